@@ -1,0 +1,85 @@
+// Package bus carries requests to modules and facts to whoever follows them.
+//
+// In this process a request is a function call: no queue, no copy, no
+// encoding. A bus between processes encodes the same plain data.
+package bus
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"iter"
+	"log/slog"
+	"time"
+
+	"gatehouse/tool"
+)
+
+// Request is one call as it crosses the bus: plain data only.
+type Request struct {
+	Call     string                     `json:"call"` // the id of the call, the same in every round: a duplicate is known by it
+	Module   string                     `json:"module"`
+	Node     string                     `json:"node,omitempty"` // "" is any
+	Method   string                     `json:"method"`
+	Name     string                     `json:"name"`
+	Caller   tool.Caller                `json:"caller"`
+	Args     json.RawMessage            `json:"args,omitempty"`
+	Params   json.RawMessage            `json:"params,omitempty"`
+	Recorded map[string]json.RawMessage `json:"recorded,omitempty"` // answers and Once results of earlier rounds
+	State    []byte                     `json:"state,omitempty"`
+	Left     time.Duration              `json:"left,omitempty"` // until the deadline; 0 means none
+	Depth    int                        `json:"depth,omitempty"`
+}
+
+// Notes is where a running call's side remarks go. Its methods do not block
+// for long, may be called concurrently, and do nothing once Do has returned.
+type Notes interface {
+	Progress(done, total float64, note string)
+	Log(level slog.Level, data json.RawMessage)
+	Output(chunk []byte) // the callee reuses the chunk
+	Detach()
+}
+
+// Handler serves the requests of one module.
+type Handler func(context.Context, *Request, Notes) (Outcome, error)
+
+// Outcome is what comes back: the handler's result, and what must be kept for
+// the next round when Result.Input asks for one.
+type Outcome struct {
+	Result   tool.Result                `json:"result"`
+	Recorded map[string]json.RawMessage `json:"recorded,omitempty"` // only with Result.Input
+}
+
+// Bus carries requests and facts. Safe for concurrent use.
+type Bus interface {
+	// Do runs a request and waits for its outcome. Errors that crossed the
+	// bus are *tool.Refusal and *tool.WireError; ErrAbsent and ErrLost are
+	// the bus's own; anything else is the handler's, as text.
+	Do(ctx context.Context, r *Request, n Notes) (Outcome, error)
+	// Serve takes requests for a module until stop, which waits for those
+	// that run. A second Serve of one name replaces the first for new
+	// requests.
+	Serve(module string, h Handler) (stop func(context.Context) error, err error)
+	// Publish tells a fact. It never blocks.
+	Publish(f Fact)
+	// Follow yields the facts whose subject matches pattern, from now on.
+	// "*" stands for one dotted part, a final ">" for all that follow. Up to
+	// keep facts wait for a slow reader; the oldest fall out and are counted.
+	Follow(ctx context.Context, pattern string, keep int) iter.Seq[Fact]
+}
+
+// Fact is something that has happened: session.created, call.finished.
+type Fact struct {
+	Subject string          `json:"subject"`
+	Owner   string          `json:"owner,omitempty"`
+	At      time.Time       `json:"at"`
+	Data    json.RawMessage `json:"data,omitempty"`
+	Lost    int             `json:"lost,omitempty"` // how many fell out just before this one
+}
+
+var (
+	// ErrAbsent means that nobody was there and nothing ran: safe to retry.
+	ErrAbsent = errors.New("nobody there, not run")
+	// ErrLost means that no answer came and the request may have run.
+	ErrLost = errors.New("no answer, may have run")
+)

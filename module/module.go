@@ -1,0 +1,114 @@
+// Package module is the contract of a plug-in: a module offers tools,
+// resources and prompts, and says when its offer has changed.
+//
+// A module never meets another module: it calls other tools through
+// Deps.Call, with the view, gate and limits of the call it is serving. The
+// suite in moduletest holds a module to what is said here.
+package module
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+
+	"gatehouse/tool"
+)
+
+// A Module owns what its tools share: a browser, a pool, an index.
+type Module interface {
+	// Offer says what there is for an audience. It is cheap, may be called
+	// concurrently and often, and returns an immutable value: after a change
+	// the module makes a new one and calls Deps.Changed. While something
+	// upstream is away it returns the last good one.
+	Offer(ctx context.Context, to Audience) (*Offer, error)
+	// Close is called once, after the last call of this generation has
+	// returned. Two generations of a module may be alive at the same time.
+	Close(ctx context.Context) error
+}
+
+// New makes a module. What a module stands on (a workshop) is an argument of
+// the function that returns the New.
+type New func(ctx context.Context, d Deps) (Module, error)
+
+// Audience is for whom an offer is made. The zero value means everyone.
+type Audience struct{ Principal, Context string }
+
+// Offer is what a module offers one audience.
+type Offer struct {
+	Personal   bool // false: this one Offer serves every audience
+	Tools      []tool.Tool
+	Resources  []Resource
+	Templates  []Resource // URI holds an RFC 6570 template
+	Prompts    []Prompt
+	Methods    map[string]tool.Handler    // extension methods, by name
+	Extensions map[string]json.RawMessage // what is advertised of them
+}
+
+// Resource is something that can be read, or a template of such things.
+type Resource struct {
+	URI         string
+	Name        string
+	Title       string
+	Description string
+	MIME        string // "" means text/plain
+	Size        int64  // 0 means unknown
+	Icons       []tool.Icon
+	Annotations *tool.Annotations
+	Raw         json.RawMessage // a relayed listing entry, verbatim
+
+	Read     tool.Handler // Call.Name is the URI that is read
+	Complete tool.Handler // of a template's variables; nil for none
+	Watch    Watch        // nil when it never tells of changes
+}
+
+// Prompt is a text a person can ask for by name.
+type Prompt struct {
+	Name        string
+	Title       string
+	Description string
+	Args        []PromptArg
+	Icons       []tool.Icon
+	Raw         json.RawMessage // a relayed listing entry, verbatim
+
+	Get      tool.Handler // Call.Args is an object of strings
+	Complete tool.Handler // of an argument; nil for none
+}
+
+// PromptArg is one argument of a prompt; its value is always a string.
+type PromptArg struct {
+	Name, Title, Description string
+	Required                 bool
+}
+
+// Completing is the Call.Args of a completion: the argument being typed, what
+// is there of it, and the other arguments that are already known.
+type Completing struct {
+	Argument string            `json:"argument"`
+	Value    string            `json:"value"`
+	Known    map[string]string `json:"known,omitempty"`
+}
+
+// Watch tells of changes of a resource until stop is called. changed never
+// blocks and may be called from any goroutine; meta, which may be nil, is an
+// object whose members travel in the update's _meta. A watch is opened once
+// for all the subscribers of one view.
+type Watch func(c tool.Caller, uri string, changed func(meta json.RawMessage)) (stop func(), err error)
+
+// Deps is what the host gives a module.
+type Deps struct {
+	Log *slog.Logger
+	// Config decodes this module's section of the configuration, strictly.
+	Config func(into any) error
+	// Changed says that the offer for an audience is stale. It never blocks;
+	// bursts are coalesced.
+	Changed func(Audience)
+	// NewID makes an unguessable handle that names this node.
+	NewID func(kind string) string
+	// Call runs another tool of the parent's view, through the same gate,
+	// limits and ledger, one level deeper.
+	Call func(ctx context.Context, parent *tool.Call, name string, args json.RawMessage) (tool.Result, error)
+	// Job runs something that outlives the parent's request and session.
+	Job func(parent *tool.Call, title string, run tool.Handler) (id string, err error)
+	// Publish tells a fact, in the past tense; nobody waits for it.
+	Publish func(subject string, fact any)
+}

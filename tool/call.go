@@ -1,0 +1,126 @@
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+)
+
+// Abilities are what a client said it can do for a handler that asks.
+type Abilities uint16
+
+const (
+	CanElicit Abilities = 1 << iota
+	CanElicitURL
+	CanSample
+	CanSampleTools
+	CanListRoots
+	CanTasks // it can follow a call that became a task
+)
+
+// Caller is who stands behind a call. It is plain data and crosses the bus.
+type Caller struct {
+	Principal string    `json:"principal"`         // who, "anonymous" when nobody was asked
+	Context   string    `json:"context,omitempty"` // the named view the call came through
+	Owner     string    `json:"owner"`             // principal and context: whose sandboxes, processes, jobs and spools these are
+	Session   string    `json:"session,omitempty"` // a lifetime hint; "" when there is none, and every tool works with ""
+	Client    string    `json:"client,omitempty"`  // name/version the client gave; display only
+	Trace     string    `json:"trace,omitempty"`   // W3C traceparent
+	Can       Abilities `json:"can,omitempty"`
+}
+
+// A Call is one request as its handler sees it: plain data that may have
+// crossed a bus, and capabilities opened by the node that runs it. It must
+// not be kept after Run returns.
+type Call struct {
+	ID     string          // ours: unguessable, the same in every round
+	Method string          // tools/call, resources/read, prompts/get, completion/complete
+	Name   string          // the module's own name of the tool or prompt, or the URI; never a view's renaming
+	Args   json.RawMessage // canonical: renames undone, checked against the schema, defaults in
+	Params json.RawMessage // as the client sent them, for relays
+	State  []byte          // what this handler last put into Input.State
+	Caller Caller
+
+	Roots Roots // the folders this call may touch; never nil
+	Peer  Peer  // whoever called; never nil
+}
+
+// Roots are the folders a call may touch. Paths are resolved by the kernel
+// inside an open root and never compared as strings. Safe for concurrent use.
+type Roots interface {
+	// Resolve finds the root a path lies in and the name inside it. A
+	// relative path belongs to the first root. The root is shared: do not
+	// close it. The error is a *Refusal that names no root.
+	Resolve(path string) (root *os.Root, name string, err error)
+	// List tells the roots in order; the first is the default.
+	List() []Root
+}
+
+// Root is one named folder.
+type Root struct {
+	Name string `json:"name"`
+	Path string `json:"path"`
+}
+
+// Peer is the other end of a call. Nothing here waits for the client or for
+// a person. Safe for concurrent use until the handler returns; afterwards
+// every method does nothing.
+type Peer interface {
+	// Progress tells how far the call is; total 0 means unknown. Updates are
+	// coalesced, the latest wins, and one that does not advance is dropped.
+	Progress(done, total float64, note string)
+	// Log sends a log message to a client that asked for them. Data is any
+	// JSON value.
+	Log(level slog.Level, data any)
+	// Output takes what the call prints while it works, of any size: it goes
+	// to the spool, and its tail rides on progress.
+	Output() io.Writer
+	// Ask puts questions to the client. It returns the answers if all of
+	// them are there, and otherwise ErrAsked, which the handler returns at
+	// once; it runs again from the top when the answers have come. At most
+	// 10 rounds. A question the client cannot answer is a *Refusal.
+	Ask(q ...Question) (map[string]Answer, error)
+	// Recall and Record keep values between the rounds of one call; see Once.
+	// At most 16 KiB in all.
+	Recall(key string) (json.RawMessage, bool)
+	Record(key string, v any) error
+}
+
+// Question is one thing a handler asks of the client. Make it with Elicit,
+// ElicitURL, Sample or ListRoots.
+type Question struct {
+	Key    string          `json:"key"` // names the answer; unique in its call
+	Method string          `json:"method"`
+	Params json.RawMessage `json:"params,omitempty"`
+}
+
+// Answer is the client's raw result object for one question. It has been
+// checked against what was asked.
+type Answer = json.RawMessage
+
+// ErrAsked is what Peer.Ask returns when answers are missing.
+var ErrAsked = errors.New("return this: the handler runs again from the top when the answers are there")
+
+// Once runs f the first time a call gets here and remembers its result for
+// the call's later rounds. Effects before a later Ask belong in it.
+func Once[T any](c *Call, key string, f func() (T, error)) (v T, err error) {
+	if b, ok := c.Peer.Recall(key); ok {
+		return v, json.Unmarshal(b, &v)
+	}
+	if v, err = f(); err == nil {
+		err = c.Peer.Record(key, v)
+	}
+	return v, err
+}
+
+// Detach asks that a client which waits on an open stream be sent away to
+// come back for the rest, so that its connection is free while the call goes
+// on. It does nothing where the client cannot come back.
+func Detach(ctx context.Context, c *Call) {
+	if d, ok := c.Peer.(interface{ Detach(context.Context) }); ok {
+		d.Detach(ctx)
+	}
+}

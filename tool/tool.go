@@ -1,0 +1,136 @@
+// Package tool is the vocabulary of a tool: what it is called, what it takes
+// and gives, and what one call of it hands to its handler.
+//
+// An author writes a Go function with typed arguments and a typed result and
+// gives it a definition:
+//
+//	tool.New(tool.Def{
+//		Name:        "greet",
+//		Description: "Greets a person by name.",
+//		Effects:     tool.Reads,
+//	}, func(ctx context.Context, c *tool.Call, in struct {
+//		Name string `json:"name" doc:"whom to greet" min:"1"`
+//	}) (struct {
+//		Greeting string `json:"greeting"`
+//	}, error) { ... })
+//
+// Everything else follows from that one definition: the JSON Schemas that are
+// advertised and enforced, the command-line flags, the documentation. Nothing
+// here knows protocol revisions, sessions or transports, and a handler is the
+// same for all of them. The package imports only the standard library.
+package tool
+
+import (
+	"context"
+	"encoding/json"
+	"reflect"
+	"time"
+)
+
+// Effects says what a tool may do to the world. It becomes the annotations
+// clients see, the level of its audit line and the input of permission rules.
+// The zero value claims nothing and is treated as the worst: it may write,
+// destroy and reach the open world.
+type Effects uint8
+
+const (
+	Reads      Effects = 1 << iota // looks only; alone it is the "read-only" hint
+	Writes                         // adds or changes, and can be undone or repeated
+	Destroys                       // removes or overwrites what was there
+	OpenWorld                      // reaches beyond this host
+	Idempotent                     // a second identical call changes nothing more
+)
+
+// ReadOnly reports whether the effects promise that nothing is changed.
+func (e Effects) ReadOnly() bool { return e&Reads != 0 && e&(Writes|Destroys) == 0 }
+
+// TaskMode says how a tool relates to calls that outlive their request.
+type TaskMode uint8
+
+const (
+	TaskAuto     TaskMode = iota // answered directly when quick, promoted to a job when slow and the client can follow it
+	TaskNever                    // always answered directly
+	TaskAlways                   // a job whenever the client can follow one
+	TaskRequired                 // only as a job; a client that cannot follow one is refused
+)
+
+// Icon is one picture of a tool, resource or prompt.
+type Icon struct {
+	Src   string   `json:"src"`
+	MIME  string   `json:"mimeType,omitempty"`
+	Sizes []string `json:"sizes,omitempty"`
+	Theme string   `json:"theme,omitempty"` // light or dark
+}
+
+// Def is the one definition of a tool. Only Name and Description are needed.
+type Def struct {
+	Name        string // letters, digits and _; unique in its module
+	Title       string // for people; "" means none
+	Description string // two sentences at most: a model reads it on every turn
+	Help        string // everything else, as Markdown, served as a help resource
+	Icons       []Icon
+
+	Effects      Effects
+	Task         TaskMode
+	Timeout      time.Duration // of work, not of waiting for people; 0 means the host's default (60 s)
+	Budget       int           // bytes of text in a result before it is cut and spooled; 0 means the host's default, -1 never
+	Handle       string        // the argument that holds a handle; the call is routed to the node named in it
+	Sync         bool          // after success the caller's resource subscriptions are brought up to date at once
+	NeedsSession bool          // the handler uses Caller.Session; it must still work when that is empty
+	Aliases      []string      // exact names of an original this tool also answers to, where a view asks for them
+	Meta         json.RawMessage
+
+	// In and Out are set by New. A tool without Go types gives its JSON
+	// Schemas instead; an empty Input means an object without members.
+	In, Out       reflect.Type
+	Input, Output json.RawMessage
+
+	// Raw is a listing entry relayed from elsewhere, passed on verbatim but
+	// for its name. With Raw set, Input and Output are read from it.
+	Raw json.RawMessage
+}
+
+// A Handler does the work of one call with exactly what the call hands it.
+//
+// It may be run again from the top for the same call (see Peer.Ask), on
+// another goroutine or another node. The error is one of
+//
+//   - a *Refusal: the model reads it as a tool error,
+//   - a *WireError: the client gets it as a JSON-RPC error,
+//   - ErrAsked, passed on from Peer.Ask,
+//   - anything else: a tool error with the text of the error.
+type Handler func(ctx context.Context, c *Call) (Result, error)
+
+// A Tool is a definition with its handler.
+type Tool struct {
+	Def
+	Run Handler
+}
+
+// New makes a tool from a typed function. In is a struct; its fields' tags
+// (json, doc, default, min, max, enum, pattern, bulk) are the schema, see the
+// schema room. Out may be Result, for a handler that builds its own; then no
+// output schema is advertised.
+//
+// The arguments have been checked against the schema, and defaults filled in,
+// before f runs.
+func New[In, Out any](d Def, f func(context.Context, *Call, In) (Out, error)) Tool {
+	d.In = reflect.TypeFor[In]()
+	if out := reflect.TypeFor[Out](); out != reflect.TypeFor[Result]() {
+		d.Out = out
+	}
+	return Tool{d, func(ctx context.Context, c *Call) (Result, error) {
+		var in In
+		if err := json.Unmarshal(c.Args, &in); err != nil {
+			return Result{}, &Refusal{Code: "invalid_arguments", Message: err.Error()}
+		}
+		out, err := f(ctx, c, in)
+		if err != nil {
+			return Result{}, err
+		}
+		if r, ok := any(out).(Result); ok {
+			return r, nil
+		}
+		return Result{Structured: out}, nil
+	}}
+}
