@@ -1,0 +1,111 @@
+package housekeeping
+
+// room is a folder with what is below it. A path that ends in /* makes each
+// folder below it a room of its own.
+type room struct {
+	path  string
+	only  []string // all of ours it may import; nil means every room on a lower floor
+	never []string // what it may not import although it lies lower
+	why   string
+}
+
+// floors are the rooms of the house from the ground up, those that are built
+// and those that are planned. A room imports from lower floors, never from
+// its own floor or from above.
+var floors = [][]room{
+	{
+		{path: "tool", only: []string{}, why: "whoever writes a tool needs the standard library and this vocabulary, nothing else"},
+		{path: "internal/rawjson", only: []string{}, why: "splicing raw JSON is the ground everything stands on"},
+	},
+	{
+		{path: "module", only: []string{"tool"}, why: "the plug-in contract speaks of tools and of nothing inside the house"},
+		{path: "internal/schema", why: "a schema follows from a tool's Go types, whoever calls it"},
+		{path: "internal/revision", why: "the revisions are data that session, calls and protocol read"},
+		{path: "internal/secret", why: "a secret knows nobody it could tell itself to"},
+	},
+	{
+		{path: "internal/spool", why: "what is too long to send is kept without knowing who asked for it"},
+		{path: "internal/roots", why: "folders are opened the same way for every caller"},
+		{path: "internal/proc", why: "child processes are started and ended the same way for every room"},
+		{path: "internal/state", why: "the tree is written by others; it asks nobody"},
+		{path: "internal/sandbox", why: "a workshop: modules stand on it, it knows none of them"},
+		{path: "internal/rag", why: "a workshop: modules stand on it, it knows none of them"},
+		{path: "internal/ml", why: "a workshop: modules stand on it, it knows none of them"},
+		{path: "internal/browser", why: "a workshop: modules stand on it, it knows none of them"},
+	},
+	{
+		{path: "internal/jobs", why: "a job outlives the request and the session it came from, so it knows neither"},
+	},
+	{
+		{path: "internal/bus", why: "the bus carries plain data and knows none of those who ride it"},
+	},
+	{
+		{path: "internal/permit", why: "a decision is made from facts and rules, not from the room that asks"},
+		{path: "internal/limit", why: "slowing down needs a key and a clock"},
+		{path: "internal/audit", why: "what is remembered comes from above; the ledger asks nobody"},
+		{path: "internal/identity", why: "who is asking is settled before anything is known of what is asked"},
+	},
+	{
+		{path: "internal/session", why: "there is no session below session: calls are given facts, not sessions"},
+	},
+	{
+		{path: "internal/contexts", why: "a view says what is seen, calls say what is done"},
+	},
+	{
+		{path: "internal/calls", why: "the one path of every call knows neither the wire nor a revision"},
+	},
+	{
+		{path: "internal/protocol", why: "the protocol knows no module and no door"},
+	},
+	{
+		{path: "internal/transport/*", never: []string{"internal/calls", "internal/contexts", "internal/permit"},
+			why: "a door moves bytes; the protocol stands between it and the calls"},
+		{path: "internal/packages", why: "other people's servers are reached through the protocol, as its client"},
+	},
+	{
+		{path: "internal/config", why: "one plain struct per room, filled before any room is built"},
+		{path: "internal/observe", why: "watched rooms do not know who watches"},
+		{path: "internal/daemon", why: "life in the background wraps the host, it does not build it"},
+		{path: "internal/web", why: "pages for people stand beside the doors"},
+	},
+	{
+		{path: "internal/modules/*", only: workshops,
+			why: "modules meet in calls, with the caller's view, gate and limits; they import the contract and the workshops they stand on, never each other"},
+	},
+	{
+		{path: "internal/modules/standard", only: append([]string{"internal/modules"}, workshops...),
+			why: "the guest list names modules and does nothing else"},
+	},
+	{
+		{path: "internal/app", why: "app builds every room, so only those who start a host import it"},
+	},
+	{
+		{path: ".", why: "the public door for Go programs stands on app"},
+	},
+	{
+		{path: "internal/cli", why: "commands start hosts; nobody starts commands"},
+	},
+	{
+		{path: "cmd/*", only: []string{"internal/cli"}, why: "a command is arguments in, exit code out"},
+	},
+}
+
+// workshops are what a module may stand on.
+var workshops = []string{
+	"tool", "module", "internal/rawjson", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
+	"internal/proc", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/packages",
+}
+
+// testOnly are the rooms that only tests, generators and each other import.
+// They may look everywhere.
+var testOnly = []string{
+	"module/moduletest", "internal/hosttest", "internal/conformance", "internal/housekeeping", "internal/sandbox/sandboxtest",
+}
+
+// testOnlyModules are other people's Go modules that must not be in the
+// product: peers and counterparts to test against.
+var testOnlyModules = map[string]string{
+	"github.com/modelcontextprotocol/go-sdk": "the protocol engine is our own; the official SDK stays in tests as counterpart",
+	"github.com/mark3labs/mcp-go":            "a peer to measure against, not a part",
+	"github.com/rogpeppe/go-internal":        "script tests of the binary, not the binary",
+}
