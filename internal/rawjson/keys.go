@@ -1,0 +1,70 @@
+package rawjson
+
+import "bytes"
+
+// span is where a member name stands between its quotes.
+type span struct {
+	from, to int
+	escaped  bool
+}
+
+// keyStack holds the names of the members read so far in each open object, the
+// innermost last. It keeps places instead of slices, and the first few of them
+// in itself, so that the common case stays off the heap.
+type keyStack struct {
+	few  [32]span
+	more []span
+	n    int
+}
+
+func (k *keyStack) push(s span) {
+	if k.n < len(k.few) {
+		k.few[k.n] = s
+	} else {
+		k.more = append(k.more[:k.n-len(k.few)], s)
+	}
+	k.n++
+}
+
+func (k *keyStack) at(i int) span {
+	if i < len(k.few) {
+		return k.few[i]
+	}
+	return k.more[i-len(k.few)]
+}
+
+// spill puts the names of the innermost object into a map.
+func (c *checker) spill(base int) map[string]struct{} {
+	many := make(map[string]struct{}, 4*smallObject)
+	for i := base; i < c.keys.n; i++ {
+		many[c.decode(c.keys.at(i))] = struct{}{}
+	}
+	return many
+}
+
+// seen notes a name of the innermost object and reports whether it was there.
+func (c *checker) seen(key span, base int, many map[string]struct{}) bool {
+	if many != nil {
+		before := len(many)
+		many[c.decode(key)] = struct{}{}
+		return len(many) == before
+	}
+	raw := c.b[key.from:key.to]
+	for i := base; i < c.keys.n; i++ {
+		k := c.keys.at(i)
+		old := c.b[k.from:k.to]
+		if bytes.Equal(old, raw) || (k.escaped || key.escaped) && decodesTo(old, c.decode(key)) {
+			return true
+		}
+	}
+	c.keys.push(key)
+	return false
+}
+
+func (c *checker) decode(s span) string {
+	raw := c.b[s.from:s.to]
+	if s.escaped {
+		raw, _ = appendDecoded(nil, raw)
+	}
+	return string(raw)
+}
