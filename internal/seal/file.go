@@ -1,0 +1,258 @@
+package seal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"time"
+)
+
+const (
+	keepKeys  = 4        // how many keys a ring holds after Rotate, the new one included
+	maxFile   = 64 << 10 // bytes
+	lockStale = 10 * time.Second
+	lockWait  = 15 * time.Second
+)
+
+// keyFile is what lies on disk. Secrets are base64 in JSON.
+type keyFile struct {
+	Keys []fileKey `json:"keys"` // the first one seals
+}
+
+type fileKey struct {
+	ID     uint32 `json:"id"`
+	Secret []byte `json:"secret"`
+}
+
+// stamp tells one state of a file from another.
+type stamp struct {
+	at   time.Time
+	size int64
+	info fs.FileInfo
+}
+
+// Load reads the ring kept at path, or makes one there with a new key. The
+// file has mode 0600, and Load refuses one that others can read. Several
+// processes may load the same path at the same time, also while it does not
+// exist: all of them get the same keys. A key that another process rotated in
+// later is found when a token names it.
+func Load(path string) (*Ring, error) {
+	r := &Ring{path: path}
+	err := r.reload()
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = create(path); err == nil {
+			err = r.reload()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load sealing keys: %w", err)
+	}
+	return r, nil
+}
+
+// Rotate puts a new key first and forgets all but the last four. Tokens under
+// a forgotten key no longer open. A ring that was loaded changes its file as
+// well.
+func (r *Ring) Rotate() error {
+	if r.path == "" {
+		return r.rotateHere()
+	}
+	unlock, err := lock(r.path + ".lock")
+	if err != nil {
+		return fmt.Errorf("rotate sealing keys: %w", err)
+	}
+	defer unlock()
+	keys, _, err := read(r.path) // what another process has rotated in stays
+	if err != nil {
+		return fmt.Errorf("rotate sealing keys: %w", err)
+	}
+	tmp, err := write(r.path, turn(keys))
+	if err != nil {
+		return fmt.Errorf("rotate sealing keys: %w", err)
+	}
+	defer os.Remove(tmp)
+	if err := os.Rename(tmp, r.path); err != nil {
+		return fmt.Errorf("rotate sealing keys: %w", err)
+	}
+	syncFolder(r.path)
+	return r.reload()
+}
+
+func (r *Ring) rotateHere() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var keys []Key
+	for _, k := range r.keys {
+		keys = append(keys, k.Key)
+	}
+	o, err := openers(turn(keys))
+	if err == nil {
+		r.keys = o
+	}
+	return err
+}
+
+// turn puts a new key first. Ids are random, so it looks for a free one.
+func turn(keys []Key) []Key {
+	fresh := NewKey()
+	for taken := true; taken; {
+		taken = false
+		for _, k := range keys {
+			if k.ID == fresh.ID {
+				fresh, taken = NewKey(), true
+			}
+		}
+	}
+	return append([]Key{fresh}, keys[:min(len(keys), keepKeys-1)]...)
+}
+
+func (r *Ring) stale() bool {
+	info, err := os.Stat(r.path)
+	if err != nil {
+		return false
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return !info.ModTime().Equal(r.seen.at) || info.Size() != r.seen.size || !os.SameFile(info, r.seen.info)
+}
+
+func (r *Ring) reload() error {
+	keys, seen, err := read(r.path)
+	if err != nil {
+		return err
+	}
+	o, err := openers(keys)
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.path, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keys, r.seen = o, seen
+	return nil
+}
+
+func read(path string) ([]Key, stamp, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, stamp{}, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, stamp{}, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, stamp{}, fmt.Errorf("%s is not a regular file", path)
+	}
+	// Windows keeps rights elsewhere; the mode says nothing there.
+	if m := info.Mode().Perm(); m&0o077 != 0 && runtime.GOOS != "windows" {
+		return nil, stamp{}, fmt.Errorf("%s can be read by others (mode %04o): run chmod 600 %s, or remove it if someone may have read it and a new one is made", path, m, path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, stamp{}, err
+	}
+	keys, err := parse(b)
+	if err != nil {
+		return nil, stamp{}, fmt.Errorf("%s: %w; remove it and a new one is made, which ends what the old keys sealed", path, err)
+	}
+	return keys, stamp{info.ModTime(), info.Size(), info}, nil
+}
+
+// parse never repeats what it read: that may be secret.
+func parse(b []byte) ([]Key, error) {
+	if len(b) > maxFile {
+		return nil, errors.New("too long for a key file")
+	}
+	var file keyFile
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&file); err != nil {
+		return nil, errors.New("not a key file")
+	}
+	var keys []Key
+	for _, k := range file.Keys {
+		if len(k.Secret) != 32 {
+			return nil, fmt.Errorf("the secret of key %08x does not have 32 bytes", k.ID)
+		}
+		keys = append(keys, Key{k.ID, [32]byte(k.Secret)})
+	}
+	return keys, nil
+}
+
+// create makes the file with one new key, whole or not at all. That another
+// process was faster is no error.
+func create(path string) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	tmp, err := write(path, []Key{NewKey()})
+	if err != nil {
+		return err
+	}
+	defer os.Remove(tmp)
+	// A link, unlike a rename, never replaces what is there.
+	if err := os.Link(tmp, path); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%w; keep the keys on a file system that knows hard links", err)
+	}
+	syncFolder(path)
+	return nil
+}
+
+// write puts keys into a new file beside path, which CreateTemp makes with
+// mode 0600, and returns its name.
+func write(path string, keys []Key) (tmp string, err error) {
+	var file keyFile
+	for _, k := range keys {
+		file.Keys = append(file.Keys, fileKey{k.ID, k.Secret[:]})
+	}
+	b, err := json.Marshal(file)
+	if err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
+	if err != nil {
+		return "", err
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		os.Remove(f.Name())
+		return "", err
+	}
+	return f.Name(), nil
+}
+
+// syncFolder makes a new name survive a power cut where the system can.
+func syncFolder(path string) {
+	if d, err := os.Open(filepath.Dir(path)); err == nil {
+		d.Sync()
+		d.Close()
+	}
+}
+
+// lock keeps rotations of several processes apart. Whoever holds it works for
+// milliseconds, so an old lock belongs to a process that is gone.
+func lock(path string) (unlock func(), err error) {
+	for end := time.Now().Add(lockWait); ; time.Sleep(20 * time.Millisecond) {
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err == nil {
+			f.Close()
+			return func() { os.Remove(path) }, nil
+		}
+		if !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > lockStale {
+			os.Remove(path)
+		}
+		if time.Now().After(end) {
+			return nil, fmt.Errorf("another process holds %s; remove it if none is running", path)
+		}
+	}
+}
