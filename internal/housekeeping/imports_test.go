@@ -71,7 +71,7 @@ func objection(from, to string) string {
 		return ""
 	}
 	switch {
-	case a.only != nil && !anyWithin(to, a.only), anyWithin(to, a.never):
+	case a.only != nil && !slices.Contains(a.only, b.path), anyWithin(to, a.never):
 		return a.why
 	case b.floor >= a.floor:
 		return "imports point down: " + b.why
@@ -157,7 +157,11 @@ func TestTheTableObjects(t *testing.T) {
 		{"internal/modules/file", "internal/protocol", false},
 		{"internal/modules/file", "internal/session", false},
 		{"internal/modules/file", "internal/calls", false},
+		{"internal/modules/file", "internal/modules", false},
+		{"internal/modules", "internal/modules/file", false},
+		{"internal/modules", "internal/bus", true},
 		{"internal/modules/standard", "internal/modules/file", true},
+		{"internal/modules/standard", "internal/modules", false},
 		{"internal/modules/standard", "internal/app", false},
 		{"internal/sandbox/pool", "internal/sandbox", true},
 		{"internal/app", "internal/modules/standard", true},

@@ -21,6 +21,7 @@ var floors = [][]room{
 		{path: "module", only: []string{"tool"}, why: "the plug-in contract speaks of tools and of nothing inside the house"},
 		{path: "internal/schema", why: "a schema follows from a tool's Go types, whoever calls it"},
 		{path: "internal/revision", why: "the revisions are data that session, calls and protocol read"},
+		{path: "internal/seal", why: "sealing knows bytes and keys, not what they mean"},
 		{path: "internal/secret", why: "a secret knows nobody it could tell itself to"},
 	},
 	{
@@ -32,6 +33,7 @@ var floors = [][]room{
 		{path: "internal/rag", why: "a workshop: modules stand on it, it knows none of them"},
 		{path: "internal/ml", why: "a workshop: modules stand on it, it knows none of them"},
 		{path: "internal/browser", why: "a workshop: modules stand on it, it knows none of them"},
+		{path: "internal/language", why: "a workshop: modules stand on it, it knows none of them"},
 	},
 	{
 		{path: "internal/jobs", why: "a job outlives the request and the session it came from, so it knows neither"},
@@ -41,6 +43,7 @@ var floors = [][]room{
 	},
 	{
 		{path: "internal/permit", why: "a decision is made from facts and rules, not from the room that asks"},
+		{path: "internal/modules", why: "what runs modules knows none of them"},
 		{path: "internal/limit", why: "slowing down needs a key and a clock"},
 		{path: "internal/audit", why: "what is remembered comes from above; the ledger asks nobody"},
 		{path: "internal/identity", why: "who is asking is settled before anything is known of what is asked"},
@@ -73,7 +76,7 @@ var floors = [][]room{
 			why: "modules meet in calls, with the caller's view, gate and limits; they import the contract and the workshops they stand on, never each other"},
 	},
 	{
-		{path: "internal/modules/standard", only: append([]string{"internal/modules"}, workshops...),
+		{path: "internal/modules/standard", only: append([]string{"internal/modules/*"}, workshops...),
 			why: "the guest list names modules and does nothing else"},
 	},
 	{
@@ -93,7 +96,8 @@ var floors = [][]room{
 // workshops are what a module may stand on.
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
-	"internal/proc", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/packages",
+	"internal/proc", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language",
+	"internal/packages",
 }
 
 // testOnly are the rooms that only tests, generators and each other import.
