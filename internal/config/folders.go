@@ -1,0 +1,98 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+)
+
+// place is one of the Folders: the variable that sets it for us alone, the
+// variable of the platform's convention, and where it lies without either.
+type place struct {
+	ours   string
+	theirs string // holds a folder that several programs share
+	under  string // below the person's own folder, shared as well
+	own    string // what we add below theirs or under
+}
+
+// platform says where things lie on a system, in the order of Folders:
+// config, data, cache, state, runtime.
+func platform(goos string) [5]place {
+	names := [5]string{"CONFIG", "DATA", "CACHE", "STATE", "RUNTIME"}
+	var p [5]place
+	switch goos {
+	case "darwin", "ios":
+		const lib = "Library/Application Support"
+		p = [5]place{
+			{under: lib, own: "gatehouse"},
+			{under: lib, own: "gatehouse/data"},
+			{under: "Library/Caches", own: "gatehouse"},
+			{under: lib, own: "gatehouse/state"},
+			{},
+		}
+	case "windows":
+		p = [5]place{
+			{theirs: "AppData", under: "AppData/Roaming", own: "gatehouse"},
+			{theirs: "LocalAppData", under: "AppData/Local", own: "gatehouse/data"},
+			{theirs: "LocalAppData", under: "AppData/Local", own: "gatehouse/cache"},
+			{theirs: "LocalAppData", under: "AppData/Local", own: "gatehouse/state"},
+			{theirs: "LocalAppData", under: "AppData/Local", own: "gatehouse/run"},
+		}
+	default:
+		p = [5]place{
+			{theirs: "XDG_CONFIG_HOME", under: ".config", own: "gatehouse"},
+			{theirs: "XDG_DATA_HOME", under: ".local/share", own: "gatehouse"},
+			{theirs: "XDG_CACHE_HOME", under: ".cache", own: "gatehouse"},
+			{theirs: "XDG_STATE_HOME", under: ".local/state", own: "gatehouse"},
+			{theirs: "XDG_RUNTIME_DIR", own: "gatehouse"},
+		}
+	}
+	for i := range p {
+		p[i].ours = "GATEHOUSE_" + names[i] + "_DIR"
+	}
+	return p
+}
+
+// platformFolders fills Folders for this system. set reports mistakes in our
+// own variables; those of the convention are ignored when they are not
+// absolute, as the convention demands.
+func platformFolders(getenv func(string) string, set func(string, func(string) error)) (f Folders) {
+	home := homeFolder(getenv)
+	into := [5]*string{&f.Config, &f.Data, &f.Cache, &f.State, &f.Runtime}
+	for i, p := range platform(runtime.GOOS) {
+		*into[i] = p.find(getenv, home)
+		set(p.ours, func(v string) error {
+			if !filepath.IsAbs(v) {
+				return errors.New(strconv.Quote(v) + " is not absolute; expected a path from the top, such as /var/lib/gatehouse")
+			}
+			*into[i] = filepath.Clean(v)
+			return nil
+		})
+	}
+	return f
+}
+
+func (p place) find(getenv func(string) string, home string) string {
+	if p.theirs != "" {
+		if v := getenv(p.theirs); filepath.IsAbs(v) {
+			return filepath.Join(v, filepath.FromSlash(p.own))
+		}
+	}
+	if p.under != "" {
+		return filepath.Join(home, filepath.FromSlash(p.under), filepath.FromSlash(p.own))
+	}
+	return filepath.Join(os.TempDir(), "gatehouse-"+strconv.Itoa(os.Getuid()))
+}
+
+// homeFolder is the person's own folder, or a private one in the system's
+// folder for temporary files where there is none.
+func homeFolder(getenv func(string) string) string {
+	for _, name := range []string{"HOME", "USERPROFILE"} {
+		if v := getenv(name); filepath.IsAbs(v) {
+			return v
+		}
+	}
+	return filepath.Join(os.TempDir(), "gatehouse-"+strconv.Itoa(os.Getuid()), "home")
+}
