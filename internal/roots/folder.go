@@ -1,0 +1,124 @@
+package roots
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+)
+
+// folder is one open folder. The *os.Root follows the directory it was opened
+// on, even when that is renamed or deleted; a person who deletes a folder and
+// makes it again means the new one, so every use compares the two.
+type folder struct {
+	name string
+	path string // absolute, as it was given
+	real string // the same without symbolic links; what is opened
+
+	now atomic.Pointer[opened]
+
+	mu     sync.Mutex // held while reopening or closing
+	closed bool
+}
+
+type opened struct {
+	root *os.Root
+	info fs.FileInfo
+}
+
+func openFolder(path string) (*folder, error) {
+	if path == "" {
+		return nil, errors.New("open folder: its path is empty")
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return nil, fmt.Errorf("open folder %s: %w", path, err)
+	}
+	real, err := filepath.EvalSymlinks(abs)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("open folder %s: it does not exist", path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open folder %s: %w", path, err)
+	}
+	f := &folder{path: abs, real: real}
+	o, err := openReal(real)
+	if err != nil {
+		return nil, fmt.Errorf("open folder %s: %w", path, err)
+	}
+	f.now.Store(o)
+	return f, nil
+}
+
+func openReal(real string) (*opened, error) {
+	before, err := os.Lstat(real)
+	if err != nil {
+		return nil, err
+	}
+	if !before.IsDir() {
+		return nil, errors.New("it is not a directory")
+	}
+	root, err := os.OpenRoot(real)
+	if err != nil {
+		return nil, err
+	}
+	info, err := root.Stat(".")
+	if err == nil && !os.SameFile(before, info) {
+		err = errors.New("it changed while it was opened")
+	}
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return &opened{root, info}, nil
+}
+
+// root returns the open folder, opened anew if another directory has taken
+// its place.
+func (f *folder) root() (*os.Root, error) {
+	o := f.now.Load()
+	info, err := os.Lstat(f.real)
+	switch {
+	case err == nil && os.SameFile(info, o.info):
+		return o.root, nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return o.root, nil // cannot be looked at from here any more, which the open one does not mind
+	}
+	return f.reopen()
+}
+
+// reopen takes only a directory reached without symbolic links. Otherwise a
+// link moved to where an inner folder used to be would open the way out of
+// the outer one.
+//
+// The old root is left to the garbage collector: calls may still be using it.
+func (f *folder) reopen() (*os.Root, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.closed {
+		return nil, fs.ErrClosed
+	}
+	real, err := filepath.EvalSymlinks(f.real)
+	if err != nil {
+		return nil, err
+	}
+	if real != f.real {
+		return nil, errors.New("a symbolic link has taken its place")
+	}
+	o, err := openReal(real)
+	if err != nil {
+		return nil, err
+	}
+	f.now.Store(o)
+	return o.root, nil
+}
+
+func (f *folder) close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.closed = true
+	return f.now.Load().root.Close()
+}

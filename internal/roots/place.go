@@ -1,0 +1,184 @@
+package roots
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"gatehouse/tool"
+)
+
+// Place is a path found in the roots of a call. Its methods go through the
+// root and return refusals that speak of the path as the caller wrote it.
+type Place struct {
+	Root *os.Root // shared, do not close
+	Name string   // inside Root, clean; "." is the root itself
+	Path string   // as the caller wrote it
+
+	roots tool.Roots
+}
+
+// Find looks a path up. The error is a *tool.Refusal.
+func Find(rs tool.Roots, path string) (Place, error) {
+	root, name, err := rs.Resolve(path)
+	if err != nil {
+		return Place{}, err
+	}
+	return Place{root, name, path, rs}, nil
+}
+
+// NamesDir reports whether the caller wrote the path as that of a directory,
+// with a slash at its end.
+func (p Place) NamesDir() bool {
+	return p.Name == "." || os.IsPathSeparator(p.Path[len(p.Path)-1])
+}
+
+// Stat looks at what is there, links followed.
+func (p Place) Stat() (fs.FileInfo, error) { return do(p, true, (*os.Root).Stat) }
+
+// Lstat looks at what is there; a link itself is what it finds.
+func (p Place) Lstat() (fs.FileInfo, error) { return do(p, false, (*os.Root).Lstat) }
+
+// Open opens what is there, links followed.
+func (p Place) Open(flag int, perm fs.FileMode) (*os.File, error) {
+	return do(p, true, func(r *os.Root, name string) (*os.File, error) {
+		return r.OpenFile(name, flag, perm)
+	})
+}
+
+// Regular opens a regular file for reading. Anything else is refused before
+// it is opened, since opening a pipe or a device can already do something.
+func (p Place) Regular() (*os.File, fs.FileInfo, error) {
+	info, err := p.Stat()
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := p.MustBeRegular(info); err != nil {
+		return nil, nil, err
+	}
+	f, err := p.Open(os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have been swapped for a pipe since
+	if err != nil {
+		return nil, nil, err
+	}
+	if info, err = f.Stat(); err == nil {
+		err = p.MustBeRegular(info)
+	} else {
+		err = p.Refuse(err)
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, info, nil
+}
+
+// Dir opens a directory as a root of its own, which the caller closes.
+func (p Place) Dir() (*os.Root, error) {
+	info, err := p.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.IsDir() {
+		return nil, &tool.Refusal{Code: "not_a_directory", Message: quote(p.Path) + " is not a directory"}
+	}
+	return do(p, true, (*os.Root).OpenRoot)
+}
+
+// MustBeRegular refuses what is no regular file.
+func (p Place) MustBeRegular(info fs.FileInfo) error {
+	switch {
+	case info.Mode().IsRegular():
+		return nil
+	case info.IsDir():
+		return &tool.Refusal{Code: "is_a_directory", Message: quote(p.Path) + " is a directory", Next: "Use dir_list to see what is in it."}
+	}
+	return tool.Refuse("not_a_file", "%s is %s, not a regular file", quote(p.Path), Kind(info.Mode()))
+}
+
+// Kind says in words what is neither a file nor a directory.
+func Kind(m fs.FileMode) string {
+	switch {
+	case m&fs.ModeSymlink != 0:
+		return "link"
+	case m&fs.ModeNamedPipe != 0:
+		return "pipe"
+	case m&fs.ModeSocket != 0:
+		return "socket"
+	case m&fs.ModeDevice != 0:
+		return "device"
+	case m&fs.ModeIrregular != 0:
+		return "special"
+	}
+	return ""
+}
+
+// do runs one operation. A root refuses every absolute link, every link that
+// leaves it, even to a place the caller may touch, and more than eight links
+// in a row; such a name is followed by hand and the operation tried once more
+// on what it leads to.
+func do[T any](p Place, last bool, op func(*os.Root, string) (T, error)) (T, error) {
+	v, err := op(p.Root, p.Name)
+	if escapes(err) || errors.Is(err, syscall.ELOOP) {
+		q, ferr := p.Followed(last)
+		if ferr != nil {
+			return v, ferr
+		}
+		v, err = op(q.Root, q.Name)
+	}
+	if err != nil {
+		return v, p.Refuse(err)
+	}
+	return v, nil
+}
+
+// maxLinks is how many links one path may lead through.
+const maxLinks = 40
+
+// Followed is the place that p leads to, with no link left in its name; with
+// last false a link at the very end stays. What does not exist yet stays as
+// it is. Somebody may change things meanwhile: the name is an aid, and the
+// root that is asked for it decides.
+func (p Place) Followed(last bool) (Place, error) {
+	q := p
+	done, rest := ".", strings.Split(filepath.ToSlash(p.Name), "/")
+	for links := 0; len(rest) > 0; {
+		part := rest[0]
+		rest = rest[1:]
+		if part == "." || part == "" {
+			continue
+		}
+		if part == ".." && done != "." {
+			done = filepath.Dir(done)
+			continue
+		}
+		target := ".."
+		if part != ".." {
+			next := filepath.Join(done, part)
+			link, err := q.Root.Readlink(next)
+			if err != nil || (len(rest) == 0 && !last) {
+				done = next
+				continue
+			}
+			target = link
+		}
+		if links++; links > maxLinks {
+			return Place{}, p.Refuse(syscall.ELOOP)
+		}
+		if part == ".." || filepath.IsAbs(target) {
+			if part == ".." {
+				target, rest = filepath.Join(append([]string{q.Root.Name(), ".."}, rest...)...), nil
+			}
+			var err error
+			if q, err = Find(p.roots, target); err != nil {
+				return Place{}, Outside(p.Path)
+			}
+			done, target = ".", q.Name
+		}
+		rest = append(strings.Split(filepath.ToSlash(target), "/"), rest...)
+	}
+	q.Name, q.Path = done, p.Path
+	return q, nil
+}

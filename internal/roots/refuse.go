@@ -1,0 +1,66 @@
+package roots
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"syscall"
+
+	"gatehouse/tool"
+)
+
+// Refuse turns what the system said about p into a refusal. It never repeats
+// the path inside the system's error, which may begin at the root.
+func (p Place) Refuse(err error) error {
+	if r, ok := errors.AsType[*tool.Refusal](err); ok {
+		return r
+	}
+	path := quote(p.Path)
+	switch {
+	case escapes(err):
+		return Outside(p.Path)
+	case errors.Is(err, fs.ErrNotExist):
+		return &tool.Refusal{Code: "not_found", Message: path + " does not exist", Next: "Check the name with dir_list on its directory."}
+	case errors.Is(err, syscall.ENOTDIR):
+		return &tool.Refusal{Code: "not_a_directory", Message: "a part of " + path + " is a file, not a directory"}
+	case errors.Is(err, syscall.ENOTEMPTY): // before ErrExist, which it also is
+		return &tool.Refusal{Code: "not_empty", Message: path + " is not an empty directory", Next: "Delete what is in it first."}
+	case errors.Is(err, syscall.EISDIR):
+		return &tool.Refusal{Code: "is_a_directory", Message: path + " is a directory"}
+	case errors.Is(err, fs.ErrExist):
+		return &tool.Refusal{Code: "exists", Message: path + " already exists"}
+	case errors.Is(err, fs.ErrPermission):
+		return &tool.Refusal{Code: "denied", Message: "the system does not allow this on " + path}
+	case errors.Is(err, syscall.ENAMETOOLONG):
+		return &tool.Refusal{Code: "invalid_arguments", Message: "the path " + path + " is too long for this file system"}
+	case errors.Is(err, syscall.ELOOP), text(err) == "too many symbolic links":
+		return &tool.Refusal{Code: "unsupported", Message: path + " leads through a loop of symbolic links"}
+	case errors.Is(err, syscall.EXDEV):
+		return &tool.Refusal{Code: "unsupported", Message: path + " lies on another file system", Next: "Read it, write it at the new place and delete the old one."}
+	case errors.Is(err, syscall.ENOSPC):
+		return &tool.Refusal{Code: "disk_full", Message: "no space is left for " + path}
+	case errors.Is(err, syscall.EROFS):
+		return &tool.Refusal{Code: "denied", Message: path + " lies on a read-only file system"}
+	case errors.Is(err, fs.ErrClosed):
+		return &tool.Refusal{Code: "unavailable", Message: "the server is shutting down"}
+	}
+	return &tool.Refusal{Code: "failed", Message: path + ": " + text(err)}
+}
+
+// escapes recognises an os.Root's own refusal, which the os package does not
+// export.
+func escapes(err error) bool { return text(err) == "path escapes from parent" }
+
+// text is the innermost message of a file system error, without its path.
+func text(err error) string {
+	if err == nil {
+		return ""
+	}
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return e.Err.Error()
+	}
+	if e, ok := errors.AsType[*os.LinkError](err); ok {
+		return e.Err.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,253 @@
+// Package roots holds the folders a call may touch, each opened once.
+//
+// A path is looked up in two steps. Set.Resolve finds by its words alone
+// which folder a path means; that is a convenience and decides nothing. The
+// operation itself then goes through that folder's *os.Root, where the kernel
+// walks the name and refuses whatever leaves the folder, however it is spelt
+// and whatever is swapped underneath. An *os.Root confines names. It does not
+// know about mount points, hard links or devices, so it is no sandbox for
+// programs.
+//
+// Place is what file tools work with: a path found in its roots, with
+// symbolic links that stay inside followed, and with errors a model can act
+// on.
+package roots
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"gatehouse/tool"
+)
+
+// Dir is one folder to open.
+type Dir struct {
+	Name string // "" means the base name of Path; made unique if it is taken
+	Path string // may be relative to the current directory or begin with ~
+}
+
+// Options adjust a Set. The zero value is fine.
+type Options struct {
+	Home string // what ~ stands for; "" means the user's home directory
+}
+
+// Set is a list of open folders; it implements tool.Roots. Safe for
+// concurrent use.
+type Set struct {
+	folders []*folder // in order, the first is the default
+	home    string
+	base    string // relative paths start here; "" means at the first folder
+}
+
+// Open opens the folders in order. It fails if there is none or if one is
+// missing or not a directory, and names that one. A folder given twice is
+// opened once.
+func Open(dirs []Dir, o Options) (*Set, error) {
+	s := &Set{home: home(o)}
+	for _, d := range dirs {
+		f, err := openFolder(expand(d.Path, s.home))
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		if s.has(f) {
+			f.close()
+			continue
+		}
+		f.name = s.unused(d.Name, f.path)
+		s.folders = append(s.folders, f)
+	}
+	if len(s.folders) == 0 {
+		return nil, errors.New("open folders: none was given")
+	}
+	return s, nil
+}
+
+// Unrestricted opens the whole file system, on Windows every volume that is
+// there now. Relative paths start at the current directory.
+func Unrestricted(o Options) (*Set, error) {
+	base, err := os.Getwd()
+	if err != nil {
+		return nil, fmt.Errorf("find the current directory: %w", err)
+	}
+	s, err := Open(volumes(), o)
+	if err != nil {
+		return nil, err
+	}
+	s.base = base
+	return s, nil
+}
+
+func volumes() []Dir {
+	if runtime.GOOS != "windows" {
+		return []Dir{{Name: "root", Path: "/"}}
+	}
+	var dirs []Dir
+	for c := 'A'; c <= 'Z'; c++ {
+		path := string(c) + `:\`
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			dirs = append(dirs, Dir{Name: string(c), Path: path})
+		}
+	}
+	return dirs
+}
+
+// Resolve implements tool.Roots. It looks at words only, but for one stat of
+// the folder to notice that it was replaced.
+func (s *Set) Resolve(path string) (*os.Root, string, error) {
+	if err := wellFormed(path); err != nil {
+		return nil, "", err
+	}
+	name := expand(path, s.home)
+	if !filepath.IsAbs(name) && s.base != "" {
+		name = filepath.Join(s.base, name)
+	}
+	f, name := s.find(filepath.Clean(name))
+	if f == nil {
+		return nil, "", Outside(path)
+	}
+	root, err := f.root()
+	if err != nil {
+		return nil, "", &tool.Refusal{Code: "not_found", Message: "the folder " + path + " lies in is gone", Next: "It was there when the server started; create it again or restart the server."}
+	}
+	return root, name, nil
+}
+
+// find picks the folder that leaves the shortest name, so that a folder
+// inside another one wins.
+func (s *Set) find(path string) (best *folder, name string) {
+	if !filepath.IsAbs(path) {
+		if filepath.IsLocal(path) {
+			return s.folders[0], path
+		}
+		return nil, ""
+	}
+	for _, f := range s.folders {
+		for _, prefix := range []string{f.path, f.real} {
+			rel, err := filepath.Rel(prefix, path)
+			if err != nil || !filepath.IsLocal(rel) {
+				continue
+			}
+			if best == nil || len(rel) < len(name) || rel == "." {
+				best, name = f, rel
+			}
+		}
+	}
+	return best, name
+}
+
+// List implements tool.Roots.
+func (s *Set) List() []tool.Root {
+	list := make([]tool.Root, len(s.folders))
+	for i, f := range s.folders {
+		list[i] = tool.Root{Name: f.name, Path: f.path}
+	}
+	return list
+}
+
+// Close closes the folders. Calls that still use them get errors.
+func (s *Set) Close() error {
+	var errs []error
+	for _, f := range s.folders {
+		errs = append(errs, f.close())
+	}
+	return errors.Join(errs...)
+}
+
+func (s *Set) has(f *folder) bool {
+	for _, g := range s.folders {
+		if g.real == f.real {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Set) unused(name, path string) string {
+	if name == "" {
+		name = filepath.Base(path)
+	}
+	if name == string(filepath.Separator) || name == "" {
+		name = "root"
+	}
+	unique := name
+	for n := 2; s.named(unique); n++ {
+		unique = fmt.Sprintf("%s-%d", name, n)
+	}
+	return unique
+}
+
+func (s *Set) named(name string) bool {
+	for _, f := range s.folders {
+		if f.name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Outside is the refusal of a path that lies in no folder of the call. It
+// names no folder: which ones there are is not for whoever is refused.
+func Outside(path string) *tool.Refusal {
+	return &tool.Refusal{
+		Code:    "outside_root",
+		Message: quote(path) + " is outside the folders this server may touch",
+		Next:    "Use a path inside the workspace; a relative path starts at its first folder.",
+	}
+}
+
+func wellFormed(path string) error {
+	switch {
+	case path == "":
+		return &tool.Refusal{Code: "invalid_arguments", Message: "the path is empty", Next: `Use "." for the first folder of the workspace.`}
+	case strings.IndexByte(path, 0) >= 0:
+		return tool.Refuse("invalid_arguments", "the path %s holds a NUL byte", quote(path))
+	case runtime.GOOS != "windows" && isDrivePath(path):
+		return &tool.Refusal{Code: "outside_root", Message: quote(path) + " is a Windows path and this is not Windows", Next: "Use a path inside the workspace, with forward slashes."}
+	}
+	return nil
+}
+
+func isDrivePath(path string) bool {
+	return len(path) >= 3 && path[1] == ':' && path[2] == '\\' && (path[0]|0x20 >= 'a' && path[0]|0x20 <= 'z')
+}
+
+func home(o Options) string {
+	if o.Home != "" {
+		return o.Home
+	}
+	h, _ := os.UserHomeDir() // without one, ~ stays a name like any other
+	return h
+}
+
+func expand(path, home string) string {
+	if home == "" || path == "" || path[0] != '~' {
+		return path
+	}
+	if path == "~" {
+		return home
+	}
+	if os.IsPathSeparator(path[1]) {
+		return filepath.Join(home, path[2:])
+	}
+	return path
+}
+
+// quote shows a path in a message: as it is when it is plain, quoted and cut
+// when it is not.
+func quote(path string) string {
+	const most = 200
+	if len(path) > most {
+		path = strings.ToValidUTF8(path[:most], "") + "..."
+	}
+	for _, r := range path {
+		if r < ' ' || r == 0x7f || r == '\uFFFD' {
+			return fmt.Sprintf("%q", path)
+		}
+	}
+	return path
+}
