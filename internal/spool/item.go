@@ -1,0 +1,116 @@
+package spool
+
+import (
+	"os"
+	"sync"
+	"time"
+)
+
+const bufferSize = 32 << 10 // bytes an open item holds back; readers flush it
+
+// An item is one file: a header line, then the data.
+type item struct {
+	handle, owner, mime string
+	created             time.Time
+	head                int64 // bytes of the header line
+	cost                int64 // guarded by the Spool's lock
+
+	mu      sync.Mutex
+	file    *os.File // nil once closed
+	buf     []byte   // the data's last bytes, not yet in the file
+	size    int64    // bytes of data, those in buf included
+	dropped int64
+	full    bool // a byte was dropped, so all later ones are: an item has no holes
+	gone    bool
+	expires time.Time // counts once the item is closed
+}
+
+// start makes the file.
+func (it *item) start(root *os.Root) error {
+	f, err := root.OpenFile(it.handle+suffix, os.O_CREATE|os.O_EXCL|os.O_RDWR, 0o600)
+	if err != nil {
+		return err
+	}
+	line := it.header(false).first()
+	if _, err := f.Write(line); err != nil {
+		f.Close()
+		root.Remove(it.handle + suffix)
+		return err
+	}
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	it.file, it.head = f, int64(len(line))
+	return nil
+}
+
+func (it *item) header(closed bool) header {
+	return header{it.owner, it.mime, it.created.UnixMilli(), it.expires.UnixMilli(), it.dropped, closed}
+}
+
+// flush moves the buffer into the file; the lock is held. A file that takes no
+// more, on a full disk for instance, is an item that is full.
+func (it *item) flush() (err error) {
+	if len(it.buf) > 0 {
+		b := it.buf
+		it.buf = it.buf[:0]
+		err = it.store(b, it.size-int64(len(b)))
+	}
+	return err
+}
+
+// store writes b, which is already counted in size, at an offset of the data.
+func (it *item) store(b []byte, at int64) error {
+	n, err := it.file.WriteAt(b, it.head+at)
+	if lost := int64(len(b) - n); lost > 0 {
+		it.size -= lost
+		it.dropped += lost
+		it.full = true
+	}
+	return err
+}
+
+// close ends the writing and starts the time the item is kept.
+func (it *item) close(keep time.Duration) error {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.file == nil {
+		return nil
+	}
+	err := it.flush()
+	it.expires = time.Now().Add(keep)
+	if _, e := it.file.WriteAt(it.header(true).again(it.head), 0); err == nil {
+		err = e
+	}
+	if e := it.file.Close(); err == nil {
+		err = e
+	}
+	it.file, it.buf = nil, nil
+	return err
+}
+
+// end lets go of the file of an item that is about to be removed.
+func (it *item) end() {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	it.gone = true
+	if it.file != nil {
+		it.file.Close()
+		it.file, it.buf = nil, nil
+	}
+}
+
+func (it *item) expired(now time.Time) bool {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	return it.gone || it.file == nil && it.head > 0 && !now.Before(it.expires)
+}
+
+// extent flushes and tells how far the data goes, and whether more may come.
+func (it *item) extent() (size, dropped int64, open bool) {
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.file != nil {
+		it.flush() // what fails here counts as dropped
+	}
+	return it.size, it.dropped, it.file != nil
+}

@@ -1,0 +1,138 @@
+package spool
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	defaultRead = 64 << 10
+	maxRead     = 8 << 20
+)
+
+// Chunk is a piece of an item. Read on from Next.
+type Chunk struct {
+	Data    []byte
+	Offset  int64 // of Data's first byte
+	Next    int64 // of the byte after Data
+	Size    int64 // of the item, so far
+	MIME    string
+	Done    bool  // the writer is closed and Next is the end
+	Dropped int64 // bytes that were printed but not kept
+}
+
+// Read gives up to limit bytes from offset: 0 means 64 KiB, and more than 8 MiB
+// are not given. A negative offset counts from the end; one past the end means
+// the end. Text ends after a line if more follows, otherwise between runes,
+// unless limit has no room for that; a negative offset moves forward to a rune.
+// While the writer is open an empty chunk means that nothing new is there.
+func (s *Spool) Read(owner, handle string, offset int64, limit int) (Chunk, error) {
+	it := s.find(owner, handle)
+	if it == nil {
+		return Chunk{}, ErrNotFound
+	}
+	size, dropped, open := it.extent()
+	c := Chunk{MIME: it.mime, Size: size, Dropped: dropped, Offset: place(offset, size)}
+	if limit <= 0 {
+		limit = defaultRead
+	}
+	data, err := s.data(it, c.Offset, min(int64(limit), maxRead, size-c.Offset))
+	if err != nil {
+		return Chunk{}, err
+	}
+	if isText(it.mime) {
+		skip := 0
+		if offset < 0 && c.Offset > 0 {
+			skip = toRune(data)
+		}
+		data = data[skip:]
+		c.Offset += int64(skip)
+		data = data[:cut(data, c.Offset+int64(len(data)) < size, open)]
+	}
+	c.Data, c.Next = data, c.Offset+int64(len(data))
+	c.Done = !open && c.Next == size
+	return c, nil
+}
+
+// place turns an offset a caller gave into one that exists.
+func place(offset, size int64) int64 {
+	if offset < 0 {
+		offset = max(0, size+offset)
+	}
+	return min(offset, size)
+}
+
+// data reads n bytes that are known to be in the file.
+func (s *Spool) data(it *item, at, n int64) ([]byte, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	f, err := s.root.Open(it.handle + suffix)
+	if err != nil {
+		if s.find(it.owner, it.handle) == nil {
+			return nil, ErrNotFound // removed between the look and the read
+		}
+		return nil, fmt.Errorf("read spool: %w", err)
+	}
+	defer f.Close()
+	b := make([]byte, n)
+	if k, err := f.ReadAt(b, it.head+at); err != nil && !(errors.Is(err, io.EOF) && int64(k) == n) {
+		return nil, fmt.Errorf("read spool: %w", err)
+	}
+	return b, nil
+}
+
+func isText(mime string) bool {
+	kind, _, _ := strings.Cut(strings.ToLower(mime), ";")
+	kind = strings.TrimSpace(kind)
+	switch kind {
+	case "application/json", "application/xml", "application/yaml", "application/javascript", "application/x-ndjson":
+		return true
+	}
+	return strings.HasPrefix(kind, "text/") || strings.HasSuffix(kind, "+json") || strings.HasSuffix(kind, "+xml")
+}
+
+// cut tells where a chunk of text ends. A chunk at the end of an open item may
+// end with half a line, a prompt for instance, but not with half a rune.
+func cut(b []byte, more, open bool) int {
+	if more {
+		if i := bytes.LastIndexByte(b, '\n'); i >= 0 {
+			return i + 1
+		}
+	}
+	if !more && !open {
+		return len(b)
+	}
+	n := wholeRunes(b)
+	if n == 0 && more {
+		return len(b) // a reader must get on
+	}
+	return n
+}
+
+// wholeRunes is the length of b without a rune that only begins in it.
+func wholeRunes(b []byte) int {
+	for i := len(b) - 1; i >= 0 && i >= len(b)-utf8.UTFMax; i-- {
+		if utf8.RuneStart(b[i]) {
+			if utf8.FullRune(b[i:]) {
+				return len(b)
+			}
+			return i
+		}
+	}
+	return len(b)
+}
+
+// toRune is how many bytes at the start of b belong to a rune before it.
+func toRune(b []byte) int {
+	for i := range min(len(b), utf8.UTFMax) {
+		if utf8.RuneStart(b[i]) {
+			return i
+		}
+	}
+	return 0
+}

@@ -1,0 +1,270 @@
+// Package spool holds output that is too long to send: owned, capped, expiring,
+// read by a cursor.
+//
+// Each item is one file in one folder, named after its unguessable handle.
+// Whoever writes is never held up by a cap: what does not fit is dropped and
+// counted. An item expires some time after its writer was closed; while it is
+// written it stays. Items survive a restart of the host but are not synced to
+// disk, so a power cut may take the newest of them. A folder belongs to one
+// Spool at a time.
+package spool
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+var (
+	// ErrNotFound means that there is no such item for this owner; a foreign
+	// item and none at all look the same.
+	ErrNotFound = errors.New("no such output; it may have expired")
+	// ErrFull means that there is no room for one more item.
+	ErrFull = errors.New("no room for more output: wait until older output expires, or remove some")
+)
+
+const (
+	itemCost   = 4096 // what an item costs its owner besides its bytes, so that empty ones are capped too
+	sweepEvery = time.Minute
+	maxHandle  = 128 // bytes
+	maxOwner   = 1 << 10
+	maxMIME    = 256
+	suffix     = ".spool"
+)
+
+// Options are the limits of a spool. The zero value is good.
+type Options struct {
+	MaxItem  int64         // bytes in one item; 0 means 256 MiB
+	MaxOwner int64         // bytes of one owner's items, each costing 4 KiB more; 0 means 1 GiB
+	MaxTotal int64         // the same for everybody together; 0 means 4 GiB
+	Keep     time.Duration // how long an item stays after it was closed; 0 means 1 h
+	Log      *slog.Logger  // nil means none
+	NewID    func() string // an unguessable handle of letters, digits, "-", "_" and "."; nil means 128 random bits in base32
+}
+
+// A Spool is a folder of items. Safe for concurrent use.
+type Spool struct {
+	o    Options
+	root *os.Root
+
+	// mu is taken after an item's lock, never before it.
+	mu    sync.Mutex
+	items map[string]*item
+	used  map[string]int64 // cost by owner
+	total int64
+}
+
+// Open opens the folder dir, which it makes with mode 0700 if need be, and
+// finds the items an earlier host left there.
+func Open(dir string, o Options) (*Spool, error) {
+	o.MaxItem = or(o.MaxItem, 256<<20)
+	o.MaxOwner = or(o.MaxOwner, 1<<30)
+	o.MaxTotal = or(o.MaxTotal, 4<<30)
+	o.Keep = or(o.Keep, time.Hour)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.NewID == nil {
+		o.NewID = newID
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("open spool: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open spool: %w", err)
+	}
+	s := &Spool{o: o, root: root, items: map[string]*item{}, used: map[string]int64{}}
+	if err := s.recover(); err != nil {
+		root.Close()
+		return nil, fmt.Errorf("open spool: %w", err)
+	}
+	return s, nil
+}
+
+func or[T int64 | time.Duration](v, otherwise T) T {
+	if v <= 0 {
+		return otherwise
+	}
+	return v
+}
+
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+}
+
+// Create starts an item of an owner; "" as mime means text/plain. The error is
+// ErrFull when the owner, or everybody together, is at the cap.
+func (s *Spool) Create(owner, mime string) (*Writer, error) {
+	if mime == "" {
+		mime = "text/plain"
+	}
+	if len(owner) > maxOwner || len(mime) > maxMIME {
+		return nil, errors.New("spool: the owner or the type is too long")
+	}
+	now := time.Now()
+	it := &item{handle: s.o.NewID(), owner: owner, mime: mime, created: now, expires: now.Add(s.o.Keep)}
+	if !goodHandle(it.handle) {
+		return nil, errors.New("spool: NewID made a handle that cannot be a file name")
+	}
+	if err := s.enter(it); err != nil {
+		return nil, err
+	}
+	if err := it.start(s.root); err != nil {
+		s.leave(it)
+		return nil, fmt.Errorf("spool: %w", err)
+	}
+	return &Writer{s, it}, nil
+}
+
+// Put stores data as a whole item and returns its handle. What is past a cap
+// is dropped, as with Create.
+func (s *Spool) Put(owner, mime string, data []byte) (string, error) {
+	w, err := s.Create(owner, mime)
+	if err != nil {
+		return "", err
+	}
+	w.Write(data)
+	return w.Handle(), w.Close()
+}
+
+// Remove removes an item, also while it is written or read.
+func (s *Spool) Remove(owner, handle string) error {
+	it := s.find(owner, handle)
+	if it == nil {
+		return ErrNotFound
+	}
+	return s.remove(it)
+}
+
+// Run removes what has expired, every minute, until ctx ends.
+func (s *Spool) Run(ctx context.Context) error {
+	tick := time.NewTicker(sweepEvery)
+	defer tick.Stop()
+	for {
+		s.sweep(time.Now())
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// Close ends all writers and lets go of the folder. What is in it stays for
+// the next Open.
+func (s *Spool) Close() error {
+	for _, it := range s.all() {
+		it.close(s.o.Keep)
+	}
+	return s.root.Close()
+}
+
+func (s *Spool) sweep(now time.Time) {
+	for _, it := range s.all() {
+		if it.expired(now) {
+			if err := s.remove(it); err != nil {
+				s.o.Log.Warn("expired output stays", "error", err)
+			}
+		}
+	}
+}
+
+// find gives nil for what is unknown, foreign or expired.
+func (s *Spool) find(owner, handle string) *item {
+	s.mu.Lock()
+	it := s.items[handle]
+	s.mu.Unlock()
+	if it == nil || it.owner != owner || it.expired(time.Now()) {
+		return nil
+	}
+	return it
+}
+
+func (s *Spool) all() []*item {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*item, 0, len(s.items))
+	for _, it := range s.items {
+		list = append(list, it)
+	}
+	return list
+}
+
+// enter takes an item in, if there is room for its cost.
+func (s *Spool) enter(it *item) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.items[it.handle] != nil {
+		return errors.New("spool: NewID made the same handle twice")
+	}
+	if s.room(it.owner) < itemCost {
+		return ErrFull
+	}
+	s.items[it.handle] = it
+	s.pay(it, itemCost)
+	return nil
+}
+
+// charge takes room for up to n more bytes and tells how many there are.
+func (s *Spool) charge(it *item, n int64) int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n = max(0, min(n, s.room(it.owner)))
+	s.pay(it, n)
+	return n
+}
+
+// leave forgets an item and gives its cost back.
+func (s *Spool) leave(it *item) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.items[it.handle] != it {
+		return
+	}
+	delete(s.items, it.handle)
+	s.pay(it, -it.cost)
+	if s.used[it.owner] == 0 {
+		delete(s.used, it.owner)
+	}
+}
+
+// room and pay want the lock held.
+func (s *Spool) room(owner string) int64 {
+	return min(s.o.MaxOwner-s.used[owner], s.o.MaxTotal-s.total)
+}
+
+func (s *Spool) pay(it *item, n int64) {
+	it.cost += n
+	s.used[it.owner] += n
+	s.total += n
+}
+
+func (s *Spool) remove(it *item) error {
+	it.end()
+	s.leave(it)
+	if err := s.root.Remove(it.handle + suffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// goodHandle keeps to names that are a plain file name everywhere.
+func goodHandle(h string) bool {
+	if h == "" || len(h) > maxHandle || h[0] == '.' {
+		return false
+	}
+	return !strings.ContainsFunc(h, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.", r))
+	})
+}

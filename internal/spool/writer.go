@@ -1,0 +1,75 @@
+package spool
+
+// A Writer fills one item. Safe for concurrent use.
+type Writer struct {
+	s  *Spool
+	it *item
+}
+
+// Handle names the item for Read, also while it is written.
+func (w *Writer) Handle() string { return w.it.handle }
+
+// Write never fails and always claims to have taken all of p, so that a cap or
+// a full disk does not end whoever prints; see Dropped.
+func (w *Writer) Write(p []byte) (int, error) {
+	if started, err := w.write(p); started {
+		// Not under the lock: a log handler may itself be a writer.
+		w.s.o.Log.Warn("output is being dropped", "owner", w.it.owner, "kept", w.Size(), "error", err)
+	}
+	return len(p), nil
+}
+
+// write tells whether this was the first write to lose something.
+func (w *Writer) write(p []byte) (started bool, err error) {
+	it := w.it
+	it.mu.Lock()
+	defer it.mu.Unlock()
+	if it.file == nil || it.full {
+		it.dropped += int64(len(p))
+		return false, nil
+	}
+	n := w.s.charge(it, min(int64(len(p)), w.s.o.MaxItem-it.size))
+	if n < int64(len(p)) {
+		it.full = true
+		it.dropped += int64(len(p)) - n
+	}
+	return it.full, it.take(p[:n])
+}
+
+// take adds bytes there is room for; the lock is held.
+func (it *item) take(p []byte) error {
+	if len(it.buf)+len(p) > bufferSize {
+		if err := it.flush(); err != nil {
+			it.dropped += int64(len(p))
+			return err
+		}
+	}
+	it.size += int64(len(p))
+	if len(p) >= bufferSize {
+		return it.store(p, it.size-int64(len(p)))
+	}
+	if it.buf == nil {
+		it.buf = make([]byte, 0, bufferSize)
+	}
+	it.buf = append(it.buf, p...)
+	return nil
+}
+
+// Size is how many bytes the item holds.
+func (w *Writer) Size() int64 {
+	w.it.mu.Lock()
+	defer w.it.mu.Unlock()
+	return w.it.size
+}
+
+// Dropped is how many bytes were lost to a cap, a full disk, or because they
+// came after Close or Remove.
+func (w *Writer) Dropped() int64 {
+	w.it.mu.Lock()
+	defer w.it.mu.Unlock()
+	return w.it.dropped
+}
+
+// Close says that no more will come; from now on the item expires. A second
+// Close does nothing. The error is the disk's; what it lost counts as dropped.
+func (w *Writer) Close() error { return w.it.close(w.s.o.Keep) }
