@@ -17,11 +17,35 @@ func IsInteger(tok []byte) bool {
 // 1.0 and 1e2 count. It reports false for fractions, for what does not fit an
 // int64, and for anything but a number.
 func Int(v []byte) (int64, bool) {
+	if n, ok := shortInt(v); ok {
+		return n, true
+	}
 	n, ok := parseNumber(v)
 	if !ok || !n.whole() {
 		return 0, false
 	}
 	return n.int64()
+}
+
+// shortInt reads the common spelling: up to 18 digits and nothing else.
+func shortInt(v []byte) (n int64, ok bool) {
+	if len(v) == 0 || len(v) > 18 || v[0] == '0' && len(v) > 1 {
+		return 0, false
+	}
+	for _, c := range v {
+		if c -= '0'; c > 9 {
+			return 0, false
+		}
+		n = n*10 + int64(c)
+	}
+	return n, true
+}
+
+// Whole reports whether v is a number without a fraction, however large and
+// however it is spelt.
+func Whole(v []byte) bool {
+	n, ok := parseNumber(v)
+	return ok && n.whole()
 }
 
 // number is the text of a number taken apart.

@@ -7,7 +7,10 @@
 // for concurrent use on the same text; a Cursor or Members has one user.
 package rawjson
 
-import "bytes"
+import (
+	"bytes"
+	"unicode/utf8"
+)
 
 // Kind tells what a value is by its first byte: '{', '[', '"', 't', 'f', 'n',
 // '0' for any number, and 0 for what no value starts with.
@@ -67,6 +70,33 @@ func Equal(v []byte, s string) bool {
 		return string(body) == s && bytes.IndexByte(body, '\\') < 0
 	}
 	return decodesTo(body, s)
+}
+
+// Bytes decodes a JSON string like String; without escapes the result aliases v
+// and nothing is allocated.
+func Bytes(v []byte) ([]byte, bool) {
+	body, ok := stringBody(v)
+	if !ok {
+		return nil, false
+	}
+	return decodedBody(body)
+}
+
+// Length counts the code points of a JSON string once it is decoded, 0 for any
+// other value. It does not allocate.
+func Length(v []byte) (n int) {
+	body, _ := stringBody(v)
+	for i := 0; i < len(body); n++ {
+		if body[i] == '\\' {
+			_, next := unescape(body, i)
+			i = max(next, i+1)
+			continue
+		}
+		for i++; i < len(body) && !utf8.RuneStart(body[i]); {
+			i++
+		}
+	}
+	return n
 }
 
 // stringBody gives what stands between the quotes of a string.

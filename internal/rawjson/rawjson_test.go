@@ -248,6 +248,26 @@ func TestStrings(t *testing.T) {
 	}
 }
 
+func TestLengthCountsCodePoints(t *testing.T) {
+	for text, want := range map[string]int{
+		`""`: 0, `"abc"`: 3, `"日本"`: 2, `"\u00e9"`: 1, `"\ud83d\ude00"`: 1, `"a\nb"`: 3, `"😀é"`: 2, `12`: 0, ``: 0,
+	} {
+		if got := Length([]byte(text)); got != want {
+			t.Errorf("%s: got %d, want %d", text, got, want)
+		}
+	}
+}
+
+func TestWhole(t *testing.T) {
+	for text, want := range map[string]bool{
+		"1": true, "-3.00": true, "1e400": true, "15e-1": false, "0.5e1": true, "0.5": false, "1e-400": false, "0e-9": true, `"1"`: false,
+	} {
+		if got := Whole([]byte(text)); got != want {
+			t.Errorf("%s: got %v, want %v", text, got, want)
+		}
+	}
+}
+
 func TestInt(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "-0": 0, "42": 42, "-42": -42, "1.0": 1, "1e2": 100, "1.5e1": 15, "1200e-2": 12, "0e999999999999": 0,
@@ -416,6 +436,9 @@ func FuzzUnchecked(f *testing.F) {
 		String(b)
 		Equal(b, key)
 		Int(b)
+		Whole(b)
+		Bytes(b)
+		Length(b)
 		IsInteger(b)
 		Compact(nil, b)
 		Splice(b, Edit{key, []byte("1")}, Edit{"b", nil})
