@@ -1,0 +1,202 @@
+package pages
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// field is one line about an argument or a result.
+type field struct {
+	name     string // a member of a list's elements is written list[].member
+	kind     string
+	text     string
+	standard string // the default, in backquotes; "" when there is none
+	required bool
+}
+
+// node is what of a JSON Schema a page tells.
+type node struct {
+	Type        any               `json:"type"`
+	Ref         string            `json:"$ref"`
+	Description string            `json:"description"`
+	Default     json.RawMessage   `json:"default"`
+	Enum        []json.RawMessage `json:"enum"`
+	Minimum     json.Number       `json:"minimum"`
+	Maximum     json.Number       `json:"maximum"`
+	MinLength   json.Number       `json:"minLength"`
+	MaxLength   json.Number       `json:"maxLength"`
+	MinItems    json.Number       `json:"minItems"`
+	MaxItems    json.Number       `json:"maxItems"`
+	Pattern     string            `json:"pattern"`
+	Required    []string          `json:"required"`
+	Properties  members           `json:"properties"`
+	Items       json.RawMessage   `json:"items"`
+	More        json.RawMessage   `json:"additionalProperties"`
+}
+
+// members keeps the order in which a schema lists its properties.
+type members []struct {
+	name   string
+	schema json.RawMessage
+}
+
+func (m *members) UnmarshalJSON(b []byte) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return fmt.Errorf("properties are no object: %v", err)
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return err
+		}
+		var schema json.RawMessage
+		if err := d.Decode(&schema); err != nil {
+			return err
+		}
+		*m = append(*m, struct {
+			name   string
+			schema json.RawMessage
+		}{name.(string), schema})
+	}
+	return nil
+}
+
+const deepest = 4 // levels of a schema that a page shows
+
+// fields flattens an object's schema into lines.
+func fields(schema json.RawMessage) ([]field, error) {
+	if len(schema) == 0 {
+		return nil, nil
+	}
+	var n node
+	if err := json.Unmarshal(schema, &n); err != nil {
+		return nil, err
+	}
+	return n.lines("", deepest)
+}
+
+func (n node) lines(prefix string, left int) ([]field, error) {
+	var all []field
+	for _, m := range n.Properties {
+		var p node
+		if string(m.schema) != "true" {
+			if err := json.Unmarshal(m.schema, &p); err != nil {
+				return nil, fmt.Errorf("%s%s: %w", prefix, m.name, err)
+			}
+		}
+		f := field{
+			name: prefix + m.name, kind: p.kind(), text: p.text(),
+			required: prefix == "" && slices.Contains(n.Required, m.name),
+		}
+		if len(p.Default) > 0 {
+			f.standard = "`" + string(p.Default) + "`"
+		}
+		all = append(all, f)
+		below, err := p.below(f.name, left-1)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, below...)
+	}
+	return all, nil
+}
+
+// below are the lines of what an object or a list of objects holds.
+func (n node) below(name string, left int) ([]field, error) {
+	if left == 0 {
+		return nil, nil
+	}
+	if len(n.Properties) > 0 {
+		return n.lines(name+".", left)
+	}
+	item, ok := n.item()
+	if !ok {
+		return nil, nil
+	}
+	if len(item.Properties) > 0 {
+		return item.lines(name+"[].", left)
+	}
+	return item.below(name+"[]", left)
+}
+
+func (n node) item() (item node, ok bool) {
+	if len(n.Items) == 0 || n.Items[0] != '{' {
+		return item, false
+	}
+	return item, json.Unmarshal(n.Items, &item) == nil
+}
+
+// types are the names of a schema's type, without null.
+func (n node) types() []string {
+	switch t := n.Type.(type) {
+	case string:
+		return []string{t}
+	case []any:
+		var all []string
+		for _, one := range t {
+			if s, ok := one.(string); ok && s != "null" {
+				all = append(all, s)
+			}
+		}
+		return all
+	}
+	return nil
+}
+
+func (n node) kind() string {
+	types := n.types()
+	if len(types) == 0 {
+		return "any"
+	}
+	if types[0] == "array" {
+		if item, ok := n.item(); ok {
+			return "list of " + item.kind()
+		}
+		return "list"
+	}
+	return strings.Join(types, " or ")
+}
+
+// text is the description with what limits the value.
+func (n node) text() string {
+	said := []string{}
+	if n.Description != "" {
+		said = append(said, n.Description)
+	}
+	if len(n.Enum) > 0 {
+		one := make([]string, len(n.Enum))
+		for i, e := range n.Enum {
+			one[i] = "`" + strings.Trim(string(e), `"`) + "`"
+		}
+		said = append(said, "One of "+strings.Join(one, ", ")+".")
+	}
+	said = append(said, span("", n.Minimum, n.Maximum), span(" characters", n.MinLength, n.MaxLength), span(" elements", n.MinItems, n.MaxItems))
+	if n.Pattern != "" {
+		said = append(said, "It matches `"+n.Pattern+"`.")
+	}
+	said = slices.DeleteFunc(said, func(s string) bool { return s == "" })
+	for i, s := range said {
+		if !strings.HasSuffix(s, ".") && len(said) > 1 {
+			said[i] = s + "."
+		}
+	}
+	return strings.Join(said, " ")
+}
+
+func span(unit string, least, most json.Number) string {
+	switch {
+	case least == "1" && most == "" && unit != "":
+		return "Not empty."
+	case least != "" && most != "":
+		return fmt.Sprintf("From %s to %s%s.", least, most, unit)
+	case least != "":
+		return fmt.Sprintf("At least %s%s.", least, unit)
+	case most != "":
+		return fmt.Sprintf("At most %s%s.", most, unit)
+	}
+	return ""
+}
