@@ -92,7 +92,7 @@ var leaks = []struct {
 	what *regexp.Regexp
 	why  string
 }{
-	{regexp.MustCompile(`(^|[^\w.\-/}])/` + `(work|root)/[\w.]`), "a path of one machine means nothing on another"},
+	{regexp.MustCompile(`(^|[^\w.\-/}])/` + `(work/(main|shared|\.library)|root/(go|\.cache|\.npm))\b`), "a path of one machine means nothing on another"},
 	{regexp.MustCompile(`/tmp` + `/(lab|bash_jobs)`), "a path of one machine means nothing on another"},
 	{regexp.MustCompile(`(^|[^\w.\-/}])/` + `home/(?:[a-z]+)/go/`), "a path of one machine means nothing on another"},
 	{regexp.MustCompile(`registry` + `\.[a-z0-9-]+\.(org|com|io|net|dev)\b`), "which registry serves a package is the business of the machine that builds"},
