@@ -1,0 +1,125 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+)
+
+// DialUnix connects to a host's Unix socket.
+func DialUnix(ctx context.Context, path string, o Options) (*Client, error) {
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, &ConnectError{path, err}
+	}
+	return Over(ctx, path, conn, o)
+}
+
+// Over speaks newline-framed messages over a connection, which it closes. to
+// names the other end in errors.
+func Over(ctx context.Context, to string, conn net.Conn, o Options) (*Client, error) {
+	return connect(ctx, to, &pipe{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}, o)
+}
+
+// pipe is a wire of lines.
+type pipe struct {
+	conn net.Conn
+	in   *bufio.Reader
+	gone bool // the connection is of no more use
+}
+
+var _ wire = (*pipe)(nil)
+
+func (p *pipe) alive(error) bool { return !p.gone }
+func (p *pipe) close() error     { return p.conn.Close() }
+
+func (p *pipe) notify(ctx context.Context, _ string, msg []byte) error {
+	return p.send(ctx, msg)
+}
+
+// send writes one line and gives up with ctx, or when nobody takes it.
+func (p *pipe) send(ctx context.Context, msg []byte) error {
+	p.conn.SetWriteDeadline(time.Now().Add(time.Minute))
+	stop := context.AfterFunc(ctx, func() { p.conn.SetWriteDeadline(time.Now()) })
+	defer stop()
+	_, err := p.conn.Write(append(bytes.Clone(msg), '\n'))
+	if err != nil {
+		p.gone = true
+	}
+	return err
+}
+
+func (p *pipe) exchange(ctx context.Context, r request, aside func(message) []byte) (message, error) {
+	if err := p.send(ctx, r.body); err != nil {
+		return message{}, err
+	}
+	p.conn.SetReadDeadline(time.Time{})
+	stop := context.AfterFunc(ctx, func() { p.conn.SetReadDeadline(time.Now()) })
+	defer stop()
+	for {
+		m, err := p.receive()
+		if err != nil {
+			if ctx.Err() != nil {
+				p.cancel(ctx, r)
+				return message{}, context.Cause(ctx)
+			}
+			p.gone = true
+			return message{}, err
+		}
+		if m.answers(r.id) {
+			return m, nil
+		}
+		if reply := aside(m); reply != nil {
+			if err := p.send(ctx, reply); err != nil {
+				return message{}, err
+			}
+		}
+	}
+}
+
+// cancel tells the server that nobody waits any longer. What still arrives
+// for the request is passed over by id.
+func (p *pipe) cancel(ctx context.Context, r request) {
+	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer done()
+	p.send(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, r.id))
+}
+
+// receive reads the next message.
+func (p *pipe) receive() (m message, err error) {
+	line, err := readLine(p.in, answerLimit)
+	if err != nil {
+		if errors.Is(err, io.EOF) {
+			err = errors.New("the server closed the connection")
+		}
+		return m, err
+	}
+	if err := json.Unmarshal(line, &m); err != nil {
+		return m, fmt.Errorf("the server sent something that is no message: %w", err)
+	}
+	return m, nil
+}
+
+// readLine reads up to a newline, at most limit bytes.
+func readLine(in *bufio.Reader, limit int) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := in.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > limit:
+			return nil, fmt.Errorf("the server sent a message of more than %d bytes", limit)
+		case err == nil:
+			return bytes.TrimRight(line, "\r\n"), nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		}
+	}
+}

@@ -1,0 +1,205 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// Tool is one entry of a server's list.
+type Tool struct {
+	Name        string `json:"name"`
+	Title       string `json:"title"`
+	Description string `json:"description"`
+	Annotations struct {
+		ReadOnly    *bool `json:"readOnlyHint"`
+		Destructive *bool `json:"destructiveHint"`
+		Idempotent  *bool `json:"idempotentHint"`
+		OpenWorld   *bool `json:"openWorldHint"`
+	} `json:"annotations"`
+	Input  Schema          `json:"inputSchema"`
+	Output json.RawMessage `json:"outputSchema"`
+
+	Raw json.RawMessage `json:"-"` // the whole entry as it came
+}
+
+// Schema is what this client reads of a JSON Schema.
+type Schema struct {
+	Type        Types           `json:"type"`
+	Title       string          `json:"title"`
+	Description string          `json:"description"`
+	Properties  Properties      `json:"properties"`
+	Required    []string        `json:"required"`
+	Items       *Schema         `json:"items"`
+	Enum        []any           `json:"enum"`
+	Default     json.RawMessage `json:"default"`
+	Header      string          `json:"x-mcp-header"`
+}
+
+// UnmarshalJSON reads a schema; true and false, which are schemas too, are
+// read as one that says nothing.
+func (s *Schema) UnmarshalJSON(b []byte) error {
+	if string(b) == "true" || string(b) == "false" {
+		*s = Schema{}
+		return nil
+	}
+	type plain Schema
+	return json.Unmarshal(b, (*plain)(s))
+}
+
+// Types is one type or several.
+type Types []string
+
+// UnmarshalJSON reads a name or a list of names.
+func (t *Types) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*t = Types{one}
+		return nil
+	}
+	return json.Unmarshal(b, (*[]string)(t))
+}
+
+// Property is one member of an object.
+type Property struct {
+	Name string
+	Schema
+}
+
+// Properties are the members of an object in the order they were written.
+type Properties []Property
+
+// UnmarshalJSON reads an object and keeps its order.
+func (p *Properties) UnmarshalJSON(b []byte) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	if t, err := d.Token(); err != nil || t != json.Delim('{') {
+		return errors.Join(err, errors.New("properties is no object"))
+	}
+	for d.More() {
+		name, err := d.Token()
+		if err != nil {
+			return err
+		}
+		one := Property{Name: name.(string)}
+		if err := d.Decode(&one.Schema); err != nil {
+			return fmt.Errorf("property %s: %w", name, err)
+		}
+		*p = append(*p, one)
+	}
+	return nil
+}
+
+// Find is the property of a name.
+func (p Properties) Find(name string) (Schema, bool) {
+	for _, one := range p {
+		if one.Name == name {
+			return one.Schema, true
+		}
+	}
+	return Schema{}, false
+}
+
+// pages bounds how many pages of a list are asked for.
+const pages = 1000
+
+// Tools lists every tool, in the server's order.
+func (c *Client) Tools(ctx context.Context) ([]Tool, error) {
+	var all []Tool
+	cursor := ""
+	for range pages {
+		params := map[string]any{}
+		if cursor != "" {
+			params["cursor"] = cursor
+		}
+		raw, err := c.request(ctx, "tools/list", "", params, nil)
+		if err != nil {
+			return nil, err
+		}
+		var page struct {
+			Tools []json.RawMessage `json:"tools"`
+			Next  string            `json:"nextCursor"`
+		}
+		if err := json.Unmarshal(raw, &page); err != nil {
+			return nil, fmt.Errorf("the list of tools is not understood: %w", err)
+		}
+		for _, entry := range page.Tools {
+			t := Tool{Raw: entry}
+			if err := json.Unmarshal(entry, &t); err != nil {
+				return nil, fmt.Errorf("an entry of the list of tools is not understood: %w", err)
+			}
+			all = append(all, t)
+		}
+		if page.Next == "" {
+			return all, nil
+		}
+		cursor = page.Next
+	}
+	return nil, fmt.Errorf("the list of tools does not end after %d pages", pages)
+}
+
+// Result is what a tool gave back.
+type Result struct {
+	Content    []Content       `json:"content"`
+	Structured json.RawMessage `json:"structuredContent"`
+	IsError    bool            `json:"isError"`
+	Kind       string          `json:"resultType"`
+
+	Raw json.RawMessage `json:"-"` // the whole result as it came
+}
+
+// Content is one block of a result.
+type Content struct {
+	Type     string `json:"type"`
+	Text     string `json:"text"`
+	MIME     string `json:"mimeType"`
+	Data     []byte `json:"data"`
+	URI      string `json:"uri"`
+	Resource *struct {
+		URI  string `json:"uri"`
+		Text string `json:"text"`
+		MIME string `json:"mimeType"`
+		Blob []byte `json:"blob"`
+	} `json:"resource"`
+}
+
+// Call calls a tool with its arguments, a JSON object. A failure of the tool
+// is a Result that says so; *RPCError is the server's refusal.
+func (c *Client) Call(ctx context.Context, t Tool, args json.RawMessage) (*Result, error) {
+	params := map[string]any{"name": t.Name, "arguments": args}
+	raw, err := c.request(ctx, "tools/call", t.Name, params, paramHeaders(t.Input, args))
+	if err != nil {
+		return nil, err
+	}
+	r := &Result{Raw: raw}
+	if err := json.Unmarshal(raw, r); err != nil {
+		return nil, fmt.Errorf("the result of %s is not understood: %w", t.Name, err)
+	}
+	if r.Kind != "" && r.Kind != "complete" {
+		return nil, fmt.Errorf("%s wants more than this client can give (%s)", t.Name, r.Kind)
+	}
+	return r, nil
+}
+
+// paramHeaders repeats in headers the arguments whose schema asks for it.
+func paramHeaders(s Schema, args json.RawMessage) map[string]string {
+	var given map[string]json.RawMessage
+	json.Unmarshal(args, &given) // an object, or the server refuses it
+	headers := map[string]string{}
+	for _, p := range s.Properties {
+		v, ok := given[p.Name]
+		if !ok || string(v) == "null" {
+			continue
+		}
+		if p.Header != "" {
+			text := string(v)
+			json.Unmarshal(v, &text) // a string loses its quotes, the rest stays as it is
+			headers["Mcp-Param-"+p.Header] = headerValue(text)
+		}
+		for k, v := range paramHeaders(p.Schema, v) {
+			headers[k] = v
+		}
+	}
+	return headers
+}
