@@ -1,0 +1,171 @@
+package conformance
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// notOnLines are the scenarios that are about HTTP itself.
+var notOnLines = map[string]string{
+	"dns-rebinding-protection":             "Host and Origin are HTTP headers",
+	"http-header-validation":               "lines have no headers",
+	"http-custom-header-server-validation": "lines have no headers",
+	"server-sse-polling":                   "lines have no event streams",
+	"server-sse-multiple-streams":          "lines have no event streams",
+	"server-session-lifecycle":             "sessions ended by DELETE are HTTP's",
+}
+
+// checksNotOnLines are the checks about HTTP in scenarios that are not.
+var checksNotOnLines = map[string]string{
+	"server-session-id-visible-ascii":                          "server-initialize",
+	"sep-2575-http-server-header-mismatch-400":                 "server-stateless",
+	"tasks-headers-reject-mismatched-method":                   "tasks-request-headers",
+	"sep-2663-server-rejects-mismatched-mcp-name-on-tasks-get": "tasks-request-headers",
+}
+
+// overLines leaves out of a column what lines do not have, and says so.
+func (c *Column) overLines() {
+	c.Left = map[string]string{}
+	c.Scenarios = slices.DeleteFunc(c.Scenarios, func(s Scenario) bool {
+		why, out := notOnLines[s.Name]
+		if out {
+			c.Left[s.Name] = why
+			c.Want--
+		}
+		return out
+	})
+	for i := range c.Scenarios {
+		s := &c.Scenarios[i]
+		s.Checks = slices.DeleteFunc(s.Checks, func(k Check) bool {
+			out := checksNotOnLines[k.ID] == s.Name
+			if out {
+				c.Left[s.Name+", check "+k.ID] = "lines have no headers"
+			}
+			return out
+		})
+	}
+}
+
+// dial opens one newline connection.
+type dial = func(context.Context) (io.ReadWriteCloser, error)
+
+// lineDoors are the newline doors of a running fixture, and its standard
+// streams, for which each connection is a process of its own.
+func lineDoors(s *Server, bin string) map[string]dial {
+	network := func(network, addr string) dial {
+		return func(ctx context.Context) (io.ReadWriteCloser, error) {
+			return new(net.Dialer).DialContext(ctx, network, addr)
+		}
+	}
+	return map[string]dial{
+		"tcp":   network("tcp", s.TCP),
+		"unix":  network("unix", s.Unix),
+		"stdio": func(context.Context) (io.ReadWriteCloser, error) { return startStdio(bin) },
+	}
+}
+
+// OverHTTP runs every suite against the URL of a fixture.
+func OverHTTP(ctx context.Context, t Tools, url, out string) ([]Column, error) {
+	var columns []Column
+	for _, s := range Suites() {
+		c, err := s.column(ctx, t, url, filepath.Join(out, s.Name))
+		if err != nil {
+			return columns, err
+		}
+		columns = append(columns, c)
+	}
+	return columns, nil
+}
+
+// OverLines runs every suite through the shim against a newline door.
+func OverLines(ctx context.Context, t Tools, door string, d dial, seen Witness, out string) ([]Column, error) {
+	shim := &Shim{Dial: d, Seen: seen}
+	defer shim.Close()
+	front := httptest.NewServer(http.HandlerFunc(shim.ServeHTTP))
+	defer front.Close()
+	columns, err := OverHTTP(ctx, t, front.URL+"/mcp", filepath.Join(out, door))
+	for i := range columns {
+		columns[i].Name += " " + door
+		columns[i].overLines()
+	}
+	return columns, err
+}
+
+func (s Suite) column(ctx context.Context, t Tools, url, out string) (Column, error) {
+	out = strings.ReplaceAll(out, " ", "-")
+	if err := os.MkdirAll(out, 0o755); err != nil {
+		return Column{}, err
+	}
+	found, err := s.Run(ctx, t, url, out)
+	return Column{Name: s.Name, Want: s.Scenarios, Scenarios: found}, err
+}
+
+// Everything runs all suites over all doors of one fixture process. The doors
+// of that process are tried one after the other, because the suites change
+// what it lists; standard streams have processes of their own and are tried
+// meanwhile.
+func Everything(ctx context.Context, t Tools, bin string, s *Server, seen Witness, out string) ([]Column, error) {
+	doors := lineDoors(s, bin)
+	var meanwhile sync.WaitGroup
+	var stdio []Column
+	var stdioErr error
+	meanwhile.Go(func() { stdio, stdioErr = OverLines(ctx, t, "stdio", doors["stdio"], seen, out) })
+	columns, err := OverHTTP(ctx, t, s.URL, filepath.Join(out, "http"))
+	for _, door := range []string{"tcp", "unix"} {
+		if err == nil {
+			var more []Column
+			more, err = OverLines(ctx, t, door, doors[door], seen, out)
+			columns = append(columns, more...)
+		}
+	}
+	meanwhile.Wait()
+	return append(columns, stdio...), errors.Join(err, stdioErr)
+}
+
+// RunAll builds and starts the fixture, runs everything, prints the table to
+// w, and returns an error unless all of it is clean.
+func RunAll(ctx context.Context, t Tools, w io.Writer) error {
+	dir, err := os.MkdirTemp("", "conformance")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	bin, err := Build(ctx, dir)
+	if err != nil {
+		return err
+	}
+	s, err := Start(ctx, bin, dir)
+	if err != nil {
+		return err
+	}
+	defer s.Stop()
+	columns, err := Everything(ctx, t, bin, s, nil, dir)
+	if printErr := Print(w, columns); err == nil {
+		err = printErr
+	}
+	return errors.Join(err, verdict(w, columns), s.Stop())
+}
+
+func verdict(w io.Writer, columns []Column) error {
+	wrong := 0
+	for _, c := range columns {
+		for _, line := range c.Clean() {
+			fmt.Fprintln(w, line)
+			wrong++
+		}
+	}
+	if wrong > 0 {
+		return fmt.Errorf("%d things are not as they should be", wrong)
+	}
+	return nil
+}

@@ -1,0 +1,147 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Suite is one run of an official suite.
+type Suite struct {
+	Name      string // the column's heading
+	Package   string // the npm package, by the name it is pinned under
+	Args      []string
+	Scenarios int // how many there are; fewer means that some did not run
+}
+
+// Suites are the runs that make up a whole one.
+func Suites() []Suite {
+	return []Suite{
+		{"2025-11-25", "conformance-0.2", []string{"--requirements", "2025-11-25"}, 33},
+		{"2026-07-28", "conformance-0.2", []string{"--requirements", "2026-07-28"}, 50},
+		{"0.1.16 all", "conformance-0.1", []string{"--suite", "all"}, 32},
+	}
+}
+
+// Check is one finding of a scenario.
+type Check struct {
+	ID      string          `json:"id"`
+	Name    string          `json:"name"`
+	Status  string          `json:"status"` // SUCCESS, FAILURE, WARNING, SKIPPED or INFO
+	Message string          `json:"errorMessage"`
+	Details json.RawMessage `json:"details"`
+}
+
+// Scenario is what one scenario found.
+type Scenario struct {
+	Name   string
+	Checks []Check
+}
+
+// Count is how many checks of the scenario ended in a status.
+func (s Scenario) Count(status string) int {
+	n := 0
+	for _, c := range s.Checks {
+		if c.Status == status {
+			n++
+		}
+	}
+	return n
+}
+
+// mayBeSkipped are the checks the suites themselves only announce.
+var mayBeSkipped = []string{"tasks-status-notifications"}
+
+// Wrong are the checks that stand in the way of a clean run: failures,
+// warnings, and what was skipped without leave.
+func (s Scenario) Wrong() []Check {
+	var wrong []Check
+	for _, c := range s.Checks {
+		if c.Status == "FAILURE" || c.Status == "WARNING" || c.Status == "SKIPPED" && !slices.Contains(mayBeSkipped, c.ID) {
+			wrong = append(wrong, c)
+		}
+	}
+	return wrong
+}
+
+// Run has the suite talk to url and reads what it found. The suite's own
+// verdict is not asked for: it leaves warnings and the tasks extension out.
+// out is an empty folder for its files.
+func (s Suite) Run(ctx context.Context, t Tools, url, out string) ([]Scenario, error) {
+	return s.run(ctx, t, url, out, s.Args...)
+}
+
+// RunOne is Run for one scenario, which a suite speaks in the revision it
+// thinks best unless told.
+func (s Suite) RunOne(ctx context.Context, t Tools, url, out, scenario, revision string) (Scenario, error) {
+	args := []string{"--scenario", scenario}
+	if s.Package == "conformance-0.2" {
+		args = append(args, "--spec-version", revision, "--force")
+	}
+	found, err := s.run(ctx, t, url, out, args...)
+	if err == nil && len(found) != 1 {
+		err = fmt.Errorf("scenario %s left %d results, want 1", scenario, len(found))
+	}
+	if err != nil {
+		return Scenario{}, err
+	}
+	return found[0], nil
+}
+
+func (s Suite) run(ctx context.Context, t Tools, url, out string, args ...string) ([]Scenario, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	script := t.Script("node_modules", s.Package, "dist", "index.js")
+	cmd := t.Command(ctx, out, script, append([]string{"server", "--url", url, "-o", out}, args...)...)
+	said, err := cmd.CombinedOutput()
+	found, readErr := results(out)
+	switch {
+	case readErr != nil:
+		return nil, readErr
+	case len(found) == 0:
+		return nil, fmt.Errorf("suite %s found nothing (%v): %s", s.Name, err, tail(said))
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("suite %s: %w: %s", s.Name, ctx.Err(), tail(said))
+	}
+	return found, nil
+}
+
+func tail(b []byte) []byte {
+	b = bytes.TrimSpace(b)
+	return b[max(0, len(b)-2000):]
+}
+
+var resultDir = regexp.MustCompile(`^server-(.+)-\d{4}-\d{2}-\d{2}T[\d-]+Z$`)
+
+// results reads every checks.json below out.
+func results(out string) ([]Scenario, error) {
+	files, err := filepath.Glob(filepath.Join(out, "*", "checks.json"))
+	if err != nil {
+		return nil, err
+	}
+	var all []Scenario
+	for _, file := range files {
+		m := resultDir.FindStringSubmatch(filepath.Base(filepath.Dir(file)))
+		if m == nil {
+			return nil, fmt.Errorf("%s is in a folder of unknown form", file)
+		}
+		b, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		s := Scenario{Name: m[1]}
+		if err := json.Unmarshal(b, &s.Checks); err != nil {
+			return nil, fmt.Errorf("read %s: %w", file, err)
+		}
+		all = append(all, s)
+	}
+	slices.SortFunc(all, func(a, b Scenario) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
