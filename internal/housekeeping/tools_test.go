@@ -90,13 +90,14 @@ type snapshot struct {
 	Aliases     []string        `json:"aliases,omitempty"`
 	Input       json.RawMessage `json:"input"`
 	Output      json.RawMessage `json:"output"`
+	Bulk        string          `json:"bulk,omitempty"`
 }
 
 func snap(t catalog.Tool) ([]byte, error) {
 	s := snapshot{
 		Name: t.Def.Name, Title: t.Def.Title, Description: t.Def.Description,
 		Effects: catalog.EffectWords(t.Def.Effects), Handle: t.Def.Handle, Aliases: t.Def.Aliases,
-		Input: t.Input, Output: t.Output,
+		Input: t.Input, Output: t.Output, Bulk: t.Bulk,
 	}
 	if t.Def.Timeout > 0 {
 		s.Timeout = t.Def.Timeout.String()

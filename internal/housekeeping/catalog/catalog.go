@@ -8,10 +8,11 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"reflect"
 	"slices"
 	"strings"
 
+	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/schema"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -28,17 +29,27 @@ type Module struct {
 type Tool struct {
 	Def           tool.Def
 	Input, Output json.RawMessage // Output is empty when there is none
+	Bulk          string          // the member of the result that travels as plain text; "" when there is none
 }
 
-// Schemas says how Go types become JSON Schemas.
-type Schemas struct {
-	In, Out func(reflect.Type) (json.RawMessage, error)
+// Standard reads the modules that are in the binary, in the order of the guest
+// list.
+func Standard(ctx context.Context) ([]Module, error) {
+	var all []Module
+	for _, g := range standard.Guests() {
+		m, err := Read(ctx, g.Name, g.New)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, m)
+	}
+	return all, nil
 }
 
 // Read makes a module with the least a host gives, asks for its offer to
 // everyone and closes it. Modules that do work in New or Offer have to be able
 // to do it with nothing configured.
-func Read(ctx context.Context, name string, make module.New, s Schemas) (Module, error) {
+func Read(ctx context.Context, name string, make module.New) (Module, error) {
 	m, err := make(ctx, Deps(name))
 	if err != nil {
 		return Module{}, fmt.Errorf("make module %s: %w", name, err)
@@ -54,7 +65,7 @@ func Read(ctx context.Context, name string, make module.New, s Schemas) (Module,
 		Prompts:   slices.Clone(offer.Prompts),
 	}
 	for _, t := range offer.Tools {
-		spelled, err := s.spell(t.Def)
+		spelled, err := spell(t.Def)
 		if err != nil {
 			return Module{}, fmt.Errorf("tool %s: %w", t.Name, err)
 		}
@@ -67,17 +78,20 @@ func Read(ctx context.Context, name string, make module.New, s Schemas) (Module,
 }
 
 // spell finds a tool's schemas: those it gives itself, or those of its types.
-func (s Schemas) spell(d tool.Def) (t Tool, err error) {
+func spell(d tool.Def) (t Tool, err error) {
 	t = Tool{Def: d, Input: d.Input, Output: d.Output}
 	if len(t.Input) == 0 && d.In != nil {
-		if t.Input, err = s.In(d.In); err != nil {
+		if t.Input, err = schema.For(d.In); err != nil {
 			return t, fmt.Errorf("input schema: %w", err)
 		}
 	}
 	if len(t.Output) == 0 && d.Out != nil {
-		if t.Output, err = s.Out(d.Out); err != nil {
+		if t.Output, err = schema.ForOutput(d.Out); err != nil {
 			return t, fmt.Errorf("output schema: %w", err)
 		}
+	}
+	if d.Out != nil {
+		t.Bulk, _ = schema.Bulk(d.Out)
 	}
 	return t, nil
 }

@@ -3,7 +3,6 @@ package catalog
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"reflect"
 	"testing"
 
@@ -25,15 +24,13 @@ func (o *offering) Close(context.Context) error {
 	return nil
 }
 
-func noTypes(reflect.Type) (json.RawMessage, error) { return nil, errors.New("asked for a schema") }
-
 func TestReadSortsAndSpells(t *testing.T) {
 	o := &offering{offer: &module.Offer{Tools: []tool.Tool{
 		{Def: tool.Def{Name: "b", Input: json.RawMessage(`{"type":"object"}`)}},
 		{Def: tool.Def{Name: "a"}},
 	}}}
 	make := func(context.Context, module.Deps) (module.Module, error) { return o, nil }
-	m, err := Read(t.Context(), "letters", make, Schemas{noTypes, noTypes})
+	m, err := Read(t.Context(), "letters", make)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +40,8 @@ func TestReadSortsAndSpells(t *testing.T) {
 	if !o.closed {
 		t.Error("the module was left open")
 	}
-	o.offer = &module.Offer{Tools: []tool.Tool{{Def: tool.Def{Name: "c", In: reflect.TypeFor[struct{}]()}}}}
-	if _, err := Read(t.Context(), "letters", make, Schemas{noTypes, noTypes}); err == nil {
+	o.offer = &module.Offer{Tools: []tool.Tool{{Def: tool.Def{Name: "c", In: reflect.TypeFor[struct{ Wait func() }]()}}}}
+	if _, err := Read(t.Context(), "letters", make); err == nil {
 		t.Error("a type without a schema went unnoticed")
 	}
 }

@@ -2,6 +2,7 @@ package pages
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -34,8 +35,12 @@ type node struct {
 	Required    []string          `json:"required"`
 	Properties  members           `json:"properties"`
 	Items       json.RawMessage   `json:"items"`
-	More        json.RawMessage   `json:"additionalProperties"`
 }
+
+// definitions are the named parts of a schema, which others refer to.
+type definitions map[string]json.RawMessage
+
+const toDefinition = "#/$defs/"
 
 // members keeps the order in which a schema lists its properties.
 type members []struct {
@@ -72,31 +77,56 @@ func fields(schema json.RawMessage) ([]field, error) {
 	if len(schema) == 0 {
 		return nil, nil
 	}
-	var n node
-	if err := json.Unmarshal(schema, &n); err != nil {
+	var top struct {
+		Defs definitions `json:"$defs"`
+	}
+	if err := json.Unmarshal(schema, &top); err != nil {
 		return nil, err
 	}
-	return n.lines("", deepest)
+	n, err := top.Defs.read(schema)
+	if err != nil {
+		return nil, err
+	}
+	return top.Defs.lines(n, "", deepest)
 }
 
-func (n node) lines(prefix string, left int) ([]field, error) {
+// read decodes a schema and follows its reference, if it is one.
+func (d definitions) read(schema json.RawMessage) (n node, err error) {
+	if s := string(schema); s == "true" || s == "false" {
+		return n, nil
+	}
+	if err := json.Unmarshal(schema, &n); err != nil || n.Ref == "" {
+		return n, err
+	}
+	target, ok := d[strings.TrimPrefix(n.Ref, toDefinition)]
+	if !ok {
+		return n, fmt.Errorf("%s refers to nothing", n.Ref)
+	}
+	described := n.Description
+	n = node{}
+	if err := json.Unmarshal(target, &n); err != nil {
+		return n, fmt.Errorf("%s: %w", n.Ref, err)
+	}
+	n.Description = cmp.Or(described, n.Description)
+	return n, nil
+}
+
+func (d definitions) lines(n node, prefix string, left int) ([]field, error) {
 	var all []field
 	for _, m := range n.Properties {
-		var p node
-		if string(m.schema) != "true" {
-			if err := json.Unmarshal(m.schema, &p); err != nil {
-				return nil, fmt.Errorf("%s%s: %w", prefix, m.name, err)
-			}
+		p, err := d.read(m.schema)
+		if err != nil {
+			return nil, fmt.Errorf("%s%s: %w", prefix, m.name, err)
 		}
 		f := field{
-			name: prefix + m.name, kind: p.kind(), text: p.text(),
+			name: prefix + m.name, kind: d.kind(p), text: p.text(),
 			required: prefix == "" && slices.Contains(n.Required, m.name),
 		}
 		if len(p.Default) > 0 {
 			f.standard = "`" + string(p.Default) + "`"
 		}
 		all = append(all, f)
-		below, err := p.below(f.name, left-1)
+		below, err := d.below(p, f.name, left-1)
 		if err != nil {
 			return nil, err
 		}
@@ -106,28 +136,27 @@ func (n node) lines(prefix string, left int) ([]field, error) {
 }
 
 // below are the lines of what an object or a list of objects holds.
-func (n node) below(name string, left int) ([]field, error) {
+func (d definitions) below(n node, name string, left int) ([]field, error) {
 	if left == 0 {
 		return nil, nil
 	}
 	if len(n.Properties) > 0 {
-		return n.lines(name+".", left)
+		return d.lines(n, name+".", left)
 	}
-	item, ok := n.item()
+	item, ok := d.item(n)
 	if !ok {
 		return nil, nil
 	}
-	if len(item.Properties) > 0 {
-		return item.lines(name+"[].", left)
-	}
-	return item.below(name+"[]", left)
+	return d.below(item, name+"[]", left)
 }
 
-func (n node) item() (item node, ok bool) {
-	if len(n.Items) == 0 || n.Items[0] != '{' {
+// item is the schema of a list's elements.
+func (d definitions) item(n node) (item node, ok bool) {
+	if len(n.Items) == 0 {
 		return item, false
 	}
-	return item, json.Unmarshal(n.Items, &item) == nil
+	item, err := d.read(n.Items)
+	return item, err == nil
 }
 
 // types are the names of a schema's type, without null.
@@ -147,14 +176,14 @@ func (n node) types() []string {
 	return nil
 }
 
-func (n node) kind() string {
+func (d definitions) kind(n node) string {
 	types := n.types()
 	if len(types) == 0 {
 		return "any"
 	}
 	if types[0] == "array" {
-		if item, ok := n.item(); ok {
-			return "list of " + item.kind()
+		if item, ok := d.item(n); ok {
+			return "list of " + d.kind(item)
 		}
 		return "list"
 	}

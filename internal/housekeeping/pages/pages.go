@@ -3,6 +3,7 @@ package pages
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"gatehouse/internal/housekeeping/catalog"
@@ -42,6 +43,9 @@ func describe(b *strings.Builder, t catalog.Tool) error {
 		results, err := fields(t.Output)
 		if err != nil {
 			return fmt.Errorf("output schema: %w", err)
+		}
+		if t.Bulk != "" {
+			results = slices.Insert(results, 0, field{name: t.Bulk, kind: "string", text: "the text of the result"})
 		}
 		writeTable(b, "result", results, "It gives back nothing but that it is done.")
 	}

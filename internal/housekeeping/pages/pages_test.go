@@ -27,7 +27,12 @@ const searchOutput = `{
 			"type": "object",
 			"properties": {"line": {"type": "integer", "description": "counted from 1"}}
 		}},
-		"more": {"type": "boolean"}
+		"best": {"$ref": "#/$defs/Hit", "description": "the first of them"},
+		"tree": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}
+	},
+	"$defs": {
+		"Hit": {"type": "object", "properties": {"line": {"type": "integer"}}},
+		"Tree": {"type": "object", "properties": {"below": {"type": "array", "items": {"$ref": "#/$defs/Tree"}}}}
 	}
 }`
 
@@ -44,6 +49,7 @@ func TestPageTellsWhatTheDefinitionSays(t *testing.T) {
 			},
 			Input:  json.RawMessage(searchInput),
 			Output: json.RawMessage(searchOutput),
+			Bulk:   "text",
 		}},
 		Resources: []module.Resource{{URI: "book:///index", Name: "the index"}},
 	})
@@ -58,6 +64,9 @@ func TestPageTellsWhatTheDefinitionSays(t *testing.T) {
 		"| `limit` | integer | `20` | From 1 to 100. |\n",
 		"| `order` | string |  | One of `name`, `age`. |\n",
 		"| `hits` | list of object |  |\n| `hits[].line` | integer | counted from 1 |\n",
+		"| `best` | object | the first of them |\n| `best.line` | integer |  |\n",
+		"| `tree[].below[].below` | list of object |  |\n",
+		"| `text` | string | the text of the result |\n",
 		"### Ranking\n",
 		"\n# not a heading\n",
 		"## Resource `book:///index`\n\nthe index\n",
@@ -78,5 +87,8 @@ func TestBrokenSchemasAreNamed(t *testing.T) {
 	}}})
 	if err == nil || !strings.Contains(err.Error(), "book_search: input schema") {
 		t.Errorf("got %v, want an error that names the tool and the schema", err)
+	}
+	if _, err := fields(json.RawMessage(`{"properties": {"a": {"$ref": "#/$defs/Gone"}}}`)); err == nil {
+		t.Error("a reference to nothing went unnoticed")
 	}
 }
