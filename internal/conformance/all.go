@@ -61,15 +61,15 @@ type dial = func(context.Context) (io.ReadWriteCloser, error)
 
 // lineDoors are the newline doors of a running fixture, and its standard
 // streams, for which each connection is a process of its own.
-func lineDoors(s *Server, bin string) map[string]dial {
+func lineDoors(d Doors, bin string) map[string]dial {
 	network := func(network, addr string) dial {
 		return func(ctx context.Context) (io.ReadWriteCloser, error) {
 			return new(net.Dialer).DialContext(ctx, network, addr)
 		}
 	}
 	return map[string]dial{
-		"tcp":   network("tcp", s.TCP),
-		"unix":  network("unix", s.Unix),
+		"tcp":   network("tcp", d.TCP),
+		"unix":  network("unix", d.Unix),
 		"stdio": func(context.Context) (io.ReadWriteCloser, error) { return startStdio(bin) },
 	}
 }
@@ -114,13 +114,13 @@ func (s Suite) column(ctx context.Context, t Tools, url, out string) (Column, er
 // of that process are tried one after the other, because the suites change
 // what it lists; standard streams have processes of their own and are tried
 // meanwhile.
-func Everything(ctx context.Context, t Tools, bin string, s *Server, seen Witness, out string) ([]Column, error) {
-	doors := lineDoors(s, bin)
+func Everything(ctx context.Context, t Tools, bin string, d Doors, seen Witness, out string) ([]Column, error) {
+	doors := lineDoors(d, bin)
 	var meanwhile sync.WaitGroup
 	var stdio []Column
 	var stdioErr error
 	meanwhile.Go(func() { stdio, stdioErr = OverLines(ctx, t, "stdio", doors["stdio"], seen, out) })
-	columns, err := OverHTTP(ctx, t, s.URL, filepath.Join(out, "http"))
+	columns, err := OverHTTP(ctx, t, d.URL, filepath.Join(out, "http"))
 	for _, door := range []string{"tcp", "unix"} {
 		if err == nil {
 			var more []Column
@@ -149,7 +149,7 @@ func RunAll(ctx context.Context, t Tools, w io.Writer) error {
 		return err
 	}
 	defer s.Stop()
-	columns, err := Everything(ctx, t, bin, s, nil, dir)
+	columns, err := Everything(ctx, t, bin, s.Doors, nil, dir)
 	if printErr := Print(w, columns); err == nil {
 		err = printErr
 	}

@@ -52,8 +52,9 @@ type envelope struct {
 		ProgressToken json.RawMessage `json:"progressToken"`
 	} `json:"params"`
 	Result *struct {
-		ResultType      string `json:"resultType"`
-		ProtocolVersion string `json:"protocolVersion"`
+		ResultType      string          `json:"resultType"`
+		ProtocolVersion string          `json:"protocolVersion"`
+		Task            json.RawMessage `json:"task"`
 	} `json:"result"`
 	Error *struct {
 		Code int `json:"code"`
