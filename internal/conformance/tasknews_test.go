@@ -1,0 +1,180 @@
+package conformance
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The suite only announces a scenario for notifications/tasks, so here is
+// ours: whoever listens for a task is told of each new status, in the shape
+// of tasks/get, on the listen stream and tagged with it.
+func TestTaskNotifications(t *testing.T) {
+	h := needHouse(t)
+	for door, dial := range lineDoors(h.server.Doors, h.bin) {
+		t.Run(door, func(t *testing.T) {
+			conn, err := dial(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close()
+			ended := time.AfterFunc(patience, func() { conn.Close() })
+			defer ended.Stop()
+			said := make(chan []byte, 64)
+			go func() {
+				defer close(said)
+				for lines := bufio.NewScanner(conn); lines.Scan(); {
+					said <- bytes.Clone(lines.Bytes())
+				}
+			}()
+			ask := func(msg string) <-chan []byte {
+				if _, err := conn.Write([]byte(msg + "\n")); err != nil {
+					t.Error(err)
+				}
+				return said
+			}
+			h.followTask(t, ask)
+		})
+	}
+	t.Run("http", func(t *testing.T) {
+		h.followTask(t, func(msg string) <-chan []byte { return h.post(t, msg) })
+	})
+}
+
+// post sends a message over HTTP and gives what comes back, as it comes.
+func (h *house) post(t *testing.T, msg string) <-chan []byte {
+	var e envelope
+	var named struct {
+		Params struct{ Name, TaskID string }
+	}
+	if json.Unmarshal([]byte(msg), &e) != nil || json.Unmarshal([]byte(msg), &named) != nil {
+		t.Fatalf("no message: %s", msg)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, strings.NewReader(msg))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	r.Header.Set("MCP-Protocol-Version", modernRevision)
+	r.Header.Set("Mcp-Method", e.Method)
+	if name := named.Params.Name + named.Params.TaskID; name != "" {
+		r.Header.Set("Mcp-Name", name)
+	}
+	resp, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := make(chan []byte, 64)
+	go func() {
+		defer close(said)
+		defer resp.Body.Close()
+		for lines := bufio.NewScanner(resp.Body); lines.Scan(); {
+			if line := bytes.TrimPrefix(lines.Bytes(), []byte("data: ")); bytes.HasPrefix(line, []byte("{")) {
+				said <- bytes.Clone(line)
+			}
+		}
+	}()
+	return said
+}
+
+const tasksMeta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{},"extensions":{"io.modelcontextprotocol/tasks":{}}}}`
+
+// followTask starts a task that asks, listens for it, answers it, and waits
+// to be told that it is done.
+func (h *house) followTask(t *testing.T, ask func(msg string) <-chan []byte) {
+	t.Helper()
+	before := h.judge.Objections()
+	var created struct {
+		Result struct{ TaskID, ResultType string }
+	}
+	h.next(t, ask(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"confirm_delete","arguments":{"filename":"a.txt"},`+tasksMeta+`}}`), "tools/call", &created)
+	id := created.Result.TaskID
+	if created.Result.ResultType != "task" || id == "" {
+		t.Fatalf("no task was made: %+v", created)
+	}
+	h.untilItAsks(t, ask, id)
+	news := ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":"news","method":"subscriptions/listen","params":{"notifications":{"taskIds":[%q]},%s}}`, id, tasksMeta))
+	var ack struct {
+		Method string
+		Params struct{ Notifications struct{ TaskIDs []string } }
+	}
+	h.next(t, news, "", &ack)
+	if ack.Method != "notifications/subscriptions/acknowledged" || len(ack.Params.Notifications.TaskIDs) != 1 {
+		t.Fatalf("the subscription was acknowledged as %+v", ack)
+	}
+	acks := ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tasks/update","params":{"taskId":%q,"inputResponses":{"confirm":{"action":"accept","content":{"confirm":true}}},%s}}`, id, tasksMeta))
+	if acks != news {
+		h.next(t, acks, "tasks/update", nil)
+	}
+	h.untilDone(t, news, id)
+	h.holdsUp(t, before)
+}
+
+// untilItAsks polls the task, as a client without subscriptions would.
+func (h *house) untilItAsks(t *testing.T, ask func(msg string) <-chan []byte, id string) {
+	t.Helper()
+	for i := range 300 {
+		var got struct{ Result struct{ Status string } }
+		h.next(t, ask(fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tasks/get","params":{"taskId":%q,%s}}`, 100+i, id, tasksMeta)), "tasks/get", &got)
+		if got.Result.Status == "input_required" {
+			return
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	t.Fatal("the task did not ask within 30 seconds")
+}
+
+func (h *house) untilDone(t *testing.T, news <-chan []byte, id string) {
+	t.Helper()
+	for {
+		var told struct {
+			Method string
+			Params struct {
+				TaskID, Status string
+				Result         struct{ Content []struct{ Text string } }
+				Meta           map[string]any `json:"_meta"`
+			}
+		}
+		h.next(t, news, "tasks/update", &told)
+		if told.Method != "notifications/tasks" {
+			continue // the answer to tasks/update, where all share one connection
+		}
+		if told.Params.TaskID != id || told.Params.Meta["io.modelcontextprotocol/subscriptionId"] != "news" {
+			t.Errorf("told of another task, or without the subscription: %+v", told.Params)
+		}
+		if told.Params.Status == "completed" {
+			if c := told.Params.Result.Content; len(c) != 1 || c[0].Text != "Deleted a.txt." {
+				t.Errorf("the result told is %+v", c)
+			}
+			return
+		}
+	}
+}
+
+// next waits for a message, has it judged, and decodes it.
+func (h *house) next(t *testing.T, said <-chan []byte, answers string, into any) {
+	t.Helper()
+	select {
+	case msg, open := <-said:
+		if !open {
+			t.Fatal("the conversation ended")
+		}
+		h.judge.See(Sighting{Revision: modernRevision, Answers: answers, Message: msg})
+		if into != nil {
+			if err := json.Unmarshal(msg, into); err != nil {
+				t.Fatalf("%v: %s", err, msg)
+			}
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("nothing was said for 30 seconds")
+	}
+}
