@@ -1,0 +1,309 @@
+// Package jobs keeps what outlives a request: one durable, owned record each.
+//
+// A job is created by whoever runs a call (Create), who then reports through
+// the Running it got. When the call asks something, its run ends and the
+// record waits; when the last answer has come, Jobs runs the next round
+// itself, through Options.Resume. A record that has ended never changes again.
+//
+// Records lie in one SQLite file, which several hosts on one machine may share.
+// A host that ended without a word leaves its working jobs failed; what waits
+// for answers stays and can be answered by any host. Nobody but the owner
+// learns that a record exists.
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"gatehouse/tool"
+)
+
+// Status is where a job stands.
+type Status string
+
+const (
+	Working       Status = "working"
+	InputRequired Status = "input_required" // it waits for answers; nothing runs
+	Completed     Status = "completed"
+	Failed        Status = "failed"
+	Cancelled     Status = "cancelled"
+)
+
+// Terminal reports whether the job has ended.
+func (s Status) Terminal() bool { return s == Completed || s == Failed || s == Cancelled }
+
+// Record is all there is to know of a job. What hangs on it is shared: do not
+// change it.
+type Record struct {
+	ID        string
+	Owner     string
+	Title     string // at most 1 KiB
+	Status    Status
+	Note      string        // what it does just now, or why it ended; at most 1 KiB
+	Created   time.Time     // UTC, in whole milliseconds, as Updated
+	Updated   time.Time     // of the last visible change
+	TTL       time.Duration // how long after Created the record is kept, if the job has ended by then
+	Poll      time.Duration // how often a client should look
+	Request   json.RawMessage
+	Result    json.RawMessage // of a completed job
+	Error     *tool.WireError // of a failed one
+	Questions []tool.Question // that are still open
+	Recorded  map[string]json.RawMessage
+	State     []byte
+	Done      float64
+	Total     float64 // 0 means unknown
+}
+
+var (
+	// ErrNotFound means that there is no such job for this owner; a foreign
+	// job and none at all look the same.
+	ErrNotFound = errors.New("no such job; it may have expired")
+	// ErrTerminal comes with the record of a job that has ended.
+	ErrTerminal = errors.New("the job has ended")
+	// ErrSettled means that a round came too late: its job was cancelled, or
+	// the round had ended before.
+	ErrSettled = errors.New("the round was settled before")
+	// ErrTooMany means that the owner has too many jobs that have not ended.
+	ErrTooMany = errors.New("too many unfinished jobs: wait for one, or cancel one")
+	// ErrTooLarge means that a record would pass 32 MiB.
+	ErrTooLarge = errors.New("more than a job can hold (32 MiB)")
+	// ErrCursor means that a cursor did not come from List.
+	ErrCursor = errors.New("not a cursor of this list: start without one")
+	// ErrCancelled is the cause a job's context carries after Cancel.
+	ErrCancelled = errors.New("the job was cancelled")
+	// ErrStopping is the cause a job's context carries when the host stops,
+	// and the answer to whoever wants to start something then.
+	ErrStopping = errors.New("the host is stopping")
+)
+
+// Resume runs a further round of a job whose questions are all answered: r
+// holds what to run (Request), the answers with whatever else was recorded
+// (Recorded), and State. It settles run before it returns, and may end early
+// when ctx ends.
+type Resume = func(ctx context.Context, r Record, run *Running)
+
+// Options of Open. The zero value is good.
+type Options struct {
+	Log         *slog.Logger  // nil means none
+	NewID       func() string // an unguessable id; nil means 128 random bits in base32
+	DefaultTTL  time.Duration // for records that name none; 0 means 1 h
+	MaxTTL      time.Duration // 0 means 24 h
+	Poll        time.Duration // for records that name none; 0 means 1 s
+	MaxPerOwner int           // unfinished jobs; 0 means 100. Ten times as many ended ones are kept, the newest
+	Resume      Resume        // see SetResume
+}
+
+// Jobs are the jobs of one host. Safe for concurrent use.
+type Jobs struct {
+	o     Options
+	store *store
+	crew  crew
+
+	ctx  context.Context // ends when the host stops; rounds live in it
+	stop context.CancelCauseFunc
+
+	// mu is never held while the disk or a callback is waited for.
+	mu     sync.Mutex
+	resume Resume
+	live   map[string]*live
+}
+
+// Open opens the jobs kept in the file at path, which need not exist: it is
+// made for the first job. With path "" they are kept in memory. A job that an
+// earlier host left working is failed now.
+func Open(path string, o Options) (*Jobs, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.NewID == nil {
+		o.NewID = newID
+	}
+	o.DefaultTTL = or(o.DefaultTTL, time.Hour)
+	o.MaxTTL = or(o.MaxTTL, 24*time.Hour)
+	o.Poll = or(o.Poll, time.Second)
+	o.MaxPerOwner = or(o.MaxPerOwner, 100)
+	ctx, stop := context.WithCancelCause(context.Background())
+	j := &Jobs{o: o, store: &store{path: path, host: newID()}, ctx: ctx, stop: stop, resume: o.Resume, live: map[string]*live{}}
+	if there, err := j.store.ready(false); err != nil {
+		return nil, err
+	} else if there {
+		if err := j.failOrphans(); err != nil {
+			j.store.close()
+			return nil, err
+		}
+	}
+	return j, nil
+}
+
+func or[T int | time.Duration](v, otherwise T) T {
+	if v <= 0 {
+		return otherwise
+	}
+	return v
+}
+
+// SetResume says how further rounds are run, for whoever can only be built
+// after Open. Without it the last open question cannot be answered.
+func (j *Jobs) SetResume(f Resume) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.resume = f
+}
+
+// Create makes a job of r, which is on disk when Create returns. Of r, ID,
+// TTL and Poll may be zero; Status and the times are set. The caller runs the
+// first round and settles it with Finish, Fail or Ask.
+func (j *Jobs) Create(ctx context.Context, r Record) (*Running, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	if j.ctx.Err() != nil {
+		return nil, ErrStopping
+	}
+	if r.ID == "" {
+		r.ID = j.o.NewID()
+	}
+	r.Status, r.Created, r.Result, r.Error, r.Questions = Working, now(), nil, nil, nil
+	r.Updated = r.Created
+	r.TTL = min(or(r.TTL, j.o.DefaultTTL), j.o.MaxTTL)
+	r.Poll = or(r.Poll, j.o.Poll)
+	r.Title, r.Note = short(r.Title), short(r.Note)
+	var run *Running
+	err := j.store.create(row{Record: r, round: 1}, j.o.MaxPerOwner, func(r row) { run = j.begin(r) })
+	return run, err
+}
+
+// Get gives one job of an owner.
+func (j *Jobs) Get(owner, id string) (Record, error) {
+	if r, ok := j.running(id); ok && r.Owner == owner {
+		return r, nil
+	}
+	r, err := j.store.get(id)
+	if err == nil && (r.Owner != owner || r.expired(time.Now())) {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Record{}, err
+	}
+	return r.Record, nil
+}
+
+// List gives an owner's jobs, the newest first, at most limit (0 means 50, at
+// most 1000), and the cursor for the next page, "" at the end. Request,
+// Result, Recorded and State are left to Get.
+func (j *Jobs) List(owner, cursor string, limit int) (list []Record, next string, err error) {
+	limit = min(or(limit, 50), 1000)
+	from, err := parseCursor(cursor)
+	if err != nil {
+		return nil, "", err
+	}
+	rows, err := j.store.list(owner, from, limit+1)
+	if err != nil {
+		return nil, "", err
+	}
+	if len(rows) > limit {
+		rows = rows[:limit]
+		next = cursorAfter(rows[limit-1])
+	}
+	for _, r := range rows {
+		j.overlay(&r)
+		list = append(list, r.Record)
+	}
+	return list, next, nil
+}
+
+// Cancel ends a job and the context of its round, and does not wait for the
+// round. A job that has ended before comes back with ErrTerminal.
+func (j *Jobs) Cancel(owner, id string) (Record, error) {
+	return j.change(id, func(r *row) error {
+		if r.Owner != owner || r.expired(time.Now()) {
+			return ErrNotFound
+		}
+		if r.Status.Terminal() {
+			return ErrTerminal
+		}
+		r.end(Cancelled)
+		return nil
+	})
+}
+
+// Answer stores answers to open questions; unknown keys and what is not JSON
+// are ignored, and what is not answered stays open. With the last answer the job works again and
+// Jobs runs its next round. A job that waits for nothing comes back as it is,
+// one that has ended with ErrTerminal.
+func (j *Jobs) Answer(owner, id string, answers map[string]json.RawMessage) (Record, error) {
+	j.mu.Lock()
+	resume := j.resume
+	j.mu.Unlock()
+	var unchanged = errors.New("nothing to store")
+	r, err := j.change(id, func(r *row) error {
+		switch {
+		case r.Owner != owner || r.expired(time.Now()):
+			return ErrNotFound
+		case r.Status.Terminal():
+			return ErrTerminal
+		case r.Status == Working || !r.answer(answers):
+			return unchanged
+		case len(r.Questions) > 0:
+			return nil
+		case resume == nil:
+			return errors.New("jobs: the last answer came, and SetResume was not called")
+		case j.ctx.Err() != nil:
+			return ErrStopping
+		}
+		r.Status, r.host, r.next = Working, j.store.host, true
+		r.round++
+		return nil
+	})
+	if err == unchanged {
+		err = nil
+	}
+	return r, err
+}
+
+// answer moves what is answered from the questions to the recorded values and
+// tells whether there was any.
+func (r *row) answer(answers map[string]json.RawMessage) bool {
+	recorded := maps.Clone(r.Recorded)
+	if recorded == nil {
+		recorded = map[string]json.RawMessage{}
+	}
+	var open []tool.Question
+	for _, q := range r.Questions {
+		if a, ok := answers[q.Key]; ok && json.Valid(a) {
+			recorded[q.Key] = a
+		} else {
+			open = append(open, q)
+		}
+	}
+	if len(open) == len(r.Questions) {
+		return false
+	}
+	r.Questions, r.Recorded = open, recorded
+	return true
+}
+
+// change is the one way a stored record changes: f works on the newest state,
+// and everybody who watches sees the changes in the order they were stored.
+// When f fails nothing changes and the record comes with f's error, but not
+// with ErrNotFound.
+func (j *Jobs) change(id string, f func(*row) error) (Record, error) {
+	var out Record
+	err := j.store.change(id, func(r *row) error {
+		j.overlay(r)
+		out = r.Record
+		return f(r)
+	}, func(r row) {
+		out = r.Record
+		j.publish(r)
+	})
+	if errors.Is(err, ErrNotFound) {
+		return Record{}, ErrNotFound
+	}
+	return out, err
+}

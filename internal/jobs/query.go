@@ -1,0 +1,272 @@
+package jobs
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+)
+
+const keepEnded = 10 // ended records of one owner, as a multiple of the unfinished ones
+
+type querier interface {
+	QueryRowContext(context.Context, string, ...any) *sql.Row
+}
+
+// create stores a new row and calls after in the order of the changes.
+func (s *store) create(r row, limit int, after func(row)) error {
+	if r.size() > maxBody {
+		return ErrTooLarge
+	}
+	db, err := s.writer(true)
+	if err != nil {
+		return err
+	}
+	if err := s.hold(); err != nil {
+		return err
+	}
+	f, err := r.fields()
+	if err != nil {
+		return err
+	}
+	r.rev, r.host = 1, s.host
+	return s.transact(db, func(tx *sql.Tx) error {
+		if err := makeRoom(tx, r.Owner, limit); err != nil {
+			return err
+		}
+		_, err := tx.Exec(`INSERT INTO job VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,
+			max(?, (SELECT 1 + ifnull(max(place), 0) FROM job WHERE owner = ?)))`,
+			r.ID, r.Owner, r.Title, r.Status, r.Note, r.Created.UnixMilli(), r.Updated.UnixMilli(), r.TTL.Milliseconds(), r.Poll.Milliseconds(),
+			f.fault, f.questions, f.recorded, r.State, r.Done, r.Total, r.rev, r.round, r.host,
+			time.Now().UnixMicro(), r.Owner)
+		if err == nil {
+			_, err = tx.Exec(`INSERT INTO body VALUES (?,?,NULL)`, r.ID, []byte(r.Request))
+		}
+		if err != nil {
+			return fmt.Errorf("jobs: %w", err)
+		}
+		return nil
+	}, func() { after(r) })
+}
+
+// makeRoom keeps an owner's records to their number: unfinished ones are
+// refused, of the ended ones the oldest goes.
+func makeRoom(tx *sql.Tx, owner string, limit int) error {
+	var open, ended int
+	err := tx.QueryRow(`SELECT count(*) FILTER (WHERE status IN ('working','input_required')),
+		count(*) FILTER (WHERE status NOT IN ('working','input_required')) FROM job WHERE owner = ?`, owner).Scan(&open, &ended)
+	if err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	if open >= limit {
+		return ErrTooMany
+	}
+	if over := ended - keepEnded*limit; over >= 0 {
+		_, err = remove(tx, `owner = ? AND status NOT IN ('working','input_required') ORDER BY updated LIMIT ?`, owner, over+1)
+	}
+	return err
+}
+
+// remove removes the records that a condition names.
+func remove(tx *sql.Tx, where string, args ...any) (ids []string, err error) {
+	ids, err = texts(tx.Query(`SELECT id FROM job WHERE `+where, args...))
+	for _, id := range ids {
+		if err == nil {
+			_, err = tx.Exec(`DELETE FROM body WHERE id = ?`, id)
+		}
+		if err == nil {
+			_, err = tx.Exec(`DELETE FROM job WHERE id = ?`, id)
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("jobs: %w", err)
+	}
+	return ids, nil
+}
+
+// change works on the newest stored state; see Jobs.change.
+func (s *store) change(id string, f func(*row) error, after func(row)) error {
+	db, err := s.writer(false)
+	if err != nil {
+		return err
+	}
+	if db == nil {
+		return ErrNotFound
+	}
+	var r row
+	return s.transact(db, func(tx *sql.Tx) error {
+		if r, err = whole(tx, id); err != nil {
+			return err
+		}
+		if err := f(&r); err != nil {
+			return err
+		}
+		if r.size() > maxBody {
+			return ErrTooLarge
+		}
+		if r.next { // it will run here
+			if err := s.hold(); err != nil {
+				return err
+			}
+		}
+		r.rev++
+		r.Updated = now()
+		return update(tx, r)
+	}, func() { after(r) })
+}
+
+func update(tx *sql.Tx, r row) error {
+	f, err := r.fields()
+	if err != nil {
+		return err
+	}
+	_, err = tx.Exec(`UPDATE job SET status=?, note=?, updated=?, error=?, questions=?, recorded=?, state=?, done=?, total=?, rev=?, round=?, host=? WHERE id=?`,
+		r.Status, r.Note, r.Updated.UnixMilli(), f.fault, f.questions, f.recorded, r.State, r.Done, r.Total, r.rev, r.round, r.host, r.ID)
+	if err == nil && r.fresh {
+		_, err = tx.Exec(`UPDATE body SET result=? WHERE id=?`, []byte(r.Result), r.ID)
+	}
+	if err != nil {
+		return fmt.Errorf("jobs: %w", err)
+	}
+	return nil
+}
+
+// remark stores a running job's note and progress, and tells whether that
+// round is still the one that runs.
+func (s *store) remark(r row) (ours bool, err error) {
+	db, err := s.writer(false)
+	if err != nil || db == nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	res, err := db.ExecContext(ctx, `UPDATE job SET note=?, done=?, total=?, updated=?, rev=rev+1 WHERE id=? AND round=? AND status='working'`,
+		r.Note, r.Done, r.Total, r.Updated.UnixMilli(), r.ID, r.round)
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n > 0, err
+}
+
+func whole(q querier, id string) (row, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var request, result []byte
+	r, err := scan(q.QueryRowContext(ctx, `SELECT `+columns+`, request, result FROM job JOIN body USING (id) WHERE job.id = ?`, id), &request, &result)
+	r.Request, r.Result = request, result
+	return r, err
+}
+
+func (s *store) get(id string) (row, error) {
+	db, err := s.reader()
+	if err != nil {
+		return row{}, err
+	}
+	if db == nil {
+		return row{}, ErrNotFound
+	}
+	return whole(db, id)
+}
+
+// list gives rows without their bodies, the newest first.
+func (s *store) list(owner string, before int64, limit int) (list []row, err error) {
+	db, err := s.reader()
+	if err != nil || db == nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	rows, err := db.QueryContext(ctx, `SELECT `+columns+` FROM job WHERE owner = ? AND place < ? ORDER BY place DESC LIMIT ?`, owner, before, limit)
+	if err != nil {
+		return nil, fmt.Errorf("jobs: %w", err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		r, err := scan(rows)
+		if err != nil {
+			return nil, err
+		}
+		r.Recorded, r.State = nil, nil
+		list = append(list, r)
+	}
+	return list, rows.Err()
+}
+
+// removeExpired removes what row.expired tells of, and gives the ids.
+func (s *store) removeExpired(at time.Time) (ids []string, err error) {
+	db, err := s.writer(false)
+	if err != nil || db == nil {
+		return nil, err
+	}
+	ms := at.UnixMilli()
+	err = s.transact(db, func(tx *sql.Tx) (err error) {
+		ids, err = remove(tx, `status NOT IN ('working','input_required') AND created+ttl <= ? AND updated+min(ttl,?) <= ?`, ms, linger.Milliseconds(), ms)
+		return err
+	}, func() {})
+	return ids, err
+}
+
+// unanswered gives the jobs that have waited for answers longer than a record
+// is kept.
+func (s *store) unanswered(at time.Time) ([]string, error) {
+	db, err := s.reader()
+	if err != nil || db == nil {
+		return nil, err
+	}
+	return texts(db.Query(`SELECT id FROM job WHERE status = 'input_required' AND updated+ttl <= ?`, at.UnixMilli()))
+}
+
+// orphan is a working job whose host is gone.
+type orphan struct{ id, host string }
+
+func (s *store) orphans() (list []orphan, err error) {
+	db, err := s.reader()
+	if err != nil || db == nil || s.path == "" {
+		return nil, err
+	}
+	hosts, err := texts(db.Query(`SELECT DISTINCT host FROM job WHERE status = 'working' AND host <> ?`, s.host))
+	if err != nil {
+		return nil, fmt.Errorf("jobs: %w", err)
+	}
+	for _, h := range hosts {
+		if hostAlive(s.path, h) {
+			continue
+		}
+		ids, err := texts(db.Query(`SELECT id FROM job WHERE status = 'working' AND host = ?`, h))
+		if err != nil {
+			return list, fmt.Errorf("jobs: %w", err)
+		}
+		for _, id := range ids {
+			list = append(list, orphan{id, h})
+		}
+	}
+	return list, nil
+}
+
+// version changes when another host has written to the file.
+func (s *store) version() (v int64, err error) {
+	db, err := s.writer(false)
+	if err != nil || db == nil {
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	return v, db.QueryRowContext(ctx, `PRAGMA data_version`).Scan(&v)
+}
+
+// texts collects a query of one text column.
+func texts(rows *sql.Rows, err error) (list []string, _ error) {
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var s string
+		if err := rows.Scan(&s); err != nil {
+			return nil, err
+		}
+		list = append(list, s)
+	}
+	return list, rows.Err()
+}

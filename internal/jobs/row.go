@@ -1,0 +1,96 @@
+package jobs
+
+import (
+	"crypto/rand"
+	"encoding/base32"
+	"encoding/base64"
+	"encoding/binary"
+	"math"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+const (
+	maxText = 1 << 10  // bytes of a title or a note
+	maxBody = 32 << 20 // bytes of a record
+	linger  = time.Minute
+)
+
+// row is a record as it is stored.
+type row struct {
+	Record
+	rev   int64  // counts the changes
+	round int64  // which run of the call this is; a late one is known by it
+	host  string // that runs the round
+	place int64  // in its owner's list: microseconds since 1970 at creation, or one more than the last one's
+
+	fresh bool // Result is to be stored; this and the next are not themselves stored
+	next  bool // this change begins a round here
+}
+
+// end makes a record terminal. What only a further round would need goes.
+func (r *row) end(s Status) {
+	r.Status = s
+	r.Questions, r.Recorded, r.State = nil, nil, nil
+}
+
+// expired tells whether the record's time is over. A job that ended late is
+// kept a little longer, so that somebody can see how it ended.
+func (r *row) expired(at time.Time) bool {
+	return r.Status.Terminal() && !at.Before(r.Created.Add(r.TTL)) && !at.Before(r.Updated.Add(min(r.TTL, linger)))
+}
+
+// size is what a record holds, in bytes, near enough to be a limit.
+func (r *row) size() int {
+	n := len(r.Request) + len(r.Result) + len(r.State)
+	for k, v := range r.Recorded {
+		n += len(k) + len(v)
+	}
+	for _, q := range r.Questions {
+		n += len(q.Key) + len(q.Params)
+	}
+	if r.Error != nil {
+		n += len(r.Error.Message) + len(r.Error.Data)
+	}
+	return n
+}
+
+// now has no more digits than are stored, so that a record is the same before
+// and after a restart.
+func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
+
+// short cuts a text to what is kept, between runes.
+func short(s string) string {
+	if len(s) <= maxText {
+		return s
+	}
+	n := maxText
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	return strings.ToLower(base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:]))
+}
+
+// cursorAfter names a place in a list, which holds when its record is gone.
+func cursorAfter(r row) string {
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint64(nil, uint64(r.place)))
+}
+
+// parseCursor gives the place before which a page begins.
+func parseCursor(c string) (int64, error) {
+	if c == "" {
+		return math.MaxInt64, nil
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(c)
+	if err != nil || len(b) != 8 {
+		return 0, ErrCursor
+	}
+	return int64(binary.BigEndian.Uint64(b)), nil
+}

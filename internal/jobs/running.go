@@ -1,0 +1,139 @@
+package jobs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"gatehouse/tool"
+)
+
+const saveEvery = time.Second // at most so often a remark is put on disk
+
+// Running is one round of a job, in the hands of whoever runs it. It is
+// settled once, by Finish, Fail or Ask; afterwards these give ErrSettled and
+// the rest does nothing. Safe for concurrent use.
+type Running struct {
+	j      *Jobs
+	id     string
+	round  int64
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+}
+
+// ID names the job.
+func (run *Running) ID() string { return run.id }
+
+// Context ends when the job is cancelled (ErrCancelled), the host stops
+// (ErrStopping) or the round is settled (ErrSettled); the error in brackets is
+// its cause. It is not derived from the request that created the job.
+func (run *Running) Context() context.Context { return run.ctx }
+
+// Record is the job as it is now, or with only its ID once it is gone.
+func (run *Running) Record() Record {
+	if r, ok := run.j.running(run.id); ok {
+		return r
+	}
+	r, err := run.j.store.get(run.id)
+	if err != nil {
+		return Record{ID: run.id}
+	}
+	return r.Record
+}
+
+// Note says in a few words what the job does just now. Those who watch see it
+// at once; it is on disk at most once per second.
+func (run *Running) Note(text string) {
+	run.j.remark(run, func(r *row) { r.Note = short(text) })
+}
+
+// Progress tells how far the job is, as Note does; total 0 means unknown, and
+// an empty note leaves the last one.
+func (run *Running) Progress(done, total float64, note string) {
+	if math.IsNaN(done+total) || math.IsInf(done+total, 0) {
+		return // no number that JSON knows
+	}
+	run.j.remark(run, func(r *row) {
+		r.Done, r.Total = done, total
+		if note != "" {
+			r.Note = short(note)
+		}
+	})
+}
+
+// Finish completes the job. The result is a JSON object that may say that the
+// tool failed. One that is too large fails the job, with ErrTooLarge.
+func (run *Running) Finish(result json.RawMessage) error {
+	err := run.settle(func(r *row) error {
+		r.end(Completed)
+		r.Result, r.fresh = result, true
+		return nil
+	})
+	return run.orFail(err)
+}
+
+// Fail ends the job with an error for the client program; nil stands for an
+// internal error.
+func (run *Running) Fail(e *tool.WireError) error {
+	if e == nil {
+		e = internalError("internal error")
+	}
+	err := run.settle(func(r *row) error {
+		r.end(Failed)
+		r.Error, r.Note = e, short(e.Message)
+		return nil
+	})
+	return run.orFail(err)
+}
+
+// Ask ends the round with questions, at least one and each with its own key.
+// The next round gets recorded, with the answers added under the questions'
+// keys, and state. Too much of that fails the job, with ErrTooLarge.
+func (run *Running) Ask(q []tool.Question, recorded map[string]json.RawMessage, state []byte) error {
+	keys := map[string]bool{}
+	for _, q := range q {
+		keys[q.Key] = true
+	}
+	if len(q) == 0 || len(keys) != len(q) {
+		return fmt.Errorf("jobs: %d questions with %d keys: ask at least one, each under its own key", len(q), len(keys))
+	}
+	err := run.settle(func(r *row) error {
+		r.Status, r.Questions, r.Recorded, r.State = InputRequired, q, recorded, state
+		return nil
+	})
+	return run.orFail(err)
+}
+
+// settle ends the round, if nothing else has.
+func (run *Running) settle(f func(*row) error) error {
+	_, err := run.j.change(run.id, func(r *row) error {
+		if r.Status != Working || r.round != run.round {
+			return ErrSettled
+		}
+		return f(r)
+	})
+	if errors.Is(err, ErrNotFound) { // it ended elsewhere, and expired
+		return ErrSettled
+	}
+	return err
+}
+
+// orFail sees to it that a round that could not be stored for its size ends.
+func (run *Running) orFail(err error) error {
+	if errors.Is(err, ErrTooLarge) {
+		err = errors.Join(err, run.settle(func(r *row) error {
+			r.end(Failed)
+			r.Error = internalError(ErrTooLarge.Error())
+			r.Note = ErrTooLarge.Error()
+			return nil
+		}))
+	}
+	return err
+}
+
+func internalError(text string) *tool.WireError {
+	return &tool.WireError{Code: -32603, Message: text}
+}

@@ -1,0 +1,152 @@
+package jobs
+
+import (
+	"context"
+	"sync"
+)
+
+// watcher brings one caller the changes of one job, one at a time, on a
+// goroutine that lives only while there is something to bring.
+type watcher struct {
+	crew *crew
+	f    func(Record)
+	gone chan struct{} // closed when the record is gone
+
+	mu      sync.Mutex
+	queue   []Record
+	busy    bool
+	stopped bool
+}
+
+// push adds a change. Remarks replace each other; an end or a question is
+// never replaced, so the queue is no longer than the job has rounds.
+func (w *watcher) push(r Record) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.stopped {
+		return
+	}
+	if n := len(w.queue); n > 0 && w.queue[n-1].Status == Working {
+		w.queue[n-1] = r
+	} else {
+		w.queue = append(w.queue, r)
+	}
+	if !w.busy {
+		w.busy = w.crew.Go(w.drain)
+	}
+}
+
+func (w *watcher) drain() {
+	for {
+		w.mu.Lock()
+		if len(w.queue) == 0 || w.stopped {
+			w.busy = false
+			w.mu.Unlock()
+			return
+		}
+		r := w.queue[0]
+		w.queue = w.queue[1:]
+		w.mu.Unlock()
+		w.f(r)
+	}
+}
+
+func (w *watcher) stop() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.stopped, w.queue = true, nil
+}
+
+func (w *watcher) lose() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.stopped {
+		w.stopped, w.queue = true, nil
+		close(w.gone)
+	}
+}
+
+// tell shows the newest state to all who watch; Jobs.mu is held.
+func (e *live) tell() {
+	for w := range e.watchers {
+		w.push(e.row.Record)
+	}
+}
+
+// Watch calls f with the record after every visible change from now on, one
+// call at a time, in order. Progress that comes faster than f takes it is
+// merged; an end and a question are never left out. f may call anything here.
+// After stop no call begins, though one may still be under way.
+func (j *Jobs) Watch(owner, id string, f func(Record)) (stop func(), err error) {
+	w, err := j.watch(owner, id, f)
+	if err != nil {
+		return nil, err
+	}
+	return func() { j.unwatch(id, w) }, nil
+}
+
+func (j *Jobs) watch(owner, id string, f func(Record)) (*watcher, error) {
+	r, err := j.store.get(id)
+	if err != nil {
+		return nil, err
+	}
+	if r.Owner != owner || r.expired(now()) {
+		return nil, ErrNotFound
+	}
+	w := &watcher{crew: &j.crew, f: f, gone: make(chan struct{})}
+	j.mu.Lock()
+	e := j.live[id]
+	if e == nil {
+		e = &live{row: r, watchers: map[*watcher]struct{}{}}
+		j.live[id] = e
+	}
+	e.watchers[w] = struct{}{}
+	j.mu.Unlock()
+	j.refresh(id) // it may have changed between the look and the watch
+	return w, nil
+}
+
+func (j *Jobs) unwatch(id string, w *watcher) {
+	w.stop()
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if e := j.live[id]; e != nil {
+		delete(e.watchers, w)
+		j.tidy(id)
+	}
+}
+
+// Wait waits until the record is as wished, and gives it. The error is
+// ErrNotFound (also when it expires meanwhile), ErrTerminal with the record
+// when the job ended otherwise, ErrStopping, or the cause of ctx's end.
+func (j *Jobs) Wait(ctx context.Context, owner, id string, until func(Record) bool) (Record, error) {
+	changes, done := make(chan Record), make(chan struct{})
+	defer close(done)
+	w, err := j.watch(owner, id, func(r Record) {
+		select {
+		case changes <- r:
+		case <-done:
+		}
+	})
+	if err != nil {
+		return Record{}, err
+	}
+	defer j.unwatch(id, w)
+	for r, err := j.Get(owner, id); ; {
+		if err != nil || until(r) {
+			return r, err
+		}
+		if r.Status.Terminal() {
+			return r, ErrTerminal
+		}
+		select {
+		case r = <-changes:
+		case <-w.gone:
+			return Record{}, ErrNotFound
+		case <-ctx.Done():
+			return r, context.Cause(ctx)
+		case <-j.ctx.Done():
+			return r, ErrStopping
+		}
+	}
+}
