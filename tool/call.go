@@ -81,7 +81,8 @@ type Peer interface {
 	// Ask puts questions to the client. It returns the answers if all of
 	// them are there, and otherwise ErrAsked, which the handler returns at
 	// once; it runs again from the top when the answers have come. At most
-	// 10 rounds. A question the client cannot answer is a *Refusal.
+	// 10 rounds. A question the client cannot answer is a *WireError that
+	// names the missing ability.
 	Ask(q ...Question) (map[string]Answer, error)
 	// Recall and Record keep values between the rounds of one call; see Once.
 	// At most 16 KiB in all.

@@ -22,6 +22,7 @@ type Request struct {
 	Node     string                     `json:"node,omitempty"` // "" is any
 	Method   string                     `json:"method"`
 	Name     string                     `json:"name"`
+	Entry    string                     `json:"entry,omitempty"` // what was offered, where that is not Name: the template of a URI
 	Caller   tool.Caller                `json:"caller"`
 	Args     json.RawMessage            `json:"args,omitempty"`
 	Params   json.RawMessage            `json:"params,omitempty"`

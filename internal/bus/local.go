@@ -1,0 +1,206 @@
+package bus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Local is the bus within one process. Its zero value is not ready; use New.
+type Local struct {
+	mu      sync.RWMutex
+	modules map[string]*station
+
+	fmu       sync.RWMutex
+	followers map[*follower]struct{}
+}
+
+// station is one generation of one module, with the requests that run in it.
+type station struct {
+	handle  Handler
+	running atomic.Int64
+	closing atomic.Bool
+	idle    chan struct{}
+	once    sync.Once
+}
+
+// New makes a bus on which nobody serves yet.
+func New() *Local {
+	return &Local{modules: make(map[string]*station), followers: make(map[*follower]struct{})}
+}
+
+// Do runs the request on the calling goroutine.
+func (b *Local) Do(ctx context.Context, r *Request, n Notes) (Outcome, error) {
+	b.mu.RLock()
+	s := b.modules[r.Module]
+	if s != nil {
+		s.running.Add(1) // under the lock, so that stop cannot miss it
+	}
+	b.mu.RUnlock()
+	if s == nil {
+		return Outcome{}, fmt.Errorf("module %s: %w", r.Module, ErrAbsent)
+	}
+	defer s.leave()
+	return s.handle(ctx, r, n)
+}
+
+func (s *station) leave() {
+	if s.running.Add(-1) == 0 && s.closing.Load() {
+		s.once.Do(func() { close(s.idle) })
+	}
+}
+
+// Serve takes the requests for a module.
+func (b *Local) Serve(module string, h Handler) (func(context.Context) error, error) {
+	if module == "" || h == nil {
+		return nil, errors.New("serve: a module needs a name and a handler")
+	}
+	s := &station{handle: h, idle: make(chan struct{})}
+	b.mu.Lock()
+	b.modules[module] = s
+	b.mu.Unlock()
+	return func(ctx context.Context) error {
+		b.mu.Lock()
+		if b.modules[module] == s {
+			delete(b.modules, module)
+		}
+		b.mu.Unlock()
+		return s.drain(ctx)
+	}, nil
+}
+
+func (s *station) drain(ctx context.Context) error {
+	s.closing.Store(true)
+	if s.running.Load() == 0 {
+		return nil
+	}
+	select {
+	case <-s.idle:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%d calls still run: %w", s.running.Load(), context.Cause(ctx))
+	}
+}
+
+// follower is one reader of facts with its bounded queue.
+type follower struct {
+	pattern []string
+	keep    int
+
+	mu    sync.Mutex
+	facts []Fact
+	lost  int
+	ready chan struct{} // holds a token while facts wait
+}
+
+// Publish hands a fact to everyone who follows its subject.
+func (b *Local) Publish(f Fact) {
+	b.fmu.RLock()
+	defer b.fmu.RUnlock()
+	if len(b.followers) == 0 {
+		return
+	}
+	if f.At.IsZero() {
+		f.At = time.Now()
+	}
+	for fo := range b.followers {
+		if matches(fo.pattern, f.Subject) {
+			fo.put(f)
+		}
+	}
+}
+
+// Followed reports whether anyone would see a fact of this subject, for
+// callers that can save themselves making it.
+func (b *Local) Followed() bool {
+	b.fmu.RLock()
+	defer b.fmu.RUnlock()
+	return len(b.followers) > 0
+}
+
+func (fo *follower) put(f Fact) {
+	fo.mu.Lock()
+	if len(fo.facts) >= fo.keep {
+		fo.facts = fo.facts[1:]
+		fo.lost++
+	}
+	if fo.lost > 0 && len(fo.facts) == 0 {
+		f.Lost, fo.lost = fo.lost, 0
+	}
+	fo.facts = append(fo.facts, f)
+	fo.mu.Unlock()
+	select {
+	case fo.ready <- struct{}{}:
+	default:
+	}
+}
+
+func (fo *follower) take() (Fact, bool) {
+	fo.mu.Lock()
+	defer fo.mu.Unlock()
+	if len(fo.facts) == 0 {
+		return Fact{}, false
+	}
+	f := fo.facts[0]
+	fo.facts = fo.facts[1:]
+	if fo.lost > 0 {
+		f.Lost, fo.lost = f.Lost+fo.lost, 0
+	}
+	return f, true
+}
+
+// Follow starts listening at once, not when the sequence is first read; the
+// sequence may be read only once.
+func (b *Local) Follow(ctx context.Context, pattern string, keep int) iter.Seq[Fact] {
+	fo := &follower{pattern: strings.Split(pattern, "."), keep: max(keep, 1), ready: make(chan struct{}, 1)}
+	b.fmu.Lock()
+	b.followers[fo] = struct{}{}
+	b.fmu.Unlock()
+	leave := func() {
+		b.fmu.Lock()
+		delete(b.followers, fo)
+		b.fmu.Unlock()
+	}
+	context.AfterFunc(ctx, leave)
+	return func(yield func(Fact) bool) {
+		defer leave()
+		for {
+			if f, ok := fo.take(); ok {
+				if !yield(f) {
+					return
+				}
+				continue
+			}
+			select {
+			case <-fo.ready:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// matches compares a subject with a pattern, part by part.
+func matches(pattern []string, subject string) bool {
+	for i, p := range pattern {
+		if p == ">" && i == len(pattern)-1 {
+			return subject != ""
+		}
+		if subject == "" {
+			return false
+		}
+		part, rest, _ := strings.Cut(subject, ".")
+		if p != "*" && p != part {
+			return false
+		}
+		subject = rest
+	}
+	return subject == ""
+}
+
+var _ Bus = (*Local)(nil)

@@ -1,0 +1,342 @@
+// Package calls is the one path of every call: it finds the entry in the
+// caller's view, brings the arguments into canonical form, asks the gate,
+// takes a slot, sends the request over the bus with a deadline, checks what
+// comes back and cuts what is too long.
+//
+// Clients, the command line, jobs and modules that call tools all pass here.
+package calls
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/permit"
+	"gatehouse/internal/schema"
+	"gatehouse/internal/session"
+	"gatehouse/internal/spool"
+	"gatehouse/tool"
+)
+
+// Options of Calls. Bus, Views, Spool and Log are needed.
+type Options struct {
+	Bus     bus.Bus
+	Views   *contexts.Contexts
+	Spool   *spool.Spool
+	Log     *slog.Logger
+	Timeout time.Duration // of a call that says nothing else; 0 means 60 s
+	Grace   time.Duration // between the deadline and giving up on the handler; 0 means 250 ms
+	Budget  int           // bytes of text in a result; 0 means 32,000
+	Slots   int           // calls that run at once; 0 means 1,024
+	Depth   int           // calls inside calls; 0 means 8
+}
+
+// Calls runs calls. Safe for concurrent use.
+type Calls struct {
+	opts    Options
+	slots   chan struct{}
+	overdue atomic.Int64
+}
+
+// New makes Calls.
+func New(o Options) *Calls {
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
+	if o.Grace == 0 {
+		o.Grace = 250 * time.Millisecond
+	}
+	if o.Budget == 0 {
+		o.Budget = 32_000
+	}
+	if o.Slots == 0 {
+		o.Slots = 1024
+	}
+	if o.Depth == 0 {
+		o.Depth = 8
+	}
+	return &Calls{opts: o, slots: make(chan struct{}, o.Slots)}
+}
+
+// Request is one call on its way in.
+type Request struct {
+	ID     string // of the first round; "" makes a new one
+	Facts  *session.Facts
+	Entry  *contexts.Entry
+	Method string
+	Name   string          // the URI of a read; otherwise "" for the entry's own name
+	Args   json.RawMessage // as the caller gave them; checked here for tools
+	Params json.RawMessage // whole, for relays
+
+	Recorded map[string]json.RawMessage // of earlier rounds
+	State    []byte
+	Depth    int
+
+	Notes Notes // nil hears nothing
+	// Late is called, once and from another goroutine, when the handler has
+	// ignored its deadline; Do returns only when the handler does, and the
+	// caller drops what it then says. nil waits.
+	Late func(Result, error)
+}
+
+// Notes hears what a running call tells. Output arrives as progress.
+type Notes interface {
+	Progress(done, total float64, note string)
+	Log(level slog.Level, data json.RawMessage)
+	Detach()
+}
+
+// Result is what a call gives back: checked, cut to its budget, ready to be
+// written in any revision.
+type Result struct {
+	tool.Result
+	// Structured is the output without the bulk member, Full with it; both
+	// nil when the tool gave none.
+	Structured, Full json.RawMessage
+	Bulk             string // the bulk member's text, cut
+	HasBulk          bool
+	Recorded         map[string]json.RawMessage // when Input asks for a further round
+	ID               string
+}
+
+// Overdue is how many handlers have ignored their deadline and still run.
+func (c *Calls) Overdue() int64 { return c.overdue.Load() }
+
+// Running is how many calls hold a slot.
+func (c *Calls) Running() int { return len(c.slots) }
+
+// Do runs one call. The error is a *tool.WireError, a *tool.Refusal (of
+// anything but a tool, whose refusals are results), or the context's cause
+// when it ended before the call began.
+func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
+	isTool := r.Method == "tools/call"
+	if isTool {
+		args, err := r.Entry.In.Canonical(r.Args)
+		if err != nil {
+			return refused(mismatch(err)), nil
+		}
+		r.Args = args
+	}
+	if ref := c.admit(r); ref != nil {
+		if isTool {
+			return refused(ref), nil
+		}
+		return Result{}, ref
+	}
+	if r.ID == "" {
+		r.ID = NewID()
+	}
+	if err := c.enter(ctx); err != nil {
+		return c.settle(r, bus.Outcome{}, err, nil)
+	}
+	defer func() { <-c.slots }()
+	return c.run(ctx, r)
+}
+
+// admit asks the gate.
+func (c *Calls) admit(r *Request) *tool.Refusal {
+	v := r.Entry.Gate.Decide(r.Args)
+	if v.Kind == permit.Allow {
+		return nil
+	}
+	reason := v.Reason
+	if reason == "" {
+		reason = "not allowed here"
+	}
+	return tool.Refuse("denied", "%s: %s", r.Entry.Listed, reason)
+}
+
+// enter takes a slot, waiting for one if it must.
+func (c *Calls) enter(ctx context.Context) error {
+	select {
+	case c.slots <- struct{}{}:
+		return nil
+	default:
+	}
+	select {
+	case c.slots <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(c.opts.Timeout):
+		return &tool.Refusal{Code: "busy", Message: "this host has too many calls running", Next: "Try again in a moment."}
+	}
+}
+
+// errDeadline is the cause a handler's context ends with at its deadline.
+var errDeadline = errors.New("the call's deadline passed")
+
+// run sends the request over the bus under its deadline.
+func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
+	limit := c.limit(r)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, errDeadline)
+	defer cancel()
+	w := &watch{calls: c, req: r, began: time.Now()}
+	if r.Late != nil {
+		w.timer = time.AfterFunc(limit+c.opts.Grace, w.late)
+	}
+	out := &output{calls: c, req: r, notes: r.Notes}
+	defer out.close()
+	name := r.Name
+	if name == "" {
+		name = r.Entry.Name
+	}
+	req := bus.Request{
+		Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: name, Entry: r.Entry.Name,
+		Caller: r.Facts.Caller, Args: r.Args, Params: r.Params,
+		Recorded: r.Recorded, State: r.State, Left: limit, Depth: r.Depth,
+	}
+	got, err := c.opts.Bus.Do(ctx, &req, out)
+	if !w.done() {
+		return Result{}, errLate
+	}
+	if err != nil && context.Cause(ctx) == errDeadline {
+		err = timedOut(limit)
+	}
+	res, err := c.settle(r, got, err, out)
+	c.record(r, w.began, res, err)
+	return res, err
+}
+
+// errLate is what Do returns after Late has been called: nobody is left to
+// hear it.
+var errLate = errors.New("answered already: the handler ignored its deadline")
+
+// IsLate reports whether an error of Do means that Late has answered.
+func IsLate(err error) bool { return errors.Is(err, errLate) }
+
+func (c *Calls) limit(r *Request) time.Duration {
+	if r.Entry.Tool != nil && r.Entry.Tool.Timeout > 0 {
+		return r.Entry.Tool.Timeout
+	}
+	return c.opts.Timeout
+}
+
+func timedOut(after time.Duration) *tool.Refusal {
+	return &tool.Refusal{
+		Code:    "timeout",
+		Message: fmt.Sprintf("no result within %v", after),
+		Next:    "Part of the work may have been done. Ask for less at once.",
+	}
+}
+
+// watch makes sure that a call is answered once: by its handler or, when that
+// ignores its deadline, by the timer.
+type watch struct {
+	calls *Calls
+	req   *Request
+	began time.Time
+	timer *time.Timer
+	state atomic.Int32 // 0 running, 1 done, 2 late
+}
+
+func (w *watch) done() bool {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+	if w.state.CompareAndSwap(0, 1) {
+		return true
+	}
+	w.calls.overdue.Add(-1)
+	w.calls.opts.Log.Warn("overdue call ended", "call", w.req.ID, "name", w.req.Entry.Listed, "took", time.Since(w.began))
+	return false
+}
+
+func (w *watch) late() {
+	if !w.state.CompareAndSwap(0, 2) {
+		return
+	}
+	c, r := w.calls, w.req
+	c.overdue.Add(1)
+	c.opts.Log.Warn("call ignores its deadline and keeps its slot", "call", r.ID, "name", r.Entry.Listed)
+	res, err := c.settle(r, bus.Outcome{}, timedOut(c.limit(r)), nil)
+	c.record(r, w.began, res, err)
+	r.Late(res, err)
+}
+
+// record tells the ledger what happened.
+func (c *Calls) record(r *Request, began time.Time, res Result, err error) {
+	took := time.Since(began)
+	outcome := "ok"
+	switch {
+	case err != nil:
+		outcome = "error"
+	case res.Input != nil:
+		outcome = "asked"
+	case res.IsError:
+		outcome = "refused"
+	}
+	level := slog.LevelDebug
+	if t := r.Entry.Tool; t != nil && !t.Effects.ReadOnly() {
+		level = slog.LevelInfo
+	}
+	if c.opts.Log.Enabled(context.Background(), level) {
+		c.opts.Log.LogAttrs(context.Background(), level, "call finished",
+			slog.String("call", r.ID), slog.String("method", r.Method), slog.String("name", r.Entry.Listed),
+			slog.String("owner", r.Facts.Owner), slog.String("outcome", outcome), slog.Duration("took", took))
+	}
+	if f, ok := c.opts.Bus.(interface{ Followed() bool }); ok && !f.Followed() {
+		return
+	}
+	data, _ := json.Marshal(struct {
+		Call    string  `json:"call"`
+		Method  string  `json:"method"`
+		Module  string  `json:"module"`
+		Name    string  `json:"name"`
+		Outcome string  `json:"outcome"`
+		Millis  float64 `json:"ms"`
+	}{r.ID, r.Method, r.Entry.Module, r.Entry.Name, outcome, float64(took.Microseconds()) / 1000})
+	c.opts.Bus.Publish(bus.Fact{Subject: "call.finished", Owner: r.Facts.Owner, At: time.Now(), Data: data})
+}
+
+// Inner runs another tool for a running call: the same view, gate, limits and
+// ledger, one level deeper. Questions cannot be asked from in there.
+func (c *Calls) Inner(ctx context.Context, who tool.Caller, depth int, name string, args json.RawMessage) (tool.Result, error) {
+	if depth >= c.opts.Depth {
+		return tool.Result{}, tool.Refuse("denied", "calls inside calls go at most %d deep", c.opts.Depth)
+	}
+	f := session.Facts{Caller: who}
+	f.Can = 0
+	f.Cut = c.opts.Views.Cut(who)
+	v, err := c.opts.Views.View(ctx, &f.Caller, f.Cut)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	e := v.Tool(name)
+	if e == nil {
+		return tool.Result{}, tool.Refuse("not_found", "unknown tool: %s", name)
+	}
+	res, err := c.Do(ctx, &Request{Facts: &f, Entry: e, Method: "tools/call", Args: args, Depth: depth + 1})
+	if res.Full != nil {
+		res.Result.Structured = res.Full
+	}
+	return res.Result, err
+}
+
+// mismatch turns arguments that do not fit into something a model can act on.
+func mismatch(err error) *tool.Refusal {
+	if m, ok := errors.AsType[*schema.Mismatch](err); ok {
+		return &tool.Refusal{Code: "invalid_arguments", Message: m.Error()}
+	}
+	return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+}
+
+func refused(r *tool.Refusal) Result {
+	return Result{Result: tool.Result{IsError: true, Content: []tool.Content{tool.Text(r.Text())}}}
+}
+
+// NewID makes the id of a call.
+func NewID() string {
+	var b [15]byte
+	rand.Read(b[:])
+	return "call_" + strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+}

@@ -1,0 +1,124 @@
+package calls
+
+import (
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"time"
+	"unicode/utf8"
+
+	"gatehouse/internal/spool"
+	"gatehouse/tool"
+)
+
+// tailBytes of a call's output ride on its progress.
+const tailBytes = 4 << 10
+
+// output takes what a call tells while it runs. What it prints goes to the
+// spool, whatever its size; at most every 100 ms the newest part of it is
+// told as progress.
+type output struct {
+	calls *Calls
+	req   *Request
+	notes Notes
+
+	mu      sync.Mutex
+	w       *spool.Writer
+	failed  bool
+	tail    []byte
+	told    time.Time
+	done    float64
+	total   float64
+	written int64
+}
+
+func (o *output) Progress(done, total float64, note string) {
+	o.mu.Lock()
+	o.done, o.total = done, total
+	o.mu.Unlock()
+	if o.notes != nil {
+		o.notes.Progress(done, total, note)
+	}
+}
+
+func (o *output) Log(level slog.Level, data json.RawMessage) {
+	if o.notes != nil {
+		o.notes.Log(level, data)
+	}
+}
+
+func (o *output) Detach() {
+	if o.notes != nil {
+		o.notes.Detach()
+	}
+}
+
+func (o *output) Output(chunk []byte) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.spool(chunk)
+	o.written += int64(len(chunk))
+	if o.notes == nil {
+		return
+	}
+	o.keepTail(chunk)
+	if now := time.Now(); now.Sub(o.told) >= 100*time.Millisecond {
+		o.told = now
+		o.notes.Progress(o.done, o.total, text(o.tail))
+	}
+}
+
+func (o *output) spool(chunk []byte) {
+	if o.failed {
+		return
+	}
+	if o.w == nil {
+		w, err := o.calls.opts.Spool.Create(o.req.Facts.Owner, "text/plain")
+		if err != nil {
+			o.failed = true
+			o.calls.opts.Log.Warn("output is not kept", "call", o.req.ID, "err", err)
+			return
+		}
+		o.w = w
+	}
+	o.w.Write(chunk) // never fails its caller; what did not fit is counted there
+}
+
+func (o *output) keepTail(chunk []byte) {
+	if len(chunk) >= tailBytes {
+		o.tail = append(o.tail[:0], chunk[len(chunk)-tailBytes:]...)
+		return
+	}
+	if over := len(o.tail) + len(chunk) - tailBytes; over > 0 {
+		o.tail = append(o.tail[:0], o.tail[over:]...)
+	}
+	o.tail = append(o.tail, chunk...)
+}
+
+// text makes output that may start within a character fit for a message.
+func text(b []byte) string {
+	for len(b) > 0 && !utf8.RuneStart(b[0]) {
+		b = b[1:]
+	}
+	return string(b)
+}
+
+func (o *output) close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.w != nil {
+		o.w.Close()
+	}
+}
+
+// link adds where the output can be read to the result.
+func (o *output) link(res *Result) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.w == nil {
+		return
+	}
+	l := tool.Link(SpoolURI+o.w.Handle(), "output", "text/plain")
+	l.Size = o.written
+	res.Content = append(res.Content, l)
+}

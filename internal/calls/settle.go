@@ -1,0 +1,174 @@
+package calls
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/rawjson"
+	"gatehouse/tool"
+)
+
+// SpoolURI is where a spooled text can be read.
+const SpoolURI = "gatehouse:///spool/"
+
+const codeInternal = -32603
+
+// settle turns what came over the bus into a result: errors into what the
+// client or the model reads, output checked against its schema, text cut.
+func (c *Calls) settle(r *Request, got bus.Outcome, err error, out *output) (Result, error) {
+	if err != nil {
+		return c.failed(r, err)
+	}
+	res := Result{Result: got.Result, Recorded: got.Recorded, ID: r.ID}
+	if res.Input != nil || res.Raw != nil {
+		return res, nil
+	}
+	if r.Method != "tools/call" {
+		return res, nil
+	}
+	if err := c.output(r, &res); err != nil {
+		return c.failed(r, err)
+	}
+	c.trim(r, &res)
+	if out != nil {
+		out.link(&res)
+	}
+	return res, nil
+}
+
+// failed sorts an error by whom it is for.
+func (c *Calls) failed(r *Request, err error) (Result, error) {
+	if w, ok := errors.AsType[*tool.WireError](err); ok {
+		return Result{}, w
+	}
+	ref, ok := errors.AsType[*tool.Refusal](err)
+	switch {
+	case ok:
+	case errors.Is(err, bus.ErrAbsent):
+		ref = &tool.Refusal{Code: "unavailable", Message: r.Entry.Listed + " is not there at the moment; nothing was run", Next: "Try again in a moment."}
+	case errors.Is(err, bus.ErrLost):
+		ref = &tool.Refusal{Code: "unavailable", Message: "no answer came; " + r.Entry.Listed + " may have run", Next: "Look at the outcome before you try again."}
+	case errors.Is(err, context.Canceled):
+		ref = tool.Refuse("cancelled", "the call was cancelled")
+	case errors.Is(err, context.DeadlineExceeded):
+		ref = timedOut(c.limit(r))
+	default:
+		ref = &tool.Refusal{Message: err.Error()}
+	}
+	if r.Method == "tools/call" {
+		return refused(ref), nil
+	}
+	return Result{}, ref
+}
+
+// output encodes the handler's output and holds it to its own schema.
+func (c *Calls) output(r *Request, res *Result) error {
+	e := r.Entry
+	if res.Result.Structured == nil {
+		if e.Out != nil && !res.IsError {
+			return c.incident(r, errors.New("the tool advertises an output schema and gave no output"))
+		}
+		return nil
+	}
+	full, err := encode(res.Result.Structured)
+	if err != nil {
+		return c.incident(r, fmt.Errorf("output: %w", err))
+	}
+	res.Full, res.Structured = full, full
+	if e.Bulk != "" {
+		if v, ok := rawjson.Get(full, e.Bulk); ok {
+			res.Bulk, _ = rawjson.String(v)
+			res.HasBulk = true
+			res.Structured = rawjson.Splice(full, rawjson.Edit{Key: e.Bulk})
+		}
+	}
+	if e.Out != nil {
+		if err := e.Out.Check(res.Structured); err != nil {
+			return c.incident(r, fmt.Errorf("output does not fit its schema: %w", err))
+		}
+	}
+	return nil
+}
+
+func encode(v any) (json.RawMessage, error) {
+	if raw, ok := v.(json.RawMessage); ok {
+		return raw, rawjson.Check(raw, 0)
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(b.Bytes(), "\n"), nil
+}
+
+// incident logs what is wrong with a tool of ours and gives the client an id
+// to ask about.
+func (c *Calls) incident(r *Request, err error) *tool.WireError {
+	c.opts.Log.Error("internal error", "incident", r.ID, "name", r.Entry.Listed, "err", err)
+	return &tool.WireError{Code: codeInternal, Message: "internal error, see " + r.ID + " in the log"}
+}
+
+// trim cuts the text of a result to its budget. All of it stays readable in
+// the spool for a while.
+func (c *Calls) trim(r *Request, res *Result) {
+	left := c.opts.Budget
+	if t := r.Entry.Tool; t != nil && t.Budget != 0 {
+		left = t.Budget
+	}
+	if left < 0 {
+		return
+	}
+	if res.HasBulk {
+		if cut, ok := c.cut(r, res.Bulk, left); ok {
+			res.Bulk = cut
+			res.Full = rawjson.Splice(res.Full, rawjson.Edit{Key: r.Entry.Bulk, Value: rawjson.AppendString(nil, cut)})
+		}
+		left -= len(res.Bulk)
+	}
+	for i := range res.Content {
+		b := &res.Content[i]
+		if b.Type != "text" || b.Raw != nil {
+			continue
+		}
+		if cut, ok := c.cut(r, b.Text, max(left, 1000)); ok {
+			b.Text = cut
+		}
+		left -= len(b.Text)
+	}
+}
+
+// cut ends a text at a line within the budget and says how to get the rest.
+func (c *Calls) cut(r *Request, text string, budget int) (string, bool) {
+	if len(text) <= budget {
+		return text, false
+	}
+	n := lineEnd(text, budget)
+	rest := "it could not be kept"
+	if h, err := c.opts.Spool.Put(r.Facts.Owner, "text/plain", []byte(text)); err == nil {
+		rest = fmt.Sprintf("read %s%s?offset=%d for the rest", SpoolURI, h, n)
+	} else {
+		c.opts.Log.Warn("spool refuses a long result", "call", r.ID, "err", err)
+	}
+	return fmt.Sprintf("%s\n[cut after %d of %d bytes; %s]", strings.TrimSuffix(text[:n], "\n"), n, len(text), rest), true
+}
+
+// lineEnd is where to cut: after the last line that fits, or, within one long
+// line, between two characters.
+func lineEnd(text string, budget int) int {
+	if i := strings.LastIndexByte(text[:budget], '\n'); i >= budget/2 {
+		return i + 1
+	}
+	n := budget
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return n
+}

@@ -1,0 +1,302 @@
+package contexts
+
+import (
+	"cmp"
+	"encoding/json"
+	"path"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/yosida95/uritemplate/v3"
+
+	"gatehouse/internal/modules"
+	"gatehouse/internal/permit"
+	"gatehouse/internal/rawjson"
+	"gatehouse/internal/schema"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// View is what one kind of caller sees of one context. It is immutable; after
+// a change there is a new one.
+type View struct {
+	Name     string
+	personal bool
+	offers   []uint64 // generations it was built from
+	epoch    atomic.Uint64
+	page     int
+	tail     Tail
+
+	lists     [kinds][]*Entry // in the order they are listed
+	tools     map[string]*Entry
+	prompts   map[string]*Entry
+	resources map[string]*Entry
+	methods   map[string]*Entry // extension methods
+	stamps    [kinds]uint64
+
+	mu    sync.Mutex
+	pages map[pageKey][]byte
+}
+
+// Entry is one thing in a view.
+type Entry struct {
+	Listed string // its name in this view: a tool's or prompt's name, a URI or a template
+	Module string
+	Name   string // its name in the module
+	Gate   *permit.Gate
+
+	Tool     *tool.Tool
+	In, Out  *schema.Schema // of a tool; Out may be nil
+	Bulk     string         // the output member that travels as text
+	Headers  []schema.Header
+	Resource *module.Resource
+	Prompt   *module.Prompt
+
+	input, output json.RawMessage // the schemas as listed
+	template      *uritemplate.Template
+}
+
+// Kind is a kind of list.
+type Kind uint8
+
+const (
+	Tools Kind = iota
+	Prompts
+	Resources
+	Templates
+	kinds
+)
+
+// Tool finds a tool by the name this view gives it.
+func (v *View) Tool(name string) *Entry { return v.tools[name] }
+
+// Prompt finds a prompt.
+func (v *View) Prompt(name string) *Entry { return v.prompts[name] }
+
+// Method finds an extension method.
+func (v *View) Method(name string) *Entry { return v.methods[name] }
+
+// Resource finds what a URI names: a resource, or the first template that it
+// fits, with the template's variables.
+func (v *View) Resource(uri string) (e *Entry, vars map[string]string) {
+	if e := v.resources[uri]; e != nil {
+		return e, nil
+	}
+	for _, e := range v.lists[Templates] {
+		m := e.template.Match(uri)
+		if m == nil {
+			continue
+		}
+		vars = make(map[string]string, len(m))
+		for name, val := range m {
+			vars[name] = val.String()
+		}
+		return e, vars
+	}
+	return nil, nil
+}
+
+// Template finds a template by its text.
+func (v *View) Template(text string) *Entry {
+	for _, e := range v.lists[Templates] {
+		if e.Listed == text {
+			return e
+		}
+	}
+	return nil
+}
+
+// Len is how many entries a list has.
+func (v *View) Len(k Kind) int { return len(v.lists[k]) }
+
+// Shared reports whether every caller of the same cut sees this view.
+func (v *View) Shared() bool { return !v.personal }
+
+// Entries lists a kind in its order. The slice is not to be changed.
+func (v *View) Entries(k Kind) []*Entry { return v.lists[k] }
+
+func (v *View) sameOffers(offers []modules.Offered) bool {
+	return slices.EqualFunc(v.offers, offers, func(g uint64, o modules.Offered) bool { return g == o.Generation })
+}
+
+// compile makes a view of what a context chooses from the offers.
+func (c *Contexts) compile(spec *Spec, cut permit.Cut, offers []modules.Offered) *View {
+	v := &View{
+		Name: spec.Name, page: c.opts.Page, tail: c.opts.Tail,
+		tools: map[string]*Entry{}, prompts: map[string]*Entry{}, resources: map[string]*Entry{},
+		methods: map[string]*Entry{}, pages: map[pageKey][]byte{},
+	}
+	b := builder{c, spec, cut, v}
+	for _, o := range offers {
+		v.offers = append(v.offers, o.Generation)
+		v.personal = v.personal || o.Offer.Personal
+		if spec.Modules == nil || slices.Contains(spec.Modules, o.Module) {
+			b.add(o)
+		}
+	}
+	for k := range v.lists {
+		slices.SortFunc(v.lists[k], func(a, b *Entry) int { return cmp.Compare(a.Listed, b.Listed) })
+		v.stamps[k] = v.stamp(Kind(k))
+	}
+	return v
+}
+
+type builder struct {
+	c    *Contexts
+	spec *Spec
+	cut  permit.Cut
+	v    *View
+}
+
+func (b builder) add(o modules.Offered) {
+	for i := range o.Offer.Tools {
+		b.tool(o.Module, &o.Offer.Tools[i])
+	}
+	for i := range o.Offer.Resources {
+		r := &o.Offer.Resources[i]
+		e := &Entry{Listed: r.URI, Module: o.Module, Name: r.URI, Resource: r}
+		b.put(Resources, b.v.resources, e, "resources/read", tool.Reads)
+	}
+	for i := range o.Offer.Templates {
+		b.template(o.Module, &o.Offer.Templates[i])
+	}
+	for i := range o.Offer.Prompts {
+		p := &o.Offer.Prompts[i]
+		e := &Entry{Listed: p.Name, Module: o.Module, Name: p.Name, Prompt: p}
+		b.put(Prompts, b.v.prompts, e, "prompts/get", tool.Reads)
+	}
+	for name := range o.Offer.Methods {
+		e := &Entry{Listed: name, Module: o.Module, Name: name}
+		if e.Gate = b.gate(e, name, 0); e.Gate.Listed() {
+			b.v.methods[name] = e
+		}
+	}
+}
+
+func (b builder) gate(e *Entry, method string, eff tool.Effects) *permit.Gate {
+	return b.c.opts.Policy.Gate(b.cut, permit.Op{
+		Context: b.spec.Name, Method: method, Module: e.Module, Name: e.Name, Effects: eff,
+	})
+}
+
+// put lists an entry unless it is refused whatever the arguments. A name that
+// is already taken goes to the first.
+func (b builder) put(k Kind, byName map[string]*Entry, e *Entry, method string, eff tool.Effects) {
+	if e.Gate = b.gate(e, method, eff); !e.Gate.Listed() {
+		return
+	}
+	if first := byName[e.Listed]; first != nil {
+		b.c.opts.Log.Warn("name is taken, left out", "name", e.Listed, "module", e.Module, "by", first.Module)
+		return
+	}
+	byName[e.Listed] = e
+	b.v.lists[k] = append(b.v.lists[k], e)
+}
+
+func (b builder) template(mod string, r *module.Resource) {
+	t, err := uritemplate.New(r.URI)
+	if err != nil {
+		b.c.opts.Log.Error("template left out", "module", mod, "template", r.URI, "err", err)
+		return
+	}
+	e := &Entry{Listed: r.URI, Module: mod, Name: r.URI, Resource: r, template: t}
+	b.put(Templates, map[string]*Entry{}, e, "resources/read", tool.Reads)
+}
+
+func (b builder) tool(mod string, t *tool.Tool) {
+	if !chosen(b.spec.Tools, t.Name) {
+		return
+	}
+	e := &Entry{Listed: t.Name, Module: mod, Name: t.Name, Tool: t}
+	if err := e.compileSchemas(&b.c.schemas); err != nil {
+		b.c.opts.Log.Error("tool left out", "module", mod, "tool", t.Name, "err", err)
+		return
+	}
+	b.put(Tools, b.v.tools, e, "tools/call", t.Effects)
+}
+
+// chosen applies patterns: the ones with "!" take away, the others, if there
+// are any, must match.
+func chosen(patterns []string, name string) bool {
+	wanted, yes := false, false
+	for _, p := range patterns {
+		if no, ok := strings.CutPrefix(p, "!"); ok {
+			if m, _ := path.Match(no, name); m {
+				return false
+			}
+			continue
+		}
+		wanted = true
+		if m, _ := path.Match(p, name); m {
+			yes = true
+		}
+	}
+	return yes || !wanted
+}
+
+// compileSchemas takes the schemas from the definition: Go types, JSON, or a
+// relayed listing entry.
+func (e *Entry) compileSchemas(by *compiler) (err error) {
+	d := &e.Tool.Def
+	e.input, e.output = d.Input, d.Output
+	switch {
+	case d.Raw != nil:
+		if in, ok := rawjson.Get(d.Raw, "inputSchema"); ok {
+			e.input = in
+		}
+		if out, ok := rawjson.Get(d.Raw, "outputSchema"); ok {
+			e.output = out
+		}
+	case d.In != nil:
+		if e.input == nil {
+			if e.input, err = schema.For(d.In); err != nil {
+				return err
+			}
+		}
+		if d.Out != nil && e.output == nil {
+			if e.output, err = schema.ForOutput(d.Out); err != nil {
+				return err
+			}
+			e.Bulk, _ = schema.Bulk(d.Out)
+		}
+	}
+	if e.input == nil {
+		e.input = json.RawMessage(`{"type":"object"}`)
+	}
+	if e.In, err = by.compile(e.input); err != nil {
+		return err
+	}
+	if e.output != nil {
+		if e.Out, err = by.compile(e.output); err != nil {
+			return err
+		}
+	}
+	e.Headers, err = e.In.Headers()
+	return err
+}
+
+// compiler remembers validators by their text, because the same offer is
+// built into many views.
+type compiler struct {
+	mu sync.Mutex
+	by map[string]*schema.Schema
+}
+
+func (c *compiler) compile(raw json.RawMessage) (*schema.Schema, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if s := c.by[string(raw)]; s != nil {
+		return s, nil
+	}
+	s, err := schema.Compile(raw)
+	if err != nil {
+		return nil, err
+	}
+	if c.by == nil || len(c.by) >= 20_000 {
+		c.by = make(map[string]*schema.Schema)
+	}
+	c.by[string(raw)] = s
+	return s, nil
+}

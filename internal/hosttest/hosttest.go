@@ -1,0 +1,183 @@
+// Package hosttest builds a whole host in memory for tests: every room from
+// the engine down, with the modules a test brings.
+package hosttest
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/calls"
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/jobs"
+	"gatehouse/internal/modules"
+	"gatehouse/internal/permit"
+	"gatehouse/internal/protocol"
+	"gatehouse/internal/revision"
+	"gatehouse/internal/seal"
+	"gatehouse/internal/session"
+	"gatehouse/internal/spool"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// Options of a Host. The zero value is good.
+type Options struct {
+	Modules  map[string]module.New
+	Roots    tool.Roots
+	Policy   *permit.Policy
+	Bus      func(bus.Bus) bus.Bus // wraps the bus that requests take; nil leaves it
+	Seal     *seal.Ring            // nil makes one for this host alone
+	JobsFile string                // "" keeps jobs in memory
+	SpoolDir string                // "" makes one
+	Timeout  time.Duration         // of calls
+	Budget   int                   // of results, bytes
+	Promote  time.Duration
+	AskFor   time.Duration
+	NoTable  bool // serve HTTP without sessions
+	Page     int
+}
+
+// Host is a running host.
+type Host struct {
+	Engine  *protocol.Engine
+	Calls   *calls.Calls
+	Views   *contexts.Contexts
+	Modules *modules.Host
+	Table   *session.Table
+	Jobs    *jobs.Jobs
+	Spool   *spool.Spool
+	Bus     bus.Bus
+	stop    func()
+}
+
+// New builds a host and runs it until the test ends or Stop is called.
+func New(t testing.TB, o Options) *Host {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if o.Seal == nil {
+		o.Seal = seal.Ephemeral()
+	}
+	if o.SpoolDir == "" {
+		o.SpoolDir = t.TempDir()
+	}
+	if o.Policy == nil {
+		o.Policy = &permit.Policy{}
+	}
+	h := &Host{}
+	var err error
+	h.Spool, err = spool.Open(o.SpoolDir, spool.Options{Log: log})
+	must(err)
+	h.Jobs, err = jobs.Open(o.JobsFile, jobs.Options{Log: log})
+	must(err)
+	local := bus.New()
+	h.Bus = local
+	wire := bus.Bus(local)
+	if o.Bus != nil {
+		wire = o.Bus(local)
+	}
+	h.Modules = modules.NewHost(modules.Options{Bus: local, Roots: o.Roots, Log: log})
+	// The engine comes last but its list endings are needed first.
+	var engine *protocol.Engine
+	h.Views = contexts.New(contexts.Options{
+		Offers: h.Modules.Offers, Policy: o.Policy, Log: log, Page: o.Page,
+		Tail: func(r revision.Revision, shared bool) string { return engine.ListTail(r, shared) },
+	})
+	h.Calls = calls.New(calls.Options{Bus: wire, Views: h.Views, Spool: h.Spool, Log: log, Timeout: o.Timeout, Budget: o.Budget})
+	if !o.NoTable {
+		h.Table = session.NewTable(session.Options{})
+	}
+	engine = protocol.New(protocol.Options{
+		Calls: h.Calls, Views: h.Views, Sessions: h.Table, Jobs: h.Jobs, Seal: o.Seal, Bus: local, Log: log,
+		Info:    protocol.Info{Name: "gatehouse-test", Version: "0.0.0"},
+		Promote: o.Promote, AskFor: o.AskFor,
+	})
+	h.Engine = engine
+	h.Modules.Bind(h.Calls.Inner, nil)
+	h.Modules.OnChange(func(module.Audience) { h.Views.Stale(); engine.Changed() })
+	for name, make := range o.Modules {
+		must(h.Modules.Add(t.Context(), name, make))
+	}
+	h.run(t)
+	return h
+}
+
+func (h *Host) run(t testing.TB) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	wg.Go(func() { h.Engine.Run(ctx) })
+	wg.Go(func() { h.Jobs.Run(ctx) })
+	if h.Table != nil {
+		wg.Go(func() { h.Table.Run(ctx) })
+	}
+	h.stop = sync.OnceFunc(func() {
+		cancel()
+		wg.Wait()
+		bg, done := context.WithTimeout(context.Background(), 10*time.Second)
+		defer done()
+		h.Modules.Close(bg)
+		h.Jobs.Close(bg)
+		h.Spool.Close()
+	})
+	t.Cleanup(h.stop)
+}
+
+// Stop stops the host as a signal would; safe to call twice.
+func (h *Host) Stop() { h.stop() }
+
+// Client is the other end of a pipe to the host.
+type Client struct {
+	t    testing.TB
+	pipe *protocol.Pipe
+	in   chan []byte
+	next int
+}
+
+// Dial opens a pipe.
+func (h *Host) Dial(t testing.TB) *Client {
+	c := &Client{t: t, in: make(chan []byte, 10_000)}
+	c.pipe = h.Engine.Pipe(protocol.Who{Principal: "anonymous"}, func(m []byte) error {
+		c.in <- append([]byte(nil), m...)
+		return nil
+	})
+	t.Cleanup(func() { c.pipe.Close(nil) })
+	return c
+}
+
+// Send sends one frame.
+func (c *Client) Send(frame string) { c.pipe.Receive([]byte(frame)) }
+
+// Next is the next frame from the host.
+func (c *Client) Next() json.RawMessage {
+	c.t.Helper()
+	select {
+	case m := <-c.in:
+		return m
+	case <-time.After(10 * time.Second):
+		c.t.Fatal("the host says nothing")
+		return nil
+	}
+}
+
+// Quiet fails the test if anything more has been said.
+func (c *Client) Quiet() {
+	c.t.Helper()
+	select {
+	case m := <-c.in:
+		c.t.Fatalf("unexpected: %s", m)
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+// Close ends the connection.
+func (c *Client) Close() { c.pipe.Close(nil) }

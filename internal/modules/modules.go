@@ -1,0 +1,208 @@
+// Package modules runs modules on this node: it keeps what they offer and
+// turns each request that comes off the bus into a call of the right handler.
+//
+// The modules themselves live in the folders below; none of them knows
+// another, and none is known here.
+package modules
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gatehouse/internal/bus"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// Options of a Host. Bus and Log are needed.
+type Options struct {
+	Bus    bus.Bus
+	Roots  tool.Roots   // nil means none
+	Node   string       // names this node in handles
+	Log    *slog.Logger
+	Config func(module string, into any) error // nil means no configuration
+}
+
+// Host holds the modules of this node. Safe for concurrent use.
+type Host struct {
+	opts Options
+
+	mu      sync.RWMutex
+	order   []*instance
+	changed []func(module.Audience)
+	call    CallFunc
+	job     JobFunc
+}
+
+// CallFunc runs another tool in the view of a running call of this caller,
+// which is depth calls deep itself.
+type CallFunc func(ctx context.Context, who tool.Caller, depth int, name string, args json.RawMessage) (tool.Result, error)
+
+// JobFunc runs something that outlives the request of a running call.
+type JobFunc func(parent *tool.Call, title string, run tool.Handler) (id string, err error)
+
+// NewHost makes a host without modules.
+func NewHost(o Options) *Host {
+	if o.Roots == nil {
+		o.Roots = noRoots{}
+	}
+	return &Host{opts: o}
+}
+
+// Bind gives modules their way back in: to other tools and to jobs. It is
+// called once, before the first module is added.
+func (h *Host) Bind(call CallFunc, job JobFunc) { h.call, h.job = call, job }
+
+// OnChange registers f to be told, soon after, that offers have changed. It
+// is called from a goroutine of the module; f must not block.
+func (h *Host) OnChange(f func(module.Audience)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.changed = append(h.changed, f)
+}
+
+// Add makes a module and serves it. The name is how views and handles know
+// it. A module of the same name is replaced: calls that run in it finish, and
+// then it is closed.
+func (h *Host) Add(ctx context.Context, name string, make module.New) error {
+	in := &instance{host: h, name: name, offers: map[module.Audience]*offered{}}
+	m, err := make(ctx, h.deps(in))
+	if err != nil {
+		return fmt.Errorf("module %s: %w", name, err)
+	}
+	in.module = m
+	if in.stop, err = h.opts.Bus.Serve(name, in.serve); err != nil {
+		return errors.Join(err, m.Close(context.WithoutCancel(ctx)))
+	}
+	h.mu.Lock()
+	i := slices.IndexFunc(h.order, func(o *instance) bool { return o.name == name })
+	var old *instance
+	if i >= 0 {
+		old, h.order[i] = h.order[i], in
+	} else {
+		h.order = append(h.order, in)
+	}
+	h.mu.Unlock()
+	h.tell(module.Audience{})
+	if old != nil {
+		return old.close(ctx)
+	}
+	return nil
+}
+
+// Names lists the modules in the order they were added.
+func (h *Host) Names() []string {
+	h.mu.RLock()
+	defer h.mu.RUnlock()
+	var names []string
+	for _, in := range h.order {
+		names = append(names, in.name)
+	}
+	return names
+}
+
+// Offered is what one module offers one audience, as of a generation: an
+// unchanged generation is an unchanged offer.
+type Offered struct {
+	Module     string
+	Offer      *module.Offer
+	Generation uint64
+}
+
+// Offers collects what the modules offer an audience. A module that fails to
+// make its offer is left out and logged; it does not take the others along.
+func (h *Host) Offers(ctx context.Context, to module.Audience) []Offered {
+	h.mu.RLock()
+	order := slices.Clone(h.order)
+	h.mu.RUnlock()
+	out := make([]Offered, 0, len(order))
+	for _, in := range order {
+		o, err := in.offer(ctx, to)
+		if err != nil {
+			h.opts.Log.ErrorContext(ctx, "module makes no offer", "module", in.name, "err", err)
+			continue
+		}
+		out = append(out, Offered{in.name, o.offer, o.generation})
+	}
+	return out
+}
+
+// Close closes the modules in reverse order, each after its last call.
+func (h *Host) Close(ctx context.Context) error {
+	h.mu.Lock()
+	order := h.order
+	h.order = nil
+	h.mu.Unlock()
+	var errs []error
+	for _, in := range slices.Backward(order) {
+		errs = append(errs, in.close(ctx))
+	}
+	return errors.Join(errs...)
+}
+
+func (h *Host) tell(a module.Audience) {
+	h.mu.RLock()
+	fs := slices.Clone(h.changed)
+	h.mu.RUnlock()
+	for _, f := range fs {
+		f(a)
+	}
+}
+
+func (h *Host) deps(in *instance) module.Deps {
+	return module.Deps{
+		Log: h.opts.Log.With("module", in.name),
+		Config: func(into any) error {
+			if h.opts.Config == nil {
+				return nil
+			}
+			return h.opts.Config(in.name, into)
+		},
+		Changed: in.changed,
+		NewID:   h.NewID,
+		Call: func(ctx context.Context, parent *tool.Call, name string, args json.RawMessage) (tool.Result, error) {
+			if h.call == nil {
+				return tool.Result{}, tool.Refuse("unsupported", "this host runs no calls from inside calls")
+			}
+			depth := 0
+			if rc, ok := parent.Peer.(*running); ok {
+				depth = rc.req.Depth
+			}
+			return h.call(ctx, parent.Caller, depth, name, args)
+		},
+		Job: func(parent *tool.Call, title string, run tool.Handler) (string, error) {
+			if h.job == nil {
+				return "", tool.Refuse("unsupported", "this host runs no jobs")
+			}
+			return h.job(parent, title, run)
+		},
+		Publish: func(subject string, fact any) {
+			b, err := json.Marshal(fact)
+			if err != nil {
+				h.opts.Log.Error("fact cannot be told", "subject", subject, "err", err)
+				return
+			}
+			h.opts.Bus.Publish(bus.Fact{Subject: subject, At: time.Now(), Data: b})
+		},
+	}
+}
+
+// NewID makes an unguessable handle that names its kind and this node.
+func (h *Host) NewID(kind string) string {
+	var b [15]byte
+	rand.Read(b[:])
+	id := kind + "_" + strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+	if h.opts.Node != "" {
+		id += "_" + h.opts.Node
+	}
+	return id
+}

@@ -1,0 +1,318 @@
+package protocol
+
+import (
+	"encoding/json"
+	"errors"
+	"sync"
+
+	"gatehouse/internal/calls"
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/rawjson"
+	"gatehouse/internal/revision"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// conversation is one call over all its rounds.
+type conversation struct {
+	r      *request
+	entry  *contexts.Entry
+	method string
+	name   string // the URI of a read; "" otherwise
+	args   json.RawMessage
+
+	id       string // of the call; "" before the first round
+	recorded map[string]json.RawMessage
+	state    []byte
+	round    int      // how many have ended with a question
+	asked    []string // keys of the last questions; nil before the first
+
+	mu     sync.Mutex
+	task   *task // set when the call has become one
+	closed bool  // its outcome is being settled
+}
+
+// callTool serves tools/call.
+func (r *request) callTool() {
+	name, f := r.required("name")
+	if f == nil {
+		f = r.nameHeader(name)
+	}
+	if f != nil {
+		r.fail(f)
+		return
+	}
+	if !r.see() {
+		return
+	}
+	entry := r.view.Tool(name)
+	if entry == nil {
+		r.fail(&Fault{Status: 400, Code: CodeInvalidParams, Message: "unknown tool: " + name})
+		return
+	}
+	args, ok := rawjson.Get(r.msg.Params, "arguments")
+	if ok && rawjson.Kind(args) == 'n' {
+		args = nil
+	}
+	if args != nil && rawjson.Kind(args) != '{' {
+		r.fail(badParam("arguments", "an object"))
+		return
+	}
+	if f := r.paramHeaders(entry, args); f != nil {
+		r.fail(f)
+		return
+	}
+	r.begin(&conversation{entry: entry, method: "tools/call", args: args})
+}
+
+// getPrompt serves prompts/get.
+func (r *request) getPrompt() {
+	name, f := r.required("name")
+	if f == nil {
+		f = r.nameHeader(name)
+	}
+	if f != nil {
+		r.fail(f)
+		return
+	}
+	if !r.see() {
+		return
+	}
+	entry := r.view.Prompt(name)
+	if entry == nil {
+		r.fail(&Fault{Status: 400, Code: CodeInvalidParams, Message: "unknown prompt: " + name})
+		return
+	}
+	args, _ := rawjson.Get(r.msg.Params, "arguments")
+	if f := checkPromptArgs(entry.Prompt, args); f != nil {
+		r.fail(f)
+		return
+	}
+	if args == nil {
+		args = []byte("{}")
+	}
+	r.begin(&conversation{entry: entry, method: "prompts/get", args: args})
+}
+
+// checkPromptArgs: known names, strings, the required ones there. A relayed
+// prompt is the upstream's to check.
+func checkPromptArgs(p *module.Prompt, args []byte) *Fault {
+	if p.Raw != nil {
+		return nil
+	}
+	if args != nil && rawjson.Kind(args) != '{' {
+		return badParam("arguments", "an object of strings")
+	}
+	given := map[string]bool{}
+	for k, v := range rawjson.Object(args) {
+		if rawjson.Kind(v) != '"' {
+			return badParam("arguments."+string(k), "a string")
+		}
+		given[string(k)] = true
+	}
+	for _, a := range p.Args {
+		if a.Required && !given[a.Name] {
+			return badParam("arguments."+a.Name, "a string; it is required")
+		}
+		delete(given, a.Name)
+	}
+	for k := range given {
+		return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params.arguments: the prompt has no argument " + k}
+	}
+	return nil
+}
+
+// readResource serves resources/read.
+func (r *request) readResource() {
+	uri, f := r.required("uri")
+	if f == nil {
+		f = r.nameHeader(uri)
+	}
+	if f != nil {
+		r.fail(f)
+		return
+	}
+	if !r.see() {
+		return
+	}
+	entry, vars := r.view.Resource(uri)
+	if entry == nil || entry.Resource.Read == nil {
+		r.fail(r.noResource(uri, "resource not found: "+uri))
+		return
+	}
+	args := []byte("{}")
+	if len(vars) > 0 {
+		args, _ = json.Marshal(vars)
+	}
+	r.begin(&conversation{entry: entry, method: "resources/read", name: uri, args: args})
+}
+
+// noResource is the error for a resource that is not there, in the number its
+// revision has.
+func (r *request) noResource(uri, msg string) *Fault {
+	data, _ := json.Marshal(map[string]string{"uri": uri})
+	f := &Fault{Status: 400, Code: CodeInvalidParams, Message: msg, Data: data}
+	if r.rev.Has(revision.ResourceErrorLegacy) {
+		f.Code = CodeResourceNotFound
+	}
+	return f
+}
+
+// complete serves completion/complete.
+func (r *request) complete() {
+	if !r.see() {
+		return
+	}
+	entry, f := r.completed()
+	if f != nil {
+		r.fail(f)
+		return
+	}
+	c, f := completing(r.msg.Params)
+	if f != nil {
+		r.fail(f)
+		return
+	}
+	if entry.Prompt != nil && entry.Prompt.Complete == nil || entry.Resource != nil && entry.Resource.Complete == nil {
+		r.result(r.render(&conversation{method: "completion/complete"}, &calls.Result{}))
+		return
+	}
+	args, _ := json.Marshal(c)
+	r.begin(&conversation{entry: entry, method: "completion/complete", args: args})
+}
+
+// completed finds what the completion is about.
+func (r *request) completed() (*contexts.Entry, *Fault) {
+	ref, _ := rawjson.Get(r.msg.Params, "ref")
+	if rawjson.Kind(ref) != '{' {
+		return nil, badParam("ref", "an object with a type")
+	}
+	typ, _ := rawjson.Get(ref, "type")
+	member, find := "name", r.view.Prompt
+	switch {
+	case rawjson.Equal(typ, "ref/prompt"):
+	case rawjson.Equal(typ, "ref/resource"):
+		member, find = "uri", r.view.Template
+	default:
+		return nil, badParam("ref.type", "ref/prompt or ref/resource")
+	}
+	v, _ := rawjson.Get(ref, member)
+	name, ok := rawjson.String(v)
+	if !ok {
+		return nil, badParam("ref."+member, "a string")
+	}
+	if e := find(name); e != nil {
+		return e, nil
+	}
+	return nil, &Fault{Status: 400, Code: CodeInvalidParams, Message: "params.ref: there is no " + name}
+}
+
+// completing reads what is being typed.
+func completing(params []byte) (c module.Completing, f *Fault) {
+	arg, _ := rawjson.Get(params, "argument")
+	var a struct{ Name, Value *string }
+	if rawjson.Kind(arg) != '{' || json.Unmarshal(arg, &a) != nil || a.Name == nil || a.Value == nil {
+		return c, badParam("argument", "an object with name and value, both strings")
+	}
+	c.Argument, c.Value = *a.Name, *a.Value
+	if known, ok := rawjson.Get(params, "context"); ok {
+		var ctx struct{ Arguments map[string]string }
+		if json.Unmarshal(known, &ctx) != nil {
+			return c, badParam("context.arguments", "an object of strings")
+		}
+		c.Known = ctx.Arguments
+	}
+	return c, nil
+}
+
+// begin starts the conversation, or goes on with one whose answers have come.
+func (r *request) begin(c *conversation) {
+	c.r = r
+	if r.rev.Modern() && resumable(c.method) {
+		if f := r.resume(c); f != nil {
+			r.fail(f)
+			return
+		}
+	}
+	if c.method == "tools/call" && r.asTask(c) {
+		return
+	}
+	r.run(c)
+}
+
+// following is the task the call has become, if it has.
+func (c *conversation) following() *task {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.task
+}
+
+// run runs one round on this goroutine.
+func (r *request) run(c *conversation) {
+	req := r.roundOf(c)
+	req.Late = func(res calls.Result, err error) {
+		if l, ok := r.sink.(interface{ Late() }); ok {
+			l.Late() // the serving goroutine is still inside the handler
+		}
+		r.conclude(c, res, err)
+	}
+	res, err := r.e.opts.Calls.Do(r.ctx, req)
+	if calls.IsLate(err) {
+		return
+	}
+	r.conclude(c, res, err)
+}
+
+func (r *request) roundOf(c *conversation) *calls.Request {
+	return &calls.Request{
+		ID: c.id, Facts: &r.facts, Entry: c.entry, Method: c.method, Name: c.name,
+		Args: c.args, Params: r.msg.Params, Recorded: c.recorded, State: c.state, Notes: c,
+	}
+}
+
+// conclude settles the outcome of a round: with an answer, with a question,
+// or in the task the call has become.
+func (r *request) conclude(c *conversation, res calls.Result, err error) {
+	c.mu.Lock()
+	t := c.task
+	c.closed = t == nil
+	c.mu.Unlock()
+	if t != nil {
+		t.settle(r, c, res, err)
+		return
+	}
+	switch {
+	case err != nil:
+		r.fail(r.fault(c, err))
+	case res.Input != nil:
+		r.ask(c, &res)
+	default:
+		r.result(r.render(c, &res))
+	}
+}
+
+// fault makes a JSON-RPC error of what went wrong, for the client's revision.
+func (r *request) fault(c *conversation, err error) *Fault {
+	if w, ok := errors.AsType[*tool.WireError](err); ok {
+		f := &Fault{Status: 200, Code: w.Code, Message: w.Message, Data: w.Data}
+		if w.Code <= CodeHeaderMismatch && w.Code > CodeHeaderMismatch-80 {
+			f.Status = 400
+			if !r.rev.Modern() {
+				f.Code, f.Data = CodeInvalidRequest, nil // a number this revision does not have
+			}
+		}
+		return f
+	}
+	ref, ok := errors.AsType[*tool.Refusal](err)
+	if !ok {
+		return &Fault{Status: 200, Code: CodeInternal, Message: err.Error()}
+	}
+	if c.method == "resources/read" && (ref.Code == "not_found" || ref.Code == "outside_root") {
+		return r.noResource(c.name, ref.Text())
+	}
+	code := CodeInternal
+	if ref.Code == "invalid_arguments" || ref.Code == "denied" || ref.Code == "not_found" {
+		code = CodeInvalidParams
+	}
+	return &Fault{Status: 200, Code: code, Message: ref.Text()}
+}

@@ -1,0 +1,163 @@
+package protocol
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/session"
+)
+
+// settle is how long changes are gathered before clients are told.
+const gather = 20 * time.Millisecond
+
+// changes tells clients that a list of theirs is another now. Whether it is,
+// is found by comparing fingerprints, so that nobody is told for nothing.
+type changes struct {
+	poked chan struct{} // holds a token while offers have changed
+
+	mu        sync.Mutex
+	pipes     map[*session.Session]struct{} // sessions that are in no table
+	listeners map[*listener]struct{}
+}
+
+// stamps are the fingerprints of the lists a client can be told about.
+type stamps = [3]uint64
+
+// listNotes are their notifications.
+var listNotes = [3]string{
+	"notifications/tools/list_changed",
+	"notifications/prompts/list_changed",
+	"notifications/resources/list_changed",
+}
+
+func (c *changes) init() {
+	c.poked = make(chan struct{}, 1)
+	c.pipes = make(map[*session.Session]struct{})
+	c.listeners = make(map[*listener]struct{})
+}
+
+// Changed says that offers have changed. It never blocks.
+func (e *Engine) Changed() {
+	select {
+	case e.changes.poked <- struct{}{}:
+	default:
+	}
+}
+
+func (c *changes) run(ctx context.Context, e *Engine) {
+	for {
+		select {
+		case <-ctx.Done():
+			c.end()
+			return
+		case <-c.poked:
+		}
+		select {
+		case <-ctx.Done():
+			c.end()
+			return
+		case <-time.After(gather):
+		}
+		c.tell(ctx, e)
+	}
+}
+
+// end lets go of the listeners, with the result that ends a subscription.
+func (c *changes) end() {
+	c.mu.Lock()
+	all := c.listeners
+	c.listeners = make(map[*listener]struct{})
+	c.mu.Unlock()
+	for l := range all {
+		l.finish()
+	}
+}
+
+func (c *changes) tell(ctx context.Context, e *Engine) {
+	c.mu.Lock()
+	var sessions []*session.Session
+	for s := range c.pipes {
+		sessions = append(sessions, s)
+	}
+	var listeners []*listener
+	for l := range c.listeners {
+		listeners = append(listeners, l)
+	}
+	c.mu.Unlock()
+	if e.sessions != nil {
+		e.sessions.All(func(s *session.Session) { sessions = append(sessions, s) })
+	}
+	for _, s := range sessions {
+		e.tellSession(ctx, s)
+	}
+	for _, l := range listeners {
+		l.look(ctx)
+	}
+}
+
+func (e *Engine) tellSession(ctx context.Context, s *session.Session) {
+	if !s.Initialized() {
+		return
+	}
+	f := s.Facts()
+	now, ok := e.stampsOf(ctx, &f)
+	if !ok {
+		return
+	}
+	old := s.SwapSeen(now)
+	for i := range now {
+		if now[i] != old[i] {
+			s.Tell(appendNote(nil, listNotes[i], nil))
+		}
+	}
+}
+
+// stampsOf fingerprints what a caller sees now. Resources and templates are
+// told of together.
+func (e *Engine) stampsOf(ctx context.Context, f *session.Facts) (stamps, bool) {
+	v, err := e.opts.Views.View(ctx, &f.Caller, f.Cut)
+	if err != nil {
+		return stamps{}, false
+	}
+	return stamps{
+		v.Stamp(contexts.Tools), v.Stamp(contexts.Prompts),
+		v.Stamp(contexts.Resources)*31 + v.Stamp(contexts.Templates),
+	}, true
+}
+
+// joined notes what a new session has seen, and prepares what it is told
+// should it ever miss something.
+func (e *Engine) joined(s *session.Session) {
+	f := s.Facts()
+	if now, ok := e.stampsOf(e.base, &f); ok {
+		s.SwapSeen(now)
+	}
+	s.OnLoss(lookAgain)
+	e.told("session.created", s)
+}
+
+// lookAgain makes a client read everything again: it missed messages, and it
+// is not known which.
+func lookAgain(s *session.Session) (msgs [][]byte) {
+	for _, n := range listNotes {
+		msgs = append(msgs, appendNote(nil, n, nil))
+	}
+	for _, uri := range s.Subscriptions() {
+		msgs = append(msgs, appendNote(nil, "notifications/resources/updated", updated(uri, nil)))
+	}
+	return msgs
+}
+
+// told publishes a fact about a session.
+func (e *Engine) told(subject string, s *session.Session) {
+	f := s.Facts()
+	data, _ := json.Marshal(struct {
+		Client   string `json:"client,omitempty"`
+		Revision string `json:"revision"`
+	}{f.Client, f.Revision.String()})
+	e.opts.Bus.Publish(bus.Fact{Subject: subject, Owner: f.Owner, At: time.Now(), Data: data})
+}

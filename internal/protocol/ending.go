@@ -1,0 +1,115 @@
+package protocol
+
+import (
+	"errors"
+	"sync"
+)
+
+// ending makes sure that a request ends once: with its answer, or silently
+// when it was cancelled.
+type ending struct {
+	key     string // of the flight; "" when nobody can name it
+	release func() // what the request held; may be nil
+
+	mu    sync.Mutex
+	ended bool
+	kept  bool // the work goes on after the answer: its context is not ended
+}
+
+// errCancelled is why a cancelled request's context ended.
+var errCancelled = errors.New("the client cancelled the request")
+
+// over marks the end and reports whether this was the first to do so.
+func (r *request) over() bool {
+	r.end.mu.Lock()
+	defer r.end.mu.Unlock()
+	if r.end.ended {
+		return false
+	}
+	r.end.ended = true
+	return true
+}
+
+// ended reports whether nobody waits for an answer any more.
+func (r *request) ended() bool {
+	r.end.mu.Lock()
+	defer r.end.mu.Unlock()
+	return r.end.ended
+}
+
+// result answers with a raw result object.
+func (r *request) result(raw []byte) {
+	if !r.over() {
+		return
+	}
+	r.note.flush(r)
+	buf := make([]byte, 0, len(raw)+len(r.msg.ID)+40)
+	r.close()
+	r.sink.Answer(200, appendResult(buf, r.msg.ID, raw))
+}
+
+// fail answers with an error.
+func (r *request) fail(f *Fault) {
+	if !r.over() {
+		return
+	}
+	r.note.flush(r)
+	f.ID = r.msg.ID
+	status := f.Status
+	if status == 0 || r.sess != nil && status != 400 {
+		status = 200 // a legacy client reads the error, not the status
+	}
+	r.close()
+	r.sink.Answer(status, appendError(nil, f))
+}
+
+// abandon ends the request without an answer.
+func (r *request) abandon(cause error) {
+	if !r.over() {
+		return
+	}
+	if cause == nil {
+		cause = errCancelled
+	}
+	r.cancel(cause)
+	r.close()
+	r.sink.Drop()
+}
+
+// close gives back what the request held.
+func (r *request) close() {
+	if r.sess != nil && r.end.key != "" {
+		r.sess.Finish(r.end.key)
+	}
+	if r.end.release != nil {
+		r.end.release()
+	}
+	if !r.end.kept {
+		r.cancel(nil)
+	}
+}
+
+// keep lets the work go on after the answer.
+func (r *request) keep() {
+	r.end.mu.Lock()
+	defer r.end.mu.Unlock()
+	r.end.kept = true
+}
+
+// onClose adds to what is given back at the end. It is called before the
+// answer can be given.
+func (r *request) onClose(f func()) {
+	r.end.mu.Lock()
+	earlier := r.end.release
+	r.end.release = func() {
+		f()
+		if earlier != nil {
+			earlier()
+		}
+	}
+	over := r.end.ended
+	r.end.mu.Unlock()
+	if over {
+		f()
+	}
+}

@@ -1,0 +1,256 @@
+// Package protocol is the engine: JSON-RPC and the Model Context Protocol in
+// every released revision, both eras on one endpoint, chosen per message.
+//
+// It knows no tools. A door hands it frames (see door.go), it works out who
+// asks for what in which revision, and calls does the rest. What comes back
+// is written the way the caller's revision has it.
+package protocol
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/calls"
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/jobs"
+	"gatehouse/internal/rawjson"
+	"gatehouse/internal/revision"
+	"gatehouse/internal/seal"
+	"gatehouse/internal/session"
+	"gatehouse/tool"
+)
+
+// Options of an Engine. All but the noted ones are needed.
+type Options struct {
+	Calls    *calls.Calls
+	Views    *contexts.Contexts
+	Sessions *session.Table // nil: HTTP is served without sessions
+	Jobs     *jobs.Jobs
+	Seal     *seal.Ring
+	Bus      bus.Bus
+	Log      *slog.Logger
+
+	Info         Info
+	Instructions string        // "" tells clients nothing
+	Promote      time.Duration // a call this slow becomes a task if the client can follow one; 0 means 20 s
+	AskFor       time.Duration // how long a person may think; 0 means 10 minutes
+	InFlight     int           // requests of one newline connection at once; 0 means 256
+}
+
+// Info is how the host introduces itself.
+type Info struct {
+	Name, Title, Version, Description, Website string
+	Icons                                      []tool.Icon
+}
+
+// Engine serves every door. Safe for concurrent use.
+type Engine struct {
+	opts     Options
+	sessions *session.Table
+	base     context.Context // of work that outlives its connection
+	stop     context.CancelCauseFunc
+	hello    [revision.Latest + 1]hello // what is said at the start, by revision
+	tails    map[bool]string            // by shared: what a modern list ends with
+	watches  watches
+	changes  changes
+	work     sync.WaitGroup // rounds that run on goroutines of ours
+}
+
+// New makes an engine. Run must be running while it is used.
+func New(o Options) *Engine {
+	if o.Promote == 0 {
+		o.Promote = 20 * time.Second
+	}
+	if o.AskFor == 0 {
+		o.AskFor = 10 * time.Minute
+	}
+	if o.InFlight == 0 {
+		o.InFlight = 256
+	}
+	e := &Engine{opts: o, sessions: o.Sessions}
+	e.base, e.stop = context.WithCancelCause(context.Background())
+	e.introduce()
+	e.watches.init()
+	e.changes.init()
+	o.Jobs.SetResume(e.resumeJob)
+	return e
+}
+
+// errStopping ends what is in flight when the host stops.
+var errStopping = errors.New("the host is stopping")
+
+// Run tells clients of changes until ctx is done, then cancels what is in
+// flight.
+func (e *Engine) Run(ctx context.Context) error {
+	e.changes.run(ctx, e)
+	e.stop(errStopping)
+	e.work.Wait()
+	return nil
+}
+
+// request is one request on its way through the engine.
+type request struct {
+	e    *Engine
+	msg  Message
+	rev  revision.Revision
+	sess *session.Session // nil for a modern request
+	sink Sink
+	head Header
+
+	facts  session.Facts
+	view   *contexts.View
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	note   notes
+	end    ending
+}
+
+// legacy serves one request of a session.
+func (e *Engine) legacy(s *session.Session, m *Message, sink Sink) {
+	ctx, cancel := context.WithCancelCause(e.base)
+	r := &request{e: e, msg: *m, sess: s, sink: sink, facts: s.Facts(), ctx: ctx, cancel: cancel}
+	r.rev = r.facts.Revision
+	r.end.key = string(m.ID)
+	if !s.Begin(r.end.key, r.abandon) {
+		cancel(nil)
+		sink.Answer(400, appendError(nil, invalid(m.ID, "this id is in flight already")))
+		return
+	}
+	r.end.release = s.Hold()
+	r.note.init(m.meta, s.Level())
+	r.dispatch()
+}
+
+// dispatch finds the method and runs it.
+func (r *request) dispatch() {
+	meth, ok := methods[r.msg.Method]
+	if ok && r.rev >= meth.from && r.rev <= meth.to {
+		if r.sess != nil && !r.sess.Initialized() && r.msg.Method != "ping" {
+			r.fail(invalid(nil, "initialize first"))
+			return
+		}
+		meth.run(r)
+		return
+	}
+	r.extension()
+}
+
+// method is one entry of the table below.
+type method struct {
+	from, to revision.Revision
+	run      func(*request)
+}
+
+const (
+	first  = revision.V20241105
+	legacy = revision.LatestLegacy
+	modern = revision.V20260728
+	latest = revision.Latest
+)
+
+// methods is which revision has which method.
+var methods map[string]method
+
+func init() {
+	methods = map[string]method{
+		"ping":                     {first, legacy, (*request).ping},
+		"server/discover":          {modern, latest, (*request).discover},
+		"tools/list":               {first, latest, listOf(contexts.Tools)},
+		"prompts/list":             {first, latest, listOf(contexts.Prompts)},
+		"resources/list":           {first, latest, listOf(contexts.Resources)},
+		"resources/templates/list": {first, latest, listOf(contexts.Templates)},
+		"tools/call":               {first, latest, (*request).callTool},
+		"prompts/get":              {first, latest, (*request).getPrompt},
+		"resources/read":           {first, latest, (*request).readResource},
+		"completion/complete":      {first, latest, (*request).complete},
+		"logging/setLevel":         {first, legacy, (*request).setLevel},
+		"resources/subscribe":      {first, legacy, (*request).subscribe},
+		"resources/unsubscribe":    {first, legacy, (*request).unsubscribe},
+		"subscriptions/listen":     {modern, latest, (*request).listen},
+		"tasks/get":                {revision.V20251125, latest, (*request).taskGet},
+		"tasks/cancel":             {revision.V20251125, latest, (*request).taskCancel},
+		"tasks/update":             {modern, latest, (*request).taskUpdate},
+		"tasks/result":             {revision.V20251125, legacy, (*request).taskResult},
+		"tasks/list":               {revision.V20251125, legacy, (*request).taskList},
+	}
+}
+
+// see makes the caller's view known to the request. It reports false when
+// that has failed and was answered.
+func (r *request) see() bool {
+	v, err := r.e.opts.Views.View(r.ctx, &r.facts.Caller, r.facts.Cut)
+	if err != nil {
+		r.fail(&Fault{Status: 404, Code: CodeInvalidParams, Message: err.Error()})
+		return false
+	}
+	r.view = v
+	return true
+}
+
+func (r *request) ping() { r.result(r.empty()) }
+
+// extension serves a method that some module of the view brings.
+func (r *request) extension() {
+	if r.sess != nil && !r.sess.Initialized() {
+		r.fail(invalid(nil, "initialize first"))
+		return
+	}
+	if !r.see() {
+		return
+	}
+	if entry := r.view.Method(r.msg.Method); entry != nil {
+		r.begin(&conversation{entry: entry, method: r.msg.Method, args: r.msg.Params})
+		return
+	}
+	r.fail(&Fault{Status: 404, Code: CodeMethodNotFound, Message: "method not found: " + r.msg.Method})
+}
+
+// param reads one member of params that must be a string; "" when absent.
+func (r *request) param(name string) (string, *Fault) {
+	v, ok := rawjson.Get(r.msg.Params, name)
+	if !ok {
+		return "", nil
+	}
+	s, ok := rawjson.String(v)
+	if !ok {
+		return "", badParam(name, "a string")
+	}
+	return s, nil
+}
+
+// required is param for one that must be there.
+func (r *request) required(name string) (string, *Fault) {
+	s, f := r.param(name)
+	if f == nil && s == "" {
+		f = badParam(name, "a string")
+	}
+	return s, f
+}
+
+func badParam(name, expected string) *Fault {
+	return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params." + name + ": expected " + expected}
+}
+
+// listOf serves the list of a kind.
+func listOf(k contexts.Kind) func(*request) {
+	return func(r *request) {
+		cursor, f := r.param("cursor")
+		if f != nil {
+			r.fail(f)
+			return
+		}
+		if !r.see() {
+			return
+		}
+		page, err := r.view.Page(k, r.rev, cursor)
+		if err != nil {
+			r.fail(&Fault{Status: 400, Code: CodeInvalidParams, Message: err.Error() + ": use a nextCursor exactly as it was given, with the same method"})
+			return
+		}
+		r.result(page)
+	}
+}

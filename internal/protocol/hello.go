@@ -1,0 +1,269 @@
+package protocol
+
+import (
+	"encoding/json"
+
+	"gatehouse/internal/rawjson"
+	"gatehouse/internal/revision"
+	"gatehouse/internal/session"
+	"gatehouse/tool"
+)
+
+// hello is what the host says of itself in one revision, encoded once.
+type hello struct {
+	capabilities string
+	info         string
+}
+
+// Names of the members of the modern envelope.
+const (
+	envelope      = "io.modelcontextprotocol/"
+	metaVersion   = envelope + "protocolVersion"
+	metaCaps      = envelope + "clientCapabilities"
+	metaClient    = envelope + "clientInfo"
+	metaLevel     = envelope + "logLevel"
+	metaServer    = envelope + "serverInfo"
+	metaSub       = envelope + "subscriptionId"
+	metaTask      = envelope + "related-task"
+	tasksExt      = envelope + "tasks"
+	listTTL       = "60000" // milliseconds a client may keep a list; a listener hears of changes at once
+	capsCommon    = `"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}`
+	capsLogging   = `,"logging":{}`
+	capsComplete  = `,"completions":{}`
+	capsCoreTasks = `,"tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`
+	capsTasksExt  = `,"extensions":{"` + tasksExt + `":{}}`
+)
+
+// introduce encodes what is said at the start in each revision.
+func (e *Engine) introduce() {
+	for r := first; r <= latest; r++ {
+		e.hello[r] = hello{capabilities: capabilities(r), info: e.info(r)}
+	}
+	e.tails = map[bool]string{}
+	for shared, scope := range map[bool]string{true: "public", false: "private"} {
+		e.tails[shared] = `,"ttlMs":` + listTTL + `,"cacheScope":"` + scope + `"` + e.envelope("complete")
+	}
+}
+
+func capabilities(r revision.Revision) string {
+	c := "{" + capsCommon + capsLogging
+	if r.Has(revision.CompletionsFlag) {
+		c += capsComplete
+	}
+	if r.Has(revision.CoreTasks) {
+		c += capsCoreTasks
+	}
+	if r.Modern() {
+		c += capsTasksExt
+	}
+	return c + "}"
+}
+
+func (e *Engine) info(r revision.Revision) string {
+	i := e.opts.Info
+	v := struct {
+		Name        string      `json:"name"`
+		Title       string      `json:"title,omitempty"`
+		Version     string      `json:"version"`
+		Description string      `json:"description,omitempty"`
+		Website     string      `json:"websiteUrl,omitempty"`
+		Icons       []tool.Icon `json:"icons,omitempty"`
+	}{Name: i.Name, Version: i.Version}
+	if r.Has(revision.Titles) {
+		v.Title = i.Title
+	}
+	if r.Has(revision.Icons) {
+		v.Description, v.Website, v.Icons = i.Description, i.Website, i.Icons
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("protocol: info: " + err.Error()) // strings only
+	}
+	return string(b)
+}
+
+// envelope is what a modern result ends with, a comma in front.
+func (e *Engine) envelope(kind string) string {
+	return `,"resultType":"` + kind + `","_meta":{"` + metaServer + `":` + e.hello[latest].info + `}`
+}
+
+// ListTail is what a list result ends with; see contexts.Tail.
+func (e *Engine) ListTail(r revision.Revision, shared bool) string {
+	if !r.Modern() {
+		return ""
+	}
+	return e.tails[shared]
+}
+
+// empty is a result that says nothing but that it is one.
+func (r *request) empty() []byte {
+	if !r.rev.Modern() {
+		return []byte("{}")
+	}
+	return []byte("{" + r.e.envelope("complete")[1:] + "}")
+}
+
+// initialize answers the legacy handshake. An unknown revision, and one that
+// has no handshake, is answered with the newest that has one.
+func (e *Engine) initialize(who Who, m *Message) (*session.Session, []byte, *Fault) {
+	f, fault := e.greet(who, m)
+	if fault != nil {
+		return nil, nil, fault
+	}
+	if e.sessions == nil {
+		return nil, e.welcome(f.Revision, m.ID), nil
+	}
+	s, err := e.sessions.Open(f)
+	if err != nil {
+		return nil, nil, &Fault{Status: 503, Code: CodeInternal, Message: err.Error() + "; try again later", ID: m.ID}
+	}
+	s.Initialize(f)
+	e.joined(s)
+	return s, e.welcome(f.Revision, m.ID), nil
+}
+
+// greet reads the handshake's params into facts.
+func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
+	if m.ID == nil {
+		return session.Facts{}, invalid(nil, "initialize needs an id")
+	}
+	f := session.Facts{Caller: who, Revision: revision.LatestLegacy}
+	if v, ok := rawjson.Get(m.Params, "protocolVersion"); ok {
+		name, isString := rawjson.String(v)
+		if !isString {
+			bad := badParam("protocolVersion", "a string such as "+revision.LatestLegacy.String())
+			bad.ID = m.ID
+			return f, bad
+		}
+		if r, known := revision.Parse(name); known && !r.Modern() {
+			f.Revision = r
+		}
+	}
+	if caps, ok := rawjson.Get(m.Params, "capabilities"); ok {
+		f.Can = abilities(caps, f.Revision)
+	}
+	if c, ok := rawjson.Get(m.Params, "clientInfo"); ok {
+		f.Client = clientName(c)
+	}
+	if fault := e.place(&f); fault != nil {
+		fault.ID = m.ID
+		return f, fault
+	}
+	return f, nil
+}
+
+// place gives the caller a context, a cut and an owner.
+func (e *Engine) place(f *session.Facts) *Fault {
+	if f.Principal == "" {
+		f.Principal = "anonymous"
+	}
+	if f.Context == "" {
+		f.Context = e.opts.Views.Default()
+	}
+	f.Owner = f.Principal + "/" + f.Context
+	f.Cut = e.opts.Views.Cut(f.Caller)
+	if _, err := e.opts.Views.View(e.base, &f.Caller, f.Cut); err != nil {
+		return &Fault{Status: 404, Code: CodeInvalidParams, Message: err.Error()}
+	}
+	return nil
+}
+
+func (e *Engine) welcome(r revision.Revision, id []byte) []byte {
+	h := e.hello[r]
+	out := `{"protocolVersion":"` + r.String() + `","capabilities":` + h.capabilities + `,"serverInfo":` + h.info
+	if e.opts.Instructions != "" {
+		out += `,"instructions":` + string(rawjson.AppendString(nil, e.opts.Instructions))
+	}
+	return appendResult(nil, id, []byte(out+"}"))
+}
+
+// discover is the modern counterpart of the handshake; nothing is remembered.
+func (r *request) discover() {
+	e := r.e
+	names, _ := json.Marshal(revision.Names())
+	out := `{"supportedVersions":` + string(names) + `,"capabilities":` + e.hello[r.rev].capabilities
+	if e.opts.Instructions != "" {
+		out += `,"instructions":` + string(rawjson.AppendString(nil, e.opts.Instructions))
+	}
+	r.result([]byte(out + e.tails[true] + "}"))
+}
+
+// stateless makes the session of one legacy request on a host without them.
+func (e *Engine) stateless(who Who, version string) (*session.Session, *Fault) {
+	f := session.Facts{Caller: who, Revision: revision.V20250326}
+	if version != "" {
+		r, ok := revision.Parse(version)
+		if !ok || r.Modern() {
+			return nil, &Fault{Status: 400, Code: CodeInvalidRequest, Message: "MCP-Protocol-Version: unknown revision " + version}
+		}
+		f.Revision = r
+	}
+	if fault := e.place(&f); fault != nil {
+		return nil, fault
+	}
+	s := session.New(f)
+	s.Initialize(f)
+	return s, nil
+}
+
+// abilities reads a capabilities object.
+func abilities(caps []byte, r revision.Revision) (can tool.Abilities) {
+	if rawjson.Kind(caps) != '{' {
+		return 0
+	}
+	for k, v := range rawjson.Object(caps) {
+		if rawjson.Kind(v) != '{' {
+			continue
+		}
+		switch string(k) {
+		case "elicitation":
+			can |= elicitation(v, r)
+		case "sampling":
+			can |= tool.CanSample
+			if _, ok := rawjson.Get(v, "tools"); ok && r.Has(revision.SamplingTools) {
+				can |= tool.CanSampleTools
+			}
+		case "roots":
+			can |= tool.CanListRoots
+		case "extensions":
+			if _, ok := rawjson.Get(v, tasksExt); ok && r.Modern() {
+				can |= tool.CanTasks
+			}
+		}
+	}
+	return can
+}
+
+// elicitation: an empty object means forms, as it did before there was
+// anything else.
+func elicitation(v []byte, r revision.Revision) (can tool.Abilities) {
+	if !r.Has(revision.Elicitation) {
+		return 0
+	}
+	_, form := rawjson.Get(v, "form")
+	_, url := rawjson.Get(v, "url")
+	if form || !url {
+		can |= tool.CanElicit
+	}
+	if url && r.Has(revision.ElicitationURL) {
+		can |= tool.CanElicitURL
+	}
+	return can
+}
+
+// clientName makes "name/version" of an implementation object.
+func clientName(info []byte) string {
+	if rawjson.Kind(info) != '{' {
+		return ""
+	}
+	get := func(k string) string {
+		v, _ := rawjson.Get(info, k)
+		s, _ := rawjson.String(v)
+		return s[:min(len(s), 100)]
+	}
+	name, version := get("name"), get("version")
+	if version == "" {
+		return name
+	}
+	return name + "/" + version
+}

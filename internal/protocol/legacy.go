@@ -1,0 +1,89 @@
+package protocol
+
+import (
+	"encoding/json"
+
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/rawjson"
+	"gatehouse/internal/session"
+)
+
+// accept takes a legacy notification or response.
+func (e *Engine) accept(s *session.Session, m *Message) *Fault {
+	if m.IsResponse() {
+		id, ok := rawjson.String(m.ID)
+		if !ok || !s.Respond(id, session.Reply{Result: m.Result, Error: m.Error}) {
+			return &Fault{Status: 400, Code: CodeInvalidRequest, Message: "a response to no request of this session", ID: nil}
+		}
+		return nil
+	}
+	switch m.Method {
+	case "notifications/cancelled":
+		if id, ok := rawjson.Get(m.Params, "requestId"); ok {
+			s.Cancel(string(id), errCancelled)
+		}
+	case "notifications/roots/list_changed":
+		e.told("roots.changed", s)
+	}
+	return nil
+}
+
+// watched finds the resource that a subscription is about.
+func (r *request) watched() (uri string, entry *contexts.Entry, ok bool) {
+	uri, f := r.required("uri")
+	if f != nil {
+		r.fail(f)
+		return "", nil, false
+	}
+	if !r.see() {
+		return "", nil, false
+	}
+	entry, _ = r.view.Resource(uri)
+	return uri, entry, true
+}
+
+// subscribe serves resources/subscribe: an earlier subscription to the same
+// resource is replaced.
+func (r *request) subscribe() {
+	uri, entry, ok := r.watched()
+	if !ok {
+		return
+	}
+	if entry == nil {
+		r.fail(r.noResource(uri, "resource not found: "+uri))
+		return
+	}
+	s := r.sess
+	stop, err := r.e.watches.open(entry, &r.facts, uri, func(meta json.RawMessage) {
+		s.Tell(appendNote(nil, "notifications/resources/updated", updated(uri, meta)))
+	})
+	if err != nil {
+		r.fail(&Fault{Code: CodeInternal, Message: "subscribe: " + err.Error()})
+		return
+	}
+	if !s.Subscribe(uri, stop) {
+		stop()
+	}
+	r.result(r.empty())
+}
+
+// unsubscribe serves resources/unsubscribe; one that is not there is no error.
+func (r *request) unsubscribe() {
+	uri, f := r.required("uri")
+	if f != nil {
+		r.fail(f)
+		return
+	}
+	r.sess.Unsubscribe(uri)
+	r.result(r.empty())
+}
+
+// updated makes the params of notifications/resources/updated.
+func updated(uri string, meta json.RawMessage) []byte {
+	b := rawjson.AppendString([]byte(`{"uri":`), uri)
+	if meta != nil {
+		b = append(b, `,"_meta":`...)
+		b = rawjson.Compact(b, meta)
+	}
+	return append(b, '}')
+}

@@ -1,0 +1,241 @@
+package protocol
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"gatehouse/internal/rawjson"
+)
+
+// Error codes of JSON-RPC and of the protocol.
+const (
+	CodeParse             = -32700
+	CodeInvalidRequest    = -32600
+	CodeMethodNotFound    = -32601
+	CodeInvalidParams     = -32602
+	CodeInternal          = -32603
+	CodeResourceNotFound  = -32002 // until 2025-11-25
+	CodeURLElicitation    = -32042 // 2025-11-25 only
+	CodeHeaderMismatch    = -32020 // from 2026-07-28
+	CodeMissingCapability = -32021
+	CodeUnsupportedVer    = -32022
+)
+
+// maxDepth bounds the nesting of a message.
+const maxDepth = 128
+
+// Message is one JSON-RPC message, checked but not decoded. Its parts alias
+// the bytes it was parsed from.
+type Message struct {
+	ID     []byte // raw token: a string or an integer; nil for a notification
+	Method string // "" for a response
+	Params []byte // raw object; nil when absent
+	Result []byte // of a response
+	Error  []byte // of a response
+	meta   []byte // params._meta, raw
+}
+
+// IsRequest reports whether the message wants an answer.
+func (m *Message) IsRequest() bool { return m.Method != "" && m.ID != nil }
+
+// IsResponse reports whether the message answers a request of ours.
+func (m *Message) IsResponse() bool { return m.Method == "" }
+
+// Fault is why a message was refused, ready to be answered.
+type Fault struct {
+	Status  int    // for doors that have status codes
+	Code    int    // JSON-RPC error code
+	Message string // says what is wrong and what was expected
+	Data    json.RawMessage
+	ID      []byte // of the request it answers; nil when it could not be read
+}
+
+func (f *Fault) Error() string { return f.Message }
+
+func invalid(id []byte, msg string) *Fault {
+	return &Fault{Status: 400, Code: CodeInvalidRequest, Message: msg, ID: id}
+}
+
+// Parse reads one frame: a message, or a batch of them. Everything is
+// checked: the grammar, the encoding, duplicate members, nesting. In a batch
+// a bad element is a *Fault among the messages' faults and the others stand.
+func Parse(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
+	if err := rawjson.Check(frame, maxDepth); err != nil {
+		return nil, []*Fault{parseFault(err)}, false
+	}
+	switch rawjson.Kind(frame) {
+	case '{':
+		m, f := parseMessage(frame)
+		if f != nil {
+			return nil, []*Fault{f}, false
+		}
+		return []Message{m}, nil, false
+	case '[':
+		for el := range rawjson.Elements(frame) {
+			m, f := parseMessage(el)
+			if f != nil {
+				faults = append(faults, f)
+			} else {
+				msgs = append(msgs, m)
+			}
+		}
+		if len(msgs)+len(faults) == 0 {
+			faults = append(faults, invalid(nil, "an empty batch"))
+		}
+		return msgs, faults, true
+	}
+	return nil, []*Fault{invalid(nil, "a message is a JSON object")}, false
+}
+
+func parseFault(err error) *Fault {
+	return &Fault{Status: 400, Code: CodeParse, Message: "parse error: " + err.Error()}
+}
+
+// parseMessage reads one object that Check has passed.
+func parseMessage(b []byte) (m Message, f *Fault) {
+	if rawjson.Kind(b) != '{' {
+		return m, invalid(nil, "a message is a JSON object")
+	}
+	var version, method, id []byte
+	members := rawjson.Walk(b)
+	for {
+		key, val, ok := members.Next()
+		if !ok {
+			break
+		}
+		switch string(key) {
+		case "jsonrpc":
+			version = val
+		case "id":
+			id = val
+		case "method":
+			method = val
+		case "params":
+			m.Params = val
+		case "result":
+			m.Result = val
+		case "error":
+			m.Error = val
+		default:
+			if known := wrongCase(string(key)); known != "" {
+				f = invalid(nil, "unknown member "+string(key)+", expected "+known)
+			}
+		}
+	}
+	if id != nil {
+		if !validID(id) {
+			return m, invalid(nil, "id must be a string or an integer")
+		}
+		m.ID = id
+	}
+	if f != nil {
+		f.ID = m.ID
+		return m, f
+	}
+	if !rawjson.Equal(version, "2.0") {
+		return m, invalid(m.ID, `jsonrpc must be "2.0"`)
+	}
+	return m, m.finish(method)
+}
+
+// finish checks that the members make a request, a notification or a response.
+func (m *Message) finish(method []byte) *Fault {
+	if method == nil {
+		if m.ID == nil || (m.Result == nil) == (m.Error == nil) {
+			return invalid(m.ID, "neither a request (method) nor a response (id with result or error)")
+		}
+		if m.Error != nil && rawjson.Kind(m.Error) != '{' {
+			return invalid(m.ID, "error must be an object")
+		}
+		return nil
+	}
+	name, ok := rawjson.String(method)
+	if !ok || name == "" {
+		return invalid(m.ID, "method must be a string")
+	}
+	if m.Result != nil || m.Error != nil {
+		return invalid(m.ID, "a request has no result or error")
+	}
+	if m.Params != nil && rawjson.Kind(m.Params) != '{' {
+		return invalid(m.ID, "params must be an object")
+	}
+	m.Method = name
+	if m.Params != nil {
+		if meta, ok := rawjson.Get(m.Params, "_meta"); ok {
+			if rawjson.Kind(meta) != '{' {
+				return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params._meta must be an object", ID: m.ID}
+			}
+			m.meta = meta
+		}
+	}
+	return nil
+}
+
+func validID(tok []byte) bool {
+	return rawjson.Kind(tok) == '"' || rawjson.IsInteger(tok)
+}
+
+func wrongCase(key string) string {
+	for _, known := range [...]string{"jsonrpc", "id", "method", "params", "result", "error"} {
+		if strings.EqualFold(key, known) {
+			return known
+		}
+	}
+	return ""
+}
+
+// appendResult makes a response around a raw result.
+func appendResult(dst, id, result []byte) []byte {
+	dst = append(dst, `{"jsonrpc":"2.0","id":`...)
+	dst = append(dst, id...)
+	dst = append(dst, `,"result":`...)
+	dst = append(dst, result...)
+	return append(dst, '}')
+}
+
+// appendError makes an error response. An id that could not be read is left
+// out: JSON-RPC would have it null, which the protocol's schemas do not allow.
+func appendError(dst []byte, f *Fault) []byte {
+	dst = append(dst, `{"jsonrpc":"2.0",`...)
+	if f.ID != nil {
+		dst = append(dst, `"id":`...)
+		dst = append(dst, f.ID...)
+		dst = append(dst, ',')
+	}
+	dst = append(dst, `"error":{"code":`...)
+	dst = strconv.AppendInt(dst, int64(f.Code), 10)
+	dst = append(dst, `,"message":`...)
+	dst = rawjson.AppendString(dst, f.Message)
+	if f.Data != nil {
+		dst = append(dst, `,"data":`...)
+		dst = append(dst, f.Data...)
+	}
+	return append(dst, "}}"...)
+}
+
+// appendNote makes a notification with raw params.
+func appendNote(dst []byte, method string, params []byte) []byte {
+	dst = append(dst, `{"jsonrpc":"2.0","method":"`...)
+	dst = append(dst, method...)
+	dst = append(dst, '"')
+	if params != nil {
+		dst = append(dst, `,"params":`...)
+		dst = append(dst, params...)
+	}
+	return append(dst, '}')
+}
+
+// appendRequest makes a request of ours.
+func appendRequest(dst []byte, id, method string, params []byte) []byte {
+	dst = append(dst, `{"jsonrpc":"2.0","id":`...)
+	dst = rawjson.AppendString(dst, id)
+	dst = append(dst, `,"method":"`...)
+	dst = append(dst, method...)
+	dst = append(dst, `","params":`...)
+	if params == nil {
+		params = []byte("{}")
+	}
+	dst = append(dst, params...)
+	return append(dst, '}')
+}

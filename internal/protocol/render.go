@@ -1,0 +1,285 @@
+package protocol
+
+import (
+	"bytes"
+	"encoding/base64"
+	"encoding/json"
+
+	"gatehouse/internal/calls"
+	"gatehouse/internal/rawjson"
+	"gatehouse/internal/revision"
+	"gatehouse/tool"
+)
+
+// render writes a result the way the caller's revision has it.
+func (r *request) render(c *conversation, res *calls.Result) []byte {
+	if res.Raw != nil {
+		return r.relayed(res.Raw)
+	}
+	b := make([]byte, 0, 256+len(res.Bulk)+2*len(res.Structured))
+	switch c.method {
+	case "tools/call":
+		b = r.toolResult(b, res)
+	case "resources/read":
+		b = r.contents(b, c.name, res.Content)
+	case "prompts/get":
+		b = r.messages(b, res)
+	case "completion/complete":
+		b = completion(b, res.Completion)
+	default:
+		b = append(b, '{')
+		if rawjson.Kind(res.Full) == '{' && len(res.Full) > 2 {
+			return r.relayed(res.Full)
+		}
+	}
+	return append(r.tail(b, c.method, res.Meta), '}')
+}
+
+// tail ends a result object: caching hints, kind, _meta.
+func (r *request) tail(b []byte, method string, meta map[string]json.RawMessage) []byte {
+	if !r.rev.Modern() {
+		if len(meta) > 0 {
+			b = comma(b)
+			b = append(b, `"_meta":`...)
+			b = append(b, encodeMeta(meta)...)
+		}
+		return b
+	}
+	b = comma(b)
+	if method == "resources/read" {
+		b = append(b, `"ttlMs":0,"cacheScope":"private",`...)
+	}
+	if len(meta) == 0 {
+		return append(b, r.e.envelope("complete")[1:]...)
+	}
+	all := map[string]json.RawMessage{metaServer: json.RawMessage(r.e.hello[r.rev].info)}
+	for k, v := range meta {
+		all[k] = v
+	}
+	b = append(b, `"resultType":"complete","_meta":`...)
+	return append(b, encodeMeta(all)...)
+}
+
+func encodeMeta(m map[string]json.RawMessage) []byte {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return []byte("{}")
+	}
+	return b
+}
+
+func comma(b []byte) []byte {
+	if b[len(b)-1] != '{' {
+		b = append(b, ',')
+	}
+	return b
+}
+
+// relayed passes a whole result on; only what the revision demands is added.
+func (r *request) relayed(raw []byte) []byte {
+	if !r.rev.Modern() {
+		return rawjson.Compact(nil, raw)
+	}
+	if _, ok := rawjson.Get(raw, "resultType"); !ok {
+		raw = rawjson.Splice(raw, rawjson.Edit{Key: "resultType", Value: []byte(`"complete"`)})
+	}
+	return rawjson.Compact(nil, raw)
+}
+
+// toolResult writes content, structuredContent and isError.
+func (r *request) toolResult(b []byte, res *calls.Result) []byte {
+	structured := r.rev.Has(revision.Structured) &&
+		(rawjson.Kind(res.Structured) == '{' || res.Structured != nil && r.rev.Has(revision.StructuredAny))
+	b = append(b, `{"content":[`...)
+	empty := true
+	if res.Structured != nil {
+		b = append(b, `{"type":"text","text":`...)
+		b = appendText(b, res, structured)
+		b = append(b, '}')
+		empty = false
+	}
+	for i := range res.Content {
+		if !empty {
+			b = append(b, ',')
+		}
+		b = r.block(b, &res.Content[i])
+		empty = false
+	}
+	b = append(b, ']')
+	if structured {
+		b = append(b, `,"structuredContent":`...)
+		b = append(b, res.Structured...)
+	}
+	if res.IsError {
+		b = append(b, `,"isError":true`...)
+	}
+	return b
+}
+
+// appendText writes the text that stands for an output: the bulk alone where
+// the rest is structured, all of it as compact JSON where nothing is bulk, and
+// pretty JSON for revisions that know no structure.
+func appendText(b []byte, res *calls.Result, structured bool) []byte {
+	switch {
+	case structured && res.HasBulk:
+		return rawjson.AppendString(b, res.Bulk)
+	case structured:
+		return rawjson.AppendString(b, string(res.Full))
+	}
+	var pretty bytes.Buffer
+	if json.Indent(&pretty, res.Full, "", "  ") != nil {
+		return rawjson.AppendString(b, string(res.Full))
+	}
+	return rawjson.AppendString(b, pretty.String())
+}
+
+// block writes one content block; a kind the revision does not have becomes
+// text that says what was there.
+func (r *request) block(b []byte, c *tool.Content) []byte {
+	if c.Raw != nil {
+		return rawjson.Compact(b, c.Raw)
+	}
+	switch c.Type {
+	case "image":
+		return r.media(b, "image", c)
+	case "audio":
+		if !r.rev.Has(revision.Audio) {
+			return textBlock(b, "[audio, "+c.MIME+"]")
+		}
+		return r.media(b, "audio", c)
+	case "resource":
+		b = append(b, `{"type":"resource","resource":`...)
+		b = r.content(b, c.URI, c)
+	case "resource_link":
+		if !r.rev.Has(revision.ResourceLinks) {
+			return textBlock(b, "["+c.Name+": "+c.URI+"]")
+		}
+		b = link(b, c)
+	default:
+		b = append(b, `{"type":"text","text":`...)
+		b = rawjson.AppendString(b, c.Text)
+	}
+	return append(r.extras(b, c), '}')
+}
+
+func textBlock(b []byte, s string) []byte {
+	b = append(b, `{"type":"text","text":`...)
+	return append(rawjson.AppendString(b, s), '}')
+}
+
+func (r *request) media(b []byte, kind string, c *tool.Content) []byte {
+	b = append(b, `{"type":"`+kind+`","data":"`...)
+	b = base64.StdEncoding.AppendEncode(b, c.Data)
+	b = append(b, `","mimeType":`...)
+	b = rawjson.AppendString(b, c.MIME)
+	return append(r.extras(b, c), '}')
+}
+
+func link(b []byte, c *tool.Content) []byte {
+	b = append(b, `{"type":"resource_link"`...)
+	for _, m := range [...]struct{ name, val string }{
+		{"uri", c.URI}, {"name", c.Name}, {"title", c.Title}, {"description", c.Description}, {"mimeType", c.MIME},
+	} {
+		if m.val != "" || m.name == "name" {
+			b = append(b, `,"`+m.name+`":`...)
+			b = rawjson.AppendString(b, m.val)
+		}
+	}
+	if c.Size > 0 {
+		n, _ := json.Marshal(c.Size)
+		b = append(b, `,"size":`...)
+		b = append(b, n...)
+	}
+	return b
+}
+
+// extras writes a block's annotations and _meta.
+func (r *request) extras(b []byte, c *tool.Content) []byte {
+	if c.Annotations != nil {
+		a, _ := json.Marshal(c.Annotations)
+		b = append(b, `,"annotations":`...)
+		b = append(b, a...)
+	}
+	if c.Meta != nil && r.rev.Has(revision.Titles) {
+		b = append(b, `,"_meta":`...)
+		b = rawjson.Compact(b, c.Meta)
+	}
+	return b
+}
+
+// contents writes the contents of a resource. A block without a URI of its
+// own is the one that was read.
+func (r *request) contents(b []byte, uri string, blocks []tool.Content) []byte {
+	b = append(b, `{"contents":[`...)
+	for i := range blocks {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		c := &blocks[i]
+		if c.Raw != nil {
+			b = rawjson.Compact(b, c.Raw)
+			continue
+		}
+		u := c.URI
+		if u == "" {
+			u = uri
+		}
+		b = r.content(b, u, c)
+	}
+	return append(b, ']')
+}
+
+// content writes one resource's text or blob.
+func (r *request) content(b []byte, uri string, c *tool.Content) []byte {
+	b = append(b, `{"uri":`...)
+	b = rawjson.AppendString(b, uri)
+	if c.MIME != "" {
+		b = append(b, `,"mimeType":`...)
+		b = rawjson.AppendString(b, c.MIME)
+	}
+	if c.Data != nil {
+		b = append(b, `,"blob":"`...)
+		b = base64.StdEncoding.AppendEncode(b, c.Data)
+		return append(b, `"}`...)
+	}
+	b = append(b, `,"text":`...)
+	return append(rawjson.AppendString(b, c.Text), '}')
+}
+
+// messages writes a prompt.
+func (r *request) messages(b []byte, res *calls.Result) []byte {
+	b = append(b, '{')
+	if res.Description != "" {
+		b = append(b, `"description":`...)
+		b = append(rawjson.AppendString(b, res.Description), ',')
+	}
+	b = append(b, `"messages":[`...)
+	for i := range res.Messages {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"role":`...)
+		b = rawjson.AppendString(b, res.Messages[i].Role)
+		b = append(b, `,"content":`...)
+		b = append(r.block(b, &res.Messages[i].Content), '}')
+	}
+	return append(b, ']')
+}
+
+// completion writes at most 100 values.
+func completion(b []byte, c *tool.Completion) []byte {
+	if c == nil {
+		c = &tool.Completion{}
+	}
+	out := *c
+	if out.Values == nil {
+		out.Values = []string{}
+	}
+	if len(out.Values) > 100 {
+		out.Total, out.More = max(out.Total, len(out.Values)), true
+		out.Values = out.Values[:100]
+	}
+	v, _ := json.Marshal(out)
+	b = append(b, `{"completion":`...)
+	return append(b, v...)
+}

@@ -1,0 +1,140 @@
+package session
+
+import "strconv"
+
+// Begin notes a request in flight by its raw id, so that it can be cancelled.
+// It reports false when the id is already in flight or the session is over.
+func (s *Session) Begin(id string, cancel func(cause error)) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return false
+	}
+	l := s.lively()
+	if l.flights == nil {
+		l.flights = make(map[string]func(error))
+	}
+	if _, taken := l.flights[id]; taken {
+		return false
+	}
+	l.flights[id] = cancel
+	return true
+}
+
+// Finish forgets a request in flight.
+func (s *Session) Finish(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.live != nil {
+		delete(s.live.flights, id)
+	}
+}
+
+// Cancel cancels the request with this raw id and reports whether it was in
+// flight.
+func (s *Session) Cancel(id string, cause error) bool {
+	s.mu.Lock()
+	var cancel func(error)
+	if s.live != nil {
+		cancel = s.live.flights[id]
+	}
+	s.mu.Unlock()
+	if cancel != nil {
+		cancel(cause)
+	}
+	return cancel != nil
+}
+
+// Expect makes an id for a request of ours to the client; take is called once
+// with its response, or with the zero Reply when the session ends first. It
+// reports false when the session is over.
+func (s *Session) Expect(take func(Reply)) (id string, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended {
+		return "", false
+	}
+	l := s.lively()
+	if l.asks == nil {
+		l.asks = make(map[string]func(Reply))
+	}
+	l.nextAsk++
+	id = "gh-" + strconv.FormatUint(l.nextAsk, 10)
+	l.asks[id] = take
+	return id, true
+}
+
+// Forget drops an expected response; a late one is ignored.
+func (s *Session) Forget(id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.live != nil {
+		delete(s.live.asks, id)
+	}
+}
+
+// Respond hands in the client's response to a request of ours and reports
+// whether one was expected.
+func (s *Session) Respond(id string, r Reply) bool {
+	s.mu.Lock()
+	var take func(Reply)
+	if s.live != nil {
+		take = s.live.asks[id]
+		delete(s.live.asks, id)
+	}
+	s.mu.Unlock()
+	if take != nil {
+		take(r)
+	}
+	return take != nil
+}
+
+// Subscribe notes a subscription to a URI; stop ends it. An earlier one of
+// the same URI is stopped and replaced.
+func (s *Session) Subscribe(uri string, stop func()) bool {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return false
+	}
+	l := s.lively()
+	if l.subs == nil {
+		l.subs = make(map[string]func())
+	}
+	old := l.subs[uri]
+	l.subs[uri] = stop
+	s.mu.Unlock()
+	if old != nil {
+		old()
+	}
+	return true
+}
+
+// Unsubscribe ends the subscription to a URI and reports whether there was one.
+func (s *Session) Unsubscribe(uri string) bool {
+	s.mu.Lock()
+	var stop func()
+	if s.live != nil {
+		stop = s.live.subs[uri]
+		delete(s.live.subs, uri)
+	}
+	s.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+	return stop != nil
+}
+
+// Subscriptions lists the subscribed URIs.
+func (s *Session) Subscriptions() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.live == nil {
+		return nil
+	}
+	uris := make([]string, 0, len(s.live.subs))
+	for u := range s.live.subs {
+		uris = append(uris, u)
+	}
+	return uris
+}

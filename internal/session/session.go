@@ -1,0 +1,191 @@
+// Package session keeps what a legacy client and we remember of each other
+// between requests: who it is, what it can do, the streams it reads and the
+// requests we have open with it.
+//
+// It knows no method and no transport. A session belongs to the principal
+// that opened it, lives until it is ended or idle for too long, and costs
+// well under 1 KiB and no goroutine while nothing happens.
+package session
+
+import (
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/internal/permit"
+	"gatehouse/internal/revision"
+	"gatehouse/tool"
+)
+
+// Facts are what is known about the caller of one request: from the session
+// record, or from the request alone where there is no session.
+type Facts struct {
+	tool.Caller
+	Cut      permit.Cut
+	Revision revision.Revision
+	Until    time.Time // when the credential ends; streams end with it, jobs do not. Zero means never
+}
+
+// Session is one legacy client's session. Safe for concurrent use.
+type Session struct {
+	ID string // "" on a connection that is its own session
+
+	opened time.Time
+	active atomic.Int64 // unix nanoseconds of the last sign of life
+	busy   atomic.Int32 // requests and streams that are open
+
+	mu          sync.Mutex
+	facts       Facts
+	initialized bool
+	ended       bool
+	level       slog.Level // least level of log messages the client wants
+	queue       *Stream    // what is said outside any request; made on first use
+	live        *live      // requests in flight and questions; made on first use
+	stop        []func()   // run once at the end
+	resync      func(*Session) [][]byte
+	seen        [3]uint64 // what the client last knew of its lists
+}
+
+// live is the part of a session that most sessions never need.
+type live struct {
+	flights map[string]func(cause error) // by raw request id: cancels it
+	asks    map[string]func(Reply)       // by our request id: takes the client's response
+	streams map[uint64]*Stream           // answers that stream, for resuming
+	nextAsk uint64
+	nextID  uint64
+	subs    map[string]func() // subscriptions by URI: stops them
+}
+
+// Reply is a client's response to a request of ours.
+type Reply struct {
+	Result []byte // raw result object; nil when Error is set
+	Error  []byte // raw error object
+}
+
+// New makes a session that stands for a connection of its own. Sessions with
+// an id are made by a Table.
+func New(f Facts) *Session {
+	s := &Session{opened: time.Now(), facts: f, level: slog.LevelInfo}
+	s.Touch()
+	return s
+}
+
+// Touch notes a sign of life.
+func (s *Session) Touch() { s.active.Store(time.Now().UnixNano()) }
+
+// Hold keeps the session from being swept while something of it is open; call
+// the result when that has ended.
+func (s *Session) Hold() (release func()) {
+	s.busy.Add(1)
+	return func() { s.busy.Add(-1); s.Touch() }
+}
+
+// Facts are what the handshake told.
+func (s *Session) Facts() Facts {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.facts
+}
+
+// Initialize sets the facts once; a second handshake reports false.
+func (s *Session) Initialize(f Facts) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.initialized {
+		return false
+	}
+	f.Session = s.ID
+	s.facts, s.initialized = f, true
+	return true
+}
+
+// Initialized reports whether the handshake has happened.
+func (s *Session) Initialized() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.initialized
+}
+
+// Level is the least level of log messages the client wants.
+func (s *Session) Level() slog.Level {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.level
+}
+
+// SetLevel changes it.
+func (s *Session) SetLevel(l slog.Level) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.level = l
+}
+
+// SwapSeen notes fingerprints of what the client knows and returns the
+// earlier ones.
+func (s *Session) SwapSeen(now [3]uint64) (old [3]uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old, s.seen = s.seen, now
+	return old
+}
+
+// OnEnd runs f when the session ends, at once if it has ended.
+func (s *Session) OnEnd(f func()) {
+	s.mu.Lock()
+	if !s.ended {
+		s.stop = append(s.stop, f)
+		s.mu.Unlock()
+		return
+	}
+	s.mu.Unlock()
+	f()
+}
+
+// Ended reports whether the session is over.
+func (s *Session) Ended() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ended
+}
+
+// End ends the session: everything in flight is cancelled, streams close,
+// questions are answered with nothing. Safe to call twice.
+func (s *Session) End(cause error) {
+	s.mu.Lock()
+	if s.ended {
+		s.mu.Unlock()
+		return
+	}
+	s.ended = true
+	l, q, stop := s.live, s.queue, s.stop
+	s.live, s.stop = nil, nil
+	s.mu.Unlock()
+	if l != nil {
+		for _, cancel := range l.flights {
+			cancel(cause)
+		}
+		for _, f := range l.subs {
+			f()
+		}
+		for _, st := range l.streams {
+			st.Close()
+		}
+		for _, take := range l.asks {
+			take(Reply{})
+		}
+	}
+	if q != nil {
+		q.Close()
+	}
+	for _, f := range stop {
+		f()
+	}
+}
+
+func (s *Session) lively() *live {
+	if s.live == nil {
+		s.live = &live{}
+	}
+	return s.live
+}

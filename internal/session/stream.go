@@ -1,0 +1,381 @@
+package session
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+)
+
+// Limits of a stream. Past them the client is told to look again, or the
+// sender that nothing more can be told.
+const (
+	queueLimit  = 256     // messages that wait for a reader
+	queueBytes  = 4 << 20 // and their bytes; one message of any size may wait
+	replayLimit = 256     // events kept after they were written
+	replayBytes = 1 << 20 // and their bytes
+	keptAnswers = 64      // streams of answers a session keeps
+	keptBytes   = 2 << 20 // and the bytes of those that have finished
+)
+
+// ErrTaken means that a connection is already reading the stream.
+var ErrTaken = errors.New("another connection reads this stream")
+
+// Writer is a connection that reads a stream. Events are written by one
+// goroutine at a time; a write that fails ends the attachment. WriteEvent
+// must not block for longer than the connection's own write deadline.
+type Writer interface {
+	// WriteEvent writes one message under its event id.
+	WriteEvent(id string, msg []byte) error
+	// Close says that nothing more will come. It may be called while
+	// WriteEvent is stuck, because another connection has taken over, and
+	// must then not wait for it.
+	Close()
+}
+
+// Stream is an ordered run of messages to a client: the answer to one
+// request with all that precedes it, or what is said outside any request.
+// Messages wait until a connection reads them, and the last ones are kept so
+// that a connection that broke can be resumed. Writing is done by a goroutine
+// that lives only while there is something to write.
+type Stream struct {
+	id     uint64 // 0 is the stream outside any request
+	resync func() [][]byte
+
+	mu       sync.Mutex
+	events   []event // the last ones, written or waiting
+	first    uint64  // sequence number of events[0]
+	next     uint64  // sequence number of the next event
+	sent     uint64  // everything below was written to w
+	bytes    int     // of events
+	waiting  int     // of those not yet written
+	w        Writer
+	gen      uint64 // of the attachment
+	flushing bool
+	lost     bool // something fell out unread
+	closed   bool
+}
+
+type event struct{ msg []byte }
+
+func newStream(id uint64) *Stream { return &Stream{id: id, first: 1, next: 1, sent: 1} }
+
+// Send adds a message; it keeps msg. It never blocks. It reports false when
+// the stream is closed, or when it is an answer of which so much waits already
+// that more would not be read.
+func (st *Stream) Send(msg []byte) bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed || st.id != 0 && st.full(len(msg)) {
+		return false
+	}
+	st.push(msg)
+	st.wake()
+	return true
+}
+
+// Last adds the final message and closes the stream when it has been written.
+func (st *Stream) Last(msg []byte) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed {
+		return
+	}
+	if msg != nil {
+		st.push(msg)
+	}
+	st.closed = true
+	st.wake()
+}
+
+// Close ends the stream; what waits is still written to a reader.
+func (st *Stream) Close() { st.Last(nil) }
+
+func (st *Stream) push(msg []byte) {
+	if st.id == 0 && st.full(len(msg)) {
+		st.overflow()
+	}
+	st.add(msg)
+}
+
+func (st *Stream) add(msg []byte) {
+	st.events = append(st.events, event{msg})
+	st.next++
+	st.bytes += len(msg)
+	st.waiting += len(msg)
+	st.trim()
+}
+
+// full reports whether n more bytes would be too much to keep for a reader.
+func (st *Stream) full(n int) bool {
+	count := st.next - st.sent
+	return count >= queueLimit || count > 0 && st.waiting+n > queueBytes
+}
+
+// overflow gives up on what waits: the client will be told to look again
+// instead of being sent half of what it missed.
+func (st *Stream) overflow() {
+	st.events, st.bytes, st.waiting = nil, 0, 0
+	st.first, st.sent = st.next, st.next
+	st.lost = true
+}
+
+// trim drops the oldest events, but never one that was not yet written.
+func (st *Stream) trim() {
+	n := 0
+	for n < len(st.events) && st.first+uint64(n) < st.sent &&
+		(len(st.events)-n > replayLimit || st.bytes > replayBytes) {
+		st.bytes -= len(st.events[n].msg)
+		n++
+	}
+	if n > 0 {
+		kept := copy(st.events, st.events[n:])
+		clear(st.events[kept:])
+		st.events = st.events[:kept]
+		st.first += uint64(n)
+	}
+}
+
+// Attach lets a connection read the stream: with resume, everything that is
+// kept after the event with sequence number after, otherwise what was not yet
+// written; then what comes. With take it replaces a connection that is already
+// reading; otherwise that one stays and the error is ErrTaken.
+func (st *Stream) Attach(w Writer, after uint64, resume, take bool) error {
+	st.mu.Lock()
+	old := st.w
+	if old != nil && !take {
+		st.mu.Unlock()
+		return ErrTaken
+	}
+	st.w = w
+	st.gen++
+	if resume {
+		st.rewind(after)
+	}
+	st.wake()
+	st.mu.Unlock()
+	if old != nil {
+		old.Close()
+	}
+	return nil
+}
+
+func (st *Stream) rewind(after uint64) {
+	from := after + 1
+	if from < st.first {
+		from, st.lost = st.first, st.lost || st.id == 0
+	}
+	st.sent = min(from, st.next)
+	st.waiting = 0
+	for _, e := range st.events[st.sent-st.first:] {
+		st.waiting += len(e.msg)
+	}
+}
+
+// Read reports whether a connection reads the stream at the moment.
+func (st *Stream) Read() bool {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.w != nil
+}
+
+// Detach ends the attachment of w, if it is still the one.
+func (st *Stream) Detach(w Writer) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.w == w {
+		st.w = nil
+		st.gen++
+	}
+}
+
+// wake starts the writing goroutine unless it runs or has nothing to do.
+// st.mu is held.
+func (st *Stream) wake() {
+	if st.flushing || st.w == nil || (st.sent == st.next && !st.closed && !st.lost) {
+		return
+	}
+	st.flushing = true
+	go st.flush()
+}
+
+// flush writes what waits, then ends.
+func (st *Stream) flush() {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	for st.w != nil {
+		w, gen := st.w, st.gen
+		if st.lost && st.resync != nil {
+			st.catchUp()
+			continue
+		}
+		if st.sent == st.next {
+			if !st.closed {
+				break
+			}
+			st.w = nil
+			st.part(w)
+			continue
+		}
+		seq := st.sent
+		msg := st.events[seq-st.first].msg
+		st.mu.Unlock()
+		err := w.WriteEvent(EventID(st.id, seq), msg)
+		st.mu.Lock()
+		if st.gen != gen { // another connection took over; it has its own place
+			continue
+		}
+		if err != nil {
+			st.w = nil
+			st.gen++
+			st.part(w)
+			continue
+		}
+		if st.sent == seq { // nothing fell out meanwhile
+			st.sent++
+			st.waiting -= len(msg)
+			st.trim()
+		}
+	}
+	st.flushing = false
+}
+
+// catchUp puts what makes the client look again in the place of what it has
+// missed. st.mu is held, but not while the messages are made.
+func (st *Stream) catchUp() {
+	st.lost = false
+	st.mu.Unlock()
+	notes := st.resync()
+	st.mu.Lock()
+	for _, m := range notes {
+		st.add(m)
+	}
+}
+
+// part closes a connection that has left. st.mu is held, but not meanwhile:
+// another connection may attach, which is why flush looks again.
+func (st *Stream) part(w Writer) {
+	st.mu.Unlock()
+	w.Close()
+	st.mu.Lock()
+}
+
+// Prime is the event id that stands before the next event to be written: a
+// client that resumes from it gets everything it was not sent.
+func (st *Stream) Prime() string {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return EventID(st.id, st.sent-1)
+}
+
+// EventID names an event: which stream, and where in it.
+func EventID(stream, seq uint64) string {
+	return strconv.FormatUint(stream, 36) + "-" + strconv.FormatUint(seq, 36)
+}
+
+// ParseEventID reads an event id.
+func ParseEventID(id string) (stream, seq uint64, ok bool) {
+	a, b, found := strings.Cut(id, "-")
+	if !found {
+		return 0, 0, false
+	}
+	stream, err1 := strconv.ParseUint(a, 36, 64)
+	seq, err2 := strconv.ParseUint(b, 36, 64)
+	return stream, seq, err1 == nil && err2 == nil
+}
+
+// Queue is the stream of what is said outside any request.
+func (s *Session) Queue() *Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.queued()
+}
+
+func (s *Session) queued() *Stream {
+	if s.queue == nil {
+		s.queue = newStream(0)
+		if f := s.resync; f != nil {
+			s.queue.resync = func() [][]byte { return f(s) }
+		}
+		s.queue.closed = s.ended
+	}
+	return s.queue
+}
+
+// Tell says something outside any request. It never blocks; see Stream for
+// what happens when nobody reads.
+func (s *Session) Tell(msg []byte) { s.Queue().Send(msg) }
+
+// OnLoss sets what is told to a client that has missed something: messages
+// that make it look again. It is set before anything is said.
+func (s *Session) OnLoss(resync func(*Session) [][]byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.resync = resync
+}
+
+// Open makes a stream for the answer to one request. A session keeps at most
+// 64 of them, and at most 2 MiB of those that have finished; past that the
+// oldest finished ones are forgotten.
+func (s *Session) Open() *Stream {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lively()
+	if l.streams == nil {
+		l.streams = make(map[uint64]*Stream)
+	}
+	l.nextID++
+	st := newStream(l.nextID)
+	st.closed = s.ended
+	l.streams[st.id] = st
+	forgetFinished(l.streams)
+	return st
+}
+
+// forgetFinished forgets finished answers, oldest first, until what is kept
+// is within its limits.
+func forgetFinished(streams map[uint64]*Stream) {
+	var finished []uint64
+	bytes := 0
+	for id, st := range streams {
+		if n, over := st.finished(); over {
+			finished = append(finished, id)
+			bytes += n
+		}
+	}
+	slices.Sort(finished)
+	for _, id := range finished {
+		if len(streams) <= keptAnswers && bytes <= keptBytes {
+			return
+		}
+		n, _ := streams[id].finished()
+		bytes -= n
+		delete(streams, id)
+	}
+}
+
+// finished reports whether the stream is closed and nobody is reading it, and
+// how many bytes it keeps.
+func (st *Stream) finished() (bytes int, ok bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.bytes, st.closed && st.w == nil
+}
+
+// Find finds the stream of an event id and the place in it.
+func (s *Session) Find(eventID string) (st *Stream, after uint64, ok bool) {
+	id, seq, ok := ParseEventID(eventID)
+	if !ok {
+		return nil, 0, false
+	}
+	if id == 0 {
+		return s.Queue(), seq, true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.live == nil || s.live.streams[id] == nil {
+		return nil, 0, false
+	}
+	return s.live.streams[id], seq, true
+}

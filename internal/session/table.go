@@ -1,0 +1,145 @@
+package session
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Why a session ended.
+var (
+	ErrIdle   = errors.New("the session was idle for too long")
+	ErrClosed = errors.New("the client ended the session")
+	ErrStop   = errors.New("the host is stopping")
+)
+
+// Options of a Table.
+type Options struct {
+	IdleTTL time.Duration // 0 means 30 minutes
+	Sweep   time.Duration // 0 means 30 seconds
+	Max     int           // sessions at once; 0 means 100,000
+	// Ended, if set, is told of every session that has ended.
+	Ended func(s *Session, cause error)
+}
+
+// Table holds the sessions that have an id. Safe for concurrent use.
+type Table struct {
+	opts Options
+	mu   sync.RWMutex
+	byID map[string]*Session
+}
+
+// NewTable makes an empty table.
+func NewTable(o Options) *Table {
+	if o.IdleTTL == 0 {
+		o.IdleTTL = 30 * time.Minute
+	}
+	if o.Sweep == 0 {
+		o.Sweep = 30 * time.Second
+	}
+	if o.Max == 0 {
+		o.Max = 100_000
+	}
+	return &Table{opts: o, byID: make(map[string]*Session)}
+}
+
+// Open makes a session under a fresh id, a version 4 UUID from the system's
+// random source. It fails when there are too many.
+func (t *Table) Open(f Facts) (*Session, error) {
+	s := New(f)
+	s.ID = newID()
+	s.facts.Session = s.ID
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.byID) >= t.opts.Max {
+		return nil, fmt.Errorf("too many sessions (%d)", t.opts.Max)
+	}
+	t.byID[s.ID] = s
+	return s, nil
+}
+
+// Get finds a session by its id for the principal that opened it, and notes a
+// sign of life. Another principal's session is not found.
+func (t *Table) Get(id, principal string) (*Session, bool) {
+	t.mu.RLock()
+	s := t.byID[id]
+	t.mu.RUnlock()
+	if s == nil || s.Facts().Principal != principal {
+		return nil, false
+	}
+	s.Touch()
+	return s, true
+}
+
+// End ends a session and reports whether it was there.
+func (t *Table) End(s *Session, cause error) bool {
+	t.mu.Lock()
+	_, there := t.byID[s.ID]
+	delete(t.byID, s.ID)
+	t.mu.Unlock()
+	s.End(cause)
+	if there && t.opts.Ended != nil {
+		t.opts.Ended(s, cause)
+	}
+	return there
+}
+
+// Len is how many sessions there are.
+func (t *Table) Len() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.byID)
+}
+
+// All calls f for every session, without holding the table.
+func (t *Table) All(f func(*Session)) {
+	t.mu.RLock()
+	all := make([]*Session, 0, len(t.byID))
+	for _, s := range t.byID {
+		all = append(all, s)
+	}
+	t.mu.RUnlock()
+	for _, s := range all {
+		f(s)
+	}
+}
+
+// Run ends idle sessions until ctx is done, then ends them all.
+func (t *Table) Run(ctx context.Context) error {
+	tick := time.NewTicker(t.opts.Sweep)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			t.All(func(s *Session) { t.End(s, ErrStop) })
+			return nil
+		case now := <-tick.C:
+			t.sweep(now)
+		}
+	}
+}
+
+// sweep ends the sessions without a sign of life for the idle limit. A
+// session with an open request or stream is alive. There is no rule against
+// sessions that never opened a stream: it would kill active clients that only
+// ever POST.
+func (t *Table) sweep(now time.Time) {
+	limit := now.Add(-t.opts.IdleTTL).UnixNano()
+	t.All(func(s *Session) {
+		if s.busy.Load() == 0 && s.active.Load() < limit {
+			t.End(s, ErrIdle)
+		}
+	})
+}
+
+// newID makes a version 4 UUID.
+func newID() string {
+	var b [16]byte
+	rand.Read(b[:]) // never fails
+	b[6] = b[6]&0x0f | 0x40
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
