@@ -87,6 +87,15 @@ func TestEveryDependencyIsAccountedFor(t *testing.T) {
 	}
 }
 
+func TestNoDependencyIsLeftBehind(t *testing.T) {
+	known := required(t)
+	for m := range licencesSaid(t) {
+		if !slices.Contains(known, m) {
+			t.Errorf("docs/dependencies.md lists %s, which go.mod does not require: take the line out", m)
+		}
+	}
+}
+
 // Written in pieces, so that this file does not hold what it forbids.
 var leaks = []struct {
 	what *regexp.Regexp
