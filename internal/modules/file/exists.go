@@ -1,0 +1,45 @@
+package file
+
+import (
+	"context"
+	"errors"
+
+	"gatehouse/internal/roots"
+	"gatehouse/tool"
+)
+
+type existsIn struct {
+	Path string `json:"path" min:"1"`
+}
+
+type existsOut struct {
+	Exists bool   `json:"exists"`
+	IsDir  bool   `json:"isDir"`
+	Path   string `json:"path"`
+}
+
+func (m *files) existsTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name:        "file_exists",
+		Description: "Says whether a path exists and whether it is a directory.",
+		Help:        "Links are followed inside the workspace. What cannot be looked at counts as missing; a path outside the workspace is refused.",
+		Effects:     tool.Reads,
+	}, m.exists)
+}
+
+func (m *files) exists(_ context.Context, c *tool.Call, in existsIn) (existsOut, error) {
+	out := existsOut{Path: in.Path}
+	p, err := roots.Find(c.Roots, in.Path)
+	if err == nil {
+		info, serr := p.Stat()
+		if serr == nil {
+			out.Exists, out.IsDir = true, info.IsDir()
+			return out, nil
+		}
+		err = serr
+	}
+	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == "outside_root" {
+		return out, err
+	}
+	return out, nil
+}

@@ -1,0 +1,202 @@
+package file
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"testing"
+)
+
+func numbered(n int) string {
+	var s strings.Builder
+	for i := range n {
+		fmt.Fprintf(&s, "line %d\n", i+1)
+	}
+	return s.String()
+}
+
+func TestRead(t *testing.T) {
+	h := newHouse(t)
+	h.put("main.go", "package main\n\nfunc main() {}\n")
+	h.put("ten", numbered(10))
+	h.put("open", "a\nb\nc")
+	h.put("empty", "")
+	h.put("dos", "a\r\nb\r\n")
+	h.put("mixed", "a\r\nb\n")
+	h.put("bom", "\xEF\xBB\xBFa\n")
+	h.put("latin", "na\xefve caf\xe9\n")
+	h.put("holes", strings.Repeat("text ", 2000)+"\x00\n")
+	h.put("wide", strings.Repeat("ä", 400)+"\nnext\n")
+	for _, c := range []struct {
+		args []any
+		want map[string]any
+	}{
+		{[]any{"path", "main.go"}, map[string]any{"content": "package main\n\nfunc main() {}\n", "language": "go", "path": "main.go", "size": 29, "first_line": 1, "total_lines": 3, "next_offset": nil, "truncated": nil, "note": nil}},
+		{[]any{"path", "ten", "offset", 3, "limit", 2}, map[string]any{"content": "line 3\nline 4\n", "first_line": 3, "total_lines": 10, "next_offset": 5, "truncated": nil}},
+		{[]any{"path", "ten", "offset", 10}, map[string]any{"content": "line 10\n", "next_offset": nil, "total_lines": 10}},
+		{[]any{"path", "ten", "offset", 11}, map[string]any{"error": "!invalid_arguments", "message": "invalid_arguments: offset 11 is past the end: the file has 10 lines"}},
+		{[]any{"path", "ten", "offset", -2}, map[string]any{"content": "line 9\nline 10\n", "first_line": 9, "total_lines": 10}},
+		{[]any{"path", "ten", "offset", -4, "limit", 1}, map[string]any{"content": "line 7\n", "next_offset": 8}},
+		{[]any{"path", "ten", "offset", -100, "limit", 1}, map[string]any{"content": "line 1\n", "first_line": 1, "next_offset": 2}},
+		{[]any{"path", "open", "offset", -1}, map[string]any{"content": "c", "first_line": 3, "total_lines": 3}},
+		{[]any{"path", "open", "offset", 3}, map[string]any{"content": "c", "total_lines": 3}},
+		{[]any{"path", "open", "offset", 4}, map[string]any{"message": "invalid_arguments: offset 4 is past the end: the file has 3 lines"}},
+		{[]any{"path", "empty"}, map[string]any{"content": "", "size": 0, "error": nil}},
+		{[]any{"path", "empty", "offset", -3}, map[string]any{"content": "", "error": nil}},
+		{[]any{"path", "empty", "offset", 2}, map[string]any{"message": "invalid_arguments: offset 2 is past the end: the file has 0 lines"}},
+		{[]any{"path", "dos"}, map[string]any{"content": "a\r\nb\r\n", "note": "CRLF line endings", "total_lines": 2}},
+		{[]any{"path", "mixed"}, map[string]any{"content": "a\r\nb\n", "note": "mixed line endings"}},
+		{[]any{"path", "bom"}, map[string]any{"content": "\uFEFFa\n", "note": "begins with a byte order mark"}},
+		{[]any{"path", "latin"}, map[string]any{"content": `na\xefve caf\xe9` + "\n", "note": `2 bytes that are not UTF-8 text are shown as \xNN`}},
+		{[]any{"path", "holes", "from_byte", 9995}, map[string]any{"content": `text \x00` + "\n"}},
+		{[]any{"path", "wide", "max_bytes", 257}, map[string]any{"content": strings.Repeat("ä", 128), "next_byte": 256, "next_offset": 2, "truncated": true, "total_lines": 2}},
+		{[]any{"path", "wide", "from_byte", 257, "max_bytes", 256}, map[string]any{"content": strings.Repeat("ä", 128), "next_byte": 512, "first_line": nil}},
+		{[]any{"path", "wide", "from_byte", 900}, map[string]any{"error": "!invalid_arguments"}},
+		{[]any{"path", "wide", "from_byte", 9, "offset", 2}, map[string]any{"error": "!invalid_arguments"}},
+		{[]any{"path", "ten", "max_bytes", 5}, map[string]any{"error": "!invalid_arguments"}},
+		{[]any{"path", "missing"}, map[string]any{"error": "!not_found"}},
+		{[]any{"path", "."}, map[string]any{"error": "!is_a_directory"}},
+		{[]any{"path", "ten/"}, map[string]any{"error": "!is_a_directory"}},
+	} {
+		t.Run(fmt.Sprint(c.args...), func(t *testing.T) {
+			h.t = t
+			h.want(h.call("file_read", c.args...), c.want)
+		})
+	}
+}
+
+// Following next_offset and next_byte gives the whole file, byte for byte.
+func TestPagesMakeTheFile(t *testing.T) {
+	h := newHouse(t)
+	long := strings.Repeat("0123456789", 120) + "\n"
+	for name, content := range map[string]string{
+		"short": numbered(300), "open": numbered(200) + "no newline", "long": "a\n" + long + "b\n" + long + long + "c",
+		"huge": numbered(20_000), "blank": strings.Repeat("\n", 5000), "runes": strings.Repeat("äöü€😀", 400),
+	} {
+		h.put(name, content)
+		var got strings.Builder
+		args := []any{}
+		for range 3000 {
+			out := h.call("file_read", append([]any{"path", name, "max_bytes", 300}, args...)...)
+			if out["error"] != nil {
+				t.Fatalf("%s after %d bytes: %v", name, got.Len(), out)
+			}
+			got.WriteString(out["content"].(string))
+			if b, ok := out["next_byte"]; ok {
+				args = []any{"from_byte", b}
+			} else if o, ok := out["next_offset"]; ok {
+				args = []any{"offset", o}
+			} else {
+				break
+			}
+		}
+		if got.String() != content {
+			t.Errorf("%s: %d bytes came back of %d", name, got.Len(), len(content))
+		}
+	}
+}
+
+// Pages counted from the end arrive at the end too.
+func TestTailPages(t *testing.T) {
+	h := newHouse(t)
+	content := numbered(400)
+	h.put("f", content)
+	var got strings.Builder
+	offset := any(-150)
+	for range 100 {
+		out := h.call("file_read", "path", "f", "offset", offset, "limit", 40)
+		got.WriteString(out["content"].(string))
+		if offset = out["next_offset"]; offset == nil {
+			break
+		}
+	}
+	if want := content[strings.Index(content, "line 251\n"):]; got.String() != want {
+		t.Errorf("got %d bytes, want %d", got.Len(), len(want))
+	}
+}
+
+func TestReadRefusesBinary(t *testing.T) {
+	h := newHouse(t)
+	h.put("logo.png", "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
+	h.put("wide.txt", "\xFF\xFEa\x00b\x00")
+	h.put("bare", "\x01\x02\x03\x04abcdef")
+	h.put("BMW.txt", "BM is how a bitmap begins, and this text\n")
+	for path, want := range map[string]string{"logo.png": "image/png", "wide.txt": "UTF-16", "bare": "octet-stream"} {
+		out := h.call("file_read", "path", path)
+		if out["error"] != "!binary" || !strings.Contains(out["message"].(string), want) || !strings.Contains(out["message"].(string), "begins") {
+			t.Errorf("%s: %v", path, out)
+		}
+	}
+	h.want(h.call("file_read", "path", "BMW.txt"), map[string]any{"error": nil, "language": "plaintext"})
+}
+
+// What a model has to know is also in the text, for clients that show no
+// structured output.
+func TestReadFooter(t *testing.T) {
+	h := newHouse(t)
+	h.put("f", numbered(10))
+	h.put("g", "x")
+	res, err := h.result("file_read", "path", "f", "limit", 4)
+	if err != nil || len(res.Content) != 1 || res.Content[0].Text != "[lines 1-4 of 10; next offset=5]" {
+		t.Errorf("%+v, %v", res.Content, err)
+	}
+	if res, err = h.result("file_read", "path", "g"); err != nil || len(res.Content) != 0 {
+		t.Errorf("%+v, %v", res.Content, err)
+	}
+}
+
+// Files far larger than memory should ever hold are read in bounded memory.
+func TestReadHugeFiles(t *testing.T) {
+	h := newHouse(t)
+	tail := numbered(1000)
+	const hole = 300 << 20
+	f, err := os.Create(h.at("log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.WriteString(numbered(5000))
+	f.Truncate(hole)
+	f.Seek(hole, 0)
+	f.WriteString("\n" + tail)
+	f.Close()
+	h.put("line", strings.Repeat("x", 50<<20))
+
+	runtime.GC()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	h.want(h.call("file_read", "path", "log", "offset", -3), map[string]any{"content": "line 998\nline 999\nline 1000\n"})
+	h.want(h.call("file_read", "path", "log", "limit", 1), map[string]any{"content": "line 1\n", "next_offset": 2, "total_lines": nil})
+	h.want(h.call("file_read", "path", "log", "offset", 5002, "limit", 1), map[string]any{"content": "line 1\n", "next_offset": 5003})
+	h.want(h.call("file_read", "path", "line"), map[string]any{"content": strings.Repeat("x", 32<<10), "next_byte": 32 << 10, "truncated": true})
+	h.want(h.call("file_read", "path", "line", "offset", -1, "limit", 5), map[string]any{"content": strings.Repeat("x", 32<<10), "next_byte": 32 << 10})
+	h.want(h.call("file_read", "path", "line", "from_byte", 50<<20-2), map[string]any{"content": "xx", "next_byte": nil})
+	runtime.ReadMemStats(&after)
+	if used := after.TotalAlloc - before.TotalAlloc; used > 8<<20 {
+		t.Errorf("six reads took %d bytes of memory", used)
+	}
+}
+
+func FuzzRead(f *testing.F) {
+	f.Add([]byte("a\nb\r\nc"), 1, 1, int64(0), 256)
+	f.Add([]byte("\xEF\xBB\xBF\xff\n"), -1, 0, int64(2), 300)
+	f.Add([]byte(""), -5, 3, int64(0), 256)
+	h := newHouse(f)
+	f.Fuzz(func(t *testing.T, content []byte, offset, limit int, from int64, most int) {
+		h.t = t
+		if os.WriteFile(h.at("f"), content, 0o644) != nil {
+			t.Skip()
+		}
+		args := []any{"path", "f", "offset", offset}
+		if limit > 0 {
+			args = append(args, "limit", limit)
+		}
+		if from > 0 {
+			args = append(args, "from_byte", from)
+		}
+		if most >= 256 && most <= 1<<20 {
+			args = append(args, "max_bytes", most)
+		}
+		h.call("file_read", args...)
+	})
+}

@@ -1,0 +1,125 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"gatehouse/internal/roots"
+	"gatehouse/tool"
+)
+
+type renameIn struct {
+	OldPath string `json:"oldPath" doc:"file or directory to rename or move" min:"1"`
+	NewPath string `json:"newPath" doc:"its whole new path; must not exist" min:"1"`
+}
+
+type renameOut struct {
+	Success bool   `json:"success"`
+	OldPath string `json:"oldPath"`
+	NewPath string `json:"newPath"`
+}
+
+const renameHelp = `Renames or moves a file or directory.
+
+- newPath is the whole new path, not the directory to move into. What exists there is never replaced.
+- The directory to move into must exist; make it with dir_create.
+- A symbolic link itself is moved. Moving to another file system, or between two folders of the workspace, is refused.`
+
+func (m *files) renameTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name:        "file_rename",
+		Description: "Renames or moves a file or directory. It never replaces what exists.",
+		Help:        renameHelp,
+		Effects:     tool.Writes,
+	}, m.rename)
+}
+
+func (m *files) rename(_ context.Context, c *tool.Call, in renameIn) (renameOut, error) {
+	from, err := placeToChange(c, in.OldPath)
+	if err != nil {
+		return renameOut{}, err
+	}
+	to, err := placeToChange(c, in.NewPath)
+	if err != nil {
+		return renameOut{}, err
+	}
+	info, err := from.Lstat()
+	if err != nil {
+		return renameOut{}, err
+	}
+	if to.NamesDir() && !info.IsDir() {
+		return renameOut{}, &tool.Refusal{Code: "exists", Message: in.NewPath + " names a directory", Next: "Give the whole new path, with the file's name."}
+	}
+	if from.Root != to.Root {
+		return renameOut{}, &tool.Refusal{Code: "unsupported", Message: in.OldPath + " and " + in.NewPath + " lie in different folders of the workspace", Next: "Write the content at the new place and delete the old file."}
+	}
+	if err := mustBeLoose(c, from, info, true); err != nil {
+		return renameOut{}, err
+	}
+	defer m.changes.lock(from)()
+	if err := move(from, to, info); err != nil {
+		return renameOut{}, err
+	}
+	return renameOut{true, in.OldPath, in.NewPath}, nil
+}
+
+func placeToChange(c *tool.Call, path string) (roots.Place, error) {
+	p, err := roots.Find(c.Roots, path)
+	if err != nil {
+		return p, err
+	}
+	return p.Followed(false)
+}
+
+// move never replaces anything. A directory cannot: the system refuses to
+// rename one onto a file, os.Root onto a directory. A file gets a second name
+// and loses the first, because a rename would replace silently.
+func move(from, to roots.Place, info fs.FileInfo) error {
+	if there, err := to.Lstat(); err == nil {
+		if !os.SameFile(there, info) || !otherCase(from.Name, to.Name) {
+			return &tool.Refusal{Code: "exists", Message: to.Path + " already exists", Next: "Delete it first if it is not needed, or choose another name."}
+		}
+		return renamed(from, to) // the same file on a file system that ignores case
+	}
+	if info.IsDir() {
+		return renamed(from, to)
+	}
+	err := from.Root.Link(from.Name, to.Name)
+	switch {
+	case err == nil:
+		if err := from.Root.Remove(from.Name); err != nil {
+			to.Root.Remove(to.Name)
+			return from.Refuse(err)
+		}
+		return nil
+	case errors.Is(err, fs.ErrExist), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EXDEV), errors.Is(err, syscall.ENOTDIR):
+		return refuseMove(to, err)
+	}
+	return renamed(from, to) // no second names on this file system, or not for this file
+}
+
+func renamed(from, to roots.Place) error {
+	if err := from.Root.Rename(from.Name, to.Name); err != nil {
+		return refuseMove(to, err)
+	}
+	return nil
+}
+
+func refuseMove(to roots.Place, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &tool.Refusal{Code: "not_found", Message: "the directory of " + to.Path + " does not exist", Next: "Make it with dir_create."}
+	case errors.Is(err, syscall.EINVAL):
+		return tool.Refuse("invalid_arguments", "a directory cannot be moved into itself: %s", to.Path)
+	}
+	return to.Refuse(err)
+}
+
+func otherCase(a, b string) bool {
+	return a != b && filepath.Dir(a) == filepath.Dir(b) && strings.EqualFold(a, b)
+}

@@ -1,0 +1,142 @@
+package file
+
+import (
+	"crypto/rand"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"reflect"
+	"syscall"
+
+	"gatehouse/internal/roots"
+	"gatehouse/tool"
+)
+
+var errStale = errors.New("the file changed meanwhile")
+
+// replace puts data where p is, all of it or nothing. The place must have been
+// followed. was is the file as it was last seen, nil for none: if something
+// else is there by now, errStale is returned and nothing happens. What is left
+// between that look and the rename is too short to close without locks that
+// every program would have to know.
+func replace(p roots.Place, was fs.FileInfo, data []byte) (err error) {
+	dir, base := filepath.Split(p.Name)
+	parent, err := p.Root.OpenRoot(filepath.Clean(dir))
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	temp := ".gatehouse-" + rand.Text() + ".tmp"
+	if err := fill(parent, temp, was, data); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			parent.Remove(temp)
+		}
+	}()
+	if now, err := parent.Lstat(base); !unchanged(was, now, err) {
+		return errStale
+	}
+	if err := parent.Rename(temp, base); err != nil {
+		return err
+	}
+	syncDir(parent)
+	return nil
+}
+
+// fill makes the temporary file: complete, with the mode of the file it will
+// replace, and on disk.
+func fill(parent *os.Root, temp string, was fs.FileInfo, data []byte) (err error) {
+	mode := fs.FileMode(0o644)
+	if was != nil {
+		mode = 0o600 // until it has its owner
+	}
+	f, err := parent.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+		if err != nil {
+			parent.Remove(temp)
+		}
+	}()
+	if was != nil {
+		keepOwner(f, was)
+		if err := f.Chmod(was.Mode().Perm()); err != nil {
+			return err
+		}
+	}
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	return f.Sync()
+}
+
+// keepOwner gives f the owner and group of was where the system has them and
+// we may. The fields are read by name, since their type differs by system.
+func keepOwner(f *os.File, was fs.FileInfo) {
+	uid, gid := owner(was)
+	if uid >= 0 && (uid != os.Geteuid() || gid != os.Getegid()) {
+		if f.Chown(uid, gid) != nil {
+			f.Chown(-1, gid)
+		}
+	}
+}
+
+func owner(info fs.FileInfo) (uid, gid int) {
+	v := reflect.Indirect(reflect.ValueOf(info.Sys()))
+	if v.Kind() != reflect.Struct {
+		return -1, -1
+	}
+	u, g := v.FieldByName("Uid"), v.FieldByName("Gid")
+	if !u.IsValid() || !g.IsValid() || !u.CanUint() || !g.CanUint() {
+		return -1, -1
+	}
+	return int(u.Uint()), int(g.Uint())
+}
+
+// unchanged compares what a change was computed from with what is there.
+func unchanged(was, now fs.FileInfo, err error) bool {
+	if was == nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	return err == nil && os.SameFile(was, now) && was.Size() == now.Size() && was.ModTime().Equal(now.ModTime())
+}
+
+// syncDir makes the rename last through a power cut. Its failure is not the
+// call's: the file is in place, and some systems cannot do it.
+func syncDir(dir *os.Root) {
+	if d, err := dir.Open("."); err == nil {
+		d.Sync()
+		d.Close()
+	}
+}
+
+// mayWrite asks whether the file itself may be written. A rename would not
+// mind, and a file somebody made read-only stays as it is.
+func mayWrite(p roots.Place) error {
+	f, err := p.Open(os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == "denied" {
+		return &tool.Refusal{Code: "denied", Message: p.Path + " is read-only for this server"}
+	}
+	if err == nil {
+		f.Close()
+	}
+	return nil // a running program cannot be opened for writing but can be replaced
+}
+
+func makeParents(p roots.Place) error {
+	dir := filepath.Dir(p.Name)
+	if dir == "." {
+		return nil
+	}
+	if err := p.Root.MkdirAll(dir, 0o755); err != nil {
+		return p.Refuse(err)
+	}
+	return nil
+}

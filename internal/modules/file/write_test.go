@@ -1,0 +1,250 @@
+package file
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"gatehouse/internal/roots"
+)
+
+func TestWrite(t *testing.T) {
+	h := newHouse(t)
+	h.put("f", "old")
+	h.put("d/keep", "x")
+	os.Symlink("f", h.at("link"))
+	os.Symlink(h.at("d"), h.at("absdir"))
+	os.Symlink("new/deep/file", h.at("dangling"))
+	os.Symlink(h.out+"/f", h.at("out"))
+	os.Symlink(h.out, h.at("outdir"))
+	os.Symlink("loop", h.at("loop"))
+	for _, c := range []struct{ path, want, lands string }{
+		{"f", "", "f"}, {"a/b/c", "", "a/b/c"}, {"link", "", "f"}, {"absdir/n", "", "d/n"}, {"dangling", "", "new/deep/file"},
+		{h.other + "/x", "", h.other + "/x"}, {"~/y", "", h.other + "/y"},
+		{"d", "!is_a_directory", ""}, {"d/", "!is_a_directory", ""}, {"new/", "!is_a_directory", ""}, {".", "!is_a_directory", ""},
+		{"f/x", "!not_a_directory", ""}, {"../out/f", "!outside_root", ""}, {h.out + "/f", "!outside_root", ""},
+		{"out", "!outside_root", ""}, {"outdir/f", "!outside_root", ""}, {"outdir/sub/f", "!outside_root", ""}, {"loop", "!unsupported", ""},
+		{"n\x00l", "!invalid_arguments", ""}, {strings.Repeat("n", 300), "!invalid_arguments", ""}, {"", "!invalid_arguments", ""},
+	} {
+		out := h.call("file_write", "path", c.path, "content", "to "+c.path)
+		if e, _ := out["error"].(string); e != c.want {
+			t.Errorf("%.50q: got %v, want %q", c.path, out, c.want)
+		}
+		if c.lands != "" && h.get(c.lands) != "to "+c.path {
+			t.Errorf("%s: %s holds %q", c.path, c.lands, h.get(c.lands))
+		}
+	}
+	if entries, _ := os.ReadDir(h.out); len(entries) > 0 {
+		t.Errorf("written outside: %v", entries)
+	}
+	if info, _ := os.Lstat(h.at("link")); info.Mode()&fs.ModeSymlink == 0 {
+		t.Error("the link was replaced")
+	}
+	h.noTemps()
+}
+
+func TestWriteKeepsModeAndMakesPlainOnes(t *testing.T) {
+	defer syscall.Umask(syscall.Umask(0o022))
+	h := newHouse(t)
+	h.put("script", "old")
+	os.Chmod(h.at("script"), 0o751)
+	h.want(h.call("file_write", "path", "script", "content", "new"), map[string]any{"success": true, "created": nil, "size": 3})
+	h.want(h.call("file_edit", "path", "script", "old_string", "new", "new_string", "newer"), map[string]any{"replacements": 1})
+	h.want(h.call("file_write", "path", "sub/new", "content", ""), map[string]any{"created": true, "size": 0})
+	for path, want := range map[string]fs.FileMode{"script": 0o751, "sub/new": 0o644, "sub": 0o755} {
+		if info, err := os.Stat(h.at(path)); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: got %v, %v, want %v", path, info.Mode(), err, want)
+		}
+	}
+}
+
+func TestWriteKeepsOwner(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only the superuser can own files as somebody else")
+	}
+	h := newHouse(t)
+	os.Chown(h.put("f", "old"), 1234, 1235)
+	h.call("file_write", "path", "f", "content", "new")
+	info, _ := os.Stat(h.at("f"))
+	if uid, gid := owner(info); uid != 1234 || gid != 1235 {
+		t.Errorf("now owned by %d:%d", uid, gid)
+	}
+}
+
+func TestReadOnlyFileStays(t *testing.T) {
+	h := newHouse(t)
+	os.Chmod(h.put("f", "old"), 0o444)
+	if f, err := os.OpenFile(h.at("f"), os.O_WRONLY, 0); err == nil {
+		f.Close()
+		t.Skip("this user may write read-only files")
+	}
+	h.want(h.call("file_write", "path", "f", "content", "new"), map[string]any{"error": "!denied"})
+	h.want(h.call("file_edit", "path", "f", "old_string", "old", "new_string", "new"), map[string]any{"error": "!denied"})
+}
+
+// Pipes, sockets and devices are refused, and nobody waits for them.
+func TestSpecialFiles(t *testing.T) {
+	h := newHouse(t)
+	if err := syscall.Mkfifo(h.at("pipe"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	os.Symlink("pipe", h.at("topipe"))
+	set, err := roots.Unrestricted(roots.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	inside := h.roots
+	for _, c := range []struct {
+		path string
+		open bool
+	}{{"pipe", false}, {"topipe", false}, {"/dev/zero", true}, {"/dev/null", true}, {"/dev/tty", true}, {"/proc/self/environ", true}, {"/proc/kmsg", true}, {"/proc/self/fd/0", true}} {
+		h.use(inside)
+		if c.open {
+			h.use(set)
+		}
+		for _, args := range [][]any{
+			{"file_read"}, {"file_write", "content", "x"}, {"file_edit", "old_string", "a", "new_string", "b"},
+		} {
+			if strings.HasPrefix(c.path, "/proc") && args[0] != "file_read" {
+				continue
+			}
+			out := h.call(args[0].(string), append([]any{"path", c.path}, args[1:]...)...)
+			switch out["error"] {
+			case "!not_a_file", "!denied", "!not_found", "!failed":
+			default:
+				t.Errorf("%v %s: %.200v", args[0], c.path, out)
+			}
+		}
+	}
+}
+
+// While somebody keeps swapping a directory for a link that leads out, what is
+// written lands inside or nowhere.
+func TestWriteRacer(t *testing.T) {
+	h := newHouse(t)
+	os.Mkdir(h.at("d"), 0o755)
+	h.put(h.out+"/f", "outside")
+	os.Symlink(h.out, h.at("evil"))
+	done := make(chan struct{})
+	var swapper sync.WaitGroup
+	swapper.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			os.Rename(h.at("d"), h.at("t"))
+			os.Rename(h.at("evil"), h.at("d"))
+			os.Rename(h.at("d"), h.at("evil"))
+			os.Rename(h.at("t"), h.at("d"))
+		}
+	})
+	for i := range 150 {
+		h.call("file_write", "path", "d/f", "content", fmt.Sprint("inside ", i))
+		h.call("file_edit", "path", "d/f", "old_string", "inside", "new_string", "INSIDE")
+		h.call("file_delete", "path", "d/f")
+		h.call("file_rename", "oldPath", "d/f", "newPath", "d/g")
+	}
+	close(done)
+	swapper.Wait()
+	if h.get(h.out+"/f") != "outside" {
+		t.Errorf("outside now holds %q", h.get(h.out+"/f"))
+	}
+	if entries, _ := os.ReadDir(h.out); len(entries) != 1 {
+		t.Errorf("outside now holds %v", entries)
+	}
+}
+
+// A process killed in the middle of writing leaves the old content or the new.
+func TestKilledWriter(t *testing.T) {
+	if path := os.Getenv("GATEHOUSE_TEST_WRITE"); path != "" {
+		writeForever(t, path)
+		return
+	}
+	dir := t.TempDir()
+	path := filepath.Join(dir, "w", "f")
+	os.MkdirAll(filepath.Dir(path), 0o755)
+	os.WriteFile(path, []byte(versionOf(0)), 0o644)
+	for kill := 20; kill <= 200; kill += 45 {
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledWriter$")
+		cmd.Env = append(os.Environ(), "GATEHOUSE_TEST_WRITE="+path)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		lines := bufio.NewScanner(out)
+		for n := 0; n < kill && lines.Scan(); n++ {
+		}
+		cmd.Process.Kill()
+		cmd.Wait()
+		b, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := string(b); len(c) < 2 || c != strings.Repeat(c[:1], len(c)) || len(c) != len(versionOf(int(c[0]-'a'))) {
+			t.Fatalf("killed after %d writes: %d bytes, not one of the versions", kill, len(b))
+		}
+	}
+}
+
+// versionOf is a content that shows when a part of it is missing.
+func versionOf(n int) string { return strings.Repeat(string(rune('a'+n%26)), 20_000+1000*(n%26)) }
+
+func writeForever(t *testing.T, path string) {
+	h := &house{t: t, dir: filepath.Dir(path)}
+	set, err := roots.Open([]roots.Dir{{Path: h.dir}}, roots.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.use(set)
+	for i := 1; ; i++ {
+		if out := h.call("file_write", "path", "f", "content", versionOf(i)); out["error"] != nil {
+			t.Fatal(out)
+		}
+		fmt.Println(i)
+	}
+}
+
+// What was changed behind our back is not overwritten by what was computed
+// from the old content.
+func TestStale(t *testing.T) {
+	h := newHouse(t)
+	h.put("f", "one")
+	p, err := roots.Find(h.roots, "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, err := p.Lstat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h.put("f", "somebody else's")
+	if err := replace(p, was, []byte("two")); !errors.Is(err, errStale) {
+		t.Errorf("replace: %v", err)
+	}
+	os.Remove(h.at("f"))
+	if err := replace(p, was, []byte("two")); !errors.Is(err, errStale) {
+		t.Errorf("replace of what is gone: %v", err)
+	}
+	h.put("f", "new")
+	if err := replace(p, nil, []byte("two")); !errors.Is(err, errStale) {
+		t.Errorf("replace of what has come: %v", err)
+	}
+	if h.get("f") != "new" {
+		t.Errorf("f holds %q", h.get("f"))
+	}
+	h.noTemps()
+}
