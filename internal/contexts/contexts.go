@@ -33,9 +33,10 @@ type Spec struct {
 type Options struct {
 	Offers func(context.Context, module.Audience) []modules.Offered
 	Policy *permit.Policy
-	Specs  []Spec // the first is the default
-	Page   int    // entries of a list page; 0 means 1,000
-	Tail   Tail   // nil means nothing
+	Specs  []Spec   // the first is the default
+	Always []string // modules that are part of every context
+	Page   int      // entries of a list page; 0 means 1,000
+	Tail   Tail     // nil means nothing
 	Log    *slog.Logger
 }
 
@@ -135,4 +136,30 @@ func (c *Contexts) build(ctx context.Context, who *tool.Caller, cut permit.Cut, 
 	}
 	c.views[k] = v
 	return v, nil
+}
+
+// Defined finds the definition of a tool by the name it has in a caller's
+// view.
+func (c *Contexts) Defined(ctx context.Context, who tool.Caller, name string) (*tool.Def, bool) {
+	v, err := c.View(ctx, &who, c.Cut(who))
+	if err != nil {
+		return nil, false
+	}
+	e := v.Tool(name)
+	if e == nil {
+		return nil, false
+	}
+	return &e.Tool.Def, true
+}
+
+// ToolNames lists the tools of a caller's view.
+func (c *Contexts) ToolNames(ctx context.Context, who tool.Caller) (names []string) {
+	v, err := c.View(ctx, &who, c.Cut(who))
+	if err != nil {
+		return nil
+	}
+	for _, e := range v.Entries(Tools) {
+		names = append(names, e.Listed)
+	}
+	return names
 }

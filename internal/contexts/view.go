@@ -132,7 +132,7 @@ func (c *Contexts) compile(spec *Spec, cut permit.Cut, offers []modules.Offered)
 	for _, o := range offers {
 		v.offers = append(v.offers, o.Generation)
 		v.personal = v.personal || o.Offer.Personal
-		if spec.Modules == nil || slices.Contains(spec.Modules, o.Module) {
+		if spec.Modules == nil || slices.Contains(spec.Modules, o.Module) || slices.Contains(c.opts.Always, o.Module) {
 			b.add(o)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/jobs"
 	"gatehouse/internal/modules"
+	"gatehouse/internal/modules/house"
 	"gatehouse/internal/permit"
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/revision"
@@ -105,6 +106,7 @@ func New(t testing.TB, o Options) *Host {
 	h.Engine = engine
 	h.Modules.Bind(h.Calls.Inner, nil)
 	h.Modules.OnChange(func(module.Audience) { h.Views.Stale(); engine.Changed() })
+	must(h.Modules.Add(t.Context(), "house", house.New(h.Spool, house.Help{Find: h.Views.Defined, Names: h.Views.ToolNames})))
 	for name, make := range o.Modules {
 		must(h.Modules.Add(t.Context(), name, make))
 	}

@@ -26,8 +26,8 @@ import (
 // Options of a Host. Bus and Log are needed.
 type Options struct {
 	Bus    bus.Bus
-	Roots  tool.Roots   // nil means none
-	Node   string       // names this node in handles
+	Roots  tool.Roots // nil means none
+	Node   string     // names this node in handles
 	Log    *slog.Logger
 	Config func(module string, into any) error // nil means no configuration
 }
