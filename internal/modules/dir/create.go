@@ -1,0 +1,45 @@
+package dir
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"gatehouse/internal/roots"
+	"gatehouse/tool"
+)
+
+type createIn struct {
+	Path string `json:"path" doc:"directory to make" min:"1"`
+}
+
+type createOut struct {
+	Success bool   `json:"success"`
+	Path    string `json:"path"`
+}
+
+func (m *dirs) createTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name:        "dir_create",
+		Description: "Makes a directory and its missing parents; one that exists is fine.",
+		Help:        "Makes a directory with mode 0755, and all that is missing on the way to it. If a file is in the way it is refused and nothing is changed there.",
+		Effects:     tool.Writes | tool.Idempotent,
+	}, m.create)
+}
+
+func (m *dirs) create(_ context.Context, c *tool.Call, in createIn) (createOut, error) {
+	p, err := roots.Find(c.Roots, in.Path)
+	if err != nil {
+		return createOut{}, err
+	}
+	if p, err = p.Followed(true); err != nil {
+		return createOut{}, err
+	}
+	if err := p.Root.MkdirAll(p.Name, 0o755); err != nil {
+		if info, serr := p.Stat(); serr == nil && !info.IsDir() || errors.Is(err, fs.ErrExist) {
+			return createOut{}, tool.Refuse("exists", "%s exists and is not a directory", in.Path)
+		}
+		return createOut{}, p.Refuse(err)
+	}
+	return createOut{true, in.Path}, nil
+}

@@ -1,0 +1,29 @@
+// Package dir lists and makes directories inside the roots of a call.
+//
+// A listing is paged by name, so that a directory of a million entries costs
+// one page of memory and each page begins where the last one ended, whatever
+// came and went in between.
+package dir
+
+import (
+	"context"
+
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// dirs is the module. It holds no state.
+type dirs struct{ offer module.Offer }
+
+// New makes the module. It takes no configuration.
+func New(_ context.Context, _ module.Deps) (module.Module, error) {
+	m := &dirs{}
+	m.offer.Tools = []tool.Tool{m.listTool(), m.createTool()}
+	return m, nil
+}
+
+// Offer implements module.Module.
+func (m *dirs) Offer(context.Context, module.Audience) (*module.Offer, error) { return &m.offer, nil }
+
+// Close implements module.Module.
+func (m *dirs) Close(context.Context) error { return nil }

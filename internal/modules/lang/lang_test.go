@@ -1,0 +1,109 @@
+package lang
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"gatehouse/internal/language"
+	"gatehouse/internal/roots"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+func run(t *testing.T, rs tool.Roots, name string, args, out any) string {
+	t.Helper()
+	m, err := New(t.Context(), module.Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	offer, _ := m.Offer(t.Context(), module.Audience{})
+	tl := offer.Tools[slices.IndexFunc(offer.Tools, func(tl tool.Tool) bool { return tl.Name == name })]
+	raw, _ := json.Marshal(args)
+	res, err := tl.Run(t.Context(), &tool.Call{Name: name, Args: raw, Roots: rs, Peer: struct{ tool.Peer }{}})
+	if r, ok := errors.AsType[*tool.Refusal](err); ok {
+		return r.Code
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, _ := json.Marshal(res.Structured)
+	if err := json.Unmarshal(b, out); err != nil {
+		t.Fatal(err)
+	}
+	return ""
+}
+
+func TestDetect(t *testing.T) {
+	dir := t.TempDir()
+	set, err := roots.Open([]roots.Dir{{Path: dir}}, roots.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer set.Close()
+	os.WriteFile(dir+"/vector.h", []byte("#include <vector>\ntemplate <class T> class A {};\n"), 0o644)
+	os.WriteFile(dir+"/run", []byte("#!/usr/bin/env python3\n"), 0o644)
+	os.WriteFile(dir+"/data", []byte("\x00\x01\x02"), 0o644)
+	os.Mkdir(dir+"/d.go", 0o755)
+	os.Symlink(filepath.Dir(dir), dir+"/out")
+	syscall.Mkfifo(dir+"/pipe.rb", 0o644)
+	for path, want := range map[string][2]string{
+		"missing.go": {"go", "name"}, "missing.h": {"c", "guess"}, "vector.h": {"cpp", "content"}, "run": {"python", "content"},
+		"data": {"plaintext", "unknown"}, "d.go": {"go", "name"}, "pipe.rb": {"ruby", "name"}, "sub/Dockerfile": {"dockerfile", "name"}, ".": {"plaintext", "unknown"},
+	} {
+		var out detectOut
+		if code := run(t, set, "lang_detect", detectIn{path}, &out); code != "" || out.Language != want[0] || out.Method != want[1] || out.Path != path {
+			t.Errorf("%s: got %+v %s, want %v", path, out, code, want)
+		}
+	}
+	for _, path := range []string{"../x.go", "/etc/passwd", "out/x.go"} {
+		if code := run(t, set, "lang_detect", detectIn{path}, nil); code != "outside_root" {
+			t.Errorf("%s: got %q", path, code)
+		}
+	}
+}
+
+// The pages together are exactly what can be detected.
+func TestListPages(t *testing.T) {
+	var ids []string
+	cursor := ""
+	for {
+		var out listOut
+		run(t, nil, "lang_list", listIn{Cursor: cursor}, &out)
+		for _, l := range out.Languages {
+			ids = append(ids, l.ID)
+		}
+		if b, _ := json.Marshal(out); len(b) > 32<<10 || out.Total != len(language.All()) {
+			t.Errorf("a page of %d bytes, total %d", len(b), out.Total)
+		}
+		if cursor = out.NextCursor; cursor == "" {
+			break
+		}
+	}
+	var want []string
+	for _, l := range language.All() {
+		want = append(want, l.ID)
+	}
+	if !slices.Equal(ids, want) {
+		t.Errorf("got %d ids, want %d", len(ids), len(want))
+	}
+}
+
+func TestListFilter(t *testing.T) {
+	for filter, want := range map[string]string{".TSX": "typescript xml", "c++": "cpp objective-cpp", "typescript": "typescript", "no such thing": ""} {
+		var out listOut
+		run(t, nil, "lang_list", listIn{Filter: filter}, &out)
+		var ids []string
+		for _, l := range out.Languages {
+			ids = append(ids, l.ID)
+		}
+		if got := strings.Join(ids, " "); got != want || out.Total != len(ids) || out.Languages == nil {
+			t.Errorf("%s: got %q of %d, want %q", filter, got, out.Total, want)
+		}
+	}
+}

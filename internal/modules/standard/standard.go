@@ -1,0 +1,29 @@
+// Package standard is the guest list: it says which modules are in the binary.
+//
+// Adding a module is one folder beside this one and one line here. Nothing
+// registers itself.
+package standard
+
+import (
+	"gatehouse/internal/modules/dir"
+	"gatehouse/internal/modules/file"
+	"gatehouse/internal/modules/lang"
+	"gatehouse/module"
+)
+
+// Guest is a module that is in the binary.
+type Guest struct {
+	Name    string // as in the configuration, on the command line and before _ in its tools' names
+	New     module.New
+	Default bool // in the view that is served when no module is named; never one with the power to run programs
+}
+
+// Guests are the modules, in the order in which they start and are listed. The
+// slice is the caller's.
+func Guests() []Guest {
+	return []Guest{
+		{Name: "file", New: file.New, Default: true},
+		{Name: "dir", New: dir.New, Default: true},
+		{Name: "lang", New: lang.New, Default: true},
+	}
+}

@@ -1,0 +1,58 @@
+package standard
+
+import (
+	"encoding/json"
+	"slices"
+	"testing"
+
+	"gatehouse/internal/schema"
+	"gatehouse/module"
+)
+
+// Every client pays for the listing on every turn. The ten file, directory and
+// language tools have a bar of 12,000 bytes, output schemas included.
+func TestListingStaysSmall(t *testing.T) {
+	type listed struct {
+		Name        string          `json:"name"`
+		Description string          `json:"description"`
+		Input       json.RawMessage `json:"inputSchema"`
+		Output      json.RawMessage `json:"outputSchema"`
+		Annotations map[string]bool `json:"annotations"`
+	}
+	var names []string
+	var all []listed
+	for _, g := range Guests() {
+		m, err := g.New(t.Context(), module.Deps{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		offer, err := m.Offer(t.Context(), module.Audience{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tl := range offer.Tools {
+			in, err := schema.For(tl.In)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out, err := schema.ForOutput(tl.Out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			names = append(names, tl.Name)
+			all = append(all, listed{tl.Name, tl.Description, in, out, map[string]bool{"readOnlyHint": true, "destructiveHint": false, "openWorldHint": false}})
+		}
+	}
+	want := []string{"file_read", "file_write", "file_edit", "file_delete", "file_rename", "file_exists", "dir_list", "dir_create", "lang_detect", "lang_list"}
+	if !slices.Equal(names, want) {
+		t.Errorf("got %v, want %v", names, want)
+	}
+	b, err := json.Marshal(all)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d bytes", len(b))
+	if len(b) > 8000 {
+		t.Errorf("the listing has %d bytes, want at most 8000", len(b))
+	}
+}
