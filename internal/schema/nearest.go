@@ -1,0 +1,109 @@
+package schema
+
+import (
+	"fmt"
+	"strings"
+	"unicode"
+)
+
+// hintUnknown helps with a name that is not among those that exist: the one
+// that was probably meant, or else what there is.
+func hintUnknown(name string, known []string) string {
+	if hint := didYouMean(name, known); hint != "" {
+		return hint
+	}
+	const most = 20
+	switch {
+	case len(known) == 0:
+		return "there are none"
+	case len(known) > most:
+		return fmt.Sprintf("there are %s and %d others", strings.Join(known[:most], ", "), len(known)-most)
+	case len(known) == 1:
+		return "there is only " + known[0]
+	}
+	return "there are " + strings.Join(known, ", ")
+}
+
+func didYouMean(name string, known []string) string {
+	if s, ok := nearest(name, known); ok {
+		return fmt.Sprintf("did you mean %q?", s)
+	}
+	return ""
+}
+
+// nearest finds the name closest to what was written, if one is close: by edit
+// distance, blind to case and to how words are joined.
+func nearest(name string, known []string) (best string, ok bool) {
+	const longest, most = 64, 500 // beyond these nobody is helped and the table grows
+	written := fold(name)
+	if len(name) > longest || written == "" {
+		return "", false
+	}
+	limit := 1 // more than the edits that are forgiven: none in a letter or two
+	if len(written) > 2 {
+		limit += max(1, min(3, len(written)/3))
+	}
+	for _, k := range known[:min(most, len(known))] {
+		if len(k) > longest {
+			continue
+		}
+		if d := distance(written, fold(k)); d < limit {
+			best, limit = k, d
+		}
+	}
+	if best != "" {
+		return best, true
+	}
+	return containing(written, known)
+}
+
+// containing finds the only name that holds what was written or is held by it:
+// file for file_path.
+func containing(written string, known []string) (only string, ok bool) {
+	for _, k := range known {
+		f := fold(k)
+		if min(len(f), len(written)) < 3 || !strings.Contains(f, written) && !strings.Contains(written, f) {
+			continue
+		}
+		if only != "" {
+			return "", false
+		}
+		only = k
+	}
+	return only, only != ""
+}
+
+// fold makes camelCase, snake_case and kebab-case of the same words equal.
+func fold(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '_' || r == '-' || r == ' ' || r == '.' {
+			return -1
+		}
+		return unicode.ToLower(r)
+	}, s)
+}
+
+// distance counts the letters to add, drop, change or swap with a neighbour.
+func distance(a, b string) int {
+	x, y := []rune(a), []rune(b)
+	before, last := make([]int, len(y)+1), make([]int, len(y)+1)
+	for j := range last {
+		last[j] = j
+	}
+	for i := range x {
+		row := make([]int, len(y)+1)
+		row[0] = i + 1
+		for j := range y {
+			change := last[j]
+			if x[i] != y[j] {
+				change++
+			}
+			row[j+1] = min(row[j]+1, last[j+1]+1, change)
+			if i > 0 && j > 0 && x[i] == y[j-1] && x[i-1] == y[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+		before, last = last, row
+	}
+	return last[len(y)]
+}

@@ -1,0 +1,53 @@
+package schema
+
+import (
+	"fmt"
+	"regexp"
+	"regexp/syntax"
+)
+
+// maxPattern is how large the patterns of one schema may be together, in
+// instructions of the matcher. Matching takes time in proportion to them and to
+// the text; a few characters like (some words){1000} make thousands.
+const maxPattern = 10_000
+
+// patternSize estimates the instructions of a regular expression before it is
+// compiled.
+func patternSize(expr string) (int, error) {
+	re, err := syntax.Parse(expr, syntax.Perl)
+	if err != nil {
+		return 0, err
+	}
+	n := instructions(re)
+	if n > maxPattern {
+		return n, fmt.Errorf("a pattern of more than %d steps: repeat less", maxPattern)
+	}
+	return n, nil
+}
+
+func instructions(re *syntax.Regexp) int {
+	n := 1
+	if re.Op == syntax.OpLiteral {
+		n = len(re.Rune)
+	}
+	for _, sub := range re.Sub {
+		n += instructions(sub)
+	}
+	if re.Op == syntax.OpRepeat {
+		n *= max(re.Min+1, re.Max, 1)
+	}
+	return min(n, 1<<30/1001)
+}
+
+// compilePattern compiles a pattern whose size is added to spent.
+func compilePattern(expr string, spent *int) (*regexp.Regexp, int, error) {
+	n, err := patternSize(expr)
+	if *spent += n; err == nil && *spent > maxPattern {
+		err = fmt.Errorf("patterns of more than %d steps together: repeat less", maxPattern)
+	}
+	if err != nil {
+		return nil, n, err
+	}
+	re, err := regexp.Compile(expr)
+	return re, n, err
+}
