@@ -1,0 +1,104 @@
+# Two commands do everything: make run, make test. Each step of make test is
+# a target of its own.
+
+GO       ?= go
+PORT     ?= 3000
+DIR      ?= .
+FUZZTIME ?= 5s
+APT      := $(if $(filter 0,$(shell id -u)),,sudo) apt-get
+
+export CGO_ENABLED ?= 0
+
+.PHONY: help run build test setup format vet staticcheck fix tidy generate race fuzz bench conformance cross clean
+
+help:
+	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
+	@echo "make test          set up what tests need, and run everything"
+	@echo "make build         bin/gatehouse"
+	@echo "make conformance   the official suites and foreign clients, one table"
+	@echo "make clean         remove what was built and installed below this folder"
+	@echo "steps of test:     $(STEPS)"
+
+build:
+	$(GO) build -trimpath -o bin/gatehouse ./cmd/gatehouse
+
+run: build
+	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
+
+# All steps run even when one fails; the last line counts them.
+STEPS = setup format vet staticcheck fix tidy generate race fuzz bench conformance cross
+
+test:
+	@passed=0; failed=0; broken=; \
+	for step in $(STEPS); do \
+		echo "== $$step"; begin=$$(date +%s); \
+		if $(MAKE) --no-print-directory $$step; then passed=$$((passed+1)); word=ok; \
+		else failed=$$((failed+1)); broken="$$broken $$step"; word=FAIL; fi; \
+		echo "== $$step: $$word, $$(($$(date +%s)-begin)) s"; \
+	done; \
+	if [ $$failed -gt 0 ]; then echo "failed:$$broken"; fi; \
+	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ]
+
+# What tests need beyond Go and make: a C compiler for the race detector, npm
+# for the official suites. Both come from the system's package manager; the
+# suites themselves are pinned and installed below .tools.
+setup:
+	@need=; \
+	command -v cc >/dev/null || need="$$need gcc libc6-dev"; \
+	command -v git >/dev/null || need="$$need git"; \
+	command -v npm >/dev/null || need="$$need nodejs npm"; \
+	if [ -n "$$need" ]; then \
+		command -v apt-get >/dev/null || { echo "install with your package manager:$$need"; exit 1; }; \
+		$(APT) update -q && DEBIAN_FRONTEND=noninteractive $(APT) install -y -q --no-install-recommends $$need; \
+	fi
+	$(GO) mod download
+	$(GO) run ./internal/conformance/run install
+
+format:
+	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
+	if [ -n "$$out" ]; then echo "gofmt would change:"; echo "$$out"; exit 1; fi
+
+vet:
+	$(GO) vet ./...
+
+staticcheck:
+	$(GO) tool staticcheck ./...
+
+fix:
+	$(GO) fix -diff ./...
+
+tidy:
+	$(GO) mod tidy -diff
+
+# Generating anew must change nothing, whether or not the tree is committed.
+TREE = git ls-files -z --cached --others --exclude-standard | sort -z | xargs -0 sha256sum 2>/dev/null
+generate:
+	@mkdir -p out; $(TREE) > out/before; \
+	$(GO) generate ./... && $(TREE) > out/after && diff out/before out/after && rm out/before out/after
+
+race:
+	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 15m ./...
+
+fuzz:
+	@mkdir -p out; for dir in $$(git ls-files --cached --others --exclude-standard '*_test.go' | xargs grep -l '^func Fuzz' | xargs -n1 dirname | sort -u); do \
+		for f in $$($(GO) test -list '^Fuzz' ./$$dir | grep '^Fuzz'); do \
+			echo "$$dir $$f"; \
+			$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$dir >out/fuzz 2>&1 || { cat out/fuzz; exit 1; }; \
+		done; \
+	done
+
+bench:
+	$(GO) test -run '^$$' -bench . -benchtime 1x ./... | grep -v 'no test files'
+
+conformance:
+	$(GO) run ./internal/conformance/run
+
+PLATFORMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+cross:
+	@for p in $(PLATFORMS); do \
+		echo $$p; \
+		GOOS=$${p%/*} GOARCH=$${p#*/} CGO_ENABLED=0 $(GO) build -o /dev/null ./cmd/... || exit 1; \
+	done
+
+clean:
+	rm -rf bin out .tools

@@ -1,0 +1,255 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){
+		"gatehouse": func() { os.Exit(run()) },
+		"mcp":       func() { os.Exit(mcp(os.Args[1:], os.Stdout, os.Stderr)) },
+	})
+}
+
+// TestScripts tells what the binary does, one story per file.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir:                 "testdata/script",
+		RequireExplicitExec: true,
+		Setup:               home,
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"serve":     serve,
+			"interrupt": interrupt,
+			"eof":       eof,
+			"exits":     exits,
+			"pure":      pure,
+		},
+	})
+}
+
+// home gives each story folders of its own.
+func home(e *testscript.Env) error {
+	for name, dir := range map[string]string{"HOME": "home", "XDG_RUNTIME_DIR": "run"} {
+		path := filepath.Join(e.WorkDir, dir)
+		if err := os.Mkdir(path, 0o700); err != nil {
+			return err
+		}
+		e.Setenv(name, path)
+	}
+	for _, name := range []string{"XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"} {
+		e.Setenv(name, "")
+	}
+	e.Values[shelfKey{}] = &shelf{}
+	return nil
+}
+
+// patience is how long a story waits for what must happen.
+const patience = 30 * time.Second
+
+// server is a gatehouse that runs beside a story.
+type server struct {
+	cmd   *exec.Cmd
+	stdin io.WriteCloser
+	out   bytes.Buffer // whole only after the end
+	err   record
+	ended chan error
+}
+
+// record is what a process said, as it says it.
+type record struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (r *record) add(line string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.text.WriteString(line + "\n")
+}
+
+func (r *record) String() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.text.String()
+}
+
+// shelf holds the server of one story.
+type shelf struct{ server *server }
+
+type shelfKey struct{}
+
+func on(ts *testscript.TestScript) *shelf { return ts.Value(shelfKey{}).(*shelf) }
+
+// serve starts "gatehouse serve" with its arguments and waits until it listens
+// at as many doors as the first argument says. $HTTP, $TCP and $UNIX then
+// say where.
+func serve(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 {
+		ts.Fatalf("usage: serve N arguments...")
+	}
+	s := &server{ended: make(chan error, 1)}
+	s.cmd = exec.Command(find(ts, "gatehouse"), append([]string{"serve"}, args[1:]...)...)
+	s.cmd.Dir = ts.Getenv("WORK")
+	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "MCP_ADDR", "GATEHOUSE_TRANSPORT", "GATEHOUSE_LOG"} {
+		if v := ts.Getenv(name); v != "" {
+			s.cmd.Env = append(s.cmd.Env, name+"="+v)
+		}
+	}
+	s.cmd.Stdout = &s.out
+	in, err := s.cmd.StdinPipe()
+	ts.Check(err)
+	s.stdin = in
+	stderr, err := s.cmd.StderrPipe()
+	ts.Check(err)
+	ts.Check(s.cmd.Start())
+	ts.Defer(func() { s.cmd.Process.Kill() })
+	addresses := make(chan string, 10)
+	go s.listen(stderr, addresses)
+	for range args[0][0] - '0' {
+		select {
+		case a, open := <-addresses:
+			if !open {
+				ts.Fatalf("gatehouse ended before it listened:\n%s", s.err.String())
+			}
+			remember(ts, a)
+		case <-time.After(patience):
+			ts.Fatalf("gatehouse does not listen:\n%s", s.err.String())
+		}
+	}
+	on(ts).server = s
+}
+
+// listen reads what the server says until it ends.
+func (s *server) listen(stderr io.Reader, addresses chan<- string) {
+	lines := bufio.NewScanner(stderr)
+	for lines.Scan() {
+		s.err.add(lines.Text())
+		if _, a, ok := strings.Cut(lines.Text(), "[gatehouse] Listening on "); ok {
+			addresses <- a
+		}
+	}
+	close(addresses)
+	s.ended <- s.cmd.Wait()
+}
+
+func remember(ts *testscript.TestScript, address string) {
+	switch {
+	case strings.HasPrefix(address, "http://"):
+		ts.Setenv("HTTP", address)
+	case strings.HasPrefix(address, "tcp://"):
+		ts.Setenv("TCP", strings.TrimPrefix(address, "tcp://"))
+	case strings.HasPrefix(address, "unix://"):
+		ts.Setenv("UNIX", strings.TrimPrefix(address, "unix://"))
+	default:
+		ts.Fatalf("unknown address %q", address)
+	}
+}
+
+// interrupt sends the story's server a signal, INT unless it is named, or
+// "EOF", which closes its standard input. It waits for the end and leaves
+// serve.out, serve.err and serve.code.
+func interrupt(ts *testscript.TestScript, neg bool, args []string) {
+	s := on(ts).server
+	if neg || s == nil || len(args) > 1 {
+		ts.Fatalf("usage: interrupt [INT, TERM or EOF], after serve")
+	}
+	how := "INT"
+	if len(args) == 1 {
+		how = args[0]
+	}
+	switch how {
+	case "INT":
+		ts.Check(s.cmd.Process.Signal(os.Interrupt))
+	case "TERM":
+		ts.Check(s.cmd.Process.Signal(syscall.SIGTERM))
+	case "EOF":
+		s.stdin.Close()
+	default:
+		ts.Fatalf("unknown signal %s", how)
+	}
+	select {
+	case <-s.ended:
+	case <-time.After(patience):
+		ts.Fatalf("gatehouse does not end:\n%s", s.err.String())
+	}
+	for name, text := range map[string]string{
+		"serve.out": s.out.String(), "serve.err": s.err.String(), "serve.code": fmt.Sprintln(s.cmd.ProcessState.ExitCode()),
+	} {
+		ts.Check(os.WriteFile(ts.MkAbs(name), []byte(text), 0o600))
+	}
+}
+
+// eof ends the standard input of the story's server.
+func eof(ts *testscript.TestScript, neg bool, args []string) {
+	s := on(ts).server
+	if neg || s == nil || len(args) > 0 {
+		ts.Fatalf("usage: eof, after serve")
+	}
+	ts.Check(s.stdin.Close())
+}
+
+// exits runs a command that must end with the exit code that is named first.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE command...")
+	}
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		exit, ok := errors.AsType[*exec.ExitError](err)
+		if !ok {
+			ts.Fatalf("%v", err)
+		}
+		code = exit.ExitCode()
+	}
+	if want := args[0]; want != strconv.Itoa(code) {
+		ts.Fatalf("%s ended with %d, want %s", args[1], code, want)
+	}
+}
+
+// pure checks that each line of a file, or of stdout, is a JSON-RPC message.
+func pure(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: pure FILE")
+	}
+	n := 0
+	for line := range strings.Lines(ts.ReadFile(args[0])) {
+		var m struct {
+			Version string `json:"jsonrpc"`
+		}
+		if err := json.Unmarshal([]byte(line), &m); err != nil || m.Version != "2.0" {
+			ts.Fatalf("%s holds %q, which is no message", args[0], line)
+		}
+		n++
+	}
+	if n == 0 {
+		ts.Fatalf("%s is empty", args[0])
+	}
+}
+
+// find finds one of our commands where the stories find them.
+func find(ts *testscript.TestScript, name string) string {
+	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
+		path := filepath.Join(dir, name)
+		if _, err := os.Stat(path); err == nil {
+			return path
+		}
+	}
+	ts.Fatalf("no %s in PATH", name)
+	return ""
+}

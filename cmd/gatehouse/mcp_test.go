@@ -1,0 +1,116 @@
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"time"
+)
+
+// mcp is the stories' own client, as plain as curl:
+//
+//	mcp post URL FILE [Header:value...]    posts each line, prints status and body
+//	mcp lines unix PATH FILE               sends each line, prints as many answers
+//	mcp lines tcp HOST:PORT FILE           as it sent requests
+//
+// A session id that the server gives goes with the later posts.
+func mcp(args []string, out, stderr io.Writer) int {
+	var err error
+	switch {
+	case len(args) >= 3 && args[0] == "post":
+		err = post(args[1], args[2], args[3:], out)
+	case len(args) == 4 && args[0] == "lines":
+		err = converse(args[1], args[2], args[3], out)
+	default:
+		err = fmt.Errorf("usage: mcp post URL FILE [header...] | mcp lines NETWORK ADDRESS FILE")
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "mcp:", err)
+		return 1
+	}
+	return 0
+}
+
+// messages are the lines of a file, without the empty ones.
+func messages(file string) ([]string, error) {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	return strings.FieldsFunc(string(b), func(r rune) bool { return r == '\n' }), nil
+}
+
+func post(url, file string, headers []string, out io.Writer) error {
+	all, err := messages(file)
+	if err != nil {
+		return err
+	}
+	client := &http.Client{Timeout: patience}
+	session := ""
+	for _, m := range all {
+		req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(m))
+		if err != nil {
+			return err
+		}
+		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Accept", "application/json, text/event-stream")
+		if session != "" {
+			req.Header.Set("Mcp-Session-Id", session)
+		}
+		for _, h := range headers {
+			name, value, _ := strings.Cut(h, ":")
+			req.Header.Set(name, value)
+		}
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		if id := resp.Header.Get("Mcp-Session-Id"); id != "" {
+			session = id
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "%d %s\n", resp.StatusCode, strings.TrimSpace(string(body)))
+	}
+	return nil
+}
+
+func converse(network, address, file string, out io.Writer) error {
+	all, err := messages(file)
+	if err != nil {
+		return err
+	}
+	conn, err := net.DialTimeout(network, address, patience)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	conn.SetDeadline(time.Now().Add(patience))
+	in := bufio.NewScanner(conn)
+	in.Buffer(nil, 32<<20)
+	for _, m := range all {
+		if _, err := fmt.Fprintln(conn, m); err != nil {
+			return err
+		}
+		var r struct {
+			ID     json.RawMessage `json:"id"`
+			Method string          `json:"method"`
+		}
+		if json.Unmarshal([]byte(m), &r) == nil && r.ID == nil {
+			continue // a notification
+		}
+		if !in.Scan() {
+			return fmt.Errorf("no answer to %s: %v", r.Method, in.Err())
+		}
+		fmt.Fprintln(out, in.Text())
+	}
+	return nil
+}

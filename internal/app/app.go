@@ -1,0 +1,299 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/calls"
+	"gatehouse/internal/config"
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/jobs"
+	"gatehouse/internal/modules"
+	"gatehouse/internal/modules/house"
+	"gatehouse/internal/permit"
+	"gatehouse/internal/protocol"
+	"gatehouse/internal/revision"
+	"gatehouse/internal/roots"
+	"gatehouse/internal/seal"
+	"gatehouse/internal/session"
+	"gatehouse/internal/spool"
+	"gatehouse/module"
+)
+
+// Version is what this host calls itself.
+const Version = "0.1.0"
+
+// Options are what a host is given besides its settings. The zero value is a
+// host without standard input and output.
+type Options struct {
+	Log   *slog.Logger  // nil drops what the host says
+	Info  protocol.Info // how it introduces itself; without a name, as Gatehouse
+	Extra []Guest       // modules that are not in the standard list
+	// Private keeps nothing on disk that outlives the host.
+	Private bool
+
+	In   io.Reader // of the stdio door
+	Out  io.Writer
+	Conn net.Conn // one client more, newline-framed; the host ends with it if no other door is open
+}
+
+// Guest is a module with its name.
+type Guest struct {
+	Name string
+	New  module.New
+}
+
+// SettingError is a setting that cannot be, as opposed to an accident.
+type SettingError struct{ Err error }
+
+func (e *SettingError) Error() string { return e.Err.Error() }
+func (e *SettingError) Unwrap() error { return e.Err }
+
+// App is a host with all its rooms. New makes one.
+type App struct {
+	cfg    config.Config
+	opts   Options
+	log    *slog.Logger
+	rooms  []Part // in the order of starting
+	doors  []Door
+	guests []Guest
+
+	roots  *roots.Set
+	spool  *spool.Spool
+	jobs   *jobs.Jobs
+	ring   *seal.Ring
+	bus    bus.Bus
+	host   *modules.Host
+	views  *contexts.Contexts
+	calls  *calls.Calls
+	table  *session.Table
+	engine *protocol.Engine
+}
+
+// New builds a host: every folder, file and listener is open when it
+// returns, and nothing runs. After an error nothing is left open. A mistake
+// in the settings is a *SettingError.
+func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	a = &App{cfg: cfg, opts: o, log: o.Log}
+	defer func() {
+		if err != nil {
+			a.abandon()
+			a = nil
+		}
+	}()
+	if a.guests, err = choose(cfg.View.Modules, o.Extra); err != nil {
+		return a, &SettingError{err}
+	}
+	if err := checkView(cfg.View, a.guests); err != nil {
+		return a, &SettingError{err}
+	}
+	for _, step := range []func(context.Context) error{a.openRoots, a.openStores, a.build, a.addModules, a.openDoors} {
+		if err := step(ctx); err != nil {
+			return a, err
+		}
+	}
+	return a, nil
+}
+
+// abandon stops what has been built so far.
+func (a *App) abandon() {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	for _, d := range a.doors {
+		d.close()
+	}
+	Run(ctx, a.log, a.cfg.Limits.StopPatience, a.rooms...)
+}
+
+// Run serves until ctx is done, the last door has closed by itself, or a
+// part fails. It returns when everything has stopped.
+func (a *App) Run(ctx context.Context) error {
+	parts := a.rooms
+	if len(a.doors) > 0 {
+		parts = append(parts[:len(parts):len(parts)], a.doorsPart())
+	}
+	return Run(ctx, a.log, a.cfg.Limits.StopPatience, parts...)
+}
+
+func (a *App) room(p Part) { a.rooms = append(a.rooms, p) }
+
+func (a *App) closing(name string, close func(context.Context) error) {
+	a.room(closing(name, a.cfg.Limits.StopPatience, close))
+}
+
+func (a *App) openRoots(context.Context) (err error) {
+	if a.cfg.Roots.Unrestricted {
+		a.roots, err = roots.Unrestricted(roots.Options{})
+	} else {
+		folders := a.cfg.Roots.Folders
+		if len(folders) == 0 {
+			folders = []string{"."}
+		}
+		var dirs []roots.Dir
+		for _, f := range folders {
+			dirs = append(dirs, roots.Dir{Path: f})
+		}
+		a.roots, err = roots.Open(dirs, roots.Options{})
+	}
+	if err != nil {
+		return &SettingError{err}
+	}
+	a.closing("roots", func(context.Context) error { return a.roots.Close() })
+	return nil
+}
+
+// build makes the rooms that hold nothing open, each from the ones before.
+func (a *App) build(context.Context) error {
+	a.bus = bus.New()
+	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, Log: a.log})
+	a.closing("modules", a.host.Close)
+	a.views = contexts.New(contexts.Options{
+		Offers: a.host.Offers,
+		Policy: &permit.Policy{ReadOnly: a.cfg.View.ReadOnly},
+		Specs:  specs(a.cfg.View, a.guests),
+		Always: []string{houseModule},
+		Tail:   func(r revision.Revision, shared bool) string { return a.engine.ListTail(r, shared) },
+		Log:    a.log,
+	})
+	l := a.cfg.Limits
+	a.calls = calls.New(calls.Options{
+		Bus: a.bus, Views: a.views, Spool: a.spool, Log: a.log, Timeout: l.Deadline, Budget: l.Result,
+	})
+	if s := a.cfg.Sessions; !s.Off {
+		a.table = session.NewTable(session.Options{IdleTTL: s.Idle, Sweep: s.Sweep, Max: s.Max})
+	}
+	a.engine = protocol.New(protocol.Options{
+		Calls: a.calls, Views: a.views, Sessions: a.table, Jobs: a.jobs, Seal: a.ring, Bus: a.bus, Log: a.log,
+		Info: introduce(a.opts.Info), Instructions: instructions,
+	})
+	a.host.Bind(a.calls.Inner, nil)
+	a.host.OnChange(func(module.Audience) {
+		a.views.Stale()
+		a.engine.Changed()
+	})
+	a.room(Part{"engine", a.engine.Run})
+	if a.table != nil {
+		a.room(Part{"sessions", a.table.Run})
+	}
+	return nil
+}
+
+// houseModule is the host's own module, part of every view.
+const houseModule = "house"
+
+func (a *App) addModules(ctx context.Context) error {
+	help := house.Help{Find: a.views.Defined, Names: a.views.ToolNames}
+	if err := a.host.Add(ctx, houseModule, house.New(a.spool, help)); err != nil {
+		return err
+	}
+	for _, g := range a.guests {
+		if err := a.host.Add(ctx, g.Name, g.New); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Modules are the names of the modules that are served.
+func (a *App) Modules() (names []string) {
+	for _, g := range a.guests {
+		names = append(names, g.Name)
+	}
+	return names
+}
+
+// Folders are the paths of the folders the tools may touch.
+func (a *App) Folders() (paths []string) {
+	for _, r := range a.roots.List() {
+		paths = append(paths, r.Path)
+	}
+	return paths
+}
+
+// openStores opens what is kept on disk. A host whose folders cannot be
+// written still serves; it says what it will forget.
+func (a *App) openStores(context.Context) (err error) {
+	if err := a.openSpool(); err != nil {
+		return err
+	}
+	a.ring, a.jobs = seal.Ephemeral(), nil
+	if !a.opts.Private {
+		a.ring = a.loadKeys()
+		if a.jobs, err = a.openJobs(); err != nil {
+			a.log.Warn("jobs are kept in memory and end with this host: cannot keep them on disk", "folder", a.cfg.Folders.State, "err", err)
+		}
+	}
+	if a.jobs == nil {
+		if a.jobs, err = jobs.Open("", jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep}); err != nil {
+			return err
+		}
+	}
+	a.room(Part{"jobs", a.runJobs})
+	return nil
+}
+
+func (a *App) loadKeys() *seal.Ring {
+	dir := a.cfg.Folders.Data
+	ring, err := seal.Load(filepath.Join(dir, "keys.json"))
+	if errors.Is(err, os.ErrNotExist) && os.MkdirAll(dir, 0o700) == nil {
+		ring, err = seal.Load(filepath.Join(dir, "keys.json"))
+	}
+	if err != nil {
+		a.log.Warn("questions to people end with this host: cannot keep keys on disk", "folder", dir, "err", err)
+		return seal.Ephemeral()
+	}
+	return ring
+}
+
+func (a *App) openJobs() (*jobs.Jobs, error) {
+	dir := a.cfg.Folders.State
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return jobs.Open(filepath.Join(dir, "jobs.db"), jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep})
+}
+
+func (a *App) runJobs(ctx context.Context) error {
+	err := a.jobs.Run(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Limits.StopPatience)
+	defer cancel()
+	return errors.Join(err, a.jobs.Close(ctx))
+}
+
+// openSpool takes a folder of this host's own, because a spool belongs to one
+// host at a time, and removes it at the end.
+func (a *App) openSpool() error {
+	dir, err := spoolFolder(a.cfg.Folders.Cache)
+	if err != nil {
+		return err
+	}
+	l := a.cfg.Limits
+	a.spool, err = spool.Open(dir, spool.Options{MaxItem: l.SpoolEntry, MaxOwner: l.SpoolTotal, MaxTotal: l.SpoolTotal, Keep: l.SpoolKeep, Log: a.log})
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	a.room(Part{"spool", func(ctx context.Context) error {
+		return errors.Join(a.spool.Run(ctx), a.spool.Close(), os.RemoveAll(dir))
+	}})
+	return nil
+}
+
+// spoolFolder makes a fresh folder below the cache, or below the system's
+// folder for temporary files when there is no cache.
+func spoolFolder(cache string) (string, error) {
+	if cache != "" && os.MkdirAll(cache, 0o700) == nil {
+		if dir, err := os.MkdirTemp(cache, "spool-*"); err == nil {
+			return dir, nil
+		}
+	}
+	return os.MkdirTemp("", "gatehouse-spool-*")
+}

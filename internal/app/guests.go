@@ -1,0 +1,95 @@
+package app
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"gatehouse/internal/config"
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/protocol"
+)
+
+// DefaultContext is the name of the view that holds all modules of a host.
+const DefaultContext = "default"
+
+// instructions are read by every client's model once.
+const instructions = "Relative paths start in the first allowed folder. Long results end with how to get the rest."
+
+// introduce fills in how the host introduces itself.
+func introduce(i protocol.Info) protocol.Info {
+	if i.Name == "" {
+		i.Name, i.Title = "gatehouse", "Gatehouse"
+	}
+	if i.Version == "" {
+		i.Version = Version
+	}
+	return i
+}
+
+// choose picks the modules of a host: those that were named, or the standard
+// ones that are served unasked, and the extra ones in either case.
+func choose(names []string, extra []Guest) ([]Guest, error) {
+	var chosen []Guest
+	all := standard.Guests()
+	for _, name := range names {
+		i := slices.IndexFunc(all, func(g standard.Guest) bool { return g.Name == name })
+		if i < 0 {
+			return nil, fmt.Errorf("there is no module %q; expected some of %s", name, strings.Join(guestNames(all), ", "))
+		}
+		if !slices.ContainsFunc(chosen, func(g Guest) bool { return g.Name == name }) {
+			chosen = append(chosen, Guest{name, all[i].New})
+		}
+	}
+	for _, g := range all {
+		if len(names) == 0 && g.Default {
+			chosen = append(chosen, Guest{g.Name, g.New})
+		}
+	}
+	for _, g := range extra {
+		if slices.ContainsFunc(chosen, func(c Guest) bool { return c.Name == g.Name }) {
+			return nil, fmt.Errorf("there are two modules called %q", g.Name)
+		}
+		chosen = append(chosen, g)
+	}
+	return chosen, nil
+}
+
+func guestNames(all []standard.Guest) (names []string) {
+	for _, g := range all {
+		names = append(names, g.Name)
+	}
+	return names
+}
+
+// specs are the contexts of a host: one with all its modules, and one for
+// each alone. The first is the one callers get who name none.
+func specs(v config.View, guests []Guest) []contexts.Spec {
+	all := []contexts.Spec{{Name: DefaultContext, Tools: v.Tools}}
+	for _, g := range guests {
+		all = append(all, contexts.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools})
+	}
+	if i := slices.IndexFunc(all, func(s contexts.Spec) bool { return s.Name == v.Context }); i > 0 {
+		all[0], all[i] = all[i], all[0]
+	}
+	return all
+}
+
+// checkView says what is wrong with the choice of tools and of a context.
+func checkView(v config.View, guests []Guest) error {
+	for _, p := range v.Tools {
+		if _, err := path.Match(strings.TrimPrefix(p, "!"), ""); err != nil || p == "" || p == "!" {
+			return fmt.Errorf("tools: %q is no pattern; expected a name such as file_read, or file_* for all that begin so", p)
+		}
+	}
+	names := []string{DefaultContext}
+	for _, g := range guests {
+		names = append(names, g.Name)
+	}
+	if v.Context != "" && !slices.Contains(names, v.Context) {
+		return fmt.Errorf("there is no context %q; expected one of %s", v.Context, strings.Join(names, ", "))
+	}
+	return nil
+}

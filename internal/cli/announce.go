@@ -1,0 +1,110 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+
+	"gatehouse/internal/app"
+	"gatehouse/internal/config"
+)
+
+// warn says what the settings expose, before anything is open.
+func warn(stderr io.Writer, cfg config.Config) {
+	if cfg.Doors.HTTP.Open {
+		warnHost(stderr, cfg.Doors.HTTP.Host)
+	}
+	if host, _, err := net.SplitHostPort(cfg.Doors.TCP); err == nil {
+		warnHost(stderr, host)
+	}
+	if cfg.Roots.Unrestricted {
+		fmt.Fprint(stderr, "WARNING: Running unrestricted lets the tools touch every file this user can.\n"+
+			"         Consider naming folders with -d instead.\n")
+	}
+}
+
+func warnHost(stderr io.Writer, host string) {
+	if config.Loopback(host) {
+		return
+	}
+	reach := "to the network of that interface"
+	if a, err := netip.ParseAddr(host); err != nil || a.IsUnspecified() {
+		reach = "to all network interfaces"
+	}
+	fmt.Fprintf(stderr, "WARNING: Binding to %s exposes this server %s.\n"+
+		"         Ensure proper authentication and firewall rules are in place.\n"+
+		"WARNING: Running without TLS on a public interface.\n"+
+		"         Consider a TLS proxy in front of it for encrypted connections.\n", host, reach)
+}
+
+// announce says what is served, from where, and at which doors. For HTTP it
+// adds what to paste into a terminal or a client's configuration.
+func announce(w World, cfg config.Config, host *app.App) {
+	say := func(format string, args ...any) { fmt.Fprintf(w.Err, "[gatehouse] "+format+"\n", args...) }
+	var kinds []string
+	for _, d := range host.Doors() {
+		kinds = append(kinds, d.Kind)
+	}
+	say("%s server (%s)", strings.Join(host.Modules(), ", "), strings.Join(kinds, ", "))
+	if cfg.Roots.Unrestricted {
+		say("Allowed directories: all")
+	} else {
+		say("Allowed directories: %s", strings.Join(host.Folders(), ", "))
+	}
+	if cfg.View.ReadOnly {
+		say("Read-only: tools that change something are left out")
+	}
+	for _, d := range host.Doors() {
+		switch {
+		case d.Kind != app.Stdio:
+			say("Listening on %s", d.Address)
+		case isTerminal(w.In):
+			say("Waiting for a client's messages on standard input; Ctrl-D ends. For people: gatehouse tools")
+		}
+		if d.Kind == app.HTTP {
+			defer snippets(w.Err, d.Address, host.Folders(), cfg.Roots.Unrestricted)
+		}
+	}
+}
+
+// snippets are what a person pastes to use the server that listens at url.
+func snippets(stderr io.Writer, url string, folders []string, unrestricted bool) {
+	url = strings.NewReplacer("://0.0.0.0:", "://127.0.0.1:", "://[::]:", "://[::1]:").Replace(url)
+	command, err := os.Executable()
+	if err != nil {
+		command = "gatehouse"
+	}
+	args := []string{"serve"}
+	for _, f := range folders {
+		args = append(args, "-d", f)
+	}
+	if unrestricted {
+		args = []string{"serve", "--unrestricted"}
+	}
+	type server struct {
+		Type    string   `json:"type,omitempty"`
+		URL     string   `json:"url,omitempty"`
+		Command string   `json:"command,omitempty"`
+		Args    []string `json:"args,omitempty"`
+	}
+	entry := func(s server) string {
+		b, _ := json.Marshal(map[string]map[string]server{"mcpServers": {"gatehouse": s}}) // strings only
+		return string(b)
+	}
+	fmt.Fprintf(stderr, `
+Call a tool:
+  %s call --url %s dir_list path=.
+Or by hand:
+  curl -s %s -H 'Content-Type: application/json' -H 'Accept: application/json' \
+    -d '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}'
+A client that connects by URL:
+  %s
+A client that starts the server itself:
+  %s
+
+`, command, url, url, entry(server{Type: "http", URL: url}), entry(server{Command: command, Args: args}))
+}

@@ -1,0 +1,120 @@
+// Package cli is the command line: arguments in, exit code out.
+//
+// Each command has a file of its own name. Commands start hosts through the
+// app room or speak to running ones through the client folder; they hold no
+// behaviour of the host. Standard output carries what was asked for, all else
+// goes to standard error.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/cli/client"
+)
+
+// Exit codes.
+const (
+	exitOK          = 0
+	exitFailed      = 1 // the tool, or the host, failed
+	exitUsage       = 2 // the command line or a setting is wrong
+	exitConnect     = 3 // nobody to talk to
+	exitInterrupted = 130
+)
+
+// World is what a command touches of the world around it.
+type World struct {
+	In       io.Reader
+	Out, Err io.Writer
+	Getenv   func(string) string
+}
+
+// usageError is a mistake on the command line, as opposed to a failure.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Errorf(format, args...)} }
+
+// errToolFailed ends a command whose tool has already said what went wrong.
+var errToolFailed = errors.New("the tool failed")
+
+// Run runs one command line and returns its exit code. It prints the error.
+func Run(ctx context.Context, args []string, w World) int {
+	root := Root(w)
+	root.SetArgs(args)
+	ran, err := root.ExecuteContextC(ctx)
+	return exitCode(ctx, w.Err, ran, err)
+}
+
+func exitCode(ctx context.Context, stderr io.Writer, ran *cobra.Command, err error) int {
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errToolFailed):
+		return exitFailed
+	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+		fmt.Fprintln(stderr, "gatehouse: interrupted")
+		return exitInterrupted
+	}
+	fmt.Fprintln(stderr, "gatehouse:", strings.ReplaceAll(err.Error(), "\n", "\ngatehouse: "))
+	if _, ok := errors.AsType[*usageError](err); ok {
+		fmt.Fprintf(stderr, "Run \"%s --help\" for how to use it.\n", ran.CommandPath())
+		return exitUsage
+	}
+	if _, ok := errors.AsType[*client.ConnectError](err); ok {
+		return exitConnect
+	}
+	return exitFailed
+}
+
+// Root is the command line as a whole.
+func Root(w World) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "gatehouse",
+		Short: "The house where agents get their tools",
+		Long: `Gatehouse is a host for tools, spoken to by the Model Context Protocol (MCP).
+One program serves a person's folders to any MCP client, over standard input
+and output, HTTP, TCP or a Unix socket.`,
+		Example: `  gatehouse serve -d ~/projects            # stdio, for MCP clients
+  gatehouse serve --http                   # http://127.0.0.1:3000/mcp
+  gatehouse tools                          # what there is
+  gatehouse call file_read path=README.md  # one call, from here`,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		Args:          knownCommand,
+		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	root.SetIn(w.In)
+	root.SetOut(w.Out)
+	root.SetErr(w.Err)
+	root.SetFlagErrorFunc(flagMistake)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(serve(w), call(w), tools(w), version(), doctor(w))
+	return root
+}
+
+// knownCommand refuses the words that are no command, and guesses.
+func knownCommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return nil
+	}
+	if near := c.SuggestionsFor(args[0]); len(near) > 0 {
+		return usagef("unknown command %q; did you mean %s?", args[0], strings.Join(near, " or "))
+	}
+	return usagef("unknown command %q", args[0])
+}
+
+// noArgs is for commands that take flags only.
+func noArgs(c *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usagef("%s takes no arguments, got %q", c.Name(), args[0])
+	}
+	return nil
+}

@@ -1,0 +1,201 @@
+package cli
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/config"
+)
+
+// finding is what one check found. fix is the line that would help.
+type finding struct {
+	grade string // ok, warn or fail
+	what  string
+	fix   string
+}
+
+func ok(format string, args ...any) finding {
+	return finding{grade: "ok", what: fmt.Sprintf(format, args...)}
+}
+
+func (f finding) but(grade, fix string, args ...any) finding {
+	return finding{grade, f.what, fmt.Sprintf(fix, args...)}
+}
+
+func doctor(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:   "doctor",
+		Short: "Check what this machine has and lacks",
+		Long: `Check what this machine has and lacks: settings, folders, the default door,
+limits, and one call through the whole house. Each line is ok, warn or fail;
+what is not ok comes with the line that fixes it. The exit code is 1 when
+something failed.`,
+		Example: "  gatehouse doctor",
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			cfg, err := config.FromEnv(w.Getenv)
+			findings := []finding{checkSettings(err)}
+			findings = append(findings, checkFolders(cfg.Folders)...)
+			findings = append(findings, checkSocket(cfg.Folders), checkHere(), checkPort(cfg.Doors.HTTP), checkDescriptors(),
+				checkCall(c, w), ok("other programs: none is needed"))
+			return report(w, findings)
+		},
+	}
+}
+
+// report prints the findings and fails if one of them is a failure.
+func report(w World, findings []finding) error {
+	failed := 0
+	for _, f := range findings {
+		fmt.Fprintf(w.Out, "%-4s  %s\n", f.grade, f.what)
+		if f.fix != "" {
+			fmt.Fprintf(w.Out, "      fix: %s\n", f.fix)
+		}
+		if f.grade == "fail" {
+			failed++
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d checks failed", failed, len(findings))
+	}
+	return nil
+}
+
+func checkSettings(err error) finding {
+	if err == nil {
+		return ok("settings: the environment is understood")
+	}
+	text := strings.ReplaceAll(err.Error(), "\n", "; ")
+	name, _, _ := strings.Cut(text, ":")
+	return ok("settings: %s", text).but("fail", "unset %s, or correct it", name)
+}
+
+// checkFolders looks whether the host could keep its things where it would.
+func checkFolders(f config.Folders) (all []finding) {
+	for _, one := range []struct{ name, path, lost string }{
+		{"data", f.Data, "keys are made anew at every start"},
+		{"state", f.State, "jobs are forgotten at every start"},
+		{"cache", f.Cache, "long output is kept in the system's temporary folder"},
+		{"runtime", f.Runtime, "the Unix socket needs a path of its own"},
+	} {
+		all = append(all, checkFolder(one.name, one.path, one.lost))
+	}
+	return all
+}
+
+func checkFolder(name, path, lost string) finding {
+	f := ok("%s folder: %s", name, path)
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return f.but("warn", "export GATEHOUSE_%s_DIR=... to a folder of yours (%v); until then %s", strings.ToUpper(name), reason(err), lost)
+	}
+	probe, err := os.CreateTemp(path, ".doctor-*")
+	if err != nil {
+		return f.but("warn", "chmod u+rwx %s (%v); until then %s", path, reason(err), lost)
+	}
+	probe.Close()
+	os.Remove(probe.Name())
+	if info, err := os.Stat(path); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o022 != 0 {
+		return f.but("warn", "chmod go-w %s; others can write there", path)
+	}
+	return f
+}
+
+// reason is an error without the path it repeats.
+func reason(err error) error {
+	if p, isPath := errors.AsType[*os.PathError](err); isPath {
+		return p.Err
+	}
+	return err
+}
+
+// socketLimit is how long the path of a Unix socket may be where it may be
+// least, in bytes.
+const socketLimit = 103
+
+func checkSocket(f config.Folders) finding {
+	path := f.Socket()
+	if len(path) > socketLimit {
+		return ok("unix socket: %s has %d bytes, at most %d work", path, len(path), socketLimit).
+			but("warn", "export GATEHOUSE_RUNTIME_DIR=/tmp/gatehouse-%d", os.Getuid())
+	}
+	return ok("unix socket: %s", path)
+}
+
+// checkHere looks whether the default folder can be served.
+func checkHere() finding {
+	dir, err := os.Getwd()
+	if err != nil {
+		return ok("current folder: %v", err).but("fail", "cd to a folder that exists")
+	}
+	f := ok("current folder: %s", dir)
+	if _, err := os.ReadDir(dir); err != nil {
+		return f.but("fail", "cd to a folder you can read, or name one with -d (%v)", reason(err))
+	}
+	return f
+}
+
+func checkPort(h config.HTTP) finding {
+	addr := net.JoinHostPort(h.Host, strconv.Itoa(h.Port))
+	f := ok("http door: %s is free", addr)
+	l, err := net.Listen("tcp", addr)
+	switch {
+	case err == nil:
+		l.Close()
+		return f
+	case errors.Is(err, syscall.EADDRINUSE):
+		return ok("http door: %s is taken", addr).but("warn", "gatehouse serve --http --port %d", h.Port+1)
+	}
+	return ok("http door: %v", err).but("warn", "gatehouse serve --http --host 127.0.0.1 --port 3000")
+}
+
+// manyFiles is how many open files do for a few thousand clients.
+const manyFiles = 4096
+
+// checkDescriptors reads the limit where the system tells it in a file. The
+// program has raised it as far as it may go.
+func checkDescriptors() finding {
+	f, err := os.Open("/proc/self/limits")
+	if err != nil {
+		return ok("open files: this system does not tell its limit")
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		rest, found := strings.CutPrefix(lines.Text(), "Max open files")
+		if fields := strings.Fields(rest); found && len(fields) > 0 {
+			return gradeDescriptors(fields[0])
+		}
+	}
+	return ok("open files: this system does not tell its limit")
+}
+
+func gradeDescriptors(limit string) finding {
+	n, err := strconv.Atoi(limit)
+	if err != nil || n >= manyFiles {
+		return ok("open files: %s at once", limit)
+	}
+	return ok("open files: only %d at once", n).but("warn", "ulimit -n %d, before the start; each client takes one", manyFiles)
+}
+
+// checkCall builds a whole host and asks it for its tools.
+func checkCall(c *cobra.Command, w World) finding {
+	cl, end, err := new(target).connect(c, w)
+	if err != nil {
+		return ok("a host in this process: %v", err).but("fail", "gatehouse tools -v, which says more")
+	}
+	defer end()
+	all, err := cl.Tools(c.Context())
+	if err != nil || len(all) == 0 {
+		return ok("a host in this process: %d tools, %v", len(all), err).but("fail", "gatehouse tools -v, which says more")
+	}
+	return ok("a host in this process: %d tools answer, protocol %s", len(all), cl.Version())
+}

@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gatehouse/internal/app"
+	"gatehouse/internal/cli/client"
+)
+
+// target is the server a command talks to: a running one, or one of its own
+// inside this process.
+type target struct {
+	host hostFlags
+	url  string
+	unix string
+}
+
+func (t *target) add(set *pflag.FlagSet) {
+	set.StringVar(&t.url, "url", "", "ask the server at this `address` instead of serving from here")
+	set.StringVar(&t.unix, "unix", "", "ask the server at this Unix socket `path` instead")
+	t.host.add(set)
+}
+
+// connect finds the server. end closes everything that was opened.
+func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func(), err error) {
+	o := client.Options{Name: "gatehouse-cli", Version: app.Version, Progress: progress(w.Err)}
+	if t.url == "" && t.unix == "" {
+		return t.within(c.Context(), w, o)
+	}
+	if t.url != "" && t.unix != "" {
+		return nil, nil, usagef("--url and --unix exclude each other")
+	}
+	for _, name := range t.host.names() {
+		if c.Flags().Changed(name) && name != "verbose" {
+			return nil, nil, usagef("--%s is for a server of your own; a running one has its own settings", name)
+		}
+	}
+	if t.url != "" {
+		cl, err = client.DialHTTP(c.Context(), t.url, o)
+	} else {
+		cl, err = client.DialUnix(c.Context(), t.unix, o)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return cl, func() { cl.Close() }, nil
+}
+
+// within builds a host that lives as long as the command, keeps nothing, and
+// is asked through a pipe like any other.
+func (t *target) within(ctx context.Context, w World, o client.Options) (*client.Client, func(), error) {
+	cfg, err := t.host.config(w.Getenv)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !t.host.verbose {
+		cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // a command says its answer, not how it was made
+	}
+	cfg.Doors.Stdio, cfg.Doors.HTTP.Open, cfg.Doors.TCP, cfg.Doors.Unix = false, false, "", ""
+	cfg.Limits.Result = cfg.Limits.Message // whoever reads a terminal can page
+	ours, theirs := net.Pipe()
+	host, err := app.New(ctx, cfg, app.Options{Log: logger(w.Err, cfg), Private: true, Conn: theirs})
+	if err != nil {
+		return nil, nil, asUsage(err)
+	}
+	running, stop := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan error, 1)
+	go func() { done <- host.Run(running) }()
+	end := func() {
+		ours.Close()
+		stop()
+		<-done
+	}
+	cl, err := client.Over(ctx, "this program", ours, o)
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	return cl, end, nil
+}
+
+// progress prints what a tool tells while it works.
+func progress(stderr io.Writer) func(done, total float64, note string) {
+	return func(done, total float64, note string) {
+		s := fmt.Sprintf("[gatehouse] %v", done)
+		if total > 0 {
+			s += fmt.Sprintf(" of %v", total)
+		}
+		if note != "" {
+			s += ": " + printable(note)
+		}
+		fmt.Fprintln(stderr, s)
+	}
+}
+
+// printable takes out of a stranger's text what would steer a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0 {
+			return '?'
+		}
+		return r
+	}, s)
+}
+
+// find picks a tool by its name, or guesses what was meant.
+func find(all []client.Tool, name string) (client.Tool, error) {
+	names := func(yield func(string) bool) {
+		for _, t := range all {
+			if !yield(t.Name) {
+				return
+			}
+		}
+	}
+	for _, t := range all {
+		if t.Name == name {
+			return t, nil
+		}
+	}
+	if near := nearest(name, names); near != "" {
+		return client.Tool{}, usagef("there is no tool %q; did you mean %s?", name, near)
+	}
+	return client.Tool{}, usagef("there is no tool %q; \"gatehouse tools\" lists what there is", name)
+}

@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/cli/client"
+)
+
+func tools(w World) *cobra.Command {
+	var t target
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "tools [TOOL]",
+		Short: "List the tools, or explain one",
+		Long: `List the tools with what each does to the world (reads, writes or destroys),
+or explain one: its arguments, which of them it needs, and an example.`,
+		Example: `  gatehouse tools
+  gatehouse tools file_read
+  gatehouse tools --json
+  gatehouse tools --url http://127.0.0.1:3000/mcp`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("explain one tool at a time, got %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			cl, end, err := t.connect(c, w)
+			if err != nil {
+				return err
+			}
+			defer end()
+			all, err := cl.Tools(c.Context())
+			if err != nil {
+				return broken(err)
+			}
+			if len(args) == 1 {
+				one, err := find(all, args[0])
+				if err != nil {
+					return err
+				}
+				all = []client.Tool{one}
+			}
+			switch {
+			case asJSON:
+				return printEntries(w, all)
+			case len(args) == 1:
+				return describeTool(w.Out, all[0])
+			}
+			return listTools(w.Out, all)
+		},
+	}
+	c.Flags().SortFlags = false
+	c.Flags().BoolVar(&asJSON, "json", false, "print the entries as the protocol lists them")
+	t.add(c.Flags())
+	return c
+}
+
+// printEntries prints the list as it came, as one JSON array.
+func printEntries(w World, all []client.Tool) error {
+	entries := make([]json.RawMessage, len(all))
+	for i, t := range all {
+		entries[i] = t.Raw
+	}
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(entries); err != nil {
+		return err
+	}
+	return printJSON(w.Out, bytes.TrimSpace(b.Bytes()))
+}

@@ -1,0 +1,50 @@
+package cli
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/app"
+	"gatehouse/internal/revision"
+)
+
+func version() *cobra.Command {
+	return &cobra.Command{
+		Use:     "version",
+		Short:   "Say which version this is",
+		Long:    "Say which version this is, what it was built from, and which revisions of the protocol it speaks.",
+		Example: "  gatehouse version",
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			fmt.Fprintf(c.OutOrStdout(), "gatehouse %s (%s)\n", app.Version, strings.Join(built(), ", "))
+			fmt.Fprintf(c.OutOrStdout(), "protocol %s\n", strings.Join(revision.Names(), ", "))
+			return nil
+		},
+	}
+}
+
+// built says from what this program was made, as far as it knows.
+func built() []string {
+	facts := []string{runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return facts
+	}
+	commit, changed := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			commit = s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			changed = " with changes"
+		}
+	}
+	if commit != "" {
+		facts = append([]string{"commit " + commit + changed}, facts...)
+	}
+	return facts
+}
