@@ -82,6 +82,10 @@ type Request struct {
 	Depth    int
 
 	Notes Notes // nil hears nothing
+	// Slow is called, once and from another goroutine, when the call has run
+	// for SlowAfter; nil never.
+	Slow      func()
+	SlowAfter time.Duration
 	// Late is called, once and from another goroutine, when the handler has
 	// ignored its deadline; Do returns only when the handler does, and the
 	// caller drops what it then says. nil waits.
@@ -180,10 +184,8 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 	limit := c.limit(r)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, errDeadline)
 	defer cancel()
-	w := &watch{calls: c, req: r, began: time.Now()}
-	if r.Late != nil {
-		w.timer = time.AfterFunc(limit+c.opts.Grace, w.late)
-	}
+	w := &watch{calls: c, req: r, began: time.Now(), limit: limit}
+	w.arm()
 	out := &output{calls: c, req: r, notes: r.Notes}
 	defer out.close()
 	name := r.Name
@@ -227,40 +229,6 @@ func timedOut(after time.Duration) *tool.Refusal {
 		Message: fmt.Sprintf("no result within %v", after),
 		Next:    "Part of the work may have been done. Ask for less at once.",
 	}
-}
-
-// watch makes sure that a call is answered once: by its handler or, when that
-// ignores its deadline, by the timer.
-type watch struct {
-	calls *Calls
-	req   *Request
-	began time.Time
-	timer *time.Timer
-	state atomic.Int32 // 0 running, 1 done, 2 late
-}
-
-func (w *watch) done() bool {
-	if w.timer != nil {
-		w.timer.Stop()
-	}
-	if w.state.CompareAndSwap(0, 1) {
-		return true
-	}
-	w.calls.overdue.Add(-1)
-	w.calls.opts.Log.Warn("overdue call ended", "call", w.req.ID, "name", w.req.Entry.Listed, "took", time.Since(w.began))
-	return false
-}
-
-func (w *watch) late() {
-	if !w.state.CompareAndSwap(0, 2) {
-		return
-	}
-	c, r := w.calls, w.req
-	c.overdue.Add(1)
-	c.opts.Log.Warn("call ignores its deadline and keeps its slot", "call", r.ID, "name", r.Entry.Listed)
-	res, err := c.settle(r, bus.Outcome{}, timedOut(c.limit(r)), nil)
-	c.record(r, w.began, res, err)
-	r.Late(res, err)
 }
 
 // record tells the ledger what happened.

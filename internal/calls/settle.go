@@ -96,6 +96,23 @@ func (c *Calls) output(r *Request, res *Result) error {
 	return nil
 }
 
+// Settled is the result of something that is no tool: encoded, but held to no
+// schema and cut to no budget.
+func Settled(res tool.Result) (Result, error) {
+	out := Result{Result: res}
+	if res.Structured != nil {
+		full, err := encode(res.Structured)
+		if err != nil {
+			return Result{}, err
+		}
+		out.Full, out.Structured = full, full
+	}
+	return out, nil
+}
+
+// Refused is the result of a refusal.
+func Refused(r *tool.Refusal) Result { return refused(r) }
+
 func encode(v any) (json.RawMessage, error) {
 	if raw, ok := v.(json.RawMessage); ok {
 		return raw, rawjson.Check(raw, 0)

@@ -104,7 +104,7 @@ func New(t testing.TB, o Options) *Host {
 		Promote: o.Promote, AskFor: o.AskFor,
 	})
 	h.Engine = engine
-	h.Modules.Bind(h.Calls.Inner, nil)
+	h.Modules.Bind(h.Calls.Inner, engine.StartJob)
 	h.Modules.OnChange(func(module.Audience) { h.Views.Stale(); engine.Changed() })
 	must(h.Modules.Add(t.Context(), "house", house.New(h.Spool, house.Help{Find: h.Views.Defined, Names: h.Views.ToolNames})))
 	for name, make := range o.Modules {

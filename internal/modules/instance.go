@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
@@ -121,11 +122,27 @@ func (in *instance) serve(ctx context.Context, r *bus.Request, n bus.Notes) (bus
 	if run == nil {
 		return bus.Outcome{}, tool.Refuse("not_found", "%s is no longer offered", r.Name)
 	}
-	rc := newRunning(in.host, r, n)
-	defer rc.end()
+	return in.host.execute(ctx, r, n, run)
+}
+
+// execute runs a handler. A panic harms nobody else: it is logged with an id,
+// and the caller is told that id.
+func (h *Host) execute(ctx context.Context, r *bus.Request, n bus.Notes, run tool.Handler) (out bus.Outcome, err error) {
+	rc := newRunning(h, r, n)
+	defer func() {
+		rc.end()
+		if v := recover(); v != nil {
+			incident := h.NewID("incident")
+			h.opts.Log.ErrorContext(ctx, "handler panicked", "incident", incident, "name", r.Name, "call", r.Call,
+				"panic", v, "stack", string(debug.Stack()))
+			out, err = bus.Outcome{}, &tool.WireError{Code: codeInternal, Message: "internal error, see " + incident + " in the log"}
+		}
+	}()
 	res, err := run(ctx, &rc.call)
 	return rc.outcome(res, err)
 }
+
+const codeInternal = -32603
 
 func (o *offered) handler(r *bus.Request) tool.Handler {
 	name := r.Name

@@ -47,8 +47,13 @@ type Host struct {
 // which is depth calls deep itself.
 type CallFunc func(ctx context.Context, who tool.Caller, depth int, name string, args json.RawMessage) (tool.Result, error)
 
-// JobFunc runs something that outlives the request of a running call.
-type JobFunc func(parent *tool.Call, title string, run tool.Handler) (id string, err error)
+// JobFunc starts something that outlives the request of a running call of
+// this caller. Every round of it is one run.
+type JobFunc func(who tool.Caller, title string, run Round) (id string, err error)
+
+// Round is one run of a job: with what earlier rounds have recorded, and the
+// state they left.
+type Round func(ctx context.Context, recorded map[string]json.RawMessage, state []byte, n bus.Notes) (bus.Outcome, error)
 
 // NewHost makes a host without modules.
 func NewHost(o Options) *Host {
@@ -183,7 +188,7 @@ func (h *Host) deps(in *instance) module.Deps {
 			if h.job == nil {
 				return "", tool.Refuse("unsupported", "this host runs no jobs")
 			}
-			return h.job(parent, title, run)
+			return h.job(parent.Caller, title, h.round(parent, run))
 		},
 		Publish: func(subject string, fact any) {
 			b, err := json.Marshal(fact)
@@ -193,6 +198,20 @@ func (h *Host) deps(in *instance) module.Deps {
 			}
 			h.opts.Bus.Publish(bus.Fact{Subject: subject, At: time.Now(), Data: b})
 		},
+	}
+}
+
+// round makes a job's runs of a handler that is given what its parent call
+// was given.
+func (h *Host) round(parent *tool.Call, run tool.Handler) Round {
+	from := bus.Request{
+		Call: parent.ID, Method: parent.Method, Name: parent.Name, Caller: parent.Caller,
+		Args: slices.Clone(parent.Args), Params: slices.Clone(parent.Params),
+	}
+	return func(ctx context.Context, recorded map[string]json.RawMessage, state []byte, n bus.Notes) (bus.Outcome, error) {
+		req := from
+		req.Recorded, req.State = recorded, state
+		return h.execute(ctx, &req, n, run)
 	}
 }
 

@@ -251,10 +251,11 @@ func (c *conversation) following() *task {
 func (r *request) run(c *conversation) {
 	req := r.roundOf(c)
 	req.Late = func(res calls.Result, err error) {
-		if l, ok := r.sink.(interface{ Late() }); ok {
-			l.Late() // the serving goroutine is still inside the handler
-		}
+		r.early()
 		r.conclude(c, res, err)
+	}
+	if c.method == "tools/call" {
+		req.Slow, req.SlowAfter = c.slow, r.patience()
 	}
 	res, err := r.e.opts.Calls.Do(r.ctx, req)
 	if calls.IsLate(err) {

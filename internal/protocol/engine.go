@@ -37,6 +37,7 @@ type Options struct {
 	Info         Info
 	Instructions string        // "" tells clients nothing
 	Promote      time.Duration // a call this slow becomes a task if the client can follow one; 0 means 20 s
+	Silence      time.Duration // before a client without tasks hears that a call still runs; 0 means 40 s
 	AskFor       time.Duration // how long a person may think; 0 means 10 minutes
 	InFlight     int           // requests of one newline connection at once; 0 means 256
 }
@@ -58,12 +59,16 @@ type Engine struct {
 	watches  watches
 	changes  changes
 	work     sync.WaitGroup // rounds that run on goroutines of ours
+	rounds   rounds
 }
 
 // New makes an engine. Run must be running while it is used.
 func New(o Options) *Engine {
 	if o.Promote == 0 {
 		o.Promote = 20 * time.Second
+	}
+	if o.Silence == 0 {
+		o.Silence = 40 * time.Second
 	}
 	if o.AskFor == 0 {
 		o.AskFor = 10 * time.Minute
@@ -76,6 +81,7 @@ func New(o Options) *Engine {
 	e.introduce()
 	e.watches.init()
 	e.changes.init()
+	e.rounds.init()
 	o.Jobs.SetResume(e.resumeJob)
 	return e
 }

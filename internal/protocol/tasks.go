@@ -64,11 +64,7 @@ func (r *request) asTask(c *conversation) bool {
 	case can && mode == tool.TaskAuto:
 		// On a goroutine of its own, so that the door's is free once the
 		// call has been promoted.
-		r.e.work.Go(func() {
-			t := time.AfterFunc(r.e.opts.Promote, func() { c.promote() })
-			defer t.Stop()
-			r.run(c)
-		})
+		r.e.work.Go(func() { r.run(c) })
 		return true
 	}
 	return false
@@ -141,6 +137,16 @@ func (c *conversation) promote() bool {
 	if r.facts.Can&tool.CanTasks == 0 || c.method != "tools/call" || c.entry.Tool.Task == tool.TaskNever {
 		return false
 	}
+	return c.become(func(t *task) []byte {
+		rec := t.run.Record()
+		return r.created(&rec)
+	})
+}
+
+// become makes a job of a call that runs, and gives the client what answer
+// says. It reports whether the call is a job now.
+func (c *conversation) become(answer func(*task) []byte) bool {
+	r := c.r
 	c.mu.Lock()
 	if c.task != nil || c.closed || r.ended() {
 		defer c.mu.Unlock()
@@ -149,7 +155,7 @@ func (c *conversation) promote() bool {
 	t, err := r.create(c)
 	if err != nil {
 		c.mu.Unlock()
-		r.e.opts.Log.Warn("call is not promoted", "name", c.entry.Listed, "err", err)
+		r.e.opts.Log.Warn("call does not become a job", "name", c.entry.Listed, "err", err)
 		return false
 	}
 	c.task = t
@@ -157,8 +163,7 @@ func (c *conversation) promote() bool {
 	cancel := r.cancel
 	context.AfterFunc(t.run.Context(), func() { cancel(context.Cause(t.run.Context())) })
 	r.keep()
-	rec := t.run.Record()
-	r.result(r.created(&rec))
+	r.result(answer(t))
 	return true
 }
 
@@ -180,6 +185,10 @@ func (t *task) settle(r *request, c *conversation, res calls.Result, err error) 
 
 // resumeJob runs a further round of a job whose answers are complete.
 func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Running) {
+	if round, ok := e.rounds.take(rec.ID); ok {
+		e.runRound(ctx, run, round, rec.Recorded, rec.State)
+		return
+	}
 	var q taskRequest
 	if err := json.Unmarshal(rec.Request, &q); err != nil {
 		run.Fail(&tool.WireError{Code: CodeInternal, Message: "this job is from another release of the host"})

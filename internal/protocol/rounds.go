@@ -1,0 +1,99 @@
+package protocol
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/calls"
+	"gatehouse/internal/jobs"
+	"gatehouse/internal/modules"
+	"gatehouse/internal/revision"
+	"gatehouse/tool"
+)
+
+// rounds are the jobs that handlers have started for themselves. What they
+// run is known to this process only: after a restart such a job fails.
+type rounds struct {
+	mu sync.Mutex
+	by map[string]modules.Round
+}
+
+func (x *rounds) init() { x.by = make(map[string]modules.Round) }
+
+// StartJob runs something that outlives the call which starts it; see
+// module.Deps.Job.
+func (e *Engine) StartJob(who tool.Caller, title string, run modules.Round) (string, error) {
+	req, err := json.Marshal(taskRequest{Caller: who, Revision: revision.Latest.String()})
+	if err != nil {
+		return "", err
+	}
+	job, err := e.opts.Jobs.Create(e.base, jobs.Record{Owner: who.Owner, Title: title, Request: req})
+	if err != nil {
+		return "", err
+	}
+	e.rounds.mu.Lock()
+	e.rounds.by[job.ID()] = run
+	e.rounds.mu.Unlock()
+	e.work.Go(func() { e.runRound(job.Context(), job, run, nil, nil) })
+	return job.ID(), nil
+}
+
+// take finds what a waiting job runs.
+func (x *rounds) take(id string) (modules.Round, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	run, ok := x.by[id]
+	return run, ok
+}
+
+func (x *rounds) forget(id string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.by, id)
+}
+
+// runRound runs one round and writes its outcome into the job.
+func (e *Engine) runRound(ctx context.Context, job *jobs.Running, run modules.Round, recorded map[string]json.RawMessage, state []byte) {
+	out, err := run(ctx, recorded, state, jobNotes{job})
+	if err == nil && out.Result.Input != nil {
+		if err = job.Ask(out.Result.Input.Questions, out.Recorded, out.Result.Input.State); err == nil {
+			return
+		}
+	}
+	e.rounds.forget(job.ID())
+	if err := e.finishRound(job, out.Result, err); err != nil && !errors.Is(err, jobs.ErrSettled) {
+		e.opts.Log.Error("job outcome is lost", "job", job.ID(), "err", err)
+	}
+}
+
+func (e *Engine) finishRound(job *jobs.Running, res tool.Result, err error) error {
+	if w, ok := errors.AsType[*tool.WireError](err); ok {
+		return job.Fail(w)
+	}
+	settled := calls.Result{}
+	if err != nil {
+		ref, ok := errors.AsType[*tool.Refusal](err)
+		if !ok {
+			ref = &tool.Refusal{Message: err.Error()}
+		}
+		settled = calls.Refused(ref)
+	} else if settled, err = calls.Settled(res); err != nil {
+		return job.Fail(&tool.WireError{Code: CodeInternal, Message: "output: " + err.Error()})
+	}
+	r := &request{e: e, rev: revision.Latest}
+	return job.Finish(r.render(&conversation{r: r, method: "tools/call"}, &settled))
+}
+
+// jobNotes lets a job's handler tell how far it is.
+type jobNotes struct{ run *jobs.Running }
+
+func (n jobNotes) Progress(done, total float64, note string) { n.run.Progress(done, total, note) }
+func (n jobNotes) Log(slog.Level, json.RawMessage)           {}
+func (n jobNotes) Output([]byte)                             {}
+func (n jobNotes) Detach()                                   {}
+
+var _ bus.Notes = jobNotes{}

@@ -1,0 +1,73 @@
+package protocol
+
+import (
+	"encoding/json"
+	"time"
+
+	"gatehouse/internal/calls"
+	"gatehouse/tool"
+)
+
+// JobWait is the tool with which a client that knows no tasks waits for a
+// call that has become a job.
+const JobWait = "job_wait"
+
+// A client gives up on a call that says nothing for a minute, some of them
+// whatever their own settings say. So before that it gets a task if it can
+// follow one, else a sign of life if it gave a progress token, else a handle
+// that it can wait for.
+
+// patience is how long a call may stay silent.
+func (r *request) patience() time.Duration {
+	if r.facts.Can&tool.CanTasks != 0 {
+		return r.e.opts.Promote
+	}
+	return r.e.opts.Silence
+}
+
+// slow is called when the call has been silent for that long.
+func (c *conversation) slow() {
+	switch {
+	case c.promote():
+	case c.r.note.token != nil:
+		c.beat(1)
+	default:
+		c.handOver()
+	}
+}
+
+// beat tells that the call is alive, until it ends. Its numbers are so small
+// that the first real progress passes them.
+func (c *conversation) beat(n int) {
+	if c.r.ended() || c.following() != nil {
+		return
+	}
+	c.r.progress(float64(n)/1e6, 0, "still working")
+	time.AfterFunc(c.r.e.opts.Silence/2, func() { c.beat(n + 1) })
+}
+
+// handOver answers with the handle of a job, where the view has the tool to
+// wait for it.
+func (c *conversation) handOver() {
+	r := c.r
+	if c.entry.Tool.Task == tool.TaskNever || r.view == nil || r.view.Tool(JobWait) == nil {
+		return
+	}
+	c.become(func(t *task) []byte {
+		r.early()
+		text := "still working, as job " + t.run.ID() + "\nCall " + JobWait + ` with {"id":"` + t.run.ID() + `"} for the result.`
+		id, _ := json.Marshal(t.run.ID())
+		return r.render(c, &calls.Result{Result: tool.Result{
+			Content: []tool.Content{tool.Text(text)},
+			Meta:    map[string]json.RawMessage{"gatehouse/job": id},
+		}})
+	})
+}
+
+// early warns the sink that the answer comes while the goroutine that serves
+// the request is still inside the handler.
+func (r *request) early() {
+	if l, ok := r.sink.(interface{ Late() }); ok {
+		l.Late()
+	}
+}
