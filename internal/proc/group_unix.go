@@ -1,0 +1,50 @@
+//go:build unix
+
+package proc
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+func (g *group) prepare(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	dieWithHost(cmd.SysProcAttr)
+}
+
+func (g *group) begin(cmd *exec.Cmd) error {
+	g.cmd = cmd
+	return nil
+}
+
+// ask requests the end. A group that is suspended must go on to hear it.
+func (g *group) ask() {
+	syscall.Kill(-g.cmd.Process.Pid, syscall.SIGTERM)
+	syscall.Kill(-g.cmd.Process.Pid, syscall.SIGCONT)
+}
+
+func (g *group) kill() { syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL) }
+
+// close waits a moment for what was killed to be gone, so that whoever waited
+// finds nothing of it at work. Zombies that nobody takes away do not hold it up
+// for long, and asking with signal 0 harms nobody who has the number by now.
+func (g *group) close() {
+	for range 100 {
+		if syscall.Kill(-g.cmd.Process.Pid, 0) == syscall.ESRCH {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func signalOf(ps *os.ProcessState) string {
+	if ws, ok := ps.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
+		return ws.Signal().String()
+	}
+	return ""
+}
+
+func isPipeGone(err error) bool { return errors.Is(err, syscall.ECONNRESET) }

@@ -1,0 +1,151 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// pipes carry what is not a file to and from the child. exec.Cmd could do
+// that, but then nobody could tell the child's end from its output's.
+type pipes struct {
+	theirs []*os.File // the child's ends; closed here once it has them
+	ours   []*os.File
+	copies []func()
+
+	out  sync.WaitGroup // copies of output
+	over chan struct{}  // closed when those have ended
+
+	mu  sync.Mutex
+	err error
+}
+
+// open gives the command its three files.
+func (p *pipes) open(cmd *exec.Cmd, spec Spec) (err error) {
+	p.over = make(chan struct{})
+	defer func() {
+		if err != nil {
+			p.started(false)
+		}
+	}()
+	if cmd.Stdin, err = p.input(spec.Stdin); err != nil {
+		return err
+	}
+	if cmd.Stdout, err = p.output(spec.Stdout); err != nil {
+		return err
+	}
+	if same(spec.Stdout, spec.Stderr) {
+		cmd.Stderr = cmd.Stdout
+		return nil
+	}
+	cmd.Stderr, err = p.output(spec.Stderr)
+	return err
+}
+
+// same compares writers of any type, also those that cannot be compared.
+func same(a, b io.Writer) (equal bool) {
+	defer func() { recover() }()
+	return a != nil && a == b
+}
+
+func (p *pipes) input(from io.Reader) (io.Reader, error) {
+	if f, ok := from.(*os.File); ok || from == nil {
+		if f == nil {
+			return nil, nil
+		}
+		return f, nil
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	p.theirs, p.ours = append(p.theirs, r), append(p.ours, w)
+	p.copies = append(p.copies, func() {
+		_, err := io.Copy(w, from)
+		w.Close()
+		// The child may end, or close its input, before all is read.
+		if err != nil && !errors.Is(err, syscall.EPIPE) && !errors.Is(err, os.ErrClosed) && !isPipeGone(err) {
+			p.fail(fmt.Errorf("input: %w", err))
+		}
+	})
+	return r, nil
+}
+
+func (p *pipes) output(to io.Writer) (io.Writer, error) {
+	if f, ok := to.(*os.File); ok || to == nil {
+		if f == nil {
+			return nil, nil
+		}
+		return f, nil
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	p.theirs, p.ours = append(p.theirs, w), append(p.ours, r)
+	p.out.Add(1)
+	p.copies = append(p.copies, func() {
+		defer p.out.Done()
+		_, err := io.Copy(to, r)
+		r.Close() // a child that prints on learns that nobody reads
+		if err != nil && !errors.Is(err, os.ErrClosed) {
+			p.fail(fmt.Errorf("output: %w", err))
+		}
+	})
+	return w, nil
+}
+
+// started closes the child's ends, and begins to copy if there is a child.
+func (p *pipes) started(ok bool) {
+	for _, f := range p.theirs {
+		f.Close()
+	}
+	p.theirs = nil
+	if !ok {
+		p.close()
+		return
+	}
+	for _, c := range p.copies {
+		go c()
+	}
+	go func() {
+		p.out.Wait()
+		close(p.over)
+	}()
+}
+
+// wait tells whether all output arrived within d.
+func (p *pipes) wait(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-p.over:
+		return true
+	case <-t.C:
+		return false
+	}
+}
+
+// close ends the copies, but for one that a Reader or Writer holds up.
+func (p *pipes) close() {
+	for _, f := range p.ours {
+		f.Close()
+	}
+}
+
+func (p *pipes) fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.err = errors.Join(p.err, err)
+}
+
+func (p *pipes) failure() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.err
+}

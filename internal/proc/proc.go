@@ -1,0 +1,236 @@
+// Package proc starts every child process, and makes sure it and what it
+// started end.
+//
+// A child leads its own group: a process group on Unix, a job object on
+// Windows. When it ends, is stopped, or the context it was started with ends,
+// the whole group is ended with it. On Linux the child also dies with the host.
+// A process that leaves the group on purpose (setsid) is not caught here; it
+// cannot hold up Wait.
+//
+// Each child occupies one operating system thread from Start until it has
+// ended. On Linux that is needed, not only convenient: the kernel ties "die
+// with your parent" to the thread that started the child, so that thread must
+// not end before.
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"time"
+)
+
+const (
+	defaultGrace = 5 * time.Second
+	lastWords    = 250 * time.Millisecond // for what the child started, to finish its output
+	pipeWait     = time.Second            // for output that is still on its way when the group is gone
+	killWait     = 10 * time.Second       // for the kernel to end what was killed
+)
+
+// ErrStopped is State.Stopped after Stop.
+var ErrStopped = errors.New("it was stopped")
+
+// Spec is what to start. Only Path is needed.
+type Spec struct {
+	Path string   // a file, or a name that is looked up in the host's PATH
+	Args []string // without the program's name
+	Dir  string   // "" means the host's
+	Env  []string // the whole environment; nil means BaseEnv()
+
+	// Stdin nil means nothing to read. A Reader that is not an *os.File is
+	// read until the child has ended and then one Read longer, so it should
+	// not block for ever.
+	Stdin io.Reader
+	// Stdout and Stderr nil mean thrown away. The same Writer for both keeps
+	// their order and is never used concurrently. A Writer that blocks holds
+	// up the child, not the end.
+	Stdout, Stderr io.Writer
+
+	Grace time.Duration // from the request to end until it is killed; 0 means 5 s
+}
+
+// State is how a child ended.
+type State struct {
+	Code    int           // exit code; -1 when a signal ended it
+	Signal  string        // that signal, in words
+	Took    time.Duration // from Start to the end
+	CPU     time.Duration // user and system time of the child and what it waited for
+	Stopped error         // why we ended it; nil when it ended by itself
+	Cut     bool          // something outside the group still held the output, so the rest of it is lost
+}
+
+// Process is a child that was started. Safe for concurrent use.
+type Process struct {
+	cmd    *exec.Cmd
+	pipes  pipes
+	group  group
+	grace  time.Duration
+	began  time.Time
+	exited chan struct{} // the child has ended; its group may go on
+	done   chan struct{} // all is over: state and err are set
+
+	state State
+	err   error
+
+	mu      sync.Mutex
+	reaped  bool  // the group's number may belong to others
+	stopped error // why we ended it
+}
+
+// Start starts a child, which is ended when ctx ends. Whoever starts it calls
+// Wait or Stop.
+func Start(ctx context.Context, spec Spec) (*Process, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	p := &Process{grace: spec.Grace, exited: make(chan struct{}), done: make(chan struct{})}
+	if p.grace <= 0 {
+		p.grace = defaultGrace
+	}
+	p.cmd = exec.Command(spec.Path, spec.Args...)
+	p.cmd.Dir, p.cmd.Env = spec.Dir, spec.Env
+	if spec.Env == nil {
+		p.cmd.Env = BaseEnv()
+	}
+	started := make(chan error)
+	go p.own(ctx, spec, started)
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.Path, explain(err, spec.Dir))
+	}
+	return p, nil
+}
+
+// explain tells a folder that is missing from a program that is.
+func explain(err error, dir string) error {
+	if dir != "" {
+		if info, e := os.Stat(dir); e != nil {
+			return fmt.Errorf("working directory: %w", e)
+		} else if !info.IsDir() {
+			return fmt.Errorf("working directory: %s is not a directory", dir)
+		}
+	}
+	return err
+}
+
+// Pid is the number of the child, and on Unix of its group.
+func (p *Process) Pid() int { return p.cmd.Process.Pid }
+
+// Done is closed when the child, its group and its output have ended.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Wait waits for the end of the child, its group and its output, and tells how
+// the child ended. A child that fails is no error; the error is that it could
+// not be waited for or that a Writer did not take its output. It may be called
+// more than once.
+func (p *Process) Wait() (State, error) {
+	<-p.done
+	return p.state, p.err
+}
+
+// Stop asks the group to end, and kills it when the grace is over or ctx ends.
+// It returns when all is over, or with an error when even that did not help.
+func (p *Process) Stop(ctx context.Context) error {
+	p.end(ErrStopped, ctx.Done())
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(killWait):
+		return fmt.Errorf("process %d was killed and is still there", p.Pid())
+	}
+}
+
+// end asks, waits and kills, until the child has ended. The rest of its group
+// is own's.
+func (p *Process) end(why error, hurry <-chan struct{}) {
+	if p.first(why) {
+		p.signal(p.group.ask)
+	}
+	grace := time.NewTimer(p.grace)
+	defer grace.Stop()
+	select {
+	case <-p.exited:
+		return
+	case <-grace.C:
+	case <-hurry:
+	}
+	p.signal(p.group.kill)
+}
+
+func (p *Process) first(why error) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.exited:
+		return false
+	default:
+	}
+	if p.stopped != nil {
+		return false
+	}
+	p.stopped = why
+	return true
+}
+
+// signal reaches the group as long as its number is surely its own.
+func (p *Process) signal(f func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.reaped {
+		f()
+	}
+}
+
+// own is the child's life. It stays on one thread.
+func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := p.start(spec); err != nil {
+		started <- err
+		return
+	}
+	started <- nil
+	forget := context.AfterFunc(ctx, func() { p.end(context.Cause(ctx), nil) })
+	defer forget()
+
+	p.group.await()
+	took := time.Since(p.began)
+	close(p.exited)
+	p.pipes.wait(lastWords)
+	p.signal(p.group.kill)
+	p.mu.Lock()
+	err := p.group.reap()
+	p.reaped = true
+	stopped := p.stopped
+	p.mu.Unlock()
+	cut := !p.pipes.wait(pipeWait)
+	p.pipes.close()
+	p.group.close()
+
+	if ps := p.cmd.ProcessState; ps != nil {
+		p.state = State{Code: ps.ExitCode(), Signal: signalOf(ps), Took: took, CPU: ps.UserTime() + ps.SystemTime(), Stopped: stopped, Cut: cut}
+	}
+	if _, failed := errors.AsType[*exec.ExitError](err); failed {
+		err = nil
+	}
+	p.err = errors.Join(err, p.pipes.failure())
+	close(p.done)
+}
+
+func (p *Process) start(spec Spec) error {
+	if err := p.pipes.open(p.cmd, spec); err != nil {
+		return err
+	}
+	p.group.prepare(p.cmd)
+	p.began = time.Now()
+	err := p.cmd.Start()
+	p.pipes.started(err == nil)
+	if err != nil {
+		return err
+	}
+	return p.group.begin(p.cmd)
+}

@@ -1,0 +1,144 @@
+package proc
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// alive tells whether a process is there and no zombie: who takes orphans away
+// is not for us to say.
+func alive(pid int) bool {
+	state, _, ok := stat(strconv.Itoa(pid))
+	return ok && state != "Z" && state != "X"
+}
+
+// members are the processes of a group that are no zombies.
+func members(group int) (pids []string) {
+	list, _ := os.ReadDir("/proc")
+	for _, e := range list {
+		if state, g, ok := stat(e.Name()); ok && g == group && state != "Z" && state != "X" {
+			pids = append(pids, e.Name())
+		}
+	}
+	return pids
+}
+
+func stat(pid string) (state string, group int, ok bool) {
+	b, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return "", 0, false
+	}
+	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // the name may hold anything
+	if len(f) < 3 {
+		return "", 0, false
+	}
+	group, err = strconv.Atoi(f[2])
+	return f[0], group, err == nil
+}
+
+func openFiles(t *testing.T) int {
+	t.Helper()
+	list, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(list)
+}
+
+func TestWhoLeavesTheGroupCannotHoldUpWait(t *testing.T) {
+	out := newLineWriter()
+	spec := shell("setsid sh -c 'echo $$; exec sleep 1000' & sleep 0.2; exit 0")
+	spec.Stdout = out
+	p := start(t, t.Context(), spec)
+	pid := out.pid(t)
+	defer syscall.Kill(pid, syscall.SIGKILL)
+	if s := wait(t, p); !s.Cut || s.Code != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// The kernel kills a child with "die with your parent" when the thread that
+// started it ends. A caller's thread may end at any time.
+func TestAChildOutlivesItsCallersThread(t *testing.T) {
+	out := newLineWriter()
+	reader, writer, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer writer.Close()
+	threads := make(chan int, 1)
+	started := make(chan *Process, 1)
+	go func() {
+		runtime.LockOSThread() // and never unlocks: the thread ends with us
+		threads <- syscall.Gettid()
+		p, err := Start(t.Context(), Spec{Path: "cat", Stdin: reader, Stdout: out})
+		if err != nil {
+			t.Error(err)
+		}
+		started <- p
+	}()
+	p := <-started
+	reader.Close()
+	if p == nil {
+		return
+	}
+	tid := <-threads
+	if tid != os.Getpid() { // the first thread is parked instead
+		eventually(t, "the thread is gone", func() bool {
+			_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", tid))
+			return err != nil
+		})
+	}
+	fmt.Fprintln(writer, "still here")
+	select {
+	case got := <-out.lines:
+		if got != "still here" {
+			t.Errorf("got %q", got)
+		}
+	case <-p.Done():
+		s, _ := p.Wait()
+		t.Errorf("it died: %+v", s)
+	}
+}
+
+const hostEnv = "PROC_TEST_HOST"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(hostEnv) == "" {
+		os.Exit(m.Run())
+	}
+	p, err := Start(context.Background(), Spec{Path: "sleep", Args: []string{"1000"}})
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(p.Pid())
+	time.Sleep(time.Hour)
+}
+
+func TestAChildDiesWithItsHost(t *testing.T) {
+	out := newLineWriter()
+	host := exec.Command(os.Args[0])
+	host.Env = append(os.Environ(), hostEnv+"=1")
+	host.Stdout = out
+	if err := host.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer host.Wait()
+	defer host.Process.Kill()
+	child := out.pid(t)
+	if !alive(child) {
+		t.Fatal("the child did not start")
+	}
+	host.Process.Kill()
+	eventually(t, "the child died with its host", func() bool { return !alive(child) })
+}
