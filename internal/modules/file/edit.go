@@ -91,10 +91,8 @@ func editAt(p roots.Place, in editIn) (editOut, error) {
 	if err := mayWrite(p); err != nil {
 		return editOut{}, err
 	}
-	if err := replace(p, was, found.apply()); errors.Is(err, errStale) {
-		return editOut{}, stale(p)
-	} else if err != nil {
-		return editOut{}, p.Refuse(err)
+	if err := save(p, was, found.apply()); err != nil {
+		return editOut{}, err
 	}
 	return editOut{in.Path, true, len(found.spans), lineOf(content, found.spans[0].from)}, nil
 }
@@ -104,6 +102,8 @@ func (f *match) settle(path string, in editIn) error {
 	switch {
 	case len(f.spans) == 0:
 		return &tool.Refusal{Code: "not_found", Message: "old_string is not in " + path + nearest(f.content, in.OldString), Next: "Read that part of the file and copy the text exactly."}
+	case len(f.spans) > matchesMost:
+		return tool.Refuse("too_large", "old_string occurs more than %s times in %s", commas(matchesMost), path)
 	case len(f.spans) > 1 && !in.ReplaceAll:
 		return &tool.Refusal{
 			Code:    "ambiguous",

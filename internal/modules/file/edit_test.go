@@ -111,6 +111,8 @@ func TestEditLimits(t *testing.T) {
 	h := newHouse(t)
 	h.put("big", strings.Repeat("0123456789abcde\n", (editMost>>4)+1))
 	h.want(h.call("file_edit", "path", "big", "old_string", "a", "new_string", "b"), map[string]any{"error": "!too_large"})
+	h.put("many", strings.Repeat("a", matchesMost+1))
+	h.want(h.call("file_edit", "path", "many", "old_string", "a", "new_string", "b", "replace_all", true), map[string]any{"error": "!too_large"})
 	h.put("grows", strings.Repeat("a", 1<<16))
 	h.want(h.call("file_edit", "path", "grows", "old_string", "a", "new_string", strings.Repeat("b", 2000), "replace_all", true), map[string]any{"error": "!too_large"})
 }

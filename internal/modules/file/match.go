@@ -48,9 +48,13 @@ func find(content []byte, old, with string) *match {
 
 func unixed(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
 
-// indexes are the places of the occurrences, none of which overlap.
+// matchesMost is how many places one edit may have; each takes memory.
+const matchesMost = 1 << 20
+
+// indexes are the places of the occurrences, none of which overlap; it stops
+// one after the most there may be.
 func indexes(b, sub []byte) (at []int) {
-	for off := 0; ; {
+	for off := 0; len(at) <= matchesMost; {
 		i := bytes.Index(b[off:], sub)
 		if i < 0 {
 			return at
@@ -58,6 +62,7 @@ func indexes(b, sub []byte) (at []int) {
 		at = append(at, off+i)
 		off += i + len(sub)
 	}
+	return at
 }
 
 // exact fills in occurrences of old itself.

@@ -15,6 +15,18 @@ import (
 
 var errStale = errors.New("the file changed meanwhile")
 
+// save is replace with errors for the model.
+func save(p roots.Place, was fs.FileInfo, data []byte) error {
+	err := replace(p, was, data)
+	if errors.Is(err, errStale) {
+		return &tool.Refusal{Code: "stale", Message: p.Path + " was changed by somebody else meanwhile; nothing was written", Next: "Read it again and repeat the change."}
+	}
+	if err != nil {
+		return p.Refuse(err)
+	}
+	return nil
+}
+
 // replace puts data where p is, all of it or nothing. The place must have been
 // followed. was is the file as it was last seen, nil for none: if something
 // else is there by now, errStale is returned and nothing happens. What is left

@@ -55,10 +55,8 @@ func (m *files) write(_ context.Context, c *tool.Call, in writeIn) (writeOut, er
 			return writeOut{}, err
 		}
 	}
-	if err := replace(p, was, []byte(in.Content)); err != nil && !errors.Is(err, errStale) {
-		return writeOut{}, p.Refuse(err)
-	} else if err != nil {
-		return writeOut{}, stale(p)
+	if err := save(p, was, []byte(in.Content)); err != nil {
+		return writeOut{}, err
 	}
 	return writeOut{true, in.Path, int64(len(in.Content)), was == nil}, nil
 }
@@ -77,8 +75,4 @@ func existing(p roots.Place) (fs.FileInfo, error) {
 		return nil, err
 	}
 	return info, mayWrite(p)
-}
-
-func stale(p roots.Place) error {
-	return &tool.Refusal{Code: "stale", Message: p.Path + " was changed by somebody else meanwhile; nothing was written", Next: "Read it again and repeat the change."}
 }
