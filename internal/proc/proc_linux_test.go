@@ -75,39 +75,51 @@ func TestAChildOutlivesItsCallersThread(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer writer.Close()
-	threads := make(chan int, 1)
-	started := make(chan *Process, 1)
-	go func() {
-		runtime.LockOSThread() // and never unlocks: the thread ends with us
-		threads <- syscall.Gettid()
+	type started struct {
+		tid int
+		p   *Process
+		err error
+	}
+	results := make(chan started)
+	onOtherThread(func() {
 		p, err := Start(t.Context(), Spec{Path: "cat", Stdin: reader, Stdout: out})
-		if err != nil {
-			t.Error(err)
-		}
-		started <- p
-	}()
-	p := <-started
+		results <- started{syscall.Gettid(), p, err}
+	})
+	r := <-results
 	reader.Close()
-	if p == nil {
-		return
+	if r.err != nil {
+		t.Fatal(r.err)
 	}
-	tid := <-threads
-	if tid != os.Getpid() { // the first thread is parked instead
-		eventually(t, "the thread is gone", func() bool {
-			_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", tid))
-			return err != nil
-		})
-	}
+	eventually(t, "the thread is gone", func() bool {
+		_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", r.tid))
+		return err != nil
+	})
 	fmt.Fprintln(writer, "still here")
 	select {
 	case got := <-out.lines:
 		if got != "still here" {
 			t.Errorf("got %q", got)
 		}
-	case <-p.Done():
-		s, _ := p.Wait()
+	case <-r.p.Done():
+		s, _ := r.p.Wait()
 		t.Errorf("it died: %+v", s)
 	}
+}
+
+// onOtherThread runs f on a thread that ends with it. The process's first
+// thread never ends, so whoever lands there lets somebody else go first.
+func onOtherThread(f func()) {
+	go func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+		if syscall.Gettid() != os.Getpid() {
+			f()
+			return
+		}
+		defer runtime.UnlockOSThread()
+		done := make(chan struct{})
+		onOtherThread(func() { f(); close(done) })
+		<-done
+	}()
 }
 
 const hostEnv = "PROC_TEST_HOST"
