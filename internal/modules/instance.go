@@ -52,7 +52,7 @@ func (in *instance) offer(ctx context.Context, to module.Audience) (*offered, er
 	epoch := in.epoch
 	in.mu.Unlock()
 
-	of, err := in.module.Offer(ctx, to)
+	of, err := in.ask(ctx, to)
 	if err != nil {
 		return nil, err
 	}
@@ -73,6 +73,19 @@ func (in *instance) offer(ctx context.Context, to module.Audience) (*offered, er
 	}
 	in.offers[to] = o
 	return o, nil
+}
+
+// ask gets an offer from the module itself, whose panic is an error like any.
+func (in *instance) ask(ctx context.Context, to module.Audience) (of *module.Offer, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			of, err = nil, fmt.Errorf("panic: %v\n%s", p, debug.Stack())
+		}
+	}()
+	if of, err = in.module.Offer(ctx, to); of == nil && err == nil {
+		err = errors.New("neither an offer nor an error")
+	}
+	return of, err
 }
 
 func index(of *module.Offer) *offered {
