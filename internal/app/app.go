@@ -16,6 +16,7 @@ import (
 	"gatehouse/internal/jobs"
 	"gatehouse/internal/modules"
 	"gatehouse/internal/modules/house"
+	"gatehouse/internal/modules/job"
 	"gatehouse/internal/permit"
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/revision"
@@ -35,6 +36,8 @@ type Options struct {
 	Log   *slog.Logger  // nil drops what the host says
 	Info  protocol.Info // how it introduces itself; without a name, as Gatehouse
 	Extra []Guest       // modules that are not in the standard list
+	Bare  bool          // no module of the standard list, unless it is named
+	Hosts []string      // names of this machine that requests over HTTP may use, besides those of loopback
 	// Private keeps nothing on disk that outlives the host.
 	Private bool
 
@@ -90,7 +93,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 			a = nil
 		}
 	}()
-	if a.guests, err = choose(cfg.View.Modules, o.Extra); err != nil {
+	if a.guests, err = choose(cfg.View.Modules, o); err != nil {
 		return a, &SettingError{err}
 	}
 	if err := checkView(cfg.View, a.guests); err != nil {
@@ -160,7 +163,7 @@ func (a *App) build(context.Context) error {
 		Offers: a.host.Offers,
 		Policy: &permit.Policy{ReadOnly: a.cfg.View.ReadOnly},
 		Specs:  specs(a.cfg.View, a.guests),
-		Always: []string{houseModule},
+		Always: []string{houseModule, jobModule},
 		Tail:   func(r revision.Revision, shared bool) string { return a.engine.ListTail(r, shared) },
 		Log:    a.log,
 	})
@@ -169,13 +172,16 @@ func (a *App) build(context.Context) error {
 		Bus: a.bus, Views: a.views, Spool: a.spool, Log: a.log, Timeout: l.Deadline, Budget: l.Result,
 	})
 	if s := a.cfg.Sessions; !s.Off {
-		a.table = session.NewTable(session.Options{IdleTTL: s.Idle, Sweep: s.Sweep, Max: s.Max})
+		a.table = session.NewTable(session.Options{
+			IdleTTL: s.Idle, Sweep: s.Sweep, Max: s.Max,
+			Ended: func(s *session.Session, cause error) { a.engine.Left(s, cause) },
+		})
 	}
 	a.engine = protocol.New(protocol.Options{
 		Calls: a.calls, Views: a.views, Sessions: a.table, Jobs: a.jobs, Seal: a.ring, Bus: a.bus, Log: a.log,
 		Info: introduce(a.opts.Info), Instructions: instructions,
 	})
-	a.host.Bind(a.calls.Inner, nil)
+	a.host.Bind(a.calls.Inner, a.engine.StartJob)
 	a.host.OnChange(func(module.Audience) {
 		a.views.Stale()
 		a.engine.Changed()
@@ -187,12 +193,18 @@ func (a *App) build(context.Context) error {
 	return nil
 }
 
-// houseModule is the host's own module, part of every view.
-const houseModule = "house"
+// The host's own modules, part of every view.
+const (
+	houseModule = "house"
+	jobModule   = "job"
+)
 
 func (a *App) addModules(ctx context.Context) error {
 	help := house.Help{Find: a.views.Defined, Names: a.views.ToolNames}
 	if err := a.host.Add(ctx, houseModule, house.New(a.spool, help)); err != nil {
+		return err
+	}
+	if err := a.host.Add(ctx, jobModule, job.New(a.jobs)); err != nil {
 		return err
 	}
 	for _, g := range a.guests {

@@ -2,8 +2,18 @@ package app
 
 import (
 	"context"
-	"gatehouse/internal/transport/newline"
-	"gatehouse/tool"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"gatehouse/internal/protocol"
+	"gatehouse/internal/transport/http"
+	"gatehouse/internal/transport/socket"
+	"gatehouse/internal/transport/stdio"
 )
 
 // Kinds of doors, as a person reads them.
@@ -34,29 +44,126 @@ func (a *App) doorsPart() Part {
 	return together("doors", parts...)
 }
 
-func (a *App) openDoors(context.Context) error {
-	if a.opts.Conn != nil {
-		a.doors = append(a.doors, Door{Kind: "pipe", part: Part{"pipe", a.servePipe}, close: func() { a.opts.Conn.Close() }})
+// openDoors listens at every door that the settings name.
+func (a *App) openDoors(ctx context.Context) error {
+	d := a.cfg.Doors
+	for _, door := range []struct {
+		named bool
+		open  func(context.Context) (Door, error)
+	}{
+		{d.Stdio, a.openStdio},
+		{d.HTTP.Open, a.openHTTP},
+		{d.TCP != "", a.openTCP},
+		{d.Unix != "", a.openUnix},
+		{a.opts.Conn != nil, a.openConn},
+	} {
+		if !door.named {
+			continue
+		}
+		open, err := door.open(ctx)
+		if err != nil {
+			return err
+		}
+		a.doors = append(a.doors, open)
 	}
 	return nil
 }
 
-func (a *App) servePipe(ctx context.Context) error {
-	conn := a.opts.Conn
-	defer conn.Close()
-	p := a.engine.Pipe(tool.Caller{Principal: "anonymous"}, func(m []byte) error {
-		_, err := conn.Write(append(m[:len(m):len(m)], 10))
-		return err
+// HTTPDoor makes the HTTP door without a listener.
+func (a *App) HTTPDoor() (*http.Door, error) {
+	h := a.cfg.Doors.HTTP
+	info := introduce(a.opts.Info)
+	door, err := http.New(a.engine, http.Options{
+		Bind:    h.Host,
+		Hosts:   a.opts.Hosts,
+		Origins: h.Origins,
+		MaxBody: int64(a.cfg.Limits.Message),
+		// The door must have given up on its last request before the host
+		// gives up on the door.
+		Patience: a.cfg.Limits.StopPatience / 2,
+		Name:     info.Name,
+		Version:  info.Version,
+		Log:      a.log,
 	})
-	defer p.Close(nil)
-	stop := context.AfterFunc(ctx, func() { conn.Close() })
-	defer stop()
-	in := newline.NewReader(conn, 0)
-	for {
-		f, err := in.Next()
-		if err != nil {
-			return nil
-		}
-		p.Receive(f)
+	if err != nil {
+		return nil, &SettingError{err}
 	}
+	return door, nil
 }
+
+func (a *App) openHTTP(ctx context.Context) (Door, error) {
+	door, err := a.HTTPDoor()
+	if err != nil {
+		return Door{}, err
+	}
+	h := a.cfg.Doors.HTTP
+	var lc net.ListenConfig
+	network := "tcp"
+	if a, err := netip.ParseAddr(h.Host); err == nil && a.Is4() {
+		network = "tcp4" // 0.0.0.0 would mean every IPv6 address as well
+	}
+	ln, err := lc.Listen(ctx, network, net.JoinHostPort(h.Host, strconv.Itoa(h.Port)))
+	if err != nil {
+		return Door{}, fmt.Errorf("open the HTTP door: %w", err)
+	}
+	serve := func(ctx context.Context) error { return door.Serve(ctx, ln) }
+	return Door{HTTP, http.URL(ln.Addr(), false), Part{"http", serve}, func() { ln.Close() }}, nil
+}
+
+// openStdio serves whoever started this process.
+func (a *App) openStdio(context.Context) (Door, error) { return a.OpenStdio(a.opts.In, a.opts.Out) }
+
+// OpenStdio makes a door of an input and an output, for one client.
+func (a *App) OpenStdio(in io.Reader, out io.Writer) (Door, error) {
+	if in == nil || out == nil {
+		return Door{}, errors.New("open the stdio door: there is no standard input and output")
+	}
+	return Door{Stdio, "", Part{"stdio", func(ctx context.Context) error {
+		return stdio.Serve(ctx, a.engine, anonymous, in, out, stdio.Options{Limit: a.cfg.Limits.Message, Log: a.log})
+	}}, func() {}}, nil
+}
+
+// openConn serves the one client that Options.Conn is.
+func (a *App) openConn(context.Context) (Door, error) {
+	conn := a.opts.Conn
+	d, err := a.OpenStdio(conn, conn)
+	d.Kind, d.close = "pipe", func() { conn.Close() }
+	return d, err
+}
+
+var anonymous = protocol.Who{Principal: "anonymous"}
+
+func (a *App) openTCP(ctx context.Context) (Door, error) { return a.OpenTCP(ctx, a.cfg.Doors.TCP) }
+
+// OpenTCP listens on host:port.
+func (a *App) OpenTCP(_ context.Context, addr string) (Door, error) {
+	ln, err := socket.ListenTCP(addr)
+	if err != nil {
+		return Door{}, err
+	}
+	return a.lines(TCP, "tcp://"+ln.Addr().String(), ln), nil
+}
+
+func (a *App) openUnix(ctx context.Context) (Door, error) { return a.OpenUnix(ctx, a.cfg.Doors.Unix) }
+
+// OpenUnix listens on a Unix socket at a path.
+func (a *App) OpenUnix(_ context.Context, path string) (Door, error) {
+	ln, err := socket.ListenUnix(path)
+	if err != nil {
+		return Door{}, err
+	}
+	return a.lines(Unix, "unix://"+ln.Addr().String(), ln), nil
+}
+
+// lines is a door for newline-framed clients.
+func (a *App) lines(kind, address string, ln net.Listener) Door {
+	return Door{kind, address, Part{strings.ToLower(kind), func(ctx context.Context) error {
+		return socket.Serve(ctx, ln, a.engine, nil, socket.Options{
+			Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Log: a.log,
+		})
+	}}, func() { ln.Close() }}
+}
+
+// Serve serves the door until ctx is done or its last client has gone for
+// good. It is for a door that was opened beside those of the settings.
+func (d Door) Serve(ctx context.Context) error { return d.part.Run(ctx) }

@@ -30,8 +30,9 @@ func introduce(i protocol.Info) protocol.Info {
 }
 
 // choose picks the modules of a host: those that were named, or the standard
-// ones that are served unasked, and the extra ones in either case.
-func choose(names []string, extra []Guest) ([]Guest, error) {
+// ones that are served unasked, and the extra ones in either case. A module
+// that is named twice is there once.
+func choose(names []string, o Options) ([]Guest, error) {
 	var chosen []Guest
 	all := standard.Guests()
 	for _, name := range names {
@@ -44,11 +45,11 @@ func choose(names []string, extra []Guest) ([]Guest, error) {
 		}
 	}
 	for _, g := range all {
-		if len(names) == 0 && g.Default {
+		if len(names) == 0 && g.Default && !o.Bare {
 			chosen = append(chosen, Guest{g.Name, g.New})
 		}
 	}
-	for _, g := range extra {
+	for _, g := range o.Extra {
 		if slices.ContainsFunc(chosen, func(c Guest) bool { return c.Name == g.Name }) {
 			return nil, fmt.Errorf("there are two modules called %q", g.Name)
 		}

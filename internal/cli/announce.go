@@ -4,41 +4,31 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"net"
-	"net/netip"
 	"os"
 	"strings"
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
+	"gatehouse/internal/transport/http"
+	"gatehouse/internal/transport/socket"
 )
 
 // warn says what the settings expose, before anything is open.
 func warn(stderr io.Writer, cfg config.Config) {
+	var lines []string
 	if cfg.Doors.HTTP.Open {
-		warnHost(stderr, cfg.Doors.HTTP.Host)
+		lines = append(lines, http.WarnExposed(cfg.Doors.HTTP.Host, false)...)
 	}
-	if host, _, err := net.SplitHostPort(cfg.Doors.TCP); err == nil {
-		warnHost(stderr, host)
+	if cfg.Doors.TCP != "" {
+		lines = append(lines, socket.WarnExposed(cfg.Doors.TCP)...)
 	}
 	if cfg.Roots.Unrestricted {
-		fmt.Fprint(stderr, "WARNING: Running unrestricted lets the tools touch every file this user can.\n"+
-			"         Consider naming folders with -d instead.\n")
+		lines = append(lines, "WARNING: Running unrestricted lets the tools touch every file this user can.",
+			"         Consider naming folders with -d instead.")
 	}
-}
-
-func warnHost(stderr io.Writer, host string) {
-	if config.Loopback(host) {
-		return
+	for _, line := range lines {
+		fmt.Fprintln(stderr, line)
 	}
-	reach := "to the network of that interface"
-	if a, err := netip.ParseAddr(host); err != nil || a.IsUnspecified() {
-		reach = "to all network interfaces"
-	}
-	fmt.Fprintf(stderr, "WARNING: Binding to %s exposes this server %s.\n"+
-		"         Ensure proper authentication and firewall rules are in place.\n"+
-		"WARNING: Running without TLS on a public interface.\n"+
-		"         Consider a TLS proxy in front of it for encrypted connections.\n", host, reach)
 }
 
 // announce says what is served, from where, and at which doors. For HTTP it

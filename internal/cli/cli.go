@@ -90,6 +90,8 @@ and output, HTTP, TCP or a Unix socket.`,
 		SilenceUsage:  true,
 		Args:          knownCommand,
 		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+
+		SuggestionsMinimumDistance: 2,
 	}
 	root.SetIn(w.In)
 	root.SetOut(w.Out)

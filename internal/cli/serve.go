@@ -3,10 +3,12 @@ package cli
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"slices"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -80,7 +82,7 @@ func runServer(ctx context.Context, cfg config.Config, w World) error {
 	log := logger(w.Err, cfg)
 	host, err := app.New(ctx, cfg, app.Options{Log: log, In: w.In, Out: w.Out})
 	if err != nil {
-		return asUsage(err)
+		return advise(asUsage(err))
 	}
 	announce(w, cfg, host)
 	err = host.Run(ctx)
@@ -92,6 +94,14 @@ func runServer(ctx context.Context, cfg config.Config, w World) error {
 func asUsage(err error) error {
 	if _, ok := errors.AsType[*app.SettingError](err); ok {
 		return &usageError{err}
+	}
+	return err
+}
+
+// advise adds what to do about an address that is taken.
+func advise(err error) error {
+	if errors.Is(err, syscall.EADDRINUSE) {
+		return fmt.Errorf("%w; end who listens there, or choose another address (--port 0 takes any free one)", err)
 	}
 	return err
 }

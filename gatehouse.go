@@ -1,0 +1,248 @@
+// Package gatehouse embeds the house in a Go program: a host with its tools
+// and doors, built by New and stopped by Shutdown.
+//
+//	s, err := gatehouse.New(gatehouse.WithWorkspaceRoot("/srv/data"))
+//	if err != nil { ... }
+//	defer s.Shutdown(ctx)
+//	http.Handle("/mcp", s.Handler())
+//
+// Any number of doors may be open at once, and several hosts may live in one
+// program. A host keeps its jobs and keys in memory unless WithState names a
+// folder. Tools are written against the packages tool and module.
+package gatehouse
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"gatehouse/internal/app"
+	"gatehouse/internal/config"
+	"gatehouse/module"
+)
+
+// Option changes a setting of New. Options apply in order.
+type Option func(*settings)
+
+type settings struct {
+	cfg    config.Config
+	app    app.Options
+	errs   []error
+	rooted bool
+}
+
+// WithWorkspaceRoot adds a folder the tools may touch; the first one is where
+// relative paths start. "" lifts every restriction, which is logged as a
+// warning. Without this option it is the current folder.
+func WithWorkspaceRoot(dir string) Option {
+	return func(s *settings) {
+		if dir == "" {
+			s.cfg.Roots.Unrestricted = true
+			return
+		}
+		s.cfg.Roots.Folders = append(s.cfg.Roots.Folders, dir)
+	}
+}
+
+// WithModules chooses among the modules that Gatehouse brings: file, dir and
+// lang. Without names it brings none; without this option, all.
+func WithModules(names ...string) Option {
+	return func(s *settings) { s.cfg.View.Modules, s.app.Bare = names, len(names) == 0 }
+}
+
+// WithModule adds a module of your own. Its name stands before the names of
+// nothing: give tools their whole name.
+func WithModule(name string, make module.New) Option {
+	return func(s *settings) { s.app.Extra = append(s.app.Extra, app.Guest{Name: name, New: make}) }
+}
+
+// WithTools offers only the tools that match: names, or patterns such as
+// file_*; "!" in front leaves out.
+func WithTools(patterns ...string) Option {
+	return func(s *settings) { s.cfg.View.Tools = append(s.cfg.View.Tools, patterns...) }
+}
+
+// WithReadOnly leaves out every tool that does not promise to change nothing.
+func WithReadOnly() Option { return func(s *settings) { s.cfg.View.ReadOnly = true } }
+
+// WithContext names the view that callers get who name none.
+func WithContext(name string) Option { return func(s *settings) { s.cfg.View.Context = name } }
+
+// WithLogger says where the host logs. Without it, it is silent.
+func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.app.Log = l } }
+
+// WithInfo says how the host introduces itself to clients.
+func WithInfo(name, version string) Option {
+	return func(s *settings) { s.app.Info.Name, s.app.Info.Version = name, version }
+}
+
+// WithoutSessions serves HTTP without sessions.
+func WithoutSessions() Option { return func(s *settings) { s.cfg.Sessions.Off = true } }
+
+// WithOrigins lets web pages of these origins call: scheme://host[:port], or
+// "*" for every one, then without credentials. Loopback pages may always.
+func WithOrigins(origins ...string) Option {
+	return func(s *settings) { s.cfg.Doors.HTTP.Origins = append(s.cfg.Doors.HTTP.Origins, origins...) }
+}
+
+// WithHosts lets requests in whose Host header has one of these names,
+// besides those of loopback. "*" means every name: for a Handler that stands
+// behind a proxy which has checked it.
+func WithHosts(names ...string) Option {
+	return func(s *settings) { s.app.Hosts = append(s.app.Hosts, names...) }
+}
+
+// WithDeadline is how long a tool may work that says nothing itself. Without
+// it, 60 s.
+func WithDeadline(d time.Duration) Option {
+	return func(s *settings) { s.cfg.Limits.Deadline = d }
+}
+
+// WithState keeps jobs and keys in a folder, so that they outlive the host.
+func WithState(dir string) Option {
+	return func(s *settings) {
+		abs, err := filepath.Abs(dir)
+		if err != nil {
+			s.errs = append(s.errs, err)
+		}
+		s.app.Private = false
+		s.cfg.Folders.State, s.cfg.Folders.Data = abs, abs
+	}
+}
+
+// Server is a host. Safe for concurrent use.
+type Server struct {
+	app     *app.App
+	handler handler
+	closing context.Context // ends when the doors must close
+	close   context.CancelFunc
+	doors   sync.WaitGroup
+
+	begin sync.Once
+	stop  context.CancelFunc // of everything behind the doors
+	ended chan struct{}
+	err   error // set before ended is closed
+}
+
+// handler is the HTTP door without a listener.
+type handler interface {
+	http.Handler
+	Close()
+}
+
+// ErrClosed is what a door says that is opened after Shutdown.
+var ErrClosed = errors.New("gatehouse: the server is shut down")
+
+// New builds a host: its folders are open when it returns, and nothing runs
+// before the first door is opened. A host that was built must be shut down.
+func New(opts ...Option) (*Server, error) {
+	s := settings{cfg: config.Default(), app: app.Options{Private: true}}
+	for _, o := range opts {
+		o(&s)
+	}
+	if err := errors.Join(append(s.errs, s.cfg.Validate())...); err != nil {
+		return nil, err
+	}
+	if s.cfg.Roots.Unrestricted && s.app.Log != nil {
+		s.app.Log.Warn("unrestricted: the tools can touch every file this user can; name folders with WithWorkspaceRoot instead")
+	}
+	host, err := app.New(context.Background(), s.cfg, s.app)
+	if err != nil {
+		return nil, err
+	}
+	srv := &Server{app: host, ended: make(chan struct{})}
+	srv.closing, srv.close = context.WithCancel(context.Background())
+	if srv.handler, err = host.HTTPDoor(); err != nil {
+		return nil, errors.Join(err, srv.Shutdown(context.Background()))
+	}
+	return srv, nil
+}
+
+// start lets the host run, once.
+func (s *Server) start() {
+	s.begin.Do(func() {
+		ctx, stop := context.WithCancel(context.Background())
+		s.stop = stop
+		go func() {
+			defer close(s.ended)
+			s.err = s.app.Run(ctx)
+		}()
+	})
+}
+
+// Handler serves HTTP: MCP at /mcp, with /health and a page beside it. It can
+// be used until Shutdown. Whoever listens must set no write timeout: streams
+// stay open.
+func (s *Server) Handler() http.Handler {
+	s.start()
+	return s.handler
+}
+
+// ServeStdio serves standard input and output until the input ends or ctx is
+// done. Nothing else may write to standard output meanwhile.
+func (s *Server) ServeStdio(ctx context.Context) error {
+	return s.serve(ctx, func(context.Context) (app.Door, error) { return s.app.OpenStdio(os.Stdin, os.Stdout) })
+}
+
+// ServeTCP listens on host:port and serves lines until ctx is done. An empty
+// host means loopback.
+func (s *Server) ServeTCP(ctx context.Context, addr string) error {
+	addr, err := config.ParseTCP(addr)
+	if err != nil {
+		return err
+	}
+	return s.serve(ctx, func(ctx context.Context) (app.Door, error) { return s.app.OpenTCP(ctx, addr) })
+}
+
+// ServeUnix listens on a Unix socket and serves lines until ctx is done. The
+// socket is for this user only and is removed at the end.
+func (s *Server) ServeUnix(ctx context.Context, path string) error {
+	return s.serve(ctx, func(ctx context.Context) (app.Door, error) { return s.app.OpenUnix(ctx, path) })
+}
+
+// serve opens a door and serves it until ctx is done or the host shuts down.
+func (s *Server) serve(ctx context.Context, open func(context.Context) (app.Door, error)) error {
+	if s.closing.Err() != nil {
+		return ErrClosed
+	}
+	s.doors.Add(1)
+	defer s.doors.Done()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stop := context.AfterFunc(s.closing, cancel)
+	defer stop()
+	door, err := open(ctx)
+	if err != nil {
+		return err
+	}
+	s.start()
+	return door.Serve(ctx)
+}
+
+// Shutdown closes the doors, lets what is in flight finish, and stops the
+// host. It waits for that until ctx is done. Safe to call twice.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.start() // what was never used has to be closed as well
+	s.close()
+	if s.handler != nil {
+		s.handler.Close()
+	}
+	closed := make(chan struct{})
+	go func() { s.doors.Wait(); close(closed) }()
+	select {
+	case <-closed:
+	case <-ctx.Done():
+	}
+	s.stop()
+	select {
+	case <-s.ended:
+		return s.err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
