@@ -140,6 +140,12 @@ func (e *Engine) joined(s *session.Session) {
 	e.told("session.created", s)
 }
 
+// Left tells that a session of the table has ended; see session.Options.
+func (e *Engine) Left(s *session.Session, cause error) {
+	e.opts.Log.Debug("session ended", "client", s.Facts().Client, "cause", cause)
+	e.told("session.ended", s)
+}
+
 // lookAgain makes a client read everything again: it missed messages, and it
 // is not known which.
 func lookAgain(s *session.Session) (msgs [][]byte) {
