@@ -1,0 +1,253 @@
+// Package http is the door for Streamable HTTP: one endpoint that takes
+// messages by POST and answers with JSON or with a stream of events.
+//
+// It checks where a request comes from before it reads it, hands the message
+// to the engine and carries back what the engine says. A stream that stays
+// open costs a connection and a few hundred bytes, not a goroutine, wherever
+// HTTP allows the connection to be taken over. The door keeps no protocol
+// state of its own: sessions and streams belong to internal/session.
+package http
+
+import (
+	"context"
+	"log/slog"
+	nethttp "net/http"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/internal/protocol"
+	"gatehouse/internal/session"
+)
+
+// Options of a Door. The zero value serves loopback clients.
+type Options struct {
+	Bind    string   // the host that is listened on; "" means loopback
+	Hosts   []string // names a Host header may have besides the loopback ones
+	Origins []string // origins of web pages that may call, as scheme://host[:port]; "*" means any, without credentials
+
+	MaxBody   int64         // bytes of one POST; 0 means 24 MiB
+	BodyTime  time.Duration // until a body must have arrived; 0 means 60 s
+	KeepAlive time.Duration // the longest silence of a stream; 0 means 25 s
+	Retry     time.Duration // when a client should come back to a stream that ended; 0 means 3 s
+	Patience  time.Duration // for requests in flight when the door closes; 0 means 10 s
+
+	Name    string       // of this server, for its page; "" means gatehouse
+	Version string       // likewise; "" shows none
+	Ready   func() error // whether the host can serve; nil means it can
+
+	// Identify says who is asking, before anything of the body is read. nil
+	// means that everybody is anonymous.
+	Identify func(*nethttp.Request) (protocol.Who, *Denied)
+
+	Log *slog.Logger // nil: nothing is logged
+}
+
+// Denied is why a caller was turned away.
+type Denied struct {
+	Status  int            // 401 or 403
+	Message string         // says what was expected
+	Header  nethttp.Header // for instance WWW-Authenticate; may be nil
+}
+
+// engine is what the door uses of *protocol.Engine.
+type engine interface {
+	EraOf(m *protocol.Message, h protocol.Header) protocol.Era
+	Open(who protocol.Who, m *protocol.Message) (*session.Session, []byte, *protocol.Fault)
+	Accept(s *session.Session, m *protocol.Message) *protocol.Fault
+	Legacy(s *session.Session, m *protocol.Message, sink protocol.Sink)
+	Stateless(who protocol.Who, version string) (*session.Session, *protocol.Fault)
+	Modern(ctx context.Context, who protocol.Who, m *protocol.Message, h protocol.Header, sink protocol.Sink)
+	Sessions() *session.Table
+}
+
+// Door serves HTTP. Safe for concurrent use.
+type Door struct {
+	engine   engine
+	opts     Options
+	log      *slog.Logger
+	origins  origins
+	hosts    hosts
+	mux      *nethttp.ServeMux
+	page     []byte
+	pulse    pulse
+	stopping atomic.Bool
+	serving  atomic.Int64 // requests
+
+	newPipe func(who protocol.Who, write func([]byte) error) pipe
+	elder   elders
+}
+
+// New makes a door. The error names an origin or host that cannot be read.
+func New(e *protocol.Engine, o Options) (*Door, error) {
+	d, err := newDoor(e, o)
+	if err == nil {
+		d.newPipe = func(who protocol.Who, write func([]byte) error) pipe { return e.Pipe(who, write) }
+	}
+	return d, err
+}
+
+func newDoor(e engine, o Options) (*Door, error) {
+	o.fill()
+	d := &Door{engine: e, opts: o, log: o.Log}
+	var err error
+	if d.origins, err = newOrigins(o.Origins, loopbackBind(o.Bind)); err != nil {
+		return nil, err
+	}
+	if d.hosts, err = newHosts(o.Hosts, loopbackBind(o.Bind)); err != nil {
+		return nil, err
+	}
+	d.pulse.every = o.KeepAlive / 2
+	d.page = renderPage(o)
+	d.routes()
+	return d, nil
+}
+
+func (o *Options) fill() {
+	o.MaxBody = orElse(o.MaxBody, 24<<20)
+	o.BodyTime = orElse(o.BodyTime, time.Minute)
+	o.KeepAlive = orElse(o.KeepAlive, 25*time.Second)
+	o.Retry = orElse(o.Retry, 3*time.Second)
+	o.Patience = orElse(o.Patience, 10*time.Second)
+	o.Name = orElse(o.Name, "gatehouse")
+	if o.Identify == nil {
+		o.Identify = func(*nethttp.Request) (protocol.Who, *Denied) {
+			return protocol.Who{Principal: "anonymous"}, nil
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+func orElse[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+func (d *Door) routes() {
+	d.mux = nethttp.NewServeMux()
+	d.mux.HandleFunc("/mcp", d.endpoint)
+	d.mux.HandleFunc("/mcp/{context}", d.endpoint)
+	d.mux.HandleFunc("/sse", d.only("GET", d.openElder))
+	d.mux.HandleFunc("/messages", d.only("POST", d.postElder))
+	d.mux.HandleFunc("/.well-known/mcp", d.only("GET", says(200, "application/json", `{"mcp_endpoint":"/mcp"}`)))
+	d.mux.HandleFunc("/health", d.only("GET", says(200, "application/json", `{"status":"healthy","service":"gatehouse"}`)))
+	d.mux.HandleFunc("/ready", d.only("GET", d.ready))
+	d.mux.HandleFunc("/{$}", d.only("GET", d.showPage))
+	d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		fail(w, 404, protocol.CodeInvalidRequest, "there is nothing at "+clip(r.URL.Path)+"; the MCP endpoint is /mcp")
+	})
+}
+
+// ServeHTTP serves one request. Where it comes from is checked first, so that
+// a page on a foreign site learns nothing and starts nothing.
+func (d *Door) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
+	d.serving.Add(1)
+	defer d.serving.Add(-1)
+	if !d.hosts.allow(r.Host) {
+		d.refuse(w, r, "Host "+clip(r.Host)+" is not a name of this server; add it to the allowed hosts if it should be")
+		return
+	}
+	if !d.origins.admit(w.Header(), r.Header["Origin"]) {
+		d.refuse(w, r, "Origin "+clip(r.Header.Get("Origin"))+" is not allowed to call this server")
+		return
+	}
+	if r.Method == "OPTIONS" {
+		d.preflight(w, r)
+		return
+	}
+	if d.stopping.Load() {
+		w.Header().Set("Connection", "close")
+		w.Header().Set("Retry-After", "5")
+		fail(w, 503, protocol.CodeInternal, "the server is stopping; try again later")
+		return
+	}
+	d.mux.ServeHTTP(w, r)
+}
+
+// poke leaves word in a channel with room for one, unless there is word
+// already.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (d *Door) refuse(w nethttp.ResponseWriter, r *nethttp.Request, why string) {
+	d.log.DebugContext(r.Context(), "request refused", "from", r.RemoteAddr, "why", why)
+	w.Header().Set("Connection", "close")
+	fail(w, 403, protocol.CodeInvalidRequest, why)
+}
+
+// endpoint is /mcp.
+func (d *Door) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
+	who, ok := d.identify(w, r)
+	if !ok {
+		return
+	}
+	switch r.Method {
+	case "POST":
+		d.post(w, r, who)
+	case "GET":
+		d.get(w, r, who)
+	case "DELETE":
+		d.delete(w, r, who)
+	default:
+		notAllowed(w, "POST, GET, DELETE, OPTIONS")
+	}
+}
+
+// identify asks who is calling and answers those who may not.
+func (d *Door) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.Who, bool) {
+	who, denied := d.opts.Identify(r)
+	if denied != nil {
+		for k, v := range denied.Header {
+			w.Header()[k] = v
+		}
+		fail(w, denied.Status, protocol.CodeInvalidRequest, denied.Message)
+		return who, false
+	}
+	if name := r.PathValue("context"); name != "" {
+		who.Context = name
+	}
+	if t := r.Header["Traceparent"]; len(t) == 1 && len(t[0]) <= 64 {
+		who.Trace = t[0]
+	}
+	return who, true
+}
+
+// only serves one method, HEAD counting as GET.
+func (d *Door) only(method string, f nethttp.HandlerFunc) nethttp.HandlerFunc {
+	return func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		if r.Method != method && !(method == "GET" && r.Method == "HEAD") {
+			notAllowed(w, method+", OPTIONS")
+			return
+		}
+		f(w, r)
+	}
+}
+
+func (d *Door) ready(w nethttp.ResponseWriter, r *nethttp.Request) {
+	if d.opts.Ready != nil {
+		if err := d.opts.Ready(); err != nil {
+			d.log.WarnContext(r.Context(), "not ready", "err", err)
+			says(503, "application/json", `{"status":"not ready","service":"gatehouse"}`)(w, r)
+			return
+		}
+	}
+	says(200, "application/json", `{"status":"ready","service":"gatehouse"}`)(w, r)
+}
+
+// says makes a handler that always gives the same short answer.
+func says(status int, mime, body string) nethttp.HandlerFunc {
+	return func(w nethttp.ResponseWriter, _ *nethttp.Request) {
+		w.Header().Set("Content-Type", mime)
+		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(status)
+		w.Write([]byte(body))
+	}
+}

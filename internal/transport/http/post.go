@@ -1,0 +1,155 @@
+package http
+
+import (
+	"context"
+	nethttp "net/http"
+
+	"gatehouse/internal/protocol"
+	"gatehouse/internal/revision"
+	"gatehouse/internal/session"
+)
+
+// post takes one message, or a batch of them.
+func (d *Door) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
+	if r.ProtoMajor > 1 {
+		unlimited(w) // a server's limits would reset the stream in the middle of a call
+	}
+	if f := wantJSON(r.Header); f != nil {
+		answerFault(w, f)
+		return
+	}
+	body, f := d.readBody(w, r)
+	if f != nil {
+		answerFault(w, f)
+		return
+	}
+	msgs, faults, batch := protocol.Parse(body)
+	if batch {
+		d.postBatch(w, r, who, msgs, faults)
+		return
+	}
+	if len(faults) > 0 {
+		answerFault(w, faults[0])
+		return
+	}
+	m := &msgs[0]
+	header := headerOf(r.Header)
+	a := readAccept(r.Header["Accept"])
+	if d.engine.EraOf(m, header) == protocol.Modern {
+		d.postModern(w, r, who, m, header, a)
+		return
+	}
+	if m.Method == "initialize" {
+		d.initialize(w, who, m)
+		return
+	}
+	d.postLegacy(w, r, who, m, a)
+}
+
+// unlimited lifts a server's time limits from this request.
+func unlimited(w nethttp.ResponseWriter) {
+	nethttp.NewResponseController(w).SetWriteDeadline(noLimit)
+}
+
+// headerOf reads headers under the names the protocol gives them.
+func headerOf(h nethttp.Header) protocol.Header {
+	return func(name string) []string {
+		if name == "MCP-Protocol-Version" { // saves making its canonical form
+			return h["Mcp-Protocol-Version"]
+		}
+		return h.Values(name)
+	}
+}
+
+// postModern serves a message that stands alone. Session headers mean nothing
+// here.
+func (d *Door) postModern(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, m *protocol.Message, h protocol.Header, a accept) {
+	if !(a.none || a.any || a.json && a.events) {
+		answerFault(w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
+			Message: "Accept must list application/json and text/event-stream"})
+		return
+	}
+	x := d.newExchange(w, r, nil)
+	x.streams = true
+	ctx, cancel := context.WithCancelCause(context.Background()) // of the connection, which may outlive r
+	x.cancel = cancel
+	stop := context.AfterFunc(r.Context(), x.lost)
+	d.engine.Modern(ctx, who, m, h, x)
+	if !m.IsRequest() {
+		x.Drop() // unless it was answered
+	}
+	x.settle(r.Context())
+	stop()
+}
+
+// initialize opens a session.
+func (d *Door) initialize(w nethttp.ResponseWriter, who protocol.Who, m *protocol.Message) {
+	s, response, f := d.engine.Open(who, m)
+	if f != nil {
+		answerFault(w, f)
+		return
+	}
+	if s != nil {
+		w.Header()["Mcp-Session-Id"] = []string{s.ID}
+	}
+	answerJSON(w, 200, response)
+}
+
+// postLegacy serves a message of a session. A client that does not name event
+// streams among what it accepts gets JSON whatever happens.
+func (d *Door) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, m *protocol.Message, a accept) {
+	if !(a.none || a.any || a.json) {
+		answerFault(w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
+			Message: "Accept must list application/json"})
+		return
+	}
+	s, f := d.sessionOf(r, who)
+	if f != nil {
+		f.ID = m.ID
+		answerFault(w, f)
+		return
+	}
+	if !m.IsRequest() {
+		d.accept(w, s, m)
+		return
+	}
+	x := d.newExchange(w, r, s)
+	x.streams, x.returns = a.events, resumable(s)
+	d.engine.Legacy(s, m, x)
+	x.settle(r.Context())
+}
+
+func (d *Door) accept(w nethttp.ResponseWriter, s *session.Session, m *protocol.Message) {
+	if f := d.engine.Accept(s, m); f != nil {
+		answerFault(w, f)
+		return
+	}
+	w.WriteHeader(202)
+}
+
+// sessionOf finds the session a legacy request belongs to; on a host without
+// sessions one is made for this request alone.
+func (d *Door) sessionOf(r *nethttp.Request, who protocol.Who) (*session.Session, *protocol.Fault) {
+	version := r.Header.Get("Mcp-Protocol-Version")
+	if version != "" {
+		if rev, ok := revision.Parse(version); !ok || rev.Modern() {
+			return nil, &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest,
+				Message: "MCP-Protocol-Version " + clip(version) + " is not a revision with sessions that is spoken here"}
+		}
+	}
+	sessions := d.engine.Sessions()
+	if sessions == nil {
+		return d.engine.Stateless(who, version)
+	}
+	ids := r.Header["Mcp-Session-Id"]
+	if len(ids) != 1 || ids[0] == "" {
+		return nil, &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest,
+			Message: "the header Mcp-Session-Id is missing; initialize gives one"}
+	}
+	s, ok := sessions.Get(ids[0], who.Principal)
+	if !ok {
+		return nil, &protocol.Fault{Status: 404, Code: protocol.CodeInvalidRequest,
+			Message: "there is no such session, or it has ended; initialize again"}
+	}
+	return s, nil
+}

@@ -1,0 +1,146 @@
+// Package newline splits a byte stream into frames of at most N bytes, one
+// message to a line.
+//
+// Lines end in \n or \r\n; blank ones are skipped. A line that is too long is
+// thrown away as it arrives, never held in memory, and the next line is read
+// as if nothing had happened. It knows nothing of what a frame says.
+package newline
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+)
+
+// Limit is how many bytes a frame may have when nothing else is said.
+const Limit = 24 << 20
+
+// window is how much is read at once, and what an idle reader holds.
+const window = 4 << 10
+
+// ErrTooLong is returned for a line that was thrown away. Reading goes on.
+var ErrTooLong = errors.New("a line is longer than the limit")
+
+// Reader reads frames. Not safe for concurrent use.
+type Reader struct {
+	r     *bufio.Reader
+	limit int
+}
+
+// NewReader reads frames of at most limit bytes, line ends not counted; 0
+// means Limit.
+func NewReader(r io.Reader, limit int) *Reader {
+	if limit <= 0 {
+		limit = Limit
+	}
+	return &Reader{r: bufio.NewReaderSize(r, window), limit: limit}
+}
+
+// Next returns the next frame, which the caller may keep. A last line without
+// an end is a frame too. The error is ErrTooLong, io.EOF, or why reading
+// failed.
+func (r *Reader) Next() ([]byte, error) {
+	for {
+		frame, err := r.line()
+		if errors.Is(err, ErrTooLong) {
+			return nil, err
+		}
+		if len(bytes.Trim(frame, " \t\r")) > 0 && (err == nil || err == io.EOF) {
+			return frame, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// line reads up to the end of a line or of the stream. Memory grows with what
+// has arrived, not with what the limit would allow.
+func (r *Reader) line() ([]byte, error) {
+	var frame []byte
+	for {
+		part, err := r.r.ReadSlice('\n')
+		full := err == bufio.ErrBufferFull
+		if !full {
+			part = bytes.TrimSuffix(part, []byte("\n"))
+		}
+		if len(frame)+len(part) > r.limit+1 { // 1 for a \r that may come last
+			return nil, r.discard(err)
+		}
+		frame = append(frame, part...)
+		if full {
+			continue
+		}
+		frame = bytes.TrimSuffix(frame, []byte("\r"))
+		if len(frame) > r.limit {
+			return nil, ErrTooLong
+		}
+		return frame, err
+	}
+}
+
+// discard reads away the rest of a line that is too long; err is how reading
+// its last part ended.
+func (r *Reader) discard(err error) error {
+	for err == bufio.ErrBufferFull {
+		_, err = r.r.ReadSlice('\n')
+	}
+	return ErrTooLong // the end of the stream, if that was it, comes next
+}
+
+// Taker takes what a reader finds.
+type Taker interface {
+	Receive(frame []byte)
+	Oversized(limit int)
+}
+
+// Feed hands every frame to t until the stream ends, which is nil, or reading
+// fails.
+func (r *Reader) Feed(t Taker) error {
+	for {
+		frame, err := r.Next()
+		switch {
+		case err == nil:
+			t.Receive(frame)
+		case errors.Is(err, ErrTooLong):
+			t.Oversized(r.limit)
+		case err == io.EOF:
+			return nil
+		default:
+			return err
+		}
+	}
+}
+
+// Writer writes frames. Not safe for concurrent use.
+type Writer struct {
+	w   io.Writer
+	buf []byte
+}
+
+// NewWriter writes frames to w, each with one call of Write.
+func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
+
+// Write writes one message as a line. Line breaks inside it, which in JSON can
+// only stand between tokens, become spaces.
+func (w *Writer) Write(msg []byte) error {
+	w.buf = append(append(w.buf[:0], msg...), '\n')
+	flatten(w.buf[:len(msg)])
+	_, err := w.w.Write(w.buf)
+	if cap(w.buf) > 16*window {
+		w.buf = nil // one large message does not stay for ever
+	}
+	return err
+}
+
+func flatten(b []byte) {
+	if bytes.IndexByte(b, '\n') < 0 && bytes.IndexByte(b, '\r') < 0 {
+		return
+	}
+	for i, c := range b {
+		if c == '\n' || c == '\r' {
+			b[i] = ' '
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package newline
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
+
+// taken notes what it was handed.
+type taken []string
+
+func (t *taken) Receive(frame []byte) { *t = append(*t, string(frame)) }
+func (t *taken) Oversized(limit int)  { *t = append(*t, fmt.Sprintf("too long for %d", limit)) }
+
+func TestFrames(t *testing.T) {
+	long := strings.Repeat("x", 3*window)
+	for _, c := range []struct {
+		name, in string
+		limit    int
+		want     []string
+	}{
+		{"lines", "a\nb\n", 0, []string{"a", "b"}},
+		{"carriage returns", "a\r\nb\r\n", 0, []string{"a", "b"}},
+		{"blank lines", "\n \t\n\r\na\n\n", 0, []string{"a"}},
+		{"blanks of another kind", "\u00a0\n", 0, []string{"\u00a0"}},
+		{"no end", "a\nb", 0, []string{"a", "b"}},
+		{"nothing", "", 0, nil},
+		{"only blanks", "  ", 0, nil},
+		{"at the limit", "abcd\nabcd\r\n", 4, []string{"abcd", "abcd"}},
+		{"past the limit", "abcde\nok\n", 4, []string{"too long for 4", "ok"}},
+		{"past it by a carriage return in the line", "abcd\r\r\nok\n", 4, []string{"too long for 4", "ok"}},
+		{"past it without an end", "abcdefgh", 4, []string{"too long for 4"}},
+		{"longer than the window", long + "\nok\n", 0, []string{long, "ok"}},
+		{"far past the limit", long + "\nok\n", 100, []string{"too long for 100", "ok"}},
+		{"twice", long + "\n" + long + "\nok\n", 100, []string{"too long for 100", "too long for 100", "ok"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for name, in := range map[string]io.Reader{
+				"at once":      strings.NewReader(c.in),
+				"byte by byte": iotest.OneByteReader(strings.NewReader(c.in)),
+				"with its end": iotest.DataErrReader(strings.NewReader(c.in)),
+			} {
+				var got taken
+				if err := NewReader(in, c.limit).Feed(&got); err != nil {
+					t.Fatalf("%s: %v", name, err)
+				}
+				if !slices.Equal(got, c.want) {
+					t.Errorf("%s: got %.80q, want %.80q", name, got, c.want)
+				}
+			}
+		})
+	}
+}
+
+func TestFailureIsTold(t *testing.T) {
+	broken := errors.New("reset by peer")
+	var got taken
+	err := NewReader(io.MultiReader(strings.NewReader("a\nhalf a li"), iotest.ErrReader(broken)), 0).Feed(&got)
+	if !errors.Is(err, broken) || !slices.Equal(got, taken{"a"}) {
+		t.Errorf("got %q and %v, want the whole line and the failure", got, err)
+	}
+}
+
+// A line of any length costs no more than the window once it is past the
+// limit, and no frame shares memory with another.
+func TestMemory(t *testing.T) {
+	endless := io.LimitReader(zeros{}, 256<<20)
+	r := NewReader(io.MultiReader(endless, strings.NewReader("\nab\ncd\n")), 1<<20)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	_, err := r.Next()
+	runtime.ReadMemStats(&after)
+	if !errors.Is(err, ErrTooLong) {
+		t.Fatalf("got %v, want ErrTooLong", err)
+	}
+	if n := after.TotalAlloc - before.TotalAlloc; n > 16<<20 {
+		t.Errorf("a line of 256 MiB with a limit of 1 MiB allocated %d bytes", n)
+	}
+	first, _ := r.Next()
+	second, _ := r.Next()
+	copy(first, "xx")
+	if string(second) != "cd" {
+		t.Error("two frames share memory")
+	}
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = '0'
+	}
+	return len(p), nil
+}
+
+// counting counts calls of Write.
+type counting struct {
+	bytes.Buffer
+	calls int
+}
+
+func (c *counting) Write(p []byte) (int, error) {
+	c.calls++
+	return c.Buffer.Write(p)
+}
+
+func TestWriter(t *testing.T) {
+	var out counting
+	w := NewWriter(&out)
+	msg := []byte("{\n\t\"a\":\r\n 1}")
+	for _, m := range [][]byte{[]byte(`{"b":2}`), msg, bytes.Repeat([]byte("x"), 1<<20)} {
+		if err := w.Write(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if out.calls != 3 {
+		t.Errorf("three frames took %d writes, want 3", out.calls)
+	}
+	if got := out.String(); !strings.HasPrefix(got, "{\"b\":2}\n{ \t\"a\":   1}\nxxx") || !strings.HasSuffix(got, "x\n") {
+		t.Errorf("wrote %.60q", got)
+	}
+	if string(msg) != "{\n\t\"a\":\r\n 1}" {
+		t.Error("the message was changed")
+	}
+}
+
+func FuzzReader(f *testing.F) {
+	f.Add([]byte("a\nb\r\n\nc"), 4)
+	f.Add([]byte("\r\r\n"), 1)
+	f.Add(bytes.Repeat([]byte("x"), window+1), window)
+	f.Fuzz(func(t *testing.T, in []byte, limit int) {
+		limit = 1 + limit&0xffff
+		var whole, pieces taken
+		if err := NewReader(bytes.NewReader(in), limit).Feed(&whole); err != nil {
+			t.Fatal(err)
+		}
+		NewReader(iotest.HalfReader(bytes.NewReader(in)), limit).Feed(&pieces)
+		if !slices.Equal(whole, pieces) {
+			t.Fatalf("%q read in pieces gives %q, want %q", in, pieces, whole)
+		}
+		var want taken
+		for line := range strings.SplitSeq(string(in), "\n") {
+			line = strings.TrimSuffix(line, "\r")
+			switch {
+			case len(line) > limit:
+				want = append(want, fmt.Sprintf("too long for %d", limit))
+			case strings.Trim(line, " \t\r") != "":
+				want = append(want, line)
+			}
+		}
+		if !slices.Equal(whole, want) {
+			t.Fatalf("%q with limit %d gives %q, want %q", in, limit, whole, want)
+		}
+	})
+}
