@@ -99,7 +99,7 @@ var floors = [][]room{
 // workshops are what a module may stand on.
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
-	"internal/proc", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language",
+	"internal/proc", "internal/jobs", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language",
 	"internal/packages",
 }
 

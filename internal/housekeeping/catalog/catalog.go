@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 
+	"gatehouse/internal/modules/house"
+	"gatehouse/internal/modules/job"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/internal/schema"
 	"gatehouse/module"
@@ -32,11 +34,14 @@ type Tool struct {
 	Bulk          string          // the member of the result that travels as plain text; "" when there is none
 }
 
-// Standard reads the modules that are in the binary, in the order of the guest
-// list.
+// Standard reads the modules that are in the binary: those of the guest list,
+// in its order, and those the host adds because they stand on its own rooms.
 func Standard(ctx context.Context) ([]Module, error) {
 	var all []Module
-	for _, g := range standard.Guests() {
+	for _, g := range append(standard.Guests(),
+		standard.Guest{Name: "job", New: job.New(nil)},
+		standard.Guest{Name: "house", New: house.New(nil, house.Help{})},
+	) {
 		m, err := Read(ctx, g.Name, g.New)
 		if err != nil {
 			return nil, err
