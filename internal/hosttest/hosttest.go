@@ -65,7 +65,7 @@ func New(t testing.TB, o Options) *Host {
 			t.Fatal(err)
 		}
 	}
-	log := slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+	log := logTo(t)
 	if o.Seal == nil {
 		o.Seal = seal.Ephemeral()
 	}
@@ -183,3 +183,11 @@ func (c *Client) Quiet() {
 
 // Close ends the connection.
 func (c *Client) Close() { c.pipe.Close(nil) }
+
+// logTo shows what a host says to a test; a benchmark is not slowed by it.
+func logTo(t testing.TB) *slog.Logger {
+	if _, ok := t.(*testing.B); ok {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
