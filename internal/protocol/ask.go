@@ -48,7 +48,7 @@ func (r *request) refuse(c *conversation, ref *tool.Refusal) {
 		r.fail(r.fault(c, ref))
 		return
 	}
-	r.result(r.render(c, &calls.Result{Result: tool.Result{IsError: true, Content: []tool.Content{tool.Text(ref.Text())}}}))
+	r.answer(c, &calls.Result{Result: tool.Result{IsError: true, Content: []tool.Content{tool.Text(ref.Text())}}})
 }
 
 // resumable are the methods that may end with input_required.

@@ -174,7 +174,7 @@ func (r *request) complete() {
 		return
 	}
 	if entry.Prompt != nil && entry.Prompt.Complete == nil || entry.Resource != nil && entry.Resource.Complete == nil {
-		r.result(r.render(&conversation{method: "completion/complete"}, &calls.Result{}))
+		r.answer(&conversation{method: "completion/complete"}, &calls.Result{})
 		return
 	}
 	args, _ := json.Marshal(c)
@@ -288,7 +288,7 @@ func (r *request) conclude(c *conversation, res calls.Result, err error) {
 	case res.Input != nil:
 		r.ask(c, &res)
 	default:
-		r.result(r.render(c, &res))
+		r.answer(c, &res)
 	}
 }
 

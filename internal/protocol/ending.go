@@ -3,6 +3,8 @@ package protocol
 import (
 	"errors"
 	"sync"
+
+	"gatehouse/internal/calls"
 )
 
 // ending makes sure that a request ends once: with its answer, or silently
@@ -43,9 +45,43 @@ func (r *request) result(raw []byte) {
 		return
 	}
 	r.note.flush(r)
-	buf := make([]byte, 0, len(raw)+len(r.msg.ID)+40)
 	r.close()
-	r.sink.Answer(200, appendResult(buf, r.msg.ID, raw))
+	f := takeFrame()
+	*f = appendResult(*f, r.msg.ID, raw)
+	r.sink.Answer(200, *f)
+	f.give()
+}
+
+// answer answers with the result of a call.
+func (r *request) answer(c *conversation, res *calls.Result) {
+	if !r.over() {
+		return
+	}
+	r.note.flush(r)
+	f := takeFrame()
+	*f = append(append(append(*f, `{"jsonrpc":"2.0","id":`...), r.msg.ID...), `,"result":`...)
+	*f = append(r.render(*f, c, res), '}')
+	r.close()
+	r.sink.Answer(200, *f)
+	f.give()
+}
+
+// frame is a buffer for one answer. A sink keeps nothing of it, so it can be
+// used again.
+type frame []byte
+
+// frames holds the buffers between answers; it is the one thing requests
+// share, and holds no state.
+var frames = sync.Pool{New: func() any { return new(frame) }}
+
+func takeFrame() *frame { return frames.Get().(*frame) }
+
+func (f *frame) give() {
+	if cap(*f) > 1<<20 {
+		return // a rare giant is not worth keeping
+	}
+	*f = (*f)[:0]
+	frames.Put(f)
 }
 
 // fail answers with an error.

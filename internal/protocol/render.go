@@ -11,12 +11,11 @@ import (
 	"gatehouse/tool"
 )
 
-// render writes a result the way the caller's revision has it.
-func (r *request) render(c *conversation, res *calls.Result) []byte {
+// render appends a result the way the caller's revision has it.
+func (r *request) render(b []byte, c *conversation, res *calls.Result) []byte {
 	if res.Raw != nil {
-		return r.relayed(res.Raw)
+		return r.relayed(b, res.Raw)
 	}
-	b := make([]byte, 0, 256+len(res.Bulk)+2*len(res.Structured))
 	switch c.method {
 	case "tools/call":
 		b = r.toolResult(b, res)
@@ -27,10 +26,10 @@ func (r *request) render(c *conversation, res *calls.Result) []byte {
 	case "completion/complete":
 		b = completion(b, res.Completion)
 	default:
-		b = append(b, '{')
 		if rawjson.Kind(res.Full) == '{' && len(res.Full) > 2 {
-			return r.relayed(res.Full)
+			return r.relayed(b, res.Full)
 		}
+		b = append(b, '{')
 	}
 	return append(r.tail(b, c.method, res.Meta), '}')
 }
@@ -76,14 +75,14 @@ func comma(b []byte) []byte {
 }
 
 // relayed passes a whole result on; only what the revision demands is added.
-func (r *request) relayed(raw []byte) []byte {
+func (r *request) relayed(b, raw []byte) []byte {
 	if !r.rev.Modern() {
-		return rawjson.Compact(nil, raw)
+		return rawjson.Compact(b, raw)
 	}
 	if _, ok := rawjson.Get(raw, "resultType"); !ok {
 		raw = rawjson.Splice(raw, rawjson.Edit{Key: "resultType", Value: []byte(`"complete"`)})
 	}
-	return rawjson.Compact(nil, raw)
+	return rawjson.Compact(b, raw)
 }
 
 // toolResult writes content, structuredContent and isError.

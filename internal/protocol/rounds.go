@@ -85,7 +85,7 @@ func (e *Engine) finishRound(job *jobs.Running, res tool.Result, err error) erro
 		return job.Fail(&tool.WireError{Code: CodeInternal, Message: "output: " + err.Error()})
 	}
 	r := &request{e: e, rev: revision.Latest}
-	return job.Finish(r.render(&conversation{r: r, method: "tools/call"}, &settled))
+	return job.Finish(r.render(nil, &conversation{r: r, method: "tools/call"}, &settled))
 }
 
 // jobNotes lets a job's handler tell how far it is.

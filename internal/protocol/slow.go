@@ -57,7 +57,7 @@ func (c *conversation) handOver() {
 		r.early()
 		text := "still working, as job " + t.run.ID() + "\nCall " + JobWait + ` with {"id":"` + t.run.ID() + `"} for the result.`
 		id, _ := json.Marshal(t.run.ID())
-		return r.render(c, &calls.Result{Result: tool.Result{
+		return r.render(nil, c, &calls.Result{Result: tool.Result{
 			Content: []tool.Content{tool.Text(text)},
 			Meta:    map[string]json.RawMessage{"gatehouse/job": id},
 		}})

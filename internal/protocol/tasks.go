@@ -176,7 +176,7 @@ func (t *task) settle(r *request, c *conversation, res calls.Result, err error) 
 	case res.Input != nil:
 		err = t.run.Ask(res.Input.Questions, res.Recorded, res.Input.State)
 	default:
-		err = t.run.Finish(r.render(c, &res))
+		err = t.run.Finish(r.render(nil, c, &res))
 	}
 	if err != nil && !errors.Is(err, jobs.ErrSettled) {
 		r.e.opts.Log.Error("task outcome is lost", "task", t.run.ID(), "err", err)
