@@ -55,6 +55,7 @@ func home(e *testscript.Env) error {
 	for _, name := range []string{"XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"} {
 		e.Setenv(name, "")
 	}
+	e.Setenv("GORACE", "atexit_sleep_ms=0") // a race fails at once, there is nothing to wait for
 	e.Values[shelfKey{}] = &shelf{}
 	return nil
 }
@@ -106,7 +107,7 @@ func serve(ts *testscript.TestScript, neg bool, args []string) {
 	s := &server{ended: make(chan error, 1)}
 	s.cmd = exec.Command(find(ts, "gatehouse"), append([]string{"serve"}, args[1:]...)...)
 	s.cmd.Dir = ts.Getenv("WORK")
-	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "MCP_ADDR", "GATEHOUSE_TRANSPORT", "GATEHOUSE_LOG"} {
+	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "MCP_ADDR", "GATEHOUSE_TRANSPORT", "GATEHOUSE_LOG", "GORACE"} {
 		if v := ts.Getenv(name); v != "" {
 			s.cmd.Env = append(s.cmd.Env, name+"="+v)
 		}

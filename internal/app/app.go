@@ -2,12 +2,9 @@ package app
 
 import (
 	"context"
-	"errors"
 	"io"
 	"log/slog"
 	"net"
-	"os"
-	"path/filepath"
 
 	"gatehouse/internal/bus"
 	"gatehouse/internal/calls"
@@ -159,6 +156,7 @@ func (a *App) build(context.Context) error {
 	a.bus = bus.New()
 	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, Log: a.log})
 	a.closing("modules", a.host.Close)
+	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
 	a.views = contexts.New(contexts.Options{
 		Offers: a.host.Offers,
 		Policy: &permit.Policy{ReadOnly: a.cfg.View.ReadOnly},
@@ -229,83 +227,4 @@ func (a *App) Folders() (paths []string) {
 		paths = append(paths, r.Path)
 	}
 	return paths
-}
-
-// openStores opens what is kept on disk. A host whose folders cannot be
-// written still serves; it says what it will forget.
-func (a *App) openStores(context.Context) (err error) {
-	if err := a.openSpool(); err != nil {
-		return err
-	}
-	a.ring, a.jobs = seal.Ephemeral(), nil
-	if !a.opts.Private {
-		a.ring = a.loadKeys()
-		if a.jobs, err = a.openJobs(); err != nil {
-			a.log.Warn("jobs are kept in memory and end with this host: cannot keep them on disk", "folder", a.cfg.Folders.State, "err", err)
-		}
-	}
-	if a.jobs == nil {
-		if a.jobs, err = jobs.Open("", jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep}); err != nil {
-			return err
-		}
-	}
-	a.room(Part{"jobs", a.runJobs})
-	return nil
-}
-
-func (a *App) loadKeys() *seal.Ring {
-	dir := a.cfg.Folders.Data
-	ring, err := seal.Load(filepath.Join(dir, "keys.json"))
-	if errors.Is(err, os.ErrNotExist) && os.MkdirAll(dir, 0o700) == nil {
-		ring, err = seal.Load(filepath.Join(dir, "keys.json"))
-	}
-	if err != nil {
-		a.log.Warn("questions to people end with this host: cannot keep keys on disk", "folder", dir, "err", err)
-		return seal.Ephemeral()
-	}
-	return ring
-}
-
-func (a *App) openJobs() (*jobs.Jobs, error) {
-	dir := a.cfg.Folders.State
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, err
-	}
-	return jobs.Open(filepath.Join(dir, "jobs.db"), jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep})
-}
-
-func (a *App) runJobs(ctx context.Context) error {
-	err := a.jobs.Run(ctx)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Limits.StopPatience)
-	defer cancel()
-	return errors.Join(err, a.jobs.Close(ctx))
-}
-
-// openSpool takes a folder of this host's own, because a spool belongs to one
-// host at a time, and removes it at the end.
-func (a *App) openSpool() error {
-	dir, err := spoolFolder(a.cfg.Folders.Cache)
-	if err != nil {
-		return err
-	}
-	l := a.cfg.Limits
-	a.spool, err = spool.Open(dir, spool.Options{MaxItem: l.SpoolEntry, MaxOwner: l.SpoolTotal, MaxTotal: l.SpoolTotal, Keep: l.SpoolKeep, Log: a.log})
-	if err != nil {
-		return errors.Join(err, os.RemoveAll(dir))
-	}
-	a.room(Part{"spool", func(ctx context.Context) error {
-		return errors.Join(a.spool.Run(ctx), a.spool.Close(), os.RemoveAll(dir))
-	}})
-	return nil
-}
-
-// spoolFolder makes a fresh folder below the cache, or below the system's
-// folder for temporary files when there is no cache.
-func spoolFolder(cache string) (string, error) {
-	if cache != "" && os.MkdirAll(cache, 0o700) == nil {
-		if dir, err := os.MkdirTemp(cache, "spool-*"); err == nil {
-			return dir, nil
-		}
-	}
-	return os.MkdirTemp("", "gatehouse-spool-*")
 }

@@ -50,6 +50,9 @@ func choose(names []string, o Options) ([]Guest, error) {
 		}
 	}
 	for _, g := range o.Extra {
+		if g.Name == houseModule || g.Name == jobModule {
+			return nil, fmt.Errorf("a module cannot be called %q: the host has one", g.Name)
+		}
 		if slices.ContainsFunc(chosen, func(c Guest) bool { return c.Name == g.Name }) {
 			return nil, fmt.Errorf("there are two modules called %q", g.Name)
 		}

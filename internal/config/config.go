@@ -69,7 +69,6 @@ type Sessions struct {
 	Idle  time.Duration // ends after this long without any sign of life
 	Sweep time.Duration // how often idle ones are looked for
 	Max   int           // at once
-	Queue int           // messages that wait for a client that does not read; then it is told to start over
 }
 
 // Limits bound what one caller can take.
@@ -107,7 +106,6 @@ func Default() Config {
 			Idle:  30 * time.Minute,
 			Sweep: 30 * time.Second,
 			Max:   100_000,
-			Queue: 256,
 		},
 		Limits: Limits{
 			Message:      24 << 20,

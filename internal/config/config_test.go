@@ -109,12 +109,12 @@ func TestValidateReportsEverythingAtOnce(t *testing.T) {
 	c := Default()
 	c.Doors.HTTP = HTTP{Open: true, Port: -1, Origins: []string{"*", "https://a.example", "https://a.example/x", "a.example"}}
 	c.Limits.Message = 3
-	c.Sessions.Queue = 0
+	c.Sessions.Max = 0
 	err := c.Validate()
 	if err == nil {
 		t.Fatal("nothing was found")
 	}
-	for _, want := range []string{"port -1", "host is empty", `"https://a.example/x"`, `"a.example"`, "message limit is 3", "session queue is 0"} {
+	for _, want := range []string{"port -1", "host is empty", `"https://a.example/x"`, `"a.example"`, "message limit is 3", "sessions at once is 0"} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is missing from\n%v", want, err)
 		}

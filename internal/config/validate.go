@@ -57,7 +57,6 @@ func (s Sessions) validate() error {
 		atLeast("session idle time", s.Idle, time.Second),
 		atLeast("session sweep", s.Sweep, time.Second),
 		atLeast("sessions at once", s.Max, 1),
-		atLeast("session queue", s.Queue, 1),
 	)
 }
 

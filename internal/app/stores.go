@@ -1,0 +1,140 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"gatehouse/internal/jobs"
+	"gatehouse/internal/seal"
+	"gatehouse/internal/spool"
+)
+
+// openStores opens what is kept on disk. A host whose folders cannot be
+// written still serves; it says what it will forget.
+func (a *App) openStores(context.Context) (err error) {
+	if err := a.openSpool(); err != nil {
+		return err
+	}
+	a.ring, a.jobs = seal.Ephemeral(), nil
+	if !a.opts.Private {
+		a.ring = a.loadKeys()
+		if a.jobs, err = a.openJobs(); err != nil {
+			a.log.Warn("jobs are kept in memory and end with this host: cannot keep them on disk", "folder", a.cfg.Folders.State, "err", err)
+		}
+	}
+	if a.jobs == nil {
+		if a.jobs, err = jobs.Open("", jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a *App) loadKeys() *seal.Ring {
+	dir := a.cfg.Folders.Data
+	ring, err := seal.Load(filepath.Join(dir, "keys.json"))
+	if errors.Is(err, os.ErrNotExist) && os.MkdirAll(dir, 0o700) == nil {
+		ring, err = seal.Load(filepath.Join(dir, "keys.json"))
+	}
+	if err != nil {
+		a.log.Warn("questions to people end with this host: cannot keep keys on disk", "folder", dir, "err", err)
+		return seal.Ephemeral()
+	}
+	return ring
+}
+
+func (a *App) openJobs() (*jobs.Jobs, error) {
+	dir := a.cfg.Folders.State
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return jobs.Open(filepath.Join(dir, "jobs.db"), jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep})
+}
+
+func (a *App) runJobs(ctx context.Context) error {
+	err := a.jobs.Run(ctx)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Limits.StopPatience)
+	defer cancel()
+	return errors.Join(err, a.jobs.Close(ctx))
+}
+
+// openSpool takes a folder of this host's own, because a spool belongs to one
+// host at a time, and removes it at the end.
+func (a *App) openSpool() error {
+	dir, err := spoolFolder(a.cfg.Folders.Cache, time.Now())
+	if err != nil {
+		return err
+	}
+	l := a.cfg.Limits
+	a.spool, err = spool.Open(dir, spool.Options{MaxItem: l.SpoolEntry, MaxOwner: l.SpoolTotal, MaxTotal: l.SpoolTotal, Keep: l.SpoolKeep, Log: a.log})
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(dir))
+	}
+	a.room(Part{"spool", func(ctx context.Context) error {
+		return errors.Join(a.spool.Run(ctx), a.spool.Close(), os.RemoveAll(dir))
+	}})
+	return nil
+}
+
+// spoolFolder makes a fresh folder below the cache, or below the system's
+// folder for temporary files when there is no cache. It removes those of
+// hosts that ended without a word.
+func spoolFolder(cache string, now time.Time) (string, error) {
+	if cache != "" && os.MkdirAll(cache, 0o700) == nil {
+		removeLeftovers(cache, now)
+		if dir, err := os.MkdirTemp(cache, spoolPrefix+strconv.Itoa(os.Getpid())+"-*"); err == nil {
+			return dir, nil
+		}
+	}
+	return os.MkdirTemp("", "gatehouse-"+spoolPrefix+"*")
+}
+
+const (
+	spoolPrefix = "spool-"
+	// leftoverAge keeps the folders of hosts that live where their process
+	// cannot be seen, in another container with the same home.
+	leftoverAge = 24 * time.Hour
+)
+
+// removeLeftovers removes the spool folders whose host is gone and which
+// nothing was put into for a day.
+func removeLeftovers(cache string, now time.Time) {
+	entries, err := os.ReadDir(cache)
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		pid, isSpool := spoolOwner(e.Name())
+		info, err := e.Info()
+		if isSpool && err == nil && now.Sub(info.ModTime()) > leftoverAge && !lives(pid) {
+			os.RemoveAll(filepath.Join(cache, e.Name()))
+		}
+	}
+}
+
+// spoolOwner reads the process out of a spool folder's name.
+func spoolOwner(name string) (pid int, ok bool) {
+	rest, ok := strings.CutPrefix(name, spoolPrefix)
+	if !ok {
+		return 0, false
+	}
+	digits, _, ok := strings.Cut(rest, "-")
+	pid, err := strconv.Atoi(digits)
+	return pid, ok && err == nil
+}
+
+// lives reports whether there may be such a process; when in doubt, yes.
+func lives(pid int) bool {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return false
+	}
+	defer p.Release()
+	return !errors.Is(p.Signal(syscall.Signal(0)), os.ErrProcessDone)
+}
