@@ -30,10 +30,9 @@ import (
 type Option func(*settings)
 
 type settings struct {
-	cfg    config.Config
-	app    app.Options
-	errs   []error
-	rooted bool
+	cfg  config.Config
+	app  app.Options
+	errs []error
 }
 
 // WithWorkspaceRoot adds a folder the tools may touch; the first one is where

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net/http"
 	"net/url"
@@ -110,9 +111,7 @@ func (w *web) exchange(ctx context.Context, r request, aside func(message) []byt
 		if r.name != "" {
 			headers["Mcp-Name"] = headerValue(r.name)
 		}
-		for k, v := range r.headers {
-			headers[k] = v
-		}
+		maps.Copy(headers, r.headers)
 	}
 	resp, err := w.do(ctx, http.MethodPost, r.version, r.body, headers)
 	if err != nil {

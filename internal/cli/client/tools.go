@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 )
 
 // Tool is one entry of a server's list.
@@ -197,9 +198,7 @@ func paramHeaders(s Schema, args json.RawMessage) map[string]string {
 			json.Unmarshal(v, &text) // a string loses its quotes, the rest stays as it is
 			headers["Mcp-Param-"+p.Header] = headerValue(text)
 		}
-		for k, v := range paramHeaders(p.Schema, v) {
-			headers[k] = v
-		}
+		maps.Copy(headers, paramHeaders(p.Schema, v))
 	}
 	return headers
 }
