@@ -72,7 +72,8 @@ func WithReadOnly() Option { return func(s *settings) { s.cfg.View.ReadOnly = tr
 // WithContext names the view that callers get who name none.
 func WithContext(name string) Option { return func(s *settings) { s.cfg.View.Context = name } }
 
-// WithLogger says where the host logs. Without it, it is silent.
+// WithLogger says where the host logs, for instance at which address a door
+// listens. Without it, it is silent.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.app.Log = l } }
 
 // WithInfo says how the host introduces itself to clients.
@@ -117,6 +118,7 @@ func WithState(dir string) Option {
 // Server is a host. Safe for concurrent use.
 type Server struct {
 	app     *app.App
+	log     *slog.Logger
 	handler handler
 	closing context.Context // ends when the doors must close
 	close   context.CancelFunc
@@ -147,18 +149,23 @@ func New(opts ...Option) (*Server, error) {
 	if err := errors.Join(append(s.errs, s.cfg.Validate())...); err != nil {
 		return nil, err
 	}
-	if s.cfg.Roots.Unrestricted && s.app.Log != nil {
+	if s.app.Log == nil {
+		s.app.Log = slog.New(slog.DiscardHandler)
+	}
+	if s.cfg.Roots.Unrestricted {
 		s.app.Log.Warn("unrestricted: the tools can touch every file this user can; name folders with WithWorkspaceRoot instead")
 	}
 	host, err := app.New(context.Background(), s.cfg, s.app)
 	if err != nil {
 		return nil, err
 	}
-	srv := &Server{app: host, ended: make(chan struct{})}
+	srv := &Server{app: host, log: s.app.Log, ended: make(chan struct{})}
 	srv.closing, srv.close = context.WithCancel(context.Background())
-	if srv.handler, err = host.HTTPDoor(); err != nil {
+	door, err := host.HTTPDoor()
+	if err != nil {
 		return nil, errors.Join(err, srv.Shutdown(context.Background()))
 	}
+	srv.handler = door
 	return srv, nil
 }
 
@@ -219,6 +226,7 @@ func (s *Server) serve(ctx context.Context, open func(context.Context) (app.Door
 	if err != nil {
 		return err
 	}
+	s.log.Info("listening", "door", door.Kind, "address", door.Address)
 	s.start()
 	return door.Serve(ctx)
 }

@@ -1,0 +1,185 @@
+package gatehouse_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gatehouse"
+)
+
+// book is where a host of a test logs.
+type book struct {
+	mu    sync.Mutex
+	text  strings.Builder
+	lines chan string
+}
+
+func newBook() *book { return &book{lines: make(chan string, 100)} }
+
+func (b *book) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.lines <- string(p)
+	return b.text.Write(p)
+}
+
+// address waits until a door says where it listens.
+func (b *book) address(t *testing.T) string {
+	t.Helper()
+	for {
+		select {
+		case line := <-b.lines:
+			if _, a, ok := strings.Cut(line, "address="); ok {
+				return strings.TrimSpace(a)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("no door listens")
+		}
+	}
+}
+
+func build(t *testing.T, opts ...gatehouse.Option) *gatehouse.Server {
+	t.Helper()
+	s, err := gatehouse.New(append([]gatehouse.Option{gatehouse.WithWorkspaceRoot(t.TempDir())}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Shutdown(context.Background()); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestSeveralDoorsCloseWithTheHost(t *testing.T) {
+	b := newBook()
+	s := build(t, gatehouse.WithLogger(slog.New(slog.NewTextHandler(b, nil))))
+	ended := make(chan error, 2)
+	go func() { ended <- s.ServeTCP(t.Context(), ":0") }()
+	tcp := strings.TrimPrefix(b.address(t), "tcp://")
+	go func() { ended <- s.ServeUnix(t.Context(), filepath.Join(t.TempDir(), "s")) }()
+	b.address(t)
+	if !strings.HasPrefix(tcp, "127.0.0.1:") {
+		t.Errorf("an empty host listens on %s", tcp)
+	}
+	conn, err := net.Dial("tcp", tcp)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := s.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if err := <-ended; err != nil {
+			t.Errorf("a door ended with %v", err)
+		}
+	}
+	if err := s.ServeTCP(t.Context(), ":0"); !errors.Is(err, gatehouse.ErrClosed) {
+		t.Errorf("a door after the end: %v, want ErrClosed", err)
+	}
+}
+
+func TestADoorClosesWithItsContext(t *testing.T) {
+	b := newBook()
+	s := build(t, gatehouse.WithLogger(slog.New(slog.NewTextHandler(b, nil))))
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- s.ServeTCP(ctx, "127.0.0.1:0") }()
+	b.address(t)
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	web := httptest.NewServer(s.Handler())
+	defer web.Close()
+	resp, err := http.Get(web.URL + "/health")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 200 {
+		t.Errorf("health is %d after another door has closed", resp.StatusCode)
+	}
+}
+
+func TestOptionsChoose(t *testing.T) {
+	s := build(t, gatehouse.WithModules("file", "lang"), gatehouse.WithTools("!lang_*"), gatehouse.WithReadOnly(),
+		gatehouse.WithOrigins("https://pages.example"), gatehouse.WithHosts("tools.example"), gatehouse.WithoutSessions(),
+		gatehouse.WithState(t.TempDir()), gatehouse.WithDeadline(time.Second), gatehouse.WithContext("file"))
+	list := ask(t, s, "POST", "/mcp", "tools.example", "https://pages.example", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`)
+	body := list.Body.String()
+	if list.Code != 200 || !strings.Contains(body, `"file_read"`) {
+		t.Fatalf("%d %s", list.Code, body)
+	}
+	for _, hidden := range []string{"lang_detect", "dir_list", "file_write"} {
+		if strings.Contains(body, `"`+hidden+`"`) {
+			t.Errorf("%s is listed", hidden)
+		}
+	}
+	for _, c := range [][2]string{{"other.example", ""}, {"tools.example", "https://other.example"}} {
+		if got := ask(t, s, "POST", "/mcp", c[0], c[1], `{"jsonrpc":"2.0","id":1,"method":"ping"}`); got.Code != 403 {
+			t.Errorf("host %s, origin %s: %d, want 403", c[0], c[1], got.Code)
+		}
+	}
+	if got := ask(t, s, "POST", "/mcp/lang", "localhost", "", `{"jsonrpc":"2.0","id":1,"method":"tools/list"}`); got.Code != 200 || strings.Contains(got.Body.String(), "file_read") {
+		t.Errorf("the context lang: %d %s", got.Code, got.Body)
+	}
+}
+
+// ask asks the handler without a network.
+func ask(t *testing.T, s *gatehouse.Server, method, path, host, origin, body string) *httptest.ResponseRecorder {
+	t.Helper()
+	req := httptest.NewRequestWithContext(t.Context(), method, path, strings.NewReader(body))
+	req.Host = host
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("Accept", "application/json")
+	if origin != "" {
+		req.Header.Set("Origin", origin)
+	}
+	rec := httptest.NewRecorder()
+	s.Handler().ServeHTTP(rec, req)
+	return rec
+}
+
+func TestNewRefusesWhatCannotBe(t *testing.T) {
+	for want, opt := range map[string]gatehouse.Option{
+		"no/such":                     gatehouse.WithWorkspaceRoot(filepath.Join(t.TempDir(), "no/such")),
+		`there is no module "attic"`:  gatehouse.WithModules("attic"),
+		`there is no context "attic"`: gatehouse.WithContext("attic"),
+		"is no pattern":               gatehouse.WithTools("["),
+		"tool deadline":               gatehouse.WithDeadline(-time.Second),
+		"origin":                      gatehouse.WithOrigins("pages.example"),
+		`host "a b"`:                  gatehouse.WithHosts("a b"),
+	} {
+		s, err := gatehouse.New(opt)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+		if s != nil {
+			t.Errorf("%q: there is a host beside the error", want)
+		}
+	}
+}
+
+func TestShutdownTwiceAndWithoutUse(t *testing.T) {
+	s, err := gatehouse.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := s.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
