@@ -1,0 +1,198 @@
+package load
+
+import (
+	"bytes"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Era is which generation of the protocol a client speaks.
+type Era string
+
+// The revisions that are spoken.
+const (
+	Legacy Era = "2025-11-25"
+	Modern Era = "2026-07-28"
+)
+
+// meta is what a modern request carries in its body.
+const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"bench","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}`
+
+// firstID has as many digits as every id after it, so that a request keeps
+// its length.
+const firstID = 100_000_000
+
+// Request is an encoded request in which the id is changed in place.
+type Request struct {
+	raw     []byte
+	ids     []int // where the digits stand
+	session int   // where the session's id stands; 0 if nowhere
+	want    [][]byte
+	id      int
+}
+
+// Bytes are the request as it is sent.
+func (r *Request) Bytes() []byte { return r.raw }
+
+// Clone makes an independent copy whose ids begin elsewhere.
+func (r *Request) Clone(begin int) *Request {
+	n := *r
+	n.raw = bytes.Clone(r.raw)
+	n.want = nil
+	for _, w := range r.want {
+		n.want = append(n.want, bytes.Clone(w))
+	}
+	n.id = firstID + begin
+	return &n
+}
+
+// Next gives the request a fresh id and, if session is not empty, another
+// session.
+func (r *Request) Next(session string) {
+	r.id++
+	var digits [12]byte
+	d := strconv.AppendInt(digits[:0], int64(r.id), 10)
+	for _, at := range r.ids {
+		copy(r.raw[at:], d)
+	}
+	for _, w := range r.want {
+		copy(w[len(w)-len(d)-1:], d)
+	}
+	if session != "" && r.session > 0 {
+		copy(r.raw[r.session:], session)
+	}
+}
+
+// Check says what is wrong with the answer to the request.
+func (r *Request) Check(status int, body []byte) error {
+	if status != 200 {
+		return fmt.Errorf("status %d: %s", status, clip(body))
+	}
+	for _, w := range r.want {
+		// The last byte of what is wanted ends the number or the string.
+		if !bytes.Contains(body, w[:len(w)-1]) {
+			return fmt.Errorf("the answer lacks %s: %s", w[:len(w)-1], clip(body))
+		}
+	}
+	if bytes.Contains(body, []byte(`"isError":true`)) || bytes.Contains(body, []byte(`"error":{`)) {
+		return fmt.Errorf("the tool failed: %s", clip(body))
+	}
+	return nil
+}
+
+func clip(b []byte) []byte { return b[:min(len(b), 400)] }
+
+// Call is tools/call of a tool with a text that differs every time.
+func Call(era Era, session, tool string) *Request {
+	id := strconv.Itoa(firstID)
+	body := `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/call","params":{`
+	if era == Modern {
+		body += meta + ","
+	}
+	body += `"name":"` + tool + `","arguments":{"text":"hello number ` + id + `"}}}`
+	r := newRequest(post(era, session, "tools/call", tool, body), session)
+	r.want = [][]byte{[]byte(`"id":` + id + ","), []byte(`hello number ` + id + `"`)}
+	return r
+}
+
+// List is tools/list.
+func List(era Era, session, cursor string) *Request {
+	id := strconv.Itoa(firstID)
+	body := `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/list","params":{`
+	if cursor != "" {
+		body += `"cursor":"` + cursor + `"`
+	}
+	if era == Modern {
+		if cursor != "" {
+			body += ","
+		}
+		body += meta
+	}
+	r := newRequest(post(era, session, "tools/list", "", body+"}}"), session)
+	r.want = [][]byte{[]byte(`"id":` + id + ",")}
+	return r
+}
+
+func newRequest(raw, session string) *Request {
+	r := &Request{raw: []byte(raw), id: firstID}
+	id := []byte(strconv.Itoa(firstID))
+	for from := 0; ; {
+		i := bytes.Index(r.raw[from:], id)
+		if i < 0 {
+			break
+		}
+		r.ids = append(r.ids, from+i)
+		from += i + len(id)
+	}
+	if session != "" {
+		r.session = strings.Index(raw, session)
+	}
+	return r
+}
+
+// Line is a tools/call as a line.
+func Line(era Era) *Request {
+	r := Call(era, "", "echo")
+	_, body, _ := strings.Cut(string(r.raw), "\r\n\r\n")
+	l := newRequest(body+"\n", "")
+	l.want = r.want
+	return l
+}
+
+// Initialize is the legacy handshake's first message.
+func Initialize() []byte {
+	return []byte(post(Legacy, "", "initialize", "", hello))
+}
+
+const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"bench","version":"1"}}}`
+
+// Initialized is its last.
+func Initialized(session string) []byte {
+	return []byte(post(Legacy, session, "notifications/initialized", "", ready))
+}
+
+const ready = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
+
+// Stream opens the stream of a session.
+func Stream(session string) []byte {
+	return []byte("GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\nMcp-Session-Id: " + session +
+		"\r\nMCP-Protocol-Version: 2025-11-25\r\n\r\n")
+}
+
+func post(era Era, session, method, name, body string) string {
+	h := "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+	if method != "initialize" {
+		h += "MCP-Protocol-Version: " + string(era) + "\r\n"
+	}
+	if session != "" {
+		h += "Mcp-Session-Id: " + session + "\r\n"
+	}
+	if era == Modern {
+		h += "Mcp-Method: " + method + "\r\n"
+		if name != "" {
+			h += "Mcp-Name: " + name + "\r\n"
+		}
+	}
+	return h + "Content-Length: " + strconv.Itoa(len(body)) + "\r\n\r\n" + body
+}
+
+// Open makes a session and returns its id.
+func (c *Client) Open() (string, error) {
+	a, err := c.Do(Initialize())
+	if err != nil {
+		return "", err
+	}
+	session := a.Header("Mcp-Session-Id")
+	if a.Status != 200 || session == "" || !bytes.Contains(a.Body, []byte(`"protocolVersion"`)) {
+		return "", fmt.Errorf("initialize: status %d: %s", a.Status, clip(a.Body))
+	}
+	a, err = c.Do(Initialized(session))
+	if err != nil {
+		return "", err
+	}
+	if a.Status != 202 && a.Status != 200 {
+		return "", fmt.Errorf("initialized: status %d: %s", a.Status, clip(a.Body))
+	}
+	return session, nil
+}

@@ -1,0 +1,91 @@
+// Command gatehouse is the subject itself: the host as other programs embed
+// it, with every layer that a host has by default.
+package main
+
+import (
+	"context"
+	"log"
+	"log/slog"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"gatehouse"
+	"gatehouse/bench/subject"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+func main() {
+	task := subject.Parse()
+	dir, err := os.MkdirTemp("", "gatehouse-bench-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	o := &offering{}
+	o.offer(task.Names())
+	s, err := gatehouse.New(
+		gatehouse.WithWorkspaceRoot(dir),
+		gatehouse.WithState(filepath.Join(dir, "state")),
+		gatehouse.WithModules(),
+		gatehouse.WithModule("bench", o.module),
+		gatehouse.WithTools("echo", "echo_*", "flood"),
+		gatehouse.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil))),
+	)
+	if err != nil {
+		log.Fatal(err)
+	}
+	task.Run(subject.Doors{
+		// The limits are those that the HTTP door sets when it listens itself.
+		HTTP: &http.Server{
+			Handler:           s.Handler(),
+			ReadHeaderTimeout: 10 * time.Second,
+			WriteTimeout:      30 * time.Second,
+			IdleTimeout:       2 * time.Minute,
+			MaxHeaderBytes:    64 << 10,
+		},
+		Unix:  func(path string) error { return s.ServeUnix(context.Background(), path) },
+		Stdio: func() error { return s.ServeStdio(context.Background()) },
+		Extra: map[string]func(string) error{"change": func(string) error { o.change(); return nil }},
+	})
+}
+
+// offering is the module. A change adds a tool or takes it away again.
+type offering struct {
+	now     atomic.Pointer[module.Offer]
+	other   atomic.Pointer[module.Offer]
+	changed func(module.Audience)
+}
+
+func (o *offering) offer(names []string) {
+	var all []tool.Tool
+	for _, name := range names {
+		all = append(all, tool.New(tool.Def{Name: name, Description: subject.Description, Effects: tool.Reads}, echo))
+	}
+	o.now.Store(&module.Offer{Tools: all})
+	more := tool.New(tool.Def{Name: "echo_more", Description: subject.Description, Effects: tool.Reads}, echo)
+	o.other.Store(&module.Offer{Tools: append(all[:len(all):len(all)], more)})
+}
+
+func (o *offering) module(_ context.Context, d module.Deps) (module.Module, error) {
+	o.changed = d.Changed
+	return o, nil
+}
+
+func (o *offering) Offer(context.Context, module.Audience) (*module.Offer, error) {
+	return o.now.Load(), nil
+}
+
+func (o *offering) Close(context.Context) error { return nil }
+
+func (o *offering) change() {
+	o.other.Store(o.now.Swap(o.other.Load()))
+	o.changed(module.Audience{})
+}
+
+func echo(_ context.Context, _ *tool.Call, in subject.Echo) (tool.Result, error) {
+	return tool.Result{Content: []tool.Content{tool.Text(in.Text)}}, nil
+}
