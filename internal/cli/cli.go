@@ -59,7 +59,7 @@ func exitCode(ctx context.Context, stderr io.Writer, ran *cobra.Command, err err
 		return exitOK
 	case errors.Is(err, errToolFailed):
 		return exitFailed
-	case ctx.Err() != nil && errors.Is(err, context.Cause(ctx)):
+	case ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, context.Canceled)):
 		fmt.Fprintln(stderr, "gatehouse: interrupted")
 		return exitInterrupted
 	}

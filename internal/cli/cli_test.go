@@ -1,7 +1,10 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -156,5 +159,35 @@ func TestProgressIsReadable(t *testing.T) {
 	say(1, 0, "\x1b]0;title\a")
 	if want := "[gatehouse] 3 of 10: three\n[gatehouse] 0.5\n[gatehouse] 1: ?]0;title?\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}
+
+func TestExitCodes(t *testing.T) {
+	alive := t.Context()
+	stopped, stop := context.WithCancelCause(t.Context())
+	signal := errors.New("interrupt")
+	stop(signal)
+	root := Root(World{Getenv: func(string) string { return "" }})
+	refused := &client.RPCError{Code: -32602, Message: "no"}
+	for _, c := range []struct {
+		name string
+		ctx  context.Context
+		err  error
+		want int
+		said string
+	}{
+		{"well", alive, nil, exitOK, ""},
+		{"the tool failed", alive, errToolFailed, exitFailed, ""},
+		{"refused", alive, refused, exitFailed, "gatehouse: no (-32602)\n"},
+		{"usage", alive, usagef("not so"), exitUsage, "gatehouse: not so\nRun \"gatehouse --help\" for how to use it.\n"},
+		{"nobody", alive, broken(io.EOF), exitConnect, "gatehouse: cannot connect to the server: no answer: EOF\n"},
+		{"two lines", alive, errors.Join(io.EOF, refused), exitFailed, "gatehouse: EOF\ngatehouse: no (-32602)\n"},
+		{"interrupted", stopped, broken(signal), exitInterrupted, "gatehouse: interrupted\n"},
+		{"interrupted inside", stopped, broken(context.Canceled), exitInterrupted, "gatehouse: interrupted\n"},
+	} {
+		var said strings.Builder
+		if got := exitCode(c.ctx, &said, root, c.err); got != c.want || said.String() != c.said {
+			t.Errorf("%s: got %d and %q, want %d and %q", c.name, got, said.String(), c.want, c.said)
+		}
 	}
 }
