@@ -28,6 +28,8 @@ type Caller struct {
 	Owner     string    `json:"owner"`             // principal and context: whose sandboxes, processes, jobs and spools these are
 	Session   string    `json:"session,omitempty"` // a lifetime hint; "" when there is none, and every tool works with ""
 	Client    string    `json:"client,omitempty"`  // name/version the client gave; display only
+	Roles     []string  `json:"roles,omitempty"`   // what the principal is to this host
+	Scopes    []string  `json:"scopes,omitempty"`  // what the credential is good for; empty means all its principal may
 	Trace     string    `json:"trace,omitempty"`   // W3C traceparent
 	Can       Abilities `json:"can,omitempty"`
 }

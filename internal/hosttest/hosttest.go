@@ -73,7 +73,7 @@ func New(t testing.TB, o Options) *Host {
 		o.SpoolDir = t.TempDir()
 	}
 	if o.Policy == nil {
-		o.Policy = &permit.Policy{}
+		o.Policy = permit.Open(false)
 	}
 	h := &Host{}
 	var err error
@@ -145,10 +145,16 @@ type Client struct {
 	next int
 }
 
+// silence is how long a client waits for the host before the test fails.
+const silence = 30 * time.Second
+
 // Dial opens a pipe.
-func (h *Host) Dial(t testing.TB) *Client {
+func (h *Host) Dial(t testing.TB) *Client { return h.DialAs(t, "anonymous") }
+
+// DialAs opens a pipe for a principal.
+func (h *Host) DialAs(t testing.TB, principal string) *Client {
 	c := &Client{t: t, in: make(chan []byte, 10_000)}
-	c.pipe = h.Engine.Pipe(protocol.Who{Principal: "anonymous"}, func(m []byte) error {
+	c.pipe = h.Engine.Pipe(protocol.Who{Principal: principal}, func(m []byte) error {
 		c.in <- append([]byte(nil), m...)
 		return nil
 	})
@@ -165,7 +171,7 @@ func (c *Client) Next() json.RawMessage {
 	select {
 	case m := <-c.in:
 		return m
-	case <-time.After(10 * time.Second):
+	case <-time.After(silence):
 		c.t.Fatal("the host says nothing")
 		return nil
 	}

@@ -1,8 +1,19 @@
 // Package permit decides who may do what: it is the one place that says yes.
+//
+// A policy is a list of rules; the first that fits decides. Rules that look
+// only at who asks for what are settled when a view is built; only a rule
+// that reads arguments costs anything per call. What no rule allows is
+// refused, and so is whatever a rule cannot judge.
 package permit
 
 import (
 	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
 
 	"gatehouse/tool"
 )
@@ -11,22 +22,157 @@ import (
 type Kind uint8
 
 const (
-	Refuse Kind = iota
-	AskOperator
-	AskClient
+	Refuse      Kind = iota
+	AskOperator      // someone who runs this host must say yes
+	AskClient        // the person behind the client must say yes
 	Allow
 )
 
-// Verdict is a decision and where it comes from.
-type Verdict struct {
-	Kind   Kind
-	Rule   string // the rule that decided; for the ledger
-	Reason string // for the caller; names nothing the caller may not know
+var kinds = [...]string{Refuse: "refuse", AskOperator: "ask-operator", AskClient: "ask-client", Allow: "allow"}
+
+func (k Kind) String() string { return kinds[k] }
+
+// ParseKind reads a kind by its name: refuse, ask-operator, ask-client (or
+// ask) and allow.
+func ParseKind(name string) (Kind, error) {
+	if name == "ask" {
+		return AskClient, nil
+	}
+	if i := slices.Index(kinds[:], name); i >= 0 {
+		return Kind(i), nil
+	}
+	return Refuse, fmt.Errorf("%q: expected allow, ask, ask-operator or refuse", name)
 }
 
-// Cut is the fingerprint of what matters about a caller: two callers with the
-// same cut see the same view.
-type Cut string
+// Verdict is a decision and where it comes from.
+type Verdict struct {
+	Kind     Kind
+	Rule     string        // the rule that decided; for the ledger
+	Reason   string        // for the caller; names nothing the caller may not know
+	Remember time.Duration // how long a yes holds for the same call; 0 means for this once
+}
+
+// Rule is one line of a policy. Empty fields fit everything; patterns are
+// those of path.Match.
+type Rule struct {
+	Name       string
+	Contexts   []string     // patterns
+	Principals []string     // patterns
+	Roles      []string     // the caller has one of them
+	Methods    []string     // tools/call and so on; empty means tools/call
+	Modules    []string     // names
+	Names      []string     // patterns of tool and prompt names in the module, or of URIs
+	Effects    tool.Effects // the operation has one of them; 0 fits all
+	When       string       // an expression over args, caller and op; "" means always
+	Then       Kind
+	Reason     string
+	Remember   time.Duration
+}
+
+// Access says who may enter a context.
+type Access struct {
+	Context string
+	Roles   []string // one of them; with Users, either will do
+	Users   []string // patterns of principals
+	KnownTo []string // roles that may know of it without entering
+}
+
+// Options of a Policy.
+type Options struct {
+	Rules    []Rule
+	Access   []Access // contexts that are not here are open to everyone
+	ReadOnly bool     // refuses every tool that does not promise to change nothing
+	Default  Kind     // where no rule fits
+}
+
+// Policy is a set of rules. It is immutable; a change makes a new one.
+type Policy struct {
+	opts       Options
+	rules      []rule
+	roles      map[string]bool // that some rule or access names
+	principals []string        // patterns that some rule or access names
+}
+
+// rule is a Rule with its expression compiled.
+type rule struct {
+	*Rule
+	when *expression // nil means always
+}
+
+// New compiles a policy. The error names the rule and what is wrong with it.
+func New(o Options) (*Policy, error) {
+	p := &Policy{opts: o, roles: map[string]bool{}}
+	var errs []error
+	for i := range o.Rules {
+		r := &o.Rules[i]
+		if r.Name == "" {
+			r.Name = fmt.Sprintf("rule %d", i+1)
+		}
+		c, err := compileRule(r)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", r.Name, err))
+			continue
+		}
+		p.rules = append(p.rules, c)
+		p.note(r.Roles, r.Principals)
+	}
+	for _, a := range o.Access {
+		if err := checkPatterns(a.Users); err != nil {
+			errs = append(errs, fmt.Errorf("context %s: users: %w", a.Context, err))
+		}
+		p.note(a.Roles, a.Users)
+		p.note(a.KnownTo, nil)
+	}
+	slices.Sort(p.principals)
+	p.principals = slices.Compact(p.principals)
+	return p, errors.Join(errs...)
+}
+
+// Open is the policy of a host without rules: everyone may do everything,
+// or, with readOnly, whatever changes nothing.
+func Open(readOnly bool) *Policy {
+	p, _ := New(Options{ReadOnly: readOnly, Default: Allow})
+	return p
+}
+
+func (p *Policy) note(roles, principals []string) {
+	for _, r := range roles {
+		p.roles[r] = true
+	}
+	p.principals = append(p.principals, principals...)
+}
+
+func compileRule(r *Rule) (rule, error) {
+	for what, ps := range map[string][]string{"contexts": r.Contexts, "principals": r.Principals, "names": r.Names} {
+		if err := checkPatterns(ps); err != nil {
+			return rule{}, fmt.Errorf("%s: %w", what, err)
+		}
+	}
+	if r.When == "" {
+		return rule{r, nil}, nil
+	}
+	e, err := compileExpression(r.When)
+	if err != nil {
+		return rule{}, fmt.Errorf("when: %w", err)
+	}
+	return rule{r, e}, nil
+}
+
+func checkPatterns(ps []string) error {
+	for _, p := range ps {
+		if _, err := path.Match(p, ""); err != nil {
+			return fmt.Errorf("%q is no pattern; expected a name such as file_read, or file_* for all that begin so", p)
+		}
+	}
+	return nil
+}
+
+func matches(patterns []string, name string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool {
+		ok, _ := path.Match(p, name)
+		return ok || p == "*"
+	})
+}
 
 // Op is something that can be done, before its arguments are known.
 type Op struct {
@@ -34,35 +180,139 @@ type Op struct {
 	Effects                       tool.Effects
 }
 
-// Policy is a set of rules. It is immutable; a change makes a new one.
-type Policy struct {
-	// ReadOnly refuses every tool that does not promise to change nothing.
-	ReadOnly bool
+// Gate compiles the rules that concern one operation for one cut. It is
+// called once, when a view is built.
+func (p *Policy) Gate(cut Cut, op Op) *Gate {
+	g := &Gate{op: op, who: cut.parse()}
+	if reason, ok := p.barred(g.who, op); ok {
+		g.last = Verdict{Kind: Refuse, Rule: "scope", Reason: reason}
+		return g
+	}
+	for _, r := range p.rules {
+		if !r.concerns(p, g.who, op) {
+			continue
+		}
+		v := Verdict{Kind: r.Then, Rule: r.Name, Reason: r.Reason, Remember: r.Remember}
+		if r.when == nil {
+			g.last = v
+			return g
+		}
+		g.rules = append(g.rules, conditional{r.when, v})
+	}
+	g.last = Verdict{Kind: p.opts.Default, Rule: "default"}
+	return g
 }
 
-// Cut says which view a caller sees.
-func (p *Policy) Cut(c tool.Caller) Cut { return Cut(c.Context) }
-
-// Gate compiles the rules that concern one operation. It is called once, when
-// a view is built.
-func (p *Policy) Gate(_ Cut, op Op) *Gate {
-	if p.ReadOnly && op.Method == "tools/call" && !op.Effects.ReadOnly() {
-		return &Gate{fixed: Verdict{Refuse, "read-only", "this host only reads"}}
+// barred is what no rule can allow: writing on a host that only reads, and
+// what the credential's scopes leave out.
+func (p *Policy) barred(w who, op Op) (reason string, barred bool) {
+	if p.opts.ReadOnly && op.Method == "tools/call" && !op.Effects.ReadOnly() {
+		return "this host only reads", true
 	}
-	return &Gate{fixed: Verdict{Kind: Allow, Rule: "default"}}
+	if len(w.scopes) > 0 && !slices.ContainsFunc(w.scopes, func(s string) bool { return covers(s, op) }) {
+		return "the credential's scope does not cover it", true
+	}
+	return "", false
+}
+
+func (r *rule) concerns(p *Policy, w who, op Op) bool {
+	methods := r.Methods
+	if methods == nil {
+		methods = []string{"tools/call"}
+	}
+	switch {
+	case !slices.Contains(methods, op.Method) && !slices.Contains(methods, "*"),
+		len(r.Contexts) > 0 && !matches(r.Contexts, op.Context),
+		len(r.Principals) > 0 && !p.isOneOf(w, r.Principals),
+		len(r.Roles) > 0 && !w.hasRole(r.Roles),
+		len(r.Modules) > 0 && !slices.Contains(r.Modules, op.Module),
+		len(r.Names) > 0 && !matches(r.Names, op.Name),
+		r.Effects != 0 && effective(op.Effects)&r.Effects == 0:
+		return false
+	}
+	return true
+}
+
+// effective are the effects rules count with: those of an operation that
+// promises nothing are the worst.
+func effective(e tool.Effects) tool.Effects {
+	if e == 0 {
+		return tool.Writes | tool.Destroys | tool.OpenWorld
+	}
+	return e
 }
 
 // Gate is the compiled decision for one entry of a view. Listing and calling
-// ask the same gate.
-type Gate struct{ fixed Verdict }
+// ask the same gate. nil refuses.
+type Gate struct {
+	op    Op
+	who   who
+	rules []conditional // in order; they read arguments
+	last  Verdict       // when none of them decides
+}
+
+type conditional struct {
+	when    *expression
+	verdict Verdict
+}
 
 // Listed reports whether there are arguments that would not be refused.
-func (g *Gate) Listed() bool { return g != nil && g.fixed.Kind != Refuse }
+func (g *Gate) Listed() bool {
+	if g == nil {
+		return false
+	}
+	return g.last.Kind != Refuse || slices.ContainsFunc(g.rules, func(c conditional) bool { return c.verdict.Kind != Refuse })
+}
 
-// Decide judges one call by its canonical arguments.
+// Decide judges one call by its canonical arguments. Where an expression
+// cannot be judged, a rule that restricts applies and one that allows does
+// not.
 func (g *Gate) Decide(args json.RawMessage) Verdict {
 	if g == nil {
-		return Verdict{}
+		return Verdict{Rule: "none"}
 	}
-	return g.fixed
+	if len(g.rules) == 0 {
+		return g.last
+	}
+	in, err := inputs(g, args)
+	for _, c := range g.rules {
+		yes := false
+		if err == nil {
+			yes, err = c.when.holds(in)
+		}
+		if err != nil {
+			yes, err = c.verdict.Kind != Allow, nil
+			if in == nil {
+				return Verdict{Kind: Refuse, Rule: c.verdict.Rule, Reason: "the arguments cannot be judged"}
+			}
+		}
+		if yes {
+			return c.verdict
+		}
+	}
+	return g.last
+}
+
+// covers reports whether a scope includes an operation. A scope is "*",
+// "read" (whatever changes nothing), or kind:pattern with a kind of tools,
+// resources or prompts.
+func covers(scope string, op Op) bool {
+	switch scope {
+	case "*":
+		return true
+	case "read":
+		return op.Method != "tools/call" || op.Effects.ReadOnly()
+	}
+	kind, pattern, _ := strings.Cut(scope, ":")
+	prefix := map[string]string{"tools": "tools/", "resources": "resources/", "prompts": "prompts/"}[kind]
+	return prefix != "" && strings.HasPrefix(op.Method, prefix) && matches([]string{pattern}, op.Name)
+}
+
+// CheckScope says what is wrong with a scope, if anything.
+func CheckScope(s string) error {
+	kind, pattern, ok := strings.Cut(s, ":")
+	if s == "*" || s == "read" || ok && slices.Contains([]string{"tools", "resources", "prompts"}, kind) && checkPatterns([]string{pattern}) == nil {
+		return nil
+	}
+	return fmt.Errorf("scope %q: expected *, read, or tools:, resources: or prompts: with a pattern, such as tools:file_*", s)
 }

@@ -1,0 +1,167 @@
+package permit
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+
+	"cel.dev/cel-go/cel"
+
+	"gatehouse/tool"
+)
+
+// expression is a condition over the arguments of a call, in the Common
+// Expression Language: args are the canonical arguments, caller has roles and
+// scopes, op has context, method, module, name and effects.
+type expression struct{ program cel.Program }
+
+// costLimit bounds one evaluation; it is far above what a condition needs.
+const costLimit = 100_000
+
+func compileExpression(text string) (*expression, error) {
+	env, err := cel.NewEnv(
+		cel.Variable("args", cel.MapType(cel.StringType, cel.DynType)),
+		cel.Variable("caller", cel.MapType(cel.StringType, cel.DynType)),
+		cel.Variable("op", cel.MapType(cel.StringType, cel.DynType)),
+	)
+	if err != nil {
+		return nil, err
+	}
+	ast, issues := env.Compile(text)
+	if err := issues.Err(); err != nil {
+		return nil, err
+	}
+	if t := ast.OutputType(); !t.IsExactType(cel.BoolType) && !t.IsExactType(cel.DynType) {
+		return nil, fmt.Errorf("gives a %s, expected true or false", t)
+	}
+	p, err := env.Program(ast, cel.CostLimit(costLimit))
+	if err != nil {
+		return nil, err
+	}
+	return &expression{p}, nil
+}
+
+// holds evaluates the condition.
+func (e *expression) holds(in map[string]any) (bool, error) {
+	out, _, err := e.program.Eval(in)
+	if err != nil {
+		return false, err
+	}
+	yes, ok := out.Value().(bool)
+	if !ok {
+		return false, errors.New("neither true nor false")
+	}
+	return yes, nil
+}
+
+// inputs decodes what expressions see.
+func inputs(g *Gate, raw json.RawMessage) (map[string]any, error) {
+	args := map[string]any{}
+	if len(raw) > 0 {
+		d := json.NewDecoder(bytes.NewReader(raw))
+		d.UseNumber()
+		if err := d.Decode(&args); err != nil {
+			return nil, err
+		}
+	}
+	exact, err := exactly(args)
+	if err != nil {
+		return nil, err
+	}
+	return map[string]any{
+		"args":   exact,
+		"caller": map[string]any{"roles": nonNil(g.who.roles), "scopes": nonNil(g.who.scopes)},
+		"op": map[string]any{
+			"context": g.op.Context, "method": g.op.Method, "module": g.op.Module, "name": g.op.Name,
+			"effects": effectNames(effective(g.op.Effects)),
+		},
+	}, nil
+}
+
+func nonNil(s []string) []string {
+	if s == nil {
+		return []string{}
+	}
+	return s
+}
+
+// exactly turns numbers into values that compare as they were written:
+// integers where they are whole, and an error where none of the language's
+// numbers can hold one.
+func exactly(v any) (any, error) {
+	var err error
+	switch x := v.(type) {
+	case map[string]any:
+		for k, e := range x {
+			if x[k], err = exactly(e); err != nil {
+				return nil, err
+			}
+		}
+	case []any:
+		for i, e := range x {
+			if x[i], err = exactly(e); err != nil {
+				return nil, err
+			}
+		}
+	case json.Number:
+		return number(string(x))
+	}
+	return v, nil
+}
+
+func number(s string) (any, error) {
+	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
+		return n, nil
+	}
+	if n, err := strconv.ParseUint(s, 10, 64); err == nil {
+		return n, nil
+	}
+	f, err := strconv.ParseFloat(s, 64)
+	if err != nil {
+		return nil, err
+	}
+	if f == math.Trunc(f) {
+		if math.Abs(f) < 1<<53 {
+			return int64(f), nil
+		}
+		return nil, fmt.Errorf("number %s is too large to be judged exactly", s)
+	}
+	return f, nil
+}
+
+var effectWords = []struct {
+	e    tool.Effects
+	name string
+}{
+	{tool.Reads, "reads"}, {tool.Writes, "writes"}, {tool.Destroys, "destroys"},
+	{tool.OpenWorld, "open-world"}, {tool.Idempotent, "idempotent"},
+}
+
+func effectNames(e tool.Effects) []string {
+	out := []string{}
+	for _, w := range effectWords {
+		if e&w.e != 0 {
+			out = append(out, w.name)
+		}
+	}
+	return out
+}
+
+// ParseEffects reads names of effects: reads, writes, destroys, open-world,
+// idempotent.
+func ParseEffects(names []string) (e tool.Effects, err error) {
+next:
+	for _, n := range names {
+		for _, w := range effectWords {
+			if w.name == n {
+				e |= w.e
+				continue next
+			}
+		}
+		return 0, fmt.Errorf("effect %q: expected reads, writes, destroys or open-world", n)
+	}
+	return e, nil
+}

@@ -1,0 +1,183 @@
+package permit
+
+import (
+	"fmt"
+	"testing"
+
+	"gatehouse/tool"
+)
+
+func policy(t *testing.T, o Options) *Policy {
+	t.Helper()
+	p, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func decide(p *Policy, c tool.Caller, op Op, args string) Verdict {
+	return p.Gate(p.Cut(c), op).Decide([]byte(args))
+}
+
+var (
+	read    = Op{Context: "default", Method: "tools/call", Module: "file", Name: "file_read", Effects: tool.Reads}
+	write   = Op{Context: "default", Method: "tools/call", Module: "file", Name: "file_write", Effects: tool.Writes | tool.Destroys}
+	unclear = Op{Context: "default", Method: "tools/call", Module: "x", Name: "x"}
+)
+
+func TestTheZeroPolicyRefuses(t *testing.T) {
+	var g *Gate
+	if v := g.Decide(nil); v.Kind != Refuse || g.Listed() {
+		t.Fatal("a missing gate lets through")
+	}
+	p := policy(t, Options{})
+	if v := decide(p, tool.Caller{}, read, "{}"); v.Kind != Refuse {
+		t.Fatalf("got %v without any rule", v)
+	}
+}
+
+func TestTheFirstRuleThatFitsDecides(t *testing.T) {
+	p := policy(t, Options{Default: Allow, Rules: []Rule{
+		{Name: "admins", Roles: []string{"admin"}, Then: Allow},
+		{Name: "etc", Names: []string{"file_*"}, When: `args.path.startsWith("/etc/")`, Then: Refuse},
+		{Name: "big", Names: []string{"file_write"}, When: `args.size > 9007199254740992`, Then: AskOperator},
+		{Name: "writes", Effects: tool.Writes, Then: AskClient},
+		{Name: "ann", Principals: []string{"ann*"}, Names: []string{"x"}, Then: Allow},
+	}})
+	admin := tool.Caller{Principal: "root", Roles: []string{"admin", "other"}}
+	for i, c := range []struct {
+		who  tool.Caller
+		op   Op
+		args string
+		want Kind
+	}{
+		{admin, write, `{"path":"/etc/x"}`, Allow},
+		{tool.Caller{}, read, `{"path":"/etc/x"}`, Refuse},
+		{tool.Caller{}, read, `{"path":"/home"}`, Allow},
+		{tool.Caller{}, read, `{}`, Refuse},                                           // cannot be judged: the restricting rule applies
+		{tool.Caller{}, read, `{"path":7}`, Refuse},                                   // likewise
+		{tool.Caller{}, write, `{"path":"/x","size":9007199254740993}`, AskOperator},  // exactly one too many
+		{tool.Caller{}, write, `{"path":"/x","size":9007199254740992}`, AskClient},    // exactly not
+		{tool.Caller{}, write, `{"path":"/x","size":1e400}`, Refuse},                  // no number can hold it
+		{tool.Caller{Principal: "anna"}, unclear, `{}`, AskClient},                    // promises nothing: counts as writing
+		{tool.Caller{}, Op{Method: "resources/read", Name: "file:///x"}, `{}`, Allow}, // rules speak of tools unless they say so
+	} {
+		if v := decide(p, c.who, c.op, c.args); v.Kind != c.want {
+			t.Errorf("%d: %s %s: got %v by %q, want %v", i, c.op.Name, c.args, v.Kind, v.Rule, c.want)
+		}
+	}
+}
+
+func TestListedUnlessRefusedWhateverTheArguments(t *testing.T) {
+	p := policy(t, Options{Rules: []Rule{
+		{Names: []string{"file_read"}, When: `args.path == "a"`, Then: Allow},
+		{Names: []string{"file_write"}, When: `args.path == "a"`, Then: Refuse},
+	}})
+	if !p.Gate("", read).Listed() {
+		t.Error("a tool that some arguments may use is hidden")
+	}
+	if p.Gate("", write).Listed() {
+		t.Error("a tool that no arguments may use is shown")
+	}
+}
+
+func TestScopesOnlyTakeAway(t *testing.T) {
+	p := policy(t, Options{Default: Allow, Rules: []Rule{{Names: []string{"file_read"}, Then: Refuse}}})
+	for _, c := range []struct {
+		scopes []string
+		op     Op
+		want   Kind
+	}{
+		{nil, write, Allow},
+		{[]string{"tools:file_*"}, write, Allow},
+		{[]string{"tools:dir_*"}, write, Refuse},
+		{[]string{"read"}, write, Refuse},
+		{[]string{"read"}, Op{Method: "tools/call", Name: "dir_list", Effects: tool.Reads}, Allow},
+		{[]string{"*"}, read, Refuse},
+		{[]string{"resources:file:///*"}, read, Refuse},
+		{[]string{"nonsense"}, write, Refuse},
+	} {
+		if v := decide(p, tool.Caller{Scopes: c.scopes}, c.op, "{}"); v.Kind != c.want {
+			t.Errorf("%v on %s: got %v, want %v", c.scopes, c.op.Name, v.Kind, c.want)
+		}
+	}
+}
+
+func TestTenThousandPrincipalsMakeTwoCuts(t *testing.T) {
+	p := policy(t, Options{Default: Allow, Rules: []Rule{{Roles: []string{"writer"}, Effects: tool.Writes, Then: Allow}}})
+	cuts := map[Cut]bool{}
+	for i := range 10_000 {
+		roles := []string{"staff", fmt.Sprint("team", i)}
+		if i%2 == 0 {
+			roles = append(roles, "writer")
+		}
+		cuts[p.Cut(tool.Caller{Principal: fmt.Sprint("user", i), Roles: roles})] = true
+	}
+	if len(cuts) != 2 {
+		t.Fatalf("got %d cuts, want 2", len(cuts))
+	}
+}
+
+func TestACutReadsBackAsItWasWritten(t *testing.T) {
+	p := policy(t, Options{Default: Allow, Rules: []Rule{{Roles: []string{"a\nsadmin", `b\`}, Then: Allow}}})
+	w := p.Cut(tool.Caller{Roles: []string{"a\nsadmin", `b\`}, Scopes: []string{"*"}}).parse()
+	if len(w.roles) != 2 || w.roles[0] != "a\nsadmin" || w.roles[1] != `b\` || len(w.scopes) != 1 {
+		t.Fatalf("got %+v", w)
+	}
+}
+
+func TestEnteringAContext(t *testing.T) {
+	p := policy(t, Options{Default: Allow, Access: []Access{
+		{Context: "git", Roles: []string{"dev"}, Users: []string{"bo"}, KnownTo: []string{"staff"}},
+		{Context: "open"},
+	}})
+	for _, c := range []struct {
+		who     tool.Caller
+		context string
+		want    Entry
+	}{
+		{tool.Caller{Roles: []string{"dev"}}, "git", Welcome},
+		{tool.Caller{Principal: "bo"}, "git", Welcome},
+		{tool.Caller{Roles: []string{"staff"}}, "git", Forbidden},
+		{tool.Caller{Principal: "eve"}, "git", Unknown},
+		{tool.Caller{}, "open", Welcome},
+		{tool.Caller{}, "other", Welcome},
+	} {
+		if got := p.Enter(p.Cut(c.who), c.context); got != c.want {
+			t.Errorf("%+v into %s: got %v, want %v", c.who, c.context, got, c.want)
+		}
+	}
+}
+
+func TestMistakesAreNamed(t *testing.T) {
+	for _, o := range []Options{
+		{Rules: []Rule{{When: `args.path ==`}}},
+		{Rules: []Rule{{When: `1 + 1`}}},
+		{Rules: []Rule{{When: `nobody.knows`}}},
+		{Rules: []Rule{{Names: []string{"["}}}},
+		{Access: []Access{{Users: []string{"["}}}},
+	} {
+		if _, err := New(o); err == nil {
+			t.Errorf("%+v was taken", o)
+		}
+	}
+	for _, s := range []string{"", "file_*", "tools:[", "tool:x"} {
+		if CheckScope(s) == nil {
+			t.Errorf("scope %q was taken", s)
+		}
+	}
+}
+
+func BenchmarkDecide(b *testing.B) {
+	p, err := New(Options{Default: Allow, Rules: []Rule{{When: `args.path.startsWith("/etc/")`, Then: Refuse}}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	g := p.Gate("", read)
+	args := []byte(`{"path":"/home/a","limit":100}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		g.Decide(args)
+	}
+}
