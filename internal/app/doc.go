@@ -54,6 +54,6 @@
 // The doors refuse new work, then sessions end, then the engine cancels what
 // is in flight, then jobs stop, then the modules they ran in close, then
 // spool and folders. Each has its turn, a context of its own, and bounded
-// patience. After the first
-// signal a second one ends the process at once; that is main's doing.
+// patience. After the first signal a second one ends the process at once;
+// that is main's doing.
 package app
