@@ -159,8 +159,10 @@ func (a *App) build(context.Context) error {
 	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
 	a.views = contexts.New(contexts.Options{
 		Offers: a.host.Offers,
-		Policy: permit.Open(a.cfg.View.ReadOnly),
-		Specs:  specs(a.cfg.View, a.guests),
+		Rules: contexts.Rules{
+			Specs:  specs(a.cfg.View, a.guests),
+			Policy: permit.Open(a.cfg.View.ReadOnly),
+		},
 		Always: []string{houseModule, jobModule},
 		Tail:   func(r revision.Revision, shared bool) string { return a.engine.ListTail(r, shared) },
 		Log:    a.log,

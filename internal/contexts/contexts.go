@@ -22,18 +22,47 @@ import (
 // caller may not know of.
 var ErrNotFound = errors.New("Context not found")
 
-// Spec defines one context: a named choice from what the modules offer.
+// ErrForbidden is the answer for a context the caller knows of and may not
+// enter.
+var ErrForbidden = errors.New("Context not allowed")
+
+// Style is how a view writes the names of tools.
+type Style string
+
+const (
+	Underscore Style = "underscore" // file_read, as modules name them
+	Dot        Style = "dot"        // file.read
+	Colon      Style = "colon"      // file:read; not every client accepts it
+)
+
+// Spec defines one context: a named choice from what the modules offer, and
+// how it is presented. Patterns are those of path.Match on the modules' own
+// names; "!" in front takes away; nil means all.
 type Spec struct {
-	Name    string
-	Modules []string // nil means all
-	Tools   []string // patterns; "!" in front takes away; nil means all
+	Name        string
+	Description string
+	Modules     []string          // names
+	Tools       []string          // patterns of names
+	Prompts     []string          // patterns of names
+	Resources   []string          // patterns of URIs and templates, in which * stops at no slash
+	Rename      map[string]string // a tool's or prompt's own name -> its name here
+	Describe    map[string]string // a tool's or prompt's own name -> its description here
+	Style       Style             // "" means Underscore
+	Aliases     bool              // tools are called by the first alias they declare
 }
 
-// Options of Contexts. Offers, Policy and Log are needed.
+// Rules are everything about contexts that can change while the host runs.
+// They are immutable; a change makes new ones.
+type Rules struct {
+	Specs   []Spec
+	Default string // of callers who name none; "" means the first
+	Policy  *permit.Policy
+}
+
+// Options of Contexts. Offers, Rules.Policy and Log are needed.
 type Options struct {
 	Offers func(context.Context, module.Audience) []modules.Offered
-	Policy *permit.Policy
-	Specs  []Spec   // the first is the default
+	Rules  Rules
 	Always []string // modules that are part of every context
 	Page   int      // entries of a list page; 0 means 1,000
 	Tail   Tail     // nil means nothing
@@ -41,14 +70,15 @@ type Options struct {
 }
 
 // Tail gives the members that a list result ends with in some revision, each
-// with a comma in front: envelope and caching hints. shared says that the
-// view is the same for everyone.
+// with a comma in front: envelope and caching hints. shared says that every
+// caller of the host gets the same list.
 type Tail func(r revision.Revision, shared bool) string
 
 // Contexts builds views and keeps them. Safe for concurrent use.
 type Contexts struct {
 	opts  Options
-	epoch atomic.Uint64 // counts changes of offers
+	rules atomic.Pointer[Rules]
+	epoch atomic.Uint64 // counts changes of offers and rules
 
 	schemas compiler
 
@@ -58,6 +88,7 @@ type Contexts struct {
 
 // key is what a view depends on besides the offers.
 type key struct {
+	rules     *Rules
 	context   string
 	cut       permit.Cut
 	principal string // "" unless some offer is personal
@@ -71,27 +102,66 @@ func New(o Options) *Contexts {
 	if o.Tail == nil {
 		o.Tail = func(revision.Revision, bool) string { return "" }
 	}
-	if len(o.Specs) == 0 {
-		o.Specs = []Spec{{Name: "default"}}
-	}
-	return &Contexts{opts: o, views: make(map[key]*View)}
+	c := &Contexts{opts: o, views: make(map[key]*View)}
+	c.Set(o.Rules)
+	return c
 }
 
-// Default is the name of the context a caller gets who names none.
-func (c *Contexts) Default() string { return c.opts.Specs[0].Name }
+// Set replaces the rules. Views are built anew as they are next asked for;
+// calls that run keep the one they have.
+func (c *Contexts) Set(r Rules) {
+	if len(r.Specs) == 0 {
+		r.Specs = []Spec{{Name: "default"}}
+	}
+	if r.Default == "" {
+		r.Default = r.Specs[0].Name
+	}
+	c.rules.Store(&r)
+	c.mu.Lock()
+	clear(c.views)
+	c.mu.Unlock()
+	c.epoch.Add(1)
+}
 
-// Cut is the caller's cut by the policy.
-func (c *Contexts) Cut(who tool.Caller) permit.Cut { return c.opts.Policy.Cut(who) }
+// Rules are the rules in force. They are not to be changed.
+func (c *Contexts) Rules() *Rules { return c.rules.Load() }
+
+// Default is the name of the context a caller gets who names none.
+func (c *Contexts) Default() string { return c.rules.Load().Default }
+
+// Cut is the caller's cut by the policy in force.
+func (c *Contexts) Cut(who tool.Caller) permit.Cut { return c.rules.Load().Policy.Cut(who) }
+
+// Spec finds the definition of a context.
+func (r *Rules) Spec(name string) *Spec {
+	i := slices.IndexFunc(r.Specs, func(s Spec) bool { return s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &r.Specs[i]
+}
+
+// Open lists the contexts a caller may enter, in their order.
+func (c *Contexts) Open(who tool.Caller) (specs []Spec) {
+	r := c.rules.Load()
+	cut := r.Policy.Cut(who)
+	for _, s := range r.Specs {
+		if r.Policy.Enter(cut, s.Name) == permit.Welcome {
+			specs = append(specs, s)
+		}
+	}
+	return specs
+}
 
 // Stale says that offers have changed; views are looked at again when they
 // are next asked for.
 func (c *Contexts) Stale() { c.epoch.Add(1) }
 
 // View returns what a caller gets. who.Context names the context; the cut is
-// the caller's, see Cut.
+// the caller's, see Cut. The error is ErrNotFound or ErrForbidden.
 func (c *Contexts) View(ctx context.Context, who *tool.Caller, cut permit.Cut) (*View, error) {
 	epoch := c.epoch.Load()
-	k := key{context: who.Context, cut: cut}
+	k := key{rules: c.rules.Load(), context: who.Context, cut: cut}
 	v := c.cached(k)
 	if v != nil && v.personal {
 		k.principal = who.Principal
@@ -100,7 +170,7 @@ func (c *Contexts) View(ctx context.Context, who *tool.Caller, cut permit.Cut) (
 	if v != nil && v.epoch.Load() == epoch {
 		return v, nil
 	}
-	return c.build(ctx, who, cut, v, epoch)
+	return c.build(ctx, who, k, v, epoch)
 }
 
 func (c *Contexts) cached(k key) *View {
@@ -111,22 +181,30 @@ func (c *Contexts) cached(k key) *View {
 
 // build makes the view anew, or keeps the old one when the offers turn out
 // to be the same.
-func (c *Contexts) build(ctx context.Context, who *tool.Caller, cut permit.Cut, old *View, epoch uint64) (*View, error) {
-	i := slices.IndexFunc(c.opts.Specs, func(s Spec) bool { return s.Name == who.Context })
-	if i < 0 {
+func (c *Contexts) build(ctx context.Context, who *tool.Caller, k key, old *View, epoch uint64) (*View, error) {
+	spec := k.rules.Spec(k.context)
+	if spec == nil {
 		return nil, ErrNotFound
 	}
-	spec := &c.opts.Specs[i]
+	switch k.rules.Policy.Enter(k.cut, k.context) {
+	case permit.Unknown:
+		return nil, ErrNotFound
+	case permit.Forbidden:
+		return nil, ErrForbidden
+	}
 	offers := c.opts.Offers(ctx, module.Audience{Principal: who.Principal, Context: who.Context})
 	if old != nil && old.sameOffers(offers) {
 		old.epoch.Store(epoch)
 		return old, nil
 	}
-	v := c.compile(spec, cut, offers)
+	v := c.compile(k, spec, offers)
 	v.epoch.Store(epoch)
-	k := key{context: who.Context, cut: cut}
+	k.principal = ""
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if k.rules != c.rules.Load() {
+		return v, nil // the rules changed meanwhile: good for this once
+	}
 	if len(c.views) >= 10_000 {
 		clear(c.views)
 	}

@@ -85,7 +85,7 @@ func (v *View) encode(k Kind, r revision.Revision, from int) []byte {
 		last := members[k] + " " + v.lists[k][to-1].Listed
 		b.WriteString(`,"nextCursor":"` + base64.RawURLEncoding.EncodeToString([]byte(last)) + `"`)
 	}
-	b.WriteString(v.tail(r, !v.personal))
+	b.WriteString(v.tail(r, v.Shared()))
 	b.WriteByte('}')
 	return b.Bytes()
 }
@@ -130,9 +130,22 @@ func (e *Entry) listing(k Kind, r revision.Revision) []byte {
 	}
 }
 
-// relisted splices the name into a relayed entry.
-func relisted(raw json.RawMessage, member, name string) []byte {
-	return rawjson.Compact(nil, rawjson.Splice(raw, rawjson.Edit{Key: member, Value: rawjson.AppendString(nil, name)}))
+// relisted splices the view's name, and its description if it has one, into a
+// relayed entry.
+func (e *Entry) relisted(raw json.RawMessage, member string) []byte {
+	edits := []rawjson.Edit{{Key: member, Value: rawjson.AppendString(nil, e.Listed)}}
+	if e.describe != "" {
+		edits = append(edits, rawjson.Edit{Key: "description", Value: rawjson.AppendString(nil, e.describe)})
+	}
+	return rawjson.Compact(nil, rawjson.Splice(raw, edits...))
+}
+
+// described is the view's description where it has one of its own.
+func (e *Entry) described(own string) string {
+	if e.describe != "" {
+		return e.describe
+	}
+	return own
 }
 
 type toolListing struct {
@@ -150,9 +163,9 @@ type toolListing struct {
 func (e *Entry) toolListing(r revision.Revision) []byte {
 	d := &e.Tool.Def
 	if d.Raw != nil {
-		return relisted(d.Raw, "name", e.Listed)
+		return e.relisted(d.Raw, "name")
 	}
-	l := toolListing{Name: e.Listed, Description: d.Description, Input: e.input}
+	l := toolListing{Name: e.Listed, Description: e.described(d.Description), Input: e.input}
 	if r.Has(revision.ToolAnnotations) {
 		l.Annotations = annotations(d.Effects)
 	}
@@ -216,7 +229,7 @@ func isObjectSchema(s json.RawMessage) bool {
 func (e *Entry) promptListing(r revision.Revision) []byte {
 	p := e.Prompt
 	if p.Raw != nil {
-		return relisted(p.Raw, "name", e.Listed)
+		return e.relisted(p.Raw, "name")
 	}
 	type argument struct {
 		Name        string `json:"name"`
@@ -230,7 +243,7 @@ func (e *Entry) promptListing(r revision.Revision) []byte {
 		Description string      `json:"description,omitempty"`
 		Arguments   []argument  `json:"arguments,omitempty"`
 		Icons       []tool.Icon `json:"icons,omitempty"`
-	}{Name: e.Listed, Description: p.Description}
+	}{Name: e.Listed, Description: e.described(p.Description)}
 	if r.Has(revision.Titles) {
 		l.Title = p.Title
 	}
@@ -270,7 +283,7 @@ func (e *Entry) resourceListing(k Kind, r revision.Revision) []byte {
 		l.URI, l.Size = e.Listed, res.Size
 	}
 	if res.Raw != nil {
-		return relisted(res.Raw, member, e.Listed)
+		return e.relisted(res.Raw, member)
 	}
 	if r.Has(revision.Titles) {
 		l.Title = res.Title

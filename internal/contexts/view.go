@@ -24,6 +24,7 @@ import (
 type View struct {
 	Name     string
 	personal bool
+	cut      bool     // not everyone who asks this host gets it
 	offers   []uint64 // generations it was built from
 	epoch    atomic.Uint64
 	page     int
@@ -54,6 +55,7 @@ type Entry struct {
 	Resource *module.Resource
 	Prompt   *module.Prompt
 
+	describe      string          // the view's own description; "" means the definition's
 	input, output json.RawMessage // the schemas as listed
 	template      *uritemplate.Template
 }
@@ -111,8 +113,8 @@ func (v *View) Template(text string) *Entry {
 // Len is how many entries a list has.
 func (v *View) Len(k Kind) int { return len(v.lists[k]) }
 
-// Shared reports whether every caller of the same cut sees this view.
-func (v *View) Shared() bool { return !v.personal }
+// Shared reports whether every caller of this host gets this view unasked.
+func (v *View) Shared() bool { return !v.personal && !v.cut }
 
 // Entries lists a kind in its order. The slice is not to be changed.
 func (v *View) Entries(k Kind) []*Entry { return v.lists[k] }
@@ -122,13 +124,14 @@ func (v *View) sameOffers(offers []modules.Offered) bool {
 }
 
 // compile makes a view of what a context chooses from the offers.
-func (c *Contexts) compile(spec *Spec, cut permit.Cut, offers []modules.Offered) *View {
+func (c *Contexts) compile(k key, spec *Spec, offers []modules.Offered) *View {
 	v := &View{
 		Name: spec.Name, page: c.opts.Page, tail: c.opts.Tail,
+		cut:   k.cut != "" || spec.Name != k.rules.Default,
 		tools: map[string]*Entry{}, prompts: map[string]*Entry{}, resources: map[string]*Entry{},
 		methods: map[string]*Entry{}, pages: map[pageKey][]byte{},
 	}
-	b := builder{c, spec, cut, v}
+	b := builder{c, k.rules.Policy, spec, k.cut, v}
 	for _, o := range offers {
 		v.offers = append(v.offers, o.Generation)
 		v.personal = v.personal || o.Offer.Personal
@@ -144,10 +147,11 @@ func (c *Contexts) compile(spec *Spec, cut permit.Cut, offers []modules.Offered)
 }
 
 type builder struct {
-	c    *Contexts
-	spec *Spec
-	cut  permit.Cut
-	v    *View
+	c      *Contexts
+	policy *permit.Policy
+	spec   *Spec
+	cut    permit.Cut
+	v      *View
 }
 
 func (b builder) add(o modules.Offered) {
@@ -156,6 +160,9 @@ func (b builder) add(o modules.Offered) {
 	}
 	for i := range o.Offer.Resources {
 		r := &o.Offer.Resources[i]
+		if !chosen(b.spec.Resources, r.URI, wildcard) {
+			continue
+		}
 		e := &Entry{Listed: r.URI, Module: o.Module, Name: r.URI, Resource: r}
 		b.put(Resources, b.v.resources, e, "resources/read", tool.Reads)
 	}
@@ -164,7 +171,10 @@ func (b builder) add(o modules.Offered) {
 	}
 	for i := range o.Offer.Prompts {
 		p := &o.Offer.Prompts[i]
-		e := &Entry{Listed: p.Name, Module: o.Module, Name: p.Name, Prompt: p}
+		if !chosen(b.spec.Prompts, p.Name, pathMatch) {
+			continue
+		}
+		e := &Entry{Listed: b.renamed(p.Name), Module: o.Module, Name: p.Name, Prompt: p, describe: b.spec.Describe[p.Name]}
 		b.put(Prompts, b.v.prompts, e, "prompts/get", tool.Reads)
 	}
 	for name := range o.Offer.Methods {
@@ -176,7 +186,7 @@ func (b builder) add(o modules.Offered) {
 }
 
 func (b builder) gate(e *Entry, method string, eff tool.Effects) *permit.Gate {
-	return b.c.opts.Policy.Gate(b.cut, permit.Op{
+	return b.policy.Gate(b.cut, permit.Op{
 		Context: b.spec.Name, Method: method, Module: e.Module, Name: e.Name, Effects: eff,
 	})
 }
@@ -196,6 +206,9 @@ func (b builder) put(k Kind, byName map[string]*Entry, e *Entry, method string, 
 }
 
 func (b builder) template(mod string, r *module.Resource) {
+	if !chosen(b.spec.Resources, r.URI, wildcard) {
+		return
+	}
 	t, err := uritemplate.New(r.URI)
 	if err != nil {
 		b.c.opts.Log.Error("template left out", "module", mod, "template", r.URI, "err", err)
@@ -206,10 +219,10 @@ func (b builder) template(mod string, r *module.Resource) {
 }
 
 func (b builder) tool(mod string, t *tool.Tool) {
-	if !chosen(b.spec.Tools, t.Name) {
+	if !chosen(b.spec.Tools, t.Name, pathMatch) {
 		return
 	}
-	e := &Entry{Listed: t.Name, Module: mod, Name: t.Name, Tool: t}
+	e := &Entry{Listed: b.toolName(mod, t), Module: mod, Name: t.Name, Tool: t, describe: b.spec.Describe[t.Name]}
 	if err := e.compileSchemas(&b.c.schemas); err != nil {
 		b.c.opts.Log.Error("tool left out", "module", mod, "tool", t.Name, "err", err)
 		return
@@ -217,23 +230,71 @@ func (b builder) tool(mod string, t *tool.Tool) {
 	b.put(Tools, b.v.tools, e, "tools/call", t.Effects)
 }
 
+// toolName is the name a view gives a tool: what it was renamed to, else the
+// original's name it declares where the view asks for those, else its own in
+// the view's style.
+func (b builder) toolName(mod string, t *tool.Tool) string {
+	if n := b.spec.Rename[t.Name]; n != "" {
+		return n
+	}
+	if b.spec.Aliases && len(t.Aliases) > 0 {
+		return t.Aliases[0]
+	}
+	short, prefixed := strings.CutPrefix(t.Name, mod+"_")
+	switch {
+	case prefixed && b.spec.Style == Dot:
+		return mod + "." + short
+	case prefixed && b.spec.Style == Colon:
+		return mod + ":" + short
+	}
+	return t.Name
+}
+
+func (b builder) renamed(name string) string {
+	if n := b.spec.Rename[name]; n != "" {
+		return n
+	}
+	return name
+}
+
 // chosen applies patterns: the ones with "!" take away, the others, if there
 // are any, must match.
-func chosen(patterns []string, name string) bool {
+func chosen(patterns []string, name string, match func(pattern, name string) bool) bool {
 	wanted, yes := false, false
 	for _, p := range patterns {
 		if no, ok := strings.CutPrefix(p, "!"); ok {
-			if m, _ := path.Match(no, name); m {
+			if match(no, name) {
 				return false
 			}
 			continue
 		}
 		wanted = true
-		if m, _ := path.Match(p, name); m {
-			yes = true
-		}
+		yes = yes || match(p, name)
 	}
 	return yes || !wanted
+}
+
+func pathMatch(pattern, name string) bool {
+	ok, _ := path.Match(pattern, name)
+	return ok
+}
+
+// wildcard matches a URI: * stands for anything, slashes too.
+func wildcard(pattern, uri string) bool {
+	head, rest, more := strings.Cut(pattern, "*")
+	if !more {
+		return pattern == uri
+	}
+	uri, ok := strings.CutPrefix(uri, head)
+	if !ok {
+		return false
+	}
+	for i := range len(uri) + 1 {
+		if wildcard(rest, uri[i:]) {
+			return true
+		}
+	}
+	return false
 }
 
 // compileSchemas takes the schemas from the definition: Go types, JSON, or a

@@ -91,7 +91,7 @@ func New(t testing.TB, o Options) *Host {
 	// The engine comes last but its list endings are needed first.
 	var engine *protocol.Engine
 	h.Views = contexts.New(contexts.Options{
-		Offers: h.Modules.Offers, Policy: o.Policy, Log: log, Page: o.Page,
+		Offers: h.Modules.Offers, Rules: contexts.Rules{Policy: o.Policy}, Log: log, Page: o.Page,
 		Tail: func(r revision.Revision, shared bool) string { return engine.ListTail(r, shared) },
 	})
 	h.Calls = calls.New(calls.Options{Bus: wire, Views: h.Views, Spool: h.Spool, Log: log, Timeout: o.Timeout, Budget: o.Budget})
