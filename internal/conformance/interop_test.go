@@ -108,7 +108,7 @@ func (h *house) inspect(t *testing.T, era, door, want string, args ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	args = append([]string{"--cli", "--format", "json", "-q", "--protocol-era", era}, args...)
+	args = slices.Concat([]string{"--cli"}, args, []string{"--format", "json", "-q", "--protocol-era", era})
 	if door == "http" {
 		args = append(args, "--transport", "http", "--server-url", h.url)
 	} else {
@@ -233,7 +233,7 @@ func (r report) check(t *testing.T, revision string) {
 	has("tools", r.Tools, "greet", "test_simple_text", "slow_compute")
 	has("prompts", r.Prompts, "test_simple_prompt", "test_prompt_with_arguments")
 	has("resources", r.Resources, "test://static-text", "test://static-binary", "test://watched-resource")
-	wanted("templates", r.Templates, "[test://template/{id}/data]")
+	has("templates", r.Templates, "test://template/{id}/data")
 	wanted("read", r.Read, `{"id":"77","templateTest":true,"data":"Data for ID: 77"}`)
 	wanted("prompt", r.Prompt, "Prompt with arguments: arg1='one', arg2='two'")
 	wanted("completed", r.Completed, "[paris park party]")
@@ -288,7 +288,7 @@ func (h *house) reported(t *testing.T, cmd *exec.Cmd, revision string) {
 	var r report
 	out := output(t, cmd)
 	if err := json.Unmarshal(out, &r); err != nil {
-		t.Fatalf("%s printed %s: %v", cmd, tail(out), err)
+		t.Fatalf("%s printed what is no report (%v): %s", cmd, err, tail(out))
 	}
 	r.check(t, revision)
 	h.holdsUp(t, before)
