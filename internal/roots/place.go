@@ -19,6 +19,7 @@ type Place struct {
 	Path string   // as the caller wrote it
 
 	roots tool.Roots
+	guard *Guard
 }
 
 // Find looks a path up. The error is a *tool.Refusal.
@@ -27,7 +28,7 @@ func Find(rs tool.Roots, path string) (Place, error) {
 	if err != nil {
 		return Place{}, err
 	}
-	return Place{root, name, path, rs}, nil
+	return Place{root, name, path, rs, guardOf(rs)}, nil
 }
 
 // NamesDir reports whether the caller wrote the path as that of a directory,
@@ -42,8 +43,11 @@ func (p Place) Stat() (fs.FileInfo, error) { return do(p, true, (*os.Root).Stat)
 // Lstat looks at what is there; a link itself is what it finds.
 func (p Place) Lstat() (fs.FileInfo, error) { return do(p, false, (*os.Root).Lstat) }
 
-// Open opens what is there, links followed.
+// Open opens what is there, links followed, unless the guard forbids it.
 func (p Place) Open(flag int, perm fs.FileMode) (*os.File, error) {
+	if err := p.may(flag&(os.O_WRONLY|os.O_RDWR) != 0); err != nil {
+		return nil, err
+	}
 	return do(p, true, func(r *os.Root, name string) (*os.File, error) {
 		return r.OpenFile(name, flag, perm)
 	})
@@ -179,6 +183,6 @@ func (p Place) Followed(last bool) (Place, error) {
 		}
 		rest = append(strings.Split(filepath.ToSlash(target), "/"), rest...)
 	}
-	q.Name, q.Path = done, p.Path
+	q.Name, q.Path, q.guard = done, p.Path, p.guard
 	return q, nil
 }

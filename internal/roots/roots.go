@@ -32,13 +32,15 @@ type Dir struct {
 
 // Options adjust a Set. The zero value is fine.
 type Options struct {
-	Home string // what ~ stands for; "" means the user's home directory
+	Home    string   // what ~ stands for; "" means the user's home directory
+	Protect []string // names tools stay away from, see NewGuard; nil means Protected(), an empty list none
 }
 
 // Set is a list of open folders; it implements tool.Roots. Safe for
 // concurrent use.
 type Set struct {
 	folders []*folder // in order, the first is the default
+	guard   *Guard
 	home    string
 	base    string // relative paths start here; "" means at the first folder
 }
@@ -47,7 +49,14 @@ type Set struct {
 // missing or not a directory, and names that one. A folder given twice is
 // opened once.
 func Open(dirs []Dir, o Options) (*Set, error) {
-	s := &Set{home: home(o)}
+	if o.Protect == nil {
+		o.Protect = Protected()
+	}
+	guard, err := NewGuard(o.Protect)
+	if err != nil {
+		return nil, fmt.Errorf("open folders: %w", err)
+	}
+	s := &Set{home: home(o), guard: guard}
 	for _, d := range dirs {
 		f, err := openFolder(expand(d.Path, s.home))
 		if err != nil {
