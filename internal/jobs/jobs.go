@@ -55,6 +55,7 @@ type Record struct {
 	Questions []tool.Question // that are still open
 	Recorded  map[string]json.RawMessage
 	State     []byte
+	Round     int64 // which run of the call this is, from 1
 	Done      float64
 	Total     float64 // 0 means unknown
 }
@@ -169,12 +170,12 @@ func (j *Jobs) Create(ctx context.Context, r Record) (*Running, error) {
 		r.ID = j.o.NewID()
 	}
 	r.Status, r.Created, r.Result, r.Error, r.Questions = Working, now(), nil, nil, nil
-	r.Updated = r.Created
+	r.Updated, r.Round = r.Created, 1
 	r.TTL = min(or(r.TTL, j.o.DefaultTTL), j.o.MaxTTL)
 	r.Poll = or(r.Poll, j.o.Poll)
 	r.Title, r.Note = short(r.Title), short(r.Note)
 	var run *Running
-	err := j.store.create(row{Record: r, round: 1}, j.o.MaxPerOwner, func(r row) { run = j.begin(r) })
+	err := j.store.create(row{Record: r}, j.o.MaxPerOwner, func(r row) { run = j.begin(r) })
 	return run, err
 }
 
@@ -257,7 +258,7 @@ func (j *Jobs) Answer(owner, id string, answers map[string]json.RawMessage) (Rec
 			return ErrStopping
 		}
 		r.Status, r.host, r.next = Working, j.store.host, true
-		r.round++
+		r.Round++
 		return nil
 	})
 	if err == unchanged {

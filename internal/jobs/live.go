@@ -23,7 +23,7 @@ func (j *Jobs) begin(r row) *Running {
 }
 
 func (j *Jobs) beginLocked(r row) *Running {
-	run := &Running{j: j, id: r.ID, round: r.round}
+	run := &Running{j: j, id: r.ID, round: r.Round}
 	run.ctx, run.cancel = context.WithCancelCause(j.ctx)
 	e := j.live[r.ID]
 	if e == nil {
@@ -48,7 +48,7 @@ func (j *Jobs) running(id string) (Record, bool) {
 func (j *Jobs) overlay(r *row) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if e := j.live[r.ID]; e != nil && e.run != nil && r.Status == Working && r.round == e.row.round {
+	if e := j.live[r.ID]; e != nil && e.run != nil && r.Status == Working && r.Round == e.row.Round {
 		r.Note, r.Done, r.Total, r.Updated = e.row.Note, e.row.Done, e.row.Total, e.row.Updated
 	}
 }
@@ -96,7 +96,7 @@ func (j *Jobs) publish(r row) {
 		j.crew.Go(func() { j.round(run, r.Record, resume) })
 	} else {
 		e.row = r
-		if e.run != nil && (r.Status != Working || r.round != e.run.round) {
+		if e.run != nil && (r.Status != Working || r.Round != e.run.round) {
 			over, e.run = e.run, nil
 		}
 	}
@@ -147,7 +147,7 @@ func (j *Jobs) refresh(id string) {
 	j.mu.Lock()
 	e := j.live[id]
 	// As long as our own round runs, memory is ahead of the disk.
-	ours := e != nil && e.run != nil && r.Status == Working && r.round == e.run.round
+	ours := e != nil && e.run != nil && r.Status == Working && r.Round == e.run.round
 	j.mu.Unlock()
 	if !ours {
 		j.publish(r)

@@ -37,7 +37,7 @@ func (s *store) create(r row, limit int, after func(row)) error {
 		_, err := tx.Exec(`INSERT INTO job VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,
 			max(?, (SELECT 1 + ifnull(max(place), 0) FROM job WHERE owner = ?)))`,
 			r.ID, r.Owner, r.Title, r.Status, r.Note, r.Created.UnixMilli(), r.Updated.UnixMilli(), r.TTL.Milliseconds(), r.Poll.Milliseconds(),
-			f.fault, f.questions, f.recorded, r.State, r.Done, r.Total, r.rev, r.round, r.host,
+			f.fault, f.questions, f.recorded, r.State, r.Done, r.Total, r.rev, r.Round, r.host,
 			time.Now().UnixMicro(), r.Owner)
 		if err == nil {
 			_, err = tx.Exec(`INSERT INTO body VALUES (?,?,NULL)`, r.ID, []byte(r.Request))
@@ -121,7 +121,7 @@ func update(tx *sql.Tx, r row) error {
 		return err
 	}
 	_, err = tx.Exec(`UPDATE job SET status=?, note=?, updated=?, error=?, questions=?, recorded=?, state=?, done=?, total=?, rev=?, round=?, host=? WHERE id=?`,
-		r.Status, r.Note, r.Updated.UnixMilli(), f.fault, f.questions, f.recorded, r.State, r.Done, r.Total, r.rev, r.round, r.host, r.ID)
+		r.Status, r.Note, r.Updated.UnixMilli(), f.fault, f.questions, f.recorded, r.State, r.Done, r.Total, r.rev, r.Round, r.host, r.ID)
 	if err == nil && r.fresh {
 		_, err = tx.Exec(`UPDATE body SET result=? WHERE id=?`, []byte(r.Result), r.ID)
 	}
@@ -141,7 +141,7 @@ func (s *store) remark(r row) (ours bool, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	res, err := db.ExecContext(ctx, `UPDATE job SET note=?, done=?, total=?, updated=?, rev=rev+1 WHERE id=? AND round=? AND status='working'`,
-		r.Note, r.Done, r.Total, r.Updated.UnixMilli(), r.ID, r.round)
+		r.Note, r.Done, r.Total, r.Updated.UnixMilli(), r.ID, r.Round)
 	if err != nil {
 		return false, err
 	}

@@ -21,7 +21,6 @@ const (
 type row struct {
 	Record
 	rev   int64  // counts the changes
-	round int64  // which run of the call this is; a late one is known by it
 	host  string // that runs the round
 	place int64  // in its owner's list: microseconds since 1970 at creation, or one more than the last one's
 

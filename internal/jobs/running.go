@@ -89,6 +89,9 @@ func (run *Running) Fail(e *tool.WireError) error {
 	return run.orFail(err)
 }
 
+// Interrupt fails the job because the host stops while it runs.
+func (run *Running) Interrupt() error { return run.Fail(internalError(stopText)) }
+
 // Ask ends the round with questions, at least one and each with its own key.
 // The next round gets recorded, with the answers added under the questions'
 // keys, and state. Too much of that fails the job, with ErrTooLarge.
@@ -110,7 +113,7 @@ func (run *Running) Ask(q []tool.Question, recorded map[string]json.RawMessage, 
 // settle ends the round, if nothing else has.
 func (run *Running) settle(f func(*row) error) error {
 	_, err := run.j.change(run.id, func(r *row) error {
-		if r.Status != Working || r.round != run.round {
+		if r.Status != Working || r.Round != run.round {
 			return ErrSettled
 		}
 		return f(r)

@@ -1,6 +1,7 @@
 package jobs
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
@@ -270,13 +271,22 @@ type fields struct{ fault, questions, recorded []byte }
 
 func (r *row) fields() (f fields, err error) {
 	var errs [3]error
-	f.fault, errs[0] = json.Marshal(r.Error)
-	f.questions, errs[1] = json.Marshal(r.Questions)
-	f.recorded, errs[2] = json.Marshal(r.Recorded)
+	f.fault, errs[0] = encode(r.Error)
+	f.questions, errs[1] = encode(r.Questions)
+	f.recorded, errs[2] = encode(r.Recorded)
 	if err = errors.Join(errs[:]...); err != nil {
 		err = fmt.Errorf("jobs: what is to be kept is not JSON: %w", err)
 	}
 	return f, err
+}
+
+// encode leaves raw JSON as it is: encoding/json would escape what HTML minds.
+func encode(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n")), err
 }
 
 // scan reads the columns, and more after them.
@@ -284,7 +294,7 @@ func scan(from interface{ Scan(...any) error }, more ...any) (r row, err error) 
 	var f fields
 	var created, updated, ttl, poll int64
 	err = from.Scan(append([]any{&r.ID, &r.Owner, &r.Title, &r.Status, &r.Note, &created, &updated, &ttl, &poll,
-		&f.fault, &f.questions, &f.recorded, &r.State, &r.Done, &r.Total, &r.rev, &r.round, &r.host, &r.place}, more...)...)
+		&f.fault, &f.questions, &f.recorded, &r.State, &r.Done, &r.Total, &r.rev, &r.Round, &r.host, &r.place}, more...)...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return r, ErrNotFound
 	}

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/json"
 	"errors"
@@ -78,7 +79,7 @@ func (r *request) inputRequired(c *conversation, qs []tool.Question) {
 		b = append(rawjson.AppendString(b, q.Key), ':')
 		b = appendQuestion(b, r.rev, q)
 	}
-	plain, err := json.Marshal(s)
+	plain, err := encodeKept(s)
 	if err != nil {
 		r.fail(&Fault{Code: CodeInternal, Message: "the call's state cannot be kept: " + err.Error()})
 		return
@@ -88,6 +89,16 @@ func (r *request) inputRequired(c *conversation, qs []tool.Question) {
 	b = rawjson.AppendString(b, token)
 	b = append(b, r.e.envelope("input_required")...)
 	r.result(append(b, '}'))
+}
+
+// encodeKept encodes what is kept between rounds. Raw JSON in it comes back as
+// it was: encoding/json would escape what HTML minds.
+func encodeKept(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	err := enc.Encode(v)
+	return b.Bytes(), err
 }
 
 // appendQuestion writes one question as the revision has it.

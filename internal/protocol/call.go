@@ -282,6 +282,7 @@ func (r *request) conclude(c *conversation, res calls.Result, err error) {
 		t.settle(r, c, res, err)
 		return
 	}
+	res, err = r.unable(c, res, err)
 	switch {
 	case err != nil:
 		r.fail(r.fault(c, err))
@@ -292,13 +293,23 @@ func (r *request) conclude(c *conversation, res calls.Result, err error) {
 	}
 }
 
+// unable makes a tool error of a question that an older client cannot answer:
+// its revision has no number for that, and the model can choose another way.
+func (r *request) unable(c *conversation, res calls.Result, err error) (calls.Result, error) {
+	w, ok := errors.AsType[*tool.WireError](err)
+	if !ok || w.Code != CodeMissingCapability || r.rev.Modern() || c.method != "tools/call" {
+		return res, err
+	}
+	return calls.Refused(&tool.Refusal{Code: "unsupported", Message: w.Message}), nil
+}
+
 // fault makes a JSON-RPC error of what went wrong, for the client's revision.
 func (r *request) fault(c *conversation, err error) *Fault {
 	if w, ok := errors.AsType[*tool.WireError](err); ok {
 		f := &Fault{Status: 200, Code: w.Code, Message: w.Message, Data: w.Data}
 		if w.Code <= CodeHeaderMismatch && w.Code > CodeHeaderMismatch-80 {
 			f.Status = 400
-			if !r.rev.Modern() {
+			if !r.rev.Modern() && (w.Code != CodeURLElicitation || r.rev != revision.V20251125) {
 				f.Code, f.Data = CodeInvalidRequest, nil // a number this revision does not have
 			}
 		}

@@ -58,6 +58,8 @@ func (x *rounds) forget(id string) {
 
 // runRound runs one round and writes its outcome into the job.
 func (e *Engine) runRound(ctx context.Context, job *jobs.Running, run modules.Round, recorded map[string]json.RawMessage, state []byte) {
+	ctx, done := e.round(ctx)
+	defer done()
 	out, err := run(ctx, recorded, state, jobNotes{job})
 	if err == nil && out.Result.Input != nil {
 		if err = job.Ask(out.Result.Input.Questions, out.Recorded, out.Result.Input.State); err == nil {
@@ -71,6 +73,9 @@ func (e *Engine) runRound(ctx context.Context, job *jobs.Running, run modules.Ro
 }
 
 func (e *Engine) finishRound(job *jobs.Running, res tool.Result, err error) error {
+	if e.interrupted(job, calls.Result{Result: res}, err) {
+		return job.Interrupt()
+	}
 	if w, ok := errors.AsType[*tool.WireError](err); ok {
 		return job.Fail(w)
 	}

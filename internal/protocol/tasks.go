@@ -75,7 +75,7 @@ func (r *request) create(c *conversation) (*task, error) {
 	if c.id == "" {
 		c.id = calls.NewID()
 	}
-	req, err := json.Marshal(taskRequest{
+	req, err := encodeKept(taskRequest{
 		Call: c.id, Tool: c.entry.Listed, Args: c.args, Params: r.msg.Params,
 		Caller: r.facts.Caller, Revision: r.rev.String(),
 	})
@@ -126,8 +126,28 @@ func (r *request) announce(t *task) {
 
 // runTask runs one round of a job.
 func (r *request) runTask(ctx context.Context, c *conversation) {
+	ctx, done := r.e.round(ctx)
+	defer done()
 	res, err := r.e.opts.Calls.Do(ctx, r.roundOf(c))
 	c.task.settle(r, c, res, err)
+}
+
+// round gives a job's context an end with the engine, which stops before the
+// jobs do.
+func (e *Engine) round(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	apart := context.AfterFunc(e.base, func() { cancel(context.Cause(e.base)) })
+	return ctx, func() {
+		apart()
+		cancel(nil)
+	}
+}
+
+// interrupted reports whether a round failed because the host stops. What the
+// handler said about that is no answer of the tool.
+func (e *Engine) interrupted(run *jobs.Running, res calls.Result, err error) bool {
+	stopping := e.base.Err() != nil || errors.Is(context.Cause(run.Context()), jobs.ErrStopping)
+	return stopping && (err != nil || res.IsError)
 }
 
 // promote makes a job of a call that already runs, and answers with it. It
@@ -169,7 +189,10 @@ func (c *conversation) become(answer func(*task) []byte) bool {
 
 // settle writes a round's outcome into the job.
 func (t *task) settle(r *request, c *conversation, res calls.Result, err error) {
+	res, err = r.unable(c, res, err)
 	switch {
+	case r.e.interrupted(t.run, res, err):
+		err = t.run.Interrupt()
 	case err != nil:
 		f := r.fault(c, err)
 		err = t.run.Fail(&tool.WireError{Code: f.Code, Message: f.Message, Data: f.Data})

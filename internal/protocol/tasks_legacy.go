@@ -56,7 +56,7 @@ type fetch struct {
 	r    *request
 	id   string
 	mu   sync.Mutex
-	sent map[string]bool // questions put to the client already
+	sent map[string]bool // questions put to the client already, by round
 	stop func()
 }
 
@@ -115,7 +115,7 @@ func (f *fetch) related(obj []byte) []byte {
 func (f *fetch) ask(rec jobs.Record) {
 	r := f.r
 	for _, q := range rec.Questions {
-		key := q.Key + " " + strconv.Itoa(len(rec.Recorded))
+		key := strconv.FormatInt(rec.Round, 10) + " " + q.Key
 		f.mu.Lock()
 		again := f.sent[key]
 		f.sent[key] = true

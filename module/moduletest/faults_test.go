@@ -84,7 +84,7 @@ var careless = map[string]module.New{
 	"close: stuck": func(context.Context, module.Deps) (module.Module, error) { return stuck{}, nil },
 }
 
-type restless struct{ n int }
+type restless struct{}
 
 func (r *restless) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	x := sound("a")
@@ -100,7 +100,7 @@ func (secretive) Offer(_ context.Context, a module.Audience) (*module.Offer, err
 }
 func (secretive) Close(context.Context) error { return nil }
 
-type stuck struct{ fixed }
+type stuck struct{}
 
 func (stuck) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	return &module.Offer{}, nil

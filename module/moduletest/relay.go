@@ -3,6 +3,7 @@ package moduletest
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -41,6 +42,7 @@ func Relay(ctx context.Context, d module.Deps) (module.Module, error) {
 		Tools: []tool.Tool{
 			{Def: tool.Def{Name: "relay_get", Raw: json.RawMessage(RelayedTool)}, Run: relayTool},
 			{Def: tool.Def{Name: "relay_ask", Description: "Passes a question of its upstream on.", Input: json.RawMessage(`{"type":"object"}`)}, Run: relayQuestion},
+			{Def: tool.Def{Name: "relay_ask_task", Description: "Does the same as a task.", Task: tool.TaskAlways, Input: json.RawMessage(`{"type":"object"}`)}, Run: relayQuestion},
 			{Def: tool.Def{Name: "relay_fail", Description: "Passes an error of its upstream on.", Input: json.RawMessage(`{"type":"object"}`)}, Run: relayError},
 		},
 		Prompts: []module.Prompt{{
@@ -71,17 +73,22 @@ func relayError(context.Context, *tool.Call) (tool.Result, error) {
 	return tool.Result{}, &tool.WireError{Code: -31999, Message: "upstream says <no>", Data: json.RawMessage(`{"z":12345678901234567890,"a":"\u003c"}`)}
 }
 
-// relayQuestion asks what its upstream asks and gives the answer back as it
-// came, together with the state it had kept.
+// relayQuestion asks what its upstream asks, one question after the other,
+// and gives the answers back as they came, together with the state it had
+// kept and the params of the last round.
 func relayQuestion(_ context.Context, c *tool.Call) (tool.Result, error) {
-	q := tool.Elicit("up", "What does upstream want to know?", json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`))
-	answers, err := c.Peer.Ask(q)
-	if err != nil {
-		return tool.Result{Input: &tool.Input{State: RelayState}}, err
+	var all []tool.Answer
+	for _, key := range []string{"first", "second"} {
+		q := tool.Elicit(key, "What is "+key+"?", json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`))
+		answers, err := c.Peer.Ask(q)
+		if err != nil {
+			return tool.Result{Input: &tool.Input{State: append(RelayState[:len(RelayState):len(RelayState)], key...)}}, err
+		}
+		all = append(all, answers[key])
 	}
 	state, err := json.Marshal(c.State)
 	if err != nil {
 		return tool.Result{}, err
 	}
-	return tool.Result{Raw: json.RawMessage(`{"content":[],"answer":` + string(answers["up"]) + `,"state":` + string(state) + `}`)}, nil
+	return tool.Result{Raw: json.RawMessage(fmt.Sprintf(`{"content":[],"answers":[%s,%s],"state":%s,"params":%s}`, all[0], all[1], state, c.Params))}, nil
 }

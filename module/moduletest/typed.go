@@ -99,7 +99,7 @@ func fail(_ context.Context, _ *tool.Call, in failIn) (tool.Result, error) {
 	case "error":
 		return tool.Result{}, errors.New("the disk is on fire")
 	case "wire":
-		return tool.Result{}, &tool.WireError{Code: -32055, Message: "not on this wire", Data: json.RawMessage(`{"n":12345678901234567890}`)}
+		return tool.Result{}, &tool.WireError{Code: -31055, Message: "not on this wire", Data: json.RawMessage(`{"n":12345678901234567890}`)}
 	case "panic":
 		panic("told to")
 	}
