@@ -55,7 +55,7 @@ func run(ctx context.Context, f flags) (err error) {
 		gatehouse.WithModules(),
 		gatehouse.WithModule("fixture", fixture.New),
 		gatehouse.WithInfo("gatehouse-fixture", "1.0.0"),
-		gatehouse.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, nil))),
+		gatehouse.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
 	)
 	if err != nil {
 		return err
