@@ -9,13 +9,15 @@ APT      := $(if $(filter 0,$(shell id -u)),,sudo) apt-get
 
 export CGO_ENABLED ?= 0
 
-.PHONY: help run build test setup format vet staticcheck fix tidy generate race fuzz bench conformance cross clean
+.PHONY: help run build test setup format vet staticcheck fix tidy generate race fuzz benchonce benchbuild conformance cross bench soak clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
 	@echo "make test          set up what tests need, and run everything"
 	@echo "make build         bin/gatehouse"
 	@echo "make conformance   the official suites and foreign clients, one table"
+	@echo "make bench         measure against peers, and write docs/benchmarks.md (a quarter of an hour)"
+	@echo "make soak          a million calls, and what is left of them"
 	@echo "make clean         remove what was built and installed below this folder"
 	@echo "steps of test:     $(STEPS)"
 
@@ -26,7 +28,7 @@ run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
 
 # All steps run even when one fails; the last line counts them.
-STEPS = setup format vet staticcheck fix tidy generate race fuzz bench conformance cross
+STEPS = setup format vet staticcheck fix tidy generate race fuzz benchonce benchbuild conformance cross
 
 test:
 	@passed=0; failed=0; broken=; \
@@ -89,8 +91,20 @@ fuzz:
 		done; \
 	done
 
-bench:
+benchonce:
 	$(GO) test -run '^$$' -bench . -benchtime 1x ./... | grep -v 'no test files'
+
+# The programs that are measured are a Go module of their own. -mod=mod takes
+# in what the product has come to need.
+benchbuild:
+	cd bench && $(GO) vet -mod=mod ./... && $(GO) build -mod=mod -o /dev/null ./...
+
+# BENCHFLAGS such as -quick, -only call,list or -reps 3; see bench/cmd/bench.
+bench:
+	cd bench && $(GO) run -mod=mod ./cmd/bench -o ../docs/benchmarks.md $(BENCHFLAGS)
+
+soak:
+	cd bench && $(GO) run -mod=mod ./cmd/bench -only soak $(BENCHFLAGS)
 
 conformance:
 	$(GO) run ./internal/conformance/run

@@ -121,16 +121,17 @@ func (c *Client) head() (a Answer, length int, err error) {
 	return a, 0, nil // such as 202
 }
 
-// fill reads more. Positions relative to c.r stay what they were.
+// fill reads more. Positions relative to c.r stay what they were, and so does
+// what was handed out: a full buffer is replaced, not moved.
 func (c *Client) fill() error {
 	if c.w == len(c.buf) {
-		if c.r > 0 && c.r == c.w {
-			c.r, c.w = 0, 0
-		} else {
-			bigger := make([]byte, 2*len(c.buf))
-			copy(bigger, c.buf[:c.w])
-			c.buf = bigger // slices of the old one stay good
+		size := len(c.buf)
+		if c.w-c.r > size/2 {
+			size *= 2
 		}
+		fresh := make([]byte, size)
+		c.w = copy(fresh, c.buf[c.r:c.w])
+		c.buf, c.r = fresh, 0
 	}
 	n, err := c.conn.Read(c.buf[c.w:])
 	c.w += n
@@ -164,17 +165,48 @@ var errChunk = errors.New("malformed chunk")
 
 // chunked joins the chunks of a body.
 func (c *Client) chunked(a Answer) (Answer, error) {
+	err := c.chunks(func(part []byte) error {
+		a.Body = append(a.Body, part...)
+		return nil
+	})
+	return a, err
+}
+
+// chunks hands over one chunk after the other.
+func (c *Client) chunks(take func([]byte) error) error {
 	for {
 		part, err := c.chunk()
 		if err != nil {
-			return a, err
+			return err
 		}
 		if part == nil {
 			c.rewind()
-			return a, nil
+			return nil
 		}
-		a.Body = append(a.Body, part...)
+		if err := take(part); err != nil {
+			return err
+		}
 	}
+}
+
+// Follow sends a request and hands over its answer piece by piece as it
+// comes. wait is called when the headers are there and before anything else
+// is read.
+func (c *Client) Follow(request []byte, wait func(), take func(part []byte) error) error {
+	if err := c.send(request); err != nil {
+		return err
+	}
+	a, length, err := c.head()
+	if err != nil {
+		return err
+	}
+	if a.Status != 200 || length >= 0 {
+		return fmt.Errorf("no stream: %s", a.Head)
+	}
+	wait()
+	c.conn.SetDeadline(time.Now().Add(2 * patience))
+	c.long = 0
+	return c.chunks(take)
 }
 
 // chunk reads one chunk; nil is the last.

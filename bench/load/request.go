@@ -2,9 +2,11 @@ package load
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // Era is which generation of the protocol a client speaks.
@@ -26,9 +28,10 @@ const firstID = 100_000_000
 // Request is an encoded request in which the id is changed in place.
 type Request struct {
 	raw     []byte
-	ids     []int // where the digits stand
-	session int   // where the session's id stands; 0 if nowhere
-	want    [][]byte
+	ids     []int    // where the digits stand
+	session int      // where the session's id stands; 0 if nowhere
+	want    [][]byte // each ends with the id and one byte more
+	also    [][]byte
 	id      int
 }
 
@@ -75,6 +78,11 @@ func (r *Request) Check(status int, body []byte) error {
 			return fmt.Errorf("the answer lacks %s: %s", w[:len(w)-1], clip(body))
 		}
 	}
+	for _, w := range r.also {
+		if !bytes.Contains(body, w) {
+			return fmt.Errorf("the answer lacks %s: %s", w, clip(body))
+		}
+	}
 	if bytes.Contains(body, []byte(`"isError":true`)) || bytes.Contains(body, []byte(`"error":{`)) {
 		return fmt.Errorf("the tool failed: %s", clip(body))
 	}
@@ -96,23 +104,25 @@ func Call(era Era, session, tool string) *Request {
 	return r
 }
 
+// Flood is a call of the tool of that name, with a token for its progress.
+func Flood(session string) []byte {
+	return []byte(post(Legacy, session, "tools/call", "flood", `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"flood","arguments":{},"_meta":{"progressToken":"p"}}}`))
+}
+
 // List is tools/list.
-func List(era Era, session, cursor string) *Request {
+func List(era Era, session string) *Request {
 	id := strconv.Itoa(firstID)
 	body := `{"jsonrpc":"2.0","id":` + id + `,"method":"tools/list","params":{`
-	if cursor != "" {
-		body += `"cursor":"` + cursor + `"`
-	}
 	if era == Modern {
-		if cursor != "" {
-			body += ","
-		}
 		body += meta
 	}
 	r := newRequest(post(era, session, "tools/list", "", body+"}}"), session)
 	r.want = [][]byte{[]byte(`"id":` + id + ",")}
 	return r
 }
+
+// Expect adds something every answer must hold.
+func (r *Request) Expect(text string) { r.also = append(r.also, []byte(text)) }
 
 func newRequest(raw, session string) *Request {
 	r := &Request{raw: []byte(raw), id: firstID}
@@ -195,4 +205,20 @@ func (c *Client) Open() (string, error) {
 		return "", fmt.Errorf("initialized: status %d: %s", a.Status, clip(a.Body))
 	}
 	return session, nil
+}
+
+// OpenSessions opens n sessions over the connections.
+func OpenSessions(conns []*Client, n int) ([]string, error) {
+	ids := make([]string, n)
+	errs := make([]error, len(conns))
+	var crew sync.WaitGroup
+	for k, c := range conns {
+		crew.Go(func() {
+			for i := k; i < n && errs[k] == nil; i += len(conns) {
+				ids[i], errs[k] = c.Open()
+			}
+		})
+	}
+	crew.Wait()
+	return ids, errors.Join(errs...)
 }

@@ -27,6 +27,7 @@ type Task struct {
 	Stdio   bool   // serve lines on standard input and output
 	Control string // path of the socket to answer for itself on
 	Tools   int    // to register, the first of them called echo
+	Flood   bool   // register a tool of that name that streams 100 MB
 }
 
 // Parse reads the task from the command line.
@@ -37,6 +38,7 @@ func Parse() Task {
 	flag.BoolVar(&t.Stdio, "stdio", false, "serve lines on standard input and output")
 	flag.StringVar(&t.Control, "control", "", "answer for itself on a Unix socket at this path")
 	flag.IntVar(&t.Tools, "tools", 1, "how many tools to register")
+	flag.BoolVar(&t.Flood, "flood", false, "register a tool that streams 100 MB")
 	flag.Parse()
 	return t
 }

@@ -10,13 +10,26 @@ import (
 )
 
 // calls measures tools/call in both eras with 1 and 16 connections.
-func (b *bench) calls() error {
+func (b *bench) calls() error { return b.callRounds("call, ", 1, 16) }
+
+// callsTuned is the same with the pace of garbage collection that the
+// gatehouse command sets for itself, here for every subject.
+func (b *bench) callsTuned() error {
+	defer func(was string) { b.lab.gogc = was }(b.lab.gogc)
+	b.lab.gogc = productGOGC
+	return b.callRounds("call with GOGC="+productGOGC+", ", 16)
+}
+
+// productGOGC is what cmd/gatehouse sets.
+const productGOGC = "400"
+
+func (b *bench) callRounds(figure string, conns ...int) error {
 	for rep := range b.reps {
 		running, err := b.startAll(rep)
 		if err != nil {
 			return err
 		}
-		err = b.callRound(running)
+		err = b.callRound(figure, running, conns)
 		stopAll(running)
 		if err != nil {
 			return err
@@ -52,11 +65,11 @@ var eras = []struct {
 
 // callRound has the subjects take turns, so that each works under the same
 // weather.
-func (b *bench) callRound(running []*process) error {
+func (b *bench) callRound(figure string, running []*process, conns []int) error {
 	for _, era := range eras {
-		for _, n := range []int{1, 16} {
+		for _, n := range conns {
 			for _, p := range running {
-				if err := b.callOne(p, era.Era, era.word, n); err != nil {
+				if err := b.callOne(figure, p, era.Era, era.word, n); err != nil {
 					return err
 				}
 			}
@@ -65,7 +78,7 @@ func (b *bench) callRound(running []*process) error {
 	return nil
 }
 
-func (b *bench) callOne(p *process, era load.Era, word string, n int) error {
+func (b *bench) callOne(figure string, p *process, era load.Era, word string, n int) error {
 	conns, err := p.dial(n)
 	if err != nil {
 		return err
@@ -85,7 +98,7 @@ func (b *bench) callOne(p *process, era load.Era, word string, n int) error {
 	if err != nil {
 		return fmt.Errorf("%s, %s: %w", p.name, word, err)
 	}
-	at := fmt.Sprintf("call, %s, %d conn.: ", word, n)
+	at := fmt.Sprintf("%s%s, %d conn.: ", figure, word, n)
 	calls := float64(found.Calls)
 	b.sheet.add(at+"server CPU", "µs/call", p.name, float64(used.CPU)/1e3/calls)
 	b.sheet.add(at+"rate", "calls/s", p.name, found.Rate())
@@ -96,17 +109,20 @@ func (b *bench) callOne(p *process, era load.Era, word string, n int) error {
 		b.sheet.add(at+"allocated objects", "1/call", p.name, float64(used.Objects)/calls)
 	}
 	if b.pprof != "" && p.name == ours && n == 16 {
-		return b.profile(p, conns, r, word)
+		return p.profiled(filepath.Join(b.pprof, word), func() error {
+			_, err := load.Run(conns, r, nil, 2*b.slice, 0)
+			return err
+		})
 	}
 	return nil
 }
 
-// profile is a run of its own, because being profiled costs something.
-func (b *bench) profile(p *process, conns []*load.Client, r *load.Request, word string) error {
-	if _, err := p.order("profile", filepath.Join(b.pprof, word)); err != nil {
+// profiled is for a run of its own, because being profiled costs something.
+func (p *process) profiled(prefix string, f func() error) error {
+	if _, err := p.order("profile", prefix); err != nil {
 		return err
 	}
-	_, err := load.Run(conns, r, nil, 2*b.slice, 0)
+	err := f()
 	_, stopped := p.order("profile", "")
 	return errors.Join(err, stopped)
 }

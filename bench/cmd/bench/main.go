@@ -11,11 +11,13 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime/debug"
 	"slices"
 	"strings"
@@ -32,15 +34,29 @@ type bench struct {
 	slice    time.Duration // of one measurement under load
 	quick    bool
 	pprof    string
+	only     []string // parts; nil means those that run unasked
+
+	began     time.Time
+	loadBegan string
 }
 
 // parts in the order they run.
 var parts = []struct {
 	name    string
+	title   string
 	run     func(*bench) error
 	unasked bool // part of a run that names none
 }{
-	{"call", (*bench).calls, true},
+	{"call", "One call", (*bench).calls, true},
+	{"gc", "One call, garbage collected at the pace of the gatehouse command", (*bench).callsTuned, true},
+	{"list", "Lists of tools", (*bench).lists, true},
+	{"idle", "Sessions", (*bench).idle, true},
+	{"streams", "Many streams at once", (*bench).streams, true},
+	{"lines", "Standard input and output, and a Unix socket", (*bench).lines, true},
+	{"start", "Starting, and size", (*bench).starts, true},
+	{"growth", "Growth", (*bench).growth, true},
+	{"flood", "Streaming 100 MB", (*bench).flood, true},
+	{"soak", "After a million calls", (*bench).soak, false},
 }
 
 func main() {
@@ -50,26 +66,35 @@ func main() {
 	}
 }
 
-func run() error {
+func run() (err error) {
 	b := &bench{lab: &lab{}, sheet: newSheet()}
 	var only, subjects, out string
-	flag.StringVar(&only, "only", "", "which parts, by comma")
+	flag.StringVar(&only, "only", "", "which parts, by comma: "+partNames())
 	flag.StringVar(&subjects, "subjects", strings.Join(everyone, ","), "which subjects, by comma")
 	flag.IntVar(&b.reps, "reps", 5, "repetitions")
 	flag.DurationVar(&b.slice, "slice", 1500*time.Millisecond, "length of one measurement under load")
-	flag.BoolVar(&b.quick, "quick", false, "short measurements, small numbers")
-	flag.StringVar(&b.pprof, "pprof", "", "store profiles of gatehouse in this folder")
+	flag.BoolVar(&b.quick, "quick", false, "a fifth of the time and a tenth of the numbers")
+	flag.StringVar(&b.pprof, "pprof", "", "store profiles of gatehouse under load in this folder")
 	flag.StringVar(&b.lab.gogc, "gogc", "100", "GOGC of every subject")
 	flag.StringVar(&out, "o", "", "write the report to this file too")
 	flag.Parse()
-	b.subjects = strings.Split(subjects, ",")
+	if err := b.choose(only, subjects); err != nil {
+		return err
+	}
 	if b.quick {
 		b.slice /= 5
+	}
+	if b.pprof != "" {
+		if b.pprof, err = filepath.Abs(b.pprof); err == nil {
+			err = os.MkdirAll(b.pprof, 0o755)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	debug.SetGCPercent(400)
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	var err error
 	if b.lab.dir, err = os.MkdirTemp("", "bench-"); err != nil {
 		return err
 	}
@@ -77,16 +102,61 @@ func run() error {
 	if err := b.lab.build(ctx); err != nil {
 		return err
 	}
+	b.began, b.loadBegan = time.Now(), loadAverage()
 	for _, p := range parts {
-		if only == "" && !p.unasked || only != "" && !slices.Contains(strings.Split(only, ","), p.name) {
+		if !b.wants(p.name, p.unasked) {
 			continue
 		}
+		b.sheet.begin(p.title)
 		begin := time.Now()
 		if err := p.run(b); err != nil {
 			return fmt.Errorf("%s: %w", p.name, err)
 		}
 		fmt.Fprintf(os.Stderr, "%s: %v\n", p.name, time.Since(begin).Round(time.Second))
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 	}
-	b.sheet.table(os.Stdout)
+	var report bytes.Buffer
+	b.report(&report)
+	os.Stdout.Write(report.Bytes())
+	if out != "" {
+		return os.WriteFile(out, report.Bytes(), 0o644)
+	}
 	return nil
+}
+
+func partNames() string {
+	var names []string
+	for _, p := range parts {
+		names = append(names, p.name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// choose reads which parts and subjects are wanted.
+func (b *bench) choose(only, subjects string) error {
+	b.subjects = strings.Split(subjects, ",")
+	for _, name := range b.subjects {
+		if folders[name] == "" {
+			return fmt.Errorf("there is no subject %q; expected some of %s", name, strings.Join(everyone, ", "))
+		}
+	}
+	if only == "" {
+		return nil
+	}
+	b.only = strings.Split(only, ",")
+	for _, name := range b.only {
+		if !slices.Contains(strings.Split(partNames(), ", "), name) {
+			return fmt.Errorf("there is no part %q; expected some of %s", name, partNames())
+		}
+	}
+	return nil
+}
+
+func (b *bench) wants(part string, unasked bool) bool {
+	if b.only == nil {
+		return unasked
+	}
+	return slices.Contains(b.only, part)
 }

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -47,11 +46,11 @@ func (l *lab) build(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	return l.compile(ctx, l.product(), "gatehouse/cmd/gatehouse")
 }
 
 func (l *lab) compile(ctx context.Context, to, what string) error {
-	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-ldflags=-s -w", "-o", to, what)
+	cmd := exec.CommandContext(ctx, "go", "build", "-mod=mod", "-trimpath", "-ldflags=-s -w", "-o", to, what)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", what, err, out)
@@ -231,5 +230,3 @@ func (p *process) metered(f func() (load.Figures, error)) (load.Figures, subject
 	}
 	return found, used, err
 }
-
-var errNone = errors.New("none of the subjects can do that")

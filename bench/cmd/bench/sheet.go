@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"math"
@@ -12,8 +11,14 @@ import (
 // sheet holds what was measured: for each figure and subject one value per
 // repetition, in order, so that what was measured side by side can be divided.
 type sheet struct {
-	order   []string
-	figures map[string]*figure
+	sections []*section
+	figures  map[string]*figure
+}
+
+// section is one table.
+type section struct {
+	title   string
+	figures []*figure
 }
 
 type figure struct {
@@ -24,13 +29,19 @@ type figure struct {
 
 func newSheet() *sheet { return &sheet{figures: map[string]*figure{}} }
 
+// begin starts a table; figures that are noted from now on stand in it.
+func (s *sheet) begin(title string) {
+	s.sections = append(s.sections, &section{title: title})
+}
+
 // add notes one value. A figure appears in the table where it was first noted.
 func (s *sheet) add(name, unit, subject string, v float64) {
 	f := s.figures[name]
 	if f == nil {
 		f = &figure{name, unit, map[string][]float64{}}
 		s.figures[name] = f
-		s.order = append(s.order, name)
+		last := s.sections[len(s.sections)-1]
+		last.figures = append(last.figures, f)
 	}
 	f.values[subject] = append(f.values[subject], v)
 }
@@ -47,13 +58,21 @@ func median(v []float64) float64 {
 	return v[len(v)/2]
 }
 
-// ratios divides what two subjects got in each repetition.
+// counts are units that say nothing when they are divided.
+var counts = []string{"%", "ratio", "more", "each", "times", "s"}
+
+// ratios divides what two subjects got in each repetition; none when that
+// would say nothing.
 func (f *figure) ratios(a, b string) []float64 {
+	if slices.Contains(counts, f.unit) {
+		return nil
+	}
 	var all []float64
 	for i := range min(len(f.values[a]), len(f.values[b])) {
-		if d := f.values[b][i]; d != 0 {
-			all = append(all, f.values[a][i]/d)
+		if f.values[a][i] <= 0 || f.values[b][i] <= 0 {
+			return nil
 		}
+		all = append(all, f.values[a][i]/f.values[b][i])
 	}
 	return all
 }
@@ -92,13 +111,41 @@ func spread(v []float64) string {
 	return fmt.Sprintf("%s (%s–%s)", show(median(v)), show(slices.Min(v)), show(slices.Max(v)))
 }
 
-// table writes the figures as Markdown.
-func (s *sheet) table(w io.Writer) {
+// tables writes every section as Markdown.
+func (s *sheet) tables(w io.Writer) {
+	for _, sec := range s.sections {
+		fmt.Fprintf(w, "\n## %s\n\n", sec.title)
+		if sec.alone() {
+			sec.column(w)
+		} else {
+			sec.columns(w)
+		}
+	}
+}
+
+// alone reports whether only Gatehouse was measured.
+func (sec *section) alone() bool {
+	for _, f := range sec.figures {
+		if len(f.values) > 1 || f.values[ours] == nil {
+			return false
+		}
+	}
+	return true
+}
+
+func (sec *section) column(w io.Writer) {
+	fmt.Fprintln(w, "| figure | unit | gatehouse |")
+	fmt.Fprintln(w, "|---|---|---|")
+	for _, f := range sec.figures {
+		fmt.Fprintf(w, "| %s | %s | %s |\n", f.name, f.unit, spread(f.values[ours]))
+	}
+}
+
+func (sec *section) columns(w io.Writer) {
 	fmt.Fprintln(w, "| figure | unit | gatehouse | plain | mcp-go | go-sdk | of plain | of mcp-go | of go-sdk |")
 	fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|")
-	for _, name := range s.order {
-		f := s.figures[name]
-		cells := []string{name, f.unit}
+	for _, f := range sec.figures {
+		cells := []string{f.name, f.unit}
 		for _, who := range everyone {
 			cells = append(cells, spread(f.values[who]))
 		}
@@ -115,11 +162,11 @@ type bar struct {
 	of     string // the subject it is divided by; "" for the value itself
 	least  bool   // it must not fall below, instead of not rising above
 	limit  float64
-	unit   string
 }
 
-// judge writes which bars hold.
-func (s *sheet) judge(w io.Writer, bars []bar) {
+// judge writes which bars hold, as far as they were measured, and returns how
+// many do not.
+func (s *sheet) judge(w io.Writer, bars []bar) (broken int) {
 	fmt.Fprintln(w, "| figure | bar | found | |")
 	fmt.Fprintln(w, "|---|---|---|---|")
 	for _, b := range bars {
@@ -127,21 +174,33 @@ func (s *sheet) judge(w io.Writer, bars []bar) {
 		if f == nil {
 			continue
 		}
-		got, of := f.values[ours], ""
+		got, of := f.values[ours], " "+f.unit
 		if b.of != "" {
 			got, of = f.ratios(ours, b.of), "x "+b.of
 		}
 		if len(got) == 0 {
 			continue
 		}
-		sign, holds := "≤", cmp.Compare(median(got), b.limit) <= 0
-		if b.least {
-			sign, holds = "≥", cmp.Compare(median(got), b.limit) >= 0
-		}
 		word := "holds"
-		if !holds {
-			word = "**does not hold**"
+		if !b.holds(median(got)) {
+			word = "**does not**"
+			broken++
 		}
-		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", b.figure, strings.TrimSpace(sign+" "+show(b.limit)+" "+of+" "+b.unit), spread(got), word)
+		fmt.Fprintf(w, "| %s | %s%s | %s | %s |\n", b.figure, b.sign()+" "+show(b.limit), of, spread(got), word)
 	}
+	return broken
+}
+
+func (b bar) sign() string {
+	if b.least {
+		return "≥"
+	}
+	return "≤"
+}
+
+func (b bar) holds(v float64) bool {
+	if b.least {
+		return v >= b.limit
+	}
+	return v <= b.limit
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"log"
 	"log/slog"
@@ -26,7 +27,7 @@ func main() {
 	}
 	defer os.RemoveAll(dir)
 	o := &offering{}
-	o.offer(task.Names())
+	o.offer(task.Names(), task.Flood)
 	s, err := gatehouse.New(
 		gatehouse.WithWorkspaceRoot(dir),
 		gatehouse.WithState(filepath.Join(dir, "state")),
@@ -60,8 +61,11 @@ type offering struct {
 	changed func(module.Audience)
 }
 
-func (o *offering) offer(names []string) {
+func (o *offering) offer(names []string, flooding bool) {
 	var all []tool.Tool
+	if flooding {
+		all = append(all, tool.New(tool.Def{Name: "flood", Description: "Streams 100 MB.", Effects: tool.Reads}, flood))
+	}
 	for _, name := range names {
 		all = append(all, tool.New(tool.Def{Name: name, Description: subject.Description, Effects: tool.Reads}, echo))
 	}
@@ -88,4 +92,26 @@ func (o *offering) change() {
 
 func echo(_ context.Context, _ *tool.Call, in subject.Echo) (tool.Result, error) {
 	return tool.Result{Content: []tool.Content{tool.Text(in.Text)}}, nil
+}
+
+// The tool that streams tells floodTotal bytes, each piece both as output and
+// as the note of its progress.
+const (
+	floodTotal = 100_000_000
+	floodPiece = 64_000
+	floodPause = 2 * time.Millisecond // after each piece, so that there is time to tell
+)
+
+func flood(_ context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
+	piece := bytes.Repeat([]byte("a line of 32 bytes to be printed"), floodPiece/32)
+	note := string(piece)
+	out := c.Peer.Output()
+	for done := 0; done < floodTotal; done += floodPiece {
+		if _, err := out.Write(piece); err != nil {
+			return tool.Result{}, err
+		}
+		c.Peer.Progress(float64(done+floodPiece), floodTotal, note)
+		time.Sleep(floodPause)
+	}
+	return tool.Result{Content: []tool.Content{tool.Text("the flood is over")}}, nil
 }

@@ -1,10 +1,12 @@
 // Command plain is what the wire costs: net/http and encoding/json doing the
-// same work with no protocol at all. On lines it says again what it reads.
+// same work with no protocol at all. On lines it says again what it reads,
+// as it is or, with -json, decoded and encoded.
 package main
 
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"io"
 	"net/http"
 	"strconv"
@@ -14,12 +16,17 @@ import (
 )
 
 func main() {
+	decodes := flag.Bool("json", false, "on lines, decode and encode what is said again")
 	task := subject.Parse()
 	p := &plain{streams: map[chan []byte]bool{}}
 	p.addTools(task.Names())
+	lines := echoLines
+	if *decodes {
+		lines = p.serveLines
+	}
 	task.Run(subject.Doors{
 		HTTP:  &http.Server{Handler: p},
-		Lines: echoLines,
+		Lines: lines,
 		Extra: map[string]func(string) error{"change": p.change},
 	})
 }
@@ -37,6 +44,36 @@ func echoLines(c io.ReadWriteCloser) error {
 			return err
 		}
 	}
+}
+
+// serveLines answers every line as if it were a body.
+func (p *plain) serveLines(c io.ReadWriteCloser) error {
+	defer c.Close()
+	r := bufio.NewReader(c)
+	for {
+		line, err := r.ReadSlice('\n')
+		if err != nil {
+			return err
+		}
+		var q request
+		if err := json.Unmarshal(line, &q); err != nil {
+			return err
+		}
+		b, err := json.Marshal(response{"2.0", q.ID, said(q)})
+		if err != nil {
+			return err
+		}
+		if _, err := c.Write(append(b, '\n')); err != nil {
+			return err
+		}
+	}
+}
+
+// said is the result of a call.
+func said(q request) any {
+	return struct {
+		Content []content `json:"content"`
+	}{[]content{{"text", q.Params.Arguments.Text}}}
 }
 
 type listed struct {
@@ -106,9 +143,7 @@ func (p *plain) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var result any
 	switch q.Method {
 	case "tools/call":
-		result = struct {
-			Content []content `json:"content"`
-		}{[]content{{"text", q.Params.Arguments.Text}}}
+		result = said(q)
 	case "tools/list":
 		p.mu.Lock()
 		result = struct {
