@@ -96,19 +96,27 @@ func (o Order) carryOut(extra map[string]func(string) error) error {
 	return fmt.Errorf("unknown order %q", o.Do)
 }
 
-// profile starts a CPU profile below the prefix or, with "", ends it and
-// stores what was allocated beside it.
+// profile starts a CPU profile below the prefix or, with "", ends it. What was
+// allocated is stored at both ends, for pprof's -base.
 func profile(prefix string) error {
-	if prefix != "" {
-		f, err := os.Create(prefix + ".cpu")
-		if err != nil {
-			return err
-		}
-		running = prefix
-		return pprof.StartCPUProfile(f)
+	if prefix == "" {
+		pprof.StopCPUProfile()
+		return allocations(running + ".allocs")
 	}
-	pprof.StopCPUProfile()
-	f, err := os.Create(running + ".allocs")
+	running = prefix
+	if err := allocations(prefix + ".base"); err != nil {
+		return err
+	}
+	f, err := os.Create(prefix + ".cpu")
+	if err != nil {
+		return err
+	}
+	return pprof.StartCPUProfile(f)
+}
+
+func allocations(file string) error {
+	runtime.GC() // the profile is as of the last collection
+	f, err := os.Create(file)
 	if err != nil {
 		return err
 	}
