@@ -100,8 +100,7 @@ func (d *Door) postBatch(w nethttp.ResponseWriter, r *nethttp.Request, who proto
 	}
 	x := d.newExchange(w, r, s)
 	x.streams = readAccept(r.Header["Accept"]).events
-	x.serveBatch(msgs, faults)
-	x.settle(r.Context())
+	x.serve(r.Context(), func() { x.serveBatch(msgs, faults) })
 }
 
 // serveBatch serves the messages of a batch; a bad one is answered like a

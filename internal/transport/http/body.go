@@ -23,10 +23,13 @@ func (d *Door) readBody(w nethttp.ResponseWriter, r *nethttp.Request) ([]byte, *
 	if r.ContentLength > limit {
 		return nil, d.tooLarge(w)
 	}
-	ctl := nethttp.NewResponseController(w)
-	ctl.SetReadDeadline(time.Now().Add(d.opts.BodyTime))
+	ctl, began := nethttp.NewResponseController(w), time.Now()
+	ctl.SetReadDeadline(began.Add(d.opts.BodyTime))
 	body, err := readAll(r.Body, r.ContentLength, limit)
-	ctl.SetReadDeadline(time.Time{}) // net/http reads on, to see when the client goes
+	ctl.SetReadDeadline(noLimit) // net/http reads on, to see when the client goes
+	if time.Since(began) > answerTime/2 {
+		extend(w, 0) // a server's limit for the answer counts from the headers
+	}
 	switch {
 	case err == nil:
 		return body, nil

@@ -79,7 +79,7 @@ func (d *Door) openElder(w nethttp.ResponseWriter, r *nethttp.Request) {
 		unlimited(w)
 	}
 	g := newListener()
-	g.wire = d.newWire(w, g.over, g.wakeUp)
+	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
 	g.wire.idle = true
 	c := &elder{principal: who.Principal}
 	c.pipe = d.newPipe(who, func(msg []byte) error {

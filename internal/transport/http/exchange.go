@@ -25,13 +25,13 @@ const answerTime = 30 * time.Second
 type exchange struct {
 	door    *Door
 	session *session.Session // nil for a modern request
-	streams bool             // the client reads event streams
-	returns bool             // the client can come back for a stream
+	framing framing
+	streams bool // the client reads event streams
+	returns bool // the client can come back for a stream
 
 	mu       sync.Mutex
 	w        nethttp.ResponseWriter // nil when the response is no longer ours to write
-	r        *nethttp.Request
-	batch    *batch // nil for a single request
+	batch    *batch                 // nil for a single request
 	wire     *wire
 	stream   *session.Stream // where events have ids; nil otherwise
 	nudge    chan struct{}   // wakes the serving goroutine while it waits
@@ -43,7 +43,23 @@ type exchange struct {
 }
 
 func (d *Door) newExchange(w nethttp.ResponseWriter, r *nethttp.Request, s *session.Session) *exchange {
-	return &exchange{door: d, session: s, w: w, r: r}
+	return &exchange{door: d, session: s, w: w, framing: framingOf(r)}
+}
+
+// serve runs f, which has the engine serve the request, and stays until the
+// response is complete. In HTTP/2 a response can only be ended by the serving
+// goroutine, which therefore has to be free.
+func (x *exchange) serve(client context.Context, f func()) {
+	if x.framing == http2 {
+		x.door.serving.Add(1)
+		go func() {
+			defer x.door.serving.Add(-1)
+			f()
+		}()
+	} else {
+		f()
+	}
+	x.settle(client)
 }
 
 // resumable reports whether the client knows how to come back for a stream
@@ -85,10 +101,10 @@ func (x *exchange) open() bool {
 		x.stream = x.session.Open()
 		id = x.stream.Prime()
 	}
-	x.wire = x.door.newWire(x.w, x.wireOver, x.wakeUp)
+	x.wire = x.door.newWire(x.w, x.framing, x.wireOver, x.wakeUp)
 	x.wire.mu.Lock()
 	x.wire.begin(opening(id, x.returns, x.door.opts.Retry))
-	if x.late && takeable(x.r) {
+	if x.late {
 		x.wire.takeOver()
 	}
 	if x.stream != nil {
@@ -142,7 +158,7 @@ func (x *exchange) Answer(status int, msg []byte) {
 // reply writes a JSON response, or only a status when there is nothing to
 // say. x.mu is held.
 func (x *exchange) reply(status int, msg []byte) {
-	extend(x.w, x.r, len(msg))
+	extend(x.w, len(msg))
 	if msg == nil {
 		x.w.WriteHeader(status)
 	} else {
@@ -153,9 +169,9 @@ func (x *exchange) reply(status int, msg []byte) {
 	}
 }
 
-// extend gives the client its time to take an answer: a server's own limit
-// counts from the request and may have passed.
-func extend(w nethttp.ResponseWriter, r *nethttp.Request, size int) {
+// extend gives the client its time to take an answer of so many bytes: a
+// server's own limit counts from the headers and may have passed.
+func extend(w nethttp.ResponseWriter, size int) {
 	t := answerTime + time.Duration(size/(64<<10))*time.Second // at 64 KiB/s at least
 	nethttp.NewResponseController(w).SetWriteDeadline(time.Now().Add(t))
 }
@@ -183,13 +199,14 @@ func (x *exchange) Drop() {
 // back does so with the id it was given.
 func (x *exchange) Detach() {
 	x.mu.Lock()
-	if !x.returns || x.answered || x.gone || !x.open() {
+	if !x.returns || x.framing == http10 || x.answered || x.gone || !x.open() {
 		x.mu.Unlock()
 		return
 	}
 	w, st := x.wire, x.stream
 	x.mu.Unlock()
 	st.Detach(w)
+	w.takeOver() // the serving goroutine may be busy
 	w.Close()
 }
 
@@ -204,27 +221,22 @@ func (x *exchange) Late() {
 	case x.over || x.w == nil:
 	case x.wire == nil:
 		x.w.Header().Set("Connection", "close")
-	case takeable(x.r):
+	default:
 		x.wire.takeOver()
 	}
 }
 
-// letGo sends what was written and, where the connection is ours to take,
-// ends the response without the serving goroutine. x.mu is held.
+// letGo sends what was written and ends the response without the serving
+// goroutine, where the connection can be taken. x.mu is held.
 func (x *exchange) letGo() {
 	ctl := nethttp.NewResponseController(x.w)
 	ctl.Flush()
-	if takeable(x.r) {
-		if conn, _, err := ctl.Hijack(); err == nil {
-			conn.Close()
-		}
+	if x.framing == http2 {
+		return
 	}
-}
-
-// takeable reports whether the connection of a request can be taken over
-// while its response is a stream: cleartext HTTP/1.1, whose framing is easy.
-func takeable(r *nethttp.Request) bool {
-	return r.ProtoMajor == 1 && r.ProtoMinor == 1 && r.TLS == nil
+	if conn, _, err := ctl.Hijack(); err == nil {
+		conn.Close()
+	}
 }
 
 // finish marks the end for the serving goroutine. x.mu is held.
@@ -299,7 +311,7 @@ func (x *exchange) settle(client context.Context) {
 			x.nudge = make(chan struct{}, 1)
 		}
 		w, open := x.wire, x.wire != nil && !x.answered
-		takes := open && takeable(x.r) && client.Err() == nil
+		takes := open && x.framing == chunked && client.Err() == nil
 		x.mu.Unlock()
 		if open && x.session == nil {
 			w.setIdle(func() { x.cancel(session.ErrStop) })
@@ -318,6 +330,6 @@ func (x *exchange) settle(client context.Context) {
 		}
 		x.mu.Lock()
 	}
-	x.w, x.r = nil, nil // net/http wants them back
+	x.w = nil // net/http wants it back
 	x.mu.Unlock()
 }

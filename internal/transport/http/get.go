@@ -56,7 +56,7 @@ func (d *Door) get(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Wh
 func (d *Door) listen(w nethttp.ResponseWriter, r *nethttp.Request, s *session.Session, st *session.Stream, after uint64, resume bool) {
 	g := newListener()
 	g.st, g.release = st, s.Hold()
-	g.wire = d.newWire(w, g.over, g.wakeUp)
+	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
 	g.wire.idle = true
 	g.wire.mu.Lock() // nothing is written before the stream is ours
 	if err := st.Attach(g.wire, after, resume, resume); err != nil {
@@ -65,11 +65,12 @@ func (d *Door) listen(w nethttp.ResponseWriter, r *nethttp.Request, s *session.S
 		fail(w, 409, protocol.CodeInvalidRequest, err.Error()+"; close it, or send Last-Event-ID to take over")
 		return
 	}
-	if takeable(r) {
+	takes := g.wire.kind == chunked
+	if takes {
 		w.Header().Set("Connection", "close") // it will not serve another request
 	}
 	g.wire.begin(opening(st.Prime(), resumable(s), d.opts.Retry))
-	if takeable(r) && g.wire.takeOver() {
+	if takes && g.wire.takeOver() {
 		return
 	}
 	g.wait(r)

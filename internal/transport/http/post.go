@@ -74,11 +74,12 @@ func (d *Door) postModern(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 	ctx, cancel := context.WithCancelCause(context.Background()) // of the connection, which may outlive r
 	x.cancel = cancel
 	stop := context.AfterFunc(r.Context(), x.lost)
-	d.engine.Modern(ctx, who, m, h, x)
-	if !m.IsRequest() {
-		x.Drop() // unless it was answered
-	}
-	x.settle(r.Context())
+	x.serve(r.Context(), func() {
+		d.engine.Modern(ctx, who, m, h, x)
+		if !m.IsRequest() {
+			x.Drop() // unless it was answered
+		}
+	})
 	stop()
 }
 
@@ -115,8 +116,7 @@ func (d *Door) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 	}
 	x := d.newExchange(w, r, s)
 	x.streams, x.returns = a.events, resumable(s)
-	d.engine.Legacy(s, m, x)
-	x.settle(r.Context())
+	x.serve(r.Context(), func() { d.engine.Legacy(s, m, x) })
 }
 
 func (d *Door) accept(w nethttp.ResponseWriter, s *session.Session, m *protocol.Message) {

@@ -22,6 +22,29 @@ const (
 
 var errEnded = errors.New("the stream has ended")
 
+// framing is how a response is framed, and with that, what can be done with
+// its connection.
+type framing uint8
+
+const (
+	http10  framing = iota // ends with the connection
+	chunked                // HTTP/1.1: easy to go on with by hand
+	secure                 // the same inside TLS: taken over only to be ended, for a write that timed out cannot be finished
+	http2                  // shares its connection
+)
+
+func framingOf(r *nethttp.Request) framing {
+	switch {
+	case r.ProtoMajor > 1:
+		return http2
+	case r.ProtoMinor == 0:
+		return http10
+	case r.TLS != nil:
+		return secure
+	}
+	return chunked
+}
+
 // wire is one open event stream to a client. It begins as the response of a
 // request and may take the connection over from net/http, which frees the
 // goroutine and its buffers. It is a session.Writer. Safe for concurrent use.
@@ -30,6 +53,7 @@ type wire struct {
 	pulse *pulse
 	nudge func()      // asks the serving goroutine to look after the wire
 	over  func(error) // told once how it ended; nil: as it should
+	kind  framing
 
 	mu    sync.Mutex
 	rw    nethttp.ResponseWriter // nil once taken over
@@ -47,8 +71,8 @@ type deadliner interface{ SetWriteDeadline(time.Time) error }
 // newWire prepares an event stream as the response w. over is told of its
 // end, nudge when it wants the serving goroutine; neither is called by a
 // goroutine that is inside one of the wire's methods.
-func (d *Door) newWire(w nethttp.ResponseWriter, over func(error), nudge func()) *wire {
-	wr := &wire{pulse: &d.pulse, rw: w, ctl: nethttp.NewResponseController(w), over: over, nudge: nudge}
+func (d *Door) newWire(w nethttp.ResponseWriter, kind framing, over func(error), nudge func()) *wire {
+	wr := &wire{pulse: &d.pulse, kind: kind, rw: w, ctl: nethttp.NewResponseController(w), over: over, nudge: nudge}
 	limit := deadliner(wr.ctl)
 	wr.limit.Store(&limit)
 	return wr
@@ -157,7 +181,17 @@ func (w *wire) write(prefix, msg, suffix []byte) error {
 	*p = b
 	buffers.Put(p)
 	if err == nil && w.conn == nil {
-		err = w.ctl.Flush()
+		err = w.flush()
+	}
+	return err
+}
+
+// flush sends what net/http has of us. In HTTP/2 a deadline that passes
+// resets the stream even if nothing is being written.
+func (w *wire) flush() error {
+	err := w.ctl.Flush()
+	if w.kind == http2 {
+		w.ctl.SetWriteDeadline(noLimit)
 	}
 	return err
 }
@@ -178,7 +212,7 @@ func (w *wire) writeLarge(parts ...[]byte) error {
 		}
 	}
 	if w.conn == nil {
-		return w.ctl.Flush()
+		return w.flush()
 	}
 	return nil
 }
@@ -209,7 +243,7 @@ func (w *wire) put(b []byte) error {
 func (w *wire) takeOver() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.ended || w.rw == nil {
+	if w.ended || w.rw == nil || w.kind != chunked && w.kind != secure {
 		return false
 	}
 	conn, _, err := w.ctl.Hijack()
@@ -277,6 +311,10 @@ func (w *wire) beat() {
 		nudge := w.nudge
 		w.mu.Unlock()
 		nudge()
+		return
+	}
+	if w.kind == secure {
+		go w.finishBeat(aliveChunk)
 		return
 	}
 	w.conn.SetWriteDeadline(time.Now().Add(beatTime))

@@ -129,9 +129,15 @@ func (u *unixListener) own() (err error) {
 func (u *unixListener) Close() error {
 	err := u.UnixListener.Close()
 	u.close.Do(func() {
-		if now, statErr := os.Lstat(u.path); statErr == nil && (u.made == nil || os.SameFile(u.made, now)) {
+		if now, statErr := os.Lstat(u.path); statErr == nil && u.isOurs(now) {
 			os.Remove(u.path)
 		}
 	})
 	return err
+}
+
+// isOurs reports whether a file is the one we made. Its number alone does not
+// say so: it is given to another as soon as the first is removed.
+func (u *unixListener) isOurs(now fs.FileInfo) bool {
+	return u.made == nil || os.SameFile(u.made, now) && u.made.ModTime().Equal(now.ModTime())
 }
