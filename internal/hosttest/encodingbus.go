@@ -127,7 +127,7 @@ type wireNote struct {
 	Progress *wireProgress   `json:"progress,omitempty"`
 	Level    slog.Level      `json:"level,omitempty"`
 	Data     json.RawMessage `json:"data,omitempty"`
-	Output   []byte          `json:"output,omitempty"`
+	Output   int             `json:"output,omitempty"` // bytes that follow the note: a real bus carries them as they are, too
 	Detach   bool            `json:"detach,omitempty"`
 }
 
@@ -137,7 +137,7 @@ type wireProgress struct {
 	Note  string  `json:"note,omitempty"`
 }
 
-func (e encodingNotes) send(w wireNote) {
+func (e encodingNotes) send(w wireNote, follow []byte) {
 	var here wireNote
 	if recode(w, &here) != nil {
 		return // a number that JSON does not know
@@ -147,18 +147,20 @@ func (e encodingNotes) send(w wireNote) {
 		e.n.Progress(here.Progress.Done, here.Progress.Total, here.Progress.Note)
 	case here.Data != nil:
 		e.n.Log(here.Level, here.Data)
-	case here.Output != nil:
-		e.n.Output(here.Output)
+	case here.Output > 0:
+		e.n.Output(bytes.Clone(follow)[:here.Output])
 	case here.Detach:
 		e.n.Detach()
 	}
 }
 
 func (e encodingNotes) Progress(done, total float64, note string) {
-	e.send(wireNote{Progress: &wireProgress{done, total, note}})
+	e.send(wireNote{Progress: &wireProgress{done, total, note}}, nil)
 }
+
 func (e encodingNotes) Log(l slog.Level, data json.RawMessage) {
-	e.send(wireNote{Level: l, Data: data})
+	e.send(wireNote{Level: l, Data: data}, nil)
 }
-func (e encodingNotes) Output(chunk []byte) { e.send(wireNote{Output: chunk}) }
-func (e encodingNotes) Detach()             { e.send(wireNote{Detach: true}) }
+
+func (e encodingNotes) Output(chunk []byte) { e.send(wireNote{Output: len(chunk)}, chunk) }
+func (e encodingNotes) Detach()             { e.send(wireNote{Detach: true}, nil) }

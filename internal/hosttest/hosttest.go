@@ -114,17 +114,24 @@ func New(t testing.TB, o Options) *Host {
 	return h
 }
 
+// run runs the rooms and stops them one at a time, in the order of app.
 func (h *Host) run(t testing.TB) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { h.Engine.Run(ctx) })
-	wg.Go(func() { h.Jobs.Run(ctx) })
-	if h.Table != nil {
-		wg.Go(func() { h.Table.Run(ctx) })
+	var stops []func()
+	start := func(run func(context.Context) error) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() { run(ctx) })
+		stops = append(stops, func() { cancel(); wg.Wait() })
 	}
+	start(h.Engine.Run)
+	if h.Table != nil {
+		start(h.Table.Run)
+	}
+	start(h.Jobs.Run)
 	h.stop = sync.OnceFunc(func() {
-		cancel()
-		wg.Wait()
+		for _, stop := range stops {
+			stop()
+		}
 		bg, done := context.WithTimeout(context.Background(), 10*time.Second)
 		defer done()
 		h.Modules.Close(bg)

@@ -20,13 +20,23 @@ import (
 func TestProbes(t *testing.T) {
 	probes := []struct {
 		name string
+		idle bool // it mostly waits, so that all its harnesses may at once
 		run  func(*testing.T, hosttest.Named)
 	}{
-		{"typed", typed}, {"relay", relay}, {"changing", changing}, {"two rounds", twoRounds}, {"slow job", slowJob},
+		{"typed", true, typed},
+		{"relay", false, relay},
+		{"changing", false, changing},
+		{"two rounds", false, twoRounds},
+		{"slow job", false, slowJob},
 	}
 	for _, p := range probes {
 		for _, h := range hosttest.Harnesses() {
-			t.Run(p.name+"/"+h.Name, func(t *testing.T) { p.run(t, h) })
+			t.Run(p.name+"/"+h.Name, func(t *testing.T) {
+				if p.idle {
+					t.Parallel()
+				}
+				p.run(t, h)
+			})
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
@@ -111,16 +112,15 @@ func index(of *module.Offer) *offered {
 	return o
 }
 
-// changed forgets what is stale and tells the host.
+// changed forgets what is stale and tells the host. An audience that names
+// only a principal means it in every context, and the other way round.
 func (in *instance) changed(a module.Audience) {
 	in.mu.Lock()
 	in.epoch++
-	if a == (module.Audience{}) {
-		clear(in.offers)
-	} else {
-		delete(in.offers, a)
-		delete(in.offers, module.Audience{})
-	}
+	maps.DeleteFunc(in.offers, func(of module.Audience, _ *offered) bool {
+		return of == (module.Audience{}) ||
+			(a.Principal == "" || a.Principal == of.Principal) && (a.Context == "" || a.Context == of.Context)
+	})
 	in.mu.Unlock()
 	in.host.tell(a)
 }

@@ -14,27 +14,27 @@ import (
 // zero value is empty.
 type Board struct {
 	mu    sync.Mutex
-	names map[module.Audience][]string
+	names map[string][]string // by principal; "" is everyone
 }
 
-// add puts a name on the board of an audience, once.
-func (b *Board) add(a module.Audience, name string) {
+// add puts a name on a principal's board, once.
+func (b *Board) add(principal, name string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.names == nil {
-		b.names = map[module.Audience][]string{}
+		b.names = map[string][]string{}
 	}
-	if !slices.Contains(b.names[a], name) {
-		b.names[a] = append(b.names[a], name)
+	if !slices.Contains(b.names[principal], name) {
+		b.names[principal] = append(b.names[principal], name)
 	}
 }
 
-// of gives the names an audience sees, everyone's first.
-func (b *Board) of(a module.Audience) []string {
+// of gives the names a principal sees, everyone's first.
+func (b *Board) of(principal string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	names := slices.Clone(b.names[module.Audience{}])
-	for _, n := range b.names[a] {
+	names := slices.Clone(b.names[""])
+	for _, n := range b.names[principal] {
 		if !slices.Contains(names, n) {
 			names = append(names, n)
 		}
@@ -68,7 +68,7 @@ func (m *changing) Offer(_ context.Context, to module.Audience) (*module.Offer, 
 			Description: "Says that the offer has changed when it has not.",
 		}, m.touch),
 	}}
-	for _, name := range m.board.of(to) {
+	for _, name := range m.board.of(to.Principal) {
 		o.Tools = append(o.Tools, tool.New(tool.Def{
 			Name: "extra_" + name, Effects: tool.Reads,
 			Description: "Was added while the host ran.",
@@ -93,21 +93,17 @@ func (m *changing) add(_ context.Context, c *tool.Call, in addIn) (struct{}, err
 	if in.Name == "" {
 		return struct{}{}, tool.Refuse("invalid_arguments", "name: the tool needs one")
 	}
-	a := audience(c)
+	principal := c.Caller.Principal
 	if in.Everyone {
-		a = module.Audience{}
+		principal = ""
 	}
-	m.board.add(a, in.Name)
-	m.deps.Changed(a)
+	m.board.add(principal, in.Name)
+	m.deps.Changed(module.Audience{Principal: principal}) // in whichever context
 	m.deps.Publish("offer.changed", in)
 	return struct{}{}, nil
 }
 
 func (m *changing) touch(_ context.Context, c *tool.Call, _ struct{}) (struct{}, error) {
-	m.deps.Changed(audience(c))
+	m.deps.Changed(module.Audience{Principal: c.Caller.Principal, Context: c.Caller.Context})
 	return struct{}{}, nil
-}
-
-func audience(c *tool.Call) module.Audience {
-	return module.Audience{Principal: c.Caller.Principal, Context: c.Caller.Context}
 }

@@ -1,9 +1,7 @@
 package moduletest
 
 import (
-	"bytes"
 	"context"
-	"fmt"
 	"time"
 
 	"gatehouse/module"
@@ -18,10 +16,18 @@ const slowLine = 100
 
 // SlowLine is the line at an offset of what the SlowJob probe prints, which is
 // a multiple of 100.
-func SlowLine(offset int64) []byte {
-	line := fmt.Appendf(nil, "%012d ", offset)
-	line = append(line, bytes.Repeat([]byte("."), slowLine-len(line)-1)...)
-	return append(line, '\n')
+func SlowLine(offset int64) []byte { return appendSlowLine(nil, offset) }
+
+// rest is what follows the twelve digits of a line.
+const rest = " ......................................................................................\n"
+
+func appendSlowLine(b []byte, offset int64) []byte {
+	b = append(b, "000000000000"...)
+	for i := len(b) - 1; offset > 0; i-- {
+		b[i] = byte('0' + offset%10)
+		offset /= 10
+	}
+	return append(b, rest...)
 }
 
 // SlowJob is the fifth probe: a tool that takes long and prints 100 MB in
@@ -53,15 +59,13 @@ type printOut struct {
 func print(ctx context.Context, c *tool.Call, in printIn) (out printOut, err error) {
 	w := c.Peer.Output()
 	piece := make([]byte, 0, in.Piece+slowLine)
-	filler := bytes.Repeat([]byte("."), slowLine)
 	for at := int64(0); at < in.Bytes; {
 		if err := context.Cause(ctx); err != nil {
 			return out, err
 		}
 		piece = piece[:0]
 		for ; int64(len(piece)) < in.Piece && at < in.Bytes; at += slowLine {
-			piece = fmt.Appendf(piece, "%012d ", at)
-			piece = append(append(piece, filler[:slowLine-14]...), '\n')
+			piece = appendSlowLine(piece, at)
 		}
 		n, err := w.Write(piece)
 		if err != nil {
