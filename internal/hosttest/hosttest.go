@@ -149,7 +149,6 @@ type Client struct {
 	t    testing.TB
 	pipe *protocol.Pipe
 	in   chan []byte
-	next int
 }
 
 // silence is how long a client waits for the host before the test fails.
