@@ -67,11 +67,20 @@ func Print(w io.Writer, columns []Column) error {
 	if err := t.Flush(); err != nil {
 		return err
 	}
+	return printLeft(w, columns)
+}
+
+// printLeft says each thing that was left out once.
+func printLeft(w io.Writer, columns []Column) error {
+	left := map[string]bool{}
 	for _, c := range columns {
-		for _, name := range slices.Sorted(maps.Keys(c.Left)) {
-			if _, err := fmt.Fprintf(w, "left out of %s: %s: %s\n", c.Name, name, c.Left[name]); err != nil {
-				return err
-			}
+		for what, why := range c.Left {
+			left[what+": "+why] = true
+		}
+	}
+	for _, line := range slices.Sorted(maps.Keys(left)) {
+		if _, err := fmt.Fprintf(w, "left out over lines: %s\n", line); err != nil {
+			return err
 		}
 	}
 	return nil
