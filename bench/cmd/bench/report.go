@@ -38,7 +38,7 @@ func (b *bench) bars() []bar {
 		{figure: sessions + ": goroutines", limit: 0},
 		{figure: event + "delivered", least: true, limit: 100},
 		{figure: event + "p99", limit: 1000},
-		{figure: event + "of what they took, kept after they closed", limit: 25},
+		{figure: event + "kept after they closed", of: plain, limit: 1},
 		{figure: "stdio, one at a time: round trip, mean", of: plain, limit: 1.3},
 		{figure: "start to first answer", limit: 50},
 		{figure: "start to first answer, " + product, limit: 50},
