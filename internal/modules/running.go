@@ -19,7 +19,7 @@ import (
 
 // Limits of a conversation that goes over several rounds.
 const (
-	recordLimit = 16 << 10 // bytes of answers and recorded values
+	RecordLimit = 16 << 10 // bytes of answers and recorded values
 	valueKey    = "="      // prefix of what Record keeps, beside answers under their questions' keys
 )
 
@@ -157,14 +157,15 @@ func (rc *running) Record(key string, v any) error {
 		}
 	}
 	rc.recorded[valueKey+key] = b
-	if size(rc.recorded) > recordLimit {
+	if Size(rc.recorded) > RecordLimit {
 		delete(rc.recorded, valueKey+key)
-		return tool.Refuse("too_large", "a call remembers at most %d bytes between its rounds", recordLimit)
+		return tool.Refuse("too_large", "a call remembers at most %d bytes between its rounds", RecordLimit)
 	}
 	return nil
 }
 
-func size(m map[string]json.RawMessage) (n int) {
+// Size is what recorded values count against RecordLimit, in bytes.
+func Size(m map[string]json.RawMessage) (n int) {
 	for k, v := range m {
 		n += len(k) + len(v)
 	}

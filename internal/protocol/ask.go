@@ -4,25 +4,23 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"gatehouse/internal/calls"
 	"gatehouse/internal/modules"
 	"gatehouse/internal/rawjson"
 	"gatehouse/internal/revision"
-	"gatehouse/internal/session"
+	"gatehouse/internal/seal"
 	"gatehouse/tool"
 )
 
 // Limits of a conversation.
 const (
 	maxRounds   = 10
-	maxAnswers  = 64 << 10 // bytes of answers in one retry
+	maxAnswers  = 64 << 10 // bytes of answers in one message
 	sealPurpose = "conversation"
 )
 
@@ -32,15 +30,57 @@ const (
 func (r *request) ask(c *conversation, res *calls.Result) {
 	c.id, c.recorded, c.state = res.ID, res.Recorded, res.Input.State
 	c.round++
-	if c.round > maxRounds {
-		r.refuse(c, &tool.Refusal{Code: "too_many_rounds", Message: fmt.Sprintf("the call asked more than %d times", maxRounds)})
-		return
-	}
-	if r.rev.Modern() {
+	ref := c.overdrawn()
+	switch {
+	case ref != nil:
+		r.refuse(c, ref)
+	case !r.rev.Modern():
+		r.askLegacy(c, res.Input.Questions)
+	case c.answered(res.Input.Questions):
+		r.run(c)
+	default:
 		r.inputRequired(c, res.Input.Questions)
+	}
+}
+
+// overdrawn refuses to go on with a call that asks or remembers too much.
+func (c *conversation) overdrawn() *tool.Refusal {
+	if c.round > maxRounds {
+		return tool.Refuse("too_many_rounds", "the call asked more than %d times", maxRounds)
+	}
+	if modules.Size(c.recorded) > modules.RecordLimit {
+		return tool.Refuse("too_large", "a call remembers at most %d bytes between its rounds, answers included", modules.RecordLimit)
+	}
+	return nil
+}
+
+// answered takes up the answers that came along unasked, and reports whether
+// there were any to these questions.
+func (c *conversation) answered(qs []tool.Question) bool {
+	var found map[string]json.RawMessage
+	for _, q := range qs {
+		if a, ok := c.offered[q.Key]; ok {
+			if found == nil {
+				found = map[string]json.RawMessage{}
+			}
+			found[q.Key] = a
+			delete(c.offered, q.Key)
+		}
+	}
+	c.record(found)
+	return found != nil
+}
+
+// record adds to what the next round is given. Earlier rounds may still hold
+// the map they were given.
+func (c *conversation) record(answers map[string]json.RawMessage) {
+	if len(answers) == 0 {
 		return
 	}
-	r.askLegacy(c, res.Input.Questions)
+	recorded := make(map[string]json.RawMessage, len(c.recorded)+len(answers))
+	maps.Copy(recorded, c.recorded)
+	maps.Copy(recorded, answers)
+	c.recorded = recorded
 }
 
 // refuse ends a conversation with a refusal, as its method has it.
@@ -80,6 +120,9 @@ func (r *request) inputRequired(c *conversation, qs []tool.Question) {
 		b = appendQuestion(b, r.rev, q)
 	}
 	plain, err := encodeKept(s)
+	if err == nil && len(plain) > seal.MaxPlain {
+		err = fmt.Errorf("%d bytes are too many", len(plain))
+	}
 	if err != nil {
 		r.fail(&Fault{Code: CodeInternal, Message: "the call's state cannot be kept: " + err.Error()})
 		return
@@ -127,7 +170,11 @@ func (r *request) binding(c *conversation) []byte {
 	for _, part := range []string{r.facts.Owner, c.method, c.name, c.entry.Module, c.entry.Name} {
 		fmt.Fprintf(h, "%d:%s,", len(part), part)
 	}
-	digestJSON(h, c.args)
+	if len(c.args) == 0 {
+		digestJSON(h, []byte("{}"))
+	} else {
+		digestJSON(h, c.args)
+	}
 	d := c.entry.Digest()
 	h.Write(d[:])
 	return h.Sum(nil)
@@ -137,30 +184,28 @@ func (r *request) binding(c *conversation) []byte {
 // it is the first round, and whatever answers came along are kept for the
 // questions it may ask.
 func (r *request) resume(c *conversation) *Fault {
-	state, ok := rawjson.Get(r.msg.Params, "requestState")
-	if ok {
+	if state, ok := rawjson.Get(r.msg.Params, "requestState"); ok {
 		if f := r.unseal(c, state); f != nil {
 			return f
 		}
 	}
-	answers, ok := rawjson.Get(r.msg.Params, "inputResponses")
+	raw, ok := rawjson.Get(r.msg.Params, "inputResponses")
 	if !ok {
 		return nil
 	}
-	if rawjson.Kind(answers) != '{' {
-		return badParam("inputResponses", "an object of answers by key")
+	if rawjson.Kind(raw) != '{' || len(raw) > maxAnswers {
+		return badParam("inputResponses", fmt.Sprintf("an object of answers by key, at most %d bytes", maxAnswers))
 	}
-	if len(answers) > maxAnswers {
-		return badParam("inputResponses", fmt.Sprintf("at most %d bytes", maxAnswers))
-	}
-	c.recorded = maps.Clone(c.recorded)
-	if c.recorded == nil {
-		c.recorded = make(map[string]json.RawMessage)
-	}
-	for k, v := range rawjson.Object(answers) {
-		if key := string(k); modules.IsAnswerKey(key) && (c.round == 0 || slices.Contains(c.asked, key)) {
-			c.recorded[key] = v
+	answers := make(map[string]json.RawMessage)
+	for k, v := range rawjson.Object(raw) {
+		if c.round == 0 || slices.Contains(c.asked, string(k)) {
+			answers[string(k)] = v
 		}
+	}
+	if c.round == 0 {
+		c.offered = answers
+	} else {
+		c.record(answers)
 	}
 	return nil
 }
@@ -180,118 +225,4 @@ func (r *request) unseal(c *conversation, state []byte) *Fault {
 	}
 	c.id, c.round, c.asked, c.recorded, c.state = s.ID, s.Round, s.Asked, s.Recorded, s.State
 	return nil
-}
-
-// gathering collects the responses of a legacy client to one round.
-type gathering struct {
-	mu      sync.Mutex
-	left    int
-	answers map[string]json.RawMessage
-	failed  error
-	settled bool
-	timer   *time.Timer
-}
-
-// askLegacy sends the questions as requests.
-func (r *request) askLegacy(c *conversation, qs []tool.Question) {
-	g := &gathering{left: len(qs), answers: map[string]json.RawMessage{}}
-	done := func() { r.gathered(c, g) }
-	g.timer = time.AfterFunc(r.e.opts.AskFor, func() {
-		if g.fail(errors.New("nobody answered in time")) {
-			done()
-		}
-	})
-	for _, q := range qs {
-		if err := r.put(q, g, done); err != nil {
-			if g.fail(err) {
-				done()
-			}
-			return
-		}
-	}
-}
-
-// put sends one question, on the request's own stream if the client reads it,
-// else on the session's.
-func (r *request) put(q tool.Question, g *gathering, done func()) error {
-	id, ok := r.sess.Expect(func(rep session.Reply) {
-		if g.take(q.Key, rep) {
-			go done() // the goroutine that brought the response has its own work
-		}
-	})
-	if !ok {
-		return errors.New("the session has ended")
-	}
-	msg := appendRequest(nil, id, q.Method, questionParams(r.rev, q))
-	if r.sayNow(msg) || r.sess.Queue().Read() && r.sess.Queue().Send(msg) {
-		return nil
-	}
-	r.sess.Forget(id)
-	return errors.New("this client reads no stream on which it could be asked; it must accept text/event-stream or open one with GET")
-}
-
-// sayNow sends a message before the answer, and reports whether it could.
-func (r *request) sayNow(msg []byte) bool {
-	r.end.mu.Lock()
-	defer r.end.mu.Unlock()
-	return !r.end.ended && r.sink.Note(msg)
-}
-
-// take keeps one response and reports whether it settled the round.
-func (g *gathering) take(key string, rep session.Reply) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.settled {
-		return false
-	}
-	switch {
-	case rep.Error != nil:
-		g.failed = errors.New("the client answered with an error: " + errorText(rep.Error))
-	case rep.Result == nil:
-		g.failed = errors.New("the session ended")
-	default:
-		g.answers[key] = slices.Clone(rep.Result)
-		g.left--
-	}
-	g.settled = g.failed != nil || g.left == 0
-	if g.settled {
-		g.timer.Stop()
-	}
-	return g.settled
-}
-
-func (g *gathering) fail(err error) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.settled {
-		return false
-	}
-	g.failed, g.settled = err, true
-	g.timer.Stop()
-	return true
-}
-
-func errorText(raw []byte) string {
-	v, _ := rawjson.Get(raw, "message")
-	s, _ := rawjson.String(v)
-	return s
-}
-
-// gathered runs the next round with the answers, or gives up.
-func (r *request) gathered(c *conversation, g *gathering) {
-	if r.ended() {
-		return
-	}
-	if g.failed != nil {
-		r.refuse(c, &tool.Refusal{Code: "unanswered", Message: g.failed.Error()})
-		return
-	}
-	c.recorded = maps.Clone(c.recorded)
-	if c.recorded == nil {
-		c.recorded = make(map[string]json.RawMessage)
-	}
-	for k, a := range g.answers {
-		c.recorded[k] = a
-	}
-	r.run(c)
 }

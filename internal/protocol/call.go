@@ -24,8 +24,9 @@ type conversation struct {
 	id       string // of the call; "" before the first round
 	recorded map[string]json.RawMessage
 	state    []byte
-	round    int      // how many have ended with a question
-	asked    []string // keys of the last questions; nil before the first
+	round    int                        // how many have ended with a question
+	asked    []string                   // keys of the last questions; nil before the first
+	offered  map[string]json.RawMessage // answers that came before their questions
 
 	mu     sync.Mutex
 	task   *task // set when the call has become one

@@ -52,28 +52,15 @@ func (c *changes) run(ctx context.Context, e *Engine) {
 	for {
 		select {
 		case <-ctx.Done():
-			c.end()
 			return
 		case <-c.poked:
 		}
 		select {
 		case <-ctx.Done():
-			c.end()
 			return
 		case <-time.After(gather):
 		}
 		c.tell(ctx, e)
-	}
-}
-
-// end lets go of the listeners, with the result that ends a subscription.
-func (c *changes) end() {
-	c.mu.Lock()
-	all := c.listeners
-	c.listeners = make(map[*listener]struct{})
-	c.mu.Unlock()
-	for l := range all {
-		l.finish()
 	}
 }
 
@@ -109,6 +96,9 @@ func (e *Engine) tellSession(ctx context.Context, s *session.Session) {
 		return
 	}
 	old := s.SwapSeen(now)
+	if old == (stamps{}) {
+		return // it has only just joined and asked for nothing yet
+	}
 	for i := range now {
 		if now[i] != old[i] {
 			s.Tell(appendNote(nil, listNotes[i], nil))
@@ -119,6 +109,7 @@ func (e *Engine) tellSession(ctx context.Context, s *session.Session) {
 // stampsOf fingerprints what a caller sees now. Resources and templates are
 // told of together.
 func (e *Engine) stampsOf(ctx context.Context, f *session.Facts) (stamps, bool) {
+	f.Cut = e.opts.Views.Cut(f.Caller)
 	v, err := e.opts.Views.View(ctx, &f.Caller, f.Cut)
 	if err != nil {
 		return stamps{}, false
@@ -133,10 +124,12 @@ func (e *Engine) stampsOf(ctx context.Context, f *session.Facts) (stamps, bool) 
 // should it ever miss something.
 func (e *Engine) joined(s *session.Session) {
 	f := s.Facts()
-	if now, ok := e.stampsOf(e.base, &f); ok {
-		s.SwapSeen(now)
-	}
 	s.OnLoss(lookAgain)
+	if now, ok := e.stampsOf(e.base, &f); ok {
+		if newer := s.SwapSeen(now); newer != (stamps{}) {
+			s.SwapSeen(newer)
+		}
+	}
 	e.told("session.created", s)
 }
 

@@ -5,17 +5,28 @@ import (
 	"sync"
 
 	"gatehouse/internal/calls"
+	"gatehouse/internal/rawjson"
+	"gatehouse/internal/session"
 )
 
 // ending makes sure that a request ends once: with its answer, or silently
 // when it was cancelled.
 type ending struct {
-	key     string // of the flight; "" when nobody can name it
-	release func() // what the request held; may be nil
+	flights *session.Session // where the request can be cancelled by its id; nil when nobody can name it
+	key     string           // its name there
 
-	mu    sync.Mutex
-	ended bool
-	kept  bool // the work goes on after the answer: its context is not ended
+	mu      sync.Mutex
+	release func() // what the request holds; may be nil
+	ended   bool
+	kept    bool // the work goes on after the answer: its context is not ended
+}
+
+// flightKey names a request by its id: two spellings of one string are one.
+func flightKey(id []byte) string {
+	if s, ok := rawjson.String(id); ok {
+		return `"` + s
+	}
+	return string(id)
 }
 
 // errCancelled is why a cancelled request's context ended.
@@ -92,8 +103,8 @@ func (r *request) fail(f *Fault) {
 	r.note.flush(r)
 	f.ID = r.msg.ID
 	status := f.Status
-	if status == 0 || r.sess != nil && status != 400 {
-		status = 200 // a legacy client reads the error, not the status
+	if status == 0 || r.sess != nil && f.Code != CodeInvalidRequest {
+		status = 200 // a legacy client takes any other status for an accident on the way
 	}
 	r.close()
 	r.sink.Answer(status, appendError(nil, f))
@@ -114,13 +125,17 @@ func (r *request) abandon(cause error) {
 
 // close gives back what the request held.
 func (r *request) close() {
-	if r.sess != nil && r.end.key != "" {
-		r.sess.Finish(r.end.key)
+	if r.end.flights != nil {
+		r.end.flights.Finish(r.end.key)
 	}
-	if r.end.release != nil {
-		r.end.release()
+	r.end.mu.Lock()
+	release, kept := r.end.release, r.end.kept
+	r.end.release = nil
+	r.end.mu.Unlock()
+	if release != nil {
+		release()
 	}
-	if !r.end.kept {
+	if !kept {
 		r.cancel(nil)
 	}
 }
@@ -132,10 +147,15 @@ func (r *request) keep() {
 	r.end.kept = true
 }
 
-// onClose adds to what is given back at the end. It is called before the
-// answer can be given.
+// onClose adds to what is given back at the end, which may be now.
 func (r *request) onClose(f func()) {
 	r.end.mu.Lock()
+	if r.end.ended {
+		r.end.mu.Unlock()
+		f()
+		return
+	}
+	defer r.end.mu.Unlock()
 	earlier := r.end.release
 	r.end.release = func() {
 		f()
@@ -143,9 +163,30 @@ func (r *request) onClose(f func()) {
 			earlier()
 		}
 	}
-	over := r.end.ended
-	r.end.mu.Unlock()
-	if over {
-		f()
+}
+
+// parker is a sink that wants to know while a request waits for its client.
+type parker interface {
+	Park(end func())
+	Unpark()
+}
+
+// park says that the request waits for its client; end ends the waiting, with
+// an answer, when the client will send nothing more.
+func (r *request) park(end func()) {
+	p, ok := r.sink.(parker)
+	if !ok {
+		return
+	}
+	p.Park(end)
+	if r.ended() {
+		p.Unpark()
+	}
+}
+
+// unpark says that it goes on.
+func (r *request) unpark() {
+	if p, ok := r.sink.(parker); ok {
+		p.Unpark()
 	}
 }

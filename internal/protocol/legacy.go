@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"encoding/json"
+	"slices"
 
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/rawjson"
@@ -20,7 +21,7 @@ func (e *Engine) accept(s *session.Session, m *Message) *Fault {
 	switch m.Method {
 	case "notifications/cancelled":
 		if id, ok := rawjson.Get(m.Params, "requestId"); ok {
-			s.Cancel(string(id), errCancelled)
+			s.Cancel(flightKey(id), errCancelled)
 		}
 	case "notifications/roots/list_changed":
 		e.told("roots.changed", s)
@@ -54,7 +55,11 @@ func (r *request) subscribe() {
 		return
 	}
 	s := r.sess
-	stop, err := r.e.watches.open(entry, &r.facts, uri, func(meta json.RawMessage) {
+	if watched := s.Subscriptions(); len(watched) >= maxWatched && !slices.Contains(watched, uri) {
+		r.fail(&Fault{Code: CodeInvalidParams, Message: "at most 1000 subscriptions at once; unsubscribe from some"})
+		return
+	}
+	stop, err := r.watch(entry, uri, func(meta json.RawMessage) {
 		s.Tell(appendNote(nil, "notifications/resources/updated", updated(uri, meta)))
 	})
 	if err != nil {

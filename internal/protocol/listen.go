@@ -3,24 +3,31 @@ package protocol
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"slices"
 	"sync"
 
 	"gatehouse/internal/jobs"
 	"gatehouse/internal/rawjson"
+	"gatehouse/tool"
 )
 
-// maxWatched is how many resources and tasks one subscription may name.
+// maxWatched is how many resources and tasks one client may watch at once.
 const maxWatched = 1000
 
 // listener is one open subscriptions/listen.
 type listener struct {
-	r       *request
-	lists   [3]bool // which lists it wants to hear of
-	mu      sync.Mutex
+	r     *request
+	lists [3]bool // which lists it wants to hear of
+
+	looking sync.Mutex // held while the lists are compared with seen
 	seen    stamps
-	stops   []func()
+
+	telling sync.Mutex // held while something is told; the acknowledgement comes first
 	stopped bool
+
+	news  news
+	stops []func()
 }
 
 // filter is what a client wants to hear of, and what it is promised.
@@ -32,60 +39,95 @@ type filter struct {
 	Tasks     []string `json:"taskIds,omitempty"`
 }
 
+// readFilter reads what a client wants to hear of; what it does not know of is
+// left out.
+func readFilter(raw []byte) (want filter, err error) {
+	if rawjson.Kind(raw) != '{' {
+		return want, errors.New("an object such as {\"toolsListChanged\":true}")
+	}
+	for k, v := range rawjson.Object(raw) {
+		var into any
+		switch string(k) {
+		case "toolsListChanged":
+			into = &want.Tools
+		case "promptsListChanged":
+			into = &want.Prompts
+		case "resourcesListChanged":
+			into = &want.Resources
+		case "resourceSubscriptions":
+			into = &want.Watch
+		case "taskIds":
+			into = &want.Tasks
+		default:
+			continue
+		}
+		if json.Unmarshal(v, into) != nil {
+			return want, errors.New(string(k) + " to be true or false, or a list of strings where it names things")
+		}
+	}
+	if len(want.Watch)+len(want.Tasks) > maxWatched {
+		return want, errors.New("at most 1000 resources and tasks")
+	}
+	return want, nil
+}
+
 // listen serves subscriptions/listen. It returns at once; the subscription
 // lives until the client goes, cancels it, or the host stops.
 func (r *request) listen() {
 	raw, _ := rawjson.Get(r.msg.Params, "notifications")
-	var want filter
-	if rawjson.Kind(raw) != '{' || json.Unmarshal(raw, &want) != nil {
-		r.fail(badParam("notifications", "an object such as {\"toolsListChanged\":true}"))
-		return
-	}
-	if len(want.Watch)+len(want.Tasks) > maxWatched {
-		r.fail(badParam("notifications", "at most 1000 resources and tasks"))
+	want, err := readFilter(raw)
+	if err != nil {
+		r.fail(badParam("notifications", err.Error()))
 		return
 	}
 	if !r.see() {
 		return
 	}
 	l := &listener{r: r, lists: [3]bool{want.Tools, want.Prompts, want.Resources}}
-	l.mu.Lock() // nothing is told before the acknowledgement
-	honoured := l.open(&want)
-	ack, _ := json.Marshal(honoured)
-	params := append([]byte(`{"notifications":`), ack...)
-	told := r.sayNow(appendNote(nil, "notifications/subscriptions/acknowledged", l.mark(append(params, '}'))))
-	l.mu.Unlock()
-	if !told {
+	l.seen, _ = r.e.stampsOf(r.ctx, &r.facts)
+	if !l.begin(&want) {
 		l.stop()
 		r.fail(&Fault{Status: 406, Code: CodeInvalidRequest, Message: "subscriptions/listen needs a client that accepts text/event-stream"})
 		return
 	}
 	r.e.changes.add(l)
+	l.look(r.ctx) // for what changed before it was added
+	r.park(l.finish)
 }
 
-// open starts what can be honoured and says what that is. l.mu is held.
+// begin opens what is watched and acknowledges it. It reports false when the
+// client could not be told.
+func (l *listener) begin(want *filter) bool {
+	l.telling.Lock()
+	defer l.telling.Unlock()
+	ack, _ := json.Marshal(l.open(want))
+	params := append([]byte(`{"notifications":`), ack...)
+	return l.r.sayNow(appendNote(nil, "notifications/subscriptions/acknowledged", l.mark(append(params, '}'))))
+}
+
+// open starts what can be honoured and says what that is.
 func (l *listener) open(want *filter) filter {
 	r := l.r
 	got := filter{Tools: want.Tools, Prompts: want.Prompts, Resources: want.Resources}
-	l.seen, _ = r.e.stampsOf(r.ctx, &r.facts)
 	for _, uri := range want.Watch {
 		entry, _ := r.view.Resource(uri)
 		if entry == nil || slices.Contains(got.Watch, uri) {
 			continue
 		}
-		stop, err := r.e.watches.open(entry, &r.facts, uri, func(meta json.RawMessage) {
-			go l.tell("notifications/resources/updated", updated(uri, meta))
-		})
+		stop, err := r.watch(entry, uri, func(meta json.RawMessage) { l.post(topic{uri: uri}, meta) })
 		if err == nil {
 			l.stops, got.Watch = append(l.stops, stop), append(got.Watch, uri)
 		}
+	}
+	if r.facts.Can&tool.CanTasks == 0 {
+		return got
 	}
 	for _, id := range want.Tasks {
 		if slices.Contains(got.Tasks, id) {
 			continue
 		}
 		stop, err := r.e.opts.Jobs.Watch(r.facts.Owner, id, func(rec jobs.Record) {
-			go l.tell("notifications/tasks", taskState(&rec))
+			l.tell("notifications/tasks", taskState(&rec))
 		})
 		if err == nil {
 			l.stops, got.Tasks = append(l.stops, stop), append(got.Tasks, id)
@@ -96,18 +138,17 @@ func (l *listener) open(want *filter) filter {
 
 // mark adds the subscription's id to params.
 func (l *listener) mark(params []byte) []byte {
-	id := append([]byte(`"`+metaSub+`":`), l.r.msg.ID...)
-	if meta, ok := rawjson.Get(params, "_meta"); ok {
-		meta = rawjson.Splice(meta, rawjson.Edit{Key: metaSub, Value: l.r.msg.ID})
-		return rawjson.Splice(params, rawjson.Edit{Key: "_meta", Value: meta})
+	meta, ok := rawjson.Get(params, "_meta")
+	if !ok {
+		meta = []byte("{}")
 	}
-	id = append(append([]byte("{"), id...), '}')
-	return rawjson.Splice(params, rawjson.Edit{Key: "_meta", Value: id})
+	meta = rawjson.Splice(meta, rawjson.Edit{Key: metaSub, Value: l.r.msg.ID})
+	return rawjson.Splice(params, rawjson.Edit{Key: "_meta", Value: meta})
 }
 
 func (l *listener) tell(method string, params []byte) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+	l.telling.Lock()
+	defer l.telling.Unlock()
 	if !l.stopped {
 		l.r.tell(method, l.mark(params))
 	}
@@ -115,22 +156,22 @@ func (l *listener) tell(method string, params []byte) {
 
 // look compares the lists with what was last seen.
 func (l *listener) look(ctx context.Context) {
+	l.looking.Lock()
+	defer l.looking.Unlock()
 	now, ok := l.r.e.stampsOf(ctx, &l.r.facts)
 	if !ok {
 		return
 	}
-	l.mu.Lock()
-	old := l.seen
-	l.seen = now
-	l.mu.Unlock()
 	for i := range now {
-		if l.lists[i] && now[i] != old[i] {
-			l.tell(listNotes[i], []byte("{}"))
+		if l.lists[i] && now[i] != l.seen[i] {
+			l.post(topic{note: listNotes[i]}, nil)
 		}
 	}
+	l.seen = now
 }
 
-// add keeps the listener until its request ends.
+// add keeps the listener until its request ends. When the host stops, the
+// request ends with a result.
 func (c *changes) add(l *listener) {
 	c.mu.Lock()
 	c.listeners[l] = struct{}{}
@@ -139,21 +180,22 @@ func (c *changes) add(l *listener) {
 		c.mu.Lock()
 		delete(c.listeners, l)
 		c.mu.Unlock()
-		l.stop()
+		l.finish()
 	})
 }
 
 func (l *listener) stop() {
-	l.mu.Lock()
+	l.telling.Lock()
 	stops := l.stops
 	l.stops, l.stopped = nil, true
-	l.mu.Unlock()
+	l.telling.Unlock()
 	for _, f := range stops {
 		f()
 	}
 }
 
-// finish ends the subscription from our side, gracefully.
+// finish ends the subscription from our side, gracefully. It does nothing but
+// free what is watched when the client has ended it.
 func (l *listener) finish() {
 	l.stop()
 	l.r.result(append(append([]byte(`{"resultType":"complete","_meta":{"`+metaSub+`":`), l.r.msg.ID...), "}}"...))

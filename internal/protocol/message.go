@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"encoding/json"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -22,8 +23,11 @@ const (
 	CodeUnsupportedVer    = -32022
 )
 
-// maxDepth bounds the nesting of a message.
-const maxDepth = 128
+// Limits of a frame.
+const (
+	maxDepth = 128  // arrays and objects inside each other
+	maxBatch = 1000 // messages
+)
 
 // Message is one JSON-RPC message, checked but not decoded. Its parts alias
 // the bytes it was parsed from.
@@ -49,6 +53,7 @@ type Fault struct {
 	Message string // says what is wrong and what was expected
 	Data    json.RawMessage
 	ID      []byte // of the request it answers; nil when it could not be read
+	Silent  bool   // it is a notification's: only a status may tell of it
 }
 
 func (f *Fault) Error() string { return f.Message }
@@ -59,7 +64,8 @@ func invalid(id []byte, msg string) *Fault {
 
 // Parse reads one frame: a message, or a batch of them. Everything is
 // checked: the grammar, the encoding, duplicate members, nesting. In a batch
-// a bad element is a *Fault among the messages' faults and the others stand.
+// a bad element is a *Fault among the messages' faults and the others stand;
+// a bad notification is left out, because nobody may be told.
 func Parse(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
 	if err := rawjson.Check(frame, maxDepth); err != nil {
 		return nil, []*Fault{parseFault(err)}, false
@@ -72,20 +78,30 @@ func Parse(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
 		}
 		return []Message{m}, nil, false
 	case '[':
-		for el := range rawjson.Elements(frame) {
-			m, f := parseMessage(el)
-			if f != nil {
-				faults = append(faults, f)
-			} else {
-				msgs = append(msgs, m)
-			}
-		}
-		if len(msgs)+len(faults) == 0 {
-			faults = append(faults, invalid(nil, "an empty batch"))
-		}
+		msgs, faults = parseBatch(frame)
 		return msgs, faults, true
 	}
 	return nil, []*Fault{invalid(nil, "a message is a JSON object")}, false
+}
+
+func parseBatch(frame []byte) (msgs []Message, faults []*Fault) {
+	n := 0
+	for el := range rawjson.Elements(frame) {
+		if n++; n > maxBatch {
+			return nil, []*Fault{invalid(nil, fmt.Sprintf("a batch has at most %d messages", maxBatch))}
+		}
+		m, f := parseMessage(el)
+		switch {
+		case f == nil:
+			msgs = append(msgs, m)
+		case !f.Silent:
+			faults = append(faults, f)
+		}
+	}
+	if n == 0 {
+		faults = append(faults, invalid(nil, "an empty batch"))
+	}
+	return msgs, faults
 }
 
 func parseFault(err error) *Fault {
@@ -98,6 +114,7 @@ func parseMessage(b []byte) (m Message, f *Fault) {
 		return m, invalid(nil, "a message is a JSON object")
 	}
 	var version, method, id []byte
+	silent := true // a fault may be, if it is a notification's
 	members := rawjson.Walk(b)
 	for {
 		key, val, ok := members.Next()
@@ -120,6 +137,7 @@ func parseMessage(b []byte) (m Message, f *Fault) {
 		default:
 			if known := wrongCase(string(key)); known != "" {
 				f = invalid(nil, "unknown member "+string(key)+", expected "+known)
+				silent = silent && known != "id" // whoever writes ID waits for an answer
 			}
 		}
 	}
@@ -130,7 +148,7 @@ func parseMessage(b []byte) (m Message, f *Fault) {
 		m.ID = id
 	}
 	if f != nil {
-		f.ID = m.ID
+		f.ID, f.Silent = m.ID, silent && id == nil && rawjson.Kind(method) == '"'
 		return m, f
 	}
 	if !rawjson.Equal(version, "2.0") {
@@ -157,18 +175,26 @@ func (m *Message) finish(method []byte) *Fault {
 	if m.Result != nil || m.Error != nil {
 		return invalid(m.ID, "a request has no result or error")
 	}
-	if m.Params != nil && rawjson.Kind(m.Params) != '{' {
-		return invalid(m.ID, "params must be an object")
-	}
 	m.Method = name
-	if m.Params != nil {
-		if meta, ok := rawjson.Get(m.Params, "_meta"); ok {
-			if rawjson.Kind(meta) != '{' {
-				return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params._meta must be an object", ID: m.ID}
-			}
-			m.meta = meta
-		}
+	if f := m.readParams(); f != nil {
+		f.ID, f.Silent = m.ID, m.ID == nil
+		return f
 	}
+	return nil
+}
+
+func (m *Message) readParams() *Fault {
+	if m.Params == nil {
+		return nil
+	}
+	if rawjson.Kind(m.Params) != '{' {
+		return invalid(nil, "params must be an object")
+	}
+	meta, ok := rawjson.Get(m.Params, "_meta")
+	if ok && rawjson.Kind(meta) != '{' {
+		return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params._meta must be an object"}
+	}
+	m.meta = meta
 	return nil
 }
 

@@ -23,10 +23,20 @@ func (e *Engine) modern(door context.Context, who Who, m *Message, h Header, sin
 		sink.Drop()
 		return
 	}
-	ctx, cancel := context.WithCancelCause(e.base)
-	r := &request{e: e, msg: *m, rev: latest, sink: sink, head: h, ctx: ctx, cancel: cancel}
+	r := e.newModern(m, h, sink)
 	gone := context.AfterFunc(door, func() { r.abandon(context.Cause(door)) })
-	r.end.release = func() { gone() }
+	r.onClose(func() { gone() })
+	r.stand(who)
+}
+
+func (e *Engine) newModern(m *Message, h Header, sink Sink) *request {
+	r := &request{e: e, msg: *m, rev: latest, sink: sink, head: h}
+	r.ctx, r.cancel = context.WithCancelCause(e.base)
+	return r
+}
+
+// stand serves a request by what it says itself.
+func (r *request) stand(who Who) {
 	if f := r.open(who); f != nil {
 		r.fail(f)
 		return

@@ -23,11 +23,11 @@ type notes struct {
 	level slog.Level
 	logs  bool
 
-	mu      sync.Mutex
+	mu      sync.Mutex // held while progress is told, which keeps its order
 	last    time.Time
-	reached float64 // the last progress told
+	reached progress // the last progress told, or waiting to be
 	told    bool
-	waiting *progress
+	waiting bool // reached has not been told yet
 }
 
 type progress struct {
@@ -78,29 +78,53 @@ func (r *request) progress(done, total float64, note string) {
 		return
 	}
 	n.mu.Lock()
-	if n.told && done <= n.reached {
-		n.mu.Unlock()
+	defer n.mu.Unlock()
+	if n.told && done <= n.reached.done {
 		return
 	}
-	now := time.Now()
-	if n.told && now.Sub(n.last) < progressEvery {
-		n.waiting = &progress{done, total, note}
-		n.mu.Unlock()
+	n.reached = progress{done, total, note}
+	if wait := progressEvery - time.Since(n.last); n.told && wait > 0 {
+		if !n.waiting {
+			n.waiting = true
+			time.AfterFunc(wait, r.catchUp)
+		}
 		return
 	}
-	n.told, n.last, n.reached, n.waiting = true, now, done, nil
-	n.mu.Unlock()
-	r.tell("notifications/progress", n.encode(r.rev, progress{done, total, note}))
+	r.tellProgress()
+}
+
+// catchUp tells the progress that was held back, if nothing newer has.
+func (r *request) catchUp() {
+	r.note.mu.Lock()
+	defer r.note.mu.Unlock()
+	if r.note.waiting {
+		r.tellProgress()
+	}
+}
+
+// tellProgress tells how far the request is; r.note.mu is held.
+func (r *request) tellProgress() {
+	n := &r.note
+	n.told, n.last, n.waiting = true, time.Now(), false
+	r.tell("notifications/progress", n.encode(r.rev, n.reached))
+}
+
+// alive tells a client that the request goes on, by a step so small that the
+// next real progress passes it.
+func (r *request) alive(note string) {
+	r.note.mu.Lock()
+	at := r.note.reached
+	r.note.mu.Unlock()
+	r.progress(at.done+max(1e-6, math.Abs(at.done)*1e-12), at.total, note)
 }
 
 // flush tells the progress that was held back; the answer follows.
 func (n *notes) flush(r *request) {
 	n.mu.Lock()
-	w := n.waiting
-	n.waiting = nil
-	n.mu.Unlock()
-	if w != nil {
-		r.sink.Note(appendNote(nil, "notifications/progress", n.encode(r.rev, *w)))
+	defer n.mu.Unlock()
+	if n.waiting {
+		n.waiting = false
+		r.sink.Note(appendNote(nil, "notifications/progress", n.encode(r.rev, n.reached)))
 	}
 }
 

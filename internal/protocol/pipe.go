@@ -18,8 +18,8 @@ type Pipe struct {
 	e     *Engine
 	who   Who
 	sess  *session.Session
-	slots chan struct{} // one for each request in flight
-	work  sync.WaitGroup
+	slots chan struct{} // one for each request that is worked on
+	open  tally         // requests that have not been answered
 	ctx   context.Context
 	stop  context.CancelCauseFunc
 	done  chan struct{}
@@ -29,6 +29,10 @@ type Pipe struct {
 	write func([]byte) error
 }
 
+// openPerSlot is how many requests may be open at once for each that may be
+// worked on: the others wait for the client, or are subscriptions.
+const openPerSlot = 16
+
 // errPipe is why a pipe ended whose output could not be written.
 var errPipe = errors.New("the client does not take our output")
 
@@ -36,7 +40,9 @@ func (e *Engine) newPipe(who Who, write func([]byte) error) *Pipe {
 	p := &Pipe{e: e, who: who, write: write, done: make(chan struct{})}
 	p.ctx, p.stop = context.WithCancelCause(e.base)
 	p.slots = make(chan struct{}, e.opts.InFlight)
+	p.open.limit = openPerSlot * e.opts.InFlight
 	p.sess = session.New(session.Facts{Caller: who, Revision: revision.LatestLegacy})
+	p.sess.OnLoss(lookAgain)
 	p.sess.Queue().Attach(pipeWriter{p}, 0, false, false)
 	e.changes.mu.Lock()
 	e.changes.pipes[p.sess] = struct{}{}
@@ -63,7 +69,7 @@ func (p *Pipe) send(msg []byte) error {
 
 func (p *Pipe) receive(frame []byte) {
 	msgs, faults, batch := Parse(frame)
-	if batch && (p.sess.Facts().Revision != revision.V20250326 || !p.sess.Initialized()) {
+	if batch && !(p.sess.Facts().Revision.Has(revision.Batches) && p.sess.Initialized()) {
 		p.send(appendError(nil, invalid(nil, "batches exist only in revision 2025-03-26, after its handshake")))
 		return
 	}
@@ -72,7 +78,9 @@ func (p *Pipe) receive(frame []byte) {
 		return
 	}
 	for _, f := range faults {
-		p.send(appendError(nil, f))
+		if !f.Silent {
+			p.send(appendError(nil, f))
+		}
 	}
 	for i := range msgs {
 		p.take(&msgs[i], &pipeSink{p: p})
@@ -84,7 +92,8 @@ func (p *Pipe) oversized(limit int) {
 }
 
 // take serves one message. Requests run on goroutines of their own, so that
-// a slow one holds up nobody; everything else is quick.
+// a slow one holds up nobody; everything else is quick. From here on a request
+// can be cancelled.
 func (p *Pipe) take(m *Message, sink *pipeSink) {
 	modern := p.e.EraOf(m, nil) == Modern
 	switch {
@@ -93,13 +102,15 @@ func (p *Pipe) take(m *Message, sink *pipeSink) {
 		sink.Drop()
 	case !modern && m.Method == "initialize":
 		p.initialize(m, sink)
-	case !p.enter():
-		sink.Drop()
+	case !p.enter(m, sink):
 	case modern:
-		p.modern(m, sink)
+		if r := p.e.newModern(m, nil, sink); r.takeOff(p.sess) {
+			go r.stand(p.who)
+		}
 	default:
-		sink.inFlight = true
-		p.work.Go(func() { p.e.legacy(p.sess, m, sink) })
+		if r := p.e.newLegacy(p.sess, m, sink); r.takeOff(p.sess) {
+			go r.dispatch()
+		}
 	}
 }
 
@@ -107,35 +118,30 @@ func (p *Pipe) take(m *Message, sink *pipeSink) {
 func (p *Pipe) hear(m *Message) {
 	if m.Method == "notifications/cancelled" {
 		if id, ok := rawjson.Get(m.Params, "requestId"); ok {
-			p.sess.Cancel(string(id), errCancelled)
+			p.sess.Cancel(flightKey(id), errCancelled)
 		}
 		return
 	}
 	p.e.accept(p.sess, m)
 }
 
-// enter takes a slot, and waits for one: the client is not read meanwhile.
-func (p *Pipe) enter() bool {
-	select {
-	case p.slots <- struct{}{}:
-		return true
-	case <-p.ctx.Done():
+// enter takes a slot, and waits for one: the client is not read meanwhile. It
+// reports false when the request was answered or dropped instead.
+func (p *Pipe) enter(m *Message, sink *pipeSink) bool {
+	if !p.open.add() {
+		sink.Answer(200, appendError(nil, &Fault{Code: CodeInternal, ID: m.ID,
+			Message: fmt.Sprintf("%d requests are open on this connection; wait for an answer, or cancel one", p.open.limit)}))
 		return false
 	}
-}
-
-// modern runs a request that can be cancelled by its id like any other.
-func (p *Pipe) modern(m *Message, sink *pipeSink) {
-	ctx, cancel := context.WithCancelCause(p.ctx)
-	sink.inFlight = true
-	sink.flight = string(m.ID)
-	if !p.sess.Begin(sink.flight, cancel) {
-		cancel(nil)
-		sink.flight = ""
-		sink.Answer(400, appendError(nil, invalid(m.ID, "this id is in flight already")))
-		return
+	sink.counted = true
+	select {
+	case p.slots <- struct{}{}:
+		sink.working.Store(true)
+	case <-p.ctx.Done():
+		sink.Drop()
+		return false
 	}
-	p.work.Go(func() { p.e.modern(ctx, p.who, m, nil, sink) })
+	return true
 }
 
 // initialize serves the handshake, in order with what follows it.
@@ -148,22 +154,18 @@ func (p *Pipe) initialize(m *Message, sink *pipeSink) {
 		sink.Answer(200, appendError(nil, fault))
 		return
 	}
-	p.e.joined(p.sess)
 	sink.Answer(200, p.e.welcome(f.Revision, m.ID))
+	p.e.joined(p.sess)
 }
 
+// drain waits for the answers to what was received. A client that sends no
+// more cannot cancel a subscription or answer a question: what waits for that
+// ends.
 func (p *Pipe) drain(ctx context.Context) {
-	idle := make(chan struct{})
-	go func() {
-		p.work.Wait()
-		for range cap(p.slots) { // also those that wait for something without a goroutine
-			select {
-			case p.slots <- struct{}{}:
-			case <-p.ctx.Done():
-			}
-		}
-		close(idle)
-	}()
+	idle := p.open.idle()
+	for _, end := range p.open.deafen() {
+		end()
+	}
 	select {
 	case <-idle:
 	case <-ctx.Done():
@@ -188,43 +190,6 @@ func (p *Pipe) close(cause error) {
 	})
 }
 
-// pipeSink takes what one request sends back.
-type pipeSink struct {
-	p        *Pipe
-	inFlight bool   // it holds a slot
-	flight   string // of a modern request: what to forget
-	batch    *batch // set when the answer is part of one
-}
-
-func (s *pipeSink) Note(msg []byte) bool { return s.p.send(msg) == nil }
-
-func (s *pipeSink) Answer(_ int, msg []byte) {
-	s.release()
-	if s.batch != nil {
-		s.batch.done(msg)
-		return
-	}
-	s.p.send(msg)
-}
-
-func (s *pipeSink) Drop() {
-	s.release()
-	if s.batch != nil {
-		s.batch.done(nil)
-	}
-}
-
-func (s *pipeSink) Detach() {}
-
-func (s *pipeSink) release() {
-	if s.flight != "" {
-		s.p.sess.Finish(s.flight)
-	}
-	if s.inFlight {
-		<-s.p.slots
-	}
-}
-
 // batch gathers the answers to one batch; the last one sends them.
 type batch struct {
 	p    *Pipe
@@ -240,11 +205,14 @@ func (p *Pipe) batch(msgs []Message, faults []*Fault) {
 	}
 	for i := range msgs {
 		m := &msgs[i]
-		if m.Method == "initialize" {
+		switch {
+		case m.IsRequest() && m.Method == "initialize":
 			b.done(appendError(nil, invalid(m.ID, "initialize must not be part of a batch")))
-			continue
+		case m.IsRequest() && p.e.EraOf(m, nil) == Modern:
+			b.done(appendError(nil, invalid(m.ID, "the revision of this message has no batches; send it alone")))
+		default:
+			p.take(m, &pipeSink{p: p, batch: b})
 		}
-		p.take(m, &pipeSink{p: p, batch: b})
 	}
 	b.done(nil)
 }

@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"sync"
 	"time"
 
 	"gatehouse/internal/bus"
@@ -58,7 +57,7 @@ type Engine struct {
 	tails    map[bool]string            // by shared: what a modern list ends with
 	watches  watches
 	changes  changes
-	work     sync.WaitGroup // rounds that run on goroutines of ours
+	work     crew // rounds that run on goroutines of ours
 	rounds   rounds
 }
 
@@ -89,12 +88,18 @@ func New(o Options) *Engine {
 // errStopping ends what is in flight when the host stops.
 var errStopping = errors.New("the host is stopping")
 
-// Run tells clients of changes until ctx is done, then cancels what is in
-// flight.
+// stopTime is how long Run waits for handlers that do not heed the end of
+// their context.
+const stopTime = 5 * time.Second
+
+// Run tells clients of changes until ctx is done, then ends subscriptions and
+// cancels what is in flight.
 func (e *Engine) Run(ctx context.Context) error {
 	e.changes.run(ctx, e)
 	e.stop(errStopping)
-	e.work.Wait()
+	if !e.work.Wait(stopTime) {
+		e.opts.Log.Warn("handlers still run after the engine has stopped")
+	}
 	return nil
 }
 
@@ -117,22 +122,41 @@ type request struct {
 
 // legacy serves one request of a session.
 func (e *Engine) legacy(s *session.Session, m *Message, sink Sink) {
-	ctx, cancel := context.WithCancelCause(e.base)
-	r := &request{e: e, msg: *m, sess: s, sink: sink, facts: s.Facts(), ctx: ctx, cancel: cancel}
-	r.rev = r.facts.Revision
-	r.end.key = string(m.ID)
-	if !s.Begin(r.end.key, r.abandon) {
-		cancel(nil)
-		sink.Answer(400, appendError(nil, invalid(m.ID, "this id is in flight already")))
-		return
+	if r := e.newLegacy(s, m, sink); r.takeOff(s) {
+		r.dispatch()
 	}
+}
+
+func (e *Engine) newLegacy(s *session.Session, m *Message, sink Sink) *request {
+	r := &request{e: e, msg: *m, sess: s, sink: sink, facts: s.Facts()}
+	r.ctx, r.cancel = context.WithCancelCause(e.base)
+	r.rev = r.facts.Revision
 	r.end.release = s.Hold()
 	r.note.init(m.meta, s.Level())
-	r.dispatch()
+	return r
+}
+
+// takeOff makes the request one that can be cancelled by its id. It reports
+// false when the id is taken, which was answered.
+func (r *request) takeOff(s *session.Session) bool {
+	r.end.flights, r.end.key = s, flightKey(r.msg.ID)
+	if s.Begin(r.end.key, r.abandon) {
+		return true
+	}
+	r.end.flights = nil // the flight of that name is another's
+	why := "this id is in flight already"
+	if s.Ended() {
+		why = "the session has ended"
+	}
+	r.fail(invalid(nil, why))
+	return false
 }
 
 // dispatch finds the method and runs it.
 func (r *request) dispatch() {
+	if r.ended() {
+		return // cancelled before it began
+	}
 	meth, ok := methods[r.msg.Method]
 	if ok && r.rev >= meth.from && r.rev <= meth.to {
 		if r.sess != nil && !r.sess.Initialized() && r.msg.Method != "ping" {
@@ -188,6 +212,7 @@ func init() {
 // see makes the caller's view known to the request. It reports false when
 // that has failed and was answered.
 func (r *request) see() bool {
+	r.facts.Cut = r.e.opts.Views.Cut(r.facts.Caller) // the policy may be another than at the handshake
 	v, err := r.e.opts.Views.View(r.ctx, &r.facts.Caller, r.facts.Cut)
 	if err != nil {
 		r.fail(&Fault{Status: 404, Code: CodeInvalidParams, Message: err.Error()})

@@ -30,20 +30,19 @@ func (c *conversation) slow() {
 	switch {
 	case c.promote():
 	case c.r.note.token != nil:
-		c.beat(1)
+		c.beat()
 	default:
 		c.handOver()
 	}
 }
 
-// beat tells that the call is alive, until it ends. Its numbers are so small
-// that the first real progress passes them.
-func (c *conversation) beat(n int) {
+// beat tells that the call is alive, until it ends.
+func (c *conversation) beat() {
 	if c.r.ended() || c.following() != nil {
 		return
 	}
-	c.r.progress(float64(n)/1e6, 0, "still working")
-	time.AfterFunc(c.r.e.opts.Silence/2, func() { c.beat(n + 1) })
+	c.r.alive("still working")
+	time.AfterFunc(c.r.e.opts.Silence/2, c.beat)
 }
 
 // handOver answers with the handle of a job, where the view has the tool to
