@@ -97,7 +97,7 @@ benchonce:
 # The programs that are measured are a Go module of their own. -mod=mod takes
 # in what the product has come to need.
 benchbuild:
-	cd bench && $(GO) vet -mod=mod ./... && $(GO) build -mod=mod -o /dev/null ./...
+	cd bench && $(GO) vet -mod=mod ./... && $(GO) build -mod=mod -o /dev/null ./... && $(GO) test -mod=mod ./...
 
 # BENCHFLAGS such as -quick, -only call,list or -reps 3; see bench/cmd/bench.
 bench:
