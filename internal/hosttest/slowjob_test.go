@@ -49,6 +49,14 @@ func printed(t *testing.T, h hosttest.Harness) {
 	if !h.Traits().Modern {
 		grows(t, h)
 	}
+	if !h.Traits().CanAsk() {
+		// Who reads only the answer gets the same answer.
+		r := fine(t, "mute", hosttest.Call(hosttest.Muted(h), "slow_print", `{"bytes":1000000}`, nil))
+		same(t, "mute", r.Get("content", 1, "size"), "1000000")
+		if len(r.Notes) > 0 {
+			t.Errorf("told %v to a client that reads only the answer", r.Notes)
+		}
+	}
 }
 
 // readBack reads the output where the result says it is, at both ends and in
