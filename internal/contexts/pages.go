@@ -19,9 +19,9 @@ import (
 var ErrCursor = errors.New("malformed cursor")
 
 type pageKey struct {
-	kind   Kind
-	rev    revision.Revision
-	cursor string
+	kind Kind
+	rev  revision.Revision
+	from int
 }
 
 // members are the names of the lists in their results.
@@ -34,15 +34,15 @@ var members = [kinds]string{"tools", "prompts", "resources", "resourceTemplates"
 // A cursor names the last entry it has shown, so that a list which changes
 // between two pages neither repeats nor skips what stays.
 func (v *View) Page(k Kind, r revision.Revision, cursor string) ([]byte, error) {
-	pk := pageKey{k, r, cursor}
+	from, err := v.start(k, cursor)
+	if err != nil {
+		return nil, err
+	}
+	pk := pageKey{k, r, from}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if p, ok := v.pages[pk]; ok {
 		return p, nil
-	}
-	from, err := v.start(k, cursor)
-	if err != nil {
-		return nil, err
 	}
 	p := v.encode(k, r, from)
 	if len(v.pages) >= 64 {

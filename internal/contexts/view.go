@@ -34,6 +34,7 @@ type View struct {
 	tools     map[string]*Entry
 	prompts   map[string]*Entry
 	resources map[string]*Entry
+	templates map[string]*Entry
 	methods   map[string]*Entry // extension methods
 	stamps    [kinds]uint64
 
@@ -80,11 +81,18 @@ func (v *View) Prompt(name string) *Entry { return v.prompts[name] }
 // Method finds an extension method.
 func (v *View) Method(name string) *Entry { return v.methods[name] }
 
+// maxURI is how long a URI may be that is held against templates, in bytes:
+// their time can grow with its square.
+const maxURI = 8 << 10
+
 // Resource finds what a URI names: a resource, or the first template that it
 // fits, with the template's variables.
 func (v *View) Resource(uri string) (e *Entry, vars map[string]string) {
 	if e := v.resources[uri]; e != nil {
 		return e, nil
+	}
+	if len(uri) > maxURI {
+		return nil, nil
 	}
 	for _, e := range v.lists[Templates] {
 		m := e.template.Match(uri)
@@ -101,20 +109,16 @@ func (v *View) Resource(uri string) (e *Entry, vars map[string]string) {
 }
 
 // Template finds a template by its text.
-func (v *View) Template(text string) *Entry {
-	for _, e := range v.lists[Templates] {
-		if e.Listed == text {
-			return e
-		}
-	}
-	return nil
-}
+func (v *View) Template(text string) *Entry { return v.templates[text] }
 
 // Len is how many entries a list has.
 func (v *View) Len(k Kind) int { return len(v.lists[k]) }
 
 // Shared reports whether every caller of this host gets this view unasked.
 func (v *View) Shared() bool { return !v.personal && !v.cut }
+
+// Personal reports whether callers of the same cut may get other views.
+func (v *View) Personal() bool { return v.personal }
 
 // Entries lists a kind in its order. The slice is not to be changed.
 func (v *View) Entries(k Kind) []*Entry { return v.lists[k] }
@@ -129,7 +133,7 @@ func (c *Contexts) compile(k key, spec *Spec, offers []modules.Offered) *View {
 		Name: spec.Name, page: c.opts.Page, tail: c.opts.Tail,
 		cut:   k.cut != "" || spec.Name != k.rules.Default,
 		tools: map[string]*Entry{}, prompts: map[string]*Entry{}, resources: map[string]*Entry{},
-		methods: map[string]*Entry{}, pages: map[pageKey][]byte{},
+		templates: map[string]*Entry{}, methods: map[string]*Entry{}, pages: map[pageKey][]byte{},
 	}
 	b := builder{c, k.rules.Policy, spec, k.cut, v}
 	for _, o := range offers {
@@ -179,7 +183,7 @@ func (b builder) add(o modules.Offered) {
 	}
 	for name := range o.Offer.Methods {
 		e := &Entry{Listed: name, Module: o.Module, Name: name}
-		if e.Gate = b.gate(e, name, 0); e.Gate.Listed() {
+		if e.Gate = b.gate(e, name, 0); e.Gate.Listed() && b.free(b.v.methods, e) {
 			b.v.methods[name] = e
 		}
 	}
@@ -197,12 +201,18 @@ func (b builder) put(k Kind, byName map[string]*Entry, e *Entry, method string, 
 	if e.Gate = b.gate(e, method, eff); !e.Gate.Listed() {
 		return
 	}
-	if first := byName[e.Listed]; first != nil {
-		b.c.opts.Log.Warn("name is taken, left out", "name", e.Listed, "module", e.Module, "by", first.Module)
-		return
+	if b.free(byName, e) {
+		byName[e.Listed] = e
+		b.v.lists[k] = append(b.v.lists[k], e)
 	}
-	byName[e.Listed] = e
-	b.v.lists[k] = append(b.v.lists[k], e)
+}
+
+func (b builder) free(byName map[string]*Entry, e *Entry) bool {
+	first := byName[e.Listed]
+	if first != nil {
+		b.c.opts.Log.Warn("name is taken, left out", "name", e.Listed, "module", e.Module, "by", first.Module)
+	}
+	return first == nil
 }
 
 func (b builder) template(mod string, r *module.Resource) {
@@ -215,7 +225,7 @@ func (b builder) template(mod string, r *module.Resource) {
 		return
 	}
 	e := &Entry{Listed: r.URI, Module: mod, Name: r.URI, Resource: r, template: t}
-	b.put(Templates, map[string]*Entry{}, e, "resources/read", tool.Reads)
+	b.put(Templates, b.v.templates, e, "resources/read", tool.Reads)
 }
 
 func (b builder) tool(mod string, t *tool.Tool) {

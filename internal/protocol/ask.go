@@ -28,7 +28,7 @@ const (
 // the result and retries; to a legacy client they are requests of ours, and
 // the round runs again when the last response has come. No goroutine waits.
 func (r *request) ask(c *conversation, res *calls.Result) {
-	c.id, c.recorded, c.state = res.ID, res.Recorded, res.Input.State
+	c.recorded, c.state = res.Recorded, res.Input.State
 	c.round++
 	ref := c.overdrawn()
 	switch {

@@ -21,7 +21,7 @@ type conversation struct {
 	name   string // the URI of a read; "" otherwise
 	args   json.RawMessage
 
-	id       string // of the call; "" before the first round
+	id       string // of the call, the same in every round
 	recorded map[string]json.RawMessage
 	state    []byte
 	round    int                        // how many have ended with a question
@@ -85,6 +85,9 @@ func (r *request) getPrompt() {
 		return
 	}
 	args, _ := rawjson.Get(r.msg.Params, "arguments")
+	if rawjson.Kind(args) == 'n' {
+		args = nil
+	}
 	if f := checkPromptArgs(entry.Prompt, args); f != nil {
 		r.fail(f)
 		return
@@ -228,7 +231,7 @@ func completing(params []byte) (c module.Completing, f *Fault) {
 
 // begin starts the conversation, or goes on with one whose answers have come.
 func (r *request) begin(c *conversation) {
-	c.r = r
+	c.r, c.id = r, calls.NewID()
 	if r.rev.Modern() && resumable(c.method) {
 		if f := r.resume(c); f != nil {
 			r.fail(f)

@@ -50,15 +50,16 @@ type Header func(name string) []string
 // by the engine.
 type Who = tool.Caller
 
-// EraOf decides how one message of the HTTP door is served: modern when its
-// envelope or the version header names a modern revision, and server/discover
-// always. Other headers do not decide: legacy clients send them too.
+// EraOf decides how one message is served: modern when its envelope or the
+// version header names a modern revision, when the envelope has no version but
+// is one otherwise, and server/discover always. Other headers do not decide:
+// legacy clients send them too.
 func (e *Engine) EraOf(m *Message, h Header) Era {
 	if v, ok := m.envelopeVersion(); ok {
 		if revision.ModernName(v) {
 			return Modern
 		}
-	} else if m.Method == "server/discover" {
+	} else if m.Method == "server/discover" || m.enveloped() {
 		return Modern
 	}
 	if h != nil {

@@ -201,7 +201,7 @@ func (e *Engine) stateless(who Who, version string) (*session.Session, *Fault) {
 	if fault := e.place(&f); fault != nil {
 		return nil, fault
 	}
-	s := session.New(f)
+	s := session.New(f) // which can do nothing: there was no handshake to say otherwise
 	s.Initialize(f)
 	return s, nil
 }

@@ -88,6 +88,20 @@ func badEnvelope(member, expected string) *Fault {
 	return &Fault{Status: 400, Code: CodeInvalidParams, Message: `params._meta["` + member + `"]: expected ` + expected}
 }
 
+// enveloped reports whether the message has a member that only the modern
+// envelope has.
+func (m *Message) enveloped() bool {
+	if m.meta == nil {
+		return false
+	}
+	for _, name := range [...]string{metaVersion, metaCaps, metaClient, metaLevel} {
+		if _, ok := rawjson.Get(m.meta, name); ok {
+			return true
+		}
+	}
+	return false
+}
+
 // envelopeVersion is the revision the message itself names.
 func (m *Message) envelopeVersion() (string, bool) {
 	if m.meta == nil {

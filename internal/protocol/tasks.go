@@ -42,12 +42,12 @@ func missingTasks() *Fault {
 // one, and reports whether it has taken the call over.
 func (r *request) asTask(c *conversation) bool {
 	mode := c.entry.Tool.Task
-	wished := false
-	if r.rev.Has(revision.CoreTasks) {
-		_, wished = rawjson.Get(r.msg.Params, "task")
-	}
+	wish, wished := r.wish()
 	can := r.facts.Can&tool.CanTasks != 0
 	switch {
+	case wished && rawjson.Kind(wish) != '{':
+		r.fail(badParam("task", "an object, {} for nothing special"))
+		return true
 	case mode == tool.TaskRequired && !can && !wished:
 		f := missingTasks()
 		if !r.rev.Modern() {
@@ -72,9 +72,6 @@ func (r *request) asTask(c *conversation) bool {
 
 // create makes the job of a call. It is durable before the client hears of it.
 func (r *request) create(c *conversation) (*task, error) {
-	if c.id == "" {
-		c.id = calls.NewID()
-	}
 	req, err := encodeKept(taskRequest{
 		Call: c.id, Tool: c.entry.Listed, Args: c.args, Params: r.msg.Params,
 		Caller: r.facts.Caller, Revision: r.rev.String(),
@@ -83,8 +80,8 @@ func (r *request) create(c *conversation) (*task, error) {
 		return nil, err
 	}
 	rec := jobs.Record{Owner: r.facts.Owner, Title: c.entry.Listed, Request: req}
-	if t, ok := rawjson.Get(r.msg.Params, "task"); ok && !r.rev.Modern() {
-		ttl, _ := rawjson.Get(t, "ttl")
+	if wish, ok := r.wish(); ok {
+		ttl, _ := rawjson.Get(wish, "ttl")
 		if ms, ok := rawjson.Int(ttl); ok && ms > 0 {
 			rec.TTL = time.Duration(min(ms, int64(24*time.Hour/time.Millisecond))) * time.Millisecond
 		}
@@ -94,6 +91,14 @@ func (r *request) create(c *conversation) (*task, error) {
 		return nil, err
 	}
 	return &task{run}, nil
+}
+
+// wish is what a client of 2025-11-25 says of the task it wants.
+func (r *request) wish() ([]byte, bool) {
+	if !r.rev.Has(revision.CoreTasks) {
+		return nil, false
+	}
+	return rawjson.Get(r.msg.Params, "task")
 }
 
 // startTask runs the call as a job and answers with it.
@@ -116,20 +121,31 @@ func (r *request) announce(t *task) {
 		return
 	}
 	s := r.sess
+	ended, end := context.WithCancel(context.Background())
 	stop, err := r.e.opts.Jobs.Watch(r.facts.Owner, t.run.ID(), func(rec jobs.Record) {
 		s.Tell(appendNote(nil, "notifications/tasks/status", legacyTask(&rec)))
+		if rec.Status.Terminal() {
+			end()
+		}
 	})
-	if err == nil {
-		s.OnEnd(stop)
+	if err != nil {
+		end()
+		return
 	}
+	context.AfterFunc(ended, stop)
+	s.OnEnd(end)
 }
 
 // runTask runs one round of a job.
 func (r *request) runTask(ctx context.Context, c *conversation) {
 	ctx, done := r.e.round(ctx)
 	defer done()
-	res, err := r.e.opts.Calls.Do(ctx, r.roundOf(c))
-	c.task.settle(r, c, res, err)
+	req := r.roundOf(c)
+	req.Late = func(res calls.Result, err error) { c.task.settle(r, c, res, err) }
+	res, err := r.e.opts.Calls.Do(ctx, req)
+	if !calls.IsLate(err) {
+		c.task.settle(r, c, res, err)
+	}
 }
 
 // round gives a job's context an end with the engine, which stops before the
@@ -197,13 +213,27 @@ func (t *task) settle(r *request, c *conversation, res calls.Result, err error) 
 		f := r.fault(c, err)
 		err = t.run.Fail(&tool.WireError{Code: f.Code, Message: f.Message, Data: f.Data})
 	case res.Input != nil:
-		err = t.run.Ask(res.Input.Questions, res.Recorded, res.Input.State)
+		err = t.ask(r, c, &res)
 	default:
 		err = t.run.Finish(r.render(nil, c, &res))
 	}
 	if err != nil && !errors.Is(err, jobs.ErrSettled) {
 		r.e.opts.Log.Error("task outcome is lost", "task", t.run.ID(), "err", err)
 	}
+}
+
+// ask ends a round with its questions, unless the job asks too much.
+func (t *task) ask(r *request, c *conversation, res *calls.Result) error {
+	c.recorded, c.round = res.Recorded, int(t.run.Record().Round)
+	if ref := c.overdrawn(); ref != nil {
+		refused := calls.Refused(ref)
+		return t.run.Finish(r.render(nil, c, &refused))
+	}
+	err := t.run.Ask(res.Input.Questions, res.Recorded, res.Input.State)
+	if err == nil || errors.Is(err, jobs.ErrSettled) {
+		return err
+	}
+	return errors.Join(err, t.run.Fail(&tool.WireError{Code: CodeInternal, Message: "the task cannot ask: " + err.Error()}))
 }
 
 // resumeJob runs a further round of a job whose answers are complete.
@@ -229,7 +259,11 @@ func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Runni
 		c.entry = v.Tool(q.Tool)
 	}
 	if c.entry == nil {
-		run.Fail(&tool.WireError{Code: CodeInvalidParams, Message: "unknown tool: " + q.Tool + "; it is no longer there"})
+		text := "unknown tool: " + q.Tool + "; it is no longer there"
+		if q.Tool == "" {
+			text = "what this job runs was lost when the host stopped; start it again"
+		}
+		run.Fail(&tool.WireError{Code: CodeInvalidParams, Message: text})
 		return
 	}
 	r.runTask(ctx, c)

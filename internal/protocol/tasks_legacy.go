@@ -2,12 +2,14 @@ package protocol
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 	"sync"
 
 	"gatehouse/internal/jobs"
 	"gatehouse/internal/rawjson"
 	"gatehouse/internal/session"
+	"gatehouse/tool"
 )
 
 // The tasks of 2025-11-25: the client asks for one with params.task, fetches
@@ -41,7 +43,7 @@ func (r *request) taskList() {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, legacyTask(&list[i])...)
+		b = append(b, legacyTask(r.whole(&list[i]))...)
 	}
 	b = append(b, ']')
 	if next != "" {
@@ -51,13 +53,26 @@ func (r *request) taskList() {
 	r.result(append(b, '}'))
 }
 
+// whole is a completed task with its result, which tells whether the tool
+// failed; lists come without.
+func (r *request) whole(rec *jobs.Record) *jobs.Record {
+	if rec.Status != jobs.Completed {
+		return rec
+	}
+	full, err := r.e.opts.Jobs.Get(rec.Owner, rec.ID)
+	if err != nil {
+		return rec // expired meanwhile
+	}
+	return &full
+}
+
 // fetch is one tasks/result that waits.
 type fetch struct {
 	r    *request
 	id   string
 	mu   sync.Mutex
 	sent map[string]bool // questions put to the client already, by round
-	stop func()
+	deaf bool            // the client sends no more
 }
 
 // taskResult serves tasks/result: it answers when the task has ended, and
@@ -80,6 +95,17 @@ func (r *request) taskResult() {
 		return
 	}
 	f.look(rec)
+	r.park(f.deafen)
+}
+
+// deafen gives up when the task waits for an answer that cannot come.
+func (f *fetch) deafen() {
+	f.mu.Lock()
+	f.deaf = true
+	f.mu.Unlock()
+	if rec, err := f.r.e.opts.Jobs.Get(f.r.facts.Owner, f.id); err == nil {
+		f.look(rec)
+	}
 }
 
 // look acts on the newest state of the task.
@@ -113,29 +139,34 @@ func (f *fetch) related(obj []byte) []byte {
 
 // ask puts the open questions to the client, each once.
 func (f *fetch) ask(rec jobs.Record) {
-	r := f.r
 	for _, q := range rec.Questions {
 		key := strconv.FormatInt(rec.Round, 10) + " " + q.Key
 		f.mu.Lock()
-		again := f.sent[key]
+		again, deaf := f.sent[key], f.deaf
 		f.sent[key] = true
 		f.mu.Unlock()
-		if again {
-			continue
-		}
-		id, ok := r.sess.Expect(func(rep session.Reply) {
-			if rep.Result == nil {
-				return // declined by the client program: the question stays open
-			}
-			answer := map[string]json.RawMessage{q.Key: append([]byte(nil), rep.Result...)}
-			r.e.work.Go(func() { r.e.opts.Jobs.Answer(r.facts.Owner, f.id, answer) })
-		})
-		if !ok {
+		switch {
+		case deaf:
+			f.r.fail(&Fault{Code: CodeInvalidRequest, Message: "the task waits for an answer; " + errDeaf.Error()})
 			return
+		case !again:
+			f.put(q)
 		}
-		msg := appendRequest(nil, id, q.Method, f.related(questionParams(r.rev, q)))
-		if !r.sayNow(msg) && !(r.sess.Queue().Read() && r.sess.Queue().Send(msg)) {
-			r.sess.Forget(id)
+	}
+}
+
+// put sends one question. Its answer goes to the job, also when this request
+// has ended.
+func (f *fetch) put(q tool.Question) {
+	r := f.r
+	id, ok := r.sess.Expect(func(rep session.Reply) {
+		if rep.Result == nil {
+			return // declined by the client program: the question stays open
 		}
+		answer := map[string]json.RawMessage{q.Key: slices.Clone(rep.Result)}
+		r.e.work.Go(func() { r.e.opts.Jobs.Answer(r.facts.Owner, f.id, answer) })
+	})
+	if ok && !r.say(appendRequest(nil, id, q.Method, f.related(questionParams(r.rev, q)))) {
+		r.sess.Forget(id)
 	}
 }

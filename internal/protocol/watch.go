@@ -44,7 +44,7 @@ func (r *request) watch(e *contexts.Entry, uri string, changed func(json.RawMess
 		return func() {}, nil
 	}
 	k := watchKey{context: r.facts.Context, cut: r.facts.Cut, module: e.Module, uri: uri}
-	if !r.view.Shared() {
+	if r.view.Personal() {
 		k.principal = r.facts.Principal
 	}
 	w := &r.e.watches
