@@ -139,10 +139,11 @@ func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
 	if r.ID == "" {
 		r.ID = NewID()
 	}
-	if err := c.enter(ctx); err != nil {
+	leave, err := c.enter(ctx, r.Depth)
+	if err != nil {
 		return c.settle(r, bus.Outcome{}, err, nil)
 	}
-	defer func() { <-c.slots }()
+	defer leave()
 	return c.run(ctx, r)
 }
 
@@ -159,20 +160,27 @@ func (c *Calls) admit(r *Request) *tool.Refusal {
 	return tool.Refuse("denied", "%s: %s", r.Entry.Listed, reason)
 }
 
-// enter takes a slot, waiting for one if it must.
-func (c *Calls) enter(ctx context.Context) error {
+// enter takes a slot, waiting for one if it must. A call inside another that
+// finds none runs on its parent's: they would wait for each other.
+func (c *Calls) enter(ctx context.Context, depth int) (leave func(), err error) {
+	leave = func() { <-c.slots }
 	select {
 	case c.slots <- struct{}{}:
-		return nil
+		return leave, nil
 	default:
 	}
+	if depth > 0 {
+		return func() {}, nil
+	}
+	late := time.NewTimer(c.opts.Timeout)
+	defer late.Stop()
 	select {
 	case c.slots <- struct{}{}:
-		return nil
+		return leave, nil
 	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(c.opts.Timeout):
-		return &tool.Refusal{Code: "busy", Message: "this host has too many calls running", Next: "Try again in a moment."}
+		return nil, context.Cause(ctx)
+	case <-late.C:
+		return nil, &tool.Refusal{Code: "busy", Message: "this host has too many calls running", Next: "Try again in a moment."}
 	}
 }
 

@@ -27,10 +27,14 @@ type output struct {
 	failed  bool
 	tail    []byte
 	told    time.Time
-	done    float64
+	done    float64 // as the handler told it, and a little more for every tail told since
 	total   float64
 	written int64
 }
+
+// nudge is how far progress gets with each tail of the output: a step that the
+// handler's own progress passes.
+const nudge = 1e-6
 
 func (o *output) Progress(done, total float64, note string) {
 	o.mu.Lock()
@@ -64,6 +68,7 @@ func (o *output) Output(chunk []byte) {
 	o.keepTail(chunk)
 	if now := time.Now(); now.Sub(o.told) >= 100*time.Millisecond {
 		o.told = now
+		o.done += nudge
 		o.notes.Progress(o.done, o.total, text(o.tail))
 	}
 }

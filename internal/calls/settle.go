@@ -29,11 +29,11 @@ func (c *Calls) settle(r *Request, got bus.Outcome, err error, out *output) (Res
 	if res.Input != nil || res.Raw != nil {
 		return res, nil
 	}
-	if r.Method != "tools/call" {
-		return res, nil
-	}
 	if err := c.output(r, &res); err != nil {
 		return c.failed(r, err)
+	}
+	if r.Method != "tools/call" {
+		return res, nil
 	}
 	c.trim(r, &res)
 	if out != nil {

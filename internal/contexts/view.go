@@ -38,6 +38,8 @@ type View struct {
 	methods   map[string]*Entry // extension methods
 	stamps    [kinds]uint64
 
+	extensions map[string]json.RawMessage
+
 	mu    sync.Mutex
 	pages map[pageKey][]byte
 }
@@ -120,6 +122,10 @@ func (v *View) Shared() bool { return !v.personal && !v.cut }
 // Personal reports whether callers of the same cut may get other views.
 func (v *View) Personal() bool { return v.personal }
 
+// Extensions are what modules say of their extensions, by name. The map is not
+// to be changed.
+func (v *View) Extensions() map[string]json.RawMessage { return v.extensions }
+
 // Entries lists a kind in its order. The slice is not to be changed.
 func (v *View) Entries(k Kind) []*Entry { return v.lists[k] }
 
@@ -134,6 +140,7 @@ func (c *Contexts) compile(k key, spec *Spec, offers []modules.Offered) *View {
 		cut:   k.cut != "" || spec.Name != k.rules.Default,
 		tools: map[string]*Entry{}, prompts: map[string]*Entry{}, resources: map[string]*Entry{},
 		templates: map[string]*Entry{}, methods: map[string]*Entry{}, pages: map[pageKey][]byte{},
+		extensions: map[string]json.RawMessage{},
 	}
 	b := builder{c, k.rules.Policy, spec, k.cut, v}
 	for _, o := range offers {
@@ -180,6 +187,11 @@ func (b builder) add(o modules.Offered) {
 		}
 		e := &Entry{Listed: b.renamed(p.Name), Module: o.Module, Name: p.Name, Prompt: p, describe: b.spec.Describe[p.Name]}
 		b.put(Prompts, b.v.prompts, e, "prompts/get", tool.Reads)
+	}
+	for name, ext := range o.Offer.Extensions {
+		if _, taken := b.v.extensions[name]; !taken {
+			b.v.extensions[name] = ext
+		}
 	}
 	for name := range o.Offer.Methods {
 		e := &Entry{Listed: name, Module: o.Module, Name: name}

@@ -36,6 +36,10 @@ var (
 
 // askLegacy sends the questions as requests.
 func (r *request) askLegacy(c *conversation, qs []tool.Question) {
+	if len(qs) == 0 { // a relay that only wants its state back
+		r.e.work.Go(func() { r.goOn(c, nil) })
+		return
+	}
 	g := &gathering{r: r, c: c, left: len(qs), ids: map[string]string{}, answers: map[string]json.RawMessage{}}
 	g.mu.Lock()
 	g.timer = time.AfterFunc(r.e.opts.AskFor, func() { g.fail(errNobody) })

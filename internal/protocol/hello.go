@@ -179,13 +179,28 @@ func (e *Engine) welcome(r revision.Revision, id []byte) []byte {
 
 // discover is the modern counterpart of the handshake; nothing is remembered.
 func (r *request) discover() {
+	if !r.see() {
+		return
+	}
 	e := r.e
 	names, _ := json.Marshal(revision.Names())
-	out := `{"supportedVersions":` + string(names) + `,"capabilities":` + e.hello[r.rev].capabilities
+	out := `{"supportedVersions":` + string(names) + `,"capabilities":` + string(r.extended(e.hello[r.rev].capabilities))
 	if e.opts.Instructions != "" {
 		out += `,"instructions":` + string(rawjson.AppendString(nil, e.opts.Instructions))
 	}
 	r.result([]byte(out + e.tails[true] + "}"))
+}
+
+// extended adds the extensions that modules of the view bring.
+func (r *request) extended(capabilities string) []byte {
+	caps := []byte(capabilities)
+	all, _ := rawjson.Get(caps, "extensions")
+	for name, ext := range r.view.Extensions() {
+		if _, ours := rawjson.Get(all, name); !ours {
+			all = rawjson.Splice(all, rawjson.Edit{Key: name, Value: ext})
+		}
+	}
+	return rawjson.Splice(caps, rawjson.Edit{Key: "extensions", Value: all})
 }
 
 // stateless makes the session of one legacy request on a host without them.

@@ -2,8 +2,10 @@ package protocol
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"slices"
 
 	"gatehouse/internal/calls"
 	"gatehouse/internal/rawjson"
@@ -14,20 +16,20 @@ import (
 // render appends a result the way the caller's revision has it.
 func (r *request) render(b []byte, c *conversation, res *calls.Result) []byte {
 	if res.Raw != nil {
-		return r.relayed(b, res.Raw)
+		return r.relayed(b, c.method, res.Raw)
 	}
 	switch c.method {
 	case "tools/call":
 		b = r.toolResult(b, res)
 	case "resources/read":
-		b = r.contents(b, c.name, res.Content)
+		b = r.contents(b, c, res.Content)
 	case "prompts/get":
 		b = r.messages(b, res)
 	case "completion/complete":
 		b = completion(b, res.Completion)
 	default:
 		if rawjson.Kind(res.Full) == '{' && len(res.Full) > 2 {
-			return r.relayed(b, res.Full)
+			return r.relayed(b, c.method, withMeta(res.Full, res.Meta))
 		}
 		b = append(b, '{')
 	}
@@ -75,14 +77,27 @@ func comma(b []byte) []byte {
 }
 
 // relayed passes a whole result on; only what the revision demands is added.
-func (r *request) relayed(b, raw []byte) []byte {
+func (r *request) relayed(b []byte, method string, raw []byte) []byte {
 	if !r.rev.Modern() {
 		return rawjson.Compact(b, raw)
 	}
-	if _, ok := rawjson.Get(raw, "resultType"); !ok {
-		raw = rawjson.Splice(raw, rawjson.Edit{Key: "resultType", Value: []byte(`"complete"`)})
+	demanded := []rawjson.Edit{{Key: "resultType", Value: []byte(`"complete"`)}}
+	if method == "resources/read" {
+		demanded = append(demanded, rawjson.Edit{Key: "ttlMs", Value: []byte("0")}, rawjson.Edit{Key: "cacheScope", Value: []byte(`"private"`)})
 	}
-	return rawjson.Compact(b, raw)
+	demanded = slices.DeleteFunc(demanded, func(e rawjson.Edit) bool {
+		_, there := rawjson.Get(raw, e.Key)
+		return there
+	})
+	return rawjson.Compact(b, rawjson.Splice(raw, demanded...))
+}
+
+// withMeta gives a result object a _meta.
+func withMeta(raw []byte, meta map[string]json.RawMessage) []byte {
+	if len(meta) == 0 {
+		return raw
+	}
+	return rawjson.Splice(raw, rawjson.Edit{Key: "_meta", Value: encodeMeta(meta)})
 }
 
 // toolResult writes content, structuredContent and isError.
@@ -148,7 +163,7 @@ func (r *request) block(b []byte, c *tool.Content) []byte {
 		return r.media(b, "audio", c)
 	case "resource":
 		b = append(b, `{"type":"resource","resource":`...)
-		b = r.content(b, c.URI, c)
+		b = r.content(b, c)
 	case "resource_link":
 		if !r.rev.Has(revision.ResourceLinks) {
 			return textBlock(b, "["+c.Name+": "+c.URI+"]")
@@ -206,32 +221,30 @@ func (r *request) extras(b []byte, c *tool.Content) []byte {
 	return b
 }
 
-// contents writes the contents of a resource. A block without a URI of its
-// own is the one that was read.
-func (r *request) contents(b []byte, uri string, blocks []tool.Content) []byte {
+// contents writes the contents of a resource. A block without a URI or a type
+// of its own has those of what was read.
+func (r *request) contents(b []byte, conv *conversation, blocks []tool.Content) []byte {
 	b = append(b, `{"contents":[`...)
 	for i := range blocks {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		c := &blocks[i]
-		if c.Raw != nil {
-			b = rawjson.Compact(b, c.Raw)
+		if raw := blocks[i].Raw; raw != nil {
+			b = rawjson.Compact(b, raw)
 			continue
 		}
-		u := c.URI
-		if u == "" {
-			u = uri
-		}
-		b = r.content(b, u, c)
+		c := blocks[i]
+		c.URI = cmp.Or(c.URI, conv.name)
+		c.MIME = cmp.Or(c.MIME, conv.entry.Resource.MIME)
+		b = r.content(b, &c)
 	}
 	return append(b, ']')
 }
 
 // content writes one resource's text or blob.
-func (r *request) content(b []byte, uri string, c *tool.Content) []byte {
+func (r *request) content(b []byte, c *tool.Content) []byte {
 	b = append(b, `{"uri":`...)
-	b = rawjson.AppendString(b, uri)
+	b = rawjson.AppendString(b, c.URI)
 	if c.MIME != "" {
 		b = append(b, `,"mimeType":`...)
 		b = rawjson.AppendString(b, c.MIME)
