@@ -16,6 +16,7 @@ import (
 	"gatehouse/internal/jobs"
 	"gatehouse/internal/modules"
 	"gatehouse/internal/modules/house"
+	"gatehouse/internal/modules/job"
 	"gatehouse/internal/permit"
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/revision"
@@ -38,7 +39,11 @@ type Options struct {
 	Timeout  time.Duration         // of calls
 	Budget   int                   // of results, bytes
 	Promote  time.Duration
+	Silence  time.Duration
 	AskFor   time.Duration
+	Slots    int  // calls at once
+	InFlight int  // requests of one pipe at once
+	JobTools bool // the tools with which a client without tasks follows jobs
 	NoTable  bool // serve HTTP without sessions
 	Page     int
 }
@@ -94,19 +99,22 @@ func New(t testing.TB, o Options) *Host {
 		Offers: h.Modules.Offers, Rules: contexts.Rules{Policy: o.Policy}, Log: log, Page: o.Page,
 		Tail: func(r revision.Revision, shared bool) string { return engine.ListTail(r, shared) },
 	})
-	h.Calls = calls.New(calls.Options{Bus: wire, Views: h.Views, Spool: h.Spool, Log: log, Timeout: o.Timeout, Budget: o.Budget})
+	h.Calls = calls.New(calls.Options{Bus: wire, Views: h.Views, Spool: h.Spool, Log: log, Timeout: o.Timeout, Budget: o.Budget, Slots: o.Slots})
 	if !o.NoTable {
 		h.Table = session.NewTable(session.Options{})
 	}
 	engine = protocol.New(protocol.Options{
 		Calls: h.Calls, Views: h.Views, Sessions: h.Table, Jobs: h.Jobs, Seal: o.Seal, Bus: local, Log: log,
 		Info:    protocol.Info{Name: "gatehouse-test", Version: "0.0.0"},
-		Promote: o.Promote, AskFor: o.AskFor,
+		Promote: o.Promote, Silence: o.Silence, AskFor: o.AskFor, InFlight: o.InFlight,
 	})
 	h.Engine = engine
 	h.Modules.Bind(h.Calls.Inner, engine.StartJob)
 	h.Modules.OnChange(func(module.Audience) { h.Views.Stale(); engine.Changed() })
 	must(h.Modules.Add(t.Context(), "house", house.New(h.Spool, house.Help{Find: h.Views.Defined, Names: h.Views.ToolNames})))
+	if o.JobTools {
+		must(h.Modules.Add(t.Context(), "job", job.New(h.Jobs)))
+	}
 	for name, make := range o.Modules {
 		must(h.Modules.Add(t.Context(), name, make))
 	}

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 
@@ -117,6 +118,7 @@ func (rc *running) Ask(qs ...tool.Question) (map[string]tool.Answer, error) {
 		return nil, errors.New("ask: the call has ended")
 	}
 	answers := make(map[string]tool.Answer, len(qs))
+	missing := false
 	for _, q := range qs {
 		if !IsAnswerKey(q.Key) {
 			return nil, fmt.Errorf("ask: %q cannot be a question's key", q.Key)
@@ -127,9 +129,12 @@ func (rc *running) Ask(qs ...tool.Question) (map[string]tool.Answer, error) {
 			answers[q.Key] = a
 			continue
 		}
-		rc.asked = append(rc.asked, q)
+		missing = true
+		if !slices.ContainsFunc(rc.asked, func(p tool.Question) bool { return p.Key == q.Key }) {
+			rc.asked = append(rc.asked, q)
+		}
 	}
-	if len(answers) < len(qs) {
+	if missing {
 		return nil, tool.ErrAsked
 	}
 	return answers, nil
@@ -278,7 +283,13 @@ func fitsForm(params, a json.RawMessage) bool {
 	case "decline", "cancel":
 		return true
 	case "accept":
-		return p.Schema == nil || schema.CheckForm(p.Schema, r.Content) == nil
+		if p.Schema == nil {
+			return true
+		}
+		// A form that is none itself is its author's mistake, which asking again
+		// would not mend.
+		_, wrong := errors.AsType[*schema.Mismatch](schema.CheckForm(p.Schema, r.Content))
+		return !wrong
 	}
 	return false
 }
