@@ -34,9 +34,13 @@ var floors = [][]room{
 		{path: "internal/ml", why: "a workshop: modules stand on it, it knows none of them"},
 		{path: "internal/browser", why: "a workshop: modules stand on it, it knows none of them"},
 		{path: "internal/language", why: "a workshop: modules stand on it, it knows none of them"},
+		{path: "internal/tree", only: []string{}, why: "walking needs an open root and nothing else of ours"},
+		{path: "internal/outline", only: []string{}, why: "what a text defines follows from the text"},
+		{path: "internal/reading", only: []string{}, why: "turning documents into text needs their bytes alone"},
 	},
 	{
 		{path: "internal/jobs", why: "a job outlives the request and the session it came from, so it knows neither"},
+		{path: "internal/search", why: "a workshop: it walks and matches, whoever asks"},
 	},
 	{
 		{path: "internal/bus", why: "the bus carries plain data and knows none of those who ride it"},
@@ -100,7 +104,7 @@ var floors = [][]room{
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
 	"internal/proc", "internal/jobs", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language",
-	"internal/packages",
+	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search",
 }
 
 // testOnly are the rooms that only tests, generators and each other import.

@@ -1,0 +1,272 @@
+// Package search finds files by name and lines by content below a directory of
+// an open root, as quickly as a program made for nothing else.
+//
+// The pattern is a regular expression of RE2 or a literal text. What every
+// match must hold is looked for first; an automaton over bytes then tells which
+// lines are worth a look, and Go's regular expressions decide. Binary files are
+// passed over. Memory is bounded by what is asked for, whatever there is to be
+// found.
+package search
+
+import (
+	"cmp"
+	"container/heap"
+	"context"
+	"io/fs"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"gatehouse/internal/outline"
+	"gatehouse/internal/tree"
+)
+
+// Mode is what is asked for.
+type Mode uint8
+
+const (
+	Content Mode = iota // the lines that match, files with definitions first
+	Files               // the files that hold a match, by path
+	Count               // how many matching lines each file has, by path
+	Names               // the files that are chosen by name, by path
+)
+
+// Query is one search.
+type Query struct {
+	Mode    Mode
+	Pattern *Pattern     // of the content; not looked at for Names
+	Tree    tree.Options // where
+	Globs   tree.Globs   // of files
+	Only    func(path, name string) bool
+	Context int // lines shown before and after a hit
+	PerFile int // hits kept of one file; 0 means 20
+	Limit   int // files kept; 0 means 100
+	After   Key // files and hits up to this one are left out
+
+	// Progress is told now and then how many files were looked at; nil for
+	// nobody. It is called from several goroutines.
+	Progress func(files int64)
+}
+
+// Key is a place in the order of results. The zero value is before them all.
+type Key struct {
+	Rank int // 1 for files in which a definition was hit, 2 for the others
+	Path string
+	Line int // the last hit of that file that was seen; 0 for the file as a whole
+}
+
+func (k Key) compare(o Key) int {
+	return cmp.Or(cmp.Compare(k.Rank, o.Rank), strings.Compare(k.Path, o.Path))
+}
+
+// File is one file of a result.
+type File struct {
+	Path  string // from the start of the walk
+	Rank  int
+	Info  fs.FileInfo // nil for Names
+	Hits  []Hit       // of Content
+	Count int         // of matching lines, at least that many if More
+	More  bool        // there are more hits than were kept
+}
+
+// Result is what a search found.
+type Result struct {
+	Files    []File // the first of those after the key, in order
+	More     bool   // there are more files after these
+	Matched  int64  // files in all
+	Hits     int64  // matching lines in all, counting no more of a file than were kept
+	Searched int64  // files looked at
+	Binary   int64  // files passed over
+	Large    int64  // files too large to be searched across lines
+	Failed   int64  // files that could not be read
+	Tree     tree.Stats
+}
+
+// Run searches. When ctx ends first, the error is its cause and the result is
+// what was found by then.
+func Run(ctx context.Context, q Query) (Result, error) {
+	if q.PerFile <= 0 {
+		q.PerFile = 20
+	}
+	if q.Limit <= 0 {
+		q.Limit = 100
+	}
+	if q.Tree.Workers <= 0 {
+		q.Tree.Workers = 2
+	}
+	r := &run{q: &q, ctx: ctx, scanners: make([]*scanner, q.Tree.Workers)}
+	visit := r.look
+	if q.Mode == Names {
+		visit = r.name
+	}
+	stats, err := tree.Walk(ctx, q.Tree, visit)
+	return r.result(stats), err
+}
+
+type run struct {
+	q        *Query
+	ctx      context.Context
+	scanners []*scanner // by worker
+
+	searched, binary, large, failed, matched, hits atomic.Int64
+
+	mu    sync.Mutex
+	kept  lastFirst
+	spare bool // files were left out because there were too many
+}
+
+// name takes files by their names alone.
+func (r *run) name(_ int, d *tree.Dir, entries []tree.Entry) {
+	for _, e := range entries {
+		if e.IsDir() || !r.chosen(d, e.Name) {
+			continue
+		}
+		r.matched.Add(1)
+		r.keep(Key{Path: d.Join(e.Name)}, File{Path: d.Join(e.Name)})
+	}
+	r.tell(int64(len(entries)))
+}
+
+func (r *run) chosen(d *tree.Dir, name string) bool {
+	q := r.q
+	if q.Globs.Any() && q.Only == nil {
+		return true
+	}
+	path := d.Join(name)
+	return q.Globs.Match(path, name) && (q.Only == nil || q.Only(path, name))
+}
+
+// look searches the files among the entries.
+func (r *run) look(worker int, d *tree.Dir, entries []tree.Entry) {
+	s := r.scanners[worker]
+	if s == nil {
+		s = r.scanner()
+		r.scanners[worker] = s
+	}
+	n := int64(0)
+	for _, e := range entries {
+		if e.Type.IsRegular() && r.chosen(d, e.Name) {
+			r.file(s, d, e.Name)
+			n++
+			if r.ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	r.tell(n)
+}
+
+func (r *run) scanner() *scanner {
+	s := &scanner{m: r.q.Pattern.matcher(), context: r.q.Context}
+	switch r.q.Mode {
+	case Files:
+		s.only1 = true
+	case Content:
+		s.most, s.defines = r.q.PerFile, outline.Defines
+	}
+	return s
+}
+
+// tellEvery is how many files pass between two reports of progress.
+const tellEvery = 512
+
+func (r *run) tell(n int64) {
+	if now := r.searched.Add(n); r.q.Progress != nil && now/tellEvery != (now-n)/tellEvery {
+		r.q.Progress(now)
+	}
+}
+
+func (r *run) file(s *scanner, d *tree.Dir, name string) {
+	f, err := d.Open(name)
+	if err != nil {
+		r.failed.Add(1)
+		return
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
+		return // a file that says it is empty may be one the system makes up, and reading it may wait
+	}
+	got, err := s.scan(r.ctx, f, info.Size())
+	switch {
+	case err != nil:
+		r.failed.Add(1)
+		return
+	case got.binary:
+		r.binary.Add(1)
+		return
+	case got.large:
+		r.large.Add(1)
+		return
+	case got.count == 0:
+		return
+	}
+	r.matched.Add(1)
+	r.hits.Add(int64(got.count))
+	file := File{Path: d.Join(name), Info: info, Count: got.count, Hits: got.hits, More: got.more}
+	r.keep(Key{Rank: r.rank(got.hits), Path: file.Path}, file)
+}
+
+func (r *run) rank(hits []Hit) int {
+	if r.q.Mode != Content {
+		return 0
+	}
+	if slices.ContainsFunc(hits, func(h Hit) bool { return h.Def }) {
+		return 1
+	}
+	return 2
+}
+
+// keep holds on to a file if it belongs to the first ones after the key.
+func (r *run) keep(k Key, f File) {
+	if c := k.compare(r.q.After); c < 0 || c == 0 && !f.skipTo(r.q.After.Line) {
+		return
+	}
+	f.Rank = k.Rank
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.kept) < r.q.Limit {
+		heap.Push(&r.kept, f)
+		return
+	}
+	r.spare = true
+	if k.compare(r.kept[0].key()) < 0 {
+		r.kept[0] = f
+		heap.Fix(&r.kept, 0)
+	}
+}
+
+// skipTo drops the hits up to a line, and reports whether any are left.
+func (f *File) skipTo(line int) bool {
+	i := slices.IndexFunc(f.Hits, func(h Hit) bool { return h.Line > line })
+	if line == 0 || i < 0 {
+		return false
+	}
+	f.Hits = f.Hits[i:]
+	return true
+}
+
+func (f *File) key() Key { return Key{Rank: f.Rank, Path: f.Path} }
+
+func (r *run) result(stats tree.Stats) Result {
+	slices.SortFunc(r.kept, func(a, b File) int { return a.key().compare(b.key()) })
+	return Result{
+		Files: r.kept, More: r.spare, Matched: r.matched.Load(), Hits: r.hits.Load(), Searched: r.searched.Load(),
+		Binary: r.binary.Load(), Large: r.large.Load(), Failed: r.failed.Load(), Tree: stats,
+	}
+}
+
+// lastFirst is a heap whose top is the first to go.
+type lastFirst []File
+
+func (h lastFirst) Len() int           { return len(h) }
+func (h lastFirst) Less(i, j int) bool { return h[i].key().compare(h[j].key()) > 0 }
+func (h lastFirst) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *lastFirst) Push(x any)        { *h = append(*h, x.(File)) }
+func (h *lastFirst) Pop() any {
+	old := *h
+	x := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return x
+}
