@@ -39,7 +39,7 @@ type Content struct {
 	Title       string          `json:"title,omitempty"`
 	Description string          `json:"description,omitempty"`
 	Size        int64           `json:"size,omitempty"`
-	Data        []byte          `json:"data,omitempty"`
+	Data        []byte          `json:"data,omitzero"` // empty and not nil is an empty blob
 	Annotations *Annotations    `json:"annotations,omitempty"`
 	Meta        json.RawMessage `json:"meta,omitempty"`
 	Raw         json.RawMessage `json:"raw,omitempty"` // a relayed block, verbatim

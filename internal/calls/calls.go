@@ -8,13 +8,11 @@ package calls
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/base32"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
+	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
@@ -187,35 +185,53 @@ func (c *Calls) enter(ctx context.Context, depth int) (leave func(), err error) 
 // errDeadline is the cause a handler's context ends with at its deadline.
 var errDeadline = errors.New("the call's deadline passed")
 
+// flight is all that one running call needs, in one piece.
+type flight struct {
+	watch watch
+	out   output
+	req   bus.Request
+}
+
 // run sends the request over the bus under its deadline.
 func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 	limit := c.limit(r)
-	ctx, cancel := context.WithTimeoutCause(ctx, limit, errDeadline)
-	defer cancel()
-	w := &watch{calls: c, req: r, began: time.Now(), limit: limit}
-	w.arm()
-	out := &output{calls: c, req: r, notes: r.Notes}
-	defer out.close()
-	name := r.Name
-	if name == "" {
-		name = r.Entry.Name
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	began := time.Now()
+	f := &flight{
+		watch: watch{calls: c, req: r, began: began, limit: limit, cancel: cancel},
+		out:   output{calls: c, req: r, notes: r.Notes},
+		req: bus.Request{
+			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
+			Caller: r.Facts.Caller, Args: r.Args, Params: r.Params,
+			Recorded: r.Recorded, State: r.State, Left: limit, Depth: r.Depth,
+		},
 	}
-	req := bus.Request{
-		Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: name, Entry: r.Entry.Name,
-		Caller: r.Facts.Caller, Args: r.Args, Params: r.Params,
-		Recorded: r.Recorded, State: r.State, Left: limit, Depth: r.Depth,
+	if r.Name == "" {
+		f.req.Name = r.Entry.Name
 	}
-	got, err := c.opts.Bus.Do(ctx, &req, out)
-	if !w.done() {
+	f.watch.arm()
+	defer f.out.close()
+	got, err := c.opts.Bus.Do(until{ctx, began.Add(limit)}, &f.req, &f.out)
+	if !f.watch.done() {
 		return Result{}, errLate
 	}
 	if err != nil && context.Cause(ctx) == errDeadline {
 		err = timedOut(limit)
 	}
-	res, err := c.settle(r, got, err, out)
-	c.record(r, w.began, res, err)
+	res, err := c.settle(r, got, err, &f.out)
+	c.record(r, began, res, err)
 	return res, err
 }
+
+// until is a context that says when it will end. The watch of the call ends
+// it; it has no timer of its own.
+type until struct {
+	context.Context
+	at time.Time
+}
+
+func (u until) Deadline() (time.Time, bool) { return u.at, true }
 
 // errLate is what Do returns after Late has been called: nobody is left to
 // hear it.
@@ -310,9 +326,16 @@ func refused(r *tool.Refusal) Result {
 	return Result{Result: tool.Result{IsError: true, Content: []tool.Content{tool.Text(r.Text())}}}
 }
 
-// NewID makes the id of a call.
+// NewID makes the id of a call. It is unguessable: the generator behind it is
+// ChaCha8, seeded by the system.
 func NewID() string {
-	var b [15]byte
-	rand.Read(b[:])
-	return "call_" + strings.ToLower(base32.StdEncoding.EncodeToString(b[:]))
+	const letters = "abcdefghijklmnopqrstuvwxyz234567"
+	id := [29]byte{'c', 'a', 'l', 'l', '_'}
+	for i := 5; i < len(id); i += 12 {
+		for n, j := rand.Uint64(), i; j < i+12; j++ {
+			id[j] = letters[n&31]
+			n >>= 5
+		}
+	}
+	return string(id[:])
 }

@@ -1,6 +1,7 @@
 package calls
 
 import (
+	"context"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -8,34 +9,42 @@ import (
 	"gatehouse/internal/bus"
 )
 
-// watch looks at the clock for one call: it tells when the call is slow, and
-// makes sure that it is answered once, by its handler or, when that ignores
-// its deadline, by the timer.
+// watch looks at the clock for one call, with one timer: it tells when the
+// call is slow, ends its context at the deadline, and makes sure that it is
+// answered once, by its handler or, when that ignores the deadline, by the
+// timer.
 type watch struct {
-	calls *Calls
-	req   *Request
-	began time.Time
-	limit time.Duration
-	state atomic.Int32 // 0 running, 1 done, 2 late
+	calls  *Calls
+	req    *Request
+	began  time.Time
+	limit  time.Duration
+	cancel context.CancelCauseFunc
+	state  atomic.Int32 // 0 running, 1 done, 2 late
 
 	mu    sync.Mutex
 	timer *time.Timer
-	slow  bool // the next tick says that the call is slow
+	next  stage
 }
 
+// stage is what the timer means when it fires next.
+type stage uint8
+
+const (
+	slow stage = iota
+	deadline
+	late
+)
+
 // arm sets the timer to when the call is slow or, if nobody minds that, to
-// when it is late.
+// its deadline.
 func (w *watch) arm() {
-	r := w.req
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	switch {
-	case r.Slow != nil && r.SlowAfter < w.limit:
-		w.slow = true
-		w.timer = time.AfterFunc(r.SlowAfter, w.tick)
-	case r.Late != nil:
-		w.timer = time.AfterFunc(w.limit+w.calls.opts.Grace, w.tick)
+	after := w.limit
+	if w.next = deadline; w.req.Slow != nil && w.req.SlowAfter < w.limit {
+		w.next, after = slow, w.req.SlowAfter
 	}
+	w.timer = time.AfterFunc(after, w.tick)
 }
 
 func (w *watch) tick() {
@@ -43,15 +52,23 @@ func (w *watch) tick() {
 		return
 	}
 	w.mu.Lock()
-	slow := w.slow
-	w.slow = false
-	if slow && w.req.Late != nil {
-		w.timer.Reset(w.limit + w.calls.opts.Grace - w.req.SlowAfter)
+	now := w.next
+	switch now {
+	case slow:
+		w.next = deadline
+		w.timer.Reset(w.limit - w.req.SlowAfter)
+	case deadline:
+		if w.next = late; w.req.Late != nil {
+			w.timer.Reset(w.calls.opts.Grace)
+		}
 	}
 	w.mu.Unlock()
-	if slow {
+	switch now {
+	case slow:
 		w.req.Slow()
-	} else {
+	case deadline:
+		w.cancel(errDeadline)
+	case late:
 		w.late()
 	}
 }
@@ -60,9 +77,7 @@ func (w *watch) tick() {
 func (w *watch) done() bool {
 	first := w.state.CompareAndSwap(0, 1)
 	w.mu.Lock()
-	if w.timer != nil {
-		w.timer.Stop()
-	}
+	w.timer.Stop()
 	w.mu.Unlock()
 	if !first {
 		w.calls.overdue.Add(-1)

@@ -192,7 +192,11 @@ func relay(t *testing.T, named hosttest.Named) {
 	refused(t, "arguments", hosttest.Call(h, "relay_get", `{"n":"one"}`, nil), "n: ")
 	r = h.Do("prompts/get", `{"name":"relay_prompt","arguments":{"q":"1"}}`, nil)
 	same(t, "prompt result", r.Result, whole(moduletest.RelayedPromptResult))
-	same(t, "contents", hosttest.Read(h, "up:///thing").Result, whole(moduletest.RelayedContents))
+	contents := whole(moduletest.RelayedContents)
+	if h.Traits().Modern { // what the upstream left out and the revision demands
+		contents = strings.TrimSuffix(contents, "}") + `,"ttlMs":0,"cacheScope":"private"}`
+	}
+	same(t, "contents", hosttest.Read(h, "up:///thing").Result, contents)
 	r = h.Do("up.example/echo", `{"b":12345678901234567890,"a":"\u003c"}`, nil)
 	same(t, "extension method", r.Result, whole(`{"params":`+string(r.Sent)+`,"n":12345678901234567890}`))
 
