@@ -23,7 +23,7 @@ type Request struct {
 	Method   string                     `json:"method"`
 	Name     string                     `json:"name"`
 	Entry    string                     `json:"entry,omitempty"` // what was offered, where that is not Name: the template of a URI
-	Caller   tool.Caller                `json:"caller"`
+	Caller   *tool.Caller               `json:"caller"`          // read-only
 	Args     json.RawMessage            `json:"args,omitempty"`
 	Params   json.RawMessage            `json:"params,omitempty"`
 	Recorded map[string]json.RawMessage `json:"recorded,omitempty"` // answers and Once results of earlier rounds

@@ -203,7 +203,7 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 		out:   output{calls: c, req: r, notes: r.Notes},
 		req: bus.Request{
 			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
-			Caller: r.Facts.Caller, Args: r.Args, Params: r.Params,
+			Caller: &r.Facts.Caller, Args: r.Args, Params: r.Params,
 			Recorded: r.Recorded, State: r.State, Left: limit, Depth: r.Depth,
 		},
 	}

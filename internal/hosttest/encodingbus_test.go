@@ -57,7 +57,7 @@ func TestErrorsCrossTheEncodingBus(t *testing.T) {
 func TestRequestsCrossTheEncodingBus(t *testing.T) {
 	sent := &bus.Request{
 		Call: "c", Module: "m", Method: "tools/call", Name: "n", Args: json.RawMessage(`{"s":"<&>","n":1e400}`),
-		Caller: tool.Caller{Principal: "ada", Can: tool.CanElicit}, State: []byte{0xff, 0}, Left: time.Hour,
+		Caller: &tool.Caller{Principal: "ada", Can: tool.CanElicit}, State: []byte{0xff, 0}, Left: time.Hour,
 		Recorded: map[string]json.RawMessage{"k": json.RawMessage(`12345678901234567890`)},
 	}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -205,7 +205,7 @@ func (h *Host) deps(in *instance) module.Deps {
 // was given.
 func (h *Host) round(parent *tool.Call, run tool.Handler) Round {
 	from := bus.Request{
-		Call: parent.ID, Method: parent.Method, Name: parent.Name, Caller: parent.Caller,
+		Call: parent.ID, Method: parent.Method, Name: parent.Name, Caller: new(parent.Caller),
 		Args: slices.Clone(parent.Args), Params: slices.Clone(parent.Params),
 	}
 	return func(ctx context.Context, recorded map[string]json.RawMessage, state []byte, n bus.Notes) (bus.Outcome, error) {

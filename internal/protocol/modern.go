@@ -30,7 +30,7 @@ func (e *Engine) modern(door context.Context, who Who, m *Message, h Header, sin
 }
 
 func (e *Engine) newModern(m *Message, h Header, sink Sink) *request {
-	r := &request{e: e, msg: *m, rev: latest, sink: sink, head: h}
+	r := &request{e: e, msg: m, rev: latest, sink: sink, head: h}
 	r.ctx, r.cancel = context.WithCancelCause(e.base)
 	return r
 }

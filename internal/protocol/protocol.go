@@ -106,7 +106,7 @@ func (e *Engine) Run(ctx context.Context) error {
 // request is one request on its way through the engine.
 type request struct {
 	e    *Engine
-	msg  Message
+	msg  *Message // never nil
 	rev  revision.Revision
 	sess *session.Session // nil for a modern request
 	sink Sink
@@ -128,7 +128,7 @@ func (e *Engine) legacy(s *session.Session, m *Message, sink Sink) {
 }
 
 func (e *Engine) newLegacy(s *session.Session, m *Message, sink Sink) *request {
-	r := &request{e: e, msg: *m, sess: s, sink: sink, facts: s.Facts()}
+	r := &request{e: e, msg: m, sess: s, sink: sink, facts: s.Facts()}
 	r.ctx, r.cancel = context.WithCancelCause(e.base)
 	r.rev = r.facts.Revision
 	r.end.release = s.Hold()

@@ -89,7 +89,7 @@ func (e *Engine) finishRound(job *jobs.Running, res tool.Result, err error) erro
 	} else if settled, err = calls.Settled(res); err != nil {
 		return job.Fail(&tool.WireError{Code: CodeInternal, Message: "output: " + err.Error()})
 	}
-	r := &request{e: e, rev: revision.Latest}
+	r := &request{e: e, msg: &Message{}, rev: revision.Latest}
 	return job.Finish(r.render(nil, &conversation{r: r, method: "tools/call"}, &settled))
 }
 
