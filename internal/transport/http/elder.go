@@ -81,6 +81,7 @@ func (d *Door) openElder(w nethttp.ResponseWriter, r *nethttp.Request) {
 	g := newListener()
 	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
 	g.wire.idle = true
+	g.wire.mu.Lock() // nothing is written before the address
 	c := &elder{principal: who.Principal}
 	c.pipe = d.newPipe(who, func(msg []byte) error {
 		return g.wire.event([]byte("event: message\ndata: "), msg)
@@ -88,12 +89,12 @@ func (d *Door) openElder(w nethttp.ResponseWriter, r *nethttp.Request) {
 	defer c.pipe.Close(errGone)
 	id, ok := d.elder.add(c)
 	if !ok {
+		g.wire.mu.Unlock()
 		fail(w, 503, protocol.CodeInternal, "too many clients of the old transport; use POST /mcp")
 		return
 	}
 	defer d.elder.remove(id)
 	g.ended = c.pipe.Done()
-	g.wire.mu.Lock()
 	g.wire.begin([]byte("event: endpoint\ndata: /messages?session=" + id + "\n\n"))
 	g.wait(r)
 }

@@ -11,6 +11,7 @@ package http
 import (
 	"context"
 	"log/slog"
+	"maps"
 	nethttp "net/http"
 	"sync/atomic"
 	"time"
@@ -205,9 +206,7 @@ func (d *Door) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
 func (d *Door) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.Who, bool) {
 	who, denied := d.opts.Identify(r)
 	if denied != nil {
-		for k, v := range denied.Header {
-			w.Header()[k] = v
-		}
+		maps.Copy(w.Header(), denied.Header)
 		fail(w, denied.Status, protocol.CodeInvalidRequest, denied.Message)
 		return who, false
 	}

@@ -55,15 +55,16 @@ type wire struct {
 	over  func(error) // told once how it ended; nil: as it should
 	kind  framing
 
-	mu    sync.Mutex
-	rw    nethttp.ResponseWriter // nil once taken over
-	ctl   *nethttp.ResponseController
-	conn  net.Conn // once taken over; framed by us
-	busy  bool     // written to since the last beat
-	due   bool     // a keep-alive, while net/http has the connection
-	ended bool
-	idle  bool   // nothing is owed on it: it may be ended at any time
-	leave func() // ends an idle stream with its last message; nil: by closing it
+	mu     sync.Mutex
+	rw     nethttp.ResponseWriter // nil once taken over
+	ctl    *nethttp.ResponseController
+	conn   net.Conn // once taken over; framed by us
+	broken error    // why the last event could not be written
+	busy   bool     // written to since the last beat
+	due    bool     // a keep-alive, while net/http has the connection
+	ended  bool
+	idle   bool   // nothing is owed on it: it may be ended at any time
+	leave  func() // ends an idle stream with its last message; nil: by closing it
 }
 
 type deadliner interface{ SetWriteDeadline(time.Time) error }
@@ -142,7 +143,8 @@ func (w *wire) event(prefix, msg []byte) error {
 		return errEnded
 	}
 	w.busy = true
-	return w.write(prefix, msg, eventEnd)
+	w.broken = w.write(prefix, msg, eventEnd)
+	return w.broken
 }
 
 var eventEnd = []byte("\n\n")
@@ -279,12 +281,17 @@ func (w *wire) end(cause error) {
 		return
 	}
 	w.ended = true
+	if cause == nil {
+		cause = w.broken
+	}
 	if w.conn != nil {
 		if cause == nil {
 			w.conn.SetWriteDeadline(time.Now().Add(abortTime))
 			w.conn.Write([]byte("0\r\n\r\n"))
 		}
 		w.conn.Close()
+	} else if cause == nil {
+		w.ctl.SetWriteDeadline(time.Now().Add(writeTime)) // for what net/http still writes
 	}
 	w.rw = nil
 	w.mu.Unlock()
@@ -358,61 +365,6 @@ func (w *wire) alive() {
 	w.mu.Unlock()
 }
 
-// pulse keeps open streams alive: one timer for all of them, which runs only
-// while there are any.
-type pulse struct {
-	every time.Duration // half of the longest silence
-
-	mu    sync.Mutex
-	wires map[*wire]struct{}
-	timer *time.Timer
-}
-
-func (p *pulse) add(w *wire) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.wires == nil {
-		p.wires = make(map[*wire]struct{})
-	}
-	p.wires[w] = struct{}{}
-	if p.timer == nil {
-		p.timer = time.AfterFunc(p.every, p.beat)
-	}
-}
-
-func (p *pulse) remove(w *wire) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.wires, w)
-	if len(p.wires) == 0 {
-		p.wires = nil // a map keeps the room of its largest day
-	}
-}
-
-// all is the open streams of this moment.
-func (p *pulse) all() []*wire {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	all := make([]*wire, 0, len(p.wires))
-	for w := range p.wires {
-		all = append(all, w)
-	}
-	return all
-}
-
-func (p *pulse) beat() {
-	for _, w := range p.all() {
-		w.beat()
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if len(p.wires) == 0 {
-		p.timer = nil
-		return
-	}
-	p.timer.Reset(p.every)
-}
-
 // setIdle says that nothing is owed on the stream, a subscription, and how it
 // is ended with a last message.
 func (w *wire) setIdle(leave func()) {
@@ -432,23 +384,4 @@ func (w *wire) dismiss() {
 	case idle:
 		w.Close()
 	}
-}
-
-// each calls f for every open stream, several at a time so that those that
-// are stuck do not add up.
-func (p *pulse) each(f func(*wire)) {
-	var crew sync.WaitGroup
-	work := make(chan *wire)
-	for range 16 {
-		crew.Go(func() {
-			for w := range work {
-				f(w)
-			}
-		})
-	}
-	for _, w := range p.all() {
-		work <- w
-	}
-	close(work)
-	crew.Wait()
 }
