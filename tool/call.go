@@ -23,15 +23,17 @@ const (
 
 // Caller is who stands behind a call. It is plain data and crosses the bus.
 type Caller struct {
-	Principal string    `json:"principal"`         // who, "anonymous" when nobody was asked
-	Context   string    `json:"context,omitempty"` // the named view the call came through
-	Owner     string    `json:"owner"`             // principal and context: whose sandboxes, processes, jobs and spools these are
-	Session   string    `json:"session,omitempty"` // a lifetime hint; "" when there is none, and every tool works with ""
-	Client    string    `json:"client,omitempty"`  // name/version the client gave; display only
-	Roles     []string  `json:"roles,omitempty"`   // what the principal is to this host
-	Scopes    []string  `json:"scopes,omitempty"`  // what the credential is good for; empty means all its principal may
-	Trace     string    `json:"trace,omitempty"`   // W3C traceparent
-	Can       Abilities `json:"can,omitempty"`
+	Principal string   `json:"principal"`         // who, "anonymous" when nobody was asked
+	Context   string   `json:"context,omitempty"` // the named view the call came through
+	Owner     string   `json:"owner"`             // principal and context: whose sandboxes, processes, jobs and spools these are
+	Session   string   `json:"session,omitempty"` // a lifetime hint; "" when there is none, and every tool works with ""
+	Client    string   `json:"client,omitempty"`  // name/version the client gave; display only
+	Roles     []string `json:"roles,omitempty"`   // what the principal is to this host
+	Scopes    []string `json:"scopes,omitempty"`  // what the credential is good for; empty means all its principal may
+
+	Credential string    `json:"credential,omitempty"` // names what the principal was proven by; never a secret
+	Trace      string    `json:"trace,omitempty"`      // W3C traceparent
+	Can        Abilities `json:"can,omitempty"`
 }
 
 // A Call is one request as its handler sees it: plain data that may have

@@ -14,6 +14,7 @@ import (
 	"gatehouse/internal/transport/http"
 	"gatehouse/internal/transport/socket"
 	"gatehouse/internal/transport/stdio"
+	"gatehouse/tool"
 )
 
 // Kinds of doors, as a person reads them.
@@ -131,7 +132,7 @@ func (a *App) openConn(context.Context) (Door, error) {
 	return d, err
 }
 
-var anonymous = protocol.Who{Principal: "anonymous"}
+var anonymous = protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}
 
 func (a *App) openTCP(ctx context.Context) (Door, error) { return a.OpenTCP(ctx, a.cfg.Doors.TCP) }
 

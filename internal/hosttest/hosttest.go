@@ -168,7 +168,7 @@ func (h *Host) Dial(t testing.TB) *Client { return h.DialAs(t, "anonymous") }
 // DialAs opens a pipe for a principal.
 func (h *Host) DialAs(t testing.TB, principal string) *Client {
 	c := &Client{t: t, in: make(chan []byte, 10_000)}
-	c.pipe = h.Engine.Pipe(protocol.Who{Principal: principal}, func(m []byte) error {
+	c.pipe = h.Engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: principal}}, func(m []byte) error {
 		c.in <- append([]byte(nil), m...)
 		return nil
 	})

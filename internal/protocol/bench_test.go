@@ -9,7 +9,21 @@ import (
 	"gatehouse/internal/hosttest"
 	"gatehouse/internal/protocol"
 	"gatehouse/module"
+	"gatehouse/tool"
 )
+
+const meta = `"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{"elicitation":{}}}`
+
+type one struct{ offer *module.Offer }
+
+func (o one) Offer(context.Context, module.Audience) (*module.Offer, error) { return o.offer, nil }
+func (one) Close(context.Context) error                                     { return nil }
+
+func offering(ts ...tool.Tool) module.New {
+	return func(context.Context, module.Deps) (module.Module, error) {
+		return one{&module.Offer{Tools: ts}}, nil
+	}
+}
 
 // quiet takes answers and drops them.
 type quiet struct{ n int }
@@ -26,7 +40,7 @@ func (*quiet) Detach() {}
 func BenchmarkCall(b *testing.B) {
 	slog.SetDefault(slog.New(slog.NewTextHandler(io.Discard, nil)))
 	h := hosttest.New(b, hosttest.Options{Modules: map[string]module.New{"m": offering(echo)}})
-	who := protocol.Who{Principal: "anonymous"}
+	who := protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}
 	parse := func(frame string) *protocol.Message {
 		msgs, faults, _ := protocol.Parse([]byte(frame))
 		if len(faults) > 0 {
@@ -42,7 +56,7 @@ func BenchmarkCall(b *testing.B) {
 		b.ReportAllocs()
 		var q quiet
 		for b.Loop() {
-			m := parse(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"m_echo","arguments":{"text":"hello there"}}}`)
+			m := parse(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"hello there"}}}`)
 			h.Engine.Legacy(s, m, &q)
 		}
 	})
@@ -52,7 +66,7 @@ func BenchmarkCall(b *testing.B) {
 		ctx, cancel := context.WithCancel(b.Context())
 		defer cancel()
 		for b.Loop() {
-			m := parse(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + meta + `,"name":"m_echo","arguments":{"text":"hello there"}}}`)
+			m := parse(`{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{` + meta + `,"name":"t_echo","arguments":{"text":"hello there"}}}`)
 			h.Engine.Modern(ctx, who, m, nil, &q)
 		}
 	})

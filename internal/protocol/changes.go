@@ -133,6 +133,41 @@ func (e *Engine) joined(s *session.Session) {
 	e.told("session.created", s)
 }
 
+// Revoked ends every session and subscription that a credential has opened.
+func (e *Engine) Revoked(credential string) {
+	if credential == "" {
+		return
+	}
+	if e.sessions != nil {
+		e.sessions.All(func(s *session.Session) {
+			if s.Facts().Credential == credential {
+				e.sessions.End(s, session.ErrRevoked)
+			}
+		})
+	}
+	c := &e.changes
+	c.mu.Lock()
+	var pipes []*session.Session
+	for s := range c.pipes {
+		if s.Facts().Credential == credential {
+			pipes = append(pipes, s)
+		}
+	}
+	var listeners []*listener
+	for l := range c.listeners {
+		if l.r.facts.Credential == credential {
+			listeners = append(listeners, l)
+		}
+	}
+	c.mu.Unlock()
+	for _, s := range pipes {
+		s.End(session.ErrRevoked)
+	}
+	for _, l := range listeners {
+		l.finish()
+	}
+}
+
 // Left tells that a session of the table has ended; see session.Options.
 func (e *Engine) Left(s *session.Session, cause error) {
 	e.opts.Log.Debug("session ended", "client", s.Facts().Client, "cause", cause)

@@ -2,6 +2,7 @@ package protocol
 
 import (
 	"context"
+	"time"
 
 	"gatehouse/internal/revision"
 	"gatehouse/internal/session"
@@ -47,8 +48,13 @@ const (
 type Header func(name string) []string
 
 // Who is the caller as far as the door knows: filled by identity, completed
-// by the engine.
-type Who = tool.Caller
+// by the engine. An empty Principal is a connection on which nobody has proved
+// anything yet; a message on it must bring a token.
+type Who struct {
+	tool.Caller
+	Bound string    // the context the credential is good for; "" means any
+	Until time.Time // when the credential expires; zero means never
+}
 
 // EraOf decides how one message is served: modern when its envelope or the
 // version header names a modern revision, when the envelope has no version but

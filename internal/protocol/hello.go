@@ -2,7 +2,9 @@ package protocol
 
 import (
 	"encoding/json"
+	"errors"
 
+	"gatehouse/internal/contexts"
 	"gatehouse/internal/rawjson"
 	"gatehouse/internal/revision"
 	"gatehouse/internal/session"
@@ -26,7 +28,9 @@ const (
 	metaSub       = envelope + "subscriptionId"
 	metaTask      = envelope + "related-task"
 	tasksExt      = envelope + "tasks"
-	listTTL       = "60000" // milliseconds a client may keep a list; a listener hears of changes at once
+	metaToken     = "gatehouse/token"   // credentials, on doors without headers
+	metaContext   = "gatehouse/context" // which context, likewise
+	listTTL       = "60000"             // milliseconds a client may keep a list; a listener hears of changes at once
 	capsCommon    = `"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}`
 	capsLogging   = `,"logging":{}`
 	capsComplete  = `,"completions":{}`
@@ -127,7 +131,7 @@ func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
 	if m.ID == nil {
 		return session.Facts{}, invalid(nil, "initialize needs an id")
 	}
-	f := session.Facts{Caller: who, Revision: revision.LatestLegacy}
+	f := session.Facts{Caller: who.Caller, Revision: revision.LatestLegacy, Until: who.Until}
 	if v, ok := rawjson.Get(m.Params, "protocolVersion"); ok {
 		name, isString := rawjson.String(v)
 		if !isString {
@@ -145,17 +149,27 @@ func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
 	if c, ok := rawjson.Get(m.Params, "clientInfo"); ok {
 		f.Client = clientName(c)
 	}
-	if fault := e.place(&f); fault != nil {
+	if fault := e.place(&f, who.Bound, m.meta); fault != nil {
 		fault.ID = m.ID
 		return f, fault
 	}
 	return f, nil
 }
 
-// place gives the caller a context, a cut and an owner.
-func (e *Engine) place(f *session.Facts) *Fault {
-	if f.Principal == "" {
-		f.Principal = "anonymous"
+// place gives the caller a context, a cut and an owner. Which context it is,
+// is decided by the first of these that says one: the credential's binding, the
+// door (a path or a header), the message's _meta, the host's default. What a
+// binding does not allow is not found.
+func (e *Engine) place(f *session.Facts, bound string, meta []byte) *Fault {
+	if f.Context == "" {
+		v, _ := rawjson.Get(meta, metaContext)
+		f.Context, _ = rawjson.String(v)
+	}
+	if bound != "" {
+		if f.Context != "" && f.Context != bound {
+			return notFound(contexts.ErrNotFound)
+		}
+		f.Context = bound
 	}
 	if f.Context == "" {
 		f.Context = e.opts.Views.Default()
@@ -163,9 +177,47 @@ func (e *Engine) place(f *session.Facts) *Fault {
 	f.Owner = f.Principal + "/" + f.Context
 	f.Cut = e.opts.Views.Cut(f.Caller)
 	if _, err := e.opts.Views.View(e.base, &f.Caller, f.Cut); err != nil {
-		return &Fault{Status: 404, Code: CodeInvalidParams, Message: err.Error()}
+		return notFound(err)
 	}
 	return nil
+}
+
+// notFound is the answer about a context that is not there for this caller.
+func notFound(err error) *Fault {
+	status := 404
+	if errors.Is(err, contexts.ErrForbidden) {
+		status = 403
+	}
+	return &Fault{Status: status, Code: CodeInvalidParams, Message: err.Error()}
+}
+
+// prove finds who sends a message on a door without headers: whoever its
+// token names, else whom the door knows.
+func (e *Engine) prove(who Who, m *Message) (Who, *Fault) {
+	v, there := rawjson.Get(m.meta, metaToken)
+	if !there {
+		if who.Principal == "" {
+			return who, &Fault{Status: 401, Code: CodeInvalidRequest, ID: m.ID,
+				Message: `credentials are needed: put a token into params._meta["` + metaToken + `"]`}
+		}
+		return who, nil
+	}
+	token, _ := rawjson.String(v)
+	if e.opts.Prove == nil || token == "" {
+		return who, badToken(m.ID)
+	}
+	proven, err := e.opts.Prove(e.base, token)
+	if err != nil {
+		return who, badToken(m.ID)
+	}
+	if proven.Context == "" {
+		proven.Context = who.Context
+	}
+	return proven, nil
+}
+
+func badToken(id []byte) *Fault {
+	return &Fault{Status: 401, Code: CodeInvalidRequest, ID: id, Message: "the token is not valid here"}
 }
 
 func (e *Engine) welcome(r revision.Revision, id []byte) []byte {
@@ -205,7 +257,7 @@ func (r *request) extended(capabilities string) []byte {
 
 // stateless makes the session of one legacy request on a host without them.
 func (e *Engine) stateless(who Who, version string) (*session.Session, *Fault) {
-	f := session.Facts{Caller: who, Revision: revision.V20250326}
+	f := session.Facts{Caller: who.Caller, Revision: revision.V20250326, Until: who.Until}
 	if version != "" {
 		r, ok := revision.Parse(version)
 		if !ok || r.Modern() {
@@ -213,7 +265,7 @@ func (e *Engine) stateless(who Who, version string) (*session.Session, *Fault) {
 		}
 		f.Revision = r
 	}
-	if fault := e.place(&f); fault != nil {
+	if fault := e.place(&f, who.Bound, nil); fault != nil {
 		return nil, fault
 	}
 	s := session.New(f) // which can do nothing: there was no handshake to say otherwise

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"time"
 
 	"gatehouse/internal/jobs"
 	"gatehouse/internal/rawjson"
@@ -89,6 +90,10 @@ func (r *request) listen() {
 		l.stop()
 		r.fail(&Fault{Status: 406, Code: CodeInvalidRequest, Message: "subscriptions/listen needs a client that accepts text/event-stream"})
 		return
+	}
+	if !r.facts.Until.IsZero() {
+		expiry := time.AfterFunc(time.Until(r.facts.Until), l.finish)
+		r.onClose(func() { expiry.Stop() })
 	}
 	r.e.changes.add(l)
 	l.look(r.ctx) // for what changed before it was added

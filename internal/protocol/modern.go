@@ -66,16 +66,18 @@ func (r *request) open(who Who) *Fault {
 	if !ok || rawjson.Kind(caps) != '{' {
 		return badEnvelope(metaCaps, "an object, {} for none")
 	}
-	r.facts = session.Facts{Caller: who, Revision: rev}
+	r.facts = session.Facts{Caller: who.Caller, Revision: rev, Until: who.Until}
 	r.facts.Can = abilities(caps, rev)
-	r.facts.Trace = r.traceparent()
+	if t := r.traceparent(); t != "" {
+		r.facts.Trace = t
+	}
 	if c, ok := rawjson.Get(r.msg.meta, metaClient); ok {
 		r.facts.Client = clientName(c)
 	}
 	if f := r.note.initModern(r.msg.meta); f != nil {
 		return f
 	}
-	return r.e.place(&r.facts)
+	return r.e.place(&r.facts, who.Bound, r.msg.meta)
 }
 
 func (r *request) traceparent() string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"time"
 
 	"gatehouse/internal/rawjson"
 	"gatehouse/internal/revision"
@@ -41,7 +42,7 @@ func (e *Engine) newPipe(who Who, write func([]byte) error) *Pipe {
 	p.ctx, p.stop = context.WithCancelCause(e.base)
 	p.slots = make(chan struct{}, e.opts.InFlight)
 	p.open.limit = openPerSlot * e.opts.InFlight
-	p.sess = session.New(session.Facts{Caller: who, Revision: revision.LatestLegacy})
+	p.sess = session.New(session.Facts{Caller: who.Caller, Revision: revision.LatestLegacy})
 	p.sess.OnLoss(lookAgain)
 	p.sess.Queue().Attach(pipeWriter{p}, 0, false, false)
 	e.changes.mu.Lock()
@@ -104,14 +105,28 @@ func (p *Pipe) take(m *Message, sink *pipeSink) {
 		p.initialize(m, sink)
 	case !p.enter(m, sink):
 	case modern:
-		if r := p.e.newModern(m, nil, sink); r.takeOff(p.sess) {
-			go r.stand(p.who)
-		}
+		p.modern(m, sink)
 	default:
 		if r := p.e.newLegacy(p.sess, m, sink); r.takeOff(p.sess) {
 			go r.dispatch()
 		}
 	}
+}
+
+// modern serves a message that stands alone, also by who sends it.
+func (p *Pipe) modern(m *Message, sink *pipeSink) {
+	r := p.e.newModern(m, nil, sink)
+	if !r.takeOff(p.sess) {
+		return
+	}
+	go func() {
+		who, fault := p.e.prove(p.who, m)
+		if fault != nil {
+			r.fail(fault)
+			return
+		}
+		r.stand(who)
+	}()
 }
 
 // hear takes a notification or a response.
@@ -146,7 +161,11 @@ func (p *Pipe) enter(m *Message, sink *pipeSink) bool {
 
 // initialize serves the handshake, in order with what follows it.
 func (p *Pipe) initialize(m *Message, sink *pipeSink) {
-	f, fault := p.e.greet(p.who, m)
+	who, fault := p.e.prove(p.who, m)
+	var f session.Facts
+	if fault == nil {
+		f, fault = p.e.greet(who, m)
+	}
 	if fault == nil && !p.sess.Initialize(f) {
 		fault = invalid(m.ID, "initialized already; a connection has one handshake")
 	}
@@ -156,6 +175,10 @@ func (p *Pipe) initialize(m *Message, sink *pipeSink) {
 	}
 	sink.Answer(200, p.e.welcome(f.Revision, m.ID))
 	p.e.joined(p.sess)
+	if !f.Until.IsZero() {
+		expiry := time.AfterFunc(time.Until(f.Until), func() { p.close(session.ErrExpired) })
+		p.sess.OnEnd(func() { expiry.Stop() })
+	}
 }
 
 // drain waits for the answers to what was received. A client that sends no

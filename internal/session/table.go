@@ -14,6 +14,9 @@ var (
 	ErrIdle   = errors.New("the session was idle for too long")
 	ErrClosed = errors.New("the client ended the session")
 	ErrStop   = errors.New("the host is stopping")
+	// ErrExpired and ErrRevoked end what a credential has opened.
+	ErrExpired = errors.New("the credential has expired")
+	ErrRevoked = errors.New("the credential was revoked")
 )
 
 // Options of a Table.
@@ -67,7 +70,15 @@ func (t *Table) Get(id, principal string) (*Session, bool) {
 	t.mu.RLock()
 	s := t.byID[id]
 	t.mu.RUnlock()
-	if s == nil || s.Facts().Principal != principal {
+	if s == nil {
+		return nil, false
+	}
+	f := s.Facts()
+	if f.Principal != principal {
+		return nil, false
+	}
+	if !f.Until.IsZero() && time.Now().After(f.Until) {
+		t.End(s, ErrExpired)
 		return nil, false
 	}
 	s.Touch()
@@ -129,7 +140,10 @@ func (t *Table) Run(ctx context.Context) error {
 func (t *Table) sweep(now time.Time) {
 	limit := now.Add(-t.opts.IdleTTL).UnixNano()
 	t.All(func(s *Session) {
-		if s.busy.Load() == 0 && s.active.Load() < limit {
+		switch until := s.Facts().Until; {
+		case !until.IsZero() && now.After(until):
+			t.End(s, ErrExpired)
+		case s.busy.Load() == 0 && s.active.Load() < limit:
 			t.End(s, ErrIdle)
 		}
 	})

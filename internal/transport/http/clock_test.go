@@ -16,6 +16,7 @@ import (
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/revision"
 	"gatehouse/internal/session"
+	"gatehouse/tool"
 )
 
 // script is an engine that does what a test says.
@@ -60,7 +61,7 @@ func onStage(t *testing.T, name string, s *script, f func(t *testing.T, st *stag
 	t.Run(name, func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			s.table = session.NewTable(session.Options{})
-			sess, _ := s.table.Open(session.Facts{Caller: protocol.Who{Principal: "anonymous"}, Revision: revision.V20251125})
+			sess, _ := s.table.Open(session.Facts{Caller: tool.Caller{Principal: "anonymous"}, Revision: revision.V20251125})
 			d, err := newDoor(s, Options{})
 			if err != nil {
 				t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/revision"
 	"gatehouse/internal/session"
+	"gatehouse/tool"
 )
 
 // sinkhole is a response that goes nowhere.
@@ -32,7 +33,7 @@ func BenchmarkDoor(b *testing.B) {
 		legacy: func(_ *protocol.Message, s protocol.Sink) { s.Answer(200, answer) },
 		modern: func(_ context.Context, s protocol.Sink) { s.Answer(200, answer) },
 	}
-	sess, _ := e.table.Open(session.Facts{Caller: protocol.Who{Principal: "anonymous"}, Revision: revision.V20251125})
+	sess, _ := e.table.Open(session.Facts{Caller: tool.Caller{Principal: "anonymous"}, Revision: revision.V20251125})
 	d, err := newDoor(e, Options{})
 	if err != nil {
 		b.Fatal(err)

@@ -18,6 +18,7 @@ import (
 
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/session"
+	"gatehouse/tool"
 )
 
 // Options of a Door. The zero value serves loopback clients.
@@ -112,7 +113,7 @@ func (o *Options) fill() {
 	o.Name = orElse(o.Name, "gatehouse")
 	if o.Identify == nil {
 		o.Identify = func(*nethttp.Request) (protocol.Who, *Denied) {
-			return protocol.Who{Principal: "anonymous"}, nil
+			return protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}, nil
 		}
 	}
 	if o.Log == nil {

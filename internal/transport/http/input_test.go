@@ -17,6 +17,7 @@ import (
 
 	"gatehouse/internal/hosttest"
 	"gatehouse/internal/protocol"
+	"gatehouse/tool"
 )
 
 func TestContentType(t *testing.T) {
@@ -206,7 +207,7 @@ func TestAccept(t *testing.T) {
 func TestDenied(t *testing.T) {
 	h := newHouse(t, Options{Identify: func(r *nethttp.Request) (protocol.Who, *Denied) {
 		if name, ok := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer "); ok {
-			return protocol.Who{Principal: name}, nil
+			return protocol.Who{Caller: tool.Caller{Principal: name}}, nil
 		}
 		return protocol.Who{}, &Denied{Status: 401, Message: "a token is needed", Header: nethttp.Header{"Www-Authenticate": {"Bearer"}}}
 	}}, hosttest.Options{})

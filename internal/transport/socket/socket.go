@@ -16,6 +16,7 @@ import (
 
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/transport/newline"
+	"gatehouse/tool"
 )
 
 // Options of a door. The zero value is good.
@@ -56,7 +57,9 @@ func (o *Options) fill() {
 func Serve(ctx context.Context, ln net.Listener, e *protocol.Engine, who func(net.Conn) (protocol.Who, error), o Options) error {
 	o.fill()
 	if who == nil {
-		who = func(net.Conn) (protocol.Who, error) { return protocol.Who{Principal: "anonymous"}, nil }
+		who = func(net.Conn) (protocol.Who, error) {
+			return protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}, nil
+		}
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
