@@ -3,6 +3,7 @@ package protocol
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -92,6 +93,9 @@ func (r *request) sayNow(msg []byte) bool {
 
 // take takes one response.
 func (g *gathering) take(key string, rep session.Reply) {
+	g.mu.Lock()
+	delete(g.ids, key)
+	g.mu.Unlock()
 	switch {
 	case rep.Error != nil:
 		g.fail(errors.New("the client answered with an error: " + errorText(rep.Error)))
@@ -101,7 +105,6 @@ func (g *gathering) take(key string, rep session.Reply) {
 		return
 	}
 	g.mu.Lock()
-	delete(g.ids, key)
 	g.answers[key] = slices.Clone(rep.Result)
 	g.left--
 	all := g.left == 0
@@ -121,7 +124,7 @@ func (g *gathering) fail(why error) {
 	if !g.settle() {
 		return
 	}
-	for _, id := range open {
+	for _, id := range slices.Sorted(maps.Values(open)) {
 		g.r.sess.Forget(id)
 		g.r.sayNow(appendNote(nil, "notifications/cancelled", withdrawn(id, why)))
 	}

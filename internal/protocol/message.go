@@ -78,17 +78,18 @@ func Parse(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
 		}
 		return []Message{m}, nil, false
 	case '[':
-		msgs, faults = parseBatch(frame)
-		return msgs, faults, true
+		return parseBatch(frame)
 	}
 	return nil, []*Fault{invalid(nil, "a message is a JSON object")}, false
 }
 
-func parseBatch(frame []byte) (msgs []Message, faults []*Fault) {
+// parseBatch reads the elements of a batch. One that is none is a fault like
+// that of a message.
+func parseBatch(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
 	n := 0
 	for el := range rawjson.Elements(frame) {
 		if n++; n > maxBatch {
-			return nil, []*Fault{invalid(nil, fmt.Sprintf("a batch has at most %d messages", maxBatch))}
+			return nil, []*Fault{invalid(nil, fmt.Sprintf("a batch has at most %d messages", maxBatch))}, false
 		}
 		m, f := parseMessage(el)
 		switch {
@@ -99,9 +100,9 @@ func parseBatch(frame []byte) (msgs []Message, faults []*Fault) {
 		}
 	}
 	if n == 0 {
-		faults = append(faults, invalid(nil, "an empty batch"))
+		return nil, []*Fault{invalid(nil, "an empty batch")}, false
 	}
-	return msgs, faults
+	return msgs, faults, true
 }
 
 func parseFault(err error) *Fault {
