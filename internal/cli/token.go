@@ -1,0 +1,200 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/identity"
+	"gatehouse/internal/permit"
+)
+
+func token(w World) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "token",
+		Short: "Make and revoke tokens, for programs that act for a user",
+		Long: `Make and revoke tokens, for programs that act for a user. They are sent as
+"Authorization: Bearer" or "X-API-Key"; on TCP in _meta, as gatehouse/token.
+Hosts that run follow every change within a second.`,
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+
+		SuggestionsMinimumDistance: 2,
+	}
+	c.AddCommand(tokenCreate(w), tokenList(w), tokenRevoke(w))
+	return c
+}
+
+// defaultExpiry is how long a token holds when nothing is said.
+const defaultExpiry = "90d"
+
+func tokenCreate(w World) *cobra.Command {
+	var t identity.Token
+	var expires string
+	c := &cobra.Command{
+		Use:   "create",
+		Short: "Make a token and show it once",
+		Long: `Make a token and show it once, on standard output. Without --user it is the
+only user's. A token can be bound to a context, and good for part of what its
+user may: * or read, or tools:, resources: and prompts: with a pattern.`,
+		Example: `  gatehouse token create --user alice --name laptop
+  gatehouse token create --user ci --context build --scope read,tools:file_* --expires 30d`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			var err error
+			if t.Until, err = parseExpiry(expires, time.Now()); err != nil {
+				return err
+			}
+			for _, scope := range t.Scopes {
+				if err := permit.CheckScope(scope); err != nil {
+					return usagef("--scope: %w", err)
+				}
+			}
+			return withUsers(w, func(s *identity.Service) error { return createToken(c.Context(), w, s, t) })
+		},
+	}
+	c.Flags().StringVar(&t.User, "user", "", "whom the token stands for")
+	c.Flags().StringVar(&t.Context, "context", "", "named view the token is bound to")
+	c.Flags().StringSliceVar(&t.Scopes, "scope", nil, "what the token is good for, comma-separated (default: all its user may)")
+	c.Flags().StringVar(&expires, "expires", defaultExpiry, "how long it holds, such as 12h, 30d, 8w or never")
+	c.Flags().StringVar(&t.Name, "name", "", "what people call it")
+	return c
+}
+
+func createToken(ctx context.Context, w World, s *identity.Service, t identity.Token) error {
+	if t.User == "" {
+		var err error
+		if t.User, err = onlyUser(ctx, s); err != nil {
+			return err
+		}
+	}
+	secret, made, err := s.CreateToken(ctx, t)
+	if err != nil {
+		return fmt.Errorf("token for user %s: %w", t.User, err)
+	}
+	until := "never expires"
+	if !made.Until.IsZero() {
+		until = "expires " + made.Until.Format(time.RFC3339)
+	}
+	fmt.Fprintf(w.Err, "[gatehouse] Token %s of user %s, %s. It is not shown again:\n", made.ID, made.User, until)
+	_, err = fmt.Fprintln(w.Out, secret)
+	return err
+}
+
+func onlyUser(ctx context.Context, s *identity.Service) (string, error) {
+	users, err := s.Users(ctx)
+	switch {
+	case err != nil:
+		return "", err
+	case len(users) == 0:
+		return "", errors.New("there is no user the token could stand for; add one with gatehouse user add NAME")
+	case len(users) > 1:
+		return "", usagef("there are %d users: say whose token it is with --user", len(users))
+	}
+	return users[0].Name, nil
+}
+
+// parseExpiry reads a span of time and gives when it ends; zero is never.
+func parseExpiry(text string, now time.Time) (time.Time, error) {
+	if text == "never" {
+		return time.Time{}, nil
+	}
+	d, err := time.ParseDuration(text)
+	for unit, length := range map[string]time.Duration{"d": 24 * time.Hour, "w": 7 * 24 * time.Hour} {
+		if count, ok := strings.CutSuffix(text, unit); ok {
+			var n int
+			if n, err = strconv.Atoi(count); err == nil && n > 36500 {
+				err = errors.New("too long")
+			}
+			d = time.Duration(n) * length
+		}
+	}
+	if err != nil || d < time.Second {
+		return time.Time{}, usagef("--expires: %q is no span of time; expected something like 12h, 30d, 8w or never", text)
+	}
+	return now.Add(d), nil
+}
+
+func tokenList(w World) *cobra.Command {
+	var user string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:     "list",
+		Short:   "List the tokens, without their secrets",
+		Example: "  gatehouse token list --user alice",
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return withUsers(w, func(s *identity.Service) error {
+				all, err := s.Tokens(c.Context(), user)
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return showJSON(w.Out, map[string]any{"tokens": orEmpty(all)})
+				}
+				return printTokens(w, all)
+			})
+		},
+	}
+	c.Flags().StringVar(&user, "user", "", "only those of this user")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func printTokens(w World, all []identity.Token) error {
+	if len(all) == 0 {
+		fmt.Fprintln(w.Err, "[gatehouse] There are no tokens")
+		return nil
+	}
+	t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ID\tUSER\tNAME\tCONTEXT\tSCOPES\tEXPIRES\tLAST USED")
+	for _, k := range all {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", k.ID, k.User, orDash(k.Name), orDash(k.Context), dash(k.Scopes), day(k.Until), day(k.Used))
+	}
+	return t.Flush()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return printable(s)
+}
+
+func day(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return t.Format("2006-01-02 15:04")
+}
+
+func tokenRevoke(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:     "revoke ID...",
+		Short:   "Revoke tokens; what was opened with them ends",
+		Example: "  gatehouse token revoke t_abcdefghijklmnop",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("%s wants the ID of a token, as gatehouse token list shows it", c.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			return withUsers(w, func(s *identity.Service) error {
+				for _, id := range args {
+					if err := s.RevokeToken(c.Context(), id); err != nil {
+						return fmt.Errorf("token %s: %w", id, err)
+					}
+					fmt.Fprintf(w.Err, "[gatehouse] Revoked token %s\n", id)
+				}
+				return nil
+			})
+		},
+	}
+}

@@ -1,0 +1,318 @@
+package cli
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/config"
+	"gatehouse/internal/identity"
+)
+
+// openUsers opens the file of users that hosts on this machine read. Hosts
+// that run notice changes within a second.
+func openUsers(w World) (*identity.Service, error) {
+	cfg, err := config.FromEnv(w.Getenv)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	return identity.Open(identityFile(cfg.Folders), identity.Options{})
+}
+
+// identityFile is where a host keeps its users.
+func identityFile(f config.Folders) string { return filepath.Join(f.Data, "identity.db") }
+
+// withUsers runs f with the file of users open.
+func withUsers(w World, f func(*identity.Service) error) error {
+	s, err := openUsers(w)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f(s), s.Close())
+}
+
+func user(w World) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "user",
+		Short: "Add and remove the people and programs this host knows",
+		Long: `Add and remove the people and programs this host knows.
+
+Once there has been a user, callers on this machine need credentials as well:
+the local token that the host prints, a token of a user, or a login.
+Hosts that run follow every change within a second.`,
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+
+		SuggestionsMinimumDistance: 2,
+	}
+	c.AddCommand(userAdd(w), userList(w), userRemove(w), userPassword(w), userRoles(w), userLink(w), userUnlink(w))
+	return c
+}
+
+// exactly wants arguments by their names.
+func exactly(names ...string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) != len(names) {
+			return usagef("%s wants %s, got %d arguments", c.CommandPath(), strings.Join(names, " "), len(args))
+		}
+		return nil
+	}
+}
+
+func userAdd(w World) *cobra.Command {
+	var roles []string
+	var stdin, none bool
+	c := &cobra.Command{
+		Use:   "add NAME",
+		Short: "Add a user",
+		Long: `Add a user. Without a flag, a strong password is made and shown once, on
+standard output. A user without a password is let in by tokens, certificates
+or an OAuth provider.`,
+		Example: `  gatehouse user add alice --role admin
+  gatehouse user add bob --role reader,writer --password-stdin < password
+  gatehouse user add ci --no-password`,
+		Args: exactly("NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if stdin && none {
+				return usagef("--password-stdin and --no-password exclude each other")
+			}
+			return withUsers(w, func(s *identity.Service) error {
+				password, made := "", false
+				if !none {
+					var err error
+					if password, made, err = choosePassword(w, stdin); err != nil {
+						return err
+					}
+				}
+				if err := s.AddUser(c.Context(), args[0], roles, password); err != nil {
+					return err
+				}
+				fmt.Fprintf(w.Err, "[gatehouse] Added user %s\n", args[0])
+				return showMade(w, password, made)
+			})
+		},
+	}
+	c.Flags().StringSliceVar(&roles, "role", nil, "roles, comma-separated; admin may administer this host")
+	passwordFlag(c, &stdin)
+	c.Flags().BoolVar(&none, "no-password", false, "add the user without a password")
+	return c
+}
+
+func passwordFlag(c *cobra.Command, stdin *bool) {
+	c.Flags().BoolVar(stdin, "password-stdin", false, "read the password from the first line of standard input")
+}
+
+// choosePassword reads a password, or makes one.
+func choosePassword(w World, stdin bool) (password string, made bool, err error) {
+	if !stdin {
+		return rand.Text(), true, nil
+	}
+	line, err := bufio.NewReader(io.LimitReader(w.In, 4096)).ReadString('\n')
+	if err != nil && err != io.EOF {
+		return "", false, fmt.Errorf("read the password: %w", err)
+	}
+	line = strings.TrimRight(line, "\r\n")
+	if line == "" {
+		return "", false, usagef("--password-stdin: there is no password on standard input")
+	}
+	return line, false, nil
+}
+
+func showMade(w World, password string, made bool) error {
+	if !made {
+		return nil
+	}
+	fmt.Fprintln(w.Err, "[gatehouse] Its password, which is not shown again:")
+	_, err := fmt.Fprintln(w.Out, password)
+	return err
+}
+
+func userList(w World) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:     "list",
+		Short:   "List the users",
+		Example: "  gatehouse user list",
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return withUsers(w, func(s *identity.Service) error {
+				users, err := s.Users(c.Context())
+				if err != nil {
+					return err
+				}
+				links, err := s.Links(c.Context())
+				if err != nil {
+					return err
+				}
+				if asJSON {
+					return showJSON(w.Out, map[string]any{"users": orEmpty(users), "links": orEmpty(links)})
+				}
+				return printUsers(w, users, links)
+			})
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func printUsers(w World, users []identity.User, links []identity.Link) error {
+	if len(users) == 0 {
+		fmt.Fprintln(w.Err, "[gatehouse] There are no users; add one with gatehouse user add NAME")
+		return nil
+	}
+	t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tROLES\tPASSWORD\tTOKENS\tSINCE\tALSO KNOWN AS")
+	for _, u := range users {
+		password := "no"
+		if u.Password {
+			password = "yes"
+		}
+		var also []string
+		for _, l := range links {
+			if l.User == u.Name {
+				also = append(also, l.Kind+" "+printable(l.Subject))
+			}
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", u.Name, dash(u.Roles), password, u.Tokens, u.Created.Format(time.DateOnly), dash(also))
+	}
+	return t.Flush()
+}
+
+func userRemove(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Remove a user with its tokens and logins",
+		Long: `Remove a user with its tokens and logins. What it has open ends within a
+second. The host stays closed to strangers also when no user is left.`,
+		Example: "  gatehouse user remove alice",
+		Args:    exactly("NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return withUsers(w, func(s *identity.Service) error {
+				if err := s.RemoveUser(c.Context(), args[0]); err != nil {
+					return fmt.Errorf("user %s: %w", args[0], err)
+				}
+				fmt.Fprintf(w.Err, "[gatehouse] Removed user %s\n", args[0])
+				return nil
+			})
+		},
+	}
+}
+
+func userPassword(w World) *cobra.Command {
+	var stdin bool
+	c := &cobra.Command{
+		Use:   "password NAME",
+		Short: "Give a user a new password",
+		Long: `Give a user a new password. Without --password-stdin a strong one is made and
+shown once, on standard output. The user's logins end; tokens stay.`,
+		Example: `  gatehouse user password alice
+  gatehouse user password alice --password-stdin < password`,
+		Args: exactly("NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return withUsers(w, func(s *identity.Service) error {
+				password, made, err := choosePassword(w, stdin)
+				if err != nil {
+					return err
+				}
+				if err := s.SetPassword(c.Context(), args[0], password); err != nil {
+					return fmt.Errorf("user %s: %w", args[0], err)
+				}
+				fmt.Fprintf(w.Err, "[gatehouse] User %s has a new password\n", args[0])
+				return showMade(w, password, made)
+			})
+		},
+	}
+	passwordFlag(c, &stdin)
+	return c
+}
+
+func userRoles(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:   "roles NAME [ROLE,...]",
+		Short: "Set a user's roles",
+		Long: `Set a user's roles to these and no others; without any, the user has none.
+What the user has open ends and comes back with the new ones.`,
+		Example: `  gatehouse user roles alice admin,writer
+  gatehouse user roles alice`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("%s wants NAME and roles", c.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			var roles []string
+			for _, a := range args[1:] {
+				roles = append(roles, strings.FieldsFunc(a, func(r rune) bool { return r == ',' })...)
+			}
+			return withUsers(w, func(s *identity.Service) error {
+				if err := s.SetRoles(c.Context(), args[0], roles); err != nil {
+					return fmt.Errorf("user %s: %w", args[0], err)
+				}
+				fmt.Fprintf(w.Err, "[gatehouse] Roles of user %s: %s\n", args[0], dash(roles))
+				return nil
+			})
+		},
+	}
+}
+
+func userLink(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:   "link NAME certificate|oauth SUBJECT",
+		Short: "Have a certificate or an OAuth subject stand for a user",
+		Long: `Have a client certificate or a subject of the OAuth provider stand for a user.
+A certificate is named by sha256:HEX, uri:URI, email:ADDRESS, dns:NAME or
+cn:NAME; the most exact link decides. Without a link, a certificate stands for
+the user whose name is its common name or one of its DNS names.`,
+		Example: `  gatehouse user link alice certificate email:alice@example.com
+  gatehouse user link alice oauth 248289761001`,
+		Args: exactly("NAME", "certificate|oauth", "SUBJECT"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return withUsers(w, func(s *identity.Service) error { return s.Link(c.Context(), args[1], args[2], args[0]) })
+		},
+	}
+}
+
+func userUnlink(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:     "unlink certificate|oauth SUBJECT",
+		Short:   "Take a link away",
+		Example: "  gatehouse user unlink certificate email:alice@example.com",
+		Args:    exactly("certificate|oauth", "SUBJECT"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return withUsers(w, func(s *identity.Service) error { return s.Unlink(c.Context(), args[0], args[1]) })
+		},
+	}
+}
+
+// dash shows an empty list as something.
+func dash(list []string) string {
+	if len(list) == 0 {
+		return "-"
+	}
+	return strings.Join(list, ",")
+}
+
+// orEmpty makes no list an empty one, for JSON.
+func orEmpty[T any](list []T) []T {
+	if list == nil {
+		return []T{}
+	}
+	return list
+}
+
+func showJSON(out io.Writer, v any) error {
+	e := json.NewEncoder(out)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	return e.Encode(v)
+}

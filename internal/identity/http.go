@@ -1,0 +1,258 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Public reports whether a request is served without knowing who asks:
+// OPTIONS, /.well-known/*, /health, /ready, and the two ways to log in.
+func Public(r *http.Request) bool {
+	switch p := r.URL.Path; p {
+	case "/health", "/ready", "/auth/login", "/auth/pair":
+		return true
+	default:
+		return r.Method == "OPTIONS" || strings.HasPrefix(p, "/.well-known/")
+	}
+}
+
+// HTTP says who is behind a request. It reads headers and the connection,
+// never the body, and treats all methods alike.
+func (s *Service) HTTP(r *http.Request) (Principal, *Denied) {
+	s.look(false)
+	from, local := remote(r)
+	token, presented, err := headerToken(r.Header)
+	switch {
+	case err != nil:
+		return s.settle(r.Context(), from, Principal{}, err)
+	case presented:
+		p, err := s.Bearer(r.Context(), token, local)
+		return s.settle(r.Context(), from, p, err)
+	}
+	if secret, ok := s.cookie(r); ok {
+		if err := s.sameAs.Check(r); err != nil {
+			return Principal{}, &Denied{Status: 403, Code: "cross_origin",
+				Message: "a page of another origin may not act with your login; send a token instead"}
+		}
+		p, ok, err := s.ofCookie(r.Context(), secret)
+		if err == nil && !ok {
+			err = errLogin
+		}
+		return s.settle(r.Context(), from, p, err)
+	}
+	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && len(r.TLS.VerifiedChains[0]) > 0 {
+		p, err := s.Certificate(r.Context(), r.TLS.VerifiedChains[0][0])
+		return s.settle(r.Context(), from, p, err)
+	}
+	p, err := s.unnamed(local)
+	return s.settle(r.Context(), from, p, err)
+}
+
+// refusal is why a credential is not good here and now, in the words its
+// caller reads. None says more than that.
+type refusal string
+
+func (r refusal) Error() string { return string(r) }
+
+const (
+	errToken    refusal = "this token is not valid here: it may have expired or been revoked"
+	errMistyped refusal = "this is not a complete token: check that all of it was copied"
+	errLogin    refusal = "this login is over: log in again"
+	errCert     refusal = "this certificate does not stand for anybody here"
+	errUnnamed  refusal = "say who you are: send a token as Authorization: Bearer gh_..., or log in at /auth/login"
+	errNoHeader refusal = "say who you are: send a token in _meta, as " + MetaToken
+	errTwo      refusal = "more than one token was sent: send one, as Authorization: Bearer or X-API-Key"
+	errScheme   refusal = "only tokens are understood here: send Authorization: Bearer gh_..."
+)
+
+var errCannotAsk = errors.New("it cannot be checked just now who is asking; try again in a moment")
+
+// settle makes an answer of what a way in found.
+func (s *Service) settle(ctx context.Context, from netip.Addr, p Principal, err error) (Principal, *Denied) {
+	if err == nil {
+		return p, nil
+	}
+	if scope, lacking := errors.AsType[*ScopeError](err); lacking {
+		return Principal{}, s.InsufficientScope(scope.Needed...)
+	}
+	why, refused := errors.AsType[refusal](err)
+	switch {
+	case why == errUnnamed, why == errNoHeader:
+		return Principal{}, s.refuse("unauthorized", why)
+	case refused:
+		s.tell("refused", "", "", from.String())
+		return Principal{}, s.refuse("invalid_token", why)
+	}
+	if ctx.Err() == nil {
+		s.log.WarnContext(ctx, "cannot tell who is asking", "err", err)
+	}
+	return Principal{}, &Denied{Status: 503, Code: "unavailable", Message: errCannotAsk.Error(), Header: http.Header{"Retry-After": {"5"}}}
+}
+
+// refuse is a 401 with its challenge.
+func (s *Service) refuse(code string, why refusal) *Denied {
+	wire := code
+	if code == "unauthorized" {
+		wire = "" // RFC 6750: whoever sent nothing made no mistake
+	}
+	return &Denied{Status: 401, Code: code, Message: string(why), Header: s.challenge(wire)}
+}
+
+// InsufficientScope is the answer to a caller whose credential lacks scopes
+// that its principal could be given.
+func (s *Service) InsufficientScope(needed ...string) *Denied {
+	return &Denied{Status: 403, Code: "insufficient_scope", Header: s.challenge("insufficient_scope", needed...),
+		Message: "the credential's scope does not cover this; it needs " + strings.Join(needed, " ")}
+}
+
+// ScopeError is a credential that is valid and good for too little.
+type ScopeError struct{ Needed []string }
+
+func (e *ScopeError) Error() string {
+	return "the credential lacks a scope: " + strings.Join(e.Needed, " ")
+}
+
+// challenge is the WWW-Authenticate header. All values come from the settings
+// or were checked, so none holds a quote.
+func (s *Service) challenge(code string, scopes ...string) http.Header {
+	var b strings.Builder
+	b.WriteString(`Bearer realm="gatehouse"`)
+	add := func(name, value string) {
+		if value != "" {
+			b.WriteString(", " + name + "=" + strconv.Quote(value))
+		}
+	}
+	add("error", code)
+	if s.oauth != nil {
+		if scopes == nil {
+			scopes = s.oauth.Required
+		}
+		add("scope", strings.Join(scopes, " "))
+		add("resource_metadata", s.oauth.metadataURL)
+	}
+	return http.Header{"Www-Authenticate": {b.String()}}
+}
+
+// headerToken reads the token out of the headers.
+func headerToken(h http.Header) (token string, presented bool, err error) {
+	auth, keys := h["Authorization"], h["X-Api-Key"]
+	switch {
+	case len(auth)+len(keys) == 0:
+		return "", false, nil
+	case len(auth)+len(keys) > 1:
+		return "", true, errTwo
+	case len(keys) == 1:
+		return strings.TrimSpace(keys[0]), true, nil
+	}
+	scheme, token, _ := strings.Cut(strings.TrimSpace(auth[0]), " ")
+	if !strings.EqualFold(scheme, "Bearer") {
+		return "", true, errScheme
+	}
+	return strings.TrimSpace(token), true, nil
+}
+
+const mostToken = 16 << 10 // bytes
+
+// Bearer says whom a token stands for, however it came. local tells whether
+// the caller is on this machine; only then the local token counts. For doors
+// without headers there is Line, which hides the errors that are not the
+// caller's fault.
+func (s *Service) Bearer(ctx context.Context, token string, local bool) (Principal, error) {
+	if len(token) > mostToken {
+		return Principal{}, errToken
+	}
+	hash := digestOf(token)
+	if s.byHand.is(hash) {
+		return Principal{Name: s.owner, Way: Flag, Credential: "flag"}, nil
+	}
+	switch spell(token) {
+	case mistyped:
+		return Principal{}, errMistyped
+	case locals:
+		if local && s.local.is(hash) {
+			return Principal{Name: s.owner, Way: Local, Credential: "local"}, nil
+		}
+		return Principal{}, errToken
+	case ours:
+		return found(s.ofToken(ctx, hash))
+	}
+	if s.oauth != nil && strings.Count(token, ".") == 2 {
+		return s.ofJWT(ctx, token, hash)
+	}
+	return Principal{}, errToken
+}
+
+func found(p Principal, ok bool, err error) (Principal, error) {
+	if err == nil && !ok {
+		err = errToken
+	}
+	return p, err
+}
+
+// Line says who is at the other end of a newline connection over TCP that
+// sent this token, "" for none.
+func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Principal, *Denied) {
+	s.look(false)
+	var p Principal
+	var err error
+	addr = addr.Unmap()
+	if token == "" {
+		p, err = s.unnamed(addr.IsLoopback())
+	} else {
+		p, err = s.Bearer(ctx, token, addr.IsLoopback())
+	}
+	if err == errUnnamed {
+		err = errNoHeader
+	}
+	return s.settle(ctx, addr, p, err)
+}
+
+// MetaToken is the key of _meta under which doors without headers find a
+// token.
+const MetaToken = "gatehouse/token"
+
+// unnamed is whoever brings no credential.
+func (s *Service) unnamed(local bool) (Principal, error) {
+	if s.o.Insecure || local && s.o.Mode == OpenLoopback && !s.Authenticates() {
+		return nobody, nil
+	}
+	return Principal{}, errUnnamed
+}
+
+// Authenticates reports whether there is, or ever was, anything by which
+// callers are told apart beyond loopback.
+func (s *Service) Authenticates() bool {
+	return s.byHand.secret != "" || s.oauth != nil || s.o.ClientCA || s.watch.claimed.Load()
+}
+
+// MustAuthenticate refuses a door that other machines can reach while nobody
+// could log in there. host is what the door binds to; "" means loopback. The
+// local token does not count. In mode Required nobody is let in before a user
+// exists, so a pairing code will do.
+func (s *Service) MustAuthenticate(host string) error {
+	if s.o.Insecure || s.o.Mode == Required || isLoopback(host) || s.Authenticates() {
+		return nil
+	}
+	return errors.New("binding to " + host + " would be reachable by other machines, and nobody could log in: " +
+		"add a user (gatehouse user add NAME), set a token (--auth-token), or name an OAuth provider; " +
+		"--insecure serves everybody without asking")
+}
+
+// isLoopback reports whether only this machine reaches a listener there. A
+// name other than localhost may mean anything.
+func isLoopback(host string) bool {
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if host == "" || host == "localhost" {
+		return true
+	}
+	a, err := netip.ParseAddr(host)
+	return err == nil && a.Unmap().IsLoopback()
+}
+
+// seconds rounds up, for Retry-After.
+func seconds(d time.Duration) string { return strconv.Itoa(int((d + time.Second - 1) / time.Second)) }

@@ -1,0 +1,227 @@
+// Package identity turns whatever a caller brings into one Principal.
+//
+// Callers bring a session cookie, a token, a client certificate, an access
+// token of an OAuth provider, or the kernel's word about who is at the other
+// end of a socket. One credential counts: a header before a cookie, a cookie
+// before a certificate. What is presented and wrong is refused, also where
+// nothing would have been needed, and every refusal of a kind costs and reads
+// the same, so that nobody learns who exists here.
+//
+// Users, tokens and lasting logins lie in one SQLite file that several
+// processes may share; what one of them changes, the others follow within a
+// second. Passwords are kept as argon2id, everything random as SHA-256.
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"sync"
+	"time"
+)
+
+// Mode says whether callers on this machine need credentials.
+type Mode uint8
+
+const (
+	// OpenLoopback lets callers from loopback in as the anonymous principal,
+	// as long as nothing was ever set up here to tell callers apart: no user,
+	// no token set by hand, no OAuth provider, no authority for client
+	// certificates.
+	OpenLoopback Mode = iota
+	// Required lets nobody in without credentials.
+	Required
+)
+
+// Options of a Service. The zero value serves loopback callers.
+type Options struct {
+	Mode     Mode
+	Insecure bool // whoever brings no credential is anonymous, from wherever
+
+	AuthToken  string // a token set by hand, at least 16 bytes; good from everywhere
+	LocalToken string // path of the file that keeps the local token, made when missing; "" means there is none
+	ClientCA   bool   // the doors verify client certificates
+	OAuth      *OAuth // nil means no provider
+
+	Origins []string // web origins besides our own whose pages may act with a cookie: scheme://host[:port]
+	Secure  bool     // a proxy in front speaks TLS, so cookies are Secure although this host sees none
+
+	Log  *slog.Logger // nil means none
+	Told func(Event)  // learns what happened, for the ledger; must not block; nil means nobody
+}
+
+// Event is something about users and credentials that should be remembered.
+type Event struct {
+	Kind       string // login, login_failed, logout, paired, user_added, token_revoked ...
+	Principal  string // who, or who was claimed
+	Credential string // public id; "" when there is none
+	From       string // network address; "" from the command line
+}
+
+// Service knows who is who. Safe for concurrent use.
+type Service struct {
+	o      Options
+	log    *slog.Logger
+	store  *store
+	watch  watch
+	known  known
+	uses   uses
+	brief  brief
+	pass   *passwords
+	perIP  *limiter
+	perAcc *limiter
+	pair   pairing
+	oauth  *provider // nil means none
+	sameAs *http.CrossOriginProtection
+	local  fixed
+	byHand fixed
+	owner  string // name of the user this process belongs to
+
+	mu      sync.Mutex
+	revoked []func(Revocation)
+}
+
+// fixed is a token that is not in the file.
+type fixed struct {
+	secret string // "" means there is none
+	hash   [sha256.Size]byte
+}
+
+func newFixed(secret string) fixed { return fixed{secret, sha256.Sum256([]byte(secret))} }
+
+func (f *fixed) is(hash [sha256.Size]byte) bool {
+	return f.secret != "" && subtle.ConstantTimeCompare(f.hash[:], hash[:]) == 1
+}
+
+const leastByHand = 16 // bytes of a token set by hand
+
+// Open opens the users kept in the file at path, which need not exist: it is
+// made with the first user. With path "" they are kept in memory. The error
+// names the option or file that is wrong.
+func Open(path string, o Options) (*Service, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	s := &Service{
+		o: o, log: o.Log, store: &store{path: path}, pass: newPasswords(defaultCost),
+		perIP: newLimiter(loginTries, loginWindow), perAcc: newLimiter(loginTries, loginWindow),
+		sameAs: http.NewCrossOriginProtection(), owner: processOwner(),
+	}
+	if err := s.configure(); err != nil {
+		return nil, fmt.Errorf("identity: %w", err)
+	}
+	if err := s.look(true); err != nil {
+		s.store.close()
+		return nil, fmt.Errorf("identity: %w", err)
+	}
+	return s, nil
+}
+
+func (s *Service) configure() (err error) {
+	o := s.o
+	for _, origin := range o.Origins {
+		if origin == "*" {
+			continue // pages of every origin may call, but not with a cookie
+		}
+		if err := s.sameAs.AddTrustedOrigin(origin); err != nil {
+			return fmt.Errorf("origin %q: %w", origin, err)
+		}
+	}
+	if o.AuthToken != "" {
+		if len(o.AuthToken) < leastByHand {
+			return fmt.Errorf("the token set by hand has %d bytes; expected at least %d", len(o.AuthToken), leastByHand)
+		}
+		s.byHand = newFixed(o.AuthToken)
+	}
+	if o.LocalToken != "" {
+		token, err := loadLocalToken(o.LocalToken)
+		if err != nil {
+			return fmt.Errorf("local token: %w", err)
+		}
+		s.local = newFixed(token)
+	}
+	if o.OAuth != nil {
+		if s.oauth, err = newProvider(*o.OAuth); err != nil {
+			return fmt.Errorf("OAuth: %w", err)
+		}
+	}
+	return nil
+}
+
+// LocalToken is the token for callers on this machine; "" when there is none.
+func (s *Service) LocalToken() string { return s.local.secret }
+
+// Run follows what other processes change, records last uses, and keeps the
+// provider's keys fresh, until ctx is done.
+func (s *Service) Run(ctx context.Context) error {
+	var all sync.WaitGroup
+	all.Go(func() { every(ctx, lookEvery, func() { s.look(false) }) })
+	all.Go(func() { every(ctx, flushEvery, func() { s.flush() }) })
+	if s.oauth != nil {
+		all.Go(func() { every(ctx, keysEvery, func() { s.oauth.keys.refresh(ctx) }) })
+	}
+	all.Wait()
+	return s.flush()
+}
+
+func every(ctx context.Context, d time.Duration, f func()) {
+	t := time.NewTicker(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-t.C:
+			f()
+		}
+	}
+}
+
+// Close closes the file. Logins that are not lasting end with it.
+func (s *Service) Close() error {
+	if s.oauth != nil {
+		s.oauth.keys.close()
+	}
+	return errors.Join(s.flush(), s.watch.close(), s.store.close())
+}
+
+func (s *Service) tell(kind, principal, credential, from string) {
+	if s.o.Told != nil {
+		s.o.Told(Event{kind, principal, credential, from})
+	}
+}
+
+// Revocation says that what was granted to somebody no longer holds.
+type Revocation struct {
+	Principal  string
+	Credential string // "" means all of the principal's
+}
+
+// Ends reports whether something that p opened is to end. It may come back
+// with what holds now.
+func (r Revocation) Ends(p Principal) bool {
+	return r.Principal == p.Name && (r.Credential == "" || r.Credential == p.Credential)
+}
+
+// OnRevoked has f told of every revocation, those by other processes within a
+// second. f must not block.
+func (s *Service) OnRevoked(f func(Revocation)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.revoked = append(s.revoked, f)
+}
+
+func (s *Service) revoke(all []Revocation) {
+	s.mu.Lock()
+	hooks := s.revoked
+	s.mu.Unlock()
+	for _, r := range all {
+		for _, f := range hooks {
+			f(r)
+		}
+	}
+}

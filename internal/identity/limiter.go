@@ -1,0 +1,74 @@
+package identity
+
+import (
+	"net/netip"
+	"sync"
+	"time"
+)
+
+const (
+	loginTries  = 3
+	loginWindow = 20 * time.Second
+	mostWatched = 20_000 // keys a limiter remembers
+)
+
+// limiter allows so many tries in any span of a window, for each key. What it
+// remembers is bounded: when too many keys are tried at once, new ones wait.
+type limiter struct {
+	tries  int
+	window time.Duration
+
+	mu    sync.Mutex
+	tried map[string][]time.Time // the last tries, the oldest first
+	swept time.Time
+}
+
+func newLimiter(tries int, window time.Duration) *limiter {
+	return &limiter{tries: tries, window: window, tried: map[string][]time.Time{}}
+}
+
+// take counts a try. When it is one too many, it does not count and wait says
+// when the next one may come.
+func (l *limiter) take(key string) (wait time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	l.sweep(now)
+	past, known := l.tried[key]
+	if !known && len(l.tried) >= mostWatched {
+		return l.window
+	}
+	for len(past) > 0 && now.Sub(past[0]) >= l.window {
+		past = past[1:]
+	}
+	if len(past) >= l.tries {
+		return l.window - now.Sub(past[0])
+	}
+	l.tried[key] = append(past, now)
+	return 0
+}
+
+// sweep forgets keys that were not tried for a window.
+func (l *limiter) sweep(now time.Time) {
+	if now.Sub(l.swept) < l.window {
+		return
+	}
+	l.swept = now
+	for key, past := range l.tried {
+		if now.Sub(past[len(past)-1]) >= l.window {
+			delete(l.tried, key)
+		}
+	}
+}
+
+// network is what counts as one address: all of IPv4, the half of IPv6 that a
+// provider gives to one customer.
+func network(a netip.Addr) string {
+	a = a.Unmap().WithZone("")
+	if a.Is6() && !a.IsLoopback() {
+		if p, err := a.Prefix(64); err == nil {
+			return p.String()
+		}
+	}
+	return a.String()
+}

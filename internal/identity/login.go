@@ -1,0 +1,274 @@
+package identity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"net/url"
+	"time"
+)
+
+// Handler serves what lies below /auth/, and the metadata of the protected
+// resource below /.well-known/oauth-protected-resource. All of it is for
+// requests whose Host and Origin the door has checked.
+func (s *Service) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("POST /auth/login", s.login)
+	mux.HandleFunc("POST /auth/logout", s.logout)
+	mux.HandleFunc("POST /auth/pair", s.pairFirst)
+	if s.oauth != nil {
+		mux.HandleFunc("GET "+wellKnown, s.metadata)
+		mux.HandleFunc("GET "+wellKnown+"/mcp", s.metadata)
+		mux.HandleFunc("GET "+wellKnown+"/mcp/{context}", s.metadata)
+	}
+	return mux
+}
+
+// Cookie names. With TLS the prefix makes browsers take it from us alone.
+const (
+	cookieName   = "gatehouse_session"
+	cookieSecure = "__Host-" + cookieName
+)
+
+func (s *Service) secure(r *http.Request) bool { return r.TLS != nil || s.o.Secure }
+
+func (s *Service) cookieName(r *http.Request) string {
+	if s.secure(r) {
+		return cookieSecure
+	}
+	return cookieName
+}
+
+// cookie is the session cookie; two of them are as wrong as a false one.
+func (s *Service) cookie(r *http.Request) (secret string, ok bool) {
+	all := r.CookiesNamed(s.cookieName(r))
+	switch len(all) {
+	case 0:
+		return "", false
+	case 1:
+		return all[0].Value, true
+	}
+	return "", true
+}
+
+func (s *Service) setCookie(w http.ResponseWriter, r *http.Request, secret string, l Login) {
+	c := &http.Cookie{Name: s.cookieName(r), Value: secret, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: s.secure(r)}
+	if l.Lasting {
+		c.MaxAge = int(time.Until(l.Until) / time.Second)
+	}
+	if secret == "" {
+		c.MaxAge = -1
+	}
+	http.SetCookie(w, c)
+}
+
+// entry is what /auth/login and /auth/pair take.
+type entry struct {
+	User     string `json:"user"`
+	Password string `json:"password"`
+	Lasting  bool   `json:"lasting"` // the login outlives the browser's window; for /auth/login
+	Code     string `json:"code"`    // for /auth/pair
+}
+
+const mostEntry = 16 << 10 // bytes
+
+// read takes an entry as JSON or as a form. It has answered when ok is false.
+func (s *Service) readEntry(w http.ResponseWriter, r *http.Request) (e entry, form, ok bool) {
+	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	form = kind == "application/x-www-form-urlencoded"
+	if !form && kind != "application/json" {
+		say(w, 415, "unsupported_media_type", "send application/json, or a form")
+		return e, form, false
+	}
+	if s.sameAs.Check(r) != nil {
+		say(w, 403, "cross_origin", "only pages of this server may log in here")
+		return e, form, false
+	}
+	http.NewResponseController(w).SetReadDeadline(time.Now().Add(authTime)) // where there is a connection
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostEntry))
+	if _, big := errors.AsType[*http.MaxBytesError](err); big {
+		say(w, 413, "too_large", "this is too long for a login")
+		return e, form, false
+	}
+	if err == nil {
+		e, err = parseEntry(body, form)
+	}
+	if err != nil {
+		say(w, 400, "invalid_request", `expected user and password, as {"user":"...","password":"..."} or a form`)
+		return e, form, false
+	}
+	return e, form, true
+}
+
+func parseEntry(body []byte, form bool) (e entry, err error) {
+	if !form {
+		return e, json.Unmarshal(body, &e)
+	}
+	v, err := url.ParseQuery(string(body))
+	return entry{v.Get("user"), v.Get("password"), v.Get("lasting") != "", v.Get("code")}, err
+}
+
+// slow answers whoever tries too often, by address or by account. Both are
+// counted whether or not there is such an account.
+func (s *Service) slow(w http.ResponseWriter, r *http.Request, account string) bool {
+	from, _ := remote(r)
+	wait := s.perIP.take(network(from))
+	if wait <= 0 {
+		wait = s.perAcc.take(account)
+	}
+	if wait <= 0 {
+		return false
+	}
+	w.Header().Set("Retry-After", seconds(wait))
+	say(w, 429, "too_many_tries", "too many tries; wait "+seconds(wait)+" s")
+	s.tell("login_limited", clip(account), "", from.String())
+	return true
+}
+
+func (s *Service) login(w http.ResponseWriter, r *http.Request) {
+	e, form, ok := s.readEntry(w, r)
+	if !ok || s.slow(w, r, clip(e.User)) {
+		return
+	}
+	from, _ := remote(r)
+	secret, l, err := s.logIn(r.Context(), e, r.UserAgent())
+	switch {
+	case errors.Is(err, errWrong):
+		s.tell("login_failed", clip(e.User), "", from.String())
+		w.Header()["Www-Authenticate"] = s.challenge("")["Www-Authenticate"]
+		say(w, 401, "invalid_login", err.Error())
+		return
+	case err != nil:
+		s.unable(w, r, err)
+		return
+	}
+	s.endPresented(r)
+	s.setCookie(w, r, secret, l)
+	s.tell("login", l.User, l.ID, from.String())
+	if form {
+		http.Redirect(w, r, "/", http.StatusSeeOther)
+		return
+	}
+	answer(w, 200, map[string]any{"user": l.User, "expires": l.Until, "lasting": l.Lasting})
+}
+
+// errWrong is the one answer to a wrong password, an unknown user, and a user
+// without a password.
+var errWrong = errors.New("user or password is wrong")
+
+// logIn compares a password and opens a login. Unknown users cost the same.
+func (s *Service) logIn(ctx context.Context, e entry, agent string) (secret string, l Login, err error) {
+	s.look(false)
+	a, there, err := s.find(ctx, "name = ?", e.User)
+	if err != nil {
+		return "", l, err
+	}
+	ok, stale, err := s.pass.check(ctx, a.kept, e.Password)
+	switch {
+	case err != nil:
+		return "", l, err
+	case !ok || !there:
+		return "", l, errWrong
+	case stale:
+		s.renew(ctx, a, e.Password)
+	}
+	secret, l, err = s.open(ctx, a, e.Lasting, agent)
+	if errors.Is(err, ErrNoUser) {
+		err = errWrong // removed, or another password, since it was compared
+	}
+	return secret, l, err
+}
+
+// renew makes a hash of the present cost. That it may fail is no matter.
+func (s *Service) renew(ctx context.Context, a account, password string) {
+	kept, err := s.pass.hash(ctx, password)
+	if err != nil {
+		return
+	}
+	db, err := s.store.writer()
+	if err == nil {
+		_, err = db.ExecContext(ctx, "UPDATE user SET password = ? WHERE number = ? AND password = ?", kept, a.number, a.kept)
+	}
+	if err != nil {
+		s.log.WarnContext(ctx, "cannot renew a password's hash", "user", a.name, "err", err)
+	}
+}
+
+// endPresented ends the login a request came with: a new one takes its place.
+func (s *Service) endPresented(r *http.Request) (id string) {
+	secret, ok := s.cookie(r)
+	if !ok {
+		return ""
+	}
+	p, ok, err := s.ofCookie(r.Context(), secret)
+	if !ok || err != nil || s.EndLogin(r.Context(), p.Credential) != nil {
+		return ""
+	}
+	return p.Credential
+}
+
+func (s *Service) logout(w http.ResponseWriter, r *http.Request) {
+	if s.sameAs.Check(r) != nil {
+		say(w, 403, "cross_origin", "only pages of this server may log out here")
+		return
+	}
+	if s.endPresented(r) == "" {
+		w.Header()["Www-Authenticate"] = s.challenge("")["Www-Authenticate"]
+		say(w, 401, "unauthorized", "you are not logged in")
+		return
+	}
+	s.setCookie(w, r, "", Login{})
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(http.StatusNoContent)
+}
+
+func (s *Service) pairFirst(w http.ResponseWriter, r *http.Request) {
+	e, _, ok := s.readEntry(w, r)
+	if !ok || s.slow(w, r, clip(e.User)) {
+		return
+	}
+	from, _ := remote(r)
+	err := s.Pair(r.Context(), e.Code, e.User, e.Password)
+	switch {
+	case err == nil:
+		s.tell("paired", e.User, "", from.String())
+		answer(w, 201, map[string]any{"user": e.User, "roles": []string{Admin}})
+	case errors.Is(err, ErrPairing):
+		s.tell("pair_failed", clip(e.User), "", from.String())
+		say(w, 403, "invalid_code", err.Error())
+	case checkUser(e.User) != nil || checkPassword(e.Password) != nil:
+		say(w, 400, "invalid_request", err.Error())
+	default:
+		s.unable(w, r, err)
+	}
+}
+
+// unable answers when it is not the caller's fault.
+func (s *Service) unable(w http.ResponseWriter, r *http.Request, err error) {
+	if !errors.Is(err, errBusy) && r.Context().Err() == nil {
+		s.log.ErrorContext(r.Context(), "cannot log in", "err", err)
+	}
+	w.Header().Set("Retry-After", "5")
+	say(w, 503, "unavailable", errBusyOr(err).Error())
+}
+
+func errBusyOr(err error) error {
+	if errors.Is(err, errBusy) {
+		return errBusy
+	}
+	return errCannotAsk
+}
+
+func say(w http.ResponseWriter, status int, code, message string) {
+	answer(w, status, map[string]any{"error": code, "message": message})
+}
+
+func answer(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	json.NewEncoder(w).Encode(v)
+}

@@ -1,0 +1,185 @@
+package identity
+
+import (
+	"context"
+	"database/sql"
+	"slices"
+	"sync"
+	"time"
+)
+
+// Login is an open session of a person who logged in with a password.
+type Login struct {
+	ID      string    `json:"id"`
+	User    string    `json:"user"`
+	Agent   string    `json:"agent,omitempty"` // what the browser calls itself
+	Lasting bool      `json:"lasting"`         // outlives this process and its browser window
+	Created time.Time `json:"created"`
+	Until   time.Time `json:"until"`
+	Used    time.Time `json:"lastUsed"` // up to a minute behind
+}
+
+const (
+	briefLife   = 12 * time.Hour
+	lastingLife = 30 * 24 * time.Hour
+	mostLogins  = 50 // of one user and kind; the oldest goes
+	mostAgent   = 200
+)
+
+// brief are the logins that end with this process.
+type brief struct {
+	mu  sync.Mutex
+	all map[digest]*briefLogin
+}
+
+type briefLogin struct {
+	Login
+	number, epoch int64 // of the user
+}
+
+// open makes a login for a user who has just shown the password.
+func (s *Service) open(ctx context.Context, a account, lasting bool, agent string) (secret string, l Login, err error) {
+	secret = newCookie()
+	now := time.Now().UTC().Truncate(time.Millisecond)
+	l = Login{ID: newID("s_"), User: a.name, Agent: agent[:min(len(agent), mostAgent)], Lasting: lasting, Created: now, Used: now}
+	if !lasting {
+		l.Until = now.Add(briefLife)
+		s.brief.add(digestOf(secret), &briefLogin{l, a.number, a.epoch}, now)
+		return secret, l, nil
+	}
+	l.Until = now.Add(lastingLife)
+	hash := digestOf(secret)
+	err = s.change(ctx, ErrNoUser, func(tx *sql.Tx) error {
+		// The password may have been changed since it was compared.
+		if err := touched(tx.Exec(`INSERT INTO login (id, hash, user, agent, created, until, used)
+			SELECT ?, ?, number, ?, ?, ?, ? FROM user WHERE number = ? AND epoch = ?`,
+			l.ID, hash[:], l.Agent, stamp(now), stamp(l.Until), stamp(now), a.number, a.epoch)); err != nil {
+			return err
+		}
+		_, err := tx.Exec(`DELETE FROM login WHERE until < ? OR id IN
+			(SELECT id FROM login WHERE user = ? ORDER BY created DESC, id LIMIT -1 OFFSET ?)`, stamp(now), a.number, mostLogins)
+		return err
+	})
+	return secret, l, err
+}
+
+func (b *brief) add(hash digest, l *briefLogin, now time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.all == nil {
+		b.all = map[digest]*briefLogin{}
+	}
+	var oldest digest
+	count := 0
+	for h, other := range b.all {
+		switch {
+		case !now.Before(other.Until):
+			delete(b.all, h)
+		case other.number == l.number:
+			if count++; count == 1 || other.Created.Before(b.all[oldest].Created) {
+				oldest = h
+			}
+		}
+	}
+	if count >= mostLogins {
+		delete(b.all, oldest)
+	}
+	b.all[hash] = l
+}
+
+func (b *brief) get(hash digest) (l briefLogin, ok bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	p, ok := b.all[hash]
+	if ok {
+		l = *p
+	}
+	return l, ok
+}
+
+// remove ends the logins that fit and tells which they were.
+func (b *brief) remove(fits func(*briefLogin) bool) (gone []Login) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for h, l := range b.all {
+		if fits(l) {
+			delete(b.all, h)
+			gone = append(gone, l.Login)
+		}
+	}
+	return gone
+}
+
+func (b *brief) list() (all []Login) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, l := range b.all {
+		all = append(all, l.Login)
+	}
+	return all
+}
+
+// ofBrief finds the principal of a login kept in memory. It asks the file
+// whether the user is still there, with the password it logged in with.
+func (s *Service) ofBrief(ctx context.Context, hash digest) (p Principal, ok bool, err error) {
+	l, ok := s.brief.get(hash)
+	now := time.Now()
+	if !ok || !now.Before(l.Until) {
+		return p, false, nil
+	}
+	if p, ok = s.known.get(hash); !ok {
+		epoch := s.known.begin()
+		a, ok, err := s.find(ctx, "number = ? AND epoch = ?", l.number, l.epoch)
+		if !ok {
+			return p, false, err
+		}
+		p = Principal{Name: a.name, Roles: a.roles, Until: l.Until, Way: Cookie, Credential: l.ID}
+		s.known.put(epoch, hash, p)
+	}
+	s.uses.note(l.ID, now)
+	return p, true, nil
+}
+
+// ofCookie finds the principal of a session cookie.
+func (s *Service) ofCookie(ctx context.Context, secret string) (p Principal, ok bool, err error) {
+	if len(secret) != cookieSize {
+		return p, false, nil
+	}
+	hash := digestOf(secret)
+	if p, ok, err = s.ofBrief(ctx, hash); ok || err != nil {
+		return p, ok, err
+	}
+	return s.ofLogin(ctx, hash)
+}
+
+// Logins are the open logins of a user, or of all users for "", the oldest
+// first. Those that are not lasting are known to their own process only.
+func (s *Service) Logins(ctx context.Context, user string) (all []Login, err error) {
+	all = slices.DeleteFunc(s.brief.list(), func(l Login) bool { return user != "" && l.User != user })
+	now := time.Now()
+	err = s.each(ctx, func(scan func(...any) error) error {
+		l := Login{Lasting: true}
+		var created, until, used int64
+		if err := scan(&l.ID, &l.User, &l.Agent, &created, &until, &used); err != nil {
+			return err
+		}
+		l.Created, l.Until, l.Used = moment(created), moment(until), moment(used)
+		all = append(all, l)
+		return nil
+	}, `SELECT id, name, agent, login.created, until, used FROM login JOIN user ON user = number WHERE ? IN ('', name)`, user)
+	all = slices.DeleteFunc(all, func(l Login) bool { return !now.Before(l.Until) })
+	slices.SortFunc(all, func(a, b Login) int { return a.Created.Compare(b.Created) })
+	return all, err
+}
+
+// EndLogin ends a login and what was opened with it.
+func (s *Service) EndLogin(ctx context.Context, id string) error {
+	gone := s.brief.remove(func(l *briefLogin) bool { return l.ID == id })
+	if len(gone) == 0 {
+		return s.drop(ctx, "login", "logout", id)
+	}
+	s.known.forget()
+	s.tell("logout", gone[0].User, id, "")
+	s.revoke([]Revocation{{gone[0].User, id}})
+	return nil
+}

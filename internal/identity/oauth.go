@@ -1,0 +1,265 @@
+package identity
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-jose/go-jose/v4"
+	"github.com/go-jose/go-jose/v4/jwt"
+)
+
+// OAuth makes this host a resource server of one OAuth 2.1 or OpenID Connect
+// provider, which issues JWTs as access tokens.
+type OAuth struct {
+	Issuer   string // exactly as in the provider's metadata
+	Resource string // where callers reach this server, such as https://tools.example.com/mcp; tokens must be issued for it
+
+	Audiences []string // what tokens may be issued for besides Resource
+	JWKS      string   // URL of the provider's keys; "" means that its metadata tells
+	Scopes    []string // shown to clients as what there is to ask for
+	Required  []string // every token needs all of these
+
+	// Grants say what a scope of the provider is good for here, in the words
+	// of tokens' scopes. A token without any of them is good for nothing. nil
+	// takes scopes as they come, and a token without any for everything its
+	// principal may.
+	Grants map[string][]string
+
+	UserClaim  string       // names the caller; "" means sub
+	RolesClaim string       // its roles here, a string or strings; "" means that only users here have roles
+	Client     *http.Client // fetches metadata and keys; nil means one of our own
+}
+
+const (
+	wellKnown = "/.well-known/oauth-protected-resource"
+	skew      = time.Minute // between the provider's clock and ours
+)
+
+// algorithms are the signatures that are believed: none, and those that need
+// a shared secret, are not.
+var algorithms = []jose.SignatureAlgorithm{
+	jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512,
+	jose.ES256, jose.ES384, jose.ES512, jose.EdDSA,
+}
+
+// provider is an OAuth with its keys.
+type provider struct {
+	OAuth
+	keys        *keys
+	accepts     jwt.Audience
+	host        string // of the issuer; stands behind the names it gives
+	metadataURL string
+	document    []byte // the metadata of this resource
+}
+
+func newProvider(o OAuth) (*provider, error) {
+	if o.UserClaim == "" {
+		o.UserClaim = "sub"
+	}
+	issuer, err := checkURL("issuer", o.Issuer)
+	if err != nil {
+		return nil, err
+	}
+	resource, err := checkURL("resource", o.Resource)
+	if err != nil {
+		return nil, err
+	}
+	if o.JWKS != "" {
+		if _, err := checkURL("keys", o.JWKS); err != nil {
+			return nil, err
+		}
+	}
+	for _, scope := range slices.Concat(o.Scopes, o.Required) {
+		if err := checkScope(scope); err != nil {
+			return nil, err
+		}
+	}
+	p := &provider{OAuth: o, keys: newKeys(o), host: issuer.Host, accepts: append(jwt.Audience{o.Resource}, o.Audiences...)}
+	p.metadataURL = resource.Scheme + "://" + resource.Host + wellKnown + strings.TrimSuffix(resource.EscapedPath(), "/")
+	p.document, err = json.Marshal(struct {
+		Resource string   `json:"resource"`
+		Servers  []string `json:"authorization_servers"`
+		Scopes   []string `json:"scopes_supported,omitempty"`
+		Methods  []string `json:"bearer_methods_supported"`
+		Name     string   `json:"resource_name"`
+	}{o.Resource, []string{o.Issuer}, slices.Concat(o.Scopes, o.Required), []string{"header"}, "gatehouse"})
+	return p, err
+}
+
+// checkURL accepts https, and http on loopback.
+func checkURL(what, s string) (*url.URL, error) {
+	u, err := url.Parse(s)
+	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || strings.ContainsAny(s, "\"\\ ") ||
+		u.Scheme != "https" && !(u.Scheme == "http" && isLoopback(u.Hostname())) {
+		return nil, fmt.Errorf("%s %q: expected an https URL, without query; http is for loopback", what, s)
+	}
+	return u, nil
+}
+
+// metadata serves RFC 9728.
+func (s *Service) metadata(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "max-age=300")
+	w.Write(s.oauth.document)
+}
+
+// claims are what an access token says beyond the registered claims.
+type claims struct {
+	jwt.Claims
+	Scope  string `json:"scope"`
+	Scp    names  `json:"scp"` // some providers
+	Client string `json:"client_id"`
+}
+
+// names is a string of words, or several strings.
+type names []string
+
+func (n *names) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*n = strings.Fields(one)
+		return nil
+	}
+	return json.Unmarshal(b, (*[]string)(n))
+}
+
+// ofJWT says whom an access token stands for. What was verified is remembered
+// until the token runs out or something changes.
+func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Principal, error) {
+	now := time.Now()
+	if p, ok := s.known.get(hash); ok {
+		if !p.Live(now) || !s.oauth.keys.has(p.signer) {
+			return Principal{}, errToken
+		}
+		return p, nil
+	}
+	epoch := s.known.begin()
+	c, all, kid, err := s.oauth.verify(ctx, token, now)
+	if err != nil {
+		return Principal{}, err
+	}
+	p, err := s.subject(ctx, all)
+	if err != nil {
+		return Principal{}, err
+	}
+	if p.Scopes, err = s.oauth.scopes(c); err != nil {
+		return Principal{}, err
+	}
+	p.Way, p.Until, p.signer = ByOAuth, c.Expiry.Time().Add(skew), kid
+	p.Credential = "o_" + letters.EncodeToString(hash[:10])
+	s.known.put(epoch, hash, p)
+	return p, nil
+}
+
+// verify believes a token that the provider signed for us and that is neither
+// too old nor too new.
+func (o *provider) verify(ctx context.Context, token string, now time.Time) (c claims, all map[string]any, kid string, err error) {
+	parsed, err := jwt.ParseSigned(token, algorithms)
+	if err != nil || len(parsed.Headers) != 1 {
+		return c, nil, "", errToken
+	}
+	h := parsed.Headers[0]
+	if !isAccessToken(h.ExtraHeaders[jose.HeaderType]) {
+		return c, nil, "", errToken
+	}
+	candidates, err := o.keys.find(ctx, h.KeyID, h.Algorithm)
+	if err != nil {
+		return c, nil, "", err
+	}
+	for _, key := range candidates {
+		if parsed.Claims(key.Key, &c, &all) == nil {
+			return c, all, key.KeyID, o.hold(c, now)
+		}
+	}
+	return c, nil, "", errToken
+}
+
+// isAccessToken refuses JWTs that are for something else: RFC 9068 tokens say
+// at+jwt, older providers JWT or nothing.
+func isAccessToken(typ any) bool {
+	s, ok := typ.(string)
+	if typ != nil && !ok {
+		return false
+	}
+	s = strings.TrimPrefix(strings.ToLower(s), "application/")
+	return s == "" || s == "jwt" || s == "at+jwt"
+}
+
+// hold checks what a token claims about itself.
+func (o *provider) hold(c claims, now time.Time) error {
+	expected := jwt.Expected{Issuer: o.Issuer, AnyAudience: o.accepts, Time: now}
+	if c.Expiry == nil || c.ValidateWithLeeway(expected, skew) != nil {
+		return errToken
+	}
+	return nil
+}
+
+// subject finds the principal behind the claims: the user linked to it, or a
+// name that ends in the provider's host and so is no user's here.
+func (s *Service) subject(ctx context.Context, all map[string]any) (p Principal, err error) {
+	name, _ := all[s.oauth.UserClaim].(string)
+	if name == "" || len(name) > mostSubject {
+		return p, errToken
+	}
+	a, linked, err := s.linked(ctx, LinkOAuth, name)
+	if err != nil {
+		return p, err
+	}
+	if linked {
+		return Principal{Name: a.name, Roles: a.roles}, nil
+	}
+	return Principal{Name: url.PathEscape(name) + "@" + s.oauth.host, Roles: s.oauth.roles(all)}, nil
+}
+
+func (o *provider) roles(all map[string]any) []string {
+	if o.RolesClaim == "" {
+		return nil
+	}
+	b, err := json.Marshal(all[o.RolesClaim])
+	var found names
+	if err != nil || json.Unmarshal(b, &found) != nil {
+		return nil
+	}
+	found = slices.DeleteFunc(found, func(r string) bool { return checkName("role", r) != nil })
+	roles, err := tidyRoles(found)
+	if err != nil {
+		return nil
+	}
+	return roles
+}
+
+// scopes are what a token is good for here.
+func (o *provider) scopes(c claims) ([]string, error) {
+	have := slices.Concat(strings.Fields(c.Scope), c.Scp)
+	for _, need := range o.Required {
+		if !slices.Contains(have, need) {
+			return nil, &ScopeError{o.Required}
+		}
+	}
+	if o.Grants == nil {
+		return slices.Compact(slices.Sorted(slices.Values(have))), nil
+	}
+	var granted []string
+	for _, scope := range have {
+		granted = append(granted, o.Grants[scope]...)
+	}
+	if len(granted) == 0 {
+		var names []string
+		for name := range o.Grants {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		return nil, &ScopeError{names}
+	}
+	slices.Sort(granted)
+	return slices.Compact(granted), nil
+}
+
+var errNoKeys = errors.New("cannot fetch the keys of the OAuth provider")

@@ -1,0 +1,59 @@
+package identity
+
+import (
+	"context"
+	"os"
+	"os/user"
+	"strconv"
+	"strings"
+)
+
+// Peer is who the kernel says is at the other end of a Unix socket. This
+// process's own user is an admin: it could read and change everything here
+// anyway. root and others have the roles of the user of their name; others
+// without such a user are nobody here.
+func (s *Service) Peer(uid uint32) (Principal, bool) {
+	if int64(uid) == int64(os.Getuid()) {
+		return Principal{Name: s.owner, Roles: []string{Admin}, Way: Peer, Credential: "uid:" + strconv.Itoa(int(uid))}, true
+	}
+	name, ok := systemUser(strconv.FormatUint(uint64(uid), 10))
+	if !ok {
+		return Principal{}, false
+	}
+	s.look(false)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	a, there, err := s.find(ctx, "name = ?", name)
+	if err != nil || !there && uid != 0 {
+		return Principal{}, false
+	}
+	return Principal{Name: name, Roles: a.roles, Way: Peer, Credential: "uid:" + strconv.FormatUint(uint64(uid), 10)}, true
+}
+
+// Owner is who started this process, for standard input and output. It has no
+// role: what is at the other end is usually an agent.
+func (s *Service) Owner() Principal { return Principal{Name: s.owner, Way: Stdio, Credential: "stdio"} }
+
+// systemUser is the name of a user of the operating system.
+func systemUser(uid string) (string, bool) {
+	u, err := user.LookupId(uid)
+	if err != nil || u.Username == "" || u.Username == Nobody {
+		return "", false
+	}
+	return u.Username, true
+}
+
+// processOwner is the name of the user this process belongs to.
+func processOwner() string {
+	if name, ok := systemUser(strconv.Itoa(os.Getuid())); ok {
+		return name
+	}
+	if u, err := user.Current(); err == nil && u.Username != "" && u.Username != Nobody {
+		_, name, found := strings.Cut(u.Username, `\`) // a domain of Windows
+		if !found {
+			name = u.Username
+		}
+		return name
+	}
+	return "uid-" + strconv.Itoa(os.Getuid()) // a container without a list of users
+}

@@ -1,0 +1,262 @@
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	lookEvery  = 500 * time.Millisecond // so that what others change holds within a second
+	flushEvery = time.Minute
+	keepEnded  = 24 * time.Hour // revocations, for processes that sleep
+	mostKnown  = 100_000        // credentials in memory
+)
+
+// watch notices that the file has changed, whoever changed it.
+type watch struct {
+	last atomic.Int64 // when somebody last looked, in unix nanoseconds
+	// claimed is set once there has been a user. It stays set when the last
+	// one is removed, so that removing users never opens the house.
+	claimed atomic.Bool
+
+	mu      sync.Mutex
+	db      *sql.DB // one connection: data_version counts what others change
+	version int64
+	seq     int64 // the last revocation that was told
+	met     bool  // the file has been read once
+}
+
+// look brings what is known up to date, at most every half second unless it
+// is forced. It costs an atomic load when nothing is due.
+func (s *Service) look(force bool) error {
+	w := &s.watch
+	now := time.Now().UnixNano()
+	if !force && now-w.last.Load() < int64(lookEvery) {
+		return nil
+	}
+	if force {
+		w.mu.Lock()
+	} else if !w.mu.TryLock() {
+		return nil // somebody is looking
+	}
+	w.last.Store(now)
+	told, err := s.compare(force)
+	w.mu.Unlock()
+	if err != nil {
+		// What cannot be looked up any more is refused, not remembered.
+		s.known.forget()
+		s.log.Error("cannot read the file of users; whoever needs it is refused", "err", err)
+	}
+	s.revoke(told)
+	return err
+}
+
+// compare reads what has changed; the caller holds watch.mu.
+func (s *Service) compare(force bool) (told []Revocation, err error) {
+	db, err := s.store.reader()
+	if db == nil || err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	changed, err := s.changed(ctx)
+	if err != nil || !changed && !force {
+		return nil, err
+	}
+	s.known.forget()
+	w := &s.watch
+	var claimed bool
+	var seq int64
+	err = db.QueryRowContext(ctx, `SELECT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = 'user'),
+		coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'ended'), 0)`).Scan(&claimed, &seq)
+	if err != nil {
+		return nil, err
+	}
+	w.claimed.Store(claimed)
+	if w.met && seq > w.seq {
+		if told, err = endedAfter(ctx, db, w.seq); err != nil {
+			return nil, err
+		}
+	}
+	w.met, w.seq = true, max(seq, w.seq)
+	return told, nil
+}
+
+// changed asks SQLite whether somebody has committed something.
+func (s *Service) changed(ctx context.Context) (bool, error) {
+	if s.store.path == "" {
+		return false, nil // only this process does, and it looks by force
+	}
+	w := &s.watch
+	if w.db == nil {
+		uri, err := fileURI(s.store.path)
+		if err != nil {
+			return false, err
+		}
+		if w.db, err = openDB(uri+forReads, 1); err != nil {
+			return false, err
+		}
+	}
+	var version int64
+	if err := w.db.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version); err != nil {
+		return false, err
+	}
+	changed := version != w.version
+	w.version = version
+	return changed, nil
+}
+
+func endedAfter(ctx context.Context, db *sql.DB, seq int64) (all []Revocation, err error) {
+	rows, err := db.QueryContext(ctx, "SELECT user, credential FROM ended WHERE seq > ? ORDER BY seq", seq)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var r Revocation
+		if err := rows.Scan(&r.Principal, &r.Credential); err != nil {
+			return nil, err
+		}
+		all = append(all, r)
+	}
+	return all, rows.Err()
+}
+
+func (w *watch) close() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.db == nil {
+		return nil
+	}
+	err := w.db.Close()
+	w.db = nil
+	return err
+}
+
+// end records revocations for everybody, in the transaction that makes them
+// true.
+func end(tx *sql.Tx, now time.Time, all ...Revocation) error {
+	for _, r := range all {
+		if _, err := tx.Exec("INSERT INTO ended (user, credential, at) VALUES (?, ?, ?)", r.Principal, r.Credential, stamp(now)); err != nil {
+			return err
+		}
+	}
+	_, err := tx.Exec("DELETE FROM ended WHERE at < ?", stamp(now.Add(-keepEnded)))
+	return err
+}
+
+// change changes the file, which is not made for it: without one the answer
+// is missing. What it revoked has been told when it returns.
+func (s *Service) change(ctx context.Context, missing error, f func(*sql.Tx) error) error {
+	if db, err := s.store.reader(); err != nil {
+		return err
+	} else if db == nil {
+		return missing
+	}
+	return s.create(ctx, f)
+}
+
+// create is change for what may be the first thing in the file.
+func (s *Service) create(ctx context.Context, f func(*sql.Tx) error) error {
+	if err := s.store.change(ctx, f); err != nil {
+		return err
+	}
+	return s.look(true)
+}
+
+type digest = [sha256.Size]byte
+
+// known are the credentials looked up since the file last changed, by the
+// hash of their secret.
+type known struct {
+	mu    sync.RWMutex
+	epoch uint64 // counts the forgettings
+	all   map[digest]Principal
+}
+
+func (k *known) get(h digest) (Principal, bool) {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	p, ok := k.all[h]
+	return p, ok
+}
+
+// begin is called before the file is read; put forgets what was read if the
+// file may have changed since.
+func (k *known) begin() uint64 {
+	k.mu.RLock()
+	defer k.mu.RUnlock()
+	return k.epoch
+}
+
+func (k *known) put(epoch uint64, h digest, p Principal) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if epoch != k.epoch {
+		return
+	}
+	if k.all == nil || len(k.all) >= mostKnown {
+		k.all = map[digest]Principal{}
+	}
+	k.all[h] = p
+}
+
+func (k *known) forget() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.epoch++
+	k.all = nil
+}
+
+// uses are the last uses of tokens and logins that are not yet in the file.
+type uses struct {
+	mu  sync.Mutex
+	all map[string]int64 // by public id, in milliseconds
+}
+
+func (u *uses) note(id string, now time.Time) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.all == nil {
+		u.all = map[string]int64{}
+	}
+	u.all[id] = now.UnixMilli()
+}
+
+func (u *uses) take() map[string]int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	all := u.all
+	u.all = nil
+	return all
+}
+
+// flush writes the last uses, all in one transaction.
+func (s *Service) flush() error {
+	all := s.uses.take()
+	if len(all) == 0 {
+		return nil
+	}
+	err := s.store.change(context.Background(), func(tx *sql.Tx) error {
+		var errs []error
+		for id, at := range all {
+			for _, q := range []string{
+				"UPDATE token SET used = max(used, ?) WHERE id = ?",
+				"UPDATE login SET used = max(used, ?) WHERE id = ?",
+			} {
+				_, err := tx.Exec(q, at, id)
+				errs = append(errs, err)
+			}
+		}
+		return errors.Join(errs...)
+	})
+	if err != nil {
+		s.log.Warn("cannot record when tokens were last used", "err", err)
+	}
+	return err
+}
