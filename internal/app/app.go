@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 
+	"gatehouse/internal/approvals"
 	"gatehouse/internal/bus"
 	"gatehouse/internal/calls"
 	"gatehouse/internal/config"
@@ -67,6 +68,7 @@ type App struct {
 	roots  *roots.Set
 	spool  *spool.Spool
 	jobs   *jobs.Jobs
+	book   *approvals.Book
 	ring   *seal.Ring
 	bus    bus.Bus
 	host   *modules.Host
@@ -170,6 +172,7 @@ func (a *App) build(context.Context) error {
 	l := a.cfg.Limits
 	a.calls = calls.New(calls.Options{
 		Bus: a.bus, Views: a.views, Spool: a.spool, Log: a.log, Timeout: l.Deadline, Budget: l.Result,
+		Approvals: a.book,
 	})
 	if s := a.cfg.Sessions; !s.Off {
 		a.table = session.NewTable(session.Options{

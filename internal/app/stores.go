@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"gatehouse/internal/approvals"
 	"gatehouse/internal/jobs"
 	"gatehouse/internal/seal"
 	"gatehouse/internal/spool"
@@ -22,7 +23,9 @@ func (a *App) openStores(context.Context) (err error) {
 		return err
 	}
 	a.ring, a.jobs = seal.Ephemeral(), nil
+	book := ""
 	if !a.opts.Private {
+		book = filepath.Join(a.cfg.Folders.State, "approvals.db")
 		a.ring = a.loadKeys()
 		if a.jobs, err = a.openJobs(); err != nil {
 			a.log.Warn("jobs are kept in memory and end with this host: cannot keep them on disk", "folder", a.cfg.Folders.State, "err", err)
@@ -33,6 +36,10 @@ func (a *App) openStores(context.Context) (err error) {
 			return err
 		}
 	}
+	a.book = approvals.Open(book, approvals.Options{Log: a.log})
+	a.room(Part{"approvals", func(ctx context.Context) error {
+		return errors.Join(a.book.Run(ctx), a.book.Close())
+	}})
 	return nil
 }
 

@@ -12,10 +12,12 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/rand/v2"
 	"sync/atomic"
 	"time"
 
+	"gatehouse/internal/approvals"
 	"gatehouse/internal/bus"
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/permit"
@@ -27,15 +29,17 @@ import (
 
 // Options of Calls. Bus, Views, Spool and Log are needed.
 type Options struct {
-	Bus     bus.Bus
-	Views   *contexts.Contexts
-	Spool   *spool.Spool
-	Log     *slog.Logger
-	Timeout time.Duration // of a call that says nothing else; 0 means 60 s
-	Grace   time.Duration // between the deadline and giving up on the handler; 0 means 250 ms
-	Budget  int           // bytes of text in a result; 0 means 32,000
-	Slots   int           // calls that run at once; 0 means 1,024
-	Depth   int           // calls inside calls; 0 means 8
+	Bus   bus.Bus
+	Views *contexts.Contexts
+	Spool *spool.Spool
+	Log   *slog.Logger
+	// Approvals keeps the yes and no of people; nil refuses what needs them.
+	Approvals *approvals.Book
+	Timeout   time.Duration // of a call that says nothing else; 0 means 60 s
+	Grace     time.Duration // between the deadline and giving up on the handler; 0 means 250 ms
+	Budget    int           // bytes of text in a result; 0 means 32,000
+	Slots     int           // calls that run at once; 0 means 1,024
+	Depth     int           // calls inside calls; 0 means 8
 }
 
 // Calls runs calls. Safe for concurrent use.
@@ -128,11 +132,8 @@ func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
 		}
 		r.Args = args
 	}
-	if ref := c.admit(r); ref != nil {
-		if isTool {
-			return refused(ref), nil
-		}
-		return Result{}, ref
+	if ok, res, err := c.admit(r); !ok {
+		return res, err
 	}
 	if r.ID == "" {
 		r.ID = NewID()
@@ -145,17 +146,30 @@ func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
 	return c.run(ctx, r)
 }
 
-// admit asks the gate.
-func (c *Calls) admit(r *Request) *tool.Refusal {
+// admit asks the gate, and whoever the gate says must be asked. It reports
+// true when the call may run.
+func (c *Calls) admit(r *Request) (bool, Result, error) {
 	v := r.Entry.Gate.Decide(r.Args)
-	if v.Kind == permit.Allow {
-		return nil
+	isTool := r.Method == "tools/call"
+	switch {
+	case v.Kind == permit.Allow:
+		return true, Result{}, nil
+	case v.Kind != permit.Refuse && isTool && r.Depth == 0:
+		return c.approve(r, v)
 	}
 	reason := v.Reason
-	if reason == "" {
+	switch {
+	case reason != "":
+	case v.Kind != permit.Refuse:
+		reason = "it needs an approval, which can be given only to a call of a client's own"
+	default:
 		reason = "not allowed here"
 	}
-	return tool.Refuse("denied", "%s: %s", r.Entry.Listed, reason)
+	ref := tool.Refuse("denied", "%s: %s", r.Entry.Listed, reason)
+	if isTool {
+		return false, refused(ref), nil
+	}
+	return false, Result{}, ref
 }
 
 // enter takes a slot, waiting for one if it must. A call inside another that
@@ -198,13 +212,14 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	began := time.Now()
+	ours, theirs := split(r.Recorded)
 	f := &flight{
 		watch: watch{calls: c, req: r, began: began, limit: limit, cancel: cancel},
 		out:   output{calls: c, req: r, notes: r.Notes},
 		req: bus.Request{
 			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
 			Caller: &r.Facts.Caller, Args: r.Args, Params: r.Params,
-			Recorded: r.Recorded, State: r.State, Left: limit, Depth: r.Depth,
+			Recorded: theirs, State: r.State, Left: limit, Depth: r.Depth,
 		},
 	}
 	if r.Name == "" {
@@ -220,6 +235,14 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 		err = timedOut(limit)
 	}
 	res, err := c.settle(r, got, err, &f.out)
+	if res.Input != nil && ours != nil {
+		res.Recorded = maps.Clone(res.Recorded)
+		if res.Recorded == nil {
+			res.Recorded = ours
+		} else {
+			maps.Copy(res.Recorded, ours)
+		}
+	}
 	c.record(r, began, res, err)
 	return res, err
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/internal/approvals"
 	"gatehouse/internal/bus"
 	"gatehouse/internal/calls"
 	"gatehouse/internal/contexts"
@@ -50,15 +51,17 @@ type Options struct {
 
 // Host is a running host.
 type Host struct {
-	Engine  *protocol.Engine
-	Calls   *calls.Calls
-	Views   *contexts.Contexts
-	Modules *modules.Host
-	Table   *session.Table
-	Jobs    *jobs.Jobs
-	Spool   *spool.Spool
-	Bus     bus.Bus
-	stop    func()
+	Engine *protocol.Engine
+	Calls  *calls.Calls
+
+	Approvals *approvals.Book
+	Views     *contexts.Contexts
+	Modules   *modules.Host
+	Table     *session.Table
+	Jobs      *jobs.Jobs
+	Spool     *spool.Spool
+	Bus       bus.Bus
+	stop      func()
 }
 
 // New builds a host and runs it until the test ends or Stop is called.
@@ -99,7 +102,8 @@ func New(t testing.TB, o Options) *Host {
 		Offers: h.Modules.Offers, Rules: contexts.Rules{Policy: o.Policy}, Log: log, Page: o.Page,
 		Tail: func(r revision.Revision, shared bool) string { return engine.ListTail(r, shared) },
 	})
-	h.Calls = calls.New(calls.Options{Bus: wire, Views: h.Views, Spool: h.Spool, Log: log, Timeout: o.Timeout, Budget: o.Budget, Slots: o.Slots})
+	h.Approvals = approvals.Open("", approvals.Options{Log: log, Look: 5 * time.Millisecond})
+	h.Calls = calls.New(calls.Options{Approvals: h.Approvals, Bus: wire, Views: h.Views, Spool: h.Spool, Log: log, Timeout: o.Timeout, Budget: o.Budget, Slots: o.Slots})
 	if !o.NoTable {
 		h.Table = session.NewTable(session.Options{})
 	}
@@ -136,6 +140,7 @@ func (h *Host) run(t testing.TB) {
 		start(h.Table.Run)
 	}
 	start(h.Jobs.Run)
+	start(h.Approvals.Run)
 	h.stop = sync.OnceFunc(func() {
 		for _, stop := range stops {
 			stop()
@@ -144,6 +149,7 @@ func (h *Host) run(t testing.TB) {
 		defer done()
 		h.Modules.Close(bg)
 		h.Jobs.Close(bg)
+		h.Approvals.Close()
 		h.Spool.Close()
 	})
 	t.Cleanup(h.stop)

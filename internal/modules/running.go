@@ -149,6 +149,9 @@ func (rc *running) Recall(key string) (json.RawMessage, bool) {
 }
 
 func (rc *running) Record(key string, v any) error {
+	if strings.HasPrefix(key, valueKey) {
+		return fmt.Errorf("record: %q is kept for the host", key)
+	}
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err

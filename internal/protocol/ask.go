@@ -59,7 +59,7 @@ func (c *conversation) overdrawn() *tool.Refusal {
 func (c *conversation) answered(qs []tool.Question) bool {
 	var found map[string]json.RawMessage
 	for _, q := range qs {
-		if a, ok := c.offered[q.Key]; ok {
+		if a, ok := c.offered[q.Key]; ok && q.Key != calls.ApprovalKey {
 			if found == nil {
 				found = map[string]json.RawMessage{}
 			}

@@ -278,6 +278,10 @@ func (r *request) roundOf(c *conversation) *calls.Request {
 // conclude settles the outcome of a round: with an answer, with a question,
 // or in the task the call has become.
 func (r *request) conclude(c *conversation, res calls.Result, err error) {
+	if p, ok := errors.AsType[*calls.Pending](err); ok {
+		r.await(c, p)
+		return
+	}
 	c.mu.Lock()
 	t := c.task
 	c.closed = t == nil

@@ -32,7 +32,7 @@ func (c *conversation) slow() {
 	case c.r.note.token != nil:
 		c.beat()
 	default:
-		c.handOver()
+		c.handOver("still working")
 	}
 }
 
@@ -46,15 +46,15 @@ func (c *conversation) beat() {
 }
 
 // handOver answers with the handle of a job, where the view has the tool to
-// wait for it.
-func (c *conversation) handOver() {
+// wait for it. It reports whether the call is a job now.
+func (c *conversation) handOver(why string) bool {
 	r := c.r
 	if c.entry.Tool.Task == tool.TaskNever || r.view == nil || r.view.Tool(JobWait) == nil {
-		return
+		return false
 	}
-	c.become(func(t *task) []byte {
+	return c.become(func(t *task) []byte {
 		r.early()
-		text := "still working, as job " + t.run.ID() + "\nCall " + JobWait + ` with {"id":"` + t.run.ID() + `"} for the result.`
+		text := why + ", as job " + t.run.ID() + "\nCall " + JobWait + ` with {"id":"` + t.run.ID() + `"} for the result.`
 		id, _ := json.Marshal(t.run.ID())
 		return r.render(nil, c, &calls.Result{Result: tool.Result{
 			Content: []tool.Content{tool.Text(text)},

@@ -205,6 +205,10 @@ func (c *conversation) become(answer func(*task) []byte) bool {
 
 // settle writes a round's outcome into the job.
 func (t *task) settle(r *request, c *conversation, res calls.Result, err error) {
+	if p, ok := errors.AsType[*calls.Pending](err); ok {
+		r.await(c, p)
+		return
+	}
 	res, err = r.unable(c, res, err)
 	switch {
 	case r.e.interrupted(t.run, res, err):
