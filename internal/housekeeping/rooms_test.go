@@ -23,8 +23,10 @@ var floors = [][]room{
 		{path: "internal/revision", why: "the revisions are data that session, calls and protocol read"},
 		{path: "internal/seal", why: "sealing knows bytes and keys, not what they mean"},
 		{path: "internal/secret", why: "a secret knows nobody it could tell itself to"},
+		{path: "internal/sqlfile", only: []string{}, why: "opening a file of records needs to know nothing of what they say"},
 	},
 	{
+		{path: "internal/approvals", only: []string{"internal/sqlfile"}, why: "a yes or no is kept without knowing what asks for it"},
 		{path: "internal/spool", why: "what is too long to send is kept without knowing who asked for it"},
 		{path: "internal/roots", why: "folders are opened the same way for every caller"},
 		{path: "internal/proc", why: "child processes are started and ended the same way for every room"},
