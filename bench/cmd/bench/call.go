@@ -108,8 +108,8 @@ func (b *bench) callOne(figure string, p *process, era load.Era, word string, n 
 		b.sheet.add(at+"allocated", "KB/call", p.name, float64(used.Bytes)/1e3/calls)
 		b.sheet.add(at+"allocated objects", "1/call", p.name, float64(used.Objects)/calls)
 	}
-	if b.pprof != "" && p.name == ours && n == 16 {
-		return p.profiled(filepath.Join(b.pprof, word), func() error {
+	if b.pprof != "" && n == 16 {
+		return p.profiled(filepath.Join(b.pprof, folders[p.name]+"-"+word), func() error {
 			_, err := load.Run(conns, r, nil, 2*b.slice, 0)
 			return err
 		})

@@ -51,6 +51,12 @@ func (b *bench) idleOne(name string, n int) error {
 	if err := b.note(p, at, before, n); err != nil {
 		return err
 	}
+	if err := callOnce(p, sessions); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	if err := b.note(p, at+" that have called once", before, n); err != nil {
+		return err
+	}
 	streams, err := load.OpenStreams(p.addr, sessions)
 	if err != nil {
 		return fmt.Errorf("%s: %w", name, err)
@@ -105,6 +111,17 @@ func openSessions(p *process, n int) (ids []string, used subject.Usage, err erro
 		return load.Figures{}, err
 	})
 	return ids, used, err
+}
+
+// callOnce has every session make a call.
+func callOnce(p *process, sessions []string) error {
+	conns, err := p.dial(1)
+	if err != nil {
+		return err
+	}
+	defer hangUp(conns)
+	_, err = load.Run(conns, load.Call(load.Legacy, sessions[0], "echo"), sessions, 0, len(sessions))
+	return err
 }
 
 // note writes down what each of n sessions costs.

@@ -65,8 +65,8 @@ func (b *bench) linesRound(rep int, door string) (err error) {
 		if coder || t.p.name == ours {
 			t.note(b.sheet, decoding)
 		}
-		if b.pprof != "" && t.p.name == ours {
-			if err := t.p.profiled(filepath.Join(b.pprof, door), func() error { return t.turn(2 * b.slice) }); err != nil {
+		if b.pprof != "" && !coder {
+			if err := t.p.profiled(filepath.Join(b.pprof, folders[t.p.name]+"-"+door), func() error { return t.turn(2 * b.slice) }); err != nil {
 				return err
 			}
 		}

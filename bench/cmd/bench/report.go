@@ -36,6 +36,7 @@ func (b *bench) bars() []bar {
 		{figure: sessions + " with their streams: goroutines", limit: 0},
 		{figure: sessions + ": resident", limit: 1},
 		{figure: sessions + ": goroutines", limit: 0},
+		{figure: sessions + " that have called once: resident", limit: 1},
 		{figure: event + "delivered", least: true, limit: 100},
 		{figure: event + "p99", limit: 1000},
 		{figure: event + "kept after they closed", of: plain, limit: 1},
