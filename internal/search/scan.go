@@ -5,8 +5,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"unicode/utf16"
+	"io/fs"
 	"unicode/utf8"
+
+	"gatehouse/internal/reading"
+	"gatehouse/internal/roots"
 )
 
 const (
@@ -43,6 +46,7 @@ type scanner struct {
 	only1   bool
 	defines func(line []byte, at int) bool
 	buf     []byte
+	held    []byte // the whole of the file that was scanned last, if it was held; in buf
 }
 
 // scan searches what r gives, size bytes if that is known, else -1.
@@ -51,6 +55,10 @@ func (s *scanner) scan(ctx context.Context, r io.Reader, size int64) (found, err
 	w.b = s.room(size)[:0]
 	if err := w.fill(ctx); err != nil {
 		return found{}, err
+	}
+	s.held = nil
+	if w.read == size && !w.nul {
+		s.held = w.b
 	}
 	switch {
 	case w.utf16:
@@ -61,6 +69,14 @@ func (s *scanner) scan(ctx context.Context, r io.Reader, size int64) (found, err
 		return s.whole(ctx, &w)
 	}
 	return s.lines(ctx, &w)
+}
+
+// etag is that of the file that was scanned last.
+func (s *scanner) etag(f io.ReaderAt, info fs.FileInfo) (string, error) {
+	if int64(len(s.held)) == info.Size() {
+		return roots.ETag(info, s.held), nil
+	}
+	return roots.ETagOf(f, info)
 }
 
 // room is the buffer for a file, kept between files.
@@ -98,7 +114,7 @@ func (w *window) fill(ctx context.Context) error {
 		n, err := w.r.Read(w.b[from:cap(w.b)])
 		w.b = w.b[:from+n]
 		if w.read == 0 {
-			w.utf16 = bytes.HasPrefix(w.b, []byte("\xFF\xFE")) || bytes.HasPrefix(w.b, []byte("\xFE\xFF"))
+			w.utf16 = reading.IsUTF16(w.b)
 		}
 		w.read += int64(n)
 		w.end = err != nil || w.read == w.size
@@ -354,25 +370,8 @@ func (s *scanner) wide(ctx context.Context, w *window) (found, error) {
 	if err != nil || large {
 		return found{large: large}, err
 	}
-	text := fromUTF16(b)
+	text := reading.UTF16(b)
 	s.buf = nil // w.b may still be it
+	defer func() { s.held = nil }()
 	return s.scan(ctx, bytes.NewReader(text), int64(len(text)))
-}
-
-// fromUTF16 decodes text that begins with a byte order mark.
-func fromUTF16(b []byte) []byte {
-	big := b[0] == 0xFE
-	units := make([]uint16, 0, len(b)/2)
-	for i := 2; i+1 < len(b); i += 2 {
-		if big {
-			units = append(units, uint16(b[i])<<8|uint16(b[i+1]))
-		} else {
-			units = append(units, uint16(b[i+1])<<8|uint16(b[i]))
-		}
-	}
-	text := make([]byte, 0, len(units))
-	for _, r := range utf16.Decode(units) {
-		text = utf8.AppendRune(text, r)
-	}
-	return text
 }

@@ -12,7 +12,6 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
-	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -35,14 +34,15 @@ const (
 // Query is one search.
 type Query struct {
 	Mode    Mode
-	Pattern *Pattern     // of the content; not looked at for Names
-	Tree    tree.Options // where
-	Globs   tree.Globs   // of files
-	Only    func(path, name string) bool
-	Context int // lines shown before and after a hit
-	PerFile int // hits kept of one file; 0 means 20
-	Limit   int // files kept; 0 means 100
-	After   Key // files and hits up to this one are left out
+	Pattern *Pattern                     // of the content; not looked at for Names
+	Tree    tree.Options                 // where
+	Globs   tree.Globs                   // of files
+	Only    func(path, name string) bool // nil for all
+	Deny    func(path string) bool       // files with a hit that are not told of; nil for none
+	Context int                          // lines shown before and after a hit
+	PerFile int                          // hits kept of one file; 0 means 20
+	Limit   int                          // files kept; 0 means 100
+	After   Key                          // files and hits up to this one are left out
 
 	// Progress is told now and then how many files were looked at; nil for
 	// nobody. It is called from several goroutines.
@@ -64,10 +64,10 @@ func (k Key) compare(o Key) int {
 type File struct {
 	Path  string // from the start of the walk
 	Rank  int
-	Info  fs.FileInfo // nil for Names
-	Hits  []Hit       // of Content
-	Count int         // of matching lines, at least that many if More
-	More  bool        // there are more hits than were kept
+	ETag  string // of Content
+	Hits  []Hit  // of Content
+	Count int    // of matching lines, at least that many if More
+	More  bool   // there are more hits than were kept
 }
 
 // Result is what a search found.
@@ -80,6 +80,7 @@ type Result struct {
 	Binary   int64  // files passed over
 	Large    int64  // files too large to be searched across lines
 	Failed   int64  // files that could not be read
+	Denied   int64  // files with hits that are not told of
 	Tree     tree.Stats
 }
 
@@ -109,7 +110,7 @@ type run struct {
 	ctx      context.Context
 	scanners []*scanner // by worker
 
-	searched, binary, large, failed, matched, hits atomic.Int64
+	searched, binary, large, failed, denied, matched, hits atomic.Int64
 
 	mu    sync.Mutex
 	kept  lastFirst
@@ -123,7 +124,9 @@ func (r *run) name(_ int, d *tree.Dir, entries []tree.Entry) {
 			continue
 		}
 		r.matched.Add(1)
-		r.keep(Key{Path: d.Join(e.Name)}, File{Path: d.Join(e.Name)})
+		if f := (File{Path: d.Join(e.Name)}); r.wants(&f) {
+			r.keep(f)
+		}
 	}
 	r.tell(int64(len(entries)))
 }
@@ -202,10 +205,23 @@ func (r *run) file(s *scanner, d *tree.Dir, name string) {
 	case got.count == 0:
 		return
 	}
+	file := File{Path: d.Join(name), Count: got.count, Hits: got.hits, More: got.more, Rank: r.rank(got.hits)}
+	if r.q.Deny != nil && r.q.Deny(file.Path) {
+		r.denied.Add(1)
+		return
+	}
 	r.matched.Add(1)
 	r.hits.Add(int64(got.count))
-	file := File{Path: d.Join(name), Info: info, Count: got.count, Hits: got.hits, More: got.more}
-	r.keep(Key{Rank: r.rank(got.hits), Path: file.Path}, file)
+	if !r.wants(&file) {
+		return
+	}
+	if r.q.Mode == Content {
+		file.ETag, err = s.etag(f, info)
+		if err != nil {
+			r.failed.Add(1)
+		}
+	}
+	r.keep(file)
 }
 
 func (r *run) rank(hits []Hit) int {
@@ -218,12 +234,22 @@ func (r *run) rank(hits []Hit) int {
 	return 2
 }
 
-// keep holds on to a file if it belongs to the first ones after the key.
-func (r *run) keep(k Key, f File) {
-	if c := k.compare(r.q.After); c < 0 || c == 0 && !f.skipTo(r.q.After.Line) {
-		return
+// wants reports whether a file belongs to the first ones after the key, as far
+// as is known by now. It drops the hits that were seen before.
+func (r *run) wants(f *File) bool {
+	if c := f.key().compare(r.q.After); c < 0 || c == 0 && !f.skipTo(r.q.After.Line) {
+		return false
 	}
-	f.Rank = k.Rank
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.kept) < r.q.Limit || f.key().compare(r.kept[0].key()) < 0 {
+		return true
+	}
+	r.spare = true
+	return false
+}
+
+func (r *run) keep(f File) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.kept) < r.q.Limit {
@@ -231,7 +257,7 @@ func (r *run) keep(k Key, f File) {
 		return
 	}
 	r.spare = true
-	if k.compare(r.kept[0].key()) < 0 {
+	if f.key().compare(r.kept[0].key()) < 0 {
 		r.kept[0] = f
 		heap.Fix(&r.kept, 0)
 	}
@@ -253,7 +279,8 @@ func (r *run) result(stats tree.Stats) Result {
 	slices.SortFunc(r.kept, func(a, b File) int { return a.key().compare(b.key()) })
 	return Result{
 		Files: r.kept, More: r.spare, Matched: r.matched.Load(), Hits: r.hits.Load(), Searched: r.searched.Load(),
-		Binary: r.binary.Load(), Large: r.large.Load(), Failed: r.failed.Load(), Tree: stats,
+		Binary: r.binary.Load(), Large: r.large.Load(), Failed: r.failed.Load(),
+		Denied: r.denied.Load(), Tree: stats,
 	}
 }
 

@@ -230,7 +230,7 @@ func TestModes(t *testing.T) {
 		}
 	}
 	res := search(t, dir, Query{Pattern: open, Limit: 1, PerFile: 2})
-	if res.Matched != 4 || res.Binary != 1 || res.Searched != 6 || !res.More || !res.Files[0].More || res.Tree.Ignored != 1 || res.Files[0].Info == nil {
+	if res.Matched != 4 || res.Binary != 1 || res.Searched != 6 || !res.More || !res.Files[0].More || res.Tree.Ignored != 1 || len(res.Files[0].ETag) != 12 {
 		t.Errorf("%+v", res)
 	}
 }
