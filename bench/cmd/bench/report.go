@@ -61,7 +61,7 @@ itself. A cell is the median of the repetitions with the range in parentheses; a
 within each repetition, so that a busy moment weighs on both sides. Every subject has the same GOGC (`+b.lab.gogc+` where nothing
 else is said).`)
 	fmt.Fprintf(w, "\n- Date: %s\n- Machine: %s\n- Load average: %s at the start, %s at the end; driver and subject share the cores\n- Command: `%s`, in `bench/`\n",
-		b.began.Format("2006-01-02"), machine(), b.loadBegan, loadAverage(), strings.Join(append([]string{"go run ./cmd/bench"}, os.Args[1:]...), " "))
+		b.began.Format("2006-01-02"), machine(), b.loadBegan, loadAverage(), strings.Join(append([]string{"go run -mod=mod ./cmd/bench"}, os.Args[1:]...), " "))
 	fmt.Fprintf(w, "- Repetitions: %d; %v of load each; took %v\n", b.reps, b.slice, time.Since(b.began).Round(time.Second))
 	fmt.Fprintf(w, "\n## What is to hold\n\n")
 	b.sheet.judge(w, b.bars())

@@ -82,6 +82,10 @@ func show(v float64) string {
 	switch a := math.Abs(v); {
 	case math.IsNaN(v):
 		return "–"
+	case a == 0:
+		return "0"
+	case a < 0.1:
+		return fmt.Sprintf("%.3f", v)
 	case a >= 10_000:
 		return thousands(fmt.Sprintf("%.0f", v))
 	case a >= 100:
