@@ -35,6 +35,7 @@ var floors = [][]room{
 		{path: "internal/rag", why: "a workshop: modules stand on it, it knows none of them"},
 		{path: "internal/ml", why: "a workshop: modules stand on it, it knows none of them"},
 		{path: "internal/browser", why: "a workshop: modules stand on it, it knows none of them"},
+		{path: "internal/edit", only: []string{"tool"}, why: "finding what was meant needs a text and nothing else"},
 		{path: "internal/language", why: "a workshop: modules stand on it, it knows none of them"},
 		{path: "internal/tree", only: []string{}, why: "walking needs an open root and nothing else of ours"},
 		{path: "internal/outline", only: []string{}, why: "what a text defines follows from the text"},
@@ -105,7 +106,7 @@ var floors = [][]room{
 // workshops are what a module may stand on.
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
-	"internal/proc", "internal/jobs", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language",
+	"internal/proc", "internal/jobs", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
 	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search",
 }
 

@@ -1,0 +1,199 @@
+package edit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+)
+
+const (
+	context   = 2   // lines shown around a change
+	widest    = 200 // bytes of a line that are shown
+	widestDif = 2000
+)
+
+// hunk is a run of changed lines: [from, to) before, with now in its place.
+type hunk struct {
+	from, to int // lines, from 0
+	now      []string
+}
+
+// Diff shows the changes as a unified diff of at most so many lines; the last
+// one says how many are left out.
+func (r *Result) Diff(most int) string {
+	hunks := r.hunks()
+	var out []string
+	shift := 0
+	for len(hunks) > 0 {
+		n := 1
+		for n < len(hunks) && hunks[n].from-hunks[n-1].to <= 2*context {
+			n++
+		}
+		group := hunks[:n]
+		hunks = hunks[n:]
+		from := max(group[0].from-context, 0)
+		to := min(group[n-1].to+context, r.lines.count())
+		body, added := r.group(group, from, to)
+		out = append(out, fmt.Sprintf("@@ -%s +%s @@", span(from, to-from), span(from+shift, to-from+added)))
+		out = append(out, body...)
+		shift += added
+		if len(out) > widestDif && len(out) > most {
+			break
+		}
+	}
+	if len(out) > most {
+		left := len(out) - most + 1
+		out = append(out[:most-1], fmt.Sprintf("… %d more lines", left))
+	}
+	return strings.Join(out, "\n")
+}
+
+func span(from, n int) string {
+	if n == 1 {
+		return fmt.Sprint(from + 1)
+	}
+	if n == 0 {
+		return fmt.Sprintf("%d,0", from)
+	}
+	return fmt.Sprintf("%d,%d", from+1, n)
+}
+
+func (r *Result) group(group []hunk, from, to int) (out []string, added int) {
+	at := from
+	same := func(end int) {
+		for ; at < end; at++ {
+			out = append(out, " "+shown(r.lines.line(at)))
+		}
+	}
+	for _, h := range group {
+		same(h.from)
+		for ; at < h.to; at++ {
+			out = append(out, "-"+shown(r.lines.line(at)))
+		}
+		for _, s := range h.now {
+			out = append(out, "+"+shown(s))
+		}
+		added += len(h.now) - (h.to - h.from)
+	}
+	same(to)
+	return out, added
+}
+
+// shown is a line as a diff has it.
+func shown(s string) string {
+	s = strings.TrimSuffix(s, "\n")
+	s = strings.TrimSuffix(s, "\r")
+	if len(s) > widest {
+		s = s[:widest] + "…"
+	}
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "\uFFFD")
+	}
+	return s
+}
+
+// hunks makes whole lines of the changes.
+func (r *Result) hunks() (hunks []hunk) {
+	for i := 0; i < len(r.changes); {
+		from := r.lines.number(r.changes[i].from)
+		to, j := from, i
+		var b strings.Builder
+		at := r.lines.start(from)
+		for {
+			for ; j < len(r.changes) && (j == i || r.lines.number(r.changes[j].from) < to); j++ {
+				c := r.changes[j]
+				b.Write(r.before[at:c.from])
+				b.WriteString(c.with)
+				at = c.to
+				to = max(to, r.lines.after(c))
+			}
+			if end := r.lines.start(to); end > at {
+				b.Write(r.before[at:end])
+				at = end
+			}
+			if s := b.String(); s == "" || s[len(s)-1] == '\n' || to == r.lines.count() {
+				break
+			}
+			to++ // the line after joins the last one
+		}
+		hunks = append(hunks, r.narrowed(from, to, b.String())...)
+		i = j
+	}
+	return hunks
+}
+
+// narrowed drops the lines that a changed run has before and after.
+func (r *Result) narrowed(from, to int, now string) (hunks []hunk) {
+	var was []string
+	for i := from; i < to; i++ {
+		was = append(was, r.lines.line(i))
+	}
+	is := strings.SplitAfter(now, "\n")
+	if is[len(is)-1] == "" {
+		is = is[:len(is)-1]
+	}
+	of := matched(len(was), len(is), func(i, j int) int {
+		if was[i] != is[j] {
+			return 0
+		}
+		return 1
+	})
+	o, n := 0, 0
+	flush := func(o2, n2 int) {
+		if o < o2 || n < n2 {
+			hunks = append(hunks, hunk{from + o, from + o2, is[n:n2]})
+		}
+		o, n = o2+1, n2+1
+	}
+	for j, i := range of {
+		if i >= 0 {
+			flush(i, j)
+		}
+	}
+	flush(len(was), len(is))
+	return hunks
+}
+
+// index tells where the lines of a content are.
+type index struct {
+	b        []byte
+	newlines []int
+}
+
+// count is how many lines there are; an empty content has none.
+func (x *index) count() int {
+	n := len(x.newlines)
+	if len(x.b) > 0 && x.b[len(x.b)-1] != '\n' {
+		n++
+	}
+	return n
+}
+
+// number is the line a byte lies on, from 0.
+func (x *index) number(at int) int {
+	n, _ := slices.BinarySearch(x.newlines, at)
+	return n
+}
+
+// start is where a line begins; that of the line after the last is the end.
+func (x *index) start(n int) int {
+	switch {
+	case n == 0:
+		return 0
+	case n > len(x.newlines):
+		return len(x.b)
+	}
+	return x.newlines[n-1] + 1
+}
+
+func (x *index) line(n int) string { return string(x.b[x.start(n):x.start(n+1)]) }
+
+// after is the first line a change leaves alone.
+func (x *index) after(c splice) int {
+	n := x.number(c.to)
+	if c.to == x.start(n) && (strings.HasSuffix(c.with, "\n") || c.with == "" && c.from == x.start(x.number(c.from))) {
+		return n
+	}
+	return min(n+1, x.count())
+}

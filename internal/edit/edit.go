@@ -1,0 +1,233 @@
+// Package edit finds what a model meant and changes exactly that.
+//
+// An Edit says which text to replace, from memory. Apply looks for it in
+// levels, from byte for byte to nearly right, and takes the first level at
+// which it is found. There it must be found once: two places are never a
+// choice, whatever the level.
+//
+// Finding is tolerant, writing is not. What is written is the difference of
+// the old and the new text, carried over to the bytes of the file: a line that
+// is the same in both keeps every byte it has there, its blanks, quotes and
+// line ending included. Where that is not one clear thing the edit is refused,
+// and the refusal shows the places and where they differ.
+//
+// Nothing here touches files. Everything is safe for concurrent use.
+package edit
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"gatehouse/tool"
+)
+
+// An Edit is one replacement.
+type Edit struct {
+	Old  string // what to replace, not empty
+	New  string // what to put there
+	All  bool   // every place is meant
+	Near int    // of several places the one nearest to this line, from 1, is meant; 0 means there must be one
+}
+
+// Level says how closely an old text was found.
+type Level int
+
+// The levels, in the order in which they are tried. Each forgives what the
+// ones before it do.
+const (
+	Exact      Level = iota
+	Newlines         // line endings, the byte order mark, a missing last newline
+	Trailing         // blanks at the ends of lines
+	Indent           // one change of all indentation, tabs for spaces
+	Lookalikes       // typographic quotes, dashes, spaces; composed letters
+	Blanks           // blank lines
+	Escapes          // \n and \t for the characters they stand for
+	Near             // a few characters in lines that stay as they are
+)
+
+var levels = [...]string{"exact", "newlines", "trailing blanks", "indentation", "look-alike characters", "blank lines", "escapes", "near miss"}
+
+func (l Level) String() string { return levels[l] }
+
+const (
+	// PlacesMost is how many places one edit may have; each takes memory.
+	PlacesMost = 1 << 20
+	// tolerantMost is the largest content, in bytes, that is searched at the
+	// levels after Newlines.
+	tolerantMost = 8 << 20
+)
+
+// Result is what edits make of a content.
+type Result struct {
+	Replacements int
+	Line         int   // of the first change, from 1
+	Level        Level // the most tolerant that was needed
+
+	before  []byte
+	changes []splice
+	lines   index
+}
+
+// splice replaces the bytes [from, to).
+type splice struct {
+	from, to int
+	with     string
+}
+
+// place is where an old text was found and what is to change there.
+type place struct {
+	start, end int // of all of it
+	splice
+}
+
+// Apply finds all edits in the content as it is, which it does not change. The
+// error is a *tool.Refusal; name stands for the file in it. Edits whose places
+// overlap are refused, and so is one that changes nothing.
+func Apply(name string, content []byte, edits []Edit) (*Result, error) {
+	t := &text{name: name, content: content}
+	r := &Result{before: content, Line: -1}
+	var all []place
+	owner := map[int]int{} // the edit that a place begins at, for the message
+	for i, e := range edits {
+		places, level, err := t.find(e)
+		if err != nil {
+			return nil, numbered(err, i, len(edits))
+		}
+		for _, p := range places {
+			owner[p.start] = i + 1
+		}
+		all = append(all, places...)
+		r.Level = max(r.Level, level)
+	}
+	slices.SortStableFunc(all, func(a, b place) int {
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.end, b.end))
+	})
+	for i, p := range all {
+		if i > 0 && p.start < all[i-1].end {
+			return nil, &tool.Refusal{
+				Code:    "overlap",
+				Message: fmt.Sprintf("edits %d and %d overlap in %s, on line %d; nothing was written", owner[all[i-1].start], owner[p.start], name, t.lineAt(p.start)),
+				Next:    "Make one edit of the two. All edits are found in the file as it is, not as an earlier one leaves it.",
+			}
+		}
+		r.changes = append(r.changes, p.splice)
+	}
+	r.Replacements = len(all)
+	return r, r.settle(t)
+}
+
+func (r *Result) settle(t *text) error {
+	r.changes = slices.DeleteFunc(r.changes, func(s splice) bool { return string(r.before[s.from:s.to]) == s.with })
+	if len(r.changes) == 0 {
+		return &tool.Refusal{Code: "unchanged", Message: t.name + " already is as the edit wants it", Next: "Read that part of the file before changing it further."}
+	}
+	r.Line = t.lineAt(r.changes[0].from)
+	r.lines = index{t.content, t.newlines}
+	return nil
+}
+
+func numbered(err error, i, n int) error {
+	if r, ok := err.(*tool.Refusal); ok && n > 1 {
+		c := *r
+		c.Message = fmt.Sprintf("edit %d of %d: %s; nothing was written", i+1, n, r.Message)
+		return &c
+	}
+	return err
+}
+
+// Size is that of the new content, in bytes.
+func (r *Result) Size() int64 {
+	n := int64(len(r.before))
+	for _, s := range r.changes {
+		n += int64(len(s.with) - (s.to - s.from))
+	}
+	return n
+}
+
+// Content is the new content.
+func (r *Result) Content() []byte {
+	out := make([]byte, 0, r.Size())
+	at := 0
+	for _, s := range r.changes {
+		out = append(out, r.before[at:s.from]...)
+		out = append(out, s.with...)
+		at = s.to
+	}
+	return append(out, r.before[at:]...)
+}
+
+// find goes through the levels.
+func (t *text) find(e Edit) ([]place, Level, error) {
+	if e.Old == "" {
+		return nil, 0, &tool.Refusal{Code: "invalid_arguments", Message: "old_string is empty", Next: "Give the text to replace; file_write writes a whole file."}
+	}
+	if e.Old == e.New {
+		return nil, 0, tool.Refuse("invalid_arguments", "old_string and new_string are the same: there is nothing to change")
+	}
+	if places, level := t.literal(e); len(places) > 0 {
+		return t.settle(e, level, places)
+	}
+	if len(t.content) > tolerantMost || len(e.Old) > tolerantMost || len(e.New) > tolerantMost {
+		return nil, 0, t.missing(e)
+	}
+	places, level, err := t.tolerant(e)
+	if err == nil && len(places) == 0 {
+		places, level, err = t.escaped(e)
+	}
+	if err == nil && len(places) == 0 {
+		places, level, err = t.nearly(e)
+	}
+	switch {
+	case err != nil:
+		return nil, 0, err
+	case len(places) == 0:
+		return nil, 0, t.missing(e)
+	}
+	return t.settle(e, level, places)
+}
+
+// settle chooses among places of one level.
+func (t *text) settle(e Edit, level Level, places []place) ([]place, Level, error) {
+	switch {
+	case len(places) > PlacesMost:
+		return nil, 0, tool.Refuse("too_large", "old_string occurs more than %d times in %s", PlacesMost, t.name)
+	case len(places) == 1 || e.All:
+		return places, level, nil
+	case e.Near > 0:
+		if p, ok := t.nearestTo(e.Near, places); ok {
+			return []place{p}, level, nil
+		}
+	}
+	return nil, 0, t.ambiguous(level, places)
+}
+
+// nearestTo picks the place that begins nearest to a line, unless two do.
+func (t *text) nearestTo(line int, places []place) (best place, ok bool) {
+	least := -1
+	for _, p := range places {
+		d := t.lineAt(p.start) - line
+		d = max(d, -d)
+		switch {
+		case least < 0 || d < least:
+			best, least, ok = p, d, true
+		case d == least:
+			ok = false
+		}
+	}
+	return best, ok
+}
+
+// lineAt is the number of the line that a byte lies on, from 1.
+func (t *text) lineAt(at int) int {
+	if t.newlines == nil {
+		t.newlines = make([]int, 0, len(t.content)/32+1)
+		for i, c := range t.content {
+			if c == '\n' {
+				t.newlines = append(t.newlines, i)
+			}
+		}
+	}
+	n, _ := slices.BinarySearch(t.newlines, at)
+	return n + 1
+}

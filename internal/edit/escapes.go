@@ -1,0 +1,84 @@
+package edit
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+)
+
+// escaped finds an old text in which line breaks and tabs were written as \n
+// and \t, or the other way round.
+func (t *text) escaped(e Edit) ([]place, Level, error) {
+	if plain := (Edit{unescape(e.Old), unescape(e.New), e.All, e.Near}); plain.Old != e.Old && !strings.Contains(e.Old+e.New, "\n") && plain.Old != plain.New {
+		places, _ := t.literal(plain)
+		var err error
+		if len(places) == 0 {
+			places, _, err = t.tolerant(plain)
+		}
+		if len(places) > 0 || err != nil {
+			return places, Escapes, err
+		}
+	}
+	return t.unescaped(e)
+}
+
+var unescaper = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r", `\t`, "\t", `\"`, `"`, `\'`, `'`)
+
+func unescape(s string) string { return unescaper.Replace(s) }
+
+var controls = strings.NewReplacer(`\n`, "\n", `\t`, "\t")
+
+// unescaped finds an old text that has line breaks or tabs where the file has
+// \n or \t, inside a string for instance.
+func (t *text) unescaped(e Edit) ([]place, Level, error) {
+	if !bytes.Contains(t.content, []byte(`\n`)) && !bytes.Contains(t.content, []byte(`\t`)) || bytes.Contains(t.content, crlf) {
+		return nil, 0, nil
+	}
+	old, new := controls.Replace(unixed(e.Old)), controls.Replace(unixed(e.New))
+	if old == new || !strings.ContainsAny(e.Old, "\n\t") {
+		return nil, 0, nil
+	}
+	bare, at := uncontrolled(t.content)
+	head, tail := common(old, new)
+	var places []place
+	for _, i := range t.indexes(bare, old, e.All) {
+		p := place{start: at(i), end: at(i + len(old))}
+		with := new[head : len(new)-tail]
+		if strings.ContainsAny(with, "\n\t") {
+			region := string(t.content[p.start:p.end])
+			if strings.Contains(region, "\n") && strings.Contains(with, "\n") || strings.Contains(region, "\t") && strings.Contains(with, "\t") {
+				return nil, 0, nil // which of the two is meant cannot be told
+			}
+			with = strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(with)
+		}
+		p.splice = splice{at(i + head), at(i + len(old) - tail), with}
+		places = append(places, p)
+	}
+	return places, Escapes, nil
+}
+
+// uncontrolled replaces \n and \t in a content by what they stand for; at
+// translates places back.
+func uncontrolled(content []byte) (bare []byte, at func(int) int) {
+	var cuts []int // places in bare, each after a character that took two bytes
+	for i := 0; i < len(content); i++ {
+		if content[i] == '\\' && i+1 < len(content) && (content[i+1] == 'n' || content[i+1] == 't') {
+			c := byte('\n')
+			if content[i+1] == 't' {
+				c = '\t'
+			}
+			bare = append(bare, c)
+			cuts = append(cuts, len(bare))
+			i++
+			continue
+		}
+		bare = append(bare, content[i])
+	}
+	return bare, func(i int) int {
+		n, found := slices.BinarySearch(cuts, i)
+		if found {
+			n++
+		}
+		return i + n
+	}
+}

@@ -1,0 +1,153 @@
+package edit
+
+import "strings"
+
+// insertFlat puts lines of a new text that lost all indentation, as the old
+// one did. How deep they are follows from the brackets, and only if it leads
+// from the line before to the line after, past where the line was that they
+// take the place of: otherwise it is a guess.
+func (p *projection) insertFlat(pending []int, gone int) error {
+	if len(pending) == 0 {
+		return nil
+	}
+	before, ok := p.lineBefore()
+	after, more := p.lineAfter()
+	if !ok && !more {
+		return p.refuse("how deep line %d of new_string belongs is not clear", pending[0]+1)
+	}
+	deep := depth{unit: p.t.unit}
+	if ok {
+		deep.line, deep.body = before.indent, before.body
+	} else {
+		deep.line, deep.body = after.indent, ""
+	}
+	level := ok && more && before.indent == after.indent && !opens(before.body) && p.even(pending)
+	for _, n := range pending {
+		l := p.w.new[n]
+		if l.eol != "" {
+			l.eol = p.eol
+		}
+		l.indent = ""
+		if !l.blank() {
+			l.body = p.fix.apply(l.body)
+			if p.fix.trim {
+				l.trail = ""
+			}
+			if !level && !deep.next(l.body) {
+				return p.refuse("how deep line %d of new_string belongs is not clear", n+1)
+			}
+			l.indent = deep.line
+			if gone >= 0 && l.indent != p.s.lines[gone].indent {
+				return p.refuse("how deep line %d of new_string belongs is not clear", n+1)
+			}
+			gone = -1
+		}
+		p.put(l, -1, n)
+	}
+	if !level && more && (!deep.next(after.body) || deep.line != after.indent) {
+		return p.refuse("how deep line %d of new_string belongs is not clear", pending[len(pending)-1]+1)
+	}
+	return nil
+}
+
+// even reports whether lines are all equally deep.
+func (p *projection) even(lines []int) bool {
+	for _, n := range lines {
+		if b := p.w.new[n].body; b != "" && (opens(b) || closes(b)) {
+			return false
+		}
+	}
+	return true
+}
+
+// lineBefore is the last line that is not blank before what is put next.
+func (p *projection) lineBefore() (line, bool) {
+	for i := len(p.out) - 1; i >= 0; i-- {
+		if !p.out[i].blank() {
+			return p.out[i], true
+		}
+	}
+	for i := p.s.first - 1; i >= 0; i-- {
+		if !p.t.lines[i].blank() {
+			return p.t.lines[i], true
+		}
+	}
+	return line{}, false
+}
+
+// lineAfter is the next line of the file that will stay.
+func (p *projection) lineAfter() (line, bool) {
+	stays := map[int]bool{}
+	done := -1
+	for _, f := range p.from {
+		done = max(done, f)
+	}
+	for n, o := range p.of {
+		if o >= 0 && p.s.of[o] > done && !p.w.new[n].blank() {
+			stays[p.s.of[o]] = true
+		}
+	}
+	for f := done + 1; f < len(p.s.lines); f++ {
+		if stays[f] {
+			return p.s.lines[f], true
+		}
+	}
+	for i := p.s.first + len(p.s.lines); i < len(p.t.lines); i++ {
+		if !p.t.lines[i].blank() {
+			return p.t.lines[i], true
+		}
+	}
+	return line{}, false
+}
+
+// depth follows indentation from line to line.
+type depth struct {
+	unit string
+	line string // the indentation of the last line
+	body string // and what it says
+}
+
+// next goes on to a line; false means that it is deeper than can be told.
+func (d *depth) next(body string) bool {
+	in := d.line
+	if opens(d.body) {
+		if d.unit == "" {
+			return false
+		}
+		in += d.unit
+	}
+	if closes(body) {
+		cut, ok := strings.CutSuffix(in, d.unit)
+		if !ok || d.unit == "" {
+			return false
+		}
+		in = cut
+	}
+	d.line, d.body = in, body
+	return true
+}
+
+// opens reports whether the lines after this one are one step deeper.
+func opens(body string) bool {
+	for _, mark := range []string{"//", "#"} { // what a comment ends in counts for nothing
+		if strings.HasPrefix(body, mark) {
+			return false
+		}
+		body, _, _ = strings.Cut(body, " "+mark)
+	}
+	body = strings.TrimRight(body, " \t")
+	return body != "" && strings.ContainsRune("{([:", rune(body[len(body)-1]))
+}
+
+// closes reports whether this line is one step less deep than those before it.
+func closes(body string) bool {
+	if strings.ContainsRune("})]", rune(body[0])) {
+		return true
+	}
+	for _, word := range []string{"case ", "default:", "else:", "elif ", "except", "finally:"} {
+		if strings.HasPrefix(body, word) && strings.HasSuffix(body, ":") {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,153 @@
+package edit
+
+// matchMost bounds the table of a comparison; what is longer is taken for
+// different.
+const matchMost = 4 << 20
+
+// matched compares two sequences. It gives each element of b the one of a it
+// goes with, or -1, in order, so that the sum of the scores is the largest. A
+// score of 0 means that two do not go together.
+func matched(n, m int, score func(i, j int) int) []int {
+	of := make([]int, m)
+	for j := range of {
+		of[j] = -1
+	}
+	if n == 0 || m == 0 || n > matchMost/m {
+		return of
+	}
+	w := m + 1
+	best := make([]int32, (n+1)*w) // of a[i:] and b[j:]
+	for i := n - 1; i >= 0; i-- {
+		for j := m - 1; j >= 0; j-- {
+			v := max(best[(i+1)*w+j], best[i*w+j+1])
+			if s := score(i, j); s > 0 {
+				v = max(v, best[(i+1)*w+j+1]+int32(s))
+			}
+			best[i*w+j] = v
+		}
+	}
+	for i, j := 0, 0; i < n && j < m; {
+		s := int32(score(i, j))
+		switch v := best[i*w+j]; {
+		case s > 0 && v == best[(i+1)*w+j+1]+s:
+			of[j] = i
+			i, j = i+1, j+1
+		case v == best[(i+1)*w+j]:
+			i++
+		default:
+			j++
+		}
+	}
+	return of
+}
+
+// sameLines gives each line of new the line of old that it still is, or -1.
+// file are the bodies the file has for the lines of old, nil if they are not
+// known: a line of new may be written as either.
+func sameLines(old, new []line, file []string) []int {
+	of := make([]int, len(new))
+	for i := range of {
+		of[i] = -1
+	}
+	a, b := keysOf(old), keysOf(new)
+	literal := func(i, j int) bool { return old[i].body == new[j].body || file != nil && file[i] == new[j].body }
+	sure := func(i, j int) bool { return old[i].indent == new[j].indent && literal(i, j) }
+	head, tail := 0, 0
+	for head < min(len(a), len(b)) && sure(head, head) {
+		of[head] = head
+		head++
+	}
+	for tail < min(len(a), len(b))-head && sure(len(a)-1-tail, len(b)-1-tail) {
+		tail++
+		of[len(b)-tail] = len(a) - tail
+	}
+	mid := matched(len(a)-head-tail, len(b)-head-tail, func(i, j int) int {
+		i, j = head+i, head+j
+		if a[i] != b[j] {
+			return 0
+		}
+		score := 8 * (1 + min(len(old[i].body), 16))
+		if old[i].indent == new[j].indent {
+			score += 2
+		}
+		if literal(i, j) {
+			score += 4
+		}
+		return score
+	})
+	for j, i := range mid {
+		if i >= 0 {
+			of[head+j] = head + i
+		}
+	}
+	return of
+}
+
+func keysOf(lines []line) []string {
+	keys := make([]string, len(lines))
+	for i, l := range lines {
+		keys[i] = fold(l.body)
+	}
+	return keys
+}
+
+// changedLines pairs, between the lines that stay, those of new that are a
+// changed line of old. of is filled in further.
+func changedLines(old, new []line, of []int) {
+	o := 0
+	for n := 0; n < len(new); {
+		if of[n] >= 0 {
+			o = of[n] + 1
+			n++
+			continue
+		}
+		end := n
+		for end < len(new) && of[end] < 0 {
+			end++
+		}
+		stop := len(old)
+		if end < len(new) {
+			stop = of[end]
+		}
+		pairUp(old[o:stop], new[n:end], of[n:end], o)
+		n = end
+	}
+}
+
+func pairUp(old, new []line, of []int, base int) {
+	if len(old) == len(new) && sameShape(old, new) {
+		for i := range of {
+			of[i] = base + i
+		}
+		return
+	}
+	for j, i := range matched(len(old), len(new), func(i, j int) int { return likeness(old[i].body, new[j].body) }) {
+		if i >= 0 {
+			of[j] = base + i
+		}
+	}
+}
+
+// sameShape reports whether the blank lines are at the same places.
+func sameShape(old, new []line) bool {
+	for i := range old {
+		if old[i].blank() != new[i].blank() {
+			return false
+		}
+	}
+	return true
+}
+
+// likeness tells how much of two lines is the same, in hundredths; less than
+// half is nothing.
+func likeness(a, b string) int {
+	if a == "" || b == "" {
+		return 0
+	}
+	head, tail := common(a, b)
+	n := 200 * (head + tail) / (len(a) + len(b))
+	if n < 50 {
+		return 0
+	}
+	return n
+}

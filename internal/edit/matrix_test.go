@@ -1,0 +1,356 @@
+package edit
+
+import (
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+)
+
+// trial is an edit as a model would send it, and what has to come of it. An
+// empty want means that only a refusal is right.
+type trial struct{ file, old, new, want string }
+
+// disturbance spoils an edit that was right in one of the ways of models and
+// files. false means that there is nothing to spoil.
+type disturbance func(r *rand.Rand, t trial) (trial, bool)
+
+// disturbances are the nine kinds of the matrix, each with its variants: both
+// texts or the old one alone, in the text or in the file.
+var disturbances = map[string][]disturbance{
+	"exact":              {func(_ *rand.Rand, t trial) (trial, bool) { return t, true }},
+	"tabs as spaces":     {spaced(4, true), spaced(8, true), spaced(2, true), spaced(4, false)},
+	"trailing blanks":    {trailed(true), trailed(false), trailedFile},
+	"lost indentation":   {dedented(true), stripped(true), dedented(false), stripped(false)},
+	"CRLF file":          {crlfFile, mixedFile},
+	"typographic quotes": {quoted(true), quoted(false)},
+	"lost blank line":    {unblanked(true), unblanked(false)},
+	"two places":         {doubled, doubledApart},
+	"byte order mark":    {marked},
+}
+
+func both(t trial, new bool, f func(string) string) (trial, bool) {
+	was := t.old
+	t.old = f(t.old)
+	if new {
+		t.new = f(t.new)
+	}
+	return t, t.old != was && t.old != t.new
+}
+
+func spaced(n int, new bool) disturbance {
+	return func(_ *rand.Rand, t trial) (trial, bool) {
+		return both(t, new, func(s string) string { return strings.ReplaceAll(s, "\t", strings.Repeat(" ", n)) })
+	}
+}
+
+func trailed(new bool) disturbance {
+	return func(r *rand.Rand, t trial) (trial, bool) {
+		return both(t, new, func(s string) string { return strings.ReplaceAll(s, "\n", strings.Repeat(" ", 1+r.IntN(3))+"\n") })
+	}
+}
+
+// trailedFile gives a line of the file that stays blanks at its end.
+func trailedFile(r *rand.Rand, t trial) (trial, bool) {
+	old, new := strings.SplitAfter(t.old, "\n"), strings.SplitAfter(t.new, "\n")
+	for _, i := range r.Perm(len(old) - 1) {
+		line := old[i]
+		if len(line) < 8 || strings.Count(t.old, line) != 1 || !slices.Contains(new, line) || strings.Count(t.file, line) != 1 || strings.Count(t.want, line) != 1 {
+			continue
+		}
+		spoilt := strings.TrimSuffix(line, "\n") + []string{" ", "   ", "\t", " \t "}[r.IntN(4)] + "\n"
+		t.file = strings.Replace(t.file, line, spoilt, 1)
+		t.want = strings.Replace(t.want, line, spoilt, 1)
+		return t, true
+	}
+	return t, false
+}
+
+func dedented(new bool) disturbance {
+	return func(_ *rand.Rand, t trial) (trial, bool) {
+		shared := -1
+		for _, l := range strings.Split(t.old+t.new, "\n") {
+			if strings.TrimSpace(l) != "" {
+				n := len(l) - len(strings.TrimLeft(l, "\t "))
+				if shared < 0 || n < shared {
+					shared = n
+				}
+			}
+		}
+		return both(t, new, func(s string) string {
+			return eachLine(s, func(l string) string { return l[min(len(l), max(shared, 0)):] })
+		})
+	}
+}
+
+func stripped(new bool) disturbance {
+	return func(_ *rand.Rand, t trial) (trial, bool) {
+		return both(t, new, func(s string) string {
+			return eachLine(s, func(l string) string { return strings.TrimLeft(l, "\t ") })
+		})
+	}
+}
+
+func eachLine(s string, f func(string) string) string {
+	lines := strings.Split(s, "\n")
+	for i, l := range lines {
+		lines[i] = f(l)
+	}
+	return strings.Join(lines, "\n")
+}
+
+func crlfFile(_ *rand.Rand, t trial) (trial, bool) {
+	t.file = strings.ReplaceAll(t.file, "\n", "\r\n")
+	t.want = strings.ReplaceAll(t.want, "\n", "\r\n")
+	return t, true
+}
+
+// mixedFile gives lines that stay other endings.
+func mixedFile(r *rand.Rand, t trial) (trial, bool) {
+	at := strings.Index(t.file, t.old)
+	if at < 0 {
+		return t, false
+	}
+	head := strings.Count(t.file[:at], "\n")
+	a, b := strings.SplitAfter(t.file, "\n"), strings.SplitAfter(t.want, "\n")
+	n := strings.Count(t.old, "\n")
+	rest := len(b) - len(a)
+	for i := range a {
+		if r.IntN(3) == 0 && !(i >= head-1 && i <= head+n) {
+			j := i
+			if i > head {
+				j += rest
+			}
+			a[i], b[j] = strings.Replace(a[i], "\n", "\r\n", 1), strings.Replace(b[j], "\n", "\r\n", 1)
+		}
+	}
+	t.file, t.want = strings.Join(a, ""), strings.Join(b, "")
+	return t, t.file != t.want && strings.Count(t.file, t.old) == 1
+}
+
+func quoted(new bool) disturbance {
+	return func(r *rand.Rand, t trial) (trial, bool) {
+		return both(t, new, func(s string) string {
+			open := false
+			return strings.Map(func(c rune) rune {
+				switch c {
+				case '"':
+					open = !open
+					if open {
+						return '“'
+					}
+					return '”'
+				case '\'':
+					return '’'
+				}
+				return c
+			}, s)
+		})
+	}
+}
+
+func unblanked(new bool) disturbance {
+	return func(_ *rand.Rand, t trial) (trial, bool) {
+		return both(t, new, func(s string) string {
+			for strings.Contains(s, "\n\n") {
+				s = strings.Replace(s, "\n\n", "\n", 1)
+			}
+			return s
+		})
+	}
+}
+
+func doubled(_ *rand.Rand, t trial) (trial, bool) {
+	t.file += "\n" + t.old
+	t.want = ""
+	return t, true
+}
+
+// doubledApart makes two places that are only alike when something is ignored.
+func doubledApart(r *rand.Rand, t trial) (trial, bool) {
+	t.file += "\n" + eachLine(t.old, func(l string) string { return l + strings.Repeat(" ", len(l)%3) })
+	t.want = ""
+	return spaced(4, true)(r, t)
+}
+
+func marked(_ *rand.Rand, t trial) (trial, bool) {
+	t.file, t.want = bom+t.file, bom+t.want
+	return t, true
+}
+
+// corpus is a choice of files of the kind, from the standard library and from
+// other people's modules.
+func corpus(t testing.TB, n int, ends ...string) []string {
+	t.Helper()
+	var dirs []string
+	for _, name := range []string{"GOROOT", "GOMODCACHE"} {
+		out, err := exec.CommandContext(t.Context(), "go", "env", name).Output()
+		if err != nil {
+			t.Skip("no go command here: ", err)
+		}
+		dirs = append(dirs, strings.TrimSpace(string(out)))
+	}
+	dirs[0] = filepath.Join(dirs[0], "src")
+	var files []string
+	for _, dir := range dirs {
+		filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+			if err != nil || !d.Type().IsRegular() || !slices.Contains(ends, filepath.Ext(path)) || strings.Contains(path, "testdata") {
+				return nil
+			}
+			if info, err := d.Info(); err == nil && info.Size() > 2_000 && info.Size() < 300_000 {
+				files = append(files, path)
+			}
+			return nil
+		})
+	}
+	r := rand.New(rand.NewPCG(uint64(n), 4))
+	r.Shuffle(len(files), func(i, j int) { files[i], files[j] = files[j], files[i] })
+	var texts []string
+	for _, path := range files {
+		b, err := os.ReadFile(path)
+		if s := string(b); err == nil && utf8.Valid(b) && !strings.ContainsAny(s, "\r\ufeff“”’") && strings.HasSuffix(s, "\n") && strings.Count(s, "\n") > 40 {
+			if texts = append(texts, s); len(texts) == n {
+				return texts
+			}
+		}
+	}
+	t.Skipf("only %d files to try", len(texts))
+	return nil
+}
+
+// draw makes an edit of a block of whole lines that occurs once: one line
+// changed, one inserted, one deleted, or several of these.
+func draw(r *rand.Rand, file string) (trial, bool) {
+	lines := strings.SplitAfter(file, "\n")
+	for range 200 {
+		n := 4 + r.IntN(9)
+		at := r.IntN(max(1, len(lines)-n-1))
+		block := lines[at : at+n]
+		old := strings.Join(block, "")
+		if strings.TrimSpace(block[0]) == "" || strings.TrimSpace(block[n-1]) == "" || strings.Count(file, old) != 1 {
+			continue
+		}
+		edited := slices.Clone(block)
+		for range 1 + r.IntN(2) {
+			edited = once(r, edited)
+		}
+		new := strings.Join(edited, "")
+		if new == old || edited == nil {
+			continue
+		}
+		return trial{file, old, new, strings.Replace(file, old, new, 1)}, true
+	}
+	return trial{}, false
+}
+
+// once changes a block once. A new line goes between two that are not blank,
+// as deep as the one before it.
+func once(r *rand.Rand, block []string) []string {
+	i := r.IntN(len(block))
+	line := strings.TrimSuffix(block[i], "\n")
+	if strings.TrimSpace(line) == "" || len(block) < 3 {
+		return block
+	}
+	deep := line[:len(line)-len(strings.TrimLeft(line, "\t "))]
+	switch r.IntN(4) {
+	case 0:
+		block[i] = line + " // changed \"so\"\n"
+	case 1:
+		words := strings.Fields(line)
+		block[i] = strings.Replace(line, words[r.IntN(len(words))], fmt.Sprintf("changed%d", r.IntN(100)), 1) + "\n"
+	case 2:
+		if i+1 >= len(block) || !strings.HasPrefix(block[i+1], deep) || strings.TrimSpace(block[i+1]) == "" ||
+			strings.HasPrefix(block[i+1], deep+"\t") || strings.HasPrefix(block[i+1], deep+" ") || opens(strings.TrimSpace(line)) {
+			return block
+		}
+		return slices.Insert(block, i+1, deep+fmt.Sprintf("inserted(%d, \"x\")\n", r.IntN(100)))
+	case 3:
+		if i == 0 || i == len(block)-1 || strings.TrimSpace(block[i+1]) == "" || strings.TrimSpace(block[i-1]) == "" {
+			return block
+		}
+		return slices.Delete(block, i, i+1)
+	}
+	return block
+}
+
+type tally struct{ right, refused, wrong int }
+
+func (a *tally) add(b tally) { a.right += b.right; a.refused += b.refused; a.wrong += b.wrong }
+
+// judge holds what came of a trial against what had to, byte for byte.
+func judge(t testing.TB, kind string, x trial) (v tally, took time.Duration) {
+	t.Helper()
+	content := []byte(x.file)
+	began := time.Now()
+	r, err := Apply("f.go", content, []Edit{{Old: x.old, New: x.new}})
+	got := ""
+	if err == nil {
+		got = string(r.Content())
+	}
+	took = time.Since(began)
+	switch {
+	case got == x.want:
+		v.right++
+	case err != nil:
+		v.refused++
+		t.Logf("%s: %v\nold %q\nnew %q", kind, err, x.old, x.new)
+	default:
+		v.wrong++
+		t.Errorf("%s: wrong at level %v\nold  %q\nnew  %q\ndiff\n%s", kind, r.Level, x.old, x.new, r.Diff(40))
+	}
+	return v, took
+}
+
+// The matrix: nine kinds of disturbance, forty real files each, every result
+// right to the byte or refused. At least 97 in a hundred are right.
+func TestMatrix(t *testing.T) {
+	matrix(t, 40, rand.New(rand.NewPCG(1, 2)), ".go")
+}
+
+// The same with languages that indent with spaces.
+func TestMatrixOfSpaces(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the other matrix says most of it")
+	}
+	matrix(t, 20, rand.New(rand.NewPCG(3, 4)), ".yaml", ".yml", ".py", ".md", ".js", ".json", ".html", ".s", ".c", ".h", ".txt")
+}
+
+func matrix(t *testing.T, files int, r *rand.Rand, ends ...string) {
+	texts := corpus(t, files, ends...)
+	var sum tally
+	var times []time.Duration
+	for kind, variants := range disturbances {
+		var of tally
+		for i, text := range texts {
+			for try := 0; ; try++ {
+				x, ok := draw(r, text)
+				if ok {
+					x, ok = variants[(i+try/50)%len(variants)](r, x)
+				}
+				if ok {
+					v, took := judge(t, kind, x)
+					of.add(v)
+					times = append(times, took)
+				}
+				if ok || try > 400 {
+					break
+				}
+			}
+		}
+		t.Logf("%-20s right %d, refused %d, wrong %d", kind, of.right, of.refused, of.wrong)
+		sum.add(of)
+	}
+	slices.Sort(times)
+	n := sum.right + sum.refused + sum.wrong
+	t.Logf("all: right %d of %d, refused %d, wrong %d; median %v, slowest %v", sum.right, n, sum.refused, sum.wrong, times[len(times)/2], times[len(times)-1])
+	if sum.wrong > 0 || sum.right*100 < n*97 {
+		t.Errorf("right %d of %d, wrong %d; want at least 97 in a hundred and none wrong", sum.right, n, sum.wrong)
+	}
+}

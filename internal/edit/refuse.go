@@ -1,0 +1,187 @@
+package edit
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"gatehouse/tool"
+)
+
+const (
+	shownMost = 10 // places a refusal names
+	toldMost  = 3  // places it describes
+)
+
+// ambiguous is the refusal of an edit that means several places.
+func (t *text) ambiguous(level Level, places []place) error {
+	r := &tool.Refusal{
+		Code:    "ambiguous",
+		Message: fmt.Sprintf("old_string occurs %d times in %s, on %s", len(places), t.name, t.linesOf(places)),
+		Next:    "Add the lines before or after it until it occurs once, or set near_line or replace_all.",
+	}
+	if level > Exact {
+		r.Message = fmt.Sprintf("old_string is not in %s as it is; ignoring %s it occurs %d times, on %s", t.name, level, len(places), t.linesOf(places))
+	}
+	for _, p := range places[:min(len(places), toldMost)] {
+		n := t.lineAt(p.start)
+		if n > 1 {
+			r.Message += fmt.Sprintf("\n  line %d, after %s", n, visible(t.lineText(n-1), 0))
+		}
+	}
+	return r
+}
+
+func (t *text) linesOf(places []place) string {
+	var s []string
+	for _, p := range places[:min(len(places), shownMost)] {
+		s = append(s, fmt.Sprint(t.lineAt(p.start)))
+	}
+	text := "lines " + strings.Join(s, ", ")
+	if len(places) > shownMost {
+		text += " and more"
+	}
+	return text
+}
+
+// lineText is a line by its number, without its newline.
+func (t *text) lineText(n int) string {
+	t.lineAt(0)
+	from, to := 0, len(t.content)
+	if n > 1 {
+		from = t.newlines[n-2] + 1
+	}
+	if n <= len(t.newlines) {
+		to = t.newlines[n-1]
+	}
+	return strings.TrimSuffix(string(t.content[from:min(to, from+4096)]), "\r")
+}
+
+// missing is the refusal of an old text that is nowhere. It shows where it
+// nearly is and what differs there first.
+func (t *text) missing(e Edit) error {
+	r := &tool.Refusal{Code: "not_found", Message: "old_string is not in " + t.name, Next: "Read that part of the file and copy the text exactly."}
+	if len(t.content) <= tolerantMost && len(e.Old) <= tolerantMost {
+		t.prepare()
+		r.Message += t.nearest(e.Old)
+	}
+	return r
+}
+
+// nearest describes the places where most of an old text is.
+func (t *text) nearest(old string) string {
+	lines := split(strings.TrimPrefix(old, bom))
+	lines = slices.DeleteFunc(lines, line.blank)
+	if len(lines) == 0 {
+		return ""
+	}
+	at := t.votes(lines)
+	if len(at) == 0 {
+		if i := t.likeliest(lines); i >= 0 {
+			n := t.lineAt(t.lines[t.full[i]].at)
+			return fmt.Sprintf("\n  nearest is line %d: %s", n, visible(t.lineText(n), 0))
+		}
+		return ""
+	}
+	var b strings.Builder
+	for _, a := range at {
+		b.WriteString(t.firstDifference(a, lines))
+	}
+	return b.String()
+}
+
+// votes are the places, as indexes of full, at which most lines are as they
+// should be.
+func (t *text) votes(lines []line) []int {
+	where := map[string][]int{}
+	for j, l := range lines[:min(len(lines), 200)] {
+		if k := fold(l.body); len(k) > 3 || len(lines) == 1 {
+			where[k] = append(where[k], j)
+		}
+	}
+	votes := map[int]int{}
+	for i := range t.starts {
+		k := t.keyOf(i)
+		for _, j := range where[k] {
+			if i >= j && len(votes) < 10_000 {
+				votes[i-j] += len(k)
+			}
+		}
+	}
+	var at []int
+	for a := range votes {
+		at = append(at, a)
+	}
+	slices.SortFunc(at, func(a, b int) int {
+		if d := votes[b] - votes[a]; d != 0 {
+			return d
+		}
+		return a - b
+	})
+	for i, a := range at {
+		if i == toldMost || votes[a] < votes[at[0]]*3/4 {
+			return at[:i]
+		}
+	}
+	return at
+}
+
+// likeliest is the line most like the longest one; -1 for none.
+func (t *text) likeliest(lines []line) int {
+	long := slices.MaxFunc(lines, func(a, b line) int { return len(a.body) - len(b.body) })
+	key := fold(long.body)
+	if len(key) < 2 || len(key) > 4096 {
+		return -1
+	}
+	best, at := 0.5, -1
+	for i, score := range t.resemblance(key, 1) {
+		if score > best {
+			best, at = score, i
+		}
+	}
+	return at
+}
+
+// firstDifference tells what differs first where old begins at a line.
+func (t *text) firstDifference(a int, lines []line) string {
+	for j, l := range lines {
+		if a+j >= len(t.full) {
+			return fmt.Sprintf("\n  line %d matches, but the file ends before %s", t.full[a]+1, visible(l.text(), 0))
+		}
+		there := t.lines[t.full[a+j]]
+		if there.text() == l.text() {
+			continue
+		}
+		if (j == 0 && strings.HasSuffix(there.text(), l.text())) || (j == len(lines)-1 && strings.HasPrefix(there.text(), l.text())) {
+			continue
+		}
+		col, _ := common(there.text(), l.text())
+		for col > 0 && col < len(l.text()) && !utf8.RuneStart(l.text()[col]) {
+			col--
+		}
+		return fmt.Sprintf("\n  line %d differs at column %d: file %s, old_string %s",
+			t.full[a+j]+1, utf8.RuneCountInString(there.text()[:col])+1, visible(there.text(), col), visible(l.text(), col))
+	}
+	return fmt.Sprintf("\n  line %d matches but for blank lines", t.full[a]+1)
+}
+
+// glyphs show what the eye would miss.
+var glyphs = strings.NewReplacer(" ", "·", "\t", "→", "\r", "␍", "\n", "␊", "\u00A0", "⍽", "\u200B", "<U+200B>", "\uFEFF", "<U+FEFF>", "\x00", "␀")
+
+// visible is a part of a line around a byte, in quotes, with its blanks shown.
+func visible(s string, at int) string {
+	const before, most = 30, 70
+	from := max(min(at, len(s))-before, 0)
+	for from > 0 && from < len(s) && !utf8.RuneStart(s[from]) {
+		from--
+	}
+	cut := s[from:]
+	if len(cut) > most {
+		cut = strings.ToValidUTF8(cut[:most], "") + "…"
+	}
+	if from > 0 {
+		cut = "…" + cut
+	}
+	return `"` + glyphs.Replace(strings.ToValidUTF8(cut, "\uFFFD")) + `"`
+}

@@ -1,0 +1,95 @@
+package edit
+
+import (
+	"bytes"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"go/parser"
+	"go/token"
+	"io"
+	"path"
+	"strings"
+
+	"github.com/BurntSushi/toml"
+	yaml "github.com/goccy/go-yaml/parser"
+)
+
+// syntaxMost is the largest content, in bytes, whose syntax is looked at.
+const syntaxMost = 1 << 20
+
+// Broken says what is wrong with the syntax of a file after a change, in one
+// line, if nothing was wrong before. It knows Go, JSON, YAML, TOML and XML by
+// the ends of their names.
+func Broken(name string, before, after []byte) string {
+	parse := parsers[strings.ToLower(path.Ext(name))]
+	if parse == nil || len(before) > syntaxMost || len(after) > syntaxMost {
+		return ""
+	}
+	err := parsed(parse, after)
+	if err == nil || parsed(parse, before) != nil {
+		return ""
+	}
+	text, _, _ := strings.Cut(strings.TrimSpace(err.Error()), "\n")
+	if len(text) > 300 {
+		text = strings.ToValidUTF8(text[:300], "")
+	}
+	return text
+}
+
+var parsers = map[string]func([]byte) error{
+	".go": parseGo, ".json": parseJSON, ".yaml": parseYAML, ".yml": parseYAML, ".toml": parseTOML, ".xml": parseXML, ".svg": parseXML,
+}
+
+// parsed survives a parser that does not.
+func parsed(parse func([]byte) error, b []byte) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("cannot be parsed: %v", p)
+		}
+	}()
+	return parse(bytes.TrimPrefix(b, []byte(bom)))
+}
+
+func parseGo(b []byte) error {
+	_, err := parser.ParseFile(token.NewFileSet(), "", b, parser.SkipObjectResolution)
+	return err
+}
+
+// parseJSON names the line, which the standard error does not.
+func parseJSON(b []byte) error {
+	if json.Valid(b) {
+		return nil
+	}
+	var v json.RawMessage
+	err := json.Unmarshal(b, &v)
+	if s, ok := errors.AsType[*json.SyntaxError](err); ok {
+		at := min(int(s.Offset), len(b))
+		return fmt.Errorf("%d: %w", bytes.Count(b[:at], newline)+1, err)
+	}
+	return err
+}
+
+func parseYAML(b []byte) error {
+	_, err := yaml.ParseBytes(b, 0)
+	return err
+}
+
+func parseTOML(b []byte) error {
+	var v map[string]any
+	return toml.Unmarshal(b, &v)
+}
+
+func parseXML(b []byte) error {
+	d := xml.NewDecoder(bytes.NewReader(b))
+	d.CharsetReader = func(_ string, r io.Reader) (io.Reader, error) { return r, nil }
+	for {
+		if _, err := d.Token(); err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+	}
+}

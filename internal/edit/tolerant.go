@@ -1,0 +1,395 @@
+package edit
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// wanted is an edit prepared for the tolerant levels: old and new as lines,
+// without the blank lines both begin or end with.
+type wanted struct {
+	old, new   []line
+	solid      []int  // the lines of old that are not blank
+	key        string // theirs, with newlines between them
+	startsLine bool   // the first solid line begins where a line does
+	endsLine   bool   // the last solid line ends where a line does
+	above      int    // blank lines that were there before old; below after it
+	below      int
+}
+
+// want prepares an edit; ok is false if there is nothing to look for.
+func want(old, new string) (w wanted, ok bool) {
+	old, new = strings.TrimPrefix(old, bom), strings.TrimPrefix(new, bom)
+	w.old, w.new = split(old), split(new)
+	for len(w.old) > 0 && len(w.new) > 0 && w.old[0].blank() && w.new[0].blank() && w.old[0].eol != "" && w.new[0].eol != "" {
+		w.old, w.new = w.old[1:], w.new[1:]
+		w.above++
+	}
+	if w.above > 0 { // the first newline ended the line before, unless blanks show that it is a line
+		w.startsLine = true
+	}
+	w.below = w.dropBelow()
+	if begun(w.old) || begun(w.new) {
+		return w, false
+	}
+	for i, l := range w.old {
+		if l.blank() {
+			continue
+		}
+		if len(w.solid) == 0 {
+			w.startsLine = w.startsLine || i > 0 || l.indent != ""
+		} else {
+			w.key += "\n"
+		}
+		w.key += fold(l.body)
+		w.solid = append(w.solid, i)
+	}
+	if len(w.solid) == 0 {
+		return w, false
+	}
+	last := w.solid[len(w.solid)-1]
+	w.endsLine = last < len(w.old)-1 || w.old[last].eol != ""
+	return w, strings.Trim(w.key, "\n") != ""
+}
+
+// dropBelow takes away blank lines that old and new both end with, and counts
+// those that were whole. A last one without a newline is the beginning of the
+// next line.
+func (w *wanted) dropBelow() (whole int) {
+	lastBlank := func(ls []line) bool { return len(ls) > 0 && ls[len(ls)-1].blank() }
+	for lastBlank(w.old) && lastBlank(w.new) {
+		o, n := w.old[len(w.old)-1], w.new[len(w.new)-1]
+		if (o.eol == "") != (n.eol == "") {
+			return whole
+		}
+		if o.eol != "" {
+			whole++
+		}
+		w.old, w.new = w.old[:len(w.old)-1], w.new[:len(w.new)-1]
+	}
+	return whole
+}
+
+// begun reports whether a text ends in the blanks that begin a line.
+func begun(ls []line) bool {
+	return len(ls) > 0 && ls[len(ls)-1].blank() && ls[len(ls)-1].eol == ""
+}
+
+// spot is a place of a file that may be meant: its lines, and which line of
+// old each of them is.
+type spot struct {
+	start  int    // byte
+	lines  []line // the first and the last may be parts of lines
+	of     []int  // for each line of old its line here, -1 for none
+	first  int    // number of the first line, from 0
+	shift  shift
+	level  Level
+	faults forgiven
+	ended  bool // the last line of old ends in a newline
+}
+
+// tolerant finds an edit at the levels from Trailing to Blanks.
+func (t *text) tolerant(e Edit) ([]place, Level, error) {
+	w, ok := want(e.Old, e.New)
+	if !ok {
+		return nil, 0, nil
+	}
+	t.prepare()
+	spots := t.spots(&w, e.All)
+	if len(spots) == 0 {
+		return nil, 0, nil
+	}
+	level := spots[len(spots)-1].level
+	if len(spots) > 1 && !e.All { // which it is comes first, whether it can be done after
+		var places []place
+		for _, s := range spots {
+			places = append(places, place{start: s.start, end: s.end()})
+		}
+		chosen, _, err := t.settle(e, level, places)
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, s := range spots {
+			if s.start == chosen[0].start {
+				spots, level = []*spot{s}, s.level
+				break
+			}
+		}
+	}
+	var places []place
+	for _, s := range spots {
+		p, err := t.project(&w, s)
+		if err != nil {
+			return nil, 0, err
+		}
+		places = append(places, p)
+	}
+	return places, level, nil
+}
+
+// forgiven is what had to be ignored for a spot.
+type forgiven uint8
+
+const (
+	trailing forgiven = 1 << iota
+	indented
+	looks
+	blanks
+)
+
+// forgive notes what a level stands for.
+func (s *spot) forgive(l Level) {
+	s.level = max(s.level, l)
+	switch l {
+	case Trailing:
+		s.faults |= trailing
+	case Indent:
+		s.faults |= indented
+	case Lookalikes:
+		s.faults |= looks
+	case Blanks:
+		s.faults |= blanks
+	}
+}
+
+// beats reports whether a spot is certainly nearer to what was written than
+// another: it differs in less. One that is indented otherwise and one that has
+// a blank line more say nothing about each other, and beside such things
+// blanks at the ends of lines do not count.
+func (s *spot) beats(other *spot) bool {
+	a, b := s.faults, other.faults
+	if a&^trailing != 0 || b&^trailing != 0 {
+		a, b = a&^trailing, b&^trailing
+	}
+	return a != b && a&b == a
+}
+
+// spots are the places that no other place beats, those of the lowest level
+// first.
+func (t *text) spots(w *wanted, all bool) (best []*spot) {
+	for _, at := range t.indexes([]byte(t.keys), w.key, all) {
+		s, ok := t.spot(w, at)
+		if !ok || slices.ContainsFunc(best, func(b *spot) bool { return b.beats(s) }) {
+			continue
+		}
+		best = slices.DeleteFunc(best, s.beats)
+		if best = append(best, s); len(best) > PlacesMost {
+			break
+		}
+	}
+	slices.SortStableFunc(best, func(a, b *spot) int { return cmp.Compare(a.level, b.level) })
+	return best
+}
+
+// spot looks closer at an occurrence of the key.
+func (t *text) spot(w *wanted, at int) (*spot, bool) {
+	a := t.keyAt(at)
+	b := a + len(w.solid) - 1
+	if b >= len(t.full) || !t.bounded(w, at, t.starts[a]) {
+		return nil, false
+	}
+	s := &spot{first: t.full[a], level: Newlines, of: make([]int, len(w.old))}
+	s.lines = append(s.lines, t.lines[t.full[a]:t.full[b]+1]...)
+	for i := range s.of {
+		s.of[i] = -1
+	}
+	// The first and the last line may be met in part.
+	last := len(s.lines) - 1
+	end := at + len(w.key)
+	if !w.endsLine && !s.trimEnd(last, end-t.starts[b]) {
+		return nil, false
+	}
+	head := 0
+	if at > t.starts[a] {
+		if head = s.trimStart(at - t.starts[a]); head < 0 {
+			return nil, false
+		}
+	}
+	for i, o := range w.solid {
+		s.of[o] = t.full[a+i] - s.first
+	}
+	s.matchBlanks(w)
+	t.growBlanks(w, s)
+	s.start = s.lines[0].at
+	s.ended = w.old[len(w.old)-1].eol != ""
+	return s, s.judge(w, t, head > 0)
+}
+
+// bounded reports whether an occurrence begins and ends where a line or a word
+// does.
+func (t *text) bounded(w *wanted, at, start int) bool {
+	end := at + len(w.key)
+	switch {
+	case at > start && (w.startsLine || inWord(t.keys, at)):
+		return false
+	case t.keys[end] != '\n' && (w.endsLine || inWord(t.keys, end)):
+		return false
+	}
+	return true
+}
+
+// inWord reports whether a place lies inside a word.
+func inWord(s string, at int) bool {
+	before, _ := utf8.DecodeLastRuneInString(s[:at])
+	after, _ := utf8.DecodeRuneInString(s[at:])
+	return wordRune(before) && wordRune(after)
+}
+
+func wordRune(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
+
+// rawAt is how many bytes of a body count for the first n of its key; -1 if n
+// lies inside of what cannot be parted.
+func rawAt(body string, n int) int {
+	if isPlain(body) {
+		return n
+	}
+	raw, key := 0, 0
+	for _, c := range clusters(body) {
+		if key >= n {
+			break
+		}
+		raw += len(c.raw)
+		key += len(c.key)
+	}
+	if key != n {
+		return -1
+	}
+	return raw
+}
+
+// trimStart drops the first n bytes of the first line's key.
+func (s *spot) trimStart(n int) int {
+	l := &s.lines[0]
+	raw := rawAt(l.body, n)
+	if raw <= 0 {
+		return -1
+	}
+	l.at += len(l.indent) + raw
+	l.indent, l.body = "", l.body[raw:]
+	if rest := strings.TrimLeftFunc(l.body, isBlank); rest != l.body {
+		l.at += len(l.body) - len(rest)
+		l.body = rest
+	}
+	return raw
+}
+
+// trimEnd keeps the first n bytes of the last line's key, and leaves what is
+// after them to the file.
+func (s *spot) trimEnd(last, n int) bool {
+	l := &s.lines[last]
+	raw := rawAt(l.body, n)
+	if raw < 0 {
+		return false
+	}
+	l.body = strings.TrimRightFunc(l.body[:raw], isBlank)
+	l.trail, l.eol = "", ""
+	return true
+}
+
+// matchBlanks gives the blank lines of old those of the file, in each gap
+// between two solid lines.
+func (s *spot) matchBlanks(w *wanted) {
+	for i := 1; i < len(w.solid); i++ {
+		o, end := w.solid[i-1]+1, w.solid[i]
+		f, stop := s.of[o-1]+1, s.of[end]
+		if end-o != stop-f {
+			s.forgive(Blanks)
+		}
+		for ; o < end && f < stop; o, f = o+1, f+1 {
+			s.of[o] = f
+		}
+	}
+}
+
+// growBlanks takes in the blank lines of the file that old begins or ends
+// with, and looks whether those around old are there.
+func (t *text) growBlanks(w *wanted, s *spot) {
+	lead, up := w.solid[0], 0
+	for up < lead && s.first > up && t.lines[s.first-up-1].blank() {
+		up++
+	}
+	if up < lead {
+		s.forgive(Blanks)
+	}
+	s.first -= up
+	s.lines = append(append([]line{}, t.lines[s.first:s.first+up]...), s.lines...)
+	for o := range s.of {
+		switch {
+		case o >= lead && s.of[o] >= 0:
+			s.of[o] += up
+		case o < lead && o >= lead-up:
+			s.of[o] = o - (lead - up)
+		}
+	}
+	lastSolid := w.solid[len(w.solid)-1]
+	down := s.first + len(s.lines)
+	for o := lastSolid + 1; o < len(w.old); o++ {
+		switch {
+		case down < len(t.lines) && t.lines[down].blank():
+			s.of[o] = len(s.lines)
+			s.lines = append(s.lines, t.lines[down])
+			down++
+		default:
+			s.forgive(Blanks)
+		}
+	}
+	if !t.blanksAround(w, s, down) {
+		s.forgive(Blanks)
+	}
+}
+
+// blanksAround reports whether the blank lines old and new have in common lie
+// around the spot.
+func (t *text) blanksAround(w *wanted, s *spot, down int) bool {
+	for i := range max(w.above-1, 0) { // the first may only end the line before
+		if at := s.first - 1 - i; at < 0 || !t.lines[at].blank() {
+			return false
+		}
+	}
+	for i := range w.below {
+		if at := down + i; at >= len(t.lines) || !t.lines[at].blank() {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *spot) end() int { return s.lines[len(s.lines)-1].end() }
+
+// judge finds the level of a spot; false means that it is none.
+func (s *spot) judge(w *wanted, t *text, inside bool) bool {
+	var indents []indents
+	for o, f := range s.of {
+		if f < 0 {
+			continue
+		}
+		a, b := w.old[o], s.lines[f]
+		level, ok := difference(a.body, b.body)
+		if !ok {
+			return false
+		}
+		s.forgive(level)
+		switch {
+		case a.blank():
+			if a.indent != b.indent {
+				s.forgive(Trailing)
+			}
+			continue
+		case a.trail != b.trail && (a.eol != "" || o < len(w.old)-1):
+			s.forgive(Trailing)
+		}
+		indents = append(indents, pairOf(a.indent, b.indent, o == w.solid[0]))
+	}
+	if inside {
+		indents = indents[1:]
+	}
+	level, ok := s.shift.learn(indents, t.unit)
+	s.forgive(level)
+	if s.shift.loose && s.level == Newlines {
+		s.level = Indent // it is there as it is, but new is not meant literally
+	}
+	return ok
+}

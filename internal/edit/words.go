@@ -1,0 +1,140 @@
+package edit
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// corrections is what a writer got wrong about the characters of a file, as
+// the lines that were found show it.
+type corrections struct {
+	chars    map[string]string // what was written for what is there
+	straight bool              // typographic characters were written for plain ones
+	trim     bool              // blanks were written at the ends of lines
+	text     string            // the file, to see what it has
+}
+
+// corrections learns from the lines of old and the file.
+func (p *projection) corrections() corrections {
+	c := corrections{text: string(p.t.content)}
+	for o, f := range p.s.of {
+		if f < 0 || p.w.old[o].blank() {
+			continue
+		}
+		a, b := p.w.old[o], p.s.lines[f]
+		if a.trail != "" && b.trail == "" && (a.eol != "" || o < len(p.w.old)-1) {
+			c.trim = true
+		}
+		if a.body == b.body && isPlain(a.body) {
+			continue
+		}
+		pairs, _ := align(clusters(a.body), clusters(b.body))
+		for _, q := range pairs {
+			c.learn(q)
+		}
+	}
+	return c
+}
+
+// learn takes one part of a line: typographic characters for plain ones, and
+// spaces for a tab if that is what they always stand for.
+func (c *corrections) learn(q pair) {
+	switch {
+	case allBlank(q.a) && len(q.a) > 1 && ascii(q.a):
+		if was, known := c.chars[q.a]; known && was != q.b {
+			q.b = q.a
+		}
+	case q.a == q.b || ascii(q.a) || !ascii(q.b):
+		return
+	default:
+		c.straight = true
+	}
+	if c.chars == nil {
+		c.chars = map[string]string{}
+	}
+	c.chars[q.a] = q.b
+}
+
+// apply corrects a text that only new has.
+func (c *corrections) apply(s string) string {
+	if c.chars == nil {
+		return s
+	}
+	var b strings.Builder
+	for _, q := range clusters(s) {
+		switch to, known := c.chars[q.raw]; {
+		case known:
+			b.WriteString(to)
+		case !c.straight:
+			b.WriteString(q.raw)
+		case !ascii(q.raw) && ascii(q.key) && q.key != "" && !strings.Contains(c.text, q.raw):
+			b.WriteString(q.key)
+		default:
+			b.WriteString(q.raw)
+		}
+	}
+	return b.String()
+}
+
+func ascii(s string) bool {
+	for i := range len(s) {
+		if s[i] >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// reworded is a line that changes from was to is, where the file has a line
+// that counts as was: what stays is as the file has it.
+func (p *projection) reworded(was, is, there string) string {
+	a, b := clusters(was), clusters(is)
+	pairs, ok := align(a, clusters(there))
+	if head, tail := common(was, is); !ok || 2*(head+tail) < min(len(was), len(is)) { // another line altogether
+		return p.fix.apply(is)
+	}
+	// The clusters of was that stand alone opposite to the file's.
+	file := make([]string, len(a))
+	known := make([]bool, len(a))
+	i := 0
+	for _, q := range pairs {
+		n := 0
+		for raw := 0; raw < len(q.a); n++ {
+			raw += len(a[i+n].raw)
+		}
+		if n == 1 {
+			file[i], known[i] = q.b, true
+		}
+		if n > 1 && q.a == q.b {
+			for k := i; k < i+n; k++ {
+				file[k], known[k] = a[k].raw, true
+			}
+		}
+		i += n
+	}
+	var out, new strings.Builder
+	flush := func() {
+		out.WriteString(p.fix.apply(new.String()))
+		new.Reset()
+	}
+	of := matched(len(a), len(b), func(i, j int) int {
+		if a[i].key != b[j].key {
+			return 0
+		}
+		if i > 0 && j > 0 && a[i-1].key == b[j-1].key {
+			return 3
+		}
+		return 2
+	})
+	for j, i := range of {
+		switch {
+		case i >= 0 && known[i] && (a[i].raw == b[j].raw || a[i].raw != file[i] && !allBlank(b[j].raw)):
+			flush()
+			out.WriteString(file[i])
+		default:
+			new.WriteString(b[j].raw)
+		}
+	}
+	flush()
+	return out.String()
+}
