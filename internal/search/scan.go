@@ -79,6 +79,17 @@ func (s *scanner) etag(f io.ReaderAt, info fs.FileInfo) (string, error) {
 	return roots.ETagOf(f, info)
 }
 
+// First is the number of the first line that matches in what r gives, size bytes
+// or, if that is not known, -1; 0 if there is none.
+func First(ctx context.Context, p *Pattern, r io.Reader, size int64) (line int, err error) {
+	s := scanner{m: p.matcher(), most: 1, only1: true}
+	got, err := s.scan(ctx, r, size)
+	if err != nil || len(got.hits) == 0 {
+		return 0, err
+	}
+	return got.hits[0].Line, nil
+}
+
 // room is the buffer for a file, kept between files.
 func (s *scanner) room(size int64) []byte {
 	want := windowSize

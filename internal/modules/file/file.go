@@ -22,15 +22,17 @@ import (
 // files is the module. It holds no state but the locks that let one change at
 // a time happen to a file.
 type files struct {
-	offer   module.Offer
-	changes locks
+	offer      module.Offer
+	changes    locks
+	converting chan struct{} // holds a token for each document that is being converted
 }
 
 // New makes the module. It takes no configuration.
 func New(_ context.Context, _ module.Deps) (module.Module, error) {
-	m := &files{}
+	m := &files{converting: make(chan struct{}, 2)}
 	m.offer.Tools = []tool.Tool{
 		m.readTool(), m.writeTool(), m.editTool(), m.deleteTool(), m.renameTool(), m.existsTool(),
+		m.searchTool(),
 	}
 	return m, nil
 }

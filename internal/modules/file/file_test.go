@@ -272,9 +272,6 @@ func TestRename(t *testing.T) {
 
 func TestDefinitionsStayShort(t *testing.T) {
 	h := newHouse(t)
-	if len(h.tools) != 6 {
-		t.Fatalf("%d tools", len(h.tools))
-	}
 	for name, tl := range h.tools {
 		if tl.Help == "" || tl.Effects == 0 || strings.Count(tl.Description, ". ") > 1 {
 			t.Errorf("%s: description %q, effects %v", name, tl.Description, tl.Effects)

@@ -64,6 +64,14 @@ func (s *source) at(b []byte, off int64) ([]byte, error) {
 	return b[:n], err
 }
 
+// part is at with memory of its own where that is needed.
+func (s *source) part(off, n int64) ([]byte, error) {
+	if end := off + n; end <= int64(len(s.head)) {
+		return s.head[off:end], nil
+	}
+	return s.at(make([]byte, n), off)
+}
+
 // page is one page of a file. Zero line numbers are not known.
 type page struct {
 	text       []byte
@@ -80,8 +88,7 @@ func (s *source) page(in readIn) (page, error) {
 	if err != nil {
 		return page{}, err
 	}
-	buf := make([]byte, min(int64(in.MaxBytes), s.size-start))
-	buf, err = s.at(buf, start)
+	buf, err := s.part(start, min(int64(in.MaxBytes), s.size-start))
 	if err != nil {
 		return page{}, err
 	}
@@ -123,6 +130,9 @@ func (s *source) start(in readIn) (at int64, line int, err error) {
 
 // line finds where line n starts.
 func (s *source) line(n int) (int64, int, error) {
+	if n == 1 {
+		return 0, 1, nil
+	}
 	buf := make([]byte, min(s.size, chunkSize))
 	var at int64
 	for seen := 1; seen < n; {

@@ -5,45 +5,64 @@ import (
 	"fmt"
 	"strings"
 
-	"gatehouse/internal/language"
 	"gatehouse/tool"
 )
 
 type readIn struct {
-	Path     string `json:"path" doc:"file to read" min:"1"`
-	Offset   int    `json:"offset,omitempty" doc:"first line, from 1; negative: that many lines from the end"`
-	Limit    int    `json:"limit,omitempty" doc:"most lines" min:"1"`
-	FromByte int64  `json:"from_byte,omitempty" doc:"start at this byte instead of a line" min:"1"`
-	MaxBytes int    `json:"max_bytes,omitempty" default:"32768" min:"256" max:"1048576"`
+	Path        string   `json:"path,omitempty"`
+	Paths       []string `json:"paths,omitempty" doc:"several files instead, sharing max_bytes" max:"200"`
+	Offset      int      `json:"offset,omitempty" doc:"first line, from 1; negative: that many lines from the end"`
+	Limit       int      `json:"limit,omitempty" doc:"most lines" min:"1"`
+	Head        int      `json:"head,omitempty" doc:"first lines" min:"1"`
+	Tail        int      `json:"tail,omitempty" doc:"last lines" min:"1"`
+	Ranges      string   `json:"ranges,omitempty" doc:"lines, as 1-20,80-95"`
+	Around      string   `json:"around,omitempty" doc:"line number or regexp; limit lines around it"`
+	FromByte    int64    `json:"from_byte,omitempty" min:"1"`
+	MaxBytes    int      `json:"max_bytes,omitempty" default:"32768" min:"256" max:"1048576"`
+	LineNumbers bool     `json:"line_numbers,omitempty"`
+	As          string   `json:"as,omitempty" enum:"raw,text,outline" doc:"outline: definitions"`
 }
 
 type readOut struct {
 	Content    string `json:"content" bulk:"true"`
 	Language   string `json:"language"`
 	Path       string `json:"path"`
-	Size       int64  `json:"size" doc:"bytes of the whole file"`
+	Size       int64  `json:"size" doc:"bytes of the file"`
 	FirstLine  int    `json:"first_line,omitempty"`
 	TotalLines int    `json:"total_lines,omitempty"`
-	NextOffset int    `json:"next_offset,omitempty" doc:"offset of the next page"`
-	NextByte   int64  `json:"next_byte,omitempty" doc:"from_byte of the next page"`
+	NextOffset int    `json:"next_offset,omitempty"`
+	NextByte   int64  `json:"next_byte,omitempty"`
 	Truncated  bool   `json:"truncated,omitempty" doc:"max_bytes ended the page"`
+	ETag       string `json:"etag,omitempty"`
+	Files      any    `json:"files,omitempty"`
 	Note       string `json:"note,omitempty"`
+
+	format string         // how lines end and are indented; said on a file's first page
+	media  []tool.Content // what is shown besides the text
 }
 
-const readHelp = `Reads a text file, a page at a time.
+const readHelp = `Reads a file, a page at a time, or several files at once.
 
 - A page ends on a line and holds at most max_bytes. If there is more, next_offset says where to go on.
-- offset -50 reads the last 50 lines, of a file of any size.
+- offset -50, or tail 50, reads the last 50 lines of a file of any size; ranges several parts; around the lines near
+  a line or near the first match of a regular expression, 41 unless limit says otherwise.
 - A line longer than a page is cut; next_byte, given as from_byte, goes on inside it.
 - The text is exactly what the file holds, with its line endings and byte order mark, which note mentions.
-  Bytes that are not UTF-8, and NUL bytes, are shown as \xNN.
-- total_lines is left out where counting would mean reading more than 16 MB.
-- Binary files, pipes, devices and directories are refused. Symbolic links are followed inside the workspace.`
+  Bytes that are not UTF-8, and NUL bytes, are shown as \xNN. UTF-16 is decoded.
+- The last block of the result says which lines these are, how they end and are indented, and the etag, which
+  file_edit and file_write take as if_match.
+- paths reads up to 200 files one after the other until max_bytes is used up; a file that cannot be read does not
+  stop the others. files tells of each, and in the text each stands under its path.
+- as outline lists what a source file defines, with line numbers. PDF, Word documents and notebooks are shown as
+  text; HTML is with as text; as raw shows a notebook as the JSON it is.
+- Images and sounds come as such. Other binary files are refused with their type, size and first bytes, as are pipes,
+  devices and directories. Symbolic links are followed inside the workspace.
+- total_lines is left out where counting would mean reading more than 16 MB.`
 
 func (m *files) readTool() tool.Tool {
 	t := tool.New(tool.Def{
 		Name:        "file_read",
-		Description: "Reads a text file, by default its first 32 kB. next_offset in the result says where to go on.",
+		Description: "Reads a file, by default its first 32 kB; next_offset in the result says where to go on. Also reads documents, images and several files at once.",
 		Help:        readHelp,
 		Effects:     tool.Reads,
 		Budget:      -1, // it pages itself
@@ -52,6 +71,7 @@ func (m *files) readTool() tool.Tool {
 	t.Run = func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 		res, err := run(ctx, c)
 		if out, ok := res.Structured.(readOut); ok && err == nil {
+			res.Content = append(res.Content, out.media...)
 			if f := out.footer(); f != "" {
 				res.Content = append(res.Content, tool.Text(f))
 			}
@@ -62,18 +82,33 @@ func (m *files) readTool() tool.Tool {
 }
 
 // footer repeats what a model that is shown only the text has to know.
-func (o readOut) footer() string {
-	var s []string
+func (o *readOut) footer() string {
+	s := make([]string, 0, 5)
+	if o.FirstLine > 0 && o.TotalLines > 0 {
+		last := o.FirstLine - 1 + strings.Count(o.Content, "\n")
+		if o.Content != "" && !strings.HasSuffix(o.Content, "\n") {
+			last++
+		}
+		if o.NextOffset > 0 {
+			last = o.NextOffset - 1
+		}
+		s = append(s, fmt.Sprintf("lines %d-%d of %d", o.FirstLine, last, o.TotalLines))
+	}
 	switch {
 	case o.NextByte > 0:
 		s = append(s, fmt.Sprintf("the file goes on; next from_byte=%d of %d", o.NextByte, o.Size))
 	case o.NextOffset != 0 && o.TotalLines > 0:
-		s = append(s, fmt.Sprintf("lines %d-%d of %d; next offset=%d", o.FirstLine, o.NextOffset-1, o.TotalLines, o.NextOffset))
+		s = append(s, fmt.Sprintf("next offset=%d", o.NextOffset))
 	case o.NextOffset != 0:
 		s = append(s, fmt.Sprintf("the file goes on; next offset=%d", o.NextOffset))
 	}
-	if o.Note != "" {
-		s = append(s, o.Note)
+	for _, one := range []string{o.format, o.Note} {
+		if one != "" {
+			s = append(s, one)
+		}
+	}
+	if o.ETag != "" {
+		s = append(s, "etag="+o.ETag)
 	}
 	if len(s) == 0 {
 		return ""
@@ -82,36 +117,37 @@ func (o readOut) footer() string {
 }
 
 func (m *files) read(ctx context.Context, c *tool.Call, in readIn) (readOut, error) {
+	if err := in.settle(); err != nil {
+		return readOut{}, err
+	}
+	if len(in.Paths) > 0 {
+		return m.readMany(ctx, c, in)
+	}
+	return m.readOne(ctx, c, in)
+}
+
+// settle turns the several ways to say which lines into offset and limit.
+func (in *readIn) settle() error {
 	if in.MaxBytes == 0 {
 		in.MaxBytes = 32 << 10
 	}
-	p, err := findFile(c, in.Path)
-	if err != nil {
-		return readOut{}, err
+	if (in.Path == "") == (len(in.Paths) == 0) {
+		return &tool.Refusal{Code: "invalid_arguments", Message: "give path, or paths for several files"}
 	}
-	f, info, err := p.Regular()
-	if err != nil {
-		return readOut{}, err
+	ways := 0
+	for _, used := range []bool{in.Offset != 0 || in.Limit != 0 && in.Around == "", in.Head > 0, in.Tail > 0, in.Ranges != "", in.Around != "", in.FromByte > 0} {
+		if used {
+			ways++
+		}
 	}
-	defer f.Close()
-	s, err := newSource(ctx, f, info.Size())
-	if err != nil {
-		return readOut{}, p.Refuse(err)
+	if ways > 1 {
+		return &tool.Refusal{Code: "invalid_arguments", Message: "offset with limit, head, tail, ranges, around and from_byte exclude each other", Next: "Give one of them."}
 	}
-	if err := s.mustBeText(in.Path); err != nil {
-		return readOut{}, err
+	if in.Head > 0 {
+		in.Limit = in.Head
 	}
-	pg, err := s.page(in)
-	if err != nil {
-		return readOut{}, p.Refuse(err)
+	if in.Tail > 0 {
+		in.Offset = -in.Tail
 	}
-	out := readOut{
-		Path: in.Path, Size: s.size,
-		FirstLine: pg.firstLine, TotalLines: pg.totalLines,
-		NextOffset: pg.nextOffset, NextByte: pg.nextByte, Truncated: pg.truncated,
-	}
-	// Two kilobytes settle most ties, and looking at more would cost more than reading did.
-	out.Language, _ = language.Detect(p.Name, s.head[:min(len(s.head), 2<<10)])
-	out.Content, out.Note = show(pg.text, pg.start == 0)
-	return out, nil
+	return nil
 }

@@ -118,11 +118,11 @@ func TestTailPages(t *testing.T) {
 
 func TestReadRefusesBinary(t *testing.T) {
 	h := newHouse(t)
-	h.put("logo.png", "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
-	h.put("wide.txt", "\xFF\xFEa\x00b\x00")
+	h.put("archive", "PK\x03\x04\x00\x00")
 	h.put("bare", "\x01\x02\x03\x04abcdef")
 	h.put("BMW.txt", "BM is how a bitmap begins, and this text\n")
-	for path, want := range map[string]string{"logo.png": "image/png", "wide.txt": "UTF-16", "bare": "octet-stream"} {
+	h.put("icon.bmp", "BM\x00\x00\x00\x00")
+	for path, want := range map[string]string{"archive": "zip", "bare": "octet-stream", "icon.bmp": "image/bmp"} {
 		out := h.call("file_read", "path", path)
 		if out["error"] != "!binary" || !strings.Contains(out["message"].(string), want) || !strings.Contains(out["message"].(string), "begins") {
 			t.Errorf("%s: %v", path, out)
@@ -137,12 +137,135 @@ func TestReadFooter(t *testing.T) {
 	h := newHouse(t)
 	h.put("f", numbered(10))
 	h.put("g", "x")
-	res, err := h.result("file_read", "path", "f", "limit", 4)
-	if err != nil || len(res.Content) != 1 || res.Content[0].Text != "[lines 1-4 of 10; next offset=5]" {
+	h.put("tabs.go", "package a\r\n\r\nfunc f() {\r\n\tx()\r\n}\r\n")
+	h.put("spaces.py", "def f():\n    if x:\n        y\n")
+	for _, c := range []struct {
+		args []any
+		want string
+	}{
+		{[]any{"path", "f", "limit", 4}, "[lines 1-4 of 10; next offset=5; LF; etag="},
+		{[]any{"path", "f", "offset", 9}, "[lines 9-10 of 10; etag="},
+		{[]any{"path", "g"}, "[lines 1-1 of 1; etag="},
+		{[]any{"path", "tabs.go"}, "[lines 1-5 of 5; CRLF, tabs; CRLF line endings; etag="},
+		{[]any{"path", "spaces.py"}, "[lines 1-3 of 3; LF, 4 spaces; etag="},
+	} {
+		res, err := h.result("file_read", c.args...)
+		if err != nil || len(res.Content) != 1 || !strings.HasPrefix(res.Content[0].Text, c.want) {
+			t.Errorf("%v: %+v, %v", c.args, res.Content, err)
+		}
+	}
+}
+
+func TestReadParts(t *testing.T) {
+	h := newHouse(t)
+	h.put("f", numbered(100))
+	h.put("short", "a\nb")
+	for _, c := range []struct {
+		args []any
+		want map[string]any
+	}{
+		{[]any{"path", "f", "head", 2}, map[string]any{"content": "line 1\nline 2\n", "next_offset": 3}},
+		{[]any{"path", "f", "tail", 2}, map[string]any{"content": "line 99\nline 100\n", "first_line": 99}},
+		{[]any{"path", "f", "around", "50", "limit", 3}, map[string]any{"content": "line 49\nline 50\nline 51\n", "first_line": 49}},
+		{[]any{"path", "f", "around", "1", "limit", 3}, map[string]any{"content": "line 1\nline 2\nline 3\n"}},
+		{[]any{"path", "f", "around", "[5]5$", "limit", 1}, map[string]any{"content": "line 55\n"}},
+		{[]any{"path", "f", "around", "nowhere"}, map[string]any{"error": "!not_found"}},
+		{[]any{"path", "f", "around", "(", "limit", 1}, map[string]any{"error": "!invalid_arguments"}},
+		{[]any{"path", "f", "ranges", "1-2, 50,99-"}, map[string]any{"content": "[lines 1-2]\nline 1\nline 2\n[lines 50-50]\nline 50\n[lines 99-100]\nline 99\nline 100\n", "total_lines": 100, "first_line": nil}},
+		{[]any{"path", "f", "ranges", "99-100", "line_numbers", true}, map[string]any{"content": "[lines 99-100]\n99: line 99\n100: line 100\n"}},
+		{[]any{"path", "f", "ranges", "1-60,90-91", "max_bytes", 256}, map[string]any{"truncated": true, "note": "max_bytes ended it; go on with ranges=34-60,90-91"}},
+		{[]any{"path", "f", "ranges", "101-102"}, map[string]any{"error": "!invalid_arguments"}},
+		{[]any{"path", "f", "ranges", "3-1"}, map[string]any{"error": "!invalid_arguments"}},
+		{[]any{"path", "f", "ranges", "1-2", "head", 3}, map[string]any{"error": "!invalid_arguments"}},
+		{[]any{"path", "f", "offset", 2, "tail", 3}, map[string]any{"error": "!invalid_arguments"}},
+		{[]any{"path", "short", "line_numbers", true}, map[string]any{"content": "1: a\n2: b"}},
+		{[]any{"path", "short", "from_byte", 2, "line_numbers", true}, map[string]any{"content": "b", "note": "line numbers are not known here"}},
+		{[]any{}, map[string]any{"error": "!invalid_arguments"}},
+		{[]any{"path", "f", "paths", []string{"f"}}, map[string]any{"error": "!invalid_arguments"}},
+	} {
+		t.Run(fmt.Sprint(c.args...), func(t *testing.T) {
+			h.t = t
+			h.want(h.call("file_read", c.args...), c.want)
+		})
+	}
+}
+
+// One file that cannot be read does not stop the others, and all share a budget.
+func TestReadMany(t *testing.T) {
+	h := newHouse(t)
+	h.put("a", "one\n")
+	h.put("b", "two")
+	h.put("big", strings.Repeat("0123456789\n", 100))
+	h.put("pic.png", "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
+	tag := func(name string) any { return h.call("file_read", "path", name)["etag"] }
+	out := h.call("file_read", "paths", []string{"a", "missing", "b", "../out"})
+	want := fmt.Sprintf("==> a <==\none\n[lines 1-1 of 1; LF; etag=%v]\n\n==> missing <==\n[not_found: missing does not exist]\n\n==> b <==\ntwo\n[lines 1-1 of 1; etag=%v]\n\n"+
+		"==> ../out <==\n[outside_root: ../out is outside the folders this server may touch]\n", tag("a"), tag("b"))
+	if out["content"] != want {
+		t.Errorf("got\n%v\nwant\n%s", out["content"], want)
+	}
+	files := out["files"].([]any)
+	if first := files[0].(map[string]any); len(files) != 4 || first["etag"] != tag("a") || first["total_lines"] != 1.0 || files[1].(map[string]any)["error"] == nil {
+		t.Errorf("%v", files)
+	}
+	out = h.call("file_read", "paths", []string{"big", "a", "big"}, "max_bytes", 1200)
+	if files := out["files"].([]any); len(files) != 1 || out["truncated"] != true || out["note"] != "max_bytes ended it; 2 files not read, from a on" {
+		t.Errorf("%v", out)
+	}
+	res, err := h.result("file_read", "paths", []string{"pic.png", "a"})
+	if err != nil || len(res.Content) != 1 || res.Content[0].Type != "image" {
 		t.Errorf("%+v, %v", res.Content, err)
 	}
-	if res, err = h.result("file_read", "path", "g"); err != nil || len(res.Content) != 0 {
+	many := make([]string, 201)
+	h.want(h.call("file_read", "paths", many), map[string]any{"error": "!invalid_arguments"})
+}
+
+func TestReadAs(t *testing.T) {
+	h := newHouse(t)
+	h.put("a.go", "package a\n\nfunc F() {\n}\n")
+	h.put("p.html", "<h1>T</h1><p>x <b>y</b>")
+	h.put("n.ipynb", `{"cells":[{"cell_type":"code","source":["x = 1\n"]}]}`)
+	h.put("d.docx", "PK\x03\x04 broken")
+	h.put("d.pdf", "%PDF-1.4 broken")
+	h.put("wide.txt", "\xFF\xFEa\x00\n\x00\xe4\x00")
+	h.put("notes", "words\n")
+	h.put("s.wav", "RIFF\x00\x00\x00\x00WAVEfmt \x00")
+	for _, c := range []struct {
+		args []any
+		want map[string]any
+	}{
+		{[]any{"path", "a.go", "as", "outline"}, map[string]any{"content": "3-4: func F()\n", "language": "go"}},
+		{[]any{"path", "notes", "as", "outline"}, map[string]any{"content": "[no definitions were recognised]\n"}},
+		{[]any{"path", "p.html"}, map[string]any{"content": "<h1>T</h1><p>x <b>y</b>", "note": "as=text shows it without markup"}},
+		{[]any{"path", "p.html", "as", "raw"}, map[string]any{"content": "<h1>T</h1><p>x <b>y</b>", "note": nil}},
+		{[]any{"path", "p.html", "as", "text"}, map[string]any{"content": "# T\n\nx y\n", "note": "HTML shown as text"}},
+		{[]any{"path", "n.ipynb"}, map[string]any{"content": "[cell 1, code]\n```\nx = 1\n```\n", "note": "notebook shown as text"}},
+		{[]any{"path", "n.ipynb", "as", "raw"}, map[string]any{"content": `{"cells":[{"cell_type":"code","source":["x = 1\n"]}]}`}},
+		{[]any{"path", "n.ipynb", "offset", 3, "limit", 1}, map[string]any{"content": "x = 1\n", "total_lines": 4}},
+		{[]any{"path", "d.docx"}, map[string]any{"error": "!unsupported"}},
+		{[]any{"path", "d.pdf"}, map[string]any{"error": "!unsupported"}},
+		{[]any{"path", "d.docx", "as", "raw"}, map[string]any{"error": "!binary"}},
+		{[]any{"path", "wide.txt"}, map[string]any{"content": "a\nä", "note": "UTF-16, shown as UTF-8"}},
+		{[]any{"path", "s.wav"}, map[string]any{"content": "audio/wav, 17 bytes"}},
+	} {
+		t.Run(fmt.Sprint(c.args...), func(t *testing.T) {
+			h.t = t
+			h.want(h.call("file_read", c.args...), c.want)
+		})
+	}
+	res, err := h.result("file_read", "path", "s.wav")
+	if err != nil || len(res.Content) != 2 || res.Content[0].Type != "audio" || res.Content[0].MIME != "audio/wav" || len(res.Content[0].Data) != 17 {
 		t.Errorf("%+v, %v", res.Content, err)
+	}
+}
+
+func TestReadProtected(t *testing.T) {
+	h := newHouse(t)
+	h.put(".env", "SECRET=1\n")
+	os.Symlink(".env", h.at("innocent"))
+	for _, path := range []string{".env", "innocent"} {
+		h.want(h.call("file_read", "path", path), map[string]any{"error": "!denied"})
+		h.want(h.call("file_read", "paths", []string{path}), map[string]any{"error": nil, "size": 0})
 	}
 }
 

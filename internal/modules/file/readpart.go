@@ -1,0 +1,121 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"gatehouse/internal/search"
+	"gatehouse/tool"
+)
+
+const (
+	mostRanges    = 100
+	aroundDefault = 41 // lines, the one in question in the middle
+)
+
+type lineRange struct{ from, to int }
+
+// parseRanges reads "1-20,80-95,120"; an open end means the end of the file.
+func parseRanges(s string) (all []lineRange, err error) {
+	for one := range strings.SplitSeq(s, ",") {
+		from, to, span := strings.Cut(strings.TrimSpace(one), "-")
+		r := lineRange{to: 1<<31 - 1}
+		if r.from, err = strconv.Atoi(strings.TrimSpace(from)); err == nil && !span {
+			r.to = r.from
+		} else if to = strings.TrimSpace(to); err == nil && to != "" {
+			r.to, err = strconv.Atoi(to)
+		}
+		if err != nil || r.from < 1 || r.to < r.from || len(all) == mostRanges {
+			return nil, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("ranges: %.60q is no list of at most %d ranges of lines", s, mostRanges), Next: "Write 1-20,80-95,120."}
+		}
+		all = append(all, r)
+	}
+	return all, nil
+}
+
+// ranges reads several parts, each under its line numbers, until max_bytes is
+// used up.
+func (out *readOut) ranges(s *source, in *readIn) error {
+	all, err := parseRanges(in.Ranges)
+	if err != nil {
+		return err
+	}
+	var b strings.Builder
+	left := in.MaxBytes
+	for i, r := range all {
+		one := readIn{Offset: r.from, Limit: r.to - r.from + 1, MaxBytes: left}
+		pg, err := s.page(one)
+		if err != nil {
+			return err
+		}
+		text, note := show(pg.text, pg.start == 0)
+		if out.Note == "" {
+			out.say(note)
+		}
+		last := r.from - 1 + countLines(pg.text)
+		fmt.Fprintf(&b, "[lines %d-%d]\n", r.from, last)
+		if in.LineNumbers {
+			text = numberedLines(text, r.from)
+		}
+		b.WriteString(text)
+		if text != "" && !strings.HasSuffix(text, "\n") {
+			b.WriteByte('\n')
+		}
+		if i == 0 {
+			out.FirstLine = 0
+		}
+		if pg.totalLines > 0 {
+			out.TotalLines = pg.totalLines
+		}
+		if left -= len(pg.text); pg.truncated || left < 1 && i+1 < len(all) {
+			out.Truncated = true
+			out.say("max_bytes ended it; go on with ranges=" + restOf(all[i:], last+1))
+			break
+		}
+	}
+	out.Content = b.String()
+	return nil
+}
+
+// restOf writes the ranges that are left from a line of the first one.
+func restOf(all []lineRange, from int) string {
+	var s []string
+	for i, r := range all {
+		if i == 0 {
+			r.from = from
+		}
+		switch {
+		case r.from > r.to:
+		case r.to == 1<<31-1:
+			s = append(s, fmt.Sprintf("%d-", r.from))
+		default:
+			s = append(s, fmt.Sprintf("%d-%d", r.from, r.to))
+		}
+	}
+	return strings.Join(s, ",")
+}
+
+// near turns around into offset and limit.
+func (in *readIn) near(ctx context.Context, s *source) error {
+	if in.Limit == 0 {
+		in.Limit = aroundDefault
+	}
+	line, err := strconv.Atoi(in.Around)
+	if err != nil || line < 1 {
+		p, err := search.Compile(in.Around, search.How{})
+		if err != nil {
+			return &tool.Refusal{Code: "invalid_arguments", Message: "around: " + err.Error()}
+		}
+		if line, err = search.First(ctx, p, io.NewSectionReader(s.f, 0, s.size), s.size); err != nil {
+			return err
+		}
+		if line == 0 {
+			return &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("nothing in the file matches %.100q", in.Around), Next: "Give another regular expression, or search with file_search."}
+		}
+	}
+	in.Offset = max(line-(in.Limit-1)/2, 1)
+	return nil
+}

@@ -1,0 +1,136 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"gatehouse/internal/outline"
+	"gatehouse/internal/reading"
+	"gatehouse/tool"
+)
+
+const (
+	convertTime = 10 * time.Second // for one document
+	wideMost    = 16 << 20         // bytes of a file in UTF-16
+	imageMost   = 5 << 20          // bytes of a picture; models take no more
+	audioMost   = 12 << 20         // bytes of a sound; as base64 it has to fit into a message
+)
+
+// use makes a text that was made of the file the one that is read.
+func (o *opened) use(text []byte) {
+	o.s = &source{ctx: o.s.ctx, f: bytes.NewReader(text), size: int64(len(text)), head: text}
+}
+
+// convert reads a document as text. Only a few are converted at a time, since a
+// decoder that got lost works until its time is up.
+func (m *files) convert(ctx context.Context, o *opened, kind reading.Kind, out *readOut) error {
+	select {
+	case m.converting <- struct{}{}:
+		defer func() { <-m.converting }()
+	case <-ctx.Done():
+		return &tool.Refusal{Code: "busy", Message: "too many documents are being converted", Next: "Try again in a moment."}
+	}
+	ctx, cancel := context.WithTimeout(ctx, convertTime)
+	defer cancel()
+	text, cut, err := reading.Text(ctx, kind, o.f, o.info.Size())
+	switch {
+	case errors.Is(err, reading.ErrTooLarge):
+		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("%s has %s bytes; documents of up to %s can be shown as text", o.p.Path, commas(o.info.Size()), commas(reading.MostIn))}
+	case errors.Is(err, context.DeadlineExceeded):
+		return &tool.Refusal{Code: "timeout", Message: fmt.Sprintf("%s could not be converted within %v", o.p.Path, convertTime)}
+	case err != nil:
+		return &tool.Refusal{Code: "unsupported", Message: fmt.Sprintf("%s cannot be shown as text: %v", o.p.Path, err)}
+	}
+	o.use([]byte(text))
+	out.say(string(kind) + " shown as text")
+	if cut {
+		out.say("only its first " + commas(reading.MostOut) + " bytes")
+	}
+	return nil
+}
+
+// decode turns UTF-16 into UTF-8.
+func (o *opened) decode(out *readOut) error {
+	if o.info.Size() > wideMost {
+		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("%s is UTF-16 text of %s bytes; up to %s can be decoded", o.p.Path, commas(o.info.Size()), commas(wideMost))}
+	}
+	b, err := io.ReadAll(io.NewSectionReader(o.f, 0, wideMost))
+	if err != nil {
+		return o.p.Refuse(err)
+	}
+	o.use(reading.UTF16(b))
+	out.say("UTF-16, shown as UTF-8")
+	return nil
+}
+
+// outline replaces the text by what it defines.
+func (o *opened) outline(out *readOut) error {
+	text, err := o.s.at(make([]byte, min(o.s.size, outline.Most)), 0)
+	if err != nil {
+		return o.p.Refuse(err)
+	}
+	all := outline.Write(outline.Of(out.Language, text))
+	if all == "" {
+		all = "[no definitions were recognised]\n"
+	}
+	o.use([]byte(all))
+	out.say("outline: line numbers are those of the file")
+	if o.s.size > outline.Most {
+		out.say("of its first " + commas(outline.Most) + " bytes")
+	}
+	return nil
+}
+
+// media shows a picture or a sound as such.
+func (o *opened) media(out *readOut) (bool, error) {
+	kind := mediaKind(o.p.Name, o.s.head)
+	major, _, _ := strings.Cut(kind, "/")
+	most := map[string]int64{"image": imageMost, "audio": audioMost}[major]
+	if most == 0 {
+		return false, nil
+	}
+	if o.info.Size() > most {
+		return false, &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("%s is %s of %s bytes; up to %s are shown", o.p.Path, kind, commas(o.info.Size()), commas(most))}
+	}
+	data, err := io.ReadAll(io.NewSectionReader(o.f, 0, most))
+	if err != nil {
+		return false, o.p.Refuse(err)
+	}
+	block := tool.Image(kind, data)
+	if major == "audio" {
+		block = tool.Audio(kind, data)
+	}
+	out.media = []tool.Content{block}
+	out.Content = fmt.Sprintf("%s, %s bytes", kind, commas(o.info.Size()))
+	return true, nil
+}
+
+// mediaKind is the type of a picture or sound as clients know it.
+func mediaKind(name string, head []byte) string {
+	kind, _, _ := strings.Cut(http.DetectContentType(head), ";")
+	switch kind {
+	case "image/png", "image/jpeg", "image/gif", "image/webp", "audio/mpeg", "audio/aiff", "audio/midi":
+		return kind
+	case "audio/wave":
+		return "audio/wav"
+	case "application/ogg":
+		return "audio/ogg"
+	case "application/octet-stream", "video/mp4":
+		switch strings.ToLower(filepath.Ext(name)) {
+		case ".mp3":
+			return "audio/mpeg"
+		case ".flac":
+			return "audio/flac"
+		case ".m4a":
+			return "audio/mp4"
+		}
+	}
+	return ""
+}

@@ -1,0 +1,262 @@
+package file
+
+import (
+	"context"
+	"errors"
+	"path"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	"gatehouse/internal/language"
+	"gatehouse/internal/roots"
+	"gatehouse/internal/search"
+	"gatehouse/internal/tree"
+	"gatehouse/tool"
+)
+
+type searchIn struct {
+	Pattern    string `json:"pattern,omitempty"`
+	Path       string `json:"path,omitempty" default:"." doc:"directory or file"`
+	Mode       string `json:"mode,omitempty" enum:"content,files,count,names" default:"content"`
+	Glob       string `json:"glob,omitempty" doc:"such as *.go,!vendor/**"`
+	Type       string `json:"type,omitempty" doc:"languages: go,python"`
+	Literal    bool   `json:"literal,omitempty" doc:"pattern is no regexp"`
+	IgnoreCase bool   `json:"ignore_case,omitempty"`
+	Multiline  bool   `json:"multiline,omitempty"`
+	Context    int    `json:"context,omitempty" min:"0" max:"20"`
+	Limit      int    `json:"limit,omitempty" default:"100" min:"1" max:"1000"`
+	All        bool   `json:"all,omitempty" doc:"also what .gitignore leaves out"`
+	Cursor     string `json:"cursor,omitempty"`
+
+	file string // the name of the one file, when path is a file's
+}
+
+type searchOut struct {
+	Content    string `json:"content" bulk:"true"`
+	Files      int64  `json:"files"`
+	Hits       int64  `json:"hits,omitempty"`
+	NextCursor string `json:"next_cursor,omitempty"`
+	Note       string `json:"note,omitempty"`
+}
+
+const searchHelp = `Searches the files below a directory, or one file. No other program is needed.
+
+- pattern is a regular expression as RE2 and Go have them, matched line by line; with literal, the text itself. With
+  multiline a match may span lines, and (?s) lets . match a newline.
+- mode content shows the lines, "12: " before a hit and "12- " before context, under the path and etag of their file;
+  the etag can be given to file_edit as if_match. Files in which a definition was hit come first, then by path; at
+  most 20 hits of a file are shown.
+- mode files lists the files that match, count how many lines in each, names chooses files by name alone: pattern is
+  then a part of the path, a glob, or a regular expression.
+- glob takes several patterns, ! excludes. One without a slash is matched against the name, ** spans directories,
+  {a,b} are alternatives. type takes ids of lang_list or extensions.
+- Files that .gitignore and .ignore leave out, and .git itself, are passed over unless all is set. Binary files and
+  links always are; files in UTF-16 are decoded. Protected files are searched by name only.
+- A page has at most 8 kB; cursor continues with next_cursor. A search ends after 25 s with what it found by then.
+- Lines over 1 MB are looked at in pieces, files over 32 MB not across lines.`
+
+const (
+	searchPage = 7600             // bytes of text on a page; with what surrounds it, under 8 kB
+	searchTime = 25 * time.Second // clients lose patience before the tool's deadline
+)
+
+func (m *files) searchTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name:        "file_search",
+		Description: "Searches file contents by regexp (RE2), or chooses files by name. Shows hits with line numbers, definitions first.",
+		Help:        searchHelp,
+		Effects:     tool.Reads,
+		Budget:      -1, // it pages itself
+	}, m.search)
+}
+
+func (m *files) search(ctx context.Context, c *tool.Call, in searchIn) (searchOut, error) {
+	q, p, err := in.query(c)
+	if err != nil {
+		return searchOut{}, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, searchTime)
+	defer cancel()
+	res, err := search.Run(ctx, q)
+	late := errors.Is(err, context.DeadlineExceeded)
+	if err != nil && !late {
+		return searchOut{}, p.Refuse(err)
+	}
+	pg := searchPrinter{in: &in, prefix: in.Path}
+	if pg.prefix == "." || q.Tree.Depth == 1 {
+		pg.prefix = ""
+	}
+	if in.file != "" {
+		pg.only = in.Path
+	}
+	out := searchOut{Files: res.Matched, Hits: res.Hits}
+	out.Content, out.NextCursor = pg.page(res)
+	out.Note = searchNote(res, late, in.Mode == "names")
+	out.Content += out.footer(in.Mode)
+	return out, nil
+}
+
+// query compiles what is asked for.
+func (in *searchIn) query(c *tool.Call) (q search.Query, p roots.Place, err error) {
+	in.fill()
+	if p, err = roots.Find(c.Roots, in.Path); err != nil {
+		return q, p, err
+	}
+	if p, err = p.Followed(true); err != nil {
+		return q, p, err
+	}
+	info, err := p.Stat()
+	if err != nil {
+		return q, p, err
+	}
+	q.Tree = tree.Options{Root: p.Root, Start: filepath.ToSlash(p.Name), All: in.All}
+	if q.Tree.Skip = virtual(p); !info.IsDir() {
+		if err := p.MustBeRegular(info); err != nil {
+			return q, p, err
+		}
+		in.file = path.Base(q.Tree.Start)
+		q.Tree.Start, q.Tree.Depth, q.Tree.All = path.Dir(q.Tree.Start), 1, true
+	}
+	q.Context, q.Limit = in.Context, in.Limit
+	if q.Mode = searchModes[in.Mode]; q.Mode != search.Names {
+		above := p.Name
+		if in.file != "" {
+			above = filepath.Dir(above)
+		}
+		dir := p
+		dir.Name = above
+		q.Deny = dir.Refuses
+	}
+	if q.After, err = searchKey(in.Cursor); err != nil {
+		return q, p, err
+	}
+	if c.Peer != nil {
+		q.Progress = func(n int64) { c.Peer.Progress(float64(n), 0, "files searched") }
+	}
+	return q, p, in.compile(&q)
+}
+
+var searchModes = map[string]search.Mode{"content": search.Content, "files": search.Files, "count": search.Count, "names": search.Names}
+
+func (in *searchIn) fill() {
+	if in.Path == "" {
+		in.Path = "."
+	}
+	if in.Mode == "" {
+		in.Mode = "content"
+	}
+	if in.Pattern == "" && (in.Glob != "" || in.Type != "") {
+		in.Mode = "names" // nothing is asked of the content
+	}
+	if in.Limit == 0 {
+		in.Limit = 100
+	}
+}
+
+// compile fills in what decides which files and lines are chosen.
+func (in *searchIn) compile(q *search.Query) (err error) {
+	if q.Globs, err = tree.ParseGlobs(splitGlobs(in.Glob)); err != nil {
+		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+	}
+	var only []func(path, name string) bool
+	if in.file != "" {
+		only = append(only, func(_, name string) bool { return name == in.file })
+	}
+	if in.Type != "" {
+		ofType, err := language.Chooser(strings.Split(in.Type, ","))
+		if err != nil {
+			return &tool.Refusal{Code: "invalid_arguments", Message: err.Error(), Next: "Use ids of lang_list, or glob."}
+		}
+		only = append(only, func(_, name string) bool { return ofType(name) })
+	}
+	if q.Mode == search.Names {
+		byName, err := in.names()
+		if err != nil {
+			return err
+		}
+		only = append(only, byName)
+	} else {
+		if in.Pattern == "" {
+			return &tool.Refusal{Code: "invalid_arguments", Message: "pattern is missing", Next: "Give what to search for, or mode names with a glob."}
+		}
+		if q.Pattern, err = search.Compile(in.Pattern, search.How{Literal: in.Literal, IgnoreCase: in.IgnoreCase, Multiline: in.Multiline}); err != nil {
+			return &tool.Refusal{Code: "invalid_arguments", Message: "pattern: " + err.Error()}
+		}
+	}
+	if len(only) > 0 {
+		q.Only = func(path, name string) bool {
+			for _, f := range only {
+				if !f(path, name) {
+					return false
+				}
+			}
+			return true
+		}
+	}
+	return nil
+}
+
+// names makes of a pattern what chooses files by their paths: a regular
+// expression if only that makes sense, a glob if it has wildcards, else a part
+// of the path.
+func (in *searchIn) names() (func(path, name string) bool, error) {
+	fold := func(s string) string { return s }
+	if in.IgnoreCase {
+		fold = strings.ToLower
+	}
+	text := fold(in.Pattern)
+	if !in.Literal && strings.ContainsAny(text, `\^$|+()`) || strings.Contains(text, ".*") && !strings.HasPrefix(text, ".*") {
+		source := in.Pattern
+		if in.IgnoreCase {
+			source = "(?i)" + source
+		}
+		re, err := regexp.Compile(source)
+		if err != nil {
+			return nil, &tool.Refusal{Code: "invalid_arguments", Message: "pattern: " + err.Error()}
+		}
+		return func(path, _ string) bool { return re.MatchString(path) }, nil
+	}
+	if !in.Literal && strings.ContainsAny(text, "*?[{") {
+		globs, err := tree.ParseGlobs([]string{text})
+		if err != nil {
+			return nil, &tool.Refusal{Code: "invalid_arguments", Message: "pattern: " + err.Error()}
+		}
+		return func(path, name string) bool { return globs.Match(fold(path), fold(name)) }, nil
+	}
+	return func(path, _ string) bool { return strings.Contains(fold(path), text) }, nil
+}
+
+// splitGlobs splits at commas outside braces.
+func splitGlobs(s string) (globs []string) {
+	depth, from := 0, 0
+	for i := range len(s) {
+		switch s[i] {
+		case '{':
+			depth++
+		case '}':
+			depth--
+		case ',':
+			if depth <= 0 {
+				globs = append(globs, strings.TrimSpace(s[from:i]))
+				from = i + 1
+			}
+		}
+	}
+	if last := strings.TrimSpace(s[from:]); last != "" {
+		globs = append(globs, last)
+	}
+	return globs
+}
+
+// virtual leaves out the system's own file systems where the root is all there
+// is: reading what they make up may wait, or never end.
+func virtual(p roots.Place) func(path string, dir bool) bool {
+	if p.Root.Name() != "/" {
+		return nil
+	}
+	return func(path string, dir bool) bool {
+		return dir && (path == "proc" || path == "sys" || path == "dev")
+	}
+}

@@ -1,0 +1,137 @@
+package file
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+func TestSearch(t *testing.T) {
+	h := newHouse(t)
+	h.put("src/a.go", "package a\n\n// Open opens.\nfunc Open() {}\n\nvar x = Open\n")
+	h.put("src/b_test.go", "package a\n\nvar y = Open()\n")
+	h.put("notes.md", "Open the door\n")
+	h.put("vendor/v.go", "Open\n")
+	h.put(".gitignore", "vendor/\n")
+	h.put(".env", "Open=1\n")
+	tag := h.call("file_read", "path", "src/a.go")["etag"]
+	head := fmt.Sprintf("src/a.go etag=%v\n", tag)
+	for _, c := range []struct {
+		args []any
+		want string
+	}{
+		{[]any{"pattern", "Open", "glob", "a.go"}, head + "3: // Open opens.\n4: func Open() {}\n6: var x = Open\n[3 hits in 1 file]"},
+		{[]any{"pattern", "func Open", "context", 1}, head + "3- // Open opens.\n4: func Open() {}\n5- \n[1 hit in 1 file]"},
+		{[]any{"pattern", "Open", "path", "src/a.go", "context", 1}, head + "2- \n3: // Open opens.\n4: func Open() {}\n5- \n6: var x = Open\n[3 hits in 1 file]"},
+		{[]any{"pattern", "open", "mode", "files", "ignore_case", true}, "notes.md\nsrc/a.go\nsrc/b_test.go\n[3 files; 1 protected file not shown]"},
+		{[]any{"pattern", "Open", "mode", "count", "path", "src"}, "src/a.go: 3\nsrc/b_test.go: 1\n[4 hits in 2 files]"},
+		{[]any{"pattern", "Open()", "literal", true, "mode", "files"}, "src/a.go\nsrc/b_test.go\n[2 files]"},
+		{[]any{"pattern", "Open", "mode", "files", "type", "markdown"}, "notes.md\n[1 file]"},
+		{[]any{"pattern", "Open", "mode", "files", "type", "go", "all", true}, "src/a.go\nsrc/b_test.go\nvendor/v.go\n[3 files]"},
+		{[]any{"pattern", "Open", "mode", "files", "path", "./src", "glob", "!*_test.go"}, "./src/a.go\n[1 file]"},
+		{[]any{"pattern", `\}\n\nvar`, "multiline", true, "path", "src/a.go"}, head + "4: func Open() {}\n5: \n6: var x = Open\n[1 hit in 1 file]"},
+		{[]any{"pattern", "nowhere"}, "[nothing found; 5 files searched, 1 entry ignored]"},
+		{[]any{"glob", "*.go"}, "src/a.go\nsrc/b_test.go\n[2 files]"},
+		{[]any{"mode", "names", "pattern", "_test"}, "src/b_test.go\n[1 file]"},
+		{[]any{"mode", "names", "pattern", "*.md"}, "notes.md\n[1 file]"},
+		{[]any{"mode", "names", "pattern", `^src/.*\.go$`}, "src/a.go\nsrc/b_test.go\n[2 files]"},
+		{[]any{"mode", "names", "pattern", "SRC/A", "ignore_case", true}, "src/a.go\n[1 file]"},
+		{[]any{"mode", "names", "pattern", ".env"}, ".env\n[1 file]"},
+		{[]any{"mode", "names", "glob", "{a.go,*.md}"}, "notes.md\nsrc/a.go\n[2 files]"},
+		{[]any{"pattern", "a(?=b)"}, "!invalid_arguments"},
+		{[]any{"pattern", "x", "type", "klingon"}, "!invalid_arguments"},
+		{[]any{"pattern", "x", "glob", "{a"}, "!invalid_arguments"},
+		{[]any{"pattern", "x", "cursor", "!"}, "!invalid_arguments"},
+		{[]any{"mode", "files"}, "!invalid_arguments"},
+		{[]any{"pattern", "x", "path", "missing"}, "!not_found"},
+		{[]any{"pattern", "x", "path", "../out"}, "!outside_root"},
+		{[]any{"pattern", "x", "path", h.out}, "!outside_root"},
+	} {
+		t.Run(fmt.Sprint(c.args...), func(t *testing.T) {
+			h.t = t
+			out := h.call("file_search", c.args...)
+			got, _ := out["content"].(string)
+			if e, ok := out["error"].(string); ok {
+				got = e
+			}
+			if got != c.want {
+				t.Errorf("got\n%s\nwant\n%s", got, c.want)
+			}
+		})
+	}
+	if out := h.call("file_search", "pattern", "Open", "path", h.other); out["files"] != 0.0 {
+		t.Errorf("the second folder: %v", out)
+	}
+}
+
+// Pages are small, and following the cursor shows everything once.
+func TestSearchPages(t *testing.T) {
+	h := newHouse(t)
+	for i := range 300 {
+		h.put(fmt.Sprintf("dir%d/a-rather-long-name-%d.txt", i%7, i), strings.Repeat("needle in a line of some length\n", 1+i%30))
+	}
+	for _, mode := range []string{"content", "files", "count", "names"} {
+		seen := map[string]int{}
+		cursor, pages := "", 0
+		for {
+			out := h.call("file_search", "pattern", map[string]string{"names": "*.txt"}[mode]+map[bool]string{true: "needle"}[mode != "names"], "mode", mode, "cursor", cursor, "limit", 1000)
+			text := out["content"].(string)
+			if len(text) > 8000 {
+				t.Fatalf("%s: a page of %d bytes", mode, len(text))
+			}
+			file := ""
+			for line := range strings.Lines(text) {
+				switch {
+				case strings.HasPrefix(line, "dir") && mode == "content":
+					file = strings.Fields(line)[0]
+				case strings.HasPrefix(line, "dir"):
+					seen[line]++
+				case strings.Contains(line, ": needle"):
+					seen[file+line]++
+				}
+			}
+			if pages++; out["next_cursor"] == nil {
+				break
+			}
+			cursor = out["next_cursor"].(string)
+		}
+		want := 300
+		if mode == "content" {
+			want = 0
+			for i := range 300 {
+				want += min(1+i%30, 20)
+			}
+		}
+		if len(seen) != want || pages < 2 {
+			t.Errorf("%s: %d things on %d pages, want %d", mode, len(seen), pages, want)
+		}
+		for k, n := range seen {
+			if n != 1 {
+				t.Errorf("%s: %q comes %d times", mode, k, n)
+			}
+		}
+	}
+}
+
+// Names that are no text, links and special files do no harm.
+func TestSearchOddities(t *testing.T) {
+	h := newHouse(t)
+	h.put("bad\xff", "needle\n")
+	os.Symlink(h.out, h.at("leads-out"))
+	os.Symlink("bad\xff", h.at("link"))
+	os.Symlink(".", h.at("loop"))
+	if err := os.WriteFile(h.out+"/secret", []byte("needle"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out := h.call("file_search", "pattern", "needle", "mode", "files")
+	if out["content"] != "bad\\xff\n[1 file]" {
+		t.Errorf("%v", out)
+	}
+	out = h.call("file_search", "pattern", "needle", "mode", "files", "path", h.at("link"))
+	if out["files"] != 1.0 {
+		t.Errorf("through a link inside: %v", out)
+	}
+	h.want(h.call("file_search", "pattern", "needle", "path", "leads-out"), map[string]any{"error": "!outside_root"})
+	h.want(h.call("file_search", "pattern", "needle", "path", "leads-out/secret"), map[string]any{"error": "!outside_root"})
+}

@@ -1,0 +1,213 @@
+package file
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"gatehouse/internal/search"
+	"gatehouse/tool"
+)
+
+// searchPrinter writes one page of a result.
+type searchPrinter struct {
+	in     *searchIn
+	prefix string // what the caller's path adds to those of the result
+	only   string // the one file, as the caller wrote it
+
+	text  strings.Builder
+	lines int
+	last  search.Key // what was written last
+}
+
+// page writes as much as there is room for, and says where to go on.
+func (w *searchPrinter) page(res search.Result) (text, next string) {
+	for i := range res.Files {
+		if !w.file(&res.Files[i]) {
+			return w.text.String(), searchCursor(w.last)
+		}
+	}
+	if res.More {
+		return w.text.String(), searchCursor(w.last)
+	}
+	return w.text.String(), ""
+}
+
+// file writes one file and reports whether there was room for all of it. The
+// first hit of a page is always written.
+func (w *searchPrinter) file(f *search.File) bool {
+	if w.in.Mode != "content" {
+		line := w.path(f.Path)
+		if w.in.Mode == "count" {
+			line += ": " + strconv.Itoa(f.Count)
+		}
+		return w.put(line+"\n", search.Key{Rank: f.Rank, Path: f.Path})
+	}
+	head := w.path(f.Path) + " etag=" + f.ETag + "\n"
+	if w.text.Len() > 0 {
+		head = "\n" + head
+	}
+	shown := 0
+	for i := range f.Hits {
+		h := &f.Hits[i]
+		var b strings.Builder
+		b.WriteString(head)
+		until := math.MaxInt
+		if i+1 < len(f.Hits) {
+			until = f.Hits[i+1].Line
+		}
+		shown = writeHit(&b, h, shown, until)
+		if !w.put(b.String(), search.Key{Rank: f.Rank, Path: f.Path, Line: h.Line}) {
+			return false
+		}
+		head = ""
+	}
+	if f.More {
+		w.text.WriteString("[more in this file]\n")
+	}
+	return true
+}
+
+func (w *searchPrinter) put(s string, k search.Key) bool {
+	if w.lines > 0 && (w.lines == w.in.Limit || w.text.Len()+len(s) > searchPage) {
+		return false
+	}
+	w.text.WriteString(s)
+	w.lines++
+	w.last = k
+	return true
+}
+
+func (w *searchPrinter) path(p string) string {
+	if w.only != "" {
+		return visible(w.only)
+	}
+	if strings.HasPrefix(w.prefix, "./") || w.prefix == "~" {
+		return visible(strings.TrimSuffix(w.prefix, "/") + "/" + p)
+	}
+	return visible(path.Join(filepath.ToSlash(w.prefix), p))
+}
+
+// writeHit writes a hit with what of its context has not been written yet, the
+// lines after number shown, and does not come with the hit at line until. It
+// returns the last line it wrote.
+func writeHit(b *strings.Builder, h *search.Hit, shown, until int) int {
+	first := h.Line - len(h.Before)
+	if shown > 0 && first > shown+1 && len(h.Before)+len(h.After) > 0 {
+		b.WriteString("--\n")
+	}
+	for i, line := range h.Before {
+		if n := first + i; n > shown {
+			fmt.Fprintf(b, "%d- %s\n", n, visible(line))
+		}
+	}
+	n := h.Line
+	for i, line := range strings.Split(h.Text, "\n") {
+		if i > 0 {
+			n++
+		}
+		if line = visible(strings.TrimSuffix(line, "\r")); n > shown || i == 0 {
+			fmt.Fprintf(b, "%d: %s\n", n, line)
+		}
+	}
+	for _, line := range h.After {
+		if n++; n >= until {
+			return max(shown, n-1)
+		}
+		fmt.Fprintf(b, "%d- %s\n", n, visible(line))
+	}
+	return max(shown, n)
+}
+
+// footer says what is not on the page.
+func (o *searchOut) footer(mode string) string {
+	var s []string
+	switch {
+	case o.Files == 0:
+		s = append(s, "nothing found")
+	case mode == "content" || mode == "count":
+		s = append(s, count(o.Hits, "hit")+" in "+count(o.Files, "file"))
+	default:
+		s = append(s, count(o.Files, "file"))
+	}
+	if o.Note != "" {
+		s = append(s, o.Note)
+	}
+	if o.NextCursor != "" {
+		s = append(s, "next cursor="+o.NextCursor)
+	}
+	return "[" + strings.Join(s, "; ") + "]"
+}
+
+// searchNote says what was passed over.
+func searchNote(res search.Result, late, names bool) string {
+	var s []string
+	add := func(n int64, one, rest string) {
+		if n > 0 {
+			s = append(s, count(n, one)+rest)
+		}
+	}
+	if late {
+		s = append(s, fmt.Sprintf("stopped after %v with %d files searched, narrow it with path or glob", searchTime, res.Searched))
+	}
+	if !names && res.Matched == 0 {
+		add(res.Searched, "file", " searched")
+		add(res.Binary, "binary file", " passed over")
+		add(res.Tree.Ignored, "entry", " ignored")
+	}
+	add(res.Denied, "protected file", " not shown")
+	add(res.Large, "file", " too large for multiline")
+	add(res.Failed, "file", " not readable")
+	add(res.Tree.Unreadable, "directory", " not readable")
+	add(res.Tree.TooDeep, "directory", " too deep")
+	return strings.Join(s, ", ")
+}
+
+// count writes a number of things.
+func count(n int64, thing string) string {
+	switch {
+	case n == 1:
+	case strings.HasSuffix(thing, "y"):
+		thing = strings.TrimSuffix(thing, "y") + "ies"
+	default:
+		thing += "s"
+	}
+	return fmt.Sprintf("%d %s", n, thing)
+}
+
+// A cursor is the last thing that was seen.
+func searchCursor(k search.Key) string {
+	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d,%d,%s", k.Rank, k.Line, k.Path))
+}
+
+func searchKey(cursor string) (k search.Key, err error) {
+	if cursor == "" {
+		return k, nil
+	}
+	b, err := base64.RawURLEncoding.DecodeString(cursor)
+	parts := strings.SplitN(string(b), ",", 3)
+	if err == nil && len(parts) == 3 {
+		k.Path = parts[2]
+		if k.Rank, err = strconv.Atoi(parts[0]); err == nil {
+			k.Line, err = strconv.Atoi(parts[1])
+		}
+	}
+	if err != nil || len(parts) != 3 {
+		return k, &tool.Refusal{Code: "invalid_arguments", Message: "cursor is not one of file_search's", Next: "Give next_cursor of the page before with the same arguments, or none for the first page."}
+	}
+	return k, nil
+}
+
+// visible is text as JSON can carry it: bytes that are not UTF-8 become \xNN.
+func visible(s string) string {
+	if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
+		return s
+	}
+	text, _ := escape([]byte(s))
+	return text
+}
