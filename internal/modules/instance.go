@@ -18,6 +18,7 @@ import (
 type instance struct {
 	host   *Host
 	name   string
+	only   string // the one context it is for; "" means every one
 	module module.Module
 	stop   func(context.Context) error
 
@@ -25,6 +26,9 @@ type instance struct {
 	offers map[module.Audience]*offered // valid until changed
 	epoch  uint64                       // how often changed was called
 }
+
+// isNotFor reports whether callers in a context are to know nothing of it.
+func (in *instance) isNotFor(context string) bool { return in.only != "" && in.only != context }
 
 // offered is an offer with its handlers by name.
 type offered struct {
@@ -127,6 +131,9 @@ func (in *instance) changed(a module.Audience) {
 
 // serve runs one request off the bus.
 func (in *instance) serve(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {
+	if in.isNotFor(r.Caller.Context) {
+		return bus.Outcome{}, tool.Refuse("not_found", "%s is not offered", r.Name)
+	}
 	o, err := in.offer(ctx, module.Audience{Principal: r.Caller.Principal, Context: r.Caller.Context})
 	if err != nil {
 		return bus.Outcome{}, fmt.Errorf("offer of %s: %w", in.name, err)

@@ -25,11 +25,14 @@ import (
 
 // Options of a Host. Bus and Log are needed.
 type Options struct {
-	Bus    bus.Bus
-	Roots  tool.Roots // nil means none
-	Node   string     // names this node in handles
-	Log    *slog.Logger
-	Config func(module string, into any) error // nil means no configuration
+	Bus   bus.Bus
+	Roots tool.Roots // nil means none
+	// RootsOf gives the folders of a caller's context, where they are not
+	// Roots; nil, and a nil answer, mean Roots. It is asked for every call.
+	RootsOf func(tool.Caller) tool.Roots
+	Node    string // names this node in handles
+	Log     *slog.Logger
+	Config  func(module string, into any) error // nil means no configuration
 }
 
 // Host holds the modules of this node. Safe for concurrent use.
@@ -79,7 +82,13 @@ func (h *Host) OnChange(f func(module.Audience)) {
 // it. A module of the same name is replaced: calls that run in it finish, and
 // then it is closed.
 func (h *Host) Add(ctx context.Context, name string, make module.New) error {
-	in := &instance{host: h, name: name, offers: map[module.Audience]*offered{}}
+	return h.AddFor(ctx, "", name, make)
+}
+
+// AddFor is Add for a module that only one context has: for callers in every
+// other it is not there, neither to see nor to call. "" means every context.
+func (h *Host) AddFor(ctx context.Context, only, name string, make module.New) error {
+	in := &instance{host: h, name: name, only: only, offers: map[module.Audience]*offered{}}
 	m, err := make(ctx, h.deps(in))
 	if err != nil {
 		return fmt.Errorf("module %s: %w", name, err)
@@ -102,6 +111,23 @@ func (h *Host) Add(ctx context.Context, name string, make module.New) error {
 		return old.close(ctx)
 	}
 	return nil
+}
+
+// Remove takes a module away: it is offered no longer at once, and closed when
+// the calls that run in it have finished, or ctx is done. It reports nothing
+// about a module that is not there.
+func (h *Host) Remove(ctx context.Context, name string) error {
+	h.mu.Lock()
+	i := slices.IndexFunc(h.order, func(o *instance) bool { return o.name == name })
+	if i < 0 {
+		h.mu.Unlock()
+		return nil
+	}
+	in := h.order[i]
+	h.order = slices.Concat(h.order[:i], h.order[i+1:]) // others may be reading the old one
+	h.mu.Unlock()
+	h.tell(module.Audience{})
+	return in.close(ctx)
 }
 
 // Names lists the modules in the order they were added.
@@ -131,6 +157,9 @@ func (h *Host) Offers(ctx context.Context, to module.Audience) []Offered {
 	h.mu.RUnlock()
 	out := make([]Offered, 0, len(order))
 	for _, in := range order {
+		if in.isNotFor(to.Context) {
+			continue
+		}
 		o, err := in.offer(ctx, to)
 		if err != nil {
 			h.opts.Log.ErrorContext(ctx, "module makes no offer", "module", in.name, "err", err)
@@ -152,6 +181,16 @@ func (h *Host) Close(ctx context.Context) error {
 		errs = append(errs, in.close(ctx))
 	}
 	return errors.Join(errs...)
+}
+
+// rootsOf finds the folders a caller's calls may touch.
+func (h *Host) rootsOf(who tool.Caller) tool.Roots {
+	if h.opts.RootsOf != nil {
+		if r := h.opts.RootsOf(who); r != nil {
+			return r
+		}
+	}
+	return h.opts.Roots
 }
 
 func (h *Host) tell(a module.Audience) {
