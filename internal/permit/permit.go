@@ -67,6 +67,10 @@ type Rule struct {
 	Then       Kind
 	Reason     string
 	Remember   time.Duration
+	// Own marks a rule that a context brings itself, on top of the host's. It
+	// is weighed apart: where a rule of either sort fits, the stricter verdict
+	// holds, so that an own rule never allows what the host's refuse.
+	Own bool
 }
 
 // Access says who may enter a context.
@@ -183,24 +187,64 @@ type Op struct {
 // Gate compiles the rules that concern one operation for one cut. It is
 // called once, when a view is built.
 func (p *Policy) Gate(cut Cut, op Op) *Gate {
-	g := &Gate{op: op, who: cut.parse()}
+	g := &Gate{op: op, who: cut.parse(), otherwise: Verdict{Kind: p.opts.Default, Rule: "default"}}
 	if reason, ok := p.barred(g.who, op); ok {
-		g.last = Verdict{Kind: Refuse, Rule: "scope", Reason: reason}
+		g.hosts = chain{last: &Verdict{Kind: Refuse, Rule: "scope", Reason: reason}}
 		return g
 	}
-	for _, r := range p.rules {
-		if !r.concerns(p, g.who, op) {
-			continue
+	for i := range p.rules {
+		r := &p.rules[i]
+		c := &g.hosts
+		if r.Own {
+			c = &g.own
 		}
-		v := Verdict{Kind: r.Then, Rule: r.Name, Reason: r.Reason, Remember: r.Remember}
-		if r.when == nil {
-			g.last = v
-			return g
+		if c.last == nil && r.concerns(p, g.who, op) {
+			c.add(r)
 		}
-		g.rules = append(g.rules, conditional{r.when, v})
 	}
-	g.last = Verdict{Kind: p.opts.Default, Rule: "default"}
 	return g
+}
+
+// chain is rules in order; the first that fits decides.
+type chain struct {
+	rules []conditional // they read arguments
+	last  *Verdict      // when none of them decides; nil means nobody says anything
+}
+
+func (c *chain) add(r *rule) {
+	v := Verdict{Kind: r.Then, Rule: r.Name, Reason: r.Reason, Remember: r.Remember}
+	if r.when == nil {
+		c.last = &v
+		return
+	}
+	c.rules = append(c.rules, conditional{r.when, v})
+}
+
+// passes reports whether some arguments get a verdict that does not refuse.
+func (c *chain) passes() bool {
+	return c.last != nil && c.last.Kind != Refuse ||
+		slices.ContainsFunc(c.rules, func(c conditional) bool { return c.verdict.Kind != Refuse })
+}
+
+// silent reports whether some arguments get no verdict at all.
+func (c *chain) silent() bool { return c.last == nil }
+
+// decide is the verdict of the first rule that fits, nil when none does.
+func (c *chain) decide(in map[string]any, err error) *Verdict {
+	for i := range c.rules {
+		r := &c.rules[i]
+		if in == nil {
+			return &Verdict{Kind: Refuse, Rule: r.verdict.Rule, Reason: "the arguments cannot be judged"}
+		}
+		yes := false
+		if yes, err = r.when.holds(in); err != nil {
+			yes = r.verdict.Kind != Allow
+		}
+		if yes {
+			return &r.verdict
+		}
+	}
+	return c.last
 }
 
 // barred is what no rule can allow: writing on a host that only reads, and
@@ -245,10 +289,10 @@ func effective(e tool.Effects) tool.Effects {
 // Gate is the compiled decision for one entry of a view. Listing and calling
 // ask the same gate. nil refuses.
 type Gate struct {
-	op    Op
-	who   who
-	rules []conditional // in order; they read arguments
-	last  Verdict       // when none of them decides
+	op         Op
+	who        who
+	hosts, own chain
+	otherwise  Verdict // when neither says anything
 }
 
 type conditional struct {
@@ -256,12 +300,15 @@ type conditional struct {
 	verdict Verdict
 }
 
-// Listed reports whether there are arguments that would not be refused.
+// Listed reports whether there are arguments that would not be refused. Rules
+// that read arguments are not weighed against each other for that.
 func (g *Gate) Listed() bool {
 	if g == nil {
 		return false
 	}
-	return g.last.Kind != Refuse || slices.ContainsFunc(g.rules, func(c conditional) bool { return c.verdict.Kind != Refuse })
+	h, o := &g.hosts, &g.own
+	return h.passes() && (o.passes() || o.silent()) || h.silent() && o.passes() ||
+		h.silent() && o.silent() && g.otherwise.Kind != Refuse
 }
 
 // Decide judges one call by its canonical arguments. Where an expression
@@ -271,26 +318,19 @@ func (g *Gate) Decide(args json.RawMessage) Verdict {
 	if g == nil {
 		return Verdict{Rule: "none"}
 	}
-	if len(g.rules) == 0 {
-		return g.last
+	var in map[string]any
+	var err error
+	if len(g.hosts.rules)+len(g.own.rules) > 0 {
+		in, err = inputs(g, args)
 	}
-	in, err := inputs(g, args)
-	for _, c := range g.rules {
-		yes := false
-		if err == nil {
-			yes, err = c.when.holds(in)
-		}
-		if err != nil {
-			yes, err = c.verdict.Kind != Allow, nil
-			if in == nil {
-				return Verdict{Kind: Refuse, Rule: c.verdict.Rule, Reason: "the arguments cannot be judged"}
-			}
-		}
-		if yes {
-			return c.verdict
-		}
+	a, b := g.hosts.decide(in, err), g.own.decide(in, err)
+	switch {
+	case a == nil && b == nil:
+		return g.otherwise
+	case a == nil || b != nil && b.Kind < a.Kind:
+		return *b
 	}
-	return g.last
+	return *a
 }
 
 // covers reports whether a scope includes an operation. A scope is "*",

@@ -181,3 +181,39 @@ func BenchmarkDecide(b *testing.B) {
 		g.Decide(args)
 	}
 }
+
+// A context's own rules may be stricter than the host's, never laxer; where
+// only one of them speaks, it decides.
+func TestOwnRulesNeverAllowWhatTheHostsRefuse(t *testing.T) {
+	own := func(name string, then Kind, when string) Rule {
+		return Rule{Names: []string{name}, Then: then, When: when, Own: true}
+	}
+	for i, c := range []struct {
+		rules  []Rule
+		other  Kind
+		args   string
+		want   Kind
+		listed bool
+	}{
+		{[]Rule{own("file_write", Allow, ""), {Effects: tool.Destroys, Then: Refuse}}, Allow, `{}`, Refuse, false},
+		{[]Rule{{Effects: tool.Destroys, Then: Refuse}, own("file_write", Allow, "")}, Allow, `{}`, Refuse, false},
+		{[]Rule{{Then: Allow}, own("file_write", Refuse, "")}, Allow, `{}`, Refuse, false},
+		{[]Rule{{Then: Allow}, own("file_write", AskOperator, "")}, Allow, `{}`, AskOperator, true},
+		{[]Rule{{Then: AskClient}, own("file_write", Allow, "")}, Allow, `{}`, AskClient, true},
+		{[]Rule{own("file_write", Allow, ""), own("file_*", Refuse, "")}, Allow, `{}`, Allow, true},
+		{[]Rule{own("file_write", Allow, "")}, Refuse, `{}`, Allow, true},
+		{[]Rule{own("file_read", Allow, "")}, Refuse, `{}`, Refuse, false},
+		{[]Rule{own("file_write", Allow, `args.path == "a"`)}, Refuse, `{"path":"a"}`, Allow, true},
+		{[]Rule{own("file_write", Allow, `args.path == "a"`)}, Refuse, `{"path":"b"}`, Refuse, true},
+		{[]Rule{{Then: Refuse}, own("file_write", Allow, `args.path == "a"`)}, Allow, `{"path":"a"}`, Refuse, false},
+		{[]Rule{{Then: Allow, When: `args.path == "a"`}, own("file_write", Refuse, "")}, Allow, `{"path":"a"}`, Refuse, false},
+		{[]Rule{own("file_write", Refuse, `args.path == "a"`)}, Allow, `{"path":"a"}`, Refuse, true},
+		{[]Rule{own("file_write", Refuse, `args.path == "a"`)}, Allow, `{"path":"b"}`, Allow, true},
+		{[]Rule{{Then: Allow}, own("file_write", Refuse, `args.path == "a"`)}, Refuse, `{}`, Refuse, true},
+	} {
+		g := policy(t, Options{Default: c.other, Rules: c.rules}).Gate("", write)
+		if v := g.Decide([]byte(c.args)); v.Kind != c.want || g.Listed() != c.listed {
+			t.Errorf("%d: got %v, listed %t; want %v, %t", i, v.Kind, g.Listed(), c.want, c.listed)
+		}
+	}
+}
