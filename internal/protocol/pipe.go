@@ -153,10 +153,16 @@ func (p *Pipe) enter(m *Message, sink *pipeSink) bool {
 	case p.slots <- struct{}{}:
 		sink.working.Store(true)
 	case <-p.ctx.Done():
-		sink.Drop()
-		return false
 	}
-	return true
+	switch {
+	case p.ctx.Err() == nil:
+		return true
+	case errors.Is(context.Cause(p.ctx), errStopping):
+		sink.Answer(200, appendError(nil, &Fault{Code: CodeInternal, ID: m.ID, Message: errStopping.Error()}))
+	default:
+		sink.Drop()
+	}
+	return false
 }
 
 // initialize serves the handshake, in order with what follows it.
