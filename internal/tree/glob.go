@@ -48,6 +48,28 @@ func ParseGlobs(patterns []string) (g Globs, err error) {
 	return g, nil
 }
 
+// SplitGlobs splits a list of patterns at the commas outside braces.
+func SplitGlobs(list string) (globs []string) {
+	depth, from := 0, 0
+	for i := range len(list) {
+		switch list[i] {
+		case '{':
+			depth++
+		case '}':
+			depth--
+		case ',':
+			if depth <= 0 {
+				globs = append(globs, strings.TrimSpace(list[from:i]))
+				from = i + 1
+			}
+		}
+	}
+	if last := strings.TrimSpace(list[from:]); last != "" {
+		globs = append(globs, last)
+	}
+	return globs
+}
+
 func parseGlob(p string) glob {
 	if strings.HasSuffix(p, "/") {
 		p += "**" // a directory means what is in it

@@ -75,14 +75,11 @@ type rule struct {
 
 // ignore reports whether an entry is ignored. The last rule that matches
 // decides, those of the nearest directory first.
-func (r *rules) ignore(rel, name string, dir bool) bool {
+func (r *rules) ignore(rel, name string, isDir func() bool) bool {
 	for ; r != nil; r = r.next {
 		from := ""
 		for i := len(r.list) - 1; i >= 0; i-- {
 			l := &r.list[i]
-			if l.dir && !dir {
-				continue
-			}
 			subject := name
 			if l.anchored {
 				if from == "" {
@@ -90,7 +87,7 @@ func (r *rules) ignore(rel, name string, dir bool) bool {
 				}
 				subject = from
 			}
-			if l.glob.match(subject) {
+			if l.glob.match(subject) && (!l.dir || isDir()) {
 				return !l.keep
 			}
 		}
@@ -107,6 +104,46 @@ func (r *rules) from(rel string) string {
 		return rel
 	}
 	return rel[len(r.base)+1:]
+}
+
+// Filter says which entries of one directory ignore files and habit leave out.
+// The nil Filter leaves out nothing. Immutable.
+type Filter struct {
+	path  string // of the directory, from the one the filter was made for
+	rules *rules
+}
+
+// NewFilter makes the filter of a directory inside a root from the ignore files
+// there and above.
+func NewFilter(root *os.Root, dir string) *Filter {
+	dir = path.Clean(dir)
+	r := rulesAbove(root, dir)
+	if d, err := root.OpenRoot(dir); err == nil {
+		r = readRules(d, "", r, allIgnoreFiles)
+		d.Close()
+	}
+	return &Filter{rules: r}
+}
+
+// Below is the filter of a directory in this one, which is open as root.
+func (f *Filter) Below(name string, root *os.Root) *Filter {
+	if f == nil {
+		return nil
+	}
+	at := path.Join(f.path, name)
+	return &Filter{at, readRules(root, at, f.rules, allIgnoreFiles)}
+}
+
+// Ignores reports whether an entry is left out. Whether it is a directory is
+// asked only if that matters.
+func (f *Filter) Ignores(name string, isDir func() bool) bool {
+	if f == nil {
+		return false
+	}
+	if isRepository(name) && isDir() {
+		return true
+	}
+	return f.rules != nil && f.rules.ignore(path.Join(f.path, name), name, isDir)
 }
 
 // readRules reads the ignore files of a directory.

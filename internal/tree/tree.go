@@ -47,10 +47,16 @@ type Options struct {
 type Entry struct {
 	Name string
 	Type fs.FileMode // its type bits; what a link leads to is not looked at
+
+	listed fs.DirEntry
 }
 
 // IsDir reports whether the entry is a directory.
 func (e Entry) IsDir() bool { return e.Type.IsDir() }
+
+// Info is what the listing of the directory told of the entry, links not
+// followed.
+func (e Entry) Info() (fs.FileInfo, error) { return e.listed.Info() }
 
 // Stats is what a walk has seen.
 type Stats struct {
@@ -312,7 +318,7 @@ func (w *walk) batch(worker int, d *Dir, list []fs.DirEntry) {
 		if w.leavesOut(d, name, mode.IsDir()) {
 			continue
 		}
-		kept = append(kept, Entry{name, mode})
+		kept = append(kept, Entry{name, mode, e})
 		switch {
 		case !mode.IsDir() || d.Depth+1 >= w.opts.Depth && w.opts.Depth < MaxDepth:
 		case d.Depth+1 >= w.opts.Depth:
@@ -344,7 +350,7 @@ func (w *walk) leavesOut(d *Dir, name string, dir bool) bool {
 	if w.opts.All {
 		return false
 	}
-	if dir && isRepository(name) || d.rules != nil && d.rules.ignore(d.Join(name), name, dir) {
+	if dir && isRepository(name) || d.rules != nil && d.rules.ignore(d.Join(name), name, func() bool { return dir }) {
 		w.ignored.Add(1)
 		return true
 	}

@@ -1,4 +1,4 @@
-// Package dir lists and makes directories inside the roots of a call.
+// Package dir lists, makes and measures directories inside the roots of a call.
 //
 // A listing is paged by name, so that a directory of a million entries costs
 // one page of memory and each page begins where the last one ended, whatever
@@ -18,7 +18,7 @@ type dirs struct{ offer module.Offer }
 // New makes the module. It takes no configuration.
 func New(_ context.Context, _ module.Deps) (module.Module, error) {
 	m := &dirs{}
-	m.offer.Tools = []tool.Tool{m.listTool(), m.createTool()}
+	m.offer.Tools = []tool.Tool{m.listTool(), m.createTool(), m.sizeTool()}
 	return m, nil
 }
 

@@ -1,33 +1,36 @@
 package dir
 
 import (
-	"container/heap"
 	"context"
-	"encoding/base64"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"unicode/utf8"
 
 	"gatehouse/internal/roots"
+	"gatehouse/internal/tree"
 	"gatehouse/tool"
 )
 
 type listIn struct {
 	Path   string `json:"path" doc:"directory to list" min:"1"`
+	Depth  int    `json:"depth,omitempty" doc:"levels, shown as a tree" min:"1" max:"100"`
+	Glob   string `json:"glob,omitempty" doc:"such as *.go,!*_test.go"`
+	Sort   string `json:"sort,omitempty" enum:"name,size,mtime"`
+	All    bool   `json:"all,omitempty" doc:"also what .gitignore leaves out"`
 	Limit  int    `json:"limit,omitempty" default:"200" min:"1" max:"1000"`
-	Cursor string `json:"cursor,omitempty" doc:"next_cursor of the page before"`
+	Cursor string `json:"cursor,omitempty"`
 }
 
 type listOut struct {
+	Content    string  `json:"content,omitempty" bulk:"true"`
 	Entries    []entry `json:"entries"`
 	Path       string  `json:"path"`
 	Total      int     `json:"total"`
+	Ignored    int     `json:"ignored,omitempty"`
 	NextCursor string  `json:"next_cursor,omitempty"`
 }
 
@@ -39,10 +42,16 @@ type entry struct {
 	Kind  string `json:"kind,omitempty"`
 }
 
-const listHelp = `Lists one directory, sorted by name, 200 entries at a time.
+const listHelp = `Lists one directory, sorted by name, 200 entries at a time, or a tree of several levels.
 
 - next_cursor, given as cursor, continues; it stays good when entries come and go.
-- A page also ends at about 24 kB, however many entries were asked for.
+- A page also ends at about 24 kB, however many entries were asked for; a tree's at 8 kB.
+- depth shows that many levels as indented text, with sizes; directories that hold one directory alone are written
+  as one path, and those at the last level tell how many files are below them.
+- What .gitignore and .ignore leave out, and .git itself, is only counted unless all is set.
+- glob takes several patterns, ! excludes; one without a slash is matched against the name, ** spans directories.
+  With depth it gives the paths of the files that match.
+- sort size lists the largest first, mtime the newest; only without depth.
 - kind is link, pipe, socket, device or special, and left out for files and directories. Of a link that stays inside
   the workspace, isDir and size are those of what it leads to.
 - Bytes of a name that are not UTF-8 are shown as \xNN; such an entry cannot be opened by that name.`
@@ -54,7 +63,7 @@ const pageBytes = 24 << 10
 func (m *dirs) listTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "dir_list",
-		Description: "Lists a directory by name, not what is below its directories. next_cursor continues a long one.",
+		Description: "Lists a directory by name, or with depth what is below it as a tree. next_cursor continues a long one.",
 		Help:        listHelp,
 		Effects:     tool.Reads,
 		Budget:      -1, // it pages itself
@@ -65,9 +74,12 @@ func (m *dirs) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 	if in.Limit == 0 {
 		in.Limit = 200
 	}
-	after, err := decodeCursor(in.Cursor)
+	if in.Depth > 1 && in.Sort != "" && in.Sort != "name" {
+		return listOut{}, &tool.Refusal{Code: "invalid_arguments", Message: "a tree is sorted by name", Next: "Leave out depth or sort."}
+	}
+	globs, err := tree.ParseGlobs(tree.SplitGlobs(in.Glob))
 	if err != nil {
-		return listOut{}, err
+		return listOut{}, &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
 	}
 	p, err := roots.Find(c.Roots, in.Path)
 	if err != nil {
@@ -78,18 +90,57 @@ func (m *dirs) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 		return listOut{}, err
 	}
 	defer root.Close()
-	names, total, err := firstNames(ctx, root, after, in.Limit+1)
-	if err != nil {
-		return listOut{}, p.Refuse(err)
+	l := lister{ctx: ctx, in: &in, p: p, root: root, globs: globs}
+	if !in.All {
+		l.filter = filterOf(p)
 	}
-	out := listOut{Entries: []entry{}, Path: in.Path, Total: total}
+	switch {
+	case in.Depth <= 1:
+		return l.flat()
+	case in.Glob != "":
+		return l.matches()
+	}
+	return l.tree()
+}
+
+// filterOf is what the ignore files leave out of a directory.
+func filterOf(p roots.Place) *tree.Filter {
+	q, err := p.Followed(true)
+	if err != nil {
+		q = p
+	}
+	return tree.NewFilter(q.Root, filepath.ToSlash(q.Name))
+}
+
+// lister makes one page.
+type lister struct {
+	ctx    context.Context
+	in     *listIn
+	p      roots.Place
+	root   *os.Root
+	globs  tree.Globs
+	filter *tree.Filter
+}
+
+// flat lists the directory itself.
+func (l *lister) flat() (listOut, error) {
+	after, err := decodeCursor(l.in.Cursor, l.in.Sort)
+	if err != nil {
+		return listOut{}, err
+	}
+	ch := chooser{root: l.root, filter: l.filter, globs: l.globs, sort: l.in.Sort}
+	items, err := ch.first(l.ctx, after, l.in.Limit+1)
+	if err != nil {
+		return listOut{}, l.p.Refuse(err)
+	}
+	out := listOut{Entries: []entry{}, Path: l.in.Path, Total: ch.total, Ignored: ch.ignored}
 	size := 0
-	for i, name := range names {
-		if i == in.Limit || size > pageBytes {
-			out.NextCursor = encodeCursor(names[i-1])
+	for i, it := range items {
+		if i == l.in.Limit || size > pageBytes {
+			out.NextCursor = encodeCursor(items[i-1], l.in.Sort)
 			break
 		}
-		e, ok := look(p, root, name)
+		e, ok := look(l.p, l.root, it.name)
 		if !ok {
 			continue // deleted while we looked
 		}
@@ -123,55 +174,6 @@ func look(p roots.Place, root *os.Root, name string) (entry, bool) {
 	return e, true
 }
 
-// firstNames returns the n least names after the given one, sorted, and how
-// many names there are in all. It holds no more than n and a few.
-func firstNames(ctx context.Context, root *os.Root, after string, n int) (names []string, total int, err error) {
-	d, err := root.Open(".")
-	if err != nil {
-		return nil, 0, err
-	}
-	defer d.Close()
-	var least greatestFirst
-	for {
-		if err := context.Cause(ctx); err != nil {
-			return nil, 0, err
-		}
-		some, err := d.Readdirnames(1024)
-		for _, name := range some {
-			total++
-			switch {
-			case name <= after:
-			case len(least) < n:
-				heap.Push(&least, name)
-			case name < least[0]:
-				least[0] = name
-				heap.Fix(&least, 0)
-			}
-		}
-		if err == io.EOF {
-			slices.Sort(least)
-			return least, total, nil
-		}
-		if err != nil {
-			return nil, 0, err
-		}
-	}
-}
-
-// greatestFirst is a heap whose top is the first to go.
-type greatestFirst []string
-
-func (h greatestFirst) Len() int           { return len(h) }
-func (h greatestFirst) Less(i, j int) bool { return h[i] > h[j] }
-func (h greatestFirst) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *greatestFirst) Push(x any)        { *h = append(*h, x.(string)) }
-func (h *greatestFirst) Pop() any {
-	old := *h
-	x := old[len(old)-1]
-	*h = old[:len(old)-1]
-	return x
-}
-
 // visible is a name as JSON can carry it.
 func visible(name string) string {
 	if utf8.ValidString(name) {
@@ -188,15 +190,4 @@ func visible(name string) string {
 		name = name[size:]
 	}
 	return s.String()
-}
-
-// A cursor holds the name of the last entry shown, which may be any bytes.
-func encodeCursor(name string) string { return base64.RawURLEncoding.EncodeToString([]byte(name)) }
-
-func decodeCursor(cursor string) (string, error) {
-	name, err := base64.RawURLEncoding.DecodeString(cursor)
-	if err != nil || len(name) > 4096 {
-		return "", &tool.Refusal{Code: "invalid_arguments", Message: "cursor is not one of dir_list's", Next: "Give next_cursor of the page before, or none for the first page."}
-	}
-	return string(name), nil
 }

@@ -1,0 +1,206 @@
+package dir
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gatehouse/internal/roots"
+	"gatehouse/internal/tree"
+	"gatehouse/tool"
+)
+
+type sizeIn struct {
+	Path string `json:"path" min:"1"`
+}
+
+type sizeOut struct {
+	Content string `json:"content" bulk:"true"`
+	Bytes   int64  `json:"bytes"`
+	Files   int64  `json:"files"`
+	Dirs    int64  `json:"dirs"`
+	Note    string `json:"note,omitempty"`
+}
+
+const sizeHelp = `Adds up the sizes of all files below a directory, also of those that ignore files leave out, and lists
+the largest entries of the directory itself.
+
+- A size is that of the content; a file with holes takes less room on disk. A file with several names counts once.
+- Links are not followed. What the system makes up (/proc, /sys, /dev) is left out.
+- It ends after 25 s with what it has counted by then, and says so.`
+
+const (
+	sizeTime  = 25 * time.Second
+	sizeShown = 40        // entries of the directory that are shown
+	linksMost = 1_000_000 // files with several names that are remembered
+	sizesMost = 100_000   // entries of the directory that are told apart
+)
+
+func (m *dirs) sizeTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name:        "dir_size",
+		Description: "Adds up what is below a directory and shows its largest entries.",
+		Help:        sizeHelp,
+		Effects:     tool.Reads,
+	}, m.size)
+}
+
+// share is what one entry of the directory adds.
+type share struct {
+	name         string
+	dir          bool
+	bytes, files int64
+}
+
+// sum adds up sizes from several goroutines.
+type sum struct {
+	mu          sync.Mutex
+	shares      map[string]*share
+	rest        share               // of the entries beyond sizesMost
+	linked      map[string]struct{} // files with several names that were counted
+	files, dirs int64
+	bytes       int64
+}
+
+func (m *dirs) size(ctx context.Context, c *tool.Call, in sizeIn) (sizeOut, error) {
+	p, err := roots.Find(c.Roots, in.Path)
+	if err != nil {
+		return sizeOut{}, err
+	}
+	root, err := p.Dir()
+	if err != nil {
+		return sizeOut{}, err
+	}
+	defer root.Close()
+	ctx, cancel := context.WithTimeout(ctx, sizeTime)
+	defer cancel()
+	s := &sum{shares: map[string]*share{}, linked: map[string]struct{}{}}
+	o := tree.Options{Root: root, All: true}
+	if root.Name() == "/" {
+		o.Skip = func(path string, dir bool) bool {
+			return dir && (path == "proc" || path == "sys" || path == "dev")
+		}
+	}
+	told := time.Now()
+	stats, err := tree.Walk(ctx, o, func(_ int, d *tree.Dir, entries []tree.Entry) {
+		if files := s.add(d, entries); c.Peer != nil && files > 10_000 && time.Since(told) > time.Second {
+			c.Peer.Progress(float64(files), 0, "files counted")
+		}
+	})
+	late := errors.Is(err, context.DeadlineExceeded)
+	if err != nil && !late {
+		return sizeOut{}, p.Refuse(err)
+	}
+	out := sizeOut{Bytes: s.bytes, Files: s.files, Dirs: s.dirs}
+	out.Note = sizeNote(stats, late)
+	out.Content = s.table(filepath.ToSlash(in.Path), out.Note)
+	return out, nil
+}
+
+func (s *sum) add(d *tree.Dir, entries []tree.Entry) (files int64) {
+	top, _, _ := strings.Cut(d.Path, "/")
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range entries {
+		at := top
+		if at == "" {
+			at = e.Name
+		}
+		sh := s.share(at)
+		if e.IsDir() {
+			s.dirs++
+			sh.dir = sh.dir || top == ""
+			continue
+		}
+		n := s.weigh(e)
+		sh.bytes += n
+		sh.files++
+		sh.dir = sh.dir || top != ""
+		s.bytes += n
+		s.files++
+	}
+	return s.files
+}
+
+func (s *sum) share(name string) *share {
+	sh := s.shares[name]
+	if sh == nil {
+		if len(s.shares) >= sizesMost {
+			return &s.rest
+		}
+		sh = &share{name: name}
+		s.shares[name] = sh
+	}
+	return sh
+}
+
+// weigh is how much a file adds: nothing if it was counted under another name.
+func (s *sum) weigh(e tree.Entry) int64 {
+	info, err := e.Info()
+	if err != nil || !info.Mode().IsRegular() {
+		return 0
+	}
+	if roots.Links(info) > 1 {
+		id := roots.FileID(info)
+		if _, counted := s.linked[id]; counted {
+			return 0
+		}
+		if len(s.linked) < linksMost {
+			s.linked[id] = struct{}{}
+		}
+	}
+	return info.Size()
+}
+
+// table writes the largest entries, one per line.
+func (s *sum) table(path, note string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: %s in %s and %s\n", visible(path), human(s.bytes), plural(s.files, "file", "files"), plural(s.dirs, "directory", "directories"))
+	all := make([]*share, 0, len(s.shares))
+	for _, sh := range s.shares {
+		all = append(all, sh)
+	}
+	slices.SortFunc(all, func(a, b *share) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), strings.Compare(a.name, b.name)) })
+	for i, sh := range all {
+		if i == sizeShown {
+			fmt.Fprintf(&b, "[%d smaller ones]\n", len(all)-i)
+			break
+		}
+		if sh.dir {
+			fmt.Fprintf(&b, "%7s  %s/ (%s)\n", human(sh.bytes), visible(sh.name), plural(sh.files, "file", "files"))
+		} else {
+			fmt.Fprintf(&b, "%7s  %s\n", human(sh.bytes), visible(sh.name))
+		}
+	}
+	if note != "" {
+		fmt.Fprintf(&b, "[%s]\n", note)
+	}
+	return b.String()
+}
+
+func plural(n int64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+func sizeNote(stats tree.Stats, late bool) string {
+	var s []string
+	if late {
+		s = append(s, fmt.Sprintf("stopped after %v, there is more", sizeTime))
+	}
+	if stats.Unreadable > 0 {
+		s = append(s, plural(stats.Unreadable, "directory", "directories")+" not readable")
+	}
+	if stats.TooDeep > 0 {
+		s = append(s, plural(stats.TooDeep, "directory", "directories")+" too deep")
+	}
+	return strings.Join(s, ", ")
+}

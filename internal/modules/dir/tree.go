@@ -1,0 +1,277 @@
+package dir
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+
+	"gatehouse/internal/roots"
+	"gatehouse/internal/search"
+	"gatehouse/internal/tree"
+)
+
+const (
+	treeBytes  = 7600    // of text on a page; with what surrounds it, under 8 kB
+	countMost  = 20_000  // entries that are counted below one directory
+	countTotal = 200_000 // entries that are counted for one page
+)
+
+// tree writes the levels below the directory, as far as a page reaches.
+func (l *lister) tree() (listOut, error) {
+	after, err := decodeCursor(l.in.Cursor, "")
+	if err != nil {
+		return listOut{}, err
+	}
+	w := treeWriter{lister: l}
+	var seen []string
+	if after.name != "" {
+		seen = strings.Split(after.name, "/")
+	}
+	err = w.dir(l.root, l.filter, "", 1, seen)
+	out := listOut{Entries: []entry{}, Path: l.in.Path, Total: w.lines, Ignored: w.ignored}
+	switch {
+	case errors.Is(err, errPageFull):
+		out.NextCursor = encodeCursor(item{name: w.last}, "")
+		fmt.Fprintf(&w.text, "[next cursor=%s]\n", out.NextCursor)
+	case err != nil:
+		return listOut{}, l.p.Refuse(err)
+	}
+	if w.ignored > 0 {
+		fmt.Fprintf(&w.text, "[%d ignored; all=true shows them]\n", w.ignored)
+	}
+	if out.Content = w.text.String(); out.Content == "" {
+		out.Content = "[empty]\n"
+	}
+	return out, nil
+}
+
+var errPageFull = errors.New("the page is full")
+
+type treeWriter struct {
+	*lister
+	text    strings.Builder
+	lines   int
+	ignored int
+	counted int64
+	last    string // path of what was written last, from the start
+}
+
+// dir writes the entries of one directory, open as root. seen leads to what
+// was written last on the page before.
+func (w *treeWriter) dir(root *os.Root, f *tree.Filter, rel string, level int, seen []string) error {
+	ch := chooser{root: root, filter: f}
+	left := w.in.Limit + 1 - w.lines
+	var after item
+	if len(seen) > 0 {
+		inside, err := w.resume(root, f, rel, level, seen)
+		if err != nil {
+			return err
+		}
+		if after.name = seen[0]; inside {
+			left = w.in.Limit + 1 - w.lines
+		}
+	}
+	items, err := ch.first(w.ctx, after, max(left, 1))
+	if err != nil {
+		return err
+	}
+	w.ignored += ch.ignored
+	for _, it := range items {
+		if err := w.entry(root, f, rel, level, it.name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resume goes on inside the directory that the page before ended in.
+func (w *treeWriter) resume(root *os.Root, f *tree.Filter, rel string, level int, seen []string) (inside bool, err error) {
+	if level >= w.in.Depth || !isDir(root, seen[0]) {
+		return false, nil
+	}
+	sub, names, below, err := w.descend(root, f, seen[0])
+	if err != nil {
+		return false, nil // gone meanwhile
+	}
+	defer sub.Close()
+	rest := seen[min(len(names), len(seen)):]
+	if len(rest) > 0 {
+		fmt.Fprintf(&w.text, "%s%s/ (continued)\n", indent(level), visible(strings.Join(names, "/")))
+	}
+	return true, w.dir(sub, below, path.Join(rel, strings.Join(names, "/")), level+1, rest)
+}
+
+func indent(level int) string { return strings.Repeat(" ", level-1) }
+
+// entry writes one entry and what is below it.
+func (w *treeWriter) entry(root *os.Root, f *tree.Filter, rel string, level int, name string) error {
+	info, err := root.Lstat(name)
+	if err != nil {
+		return nil // deleted while we looked
+	}
+	line := indent(level) + visible(name)
+	if !info.IsDir() {
+		if kind := roots.Kind(info.Mode()); kind != "" {
+			line += " (" + kind + ")"
+		} else {
+			line += " " + human(info.Size())
+		}
+		return w.put(line, path.Join(rel, name))
+	}
+	sub, names, below, err := w.descend(root, f, name)
+	if err != nil {
+		return w.put(line+"/ (not readable)", path.Join(rel, name))
+	}
+	defer sub.Close()
+	line = indent(level) + visible(strings.Join(names, "/")) + "/"
+	at := path.Join(rel, strings.Join(names, "/"))
+	if level >= w.in.Depth {
+		return w.put(line+" ("+w.count(sub)+")", at)
+	}
+	if err := w.put(line, at); err != nil {
+		return err
+	}
+	return w.dir(sub, below, at, level+1, nil)
+}
+
+// descend opens a directory and, while it holds one directory alone, that one.
+// names lead to the one it returns.
+func (w *treeWriter) descend(root *os.Root, f *tree.Filter, name string) (sub *os.Root, names []string, below *tree.Filter, err error) {
+	if sub, err = root.OpenRoot(filepath.FromSlash(name + "/.")); err != nil {
+		return nil, nil, nil, err
+	}
+	names, below = []string{name}, f.Below(name, sub)
+	for len(names) < 20 {
+		ch := chooser{root: sub, filter: below}
+		items, err := ch.first(w.ctx, item{}, 2)
+		if err != nil || len(items) != 1 || ch.ignored > 0 || !isDir(sub, items[0].name) {
+			break
+		}
+		next, err := sub.OpenRoot(items[0].name)
+		if err != nil {
+			break
+		}
+		sub.Close()
+		sub, below = next, below.Below(items[0].name, next)
+		names = append(names, items[0].name)
+	}
+	return sub, names, below, nil
+}
+
+func (w *treeWriter) put(line, at string) error {
+	if w.lines == w.in.Limit || w.lines > 0 && w.text.Len()+len(line) > treeBytes {
+		return errPageFull
+	}
+	w.text.WriteString(line + "\n")
+	w.lines++
+	w.last = at
+	return nil
+}
+
+// count tells how much is below a directory, without going on for ever.
+func (w *treeWriter) count(root *os.Root) string {
+	if w.counted > countTotal {
+		return direct(root)
+	}
+	ctx, cancel := context.WithCancel(w.ctx)
+	defer cancel()
+	var files, all atomic.Int64
+	_, err := tree.Walk(ctx, tree.Options{Root: root, All: w.in.All}, func(_ int, _ *tree.Dir, entries []tree.Entry) {
+		n := int64(0)
+		for _, e := range entries {
+			if !e.IsDir() {
+				n++
+			}
+		}
+		files.Add(n)
+		if all.Add(int64(len(entries))) > countMost {
+			cancel()
+		}
+	})
+	w.counted += all.Load()
+	plus := ""
+	if err != nil {
+		plus = "+"
+	}
+	if files.Load() == 1 {
+		return "1" + plus + " file"
+	}
+	return fmt.Sprintf("%d%s files", files.Load(), plus)
+}
+
+// direct counts the entries of a directory itself.
+func direct(root *os.Root) string {
+	d, err := root.Open(".")
+	if err != nil {
+		return "not readable"
+	}
+	defer d.Close()
+	n := 0
+	for n < countMost {
+		names, err := d.Readdirnames(1024)
+		n += len(names)
+		if err == io.EOF {
+			return fmt.Sprintf("%d entries", n)
+		}
+		if err != nil {
+			return "not readable"
+		}
+	}
+	return fmt.Sprintf("%d+ entries", n)
+}
+
+// matches lists the paths of the files a glob chooses.
+func (l *lister) matches() (listOut, error) {
+	after, err := decodeCursor(l.in.Cursor, "")
+	if err != nil {
+		return listOut{}, err
+	}
+	q := search.Query{Mode: search.Names, Globs: l.globs, Limit: l.in.Limit, After: search.Key{Path: after.name},
+		Tree: tree.Options{Root: l.root, Depth: l.in.Depth, All: l.in.All}}
+	res, err := search.Run(l.ctx, q)
+	if err != nil {
+		return listOut{}, l.p.Refuse(err)
+	}
+	out := listOut{Entries: []entry{}, Path: l.in.Path, Total: int(res.Matched), Ignored: int(res.Tree.Ignored)}
+	var b strings.Builder
+	for i, f := range res.Files {
+		if i > 0 && b.Len()+len(f.Path) > treeBytes {
+			res.More = true
+			break
+		}
+		b.WriteString(visible(f.Path) + "\n")
+		after.name = f.Path
+	}
+	if res.More {
+		out.NextCursor = encodeCursor(after, "")
+		fmt.Fprintf(&b, "[%d files; next cursor=%s]\n", out.Total, out.NextCursor)
+	}
+	if out.Content = b.String(); out.Content == "" {
+		out.Content = "[nothing matches]\n"
+	}
+	return out, nil
+}
+
+// human writes a size in few characters.
+func human(n int64) string {
+	const units = "kMGTPE"
+	if n < 1000 {
+		return fmt.Sprint(n)
+	}
+	f := float64(n)
+	unit := -1
+	for f >= 1000 && unit+1 < len(units) {
+		f /= 1000
+		unit++
+	}
+	if f < 10 {
+		return fmt.Sprintf("%.1f%c", f, units[unit])
+	}
+	return fmt.Sprintf("%.0f%c", f, units[unit])
+}
