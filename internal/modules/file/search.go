@@ -157,7 +157,7 @@ func (in *searchIn) fill() {
 
 // compile fills in what decides which files and lines are chosen.
 func (in *searchIn) compile(q *search.Query) (err error) {
-	if q.Globs, err = tree.ParseGlobs(splitGlobs(in.Glob)); err != nil {
+	if q.Globs, err = tree.ParseGlobs(tree.SplitGlobs(in.Glob)); err != nil {
 		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
 	}
 	var only []func(path, name string) bool
@@ -226,28 +226,6 @@ func (in *searchIn) names() (func(path, name string) bool, error) {
 		return func(path, name string) bool { return globs.Match(fold(path), fold(name)) }, nil
 	}
 	return func(path, _ string) bool { return strings.Contains(fold(path), text) }, nil
-}
-
-// splitGlobs splits at commas outside braces.
-func splitGlobs(s string) (globs []string) {
-	depth, from := 0, 0
-	for i := range len(s) {
-		switch s[i] {
-		case '{':
-			depth++
-		case '}':
-			depth--
-		case ',':
-			if depth <= 0 {
-				globs = append(globs, strings.TrimSpace(s[from:i]))
-				from = i + 1
-			}
-		}
-	}
-	if last := strings.TrimSpace(s[from:]); last != "" {
-		globs = append(globs, last)
-	}
-	return globs
 }
 
 // virtual leaves out the system's own file systems where the root is all there
