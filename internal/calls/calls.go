@@ -83,6 +83,10 @@ type Request struct {
 	State    []byte
 	Depth    int
 
+	// Cancel ends the context that Do is given, which the call's deadline
+	// does too; nil if somebody else's context must not be ended.
+	Cancel context.CancelCauseFunc
+
 	Notes Notes // nil hears nothing
 	// Slow is called, once and from another goroutine, when the call has run
 	// for SlowAfter; nil never.
@@ -209,8 +213,11 @@ type flight struct {
 // run sends the request over the bus under its deadline.
 func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 	limit := c.limit(r)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	cancel := r.Cancel
+	if cancel == nil {
+		ctx, cancel = context.WithCancelCause(ctx)
+		defer cancel(nil)
+	}
 	began := time.Now()
 	ours, theirs := split(r.Recorded)
 	f := &flight{

@@ -254,6 +254,7 @@ func (c *conversation) following() *task {
 // run runs one round on this goroutine.
 func (r *request) run(c *conversation) {
 	req := r.roundOf(c)
+	req.Cancel = r.cancel
 	req.Late = func(res calls.Result, err error) {
 		r.early()
 		r.conclude(c, res, err)

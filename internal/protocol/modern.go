@@ -23,15 +23,16 @@ func (e *Engine) modern(door context.Context, who Who, m *Message, h Header, sin
 		sink.Drop()
 		return
 	}
-	r := e.newModern(m, h, sink)
+	r := e.newModern(context.Background(), m, h, sink) // door ends it
 	gone := context.AfterFunc(door, func() { r.abandon(context.Cause(door)) })
 	r.onClose(func() { gone() })
 	r.stand(who)
 }
 
-func (e *Engine) newModern(m *Message, h Header, sink Sink) *request {
+// newModern makes a request whose work ends with parent at the latest.
+func (e *Engine) newModern(parent context.Context, m *Message, h Header, sink Sink) *request {
 	r := &request{e: e, msg: m, rev: latest, sink: sink, head: h}
-	r.ctx, r.cancel = context.WithCancelCause(e.base)
+	r.ctx, r.cancel = context.WithCancelCause(parent)
 	return r
 }
 

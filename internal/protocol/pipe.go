@@ -107,7 +107,7 @@ func (p *Pipe) take(m *Message, sink *pipeSink) {
 	case modern:
 		p.modern(m, sink)
 	default:
-		if r := p.e.newLegacy(p.sess, m, sink); r.takeOff(p.sess) {
+		if r := p.e.newLegacy(p.e.base, p.sess, m, sink); r.takeOff(p.sess) {
 			go r.dispatch()
 		}
 	}
@@ -115,7 +115,7 @@ func (p *Pipe) take(m *Message, sink *pipeSink) {
 
 // modern serves a message that stands alone, also by who sends it.
 func (p *Pipe) modern(m *Message, sink *pipeSink) {
-	r := p.e.newModern(m, nil, sink)
+	r := p.e.newModern(p.e.base, m, nil, sink)
 	if !r.takeOff(p.sess) {
 		return
 	}

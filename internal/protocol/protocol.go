@@ -126,14 +126,19 @@ type request struct {
 
 // legacy serves one request of a session.
 func (e *Engine) legacy(s *session.Session, m *Message, sink Sink) {
-	if r := e.newLegacy(s, m, sink); r.takeOff(s) {
+	parent := e.base
+	if s.ID != "" {
+		parent = context.Background() // the end of its session ends it, at the latest when the host stops
+	}
+	if r := e.newLegacy(parent, s, m, sink); r.takeOff(s) {
 		r.dispatch()
 	}
 }
 
-func (e *Engine) newLegacy(s *session.Session, m *Message, sink Sink) *request {
+// newLegacy makes a request whose work ends with parent at the latest.
+func (e *Engine) newLegacy(parent context.Context, s *session.Session, m *Message, sink Sink) *request {
 	r := &request{e: e, msg: m, sess: s, sink: sink, facts: s.Facts()}
-	r.ctx, r.cancel = context.WithCancelCause(e.base)
+	r.ctx, r.cancel = context.WithCancelCause(parent)
 	r.rev = r.facts.Revision
 	r.end.release = s.Hold()
 	r.note.init(m.meta, s.Level())
