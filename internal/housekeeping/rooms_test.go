@@ -63,6 +63,8 @@ var floors = [][]room{
 	},
 	{
 		{path: "internal/calls", why: "the one path of every call knows neither the wire nor a revision"},
+		{path: "internal/contextbook", never: []string{"internal/session", "internal/bus"},
+			why: "the book says which contexts there are; it serves nobody"},
 	},
 	{
 		{path: "internal/protocol", why: "the protocol knows no module and no door"},
@@ -107,7 +109,7 @@ var floors = [][]room{
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
 	"internal/proc", "internal/jobs", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
-	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search",
+	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/contextbook",
 }
 
 // testOnly are the rooms that only tests, generators and each other import.

@@ -1,0 +1,176 @@
+package contextbook
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/permit"
+)
+
+// Record is one context of the book, as it is kept and shown. Patterns are
+// those of path.Match; "!" in front takes away; none at all means all.
+type Record struct {
+	Name        string `json:"name"`
+	Description string `json:"description,omitempty"`
+
+	Modules   []string          `json:"modules"` // names; null means those of the default context, [] none
+	Tools     []string          `json:"tools,omitempty"`
+	Prompts   []string          `json:"prompts,omitempty"`
+	Resources []string          `json:"resources,omitempty"` // patterns of URIs
+	Rename    map[string]string `json:"rename,omitempty"`    // a tool's or prompt's own name -> its name here
+	Describe  map[string]string `json:"describe,omitempty"`  // likewise -> its description here
+	Style     string            `json:"style,omitempty"`     // underscore, dot or colon
+	Aliases   bool              `json:"aliases,omitempty"`   // tools go by the first alias they declare
+
+	Roles   []string `json:"roles,omitempty"`    // who may enter; with users, either will do. Neither: everyone
+	Users   []string `json:"users,omitempty"`    // patterns of principals
+	KnownTo []string `json:"known_to,omitempty"` // roles that may know of it without entering
+	Rules   []Rule   `json:"rules,omitempty"`    // on top of the host's: never laxer
+
+	Env     map[string]string `json:"env,omitempty"`     // for programs that run in it
+	Secrets map[string]string `json:"secrets,omitempty"` // variable -> name of a secret
+	Roots   []Root            `json:"roots,omitempty"`   // folders its tools may touch; none means the host's
+
+	OwnTools   []Tool   `json:"own_tools,omitempty"`
+	OwnPrompts []Prompt `json:"own_prompts,omitempty"`
+
+	Revision int64     `json:"revision"` // the book's turn of its last change
+	Created  time.Time `json:"created"`
+	Updated  time.Time `json:"updated"`
+	By       string    `json:"by,omitempty"` // who changed it last
+}
+
+// Rule is a permission rule of one context; see permit.Rule.
+type Rule struct {
+	Name       string   `json:"name,omitempty"`
+	Principals []string `json:"principals,omitempty"`
+	Roles      []string `json:"roles,omitempty"`
+	Methods    []string `json:"methods,omitempty"` // none means tools/call
+	Modules    []string `json:"modules,omitempty"`
+	Names      []string `json:"names,omitempty"`
+	Effects    []string `json:"effects,omitempty"` // reads, writes, destroys, open-world, idempotent
+	When       string   `json:"when,omitempty"`    // an expression over args
+	Then       string   `json:"then"`              // allow, ask, ask-operator or refuse
+	Reason     string   `json:"reason,omitempty"`
+	Remember   string   `json:"remember,omitempty"` // how long a yes holds, such as 10m
+}
+
+// Root is a folder. A path is absolute or begins with ~.
+type Root struct {
+	Name string `json:"name,omitempty"` // "" means the folder's own
+	Path string `json:"path"`
+}
+
+// Prompt is a prompt that a context defines.
+type Prompt struct {
+	Name        string      `json:"name"`
+	Title       string      `json:"title,omitempty"`
+	Description string      `json:"description,omitempty"`
+	Arguments   []PromptArg `json:"arguments,omitempty"`
+	Template    string      `json:"template,omitempty"` // one message of the user
+	Messages    []Message   `json:"messages,omitempty"` // or several
+}
+
+// PromptArg is an argument of a prompt.
+type PromptArg struct {
+	Name        string   `json:"name"`
+	Title       string   `json:"title,omitempty"`
+	Description string   `json:"description,omitempty"`
+	Required    bool     `json:"required,omitempty"`
+	Values      []string `json:"values,omitempty"` // proposed while it is typed
+}
+
+// Message is one message of a prompt, a template.
+type Message struct {
+	Role string `json:"role"` // user or assistant
+	Text string `json:"text"`
+}
+
+// Tool is a tool that a context defines: a program or an HTTP request.
+type Tool struct {
+	Name        string          `json:"name"`
+	Title       string          `json:"title,omitempty"`
+	Description string          `json:"description"`
+	Help        string          `json:"help,omitempty"`
+	Input       json.RawMessage `json:"input,omitempty"`      // JSON Schema of an object; none means no arguments
+	Output      json.RawMessage `json:"output,omitempty"`     // JSON Schema; what comes back is then JSON
+	Effects     []string        `json:"effects,omitempty"`    // none is taken for the worst
+	Timeout     string          `json:"timeout,omitempty"`    // such as 30s, which is the default; at most 10m
+	MaxOutput   int             `json:"max_output,omitempty"` // bytes; 0 means 1 MiB, at most 16 MiB
+	Command     *Command        `json:"command,omitempty"`
+	HTTP        *HTTP           `json:"http,omitempty"`
+}
+
+// Command runs a program, without a shell.
+type Command struct {
+	Path  string   `json:"path"`            // a file, or a name in the host's PATH
+	Args  []string `json:"args,omitempty"`  // a template each
+	Dir   string   `json:"dir,omitempty"`   // in the context's roots; "" means the first of them
+	Stdin string   `json:"stdin,omitempty"` // a template
+}
+
+// HTTP makes a request. The scheme and the host of the URL are fixed.
+type HTTP struct {
+	Method  string            `json:"method,omitempty"` // "" means POST
+	URL     string            `json:"url"`              // a template
+	Headers map[string]string `json:"headers,omitempty"`
+	// Body is JSON. A string that is a placeholder and nothing else stands for
+	// the argument's value, others are templates. Without a Body, methods that
+	// have one send all arguments.
+	Body json.RawMessage `json:"body,omitempty"`
+}
+
+// Module is the name of the module with what a context defines for itself.
+func (r *Record) Module() string { return "own-" + r.Name }
+
+// Defines reports whether the context has such a module.
+func (r *Record) Defines() bool { return len(r.OwnTools)+len(r.OwnPrompts) > 0 }
+
+// Spec is the definition of the view. modules stands for those of the default
+// context.
+func (r *Record) Spec(modules []string) contexts.Spec {
+	chosen := r.Modules
+	if chosen == nil {
+		chosen = modules
+	}
+	var tools, prompts []string
+	for _, t := range r.OwnTools {
+		tools = append(tools, t.Name)
+	}
+	for _, p := range r.OwnPrompts {
+		prompts = append(prompts, p.Name)
+	}
+	return contexts.Spec{
+		Name: r.Name, Description: r.Description, Modules: slices.Concat(chosen, []string{r.Module()}),
+		Tools: withOwn(r.Tools, tools), Prompts: withOwn(r.Prompts, prompts), Resources: r.Resources,
+		Rename: r.Rename, Describe: r.Describe, Style: contexts.Style(r.Style), Aliases: r.Aliases,
+	}
+}
+
+// withOwn adds what a context defines for itself to its choice.
+func withOwn(patterns, own []string) []string {
+	if !slices.ContainsFunc(patterns, func(p string) bool { return !strings.HasPrefix(p, "!") }) {
+		return patterns // all but some are chosen anyway
+	}
+	return slices.Concat(patterns, own)
+}
+
+// Access says who may enter.
+func (r *Record) Access() permit.Access {
+	return permit.Access{Context: r.Name, Roles: r.Roles, Users: r.Users, KnownTo: r.KnownTo}
+}
+
+// Permit are the context's rules as permit has them.
+func (r *Record) Permit() (rules []permit.Rule, err error) {
+	for i := range r.Rules {
+		one, err := r.Rules[i].permit(r.Name, i)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, one)
+	}
+	return rules, nil
+}

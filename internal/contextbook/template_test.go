@@ -1,0 +1,70 @@
+package contextbook
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestTemplates(t *testing.T) {
+	values := func(n string) (string, bool) {
+		v, ok := map[string]string{"a": "1", "b": "{{a}}", "empty": ""}[n]
+		return v, ok
+	}
+	for text, want := range map[string]string{
+		"":                "",
+		"plain } text":    "plain } text",
+		"{{a}}":           "1",
+		"x{{ a }}y{{a}}":  "x1y1",
+		"{{b}}":           "{{a}}", // values are not looked at again
+		`\{{a}} is {{a}}`: "{{a}} is 1",
+		"[{{missing?}}]":  "[]",
+		"{{empty}}":       "",
+		"{{a}}}}":         "1}}",
+	} {
+		tpl, err := ParseTemplate(text)
+		if err != nil {
+			t.Errorf("%q: %v", text, err)
+			continue
+		}
+		if got, err := tpl.Expand(values); got != want || err != nil {
+			t.Errorf("%q: got %q, %v; want %q", text, got, err, want)
+		}
+	}
+	for _, bad := range []string{"{{", "{{}}", "{{a", "{{a b}}", "{{{a}}}", "{{1}}", "{{?}}", "{{" + strings.Repeat("a", 129) + "}}"} {
+		if _, err := ParseTemplate(bad); err == nil {
+			t.Errorf("%q was read", bad)
+		}
+	}
+	tpl, _ := ParseTemplate("{{a}}{{missing}}")
+	if _, err := tpl.Expand(values); !errors.Is(err, ErrAbsent) || !slices.Equal(tpl.Names(), []string{"a", "missing"}) {
+		t.Errorf("got %v", err)
+	}
+	if one, _ := ParseTemplate("{{a?}}"); true {
+		if n, ok := one.Only(); n != "a" || !ok {
+			t.Errorf("got %q, %t", n, ok)
+		}
+	}
+}
+
+// What goes in without an error comes out with each placeholder replaced once,
+// whatever the text.
+func FuzzTemplate(f *testing.F) {
+	for _, s := range []string{"{{a}}", `\{{`, "{{a?}} {{", "x}}{{b}}", "{{{{a}}}}"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		tpl, err := ParseTemplate(text)
+		if err != nil {
+			return
+		}
+		got, err := tpl.Expand(func(string) (string, bool) { return "", true })
+		if err != nil || len(got) > len(text) {
+			t.Fatalf("%q became %q, %v", text, got, err)
+		}
+		if len(tpl.Names()) == 0 && got != strings.ReplaceAll(text, `\{{`, "{{") {
+			t.Fatalf("%q became %q", text, got)
+		}
+	})
+}
