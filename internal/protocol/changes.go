@@ -133,29 +133,30 @@ func (e *Engine) joined(s *session.Session) {
 	e.told("session.created", s)
 }
 
-// Revoked ends every session and subscription that a credential has opened.
-func (e *Engine) Revoked(credential string) {
-	if credential == "" {
-		return
+// Revoked ends every session and subscription that a credential of a
+// principal has opened; with an empty credential, all of the principal's.
+func (e *Engine) Revoked(principal, credential string) {
+	hit := func(f *session.Facts) bool {
+		return f.Principal == principal && (credential == "" || f.Credential == credential)
 	}
 	if e.sessions != nil {
 		e.sessions.All(func(s *session.Session) {
-			if s.Facts().Credential == credential {
+			if f := s.Facts(); hit(&f) {
 				e.sessions.End(s, session.ErrRevoked)
 			}
 		})
 	}
 	c := &e.changes
-	c.mu.Lock()
 	var pipes []*session.Session
+	var listeners []*listener
+	c.mu.Lock()
 	for s := range c.pipes {
-		if s.Facts().Credential == credential {
+		if f := s.Facts(); hit(&f) {
 			pipes = append(pipes, s)
 		}
 	}
-	var listeners []*listener
 	for l := range c.listeners {
-		if l.r.facts.Credential == credential {
+		if hit(&l.r.facts) {
 			listeners = append(listeners, l)
 		}
 	}

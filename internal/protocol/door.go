@@ -54,6 +54,10 @@ type Who struct {
 	tool.Caller
 	Bound string    // the context the credential is good for; "" means any
 	Until time.Time // when the credential expires; zero means never
+
+	// Prove finds who stands behind a token that comes inside a message, on
+	// doors without headers. nil: no token is known there.
+	Prove func(ctx context.Context, token string) (Who, error)
 }
 
 // EraOf decides how one message is served: modern when its envelope or the

@@ -203,10 +203,10 @@ func (e *Engine) prove(who Who, m *Message) (Who, *Fault) {
 		return who, nil
 	}
 	token, _ := rawjson.String(v)
-	if e.opts.Prove == nil || token == "" {
+	if who.Prove == nil || token == "" {
 		return who, badToken(m.ID)
 	}
-	proven, err := e.opts.Prove(e.base, token)
+	proven, err := who.Prove(e.base, token)
 	if err != nil {
 		return who, badToken(m.ID)
 	}

@@ -33,10 +33,6 @@ type Options struct {
 	Bus      bus.Bus
 	Log      *slog.Logger
 
-	// Prove finds who stands behind a token that came inside a message, on
-	// doors without headers. nil: no token is known.
-	Prove func(ctx context.Context, token string) (Who, error)
-
 	Info         Info
 	Instructions string        // "" tells clients nothing
 	Promote      time.Duration // a call this slow becomes a task if the client can follow one; 0 means 20 s
