@@ -137,7 +137,7 @@ func (v *View) sameOffers(offers []modules.Offered) bool {
 func (c *Contexts) compile(k key, spec *Spec, offers []modules.Offered) *View {
 	v := &View{
 		Name: spec.Name, page: c.opts.Page, tail: c.opts.Tail,
-		cut:   k.cut != "" || spec.Name != k.rules.Default,
+		cut:   k.cut != "" || !k.rules.Policy.Uniform() || spec.Name != k.rules.Default,
 		tools: map[string]*Entry{}, prompts: map[string]*Entry{}, resources: map[string]*Entry{},
 		templates: map[string]*Entry{}, methods: map[string]*Entry{}, pages: map[pageKey][]byte{},
 		extensions: map[string]json.RawMessage{},
