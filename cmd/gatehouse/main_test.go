@@ -151,7 +151,7 @@ func (s *server) listen(stderr io.Reader, addresses chan<- string) {
 
 func remember(ts *testscript.TestScript, address string) {
 	switch {
-	case strings.HasPrefix(address, "http://"):
+	case strings.HasPrefix(address, "http://"), strings.HasPrefix(address, "https://"):
 		ts.Setenv("HTTP", address)
 	case strings.HasPrefix(address, "tcp://"):
 		ts.Setenv("TCP", strings.TrimPrefix(address, "tcp://"))

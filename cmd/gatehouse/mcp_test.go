@@ -2,6 +2,8 @@ package main
 
 import (
 	"bufio"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -18,7 +20,9 @@ import (
 //	mcp lines unix PATH FILE               sends each line, prints as many answers
 //	mcp lines tcp HOST:PORT FILE           as it sent requests
 //
-// A session id that the server gives goes with the later posts.
+// A session id that the server gives goes with the later posts. Over https it
+// believes the certificate in the file MCP_CA alone, shows the one in MCP_CERT
+// with the key MCP_KEY, and prints the version of HTTP in front.
 func mcp(args []string, out, stderr io.Writer) int {
 	var err error
 	switch {
@@ -50,7 +54,10 @@ func post(url, file string, headers []string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	client := &http.Client{Timeout: patience}
+	client, err := httpClient(url)
+	if err != nil {
+		return err
+	}
 	session := ""
 	for _, m := range all {
 		req, err := http.NewRequest(http.MethodPost, url, strings.NewReader(m))
@@ -78,9 +85,35 @@ func post(url, file string, headers []string, out io.Writer) error {
 		if err != nil {
 			return err
 		}
+		if resp.TLS != nil {
+			fmt.Fprint(out, resp.Proto, " ")
+		}
 		fmt.Fprintf(out, "%d %s\n", resp.StatusCode, strings.TrimSpace(string(body)))
 	}
 	return nil
+}
+
+func httpClient(url string) (*http.Client, error) {
+	client := &http.Client{Timeout: patience}
+	if !strings.HasPrefix(url, "https:") {
+		return client, nil
+	}
+	ca, err := os.ReadFile(os.Getenv("MCP_CA"))
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(ca)
+	t := &tls.Config{RootCAs: pool}
+	if file := os.Getenv("MCP_CERT"); file != "" {
+		pair, err := tls.LoadX509KeyPair(file, os.Getenv("MCP_KEY"))
+		if err != nil {
+			return nil, err
+		}
+		t.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+	}
+	client.Transport = &http.Transport{TLSClientConfig: t, ForceAttemptHTTP2: true}
+	return client, nil
 }
 
 func converse(network, address, file string, out io.Writer) error {

@@ -2,14 +2,18 @@ package app
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"strconv"
 	"strings"
 
+	"gatehouse/internal/certs"
+	"gatehouse/internal/config"
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/transport/http"
 	"gatehouse/internal/transport/socket"
@@ -21,6 +25,7 @@ import (
 const (
 	Stdio = "stdio"
 	HTTP  = "HTTP"
+	HTTPS = "HTTPS"
 	TCP   = "TCP"
 	Unix  = "Unix"
 )
@@ -28,7 +33,9 @@ const (
 // Door is an open door.
 type Door struct {
 	Kind    string
-	Address string // a URL; "" where there is none
+	Address string   // a URL; "" where there is none
+	Notes   []string // what to say of it before its address
+	Trust   string   // the file a client needs before it believes the certificate; "" where none is needed
 
 	part  Part
 	close func() // when it is never served
@@ -107,8 +114,34 @@ func (a *App) openHTTP(ctx context.Context) (Door, error) {
 	if err != nil {
 		return Door{}, fmt.Errorf("open the HTTP door: %w", err)
 	}
-	serve := func(ctx context.Context) error { return door.Serve(ctx, ln) }
-	return Door{HTTP, http.URL(ln.Addr(), false), Part{"http", serve}, func() { ln.Close() }}, nil
+	open := Door{Kind: HTTP, Address: http.URL(ln.Addr(), h.TLS.On), close: func() { ln.Close() }}
+	if h.TLS.On {
+		source, err := a.openCerts(h.TLS)
+		if err != nil {
+			ln.Close()
+			return Door{}, err
+		}
+		ln = tls.NewListener(ln, source.Config())
+		open.Kind, open.Notes, open.Trust = HTTPS, source.Lines(), source.Trust()
+	}
+	open.part = Part{"http", func(ctx context.Context) error { return door.Serve(ctx, ln) }}
+	return open, nil
+}
+
+// openCerts finds the certificate of the HTTP door.
+func (a *App) openCerts(t config.TLS) (*certs.Source, error) {
+	o := certs.Options{
+		Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, Log: a.log,
+		ACME: certs.ACME{Domains: t.ACME.Domains, Email: t.ACME.Email, Directory: t.ACME.Directory, Folder: filepath.Join(a.cfg.Folders.Data, "acme")},
+	}
+	if a.cfg.Folders.Cache != "" && !a.opts.Private {
+		o.Folder = filepath.Join(a.cfg.Folders.Cache, "tls")
+	}
+	source, err := certs.Open(o)
+	if err != nil {
+		return nil, &SettingError{err}
+	}
+	return source, nil
 }
 
 // openStdio serves whoever started this process.
@@ -119,9 +152,9 @@ func (a *App) OpenStdio(in io.Reader, out io.Writer) (Door, error) {
 	if in == nil || out == nil {
 		return Door{}, errors.New("open the stdio door: there is no standard input and output")
 	}
-	return Door{Stdio, "", Part{"stdio", func(ctx context.Context) error {
+	return Door{Kind: Stdio, part: Part{"stdio", func(ctx context.Context) error {
 		return stdio.Serve(ctx, a.engine, anonymous, in, out, stdio.Options{Limit: a.cfg.Limits.Message, Log: a.log})
-	}}, func() {}}, nil
+	}}, close: func() {}}, nil
 }
 
 // openConn serves the one client that Options.Conn is.
@@ -158,11 +191,11 @@ func (a *App) OpenUnix(_ context.Context, path string) (Door, error) {
 
 // lines is a door for newline-framed clients.
 func (a *App) lines(kind, address string, ln net.Listener) Door {
-	return Door{kind, address, Part{strings.ToLower(kind), func(ctx context.Context) error {
+	return Door{Kind: kind, Address: address, part: Part{strings.ToLower(kind), func(ctx context.Context) error {
 		return socket.Serve(ctx, ln, a.engine, nil, socket.Options{
 			Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Log: a.log,
 		})
-	}}, func() { ln.Close() }}
+	}}, close: func() { ln.Close() }}
 }
 
 // Serve serves the door until ctx is done or its last client has gone for

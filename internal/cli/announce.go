@@ -17,7 +17,7 @@ import (
 func warn(stderr io.Writer, cfg config.Config) {
 	var lines []string
 	if cfg.Doors.HTTP.Open {
-		lines = append(lines, http.WarnExposed(cfg.Doors.HTTP.Host, false)...)
+		lines = append(lines, http.WarnExposed(cfg.Doors.HTTP.Host, cfg.Doors.HTTP.TLS.On)...)
 	}
 	if cfg.Doors.TCP != "" {
 		lines = append(lines, socket.WarnExposed(cfg.Doors.TCP)...)
@@ -49,21 +49,29 @@ func announce(w World, cfg config.Config, host *app.App) {
 		say("Read-only: tools that change something are left out")
 	}
 	for _, d := range host.Doors() {
+		for _, line := range d.Notes {
+			say("%s", line)
+		}
 		switch {
 		case d.Kind != app.Stdio:
 			say("Listening on %s", d.Address)
 		case isTerminal(w.In):
 			say("Waiting for a client's messages on standard input; Ctrl-D ends. For people: gatehouse tools")
 		}
-		if d.Kind == app.HTTP {
-			defer snippets(w.Err, d.Address, host.Folders(), cfg.Roots.Unrestricted)
+		if d.Kind == app.HTTP || d.Kind == app.HTTPS {
+			defer snippets(w.Err, d, host.Folders(), cfg.Roots.Unrestricted)
 		}
 	}
 }
 
-// snippets are what a person pastes to use the server that listens at url.
-func snippets(stderr io.Writer, url string, folders []string, unrestricted bool) {
-	url = strings.NewReplacer("://0.0.0.0:", "://127.0.0.1:", "://[::]:", "://[::1]:").Replace(url)
+// snippets are what a person pastes to use the server behind a door.
+func snippets(stderr io.Writer, d app.Door, folders []string, unrestricted bool) {
+	url := strings.NewReplacer("://0.0.0.0:", "://127.0.0.1:", "://[::]:", "://[::1]:").Replace(d.Address)
+	trust, ca := "", ""
+	if d.Trust != "" {
+		trust = fmt.Sprintf("\nA client that is written in JavaScript believes the certificate with\n  export NODE_EXTRA_CA_CERTS=%s", d.Trust)
+		ca = "--cacert " + d.Trust + " "
+	}
 	command, err := os.Executable()
 	if err != nil {
 		command = "gatehouse"
@@ -89,12 +97,12 @@ func snippets(stderr io.Writer, url string, folders []string, unrestricted bool)
 Call a tool:
   %s call --url %s dir_list path=.
 Or by hand:
-  curl -s %s -H 'Content-Type: application/json' -H 'Accept: application/json' \
+  curl -s %s%s -H 'Content-Type: application/json' -H 'Accept: application/json' \
     -d '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}'
 A client that connects by URL:
-  %s
+  %s%s
 A client that starts the server itself:
   %s
 
-`, command, url, url, entry(server{Type: "http", URL: url}), entry(server{Command: command, Args: args}))
+`, command, url, ca, url, entry(server{Type: "http", URL: url}), trust, entry(server{Command: command, Args: args}))
 }

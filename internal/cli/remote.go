@@ -2,10 +2,14 @@ package cli
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"io"
 	"log/slog"
 	"net"
+	"net/url"
+	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,6 +17,7 @@ import (
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/cli/client"
+	"gatehouse/internal/config"
 )
 
 // target is the server a command talks to: a running one, or one of its own
@@ -21,22 +26,27 @@ type target struct {
 	host hostFlags
 	url  string
 	unix string
+	ca   string
 }
 
 func (t *target) add(set *pflag.FlagSet) {
 	set.StringVar(&t.url, "url", "", "ask the server at this `address` instead of serving from here")
 	set.StringVar(&t.unix, "unix", "", "ask the server at this Unix socket `path` instead")
+	set.StringVar(&t.ca, "ca", "", "PEM `file` of authorities to believe besides the system's; needs --url")
 	t.host.add(set)
 }
 
 // connect finds the server. end closes everything that was opened.
 func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func(), err error) {
 	o := client.Options{Name: "gatehouse-cli", Version: app.Version, Progress: progress(w.Err)}
-	if t.url == "" && t.unix == "" {
+	if t.url == "" && t.unix == "" && t.ca == "" {
 		return t.within(c.Context(), w, o)
 	}
 	if t.url != "" && t.unix != "" {
 		return nil, nil, usagef("--url and --unix exclude each other")
+	}
+	if t.ca != "" && t.url == "" {
+		return nil, nil, usagef("--ca needs --url")
 	}
 	for _, name := range t.host.names() {
 		if c.Flags().Changed(name) && name != "verbose" {
@@ -44,6 +54,9 @@ func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func
 		}
 	}
 	if t.url != "" {
+		if o.Roots, err = authorities(t.url, t.ca, w.Getenv); err != nil {
+			return nil, nil, err
+		}
 		cl, err = client.DialHTTP(c.Context(), t.url, o)
 	} else {
 		cl, err = client.DialUnix(c.Context(), t.unix, o)
@@ -52,6 +65,35 @@ func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func
 		return nil, nil, err
 	}
 	return cl, func() { cl.Close() }, nil
+}
+
+// authorities are those by whom a server is known: the system's, those in a
+// file, and for a server on this machine its self-signed certificate. nil
+// means just the system's.
+func authorities(address, file string, getenv func(string) string) (*x509.CertPool, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "https" {
+		return nil, nil // dialling says what is wrong with it
+	}
+	var own []byte
+	if file != "" {
+		if own, err = os.ReadFile(file); err != nil {
+			return nil, usagef("--ca: %w", err)
+		}
+	} else if cfg, err := config.FromEnv(getenv); err == nil && config.Loopback(u.Hostname()) {
+		own, _ = os.ReadFile(filepath.Join(cfg.Folders.Cache, "tls", "self-signed.crt")) // without it, the system's decide
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool()
+	}
+	if !pool.AppendCertsFromPEM(own) {
+		if file != "" {
+			return nil, usagef("--ca: there is no certificate in %s; expected PEM, with BEGIN CERTIFICATE", file)
+		}
+		return nil, nil
+	}
+	return pool, nil
 }
 
 // within builds a host that lives as long as the command, keeps nothing, and

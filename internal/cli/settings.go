@@ -65,6 +65,7 @@ type doorFlags struct {
 	host      string
 	origins   []string
 	noSession bool
+	tls       config.TLS
 	tcp       string
 	unix      string
 }
@@ -75,6 +76,11 @@ func (f *doorFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.host, "host", "127.0.0.1", "address to bind to; needs --http")
 	set.StringSliceVar(&f.origins, "origin", nil, "web origins that may call, comma-separated, * for every one; needs --http")
 	set.BoolVar(&f.noSession, "no-session", false, "serve without sessions; needs --http")
+	set.BoolVar(&f.tls.On, "tls", false, "serve HTTPS, self-signed unless --cert or --acme-domain says otherwise; needs --http")
+	set.StringVar(&f.tls.Cert, "cert", "", "PEM `file` with the certificate; needs --tls and --key")
+	set.StringVar(&f.tls.Key, "key", "", "PEM `file` with the certificate's key; needs --tls and --cert")
+	set.StringVar(&f.tls.ClientCA, "client-ca", "", "PEM `file` of authorities that sign clients' certificates; needs --tls")
+	set.StringSliceVar(&f.tls.ACME.Domains, "acme-domain", nil, "public names to get a certificate for from Let's Encrypt, whose terms that agrees to; needs --tls and port 443")
 	set.StringVar(&f.tcp, "tcp", "", "serve lines over TCP on this `address`, host:port")
 	set.StringVar(&f.unix, "unix", "", "serve lines over a Unix socket at this `path`")
 	set.BoolVar(&f.stdio, "stdio", false, "serve standard input and output (default when no door is named)")
@@ -101,7 +107,7 @@ func (f *doorFlags) apply(c *cobra.Command, cfg *config.Config) error {
 	if !d.Any() {
 		d.Stdio = true
 	}
-	for _, name := range []string{"port", "host", "origin", "no-session"} {
+	for _, name := range []string{"port", "host", "origin", "no-session", "tls", "cert", "key", "client-ca", "acme-domain"} {
 		if given(name) && !d.HTTP.Open {
 			return usagef("--%s needs --http", name)
 		}
@@ -113,6 +119,7 @@ func (f *doorFlags) apply(c *cobra.Command, cfg *config.Config) error {
 		d.HTTP.Host = strings.Trim(f.host, "[]")
 	}
 	d.HTTP.Origins = f.origins
+	d.HTTP.TLS = f.tls
 	cfg.Sessions.Off = f.noSession
 	return nil
 }

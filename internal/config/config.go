@@ -43,6 +43,23 @@ type HTTP struct {
 	// Origins are the web origins that may call besides loopback ones:
 	// scheme://host[:port], or "*" for every one, then without credentials.
 	Origins []string
+	TLS     TLS
+}
+
+// TLS is how the HTTP door proves who it is, and asks clients to.
+type TLS struct {
+	On        bool   // HTTPS; alone, with a self-signed certificate
+	Cert, Key string // PEM files, both or neither
+	ClientCA  string // PEM file of those who sign clients' certificates; "" asks for none
+	ACME      ACME
+}
+
+// ACME is where certificates for public names come from. Naming a domain
+// agrees to the terms of the authority.
+type ACME struct {
+	Domains   []string
+	Email     string // where the authority writes to
+	Directory string // URL of the authority; "" means Let's Encrypt
 }
 
 // Roots are the folders the tools may touch.

@@ -6,7 +6,11 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"slices"
+	"strings"
 	"time"
+
+	"gatehouse/internal/certs"
 )
 
 // Validate says what is wrong with the settings, all of it at once. The doors
@@ -29,6 +33,7 @@ func (d Doors) validate() error {
 				wrong = append(wrong, err)
 			}
 		}
+		wrong = append(wrong, d.HTTP.TLS.validate())
 	}
 	if d.TCP != "" {
 		if _, err := ParseTCP(d.TCP); err != nil {
@@ -36,6 +41,44 @@ func (d Doors) validate() error {
 		}
 	}
 	return errors.Join(wrong...)
+}
+
+func (t TLS) validate() error {
+	var wrong []error
+	need := func(setting, value string) {
+		if value != "" && !t.On {
+			wrong = append(wrong, fmt.Errorf("%s needs --tls", setting))
+		}
+	}
+	need("--cert", t.Cert)
+	need("--key", t.Key)
+	need("--client-ca", t.ClientCA)
+	need("--acme-domain", strings.Join(t.ACME.Domains, " "))
+	if (t.Cert == "") != (t.Key == "") {
+		wrong = append(wrong, certs.ErrHalf)
+	}
+	if t.Cert != "" && len(t.ACME.Domains) > 0 {
+		wrong = append(wrong, errors.New("--cert and --acme-domain exclude each other"))
+	}
+	for _, d := range t.ACME.Domains {
+		if !publicName(d) {
+			wrong = append(wrong, fmt.Errorf("--acme-domain %q: expected a public name, such as tools.example.com", d))
+		}
+	}
+	if u, err := url.Parse(t.ACME.Directory); err != nil || t.ACME.Directory != "" && (u.Scheme != "https" || u.Host == "") {
+		wrong = append(wrong, fmt.Errorf("ACME directory %q: expected a URL with https", t.ACME.Directory))
+	}
+	return errors.Join(wrong...)
+}
+
+// publicName reports whether an authority on the internet could know a name:
+// labels with a dot between, neither an address nor a pattern.
+func publicName(d string) bool {
+	labels := strings.Split(d, ".")
+	if _, err := netip.ParseAddr(d); err == nil || len(labels) < 2 || len(d) > 253 {
+		return false
+	}
+	return !slices.ContainsFunc(labels, func(l string) bool { return l == "" || len(l) > 63 || strings.ContainsAny(l, " */:@[]") })
 }
 
 func validOrigin(o string) error {

@@ -16,12 +16,14 @@ var floors = [][]room{
 	{
 		{path: "tool", only: []string{}, why: "whoever writes a tool needs the standard library and this vocabulary, nothing else"},
 		{path: "internal/rawjson", only: []string{}, why: "splicing raw JSON is the ground everything stands on"},
+		{path: "internal/privatefile", only: []string{}, why: "a file is kept from others whatever is in it"},
 	},
 	{
 		{path: "module", only: []string{"tool"}, why: "the plug-in contract speaks of tools and of nothing inside the house"},
 		{path: "internal/schema", why: "a schema follows from a tool's Go types, whoever calls it"},
 		{path: "internal/revision", why: "the revisions are data that session, calls and protocol read"},
 		{path: "internal/seal", why: "sealing knows bytes and keys, not what they mean"},
+		{path: "internal/certs", why: "which certificate is shown follows from files and names, not from who asks"},
 		{path: "internal/secret", why: "a secret knows nobody it could tell itself to"},
 		{path: "internal/sqlfile", only: []string{}, why: "opening a file of records needs to know nothing of what they say"},
 	},

@@ -10,6 +10,7 @@ package client
 
 import (
 	"context"
+	"crypto/x509"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ var legacies = []string{legacy, "2025-06-18", "2025-03-26", "2024-11-05"}
 type Options struct {
 	Name, Version string
 	Progress      func(done, total float64, note string) // nil drops them
+	Roots         *x509.CertPool                         // authorities of servers with https; nil means the system's
 }
 
 // Client is a connection to one server.

@@ -3,6 +3,7 @@ package client
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -24,7 +25,18 @@ func DialHTTP(ctx context.Context, address string, o Options) (*Client, error) {
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/mcp"
 	}
-	return connect(ctx, u.String(), &web{url: u.String(), client: &http.Client{}}, o)
+	return connect(ctx, u.String(), &web{url: u.String(), client: httpClient(o)}, o)
+}
+
+// httpClient follows the environment as the default one does, and believes
+// the authorities it was given.
+func httpClient(o Options) *http.Client {
+	if o.Roots == nil {
+		return &http.Client{}
+	}
+	t := http.DefaultTransport.(*http.Transport).Clone()
+	t.TLSClientConfig = &tls.Config{RootCAs: o.Roots}
+	return &http.Client{Transport: t}
 }
 
 // web is a wire of Streamable HTTP.

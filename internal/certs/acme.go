@@ -1,0 +1,57 @@
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"log/slog"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/crypto/acme"
+	"golang.org/x/crypto/acme/autocert"
+)
+
+// useACME shows certificates that an authority gives for public names. It
+// proves that the names are ours inside the TLS handshake, so the door must
+// be reachable from outside at port 443 and needs no other.
+func (s *Source) useACME(o Options) {
+	m := &autocert.Manager{
+		Prompt:     autocert.AcceptTOS,
+		HostPolicy: autocert.HostWhitelist(o.ACME.Domains...),
+		Cache:      autocert.DirCache(o.ACME.Folder),
+		Email:      o.ACME.Email,
+		Client:     &acme.Client{DirectoryURL: o.ACME.Directory, UserAgent: "gatehouse"},
+	}
+	if o.ACME.Roots != nil {
+		m.Client.HTTPClient = &http.Client{
+			Timeout:   time.Minute,
+			Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: o.ACME.Roots}},
+		}
+	}
+	s.config.NextProtos = append(s.config.NextProtos, acme.ALPNProto)
+	s.config.GetCertificate = func(h *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		c, err := m.GetCertificate(h)
+		if err != nil {
+			complain(o, h.ServerName, err)
+		}
+		return c, err
+	}
+	s.says = func() []string {
+		return []string{"Using certificates for " + strings.Join(o.ACME.Domains, ", ") + " by ACME"}
+	}
+}
+
+// complain logs why there is no certificate: loudly for a name that is ours,
+// for anyone may ask for others.
+func complain(o Options, name string, err error) {
+	level := slog.LevelDebug
+	if slices.ContainsFunc(o.ACME.Domains, func(d string) bool { return strings.EqualFold(d, name) }) {
+		level = slog.LevelWarn
+	}
+	o.Log.Log(context.Background(), level, "no certificate for a connection", "name", clip(name), "err", err)
+}
+
+// clip keeps a stranger's text short.
+func clip(s string) string { return s[:min(len(s), 80)] }

@@ -1,0 +1,155 @@
+package certs
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+)
+
+// ErrHalf means that only one of the two files was named.
+var ErrHalf = errors.New("Both --cert and --key must be provided together")
+
+// lookEvery is how often changed files are looked for, at most; only
+// connections look.
+const lookEvery = time.Second
+
+// stamps tell one state of some files from another.
+type stamps []fs.FileInfo
+
+func stampsOf(paths ...string) (s stamps) {
+	for _, p := range paths {
+		info, _ := os.Stat(p) // nil when it is gone
+		s = append(s, info)
+	}
+	return s
+}
+
+func (s stamps) equal(o stamps) bool {
+	if len(s) != len(o) {
+		return false
+	}
+	for i, a := range s {
+		b := o[i]
+		if (a == nil) != (b == nil) || a != nil && (!a.ModTime().Equal(b.ModTime()) || a.Size() != b.Size() || !os.SameFile(a, b)) {
+			return false
+		}
+	}
+	return true
+}
+
+// followed is what was read from files, and is read again when they change.
+type followed[T any] struct {
+	paths []string
+	read  func() (T, error)
+	log   *slog.Logger
+	now   func() time.Time
+
+	mu     sync.Mutex
+	value  T
+	seen   stamps
+	looked time.Time
+}
+
+// open reads the files for the first time.
+func (f *followed[T]) open() error {
+	f.seen, f.looked = stampsOf(f.paths...), f.now() // before reading: a change in between is seen next time
+	var err error
+	f.value, err = f.read()
+	return err
+}
+
+// get is the newest value that could be read.
+func (f *followed[T]) get() T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	now := f.now()
+	if d := now.Sub(f.looked); d >= 0 && d < lookEvery {
+		return f.value
+	}
+	f.looked = now
+	seen := stampsOf(f.paths...)
+	if seen.equal(f.seen) {
+		return f.value
+	}
+	f.seen = seen
+	v, err := f.read()
+	if err != nil {
+		f.log.Error("cannot use what changed, the old one stays in use", "files", f.paths, "err", err)
+		return f.value
+	}
+	f.log.Info("read again", "files", f.paths)
+	f.value = v
+	return v
+}
+
+// useFiles shows the certificate of two files.
+func (s *Source) useFiles(o Options) error {
+	pair := &followed[*tls.Certificate]{paths: []string{o.Cert, o.Key}, log: o.Log, now: o.now, read: func() (*tls.Certificate, error) {
+		c, err := tls.LoadX509KeyPair(o.Cert, o.Key)
+		if err != nil {
+			return nil, fmt.Errorf("certificate %s with key %s: %w", o.Cert, o.Key, err)
+		}
+		warn(o, c.Leaf)
+		return &c, nil
+	}}
+	if err := pair.open(); err != nil {
+		return err
+	}
+	s.config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.get(), nil }
+	s.says = func() []string { return []string{"Using certificate: " + o.Cert} }
+	return nil
+}
+
+// warn says what is odd about files that can be used all the same.
+func warn(o Options, leaf *x509.Certificate) {
+	switch left := leaf.NotAfter.Sub(o.now()); {
+	case left < 0:
+		o.Log.Warn("the certificate has expired: clients will refuse it", "file", o.Cert, "expired", leaf.NotAfter)
+	case left < renewBefore:
+		o.Log.Warn("the certificate expires soon", "file", o.Cert, "expires", leaf.NotAfter)
+	}
+	if info, err := os.Stat(o.Key); err == nil && runtime.GOOS != "windows" && info.Mode().Perm()&0o007 != 0 {
+		o.Log.Warn("everyone on this machine can read the key: run chmod o-rwx on it", "file", o.Key)
+	}
+}
+
+// askClients lets clients show certificates signed by somebody in a file.
+func (s *Source) askClients(o Options) error {
+	base := s.config.Clone()
+	trusted := &followed[*tls.Config]{paths: []string{o.ClientCA}, log: o.Log, now: o.now, read: func() (*tls.Config, error) {
+		pool, err := readPool(o.ClientCA)
+		if err != nil {
+			return nil, err
+		}
+		c := base.Clone()
+		c.ClientAuth, c.ClientCAs = tls.VerifyClientCertIfGiven, pool
+		return c, nil
+	}}
+	if err := trusted.open(); err != nil {
+		return err
+	}
+	s.config.ClientAuth, s.config.ClientCAs = trusted.value.ClientAuth, trusted.value.ClientCAs
+	s.config.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return trusted.get(), nil }
+	says := s.says
+	s.says = func() []string { return append(says(), "Client certificates: those signed by "+o.ClientCA) }
+	return nil
+}
+
+func readPool(path string) (*x509.CertPool, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("client CA: %w", err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(b) {
+		return nil, fmt.Errorf("client CA %s: there is no certificate in it; expected PEM, with BEGIN CERTIFICATE", path)
+	}
+	return pool, nil
+}
