@@ -85,7 +85,7 @@ func (v *View) Method(name string) *Entry { return v.methods[name] }
 
 // maxURI is how long a URI may be that is held against templates, in bytes:
 // their time can grow with its square.
-const maxURI = 8 << 10
+const maxURI = 2 << 10
 
 // Resource finds what a URI names: a resource, or the first template that it
 // fits, with the template's variables.
