@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Certificate says whom a client certificate stands for, which the door has
+// ofCertificate says whom a client certificate stands for, which the door has
 // verified against its authorities. A link decides, the most exact first:
 // fingerprint, URI, mail address, DNS name, common name. Without a link the
 // common name or a DNS name may be that of a user.
-func (s *Service) Certificate(ctx context.Context, c *x509.Certificate) (Principal, error) {
+func (s *Service) ofCertificate(ctx context.Context, c *x509.Certificate) (Principal, error) {
 	now := time.Now()
 	if now.Before(c.NotBefore) || !now.Before(c.NotAfter) {
 		return Principal{}, errCert

@@ -31,7 +31,7 @@ func (s *Service) HTTP(r *http.Request) (Principal, *Denied) {
 	case err != nil:
 		return s.settle(r.Context(), from, Principal{}, err)
 	case presented:
-		p, err := s.Bearer(r.Context(), token, local)
+		p, err := s.bearer(r.Context(), token, local)
 		return s.settle(r.Context(), from, p, err)
 	}
 	if secret, ok := s.cookie(r); ok {
@@ -46,7 +46,7 @@ func (s *Service) HTTP(r *http.Request) (Principal, *Denied) {
 		return s.settle(r.Context(), from, p, err)
 	}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && len(r.TLS.VerifiedChains[0]) > 0 {
-		p, err := s.Certificate(r.Context(), r.TLS.VerifiedChains[0][0])
+		p, err := s.ofCertificate(r.Context(), r.TLS.VerifiedChains[0][0])
 		return s.settle(r.Context(), from, p, err)
 	}
 	p, err := s.unnamed(local)
@@ -158,11 +158,9 @@ func headerToken(h http.Header) (token string, presented bool, err error) {
 
 const mostToken = 16 << 10 // bytes
 
-// Bearer says whom a token stands for, however it came. local tells whether
-// the caller is on this machine; only then the local token counts. For doors
-// without headers there is Line, which hides the errors that are not the
-// caller's fault.
-func (s *Service) Bearer(ctx context.Context, token string, local bool) (Principal, error) {
+// bearer says whom a token stands for, however it came. local tells whether
+// the caller is on this machine; only then the local token counts.
+func (s *Service) bearer(ctx context.Context, token string, local bool) (Principal, error) {
 	if len(token) > mostToken {
 		return Principal{}, errToken
 	}
@@ -194,8 +192,9 @@ func found(p Principal, ok bool, err error) (Principal, error) {
 	return p, err
 }
 
-// Line says who is at the other end of a newline connection over TCP that
-// sent this token, "" for none.
+// Line says who is at the other end of a newline connection that sent this
+// token in _meta, "" for none. addr is where a TCP connection comes from; what
+// has no address is not taken for this machine.
 func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Principal, *Denied) {
 	s.look(false)
 	var p Principal
@@ -204,7 +203,7 @@ func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Prin
 	if token == "" {
 		p, err = s.unnamed(addr.IsLoopback())
 	} else {
-		p, err = s.Bearer(ctx, token, addr.IsLoopback())
+		p, err = s.bearer(ctx, token, addr.IsLoopback())
 	}
 	if err == errUnnamed {
 		err = errNoHeader
@@ -238,7 +237,7 @@ func (s *Service) MustAuthenticate(host string) error {
 	if s.o.Insecure || s.o.Mode == Required || isLoopback(host) || s.Authenticates() {
 		return nil
 	}
-	return errors.New("binding to " + host + " would be reachable by other machines, and nobody could log in: " +
+	return errors.New("binding to " + host + " lets other machines reach this host, and nobody could log in: " +
 		"add a user (gatehouse user add NAME), set a token (--auth-token), or name an OAuth provider; " +
 		"--insecure serves everybody without asking")
 }

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"context"
+	"database/sql"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -98,8 +99,11 @@ func TestEveryWayIn(t *testing.T) {
 	if err := s.RevokeToken(t.Context(), made.ID); err != nil {
 		t.Fatal(err)
 	}
-	old, _ := newToken(t, s, Token{User: "bob", Until: time.Now().Add(50 * time.Millisecond)})
-	time.Sleep(60 * time.Millisecond)
+	old, made := newToken(t, s, Token{User: "bob", Until: time.Now().Add(time.Hour)})
+	expire := func(tx *sql.Tx) error { return touched(tx.Exec("UPDATE token SET until = 1 WHERE id = ?", made.ID)) }
+	if err := s.change(t.Context(), nil, expire); err != nil {
+		t.Fatal(err)
+	}
 	cookie := logIn(t, s, "alice", "correct horse", false)
 	lasting := logIn(t, s, "alice", "correct horse", true)
 	bearer := func(token string) string { return "Authorization: Bearer " + token }
@@ -269,6 +273,7 @@ func TestLastUseIsRecordedWithoutAWritePerRequest(t *testing.T) {
 	secret, made := newToken(t, s, Token{User: "bob"})
 	cookie := logIn(t, s, "bob", "battery staple", true)
 	writes := commits(t, s)
+	time.Sleep(2 * time.Millisecond) // uses are told apart by the millisecond
 	for range 100 {
 		for _, header := range []string{"X-API-Key: " + secret, "Cookie: " + cookie} {
 			if got := outcome(s, request("POST", "/mcp", away, header)); !strings.HasPrefix(got, "bob by ") {
@@ -290,7 +295,7 @@ func TestLastUseIsRecordedWithoutAWritePerRequest(t *testing.T) {
 		t.Errorf("tokens are %+v, %v", all, err)
 	}
 	logins, err := s.Logins(t.Context(), "bob")
-	if err != nil || len(logins) != 1 || logins[0].Used.Before(logins[0].Created) {
+	if err != nil || len(logins) != 1 || !logins[0].Used.After(logins[0].Created) {
 		t.Errorf("logins are %+v, %v", logins, err)
 	}
 }
@@ -558,5 +563,58 @@ func BenchmarkAnonymous(b *testing.B) {
 		if _, d := s.HTTP(r); d != nil {
 			b.Fatal(d)
 		}
+	}
+}
+
+// What was read before a change is not remembered after it.
+func TestNothingOldIsRemembered(t *testing.T) {
+	var k known
+	h := digestOf("secret")
+	epoch := k.begin()
+	k.forget() // the file changes while it is read
+	k.put(epoch, h, Principal{Name: "alice"})
+	if p, ok := k.get(h); ok {
+		t.Errorf("%s is remembered", p.Name)
+	}
+	k.put(k.begin(), h, Principal{Name: "alice"})
+	if _, ok := k.get(h); !ok {
+		t.Error("what is new is not remembered")
+	}
+	for i := range mostKnown + 10 {
+		k.put(k.begin(), digestOf(string(rune(i))), Principal{})
+	}
+	if len(k.all) > mostKnown {
+		t.Errorf("%d are remembered", len(k.all))
+	}
+}
+
+// A login is no token, also when it is remembered.
+func TestAWayIsNoOther(t *testing.T) {
+	s := house(t, Options{})
+	_, secret, _ := strings.Cut(logIn(t, s, "alice", "correct horse", true), "=")
+	if _, ok, err := s.ofCookie(t.Context(), secret); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if p, ok, err := s.ofToken(t.Context(), digestOf(secret)); ok || err != nil {
+		t.Errorf("as a token it stands for %s, %v", p.Name, err)
+	}
+}
+
+// What was acknowledged is on disk, and readers do not wait for writers.
+func TestTheFileIsDurable(t *testing.T) {
+	s := house(t, Options{})
+	db, err := s.store.writer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var journal string
+	var sync, keys int
+	for query, into := range map[string]any{"PRAGMA journal_mode": &journal, "PRAGMA synchronous": &sync, "PRAGMA foreign_keys": &keys} {
+		if err := db.QueryRow(query).Scan(into); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if journal != "wal" || sync != 2 || keys != 1 {
+		t.Errorf("journal %s, synchronous %d, foreign keys %d; want wal, 2, 1", journal, sync, keys)
 	}
 }

@@ -142,6 +142,12 @@ func TestPairing(t *testing.T) {
 	if err != nil || len(users) != 1 {
 		t.Errorf("the users are %+v, %v", users, err)
 	}
+	if err := s.RemoveUser(t.Context(), "alice"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Pair(t.Context(), code, "eve", "correct horse"); err != ErrPairing {
+		t.Errorf("a used code, when there is no user again: %v", err)
+	}
 }
 
 // Of many who have the code at once, one is let in.

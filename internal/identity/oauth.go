@@ -131,13 +131,11 @@ func (n *names) UnmarshalJSON(b []byte) error {
 }
 
 // ofJWT says whom an access token stands for. What was verified is remembered
-// until the token runs out or something changes.
+// until the token runs out or
+// its key is taken back.
 func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Principal, error) {
 	now := time.Now()
-	if p, ok := s.known.get(hash); ok {
-		if !p.Live(now) || !s.oauth.keys.has(p.signer) {
-			return Principal{}, errToken
-		}
+	if p, ok := s.known.get(hash); ok && p.Live(now) && s.oauth.keys.has(p.signer) {
 		return p, nil
 	}
 	epoch := s.known.begin()
@@ -195,7 +193,7 @@ func isAccessToken(typ any) bool {
 // hold checks what a token claims about itself.
 func (o *provider) hold(c claims, now time.Time) error {
 	expected := jwt.Expected{Issuer: o.Issuer, AnyAudience: o.accepts, Time: now}
-	if c.Expiry == nil || c.ValidateWithLeeway(expected, skew) != nil {
+	if c.Expiry == nil || !now.Before(c.Expiry.Time().Add(skew)) || c.ValidateWithLeeway(expected, skew) != nil {
 		return errToken
 	}
 	return nil

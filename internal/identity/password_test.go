@@ -147,7 +147,7 @@ func FuzzToken(f *testing.F) {
 	f.Cleanup(func() { s.Close() })
 	f.Fuzz(func(t *testing.T, token string) {
 		spell(token)
-		if p, err := s.Bearer(t.Context(), token, true); err == nil {
+		if p, err := s.bearer(t.Context(), token, true); err == nil {
 			t.Errorf("%q stands for %s", token, p.Name)
 		}
 	})

@@ -29,7 +29,9 @@ const Admin = "admin"
 // Nobody is the name of the principal that was not asked who it is.
 const Nobody = "anonymous"
 
-// Principal is who is asking. Its slices are shared: do not change them.
+// Principal is who is asking. Its slices are shared: do not change them. Users
+// of this host and of its operating system share one space of names; names an
+// OAuth provider gives end in @ and its host, which no user's does.
 type Principal struct {
 	Name       string
 	Roles      []string  // what it is to this host
