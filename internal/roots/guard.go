@@ -130,6 +130,12 @@ func (p Place) Refuses(below string) bool {
 	return p.guard.Refuses(filepath.Join(p.Name, below), false)
 }
 
+// Locked reports whether a guard forbids changing what lies below p under a
+// name without links.
+func (p Place) Locked(below string) bool {
+	return p.guard.Refuses(filepath.Join(p.Name, below), true)
+}
+
 // MayRead refuses what the guard keeps from being read, also where it is only
 // reached through links.
 func (p Place) MayRead() error { return p.may(false) }

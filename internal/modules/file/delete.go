@@ -11,34 +11,40 @@ import (
 )
 
 type deleteIn struct {
-	Path string `json:"path" doc:"file or empty directory" min:"1"`
+	Path      string `json:"path" min:"1"`
+	Recursive bool   `json:"recursive,omitempty"`
 }
 
 type deleteOut struct {
-	Success bool   `json:"success"`
-	Path    string `json:"path"`
+	Success  bool   `json:"success"`
+	Path     string `json:"path"`
+	Undoable bool   `json:"undoable"`
 }
 
-const deleteHelp = `Deletes one file or one empty directory, for good.
+const deleteHelp = `Deletes one file or one empty directory; with recursive, a directory with all that is in it.
 
+- undoable says whether file_undo can take it back: files up to 8 MB, links, empty directories; of other directories
+  those that could be moved to the trash, which is on this host's cache folder and takes what lies on the same file
+  system, up to 100,000 entries and 1 GB. Everything else is deleted for good.
 - Of a symbolic link the link is deleted, not what it leads to.
-- A directory with something in it, a folder of the workspace itself, the home directory and devices are refused.`
+- A folder of the workspace itself, the home directory, what holds one of them, devices and files protected by their
+  names (also inside of a directory) are refused.`
 
 func (m *files) deleteTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_delete",
-		Description: "Deletes a file or an empty directory. It cannot be undone.",
+		Description: "Deletes a file or an empty directory; recursive also deletes what is in it.",
 		Help:        deleteHelp,
 		Effects:     tool.Destroys | tool.Idempotent,
 	}, m.delete)
 }
 
-func (m *files) delete(_ context.Context, c *tool.Call, in deleteIn) (deleteOut, error) {
-	p, err := roots.Find(c.Roots, in.Path)
+func (m *files) delete(ctx context.Context, c *tool.Call, in deleteIn) (deleteOut, error) {
+	p, err := placeToChange(c, in.Path)
 	if err != nil {
 		return deleteOut{}, err
 	}
-	if p, err = p.Followed(false); err != nil {
+	if err := mayReplace(p); err != nil {
 		return deleteOut{}, err
 	}
 	defer m.changes.lock(p)()
@@ -49,13 +55,53 @@ func (m *files) delete(_ context.Context, c *tool.Call, in deleteIn) (deleteOut,
 	if info.Mode()&fs.ModeDevice != 0 {
 		return deleteOut{}, tool.Refuse("not_a_file", "%s is a device", in.Path)
 	}
-	if err := mustBeLoose(c, p, info, false); err != nil {
+	if err := mustBeLoose(c, p, info, in.Recursive); err != nil {
 		return deleteOut{}, err
 	}
-	if err := p.Root.Remove(p.Name); err != nil {
-		return deleteOut{}, p.Refuse(err)
+	x := change{did: "deleted"}
+	if x.was, err = keep(p, info); err != nil {
+		return deleteOut{}, err
 	}
-	return deleteOut{true, in.Path}, nil
+	if err = p.Root.Remove(p.Name); err != nil {
+		err = p.Refuse(err)
+	}
+	switch {
+	case isCode(err, "not_empty") && in.Recursive:
+		if x.trash, err = m.discard(ctx, p); err == nil && x.trash == "" {
+			x.was.lost = true
+		}
+	case isCode(err, "not_empty"):
+		err = &tool.Refusal{Code: "not_empty", Message: in.Path + " is not an empty directory", Next: "Set recursive to delete all that is in it."}
+	}
+	if err != nil {
+		return deleteOut{}, err
+	}
+	return deleteOut{true, in.Path, m.undo.add(c, p, x)}, nil
+}
+
+// discard moves a directory to the trash or, where it cannot, deletes it.
+func (m *files) discard(ctx context.Context, p roots.Place) (trash string, err error) {
+	small, err := weigh(ctx, p)
+	if err != nil {
+		return "", p.Refuse(err)
+	}
+	if small {
+		if trash, err := m.trash.take(p); err == nil {
+			return trash, nil
+		}
+	}
+	if err := p.Root.RemoveAll(p.Name); err != nil {
+		return "", p.Refuse(err)
+	}
+	return "", nil
+}
+
+// mayReplace asks the guard about a name itself, wherever it leads.
+func mayReplace(p roots.Place) error {
+	if p.Locked(".") {
+		return p.MayWrite()
+	}
+	return nil
 }
 
 // mustBeLoose refuses to take away a folder of the workspace or the home

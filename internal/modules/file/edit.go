@@ -4,129 +4,190 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"io/fs"
 
+	"gatehouse/internal/edit"
 	"gatehouse/internal/roots"
 	"gatehouse/tool"
 )
 
-// editMost is the largest file that is edited, in bytes, before and after.
-const editMost = 64 << 20
+const (
+	// editMost is the largest file that is edited, in bytes, before and after.
+	editMost = 64 << 20
+	// diffMost is how many lines an edit shows of what it did.
+	diffMost = 40
+	// editsMost is how many edits one call may have.
+	editsMost = 200
+)
 
 type editIn struct {
-	Path       string `json:"path" doc:"file to edit" min:"1"`
-	OldString  string `json:"old_string" doc:"text to replace, with enough around it to occur once" min:"1"`
-	NewString  string `json:"new_string" doc:"what to put there"`
-	ReplaceAll bool   `json:"replace_all,omitempty" default:"false" doc:"replace every occurrence"`
+	Path       string    `json:"path" min:"1"`
+	OldString  string    `json:"old_string,omitempty" doc:"text to replace; has to occur once"`
+	NewString  *string   `json:"new_string,omitempty"`
+	ReplaceAll bool      `json:"replace_all,omitempty"`
+	NearLine   int       `json:"near_line,omitempty" doc:"take the place nearest to it"`
+	Edits      []oneEdit `json:"edits,omitempty" doc:"or several at once"`
+	IfMatch    string    `json:"if_match,omitempty" doc:"expected etag"`
+	DryRun     bool      `json:"dry_run,omitempty"`
+	Strict     bool      `json:"strict,omitempty" doc:"never break the syntax"`
+}
+
+type oneEdit struct {
+	OldString  string `json:"old_string"`
+	NewString  string `json:"new_string"`
+	ReplaceAll bool   `json:"replace_all,omitempty"`
+	NearLine   int    `json:"near_line,omitempty"`
 }
 
 type editOut struct {
+	Diff         string `json:"diff,omitempty" bulk:"true"`
 	Path         string `json:"path"`
 	Success      bool   `json:"success"`
 	Replacements int    `json:"replacements"`
-	Line         int    `json:"line" doc:"of the first change"`
+	Line         int    `json:"line"`
+	Level        string `json:"level"`
+	ETag         string `json:"etag"`
+	Note         string `json:"note,omitempty"`
 }
 
-const editHelp = `Replaces a piece of text in a file.
+const editHelp = `Replaces text in a file: old_string by new_string, or all of edits at once.
 
-- old_string must occur exactly once, or give replace_all. If it occurs more often, the answer names the lines; add a line of context.
-- It is looked for as it is first. If it is not there, line endings are ignored: \n also finds \r\n.
-- What is inserted gets the line endings of its surroundings. Everything else, with the byte order mark, keeps its bytes.
-- If it is not found, the answer shows the nearest place and where it differs.
-- The change is atomic; the file keeps its mode. Files over 64 MB and binary files are refused.`
+old_string must occur exactly once; give replace_all to change every occurrence, or near_line to take the one
+nearest to a line. It is looked for in levels, and the first at which it is found counts (level in the answer):
+
+1. exact: byte for byte
+2. newlines: line endings, the byte order mark and a missing last newline do not matter
+3. trailing blanks
+4. indentation: all lines are indented otherwise in one way, with spaces for tabs, deeper, or not at all
+5. look-alike characters: typographic quotes and dashes, odd spaces, decomposed letters
+6. blank lines: more or fewer of them
+7. escapes: \n and \t for the characters they stand for
+8. near miss: a few characters differ in lines that stay as they are, and nothing else comes close
+
+At each level there must be one place. If there are several the answer names their lines; if there is none it shows
+the nearest and the first column that differs, with · for a space and → for a tab.
+
+- What is written is the difference of old_string and new_string, on the file's own lines: lines that are the same in
+  both keep every byte. New lines get the file's indentation and line endings. What cannot be told is refused.
+- edits are all found in the file as it is, not as an earlier one leaves it. If two overlap, or one cannot be
+  made, nothing is written.
+- if_match takes the etag of a read or of an earlier change: if the file is another by now, nothing is written.
+- dry_run shows the diff and writes nothing; etag is then that of the file as it is.
+- If a Go, JSON, YAML, TOML or XML file could be parsed before and cannot be after, note says so; with strict that is
+  refused.
+- The change is atomic; the file keeps its mode. One of several hard links is parted from the others, which keep
+  the old content. Files over 64 MB and binary files are refused. file_undo takes an edit back.`
 
 func (m *files) editTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_edit",
-		Description: "Replaces old_string in a file; it must occur exactly once unless replace_all is set. Line endings need not match.",
+		Description: "Replaces text in a file; blanks, indentation, quotes and line endings need not match exactly. Returns a diff.",
 		Help:        editHelp,
 		Effects:     tool.Writes | tool.Destroys,
 	}, m.edit)
 }
 
-func (m *files) edit(ctx context.Context, c *tool.Call, in editIn) (editOut, error) {
-	switch {
-	case in.OldString == "":
-		return editOut{}, &tool.Refusal{Code: "invalid_arguments", Message: "old_string is empty", Next: "Give the text to replace; file_write writes a whole file."}
-	case in.OldString == in.NewString:
-		return editOut{}, tool.Refuse("invalid_arguments", "old_string and new_string are the same: there is nothing to change")
+// wanted are the edits of a call, in the one or the other form.
+func (in editIn) wanted() ([]edit.Edit, error) {
+	if len(in.Edits) == 0 {
+		if in.NewString == nil {
+			return nil, &tool.Refusal{Code: "invalid_arguments", Message: "new_string is missing", Next: `Give old_string and new_string, which is "" to delete, or edits.`}
+		}
+		return []edit.Edit{{Old: in.OldString, New: *in.NewString, All: in.ReplaceAll, Near: in.NearLine}}, nil
 	}
-	p, err := findFile(c, in.Path)
+	if in.OldString != "" || in.NewString != nil || in.ReplaceAll || in.NearLine != 0 {
+		return nil, tool.Refuse("invalid_arguments", "edits and old_string exclude each other; put all of them into edits")
+	}
+	if len(in.Edits) > editsMost {
+		return nil, tool.Refuse("invalid_arguments", "%d edits are too many for one call; at most %d", len(in.Edits), editsMost)
+	}
+	var all []edit.Edit
+	for _, e := range in.Edits {
+		all = append(all, edit.Edit{Old: e.OldString, New: e.NewString, All: e.ReplaceAll, Near: e.NearLine})
+	}
+	return all, nil
+}
+
+func (m *files) edit(ctx context.Context, c *tool.Call, in editIn) (editOut, error) {
+	edits, err := in.wanted()
 	if err != nil {
 		return editOut{}, err
 	}
-	if p, err = p.Followed(true); err != nil {
+	p, err := placeToWrite(c, in.Path)
+	if err != nil {
 		return editOut{}, err
 	}
 	defer m.changes.lock(p)()
 	if err := context.Cause(ctx); err != nil {
 		return editOut{}, err
 	}
-	return editAt(p, in)
+	return m.editAt(c, p, in, edits)
 }
 
-func editAt(p roots.Place, in editIn) (editOut, error) {
-	f, was, err := p.Regular()
+func (m *files) editAt(c *tool.Call, p roots.Place, in editIn, edits []edit.Edit) (editOut, error) {
+	was, content, err := editable(p)
 	if err != nil {
 		return editOut{}, err
+	}
+	etag := roots.ETag(was, content)
+	if err := mustMatch(p, etag, in.IfMatch); err != nil {
+		return editOut{}, err
+	}
+	r, err := edit.Apply(p.Path, content, edits)
+	if err != nil {
+		return editOut{}, err
+	}
+	if r.Size() > editMost {
+		return editOut{}, tool.Refuse("too_large", "the result would have %s bytes; at most %s are written", commas(r.Size()), commas(editMost))
+	}
+	after := r.Content()
+	out := editOut{Path: in.Path, Success: true, Replacements: r.Replacements, Line: r.Line, Level: r.Level.String(), ETag: etag, Diff: r.Diff(diffMost)}
+	if broken := edit.Broken(p.Name, content, after); broken != "" {
+		if in.Strict {
+			return editOut{}, &tool.Refusal{Code: "broken", Message: fmt.Sprintf("the edit would break the syntax of %s: %s; nothing was written\n%s", p.Path, broken, out.Diff), Next: "Correct new_string, or leave out strict."}
+		}
+		out.Note = "the file could be parsed before and cannot be now: " + broken
+	}
+	if err := mayWrite(p); err != nil || in.DryRun {
+		out.note("nothing was written", in.DryRun)
+		return out, err
+	}
+	now, err := save(p, was, after)
+	if err != nil {
+		return editOut{}, err
+	}
+	out.ETag = roots.ETag(now, after)
+	out.note(linked(was), true)
+	m.undo.add(c, p, change{did: "edited", was: &state{content: content, info: was}, etag: out.ETag})
+	return out, nil
+}
+
+func (o *editOut) note(s string, when bool) {
+	switch {
+	case !when || s == "":
+	case o.Note == "":
+		o.Note = s
+	default:
+		o.Note += "; " + s
+	}
+}
+
+// editable reads a text file that is to change.
+func editable(p roots.Place) (fs.FileInfo, []byte, error) {
+	f, was, err := p.Regular()
+	if err != nil {
+		return nil, nil, err
 	}
 	defer f.Close()
 	content, err := readAll(f, was.Size(), editMost)
 	switch {
 	case errors.Is(err, errTooLarge):
-		return editOut{}, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be edited", p.Path, commas(was.Size()), commas(editMost))
+		return nil, nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be edited", p.Path, commas(was.Size()), commas(editMost))
 	case err != nil:
-		return editOut{}, p.Refuse(err)
+		return nil, nil, p.Refuse(err)
 	}
 	if kind := binaryKind(content[:min(len(content), sniffed)]); kind != "" {
-		return editOut{}, tool.Refuse("binary", "%s is not text: %s", p.Path, kind)
+		return nil, nil, tool.Refuse("binary", "%s is not text: %s", p.Path, kind)
 	}
-	found := find(content, in.OldString, in.NewString)
-	if err := found.settle(p.Path, in); err != nil {
-		return editOut{}, err
-	}
-	if found.size() > editMost {
-		return editOut{}, tool.Refuse("too_large", "the result would have %s bytes; at most %s are written", commas(found.size()), commas(editMost))
-	}
-	if err := mayWrite(p); err != nil {
-		return editOut{}, err
-	}
-	if err := save(p, was, found.apply()); err != nil {
-		return editOut{}, err
-	}
-	return editOut{in.Path, true, len(found.spans), lineOf(content, found.spans[0].from)}, nil
-}
-
-// settle refuses an edit that is not one clear thing.
-func (f *match) settle(path string, in editIn) error {
-	switch {
-	case len(f.spans) == 0:
-		return &tool.Refusal{Code: "not_found", Message: "old_string is not in " + path + nearest(f.content, in.OldString), Next: "Read that part of the file and copy the text exactly."}
-	case len(f.spans) > matchesMost:
-		return tool.Refuse("too_large", "old_string occurs more than %s times in %s", commas(matchesMost), path)
-	case len(f.spans) > 1 && !in.ReplaceAll:
-		return &tool.Refusal{
-			Code:    "ambiguous",
-			Message: fmt.Sprintf("old_string occurs %d times in %s, on %s", len(f.spans), path, f.lines()),
-			Next:    "Add the lines before or after it until it occurs once, or set replace_all.",
-		}
-	}
-	return nil
-}
-
-// lines names the lines of the first ten matches.
-func (f *match) lines() string {
-	const most = 10
-	var s []string
-	line, at := 1, 0
-	for _, sp := range f.spans[:min(len(f.spans), most)] {
-		line += strings.Count(string(f.content[at:sp.start]), "\n")
-		at = sp.start
-		s = append(s, fmt.Sprint(line))
-	}
-	text := "lines " + strings.Join(s, ", ")
-	if len(f.spans) > most {
-		text += " and more"
-	}
-	return text
+	return was, content, nil
 }

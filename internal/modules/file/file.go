@@ -1,5 +1,5 @@
-// Package file reads, writes, edits, deletes and renames files inside the
-// roots of a call.
+// Package file reads, searches and changes files inside the roots of a call,
+// and takes changes back.
 //
 // Reading gives pages that end on a line and never holds more than a page in
 // memory. Writing is atomic: a reader, a crash or kill -9 finds the old file
@@ -9,53 +9,37 @@ package file
 import (
 	"context"
 	"fmt"
-	"hash/fnv"
-	"path/filepath"
-	"strings"
-	"sync"
 
 	"gatehouse/internal/roots"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
 
-// files is the module. It holds no state but the locks that let one change at
-// a time happen to a file.
+// files is the module. It holds the locks that let one change at a time happen
+// to a file, and what is needed to take changes back.
 type files struct {
 	offer      module.Offer
 	changes    locks
+	undo       undo
+	trash      trash
 	converting chan struct{} // holds a token for each document that is being converted
 }
 
-// New makes the module. It takes no configuration.
-func New(_ context.Context, _ module.Deps) (module.Module, error) {
+// New makes the module; Config says what can be configured.
+func New(_ context.Context, d module.Deps) (module.Module, error) {
 	m := &files{converting: make(chan struct{}, 2)}
 	m.offer.Tools = []tool.Tool{
-		m.readTool(), m.writeTool(), m.editTool(), m.deleteTool(), m.renameTool(), m.existsTool(),
-		m.searchTool(),
+		m.readTool(), m.writeTool(), m.editTool(), m.deleteTool(), m.renameTool(), m.copyTool(), m.statTool(), m.existsTool(),
+		m.undoTool(), m.searchTool(),
 	}
-	return m, nil
+	return m, m.setUp(d)
 }
 
 // Offer implements module.Module.
 func (m *files) Offer(context.Context, module.Audience) (*module.Offer, error) { return &m.offer, nil }
 
 // Close implements module.Module.
-func (m *files) Close(context.Context) error { return nil }
-
-// locks serialise changes by base name: two spellings of one path, through
-// links to its directory or through another root, end in the same name. Two
-// files may share a lock; then one waits for the other's few milliseconds.
-type locks [256]sync.Mutex
-
-// lock waits for the file at p, whose name must have been followed.
-func (l *locks) lock(p roots.Place) (unlock func()) {
-	h := fnv.New32a()
-	h.Write([]byte(strings.ToLower(filepath.Base(p.Name)))) // one file on a file system that ignores case
-	m := &l[h.Sum32()%uint32(len(l))]
-	m.Lock()
-	return m.Unlock
-}
+func (m *files) Close(context.Context) error { return m.trash.close() }
 
 // findFile looks up a path that has to be a file's.
 func findFile(c *tool.Call, path string) (roots.Place, error) {

@@ -26,6 +26,10 @@ type house struct {
 	tools map[string]tool.Tool
 	in    map[string]*schema.Schema
 	roots tool.Roots
+
+	owner  string  // who calls
+	cfg    *Config // nil for none
+	module module.Module
 }
 
 func newHouse(t testing.TB) *house {
@@ -49,10 +53,15 @@ func newHouse(t testing.TB) *house {
 func (h *house) use(rs tool.Roots) {
 	h.roots = rs
 	h.tools, h.in = map[string]tool.Tool{}, map[string]*schema.Schema{}
-	m, err := New(context.Background(), module.Deps{})
+	var deps module.Deps
+	if h.cfg != nil {
+		deps.Config = func(into any) error { *into.(*Config) = *h.cfg; return nil }
+	}
+	m, err := New(context.Background(), deps)
 	if err != nil {
 		h.t.Fatal(err)
 	}
+	h.module = m
 	offer, err := m.Offer(context.Background(), module.Audience{})
 	if err != nil {
 		h.t.Fatal(err)
@@ -83,7 +92,7 @@ func (h *house) result(name string, args ...any) (tool.Result, error) {
 	if raw, err = h.in[name].Canonical(raw); err != nil {
 		return tool.Result{}, &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
 	}
-	return h.tools[name].Run(context.Background(), &tool.Call{Name: name, Args: raw, Roots: h.roots, Peer: struct{ tool.Peer }{}})
+	return h.tools[name].Run(context.Background(), &tool.Call{Name: name, Args: raw, Caller: tool.Caller{Owner: h.owner}, Roots: h.roots, Peer: struct{ tool.Peer }{}})
 }
 
 // call returns the structured output; a refusal is the code after an

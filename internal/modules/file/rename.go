@@ -14,8 +14,9 @@ import (
 )
 
 type renameIn struct {
-	OldPath string `json:"oldPath" doc:"file or directory to rename or move" min:"1"`
-	NewPath string `json:"newPath" doc:"its whole new path; must not exist" min:"1"`
+	OldPath   string `json:"oldPath" min:"1"`
+	NewPath   string `json:"newPath" doc:"whole new path" min:"1"`
+	Overwrite bool   `json:"overwrite,omitempty"`
 }
 
 type renameOut struct {
@@ -26,16 +27,18 @@ type renameOut struct {
 
 const renameHelp = `Renames or moves a file or directory.
 
-- newPath is the whole new path, not the directory to move into. What exists there is never replaced.
+- newPath is the whole new path, not the directory to move into. What exists there is refused; with overwrite a file
+  is replaced by a file, in one step. A directory never is.
 - The directory to move into must exist; make it with dir_create.
-- A symbolic link itself is moved. Moving to another file system, or between two folders of the workspace, is refused.`
+- A symbolic link itself is moved. Moving to another file system, or between two folders of the workspace, is refused;
+  there is file_copy. file_undo takes a rename back, with what it replaced.`
 
 func (m *files) renameTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_rename",
-		Description: "Renames or moves a file or directory. It never replaces what exists.",
+		Description: "Renames or moves a file or directory. It replaces nothing unless overwrite is set.",
 		Help:        renameHelp,
-		Effects:     tool.Writes,
+		Effects:     tool.Writes | tool.Destroys,
 	}, m.rename)
 }
 
@@ -48,6 +51,10 @@ func (m *files) rename(_ context.Context, c *tool.Call, in renameIn) (renameOut,
 	if err != nil {
 		return renameOut{}, err
 	}
+	if err := errors.Join(mayReplace(from), mayReplace(to)); err != nil {
+		return renameOut{}, to.Refuse(err)
+	}
+	defer m.changes.lock(from, to)()
 	info, err := from.Lstat()
 	if err != nil {
 		return renameOut{}, err
@@ -56,15 +63,19 @@ func (m *files) rename(_ context.Context, c *tool.Call, in renameIn) (renameOut,
 		return renameOut{}, &tool.Refusal{Code: "exists", Message: in.NewPath + " names a directory", Next: "Give the whole new path, with the file's name."}
 	}
 	if from.Root != to.Root {
-		return renameOut{}, &tool.Refusal{Code: "unsupported", Message: in.OldPath + " and " + in.NewPath + " lie in different folders of the workspace", Next: "Write the content at the new place and delete the old file."}
+		return renameOut{}, &tool.Refusal{Code: "unsupported", Message: in.OldPath + " and " + in.NewPath + " lie in different folders of the workspace", Next: "Copy it with file_copy and delete the old file."}
 	}
 	if err := mustBeLoose(c, from, info, true); err != nil {
 		return renameOut{}, err
 	}
-	defer m.changes.lock(from)()
-	if err := move(from, to, info); err != nil {
+	was, err := replaced(to, info, in.Overwrite)
+	if err != nil {
 		return renameOut{}, err
 	}
+	if err := move(from, to, info, was != nil); err != nil {
+		return renameOut{}, err
+	}
+	m.undo.add(c, to, change{did: "renamed", from: from.Name, moved: info, was: was})
 	return renameOut{true, in.OldPath, in.NewPath}, nil
 }
 
@@ -76,13 +87,38 @@ func placeToChange(c *tool.Call, path string) (roots.Place, error) {
 	return p.Followed(false)
 }
 
-// move never replaces anything. A directory cannot: the system refuses to
-// rename one onto a file, os.Root onto a directory. A file gets a second name
-// and loses the first, because a rename would replace silently.
-func move(from, to roots.Place, info fs.FileInfo) error {
+// replaced is what a rename with overwrite is about to replace; nil means
+// nothing.
+func replaced(to roots.Place, info fs.FileInfo, overwrite bool) (*state, error) {
+	there, err := to.Lstat()
+	if !overwrite || isCode(err, "not_found") {
+		return nil, nil // move looks for itself
+	}
+	switch {
+	case err != nil:
+		return nil, err
+	case os.SameFile(there, info):
+		return nil, nil
+	case there.IsDir() || info.IsDir():
+		return nil, &tool.Refusal{Code: "exists", Message: to.Path + " already exists; a directory is not replaced and replaces nothing", Next: "Delete it first if it is not needed, or choose another name."}
+	case there.Mode().IsRegular():
+		if err := mayWrite(to); err != nil {
+			return nil, err
+		}
+	}
+	return keep(to, there)
+}
+
+// move replaces nothing unless it is told to. A directory cannot: the system
+// refuses to rename one onto a file, os.Root onto a directory. A file gets a
+// second name and loses the first, because a rename would replace silently.
+func move(from, to roots.Place, info fs.FileInfo, overwrite bool) error {
+	if overwrite {
+		return renamed(from, to)
+	}
 	if there, err := to.Lstat(); err == nil {
 		if !os.SameFile(there, info) || !otherCase(from.Name, to.Name) {
-			return &tool.Refusal{Code: "exists", Message: to.Path + " already exists", Next: "Delete it first if it is not needed, or choose another name."}
+			return &tool.Refusal{Code: "exists", Message: to.Path + " already exists", Next: "Choose another name, or set overwrite to replace a file."}
 		}
 		return renamed(from, to) // the same file on a file system that ignores case
 	}

@@ -3,15 +3,23 @@ package file
 import (
 	"context"
 	"errors"
+	"io"
 	"io/fs"
+	"strings"
 
 	"gatehouse/internal/roots"
 	"gatehouse/tool"
 )
 
+// copyMost is the largest file that is copied or added to, in bytes.
+const copyMost = 4 << 30
+
 type writeIn struct {
-	Path    string `json:"path" doc:"file to write" min:"1"`
-	Content string `json:"content" doc:"the whole new content, written as it is"`
+	Path     string `json:"path" min:"1"`
+	Content  string `json:"content"`
+	Mode     string `json:"mode,omitempty" enum:"overwrite,create,append,prepend"`
+	IfMatch  string `json:"if_match,omitempty" doc:"expected etag"`
+	IfAbsent bool   `json:"if_absent,omitempty"`
 }
 
 type writeOut struct {
@@ -19,30 +27,34 @@ type writeOut struct {
 	Path    string `json:"path"`
 	Size    int64  `json:"size"`
 	Created bool   `json:"created,omitempty"`
+	ETag    string `json:"etag"`
+	Note    string `json:"note,omitempty"`
 }
 
-const writeHelp = `Writes a whole file and replaces what was there.
+const writeHelp = `Writes a file.
 
+- mode overwrite, the default, replaces the whole content; append and prepend add to it; create, like if_absent,
+  refuses a file that exists. A file that is missing is made in every mode.
+- prepend puts the content after a byte order mark.
+- if_match takes the etag of a read or of an earlier change: if the file is another by now, nothing is written.
 - The change is atomic and on disk when the call returns: whoever looks finds the old file or the new one.
 - Directories on the way are made (0755). A new file gets 0644, an existing one keeps its mode and, where possible, its owner.
-- A symbolic link is written through: the file it leads to changes, inside the workspace.
-- To change part of a file use file_edit, which also keeps line endings.`
+- A symbolic link is written through: the file it leads to changes, inside the workspace. One of several hard links is
+  parted from the others, which keep the old content; note says so.
+- To change part of a file use file_edit, which also keeps line endings. file_undo takes a write back.`
 
 func (m *files) writeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_write",
 		Description: "Writes a file, replacing it if it exists, and makes missing directories. Use file_edit to change a part.",
 		Help:        writeHelp,
-		Effects:     tool.Writes | tool.Destroys | tool.Idempotent,
+		Effects:     tool.Writes | tool.Destroys, // to append twice is not to append once
 	}, m.write)
 }
 
-func (m *files) write(_ context.Context, c *tool.Call, in writeIn) (writeOut, error) {
-	p, err := findFile(c, in.Path)
+func (m *files) write(ctx context.Context, c *tool.Call, in writeIn) (writeOut, error) {
+	p, err := placeToWrite(c, in.Path)
 	if err != nil {
-		return writeOut{}, err
-	}
-	if p, err = p.Followed(true); err != nil {
 		return writeOut{}, err
 	}
 	defer m.changes.lock(p)()
@@ -50,22 +62,107 @@ func (m *files) write(_ context.Context, c *tool.Call, in writeIn) (writeOut, er
 	if err != nil {
 		return writeOut{}, err
 	}
+	if err := in.allowed(p, was); err != nil {
+		return writeOut{}, err
+	}
 	if was == nil {
 		if err := makeParents(p); err != nil {
 			return writeOut{}, err
 		}
 	}
-	if err := save(p, was, []byte(in.Content)); err != nil {
+	before, err := keep(p, was)
+	if err != nil {
 		return writeOut{}, err
 	}
-	return writeOut{true, in.Path, int64(len(in.Content)), was == nil}, nil
+	now, err := in.save(ctx, p, was)
+	if err != nil {
+		return writeOut{}, err
+	}
+	out := writeOut{Success: true, Path: in.Path, Size: now.Size(), Created: was == nil, Note: linked(was)}
+	if was == nil || in.Mode == "" || in.Mode == "overwrite" {
+		out.ETag = roots.ETag(now, []byte(in.Content))
+	} else if out.ETag, err = etagAt(p); err != nil {
+		return writeOut{}, err
+	}
+	m.undo.add(c, p, change{did: "wrote", was: before, etag: out.ETag})
+	return out, nil
+}
+
+// allowed holds what is there against what the call wants to be there.
+func (in writeIn) allowed(p roots.Place, was fs.FileInfo) error {
+	if was != nil && (in.IfAbsent || in.Mode == "create") {
+		return &tool.Refusal{Code: "exists", Message: p.Path + " already exists; nothing was written", Next: "Use mode overwrite to replace it, or file_edit to change a part."}
+	}
+	if in.IfMatch == "" {
+		return nil
+	}
+	if was == nil {
+		return mustMatch(p, "", in.IfMatch)
+	}
+	etag, err := etagAt(p)
+	if err != nil {
+		return err
+	}
+	return mustMatch(p, etag, in.IfMatch)
+}
+
+func (in writeIn) save(ctx context.Context, p roots.Place, was fs.FileInfo) (fs.FileInfo, error) {
+	if was == nil || (in.Mode != "append" && in.Mode != "prepend") {
+		return save(p, was, []byte(in.Content))
+	}
+	if was.Size() > copyMost {
+		return nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be added to", p.Path, commas(was.Size()), commas(copyMost))
+	}
+	f, _, err := p.Regular()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return saveBy(p, was, func(w io.Writer) error {
+		if in.Mode == "append" {
+			if err := pour(ctx, w, f); err != nil {
+				return err
+			}
+			_, err := io.WriteString(w, in.Content)
+			return err
+		}
+		mark := make([]byte, len(bom))
+		n, err := io.ReadFull(f, mark)
+		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && err != io.EOF {
+			return err
+		}
+		head := string(mark[:n])
+		if head == bom {
+			head = bom + strings.TrimPrefix(in.Content, bom)
+		} else {
+			head = in.Content + head
+		}
+		if _, err := io.WriteString(w, head); err != nil {
+			return err
+		}
+		return pour(ctx, w, f)
+	})
+}
+
+// pour copies a file, in steps between which the call may end.
+func pour(ctx context.Context, w io.Writer, r io.Reader) error {
+	const step = 32 << 20
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		n, err := io.Copy(w, io.LimitReader(r, step))
+		if err != nil || n < step {
+			return err
+		}
+	}
 }
 
 // existing looks at the regular file a write is about to replace; nil means
 // there is none.
 func existing(p roots.Place) (fs.FileInfo, error) {
 	info, err := p.Lstat()
-	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == "not_found" {
+	if isCode(err, "not_found") {
 		return nil, nil
 	}
 	if err != nil {
@@ -75,4 +172,46 @@ func existing(p roots.Place) (fs.FileInfo, error) {
 		return nil, err
 	}
 	return info, mayWrite(p)
+}
+
+func isCode(err error, code string) bool {
+	r, ok := errors.AsType[*tool.Refusal](err)
+	return ok && r.Code == code
+}
+
+// placeToWrite looks up a file that is to change, past the links to it.
+func placeToWrite(c *tool.Call, path string) (roots.Place, error) {
+	p, err := findFile(c, path)
+	if err == nil {
+		p, err = p.Followed(true)
+	}
+	if err == nil {
+		err = p.MayWrite()
+	}
+	return p, err
+}
+
+// etagAt names the state of the regular file at p.
+func etagAt(p roots.Place) (string, error) {
+	f, info, err := p.Regular()
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	etag, err := roots.ETagOf(f, info)
+	if err != nil {
+		return "", p.Refuse(err)
+	}
+	return etag, nil
+}
+
+// mustMatch refuses to change a file that is not what the caller saw.
+func mustMatch(p roots.Place, etag, want string) error {
+	switch {
+	case want == "" || etag == want:
+		return nil
+	case etag == "":
+		return &tool.Refusal{Code: "stale", Message: p.Path + " is not there any more; nothing was written", Next: "Leave out if_match to make it anew."}
+	}
+	return &tool.Refusal{Code: "stale", Message: p.Path + " has changed: its etag is " + etag + ", not " + want + "; nothing was written", Next: "Read it again and repeat the change."}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -165,19 +166,29 @@ func TestWriteRacer(t *testing.T) {
 	}
 }
 
-// A process killed in the middle of writing leaves the old content or the new.
+// A process killed in the middle of a thousand writes and edits leaves each
+// file as it was or as it was to be.
 func TestKilledWriter(t *testing.T) {
-	if path := os.Getenv("GATEHOUSE_TEST_WRITE"); path != "" {
-		writeForever(t, path)
+	if dir := os.Getenv("GATEHOUSE_TEST_WRITE"); dir != "" {
+		writeForever(t, dir)
 		return
 	}
-	dir := t.TempDir()
-	path := filepath.Join(dir, "w", "f")
-	os.MkdirAll(filepath.Dir(path), 0o755)
-	os.WriteFile(path, []byte(versionOf(0)), 0o644)
-	for kill := 20; kill <= 200; kill += 45 {
+	base := t.TempDir()
+	if info, err := os.Stat("/dev/shm"); err == nil && info.IsDir() {
+		if dir, err := os.MkdirTemp("/dev/shm", "gatehouse"); err == nil { // where waiting for a disk is short
+			base = dir
+			defer os.RemoveAll(dir)
+		}
+	}
+	dir := filepath.Join(base, "w")
+	os.MkdirAll(dir, 0o755)
+	for name := range killedFiles {
+		os.WriteFile(filepath.Join(dir, name), []byte(versionOf(0)), 0o644)
+	}
+	done := 0
+	for kill := 20; done < 1000; kill += 37 {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestKilledWriter$")
-		cmd.Env = append(os.Environ(), "GATEHOUSE_TEST_WRITE="+path)
+		cmd.Env = append(os.Environ(), "GATEHOUSE_TEST_WRITE="+dir)
 		out, err := cmd.StdoutPipe()
 		if err != nil {
 			t.Fatal(err)
@@ -185,37 +196,61 @@ func TestKilledWriter(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
-		lines := bufio.NewScanner(out)
-		for n := 0; n < kill && lines.Scan(); n++ {
+		lines, n := bufio.NewScanner(out), 0
+		for ; n < kill && lines.Scan(); n++ {
 		}
 		cmd.Process.Kill()
 		cmd.Wait()
-		b, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
+		if n < kill {
+			t.Fatalf("it ended after %d changes: %s", n, lines.Text())
 		}
-		if c := string(b); len(c) < 2 || c != strings.Repeat(c[:1], len(c)) || len(c) != len(versionOf(int(c[0]-'a'))) {
-			t.Fatalf("killed after %d writes: %d bytes, not one of the versions", kill, len(b))
+		done += n
+		for name := range killedFiles {
+			b, err := os.ReadFile(filepath.Join(dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c := string(b); len(c) < 2 || !whole(c) {
+				t.Fatalf("killed after %d changes: %s has %d bytes and is not one of the versions", n, name, len(b))
+			}
 		}
 	}
 }
 
-// versionOf is a content that shows when a part of it is missing.
-func versionOf(n int) string { return strings.Repeat(string(rune('a'+n%26)), 20_000+1000*(n%26)) }
+// killedFiles are changed in turn, each in its way.
+var killedFiles = map[string]string{"written": "", "edited": "", "copied": ""}
 
-func writeForever(t *testing.T, path string) {
-	h := &house{t: t, dir: filepath.Dir(path)}
+// versionOf is a content that shows when a part of it is missing.
+func versionOf(n int) string {
+	return strings.Repeat(string(rune('a'+n%26)), 20_000+1000*(n%26)) + "\n"
+}
+
+func whole(c string) bool { return c == versionOf(int(c[0]-'a')) }
+
+func writeForever(t *testing.T, dir string) {
+	h := &house{t: t, dir: dir}
 	set, err := roots.Open([]roots.Dir{{Path: h.dir}}, roots.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.use(set)
 	for i := 1; ; i++ {
-		if out := h.call("file_write", "path", "f", "content", versionOf(i)); out["error"] != nil {
-			t.Fatal(out)
+		for _, args := range [][]any{
+			{"file_write", "path", "written", "content", versionOf(i)},
+			{"file_edit", "path", "edited", "old_string", h.get("edited"), "new_string", versionOf(int(h.get("edited")[0]-'a') + 1)},
+			{"file_copy", "oldPath", "written", "newPath", "copied", "overwrite", true},
+		} {
+			if out := h.call(args[0].(string), args[1:]...); out["error"] != nil {
+				t.Fatal(out["message"])
+			}
+			fmt.Println(i)
 		}
-		fmt.Println(i)
 	}
+}
+
+func replaceWith(p roots.Place, was fs.FileInfo, s string) error {
+	_, err := replace(p, was, func(w io.Writer) error { _, err := io.WriteString(w, s); return err })
+	return err
 }
 
 // What was changed behind our back is not overwritten by what was computed
@@ -232,15 +267,15 @@ func TestStale(t *testing.T) {
 		t.Fatal(err)
 	}
 	h.put("f", "somebody else's")
-	if err := replace(p, was, []byte("two")); !errors.Is(err, errStale) {
+	if err := replaceWith(p, was, "two"); !errors.Is(err, errStale) {
 		t.Errorf("replace: %v", err)
 	}
 	os.Remove(h.at("f"))
-	if err := replace(p, was, []byte("two")); !errors.Is(err, errStale) {
+	if err := replaceWith(p, was, "two"); !errors.Is(err, errStale) {
 		t.Errorf("replace of what is gone: %v", err)
 	}
 	h.put("f", "new")
-	if err := replace(p, nil, []byte("two")); !errors.Is(err, errStale) {
+	if err := replaceWith(p, nil, "two"); !errors.Is(err, errStale) {
 		t.Errorf("replace of what has come: %v", err)
 	}
 	if h.get("f") != "new" {

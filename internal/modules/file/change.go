@@ -1,0 +1,111 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+
+	"gatehouse/internal/roots"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// Config is the module's section of the configuration. The zero value is
+// fine.
+type Config struct {
+	// Protect replaces the list of names that these tools stay away from, see
+	// roots.NewGuard; nil leaves it to the folders, an empty list protects none.
+	Protect []string `json:"protect,omitempty"`
+	// Trash is the folder where deleted directories are kept for undo; "" means
+	// one in the person's cache folder, "none" that they are not.
+	Trash string `json:"trash,omitempty"`
+}
+
+// configured reads the configuration. Without any, nothing outside of the
+// roots is touched: there is no trash.
+func configured(d module.Deps) (cfg Config, err error) {
+	if d.Config == nil {
+		return Config{Trash: "none"}, nil
+	}
+	if err := d.Config(&cfg); err != nil {
+		return cfg, err
+	}
+	if cfg.Trash == "" {
+		cache, err := os.UserCacheDir()
+		if err != nil {
+			cfg.Trash = "none"
+			return cfg, nil
+		}
+		cfg.Trash = filepath.Join(cache, "gatehouse", "trash")
+	}
+	return cfg, nil
+}
+
+// setUp prepares what changes need.
+func (m *files) setUp(d module.Deps) error {
+	cfg, err := configured(d)
+	if err != nil {
+		return err
+	}
+	if cfg.Trash != "none" {
+		m.trash.dir = cfg.Trash
+	}
+	m.undo.drop = m.trash.drop
+	if cfg.Protect == nil {
+		return nil
+	}
+	guard, err := roots.NewGuard(cfg.Protect)
+	if err != nil {
+		return fmt.Errorf("module file: %w", err)
+	}
+	for i := range m.offer.Tools {
+		m.offer.Tools[i].Run = guarded(m.offer.Tools[i].Run, guard)
+	}
+	return nil
+}
+
+// locks serialise changes by base name: two spellings of one path, through
+// links to its directory or through another root, end in the same name. Two
+// files may share a lock; then one waits for the other's few milliseconds.
+type locks [256]sync.Mutex
+
+// lock waits for the files at places, whose names must have been followed.
+func (l *locks) lock(places ...roots.Place) (unlock func()) {
+	var held []uint32
+	for _, p := range places {
+		h := fnv.New32a()
+		h.Write([]byte(strings.ToLower(filepath.Base(p.Name)))) // one file on a file system that ignores case
+		held = append(held, h.Sum32()%uint32(len(l)))
+	}
+	slices.Sort(held) // whoever takes two takes them in this order
+	held = slices.Compact(held)
+	for _, i := range held {
+		l[i].Lock()
+	}
+	return func() {
+		for _, i := range held {
+			l[i].Unlock()
+		}
+	}
+}
+
+// guardedRoots are the roots of a call with another guard.
+type guardedRoots struct {
+	tool.Roots
+	guard *roots.Guard
+}
+
+func (g guardedRoots) Guard() *roots.Guard { return g.guard }
+
+func guarded(run tool.Handler, guard *roots.Guard) tool.Handler {
+	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		own := *c
+		own.Roots = guardedRoots{c.Roots, guard}
+		return run(ctx, &own)
+	}
+}

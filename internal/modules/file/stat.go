@@ -1,0 +1,84 @@
+package file
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"strings"
+	"time"
+
+	"gatehouse/internal/roots"
+	"gatehouse/tool"
+)
+
+type statIn struct {
+	Path string `json:"path" min:"1"`
+}
+
+type statOut struct {
+	Type     string `json:"type"`
+	Size     int64  `json:"size"`
+	Mode     string `json:"mode"`
+	Modified string `json:"modified"`
+	ETag     string `json:"etag,omitempty"`
+	Links    int    `json:"links,omitempty"`
+	Target   string `json:"target,omitempty"`
+}
+
+const statHelp = `Tells what is at a path: type, size in bytes, permissions, time of the last change.
+
+- etag names the state of a regular file, for if_match; protected and unreadable files have none.
+- type is file, directory, link, pipe, socket or device; mode is octal; links is how many hard links there are, if several.
+- Of a symbolic link target says where it leads, and the rest is about what is there; if that is missing or outside of
+  the workspace, type is link.`
+
+func (m *files) statTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name:        "file_stat",
+		Description: "Tells type, size, mode, time and etag of a file or directory.",
+		Help:        statHelp,
+		Effects:     tool.Reads,
+	}, m.stat)
+}
+
+func (m *files) stat(_ context.Context, c *tool.Call, in statIn) (statOut, error) {
+	p, err := placeToChange(c, in.Path)
+	if err != nil {
+		return statOut{}, err
+	}
+	info, err := p.Lstat()
+	if err != nil {
+		return statOut{}, err
+	}
+	var out statOut
+	if info.Mode()&fs.ModeSymlink != 0 {
+		if out.Target, err = p.Root.Readlink(p.Name); err != nil {
+			return statOut{}, p.Refuse(err)
+		}
+		out.Target = strings.ToValidUTF8(out.Target, "\uFFFD")
+		if there, err := p.Stat(); err == nil {
+			info = there
+		}
+	}
+	out.Type = kind(info)
+	out.Size = info.Size()
+	out.Mode = fmt.Sprintf("%04o", info.Mode().Perm())
+	out.Modified = info.ModTime().UTC().Format(time.RFC3339Nano)
+	if info.Mode().IsRegular() {
+		out.ETag, _ = etagAt(p) // without one where it may not be read
+		if n := roots.Links(info); n > 1 {
+			out.Links = n
+		}
+	}
+	return out, nil
+}
+
+func kind(info fs.FileInfo) string {
+	switch {
+	case info.Mode().IsRegular():
+		return "file"
+	case info.IsDir():
+		return "directory"
+	}
+	return roots.Kind(info.Mode())
+}
