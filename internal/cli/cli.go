@@ -98,7 +98,7 @@ and output, HTTP, TCP or a Unix socket.`,
 	root.SetErr(w.Err)
 	root.SetFlagErrorFunc(flagMistake)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(serve(w), call(w), tools(w), version(), doctor(w), user(w), token(w))
+	root.AddCommand(serve(w), call(w), tools(w), version(), doctor(w), user(w), token(w), secrets(w))
 	return root
 }
 

@@ -20,8 +20,10 @@ type Config struct {
 	View     View
 	Sessions Sessions
 	Limits   Limits
+	Auth     Auth
 	Folders  Folders
 	Log      Log
+	Secrets  Secrets
 }
 
 // Doors are where callers come in. Any number may be open at once.
@@ -112,6 +114,18 @@ type Folders struct {
 // Log is what the host says of itself, always on standard error.
 type Log struct {
 	Level slog.Level
+}
+
+// Secrets are where the named secrets are.
+type Secrets struct {
+	KeyFile string // of the key that opens them; "" means secrets.key in the config folder
+}
+
+// Auth says who is let in.
+type Auth struct {
+	Required bool   // nobody without credentials, also not from this machine
+	Insecure bool   // everybody, from wherever: only behind something that has a login of its own
+	Token    string // a token set by hand; "" means none
 }
 
 // Default is a host with every setting at its default, no door open and

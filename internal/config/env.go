@@ -17,6 +17,7 @@ const (
 	EnvHTTPPort  = "GATEHOUSE_HTTP_PORT" // on which port
 	EnvLog       = "GATEHOUSE_LOG"       // debug, info, warn or error
 	EnvTCP       = "MCP_ADDR"            // host:port; set, it opens the TCP door there
+	EnvSecretKey = "GATEHOUSE_SECRET_KEY_FILE"
 )
 
 // DefaultTCP is where the TCP door listens when nothing says where.
@@ -39,6 +40,7 @@ func FromEnv(getenv func(string) string) (Config, error) {
 	set(EnvHTTPPort, func(v string) (err error) { c.Doors.HTTP.Port, err = ParsePort(v); return err })
 	set(EnvLog, func(v string) (err error) { c.Log.Level, err = ParseLevel(v); return err })
 	set(EnvTCP, func(v string) (err error) { c.Doors.TCP, err = ParseTCP(v); return err })
+	set(EnvSecretKey, func(v string) error { c.Secrets.KeyFile = v; return nil })
 	set(EnvTransport, c.transport)
 	return c, errors.Join(wrong...)
 }

@@ -1,0 +1,151 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"gatehouse/internal/config"
+	"gatehouse/internal/secret"
+)
+
+func secrets(w World) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "secret",
+		Short: "Keep secrets for what runs in contexts",
+		Long: `Keep secrets for what runs in contexts. They lie encrypted in the config
+folder, in secrets.age; the key is in secrets.key beside it, or in the file
+GATEHOUSE_SECRET_KEY_FILE names. A context gets one by its name, as
+${secret:NAME} in its env. No command shows what a secret holds.`,
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(secretSet(w), secretList(w), secretRemove(w))
+	return c
+}
+
+// secretStore is the store of this user.
+func secretStore(w World) (*secret.Store, error) {
+	cfg, err := config.FromEnv(w.Getenv)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	return secret.In(cfg.Folders.Config, cfg.Secrets.KeyFile), nil
+}
+
+func secretSet(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:   "set NAME",
+		Short: "Keep what standard input holds under a name",
+		Long: `Keep what standard input holds under a name, without the line break at its
+end. A secret of that name is replaced. At a terminal the value is asked for
+and not shown.`,
+		Example: `  gatehouse secret set GITHUB_TOKEN < token
+  pass show work/mail | gatehouse secret set MAIL`,
+		Args: oneName,
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := secretStore(w)
+			if err != nil {
+				return err
+			}
+			if err := secret.CheckName(args[0]); err != nil {
+				return &usageError{err}
+			}
+			value, err := readSecret(w, args[0])
+			if err != nil {
+				return err
+			}
+			if err := s.Set(args[0], value); err != nil {
+				return err
+			}
+			fmt.Fprintf(w.Err, "[gatehouse] Kept secret %s\n", args[0])
+			return nil
+		},
+	}
+}
+
+func oneName(c *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usagef("%s wants the name of one secret", c.CommandPath())
+	}
+	return nil
+}
+
+// readSecret takes a value from a pipe, or asks for it.
+func readSecret(w World, name string) (secret.Text, error) {
+	if f, ok := w.In.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		fmt.Fprintf(w.Err, "Value of %s, not shown: ", name)
+		b, err := term.ReadPassword(int(f.Fd()))
+		fmt.Fprintln(w.Err)
+		return secret.New(string(b)), err
+	}
+	b, err := io.ReadAll(io.LimitReader(w.In, secret.MaxValue+3))
+	if err != nil {
+		return secret.Text{}, fmt.Errorf("read the value: %w", err)
+	}
+	value := strings.TrimSuffix(strings.TrimSuffix(string(b), "\n"), "\r")
+	if value == "" {
+		return secret.Text{}, usagef("there is no value on standard input")
+	}
+	return secret.New(value), nil
+}
+
+func secretList(w World) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "list",
+		Short: "List the secrets by name, without what they hold",
+		Args:  noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			s, err := secretStore(w)
+			if err != nil {
+				return err
+			}
+			all, err := s.List()
+			switch {
+			case err != nil:
+				return err
+			case asJSON:
+				return showJSON(w.Out, map[string]any{"secrets": orEmpty(all)})
+			case len(all) == 0:
+				fmt.Fprintln(w.Err, "[gatehouse] There are no secrets")
+				return nil
+			}
+			t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "NAME\tSET")
+			for _, e := range all {
+				fmt.Fprintf(t, "%s\t%s\n", e.Name, e.Set.Local().Format("2006-01-02 15:04"))
+			}
+			return t.Flush()
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func secretRemove(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:   "remove NAME",
+		Short: "Forget a secret",
+		Args:  oneName,
+		RunE: func(c *cobra.Command, args []string) error {
+			s, err := secretStore(w)
+			if err != nil {
+				return err
+			}
+			if err := s.Remove(args[0]); errors.Is(err, secret.ErrNotFound) {
+				return fmt.Errorf("%w; gatehouse secret list says what there is", err)
+			} else if err != nil {
+				return err
+			}
+			fmt.Fprintf(w.Err, "[gatehouse] Removed secret %s\n", args[0])
+			return nil
+		},
+	}
+}
