@@ -8,6 +8,7 @@ import (
 
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/permit"
+	"gatehouse/tool"
 )
 
 // Record is one context of the book, as it is kept and shown. Patterns are
@@ -173,4 +174,26 @@ func (r *Record) Permit() (rules []permit.Rule, err error) {
 		rules = append(rules, one)
 	}
 	return rules, nil
+}
+
+// Does is what the tool does to the world; 0 claims nothing.
+func (t *Tool) Does() tool.Effects {
+	e, _ := permit.ParseEffects(t.Effects) // they have been checked
+	return e
+}
+
+// Deadline is how long a call of the tool may take.
+func (t *Tool) Deadline() time.Duration {
+	if d, err := time.ParseDuration(t.Timeout); err == nil && d > 0 {
+		return d
+	}
+	return DefaultTimeout
+}
+
+// Most is how many bytes a call of the tool may give back.
+func (t *Tool) Most() int {
+	if t.MaxOutput > 0 {
+		return t.MaxOutput
+	}
+	return DefaultMaxOutput
 }

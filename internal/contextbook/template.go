@@ -76,6 +76,15 @@ func (t Template) Only() (name string, ok bool) {
 	return t.parts[0].name, t.parts[0].name != ""
 }
 
+// Leads is the name of the placeholder that the template begins with; "" when it
+// begins with a text of its own.
+func (t Template) Leads() string {
+	if len(t.parts) == 0 {
+		return ""
+	}
+	return t.parts[0].name
+}
+
 // Droppable reports whether the template means nothing without one of its
 // optional values, because that value is missing.
 func (t Template) Droppable(has func(name string) bool) bool {
@@ -83,15 +92,16 @@ func (t Template) Droppable(has func(name string) bool) bool {
 }
 
 // Expand puts the values in. One that is missing is "" where it is optional,
-// and otherwise an error.
-func (t Template) Expand(value func(name string) (string, bool)) (string, error) {
+// and otherwise an error. before is what the text holds so far, for values that
+// are written differently in different places.
+func (t Template) Expand(value func(name, before string) (string, bool)) (string, error) {
 	var b strings.Builder
 	for _, p := range t.parts {
 		if p.name == "" {
 			b.WriteString(p.text)
 			continue
 		}
-		v, ok := value(p.name)
+		v, ok := value(p.name, b.String())
 		if !ok && !p.optional {
 			return "", fmt.Errorf("%s %w", p.name, ErrAbsent)
 		}

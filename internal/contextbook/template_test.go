@@ -8,7 +8,7 @@ import (
 )
 
 func TestTemplates(t *testing.T) {
-	values := func(n string) (string, bool) {
+	values := func(n, _ string) (string, bool) {
 		v, ok := map[string]string{"a": "1", "b": "{{a}}", "empty": ""}[n]
 		return v, ok
 	}
@@ -59,7 +59,7 @@ func FuzzTemplate(f *testing.F) {
 		if err != nil {
 			return
 		}
-		got, err := tpl.Expand(func(string) (string, bool) { return "", true })
+		got, err := tpl.Expand(func(string, string) (string, bool) { return "", true })
 		if err != nil || len(got) > len(text) {
 			t.Fatalf("%q became %q, %v", text, got, err)
 		}

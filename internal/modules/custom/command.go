@@ -1,0 +1,229 @@
+package custom
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/internal/contextbook"
+	"gatehouse/internal/proc"
+	"gatehouse/internal/rawjson"
+	"gatehouse/tool"
+)
+
+const (
+	grace       = time.Second     // from the request to end until a program is killed
+	patience    = 5 * time.Second // for what was stopped to be over
+	stderrBytes = 16 << 10        // of what a program complains about, its end
+	argBytes    = 100 << 10       // of one argument; systems take little more
+)
+
+// program is a command with its templates read.
+type program struct {
+	*contextbook.Command
+	args   []contextbook.Template
+	stdin  contextbook.Template
+	bounds bounds
+	env    func(tool.Caller) (map[string]string, error)
+}
+
+func (m *Module) command(c *contextbook.Command, b bounds) (tool.Handler, error) {
+	p := &program{Command: c, bounds: b, env: m.opts.Env}
+	for _, a := range c.Args {
+		t, err := contextbook.ParseTemplate(a)
+		if err != nil {
+			return nil, err
+		}
+		p.args = append(p.args, t)
+	}
+	var err error
+	p.stdin, err = contextbook.ParseTemplate(c.Stdin)
+	return p.run, err
+}
+
+func (p *program) run(ctx context.Context, c *tool.Call) (tool.Result, error) {
+	spec, err := p.spec(c)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	ctx, stop := context.WithTimeoutCause(ctx, p.bounds.timeout, errTimeout)
+	defer stop()
+	out := &limited{most: p.bounds.most, full: func() { cancel(errTooLong) }}
+	complaints := &tail{}
+	spec.Stdout, spec.Stderr, spec.Grace = out, complaints, grace
+	child, err := proc.Start(ctx, spec)
+	if err != nil {
+		if context.Cause(ctx) != nil {
+			return tool.Result{}, context.Cause(ctx)
+		}
+		return tool.Result{}, &tool.Refusal{Code: "unavailable", Message: "the program of this tool cannot be started", Next: "Whoever runs this host should look at the context's definition: " + innermost(err) + "."}
+	}
+	state, err := child.Wait()
+	if out.over {
+		return tool.Result{}, p.bounds.ended(errTooLong)
+	}
+	if refusal := p.bounds.ended(state.Stopped); refusal != nil {
+		return tool.Result{}, refusal
+	}
+	switch {
+	case state.Stopped != nil:
+		return tool.Result{}, state.Stopped
+	case err != nil:
+		return tool.Result{}, err
+	case state.Signal != "":
+		return failed("the program was ended by a signal ("+state.Signal+")", complaints.b, out.b.Bytes()), nil
+	case state.Code != 0:
+		return failed(fmt.Sprintf("exit code %d", state.Code), complaints.b, out.b.Bytes()), nil
+	}
+	return p.bounds.result(out.b.Bytes())
+}
+
+// innermost is an error without the paths around it.
+func innermost(err error) string {
+	for {
+		next := errors.Unwrap(err)
+		if next == nil {
+			return err.Error()
+		}
+		err = next
+	}
+}
+
+// spec is what to start for one call.
+func (p *program) spec(c *tool.Call) (s proc.Spec, err error) {
+	v, err := readValues(c.Args)
+	if err != nil {
+		return s, err
+	}
+	s.Path = p.Path
+	if s.Args, err = expandArgs(p.args, v); err != nil {
+		return s, err
+	}
+	stdin, err := v.expand(p.stdin)
+	if err != nil {
+		return s, err
+	}
+	s.Stdin = strings.NewReader(stdin)
+	if s.Dir, err = folder(c, p.Dir); err != nil {
+		return s, err
+	}
+	s.Env, err = environment(c, p.env)
+	return s, err
+}
+
+// folder is where a program begins. It may go elsewhere: roots hold file tools,
+// not programs.
+func folder(c *tool.Call, dir string) (string, error) {
+	if dir == "" {
+		if len(c.Roots.List()) == 0 {
+			return os.TempDir(), nil
+		}
+		dir = "."
+	}
+	root, name, err := c.Roots.Resolve(dir)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(root.Name(), name), nil
+}
+
+// environment is that of a program: what every program needs, the context's,
+// and by which call it was started.
+func environment(c *tool.Call, of func(tool.Caller) (map[string]string, error)) ([]string, error) {
+	own, err := of(c.Caller)
+	if err != nil {
+		return nil, err
+	}
+	env := proc.BaseEnv()
+	for _, name := range slices.Sorted(maps.Keys(own)) {
+		env = append(env, name+"="+own[name])
+	}
+	return append(env, "GATEHOUSE_CALL="+c.ID, "GATEHOUSE_CONTEXT="+c.Caller.Context, "GATEHOUSE_PRINCIPAL="+c.Caller.Principal), nil
+}
+
+// expandArgs makes the arguments of a program. A list that stands alone becomes
+// an argument for each of its values; a template whose optional value is
+// missing is left out. A value at the beginning of an argument cannot pass for
+// an option, unless it is a number or follows "--".
+func expandArgs(templates []contextbook.Template, v values) (args []string, err error) {
+	plain := false // no options can follow
+	for _, t := range templates {
+		if t.Droppable(v.has) {
+			continue
+		}
+		some, err := expandArg(t, v)
+		if err != nil {
+			return nil, err
+		}
+		lead := t.Leads()
+		for _, a := range some {
+			switch {
+			case strings.IndexByte(a.text, 0) >= 0:
+				return nil, tool.Refuse("invalid_arguments", "an argument of a program cannot hold a NUL byte")
+			case len(a.text) > argBytes:
+				return nil, tool.Refuse("too_large", "an argument of a program has at most %d bytes", argBytes)
+			case lead != "" && !plain && strings.HasPrefix(a.text, "-") && !a.number:
+				return nil, tool.Refuse("invalid_arguments", "%s begins with -, which the program would take for an option", lead)
+			}
+			args = append(args, a.text)
+		}
+		plain = plain || lead == "" && some[0].text == "--"
+	}
+	return args, nil
+}
+
+// arg is one argument; number says that it begins with a number.
+type arg struct {
+	text   string
+	number bool
+}
+
+func expandArg(t contextbook.Template, v values) ([]arg, error) {
+	name, alone := t.Only()
+	if !alone || rawjson.Kind(v[name]) != '[' {
+		s, err := v.expand(t)
+		return []arg{{s, rawjson.Kind(v[t.Leads()]) == '0'}}, err
+	}
+	var list []arg
+	for e := range rawjson.Elements(v[name]) {
+		list = append(list, arg{asText(e), rawjson.Kind(e) == '0'})
+	}
+	return list, nil
+}
+
+// limited keeps what is written up to a limit, and says when there is more.
+type limited struct {
+	b    bytes.Buffer
+	most int
+	full func()
+	over bool
+}
+
+func (l *limited) Write(p []byte) (int, error) {
+	if l.b.Len()+len(p) > l.most {
+		l.over = true
+		l.full()
+		return len(p), nil // the program is on its way out
+	}
+	return l.b.Write(p)
+}
+
+// tail keeps the end of what is written.
+type tail struct{ b []byte }
+
+func (t *tail) Write(p []byte) (int, error) {
+	t.b = append(t.b, p...)
+	if over := len(t.b) - stderrBytes; over > 0 {
+		t.b = append(t.b[:0], t.b[over:]...)
+	}
+	return len(p), nil
+}

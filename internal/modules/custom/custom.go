@@ -1,0 +1,130 @@
+// Package custom is the module with what one context defines for itself:
+// prompts made of templates, and tools that run a program or make an HTTP
+// request.
+//
+// No shell is involved: each argument of a program is a template of its own,
+// and a value can be neither more than one argument nor an option. A request
+// goes to the host that its author wrote, whatever the values. Programs and
+// requests have a deadline, and what comes back has a limit.
+package custom
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+
+	"gatehouse/internal/contextbook"
+	"gatehouse/internal/schema"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// Options of a Module. The zero value is good.
+type Options struct {
+	// Env is the environment of the caller's context, secrets included. nil
+	// means that there is none. Its error refuses the call.
+	Env func(tool.Caller) (map[string]string, error)
+	// Client makes the requests; nil means one that follows no redirects.
+	Client *http.Client
+}
+
+// Module is the module of one context. Set may be called before and after the
+// host has made it.
+type Module struct {
+	opts  Options
+	offer atomic.Pointer[module.Offer]
+
+	mu      sync.Mutex
+	changed func(module.Audience)
+}
+
+// New makes a module that offers nothing yet.
+func New(o Options) *Module {
+	if o.Env == nil {
+		o.Env = func(tool.Caller) (map[string]string, error) { return nil, nil }
+	}
+	if o.Client == nil {
+		o.Client = &http.Client{
+			Transport:     http.DefaultTransport.(*http.Transport).Clone(),
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		}
+	}
+	m := &Module{opts: o}
+	m.offer.Store(&module.Offer{})
+	return m
+}
+
+// Make is the module.New of the module.
+func (m *Module) Make(_ context.Context, d module.Deps) (module.Module, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.changed = d.Changed
+	return m, nil
+}
+
+// Offer implements module.Module.
+func (m *Module) Offer(context.Context, module.Audience) (*module.Offer, error) {
+	return m.offer.Load(), nil
+}
+
+// Close implements module.Module.
+func (m *Module) Close(context.Context) error {
+	m.opts.Client.CloseIdleConnections()
+	return nil
+}
+
+// Set offers what a record defines from now on; calls that run go on with what
+// they began with. The record has been checked, and is not changed any more.
+func (m *Module) Set(r *contextbook.Record) error {
+	o := &module.Offer{}
+	for i := range r.OwnTools {
+		t, err := m.tool(&r.OwnTools[i])
+		if err != nil {
+			return err
+		}
+		o.Tools = append(o.Tools, t)
+	}
+	for i := range r.OwnPrompts {
+		p, err := prompt(&r.OwnPrompts[i])
+		if err != nil {
+			return err
+		}
+		o.Prompts = append(o.Prompts, p)
+	}
+	m.offer.Store(o)
+	m.mu.Lock()
+	changed := m.changed
+	m.mu.Unlock()
+	if changed != nil {
+		changed(module.Audience{})
+	}
+	return nil
+}
+
+// tool makes a tool of its definition, with everything that can be read
+// beforehand read.
+func (m *Module) tool(t *contextbook.Tool) (tool.Tool, error) {
+	b := bounds{timeout: t.Deadline(), most: t.Most()}
+	if t.Output != nil {
+		var err error
+		if b.output, err = schema.Compile(t.Output); err != nil {
+			return tool.Tool{}, err
+		}
+	}
+	var run tool.Handler
+	var err error
+	if t.Command != nil {
+		run, err = m.command(t.Command, b)
+	} else {
+		run, err = m.request(t.HTTP, b)
+	}
+	return tool.Tool{
+		Def: tool.Def{
+			Name: t.Name, Title: t.Title, Description: t.Description, Help: t.Help, Effects: t.Does(),
+			// What ends late of itself has time to say so.
+			Timeout: b.timeout + patience, Input: t.Input, Output: t.Output,
+		},
+		Run: run,
+	}, err
+}
