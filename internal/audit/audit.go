@@ -1,0 +1,229 @@
+// Package audit remembers what was done: a ledger of calls, logins, sessions,
+// refusals, approvals and changes, from which nothing can be taken unnoticed.
+//
+// A line is a JSON object that holds its number and the SHA-256 of the line
+// before it. Lines that become durable together lie together in one row of a
+// SQLite file; several processes of one machine may write to the same file and
+// form one chain. The end of the chain is also kept in a second file, the head,
+// so that lines missing at the end are noticed as well. Verify finds what was
+// altered, removed, moved or cut off, and says which. It does not help against
+// somebody who may write both files and rebuilds the whole chain: export what
+// must be beyond that person's reach.
+package audit
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/user"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Options of Open. The zero value is good.
+type Options struct {
+	Log  *slog.Logger // nil means none
+	Node string       // the name of this node; "" means the host's
+	// Lenient lets calls that change something go on while nothing can be
+	// written. What could not be kept is counted and told in the log.
+	Lenient bool
+	Flush   time.Duration // how long a noted line may wait for others; 0 means 250 ms, at most 1 s
+	Wait    time.Duration // how long Keep waits for the disk; 0 means 5 s
+	Pending int           // bytes of lines that may wait for the disk; 0 means 16 MiB
+
+	Keep    time.Duration // lines older than this are removed; 0 means never
+	MaxSize int64         // bytes of lines that are kept, the newest; 0 means 4 GiB
+	Archive string        // folder that removed lines are first written to; "" means none
+}
+
+var (
+	// ErrClosed is the answer of a ledger that was closed.
+	ErrClosed = errors.New("the audit ledger is closed")
+	// ErrFailing is what errors of Keep and Ready are when nothing can be
+	// written at the moment.
+	ErrFailing = errors.New("the audit ledger cannot be written")
+)
+
+// Ledger is one node's chain. Safe for concurrent use.
+type Ledger struct {
+	o    Options
+	file *file
+	who  []byte // what every line of this process says of it, as JSON members
+
+	secrets secretCache
+	scratch sync.Pool // of *[]byte, to build lines in
+
+	mu      sync.Mutex
+	room    *sync.Cond // told when the writer has taken or dropped lines
+	batch   *batch     // that lines are added to; never nil
+	writing *batch     // that the writer has taken; nil when it waits
+	started bool       // the writer runs
+	failing error      // of the last write, nil when it went well
+	lost    int64      // lines that found no room since the last good write
+	closed  bool
+	wake    chan struct{} // holds a token when the writer has a reason to look
+	writer  sync.WaitGroup
+}
+
+// Open opens the ledger in the file at path, which need not exist: it is made
+// for the first line, and the head beside it. With path "" the lines are kept
+// in memory.
+func Open(path string, o Options) *Ledger {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Node == "" {
+		o.Node, _ = os.Hostname()
+	}
+	o.Flush = min(or(o.Flush, 250*time.Millisecond), time.Second)
+	o.Wait = or(o.Wait, 5*time.Second)
+	o.Pending = or(o.Pending, 16<<20)
+	o.MaxSize = or(o.MaxSize, 4<<30)
+	l := &Ledger{o: o, file: newFile(path), who: whoWrites(o.Node), batch: newBatch(), wake: make(chan struct{}, 1)}
+	l.scratch.New = func() any { b := make([]byte, 0, 1024); return &b }
+	l.room = sync.NewCond(&l.mu)
+	return l
+}
+
+func or[T int | int64 | time.Duration](v, otherwise T) T {
+	if v <= 0 {
+		return otherwise
+	}
+	return v
+}
+
+// whoWrites is what every line says of the process that wrote it.
+func whoWrites(node string) []byte {
+	name := strconv.Itoa(os.Getuid())
+	if u, err := user.Current(); err == nil && u.Username != "" {
+		name = u.Username
+	}
+	return appendMember(appendMember(nil, "node", node), "os_user", name)
+}
+
+// Note adds a line, which is on disk within a second. It waits only when
+// more lines are pending than there is room for, and then for at most a
+// second; when that does not help the line is lost, and the loss is a line of
+// its own later on.
+func (l *Ledger) Note(e Entry) {
+	buf := l.build(&e)
+	l.mu.Lock()
+	l.add(*buf, false)
+	l.mu.Unlock()
+	l.scratch.Put(buf)
+}
+
+// build writes a line into a buffer that goes back to l.scratch.
+func (l *Ledger) build(e *Entry) *[]byte {
+	buf := l.scratch.Get().(*[]byte)
+	*buf = e.append((*buf)[:0], l.who, &l.secrets)
+	return buf
+}
+
+// Keep adds a line and returns when it is on disk. An error, which is
+// ErrFailing, ErrClosed or the cause of ctx, means that it may not be there;
+// a lenient ledger has no error but ErrClosed.
+func (l *Ledger) Keep(ctx context.Context, e Entry) error {
+	buf := l.build(&e)
+	l.mu.Lock()
+	b := l.add(*buf, true)
+	closed, failing := l.closed, l.failing
+	l.mu.Unlock()
+	l.scratch.Put(buf)
+	switch {
+	case closed:
+		return ErrClosed
+	case failing != nil: // the line waits for better times; nobody waits with it
+		return l.tolerate(fmt.Errorf("%w: %w", ErrFailing, failing))
+	case b == nil:
+		return l.tolerate(fmt.Errorf("%w: %w", ErrFailing, errFull))
+	}
+	return l.await(ctx, b)
+}
+
+var errFull = errors.New("too many lines wait for the disk")
+
+// await waits until a batch is on disk.
+func (l *Ledger) await(ctx context.Context, b *batch) error {
+	late := time.NewTimer(l.o.Wait)
+	defer late.Stop()
+	select {
+	case <-b.done:
+		return l.tolerate(b.err)
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-late.C:
+		return l.tolerate(fmt.Errorf("%w: the disk did not answer within %v", ErrFailing, l.o.Wait))
+	}
+}
+
+func (l *Ledger) tolerate(err error) error {
+	if err != nil && l.o.Lenient {
+		return nil
+	}
+	return err
+}
+
+// Ready reports why nothing can be kept at the moment; nil when it can, or
+// when the ledger is lenient. It costs next to nothing.
+func (l *Ledger) Ready() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	switch {
+	case l.closed:
+		return ErrClosed
+	case l.failing != nil && !l.o.Lenient:
+		return fmt.Errorf("%w: %w", ErrFailing, l.failing)
+	}
+	return nil
+}
+
+// Sync returns when all lines that were added before are on disk.
+func (l *Ledger) Sync(ctx context.Context) error {
+	l.mu.Lock()
+	b := l.writing
+	if l.batch.lines() > 0 {
+		b = l.batch
+		b.urgent = true
+		l.nudge()
+	}
+	l.mu.Unlock()
+	if b == nil {
+		return nil
+	}
+	return l.await(ctx, b)
+}
+
+// Close writes what is pending and closes the file. It gives up when ctx is
+// done. Safe to call twice.
+func (l *Ledger) Close(ctx context.Context) error {
+	l.mu.Lock()
+	l.closed = true
+	l.nudge()
+	l.room.Broadcast()
+	l.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		l.writer.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		return fmt.Errorf("close the audit ledger: %w", context.Cause(ctx))
+	}
+	l.mu.Lock()
+	left := l.batch.lines()
+	l.mu.Unlock()
+	if err := l.file.close(); left == 0 || err != nil {
+		return err
+	}
+	return fmt.Errorf("close the audit ledger: %d lines could not be written: %w", left, l.failing)
+}
+
+// hexOf writes a hash the way lines do.
+func hexOf(h hash) string { return hex.EncodeToString(h[:]) }

@@ -1,0 +1,206 @@
+package audit
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"gatehouse/internal/sqlfile"
+)
+
+// A block is lines that became durable together. Times are in microseconds;
+// hash is that of its last line.
+const tables = `
+CREATE TABLE block (
+	first INTEGER PRIMARY KEY, through INTEGER NOT NULL, since INTEGER NOT NULL, until INTEGER NOT NULL,
+	hash BLOB NOT NULL, lines BLOB NOT NULL);
+CREATE INDEX block_until ON block (until);`
+
+const longestBlock = 64 << 10 // bytes after which a block takes no further line
+
+// file is the SQLite file and its head.
+type file struct {
+	path string
+	head head
+
+	mu    sync.Mutex // guards the fields below while opening and closing
+	write *sqlfile.File
+	read  *sqlfile.File // the same as writing in memory: a second connection would see another memory
+	shape os.FileInfo   // of the file that is open for writing; nil when none is, or in memory
+
+	pruned time.Time // when old lines were last looked for; of the writer alone
+}
+
+func newFile(path string) *file {
+	f := &file{path: path}
+	if path != "" {
+		f.head.path = path + ".head"
+	}
+	f.fresh()
+	return f
+}
+
+func (f *file) fresh() {
+	f.write = &sqlfile.File{Path: f.path, Schema: tables, Version: 1}
+	f.read, f.shape = f.write, nil
+	if f.path != "" {
+		f.read = &sqlfile.File{Path: f.path, Schema: tables, Version: 1}
+	}
+}
+
+func (f *file) close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return errors.Join(f.write.Close(), f.read.Close())
+}
+
+// writer opens the file for writing. When it is not the file any more that
+// stands at its path, because somebody moved or removed it, the one that
+// stands there is opened; the head then shows what is missing.
+func (f *file) writer() (db *sql.DB, opened bool, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.shape != nil {
+		now, err := os.Stat(f.path)
+		if err == nil && os.SameFile(now, f.shape) {
+			db, err = f.write.DB()
+			return db, false, err
+		}
+		f.write.Close()
+		f.read.Close()
+		f.fresh()
+	}
+	opened = !f.write.Exists() || f.path != ""
+	if db, err = f.write.DB(); err == nil && f.path != "" {
+		f.shape, err = os.Stat(f.path)
+	}
+	return db, opened, err
+}
+
+// reader opens the file for reading; nil when there is none yet.
+func (f *file) reader() (*sql.DB, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.read.Exists() {
+		return nil, nil
+	}
+	return f.read.DB()
+}
+
+// append writes a batch behind the end of the chain.
+func (f *file) append(l *Ledger, b *batch) error {
+	db, opened, err := f.writer()
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), l.o.Wait)
+	defer cancel()
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	end, err := endOf(ctx, tx)
+	if err != nil {
+		return err
+	}
+	if err := f.head.shorten(end); err != nil {
+		l.o.Log.Warn("audit: the head cannot be shortened", "err", err)
+	}
+	if opened {
+		end = f.compare(l, end)
+	}
+	if end, err = insert(ctx, tx, end, b); err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	if err := f.head.add(end); err != nil {
+		l.o.Log.Warn("audit: the head cannot be written; lines missing at the end would not be noticed", "err", err)
+	}
+	return nil
+}
+
+// endOf is where the chain in the file ends.
+func endOf(ctx context.Context, tx *sql.Tx) (end link, err error) {
+	var last []byte
+	err = tx.QueryRowContext(ctx, "SELECT through, hash FROM block ORDER BY first DESC LIMIT 1").Scan(&end.seq, &last)
+	if errors.Is(err, sql.ErrNoRows) {
+		return link{}, nil
+	}
+	if err == nil && copy(end.hash[:], last) != len(end.hash) {
+		err = fmt.Errorf("the block that ends with line %d is damaged", end.seq)
+	}
+	return end, err
+}
+
+// compare holds the end of the chain against the head. When the chain has
+// lost lines, the next line follows the ones that are missing: the gap stays
+// for Verify to find.
+func (f *file) compare(l *Ledger, end link) link {
+	at, err := f.head.read()
+	if err != nil {
+		l.o.Log.Error("audit: the head is damaged; run gatehouse audit verify", "err", err)
+	}
+	if at.seq <= end.seq {
+		return end
+	}
+	l.o.Log.Error("audit: lines are missing at the end of the ledger; run gatehouse audit verify", "first", end.seq+1, "last", at.seq)
+	return at
+}
+
+// insert chains the lines of a batch and puts them into blocks.
+func insert(ctx context.Context, tx *sql.Tx, end link, b *batch) (link, error) {
+	put, err := tx.PrepareContext(ctx, "INSERT INTO block VALUES (?,?,?,?,?,?)")
+	if err != nil {
+		return end, err
+	}
+	defer put.Close()
+	text := make([]byte, 0, min(longestBlock, len(b.text)+128*b.lines()))
+	var first int64
+	var since, until string
+	from := 0
+	for i, to := range b.ends {
+		members := b.text[from:to]
+		from = to
+		at := timeOf(members)
+		if len(text) == 0 {
+			first, since, until = end.seq+1, at, at
+		}
+		since, until = min(since, at), max(until, at)
+		text, end = appendLine(text, end, members)
+		if len(text) < longestBlock && i < len(b.ends)-1 {
+			continue
+		}
+		if _, err := put.ExecContext(ctx, first, end.seq, micros(since), micros(until), end.hash[:], text); err != nil {
+			return end, err
+		}
+		text = text[:0]
+	}
+	return end, nil
+}
+
+const (
+	atMember  = `"at":"`
+	timeWidth = len("2006-01-02T15:04:05.000000Z")
+)
+
+// timeOf cuts the time out of members, as text; all have the same width, so
+// that texts compare as times do.
+func timeOf(members []byte) string {
+	return string(members[len(atMember) : len(atMember)+timeWidth])
+}
+
+// micros is a time in a line as it is kept beside the lines.
+func micros(text string) int64 {
+	t, err := time.Parse(time.RFC3339Nano, text)
+	if err != nil {
+		return 0
+	}
+	return t.UnixMicro()
+}

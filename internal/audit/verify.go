@@ -1,0 +1,274 @@
+package audit
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// Report is what Verify found.
+type Report struct {
+	OK       bool      `json:"ok"`
+	Lines    int64     `json:"lines"`
+	First    int64     `json:"first"`    // number of the first line that is kept; 0 when there is none
+	Last     int64     `json:"last"`     // number of the last
+	Head     int64     `json:"head"`     // the last line the head knows of
+	Hash     string    `json:"hash"`     // of the last line: write it down elsewhere to be sure of all before it
+	Until    time.Time `json:"until"`    // time of the last line
+	Removed  int64     `json:"removed"`  // lines at the beginning that retention removed, as a line of the ledger itself says
+	Problems []Problem `json:"problems"` // at most 100
+}
+
+// Problem is one place where the ledger is not what was written.
+type Problem struct {
+	Kind    string `json:"kind"` // altered, missing, order, truncated, beginning, index, head, damaged
+	First   int64  `json:"first"`
+	Last    int64  `json:"last"`
+	Message string `json:"message"`
+}
+
+const mostProblems = 100
+
+// Verify reads the whole chain and holds it against itself and the head. The
+// error is for what kept it from reading; what it found wrong is in the report.
+func (l *Ledger) Verify(ctx context.Context) (Report, error) {
+	var c checker
+	var err error
+	// The head comes first: lines that are added meanwhile are behind it.
+	if c.head, err = l.file.head.read(); err != nil {
+		c.problem("head", 0, 0, err.Error())
+	}
+	err = l.eachBlock(ctx, func(b block) error {
+		c.block(b)
+		return ctx.Err()
+	})
+	if ctx.Err() != nil {
+		return Report{}, context.Cause(ctx)
+	}
+	if err != nil {
+		c.problem("damaged", c.end.seq+1, 0, fmt.Sprintf("what follows line %d cannot be read: %v", c.end.seq, err))
+	} else if err := l.intact(ctx, &c); err != nil {
+		return Report{}, err
+	}
+	return c.report(l.file.path != ""), nil
+}
+
+// intact has SQLite look through its own file.
+func (l *Ledger) intact(ctx context.Context, c *checker) error {
+	db, err := l.file.reader()
+	if db == nil || err != nil {
+		return err
+	}
+	var word string
+	if err := db.QueryRowContext(ctx, "PRAGMA integrity_check(1)").Scan(&word); err != nil {
+		word = err.Error()
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if word != "ok" {
+		c.problem("damaged", 0, 0, "the file is damaged: "+word)
+	}
+	return nil
+}
+
+// VerifyLines checks lines that Export or retention wrote. They may begin
+// anywhere in the chain.
+func VerifyLines(ctx context.Context, r io.Reader) (Report, error) {
+	c := checker{export: true}
+	in := bufio.NewReaderSize(r, 64<<10)
+	for ctx.Err() == nil {
+		raw, err := in.ReadBytes('\n')
+		if len(raw) > 0 {
+			c.line(bytes.TrimSuffix(raw, []byte("\n")))
+		}
+		if errors.Is(err, io.EOF) {
+			return c.report(false), nil
+		}
+		if err != nil {
+			return Report{}, err
+		}
+	}
+	return Report{}, context.Cause(ctx)
+}
+
+// checker walks the chain from front to back.
+type checker struct {
+	export   bool
+	head     link
+	lines    int64
+	first    int64
+	before   link   // what the first line follows
+	end      link   // the line just read
+	at       string // its time, as text
+	sure     int64  // the last line whose hash a row confirms
+	broken   int64  // the last line that did not fit the one before it
+	removals []removal
+	problems []Problem
+	more     int
+}
+
+func (c *checker) problem(kind string, first, last int64, message string) {
+	if len(c.problems) == mostProblems {
+		c.more++
+		return
+	}
+	c.problems = append(c.problems, Problem{kind, first, max(first, last), message})
+}
+
+// block checks the lines of a row, and what stands beside them.
+func (c *checker) block(b block) {
+	first, since, until := int64(0), "", ""
+	for raw := range bytes.Lines(b.lines) {
+		if !c.line(bytes.TrimSuffix(raw, []byte("\n"))) {
+			return // reported; without its number the row cannot be judged
+		}
+		if first == 0 {
+			first, since, until = c.end.seq, c.at, c.at
+		}
+		since, until = min(since, c.at), max(until, c.at)
+	}
+	if first == 0 {
+		c.problem("missing", b.first, b.through, fmt.Sprintf("lines %d to %d are gone: their row is empty", b.first, b.through))
+		return
+	}
+	if bytes.Equal(b.hash, c.end.hash[:]) {
+		c.sure = c.end.seq
+	} else {
+		c.altered(c.end.seq, fmt.Sprintf("line %d was altered, or the hash beside it", c.end.seq))
+	}
+	if b.first != first || b.through != c.end.seq || b.since != micros(since) || b.until != micros(until) {
+		c.problem("index", first, c.end.seq, fmt.Sprintf("what stands beside lines %d to %d does not fit them: queries may miss them", first, c.end.seq))
+	}
+}
+
+// line checks one line against the one before.
+func (c *checker) line(raw []byte) bool {
+	seq, prev, ok := parseLink(raw)
+	at, atOK := atOf(raw)
+	if !ok || !atOK {
+		c.problem("altered", c.end.seq+1, 0, fmt.Sprintf("the line after %d was altered: it has no number, hash or time where they belong", c.end.seq))
+		return false
+	}
+	switch {
+	case c.lines == 0:
+		c.first, c.before = seq, link{seq - 1, prev}
+		if seq == 1 && prev != (hash{}) && !c.export {
+			c.problem("altered", 1, 0, "line 1 was altered: it follows none")
+		}
+	case seq > c.end.seq+1:
+		c.problem("missing", c.end.seq+1, seq-1, fmt.Sprintf("%s missing between lines %d and %d", lines(c.end.seq+1, seq-1), c.end.seq, seq))
+	case seq <= c.end.seq:
+		c.problem("order", seq, 0, fmt.Sprintf("line %d stands behind line %d", seq, c.end.seq))
+	case prev != c.end.hash:
+		c.unlinked(seq)
+	}
+	c.lines++
+	c.end, c.at = link{seq, sha256.Sum256(raw)}, at
+	if seq == c.head.seq && c.end.hash != c.head.hash {
+		c.altered(seq, fmt.Sprintf("line %d was altered: the head knows another", seq))
+	}
+	c.removal(raw)
+	return true
+}
+
+// unlinked is for two neighbours that do not fit. Which of them was altered
+// shows when one of them fits its other side: the row confirms its last line,
+// and a line that was altered alone fits neither neighbour.
+func (c *checker) unlinked(seq int64) {
+	switch seq - 1 {
+	case c.sure:
+		c.altered(seq, fmt.Sprintf("line %d was altered: it does not follow line %d", seq, seq-1))
+	case c.broken:
+		if n := len(c.problems); n < mostProblems && c.problems[n-1].First == seq-2 {
+			c.problems = c.problems[:n-1]
+		}
+		fallthrough
+	default:
+		c.altered(seq-1, fmt.Sprintf("line %d was altered: line %d follows another", seq-1, seq))
+	}
+	c.broken = seq
+}
+
+// altered reports a line once.
+func (c *checker) altered(seq int64, message string) {
+	if n := len(c.problems); n > 0 && c.problems[n-1].Kind == "altered" && c.problems[n-1].First == seq {
+		return
+	}
+	c.problem("altered", seq, 0, message)
+}
+
+func lines(first, last int64) string {
+	if first == last {
+		return fmt.Sprintf("line %d is", first)
+	}
+	return fmt.Sprintf("lines %d to %d are", first, last)
+}
+
+// atOf cuts the time out of a line.
+func atOf(raw []byte) (string, bool) {
+	_, rest, ok := bytes.Cut(raw, []byte(`",`+atMember))
+	if !ok || len(rest) < timeWidth+1 || rest[timeWidth] != '"' {
+		return "", false
+	}
+	return string(rest[:timeWidth]), true
+}
+
+// removal is what the ledger says when it removes its oldest lines.
+type removal struct {
+	Through int64  `json:"through"`
+	Hash    string `json:"hash"` // of the last line that was removed
+	Archive string `json:"archive,omitempty"`
+}
+
+const removalKind = "audit.pruned"
+
+func (c *checker) removal(raw []byte) {
+	if !bytes.Contains(raw, []byte(`"kind":"`+removalKind+`"`)) {
+		return
+	}
+	line, err := ParseLine(raw)
+	var r removal
+	if err == nil && line.Kind == removalKind && json.Unmarshal(line.Args, &r) == nil {
+		c.removals = append(c.removals, r)
+	}
+}
+
+// report judges the beginning and the end.
+func (c *checker) report(onDisk bool) Report {
+	if c.lines > 0 && c.before.seq > 0 && !c.export && !c.sealed() {
+		c.problem("beginning", 1, c.before.seq, fmt.Sprintf("%s missing at the beginning, and no line says that they were removed", lines(1, c.before.seq)))
+	}
+	switch {
+	case c.head.seq > c.end.seq:
+		c.problem("truncated", c.end.seq+1, c.head.seq, fmt.Sprintf("%s missing at the end: the head knows of them", lines(c.end.seq+1, c.head.seq)))
+	case onDisk && c.head.seq == 0 && c.lines > 0:
+		c.problem("head", 0, 0, "the head is missing: whether lines are missing at the end cannot be told")
+	}
+	if c.more > 0 {
+		c.problems = append(c.problems, Problem{"more", 0, 0, fmt.Sprintf("and %d more", c.more)})
+	}
+	r := Report{OK: len(c.problems) == 0, Lines: c.lines, First: c.first, Last: c.end.seq, Head: c.head.seq, Removed: c.before.seq, Problems: c.problems}
+	if c.lines > 0 {
+		r.Hash = hexOf(c.end.hash)
+		r.Until, _ = time.Parse(time.RFC3339Nano, c.at)
+	}
+	return r
+}
+
+// sealed reports whether a line of the ledger says that exactly what is
+// missing at the beginning was removed.
+func (c *checker) sealed() bool {
+	for _, r := range c.removals {
+		if r.Through == c.before.seq && r.Hash == hexOf(c.before.hash) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,203 @@
+package audit
+
+import (
+	"context"
+	"fmt"
+	"time"
+)
+
+// batch is the lines that become durable together. It is guarded by
+// Ledger.mu until the writer has taken it.
+type batch struct {
+	text   []byte // the lines' members, one after the other
+	ends   []int  // where each line ends in text
+	urgent bool   // somebody waits
+	tries  int
+	done   chan struct{} // closed when it is durable, or has failed for the first time
+	err    error         // set before done is closed
+}
+
+func newBatch() *batch { return &batch{done: make(chan struct{})} }
+
+func (b *batch) lines() int { return len(b.ends) }
+
+const (
+	fullBatch = 1 << 20         // bytes that are not held back for others to join
+	retry     = time.Second     // after a failed write
+	roomWait  = time.Second     // for a line when there is no room
+	slowWrite = 2 * time.Second // that the log should know of
+)
+
+// add puts a line into the batch, or returns nil when it cannot. It is called
+// with mu held.
+func (l *Ledger) add(line []byte, urgent bool) *batch {
+	if !l.makeRoom(len(line)) {
+		if l.lost++; l.lost == 1 {
+			l.o.Log.Error("audit: lines are lost", "err", l.failing)
+		}
+		return nil
+	}
+	b := l.batch
+	b.text = append(b.text, line...)
+	b.ends = append(b.ends, len(b.text))
+	b.urgent = b.urgent || urgent
+	if urgent || len(b.ends) == 1 || len(b.text) >= fullBatch {
+		l.nudge()
+	}
+	return b
+}
+
+// makeRoom waits for the writer when it is only slow.
+func (l *Ledger) makeRoom(n int) bool {
+	if len(l.batch.text)+n <= l.o.Pending || l.closed {
+		return !l.closed
+	}
+	deadline := time.Now().Add(roomWait)
+	wake := time.AfterFunc(roomWait, l.room.Broadcast)
+	defer wake.Stop()
+	for len(l.batch.text)+n > l.o.Pending && l.failing == nil && !l.closed && time.Now().Before(deadline) {
+		l.room.Wait()
+	}
+	return !l.closed && len(l.batch.text)+n <= l.o.Pending
+}
+
+// nudge makes the writer look, and starts it for the first line. It is called
+// with mu held.
+func (l *Ledger) nudge() {
+	if !l.started && l.batch.lines() > 0 {
+		l.started = true
+		l.writer.Go(l.write)
+	}
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// write is the writer: it takes what has gathered, writes it and looks again,
+// until the ledger is closed.
+func (l *Ledger) write() {
+	for {
+		b := l.next()
+		if b == nil {
+			return
+		}
+		began := time.Now()
+		err := l.file.append(l, b)
+		if took := time.Since(began); took > slowWrite {
+			l.o.Log.Warn("audit: the disk is slow", "took", took, "lines", b.lines())
+		}
+		if l.settle(b, err) {
+			l.prune()
+		}
+	}
+}
+
+// next waits for a batch: at once when somebody waits for it, else for as
+// long as lines may gather. It returns nil when the ledger is closed and
+// nothing is left, or nothing can be written.
+func (l *Ledger) next() *batch {
+	var first time.Time
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		l.mu.Lock()
+		b := l.batch
+		n, now := b.lines(), time.Now()
+		if n > 0 && first.IsZero() {
+			first = now
+		}
+		wait := l.o.Flush - now.Sub(first)
+		if b.tries > 0 {
+			wait = retry - now.Sub(first)
+		}
+		switch {
+		case l.closed && (n == 0 || b.tries > 0):
+			l.started = false
+			l.mu.Unlock()
+			return nil
+		case n > 0 && (l.closed || wait <= 0 || b.tries == 0 && (b.urgent || len(b.text) >= fullBatch)):
+			l.batch, l.writing = newBatch(), b
+			l.mu.Unlock()
+			return b
+		}
+		l.mu.Unlock()
+		if n == 0 {
+			wait = time.Hour
+		}
+		timer.Reset(wait)
+		select {
+		case <-l.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// settle tells those who wait how the write of a batch went. The lines of a
+// failed one stay and are tried again.
+func (l *Ledger) settle(b *batch, err error) (written bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	defer l.room.Broadcast()
+	l.writing = nil
+	if err == nil {
+		if l.failing != nil {
+			l.o.Log.Info("audit: lines can be written again")
+		}
+		l.failing = nil
+		l.noteLost()
+		close(b.done)
+		return true
+	}
+	if l.failing == nil {
+		l.o.Log.Error("audit: lines cannot be written; calls that change something are refused meanwhile unless settings say otherwise", "err", err)
+	}
+	l.failing = err
+	b.err = fmt.Errorf("%w: %w", ErrFailing, err)
+	close(b.done)
+	l.putBack(b)
+	return false
+}
+
+// putBack puts the lines of a failed batch before those that came since.
+func (l *Ledger) putBack(b *batch) {
+	since := l.batch
+	again := newBatch()
+	again.tries = b.tries + 1
+	again.text, again.ends = b.text, b.ends
+	for i, end := range since.ends {
+		from := 0
+		if i > 0 {
+			from = since.ends[i-1]
+		}
+		again.text = append(again.text, since.text[from:end]...)
+		again.ends = append(again.ends, len(again.text))
+	}
+	if since.urgent { // those who wait for these lines are told now
+		since.err = b.err
+		close(since.done)
+	}
+	l.batch = again
+}
+
+// noteLost tells in the ledger itself how many lines it lacks.
+func (l *Ledger) noteLost() {
+	if l.lost == 0 {
+		return
+	}
+	e := Entry{Kind: "audit.lost", Level: Security, Reason: fmt.Sprintf("%d lines found no room while nothing could be written", l.lost)}
+	l.lost = 0
+	buf := l.build(&e)
+	l.batch.text = append(l.batch.text, *buf...)
+	l.batch.ends = append(l.batch.ends, len(l.batch.text))
+	l.scratch.Put(buf)
+}
+
+// prune removes old lines when it is time to.
+func (l *Ledger) prune() {
+	ctx, cancel := context.WithTimeout(context.Background(), l.o.Wait*2)
+	defer cancel()
+	if err := l.file.prune(ctx, l, time.Now()); err != nil {
+		l.o.Log.Warn("audit: old lines cannot be removed", "err", err)
+	}
+}

@@ -1,0 +1,90 @@
+// Package limit slows callers down so that none of them can take the host from
+// the others: how often they may come (Rates), and how many calls run at once
+// and who is next (Queue).
+package limit
+
+import (
+	"fmt"
+	"time"
+)
+
+// Options of New. Zero values are replaced by the defaults that are named.
+type Options struct {
+	// Rate is how many requests a second one principal may make, and one
+	// session; 0 means no limit. On standard input and loopback there is none
+	// unless somebody sets it, elsewhere it is DefaultRate.
+	Rate  float64
+	Burst int // requests that may come at once; 0 means twice the rate, at least 1
+	Keys  int // principals and sessions that are remembered; 0 means 65,536
+	// Hold is how long a request that came too soon may be kept waiting for
+	// its turn instead of being refused; 0 means 1 s, negative not at all.
+	Hold time.Duration
+
+	Calls   int // that run at once on this host; 0 means 1,024
+	Session int // that run at once for one session; 0 means 64
+	Tool    int // that run at once of one tool; 0 means as many as on the host
+	Waiting int // calls that wait on this host, half of them of one principal; 0 means sixteen times Calls
+	Line    int // calls that wait for one session; 0 means a quarter of Waiting
+}
+
+// The rate beyond loopback, when nothing is said.
+const (
+	DefaultRate  = 50
+	DefaultBurst = 100
+)
+
+// Limits are the limits of one host. Safe for concurrent use.
+type Limits struct {
+	*Rates
+	*Queue
+}
+
+// New makes Limits.
+func New(o Options) *Limits { return &Limits{NewRates(o), NewQueue(o)} }
+
+// Busy says that there was no room, or that a caller came too often.
+type Busy struct {
+	Why   string        // for the caller
+	Retry time.Duration // when to come again; at least 1 s
+}
+
+func (b *Busy) Error() string { return fmt.Sprintf("busy: %s; try again in %d s", b.Why, b.Seconds()) }
+
+// Seconds is Retry as the Retry-After header has it.
+func (b *Busy) Seconds() int { return seconds(b.Retry) }
+
+// seconds rounds up, to at least one.
+func seconds(d time.Duration) int {
+	return max(1, int((d+time.Second-1)/time.Second))
+}
+
+// Stats are what metrics show. Counters only grow.
+type Stats struct {
+	Running int // calls that run, those that found no room of their own included
+	Waiting int // calls that wait
+	Keys    int // principals and sessions whose rate is remembered
+	Held    int // requests that wait because they came too soon
+
+	Entered uint64        // calls that were let in
+	Queued  uint64        // of those, how many had to wait
+	Waited  time.Duration // how long, all together
+	Full    uint64        // calls refused because too many waited
+	Late    uint64        // calls that waited in vain
+	Allowed uint64        // requests within their rate
+	TooSoon uint64        // requests refused because they came too often
+}
+
+// Stats of both halves.
+func (l *Limits) Stats() Stats {
+	s := l.Queue.Stats()
+	r := l.Rates.Stats()
+	s.Keys, s.Held, s.Allowed, s.TooSoon = r.Keys, r.Held, r.Allowed, r.TooSoon
+	return s
+}
+
+func or[T int | float64 | time.Duration](v, otherwise T) T {
+	if v == 0 {
+		return otherwise
+	}
+	return v
+}

@@ -1,0 +1,299 @@
+package limit
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+)
+
+// Queue lets so many calls run at once: for one session, of one tool, on this
+// host. A call passes the three in that order and takes a slot of each. Where
+// there is none it waits, and who is next is decided in turns: among the
+// principals that wait, then among that principal's sessions, then in the
+// order they came. However many calls one of them sends, another waits for
+// one call of each at most. Safe for concurrent use.
+type Queue struct {
+	calls, perSession, perTool, waiting, line int
+
+	mu       sync.Mutex
+	host     slots
+	sessions map[caller]*slots
+	tools    map[string]*slots
+	queued   int            // calls that wait
+	queuedBy map[string]int // of each principal
+	stats    Stats
+	hold     time.Duration // how long a call usually runs, smoothed
+
+	running int
+	spare   []*slots // of sessions, to be used again
+}
+
+const (
+	mostSpare = 64
+	mostTools = 10_000 // whose slots are kept although nobody uses them
+)
+
+// Who is a call as the queue knows it.
+type Who struct {
+	Principal string
+	Session   string // "" is none, and no limit of a session's
+	Tool      string
+}
+
+type caller struct{ principal, session string }
+
+// NewQueue makes a Queue.
+func NewQueue(o Options) *Queue {
+	q := &Queue{
+		calls: or(o.Calls, 1024), perSession: or(o.Session, 64),
+		sessions: map[caller]*slots{}, tools: map[string]*slots{}, queuedBy: map[string]int{},
+	}
+	q.perTool = or(o.Tool, q.calls)
+	q.waiting = or(o.Waiting, 16*q.calls)
+	q.line = or(o.Line, max(1, q.waiting/4))
+	q.host.most = q.calls
+	return q
+}
+
+// Pass is one call on its way through the queue, and then its slots.
+type Pass struct {
+	q     *Queue
+	who   caller
+	tool  string
+	stage int    // how many slots it holds: of its session, its tool, the host
+	at    *slots // where it waits; nil when it does not
+	ready chan struct{}
+	began time.Time // when it came, then when it was let in
+
+	nested bool // it holds a slot of the host at most
+}
+
+// The slots a call takes, in order.
+const (
+	ofSession = iota
+	ofTool
+	ofHost
+	stages
+)
+
+// Enter lets a call in, now or when its turn has come, and waits for at most
+// patience. The error is a *Busy or the cause of ctx. When the call has ended
+// it leaves.
+func (q *Queue) Enter(ctx context.Context, who Who, patience time.Duration) (*Pass, error) {
+	p := &Pass{q: q, who: caller{who.Principal, who.Session}, tool: who.Tool, began: time.Now()}
+	q.mu.Lock()
+	if err := q.admit(p); err != nil {
+		q.mu.Unlock()
+		return nil, err
+	}
+	if q.advance(p) {
+		q.mu.Unlock()
+		return p, nil
+	}
+	p.ready = make(chan struct{})
+	q.count(p, 1)
+	q.mu.Unlock()
+	return q.wait(ctx, p, patience)
+}
+
+// Nested lets in a call that another one makes. It never waits, because the
+// two would wait for each other: where there is no slot, it runs on its
+// parent's.
+func (q *Queue) Nested() *Pass {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	p := &Pass{q: q, began: time.Now(), nested: true}
+	if q.running++; q.host.take() {
+		p.stage = stages
+	}
+	return p
+}
+
+// few is how many calls of a principal may wait although the waiting room is
+// full: nobody who asks for little is turned away because others ask for much.
+const few = 16
+
+// admit refuses a call when those before it fill the waiting room, or when its
+// session or principal fills too much of it.
+func (q *Queue) admit(p *Pass) error {
+	line, mine := 0, q.queuedBy[p.who.principal]
+	if s := q.sessions[p.who]; s != nil && p.who.session != "" {
+		line = s.waiting
+	}
+	var why string
+	switch {
+	case line >= q.line:
+		why = "too many calls of this session are waiting"
+	case mine < few && q.queued < 2*q.waiting:
+		return nil
+	case mine >= q.waiting/2:
+		why = "too many of your calls are waiting"
+	case q.queued >= q.waiting:
+		why = "this host has too many calls waiting"
+	default:
+		return nil
+	}
+	q.stats.Full++
+	return &Busy{Why: why, Retry: q.estimate()}
+}
+
+// count counts a call in or out of the waiting room.
+func (q *Queue) count(p *Pass, n int) {
+	q.queued += n
+	if q.queuedBy[p.who.principal] += n; q.queuedBy[p.who.principal] == 0 {
+		delete(q.queuedBy, p.who.principal)
+	}
+}
+
+// estimate is when all calls that wait now could have run.
+func (q *Queue) estimate() time.Duration {
+	return min(time.Minute, max(time.Second, q.hold*time.Duration(1+q.queued/q.calls)))
+}
+
+// wait waits for the turn of a pass.
+func (q *Queue) wait(ctx context.Context, p *Pass, patience time.Duration) (*Pass, error) {
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	var err error
+	select {
+	case <-p.ready:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	case <-late.C:
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if p.at == nil { // its turn has come, perhaps just now
+		return p, nil
+	}
+	p.at.remove(p)
+	q.count(p, -1)
+	q.giveBack(p)
+	if err == nil {
+		q.stats.Late++
+		err = &Busy{Why: "no call ended in time to make room for this one", Retry: q.estimate()}
+	}
+	return nil, err
+}
+
+// advance takes the slots a pass still needs. Where there is none it joins the
+// line there and advance reports false.
+func (q *Queue) advance(p *Pass) bool {
+	for p.stage < stages {
+		s := q.slots(p, p.stage)
+		if !s.take() {
+			s.join(p)
+			return false
+		}
+		p.stage++
+	}
+	now := time.Now()
+	if p.ready != nil {
+		q.count(p, -1)
+		q.stats.Queued++
+		q.stats.Waited += now.Sub(p.began)
+	}
+	p.began = now
+	q.stats.Entered++
+	q.running++
+	return true
+}
+
+// slots finds what a pass needs next, and makes it.
+func (q *Queue) slots(p *Pass, stage int) *slots {
+	switch stage {
+	case ofSession:
+		s := q.sessions[p.who]
+		if s == nil {
+			s = q.sessionSlots(p.who.session)
+			q.sessions[p.who] = s
+		}
+		return s
+	case ofTool:
+		s := q.tools[p.tool]
+		if s == nil {
+			s = &slots{most: q.perTool}
+			q.tools[p.tool] = s
+		}
+		return s
+	}
+	return &q.host
+}
+
+// sessionSlots takes spare slots or makes some.
+func (q *Queue) sessionSlots(session string) (s *slots) {
+	if n := len(q.spare); n > 0 {
+		s, q.spare = q.spare[n-1], q.spare[:n-1]
+	} else {
+		s = &slots{}
+	}
+	if s.most = q.perSession; session == "" {
+		s.most = math.MaxInt
+	}
+	return s
+}
+
+// Leave ends the call; once.
+func (p *Pass) Leave() {
+	q := p.q
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.running--
+	if !p.nested {
+		q.hold += (time.Since(p.began) - q.hold) / 16
+	}
+	q.giveBack(p)
+}
+
+// giveBack releases what a pass holds, the host's slot first.
+func (q *Queue) giveBack(p *Pass) {
+	for p.stage > 0 {
+		p.stage--
+		s := q.slots(p, p.stage)
+		q.release(s)
+		switch {
+		case p.nested:
+			p.stage = 0
+		case s.used > 0 || s.waiting > 0:
+		case p.stage == ofSession:
+			delete(q.sessions, p.who)
+			q.spare = append(q.spare[:min(len(q.spare), mostSpare)], s)
+		case p.stage == ofTool && len(q.tools) > mostTools:
+			delete(q.tools, p.tool)
+		}
+	}
+}
+
+// release frees one slot and hands it on. Whoever gets it goes on to the next
+// stage, where it may have to wait again.
+func (q *Queue) release(s *slots) {
+	s.used--
+	for s.used < s.most {
+		p := s.next()
+		if p == nil {
+			return
+		}
+		s.used++
+		p.stage++
+		if q.advance(p) {
+			close(p.ready)
+		}
+	}
+}
+
+// Running is how many calls run.
+func (q *Queue) Running() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.running
+}
+
+// Stats of the queue.
+func (q *Queue) Stats() Stats {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s := q.stats
+	s.Running, s.Waiting = q.running, q.queued
+	return s
+}

@@ -1,0 +1,198 @@
+package limit
+
+import (
+	"container/list"
+	"context"
+	"math"
+	"sync"
+	"time"
+)
+
+// Rates hold requests to a rate, by key: a principal, a session, an address.
+// Each key has a bucket that fills at the rate and holds a burst. Buckets of
+// keys that have not come for long are forgotten, full ones first. Safe for
+// concurrent use.
+type Rates struct {
+	rate  float64 // per second; 0 means no limit
+	burst float64
+	keys  int
+	hold  time.Duration
+
+	mu      sync.Mutex
+	buckets map[string]*list.Element // of *bucket
+	recent  list.List                // the one used last in front
+	held    map[string]int           // requests that are kept waiting, by key
+	waiting int                      // all of them
+	allowed uint64
+	tooSoon uint64
+}
+
+// bucket is how much one key may still do. It may owe: what is held has been
+// taken in advance.
+type bucket struct {
+	key  string
+	full float64 // requests
+	at   time.Time
+}
+
+const (
+	mostHeld    = 1024 // requests kept waiting at once
+	mostHeldKey = 64   // of one key
+)
+
+// NewRates makes Rates.
+func NewRates(o Options) *Rates {
+	r := &Rates{
+		rate: max(0, o.Rate), burst: float64(o.Burst), keys: or(o.Keys, 65_536), hold: or(o.Hold, time.Second),
+		buckets: map[string]*list.Element{}, held: map[string]int{},
+	}
+	if r.burst <= 0 {
+		r.burst = max(1, math.Ceil(2*r.rate))
+	}
+	return r
+}
+
+// Unlimited reports whether everything is allowed.
+func (r *Rates) Unlimited() bool { return r == nil || r.rate == 0 }
+
+// Allow counts one request against all keys, empty ones left out. When it is
+// one too many for any of them it counts against none, and retry says when it
+// would be allowed.
+func (r *Rates) Allow(keys ...string) (ok bool, retry time.Duration) {
+	if r.Unlimited() {
+		return true, 0
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if retry = r.take(keys, 0); retry > 0 {
+		r.tooSoon++
+		return false, retry
+	}
+	r.allowed++
+	return true, 0
+}
+
+// Wait is Allow for callers that can be kept waiting: a request that comes a
+// little too soon is held until its turn, so that a client which sends as fast
+// as it is answered is slowed down instead of refused over and over. What
+// would have to wait longer than Options.Hold, and what there is no room to
+// hold, is refused with a *Busy. The other error is the cause of ctx.
+func (r *Rates) Wait(ctx context.Context, keys ...string) error {
+	if r.Unlimited() {
+		return nil
+	}
+	wait, err := r.reserve(keys)
+	if err != nil || wait == 0 {
+		return err
+	}
+	defer r.release(keys)
+	turn := time.NewTimer(wait)
+	defer turn.Stop()
+	select {
+	case <-turn.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// reserve takes a request now or in advance.
+func (r *Rates) reserve(keys []string) (wait time.Duration, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	hold := r.hold
+	if r.waiting >= mostHeld {
+		hold = 0
+	}
+	for _, k := range keys {
+		if r.held[k] >= mostHeldKey {
+			hold = 0
+		}
+	}
+	wait = r.due(keys)
+	if retry := r.take(keys, max(0, hold)); retry > 0 {
+		r.tooSoon++
+		return 0, &Busy{Why: "too many requests", Retry: retry}
+	}
+	r.allowed++
+	if wait > 0 {
+		r.waiting++
+		for _, k := range keys {
+			r.held[k]++
+		}
+	}
+	return wait, nil
+}
+
+func (r *Rates) release(keys []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.waiting--
+	for _, k := range keys {
+		if r.held[k]--; r.held[k] <= 0 {
+			delete(r.held, k)
+		}
+	}
+}
+
+// take counts a request against all keys unless one of them would have to
+// wait longer than hold; then it says how long until it need not.
+func (r *Rates) take(keys []string, hold time.Duration) (retry time.Duration) {
+	if wait := r.due(keys); wait > hold {
+		return wait - hold
+	}
+	for _, k := range keys {
+		if k != "" {
+			r.bucket(k).full--
+		}
+	}
+	return 0
+}
+
+// due is how long until all keys have a request left.
+func (r *Rates) due(keys []string) (wait time.Duration) {
+	for _, k := range keys {
+		if k == "" {
+			continue
+		}
+		if lack := 1 - r.bucket(k).full; lack > 1e-9 { // a turn that was waited for may come a rounding too soon
+			wait = max(wait, time.Duration(math.Ceil(lack/r.rate*float64(time.Second))))
+		}
+	}
+	return wait
+}
+
+// bucket finds a key's bucket, filled up to now.
+func (r *Rates) bucket(key string) *bucket {
+	now := time.Now()
+	if e := r.buckets[key]; e != nil {
+		r.recent.MoveToFront(e)
+		b := e.Value.(*bucket)
+		b.full = min(r.burst, b.full+now.Sub(b.at).Seconds()*r.rate)
+		b.at = now
+		return b
+	}
+	if len(r.buckets) >= r.keys {
+		r.forget()
+	}
+	b := &bucket{key: key, full: r.burst, at: now}
+	r.buckets[key] = r.recent.PushFront(b)
+	return b
+}
+
+// forget drops the key that has not come for the longest time.
+func (r *Rates) forget() {
+	e := r.recent.Back()
+	delete(r.buckets, e.Value.(*bucket).key)
+	r.recent.Remove(e)
+}
+
+// Stats of the rates.
+func (r *Rates) Stats() Stats {
+	if r == nil {
+		return Stats{}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return Stats{Keys: len(r.buckets), Held: r.waiting, Allowed: r.allowed, TooSoon: r.tooSoon}
+}

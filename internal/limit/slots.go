@@ -1,0 +1,108 @@
+package limit
+
+import "container/list"
+
+// slots are the places of one session, one tool or the host, with those who
+// wait for one. It is guarded by Queue.mu.
+type slots struct {
+	most, used int
+	waiting    int
+	principals ring[string, *ring[string, *list.List]] // then sessions, then passes in the order they came
+}
+
+// take takes a place if one is free and nobody waits for it.
+func (s *slots) take() bool {
+	if s.used >= s.most || s.waiting > 0 {
+		return false
+	}
+	s.used++
+	return true
+}
+
+// join lets a pass wait.
+func (s *slots) join(p *Pass) {
+	sessions := s.principals.get(p.who.principal, func() *ring[string, *list.List] { return &ring[string, *list.List]{} })
+	sessions.get(p.who.session, list.New).PushBack(p)
+	p.at = s
+	s.waiting++
+}
+
+// next takes out the pass whose turn it is; nil when nobody waits.
+func (s *slots) next() *Pass {
+	if s.waiting == 0 {
+		return nil
+	}
+	principal, sessions := s.principals.turn()
+	session, line := sessions.turn()
+	p := line.Remove(line.Front()).(*Pass)
+	s.left(p, principal, session)
+	return p
+}
+
+// remove takes out a pass that waits no longer.
+func (s *slots) remove(p *Pass) {
+	sessions := s.principals.find(p.who.principal)
+	line := sessions.find(p.who.session)
+	for e := line.Front(); e != nil; e = e.Next() {
+		if e.Value.(*Pass) == p {
+			line.Remove(e)
+			break
+		}
+	}
+	s.left(p, p.who.principal, p.who.session)
+}
+
+// left tidies up behind a pass that was taken out.
+func (s *slots) left(p *Pass, principal, session string) {
+	p.at = nil
+	s.waiting--
+	sessions := s.principals.find(principal)
+	if sessions.find(session).Len() == 0 {
+		sessions.drop(session)
+	}
+	if sessions.len() == 0 {
+		s.principals.drop(principal)
+	}
+}
+
+// ring holds values by key and gives each its turn.
+type ring[K comparable, V any] struct {
+	by    map[K]*list.Element // of seat[K, V]
+	order list.List           // whose turn it is next in front
+}
+
+type seat[K comparable, V any] struct {
+	key   K
+	value V
+}
+
+// get finds a value or makes it; a new one has its turn after all others.
+func (r *ring[K, V]) get(key K, create func() V) V {
+	if e := r.by[key]; e != nil {
+		return e.Value.(seat[K, V]).value
+	}
+	if r.by == nil {
+		r.by = map[K]*list.Element{}
+	}
+	v := create()
+	r.by[key] = r.order.PushBack(seat[K, V]{key, v})
+	return v
+}
+
+// find is get for what is there.
+func (r *ring[K, V]) find(key K) V { return r.by[key].Value.(seat[K, V]).value }
+
+// turn gives the value whose turn it is, and puts it behind all others.
+func (r *ring[K, V]) turn() (K, V) {
+	e := r.order.Front()
+	r.order.MoveToBack(e)
+	s := e.Value.(seat[K, V])
+	return s.key, s.value
+}
+
+func (r *ring[K, V]) drop(key K) {
+	r.order.Remove(r.by[key])
+	delete(r.by, key)
+}
+
+func (r *ring[K, V]) len() int { return len(r.by) }
