@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -368,15 +369,15 @@ func TestSlowCalls(t *testing.T) {
 		}),
 	}}
 	visit(t, hosttest.Options{Timeout: 20 * time.Second}, &w, func(t *testing.T, h *hosttest.Host) {
-		for after, want := range map[time.Duration]int{time.Second: 1, 9 * time.Second: 1, 11 * time.Second: 0, time.Hour: 0} {
-			n := 0
+		for after, want := range map[time.Duration]int32{time.Second: 1, 9 * time.Second: 1, 11 * time.Second: 0, time.Hour: 0} {
+			var n atomic.Int32
 			r := request(t, h, "w_sleep", "")
-			r.Slow, r.SlowAfter = func() { n++ }, after
+			r.Slow, r.SlowAfter = func() { n.Add(1) }, after
 			r.Late = func(calls.Result, error) { t.Error("late") }
 			res, err := h.Calls.Do(t.Context(), r)
 			time.Sleep(time.Minute)
-			if got := first(t, res, err); n != want || got != "rested" {
-				t.Errorf("slow after %v: told %d times, got %q", after, n, got)
+			if got := first(t, res, err); n.Load() != want || got != "rested" {
+				t.Errorf("slow after %v: told %d times, got %q", after, n.Load(), got)
 			}
 		}
 	})
