@@ -3,7 +3,9 @@ package edit
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -114,10 +116,7 @@ func FuzzDisturbed(f *testing.F) {
 	for seed := range uint64(50) {
 		f.Add(seed, uint8(seed), uint8(seed/7))
 	}
-	var names []string
-	for name := range disturbances {
-		names = append(names, name)
-	}
+	names := slices.Sorted(maps.Keys(disturbances))
 	f.Fuzz(func(t *testing.T, seed uint64, a, b uint8) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		x, ok := draw(r, invented(r))

@@ -3,6 +3,7 @@ package edit
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -263,7 +264,10 @@ func once(r *rand.Rand, block []string) []string {
 	case 0:
 		block[i] = line + " // changed \"so\"\n"
 	case 1:
-		words := strings.Fields(line)
+		words := strings.FieldsFunc(line, func(r rune) bool { return !wordRune(r) })
+		if len(words) == 0 {
+			return block
+		}
 		block[i] = strings.Replace(line, words[r.IntN(len(words))], fmt.Sprintf("changed%d", r.IntN(100)), 1) + "\n"
 	case 2:
 		if i+1 >= len(block) || !strings.HasPrefix(block[i+1], deep) || strings.TrimSpace(block[i+1]) == "" ||
@@ -272,7 +276,7 @@ func once(r *rand.Rand, block []string) []string {
 		}
 		return slices.Insert(block, i+1, deep+fmt.Sprintf("inserted(%d, \"x\")\n", r.IntN(100)))
 	case 3:
-		if i == 0 || i == len(block)-1 || strings.TrimSpace(block[i+1]) == "" || strings.TrimSpace(block[i-1]) == "" {
+		if body := strings.TrimSpace(line); opens(body) || closes(body) || i == 0 || i == len(block)-1 || strings.TrimSpace(block[i+1]) == "" || strings.TrimSpace(block[i-1]) == "" {
 			return block
 		}
 		return slices.Delete(block, i, i+1)
@@ -326,7 +330,8 @@ func matrix(t *testing.T, files int, r *rand.Rand, ends ...string) {
 	texts := corpus(t, files, ends...)
 	var sum tally
 	var times []time.Duration
-	for kind, variants := range disturbances {
+	for _, kind := range slices.Sorted(maps.Keys(disturbances)) {
+		variants := disturbances[kind]
 		var of tally
 		for i, text := range texts {
 			for try := 0; ; try++ {

@@ -366,7 +366,7 @@ func (p *projection) keep(lines []int) {
 // insert puts lines that only new has; gone is the first line of the spot they
 // take the place of, -1 for none.
 func (p *projection) insert(pending []int, gone int) error {
-	if p.shift.flat && !p.asIs {
+	if (p.shift.flat || p.lost() && !p.even(pending)) && !p.asIs {
 		return p.insertFlat(pending, gone)
 	}
 	for _, n := range pending {
@@ -377,6 +377,21 @@ func (p *projection) insert(pending []int, gone int) error {
 		p.put(l, -1, n)
 	}
 	return nil
+}
+
+// lost reports whether old and new have no indentation at all, and the file has
+// the same in all of its lines: what old says of that is no help for blocks
+// that new begins.
+func (p *projection) lost() bool {
+	if len(p.shift.pairs) != 1 || p.shift.pairs[0].old != "" {
+		return false
+	}
+	for _, l := range p.w.new {
+		if l.indent != "" && !l.blank() {
+			return false
+		}
+	}
+	return true
 }
 
 // fresh is an inserted line.
@@ -418,6 +433,9 @@ func (p *projection) indent(n int) (string, error) {
 	file, sure := p.shift.of(i)
 	if !sure {
 		return "", p.refuse("how deep line %d of new_string belongs is not clear", n+1)
+	}
+	if len(p.shift.models) == 0 && p.fix.tab > 0 && p.t.unit == "\t" && len(file)%p.fix.tab == 0 && strings.Trim(file, " ") == "" {
+		file = strings.Repeat("\t", len(file)/p.fix.tab) // spaces were written for tabs here too
 	}
 	return file, nil
 }

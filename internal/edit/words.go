@@ -11,6 +11,7 @@ type corrections struct {
 	chars    map[string]string // what was written for what is there
 	straight bool              // typographic characters were written for plain ones
 	trim     bool              // blanks were written at the ends of lines
+	tab      int               // spaces that were written for a tab inside of lines, 0 for none
 	text     string            // the file, to see what it has
 }
 
@@ -43,6 +44,9 @@ func (c *corrections) learn(q pair) {
 	case allBlank(q.a) && len(q.a) > 1 && ascii(q.a):
 		if was, known := c.chars[q.a]; known && was != q.b {
 			q.b = q.a
+		}
+		if q.b == "\t" && !strings.Contains(q.a, "\t") {
+			c.tab = len(q.a)
 		}
 	case q.a == q.b || ascii(q.a) || !ascii(q.b):
 		return

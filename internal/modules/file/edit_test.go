@@ -2,7 +2,9 @@ package file
 
 import (
 	"fmt"
+	"go/build"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -193,6 +195,28 @@ func BenchmarkEdit(b *testing.B) {
 	h.put("f", numbered(3000))
 	for i := 0; b.Loop(); i++ {
 		h.call("file_edit", "path", "f", "old_string", fmt.Sprint("line 150", i%2, "\n"), "new_string", fmt.Sprint("line 150", (i+1)%2, "\n"))
+	}
+}
+
+// A whole call on a large source file, its syntax check and waiting for the disk
+// included.
+func BenchmarkEditGo(b *testing.B) {
+	h := newHouse(b)
+	content, err := os.ReadFile(filepath.Join(build.Default.GOROOT, "src/net/http/server.go"))
+	if err != nil {
+		b.Skip(err)
+	}
+	h.put("f.go", string(content))
+	for i := 0; b.Loop(); i++ {
+		old, with := "    defer c.mu.Unlock()   // x", "    defer c.mu.Unlock()   // y"
+		if i == 0 {
+			h.put("f.go", strings.Replace(string(content), "\tdefer c.mu.Unlock()\n", "\tdefer c.mu.Unlock()   // x\n", 1))
+		} else if i%2 == 1 {
+			old, with = with, old
+		}
+		if out := h.call("file_edit", "path", "f.go", "old_string", old, "new_string", with); out["error"] != nil {
+			b.Fatal(out)
+		}
 	}
 }
 
