@@ -11,6 +11,7 @@ import (
 	"gatehouse/internal/calls"
 	"gatehouse/internal/config"
 	"gatehouse/internal/contexts"
+	"gatehouse/internal/identity"
 	"gatehouse/internal/jobs"
 	"gatehouse/internal/modules"
 	"gatehouse/internal/modules/house"
@@ -69,6 +70,7 @@ type App struct {
 	spool  *spool.Spool
 	jobs   *jobs.Jobs
 	book   *approvals.Book
+	who    *identity.Service
 	ring   *seal.Ring
 	bus    bus.Bus
 	host   *modules.Host
@@ -98,7 +100,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if err := checkView(cfg.View, a.guests); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.openRoots, a.openStores, a.build, a.addModules, a.openDoors} {
+	for _, step := range []func(context.Context) error{a.openRoots, a.openStores, a.openIdentity, a.build, a.addModules, a.openDoors} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}

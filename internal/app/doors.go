@@ -14,11 +14,10 @@ import (
 
 	"gatehouse/internal/certs"
 	"gatehouse/internal/config"
-	"gatehouse/internal/protocol"
+	"gatehouse/internal/identity"
 	"gatehouse/internal/transport/http"
 	"gatehouse/internal/transport/socket"
 	"gatehouse/internal/transport/stdio"
-	"gatehouse/tool"
 )
 
 // Kinds of doors, as a person reads them.
@@ -82,10 +81,13 @@ func (a *App) HTTPDoor() (*http.Door, error) {
 	h := a.cfg.Doors.HTTP
 	info := introduce(a.opts.Info)
 	door, err := http.New(a.engine, http.Options{
-		Bind:    h.Host,
-		Hosts:   a.opts.Hosts,
-		Origins: h.Origins,
-		MaxBody: int64(a.cfg.Limits.Message),
+		Bind:     h.Host,
+		Hosts:    a.opts.Hosts,
+		Origins:  h.Origins,
+		Identify: a.identify,
+		Public:   identity.Public,
+		Auth:     a.who.Handler(),
+		MaxBody:  int64(a.cfg.Limits.Message),
 		// The door must have given up on its last request before the host
 		// gives up on the door.
 		Patience: a.cfg.Limits.StopPatience / 2,
@@ -105,6 +107,9 @@ func (a *App) openHTTP(ctx context.Context) (Door, error) {
 		return Door{}, err
 	}
 	h := a.cfg.Doors.HTTP
+	if err := a.who.MustAuthenticate(h.Host); err != nil {
+		return Door{}, &SettingError{err}
+	}
 	var lc net.ListenConfig
 	network := "tcp"
 	if a, err := netip.ParseAddr(h.Host); err == nil && a.Is4() {
@@ -153,7 +158,7 @@ func (a *App) OpenStdio(in io.Reader, out io.Writer) (Door, error) {
 		return Door{}, errors.New("open the stdio door: there is no standard input and output")
 	}
 	return Door{Kind: Stdio, part: Part{"stdio", func(ctx context.Context) error {
-		return stdio.Serve(ctx, a.engine, anonymous, in, out, stdio.Options{Limit: a.cfg.Limits.Message, Log: a.log})
+		return stdio.Serve(ctx, a.engine, a.owner(), in, out, stdio.Options{Limit: a.cfg.Limits.Message, Log: a.log})
 	}}, close: func() {}}, nil
 }
 
@@ -165,12 +170,15 @@ func (a *App) openConn(context.Context) (Door, error) {
 	return d, err
 }
 
-var anonymous = protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}
-
 func (a *App) openTCP(ctx context.Context) (Door, error) { return a.OpenTCP(ctx, a.cfg.Doors.TCP) }
 
 // OpenTCP listens on host:port.
 func (a *App) OpenTCP(_ context.Context, addr string) (Door, error) {
+	if host, _, err := net.SplitHostPort(addr); err == nil {
+		if err := a.who.MustAuthenticate(host); err != nil {
+			return Door{}, &SettingError{err}
+		}
+	}
 	ln, err := socket.ListenTCP(addr)
 	if err != nil {
 		return Door{}, err
@@ -192,7 +200,7 @@ func (a *App) OpenUnix(_ context.Context, path string) (Door, error) {
 // lines is a door for newline-framed clients.
 func (a *App) lines(kind, address string, ln net.Listener) Door {
 	return Door{Kind: kind, Address: address, part: Part{strings.ToLower(kind), func(ctx context.Context) error {
-		return socket.Serve(ctx, ln, a.engine, nil, socket.Options{
+		return socket.Serve(ctx, ln, a.engine, a.connected, socket.Options{
 			Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Log: a.log,
 		})
 	}}, close: func() { ln.Close() }}

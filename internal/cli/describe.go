@@ -131,13 +131,18 @@ func example(s client.Schema) []string {
 }
 
 // showResult prints what a tool gave back: its text, or its structure as
-// readable JSON. Blocks that are neither are named on stderr.
+// readable JSON. Blocks that are neither are named on stderr, and so are a
+// tool's remarks after its bulk, which a pipe would take for a part of it.
 func showResult(out, stderr io.Writer, r *client.Result) error {
 	if len(r.Structured) > 0 && !hasBulk(r) {
 		return printJSON(out, r.Structured)
 	}
-	for _, c := range r.Content {
-		if err := showBlock(out, stderr, c); err != nil {
+	for i, c := range r.Content {
+		to := out
+		if i > 0 && len(r.Structured) > 0 && c.Type == "text" {
+			to = stderr
+		}
+		if err := showBlock(to, stderr, c); err != nil {
 			return err
 		}
 	}

@@ -68,6 +68,7 @@ type doorFlags struct {
 	tls       config.TLS
 	tcp       string
 	unix      string
+	auth      config.Auth
 }
 
 func (f *doorFlags) add(set *pflag.FlagSet) {
@@ -83,6 +84,9 @@ func (f *doorFlags) add(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.tls.ACME.Domains, "acme-domain", nil, "public names to get a certificate for from Let's Encrypt, whose terms that agrees to; needs --tls and port 443")
 	set.StringVar(&f.tcp, "tcp", "", "serve lines over TCP on this `address`, host:port")
 	set.StringVar(&f.unix, "unix", "", "serve lines over a Unix socket at this `path`")
+	set.BoolVar(&f.auth.Required, "require-auth", false, "let nobody in without credentials, also not from this machine")
+	set.StringVar(&f.auth.Token, "auth-token", "", "a `token` that lets its bearer in, at least 16 characters; better: gatehouse token create")
+	set.BoolVar(&f.auth.Insecure, "insecure", false, "let everybody in, from wherever: only behind something that has a login")
 	set.BoolVar(&f.stdio, "stdio", false, "serve standard input and output (default when no door is named)")
 }
 
@@ -121,5 +125,6 @@ func (f *doorFlags) apply(c *cobra.Command, cfg *config.Config) error {
 	d.HTTP.Origins = f.origins
 	d.HTTP.TLS = f.tls
 	cfg.Sessions.Off = f.noSession
+	cfg.Auth = f.auth
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"maps"
 	nethttp "net/http"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -40,6 +41,12 @@ type Options struct {
 	// Identify says who is asking, before anything of the body is read. nil
 	// means that everybody is anonymous.
 	Identify func(*nethttp.Request) (protocol.Who, *Denied)
+	// Public says which requests need no identity; nil means that only the
+	// endpoints for messages ask for one.
+	Public func(*nethttp.Request) bool
+	// Auth serves what lies below /auth/ and the metadata of the protected
+	// resource; nil means that there is none.
+	Auth nethttp.Handler
 
 	Log *slog.Logger // nil: nothing is logged
 }
@@ -136,6 +143,11 @@ func (d *Door) routes() {
 	d.mux.HandleFunc("/sse", d.only("GET", d.openElder))
 	d.mux.HandleFunc("/messages", d.only("POST", d.postElder))
 	d.mux.HandleFunc("/.well-known/mcp", d.only("GET", says(200, "application/json", `{"mcp_endpoint":"/mcp"}`)))
+	if d.opts.Auth != nil {
+		d.mux.Handle("/auth/", d.opts.Auth)
+		d.mux.Handle("/.well-known/oauth-protected-resource", d.opts.Auth)
+		d.mux.Handle("/.well-known/oauth-protected-resource/", d.opts.Auth)
+	}
 	d.mux.HandleFunc("/health", d.only("GET", says(200, "application/json", `{"status":"healthy","service":"gatehouse"}`)))
 	d.mux.HandleFunc("/ready", d.only("GET", d.ready))
 	d.mux.HandleFunc("/{$}", d.only("GET", d.showPage))
@@ -167,7 +179,24 @@ func (d *Door) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 		fail(w, 503, protocol.CodeInternal, "the server is stopping; try again later")
 		return
 	}
+	if !d.known(w, r) {
+		return
+	}
 	d.mux.ServeHTTP(w, r)
+}
+
+// known asks who calls for what is no endpoint of messages; those ask
+// themselves.
+func (d *Door) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
+	if d.opts.Public == nil || d.opts.Public(r) {
+		return true
+	}
+	switch p := r.URL.Path; {
+	case p == "/mcp", p == "/sse", p == "/messages", strings.HasPrefix(p, "/mcp/"):
+		return true
+	}
+	_, ok := d.identify(w, r)
+	return ok
 }
 
 // poke leaves word in a channel with room for one, unless there is word

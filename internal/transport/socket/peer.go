@@ -6,6 +6,17 @@ import (
 	"os"
 )
 
+// PeerUID tells which user's process is at the other end of a Unix socket.
+// known is false where the system does not say, and for other connections.
+func PeerUID(conn net.Conn) (uid uint32, known bool) {
+	u, ok := conn.(*net.UnixConn)
+	if !ok {
+		return 0, false
+	}
+	uid, known, err := peerUID(u)
+	return uid, known && err == nil
+}
+
 // checkPeer turns away processes of other users on a Unix socket. Where the
 // system does not tell who a peer is (neither Linux nor macOS), the modes of
 // the socket and of its folder have to do.

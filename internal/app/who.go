@@ -1,0 +1,136 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net"
+	nethttp "net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/identity"
+	"gatehouse/internal/protocol"
+	"gatehouse/internal/transport/http"
+	"gatehouse/internal/transport/socket"
+)
+
+// openIdentity opens the room that knows who is asking.
+func (a *App) openIdentity(context.Context) (err error) {
+	c := a.cfg.Auth
+	o := identity.Options{
+		Insecure: c.Insecure, AuthToken: c.Token, ClientCA: a.cfg.Doors.HTTP.TLS.ClientCA != "",
+		Origins: a.cfg.Doors.HTTP.Origins, Log: a.log, Told: a.told,
+	}
+	if c.Required {
+		o.Mode = identity.Required
+	}
+	path := ""
+	if !a.opts.Private {
+		path = filepath.Join(a.cfg.Folders.Data, "identity.db")
+		if a.cfg.Doors.HTTP.Open || a.cfg.Doors.TCP != "" {
+			o.LocalToken = filepath.Join(a.cfg.Folders.State, "local-token")
+		}
+	}
+	a.who, err = identity.Open(path, o)
+	if err != nil && !c.Required && cannotExist(path) {
+		a.log.Warn("users and tokens are unknown to this host: cannot read them", "file", path, "err", err)
+		o.LocalToken = ""
+		a.who, err = identity.Open("", o)
+	}
+	if err != nil {
+		return &SettingError{err}
+	}
+	a.who.OnRevoked(func(r identity.Revocation) { a.engine.Revoked(r.Principal, r.Credential) })
+	a.room(Part{"identity", func(ctx context.Context) error {
+		return errors.Join(a.who.Run(ctx), a.who.Close())
+	}})
+	return nil
+}
+
+// cannotExist reports whether there is certainly no such file: then nobody was
+// ever let in or kept out by it. A file that only cannot be read is no reason
+// to let everybody in.
+func cannotExist(path string) bool {
+	_, err := os.Stat(path)
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR)
+}
+
+// told publishes what identity has seen, for whoever follows.
+func (a *App) told(e identity.Event) {
+	data, err := json.Marshal(e)
+	if err != nil {
+		a.log.Error("identity event cannot be told", "err", err)
+		return
+	}
+	a.bus.Publish(bus.Fact{Subject: "auth." + e.Kind, At: time.Now(), Data: data})
+}
+
+// LocalToken is the token for callers on this machine; "" when there is none.
+func (a *App) LocalToken() string { return a.who.LocalToken() }
+
+// Pairing is the code with which the first user is made, if this host has
+// none and needs one; see identity.
+func (a *App) Pairing(ctx context.Context) (string, error) {
+	if !a.cfg.Auth.Required {
+		return "", nil
+	}
+	return a.who.Pairing(ctx)
+}
+
+func whoIs(p identity.Principal) protocol.Who {
+	return protocol.Who{Caller: p.Caller(), Bound: p.Context, Until: p.Until}
+}
+
+// identify says who sends an HTTP request.
+func (a *App) identify(r *nethttp.Request) (protocol.Who, *http.Denied) {
+	p, denied := a.who.HTTP(r)
+	if denied != nil {
+		return protocol.Who{}, &http.Denied{Status: denied.Status, Message: denied.Message, Header: denied.Header}
+	}
+	return whoIs(p), nil
+}
+
+// owner is whoever started this process.
+func (a *App) owner() protocol.Who { return whoIs(a.who.Owner()) }
+
+// connected says who is at the other end of a connection: the peer the kernel
+// names on a Unix socket, and on TCP whoever needs no token. Everybody else
+// must bring one in a message.
+func (a *App) connected(conn net.Conn) (protocol.Who, error) {
+	if uid, known := socket.PeerUID(conn); known {
+		if p, ok := a.who.Peer(uid); ok {
+			return a.proving(whoIs(p), netip.Addr{}), nil
+		}
+	}
+	addr := address(conn)
+	p, denied := a.who.Line(context.Background(), "", addr)
+	if denied != nil {
+		return a.proving(protocol.Who{}, addr), nil
+	}
+	return a.proving(whoIs(p), addr), nil
+}
+
+// proving adds how a token is proved that comes over this connection.
+func (a *App) proving(who protocol.Who, addr netip.Addr) protocol.Who {
+	who.Prove = func(ctx context.Context, token string) (protocol.Who, error) {
+		p, denied := a.who.Line(ctx, token, addr)
+		if denied != nil {
+			return protocol.Who{}, denied
+		}
+		return a.proving(whoIs(p), addr), nil
+	}
+	return who
+}
+
+func address(conn net.Conn) netip.Addr {
+	if t, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
+		return t.AddrPort().Addr().Unmap()
+	}
+	return netip.Addr{}
+}
