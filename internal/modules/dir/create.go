@@ -35,6 +35,9 @@ func (m *dirs) create(_ context.Context, c *tool.Call, in createIn) (createOut, 
 	if p, err = p.Followed(true); err != nil {
 		return createOut{}, err
 	}
+	if err := p.MayWrite(); err != nil {
+		return createOut{}, err
+	}
 	if err := p.Root.MkdirAll(p.Name, 0o755); err != nil {
 		if info, serr := p.Stat(); serr == nil && !info.IsDir() || errors.Is(err, fs.ErrExist) {
 			return createOut{}, tool.Refuse("exists", "%s exists and is not a directory", in.Path)

@@ -229,7 +229,7 @@ func TestCreate(t *testing.T) {
 	os.Symlink(dir+"/a", dir+"/abs")
 	for _, c := range []struct{ path, want, lands string }{
 		{"a/b/c", "", "a/b/c"}, {"a/b/c", "", "a/b/c"}, {"abs/d/", "", "a/d"}, {".", "", "."}, {"x/../y", "", "y"},
-		{"f", "exists", ""}, {"f/x", "not_a_directory", ""}, {"out/new", "outside_root", ""}, {"../out/new", "outside_root", ""},
+		{"f", "exists", ""}, {"a/.git/hooks", "denied", ""}, {"f/x", "not_a_directory", ""}, {"out/new", "outside_root", ""}, {"../out/new", "outside_root", ""},
 		{"new/../../elsewhere", "outside_root", ""}, {"/tmp/../elsewhere", "outside_root", ""}, {strings.Repeat("n", 300), "invalid_arguments", ""},
 	} {
 		var out createOut
