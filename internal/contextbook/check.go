@@ -14,6 +14,7 @@ import (
 
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/permit"
+	"gatehouse/internal/secret"
 )
 
 // Limits of one record.
@@ -194,30 +195,24 @@ func span(s string, least, most time.Duration) (time.Duration, error) {
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
 
 func (c *check) environment(r *Record) {
-	if len(r.Env)+len(r.Secrets) > maxList {
-		c.bad("env", "there are %d variables; at most %d", len(r.Env)+len(r.Secrets), maxList)
+	if len(r.Env) > maxList {
+		c.bad("env", "there are %d variables; at most %d", len(r.Env), maxList)
 	}
 	for _, name := range slices.Sorted(maps.Keys(r.Env)) {
-		c.variable("env", name)
+		c.variable(name)
 		c.text("env: "+name, r.Env[name], 32<<10)
-		if _, both := r.Secrets[name]; both {
-			c.bad("secrets", "%s stands in env already", name)
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(r.Secrets)) {
-		c.variable("secrets", name)
-		if s := r.Secrets[name]; s == "" || len(s) > 256 {
-			c.bad("secrets", "%s: expected the name of a secret", name)
+		if _, err := secret.Names(r.Env[name]); err != nil {
+			c.bad("env", "%s: %w", name, err)
 		}
 	}
 }
 
-func (c *check) variable(where, name string) {
+func (c *check) variable(name string) {
 	switch {
 	case !variable.MatchString(name):
-		c.bad(where, "%q is no name of a variable; expected letters, digits and _", name)
+		c.bad("env", "%q is no name of a variable; expected letters, digits and _", name)
 	case strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_"):
-		c.bad(where, "%s: names that begin with GATEHOUSE_ are kept for the host", name)
+		c.bad("env", "%s: names that begin with GATEHOUSE_ are kept for the host", name)
 	}
 }
 

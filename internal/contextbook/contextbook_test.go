@@ -40,7 +40,7 @@ func TestARecordIsKeptAcrossARestart(t *testing.T) {
 	if _, err := os.Stat(path); err == nil {
 		t.Error("a book in which nothing stands made its file")
 	}
-	made, err := b.Create(Record{Name: "dev", Env: map[string]string{"A": "1"}, Roles: []string{"dev"}}, "ann")
+	made, err := b.Create(Record{Name: "dev", Definition: Definition{Env: map[string]string{"A": "1"}, Roles: []string{"dev"}}}, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,7 +82,7 @@ func TestWhatTheBookRefuses(t *testing.T) {
 			t.Errorf("delete %s: got %v, want %v", name, err, want)
 		}
 	}
-	if _, err := b.Create(Record{Name: "x", Modules: []string{"attic"}}, ""); err == nil || !strings.Contains(err.Error(), `no module "attic"; expected some of file`) {
+	if _, err := b.Create(Record{Name: "x", Definition: Definition{Modules: []string{"attic"}}}, ""); err == nil || !strings.Contains(err.Error(), `no module "attic"; expected some of file`) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := b.Update("dev", "", func(r *Record) error { r.Name = "other"; r.Style = "slash"; return nil }); err == nil {
@@ -182,11 +182,11 @@ func TestADamagedBookIsNotOpened(t *testing.T) {
 }
 
 func whole() Record {
-	return Record{
-		Name: "dev", Tools: []string{"file_*", "!file_delete"}, Rename: map[string]string{"file_read": "cat"}, Style: "dot",
+	return Record{Name: "dev", Definition: Definition{
+		Tools: []string{"file_*", "!file_delete"}, Rename: map[string]string{"file_read": "cat"}, Style: "dot",
 		Roles: []string{"dev"}, Users: []string{"ann*"}, KnownTo: []string{"staff"},
 		Rules: []Rule{{Names: []string{"file_*"}, Effects: []string{"destroys"}, When: `args.path == "x"`, Then: "ask-operator", Remember: "10m"}},
-		Env:   map[string]string{"TEAM": "a"}, Secrets: map[string]string{"API": "api-key"},
+		Env:   map[string]string{"TEAM": "a", "API": "key ${secret:api-key}"},
 		Roots: []Root{{Path: "~/src"}},
 		OwnTools: []Tool{
 			{Name: "log", Description: "Shows the log.", Input: json.RawMessage(`{"type":"object","properties":{"count":{"type":"integer"},"paths":{"type":"array"}}}`),
@@ -195,7 +195,7 @@ func whole() Record {
 				HTTP: &HTTP{Method: "GET", URL: "https://example.com/issues/{{id}}?full={{id}}", Headers: map[string]string{"Authorization": "Bearer {{env.API}}"}}},
 		},
 		OwnPrompts: []Prompt{{Name: "greet", Arguments: []PromptArg{{Name: "who", Required: true}}, Template: `Say hello to {{who}}, not \{{who}}.`}},
-	}
+	}}
 }
 
 func TestARecordThatIsRight(t *testing.T) {
@@ -232,7 +232,7 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		`remember: "1s1": expected a length of time`:          func(r *Record) { r.Rules[0].Remember = "1s1" },
 		`env: "A=B" is no name of a variable`:                 func(r *Record) { r.Env["A=B"] = "" },
 		`names that begin with GATEHOUSE_ are kept`:           func(r *Record) { r.Env["gatehouse_x"] = "" },
-		`secrets: TEAM stands in env already`:                 func(r *Record) { r.Secrets["TEAM"] = "x" },
+		`env: TEAM: ${secret: is not closed`:                  func(r *Record) { r.Env["TEAM"] = "${secret:x" },
 		`env: TEAM: is not UTF-8 text`:                        func(r *Record) { r.Env["TEAM"] = "a\x00" },
 		`roots: "src" is not absolute`:                        func(r *Record) { r.Roots[0].Path = "src" },
 		`own_tools: "a-b": expected a name`:                   func(r *Record) { r.OwnTools[0].Name = "a-b" },
@@ -287,7 +287,7 @@ func TestTheBookComesOnTopOfWhatIsFixed(t *testing.T) {
 	}
 	bad := whole()
 	bad.Name, bad.Style = "bad", "slash"
-	free := Record{Name: "free", Rules: []Rule{{Names: []string{"*"}, Then: "allow"}}}
+	free := Record{Name: "free", Definition: Definition{Rules: []Rule{{Names: []string{"*"}, Then: "allow"}}}}
 	rules, err := f.With([]Record{{Name: "ops"}, {Name: "admin"}, bad, whole(), free})
 	if err == nil {
 		t.Fatal("nothing was left out")

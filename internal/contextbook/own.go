@@ -186,9 +186,6 @@ func (c *check) http(where string, h *HTTP, args []string, r *Record) {
 	for n := range r.Env {
 		env[n] = true
 	}
-	for n := range r.Secrets {
-		env[n] = true
-	}
 	for _, name := range slices.Sorted(maps.Keys(h.Headers)) {
 		if !headerName.MatchString(name) || slices.Contains(hopHeaders, http.CanonicalHeaderKey(name)) {
 			c.bad(where, "headers: %q cannot be set", name)

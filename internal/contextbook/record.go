@@ -11,37 +11,41 @@ import (
 	"gatehouse/tool"
 )
 
-// Record is one context of the book, as it is kept and shown. Patterns are
-// those of path.Match; "!" in front takes away; none at all means all.
+// Record is one context of the book, as it is kept and shown.
 type Record struct {
-	Name        string `json:"name"`
-	Description string `json:"description,omitempty"`
+	Name string `json:"name" doc:"a-z, 0-9 and -, at most 64"`
+	Definition
 
-	Modules   []string          `json:"modules"` // names; null means those of the default context, [] none
-	Tools     []string          `json:"tools,omitempty"`
-	Prompts   []string          `json:"prompts,omitempty"`
-	Resources []string          `json:"resources,omitempty"` // patterns of URIs
-	Rename    map[string]string `json:"rename,omitempty"`    // a tool's or prompt's own name -> its name here
-	Describe  map[string]string `json:"describe,omitempty"`  // likewise -> its description here
-	Style     string            `json:"style,omitempty"`     // underscore, dot or colon
-	Aliases   bool              `json:"aliases,omitempty"`   // tools go by the first alias they declare
-
-	Roles   []string `json:"roles,omitempty"`    // who may enter; with users, either will do. Neither: everyone
-	Users   []string `json:"users,omitempty"`    // patterns of principals
-	KnownTo []string `json:"known_to,omitempty"` // roles that may know of it without entering
-	Rules   []Rule   `json:"rules,omitempty"`    // on top of the host's: never laxer
-
-	Env     map[string]string `json:"env,omitempty"`     // for programs that run in it
-	Secrets map[string]string `json:"secrets,omitempty"` // variable -> name of a secret
-	Roots   []Root            `json:"roots,omitempty"`   // folders its tools may touch; none means the host's
-
-	OwnTools   []Tool   `json:"own_tools,omitempty"`
-	OwnPrompts []Prompt `json:"own_prompts,omitempty"`
-
-	Revision int64     `json:"revision"` // the book's turn of its last change
+	Revision int64     `json:"revision" doc:"grows with every change"`
 	Created  time.Time `json:"created"`
 	Updated  time.Time `json:"updated"`
-	By       string    `json:"by,omitempty"` // who changed it last
+	By       string    `json:"by,omitempty" doc:"who changed it last"`
+}
+
+// Definition is what a person says of a context. Patterns are those of
+// path.Match; "!" in front takes away; none at all means all.
+type Definition struct {
+	Description string `json:"description,omitempty" doc:"for people"`
+
+	Modules   []string          `json:"modules,omitzero" doc:"names; without it those of the default context, [] for none"`
+	Tools     []string          `json:"tools,omitempty" doc:"patterns of tool names such as file_*; ! in front takes away"`
+	Prompts   []string          `json:"prompts,omitempty" doc:"patterns of prompt names"`
+	Resources []string          `json:"resources,omitempty" doc:"patterns of URIs"`
+	Rename    map[string]string `json:"rename,omitempty" doc:"a tool's or prompt's own name to its name here"`
+	Describe  map[string]string `json:"describe,omitempty" doc:"a tool's or prompt's own name to its description here"`
+	Style     string            `json:"style,omitempty" enum:"underscore,dot,colon"`
+	Aliases   bool              `json:"aliases,omitempty" doc:"tools go by the first alias they declare"`
+
+	Roles   []string `json:"roles,omitempty" doc:"who may enter; with users, either will do; neither means everyone"`
+	Users   []string `json:"users,omitempty" doc:"patterns of principals who may enter"`
+	KnownTo []string `json:"known_to,omitempty" doc:"roles that may know of it without entering"`
+	Rules   []Rule   `json:"rules,omitempty" doc:"permission rules on top of the host's, never laxer; the first that fits decides"`
+
+	Env   map[string]string `json:"env,omitempty" doc:"environment of programs that run in it; ${secret:NAME} stands for a secret"`
+	Roots []Root            `json:"roots,omitempty" doc:"folders its tools may touch; none means the host's"`
+
+	OwnTools   []Tool   `json:"own_tools,omitempty" doc:"tools it defines: programs and HTTP requests"`
+	OwnPrompts []Prompt `json:"own_prompts,omitempty" doc:"prompts it defines, with {{argument}} in them"`
 }
 
 // Rule is a permission rule of one context; see permit.Rule.
@@ -54,7 +58,7 @@ type Rule struct {
 	Names      []string `json:"names,omitempty"`
 	Effects    []string `json:"effects,omitempty"` // reads, writes, destroys, open-world, idempotent
 	When       string   `json:"when,omitempty"`    // an expression over args
-	Then       string   `json:"then"`              // allow, ask, ask-operator or refuse
+	Then       string   `json:"then" doc:"allow, ask, ask-operator or refuse"`
 	Reason     string   `json:"reason,omitempty"`
 	Remember   string   `json:"remember,omitempty"` // how long a yes holds, such as 10m
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,11 +30,10 @@ type program struct {
 	args   []contextbook.Template
 	stdin  contextbook.Template
 	bounds bounds
-	env    func(tool.Caller) (map[string]string, error)
 }
 
-func (m *Module) command(c *contextbook.Command, b bounds) (tool.Handler, error) {
-	p := &program{Command: c, bounds: b, env: m.opts.Env}
+func (m *Module) command(c *contextbook.Command, b bounds) (handler, error) {
+	p := &program{Command: c, bounds: b}
 	for _, a := range c.Args {
 		t, err := contextbook.ParseTemplate(a)
 		if err != nil {
@@ -48,7 +46,7 @@ func (m *Module) command(c *contextbook.Command, b bounds) (tool.Handler, error)
 	return p.run, err
 }
 
-func (p *program) run(ctx context.Context, c *tool.Call) (tool.Result, error) {
+func (p *program) run(ctx context.Context, c *tool.Call, env *contextbook.Environment) (tool.Result, error) {
 	spec, err := p.spec(c)
 	if err != nil {
 		return tool.Result{}, err
@@ -59,7 +57,8 @@ func (p *program) run(ctx context.Context, c *tool.Call) (tool.Result, error) {
 	defer stop()
 	out := &limited{most: p.bounds.most, full: func() { cancel(errTooLong) }}
 	complaints := &tail{}
-	spec.Stdout, spec.Stderr, spec.Grace = out, complaints, grace
+	spec.Env, spec.Grace = environment(c, env), grace
+	spec.Stdout, spec.Stderr = out, complaints
 	child, err := proc.Start(ctx, spec)
 	if err != nil {
 		if context.Cause(ctx) != nil {
@@ -113,10 +112,7 @@ func (p *program) spec(c *tool.Call) (s proc.Spec, err error) {
 		return s, err
 	}
 	s.Stdin = strings.NewReader(stdin)
-	if s.Dir, err = folder(c, p.Dir); err != nil {
-		return s, err
-	}
-	s.Env, err = environment(c, p.env)
+	s.Dir, err = folder(c, p.Dir)
 	return s, err
 }
 
@@ -138,16 +134,10 @@ func folder(c *tool.Call, dir string) (string, error) {
 
 // environment is that of a program: what every program needs, the context's,
 // and by which call it was started.
-func environment(c *tool.Call, of func(tool.Caller) (map[string]string, error)) ([]string, error) {
-	own, err := of(c.Caller)
-	if err != nil {
-		return nil, err
-	}
-	env := proc.BaseEnv()
-	for _, name := range slices.Sorted(maps.Keys(own)) {
-		env = append(env, name+"="+own[name])
-	}
-	return append(env, "GATEHOUSE_CALL="+c.ID, "GATEHOUSE_CONTEXT="+c.Caller.Context, "GATEHOUSE_PRINCIPAL="+c.Caller.Principal), nil
+func environment(c *tool.Call, own *contextbook.Environment) []string {
+	return slices.Concat(proc.BaseEnv(), own.Strings(), []string{
+		"GATEHOUSE_CALL=" + c.ID, "GATEHOUSE_CONTEXT=" + c.Caller.Context, "GATEHOUSE_PRINCIPAL=" + c.Caller.Principal,
+	})
 }
 
 // expandArgs makes the arguments of a program. A list that stands alone becomes

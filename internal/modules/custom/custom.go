@@ -10,6 +10,7 @@ package custom
 
 import (
 	"context"
+	"encoding/json"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -22,9 +23,9 @@ import (
 
 // Options of a Module. The zero value is good.
 type Options struct {
-	// Env is the environment of the caller's context, secrets included. nil
-	// means that there is none. Its error refuses the call.
-	Env func(tool.Caller) (map[string]string, error)
+	// Env is the environment of the caller's context. nil means that there is
+	// none. Its error refuses the call.
+	Env func(tool.Caller) (contextbook.Environment, error)
 	// Client makes the requests; nil means one that follows no redirects.
 	Client *http.Client
 }
@@ -42,7 +43,7 @@ type Module struct {
 // New makes a module that offers nothing yet.
 func New(o Options) *Module {
 	if o.Env == nil {
-		o.Env = func(tool.Caller) (map[string]string, error) { return nil, nil }
+		o.Env = func(tool.Caller) (contextbook.Environment, error) { return contextbook.Environment{}, nil }
 	}
 	if o.Client == nil {
 		o.Client = &http.Client{
@@ -102,6 +103,28 @@ func (m *Module) Set(r *contextbook.Record) error {
 	return nil
 }
 
+// handler does the work of a tool in its context's environment.
+type handler func(context.Context, *tool.Call, *contextbook.Environment) (tool.Result, error)
+
+// inEnvironment gives a handler its environment, and keeps the secrets in it
+// from what it says.
+func (m *Module) inEnvironment(run handler) tool.Handler {
+	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		env, err := m.opts.Env(c.Caller)
+		if err != nil {
+			return tool.Result{}, &tool.Refusal{Code: "unavailable", Message: "the environment of this context is not complete: " + err.Error(), Next: "Whoever runs this host should look at the context's definition."}
+		}
+		res, err := run(ctx, c, &env)
+		for i := range res.Content {
+			res.Content[i].Text = string(env.Mask([]byte(res.Content[i].Text)))
+		}
+		if raw, ok := res.Structured.(json.RawMessage); ok {
+			res.Structured = json.RawMessage(env.Mask(raw))
+		}
+		return res, err
+	}
+}
+
 // tool makes a tool of its definition, with everything that can be read
 // beforehand read.
 func (m *Module) tool(t *contextbook.Tool) (tool.Tool, error) {
@@ -112,7 +135,7 @@ func (m *Module) tool(t *contextbook.Tool) (tool.Tool, error) {
 			return tool.Tool{}, err
 		}
 	}
-	var run tool.Handler
+	var run handler
 	var err error
 	if t.Command != nil {
 		run, err = m.command(t.Command, b)
@@ -125,6 +148,6 @@ func (m *Module) tool(t *contextbook.Tool) (tool.Tool, error) {
 			// What ends late of itself has time to say so.
 			Timeout: b.timeout + patience, Input: t.Input, Output: t.Output,
 		},
-		Run: run,
+		Run: m.inEnvironment(run),
 	}, err
 }

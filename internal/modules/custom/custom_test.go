@@ -18,6 +18,7 @@ import (
 
 	"gatehouse/internal/contextbook"
 	"gatehouse/internal/roots"
+	"gatehouse/internal/secret"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"
@@ -45,6 +46,8 @@ func TestMain(m *testing.M) {
 		fmt.Println("half done")
 		fmt.Fprintln(os.Stderr, "no luck")
 		os.Exit(3)
+	case "tell":
+		fmt.Printf("%s %q\n", os.Getenv("KEY"), os.Getenv("KEY"))
 	case "json":
 		fmt.Println(`{"n":1}`)
 	}
@@ -57,8 +60,11 @@ func play(t *testing.T, part string, r contextbook.Record) *module.Offer {
 	if err := r.Check(); err != nil {
 		t.Fatal(err)
 	}
-	m := New(Options{Env: func(tool.Caller) (map[string]string, error) {
-		return map[string]string{"PLAY": part, "TEAM": "blue", "KEY": "s3cret"}, nil
+	m := New(Options{Env: func(tool.Caller) (contextbook.Environment, error) {
+		return contextbook.Environment{
+			Plain:  map[string]string{"PLAY": part, "TEAM": "blue"},
+			Secret: map[string]secret.Text{"KEY": secret.New("s3cret \"key\"")},
+		}, nil
 	}})
 	if _, err := m.Make(t.Context(), module.Deps{Changed: func(module.Audience) {}}); err != nil {
 		t.Fatal(err)
@@ -82,7 +88,9 @@ func running(t *testing.T, input string, c contextbook.Command) contextbook.Reco
 		t.Fatal(err)
 	}
 	c.Path = self
-	return contextbook.Record{OwnTools: []contextbook.Tool{{Name: "run", Description: "Runs.", Input: json.RawMessage(input), Command: &c}}}
+	return contextbook.Record{Definition: contextbook.Definition{
+		OwnTools: []contextbook.Tool{{Name: "run", Description: "Runs.", Input: json.RawMessage(input), Command: &c}},
+	}}
 }
 
 func call(t *testing.T, o *module.Offer, args string) (tool.Result, error) {
@@ -200,6 +208,25 @@ func TestWhatAProgramGives(t *testing.T) {
 	}
 }
 
+// A program that says its secrets says them to nobody.
+func TestSecretsAreNotPassedOn(t *testing.T) {
+	r := running(t, anything, contextbook.Command{})
+	res, err := call(t, play(t, "tell", r), `{}`)
+	if err != nil || res.Content[0].Text != "[secret] \"[secret]\"\n" {
+		t.Errorf("got %v, %v", res.Content, err)
+	}
+	m := New(Options{Env: func(tool.Caller) (contextbook.Environment, error) {
+		return contextbook.Environment{}, errors.New("KEY: no such secret")
+	}})
+	if err := m.Set(&r); err != nil {
+		t.Fatal(err)
+	}
+	o, _ := m.Offer(t.Context(), module.Audience{})
+	if _, err := call(t, o, `{}`); code(err) != "unavailable" {
+		t.Errorf("got %v, want unavailable", err)
+	}
+}
+
 // Simultaneous calls of one tool get each its own answer.
 func TestAnswersAreNotMixedUp(t *testing.T) {
 	o := play(t, "where", running(t, anything, contextbook.Command{Stdin: "{{a}}"}))
@@ -235,10 +262,10 @@ func server(t *testing.T, answer http.HandlerFunc) (url string, last func() hear
 }
 
 func requesting(h contextbook.HTTP) contextbook.Record {
-	return contextbook.Record{
+	return contextbook.Record{Definition: contextbook.Definition{
 		Env:      map[string]string{"KEY": ""},
 		OwnTools: []contextbook.Tool{{Name: "ask", Description: "Asks.", Input: json.RawMessage(anything), HTTP: &h}},
-	}
+	}}
 }
 
 func TestARequestGoesWhereItsAuthorWrote(t *testing.T) {
@@ -255,7 +282,7 @@ func TestARequestGoesWhereItsAuthorWrote(t *testing.T) {
 		if err != nil || res.Content[0].Text != "fine" {
 			t.Errorf("%s: got %v, %v", args, res.Content, err)
 		}
-		if h := last(); h.uri != uri || h.method != "GET" || h.key != "Bearer s3cret" || h.id != "call_test" || h.body != "" {
+		if h := last(); h.uri != uri || h.method != "GET" || h.key != `Bearer s3cret "key"` || h.id != "call_test" || h.body != "" {
 			t.Errorf("%s: the server heard %+v, want %s", args, h, uri)
 		}
 	}
@@ -337,11 +364,11 @@ func TestWhatAServerAnswers(t *testing.T) {
 }
 
 func TestPrompts(t *testing.T) {
-	o := play(t, "", contextbook.Record{OwnPrompts: []contextbook.Prompt{{
+	o := play(t, "", contextbook.Record{Definition: contextbook.Definition{OwnPrompts: []contextbook.Prompt{{
 		Name: "review", Description: "Reviews.",
 		Arguments: []contextbook.PromptArg{{Name: "lang", Required: true, Values: []string{"go", "golang", "c"}}, {Name: "note"}},
 		Messages:  []contextbook.Message{{Role: "user", Text: "Review this {{lang}}. {{note}}"}, {Role: "assistant", Text: `\{{ok}}`}},
-	}}})
+	}}}})
 	p := o.Prompts[0]
 	res, err := moduletest.NewCall(t, "lang", "{{note}}").Run(t.Context(), p.Get)
 	if err != nil || len(res.Messages) != 2 || res.Messages[0].Content.Text != "Review this {{note}}. " ||

@@ -31,11 +31,10 @@ type request struct {
 	body    any // decoded; nil means the arguments
 	bounds  bounds
 	client  *http.Client
-	env     func(tool.Caller) (map[string]string, error)
 }
 
-func (m *Module) request(h *contextbook.HTTP, b bounds) (tool.Handler, error) {
-	r := &request{method: h.Method, headers: map[string]contextbook.Template{}, bounds: b, client: m.opts.Client, env: m.opts.Env}
+func (m *Module) request(h *contextbook.HTTP, b bounds) (handler, error) {
+	r := &request{method: h.Method, headers: map[string]contextbook.Template{}, bounds: b, client: m.opts.Client}
 	if r.method == "" {
 		r.method = "POST"
 	}
@@ -59,10 +58,10 @@ func (m *Module) request(h *contextbook.HTTP, b bounds) (tool.Handler, error) {
 	return r.run, err
 }
 
-func (r *request) run(ctx context.Context, c *tool.Call) (tool.Result, error) {
+func (r *request) run(ctx context.Context, c *tool.Call, env *contextbook.Environment) (tool.Result, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, r.bounds.timeout, errTimeout)
 	defer stop()
-	req, err := r.build(ctx, c)
+	req, err := r.build(ctx, c, env)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -123,7 +122,7 @@ func (r *request) result(res *http.Response, body []byte) (tool.Result, error) {
 }
 
 // build makes the request of one call.
-func (r *request) build(ctx context.Context, c *tool.Call) (*http.Request, error) {
+func (r *request) build(ctx context.Context, c *tool.Call, env *contextbook.Environment) (*http.Request, error) {
 	v, err := readValues(c.Args)
 	if err != nil {
 		return nil, err
@@ -152,7 +151,7 @@ func (r *request) build(ctx context.Context, c *tool.Call) (*http.Request, error
 	if c.Caller.Trace != "" {
 		req.Header.Set("Traceparent", c.Caller.Trace)
 	}
-	return req, r.setHeaders(req.Header, c, v)
+	return req, r.setHeaders(req.Header, env, v)
 }
 
 // address fills the template of the address. A value is one segment of the
@@ -180,19 +179,11 @@ func (r *request) address(v values) (string, error) {
 	return s, nil
 }
 
-func (r *request) setHeaders(h http.Header, c *tool.Call, v values) error {
-	if len(r.headers) == 0 {
-		return nil
-	}
-	env, err := r.env(c.Caller)
-	if err != nil {
-		return err
-	}
+func (r *request) setHeaders(h http.Header, env *contextbook.Environment, v values) error {
 	for name, t := range r.headers {
 		s, err := t.Expand(func(name, _ string) (string, bool) {
 			if variable, ok := strings.CutPrefix(name, contextbook.EnvPrefix); ok {
-				s, ok := env[variable]
-				return s, ok
+				return env.Find(variable)
 			}
 			return v.text(name)
 		})

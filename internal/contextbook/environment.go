@@ -1,0 +1,83 @@
+package contextbook
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+
+	"gatehouse/internal/secret"
+)
+
+// Environment is what programs that run in a context find in theirs, besides
+// what every program needs.
+type Environment struct {
+	Plain  map[string]string
+	Secret map[string]secret.Text // the variables whose values refer to secrets, filled in
+}
+
+// Fill puts secrets into settings that refer to them; see secret.Store.
+type Fill func(settings map[string]string) (map[string]secret.Text, error)
+
+// Environment makes the context's environment. A nil fill refuses a context
+// that refers to secrets.
+func (r *Record) Environment(fill Fill) (e Environment, err error) {
+	hidden := map[string]string{}
+	e.Plain = map[string]string{}
+	for name, value := range r.Env {
+		if refers, err := secret.Names(value); err != nil || len(refers) > 0 {
+			hidden[name] = value
+		} else {
+			e.Plain[name] = value
+		}
+	}
+	if len(hidden) == 0 {
+		return e, nil
+	}
+	if fill == nil {
+		return e, errors.New("this host keeps no secrets")
+	}
+	e.Secret, err = fill(hidden)
+	return e, err
+}
+
+// Find is the value of a variable.
+func (e *Environment) Find(name string) (string, bool) {
+	if t, ok := e.Secret[name]; ok {
+		return t.Reveal(), true
+	}
+	s, ok := e.Plain[name]
+	return s, ok
+}
+
+// Strings are the variables as a program is given them, in order.
+func (e *Environment) Strings() (env []string) {
+	for _, name := range slices.Sorted(maps.Keys(e.Plain)) {
+		env = append(env, name+"="+e.Plain[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Secret)) {
+		env = append(env, name+"="+e.Secret[name].Reveal())
+	}
+	return env
+}
+
+// shortest is how long, in bytes, a secret is that can be told from chance.
+const shortest = 6
+
+// Mask takes the secrets out of what a program or a server has said, as they
+// are and as JSON writes them. It guards against accidents: whoever has a
+// secret can say it in other words.
+func (e *Environment) Mask(said []byte) []byte {
+	for _, t := range e.Secret {
+		value := []byte(t.Reveal())
+		if len(value) < shortest {
+			continue
+		}
+		quoted, _ := json.Marshal(string(value)) // a string
+		for _, form := range [][]byte{value, quoted[1 : len(quoted)-1]} {
+			said = bytes.ReplaceAll(said, form, []byte(secret.Mask))
+		}
+	}
+	return said
+}
