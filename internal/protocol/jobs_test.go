@@ -163,6 +163,7 @@ func TestDetachSendsTheClientAway(t *testing.T) {
 		p := h.dial(t)
 		got := p.modern(tasksCaps, "tools/call", `"name":"t_detach"`)
 		equal(t, "kind", got.get("resultType"), "task")
+		synctest.Wait()
 		equal(t, "note", p.task("tasks/get", got.get("taskId")).get("statusMessage"), "half way")
 		h.clock <- struct{}{}
 		synctest.Wait()

@@ -102,11 +102,12 @@ func (r *request) catchUp() {
 	}
 }
 
-// tellProgress tells how far the request is; r.note.mu is held.
+// tellProgress tells how far the request is; r.note.mu is held. What comes
+// while the answer is on its way is left to flush.
 func (r *request) tellProgress() {
 	n := &r.note
-	n.told, n.last, n.waiting = true, time.Now(), false
-	r.tell("notifications/progress", n.encode(r.rev, n.reached))
+	n.told, n.last = true, time.Now()
+	n.waiting = !r.tell("notifications/progress", n.encode(r.rev, n.reached))
 }
 
 // alive tells a client that the request goes on, by a step so small that the
@@ -155,13 +156,15 @@ func (c *conversation) Log(level slog.Level, data json.RawMessage) {
 	r.tell("notifications/message", append(b, '}'))
 }
 
-// tell sends a notification that belongs to this request, while it lasts.
-func (r *request) tell(method string, params []byte) {
+// tell sends a notification that belongs to this request, and reports false
+// when the request has ended.
+func (r *request) tell(method string, params []byte) bool {
 	r.end.mu.Lock() // a note never follows the answer
 	defer r.end.mu.Unlock()
 	if !r.end.ended {
 		r.sink.Note(appendNote(nil, method, params))
 	}
+	return !r.end.ended
 }
 
 // Detach sends the client away to come back for the rest: as a task if it
