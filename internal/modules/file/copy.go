@@ -9,8 +9,8 @@ import (
 )
 
 type copyIn struct {
-	OldPath   string `json:"oldPath" min:"1"`
-	NewPath   string `json:"newPath" min:"1"`
+	OldPath   string `json:"oldPath"`
+	NewPath   string `json:"newPath"`
 	Overwrite bool   `json:"overwrite,omitempty"`
 }
 

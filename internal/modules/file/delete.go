@@ -11,7 +11,7 @@ import (
 )
 
 type deleteIn struct {
-	Path      string `json:"path" min:"1"`
+	Path      string `json:"path"`
 	Recursive bool   `json:"recursive,omitempty"`
 }
 

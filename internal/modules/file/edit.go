@@ -21,11 +21,11 @@ const (
 )
 
 type editIn struct {
-	Path       string    `json:"path" min:"1"`
+	Path       string    `json:"path"`
 	OldString  string    `json:"old_string,omitempty" doc:"text to replace; has to occur once"`
 	NewString  *string   `json:"new_string,omitempty"`
 	ReplaceAll bool      `json:"replace_all,omitempty"`
-	NearLine   int       `json:"near_line,omitempty" doc:"take the place nearest to it"`
+	NearLine   int       `json:"near_line,omitempty"`
 	Edits      []oneEdit `json:"edits,omitempty" doc:"or several at once"`
 	IfMatch    string    `json:"if_match,omitempty" doc:"expected etag"`
 	DryRun     bool      `json:"dry_run,omitempty"`

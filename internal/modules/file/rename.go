@@ -14,8 +14,8 @@ import (
 )
 
 type renameIn struct {
-	OldPath   string `json:"oldPath" min:"1"`
-	NewPath   string `json:"newPath" doc:"whole new path" min:"1"`
+	OldPath   string `json:"oldPath"`
+	NewPath   string `json:"newPath" doc:"whole new path"`
 	Overwrite bool   `json:"overwrite,omitempty"`
 }
 

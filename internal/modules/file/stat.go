@@ -12,7 +12,7 @@ import (
 )
 
 type statIn struct {
-	Path string `json:"path" min:"1"`
+	Path string `json:"path"`
 }
 
 type statOut struct {

@@ -15,7 +15,7 @@ import (
 const copyMost = 4 << 30
 
 type writeIn struct {
-	Path     string `json:"path" min:"1"`
+	Path     string `json:"path"`
 	Content  string `json:"content"`
 	Mode     string `json:"mode,omitempty" enum:"overwrite,create,append,prepend"`
 	IfMatch  string `json:"if_match,omitempty" doc:"expected etag"`
@@ -46,7 +46,7 @@ const writeHelp = `Writes a file.
 func (m *files) writeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_write",
-		Description: "Writes a file, replacing it if it exists, and makes missing directories. Use file_edit to change a part.",
+		Description: "Writes a file and makes missing directories. Use file_edit to change a part.",
 		Help:        writeHelp,
 		Effects:     tool.Writes | tool.Destroys, // to append twice is not to append once
 	}, m.write)
