@@ -60,6 +60,7 @@ func (c *changes) run(ctx context.Context, e *Engine) {
 			return
 		case <-time.After(gather):
 		}
+		e.work.Go(func() { e.watches.renew(ctx, e) })
 		c.tell(ctx, e)
 	}
 }

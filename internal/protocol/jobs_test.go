@@ -158,6 +158,50 @@ func TestPromotion(t *testing.T) {
 	})
 }
 
+// A call that ends in the moment in which it would become a task is one or the
+// other, and its outcome is there either way.
+func TestPromotionAtTheLastMoment(t *testing.T) {
+	visit(t, hosttest.Options{Promote: 5 * time.Second}, func(t *testing.T, h *house) {
+		h.offer(tool.New(tool.Def{Name: "t_sleep", Description: "Sleeps.", Effects: tool.Reads},
+			func(_ context.Context, c *tool.Call, _ nothing) (echoOut, error) {
+				time.Sleep(5 * time.Second)
+				return echoOut{"rested"}, nil
+			}))
+		p := h.dial(t)
+		for range 100 {
+			got := p.modern(tasksCaps, "tools/call", `"name":"t_sleep"`)
+			if got.get("resultType") == "task" {
+				synctest.Wait()
+				got = p.task("tasks/get", got.get("taskId"))
+				equal(t, "status", got.get("status"), "completed")
+				equal(t, "said", got.get("result.structuredContent.said"), "rested")
+				continue
+			}
+			equal(t, "said", got.get("structuredContent.said"), "rested")
+		}
+		p.quiet()
+		equal(t, "slots in use", h.Calls.Running(), 0)
+	})
+}
+
+// The same at a deadline that a handler ignores.
+func TestAnswerAtTheLastMoment(t *testing.T) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+		h.offer(tool.New(tool.Def{Name: "t_sleep", Description: "Sleeps.", Effects: tool.Reads, Timeout: time.Second},
+			func(_ context.Context, c *tool.Call, _ nothing) (echoOut, error) {
+				time.Sleep(1250 * time.Millisecond) // with the grace that is left
+				return echoOut{"rested"}, nil
+			}))
+		p := h.legacy(t, "2025-11-25", "")
+		for range 100 {
+			p.call("t_sleep", "{}")
+			p.quiet()
+		}
+		equal(t, "slots in use", h.Calls.Running(), 0)
+		equal(t, "overdue", h.Calls.Overdue(), 0)
+	})
+}
+
 func TestDetachSendsTheClientAway(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
 		p := h.dial(t)

@@ -205,6 +205,37 @@ func TestOneWatchForAllSubscribers(t *testing.T) {
 	})
 }
 
+// A module that is replaced tells those who subscribed to its earlier self.
+func TestWatchOfAModuleThatIsReplaced(t *testing.T) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+		p, q := h.dial(t), h.legacy(t, "2025-11-25", "")
+		p.listen(`"resourceSubscriptions":["test://plain"]`)
+		q.ask("resources/subscribe", `"uri":"test://plain"`)
+		next := &house{clock: h.clock, changed: map[string]map[int]func(json.RawMessage){}}
+		if err := h.Modules.Add(t.Context(), "t", next.make); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		equal(t, "earlier watches", h.watchers(), 0)
+		equal(t, "watches", next.watchers(), 1)
+		next.touch("test://plain")
+		equal(t, "modern", len(p.rest()), 1)
+		equal(t, "legacy", len(q.rest()), 1)
+		p.pipe.Close(nil)
+		q.pipe.Close(nil)
+		synctest.Wait()
+		equal(t, "watches", next.watchers(), 0)
+
+		r := h.dial(t)
+		r.listen(`"resourceSubscriptions":["test://plain"]`)
+		if err := h.Modules.Add(t.Context(), "t", func(context.Context, module.Deps) (module.Module, error) { return one{&module.Offer{}}, nil }); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		equal(t, "watches of what is there no longer", next.watchers(), 0)
+	})
+}
+
 // A module may tell of a change while it opens the watch, and need not close it.
 func TestWatchThatTellsAtOnce(t *testing.T) {
 	eager := module.Resource{URI: "eager://x", Name: "x", Watch: func(_ tool.Caller, _ string, changed func(json.RawMessage)) (func(), error) {

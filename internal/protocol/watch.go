@@ -1,11 +1,15 @@
 package protocol
 
 import (
+	"context"
 	"encoding/json"
+	"maps"
 	"sync"
 
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/permit"
+	"gatehouse/module"
+	"gatehouse/tool"
 )
 
 // watches are the open watches of resources: one for all the subscribers of
@@ -28,7 +32,10 @@ type watched struct {
 	refs int // subscribers, and those that are about to be; guarded by watches.mu
 
 	opening sync.Mutex // held while the module opens or closes the watch
-	stop    func()     // nil while it is not open
+	caller  tool.Caller
+	of      *module.Resource // whose watch it is
+	stop    func()           // nil while it is not open
+	dead    bool             // nobody is subscribed any more, nor will be
 
 	mu   sync.Mutex
 	subs map[*func(json.RawMessage)]struct{}
@@ -49,7 +56,7 @@ func (r *request) watch(e *contexts.Entry, uri string, changed func(json.RawMess
 	}
 	w := &r.e.watches
 	x := w.take(k)
-	if err := x.open(func() (func(), error) { return e.Resource.Watch(r.facts.Caller, uri, x.tell) }); err != nil {
+	if err := x.open(r.facts.Caller, e.Resource, uri); err != nil {
 		w.drop(k, x)
 		return nil, err
 	}
@@ -90,6 +97,7 @@ func (w *watches) drop(k watchKey, x *watched) {
 	}
 	x.opening.Lock()
 	defer x.opening.Unlock()
+	x.dead = true
 	if x.stop != nil {
 		x.stop()
 		x.stop = nil
@@ -98,20 +106,73 @@ func (w *watches) drop(k watchKey, x *watched) {
 
 // open opens the watch unless it is open. Of several first subscribers one
 // does it and the others wait.
-func (x *watched) open(watch func() (func(), error)) error {
+func (x *watched) open(who tool.Caller, of *module.Resource, uri string) error {
 	x.opening.Lock()
 	defer x.opening.Unlock()
 	if x.stop != nil {
 		return nil
 	}
-	stop, err := watch()
-	if stop == nil {
-		stop = func() {}
-	}
-	if err == nil {
+	x.caller = who
+	return x.turn(of, uri)
+}
+
+// turn opens the watch of a resource in the place of what was open; nil opens
+// none. x.opening is held.
+func (x *watched) turn(of *module.Resource, uri string) error {
+	earlier := x.stop
+	x.of, x.stop = of, nil
+	if of != nil {
+		stop, err := of.Watch(x.caller, uri, x.tell)
+		if err != nil {
+			x.of, x.stop = nil, earlier
+			return err
+		}
+		if stop == nil {
+			stop = func() {}
+		}
 		x.stop = stop
 	}
-	return err
+	if earlier != nil {
+		earlier()
+	}
+	return nil
+}
+
+// renew turns watches to the resources as they are offered now: a module may
+// have been replaced, and its earlier self tells nothing any more.
+func (w *watches) renew(ctx context.Context, e *Engine) {
+	w.mu.Lock()
+	open := maps.Clone(w.all)
+	w.mu.Unlock()
+	for k, x := range open {
+		if err := x.renew(ctx, e, k); err != nil {
+			e.opts.Log.Warn("watch is not renewed", "uri", k.uri, "module", k.module, "err", err)
+		}
+	}
+}
+
+func (x *watched) renew(ctx context.Context, e *Engine, k watchKey) error {
+	x.opening.Lock()
+	defer x.opening.Unlock()
+	of, ok := e.offeredNow(ctx, x.caller, k)
+	if !ok || x.dead || of == x.of {
+		return nil
+	}
+	return x.turn(of, k.uri)
+}
+
+// offeredNow finds the resource of a watch in the caller's view, nil when it
+// is not there any more. It reports false when there is no telling.
+func (e *Engine) offeredNow(ctx context.Context, who tool.Caller, k watchKey) (*module.Resource, bool) {
+	v, err := e.opts.Views.View(ctx, &who, e.opts.Views.Cut(who))
+	if err != nil {
+		return nil, ctx.Err() == nil
+	}
+	entry, _ := v.Resource(k.uri)
+	if entry == nil || entry.Module != k.module || entry.Resource.Watch == nil {
+		return nil, true
+	}
+	return entry.Resource, true
 }
 
 // tell passes a change on to everyone who is subscribed at the moment.
