@@ -61,6 +61,7 @@ type Ledger struct {
 	room    *sync.Cond // told when the writer has taken or dropped lines
 	batch   *batch     // that lines are added to; never nil
 	writing *batch     // that the writer has taken; nil when it waits
+	spare   *batch     // whose memory is used again; nil when there is none
 	started bool       // the writer runs
 	failing error      // of the last write, nil when it went well
 	lost    int64      // lines that found no room since the last good write

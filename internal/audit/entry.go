@@ -33,6 +33,8 @@ const (
 	Cancelled = "cancelled" //
 	TimedOut  = "timeout"   //
 	Overdue   = "overdue"   // it ended long after it was answered for
+	Pending   = "pending"   // it waits for an operator
+	Approved  = "approved"  //
 )
 
 // Entry is what a line tells. Empty fields are left out; texts are cut at
@@ -161,11 +163,14 @@ func (e *Entry) append(b, who []byte, secrets *secretCache) []byte {
 		b = append(b, `"digest":"`...)
 		b = hex.AppendEncode(b, h[:])
 		b = append(b, `","args":`...)
-		b = redact(b, e.Args, secrets.of(e.Input))
+		from := len(b)
+		if b = redact(b, e.Args, secrets.of(e.Input)); rawjson.Check(b[from:], 0) != nil {
+			b = append(b[:from], left...) // nobody checked them; a line must be readable whatever they are
+		}
 		b = append(b, ',')
 	}
 	b = appendMember(b, "outcome", e.Outcome)
-	b = appendMember(b, "reason", e.Reason)
+	b = appendReason(b, e.Reason)
 	b = appendMember(b, "rule", e.Rule)
 	if e.Took > 0 {
 		b = append(b, `"ms":`...)
@@ -189,6 +194,17 @@ func appendMember(b []byte, name, text string) []byte {
 	}
 	b = rawjson.AppendString(b, text)
 	return append(b, ',')
+}
+
+// appendReason is appendMember for what tools say, which may quote a secret.
+func appendReason(b []byte, text string) []byte {
+	if text == "" {
+		return b
+	}
+	from := len(b)
+	b = appendMember(b, "reason", text)
+	member := string(b[from:])
+	return appendMasked(b[:from], []byte(member))
 }
 
 // cutText cuts between characters.

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"time"
 
+	sqlite "modernc.org/sqlite"
+
 	"gatehouse/internal/sqlfile"
 )
 
@@ -67,7 +69,7 @@ func (f *file) writer() (db *sql.DB, opened bool, err error) {
 	if f.shape != nil {
 		now, err := os.Stat(f.path)
 		if err == nil && os.SameFile(now, f.shape) {
-			db, err = f.write.DB()
+			db, err = patiently(f.write)
 			return db, false, err
 		}
 		f.write.Close()
@@ -75,7 +77,7 @@ func (f *file) writer() (db *sql.DB, opened bool, err error) {
 		f.fresh()
 	}
 	opened = !f.write.Exists() || f.path != ""
-	if db, err = f.write.DB(); err == nil && f.path != "" {
+	if db, err = patiently(f.write); err == nil && f.path != "" {
 		f.shape, err = os.Stat(f.path)
 	}
 	return db, opened, err
@@ -88,7 +90,24 @@ func (f *file) reader() (*sql.DB, error) {
 	if !f.read.Exists() {
 		return nil, nil
 	}
-	return f.read.DB()
+	return patiently(f.read)
+}
+
+// patiently opens a file. Processes that make one together get in each other's
+// way where SQLite does not wait by itself: at the change to WAL.
+func patiently(f *sqlfile.File) (db *sql.DB, err error) {
+	for range 100 {
+		if db, err = f.DB(); err == nil || !isBusy(err) {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return db, err
+}
+
+func isBusy(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && (e.Code()&0xff == 5 || e.Code()&0xff == 6) // SQLITE_BUSY, SQLITE_LOCKED
 }
 
 // append writes a batch behind the end of the chain.

@@ -19,6 +19,15 @@ type batch struct {
 
 func newBatch() *batch { return &batch{done: make(chan struct{})} }
 
+// emptyBatch uses the memory of one that was written. It is called with mu held.
+func (l *Ledger) emptyBatch() *batch {
+	b := newBatch()
+	if l.spare != nil {
+		b.text, b.ends, l.spare = l.spare.text, l.spare.ends, nil
+	}
+	return b
+}
+
 func (b *batch) lines() int { return len(b.ends) }
 
 const (
@@ -117,7 +126,7 @@ func (l *Ledger) next() *batch {
 			l.mu.Unlock()
 			return nil
 		case n > 0 && (l.closed || wait <= 0 || b.tries == 0 && (b.urgent || len(b.text) >= fullBatch)):
-			l.batch, l.writing = newBatch(), b
+			l.batch, l.writing = l.emptyBatch(), b
 			l.mu.Unlock()
 			return b
 		}
@@ -147,6 +156,9 @@ func (l *Ledger) settle(b *batch, err error) (written bool) {
 		l.failing = nil
 		l.noteLost()
 		close(b.done)
+		if cap(b.text) <= 4*fullBatch {
+			l.spare = &batch{text: b.text[:0], ends: b.ends[:0]}
+		}
 		return true
 	}
 	if l.failing == nil {

@@ -132,6 +132,7 @@ func (c *Calls) askClient(book *approvals.Book, r *Request, v permit.Verdict) (b
 		return false, refused(tool.Refuse("denied", "this approval was used already; call again")), nil
 	}
 	c.approved(book, r, v)
+	c.approvedLine(r, v, "by the person behind the client")
 	return true, Result{}, nil
 }
 
@@ -200,7 +201,9 @@ func (c *Calls) Approved(r *Request, ap approvals.Request) bool {
 		return false
 	}
 	r.Args = args
-	c.approved(book, r, r.Entry.Gate.Decide(args))
+	v := r.Entry.Gate.Decide(args)
+	c.approved(book, r, v)
+	c.approvedLine(r, v, "by operator "+ap.By+", "+ap.ID)
 	return true
 }
 

@@ -18,8 +18,10 @@ import (
 	"time"
 
 	"gatehouse/internal/approvals"
+	"gatehouse/internal/audit"
 	"gatehouse/internal/bus"
 	"gatehouse/internal/contexts"
+	"gatehouse/internal/limit"
 	"gatehouse/internal/permit"
 	"gatehouse/internal/schema"
 	"gatehouse/internal/session"
@@ -35,17 +37,19 @@ type Options struct {
 	Log   *slog.Logger
 	// Approvals keeps the yes and no of people; nil refuses what needs them.
 	Approvals *approvals.Book
+	Ledger    Ledger        // nil remembers nothing
+	Queue     *limit.Queue  // who may run now; nil makes one with Slots
 	Timeout   time.Duration // of a call that says nothing else; 0 means 60 s
 	Grace     time.Duration // between the deadline and giving up on the handler; 0 means 250 ms
 	Budget    int           // bytes of text in a result; 0 means 32,000
-	Slots     int           // calls that run at once; 0 means 1,024
+	Slots     int           // calls that run at once, where there is no Queue; 0 means 1,024
 	Depth     int           // calls inside calls; 0 means 8
 }
 
 // Calls runs calls. Safe for concurrent use.
 type Calls struct {
 	opts    Options
-	slots   chan struct{}
+	queue   *limit.Queue
 	overdue atomic.Int64
 }
 
@@ -60,13 +64,13 @@ func New(o Options) *Calls {
 	if o.Budget == 0 {
 		o.Budget = 32_000
 	}
-	if o.Slots == 0 {
-		o.Slots = 1024
+	if o.Queue == nil {
+		o.Queue = limit.NewQueue(limit.Options{Calls: o.Slots})
 	}
 	if o.Depth == 0 {
 		o.Depth = 8
 	}
-	return &Calls{opts: o, slots: make(chan struct{}, o.Slots)}
+	return &Calls{opts: o, queue: o.Queue}
 }
 
 // Request is one call on its way in.
@@ -121,32 +125,39 @@ type Result struct {
 // Overdue is how many handlers have ignored their deadline and still run.
 func (c *Calls) Overdue() int64 { return c.overdue.Load() }
 
-// Running is how many calls hold a slot.
-func (c *Calls) Running() int { return len(c.slots) }
+// Running is how many calls run.
+func (c *Calls) Running() int { return c.queue.Running() }
 
 // Do runs one call. The error is a *tool.WireError, a *tool.Refusal (of
 // anything but a tool, whose refusals are results), or the context's cause
 // when it ended before the call began.
 func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
-	isTool := r.Method == "tools/call"
-	if isTool {
+	if r.ID == "" {
+		r.ID = NewID()
+	}
+	if r.Method == "tools/call" {
 		args, err := r.Entry.In.Canonical(r.Args)
 		if err != nil {
-			return refused(mismatch(err)), nil
+			ref := mismatch(err)
+			c.turnedAway(r, audit.Refused, ref.Error())
+			return refused(ref), nil
 		}
 		r.Args = args
 	}
 	if ok, res, err := c.admit(r); !ok {
+		c.notAdmitted(r, &res, err)
 		return res, err
 	}
-	if r.ID == "" {
-		r.ID = NewID()
-	}
-	leave, err := c.enter(ctx, r.Depth)
+	pass, err := c.enter(ctx, r)
 	if err != nil {
+		outcome, reason := outcomeOf(nil, err)
+		c.turnedAway(r, outcome, reason)
 		return c.settle(r, bus.Outcome{}, err, nil)
 	}
-	defer leave()
+	defer pass.Leave()
+	if err := c.foretell(ctx, r); err != nil {
+		return c.settle(r, bus.Outcome{}, err, nil)
+	}
 	return c.run(ctx, r)
 }
 
@@ -176,28 +187,18 @@ func (c *Calls) admit(r *Request) (bool, Result, error) {
 	return false, Result{}, ref
 }
 
-// enter takes a slot, waiting for one if it must. A call inside another that
-// finds none runs on its parent's: they would wait for each other.
-func (c *Calls) enter(ctx context.Context, depth int) (leave func(), err error) {
-	leave = func() { <-c.slots }
-	select {
-	case c.slots <- struct{}{}:
-		return leave, nil
-	default:
+// enter waits for the call's turn, and for no longer than a call may take. A
+// call inside another does not wait.
+func (c *Calls) enter(ctx context.Context, r *Request) (*limit.Pass, error) {
+	if r.Depth > 0 {
+		return c.queue.Nested(), nil
 	}
-	if depth > 0 {
-		return func() {}, nil
+	who := limit.Who{Principal: r.Facts.Principal, Session: r.Facts.Session, Tool: r.Entry.Name}
+	pass, err := c.queue.Enter(ctx, who, c.opts.Timeout)
+	if busy, ok := errors.AsType[*limit.Busy](err); ok {
+		return nil, &tool.Refusal{Code: "busy", Message: busy.Why, Next: fmt.Sprintf("Try again in %d s.", busy.Seconds())}
 	}
-	late := time.NewTimer(c.opts.Timeout)
-	defer late.Stop()
-	select {
-	case c.slots <- struct{}{}:
-		return leave, nil
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	case <-late.C:
-		return nil, &tool.Refusal{Code: "busy", Message: "this host has too many calls running", Next: "Try again in a moment."}
-	}
+	return pass, err
 }
 
 // errDeadline is the cause a handler's context ends with at its deadline.
@@ -236,11 +237,13 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 	defer f.out.close()
 	got, err := c.opts.Bus.Do(until{ctx, began.Add(limit)}, &f.req, &f.out)
 	if !f.watch.done() {
+		c.overdueLine(r, time.Since(began))
 		return Result{}, errLate
 	}
 	if err != nil && context.Cause(ctx) == errDeadline {
 		err = timedOut(limit)
 	}
+	cause := err
 	res, err := c.settle(r, got, err, &f.out)
 	if res.Input != nil && ours != nil {
 		res.Recorded = maps.Clone(res.Recorded)
@@ -250,8 +253,7 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 			maps.Copy(res.Recorded, ours)
 		}
 	}
-	c.record(r, began, res, err)
-	return res, err
+	return c.record(r, began, res, err, cause)
 }
 
 // until is a context that says when it will end. The watch of the call ends
@@ -285,9 +287,22 @@ func timedOut(after time.Duration) *tool.Refusal {
 	}
 }
 
-// record tells the ledger what happened.
-func (c *Calls) record(r *Request, began time.Time, res Result, err error) {
+// record tells the ledger, the log and whoever follows what happened; cause is
+// what came over the bus. What it returns is what may be answered.
+func (c *Calls) record(r *Request, began time.Time, res Result, err, cause error) (Result, error) {
 	took := time.Since(began)
+	if cause == nil {
+		cause = err
+	}
+	if unkept := c.ended(r, took, &res, cause); unkept != nil {
+		res, err = c.settle(r, bus.Outcome{}, unkept, nil)
+	}
+	c.tell(r, took, &res, err)
+	return res, err
+}
+
+// tell tells the log and whoever follows.
+func (c *Calls) tell(r *Request, took time.Duration, res *Result, err error) {
 	outcome := "ok"
 	switch {
 	case err != nil:

@@ -93,7 +93,7 @@ func (w *watch) late() {
 	c, r := w.calls, w.req
 	c.overdue.Add(1)
 	c.opts.Log.Warn("call ignores its deadline and keeps its slot", "call", r.ID, "name", r.Entry.Listed)
-	res, err := c.settle(r, bus.Outcome{}, timedOut(w.limit), nil)
-	c.record(r, w.began, res, err)
-	r.Late(res, err)
+	timeout := timedOut(w.limit)
+	res, err := c.settle(r, bus.Outcome{}, timeout, nil)
+	r.Late(c.record(r, w.began, res, err, timeout))
 }

@@ -15,6 +15,7 @@ import (
 	"gatehouse/internal/calls"
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/jobs"
+	"gatehouse/internal/limit"
 	"gatehouse/internal/modules"
 	"gatehouse/internal/modules/house"
 	"gatehouse/internal/modules/job"
@@ -42,10 +43,12 @@ type Options struct {
 	Promote  time.Duration
 	Silence  time.Duration
 	AskFor   time.Duration
-	Slots    int  // calls at once
-	InFlight int  // requests of one pipe at once
-	JobTools bool // the tools with which a client without tasks follows jobs
-	NoTable  bool // serve HTTP without sessions
+	Slots    int          // calls at once
+	Queue    *limit.Queue // who may run now; nil makes one with Slots
+	Ledger   calls.Ledger // nil remembers nothing
+	InFlight int          // requests of one pipe at once
+	JobTools bool         // the tools with which a client without tasks follows jobs
+	NoTable  bool         // serve HTTP without sessions
 	Page     int
 }
 
@@ -103,7 +106,7 @@ func New(t testing.TB, o Options) *Host {
 		Tail: func(r revision.Revision, shared bool) string { return engine.ListTail(r, shared) },
 	})
 	h.Approvals = approvals.Open("", approvals.Options{Log: log, Look: 5 * time.Millisecond})
-	h.Calls = calls.New(calls.Options{Approvals: h.Approvals, Bus: wire, Views: h.Views, Spool: h.Spool, Log: log, Timeout: o.Timeout, Budget: o.Budget, Slots: o.Slots})
+	h.Calls = calls.New(calls.Options{Approvals: h.Approvals, Bus: wire, Views: h.Views, Spool: h.Spool, Log: log, Timeout: o.Timeout, Budget: o.Budget, Slots: o.Slots, Queue: o.Queue, Ledger: o.Ledger})
 	if !o.NoTable {
 		h.Table = session.NewTable(session.Options{})
 	}

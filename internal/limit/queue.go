@@ -172,7 +172,7 @@ func (q *Queue) wait(ctx context.Context, p *Pass, patience time.Duration) (*Pas
 	q.giveBack(p)
 	if err == nil {
 		q.stats.Late++
-		err = &Busy{Why: "no call ended in time to make room for this one", Retry: q.estimate()}
+		err = &Busy{Why: "this host has too many calls running", Retry: q.estimate()}
 	}
 	return nil, err
 }
