@@ -10,6 +10,7 @@ import (
 	"gatehouse/internal/bus"
 	"gatehouse/internal/calls"
 	"gatehouse/internal/config"
+	"gatehouse/internal/contextbook"
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/identity"
 	"gatehouse/internal/jobs"
@@ -64,7 +65,7 @@ type App struct {
 	log    *slog.Logger
 	rooms  []Part // in the order of starting
 	doors  []Door
-	guests []Guest
+	guests []guest
 
 	roots  *roots.Set
 	spool  *spool.Spool
@@ -78,6 +79,8 @@ type App struct {
 	calls  *calls.Calls
 	table  *session.Table
 	engine *protocol.Engine
+
+	contexts *inForce
 }
 
 // New builds a host: every folder, file and listener is open when it
@@ -94,13 +97,13 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 			a = nil
 		}
 	}()
-	if a.guests, err = choose(cfg.View.Modules, o); err != nil {
+	if a.guests, err = choose(cfg.View, o); err != nil {
 		return a, &SettingError{err}
 	}
-	if err := checkView(cfg.View, a.guests); err != nil {
+	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.openRoots, a.openStores, a.openIdentity, a.build, a.addModules, a.openDoors} {
+	for _, step := range []func(context.Context) error{a.openRoots, a.openStores, a.openIdentity, a.openBook, a.build, a.addModules, a.openDoors} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}
@@ -158,15 +161,12 @@ func (a *App) openRoots(context.Context) (err error) {
 // build makes the rooms that hold nothing open, each from the ones before.
 func (a *App) build(context.Context) error {
 	a.bus = bus.New()
-	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, Log: a.log})
+	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Log: a.log})
 	a.closing("modules", a.host.Close)
 	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
 	a.views = contexts.New(contexts.Options{
 		Offers: a.host.Offers,
-		Rules: contexts.Rules{
-			Specs:  specs(a.cfg.View, a.guests),
-			Policy: permit.Open(a.cfg.View.ReadOnly),
-		},
+		Rules:  contexts.Rules{Policy: permit.Open(a.cfg.View.ReadOnly)}, // until there are modules; see begin
 		Always: []string{houseModule, jobModule},
 		Tail:   func(r revision.Revision, shared bool) string { return a.engine.ListTail(r, shared) },
 		Log:    a.log,
@@ -217,11 +217,18 @@ func (a *App) addModules(ctx context.Context) error {
 			return err
 		}
 	}
-	return nil
+	if err := a.host.AddFor(ctx, contextbook.Admin, contextModule, a.contexts.admin()); err != nil {
+		return err
+	}
+	return a.contexts.begin()
 }
 
-// Modules are the names of the modules that are served.
-func (a *App) Modules() (names []string) {
+// Modules are the names of the modules that are served to callers who name no
+// context.
+func (a *App) Modules() []string { return defaultModules(a.guests) }
+
+// moduleNames are those of all modules a context may hold.
+func (a *App) moduleNames() (names []string) {
 	for _, g := range a.guests {
 		names = append(names, g.Name)
 	}

@@ -179,7 +179,7 @@ func TestAHostRemovesItsSpoolAndWhatOthersLeft(t *testing.T) {
 }
 
 func TestTheNamedContextIsTheFirst(t *testing.T) {
-	guests := []Guest{{Name: "file"}, {Name: "dir"}}
+	guests := []guest{{Guest: Guest{Name: "file"}}, {Guest: Guest{Name: "dir"}}}
 	var names []string
 	for _, s := range specs(config.View{Context: "dir"}, guests) {
 		names = append(names, s.Name)

@@ -29,34 +29,47 @@ func introduce(i protocol.Info) protocol.Info {
 	return i
 }
 
+// guest is a module of this host. A preset is in no context but its own.
+type guest struct {
+	Guest
+	preset bool
+}
+
 // choose picks the modules of a host: those that were named, or the standard
 // ones that are served unasked, and the extra ones in either case. A module
-// that is named twice is there once.
-func choose(names []string, o Options) ([]Guest, error) {
-	var chosen []Guest
-	all := standard.Guests()
+// that is named twice is there once. Presets are there where nothing was
+// named, or where their context was, so that naming modules holds nothing
+// back.
+func choose(v config.View, o Options) ([]guest, error) {
+	var chosen []guest
+	names, all := v.Modules, standard.Guests()
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(g standard.Guest) bool { return g.Name == name })
 		if i < 0 {
 			return nil, fmt.Errorf("there is no module %q; expected some of %s", name, strings.Join(guestNames(all), ", "))
 		}
-		if !slices.ContainsFunc(chosen, func(g Guest) bool { return g.Name == name }) {
-			chosen = append(chosen, Guest{name, all[i].New})
+		if !slices.ContainsFunc(chosen, func(g guest) bool { return g.Name == name }) {
+			chosen = append(chosen, guest{Guest: Guest{name, all[i].New}})
 		}
 	}
 	for _, g := range all {
-		if len(names) == 0 && g.Default && !o.Bare {
-			chosen = append(chosen, Guest{g.Name, g.New})
+		unasked := len(names) == 0 && !o.Bare
+		switch {
+		case slices.Contains(names, g.Name):
+		case unasked && g.Default:
+			chosen = append(chosen, guest{Guest: Guest{g.Name, g.New}})
+		case g.Preset && (unasked || v.Context == g.Name):
+			chosen = append(chosen, guest{Guest{g.Name, g.New}, true})
 		}
 	}
 	for _, g := range o.Extra {
-		if g.Name == houseModule || g.Name == jobModule {
+		if g.Name == houseModule || g.Name == jobModule || g.Name == contextModule {
 			return nil, fmt.Errorf("a module cannot be called %q: the host has one", g.Name)
 		}
-		if slices.ContainsFunc(chosen, func(c Guest) bool { return c.Name == g.Name }) {
+		if slices.ContainsFunc(chosen, func(c guest) bool { return c.Name == g.Name }) {
 			return nil, fmt.Errorf("there are two modules called %q", g.Name)
 		}
-		chosen = append(chosen, g)
+		chosen = append(chosen, guest{Guest: g})
 	}
 	return chosen, nil
 }
@@ -68,10 +81,21 @@ func guestNames(all []standard.Guest) (names []string) {
 	return names
 }
 
-// specs are the contexts of a host: one with all its modules, and one for
-// each alone. The first is the one callers get who name none.
-func specs(v config.View, guests []Guest) []contexts.Spec {
-	all := []contexts.Spec{{Name: DefaultContext, Tools: v.Tools}}
+// defaultModules are those of callers who name no context.
+func defaultModules(guests []guest) []string {
+	names := []string{}
+	for _, g := range guests {
+		if !g.preset {
+			names = append(names, g.Name)
+		}
+	}
+	return names
+}
+
+// specs are the contexts of a host: one with all its modules but presets, and
+// one for each alone. The first is the one callers get who name none.
+func specs(v config.View, guests []guest) []contexts.Spec {
+	all := []contexts.Spec{{Name: DefaultContext, Modules: defaultModules(guests), Tools: v.Tools}}
 	for _, g := range guests {
 		all = append(all, contexts.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools})
 	}
@@ -81,19 +105,12 @@ func specs(v config.View, guests []Guest) []contexts.Spec {
 	return all
 }
 
-// checkView says what is wrong with the choice of tools and of a context.
-func checkView(v config.View, guests []Guest) error {
+// checkView says what is wrong with the choice of tools.
+func checkView(v config.View) error {
 	for _, p := range v.Tools {
 		if _, err := path.Match(strings.TrimPrefix(p, "!"), ""); err != nil || p == "" || p == "!" {
 			return fmt.Errorf("tools: %q is no pattern; expected a name such as file_read, or file_* for all that begin so", p)
 		}
-	}
-	names := []string{DefaultContext}
-	for _, g := range guests {
-		names = append(names, g.Name)
-	}
-	if v.Context != "" && !slices.Contains(names, v.Context) {
-		return fmt.Errorf("there is no context %q; expected one of %s", v.Context, strings.Join(names, ", "))
 	}
 	return nil
 }

@@ -273,7 +273,9 @@ func (c *check) prompt(p *Prompt) {
 }
 
 // Decode reads a record strictly: what it does not know is a mistake.
-func Decode(raw []byte, into *Record) error {
+func Decode(raw []byte, into *Record) error { return decode(raw, into) }
+
+func decode(raw []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.DisallowUnknownFields()
 	if err := d.Decode(into); err != nil {

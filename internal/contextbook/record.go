@@ -2,6 +2,9 @@ package contextbook
 
 import (
 	"encoding/json"
+	"fmt"
+	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -200,4 +203,48 @@ func (t *Tool) Most() int {
 		return t.MaxOutput
 	}
 	return DefaultMaxOutput
+}
+
+// Replace changes members by their JSON names: given ones are taken as they
+// are, cleared ones go back to nothing, the rest stays. The error is an
+// *Invalid that names a member which is not there or cannot be read.
+func (d *Definition) Replace(given map[string]json.RawMessage, clear []string) error {
+	raw, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	members := map[string]json.RawMessage{}
+	if err := json.Unmarshal(raw, &members); err != nil {
+		return err
+	}
+	maps.Copy(members, given)
+	for _, name := range clear {
+		if _, both := given[name]; both {
+			return &Invalid{fmt.Errorf("clear: %s is given as well", name)}
+		}
+		if !isMember(name) {
+			return &Invalid{fmt.Errorf("clear: there is no member %q", name)}
+		}
+		delete(members, name)
+	}
+	if raw, err = json.Marshal(members); err != nil {
+		return err
+	}
+	var next Definition
+	if err := decode(raw, &next); err != nil {
+		return err
+	}
+	*d = next
+	return nil
+}
+
+// isMember reports whether a definition has a member of that JSON name.
+func isMember(name string) bool {
+	t := reflect.TypeFor[Definition]()
+	for i := range t.NumField() {
+		if own, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); own == name {
+			return true
+		}
+	}
+	return false
 }

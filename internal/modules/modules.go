@@ -113,21 +113,20 @@ func (h *Host) AddFor(ctx context.Context, only, name string, make module.New) e
 	return nil
 }
 
-// Remove takes a module away: it is offered no longer at once, and closed when
-// the calls that run in it have finished, or ctx is done. It reports nothing
-// about a module that is not there.
-func (h *Host) Remove(ctx context.Context, name string) error {
+// Remove takes a module away at once, if it is there. end closes it when the
+// calls that run in it have finished, or its context is done.
+func (h *Host) Remove(name string) (end func(context.Context) error) {
 	h.mu.Lock()
 	i := slices.IndexFunc(h.order, func(o *instance) bool { return o.name == name })
 	if i < 0 {
 		h.mu.Unlock()
-		return nil
+		return func(context.Context) error { return nil }
 	}
 	in := h.order[i]
 	h.order = slices.Concat(h.order[:i], h.order[i+1:]) // others may be reading the old one
 	h.mu.Unlock()
 	h.tell(module.Audience{})
-	return in.close(ctx)
+	return in.close
 }
 
 // Names lists the modules in the order they were added.

@@ -74,16 +74,29 @@ func TestAModuleForOneContextIsNowhereElse(t *testing.T) {
 	}
 	told := 0
 	h.OnChange(func(module.Audience) { told++ })
-	if err := h.Remove(t.Context(), "own"); err != nil || told != 1 {
-		t.Errorf("got %v, told %d times", err, told)
+	end := h.Remove("own")
+	if told != 1 {
+		t.Errorf("told %d times, want once", told)
 	}
 	if got := offered(h, "dev"); !slices.Equal(got, []string{"every"}) {
 		t.Errorf("after the removal: %v", got)
 	}
+	if err := h.AddFor(t.Context(), "dev", "own", newTeller); err != nil {
+		t.Fatal(err)
+	}
+	if err := end(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if _, err := ask(b, "dev", "own"); err != nil {
+		t.Errorf("the end of the old one took the new one along: %v", err)
+	}
+	if err := h.Remove("own")(t.Context()); err != nil {
+		t.Error(err)
+	}
 	if _, err := ask(b, "dev", "own"); !errors.Is(err, bus.ErrAbsent) {
 		t.Errorf("got %v, want nobody there", err)
 	}
-	if err := h.Remove(t.Context(), "own"); err != nil {
+	if err := h.Remove("own")(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -16,6 +16,7 @@ type Guest struct {
 	Name    string // as in the configuration, on the command line and before _ in its tools' names
 	New     module.New
 	Default bool // in the view that is served when no module is named; never one with the power to run programs
+	Preset  bool // a view of its own, and in no other unless it is named
 }
 
 // Guests are the modules, in the order in which they start and are listed. The

@@ -1,0 +1,324 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/config"
+	"gatehouse/internal/contextbook"
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/modules/contextadmin"
+	"gatehouse/internal/modules/custom"
+	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/permit"
+	"gatehouse/internal/roots"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// contextModule is the host's own module in the administration context.
+const contextModule = "context"
+
+// ContextsFile is where hosts of one person keep the contexts that are made
+// while they run; "" keeps them in memory.
+func ContextsFile(f config.Folders) string {
+	if f.Data == "" {
+		return ""
+	}
+	return filepath.Join(f.Data, "contexts.db")
+}
+
+// ReservedContext reports whether a name is that of a context which some host
+// has by itself, so that the book must not take it.
+func ReservedContext(name string) bool {
+	return name == DefaultContext || name == contextbook.Admin ||
+		slices.ContainsFunc(standard.Guests(), func(g standard.Guest) bool { return g.Name == name })
+}
+
+// inForce puts the contexts of the configuration and of the book in force: the
+// rules, each context's folders and what it defines for itself.
+type inForce struct {
+	app  *App
+	book *contextbook.Book
+	fill contextbook.Fill // nil: this host keeps no secrets
+
+	mu    sync.Mutex // held while a change is put in force
+	fixed contextbook.Fixed
+	now   *contextbook.Snapshot
+	own   map[string]*custom.Module     // by context
+	dirs  map[string][]contextbook.Root // by context, what folders was made from
+
+	folders atomic.Pointer[map[string]tool.Roots] // by context; one that is not there has none
+	leaving sync.WaitGroup                        // modules whose context is gone
+}
+
+// openBook opens the book of contexts and works out what there is besides. A
+// book that cannot be read leaves its contexts out: who is bound to one finds
+// it gone.
+func (a *App) openBook(context.Context) (err error) {
+	f := &inForce{app: a, own: map[string]*custom.Module{}, dirs: map[string][]contextbook.Root{}, fixed: a.fixedContexts(), now: &contextbook.Snapshot{}}
+	o := contextbook.Options{Log: a.log, Fixed: f.isFixed, Modules: a.moduleNames}
+	path := ContextsFile(a.cfg.Folders)
+	if f.book, err = contextbook.Open(path, o); err != nil {
+		a.log.Error("contexts made at run time are left out: the file cannot be read", "file", path, "err", err)
+		if f.book, err = contextbook.Open("", o); err != nil {
+			return err
+		}
+	}
+	a.contexts = f
+	a.closing("contexts", f.close)
+	return f.checkDefault(a.cfg.View.Context)
+}
+
+// fixedContexts are those of the settings.
+func (a *App) fixedContexts() contextbook.Fixed {
+	v := a.cfg.View
+	return contextbook.Fixed{
+		Specs: specs(v, a.guests), Default: v.Context, Modules: defaultModules(a.guests), Admin: []string{contextModule},
+		Policy: permit.Options{ReadOnly: v.ReadOnly, Default: permit.Allow},
+	}
+}
+
+func (f *inForce) isFixed(name string) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.fixed.Has(name)
+}
+
+// checkDefault says what is wrong with the context that callers get who name
+// none.
+func (f *inForce) checkDefault(name string) error {
+	if name == "" || name != contextbook.Admin && f.fixed.Has(name) || f.book.Current().Find(name) != nil {
+		return nil
+	}
+	var names []string
+	for _, s := range f.fixed.Specs {
+		names = append(names, s.Name)
+	}
+	for _, r := range f.book.Current().Records {
+		names = append(names, r.Name)
+	}
+	return &SettingError{fmt.Errorf("there is no context %q; expected one of %s", name, strings.Join(names, ", "))}
+}
+
+// close is called when no module runs any more.
+func (f *inForce) close(context.Context) error {
+	f.leaving.Wait()
+	var errs []error
+	if all := f.folders.Load(); all != nil {
+		for _, r := range *all {
+			if set, ok := r.(*roots.Set); ok && set != f.app.roots {
+				errs = append(errs, set.Close())
+			}
+		}
+	}
+	return errors.Join(append(errs, f.book.Close())...)
+}
+
+// begin puts in force what the book holds at the start, and follows it from
+// then on.
+func (f *inForce) begin() error {
+	rules, err := f.fixed.With(nil)
+	if err != nil {
+		return &SettingError{err}
+	}
+	f.app.views.Set(rules)
+	f.apply(true)
+	f.book.OnChange(func() { f.apply(false) })
+	f.app.room(Part{"context book", f.book.Run})
+	return nil
+}
+
+// SetFixed replaces the contexts of the configuration; those of the book stay
+// on top. The error is one of the new part, and then everything stays as it
+// was.
+func (f *inForce) SetFixed(fixed contextbook.Fixed) error {
+	if _, err := fixed.With(nil); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	f.fixed = fixed
+	f.mu.Unlock()
+	f.apply(true)
+	return nil
+}
+
+// apply puts the book, as it is now, in force. What a context may touch and
+// what it defines comes before it can be entered, and goes after.
+func (f *inForce) apply(always bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next, was := f.book.Current(), f.now
+	if next.Turn == was.Turn && !always {
+		return
+	}
+	f.now = next
+	rules, err := f.fixed.With(next.Records)
+	if err != nil {
+		f.app.log.Error("some contexts are left out", "err", err)
+	}
+	if rules.Policy == nil {
+		return // of the fixed part, which was checked: nothing changes
+	}
+	f.openFolders(next, &rules)
+	f.define(next, &rules)
+	f.app.views.Set(rules)
+	f.undefine(&rules)
+	f.app.engine.Changed()
+	f.publish(was, next)
+}
+
+// openFolders opens the folders of contexts that have their own. Where that
+// fails the context has none at all.
+func (f *inForce) openFolders(next *contextbook.Snapshot, rules *contexts.Rules) {
+	all := map[string]tool.Roots{}
+	dirs := map[string][]contextbook.Root{}
+	for _, s := range rules.Specs {
+		all[s.Name] = f.app.roots
+		r := next.Find(s.Name)
+		if r == nil || len(r.Roots) == 0 || f.fixed.Has(s.Name) {
+			continue
+		}
+		if was := f.dirs[s.Name]; was != nil && slices.Equal(was, r.Roots) {
+			all[s.Name], dirs[s.Name] = (*f.folders.Load())[s.Name], was
+			continue
+		}
+		set, err := open(r.Roots)
+		if err != nil {
+			f.app.log.Error("the folders of a context cannot be opened; it has none until it is changed", "context", r.Name, "err", err)
+			all[s.Name] = nothing{}
+			continue
+		}
+		all[s.Name], dirs[s.Name] = set, r.Roots
+	}
+	f.folders.Store(&all) // calls may be using those that are gone: they close with the last
+	f.dirs = dirs
+}
+
+func open(list []contextbook.Root) (*roots.Set, error) {
+	var dirs []roots.Dir
+	for _, d := range list {
+		dirs = append(dirs, roots.Dir{Name: d.Name, Path: d.Path})
+	}
+	return roots.Open(dirs, roots.Options{})
+}
+
+// nothing is the folders of a context that has none.
+type nothing struct{}
+
+func (nothing) List() []tool.Root { return nil }
+func (nothing) Resolve(string) (*os.Root, string, error) {
+	return nil, "", tool.Refuse("outside_root", "this context has no folders")
+}
+
+// rootsOf are the folders of a caller's context. One that is gone has none,
+// also for work that began while it was there.
+func (f *inForce) rootsOf(who tool.Caller) tool.Roots {
+	if all := f.folders.Load(); all != nil && who.Context != "" {
+		if r := (*all)[who.Context]; r != nil {
+			return r
+		}
+		return nothing{}
+	}
+	return nil
+}
+
+// environment is that of a caller's context.
+func (f *inForce) environment(who tool.Caller) (contextbook.Environment, error) {
+	r := f.book.Current().Find(who.Context)
+	if r == nil {
+		return contextbook.Environment{}, nil
+	}
+	return r.Environment(f.fill)
+}
+
+// define offers what contexts define for themselves.
+func (f *inForce) define(next *contextbook.Snapshot, rules *contexts.Rules) {
+	for i := range next.Records {
+		r := &next.Records[i]
+		if rules.Spec(r.Name) == nil || f.fixed.Has(r.Name) || !r.Defines() && f.own[r.Name] == nil {
+			continue
+		}
+		m := f.own[r.Name]
+		fresh := m == nil
+		if fresh {
+			m = custom.New(custom.Options{Env: f.environment})
+		}
+		err := m.Set(r)
+		if err == nil && fresh {
+			err = f.app.host.AddFor(context.Background(), r.Name, r.Module(), m.Make)
+		}
+		if err != nil {
+			f.app.log.Error("what a context defines is left out", "context", r.Name, "err", err)
+			continue
+		}
+		f.own[r.Name] = m
+	}
+}
+
+// undefine lets go of the modules whose contexts are gone. Calls that run in
+// them have as long as the host gives them when it stops.
+func (f *inForce) undefine(rules *contexts.Rules) {
+	for name := range f.own {
+		if rules.Spec(name) != nil {
+			continue
+		}
+		delete(f.own, name)
+		end := f.app.host.Remove((&contextbook.Record{Name: name}).Module())
+		f.leaving.Go(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), f.app.cfg.Limits.StopPatience)
+			defer cancel()
+			if err := end(ctx); err != nil {
+				f.app.log.Warn("calls in a context that is gone still run", "context", name, "err", err)
+			}
+		})
+	}
+}
+
+// publish tells what has become of the book's contexts.
+func (f *inForce) publish(was, next *contextbook.Snapshot) {
+	for _, r := range next.Records {
+		switch old := was.Find(r.Name); {
+		case old == nil:
+			f.tell("context.created", r)
+		case old.Revision != r.Revision:
+			f.tell("context.changed", r)
+		}
+	}
+	for _, r := range was.Records {
+		if next.Find(r.Name) == nil {
+			f.tell("context.removed", r)
+		}
+	}
+}
+
+func (f *inForce) tell(subject string, r contextbook.Record) {
+	data, _ := json.Marshal(struct { // strings and a number
+		Name     string `json:"name"`
+		Revision int64  `json:"revision"`
+		By       string `json:"by,omitempty"`
+	}{r.Name, r.Revision, r.By})
+	f.app.bus.Publish(bus.Fact{Subject: subject, At: time.Now(), Data: data})
+}
+
+// admin makes the module that administers the contexts.
+func (f *inForce) admin() module.New {
+	return contextadmin.New(f.book, func() (all []contextadmin.Fixed) {
+		for _, s := range f.app.views.Rules().Specs {
+			if f.isFixed(s.Name) {
+				all = append(all, contextadmin.Fixed{Name: s.Name, Description: s.Description})
+			}
+		}
+		return all
+	})
+}
