@@ -174,9 +174,8 @@ func TestHandlerThatIgnoresItsDeadline(t *testing.T) {
 func TestBusySlots(t *testing.T) {
 	visit(t, hosttest.Options{Slots: 2, Timeout: 10 * time.Second}, func(t *testing.T, h *house) {
 		p := h.legacy(t, "2025-11-25", "")
-		var ids []string
 		for range 3 {
-			ids = append(ids, p.start("tools/call", `"name":"t_wait"`))
+			p.start("tools/call", `"name":"t_wait"`)
 		}
 		p.quiet()
 		equal(t, "slots in use", h.Calls.Running(), 2)

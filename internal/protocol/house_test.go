@@ -37,7 +37,6 @@ type house struct {
 	extra   []tool.Tool // offered besides
 	changed map[string]map[int]func(json.RawMessage)
 	opened  int // watches, ever
-	calls   int // of the tool count_calls
 	runs    []string
 }
 
