@@ -14,6 +14,8 @@ import (
 )
 
 // ErrHalf means that only one of the two files was named.
+//
+//lint:ignore ST1005 people are told these words
 var ErrHalf = errors.New("Both --cert and --key must be provided together")
 
 // lookEvery is how often changed files are looked for, at most; only

@@ -20,10 +20,14 @@ import (
 
 // ErrNotFound is the answer for a context that is not there and for one the
 // caller may not know of.
+//
+//lint:ignore ST1005 clients are told these words
 var ErrNotFound = errors.New("Context not found")
 
 // ErrForbidden is the answer for a context the caller knows of and may not
 // enter.
+//
+//lint:ignore ST1005 clients are told these words
 var ErrForbidden = errors.New("Context not allowed")
 
 // Style is how a view writes the names of tools.

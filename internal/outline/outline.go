@@ -61,5 +61,5 @@ func afterReceiver(b []byte) []byte {
 
 // isName reports whether a text is the beginning of one name.
 func isName(b []byte) bool {
-	return bytes.IndexAny(b, " \t(){}=,;") < 0
+	return !bytes.ContainsAny(b, " \t(){}=,;")
 }

@@ -230,14 +230,14 @@ func (c *chain) passes() bool {
 func (c *chain) silent() bool { return c.last == nil }
 
 // decide is the verdict of the first rule that fits, nil when none does.
-func (c *chain) decide(in map[string]any, err error) *Verdict {
+func (c *chain) decide(in map[string]any) *Verdict {
 	for i := range c.rules {
 		r := &c.rules[i]
 		if in == nil {
 			return &Verdict{Kind: Refuse, Rule: r.verdict.Rule, Reason: "the arguments cannot be judged"}
 		}
-		yes := false
-		if yes, err = r.when.holds(in); err != nil {
+		yes, err := r.when.holds(in)
+		if err != nil {
 			yes = r.verdict.Kind != Allow
 		}
 		if yes {
@@ -318,12 +318,11 @@ func (g *Gate) Decide(args json.RawMessage) Verdict {
 	if g == nil {
 		return Verdict{Rule: "none"}
 	}
-	var in map[string]any
-	var err error
+	var in map[string]any // nil when the arguments cannot be judged: then every rule that reads them refuses
 	if len(g.hosts.rules)+len(g.own.rules) > 0 {
-		in, err = inputs(g, args)
+		in, _ = inputs(g, args)
 	}
-	a, b := g.hosts.decide(in, err), g.own.decide(in, err)
+	a, b := g.hosts.decide(in), g.own.decide(in)
 	switch {
 	case a == nil && b == nil:
 		return g.otherwise
