@@ -13,6 +13,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -102,6 +103,7 @@ func run() (err error) {
 	if err := b.lab.build(ctx); err != nil {
 		return err
 	}
+	var failed []error
 	b.began, b.loadBegan = time.Now(), loadAverage()
 	for _, p := range parts {
 		if !b.wants(p.name, p.unasked) {
@@ -110,12 +112,16 @@ func run() (err error) {
 		b.sheet.begin(p.title)
 		begin := time.Now()
 		if err := p.run(b); err != nil {
-			return fmt.Errorf("%s: %w", p.name, err)
+			failed = append(failed, fmt.Errorf("%s: %w", p.name, err)) // the others are still worth having
+			fmt.Fprintln(os.Stderr, "bench:", failed[len(failed)-1])
 		}
 		fmt.Fprintf(os.Stderr, "%s: %v\n", p.name, time.Since(begin).Round(time.Second))
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+	}
+	if len(failed) > 0 {
+		out = "" // a page with holes does not replace a whole one
 	}
 	var report bytes.Buffer
 	b.report(&report)
@@ -123,7 +129,7 @@ func run() (err error) {
 	if out != "" {
 		return os.WriteFile(out, report.Bytes(), 0o644)
 	}
-	return nil
+	return errors.Join(failed...)
 }
 
 func partNames() string {

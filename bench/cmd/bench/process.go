@@ -152,12 +152,13 @@ func (p *process) order(do, arg string) (subject.Usage, error) {
 		return subject.Usage{}, err
 	}
 	p.control.SetDeadline(time.Now().Add(time.Minute))
-	if _, err := p.control.Write(append(b, '\n')); err != nil {
-		return subject.Usage{}, fmt.Errorf("%s: %w", p.name, err)
+	_, err = p.control.Write(append(b, '\n'))
+	var line []byte
+	if err == nil {
+		line, err = p.lines.ReadBytes('\n')
 	}
-	line, err := p.lines.ReadBytes('\n')
 	if err != nil {
-		return subject.Usage{}, fmt.Errorf("%s: %w", p.name, err)
+		return subject.Usage{}, fmt.Errorf("%s does not answer for itself: %w\n%s", p.name, err, p.lastWords())
 	}
 	var r subject.Report
 	if err := json.Unmarshal(line, &r); err != nil {
@@ -167,6 +168,17 @@ func (p *process) order(do, arg string) (subject.Usage, error) {
 		return r.Usage, fmt.Errorf("%s: %s", p.name, r.Error)
 	}
 	return r.Usage, nil
+}
+
+// lastWords has a subject that hangs say where, and reads the end of its log.
+func (p *process) lastWords() []byte {
+	p.cmd.Process.Signal(syscall.SIGQUIT)
+	time.Sleep(time.Second)
+	b, err := os.ReadFile(p.cmd.Stderr.(*os.File).Name())
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return b[max(0, len(b)-16<<10):]
 }
 
 func (p *process) usage() (subject.Usage, error)   { return p.order("usage", "") }
