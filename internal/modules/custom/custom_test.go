@@ -345,7 +345,7 @@ func TestWhatAServerAnswers(t *testing.T) {
 	if res, err := ask("/image"); err != nil || res.Content[0].Type != "image" || string(res.Content[0].Data) != "\x89PNG" {
 		t.Errorf("got %+v, %v", res, err)
 	}
-	for path, want := range map[string]string{"/missing": "failed: HTTP 404 Not Found\nno such thing", "/away": "failed: HTTP http.StatusFound Found; redirects are not followed"} {
+	for path, want := range map[string]string{"/missing": "failed: HTTP 404 Not Found\nno such thing", "/away": "failed: HTTP 302 Found; redirects are not followed"} {
 		if res, err := ask(path); err != nil || !res.IsError || !strings.HasPrefix(res.Content[0].Text, want) {
 			t.Errorf("%s: got %+v, %v", path, res, err)
 		}
