@@ -48,6 +48,10 @@ var (
 	ErrFailing = errors.New("the audit ledger cannot be written")
 )
 
+// FileName is the name of the ledger in the folder of what must outlive
+// everything.
+const FileName = "audit.db"
+
 // Ledger is one node's chain. Safe for concurrent use.
 type Ledger struct {
 	o    Options

@@ -57,7 +57,7 @@ func exitCode(ctx context.Context, stderr io.Writer, ran *cobra.Command, err err
 	switch {
 	case err == nil:
 		return exitOK
-	case errors.Is(err, errToolFailed):
+	case errors.Is(err, errToolFailed), errors.Is(err, errNotWhole):
 		return exitFailed
 	case ctx.Err() != nil && (errors.Is(err, context.Cause(ctx)) || errors.Is(err, context.Canceled)):
 		fmt.Fprintln(stderr, "gatehouse: interrupted")
@@ -98,7 +98,7 @@ and output, HTTP, TCP or a Unix socket.`,
 	root.SetErr(w.Err)
 	root.SetFlagErrorFunc(flagMistake)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(serve(w), call(w), tools(w), version(), doctor(w), user(w), token(w), secrets(w))
+	root.AddCommand(serve(w), call(w), tools(w), version(), doctor(w), user(w), token(w), contextCommand(w), secrets(w), auditing(w))
 	return root
 }
 
