@@ -185,8 +185,8 @@ func (f *inForce) openFolders(next *contextbook.Snapshot, rules *contexts.Rules)
 	dirs := map[string][]contextbook.Root{}
 	for _, s := range rules.Specs {
 		all[s.Name] = f.app.roots
-		r := next.Find(s.Name)
-		if r == nil || len(r.Roots) == 0 || f.fixed.Has(s.Name) {
+		r := f.find(next, s.Name)
+		if r == nil || len(r.Roots) == 0 {
 			continue
 		}
 		if was := f.dirs[s.Name]; was != nil && slices.Equal(was, r.Roots) {
@@ -203,6 +203,15 @@ func (f *inForce) openFolders(next *contextbook.Snapshot, rules *contexts.Rules)
 	}
 	f.folders.Store(&all) // calls may be using those that are gone: they close with the last
 	f.dirs = dirs
+}
+
+// find is what a context has besides its view, of the configuration or of the
+// book; nil when that is nothing.
+func (f *inForce) find(in *contextbook.Snapshot, name string) *contextbook.Record {
+	if f.fixed.Has(name) {
+		return f.fixed.Find(name)
+	}
+	return in.Find(name)
 }
 
 func open(list []contextbook.Root) (*roots.Set, error) {
@@ -235,7 +244,9 @@ func (f *inForce) rootsOf(who tool.Caller) tool.Roots {
 
 // environment is that of a caller's context.
 func (f *inForce) environment(who tool.Caller) (contextbook.Environment, error) {
-	r := f.book.Current().Find(who.Context)
+	f.mu.Lock()
+	r := f.find(f.now, who.Context)
+	f.mu.Unlock()
 	if r == nil {
 		return contextbook.Environment{}, nil
 	}

@@ -235,8 +235,8 @@ func (b *Book) Create(r Record, by string) (Record, error) {
 }
 
 // Update changes a context: change gets the record as it is and makes it what
-// it should be, all but its name. It may run again, and its error leaves
-// everything as it was.
+// it should be, all but its name. Its error leaves everything as it was. Nobody
+// else can change the book while it runs.
 func (b *Book) Update(name string, by string, change func(*Record) error) (r Record, err error) {
 	if b.opts.Fixed(name) || name == Admin {
 		return r, ErrFixed

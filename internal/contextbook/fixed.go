@@ -25,6 +25,17 @@ type Fixed struct {
 	Policy  permit.Options
 	Modules []string // of a context of the book that names none
 	Admin   []string // modules of the administration context
+	Records []Record // what fixed contexts have besides their Spec: Env and Roots
+}
+
+// Find finds what a fixed context has besides its Spec; nil when that is
+// nothing.
+func (f *Fixed) Find(name string) *Record {
+	i := slices.IndexFunc(f.Records, func(r Record) bool { return r.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &f.Records[i]
 }
 
 // Has reports whether a name is taken by a fixed context.

@@ -2,6 +2,7 @@ package contextbook
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"reflect"
@@ -236,6 +237,26 @@ func (d *Definition) Replace(given map[string]json.RawMessage, clear []string) e
 	}
 	*d = next
 	return nil
+}
+
+// ReadJSON is Replace with the members of a JSON object; null clears one. What
+// only a Record has is passed over, so that a record that was shown can be read.
+func (d *Definition) ReadJSON(raw []byte) error {
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &given); err != nil || given == nil {
+		return &Invalid{errors.New("expected a JSON object, the definition of a context")}
+	}
+	var clear []string
+	for _, own := range []string{"name", "revision", "created", "updated", "by"} {
+		delete(given, own)
+	}
+	for name, v := range given {
+		if string(v) == "null" {
+			delete(given, name)
+			clear = append(clear, name)
+		}
+	}
+	return d.Replace(given, clear)
 }
 
 // isMember reports whether a definition has a member of that JSON name.

@@ -1,0 +1,333 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gatehouse/internal/app"
+	"gatehouse/internal/config"
+	"gatehouse/internal/contextbook"
+	"gatehouse/internal/modules/standard"
+)
+
+func contextCommand(w World) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "context",
+		Short: "Make and change contexts: named views of this host",
+		Long: `Make and change contexts: named views of this host, each with its choice of
+tools, who may enter, rules, folders, environment, and tools and prompts of its
+own. Callers choose one by --context, /mcp/NAME, the header X-MCP-Context, or
+the token they bring. Hosts that run follow every change within a second.
+
+Contexts that a configuration defines, and those every host has by itself, are
+changed there and not here.`,
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+
+		SuggestionsMinimumDistance: 2,
+	}
+	c.AddCommand(contextCreate(w), contextList(w), contextShow(w), contextUpdate(w), contextDelete(w))
+	return c
+}
+
+// withContexts runs f with the book of contexts open.
+func withContexts(w World, f func(*contextbook.Book) error) error {
+	cfg, err := config.FromEnv(w.Getenv)
+	if err != nil {
+		return &usageError{err}
+	}
+	b, err := contextbook.Open(app.ContextsFile(cfg.Folders), contextbook.Options{
+		Fixed: app.ReservedContext,
+		Modules: func() (names []string) {
+			for _, g := range standard.Guests() {
+				names = append(names, g.Name)
+			}
+			return names
+		},
+	})
+	if err != nil {
+		return err
+	}
+	err = f(b)
+	if _, wrong := errors.AsType[*contextbook.Invalid](err); wrong {
+		err = &usageError{err}
+	}
+	return errors.Join(err, b.Close())
+}
+
+// definitionFlags say what is in a context. On update, those that are given
+// replace what was there.
+type definitionFlags struct {
+	set  *pflag.FlagSet
+	d    contextbook.Definition
+	dirs []string
+	vars []string
+	from string
+	read []byte // what is in it
+}
+
+func (f *definitionFlags) add(set *pflag.FlagSet) {
+	f.set = set
+	set.SortFlags = false
+	set.StringVar(&f.d.Description, "description", "", "what it is for")
+	set.StringSliceVar(&f.d.Modules, "module", nil, "modules it holds, comma-separated (default: those every caller gets)")
+	set.StringSliceVar(&f.d.Tools, "tool", nil, "patterns of tools such as file_*, comma-separated; ! in front excludes")
+	set.StringSliceVar(&f.d.Prompts, "prompt", nil, "patterns of prompts")
+	set.StringSliceVar(&f.d.Resources, "resource", nil, "patterns of URIs")
+	set.StringVar(&f.d.Style, "style", "", "how tool names are written: underscore, dot or colon")
+	set.BoolVar(&f.d.Aliases, "aliases", false, "call tools by the first alias they declare")
+	set.StringSliceVar(&f.d.Roles, "role", nil, "roles that may enter, comma-separated (default: everyone)")
+	set.StringSliceVar(&f.d.Users, "user", nil, "users that may enter, names or patterns")
+	set.StringSliceVar(&f.d.KnownTo, "known-to", nil, "roles that may know of it without entering")
+	set.StringArrayVarP(&f.dirs, "directory", "d", nil, "folder its tools may touch; can be repeated (default: the host's)")
+	set.StringArrayVar(&f.vars, "env", nil, "`NAME=value` for programs in it, ${secret:NAME} stands for a secret; can be repeated")
+	set.StringVar(&f.from, "from", "", "JSON `file` with the definition, or parts of it; - reads standard input")
+}
+
+// load reads the file, if one was named.
+func (f *definitionFlags) load(stdin io.Reader) error {
+	if f.from == "" {
+		return nil
+	}
+	in := stdin
+	if f.from != "-" {
+		file, err := os.Open(f.from)
+		if err != nil {
+			return &usageError{err}
+		}
+		defer file.Close()
+		in = file
+	}
+	var err error
+	f.read, err = io.ReadAll(io.LimitReader(in, definitionLimit))
+	return err
+}
+
+// apply puts what was given into a definition.
+func (f *definitionFlags) apply(to *contextbook.Definition) error {
+	if f.from != "" {
+		if err := to.ReadJSON(f.read); err != nil {
+			return err
+		}
+	}
+	for flag, take := range map[string]func(){
+		"description": func() { to.Description = f.d.Description },
+		"module": func() {
+			to.Modules = orEmpty(slices.DeleteFunc(f.d.Modules, func(m string) bool { return m == "none" }))
+		},
+		"tool":     func() { to.Tools = f.d.Tools },
+		"prompt":   func() { to.Prompts = f.d.Prompts },
+		"resource": func() { to.Resources = f.d.Resources },
+		"style":    func() { to.Style = f.d.Style },
+		"aliases":  func() { to.Aliases = f.d.Aliases },
+		"role":     func() { to.Roles = f.d.Roles },
+		"user":     func() { to.Users = f.d.Users },
+		"known-to": func() { to.KnownTo = f.d.KnownTo },
+	} {
+		if f.set.Changed(flag) {
+			take()
+		}
+	}
+	if f.set.Changed("directory") {
+		to.Roots = nil
+		for _, d := range f.dirs {
+			root, err := asRoot(d)
+			if err != nil {
+				return err
+			}
+			to.Roots = append(to.Roots, root)
+		}
+	}
+	if f.set.Changed("env") {
+		to.Env = map[string]string{}
+		for _, v := range f.vars {
+			name, value, ok := strings.Cut(v, "=")
+			if !ok {
+				return usagef("--env %s: expected NAME=value", v)
+			}
+			to.Env[name] = value
+		}
+	}
+	return nil
+}
+
+// asRoot makes a folder of a path as a person writes it. It has to be there
+// now; whether it is when a host opens it is another matter.
+func asRoot(dir string) (contextbook.Root, error) {
+	if dir == "" || dir == "~" || strings.HasPrefix(dir, "~/") {
+		return contextbook.Root{Path: dir}, nil
+	}
+	abs, err := filepath.Abs(dir)
+	if err != nil {
+		return contextbook.Root{}, err
+	}
+	if info, err := os.Stat(abs); err != nil || !info.IsDir() {
+		return contextbook.Root{}, usagef("--directory %s: there is no such folder", dir)
+	}
+	return contextbook.Root{Path: abs}, nil
+}
+
+// definitionLimit bounds a definition that is read, in bytes.
+const definitionLimit = 1 << 20
+
+func contextCreate(w World) *cobra.Command {
+	var f definitionFlags
+	c := &cobra.Command{
+		Use:   "create NAME",
+		Short: "Make a context",
+		Long: `Make a context. Rules, and tools and prompts of its own, come from a file:
+
+  {"own_tools": [{"name": "log", "description": "Shows the last commits.",
+                  "effects": ["reads"],
+                  "input": {"type": "object", "properties": {"count": {"type": "integer"}}},
+                  "command": {"path": "git", "args": ["log", "--oneline", "-n{{count?}}"]}}],
+   "own_prompts": [{"name": "review", "arguments": [{"name": "path", "required": true}],
+                    "template": "Review {{path}}."}],
+   "rules": [{"effects": ["destroys"], "then": "ask", "reason": "it cannot be undone"}]}`,
+		Example: `  gatehouse context create notes -d ~/notes --tool 'file_*,dir_list'
+  gatehouse context create build --role ci --module none --from build.json`,
+		Args: exactly("NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := f.load(w.In); err != nil {
+				return err
+			}
+			return withContexts(w, func(b *contextbook.Book) error {
+				r := contextbook.Record{Name: args[0]}
+				if err := f.apply(&r.Definition); err != nil {
+					return err
+				}
+				if _, err := b.Create(r, "command line"); err != nil {
+					return fmt.Errorf("context %s: %w", args[0], err)
+				}
+				fmt.Fprintf(w.Err, "[gatehouse] Made context %s\n", args[0])
+				return nil
+			})
+		},
+	}
+	f.add(c.Flags())
+	return c
+}
+
+func contextUpdate(w World) *cobra.Command {
+	var f definitionFlags
+	c := &cobra.Command{
+		Use:   "update NAME",
+		Short: "Change a context; what is not given stays as it is",
+		Long: `Change a context. A flag, or a member of the file, replaces what was there as
+a whole; an empty list, and null in the file, take it away. The rest stays.`,
+		Example: `  gatehouse context update notes --tool 'file_*,!file_delete'
+  gatehouse context update notes --role ''`,
+		Args: exactly("NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := f.load(w.In); err != nil {
+				return err
+			}
+			return withContexts(w, func(b *contextbook.Book) error {
+				_, err := b.Update(args[0], "command line", func(r *contextbook.Record) error { return f.apply(&r.Definition) })
+				if err != nil {
+					return fmt.Errorf("context %s: %w", args[0], err)
+				}
+				fmt.Fprintf(w.Err, "[gatehouse] Changed context %s\n", args[0])
+				return nil
+			})
+		},
+	}
+	f.add(c.Flags())
+	return c
+}
+
+func contextList(w World) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:     "list",
+		Short:   "List the contexts that were made here",
+		Example: "  gatehouse context list",
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			return withContexts(w, func(b *contextbook.Book) error {
+				all := b.Current().Records
+				if asJSON {
+					return showJSON(w.Out, map[string]any{"contexts": orEmpty(all)})
+				}
+				return printContexts(w, all)
+			})
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func printContexts(w World, all []contextbook.Record) error {
+	if len(all) == 0 {
+		fmt.Fprintln(w.Err, "[gatehouse] There are no contexts; make one with gatehouse context create NAME")
+		return nil
+	}
+	t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tWHO MAY ENTER\tMODULES\tOWN\tSINCE\tDESCRIPTION")
+	for _, r := range all {
+		who := dash(slices.Concat(r.Roles, r.Users))
+		if who == "-" {
+			who = "everyone"
+		}
+		modules := "default"
+		if r.Modules != nil {
+			modules = dash(r.Modules)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", r.Name, printable(who), printable(modules),
+			len(r.OwnTools)+len(r.OwnPrompts), r.Updated.Format(time.DateOnly), orDash(sentence(r.Description)))
+	}
+	return t.Flush()
+}
+
+func contextShow(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:     "show NAME",
+		Short:   "Print a context as JSON, as --from reads it",
+		Example: "  gatehouse context show notes",
+		Args:    exactly("NAME"),
+		RunE: func(c *cobra.Command, args []string) error {
+			return withContexts(w, func(b *contextbook.Book) error {
+				r := b.Current().Find(args[0])
+				if r == nil {
+					return fmt.Errorf("context %s: %w", args[0], contextbook.ErrNotFound)
+				}
+				return showJSON(w.Out, r)
+			})
+		},
+	}
+}
+
+func contextDelete(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:     "delete NAME...",
+		Short:   "Remove contexts; who is in one finds it gone",
+		Example: "  gatehouse context delete notes",
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("%s wants the name of a context", c.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			return withContexts(w, func(b *contextbook.Book) error {
+				for _, name := range args {
+					if err := b.Delete(name); err != nil {
+						return fmt.Errorf("context %s: %w", name, err)
+					}
+					fmt.Fprintf(w.Err, "[gatehouse] Removed context %s\n", name)
+				}
+				return nil
+			})
+		},
+	}
+}

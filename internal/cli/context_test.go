@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+func TestContextsFromTheCommandLine(t *testing.T) {
+	run := home(t)
+	dir := t.TempDir()
+	file := filepath.Join(t.TempDir(), "build.json")
+	if err := os.WriteFile(file, []byte(`{"description":"Builds. Really.","own_prompts":[{"name":"p","template":"hi"}]}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		in, line string
+		code     int
+		out      string // a pattern
+		said     string // likewise
+	}{
+		{"", "context list", 0, `^$`, `no contexts; make one`},
+		{"", "context delete notes", 1, `^$`, `context notes: no such context`},
+		{"", "context create notes -d " + dir + " --tool file_*,!file_delete --env A=b=c --env B=", 0, `^$`, `^\[gatehouse\] Made context notes\n$`},
+		{"", "context create notes", 1, `^$`, `context notes: there is a context of that name`},
+		{"", "context create Notes", 2, `^$`, `name: "Notes": expected`},
+		{"", "context create admin", 1, `^$`, `fixed and cannot be changed`},
+		{"", "context create default", 1, `^$`, `fixed and cannot be changed`},
+		{"", "context create file", 1, `^$`, `fixed and cannot be changed`},
+		{"", "context create x -d " + dir + "/none", 2, `^$`, `there is no such folder`},
+		{"", "context create x --env A", 2, `^$`, `--env A: expected NAME=value`},
+		{"", "context create x --module attic", 2, `^$`, `there is no module "attic"; expected some of file`},
+		{"", "context create x --tool [", 2, `^$`, `tools: "\[" is no pattern`},
+		{"", "context create x --from /none", 2, `^$`, `no such file`},
+		{"{", "context create x --from -", 2, `^$`, `expected a JSON object`},
+		{`{"tool":[]}`, "context create x --from -", 2, `^$`, `unknown field "tool"`},
+		{"", "context create", 2, `^$`, `wants NAME, got 0`},
+		{"", "context create build --module none --role ci,dev --from " + file, 0, `^$`, `Made`},
+		{"", "context list", 0, `(?m)^build +ci,dev +- +1 .*Builds\.\nnotes +everyone +default +0 .* -$`, `^$`},
+		{"", "context show notes", 0, `"env": \{\n +"A": "b=c",\n +"B": ""`, `^$`},
+		{"", "context show none", 1, `^$`, `no such context`},
+		{"", "context update notes --tool dir_list --role a", 0, `^$`, `Changed`},
+		{`{"env":null}`, "context update notes --role= --from -", 0, `^$`, `Changed`},
+		{"", "context update none", 1, `^$`, `no such context`},
+		{"", "context lsit", 2, `^$`, `did you mean list`},
+	} {
+		code, out, said := run(step.in, strings.Fields(step.line)...)
+		if code != step.code || !regexp.MustCompile(step.out).MatchString(out) || !regexp.MustCompile(step.said).MatchString(said) {
+			t.Errorf("%s: exit %d, out %q, said %q", step.line, code, out, said)
+		}
+	}
+	_, out, _ := run("", "context", "show", "notes")
+	var got struct {
+		Tools, Roles []string
+		Env          map[string]string
+		Roots        []struct{ Path string }
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Tools) != 1 || len(got.Roles) != 0 || got.Env != nil || got.Roots[0].Path != dir {
+		t.Errorf("after the updates: %s", out)
+	}
+	if code, _, said := run(out, "context", "update", "build", "--from", "-"); code != 0 {
+		t.Errorf("what was shown cannot be read: %s", said)
+	}
+	if code, _, said := run("", "context", "delete", "notes", "build"); code != 0 || strings.Count(said, "Removed") != 2 {
+		t.Errorf("exit %d, said %q", code, said)
+	}
+}
