@@ -16,8 +16,8 @@ type Options struct {
 	Rate  float64
 	Burst int // requests that may come at once; 0 means twice the rate, at least 1
 	Keys  int // principals and sessions that are remembered; 0 means 65,536
-	// Hold is how long a request that came too soon may be kept waiting for
-	// its turn instead of being refused; 0 means 1 s, negative not at all.
+	// Hold is how long a request that came too soon may be kept waiting, for
+	// its turn or for its refusal; 0 means 1 s, negative not at all.
 	Hold time.Duration
 
 	Calls   int // that run at once on this host; 0 means 1,024

@@ -13,12 +13,12 @@ import (
 // keys that have not come for long are forgotten, full ones first. Safe for
 // concurrent use.
 type Rates struct {
-	rate  float64 // per second; 0 means no limit
-	burst float64
-	keys  int
-	hold  time.Duration
+	keys int
+	hold time.Duration
 
 	mu      sync.Mutex
+	rate    float64 // per second; 0 means no limit
+	burst   float64
 	buckets map[string]*list.Element // of *bucket
 	recent  list.List                // the one used last in front
 	held    map[string]int           // requests that are kept waiting, by key
@@ -36,34 +36,45 @@ type bucket struct {
 }
 
 const (
-	mostHeld    = 1024 // requests kept waiting at once
-	mostHeldKey = 64   // of one key
+	mostHeld    = 4096 // requests kept waiting at once
+	mostHeldKey = 256  // of one key
 )
 
 // NewRates makes Rates.
 func NewRates(o Options) *Rates {
 	r := &Rates{
-		rate: max(0, o.Rate), burst: float64(o.Burst), keys: or(o.Keys, 65_536), hold: or(o.Hold, time.Second),
+		keys: or(o.Keys, 65_536), hold: or(o.Hold, time.Second),
 		buckets: map[string]*list.Element{}, held: map[string]int{},
 	}
-	if r.burst <= 0 {
-		r.burst = max(1, math.Ceil(2*r.rate))
-	}
+	r.Set(o.Rate, o.Burst)
 	return r
 }
 
-// Unlimited reports whether everything is allowed.
-func (r *Rates) Unlimited() bool { return r == nil || r.rate == 0 }
+// Set changes the rate, per second, and the burst, as Options has them.
+// Everybody starts with a full bucket.
+func (r *Rates) Set(rate float64, burst int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rate, r.burst = max(0, rate), float64(burst)
+	if r.burst <= 0 {
+		r.burst = max(1, math.Ceil(2*r.rate))
+	}
+	clear(r.buckets)
+	r.recent.Init()
+}
 
 // Allow counts one request against all keys, empty ones left out. When it is
 // one too many for any of them it counts against none, and retry says when it
 // would be allowed.
 func (r *Rates) Allow(keys ...string) (ok bool, retry time.Duration) {
-	if r.Unlimited() {
+	if r == nil {
 		return true, 0
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.rate == 0 {
+		return true, 0
+	}
 	if retry = r.take(keys, 0); retry > 0 {
 		r.tooSoon++
 		return false, retry
@@ -74,15 +85,17 @@ func (r *Rates) Allow(keys ...string) (ok bool, retry time.Duration) {
 
 // Wait is Allow for callers that can be kept waiting: a request that comes a
 // little too soon is held until its turn, so that a client which sends as fast
-// as it is answered is slowed down instead of refused over and over. What
-// would have to wait longer than Options.Hold, and what there is no room to
-// hold, is refused with a *Busy. The other error is the cause of ctx.
+// as it is answered is slowed down instead of refused over and over. One that
+// would have to be held for longer than Options.Hold is refused with a *Busy,
+// after that time: a client that minds no refusal costs little then. Only what
+// there is no room to hold is refused at once. The other error is the cause of
+// ctx.
 func (r *Rates) Wait(ctx context.Context, keys ...string) error {
-	if r.Unlimited() {
+	if r == nil {
 		return nil
 	}
-	wait, err := r.reserve(keys)
-	if err != nil || wait == 0 {
+	wait, held, err := r.reserve(keys)
+	if !held {
 		return err
 	}
 	defer r.release(keys)
@@ -90,38 +103,43 @@ func (r *Rates) Wait(ctx context.Context, keys ...string) error {
 	defer turn.Stop()
 	select {
 	case <-turn.C:
-		return nil
+		return err
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
 }
 
-// reserve takes a request now or in advance.
-func (r *Rates) reserve(keys []string) (wait time.Duration, err error) {
+// reserve takes a request now, or in advance, or not. It says for how long it
+// is to be held and what it is told then.
+func (r *Rates) reserve(keys []string) (wait time.Duration, held bool, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	hold := r.hold
-	if r.waiting >= mostHeld {
+	if r.rate == 0 {
+		return 0, false, nil
+	}
+	hold := max(0, r.hold)
+	room := hold > 0 && r.waiting < mostHeld
+	for _, k := range keys {
+		room = room && (k == "" || r.held[k] < mostHeldKey)
+	}
+	if !room {
 		hold = 0
 	}
-	for _, k := range keys {
-		if r.held[k] >= mostHeldKey {
-			hold = 0
-		}
-	}
 	wait = r.due(keys)
-	if retry := r.take(keys, max(0, hold)); retry > 0 {
+	if retry := r.take(keys, hold); retry > 0 {
 		r.tooSoon++
-		return 0, &Busy{Why: "too many requests", Retry: retry}
+		wait, err = hold, &Busy{Why: "too many requests", Retry: retry}
+	} else {
+		r.allowed++
 	}
-	r.allowed++
-	if wait > 0 {
-		r.waiting++
-		for _, k := range keys {
-			r.held[k]++
-		}
+	if wait <= 0 {
+		return 0, false, err
 	}
-	return wait, nil
+	r.waiting++
+	for _, k := range keys {
+		r.held[k]++
+	}
+	return wait, true, err
 }
 
 func (r *Rates) release(keys []string) {
