@@ -92,9 +92,11 @@ func (e *Engine) tellSession(ctx context.Context, s *session.Session) {
 		return
 	}
 	f := s.Facts()
-	now, ok := e.stampsOf(ctx, &f)
-	if !ok {
-		return
+	now, view := e.stampsOf(ctx, &f)
+	for _, uri := range s.Subscriptions() {
+		if !holds(view, uri) {
+			s.Unsubscribe(uri)
+		}
 	}
 	old := s.SwapSeen(now)
 	if old == (stamps{}) {
@@ -107,18 +109,32 @@ func (e *Engine) tellSession(ctx context.Context, s *session.Session) {
 	}
 }
 
-// stampsOf fingerprints what a caller sees now. Resources and templates are
-// told of together.
-func (e *Engine) stampsOf(ctx context.Context, f *session.Facts) (stamps, bool) {
+// holds reports whether a view, nil where the caller may enter none, still has
+// what a URI names: whoever may not read a resource hears nothing of it.
+func holds(v *contexts.View, uri string) bool {
+	if v == nil {
+		return false
+	}
+	entry, _ := v.Resource(uri)
+	return entry != nil
+}
+
+// gone are the stamps of a caller whose context is not there any more, or not
+// for them.
+var gone = stamps{1, 1, 1}
+
+// stampsOf fingerprints what a caller sees now, with the view it is in; nil
+// when there is none. Resources and templates are told of together.
+func (e *Engine) stampsOf(ctx context.Context, f *session.Facts) (stamps, *contexts.View) {
 	f.Cut = e.opts.Views.Cut(f.Caller)
 	v, err := e.opts.Views.View(ctx, &f.Caller, f.Cut)
 	if err != nil {
-		return stamps{}, false
+		return gone, nil
 	}
 	return stamps{
 		v.Stamp(contexts.Tools), v.Stamp(contexts.Prompts),
 		v.Stamp(contexts.Resources)*31 + v.Stamp(contexts.Templates),
-	}, true
+	}, v
 }
 
 // joined notes what a new session has seen, and prepares what it is told
@@ -126,10 +142,9 @@ func (e *Engine) stampsOf(ctx context.Context, f *session.Facts) (stamps, bool) 
 func (e *Engine) joined(s *session.Session) {
 	f := s.Facts()
 	s.OnLoss(lookAgain)
-	if now, ok := e.stampsOf(e.base, &f); ok {
-		if newer := s.SwapSeen(now); newer != (stamps{}) {
-			s.SwapSeen(newer)
-		}
+	now, _ := e.stampsOf(e.base, &f)
+	if newer := s.SwapSeen(now); newer != (stamps{}) {
+		s.SwapSeen(newer)
 	}
 	e.told("session.created", s)
 }

@@ -23,6 +23,7 @@ type listener struct {
 
 	looking sync.Mutex // held while the lists are compared with seen
 	seen    stamps
+	watched map[string]func() // stops what is watched, by URI
 
 	telling sync.Mutex // held while something is told; the acknowledgement comes first
 	stopped bool
@@ -84,7 +85,7 @@ func (r *request) listen() {
 	if !r.see() {
 		return
 	}
-	l := &listener{r: r, lists: [3]bool{want.Tools, want.Prompts, want.Resources}}
+	l := &listener{r: r, watched: map[string]func(){}, lists: [3]bool{want.Tools, want.Prompts, want.Resources}}
 	l.seen, _ = r.e.stampsOf(r.ctx, &r.facts)
 	if !l.begin(&want) {
 		l.stop()
@@ -122,6 +123,7 @@ func (l *listener) open(want *filter) filter {
 		stop, err := r.watch(entry, uri, func(meta json.RawMessage) { l.post(topic{uri: uri}, meta) })
 		if err == nil {
 			l.stops, got.Watch = append(l.stops, stop), append(got.Watch, uri)
+			l.watched[uri] = stop
 		}
 	}
 	if r.facts.Can&tool.CanTasks == 0 {
@@ -163,9 +165,16 @@ func (l *listener) tell(method string, params []byte) {
 func (l *listener) look(ctx context.Context) {
 	l.looking.Lock()
 	defer l.looking.Unlock()
-	now, ok := l.r.e.stampsOf(ctx, &l.r.facts)
-	if !ok {
+	now, view := l.r.e.stampsOf(ctx, &l.r.facts)
+	if view == nil {
+		l.finish()
 		return
+	}
+	for uri, stop := range l.watched {
+		if !holds(view, uri) {
+			stop()
+			delete(l.watched, uri)
+		}
 	}
 	for i := range now {
 		if l.lists[i] && now[i] != l.seen[i] {

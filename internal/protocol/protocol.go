@@ -220,7 +220,7 @@ func (r *request) see() bool {
 	r.facts.Cut = r.e.opts.Views.Cut(r.facts.Caller) // the policy may be another than at the handshake
 	v, err := r.e.opts.Views.View(r.ctx, &r.facts.Caller, r.facts.Cut)
 	if err != nil {
-		r.fail(&Fault{Status: 404, Code: CodeInvalidParams, Message: err.Error()})
+		r.fail(notFound(err))
 		return false
 	}
 	r.view = v
