@@ -29,6 +29,8 @@ type elders struct {
 
 type elder struct {
 	principal string
+	context   string // that was chosen; "" means the default
+	bound     string
 	pipe      pipe
 }
 
@@ -52,13 +54,16 @@ func (e *elders) remove(id string) {
 	delete(e.open, id)
 }
 
-func (e *elders) get(id, principal string) *elder {
+// get finds the stream of a caller. A message that names another context than
+// the stream was opened in, or comes with another binding, is none for it.
+func (e *elders) get(id string, who protocol.Who) *elder {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if c := e.open[id]; c != nil && c.principal == principal {
-		return c
+	c := e.open[id]
+	if c == nil || c.principal != who.Principal || c.bound != who.Bound || who.Context != "" && who.Context != c.context {
+		return nil
 	}
-	return nil
+	return c
 }
 
 // openElder is GET /sse: the stream, whose first event says where to post.
@@ -82,7 +87,7 @@ func (d *Door) openElder(w nethttp.ResponseWriter, r *nethttp.Request) {
 	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
 	g.wire.idle = true
 	g.wire.mu.Lock() // nothing is written before the address
-	c := &elder{principal: who.Principal}
+	c := &elder{principal: who.Principal, context: who.Context, bound: who.Bound}
 	c.pipe = d.newPipe(who, func(msg []byte) error {
 		return g.wire.event([]byte("event: message\ndata: "), msg)
 	})
@@ -110,7 +115,7 @@ func (d *Door) postElder(w nethttp.ResponseWriter, r *nethttp.Request) {
 		answerFault(w, f)
 		return
 	}
-	c := d.elder.get(r.URL.Query().Get("session"), who.Principal)
+	c := d.elder.get(r.URL.Query().Get("session"), who)
 	if c == nil {
 		fail(w, 404, protocol.CodeInvalidRequest, "there is no such stream, or it has ended; open one with GET /sse")
 		return

@@ -1,13 +1,18 @@
 package http
 
 import (
+	nethttp "net/http"
 	"net/url"
 	"os/exec"
 	"regexp"
 	"strings"
 	"testing"
 
+	"gatehouse/internal/contexts"
 	"gatehouse/internal/hosttest"
+	"gatehouse/internal/permit"
+	"gatehouse/internal/protocol"
+	"gatehouse/tool"
 )
 
 const initialize = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`
@@ -123,6 +128,103 @@ func TestContextInThePath(t *testing.T) {
 	r := h.do("POST", "/mcp/nowhere", initialize)
 	if r.status != 404 {
 		t.Errorf("an unknown context: got %d %s, want 404", r.status, r.body)
+	}
+}
+
+// places is a house with two contexts that differ by their tools, and one that
+// only some may enter.
+func places(t *testing.T) *house {
+	t.Helper()
+	p, err := permit.New(permit.Options{Default: permit.Allow, Access: []permit.Access{{Context: "vault", Roles: []string{"keeper"}, KnownTo: []string{"staff"}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	identify := func(r *nethttp.Request) (protocol.Who, *Denied) {
+		who := protocol.Who{Caller: tool.Caller{Principal: "ann"}}
+		if role := r.Header.Get("X-Role"); role != "" {
+			who.Roles = []string{role}
+		}
+		if to := r.Header.Get("X-Bound"); to != "" {
+			who.Context, who.Bound = to, to
+		}
+		return who, nil
+	}
+	h := newHouse(t, Options{Identify: identify}, hosttest.Options{Policy: p})
+	h.Views.Set(contexts.Rules{Policy: p, Specs: []contexts.Spec{
+		{Name: "default", Tools: []string{"t_echo"}}, {Name: "work", Tools: []string{"t_log"}}, {Name: "vault", Tools: []string{"t_ask"}},
+	}})
+	return h
+}
+
+func TestTheContextOfARequest(t *testing.T) {
+	h := places(t)
+	for _, c := range []struct {
+		path    string
+		headers []string
+		status  int
+		body    string
+		vary    string
+	}{
+		{"/mcp", nil, 200, "t_echo", "Origin"},
+		{"/mcp/work", nil, 200, "t_log", "Origin"},
+		{"/mcp", []string{"X-MCP-Context", "work"}, 200, "t_log", "Origin, X-MCP-Context"},
+		{"/mcp", []string{"X-MCP-Context", " work "}, 200, "t_log", "Origin, X-MCP-Context"},
+		{"/mcp", []string{"X-MCP-Context", " "}, 200, "t_echo", "Origin, X-MCP-Context"},
+		{"/mcp/default", []string{"X-MCP-Context", "work"}, 200, "t_echo", "Origin"}, // the path goes first
+		{"/mcp", []string{"X-MCP-Context", "nowhere"}, 404, "Context not found", "Origin, X-MCP-Context"},
+		{"/mcp", []string{"X-MCP-Context", "vault"}, 404, "Context not found", "Origin, X-MCP-Context"},
+		{"/mcp", []string{"X-MCP-Context", "vault", "X-Role", "staff"}, 403, "Context not allowed", "Origin, X-MCP-Context"},
+		{"/mcp", []string{"X-MCP-Context", "vault", "X-Role", "keeper"}, 200, "t_ask", "Origin, X-MCP-Context"},
+		{"/mcp", []string{"X-MCP-Context", "work, default"}, 400, "may be there once", "Origin, X-MCP-Context"},
+		{"/mcp", []string{"X-Bound", "work"}, 200, "t_log", "Origin"},
+		{"/mcp/work", []string{"X-Bound", "work"}, 200, "t_log", "Origin"},
+		{"/mcp/default", []string{"X-Bound", "work"}, 404, "Context not found", "Origin"},
+		{"/mcp", []string{"X-Bound", "work", "X-MCP-Context", "vault"}, 404, "Context not found", "Origin, X-MCP-Context"},
+	} {
+		r := h.modernList(c.path, c.headers...)
+		if r.status != c.status || !strings.Contains(r.body, c.body) || r.header.Get("Vary") != c.vary {
+			t.Errorf("%s %q: got %d, Vary %q, %s; want %d, %q, %s", c.path, c.headers, r.status, r.header.Get("Vary"), r.body, c.status, c.vary, c.body)
+		}
+	}
+}
+
+// modernList asks for the tools in one request that stands alone.
+func (h *house) modernList(path string, headers ...string) reply {
+	h.t.Helper()
+	return h.do("POST", path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+		append([]string{"MCP-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/list"}, headers...)...)
+}
+
+// A session is one of the context it was opened in, whatever is asked later.
+func TestASessionStaysInItsContext(t *testing.T) {
+	h := places(t)
+	id := h.do("POST", "/mcp", initialize, "X-MCP-Context", "work").header.Get("Mcp-Session-Id")
+	h.do("POST", "/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Session-Id", id)
+	list := `{"jsonrpc":"2.0","id":7,"method":"tools/list"}`
+	for _, c := range []struct {
+		method, path string
+		headers      []string
+		status       int
+	}{
+		{"POST", "/mcp", nil, 200},
+		{"POST", "/mcp/work", nil, 200},
+		{"POST", "/mcp", []string{"X-MCP-Context", "work"}, 200},
+		{"POST", "/mcp", []string{"X-MCP-Context", "default"}, 404},
+		{"POST", "/mcp", []string{"X-MCP-Context", "nowhere"}, 404},
+		{"POST", "/mcp/default", nil, 404},
+		{"GET", "/mcp/default", []string{"Accept", "text/event-stream"}, 404},
+		{"DELETE", "/mcp/default", nil, 404},
+		{"POST", "/mcp", []string{"X-Bound", "default"}, 404}, // a credential that is not good there
+		{"POST", "/mcp", []string{"X-Bound", "work"}, 200},
+	} {
+		body := ""
+		if c.method == "POST" {
+			body = list
+		}
+		r := h.do(c.method, c.path, body, append([]string{"Mcp-Session-Id", id}, c.headers...)...)
+		if r.status != c.status || c.status == 200 && !strings.Contains(r.body, "t_log") || c.status == 404 && !strings.Contains(r.body, "there is no such session") {
+			t.Errorf("%s %s %q: got %d %s, want %d", c.method, c.path, c.headers, r.status, r.body, c.status)
+		}
 	}
 }
 

@@ -240,13 +240,40 @@ func (d *Door) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.
 		fail(w, denied.Status, protocol.CodeInvalidRequest, denied.Message)
 		return who, false
 	}
-	if name := r.PathValue("context"); name != "" {
+	name, ok := chosen(w.Header(), r)
+	if !ok {
+		fail(w, 400, protocol.CodeInvalidRequest, "the header X-MCP-Context may be there once, with the name of one context")
+		return who, false
+	}
+	if name != "" {
 		who.Context = name
 	}
 	if t := r.Header["Traceparent"]; len(t) == 1 && len(t[0]) <= 64 {
 		who.Trace = t[0]
 	}
 	return who, true
+}
+
+// chosen is the context that a request names: in its path or, without that, in
+// a header, which the answer then varies with. It reports false when the header
+// names several.
+func chosen(answer nethttp.Header, r *nethttp.Request) (name string, ok bool) {
+	if name := r.PathValue("context"); name != "" {
+		return name, true
+	}
+	values := r.Header["X-Mcp-Context"]
+	if len(values) == 0 {
+		return "", true
+	}
+	answer["Vary"] = varyContext
+	name = strings.Trim(values[0], " \t")
+	return name, len(values) == 1 && !strings.ContainsAny(name, ", ")
+}
+
+// elsewhere reports whether a caller chose, or is bound to, another context
+// than the one a session was opened in: it is a session there alone.
+func elsewhere(who protocol.Who, context string) bool {
+	return who.Context != "" && who.Context != context || who.Bound != "" && who.Bound != context
 }
 
 // only serves one method, HEAD counting as GET.

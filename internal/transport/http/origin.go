@@ -130,6 +130,7 @@ func newOrigins(list []string, local bool) (origins, error) {
 // Header values that never change; net/http does not modify them.
 var (
 	varyOrigin   = []string{"Origin"}
+	varyContext  = []string{"Origin, X-MCP-Context"}
 	anyOrigin    = []string{"*"}
 	exposed      = []string{"Mcp-Session-Id, MCP-Protocol-Version, Mcp-Method, Mcp-Name, Retry-After, WWW-Authenticate"}
 	isTrue       = []string{"true"}

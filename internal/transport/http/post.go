@@ -147,7 +147,7 @@ func (d *Door) sessionOf(r *nethttp.Request, who protocol.Who) (*session.Session
 			Message: "the header Mcp-Session-Id is missing; initialize gives one"}
 	}
 	s, ok := sessions.Get(ids[0], who.Principal)
-	if !ok {
+	if !ok || elsewhere(who, s.Facts().Context) {
 		return nil, &protocol.Fault{Status: 404, Code: protocol.CodeInvalidRequest,
 			Message: "there is no such session, or it has ended; initialize again"}
 	}
