@@ -127,6 +127,9 @@ func (t *tables) byOpening(head []byte) *entry {
 		{"%!ps", "PostScript"},
 	} {
 		if strings.HasPrefix(start, o.start) {
+			if o.language == "XML" && bytes.Contains(head[:min(len(head), 1<<10)], []byte("<svg")) {
+				return t.named["SVG"]
+			}
 			return t.named[o.language]
 		}
 	}

@@ -63,6 +63,38 @@ func TestExtensionsOfTheDesign(t *testing.T) {
 	}
 }
 
+func TestJudge(t *testing.T) {
+	for _, c := range []struct{ name, head, id, method string }{
+		{"main.go", "", "go", "name"},
+		{"", "package main\n\nfunc main() {\n}\n", "go", "words"},
+		{"", "def f(x):\n    return x\n\nif __name__ == '__main__':\n    f(1)\n", "python", "words"},
+		{"", "CREATE TABLE a (\n  id INT PRIMARY KEY\n);\nINSERT INTO a VALUES (1);\n", "sql", "words"},
+		{"", "#include <stdio.h>\n\nint main(void) {\n\treturn 0;\n}\n", "c", "words"},
+		{"", "#include <vector>\n\nnamespace a {\nclass B : public C {\npublic:\n  std::vector<int> v;\n};\n}\n", "cpp", "words"},
+		{"", "name: x\non:\n  push:\n    branches: [main]\n", "yaml", "words"},
+		{"x.h", "", "c", "guess"},
+		{"", "#!/bin/sh\n", "shell", "content"},
+		{"", "\x00\x01", "plaintext", "unknown"},
+		{"", " \n", "plaintext", "unknown"},
+	} {
+		v := Judge(c.name, []byte(c.head))
+		if v.ID != c.id || v.Method != c.method || (v.Confidence > 0) != (c.method != "unknown") {
+			t.Errorf("Judge(%q, %q) = %+v, want %s by %s", c.name, c.head, v, c.id, c.method)
+		}
+	}
+}
+
+// Every clue is of a language that can be the answer.
+func TestCluesNameLanguages(t *testing.T) {
+	for _, list := range clueTable() {
+		for _, c := range list {
+			if load().named[c.language] == nil || !slices.Contains(words().names, c.language) || c.worth <= 0 {
+				t.Errorf("%+v speaks for nobody", c)
+			}
+		}
+	}
+}
+
 // What is listed can be detected, and what is detected is listed.
 func TestListEqualsDetect(t *testing.T) {
 	listed := make(map[string]bool)
@@ -156,7 +188,7 @@ func TestRulesAgreeWithSource(t *testing.T) {
 
 // Linking the package must not cost the process anything at its start.
 func TestNothingAtStart(t *testing.T) {
-	for _, file := range []string{"language.go", "tables.go", "content.go", "id.go"} {
+	for _, file := range []string{"language.go", "tables.go", "content.go", "id.go", "classify.go", "clues.go", "tokens.go", "judge.go", "choose.go"} {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

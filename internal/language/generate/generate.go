@@ -29,6 +29,9 @@ func main() {
 	if err := heuristics("heuristics.json"); err != nil {
 		log.Fatal(err)
 	}
+	if err := weights("weights.txt"); err != nil {
+		log.Fatal(err)
+	}
 }
 
 // languages writes one line per language that a name can lead to: name,
