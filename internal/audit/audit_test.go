@@ -349,6 +349,10 @@ func TestFactsBecomeLines(t *testing.T) {
 	cancel()
 	watching.Wait()
 	l.Sync(t.Context())
+	failed := FromFact(bus.Fact{Subject: "auth.login_failed", Data: json.RawMessage(`{"Kind":"login_failed","Principal":"eve","Credential":"t_1","From":"10.0.0.1"}`)})
+	if failed.Principal != "eve" || failed.Credential != "t_1" || failed.Outcome != Denied || string(failed.Args) != `{"Kind":"login_failed","From":"10.0.0.1"}` {
+		t.Errorf("failed login: got %+v, %s", failed, failed.Args)
+	}
 	for _, line := range collect(t, l, Filter{}) {
 		switch line.Kind {
 		case "auth.login":
@@ -363,6 +367,18 @@ func TestFactsBecomeLines(t *testing.T) {
 			t.Errorf("unexpected: %s", line.Raw)
 		}
 	}
+}
+
+func FuzzFromFact(f *testing.F) {
+	f.Add("auth.login", "alice/default", []byte(`{"user":"alice","password":"x","user":"bob"}`))
+	f.Add("session.created", "", []byte(`[1]`))
+	f.Fuzz(func(t *testing.T, subject, owner string, data []byte) {
+		e := FromFact(bus.Fact{Subject: subject, Owner: owner, Data: data})
+		line, _ := appendLine(nil, link{}, e.append(nil, whoWrites("node"), &secretCache{}))
+		if _, err := ParseLine(line); err != nil {
+			t.Errorf("%s cannot be read: %v", line, err)
+		}
+	})
 }
 
 func TestOldLinesAreRemovedAndTheRestIsStillWhole(t *testing.T) {

@@ -103,6 +103,10 @@ var levels = map[string]Level{
 	"webview_disconnect": Info, "ide_chat_send": Info, "ide_session_create": Info,
 }
 
+// private are arguments of tools that are kept as a digest only: what is typed
+// into a process is often a password.
+var private = map[string]map[string]bool{"process_input": {"input": true}}
+
 // LevelOf is the level of a call of a tool, by its own name and its effects.
 func LevelOf(name string, e tool.Effects) Level {
 	if l, ok := levels[name]; ok {
@@ -164,7 +168,7 @@ func (e *Entry) append(b, who []byte, secrets *secretCache) []byte {
 		b = hex.AppendEncode(b, h[:])
 		b = append(b, `","args":`...)
 		from := len(b)
-		if b = redact(b, e.Args, secrets.of(e.Input)); rawjson.Check(b[from:], 0) != nil {
+		if b = redact(b, e.Args, secrets.of(e.Input), private[e.Tool]); rawjson.Check(b[from:], 0) != nil {
 			b = append(b[:from], left...) // nobody checked them; a line must be readable whatever they are
 		}
 		b = append(b, ',')

@@ -48,18 +48,21 @@ func FromFact(f bus.Fact) Entry {
 	if rawjson.Check(f.Data, 0) != nil || rawjson.Kind(f.Data) != '{' {
 		return e
 	}
-	fields := map[string]*string{
+	fields := map[string]*string{ // by names in lower case
 		"principal": &e.Principal, "user": &e.Principal, "credential": &e.Credential, "session": &e.Session,
 		"context": &e.Context, "client": &e.Client, "outcome": &e.Outcome, "reason": &e.Reason, "tool": &e.Tool, "call": &e.Call, "rule": &e.Rule,
 	}
 	var rest []rawjson.Edit
 	for key, v := range rawjson.Object(f.Data) {
-		if into := fields[string(key)]; into != nil && rawjson.Kind(v) == '"' {
+		if into := fields[strings.ToLower(string(key))]; into != nil && rawjson.Kind(v) == '"' {
 			if text, ok := rawjson.String(v); ok && text != "" {
 				*into = text
 				rest = append(rest, rawjson.Edit{Key: string(key)})
 			}
 		}
+	}
+	if e.Outcome == "" && strings.HasSuffix(f.Subject, "_failed") {
+		e.Outcome = Denied
 	}
 	if e.Args = json.RawMessage(rawjson.Splice(f.Data, rest...)); string(e.Args) == "{}" {
 		e.Args = nil

@@ -25,8 +25,9 @@ const (
 // redact appends arguments without their secrets, at most 2 KiB. Members whose
 // name or schema says that they are secret are masked whatever they hold;
 // within other texts, what follows words like "password=" is.
-func redact(dst []byte, args json.RawMessage, secret map[string]bool) []byte {
-	r := redactor{dst: dst, cur: rawjson.At(args), until: len(dst) + longestArgs - closing, secret: secret}
+// So are the members in private.
+func redact(dst []byte, args json.RawMessage, secret, private map[string]bool) []byte {
+	r := redactor{dst: dst, cur: rawjson.At(args), until: len(dst) + longestArgs - closing, secret: secret, private: private}
 	r.value(0)
 	if n := len(r.dst) - len(dst); n == 0 || n > longestArgs {
 		return append(dst, left...)
@@ -35,11 +36,12 @@ func redact(dst []byte, args json.RawMessage, secret map[string]bool) []byte {
 }
 
 type redactor struct {
-	dst    []byte
-	cur    rawjson.Cursor
-	until  int // of dst; beyond it nothing more is taken
-	over   int // members and elements that were left out; once there is one, all further are
-	secret map[string]bool
+	dst   []byte
+	cur   rawjson.Cursor
+	until int // of dst; beyond it nothing more is taken
+	over  int // members and elements that were left out; once there is one, all further are
+
+	secret, private map[string]bool
 }
 
 func (r *redactor) value(depth int) {
@@ -81,7 +83,7 @@ func (r *redactor) object(depth int) {
 		r.comma(&first)
 		r.dst = rawjson.AppendString(r.dst, string(key))
 		r.dst = append(r.dst, ':')
-		if isSecret(key) || r.secret[string(key)] {
+		if isSecret(key) || r.secret[string(key)] || r.private[string(key)] {
 			r.cur.Value()
 			r.dst = append(r.dst, mask...)
 			continue

@@ -40,9 +40,17 @@ func TestSecretsAreMasked(t *testing.T) {
 		`"text"`: `"text"`,
 		`null`:   `null`,
 	} {
-		if got := string(redact(nil, json.RawMessage(args), c.of(in))); got != want {
+		if got := string(redact(nil, json.RawMessage(args), c.of(in), nil)); got != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", args, got, want)
 		}
+	}
+}
+
+func TestWhatIsTypedIntoAProcessIsNotKept(t *testing.T) {
+	l := ledger(t, fresh(t), Options{})
+	l.Keep(t.Context(), Entry{Kind: "call", Tool: "process_input", Args: json.RawMessage(`{"id":"proc-1","input":"hunter2\n"}`)})
+	if got := collect(t, l, Filter{})[0]; string(got.Args) != `{"id":"proc-1","input":"***"}` || got.Digest == "" {
+		t.Errorf("got %s", got.Raw)
 	}
 }
 
@@ -57,12 +65,12 @@ func TestLongArgumentsAreCut(t *testing.T) {
 		"key":    `{"` + strings.Repeat(`\u0001`, 3000) + `":1}`,
 		"number": `{"n":` + strings.Repeat("1", 5000) + `}`,
 	} {
-		got := redact(nil, json.RawMessage(args), nil)
+		got := redact(nil, json.RawMessage(args), nil, nil)
 		if len(got) > longestArgs || !json.Valid(got) || !strings.Contains(string(got), "…") {
 			t.Errorf("%s: got %d bytes: %s", name, len(got), got)
 		}
 	}
-	if got := string(redact(nil, json.RawMessage(`{"content":"`+long+`","path":"a"}`), nil)); !strings.HasSuffix(got, `… 8000 bytes","path":"a"}`) {
+	if got := string(redact(nil, json.RawMessage(`{"content":"`+long+`","path":"a"}`), nil, nil)); !strings.HasSuffix(got, `… 8000 bytes","path":"a"}`) {
 		t.Errorf("got %s, want its length and what follows", got)
 	}
 }
@@ -74,7 +82,7 @@ func FuzzRedact(f *testing.F) {
 		if rawjson.Check(args, 0) != nil {
 			return
 		}
-		got := redact(nil, args, map[string]bool{"hidden": true})
+		got := redact(nil, args, map[string]bool{"hidden": true}, nil)
 		if len(got) > longestArgs {
 			t.Errorf("%d bytes", len(got))
 		}
