@@ -56,10 +56,25 @@ func Judge(name string, head []byte) Verdict {
 		}
 		return v
 	}
-	if len(bytes.TrimSpace(head)) == 0 || bytes.IndexByte(head, 0) >= 0 {
+	if len(bytes.TrimSpace(head)) == 0 || !isText(head) {
 		return v
 	}
 	return t.byWords(head)
+}
+
+// isText reports whether there are so few control characters that people may
+// have written it.
+func isText(head []byte) bool {
+	odd := 0
+	for _, c := range head {
+		if c == 0 {
+			return false
+		}
+		if c < ' ' && c != '\t' && c != '\n' && c != '\r' && c != '\f' && c != 0x1b {
+			odd++
+		}
+	}
+	return odd*50 < len(head)
 }
 
 // byWords answers from the text alone.
