@@ -8,9 +8,8 @@ import (
 )
 
 const (
-	context   = 2   // lines shown around a change
-	widest    = 200 // bytes of a line that are shown
-	widestDif = 2000
+	context = 2   // lines shown around a change
+	widest  = 200 // bytes of a line that are shown
 )
 
 // hunk is a run of changed lines: [from, to) before, with now in its place.
@@ -22,7 +21,7 @@ type hunk struct {
 // Diff shows the changes as a unified diff of at most so many lines; the last
 // one says how many are left out.
 func (r *Result) Diff(most int) string {
-	hunks := r.hunks()
+	hunks := r.hunks(most)
 	var out []string
 	shift := 0
 	for len(hunks) > 0 {
@@ -38,13 +37,13 @@ func (r *Result) Diff(most int) string {
 		out = append(out, fmt.Sprintf("@@ -%s +%s @@", span(from, to-from), span(from+shift, to-from+added)))
 		out = append(out, body...)
 		shift += added
-		if len(out) > widestDif && len(out) > most {
-			break
-		}
 	}
 	if len(out) > most {
-		left := len(out) - most + 1
-		out = append(out[:most-1], fmt.Sprintf("… %d more lines", left))
+		more := ""
+		if left := len(out) - most + 1; left < 1000 {
+			more = fmt.Sprint(left, " ")
+		}
+		out = append(out[:most-1], fmt.Sprintf("… %smore lines", more))
 	}
 	return strings.Join(out, "\n")
 }
@@ -93,9 +92,9 @@ func shown(s string) string {
 	return s
 }
 
-// hunks makes whole lines of the changes.
-func (r *Result) hunks() (hunks []hunk) {
-	for i := 0; i < len(r.changes); {
+// hunks makes whole lines of the changes, of a few more than are shown.
+func (r *Result) hunks(most int) (hunks []hunk) {
+	for i := 0; i < len(r.changes) && len(hunks) <= most+1000; {
 		from := r.lines.number(r.changes[i].from)
 		to, j := from, i
 		var b strings.Builder

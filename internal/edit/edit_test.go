@@ -261,3 +261,31 @@ func TestWhichOfSeveral(t *testing.T) {
 		t.Errorf("two are as near: got %q", got)
 	}
 }
+
+// What would take long is refused, and what is long is found.
+func TestLarge(t *testing.T) {
+	many := strings.Repeat("a\n", 2*spotLines)
+	if got, _ := apply(t, many, Edit{Old: " a\n", New: "b\n"}); got != "!ambiguous" {
+		t.Errorf("a line that is everywhere: %.40q", got)
+	}
+	wide := strings.Repeat("“x” ", foldMost)
+	if got, _ := apply(t, wide, Edit{Old: strings.Repeat("\"x\" ", foldMost), New: ""}); got != "!not_found" {
+		t.Errorf("a very long line: %.40q", got)
+	}
+	var b strings.Builder
+	for i := range 20_000 {
+		b.WriteString(strings.Repeat("\t", i%5) + "line " + strings.Repeat("x", i%97) + string(rune('a'+i%26)) + "\n")
+	}
+	file := b.String()
+	old := strings.ReplaceAll(file, "\t", "    ")
+	if got, _ := apply(t, file, Edit{Old: old, New: strings.Replace(old, "line xxxd\n", "line d\n", 1)}); got != strings.Replace(file, "line xxxd\n", "line d\n", 1) {
+		t.Errorf("a block of 20,000 lines: %.200q", got)
+	}
+	big := strings.Repeat("0123456789abcdef\n", tolerantMost/16)
+	if got, _ := apply(t, big+"end\n", Edit{Old: " end\n", New: "x"}); got != "!not_found" {
+		t.Error("a file over the limit is searched tolerantly")
+	}
+	if got, _ := apply(t, big+"end\r\nof\r\n", Edit{Old: "end\nof\n", New: "x\n"}); got != big+"x\r\n" {
+		t.Error("line endings are not ignored in a large file")
+	}
+}

@@ -34,6 +34,10 @@ func plain(r rune) string {
 	return string(r)
 }
 
+// foldMost is the longest body, in bytes, that is compared tolerantly. A longer
+// one counts as itself.
+const foldMost = 64 << 10
+
 // fold is what a body counts as: with plain characters, composed letters and
 // single spaces.
 func fold(body string) string {
@@ -42,14 +46,19 @@ func fold(body string) string {
 	}
 	var b strings.Builder
 	b.Grow(len(body))
-	for _, c := range clusters(body) {
-		b.WriteString(c.key)
+	for i := 0; i < len(body); {
+		n, key := next(body[i:])
+		b.WriteString(key)
+		i += n
 	}
 	return strings.Trim(b.String(), " ")
 }
 
 // isPlain reports whether a body counts as itself.
 func isPlain(body string) bool {
+	if len(body) > foldMost {
+		return true
+	}
 	for i := range len(body) {
 		switch c := body[i]; {
 		case c >= utf8.RuneSelf, c == '\t', c == ' ' && i > 0 && body[i-1] == ' ':
@@ -135,6 +144,9 @@ func align(a, b []cluster) (pairs []pair, ok bool) {
 func difference(a, b string) (l Level, ok bool) {
 	if a == b {
 		return Exact, true
+	}
+	if max(len(a), len(b)) > foldMost {
+		return 0, false
 	}
 	pairs, ok := align(clusters(a), clusters(b))
 	if !ok {

@@ -43,7 +43,7 @@ func both(t trial, new bool, f func(string) string) (trial, bool) {
 	if new {
 		t.new = f(t.new)
 	}
-	return t, t.old != was && t.old != t.new
+	return t, t.old != was && t.old != t.new && !strings.Contains(t.file, t.old) // or it is right elsewhere
 }
 
 func spaced(n int, new bool) disturbance {

@@ -12,6 +12,7 @@ import (
 const (
 	shownMost = 10 // places a refusal names
 	toldMost  = 3  // places it describes
+	voteMost  = 1 << 18
 )
 
 // ambiguous is the refusal of an edit that means several places.
@@ -101,10 +102,11 @@ func (t *text) votes(lines []line) []int {
 		}
 	}
 	votes := map[int]int{}
+	steps := 0
 	for i := range t.starts {
 		k := t.keyOf(i)
 		for _, j := range where[k] {
-			if i >= j && len(votes) < 10_000 {
+			if steps++; i >= j && steps < voteMost {
 				votes[i-j] += len(k)
 			}
 		}

@@ -16,8 +16,15 @@ import (
 	yaml "github.com/goccy/go-yaml/parser"
 )
 
-// syntaxMost is the largest content, in bytes, whose syntax is looked at.
-const syntaxMost = 1 << 20
+const (
+	syntaxMost = 1 << 20 // bytes of a content whose syntax is looked at
+
+	// The parsers of YAML and TOML take time that grows with the square of
+	// what they are given, so they are given less.
+	simpleMost = 64 << 10 // bytes
+	simpleLine = 2 << 10  // bytes of a line
+	simpleDeep = 64       // brackets inside each other
+)
 
 // Broken says what is wrong with the syntax of a file after a change, in one
 // line, if nothing was wrong before. It knows Go, JSON, YAML, TOML and XML by
@@ -28,7 +35,7 @@ func Broken(name string, before, after []byte) string {
 		return ""
 	}
 	err := parsed(parse, after)
-	if err == nil || parsed(parse, before) != nil {
+	if err == nil || errors.Is(err, errNotLooked) || parsed(parse, before) != nil {
 		return ""
 	}
 	text, _, _ := strings.Cut(strings.TrimSpace(err.Error()), "\n")
@@ -37,6 +44,8 @@ func Broken(name string, before, after []byte) string {
 	}
 	return text
 }
+
+var errNotLooked = errors.New("too much to look at")
 
 var parsers = map[string]func([]byte) error{
 	".go": parseGo, ".json": parseJSON, ".yaml": parseYAML, ".yml": parseYAML, ".toml": parseTOML, ".xml": parseXML, ".svg": parseXML,
@@ -72,13 +81,38 @@ func parseJSON(b []byte) error {
 }
 
 func parseYAML(b []byte) error {
+	if !simple(b) {
+		return errNotLooked
+	}
 	_, err := yaml.ParseBytes(b, 0)
 	return err
 }
 
 func parseTOML(b []byte) error {
+	if !simple(b) {
+		return errNotLooked
+	}
 	var v map[string]any
 	return toml.Unmarshal(b, &v)
+}
+
+// simple reports whether a text is parsed in a moment.
+func simple(b []byte) bool {
+	line, deep := 0, 0
+	for _, c := range b {
+		switch c {
+		case '\n':
+			line = -1
+		case '[', '{':
+			deep++
+		case ']', '}':
+			deep = max(deep-1, 0)
+		}
+		if line++; line > simpleLine || deep > simpleDeep {
+			return false
+		}
+	}
+	return len(b) <= simpleMost
 }
 
 func parseXML(b []byte) error {

@@ -2,10 +2,13 @@ package edit
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"gatehouse/tool"
 )
 
 // wanted is an edit prepared for the tolerant levels: old and new as lines,
@@ -35,6 +38,7 @@ func want(old, new string) (w wanted, ok bool) {
 	if begun(w.old) || begun(w.new) {
 		return w, false
 	}
+	var key strings.Builder
 	for i, l := range w.old {
 		if l.blank() {
 			continue
@@ -42,11 +46,12 @@ func want(old, new string) (w wanted, ok bool) {
 		if len(w.solid) == 0 {
 			w.startsLine = w.startsLine || i > 0 || l.indent != ""
 		} else {
-			w.key += "\n"
+			key.WriteByte('\n')
 		}
-		w.key += fold(l.body)
+		key.WriteString(fold(l.body))
 		w.solid = append(w.solid, i)
 	}
+	w.key = key.String()
 	if len(w.solid) == 0 {
 		return w, false
 	}
@@ -98,9 +103,9 @@ func (t *text) tolerant(e Edit) ([]place, Level, error) {
 		return nil, 0, nil
 	}
 	t.prepare()
-	spots := t.spots(&w, e.All)
+	spots, err := t.spots(&w, e.All)
 	if len(spots) == 0 {
-		return nil, 0, nil
+		return nil, 0, err
 	}
 	level := spots[len(spots)-1].level
 	if len(spots) > 1 && !e.All { // which it is comes first, whether it can be done after
@@ -159,29 +164,42 @@ func (s *spot) forgive(l Level) {
 // another: it differs in less. One that is indented otherwise and one that has
 // a blank line more say nothing about each other, and beside such things
 // blanks at the ends of lines do not count.
-func (s *spot) beats(other *spot) bool {
-	a, b := s.faults, other.faults
+func (a forgiven) beats(b forgiven) bool {
 	if a&^trailing != 0 || b&^trailing != 0 {
 		a, b = a&^trailing, b&^trailing
 	}
 	return a != b && a&b == a
 }
 
+// spotLines bounds the lines that are looked at closely, over all places.
+const spotLines = 100_000
+
 // spots are the places that no other place beats, those of the lowest level
 // first.
-func (t *text) spots(w *wanted, all bool) (best []*spot) {
+func (t *text) spots(w *wanted, all bool) (best []*spot, err error) {
+	groups := map[forgiven][]*spot{}
+	looked := 0
 	for _, at := range t.indexes([]byte(t.keys), w.key, all) {
-		s, ok := t.spot(w, at)
-		if !ok || slices.ContainsFunc(best, func(b *spot) bool { return b.beats(s) }) {
-			continue
+		if looked += len(w.solid); looked > spotLines {
+			return nil, &tool.Refusal{Code: "ambiguous", Message: fmt.Sprintf("old_string is not in %s as it is, and something like it is there too often to tell", t.name), Next: "Copy old_string exactly, with more lines around it."}
 		}
-		best = slices.DeleteFunc(best, s.beats)
-		if best = append(best, s); len(best) > PlacesMost {
-			break
+		if s, ok := t.spot(w, at); ok {
+			groups[s.faults] = append(groups[s.faults], s)
 		}
 	}
-	slices.SortStableFunc(best, func(a, b *spot) int { return cmp.Compare(a.level, b.level) })
-	return best
+	for faults, group := range groups {
+		beaten := false
+		for other := range groups {
+			beaten = beaten || other.beats(faults)
+		}
+		if !beaten {
+			best = append(best, group...)
+		}
+	}
+	slices.SortFunc(best, func(a, b *spot) int {
+		return cmp.Or(cmp.Compare(a.level, b.level), cmp.Compare(a.start, b.start))
+	})
+	return best, nil
 }
 
 // spot looks closer at an occurrence of the key.
