@@ -66,6 +66,10 @@ func (m *files) setUp(d module.Deps) error {
 	for i := range m.offer.Tools {
 		m.offer.Tools[i].Run = guarded(m.offer.Tools[i].Run, guard)
 	}
+	for i := range m.offer.Templates {
+		t := &m.offer.Templates[i]
+		t.Read, t.Complete = guarded(t.Read, guard), guarded(t.Complete, guard)
+	}
 	return nil
 }
 

@@ -8,7 +8,9 @@ package file
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 
 	"gatehouse/internal/roots"
 	"gatehouse/module"
@@ -22,6 +24,7 @@ type files struct {
 	changes    locks
 	undo       undo
 	trash      trash
+	watcher    watcher
 	converting chan struct{} // holds a token for each document that is being converted
 }
 
@@ -32,6 +35,11 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 		m.readTool(), m.writeTool(), m.editTool(), m.deleteTool(), m.renameTool(), m.copyTool(), m.statTool(), m.existsTool(),
 		m.undoTool(), m.searchTool(),
 	}
+	m.offer.Templates = []module.Resource{m.resource()}
+	m.watcher = watcher{log: d.Log, ask: d.Call, pause: polled, most: watchMost, dirs: make(map[string]int), all: make(map[*watching]struct{})}
+	if m.watcher.log == nil {
+		m.watcher.log = slog.New(slog.DiscardHandler)
+	}
 	return m, m.setUp(d)
 }
 
@@ -39,7 +47,9 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 func (m *files) Offer(context.Context, module.Audience) (*module.Offer, error) { return &m.offer, nil }
 
 // Close implements module.Module.
-func (m *files) Close(context.Context) error { return m.trash.close() }
+func (m *files) Close(context.Context) error {
+	return errors.Join(m.watcher.close(), m.trash.close())
+}
 
 // findFile looks up a path that has to be a file's.
 func findFile(c *tool.Call, path string) (roots.Place, error) {

@@ -1,0 +1,212 @@
+package file
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"gatehouse/internal/roots"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// watched is the module with one root, and with a way back into itself.
+type watched struct {
+	*files
+	t   *testing.T
+	dir string
+	set *roots.Set
+}
+
+func newWatched(t *testing.T) *watched {
+	t.Helper()
+	w := &watched{t: t, dir: t.TempDir()}
+	set, err := roots.Open([]roots.Dir{{Path: w.dir}}, roots.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { set.Close() })
+	w.set = set
+	m, err := New(t.Context(), module.Deps{Call: func(ctx context.Context, parent *tool.Call, name string, args json.RawMessage) (tool.Result, error) {
+		i := slices.IndexFunc(w.offer.Tools, func(tl tool.Tool) bool { return tl.Name == name })
+		return w.offer.Tools[i].Run(ctx, &tool.Call{Name: name, Args: args, Caller: parent.Caller, Roots: set})
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.files = m.(*files)
+	t.Cleanup(func() { w.Close(context.Background()) })
+	return w
+}
+
+func (w *watched) write(name, text string) {
+	w.t.Helper()
+	if err := os.WriteFile(w.dir+"/"+name, []byte(text), 0o644); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// follow watches a path; the channel gets a value for each change that is told.
+func (w *watched) follow(name string) (told chan struct{}, stop func()) {
+	w.t.Helper()
+	told = make(chan struct{}, 1000)
+	stop, err := w.offer.Templates[0].Watch(tool.Caller{}, "file://"+w.dir+"/"+name, func(json.RawMessage) { told <- struct{}{} })
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return told, stop
+}
+
+func await(t *testing.T, told chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-told:
+	case <-time.After(20 * time.Second):
+		t.Fatalf("%s was not told", what)
+	}
+}
+
+func TestWatchTellsOfAFile(t *testing.T) {
+	w := newWatched(t)
+	w.write("a", "1")
+	told, stop := w.follow("a")
+	w.write("a", "2")
+	await(t, told, "a write")
+	w.write("new", "3")
+	if err := os.Rename(w.dir+"/new", w.dir+"/a"); err != nil {
+		t.Fatal(err)
+	}
+	await(t, told, "a replacement")
+	os.Remove(w.dir + "/a")
+	await(t, told, "a removal")
+	stop()
+	stop()
+	if n := len(w.watcher.dirs); n != 0 {
+		t.Errorf("%d directories are still watched", n)
+	}
+}
+
+func TestWatchTellsOfADirectory(t *testing.T) {
+	w := newWatched(t)
+	os.MkdirAll(w.dir+"/d/e", 0o755)
+	told, _ := w.follow("d")
+	w.write("d/e/deep", "1")
+	await(t, told, "a new file")
+	os.Mkdir(w.dir+"/d/later", 0o755)
+	await(t, told, "a new directory")
+	w.write("d/later/file", "1")
+	await(t, told, "a file in a new directory")
+}
+
+// A burst is told as few changes, and two watches hear of it independently.
+func TestWatchCoalesces(t *testing.T) {
+	w := newWatched(t)
+	w.write("a", "")
+	one, _ := w.follow("a")
+	two, _ := w.follow("a")
+	const writes = 500
+	for range writes {
+		w.write("a", "x")
+	}
+	await(t, one, "a burst")
+	await(t, two, "a burst")
+	if n := len(one); n > writes/2 {
+		t.Errorf("%d writes were told as %d changes", writes, n+1)
+	}
+}
+
+// What the system cannot tell of is looked at again and again.
+func TestWatchPolls(t *testing.T) {
+	w := newWatched(t)
+	w.write("a", "1")
+	w.watcher.pause, w.watcher.most = time.Millisecond, 0
+	told, _ := w.follow("a")
+	for text := "12"; len(told) == 0 && len(text) < 10_000; text += "3" { // the first may come before the first look
+		w.write("a", text)
+		time.Sleep(w.watcher.pause)
+	}
+	await(t, told, "a change")
+	if len(w.watcher.dirs) != 0 {
+		t.Error("the system is asked as well")
+	}
+	if err := w.Close(t.Context()); err != nil { // returns only when the polling has ended
+		t.Error(err)
+	}
+}
+
+func TestWatchRefuses(t *testing.T) {
+	w := newWatched(t)
+	w.write(".env", "SECRET=1")
+	for uri, code := range map[string]string{
+		"file:///etc/passwd":          "outside_root",
+		"file://" + w.dir + "/none":   "not_found",
+		"file://elsewhere/a":          "invalid_arguments",
+		"file://" + w.dir + "/../out": "",
+		"file://" + w.dir + "/.env":   "",
+	} {
+		_, err := w.offer.Templates[0].Watch(tool.Caller{}, uri, func(json.RawMessage) {})
+		r, ok := errors.AsType[*tool.Refusal](err)
+		if !ok || code != "" && r.Code != code {
+			t.Errorf("%s: got %v, want %s", uri, err, code)
+		}
+	}
+	if err := w.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.write("a", "")
+	if _, err := w.watcher.open(&watching{path: w.dir + "/a"}); err == nil {
+		t.Error("a closed module watches")
+	}
+}
+
+func TestReadResource(t *testing.T) {
+	w := newWatched(t)
+	w.write("a b.md", "# hi\n")
+	w.write("x.png", "\x89PNG\r\n\x1a\n\x00\x01")
+	w.write(".env", "SECRET=1")
+	w.write("big", string(bytes.Repeat([]byte("x"), resourceMost+1)))
+	read := func(name string) (tool.Content, error) {
+		res, err := w.offer.Templates[0].Read(t.Context(), &tool.Call{Name: "file://" + w.dir + "/" + name, Roots: w.set})
+		if err != nil {
+			return tool.Content{}, err
+		}
+		return res.Content[0], nil
+	}
+	if c, err := read("a%20b.md"); err != nil || c.Text != "# hi\n" || c.Type != "resource" {
+		t.Errorf("text: %+v %v", c, err)
+	}
+	if c, err := read("x.png"); err != nil || c.MIME != "image/png" || string(c.Data) != "\x89PNG\r\n\x1a\n\x00\x01" {
+		t.Errorf("bytes: %+v %v", c, err)
+	}
+	for _, name := range []string{".env", "big", "none", "../etc"} {
+		if c, err := read(name); err == nil {
+			t.Errorf("%s was read: %.40q", name, c.Text)
+		}
+	}
+}
+
+func TestCompletePath(t *testing.T) {
+	w := newWatched(t)
+	os.Mkdir(w.dir+"/alpha", 0o755)
+	w.write("also", "")
+	w.write("beta", "")
+	w.write(".env", "")
+	for value, want := range map[string][]string{
+		w.dir + "/al": {w.dir + "/alpha/", w.dir + "/also"},
+		w.dir + "/":   {w.dir + "/alpha/", w.dir + "/also", w.dir + "/beta"},
+		w.dir + "/z":  {},
+		"/etc/pass":   {},
+		"":            {w.dir},
+	} {
+		args, _ := json.Marshal(module.Completing{Argument: "path", Value: value})
+		res, err := w.offer.Templates[0].Complete(t.Context(), &tool.Call{Args: args, Roots: w.set})
+		if err != nil || !slices.Equal(res.Completion.Values, want) {
+			t.Errorf("%q: got %v %v, want %v", value, res.Completion, err, want)
+		}
+	}
+}
