@@ -36,6 +36,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"serve":     serve,
 			"interrupt": interrupt,
+			"hangup":    hangup,
 			"eof":       eof,
 			"exits":     exits,
 			"pure":      pure,
@@ -193,6 +194,22 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 		"serve.out": s.out.String(), "serve.err": s.err.String(), "serve.code": fmt.Sprintln(s.cmd.ProcessState.ExitCode()),
 	} {
 		ts.Check(os.WriteFile(ts.MkAbs(name), []byte(text), 0o600))
+	}
+}
+
+// hangup has the story's server read its settings again, and waits until it
+// has logged a text once more.
+func hangup(ts *testscript.TestScript, neg bool, args []string) {
+	s := on(ts).server
+	if neg || s == nil || len(args) != 1 {
+		ts.Fatalf("usage: hangup TEXT, after serve")
+	}
+	before := strings.Count(s.err.String(), args[0])
+	ts.Check(s.cmd.Process.Signal(syscall.SIGHUP))
+	for end := time.Now().Add(patience); strings.Count(s.err.String(), args[0]) == before; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			ts.Fatalf("gatehouse does not say %q:\n%s", args[0], s.err.String())
+		}
 	}
 }
 

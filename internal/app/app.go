@@ -81,6 +81,7 @@ type App struct {
 	engine *protocol.Engine
 
 	contexts *inForce
+	settings settingsInForce
 }
 
 // New builds a host: every folder, file and listener is open when it
@@ -90,14 +91,14 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	a = &App{cfg: cfg, opts: o, log: o.Log}
+	a = &App{cfg: cfg, opts: o, log: o.Log, settings: settingsInForce{now: cfg}}
 	defer func() {
 		if err != nil {
 			a.abandon()
 			a = nil
 		}
 	}()
-	if a.guests, err = choose(cfg.View, o); err != nil {
+	if a.guests, err = choose(cfg, o); err != nil {
 		return a, &SettingError{err}
 	}
 	if err := checkView(cfg.View); err != nil {

@@ -4,11 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -20,8 +18,8 @@ import (
 	"gatehouse/internal/modules/contextadmin"
 	"gatehouse/internal/modules/custom"
 	"gatehouse/internal/modules/standard"
-	"gatehouse/internal/permit"
 	"gatehouse/internal/roots"
+	"gatehouse/internal/secret"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -66,7 +64,13 @@ type inForce struct {
 // book that cannot be read leaves its contexts out: who is bound to one finds
 // it gone.
 func (a *App) openBook(context.Context) (err error) {
-	f := &inForce{app: a, own: map[string]*custom.Module{}, dirs: map[string][]contextbook.Root{}, fixed: a.fixedContexts(), now: &contextbook.Snapshot{}}
+	f := &inForce{app: a, own: map[string]*custom.Module{}, dirs: map[string][]contextbook.Root{}, now: &contextbook.Snapshot{}}
+	if f.fixed, err = fixedContexts(a.cfg, a.guests); err != nil {
+		return err
+	}
+	if !a.opts.Private {
+		f.fill = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Fill
+	}
 	o := contextbook.Options{Log: a.log, Fixed: f.isFixed, Modules: a.moduleNames}
 	path := ContextsFile(a.cfg.Folders)
 	if f.book, err = contextbook.Open(path, o); err != nil {
@@ -77,38 +81,13 @@ func (a *App) openBook(context.Context) (err error) {
 	}
 	a.contexts = f
 	a.closing("contexts", f.close)
-	return f.checkDefault(a.cfg.View.Context)
-}
-
-// fixedContexts are those of the settings.
-func (a *App) fixedContexts() contextbook.Fixed {
-	v := a.cfg.View
-	return contextbook.Fixed{
-		Specs: specs(v, a.guests), Default: v.Context, Modules: defaultModules(a.guests), Admin: []string{contextModule},
-		Policy: permit.Options{ReadOnly: v.ReadOnly, Default: permit.Allow},
-	}
+	return checkDefault(a.cfg.View.Context, &f.fixed, f.book.Current())
 }
 
 func (f *inForce) isFixed(name string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.fixed.Has(name)
-}
-
-// checkDefault says what is wrong with the context that callers get who name
-// none.
-func (f *inForce) checkDefault(name string) error {
-	if name == "" || name != contextbook.Admin && f.fixed.Has(name) || f.book.Current().Find(name) != nil {
-		return nil
-	}
-	var names []string
-	for _, s := range f.fixed.Specs {
-		names = append(names, s.Name)
-	}
-	for _, r := range f.book.Current().Records {
-		names = append(names, r.Name)
-	}
-	return &SettingError{fmt.Errorf("there is no context %q; expected one of %s", name, strings.Join(names, ", "))}
 }
 
 // close is called when no module runs any more.

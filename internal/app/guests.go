@@ -40,13 +40,13 @@ type guest struct {
 // that is named twice is there once. Presets are there where nothing was
 // named, or where their context was, so that naming modules holds nothing
 // back.
-func choose(v config.View, o Options) ([]guest, error) {
+func choose(cfg config.Config, o Options) ([]guest, error) {
 	var chosen []guest
-	names, all := v.Modules, standard.Guests()
+	v, names, all := cfg.View, named(cfg, o), standard.Guests()
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(g standard.Guest) bool { return g.Name == name })
 		if i < 0 {
-			return nil, fmt.Errorf("there is no module %q; expected some of %s", name, strings.Join(guestNames(all), ", "))
+			return nil, &config.Mistake{Path: "view.modules", Err: fmt.Errorf("there is no module %q; expected some of %s", name, strings.Join(guestNames(all), ", "))}
 		}
 		if !slices.ContainsFunc(chosen, func(g guest) bool { return g.Name == name }) {
 			chosen = append(chosen, guest{Guest: Guest{name, all[i].New}})

@@ -42,8 +42,11 @@ something failed.`,
 		Example: "  gatehouse doctor",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			cfg, err := config.FromEnv(w.Getenv)
-			findings := []finding{checkSettings(err)}
+			cfg, err := config.Load(w.Getenv, "")
+			if err == nil {
+				err = cfg.Validate()
+			}
+			findings := []finding{checkSettings(cfg.File, err)}
 			findings = append(findings, checkFolders(cfg.Folders)...)
 			findings = append(findings, checkSocket(cfg.Folders), checkHere(), checkPort(cfg.Doors.HTTP), checkDescriptors(),
 				checkCall(c, w), ok("other programs: none is needed"))
@@ -70,9 +73,14 @@ func report(w World, findings []finding) error {
 	return nil
 }
 
-func checkSettings(err error) finding {
-	if err == nil {
+func checkSettings(file string, err error) finding {
+	switch _, inFile := errors.AsType[*config.Misplaced](err); {
+	case err == nil && file == "":
 		return ok("settings: the environment is understood")
+	case err == nil:
+		return ok("settings: the environment and %s are understood", file)
+	case inFile:
+		return ok("settings: %s", strings.ReplaceAll(err.Error(), "\n", "; ")).but("fail", "correct the file; gatehouse config check looks again")
 	}
 	text := strings.ReplaceAll(err.Error(), "\n", "; ")
 	name, _, _ := strings.Cut(text, ":")

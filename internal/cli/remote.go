@@ -99,19 +99,23 @@ func authorities(address, file string, getenv func(string) string) (*x509.CertPo
 // within builds a host that lives as long as the command, keeps nothing, and
 // is asked through a pipe like any other.
 func (t *target) within(ctx context.Context, w World, o client.Options) (*client.Client, func(), error) {
-	cfg, err := t.host.config(w.Getenv)
+	l, err := t.host.config(w.Getenv)
 	if err != nil {
 		return nil, nil, err
 	}
+	if err := l.Validate(); err != nil {
+		return nil, nil, &usageError{err}
+	}
+	cfg := l.Config
 	if !t.host.verbose {
 		cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // a command says its answer, not how it was made
 	}
 	cfg.Doors.Stdio, cfg.Doors.HTTP.Open, cfg.Doors.TCP, cfg.Doors.Unix = false, false, "", ""
 	cfg.Limits.Result = cfg.Limits.Message // whoever reads a terminal can page
 	ours, theirs := net.Pipe()
-	host, err := app.New(ctx, cfg, app.Options{Log: logger(w.Err, cfg), Private: true, Conn: theirs})
+	host, err := app.New(ctx, cfg, app.Options{Log: logger(w.Err, cfg, new(slog.LevelVar)), Private: true, Conn: theirs})
 	if err != nil {
-		return nil, nil, asUsage(err)
+		return nil, nil, asUsage(l, err)
 	}
 	running, stop := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan error, 1)

@@ -32,7 +32,7 @@ ${secret:NAME} in its env. No command shows what a secret holds.`,
 
 // secretStore is the store of this user.
 func secretStore(w World) (*secret.Store, error) {
-	cfg, err := config.FromEnv(w.Getenv)
+	cfg, err := config.Load(w.Getenv, "")
 	if err != nil {
 		return nil, &usageError{err}
 	}

@@ -32,9 +32,11 @@ has gone, the other doors stay open.
 Naming modules offers those alone. Without a name, all that only touch the
 folders are offered: file, dir and lang.
 
-From the environment: GATEHOUSE_TRANSPORT (stdio, http, both, tcp or unix),
-GATEHOUSE_HTTP_HOST, GATEHOUSE_HTTP_PORT, GATEHOUSE_LOG (debug, info, warn or
-error), and MCP_ADDR=host:port, which serves TCP there. Flags go first.`,
+Settings come from gatehouse.yaml (see gatehouse config), from the environment
+and from flags; flags go first, then the environment: GATEHOUSE_TRANSPORT
+(stdio, http, both, tcp or unix), GATEHOUSE_HTTP_HOST, GATEHOUSE_HTTP_PORT,
+GATEHOUSE_LOG (debug, info, warn or error), and MCP_ADDR=host:port, which serves
+TCP there. SIGHUP reads them again; no session ends by it.`,
 		Example: `  gatehouse serve -d ~/projects                  # stdio, for MCP clients
   gatehouse serve --http                         # HTTP on 127.0.0.1:3000
   gatehouse serve file dir --http -p 8080        # two modules on another port
@@ -43,11 +45,7 @@ error), and MCP_ADDR=host:port, which serves TCP there. Flags go first.`,
   gatehouse serve --stdio --http                 # both at once
   gatehouse serve --unix ~/.gatehouse.sock       # this user only`,
 		RunE: func(c *cobra.Command, args []string) error {
-			cfg, err := serveConfig(c, w, &host, &doors, args)
-			if err != nil {
-				return err
-			}
-			return runServer(c.Context(), cfg, w)
+			return runServer(c.Context(), func() (*config.Loaded, error) { return serveConfig(c, w, &host, &doors, args) }, w)
 		},
 	}
 	c.Flags().SortFlags = false
@@ -57,43 +55,57 @@ error), and MCP_ADDR=host:port, which serves TCP there. Flags go first.`,
 }
 
 // serveConfig is everything serve was told, checked.
-func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *doorFlags, args []string) (config.Config, error) {
-	cfg, err := host.config(w.Getenv)
+func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *doorFlags, args []string) (*config.Loaded, error) {
+	l, err := host.config(w.Getenv)
 	if err != nil {
-		return cfg, err
+		return l, err
 	}
 	if len(args) > 0 && len(host.modules) > 0 {
-		return cfg, usagef("name the modules as arguments or with --modules, not both")
+		return l, usagef("name the modules as arguments or with --modules, not both")
 	}
-	cfg.View.Modules = append(slices.Clone(args), host.modules...)
-	if err := doors.apply(c, &cfg); err != nil {
-		return cfg, err
+	if len(args) > 0 {
+		l.View.Modules = slices.Clone(args)
+		l.By("view.modules", "the command line")
 	}
-	if err := cfg.Validate(); err != nil {
-		return cfg, &usageError{err}
+	if err := doors.apply(c, l); err != nil {
+		return l, err
 	}
-	return cfg, nil
+	if err := l.Validate(); err != nil {
+		return l, &usageError{err}
+	}
+	return l, nil
 }
 
 // runServer builds the host, says where it is, and runs it until ctx is done
-// or its last door has closed.
-func runServer(ctx context.Context, cfg config.Config, w World) error {
-	warn(w.Err, cfg)
-	log := logger(w.Err, cfg)
-	host, err := app.New(ctx, cfg, app.Options{Log: log, In: w.In, Out: w.Out})
+// or its last door has closed. load makes the settings, now and whenever they
+// are asked for again.
+func runServer(ctx context.Context, load func() (*config.Loaded, error), w World) error {
+	l, err := load()
 	if err != nil {
-		return advise(asUsage(err))
+		return err
 	}
-	announce(w, cfg, host)
+	warn(w.Err, l.Config)
+	level := new(slog.LevelVar)
+	log := logger(w.Err, l.Config, level)
+	host, err := app.New(ctx, l.Config, app.Options{Log: log, In: w.In, Out: w.Out})
+	if err != nil {
+		return advise(asUsage(l, err))
+	}
+	announce(w, l.Config, host)
+	r := reloader{load: load, host: host, log: log, level: level}
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	defer r.listen(ctx, stop)()
 	err = host.Run(ctx)
 	log.Debug("stopped", "err", err)
 	return err
 }
 
-// asUsage marks the errors of building a host that the command line caused.
-func asUsage(err error) error {
+// asUsage marks the errors of building a host that a setting caused, and says
+// where the setting stands.
+func asUsage(l *config.Loaded, err error) error {
 	if _, ok := errors.AsType[*app.SettingError](err); ok {
-		return &usageError{err}
+		return &usageError{l.Explain(err)}
 	}
 	return err
 }
@@ -106,9 +118,14 @@ func advise(err error) error {
 	return err
 }
 
-// logger logs to stderr at the level that was asked for.
-func logger(stderr io.Writer, cfg config.Config) *slog.Logger {
-	return slog.New(slog.NewTextHandler(stderr, &slog.HandlerOptions{Level: cfg.Log.Level}))
+// logger logs to stderr as the settings say. level follows them later.
+func logger(stderr io.Writer, cfg config.Config, level *slog.LevelVar) *slog.Logger {
+	level.Set(cfg.Log.Level)
+	o := &slog.HandlerOptions{Level: level}
+	if cfg.Log.Format == "json" {
+		return slog.New(slog.NewJSONHandler(stderr, o))
+	}
+	return slog.New(slog.NewTextHandler(stderr, o))
 }
 
 // isTerminal reports whether a person sits at the other end.

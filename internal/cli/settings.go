@@ -13,6 +13,8 @@ import (
 // hostFlags are the flags of every command that builds a host: what it may
 // touch and what it shows.
 type hostFlags struct {
+	set          *pflag.FlagSet
+	file         string
 	folders      []string
 	unrestricted bool
 	context      string
@@ -23,12 +25,14 @@ type hostFlags struct {
 }
 
 func (f *hostFlags) add(set *pflag.FlagSet) {
+	f.set = set
 	set.StringArrayVarP(&f.folders, "directory", "d", nil, "folder the tools may touch; can be repeated (default: the current one)")
 	set.BoolVar(&f.unrestricted, "unrestricted", false, "let the tools touch every file this user can")
 	set.StringVar(&f.context, "context", "", "named view that callers get")
 	set.StringSliceVar(&f.modules, "modules", nil, "modules to offer, comma-separated (default: all)")
 	set.StringSliceVar(&f.tools, "tools", nil, "tools to offer: names or patterns such as file_*, comma-separated; ! in front excludes")
 	set.BoolVar(&f.readOnly, "read-only", false, "offer only tools that change nothing")
+	set.StringVar(&f.file, "config", "", "`file` with settings (default: gatehouse.yaml in the config folder)")
 	set.BoolVarP(&f.verbose, "verbose", "v", false, "log in detail, on standard error")
 }
 
@@ -40,21 +44,54 @@ func (f *hostFlags) names() (names []string) {
 	return names
 }
 
-// config is what the environment says, with what these flags say on top.
-func (f *hostFlags) config(getenv func(string) string) (config.Config, error) {
-	c, err := config.FromEnv(getenv)
+// config is what the file and the environment say, with what these flags say
+// on top.
+func (f *hostFlags) config(getenv func(string) string) (*config.Loaded, error) {
+	l, err := config.Load(getenv, f.file)
 	if err != nil {
-		return c, &usageError{err}
+		return l, &usageError{err}
 	}
 	if f.unrestricted && len(f.folders) > 0 {
-		return c, usagef("--unrestricted and --directory exclude each other")
+		return l, usagef("--unrestricted and --directory exclude each other")
 	}
-	c.Roots = config.Roots{Folders: f.folders, Unrestricted: f.unrestricted}
-	c.View = config.View{Context: f.context, Modules: f.modules, Tools: f.tools, ReadOnly: f.readOnly}
+	flags{f.set, l}.take([]flagged{
+		{"directory", "roots.folders", func() { l.Roots = config.Roots{Folders: f.folders} }},
+		{"unrestricted", "roots.unrestricted", func() { l.Roots.Unrestricted = f.unrestricted }},
+		{"context", "view.context", func() { l.View.Context = f.context }},
+		{"modules", "view.modules", func() { l.View.Modules = f.modules }},
+		{"tools", "view.tools", func() { l.View.Tools = f.tools }},
+		{"read-only", "view.read_only", func() { l.View.ReadOnly = f.readOnly }},
+	})
 	if f.verbose {
-		c.Log.Level = min(c.Log.Level, slog.LevelDebug)
+		l.Log.Level = min(l.Log.Level, slog.LevelDebug)
+		l.By("log.level", "--verbose")
 	}
-	return c, nil
+	return l, nil
+}
+
+// flagged is a flag, the setting it is for, and how it gets there.
+type flagged struct {
+	flag, path string
+	apply      func()
+}
+
+// flags are those of a command line and the settings they change.
+type flags struct {
+	set *pflag.FlagSet
+	to  *config.Loaded
+}
+
+// take applies the flags that were given; without a command line, none.
+func (f flags) take(all []flagged) {
+	if f.set == nil {
+		return
+	}
+	for _, one := range all {
+		if f.set.Changed(one.flag) {
+			one.apply()
+			f.to.By(one.path, "--"+one.flag)
+		}
+	}
 }
 
 // doorFlags are the flags of serve that open doors.
@@ -91,12 +128,43 @@ func (f *doorFlags) add(set *pflag.FlagSet) {
 }
 
 // apply opens the doors that were named. Naming one on the command line
-// closes those that the environment opens; a setting of a door stays what the
-// environment says until a flag says otherwise.
-func (f *doorFlags) apply(c *cobra.Command, cfg *config.Config) error {
-	d, given := &cfg.Doors, c.Flags().Changed
+// closes those that file and environment open; a setting of a door stays what
+// they say until a flag says otherwise.
+func (f *doorFlags) apply(c *cobra.Command, l *config.Loaded) error {
+	if err := f.open(c, l); err != nil {
+		return err
+	}
+	for _, name := range []string{"port", "host", "origin", "no-session", "tls", "cert", "key", "client-ca", "acme-domain"} {
+		if c.Flags().Changed(name) && !l.Doors.HTTP.Open {
+			return usagef("--%s needs --http", name)
+		}
+	}
+	h := &l.Doors.HTTP
+	flags{c.Flags(), l}.take([]flagged{
+		{"port", "listen.http.port", func() { h.Port = f.port }},
+		{"host", "listen.http.host", func() { h.Host = strings.Trim(f.host, "[]") }},
+		{"origin", "listen.http.origins", func() { h.Origins = f.origins }},
+		{"tls", "listen.http.tls.on", func() { h.TLS.On = f.tls.On }},
+		{"cert", "listen.http.tls.cert", func() { h.TLS.Cert = f.tls.Cert }},
+		{"key", "listen.http.tls.key", func() { h.TLS.Key = f.tls.Key }},
+		{"client-ca", "listen.http.tls.client_ca", func() { h.TLS.ClientCA = f.tls.ClientCA }},
+		{"acme-domain", "listen.http.tls.acme.domains", func() { h.TLS.ACME.Domains = f.tls.ACME.Domains }},
+		{"no-session", "sessions.off", func() { l.Sessions.Off = f.noSession }},
+		{"require-auth", "auth.required", func() { l.Auth.Required = f.auth.Required }},
+		{"auth-token", "auth.token", func() { l.Auth.Token = f.auth.Token }},
+		{"insecure", "auth.insecure", func() { l.Auth.Insecure = f.auth.Insecure }},
+	})
+	return nil
+}
+
+// open opens the doors that were named, or standard input and output.
+func (f *doorFlags) open(c *cobra.Command, l *config.Loaded) error {
+	d, given := &l.Doors, c.Flags().Changed
 	if given("http") || given("tcp") || given("unix") || given("stdio") {
 		d.Stdio, d.HTTP.Open, d.TCP, d.Unix = f.stdio, f.http, "", f.unix
+		for flag, path := range map[string]string{"stdio": "listen.stdio", "http": "listen.http.open", "tcp": "listen.tcp", "unix": "listen.unix"} {
+			l.By(path, "--"+flag)
+		}
 		if given("unix") && f.unix == "" {
 			return usagef("--unix: expected the path of the socket")
 		}
@@ -111,20 +179,5 @@ func (f *doorFlags) apply(c *cobra.Command, cfg *config.Config) error {
 	if !d.Any() {
 		d.Stdio = true
 	}
-	for _, name := range []string{"port", "host", "origin", "no-session", "tls", "cert", "key", "client-ca", "acme-domain"} {
-		if given(name) && !d.HTTP.Open {
-			return usagef("--%s needs --http", name)
-		}
-	}
-	if given("port") {
-		d.HTTP.Port = f.port
-	}
-	if given("host") {
-		d.HTTP.Host = strings.Trim(f.host, "[]")
-	}
-	d.HTTP.Origins = f.origins
-	d.HTTP.TLS = f.tls
-	cfg.Sessions.Off = f.noSession
-	cfg.Auth = f.auth
 	return nil
 }

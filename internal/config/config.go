@@ -2,9 +2,11 @@
 // struct per room, their defaults in one place, and where they come from.
 //
 // Nothing here opens, listens or creates. Whoever starts a host takes Default,
-// or FromEnv for what the environment says, changes what its own flags say,
-// and calls Validate. Mistakes name the setting, what it holds and what was
-// expected; several are reported at once.
+// FromEnv for what the environment says, or Load for what gatehouse.yaml says
+// as well; changes what its own flags say, and calls Validate. The environment
+// goes before the file, flags go before both. Mistakes name the setting, what
+// it holds and what was expected, in the file with line and column; several
+// are reported at once.
 package config
 
 import (
@@ -12,26 +14,35 @@ import (
 	"time"
 )
 
-// Config is one host's settings. Make it with Default or FromEnv: the zero
-// value has limits of zero.
+// Config is one host's settings. Make it with Default, FromEnv or Load: the
+// zero value has limits of zero.
+//
+// The tags are the one definition of each setting: its name in the file, its
+// text in the schema and in docs/settings.md, its variable where that is not
+// GATEHOUSE_ and its path, and live where it follows the file while the host
+// runs.
 type Config struct {
-	Doors    Doors
-	Roots    Roots
-	View     View
-	Sessions Sessions
-	Limits   Limits
-	Auth     Auth
-	Folders  Folders
-	Log      Log
-	Secrets  Secrets
+	Doors    Doors     `yaml:"listen" doc:"Where callers come in. Any number of doors may be open; naming one on the command line or with GATEHOUSE_TRANSPORT closes those named here."`
+	Auth     Auth      `doc:"Who is let in."`
+	Roots    Roots     `doc:"The folders the tools may touch."`
+	View     View      `doc:"What callers see by default."`
+	Sessions Sessions  `doc:"What is kept for clients of the revisions that have sessions."`
+	Limits   Limits    `doc:"What one caller can take."`
+	Contexts []Context `doc:"Named views. When there are some, they are all there are; the first is for callers who name none. Without any, there is one with everything and one for each module." live:"yes"`
+	Rules    []Rule    `doc:"Who may do what. The first rule that fits decides; what no rule fits is allowed." live:"yes"`
+	Log      Log       `doc:"What the host says of itself, on standard error."`
+	Audit    Audit     `doc:"What is remembered of what was done."`
+	Observe  Observe   `doc:"What the host shows to those who watch it."`
+	Secrets  Secrets   `doc:"Where the named secrets are."`
+	Folders  Folders   `yaml:"-"` // by environment alone: they say where the file is
 }
 
 // Doors are where callers come in. Any number may be open at once.
 type Doors struct {
-	Stdio bool // requests on standard input, answers on standard output
-	HTTP  HTTP
-	TCP   string // host:port; "" keeps the door closed. An empty host means loopback
-	Unix  string // path of the socket; "" keeps the door closed
+	Stdio bool   `doc:"Serve standard input and output." env:"-"`
+	HTTP  HTTP   `doc:"Serve Streamable HTTP at /mcp. The section opens the door."`
+	TCP   string `doc:"Serve lines on this host:port. An empty host means loopback." env:"MCP_ADDR" kind:"address"`
+	Unix  string `doc:"Serve lines on a Unix socket at this path." env:"-" kind:"path"`
 }
 
 // Any reports whether a door is open.
@@ -39,67 +50,127 @@ func (d Doors) Any() bool { return d.Stdio || d.HTTP.Open || d.TCP != "" || d.Un
 
 // HTTP is the door for Streamable HTTP.
 type HTTP struct {
-	Open bool
-	Host string // where to listen; beyond loopback everyone on the network is let in
-	Port int    // 0 means any free one
-	// Origins are the web origins that may call besides loopback ones:
-	// scheme://host[:port], or "*" for every one, then without credentials.
-	Origins []string
-	TLS     TLS
+	Open    bool     `doc:"Whether the door is open; true when the section is there." env:"-"`
+	Host    string   `doc:"Address to bind to. Beyond loopback everyone on the network can reach it." env:"GATEHOUSE_HTTP_HOST"`
+	Port    int      `doc:"Port to listen on; 0 takes any free one." env:"GATEHOUSE_HTTP_PORT" kind:"port"`
+	Hosts   []string `doc:"Names of this machine that requests may use besides those of loopback."`
+	Origins []string `doc:"Web origins that may call besides those of loopback: scheme://host[:port], or * for every one, then without credentials."`
+	TLS     TLS      `doc:"Serve HTTPS. The section turns it on; alone, with a self-signed certificate."`
 }
 
 // TLS is how the HTTP door proves who it is, and asks clients to.
 type TLS struct {
-	On        bool   // HTTPS; alone, with a self-signed certificate
-	Cert, Key string // PEM files, both or neither
-	ClientCA  string // PEM file of those who sign clients' certificates; "" asks for none
-	ACME      ACME
+	On       bool   `doc:"Whether HTTPS is served; true when the section is there."`
+	Cert     string `doc:"PEM file with the certificate; read again when it changes." kind:"path"`
+	Key      string `doc:"PEM file with the certificate's key; read again when it changes." kind:"path"`
+	ClientCA string `doc:"PEM file of authorities that sign clients' certificates; read again when it changes." kind:"path"`
+	ACME     ACME   `doc:"Certificates for public names."`
 }
 
 // ACME is where certificates for public names come from. Naming a domain
 // agrees to the terms of the authority.
 type ACME struct {
-	Domains   []string
-	Email     string // where the authority writes to
-	Directory string // URL of the authority; "" means Let's Encrypt
+	Domains   []string `doc:"Public names to get a certificate for, which agrees to the authority's terms. The door must be reachable at port 443."`
+	Email     string   `doc:"Where the authority writes to."`
+	Directory string   `doc:"URL of the authority; left out, Let's Encrypt."`
+}
+
+// Auth says who is let in.
+type Auth struct {
+	Required  bool   `doc:"Let nobody in without credentials, also not from this machine."`
+	Insecure  bool   `doc:"Let everybody in, from wherever: only behind something that has a login of its own."`
+	Token     string `doc:"A token set by hand that lets its bearer in, at least 16 characters." secret:"yes"`
+	BehindTLS bool   `doc:"A proxy in front speaks TLS, so cookies are for HTTPS alone."`
+	OAuth     OAuth  `yaml:"oauth" doc:"A provider whose access tokens are taken."`
+}
+
+// OAuth is an authorization server whose access tokens are taken. Without an
+// Issuer there is none.
+type OAuth struct {
+	Issuer     string              `doc:"The provider, exactly as in its metadata."`
+	Resource   string              `doc:"Where callers reach this server, such as https://tools.example.com/mcp; tokens must be issued for it."`
+	Audiences  []string            `doc:"What tokens may be issued for besides resource."`
+	JWKS       string              `doc:"URL of the provider's keys; left out, its metadata tells."`
+	Scopes     []string            `doc:"What clients are told there is to ask for."`
+	Required   []string            `doc:"Scopes that every token needs."`
+	Grants     map[string][]string `doc:"What a scope of the provider is good for here, in the words of tokens' scopes."`
+	UserClaim  string              `doc:"The claim that names the caller; left out, sub."`
+	RolesClaim string              `doc:"The claim with the caller's roles here."`
 }
 
 // Roots are the folders the tools may touch.
 type Roots struct {
-	// Folders are paths; the first is where relative paths start. None means
-	// the current folder.
-	Folders []string
-	// Unrestricted opens the whole file system; Folders then only says where
-	// relative paths start.
-	Unrestricted bool
+	Folders      []string `doc:"Folders; relative paths start in the first. None means the current one." kind:"path"`
+	Unrestricted bool     `doc:"Open the whole file system; folders then only say where relative paths start."`
 }
 
 // View is what callers see by default.
 type View struct {
-	Context  string   // the named view at every door; "" means the default one
-	Modules  []string // which modules are built; none means the standard ones
-	Tools    []string // names and patterns of tools, "!" in front excludes; none means all
-	ReadOnly bool     // refuse every tool that does not promise to change nothing
+	Context  string   `doc:"The context of callers who name none; left out, the first." live:"yes"`
+	Modules  []string `doc:"Modules to build; none means the standard ones and those that contexts name."`
+	Tools    []string `doc:"Tools to offer, names and patterns; ! in front excludes. Only without contexts, which have a list of their own." live:"yes"`
+	ReadOnly bool     `doc:"Refuse every tool that does not promise to change nothing." live:"yes"`
 }
 
 // Sessions are what is kept for clients of the revisions that have sessions.
 type Sessions struct {
-	Off   bool          // serve without any
-	Idle  time.Duration // ends after this long without any sign of life
-	Sweep time.Duration // how often idle ones are looked for
-	Max   int           // at once
+	Off   bool          `doc:"Serve without sessions."`
+	Idle  time.Duration `doc:"A session ends after this long without a sign of life."`
+	Sweep time.Duration `doc:"How often idle sessions are looked for."`
+	Max   int           `doc:"Sessions at once."`
 }
 
 // Limits bound what one caller can take.
 type Limits struct {
-	Message      int           // bytes of one message, at every door
-	Result       int           // bytes of text in one tool result; the rest goes to the spool
-	Deadline     time.Duration // of one tool call's work, unless the tool says otherwise
-	SpoolEntry   int64         // bytes kept of one long output
-	SpoolTotal   int64         // bytes kept of all of them
-	SpoolKeep    time.Duration // how long a long output can be read
-	JobKeep      time.Duration // how long the result of a finished job can be read
-	StopPatience time.Duration // how long each part of the host may take to stop
+	Message      int           `doc:"Size of one message, at every door." unit:"bytes"`
+	Result       int           `doc:"Size of the text in one tool result; the rest goes to the spool." unit:"bytes"`
+	Deadline     time.Duration `doc:"Time for one tool call, unless the tool says otherwise."`
+	SpoolEntry   int64         `doc:"How much is kept of one long output." unit:"bytes"`
+	SpoolTotal   int64         `doc:"How much is kept of all of them." unit:"bytes"`
+	SpoolKeep    time.Duration `doc:"How long a long output can be read."`
+	JobKeep      time.Duration `doc:"How long the result of a finished job can be read."`
+	StopPatience time.Duration `doc:"How long each part of the host may take to stop."`
+
+	Rate         *float64 `doc:"Requests a second of one principal, and of one session; 0 means no limit. Left out, there is none on standard input and loopback, and 50 elsewhere." live:"yes"`
+	Burst        int      `doc:"Requests that may come at once; 0 means twice the rate." live:"yes"`
+	Calls        int      `doc:"Calls that run at once on this host; 0 means 1024."`
+	CallsSession int      `doc:"Calls that run at once for one session; 0 means 64."`
+	CallsTool    int      `doc:"Calls that run at once of one tool; 0 means as many as on the host."`
+	CallsWaiting int      `doc:"Calls that wait for their turn on this host; 0 means sixteen times calls."`
+}
+
+// Log is what the host says of itself, always on standard error.
+type Log struct {
+	Level  slog.Level `doc:"What is worth saying." enum:"debug,info,warn,error" env:"GATEHOUSE_LOG" live:"yes"`
+	Format string     `doc:"How it is written." enum:"text,json"`
+}
+
+// Audit is what is remembered of what was done.
+type Audit struct {
+	Lenient bool          `doc:"Let calls that change something go on while nothing can be written."`
+	Node    string        `doc:"Name of this node in the ledger; left out, the machine's."`
+	Keep    time.Duration `doc:"Lines older than this are removed; 0 means never."`
+	MaxSize int64         `doc:"Size of the lines that are kept; 0 means 4 GiB." unit:"bytes"`
+	Archive string        `doc:"Folder that removed lines are written to first." kind:"path"`
+}
+
+// Observe is what the host shows to those who watch it.
+type Observe struct {
+	Metrics bool   `doc:"Serve /metrics for Prometheus at the HTTP door."`
+	Traces  Traces `doc:"Send traces to an OpenTelemetry collector."`
+}
+
+// Traces are sent to a collector by OTLP over HTTP. Without an Endpoint, the
+// variables OTEL_EXPORTER_OTLP_* decide.
+type Traces struct {
+	Endpoint string            `doc:"URL of the collector's traces, such as http://127.0.0.1:4318/v1/traces."`
+	Sample   float64           `doc:"Part of the calls that are traced when the caller does not say, from 0 to 1."`
+	Headers  map[string]string `doc:"Headers of each request to the collector." secret:"yes"`
+}
+
+// Secrets are where the named secrets are.
+type Secrets struct {
+	KeyFile string `doc:"File with the key that opens them; left out, secrets.key in the config folder." env:"GATEHOUSE_SECRET_KEY_FILE" kind:"path"`
 }
 
 // Folders are where the host keeps things, by the platform's convention.
@@ -109,23 +180,6 @@ type Folders struct {
 	Cache   string // what can be made again
 	State   string // what should outlive a restart: jobs, logs
 	Runtime string // what lives as long as the login: sockets
-}
-
-// Log is what the host says of itself, always on standard error.
-type Log struct {
-	Level slog.Level
-}
-
-// Secrets are where the named secrets are.
-type Secrets struct {
-	KeyFile string // of the key that opens them; "" means secrets.key in the config folder
-}
-
-// Auth says who is let in.
-type Auth struct {
-	Required bool   // nobody without credentials, also not from this machine
-	Insecure bool   // everybody, from wherever: only behind something that has a login of its own
-	Token    string // a token set by hand; "" means none
 }
 
 // Default is a host with every setting at its default, no door open and
@@ -148,6 +202,7 @@ func Default() Config {
 			JobKeep:      time.Hour,
 			StopPatience: 10 * time.Second,
 		},
-		Log: Log{Level: slog.LevelInfo},
+		Log:     Log{Level: slog.LevelInfo, Format: "text"},
+		Observe: Observe{Traces: Traces{Sample: 1}},
 	}
 }

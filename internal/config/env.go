@@ -1,67 +1,98 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"path/filepath"
+	"reflect"
 	"strconv"
 	"strings"
 )
 
-// Environment variables. The folders' are in folders.go.
+// Environment variables that are no setting's. The folders' are in folders.go;
+// those of settings are written on them, or are GATEHOUSE_ and their path.
 const (
+	EnvConfig    = "GATEHOUSE_CONFIG"    // path of the settings' file
 	EnvTransport = "GATEHOUSE_TRANSPORT" // stdio, http, both, tcp or unix
-	EnvHTTPHost  = "GATEHOUSE_HTTP_HOST" // where --http listens
-	EnvHTTPPort  = "GATEHOUSE_HTTP_PORT" // on which port
-	EnvLog       = "GATEHOUSE_LOG"       // debug, info, warn or error
-	EnvTCP       = "MCP_ADDR"            // host:port; set, it opens the TCP door there
-	EnvSecretKey = "GATEHOUSE_SECRET_KEY_FILE"
 )
 
 // DefaultTCP is where the TCP door listens when nothing says where.
 const DefaultTCP = "127.0.0.1:9100"
 
-// FromEnv is Default with what the environment says. getenv is os.Getenv or
-// a test's own. The error joins all mistakes; each names its variable.
+// FromEnv is Default with what the environment says, and no file. getenv is
+// os.Getenv or a test's own. The error joins all mistakes; each names its
+// variable.
 func FromEnv(getenv func(string) string) (Config, error) {
 	c := Default()
-	var wrong []error
-	set := func(name string, take func(string) error) {
-		if v := getenv(name); v != "" {
-			if err := take(v); err != nil {
-				wrong = append(wrong, fmt.Errorf("%s: %w", name, err))
-			}
-		}
-	}
-	c.Folders = platformFolders(getenv, set)
-	set(EnvHTTPHost, func(v string) error { c.Doors.HTTP.Host = v; return nil })
-	set(EnvHTTPPort, func(v string) (err error) { c.Doors.HTTP.Port, err = ParsePort(v); return err })
-	set(EnvLog, func(v string) (err error) { c.Log.Level, err = ParseLevel(v); return err })
-	set(EnvTCP, func(v string) (err error) { c.Doors.TCP, err = ParseTCP(v); return err })
-	set(EnvSecretKey, func(v string) error { c.Secrets.KeyFile = v; return nil })
-	set(EnvTransport, c.transport)
-	return c, errors.Join(wrong...)
+	e := variables{getenv: getenv, into: &c, said: map[string]Place{}}
+	c.Folders = platformFolders(getenv, e.set)
+	e.read()
+	return c, errors.Join(e.wrong...)
 }
 
-// transport opens the doors that one word names. It comes after MCP_ADDR,
-// whose address it keeps only for the TCP door.
+// variables reads variables into settings.
+type variables struct {
+	getenv func(string) string
+	into   *Config
+	said   map[string]Place
+	wrong  []error
+}
+
+// set hands the value of a variable, if it has one, to take.
+func (e *variables) set(name string, take func(string) error) {
+	if v := e.getenv(name); v != "" {
+		if err := take(v); err != nil {
+			e.wrong = append(e.wrong, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+}
+
+// read takes the variable of each setting, and then the one that says which
+// doors are open.
+func (e *variables) read() {
+	e.section(reflect.ValueOf(e.into).Elem(), "")
+	e.set(EnvTransport, func(word string) error {
+		for _, path := range []string{"listen.stdio", "listen.http.open", "listen.tcp", "listen.unix"} {
+			e.said[path] = Place{By: EnvTransport}
+		}
+		return e.into.transport(word)
+	})
+}
+
+func (e *variables) section(v reflect.Value, path string) {
+	for _, s := range settingsIn(v.Type(), path) {
+		if s.section() {
+			e.section(v.Field(s.at), s.path)
+		} else if name := s.variable(); name != "" {
+			e.set(name, func(text string) error {
+				e.said[s.path] = Place{By: name}
+				return s.take(v.Field(s.at), text)
+			})
+		}
+	}
+}
+
+// transport opens the doors that one word names and closes the others. It
+// comes after MCP_ADDR, whose address it keeps only for the TCP door, and
+// after the file, whose addresses it keeps for the doors it opens.
 func (c *Config) transport(word string) error {
 	d := &c.Doors
+	tcp, unix := d.TCP, d.Unix
+	d.Stdio, d.HTTP.Open, d.TCP, d.Unix = false, false, "", ""
 	switch word {
 	case "stdio":
-		d.Stdio, d.TCP = true, ""
+		d.Stdio = true
 	case "http":
-		d.HTTP.Open, d.TCP = true, ""
+		d.HTTP.Open = true
 	case "both":
-		d.Stdio, d.HTTP.Open, d.TCP = true, true, ""
+		d.Stdio, d.HTTP.Open = true, true
 	case "tcp":
-		if d.TCP == "" {
-			d.TCP = DefaultTCP
-		}
+		d.TCP = cmp.Or(tcp, DefaultTCP)
 	case "unix":
-		d.Unix, d.TCP = c.Folders.Socket(), ""
+		d.Unix = cmp.Or(unix, c.Folders.Socket())
 	default:
 		return fmt.Errorf("%q is no transport; expected stdio, http, both, tcp or unix", word)
 	}

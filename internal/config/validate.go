@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -13,62 +14,93 @@ import (
 	"gatehouse/internal/certs"
 )
 
-// Validate says what is wrong with the settings, all of it at once. The doors
-// are checked only where they are open.
-func (c Config) Validate() error {
-	return errors.Join(c.Doors.validate(), c.Sessions.validate(), c.Limits.validate())
+// Mistake is a setting that cannot be.
+type Mistake struct {
+	Path string // of the setting, such as listen.http.port
+	Err  error  // what is wrong, and what was expected
 }
 
-func (d Doors) validate() error {
-	var wrong []error
+func (m *Mistake) Error() string { return m.Err.Error() }
+func (m *Mistake) Unwrap() error { return m.Err }
+
+// wrong collects mistakes.
+type wrong struct{ all []error }
+
+func (w *wrong) add(path, format string, args ...any) {
+	w.all = append(w.all, &Mistake{path, fmt.Errorf(format, args...)})
+}
+
+// Validate says what is wrong with the settings, all of it at once; each is a
+// *Mistake. The doors are checked only where they are open.
+func (c Config) Validate() error {
+	w := &wrong{}
+	c.Doors.validate(w)
+	c.Auth.validate(w)
+	c.Sessions.validate(w)
+	c.Limits.validate(w)
+	c.Observe.validate(w)
+	c.checkContexts(w)
+	if c.Audit.Keep < 0 || c.Audit.MaxSize < 0 {
+		w.add("audit", "keep is %v and max_size is %d: expected no less than 0", c.Audit.Keep, c.Audit.MaxSize)
+	}
+	return errors.Join(w.all...)
+}
+
+func (d Doors) validate(w *wrong) {
 	if d.HTTP.Open {
-		if d.HTTP.Port < 0 || d.HTTP.Port > 65535 {
-			wrong = append(wrong, fmt.Errorf("port %d: expected a number from 0 to 65535", d.HTTP.Port))
-		}
-		if d.HTTP.Host == "" {
-			wrong = append(wrong, errors.New("host is empty: expected a name or an address, such as 127.0.0.1"))
-		}
-		for _, o := range d.HTTP.Origins {
-			if err := validOrigin(o); err != nil {
-				wrong = append(wrong, err)
-			}
-		}
-		wrong = append(wrong, d.HTTP.TLS.validate())
+		d.HTTP.validate(w)
 	}
 	if d.TCP != "" {
 		if _, err := ParseTCP(d.TCP); err != nil {
-			wrong = append(wrong, err)
+			w.add("listen.tcp", "%w", err)
 		}
 	}
-	return errors.Join(wrong...)
 }
 
-func (t TLS) validate() error {
-	var wrong []error
-	need := func(setting, value string) {
-		if value != "" && !t.On {
-			wrong = append(wrong, fmt.Errorf("%s needs --tls", setting))
+func (h HTTP) validate(w *wrong) {
+	if h.Port < 0 || h.Port > 65535 {
+		w.add("listen.http.port", "port %d: expected a number from 0 to 65535", h.Port)
+	}
+	if h.Host == "" {
+		w.add("listen.http.host", "host is empty: expected a name or an address, such as 127.0.0.1")
+	}
+	for _, o := range h.Origins {
+		if err := validOrigin(o); err != nil {
+			w.add("listen.http.origins", "%w", err)
 		}
 	}
-	need("--cert", t.Cert)
-	need("--key", t.Key)
-	need("--client-ca", t.ClientCA)
-	need("--acme-domain", strings.Join(t.ACME.Domains, " "))
+	h.TLS.validate(w)
+}
+
+func (t TLS) validate(w *wrong) {
+	for _, s := range []struct{ path, flag, value string }{
+		{"cert", "--cert", t.Cert}, {"key", "--key", t.Key}, {"client_ca", "--client-ca", t.ClientCA},
+		{"acme.domains", "--acme-domain", strings.Join(t.ACME.Domains, " ")},
+	} {
+		if s.value != "" && !t.On {
+			w.add("listen.http.tls."+s.path, "%s needs --tls", s.flag)
+		}
+	}
 	if (t.Cert == "") != (t.Key == "") {
-		wrong = append(wrong, certs.ErrHalf)
+		w.add("listen.http.tls", "%w", certs.ErrHalf)
 	}
 	if t.Cert != "" && len(t.ACME.Domains) > 0 {
-		wrong = append(wrong, errors.New("--cert and --acme-domain exclude each other"))
+		w.add("listen.http.tls.acme", "--cert and --acme-domain exclude each other")
 	}
 	for _, d := range t.ACME.Domains {
 		if !publicName(d) {
-			wrong = append(wrong, fmt.Errorf("--acme-domain %q: expected a public name, such as tools.example.com", d))
+			w.add("listen.http.tls.acme.domains", "--acme-domain %q: expected a public name, such as tools.example.com", d)
 		}
 	}
-	if u, err := url.Parse(t.ACME.Directory); err != nil || t.ACME.Directory != "" && (u.Scheme != "https" || u.Host == "") {
-		wrong = append(wrong, fmt.Errorf("ACME directory %q: expected a URL with https", t.ACME.Directory))
+	w.url("listen.http.tls.acme.directory", "ACME directory", t.ACME.Directory, "https")
+}
+
+// url checks a setting that is a URL or empty.
+func (w *wrong) url(path, what, value string, schemes ...string) {
+	u, err := url.Parse(value)
+	if value != "" && (err != nil || u.Host == "" || !slices.Contains(schemes, u.Scheme)) {
+		w.add(path, "%s %q: expected a URL that begins with %s://", what, value, strings.Join(schemes, ":// or "))
 	}
-	return errors.Join(wrong...)
 }
 
 // publicName reports whether an authority on the internet could know a name:
@@ -92,35 +124,58 @@ func validOrigin(o string) error {
 	return nil
 }
 
-func (s Sessions) validate() error {
+func (a Auth) validate(w *wrong) {
+	if a.Required && a.Insecure {
+		w.add("auth.insecure", "required and insecure exclude each other")
+	}
+	if o := a.OAuth; o.Issuer != "" {
+		w.url("auth.oauth.issuer", "issuer", o.Issuer, "https", "http")
+		w.url("auth.oauth.jwks", "jwks", o.JWKS, "https", "http")
+		w.url("auth.oauth.resource", "resource", o.Resource, "https", "http")
+	} else if o.Resource != "" || o.JWKS != "" {
+		w.add("auth.oauth", "there is no issuer; expected the URL of a provider")
+	}
+}
+
+func (s Sessions) validate(w *wrong) {
 	if s.Off {
-		return nil
+		return
 	}
-	return errors.Join(
-		atLeast("session idle time", s.Idle, time.Second),
-		atLeast("session sweep", s.Sweep, time.Second),
-		atLeast("sessions at once", s.Max, 1),
-	)
+	atLeast(w, "sessions.idle", "session idle time", s.Idle, time.Second)
+	atLeast(w, "sessions.sweep", "session sweep", s.Sweep, time.Second)
+	atLeast(w, "sessions.max", "sessions at once", s.Max, 1)
 }
 
-func (l Limits) validate() error {
-	return errors.Join(
-		atLeast("message limit", l.Message, 1<<10),
-		atLeast("result budget", l.Result, 1<<10),
-		atLeast("tool deadline", l.Deadline, time.Second),
-		atLeast("spool entry", l.SpoolEntry, 1<<10),
-		atLeast("spool total", l.SpoolTotal, l.SpoolEntry),
-		atLeast("spool keep", l.SpoolKeep, time.Second),
-		atLeast("job keep", l.JobKeep, time.Second),
-		atLeast("stop patience", l.StopPatience, time.Millisecond),
-	)
+func (l Limits) validate(w *wrong) {
+	atLeast(w, "limits.message", "message limit", l.Message, 1<<10)
+	atLeast(w, "limits.result", "result budget", l.Result, 1<<10)
+	atLeast(w, "limits.deadline", "tool deadline", l.Deadline, time.Second)
+	atLeast(w, "limits.spool_entry", "spool entry", l.SpoolEntry, 1<<10)
+	atLeast(w, "limits.spool_total", "spool total", l.SpoolTotal, l.SpoolEntry)
+	atLeast(w, "limits.spool_keep", "spool keep", l.SpoolKeep, time.Second)
+	atLeast(w, "limits.job_keep", "job keep", l.JobKeep, time.Second)
+	atLeast(w, "limits.stop_patience", "stop patience", l.StopPatience, time.Millisecond)
+	if l.Rate != nil {
+		atLeast(w, "limits.rate", "rate", *l.Rate, 0)
+	}
+	atLeast(w, "limits.burst", "burst", l.Burst, 0)
+	atLeast(w, "limits.calls", "calls at once", l.Calls, 0)
+	atLeast(w, "limits.calls_session", "calls at once for one session", l.CallsSession, 0)
+	atLeast(w, "limits.calls_tool", "calls at once of one tool", l.CallsTool, 0)
+	atLeast(w, "limits.calls_waiting", "calls that wait", l.CallsWaiting, 0)
 }
 
-func atLeast[T int | int64 | time.Duration](what string, got, least T) error {
-	if got < least {
-		return fmt.Errorf("%s is %v: expected at least %v", what, got, least)
+func atLeast[T cmp.Ordered](w *wrong, path, what string, got, least T) {
+	if got < least || got != got { // the second is NaN
+		w.add(path, "%s is %v: expected at least %v", what, got, least)
 	}
-	return nil
+}
+
+func (o Observe) validate(w *wrong) {
+	w.url("observe.traces.endpoint", "endpoint", o.Traces.Endpoint, "http", "https")
+	if s := o.Traces.Sample; !(s >= 0 && s <= 1) {
+		w.add("observe.traces.sample", "sample is %v: expected a part from 0 to 1", s)
+	}
 }
 
 // Loopback reports whether a host to listen on can be reached from this

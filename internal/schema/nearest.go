@@ -107,3 +107,6 @@ func distance(a, b string) int {
 	}
 	return last[len(y)]
 }
+
+// Nearest finds the name closest to what was written, if one is close.
+func Nearest(name string, known []string) (best string, ok bool) { return nearest(name, known) }

@@ -1,0 +1,132 @@
+package app
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"gatehouse/internal/config"
+	"gatehouse/internal/contextbook"
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/modules/standard"
+)
+
+// settingsInForce are the settings as they are now: the ones a host was started with, and what it
+// was told later and can follow.
+type settingsInForce struct {
+	mu  sync.Mutex // held while new ones are put in force
+	now config.Config
+}
+
+// Reload puts new settings in force, as far as a running host can follow: its
+// contexts, rules and default view. Sessions go on; clients whose lists are
+// others now are told. live are the settings that changed, restart those
+// that differ and will be looked at again at the next start. After an error
+// everything is as it was.
+func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
+	a.settings.mu.Lock()
+	defer a.settings.mu.Unlock()
+	live, restart = config.Differences(a.settings.now, cfg)
+	next := a.settings.now
+	next.Contexts, next.Rules, next.Log.Level = cfg.Contexts, cfg.Rules, cfg.Log.Level
+	next.View.Context, next.View.Tools, next.View.ReadOnly = cfg.View.Context, cfg.View.Tools, cfg.View.ReadOnly
+	next.Limits.Rate, next.Limits.Burst = cfg.Limits.Rate, cfg.Limits.Burst
+	fixed, err := fixedContexts(next, a.guests)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := checkDefault(next.View.Context, &fixed, a.contexts.book.Current()); err != nil {
+		return nil, nil, err
+	}
+	if err := a.contexts.SetFixed(fixed); err != nil {
+		return nil, nil, &SettingError{err}
+	}
+	a.settings.now = next
+	return live, restart, nil
+}
+
+// named are the modules that settings ask for by name. Contexts of a file may
+// name more of the standard ones than are served unasked.
+func named(cfg config.Config, o Options) []string {
+	names := slices.Clone(cfg.View.Modules)
+	if len(names) > 0 || len(cfg.Contexts) == 0 {
+		return names
+	}
+	for _, g := range standard.Guests() {
+		asked := slices.ContainsFunc(cfg.Contexts, func(c config.Context) bool { return slices.Contains(c.Modules, g.Name) })
+		if asked || g.Default && !o.Bare {
+			names = append(names, g.Name)
+		}
+	}
+	return names
+}
+
+// fixedContexts are those of the settings: of the file, if it has some, or
+// one with everything and one for each module.
+func fixedContexts(cfg config.Config, guests []guest) (contextbook.Fixed, error) {
+	v := cfg.View
+	policy, err := cfg.Permit()
+	if err != nil {
+		return contextbook.Fixed{}, &SettingError{err}
+	}
+	f := contextbook.Fixed{Default: v.Context, Modules: defaultModules(guests), Admin: []string{contextModule}, Policy: policy}
+	if len(cfg.Contexts) == 0 {
+		f.Specs = specs(v, guests)
+		return f, nil
+	}
+	for i, c := range cfg.Contexts {
+		if err := knownModules(c.Modules, guests, fmt.Sprintf("contexts[%d].modules", i)); err != nil {
+			return f, err
+		}
+		f.Specs = append(f.Specs, spec(c, guests))
+		if r := (contextbook.Record{Name: c.Name, Definition: contextbook.Definition{Env: c.Env}}); len(c.Env)+len(c.Roots) > 0 {
+			for _, path := range c.Roots {
+				r.Roots = append(r.Roots, contextbook.Root{Path: path})
+			}
+			f.Records = append(f.Records, r)
+		}
+	}
+	return f, nil
+}
+
+func spec(c config.Context, guests []guest) contexts.Spec {
+	modules := c.Modules
+	if modules == nil {
+		modules = defaultModules(guests)
+	}
+	return contexts.Spec{
+		Name: c.Name, Description: c.Description, Modules: modules, Tools: c.Tools, Prompts: c.Prompts, Resources: c.Resources,
+		Rename: c.Rename, Describe: c.Describe, Style: contexts.Style(c.Style), Aliases: c.Aliases,
+	}
+}
+
+// knownModules says which of some names is no module of this host.
+func knownModules(names []string, guests []guest, path string) error {
+	for _, name := range names {
+		if !slices.ContainsFunc(guests, func(g guest) bool { return g.Name == name }) {
+			var known []string
+			for _, g := range guests {
+				known = append(known, g.Name)
+			}
+			return &SettingError{&config.Mistake{Path: path, Err: fmt.Errorf("this host has no module %q; expected some of %s", name, strings.Join(known, ", "))}}
+		}
+	}
+	return nil
+}
+
+// checkDefault says what is wrong with the context that callers get who name
+// none.
+func checkDefault(name string, fixed *contextbook.Fixed, book *contextbook.Snapshot) error {
+	if name == "" || name != contextbook.Admin && fixed.Has(name) || book.Find(name) != nil {
+		return nil
+	}
+	var names []string
+	for _, s := range fixed.Specs {
+		names = append(names, s.Name)
+	}
+	for _, r := range book.Records {
+		names = append(names, r.Name)
+	}
+	return &SettingError{&config.Mistake{Path: "view.context", Err: fmt.Errorf("there is no context %q; expected one of %s", name, strings.Join(names, ", "))}}
+}

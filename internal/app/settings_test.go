@@ -1,0 +1,114 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	nethttp "net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"gatehouse/internal/config"
+)
+
+// serving runs a host until the test ends.
+func serving(t *testing.T, cfg config.Config) *App {
+	t.Helper()
+	a, err := New(t.Context(), cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return a
+}
+
+func body(t *testing.T, resp *nethttp.Response) string {
+	t.Helper()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// New settings are in force for a session that was begun before them, which
+// goes on and is told that its lists are others.
+func TestSessionsOutliveNewSettings(t *testing.T) {
+	cfg := settings(t)
+	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port = true, 0
+	a := serving(t, cfg)
+	url := a.Doors()[0].Address
+	client := &nethttp.Client{Transport: &nethttp.Transport{}}
+	init := ask(t, client, "POST", url, `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`)
+	session := "Mcp-Session-Id: " + init.Header.Get("Mcp-Session-Id")
+	list := func() string {
+		return body(t, ask(t, client, "POST", url, `{"jsonrpc":"2.0","id":2,"method":"tools/list"}`, session))
+	}
+	if got := list(); !strings.Contains(got, `"file_write"`) {
+		t.Fatalf("before: %s", got)
+	}
+	stream := ask(t, client, "GET", url, "", session)
+
+	next := cfg
+	next.Rules = []config.Rule{{Effects: []string{"writes"}, Then: "refuse"}}
+	next.Limits.Message *= 2
+	next.Log.Level = slog.LevelDebug
+	live, restart, err := a.Reload(next)
+	if err != nil || !slices.Equal(live, []string{"rules", "log.level"}) || !slices.Equal(restart, []string{"limits.message"}) {
+		t.Fatalf("reload: %v, live %v, restart %v", err, live, restart)
+	}
+	first(t, stream, "notifications/tools/list_changed")
+	if got := list(); strings.Contains(got, `"file_write"`) || !strings.Contains(got, `"file_read"`) {
+		t.Errorf("after: %s", got)
+	}
+
+	for want, change := range map[string]func(*config.Config){
+		"no module \"attic\"": func(c *config.Config) { c.Contexts = []config.Context{{Name: "a", Modules: []string{"attic"}}} },
+		`no context "attic"`:  func(c *config.Config) { c.View.Context = "attic" },
+		"when":                func(c *config.Config) { c.Rules = []config.Rule{{When: "nobody.knows", Then: "allow"}} },
+	} {
+		bad := cfg
+		change(&bad)
+		_, _, err := a.Reload(bad)
+		if _, ok := errors.AsType[*SettingError](err); !ok || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want a SettingError with %q", err, want)
+		}
+	}
+	if got := list(); strings.Contains(got, `"file_write"`) {
+		t.Error("settings with a mistake changed something")
+	}
+	if live, restart, err := a.Reload(next); err != nil || live != nil || !slices.Equal(restart, []string{"limits.message"}) {
+		t.Errorf("the same again: %v, live %v, restart %v", err, live, restart)
+	}
+}
+
+// The contexts of the settings replace those a host has by itself.
+func TestContextsOfTheSettings(t *testing.T) {
+	cfg := settings(t)
+	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Port = true, 0
+	cfg.Contexts = []config.Context{
+		{Name: "reading", Modules: []string{"file"}, Tools: []string{"file_read"}, Rename: map[string]string{"file_read": "look"}},
+		{Name: "closed", Users: []string{"ann"}, KnownTo: []string{"staff"}},
+	}
+	a := serving(t, cfg)
+	url := a.Doors()[0].Address
+	client := &nethttp.Client{Transport: &nethttp.Transport{}}
+	for path, want := range map[string]string{"": `"look"`, "/reading": `"look"`, "/closed": "Context not found", "/default": "Context not found", "/file": "Context not found"} {
+		got := body(t, ask(t, client, "POST", url+path, `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{`+
+			`"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+			"Mcp-Protocol-Version: 2026-07-28", "Mcp-Method: tools/list"))
+		if !strings.Contains(got, want) || strings.Contains(got, "file_write") {
+			t.Errorf("%q answers %s, want %s", path, got, want)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/config"
+)
+
+func configCommand(w World) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "config",
+		Short: "Check and show the settings",
+		Long: `Check and show the settings. They come from gatehouse.yaml in the config
+folder (or the file --config or GATEHOUSE_CONFIG names), from the environment,
+and from flags, each before the one before it. docs/settings.md has them all.
+A server reads them again on SIGHUP.`,
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(configCheck(w), configShow(w), configSchema(w))
+	return c
+}
+
+func configCheck(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:   "check [FILE]",
+		Short: "Look for mistakes in the settings",
+		Long: `Look for mistakes in the settings. Each is told with file, line and column, and
+with what was expected; the exit code is then 1. What the settings name, such
+as certificates and folders, is not opened.`,
+		Example: `  gatehouse config check
+  gatehouse config check ./gatehouse.yaml`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			file := ""
+			if len(args) == 1 {
+				file = args[0]
+			}
+			l, err := config.Load(w.Getenv, file)
+			if err == nil {
+				err = l.Validate()
+			}
+			switch {
+			case err != nil:
+				return err
+			case l.File == "":
+				fmt.Fprintf(w.Out, "no file, and the environment is understood\n")
+			default:
+				fmt.Fprintf(w.Out, "%s: understood\n", l.File)
+			}
+			return nil
+		},
+	}
+}
+
+func configShow(w World) *cobra.Command {
+	var host hostFlags
+	c := &cobra.Command{
+		Use:   "show",
+		Short: "Show the settings in force and where each comes from",
+		Long: `Show the settings in force, as a file could say them, and where each comes
+from. Secrets are left out.`,
+		Example: "  gatehouse config show --read-only",
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := host.config(w.Getenv)
+			if err != nil {
+				return err
+			}
+			if err := l.Validate(); err != nil {
+				return err
+			}
+			return l.Show(w.Out)
+		},
+	}
+	host.add(c.Flags())
+	return c
+}
+
+func configSchema(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "Print the JSON Schema of the file",
+		Long: `Print the JSON Schema of the file, for editors that check while one writes. With
+  # yaml-language-server: $schema=gatehouse.schema.json
+as the first line, many do.`,
+		Example: "  gatehouse config schema > gatehouse.schema.json",
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := w.Out.Write(config.Schema())
+			return err
+		},
+	}
+}

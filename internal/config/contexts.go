@@ -1,0 +1,183 @@
+package config
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/internal/permit"
+	"gatehouse/internal/secret"
+)
+
+// Context is a named view that the file defines. Patterns are those of
+// path.Match on the modules' own names; "!" in front takes away; a list that
+// is left out means all.
+type Context struct {
+	Name        string            `doc:"Name; callers choose the context by it." need:"yes"`
+	Description string            `doc:"What it is for."`
+	Modules     []string          `doc:"Modules whose offers are part of it; left out, all."`
+	Tools       []string          `doc:"Patterns of tools; ! in front excludes."`
+	Prompts     []string          `doc:"Patterns of prompts."`
+	Resources   []string          `doc:"Patterns of URIs, in which * stops at no slash."`
+	Rename      map[string]string `doc:"A tool's or prompt's own name and its name here."`
+	Describe    map[string]string `doc:"A tool's or prompt's own name and its description here."`
+	Style       string            `doc:"How names are written." enum:"underscore,dot,colon"`
+	Aliases     bool              `doc:"Call tools by the first alias they declare."`
+	Env         map[string]string `doc:"Variables of what runs in it; ${secret:NAME} stands for a secret."`
+	Roots       []string          `doc:"Folders its tools may touch; left out, those of the host." kind:"path"`
+	Roles       []string          `doc:"Roles that may enter. With users, either will do; with neither, everybody may."`
+	Users       []string          `doc:"Patterns of users that may enter."`
+	KnownTo     []string          `doc:"Roles that may know of it without entering."`
+}
+
+// Rule is one line of the policy. Fields that are left out fit everything.
+type Rule struct {
+	Name       string        `doc:"What the rule is called in the ledger."`
+	Contexts   []string      `doc:"Patterns of contexts."`
+	Principals []string      `doc:"Patterns of users."`
+	Roles      []string      `doc:"The caller has one of these."`
+	Methods    []string      `doc:"Methods such as tools/call, which is meant when there are none; * fits all."`
+	Modules    []string      `doc:"Names of modules."`
+	Names      []string      `doc:"Patterns of tools and prompts by their own names, or of URIs."`
+	Effects    []string      `doc:"What the tool does, one of these." enum:"reads,writes,destroys,open-world,idempotent"`
+	When       string        `doc:"An expression (CEL) over args, caller and op that must hold."`
+	Then       string        `doc:"The decision." enum:"allow,ask,ask-operator,refuse" need:"yes"`
+	Reason     string        `doc:"What a caller is told who is refused."`
+	Remember   time.Duration `doc:"How long a yes to ask or ask-operator holds for the same call; 0 means for that call alone."`
+}
+
+// Permit are the settings of the policy that the rules and contexts make.
+func (c Config) Permit() (permit.Options, error) {
+	o := permit.Options{ReadOnly: c.View.ReadOnly, Default: permit.Allow}
+	for _, x := range c.Contexts {
+		if len(x.Roles)+len(x.Users)+len(x.KnownTo) > 0 {
+			o.Access = append(o.Access, permit.Access{Context: x.Name, Roles: x.Roles, Users: x.Users, KnownTo: x.KnownTo})
+		}
+	}
+	for i, r := range c.Rules {
+		p, err := r.permit()
+		if err != nil {
+			return o, fmt.Errorf("rule %d: %w", i+1, err)
+		}
+		o.Rules = append(o.Rules, p)
+	}
+	return o, nil
+}
+
+func (r Rule) permit() (p permit.Rule, err error) {
+	p = permit.Rule{
+		Name: r.Name, Contexts: r.Contexts, Principals: r.Principals, Roles: r.Roles, Methods: r.Methods,
+		Modules: r.Modules, Names: r.Names, When: r.When, Reason: r.Reason, Remember: r.Remember,
+	}
+	if p.Then, err = permit.ParseKind(r.Then); err != nil {
+		return p, fmt.Errorf("then: %w", err)
+	}
+	p.Effects, err = permit.ParseEffects(r.Effects)
+	return p, err
+}
+
+// check says what is wrong with a rule by itself.
+func (r Rule) check(w *wrong, at string) {
+	p, err := r.permit()
+	if err != nil {
+		return // the enums have been checked, with their places
+	}
+	if _, err := permit.New(permit.Options{Rules: []permit.Rule{p}}); err != nil {
+		// permit names the rule, or counts the one it was given.
+		text := strings.TrimPrefix(strings.TrimPrefix(err.Error(), "rule 1: "), r.Name+": ")
+		where := at
+		if field, rest, ok := strings.Cut(text, ": "); ok && slices.Contains([]string{"when", "contexts", "principals", "names"}, field) {
+			where, text = at+"."+field, rest
+		}
+		w.add(where, "%s", text)
+	}
+	asks := p.Then == permit.AskClient || p.Then == permit.AskOperator
+	if r.Remember != 0 && !asks {
+		w.add(at+".remember", "a rule that says %s has no yes to remember; leave it out, or say ask or ask-operator", r.Then)
+	}
+	if r.Remember < 0 {
+		w.add(at+".remember", "%v: expected a length of time from now on", r.Remember)
+	}
+}
+
+// contextName is what names of contexts look like; they are part of a URL.
+var contextName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+
+var (
+	listedName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)
+	variable   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+)
+
+func (c Context) check(w *wrong, at string) {
+	if !contextName.MatchString(c.Name) {
+		w.add(at+".name", "%q: expected 1 to 64 of a-z, 0-9 and -, beginning with a letter or digit", c.Name)
+	}
+	w.patterns(at+".tools", c.Tools)
+	w.patterns(at+".prompts", c.Prompts)
+	w.patterns(at+".users", c.Users)
+	taken := map[string]string{}
+	for _, from := range slices.Sorted(maps.Keys(c.Rename)) {
+		to := c.Rename[from]
+		switch {
+		case !listedName.MatchString(to):
+			w.add(at+".rename."+from, "%q: expected 1 to 128 of letters, digits, _, -, . and :", to)
+		case taken[to] != "":
+			w.add(at+".rename."+from, "%s would be %s as well", taken[to], to)
+		}
+		taken[to] = from
+	}
+	if len(c.KnownTo) > 0 && len(c.Roles)+len(c.Users) == 0 {
+		w.add(at+".known_to", "means something only where roles or users say who may enter")
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Env)) {
+		c.checkVariable(w, at+".env."+name, name)
+	}
+	for i, r := range c.Roots {
+		if r == "" {
+			w.add(fmt.Sprintf("%s.roots[%d]", at, i), "is empty: expected the path of a folder")
+		}
+	}
+}
+
+func (c Context) checkVariable(w *wrong, at, name string) {
+	if !variable.MatchString(name) {
+		w.add(at, "%q is no name of a variable; expected letters, digits and _", name)
+	}
+	if strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_") {
+		w.add(at, "names that begin with GATEHOUSE_ are kept for the host")
+	}
+	if _, err := secret.Names(c.Env[name]); err != nil {
+		w.add(at, "%v", err)
+	}
+}
+
+func (w *wrong) patterns(at string, list []string) {
+	for i, p := range list {
+		if _, err := path.Match(strings.TrimPrefix(p, "!"), ""); err != nil || p == "" || p == "!" {
+			w.add(fmt.Sprintf("%s[%d]", at, i), "%q is no pattern; expected a name such as file_read, or file_* for all that begin so", p)
+		}
+	}
+}
+
+// checkContexts looks at what contexts and rules say together.
+func (c Config) checkContexts(w *wrong) {
+	names := map[string]bool{}
+	for i, x := range c.Contexts {
+		at := fmt.Sprintf("contexts[%d]", i)
+		x.check(w, at)
+		if names[x.Name] {
+			w.add(at+".name", "there are two contexts called %q", x.Name)
+		}
+		names[x.Name] = true
+	}
+	if len(c.Contexts) > 0 && len(c.View.Tools) > 0 {
+		w.add("view.tools", "is for a host without contexts; name the tools in each of them")
+	}
+	for i, r := range c.Rules {
+		r.check(w, fmt.Sprintf("rules[%d]", i))
+	}
+}

@@ -1,0 +1,429 @@
+package config
+
+import (
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+	"github.com/goccy/go-yaml/parser"
+	"github.com/goccy/go-yaml/token"
+
+	"gatehouse/internal/schema"
+)
+
+// Limits of a file.
+const (
+	maxFile    = 1 << 20 // bytes
+	maxNesting = 64      // brackets that are open at once
+)
+
+// Place is where a setting was said.
+type Place struct {
+	File         string
+	Line, Column int    // from 1
+	By           string // a variable or a flag, when it was no file
+}
+
+func (p Place) String() string {
+	switch {
+	case p.By != "":
+		return p.By
+	case p.File != "":
+		return fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column)
+	}
+	return "default"
+}
+
+// Misplaced is a mistake in a file.
+type Misplaced struct {
+	Place
+	Path string // of the setting; "" when the text is no YAML
+	Err  error
+}
+
+func (m *Misplaced) Error() string {
+	if m.Path == "" {
+		return fmt.Sprintf("%v: %v", m.Place, m.Err)
+	}
+	return fmt.Sprintf("%v: %s: %v", m.Place, m.Path, m.Err)
+}
+
+func (m *Misplaced) Unwrap() error { return m.Err }
+
+// decoder reads the nodes of one file into the settings.
+type decoder struct {
+	file  string
+	home  string // what ~ stands for
+	said  map[string]Place
+	wrong []error
+}
+
+// decode reads a file's text over what c holds, and says where each setting
+// stands. The error joins all mistakes, each a *Misplaced.
+func decode(file, home string, text []byte, c *Config) (map[string]Place, error) {
+	d := &decoder{file: file, home: home, said: map[string]Place{}}
+	root, err := d.parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if root != nil {
+		d.section(setting{typ: reflect.TypeFor[Config]()}, "", root, reflect.ValueOf(c).Elem())
+	}
+	slices.SortStableFunc(d.wrong, inOrder)
+	return d.said, errors.Join(d.wrong...)
+}
+
+// inOrder compares mistakes by where they are.
+func inOrder(a, b error) int {
+	x, _ := errors.AsType[*Misplaced](a)
+	y, _ := errors.AsType[*Misplaced](b)
+	if x == nil || y == nil {
+		return 0
+	}
+	return cmp.Or(cmp.Compare(x.Line, y.Line), cmp.Compare(x.Column, y.Column))
+}
+
+// parse makes nodes of the text; nil when it says nothing.
+func (d *decoder) parse(text []byte) (ast.Node, error) {
+	text = bytes.TrimPrefix(text, []byte("\ufeff"))
+	switch line, deep := tooDeep(text); {
+	case len(text) > maxFile:
+		return nil, d.mistake(nil, "", "has more than %d bytes", maxFile)
+	case deep:
+		m := d.mistake(nil, "", "more than %d brackets are open at once", maxNesting)
+		m.Line = line
+		return nil, m
+	}
+	f, err := parser.ParseBytes(text, 0)
+	if err != nil {
+		m := d.mistake(nil, "", "%v", err)
+		if y, ok := errors.AsType[yaml.Error](err); ok {
+			m = d.mistake(y.GetToken(), "", "%s", y.GetMessage())
+		}
+		return nil, m
+	}
+	var root ast.Node
+	for i, doc := range f.Docs {
+		if i > 0 && doc.Body != nil {
+			return nil, d.mistake(doc.Body.GetToken(), "", "a second document begins here; expected one")
+		}
+		root = doc.Body
+		if i > 0 {
+			root = f.Docs[0].Body
+		}
+	}
+	return root, nil
+}
+
+// tooDeep looks for nesting that the parser would follow without end.
+func tooDeep(text []byte) (line int, deep bool) {
+	line, open := 1, 0
+	for _, b := range text {
+		switch b {
+		case '\n':
+			line++
+		case '[', '{':
+			open++
+		case ']', '}':
+			open = max(0, open-1)
+		}
+		if open > maxNesting {
+			return line, true
+		}
+	}
+	return line, false
+}
+
+func (d *decoder) place(t *token.Token) Place {
+	p := Place{File: d.file, Line: 1, Column: 1}
+	if t != nil && t.Position != nil {
+		p.Line, p.Column = t.Position.Line, t.Position.Column
+	}
+	return p
+}
+
+func (d *decoder) mistake(t *token.Token, path, format string, args ...any) *Misplaced {
+	return &Misplaced{d.place(t), path, fmt.Errorf(format, args...)}
+}
+
+func (d *decoder) bad(n ast.Node, path, format string, args ...any) {
+	d.wrong = append(d.wrong, d.mistake(n.GetToken(), path, format, args...))
+}
+
+// pairs are the entries of a mapping. ok is false when n is none, which has
+// been said then.
+func (d *decoder) pairs(s setting, path string, n ast.Node) (all []*ast.MappingValueNode, ok bool) {
+	switch m := n.(type) {
+	case *ast.MappingNode:
+		return m.Values, true
+	case *ast.MappingValueNode:
+		return []*ast.MappingValueNode{m}, true
+	}
+	d.unexpected(s, path, n)
+	return nil, false
+}
+
+// key is the text of an entry's name.
+func (d *decoder) key(path string, e *ast.MappingValueNode) (string, bool) {
+	k, ok := e.Key.(*ast.StringNode)
+	if !ok {
+		d.bad(e.Key, path, "%s is no name of a setting", clip(e.Key.String()))
+		return "", false
+	}
+	return k.Value, true
+}
+
+// unexpected says that a node is not what a setting holds.
+func (d *decoder) unexpected(s setting, path string, n ast.Node) {
+	switch n.(type) {
+	case *ast.AnchorNode, *ast.AliasNode, *ast.MergeKeyNode:
+		d.bad(n, path, "anchors and aliases are not read here; write the value out")
+	case *ast.TagNode:
+		d.bad(n, path, "tags are not read here; write the value without it")
+	case *ast.NullNode:
+		d.bad(n, path, "is empty; leave it out, or give it %s", s.expects())
+	case *ast.MappingNode, *ast.MappingValueNode:
+		d.bad(n, path, "holds names with values; expected %s", s.expects())
+	case *ast.SequenceNode:
+		d.bad(n, path, "is a list; expected %s", s.expects())
+	default:
+		d.bad(n, path, "%s: expected %s", clip(n.GetToken().Value), s.expects())
+	}
+}
+
+// section reads the settings of a struct.
+func (d *decoder) section(s setting, path string, n ast.Node, v reflect.Value) {
+	if _, empty := n.(*ast.NullNode); empty && path != "" {
+		return // a section whose settings are all commented out
+	}
+	pairs, ok := d.pairs(s, path, n)
+	if !ok {
+		return
+	}
+	known := settingsIn(v.Type(), path)
+	for _, e := range pairs {
+		key, ok := d.key(path, e)
+		if !ok {
+			continue
+		}
+		i := slices.IndexFunc(known, func(s setting) bool { return s.key == key })
+		if i < 0 {
+			d.unknown(e.Key, join(path, key), key, known)
+			continue
+		}
+		d.said[join(path, key)] = d.place(e.Key.GetToken())
+		d.value(known[i], join(path, key), e.Value, v.Field(known[i].at))
+	}
+	d.needed(n, path, known, v)
+}
+
+func (d *decoder) unknown(n ast.Node, path, key string, known []setting) {
+	var names []string
+	for _, s := range known {
+		names = append(names, s.key)
+	}
+	hint := "expected " + oneOf(names)
+	if near, ok := schema.Nearest(key, names); ok {
+		hint = "did you mean " + near + "?"
+	}
+	d.bad(n, path, "there is no such setting; %s", hint)
+}
+
+// needed looks for settings that must be there.
+func (d *decoder) needed(n ast.Node, path string, known []setting, v reflect.Value) {
+	for _, s := range known {
+		if _, said := d.said[join(path, s.key)]; !said && s.tag.Get("need") != "" {
+			d.bad(n, path, "%s is missing; expected %s", s.key, s.expects())
+		}
+	}
+}
+
+// value reads what stands after a name.
+func (d *decoder) value(s setting, path string, n ast.Node, v reflect.Value) {
+	switch {
+	case s.section():
+		if key := openedBySection(v); key != "" {
+			d.said[join(path, key)] = d.said[path]
+		}
+		d.section(s, path, n, v)
+	case s.list():
+		d.list(s, path, n, v)
+	case v.Kind() == reflect.Slice:
+		d.texts(s, path, n, v)
+	case v.Kind() == reflect.Map:
+		d.table(s, path, n, v)
+	default:
+		d.scalar(s, path, n, v)
+	}
+}
+
+// openedBySection turns on what its section alone turns on, and says which
+// setting that is; in the section it may be turned off again.
+func openedBySection(v reflect.Value) (key string) {
+	switch x := v.Addr().Interface().(type) {
+	case *HTTP:
+		x.Open, key = true, "open"
+	case *TLS:
+		x.On, key = true, "on"
+	}
+	return key
+}
+
+func (d *decoder) list(s setting, path string, n ast.Node, v reflect.Value) {
+	seq, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.unexpected(s, path, n)
+		return
+	}
+	v.Set(reflect.MakeSlice(v.Type(), len(seq.Values), len(seq.Values)))
+	for i, one := range seq.Values {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		d.said[at] = d.place(first(one))
+		d.section(setting{typ: v.Type().Elem()}, at, one, v.Index(i))
+	}
+}
+
+// first is where a node begins: a mapping's own token is its first colon.
+func first(n ast.Node) *token.Token {
+	switch m := n.(type) {
+	case *ast.MappingNode:
+		if len(m.Values) > 0 && !m.IsFlowStyle {
+			return m.Values[0].Key.GetToken()
+		}
+	case *ast.MappingValueNode:
+		return m.Key.GetToken()
+	}
+	return n.GetToken()
+}
+
+func (d *decoder) texts(s setting, path string, n ast.Node, v reflect.Value) {
+	seq, ok := n.(*ast.SequenceNode)
+	if !ok {
+		d.unexpected(s, path, n)
+		return
+	}
+	list := make([]string, 0, len(seq.Values))
+	for i, one := range seq.Values {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		d.said[at] = d.place(one.GetToken())
+		text, ok := d.text(at, one)
+		if e := s.enum(); ok && e != nil && !slices.Contains(e, text) {
+			d.bad(one, at, "%q: expected %s", clip(text), oneOf(e))
+		}
+		list = append(list, d.path(s, text))
+	}
+	v.Set(reflect.ValueOf(list))
+}
+
+// table reads names with texts, or with lists of texts.
+func (d *decoder) table(s setting, path string, n ast.Node, v reflect.Value) {
+	pairs, ok := d.pairs(s, path, n)
+	if !ok {
+		return
+	}
+	v.Set(reflect.MakeMap(v.Type()))
+	one := setting{typ: v.Type().Elem()}
+	for _, e := range pairs {
+		key, ok := d.key(path, e)
+		if !ok {
+			continue
+		}
+		at := join(path, key)
+		d.said[at] = d.place(e.Key.GetToken())
+		elem := reflect.New(v.Type().Elem()).Elem()
+		d.value(one, at, e.Value, elem)
+		v.SetMapIndex(reflect.ValueOf(key), elem)
+	}
+}
+
+// text is a text. What YAML would take for something else must be quoted, so
+// that nobody wonders what became of it.
+func (d *decoder) text(path string, n ast.Node) (string, bool) {
+	switch x := n.(type) {
+	case *ast.StringNode:
+		return x.Value, true
+	case *ast.LiteralNode:
+		return x.Value.Value, true
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		d.bad(n, path, "%s is no text for YAML; put it in quotes", clip(n.GetToken().Value))
+		return "", false
+	}
+	d.unexpected(setting{typ: reflect.TypeFor[string]()}, path, n)
+	return "", false
+}
+
+func (d *decoder) scalar(s setting, path string, n ast.Node, v reflect.Value) {
+	text := n.GetToken().Value
+	fits := false
+	switch x := n.(type) {
+	case *ast.StringNode:
+		// Quoted text is text; a bare word may be a time, a size or a level.
+		text, fits = x.Value, v.Kind() == reflect.String || s.typ == durationType || s.typ == levelType || s.tag.Get("unit") != ""
+	case *ast.LiteralNode:
+		text, fits = x.Value.Value, v.Kind() == reflect.String
+	case *ast.IntegerNode:
+		fits = s.numeric()
+	case *ast.FloatNode:
+		fits = s.numeric()
+	case *ast.BoolNode:
+		fits = v.Kind() == reflect.Bool
+	}
+	if !fits {
+		if v.Kind() == reflect.String {
+			d.text(path, n)
+			return
+		}
+		d.unexpected(s, path, n)
+		return
+	}
+	text = d.path(s, text)
+	if err := s.take(v, strings.ReplaceAll(text, "_", underscore(s))); err != nil {
+		d.bad(n, path, "%w", err)
+	}
+}
+
+// path makes a path in the file one from the top: it begins in the file's
+// folder, or with ~ at home.
+func (d *decoder) path(s setting, text string) string {
+	if s.tag.Get("kind") != "path" || text == "" || filepath.IsAbs(text) {
+		return text
+	}
+	if rest, ok := strings.CutPrefix(text, "~"); ok && d.home != "" && (rest == "" || rest[0] == '/') {
+		return filepath.Join(d.home, rest)
+	}
+	return filepath.Join(filepath.Dir(d.file), text)
+}
+
+// underscore is what an underscore in a value becomes: YAML allows it to group
+// the digits of a number.
+func underscore(s setting) string {
+	if s.numeric() {
+		return ""
+	}
+	return "_"
+}
+
+func (s setting) numeric() bool {
+	switch s.typ.Kind() {
+	case reflect.Int, reflect.Int64:
+		return s.typ != durationType && s.typ != levelType
+	case reflect.Float64, reflect.Pointer:
+		return true
+	}
+	return false
+}
+
+// clip keeps what is repeated from a file short.
+func clip(s string) string {
+	if len(s) > 60 {
+		return s[:60] + "..."
+	}
+	return s
+}

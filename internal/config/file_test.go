@@ -1,0 +1,379 @@
+package config
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/google/jsonschema-go/jsonschema"
+
+	"gatehouse/internal/permit"
+)
+
+var update = flag.Bool("update", false, "write docs/settings.md and docs/gatehouse.schema.json")
+
+// read loads a file with this text and an environment of these pairs.
+func read(t *testing.T, text string, pairs ...string) (*Loaded, error) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "g.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	l, err := Load(environment(t, pairs...), file)
+	if err == nil {
+		err = l.Validate()
+	}
+	if err != nil {
+		err = errors.New(strings.ReplaceAll(err.Error(), file, "g.yaml"))
+	}
+	return l, err
+}
+
+func full(t testing.TB) string {
+	t.Helper()
+	b, err := os.ReadFile("testdata/full.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestEverythingAFileCanSay(t *testing.T) {
+	l, err := read(t, full(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rate := 12.5
+	for what, pair := range map[string][2]any{
+		"doors": {l.Doors, Doors{Stdio: true, TCP: "127.0.0.1:9100", Unix: "/run/gatehouse/sock", HTTP: HTTP{
+			Open: true, Host: "0.0.0.0", Port: 8443, Hosts: []string{"tools.example.com"}, Origins: []string{"https://app.example.com", "*"},
+			TLS: TLS{On: true, Cert: "/etc/gatehouse/server.crt", Key: "/etc/gatehouse/server.key", ClientCA: "/etc/gatehouse/clients.crt"},
+		}}},
+		"grants": {l.Auth.OAuth.Grants, map[string][]string{"read": {"read"}, "write": {"*"}}},
+		"limits": {[]any{l.Limits.Message, l.Limits.Result, l.Limits.Deadline, l.Limits.JobKeep, *l.Limits.Rate, l.Limits.SpoolTotal},
+			[]any{1 << 20, 65536, 2 * time.Minute, 48 * time.Hour, rate, int64(1 << 30)}},
+		"context": {l.Contexts[0], Context{
+			Name: "build", Description: "What the builders use.", Modules: []string{"file", "dir"}, Tools: []string{"file_*", "!file_delete"},
+			Rename: map[string]string{"file_read": "read"}, Describe: map[string]string{"file_read": "Reads.\n"}, Style: "dot",
+			Env: map[string]string{"CI": "1", "TOKEN": "Bearer ${secret:CI_TOKEN}"}, Roots: []string{"/srv/build"},
+			Roles: []string{"builder"}, Users: []string{"ci-*"}, KnownTo: []string{"staff"},
+		}},
+		"empty list": {l.Contexts[1].Modules, []string{}},
+		"log":        {l.Log, Log{Level: slog.LevelDebug, Format: "json"}},
+		"traces":     {l.Observe.Traces.Headers, map[string]string{"Authorization": "Bearer x"}},
+	} {
+		if !reflect.DeepEqual(pair[0], pair[1]) {
+			t.Errorf("%s: got %+v, want %+v", what, pair[0], pair[1])
+		}
+	}
+	o, err := l.Permit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(o.Rules) != 2 || o.Rules[1].Then != permit.AskOperator || o.Rules[1].Remember != 10*time.Minute || o.Rules[1].Effects == 0 ||
+		len(o.Access) != 1 || o.Access[0].Context != "build" || o.Default != permit.Allow {
+		t.Errorf("the policy is %+v", o)
+	}
+}
+
+func TestAMissingFileIsTheDefault(t *testing.T) {
+	l, err := Load(environment(t), "")
+	if err != nil || l.File != "" || !reflect.DeepEqual(l.Log, Default().Log) {
+		t.Errorf("got %+v, %v", l, err)
+	}
+	if _, err := Load(environment(t), "/no/such/file"); err == nil || !strings.Contains(err.Error(), "/no/such/file") {
+		t.Errorf("a file that was asked for and is not there: %v", err)
+	}
+}
+
+func TestTheFileIsFound(t *testing.T) {
+	folder := t.TempDir()
+	for name, text := range map[string]string{FileName: "log: {level: warn}", "other.yaml": "log: {level: error}"} {
+		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	l, err := Load(environment(t, "GATEHOUSE_CONFIG_DIR="+folder), "")
+	if err != nil || l.Log.Level != slog.LevelWarn || l.File != filepath.Join(folder, FileName) {
+		t.Errorf("in the config folder: %v from %q (%v)", l.Log.Level, l.File, err)
+	}
+	l, err = Load(environment(t, "GATEHOUSE_CONFIG="+filepath.Join(folder, "other.yaml")), "")
+	if err != nil || l.Log.Level != slog.LevelError {
+		t.Errorf("by its variable: %v (%v)", l.Log.Level, err)
+	}
+}
+
+func TestMistakesInTheFileHaveAPlace(t *testing.T) {
+	for text, want := range map[string]string{
+		"root: 1\n":                              "g.yaml:1:1: root: there is no such setting; did you mean roots?",
+		"listen:\n  http:\n    prot: 80\n":       "g.yaml:3:5: listen.http.prot: there is no such setting; did you mean port?",
+		"zzz: 1\n":                               "g.yaml:1:1: zzz: there is no such setting; expected listen, auth, roots,",
+		"log:\n  level: loud\n":                  `g.yaml:2:10: log.level: "loud" is no level; expected debug, info, warn or error`,
+		"log:\n  format: xml\n":                  `g.yaml:2:11: log.format: "xml": expected text or json`,
+		"listen: {http: {port: \"80\"}}\n":       "g.yaml:1:23: listen.http.port: 80: expected a whole number",
+		"listen: {http: {port: 99999}}\n":        `g.yaml:1:23: listen.http.port: "99999" is no port; expected a number from 0 to 65535`,
+		"listen: {tcp: nowhere}\n":               `g.yaml:1:15: listen.tcp: "nowhere" is no address; expected host:port`,
+		"listen: 3000\n":                         "g.yaml:1:9: listen: 3000: expected names with values",
+		"listen: {http: {origins: a.example}}":   "g.yaml:1:26: listen.http.origins: a.example: expected a list, such as [a, b]",
+		"listen: {http: {origins: [a.example]}}": `g.yaml:1:17: listen.http.origins: origin "a.example": expected scheme://host`,
+		"listen: {http: {tls: {cert: x}}}":       "g.yaml:1:17: listen.http.tls: Both --cert and --key must be provided together",
+		"view:\n  modules: [1]\n":                "g.yaml:2:13: view.modules[0]: 1 is no text for YAML; put it in quotes",
+		"view: {read_only: yes}\n":               "g.yaml:1:19: view.read_only: yes: expected true or false",
+		"view: {read_only: }\n":                  "view.read_only: is empty; leave it out, or give it true or false",
+		"limits:\n  deadline: 5\n":               "g.yaml:2:13: limits.deadline: 5: expected a length of time, such as 30s, 10m or 24h",
+		"limits:\n  deadline: soon\n":            `g.yaml:2:13: limits.deadline: "soon" is no length of time`,
+		"limits:\n  deadline: 1ms\n":             "g.yaml:2:3: limits.deadline: tool deadline is 1ms: expected at least 1s",
+		"limits: {message: 24MB}\n":              `g.yaml:1:19: limits.message: "24MB": expected a number of bytes, such as 65536, 64KiB or 24MiB`,
+		"limits: {message: 9999999TiB}\n":        "expected a number of bytes",
+		"limits: {rate: -1}\n":                   "g.yaml:1:10: limits.rate: rate is -1: expected at least 0",
+		"limits: {rate: .nan}\n":                 "g.yaml:1:16: limits.rate: .nan: expected a number",
+		"a: 1\na: 2\n":                           `g.yaml:2:1: mapping key "a" already defined at [1:1]`,
+		"a: [1\n":                                "g.yaml:1:4: ",
+		"a:\n\tb: 1\n":                           "g.yaml:2:1: found character '\t'",
+		"- a\n":                                  "g.yaml:1:1: is a list; expected names with values",
+		"log: &x {level: info}\n":                "g.yaml:1:6: log: anchors and aliases are not read here",
+		"view: {modules: [&a x, *a]}\n":          "anchors and aliases are not read here",
+		"log: {level: !!str info}\n":             "tags are not read here",
+		"log: {level: info}\n---\nlog: {}\n":     "g.yaml:3:",
+		"1: 2\n":                                 "1 is no name of a setting",
+		"contexts: {a: 1}\n":                     "g.yaml:1:11: contexts: holds names with values; expected a list",
+		"contexts:\n  - modules: [file]\n":       "contexts[0]: name is missing; expected text",
+		"contexts:\n  - name: A b\n":             `g.yaml:2:5: contexts[0].name: "A b": expected 1 to 64 of a-z`,
+		"contexts:\n  - name: a\n  - name: a\n":  `g.yaml:3:5: contexts[1].name: there are two contexts called "a"`,
+		"contexts:\n  - name: a\n    tools:\n      - file_*\n      - '['\n":             `g.yaml:5:9: contexts[0].tools[1]: "[" is no pattern`,
+		"contexts:\n  - name: a\n    env:\n      A: ${secret:}\n":                       "g.yaml:4:7: contexts[0].env.A: name \"\": expected 1 to 64",
+		"contexts:\n  - name: a\n    env: {GATEHOUSE_X: y}\n":                           "names that begin with GATEHOUSE_ are kept for the host",
+		"contexts:\n  - name: a\n    known_to: [x]\n":                                   "g.yaml:3:5: contexts[0].known_to: means something only where",
+		"contexts: [{name: a}]\nview: {tools: [x]}\n":                                   "g.yaml:2:8: view.tools: is for a host without contexts",
+		"rules:\n  - then: maybe\n":                                                     `g.yaml:2:11: rules[0].then: "maybe": expected allow, ask, ask-operator or refuse`,
+		"rules:\n  - names: [x]\n":                                                      "rules[0]: then is missing; expected allow, ask, ask-operator or refuse",
+		"rules:\n  - then: ask\n    effects: [explodes]\n":                              `g.yaml:3:15: rules[0].effects[0]: "explodes": expected reads,`,
+		"rules:\n  - then: ask\n  - name: x\n    when: args.path ==\n    then: allow\n": "g.yaml:4:5: rules[1].when: ",
+		"rules:\n  - names: ['[']\n    then: refuse\n":                                  "g.yaml:2:5: rules[0].names: \"[\" is no pattern",
+		"rules:\n  - then: allow\n    remember: 10m\n":                                  "g.yaml:3:5: rules[0].remember: a rule that says allow has no yes to remember",
+		strings.Repeat("[", 100000):                                                     "g.yaml:1:1: more than 64 brackets are open at once",
+		"x: " + strings.Repeat("a", maxFile):                                            "g.yaml:1:1: has more than 1048576 bytes",
+	} {
+		_, err := read(t, text)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q:\n got %v\nwant %s", clip(text), err, want)
+		}
+	}
+}
+
+func TestAllMistakesAreToldInOrder(t *testing.T) {
+	_, err := read(t, "log: {level: loud}\nrot: 1\nview:\n  tols: []\n")
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		lines = append(lines, line[:strings.Index(line, ": ")])
+	}
+	if got := strings.Join(lines, " "); got != "g.yaml:1:14 g.yaml:2:1 g.yaml:4:3" {
+		t.Errorf("mistakes at %s", got)
+	}
+}
+
+func TestTheEnvironmentGoesBeforeTheFile(t *testing.T) {
+	l, err := read(t, "log: {level: debug}\nlisten: {http: {port: 80}, unix: /run/s}\nlimits: {deadline: 5s}\n",
+		"GATEHOUSE_LOG=error", "GATEHOUSE_TRANSPORT=http", "GATEHOUSE_HTTP_HOST=::1", "GATEHOUSE_LIMITS_DEADLINE=1m",
+		"GATEHOUSE_VIEW_MODULES=file, dir", "GATEHOUSE_LIMITS_RATE=5", "GATEHOUSE_OBSERVE_METRICS=true", "GATEHOUSE_LIMITS_MESSAGE=1MiB")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if l.Log.Level != slog.LevelError || l.Doors.HTTP.Host != "::1" || l.Doors.HTTP.Port != 80 || l.Limits.Deadline != time.Minute ||
+		!slices.Equal(l.View.Modules, []string{"file", "dir"}) || *l.Limits.Rate != 5 || !l.Observe.Metrics || l.Limits.Message != 1<<20 {
+		t.Errorf("got %+v", l.Config)
+	}
+	if d := l.Doors; d.Stdio || !d.HTTP.Open || d.Unix != "" {
+		t.Errorf("GATEHOUSE_TRANSPORT=http opens %+v", d)
+	}
+	for path, want := range map[string]string{
+		"log.level": "GATEHOUSE_LOG", "limits.deadline": "GATEHOUSE_LIMITS_DEADLINE", "listen.http.open": "GATEHOUSE_TRANSPORT", "sessions.max": "default",
+	} {
+		if got := l.Where(path).String(); got != want {
+			t.Errorf("%s comes from %s, want %s", path, got, want)
+		}
+	}
+	if _, err := read(t, "", "GATEHOUSE_LIMITS_DEADLINE=soon"); err == nil || !strings.Contains(err.Error(), `GATEHOUSE_LIMITS_DEADLINE: "soon" is no length`) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// What is shown could be the file: read again, it says the same.
+func TestWhatIsShownCanBeReadAgain(t *testing.T) {
+	l, err := read(t, full(t), "GATEHOUSE_AUTH_TOKEN=hunter2-hunter2-hunter2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.By("log.level", "--verbose")
+	var shown bytes.Buffer
+	if err := l.Show(&shown); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(shown.String(), "hunter2") || strings.Contains(shown.String(), "Bearer x") {
+		t.Errorf("a secret is shown:\n%s", shown.String())
+	}
+	for _, want := range []string{
+		"  level: debug # --verbose\n", "  # token: [secret], from GATEHOUSE_AUTH_TOKEN\n", "  sweep: 30s # default\n", "g.yaml:7:5\n", "  job_keep: 48h #",
+	} {
+		if !strings.Contains(shown.String(), want) {
+			t.Errorf("%q is missing from\n%s", want, shown.String())
+		}
+	}
+	again, err := read(t, shown.String())
+	if err != nil {
+		t.Fatalf("%v in\n%s", err, shown.String())
+	}
+	l.Auth.Token, l.Observe.Traces.Headers = "", nil
+	again.Folders = l.Folders
+	if !reflect.DeepEqual(again.Config, l.Config) {
+		t.Errorf("read again, it says\n%+v, want\n%+v", again.Config, l.Config)
+	}
+}
+
+func TestDifferences(t *testing.T) {
+	a, b := Default(), Default()
+	b.Log.Level, b.Limits.Message, b.Rules, b.Doors.HTTP.Port = slog.LevelDebug, 1, []Rule{{}}, 1
+	live, restart := Differences(a, b)
+	if !slices.Equal(live, []string{"rules", "log.level"}) || !slices.Equal(restart, []string{"listen.http.port", "limits.message"}) {
+		t.Errorf("live %v, restart %v", live, restart)
+	}
+}
+
+// compiled is the schema, ready to check.
+func compiled(t testing.TB) *jsonschema.Resolved {
+	t.Helper()
+	var s jsonschema.Schema
+	if err := json.Unmarshal(Schema(), &s); err != nil {
+		t.Fatal(err)
+	}
+	r, err := s.Resolve(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// agree checks that the schema takes a text if decoding does. What only the
+// decoder can see, such as a bad port of a TCP address, is not asked for.
+func agree(t *testing.T, schema *jsonschema.Resolved, text string) {
+	t.Helper()
+	var v any
+	if err := yaml.Unmarshal([]byte(text), &v); err != nil {
+		t.Fatal(err)
+	}
+	if v == nil {
+		return
+	}
+	b, err := json.Marshal(v) // numbers as JSON has them
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(b, &v); err != nil {
+		t.Fatal(err)
+	}
+	c := Default()
+	_, ours := decode("g.yaml", "", []byte(text), &c)
+	theirs := schema.Validate(v)
+	if (ours == nil) != (theirs == nil) {
+		t.Errorf("%q: reading says %v, the schema says %v", text, ours, theirs)
+	}
+}
+
+func TestTheSchemaAgreesWithTheReader(t *testing.T) {
+	schema := compiled(t)
+	agree(t, schema, full(t))
+	for _, text := range []string{
+		"{}", "log:", "log: {}", "log: []", "log: {level: info}", "log: {level: loud}", "log: {level: 1}", "log: {x: 1}", "x: 1",
+		"limits: {message: 1}", "limits: {message: 1KiB}", "limits: {message: 1 KiB}", "limits: {message: '7'}", "limits: {message: x}", "limits: {message: 1.5}",
+		"limits: {deadline: 1m30s}", "limits: {deadline: 2d}", "limits: {deadline: 5}", "limits: {deadline: 1.5h}", "limits: {deadline: m}", "limits: {deadline: '0'}",
+		"limits: {rate: 1}", "limits: {rate: 1.5}", "limits: {rate: x}", "limits: {rate: null}", "limits: {burst: 1.5}", "limits: {calls: x}",
+		"listen: {http: {port: 80}}", "listen: {http: {port: -1}}", "listen: {http: {port: 65536}}", "listen: {http: }", "listen: {stdio: 1}", "listen: {stdio: true}",
+		"view: {modules: []}", "view: {modules: [a]}", "view: {modules: a}", "view: {modules: [1]}", "view: {modules: }",
+		"contexts: []", "contexts: [{}]", "contexts: [{name: a}]", "contexts: [{name: 1}]", "contexts: [{name: a, x: 1}]", "contexts: [{name: a, style: x}]",
+		"contexts: [{name: a, env: {A: b}}]", "contexts: [{name: a, env: {A: 1}}]", "contexts: [{name: a, env: [A]}]", "contexts: {name: a}",
+		"rules: [{then: allow}]", "rules: [{then: never}]", "rules: [{}]", "rules: [{then: ask, effects: [writes]}]", "rules: [{then: ask, effects: [x]}]", "rules: [{then: ask, effects: writes}]",
+		"auth: {oauth: {grants: {a: [b]}}}", "auth: {oauth: {grants: {a: b}}}",
+	} {
+		agree(t, schema, text)
+	}
+}
+
+// Every setting has a text, and what is published says what the code says.
+func TestThePublishedPagesAreCurrent(t *testing.T) {
+	for _, s := range leaves(reflect.TypeFor[Config](), "") {
+		if s.tag.Get("doc") == "" {
+			t.Errorf("%s has no text", s.path)
+		}
+	}
+	for name, want := range map[string][]byte{"gatehouse.schema.json": Schema(), "settings.md": Reference()} {
+		path := filepath.Join("..", "..", "docs", name)
+		if *update {
+			if err := os.WriteFile(path, want, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(path)
+		if err != nil || !bytes.Equal(got, want) {
+			t.Errorf("docs/%s is not what the code says (%v); run go test ./internal/config -update", name, err)
+		}
+	}
+}
+
+func TestLengthsOfTime(t *testing.T) {
+	for text, want := range map[string]time.Duration{"90d": 90 * 24 * time.Hour, "1h30m": 90 * time.Minute, "2h": 2 * time.Hour, "30s": 30 * time.Second, "1m0s": time.Minute} {
+		d, err := parseDuration(text)
+		if err != nil || d != want {
+			t.Errorf("%s is %v (%v)", text, d, err)
+		}
+		if again, err := parseDuration(showDuration(d)); err != nil || again != d {
+			t.Errorf("%v is shown as %s", d, showDuration(d))
+		}
+	}
+}
+
+// No text makes reading panic, and what it takes it takes again as it shows it.
+func FuzzDecode(f *testing.F) {
+	f.Add(full(f))
+	for _, s := range []string{"a: [", "log: {level: info", "? a\n: b", "- - -", "a: &a [*a]", "<<: {}", "\x00", "listen: {http: {tls: }}", "contexts:\n- name: a\n  env:\n    A: |\n      x\n"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		l := &Loaded{Config: Default(), File: "g.yaml"}
+		var err error
+		if l.said, err = decode("g.yaml", "", []byte(text), &l.Config); err != nil {
+			return
+		}
+		l.Validate()
+		l.Auth.Token, l.Observe.Traces.Headers = "", nil
+		var shown bytes.Buffer
+		if err := l.Show(&shown); err != nil {
+			t.Fatal(err)
+		}
+		again := Default()
+		if _, err := decode("shown", "", shown.Bytes(), &again); err != nil {
+			t.Fatalf("%v in\n%s", err, shown.String())
+		}
+	})
+}
+
+func TestPathsBeginInTheFilesFolder(t *testing.T) {
+	l, err := read(t, "roots: {folders: [data, ~/x, /srv, '~', ~y]}\nsecrets: {key_file: key}\n", "HOME=/home/ann")
+	if err != nil {
+		t.Fatal(err)
+	}
+	here := filepath.Dir(l.File)
+	want := []string{filepath.Join(here, "data"), "/home/ann/x", "/srv", "/home/ann", filepath.Join(here, "~y")}
+	if !slices.Equal(l.Roots.Folders, want) || l.Secrets.KeyFile != filepath.Join(here, "key") {
+		t.Errorf("got %q and %q, want %q", l.Roots.Folders, l.Secrets.KeyFile, want)
+	}
+}

@@ -1,0 +1,126 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// FileName is what the settings' file is called in the config folder.
+const FileName = "gatehouse.yaml"
+
+// Loaded are settings that remember where each was said.
+type Loaded struct {
+	Config
+	File string // that was read; "" when there is none
+	said map[string]Place
+}
+
+// Load is Default with what the file and the environment say; the
+// environment goes first. file "" means gatehouse.yaml in the config folder,
+// or what GATEHOUSE_CONFIG names; the former need not exist. What is returned
+// beside an error is good for its Folders alone.
+func Load(getenv func(string) string, file string) (*Loaded, error) {
+	l := &Loaded{Config: Default(), said: map[string]Place{}}
+	e := variables{getenv: getenv, into: &l.Config, said: l.said}
+	l.Folders = platformFolders(getenv, e.set)
+	if file == "" {
+		file = getenv(EnvConfig)
+	}
+	text, name, err := readFile(file, l.Folders.Config)
+	if err != nil {
+		return l, errors.Join(append(e.wrong, err)...)
+	}
+	if name != "" {
+		l.File = name
+		said, err := decode(name, homeFolder(getenv), text, &l.Config)
+		if err != nil {
+			return l, errors.Join(append(e.wrong, err)...)
+		}
+		for path, at := range said {
+			l.said[path] = at
+		}
+	}
+	e.read()
+	return l, errors.Join(e.wrong...)
+}
+
+// readFile reads the settings' file. name is "" when there is none and none
+// was asked for.
+func readFile(file, folder string) (text []byte, name string, err error) {
+	asked := file != ""
+	if !asked {
+		if folder == "" {
+			return nil, "", nil
+		}
+		file = filepath.Join(folder, FileName)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		if !asked && (errors.Is(err, fs.ErrNotExist) || !hasFolder(folder)) {
+			return nil, "", nil
+		}
+		return nil, "", fmt.Errorf("settings: %w", err)
+	}
+	defer f.Close()
+	text, err = io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, "", fmt.Errorf("settings: %w", err)
+	}
+	return text, file, nil
+}
+
+// hasFolder reports whether there can be a file in the config folder at all.
+func hasFolder(folder string) bool {
+	info, err := os.Stat(folder)
+	return err == nil && info.IsDir()
+}
+
+// By notes that a flag or something else said a setting.
+func (l *Loaded) By(path, who string) { l.said[path] = Place{By: who} }
+
+// Where is where a setting was said; what is zero was not, and holds its
+// default.
+func (l *Loaded) Where(path string) Place { return l.said[path] }
+
+// Validate is Config.Validate; mistakes in the file are *Misplaced.
+func (l *Loaded) Validate() error { return l.Explain(l.Config.Validate()) }
+
+// Explain adds to each *Mistake in an error where its setting was said, if
+// that was in a file.
+func (l *Loaded) Explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok {
+		var all []error
+		for _, e := range joined.Unwrap() {
+			all = append(all, l.Explain(e))
+		}
+		return errors.Join(all...)
+	}
+	m, ok := errors.AsType[*Mistake](err)
+	if !ok {
+		return err
+	}
+	if at := l.near(m.Path); at.File != "" {
+		return &Misplaced{at, m.Path, m.Err}
+	}
+	return err
+}
+
+// near is where a setting was said, or the section it is in.
+func (l *Loaded) near(path string) Place {
+	for path != "" {
+		if at, ok := l.said[path]; ok {
+			return at
+		}
+		cut := max(strings.LastIndexByte(path, '.'), strings.LastIndexByte(path, '['))
+		path = path[:max(cut, 0)]
+	}
+	return Place{}
+}

@@ -1,0 +1,174 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gatehouse/internal/secret"
+)
+
+// Show writes the settings in force as a file could say them, each with where
+// it was said. Secrets are left out.
+func (l *Loaded) Show(w io.Writer) error {
+	s := shower{from: l, out: w}
+	s.section(reflect.ValueOf(l.Config), "", "")
+	return s.err
+}
+
+// shower writes settings as YAML.
+type shower struct {
+	from *Loaded
+	out  io.Writer
+	err  error
+}
+
+func (s *shower) line(format string, args ...any) {
+	if s.err == nil {
+		_, s.err = fmt.Fprintf(s.out, format+"\n", args...)
+	}
+}
+
+func (s *shower) section(v reflect.Value, path, indent string) {
+	for _, one := range settingsIn(v.Type(), path) {
+		f := v.Field(one.at)
+		from := s.from.Where(one.path)
+		switch {
+		case one.section():
+			s.line("%s%s:", indent, one.key)
+			s.section(f, one.path, indent+"  ")
+		case unsaid(f):
+		case one.secret():
+			s.line("%s# %s: %s, from %v", indent, one.key, secret.Mask, from)
+		case one.list():
+			s.line("%s%s:", indent, one.key)
+			s.list(f, one.path, indent+"  ")
+		case f.Kind() == reflect.Map:
+			s.line("%s%s: # %v", indent, one.key, from)
+			s.table(f, indent+"  ")
+		default:
+			s.line("%s%s: %s # %v", indent, one.key, one.show(f), from)
+		}
+	}
+}
+
+// unsaid reports whether a value stands for not having been given one.
+func unsaid(v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Slice, reflect.Map, reflect.Pointer:
+		return v.IsNil()
+	case reflect.String:
+		return v.Len() == 0
+	}
+	return false
+}
+
+func (s *shower) list(v reflect.Value, path, indent string) {
+	for i := range v.Len() {
+		at := fmt.Sprintf("%s[%d]", path, i)
+		s.line("%s- # %v", indent, s.from.near(at))
+		for _, one := range settingsIn(v.Index(i).Type(), at) {
+			f := v.Index(i).Field(one.at)
+			switch {
+			case unsaid(f), f.IsZero() && f.Kind() != reflect.Slice:
+			case f.Kind() == reflect.Map:
+				s.line("%s  %s:", indent, one.key)
+				s.table(f, indent+"    ")
+			default:
+				s.line("%s  %s: %s", indent, one.key, one.show(f))
+			}
+		}
+	}
+}
+
+func (s *shower) table(v reflect.Value, indent string) {
+	keys := v.MapKeys()
+	slices.SortFunc(keys, func(a, b reflect.Value) int { return strings.Compare(a.String(), b.String()) })
+	for _, k := range keys {
+		s.line("%s%s: %s", indent, quote(k.String()), setting{typ: v.Type().Elem()}.show(v.MapIndex(k)))
+	}
+}
+
+// show writes a value as the file would.
+func (s setting) show(v reflect.Value) string {
+	switch x := v.Interface().(type) {
+	case time.Duration:
+		return showDuration(x)
+	case slog.Level:
+		return strings.ToLower(x.String())
+	case string:
+		return quote(x)
+	case []string:
+		var list []string
+		for _, w := range x {
+			list = append(list, quote(w))
+		}
+		return "[" + strings.Join(list, ", ") + "]"
+	case *float64:
+		return strconv.FormatFloat(*x, 'f', -1, 64)
+	case float64:
+		return strconv.FormatFloat(x, 'f', -1, 64)
+	}
+	if s.tag.Get("unit") == "bytes" {
+		return showCount(v.Int())
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+// plain is text that YAML takes for text without quotes.
+var plain = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./-]*$`)
+
+// quote writes a text so that it is read back as it is. JSON's quotes are
+// YAML's as well.
+func quote(s string) string {
+	if plain.MatchString(s) && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}, strings.ToLower(s)) {
+		return s
+	}
+	b, _ := json.Marshal(s) // a string
+	return string(b)
+}
+
+// Differences are the settings that are not the same in two configurations:
+// those that a running host can follow, and those that need a new start.
+func Differences(a, b Config) (live, restart []string) {
+	compare := func(s setting, x, y reflect.Value) {
+		if reflect.DeepEqual(x.Interface(), y.Interface()) {
+			return
+		}
+		if s.tag.Get("live") != "" {
+			live = append(live, s.path)
+		} else {
+			restart = append(restart, s.path)
+		}
+	}
+	var walk func(x, y reflect.Value, path string)
+	walk = func(x, y reflect.Value, path string) {
+		for _, s := range settingsIn(x.Type(), path) {
+			if s.section() {
+				walk(x.Field(s.at), y.Field(s.at), s.path)
+			} else {
+				compare(s, x.Field(s.at), y.Field(s.at))
+			}
+		}
+	}
+	walk(reflect.ValueOf(a), reflect.ValueOf(b), "")
+	return live, restart
+}
+
+// Env are the variables of what runs in a context, as the file says them.
+func (c Config) Env(context string) map[string]string {
+	for _, x := range c.Contexts {
+		if x.Name == context {
+			return maps.Clone(x.Env)
+		}
+	}
+	return nil
+}
