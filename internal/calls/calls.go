@@ -156,6 +156,8 @@ func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
 	}
 	defer pass.Leave()
 	if err := c.foretell(ctx, r); err != nil {
+		outcome, reason := outcomeOf(nil, err)
+		c.turnedAway(r, outcome, reason)
 		return c.settle(r, bus.Outcome{}, err, nil)
 	}
 	return c.run(ctx, r)

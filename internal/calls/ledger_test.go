@@ -179,6 +179,9 @@ func TestNothingIsChangedThatCannotBeWrittenDown(t *testing.T) {
 		if ran["write"]+ran["destroy"] > 0 {
 			t.Errorf("ran: %v", ran)
 		}
+		if got := d.page(); !slices.Contains(got, "note w_write refused security") || !slices.Contains(got, "note w_destroy refused security") {
+			t.Errorf("what was refused is not noted: %q", got)
+		}
 		d.mu.Lock()
 		d.full = nil
 		d.mu.Unlock()
