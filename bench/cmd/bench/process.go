@@ -95,7 +95,7 @@ func (l *lab) launch(name string, args ...string) (*process, error) {
 	sock := filepath.Join(l.dir, strconv.Itoa(l.count)+".control")
 	p := &process{name: name, cmd: exec.Command(l.binary(name), append(args, "-control", sock)...)}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	p.cmd.Env = append(os.Environ(), "GOGC="+l.gogc)
+	p.cmd.Env = append(os.Environ(), "GOGC="+l.gogc, "TMPDIR="+l.dir)
 	logs, err := os.Create(filepath.Join(l.dir, strconv.Itoa(l.count)+".log"))
 	if err != nil {
 		return nil, err
