@@ -11,6 +11,7 @@ import (
 	"gatehouse/internal/hosttest"
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/session"
+	"gatehouse/tool"
 )
 
 func (p *peer) cancel(id string) {
@@ -98,6 +99,22 @@ func TestConnectionOfAModernRequestEnds(t *testing.T) {
 		synctest.Wait()
 		equal(t, "dropped", k.over() && k.dropped, true)
 		equal(t, "why", h.history(), "t_wait stopped: the client has gone")
+	})
+}
+
+// A request that is answered in the moment in which its client goes ends once.
+func TestConnectionEndsAtTheLastMoment(t *testing.T) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+		h.offer(telling(func(*tool.Call) { time.Sleep(time.Second) }))
+		for range 200 {
+			ctx, gone := context.WithCancel(t.Context())
+			time.AfterFunc(time.Second, gone)
+			k := &keeper{t: t}
+			h.Engine.Modern(ctx, anybody, parsed(t, body("tools/call", `"name":"t_tell"`)), nil, k)
+			synctest.Wait()
+			equal(t, "over", k.over(), true)
+		}
+		equal(t, "slots in use", h.Calls.Running(), 0)
 	})
 }
 

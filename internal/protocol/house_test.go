@@ -186,7 +186,7 @@ func (h *house) tools() []tool.Tool {
 				return echoOut{}, &tool.WireError{Code: 4711, Message: "wires crossed", Data: json.RawMessage(`{"a":1}`)}
 			}),
 		tool.New(tool.Def{Name: "t_panic", Description: "Panics.", Effects: tool.Reads},
-			func(context.Context, *tool.Call, nothing) (echoOut, error) { panic("oh") }),
+			func(context.Context, *tool.Call, nothing) (echoOut, error) { panic("oh, dear") }),
 		tool.New(tool.Def{Name: "t_lies", Description: "Gives what it did not promise.", Effects: tool.Reads, Output: json.RawMessage(`{"type":"object","required":["n"],"properties":{"n":{"type":"integer"}}}`)},
 			func(context.Context, *tool.Call, nothing) (tool.Result, error) {
 				return tool.Result{Structured: map[string]string{"n": "no"}}, nil

@@ -390,6 +390,10 @@ func TestJobsOfModules(t *testing.T) {
 				return echoOut{id}, err
 			}))
 		p := h.legacy(t, "2025-06-18", canElicit)
+		gone := p.call("t_start", "{}").get("structuredContent.said")
+		synctest.Wait()
+		p.call("job_cancel", `{"id":"`+gone+`"}`)
+		has(t, p.call("job_list", "{}").text(), `"status":"cancelled"`)
 		job := p.call("t_start", "{}").get("structuredContent.said")
 		wait := p.start("tools/call", `"name":"job_wait","arguments":{"id":"`+job+`"}`)
 		p.reply(p.question(), named("Ada"))

@@ -158,6 +158,26 @@ func TestListChangedIsExact(t *testing.T) {
 	})
 }
 
+// Nothing is missed that changes while a subscription is being opened.
+func TestChangesWhileASubscriptionOpens(t *testing.T) {
+	var h *house
+	slow := module.Resource{URI: "slow://x", Name: "x", Watch: func(tool.Caller, string, func(json.RawMessage)) (func(), error) {
+		h.offer(newcomer)
+		time.Sleep(time.Second)
+		return nil, nil
+	}}
+	o := hosttest.Options{Modules: map[string]module.New{"slow": func(context.Context, module.Deps) (module.Module, error) {
+		return one{&module.Offer{Resources: []module.Resource{slow}}}, nil
+	}}}
+	visit(t, o, func(t *testing.T, made *house) {
+		h = made
+		p := h.dial(t)
+		id := p.listen(`"toolsListChanged":true,"resourceSubscriptions":["slow://x"]`)
+		time.Sleep(time.Second)
+		equal(t, "told", changed(p.rest(), "tools", id), 1)
+	})
+}
+
 // A session is not told of what changed before its handshake.
 func TestChangesAroundTheHandshake(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {

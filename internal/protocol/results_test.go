@@ -96,7 +96,7 @@ func TestAPanicHarmsNobodyElse(t *testing.T) {
 		if !incident.MatchString(got.raw) {
 			t.Errorf("no incident in %s", got.raw)
 		}
-		lacks(t, got.raw, "oh", "panic", "goroutine")
+		lacks(t, got.raw, "oh, dear", "panic:", "goroutine")
 		h.clock <- struct{}{}
 		equal(t, "the other call", p.await(id).text(), `{"said":"done"}`)
 		equal(t, "slots in use", h.Calls.Running(), 0)

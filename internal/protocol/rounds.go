@@ -50,6 +50,25 @@ func (x *rounds) take(id string) (modules.Round, bool) {
 	return run, ok
 }
 
+// keep keeps what a job runs while it waits for answers, and no longer: it may
+// be cancelled meanwhile, and then there is no further round that forgets it.
+func (x *rounds) keep(j *jobs.Jobs, rec jobs.Record) {
+	ended, end := context.WithCancel(context.Background())
+	stop, err := j.Watch(rec.Owner, rec.ID, func(now jobs.Record) {
+		if now.Status.Terminal() {
+			x.forget(rec.ID)
+		}
+		if now.Status != jobs.InputRequired {
+			end()
+		}
+	})
+	if err != nil {
+		end()
+		return
+	}
+	context.AfterFunc(ended, stop)
+}
+
 func (x *rounds) forget(id string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -63,6 +82,7 @@ func (e *Engine) runRound(ctx context.Context, job *jobs.Running, run modules.Ro
 	out, err := run(ctx, recorded, state, jobNotes{job})
 	if err == nil && out.Result.Input != nil {
 		if err = job.Ask(out.Result.Input.Questions, out.Recorded, out.Result.Input.State); err == nil {
+			e.rounds.keep(e.opts.Jobs, job.Record())
 			return
 		}
 	}

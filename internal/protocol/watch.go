@@ -31,7 +31,7 @@ type watchKey struct {
 type watched struct {
 	refs int // subscribers, and those that are about to be; guarded by watches.mu
 
-	opening sync.Mutex // held while the module opens or closes the watch
+	opening chan struct{} // holds a token while the module opens or closes the watch
 	caller  tool.Caller
 	of      *module.Resource // whose watch it is
 	stop    func()           // nil while it is not open
@@ -76,7 +76,7 @@ func (w *watches) take(k watchKey) *watched {
 	defer w.mu.Unlock()
 	x := w.all[k]
 	if x == nil {
-		x = &watched{subs: make(map[*func(json.RawMessage)]struct{})}
+		x = &watched{opening: make(chan struct{}, 1), subs: make(map[*func(json.RawMessage)]struct{})}
 		w.all[k] = x
 	}
 	x.refs++
@@ -95,8 +95,8 @@ func (w *watches) drop(k watchKey, x *watched) {
 	if !last {
 		return
 	}
-	x.opening.Lock()
-	defer x.opening.Unlock()
+	x.opening <- struct{}{}
+	defer func() { <-x.opening }()
 	x.dead = true
 	if x.stop != nil {
 		x.stop()
@@ -107,8 +107,8 @@ func (w *watches) drop(k watchKey, x *watched) {
 // open opens the watch unless it is open. Of several first subscribers one
 // does it and the others wait.
 func (x *watched) open(who tool.Caller, of *module.Resource, uri string) error {
-	x.opening.Lock()
-	defer x.opening.Unlock()
+	x.opening <- struct{}{}
+	defer func() { <-x.opening }()
 	if x.stop != nil {
 		return nil
 	}
@@ -117,7 +117,7 @@ func (x *watched) open(who tool.Caller, of *module.Resource, uri string) error {
 }
 
 // turn opens the watch of a resource in the place of what was open; nil opens
-// none. x.opening is held.
+// none. The token is held.
 func (x *watched) turn(of *module.Resource, uri string) error {
 	earlier := x.stop
 	x.of, x.stop = of, nil
@@ -145,20 +145,31 @@ func (w *watches) renew(ctx context.Context, e *Engine) {
 	open := maps.Clone(w.all)
 	w.mu.Unlock()
 	for k, x := range open {
-		if err := x.renew(ctx, e, k); err != nil {
-			e.opts.Log.Warn("watch is not renewed", "uri", k.uri, "module", k.module, "err", err)
+		select {
+		case x.opening <- struct{}{}:
+			x.renew(ctx, e, k)
+		default: // it is being opened; others do not wait for that
+			e.work.Go(func() {
+				x.opening <- struct{}{}
+				x.renew(ctx, e, k)
+			})
 		}
 	}
 }
 
-func (x *watched) renew(ctx context.Context, e *Engine, k watchKey) error {
-	x.opening.Lock()
-	defer x.opening.Unlock()
+// renew turns one watch, if it must be, and gives back the token.
+func (x *watched) renew(ctx context.Context, e *Engine, k watchKey) {
 	of, ok := e.offeredNow(ctx, x.caller, k)
 	if !ok || x.dead || of == x.of {
-		return nil
+		<-x.opening
+		return
 	}
-	return x.turn(of, k.uri)
+	e.work.Go(func() {
+		defer func() { <-x.opening }()
+		if err := x.turn(of, k.uri); err != nil {
+			e.opts.Log.Warn("watch is not renewed", "uri", k.uri, "module", k.module, "err", err)
+		}
+	})
 }
 
 // offeredNow finds the resource of a watch in the caller's view, nil when it
