@@ -10,23 +10,43 @@ func (s *Session) Begin(id string, cancel func(cause error)) bool {
 	if s.ended {
 		return false
 	}
+	if s.one.cancel == nil && s.live.idle() {
+		s.one = flight{id, cancel}
+		return true
+	}
 	l := s.lively()
+	if _, taken := l.flights[id]; taken || s.one.cancel != nil && s.one.id == id {
+		return false
+	}
 	if l.flights == nil {
 		l.flights = make(map[string]func(error))
-	}
-	if _, taken := l.flights[id]; taken {
-		return false
 	}
 	l.flights[id] = cancel
 	return true
 }
 
+// flight is one request in flight.
+type flight struct {
+	id     string
+	cancel func(cause error)
+}
+
+// idle reports whether the others in flight are none.
+func (l *live) idle() bool { return l == nil || len(l.flights) == 0 }
+
 // Finish forgets a request in flight.
 func (s *Session) Finish(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.live != nil {
-		delete(s.live.flights, id)
+	if s.one.cancel != nil && s.one.id == id {
+		s.one = flight{}
+		return
+	}
+	if s.live == nil {
+		return
+	}
+	if delete(s.live.flights, id); len(s.live.flights) == 0 {
+		s.live.flights = nil // a session that is idle again costs what it did
 	}
 }
 
@@ -35,7 +55,10 @@ func (s *Session) Finish(id string) {
 func (s *Session) Cancel(id string, cause error) bool {
 	s.mu.Lock()
 	var cancel func(error)
-	if s.live != nil {
+	switch {
+	case s.one.cancel != nil && s.one.id == id:
+		cancel = s.one.cancel
+	case s.live != nil:
 		cancel = s.live.flights[id]
 	}
 	s.mu.Unlock()

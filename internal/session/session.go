@@ -41,7 +41,8 @@ type Session struct {
 	ended       bool
 	level       slog.Level // least level of log messages the client wants
 	queue       *Stream    // what is said outside any request; made on first use
-	live        *live      // requests in flight and questions; made on first use
+	one         flight     // the request in flight, while there is only one
+	live        *live      // further ones, and questions; made on first use
 	stop        []func()   // run once at the end
 	resync      func(*Session) [][]byte
 	seen        [3]uint64 // what the client last knew of its lists
@@ -158,9 +159,12 @@ func (s *Session) End(cause error) {
 		return
 	}
 	s.ended = true
-	l, q, stop := s.live, s.queue, s.stop
-	s.live, s.stop = nil, nil
+	l, q, stop, one := s.live, s.queue, s.stop, s.one
+	s.live, s.stop, s.one = nil, nil, flight{}
 	s.mu.Unlock()
+	if one.cancel != nil {
+		one.cancel(cause)
+	}
 	if l != nil {
 		for _, cancel := range l.flights {
 			cancel(cause)
