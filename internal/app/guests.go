@@ -74,6 +74,10 @@ func choose(cfg config.Config, o Options) ([]guest, error) {
 	return chosen, nil
 }
 
+func isPreset(name string) bool {
+	return slices.ContainsFunc(standard.Guests(), func(g standard.Guest) bool { return g.Name == name && g.Preset })
+}
+
 func guestNames(all []standard.Guest) (names []string) {
 	for _, g := range all {
 		names = append(names, g.Name)
@@ -97,7 +101,13 @@ func defaultModules(guests []guest) []string {
 func specs(v config.View, guests []guest) []contexts.Spec {
 	all := []contexts.Spec{{Name: DefaultContext, Modules: defaultModules(guests), Tools: v.Tools}}
 	for _, g := range guests {
-		all = append(all, contexts.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools})
+		// A preset stands for somebody else's server, whose names its tools have.
+		s := contexts.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools}
+		if isPreset(g.Name) {
+			s.Aliases, s.Tools = true, slices.Concat(v.Tools, []string{"!" + jobModule + "_*"})
+			all[0].Aliases = all[0].Aliases || !g.preset
+		}
+		all = append(all, s)
 	}
 	if i := slices.IndexFunc(all, func(s contexts.Spec) bool { return s.Name == v.Context }); i > 0 {
 		all[0], all[i] = all[i], all[0]

@@ -46,7 +46,7 @@ type Spec struct {
 	Name        string
 	Description string
 	Modules     []string          // names
-	Tools       []string          // patterns of names
+	Tools       []string          // patterns of names; with Aliases, of those too
 	Prompts     []string          // patterns of names
 	Resources   []string          // patterns of URIs and templates, in which * stops at no slash
 	Rename      map[string]string // a tool's or prompt's own name -> its name here

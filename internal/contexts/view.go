@@ -171,7 +171,7 @@ func (b builder) add(o modules.Offered) {
 	}
 	for i := range o.Offer.Resources {
 		r := &o.Offer.Resources[i]
-		if !chosen(b.spec.Resources, r.URI, wildcard) {
+		if !chosen(b.spec.Resources, wildcard, r.URI) {
 			continue
 		}
 		e := &Entry{Listed: r.URI, Module: o.Module, Name: r.URI, Resource: r}
@@ -182,7 +182,7 @@ func (b builder) add(o modules.Offered) {
 	}
 	for i := range o.Offer.Prompts {
 		p := &o.Offer.Prompts[i]
-		if !chosen(b.spec.Prompts, p.Name, pathMatch) {
+		if !chosen(b.spec.Prompts, pathMatch, p.Name) {
 			continue
 		}
 		e := &Entry{Listed: b.renamed(p.Name), Module: o.Module, Name: p.Name, Prompt: p, describe: b.spec.Describe[p.Name]}
@@ -228,7 +228,7 @@ func (b builder) free(byName map[string]*Entry, e *Entry) bool {
 }
 
 func (b builder) template(mod string, r *module.Resource) {
-	if !chosen(b.spec.Resources, r.URI, wildcard) {
+	if !chosen(b.spec.Resources, wildcard, r.URI) {
 		return
 	}
 	t, err := uritemplate.New(r.URI)
@@ -241,7 +241,11 @@ func (b builder) template(mod string, r *module.Resource) {
 }
 
 func (b builder) tool(mod string, t *tool.Tool) {
-	if !chosen(b.spec.Tools, t.Name, pathMatch) {
+	names := []string{t.Name}
+	if b.spec.Aliases {
+		names = append(names, t.Aliases...)
+	}
+	if !chosen(b.spec.Tools, pathMatch, names...) {
 		return
 	}
 	e := &Entry{Listed: b.toolName(mod, t), Module: mod, Name: t.Name, Tool: t, describe: b.spec.Describe[t.Name]}
@@ -280,18 +284,21 @@ func (b builder) renamed(name string) string {
 }
 
 // chosen applies patterns: the ones with "!" take away, the others, if there
-// are any, must match.
-func chosen(patterns []string, name string, match func(pattern, name string) bool) bool {
+// are any, must match. It is enough that one of the names a thing goes by does.
+func chosen(patterns []string, match func(pattern, name string) bool, names ...string) bool {
+	fits := func(pattern string) bool {
+		return slices.ContainsFunc(names, func(n string) bool { return match(pattern, n) })
+	}
 	wanted, yes := false, false
 	for _, p := range patterns {
 		if no, ok := strings.CutPrefix(p, "!"); ok {
-			if match(no, name) {
+			if fits(no) {
 				return false
 			}
 			continue
 		}
 		wanted = true
-		yes = yes || match(p, name)
+		yes = yes || fits(p)
 	}
 	return yes || !wanted
 }

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"gatehouse/internal/modules/contextadmin"
 	"gatehouse/internal/modules/house"
 	"gatehouse/internal/modules/job"
 	"gatehouse/internal/modules/standard"
@@ -41,6 +42,7 @@ func Standard(ctx context.Context) ([]Module, error) {
 	for _, g := range append(standard.Guests(),
 		standard.Guest{Name: "job", New: job.New(nil)},
 		standard.Guest{Name: "house", New: house.New(nil, house.Help{})},
+		standard.Guest{Name: "context", New: contextadmin.New(nil, nil)},
 	) {
 		m, err := Read(ctx, g.Name, g.New)
 		if err != nil {

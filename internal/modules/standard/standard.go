@@ -7,6 +7,7 @@ package standard
 import (
 	"gatehouse/internal/modules/dir"
 	"gatehouse/internal/modules/file"
+	"gatehouse/internal/modules/filesystem"
 	"gatehouse/internal/modules/lang"
 	"gatehouse/module"
 )
@@ -26,5 +27,6 @@ func Guests() []Guest {
 		{Name: "file", New: file.New, Default: true},
 		{Name: "dir", New: dir.New, Default: true},
 		{Name: "lang", New: lang.New, Default: true},
+		{Name: "filesystem", New: filesystem.New, Preset: true},
 	}
 }

@@ -1,0 +1,110 @@
+package filesystem
+
+import (
+	"bytes"
+	"context"
+	"strings"
+	"unicode/utf8"
+
+	"gatehouse/internal/edit"
+	"gatehouse/internal/roots"
+	"gatehouse/tool"
+)
+
+type changeIn struct {
+	Path  string `json:"path"`
+	Edits []struct {
+		Old string `json:"oldText"`
+		New string `json:"newText"`
+	} `json:"edits"`
+	DryRun bool `json:"dryRun"`
+}
+
+func change(ctx context.Context, c *tool.Call, in changeIn) (tool.Result, error) {
+	p, err := find(c, in.Path)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	if p, err = p.Followed(true); err != nil {
+		return tool.Result{}, told(err, "open", in.Path)
+	}
+	f, _, err := p.Regular()
+	if code(err) == "is_a_directory" {
+		return tool.Result{}, told(err, "read", in.Path)
+	}
+	if err != nil {
+		return tool.Result{}, told(err, "open", in.Path)
+	}
+	defer f.Close()
+	before, err := readAll(f)
+	if err != nil {
+		return tool.Result{}, say("File too large: files up to %d bytes can be edited", most)
+	}
+	if !utf8.Valid(before) || bytes.IndexByte(before, 0) >= 0 {
+		return tool.Result{}, say("%s is not UTF-8 text and is left as it is", in.Path)
+	}
+	after := before
+	for _, e := range in.Edits {
+		if err := context.Cause(ctx); err != nil {
+			return tool.Result{}, err
+		}
+		if after, err = apply(after, e.Old, e.New); err != nil {
+			return tool.Result{}, err
+		}
+	}
+	if len(after) > most {
+		return tool.Result{}, say("Content too large: the result would have %d bytes; at most %d are written", len(after), most)
+	}
+	if !in.DryRun && !bytes.Equal(before, after) {
+		if err := save(p, in.Path, after); err != nil {
+			return tool.Result{}, err
+		}
+	}
+	return text(fenced(unified(in.Path, before, after)))
+}
+
+func save(p roots.Place, path string, data []byte) error {
+	was, err := writable(p)
+	if err != nil {
+		return told(err, "open", path)
+	}
+	if err := replace(p, was, data); err != nil {
+		return told(p.Refuse(err), "open", path)
+	}
+	return nil
+}
+
+// apply makes one edit in what the edits before it have left. Like the
+// original it takes the first place where the text is as it was given, and
+// forgives blanks around lines where it is nowhere; more it does not guess.
+func apply(content []byte, old, new string) ([]byte, error) {
+	if old == "" {
+		return nil, say("oldText must not be empty: give the text to replace")
+	}
+	if old == new && bytes.Contains(content, []byte(old)) {
+		return content, nil
+	}
+	r, err := edit.Apply("the file", content, []edit.Edit{{Old: old, New: new, Near: 1}})
+	switch code(err) {
+	case "":
+	case "unchanged":
+		return content, nil
+	case "ambiguous": // the first two on one line
+		if bytes.Contains(content, []byte(old)) {
+			return bytes.Replace(content, []byte(old), []byte(new), 1), nil
+		}
+	}
+	if err != nil || r.Level > edit.Indent {
+		return nil, say("Could not find exact match for edit:\n%s", old)
+	}
+	return r.Content(), nil
+}
+
+// fenced puts a diff between marks that are in no line of it.
+func fenced(diff string) string {
+	marks := "```"
+	for strings.Contains(diff, marks) {
+		marks += "`"
+	}
+	return marks + "diff\n" + diff + marks + "\n\n"
+}

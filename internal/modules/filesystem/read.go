@@ -1,0 +1,218 @@
+package filesystem
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"unicode/utf8"
+
+	"gatehouse/tool"
+)
+
+type readIn struct {
+	Path string  `json:"path"`
+	Head float64 `json:"head"`
+	Tail float64 `json:"tail"`
+	lineIn
+}
+
+// lineIn chooses lines. What is not positive chooses nothing.
+type lineIn struct {
+	Offset float64 `json:"offset"`
+	Limit  float64 `json:"limit"`
+}
+
+func (l lineIn) any() bool { return l.Offset > 0 || l.Limit > 0 }
+
+func readText(ctx context.Context, c *tool.Call, in readIn) (tool.Result, error) {
+	s, err := readOne(ctx, c, in)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	return text(s)
+}
+
+func readOne(ctx context.Context, c *tool.Call, in readIn) (string, error) {
+	p, err := find(c, in.Path)
+	if err != nil {
+		return "", err
+	}
+	switch {
+	case in.Head > 0 && in.Tail > 0:
+		return "", say("Cannot specify both head and tail parameters simultaneously")
+	case (in.Head > 0 || in.Tail > 0) && in.any():
+		return "", say("Cannot specify offset or limit together with head or tail")
+	}
+	f, info, err := p.Regular()
+	if code(err) == "is_a_directory" {
+		return "", told(err, "read", in.Path)
+	}
+	if err != nil {
+		return "", told(err, "open", in.Path)
+	}
+	defer f.Close()
+	var b []byte
+	switch {
+	case in.Tail > 0:
+		b, err = tail(f, info.Size(), in.Tail)
+	case in.Head > 0:
+		b, err = someLines(ctx, f, 1, in.Head)
+	case in.any():
+		b, err = someLines(ctx, f, max(in.Offset, 1), in.Limit)
+	case info.Size() > most:
+		err = errTooLarge
+	default:
+		b, err = readAll(f)
+	}
+	if errors.Is(err, errTooLarge) {
+		return "", say("File too large: more than %d bytes would be read from %s; choose lines with head, tail, offset and limit", most, in.Path)
+	}
+	if err != nil {
+		return "", told(p.Refuse(err), "read", in.Path)
+	}
+	return lossy(b), nil
+}
+
+var errTooLarge = errors.New("too large")
+
+func readAll(f io.Reader) ([]byte, error) {
+	b, err := io.ReadAll(io.LimitReader(f, most+1))
+	if err == nil && len(b) > most {
+		err = errTooLarge
+	}
+	return b, err
+}
+
+// someLines reads lines from a number on, counted from 1; limit 0 means all of
+// them. The last comes without its newline.
+func someLines(ctx context.Context, f io.Reader, from, limit float64) ([]byte, error) {
+	r := bufio.NewReaderSize(f, 64<<10)
+	var out []byte
+	for n := 1.0; limit <= 0 || n < from+limit; {
+		if err := context.Cause(ctx); err != nil {
+			return nil, err
+		}
+		part, err := r.ReadSlice('\n')
+		if n >= from {
+			out = append(out, part...)
+		}
+		if len(out) > most {
+			return nil, errTooLarge
+		}
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			continue // the line goes on
+		case errors.Is(err, io.EOF):
+			return bytes.TrimSuffix(out, newline), nil
+		case err != nil:
+			return nil, err
+		}
+		n++
+	}
+	return bytes.TrimSuffix(out, newline), nil
+}
+
+var newline = []byte("\n")
+
+// tail reads the last lines, with the newline that ends the file. The original
+// counts the nothing after that newline as a line.
+func tail(f io.ReaderAt, size int64, count float64) ([]byte, error) {
+	var out []byte
+	for at := size; at > 0; {
+		n := min(at, 64<<10)
+		at -= n
+		part := make([]byte, n, n+int64(len(out)))
+		if _, err := f.ReadAt(part, at); err != nil && !errors.Is(err, io.EOF) {
+			return nil, err
+		}
+		if out = append(part, out...); len(out) > most+1 {
+			return nil, errTooLarge
+		}
+		if float64(bytes.Count(bytes.TrimSuffix(out, newline), newline)) >= count {
+			break
+		}
+	}
+	for from := len(bytes.TrimSuffix(out, newline)); ; count-- {
+		i := bytes.LastIndexByte(out[:from], '\n')
+		if i < 0 {
+			return crlfToLF(out), nil
+		}
+		if count <= 1 {
+			return crlfToLF(out[i+1:]), nil
+		}
+		from = i
+	}
+}
+
+func crlfToLF(b []byte) []byte { return bytes.ReplaceAll(b, []byte("\r\n"), newline) }
+
+type readManyIn struct {
+	Paths []string `json:"paths"`
+	lineIn
+}
+
+// readMany reads the files one by one; all of them together have the limit of
+// one.
+func readMany(ctx context.Context, c *tool.Call, in readManyIn) (tool.Result, error) {
+	var parts []string
+	size := 0
+	for _, path := range in.Paths {
+		s, err := readOne(ctx, c, readIn{Path: path, lineIn: in.lineIn})
+		if err == nil && size+len(s) > most {
+			err = say("File too large: the files before it have filled this answer")
+		}
+		if err != nil {
+			if cause := context.Cause(ctx); cause != nil {
+				return tool.Result{}, cause
+			}
+			parts = append(parts, path+": Error - "+spoken(err))
+			continue
+		}
+		size += len(s)
+		parts = append(parts, path+":\n"+s+"\n")
+	}
+	return text(strings.Join(parts, "\n---\n"))
+}
+
+// spoken is what a model would read of an error.
+func spoken(err error) string {
+	if r, ok := errors.AsType[*tool.Refusal](err); ok {
+		return r.Text()
+	}
+	return err.Error()
+}
+
+// lossy makes text of bytes as browsers do: whatever cannot begin or go on a
+// character becomes one U+FFFD.
+func lossy(b []byte) string {
+	if utf8.Valid(b) {
+		return string(b)
+	}
+	var s strings.Builder
+	s.Grow(len(b))
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		if r == utf8.RuneError && n == 1 {
+			n = begun(b)
+			s.WriteRune(utf8.RuneError)
+		} else {
+			s.Write(b[:n])
+		}
+		b = b[n:]
+	}
+	return s.String()
+}
+
+// begun is how many bytes belong to a character that b begins and does not
+// end; 1 if none.
+func begun(b []byte) int {
+	for n := min(3, len(b)); n > 1; n-- {
+		if !utf8.FullRune(b[:n]) {
+			return n
+		}
+	}
+	return 1
+}

@@ -1,0 +1,211 @@
+package filesystem
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"gatehouse/internal/roots"
+	"gatehouse/internal/tree"
+	"gatehouse/tool"
+)
+
+const (
+	deepest   = tree.MaxDepth
+	foundMost = 10_000 // paths that one search gives
+)
+
+// walk goes through a directory in the order of names, each followed by what is
+// below it.
+type walk struct {
+	ctx  context.Context
+	p    roots.Place
+	path string // as the caller wrote it
+	left int    // entries that may still be looked at
+}
+
+// each shows the entries of a directory; below is the path from where the walk
+// began. visit says what to do with a directory: nil leaves it out.
+func (w *walk) each(root *os.Root, below string, depth int, visit func(rel string, e fs.DirEntry) func(*os.Root) error) error {
+	if err := context.Cause(w.ctx); err != nil {
+		return err
+	}
+	list, err := entries(w.p, root, w.path)
+	if err != nil {
+		return err
+	}
+	for _, e := range list {
+		if w.left--; w.left < 0 {
+			return tooMany(w.path)
+		}
+		enter := visit(path.Join(below, e.Name()), e)
+		if enter == nil || !e.IsDir() || depth >= deepest {
+			continue
+		}
+		sub, err := root.OpenRoot(e.Name())
+		if err != nil {
+			continue // gone, or not ours to read
+		}
+		err = enter(sub)
+		sub.Close()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+type searchIn struct {
+	Path     string   `json:"path"`
+	Pattern  string   `json:"pattern"`
+	Excludes []string `json:"excludePatterns"`
+}
+
+func searchFiles(ctx context.Context, c *tool.Call, in searchIn) (tool.Result, error) {
+	wanted, err := globs(in.Pattern)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	excluded, err := globs(in.Excludes...)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	p, root, err := open(c, in.Path)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	defer root.Close()
+	if q, err := p.Followed(true); err == nil {
+		p = q
+	}
+	top := filepath.Join(p.Root.Name(), p.Name)
+	w := &walk{ctx: ctx, p: p, path: in.Path, left: entriesMost}
+	var found []string
+	var look func(*os.Root, string, int) error
+	look = func(dir *os.Root, below string, depth int) error {
+		return w.each(dir, below, depth, func(rel string, e fs.DirEntry) func(*os.Root) error {
+			if excluded.any(rel) || e.Type()&fs.ModeSymlink != 0 && leadsAway(p, rel) {
+				return nil
+			}
+			if wanted.any(rel) && len(found) <= foundMost {
+				found = append(found, lossy([]byte(filepath.Join(top, filepath.FromSlash(rel)))))
+			}
+			return func(sub *os.Root) error { return look(sub, rel, depth+1) }
+		})
+	}
+	if err := look(root, "", 1); err != nil {
+		return tool.Result{}, err
+	}
+	switch {
+	case len(found) == 0:
+		return text("No matches found")
+	case len(found) > foundMost:
+		found[foundMost] = "[there are more; choose a directory further down or a narrower pattern]"
+	}
+	return text(strings.Join(found, "\n"))
+}
+
+// leadsAway reports whether a link leads to where the caller may not go, or
+// nowhere.
+func leadsAway(p roots.Place, rel string) bool {
+	p.Name = filepath.Join(p.Name, filepath.FromSlash(rel))
+	_, err := p.Stat()
+	return err != nil
+}
+
+// patterns are globs that are matched against the whole path from where a walk
+// began.
+type patterns []tree.Globs
+
+func globs(texts ...string) (all patterns, err error) {
+	for _, t := range texts {
+		not := strings.HasPrefix(t, "!")
+		one := "/" + strings.TrimPrefix(strings.TrimPrefix(t, "!"), "/")
+		if not {
+			one = "!" + one
+		}
+		g, err := tree.ParseGlobs([]string{one})
+		if err != nil {
+			return nil, say("Invalid pattern: %v", err)
+		}
+		all = append(all, g)
+	}
+	return all, nil
+}
+
+func (ps patterns) any(rel string) bool {
+	for _, g := range ps {
+		if g.Match(rel, path.Base(rel)) {
+			return true
+		}
+	}
+	return false
+}
+
+type treeIn struct {
+	Path     string   `json:"path"`
+	Excludes []string `json:"excludePatterns"`
+}
+
+// node is one entry of a tree. Directories have children, also when there are
+// none.
+type node struct {
+	Name     string  `json:"name"`
+	Type     string  `json:"type"`
+	Children *[]node `json:"children,omitempty"`
+}
+
+func directoryTree(ctx context.Context, c *tool.Call, in treeIn) (tool.Result, error) {
+	var texts []string
+	for _, t := range in.Excludes {
+		texts = append(texts, t)
+		if !strings.Contains(t, "*") { // a plain name means it everywhere
+			texts = append(texts, "**/"+t, "**/"+t+"/**")
+		}
+	}
+	excluded, err := globs(texts...)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	p, root, err := open(c, in.Path)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	defer root.Close()
+	w := &walk{ctx: ctx, p: p, path: in.Path, left: entriesMost}
+	all, err := w.tree(root, "", 1, excluded)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	s, err := pretty(all)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	if len(s) > most {
+		return tool.Result{}, tooMany(in.Path)
+	}
+	return text(s)
+}
+
+func (w *walk) tree(root *os.Root, below string, depth int, excluded patterns) ([]node, error) {
+	all := []node{}
+	err := w.each(root, below, depth, func(rel string, e fs.DirEntry) func(*os.Root) error {
+		if excluded.any(rel) {
+			return nil
+		}
+		one := node{Name: lossy([]byte(e.Name())), Type: "file"}
+		if e.IsDir() {
+			one.Type, one.Children = "directory", &[]node{}
+		}
+		all = append(all, one)
+		children := one.Children
+		return func(sub *os.Root) (err error) {
+			*children, err = w.tree(sub, rel, depth+1, excluded)
+			return err
+		}
+	})
+	return all, err
+}
