@@ -100,7 +100,7 @@ func on(ts *testscript.TestScript) *shelf { return ts.Value(shelfKey{}).(*shelf)
 
 // serve starts "gatehouse serve" with its arguments and waits until it listens
 // at as many doors as the first argument says. $HTTP, $TCP and $UNIX then
-// say where.
+// say where, and $SITE what $HTTP is the endpoint of.
 func serve(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 1 {
 		ts.Fatalf("usage: serve N arguments...")
@@ -108,7 +108,7 @@ func serve(ts *testscript.TestScript, neg bool, args []string) {
 	s := &server{ended: make(chan error, 1)}
 	s.cmd = exec.Command(find(ts, "gatehouse"), append([]string{"serve"}, args[1:]...)...)
 	s.cmd.Dir = ts.Getenv("WORK")
-	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "MCP_ADDR", "GATEHOUSE_TRANSPORT", "GATEHOUSE_LOG", "GORACE"} {
+	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "MCP_ADDR", "GATEHOUSE_TRANSPORT", "GATEHOUSE_LOG", "GATEHOUSE_LOG_FORMAT", "GORACE"} {
 		if v := ts.Getenv(name); v != "" {
 			s.cmd.Env = append(s.cmd.Env, name+"="+v)
 		}
@@ -154,6 +154,7 @@ func remember(ts *testscript.TestScript, address string) {
 	switch {
 	case strings.HasPrefix(address, "http://"), strings.HasPrefix(address, "https://"):
 		ts.Setenv("HTTP", address)
+		ts.Setenv("SITE", strings.TrimSuffix(address, "/mcp"))
 	case strings.HasPrefix(address, "tcp://"):
 		ts.Setenv("TCP", strings.TrimPrefix(address, "tcp://"))
 	case strings.HasPrefix(address, "unix://"):

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -17,6 +18,7 @@ import (
 // mcp is the stories' own client, as plain as curl:
 //
 //	mcp post URL FILE [Header:value...]    posts each line, prints status and body
+//	mcp get URL PATTERN [Header:value...]  gets it until a line fits, prints all
 //	mcp lines unix PATH FILE               sends each line, prints as many answers
 //	mcp lines tcp HOST:PORT FILE           as it sent requests
 //
@@ -28,10 +30,12 @@ func mcp(args []string, out, stderr io.Writer) int {
 	switch {
 	case len(args) >= 3 && args[0] == "post":
 		err = post(args[1], args[2], args[3:], out)
+	case len(args) >= 3 && args[0] == "get":
+		err = get(args[1], args[2], args[3:], out)
 	case len(args) == 4 && args[0] == "lines":
 		err = converse(args[1], args[2], args[3], out)
 	default:
-		err = fmt.Errorf("usage: mcp post URL FILE [header...] | mcp lines NETWORK ADDRESS FILE")
+		err = fmt.Errorf("usage: mcp post URL FILE [header...] | mcp get URL PATTERN [header...] | mcp lines NETWORK ADDRESS FILE")
 	}
 	if err != nil {
 		fmt.Fprintln(stderr, "mcp:", err)
@@ -69,10 +73,7 @@ func post(url, file string, headers []string, out io.Writer) error {
 		if session != "" {
 			req.Header.Set("Mcp-Session-Id", session)
 		}
-		for _, h := range headers {
-			name, value, _ := strings.Cut(h, ":")
-			req.Header.Set(name, value)
-		}
+		setHeaders(req, headers)
 		resp, err := client.Do(req)
 		if err != nil {
 			return err
@@ -91,6 +92,50 @@ func post(url, file string, headers []string, out io.Writer) error {
 		fmt.Fprintf(out, "%d %s\n", resp.StatusCode, strings.TrimSpace(string(body)))
 	}
 	return nil
+}
+
+// get asks until a line of the answer fits: what is counted is counted a
+// moment after it has happened.
+func get(url, pattern string, headers []string, out io.Writer) error {
+	fits, err := regexp.Compile("(?m)^.*(" + pattern + ").*$")
+	if err != nil {
+		return err
+	}
+	client, err := httpClient(url)
+	if err != nil {
+		return err
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		req, err := http.NewRequest(http.MethodGet, url, nil)
+		if err != nil {
+			return err
+		}
+		setHeaders(req, headers)
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		switch {
+		case err != nil:
+			return err
+		case resp.StatusCode != 200:
+			return fmt.Errorf("answered %d %s", resp.StatusCode, body)
+		case fits.Match(body):
+			_, err = out.Write(body)
+			return err
+		case time.Now().After(end):
+			return fmt.Errorf("no line fits %s in\n%s", pattern, body)
+		}
+	}
+}
+
+func setHeaders(r *http.Request, headers []string) {
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ":")
+		r.Header.Set(name, value)
+	}
 }
 
 func httpClient(url string) (*http.Client, error) {

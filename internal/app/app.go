@@ -14,6 +14,7 @@ import (
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/identity"
 	"gatehouse/internal/jobs"
+	"gatehouse/internal/limit"
 	"gatehouse/internal/modules"
 	"gatehouse/internal/modules/house"
 	"gatehouse/internal/modules/job"
@@ -76,12 +77,14 @@ type App struct {
 	bus    bus.Bus
 	host   *modules.Host
 	views  *contexts.Contexts
+	limits *limit.Limits
 	calls  *calls.Calls
 	table  *session.Table
 	engine *protocol.Engine
 
 	contexts *inForce
 	settings settingsInForce
+	observed observed
 }
 
 // New builds a host: every folder, file and listener is open when it
@@ -161,7 +164,7 @@ func (a *App) openRoots(context.Context) (err error) {
 
 // build makes the rooms that hold nothing open, each from the ones before.
 func (a *App) build(context.Context) error {
-	a.bus = bus.New()
+	a.bus = a.watched(bus.New())
 	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Log: a.log})
 	a.closing("modules", a.host.Close)
 	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
@@ -173,9 +176,10 @@ func (a *App) build(context.Context) error {
 		Log:    a.log,
 	})
 	l := a.cfg.Limits
+	a.limits = limit.New(limits(a.cfg))
 	a.calls = calls.New(calls.Options{
 		Bus: a.bus, Views: a.views, Spool: a.spool, Log: a.log, Timeout: l.Deadline, Budget: l.Result,
-		Approvals: a.book,
+		Approvals: a.book, Queue: a.limits.Queue,
 	})
 	if s := a.cfg.Sessions; !s.Off {
 		a.table = session.NewTable(session.Options{
@@ -183,6 +187,7 @@ func (a *App) build(context.Context) error {
 			Ended: func(s *session.Session, cause error) { a.engine.Left(s, cause) },
 		})
 	}
+	a.watch()
 	a.engine = protocol.New(protocol.Options{
 		Calls: a.calls, Views: a.views, Sessions: a.table, Jobs: a.jobs, Seal: a.ring, Bus: a.bus, Log: a.log,
 		Info: introduce(a.opts.Info), Instructions: instructions,

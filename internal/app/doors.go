@@ -87,6 +87,7 @@ func (a *App) HTTPDoor() (*http.Door, error) {
 		Identify: a.identify,
 		Public:   identity.Public,
 		Auth:     a.who.Handler(),
+		Metrics:  a.observed.handler,
 		MaxBody:  int64(a.cfg.Limits.Message),
 		// The door must have given up on its last request before the host
 		// gives up on the door.
@@ -98,6 +99,7 @@ func (a *App) HTTPDoor() (*http.Door, error) {
 	if err != nil {
 		return nil, &SettingError{err}
 	}
+	a.observed.http(door)
 	return door, nil
 }
 

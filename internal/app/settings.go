@@ -9,6 +9,7 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/contextbook"
 	"gatehouse/internal/contexts"
+	"gatehouse/internal/limit"
 	"gatehouse/internal/modules/standard"
 )
 
@@ -44,6 +45,23 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	}
 	a.settings.now = next
 	return live, restart, nil
+}
+
+// limits are the settings of the room that slows callers down. The rate is
+// that of every door: where only this machine can reach one, there is none
+// unless somebody sets it.
+func limits(cfg config.Config) limit.Options {
+	l := cfg.Limits
+	o := limit.Options{Burst: l.Burst, Calls: l.Calls, Session: l.CallsSession, Tool: l.CallsTool, Waiting: l.CallsWaiting}
+	d := cfg.Doors
+	beyond := d.HTTP.Open && !config.Loopback(d.HTTP.Host) || d.TCP != "" && !config.LoopbackAddr(d.TCP)
+	switch {
+	case l.Rate != nil:
+		o.Rate = *l.Rate
+	case beyond:
+		o.Rate = limit.DefaultRate
+	}
+	return o
 }
 
 // named are the modules that settings ask for by name. Contexts of a file may

@@ -14,6 +14,7 @@ import (
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
+	"gatehouse/internal/observe"
 )
 
 func serve(w World) *cobra.Command {
@@ -121,11 +122,7 @@ func advise(err error) error {
 // logger logs to stderr as the settings say. level follows them later.
 func logger(stderr io.Writer, cfg config.Config, level *slog.LevelVar) *slog.Logger {
 	level.Set(cfg.Log.Level)
-	o := &slog.HandlerOptions{Level: level}
-	if cfg.Log.Format == "json" {
-		return slog.New(slog.NewJSONHandler(stderr, o))
-	}
-	return slog.New(slog.NewTextHandler(stderr, o))
+	return observe.Logger(stderr, cfg.Log.Format, level)
 }
 
 // isTerminal reports whether a person sits at the other end.

@@ -106,6 +106,7 @@ type doorFlags struct {
 	tcp       string
 	unix      string
 	auth      config.Auth
+	metrics   bool
 }
 
 func (f *doorFlags) add(set *pflag.FlagSet) {
@@ -113,6 +114,7 @@ func (f *doorFlags) add(set *pflag.FlagSet) {
 	set.IntVarP(&f.port, "port", "p", 3000, "port to listen on, 0 for any free one; needs --http")
 	set.StringVar(&f.host, "host", "127.0.0.1", "address to bind to; needs --http")
 	set.StringSliceVar(&f.origins, "origin", nil, "web origins that may call, comma-separated, * for every one; needs --http")
+	set.BoolVar(&f.metrics, "metrics", false, "serve /metrics for Prometheus; needs --http")
 	set.BoolVar(&f.noSession, "no-session", false, "serve without sessions; needs --http")
 	set.BoolVar(&f.tls.On, "tls", false, "serve HTTPS, self-signed unless --cert or --acme-domain says otherwise; needs --http")
 	set.StringVar(&f.tls.Cert, "cert", "", "PEM `file` with the certificate; needs --tls and --key")
@@ -134,7 +136,7 @@ func (f *doorFlags) apply(c *cobra.Command, l *config.Loaded) error {
 	if err := f.open(c, l); err != nil {
 		return err
 	}
-	for _, name := range []string{"port", "host", "origin", "no-session", "tls", "cert", "key", "client-ca", "acme-domain"} {
+	for _, name := range []string{"port", "host", "origin", "no-session", "tls", "cert", "key", "client-ca", "acme-domain", "metrics"} {
 		if c.Flags().Changed(name) && !l.Doors.HTTP.Open {
 			return usagef("--%s needs --http", name)
 		}
@@ -150,6 +152,7 @@ func (f *doorFlags) apply(c *cobra.Command, l *config.Loaded) error {
 		{"client-ca", "listen.http.tls.client_ca", func() { h.TLS.ClientCA = f.tls.ClientCA }},
 		{"acme-domain", "listen.http.tls.acme.domains", func() { h.TLS.ACME.Domains = f.tls.ACME.Domains }},
 		{"no-session", "sessions.off", func() { l.Sessions.Off = f.noSession }},
+		{"metrics", "observe.metrics", func() { l.Observe.Metrics = f.metrics }},
 		{"require-auth", "auth.required", func() { l.Auth.Required = f.auth.Required }},
 		{"auth-token", "auth.token", func() { l.Auth.Token = f.auth.Token }},
 		{"insecure", "auth.insecure", func() { l.Auth.Insecure = f.auth.Insecure }},

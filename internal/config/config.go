@@ -160,12 +160,15 @@ type Observe struct {
 	Traces  Traces `doc:"Send traces to an OpenTelemetry collector."`
 }
 
-// Traces are sent to a collector by OTLP over HTTP. Without an Endpoint, the
-// variables OTEL_EXPORTER_OTLP_* decide.
+// Traces are sent to a collector by OTLP over HTTP, as JSON. Without an
+// Endpoint there are none. The OTEL_ variables go before the file; see otel.go.
 type Traces struct {
 	Endpoint string            `doc:"URL of the collector's traces, such as http://127.0.0.1:4318/v1/traces."`
 	Sample   float64           `doc:"Part of the calls that are traced when the caller does not say, from 0 to 1."`
 	Headers  map[string]string `doc:"Headers of each request to the collector." secret:"yes"`
+	Service  string            `doc:"What this host is called in traces; left out, gatehouse."`
+	// Attributes are what else is known of this host.
+	Attributes map[string]string `doc:"What else is to be said of this host in traces."`
 }
 
 // Secrets are where the named secrets are.

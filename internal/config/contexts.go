@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"path"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -104,16 +103,28 @@ func (r Rule) check(w *wrong, at string) {
 	}
 }
 
-// contextName is what names of contexts look like; they are part of a URL.
-var contextName = regexp.MustCompile(`^[a-z0-9][a-z0-9-]{0,63}$`)
+// spelled reports whether a word has 1 to most bytes, all letters and digits or
+// among others; which begins with none of later. Regular expressions would
+// cost every start of the program a part of a millisecond.
+func spelled(word string, most int, others, later string) bool {
+	for i, c := range []byte(word) {
+		plain := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.IndexByte(others, c) >= 0
+		if !plain || i == 0 && strings.IndexByte(later, c) >= 0 {
+			return false
+		}
+	}
+	return word != "" && len(word) <= most
+}
 
-var (
-	listedName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)
-	variable   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
-)
+// isContextName reports whether a word can be a context's name, which is part
+// of URLs.
+func isContextName(s string) bool { return spelled(s, 64, "-", "-") && s == strings.ToLower(s) }
+
+func isListedName(s string) bool { return spelled(s, 128, "_.:-", "") }
+func isVariable(s string) bool   { return spelled(s, 128, "_", "0123456789") }
 
 func (c Context) check(w *wrong, at string) {
-	if !contextName.MatchString(c.Name) {
+	if !isContextName(c.Name) {
 		w.add(at+".name", "%q: expected 1 to 64 of a-z, 0-9 and -, beginning with a letter or digit", c.Name)
 	}
 	w.patterns(at+".tools", c.Tools)
@@ -123,7 +134,7 @@ func (c Context) check(w *wrong, at string) {
 	for _, from := range slices.Sorted(maps.Keys(c.Rename)) {
 		to := c.Rename[from]
 		switch {
-		case !listedName.MatchString(to):
+		case !isListedName(to):
 			w.add(at+".rename."+from, "%q: expected 1 to 128 of letters, digits, _, -, . and :", to)
 		case taken[to] != "":
 			w.add(at+".rename."+from, "%s would be %s as well", taken[to], to)
@@ -144,7 +155,7 @@ func (c Context) check(w *wrong, at string) {
 }
 
 func (c Context) checkVariable(w *wrong, at, name string) {
-	if !variable.MatchString(name) {
+	if !isVariable(name) {
 		w.add(at, "%q is no name of a variable; expected letters, digits and _", name)
 	}
 	if strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_") {

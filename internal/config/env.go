@@ -54,6 +54,7 @@ func (e *variables) set(name string, take func(string) error) {
 // doors are open.
 func (e *variables) read() {
 	e.section(reflect.ValueOf(e.into).Elem(), "")
+	e.otel()
 	e.set(EnvTransport, func(word string) error {
 		for _, path := range []string{"listen.stdio", "listen.http.open", "listen.tcp", "listen.unix"} {
 			e.said[path] = Place{By: EnvTransport}

@@ -377,3 +377,32 @@ func TestPathsBeginInTheFilesFolder(t *testing.T) {
 		t.Errorf("got %q and %q, want %q", l.Roots.Folders, l.Secrets.KeyFile, want)
 	}
 }
+
+func TestOpenTelemetryIsSetUpAsEverywhere(t *testing.T) {
+	for _, c := range []struct {
+		env  []string
+		want Traces
+	}{
+		{nil, Traces{Sample: 1}},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318/"}, Traces{Endpoint: "http://c:4318/v1/traces", Sample: 1}},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=https://t/x"}, Traces{Endpoint: "https://t/x", Sample: 1}},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4317", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc"}, Traces{Sample: 1}},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318", "OTEL_SDK_DISABLED=true"}, Traces{Sample: 1}},
+		{[]string{"OTEL_EXPORTER_OTLP_ENDPOINT=http://c:4318", "OTEL_TRACES_EXPORTER=none"}, Traces{Sample: 1}},
+		{[]string{"OTEL_EXPORTER_OTLP_HEADERS=a=b%20c, d=e", "OTEL_SERVICE_NAME=s", "OTEL_RESOURCE_ATTRIBUTES=k=v",
+			"OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.25"},
+			Traces{Sample: .25, Service: "s", Headers: map[string]string{"a": "b c", "d": "e"}, Attributes: map[string]string{"k": "v"}}},
+		{[]string{"OTEL_TRACES_SAMPLER=always_off"}, Traces{}},
+	} {
+		got, err := FromEnv(environment(t, c.env...))
+		if err != nil || !reflect.DeepEqual(got.Observe.Traces, c.want) {
+			t.Errorf("%v: got %+v, %v, want %+v", c.env, got.Observe.Traces, err, c.want)
+		}
+	}
+	for _, bad := range []string{"OTEL_TRACES_SAMPLER=jaeger_remote", "OTEL_EXPORTER_OTLP_HEADERS=hunter2", "OTEL_RESOURCE_ATTRIBUTES==x"} {
+		name, value, _ := strings.Cut(bad, "=")
+		if _, err := FromEnv(environment(t, bad)); err == nil || !strings.Contains(err.Error(), name) || name != "OTEL_TRACES_SAMPLER" && strings.Contains(err.Error(), value) {
+			t.Errorf("%s: got %v", bad, err)
+		}
+	}
+}

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"reflect"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -123,13 +122,11 @@ func (s setting) show(v reflect.Value) string {
 	return fmt.Sprint(v.Interface())
 }
 
-// plain is text that YAML takes for text without quotes.
-var plain = regexp.MustCompile(`^[A-Za-z/][A-Za-z0-9_./-]*$`)
-
 // quote writes a text so that it is read back as it is. JSON's quotes are
 // YAML's as well.
 func quote(s string) string {
-	if plain.MatchString(s) && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}, strings.ToLower(s)) {
+	// Such text YAML takes for text without quotes.
+	if spelled(strings.TrimPrefix(s, "/"), 1<<10, "_./-", "_.-0123456789") && !slices.Contains([]string{"true", "false", "null", "yes", "no", "on", "off", "y", "n"}, strings.ToLower(s)) {
 		return s
 	}
 	b, _ := json.Marshal(s) // a string

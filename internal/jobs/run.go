@@ -54,6 +54,9 @@ func (j *Jobs) Close(ctx context.Context) error {
 	return err
 }
 
+// Live is how many jobs this process runs or follows.
+func (j *Jobs) Live() int { return len(j.liveIDs(false)) }
+
 func (j *Jobs) liveIDs(onlyRunning bool) (ids []string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -38,6 +38,10 @@ type Message struct {
 	Result []byte // of a response
 	Error  []byte // of a response
 	meta   []byte // params._meta, raw
+
+	// Trace is the W3C traceparent that came beside the message, in a header;
+	// one in its _meta goes before it.
+	Trace string
 }
 
 // IsRequest reports whether the message wants an answer.

@@ -7,6 +7,7 @@
 package protocol
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -136,6 +137,7 @@ func (e *Engine) newLegacy(parent context.Context, s *session.Session, m *Messag
 	r := &request{e: e, msg: m, sess: s, sink: sink, facts: s.Facts()}
 	r.ctx, r.cancel = context.WithCancelCause(parent)
 	r.rev = r.facts.Revision
+	r.facts.Trace = cmp.Or(r.traceparent(), m.Trace, r.facts.Trace)
 	r.end.release = s.Hold()
 	r.note.init(m.meta, s.Level())
 	return r

@@ -8,7 +8,6 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -25,9 +24,6 @@ const (
 	maxCount = 1000
 	maxKey   = 4 << 10 // bytes of the key's file
 )
-
-// NameForm is what names of secrets look like.
-var NameForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_.-]{0,63}$`)
 
 // Errors of a Store.
 var (
@@ -68,7 +64,13 @@ type Entry struct {
 
 // CheckName says what is wrong with a name, if anything.
 func CheckName(name string) error {
-	if !NameForm.MatchString(name) {
+	for i, c := range []byte(name) {
+		letter := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_'
+		if !letter && (i == 0 || (c < '0' || c > '9') && c != '-' && c != '.') {
+			return fmt.Errorf("name %q: %w", name, ErrName)
+		}
+	}
+	if name == "" || len(name) > 64 {
 		return fmt.Errorf("name %q: %w", name, ErrName)
 	}
 	return nil

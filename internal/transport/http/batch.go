@@ -83,6 +83,7 @@ func (d *Door) postBatch(w nethttp.ResponseWriter, r *nethttp.Request, who proto
 			fail(w, 400, protocol.CodeInvalidRequest, noBatching)
 			return
 		}
+		msgs[i].Trace = who.Trace
 	}
 	s, f := d.sessionOf(r, who)
 	if f == nil && !s.Facts().Revision.Has(revision.Batches) {

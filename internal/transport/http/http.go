@@ -47,6 +47,9 @@ type Options struct {
 	// Auth serves what lies below /auth/ and the metadata of the protected
 	// resource; nil means that there is none.
 	Auth nethttp.Handler
+	// Metrics is served at /metrics to those who may call; nil means that
+	// there is none.
+	Metrics nethttp.Handler
 
 	Log *slog.Logger // nil: nothing is logged
 }
@@ -148,6 +151,9 @@ func (d *Door) routes() {
 		d.mux.Handle("/.well-known/oauth-protected-resource", d.opts.Auth)
 		d.mux.Handle("/.well-known/oauth-protected-resource/", d.opts.Auth)
 	}
+	if d.opts.Metrics != nil {
+		d.mux.HandleFunc("/metrics", d.only("GET", d.opts.Metrics.ServeHTTP))
+	}
 	d.mux.HandleFunc("/health", d.only("GET", says(200, "application/json", `{"status":"healthy","service":"gatehouse"}`)))
 	d.mux.HandleFunc("/ready", d.only("GET", d.ready))
 	d.mux.HandleFunc("/{$}", d.only("GET", d.showPage))
@@ -198,6 +204,12 @@ func (d *Door) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
 	_, ok := d.identify(w, r)
 	return ok
 }
+
+// Serving is how many requests are being served, streams included.
+func (d *Door) Serving() int { return int(d.serving.Load()) }
+
+// Streams is how many event streams are open.
+func (d *Door) Streams() int { return d.pulse.count() }
 
 // poke leaves word in a channel with room for one, unless there is word
 // already.

@@ -114,6 +114,7 @@ func (d *Door) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 		d.accept(w, s, m)
 		return
 	}
+	m.Trace = who.Trace
 	x := d.newExchange(w, r, s)
 	x.streams, x.returns = a.events, resumable(s)
 	x.serve(r.Context(), func() { d.engine.Legacy(s, m, x) })

@@ -47,6 +47,12 @@ func (p *pulse) all() []*wire {
 	return all
 }
 
+func (p *pulse) count() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.wires)
+}
+
 func (p *pulse) beat() {
 	for _, w := range p.all() {
 		w.beat()

@@ -1,0 +1,65 @@
+package app
+
+import (
+	"context"
+	nethttp "net/http"
+	"sync/atomic"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/limit"
+	"gatehouse/internal/observe"
+	"gatehouse/internal/transport/http"
+)
+
+// observed is what is shown to those who watch this host.
+type observed struct {
+	tracer  *observe.Tracer // nil: no traces
+	handler nethttp.Handler // of /metrics; nil: none
+	door    atomic.Pointer[http.Door]
+}
+
+// watched is the bus as those see it who log and trace.
+func (a *App) watched(b bus.Bus) bus.Bus {
+	if t := a.cfg.Observe.Traces; t.Endpoint != "" {
+		a.observed.tracer = observe.NewTracer(observe.TraceOptions{
+			Endpoint: t.Endpoint, Headers: t.Headers, Sample: t.Sample, Service: t.Service, Version: Version, Attributes: t.Attributes, Log: a.log,
+		})
+		a.room(Part{"traces", a.observed.tracer.Run}) // stops after everyone whose calls it traces
+	}
+	return observe.Watch(b, a.observed.tracer)
+}
+
+// watch counts what happens from now on, if the settings ask for metrics.
+func (a *App) watch() {
+	if !a.cfg.Observe.Metrics {
+		return
+	}
+	s := observe.Sources{
+		Version: Version, Jobs: a.jobs.Live, Traces: a.observed.tracer, Log: a.log,
+		Overdue:  func() int { return int(a.calls.Overdue()) },
+		Limits:   func() limit.Stats { return a.limits.Stats() },
+		Streams:  func() int { return a.observed.ofDoor((*http.Door).Streams) },
+		Requests: func() int { return a.observed.ofDoor((*http.Door).Serving) },
+	}
+	if a.table != nil {
+		s.Sessions = a.table.Len
+	}
+	m := observe.NewMetrics(s)
+	a.observed.handler = m.Handler()
+	ctx, stop := context.WithCancel(context.Background())
+	follow := m.Follow(ctx, a.bus)
+	a.room(Part{"metrics", func(end context.Context) error {
+		defer context.AfterFunc(end, stop)()
+		return follow()
+	}})
+}
+
+// http is told which door serves HTTP.
+func (o *observed) http(d *http.Door) { o.door.Store(d) }
+
+func (o *observed) ofDoor(count func(*http.Door) int) int {
+	if d := o.door.Load(); d != nil {
+		return count(d)
+	}
+	return 0
+}
