@@ -187,7 +187,7 @@ type Op struct {
 // Gate compiles the rules that concern one operation for one cut. It is
 // called once, when a view is built.
 func (p *Policy) Gate(cut Cut, op Op) *Gate {
-	g := &Gate{op: op, who: cut.parse(), otherwise: Verdict{Kind: p.opts.Default, Rule: "default"}}
+	g := &Gate{op: op, who: cut.parse(), otherwise: op.settled(Verdict{Kind: p.opts.Default, Rule: "default"})}
 	if reason, ok := p.barred(g.who, op); ok {
 		g.hosts = chain{last: &Verdict{Kind: Refuse, Rule: "scope", Reason: reason}}
 		return g
@@ -199,10 +199,23 @@ func (p *Policy) Gate(cut Cut, op Op) *Gate {
 			c = &g.own
 		}
 		if c.last == nil && r.concerns(p, g.who, op) {
-			c.add(r)
+			c.add(r, op)
 		}
 	}
 	return g
+}
+
+// settled is a verdict as it can be carried out: only calls of tools wait for
+// somebody's yes, so that for everything else asking is refusing, and what is
+// listed can be had.
+func (op Op) settled(v Verdict) Verdict {
+	if op.Method != "tools/call" && (v.Kind == AskClient || v.Kind == AskOperator) {
+		v.Kind = Refuse
+		if v.Reason == "" {
+			v.Reason = "it needs an approval, which only the call of a tool can have"
+		}
+	}
+	return v
 }
 
 // chain is rules in order; the first that fits decides.
@@ -211,8 +224,8 @@ type chain struct {
 	last  *Verdict      // when none of them decides; nil means nobody says anything
 }
 
-func (c *chain) add(r *rule) {
-	v := Verdict{Kind: r.Then, Rule: r.Name, Reason: r.Reason, Remember: r.Remember}
+func (c *chain) add(r *rule, op Op) {
+	v := op.settled(Verdict{Kind: r.Then, Rule: r.Name, Reason: r.Reason, Remember: r.Remember})
 	if r.when == nil {
 		c.last = &v
 		return

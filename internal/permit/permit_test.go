@@ -217,3 +217,17 @@ func TestOwnRulesNeverAllowWhatTheHostsRefuse(t *testing.T) {
 		}
 	}
 }
+
+// Nobody can be asked about reading a resource or getting a prompt, so a rule
+// that asks hides them.
+func TestAskingAboutWhatIsNoToolRefuses(t *testing.T) {
+	p := policy(t, Options{Default: AskOperator, Rules: []Rule{{Methods: []string{"*"}, Names: []string{"file*"}, Then: AskClient}}})
+	for _, op := range []Op{{Method: "resources/read", Name: "file:x"}, {Method: "prompts/get", Name: "other"}} {
+		if g := p.Gate("", op); g.Listed() || g.Decide(nil).Kind != Refuse {
+			t.Errorf("%+v: listed %t, %v", op, g.Listed(), g.Decide(nil))
+		}
+	}
+	if g := p.Gate("", read); !g.Listed() || g.Decide(nil).Kind != AskClient {
+		t.Errorf("a tool: listed %t, %v", g.Listed(), g.Decide(nil))
+	}
+}
