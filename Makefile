@@ -4,7 +4,7 @@
 GO       ?= go
 PORT     ?= 3000
 DIR      ?= .
-FUZZTIME ?= 5s
+FUZZTIME ?= 3s
 APT      := $(if $(filter 0,$(shell id -u)),,sudo) apt-get
 
 export CGO_ENABLED ?= 0
