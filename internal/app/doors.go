@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -82,7 +83,7 @@ func (a *App) HTTPDoor() (*http.Door, error) {
 	info := introduce(a.opts.Info)
 	door, err := http.New(a.engine, http.Options{
 		Bind:     h.Host,
-		Hosts:    a.opts.Hosts,
+		Hosts:    slices.Concat(a.opts.Hosts, h.Hosts, h.TLS.ACME.Domains),
 		Origins:  h.Origins,
 		Identify: a.identify,
 		Public:   identity.Public,
@@ -130,6 +131,9 @@ func (a *App) openHTTP(ctx context.Context) (Door, error) {
 		}
 		ln = tls.NewListener(ln, source.Config())
 		open.Kind, open.Notes, open.Trust = HTTPS, source.Lines(), source.Trust()
+		if d := h.TLS.ACME.Domains; len(d) > 0 {
+			open.Address = "https://" + d[0] + "/mcp" // whatever port leads here: the certificate is for this
+		}
 	}
 	open.part = Part{"http", func(ctx context.Context) error { return door.Serve(ctx, ln) }}
 	return open, nil

@@ -43,6 +43,8 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	if err := a.contexts.SetFixed(fixed); err != nil {
 		return nil, nil, &SettingError{err}
 	}
+	rates := limits(next)
+	a.limits.Rates.Set(rates.Rate, rates.Burst)
 	a.settings.now = next
 	return live, restart, nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"gatehouse/internal/bus"
+	"gatehouse/internal/config"
 	"gatehouse/internal/identity"
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/transport/http"
@@ -24,7 +25,7 @@ import (
 func (a *App) openIdentity(context.Context) (err error) {
 	c := a.cfg.Auth
 	o := identity.Options{
-		Insecure: c.Insecure, AuthToken: c.Token, ClientCA: a.cfg.Doors.HTTP.TLS.ClientCA != "",
+		Insecure: c.Insecure, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(), OAuth: provider(c.OAuth), ClientCA: a.cfg.Doors.HTTP.TLS.ClientCA != "",
 		Origins: a.cfg.Doors.HTTP.Origins, Log: a.log, Told: a.told,
 	}
 	if c.Required {
@@ -51,6 +52,17 @@ func (a *App) openIdentity(context.Context) (err error) {
 		return errors.Join(a.who.Run(ctx), a.who.Close())
 	}})
 	return nil
+}
+
+// provider is the OAuth provider of the settings; nil when there is none.
+func provider(o config.OAuth) *identity.OAuth {
+	if o.Issuer == "" {
+		return nil
+	}
+	return &identity.OAuth{
+		Issuer: o.Issuer, Resource: o.Resource, Audiences: o.Audiences, JWKS: o.JWKS, Scopes: o.Scopes, Required: o.Required,
+		Grants: o.Grants, UserClaim: o.UserClaim, RolesClaim: o.RolesClaim,
+	}
 }
 
 // cannotExist reports whether there is certainly no such file: then nobody was

@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"gatehouse/internal/config"
+	"gatehouse/internal/secret"
 )
 
 // hostFlags are the flags of every command that builds a host: what it may
@@ -106,6 +107,7 @@ type doorFlags struct {
 	tcp       string
 	unix      string
 	auth      config.Auth
+	token     string
 	metrics   bool
 }
 
@@ -124,7 +126,7 @@ func (f *doorFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.tcp, "tcp", "", "serve lines over TCP on this `address`, host:port")
 	set.StringVar(&f.unix, "unix", "", "serve lines over a Unix socket at this `path`")
 	set.BoolVar(&f.auth.Required, "require-auth", false, "let nobody in without credentials, also not from this machine")
-	set.StringVar(&f.auth.Token, "auth-token", "", "a `token` that lets its bearer in, at least 16 characters; better: gatehouse token create")
+	set.StringVar(&f.token, "auth-token", "", "a `token` that lets its bearer in, at least 16 characters; better: gatehouse token create")
 	set.BoolVar(&f.auth.Insecure, "insecure", false, "let everybody in, from wherever: only behind something that has a login")
 	set.BoolVar(&f.stdio, "stdio", false, "serve standard input and output (default when no door is named)")
 }
@@ -154,7 +156,7 @@ func (f *doorFlags) apply(c *cobra.Command, l *config.Loaded) error {
 		{"no-session", "sessions.off", func() { l.Sessions.Off = f.noSession }},
 		{"metrics", "observe.metrics", func() { l.Observe.Metrics = f.metrics }},
 		{"require-auth", "auth.required", func() { l.Auth.Required = f.auth.Required }},
-		{"auth-token", "auth.token", func() { l.Auth.Token = f.auth.Token }},
+		{"auth-token", "auth.token", func() { l.Auth.Token = secret.New(f.token) }},
 		{"insecure", "auth.insecure", func() { l.Auth.Insecure = f.auth.Insecure }},
 	})
 	return nil

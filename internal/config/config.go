@@ -12,6 +12,8 @@ package config
 import (
 	"log/slog"
 	"time"
+
+	"gatehouse/internal/secret"
 )
 
 // Config is one host's settings. Make it with Default, FromEnv or Load: the
@@ -77,11 +79,11 @@ type ACME struct {
 
 // Auth says who is let in.
 type Auth struct {
-	Required  bool   `doc:"Let nobody in without credentials, also not from this machine."`
-	Insecure  bool   `doc:"Let everybody in, from wherever: only behind something that has a login of its own."`
-	Token     string `doc:"A token set by hand that lets its bearer in, at least 16 characters." secret:"yes"`
-	BehindTLS bool   `doc:"A proxy in front speaks TLS, so cookies are for HTTPS alone."`
-	OAuth     OAuth  `yaml:"oauth" doc:"A provider whose access tokens are taken."`
+	Required  bool        `doc:"Let nobody in without credentials, also not from this machine."`
+	Insecure  bool        `doc:"Let everybody in, from wherever: only behind something that has a login of its own."`
+	Token     secret.Text `doc:"A token set by hand that lets its bearer in, at least 16 characters." secret:"yes"`
+	BehindTLS bool        `doc:"A proxy in front speaks TLS, so cookies are for HTTPS alone."`
+	OAuth     OAuth       `yaml:"oauth" doc:"A provider whose access tokens are taken."`
 }
 
 // OAuth is an authorization server whose access tokens are taken. Without an

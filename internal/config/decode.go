@@ -365,9 +365,9 @@ func (d *decoder) scalar(s setting, path string, n ast.Node, v reflect.Value) {
 	switch x := n.(type) {
 	case *ast.StringNode:
 		// Quoted text is text; a bare word may be a time, a size or a level.
-		text, fits = x.Value, v.Kind() == reflect.String || s.typ == durationType || s.typ == levelType || s.tag.Get("unit") != ""
+		text, fits = x.Value, s.textual() || s.typ == durationType || s.typ == levelType || s.tag.Get("unit") != ""
 	case *ast.LiteralNode:
-		text, fits = x.Value.Value, v.Kind() == reflect.String
+		text, fits = x.Value.Value, s.textual()
 	case *ast.IntegerNode:
 		fits = s.numeric()
 	case *ast.FloatNode:
@@ -376,7 +376,7 @@ func (d *decoder) scalar(s setting, path string, n ast.Node, v reflect.Value) {
 		fits = v.Kind() == reflect.Bool
 	}
 	if !fits {
-		if v.Kind() == reflect.String {
+		if s.textual() {
 			d.text(path, n)
 			return
 		}
@@ -409,6 +409,8 @@ func underscore(s setting) string {
 	}
 	return "_"
 }
+
+func (s setting) textual() bool { return s.typ.Kind() == reflect.String || s.typ == secretType }
 
 func (s setting) numeric() bool {
 	switch s.typ.Kind() {

@@ -18,6 +18,7 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 
 	"gatehouse/internal/permit"
+	"gatehouse/internal/secret"
 )
 
 var update = flag.Bool("update", false, "write docs/settings.md and docs/gatehouse.schema.json")
@@ -233,7 +234,7 @@ func TestWhatIsShownCanBeReadAgain(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, shown.String())
 	}
-	l.Auth.Token, l.Observe.Traces.Headers = "", nil
+	l.Auth.Token, l.Observe.Traces.Headers = secret.Text{}, nil
 	again.Folders = l.Folders
 	if !reflect.DeepEqual(again.Config, l.Config) {
 		t.Errorf("read again, it says\n%+v, want\n%+v", again.Config, l.Config)
@@ -242,6 +243,7 @@ func TestWhatIsShownCanBeReadAgain(t *testing.T) {
 
 func TestDifferences(t *testing.T) {
 	a, b := Default(), Default()
+	a.Auth.Token, b.Auth.Token = secret.New("same"), secret.New("same")
 	b.Log.Level, b.Limits.Message, b.Rules, b.Doors.HTTP.Port = slog.LevelDebug, 1, []Rule{{}}, 1
 	live, restart := Differences(a, b)
 	if !slices.Equal(live, []string{"rules", "log.level"}) || !slices.Equal(restart, []string{"listen.http.port", "limits.message"}) {
@@ -354,7 +356,7 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		l.Validate()
-		l.Auth.Token, l.Observe.Traces.Headers = "", nil
+		l.Auth.Token, l.Observe.Traces.Headers = secret.Text{}, nil
 		var shown bytes.Buffer
 		if err := l.Show(&shown); err != nil {
 			t.Fatal(err)

@@ -107,6 +107,9 @@ func (s setting) leafSchema() map[string]any {
 }
 
 func plainType(t reflect.Type) string {
+	if t == secretType {
+		return "string"
+	}
 	switch t.Kind() {
 	case reflect.Bool:
 		return "boolean"

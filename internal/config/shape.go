@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"gatehouse/internal/secret"
 )
 
 // setting is one field of the settings' structs as file, environment, schema
@@ -59,7 +61,7 @@ func join(path, key string) string {
 }
 
 // section reports whether a setting is a group of others.
-func (s setting) section() bool { return s.typ.Kind() == reflect.Struct }
+func (s setting) section() bool { return s.typ.Kind() == reflect.Struct && s.typ != secretType }
 
 // list reports whether a setting is a list of structs.
 func (s setting) list() bool {
@@ -105,6 +107,7 @@ func snake(name string) string {
 var (
 	durationType = reflect.TypeFor[time.Duration]()
 	levelType    = reflect.TypeFor[slog.Level]()
+	secretType   = reflect.TypeFor[secret.Text]()
 )
 
 // expects says what a setting holds, for a person.
@@ -122,7 +125,7 @@ func (s setting) expects() string {
 		return "a number of bytes, such as 65536, 64KiB or 24MiB"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
-	case t.Kind() == reflect.String:
+	case t.Kind() == reflect.String, t == secretType:
 		return "text"
 	case t.Kind() == reflect.Map, s.section():
 		return "names with values"
@@ -160,6 +163,9 @@ func (s setting) take(v reflect.Value, text string) error {
 		l, err := ParseLevel(text)
 		v.SetInt(int64(l))
 		return err
+	case s.typ == secretType:
+		v.Set(reflect.ValueOf(secret.New(text)))
+		return nil
 	case s.typ == durationType:
 		d, err := parseDuration(text)
 		v.SetInt(int64(d))

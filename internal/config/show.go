@@ -61,6 +61,9 @@ func (s *shower) section(v reflect.Value, path, indent string) {
 
 // unsaid reports whether a value stands for not having been given one.
 func unsaid(v reflect.Value) bool {
+	if t, ok := v.Interface().(secret.Text); ok {
+		return t.Empty()
+	}
 	switch v.Kind() {
 	case reflect.Slice, reflect.Map, reflect.Pointer:
 		return v.IsNil()
@@ -137,7 +140,11 @@ func quote(s string) string {
 // those that a running host can follow, and those that need a new start.
 func Differences(a, b Config) (live, restart []string) {
 	compare := func(s setting, x, y reflect.Value) {
-		if reflect.DeepEqual(x.Interface(), y.Interface()) {
+		same := reflect.DeepEqual(x.Interface(), y.Interface())
+		if t, ok := x.Interface().(secret.Text); ok {
+			same = t.Equal(y.Interface().(secret.Text))
+		}
+		if same {
 			return
 		}
 		if s.tag.Get("live") != "" {
