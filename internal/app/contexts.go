@@ -68,7 +68,7 @@ func (a *App) openBook(context.Context) (err error) {
 	if f.fixed, err = fixedContexts(a.cfg, a.guests); err != nil {
 		return err
 	}
-	if !a.opts.Private {
+	if a.cfg.Folders.Config != "" {
 		f.fill = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Fill
 	}
 	o := contextbook.Options{Log: a.log, Fixed: f.isFixed, Modules: a.moduleNames}
