@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,12 +19,14 @@ import (
 // peer is a client on a pipe. What it is sent is held against the schema of
 // its revision as it comes.
 type peer struct {
-	t     testing.TB
-	pipe  *protocol.Pipe
-	in    chan []byte
-	rev   string            // of the handshake; "" before it
+	t    testing.TB
+	pipe *protocol.Pipe
+	in   chan []byte
+	rev  string // of the handshake; "" before it
+	n    int
+
+	mu    sync.Mutex        // one goroutine may send while another reads
 	asked map[string]asking // by raw id
-	n     int
 
 	unjudged bool
 }
@@ -82,6 +85,8 @@ func (p *peer) note(frame []byte) {
 	if strings.Contains(string(frame), "io.modelcontextprotocol/clientCapabilities") || name == "server/discover" {
 		rev = "2026-07-28"
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	if _, open := p.asked[string(id)]; !open { // an id that is taken gets an error, which any request may
 		p.asked[string(id)] = asking{name, rev}
 	}
@@ -127,6 +132,8 @@ func (p *peer) see(m []byte) {
 	if judge == nil || p.unjudged {
 		return
 	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	s := conformance.Sighting{Revision: p.rev, Message: m}
 	if bytes.Contains(m, []byte(`"jsonrpc":"2.0","error"`)) && p.rev < "2025-11-25" {
 		return // an error without an id: what older schemas demand there cannot be given
