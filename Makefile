@@ -87,7 +87,7 @@ fuzz:
 	@mkdir -p out; for dir in $$(git ls-files --cached --others --exclude-standard '*_test.go' | xargs grep -l '^func Fuzz' | xargs -n1 dirname | sort -u); do \
 		for f in $$($(GO) test -list '^Fuzz' ./$$dir | grep '^Fuzz'); do \
 			echo "$$dir $$f"; \
-			$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) ./$$dir >out/fuzz 2>&1 || { cat out/fuzz; exit 1; }; \
+			$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$dir >out/fuzz 2>&1 || { cat out/fuzz; exit 1; }; \
 		done; \
 	done
 

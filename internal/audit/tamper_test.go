@@ -252,7 +252,7 @@ func FuzzParseLink(f *testing.F) {
 		}
 		again, _ := appendLine(nil, link{seq - 1, prev}, []byte("x"))
 		n := len(fmt.Sprintf("%s%d%s", seqMember, seq, prevMember))
-		if !bytes.HasPrefix(again, []byte(fmt.Sprintf("%s%d%s%s", seqMember, seq, prevMember, hex.EncodeToString(prev[:])))) || len(raw) < n {
+		if !bytes.HasPrefix(again, fmt.Appendf(nil, "%s%d%s%s", seqMember, seq, prevMember, hex.EncodeToString(prev[:]))) || len(raw) < n {
 			t.Errorf("%q is read as %d, %x", raw, seq, prev)
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -41,9 +42,7 @@ func Load(getenv func(string) string, file string) (*Loaded, error) {
 		if err != nil {
 			return l, errors.Join(append(e.wrong, err)...)
 		}
-		for path, at := range said {
-			l.said[path] = at
-		}
+		maps.Copy(l.said, said)
 	}
 	e.read()
 	return l, errors.Join(e.wrong...)

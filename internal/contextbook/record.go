@@ -262,8 +262,8 @@ func (d *Definition) ReadJSON(raw []byte) error {
 // isMember reports whether a definition has a member of that JSON name.
 func isMember(name string) bool {
 	t := reflect.TypeFor[Definition]()
-	for i := range t.NumField() {
-		if own, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ","); own == name {
+	for field := range t.Fields() {
+		if own, _, _ := strings.Cut(field.Tag.Get("json"), ","); own == name {
 			return true
 		}
 	}

@@ -75,7 +75,7 @@ func patched(t *testing.T, r *Result, want []byte) {
 	}
 	var got []string
 	at := 0
-	for _, l := range strings.Split(r.Diff(1<<20), "\n") {
+	for l := range strings.SplitSeq(r.Diff(1<<20), "\n") {
 		if strings.HasPrefix(l, "@@ ") {
 			span := strings.Fields(l)[1]
 			from, _, some := strings.Cut(span[1:], ",")

@@ -77,7 +77,7 @@ func trailedFile(r *rand.Rand, t trial) (trial, bool) {
 func dedented(new bool) disturbance {
 	return func(_ *rand.Rand, t trial) (trial, bool) {
 		shared := -1
-		for _, l := range strings.Split(t.old+t.new, "\n") {
+		for l := range strings.SplitSeq(t.old+t.new, "\n") {
 			if strings.TrimSpace(l) != "" {
 				n := len(l) - len(strings.TrimLeft(l, "\t "))
 				if shared < 0 || n < shared {

@@ -131,15 +131,16 @@ func TestWrongLoginsAreAlike(t *testing.T) {
 			t.Errorf("%s: %d derivations, want 1", name, derived)
 		}
 		w.Header()["Status"] = []string{http.StatusText(w.Code)}
-		got := w.Body.String()
+		var got strings.Builder
+		got.WriteString(w.Body.String())
 		for _, h := range []string{"Status", "WWW-Authenticate", "Content-Type", "Set-Cookie", "Retry-After"} {
-			got += h + w.Header().Get(h) + "\n"
+			got.WriteString(h + w.Header().Get(h) + "\n")
 		}
 		if said == "" {
-			said = got
+			said = got.String()
 		}
-		if got != said || w.Code != 401 {
-			t.Errorf("%s: got %s, want %s", name, got, said)
+		if got.String() != said || w.Code != 401 {
+			t.Errorf("%s: got %s, want %s", name, got.String(), said)
 		}
 	}
 	// Too short and too long is known to whoever sent it, and costs nothing.

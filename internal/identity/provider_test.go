@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/cookiejar"
 	"net/http/httptest"
@@ -236,9 +237,7 @@ func TestARealProvider(t *testing.T) {
 		}
 		p, d := s.HTTP(r)
 		if d != nil {
-			for name, values := range d.Header {
-				w.Header()[name] = values
-			}
+			maps.Copy(w.Header(), d.Header)
 			w.WriteHeader(d.Status)
 			fmt.Fprint(w, d.Message)
 			return

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"maps"
 	"strings"
 	"sync"
 	"testing"
@@ -43,9 +44,7 @@ type house struct {
 func newHouse(t testing.TB, o hosttest.Options) *house {
 	h := &house{clock: make(chan struct{}, 100), changed: map[string]map[int]func(json.RawMessage){}}
 	mods := map[string]module.New{"t": h.make}
-	for name, make := range o.Modules {
-		mods[name] = make
-	}
+	maps.Copy(mods, o.Modules)
 	o.Modules = mods
 	h.Host = hosttest.New(t, o)
 	return h

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/json"
+	"maps"
 	"slices"
 
 	"gatehouse/internal/calls"
@@ -54,9 +55,7 @@ func (r *request) tail(b []byte, method string, meta map[string]json.RawMessage)
 		return append(b, r.e.envelope("complete")[1:]...)
 	}
 	all := map[string]json.RawMessage{metaServer: json.RawMessage(r.e.hello[r.rev].info)}
-	for k, v := range meta {
-		all[k] = v
-	}
+	maps.Copy(all, meta)
 	b = append(b, `"resultType":"complete","_meta":`...)
 	return append(b, encodeMeta(all)...)
 }

@@ -127,7 +127,8 @@ func TestTextThatIsTooLong(t *testing.T) {
 		if m == nil || m[1] != m[3] {
 			t.Fatalf("got %s", text[max(0, len(text)-200):])
 		}
-		read := text[:strings.LastIndex(text, "[cut")]
+		var read strings.Builder
+		read.WriteString(text[:strings.LastIndex(text, "[cut")])
 		uri := m[2] + "?offset=" + m[3]
 		for uri != "" {
 			got := p.ask("resources/read", `"uri":"`+uri+`"`)
@@ -141,9 +142,9 @@ func TestTextThatIsTooLong(t *testing.T) {
 				page = page[:strings.LastIndex(page, "[")]
 				uri = m[2] + m2[1]
 			}
-			read += page
+			read.WriteString(page)
 		}
-		equal(t, "all of it", read == whole, true)
+		equal(t, "all of it", read.String() == whole, true)
 
 		q := h.dialAs(t, "somebody else")
 		q.hello("2025-11-25", "")

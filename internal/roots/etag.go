@@ -73,8 +73,8 @@ func appendNumbers(b []byte, v reflect.Value) []byte {
 	case v.CanUint():
 		b = binary.AppendUvarint(b, v.Uint())
 	case v.Kind() == reflect.Struct:
-		for i := range v.NumField() {
-			b = appendNumbers(b, v.Field(i))
+		for _, field := range v.Fields() {
+			b = appendNumbers(b, field)
 		}
 	}
 	return b

@@ -51,8 +51,7 @@ func collect(to []*field, t reflect.Type, depth int, optional bool, open map[ref
 	}
 	open[t] = true
 	defer delete(open, t)
-	for i := range t.NumField() {
-		sf := t.Field(i)
+	for sf := range t.Fields() {
 		name, options, _ := strings.Cut(sf.Tag.Get("json"), ",")
 		if name == "-" && options == "" && !strings.HasSuffix(sf.Tag.Get("json"), ",") {
 			continue

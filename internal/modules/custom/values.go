@@ -55,13 +55,14 @@ func (b *bounds) result(text []byte) (tool.Result, error) {
 
 // failed is a result that says what went wrong, with what was said about it.
 func failed(what string, said ...[]byte) tool.Result {
-	text := "failed: " + what
+	var text strings.Builder
+	text.WriteString("failed: " + what)
 	for _, s := range said {
 		if t := strings.TrimSpace(printable(s)); t != "" {
-			text += "\n" + t
+			text.WriteString("\n" + t)
 		}
 	}
-	return tool.Result{IsError: true, Content: []tool.Content{tool.Text(text)}}
+	return tool.Result{IsError: true, Content: []tool.Content{tool.Text(text.String())}}
 }
 
 func printable(b []byte) string {
