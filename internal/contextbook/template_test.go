@@ -1,6 +1,7 @@
 package contextbook
 
 import (
+	"encoding/json"
 	"errors"
 	"slices"
 	"strings"
@@ -65,6 +66,40 @@ func FuzzTemplate(f *testing.F) {
 		}
 		if len(tpl.Names()) == 0 && got != strings.ReplaceAll(text, `\{{`, "{{") {
 			t.Fatalf("%q became %q", text, got)
+		}
+	})
+}
+
+// Whatever a definition says, checking it and making a view of it ends without
+// harm, and what was taken is the same when it is read again.
+func FuzzDefinition(f *testing.F) {
+	r := whole()
+	raw, err := json.Marshal(r.Definition)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(raw))
+	f.Add(`{"own_tools":[{"name":"x","description":"y","input":{"type":"object"},"http":{"url":"http://h/{{"}}]}`)
+	f.Add(`{"rules":[{"then":"ask","when":"args.a == 1"}],"modules":null}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		r := Record{Name: "x"}
+		if r.ReadJSON([]byte(text)) != nil || r.Check() != nil {
+			return
+		}
+		fixed := Fixed{}
+		if _, err := fixed.With([]Record{r}); err != nil {
+			t.Fatalf("%s: checked, and then %v", text, err)
+		}
+		raw, err := json.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var again Record
+		if err := Decode(raw, &again); err != nil {
+			t.Fatalf("%s cannot be read again: %v", raw, err)
+		}
+		if twice, err := json.Marshal(again); err != nil || string(twice) != string(raw) {
+			t.Fatalf("%s became %s", raw, twice)
 		}
 	})
 }

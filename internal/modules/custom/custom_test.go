@@ -339,7 +339,10 @@ func TestWhatAServerAnswers(t *testing.T) {
 	defer close(slow)
 	ask := func(path string) (tool.Result, error) {
 		r := requesting(contextbook.HTTP{Method: "GET", URL: at + path})
-		r.OwnTools[0].Timeout, r.OwnTools[0].MaxOutput = "500ms", 1000
+		r.OwnTools[0].MaxOutput = 1000
+		if path == "/slow" {
+			r.OwnTools[0].Timeout = "200ms"
+		}
 		return call(t, play(t, "", r), `{}`)
 	}
 	if res, err := ask("/image"); err != nil || res.Content[0].Type != "image" || string(res.Content[0].Data) != "\x89PNG" {
