@@ -178,6 +178,11 @@ func furnish(t *testing.T) string {
 	if err := os.Mkdir(filepath.Join(dir, "void"), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	for _, d := range []string{"sub/deep", "sub", "void"} { // making what is in them changed theirs
+		if err := os.Chtimes(filepath.Join(dir, d), when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
 	return dir
 }
 
