@@ -60,6 +60,12 @@ func (w pipeWriter) Close()                                {}
 // send writes one frame. A failed write ends the pipe.
 func (p *Pipe) send(msg []byte) error {
 	p.mu.Lock()
+	select {
+	case <-p.done:
+		p.mu.Unlock()
+		return errPipe // nothing is said on a connection that was closed
+	default:
+	}
 	err := p.write(msg)
 	p.mu.Unlock()
 	if err != nil {

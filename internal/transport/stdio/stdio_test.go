@@ -155,6 +155,12 @@ func TestStop(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- Serve(ctx, h.Engine, anonymous, in, out, Options{}) }()
 	io.WriteString(w, hello+"\n")
+	for range 2000 {
+		if out.all() != "" {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
 	stop()
 	select {
 	case err := <-done:
