@@ -33,17 +33,24 @@ type conversation struct {
 	closed bool  // its outcome is being settled
 }
 
-// callTool serves tools/call.
-func (r *request) callTool() {
-	name, f := r.required("name")
+// named reads what a request is about, holds the header to it and makes the
+// view known. It reports false when one of these failed, which was answered.
+func (r *request) named(member string) (string, bool) {
+	name, f := r.required(member)
 	if f == nil {
 		f = r.nameHeader(name)
 	}
 	if f != nil {
 		r.fail(f)
-		return
+		return "", false
 	}
-	if !r.see() {
+	return name, r.see()
+}
+
+// callTool serves tools/call.
+func (r *request) callTool() {
+	name, ok := r.named("name")
+	if !ok {
 		return
 	}
 	entry := r.view.Tool(name)
@@ -68,15 +75,8 @@ func (r *request) callTool() {
 
 // getPrompt serves prompts/get.
 func (r *request) getPrompt() {
-	name, f := r.required("name")
-	if f == nil {
-		f = r.nameHeader(name)
-	}
-	if f != nil {
-		r.fail(f)
-		return
-	}
-	if !r.see() {
+	name, ok := r.named("name")
+	if !ok {
 		return
 	}
 	entry := r.view.Prompt(name)
@@ -128,15 +128,8 @@ func checkPromptArgs(p *module.Prompt, args []byte) *Fault {
 
 // readResource serves resources/read.
 func (r *request) readResource() {
-	uri, f := r.required("uri")
-	if f == nil {
-		f = r.nameHeader(uri)
-	}
-	if f != nil {
-		r.fail(f)
-		return
-	}
-	if !r.see() {
+	uri, ok := r.named("uri")
+	if !ok {
 		return
 	}
 	entry, vars := r.view.Resource(uri)
