@@ -209,7 +209,7 @@ func TestAFloodDoesNotStarveOthers(t *testing.T) {
 // Turns go to principals first: many sessions are no way to get more.
 func TestTurnsGoToPrincipalsThenSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(Options{Calls: 1})
+		q := NewQueue(Options{Calls: 1, Waiting: 100}) // room for all: this is about turns
 		var mu sync.Mutex
 		done := map[string]int{}
 		stop := make(chan struct{})
@@ -220,7 +220,8 @@ func TestTurnsGoToPrincipalsThenSessions(t *testing.T) {
 					return
 				default:
 				}
-				if work(q, who, time.Millisecond) != nil {
+				if err := work(q, who, time.Millisecond); err != nil {
+					t.Error(err)
 					return
 				}
 				mu.Lock()

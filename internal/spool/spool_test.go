@@ -213,6 +213,7 @@ func TestExpiresAfterItWasClosed(t *testing.T) {
 			t.Errorf("after its time: %v", err)
 		}
 		time.Sleep(2 * time.Minute)
+		synctest.Wait()
 		if names := files(t, dir); len(names) > 0 || s.total != 0 || len(s.used) != 0 {
 			t.Errorf("left: %v, %d, %v", names, s.total, s.used)
 		}
