@@ -127,7 +127,12 @@ func (e *Engine) Pipe(who Who, write func(msg []byte) error) *Pipe { return e.ne
 
 // Receive takes one frame, which the pipe keeps. It blocks only when the
 // client has too many requests in flight or does not read its answers.
-func (p *Pipe) Receive(frame []byte) { p.receive(frame) }
+func (p *Pipe) Receive(frame []byte) { p.receive(frame, apart) }
+
+// Work is Receive on the caller's goroutine: it returns when a request in the
+// frame needs it no longer, however long that takes. The caller lets somebody
+// else go on reading meanwhile.
+func (p *Pipe) Work(frame []byte) { p.receive(frame, here) }
 
 // Oversized answers a frame that was longer than limit bytes and was thrown
 // away unread by the door; the connection goes on.

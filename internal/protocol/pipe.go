@@ -74,7 +74,13 @@ func (p *Pipe) send(msg []byte) error {
 	return err
 }
 
-func (p *Pipe) receive(frame []byte) {
+// starter starts the work on a request.
+type starter func(work func())
+
+func apart(work func()) { go work() }
+func here(work func())  { work() }
+
+func (p *Pipe) receive(frame []byte, start starter) {
 	msgs, faults, batch := Parse(frame)
 	if batch && !(p.sess.Facts().Revision.Has(revision.Batches) && p.sess.Initialized()) {
 		p.send(appendError(nil, invalid(nil, "batches exist only in revision 2025-03-26, after its handshake")))
@@ -90,7 +96,7 @@ func (p *Pipe) receive(frame []byte) {
 		}
 	}
 	for i := range msgs {
-		p.take(&msgs[i], &pipeSink{p: p})
+		p.take(&msgs[i], &pipeSink{p: p}, start)
 	}
 }
 
@@ -98,10 +104,9 @@ func (p *Pipe) oversized(limit int) {
 	p.send(appendError(nil, invalid(nil, fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
 }
 
-// take serves one message. Requests run on goroutines of their own, so that
-// a slow one holds up nobody; everything else is quick. From here on a request
-// can be cancelled.
-func (p *Pipe) take(m *Message, sink *pipeSink) {
+// take serves one message. Requests are started, which may take long;
+// everything else is quick. From here on a request can be cancelled.
+func (p *Pipe) take(m *Message, sink *pipeSink, start starter) {
 	modern := p.e.EraOf(m, nil) == Modern
 	switch {
 	case !m.IsRequest():
@@ -111,28 +116,28 @@ func (p *Pipe) take(m *Message, sink *pipeSink) {
 		p.initialize(m, sink)
 	case !p.enter(m, sink):
 	case modern:
-		p.modern(m, sink)
+		p.modern(m, sink, start)
 	default:
 		if r := p.e.newLegacy(p.e.base, p.sess, m, sink); r.takeOff(p.sess) {
-			go r.dispatch()
+			start(r.dispatch)
 		}
 	}
 }
 
 // modern serves a message that stands alone, also by who sends it.
-func (p *Pipe) modern(m *Message, sink *pipeSink) {
+func (p *Pipe) modern(m *Message, sink *pipeSink, start starter) {
 	r := p.e.newModern(p.e.base, m, nil, sink)
 	if !r.takeOff(p.sess) {
 		return
 	}
-	go func() {
+	start(func() {
 		who, fault := p.e.prove(p.who, m)
 		if fault != nil {
 			r.fail(fault)
 			return
 		}
 		r.stand(who)
-	}()
+	})
 }
 
 // hear takes a notification or a response.
@@ -246,7 +251,7 @@ func (p *Pipe) batch(msgs []Message, faults []*Fault) {
 		case m.IsRequest() && p.e.EraOf(m, nil) == Modern:
 			b.done(appendError(nil, invalid(m.ID, "the revision of this message has no batches; send it alone")))
 		default:
-			p.take(m, &pipeSink{p: p, batch: b})
+			p.take(m, &pipeSink{p: p, batch: b}, apart)
 		}
 	}
 	b.done(nil)

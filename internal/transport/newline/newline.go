@@ -11,6 +11,8 @@ import (
 	"bytes"
 	"errors"
 	"io"
+	"sync/atomic"
+	"time"
 )
 
 // Limit is how many bytes a frame may have when nothing else is said.
@@ -91,26 +93,66 @@ func (r *Reader) discard(err error) error {
 
 // Taker takes what a reader finds.
 type Taker interface {
-	Receive(frame []byte)
+	Receive(frame []byte) // returns soon
+	Work(frame []byte)    // may take as long as it likes
 	Oversized(limit int)
 }
 
+// handOver is how long a reader works on a frame itself before somebody else
+// reads on.
+const handOver = time.Millisecond
+
 // Feed hands every frame to t until the stream ends, which is nil, or reading
-// fails.
+// fails. A frame with another behind it is received; one that came alone is
+// worked on by the reader itself, because waking another goroutine costs more
+// than a usual answer. Should it take long, a new reader takes over, so that
+// nothing ever waits behind a slow frame.
 func (r *Reader) Feed(t Taker) error {
+	f := &feed{r: r, t: t, ended: make(chan error, 1)}
+	go f.read()
+	return <-f.ended
+}
+
+// feed is one stream on its way to its taker. One goroutine at a time reads.
+type feed struct {
+	r     *Reader
+	t     Taker
+	ended chan error
+}
+
+func (f *feed) read() {
 	for {
-		frame, err := r.Next()
+		frame, err := f.r.Next()
 		switch {
+		case err == nil && f.r.r.Buffered() > 0:
+			f.t.Receive(frame)
 		case err == nil:
-			t.Receive(frame)
+			if !f.work(frame) {
+				return
+			}
 		case errors.Is(err, ErrTooLong):
-			t.Oversized(r.limit)
+			f.t.Oversized(f.r.limit)
 		case err == io.EOF:
-			return nil
+			f.ended <- nil
+			return
 		default:
-			return err
+			f.ended <- err
+			return
 		}
 	}
+}
+
+// work reports whether the caller is still the one who reads.
+func (f *feed) work(frame []byte) bool {
+	var settled atomic.Bool // who reads on
+	late := time.AfterFunc(handOver, func() {
+		if settled.CompareAndSwap(false, true) {
+			f.read()
+		}
+	})
+	f.t.Work(frame)
+	late.Stop()
+	return settled.CompareAndSwap(false, true)
 }
 
 // Writer writes frames. Not safe for concurrent use.

@@ -10,12 +10,14 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
 )
 
 // taken notes what it was handed.
 type taken []string
 
 func (t *taken) Receive(frame []byte) { *t = append(*t, string(frame)) }
+func (t *taken) Work(frame []byte)    { t.Receive(frame) }
 func (t *taken) Oversized(limit int)  { *t = append(*t, fmt.Sprintf("too long for %d", limit)) }
 
 func TestFrames(t *testing.T) {
@@ -157,5 +159,41 @@ func FuzzReader(f *testing.F) {
 		if !slices.Equal(whole, want) {
 			t.Fatalf("%q with limit %d gives %q, want %q", in, limit, whole, want)
 		}
+	})
+}
+
+// slow works on its first frame until the second has come.
+type slow struct {
+	frames chan string
+	second chan struct{}
+}
+
+func (s slow) Receive(frame []byte) { s.Work(frame) }
+func (s slow) Oversized(int)        {}
+func (s slow) Work(frame []byte) {
+	s.frames <- string(frame)
+	if string(frame) == "first" {
+		<-s.second
+	}
+}
+
+func TestASlowFrameHoldsUpNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		in, out := io.Pipe()
+		s := slow{make(chan string), make(chan struct{})}
+		ended := make(chan error)
+		go func() { ended <- NewReader(in, 0).Feed(s) }()
+		for _, frame := range []string{"first", "second", "third"} {
+			fmt.Fprintln(out, frame)
+			if got := <-s.frames; got != frame {
+				t.Fatalf("got %q, want %q", got, frame)
+			}
+		}
+		out.Close()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+		close(s.second)
+		synctest.Wait() // the bubble ends only when the one who worked has
 	})
 }

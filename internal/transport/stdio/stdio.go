@@ -110,6 +110,12 @@ func (o open) Receive(frame []byte) {
 	}
 }
 
+func (o open) Work(frame []byte) {
+	if o.ctx.Err() == nil {
+		o.pipe.Work(frame)
+	}
+}
+
 func (o open) Oversized(limit int) {
 	if o.ctx.Err() == nil {
 		o.pipe.Oversized(limit)
