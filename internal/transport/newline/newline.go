@@ -98,8 +98,8 @@ type Taker interface {
 	Oversized(limit int)
 }
 
-// handOver is how long a reader works on a frame itself before somebody else
-// reads on.
+// handOver is how long a reader works on a frame itself, at least, before
+// somebody else reads on; at most it is twice that.
 const handOver = time.Millisecond
 
 // Feed hands every frame to t until the stream ends, which is nil, or reading
@@ -118,6 +118,10 @@ type feed struct {
 	r     *Reader
 	t     Taker
 	ended chan error
+
+	turn    atomic.Uint64 // odd while the reader works; whoever makes it even reads on
+	watched atomic.Bool   // look will run
+	last    uint64        // the turn that look saw; look's own
 }
 
 func (f *feed) read() {
@@ -144,15 +148,33 @@ func (f *feed) read() {
 
 // work reports whether the caller is still the one who reads.
 func (f *feed) work(frame []byte) bool {
-	var settled atomic.Bool // who reads on
-	late := time.AfterFunc(handOver, func() {
-		if settled.CompareAndSwap(false, true) {
-			f.read()
-		}
-	})
+	turn := f.turn.Add(1)
+	f.watch()
 	f.t.Work(frame)
-	late.Stop()
-	return settled.CompareAndSwap(false, true)
+	return f.turn.CompareAndSwap(turn, turn+1)
+}
+
+// watch has somebody look at the reader. A timer for each frame would cost as
+// much as the goroutine that it saves, so one runs on from frame to frame.
+func (f *feed) watch() {
+	if !f.watched.Swap(true) {
+		time.AfterFunc(handOver, f.look)
+	}
+}
+
+// look takes over from a reader that has worked on one frame since it last
+// looked.
+func (f *feed) look() {
+	turn := f.turn.Load()
+	working, late := turn%2 == 1, turn == f.last
+	f.last = turn
+	f.watched.Store(false)
+	switch {
+	case working && late && f.turn.CompareAndSwap(turn, turn+1):
+		f.read()
+	case f.turn.Load()%2 == 1:
+		f.watch()
+	}
 }
 
 // Writer writes frames. Not safe for concurrent use.
