@@ -4,8 +4,8 @@
 // A child leads its own group: a process group on Unix, a job object on
 // Windows. When it ends, is stopped, or the context it was started with ends,
 // the whole group is ended with it. On Linux the child also dies with the host.
-// A process that leaves the group on purpose (setsid) is not caught here; it
-// cannot hold up Wait.
+// A process that leaves the group on purpose (setsid) is caught where Spec.Whole
+// asks for that; otherwise it cannot hold up Wait.
 //
 // Each child occupies one operating system thread from Start until it has
 // ended. On Linux that is needed, not only convenient: the kernel ties "die
@@ -52,7 +52,26 @@ type Spec struct {
 	Stdout, Stderr io.Writer
 
 	Grace time.Duration // from the request to end until it is killed; 0 means 5 s
+
+	// Input keeps the child's input open for Process.Type; Stdin is then not used.
+	Input bool
+	// Terminal gives the child a terminal of its own, of this size. Stdout gets
+	// what it shows, Type types into it; Stdin and Stderr are not used.
+	Terminal *Size
+	// Whole means that what left the group ends with the child too. On Linux
+	// that is done by a cgroup, or by a mark in the environment where none can
+	// be made; elsewhere it changes nothing.
+	Whole bool
+	// Processes limits how many processes and threads the child and what it
+	// starts may be at once; 0 means no limit. It needs Whole, Linux and a
+	// cgroup that counts them; Contained tells whether it holds.
+	Processes int
+
+	cgroups *cgroups // for tests; nil means those of the host
 }
+
+// Size is that of a terminal, in characters.
+type Size struct{ Cols, Rows int }
 
 // State is how a child ended.
 type State struct {
@@ -69,6 +88,8 @@ type Process struct {
 	cmd    *exec.Cmd
 	pipes  pipes
 	group  group
+	whole  whole
+	input  input
 	grace  time.Duration
 	began  time.Time
 	exited chan struct{} // the child has ended; its group may go on
@@ -149,6 +170,7 @@ func (p *Process) Stop(ctx context.Context) error {
 func (p *Process) end(why error, hurry <-chan struct{}) {
 	if p.first(why) {
 		p.signal(p.group.ask)
+		p.signal(p.whole.ask)
 	}
 	grace := time.NewTimer(p.grace)
 	defer grace.Stop()
@@ -159,6 +181,7 @@ func (p *Process) end(why error, hurry <-chan struct{}) {
 	case <-hurry:
 	}
 	p.signal(p.group.kill)
+	p.signal(p.whole.kill)
 }
 
 func (p *Process) first(why error) bool {
@@ -202,6 +225,7 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) {
 	close(p.exited)
 	p.pipes.wait(lastWords)
 	p.signal(p.group.kill)
+	p.whole.kill()
 	p.mu.Lock()
 	err := p.group.reap()
 	p.reaped = true
@@ -210,6 +234,7 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) {
 	cut := !p.pipes.wait(pipeWait)
 	p.pipes.close()
 	p.group.close()
+	p.whole.close()
 
 	if ps := p.cmd.ProcessState; ps != nil {
 		p.state = State{Code: ps.ExitCode(), Signal: signalOf(ps), Took: took, CPU: ps.UserTime() + ps.SystemTime(), Stopped: stopped, Cut: cut}
@@ -222,15 +247,48 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) {
 }
 
 func (p *Process) start(spec Spec) error {
-	if err := p.pipes.open(p.cmd, spec); err != nil {
+	if err := p.open(spec); err != nil {
 		return err
 	}
 	p.group.prepare(p.cmd)
+	if spec.Terminal != nil {
+		leadSession(p.cmd)
+	}
+	if spec.Whole {
+		p.whole.prepare(p.cmd, &spec)
+	}
 	p.began = time.Now()
 	err := p.cmd.Start()
+	if err != nil && p.whole.withdraw(p.cmd) {
+		p.cmd = again(p.cmd)
+		err = p.cmd.Start()
+	}
+	p.whole.started(p.cmd)
 	p.pipes.started(err == nil)
 	if err != nil {
+		p.whole.close()
 		return err
 	}
 	return p.group.begin(p.cmd)
+}
+
+// open makes what the child reads and writes.
+func (p *Process) open(spec Spec) error {
+	switch {
+	case spec.Terminal != nil:
+		return p.pipes.openTerminal(p.cmd, spec, &p.input)
+	case spec.Input:
+		r, w, err := os.Pipe()
+		if err != nil {
+			return err
+		}
+		p.pipes.theirs, p.pipes.ours = append(p.pipes.theirs, r), append(p.pipes.ours, w)
+		p.input.to, spec.Stdin = w, r
+	}
+	return p.pipes.open(p.cmd, spec)
+}
+
+// again is a command that failed to start, for one more try.
+func again(c *exec.Cmd) *exec.Cmd {
+	return &exec.Cmd{Path: c.Path, Args: c.Args, Env: c.Env, Dir: c.Dir, Stdin: c.Stdin, Stdout: c.Stdout, Stderr: c.Stderr, SysProcAttr: c.SysProcAttr, Err: c.Err}
 }

@@ -1,0 +1,231 @@
+package proc
+
+import (
+	"bytes"
+	"crypto/rand"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// A cgroup of its own holds a child and everything that comes of it, whatever
+// groups and sessions that makes. It is made in version 2 of the hierarchy, and
+// the child is born in it. Where processes are to be counted and only version 1
+// does that, or there is no version 2, the thread that starts the child enters a
+// group there for that moment, so that the child inherits it: moving a thread is
+// quick, moving the process would take milliseconds.
+//
+// Being the reaper of orphans (PR_SET_CHILD_SUBREAPER) would be an alternative
+// where no cgroup can be made, but it holds for the whole host, and every orphan
+// of every room would have to be told apart and waited for. So there the child's
+// environment is marked, and what has the mark is looked for.
+
+// mark is the name of the variable in the environment.
+const mark = "GATEHOUSE_TREE"
+
+const (
+	sweeps    = 200              // looks for what is left, before giving up
+	sweepWait = time.Millisecond // between two of them
+	emptyWait = 5 * time.Second  // for the kernel to let go of a group
+)
+
+// whole is everything that comes of one child.
+type whole struct {
+	in     cgroups
+	v2, v1 string   // our groups; "" for none
+	dir    *os.File // v2, as long as the child is being started
+	marked string   // "" when there is a group
+	limit  bool     // Spec.Processes holds
+}
+
+// Contained tells whether a cgroup holds the child, and whether the number of
+// its processes is limited.
+func (p *Process) Contained() (cgroup, limited bool) {
+	return p.whole.v2 != "" || p.whole.v1 != "", p.whole.limit
+}
+
+// prepare makes the groups. What cannot be made is done without.
+func (w *whole) prepare(cmd *exec.Cmd, spec *Spec) {
+	if w.in = hostGroups(); spec.cgroups != nil {
+		w.in = *spec.cgroups
+	}
+	name := leafName()
+	byV1 := spec.Processes > 0 && !w.in.counts && w.in.pids != ""
+	if w.in.v2 != "" && !byV1 {
+		w.makeV2(cmd, name, spec.Processes)
+	}
+	if w.in.pids != "" && w.v2 == "" {
+		w.makeV1(name, spec.Processes)
+	}
+	if w.v2 == "" && w.v1 == "" {
+		w.marked = mark + "=" + rand.Text()
+		cmd.Env = append(slices.Clip(cmd.Env), w.marked)
+	}
+}
+
+func (w *whole) makeV2(cmd *exec.Cmd, name string, most int) {
+	path := filepath.Join(w.in.v2, name)
+	if os.Mkdir(path, 0o755) != nil {
+		return
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		os.Remove(path)
+		return
+	}
+	w.v2, w.dir = path, dir
+	w.limit = most > 0 && put(path, "pids.max", strconv.Itoa(most)) == nil
+	cmd.SysProcAttr.UseCgroupFD, cmd.SysProcAttr.CgroupFD = true, int(dir.Fd())
+}
+
+// makeV1 takes this thread into a group. The thread counts until it leaves.
+func (w *whole) makeV1(name string, most int) {
+	path := filepath.Join(w.in.pids, name)
+	if os.Mkdir(path, 0o755) != nil {
+		return
+	}
+	limit := most > 0 && put(path, "pids.max", strconv.Itoa(most+1)) == nil
+	if put(path, "tasks", "0") != nil {
+		os.Remove(path)
+		return
+	}
+	w.v1, w.limit = path, limit || w.limit
+}
+
+// withdraw tells whether it is worth starting without a group what could not be
+// started in one: the system may know cgroups and still not let anybody be born
+// in them.
+func (w *whole) withdraw(cmd *exec.Cmd) bool {
+	if w.dir == nil {
+		return false
+	}
+	w.dir.Close()
+	os.Remove(w.v2)
+	w.dir, w.v2 = nil, ""
+	cmd.SysProcAttr.UseCgroupFD = false
+	w.marked, w.limit = mark+"="+rand.Text(), false
+	cmd.Env = append(slices.Clip(cmd.Env), w.marked)
+	return true
+}
+
+// started takes this thread out of the child's group.
+func (w *whole) started(*exec.Cmd) {
+	if w.dir != nil {
+		w.dir.Close()
+		w.dir = nil
+	}
+	if w.v1 != "" {
+		put(w.in.pids, "tasks", "0")
+	}
+}
+
+// ask requests the end of all.
+func (w *whole) ask() {
+	for _, pid := range w.members() {
+		syscall.Kill(pid, syscall.SIGTERM)
+	}
+}
+
+// kill ends all, also what is being started meanwhile.
+func (w *whole) kill() {
+	if w.v1 != "" {
+		put(w.v1, "pids.max", "0")
+	}
+	if w.v2 != "" && put(w.v2, "cgroup.kill", "1") == nil {
+		return
+	}
+	for range sweeps {
+		left := w.members()
+		if len(left) == 0 {
+			return
+		}
+		for _, pid := range left {
+			syscall.Kill(pid, syscall.SIGKILL)
+		}
+		time.Sleep(sweepWait)
+	}
+}
+
+// close removes the groups, which are empty in a moment.
+func (w *whole) close() {
+	if w.dir != nil {
+		w.dir.Close()
+		w.dir = nil
+	}
+	for _, path := range []string{w.v2, w.v1} {
+		if path == "" {
+			continue
+		}
+		for end, pause := time.Now().Add(emptyWait), 50*time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+			if err := syscall.Rmdir(path); err == nil || errors.Is(err, syscall.ENOENT) || time.Now().After(end) {
+				break
+			}
+			time.Sleep(pause)
+		}
+	}
+}
+
+// members are the processes that are alive, never this one.
+func (w *whole) members() []int {
+	switch {
+	case w.v2 != "":
+		return inGroup(w.v2)
+	case w.v1 != "":
+		return inGroup(w.v1)
+	case w.marked != "":
+		return withMark(w.marked)
+	}
+	return nil
+}
+
+func inGroup(path string) (pids []int) {
+	b, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))
+	for f := range strings.FieldsSeq(string(b)) {
+		if pid, err := strconv.Atoi(f); err == nil && pid > 1 && pid != os.Getpid() {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// withMark looks at every process there is that may be looked at.
+func withMark(m string) (pids []int) {
+	for pid := range processes {
+		b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+		if err == nil && pid > 1 && pid != os.Getpid() && slices.ContainsFunc(bytes.Split(b, []byte{0}), func(v []byte) bool { return string(v) == m }) {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// processes yields the numbers of all processes.
+func processes(yield func(int) bool) {
+	d, err := os.Open("/proc")
+	if err != nil {
+		return
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(-1)
+	for _, n := range names {
+		if pid, err := strconv.Atoi(n); err == nil && !yield(pid) {
+			return
+		}
+	}
+}
+
+func put(dir, file, value string) error {
+	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	_, err = f.WriteString(value)
+	return err
+}

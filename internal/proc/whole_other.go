@@ -1,0 +1,27 @@
+//go:build !linux
+
+package proc
+
+import (
+	"errors"
+	"os/exec"
+)
+
+// whole has nothing to add to the group here.
+type whole struct{}
+
+// cgroups exist on Linux only.
+type cgroups struct{}
+
+func (w *whole) prepare(*exec.Cmd, *Spec)            {}
+func (w *whole) withdraw(*exec.Cmd) bool             { return false }
+func (w *whole) started(*exec.Cmd)                   {}
+func (w *whole) ask()                                {}
+func (w *whole) kill()                               {}
+func (w *whole) close()                              {}
+func (p *Process) Contained() (cgroup, limited bool) { return false, false }
+
+// Usage is not told on this system.
+func (p *Process) Usage() (Usage, error) {
+	return Usage{}, errors.New("what a process uses is told on Linux only")
+}
