@@ -125,14 +125,18 @@ func (e *Engine) Modern(ctx context.Context, who Who, m *Message, h Header, sink
 // is called from one goroutine at a time and its error ends the pipe.
 func (e *Engine) Pipe(who Who, write func(msg []byte) error) *Pipe { return e.newPipe(who, write) }
 
-// Receive takes one frame, which the pipe keeps. It blocks only when the
-// client has too many requests in flight or does not read its answers.
-func (p *Pipe) Receive(frame []byte) { p.receive(frame, apart) }
+// Take takes one frame, which the pipe keeps, and returns the work on the
+// request in it, if there is one: to be run once, on any goroutine, for as long
+// as it takes. Take itself blocks only when the client has too many requests in
+// flight or does not read its answers.
+func (p *Pipe) Take(frame []byte) (work func()) { return p.receive(frame) }
 
-// Work is Receive on the caller's goroutine: it returns when a request in the
-// frame needs it no longer, however long that takes. The caller lets somebody
-// else go on reading meanwhile.
-func (p *Pipe) Work(frame []byte) { p.receive(frame, here) }
+// Receive takes one frame and works on a goroutine of its own.
+func (p *Pipe) Receive(frame []byte) {
+	if work := p.receive(frame); work != nil {
+		go work()
+	}
+}
 
 // Oversized answers a frame that was longer than limit bytes and was thrown
 // away unread by the door; the connection goes on.

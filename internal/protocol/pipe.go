@@ -74,39 +74,35 @@ func (p *Pipe) send(msg []byte) error {
 	return err
 }
 
-// starter starts the work on a request.
-type starter func(work func())
-
-func apart(work func()) { go work() }
-func here(work func())  { work() }
-
-func (p *Pipe) receive(frame []byte, start starter) {
+// receive takes a frame and returns the work that remains; nil is none.
+func (p *Pipe) receive(frame []byte) (work func()) {
 	msgs, faults, batch := Parse(frame)
 	if batch && !(p.sess.Facts().Revision.Has(revision.Batches) && p.sess.Initialized()) {
 		p.send(appendError(nil, invalid(nil, "batches exist only in revision 2025-03-26, after its handshake")))
-		return
+		return nil
 	}
 	if batch {
 		p.batch(msgs, faults)
-		return
+		return nil
 	}
 	for _, f := range faults {
 		if !f.Silent {
 			p.send(appendError(nil, f))
 		}
 	}
-	for i := range msgs {
-		p.take(&msgs[i], &pipeSink{p: p}, start)
+	if len(msgs) == 0 {
+		return nil
 	}
+	return p.take(&msgs[0], &pipeSink{p: p})
 }
 
 func (p *Pipe) oversized(limit int) {
 	p.send(appendError(nil, invalid(nil, fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
 }
 
-// take serves one message. Requests are started, which may take long;
-// everything else is quick. From here on a request can be cancelled.
-func (p *Pipe) take(m *Message, sink *pipeSink, start starter) {
+// take serves one message. Of a request, which may take long, it returns the
+// work; everything else is quick. From here on a request can be cancelled.
+func (p *Pipe) take(m *Message, sink *pipeSink) (work func()) {
 	modern := p.e.EraOf(m, nil) == Modern
 	switch {
 	case !m.IsRequest():
@@ -116,28 +112,29 @@ func (p *Pipe) take(m *Message, sink *pipeSink, start starter) {
 		p.initialize(m, sink)
 	case !p.enter(m, sink):
 	case modern:
-		p.modern(m, sink, start)
+		return p.modern(m, sink)
 	default:
 		if r := p.e.newLegacy(p.e.base, p.sess, m, sink); r.takeOff(p.sess) {
-			start(r.dispatch)
+			return r.dispatch
 		}
 	}
+	return nil
 }
 
 // modern serves a message that stands alone, also by who sends it.
-func (p *Pipe) modern(m *Message, sink *pipeSink, start starter) {
+func (p *Pipe) modern(m *Message, sink *pipeSink) (work func()) {
 	r := p.e.newModern(p.e.base, m, nil, sink)
 	if !r.takeOff(p.sess) {
-		return
+		return nil
 	}
-	start(func() {
+	return func() {
 		who, fault := p.e.prove(p.who, m)
 		if fault != nil {
 			r.fail(fault)
 			return
 		}
 		r.stand(who)
-	})
+	}
 }
 
 // hear takes a notification or a response.
@@ -251,7 +248,9 @@ func (p *Pipe) batch(msgs []Message, faults []*Fault) {
 		case m.IsRequest() && p.e.EraOf(m, nil) == Modern:
 			b.done(appendError(nil, invalid(m.ID, "the revision of this message has no batches; send it alone")))
 		default:
-			p.take(m, &pipeSink{p: p, batch: b}, apart)
+			if work := p.take(m, &pipeSink{p: p, batch: b}); work != nil {
+				go work()
+			}
 		}
 	}
 	b.done(nil)

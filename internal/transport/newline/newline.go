@@ -93,20 +93,21 @@ func (r *Reader) discard(err error) error {
 
 // Taker takes what a reader finds.
 type Taker interface {
-	Receive(frame []byte) // returns soon
-	Work(frame []byte)    // may take as long as it likes
+	// Take takes a frame and returns soon. What it returns is the work that
+	// remains, to be run once by any goroutine; nil is none.
+	Take(frame []byte) (work func())
 	Oversized(limit int)
 }
 
-// handOver is how long a reader works on a frame itself, at least, before
-// somebody else reads on; at most it is twice that.
+// handOver is how long a reader works itself, at least, before somebody else
+// reads on; at most it is twice that.
 const handOver = time.Millisecond
 
 // Feed hands every frame to t until the stream ends, which is nil, or reading
-// fails. A frame with another behind it is received; one that came alone is
-// worked on by the reader itself, because waking another goroutine costs more
-// than a usual answer. Should it take long, a new reader takes over, so that
-// nothing ever waits behind a slow frame.
+// fails: then all frames were taken, though some may still be worked on. The
+// work on a frame that came alone is done by the reader itself, because waking
+// another goroutine costs more than a usual answer. Should it take long, a new
+// reader takes over, so that nothing ever waits behind a slow frame.
 func (r *Reader) Feed(t Taker) error {
 	f := &feed{r: r, t: t, ended: make(chan error, 1)}
 	go f.read()
@@ -128,10 +129,8 @@ func (f *feed) read() {
 	for {
 		frame, err := f.r.Next()
 		switch {
-		case err == nil && f.r.r.Buffered() > 0:
-			f.t.Receive(frame)
 		case err == nil:
-			if !f.work(frame) {
+			if !f.take(frame) {
 				return
 			}
 		case errors.Is(err, ErrTooLong):
@@ -146,11 +145,19 @@ func (f *feed) read() {
 	}
 }
 
-// work reports whether the caller is still the one who reads.
-func (f *feed) work(frame []byte) bool {
+// take reports whether the caller is still the one who reads.
+func (f *feed) take(frame []byte) bool {
+	work := f.t.Take(frame)
+	if work == nil {
+		return true
+	}
+	if f.r.r.Buffered() > 0 { // another is waiting
+		go work()
+		return true
+	}
 	turn := f.turn.Add(1)
 	f.watch()
-	f.t.Work(frame)
+	work()
 	return f.turn.CompareAndSwap(turn, turn+1)
 }
 

@@ -16,9 +16,8 @@ import (
 // taken notes what it was handed.
 type taken []string
 
-func (t *taken) Receive(frame []byte) { *t = append(*t, string(frame)) }
-func (t *taken) Work(frame []byte)    { t.Receive(frame) }
-func (t *taken) Oversized(limit int)  { *t = append(*t, fmt.Sprintf("too long for %d", limit)) }
+func (t *taken) Take(frame []byte) func() { *t = append(*t, string(frame)); return nil }
+func (t *taken) Oversized(limit int)      { *t = append(*t, fmt.Sprintf("too long for %d", limit)) }
 
 func TestFrames(t *testing.T) {
 	long := strings.Repeat("x", 3*window)
@@ -168,12 +167,13 @@ type slow struct {
 	second chan struct{}
 }
 
-func (s slow) Receive(frame []byte) { s.Work(frame) }
-func (s slow) Oversized(int)        {}
-func (s slow) Work(frame []byte) {
-	s.frames <- string(frame)
-	if string(frame) == "first" {
-		<-s.second
+func (s slow) Oversized(int) {}
+func (s slow) Take(frame []byte) func() {
+	return func() {
+		s.frames <- string(frame)
+		if string(frame) == "first" {
+			<-s.second
+		}
 	}
 }
 

@@ -104,16 +104,11 @@ type open struct {
 	pipe *protocol.Pipe
 }
 
-func (o open) Receive(frame []byte) {
+func (o open) Take(frame []byte) (work func()) {
 	if o.ctx.Err() == nil {
-		o.pipe.Receive(frame)
+		return o.pipe.Take(frame)
 	}
-}
-
-func (o open) Work(frame []byte) {
-	if o.ctx.Err() == nil {
-		o.pipe.Work(frame)
-	}
+	return nil
 }
 
 func (o open) Oversized(limit int) {
