@@ -42,6 +42,7 @@ var floors = [][]room{
 		{path: "internal/tree", only: []string{}, why: "walking needs an open root and nothing else of ours"},
 		{path: "internal/outline", only: []string{}, why: "what a text defines follows from the text"},
 		{path: "internal/reading", only: []string{}, why: "turning documents into text needs their bytes alone"},
+		{path: "internal/terminal", only: []string{}, why: "what is on a screen follows from what was written to it"},
 	},
 	{
 		{path: "internal/jobs", why: "a job outlives the request and the session it came from, so it knows neither"},
@@ -111,7 +112,7 @@ var floors = [][]room{
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
 	"internal/proc", "internal/jobs", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
-	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/contextbook",
+	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/terminal", "internal/contextbook",
 }
 
 // testOnly are the rooms that only tests, generators and each other import.

@@ -29,7 +29,7 @@ func ways() map[string]cgroups {
 var escapes = map[string]string{
 	"background":     "sleep 1000 & echo $!; wait",
 	"setsid":         "setsid sh -c 'echo $$; exec sleep 1000' & wait",
-	"double fork":    "(setsid sh -c '(echo $$; exec sleep 1000) & exec sleep 0.01' &) ; sleep 1000",
+	"double fork":    "(setsid sh -c 'sh -c \"echo \\$\\$; exec sleep 1000\" & exec sleep 0.01' &) ; sleep 1000",
 	"deaf":           "setsid sh -c \"trap '' TERM HUP; echo \\$\\$; while :; do sleep 1; done\" & wait",
 	"own process":    "setsid sh -c 'setsid sh -c \"echo \\$\\$; exec sleep 1000\" & exec sleep 1000' & wait",
 	"without an end": "(setsid sh -c 'echo $$; exec sleep 1000' &) ; exit 0",

@@ -1,0 +1,247 @@
+// Package terminal turns what programs write to a terminal into what a person
+// would see on its screen.
+//
+// It understands what a VT220 and xterm do with text, cursor, scrolling and the
+// alternate screen, which is what shells, editors and full-screen programs use.
+// Colours and other looks are read and forgotten: a screen is text. Input of any
+// kind is safe: the size of everything is bounded and nothing is an error.
+package terminal
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// MaxSide is the largest number of columns or rows of a screen.
+const MaxSide = 1000
+
+const (
+	maxSequence = 4096 // bytes of a control sequence or string that are kept
+	maxParams   = 32
+	maxNumber   = 1 << 16
+	maxTitle    = 256
+)
+
+// blank is an empty cell, and wide the right half of a character of two columns.
+const (
+	blank = ' '
+	wide  = 0
+)
+
+// Screen is a terminal's screen. Make it with New. It is not safe for
+// concurrent use.
+type Screen struct {
+	// Reply gets what the terminal answers to questions, such as where the
+	// cursor is; nil throws it away. It is called within Write.
+	Reply func([]byte)
+
+	cols, rows  int
+	main, other page // other is the one that is not shown
+	alternate   bool
+
+	top, bottom int // of the region that scrolls; bottom is its last line
+	wrap        bool
+	insert      bool
+	origin      bool // lines are counted from top
+	newline     bool // a line feed also returns
+	hidden      bool // the cursor
+	appKeys     bool
+	paste       bool
+	tabs        []bool
+	last        rune // for REP
+	title       string
+	bell        int
+
+	state   state
+	params  []int
+	private byte // the ? > = of a control sequence
+	middle  byte // its intermediate
+	text    []byte
+	partial []byte // of a character in UTF-8
+}
+
+// page is one of the two screens.
+type page struct {
+	lines [][]cell
+	cursor
+	saved cursor
+}
+
+// cell is a character with what combines with it.
+type cell struct {
+	r       rune
+	accents string
+}
+
+// cursor is where is written next. full says that the last column was written
+// and the next character wraps.
+type cursor struct {
+	x, y  int
+	full  bool
+	g0    bool // the first set of characters is line drawing
+	g1    bool // the second is
+	shift bool // the second is in force
+}
+
+// New makes an empty screen; sides are at least 1 and at most MaxSide.
+func New(cols, rows int) *Screen {
+	s := &Screen{cols: side(cols), rows: side(rows)}
+	s.reset()
+	return s
+}
+
+func side(n int) int { return min(max(n, 1), MaxSide) }
+
+func (s *Screen) reset() {
+	s.main, s.other = s.page(), s.page()
+	s.alternate, s.insert, s.origin, s.newline, s.hidden, s.appKeys, s.paste = false, false, false, false, false, false, false
+	s.wrap = true
+	s.top, s.bottom = 0, s.rows-1
+	s.title, s.last = "", 0
+	s.setTabs()
+}
+
+func (s *Screen) page() page {
+	p := page{lines: make([][]cell, s.rows)}
+	for i := range p.lines {
+		p.lines[i] = s.line()
+	}
+	return p
+}
+
+func (s *Screen) line() []cell {
+	l := make([]cell, s.cols)
+	empty(l)
+	return l
+}
+
+func empty(l []cell) {
+	for i := range l {
+		l[i] = cell{r: blank}
+	}
+}
+
+func (s *Screen) setTabs() {
+	s.tabs = make([]bool, s.cols)
+	for i := 8; i < s.cols; i += 8 {
+		s.tabs[i] = true
+	}
+}
+
+// Size is the number of columns and rows.
+func (s *Screen) Size() (cols, rows int) { return s.cols, s.rows }
+
+// Cursor is where is written next, counted from 0, and whether it is shown.
+func (s *Screen) Cursor() (col, row int, shown bool) {
+	return min(s.main.x, s.cols-1), s.main.y, !s.hidden
+}
+
+// Title is what the program called the window.
+func (s *Screen) Title() string { return s.title }
+
+// Alternate tells whether a full-screen program has the screen.
+func (s *Screen) Alternate() bool { return s.alternate }
+
+// AppKeys tells whether the program wants the arrow keys as ESC O, not ESC [.
+func (s *Screen) AppKeys() bool { return s.appKeys }
+
+// Bells is how often the bell has rung.
+func (s *Screen) Bells() int { return s.bell }
+
+// Lines are what is on the screen, without the blanks at the ends of lines.
+func (s *Screen) Lines() []string {
+	out := make([]string, s.rows)
+	var b strings.Builder
+	for i, l := range s.main.lines {
+		b.Reset()
+		for _, c := range l {
+			if c.r != wide {
+				b.WriteRune(c.r)
+				b.WriteString(c.accents)
+			}
+		}
+		out[i] = strings.TrimRight(b.String(), " ")
+	}
+	return out
+}
+
+// String is the screen without the empty lines at its end.
+func (s *Screen) String() string { return strings.TrimRight(strings.Join(s.Lines(), "\n"), "\n") }
+
+// Resize changes the size. Lines are cut or filled up, never wrapped anew; what
+// does not fit above the cursor's line is lost from the top.
+func (s *Screen) Resize(cols, rows int) {
+	s.cols, s.rows = side(cols), side(rows)
+	for _, p := range []*page{&s.main, &s.other} {
+		s.fit(p)
+	}
+	s.top, s.bottom = 0, s.rows-1
+	s.setTabs()
+}
+
+func (s *Screen) fit(p *page) {
+	if over := p.y - s.rows + 1; over > 0 {
+		p.lines = p.lines[over:]
+		p.y -= over
+	}
+	lines := make([][]cell, s.rows)
+	for i := range lines {
+		lines[i] = s.line()
+		if i < len(p.lines) {
+			copy(lines[i], p.lines[i])
+			mend(lines[i], s.cols)
+		}
+	}
+	p.lines = lines
+	for _, c := range []*cursor{&p.cursor, &p.saved} {
+		c.x, c.y, c.full = min(c.x, s.cols-1), min(c.y, s.rows-1), false
+	}
+}
+
+// mend removes the halves of wide characters at x: the one that lost its right
+// half to it, and the one whose left half is gone.
+func mend(l []cell, x int) {
+	if x < len(l) && l[x].r == wide {
+		l[x] = cell{r: blank}
+		if x > 0 {
+			l[x-1] = cell{r: blank}
+		}
+	}
+	if x == len(l) && x > 0 && runeWidth(l[x-1].r) == 2 {
+		l[x-1] = cell{r: blank}
+	}
+}
+
+// Write shows what a program writes. It never fails.
+func (s *Screen) Write(b []byte) (int, error) {
+	n := len(b)
+	for len(b) > 0 {
+		if s.state != ground || b[0] < utf8.RuneSelf {
+			if len(s.partial) > 0 {
+				s.partial = s.partial[:0]
+				s.print(utf8.RuneError)
+			}
+			s.step(b[0])
+			b = b[1:]
+			continue
+		}
+		b = s.decode(b)
+	}
+	return n, nil
+}
+
+// decode prints one character of several bytes, as soon as it is complete.
+func (s *Screen) decode(b []byte) []byte {
+	s.partial = append(s.partial, b[0])
+	if !utf8.FullRune(s.partial) {
+		return b[1:]
+	}
+	r, size := utf8.DecodeRune(s.partial)
+	whole := size == len(s.partial)
+	s.partial = s.partial[:0]
+	s.print(r)
+	if whole {
+		return b[1:]
+	}
+	return b // its first byte broke the character off, and may begin another
+}
