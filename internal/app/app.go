@@ -165,7 +165,7 @@ func (a *App) openRoots(context.Context) (err error) {
 // build makes the rooms that hold nothing open, each from the ones before.
 func (a *App) build(context.Context) error {
 	a.bus = a.watched(bus.New())
-	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Log: a.log})
+	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Config: a.moduleConfig, Log: a.log})
 	a.closing("modules", a.host.Close)
 	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
 	a.views = contexts.New(contexts.Options{

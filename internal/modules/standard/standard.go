@@ -9,6 +9,7 @@ import (
 	"gatehouse/internal/modules/file"
 	"gatehouse/internal/modules/filesystem"
 	"gatehouse/internal/modules/lang"
+	"gatehouse/internal/modules/metrics"
 	"gatehouse/module"
 )
 
@@ -27,6 +28,7 @@ func Guests() []Guest {
 		{Name: "file", New: file.New, Default: true},
 		{Name: "dir", New: dir.New, Default: true},
 		{Name: "lang", New: lang.New, Default: true},
+		{Name: "metrics", New: metrics.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 	}
 }

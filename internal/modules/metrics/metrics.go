@@ -1,0 +1,126 @@
+// Package metrics lets agents count and measure, and asks what it adds up to.
+package metrics
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"gatehouse/internal/metrics"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// Config is what the module is given.
+type Config struct {
+	// Store holds the events and belongs to whoever gave it; nil keeps them in
+	// memory.
+	Store *metrics.Store `json:"-"`
+}
+
+type measures struct {
+	store *metrics.Store
+	own   bool // the store is closed with the module
+	offer module.Offer
+}
+
+// New makes the module.
+func New(_ context.Context, d module.Deps) (module.Module, error) {
+	var cfg Config
+	if d.Config != nil {
+		if err := d.Config(&cfg); err != nil {
+			return nil, err
+		}
+	}
+	m := &measures{store: cfg.Store}
+	if m.store == nil {
+		m.store, m.own = metrics.Open("", metrics.Options{}), true
+	}
+	m.offer.Tools = []tool.Tool{
+		tool.New(tool.Def{
+			Name: "metrics_record", Effects: tool.Writes,
+			Description: "Records that something happened, and what was measured.",
+			Help:        recordHelp,
+		}, m.record),
+		tool.New(tool.Def{
+			Name: "metrics_query", Effects: tool.Reads,
+			Description: "Adds up what was recorded: totals, by type, repository and agent, over time, and the last events.",
+			Help:        queryHelp,
+		}, m.query),
+	}
+	return m, nil
+}
+
+// Offer implements module.Module.
+func (m *measures) Offer(context.Context, module.Audience) (*module.Offer, error) {
+	return &m.offer, nil
+}
+
+// Close implements module.Module.
+func (m *measures) Close(context.Context) error {
+	if m.own {
+		return m.store.Close()
+	}
+	return nil
+}
+
+const recordHelp = `Records one event. When it returns, the event is on disk.
+
+- type is what happened, such as build.finished; value is what was measured, if anything.
+- agent_id and repo are who and where; labels are more of that, to group by; data is kept and shown again.
+- Everyone in your context sees it, nobody else does.`
+
+const queryHelp = `Adds up the events of your context.
+
+- since is a number with d, h or m: 7d, 12h, 30m. type may be a pattern: build.*
+- group_by is type, repo, agent_id, or a label: then groups holds count, sum, avg, min and max of each.
+- step, such as 1h or 1d, adds steps, the same over time, at most 500; steps without events are left out.
+- events are the 10 newest. Lists hold at most 100 entries, the largest first; more says how many were left out.
+- The calls of this host are there too, as type call.TOOL, or call.TOOL.failed, with milliseconds as value.`
+
+type recordIn struct {
+	Type   string            `json:"type" doc:"what happened" min:"1" max:"200"`
+	Agent  string            `json:"agent_id,omitempty" doc:"who did it" max:"200"`
+	Repo   string            `json:"repo,omitempty" doc:"where" max:"200"`
+	Value  *float64          `json:"value,omitempty" doc:"what was measured"`
+	Labels map[string]string `json:"labels,omitempty" doc:"names and values to group by"`
+	Data   json.RawMessage   `json:"data,omitempty" doc:"anything else, at most 8 kB"`
+}
+
+type recordOut struct {
+	Success   bool   `json:"success"`
+	Timestamp string `json:"timestamp"`
+	Warning   string `json:"warning,omitempty"`
+}
+
+func (m *measures) record(ctx context.Context, c *tool.Call, in recordIn) (recordOut, error) {
+	e := metrics.Event{At: time.Now(), Type: in.Type, Agent: in.Agent, Repo: in.Repo, Value: in.Value, Labels: in.Labels, Data: in.Data}
+	folded, err := m.store.Record(ctx, c.Caller.Context, e)
+	if bad, ok := errors.AsType[*metrics.Invalid](err); ok {
+		return recordOut{}, &tool.Refusal{Code: "invalid_arguments", Message: bad.Error()}
+	}
+	if err != nil {
+		return recordOut{}, err
+	}
+	out := recordOut{Success: true, Timestamp: e.At.UTC().Format(time.RFC3339Nano)}
+	if folded {
+		out.Warning = fmt.Sprintf("there are %d combinations of type, repo and agent_id already; this one was counted as %q", metrics.MaxSeries, metrics.Other)
+	}
+	return out, nil
+}
+
+// span reads 7d, 12h, 30m.
+func span(name, text string) (time.Duration, error) {
+	units := map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}
+	if n := len(text) - 1; n > 0 {
+		count, err := strconv.Atoi(strings.TrimPrefix(text[:n], "+"))
+		if unit := units[text[n:]]; err == nil && count > 0 && unit > 0 && count <= int(100*365*24*time.Hour/unit) {
+			return time.Duration(count) * unit, nil
+		}
+	}
+	return 0, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("%s is %q", name, text), Next: "Give a number with d, h, m or s, such as 7d."}
+}
