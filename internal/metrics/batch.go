@@ -93,8 +93,8 @@ func (b *batch) find(k key) (id int64, err error) {
 		key  key
 		room int
 	}{
-		{k, MaxSeries},
-		{key{k.scope, k.kind, Other, Other}, 2 * MaxSeries},
+		{k, b.s.o.Most},
+		{key{k.scope, k.kind, Other, Other}, 2 * b.s.o.Most},
 		{key{k.scope, Other, Other, Other}, math.MaxInt},
 	} {
 		if id, err = b.lookUp(try.key); err != sql.ErrNoRows {

@@ -51,6 +51,7 @@ type Event struct {
 type Options struct {
 	Keep time.Duration    // of single events and hourly sums; 0 means 90 days. Daily sums stay ten times as long.
 	Now  func() time.Time // nil means time.Now
+	Most int              // series of one scope; 0 means MaxSeries
 }
 
 // Store keeps events in a file. Safe for concurrent use, also by several
@@ -87,6 +88,9 @@ const (
 func Open(path string, o Options) *Store {
 	if o.Keep <= 0 {
 		o.Keep = 90 * day
+	}
+	if o.Most <= 0 {
+		o.Most = MaxSeries
 	}
 	if o.Now == nil {
 		o.Now = time.Now
