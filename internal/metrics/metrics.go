@@ -98,6 +98,9 @@ func Open(path string, o Options) *Store {
 	return &Store{o: o, file: sqlfile.File{Path: path, Schema: schema, Version: 1}, series: map[key]int64{}, of: map[string]int{}}
 }
 
+// Durable reports whether what is recorded outlives the Store.
+func (s *Store) Durable() bool { return s.file.Path != "" }
+
 // Close closes the file.
 func (s *Store) Close() error { return s.file.Close() }
 

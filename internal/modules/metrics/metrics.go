@@ -68,7 +68,7 @@ func (m *measures) Close(context.Context) error {
 	return nil
 }
 
-const recordHelp = `Records one event. When it returns, the event is on disk.
+const recordHelp = `Records one event. When it returns, the event is on disk, unless warning says otherwise.
 
 - type is what happened, such as build.finished; value is what was measured, if anything.
 - agent_id and repo are who and where; labels are more of that, to group by; data is kept and shown again.
@@ -107,7 +107,10 @@ func (m *measures) record(ctx context.Context, c *tool.Call, in recordIn) (recor
 		return recordOut{}, err
 	}
 	out := recordOut{Success: true, Timestamp: e.At.UTC().Format(time.RFC3339Nano)}
-	if folded {
+	switch {
+	case !m.store.Durable():
+		out.Warning = "this host keeps nothing on disk; the event is gone when it stops"
+	case folded:
 		out.Warning = fmt.Sprintf("there are %d combinations of type, repo and agent_id already; this one was counted as %q", metrics.MaxSeries, metrics.Other)
 	}
 	return out, nil
