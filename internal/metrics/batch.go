@@ -61,17 +61,26 @@ func (b *batch) add(e *Event) error {
 		return err
 	}
 	for _, width := range []time.Duration{hour, day} {
-		_, err := b.tx.ExecContext(b.ctx, `INSERT INTO sums (scope, width, at, series, n, valued, sum, min, max) VALUES (?,?,?,?,?,?,?,?,?)
-			ON CONFLICT DO UPDATE SET n = n + excluded.n, sum = sum + excluded.sum,
-				min = CASE WHEN valued = 0 THEN excluded.min WHEN excluded.valued = 0 THEN min ELSE min(min, excluded.min) END,
-				max = CASE WHEN valued = 0 THEN excluded.max WHEN excluded.valued = 0 THEN max ELSE max(max, excluded.max) END,
-				valued = valued + excluded.valued`,
-			b.scope, int64(width/time.Second), at.Truncate(width).UnixMilli(), id, r.n, r.valued, r.sum, r.min, r.max)
-		if err != nil {
-			return err
+		for _, series := range []int64{id, whole} {
+			if err := b.addUp(width, at, series, r); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// whole stands for all series of a scope together.
+const whole = 0
+
+func (b *batch) addUp(width time.Duration, at time.Time, series int64, r sums) error {
+	_, err := b.tx.ExecContext(b.ctx, `INSERT INTO sums (scope, width, at, series, n, valued, sum, min, max) VALUES (?,?,?,?,?,?,?,?,?)
+		ON CONFLICT DO UPDATE SET n = n + excluded.n, sum = sum + excluded.sum,
+			min = CASE WHEN valued = 0 THEN excluded.min WHEN excluded.valued = 0 THEN min ELSE min(min, excluded.min) END,
+			max = CASE WHEN valued = 0 THEN excluded.max WHEN excluded.valued = 0 THEN max ELSE max(max, excluded.max) END,
+			valued = valued + excluded.valued`,
+		b.scope, int64(width/time.Second), at.Truncate(width).UnixMilli(), series, r.n, r.valued, r.sum, r.min, r.max)
+	return err
 }
 
 func rowOf(e *Event) sums {

@@ -249,7 +249,7 @@ func (r *reader) each(p part, number, name string, args []any, found func(int64,
 	}
 	from := "event WHERE "
 	if p.width > 0 {
-		from = "sums WHERE width = ? AND "
+		from = "sums WHERE width = ? AND " + r.rows(number) + " AND "
 		args = append(args, int64(p.width/time.Second))
 	}
 	args = append(args, r.q.Scope, p.from.UnixMilli(), p.to.UnixMilli())
@@ -270,6 +270,15 @@ func (r *reader) each(p part, number, name string, args []any, found func(int64,
 		found(n, name, s)
 	}
 	return rows.Err()
+}
+
+// rows chooses among sums: those of all series together where nobody asks for
+// single ones.
+func (r *reader) rows(number string) string {
+	if number != "series" && r.q.Group == "" && r.only == "" {
+		return "series = 0"
+	}
+	return "series > 0"
 }
 
 // groupOf is the group an event falls into; label is the value of the label
