@@ -42,13 +42,16 @@ test:
 	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ]
 
 # What tests need beyond Go and make: a C compiler for the race detector, npm
-# for the official suites. Both come from the system's package manager; the
-# suites themselves are pinned and installed below .tools.
+# for the official suites, an editor and Python to be driven in a terminal. All
+# come from the system's package manager; the suites themselves are pinned and
+# installed below .tools.
 setup:
 	@need=; \
 	command -v cc >/dev/null || need="$$need gcc libc6-dev"; \
 	command -v git >/dev/null || need="$$need git"; \
 	command -v npm >/dev/null || need="$$need nodejs npm"; \
+	command -v vim >/dev/null || command -v vim.tiny >/dev/null || need="$$need vim-tiny"; \
+	command -v python3 >/dev/null || need="$$need python3"; \
 	if [ -n "$$need" ]; then \
 		command -v apt-get >/dev/null || { echo "install with your package manager:$$need"; exit 1; }; \
 		$(APT) update -q && DEBIAN_FRONTEND=noninteractive $(APT) install -y -q --no-install-recommends $$need; \

@@ -157,7 +157,12 @@ func (h house) has(kind, name string) bool {
 	switch kind {
 	case "flag":
 		return h.serve == "" || hasWord(h.serve, name)
-	case "command", "addition":
+	case "addition":
+		if strings.Contains(name, "_") { // a tool
+			return h.mentions([]string{"internal/modules"}, `"`+name+`"`)
+		}
+		return h.help == "" || hasWord(h.help, name)
+	case "command":
 		return h.help == "" || hasWord(h.help, name)
 	case "variable":
 		return h.mentions([]string{"internal/config", "internal/cli"}, `"`+name+`"`)

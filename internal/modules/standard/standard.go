@@ -10,6 +10,7 @@ import (
 	"gatehouse/internal/modules/filesystem"
 	"gatehouse/internal/modules/lang"
 	"gatehouse/internal/modules/metrics"
+	"gatehouse/internal/modules/process"
 	"gatehouse/module"
 )
 
@@ -29,6 +30,7 @@ func Guests() []Guest {
 		{Name: "dir", New: dir.New, Default: true},
 		{Name: "lang", New: lang.New, Default: true},
 		{Name: "metrics", New: metrics.New},
+		{Name: "process", New: process.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 	}
 }

@@ -1,0 +1,157 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+	"strings"
+
+	"gatehouse/internal/proc"
+	"gatehouse/tool"
+)
+
+// mostInput is how much is typed at once, in bytes.
+const mostInput = 1 << 20
+
+// keys are what terminals send for keys that have names.
+var keyNames = []string{
+	"Enter", "\r", "Tab", "\t", "Escape", "\x1b", "Backspace", "\x7f", "Delete", "\x1b[3~", "Insert", "\x1b[2~", "Space", " ",
+	"Up", "\x1b[A", "Down", "\x1b[B", "Right", "\x1b[C", "Left", "\x1b[D", "Home", "\x1b[H", "End", "\x1b[F",
+	"PageUp", "\x1b[5~", "PageDown", "\x1b[6~", "F1", "\x1bOP", "F2", "\x1bOQ", "F3", "\x1bOR", "F4", "\x1bOS", "F5", "\x1b[15~",
+	"F6", "\x1b[17~", "F7", "\x1b[18~", "F8", "\x1b[19~", "F9", "\x1b[20~", "F10", "\x1b[21~", "F11", "\x1b[23~", "F12", "\x1b[24~",
+}
+
+// arrows are the keys that change when a program asks for application keys.
+var arrows = []string{"Up", "Down", "Right", "Left", "Home", "End"}
+
+type inputIn struct {
+	ID    string   `json:"id" min:"1"`
+	Input string   `json:"input,omitempty" doc:"typed as it is; no newline is added"`
+	Keys  []string `json:"keys,omitempty" doc:"pressed after the input: Enter, Tab, Escape, Up, F1, C-c (Ctrl), M-x (Alt)"`
+	EOF   bool     `json:"eof,omitempty" doc:"then end the input"`
+}
+
+func (m *manager) inputTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "process_input", Title: "Type to a process", Effects: anything, Handle: "id",
+		Description: "Types text and keys to a process, exactly as given: end a line with \\n, or with the key Enter in a terminal.",
+		Help:        "Keys: Enter, Tab, Escape, Backspace, Delete, Insert, Space, Up, Down, Left, Right, Home, End, PageUp, PageDown, F1 to F12; C- before a character is Ctrl, M- before a key or character is Alt. A terminal that reads whole lines takes at most 4095 bytes of one. `eof` closes a pipe; in a terminal it is Ctrl-D.\n\nA program that does not read is waited for 5 seconds; what it has not taken by then is not typed, and the error says how much was.",
+	}, func(ctx context.Context, c *tool.Call, in inputIn) (done, error) {
+		if in.Input == "" && len(in.Keys) == 0 && !in.EOF {
+			return done{}, tool.Refuse("invalid_arguments", "input cannot be empty")
+		}
+		r, err := m.find(c, in.ID)
+		if err != nil {
+			return done{}, err
+		}
+		text, err := r.typed(in)
+		if err != nil {
+			return done{}, err
+		}
+		if len(text) > mostInput {
+			return done{}, tool.Refuse("too_large", "at most %d bytes are typed at once", mostInput)
+		}
+		if len(text) > 0 {
+			if n, err := r.p.Type(ctx, []byte(text)); err != nil {
+				return done{}, notTyped(err, n)
+			}
+		}
+		if in.EOF {
+			if err := r.p.CloseInput(ctx); err != nil {
+				return done{}, notTyped(err, 0)
+			}
+		}
+		return done{in.ID, true, ""}, nil
+	})
+}
+
+func notTyped(err error, n int) error {
+	switch {
+	case errors.Is(err, proc.ErrNoInput):
+		return &tool.Refusal{Code: "closed", Message: "the process does not read any more: it has ended, or its input was closed", Next: "process_output tells how it is."}
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		r := tool.Refuse("timeout", "the process does not read; it took %d bytes", n)
+		r.Next = "Look at its output; type the rest when it reads again."
+		return r
+	}
+	return err
+}
+
+// typed is the text of an input with its keys.
+func (r *record) typed(in inputIn) (string, error) {
+	r.log.mu.Lock()
+	app := r.log.screen != nil && r.log.screen.AppKeys()
+	r.log.mu.Unlock()
+	text := in.Input
+	for _, k := range in.Keys {
+		s, ok := key(k, app)
+		if !ok {
+			return "", &tool.Refusal{Code: "invalid_arguments", Message: "keys: there is no key " + k, Next: "Keys are Enter, Tab, Escape, Backspace, Up, PageDown, F1 and the like, C-c for Ctrl and M-x for Alt; write text as input."}
+		}
+		text += s
+	}
+	return text, nil
+}
+
+// key is what a terminal sends for a key.
+func key(name string, app bool) (string, bool) {
+	if rest, ok := strings.CutPrefix(name, "M-"); ok {
+		s, ok := key(rest, app)
+		return "\x1b" + s, ok
+	}
+	if rest, ok := strings.CutPrefix(name, "C-"); ok && len(rest) == 1 {
+		switch c := strings.ToUpper(rest)[0]; {
+		case c == '?':
+			return "\x7f", true
+		case c == ' ':
+			return "\x00", true
+		case c >= '@' && c <= '_':
+			return string(c - '@'), true
+		}
+		return "", false
+	}
+	for i := 0; i < len(keyNames); i += 2 {
+		if strings.EqualFold(keyNames[i], name) {
+			if s := keyNames[i+1]; app && slices.Contains(arrows, keyNames[i]) {
+				return "\x1bO" + s[2:], true
+			} else {
+				return s, true
+			}
+		}
+	}
+	return name, len([]rune(name)) == 1
+}
+
+type resizeIn struct {
+	ID   string `json:"id" min:"1"`
+	Cols int    `json:"cols" min:"1" max:"1000"`
+	Rows int    `json:"rows" min:"1" max:"1000"`
+}
+
+func (m *manager) resizeTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "process_resize", Title: "Resize a terminal", Effects: tool.Writes | tool.Idempotent, Handle: "id",
+		Description: "Changes the size of a process's terminal.",
+	}, func(_ context.Context, c *tool.Call, in resizeIn) (done, error) {
+		r, err := m.findTerminal(c, in.ID)
+		if err != nil {
+			return done{}, err
+		}
+		r.log.mu.Lock()
+		r.log.screen.Resize(in.Cols, in.Rows)
+		r.log.mu.Unlock()
+		if err := r.p.Resize(proc.Size{Cols: in.Cols, Rows: in.Rows}); err != nil {
+			return done{}, notTyped(proc.ErrNoInput, 0)
+		}
+		return done{in.ID, true, ""}, nil
+	})
+}
+
+func (m *manager) findTerminal(c *tool.Call, id string) (*record, error) {
+	r, err := m.find(c, id)
+	if err == nil && !r.terminal {
+		err = &tool.Refusal{Code: "unsupported", Message: "the process has no terminal", Next: "Start it with terminal, or read it with process_output."}
+	}
+	return r, err
+}

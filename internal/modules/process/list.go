@@ -1,0 +1,89 @@
+package process
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/tool"
+)
+
+type listIn struct {
+	RunningOnly bool `json:"running_only,omitempty"`
+	Usage       bool `json:"usage,omitempty" doc:"tell CPU, memory and ports of what runs"`
+}
+
+type listed struct {
+	ID      string   `json:"id"`
+	Command string   `json:"command"`
+	Args    []string `json:"args"`
+	Dir     string   `json:"dir"`
+	condition
+	PID       int           `json:"pid"`
+	StartedAt time.Time     `json:"startedAt"`
+	Duration  time.Duration `json:"duration" doc:"ns"`
+	Terminal  bool          `json:"terminal,omitempty"`
+	CPU       float64       `json:"cpuSeconds,omitempty"`
+	Memory    int64         `json:"memory,omitempty" doc:"bytes"`
+	Processes int           `json:"processes,omitempty"`
+	Ports     []int         `json:"ports,omitempty" doc:"TCP ports it listens on"`
+}
+
+type listOut struct {
+	Processes []listed `json:"processes"`
+	Total     int      `json:"total"`
+}
+
+func (m *manager) listTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "process_list", Title: "List processes", Effects: tool.Reads,
+		Description: "Lists your processes, oldest first; ended ones are kept for a while.",
+		Help:        "CPU, memory, ports and the number of processes count everything that came of a process. They are told where the system tells them (Linux); an ended process tells its CPU time.",
+	}, func(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
+		out := listOut{Processes: []listed{}}
+		for _, r := range m.of(c.Caller.Owner) {
+			if l := r.listed(in.Usage); !in.RunningOnly || l.Status == "running" {
+				out.Processes = append(out.Processes, l)
+			}
+		}
+		out.Total = len(out.Processes)
+		return out, nil
+	})
+}
+
+// of are an owner's processes in the order they were started.
+func (m *manager) of(owner string) (own []*record) {
+	m.mu.Lock()
+	for _, r := range m.records {
+		if r.owner == owner {
+			own = append(own, r)
+		}
+	}
+	m.mu.Unlock()
+	slices.SortFunc(own, func(a, b *record) int {
+		if d := a.began.Compare(b.began); d != 0 {
+			return d
+		}
+		return strings.Compare(a.id, b.id)
+	})
+	return own
+}
+
+func (r *record) listed(usage bool) listed {
+	l := listed{
+		ID: r.id, Command: r.command, Args: list(r.args), Dir: r.dir, PID: r.p.Pid(),
+		StartedAt: r.began, Terminal: r.terminal, condition: r.condition(),
+	}
+	if s, over := r.ended(); over {
+		l.Duration, l.CPU = s.Took, s.CPU.Seconds()
+		return l
+	}
+	l.Duration = time.Since(r.began)
+	if usage {
+		if u, err := r.p.Usage(); err == nil {
+			l.CPU, l.Memory, l.Processes, l.Ports = u.CPU.Seconds(), u.Memory, u.Processes, u.Ports
+		}
+	}
+	return l
+}

@@ -1,0 +1,171 @@
+package process
+
+import (
+	"context"
+	"time"
+
+	"gatehouse/internal/proc"
+	"gatehouse/internal/terminal"
+	"gatehouse/tool"
+)
+
+// replies is how many answers of a terminal may wait for a program to read them.
+const replies = 16
+
+// record is one process, also after its end.
+type record struct {
+	id, owner string
+	command   string
+	args      []string
+	dir       string
+	began     time.Time
+	p         *proc.Process
+	log       *log
+	terminal  bool
+	expire    *time.Timer // set when it has ended; guarded by manager.mu
+}
+
+// spec is what to start.
+type spec struct {
+	command string
+	args    []string
+	dir     string
+	env     []string
+	size    *proc.Size // of a terminal; nil for none
+	input   bool       // it can be typed to
+	grace   time.Duration
+	also    [2]func([]byte)
+}
+
+// start starts a process of the caller's, which is ended when ctx ends.
+func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, err error) {
+	owner := c.Caller.Owner
+	if err := m.reserve(owner); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			m.release(owner)
+		}
+	}()
+	where, err := openFolder(c, s.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer where.close()
+	env, err := environment(s, where.path)
+	if err != nil {
+		return nil, err
+	}
+	r := &record{id: m.newID("process"), owner: owner, command: s.command, args: s.args, dir: where.path, began: time.Now(), terminal: s.size != nil}
+	answers := make(chan []byte, replies)
+	r.log = newLog(m.cfg.Buffer, r.newScreen(s.size, answers))
+	r.p, err = proc.Start(ctx, proc.Spec{
+		Path: s.command, Args: s.args, Dir: where.dir, Env: env,
+		Input: s.input, Terminal: s.size, Whole: true, Processes: m.cfg.Processes, Grace: s.grace,
+		Stdout: tee{stream{r.log, stdout}, s.also[stdout]}, Stderr: tee{stream{r.log, stderr}, s.also[stderr]},
+	})
+	if err != nil {
+		return nil, &tool.Refusal{Code: "not_started", Message: where.hide(err), Next: "Commands are programs, not command lines: give the program as command and each argument in args, or run sh with -c."}
+	}
+	if err := m.add(r, answers); err != nil {
+		r.p.Stop(ctx)
+		return nil, err
+	}
+	m.tell("process.started", started{r.id, owner, r.command, r.p.Pid()})
+	return r, nil
+}
+
+// add makes a process known, and follows it to its end.
+func (m *manager) add(r *record, answers chan []byte) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.closed {
+		return tool.Refuse("busy", "the host is closing")
+	}
+	m.records[r.id] = r
+	m.follow.Go(func() {
+		for {
+			select {
+			case b := <-answers:
+				r.p.Type(m.life, b) // nobody is there to be told
+			case <-r.p.Done():
+				s, err := r.p.Wait()
+				if err != nil {
+					m.log.Warn("a process was not followed to its end", "process", r.id, "err", err)
+				}
+				r.log.mu.Lock()
+				r.log.wake()
+				r.log.mu.Unlock()
+				m.over(r, s)
+				return
+			}
+		}
+	})
+	return nil
+}
+
+// newScreen is the screen of a terminal. Its answers are thrown away when the
+// program does not read them: output is never held up.
+func (r *record) newScreen(size *proc.Size, answers chan<- []byte) *terminal.Screen {
+	if size == nil {
+		return nil
+	}
+	s := terminal.New(size.Cols, size.Rows)
+	s.Reply = func(b []byte) {
+		select {
+		case answers <- b:
+		default:
+		}
+	}
+	return s
+}
+
+// forget ends the remembering. manager.mu is held, or the manager is closed.
+func (r *record) forget() {
+	if r.expire != nil {
+		r.expire.Stop()
+	}
+}
+
+// ended tells how it ended, if it has.
+func (r *record) ended() (proc.State, bool) {
+	select {
+	case <-r.p.Done():
+		s, _ := r.p.Wait() // the error has been logged
+		return s, true
+	default:
+		return proc.State{}, false
+	}
+}
+
+// condition is how a process is, in every result.
+type condition struct {
+	Status   string `json:"status" enum:"running,exited,killed"`
+	ExitCode *int   `json:"exitCode,omitempty" doc:"-1 when a signal ended it"`
+	Signal   string `json:"signal,omitempty"`
+}
+
+func (r *record) condition() condition {
+	s, over := r.ended()
+	switch {
+	case !over:
+		return condition{Status: "running"}
+	case s.Signal != "" || s.Stopped != nil:
+		return condition{"killed", &s.Code, s.Signal}
+	}
+	return condition{"exited", &s.Code, ""}
+}
+
+// tee writes to a log and tells somebody else.
+type tee struct {
+	stream
+	also func([]byte)
+}
+
+func (t tee) Write(b []byte) (int, error) {
+	if t.also != nil {
+		t.also(b)
+	}
+	return t.stream.Write(b)
+}

@@ -1,0 +1,64 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"gatehouse/tool"
+)
+
+// runLimit is the longest a run may take, and runGrace what is left to a program
+// that is asked to end.
+const (
+	runLimit = time.Hour
+	runGrace = 2 * time.Second
+)
+
+var errTimeout = errors.New("its time was over")
+
+type runIn struct {
+	Command string   `json:"command" doc:"a program, not a command line" min:"1"`
+	Args    []string `json:"args,omitempty"`
+	Dir     string   `json:"dir,omitempty" doc:"where it begins, inside the roots"`
+	Env     []string `json:"env,omitempty" doc:"NAME=value, added to a minimal environment"`
+	Timeout int      `json:"timeout,omitempty" doc:"seconds" default:"60" min:"1" max:"3600"`
+}
+
+type runOut struct {
+	ID       string        `json:"id"`
+	Command  string        `json:"command"`
+	ExitCode int           `json:"exitCode" doc:"-1 when a signal ended it"`
+	Signal   string        `json:"signal,omitempty"`
+	Output   string        `json:"output" bulk:"true"`
+	TimedOut bool          `json:"timedOut,omitempty"`
+	Lost     int64         `json:"lost,omitempty" doc:"bytes before the output that are not kept"`
+	Duration time.Duration `json:"duration" doc:"ns"`
+}
+
+func (m *manager) runTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "process_run", Title: "Run a program", Effects: anything, Timeout: runLimit + time.Minute,
+		Description: "Runs a program to its end and gives its output and exit code; it and all it started end with the call.",
+		Help:        "What it prints rides on progress. It reads nothing: its input is empty. The record stays for a while, so `process_output` reads on where the output here was too long.",
+	}, m.run)
+}
+
+func (m *manager) run(ctx context.Context, c *tool.Call, in runIn) (runOut, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(in.Timeout)*time.Second, errTimeout)
+	defer cancel()
+	printed := func(b []byte) { c.Peer.Output().Write(b) } // takes everything and never fails
+	r, err := m.start(limited, c, &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, grace: runGrace, also: [2]func([]byte){printed, printed}})
+	if err != nil {
+		return runOut{}, err
+	}
+	<-r.p.Done()
+	s, _ := r.ended()
+	if ctx.Err() != nil {
+		return runOut{}, context.Cause(ctx)
+	}
+	r.log.mu.Lock()
+	p := r.log.read(0, streams("both"), 2*m.cfg.Buffer, true)
+	r.log.mu.Unlock()
+	return runOut{r.id, r.command, s.Code, s.Signal, visible(p.text), s.Stopped == errTimeout, p.lost, s.Took}, nil
+}

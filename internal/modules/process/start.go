@@ -1,0 +1,60 @@
+package process
+
+import (
+	"context"
+	"time"
+
+	"gatehouse/internal/proc"
+	"gatehouse/tool"
+)
+
+// anything is what a program may do to the world.
+const anything = tool.Writes | tool.Destroys | tool.OpenWorld
+
+type startIn struct {
+	Command  string   `json:"command" doc:"a program, not a command line" min:"1"`
+	Args     []string `json:"args,omitempty"`
+	Dir      string   `json:"dir,omitempty" doc:"where it begins, inside the roots"`
+	Env      []string `json:"env,omitempty" doc:"NAME=value, added to a minimal environment"`
+	Terminal bool     `json:"terminal,omitempty" doc:"run it in a terminal, as prompts, REPLs and editors need"`
+	Cols     int      `json:"cols,omitempty" default:"80" min:"1" max:"1000"`
+	Rows     int      `json:"rows,omitempty" default:"24" min:"1" max:"1000"`
+}
+
+type startOut struct {
+	ID        string    `json:"id"`
+	PID       int       `json:"pid"`
+	Command   string    `json:"command"`
+	Args      []string  `json:"args"`
+	StartedAt time.Time `json:"startedAt"`
+}
+
+func (m *manager) startTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "process_start", Title: "Start a process", Effects: anything,
+		Description: "Starts a program that goes on after this call. Read it with process_output or process_screen, drive it with process_input, end it with process_stop.",
+		Help: `The program is run directly, without a shell; for pipes and the like run ` + "`sh`" + ` with ` + "`-c`" + `. It begins in ` + "`dir`" + `, a folder inside your roots; that holds nothing back once it runs.
+
+It gets a minimal environment (PATH, HOME, language and the like) and what ` + "`env`" + ` adds. With ` + "`terminal`" + ` it has a terminal of ` + "`cols`" + ` by ` + "`rows`" + ` characters and its output is one stream; without, its input is a pipe that stays open until it is closed with ` + "`process_input`" + `'s ` + "`eof`" + `.
+
+It outlives this call and your session, and ends with the host. When it ends, everything that it started ends too, whatever process group or session that is in. How many processes it may become is limited by the host where the system can count them.`,
+	}, func(_ context.Context, c *tool.Call, in startIn) (startOut, error) {
+		s := &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, input: true, grace: mostGrace}
+		if in.Terminal {
+			s.size = &proc.Size{Cols: in.Cols, Rows: in.Rows}
+		}
+		r, err := m.start(m.life, c, s)
+		if err != nil {
+			return startOut{}, err
+		}
+		return startOut{r.id, r.p.Pid(), r.command, list(r.args), r.began}, nil
+	})
+}
+
+// list is never null.
+func list[T any](s []T) []T {
+	if s == nil {
+		return []T{}
+	}
+	return s
+}

@@ -1,0 +1,84 @@
+package process
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"gatehouse/tool"
+)
+
+// mostGrace is the longest time from the request to end until it is killed.
+const mostGrace = 30 * time.Second
+
+type stopIn struct {
+	ID    string `json:"id" min:"1"`
+	Grace int    `json:"grace,omitempty" doc:"seconds from the request to end until it is killed" default:"5" min:"0" max:"30"`
+}
+
+type idIn struct {
+	ID string `json:"id" min:"1"`
+}
+
+type done struct {
+	ID      string `json:"id"`
+	Success bool   `json:"success"`
+	Message string `json:"message,omitempty"`
+}
+
+func (m *manager) stopTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "process_stop", Title: "Stop a process", Effects: tool.Destroys | tool.Idempotent, Handle: "id",
+		Description: "Asks a process to end (SIGTERM), kills it when the grace is over, and returns when it and all it started are gone.",
+	}, func(ctx context.Context, c *tool.Call, in stopIn) (done, error) {
+		return m.end1(ctx, c, in.ID, time.Duration(in.Grace)*time.Second)
+	})
+}
+
+func (m *manager) killTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "process_kill", Title: "Kill a process", Effects: tool.Destroys | tool.Idempotent, Handle: "id",
+		Description: "Ends a process and all it started at once (SIGKILL).",
+	}, func(ctx context.Context, c *tool.Call, in idIn) (done, error) {
+		return m.end1(ctx, c, in.ID, 0)
+	})
+}
+
+// end1 ends one process. The kill follows the grace even if the caller goes away.
+func (m *manager) end1(ctx context.Context, c *tool.Call, id string, grace time.Duration) (done, error) {
+	r, err := m.find(c, id)
+	if err != nil {
+		return done{}, err
+	}
+	if s, over := r.ended(); over {
+		return done{id, true, fmt.Sprintf("it had ended already, with exit code %d", s.Code)}, nil
+	}
+	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if err := r.p.Stop(limit); err != nil {
+		return done{id, false, err.Error()}, nil
+	}
+	s, _ := r.ended()
+	how := fmt.Sprintf("it ended with exit code %d", s.Code)
+	if s.Signal != "" {
+		how = "it ended by a signal: " + s.Signal
+	}
+	return done{id, true, how}, nil
+}
+
+func (m *manager) removeTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "process_remove", Title: "Forget a process", Effects: tool.Destroys, Handle: "id",
+		Description: "Forgets an ended process and its output.",
+	}, func(_ context.Context, c *tool.Call, in idIn) (done, error) {
+		r, err := m.find(c, in.ID)
+		if err != nil {
+			return done{}, err
+		}
+		if _, over := r.ended(); !over {
+			return done{}, &tool.Refusal{Code: "busy", Message: "the process is running", Next: "Stop it first, with process_stop."}
+		}
+		m.remove(r)
+		return done{in.ID, true, ""}, nil
+	})
+}

@@ -1,0 +1,86 @@
+package process
+
+import (
+	"strings"
+	"unicode/utf8"
+)
+
+// visible is output as text: what is no UTF-8 is shown as \xNN.
+func visible(b []byte) string {
+	if utf8.Valid(b) {
+		return string(b)
+	}
+	const hex = "0123456789abcdef"
+	var s strings.Builder
+	for len(b) > 0 {
+		r, n := utf8.DecodeRune(b)
+		if r == utf8.RuneError && n == 1 {
+			s.WriteString(`\x`)
+			s.WriteByte(hex[b[0]>>4])
+			s.WriteByte(hex[b[0]&15])
+		} else {
+			s.Write(b[:n])
+		}
+		b = b[n:]
+	}
+	return s.String()
+}
+
+// unfinished is how many bytes at the end begin a character of more bytes.
+func unfinished(b []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
+		if c := b[len(b)-n]; utf8.RuneStart(c) {
+			if c >= utf8.RuneSelf && !utf8.FullRune(b[len(b)-n:]) {
+				return n
+			}
+			return 0
+		}
+	}
+	return 0
+}
+
+// plain leaves out what a terminal does not show: control sequences, strings
+// such as titles, and the carriage return at the end of a line.
+func plain(b []byte) []byte {
+	out := make([]byte, 0, len(b))
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case c == 0x1b:
+			i += sequence(b[i:]) - 1
+		case c == '\r' && i+1 < len(b) && b[i+1] == '\n', c < 0x20 && c != '\n' && c != '\r' && c != '\t' && c != '\b', c == 0x7f:
+		default:
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// sequence is the length of what begins with an escape, all that is left if its
+// end is not there.
+func sequence(b []byte) int {
+	if len(b) < 2 {
+		return len(b)
+	}
+	switch b[1] {
+	case '[':
+		for i := 2; i < len(b); i++ {
+			if b[i] >= '@' && b[i] <= '~' {
+				return i + 1
+			}
+		}
+		return len(b)
+	case ']', 'P', 'X', '^', '_':
+		for i := 2; i < len(b); i++ {
+			if b[i] == 7 {
+				return i + 1
+			}
+			if b[i] == 0x1b {
+				return min(i+2, len(b))
+			}
+		}
+		return len(b)
+	case '(', ')', '*', '+', '#', '%', ' ':
+		return min(3, len(b))
+	}
+	return 2
+}
