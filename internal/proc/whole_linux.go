@@ -38,7 +38,7 @@ const (
 // whole is everything that comes of one child.
 type whole struct {
 	in     cgroups
-	v2, v1 string   // our groups; "" for none
+	v2, v1 string   // our group, in one of the two; "" for none
 	dir    *os.File // v2, as long as the child is being started
 	marked string   // "" when there is a group
 	limit  bool     // Spec.Processes holds
@@ -134,6 +134,9 @@ func (w *whole) ask() {
 
 // kill ends all, also what is being started meanwhile.
 func (w *whole) kill() {
+	if w.gone() {
+		return
+	}
 	if w.v1 != "" {
 		put(w.v1, "pids.max", "0")
 	}
@@ -152,16 +155,20 @@ func (w *whole) kill() {
 	}
 }
 
+// gone tells whether there was a group and nobody is in it: then it could be
+// removed, which is the quickest way to know.
+func (w *whole) gone() bool {
+	path := w.v2 + w.v1
+	return path != "" && syscall.Rmdir(path) == nil
+}
+
 // close removes the groups, which are empty in a moment.
 func (w *whole) close() {
 	if w.dir != nil {
 		w.dir.Close()
 		w.dir = nil
 	}
-	for _, path := range []string{w.v2, w.v1} {
-		if path == "" {
-			continue
-		}
+	if path := w.v2 + w.v1; path != "" {
 		for end, pause := time.Now().Add(emptyWait), 50*time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
 			if err := syscall.Rmdir(path); err == nil || errors.Is(err, syscall.ENOENT) || time.Now().After(end) {
 				break
@@ -220,12 +227,14 @@ func processes(yield func(int) bool) {
 	}
 }
 
+// put writes to a file of the kernel's, without what os.File does to files that
+// may block: it is done several times for each child.
 func put(dir, file, value string) error {
-	f, err := os.OpenFile(filepath.Join(dir, file), os.O_WRONLY, 0)
+	fd, err := syscall.Open(dir+"/"+file, syscall.O_WRONLY|syscall.O_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	_, err = f.WriteString(value)
+	defer syscall.Close(fd)
+	_, err = syscall.Write(fd, []byte(value))
 	return err
 }
