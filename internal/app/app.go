@@ -7,6 +7,7 @@ import (
 	"net"
 
 	"gatehouse/internal/approvals"
+	"gatehouse/internal/audit"
 	"gatehouse/internal/bus"
 	"gatehouse/internal/calls"
 	"gatehouse/internal/config"
@@ -72,6 +73,7 @@ type App struct {
 	spool  *spool.Spool
 	jobs   *jobs.Jobs
 	book   *approvals.Book
+	ledger *audit.Ledger // nil on a private host
 	who    *identity.Service
 	ring   *seal.Ring
 	bus    bus.Bus
@@ -107,7 +109,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.openRoots, a.openStores, a.openIdentity, a.openBook, a.build, a.addModules, a.openDoors} {
+	for _, step := range []func(context.Context) error{a.openRoots, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.build, a.addModules, a.openDoors} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}
@@ -179,7 +181,7 @@ func (a *App) build(context.Context) error {
 	a.limits = limit.New(limits(a.cfg))
 	a.calls = calls.New(calls.Options{
 		Bus: a.bus, Views: a.views, Spool: a.spool, Log: a.log, Timeout: l.Deadline, Budget: l.Result,
-		Approvals: a.book, Queue: a.limits.Queue,
+		Approvals: a.book, Queue: a.limits.Queue, Ledger: a.callLedger(),
 	})
 	if s := a.cfg.Sessions; !s.Off {
 		a.table = session.NewTable(session.Options{
@@ -188,6 +190,7 @@ func (a *App) build(context.Context) error {
 		})
 	}
 	a.watch()
+	a.watchLedger()
 	a.engine = protocol.New(protocol.Options{
 		Calls: a.calls, Views: a.views, Sessions: a.table, Jobs: a.jobs, Seal: a.ring, Bus: a.bus, Log: a.log,
 		Info: introduce(a.opts.Info), Instructions: instructions,

@@ -2,16 +2,13 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"os"
 	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
-	"gatehouse/internal/bus"
 	"gatehouse/internal/config"
 	"gatehouse/internal/contextbook"
 	"gatehouse/internal/contexts"
@@ -293,12 +290,11 @@ func (f *inForce) publish(was, next *contextbook.Snapshot) {
 }
 
 func (f *inForce) tell(subject string, r contextbook.Record) {
-	data, _ := json.Marshal(struct { // strings and a number
+	f.app.tell(subject, struct {
 		Name     string `json:"name"`
 		Revision int64  `json:"revision"`
 		By       string `json:"by,omitempty"`
 	}{r.Name, r.Revision, r.By})
-	f.app.bus.Publish(bus.Fact{Subject: subject, At: time.Now(), Data: data})
 }
 
 // admin makes the module that administers the contexts.

@@ -74,13 +74,16 @@ func cannotExist(path string) bool {
 }
 
 // told publishes what identity has seen, for whoever follows.
-func (a *App) told(e identity.Event) {
-	data, err := json.Marshal(e)
+func (a *App) told(e identity.Event) { a.tell("auth."+e.Kind, e) }
+
+// tell publishes a fact of the house's own.
+func (a *App) tell(subject string, fact any) {
+	data, err := json.Marshal(fact)
 	if err != nil {
-		a.log.Error("identity event cannot be told", "err", err)
+		a.log.Error("fact cannot be told", "subject", subject, "err", err)
 		return
 	}
-	a.bus.Publish(bus.Fact{Subject: "auth." + e.Kind, At: time.Now(), Data: data})
+	a.bus.Publish(bus.Fact{Subject: subject, At: time.Now(), Data: data})
 }
 
 // LocalToken is the token for callers on this machine; "" when there is none.
@@ -115,6 +118,7 @@ func (a *App) owner() protocol.Who { return whoIs(a.who.Owner()) }
 // names on a Unix socket, and on TCP whoever needs no token. Everybody else
 // must bring one in a message.
 func (a *App) connected(conn net.Conn) (protocol.Who, error) {
+	a.tellConnection(conn)
 	if uid, known := socket.PeerUID(conn); known {
 		if p, ok := a.who.Peer(uid); ok {
 			return a.proving(whoIs(p), netip.Addr{}), nil
@@ -126,6 +130,18 @@ func (a *App) connected(conn net.Conn) (protocol.Who, error) {
 		return a.proving(protocol.Who{}, addr), nil
 	}
 	return a.proving(whoIs(p), addr), nil
+}
+
+// tellConnection tells of a connection at a newline door: where it comes from,
+// and on a Unix socket whose process it is.
+func (a *App) tellConnection(conn net.Conn) {
+	fact := map[string]any{"door": conn.LocalAddr().Network()}
+	if uid, known := socket.PeerUID(conn); known {
+		fact["uid"] = uid
+	} else {
+		fact["from"] = conn.RemoteAddr().String()
+	}
+	a.tell("connection.opened", fact)
 }
 
 // proving adds how a token is proved that comes over this connection.

@@ -336,14 +336,10 @@ func TestFactsBecomeLines(t *testing.T) {
 	b := bus.New()
 	ctx, cancel := context.WithCancel(t.Context())
 	var watching sync.WaitGroup
-	watching.Go(func() { l.Watch(ctx, b) })
-	for !b.Followed() {
-		time.Sleep(time.Millisecond)
-	}
-	for len(collect(t, l, Filter{Kind: "auth.login"})) == 0 { // until all subjects are followed
-		b.Publish(bus.Fact{Subject: "auth.login", Data: json.RawMessage(`{"user":"alice","outcome":"ok","address":"127.0.0.1","password":"hunter2"}`)})
-		l.Sync(ctx)
-	}
+	run := l.Watch(ctx, b)
+	watching.Go(func() { run() })
+	b.Publish(bus.Fact{Subject: "auth.login", Data: json.RawMessage(`{"user":"alice","outcome":"ok","address":"127.0.0.1","password":"hunter2"}`)})
+	b.Publish(bus.Fact{Subject: "module.shell.auth.login", Data: json.RawMessage(`{"user":"root"}`)})
 	b.Publish(bus.Fact{Subject: "session.created", Owner: "team/alice/default", Data: json.RawMessage(`{"session":"abc","client":"c/1","revision":"2025-11-25"}`)})
 	b.Publish(bus.Fact{Subject: "call.finished", Owner: "alice/default"})
 	cancel()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"iter"
 	"strings"
 	"sync"
 
@@ -14,28 +15,34 @@ import (
 // subjects are the facts that Watch writes down. Calls are not among them:
 // whoever runs them keeps them, because they must not be lost.
 var subjects = []string{
-	"session.>", "auth.>", "login.>", "user.>", "token.>", "context.>", "config.>", "approval.>", "secret.>", "connection.>", "module.>", "package.>",
+	"session.>", "auth.>", "login.>", "user.>", "token.>", "context.>", "config.>", "approval.>", "secret.>", "connection.>", "module.*", "package.>",
 }
 
 // keepFacts is how many facts of one subject may wait for us.
 const keepFacts = 4096
 
 // Watch writes down what is told on the bus of sessions, logins, users,
-// tokens, contexts, settings, approvals and connections, until ctx is done.
-// A fact may fall out when thousands come at once, and then the next line says
+// tokens, contexts, settings, approvals and connections, until ctx is done. It
+// listens from the moment it is called; what it returns does the writing. A
+// fact may fall out when thousands come at once, and then the next line says
 // how many did; what must not be lost is given to Keep instead.
-func (l *Ledger) Watch(ctx context.Context, b bus.Bus) error {
-	var all sync.WaitGroup
+func (l *Ledger) Watch(ctx context.Context, b bus.Bus) (run func() error) {
+	var heard []iter.Seq[bus.Fact]
 	for _, pattern := range subjects {
-		facts := b.Follow(ctx, pattern, keepFacts)
-		all.Go(func() {
-			for f := range facts {
-				l.Note(FromFact(f))
-			}
-		})
+		heard = append(heard, b.Follow(ctx, pattern, keepFacts))
 	}
-	all.Wait()
-	return nil
+	return func() error {
+		var all sync.WaitGroup
+		for _, facts := range heard {
+			all.Go(func() {
+				for f := range facts {
+					l.Note(FromFact(f))
+				}
+			})
+		}
+		all.Wait()
+		return nil
+	}
 }
 
 // FromFact makes an entry of a fact. Members of its data that an entry has a

@@ -117,10 +117,15 @@ func (b *Local) Publish(f Fact) {
 
 // Followed reports whether anyone would see a fact of this subject, for
 // callers that can save themselves making it.
-func (b *Local) Followed() bool {
+func (b *Local) Followed(subject string) bool {
 	b.fmu.RLock()
 	defer b.fmu.RUnlock()
-	return len(b.followers) > 0
+	for fo := range b.followers {
+		if matches(fo.pattern, subject) {
+			return true
+		}
+	}
+	return false
 }
 
 func (fo *follower) put(f Fact) {

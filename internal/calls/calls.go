@@ -323,7 +323,7 @@ func (c *Calls) tell(r *Request, took time.Duration, res *Result, err error) {
 			slog.String("call", r.ID), slog.String("method", r.Method), slog.String("name", r.Entry.Listed),
 			slog.String("owner", r.Facts.Owner), slog.String("outcome", outcome), slog.Duration("took", took))
 	}
-	if f, ok := c.opts.Bus.(interface{ Followed() bool }); ok && !f.Followed() {
+	if f, ok := c.opts.Bus.(interface{ Followed(string) bool }); ok && !f.Followed("call.finished") {
 		return
 	}
 	data, _ := json.Marshal(struct {

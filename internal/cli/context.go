@@ -206,11 +206,11 @@ func contextCreate(w World) *cobra.Command {
 				if err := f.apply(&r.Definition); err != nil {
 					return err
 				}
-				if _, err := b.Create(r, "command line"); err != nil {
+				if _, err := b.Create(r, byCommand); err != nil {
 					return fmt.Errorf("context %s: %w", args[0], err)
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Made context %s\n", args[0])
-				return nil
+				return writeDown(w, changed{"context.created", named(args[0])})
 			})
 		},
 	}
@@ -233,12 +233,12 @@ a whole; an empty list, and null in the file, take it away. The rest stays.`,
 				return err
 			}
 			return withContexts(w, func(b *contextbook.Book) error {
-				_, err := b.Update(args[0], "command line", func(r *contextbook.Record) error { return f.apply(&r.Definition) })
+				_, err := b.Update(args[0], byCommand, func(r *contextbook.Record) error { return f.apply(&r.Definition) })
 				if err != nil {
 					return fmt.Errorf("context %s: %w", args[0], err)
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Changed context %s\n", args[0])
-				return nil
+				return writeDown(w, changed{"context.changed", named(args[0])})
 			})
 		},
 	}
@@ -325,6 +325,9 @@ func contextDelete(w World) *cobra.Command {
 						return fmt.Errorf("context %s: %w", name, err)
 					}
 					fmt.Fprintf(w.Err, "[gatehouse] Removed context %s\n", name)
+					if err := writeDown(w, changed{"context.removed", named(name)}); err != nil {
+						return err
+					}
 				}
 				return nil
 			})

@@ -65,7 +65,7 @@ and not shown.`,
 				return err
 			}
 			fmt.Fprintf(w.Err, "[gatehouse] Kept secret %s\n", args[0])
-			return nil
+			return writeDown(w, changed{"secret.set", named(args[0])})
 		},
 	}
 }
@@ -145,7 +145,7 @@ func secretRemove(w World) *cobra.Command {
 				return err
 			}
 			fmt.Fprintf(w.Err, "[gatehouse] Removed secret %s\n", args[0])
-			return nil
+			return writeDown(w, changed{"secret.removed", named(args[0])})
 		},
 	}
 }

@@ -20,24 +20,26 @@ import (
 
 // openUsers opens the file of users that hosts on this machine read. Hosts
 // that run notice changes within a second.
-func openUsers(w World) (*identity.Service, error) {
+func openUsers(w World, told func(identity.Event)) (*identity.Service, error) {
 	cfg, err := config.FromEnv(w.Getenv)
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	return identity.Open(identityFile(cfg.Folders), identity.Options{})
+	return identity.Open(identityFile(cfg.Folders), identity.Options{Told: told})
 }
 
 // identityFile is where a host keeps its users.
 func identityFile(f config.Folders) string { return filepath.Join(f.Data, "identity.db") }
 
-// withUsers runs f with the file of users open.
+// withUsers runs f with the file of users open, and writes down what it
+// changes.
 func withUsers(w World, f func(*identity.Service) error) error {
-	s, err := openUsers(w)
+	var saw witness
+	s, err := openUsers(w, saw.told)
 	if err != nil {
 		return err
 	}
-	return errors.Join(f(s), s.Close())
+	return errors.Join(f(s), s.Close(), writeDown(w, saw.seen...))
 }
 
 func user(w World) *cobra.Command {

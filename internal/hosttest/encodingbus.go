@@ -43,9 +43,9 @@ func (b encodingBus) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.O
 }
 
 // Followed keeps the local bus's shortcut.
-func (b encodingBus) Followed() bool {
-	f, ok := b.Bus.(interface{ Followed() bool })
-	return !ok || f.Followed()
+func (b encodingBus) Followed(subject string) bool {
+	f, ok := b.Bus.(interface{ Followed(string) bool })
+	return !ok || f.Followed(subject)
 }
 
 // recode writes a value as JSON and reads it back into another. Raw JSON

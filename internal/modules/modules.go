@@ -234,7 +234,9 @@ func (h *Host) deps(in *instance) module.Deps {
 				h.opts.Log.Error("fact cannot be told", "subject", subject, "err", err)
 				return
 			}
-			h.opts.Bus.Publish(bus.Fact{Subject: subject, At: time.Now(), Data: b})
+			// Whoever keeps the ledger believes the house's own facts: a module
+			// speaks under its own name.
+			h.opts.Bus.Publish(bus.Fact{Subject: "module." + in.name + "." + subject, At: time.Now(), Data: b})
 		},
 	}
 }

@@ -19,9 +19,9 @@ type watched struct {
 func Watch(b bus.Bus, t *Tracer) bus.Bus { return watched{b, t} }
 
 // Followed passes on whether anyone would see a fact.
-func (w watched) Followed() bool {
-	f, ok := w.Bus.(interface{ Followed() bool })
-	return !ok || f.Followed()
+func (w watched) Followed(subject string) bool {
+	f, ok := w.Bus.(interface{ Followed(string) bool })
+	return !ok || f.Followed(subject)
 }
 
 func (w watched) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outcome, error) {

@@ -206,9 +206,12 @@ func lookAgain(s *session.Session) (msgs [][]byte) {
 // told publishes a fact about a session.
 func (e *Engine) told(subject string, s *session.Session) {
 	f := s.Facts()
-	data, _ := json.Marshal(struct {
-		Client   string `json:"client,omitempty"`
-		Revision string `json:"revision"`
-	}{f.Client, f.Revision.String()})
+	data, _ := json.Marshal(struct { // strings
+		Session    string `json:"session,omitempty"`
+		Credential string `json:"credential,omitempty"`
+		Context    string `json:"context,omitempty"`
+		Client     string `json:"client,omitempty"`
+		Revision   string `json:"revision"`
+	}{s.ID, f.Credential, f.Context, f.Client, f.Revision.String()})
 	e.opts.Bus.Publish(bus.Fact{Subject: subject, Owner: f.Owner, At: time.Now(), Data: data})
 }

@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"time"
+
+	"gatehouse/internal/audit"
+	"gatehouse/internal/bus"
+	"gatehouse/internal/config"
+	"gatehouse/internal/identity"
+)
+
+// changed is something a command has changed.
+type changed struct {
+	subject string // as a host tells it: auth.user_added, context.created, secret.set
+	fact    any
+}
+
+// writeDown keeps what a command has changed in the ledger of this machine,
+// beside what hosts keep there. A change that could not be written down was
+// made all the same, and the error says so.
+func writeDown(w World, changes ...changed) error {
+	if len(changes) == 0 {
+		return nil
+	}
+	cfg, err := config.FromEnv(w.Getenv)
+	if err != nil {
+		return &usageError{err}
+	}
+	l := audit.Open(filepath.Join(cfg.Folders.Data, audit.FileName), audit.Options{})
+	for _, c := range changes {
+		data, err := json.Marshal(c.fact)
+		if err != nil {
+			return err
+		}
+		e := audit.FromFact(bus.Fact{Subject: c.subject, At: time.Now(), Data: data})
+		if err := l.Keep(context.Background(), e); err != nil {
+			return errors.Join(fmt.Errorf("%s was done, but could not be written down: %w", c.subject, err), l.Close(context.Background()))
+		}
+	}
+	return l.Close(context.Background())
+}
+
+// named is the fact that something of this name was changed.
+func named(name string) any {
+	return struct {
+		Name string `json:"name"`
+		By   string `json:"by"`
+	}{name, byCommand}
+}
+
+// byCommand is who changed what was changed by a command.
+const byCommand = "command line"
+
+// witness collects what identity tells while a command runs.
+type witness struct{ seen []changed }
+
+func (n *witness) told(e identity.Event) { n.seen = append(n.seen, changed{"auth." + e.Kind, e}) }
