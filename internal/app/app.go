@@ -5,6 +5,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"sync/atomic"
 
 	"gatehouse/internal/approvals"
 	"gatehouse/internal/audit"
@@ -83,6 +84,9 @@ type App struct {
 	calls  *calls.Calls
 	table  *session.Table
 	engine *protocol.Engine
+
+	pacing      atomic.Bool   // somebody has set a rate, so it is everybody's
+	connections atomic.Uint64 // that newline doors have had
 
 	contexts *inForce
 	settings settingsInForce
@@ -179,6 +183,7 @@ func (a *App) build(context.Context) error {
 	})
 	l := a.cfg.Limits
 	a.limits = limit.New(limits(a.cfg))
+	a.pacing.Store(a.cfg.Limits.Rate != nil)
 	a.calls = calls.New(calls.Options{
 		Bus: a.bus, Views: a.views, Spool: a.spool, Log: a.log, Timeout: l.Deadline, Budget: l.Result,
 		Approvals: a.book, Queue: a.limits.Queue, Ledger: a.callLedger(),

@@ -45,6 +45,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	}
 	rates := limits(next)
 	a.limits.Rates.Set(rates.Rate, rates.Burst)
+	a.pacing.Store(next.Limits.Rate != nil)
 	a.settings.now = next
 	a.tell("config.changed", map[string][]string{"live": live, "restart": restart})
 	return live, restart, nil

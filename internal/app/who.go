@@ -106,7 +106,13 @@ func whoIs(p identity.Principal) protocol.Who {
 func (a *App) identify(r *nethttp.Request) (protocol.Who, *http.Denied) {
 	p, denied := a.who.HTTP(r)
 	if denied != nil {
+		if err := a.pace(r.Context(), "", "", remote(r)); err != nil { // who guesses is slowed down too
+			return protocol.Who{}, tooMany(err)
+		}
 		return protocol.Who{}, &http.Denied{Status: denied.Status, Message: denied.Message, Header: denied.Header}
+	}
+	if err := a.pace(r.Context(), p.Name, r.Header.Get("Mcp-Session-Id"), remote(r)); err != nil {
+		return protocol.Who{}, tooMany(err)
 	}
 	return whoIs(p), nil
 }
@@ -121,15 +127,15 @@ func (a *App) connected(conn net.Conn) (protocol.Who, error) {
 	a.tellConnection(conn)
 	if uid, known := socket.PeerUID(conn); known {
 		if p, ok := a.who.Peer(uid); ok {
-			return a.proving(whoIs(p), netip.Addr{}), nil
+			return a.paced(a.proving(whoIs(p), netip.Addr{}), netip.Addr{}), nil
 		}
 	}
 	addr := address(conn)
 	p, denied := a.who.Line(context.Background(), "", addr)
 	if denied != nil {
-		return a.proving(protocol.Who{}, addr), nil
+		return a.paced(a.proving(protocol.Who{}, addr), addr), nil
 	}
-	return a.proving(whoIs(p), addr), nil
+	return a.paced(a.proving(whoIs(p), addr), addr), nil
 }
 
 // tellConnection tells of a connection at a newline door: where it comes from,

@@ -109,6 +109,7 @@ type doorFlags struct {
 	auth      config.Auth
 	token     string
 	metrics   bool
+	rate      float64
 }
 
 func (f *doorFlags) add(set *pflag.FlagSet) {
@@ -117,6 +118,7 @@ func (f *doorFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.host, "host", "127.0.0.1", "address to bind to; needs --http")
 	set.StringSliceVar(&f.origins, "origin", nil, "web origins that may call, comma-separated, * for every one; needs --http")
 	set.BoolVar(&f.metrics, "metrics", false, "serve /metrics for Prometheus; needs --http")
+	set.Float64Var(&f.rate, "rate-limit", 0, "requests a second of one principal, and of one session; 0 lets them come as they do (default: 50 from other machines)")
 	set.BoolVar(&f.noSession, "no-session", false, "serve without sessions; needs --http")
 	set.BoolVar(&f.tls.On, "tls", false, "serve HTTPS, self-signed unless --cert or --acme-domain says otherwise; needs --http")
 	set.StringVar(&f.tls.Cert, "cert", "", "PEM `file` with the certificate; needs --tls and --key")
@@ -157,6 +159,7 @@ func (f *doorFlags) apply(c *cobra.Command, l *config.Loaded) error {
 		{"metrics", "observe.metrics", func() { l.Observe.Metrics = f.metrics }},
 		{"require-auth", "auth.required", func() { l.Auth.Required = f.auth.Required }},
 		{"auth-token", "auth.token", func() { l.Auth.Token = secret.New(f.token) }},
+		{"rate-limit", "limits.rate", func() { l.Limits.Rate = &f.rate }},
 		{"insecure", "auth.insecure", func() { l.Auth.Insecure = f.auth.Insecure }},
 	})
 	return nil

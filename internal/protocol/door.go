@@ -58,6 +58,10 @@ type Who struct {
 	// Prove finds who stands behind a token that comes inside a message, on
 	// doors without headers. nil: no token is known there.
 	Prove func(ctx context.Context, token string) (Who, error)
+
+	// Pace holds a request of a connection until its turn has come, or says
+	// that there were too many. nil: as fast as they come.
+	Pace func(context.Context) error
 }
 
 // EraOf decides how one message is served: modern when its envelope or the

@@ -157,6 +157,10 @@ func (p *Pipe) enter(m *Message, sink *pipeSink) bool {
 		return false
 	}
 	sink.counted = true
+	if err := p.pace(); err != nil {
+		sink.Answer(200, appendError(nil, &Fault{Code: CodeInternal, ID: m.ID, Message: err.Error()}))
+		return false
+	}
 	select {
 	case p.slots <- struct{}{}:
 		sink.working.Store(true)
@@ -171,6 +175,17 @@ func (p *Pipe) enter(m *Message, sink *pipeSink) bool {
 		sink.Drop()
 	}
 	return false
+}
+
+// pace waits where the client sends too fast. It is not read meanwhile.
+func (p *Pipe) pace() error {
+	if p.who.Pace == nil || p.ctx.Err() != nil {
+		return nil
+	}
+	if err := p.who.Pace(p.ctx); p.ctx.Err() == nil {
+		return err
+	}
+	return nil // it ends; enter says why
 }
 
 // initialize serves the handshake, in order with what follows it.

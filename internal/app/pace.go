@@ -1,0 +1,60 @@
+package app
+
+import (
+	"context"
+	"errors"
+	nethttp "net/http"
+	"net/netip"
+	"strconv"
+
+	"gatehouse/internal/limit"
+	"gatehouse/internal/protocol"
+	"gatehouse/internal/transport/http"
+)
+
+// mostSessionKey is the longest session id that has a rate of its own.
+const mostSessionKey = 128
+
+// pace holds a request to the rates: that of its principal, or of its address
+// while nobody is known, and that of its session. A rate that nobody set is for
+// strangers to this machine.
+func (a *App) pace(ctx context.Context, principal, session string, from netip.Addr) error {
+	if !a.pacing.Load() && (!from.IsValid() || from.IsLoopback()) {
+		return nil
+	}
+	who := "principal " + principal
+	if principal == "" || principal == "anonymous" {
+		who = "address " + from.String()
+	}
+	if session != "" && len(session) <= mostSessionKey {
+		session = "session " + session
+	} else {
+		session = ""
+	}
+	return a.limits.Rates.Wait(ctx, who, session)
+}
+
+// paced has the requests of one connection held to the rates. The connection
+// is its session.
+func (a *App) paced(who protocol.Who, from netip.Addr) protocol.Who {
+	connection := "connection " + strconv.FormatUint(a.connections.Add(1), 10)
+	who.Pace = func(ctx context.Context) error { return a.pace(ctx, who.Principal, connection, from) }
+	return who
+}
+
+// tooMany is the answer to a request that came too soon.
+func tooMany(err error) *http.Denied {
+	busy, ok := errors.AsType[*limit.Busy](err)
+	if !ok { // the client has gone
+		return &http.Denied{Status: nethttp.StatusServiceUnavailable, Message: err.Error()}
+	}
+	return &http.Denied{Status: nethttp.StatusTooManyRequests, Message: busy.Error(), Header: nethttp.Header{"Retry-After": {strconv.Itoa(busy.Seconds())}}}
+}
+
+// remote is where a request comes from.
+func remote(r *nethttp.Request) netip.Addr {
+	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
+		return a.Addr().Unmap()
+	}
+	return netip.Addr{}
+}
