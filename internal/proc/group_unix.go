@@ -26,6 +26,10 @@ func (g *group) ask() {
 	syscall.Kill(-g.cmd.Process.Pid, syscall.SIGCONT)
 }
 
+// hangUp says that the terminal is gone: a shell that talks to a person does not
+// end for less.
+func (g *group) hangUp() { syscall.Kill(-g.cmd.Process.Pid, syscall.SIGHUP) }
+
 func (g *group) kill() { syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL) }
 
 // close waits a moment for what was killed to be gone, so that whoever waited

@@ -82,6 +82,8 @@ func (g *group) ask() {
 	consoleCtrlEvent.Call(syscall.CTRL_BREAK_EVENT, uintptr(g.cmd.Process.Pid))
 }
 
+func (g *group) hangUp() {}
+
 func (g *group) kill() {
 	terminateJobObject.Call(uintptr(g.job), 1)
 	g.cmd.Process.Kill() // where it is not in the job

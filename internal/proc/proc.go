@@ -171,6 +171,9 @@ func (p *Process) end(why error, hurry <-chan struct{}) {
 	if p.first(why) {
 		p.signal(p.group.ask)
 		p.signal(p.whole.ask)
+		if p.input.terminal {
+			p.signal(p.group.hangUp)
+		}
 	}
 	grace := time.NewTimer(p.grace)
 	defer grace.Stop()

@@ -5,6 +5,7 @@ package proc
 import (
 	"context"
 	"errors"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
@@ -110,5 +111,25 @@ func TestTerminalsLeaveNothingOpen(t *testing.T) {
 	}
 	if after := openFiles(t); after > before {
 		t.Errorf("%d files were open, now %d", before, after)
+	}
+}
+
+// A shell that talks to a person ignores the request to end, but not that the
+// person has gone.
+func TestAShellInATerminalEndsWhenAsked(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("bash is not installed")
+	}
+	out := &transcript{}
+	p := start(t, t.Context(), Spec{
+		Path: "bash", Args: []string{"--norc", "-i"}, Env: append(BaseEnv(), "PS1=ready> ", "HISTFILE="),
+		Terminal: &Size{Cols: 80, Rows: 24}, Stdout: out, Grace: time.Hour, Whole: true,
+	})
+	eventually(t, "it is ready", func() bool { return out.has("ready>") })
+	if err := p.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if s := wait(t, p); s.Signal == "killed" {
+		t.Errorf("%+v", s)
 	}
 }
