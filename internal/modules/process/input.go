@@ -83,15 +83,16 @@ func (r *record) typed(in inputIn) (string, error) {
 	r.log.mu.Lock()
 	app := r.log.screen != nil && r.log.screen.AppKeys()
 	r.log.mu.Unlock()
-	text := in.Input
+	var text strings.Builder
+	text.WriteString(in.Input)
 	for _, k := range in.Keys {
 		s, ok := key(k, app)
 		if !ok {
 			return "", &tool.Refusal{Code: "invalid_arguments", Message: "keys: there is no key " + k, Next: "Keys are Enter, Tab, Escape, Backspace, Up, PageDown, F1 and the like, C-c for Ctrl and M-x for Alt; write text as input."}
 		}
-		text += s
+		text.WriteString(s)
 	}
-	return text, nil
+	return text.String(), nil
 }
 
 // key is what a terminal sends for a key.
