@@ -40,6 +40,7 @@ func TestScripts(t *testing.T) {
 			"eof":       eof,
 			"exits":     exits,
 			"pure":      pure,
+			"gone":      gone,
 		},
 	})
 }
@@ -271,4 +272,17 @@ func find(ts *testscript.TestScript, name string) string {
 	}
 	ts.Fatalf("no %s in PATH", name)
 	return ""
+}
+
+// gone waits until a file is there no longer.
+func gone(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: gone FILE")
+	}
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if _, err := os.Stat(ts.MkAbs(args[0])); errors.Is(err, os.ErrNotExist) {
+			return
+		}
+	}
+	ts.Fatalf("%s is still there", args[0])
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gatehouse/internal/approvals"
+	"gatehouse/internal/config"
 	"gatehouse/internal/jobs"
 	"gatehouse/internal/seal"
 	"gatehouse/internal/spool"
@@ -25,7 +26,7 @@ func (a *App) openStores(context.Context) (err error) {
 	a.ring, a.jobs = seal.Ephemeral(), nil
 	book := ""
 	if !a.opts.Private {
-		book = filepath.Join(a.cfg.Folders.State, "approvals.db")
+		book = ApprovalsFile(a.cfg.Folders)
 		a.ring = a.loadKeys()
 		if a.jobs, err = a.openJobs(); err != nil {
 			a.log.Warn("jobs are kept in memory and end with this host: cannot keep them on disk", "folder", a.cfg.Folders.State, "err", err)
@@ -42,6 +43,9 @@ func (a *App) openStores(context.Context) (err error) {
 	}})
 	return nil
 }
+
+// ApprovalsFile is where hosts keep what waits for an operator.
+func ApprovalsFile(f config.Folders) string { return filepath.Join(f.State, "approvals.db") }
 
 func (a *App) loadKeys() *seal.Ring {
 	dir := a.cfg.Folders.Data
