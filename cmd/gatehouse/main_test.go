@@ -41,6 +41,7 @@ func TestScripts(t *testing.T) {
 			"exits":     exits,
 			"pure":      pure,
 			"gone":      gone,
+			"tokenfrom": tokenFrom,
 		},
 	})
 }
@@ -285,4 +286,12 @@ func gone(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	ts.Fatalf("%s is still there", args[0])
+}
+
+// tokenFrom has commands bring the token in a file.
+func tokenFrom(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: tokenfrom FILE")
+	}
+	ts.Setenv("GATEHOUSE_TOKEN", strings.TrimSpace(ts.ReadFile(args[0])))
 }

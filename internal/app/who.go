@@ -35,7 +35,7 @@ func (a *App) openIdentity(context.Context) (err error) {
 	if !a.opts.Private {
 		path = filepath.Join(a.cfg.Folders.Data, "identity.db")
 		if a.cfg.Doors.HTTP.Open || a.cfg.Doors.TCP != "" {
-			o.LocalToken = filepath.Join(a.cfg.Folders.State, "local-token")
+			o.LocalToken = LocalTokenFile(a.cfg.Folders)
 		}
 	}
 	a.who, err = identity.Open(path, o)
@@ -85,6 +85,9 @@ func (a *App) tell(subject string, fact any) {
 	}
 	a.bus.Publish(bus.Fact{Subject: subject, At: time.Now(), Data: data})
 }
+
+// LocalTokenFile is where the token for callers on this machine is kept.
+func LocalTokenFile(f config.Folders) string { return filepath.Join(f.State, "local-token") }
 
 // LocalToken is the token for callers on this machine; "" when there is none.
 func (a *App) LocalToken() string { return a.who.LocalToken() }

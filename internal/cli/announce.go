@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -59,13 +60,25 @@ func announce(w World, cfg config.Config, host *app.App) {
 			say("Waiting for a client's messages on standard input; Ctrl-D ends. For people: gatehouse tools")
 		}
 		if d.Kind == app.HTTP || d.Kind == app.HTTPS {
-			defer snippets(w.Err, d, host.Folders(), cfg.Roots.Unrestricted)
+			defer snippets(w.Err, d, host.Folders(), cfg.Roots.Unrestricted, host.LocalToken())
 		}
 	}
 }
 
-// snippets are what a person pastes to use the server behind a door.
-func snippets(stderr io.Writer, d app.Door, folders []string, unrestricted bool) {
+// pair says how the first user is made on a host that lets nobody in without
+// credentials and knows nobody yet.
+func pair(ctx context.Context, w World, host *app.App) error {
+	code, err := host.Pairing(ctx)
+	if code != "" {
+		fmt.Fprintf(w.Err, "[gatehouse] Nobody is known here yet. Make the first user, an administrator, within 15 minutes, with the code\n"+
+			"    %s\nby POST /auth/pair {\"code\", \"user\", \"password\"}, or without it: gatehouse user add NAME --role admin\n", code)
+	}
+	return err
+}
+
+// snippets are what a person pastes to use the server behind a door. The token
+// is good from this machine alone.
+func snippets(stderr io.Writer, d app.Door, folders []string, unrestricted bool, token string) {
 	url := strings.NewReplacer("://0.0.0.0:", "://127.0.0.1:", "://[::]:", "://[::1]:").Replace(d.Address)
 	trust, ca := "", ""
 	if d.Trust != "" {
@@ -84,10 +97,16 @@ func snippets(stderr io.Writer, d app.Door, folders []string, unrestricted bool)
 		args = []string{"serve", "--unrestricted"}
 	}
 	type server struct {
-		Type    string   `json:"type,omitempty"`
-		URL     string   `json:"url,omitempty"`
-		Command string   `json:"command,omitempty"`
-		Args    []string `json:"args,omitempty"`
+		Type    string            `json:"type,omitempty"`
+		URL     string            `json:"url,omitempty"`
+		Headers map[string]string `json:"headers,omitempty"`
+		Command string            `json:"command,omitempty"`
+		Args    []string          `json:"args,omitempty"`
+	}
+	byURL, local, bearer := server{Type: "http", URL: url}, "", ""
+	if token != "" {
+		byURL.Headers = map[string]string{"Authorization": "Bearer " + token}
+		local, bearer = " --token local", " -H 'Authorization: Bearer "+token+"'"
 	}
 	entry := func(s server) string {
 		b, _ := json.Marshal(map[string]map[string]server{"mcpServers": {"gatehouse": s}}) // strings only
@@ -95,14 +114,14 @@ func snippets(stderr io.Writer, d app.Door, folders []string, unrestricted bool)
 	}
 	fmt.Fprintf(stderr, `
 Call a tool:
-  %s call --url %s dir_list path=.
+  %s call --url %s%s dir_list path=.
 Or by hand:
-  curl -s %s%s -H 'Content-Type: application/json' -H 'Accept: application/json' \
+  curl -s %s%s%s -H 'Content-Type: application/json' -H 'Accept: application/json' \
     -d '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}'
 A client that connects by URL:
   %s%s
 A client that starts the server itself:
   %s
 
-`, command, url, ca, url, entry(server{Type: "http", URL: url}), trust, entry(server{Command: command, Args: args}))
+`, command, url, local, ca, url, bearer, entry(byURL), trust, entry(server{Command: command, Args: args}))
 }

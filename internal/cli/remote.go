@@ -27,19 +27,22 @@ type target struct {
 	url  string
 	unix string
 	ca   string
+
+	token string
 }
 
 func (t *target) add(set *pflag.FlagSet) {
 	set.StringVar(&t.url, "url", "", "ask the server at this `address` instead of serving from here")
 	set.StringVar(&t.unix, "unix", "", "ask the server at this Unix socket `path` instead")
 	set.StringVar(&t.ca, "ca", "", "PEM `file` of authorities to believe besides the system's; needs --url")
+	set.StringVar(&t.token, "token", "", "credentials for the server at --url; local means this user's token for servers on this machine (default: $GATEHOUSE_TOKEN)")
 	t.host.add(set)
 }
 
 // connect finds the server. end closes everything that was opened.
 func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func(), err error) {
 	o := client.Options{Name: "gatehouse-cli", Version: app.Version, Progress: progress(w.Err)}
-	if t.url == "" && t.unix == "" && t.ca == "" {
+	if t.url == "" && t.unix == "" && t.ca == "" && t.token == "" {
 		return t.within(c.Context(), w, o)
 	}
 	if t.url != "" && t.unix != "" {
@@ -47,6 +50,9 @@ func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func
 	}
 	if t.ca != "" && t.url == "" {
 		return nil, nil, usagef("--ca needs --url")
+	}
+	if t.token != "" && t.url == "" {
+		return nil, nil, usagef("--token needs --url")
 	}
 	for _, name := range t.host.names() {
 		if c.Flags().Changed(name) && name != "verbose" {
@@ -57,6 +63,9 @@ func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func
 		if o.Roots, err = authorities(t.url, t.ca, w.Getenv); err != nil {
 			return nil, nil, err
 		}
+		if o.Token, err = t.credential(w.Getenv); err != nil {
+			return nil, nil, err
+		}
 		cl, err = client.DialHTTP(c.Context(), t.url, o)
 	} else {
 		cl, err = client.DialUnix(c.Context(), t.unix, o)
@@ -65,6 +74,31 @@ func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func
 		return nil, nil, err
 	}
 	return cl, func() { cl.Close() }, nil
+}
+
+// credential is the token for the server: what was given, or what the local
+// token's file holds, or what the environment says. The local token goes only
+// where somebody said so: any program may listen on this machine.
+func (t *target) credential(getenv func(string) string) (string, error) {
+	switch t.token {
+	case "":
+		return getenv("GATEHOUSE_TOKEN"), nil
+	case "local":
+	default:
+		return t.token, nil
+	}
+	if u, err := url.Parse(t.url); err == nil && !config.Loopback(u.Hostname()) {
+		return "", usagef("--token local is for servers on this machine, and %s is not", t.url)
+	}
+	cfg, err := config.FromEnv(getenv)
+	if err != nil {
+		return "", &usageError{err}
+	}
+	token, err := os.ReadFile(app.LocalTokenFile(cfg.Folders))
+	if err != nil {
+		return "", usagef("--token local: %w; a server with --http makes it", err)
+	}
+	return strings.TrimSpace(string(token)), nil
 }
 
 // authorities are those by whom a server is known: the system's, those in a

@@ -93,6 +93,9 @@ func runServer(ctx context.Context, load func() (*config.Loaded, error), w World
 		return advise(asUsage(l, err))
 	}
 	announce(w, l.Config, host)
+	if err := pair(ctx, w, host); err != nil {
+		log.Warn("there is no pairing code", "err", err)
+	}
 	r := reloader{load: load, host: host, log: log, level: level}
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

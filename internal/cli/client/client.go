@@ -38,6 +38,7 @@ type Options struct {
 	Name, Version string
 	Progress      func(done, total float64, note string) // nil drops them
 	Roots         *x509.CertPool                         // authorities of servers with https; nil means the system's
+	Token         string                                 // for servers with HTTP that ask who is there; "" brings none
 }
 
 // Client is a connection to one server.

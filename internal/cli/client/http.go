@@ -25,7 +25,7 @@ func DialHTTP(ctx context.Context, address string, o Options) (*Client, error) {
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/mcp"
 	}
-	return connect(ctx, u.String(), &web{url: u.String(), client: httpClient(o)}, o)
+	return connect(ctx, u.String(), &web{url: u.String(), client: httpClient(o), token: o.Token}, o)
 }
 
 // httpClient follows the environment as the default one does, and believes
@@ -45,6 +45,7 @@ type web struct {
 	client  *http.Client
 	version string // of the session
 	session string // id; "" when there is none
+	token   string // "" when there is none
 }
 
 var _ wire = (*web)(nil)
@@ -96,6 +97,9 @@ func (w *web) do(ctx context.Context, method, version string, body []byte, heade
 	req.Header.Set("MCP-Protocol-Version", version)
 	if w.session != "" && version != modern {
 		req.Header.Set("Mcp-Session-Id", w.session)
+	}
+	if w.token != "" {
+		req.Header.Set("Authorization", "Bearer "+w.token)
 	}
 	for k, v := range headers {
 		req.Header.Set(k, v)
