@@ -1,0 +1,125 @@
+//go:build linux && (amd64 || arm64)
+
+// Package seccomp closes the system calls that code in a sandbox has no
+// business with.
+package seccomp
+
+import (
+	"fmt"
+	"unsafe"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+)
+
+// Where the fields of the kernel's seccomp_data lie. Arguments the kernel
+// takes as int are compared on their low 32 bits alone: it ignores the rest,
+// so a comparison of all 64 could be walked around.
+const (
+	nrAt   = 0
+	archAt = 4
+	arg0At = 16
+	arg1At = 24
+	arg2At = 32
+)
+
+const (
+	allow = uint32(unix.SECCOMP_RET_ALLOW)
+	kill  = uint32(unix.SECCOMP_RET_KILL_PROCESS)
+	eperm = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.EPERM)
+	// libc answers ENOSYS from clone3 with clone, whose flags a filter can see.
+	enosys = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOSYS)
+)
+
+const newSpaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWTIME
+
+// Default is the filter for ordinary programs: everything but what is listed
+// as closed. New calls of later kernels stay open until they are listed.
+func Default() []bpf.Instruction {
+	p := []bpf.Instruction{
+		bpf.LoadAbsolute{Off: archAt, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: auditArch, SkipTrue: 1},
+		bpf.RetConstant{Val: kill},
+		bpf.LoadAbsolute{Off: nrAt, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpLessThan, Val: firstForeign, SkipTrue: 1},
+		bpf.RetConstant{Val: kill},
+	}
+	for _, nr := range append(closedHere(), closed()...) {
+		p = append(p, when(nr, bpf.RetConstant{Val: eperm})...)
+	}
+	p = append(p, when(unix.SYS_CLONE3, bpf.RetConstant{Val: enosys})...)
+	p = append(p, when(unix.SYS_CLONE, withoutBits(newSpaces)...)...)
+	p = append(p, when(unix.SYS_UNSHARE, withoutBits(newSpaces)...)...)
+	p = append(p, when(unix.SYS_IOCTL, terminalControls()...)...)
+	p = append(p, when(unix.SYS_SOCKET, families()...)...)
+	return append(p, bpf.RetConstant{Val: allow})
+}
+
+// when runs then, which must return, for one system call.
+func when(nr uint32, then ...bpf.Instruction) []bpf.Instruction {
+	return append([]bpf.Instruction{
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: nr, SkipTrue: uint8(len(then))},
+	}, then...)
+}
+
+// withoutBits allows a call whose first argument has none of the bits.
+func withoutBits(bits uint32) []bpf.Instruction {
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: arg0At, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: bits, SkipFalse: 1},
+		bpf.RetConstant{Val: eperm},
+		bpf.RetConstant{Val: allow},
+	}
+}
+
+// terminalControls refuses to type into a terminal or to drive the console.
+func terminalControls() []bpf.Instruction {
+	const tiocLinux = 0x541c
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: arg1At, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.TIOCSTI, SkipTrue: 2},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: tiocLinux, SkipTrue: 1},
+		bpf.RetConstant{Val: allow},
+		bpf.RetConstant{Val: eperm},
+	}
+}
+
+// families allows sockets that a network namespace covers. It does not cover
+// AF_VSOCK, by which a guest reaches its hypervisor.
+func families() []bpf.Instruction {
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: arg0At, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.AF_UNIX, SkipTrue: 5},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.AF_INET, SkipTrue: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.AF_INET6, SkipTrue: 3},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.AF_NETLINK, SkipTrue: 3},
+		bpf.LoadAbsolute{Off: arg2At, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: unix.NETLINK_ROUTE, SkipTrue: 1},
+		bpf.RetConstant{Val: allow},
+		bpf.RetConstant{Val: eperm},
+	}
+}
+
+// Install closes the calls for the calling thread and what it starts, for
+// good. The caller holds its thread by runtime.LockOSThread; no_new_privs is
+// set on the way. The error names the system call that failed.
+func Install(program []bpf.Instruction) error {
+	raw, err := bpf.Assemble(program)
+	if err != nil {
+		return fmt.Errorf("assembling the seccomp filter: %w", err)
+	}
+	code := make([]unix.SockFilter, len(raw))
+	for i, r := range raw {
+		code[i] = unix.SockFilter{Code: r.Op, Jt: r.Jt, Jf: r.Jf, K: r.K}
+	}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("prctl(PR_SET_NO_NEW_PRIVS): %w", err)
+	}
+	prog := unix.SockFprog{Len: uint16(len(code)), Filter: &code[0]}
+	_, _, errno := unix.RawSyscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&prog)))
+	if errno != 0 {
+		return fmt.Errorf("seccomp(SECCOMP_SET_MODE_FILTER): %w", errno)
+	}
+	return nil
+}
