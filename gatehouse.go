@@ -23,6 +23,7 @@ import (
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
+	"gatehouse/internal/secret"
 	"gatehouse/module"
 )
 
@@ -97,13 +98,24 @@ func WithHosts(names ...string) Option {
 	return func(s *settings) { s.app.Hosts = append(s.app.Hosts, names...) }
 }
 
+// WithAuthToken asks everybody at the doors for this token, of at least 16
+// characters: as Authorization: Bearer over HTTP, in a message's _meta on lines.
+// The client on standard input and output is whoever started the program.
+// Without this option nobody is asked for anything.
+func WithAuthToken(token string) Option {
+	return func(s *settings) {
+		s.cfg.Auth.Token, s.cfg.Auth.Required, s.cfg.Auth.Insecure = secret.New(token), true, false
+	}
+}
+
 // WithDeadline is how long a tool may work that says nothing itself. Without
 // it, 60 s.
 func WithDeadline(d time.Duration) Option {
 	return func(s *settings) { s.cfg.Limits.Deadline = d }
 }
 
-// WithState keeps jobs and keys in a folder, so that they outlive the host.
+// WithState keeps jobs, keys and the ledger of what is done in a folder, so that
+// they outlive the host.
 func WithState(dir string) Option {
 	return func(s *settings) {
 		abs, err := filepath.Abs(dir)

@@ -2,12 +2,15 @@ package conformance
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -101,6 +104,41 @@ func OverLines(ctx context.Context, t Tools, door string, d dial, seen Witness, 
 	return columns, err
 }
 
+// WithToken runs every suite against a fixture that lets nobody in without a
+// token, which a proxy in front adds: the suites know no credentials. Host and
+// Origin stay as they came, since some scenarios are about them.
+func WithToken(ctx context.Context, t Tools, bin, out string) ([]Column, error) {
+	token := rand.Text()
+	s, err := start(ctx, bin, "--http", "127.0.0.1:0", "--auth-token", token)
+	if err != nil {
+		return nil, err
+	}
+	defer s.Stop()
+	resp, err := http.Post(s.URL, "application/json", strings.NewReader(`{}`))
+	if err != nil {
+		return nil, err
+	}
+	resp.Body.Close()
+	if resp.StatusCode != http.StatusUnauthorized {
+		return nil, fmt.Errorf("a request without a token was answered %s, not turned away", resp.Status)
+	}
+	target, err := url.Parse(s.URL)
+	if err != nil {
+		return nil, err
+	}
+	front := httptest.NewServer(&httputil.ReverseProxy{FlushInterval: -1, Rewrite: func(r *httputil.ProxyRequest) {
+		r.Out.URL.Scheme, r.Out.URL.Host = target.Scheme, target.Host
+		r.Out.Host = r.In.Host
+		r.Out.Header.Set("Authorization", "Bearer "+token)
+	}})
+	defer front.Close()
+	columns, err := OverHTTP(ctx, t, front.URL+"/mcp", filepath.Join(out, "token"))
+	for i := range columns {
+		columns[i].Name += " token"
+	}
+	return columns, errors.Join(err, s.Stop())
+}
+
 func (s Suite) column(ctx context.Context, t Tools, url, out string) (Column, error) {
 	out = strings.ReplaceAll(out, " ", "-")
 	if err := os.MkdirAll(out, 0o755); err != nil {
@@ -117,9 +155,12 @@ func (s Suite) column(ctx context.Context, t Tools, url, out string) (Column, er
 func Everything(ctx context.Context, t Tools, bin string, d Doors, seen Witness, out string) ([]Column, error) {
 	doors := lineDoors(d, bin)
 	var meanwhile sync.WaitGroup
-	var stdio []Column
-	var stdioErr error
-	meanwhile.Go(func() { stdio, stdioErr = OverLines(ctx, t, "stdio", doors["stdio"], seen, out) })
+	var stdio, locked []Column
+	var stdioErr, lockedErr error
+	meanwhile.Go(func() {
+		stdio, stdioErr = OverLines(ctx, t, "stdio", doors["stdio"], seen, out)
+		locked, lockedErr = WithToken(ctx, t, bin, out)
+	})
 	columns, err := OverHTTP(ctx, t, d.URL, filepath.Join(out, "http"))
 	for _, door := range []string{"tcp", "unix"} {
 		if err == nil {
@@ -129,7 +170,7 @@ func Everything(ctx context.Context, t Tools, bin string, d Doors, seen Witness,
 		}
 	}
 	meanwhile.Wait()
-	return append(columns, stdio...), errors.Join(err, stdioErr)
+	return slices.Concat(columns, stdio, locked), errors.Join(err, stdioErr, lockedErr)
 }
 
 // RunAll builds and starts the fixture, runs everything, prints the table to

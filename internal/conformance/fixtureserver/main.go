@@ -30,6 +30,7 @@ import (
 type flags struct {
 	http, tcp, unix string
 	stdio           bool
+	token           string
 }
 
 func main() {
@@ -38,6 +39,7 @@ func main() {
 	flag.StringVar(&f.tcp, "tcp", "", "serve lines at `HOST:PORT`")
 	flag.StringVar(&f.unix, "unix", "", "serve lines at the socket `PATH`")
 	flag.BoolVar(&f.stdio, "stdio", false, "serve lines on standard input and output")
+	flag.StringVar(&f.token, "auth-token", "", "serve only those who bring this `TOKEN`")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -51,12 +53,16 @@ func run(ctx context.Context, f flags) (err error) {
 	if f == (flags{}) {
 		return errors.New("no door: say --http, --tcp, --unix or --stdio")
 	}
-	s, err := gatehouse.New(
+	options := []gatehouse.Option{
 		gatehouse.WithModules(),
 		gatehouse.WithModule("fixture", fixture.New),
 		gatehouse.WithInfo("gatehouse-fixture", "1.0.0"),
 		gatehouse.WithLogger(slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))),
-	)
+	}
+	if f.token != "" {
+		options = append(options, gatehouse.WithAuthToken(f.token))
+	}
+	s, err := gatehouse.New(options...)
 	if err != nil {
 		return err
 	}
