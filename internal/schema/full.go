@@ -23,6 +23,10 @@ func newFull(raw []byte, dialect string) (*full, error) {
 	if bytes.Count(raw, []byte{'{'}) > 2*MaxSubschemas {
 		return nil, fmt.Errorf("schema: more than %d subschemas", MaxSubschemas)
 	}
+	raw, err := exact(raw)
+	if err != nil {
+		return nil, fmt.Errorf("schema: %w", err)
+	}
 	var s jsonschema.Schema
 	if err := json.Unmarshal(raw, &s); err != nil {
 		return nil, fmt.Errorf("schema: %w", err)

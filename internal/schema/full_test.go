@@ -138,6 +138,7 @@ func FuzzEnginesAgree(f *testing.F) {
 	}
 	f.Add([]byte(`{"type":["integer","null"],"enum":[1,2.0,null,{"a":[]}],"minimum":1}`), []byte(`2`))
 	f.Add([]byte(`{"items":{"required":["a"],"maxLength":1},"minItems":1,"additionalProperties":false}`), []byte(`["é",{"a":1}]`))
+	f.Add([]byte(`{"miNimum":1,"Properties":{"a":false},"items":{"Not":{}}}`), []byte(`0`))
 	long := regexp.MustCompile(`[0-9]{15}|[0-9][eE]`)
 	f.Fuzz(func(t *testing.T, schema, value []byte) {
 		walks, err := Compile(schema)
@@ -153,6 +154,17 @@ func FuzzEnginesAgree(f *testing.F) {
 			t.Fatalf("%s with %s: the walker says %v, jsonschema-go %v", schema, value, a, b)
 		}
 	})
+}
+
+// A keyword in other letters means nothing, wherever it stands; a property may
+// have any name.
+func TestKeywordsAreExact(t *testing.T) {
+	s := mustCompile(t, `{"allOf":[{"Minimum":5,"items":{"NOT":{}},"properties":{"Type":{"type":"string","MaxLength":1}}}],"Required":["x"]}`)
+	for value, valid := range map[string]bool{`1`: true, `[1]`: true, `{}`: true, `{"Type":"long"}`: true, `{"Type":1}`: false} {
+		if err := s.Check([]byte(value)); (err == nil) != valid {
+			t.Errorf("%s: got %v, want valid %v", value, err, valid)
+		}
+	}
 }
 
 func TestSchemasAreSafeForConcurrentUse(t *testing.T) {

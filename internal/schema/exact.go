@@ -1,0 +1,73 @@
+package schema
+
+import (
+	"bytes"
+	"encoding/json"
+	"strings"
+)
+
+// keywords of JSON Schema by their lower-case form. encoding/json, with which
+// jsonschema-go reads a schema, would take "miNimum" for "minimum"; by the
+// standard it is a word without meaning.
+var keywords = func() map[string]string {
+	all := map[string]string{}
+	for word := range strings.FieldsSeq(`$schema $id $ref $comment $defs $anchor $dynamicAnchor $dynamicRef $vocabulary $recursiveRef $recursiveAnchor
+		id definitions dependencies title description default deprecated readOnly writeOnly examples type enum const
+		multipleOf minimum maximum exclusiveMinimum exclusiveMaximum minLength maxLength pattern prefixItems items minItems maxItems
+		additionalItems uniqueItems contains minContains maxContains unevaluatedItems minProperties maxProperties required
+		dependentRequired properties patternProperties additionalProperties propertyNames unevaluatedProperties
+		allOf anyOf oneOf not if then else dependentSchemas contentEncoding contentMediaType contentSchema format`) {
+		all[strings.ToLower(word)] = word
+	}
+	return all
+}()
+
+// misspelt reports whether a key is a keyword in other letters.
+func misspelt(key string) bool {
+	word, known := keywords[strings.ToLower(key)]
+	return known && word != key
+}
+
+// exact leaves out of a schema what is a keyword but for the case of its
+// letters. Nearly every schema is returned as it is.
+func exact(raw []byte) ([]byte, error) {
+	d := json.NewDecoder(bytes.NewReader(raw))
+	d.UseNumber()
+	var v any
+	if err := d.Decode(&v); err != nil {
+		return nil, err
+	}
+	if !exactly(v) {
+		return raw, nil
+	}
+	return json.Marshal(v)
+}
+
+// exactly cleans one schema in place and reports whether that changed it.
+func exactly(v any) (changed bool) {
+	s, ok := v.(map[string]any)
+	if !ok {
+		return false
+	}
+	for key, sub := range s {
+		switch key {
+		case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies":
+			named, _ := sub.(map[string]any)
+			for _, one := range named {
+				changed = exactly(one) || changed
+			}
+		case "allOf", "anyOf", "oneOf", "prefixItems", "items", "additionalItems", "contains", "not", "if", "then", "else",
+			"additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema":
+			list, _ := sub.([]any)
+			for _, one := range append(list, sub) {
+				changed = exactly(one) || changed
+			}
+		default:
+			if misspelt(key) {
+				delete(s, key)
+				changed = true
+			}
+		}
+	}
+	return changed
+}
