@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"maps"
 	"math"
 	"time"
 )
@@ -166,9 +167,7 @@ func (b *batch) prune() error {
 
 // remember takes over what the transaction made.
 func (b *batch) remember() {
-	for k, id := range b.made {
-		b.s.series[k] = id
-	}
+	maps.Copy(b.s.series, b.made)
 	b.s.of[b.scope] += len(b.made)
 	if b.swept {
 		b.s.pruned = b.s.o.Now()

@@ -20,7 +20,7 @@ var noon = time.Date(2026, 3, 10, 12, 30, 0, 0, time.UTC)
 
 func at(t time.Time) Options { return Options{Now: func() time.Time { return t }} }
 
-func value(v float64) *float64 { return &v }
+func value(v float64) *float64 { return new(v) }
 
 func open(t *testing.T, o Options) *Store {
 	s := Open(filepath.Join(t.TempDir(), "metrics.db"), o)
@@ -53,7 +53,7 @@ func TestSumsAreThoseOfTheEvents(t *testing.T) {
 	for i := range 3000 {
 		e := Event{At: noon.Add(-time.Duration(r.Int64N(int64(20 * day)))).Truncate(time.Millisecond), Type: "call." + strconv.Itoa(r.IntN(3)), Repo: []string{"", "one", "two"}[r.IntN(3)], Agent: strconv.Itoa(r.IntN(2))}
 		if i%3 > 0 {
-			e.Value = value(float64(r.IntN(100) - 50))
+			e.Value = new(float64(r.IntN(100) - 50))
 		}
 		if i%4 == 0 {
 			e.Labels = map[string]string{"tool": "t" + strconv.Itoa(r.IntN(3))}
@@ -236,7 +236,7 @@ func BenchmarkQuery(b *testing.B) {
 	for range n / 10_000 {
 		batch := make([]Event, 10_000)
 		for i := range batch {
-			batch[i] = Event{At: noon.Add(-time.Duration(r.Int64N(int64(7 * day)))), Type: "t" + strconv.Itoa(r.IntN(10)), Repo: "r" + strconv.Itoa(r.IntN(10)), Agent: "a" + strconv.Itoa(r.IntN(10)), Value: value(r.Float64())}
+			batch[i] = Event{At: noon.Add(-time.Duration(r.Int64N(int64(7 * day)))), Type: "t" + strconv.Itoa(r.IntN(10)), Repo: "r" + strconv.Itoa(r.IntN(10)), Agent: "a" + strconv.Itoa(r.IntN(10)), Value: new(r.Float64())}
 		}
 		if _, err := s.Record(b.Context(), "c", batch...); err != nil {
 			b.Fatal(err)
