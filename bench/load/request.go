@@ -164,14 +164,20 @@ func Initialized(session string) []byte {
 
 const ready = `{"jsonrpc":"2.0","method":"notifications/initialized"}`
 
+// Token is what every request brings. Gatehouse asks for it, the others read
+// past it.
+const Token = "bench-0123456789abcdef"
+
+const credentials = "Authorization: Bearer " + Token + "\r\n"
+
 // Stream opens the stream of a session.
 func Stream(session string) []byte {
-	return []byte("GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\nMcp-Session-Id: " + session +
+	return []byte("GET /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nAccept: text/event-stream\r\n" + credentials + "Mcp-Session-Id: " + session +
 		"\r\nMCP-Protocol-Version: 2025-11-25\r\n\r\n")
 }
 
 func post(era Era, session, method, name, body string) string {
-	h := "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
+	h := "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n" + credentials
 	if method != "initialize" {
 		h += "MCP-Protocol-Version: " + string(era) + "\r\n"
 	}

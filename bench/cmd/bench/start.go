@@ -81,7 +81,7 @@ func (b *bench) startProduct() error {
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, b.lab.product(), "serve", "--http", "-p", "0", "-d", home)
+	cmd := exec.CommandContext(ctx, b.lab.product(), "serve", "--http", "-p", "0", "-d", home, "--auth-token", load.Token)
 	cmd.Env = append(os.Environ(), "HOME="+home)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	says, err := cmd.StderrPipe()

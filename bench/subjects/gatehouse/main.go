@@ -1,5 +1,6 @@
 // Command gatehouse is the subject itself: the host as other programs embed
-// it, with every layer that a host has by default.
+// it, with every layer that a host has by default, a token that is asked for,
+// and the ledger.
 package main
 
 import (
@@ -14,6 +15,7 @@ import (
 	"time"
 
 	"gatehouse"
+	"gatehouse/bench/load"
 	"gatehouse/bench/subject"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -30,6 +32,7 @@ func main() {
 	s, err := gatehouse.New(
 		gatehouse.WithWorkspaceRoot(dir),
 		gatehouse.WithState(filepath.Join(dir, "state")),
+		gatehouse.WithAuthToken(load.Token),
 		gatehouse.WithModules(),
 		gatehouse.WithModule("bench", o.module),
 		gatehouse.WithTools("echo", "echo_*", "flood"),
