@@ -2,11 +2,13 @@ package protocol
 
 import (
 	"encoding/json"
+	"errors"
 	"slices"
 
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/rawjson"
 	"gatehouse/internal/session"
+	"gatehouse/tool"
 )
 
 // accept takes a legacy notification or response.
@@ -63,13 +65,26 @@ func (r *request) subscribe() {
 		s.Tell(appendNote(nil, "notifications/resources/updated", updated(uri, meta)))
 	})
 	if err != nil {
-		r.fail(&Fault{Code: CodeInternal, Message: "subscribe: " + err.Error()})
+		r.fail(r.unwatched(uri, err))
 		return
 	}
 	if !s.Subscribe(uri, stop) {
 		stop()
 	}
 	r.result(r.empty())
+}
+
+// unwatched is why a resource cannot be subscribed to. A refusal is about what
+// the client asked for, so it is no error of ours.
+func (r *request) unwatched(uri string, err error) *Fault {
+	ref, ok := errors.AsType[*tool.Refusal](err)
+	switch {
+	case !ok:
+		return &Fault{Code: CodeInternal, Message: "subscribe: " + err.Error()}
+	case ref.Code == "not_found", ref.Code == "outside_root":
+		return r.noResource(uri, ref.Text())
+	}
+	return &Fault{Code: CodeInvalidParams, Message: "subscribe: " + ref.Text()}
 }
 
 // unsubscribe serves resources/unsubscribe; one that is not there is no error.

@@ -3,6 +3,7 @@ package protocol_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"runtime"
 	"strings"
@@ -270,6 +271,23 @@ func TestWatchThatTellsAtOnce(t *testing.T) {
 		p.cancel(p.listen(`"resourceSubscriptions":["eager://x"]`))
 		q := h.legacy(t, "2025-11-25", "")
 		equal(t, "subscribed", q.ask("resources/subscribe", `"uri":"eager://x"`).code(), 0)
+	})
+}
+
+// What a module refuses to watch is the client's mistake; what fails is ours.
+func TestRefusedWatchIsTheClientsMistake(t *testing.T) {
+	var shy []module.Resource
+	for name, err := range map[string]error{"gone": tool.Refuse("not_found", "it is gone"), "odd": tool.Refuse("not_watched", "it is odd"), "broken": errors.New("no luck")} {
+		shy = append(shy, module.Resource{URI: "shy://" + name, Name: name, Watch: func(tool.Caller, string, func(json.RawMessage)) (func(), error) { return nil, err }})
+	}
+	o := hosttest.Options{Modules: map[string]module.New{"shy": func(context.Context, module.Deps) (module.Module, error) {
+		return one{&module.Offer{Resources: shy}}, nil
+	}}}
+	visit(t, o, func(t *testing.T, h *house) {
+		q := h.legacy(t, "2025-11-25", "")
+		equal(t, "gone", q.ask("resources/subscribe", `"uri":"shy://gone"`).code(), -32002)
+		equal(t, "odd", q.ask("resources/subscribe", `"uri":"shy://odd"`).code(), -32602)
+		equal(t, "broken", q.ask("resources/subscribe", `"uri":"shy://broken"`).code(), -32603)
 	})
 }
 

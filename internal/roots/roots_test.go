@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"gatehouse/tool"
 )
@@ -283,7 +284,7 @@ func TestRacer(t *testing.T) {
 		}
 	})
 	seen := make(map[string]int)
-	for range 3000 {
+	for begin, i := time.Now(), 0; i < 3000 || time.Since(begin) < lasting(t); i++ {
 		for _, path := range []string{"d/f", "via/f"} {
 			got := content(t, s, path)
 			seen[got]++
@@ -359,4 +360,17 @@ func BenchmarkRead(b *testing.B) {
 			f.Close()
 		}
 	})
+}
+
+// lasting is for how long a racer runs at least; GATEHOUSE_RACER=30s says so.
+func lasting(t *testing.T) time.Duration {
+	text := os.Getenv("GATEHOUSE_RACER")
+	if text == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }

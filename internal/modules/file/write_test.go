@@ -13,6 +13,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"gatehouse/internal/roots"
 )
@@ -150,7 +151,7 @@ func TestWriteRacer(t *testing.T) {
 			os.Rename(h.at("t"), h.at("d"))
 		}
 	})
-	for i := range 150 {
+	for begin, i := time.Now(), 0; i < 150 || time.Since(begin) < lasting(t); i++ {
 		h.call("file_write", "path", "d/f", "content", fmt.Sprint("inside ", i))
 		h.call("file_edit", "path", "d/f", "old_string", "inside", "new_string", "INSIDE")
 		h.call("file_delete", "path", "d/f")
@@ -282,4 +283,17 @@ func TestStale(t *testing.T) {
 		t.Errorf("f holds %q", h.get("f"))
 	}
 	h.noTemps()
+}
+
+// lasting is for how long a racer runs at least; GATEHOUSE_RACER=30s says so.
+func lasting(t *testing.T) time.Duration {
+	text := os.Getenv("GATEHOUSE_RACER")
+	if text == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
 }
