@@ -237,6 +237,9 @@ func (w *watcher) hear(system *fsnotify.Watcher) {
 func (w *watcher) tell(e fsnotify.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if e.Has(fsnotify.Remove|fsnotify.Rename) && w.dirs[e.Name] > 0 {
+		w.lose(e.Name)
+	}
 	for x := range w.all {
 		inside := x.below && strings.HasPrefix(e.Name, x.path+string(filepath.Separator))
 		if e.Name != "" && e.Name != x.path && !inside {
@@ -245,6 +248,29 @@ func (w *watcher) tell(e fsnotify.Event) {
 		w.soon(x)
 		if inside && e.Has(fsnotify.Create) {
 			w.grow(x, e.Name)
+		}
+	}
+}
+
+// lose gives up a directory that was removed or has another name now: the
+// system tells no more of what will be there. A watch that stood on it looks
+// for itself from now on, and sees when it is back.
+func (w *watcher) lose(dir string) {
+	for x := range w.all {
+		i := slices.Index(x.dirs, dir)
+		if i < 0 {
+			continue
+		}
+		x.dirs = slices.Delete(x.dirs, i, i+1)
+		if w.dirs[dir]--; w.dirs[dir] == 0 {
+			delete(w.dirs, dir)
+			w.system.Remove(dir) // an error means that it is forgotten already
+		}
+		if stood := !x.below || dir == x.path; stood && x.done == nil {
+			w.forget(x)
+			w.soon(x)
+			x.done = make(chan struct{})
+			w.running.Go(func() { w.poll(x) })
 		}
 	}
 }

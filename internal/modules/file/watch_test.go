@@ -104,6 +104,48 @@ func TestWatchTellsOfADirectory(t *testing.T) {
 }
 
 // A burst is told as few changes, and two watches hear of it independently.
+// A file and a directory are still watched when what they lie in was taken
+// away and made anew, also by those who come later.
+func TestWatchOutlivesItsDirectory(t *testing.T) {
+	w := newWatched(t)
+	w.watcher.pause = time.Millisecond
+	for range 2 {
+		os.Mkdir(w.dir+"/d", 0o755)
+		w.write("d/f", "one")
+		file, endFile := w.follow("d/f")
+		dir, endDir := w.follow("d")
+		os.RemoveAll(w.dir + "/d")
+		await(t, file, "the end of the file")
+		await(t, dir, "the end of the directory")
+		drain(file)
+		drain(dir)
+		os.Mkdir(w.dir+"/d", 0o755)
+		w.write("d/f", "anew")
+		await(t, file, "the file's return")
+		await(t, dir, "the directory's return")
+		again, endAgain := w.follow("d/f")
+		w.write("d/f", "more")
+		await(t, again, "a change to the file that is back")
+		endAgain()
+		endFile()
+		endDir()
+	}
+	if n := len(w.watcher.dirs); n != 0 {
+		t.Errorf("%d directories are still watched", n)
+	}
+}
+
+// drain waits until nothing more is told of what has happened.
+func drain(told chan struct{}) {
+	for {
+		select {
+		case <-told:
+		case <-time.After(10 * quiet):
+			return
+		}
+	}
+}
+
 func TestWatchCoalesces(t *testing.T) {
 	w := newWatched(t)
 	w.write("a", "")
