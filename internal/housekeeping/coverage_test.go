@@ -167,7 +167,7 @@ func (h house) has(kind, name string) bool {
 	case "variable":
 		return h.mentions([]string{"internal/config", "internal/cli"}, `"`+name+`"`)
 	case "header":
-		return h.mentions([]string{"internal/transport/http", "internal/protocol"}, name)
+		return h.mentions([]string{"internal/transport/http", "internal/protocol", "internal/identity"}, name)
 	case "option":
 		return h.exports(name)
 	case "behaviour":
