@@ -172,7 +172,12 @@ func TestAProcessOutlivesItsCall(t *testing.T) {
 	if tail := d.do("output", args{"id": id, "tail": 1}); tail.Output != "got word\n" {
 		t.Errorf("tail: %+v", tail)
 	}
-	facts := fmt.Sprint(d.host.Facts())
+	facts := ""
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) { // it is told a moment after the end is seen
+		if facts = fmt.Sprint(d.host.Facts()); strings.Contains(facts, "process.exited") {
+			break
+		}
+	}
 	if !strings.Contains(facts, "process.started") || !strings.Contains(facts, "process.exited") {
 		t.Errorf("published: %s", facts)
 	}
