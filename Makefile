@@ -10,7 +10,7 @@ APT      := $(if $(filter 0,$(shell id -u)),,sudo) apt-get
 
 export CGO_ENABLED ?= 0
 
-.PHONY: help run build test setup format vet staticcheck fix tidy generate race fuzz benchonce benchbuild conformance cross bench soak clean
+.PHONY: help run build test setup format vet staticcheck fix tidy generate race suites fuzz benchonce benchbuild conformance cross bench soak clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
@@ -29,7 +29,7 @@ run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
 
 # All steps run even when one fails; the last line counts them.
-STEPS = setup format vet staticcheck fix tidy generate race fuzz benchonce benchbuild conformance cross
+STEPS = setup format vet staticcheck fix tidy generate race suites fuzz benchonce benchbuild cross
 
 test:
 	@passed=0; failed=0; broken=; \
@@ -85,7 +85,12 @@ generate:
 	$(GO) generate ./... && $(TREE) > out/after && diff out/before out/after && rm out/before out/after
 
 race:
-	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 15m ./...
+	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 15m $$($(GO) list ./... | grep -v 'internal/conformance$$')
+
+# The official suites and foreign clients, while nothing else runs: they give a
+# server as little as half a second. make conformance prints the table alone.
+suites:
+	CGO_ENABLED=1 $(GO) test -race -v -count=1 -timeout 15m ./internal/conformance
 
 fuzz:
 	@mkdir -p out; for dir in $$(git ls-files --cached --others --exclude-standard '*_test.go' | xargs grep -l '^func Fuzz' | xargs -n1 dirname | sort -u); do \

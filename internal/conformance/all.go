@@ -79,9 +79,19 @@ func lineDoors(d Doors, bin string) map[string]dial {
 
 // OverHTTP runs every suite against the URL of a fixture.
 func OverHTTP(ctx context.Context, t Tools, url, out string) ([]Column, error) {
+	return overAll(ctx, t, url, out, func(*Column) {})
+}
+
+// overAll runs every suite; leave takes out of a column what its door does
+// not have.
+func overAll(ctx context.Context, t Tools, url, out string, leave func(*Column)) ([]Column, error) {
 	var columns []Column
 	for _, s := range Suites() {
 		c, err := s.column(ctx, t, url, filepath.Join(out, s.Name))
+		if err == nil {
+			leave(&c)
+			err = s.settle(ctx, t, url, filepath.Join(out, s.Name+" again"), &c, leave)
+		}
 		if err != nil {
 			return columns, err
 		}
@@ -90,16 +100,44 @@ func OverHTTP(ctx context.Context, t Tools, url, out string) ([]Column, error) {
 	return columns, nil
 }
 
+// tries is how often a scenario that is not clean is run in all.
+const tries = 3
+
+// settle runs what is not clean again, by itself. The suites allow a server
+// half a second to a second and a half for a message, which a machine that is
+// busy with other tests may take; a defect shows every time.
+func (s Suite) settle(ctx context.Context, t Tools, url, out string, c *Column, leave func(*Column)) error {
+	out = strings.ReplaceAll(out, " ", "-")
+	for i := range c.Scenarios {
+		for n := 1; n < tries && len(c.Scenarios[i].Wrong()) > 0; n++ {
+			c.Again = append(c.Again, fmt.Sprintf("%s: %s", c.Scenarios[i].Name, c.Scenarios[i].Wrong()[0].ID))
+			into := filepath.Join(out, fmt.Sprintf("%s-%d", c.Scenarios[i].Name, n))
+			if err := os.MkdirAll(into, 0o755); err != nil {
+				return err
+			}
+			found, err := s.RunOne(ctx, t, url, into, c.Scenarios[i].Name, s.Name)
+			if err != nil {
+				return err
+			}
+			one := Column{Scenarios: []Scenario{found}}
+			leave(&one)
+			if len(one.Scenarios[0].Checks) >= len(c.Scenarios[i].Checks) {
+				c.Scenarios[i] = one.Scenarios[0]
+			}
+		}
+	}
+	return nil
+}
+
 // OverLines runs every suite through the shim against a newline door.
 func OverLines(ctx context.Context, t Tools, door string, d dial, seen Witness, out string) ([]Column, error) {
 	shim := &Shim{Dial: d, Seen: seen}
 	defer shim.Close()
 	front := httptest.NewServer(http.HandlerFunc(shim.ServeHTTP))
 	defer front.Close()
-	columns, err := OverHTTP(ctx, t, front.URL+"/mcp", filepath.Join(out, door))
+	columns, err := overAll(ctx, t, front.URL+"/mcp", filepath.Join(out, door), (*Column).overLines)
 	for i := range columns {
 		columns[i].Name += " " + door
-		columns[i].overLines()
 	}
 	return columns, err
 }

@@ -15,6 +15,7 @@ type Column struct {
 	Want      int // scenarios
 	Scenarios []Scenario
 	Left      map[string]string // scenarios that were not run, and why
+	Again     []string          // scenarios that were run again, and the check that was the reason
 }
 
 // Clean says what is wrong with a column, a line each; nothing means that
@@ -70,7 +71,7 @@ func Print(w io.Writer, columns []Column) error {
 	return printLeft(w, columns)
 }
 
-// printLeft says each thing that was left out once.
+// printLeft says each thing that was left out once, and what was run again.
 func printLeft(w io.Writer, columns []Column) error {
 	left := map[string]bool{}
 	for _, c := range columns {
@@ -81,6 +82,13 @@ func printLeft(w io.Writer, columns []Column) error {
 	for _, line := range slices.Sorted(maps.Keys(left)) {
 		if _, err := fmt.Fprintf(w, "left out over lines: %s\n", line); err != nil {
 			return err
+		}
+	}
+	for _, c := range columns {
+		for _, what := range c.Again {
+			if _, err := fmt.Fprintf(w, "run again, %s: %s\n", c.Name, what); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
