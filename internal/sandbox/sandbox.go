@@ -1,60 +1,122 @@
-// Package sandbox says what code that is not trusted may use up, and how its
-// end is judged.
+// Package sandbox says what a place for code that is not trusted offers, what
+// it may use up, and how the end of a call in it is judged.
+//
+// A Driver makes Sandboxes of one kind. Every driver passes the suite in
+// sandboxtest. What only some can do is asked for by type assertion on the
+// Sandbox: Files, so far.
 package sandbox
 
 import (
-	"fmt"
+	"context"
+	"errors"
+	"io"
 	"time"
 )
 
-// Limits are what one sandbox may use. A zero member takes the value of
-// Defaults.
-type Limits struct {
-	MemoryMiB   int           // memory of everything in it together
-	VCPUs       int           // processors it may keep busy
-	Processes   int           // processes and threads alive at once
-	DiskMiB     int           // bytes of its writable file systems together
-	Descriptors int           // files one process may have open
-	OutputBytes int           // bytes kept of each output stream of a call
-	Call        time.Duration // how long one call may take
+// ErrClosed is what a sandbox answers when it is gone, for whatever reason.
+var ErrClosed = errors.New("the sandbox is gone; create another one")
+
+// Driver makes sandboxes of one kind. It is safe for concurrent use, and making,
+// using and closing different sandboxes do not wait for each other.
+type Driver interface {
+	// Name is a word for configuration and reports, such as "namespaces".
+	Name() string
+	// Capabilities tells what this driver holds on this machine. It is found
+	// out once and answered at once afterwards.
+	Capabilities() Capabilities
+	// Doctor tries each thing the driver needs and says what is missing and
+	// what to do about it.
+	Doctor(ctx context.Context) []Finding
+	// Create makes a sandbox that is ready for Exec. ctx bounds the making
+	// only. The error names the system call that failed where one did.
+	Create(ctx context.Context, spec Spec) (Sandbox, error)
+	// Close ends every sandbox that is left and gives back what the driver
+	// holds.
+	Close() error
 }
 
-// Defaults are the limits of a sandbox nobody asked otherwise for.
-func Defaults() Limits {
-	return Limits{
-		MemoryMiB: 256, VCPUs: 2, Processes: 256, DiskMiB: 1024, Descriptors: 1024,
-		OutputBytes: 1 << 20, Call: 30 * time.Second,
-	}
+// Spec is what is asked of a new sandbox. Its zero value is an ordinary one.
+type Spec struct {
+	Limits Limits   // zero members take the defaults
+	Env    []string // NAME=value, for every call in it; nothing comes from the host
+	Trees  []Tree   // more of the host's folders
 }
 
-// Within fills in what l leaves open and checks it against the most that may
-// be asked for. The error names the member and the range.
-func (l Limits) Within(most Limits) (Limits, error) {
-	d := Defaults()
-	for _, m := range []struct {
-		name             string
-		v                *int
-		byDefault, atMax int
-	}{
-		{"memory_mib", &l.MemoryMiB, d.MemoryMiB, most.MemoryMiB},
-		{"vcpu_count", &l.VCPUs, d.VCPUs, most.VCPUs},
-		{"processes", &l.Processes, d.Processes, most.Processes},
-		{"disk_mib", &l.DiskMiB, d.DiskMiB, most.DiskMiB},
-		{"descriptors", &l.Descriptors, d.Descriptors, most.Descriptors},
-		{"output_bytes", &l.OutputBytes, d.OutputBytes, most.OutputBytes},
-	} {
-		if *m.v == 0 {
-			*m.v = min(m.byDefault, m.atMax)
-		}
-		if *m.v < 1 || *m.v > m.atMax {
-			return Limits{}, fmt.Errorf("%s is %d; it may be 1 to %d", m.name, *m.v, m.atMax)
-		}
-	}
-	if l.Call == 0 {
-		l.Call = min(d.Call, most.Call)
-	}
-	if l.Call < 0 || l.Call > most.Call {
-		return Limits{}, fmt.Errorf("the time of a call is %v; it may be up to %v", l.Call, most.Call)
-	}
-	return l, nil
+// Tree is a folder of the host that can be read in the sandbox and not written.
+type Tree struct {
+	From string // an absolute path of the host
+	To   string // an absolute path in the sandbox; "" means the same
+}
+
+// Sandbox is one closed place with its own files, processes and network. It is
+// safe for concurrent use.
+type Sandbox interface {
+	// Limits are those that hold, which may be lower than what was asked for.
+	Limits() Limits
+	// Exec starts a program. When ctx ends, the program and all that came of
+	// it are killed; a program that is to outlive a call gets a context that
+	// does. The sandbox lives on whatever happens to the program.
+	Exec(ctx context.Context, c Command) (Process, error)
+	// Ping asks whether the sandbox answers.
+	Ping(ctx context.Context) error
+	// Done is closed when the sandbox is gone, by Close or by itself.
+	Done() <-chan struct{}
+	// Close ends everything in the sandbox and returns when nothing of it is
+	// left. It may be called more than once.
+	Close() error
+}
+
+// Command is a program to run. Only Argv is needed.
+type Command struct {
+	// Argv[0] is a path in the sandbox or a name that is looked up in its
+	// PATH. All of Argv, Env and Dir together may have 60,000 bytes; what is
+	// longer goes through Stdin or a file.
+	Argv []string
+	Dir  string   // "" means the home folder
+	Env  []string // NAME=value, on top of the sandbox's; the later wins
+
+	// Stdin nil means nothing to read. It is read as the program asks for
+	// more. A Reader that is an io.Closer is closed at the program's end.
+	Stdin io.Reader
+	// Stdout and Stderr nil mean thrown away. Each is written to by one
+	// goroutine; a Writer that blocks holds up the program, nothing else. One
+	// Writer for both must be safe for concurrent use.
+	Stdout, Stderr io.Writer
+
+	Timeout     time.Duration // 0 means Limits.Call, less than 0 none
+	OutputBytes int           // what each stream may bring before the call is ended; 0 means Limits.OutputBytes, less than 0 no limit
+
+	// Terminal gives the program a terminal of this size. Stdin types into
+	// it, Stdout gets what it shows, Stderr nothing.
+	Terminal *Size
+}
+
+// Size is that of a terminal, in characters.
+type Size struct{ Cols, Rows uint16 }
+
+// Process is a program that was started.
+type Process interface {
+	// Signal sends a signal to the program's process group. SIGKILL ends
+	// everything that came of it. After the end it does nothing.
+	Signal(number int) error
+	// Resize changes the size of its terminal.
+	Resize(Size) error
+	// Done is closed when the program and its output have ended.
+	Done() <-chan struct{}
+	// Wait waits for Done and tells how it ended. The error says why the
+	// outcome is Lost, why the call was ended from outside, or that a Writer
+	// did not take the output. It may be called more than once.
+	Wait() (Result, error)
+}
+
+// Result is how a call ended.
+type Result struct {
+	Outcome    Outcome
+	Code       int           // the exit code, when it ended by itself
+	Signal     int           // the signal that ended it, else 0
+	Took       time.Duration // from the request to the end
+	CPU        time.Duration // user and system time of the program and what it waited for
+	MaxRSS     int64         // bytes of memory of the largest of them
+	StdoutSize int64         // bytes that were written to Stdout
+	StderrSize int64         // bytes that were written to Stderr
 }
