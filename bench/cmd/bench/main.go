@@ -11,7 +11,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -39,6 +38,8 @@ type bench struct {
 
 	began     time.Time
 	loadBegan string
+
+	filesPart *fileBench // what was found of files; nil until then
 }
 
 // parts in the order they run.
@@ -58,6 +59,7 @@ var parts = []struct {
 	{"growth", "Growth", (*bench).growth, true},
 	{"flood", "Streaming 100 MB", (*bench).flood, true},
 	{"soak", "After a million calls", (*bench).soak, false},
+	{"files", "", (*bench).files, true}, // it has a section of its own
 }
 
 func main() {
@@ -109,7 +111,9 @@ func run() (err error) {
 		if !b.wants(p.name, p.unasked) {
 			continue
 		}
-		b.sheet.begin(p.title)
+		if p.title != "" {
+			b.sheet.begin(p.title)
+		}
 		begin := time.Now()
 		if err := p.run(b); err != nil {
 			failed = append(failed, fmt.Errorf("%s: %w", p.name, err)) // the others are still worth having
@@ -123,11 +127,9 @@ func run() (err error) {
 	if len(failed) > 0 {
 		out = "" // a page with holes does not replace a whole one
 	}
-	var report bytes.Buffer
-	b.report(&report)
-	os.Stdout.Write(report.Bytes())
+	os.Stdout.WriteString(b.page(""))
 	if out != "" {
-		return os.WriteFile(out, report.Bytes(), 0o644)
+		return b.write(out)
 	}
 	return errors.Join(failed...)
 }

@@ -60,12 +60,17 @@ processes of their own, lets them take turns and checks every answer. CPU and me
 itself. A cell is the median of the repetitions with the range in parentheses; a ratio is the median of the ratios
 within each repetition, so that a busy moment weighs on both sides. Every subject has the same GOGC (`+b.lab.gogc+` where nothing
 else is said).`)
-	fmt.Fprintf(w, "\n- Date: %s\n- Machine: %s\n- Load average: %s at the start, %s at the end; driver and subject share the cores\n- Command: `%s`, in `bench/`\n",
-		b.began.Format("2006-01-02"), machine(), b.loadBegan, loadAverage(), strings.Join(append([]string{"go run -mod=mod ./cmd/bench"}, os.Args[1:]...), " "))
-	fmt.Fprintf(w, "- Repetitions: %d; %v of load each; took %v\n", b.reps, b.slice, time.Since(b.began).Round(time.Second))
+	b.circumstances(w)
 	fmt.Fprintf(w, "\n## What is to hold\n\n")
 	b.sheet.judge(w, b.bars())
 	b.sheet.tables(w)
+}
+
+// circumstances say when, on what and how this was measured.
+func (b *bench) circumstances(w io.Writer) {
+	fmt.Fprintf(w, "\n- Date: %s\n- Machine: %s\n- Load average: %s at the start, %s at the end; driver and subject share the cores\n- Command: `%s`, in `bench/`\n",
+		b.began.Format("2006-01-02"), machine(), b.loadBegan, loadAverage(), strings.Join(append([]string{"go run -mod=mod ./cmd/bench"}, os.Args[1:]...), " "))
+	fmt.Fprintf(w, "- Repetitions: %d; %v of load each; took %v\n", b.reps, b.slice, time.Since(b.began).Round(time.Second))
 }
 
 // machine describes what this runs on.
