@@ -58,7 +58,7 @@ const searchHelp = `Searches the files below a directory, or one file. No other 
 - Lines over 1 MB are looked at in pieces, files over 32 MB not across lines.`
 
 const (
-	searchPage = 7600             // bytes of text on a page; with what surrounds it, under 8 kB
+	searchPage = 7400             // bytes of text on a page as it is sent; with what surrounds it, under 8 kB
 	searchTime = 25 * time.Second // clients lose patience before the tool's deadline
 )
 

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"encoding/json"
 	"fmt"
 	"os"
 	"strings"
@@ -110,6 +111,20 @@ func TestSearchPages(t *testing.T) {
 			if n != 1 {
 				t.Errorf("%s: %q comes %d times", mode, k, n)
 			}
+		}
+	}
+}
+
+// What has to be escaped on the way counts as it is sent.
+func TestSearchPageAsItIsSent(t *testing.T) {
+	h := newHouse(t)
+	for i := range 200 {
+		h.put(fmt.Sprintf("f%d.txt", i), "\tneedle\t\"quoted\"\t\\\t\t\t\t\t\t\x01\n")
+	}
+	for _, mode := range []string{"content", "count"} {
+		raw, err := json.Marshal(h.call("file_search", "pattern", "needle", "mode", mode, "limit", 1000)["content"])
+		if err != nil || len(raw) > 7600 || len(raw) < 2500 {
+			t.Errorf("%s: %d bytes, %v", mode, len(raw), err)
 		}
 	}
 }

@@ -21,8 +21,23 @@ type searchPrinter struct {
 	only   string // the one file, as the caller wrote it
 
 	text  strings.Builder
+	sent  int // bytes of text in JSON
 	lines int
 	last  search.Key // what was written last
+}
+
+// sent is how many bytes a text has in JSON.
+func sent(s string) int {
+	n := len(s)
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == '"', c == '\\', c == '\n', c == '\t', c == '\r':
+			n++
+		case c < ' ':
+			n += len(`\u0000`) - 1
+		}
+	}
+	return n
 }
 
 // page writes as much as there is room for, and says where to go on.
@@ -74,10 +89,12 @@ func (w *searchPrinter) file(f *search.File) bool {
 }
 
 func (w *searchPrinter) put(s string, k search.Key) bool {
-	if w.lines > 0 && (w.lines == w.in.Limit || w.text.Len()+len(s) > searchPage) {
+	n := sent(s)
+	if w.lines > 0 && (w.lines == w.in.Limit || w.sent+n > searchPage) {
 		return false
 	}
 	w.text.WriteString(s)
+	w.sent += n
 	w.lines++
 	w.last = k
 	return true
