@@ -99,11 +99,21 @@ func (p *pattern) ends(parts []string) bool {
 		return false
 	}
 	for i, part := range p.parts {
-		if ok, _ := path.Match(part, parts[skip+i]); !ok {
+		if !same(part, parts[skip+i]) {
 			return false
 		}
 	}
 	return true
+}
+
+// same matches one segment, most of which are words or the ends of words.
+func same(pattern, name string) bool {
+	end, starred := strings.CutPrefix(pattern, "*")
+	if !strings.ContainsAny(end, `*?[\`) {
+		return !starred && end == name || starred && strings.HasSuffix(name, end)
+	}
+	ok, _ := path.Match(pattern, name)
+	return ok
 }
 
 // Guard is what keeps tools away from some names in these folders; nil when
@@ -152,7 +162,7 @@ func (p Place) may(write bool) error {
 	if err != nil {
 		q = p // whatever is done with it next says what is wrong
 	}
-	if !p.guard.Refuses(p.Name, write) && !p.guard.Refuses(q.Name, write) {
+	if !p.guard.Refuses(p.Name, write) && (q.Name == p.Name || !p.guard.Refuses(q.Name, write)) {
 		return nil
 	}
 	verb := "read"

@@ -34,7 +34,7 @@ func TestProtectedNames(t *testing.T) {
 }
 
 func TestGuardPatterns(t *testing.T) {
-	for _, bad := range []string{"", "!", "a//b", "[", "a/**/b", "write:"} {
+	for _, bad := range []string{"", "!", "a//b", "[", "*[", "a/**/b", "write:"} {
 		if _, err := NewGuard([]string{bad}); err == nil {
 			t.Errorf("%q is taken", bad)
 		}
@@ -42,11 +42,13 @@ func TestGuardPatterns(t *testing.T) {
 	if g, err := NewGuard(nil); g != nil || err != nil || g.Refuses(".env", true) {
 		t.Errorf("no patterns: %v, %v", g, err)
 	}
-	g, err := NewGuard([]string{"**/secret/**", "!secret/open/**", "secret/open/not"})
+	g, err := NewGuard([]string{"**/secret/**", "!secret/open/**", "secret/open/not", "*.tail", "a?c", "[xy]*.z", "m*n", `back\*slash`, "dir/*"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, want := range map[string]bool{"secret/x": true, "a/secret": true, "secret/open/x": false, "secret/open/not": true, "a/secrets/x": false} {
+	for name, want := range map[string]bool{"secret/x": true, "a/secret": true, "secret/open/x": false, "secret/open/not": true, "a/secrets/x": false,
+		".tail": true, "x.tail": true, "x.tails": false, "abc": true, "ac": false, "xz.z": true, "z.z": false, "mon": true, "mo": false,
+		"back*slash": true, "backslash": false, "dir/x": true, "dir": false} {
 		if g.Refuses(name, false) != want {
 			t.Errorf("%s: got %t", name, !want)
 		}
@@ -63,10 +65,16 @@ func TestGuardSeesThroughLinks(t *testing.T) {
 	link(t, dir+"/.env", dir, "absolute")
 	link(t, ".ssh", dir, "keys")
 	link(t, ".git", dir, "repo")
+	link(t, "../../.ssh", dir, "a/b/keys")
+	link(t, "../../../.env", dir, "a/b/c/plain")
+	write(t, "deep", dir, "a/b/c/d/file")
+	link(t, "b", dir, "a/other")
 	s := open(t, dir)
 	for path, want := range map[string]string{
 		".env": "!denied", "x/../.env": "!denied", "plain": "!denied", "absolute": "!denied", "keys/config": "!denied",
 		".git/config": "fine", "repo/config": "fine",
+		"a/b/keys/config": "!denied", "a/b/c/plain": "!denied", "a/other/keys/config": "!denied", "a/b/c/d/.env": "!denied",
+		"a/b/c/d/file": "deep", "a/other/c/d/file": "deep", "a/b/c/d/none": "!not_found", "a/b/none/d/file": "!not_found",
 	} {
 		if got := content(t, s, path); got != want {
 			t.Errorf("%s: got %s, want %s", path, got, want)

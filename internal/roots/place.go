@@ -48,14 +48,22 @@ func (p Place) Open(flag int, perm fs.FileMode) (*os.File, error) {
 	if err := p.may(flag&(os.O_WRONLY|os.O_RDWR) != 0); err != nil {
 		return nil, err
 	}
+	return p.open(flag, perm)
+}
+
+func (p Place) open(flag int, perm fs.FileMode) (*os.File, error) {
 	return do(p, true, func(r *os.Root, name string) (*os.File, error) {
 		return r.OpenFile(name, flag, perm)
 	})
 }
 
-// Regular opens a regular file for reading. Anything else is refused before
-// it is opened, since opening a pipe or a device can already do something.
+// Regular opens a regular file for reading, unless the guard forbids it.
+// Anything else is refused before it is opened, since opening a pipe or a
+// device can already do something.
 func (p Place) Regular() (*os.File, fs.FileInfo, error) {
+	if err := p.MayRead(); err != nil {
+		return nil, nil, err
+	}
 	info, err := p.Stat()
 	if err != nil {
 		return nil, nil, err
@@ -63,7 +71,7 @@ func (p Place) Regular() (*os.File, fs.FileInfo, error) {
 	if err := p.MustBeRegular(info); err != nil {
 		return nil, nil, err
 	}
-	f, err := p.Open(os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have been swapped for a pipe since
+	f, err := p.open(os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have been swapped for a pipe since
 	if err != nil {
 		return nil, nil, err
 	}
@@ -138,6 +146,41 @@ func do[T any](p Place, last bool, op func(*os.Root, string) (T, error)) (T, err
 	return v, nil
 }
 
+// plain reports whether a deep name is surely one without links. Each directory
+// is opened from the one above, where looking every name up from the root takes
+// as many steps as the square of the depth.
+func plain(root *os.Root, parts []string) bool {
+	dir := root
+	defer func() {
+		if dir != root {
+			dir.Close()
+		}
+	}()
+	for i, part := range parts {
+		if part == "" || part == "." || part == ".." {
+			return false
+		}
+		info, err := dir.Lstat(part)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return true // nor is there anything below it
+		case err != nil || info.Mode()&(fs.ModeSymlink|fs.ModeIrregular) != 0:
+			return false
+		case i+1 == len(parts):
+			return true
+		}
+		next, err := dir.OpenRoot(part)
+		if err != nil {
+			return false
+		}
+		if dir != root {
+			dir.Close()
+		}
+		dir = next
+	}
+	return false
+}
+
 // maxLinks is how many links one path may lead through.
 const maxLinks = 40
 
@@ -148,6 +191,9 @@ const maxLinks = 40
 func (p Place) Followed(last bool) (Place, error) {
 	q := p
 	done, rest := ".", strings.Split(filepath.ToSlash(p.Name), "/")
+	if len(rest) > 2 && plain(p.Root, rest) {
+		return p, nil
+	}
 	for links := 0; len(rest) > 0; {
 		part := rest[0]
 		rest = rest[1:]

@@ -28,9 +28,6 @@ func (m *files) readOne(ctx context.Context, c *tool.Call, in readIn) (readOut, 
 	if err != nil {
 		return readOut{}, err
 	}
-	if err := p.MayRead(); err != nil {
-		return readOut{}, err
-	}
 	f, info, err := p.Regular()
 	if err != nil {
 		return readOut{}, err
