@@ -46,7 +46,7 @@ type Principal struct {
 
 // Caller is the principal as the rest of the house knows it.
 func (p Principal) Caller() tool.Caller {
-	return tool.Caller{Principal: p.Name, Context: p.Context, Roles: p.Roles, Scopes: p.Scopes}
+	return tool.Caller{Principal: p.Name, Context: p.Context, Roles: p.Roles, Scopes: p.Scopes, Credential: p.Credential}
 }
 
 // Has reports whether the principal has a role.

@@ -77,11 +77,15 @@ func (s *Service) compare(force bool) (told []Revocation, err error) {
 	if err != nil {
 		return nil, err
 	}
-	w.claimed.Store(claimed)
+	if !w.claimed.Swap(claimed) && claimed && s.o.Mode == OpenLoopback && !s.o.Insecure {
+		told = append(told, Revocation{Principal: Nobody}) // who was let in unasked is asked from now on
+	}
 	if w.met && seq > w.seq {
-		if told, err = endedAfter(ctx, db, w.seq); err != nil {
-			return nil, err
+		ended, err := endedAfter(ctx, db, w.seq)
+		if err != nil {
+			return told, err
 		}
+		told = append(told, ended...)
 	}
 	w.met, w.seq = true, max(seq, w.seq)
 	return told, nil

@@ -9,6 +9,7 @@ import (
 	"gatehouse/internal/bus"
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/session"
+	"gatehouse/tool"
 )
 
 // settle is how long changes are gathered before clients are told.
@@ -20,7 +21,7 @@ type changes struct {
 	poked chan struct{} // holds a token while offers have changed
 
 	mu        sync.Mutex
-	pipes     map[*session.Session]struct{} // sessions that are in no table
+	pipes     map[*session.Session]*Pipe // sessions that are in no table
 	listeners map[*listener]struct{}
 }
 
@@ -36,7 +37,7 @@ var listNotes = [3]string{
 
 func (c *changes) init() {
 	c.poked = make(chan struct{}, 1)
-	c.pipes = make(map[*session.Session]struct{})
+	c.pipes = make(map[*session.Session]*Pipe)
 	c.listeners = make(map[*listener]struct{})
 }
 
@@ -150,35 +151,41 @@ func (e *Engine) joined(s *session.Session) {
 }
 
 // Revoked ends every session and subscription that a credential of a
-// principal has opened; with an empty credential, all of the principal's.
+// principal has opened; with an empty credential, all of the principal's. A
+// connection that was let in by it is closed, because it says of itself who it
+// is; standard input and output are not: nobody brought a credential there.
 func (e *Engine) Revoked(principal, credential string) {
-	hit := func(f *session.Facts) bool {
-		return f.Principal == principal && (credential == "" || f.Credential == credential)
+	hit := func(c *tool.Caller) bool {
+		return c.Principal == principal && (credential == "" || c.Credential == credential)
 	}
 	if e.sessions != nil {
 		e.sessions.All(func(s *session.Session) {
-			if f := s.Facts(); hit(&f) {
+			if f := s.Facts(); hit(&f.Caller) {
 				e.sessions.End(s, session.ErrRevoked)
 			}
 		})
 	}
 	c := &e.changes
-	var pipes []*session.Session
+	var pipes []*Pipe
 	var listeners []*listener
 	c.mu.Lock()
-	for s := range c.pipes {
-		if f := s.Facts(); hit(&f) {
-			pipes = append(pipes, s)
+	for s, p := range c.pipes {
+		if f := s.Facts(); hit(&f.Caller) || hit(&p.who.Caller) {
+			pipes = append(pipes, p)
 		}
 	}
 	for l := range c.listeners {
-		if hit(&l.r.facts) {
+		if hit(&l.r.facts.Caller) {
 			listeners = append(listeners, l)
 		}
 	}
 	c.mu.Unlock()
-	for _, s := range pipes {
-		s.End(session.ErrRevoked)
+	for _, p := range pipes {
+		if hit(&p.who.Caller) && p.who.Prove != nil {
+			p.close(session.ErrRevoked) // the next message would be served for whoever connected
+			continue
+		}
+		p.sess.End(session.ErrRevoked)
 	}
 	for _, l := range listeners {
 		l.finish()

@@ -46,7 +46,7 @@ func (e *Engine) newPipe(who Who, write func([]byte) error) *Pipe {
 	p.sess.OnLoss(lookAgain)
 	p.sess.Queue().Attach(pipeWriter{p}, 0, false, false)
 	e.changes.mu.Lock()
-	e.changes.pipes[p.sess] = struct{}{}
+	e.changes.pipes[p.sess] = p
 	e.changes.mu.Unlock()
 	return p
 }
