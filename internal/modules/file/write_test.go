@@ -2,9 +2,7 @@ package file
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"os/exec"
@@ -65,19 +63,6 @@ func TestWriteKeepsModeAndMakesPlainOnes(t *testing.T) {
 		if info, err := os.Stat(h.at(path)); err != nil || info.Mode().Perm() != want {
 			t.Errorf("%s: got %v, %v, want %v", path, info.Mode(), err, want)
 		}
-	}
-}
-
-func TestWriteKeepsOwner(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("only the superuser can own files as somebody else")
-	}
-	h := newHouse(t)
-	os.Chown(h.put("f", "old"), 1234, 1235)
-	h.call("file_write", "path", "f", "content", "new")
-	info, _ := os.Stat(h.at("f"))
-	if uid, gid := owner(info); uid != 1234 || gid != 1235 {
-		t.Errorf("now owned by %d:%d", uid, gid)
 	}
 }
 
@@ -247,42 +232,6 @@ func writeForever(t *testing.T, dir string) {
 			fmt.Println(i)
 		}
 	}
-}
-
-func replaceWith(p roots.Place, was fs.FileInfo, s string) error {
-	_, err := replace(p, was, func(w io.Writer) error { _, err := io.WriteString(w, s); return err })
-	return err
-}
-
-// What was changed behind our back is not overwritten by what was computed
-// from the old content.
-func TestStale(t *testing.T) {
-	h := newHouse(t)
-	h.put("f", "one")
-	p, err := roots.Find(h.roots, "f")
-	if err != nil {
-		t.Fatal(err)
-	}
-	was, err := p.Lstat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	h.put("f", "somebody else's")
-	if err := replaceWith(p, was, "two"); !errors.Is(err, errStale) {
-		t.Errorf("replace: %v", err)
-	}
-	os.Remove(h.at("f"))
-	if err := replaceWith(p, was, "two"); !errors.Is(err, errStale) {
-		t.Errorf("replace of what is gone: %v", err)
-	}
-	h.put("f", "new")
-	if err := replaceWith(p, nil, "two"); !errors.Is(err, errStale) {
-		t.Errorf("replace of what has come: %v", err)
-	}
-	if h.get("f") != "new" {
-		t.Errorf("f holds %q", h.get("f"))
-	}
-	h.noTemps()
 }
 
 // lasting is for how long a racer runs at least; GATEHOUSE_RACER=30s says so.

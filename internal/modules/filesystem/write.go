@@ -2,12 +2,10 @@ package filesystem
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"syscall"
 
 	"gatehouse/internal/roots"
@@ -66,69 +64,10 @@ func writable(p roots.Place) (fs.FileInfo, error) {
 	return was, nil
 }
 
-var errStale = errors.New("it was changed by somebody else meanwhile")
-
-// replace puts data where p is, all of it or nothing. was is the file as it was
-// seen, nil for none; its mode stays. What is there by now must be that file.
-func replace(p roots.Place, was fs.FileInfo, data []byte) (err error) {
-	dir, base := filepath.Split(p.Name)
-	parent, err := p.Root.OpenRoot(filepath.Clean(dir))
-	if err != nil {
-		return err
-	}
-	defer parent.Close()
-	temp, err := fill(parent, was, func(f *os.File) error { _, err := f.Write(data); return err })
-	if err != nil {
-		return err
-	}
-	defer parent.Remove(temp) // it is gone where all went well
-	now, err := parent.Lstat(base)
-	switch {
-	case was == nil && err == nil, was != nil && (err != nil || !os.SameFile(was, now) || now.Size() != was.Size() || !now.ModTime().Equal(was.ModTime())):
-		return errStale
-	case was == nil:
-		err = parent.Link(temp, base) // which never replaces
-		if err == nil || errors.Is(err, fs.ErrExist) {
-			break
-		}
-		err = parent.Rename(temp, base)
-	default:
-		err = parent.Rename(temp, base)
-	}
-	if d, oerr := parent.Open("."); oerr == nil {
-		d.Sync() // so that it lasts through a power cut, where the system can
-		d.Close()
-	}
+// replace puts data where p is; a new file gets the mode the original gives it.
+func replace(p roots.Place, was fs.FileInfo, data []byte) error {
+	_, err := p.Replace(was, 0o666, func(f *os.File) error { _, err := f.Write(data); return err })
 	return err
-}
-
-// fill makes a temporary file, whole and on disk, under a name nobody can
-// guess, and with the mode of the file it will replace.
-func fill(dir *os.Root, was fs.FileInfo, put func(*os.File) error) (name string, err error) {
-	name = ".gatehouse-" + rand.Text() + ".tmp"
-	mode := fs.FileMode(0o666) // less the umask, as the original
-	if was != nil {
-		mode = 0o600 // until it has its own
-	}
-	f, err := dir.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, mode)
-	if err != nil {
-		return "", err
-	}
-	defer func() {
-		err = errors.Join(err, f.Close())
-		if err != nil {
-			dir.Remove(name)
-		}
-	}()
-	if was != nil {
-		if err := f.Chmod(was.Mode().Perm()); err != nil {
-			return "", err
-		}
-	}
-	if err := put(f); err != nil {
-		return "", err
-	}
-	return name, f.Sync()
 }
 
 func createDirectory(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) {
@@ -230,23 +169,19 @@ func rename(from, to roots.Place, info fs.FileInfo) error {
 
 // carry moves a file from one folder to another by copying it.
 func carry(from, to roots.Place, info fs.FileInfo) error {
-	dir, base := filepath.Split(to.Name)
-	parent, err := to.Root.OpenRoot(filepath.Clean(dir))
-	if err != nil {
-		return err
-	}
-	defer parent.Close()
 	src, _, err := from.Regular()
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	temp, err := fill(parent, info, func(f *os.File) error { _, err := io.Copy(f, src); return err })
-	if err != nil {
+	_, err = to.Replace(nil, 0o600, func(f *os.File) error {
+		if err := f.Chmod(info.Mode().Perm()); err != nil {
+			return err
+		}
+		_, err := io.Copy(f, src)
 		return err
-	}
-	defer parent.Remove(temp)
-	if err := parent.Link(temp, base); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	return from.Root.Remove(from.Name)
