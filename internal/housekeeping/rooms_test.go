@@ -51,6 +51,7 @@ var floors = [][]room{
 	},
 	{
 		{path: "internal/bus", why: "the bus carries plain data and knows none of those who ride it"},
+		{path: "internal/hub", only: []string{"tool"}, why: "messages are passed to clients of one owner, whatever they are about and whoever sends them"},
 	},
 	{
 		{path: "internal/permit", why: "a decision is made from facts and rules, not from the room that asks"},
@@ -112,7 +113,7 @@ var floors = [][]room{
 // workshops are what a module may stand on.
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
-	"internal/proc", "internal/jobs", "internal/metrics", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
+	"internal/proc", "internal/jobs", "internal/metrics", "internal/hub", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
 	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/terminal", "internal/contextbook",
 }
 

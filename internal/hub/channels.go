@@ -1,0 +1,196 @@
+package hub
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"gatehouse/tool"
+)
+
+// Kinds of channels, as their names begin.
+const (
+	Process = "process" // what a process prints and how it is; fed by whoever runs it
+	Chat    = "chat"    // a conversation
+	IDE     = "ide"     // news for editors, by type
+	Event   = "event"   // facts of the house, by subject; * is all of them
+)
+
+const mostName = 200 // bytes of a channel's name
+
+// Public reports whether a tool's caller may say something on channels of this
+// kind. The others are the house's own, so that what is heard there is true.
+func Public(kind string) bool { return kind == Chat || kind == IDE }
+
+// kindOf checks a channel's name and tells its kind.
+func kindOf(name string) (kind string, err error) {
+	kind, id, ok := strings.Cut(name, ":")
+	switch kind {
+	case Process, Chat, IDE, Event:
+	default:
+		ok = false
+	}
+	if !ok {
+		return "", &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("there is no channel %.60q", name), Next: "Channels are process:<id>, chat:<id>, ide:<type> and event:<subject>."}
+	}
+	if id == "" || len(name) > mostName || strings.ContainsFunc(id, odd) {
+		return "", tool.Refuse("invalid_arguments", "a channel's name has at most %d bytes: after the colon letters, digits and any of -_.:/@+*", mostName)
+	}
+	return kind, nil
+}
+
+// odd reports whether a character is none of those a channel's name is made of.
+func odd(r rune) bool {
+	switch {
+	case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9':
+		return false
+	}
+	return !strings.ContainsRune("-_.:/@+*", r)
+}
+
+// KindOf checks the name of a channel and tells its kind. The error is a
+// *tool.Refusal.
+func KindOf(name string) (string, error) { return kindOf(name) }
+
+// Feed is a channel that exists for as long as somebody feeds it. Its methods
+// never block and do nothing once it is closed.
+type Feed struct {
+	hub *Hub
+	at  address
+}
+
+// Open makes a channel of an owner that is fed. The name is one of the house's
+// own kinds, and nobody feeds it yet.
+func (h *Hub) Open(owner, name string) *Feed {
+	f := &Feed{h, address{owner, name}}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.channel(f.at).feed = f
+	return f
+}
+
+// channel finds one, or makes it. h.mu is held.
+func (h *Hub) channel(at address) *channel {
+	ch := h.channels[at]
+	if ch == nil {
+		ch = &channel{members: map[*client]struct{}{}}
+		h.channels[at] = ch
+	}
+	return ch
+}
+
+// Heard reports whether anybody listens.
+func (f *Feed) Heard() bool { return f.hub.Heard(f.at.owner, f.at.name) }
+
+// Send says something to those who listen.
+func (f *Feed) Send(m Message) { f.say(m, false) }
+
+// State says how things are, to those who listen now and to those who join
+// later.
+func (f *Feed) State(m Message) { f.say(m, true) }
+
+func (f *Feed) say(m Message, stays bool) {
+	b, err := m.encode(f.at.name)
+	if err != nil {
+		f.hub.log.Error("message cannot be said", "channel", f.at.name, "err", err)
+		return
+	}
+	f.hub.mu.Lock()
+	defer f.hub.mu.Unlock()
+	ch := f.hub.channels[f.at]
+	if ch == nil || ch.feed != f {
+		return
+	}
+	if stays {
+		ch.state = b
+	}
+	ch.tell(b)
+}
+
+// Close ends the channel. Those who listen are told that they no longer do.
+func (f *Feed) Close() {
+	h := f.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ch := h.channels[f.at]
+	if ch == nil || ch.feed != f {
+		return
+	}
+	b, _ := Message{Type: "unsubscribe"}.encode(f.at.name) // strings and a time
+	ch.tell(b)
+	for c := range ch.members {
+		delete(c.channels, f.at.name)
+	}
+	delete(h.channels, f.at)
+}
+
+// join makes a client a member and tells it so, before anything else is said
+// to it there.
+func (h *Hub) join(c *client, name, kind string) error {
+	at := address{c.who.Owner, name}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ch := h.channels[at]
+	switch _, member := c.channels[name]; {
+	case member:
+	case h.closed || c.left:
+		return tool.Refuse("busy", "the server is stopping")
+	case kind == Process && ch == nil: // somebody else's looks as if it were not there
+		return &tool.Refusal{Code: "not_found", Message: "there is no " + name, Next: "process_list shows your processes."}
+	case len(c.channels) >= h.o.Channels:
+		return &tool.Refusal{Code: "too_many", Message: fmt.Sprintf("a client listens to at most %d channels", h.o.Channels), Next: "Unsubscribe from some."}
+	}
+	ch = h.channel(at)
+	ch.members[c], c.channels[name] = struct{}{}, ch
+	b, _ := Message{Type: "subscribe"}.encode(name) // strings and a time
+	c.put(b)
+	if ch.state != nil {
+		c.put(ch.state)
+	}
+	return nil
+}
+
+// part ends a membership.
+func (h *Hub) part(c *client, name string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.forget(c, name)
+	b, _ := Message{Type: "unsubscribe"}.encode(name) // strings and a time
+	c.put(b)
+}
+
+// forget takes a client out of a channel, and the channel away if it was the
+// last one there. h.mu is held.
+func (h *Hub) forget(c *client, name string) {
+	ch := c.channels[name]
+	if ch == nil {
+		return
+	}
+	delete(c.channels, name)
+	delete(ch.members, c)
+	if len(ch.members) == 0 && ch.feed == nil {
+		delete(h.channels, address{c.who.Owner, name})
+	}
+}
+
+// leave takes a client out of everything.
+func (h *Hub) leave(c *client) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for name := range c.channels {
+		h.forget(c, name)
+	}
+	c.left = true
+	delete(h.clients, c)
+	h.free(c.who.Owner)
+}
+
+// problem is the data of an error message.
+func problem(r *tool.Refusal) json.RawMessage {
+	b, _ := json.Marshal(struct { // strings
+		Code    string `json:"code"`
+		Message string `json:"message"`
+		Next    string `json:"next,omitempty"`
+	}{r.Code, r.Message, r.Next})
+	return b
+}

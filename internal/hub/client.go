@@ -1,0 +1,305 @@
+package hub
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"gatehouse/tool"
+)
+
+// client is one WebSocket. One goroutine reads from it and one writes to it;
+// both end with the connection.
+type client struct {
+	hub   *Hub
+	conn  *websocket.Conn
+	who   Caller
+	id    string
+	since time.Time
+	heard atomic.Int64  // when it last gave a sign of life, in unix nanoseconds
+	asked atomic.Bool   // whether it is there, and it has not answered yet
+	wake  chan struct{} // holds a token while there is something for the writer
+	cut   func()        // closes the connection at once
+
+	channels map[string]*channel // guarded by hub.mu
+	left     bool                // likewise
+
+	mu      sync.Mutex
+	queue   [][]byte
+	waiting int // bytes in the queue
+	sent    int64
+	over    *websocket.CloseError // why it is let go; nil while it is not
+}
+
+// put has a message on its way, or lets a client go for which too much is on
+// its way already. It never blocks.
+func (c *client) put(b []byte) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over != nil {
+		return false
+	}
+	if o := c.hub.o; len(c.queue) >= o.Queue || len(c.queue) > 0 && c.waiting+len(b) > o.Waiting {
+		c.finish(websocket.StatusTryAgainLater, fmt.Sprintf("too slow: %d messages were waiting; come back and read faster", len(c.queue)))
+		return false
+	}
+	c.queue = append(c.queue, b)
+	c.waiting += len(b)
+	c.nudge()
+	return true
+}
+
+// end lets the client go, if that is not happening already. The reason has at
+// most 120 bytes.
+func (c *client) end(code websocket.StatusCode, reason string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over == nil {
+		c.finish(code, reason)
+	}
+}
+
+// finish is end with c.mu held. What waits is not sent any more: a client that
+// is let go has to look again anyway.
+func (c *client) finish(code websocket.StatusCode, reason string) {
+	c.over = &websocket.CloseError{Code: code, Reason: reason}
+	c.queue, c.waiting = nil, 0
+	c.nudge()
+}
+
+func (c *client) nudge() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// next is what to write; nothing and no end means to wait.
+func (c *client) next() (b []byte, over *websocket.CloseError) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.over != nil || len(c.queue) == 0 {
+		return nil, c.over
+	}
+	b = c.queue[0]
+	c.queue[0] = nil
+	if c.queue = c.queue[1:]; len(c.queue) == 0 {
+		c.queue = nil // what it stood in may have grown
+	}
+	c.waiting -= len(b)
+	c.sent++
+	return b, nil
+}
+
+// write sends what is put, until the connection or the client is over. A client
+// that does not take a message in time cannot be told anything any more.
+func (c *client) write(ctx context.Context) {
+	defer c.cut()
+	for {
+		b, over := c.next()
+		switch {
+		case over != nil:
+			c.dismiss(over)
+			return
+		case b == nil:
+			select {
+			case <-c.wake:
+			case <-ctx.Done():
+				return
+			}
+		case !c.send(ctx, b):
+			return
+		}
+	}
+}
+
+// dismiss says goodbye, and waits a moment for the client to say it too.
+func (c *client) dismiss(over *websocket.CloseError) {
+	c.hub.log.Debug("WebSocket client is let go", "client", c.id, "owner", c.who.Owner, "why", over.Reason)
+	late := time.AfterFunc(goodbye, c.cut)
+	defer late.Stop()
+	c.conn.Close(over.Code, over.Reason)
+}
+
+// goodbye is how long a client that is let go may take to answer.
+const goodbye = 5 * time.Second
+
+func (c *client) send(ctx context.Context, b []byte) bool {
+	ctx, cancel := context.WithTimeout(ctx, c.hub.o.Write)
+	defer cancel()
+	return c.conn.Write(ctx, websocket.MessageText, b) == nil
+}
+
+// ping asks the client whether it is there, and ends it if it does not answer.
+func (c *client) ping() {
+	ctx, cancel := context.WithTimeout(context.Background(), c.hub.o.Pong-c.hub.o.Ping)
+	defer cancel()
+	if c.conn.Ping(ctx) == nil {
+		c.heard.Store(time.Now().UnixNano())
+		c.asked.Store(false)
+		return
+	}
+	c.cut()
+}
+
+// read takes what the client says until the connection is over.
+func (c *client) read(ctx context.Context) {
+	defer c.hub.leave(c)
+	defer c.cut()
+	defer c.conn.CloseNow()
+	for {
+		kind, from, err := c.conn.Reader(ctx)
+		if err != nil {
+			return
+		}
+		b, err := io.ReadAll(io.LimitReader(from, c.hub.o.Message+1))
+		if err != nil {
+			return
+		}
+		c.heard.Store(time.Now().UnixNano())
+		switch {
+		case int64(len(b)) > c.hub.o.Message:
+			c.end(websocket.StatusMessageTooBig, fmt.Sprintf("a message has at most %d bytes", c.hub.o.Message))
+			<-ctx.Done() // the rest of it is the writer's to throw away
+			return
+		case kind != websocket.MessageText:
+			c.end(websocket.StatusUnsupportedData, "messages are JSON, as text")
+		default:
+			c.take(ctx, b)
+		}
+	}
+}
+
+// take does what one message asks for.
+func (c *client) take(ctx context.Context, b []byte) {
+	if c.who.Pace != nil {
+		if err := c.who.Pace(ctx); err != nil {
+			c.complain("", tool.Refuse("busy", "%v", err))
+			return
+		}
+	}
+	m, err := decode(b)
+	if err == nil {
+		err = c.do(ctx, m)
+	}
+	if err != nil {
+		c.complain(m.channel, err)
+	}
+}
+
+func (c *client) do(ctx context.Context, m request) error {
+	switch m.kind {
+	case ping:
+		b, _ := Message{Type: "pong"}.encode("") // strings and a time
+		c.put(b)
+	case unsubscribe:
+		c.hub.part(c, m.channel)
+	case subscribe:
+		kind, _ := kindOf(m.channel) // decode has looked
+		if may := c.hub.o.May; may != nil {
+			if err := may(ctx, c.who.Caller, kind); err != nil {
+				return err
+			}
+		}
+		return c.hub.join(c, m.channel, kind)
+	}
+	return nil
+}
+
+// complain answers with an error.
+func (c *client) complain(channel string, err error) {
+	r, ok := errors.AsType[*tool.Refusal](err)
+	if !ok {
+		c.hub.log.Error("WebSocket message failed", "client", c.id, "err", err)
+		r = tool.Refuse("internal", "this did not work; the log of the host says why")
+	}
+	b, _ := Message{Type: "error", Data: problem(r)}.encode(channel) // strings and a time
+	c.put(b)
+}
+
+// What a client may ask for.
+const (
+	ping        = "ping"
+	subscribe   = "subscribe"
+	unsubscribe = "unsubscribe"
+)
+
+// request is a message from a client.
+type request struct{ kind, channel string }
+
+// decode reads a message. The channel is data's, or the channel's own.
+func decode(b []byte) (request, error) {
+	var in struct {
+		Type    string          `json:"type"`
+		Channel string          `json:"channel"`
+		Data    json.RawMessage `json:"data"`
+	}
+	if err := json.Unmarshal(b, &in); err != nil {
+		return request{}, &tool.Refusal{Code: "invalid_arguments", Message: "this is no message", Next: `Send {"type":"subscribe","data":"process:<id>"}, one in each frame.`}
+	}
+	switch in.Type {
+	case ping:
+		return request{kind: ping}, nil
+	case subscribe, unsubscribe:
+	default:
+		return request{}, tool.Refuse("unsupported", "clients send subscribe, unsubscribe and ping, not %.60q", in.Type)
+	}
+	var named string
+	if json.Unmarshal(in.Data, &named) != nil || named == "" {
+		named = in.Channel
+	}
+	if _, err := kindOf(named); err != nil {
+		return request{}, err
+	}
+	return request{in.Type, named}, nil
+}
+
+// Info is what is told about a client.
+type Info struct {
+	ID       string    `json:"id"`
+	Since    time.Time `json:"since"`
+	Channels []string  `json:"channels"`
+	Sent     int64     `json:"sent" doc:"messages"`
+	Queued   int       `json:"queued" doc:"messages that wait for it"`
+}
+
+// Clients are those of an owner, oldest first.
+func (h *Hub) Clients(owner string) []Info {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := []Info{}
+	for c := range h.clients {
+		if c.who.Owner == owner {
+			all = append(all, c.info())
+		}
+	}
+	slices.SortFunc(all, func(a, b Info) int {
+		if d := a.Since.Compare(b.Since); d != 0 {
+			return d
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return all
+}
+
+// info describes the client. The hub's mu is held.
+func (c *client) info() Info {
+	i := Info{ID: c.id, Since: c.since, Channels: []string{}}
+	for name := range c.channels {
+		i.Channels = append(i.Channels, name)
+	}
+	slices.Sort(i.Channels)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i.Sent, i.Queued = c.sent, len(c.queue)
+	return i
+}

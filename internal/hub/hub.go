@@ -1,0 +1,303 @@
+// Package hub keeps WebSocket clients and passes messages on channels.
+//
+// A channel belongs to an owner, a principal in a context: what is said on it
+// reaches only clients of that owner, whatever they call it. Saying something
+// never waits for those who hear it. A client that does not keep up is told so
+// and let go; the others notice nothing. Who calls, and from which page, is
+// settled before a request gets here.
+package hub
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"log/slog"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/coder/websocket"
+
+	"gatehouse/tool"
+)
+
+// Options of a Hub. The zero value is usable: each zero stands for the default.
+type Options struct {
+	Message  int64         // bytes of one message from a client; 0 means 64 KiB
+	Clients  int           // at once; 0 means 4096
+	PerOwner int           // of one owner; 0 means 2048
+	Channels int           // of one client; 0 means 100
+	Queue    int           // messages that wait for one client; 0 means 256
+	Waiting  int           // bytes that wait for one client; 0 means 4 MiB
+	Ping     time.Duration // of silence, after which a client is asked whether it is there; 0 means 30 s
+	Pong     time.Duration // of silence, after which it is not; more than Ping; 0 means 60 s
+	Write    time.Duration // for one message to be taken; 0 means 10 s
+
+	// May says whether a caller may listen to channels of a kind; the error is
+	// for the caller to read. nil lets everybody listen to what is theirs.
+	May func(ctx context.Context, c tool.Caller, kind string) error
+	Log *slog.Logger // nil: nothing is logged
+}
+
+// Caller is who is behind a client.
+type Caller struct {
+	tool.Caller
+	Until time.Time                   // when the credential ends, and the client with it; zero means never
+	Pace  func(context.Context) error // holds back what comes too fast; nil means nothing does
+}
+
+// Hub is safe for concurrent use.
+type Hub struct {
+	o    Options
+	log  *slog.Logger
+	work sync.WaitGroup // goroutines of the clients
+
+	mu       sync.Mutex // taken before a client's
+	closed   bool
+	clients  map[*client]struct{}
+	places   map[string]int // clients by owner, with those that are just coming
+	all      int            // places
+	channels map[address]*channel
+}
+
+// address is a channel's: no owner's channel is another's.
+type address struct{ owner, name string }
+
+// channel is one that is listened to or fed.
+type channel struct {
+	members map[*client]struct{}
+	feed    *Feed  // nil when nobody feeds it
+	state   []byte // what those are told who join; nil means nothing
+}
+
+// New makes a hub without clients. Serve takes them in from then on; Run must
+// run for them to be looked after.
+func New(o Options) *Hub {
+	orElse(&o.Message, 64<<10)
+	orElse(&o.Clients, 4096)
+	orElse(&o.PerOwner, 2048)
+	orElse(&o.Channels, 100)
+	orElse(&o.Queue, 256)
+	orElse(&o.Waiting, 4<<20)
+	orElse(&o.Ping, 30*time.Second)
+	orElse(&o.Pong, time.Minute)
+	orElse(&o.Write, 10*time.Second)
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Hub{o: o, log: o.Log, clients: map[*client]struct{}{}, places: map[string]int{}, channels: map[address]*channel{}}
+}
+
+func orElse[T int | int64 | time.Duration](v *T, otherwise T) {
+	if *v == 0 {
+		*v = otherwise
+	}
+}
+
+// Serve makes a client of a request that asks for a WebSocket, and answers any
+// other. It returns when that is done: the client goes on by itself.
+func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
+	if full := h.reserve(who.Owner); full != "" {
+		w.Header().Set("Retry-After", "5")
+		http.Error(w, full, http.StatusServiceUnavailable)
+		return
+	}
+	g := &grip{ResponseWriter: w}
+	conn, err := websocket.Accept(g, r, &websocket.AcceptOptions{InsecureSkipVerify: true}) // the door has looked at Origin
+	if err != nil {
+		h.log.DebugContext(r.Context(), "no WebSocket", "from", r.RemoteAddr, "err", err)
+		h.release(who.Owner)
+		return
+	}
+	conn.SetReadLimit(-1) // the client sees to that
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.Context()))
+	cut := func() {
+		cancel()
+		g.conn.SetDeadline(time.Unix(1, 0))
+	}
+	c := &client{
+		hub: h, conn: conn, who: who, id: "client_" + strings.ToLower(rand.Text()), since: time.Now(), cut: cut,
+		wake: make(chan struct{}, 1), channels: map[string]*channel{},
+	}
+	c.heard.Store(c.since.UnixNano())
+	if !h.admit(ctx, c) {
+		cut()
+		conn.CloseNow()
+		h.release(who.Owner)
+	}
+}
+
+// admit takes a client in, unless the hub has closed meanwhile.
+func (h *Hub) admit(ctx context.Context, c *client) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.closed {
+		return false
+	}
+	h.clients[c] = struct{}{}
+	h.work.Go(func() { c.write(ctx) })
+	h.work.Go(func() { c.read(ctx) })
+	return true
+}
+
+// grip keeps hold of the connection below a WebSocket, whose own ways to close
+// it may wait for the peer.
+type grip struct {
+	http.ResponseWriter
+	conn net.Conn
+}
+
+func (g *grip) Hijack() (_ net.Conn, _ *bufio.ReadWriter, err error) {
+	conn, rw, err := http.NewResponseController(g.ResponseWriter).Hijack()
+	g.conn = conn
+	return conn, rw, err
+}
+
+// reserve takes a place for a client, or says why there is none.
+func (h *Hub) reserve(owner string) (full string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return "the server is stopping; try again later"
+	case h.all >= h.o.Clients:
+		return "there are as many WebSocket clients as there may be; try again later"
+	case h.places[owner] >= h.o.PerOwner:
+		return "you have as many WebSocket clients as you may have; close some"
+	}
+	h.places[owner]++
+	h.all++
+	return ""
+}
+
+func (h *Hub) release(owner string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.free(owner)
+}
+
+// free gives a place back. h.mu is held.
+func (h *Hub) free(owner string) {
+	h.all--
+	if h.places[owner]--; h.places[owner] == 0 {
+		delete(h.places, owner)
+	}
+}
+
+// Run looks after the clients until ctx is done. Then it tells them that the
+// server is going away, and returns when they and all that served them are gone.
+func (h *Hub) Run(ctx context.Context) error {
+	tick := time.NewTicker(max(h.o.Ping/8, time.Millisecond))
+	defer tick.Stop()
+	for {
+		select {
+		case now := <-tick.C:
+			h.pulse(now)
+		case <-ctx.Done():
+			h.close()
+			return nil
+		}
+	}
+}
+
+// pulse asks those that are silent whether they are there.
+func (h *Hub) pulse(now time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.clients {
+		switch silent := now.Sub(time.Unix(0, c.heard.Load())); {
+		case !c.who.Until.IsZero() && now.After(c.who.Until):
+			c.end(websocket.StatusPolicyViolation, "the credential has expired: come back with a new one")
+		case silent > h.o.Ping && c.asked.CompareAndSwap(false, true):
+			h.work.Go(c.ping)
+		}
+	}
+}
+
+// farewell is how long clients may take to hear that the server stops.
+const farewell = time.Second
+
+func (h *Hub) close() {
+	each := func(f func(*client)) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.closed = true
+		for c := range h.clients {
+			f(c)
+		}
+	}
+	each(func(c *client) { c.end(websocket.StatusGoingAway, "the server is stopping") })
+	late := time.AfterFunc(farewell, func() { each(func(c *client) { c.cut() }) })
+	defer late.Stop()
+	h.work.Wait()
+}
+
+// Send says something on an owner's channel and tells how many clients it is
+// on its way to. It is not for channels that are fed.
+func (h *Hub) Send(owner, name string, m Message) (int, error) {
+	if _, err := kindOf(name); err != nil {
+		return 0, err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ch := h.channels[address{owner, name}]
+	if ch == nil {
+		return 0, nil
+	}
+	b, err := m.encode(name)
+	if err != nil {
+		return 0, err
+	}
+	return ch.tell(b), nil
+}
+
+// Heard reports whether anybody listens to an owner's channel.
+func (h *Hub) Heard(owner, name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ch := h.channels[address{owner, name}]
+	return ch != nil && len(ch.members) > 0
+}
+
+// tell has a message on its way to every member. The hub's mu is held.
+func (ch *channel) tell(b []byte) (n int) {
+	for c := range ch.members {
+		if c.put(b) {
+			n++
+		}
+	}
+	return n
+}
+
+// Drop lets go of all clients whose callers are named, for a reason of at most
+// 120 bytes: what let them in no longer holds.
+func (h *Hub) Drop(named func(tool.Caller) bool, reason string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for c := range h.clients {
+		if named(c.who.Caller) {
+			c.end(websocket.StatusPolicyViolation, reason)
+		}
+	}
+}
+
+// Message is what goes over the wire, both ways; each has a frame of its own.
+type Message struct {
+	Type      string          `json:"type"` // process_output, process_status, event, error, ping, pong, subscribe, unsubscribe
+	Channel   string          `json:"channel,omitempty"`
+	ProcessID string          `json:"processId,omitempty"`
+	Data      json.RawMessage `json:"data,omitempty"`
+	Timestamp time.Time       `json:"timestamp,omitzero"` // when it was said; zero means now
+}
+
+func (m Message) encode(channel string) ([]byte, error) {
+	m.Channel = channel
+	if m.Timestamp.IsZero() {
+		m.Timestamp = time.Now()
+	}
+	m.Timestamp = m.Timestamp.UTC()
+	return json.Marshal(m)
+}
