@@ -1,7 +1,6 @@
 package roots
 
 import (
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -26,14 +25,14 @@ var ErrStale = errors.New("the file changed meanwhile")
 // The file is never written in place. One that has other names (hard links) is
 // parted from them: they may lie outside of the roots, or be a package
 // manager's store.
-func (p Place) Replace(was fs.FileInfo, mode fs.FileMode, data func(*os.File) error) (now fs.FileInfo, err error) {
+func (w *Writer) Replace(p Place, was fs.FileInfo, mode fs.FileMode, data func(*os.File) error) (now fs.FileInfo, err error) {
 	dir, base := filepath.Split(p.Name)
 	parent, err := p.Root.OpenRoot(filepath.Clean(dir))
 	if err != nil {
 		return nil, err
 	}
 	defer parent.Close()
-	temp := ".gatehouse-" + rand.Text() + ".tmp"
+	temp := tempName()
 	ours, err := fill(parent, temp, was, mode, data)
 	if err != nil {
 		return nil, err
@@ -43,6 +42,7 @@ func (p Place) Replace(was fs.FileInfo, mode fs.FileMode, data func(*os.File) er
 		return nil, err
 	}
 	syncDir(parent)
+	w.sweep(p, parent)
 	if now, err := parent.Lstat(base); err == nil && os.SameFile(now, ours) {
 		return now, nil
 	}
@@ -88,6 +88,7 @@ func fill(parent *os.Root, temp string, was fs.FileInfo, mode fs.FileMode, data 
 			parent.Remove(temp)
 		}
 	}()
+	claim(f) // nobody takes it for a leftover; where that cannot be told, nobody clears any
 	if was != nil {
 		keepOwner(f, was)
 		if err := f.Chmod(was.Mode().Perm()); err != nil {

@@ -69,7 +69,7 @@ func (m *files) copy(ctx context.Context, c *tool.Call, in copyIn) (copyOut, err
 	if err != nil {
 		return copyOut{}, err
 	}
-	now, err := saveBy(to, was, func(w io.Writer) error { return pour(ctx, w, f) })
+	now, err := m.saveBy(to, was, func(w io.Writer) error { return pour(ctx, w, f) })
 	if err != nil {
 		return copyOut{}, err
 	}

@@ -152,7 +152,7 @@ func (m *files) editAt(c *tool.Call, p roots.Place, in editIn, edits []edit.Edit
 		out.note("nothing was written", in.DryRun)
 		return out, err
 	}
-	now, err := save(p, was, after)
+	now, err := m.save(p, was, after)
 	if err != nil {
 		return editOut{}, err
 	}

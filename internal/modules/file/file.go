@@ -22,6 +22,7 @@ import (
 type files struct {
 	offer      module.Offer
 	changes    locks
+	writer     roots.Writer
 	undo       undo
 	trash      trash
 	watcher    watcher

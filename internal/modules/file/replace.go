@@ -14,16 +14,16 @@ import (
 )
 
 // save is replace with errors for the model.
-func save(p roots.Place, was fs.FileInfo, data []byte) (fs.FileInfo, error) {
-	return saveBy(p, was, func(w io.Writer) error {
+func (m *files) save(p roots.Place, was fs.FileInfo, data []byte) (fs.FileInfo, error) {
+	return m.saveBy(p, was, func(w io.Writer) error {
 		_, err := w.Write(data)
 		return err
 	})
 }
 
 // saveBy is save of what a function writes.
-func saveBy(p roots.Place, was fs.FileInfo, data func(io.Writer) error) (fs.FileInfo, error) {
-	now, err := p.Replace(was, 0o644, func(f *os.File) error { return data(f) })
+func (m *files) saveBy(p roots.Place, was fs.FileInfo, data func(io.Writer) error) (fs.FileInfo, error) {
+	now, err := m.writer.Replace(p, was, 0o644, func(f *os.File) error { return data(f) })
 	if errors.Is(err, roots.ErrStale) {
 		return nil, &tool.Refusal{Code: "stale", Message: p.Path + " was changed by somebody else meanwhile; nothing was written", Next: "Read it again and repeat the change."}
 	}

@@ -338,7 +338,7 @@ func (m *files) bringBack(p roots.Place, x change) error {
 			err = makeParents(p)
 		}
 		if err == nil {
-			_, err = saveAs(p, now, x.was)
+			_, err = m.saveAs(p, now, x.was)
 		}
 	}
 	if err != nil {
@@ -348,8 +348,8 @@ func (m *files) bringBack(p roots.Place, x change) error {
 }
 
 // saveAs writes a content with the mode and the owner it had.
-func saveAs(p roots.Place, now fs.FileInfo, was *state) (fs.FileInfo, error) {
-	info, err := save(p, now, was.content)
+func (m *files) saveAs(p roots.Place, now fs.FileInfo, was *state) (fs.FileInfo, error) {
+	info, err := m.save(p, now, was.content)
 	if err != nil || now != nil {
 		return info, err
 	}

@@ -74,7 +74,7 @@ func (m *files) write(ctx context.Context, c *tool.Call, in writeIn) (writeOut, 
 	if err != nil {
 		return writeOut{}, err
 	}
-	now, err := in.save(ctx, p, was)
+	now, err := in.save(ctx, m, p, was)
 	if err != nil {
 		return writeOut{}, err
 	}
@@ -106,9 +106,9 @@ func (in writeIn) allowed(p roots.Place, was fs.FileInfo) error {
 	return mustMatch(p, etag, in.IfMatch)
 }
 
-func (in writeIn) save(ctx context.Context, p roots.Place, was fs.FileInfo) (fs.FileInfo, error) {
+func (in writeIn) save(ctx context.Context, m *files, p roots.Place, was fs.FileInfo) (fs.FileInfo, error) {
 	if was == nil || (in.Mode != "append" && in.Mode != "prepend") {
-		return save(p, was, []byte(in.Content))
+		return m.save(p, was, []byte(in.Content))
 	}
 	if was.Size() > copyMost {
 		return nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be added to", p.Path, commas(was.Size()), commas(copyMost))
@@ -118,7 +118,7 @@ func (in writeIn) save(ctx context.Context, p roots.Place, was fs.FileInfo) (fs.
 		return nil, err
 	}
 	defer f.Close()
-	return saveBy(p, was, func(w io.Writer) error {
+	return m.saveBy(p, was, func(w io.Writer) error {
 		if in.Mode == "append" {
 			if err := pour(ctx, w, f); err != nil {
 				return err

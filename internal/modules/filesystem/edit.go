@@ -20,7 +20,7 @@ type changeIn struct {
 	DryRun bool `json:"dryRun"`
 }
 
-func change(ctx context.Context, c *tool.Call, in changeIn) (tool.Result, error) {
+func (m *fileServer) change(ctx context.Context, c *tool.Call, in changeIn) (tool.Result, error) {
 	p, err := find(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
@@ -56,19 +56,19 @@ func change(ctx context.Context, c *tool.Call, in changeIn) (tool.Result, error)
 		return tool.Result{}, say("Content too large: the result would have %d bytes; at most %d are written", len(after), most)
 	}
 	if !in.DryRun && !bytes.Equal(before, after) {
-		if err := save(p, in.Path, after); err != nil {
+		if err := m.save(p, in.Path, after); err != nil {
 			return tool.Result{}, err
 		}
 	}
 	return text(fenced(unified(in.Path, before, after)))
 }
 
-func save(p roots.Place, path string, data []byte) error {
+func (m *fileServer) save(p roots.Place, path string, data []byte) error {
 	was, err := writable(p)
 	if err != nil {
 		return told(err, "open", path)
 	}
-	if err := replace(p, was, data); err != nil {
+	if err := m.replace(p, was, data); err != nil {
 		return told(p.Refuse(err), "open", path)
 	}
 	return nil

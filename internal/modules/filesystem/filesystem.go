@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 
 	"gatehouse/internal/rawjson"
+	"gatehouse/internal/roots"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -21,12 +22,15 @@ import (
 // most is how much one call reads or writes, in bytes.
 const most = 10 << 20
 
-type fileServer struct{ offer module.Offer }
+type fileServer struct {
+	offer  module.Offer
+	writer roots.Writer
+}
 
 // New makes the module. It takes no configuration.
 func New(_ context.Context, _ module.Deps) (module.Module, error) {
 	m := &fileServer{}
-	m.offer.Tools = tools()
+	m.offer.Tools = m.tools()
 	return m, nil
 }
 
@@ -49,7 +53,7 @@ const (
 )
 
 // tools are in the order of the original.
-func tools() []tool.Tool {
+func (m *fileServer) tools() []tool.Tool {
 	return []tool.Tool{
 		define("read_file", "Read File (Deprecated)", "Reads a file as text. Prefer read_text_file.", reads, pathOnly+","+headTail, []string{"path"}, readText),
 		define("read_text_file", "Read Text File", "Reads a file as text: all of it, or the lines that head, tail, offset and limit choose.", reads, pathOnly+","+headTail, []string{"path"}, readText),
@@ -57,17 +61,17 @@ func tools() []tool.Tool {
 		define("read_multiple_files", "Read Multiple Files", "Reads several files as text at once. A file that cannot be read is reported in its place.", reads,
 			`"paths":{"type":"array","items":{"type":"string"},"minItems":1,"description":"files to read"},`+lines, []string{"paths"}, readMany),
 		define("write_file", "Write File", "Writes a whole file, replacing what was there.", tool.Writes|tool.Destroys|tool.Idempotent,
-			pathOnly+`,"content":{"type":"string"}`, []string{"path", "content"}, write),
+			pathOnly+`,"content":{"type":"string"}`, []string{"path", "content"}, m.write),
 		define("edit_file", "Edit File", "Replaces pieces of text in a file and gives a diff of what was changed.", tool.Writes|tool.Destroys,
 			pathOnly+`,"edits":{"type":"array","items":{"type":"object","properties":{"oldText":{"type":"string","description":"text to look for"},"newText":{"type":"string","description":"what to put there"}},"required":["oldText","newText"]}},`+
-				`"dryRun":{"type":"boolean","default":false,"description":"only show the diff"}`, []string{"path", "edits"}, change),
+				`"dryRun":{"type":"boolean","default":false,"description":"only show the diff"}`, []string{"path", "edits"}, m.change),
 		define("create_directory", "Create Directory", "Makes a directory and its missing parents; one that exists is fine.", tool.Writes|tool.Idempotent, pathOnly, []string{"path"}, createDirectory),
 		define("list_directory", "List Directory", "Lists a directory, each entry marked [FILE] or [DIR].", reads, pathOnly, []string{"path"}, listDirectory),
 		define("list_directory_with_sizes", "List Directory with Sizes", "Lists a directory with the sizes of its files and a total.", reads,
 			pathOnly+`,"sortBy":{"type":"string","enum":["name","size"],"default":"name","description":"what to sort by"}`, []string{"path"}, listSizes),
 		define("directory_tree", "Directory Tree", "Gives what lies below a directory as JSON: name, type, and children of directories.", reads, pathOnly+","+excludes, []string{"path"}, directoryTree),
 		define("move_file", "Move File", "Moves or renames a file or directory. It never replaces what exists.", tool.Writes|tool.Destroys,
-			`"source":{"type":"string"},"destination":{"type":"string"}`, []string{"source", "destination"}, move),
+			`"source":{"type":"string"},"destination":{"type":"string"}`, []string{"source", "destination"}, m.move),
 		define("search_files", "Search Files", "Finds files and directories below a path by a glob such as **/*.ext, which is matched from there.", reads,
 			pathOnly+`,"pattern":{"type":"string"},`+excludes, []string{"path", "pattern"}, searchFiles),
 		define("get_file_info", "Get File Info", "Tells size, times, kind and permissions of a file or directory.", reads, pathOnly, []string{"path"}, info),

@@ -17,7 +17,7 @@ type writeIn struct {
 	Content string `json:"content"`
 }
 
-func write(_ context.Context, c *tool.Call, in writeIn) (tool.Result, error) {
+func (m *fileServer) write(_ context.Context, c *tool.Call, in writeIn) (tool.Result, error) {
 	p, err := find(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
@@ -32,7 +32,7 @@ func write(_ context.Context, c *tool.Call, in writeIn) (tool.Result, error) {
 	if err != nil {
 		return tool.Result{}, told(err, "open", in.Path)
 	}
-	if err := replace(p, was, []byte(in.Content)); err != nil {
+	if err := m.replace(p, was, []byte(in.Content)); err != nil {
 		return tool.Result{}, told(p.Refuse(err), "open", in.Path)
 	}
 	return text("Successfully wrote to " + in.Path)
@@ -65,8 +65,8 @@ func writable(p roots.Place) (fs.FileInfo, error) {
 }
 
 // replace puts data where p is; a new file gets the mode the original gives it.
-func replace(p roots.Place, was fs.FileInfo, data []byte) error {
-	_, err := p.Replace(was, 0o666, func(f *os.File) error { _, err := f.Write(data); return err })
+func (m *fileServer) replace(p roots.Place, was fs.FileInfo, data []byte) error {
+	_, err := m.writer.Replace(p, was, 0o666, func(f *os.File) error { _, err := f.Write(data); return err })
 	return err
 }
 
@@ -95,7 +95,7 @@ type moveIn struct {
 	Destination string `json:"destination"`
 }
 
-func move(_ context.Context, c *tool.Call, in moveIn) (tool.Result, error) {
+func (m *fileServer) move(_ context.Context, c *tool.Call, in moveIn) (tool.Result, error) {
 	from, err := placeToMove(c, in.Source)
 	if err != nil {
 		return tool.Result{}, err
@@ -115,7 +115,7 @@ func move(_ context.Context, c *tool.Call, in moveIn) (tool.Result, error) {
 	if from.Name == "." {
 		return tool.Result{}, say("EBUSY: resource busy or locked, %s", both)
 	}
-	err = rename(from, to, info)
+	err = m.rename(from, to, info)
 	switch {
 	case err == nil:
 		return text("Successfully moved " + in.Source + " to " + in.Destination)
@@ -148,12 +148,12 @@ func placeToMove(c *tool.Call, path string) (roots.Place, error) {
 
 // rename never replaces anything: a file gets a second name and loses the
 // first, and the system refuses to rename a directory onto what exists.
-func rename(from, to roots.Place, info fs.FileInfo) error {
+func (m *fileServer) rename(from, to roots.Place, info fs.FileInfo) error {
 	if from.Root != to.Root {
 		if !info.Mode().IsRegular() {
 			return syscall.EXDEV
 		}
-		return carry(from, to, info)
+		return m.carry(from, to, info)
 	}
 	if !info.IsDir() {
 		err := from.Root.Link(from.Name, to.Name)
@@ -168,13 +168,13 @@ func rename(from, to roots.Place, info fs.FileInfo) error {
 }
 
 // carry moves a file from one folder to another by copying it.
-func carry(from, to roots.Place, info fs.FileInfo) error {
+func (m *fileServer) carry(from, to roots.Place, info fs.FileInfo) error {
 	src, _, err := from.Regular()
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	_, err = to.Replace(nil, 0o600, func(f *os.File) error {
+	_, err = m.writer.Replace(to, nil, 0o600, func(f *os.File) error {
 		if err := f.Chmod(info.Mode().Perm()); err != nil {
 			return err
 		}

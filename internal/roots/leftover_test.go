@@ -1,0 +1,164 @@
+package roots
+
+import (
+	"bufio"
+	"io"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"testing"
+	"time"
+)
+
+// half is a process that has written half of a file.
+type half struct {
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	temp string // what it has written so far
+}
+
+// TestHalfWritten is what such a process does; alone it is nothing.
+func TestHalfWritten(t *testing.T) {
+	dir := os.Getenv("GATEHOUSE_TEST_HALF")
+	if dir == "" {
+		t.Skip("it is run by another test")
+	}
+	p, was := replacing(t, open(t, dir), "f")
+	var w Writer
+	_, err := w.Replace(p, was, 0o644, func(f *os.File) error {
+		f.WriteString("half ")
+		os.Stdout.WriteString("half\n")
+		io.Copy(io.Discard, os.Stdin)
+		_, err := f.WriteString("and half")
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func writeHalf(t *testing.T, dir string) *half {
+	t.Helper()
+	before := temps(t, dir)
+	h := &half{cmd: exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestHalfWritten$")}
+	h.cmd.Env = append(os.Environ(), "GATEHOUSE_TEST_HALF="+dir)
+	var err error
+	if h.in, err = h.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := h.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan() && lines.Text() != "half"; {
+	}
+	go io.Copy(io.Discard, out)
+	for name := range temps(t, dir) {
+		if !before[name] {
+			h.temp = name
+		}
+	}
+	if h.temp == "" {
+		t.Fatal("it has no temporary file")
+	}
+	return h
+}
+
+func (h *half) kill() {
+	h.cmd.Process.Kill()
+	h.cmd.Wait()
+}
+
+func temps(t *testing.T, dir string) map[string]bool {
+	t.Helper()
+	list, err := filepath.Glob(filepath.Join(dir, ".gatehouse-*"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := map[string]bool{}
+	for _, path := range list {
+		all[filepath.Base(path)] = true
+	}
+	return all
+}
+
+func age(t *testing.T, dir, name string) {
+	t.Helper()
+	old := time.Now().Add(-2 * leftAge)
+	if err := os.Chtimes(filepath.Join(dir, name), old, old); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a killed process left goes with the next write to its directory; what a
+// living one is filling does not, however long that takes.
+func TestLeftoversAreCleared(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("nothing is cleared where nobody can tell who has a file")
+	}
+	dir := t.TempDir()
+	write(t, "whole", dir, "f")
+	dead, young, alive := writeHalf(t, dir), writeHalf(t, dir), writeHalf(t, dir)
+	defer alive.kill()
+	dead.kill()
+	young.kill()
+	const strange = ".gatehouse-notes.tmp"
+	write(t, "somebody's notes", dir, strange)
+	for _, name := range []string{dead.temp, alive.temp, strange} {
+		age(t, dir, name)
+	}
+	s := open(t, dir)
+	if got := content(t, s, "f"); got != "whole" {
+		t.Fatalf("the file holds %q", got)
+	}
+	var w Writer
+	put := func(text string) {
+		t.Helper()
+		p, was := replacing(t, s, "other")
+		if _, err := w.Replace(p, was, 0o644, with(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stay := func(why string, want ...string) {
+		t.Helper()
+		if got := slices.Sorted(maps.Keys(temps(t, dir))); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
+			t.Errorf("%s: there is %q, want %q", why, got, want)
+		}
+	}
+	put("one")
+	stay("after a write", young.temp, alive.temp, strange)
+	age(t, dir, young.temp)
+	put("two")
+	stay("right after the first look", young.temp, alive.temp, strange)
+	w = Writer{}
+	put("three")
+	stay("after a later look", alive.temp, strange)
+
+	alive.in.Close()
+	if err := alive.cmd.Wait(); err != nil {
+		t.Errorf("who was still writing: %v", err)
+	}
+	if got := content(t, s, "f"); got != "half and half" {
+		t.Errorf("it has written %q", got)
+	}
+	stay("in the end", strange)
+}
+
+func TestNamesOfTemporaryFiles(t *testing.T) {
+	for range 100 {
+		if name := tempName(); !isTemp(name) {
+			t.Fatalf("%s is none", name)
+		}
+	}
+	for _, name := range []string{"", ".gatehouse-", ".gatehouse-.tmp", ".gatehouse-notes.tmp", "x" + tempName(), tempName() + "x", ".gatehouse-abcdefghijklmnopqrstuvwxyz.tmp"} {
+		if isTemp(name) {
+			t.Errorf("%q is taken for one", name)
+		}
+	}
+}
