@@ -50,6 +50,11 @@ type Options struct {
 	// Metrics is served at /metrics to those who may call; nil means that
 	// there is none.
 	Metrics nethttp.Handler
+	// Socket makes WebSockets of requests to /ws, of callers who were let in;
+	// nil means that there are none.
+	Socket func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who)
+	// Alone serves Socket and nothing else.
+	Alone bool
 
 	Log *slog.Logger // nil: nothing is logged
 }
@@ -141,6 +146,16 @@ func orElse[T comparable](v, otherwise T) T {
 
 func (d *Door) routes() {
 	d.mux = nethttp.NewServeMux()
+	if d.opts.Socket != nil {
+		d.mux.HandleFunc("/ws", d.only("GET", d.socket))
+		d.mux.HandleFunc("/ws/{context}", d.only("GET", d.socket))
+	}
+	if d.opts.Alone {
+		d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
+			fail(w, 404, protocol.CodeInvalidRequest, "there is nothing at "+clip(r.URL.Path)+"; the WebSocket endpoint is /ws")
+		})
+		return
+	}
 	d.mux.HandleFunc("/mcp", d.endpoint)
 	d.mux.HandleFunc("/mcp/{context}", d.endpoint)
 	d.mux.HandleFunc("/sse", d.only("GET", d.openElder))
@@ -194,15 +209,28 @@ func (d *Door) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 // known asks who calls for what is no endpoint of messages; those ask
 // themselves.
 func (d *Door) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
-	if d.opts.Public == nil || d.opts.Public(r) {
-		return true
-	}
-	switch p := r.URL.Path; {
-	case p == "/mcp", p == "/sse", p == "/messages", strings.HasPrefix(p, "/mcp/"):
+	if d.opts.Public == nil || d.opts.Public(r) || asksItself(r) {
 		return true
 	}
 	_, ok := d.identify(w, r)
 	return ok
+}
+
+// asksItself reports whether a request comes to one of the endpoints of
+// messages. What is near them, and methods they do not have, are asked like
+// everything else.
+func asksItself(r *nethttp.Request) bool {
+	switch p := r.URL.Path; p {
+	case "/mcp":
+		return true
+	case "/sse":
+		return r.Method == "GET" || r.Method == "HEAD"
+	case "/messages":
+		return r.Method == "POST"
+	default:
+		name, below := strings.CutPrefix(p, "/mcp/")
+		return below && name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
+	}
 }
 
 // Serving is how many requests are being served, streams included.
@@ -241,6 +269,16 @@ func (d *Door) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
 		d.delete(w, r, who)
 	default:
 		notAllowed(w, "POST, GET, DELETE, OPTIONS")
+	}
+}
+
+// socket is /ws. Whoever has one says more than a GET does, so it is not let in
+// more easily than a POST: not with the cookie of another origin's page.
+func (d *Door) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
+	as := r.WithContext(r.Context())
+	as.Method = "POST"
+	if who, ok := d.identify(w, as); ok {
+		d.opts.Socket(w, r, who)
 	}
 }
 
