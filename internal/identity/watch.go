@@ -59,8 +59,12 @@ func (s *Service) look(force bool) error {
 // compare reads what has changed; the caller holds watch.mu.
 func (s *Service) compare(force bool) (told []Revocation, err error) {
 	db, err := s.store.reader()
-	if db == nil || err != nil {
+	if err != nil {
 		return nil, err
+	}
+	if db == nil {
+		s.watch.met = true // and it was empty: whatever is in it later is news
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
