@@ -20,8 +20,14 @@ const (
 )
 
 // Writer puts files in place, and clears away what writers that were killed
-// left beside them. The zero value is ready; it is safe for concurrent use.
+// left beside them. The zero value is ready and clears nothing. It is safe for
+// concurrent use.
 type Writer struct {
+	// Claim takes an open file for whoever has it open, until it is closed or its
+	// process ends, and fails when somebody else has it. It is how a file that is
+	// being filled is told from one that was left.
+	Claim func(*os.File) error
+
 	mu    sync.Mutex
 	swept map[string]time.Time // directories, and when they were looked at
 }
@@ -54,7 +60,7 @@ func (w *Writer) due(dir string) bool {
 // sweep clears a directory that a file was just put in. What cannot be cleared
 // stays; it is in nobody's way.
 func (w *Writer) sweep(p Place, parent *os.Root) {
-	if !w.due(filepath.Join(p.Root.Name(), filepath.Dir(p.Name))) {
+	if w.Claim == nil || !w.due(filepath.Join(p.Root.Name(), filepath.Dir(p.Name))) {
 		return
 	}
 	d, err := parent.OpenFile(".", os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -66,7 +72,7 @@ func (w *Writer) sweep(p Place, parent *os.Root) {
 		list, err := d.ReadDir(sweepAtOnce)
 		for _, e := range list {
 			if e.Type().IsRegular() && isTemp(e.Name()) {
-				clearLeftover(parent, e.Name())
+				w.clear(parent, e.Name())
 			}
 		}
 		if err != nil {
@@ -75,10 +81,10 @@ func (w *Writer) sweep(p Place, parent *os.Root) {
 	}
 }
 
-// clearLeftover removes a temporary file that is ours, has been left alone for
+// clear removes a temporary file that is ours, has been left alone for
 // a while, and that no process has claimed: whoever fills one holds it until it
 // is whole, and needs but a moment from then until it has its name.
-func clearLeftover(parent *os.Root, name string) {
+func (w *Writer) clear(parent *os.Root, name string) {
 	f, err := parent.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return
@@ -88,7 +94,7 @@ func clearLeftover(parent *os.Root, name string) {
 	if err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) < leftAge || !ours(info) {
 		return
 	}
-	if claim(f) == nil {
+	if w.Claim(f) == nil {
 		parent.Remove(name)
 	}
 }

@@ -33,7 +33,7 @@ func (w *Writer) Replace(p Place, was fs.FileInfo, mode fs.FileMode, data func(*
 	}
 	defer parent.Close()
 	temp := tempName()
-	ours, err := fill(parent, temp, was, mode, data)
+	ours, err := w.fill(parent, temp, was, mode, data)
 	if err != nil {
 		return nil, err
 	}
@@ -72,7 +72,7 @@ func swap(parent *os.Root, temp, base string, was fs.FileInfo) error {
 
 // fill makes the temporary file: complete, with the mode of the file it will
 // replace, and on disk.
-func fill(parent *os.Root, temp string, was fs.FileInfo, mode fs.FileMode, data func(*os.File) error) (info fs.FileInfo, err error) {
+func (w *Writer) fill(parent *os.Root, temp string, was fs.FileInfo, mode fs.FileMode, data func(*os.File) error) (info fs.FileInfo, err error) {
 	if was != nil {
 		mode = 0o600 // until it has its owner
 	}
@@ -88,7 +88,9 @@ func fill(parent *os.Root, temp string, was fs.FileInfo, mode fs.FileMode, data 
 			parent.Remove(temp)
 		}
 	}()
-	claim(f) // nobody takes it for a leftover; where that cannot be told, nobody clears any
+	if w.Claim != nil {
+		w.Claim(f) // so that nobody takes it for a leftover; where that cannot be, nobody clears any
+	}
 	if was != nil {
 		keepOwner(f, was)
 		if err := f.Chmod(was.Mode().Perm()); err != nil {

@@ -92,3 +92,16 @@ func TestReplaceKeepsOwner(t *testing.T) {
 		t.Errorf("now owned by %d:%d", uid, gid)
 	}
 }
+
+func TestNamesOfTemporaryFiles(t *testing.T) {
+	for range 100 {
+		if name := tempName(); !isTemp(name) {
+			t.Fatalf("%s is none", name)
+		}
+	}
+	for _, name := range []string{"", ".gatehouse-", ".gatehouse-.tmp", ".gatehouse-notes.tmp", "x" + tempName(), tempName() + "x", ".gatehouse-abcdefghijklmnopqrstuvwxyz.tmp"} {
+		if isTemp(name) {
+			t.Errorf("%q is taken for one", name)
+		}
+	}
+}

@@ -1,15 +1,16 @@
 //go:build darwin || dragonfly || freebsd || linux || netbsd || openbsd
 
-package roots
+package proc
 
 import (
 	"os"
 	"syscall"
 )
 
-// claim takes a file for this process as long as it has it open, and fails when
-// another one has. The system lets go of what a killed process had.
-func claim(f *os.File) error {
+// Claim takes an open file for this process, until it is closed, and fails at
+// once when somebody else has it. The system lets go of what a killed process
+// had. It is an understanding between those who ask, and stops nobody else.
+func Claim(f *os.File) error {
 	raw, err := f.SyscallConn()
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package roots
+package file
 
 import (
 	"bufio"
@@ -11,6 +11,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"gatehouse/internal/proc"
+	"gatehouse/internal/roots"
 )
 
 // half is a process that has written half of a file.
@@ -26,9 +29,20 @@ func TestHalfWritten(t *testing.T) {
 	if dir == "" {
 		t.Skip("it is run by another test")
 	}
-	p, was := replacing(t, open(t, dir), "f")
-	var w Writer
-	_, err := w.Replace(p, was, 0o644, func(f *os.File) error {
+	set, err := roots.Open([]roots.Dir{{Path: dir}}, roots.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := roots.Find(set, "f")
+	if err != nil {
+		t.Fatal(err)
+	}
+	was, err := p.Lstat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := roots.Writer{Claim: proc.Claim}
+	_, err = w.Replace(p, was, 0o644, func(f *os.File) error {
 		f.WriteString("half ")
 		os.Stdout.WriteString("half\n")
 		io.Copy(io.Discard, os.Stdin)
@@ -90,7 +104,7 @@ func temps(t *testing.T, dir string) map[string]bool {
 
 func age(t *testing.T, dir, name string) {
 	t.Helper()
-	old := time.Now().Add(-2 * leftAge)
+	old := time.Now().Add(-time.Hour)
 	if err := os.Chtimes(filepath.Join(dir, name), old, old); err != nil {
 		t.Fatal(err)
 	}
@@ -102,63 +116,40 @@ func TestLeftoversAreCleared(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("nothing is cleared where nobody can tell who has a file")
 	}
-	dir := t.TempDir()
-	write(t, "whole", dir, "f")
-	dead, young, alive := writeHalf(t, dir), writeHalf(t, dir), writeHalf(t, dir)
+	h := newHouse(t)
+	h.put("f", "whole")
+	dead, young, alive := writeHalf(t, h.dir), writeHalf(t, h.dir), writeHalf(t, h.dir)
 	defer alive.kill()
 	dead.kill()
 	young.kill()
 	const strange = ".gatehouse-notes.tmp"
-	write(t, "somebody's notes", dir, strange)
+	h.put(strange, "somebody's notes")
 	for _, name := range []string{dead.temp, alive.temp, strange} {
-		age(t, dir, name)
+		age(t, h.dir, name)
 	}
-	s := open(t, dir)
-	if got := content(t, s, "f"); got != "whole" {
+	if got := h.get("f"); got != "whole" {
 		t.Fatalf("the file holds %q", got)
 	}
-	var w Writer
-	put := func(text string) {
+	write := func(why string, left ...string) {
 		t.Helper()
-		p, was := replacing(t, s, "other")
-		if _, err := w.Replace(p, was, 0o644, with(text)); err != nil {
-			t.Fatal(err)
+		h.want(h.call("file_write", "path", "other", "content", why), map[string]any{"success": true})
+		if got := slices.Sorted(maps.Keys(temps(t, h.dir))); !slices.Equal(got, slices.Sorted(slices.Values(left))) {
+			t.Errorf("%s: there is %q, want %q", why, got, left)
 		}
 	}
-	stay := func(why string, want ...string) {
-		t.Helper()
-		if got := slices.Sorted(maps.Keys(temps(t, dir))); !slices.Equal(got, slices.Sorted(slices.Values(want))) {
-			t.Errorf("%s: there is %q, want %q", why, got, want)
-		}
-	}
-	put("one")
-	stay("after a write", young.temp, alive.temp, strange)
-	age(t, dir, young.temp)
-	put("two")
-	stay("right after the first look", young.temp, alive.temp, strange)
-	w = Writer{}
-	put("three")
-	stay("after a later look", alive.temp, strange)
+	write("after a write", young.temp, alive.temp, strange)
+	age(t, h.dir, young.temp)
+	write("right after the first look", young.temp, alive.temp, strange)
+	h.use(h.roots)
+	write("after a new start", alive.temp, strange)
 
 	alive.in.Close()
 	if err := alive.cmd.Wait(); err != nil {
 		t.Errorf("who was still writing: %v", err)
 	}
-	if got := content(t, s, "f"); got != "half and half" {
+	if got := h.get("f"); got != "half and half" {
 		t.Errorf("it has written %q", got)
 	}
-	stay("in the end", strange)
-}
-
-func TestNamesOfTemporaryFiles(t *testing.T) {
-	for range 100 {
-		if name := tempName(); !isTemp(name) {
-			t.Fatalf("%s is none", name)
-		}
-	}
-	for _, name := range []string{"", ".gatehouse-", ".gatehouse-.tmp", ".gatehouse-notes.tmp", "x" + tempName(), tempName() + "x", ".gatehouse-abcdefghijklmnopqrstuvwxyz.tmp"} {
-		if isTemp(name) {
-			t.Errorf("%q is taken for one", name)
-		}
-	}
+	h.use(h.roots)
+	write("in the end", strange)
 }
