@@ -1,0 +1,307 @@
+package state
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+	"time"
+
+	"gatehouse/internal/sqlfile"
+)
+
+const tables = `
+CREATE TABLE mount (
+	name     TEXT PRIMARY KEY,
+	revision INTEGER NOT NULL, -- of the newest change
+	base     INTEGER NOT NULL, -- of the snapshot
+	bytes    INTEGER NOT NULL  -- of the changes after it
+) WITHOUT ROWID;
+CREATE TABLE snapshot (name TEXT PRIMARY KEY, value BLOB NOT NULL);
+CREATE TABLE change (
+	name     TEXT NOT NULL,
+	revision INTEGER NOT NULL,
+	patch    BLOB NOT NULL,
+	PRIMARY KEY (name, revision)
+);`
+
+const version = 1
+
+// FileOptions of a FileLog. The zero value is good.
+type FileOptions struct {
+	// Look is how often the file is looked at for changes of other processes;
+	// 0 means 1 s.
+	Look time.Duration
+	// Compact is after how many changes a mount is written as a whole and the
+	// changes are dropped; 0 means 4096. It also happens when the changes have
+	// more bytes than CompactBytes (0 means 4 MiB) and than the whole.
+	Compact      int
+	CompactBytes int
+}
+
+// FileLog is a log in a SQLite file. What it has accepted survives the death
+// of the process and a loss of power. Several processes may share the file.
+type FileLog struct {
+	o    FileOptions
+	file sqlfile.File
+
+	mu     sync.Mutex
+	news   chan struct{} // closed with the next change made here
+	closed chan struct{}
+}
+
+// OpenFile opens the log in the file at path, which need not exist; "" keeps
+// it in memory. The error is that of a file that cannot be read or belongs to
+// another release.
+func OpenFile(path string, o FileOptions) (*FileLog, error) {
+	if o.Look == 0 {
+		o.Look = time.Second
+	}
+	if o.Compact == 0 {
+		o.Compact = 4096
+	}
+	if o.CompactBytes == 0 {
+		o.CompactBytes = 4 << 20
+	}
+	l := &FileLog{
+		o: o, file: sqlfile.File{Path: path, Schema: tables, Version: version},
+		news: make(chan struct{}), closed: make(chan struct{}),
+	}
+	if _, err := l.file.DB(); err != nil {
+		return nil, errors.Join(err, l.file.Close())
+	}
+	return l, nil
+}
+
+// Close ends who follows and closes the file; safe to call twice.
+func (l *FileLog) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	select {
+	case <-l.closed:
+	default:
+		close(l.closed)
+	}
+	return l.file.Close()
+}
+
+// within runs f in a transaction: one that only reads, or one that is alone
+// among all processes.
+func (l *FileLog) within(ctx context.Context, reads bool, f func(*sql.Tx) error) error {
+	db, err := l.file.DB()
+	if errors.Is(err, sqlfile.ErrClosed) {
+		return ErrClosed
+	}
+	if err != nil {
+		return err
+	}
+	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: reads})
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	if err := f(tx); err != nil {
+		return err
+	}
+	return tx.Commit()
+}
+
+// kept is what the file says of a mount.
+type kept struct{ revision, base, bytes uint64 }
+
+func find(ctx context.Context, tx *sql.Tx, mount string) (k kept, err error) {
+	err = tx.QueryRowContext(ctx, "SELECT revision, base, bytes FROM mount WHERE name = ?", mount).Scan(&k.revision, &k.base, &k.bytes)
+	if errors.Is(err, sql.ErrNoRows) {
+		err = nil
+	}
+	return k, err
+}
+
+// Append implements Log.
+func (l *FileLog) Append(ctx context.Context, mount string, expected uint64, p Patch) (uint64, error) {
+	b, err := encodePatch(p)
+	if err != nil {
+		return 0, err
+	}
+	next := expected + 1
+	err = l.within(ctx, false, func(tx *sql.Tx) error {
+		k, err := find(ctx, tx, mount)
+		if err != nil {
+			return err
+		}
+		if k.revision != expected {
+			return &Conflict{mount, k.revision}
+		}
+		if _, err := tx.ExecContext(ctx, "INSERT INTO change VALUES (?, ?, ?)", mount, next, b); err != nil {
+			return err
+		}
+		k.revision, k.bytes = next, k.bytes+uint64(len(b))
+		return l.settle(ctx, tx, mount, k)
+	})
+	if _, ok := errors.AsType[*Conflict](err); ok {
+		return 0, err
+	}
+	if err != nil {
+		return 0, fmt.Errorf("keep a change of %s: %w", mount, err)
+	}
+	l.tell()
+	return next, nil
+}
+
+// settle writes what is said of a mount, and the mount as a whole when its
+// changes have become many.
+func (l *FileLog) settle(ctx context.Context, tx *sql.Tx, mount string, k kept) error {
+	if k.revision-k.base >= uint64(l.o.Compact) || k.bytes > uint64(l.o.CompactBytes) {
+		v, err := fold(ctx, tx, mount, k)
+		if err != nil {
+			return err
+		}
+		b, err := encode(v)
+		if err != nil {
+			return err
+		}
+		if k.revision-k.base >= uint64(l.o.Compact) || k.bytes > uint64(len(b)) {
+			return write(ctx, tx, mount, k.revision, b)
+		}
+	}
+	_, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO mount VALUES (?, ?, ?, ?)", mount, k.revision, k.base, k.bytes)
+	return err
+}
+
+// write makes a whole value what there is of a mount.
+func write(ctx context.Context, tx *sql.Tx, mount string, revision uint64, value []byte) error {
+	_, err := tx.ExecContext(ctx, "INSERT OR REPLACE INTO snapshot VALUES (?, ?)", mount, value)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "DELETE FROM change WHERE name = ?", mount)
+	}
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "INSERT OR REPLACE INTO mount VALUES (?, ?, ?, 0)", mount, revision, revision)
+	}
+	return err
+}
+
+// fold makes the value of a mount from its snapshot and the changes after it.
+func fold(ctx context.Context, tx *sql.Tx, mount string, k kept) (v any, err error) {
+	var b []byte
+	err = tx.QueryRowContext(ctx, "SELECT value FROM snapshot WHERE name = ?", mount).Scan(&b)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+	case err != nil:
+		return nil, err
+	default:
+		if v, err = parse(b); err != nil {
+			return nil, fmt.Errorf("the snapshot of %s is damaged: %w", mount, err)
+		}
+	}
+	p, err := changes(ctx, tx, mount, k.base, k.revision)
+	if err != nil {
+		return nil, err
+	}
+	if v, err = Apply(v, p); err != nil {
+		return nil, fmt.Errorf("the changes of %s are damaged: %w", mount, err)
+	}
+	return v, nil
+}
+
+// changes reads what leads from one revision to another, as one patch.
+func changes(ctx context.Context, tx *sql.Tx, mount string, from, to uint64) (all Patch, err error) {
+	rows, err := tx.QueryContext(ctx, "SELECT revision, patch FROM change WHERE name = ? AND revision > ? ORDER BY revision", mount, from)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var revision uint64
+		var b sql.RawBytes
+		if err := rows.Scan(&revision, &b); err != nil {
+			return nil, err
+		}
+		if from++; revision != from {
+			return nil, fmt.Errorf("the changes of %s are damaged: revision %d is missing", mount, from)
+		}
+		p, err := DecodePatch(b)
+		if err != nil {
+			return nil, fmt.Errorf("the changes of %s are damaged: revision %d: %w", mount, revision, err)
+		}
+		all = append(all, p...)
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	if from != to {
+		return nil, fmt.Errorf("the changes of %s are damaged: revision %d is missing", mount, to)
+	}
+	return all, nil
+}
+
+// since is what leads from a revision to the present.
+func (l *FileLog) since(ctx context.Context, mount string, from uint64) (c Change, err error) {
+	err = l.within(ctx, true, func(tx *sql.Tx) error {
+		k, err := find(ctx, tx, mount)
+		if err != nil {
+			return err
+		}
+		c.Revision = k.revision
+		switch {
+		case from == k.revision:
+		case from < k.base, from > k.revision:
+			var v any
+			if v, err = fold(ctx, tx, mount, k); err == nil {
+				c.Patch = whole(v)
+			}
+		default:
+			c.Patch, err = changes(ctx, tx, mount, from, k.revision)
+		}
+		return err
+	})
+	return c, err
+}
+
+// tell tells those who follow in this process.
+func (l *FileLog) tell() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	close(l.news)
+	l.news = make(chan struct{})
+}
+
+func (l *FileLog) next() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.news
+}
+
+// Follow implements Log. What other processes change is seen within the time
+// of FileOptions.Look.
+func (l *FileLog) Follow(ctx context.Context, mount string, from uint64) iter.Seq2[Change, error] {
+	return func(yield func(Change, error) bool) {
+		tick := time.NewTicker(l.o.Look)
+		defer tick.Stop()
+		for first := true; ; first = false {
+			news := l.next()
+			c, err := l.since(ctx, mount, from)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil:
+				yield(Change{}, err)
+				return
+			}
+			if (first || c.Revision != from) && !yield(c, nil) {
+				return
+			}
+			from = c.Revision
+			select {
+			case <-news:
+			case <-tick.C:
+			case <-l.closed:
+				yield(Change{}, ErrClosed)
+				return
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}

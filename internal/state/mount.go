@@ -1,0 +1,199 @@
+package state
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"reflect"
+)
+
+// Mount is a place in the tree as its writer sees it, with values of a Go type
+// that are kept as their JSON. Attach makes one. Safe for concurrent use; one
+// change is made at a time.
+type Mount[T any] struct {
+	tree *Tree
+	m    *mount
+}
+
+// Attach makes a mount at a pointer below /public or /private. A durable one
+// has the value it had when its log was last written to. Nothing is at the
+// pointer before the first change. The errors are ErrMount, ErrMounted,
+// ErrSecret where T holds a secret and the place is public, ErrClosed, and
+// those of the log.
+func Attach[T any](ctx context.Context, t *Tree, at string, d Durability) (*Mount[T], error) {
+	m, err := t.attach(ctx, at, d, reflect.TypeFor[T]())
+	if err != nil {
+		return nil, err
+	}
+	return &Mount[T]{t, m}, nil
+}
+
+// Get is the value and its revision, the zero value at 0 when nothing was ever
+// written. The value is the caller's.
+func (m *Mount[T]) Get() (v T, revision uint64, err error) {
+	now := m.tree.now.Load()
+	value, _ := m.m.at.lookup(now.root)
+	if value == nil {
+		return v, now.revisions[m.m], nil
+	}
+	v, err = decodeAs[T](value)
+	return v, now.revisions[m.m], err
+}
+
+func decodeAs[T any](value any) (v T, err error) {
+	b, err := encode(value)
+	if err != nil {
+		return v, err
+	}
+	return v, json.Unmarshal(b, &v)
+}
+
+// Update changes the value if the mount is at the expected revision, and gives
+// the revision it is at then. f gets a copy of the value to change; it may be
+// run again, must not use the mount, and with an error changes nothing. The
+// error is f's, a *Conflict, ErrSecret, ErrValue, ErrClosed, or the log's,
+// after which it is unknown whether the change will be there.
+func (m *Mount[T]) Update(ctx context.Context, expected uint64, f func(*T) error) (uint64, error) {
+	return m.tree.change(ctx, m.m, expected, func(old any) (Patch, error) {
+		v, err := decodeAs[T](old)
+		if err == nil {
+			err = f(&v)
+		}
+		if err != nil {
+			return nil, err
+		}
+		now, err := valueOf(v)
+		if err != nil {
+			return nil, err
+		}
+		return Diff(old, now), nil
+	})
+}
+
+// Set makes a value that of the mount, whatever it was.
+func (m *Mount[T]) Set(ctx context.Context, v T) (uint64, error) {
+	return m.Update(ctx, Any, func(old *T) error { *old = v; return nil })
+}
+
+// Apply changes the value by a patch, whose cost is that of what it changes.
+// What comes out must still be a T.
+func (m *Mount[T]) Apply(ctx context.Context, expected uint64, p Patch) (uint64, error) {
+	return m.tree.change(ctx, m.m, expected, func(old any) (Patch, error) {
+		v, err := Apply(old, p)
+		if err != nil {
+			return nil, err
+		}
+		if _, err := decodeAs[T](v); err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrPatch, err)
+		}
+		return Diff(old, v), nil
+	})
+}
+
+// Put makes e the member of a mount of many, without looking at the others.
+func Put[E any](ctx context.Context, m *Mount[map[string]E], key string, e E) error {
+	v, err := valueOf(e)
+	if err != nil {
+		return err
+	}
+	if len(key) > MaxKey {
+		return fmt.Errorf("%w: a name of %d bytes, at most %d", ErrValue, len(key), MaxKey)
+	}
+	_, err = m.tree.change(ctx, m.m, Any, func(old any) (Patch, error) {
+		c, _ := old.(map[string]any)
+		was, there := c[key]
+		switch {
+		case c == nil:
+			return whole(map[string]any{key: v}), nil
+		case !there:
+			return Patch{{Add, Pointer{key}, v}}, nil
+		case equal(was, v):
+			return nil, nil
+		}
+		return Patch{{Replace, Pointer{key}, v}}, nil
+	})
+	return err
+}
+
+// Drop takes a member out of a mount of many, if it is there.
+func Drop[E any](ctx context.Context, m *Mount[map[string]E], key string) error {
+	_, err := m.tree.change(ctx, m.m, Any, func(old any) (Patch, error) {
+		if c, _ := old.(map[string]any); c != nil {
+			if _, there := c[key]; there {
+				return Patch{{Remove, Pointer{key}, nil}}, nil
+			}
+		}
+		return nil, nil
+	})
+	return err
+}
+
+// Update changes the mount at a pointer, as Mount.Update does, for those who
+// do not know its type. f gets the value, which it must not change, and gives
+// what shall be there.
+func (t *Tree) Update(ctx context.Context, at string, expected uint64, f func(old any) (any, error)) (uint64, error) {
+	m, err := t.mount(at)
+	if err != nil {
+		return 0, err
+	}
+	return t.change(ctx, m, expected, func(old any) (Patch, error) {
+		v, err := f(old)
+		if err != nil {
+			return nil, err
+		}
+		now, err := valueOf(v)
+		if err != nil {
+			return nil, err
+		}
+		return Diff(old, now), nil
+	})
+}
+
+// change is one transaction: it makes a patch of the value as it is now and
+// brings it through the log into the tree. Where others write to the same log
+// and were faster, it begins again, unless a certain revision was expected.
+func (t *Tree) change(ctx context.Context, m *mount, expected uint64, f func(old any) (Patch, error)) (uint64, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for {
+		if err := t.open(ctx); err != nil {
+			return 0, err
+		}
+		if expected != Any && expected != m.revision {
+			return 0, &Conflict{m.name, m.revision}
+		}
+		p, err := f(m.value)
+		if err != nil || len(p) == 0 {
+			return m.revision, err
+		}
+		v, err := Apply(m.value, p)
+		if err != nil {
+			return 0, err
+		}
+		revision := m.revision + 1
+		if m.log != nil {
+			revision, err = m.log.Append(ctx, m.name, m.revision, p)
+		}
+		if _, late := errors.AsType[*Conflict](err); late {
+			if err := t.catchUp(ctx, m); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		t.publish(m, revision, v)
+		return revision, nil
+	}
+}
+
+func (t *Tree) open(ctx context.Context) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return ErrClosed
+	}
+	return context.Cause(ctx)
+}

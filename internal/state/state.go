@@ -1,0 +1,378 @@
+// Package state is the live tree of a host: one JSON document made of mounts
+// below /public and /private, each with one writer and a revision of its own,
+// that can be read, changed by patches, and followed.
+//
+// Reading never waits: a reader gets a whole tree that does not change under
+// its hands. A change of a mount becomes a patch, the difference between the
+// value before and after, and the revision of the mount grows by one if there
+// is a difference. A durable mount's change is in a Log before anybody sees
+// it; a live mount's is in memory. Who follows a part of the tree is told
+// later what has become of it, in one patch for all the changes of a moment,
+// and never holds up a writer.
+//
+// What is below /public may be shown to clients; who may see which part is
+// decided above. A type that holds a secret cannot be mounted there.
+package state
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Options of a Tree. The zero value is a tree of which nothing is kept.
+type Options struct {
+	// Log keeps the durable mounts; nil keeps them as long as the tree. Whoever
+	// opened it closes it, after the tree.
+	Log Log
+	// Window is how long changes are gathered, from the first one on, before a
+	// subscriber is told; 0 means 500 ms.
+	Window time.Duration
+	// Pending is about how many bytes of changes may wait for one subscriber,
+	// and how many are remembered for those who come back. Who missed more is
+	// told to read again. 0 means 2 MiB.
+	Pending int
+	Logger  *slog.Logger // nil means none
+}
+
+// Durability says what becomes of a mount when the process ends.
+type Durability uint8
+
+const (
+	Live    Durability = iota // it is gone
+	Durable                   // it is in the Log
+)
+
+// Errors of mounts.
+var (
+	ErrMount   = errors.New("not a place for a mount")
+	ErrMounted = errors.New("there is a mount already")
+	ErrNoMount = errors.New("there is no such mount")
+)
+
+// Any is the revision to expect when every revision will do.
+const Any = ^uint64(0)
+
+// Tree is the document. Safe for concurrent use.
+type Tree struct {
+	o     Options
+	epoch string // tells the revisions of this tree from those of its earlier lives
+	now   atomic.Pointer[moment]
+
+	mu       sync.Mutex // of everything below; held for short, never while a log or anybody else is waited for
+	mounts   map[string]*mount
+	topics   map[string]*topic
+	subs     int
+	past     []moment // what was before now, the newest at the end
+	pastSize int
+	closed   bool
+
+	run     context.Context // while Run runs
+	follows sync.WaitGroup
+}
+
+// moment is the tree between two changes. It is immutable.
+type moment struct {
+	root      any
+	revisions map[*mount]uint64
+	weight    int // about how many bytes the change to it carried and replaced
+}
+
+// mount is one place of the tree with one writer at a time.
+type mount struct {
+	at   Pointer
+	name string // at, written
+	log  Log    // nil for a live mount
+
+	mu       sync.Mutex // held by the writer; taken before Tree.mu
+	value    any
+	revision uint64
+}
+
+// New makes a tree without mounts.
+func New(o Options) *Tree {
+	if o.Log == nil {
+		o.Log = new(MemoryLog)
+	}
+	if o.Window == 0 {
+		o.Window = 500 * time.Millisecond
+	}
+	if o.Pending == 0 {
+		o.Pending = 2 << 20
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	t := &Tree{o: o, epoch: strings.ToLower(rand.Text()[:8]), mounts: map[string]*mount{}, topics: map[string]*topic{}}
+	t.now.Store(&moment{root: map[string]any{"public": map[string]any{}, "private": map[string]any{}}})
+	return t
+}
+
+// Run follows what other processes change in the durable mounts, until ctx is
+// done.
+func (t *Tree) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t.mu.Lock()
+	t.run = ctx
+	for _, m := range t.mounts {
+		t.follow(m)
+	}
+	t.mu.Unlock()
+	<-ctx.Done()
+	t.mu.Lock()
+	t.run = nil
+	t.mu.Unlock()
+	t.follows.Wait()
+	return nil
+}
+
+// follow begins to follow a mount while Run runs. t.mu is held.
+func (t *Tree) follow(m *mount) {
+	ctx := t.run
+	if ctx == nil || m.log == nil {
+		return
+	}
+	t.follows.Go(func() {
+		for ctx.Err() == nil {
+			err := t.followOnce(ctx, m)
+			if err == nil || errors.Is(err, ErrClosed) {
+				return
+			}
+			t.o.Logger.Warn("a mount is not followed for a while", "mount", m.name, "err", err)
+			select {
+			case <-ctx.Done():
+			case <-time.After(5 * time.Second):
+			}
+		}
+	})
+}
+
+func (t *Tree) followOnce(ctx context.Context, m *mount) error {
+	m.mu.Lock()
+	from := m.revision
+	m.mu.Unlock()
+	for c, err := range m.log.Follow(ctx, m.name, from) {
+		if err != nil {
+			return err
+		}
+		m.mu.Lock()
+		if c.Revision != m.revision {
+			err = t.catchUp(ctx, m)
+		}
+		m.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// catchUp takes in what the log has of a mount that the tree does not. m.mu is
+// held.
+func (t *Tree) catchUp(ctx context.Context, m *mount) error {
+	for c, err := range m.log.Follow(ctx, m.name, m.revision) {
+		if err != nil {
+			return err
+		}
+		if c.Revision == m.revision {
+			return nil
+		}
+		v, err := Apply(m.value, c.Patch)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.name, err)
+		}
+		t.publish(m, c.Revision, v)
+		return nil
+	}
+	return context.Cause(ctx)
+}
+
+// CatchUp takes in what the log has of the durable mounts that the tree does
+// not: after a restore, for instance. Run does so by itself.
+func (t *Tree) CatchUp(ctx context.Context) error {
+	t.mu.Lock()
+	all := slices.Collect(maps.Values(t.mounts))
+	t.mu.Unlock()
+	var errs []error
+	for _, m := range all {
+		if m.log == nil {
+			continue
+		}
+		m.mu.Lock()
+		errs = append(errs, t.catchUp(ctx, m))
+		m.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+// Close ends all subscriptions; nothing can be changed any more. Safe to call
+// twice.
+func (t *Tree) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	for _, p := range t.topics {
+		for s := range p.subs {
+			s.end()
+		}
+	}
+	clear(t.topics)
+	t.subs = 0
+	return nil
+}
+
+// attach makes a mount, with what the log has of it.
+func (t *Tree) attach(ctx context.Context, at string, d Durability, typ reflect.Type) (*mount, error) {
+	p, err := ParsePointer(at)
+	if err != nil {
+		return nil, err
+	}
+	if len(p) < 2 || p[0] != "public" && p[0] != "private" {
+		return nil, fmt.Errorf("%w: %q is not below /public or /private", ErrMount, at)
+	}
+	if p[0] == "public" && typ != nil && holdsSecret(typ) {
+		return nil, fmt.Errorf("mount %s: %v holds a secret: %w", at, typ, ErrSecret)
+	}
+	m := &mount{at: p, name: p.String()}
+	if d == Durable {
+		m.log = t.o.Log
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := t.enter(m); err != nil {
+		return nil, err
+	}
+	if m.log != nil {
+		if err := t.catchUp(ctx, m); err != nil {
+			t.mu.Lock()
+			delete(t.mounts, m.name)
+			t.mu.Unlock()
+			return nil, fmt.Errorf("mount %s: %w", at, err)
+		}
+	}
+	t.mu.Lock()
+	t.follow(m)
+	t.mu.Unlock()
+	return m, nil
+}
+
+// enter makes a mount known, if nothing is mounted there, above or below.
+func (t *Tree) enter(m *mount) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return ErrClosed
+	}
+	for _, other := range t.mounts {
+		if other.at.Has(m.at) || m.at.Has(other.at) {
+			return fmt.Errorf("%w: %s, where %s should be", ErrMounted, other.name, m.name)
+		}
+	}
+	t.mounts[m.name] = m
+	return nil
+}
+
+func (t *Tree) mount(at string) (*mount, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if m := t.mounts[at]; m != nil {
+		return m, nil
+	}
+	return nil, fmt.Errorf("%w: %q", ErrNoMount, at)
+}
+
+// publish makes a new value of a mount what everybody sees. m.mu is held.
+func (t *Tree) publish(m *mount, revision uint64, v any) {
+	d := differ{}
+	d.diff(m.value, v) // they share what is alike, so this costs what has changed
+	m.value, m.revision = v, revision
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was := t.now.Load()
+	is := &moment{root: put(was.root, m.at, v), revisions: maps.Clone(was.revisions), weight: d.cost + d.old}
+	if is.revisions == nil {
+		is.revisions = map[*mount]uint64{}
+	}
+	is.revisions[m] = revision
+	t.remember(*was, is.weight)
+	t.now.Store(is)
+	t.touch(was, is)
+}
+
+// put is the tree with another value of a mount.
+func put(v any, at Pointer, value any) any {
+	if len(at) == 0 {
+		return value
+	}
+	c, _ := v.(map[string]any) // between mounts there are objects only
+	c = maps.Clone(c)
+	if c == nil {
+		c = map[string]any{}
+	}
+	c[at[0]] = put(c[at[0]], at[1:], value)
+	return c
+}
+
+// pastMoments are how many moments are remembered at most.
+const pastMoments = 256
+
+// remember keeps the moment before a change for those who come back, and drops
+// the oldest. t.mu is held.
+func (t *Tree) remember(was moment, weight int) {
+	was.weight = weight // what keeping it costs is what the change took away
+	t.past = append(t.past, was)
+	t.pastSize += weight
+	n := 0
+	for n < len(t.past) && (len(t.past)-n > pastMoments || t.pastSize > t.o.Pending) {
+		t.pastSize -= t.past[n].weight
+		n++
+	}
+	if n > 0 {
+		t.past = append([]moment(nil), t.past[n:]...)
+	}
+}
+
+// Revision says of a part of the tree which of its states was seen. It is
+// opaque but for one thing: two that are equal mean the same state.
+type Revision string
+
+// revision is that of the part at a pointer: how often the mounts around and
+// below it have changed.
+func (t *Tree) revision(m *moment, at Pointer) Revision {
+	var n uint64
+	for x, r := range m.revisions {
+		if x.at.Has(at) || at.Has(x.at) {
+			n += r
+		}
+	}
+	return Revision(t.epoch + "-" + strconv.FormatUint(n, 36))
+}
+
+// View is a part of the tree at one moment.
+type View struct {
+	Value    any  // as encoding/json would decode it, numbers as json.Number; not to be changed
+	Found    bool // whether there is something at the pointer
+	Revision Revision
+}
+
+// JSON writes the value, the members of objects sorted by name.
+func (v View) JSON() ([]byte, error) { return encode(v.Value) }
+
+// Read gives the part of the tree at a pointer. It never waits.
+func (t *Tree) Read(at Pointer) View { return t.view(t.now.Load(), at) }
+
+func (t *Tree) view(m *moment, at Pointer) View {
+	v, ok := at.lookup(m.root)
+	return View{v, ok, t.revision(m, at)}
+}
