@@ -55,7 +55,8 @@ func (r *request) callTool() {
 	}
 	entry := r.view.Tool(name)
 	if entry == nil {
-		r.fail(&Fault{Status: 400, Code: CodeInvalidParams, Message: "unknown tool: " + name})
+		r.missing(&Fault{Status: 400, Code: CodeInvalidParams, Message: "unknown tool: " + name},
+			func(v *contexts.View) bool { return v.Tool(name) != nil })
 		return
 	}
 	args, ok := rawjson.Get(r.msg.Params, "arguments")
@@ -81,7 +82,8 @@ func (r *request) getPrompt() {
 	}
 	entry := r.view.Prompt(name)
 	if entry == nil {
-		r.fail(&Fault{Status: 400, Code: CodeInvalidParams, Message: "unknown prompt: " + name})
+		r.missing(&Fault{Status: 400, Code: CodeInvalidParams, Message: "unknown prompt: " + name},
+			func(v *contexts.View) bool { return v.Prompt(name) != nil })
 		return
 	}
 	args, _ := rawjson.Get(r.msg.Params, "arguments")
@@ -134,7 +136,10 @@ func (r *request) readResource() {
 	}
 	entry, vars := r.view.Resource(uri)
 	if entry == nil || entry.Resource.Read == nil {
-		r.fail(r.noResource(uri, "resource not found: "+uri))
+		r.missing(r.noResource(uri, "resource not found: "+uri), func(v *contexts.View) bool {
+			e, _ := v.Resource(uri)
+			return e != nil && e.Resource.Read != nil
+		})
 		return
 	}
 	args := []byte("{}")

@@ -30,6 +30,9 @@ type Sink interface {
 	Answer(status int, msg []byte)
 	// Drop ends the request without a response: it was cancelled.
 	Drop()
+	// A sink of a door with headers also has Challenge(header string), which
+	// comes before an Answer that wants another credential.
+
 	// Detach lets go of the connection while the request goes on, if the
 	// client can come back for the rest. Otherwise it does nothing.
 	Detach()

@@ -107,8 +107,14 @@ func (r *request) fail(f *Fault) {
 		status = 200 // a legacy client takes any other status for an accident on the way
 	}
 	r.close()
+	if c, ok := r.sink.(challenger); ok && f.Challenge != "" {
+		c.Challenge(f.Challenge)
+	}
 	r.sink.Answer(status, appendError(nil, f))
 }
+
+// challenger is a sink that can say in a header what credential is wanted.
+type challenger interface{ Challenge(header string) }
 
 // abandon ends the request without an answer.
 func (r *request) abandon(cause error) {

@@ -53,7 +53,10 @@ func (r *request) subscribe() {
 		return
 	}
 	if entry == nil {
-		r.fail(r.noResource(uri, "resource not found: "+uri))
+		r.missing(r.noResource(uri, "resource not found: "+uri), func(v *contexts.View) bool {
+			e, _ := v.Resource(uri)
+			return e != nil
+		})
 		return
 	}
 	s := r.sess

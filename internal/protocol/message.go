@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"gatehouse/internal/rawjson"
+	"gatehouse/tool"
 )
 
 // Error codes of JSON-RPC and of the protocol.
@@ -42,6 +43,10 @@ type Message struct {
 	// Trace is the W3C traceparent that came beside the message, in a header;
 	// one in its _meta goes before it.
 	Trace string
+	// By is by which credential the principal of a session has come with this
+	// message, where every message brings one: its roles and scopes hold. nil
+	// means those of the session.
+	By *tool.Caller
 }
 
 // IsRequest reports whether the message wants an answer.
@@ -58,6 +63,8 @@ type Fault struct {
 	Data    json.RawMessage
 	ID      []byte // of the request it answers; nil when it could not be read
 	Silent  bool   // it is a notification's: only a status may tell of it
+	// Challenge is what a door with headers says in WWW-Authenticate.
+	Challenge string
 }
 
 func (f *Fault) Error() string { return f.Message }

@@ -40,6 +40,12 @@ type Options struct {
 	Silence      time.Duration // before a client without tasks hears that a call still runs; 0 means 40 s
 	AskFor       time.Duration // how long a person may think; 0 means 10 minutes
 	InFlight     int           // requests of one newline connection at once; 0 means 256
+
+	// StepUp is asked when something is out of a caller's reach and its
+	// credential has scopes. enough says whether it would be within with
+	// others. The answer names those the caller could ask its provider for, and
+	// the challenge that says so; nil means that there are none.
+	StepUp func(who tool.Caller, enough func(scopes []string) bool) (needed []string, challenge string)
 }
 
 // Info is how the host introduces itself.
@@ -137,6 +143,9 @@ func (e *Engine) newLegacy(parent context.Context, s *session.Session, m *Messag
 	r := &request{e: e, msg: m, sess: s, sink: sink, facts: s.Facts()}
 	r.ctx, r.cancel = context.WithCancelCause(parent)
 	r.rev = r.facts.Revision
+	if by := m.By; by != nil {
+		r.facts.Roles, r.facts.Scopes, r.facts.Credential = by.Roles, by.Scopes, by.Credential
+	}
 	r.facts.Trace = cmp.Or(r.traceparent(), m.Trace, r.facts.Trace)
 	r.end.release = s.Hold()
 	r.note.init(m.meta, s.Level())

@@ -101,6 +101,34 @@ func (s *Session) Initialize(f Facts) bool {
 	return true
 }
 
+// Proven notes by which credential the principal has come this time, and when
+// that ends. Streams of the session end with the last one that was shown.
+func (s *Session) Proven(c tool.Caller, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f := &s.facts
+	f.Roles, f.Scopes, f.Credential, f.Until = c.Roles, c.Scopes, c.Credential, until
+}
+
+// lapse takes the streams from whoever reads them, because the credential they
+// were opened with has run out. The session stays for one who shows a new one.
+func (s *Session) lapse() {
+	s.mu.Lock()
+	var all []*Stream
+	if s.queue != nil {
+		all = append(all, s.queue)
+	}
+	if s.live != nil {
+		for _, st := range s.live.streams {
+			all = append(all, st)
+		}
+	}
+	s.mu.Unlock()
+	for _, st := range all {
+		st.take()
+	}
+}
+
 // Initialized reports whether the handshake has happened.
 func (s *Session) Initialized() bool {
 	s.mu.Lock()

@@ -190,6 +190,19 @@ func (st *Stream) Detach(w Writer) {
 	}
 }
 
+// take ends the attachment of whoever reads the stream, and the connection
+// with it.
+func (st *Stream) take() {
+	st.mu.Lock()
+	w := st.w
+	st.w = nil
+	st.gen++
+	st.mu.Unlock()
+	if w != nil {
+		w.Close()
+	}
+}
+
 // wake starts the writing goroutine unless it runs or has nothing to do.
 // st.mu is held.
 func (st *Stream) wake() {

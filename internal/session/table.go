@@ -65,7 +65,9 @@ func (t *Table) Open(f Facts) (*Session, error) {
 }
 
 // Get finds a session by its id for the principal that opened it, and notes a
-// sign of life. Another principal's session is not found.
+// sign of life. Another principal's session is not found. That the principal is
+// there at this moment is the caller's to know: a session may outlive the
+// credential it was opened with, when another one is shown.
 func (t *Table) Get(id, principal string) (*Session, bool) {
 	t.mu.RLock()
 	s := t.byID[id]
@@ -73,12 +75,7 @@ func (t *Table) Get(id, principal string) (*Session, bool) {
 	if s == nil {
 		return nil, false
 	}
-	f := s.Facts()
-	if f.Principal != principal {
-		return nil, false
-	}
-	if !f.Until.IsZero() && time.Now().After(f.Until) {
-		t.End(s, ErrExpired)
+	if f := s.Facts(); f.Principal != principal {
 		return nil, false
 	}
 	s.Touch()
@@ -134,16 +131,17 @@ func (t *Table) Run(ctx context.Context) error {
 }
 
 // sweep ends the sessions without a sign of life for the idle limit. A
-// session with an open request or stream is alive. There is no rule against
+// session with an open request or stream is alive, but streams end with the
+// credential that was shown last. There is no rule against
 // sessions that never opened a stream: it would kill active clients that only
 // ever POST.
 func (t *Table) sweep(now time.Time) {
 	limit := now.Add(-t.opts.IdleTTL).UnixNano()
 	t.All(func(s *Session) {
-		switch until := s.Facts().Until; {
-		case !until.IsZero() && now.After(until):
-			t.End(s, ErrExpired)
-		case s.busy.Load() == 0 && s.active.Load() < limit:
+		if until := s.Facts().Until; !until.IsZero() && now.After(until) {
+			s.lapse()
+		}
+		if s.busy.Load() == 0 && s.active.Load() < limit {
 			t.End(s, ErrIdle)
 		}
 	})

@@ -99,6 +99,9 @@ func (d *Door) postBatch(w nethttp.ResponseWriter, r *nethttp.Request, who proto
 		answerFault(w, f)
 		return
 	}
+	for i := range msgs {
+		msgs[i].By = &who.Caller
+	}
 	x := d.newExchange(w, r, s)
 	x.streams = readAccept(r.Header["Accept"]).events
 	x.serve(r.Context(), func() { x.serveBatch(msgs, faults) })

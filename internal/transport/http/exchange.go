@@ -160,6 +160,16 @@ func (x *exchange) Answer(status int, msg []byte) {
 	x.finish()
 }
 
+// Challenge says which credential the answer wants, unless the answer has
+// begun already.
+func (x *exchange) Challenge(header string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.w != nil && !x.gone && x.wire == nil {
+		x.w.Header().Set("WWW-Authenticate", header)
+	}
+}
+
 // reply writes a JSON response, or only a status when there is nothing to
 // say. x.mu is held.
 func (x *exchange) reply(status int, msg []byte) {

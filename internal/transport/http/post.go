@@ -114,7 +114,7 @@ func (d *Door) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 		d.accept(w, s, m)
 		return
 	}
-	m.Trace = who.Trace
+	m.Trace, m.By = who.Trace, &who.Caller
 	x := d.newExchange(w, r, s)
 	x.streams, x.returns = a.events, resumable(s)
 	x.serve(r.Context(), func() { d.engine.Legacy(s, m, x) })
@@ -152,5 +152,6 @@ func (d *Door) sessionOf(r *nethttp.Request, who protocol.Who) (*session.Session
 		return nil, &protocol.Fault{Status: 404, Code: protocol.CodeInvalidRequest,
 			Message: "there is no such session, or it has ended; initialize again"}
 	}
+	s.Proven(who.Caller, who.Until)
 	return s, nil
 }
