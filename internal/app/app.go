@@ -198,7 +198,7 @@ func (a *App) build(context.Context) error {
 	a.watchLedger()
 	a.engine = protocol.New(protocol.Options{
 		Calls: a.calls, Views: a.views, Sessions: a.table, Jobs: a.jobs, Seal: a.ring, Bus: a.bus, Log: a.log,
-		Info: introduce(a.opts.Info), Instructions: instructions,
+		Info: introduce(a.opts.Info), Instructions: instructions, StepUp: a.who.StepUp,
 	})
 	a.host.Bind(a.calls.Inner, a.engine.StartJob)
 	a.host.OnChange(func(module.Audience) {

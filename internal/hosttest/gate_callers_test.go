@@ -174,11 +174,10 @@ func (b *byHTTP) open() string {
 	return answered(b.t, res)
 }
 
-func (b *byHTTP) try(era, op string) string {
+// asking makes the request for one thing.
+func (b *byHTTP) asking(ctx context.Context, era, op string) *http.Request {
 	b.t.Helper()
 	method, params := paramsOf(era, op)
-	ctx, cancel := context.WithCancel(b.t.Context())
-	defer cancel()
 	r := b.request(ctx, "POST", b.url, message(2, era, method, params, ""))
 	if era == modernEra {
 		r.Header.Set("MCP-Protocol-Version", "2026-07-28")
@@ -192,7 +191,14 @@ func (b *byHTTP) try(era, op string) string {
 	} else {
 		r.Header.Set("Mcp-Session-Id", b.session)
 	}
-	res, err := b.http.Do(r)
+	return r
+}
+
+func (b *byHTTP) try(era, op string) string {
+	b.t.Helper()
+	ctx, cancel := context.WithCancel(b.t.Context())
+	defer cancel()
+	res, err := b.http.Do(b.asking(ctx, era, op))
 	if err != nil {
 		return "no handshake"
 	}

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
+	"maps"
+	"math"
 	"net/http"
 	"net/url"
 	"slices"
@@ -13,6 +16,8 @@ import (
 
 	"github.com/go-jose/go-jose/v4"
 	"github.com/go-jose/go-jose/v4/jwt"
+
+	"gatehouse/tool"
 )
 
 // OAuth makes this host a resource server of one OAuth 2.1 or OpenID Connect
@@ -151,7 +156,7 @@ func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Princip
 		return Principal{}, err
 	}
 	p.Way, p.Until, p.signer = ByOAuth, c.Expiry.Time().Add(skew), kid
-	p.Credential = "o_" + letters.EncodeToString(hash[:10])
+	p.Credential = oauthID + letters.EncodeToString(hash[:10])
 	s.known.put(epoch, hash, p)
 	return p, nil
 }
@@ -259,5 +264,52 @@ func (o *provider) scopes(c claims) ([]string, error) {
 	slices.Sort(granted)
 	return slices.Compact(granted), nil
 }
+
+// StepUp finds what the bearer of an access token could ask the provider for,
+// so that something comes within its reach; enough says whether scopes here
+// would do. Of several the least is named, with what every token needs. Without
+// such a scope, and for credentials of other kinds, there is nothing.
+func (s *Service) StepUp(who tool.Caller, enough func(scopes []string) bool) (needed []string, challenge string) {
+	if s.oauth == nil || !strings.HasPrefix(who.Credential, oauthID) {
+		return nil, ""
+	}
+	least, size := "", math.MaxInt
+	for name, granted := range s.oauth.offers() {
+		n := len(granted)
+		if slices.Contains(granted, "*") {
+			n = math.MaxInt - 1 // all there is, however short it is to say
+		}
+		if n < size && enough(slices.Concat(who.Scopes, granted)) {
+			least, size = name, n
+		}
+	}
+	if least == "" {
+		return nil, ""
+	}
+	needed = slices.Compact(slices.Sorted(slices.Values(append(slices.Clone(s.oauth.Required), least))))
+	return needed, s.challenge("insufficient_scope", needed...).Get("WWW-Authenticate")
+}
+
+// offers are the scopes there are to ask for, by name, and what each is good
+// for here.
+func (o *provider) offers() iter.Seq2[string, []string] {
+	return func(yield func(string, []string) bool) {
+		names := o.Scopes
+		if o.Grants != nil {
+			names = slices.Sorted(maps.Keys(o.Grants))
+		}
+		for _, name := range names {
+			granted := o.Grants[name]
+			if o.Grants == nil {
+				granted = []string{name}
+			}
+			if !yield(name, granted) {
+				return
+			}
+		}
+	}
+}
+
+const oauthID = "o_" // how the public ids of access tokens begin
 
 var errNoKeys = errors.New("cannot fetch the keys of the OAuth provider")
