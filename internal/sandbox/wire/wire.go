@@ -22,17 +22,27 @@ const headSize = 9
 type Kind uint8
 
 const (
-	Ping   Kind = 1 + iota // is the other side there; answered by Pong with the same body
+	Setup  Kind = 1 + iota // a Plan: make this place; the first frame of all, answered by Ready
+	Ready                  // the place is made
+	Ping                   // is the other side there; answered by Pong with the same body
 	Pong                   // the answer to Ping
-	Start                  // run a program
+	Start                  // a Program: run it
+	File                   // a FileWork: do it
+	Entry                  // an Info, an answer to File
 	Stdin                  // bytes for its standard input; an empty body closes it
-	Stdout                 // bytes from its standard output; an empty body says it was closed
+	Stdout                 // bytes from its standard output or of a file; an empty body says it was closed
 	Stderr                 // bytes from its standard error; an empty body says it was closed
+	Credit                 // a Grant: so much more may be sent
 	Signal                 // one byte, the number to send
+	Resize                 // a Window: the terminal has this size now
 	Exit                   // an Ended, the last frame of a request
-	Failed                 // text: the request did not run; the last frame of a request
+	Failed                 // a Failure: the request was not done; the last frame of a request
 	afterKinds
 )
+
+// Window is how many bytes of one stream may be under way before the one who
+// reads it grants more. Who sends more than was granted breaks the protocol.
+const Window = 256 << 10
 
 // ErrBroken is what every malformed frame is. The channel cannot be used any
 // further, since where the next frame begins is unknown.
@@ -93,7 +103,7 @@ func check(k Kind, id uint32, size int) error {
 		return fmt.Errorf("%w: a frame that belongs to no request", ErrBroken)
 	case size > MaxBody:
 		return fmt.Errorf("%w: a frame of %d bytes, at most %d are allowed", ErrBroken, size, MaxBody)
-	case k == Signal && size != 1, k == Exit && size != endedSize:
+	case k == Signal && size != 1, k == Exit && size != endedSize, k == Credit && size != grantSize, k == Resize && size != resizeSize:
 		return fmt.Errorf("%w: a frame of kind %d with %d bytes", ErrBroken, k, size)
 	}
 	return nil

@@ -56,12 +56,12 @@ func TestWhatIsNoFrameBreaksTheChannel(t *testing.T) {
 }
 
 func TestAnExitStatusNoKernelGivesIsRefused(t *testing.T) {
-	for _, e := range []Ended{{}, {Code: 255}, {Signal: 9}, {Signal: 64}} {
+	for _, e := range []Ended{{}, {Code: 255, CPU: 3, MaxRSS: 1 << 40}, {Signal: 9}, {Signal: 64}} {
 		if got, err := ParseEnded(e.Body()); err != nil || got != e {
 			t.Errorf("%+v came back as %+v, %v", e, got, err)
 		}
 	}
-	for _, e := range []Ended{{Code: 1, Signal: 9}, {Signal: 65}} {
+	for _, e := range []Ended{{Code: 1, Signal: 9}, {Signal: 65}, {CPU: -1}, {MaxRSS: -1}} {
 		if _, err := ParseEnded(e.Body()); !errors.Is(err, ErrBroken) {
 			t.Errorf("%+v: %v, want ErrBroken", e, err)
 		}
@@ -70,7 +70,7 @@ func TestAnExitStatusNoKernelGivesIsRefused(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	f.Add([]byte{byte(Ping), 0, 0, 0, 1, 0, 0, 0, 1, 'x'})
-	f.Add([]byte{byte(Exit), 0, 0, 0, 1, 0, 0, 0, 2, 0, 9})
+	f.Add(append([]byte{byte(Exit), 0, 0, 0, 1, 0, 0, 0, endedSize}, Ended{Signal: 9}.Body()...))
 	f.Add([]byte{byte(Stdout), 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		frame, err := Read(bytes.NewReader(b))

@@ -1,0 +1,225 @@
+//go:build linux && (amd64 || arm64)
+
+package agent
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"gatehouse/internal/sandbox/wire"
+
+	"golang.org/x/sys/unix"
+)
+
+// mostRequests is how many requests may be under way. The host numbers them.
+const mostRequests = 256
+
+// A desk takes the host's requests and answers them.
+type desk struct {
+	plan wire.Plan
+	in   io.Reader
+
+	sending sync.Mutex
+	out     io.Writer
+
+	mu   sync.Mutex
+	open map[uint32]*request
+}
+
+// request is what is under way under one number. What it does not use is nil.
+type request struct {
+	id     uint32
+	desk   *desk
+	stdin  *wire.Inbox
+	stdout *wire.Allowance
+	stderr *wire.Allowance
+
+	mu     sync.Mutex // of what comes to be while it is under way
+	signal func(number uint8)
+	resize func(wire.Size)
+	killed bool
+}
+
+func newDesk(plan wire.Plan, channel io.ReadWriter) *desk {
+	return &desk{plan: plan, in: bufio.NewReaderSize(channel, chunk), out: channel, open: map[uint32]*request{}}
+}
+
+// run ends with the channel. Whoever called it then ends this process, and the
+// kernel everything in the sandbox.
+func (d *desk) run() error {
+	for {
+		f, err := wire.Read(d.in)
+		if err != nil {
+			return err
+		}
+		if err := d.take(f); err != nil {
+			return err
+		}
+	}
+}
+
+func (d *desk) take(f wire.Frame) error {
+	switch f.Kind {
+	case wire.Ping:
+		return d.send(wire.Pong, f.ID, f.Body)
+	case wire.Start, wire.File:
+		return d.begin(f)
+	}
+	d.mu.Lock()
+	r := d.open[f.ID]
+	d.mu.Unlock()
+	if r == nil {
+		return nil // it ended while this was on its way
+	}
+	return r.take(f)
+}
+
+// begin opens a request and lets it run by itself.
+func (d *desk) begin(f wire.Frame) error {
+	r := &request{id: f.ID, desk: d, stdin: wire.NewInbox(), stdout: wire.NewAllowance(), stderr: wire.NewAllowance()}
+	var run func() error
+	if f.Kind == wire.Start {
+		program, err := wire.ParseProgram(f.Body)
+		if err != nil {
+			return err
+		}
+		run = func() error { return r.runProgram(program) }
+	} else {
+		work, err := wire.ParseFileWork(f.Body)
+		if err != nil {
+			return err
+		}
+		run = func() error { return r.onFiles(work) }
+	}
+	d.mu.Lock()
+	_, taken := d.open[f.ID]
+	full := len(d.open) >= mostRequests
+	if !taken && !full {
+		d.open[f.ID] = r
+	}
+	d.mu.Unlock()
+	if taken {
+		return fmt.Errorf("%w: request %d began twice", wire.ErrBroken, f.ID)
+	}
+	if full {
+		return d.send(wire.Failed, f.ID, failure(fmt.Errorf("%d requests are under way, which is the most: %w", mostRequests, unix.EAGAIN)).Body())
+	}
+	go r.whole(run)
+	return nil
+}
+
+// whole is a request from beginning to end. The number is free before the last
+// frame says so.
+func (r *request) whole(run func() error) {
+	err := run()
+	r.stdin.Drop()
+	r.desk.mu.Lock()
+	delete(r.desk.open, r.id)
+	r.desk.mu.Unlock()
+	if end, ok := errors.AsType[ended](err); ok {
+		r.send(wire.Exit, end.Body())
+	} else {
+		r.send(wire.Failed, failure(err).Body())
+	}
+}
+
+// ended is the good end of a request.
+type ended struct{ wire.Ended }
+
+func (ended) Error() string { return "it ended" }
+
+func (r *request) take(f wire.Frame) error {
+	switch f.Kind {
+	case wire.Stdin:
+		if len(f.Body) == 0 {
+			r.stdin.End()
+			return nil
+		}
+		return r.stdin.Put(f.Body)
+	case wire.Credit:
+		g, err := wire.ParseGrant(f.Body)
+		switch {
+		case err != nil:
+			return err
+		case g.Stream == wire.Stdout:
+			return r.stdout.Add(int(g.Bytes))
+		case g.Stream == wire.Stderr:
+			return r.stderr.Add(int(g.Bytes))
+		}
+	case wire.Signal:
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.killed = r.killed || unix.Signal(f.Body[0]) == unix.SIGKILL
+		if r.signal != nil {
+			r.signal(f.Body[0])
+		}
+		return nil
+	case wire.Resize:
+		size, err := wire.ParseSize(f.Body)
+		if err != nil {
+			return err
+		}
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		if r.resize != nil {
+			r.resize(size)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: a frame of kind %d from the host", wire.ErrBroken, f.Kind)
+}
+
+func (r *request) send(k wire.Kind, body []byte) error { return r.desk.send(k, r.id, body) }
+
+func (d *desk) send(k wire.Kind, id uint32, body []byte) error {
+	d.sending.Lock()
+	defer d.sending.Unlock()
+	return wire.Write(d.out, wire.Frame{Kind: k, ID: id, Body: body})
+}
+
+const chunk = 32 << 10 // bytes of a stream in one frame
+
+// sendAll passes on what r brings, as it is granted, and tells the end.
+func (r *request) sendAll(k wire.Kind, from io.Reader, granted *wire.Allowance) error {
+	buf := make([]byte, chunk)
+	for {
+		most := granted.Take(chunk)
+		if most == 0 {
+			return nil
+		}
+		n, err := from.Read(buf[:most])
+		granted.Add(most - n)
+		if n > 0 {
+			if err := r.send(k, buf[:n]); err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			r.send(k, nil)
+			if errors.Is(err, io.EOF) || errors.Is(err, unix.EIO) { // EIO is how a terminal ends
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+// receiveAll writes what came of Stdin and lets the host send as much more.
+func (r *request) receiveAll(to io.Writer) error {
+	for {
+		b, ok := r.stdin.Take()
+		if !ok {
+			return nil
+		}
+		if _, err := to.Write(b); err != nil {
+			r.stdin.Drop()
+			return err
+		}
+		if err := r.send(wire.Credit, wire.Grant{Stream: wire.Stdin, Bytes: uint32(len(b))}.Body()); err != nil {
+			return err
+		}
+	}
+}

@@ -1,0 +1,249 @@
+//go:build linux && (amd64 || arm64)
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"gatehouse/internal/sandbox/wire"
+
+	"golang.org/x/sys/unix"
+)
+
+// lastWords is how long the host may take to grant what an ended program said
+// last. What it did not grant by then is thrown away.
+const lastWords = 10 * time.Second
+
+// streams are the ends of a program's standard streams.
+type streams struct {
+	theirs [3]*os.File
+	stdin  *os.File // ours
+	stdout *os.File
+	stderr *os.File // nil with a terminal
+}
+
+// runProgram runs a program on a stage of its own.
+func (r *request) runProgram(program wire.Program) error {
+	s, err := r.openStreams(program.Size)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return err
+	}
+	defer ours.Close()
+	p, err := startStage(theirs, s.theirs)
+	theirs.Close()
+	for _, f := range s.theirs {
+		f.Close()
+	}
+	if err != nil {
+		return err
+	}
+	var control sync.Mutex
+	tell := func(k wire.Kind, body []byte) error {
+		control.Lock()
+		defer control.Unlock()
+		return wire.Write(ours, wire.Frame{Kind: k, ID: 1, Body: body})
+	}
+	err = errors.Join(tell(wire.Setup, r.desk.plan.Body()), tell(wire.Start, program.Body()))
+	var first wire.Frame
+	if err == nil {
+		first, err = wire.Read(ours)
+	}
+	if err != nil || first.Kind != wire.Ready {
+		return notStarted(p, first, err)
+	}
+	r.command(func(number uint8) {
+		if unix.Signal(number) == unix.SIGKILL {
+			p.Kill()
+		} else {
+			tell(wire.Signal, []byte{number})
+		}
+	}, s)
+	defer r.command(nil, nil)
+	r.send(wire.Ready, nil)
+	return r.attend(p, ours, s)
+}
+
+// attend passes on what a running program says until it has ended.
+func (r *request) attend(p *os.Process, control *os.File, s *streams) error {
+	var output sync.WaitGroup
+	output.Go(func() { r.sendAll(wire.Stdout, s.stdout, r.stdout) })
+	if s.stderr != nil {
+		output.Go(func() { r.sendAll(wire.Stderr, s.stderr, r.stderr) })
+	} else {
+		r.send(wire.Stderr, nil)
+	}
+	go r.typeIn(s)
+	last, err := wire.Read(control)
+	if _, waitErr := p.Wait(); waitErr != nil {
+		return waitErr
+	}
+	late := time.AfterFunc(lastWords, func() {
+		r.stdout.End()
+		r.stderr.End()
+	})
+	output.Wait()
+	late.Stop()
+	switch {
+	case err != nil:
+		// The stage was killed before it could tell, and the program with it.
+		return ended{wire.Ended{Signal: uint8(unix.SIGKILL)}}
+	case last.Kind == wire.Exit:
+		e, err := wire.ParseEnded(last.Body)
+		if err != nil {
+			return err
+		}
+		return ended{e}
+	}
+	return notStarted(nil, last, nil)
+}
+
+// typeIn passes on what the host types. A program that does not read it is not
+// an error.
+func (r *request) typeIn(s *streams) {
+	r.receiveAll(s.stdin)
+	if s.stderr != nil {
+		s.stdin.Close()
+		return
+	}
+	s.stdin.Write([]byte{4}) // end of transmission, as at a keyboard
+}
+
+// notStarted is why, in the words of the stage if it had any.
+func notStarted(p *os.Process, f wire.Frame, err error) error {
+	if p != nil {
+		p.Kill()
+		p.Wait()
+	}
+	if err != nil {
+		return fmt.Errorf("the program could not be started, since the process that starts it ended: %w", err)
+	}
+	if f.Kind != wire.Failed {
+		return fmt.Errorf("the program could not be started: a frame of kind %d came", f.Kind)
+	}
+	why, err := wire.ParseFailure(f.Body)
+	if err != nil {
+		return err
+	}
+	return why
+}
+
+// command sets what the host's signals and sizes do; nil ends that. Whoever
+// was to be killed before it could be is killed now.
+func (r *request) command(signal func(uint8), s *streams) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.signal, r.resize = signal, nil
+	if signal != nil && r.killed {
+		signal(uint8(unix.SIGKILL))
+	}
+	if s != nil && s.stderr == nil {
+		r.resize = func(size wire.Size) { setSize(s.stdout, size) }
+	}
+}
+
+func startStage(control *os.File, files [3]*os.File) (*os.Process, error) {
+	// The kernel's limit on what a thread's children may outlive does not
+	// matter here: when this process ends, so does its whole space.
+	return os.StartProcess("/proc/self/exe", []string{stageName}, &os.ProcAttr{
+		Env:   []string{},
+		Files: []*os.File{files[0], files[1], files[2], control},
+		Sys:   &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS},
+	})
+}
+
+func socketPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, call("socketpair", "AF_UNIX", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return nil, nil, call("fcntl", "O_NONBLOCK", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "control"), os.NewFile(uintptr(fds[1]), "control"), nil
+}
+
+func (r *request) openStreams(size wire.Size) (*streams, error) {
+	if size != (wire.Size{}) {
+		return r.openTerminal(size)
+	}
+	s := &streams{}
+	for i, ours := range []**os.File{&s.stdin, &s.stdout, &s.stderr} {
+		in, out, err := os.Pipe()
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		if i == 0 {
+			*ours, s.theirs[i] = out, in
+		} else {
+			*ours, s.theirs[i] = in, out
+		}
+		// The user of the code opens these anew by way of /dev/stdout.
+		if !r.desk.plan.OneUser {
+			if err := s.theirs[i].Chown(int(r.desk.plan.UID), int(r.desk.plan.GID)); err != nil {
+				s.close()
+				return nil, err
+			}
+		}
+	}
+	return s, nil
+}
+
+func (r *request) openTerminal(size wire.Size) (*streams, error) {
+	fd, err := unix.Open("/dev/pts/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, call("open", "/dev/pts/ptmx", err)
+	}
+	master := os.NewFile(uintptr(fd), "terminal")
+	s := &streams{stdin: master, stdout: master}
+	var unlock int32
+	if err := ioctl(fd, unix.TIOCSPTLCK, unsafe.Pointer(&unlock)); err != nil {
+		s.close()
+		return nil, call("ioctl", "TIOCSPTLCK", err)
+	}
+	peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+	if errno != 0 {
+		s.close()
+		return nil, call("ioctl", "TIOCGPTPEER", errno)
+	}
+	slave := os.NewFile(peer, "terminal")
+	s.theirs = [3]*os.File{slave, slave, slave}
+	if !r.desk.plan.OneUser {
+		if err := slave.Chown(int(r.desk.plan.UID), int(r.desk.plan.GID)); err != nil {
+			s.close()
+			return nil, err
+		}
+	}
+	setSize(master, size)
+	return s, nil
+}
+
+func setSize(terminal *os.File, size wire.Size) {
+	conn, err := terminal.SyscallConn()
+	if err != nil {
+		return
+	}
+	conn.Control(func(fd uintptr) {
+		unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: size.Rows, Col: size.Cols})
+	})
+}
+
+// close lets go of everything; what is closed already is left alone.
+func (s *streams) close() {
+	for _, f := range append(s.theirs[:], s.stdin, s.stdout, s.stderr) {
+		if f != nil {
+			f.Close()
+		}
+	}
+}

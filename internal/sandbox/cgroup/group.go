@@ -1,0 +1,212 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gatehouse/internal/sandbox"
+
+	"golang.org/x/sys/unix"
+)
+
+// Group holds one sandbox. Whoever makes it removes it.
+type Group struct {
+	place *Place
+	v2    string            // "" when there is none
+	v1    map[string]string // controller to folder
+	dirs  []string          // all of them
+}
+
+// New makes a group with these limits. Nothing is in it yet.
+func (p *Place) New(l sandbox.Limits) (*Group, error) {
+	g := &Group{place: p, v1: map[string]string{}}
+	if err := g.make(l); err != nil {
+		g.Remove()
+		return nil, err
+	}
+	return g, nil
+}
+
+func (g *Group) make(l sandbox.Limits) error {
+	name := name()
+	made := map[string]bool{}
+	mkdir := func(parent string) (string, error) {
+		dir := filepath.Join(parent, name)
+		if made[dir] {
+			return dir, nil // two controllers in one hierarchy
+		}
+		if err := unix.Mkdir(dir, 0o755); err != nil {
+			return "", fmt.Errorf("mkdir(%s): %w", dir, err)
+		}
+		made[dir] = true
+		g.dirs = append(g.dirs, dir)
+		return dir, nil
+	}
+	var err error
+	if g.place.v2 != "" {
+		if g.v2, err = mkdir(g.place.v2); err != nil {
+			return err
+		}
+	}
+	for c, parent := range g.place.v1 {
+		if slices.Contains(g.place.in2, c) {
+			continue
+		}
+		if g.v1[c], err = mkdir(parent); err != nil {
+			return err
+		}
+	}
+	return g.Set(l)
+}
+
+// Set changes the limits, also of what is in it already.
+func (g *Group) Set(l sandbox.Limits) error {
+	memory := strconv.FormatInt(int64(l.MemoryMiB)<<20, 10)
+	// The agent and the stages of calls are not the code's.
+	processes := strconv.Itoa(l.Processes + overhead)
+	quota := strconv.Itoa(l.VCPUs * cpuPeriod)
+	for _, s := range []struct {
+		controller, in2, value2, in1, value1 string
+		optional                             bool
+	}{
+		{"memory", "memory.max", memory, "memory.limit_in_bytes", memory, false},
+		{"memory", "memory.swap.max", "0", "memory.memsw.limit_in_bytes", memory, true},
+		{"pids", "pids.max", processes, "pids.max", processes, false},
+		{"cpu", "cpu.max", quota + " " + strconv.Itoa(cpuPeriod), "cpu.cfs_quota_us", quota, false},
+	} {
+		err := error(nil)
+		switch {
+		case slices.Contains(g.place.in2, s.controller):
+			err = put(g.v2, s.in2, s.value2)
+		case g.v1[s.controller] != "":
+			err = put(g.v1[s.controller], s.in1, s.value1)
+		}
+		if err != nil && !(s.optional && errors.Is(err, unix.ENOENT)) {
+			return err
+		}
+	}
+	return nil
+}
+
+// overhead is how many threads the agent and the stages of a few calls may
+// have, beside the code.
+const overhead = 64
+
+// Enter takes this thread into the groups of version 1, so that what it starts
+// is born in them. Moving a thread takes microseconds, where moving the process
+// afterwards would take milliseconds. Leave takes it out again. The caller
+// holds its thread by runtime.LockOSThread.
+func (g *Group) Enter() error {
+	for _, dir := range g.v1 {
+		if err := put(dir, "tasks", "0"); err != nil {
+			return errors.Join(err, g.Leave())
+		}
+	}
+	return nil
+}
+
+// Leave takes this thread back to where the process is.
+func (g *Group) Leave() error {
+	var all []error
+	for c := range g.v1 {
+		all = append(all, put(g.place.self[c], "tasks", "0"))
+	}
+	return errors.Join(all...)
+}
+
+// Born opens the group of version 2 for a process to be born in; nil when there
+// is none. The caller closes it.
+func (g *Group) Born() (*os.File, error) {
+	if g.v2 == "" {
+		return nil, nil
+	}
+	return os.Open(g.v2)
+}
+
+// Kill ends everything in it.
+func (g *Group) Kill() {
+	for _, dir := range g.dirs {
+		if put(dir, "cgroup.kill", "1") == nil {
+			continue
+		}
+		for range 200 {
+			b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+			if len(b) == 0 {
+				break
+			}
+			for f := range strings.FieldsSeq(string(b)) {
+				if pid, err := strconv.Atoi(f); err == nil && pid > 1 && pid != os.Getpid() {
+					unix.Kill(pid, unix.SIGKILL)
+				}
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}
+
+// Remove takes the groups away, which are empty in a moment when everything in
+// them was killed.
+func (g *Group) Remove() error {
+	var all []error
+	for _, dir := range g.dirs {
+		all = append(all, remove(dir))
+	}
+	return errors.Join(all...)
+}
+
+func remove(dir string) error {
+	for end, pause := time.Now().Add(emptyWait), 50*time.Microsecond; ; pause = min(2*pause, 20*time.Millisecond) {
+		err := unix.Rmdir(dir)
+		if err == nil || errors.Is(err, unix.ENOENT) {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("rmdir(%s): %w", dir, err)
+		}
+		time.Sleep(pause)
+	}
+}
+
+// OOMKills counts what the kernel ended in it for want of memory.
+func (g *Group) OOMKills() int {
+	file := ""
+	switch {
+	case slices.Contains(g.place.in2, "memory"):
+		file = filepath.Join(g.v2, "memory.events")
+	case g.v1["memory"] != "":
+		file = filepath.Join(g.v1["memory"], "memory.oom_control")
+	default:
+		return 0
+	}
+	b, _ := os.ReadFile(file)
+	for line := range strings.Lines(string(b)) {
+		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
+			count, _ := strconv.Atoi(n)
+			return count
+		}
+	}
+	return 0
+}
+
+// put writes to a file of the kernel's, without what os.File does to files
+// that may block: it is done several times for each sandbox.
+func put(dir, file, value string) error {
+	at := dir + "/" + file
+	fd, err := unix.Open(at, unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open(%s): %w", at, err)
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(value)); err != nil {
+		return fmt.Errorf("write(%s, %s): %w", at, value, err)
+	}
+	return nil
+}

@@ -1,0 +1,371 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"syscall"
+	"time"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/wire"
+)
+
+const (
+	sigterm = 15
+	sigkill = 9
+)
+
+// process is a program in the sandbox, seen from here.
+type process struct {
+	link  *Link
+	id    uint32
+	began time.Time
+	most  int64 // bytes of each stream; less than 0 means no limit
+	ooms  int   // when it began
+
+	ready    chan struct{} // it runs, or over is closed
+	over     chan struct{} // the last frame came, or the link broke
+	overflow chan struct{} // a stream brought too much
+	done     chan struct{} // all is said: result and err are set
+	once     sync.Once     // of overflow
+	started  sync.Once     // of ready
+	runs     bool          // it was started; set before ready is closed
+
+	stdin          *wire.Allowance
+	stdout, stderr stream
+	drains         sync.WaitGroup
+
+	status wire.Ended // set before over
+	reaped bool
+	failed error
+
+	result sandbox.Result
+	err    error
+}
+
+// stream is what comes of one of a program's outputs.
+type stream struct {
+	kind   wire.Kind
+	inbox  *wire.Inbox
+	to     io.Writer
+	closed bool // of the reading goroutine
+
+	mu    sync.Mutex
+	wrote int64
+	err   error
+}
+
+// Exec starts a program.
+func (l *Link) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, error) {
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	if len(c.Argv) == 0 {
+		return nil, errors.New("there is no program to run: Argv is empty")
+	}
+	p := newProcess(l, c)
+	program := wire.Program{Argv: c.Argv, Env: c.Env, Dir: c.Dir}
+	if c.Terminal != nil {
+		program.Size = wire.Size(*c.Terminal)
+	}
+	id, err := l.add(p)
+	if err != nil {
+		return nil, err
+	}
+	p.id = id
+	if err := l.send(wire.Start, id, program.Body()); err != nil {
+		l.forget(id)
+		if errors.Is(err, wire.ErrBroken) {
+			return nil, fmt.Errorf("the arguments and the environment are too long, together %d bytes: pass what is long by standard input or a file", len(program.Body()))
+		}
+		return nil, err
+	}
+	p.drains.Go(func() { p.drain(&p.stdout) })
+	p.drains.Go(func() { p.drain(&p.stderr) })
+	go p.attend(ctx, c)
+	select {
+	case <-p.ready:
+	case <-ctx.Done():
+		<-p.over // attend sees to that
+		<-p.ready
+	}
+	if p.runs {
+		return p, nil
+	}
+	<-p.done
+	if p.failed != nil {
+		return nil, errors.Join(p.failed, context.Cause(ctx))
+	}
+	return p, nil
+}
+
+func newProcess(l *Link, c sandbox.Command) *process {
+	p := &process{
+		link: l, began: time.Now(), ooms: l.oomKill(), most: int64(l.limits.OutputBytes),
+		ready: make(chan struct{}), over: make(chan struct{}), overflow: make(chan struct{}), done: make(chan struct{}),
+		stdin:  wire.NewAllowance(),
+		stdout: stream{kind: wire.Stdout, inbox: wire.NewInbox(), to: c.Stdout},
+		stderr: stream{kind: wire.Stderr, inbox: wire.NewInbox(), to: c.Stderr},
+	}
+	if c.OutputBytes != 0 {
+		p.most = int64(c.OutputBytes)
+	}
+	return p
+}
+
+// take is called by the goroutine that reads the link.
+func (p *process) take(f wire.Frame) (last bool, err error) {
+	switch f.Kind {
+	case wire.Ready:
+		p.started.Do(func() {
+			p.runs = true
+			close(p.ready)
+		})
+		return false, nil
+	case wire.Stdout:
+		return false, p.stdout.take(f.Body)
+	case wire.Stderr:
+		return false, p.stderr.take(f.Body)
+	case wire.Credit:
+		g, err := wire.ParseGrant(f.Body)
+		if err == nil && g.Stream != wire.Stdin {
+			err = fmt.Errorf("%w: a grant for what the agent sends", wire.ErrBroken)
+		}
+		if err == nil {
+			err = p.stdin.Add(int(g.Bytes))
+		}
+		return false, err
+	case wire.Exit:
+		status, err := wire.ParseEnded(f.Body)
+		if err != nil {
+			return false, err
+		}
+		p.status, p.reaped = status, true
+	case wire.Failed:
+		why, err := wire.ParseFailure(f.Body)
+		if err != nil {
+			return false, err
+		}
+		p.failed = why
+	default:
+		return false, fmt.Errorf("%w: a frame of kind %d for a program", wire.ErrBroken, f.Kind)
+	}
+	p.end()
+	return true, nil
+}
+
+func (p *process) broken(err error) {
+	p.failed = err
+	p.end()
+}
+
+func (p *process) end() {
+	p.stdout.inbox.End()
+	p.stderr.inbox.End()
+	p.stdin.End()
+	close(p.over)
+	p.started.Do(func() { close(p.ready) })
+}
+
+func (s *stream) take(body []byte) error {
+	if s.closed {
+		return fmt.Errorf("%w: more of a stream that was closed", wire.ErrBroken)
+	}
+	if len(body) == 0 {
+		s.closed = true
+		s.inbox.End()
+		return nil
+	}
+	return s.inbox.Put(body)
+}
+
+// drain writes what comes, and lets the agent send as much more. What comes
+// after too much, or after the Writer failed, is thrown away.
+func (p *process) drain(s *stream) {
+	for {
+		b, ok := s.inbox.Take()
+		if !ok {
+			return
+		}
+		s.write(b, p)
+		select {
+		case <-p.over: // nobody waits for a grant any more
+		default:
+			p.link.send(wire.Credit, p.id, wire.Grant{Stream: s.kind, Bytes: uint32(len(b))}.Body())
+		}
+	}
+}
+
+func (s *stream) write(b []byte, p *process) {
+	s.mu.Lock()
+	wrote, err := s.wrote, s.err
+	s.mu.Unlock()
+	if p.most >= 0 && wrote+int64(len(b)) > p.most {
+		b = b[:p.most-wrote]
+		p.once.Do(func() { close(p.overflow) })
+	}
+	if s.to != nil && err == nil && len(b) > 0 {
+		_, err = s.to.Write(b)
+	}
+	s.mu.Lock()
+	s.wrote, s.err = wrote+int64(len(b)), err
+	s.mu.Unlock()
+}
+
+func (s *stream) tell() (int64, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wrote, s.err
+}
+
+// attend sees to it that the program ends, and judges how.
+func (p *process) attend(ctx context.Context, c sandbox.Command) {
+	if c.Stdin == nil {
+		p.link.send(wire.Stdin, p.id, nil)
+	} else {
+		go p.feed(c.Stdin)
+	}
+	seen, why := p.untilOver(ctx, p.deadline(c))
+	if r, ok := c.Stdin.(io.Closer); ok {
+		r.Close()
+	}
+	p.untilDrained(ctx)
+	p.judge(seen, why)
+	close(p.done)
+}
+
+// deadline is a channel on which the time is up; nil means never.
+func (p *process) deadline(c sandbox.Command) <-chan time.Time {
+	most := c.Timeout
+	if most == 0 {
+		most = p.link.limits.Call
+	}
+	if most <= 0 {
+		return nil
+	}
+	return time.After(most)
+}
+
+// untilOver waits for the program's end and brings it about where it must.
+func (p *process) untilOver(ctx context.Context, late <-chan time.Time) (seen sandbox.Evidence, why error) {
+	select {
+	case <-p.over:
+		return seen, nil
+	case <-late:
+		seen.TimeUp = true
+		p.Signal(sigterm)
+	case <-ctx.Done():
+		why = context.Cause(ctx)
+		p.Signal(sigterm)
+	case <-p.overflow:
+		seen.OutputFull = true
+		p.Signal(sigkill)
+	}
+	select {
+	case <-p.over:
+		return seen, why
+	case <-time.After(termGrace):
+	}
+	p.Signal(sigkill)
+	select {
+	case <-p.over:
+	case <-time.After(killWait):
+		p.link.fail(errors.New("the agent did not end a program that was to be killed"))
+		<-p.over
+	}
+	return seen, why
+}
+
+// untilDrained waits for the Writers. When ctx has ended it does so only for a
+// while.
+func (p *process) untilDrained(ctx context.Context) {
+	drained := make(chan struct{})
+	go func() {
+		p.drains.Wait()
+		close(drained)
+	}()
+	select {
+	case <-drained:
+		return
+	case <-ctx.Done():
+	}
+	select {
+	case <-drained:
+	case <-time.After(killWait):
+	}
+}
+
+func (p *process) judge(seen sandbox.Evidence, why error) {
+	stdout, outErr := p.stdout.tell()
+	stderr, errErr := p.stderr.tell()
+	select {
+	case <-p.overflow: // as it ended by itself
+		seen.OutputFull = true
+	default:
+	}
+	seen.Reaped, seen.Code, seen.Signal = p.reaped, int(p.status.Code), int(p.status.Signal)
+	if seen.Code != 0 || seen.Signal != 0 {
+		seen.OOMKills = p.link.oomKill() - p.ooms
+	}
+	p.result = sandbox.Result{
+		Outcome: seen.Judge(), Code: seen.Code, Signal: seen.Signal,
+		Took: time.Since(p.began), CPU: p.status.CPU, MaxRSS: p.status.MaxRSS,
+		StdoutSize: stdout, StderrSize: stderr,
+	}
+	if !p.reaped && why == nil {
+		why = p.failed
+	}
+	p.err = errors.Join(why, outErr, errErr)
+}
+
+// feed passes on what is read, as the program takes it.
+func (p *process) feed(from io.Reader) {
+	buf := make([]byte, 32<<10)
+	for {
+		most := p.stdin.Take(len(buf))
+		if most == 0 {
+			return
+		}
+		n, err := from.Read(buf[:most])
+		p.stdin.Add(most - n)
+		if n > 0 && p.link.send(wire.Stdin, p.id, buf[:n]) != nil {
+			return
+		}
+		if err != nil {
+			p.link.send(wire.Stdin, p.id, nil)
+			return
+		}
+	}
+}
+
+// Signal sends a signal to the program's process group.
+func (p *process) Signal(number int) error {
+	if number < 1 || number > 64 {
+		return fmt.Errorf("there is no signal %d: %w", number, syscall.EINVAL)
+	}
+	return p.tell(wire.Signal, []byte{byte(number)})
+}
+
+// Resize changes the size of its terminal.
+func (p *process) Resize(s sandbox.Size) error { return p.tell(wire.Resize, wire.Size(s).Body()) }
+
+func (p *process) tell(k wire.Kind, body []byte) error {
+	select {
+	case <-p.over:
+		return nil
+	default:
+		return p.link.send(k, p.id, body)
+	}
+}
+
+// Done is closed when it and its output have ended.
+func (p *process) Done() <-chan struct{} { return p.done }
+
+// Wait waits for that.
+func (p *process) Wait() (sandbox.Result, error) {
+	<-p.done
+	return p.result, p.err
+}

@@ -1,0 +1,325 @@
+package link
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/wire"
+)
+
+const mostEntries = 1000 // of one listing
+
+// fileWork is a request that concerns files, seen from here.
+type fileWork struct {
+	link  *Link
+	id    uint32
+	most  int // entries that may come
+	bytes bool
+
+	inbox   *wire.Inbox     // what is read
+	granted *wire.Allowance // what may be written
+	over    chan struct{}   // the last frame came, or the link broke
+	entries []wire.Info     // of the reading goroutine until over
+	code    uint8
+	err     error
+}
+
+func (l *Link) work(w wire.FileWork) (*fileWork, error) {
+	f := &fileWork{link: l, most: 1, inbox: wire.NewInbox(), granted: wire.NewAllowance(), over: make(chan struct{})}
+	switch w.Op {
+	case wire.ListFolder:
+		f.most = mostEntries
+	case wire.ReadFile:
+		f.bytes = true
+	}
+	id, err := l.add(f)
+	if err != nil {
+		return nil, err
+	}
+	f.id = id
+	if err := l.send(wire.File, id, w.Body()); err != nil {
+		l.forget(id)
+		if errors.Is(err, wire.ErrBroken) {
+			return nil, syscall.ENAMETOOLONG
+		}
+		return nil, err
+	}
+	return f, nil
+}
+
+// take is called by the goroutine that reads the link.
+func (f *fileWork) take(frame wire.Frame) (last bool, err error) {
+	switch frame.Kind {
+	case wire.Entry:
+		i, err := wire.ParseInfo(frame.Body)
+		if err == nil && len(f.entries) >= f.most {
+			err = fmt.Errorf("%w: more entries than were asked for", wire.ErrBroken)
+		}
+		f.entries = append(f.entries, i)
+		return false, err
+	case wire.Stdout:
+		if !f.bytes {
+			return false, fmt.Errorf("%w: bytes of a file nobody reads", wire.ErrBroken)
+		}
+		if len(frame.Body) == 0 {
+			f.inbox.End()
+			return false, nil
+		}
+		return false, f.inbox.Put(frame.Body)
+	case wire.Credit:
+		g, err := wire.ParseGrant(frame.Body)
+		if err == nil {
+			err = f.granted.Add(int(g.Bytes))
+		}
+		return false, err
+	case wire.Exit:
+		e, err := wire.ParseEnded(frame.Body)
+		if err != nil {
+			return false, err
+		}
+		f.code = e.Code
+	case wire.Failed:
+		why, err := wire.ParseFailure(frame.Body)
+		if err != nil {
+			return false, err
+		}
+		f.err = why
+		if why.Errno != 0 {
+			f.err = why.Errno
+		}
+	default:
+		return false, fmt.Errorf("%w: a frame of kind %d for a file", wire.ErrBroken, frame.Kind)
+	}
+	f.end()
+	return true, nil
+}
+
+func (f *fileWork) broken(err error) {
+	f.err = err
+	f.end()
+}
+
+func (f *fileWork) end() {
+	f.inbox.End()
+	f.granted.End()
+	close(f.over)
+}
+
+// wait waits for the end; when ctx ends before, the work is called off.
+func (f *fileWork) wait(ctx context.Context) error {
+	select {
+	case <-f.over:
+		return f.err
+	case <-ctx.Done():
+		f.cancel()
+		<-f.over
+		return context.Cause(ctx)
+	}
+}
+
+// cancel calls the work off. An agent that does not even do that is given up.
+func (f *fileWork) cancel() {
+	f.link.send(wire.Signal, f.id, []byte{sigkill})
+	time.AfterFunc(killWait, func() {
+		select {
+		case <-f.over:
+		default:
+			f.link.fail(errors.New("the agent did not end work on files that was called off"))
+		}
+	})
+}
+
+// do is work of which only the end and perhaps an entry come.
+func (l *Link) do(ctx context.Context, name, path string, w wire.FileWork) (*fileWork, error) {
+	w.Path = path
+	f, err := l.work(w)
+	if err == nil {
+		err = f.wait(ctx)
+	}
+	return f, inWords(name, path, err)
+}
+
+// inWords tells which file it was about, if it was about one.
+func inWords(op, path string, err error) error {
+	if err == nil || errors.Is(err, sandbox.ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return &fs.PathError{Op: op, Path: path, Err: err}
+}
+
+// ReadFile is that of sandbox.Files.
+func (l *Link) ReadFile(ctx context.Context, path string, offset, length int64, w io.Writer) (sandbox.Info, error) {
+	if offset < 0 {
+		return sandbox.Info{}, inWords("read", path, syscall.EINVAL)
+	}
+	f, err := l.work(wire.FileWork{Op: wire.ReadFile, Path: path, Offset: offset, Length: length})
+	if err != nil {
+		return sandbox.Info{}, inWords("read", path, err)
+	}
+	stop := context.AfterFunc(ctx, f.cancel)
+	defer stop()
+	var writing error
+	for {
+		b, ok := f.inbox.Take()
+		if !ok {
+			break
+		}
+		if writing == nil {
+			if _, writing = w.Write(b); writing != nil {
+				f.cancel()
+			}
+		}
+		l.send(wire.Credit, f.id, wire.Grant{Stream: wire.Stdout, Bytes: uint32(len(b))}.Body())
+	}
+	if err := f.wait(ctx); writing == nil && err != nil {
+		return sandbox.Info{}, inWords("read", path, errors.Join(err, context.Cause(ctx)))
+	}
+	return f.only(), writing
+}
+
+// WriteFile is that of sandbox.Files.
+func (l *Link) WriteFile(ctx context.Context, path string, r io.Reader, how sandbox.Writing) (sandbox.Info, error) {
+	mode := how.Mode.Perm()
+	if mode == 0 {
+		mode = 0o644
+	}
+	f, err := l.work(wire.FileWork{Op: wire.StoreFile, Path: path, Mode: int64(mode), Append: how.Append, Parents: how.Parents})
+	if err != nil {
+		return sandbox.Info{}, inWords("write", path, err)
+	}
+	stop := context.AfterFunc(ctx, f.cancel)
+	defer stop()
+	reading := f.feed(r)
+	if reading != nil {
+		f.cancel()
+	}
+	err = f.wait(ctx)
+	if reading != nil {
+		return sandbox.Info{}, reading
+	}
+	return f.only(), inWords("write", path, err)
+}
+
+// feed sends what is read, as it is granted. The error is that of the Reader.
+func (f *fileWork) feed(r io.Reader) error {
+	buf := make([]byte, 32<<10)
+	for {
+		most := f.granted.Take(len(buf))
+		if most == 0 {
+			return nil // it is over, and wait knows why
+		}
+		n, err := r.Read(buf[:most])
+		f.granted.Add(most - n)
+		if n > 0 && f.link.send(wire.Stdin, f.id, buf[:n]) != nil {
+			return nil
+		}
+		if errors.Is(err, io.EOF) {
+			f.link.send(wire.Stdin, f.id, nil)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// only is the one entry that came.
+func (f *fileWork) only() sandbox.Info {
+	select {
+	case <-f.over:
+	default:
+		return sandbox.Info{}
+	}
+	if len(f.entries) != 1 {
+		return sandbox.Info{}
+	}
+	return describe(f.entries[0])
+}
+
+// List is that of sandbox.Files.
+func (l *Link) List(ctx context.Context, path, after string, limit int) (entries []sandbox.Info, more bool, err error) {
+	f, err := l.do(ctx, "list", path, wire.FileWork{Op: wire.ListFolder, Other: after, Length: int64(limit)})
+	if err != nil {
+		return nil, false, err
+	}
+	for _, i := range f.entries {
+		entries = append(entries, describe(i))
+	}
+	return entries, f.code == 1, nil
+}
+
+// Stat is that of sandbox.Files.
+func (l *Link) Stat(ctx context.Context, path string) (sandbox.Info, error) {
+	f, err := l.do(ctx, "stat", path, wire.FileWork{Op: wire.StatPath})
+	if err != nil {
+		return sandbox.Info{}, err
+	}
+	return f.only(), nil
+}
+
+// Mkdir is that of sandbox.Files.
+func (l *Link) Mkdir(ctx context.Context, path string) error {
+	_, err := l.do(ctx, "mkdir", path, wire.FileWork{Op: wire.MakeFolder})
+	return err
+}
+
+// Remove is that of sandbox.Files.
+func (l *Link) Remove(ctx context.Context, path string, all bool) error {
+	_, err := l.do(ctx, "remove", path, wire.FileWork{Op: wire.RemovePath, All: all})
+	return err
+}
+
+// Rename is that of sandbox.Files.
+func (l *Link) Rename(ctx context.Context, from, to string) error {
+	_, err := l.do(ctx, "rename", from, wire.FileWork{Op: wire.RenamePath, Other: to})
+	if e, ok := errors.AsType[*fs.PathError](err); ok {
+		return &os.LinkError{Op: "rename", Old: from, New: to, Err: e.Err}
+	}
+	return err
+}
+
+// The kernel's types of files, which are the same on every platform here.
+const (
+	typeBits  = 0o170000
+	socket    = 0o140000
+	symlink   = 0o120000
+	block     = 0o060000
+	folder    = 0o040000
+	character = 0o020000
+	fifo      = 0o010000
+	setuid    = 0o4000
+	setgid    = 0o2000
+	stickyBit = 0o1000
+)
+
+// describe puts what the agent told into Go's words.
+func describe(i wire.Info) sandbox.Info {
+	mode := fs.FileMode(i.Mode & 0o777)
+	switch i.Mode & typeBits {
+	case socket:
+		mode |= fs.ModeSocket
+	case symlink:
+		mode |= fs.ModeSymlink
+	case block:
+		mode |= fs.ModeDevice
+	case folder:
+		mode |= fs.ModeDir
+	case character:
+		mode |= fs.ModeDevice | fs.ModeCharDevice
+	case fifo:
+		mode |= fs.ModeNamedPipe
+	}
+	for bit, m := range map[uint32]fs.FileMode{setuid: fs.ModeSetuid, setgid: fs.ModeSetgid, stickyBit: fs.ModeSticky} {
+		if i.Mode&bit != 0 {
+			mode |= m
+		}
+	}
+	return sandbox.Info{Name: i.Name, Size: i.Size, Mode: mode, Modified: i.Modified, Link: i.Link}
+}

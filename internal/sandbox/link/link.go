@@ -1,0 +1,222 @@
+// Package link is the host's end of the channel to the agent in a sandbox: it
+// numbers requests, keeps their output apart, and ends what takes too long.
+//
+// Nothing the agent sends is trusted. Each stream is bounded, a frame that was
+// not to come breaks the link, and a broken link never comes back; whoever owns
+// the sandbox then ends it.
+package link
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/wire"
+)
+
+const (
+	writeWait = 10 * time.Second       // for an agent that does not read
+	termGrace = 250 * time.Millisecond // from asking a program to end until killing it
+	killWait  = 5 * time.Second        // from killing a program until the sandbox is given up
+)
+
+// Channel is what frames go through: a socket, or a virtual machine's port.
+type Channel interface {
+	io.ReadWriteCloser
+	SetWriteDeadline(time.Time) error
+}
+
+// Link is safe for concurrent use.
+type Link struct {
+	channel Channel
+	limits  sandbox.Limits
+	oomKill func() int // how often memory ran out so far
+	done    chan struct{}
+
+	sending sync.Mutex
+
+	mu       sync.Mutex
+	last     uint32 // number of a request
+	requests map[uint32]receiver
+	err      error // why it broke
+}
+
+// receiver takes the frames of one request.
+type receiver interface {
+	take(wire.Frame) (last bool, err error)
+	broken(error) // nothing comes any more
+}
+
+// New makes a link of a channel whose agent waits for its plan. oomKills may be
+// nil. Whoever makes it calls Close.
+func New(channel Channel, limits sandbox.Limits, oomKills func() int) *Link {
+	if oomKills == nil {
+		oomKills = func() int { return 0 }
+	}
+	l := &Link{channel: channel, limits: limits, oomKill: oomKills, done: make(chan struct{}), requests: map[uint32]receiver{}}
+	go l.read()
+	return l
+}
+
+// Done is closed when the link is broken or closed.
+func (l *Link) Done() <-chan struct{} { return l.done }
+
+// Limits are those that hold.
+func (l *Link) Limits() sandbox.Limits { return l.limits }
+
+// Close breaks the link.
+func (l *Link) Close() error {
+	l.fail(sandbox.ErrClosed)
+	<-l.done
+	return nil
+}
+
+// read hands out frames until the link breaks.
+func (l *Link) read() {
+	in := bufio.NewReaderSize(l.channel, wire.MaxBody)
+	for {
+		f, err := wire.Read(in)
+		if err == nil {
+			err = l.hand(f)
+		}
+		if err != nil {
+			l.fail(err)
+			break
+		}
+	}
+	l.mu.Lock()
+	left := l.requests
+	l.requests = nil
+	err := l.err
+	l.mu.Unlock()
+	close(l.done)
+	for _, r := range left {
+		r.broken(err)
+	}
+}
+
+func (l *Link) hand(f wire.Frame) error {
+	l.mu.Lock()
+	r := l.requests[f.ID]
+	l.mu.Unlock()
+	if r == nil {
+		return fmt.Errorf("%w: a frame of kind %d for request %d, which is not under way", wire.ErrBroken, f.Kind, f.ID)
+	}
+	last, err := r.take(f)
+	if last {
+		l.forget(f.ID)
+	}
+	return err
+}
+
+// fail breaks the link for this reason, unless it was broken before.
+func (l *Link) fail(err error) {
+	if errors.Is(err, io.EOF) {
+		err = errors.New("the agent in the sandbox ended")
+	}
+	l.mu.Lock()
+	if l.err == nil {
+		if !errors.Is(err, sandbox.ErrClosed) {
+			err = fmt.Errorf("%w: %w", sandbox.ErrClosed, err)
+		}
+		l.err = err
+	}
+	l.mu.Unlock()
+	l.channel.Close()
+}
+
+// add gives a request a number.
+func (l *Link) add(r receiver) (uint32, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		return 0, l.err
+	}
+	for {
+		l.last++
+		if _, taken := l.requests[l.last]; l.last != 0 && !taken {
+			break
+		}
+	}
+	l.requests[l.last] = r
+	return l.last, nil
+}
+
+func (l *Link) forget(id uint32) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.requests, id)
+}
+
+// send breaks the link when the agent does not take the frame.
+func (l *Link) send(k wire.Kind, id uint32, body []byte) error {
+	l.sending.Lock()
+	defer l.sending.Unlock()
+	l.channel.SetWriteDeadline(time.Now().Add(writeWait))
+	err := wire.Write(l.channel, wire.Frame{Kind: k, ID: id, Body: body})
+	if err != nil && !errors.Is(err, wire.ErrBroken) {
+		l.fail(fmt.Errorf("writing to the agent: %w", err))
+	}
+	return err
+}
+
+// answer waits for one frame.
+type answer struct {
+	want wire.Kind
+	body string // what it has to be; "" means anything
+	came chan error
+}
+
+func (a *answer) take(f wire.Frame) (bool, error) {
+	switch {
+	case f.Kind == a.want && (a.body == "" || a.body == string(f.Body)):
+		a.came <- nil
+		return true, nil
+	case f.Kind == wire.Failed:
+		why, err := wire.ParseFailure(f.Body)
+		if err == nil {
+			a.came <- why
+			return true, nil
+		}
+		return true, err
+	}
+	return false, fmt.Errorf("%w: a frame of kind %d, where one of kind %d was due", wire.ErrBroken, f.Kind, a.want)
+}
+
+func (a *answer) broken(err error) { a.came <- err }
+
+// ask sends a frame and waits for the one that answers it.
+func (l *Link) ask(ctx context.Context, k wire.Kind, body []byte, want wire.Kind, echo string) error {
+	a := &answer{want: want, body: echo, came: make(chan error, 2)}
+	id, err := l.add(a)
+	if err != nil {
+		return err
+	}
+	if err := l.send(k, id, body); err != nil {
+		l.forget(id)
+		return err
+	}
+	select {
+	case err := <-a.came:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Setup has the agent make the place. It comes first, and once.
+func (l *Link) Setup(ctx context.Context, plan wire.Plan) error {
+	return l.ask(ctx, wire.Setup, plan.Body(), wire.Ready, "")
+}
+
+// Ping asks whether the agent answers.
+func (l *Link) Ping(ctx context.Context) error {
+	word := rand.Text()
+	return l.ask(ctx, wire.Ping, []byte(word), wire.Pong, word)
+}

@@ -1,0 +1,192 @@
+//go:build amd64 || arm64
+
+package namespaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/agent"
+	"gatehouse/internal/sandbox/cgroup"
+	"gatehouse/internal/sandbox/link"
+	"gatehouse/internal/sandbox/wire"
+
+	"golang.org/x/sys/unix"
+)
+
+// box is one sandbox. What it can do is the link's.
+type box struct {
+	*link.Link
+	driver *Driver
+	slot   int
+	group  *cgroup.Group
+	agent  *os.Process
+	closed func() error
+	gone   chan struct{}
+}
+
+// make makes a sandbox. What it had made before it failed is undone.
+func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Limits) (_ *box, err error) {
+	b := &box{driver: d, gone: make(chan struct{})}
+	var undo []func()
+	defer func() {
+		if err != nil {
+			for _, u := range slices.Backward(undo) {
+				u()
+			}
+		}
+	}()
+	if b.slot, err = d.users.take(); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { d.users.give(b.slot) })
+	if b.group, err = d.groups.New(limits); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { b.group.Remove() })
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { ours.Close() })
+	plan, files, err := d.plan(spec, limits)
+	if err == nil {
+		err = d.starter.do(func() error { return b.start(theirs, files) })
+	}
+	theirs.Close()
+	for _, f := range files {
+		f.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { b.kill() })
+	b.Link = link.New(ours, limits, b.group.OOMKills)
+	undo = append(undo, func() { b.Link.Close() })
+	if err := b.Setup(ctx, plan); err != nil {
+		return nil, err
+	}
+	b.closed = sync.OnceValue(b.end)
+	if err := d.add(b); err != nil {
+		return nil, err
+	}
+	go func() {
+		<-b.Link.Done()
+		b.Close()
+	}()
+	return b, nil
+}
+
+func socketPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair(AF_UNIX): %w", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return nil, nil, fmt.Errorf("fcntl(O_NONBLOCK): %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "sandbox"), os.NewFile(uintptr(fds[1]), "sandbox"), nil
+}
+
+// start runs on a thread of the starter.
+func (b *box) start(channel *os.File, files []*os.File) error {
+	attr := b.driver.users.attributes(b.slot)
+	born, err := b.group.Born()
+	if err != nil {
+		return err
+	}
+	if born != nil {
+		defer born.Close()
+		attr.UseCgroupFD, attr.CgroupFD = true, int(born.Fd())
+	}
+	if err := b.group.Enter(); err != nil {
+		return err
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return errors.Join(err, b.group.Leave())
+	}
+	defer null.Close()
+	b.agent, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", imageFD), []string{"agent"}, &os.ProcAttr{
+		Env:   []string{},
+		Files: append([]*os.File{null, null, null, channel, b.driver.image}, files...),
+		Sys:   attr,
+	})
+	return errors.Join(err, b.group.Leave())
+}
+
+// kill ends everything in it and takes the groups away.
+func (b *box) kill() error {
+	b.agent.Kill()
+	_, err := b.agent.Wait()
+	return err
+}
+
+// Done is closed when it is gone.
+func (b *box) Done() <-chan struct{} { return b.gone }
+
+// Close ends everything in it.
+func (b *box) Close() error { return b.closed() }
+
+func (b *box) end() error {
+	defer close(b.gone)
+	err := b.kill()
+	b.Link.Close()
+	err = errors.Join(err, b.group.Remove())
+	b.driver.users.give(b.slot)
+	b.driver.remove(b)
+	if err != nil {
+		b.driver.log.Warn("a sandbox left something behind", "error", err)
+	}
+	return err
+}
+
+// Numbers of files in the agent, after the standard ones and the channel: its
+// own program, which has to have a number that nothing else gets while it is
+// being started, and the first tree.
+const (
+	imageFD   = 4
+	firstTree = 5
+)
+
+// plan says what the place is to be like. files are trees that the agent could
+// not open itself.
+func (d *Driver) plan(spec sandbox.Spec, limits sandbox.Limits) (plan wire.Plan, files []*os.File, err error) {
+	plan = wire.Plan{
+		Hostname: "sandbox", UID: codeID, GID: codeID, OneUser: d.users.one,
+		DiskBytes: int64(limits.DiskMiB) << 20, DiskFiles: int64(limits.DiskMiB) * filesPerMiB,
+		Descriptors: int64(limits.Descriptors), Processes: int64(limits.Processes),
+		Env: append(slices.Clone(environment), spec.Env...), Texts: texts,
+	}
+	if d.users.one {
+		plan.UID, plan.GID = 0, 0
+	}
+	if d.groups.Held("memory") == sandbox.NotHeld {
+		plan.DataBytes = int64(limits.MemoryMiB) << 20
+	}
+	trees, links := system()
+	plan.Links = links
+	for _, t := range append(trees, spec.Trees...) {
+		if t.To == "" {
+			t.To = t.From
+		}
+		shown := wire.Tree{From: t.From, To: t.To}
+		if !d.users.one {
+			fd, err := agent.OpenTree(t.From)
+			if err != nil {
+				return plan, files, err
+			}
+			shown.FD = int64(firstTree + len(files))
+			files = append(files, os.NewFile(uintptr(fd), t.From))
+		}
+		plan.Trees = append(plan.Trees, shown)
+	}
+	return plan, files, nil
+}
+
+var _ sandbox.Files = (*box)(nil)

@@ -1,0 +1,151 @@
+//go:build amd64 || arm64
+
+package namespaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/agent/binary"
+	"gatehouse/internal/sandbox/cgroup"
+	"gatehouse/internal/sandbox/landlock"
+
+	"golang.org/x/sys/unix"
+)
+
+// Driver makes sandboxes. New makes one; whoever does calls Close.
+type Driver struct {
+	log     *slog.Logger
+	image   *os.File // the agent, sealed
+	groups  *cgroup.Place
+	users   *users
+	starter *starter
+
+	mu     sync.Mutex
+	boxes  map[*box]bool
+	closed bool
+}
+
+// New prepares what every sandbox needs. It fails only for want of memory and
+// the like: whether sandboxes can be made is what Doctor tells.
+func New(o Options) (*Driver, error) {
+	d := &Driver{log: o.Log, groups: &cgroup.Place{}, users: newUsers(), starter: newStarter(o.Boots), boxes: map[*box]bool{}}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	if !o.NoCgroups {
+		d.groups = cgroup.Find()
+	}
+	image, err := sealed()
+	if err != nil {
+		return nil, err
+	}
+	d.image = image
+	return d, nil
+}
+
+// Name is that of the driver.
+func (d *Driver) Name() string { return Name }
+
+// Capabilities tells what it holds here.
+func (d *Driver) Capabilities() sandbox.Capabilities {
+	c := sandbox.Capabilities{
+		Tier: sandbox.Namespaces, Memory: d.groups.Held("memory"), Processes: d.groups.Held("pids"), CPU: d.groups.Held("cpu"),
+		OwnUsers: !d.users.one, Seccomp: true, Landlock: landlock.Version(), Terminals: true,
+	}
+	if c.Memory == sandbox.NotHeld {
+		c.Memory = sandbox.PerCall
+	}
+	if c.Processes == sandbox.NotHeld {
+		c.Processes = sandbox.ByUser
+	}
+	return c
+}
+
+// Create makes a sandbox.
+func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	limits, err := spec.Limits.Within(most)
+	if err != nil {
+		return nil, err
+	}
+	limits.DiskMiB = min(limits.DiskMiB, max(limits.MemoryMiB/2, 1))
+	b, err := d.make(ctx, spec, limits)
+	if err != nil {
+		return nil, fmt.Errorf("create a sandbox: %w", remedied(err))
+	}
+	return b, nil
+}
+
+// most is what may be asked for. The files are in memory too, so that a
+// sandbox has at most half of its memory for them.
+var most = func() sandbox.Limits {
+	l := sandbox.Defaults()
+	l.MemoryMiB, l.VCPUs, l.Processes, l.DiskMiB, l.Descriptors = 1<<20, 1024, 1<<16, 1<<20, 1<<16
+	l.OutputBytes, l.Call = 1<<30, 24*60*60*1e9
+	return l
+}()
+
+func (d *Driver) add(b *box) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return errors.New("the driver is closed")
+	}
+	d.boxes[b] = true
+	return nil
+}
+
+func (d *Driver) remove(b *box) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.boxes, b)
+}
+
+// Close ends every sandbox.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	var left []*box
+	for b := range d.boxes {
+		left = append(left, b)
+	}
+	d.mu.Unlock()
+	var wg sync.WaitGroup
+	for _, b := range left {
+		wg.Go(func() { b.Close() })
+	}
+	wg.Wait()
+	d.starter.close()
+	return d.image.Close()
+}
+
+// sealed puts the agent into memory that nobody can change any more.
+func sealed() (*os.File, error) {
+	program, err := binary.Agent()
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("gatehouse-agent", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3 there was no need to say that it is a program
+		fd, err = unix.MemfdCreate("gatehouse-agent", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create: %w", err)
+	}
+	f := os.NewFile(uintptr(fd), "agent")
+	if _, err := f.Write(program); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("write(the agent): %w", err)
+	}
+	const seals = unix.F_SEAL_SEAL | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("fcntl(F_ADD_SEALS): %w", err)
+	}
+	return f, nil
+}

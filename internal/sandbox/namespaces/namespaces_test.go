@@ -1,0 +1,52 @@
+//go:build linux && (amd64 || arm64)
+
+package namespaces
+
+import (
+	"bytes"
+	"testing"
+
+	"gatehouse/internal/sandbox"
+)
+
+// driver is one that is closed with the test. A machine that cannot have
+// sandboxes of this kind skips it, with what Doctor says.
+func driver(t testing.TB, o Options) *Driver {
+	t.Helper()
+	d, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for _, f := range d.Doctor(t.Context()) {
+		if f.Needed && !f.OK {
+			t.Skipf("%s: %s; %s", f.Name, f.Detail, f.Remedy)
+		}
+	}
+	return d
+}
+
+func TestASandboxRunsAProgramAsSomebodyElse(t *testing.T) {
+	s, err := driver(t, Options{}).Create(t.Context(), sandbox.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	p, err := s.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "cat && pwd"}, Stdin: bytes.NewReader([]byte("hello\n")), Stdout: &out})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r, err := p.Wait(); err != nil || r.Outcome != sandbox.OK || out.String() != "hello\n/home/user\n" {
+		t.Errorf("%+v, %v: %q", r, err, out.String())
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Exec(t.Context(), sandbox.Command{Argv: []string{"true"}}); err == nil {
+		t.Error("a closed sandbox ran a program")
+	}
+}
