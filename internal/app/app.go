@@ -149,7 +149,7 @@ func (a *App) closing(name string, close func(context.Context) error) {
 
 func (a *App) openRoots(context.Context) (err error) {
 	if a.cfg.Roots.Unrestricted {
-		a.roots, err = roots.Unrestricted(roots.Options{})
+		a.roots, err = roots.Unrestricted(a.rootOptions())
 	} else {
 		folders := a.cfg.Roots.Folders
 		if len(folders) == 0 {
@@ -159,7 +159,7 @@ func (a *App) openRoots(context.Context) (err error) {
 		for _, f := range folders {
 			dirs = append(dirs, roots.Dir{Path: f})
 		}
-		a.roots, err = roots.Open(dirs, roots.Options{})
+		a.roots, err = roots.Open(dirs, a.rootOptions())
 	}
 	if err != nil {
 		return &SettingError{err}

@@ -169,7 +169,7 @@ func (f *inForce) openFolders(next *contextbook.Snapshot, rules *contexts.Rules)
 			all[s.Name], dirs[s.Name] = (*f.folders.Load())[s.Name], was
 			continue
 		}
-		set, err := open(r.Roots)
+		set, err := open(r.Roots, f.app.rootOptions())
 		if err != nil {
 			f.app.log.Error("the folders of a context cannot be opened; it has none until it is changed", "context", r.Name, "err", err)
 			all[s.Name] = nothing{}
@@ -190,12 +190,12 @@ func (f *inForce) find(in *contextbook.Snapshot, name string) *contextbook.Recor
 	return in.Find(name)
 }
 
-func open(list []contextbook.Root) (*roots.Set, error) {
+func open(list []contextbook.Root, o roots.Options) (*roots.Set, error) {
 	var dirs []roots.Dir
 	for _, d := range list {
 		dirs = append(dirs, roots.Dir{Name: d.Name, Path: d.Path})
 	}
-	return roots.Open(dirs, roots.Options{})
+	return roots.Open(dirs, o)
 }
 
 // nothing is the folders of a context that has none.

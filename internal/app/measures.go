@@ -10,12 +10,16 @@ import (
 
 	"gatehouse/internal/bus"
 	"gatehouse/internal/metrics"
+	"gatehouse/internal/modules/file"
 	measuring "gatehouse/internal/modules/metrics"
 )
 
 // moduleConfig gives a module what it stands on.
 func (a *App) moduleConfig(_ string, into any) error {
-	if c, ok := into.(*measuring.Config); ok {
+	switch c := into.(type) {
+	case *file.Config:
+		a.fileConfig(c)
+	case *measuring.Config:
 		c.Store = a.measures()
 	}
 	return nil

@@ -32,6 +32,7 @@ type Config struct {
 	Limits   Limits    `doc:"What one caller can take."`
 	Contexts []Context `doc:"Named views. When there are some, they are all there are; the first is for callers who name none. Without any, there is one with everything and one for each module." live:"yes"`
 	Rules    []Rule    `doc:"Who may do what. The first rule that fits decides; what no rule fits is allowed." live:"yes"`
+	Modules  Modules   `doc:"What single modules are told."`
 	Log      Log       `doc:"What the host says of itself, on standard error."`
 	Audit    Audit     `doc:"What is remembered of what was done."`
 	Observe  Observe   `doc:"What the host shows to those who watch it."`

@@ -39,6 +39,7 @@ func (c Config) Validate() error {
 	c.Sessions.validate(w)
 	c.Limits.validate(w)
 	c.Observe.validate(w)
+	c.Modules.validate(w)
 	c.checkContexts(w)
 	if c.Audit.Keep < 0 || c.Audit.MaxSize < 0 {
 		w.add("audit", "keep is %v and max_size is %d: expected no less than 0", c.Audit.Keep, c.Audit.MaxSize)

@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"hash/fnv"
@@ -24,6 +25,10 @@ type Config struct {
 	// Trash is the folder where deleted directories are kept for undo; "" means
 	// one in the person's cache folder, "none" that they are not.
 	Trash string `json:"trash,omitempty"`
+	// MaxEdit is the largest file that is edited, before and after, in bytes;
+	// MaxCopy the largest that is copied or added to. 0 means the defaults.
+	MaxEdit int64 `json:"max_edit,omitempty"`
+	MaxCopy int64 `json:"max_copy,omitempty"`
 }
 
 // configured reads the configuration. Without any, nothing outside of the
@@ -55,6 +60,7 @@ func (m *files) setUp(d module.Deps) error {
 	if cfg.Trash != "none" {
 		m.trash.dir = cfg.Trash
 	}
+	m.editMost, m.copyMost = cmp.Or(cfg.MaxEdit, editMost), cmp.Or(cfg.MaxCopy, copyMost)
 	m.undo.drop = m.trash.drop
 	if cfg.Protect == nil {
 		return nil

@@ -49,8 +49,8 @@ func (m *files) copy(ctx context.Context, c *tool.Call, in copyIn) (copyOut, err
 		return copyOut{}, err
 	}
 	defer f.Close()
-	if info.Size() > copyMost {
-		return copyOut{}, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes are copied", in.OldPath, commas(info.Size()), commas(copyMost))
+	if info.Size() > m.copyMost {
+		return copyOut{}, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes are copied", in.OldPath, commas(info.Size()), commas(m.copyMost))
 	}
 	defer m.changes.lock(to)()
 	was, err := existing(to)

@@ -12,7 +12,8 @@ import (
 )
 
 const (
-	// editMost is the largest file that is edited, in bytes, before and after.
+	// editMost is the largest file that is edited, in bytes, before and after,
+	// unless the configuration says otherwise.
 	editMost = 64 << 20
 	// diffMost is how many lines an edit shows of what it did.
 	diffMost = 40
@@ -125,7 +126,7 @@ func (m *files) edit(ctx context.Context, c *tool.Call, in editIn) (editOut, err
 }
 
 func (m *files) editAt(c *tool.Call, p roots.Place, in editIn, edits []edit.Edit) (editOut, error) {
-	was, content, err := editable(p)
+	was, content, err := m.editable(p)
 	if err != nil {
 		return editOut{}, err
 	}
@@ -137,8 +138,8 @@ func (m *files) editAt(c *tool.Call, p roots.Place, in editIn, edits []edit.Edit
 	if err != nil {
 		return editOut{}, err
 	}
-	if r.Size() > editMost {
-		return editOut{}, tool.Refuse("too_large", "the result would have %s bytes; at most %s are written", commas(r.Size()), commas(editMost))
+	if r.Size() > m.editMost {
+		return editOut{}, tool.Refuse("too_large", "the result would have %s bytes; at most %s are written", commas(r.Size()), commas(m.editMost))
 	}
 	after := r.Content()
 	out := editOut{Path: in.Path, Success: true, Replacements: r.Replacements, Line: r.Line, Level: r.Level.String(), ETag: etag, Diff: r.Diff(diffMost)}
@@ -173,16 +174,16 @@ func (o *editOut) note(s string, when bool) {
 }
 
 // editable reads a text file that is to change.
-func editable(p roots.Place) (fs.FileInfo, []byte, error) {
+func (m *files) editable(p roots.Place) (fs.FileInfo, []byte, error) {
 	f, was, err := p.Regular()
 	if err != nil {
 		return nil, nil, err
 	}
 	defer f.Close()
-	content, err := readAll(f, was.Size(), editMost)
+	content, err := readAll(f, was.Size(), m.editMost)
 	switch {
 	case errors.Is(err, errTooLarge):
-		return nil, nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be edited", p.Path, commas(was.Size()), commas(editMost))
+		return nil, nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be edited", p.Path, commas(was.Size()), commas(m.editMost))
 	case err != nil:
 		return nil, nil, p.Refuse(err)
 	}

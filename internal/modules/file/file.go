@@ -27,6 +27,8 @@ type files struct {
 	undo       undo
 	trash      trash
 	watcher    watcher
+	editMost   int64         // bytes of the largest file that is edited
+	copyMost   int64         // likewise copied, or added to
 	converting chan struct{} // holds a token for each document that is being converted
 }
 

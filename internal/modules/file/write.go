@@ -11,7 +11,8 @@ import (
 	"gatehouse/tool"
 )
 
-// copyMost is the largest file that is copied or added to, in bytes.
+// copyMost is the largest file that is copied or added to, in bytes, unless
+// the configuration says otherwise.
 const copyMost = 4 << 30
 
 type writeIn struct {
@@ -110,8 +111,8 @@ func (in writeIn) save(ctx context.Context, m *files, p roots.Place, was fs.File
 	if was == nil || (in.Mode != "append" && in.Mode != "prepend") {
 		return m.save(p, was, []byte(in.Content))
 	}
-	if was.Size() > copyMost {
-		return nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be added to", p.Path, commas(was.Size()), commas(copyMost))
+	if was.Size() > m.copyMost {
+		return nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be added to", p.Path, commas(was.Size()), commas(m.copyMost))
 	}
 	f, _, err := p.Regular()
 	if err != nil {

@@ -1,0 +1,83 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"gatehouse/internal/config"
+	"gatehouse/internal/protocol"
+	"gatehouse/tool"
+)
+
+// client of a host with these settings, as a principal without roles.
+func clientOf(t *testing.T, cfg config.Config) *tenant {
+	t.Helper()
+	a := serving(t, cfg)
+	c := &tenant{t: t, in: make(chan json.RawMessage, 1000)}
+	c.pipe = a.engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: "ann"}}, func(m []byte) error {
+		c.in <- slices.Clone(m)
+		return nil
+	})
+	t.Cleanup(func() { c.pipe.Close(nil) })
+	return c
+}
+
+func putFile(t *testing.T, text string, path ...string) {
+	t.Helper()
+	p := filepath.Join(path...)
+	if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(p, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What the settings say of files holds for every module, in the folders of the
+// host and in those that a context has for itself.
+func TestSettingsOfFiles(t *testing.T) {
+	cfg := settings(t)
+	own := t.TempDir()
+	cfg.Contexts = []config.Context{{Name: "main"}, {Name: "own", Roots: []string{own}}}
+	cfg.Modules.File = config.Files{Deny: []string{"secrets/**", "write:*.lock"}, Allow: []string{".env.test"}, MaxEdit: 100, MaxCopy: 200}
+	for _, dir := range []string{cfg.Roots.Folders[0], own} {
+		for _, name := range []string{"secrets/plan", ".env", ".env.test", "go.lock"} {
+			putFile(t, "text of it", dir, name)
+		}
+		putFile(t, strings.Repeat("long ", 30), dir, "long")
+		putFile(t, strings.Repeat("long ", 60), dir, "longer")
+	}
+	c := clientOf(t, cfg)
+	for _, in := range []string{"main", "own"} {
+		for _, x := range []struct{ tool, args, want string }{
+			{"file_read", `{"path":"secrets/plan"}`, "denied"},
+			{"file_read", `{"path":".env"}`, "denied"},
+			{"file_read", `{"path":".env.test"}`, "text of it"},
+			{"file_read", `{"path":"go.lock"}`, "text of it"},
+			{"file_write", `{"path":"go.lock","content":""}`, "denied"},
+			{"file_copy", `{"oldPath":"secrets/plan","newPath":"plan"}`, "denied"},
+			{"dir_create", `{"path":"secrets/more"}`, "denied"},
+			{"file_edit", `{"path":"long","old_string":"nothing","new_string":"x"}`, "files up to 100 bytes can be edited"},
+			{"file_copy", `{"oldPath":"long","newPath":"long.copy"}`, `"size":150`},
+			{"file_copy", `{"oldPath":"longer","newPath":"copy"}`, "files up to 200 bytes are copied"},
+		} {
+			if got := c.call(in, x.tool, x.args); !strings.Contains(got, x.want) {
+				t.Errorf("%s: %s %s: got %s, want %q in it", in, x.tool, x.args, got, x.want)
+			}
+		}
+	}
+}
+
+// Whoever builds the settings by hand, past the checks of a file, is told too.
+func TestABrokenPatternOfNamesIsASettingError(t *testing.T) {
+	cfg := settings(t)
+	cfg.Modules.File.Deny = []string{"["}
+	if _, err := New(context.Background(), cfg, Options{}); err == nil || !strings.Contains(err.Error(), `"[" is no pattern`) {
+		t.Errorf("got %v", err)
+	}
+}
