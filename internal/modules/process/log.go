@@ -179,8 +179,48 @@ type taken struct {
 // read gives what the streams hold from a position on, at most so many bytes: the
 // first, or with last the last of them. l.mu is held.
 func (l *log) read(since int64, streams []int, most int, last bool) part {
-	var all []taken
-	var lost int64
+	all, lost := l.pieces(since, streams)
+	p := part{start: since, end: l.total, lost: lost}
+	if last {
+		all, p.start = latest(all, int64(most), since)
+	} else {
+		all, p.end = earliest(all, int64(most), l.total)
+	}
+	for _, x := range all {
+		p.text = x.from.copyTo(p.text, x.piece)
+		p.whole = int(x.n)
+	}
+	return p
+}
+
+// turn is a part of one stream, and the position after it.
+type turn struct {
+	stream int
+	text   []byte
+	end    int64
+}
+
+// turns gives what both streams hold from a position on, at most so many bytes
+// in so many parts, in the order in which they took turns. l.mu is held.
+func (l *log) turns(since int64, most, parts int) (all []turn, end, lost int64) {
+	found, lost := l.pieces(since, []int{stdout, stderr})
+	found, end = earliest(found, int64(most), l.total)
+	if len(found) > parts {
+		found, end = found[:parts], found[parts].at
+	}
+	for _, x := range found {
+		t := turn{text: x.from.copyTo(nil, x.piece), end: x.at + x.n}
+		if x.from == &l.rings[stderr] {
+			t.stream = stderr
+		}
+		all = append(all, t)
+	}
+	return all, end, lost
+}
+
+// pieces are those of some streams from a position on, in order, and how many
+// bytes of them are gone. l.mu is held.
+func (l *log) pieces(since int64, streams []int) (all []taken, lost int64) {
 	for _, s := range streams {
 		r := &l.rings[s]
 		if r.before > since {
@@ -195,17 +235,7 @@ func (l *log) read(since int64, streams []int, most int, last bool) part {
 		}
 	}
 	slices.SortFunc(all, func(a, b taken) int { return cmp.Compare(a.at, b.at) })
-	p := part{start: since, end: l.total, lost: lost}
-	if last {
-		all, p.start = latest(all, int64(most), since)
-	} else {
-		all, p.end = earliest(all, int64(most), l.total)
-	}
-	for _, x := range all {
-		p.text = x.from.copyTo(p.text, x.piece)
-		p.whole = int(x.n)
-	}
-	return p
+	return all, lost
 }
 
 // earliest keeps the first so many bytes, and tells where reading on begins.

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/hub"
 	"gatehouse/internal/proc"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -28,6 +29,10 @@ type Config struct {
 	Buffer    int    `json:"buffer,omitempty"`    // bytes of each stream that are kept; 0 means 1 MiB
 	Kept      int    `json:"kept,omitempty"`      // ended processes of one owner that are remembered; 0 means 50
 	Keep      string `json:"keep,omitempty"`      // for how long; "" means 1h
+
+	// Hub is where owners hear of their processes; it belongs to whoever gave
+	// it. nil means that nobody listens.
+	Hub *hub.Hub `json:"-"`
 }
 
 // closeWait is how long one process may take to end when the module closes.

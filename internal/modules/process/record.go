@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"gatehouse/internal/hub"
 	"gatehouse/internal/proc"
 	"gatehouse/internal/terminal"
 	"gatehouse/tool"
@@ -22,6 +23,7 @@ type record struct {
 	p         *proc.Process
 	log       *log
 	terminal  bool
+	feed      *hub.Feed   // nil when nobody can listen
 	expire    *time.Timer // set when it has ended; guarded by manager.mu
 }
 
@@ -84,6 +86,10 @@ func (m *manager) add(r *record, answers chan []byte) error {
 		return tool.Refuse("busy", "the host is closing")
 	}
 	m.records[r.id] = r
+	if m.cfg.Hub != nil {
+		r.feed = m.cfg.Hub.Open(r.owner, hub.Process+":"+r.id)
+		m.follow.Go(func() { r.broadcast(m.life) })
+	}
 	m.follow.Go(func() {
 		for {
 			select {
@@ -125,6 +131,9 @@ func (r *record) newScreen(size *proc.Size, answers chan<- []byte) *terminal.Scr
 func (r *record) forget() {
 	if r.expire != nil {
 		r.expire.Stop()
+	}
+	if r.feed != nil {
+		r.feed.Close()
 	}
 }
 

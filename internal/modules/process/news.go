@@ -1,0 +1,125 @@
+package process
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"gatehouse/internal/hub"
+)
+
+const (
+	newsBytes = 32 << 10              // of output in one round of messages
+	newsTurns = 32                    // messages in one round
+	newsPause = 20 * time.Millisecond // between two rounds, so that a flood does not drown those who listen
+)
+
+// news is what the owner of a process hears of it on its channel.
+type news struct {
+	r     *record
+	feed  *hub.Feed
+	at    int64 // position in the log up to which it was told
+	carry [2][]byte
+}
+
+// printed is the data of a process_output message.
+type printed struct {
+	Stream string `json:"stream"`
+	Text   string `json:"text"`
+	Next   int64  `json:"next"`           // since of process_output, to read on from here
+	Lost   int64  `json:"lost,omitempty"` // bytes before this that are not kept any more
+}
+
+// state is the data of a process_status message.
+type state struct {
+	condition
+	Command  string        `json:"command"`
+	PID      int           `json:"pid"`
+	Duration time.Duration `json:"duration,omitempty"` // ns; of one that has ended
+}
+
+// broadcast tells what happens to a process, until its end. It waits for nobody:
+// what is printed faster than it can be told is told as lost.
+func (r *record) broadcast(ctx context.Context) {
+	n := news{r: r, feed: r.feed}
+	n.status()
+	for {
+		r.log.mu.Lock()
+		next := r.log.next()
+		r.log.mu.Unlock()
+		_, over := r.ended() // before looking, so that nothing comes after
+		more := n.output(over)
+		if over && !more {
+			n.status()
+			return
+		}
+		if !more {
+			select {
+			case <-next:
+			case <-r.p.Done():
+			case <-ctx.Done():
+				return
+			}
+		}
+		select {
+		case <-time.After(newsPause):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// output is one round of what was printed, and reports whether there is more.
+func (n *news) output(over bool) (more bool) {
+	l := n.r.log
+	heard := n.feed.Heard()
+	l.mu.Lock()
+	if !heard {
+		n.at, n.carry = l.total, [2][]byte{}
+		l.mu.Unlock()
+		return false
+	}
+	turns, end, lost := l.turns(n.at, newsBytes, newsTurns)
+	more = end < l.total
+	l.mu.Unlock()
+	n.at = end
+	for _, t := range turns {
+		n.say(t, lost, over && !more)
+		lost = 0
+	}
+	return more
+}
+
+// say tells one stream's part. The beginning of a character waits for its end.
+func (n *news) say(t turn, lost int64, last bool) {
+	text := append(n.carry[t.stream], t.text...)
+	held := 0
+	if !last {
+		held = unfinished(text)
+	}
+	n.carry[t.stream] = append([]byte(nil), text[len(text)-held:]...)
+	if text = text[:len(text)-held]; len(text) == 0 && lost == 0 {
+		return
+	}
+	name := "stdout"
+	if t.stream == stderr {
+		name = "stderr"
+	}
+	n.send("process_output", printed{name, visible(text), t.end - int64(held), lost}, n.feed.Send)
+}
+
+func (n *news) status() {
+	s := state{condition: n.r.condition(), Command: n.r.command, PID: n.r.p.Pid()}
+	if ended, over := n.r.ended(); over {
+		s.Duration = ended.Took
+	}
+	n.send("process_status", s, n.feed.State)
+}
+
+func (n *news) send(kind string, data any, how func(hub.Message)) {
+	b, err := json.Marshal(data)
+	if err != nil {
+		return // strings and numbers
+	}
+	how(hub.Message{Type: kind, ProcessID: n.r.id, Data: b})
+}
