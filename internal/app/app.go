@@ -91,6 +91,7 @@ type App struct {
 	contexts *inForce
 	settings settingsInForce
 	observed observed
+	sockets  sockets
 }
 
 // New builds a host: every folder, file and listener is open when it

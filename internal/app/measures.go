@@ -12,6 +12,8 @@ import (
 	"gatehouse/internal/metrics"
 	"gatehouse/internal/modules/file"
 	measuring "gatehouse/internal/modules/metrics"
+	"gatehouse/internal/modules/process"
+	"gatehouse/internal/modules/ws"
 )
 
 // moduleConfig gives a module what it stands on.
@@ -21,6 +23,10 @@ func (a *App) moduleConfig(_ string, into any) error {
 		a.fileConfig(c)
 	case *measuring.Config:
 		c.Store = a.measures()
+	case *process.Config:
+		c.Hub = a.theHub()
+	case *ws.Config:
+		c.Hub, c.Start, c.Addr = a.theHub(), a.startSocket, a.socketAddr
 	}
 	return nil
 }

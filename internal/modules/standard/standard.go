@@ -11,6 +11,7 @@ import (
 	"gatehouse/internal/modules/lang"
 	"gatehouse/internal/modules/metrics"
 	"gatehouse/internal/modules/process"
+	"gatehouse/internal/modules/ws"
 	"gatehouse/module"
 )
 
@@ -31,6 +32,7 @@ func Guests() []Guest {
 		{Name: "lang", New: lang.New, Default: true},
 		{Name: "metrics", New: metrics.New},
 		{Name: "process", New: process.New},
+		{Name: "ws", New: ws.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 	}
 }

@@ -50,6 +50,11 @@ type Options struct {
 	// Metrics is served at /metrics to those who may call; nil means that
 	// there is none.
 	Metrics nethttp.Handler
+	// Socket makes WebSockets of requests to /ws, of callers who were let in;
+	// nil means that there are none.
+	Socket func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who)
+	// Alone serves Socket and nothing else.
+	Alone bool
 
 	Log *slog.Logger // nil: nothing is logged
 }
@@ -141,6 +146,16 @@ func orElse[T comparable](v, otherwise T) T {
 
 func (d *Door) routes() {
 	d.mux = nethttp.NewServeMux()
+	if d.opts.Socket != nil {
+		d.mux.HandleFunc("/ws", d.only("GET", d.socket))
+		d.mux.HandleFunc("/ws/{context}", d.only("GET", d.socket))
+	}
+	if d.opts.Alone {
+		d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
+			fail(w, 404, protocol.CodeInvalidRequest, "there is nothing at "+clip(r.URL.Path)+"; the WebSocket endpoint is /ws")
+		})
+		return
+	}
 	d.mux.HandleFunc("/mcp", d.endpoint)
 	d.mux.HandleFunc("/mcp/{context}", d.endpoint)
 	d.mux.HandleFunc("/sse", d.only("GET", d.openElder))
@@ -208,7 +223,7 @@ func asksItself(r *nethttp.Request) bool {
 	switch p := r.URL.Path; p {
 	case "/mcp":
 		return true
-	case "/sse":
+	case "/sse", "/ws":
 		return r.Method == "GET" || r.Method == "HEAD"
 	case "/messages":
 		return r.Method == "POST"
@@ -254,6 +269,16 @@ func (d *Door) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
 		d.delete(w, r, who)
 	default:
 		notAllowed(w, "POST, GET, DELETE, OPTIONS")
+	}
+}
+
+// socket is /ws. Whoever has one says more than a GET does, so it is not let in
+// more easily than a POST: not with the cookie of another origin's page.
+func (d *Door) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
+	as := r.WithContext(r.Context())
+	as.Method = "POST"
+	if who, ok := d.identify(w, as); ok {
+		d.opts.Socket(w, r, who)
 	}
 }
 
