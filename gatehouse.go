@@ -15,6 +15,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -203,6 +204,15 @@ func (s *Server) start() {
 func (s *Server) Handler() http.Handler {
 	s.start()
 	return s.handler
+}
+
+// Serve serves HTTP on ln until ctx is done, and closes it: what Handler
+// serves, with limits of time, in the way that gatehouse serve does, which
+// costs less for each call than a server of net/http.
+func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
+	err := s.serve(ctx, func(context.Context) (app.Door, error) { return s.app.OpenListener(ln) })
+	ln.Close() // also when it was never served
+	return err
 }
 
 // ServeStdio serves standard input and output until the input ends or ctx is

@@ -3,6 +3,7 @@ package gatehouse_test
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -87,6 +88,44 @@ func TestSeveralDoorsCloseWithTheHost(t *testing.T) {
 	}
 	if err := s.ServeTCP(t.Context(), ":0"); !errors.Is(err, gatehouse.ErrClosed) {
 		t.Errorf("a door after the end: %v, want ErrClosed", err)
+	}
+}
+
+func TestAListenerOfOnesOwnIsServed(t *testing.T) {
+	s := build(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- s.Serve(ctx, ln) }()
+	url := "http://" + ln.Addr().String()
+	list := `{"jsonrpc":"2.0","id":1,"method":"tools/list","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientInfo":{"name":"t","version":"1"},"io.modelcontextprotocol/clientCapabilities":{}}}}`
+	req, err := http.NewRequestWithContext(t.Context(), "POST", url+"/mcp", strings.NewReader(list))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, value := range map[string]string{"Content-Type": "application/json", "Accept": "application/json, text/event-stream",
+		"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "tools/list"} {
+		req.Header.Set(name, value)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	body, err := io.ReadAll(resp.Body)
+	resp.Body.Close()
+	if err != nil || resp.StatusCode != 200 || !strings.Contains(string(body), `"file_read"`) {
+		t.Errorf("%s, %v: %.200s", resp.Status, err, body)
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	if _, err := net.Dial("tcp", ln.Addr().String()); err == nil {
+		t.Error("the listener is still open")
 	}
 }
 

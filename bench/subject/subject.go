@@ -63,6 +63,7 @@ func (t Task) Names() []string {
 // Doors are how a subject serves what it is told to; nil where it cannot.
 type Doors struct {
 	HTTP  *http.Server
+	Serve func(net.Listener) error       // instead of HTTP, for a subject that serves a listener itself
 	Lines func(io.ReadWriteCloser) error // one client of lines, until it leaves
 	Unix  func(path string) error        // instead of Lines, for a subject that listens itself
 	Stdio func() error                   // likewise
@@ -86,14 +87,18 @@ func (t Task) run(d Doors) error {
 	}
 	failed := make(chan error, 3)
 	if t.HTTP != "" {
-		if d.HTTP == nil {
+		if d.HTTP == nil && d.Serve == nil {
 			return errors.New("this subject does not serve HTTP")
 		}
 		ln, err := net.Listen("tcp", t.HTTP)
 		if err != nil {
 			return err
 		}
-		go func() { failed <- d.HTTP.Serve(ln) }()
+		serve := d.Serve
+		if serve == nil {
+			serve = d.HTTP.Serve
+		}
+		go func() { failed <- serve(ln) }()
 		ready(ln.Addr().String())
 	}
 	if t.Unix != "" {

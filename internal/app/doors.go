@@ -140,6 +140,16 @@ func (a *App) openHTTP(ctx context.Context) (Door, error) {
 	return open, nil
 }
 
+// OpenListener serves HTTP on a listener that somebody else has opened.
+func (a *App) OpenListener(ln net.Listener) (Door, error) {
+	door, err := a.HTTPDoor()
+	if err != nil {
+		return Door{}, err
+	}
+	return Door{Kind: HTTP, Address: http.URL(ln.Addr(), false), close: func() { ln.Close() },
+		part: Part{"http", func(ctx context.Context) error { return door.Serve(ctx, ln) }}}, nil
+}
+
 // openCerts finds the certificate of the HTTP door.
 func (a *App) openCerts(t config.TLS) (*certs.Source, error) {
 	o := certs.Options{

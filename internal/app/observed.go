@@ -3,7 +3,7 @@ package app
 import (
 	"context"
 	nethttp "net/http"
-	"sync/atomic"
+	"sync"
 
 	"gatehouse/internal/bus"
 	"gatehouse/internal/limit"
@@ -15,7 +15,9 @@ import (
 type observed struct {
 	tracer  *observe.Tracer // nil: no traces
 	handler nethttp.Handler // of /metrics; nil: none
-	door    atomic.Pointer[http.Door]
+
+	mu    sync.Mutex
+	doors []*http.Door
 }
 
 // watched is the bus as those see it who log and trace.
@@ -38,8 +40,8 @@ func (a *App) watch() {
 		Version: Version, Jobs: a.jobs.Live, Traces: a.observed.tracer, Log: a.log,
 		Overdue:  func() int { return int(a.calls.Overdue()) },
 		Limits:   func() limit.Stats { return a.limits.Stats() },
-		Streams:  func() int { return a.observed.ofDoor((*http.Door).Streams) },
-		Requests: func() int { return a.observed.ofDoor((*http.Door).Serving) },
+		Streams:  func() int { return a.observed.ofDoors((*http.Door).Streams) },
+		Requests: func() int { return a.observed.ofDoors((*http.Door).Serving) },
 	}
 	if a.table != nil {
 		s.Sessions = a.table.Len
@@ -54,12 +56,19 @@ func (a *App) watch() {
 	}})
 }
 
-// http is told which door serves HTTP.
-func (o *observed) http(d *http.Door) { o.door.Store(d) }
+// http is told of every door that serves HTTP.
+func (o *observed) http(d *http.Door) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.doors = append(o.doors, d)
+}
 
-func (o *observed) ofDoor(count func(*http.Door) int) int {
-	if d := o.door.Load(); d != nil {
-		return count(d)
+func (o *observed) ofDoors(count func(*http.Door) int) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := 0
+	for _, d := range o.doors {
+		n += count(d)
 	}
-	return 0
+	return n
 }

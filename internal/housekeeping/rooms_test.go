@@ -76,6 +76,7 @@ var floors = [][]room{
 	},
 	{
 		{path: "internal/transport/newline", only: []string{}, why: "splitting bytes into lines knows nothing of what a line says"},
+		{path: "internal/transport/http/h1", only: []string{}, why: "a server of HTTP knows nothing of what is served"},
 	},
 	{
 		{path: "internal/transport/*", never: []string{"internal/calls", "internal/contexts", "internal/permit"},

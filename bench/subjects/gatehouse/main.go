@@ -8,7 +8,7 @@ import (
 	"context"
 	"log"
 	"log/slog"
-	"net/http"
+	"net"
 	"os"
 	"path/filepath"
 	"sync/atomic"
@@ -42,14 +42,7 @@ func main() {
 		log.Fatal(err)
 	}
 	task.Run(subject.Doors{
-		// The limits are those that the HTTP door sets when it listens itself.
-		HTTP: &http.Server{
-			Handler:           s.Handler(),
-			ReadHeaderTimeout: 10 * time.Second,
-			WriteTimeout:      30 * time.Second,
-			IdleTimeout:       2 * time.Minute,
-			MaxHeaderBytes:    64 << 10,
-		},
+		Serve: func(ln net.Listener) error { return s.Serve(context.Background(), ln) },
 		Unix:  func(path string) error { return s.ServeUnix(context.Background(), path) },
 		Stdio: func() error { return s.ServeStdio(context.Background()) },
 		Extra: map[string]func(string) error{"change": func(string) error { o.change(); return nil }},

@@ -285,14 +285,14 @@ func TestSlowHeaders(t *testing.T) {
 		if err := c.ended(); err != nil {
 			t.Errorf("cut off before its time: %v", err)
 		}
-		time.Sleep(2 * time.Second)
+		time.Sleep(5 * time.Second) // net/http counts from when it was given the connection
 		if err := c.ended(); !errors.Is(err, io.EOF) {
 			t.Errorf("got %v, want the connection closed", err)
 		}
 	})
 	onStage(t, "body", &script{}, func(t *testing.T, st *stage) {
 		c := st.connect("POST /mcp HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n{").read()
-		time.Sleep(time.Minute + time.Second)
+		time.Sleep(time.Minute + 5*time.Second)
 		has(t, c.saw(), " 400 ", "could not be read to its end")
 	})
 	onStage(t, "nothing at all", &script{}, func(t *testing.T, st *stage) {

@@ -1,0 +1,227 @@
+package h1
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	nethttp "net/http"
+	"net/url"
+	"os"
+	"runtime/debug"
+	"sync/atomic"
+	"time"
+)
+
+// phase is what a connection is doing.
+type phase uint8
+
+const (
+	fresh     phase = iota // nothing has come yet
+	idle                   // between two requests
+	arriving               // a request is not yet whole
+	answering              // a handler runs
+	writing                // an answer is on its way
+)
+
+// aLongTimeAgo makes a read return at once.
+var aLongTimeAgo = time.Unix(1, 0)
+
+// conn is one connection while it is served here. One goroutine serves it;
+// beside it the sweep looks at its phase, and the watch may read from it.
+type conn struct {
+	srv    *Server
+	nc     net.Conn
+	remote string
+	state  atomic.Int64 // the phase, and the second it began in
+	watch  watch
+
+	reader reader
+	buf    []byte // what has been read
+	used   int    // bytes of buf that are done with
+}
+
+func newConn(s *Server, nc net.Conn) *conn {
+	c := &conn{srv: s, nc: nc, remote: nc.RemoteAddr().String()}
+	c.watch.nc = nc
+	c.enter(fresh)
+	return c
+}
+
+// enter begins a phase. The time is that of the last sweep.
+func (c *conn) enter(p phase) { c.state.Store(c.srv.now.Load()<<8 | int64(p)) }
+
+func (c *conn) phase() (p phase, since int64) {
+	v := c.state.Load()
+	return phase(v & 0xff), v >> 8
+}
+
+// sweep ends what takes too long, as net/http would end it.
+func (c *conn) sweep(now int64) {
+	p, since := c.phase()
+	took := time.Duration(now-since) * time.Second
+	rest := c.srv.Rest
+	switch {
+	case p == fresh && took > rest.ReadHeaderTimeout, p == idle && took > rest.IdleTimeout:
+		c.nc.Close()
+	case p == arriving && took > hurryAfter:
+		c.nc.SetReadDeadline(aLongTimeAgo) // the reader then hands it over
+	case p == writing && took > rest.WriteTimeout:
+		c.nc.Close()
+	}
+}
+
+// serve is the connection's goroutine.
+func (c *conn) serve() {
+	defer c.srv.forget(c)
+	c.buf = make([]byte, 0, bufferSize)
+	for {
+		h, v := c.next()
+		switch {
+		case v == other:
+			c.handOver()
+			return
+		case v == more: // and no more will come
+			c.nc.Close()
+			return
+		}
+		stays, taken := c.answer(h)
+		if taken {
+			return
+		}
+		if !stays {
+			c.nc.Close()
+			return
+		}
+	}
+}
+
+// next waits for the next request. It says more when there will be none.
+func (c *conn) next() (head, verdict) {
+	c.settle()
+	for {
+		if len(c.buf) > 0 {
+			if h, v := c.reader.read(c.buf); v != more {
+				return h, v
+			}
+		}
+		if !c.room() {
+			return head{}, other
+		}
+		n, err := c.nc.Read(c.buf[len(c.buf):cap(c.buf)])
+		if n > 0 && len(c.buf) == 0 {
+			c.enter(arriving)
+		}
+		c.buf = c.buf[:len(c.buf)+n]
+		if err != nil && n == 0 && !c.patient(err) {
+			if len(c.buf) > 0 {
+				return head{}, other
+			}
+			return head{}, more
+		}
+	}
+}
+
+// settle makes the unused bytes the beginning of the buffer, and the buffer
+// small again.
+func (c *conn) settle() {
+	left := c.buf[c.used:]
+	if cap(c.buf) > bufferSize && len(left) <= bufferSize {
+		c.buf = append(make([]byte, 0, bufferSize), left...)
+	} else {
+		c.buf = c.buf[:copy(c.buf, left)]
+	}
+	c.used = 0
+	if b, ok := c.watch.seen(); ok {
+		c.buf = append(c.buf, b)
+	}
+	switch p, _ := c.phase(); {
+	case len(c.buf) > 0:
+		c.enter(arriving)
+	case p != fresh:
+		c.enter(idle)
+	}
+}
+
+// room makes the buffer larger if it is full, up to its limit.
+func (c *conn) room() bool {
+	if len(c.buf) < cap(c.buf) {
+		return true
+	}
+	if cap(c.buf) >= largestBytes {
+		return false
+	}
+	bigger := make([]byte, len(c.buf), largestBytes)
+	copy(bigger, c.buf)
+	c.buf = bigger
+	return true
+}
+
+// patient reports whether reading goes on after an error: a sweep may have
+// hurried a request that was just about to end.
+func (c *conn) patient(err error) bool {
+	if !errors.Is(err, os.ErrDeadlineExceeded) {
+		return false
+	}
+	c.nc.SetReadDeadline(time.Time{})
+	return len(c.buf) == 0
+}
+
+// handOver makes the connection net/http's, with what was read of it.
+func (c *conn) handOver() {
+	c.nc.SetReadDeadline(time.Time{})
+	c.srv.handed.give(&begun{Conn: c.nc, read: c.buf})
+}
+
+// answer has the handler answer the request at the beginning of the buffer.
+// It reports whether the connection stays open for another one, and whether
+// the handler has taken it.
+func (c *conn) answer(h head) (stays, taken bool) {
+	c.enter(answering)
+	ctx, cancel := context.WithCancel(c.srv.ctx)
+	defer cancel()
+	body := c.buf[h.size : h.size+h.length]
+	c.used = h.size + h.length
+	w := &response{conn: c, closes: h.closes, declared: -1}
+	c.watch.begin(cancel)
+	ok := c.handle(w, c.request(ctx, h, body))
+	if !ok && !w.isTaken() {
+		c.watch.end()
+		return false, false
+	}
+	stays, taken = w.finish()
+	if !taken {
+		c.watch.end()
+	}
+	return stays && ok, taken
+}
+
+// request is what the handler is given.
+func (c *conn) request(ctx context.Context, h head, body []byte) *nethttp.Request {
+	r := (&nethttp.Request{
+		Method: "POST", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		URL: &url.URL{Path: h.path}, RequestURI: h.path, RemoteAddr: c.remote,
+		Host: h.host, Header: h.header, ContentLength: int64(h.length), Close: h.closes,
+	}).WithContext(ctx)
+	b := &requestBody{}
+	b.Reset(body)
+	r.Body = b
+	return r
+}
+
+// requestBody lies in the connection's buffer.
+type requestBody struct{ bytes.Reader }
+
+func (*requestBody) Close() error { return nil }
+
+// handle calls the handler and reports whether it returned as it should.
+func (c *conn) handle(w *response, r *nethttp.Request) (ok bool) {
+	defer func() {
+		v := recover()
+		if v != nil && v != nethttp.ErrAbortHandler {
+			c.srv.Log.Error("a handler panicked", "from", c.remote, "panic", v, "stack", string(debug.Stack()))
+		}
+	}()
+	c.srv.Handler.ServeHTTP(w, r)
+	return true
+}

@@ -1,0 +1,211 @@
+package h1
+
+import (
+	"bytes"
+	nethttp "net/http"
+	"net/textproto"
+)
+
+// verdict is what the bytes at hand are.
+type verdict uint8
+
+const (
+	more  verdict = iota // not yet a whole request
+	plain                // a whole request that is served here
+	other                // something net/http must judge
+)
+
+// head is the head of a plain request.
+type head struct {
+	size   int // bytes, with the blank line
+	length int // bytes of the body
+	closes bool
+	path   string
+	host   string
+	header nethttp.Header // without Host and Content-Length; shared by requests whose heads are alike
+}
+
+// reader reads heads and remembers the last one: a client repeats itself, but
+// for the length of the body. Its zero value is ready.
+type reader struct {
+	last     head
+	raw      []byte // the last head
+	from, to int    // where its Content-Length stands in raw
+}
+
+var blankLine = []byte("\r\n\r\n")
+
+// read looks at the request at the beginning of b.
+func (r *reader) read(b []byte) (head, verdict) {
+	h, ok := r.repeated(b)
+	if !ok {
+		end := bytes.Index(b[:min(len(b), largestHead)], blankLine)
+		switch {
+		case end < 0 && len(b) >= largestHead, !couldBePost(b):
+			return head{}, other
+		case end < 0:
+			return head{}, more
+		}
+		if h, ok = r.parse(b[:end+len(blankLine)]); !ok {
+			return head{}, other
+		}
+	}
+	switch whole := h.size + h.length; {
+	case whole > largestBytes:
+		return head{}, other
+	case whole > len(b):
+		return head{}, more
+	}
+	return h, plain
+}
+
+// repeated recognises the last head, with any length of the body.
+func (r *reader) repeated(b []byte) (head, bool) {
+	if r.raw == nil || len(b) < r.from || !bytes.Equal(b[:r.from], r.raw[:r.from]) {
+		return head{}, false
+	}
+	n, digits := number(b[r.from:])
+	rest := r.raw[r.to:]
+	if digits == 0 || !bytes.HasPrefix(b[r.from+digits:], rest) {
+		return head{}, false
+	}
+	h := r.last
+	h.size, h.length = r.from+digits+len(rest), n
+	return h, true
+}
+
+// number reads up to six digits at the beginning of b.
+func number(b []byte) (n, digits int) {
+	for digits < len(b) && digits < 6 && b[digits] >= '0' && b[digits] <= '9' {
+		n = 10*n + int(b[digits]-'0')
+		digits++
+	}
+	return n, digits
+}
+
+const verb = "POST "
+
+func couldBePost(b []byte) bool {
+	n := min(len(b), len(verb))
+	return string(b[:n]) == verb[:n]
+}
+
+// parse reads a head that ends with a blank line. It reports false for
+// whatever is not plain.
+func (r *reader) parse(raw []byte) (head, bool) {
+	line, rest, _ := bytes.Cut(raw, blankLine[:2])
+	path, ok := bytes.CutSuffix(line[len(verb):], []byte(" HTTP/1.1"))
+	if !ok || !harmless(path) {
+		return head{}, false
+	}
+	f := fields{header: make(nethttp.Header, 12)}
+	for {
+		f.at = len(raw) - len(rest)
+		line, rest, _ = bytes.Cut(rest, blankLine[:2])
+		if len(line) == 0 {
+			break
+		}
+		if !f.add(line) {
+			return head{}, false
+		}
+	}
+	if len(rest) > 0 || f.hosts != 1 || f.length == nil {
+		return head{}, false
+	}
+	n, digits := number(f.length)
+	if digits != len(f.length) {
+		return head{}, false
+	}
+	h := head{size: len(raw), length: n, closes: f.closes, path: string(path), host: f.host, header: f.header}
+	*r = reader{last: h, raw: append(r.raw[:0], raw...), from: f.lengthAt, to: f.lengthAt + digits}
+	return h, true
+}
+
+// harmless reports a path that means what it says: no escapes, no query.
+func harmless(path []byte) bool {
+	if len(path) == 0 || path[0] != '/' {
+		return false
+	}
+	for _, c := range path {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '/' || c == '-' || c == '_' || c == '.') {
+			return false
+		}
+	}
+	return true
+}
+
+// fields collects the header.
+type fields struct {
+	header   nethttp.Header
+	at       int // where the next line stands in the head
+	count    int
+	hosts    int
+	host     string
+	length   []byte // the value of the only Content-Length
+	lengthAt int    // where it stands in the head
+	closes   bool
+	talked   bool // Connection was there
+}
+
+// add takes one line and reports whether it is one that a plain request may
+// have.
+func (f *fields) add(line []byte) bool {
+	name, value, ok := bytes.Cut(line, []byte(":"))
+	value = bytes.Trim(value, " \t")
+	if f.count++; !ok || f.count > mostFields || !token(name) || !printable(value) {
+		return false
+	}
+	switch key := textproto.CanonicalMIMEHeaderKey(string(name)); key {
+	case "Transfer-Encoding", "Expect", "Upgrade", "Trailer", "Pragma", "Http2-Settings":
+		return false // they change what the rest means
+	case "Content-Length":
+		ok = f.length == nil && len(value) > 0
+		f.length, f.lengthAt = value, f.at+bytes.LastIndex(line, value)
+		return ok
+	case "Host":
+		f.hosts++
+		f.host = string(value)
+		return validHost(value)
+	case "Connection":
+		ok = !f.talked && f.persistence(value)
+		f.talked = true
+		f.header[key] = []string{string(value)}
+		return ok
+	default:
+		f.header[key] = append(f.header[key], string(value))
+		return true
+	}
+}
+
+func (f *fields) persistence(value []byte) bool {
+	f.closes = bytes.EqualFold(value, []byte("close"))
+	return f.closes || bytes.EqualFold(value, []byte("keep-alive"))
+}
+
+func validHost(b []byte) bool {
+	for _, c := range b {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || bytes.IndexByte([]byte("-._:[]"), c) >= 0) {
+			return false
+		}
+	}
+	return len(b) > 0
+}
+
+// token reports a field name of RFC 9110, section 5.6.2.
+func token(b []byte) bool {
+	for _, c := range b {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || bytes.IndexByte([]byte("!#$%&'*+-.^_`|~"), c) >= 0) {
+			return false
+		}
+	}
+	return len(b) > 0
+}
+
+func printable(b []byte) bool {
+	for _, c := range b {
+		if c != '\t' && (c < ' ' || c > '~') {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,391 @@
+package h1
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net"
+	nethttp "net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// holds is how many bytes of an answer are kept back in the hope that the
+// handler returns before, so that the whole answer is one write.
+const holds = 64 << 10
+
+// framing is how the end of an answer is told.
+type framing uint8
+
+const (
+	undecided framing = iota
+	counted           // by Content-Length
+	chunked
+	bare // there is no body
+)
+
+// response is what a handler writes to. As with net/http one goroutine at a
+// time may use it, but for SetWriteDeadline and Hijack.
+type response struct {
+	conn   *conn
+	header nethttp.Header
+	status int
+	closes bool // the connection, after the answer
+
+	framing  framing
+	declared int64   // Content-Length, as the handler gave it; -1: it did not
+	written  int64   // bytes of the body
+	out      *[]byte // what is not yet sent: the head, and then the body
+	body     int     // where the body begins in out, while undecided
+	failed   error
+
+	flowing  atomic.Bool  // answers are being sent before the handler has returned
+	deadline atomic.Int64 // as the handler set it, in nanoseconds of Unix time; 0: it did not
+	limited  atomic.Bool  // the connection has a write deadline
+
+	mu    sync.Mutex
+	taken bool // hijacked, or done with
+}
+
+var outs = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
+
+func (w *response) Header() nethttp.Header {
+	if w.header == nil {
+		w.header = make(nethttp.Header, 4)
+	}
+	return w.header
+}
+
+// WriteHeader writes the head as far as it is known.
+func (w *response) WriteHeader(status int) {
+	if w.status != 0 {
+		return
+	}
+	if status >= 100 && status < 200 && status != nethttp.StatusSwitchingProtocols {
+		w.inform(status)
+		return
+	}
+	w.status = status
+	w.out = outs.Get().(*[]byte)
+	b := appendStatus((*w.out)[:0], status)
+	b = w.appendHeader(b)
+	switch {
+	case status == 204 || status == 304:
+		w.framing = bare
+		b = append(b, "\r\n"...)
+	case w.declared >= 0:
+		w.framing = counted
+		b = append(b, "\r\n"...)
+	}
+	w.body = len(b)
+	*w.out = b
+}
+
+// inform sends an interim answer.
+func (w *response) inform(status int) {
+	b := appendStatus(nil, status)
+	for key, values := range w.header {
+		b = appendField(b, key, values)
+	}
+	w.flow()
+	w.send(append(b, "\r\n"...))
+}
+
+func appendStatus(b []byte, status int) []byte {
+	b = append(b, "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(b, ' ')
+	b = append(b, nethttp.StatusText(status)...)
+	return append(b, "\r\n"...)
+}
+
+// appendHeader writes the header but for what the framing adds later.
+func (w *response) appendHeader(b []byte) []byte {
+	dated := false
+	for key, values := range w.header {
+		switch key {
+		case "Content-Length":
+			w.declared = length(values)
+			if w.declared < 0 {
+				continue
+			}
+		case "Transfer-Encoding":
+			continue // the framing is ours
+		case "Connection":
+			w.closes = w.closes || len(values) == 1 && strings.EqualFold(values[0], "close")
+			continue
+		case "Date":
+			dated = true
+		}
+		b = appendField(b, key, values)
+	}
+	if !dated {
+		b = append(b, "Date: "...)
+		b = append(b, w.conn.srv.date()...)
+		b = append(b, "\r\n"...)
+	}
+	select {
+	case <-w.conn.srv.ended:
+		w.closes = true
+	default:
+	}
+	if w.closes {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	return b
+}
+
+func length(values []string) int64 {
+	if len(values) != 1 {
+		return -1
+	}
+	n, err := strconv.ParseInt(values[0], 10, 64)
+	if err != nil || n < 0 {
+		return -1
+	}
+	return n
+}
+
+func appendField(b []byte, key string, values []string) []byte {
+	for _, v := range values {
+		b = append(b, key...)
+		b = append(b, ": "...)
+		if strings.ContainsAny(v, "\r\n") {
+			v = strings.NewReplacer("\r", " ", "\n", " ").Replace(v)
+		}
+		b = append(b, v...)
+		b = append(b, "\r\n"...)
+	}
+	return b
+}
+
+func (w *response) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.sniff(p)
+		w.WriteHeader(nethttp.StatusOK)
+	}
+	switch {
+	case w.failed != nil:
+		return 0, w.failed
+	case w.isTaken():
+		return 0, nethttp.ErrHijacked
+	case w.framing == bare:
+		return 0, nethttp.ErrBodyNotAllowed
+	case w.framing == counted && w.written+int64(len(p)) > w.declared:
+		return 0, nethttp.ErrContentLength
+	}
+	w.written += int64(len(p))
+	if w.framing != chunked && len(*w.out)+len(p) <= holds {
+		*w.out = append(*w.out, p...)
+		return len(p), nil
+	}
+	if w.framing == undecided {
+		w.chunk()
+	}
+	if err := w.part(p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// sniff guesses a content type that the handler did not give.
+func (w *response) sniff(p []byte) {
+	h := w.Header()
+	if _, given := h["Content-Type"]; !given && len(p) > 0 {
+		h["Content-Type"] = []string{nethttp.DetectContentType(p)}
+	}
+}
+
+// chunk turns an answer whose length is not known into chunks; what was held
+// back becomes the first.
+func (w *response) chunk() {
+	held := bytes.Clone((*w.out)[w.body:])
+	b := append((*w.out)[:w.body], "Transfer-Encoding: chunked\r\n\r\n"...)
+	w.framing = chunked
+	*w.out = b
+	if len(held) > 0 {
+		*w.out = appendChunk(*w.out, held)
+	}
+}
+
+func appendChunk(b, p []byte) []byte {
+	b = strconv.AppendInt(b, int64(len(p)), 16)
+	b = append(b, "\r\n"...)
+	b = append(b, p...)
+	return append(b, "\r\n"...)
+}
+
+// part adds to an answer that is being sent; what is small stays until it is
+// flushed.
+func (w *response) part(p []byte) error {
+	if w.framing == chunked {
+		*w.out = appendChunk(*w.out, p)
+	} else {
+		*w.out = append(*w.out, p...)
+	}
+	if len(*w.out) < bufferSize {
+		return nil
+	}
+	w.flow()
+	return w.push()
+}
+
+// flow is called before anything is sent while the handler still runs: from
+// now on its deadlines hold for the connection.
+func (w *response) flow() {
+	if !w.flowing.Swap(true) {
+		w.limit(w.deadline.Load())
+	}
+}
+
+func (w *response) limit(nanos int64) {
+	if nanos != 0 {
+		w.limited.Store(true)
+		w.conn.nc.SetWriteDeadline(time.Unix(0, nanos))
+	}
+}
+
+// push sends what is there.
+func (w *response) push() error {
+	err := w.send(*w.out)
+	*w.out = (*w.out)[:0]
+	if cap(*w.out) > holds {
+		*w.out = make([]byte, 0, bufferSize)
+	}
+	return err
+}
+
+func (w *response) send(b []byte) error {
+	if w.failed == nil && len(b) > 0 {
+		_, w.failed = w.conn.nc.Write(b)
+	}
+	return w.failed
+}
+
+// FlushError sends what has been written.
+func (w *response) FlushError() error {
+	if w.status == 0 {
+		w.WriteHeader(nethttp.StatusOK)
+	}
+	if w.isTaken() {
+		return nethttp.ErrHijacked
+	}
+	if w.framing == undecided {
+		w.chunk()
+	}
+	w.flow()
+	return w.push()
+}
+
+// Flush is FlushError for those who do not look.
+func (w *response) Flush() { w.FlushError() }
+
+// SetReadDeadline has nothing to limit: the body is there.
+func (w *response) SetReadDeadline(time.Time) error { return nil }
+
+// SetWriteDeadline limits what is written before the handler returns. The
+// rest of an answer has the server's own limit. Safe for concurrent use.
+func (w *response) SetWriteDeadline(t time.Time) error {
+	nanos := int64(0)
+	if !t.IsZero() {
+		nanos = t.UnixNano()
+	}
+	w.deadline.Store(nanos)
+	switch {
+	case !w.flowing.Load():
+	case nanos == 0:
+		w.conn.nc.SetWriteDeadline(time.Time{})
+	default:
+		w.limit(nanos)
+	}
+	return nil
+}
+
+// Hijack gives the connection away, with what was written so far on its way.
+func (w *response) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	w.mu.Lock()
+	taken := w.taken
+	w.taken = true
+	w.mu.Unlock()
+	if taken {
+		return nil, nil, nethttp.ErrHijacked
+	}
+	c := w.conn
+	c.watch.end()
+	if w.status != 0 {
+		if w.framing == undecided {
+			w.chunk()
+		}
+		w.push()
+	}
+	if w.limited.Load() {
+		c.nc.SetWriteDeadline(time.Time{})
+	}
+	left := c.buf[c.used:]
+	if b, ok := c.watch.seen(); ok {
+		left = append(bytes.Clone(left), b)
+	}
+	r := io.Reader(c.nc)
+	if len(left) > 0 {
+		r = io.MultiReader(bytes.NewReader(left), c.nc)
+	}
+	return c.nc, bufio.NewReadWriter(bufio.NewReader(r), bufio.NewWriter(c.nc)), nil
+}
+
+func (w *response) isTaken() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.taken
+}
+
+// finish sends what is left when the handler has returned. It reports whether
+// the connection can serve another request, and whether it was taken.
+func (w *response) finish() (stays, taken bool) {
+	w.mu.Lock()
+	taken = w.taken
+	w.taken = true
+	w.mu.Unlock()
+	if taken {
+		return false, true
+	}
+	if w.status == 0 {
+		w.WriteHeader(nethttp.StatusOK)
+	}
+	whole := w.close()
+	w.conn.enter(writing)
+	err := w.push()
+	outs.Put(w.out)
+	w.out = nil
+	if w.limited.Load() {
+		w.conn.nc.SetWriteDeadline(time.Time{})
+	}
+	return err == nil && whole && !w.closes, false
+}
+
+// close writes the end of the body and reports whether the body is whole.
+func (w *response) close() bool {
+	switch w.framing {
+	case chunked:
+		*w.out = append(*w.out, "0\r\n\r\n"...)
+	case counted:
+		return w.written == w.declared
+	case undecided:
+		w.count()
+	}
+	return true
+}
+
+// count puts the length of a body that was held back in front of it.
+func (w *response) count() {
+	b := *w.out
+	size := len(b) - w.body
+	var field [48]byte
+	f := append(strconv.AppendInt(append(field[:0], "Content-Length: "...), int64(size), 10), "\r\n\r\n"...)
+	b = append(b, f...) // makes room
+	copy(b[w.body+len(f):], b[w.body:w.body+size])
+	copy(b[w.body:], f)
+	*w.out = b
+}

@@ -1,0 +1,68 @@
+package h1
+
+import (
+	"net"
+	"sync"
+)
+
+// handed is a listener whose connections were accepted elsewhere.
+type handed struct {
+	addr  net.Addr
+	conns chan net.Conn
+	done  chan struct{}
+	once  sync.Once
+}
+
+func newHanded() *handed {
+	return &handed{conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+// give hands a connection over, or closes it when nobody takes it any more.
+func (h *handed) give(c net.Conn) {
+	select {
+	case h.conns <- c:
+	case <-h.done:
+		c.Close()
+	}
+}
+
+func (h *handed) Accept() (net.Conn, error) {
+	select {
+	case c := <-h.conns:
+		return c, nil
+	case <-h.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (h *handed) Close() error {
+	h.once.Do(func() { close(h.done) })
+	return nil
+}
+
+func (h *handed) Addr() net.Addr { return h.addr }
+
+// begun is a connection of which some bytes have been read already.
+type begun struct {
+	net.Conn
+	read []byte
+}
+
+func (b *begun) Read(p []byte) (int, error) {
+	if len(b.read) == 0 {
+		return b.Conn.Read(p)
+	}
+	n := copy(p, b.read)
+	if b.read = b.read[n:]; len(b.read) == 0 {
+		b.read = nil // let the buffer go
+	}
+	return n, nil
+}
+
+// CloseWrite lets net/http end its half before it closes.
+func (b *begun) CloseWrite() error {
+	if half, ok := b.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}
