@@ -8,6 +8,8 @@ import (
 	"net"
 	nethttp "net/http"
 	"time"
+
+	"gatehouse/internal/transport/http/h1"
 )
 
 // Limits of a connection.
@@ -24,14 +26,14 @@ const (
 // returns nil after an orderly end, and an error when the listener failed or
 // when a handler could not be made to return.
 func (d *Door) Serve(ctx context.Context, ln net.Listener) error {
-	srv := &nethttp.Server{
+	srv := &h1.Server{Handler: d, Log: d.log, Rest: &nethttp.Server{
 		Handler:           d,
 		ReadHeaderTimeout: headerTime,
 		WriteTimeout:      answerTime, // from the headers; extended for whatever takes longer
 		IdleTimeout:       idleTime,
 		MaxHeaderBytes:    headerBytes,
 		ErrorLog:          slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
-	}
+	}}
 	failed := make(chan error, 1)
 	go func() { failed <- srv.Serve(ln) }()
 	var err error
@@ -46,7 +48,7 @@ func (d *Door) Serve(ctx context.Context, ln net.Listener) error {
 }
 
 // drain ends what is open.
-func (d *Door) drain(srv *nethttp.Server) error {
+func (d *Door) drain(srv *h1.Server) error {
 	d.stopping.Store(true)
 	d.pulse.each((*wire).dismiss)
 	patience, cancel := context.WithTimeout(context.Background(), d.opts.Patience)
