@@ -93,38 +93,49 @@ func (m *Mount[T]) Apply(ctx context.Context, expected uint64, p Patch) (uint64,
 
 // Put makes e the member of a mount of many, without looking at the others.
 func Put[E any](ctx context.Context, m *Mount[map[string]E], key string, e E) error {
-	v, err := valueOf(e)
-	if err != nil {
-		return err
-	}
-	if len(key) > MaxKey {
-		return fmt.Errorf("%w: a name of %d bytes, at most %d", ErrValue, len(key), MaxKey)
-	}
-	_, err = m.tree.change(ctx, m.m, Any, func(old any) (Patch, error) {
-		c, _ := old.(map[string]any)
-		was, there := c[key]
-		switch {
-		case c == nil:
-			return whole(map[string]any{key: v}), nil
-		case !there:
-			return Patch{{Add, Pointer{key}, v}}, nil
-		case equal(was, v):
-			return nil, nil
-		}
-		return Patch{{Replace, Pointer{key}, v}}, nil
-	})
-	return err
+	return Merge(ctx, m, map[string]*E{key: &e})
 }
 
 // Drop takes a member out of a mount of many, if it is there.
 func Drop[E any](ctx context.Context, m *Mount[map[string]E], key string) error {
+	return Merge(ctx, m, map[string]*E{key: nil})
+}
+
+// Merge puts members into a mount of many, and drops those that are nil, in
+// one change.
+func Merge[E any](ctx context.Context, m *Mount[map[string]E], members map[string]*E) error {
+	values := make(map[string]any, len(members))
+	for key, e := range members {
+		if len(key) > MaxKey {
+			return fmt.Errorf("%w: a name of %d bytes, at most %d", ErrValue, len(key), MaxKey)
+		}
+		if e == nil {
+			continue
+		}
+		v, err := valueOf(*e)
+		if err != nil {
+			return err
+		}
+		values[key] = v
+	}
 	_, err := m.tree.change(ctx, m.m, Any, func(old any) (Patch, error) {
-		if c, _ := old.(map[string]any); c != nil {
-			if _, there := c[key]; there {
-				return Patch{{Remove, Pointer{key}, nil}}, nil
+		c, _ := old.(map[string]any)
+		if c == nil && len(values) > 0 {
+			return Diff(old, values), nil
+		}
+		var p Patch
+		for key := range members {
+			v, stays := values[key]
+			switch was, there := c[key]; {
+			case !there && stays:
+				p = append(p, Op{Add, Pointer{key}, v})
+			case there && !stays:
+				p = append(p, Op{Remove, Pointer{key}, nil})
+			case there && !equal(was, v):
+				p = append(p, Op{Replace, Pointer{key}, v})
 			}
 		}
-		return nil, nil
+		return p, nil
 	})
 	return err
 }

@@ -80,7 +80,7 @@ func TestMergedPatchesAreTheSumOfTheSingleOnes(t *testing.T) {
 					}
 					single = one
 				}
-				s.Flush()
+				s.Flush(true)
 				u := next(t, s)
 				var err error
 				if v, err = state.Apply(v, u.Patch); err != nil || !reflect.DeepEqual(v, single) {

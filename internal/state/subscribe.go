@@ -142,13 +142,15 @@ func (s *Sub) ripen() {
 	}
 }
 
-// Flush ends the window at once. Next then gives an Update even if nothing has
-// changed, so that its revision is known.
-func (s *Sub) Flush() {
+// Flush ends the window at once. With always, Next then gives an Update even if
+// nothing has changed, so that the revision is known.
+func (s *Sub) Flush(always bool) {
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
-	s.flush = true
-	s.ripen()
+	if always || s.dirty {
+		s.flush = s.flush || always
+		s.ripen()
+	}
 }
 
 // Next waits for an Update. The error is ErrClosed after Close, or the cause

@@ -146,12 +146,12 @@ func TestFlushTellsAtOnce(t *testing.T) {
 		setTo(t, m, 1)
 		s, now := subscribe(t, tr, "/public/n", "")
 		began := time.Now()
-		s.Flush() // nothing has changed: the revision alone
+		s.Flush(true) // nothing has changed: the revision alone
 		if u := next(t, s); len(u.Patch) != 0 || u.Again || u.Revision != now.Revision {
 			t.Fatalf("told of %+v", u)
 		}
 		setTo(t, m, 2)
-		s.Flush()
+		s.Flush(true)
 		if got := patchText(t, next(t, s)); got != `[{"op":"replace","path":"","value":2}]` || time.Since(began) != 0 {
 			t.Fatalf("told of %s after %v", got, time.Since(began))
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -108,7 +109,7 @@ func refused(t *testing.T, o Options) {
 	if _, err := l.Append(t.Context(), "/m", 0, nil); !errors.Is(err, state.ErrPatch) {
 		t.Fatalf("an empty patch: %v", err)
 	}
-	huge := state.Patch{{Kind: state.Replace, Value: string(make([]byte, state.MaxPatch))}}
+	huge := state.Patch{{Kind: state.Replace, Value: strings.Repeat("x", state.MaxPatch)}}
 	if _, err := l.Append(t.Context(), "/m", 0, huge); !errors.Is(err, state.ErrPatch) {
 		t.Fatalf("a huge patch: %v", err)
 	}

@@ -1,0 +1,101 @@
+package public
+
+import (
+	"context"
+	"encoding/json"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"gatehouse/internal/state"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// cut takes out of a part of the tree what a caller may not see.
+func (m *shown) cut(who tool.Caller, at state.Pointer, v any, found bool) (any, bool) {
+	if !found || m.o.Everything(who) {
+		return v, found
+	}
+	for _, own := range m.o.Own {
+		sees := own.Sees(who)
+		switch {
+		case own.At.Has(at) && len(at) > len(own.At):
+			// Below the mount: the member it lies in decides.
+			key := at[len(own.At)]
+			if member := m.o.Tree.Read(at[:len(own.At)+1]); !member.Found || !sees(key, member.Value) {
+				return nil, false
+			}
+		case at.Has(own.At):
+			v = without(v, own.At[len(at):], sees)
+		}
+	}
+	return v, true
+}
+
+// without copies the way to an object and leaves out the members that are not
+// seen. What is not on the way is shared.
+func without(v any, way state.Pointer, sees func(string, any) bool) any {
+	c, ok := v.(map[string]any)
+	if !ok {
+		return v
+	}
+	if len(way) > 0 {
+		if child, there := c[way[0]]; there {
+			c = maps.Clone(c)
+			c[way[0]] = without(child, way[1:], sees)
+		}
+		return c
+	}
+	c = maps.Clone(c)
+	maps.DeleteFunc(c, func(key string, member any) bool { return !sees(key, member) })
+	return c
+}
+
+// shared reports whether all who have the caller's view see the same at and
+// below a pointer, so that they can be told the same.
+func (m *shown) shared(who tool.Caller, at state.Pointer) bool {
+	return m.o.Everything(who) || !slices.ContainsFunc(m.o.Own, func(o Own) bool { return o.At.Has(at) || at.Has(o.At) })
+}
+
+const proposed = 100 // pointers a completion proposes
+
+// complete proposes the names below the pointer that is being typed, as far as
+// the caller sees them.
+func (m *shown) complete(_ context.Context, c *tool.Call) (tool.Result, error) {
+	var in module.Completing
+	if err := json.Unmarshal(c.Args, &in); err != nil {
+		return tool.Result{}, err
+	}
+	parent, part := "", in.Value
+	if i := strings.LastIndexByte(part, '/'); i >= 0 {
+		parent, part = part[:i+1], part[i+1:]
+	}
+	found := []string{}
+	if at, err := pointerOf(strings.TrimSuffix(PublicURI+"/"+parent, "/")); err == nil {
+		v := m.o.Tree.Read(at)
+		v.Value, v.Found = m.cut(c.Caller, at, v.Value, v.Found)
+		for _, name := range names(v.Value) {
+			if name = encoded(state.Pointer{name}.String()[1:]); strings.HasPrefix(name, part) {
+				found = append(found, parent+name)
+			}
+		}
+	}
+	all := len(found)
+	found = found[:min(all, proposed)]
+	return tool.Result{Completion: &tool.Completion{Values: found, Total: all, More: all > len(found)}}, nil
+}
+
+// names are those of an object's members, or the places in an array.
+func names(v any) (names []string) {
+	switch c := v.(type) {
+	case map[string]any:
+		return slices.Sorted(maps.Keys(c))
+	case []any:
+		for i := range c {
+			names = append(names, strconv.Itoa(i))
+		}
+	}
+	return names
+}
