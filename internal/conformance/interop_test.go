@@ -298,11 +298,7 @@ func (h *house) reported(t *testing.T, cmd *exec.Cmd, revision string) {
 // its own.
 func TestGoSDKClient(t *testing.T) {
 	h := needHouse(t)
-	bin := filepath.Join(t.TempDir(), "gosdk")
-	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, ".")
-	build.Dir = "gosdk"
-	build.Env = append(os.Environ(), "GOWORK=off")
-	output(t, build)
+	bin := buildGoSDK(t)
 	for _, revision := range []string{"2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", modernRevision} {
 		for _, door := range []string{"http", "stdio"} {
 			t.Run(revision+" "+door, func(t *testing.T) {
@@ -316,6 +312,16 @@ func TestGoSDKClient(t *testing.T) {
 			})
 		}
 	}
+}
+
+func buildGoSDK(t *testing.T) string {
+	t.Helper()
+	bin := filepath.Join(t.TempDir(), "gosdk")
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", bin, ".")
+	build.Dir = "gosdk"
+	build.Env = append(os.Environ(), "GOWORK=off")
+	output(t, build)
+	return bin
 }
 
 // listed is for the revisions without elicitation and structured content.

@@ -5,6 +5,7 @@
 //	gosdk 2026-07-28 http URL
 //	gosdk 2025-11-25 stdio COMMAND ARGS...
 //	gosdk -plain 2024-11-05 http URL
+//	gosdk oauth 2025-11-25 registers URL
 //
 // With -plain it leaves out what the two oldest revisions do not have.
 package main
@@ -26,7 +27,13 @@ import (
 func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	got, err := try(ctx, os.Args[1:])
+	var got any
+	var err error
+	if len(os.Args) > 1 && os.Args[1] == "oauth" {
+		got, err = admit(ctx, os.Args[2:])
+	} else {
+		got, err = try(ctx, os.Args[1:])
+	}
 	if err == nil {
 		err = json.NewEncoder(os.Stdout).Encode(got)
 	}
