@@ -18,6 +18,11 @@ type folder struct {
 	path string // absolute, as it was given
 	real string // the same without symbolic links; what is opened
 
+	// Of a part of another folder:
+	above string // its name in there; "" for a whole one
+	fixed bool   // it is what it was when it was opened, and closed soon
+	lent  bool   // the root is somebody else's to close
+
 	now atomic.Pointer[opened]
 
 	mu     sync.Mutex // held while reopening or closing
@@ -80,6 +85,9 @@ func openReal(real string) (*opened, error) {
 // its place.
 func (f *folder) root() (*os.Root, error) {
 	o := f.now.Load()
+	if f.fixed {
+		return o.root, nil
+	}
 	info, err := os.Lstat(f.real)
 	switch {
 	case err == nil && os.SameFile(info, o.info):
@@ -120,5 +128,8 @@ func (f *folder) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
+	if f.lent {
+		return nil
+	}
 	return f.now.Load().root.Close()
 }

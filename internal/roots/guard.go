@@ -137,13 +137,13 @@ func guardOf(rs tool.Roots) *Guard {
 // Refuses reports whether a guard forbids reading what lies below p under a
 // name without links.
 func (p Place) Refuses(below string) bool {
-	return p.guard.Refuses(filepath.Join(p.Name, below), false)
+	return p.guard.Refuses(filepath.Join(p.above, p.Name, below), false)
 }
 
 // Locked reports whether a guard forbids changing what lies below p under a
 // name without links.
 func (p Place) Locked(below string) bool {
-	return p.guard.Refuses(filepath.Join(p.Name, below), true)
+	return p.guard.Refuses(filepath.Join(p.above, p.Name, below), true)
 }
 
 // MayRead refuses what the guard keeps from being read, also where it is only
@@ -162,7 +162,8 @@ func (p Place) may(write bool) error {
 	if err != nil {
 		q = p // whatever is done with it next says what is wrong
 	}
-	if !p.guard.Refuses(p.Name, write) && (q.Name == p.Name || !p.guard.Refuses(q.Name, write)) {
+	name, leads := filepath.Join(p.above, p.Name), filepath.Join(q.above, q.Name)
+	if !p.guard.Refuses(name, write) && (leads == name || !p.guard.Refuses(leads, write)) {
 		return nil
 	}
 	verb := "read"

@@ -20,6 +20,7 @@ type Place struct {
 
 	roots tool.Roots
 	guard *Guard
+	above string // name of Root in the folder it is a part of; "" for a whole one
 }
 
 // Find looks a path up. The error is a *tool.Refusal.
@@ -28,7 +29,7 @@ func Find(rs tool.Roots, path string) (Place, error) {
 	if err != nil {
 		return Place{}, err
 	}
-	return Place{root, name, path, rs, guardOf(rs)}, nil
+	return Place{root, name, path, rs, guardOf(rs), aboveOf(rs, root)}, nil
 }
 
 // NamesDir reports whether the caller wrote the path as that of a directory,

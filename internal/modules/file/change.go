@@ -112,6 +112,14 @@ type guardedRoots struct {
 
 func (g guardedRoots) Guard() *roots.Guard { return g.guard }
 
+// Above implements what roots asks of a set that may be a part of another.
+func (g guardedRoots) Above(root *os.Root) string {
+	if s, ok := g.Roots.(interface{ Above(*os.Root) string }); ok {
+		return s.Above(root)
+	}
+	return ""
+}
+
 func guarded(run tool.Handler, guard *roots.Guard) tool.Handler {
 	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 		own := *c
