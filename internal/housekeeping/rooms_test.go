@@ -43,6 +43,7 @@ var floors = [][]room{
 		{path: "internal/tree", only: []string{}, why: "walking needs an open root and nothing else of ours"},
 		{path: "internal/outline", only: []string{}, why: "what a text defines follows from the text"},
 		{path: "internal/reading", only: []string{}, why: "turning documents into text needs their bytes alone"},
+		{path: "internal/command", only: []string{}, why: "what a command line says follows from its text"},
 		{path: "internal/terminal", only: []string{}, why: "what is on a screen follows from what was written to it"},
 	},
 	{
@@ -115,7 +116,7 @@ var floors = [][]room{
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
 	"internal/proc", "internal/jobs", "internal/metrics", "internal/hub", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
-	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/terminal", "internal/contextbook",
+	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/terminal", "internal/command", "internal/contextbook",
 }
 
 // testOnly are the rooms that only tests, generators and each other import.
