@@ -57,6 +57,7 @@ type gatehouse struct {
 	ca     *gateAuthority
 	issuer *gateIssuer // nil on an open host
 	cookie credential  // of alice's first login
+	also   []app.Guest // modules besides the probe
 }
 
 // gateSettings are those of a host that keeps everything below one folder.
@@ -120,7 +121,7 @@ func (g *gatehouse) run(host string, secure bool) {
 	}
 	t.Cleanup(func() { os.RemoveAll(folder) })
 	d.Unix = filepath.Join(folder, "s")
-	o := app.Options{Bare: true, Extra: []app.Guest{{Name: "probe", New: newProbe}}}
+	o := app.Options{Bare: true, Extra: append([]app.Guest{{Name: "probe", New: newProbe}}, g.also...)}
 	o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))
 	if g.app, err = app.New(t.Context(), g.cfg, o); err != nil {
 		t.Fatal(err)
