@@ -91,6 +91,7 @@ type App struct {
 	contexts *inForce
 	settings settingsInForce
 	observed observed
+	tree     *tree
 	sockets  sockets
 }
 
@@ -114,7 +115,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.openRoots, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.build, a.addModules, a.openDoors} {
+	for _, step := range []func(context.Context) error{a.openRoots, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.openState, a.build, a.addModules, a.openDoors, a.showState} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}
@@ -178,7 +179,7 @@ func (a *App) build(context.Context) error {
 	a.views = contexts.New(contexts.Options{
 		Offers: a.host.Offers,
 		Rules:  contexts.Rules{Policy: permit.Open(a.cfg.View.ReadOnly)}, // until there are modules; see begin
-		Always: []string{houseModule, jobModule},
+		Always: []string{houseModule, jobModule, publicModule},
 		Tail:   func(r revision.Revision, shared bool) string { return a.engine.ListTail(r, shared) },
 		Log:    a.log,
 	})
@@ -225,6 +226,9 @@ func (a *App) addModules(ctx context.Context) error {
 		return err
 	}
 	if err := a.host.Add(ctx, jobModule, job.New(a.jobs)); err != nil {
+		return err
+	}
+	if err := a.host.Add(ctx, publicModule, a.tree.module()); err != nil {
 		return err
 	}
 	for _, g := range a.guests {

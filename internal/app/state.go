@@ -1,0 +1,264 @@
+package app
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/identity"
+	"gatehouse/internal/modules/public"
+	"gatehouse/internal/state"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// publicModule is the host's own module that shows the state tree.
+const publicModule = "public"
+
+// tree is what this host says of itself: the state tree and who writes to it.
+type tree struct {
+	app     *App
+	state   *state.Tree
+	watches public.Watches
+
+	self      *state.Mount[hostSelf]
+	info      *state.Mount[serverInfo]
+	contexts  *state.Mount[map[string]contextState]
+	sessions  *state.Mount[map[string]sessionState]
+	processes *state.Mount[map[string]processState]
+}
+
+// hostSelf is what a host remembers of itself, at /private/host.
+type hostSelf struct {
+	ID string `json:"id"`
+}
+
+// serverInfo is at /public/serverInfo.
+type serverInfo struct {
+	ID         string       `json:"id"` // the same for all hosts of one folder of data
+	Name       string       `json:"name"`
+	Title      string       `json:"title,omitempty"`
+	Version    string       `json:"version"`
+	Platform   string       `json:"platform"` // as Go names it: linux/amd64
+	Started    time.Time    `json:"started"`
+	Transports []string     `json:"transports"` // kinds of doors, without their addresses
+	Status     serverStatus `json:"status"`
+}
+
+type serverStatus struct {
+	State string `json:"state"` // starting, running or stopping
+}
+
+// contextState is a member of /public/contexts.
+type contextState struct {
+	Description string `json:"description,omitempty"`
+	Default     bool   `json:"default,omitempty"`
+}
+
+// sessionState is a member of /public/sessions. Its name there is made from
+// the session's id and does not lead back to it.
+type sessionState struct {
+	Principal   string    `json:"principal"`
+	Context     string    `json:"context"`
+	Client      string    `json:"client,omitempty"`
+	Revision    string    `json:"revision"` // of the protocol
+	Since       time.Time `json:"since"`
+	Connections int       `json:"connections,omitempty"` // alike, where each connection is a session
+}
+
+// processState is a member of /public/processes: one that runs.
+type processState struct {
+	Owner   string    `json:"owner"`
+	Command string    `json:"command"` // the program, without its arguments
+	PID     int       `json:"pid"`
+	Started time.Time `json:"started"`
+}
+
+// stateFile is where hosts of one person keep the durable part of the state
+// tree; "" keeps it in memory.
+func (a *App) stateFile() string {
+	if a.opts.Private || a.cfg.Folders.Data == "" {
+		return ""
+	}
+	return filepath.Join(a.cfg.Folders.Data, "state.db")
+}
+
+// openState opens the tree and makes its mounts.
+func (a *App) openState(ctx context.Context) error {
+	o := state.Options{Logger: a.log}
+	closeLog := func() error { return nil }
+	if path := a.stateFile(); path != "" {
+		log, err := state.OpenFile(path, state.FileOptions{})
+		if err != nil {
+			a.log.Warn("the state of this host ends with it: cannot keep it on disk", "file", path, "err", err)
+		} else {
+			o.Log, closeLog = log, log.Close
+		}
+	}
+	t := &tree{app: a, state: state.New(o)}
+	a.tree = t
+	a.room(Part{"state", func(ctx context.Context) error {
+		return errors.Join(t.state.Run(ctx), t.state.Close(), closeLog())
+	}})
+	if err := t.mount(ctx); err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	return nil
+}
+
+func (t *tree) mount(ctx context.Context) (err error) {
+	if t.self, err = state.Attach[hostSelf](ctx, t.state, "/private/host", state.Durable); err != nil {
+		return err
+	}
+	if t.info, err = state.Attach[serverInfo](ctx, t.state, "/public/serverInfo", state.Live); err != nil {
+		return err
+	}
+	if t.contexts, err = attachMany[contextState](ctx, t, "contexts"); err != nil {
+		return err
+	}
+	if t.sessions, err = attachMany[sessionState](ctx, t, "sessions"); err != nil {
+		return err
+	}
+	t.processes, err = attachMany[processState](ctx, t, "processes")
+	return err
+}
+
+// attachMany makes a live public mount of many, which has none at first.
+func attachMany[E any](ctx context.Context, t *tree, name string) (*state.Mount[map[string]E], error) {
+	m, err := state.Attach[map[string]E](ctx, t.state, "/public/"+name, state.Live)
+	if err != nil {
+		return nil, err
+	}
+	_, err = m.Set(ctx, map[string]E{})
+	return m, err
+}
+
+// module makes the module that shows the tree.
+func (t *tree) module() module.New {
+	return public.New(public.Options{
+		Tree: t.state, Watches: &t.watches, Everything: seesEverything, Prompt: t.prompt,
+		Own: []public.Own{
+			{At: state.Pointer{"public", "contexts"}, Sees: t.seesContext},
+			{At: state.Pointer{"public", "sessions"}, Sees: seesSession},
+			{At: state.Pointer{"public", "processes"}, Sees: seesProcess},
+		},
+	})
+}
+
+// seesEverything reports whether a caller may see all there is below /public:
+// an administrator whose credential is not limited to some scopes. Both are
+// in the cut of a caller, so such callers share no view with others.
+func seesEverything(who tool.Caller) bool {
+	return slices.Contains(who.Roles, identity.Admin) && len(who.Scopes) == 0
+}
+
+func (t *tree) seesContext(who tool.Caller) func(string, any) bool {
+	open := t.app.views.Open(who)
+	return func(name string, _ any) bool {
+		return slices.ContainsFunc(open, func(s contexts.Spec) bool { return s.Name == name })
+	}
+}
+
+// seesSession lets everybody see their own sessions; of those nobody vouches
+// for only the one that asks.
+func seesSession(who tool.Caller) func(string, any) bool {
+	mine := ""
+	if who.Session != "" {
+		mine = sessionKey(who.Session)
+	}
+	return func(key string, s any) bool {
+		m, _ := s.(map[string]any)
+		return key == mine || who.Principal != identity.Nobody && m["principal"] == who.Principal
+	}
+}
+
+func seesProcess(who tool.Caller) func(string, any) bool {
+	return func(_ string, p any) bool {
+		m, _ := p.(map[string]any)
+		return m["owner"] == who.Owner
+	}
+}
+
+// showState fills the tree and keeps it up to date.
+func (a *App) showState(ctx context.Context) error { return a.tree.begin(ctx) }
+
+// begin fills the tree with what is known when all doors are open, and follows
+// what happens from then on.
+func (t *tree) begin(ctx context.Context) error {
+	if _, err := t.self.Update(ctx, state.Any, func(s *hostSelf) error {
+		if s.ID == "" {
+			s.ID = "host_" + strings.ToLower(rand.Text())
+		}
+		return nil
+	}); err != nil {
+		t.app.log.Warn("this host is another one at the next start: cannot keep its id", "err", err)
+	}
+	self, _, err := t.self.Get()
+	if err != nil {
+		return fmt.Errorf("state: %w", err)
+	}
+	about := introduce(t.app.opts.Info)
+	info := serverInfo{
+		ID: self.ID, Name: about.Name, Title: about.Title, Version: about.Version,
+		Platform: runtime.GOOS + "/" + runtime.GOARCH, Started: time.Now().UTC(), Transports: []string{}, Status: serverStatus{"starting"},
+	}
+	for _, d := range t.app.doors {
+		info.Transports = append(info.Transports, strings.ToLower(d.Kind))
+	}
+	if _, err := t.info.Set(ctx, info); err != nil {
+		return err
+	}
+	t.lookAtContexts()
+	t.follow()
+	return nil
+}
+
+// follow takes in what happens in this house, on a part of its own.
+func (t *tree) follow() {
+	ctx, stop := context.WithCancel(context.Background())
+	f := newFollower(ctx, t)
+	t.app.room(Part{"public state", func(end context.Context) error {
+		t.status("running")
+		defer context.AfterFunc(end, func() {
+			t.status("stopping")
+			stop()
+		})()
+		f.run(ctx)
+		return nil
+	}})
+}
+
+func (t *tree) status(now string) {
+	if _, err := t.info.Update(context.Background(), state.Any, func(i *serverInfo) error {
+		i.Status.State = now
+		return nil
+	}); err != nil {
+		t.app.log.Warn("the status of this host is not shown", "err", err)
+	}
+}
+
+func (t *tree) lookAtContexts() {
+	all := map[string]contextState{}
+	rules := t.app.views.Rules()
+	for _, s := range rules.Specs {
+		all[s.Name] = contextState{s.Description, s.Name == rules.Default}
+	}
+	if _, err := t.contexts.Set(context.Background(), all); err != nil {
+		t.app.log.Warn("contexts are not shown", "err", err)
+	}
+}
+
+// sessionKey names a session without giving its id away.
+func sessionKey(id string) string {
+	sum := sha256.Sum256([]byte("session " + id))
+	return hex.EncodeToString(sum[:8])
+}

@@ -1,0 +1,247 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/internal/modules/public"
+	"gatehouse/internal/state"
+)
+
+// readPublic reads an address as a client does, and gives its JSON and its
+// revision; "" where it is refused.
+func (c *tenant) readPublic(in, uri string) (value any, revision string) {
+	c.t.Helper()
+	answer := c.say(in, "resources/read", fmt.Sprintf(`"uri":%q`, uri))
+	var r struct {
+		Result struct {
+			Contents []struct{ Text, MimeType string }
+			Meta     struct {
+				Revision string `json:"gatehouse/revision"`
+			} `json:"_meta"`
+		}
+	}
+	if err := json.Unmarshal([]byte(answer), &r); err != nil {
+		c.t.Fatal(err)
+	}
+	if len(r.Result.Contents) == 0 {
+		return nil, ""
+	}
+	if err := json.Unmarshal([]byte(r.Result.Contents[0].Text), &value); err != nil {
+		c.t.Fatalf("%s: %v", answer, err)
+	}
+	return value, r.Result.Meta.Revision
+}
+
+func members(v any) []string {
+	m, _ := v.(map[string]any)
+	return slices.Sorted(maps.Keys(m))
+}
+
+// eventually waits for what comes by way of facts.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func (c *tenant) handshake() {
+	c.t.Helper()
+	c.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"probe","version":"1"}}}`))
+	c.message()
+	c.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
+}
+
+func TestPublicTreeSaysWhatThisHostIs(t *testing.T) {
+	a, client := live(t)
+	ann := client("ann")
+	eventually(t, "running", func() bool {
+		v, _ := ann.readPublic("default", public.PublicURI+"/serverInfo/status/state")
+		return v == "running"
+	})
+	v, revision := ann.readPublic("default", public.PublicURI)
+	if got := fmt.Sprint(members(v)); got != "[contexts processes serverInfo sessions]" || revision == "" {
+		t.Fatalf("%s at %q", got, revision)
+	}
+	info := v.(map[string]any)["serverInfo"].(map[string]any)
+	if id, _ := info["id"].(string); !strings.HasPrefix(id, "host_") || info["name"] != "gatehouse" || info["version"] != Version {
+		t.Errorf("it is %v", info)
+	}
+	for _, uri := range []string{"gatehouse:///publicX", "gatehouse:///private", "gatehouse:///private/host", "gatehouse:///public/../private/host", "gatehouse:///public/%2E%2E/private", "gatehouse:///public/nothing"} {
+		if v, _ := ann.readPublic("default", uri); v != nil {
+			t.Errorf("%s is %v", uri, v)
+		}
+	}
+	// The id is the host's, whenever it is started.
+	b, err := New(t.Context(), a.cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.abandon()
+	if other, _, _ := b.tree.self.Get(); other.ID != info["id"] {
+		t.Errorf("another start is %v, the first was %v", other.ID, info["id"])
+	}
+}
+
+func TestEveryoneSeesTheirOwnSessionsAndContexts(t *testing.T) {
+	_, client := live(t)
+	admin, ann, bob, nobody := client("root", "admin"), client("ann"), client("bob"), client("anonymous")
+	for _, c := range []*tenant{ann, bob, nobody} {
+		c.handshake()
+	}
+	sessions := func(c *tenant) []string {
+		v, _ := c.readPublic("default", public.PublicURI+"/sessions")
+		return members(v)
+	}
+	eventually(t, "three sessions", func() bool { return len(sessions(admin)) == 3 })
+	if len(sessions(ann)) != 1 || len(sessions(bob)) != 1 || len(sessions(nobody)) != 0 {
+		t.Fatalf("ann sees %v, bob %v, nobody %v", sessions(ann), sessions(bob), sessions(nobody))
+	}
+	bobs := public.PublicURI + "/sessions/" + sessions(bob)[0]
+	if v, _ := ann.readPublic("default", bobs); v != nil {
+		t.Errorf("ann reads bob's session: %v", v)
+	}
+	if v, _ := bob.readPublic("default", bobs+"/client"); v != "probe/1" {
+		t.Errorf("bob's client is %v", v)
+	}
+	got := ann.say("default", "completion/complete", fmt.Sprintf(`"ref":{"type":"ref/resource","uri":%q},"argument":{"name":"pointer","value":"sessions/"}`, public.PublicTemplate))
+	expect(t, got, `"values":["sessions/`+sessions(ann)[0]+`"]`)
+	bob.pipe.Close(nil)
+	eventually(t, "bob's session is gone", func() bool { return len(sessions(admin)) == 2 })
+
+	all, _ := admin.readPublic("default", public.PublicURI+"/contexts")
+	hers, _ := ann.readPublic("default", public.PublicURI+"/contexts")
+	if !slices.Contains(members(all), "admin") || slices.Contains(members(hers), "admin") || !slices.Contains(members(hers), "default") {
+		t.Fatalf("contexts of the administrator %v, of ann %v", members(all), members(hers))
+	}
+	admin.call("admin", "context_create", `{"name":"dev","roles":["dev"]}`)
+	admin.call("admin", "context_create", `{"name":"open"}`)
+	eventually(t, "new contexts", func() bool {
+		all, _ := admin.readPublic("default", public.PublicURI+"/contexts")
+		hers, _ := ann.readPublic("default", public.PublicURI+"/contexts")
+		return slices.Contains(members(all), "dev") && slices.Contains(members(hers), "open") && !slices.Contains(members(hers), "dev")
+	})
+}
+
+// note waits for an update of a resource, and gives its _meta.
+func (c *tenant) note(uri string) (meta map[string]json.RawMessage) {
+	c.t.Helper()
+	for {
+		var n struct {
+			Method string
+			Params struct {
+				URI  string
+				Meta map[string]json.RawMessage `json:"_meta"`
+			}
+		}
+		if err := json.Unmarshal(c.message(), &n); err == nil && n.Method == "notifications/resources/updated" && n.Params.URI == uri {
+			return n.Params.Meta
+		}
+	}
+}
+
+func (c *tenant) listen(uri string) {
+	c.t.Helper()
+	c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"ear","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":[%q]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, uri))
+	for !strings.Contains(string(c.message()), "notifications/subscriptions/acknowledged") {
+	}
+}
+
+// A client of each era is told of the same change, with the patch that leads
+// to what reading gives.
+func TestBothErasAreToldOfTheSameChange(t *testing.T) {
+	a, client := live(t)
+	older, modern := client("root", "admin"), client("root", "admin")
+	older.handshake()
+	uri := public.PublicURI + "/tests"
+	things, err := state.Attach[map[string]int](t.Context(), a.tree.state, "/public/tests", state.Live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := things.Set(t.Context(), map[string]int{"n": 0}); err != nil {
+		t.Fatal(err)
+	}
+	older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri))
+	expect(t, string(older.message()), `"id":"sub","result":{}`)
+	modern.listen(uri)
+	seen := a.tree.state.Read(state.Pointer{"public", "tests"})
+	many := map[string]int{"n": 1} // ten thousand nodes are one update
+	for i := range 10_000 {
+		many[fmt.Sprint(i)] = i
+	}
+	if _, err := things.Set(t.Context(), many); err != nil {
+		t.Fatal(err)
+	}
+	now := a.tree.state.Read(state.Pointer{"public", "tests"})
+	want, _ := now.JSON()
+	for era, c := range map[string]*tenant{"legacy": older, "modern": modern} {
+		meta := c.note(uri)
+		p, err := state.DecodePatch(meta[public.MetaPatch])
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := state.Apply(seen.Value, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := state.View{Value: v}.JSON()
+		if string(got) != string(want) || string(meta[public.MetaRevision]) != fmt.Sprintf("%q", now.Revision) || string(meta[public.MetaFrom]) != fmt.Sprintf("%q", seen.Revision) {
+			t.Errorf("%s: from %s to %s, want from %s to %s", era, meta[public.MetaFrom], meta[public.MetaRevision], seen.Revision, now.Revision)
+		}
+	}
+	// Nobody is told twice, and who has unsubscribed is not told at all.
+	older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"un","method":"resources/unsubscribe","params":{"uri":%q}}`, uri))
+	expect(t, string(older.message()), `"id":"un","result":{}`)
+	if err := state.Put(t.Context(), things, "n", 2); err != nil {
+		t.Fatal(err)
+	}
+	if meta := modern.note(uri); string(meta[public.MetaPatch]) != `[{"op":"replace","path":"/n","value":2}]` {
+		t.Errorf("told %s", meta[public.MetaPatch])
+	}
+	older.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":"p","method":"ping"}`))
+	expect(t, string(older.message()), `"id":"p"`)
+}
+
+func TestPromptFitsTheView(t *testing.T) {
+	_, client := live(t)
+	ann := client("ann")
+	got := ann.say("file", "resources/read", `"uri":"gatehouse:///mcp/system-prompt"`)
+	expect(t, got, "gatehouse "+Version, "context file as ann", "- file: ", "file_read", "some can destroy: ", "text/plain")
+	if strings.Contains(got, "lang_") || strings.Contains(got, "admin") {
+		t.Errorf("it tells of what is not there: %s", got)
+	}
+}
+
+// Facts that come out of order, twice or not at all leave no session or
+// process behind.
+func TestFactsOutOfOrder(t *testing.T) {
+	a, client := live(t)
+	admin := client("root", "admin")
+	publish := func(subject string, data string) {
+		a.tell(subject, json.RawMessage(data))
+	}
+	publish("module.process.process.exited", `{"id":"quick","owner":"ann/default"}`)
+	publish("module.process.process.started", `{"id":"quick","owner":"ann/default","command":"true","pid":1}`)
+	publish("module.process.process.started", `{"id":"slow","owner":"ann/default","command":"sleep","pid":2}`)
+	publish("session.ended", `{"session":"unknown"}`)
+	publish("session.ended", `{"client":"unknown/1","revision":"2025-11-25"}`)
+	publish("session.created", `not json`)
+	ids := func(of string) []string {
+		v, _ := admin.readPublic("default", public.PublicURI+"/"+of)
+		return members(v)
+	}
+	eventually(t, "one process", func() bool { return slices.Equal(ids("processes"), []string{"slow"}) })
+	publish("module.process.process.exited", `{"id":"slow","owner":"ann/default"}`)
+	eventually(t, "no process", func() bool { return len(ids("processes")) == 0 })
+	if got := ids("sessions"); len(got) != 0 {
+		t.Errorf("sessions %v", got)
+	}
+}

@@ -1,0 +1,235 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/modules/public"
+	"gatehouse/internal/session"
+	"gatehouse/internal/state"
+)
+
+const (
+	factQueue   = 4096                  // facts of one kind that may wait
+	factGather  = 50 * time.Millisecond // changes within it are written to the tree as one
+	mostRunning = 10_000                // processes that are shown, and ends without a beginning that are remembered
+)
+
+// follower turns the facts of the house into what the tree says of it. It
+// belongs to one goroutine.
+type follower struct {
+	tree  *tree
+	kinds []iter.Seq[bus.Fact]
+	facts chan bus.Fact
+	due   <-chan time.Time // when what has changed is written; nil while nothing has
+
+	sessions  map[string]sessionState // as they are
+	processes map[string]processState
+	ended     map[string]struct{} // processes whose end was told before their beginning
+
+	newSessions  map[string]*sessionState // to be written; nil for those that are gone
+	newProcesses map[string]*processState
+}
+
+// newFollower follows from now on.
+func newFollower(ctx context.Context, t *tree) *follower {
+	f := &follower{
+		tree: t, facts: make(chan bus.Fact), ended: map[string]struct{}{},
+		sessions: map[string]sessionState{}, processes: map[string]processState{},
+		newSessions: map[string]*sessionState{}, newProcesses: map[string]*processState{},
+	}
+	for _, pattern := range []string{"session.*", "context.*", "config.changed", "module.process.>"} {
+		f.kinds = append(f.kinds, t.app.bus.Follow(ctx, pattern, factQueue))
+	}
+	return f
+}
+
+// run takes facts in until ctx is done.
+func (f *follower) run(ctx context.Context) {
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	for _, kind := range f.kinds {
+		reading.Go(func() {
+			for fact := range kind {
+				select {
+				case f.facts <- fact:
+				case <-ctx.Done():
+				}
+			}
+		})
+	}
+	for {
+		select {
+		case fact := <-f.facts:
+			f.take(fact)
+		case <-f.due:
+			f.due = nil
+			f.write(ctx)
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (f *follower) take(fact bus.Fact) {
+	kind, what, _ := strings.Cut(fact.Subject, ".")
+	switch {
+	case kind == "session":
+		if fact.Lost > 0 {
+			f.lookAtSessions()
+		}
+		f.session(what, fact)
+	case kind == "module":
+		if fact.Lost > 0 {
+			f.lookAtProcesses()
+		}
+		f.process(fact)
+	default:
+		f.tree.lookAtContexts()
+	}
+	if f.due == nil && len(f.newSessions)+len(f.newProcesses) > 0 {
+		f.due = time.After(factGather)
+	}
+}
+
+func (f *follower) write(ctx context.Context) {
+	if err := state.Merge(ctx, f.tree.sessions, f.newSessions); err != nil && ctx.Err() == nil {
+		f.tree.app.log.Warn("sessions are not shown", "err", err)
+	}
+	if err := state.Merge(ctx, f.tree.processes, f.newProcesses); err != nil && ctx.Err() == nil {
+		f.tree.app.log.Warn("processes are not shown", "err", err)
+	}
+	clear(f.newSessions)
+	clear(f.newProcesses)
+}
+
+func (f *follower) session(what string, fact bus.Fact) {
+	var d struct{ Session, Client, Revision string }
+	if json.Unmarshal(fact.Data, &d) != nil {
+		return
+	}
+	s := sessionState{Client: d.Client, Revision: d.Revision, Since: fact.At.UTC()}
+	s.Principal, s.Context = public.Split(fact.Owner)
+	key := sessionKey(d.Session)
+	if d.Session == "" { // a connection is the session, and such have no id
+		key = "connection-" + sessionKey(fact.Owner+"\n"+d.Client+"\n"+d.Revision)
+	}
+	switch what {
+	case "created":
+		if was, there := f.sessions[key]; there {
+			s = was
+		}
+		if d.Session == "" {
+			s.Connections++
+		}
+		f.setSession(key, &s)
+	case "ended":
+		f.endSession(key, d.Session == "", s)
+	}
+}
+
+// endSession takes a session away, or one of several connections that are
+// alike. A connection whose credential has changed is found by its client.
+func (f *follower) endSession(key string, connection bool, like sessionState) {
+	s, there := f.sessions[key]
+	if !there && connection {
+		for k, other := range f.sessions {
+			if other.Connections > 0 && other.Client == like.Client && other.Revision == like.Revision {
+				key, s, there = k, other, true
+				break
+			}
+		}
+	}
+	switch {
+	case !there:
+	case s.Connections > 1:
+		s.Connections--
+		f.setSession(key, &s)
+	default:
+		f.setSession(key, nil)
+	}
+}
+
+func (f *follower) setSession(key string, s *sessionState) {
+	if s == nil {
+		delete(f.sessions, key)
+	} else {
+		f.sessions[key] = *s
+	}
+	f.newSessions[key] = s
+}
+
+// lookAtSessions finds out which sessions there are, after facts of some were
+// lost. Connections of which that cannot be known stay.
+func (f *follower) lookAtSessions() {
+	table := f.tree.app.table
+	if table == nil {
+		return
+	}
+	there := map[string]bool{}
+	table.All(func(s *session.Session) {
+		key, facts := sessionKey(s.ID), s.Facts()
+		there[key] = true
+		if _, known := f.sessions[key]; !known && s.Initialized() {
+			f.setSession(key, &sessionState{
+				Principal: facts.Principal, Context: facts.Context, Client: facts.Client,
+				Revision: facts.Revision.String(), Since: time.Now().UTC(),
+			})
+		}
+	})
+	for key, s := range f.sessions {
+		if s.Connections == 0 && !there[key] {
+			f.setSession(key, nil)
+		}
+	}
+}
+
+func (f *follower) process(fact bus.Fact) {
+	var d struct {
+		ID, Owner, Command string
+		PID                int
+	}
+	if json.Unmarshal(fact.Data, &d) != nil || d.ID == "" {
+		return
+	}
+	_, early := f.ended[d.ID]
+	switch {
+	case strings.HasSuffix(fact.Subject, ".started") && early:
+		delete(f.ended, d.ID)
+	case strings.HasSuffix(fact.Subject, ".started"):
+		if len(f.processes) < mostRunning {
+			f.setProcess(d.ID, &processState{d.Owner, d.Command, d.PID, fact.At.UTC()})
+		}
+	case strings.HasSuffix(fact.Subject, ".exited"):
+		if _, there := f.processes[d.ID]; there {
+			f.setProcess(d.ID, nil)
+		} else if len(f.ended) < mostRunning {
+			f.ended[d.ID] = struct{}{}
+		}
+	}
+}
+
+func (f *follower) setProcess(id string, p *processState) {
+	if p == nil {
+		delete(f.processes, id)
+	} else {
+		f.processes[id] = *p
+	}
+	f.newProcesses[id] = p
+}
+
+// lookAtProcesses takes away those that are gone, after the facts of some were
+// lost.
+func (f *follower) lookAtProcesses() {
+	for id, p := range f.processes {
+		if !lives(p.PID) {
+			f.setProcess(id, nil)
+		}
+	}
+	clear(f.ended)
+}
