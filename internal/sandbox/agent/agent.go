@@ -14,8 +14,10 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime"
+	"strconv"
 
 	"gatehouse/internal/sandbox/wire"
 
@@ -47,8 +49,9 @@ func Main() {
 
 // serve makes the place and answers requests until the host is gone.
 func serve() error {
-	unix.CloseOnExec(channelFD)
-	unix.Close(imageFD)
+	if err := keepOnly(); err != nil {
+		return err
+	}
 	channel := os.NewFile(channelFD, "channel")
 	f, err := wire.Read(channel)
 	if err != nil || f.Kind != wire.Setup {
@@ -68,6 +71,26 @@ func serve() error {
 	done := make(chan error)
 	go func() { done <- newDesk(plan, channel).run() }()
 	return <-done
+}
+
+// keepOnly closes every file that is not meant for the agent: what the host
+// itself was started with, for one, which the host does not know of. The host
+// says by an argument which number is the first of those.
+func keepOnly() error {
+	if len(os.Args) != 2 {
+		return errors.New("the agent wants one argument; the host starts it, people do not")
+	}
+	first, err := strconv.ParseUint(os.Args[1], 10, 16)
+	if err != nil || first <= imageFD {
+		return errors.New("the argument is no number of a file")
+	}
+	if err := unix.CloseRange(uint(first), math.MaxInt32, 0); err != nil {
+		return call("close_range", os.Args[1], err)
+	}
+	for fd := channelFD; fd < int(first); fd++ {
+		unix.CloseOnExec(fd)
+	}
+	return unix.Close(imageFD)
 }
 
 // failure puts an error into a frame's words.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strconv"
 	"sync"
 
 	"gatehouse/internal/sandbox"
@@ -112,7 +113,7 @@ func (b *box) start(channel *os.File, files []*os.File) error {
 		return errors.Join(err, b.group.Leave())
 	}
 	defer null.Close()
-	b.agent, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", imageFD), []string{"agent"}, &os.ProcAttr{
+	b.agent, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", imageFD), []string{"agent", strconv.Itoa(firstTree + len(files))}, &os.ProcAttr{
 		Env:   []string{},
 		Files: append([]*os.File{null, null, null, channel, b.driver.image}, files...),
 		Sys:   attr,

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/sandboxtest"
 )
 
 // driver is one that is closed with the test. A machine that cannot have
@@ -50,3 +51,5 @@ func TestASandboxRunsAProgramAsSomebodyElse(t *testing.T) {
 		t.Error("a closed sandbox ran a program")
 	}
 }
+
+func TestSuite(t *testing.T) { sandboxtest.Run(t, driver(t, Options{})) }

@@ -1,0 +1,174 @@
+// Package sandboxtest is what every driver of sandboxes has to pass: how calls
+// behave, what the code in a sandbox must not reach, and what it may use up.
+package sandboxtest
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/internal/sandbox"
+)
+
+const (
+	patience  = time.Minute // for what should take a moment, on a machine that is busy
+	probePath = "/home/user/probe"
+)
+
+// Run runs the suite. Each test gets sandboxes of its own of the driver.
+func Run(t *testing.T, d sandbox.Driver) {
+	s := suite{driver: d, probe: buildProbe(t)}
+	for _, group := range []struct {
+		name string
+		run  func(*testing.T)
+	}{
+		{"calls", s.calls},
+		{"ends", s.ends},
+		{"output", s.output},
+		{"terminals", s.terminals},
+		{"files", s.files},
+		{"identity", s.identity},
+		{"isolation", s.isolation},
+		{"network", s.network},
+		{"resources", s.resources},
+		{"lifecycle", s.lifecycle},
+	} {
+		t.Run(group.name, group.run)
+	}
+}
+
+type suite struct {
+	driver sandbox.Driver
+	probe  []byte
+}
+
+// buildProbe builds the program that tries from inside what must not work.
+// Where Go is out of reach the environment names a built one.
+func buildProbe(t *testing.T) []byte {
+	t.Helper()
+	if built := os.Getenv(ProbeVariable); built != "" {
+		program, err := os.ReadFile(built)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return program
+	}
+	out := filepath.Join(t.TempDir(), "probe")
+	BuildProbe(t, out)
+	program, err := os.ReadFile(out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
+}
+
+// ProbeVariable names the environment variable that may hold the path of a
+// built probe.
+const ProbeVariable = "SANDBOXTEST_PROBE"
+
+// BuildProbe builds the probe at out.
+func BuildProbe(t *testing.T, out string) {
+	t.Helper()
+	if _, err := exec.LookPath("go"); err != nil {
+		t.Skipf("the probe cannot be built: %v", err)
+	}
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", out, "gatehouse/internal/sandbox/sandboxtest/probe")
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+runtime.GOARCH, "GOFLAGS=-buildvcs=false")
+	if b, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build the probe: %v\n%s", err, b)
+	}
+}
+
+// box is a sandbox that is closed with the test.
+func (s suite) box(t *testing.T, spec sandbox.Spec) sandbox.Sandbox {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	b, err := s.driver.Create(ctx, spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return b
+}
+
+// probed is a sandbox with the probe in it.
+func (s suite) probed(t *testing.T, spec sandbox.Spec) sandbox.Sandbox {
+	t.Helper()
+	b := s.box(t, spec)
+	f, ok := b.(sandbox.Files)
+	if !ok {
+		t.Skip("the driver offers no files, by which the probe gets in")
+	}
+	if _, err := f.WriteFile(t.Context(), probePath, bytes.NewReader(s.probe), sandbox.Writing{Mode: 0o755}); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// ran is how a call went.
+type ran struct {
+	sandbox.Result
+	err            error
+	stdout, stderr string
+}
+
+// run runs a program and waits for it.
+func run(t *testing.T, b sandbox.Sandbox, c sandbox.Command) ran {
+	t.Helper()
+	var stdout, stderr bytes.Buffer
+	if c.Stdout == nil {
+		c.Stdout = &stdout
+	}
+	if c.Stderr == nil {
+		c.Stderr = &stderr
+	}
+	if c.Timeout == 0 {
+		c.Timeout = patience
+	}
+	p, err := b.Exec(t.Context(), c)
+	if err != nil {
+		t.Fatalf("%q: %v", c.Argv, err)
+	}
+	r, err := p.Wait()
+	return ran{r, err, stdout.String(), stderr.String()}
+}
+
+func shell(t *testing.T, b sandbox.Sandbox, script string) ran {
+	t.Helper()
+	return run(t, b, sandbox.Command{Argv: []string{"sh", "-c", script}})
+}
+
+// alive fails the test when the sandbox does not run programs any more.
+func alive(t *testing.T, b sandbox.Sandbox) {
+	t.Helper()
+	if r := shell(t, b, "echo alive"); r.Outcome != sandbox.OK || r.stdout != "alive\n" {
+		t.Errorf("afterwards the sandbox answered %+v, %v: %q %q", r.Result, r.err, r.stdout, r.stderr)
+	}
+}
+
+// answers are what the probe found, by name.
+func answers(t *testing.T, b sandbox.Sandbox, argv ...string) map[string]string {
+	t.Helper()
+	r := run(t, b, sandbox.Command{Argv: append([]string{probePath}, argv...)})
+	if r.Outcome != sandbox.OK {
+		t.Fatalf("probe %q: %+v, %v: %s%s", argv, r.Result, r.err, r.stdout, r.stderr)
+	}
+	all := map[string]string{}
+	for line := range strings.Lines(r.stdout) {
+		if name, got, ok := strings.Cut(strings.TrimSpace(line), ": "); ok {
+			all[name] = got
+		}
+	}
+	return all
+}
