@@ -24,7 +24,7 @@ func (a *App) moduleConfig(_ string, into any) error {
 	case *measuring.Config:
 		c.Store = a.measures()
 	case *process.Config:
-		c.Hub = a.theHub()
+		a.processConfig(c)
 	case *ws.Config:
 		c.Hub, c.Start, c.Addr = a.theHub(), a.startSocket, a.socketAddr
 	}

@@ -10,6 +10,7 @@ package process
 import (
 	"context"
 	"fmt"
+	"iter"
 	"log/slog"
 	"sync"
 	"time"
@@ -33,6 +34,16 @@ type Config struct {
 	// Hub is where owners hear of their processes; it belongs to whoever gave
 	// it. nil means that nobody listens.
 	Hub *hub.Hub `json:"-"`
+	// Sessions tells when sessions end; nil means that there are none.
+	Sessions Sessions `json:"-"`
+}
+
+// Sessions are those that a process may end with.
+type Sessions interface {
+	// Ended yields, from now on, which sessions have ended.
+	Ended(context.Context) iter.Seq[func(session string) bool]
+	// Lives reports whether a session has not ended.
+	Lives(session string) bool
 }
 
 // closeWait is how long one process may take to end when the module closes.
@@ -70,6 +81,10 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 		m.tell = func(string, any) {}
 	}
 	m.life, m.end = context.WithCancel(context.Background())
+	if m.cfg.Sessions != nil {
+		ended := m.cfg.Sessions.Ended(m.life) // from now on
+		m.follow.Go(func() { m.leave(ended) })
+	}
 	m.offer.Tools = []tool.Tool{
 		m.startTool(), m.runTool(), m.listTool(), m.outputTool(), m.screenTool(), m.inputTool(), m.resizeTool(),
 		m.stopTool(), m.killTool(), m.removeTool(),

@@ -22,6 +22,8 @@ type desk struct {
 	host *moduletest.Host
 	dir  tool.Roots
 	as   string // owner; "" means the usual one
+
+	session string // of the calls; "" for none
 }
 
 func open(t testing.TB, config string) *desk {
@@ -46,7 +48,7 @@ type args = map[string]any
 func (d *desk) try(name string, in args) (out result, code string) {
 	d.t.Helper()
 	c := moduletest.NewCall(d.t, in)
-	c.Roots = d.dir
+	c.Roots, c.Caller.Session = d.dir, d.session
 	if d.as != "" {
 		c.Caller.Owner = d.as
 	}

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"io"
 	"time"
 
 	"gatehouse/internal/hub"
@@ -16,6 +17,7 @@ const replies = 16
 // record is one process, also after its end.
 type record struct {
 	id, owner string
+	session   string // it ends with; "" means it does not
 	command   string
 	args      []string
 	dir       string
@@ -35,6 +37,8 @@ type spec struct {
 	env     []string
 	size    *proc.Size // of a terminal; nil for none
 	input   bool       // it can be typed to
+	stdin   io.Reader  // what it reads instead; nil means nothing
+	session string     // it ends with; "" means it does not
 	grace   time.Duration
 	also    [2]func([]byte)
 }
@@ -59,12 +63,12 @@ func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, 
 	if err != nil {
 		return nil, err
 	}
-	r := &record{id: m.newID("process"), owner: owner, command: s.command, args: s.args, dir: where.path, began: time.Now(), terminal: s.size != nil}
+	r := &record{id: m.newID("process"), owner: owner, session: s.session, command: s.command, args: s.args, dir: where.path, began: time.Now(), terminal: s.size != nil}
 	answers := make(chan []byte, replies)
 	r.log = newLog(m.cfg.Buffer, r.newScreen(s.size, answers))
 	r.p, err = proc.Start(ctx, proc.Spec{
 		Path: s.command, Args: s.args, Dir: where.dir, Env: env,
-		Input: s.input, Terminal: s.size, Whole: true, Processes: m.cfg.Processes, Grace: s.grace,
+		Stdin: s.stdin, Input: s.input, Terminal: s.size, Whole: true, Processes: m.cfg.Processes, Grace: s.grace,
 		Stdout: tee{stream{r.log, stdout}, s.also[stdout]}, Stderr: tee{stream{r.log, stderr}, s.also[stderr]},
 	})
 	if err != nil {
@@ -72,6 +76,10 @@ func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, 
 	}
 	if err := m.add(r, answers); err != nil {
 		r.p.Stop(ctx)
+		return nil, err
+	}
+	if err := m.mayStay(r); err != nil { // asked when its end can no longer be missed
+		m.stopLater(r)
 		return nil, err
 	}
 	m.tell("process.started", started{r.id, owner, r.command, r.p.Pid()})

@@ -3,6 +3,8 @@ package process
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"gatehouse/tool"
@@ -22,6 +24,7 @@ type runIn struct {
 	Args    []string `json:"args,omitempty"`
 	Dir     string   `json:"dir,omitempty" doc:"where it begins, inside the roots"`
 	Env     []string `json:"env,omitempty" doc:"NAME=value, added to a minimal environment"`
+	Stdin   string   `json:"stdin,omitempty" doc:"what it reads, at most 1 MiB; then its input ends"`
 	Timeout int      `json:"timeout,omitempty" doc:"seconds" default:"60" min:"1" max:"3600"`
 }
 
@@ -40,25 +43,32 @@ func (m *manager) runTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_run", Title: "Run a program", Effects: anything, Timeout: runLimit + time.Minute,
 		Description: "Runs a program to its end and gives its output and exit code; it and all it started end with the call.",
-		Help:        "What it prints rides on progress. It reads nothing: its input is empty. The record stays for a while, so `process_output` reads on where the output here was too long.",
+		Help:        "What it prints rides on progress. It reads `stdin`, or nothing. The record stays for a while, so `process_output` reads on where the output here was too long.",
 	}, m.run)
 }
 
 func (m *manager) run(ctx context.Context, c *tool.Call, in runIn) (runOut, error) {
+	if len(in.Stdin) > mostInput {
+		return runOut{}, &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("stdin has %d bytes, the most is %d", len(in.Stdin), mostInput), Next: "Let it read a file."}
+	}
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(in.Timeout)*time.Second, errTimeout)
 	defer cancel()
 	printed := func(b []byte) { c.Peer.Output().Write(b) } // takes everything and never fails
-	r, err := m.start(limited, c, &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, grace: runGrace, also: [2]func([]byte){printed, printed}})
+	s := &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, grace: runGrace, also: [2]func([]byte){printed, printed}}
+	if in.Stdin != "" {
+		s.stdin = strings.NewReader(in.Stdin)
+	}
+	r, err := m.start(limited, c, s)
 	if err != nil {
 		return runOut{}, err
 	}
 	<-r.p.Done()
-	s, _ := r.ended()
+	end, _ := r.ended()
 	if ctx.Err() != nil {
 		return runOut{}, context.Cause(ctx)
 	}
 	r.log.mu.Lock()
 	p := r.log.read(0, streams("both"), 2*m.cfg.Buffer, true)
 	r.log.mu.Unlock()
-	return runOut{r.id, r.command, s.Code, s.Signal, visible(p.text), s.Stopped == errTimeout, p.lost, s.Took}, nil
+	return runOut{r.id, r.command, end.Code, end.Signal, visible(p.text), end.Stopped == errTimeout, p.lost, end.Took}, nil
 }

@@ -1,0 +1,52 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"iter"
+
+	"gatehouse/internal/modules/process"
+	"gatehouse/internal/session"
+)
+
+// endings is how many ends of sessions may wait to be told to processes.
+const endings = 4096
+
+// processConfig gives the processes who listens to them, and the sessions that
+// some of them end with.
+func (a *App) processConfig(c *process.Config) {
+	c.Hub = a.theHub()
+	if a.table != nil {
+		c.Sessions = sessions{a}
+	}
+}
+
+// sessions are those of the table.
+type sessions struct{ app *App }
+
+// Ended implements process.Sessions. Where facts were lost, every session that
+// is not there is said to have ended.
+func (s sessions) Ended(ctx context.Context) iter.Seq[func(string) bool] {
+	facts := s.app.bus.Follow(ctx, "session.ended", endings)
+	return func(yield func(func(string) bool) bool) {
+		for f := range facts {
+			var of struct{ Session string }
+			if json.Unmarshal(f.Data, &of) != nil {
+				continue
+			}
+			has := func(id string) bool { return id == of.Session }
+			if f.Lost > 0 {
+				has = func(id string) bool { return !s.Lives(id) }
+			}
+			if !yield(has) {
+				return
+			}
+		}
+	}
+}
+
+// Lives implements process.Sessions.
+func (s sessions) Lives(id string) (found bool) {
+	s.app.table.All(func(one *session.Session) { found = found || one.ID == id && !one.Ended() })
+	return found
+}
