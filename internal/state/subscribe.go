@@ -51,9 +51,10 @@ type topic struct {
 
 // Subscribe follows the part of the tree at a pointer, from a revision of it
 // that was seen before; "" means from now on. now is the part as it is, and
-// no change after it goes untold. Where it is not known any more what has
-// become of the part since the revision, the first Update says Again. The
-// error is ErrFull or ErrClosed.
+// no change after it goes untold. If it is at another revision than from, that
+// counts as a change of this moment, and where it is not known any more what
+// has become of the part since, the first Update says Again. The error is
+// ErrFull or ErrClosed.
 func (t *Tree) Subscribe(at Pointer, from Revision) (s *Sub, now View, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -82,7 +83,7 @@ func (t *Tree) Subscribe(at Pointer, from Revision) (s *Sub, now View, err error
 
 // resume takes a subscription back to a revision. t.mu is held.
 func (s *Sub) resume(from Revision) {
-	s.known, s.dirty = from, true
+	s.known = from
 	s.lost, s.base = true, nil
 	for i := len(s.t.past) - 1; i >= 0; i-- {
 		if m := &s.t.past[i]; s.t.revision(m, s.at) == from {
@@ -91,7 +92,7 @@ func (s *Sub) resume(from Revision) {
 			break
 		}
 	}
-	s.ripen()
+	s.open()
 }
 
 // touch tells the subscribers of what a change has touched. Unchanged parts of
@@ -118,9 +119,13 @@ func (s *Sub) touched(weight int) {
 	if s.weight += weight; s.weight > s.t.o.Pending && !s.lost {
 		s.lost, s.base = true, nil
 	}
-	if s.dirty {
-		return
+	if !s.dirty {
+		s.open()
 	}
+}
+
+// open opens a window. t.mu is held.
+func (s *Sub) open() {
 	s.dirty = true
 	s.opened++
 	opened := s.opened

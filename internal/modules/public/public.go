@@ -117,7 +117,11 @@ func (m *shown) read(_ context.Context, c *tool.Call) (tool.Result, error) {
 	if err != nil {
 		return tool.Result{}, err
 	}
-	v := m.o.Tree.Read(at)
+	var v state.View
+	m.o.Watches.read(c.Caller, c.Name, func() state.Revision {
+		v = m.o.Tree.Read(at)
+		return v.Revision
+	})
 	if v.Value, v.Found = m.cut(c.Caller, at, v.Value, v.Found); !v.Found {
 		return tool.Result{}, absent(c.Name)
 	}

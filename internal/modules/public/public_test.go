@@ -330,3 +330,57 @@ func TestPrompt(t *testing.T) {
 		t.Fatalf("%+v, %v", res, err)
 	}
 }
+
+// What happens between reading and subscribing is told, in a patch for what
+// was read, to the first who watches and to those who join.
+func TestNothingIsLostBetweenReadingAndSubscribing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t)
+		revisionOf := func(who string) string {
+			t.Helper()
+			c := moduletest.NewCall(t)
+			c.Name, c.Caller = PublicURI+"/info", as(who)
+			res, err := r.offer.Templates[0].Read(t.Context(), &c.Call)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.Trim(string(res.Meta[MetaRevision]), `"`)
+		}
+		read := revisionOf("ann")
+		state.Put(t.Context(), r.info, "name", any("between"))
+		first := r.watch("ann", PublicURI+"/info")
+		if u := first.next(); u.From != read || string(u.Patch) != `[{"op":"replace","path":"/name","value":"between"}]` {
+			t.Fatalf("ann, who read %s, is told %+v", read, u)
+		}
+		state.Put(t.Context(), r.info, "name", any("within a window"))
+		read = revisionOf("bob") // he will share ann's watch
+		if u := first.next(); u.Revision != read {
+			t.Fatalf("told %+v, bob read %s", u, read)
+		}
+		state.Put(t.Context(), r.info, "name", any("after"))
+		if u := first.next(); u.From != read {
+			t.Fatalf("told %+v, bob read %s", u, read)
+		}
+		read = revisionOf("ann")
+		first.stop()
+		again := r.watch("ann", PublicURI+"/info") // nothing has happened
+		again.quiet()
+		for i := range 400 { // more than is remembered
+			state.Put(t.Context(), r.info, "name", any(strings.Repeat("x", 5000+i)))
+		}
+		again.stop()
+		if u := r.watch("ann", PublicURI+"/info").next(); !u.Again {
+			t.Fatalf("told %+v", u)
+		}
+	})
+}
+
+func TestReadingsAreForgotten(t *testing.T) {
+	r := newRoom(t)
+	for i := range 2 * mostSeen {
+		r.watches.read(as("ann"), PublicURI+strings.Repeat("x", i), func() state.Revision { return "r" })
+	}
+	if n := len(r.watches.seen); n != mostSeen {
+		t.Fatalf("%d readings are remembered", n)
+	}
+}

@@ -15,6 +15,7 @@ import (
 type watching struct {
 	of      *shown
 	who     tool.Caller
+	uri     string
 	sub     *state.Sub
 	shared  bool // what is told may be told to everybody who has this view
 	changed func(json.RawMessage)
@@ -23,6 +24,9 @@ type watching struct {
 // watch implements module.Watch. One watch serves all who have the same view,
 // whoever opened it: where they do not see the same, they are told that
 // something is different, and each reads what is theirs.
+//
+// It begins with what the caller last read, so that nothing between reading
+// and subscribing is lost.
 func (m *shown) watch(who tool.Caller, uri string, changed func(json.RawMessage)) (stop func(), err error) {
 	at, err := pointerOf(uri)
 	if err != nil {
@@ -31,11 +35,11 @@ func (m *shown) watch(who tool.Caller, uri string, changed func(json.RawMessage)
 	if _, seen := m.cut(who, at, nil, true); !seen {
 		return nil, absent(uri)
 	}
-	sub, _, err := m.o.Tree.Subscribe(at, "")
+	sub, _, err := m.o.Tree.Subscribe(at, m.o.Watches.lastRead(who, uri))
 	if err != nil {
 		return nil, tool.Refuse("unsupported", "%v", err)
 	}
-	w := &watching{of: m, who: who, sub: sub, shared: m.shared(who, at), changed: changed}
+	w := &watching{of: m, who: who, uri: uri, sub: sub, shared: m.shared(who, at), changed: changed}
 	if !m.o.Watches.begin(w) {
 		sub.Close()
 		return nil, tool.Refuse("unsupported", "the module is closing")
@@ -73,8 +77,51 @@ func (w *watching) meta(u state.Update) json.RawMessage {
 // Watches are those that are open. The zero value is ready; safe for
 // concurrent use.
 type Watches struct {
-	mu  sync.Mutex
-	all map[*watching]struct{}
+	mu   sync.Mutex
+	all  map[*watching]struct{}
+	seen map[reading]state.Revision // what was read last
+}
+
+// reading is one client's reading of one address.
+type reading struct{ owner, session, client, uri string }
+
+// mostSeen are how many readings are remembered.
+const mostSeen = 4096
+
+func readingOf(who tool.Caller, uri string) reading {
+	return reading{who.Owner, who.Session, who.Client, uri}
+}
+
+// read notes what a client has read. Who watches the same is brought up to
+// date before, so that the next patch leads from what was read: to whoever
+// joins such a watch right after reading, too.
+func (x *Watches) read(who tool.Caller, uri string, read func() state.Revision) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	_, scope := Split(who.Owner)
+	for w := range x.all {
+		if _, same := Split(w.who.Owner); w.uri == uri && same == scope {
+			w.sub.Flush(false)
+		}
+	}
+	if x.seen == nil {
+		x.seen = make(map[reading]state.Revision)
+	}
+	for old := range x.seen { // any one
+		if len(x.seen) < mostSeen {
+			break
+		}
+		delete(x.seen, old)
+	}
+	x.seen[readingOf(who, uri)] = read()
+}
+
+// lastRead is the revision at which a client has read an address; "" when that
+// is not known.
+func (x *Watches) lastRead(who tool.Caller, uri string) state.Revision {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.seen[readingOf(who, uri)]
 }
 
 func (x *Watches) begin(w *watching) bool {
