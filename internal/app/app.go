@@ -91,8 +91,10 @@ type App struct {
 	contexts *inForce
 	settings settingsInForce
 	observed observed
-	tree     *tree
-	sockets  sockets
+
+	narrowing atomic.Pointer[narrowing]
+	tree      *tree
+	sockets   sockets
 }
 
 // New builds a host: every folder, file and listener is open when it
@@ -109,6 +111,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 			a = nil
 		}
 	}()
+	a.narrowing.Store(narrowingOf(cfg))
 	if a.guests, err = choose(cfg, o); err != nil {
 		return a, &SettingError{err}
 	}
@@ -173,7 +176,7 @@ func (a *App) openRoots(context.Context) (err error) {
 // build makes the rooms that hold nothing open, each from the ones before.
 func (a *App) build(context.Context) error {
 	a.bus = a.watched(bus.New())
-	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Config: a.moduleConfig, Log: a.log})
+	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Narrow: a.narrow, Config: a.moduleConfig, Log: a.log})
 	a.closing("modules", a.host.Close)
 	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
 	a.views = contexts.New(contexts.Options{

@@ -17,7 +17,25 @@ import (
 // client of a host with these settings, as a principal without roles.
 func clientOf(t *testing.T, cfg config.Config) *tenant {
 	t.Helper()
-	a := serving(t, cfg)
+	a, err := New(t.Context(), cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return clientTo(t, a)
+}
+
+// clientTo runs a host until the test ends, and is its client.
+func clientTo(t *testing.T, a *App) *tenant {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 	c := &tenant{t: t, in: make(chan json.RawMessage, 1000)}
 	c.pipe = a.engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: "ann"}}, func(m []byte) error {
 		c.in <- slices.Clone(m)

@@ -31,6 +31,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	live, restart = config.Differences(a.settings.now, cfg)
 	next := a.settings.now
 	next.Contexts, next.Rules, next.Log.Level = cfg.Contexts, cfg.Rules, cfg.Log.Level
+	next.Roots.Client = cfg.Roots.Client
 	next.View.Context, next.View.Tools, next.View.ReadOnly = cfg.View.Context, cfg.View.Tools, cfg.View.ReadOnly
 	next.Limits.Rate, next.Limits.Burst = cfg.Limits.Rate, cfg.Limits.Burst
 	fixed, err := fixedContexts(next, a.guests)
@@ -43,6 +44,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	if err := a.contexts.SetFixed(fixed); err != nil {
 		return nil, nil, &SettingError{err}
 	}
+	a.narrowing.Store(narrowingOf(next))
 	rates := limits(next)
 	a.limits.Rates.Set(rates.Rate, rates.Burst)
 	a.pacing.Store(next.Limits.Rate != nil)

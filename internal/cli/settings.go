@@ -56,7 +56,7 @@ func (f *hostFlags) config(getenv func(string) string) (*config.Loaded, error) {
 		return l, usagef("--unrestricted and --directory exclude each other")
 	}
 	flags{f.set, l}.take([]flagged{
-		{"directory", "roots.folders", func() { l.Roots = config.Roots{Folders: f.folders} }},
+		{"directory", "roots.folders", func() { l.Roots.Folders, l.Roots.Unrestricted = f.folders, false }},
 		{"unrestricted", "roots.unrestricted", func() { l.Roots.Unrestricted = f.unrestricted }},
 		{"context", "view.context", func() { l.View.Context = f.context }},
 		{"modules", "view.modules", func() { l.View.Modules = f.modules }},

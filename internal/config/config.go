@@ -105,6 +105,7 @@ type OAuth struct {
 type Roots struct {
 	Folders      []string `doc:"Folders; relative paths start in the first. None means the current one." kind:"path"`
 	Unrestricted bool     `doc:"Open the whole file system; folders then only say where relative paths start."`
+	Client       bool     `doc:"Leave each call only those of its context's folders in which its client says it works (roots/list), for every context. Clients that cannot say have them all; nothing is ever added." live:"yes"`
 }
 
 // View is what callers see by default.

@@ -66,7 +66,7 @@ func TestEverythingAFileCanSay(t *testing.T) {
 		"context": {l.Contexts[0], Context{
 			Name: "build", Description: "What the builders use.", Modules: []string{"file", "dir"}, Tools: []string{"file_*", "!file_delete"},
 			Rename: map[string]string{"file_read": "read"}, Describe: map[string]string{"file_read": "Reads.\n"}, Style: "dot",
-			Env: map[string]string{"CI": "1", "TOKEN": "Bearer ${secret:CI_TOKEN}"}, Roots: []string{"/srv/build"},
+			Env: map[string]string{"CI": "1", "TOKEN": "Bearer ${secret:CI_TOKEN}"}, Roots: []string{"/srv/build"}, ClientRoots: true,
 			Roles: []string{"builder"}, Users: []string{"ci-*"}, KnownTo: []string{"staff"},
 		}},
 		"empty list": {l.Contexts[1].Modules, []string{}},

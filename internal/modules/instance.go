@@ -158,8 +158,26 @@ func (h *Host) execute(ctx context.Context, r *bus.Request, n bus.Notes, run too
 			out, err = bus.Outcome{}, &tool.WireError{Code: codeInternal, Message: "internal error, see " + incident + " in the log"}
 		}
 	}()
+	ctx, done, err := h.narrow(ctx, rc)
+	if err != nil {
+		return rc.outcome(tool.Result{}, err)
+	}
+	defer done()
 	res, err := run(ctx, &rc.call)
 	return rc.outcome(res, err)
+}
+
+// narrowedKey is under which a context tells how the call was narrowed that it
+// belongs to.
+type narrowedKey struct{}
+
+func (h *Host) narrow(ctx context.Context, rc *running) (context.Context, func(), error) {
+	if h.opts.Narrow == nil {
+		return ctx, func() {}, nil
+	}
+	how, done, err := h.opts.Narrow(rc.req.Module, &rc.call, rc.req.Depth > 0, ctx.Value(narrowedKey{}))
+	rc.narrowed = how
+	return context.WithValue(ctx, narrowedKey{}, how), done, err
 }
 
 const codeInternal = -32603

@@ -30,10 +30,21 @@ type Options struct {
 	// RootsOf gives the folders of a caller's context, where they are not
 	// Roots; nil, and a nil answer, mean Roots. It is asked for every call.
 	RootsOf func(tool.Caller) tool.Roots
-	Node    string // names this node in handles
-	Log     *slog.Logger
-	Config  func(module string, into any) error // nil means no configuration
+	// Narrow may narrow the folders of a call before its handler runs; nil
+	// leaves them. See Narrower.
+	Narrow Narrower
+	Node   string // names this node in handles
+	Log    *slog.Logger
+	Config func(module string, into any) error // nil means no configuration
 }
+
+// A Narrower may replace the folders of a call by fewer of them, for which it
+// may ask the client; an error is the call's, ErrAsked included. It says how it
+// did, and gets that again as from for what the call makes: calls inside it, and
+// runs of jobs. inner says that this is a call inside another,
+// which can ask nobody. done runs when the handler has returned; it is not nil
+// unless there is an error.
+type Narrower func(module string, c *tool.Call, inner bool, from any) (how any, done func(), err error)
 
 // Host holds the modules of this node. Safe for concurrent use.
 type Host struct {
@@ -226,7 +237,7 @@ func (h *Host) deps(in *instance) module.Deps {
 			if h.job == nil {
 				return "", tool.Refuse("unsupported", "this host runs no jobs")
 			}
-			return h.job(parent.Caller, title, h.round(parent, run))
+			return h.job(parent.Caller, title, h.round(in.name, parent, run))
 		},
 		Publish: func(subject string, fact any) {
 			b, err := json.Marshal(fact)
@@ -243,12 +254,17 @@ func (h *Host) deps(in *instance) module.Deps {
 
 // round makes a job's runs of a handler that is given what its parent call
 // was given.
-func (h *Host) round(parent *tool.Call, run tool.Handler) Round {
+func (h *Host) round(module string, parent *tool.Call, run tool.Handler) Round {
 	from := bus.Request{
-		Call: parent.ID, Method: parent.Method, Name: parent.Name, Caller: new(parent.Caller),
+		Call: parent.ID, Module: module, Method: parent.Method, Name: parent.Name, Caller: new(parent.Caller),
 		Args: slices.Clone(parent.Args), Params: slices.Clone(parent.Params),
 	}
+	var narrowed any
+	if rc, ok := parent.Peer.(*running); ok {
+		narrowed = rc.narrowed
+	}
 	return func(ctx context.Context, recorded map[string]json.RawMessage, state []byte, n bus.Notes) (bus.Outcome, error) {
+		ctx = context.WithValue(ctx, narrowedKey{}, narrowed)
 		req := from
 		req.Recorded, req.State = recorded, state
 		return h.execute(ctx, &req, n, run)

@@ -395,3 +395,82 @@ func TestRelayedQuestions(t *testing.T) {
 		t.Errorf("got %+v (%v)", out.Result, err)
 	}
 }
+
+// folders are roots by name alone.
+type folders struct {
+	tool.Roots
+	name string
+}
+
+func (f folders) List() []tool.Root { return []tool.Root{{Name: f.name}} }
+
+// A call runs in the folders it was narrowed to, and what it makes knows how.
+func TestCallsAreNarrowed(t *testing.T) {
+	b := bus.New()
+	var trace []string
+	note := func(format string, args ...any) { trace = append(trace, fmt.Sprintf(format, args...)) }
+	h := modules.NewHost(modules.Options{
+		Bus: b, Log: slog.New(slog.DiscardHandler), Roots: folders{name: "all"},
+		Narrow: func(module string, c *tool.Call, inner bool, from any) (any, func(), error) {
+			note("narrow %s %v %v", module, inner, from)
+			if string(c.Args) == `"refuse"` {
+				return nil, nil, tool.Refuse("denied", "not this one")
+			}
+			if string(c.Args) == `"ask"` {
+				if _, err := c.Peer.Ask(tool.ListRoots("where")); err != nil {
+					return nil, nil, err
+				}
+			}
+			c.Roots = folders{name: "some"}
+			return "as " + string(c.Args), func() { note("done") }, nil
+		},
+	})
+	w := holding(nil)
+	w.offer = func(module.Audience) (*module.Offer, error) {
+		return &module.Offer{Tools: []tool.Tool{{Def: tool.Def{Name: "run"}, Run: func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+			note("run in %s", c.Roots.List()[0].Name)
+			switch string(c.Args) {
+			case `"outer"`:
+				return w.deps.Call(ctx, c, "run", json.RawMessage(`"inner"`))
+			case `"job"`:
+				_, err := w.deps.Job(c, "later", func(_ context.Context, c *tool.Call) (tool.Result, error) {
+					note("job in %s", c.Roots.List()[0].Name)
+					return said("done")
+				})
+				return tool.Result{}, err
+			case `"panic"`:
+				panic("oh")
+			}
+			return said("ran")
+		}}}}, nil
+	}
+	add(t, h, "shop", w)
+	h.Bind(func(ctx context.Context, who tool.Caller, depth int, name string, args json.RawMessage) (tool.Result, error) {
+		out, err := b.Do(ctx, &bus.Request{Module: "shop", Method: "tools/call", Name: name, Args: args, Caller: &who, Depth: depth + 1}, nil)
+		return out.Result, err
+	}, func(_ tool.Caller, _ string, run modules.Round) (string, error) {
+		_, err := run(context.Background(), nil, nil, nil)
+		return "id", err
+	})
+	can := &tool.Caller{Can: tool.CanListRoots}
+	for args, want := range map[string]string{
+		`"plain"`:  `[narrow shop false <nil> run in some done]`,
+		`"outer"`:  `[narrow shop false <nil> run in some narrow shop true as "outer" run in some done done]`,
+		`"job"`:    `[narrow shop false <nil> run in some narrow shop false as "job" job in some done done]`,
+		`"refuse"`: `[narrow shop false <nil>]`,
+		`"ask"`:    `[narrow shop false <nil>]`,
+		`"panic"`:  `[narrow shop false <nil> run in some done]`,
+	} {
+		trace = nil
+		out, err := run(b, "shop", bus.Request{Args: json.RawMessage(args), Caller: can}, nil)
+		if got := fmt.Sprint(trace); got != want {
+			t.Errorf("%s: got %s, want %s", args, got, want)
+		}
+		if wants := args == `"refuse"` || args == `"panic"`; (err != nil) != wants {
+			t.Errorf("%s: %v", args, err)
+		}
+		if asked := out.Result.Input != nil; asked != (args == `"ask"`) {
+			t.Errorf("%s: asked is %v", args, asked)
+		}
+	}
+}

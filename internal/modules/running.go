@@ -35,6 +35,8 @@ type running struct {
 	req   *bus.Request
 	notes bus.Notes
 
+	narrowed any // how, for the calls and jobs that this one makes
+
 	mu       sync.Mutex
 	recorded map[string]json.RawMessage // grows; the request's own map is not touched
 	owned    bool                       // recorded is a copy of ours
