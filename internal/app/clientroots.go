@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 
 	"gatehouse/internal/config"
@@ -43,11 +44,11 @@ func narrowingOf(cfg config.Config) *narrowing {
 // narrow leaves a call those folders of its context that its client announced,
 // where the settings want that. The client is asked for each call, so that what
 // it says holds from then on. Calls inside calls and jobs go by what was said
-// for the call they came from; where nobody knows, there are none.
+// for the call they came from; where nobody knows, there are none. The host's own modules touch none anyway.
 func (a *App) narrow(module string, c *tool.Call, inner bool, from any) (how any, done func(), err error) {
 	nothingToDo := func() {}
 	n := a.narrowing.Load()
-	if !n.everywhere && !n.in[c.Caller.Context] || module == houseModule || module == jobModule || module == contextModule {
+	if !n.everywhere && !n.in[c.Caller.Context] || slices.Contains([]string{houseModule, jobModule, publicModule, contextModule}, module) {
 		return from, nothingToDo, nil
 	}
 	said, ok := from.(*announced)
