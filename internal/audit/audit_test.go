@@ -428,7 +428,11 @@ func TestSizeIsBounded(t *testing.T) {
 	l := ledger(t, fresh(t), Options{MaxSize: 256 << 10, Flush: time.Millisecond})
 	for i := range 40 {
 		for range 30 {
-			l.Note(Entry{Kind: "call", Reason: strings.Repeat("x", 250), Tool: fmt.Sprint(rand.Int())})
+			var reason strings.Builder
+			for range 15 { // nothing that packs well
+				fmt.Fprintf(&reason, "%016x", rand.Uint64())
+			}
+			l.Note(Entry{Kind: "call", Reason: reason.String(), Tool: fmt.Sprint(rand.Int())})
 		}
 		l.Sync(t.Context())
 		if i%10 == 9 {

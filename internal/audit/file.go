@@ -14,8 +14,8 @@ import (
 	"gatehouse/internal/sqlfile"
 )
 
-// A block is lines that became durable together. Times are in microseconds;
-// hash is that of its last line.
+// A block is lines that became durable together, packed. Times are in
+// microseconds; hash is that of its last line.
 const tables = `
 CREATE TABLE block (
 	first INTEGER PRIMARY KEY, through INTEGER NOT NULL, since INTEGER NOT NULL, until INTEGER NOT NULL,
@@ -47,10 +47,10 @@ func newFile(path string) *file {
 }
 
 func (f *file) fresh() {
-	f.write = &sqlfile.File{Path: f.path, Schema: tables, Version: 1}
+	f.write = &sqlfile.File{Path: f.path, Schema: tables, Version: 2}
 	f.read, f.shape = f.write, nil
 	if f.path != "" {
-		f.read = &sqlfile.File{Path: f.path, Schema: tables, Version: 1}
+		f.read = &sqlfile.File{Path: f.path, Schema: tables, Version: 2}
 	}
 }
 
@@ -196,7 +196,7 @@ func insert(ctx context.Context, tx *sql.Tx, end link, b *batch) (link, error) {
 		if len(text) < longestBlock && i < len(b.ends)-1 {
 			continue
 		}
-		if _, err := put.ExecContext(ctx, first, end.seq, micros(since), micros(until), end.hash[:], text); err != nil {
+		if _, err := put.ExecContext(ctx, first, end.seq, micros(since), micros(until), end.hash[:], pack(text)); err != nil {
 			return end, err
 		}
 		text = text[:0]

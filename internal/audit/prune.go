@@ -156,8 +156,12 @@ func copyBlocks(ctx context.Context, tx *sql.Tx, out *os.File, through int64) er
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var text sql.RawBytes
-		if err := rows.Scan(&text); err != nil {
+		var packed sql.RawBytes
+		if err := rows.Scan(&packed); err != nil {
+			return err
+		}
+		text, err := unpack(packed)
+		if err != nil {
 			return err
 		}
 		if _, err := out.Write(text); err != nil {

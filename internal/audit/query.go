@@ -183,9 +183,13 @@ func (l *Ledger) blocks(ctx context.Context, where string, args ...any) (blocks 
 	}
 	defer rows.Close()
 	for rows.Next() {
-		var text []byte
-		if err := rows.Scan(&text); err != nil {
+		var packed sql.RawBytes
+		if err := rows.Scan(&packed); err != nil {
 			return nil, fmt.Errorf("read the audit ledger: %w", err)
+		}
+		text, err := unpack(packed)
+		if err != nil {
+			return nil, err
 		}
 		if len(text) > 0 {
 			blocks = append(blocks, text)
@@ -252,6 +256,9 @@ func (l *Ledger) Export(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	return l.eachBlock(ctx, func(b block) error {
+		if b.damaged {
+			return fmt.Errorf("lines %d to %d: %w", b.first, b.through, errPacked)
+		}
 		_, err := w.Write(b.lines)
 		return err
 	})
@@ -261,6 +268,7 @@ func (l *Ledger) Export(ctx context.Context, w io.Writer) error {
 type block struct {
 	first, through, since, until int64
 	hash, lines                  []byte
+	damaged                      bool // its lines cannot be unpacked
 }
 
 // eachBlock reads all blocks as they are at one moment.
@@ -276,9 +284,12 @@ func (l *Ledger) eachBlock(ctx context.Context, f func(block) error) error {
 	defer rows.Close()
 	for rows.Next() {
 		var b block
-		if err := rows.Scan(&b.first, &b.through, &b.since, &b.until, (*sql.RawBytes)(&b.hash), (*sql.RawBytes)(&b.lines)); err != nil {
+		var packed sql.RawBytes
+		if err := rows.Scan(&b.first, &b.through, &b.since, &b.until, (*sql.RawBytes)(&b.hash), &packed); err != nil {
 			return fmt.Errorf("read the audit ledger: %w", err)
 		}
+		b.lines, err = unpack(packed)
+		b.damaged = err != nil
 		if err := f(b); err != nil {
 			return err
 		}

@@ -124,6 +124,10 @@ func (c *checker) problem(kind string, first, last int64, message string) {
 
 // block checks the lines of a row, and what stands beside them.
 func (c *checker) block(b block) {
+	if b.damaged {
+		c.problem("altered", b.first, b.through, fmt.Sprintf("lines %d to %d cannot be unpacked", b.first, b.through))
+		return
+	}
 	first, since, until := int64(0), "", ""
 	for raw := range bytes.Lines(b.lines) {
 		if !c.line(bytes.TrimSuffix(raw, []byte("\n"))) {
