@@ -176,6 +176,9 @@ func (h *Host) narrow(ctx context.Context, rc *running) (context.Context, func()
 		return ctx, func() {}, nil
 	}
 	how, done, err := h.opts.Narrow(rc.req.Module, &rc.call, rc.req.Depth > 0, ctx.Value(narrowedKey{}))
+	if how == nil {
+		return ctx, done, err
+	}
 	rc.narrowed = how
 	return context.WithValue(ctx, narrowedKey{}, how), done, err
 }

@@ -264,7 +264,9 @@ func (h *Host) round(module string, parent *tool.Call, run tool.Handler) Round {
 		narrowed = rc.narrowed
 	}
 	return func(ctx context.Context, recorded map[string]json.RawMessage, state []byte, n bus.Notes) (bus.Outcome, error) {
-		ctx = context.WithValue(ctx, narrowedKey{}, narrowed)
+		if narrowed != nil {
+			ctx = context.WithValue(ctx, narrowedKey{}, narrowed)
+		}
 		req := from
 		req.Recorded, req.State = recorded, state
 		return h.execute(ctx, &req, n, run)
