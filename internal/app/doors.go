@@ -89,6 +89,7 @@ func (a *App) HTTPDoor() (*http.Door, error) {
 		Public:   identity.Public,
 		Auth:     a.who.Handler(),
 		Metrics:  a.observed.handler,
+		Watches:  a.mayWatch,
 		Socket:   a.openSocket,
 		MaxBody:  int64(a.cfg.Limits.Message),
 		// The door must have given up on its last request before the host

@@ -10,12 +10,14 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
 	"gatehouse/internal/bus"
 	"gatehouse/internal/config"
 	"gatehouse/internal/identity"
+	"gatehouse/internal/permit"
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/transport/http"
 	"gatehouse/internal/transport/socket"
@@ -118,6 +120,21 @@ func (a *App) identify(r *nethttp.Request) (protocol.Who, *http.Denied) {
 		return protocol.Who{}, tooMany(err)
 	}
 	return whoIs(p), nil
+}
+
+// mayWatch says who may not read the metrics. Where nobody is asked who they
+// are, everybody who comes in may.
+func (a *App) mayWatch(who protocol.Who) *http.Denied {
+	if who.Principal == identity.Nobody || permit.Watches(who.Caller, identity.Admin) {
+		return nil
+	}
+	denied := a.who.InsufficientScope(permit.MetricsScope)
+	_, challenge := a.who.StepUp(who.Caller, func(scopes []string) bool { return slices.Contains(scopes, permit.MetricsScope) })
+	if challenge != "" {
+		denied.Header.Set("WWW-Authenticate", challenge)
+	}
+	return &http.Denied{Status: denied.Status, Header: denied.Header,
+		Message: "metrics are for admins and for tokens with the scope metrics: make one with gatehouse token create --scope metrics"}
 }
 
 // owner is whoever started this process.

@@ -61,7 +61,7 @@ user may: * or read, or tools:, resources: and prompts: with a pattern.`,
 	}
 	c.Flags().StringVar(&t.User, "user", "", "whom the token stands for")
 	c.Flags().StringVar(&t.Context, "context", "", "named view the token is bound to")
-	c.Flags().StringSliceVar(&t.Scopes, "scope", nil, "what the token is good for, comma-separated (default: all its user may)")
+	c.Flags().StringSliceVar(&t.Scopes, "scope", nil, "what the token is good for, comma-separated; metrics is for /metrics alone (default: all its user may)")
 	c.Flags().StringVar(&expires, "expires", defaultExpiry, "how long it holds, such as 12h, 30d, 8w or never")
 	c.Flags().StringVar(&t.Name, "name", "", "what people call it")
 	return c

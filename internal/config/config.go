@@ -160,7 +160,7 @@ type Audit struct {
 
 // Observe is what the host shows to those who watch it.
 type Observe struct {
-	Metrics bool   `doc:"Serve /metrics for Prometheus at the HTTP door."`
+	Metrics bool   `doc:"Serve /metrics for Prometheus at the HTTP door, to admins and to tokens with the scope metrics, or to everybody while nobody is asked who they are."`
 	Traces  Traces `doc:"Send traces to an OpenTelemetry collector."`
 }
 

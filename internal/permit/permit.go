@@ -347,7 +347,7 @@ func (g *Gate) Decide(args json.RawMessage) Verdict {
 
 // covers reports whether a scope includes an operation. A scope is "*",
 // "read" (whatever changes nothing), or kind:pattern with a kind of tools,
-// resources or prompts.
+// resources or prompts. MetricsScope includes none.
 func covers(scope string, op Op) bool {
 	switch scope {
 	case "*":
@@ -360,11 +360,24 @@ func covers(scope string, op Op) bool {
 	return prefix != "" && strings.HasPrefix(op.Method, prefix) && matches([]string{pattern}, op.Name)
 }
 
+// MetricsScope lets a credential read how this host fares, and nothing else.
+const MetricsScope = "metrics"
+
+// Watches reports whether a caller may read how this host fares: who
+// administers it, unless the credential is scoped to something else, and whoever
+// was given a credential for it.
+func Watches(c tool.Caller, admin string) bool {
+	if slices.Contains(c.Scopes, MetricsScope) {
+		return true
+	}
+	return slices.Contains(c.Roles, admin) && (len(c.Scopes) == 0 || slices.Contains(c.Scopes, "*"))
+}
+
 // CheckScope says what is wrong with a scope, if anything.
 func CheckScope(s string) error {
 	kind, pattern, ok := strings.Cut(s, ":")
-	if s == "*" || s == "read" || ok && slices.Contains([]string{"tools", "resources", "prompts"}, kind) && checkPatterns([]string{pattern}) == nil {
+	if s == "*" || s == "read" || s == MetricsScope || ok && slices.Contains([]string{"tools", "resources", "prompts"}, kind) && checkPatterns([]string{pattern}) == nil {
 		return nil
 	}
-	return fmt.Errorf("scope %q: expected *, read, or tools:, resources: or prompts: with a pattern, such as tools:file_*", s)
+	return fmt.Errorf("scope %q: expected *, read, metrics, or tools:, resources: or prompts: with a pattern, such as tools:file_*", s)
 }

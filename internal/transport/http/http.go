@@ -47,9 +47,10 @@ type Options struct {
 	// Auth serves what lies below /auth/ and the metadata of the protected
 	// resource; nil means that there is none.
 	Auth nethttp.Handler
-	// Metrics is served at /metrics to those who may call; nil means that
-	// there is none.
+	// Metrics is served at /metrics; nil means that there is none.
 	Metrics nethttp.Handler
+	// Watches says who may not read them; nil means that whoever may call may.
+	Watches func(protocol.Who) *Denied
 	// Socket makes WebSockets of requests to /ws, of callers who were let in;
 	// nil means that there are none.
 	Socket func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who)
@@ -212,8 +213,20 @@ func (d *Door) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
 	if d.opts.Public == nil || d.opts.Public(r) || asksItself(r) {
 		return true
 	}
-	_, ok := d.identify(w, r)
-	return ok
+	who, ok := d.identify(w, r)
+	if !ok || d.opts.Watches == nil || r.URL.Path != "/metrics" {
+		return ok
+	}
+	return d.admitted(w, d.opts.Watches(who))
+}
+
+// admitted answers whoever is turned away.
+func (d *Door) admitted(w nethttp.ResponseWriter, denied *Denied) bool {
+	if denied != nil {
+		maps.Copy(w.Header(), denied.Header)
+		fail(w, denied.Status, protocol.CodeInvalidRequest, denied.Message)
+	}
+	return denied == nil
 }
 
 // asksItself reports whether a request comes to one of the endpoints of
@@ -285,9 +298,7 @@ func (d *Door) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
 // identify asks who is calling and answers those who may not.
 func (d *Door) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.Who, bool) {
 	who, denied := d.opts.Identify(r)
-	if denied != nil {
-		maps.Copy(w.Header(), denied.Header)
-		fail(w, denied.Status, protocol.CodeInvalidRequest, denied.Message)
+	if !d.admitted(w, denied) {
 		return who, false
 	}
 	name, ok := chosen(w.Header(), r)
