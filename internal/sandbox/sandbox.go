@@ -120,3 +120,11 @@ type Result struct {
 	StdoutSize int64         // bytes that were written to Stdout
 	StderrSize int64         // bytes that were written to Stderr
 }
+
+// Adjustable is what a Sandbox offers that can be made another one before its
+// first call, so that one made in advance serves whatever is asked for. Limits
+// are checked and defaulted as in Create; a limit that cannot be changed any
+// more is an error, and the sandbox is then of no use.
+type Adjustable interface {
+	Adjust(ctx context.Context, limits Limits, env []string) error
+}

@@ -19,13 +19,13 @@ const mostRequests = 256
 
 // A desk takes the host's requests and answers them.
 type desk struct {
-	plan wire.Plan
-	in   io.Reader
+	in io.Reader
 
 	sending sync.Mutex
 	out     io.Writer
 
 	mu   sync.Mutex
+	plan wire.Plan
 	open map[uint32]*request
 }
 
@@ -67,6 +67,15 @@ func (d *desk) take(f wire.Frame) error {
 		return d.send(wire.Pong, f.ID, f.Body)
 	case wire.Start, wire.File:
 		return d.begin(f)
+	case wire.Adjust:
+		plan, err := wire.ParsePlan(f.Body)
+		if err != nil {
+			return err
+		}
+		if err := d.adjust(plan); err != nil {
+			return d.send(wire.Failed, f.ID, failure(err).Body())
+		}
+		return d.send(wire.Ready, f.ID, nil)
 	}
 	d.mu.Lock()
 	r := d.open[f.ID]
@@ -75,6 +84,27 @@ func (d *desk) take(f wire.Frame) error {
 		return nil // it ended while this was on its way
 	}
 	return r.take(f)
+}
+
+// adjust takes over what can still be changed of the plan.
+func (d *desk) adjust(to wire.Plan) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	p := d.plan
+	p.DiskBytes, p.DiskFiles, p.Descriptors, p.Processes, p.DataBytes, p.Env = to.DiskBytes, to.DiskFiles, to.Descriptors, to.Processes, to.DataBytes, to.Env
+	if p.DiskBytes != d.plan.DiskBytes || p.DiskFiles != d.plan.DiskFiles {
+		if err := resizeWork(p); err != nil {
+			return err
+		}
+	}
+	d.plan = p
+	return nil
+}
+
+func (d *desk) current() wire.Plan {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.plan
 }
 
 // begin opens a request and lets it run by itself.

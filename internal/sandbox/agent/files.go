@@ -33,7 +33,7 @@ func (r *request) onFiles(work wire.FileWork) error {
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		err := asCode(r.desk.plan)
+		err := asCode(r.desk.current())
 		if err == nil {
 			err = r.files(work)
 		}

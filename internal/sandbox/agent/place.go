@@ -212,8 +212,7 @@ func makeDev(devs map[string]int) error {
 // its size holds for all of it together.
 func makeWork(p wire.Plan) error {
 	const at = "run"
-	options := fmt.Sprintf("mode=755,size=%d,nr_inodes=%d", p.DiskBytes, p.DiskFiles)
-	if err := unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+	if err := unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,"+workSize(p)); err != nil {
 		return call("mount", "tmpfs of the work", err)
 	}
 	for _, f := range []struct {
@@ -240,6 +239,15 @@ func makeWork(p wire.Plan) error {
 		}
 	}
 	return call("umount2", at, unix.Unmount(at, unix.MNT_DETACH))
+}
+
+func workSize(p wire.Plan) string {
+	return fmt.Sprintf("size=%d,nr_inodes=%d", p.DiskBytes, p.DiskFiles)
+}
+
+// resizeWork changes how much all of it together may be.
+func resizeWork(p wire.Plan) error {
+	return call("mount", "again, the tmpfs of the work", unix.Mount("", home, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, workSize(p)))
 }
 
 // rebind shows the folder dir also at to.

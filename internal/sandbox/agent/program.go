@@ -54,7 +54,7 @@ func (r *request) runProgram(program wire.Program) error {
 		defer control.Unlock()
 		return wire.Write(ours, wire.Frame{Kind: k, ID: 1, Body: body})
 	}
-	err = errors.Join(tell(wire.Setup, r.desk.plan.Body()), tell(wire.Start, program.Body()))
+	err = errors.Join(tell(wire.Setup, r.desk.current().Body()), tell(wire.Start, program.Body()))
 	var first wire.Frame
 	if err == nil {
 		first, err = wire.Read(ours)
@@ -190,8 +190,8 @@ func (r *request) openStreams(size wire.Size) (*streams, error) {
 			*ours, s.theirs[i] = in, out
 		}
 		// The user of the code opens these anew by way of /dev/stdout.
-		if !r.desk.plan.OneUser {
-			if err := s.theirs[i].Chown(int(r.desk.plan.UID), int(r.desk.plan.GID)); err != nil {
+		if !r.desk.current().OneUser {
+			if err := s.theirs[i].Chown(int(r.desk.current().UID), int(r.desk.current().GID)); err != nil {
 				s.close()
 				return nil, err
 			}
@@ -219,8 +219,8 @@ func (r *request) openTerminal(size wire.Size) (*streams, error) {
 	}
 	slave := os.NewFile(peer, "terminal")
 	s.theirs = [3]*os.File{slave, slave, slave}
-	if !r.desk.plan.OneUser {
-		if err := slave.Chown(int(r.desk.plan.UID), int(r.desk.plan.GID)); err != nil {
+	if !r.desk.current().OneUser {
+		if err := slave.Chown(int(r.desk.current().UID), int(r.desk.current().GID)); err != nil {
 			s.close()
 			return nil, err
 		}

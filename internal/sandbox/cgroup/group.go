@@ -73,25 +73,40 @@ func (g *Group) Set(l sandbox.Limits) error {
 	// The agent and the stages of calls are not the code's.
 	processes := strconv.Itoa(l.Processes + overhead)
 	quota := strconv.Itoa(l.VCPUs * cpuPeriod)
-	for _, s := range []struct {
-		controller, in2, value2, in1, value1 string
-		optional                             bool
-	}{
-		{"memory", "memory.max", memory, "memory.limit_in_bytes", memory, false},
-		{"memory", "memory.swap.max", "0", "memory.memsw.limit_in_bytes", memory, true},
-		{"pids", "pids.max", processes, "pids.max", processes, false},
-		{"cpu", "cpu.max", quota + " " + strconv.Itoa(cpuPeriod), "cpu.cfs_quota_us", quota, false},
-	} {
-		err := error(nil)
-		switch {
-		case slices.Contains(g.place.in2, s.controller):
-			err = put(g.v2, s.in2, s.value2)
-		case g.v1[s.controller] != "":
-			err = put(g.v1[s.controller], s.in1, s.value1)
+	return errors.Join(
+		g.setMemory(memory),
+		g.set("pids", "pids.max", processes, "pids.max", processes),
+		g.set("cpu", "cpu.max", quota+" "+strconv.Itoa(cpuPeriod), "cpu.cfs_quota_us", quota),
+	)
+}
+
+// setMemory limits memory, and memory and swap together. Version 1 wants the
+// second never to be less than the first, so the order depends on what was; a
+// kernel without swap accounting has no file for the second.
+func (g *Group) setMemory(bytes string) error {
+	first := func() error { return g.set("memory", "memory.max", bytes, "memory.limit_in_bytes", bytes) }
+	second := func() error {
+		err := g.set("memory", "memory.swap.max", "0", "memory.memsw.limit_in_bytes", bytes)
+		if errors.Is(err, unix.ENOENT) {
+			return nil
 		}
-		if err != nil && !(s.optional && errors.Is(err, unix.ENOENT)) {
-			return err
-		}
+		return err
+	}
+	if err := first(); errors.Is(err, unix.EINVAL) {
+		return errors.Join(second(), first())
+	} else if err != nil {
+		return err
+	}
+	return second()
+}
+
+// set writes to the file of whichever version has the controller, if any.
+func (g *Group) set(controller, in2, value2, in1, value1 string) error {
+	switch {
+	case slices.Contains(g.place.in2, controller):
+		return put(g.v2, in2, value2)
+	case g.v1[controller] != "":
+		return put(g.v1[controller], in1, value1)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (l *Link) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, er
 
 func newProcess(l *Link, c sandbox.Command) *process {
 	p := &process{
-		link: l, began: time.Now(), ooms: l.oomKill(), most: int64(l.limits.OutputBytes),
+		link: l, began: time.Now(), ooms: l.oomKill(), most: int64(l.Limits().OutputBytes),
 		ready: make(chan struct{}), over: make(chan struct{}), overflow: make(chan struct{}), done: make(chan struct{}),
 		stdin:  wire.NewAllowance(),
 		stdout: stream{kind: wire.Stdout, inbox: wire.NewInbox(), to: c.Stdout},
@@ -241,7 +241,7 @@ func (p *process) attend(ctx context.Context, c sandbox.Command) {
 func (p *process) deadline(c sandbox.Command) <-chan time.Time {
 	most := c.Timeout
 	if most == 0 {
-		most = p.link.limits.Call
+		most = p.link.Limits().Call
 	}
 	if most <= 0 {
 		return nil

@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gatehouse/internal/sandbox"
@@ -35,7 +36,7 @@ type Channel interface {
 // Link is safe for concurrent use.
 type Link struct {
 	channel Channel
-	limits  sandbox.Limits
+	limits  atomic.Pointer[sandbox.Limits]
 	oomKill func() int // how often memory ran out so far
 	done    chan struct{}
 
@@ -59,7 +60,8 @@ func New(channel Channel, limits sandbox.Limits, oomKills func() int) *Link {
 	if oomKills == nil {
 		oomKills = func() int { return 0 }
 	}
-	l := &Link{channel: channel, limits: limits, oomKill: oomKills, done: make(chan struct{}), requests: map[uint32]receiver{}}
+	l := &Link{channel: channel, oomKill: oomKills, done: make(chan struct{}), requests: map[uint32]receiver{}}
+	l.limits.Store(&limits)
 	go l.read()
 	return l
 }
@@ -68,7 +70,7 @@ func New(channel Channel, limits sandbox.Limits, oomKills func() int) *Link {
 func (l *Link) Done() <-chan struct{} { return l.done }
 
 // Limits are those that hold.
-func (l *Link) Limits() sandbox.Limits { return l.limits }
+func (l *Link) Limits() sandbox.Limits { return *l.limits.Load() }
 
 // Close breaks the link.
 func (l *Link) Close() error {
@@ -213,6 +215,16 @@ func (l *Link) ask(ctx context.Context, k wire.Kind, body []byte, want wire.Kind
 // Setup has the agent make the place. It comes first, and once.
 func (l *Link) Setup(ctx context.Context, plan wire.Plan) error {
 	return l.ask(ctx, wire.Setup, plan.Body(), wire.Ready, "")
+}
+
+// Adjust has the agent go by other limits and another environment, and goes by
+// them itself.
+func (l *Link) Adjust(ctx context.Context, plan wire.Plan, limits sandbox.Limits) error {
+	if err := l.ask(ctx, wire.Adjust, plan.Body(), wire.Ready, ""); err != nil {
+		return err
+	}
+	l.limits.Store(&limits)
+	return nil
 }
 
 // Ping asks whether the agent answers.

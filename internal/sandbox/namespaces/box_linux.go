@@ -158,17 +158,10 @@ const (
 // plan says what the place is to be like. files are trees that the agent could
 // not open itself.
 func (d *Driver) plan(spec sandbox.Spec, limits sandbox.Limits) (plan wire.Plan, files []*os.File, err error) {
-	plan = wire.Plan{
-		Hostname: "sandbox", UID: codeID, GID: codeID, OneUser: d.users.one,
-		DiskBytes: int64(limits.DiskMiB) << 20, DiskFiles: int64(limits.DiskMiB) * filesPerMiB,
-		Descriptors: int64(limits.Descriptors), Processes: int64(limits.Processes),
-		Env: append(slices.Clone(environment), spec.Env...), Texts: texts,
-	}
-	if d.users.one {
-		plan.UID, plan.GID = 0, 0
-	}
-	if d.groups.Held("memory") == sandbox.NotHeld {
-		plan.DataBytes = int64(limits.MemoryMiB) << 20
+	plan = d.bounds(spec.Env, limits)
+	plan.Hostname, plan.OneUser, plan.Texts = "sandbox", d.users.one, texts
+	if !d.users.one {
+		plan.UID, plan.GID = codeID, codeID
 	}
 	trees, links := system()
 	plan.Links = links
@@ -190,4 +183,32 @@ func (d *Driver) plan(spec sandbox.Spec, limits sandbox.Limits) (plan wire.Plan,
 	return plan, files, nil
 }
 
-var _ sandbox.Files = (*box)(nil)
+// bounds is the part of a plan that can be changed later.
+func (d *Driver) bounds(env []string, limits sandbox.Limits) wire.Plan {
+	p := wire.Plan{
+		DiskBytes: int64(limits.DiskMiB) << 20, DiskFiles: int64(limits.DiskMiB) * filesPerMiB,
+		Descriptors: int64(limits.Descriptors), Processes: int64(limits.Processes),
+		Env: append(slices.Clone(environment), env...),
+	}
+	if d.groups.Held("memory") == sandbox.NotHeld {
+		p.DataBytes = int64(limits.MemoryMiB) << 20
+	}
+	return p
+}
+
+// Adjust is that of sandbox.Adjustable. Every limit can be changed.
+func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) error {
+	limits, err := held(limits)
+	if err != nil {
+		return err
+	}
+	if err := b.group.Set(limits); err != nil {
+		return err
+	}
+	return b.Link.Adjust(ctx, b.driver.bounds(env, limits), limits)
+}
+
+var (
+	_ sandbox.Files      = (*box)(nil)
+	_ sandbox.Adjustable = (*box)(nil)
+)

@@ -69,11 +69,10 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 
 // Create makes a sandbox.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	limits, err := spec.Limits.Within(most)
+	limits, err := held(spec.Limits)
 	if err != nil {
 		return nil, err
 	}
-	limits.DiskMiB = min(limits.DiskMiB, max(limits.MemoryMiB/2, 1))
 	b, err := d.make(ctx, spec, limits)
 	if err != nil {
 		return nil, fmt.Errorf("create a sandbox: %w", remedied(err))
@@ -89,6 +88,13 @@ var most = func() sandbox.Limits {
 	l.OutputBytes, l.Call = 1<<30, 24*60*60*1e9
 	return l
 }()
+
+// held are the limits that hold when these are asked for.
+func held(l sandbox.Limits) (sandbox.Limits, error) {
+	l, err := l.Within(most)
+	l.DiskMiB = min(l.DiskMiB, max(l.MemoryMiB/2, 1))
+	return l, err
+}
 
 func (d *Driver) add(b *box) error {
 	d.mu.Lock()

@@ -2,6 +2,7 @@ package sandboxtest
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"strings"
 	"testing"
@@ -148,6 +149,34 @@ func (s suite) lifecycle(t *testing.T) {
 		}
 		if err := b.Ping(t.Context()); err == nil {
 			t.Error("it still answered")
+		}
+	})
+	t.Run("made another one", func(t *testing.T) {
+		b := s.probed(t, sandbox.Spec{Limits: sandbox.Limits{MemoryMiB: 64}, Env: []string{"WHICH=first"}})
+		a, ok := b.(sandbox.Adjustable)
+		if !ok {
+			t.Skip("the driver's sandboxes stay as they are made")
+		}
+		for _, want := range []sandbox.Limits{
+			{MemoryMiB: 200, DiskMiB: 40, Descriptors: 50, OutputBytes: 100, Processes: 30},
+			{MemoryMiB: 80, DiskMiB: 30, Descriptors: 60, OutputBytes: 1000, Processes: 20},
+		} {
+			if err := a.Adjust(t.Context(), want, []string{"WHICH=second"}); err != nil {
+				t.Fatal(err)
+			}
+			got := b.Limits()
+			if got.MemoryMiB != want.MemoryMiB || got.DiskMiB != want.DiskMiB || got.Descriptors != want.Descriptors {
+				t.Errorf("the limits are %+v, want %+v", got, want)
+			}
+			if r := shell(t, b, "ulimit -n; echo $WHICH; df -m /tmp | tail -1 | tr -s ' ' | cut -d' ' -f2"); r.stdout != fmt.Sprintf("%d\nsecond\n%d\n", want.Descriptors, want.DiskMiB) {
+				t.Errorf("%q, %v: %s", r.stdout, r.err, r.stderr)
+			}
+			if r := shell(t, b, "yes"); r.Outcome != sandbox.OutputLimit || len(r.stdout) != want.OutputBytes {
+				t.Errorf("%+v with %d bytes", r.Result, len(r.stdout))
+			}
+		}
+		if err := a.Adjust(t.Context(), sandbox.Limits{MemoryMiB: -1}, nil); err == nil {
+			t.Error("less than no memory was allowed")
 		}
 	})
 	t.Run("made for nobody", func(t *testing.T) {

@@ -24,6 +24,7 @@ type Kind uint8
 const (
 	Setup  Kind = 1 + iota // a Plan: make this place; the first frame of all, answered by Ready
 	Ready                  // the place is made
+	Adjust                 // a Plan with other limits and another environment; answered by Ready
 	Ping                   // is the other side there; answered by Pong with the same body
 	Pong                   // the answer to Ping
 	Start                  // a Program: run it

@@ -1,0 +1,324 @@
+// Package pool keeps sandboxes ready before anybody asks, of one template each.
+//
+// What is handed out never comes back: whoever claims a sandbox closes it.
+// Those being made count as supply, a claim is what refills, and when making
+// them fails the pool tries again ever later and says why.
+package pool
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"runtime"
+	"slices"
+	"sync"
+	"time"
+
+	"gatehouse/internal/sandbox"
+)
+
+// Pool is filled by Run. Its fields are set before and not changed. It is safe
+// for concurrent use.
+type Pool struct {
+	Driver sandbox.Driver
+	Spec   sandbox.Spec  // what those that wait are like
+	Log    *slog.Logger  // nil means nothing is logged
+	Ready  int           // how many are kept ready; 0 means 3
+	Boots  int           // how many are made at the same time; 0 means twice the number of processors
+	Age    time.Duration // how long one may wait; 0 means half an hour
+	Retry  time.Duration // after the first failure, and twice as long after each further one up to a minute; 0 means half a second
+	Ping   time.Duration // for one to answer before it is handed out; 0 means a second
+
+	mu      sync.Mutex
+	waiting []*waiting // the youngest last
+	booting int
+	running bool
+	closed  bool
+	until   time.Time // no boot before
+	stats   Stats
+	kick    chan struct{}
+	boots   sync.WaitGroup
+}
+
+const (
+	longestRetry = time.Minute
+	closeWait    = 10 * time.Second // for those that wait, when the pool ends
+)
+
+// waiting is a sandbox nobody has claimed yet.
+type waiting struct {
+	sandbox.Sandbox
+	born  time.Time
+	taken chan struct{} // it is not waiting any more
+}
+
+// Stats are what happened so far.
+type Stats struct {
+	Waiting, Booting int
+	Hits, Misses     int           // claims met from the pool, and those for which one was made
+	Created          int           // made to wait
+	Expired, Failed  int           // closed for their age; for not answering, or found dead
+	Failures         int           // boots that failed in a row
+	Reason           string        // of the last of those; "" when there is none
+	Resume           time.Time     // when the next boot is tried, while there is a reason
+	Claiming, Worst  time.Duration // of the claims met from the pool: all together, and the longest
+}
+
+// HitRate is the share of claims that were met from the pool, 0 to 1.
+func (s Stats) HitRate() float64 {
+	if s.Hits+s.Misses == 0 {
+		return 0
+	}
+	return float64(s.Hits) / float64(s.Hits+s.Misses)
+}
+
+// ErrClosed is the answer to a claim after the pool has ended.
+var ErrClosed = errors.New("the pool of sandboxes has ended")
+
+func or[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+// Run keeps the pool filled until ctx ends, and then closes those that wait.
+// It is called once.
+func (p *Pool) Run(ctx context.Context) error {
+	p.mu.Lock()
+	p.kick, p.running = make(chan struct{}, 1), true
+	p.mu.Unlock()
+	for {
+		next := p.fill(ctx)
+		select {
+		case <-ctx.Done():
+			return p.end()
+		case <-p.kick:
+		case <-time.After(next):
+		}
+	}
+}
+
+// fill starts what is missing, closes what is too old and says when to look
+// again at the latest.
+func (p *Pool) fill(ctx context.Context) (next time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	now := time.Now()
+	next = or(p.Age, 30*time.Minute)
+	for len(p.waiting) > 0 {
+		oldest := p.waiting[0]
+		if left := oldest.born.Add(or(p.Age, 30*time.Minute)).Sub(now); left > 0 {
+			next = min(next, left)
+			break
+		}
+		p.waiting = p.waiting[1:]
+		p.stats.Expired++
+		p.dismiss(oldest)
+	}
+	most := or(p.Boots, 2*runtime.NumCPU())
+	if p.stats.Failures > 0 {
+		most = 1 // until one works again
+		if wait := p.until.Sub(now); wait > 0 {
+			return min(next, wait)
+		}
+	}
+	for p.booting < most && len(p.waiting)+p.booting < or(p.Ready, 3) {
+		p.booting++
+		p.boots.Go(func() { p.boot(ctx) })
+	}
+	return next
+}
+
+// dismiss closes one that will not be handed out.
+func (p *Pool) dismiss(w *waiting) {
+	close(w.taken)
+	p.boots.Go(func() { w.Close() })
+}
+
+// boot makes one and stays with it until it does not wait any more.
+func (p *Pool) boot(ctx context.Context) {
+	s, err := p.Driver.Create(ctx, p.Spec)
+	w := &waiting{Sandbox: s, born: time.Now(), taken: make(chan struct{})}
+	p.mu.Lock()
+	p.booting--
+	switch {
+	case err != nil:
+		p.failed(ctx, err)
+		p.mu.Unlock()
+		p.wake()
+		return
+	case p.closed:
+		p.mu.Unlock()
+		s.Close()
+		return
+	}
+	p.stats.Created++
+	p.stats.Failures, p.stats.Reason = 0, ""
+	p.waiting = append(p.waiting, w)
+	p.mu.Unlock()
+	p.wake()
+	select {
+	case <-w.taken:
+	case <-s.Done():
+		p.lost(w)
+	}
+}
+
+// failed puts off the next boot.
+func (p *Pool) failed(ctx context.Context, err error) {
+	if ctx.Err() != nil {
+		return
+	}
+	wait := min(or(p.Retry, 500*time.Millisecond)<<min(p.stats.Failures, 16), longestRetry)
+	wait += rand.N(wait/4 + 1)
+	p.stats.Failures++
+	p.stats.Reason = err.Error()
+	p.until = time.Now().Add(wait)
+	if p.Log != nil {
+		p.Log.WarnContext(ctx, "no sandbox could be made ready", "error", err, "failures", p.stats.Failures, "again", wait)
+	}
+}
+
+// lost forgets one that died while it waited.
+func (p *Pool) lost(w *waiting) {
+	p.mu.Lock()
+	if i := slices.Index(p.waiting, w); i >= 0 {
+		p.waiting = slices.Delete(p.waiting, i, i+1)
+		p.stats.Failed++
+	}
+	p.mu.Unlock()
+	w.Close()
+	p.wake()
+}
+
+func (p *Pool) wake() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Claim hands out a sandbox as spec asks for: one that waited, when it can be
+// made such, else a new one. warm tells which. The caller closes it.
+func (p *Pool) Claim(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbox, warm bool, err error) {
+	began := time.Now()
+	for p.fits(spec) {
+		w, err := p.take()
+		if err != nil {
+			return nil, false, err
+		}
+		if w == nil {
+			break
+		}
+		if err := p.prove(ctx, w, spec); err == nil {
+			p.count(func(s *Stats) {
+				s.Hits++
+				s.Claiming += time.Since(began)
+				s.Worst = max(s.Worst, time.Since(began))
+			})
+			return w.Sandbox, true, nil
+		}
+		p.count(func(s *Stats) { s.Failed++ })
+		w.Close()
+		if ctx.Err() != nil {
+			return nil, false, context.Cause(ctx)
+		}
+	}
+	if p.isClosed() {
+		return nil, false, ErrClosed
+	}
+	p.count(func(s *Stats) { s.Misses++ })
+	s, err = p.Driver.Create(ctx, spec)
+	return s, false, err
+}
+
+// fits reports whether one that waits could be made what is asked for.
+func (p *Pool) fits(spec sandbox.Spec) bool { return slices.Equal(spec.Trees, p.Spec.Trees) }
+
+// take takes the youngest, and has another one made in its place.
+func (p *Pool) take() (*waiting, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, ErrClosed
+	}
+	n := len(p.waiting)
+	if n == 0 {
+		return nil, nil
+	}
+	w := p.waiting[n-1]
+	p.waiting = p.waiting[:n-1]
+	close(w.taken)
+	select {
+	case p.kick <- struct{}{}:
+	default:
+	}
+	return w, nil
+}
+
+// prove finds out whether it is alive and makes it what is asked for.
+func (p *Pool) prove(ctx context.Context, w *waiting, spec sandbox.Spec) error {
+	ctx, cancel := context.WithTimeout(ctx, or(p.Ping, time.Second))
+	defer cancel()
+	if same(spec, p.Spec) {
+		return w.Ping(ctx)
+	}
+	a, ok := w.Sandbox.(sandbox.Adjustable)
+	if !ok {
+		return errors.New("it cannot be made what is asked for")
+	}
+	return a.Adjust(ctx, spec.Limits, spec.Env)
+}
+
+func same(a, b sandbox.Spec) bool { return a.Limits == b.Limits && slices.Equal(a.Env, b.Env) }
+
+func (p *Pool) count(f func(*Stats)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f(&p.stats)
+}
+
+func (p *Pool) isClosed() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.closed
+}
+
+// Stats tells how it goes.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	s.Waiting, s.Booting = len(p.waiting), p.booting
+	if s.Failures > 0 {
+		s.Resume = p.until
+	}
+	return s
+}
+
+// end closes those that wait and waits for everything the pool began.
+func (p *Pool) end() error {
+	p.mu.Lock()
+	p.closed = true
+	for _, w := range p.waiting {
+		p.dismiss(w)
+	}
+	p.waiting = nil
+	p.mu.Unlock()
+	done := make(chan struct{})
+	go func() {
+		p.boots.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-time.After(closeWait):
+		return errors.New("sandboxes of the pool could not be closed in time")
+	}
+}
