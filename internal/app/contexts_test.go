@@ -28,7 +28,12 @@ type tenant struct {
 // live starts a host and returns what makes its clients.
 func live(t *testing.T) (*App, func(name string, roles ...string) *tenant) {
 	t.Helper()
-	a, err := New(t.Context(), settings(t), Options{})
+	return liveWith(t, Options{})
+}
+
+func liveWith(t *testing.T, o Options) (*App, func(name string, roles ...string) *tenant) {
+	t.Helper()
+	a, err := New(t.Context(), settings(t), o)
 	if err != nil {
 		t.Fatal(err)
 	}

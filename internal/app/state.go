@@ -219,6 +219,7 @@ func (t *tree) begin(ctx context.Context) error {
 	}
 	t.lookAtContexts()
 	t.follow()
+	t.syncs()
 	return nil
 }
 

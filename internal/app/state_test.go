@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -11,6 +12,9 @@ import (
 
 	"gatehouse/internal/modules/public"
 	"gatehouse/internal/state"
+	"gatehouse/module"
+	"gatehouse/module/moduletest"
+	"gatehouse/tool"
 )
 
 // readPublic reads an address as a client does, and gives its JSON and its
@@ -243,5 +247,48 @@ func TestFactsOutOfOrder(t *testing.T) {
 	eventually(t, "no process", func() bool { return len(ids("processes")) == 0 })
 	if got := ids("sessions"); len(got) != 0 {
 		t.Errorf("sessions %v", got)
+	}
+}
+
+// After a tool that asks for it the caller's subscriptions are brought up to
+// date at once, even when there is nothing but the revision to tell.
+func TestToolsThatSync(t *testing.T) {
+	touch := func(name string, sync bool) tool.Tool {
+		return tool.New(tool.Def{Name: "touch_" + name, Description: "Changes nothing.", Effects: tool.Reads, Sync: sync},
+			func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
+				return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
+			})
+	}
+	offer := &module.Offer{Tools: []tool.Tool{touch("silently", false), touch("sync", true)}}
+	a, client := liveWith(t, Options{Extra: []Guest{{"touch", moduletest.Fixed(offer)}}})
+	eventually(t, "calls are followed", func() bool { return a.bus.(interface{ Followed(string) bool }).Followed("call.finished") })
+	root := client("root", "admin")
+	uri := public.PublicURI + "/contexts"
+	root.listen(uri)
+	for _, name := range []string{"touch_silently", "touch_sync"} {
+		root.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":%q,"arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, name, name))
+	}
+	meta := root.note(uri)
+	if string(meta[public.MetaPatch]) != "[]" || string(meta[public.MetaFrom]) != string(meta[public.MetaRevision]) {
+		t.Errorf("told %s", meta)
+	}
+	if _, err := a.tree.contexts.Set(t.Context(), map[string]contextState{}); err != nil {
+		t.Fatal(err)
+	}
+	if meta := root.note(uri); string(meta[public.MetaPatch]) == "[]" {
+		t.Error("told twice")
+	}
+}
+
+// While no tool asks for it, nobody follows calls for its sake.
+func TestCallsAreFollowedOnlyForTools(t *testing.T) {
+	a, client := live(t)
+	root := client("root", "admin")
+	eventually(t, "running", func() bool {
+		v, _ := root.readPublic("default", public.PublicURI+"/serverInfo/status/state")
+		return v == "running"
+	})
+	if a.bus.(interface{ Followed(string) bool }).Followed("call.finished") {
+		t.Error("calls are followed")
 	}
 }

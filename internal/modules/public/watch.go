@@ -178,3 +178,10 @@ func Split(owner string) (principal, scope string) {
 	i := strings.LastIndexByte(owner, '/')
 	return owner[:max(i, 0)], owner[i+1:]
 }
+
+// Len is how many watches are open.
+func (x *Watches) Len() int {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return len(x.all)
+}

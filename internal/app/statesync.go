@@ -1,0 +1,87 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+
+	"gatehouse/internal/bus"
+	"gatehouse/module"
+)
+
+// syncing brings a caller's subscriptions up to date after a tool that asks
+// for it. Calls are followed only while there is such a tool, since nobody
+// tells of calls that nobody follows.
+type syncing struct {
+	tree   *tree
+	stale  chan struct{} // holds a token when offers have changed
+	facts  chan bus.Fact
+	follow bool
+	tools  map[tooled]bool
+}
+
+// tooled is a tool by what calls are told of as.
+type tooled struct{ Module, Name string }
+
+func (t *tree) syncs() {
+	s := &syncing{tree: t, stale: make(chan struct{}, 1), facts: make(chan bus.Fact)}
+	s.stale <- struct{}{}
+	t.app.host.OnChange(func(module.Audience) {
+		select {
+		case s.stale <- struct{}{}:
+		default:
+		}
+	})
+	t.app.room(Part{"subscriptions in step", s.run})
+}
+
+func (s *syncing) run(ctx context.Context) error {
+	done := make(chan struct{})
+	close(done)
+	defer func() { <-done }()
+	for {
+		select {
+		case <-s.stale:
+			s.look(ctx)
+			if len(s.tools) > 0 && !s.follow {
+				s.follow, done = true, make(chan struct{})
+				facts := s.tree.app.bus.Follow(ctx, "call.finished", factQueue)
+				go func() {
+					defer close(done)
+					for f := range facts {
+						select {
+						case s.facts <- f:
+						case <-ctx.Done():
+						}
+					}
+				}()
+			}
+		case f := <-s.facts:
+			s.take(f)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// look finds the tools that ask for it.
+func (s *syncing) look(ctx context.Context) {
+	s.tools = map[tooled]bool{}
+	for _, o := range s.tree.app.host.Offers(ctx, module.Audience{}) {
+		for i := range o.Offer.Tools {
+			if t := &o.Offer.Tools[i]; t.Sync {
+				s.tools[tooled{o.Module, t.Name}] = true
+			}
+		}
+	}
+}
+
+func (s *syncing) take(f bus.Fact) {
+	var call struct {
+		tooled
+		Method, Outcome string
+	}
+	if json.Unmarshal(f.Data, &call) != nil || call.Method != "tools/call" || call.Outcome != "ok" || !s.tools[call.tooled] {
+		return
+	}
+	s.tree.watches.Sync(f.Owner)
+}
