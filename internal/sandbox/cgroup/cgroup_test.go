@@ -1,0 +1,143 @@
+//go:build linux
+
+package cgroup
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+
+	"gatehouse/internal/sandbox"
+)
+
+func always(string) error { return nil }
+
+// tree makes folders with what their subtree_control says.
+func tree(t *testing.T, handsOn map[string]string) string {
+	t.Helper()
+	top := t.TempDir()
+	for dir, controllers := range handsOn {
+		at := filepath.Join(top, dir)
+		if err := os.MkdirAll(at, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(at, "cgroup.subtree_control"), []byte(controllers+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return top
+}
+
+func TestTheLayoutIsRead(t *testing.T) {
+	top := tree(t, map[string]string{
+		".": "cpuset cpu memory pids", "user.slice": "cpu memory pids", "user.slice/one.scope": "", "unified": "",
+	})
+	v2 := "30 20 0:26 / " + top + " rw - cgroup2 cgroup2 rw\n"
+	hybrid := "30 20 0:26 / " + top + "/unified rw - cgroup2 cgroup2 rw\n" +
+		"31 20 0:27 / /v1/memory rw - cgroup cgroup rw,memory\n" +
+		"32 20 0:28 / /v1/cpu rw - cgroup cgroup rw,cpu,cpuacct\n" +
+		"33 20 0:29 /docker/x /v1/pids rw - cgroup cgroup rw,pids\n"
+	nearOnly := func(dir string) error {
+		if strings.HasSuffix(dir, "one.scope") {
+			return nil
+		}
+		return errors.New("mkdir: permission denied")
+	}
+	for _, c := range []struct {
+		name, mounts, own string
+		usable            func(string) error
+		memory, pids, cpu sandbox.Held
+		v2                string
+	}{
+		{"version 2", v2, "0::/user.slice/one.scope\n", always, sandbox.ByCgroup2, sandbox.ByCgroup2, sandbox.ByCgroup2, top + "/user.slice"},
+		{"version 2 without rights above", v2, "0::/user.slice/one.scope\n", nearOnly, sandbox.NotHeld, sandbox.NotHeld, sandbox.NotHeld, top + "/user.slice/one.scope"},
+		{"both", hybrid, "4:memory:/a\n3:cpu,cpuacct:/\n2:pids:/docker/x/y\n0::/\n", always, sandbox.ByCgroup1, sandbox.ByCgroup1, sandbox.ByCgroup1, top + "/unified"},
+		{"a group out of sight", hybrid, "4:memory:/a\n2:pids:/elsewhere\n0::/..\n", always, sandbox.ByCgroup1, sandbox.NotHeld, sandbox.NotHeld, ""},
+		{"none", "", "", always, sandbox.NotHeld, sandbox.NotHeld, sandbox.NotHeld, ""},
+		{"no rights", hybrid, "4:memory:/a\n0::/\n", func(string) error { return os.ErrPermission }, sandbox.NotHeld, sandbox.NotHeld, sandbox.NotHeld, ""},
+	} {
+		p := find(c.mounts, c.own, c.usable)
+		if m, n, u := p.Held("memory"), p.Held("pids"), p.Held("cpu"); m != c.memory || n != c.pids || u != c.cpu || p.v2 != c.v2 {
+			t.Errorf("%s: memory %s, pids %s, cpu %s, version 2 at %q: %v", c.name, m, n, u, p.v2, p.Notes)
+		}
+		if (p.Held("memory") == sandbox.NotHeld) != (len(p.Notes) > 0 && strings.Contains(strings.Join(p.Notes, " "), "memory")) {
+			t.Errorf("%s: the notes are %q", c.name, p.Notes)
+		}
+	}
+}
+
+// What a thread starts while it is in a group is in the group, and ends with it.
+func TestWhatIsBornInAGroupIsHeldByIt(t *testing.T) {
+	p := Find()
+	if p.Held("pids") != sandbox.ByCgroup1 || p.Held("memory") != sandbox.ByCgroup1 {
+		t.Skipf("it is about version 1, which is not here: %q", p.Notes)
+	}
+	g, err := p.New(sandbox.Defaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := g.Remove(); err != nil {
+			t.Error(err)
+		}
+		for _, dir := range g.dirs {
+			if _, err := os.Stat(dir); err == nil {
+				t.Errorf("%s is still there", dir)
+			}
+		}
+	}()
+	cmd := exec.Command("sleep", "1000")
+	runtime.LockOSThread()
+	err = errors.Join(g.Enter(), cmd.Start(), g.Leave())
+	runtime.UnlockOSThread()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range controllers {
+		b, err := os.ReadFile(filepath.Join(g.v1[c], "cgroup.procs"))
+		if strings.TrimSpace(string(b)) != strconv.Itoa(cmd.Process.Pid) {
+			t.Errorf("in the group of %s are %q, %v, want %d alone", c, b, err, cmd.Process.Pid)
+		}
+	}
+	more := sandbox.Defaults()
+	for _, mib := range []int{64, 512, 32} {
+		more.MemoryMiB = mib
+		if err := g.Set(more); err != nil {
+			t.Error(err)
+		}
+		b, _ := os.ReadFile(filepath.Join(g.v1["memory"], "memory.limit_in_bytes"))
+		if strings.TrimSpace(string(b)) != strconv.Itoa(mib<<20) {
+			t.Errorf("the limit is %q, want %d MiB", b, mib)
+		}
+	}
+	g.Kill()
+	if err := cmd.Wait(); err == nil {
+		t.Error("it was not killed")
+	}
+}
+
+func TestWhatAGoneHostLeftIsSwept(t *testing.T) {
+	dir := t.TempDir()
+	space, _, _ := strings.Cut(self(), "-")
+	gone := prefix + space + "-4194305-1-AAAA" // above the largest number there can be
+	kept := []string{name(), prefix + "1-4194305-1-BBBB", prefix + "short", "gatehouse-other"}
+	for _, n := range append(kept, gone) {
+		if err := os.Mkdir(filepath.Join(dir, n), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	sweep(dir)
+	if _, err := os.Stat(filepath.Join(dir, gone)); err == nil {
+		t.Error("what a gone host left is still there")
+	}
+	for _, n := range kept {
+		if _, err := os.Stat(filepath.Join(dir, n)); err != nil {
+			t.Errorf("%s was swept: %v", n, err)
+		}
+	}
+}
