@@ -139,12 +139,23 @@ func (a admitted) took(t *testing.T, want ...string) {
 		asked = asked || strings.HasPrefix(s, "403 ")
 		again := asked && (strings.HasPrefix(s, "metadata ") || strings.HasPrefix(s, "registration "))
 		if !again && !strings.HasPrefix(s, "token authorization_code 400") {
-			got = append(got, s)
+			got = append(got, inOrder(s))
 		}
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("its steps were\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+}
+
+// inOrder puts the scopes of a step in order: they are a set, and clients name
+// them in any order (RFC 6749, section 3.3).
+func inOrder(step string) string {
+	before, rest, ok := strings.Cut(step, "[")
+	scopes, after, closed := strings.Cut(rest, "]")
+	if !ok || !closed {
+		return step
+	}
+	return before + "[" + strings.Join(slices.Sorted(slices.Values(strings.Fields(scopes))), " ") + "]" + after
 }
 
 // Steps that every client takes.
