@@ -178,12 +178,12 @@ func (c *conn) handOver() {
 // the handler has taken it.
 func (c *conn) answer(h head) (stays, taken bool) {
 	c.enter(answering)
-	ctx, cancel := context.WithCancel(c.srv.ctx)
-	defer cancel()
+	ctx := &leaving{Context: c.srv.ctx}
+	defer ctx.end()
 	body := c.buf[h.size : h.size+h.length]
 	c.used = h.size + h.length
 	w := &response{conn: c, closes: h.closes, declared: -1}
-	c.watch.begin(cancel)
+	c.watch.begin(ctx.end)
 	ok := c.handle(w, c.request(ctx, h, body))
 	if !ok && !w.isTaken() {
 		c.watch.end()
@@ -203,14 +203,20 @@ func (c *conn) request(ctx context.Context, h head, body []byte) *nethttp.Reques
 		URL: &url.URL{Path: h.path}, RequestURI: h.path, RemoteAddr: c.remote,
 		Host: h.host, Header: h.header, ContentLength: int64(h.length), Close: h.closes,
 	}).WithContext(ctx)
-	b := &requestBody{}
+	b := &requestBody{all: body}
 	b.Reset(body)
 	r.Body = b
 	return r
 }
 
 // requestBody lies in the connection's buffer.
-type requestBody struct{ bytes.Reader }
+type requestBody struct {
+	bytes.Reader
+	all []byte
+}
+
+// Whole is the body without reading it. It must not be kept.
+func (b *requestBody) Whole() []byte { return b.all }
 
 func (*requestBody) Close() error { return nil }
 

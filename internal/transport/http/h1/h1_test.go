@@ -414,3 +414,28 @@ func TestAHeadIsRecognisedAgainOnlyWhenItIsTheSame(t *testing.T) {
 		}
 	}
 }
+
+func TestTheContextOfARequest(t *testing.T) {
+	l := &leaving{Context: context.WithValue(context.Background(), nethttp.ServerContextKey, "server")}
+	child, cancel := context.WithTimeout(l, time.Hour)
+	defer cancel()
+	called := make(chan bool, 2)
+	context.AfterFunc(l, func() { called <- true })
+	stop := context.AfterFunc(l, func() { t.Error("what was stopped is called") })
+	if !stop() || stop() {
+		t.Error("stopping reports that it was done once")
+	}
+	if l.Err() != nil || child.Err() != nil || l.Value(nethttp.ServerContextKey) != "server" {
+		t.Errorf("before its end: %v, %v", l.Err(), child.Err())
+	}
+	l.end()
+	l.end()
+	<-l.Done()
+	<-child.Done()
+	<-called
+	context.AfterFunc(l, func() { called <- true })
+	<-called
+	if !errors.Is(child.Err(), context.Canceled) || !errors.Is(l.Err(), context.Canceled) {
+		t.Errorf("after its end: %v, %v", l.Err(), child.Err())
+	}
+}
