@@ -34,7 +34,9 @@ type file struct {
 	read  *sqlfile.File // the same as writing in memory: a second connection would see another memory
 	shape os.FileInfo   // of the file that is open for writing; nil when none is, or in memory
 
-	pruned time.Time // when old lines were last looked for; of the writer alone
+	// Of the writer alone.
+	pruned       time.Time // when old lines were last looked for
+	text, packed []byte    // of the last block, for their room
 }
 
 func newFile(path string) *file {
@@ -133,7 +135,7 @@ func (f *file) append(l *Ledger, b *batch) error {
 	if opened {
 		end = f.compare(l, end)
 	}
-	if end, err = insert(ctx, tx, end, b); err != nil {
+	if end, err = f.insert(ctx, tx, end, b); err != nil {
 		return err
 	}
 	if err := tx.Commit(); err != nil {
@@ -174,13 +176,13 @@ func (f *file) compare(l *Ledger, end link) link {
 }
 
 // insert chains the lines of a batch and puts them into blocks.
-func insert(ctx context.Context, tx *sql.Tx, end link, b *batch) (link, error) {
+func (f *file) insert(ctx context.Context, tx *sql.Tx, end link, b *batch) (link, error) {
 	put, err := tx.PrepareContext(ctx, "INSERT INTO block VALUES (?,?,?,?,?,?)")
 	if err != nil {
 		return end, err
 	}
 	defer put.Close()
-	text := make([]byte, 0, min(longestBlock, len(b.text)+128*b.lines()))
+	text := f.text[:0]
 	var first int64
 	var since, until string
 	from := 0
@@ -196,10 +198,11 @@ func insert(ctx context.Context, tx *sql.Tx, end link, b *batch) (link, error) {
 		if len(text) < longestBlock && i < len(b.ends)-1 {
 			continue
 		}
-		if _, err := put.ExecContext(ctx, first, end.seq, micros(since), micros(until), end.hash[:], pack(text)); err != nil {
+		f.packed = pack(f.packed, text)
+		if _, err := put.ExecContext(ctx, first, end.seq, micros(since), micros(until), end.hash[:], f.packed); err != nil {
 			return end, err
 		}
-		text = text[:0]
+		f.text, text = text, text[:0]
 	}
 	return end, nil
 }

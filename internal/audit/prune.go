@@ -60,7 +60,7 @@ func (f *file) pruneNow(ctx context.Context, l *Ledger, now time.Time) error {
 	b := newBatch()
 	b.text = e.append(nil, l.who, &l.secrets)
 	b.ends = []int{len(b.text)}
-	if end, err = insert(ctx, tx, end, b); err != nil {
+	if end, err = f.insert(ctx, tx, end, b); err != nil {
 		return err
 	}
 	if err := tx.Commit(); err != nil {

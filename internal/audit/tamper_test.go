@@ -42,7 +42,7 @@ func replaceLines(t *testing.T, db *sql.DB, from, to string) (n int) {
 			t.Fatal(err)
 		}
 		if bytes.Contains(text, []byte(from)) {
-			changed[first] = pack(bytes.ReplaceAll(text, []byte(from), []byte(to)))
+			changed[first] = pack(nil, bytes.ReplaceAll(text, []byte(from), []byte(to)))
 		}
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil {
