@@ -32,3 +32,7 @@ func Steers(name string) bool {
 	}
 	return slices.Contains(steering, name)
 }
+
+// Runs reports whether a variable's value would run a command where bash takes
+// it for a number or for a variable's name.
+func Runs(value string) bool { return subscript.MatchString(value) }

@@ -1,0 +1,51 @@
+package shell
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"gatehouse/tool"
+)
+
+type executeIn struct {
+	Command string `json:"command" doc:"a command line" min:"1"`
+}
+
+type executeOut struct {
+	Command    string `json:"command"`
+	Output     string `json:"output"`
+	ReturnCode int    `json:"return_code" doc:"-1 when it was refused, or ended by a signal"`
+}
+
+// executeTool is the one tool of another shell server, by its name and with
+// its result. Two things are otherwise: a command that is refused is an error,
+// and its timeout holds.
+func (m *runner) executeTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "shell_execute_command", Title: "Execute a command", Effects: anything, Timeout: MostSeconds*time.Second + time.Minute, Budget: -1,
+		Description: "Executes a shell command and returns its output.",
+		Aliases:     []string{"execute_command"},
+		Out:         reflect.TypeFor[executeOut](),
+		Help:        "The output is that of both streams, one after the other; a host may leave standard error out. `shell_run` is the same with more to say: deadline, input, environment, streams apart.",
+	}, func(ctx context.Context, c *tool.Call, in executeIn) (tool.Result, error) {
+		out := executeOut{Command: in.Command}
+		o, err := m.do(ctx, c, order{command: in.Command, seconds: m.cfg.Timeout})
+		if no, ok := errors.AsType[*tool.Refusal](err); ok && no.Code == refused {
+			out.Output, out.ReturnCode = "Command denied by security policy", -1
+			return tool.Result{Structured: out, Content: []tool.Content{tool.Text(no.Text())}, IsError: true}, nil
+		}
+		if err != nil {
+			return tool.Result{}, err
+		}
+		out.Output, out.ReturnCode = o.stdout.text()+o.stderr.text(), o.state.Code
+		res := tool.Result{Structured: out}
+		if o.timedOut() {
+			res.IsError = true
+			res.Content = []tool.Content{tool.Text(fmt.Sprintf("Command timed out after %d seconds", m.cfg.Timeout))}
+		}
+		return res, nil
+	})
+}

@@ -1,0 +1,227 @@
+package shell
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/internal/command"
+	"gatehouse/internal/proc"
+	"gatehouse/internal/roots"
+	"gatehouse/tool"
+)
+
+const (
+	mostCommand = 100 << 10 // bytes of a command; systems take little more as one argument
+	mostInput   = 1 << 20   // bytes of stdin
+	mostEnv     = 100       // variables
+	mostValue   = 32 << 10  // bytes of one of them
+	told        = 500 * time.Millisecond
+)
+
+var errTimeout = errors.New("its time was over")
+
+// order is a command that is to be run.
+type order struct {
+	command string
+	shell   string // "" means the configured one
+	dir     string // "" means the configured one
+	env     []string
+	stdin   string
+	seconds int
+}
+
+// outcome is what became of it.
+type outcome struct {
+	stdout, stderr *capture
+	state          proc.State
+}
+
+func (o *outcome) timedOut() bool { return o.state.Stopped == errTimeout }
+
+// truncated reports whether something is missing of the output.
+func (o *outcome) truncated() bool { return o.stdout.cut() || o.stderr.cut() || o.state.Cut }
+
+// do runs a command to its end. A failing command is no error.
+func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error) {
+	if o.shell == "" {
+		o.shell = m.cfg.Shell
+	}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	if err := m.permit(c, &o); err != nil {
+		return nil, err
+	}
+	where, err := m.openFolder(c, o.dir)
+	if err != nil {
+		return nil, err
+	}
+	defer where.close()
+	env, err := m.environment(o.env, where.path)
+	if err != nil {
+		return nil, err
+	}
+	out := &outcome{stdout: newCapture(m.cfg.Output), stderr: newCapture(m.cfg.Output)}
+	feed := &feed{to: c.Peer.Output()}
+	defer time.AfterFunc(told, feed.open).Stop()
+
+	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(o.seconds)*time.Second, errTimeout)
+	defer cancel()
+	spec := proc.Spec{
+		Path: o.shell, Args: []string{"-c", asArgument(o.command)}, Dir: where.dir, Env: env,
+		Stdout: io.MultiWriter(out.stdout, feed), Stderr: io.MultiWriter(out.stderr, feed),
+		Whole: true, Processes: m.cfg.Processes, Grace: grace,
+	}
+	if o.stdin != "" {
+		spec.Stdin = strings.NewReader(o.stdin)
+	}
+	if m.cfg.NoStderr {
+		spec.Stderr = nil
+	}
+	p, err := proc.Start(limited, spec)
+	if err != nil {
+		return nil, &tool.Refusal{Code: "not_started", Message: where.hide(err), Next: "The shell of this host may be missing, or the command may be too long."}
+	}
+	if out.state, err = p.Wait(); err != nil {
+		m.log.WarnContext(ctx, "a command was not followed to its end", "call", c.ID, "err", err)
+	}
+	if ctx.Err() != nil {
+		return nil, context.Cause(ctx)
+	}
+	return out, nil
+}
+
+// asArgument keeps a shell from taking a command for an option.
+func asArgument(line string) string {
+	if strings.HasPrefix(line, "-") || strings.HasPrefix(line, "+") {
+		return " " + line
+	}
+	return line
+}
+
+func (o *order) check() error {
+	switch {
+	case strings.TrimSpace(o.command) == "":
+		return &tool.Refusal{Code: "invalid_arguments", Message: "command: cannot be empty", Next: "Give a command line such as ls -l."}
+	case len(o.command) > mostCommand:
+		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("a command has at most %d bytes", mostCommand), Next: "Write what is longer to a file, or give it as stdin."}
+	case len(o.stdin) > mostInput:
+		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("stdin has at most %d bytes", mostInput), Next: "Write what is longer to a file, and read it from there."}
+	case strings.IndexByte(o.command, 0) >= 0:
+		return tool.Refuse("invalid_arguments", "command: holds a NUL byte")
+	case o.seconds < 1 || o.seconds > MostSeconds:
+		return tool.Refuse("invalid_arguments", "timeout: %d s is not between 1 and %d", o.seconds, MostSeconds)
+	}
+	return nil
+}
+
+// refused is the code of a command that the lists do not let pass.
+const refused = "denied"
+
+// permit holds the command, and the variables that could change it, against
+// the lists.
+func (m *runner) permit(c *tool.Call, o *order) error {
+	if m.rules.Empty() {
+		return nil
+	}
+	v := m.rules.Judge(o.command, o.shell)
+	for _, kv := range o.env {
+		name, value, _ := strings.Cut(kv, "=")
+		if v.Allowed() && (command.Steers(name) || command.Runs(value)) {
+			v = command.Verdict{Command: name + "=…", Reason: fmt.Sprintf("the variable %s can change what commands do", name)}
+		}
+	}
+	if v.Allowed() {
+		return nil
+	}
+	// The command itself may hold secrets; the ledger has it, redacted.
+	m.log.Info("a command is refused", "call", c.ID, "principal", c.Caller.Principal, "decision", v.Decision.String(), "pattern", v.Pattern)
+	next := "Only commands on this host's allow list may run; each in the line has to be on it."
+	switch {
+	case v.Decision == command.Denied:
+		next = "Do without this command; writing it in another way is refused too."
+	case v.Decision == command.Unclear:
+		next = "Name programs as they are, and run one plain command at a time."
+	}
+	return &tool.Refusal{Code: refused, Message: v.Reason, Next: next}
+}
+
+// folder is where a command begins. It may go elsewhere: roots hold file
+// tools, not programs.
+type folder struct {
+	path string   // to be shown
+	dir  string   // to start in
+	open *os.File // as long as dir is needed; may be nil
+}
+
+// openFolder finds a folder in the caller's roots. Where the system can, the
+// command begins in what was opened there, whatever has the name by then.
+func (m *runner) openFolder(c *tool.Call, dir string) (folder, error) {
+	if dir == "" {
+		dir = m.cfg.WorkingDir
+	}
+	if dir == "" {
+		if len(c.Roots.List()) == 0 {
+			return folder{path: os.TempDir(), dir: os.TempDir()}, nil
+		}
+		dir = "."
+	}
+	place, err := roots.Find(c.Roots, dir)
+	if err != nil {
+		return folder{}, err
+	}
+	f, err := place.Root.Open(place.Name)
+	if err != nil {
+		return folder{}, &tool.Refusal{Code: "not_found", Message: "working_dir: " + dir + " cannot be opened", Next: "Give a folder that exists, or leave working_dir out."}
+	}
+	if info, err := f.Stat(); err != nil || !info.IsDir() {
+		f.Close()
+		return folder{}, tool.Refuse("invalid_arguments", "working_dir: %s is not a folder", dir)
+	}
+	at := folder{path: filepath.Join(place.Root.Name(), place.Name), open: f}
+	at.dir = at.path
+	if runtime.GOOS == "linux" {
+		at.dir = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
+	}
+	return at, nil
+}
+
+func (f folder) close() {
+	if f.open != nil {
+		f.open.Close()
+	}
+}
+
+// hide puts the path that means something in the place of the one that was used.
+func (f folder) hide(err error) string { return strings.ReplaceAll(err.Error(), f.dir, f.path) }
+
+var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+// environment is what every program needs, and what the caller adds. Nothing
+// else of the host's environment is in it.
+func (m *runner) environment(add []string, dir string) ([]string, error) {
+	if len(add) > mostEnv {
+		return nil, tool.Refuse("too_large", "env: at most %d variables can be added", mostEnv)
+	}
+	for _, kv := range add {
+		name, value, ok := strings.Cut(kv, "=")
+		switch {
+		case !ok || !variable.MatchString(name):
+			return nil, tool.Refuse("invalid_arguments", "env: %.100q is not of the form NAME=value", kv)
+		case strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_"):
+			return nil, tool.Refuse("invalid_arguments", "env: names that begin with GATEHOUSE_ are the host's own")
+		case len(value) > mostValue || strings.IndexByte(value, 0) >= 0:
+			return nil, tool.Refuse("too_large", "env: a value has at most %d bytes, none of them NUL", mostValue)
+		}
+	}
+	return slices.Concat(proc.BaseEnv(), []string{"PWD=" + dir}, add), nil
+}
