@@ -371,12 +371,12 @@ var (
 func TestVerdicts(t *testing.T) {
 	deny, allow, both := rules(t, nil, listDeny), rules(t, listAllow, nil), rules(t, listAllow, listDeny)
 	for _, v := range verdicts {
-		got := ""
+		var got strings.Builder
 		for _, r := range []*Rules{deny, allow, both} {
-			got += string(letters[r.Judge(v.line, "/bin/bash").Decision])
+			got.WriteString(string(letters[r.Judge(v.line, "/bin/bash").Decision]))
 		}
-		if got != v.want {
-			t.Errorf("%s\n got %s, want %s; %+v", v.line, got, v.want, both.Judge(v.line, "bash"))
+		if got.String() != v.want {
+			t.Errorf("%s\n got %s, want %s; %+v", v.line, got.String(), v.want, both.Judge(v.line, "bash"))
 		}
 	}
 	t.Logf("%d lines", len(verdicts))

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"regexp"
@@ -151,9 +152,7 @@ func (b *byHTTP) request(ctx context.Context, method, url, body string) *http.Re
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	for name, values := range b.cred.header {
-		r.Header[name] = values
-	}
+	maps.Copy(r.Header, b.cred.header)
 	if b.context != "" {
 		r.Header.Set("X-MCP-Context", b.context)
 	}

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"math/big"
 	"net"
 	"net/http"
@@ -328,9 +329,7 @@ func (i *gateIssuer) issue(subject string, life time.Duration, changes map[strin
 	i.t.Helper()
 	now := time.Now()
 	claims := map[string]any{"iss": i.srv.URL, "sub": subject, "aud": gateResource, "iat": now.Unix(), "exp": now.Add(life).Unix()}
-	for k, v := range changes {
-		claims[k] = v
-	}
+	maps.Copy(claims, changes)
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: i.key, KeyID: "k"}}, nil)
 	if err != nil {
 		i.t.Fatal(err)

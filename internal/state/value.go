@@ -193,8 +193,8 @@ func holdsSecret(t reflect.Type) bool {
 		case reflect.Map:
 			return look(t.Key()) || look(t.Elem())
 		case reflect.Struct:
-			for i := range t.NumField() {
-				if look(t.Field(i).Type) {
+			for field := range t.Fields() {
+				if look(field.Type) {
 					return true
 				}
 			}

@@ -361,7 +361,7 @@ func TestNothingIsLostBetweenReadingAndSubscribing(t *testing.T) {
 		if u := first.next(); u.From != read {
 			t.Fatalf("told %+v, bob read %s", u, read)
 		}
-		read = revisionOf("ann")
+		revisionOf("ann")
 		first.stop()
 		again := r.watch("ann", PublicURI+"/info") // nothing has happened
 		again.quiet()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -35,10 +36,8 @@ func (p *peer) next(kinds ...wire.Kind) wire.Frame {
 			p.t.Errorf("the host: %v", err)
 			return wire.Frame{}
 		}
-		for _, k := range kinds {
-			if f.Kind == k {
-				return f
-			}
+		if slices.Contains(kinds, f.Kind) {
+			return f
 		}
 	}
 }
