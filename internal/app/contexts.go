@@ -12,6 +12,7 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/contextbook"
 	"gatehouse/internal/contexts"
+	"gatehouse/internal/limit"
 	"gatehouse/internal/modules/contextadmin"
 	"gatehouse/internal/modules/custom"
 	"gatehouse/internal/modules/standard"
@@ -147,6 +148,7 @@ func (f *inForce) apply(always bool) {
 		return // of the fixed part, which was checked: nothing changes
 	}
 	f.openFolders(next, &rules)
+	f.limit(next, &rules)
 	f.define(next, &rules)
 	f.app.views.Set(rules)
 	f.undefine(&rules)
@@ -179,6 +181,17 @@ func (f *inForce) openFolders(next *contextbook.Snapshot, rules *contexts.Rules)
 	}
 	f.folders.Store(&all) // calls may be using those that are gone: they close with the last
 	f.dirs = dirs
+}
+
+// limit puts the limits of contexts in force.
+func (f *inForce) limit(next *contextbook.Snapshot, rules *contexts.Rules) {
+	all := map[string]limit.Context{}
+	for _, s := range rules.Specs {
+		if r := f.find(next, s.Name); r != nil && r.Limits != (contextbook.Limits{}) {
+			all[s.Name] = limit.Context(r.Limits)
+		}
+	}
+	f.app.limits.SetContexts(all)
 }
 
 // find is what a context has besides its view, of the configuration or of the

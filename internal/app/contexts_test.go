@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/internal/config"
 	"gatehouse/internal/contextbook"
 	"gatehouse/internal/protocol"
 	"gatehouse/tool"
@@ -33,7 +34,12 @@ func live(t *testing.T) (*App, func(name string, roles ...string) *tenant) {
 
 func liveWith(t *testing.T, o Options) (*App, func(name string, roles ...string) *tenant) {
 	t.Helper()
-	a, err := New(t.Context(), settings(t), o)
+	return liveOn(t, settings(t), o)
+}
+
+func liveOn(t *testing.T, cfg config.Config, o Options) (*App, func(name string, roles ...string) *tenant) {
+	t.Helper()
+	a, err := New(t.Context(), cfg, o)
 	if err != nil {
 		t.Fatal(err)
 	}

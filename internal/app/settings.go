@@ -104,7 +104,8 @@ func fixedContexts(cfg config.Config, guests []guest) (contextbook.Fixed, error)
 			return f, err
 		}
 		f.Specs = append(f.Specs, spec(c, guests))
-		if r := (contextbook.Record{Name: c.Name, Definition: contextbook.Definition{Env: c.Env}}); len(c.Env)+len(c.Roots) > 0 {
+		own := contextbook.Definition{Env: c.Env, Limits: contextbook.Limits(c.Limits)}
+		if r := (contextbook.Record{Name: c.Name, Definition: own}); len(c.Env)+len(c.Roots) > 0 || c.Limits != (config.ContextLimits{}) {
 			for _, path := range c.Roots {
 				r.Roots = append(r.Roots, contextbook.Root{Path: path})
 			}

@@ -195,7 +195,7 @@ func (c *Calls) enter(ctx context.Context, r *Request) (*limit.Pass, error) {
 	if r.Depth > 0 {
 		return c.queue.Nested(), nil
 	}
-	who := limit.Who{Principal: r.Facts.Principal, Session: r.Facts.Session, Tool: r.Entry.Name}
+	who := limit.Who{Principal: r.Facts.Principal, Session: r.Facts.Session, Context: r.Facts.Context, Tool: r.Entry.Name}
 	pass, err := c.queue.Enter(ctx, who, c.opts.Timeout)
 	if busy, ok := errors.AsType[*limit.Busy](err); ok {
 		return nil, &tool.Refusal{Code: "busy", Message: busy.Why, Next: fmt.Sprintf("Try again in %d s.", busy.Seconds())}

@@ -32,6 +32,14 @@ type Context struct {
 	Roles       []string          `doc:"Roles that may enter. With users, either will do; with neither, everybody may."`
 	Users       []string          `doc:"Patterns of users that may enter."`
 	KnownTo     []string          `doc:"Roles that may know of it without entering."`
+	Limits      ContextLimits     `doc:"What its callers can take, besides the limits of the host."`
+}
+
+// ContextLimits bound what the callers of one context can take.
+type ContextLimits struct {
+	Calls int     `doc:"Calls that run at once in it, of all callers together; more wait for their turn. 0 means as many as on the host."`
+	Rate  float64 `doc:"Calls a second of one caller in it; 0 means no limit."`
+	Burst int     `doc:"Calls of one caller that may come at once; 0 means twice the rate."`
 }
 
 // Rule is one line of the policy. Fields that are left out fit everything.
@@ -152,6 +160,16 @@ func (c Context) check(w *wrong, at string) {
 		if r == "" {
 			w.add(fmt.Sprintf("%s.roots[%d]", at, i), "is empty: expected the path of a folder")
 		}
+	}
+	c.Limits.check(w, at+".limits")
+}
+
+func (l ContextLimits) check(w *wrong, at string) {
+	atLeast(w, at+".calls", "calls at once", l.Calls, 0)
+	atLeast(w, at+".rate", "rate", l.Rate, 0)
+	atLeast(w, at+".burst", "burst", l.Burst, 0)
+	if l.Burst > 0 && l.Rate == 0 {
+		w.add(at+".burst", "means something only with a rate")
 	}
 }
 

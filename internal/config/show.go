@@ -77,16 +77,24 @@ func (s *shower) list(v reflect.Value, path, indent string) {
 	for i := range v.Len() {
 		at := fmt.Sprintf("%s[%d]", path, i)
 		s.line("%s- # %v", indent, s.from.near(at))
-		for _, one := range settingsIn(v.Index(i).Type(), at) {
-			f := v.Index(i).Field(one.at)
-			switch {
-			case unsaid(f), f.IsZero() && f.Kind() != reflect.Slice:
-			case f.Kind() == reflect.Map:
-				s.line("%s  %s:", indent, one.key)
-				s.table(f, indent+"    ")
-			default:
-				s.line("%s  %s: %s", indent, one.key, one.show(f))
-			}
+		s.entry(v.Index(i), at, indent+"  ")
+	}
+}
+
+// entry writes what one of a list says, and leaves out what it does not.
+func (s *shower) entry(v reflect.Value, at, indent string) {
+	for _, one := range settingsIn(v.Type(), at) {
+		f := v.Field(one.at)
+		switch {
+		case unsaid(f), f.IsZero() && f.Kind() != reflect.Slice:
+		case one.section():
+			s.line("%s%s:", indent, one.key)
+			s.entry(f, one.path, indent+"  ")
+		case f.Kind() == reflect.Map:
+			s.line("%s%s:", indent, one.key)
+			s.table(f, indent+"  ")
+		default:
+			s.line("%s%s: %s", indent, one.key, one.show(f))
 		}
 	}
 }

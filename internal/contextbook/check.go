@@ -63,6 +63,7 @@ func (r *Record) Check() error {
 	c.text("description", r.Description, 4<<10)
 	c.view(r)
 	c.access(r)
+	c.limits(r.Limits)
 	c.environment(r)
 	c.roots(r.Roots)
 	c.own(r)
@@ -190,6 +191,23 @@ func span(s string, least, most time.Duration) (time.Duration, error) {
 		return 0, fmt.Errorf("%q: expected a length of time from %v to %v, such as 30s", s, least, most)
 	}
 	return d, nil
+}
+
+// mostLimit is beyond what a host could do anyway.
+const mostLimit = 1_000_000
+
+func (c *check) limits(l Limits) {
+	for _, one := range []struct {
+		what string
+		v    float64
+	}{{"calls", float64(l.Calls)}, {"rate", l.Rate}, {"burst", float64(l.Burst)}} {
+		if !(one.v >= 0 && one.v <= mostLimit) {
+			c.bad("limits", "%s is %v; expected a number from 0, which limits nothing, to %d", one.what, one.v, mostLimit)
+		}
+	}
+	if l.Burst > 0 && l.Rate == 0 {
+		c.bad("limits", "burst means something only with a rate")
+	}
 }
 
 var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)

@@ -255,6 +255,9 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		`greet: expected either template or messages`:         func(r *Record) { r.OwnPrompts[0].Template = "" },
 		`template: {{whom}}: there is no such argument`:       func(r *Record) { r.OwnPrompts[0].Template = "{{whom}}" },
 		`messages[0]: role "system": expected user`:           func(r *Record) { r.OwnPrompts[0].Template = ""; r.OwnPrompts[0].Messages = []Message{{Role: "system"}} },
+		`limits: calls is -1; expected a number from 0`:       func(r *Record) { r.Limits.Calls = -1 },
+		`limits: rate is 1e+09; expected`:                     func(r *Record) { r.Limits.Rate = 1e9 },
+		`limits: burst means something only with a rate`:      func(r *Record) { r.Limits.Burst = 5 },
 		`record: has `: func(r *Record) {
 			r.Describe = map[string]string{}
 			for i := range 90 {

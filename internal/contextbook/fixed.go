@@ -25,7 +25,7 @@ type Fixed struct {
 	Policy  permit.Options
 	Modules []string // of a context of the book that names none
 	Admin   []string // modules of the administration context
-	Records []Record // what fixed contexts have besides their Spec: Env and Roots
+	Records []Record // what fixed contexts have besides their Spec: Env, Roots and Limits
 }
 
 // Find finds what a fixed context has besides its Spec; nil when that is

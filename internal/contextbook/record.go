@@ -45,6 +45,8 @@ type Definition struct {
 	KnownTo []string `json:"known_to,omitempty" doc:"roles that may know of it without entering"`
 	Rules   []Rule   `json:"rules,omitempty" doc:"permission rules on top of the host's, never laxer; the first that fits decides"`
 
+	Limits Limits `json:"limits,omitzero" doc:"what its callers can take"`
+
 	Env   map[string]string `json:"env,omitempty" doc:"environment of programs that run in it; ${secret:NAME} stands for a secret"`
 	Roots []Root            `json:"roots,omitempty" doc:"folders its tools may touch; none means the host's"`
 
@@ -65,6 +67,13 @@ type Rule struct {
 	Then       string   `json:"then" doc:"allow, ask, ask-operator or refuse"`
 	Reason     string   `json:"reason,omitempty"`
 	Remember   string   `json:"remember,omitempty"` // how long a yes holds, such as 10m
+}
+
+// Limits are what the callers of a context can take. Zero limits nothing.
+type Limits struct {
+	Calls int     `json:"calls,omitempty" doc:"calls that run at once, of all callers together; more wait" min:"0"`
+	Rate  float64 `json:"rate,omitempty" doc:"calls a second of one caller" min:"0"`
+	Burst int     `json:"burst,omitempty" doc:"calls of one caller that may come at once; 0 means twice the rate" min:"0"`
 }
 
 // Root is a folder. A path is absolute or begins with ~.

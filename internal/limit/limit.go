@@ -78,7 +78,7 @@ type Stats struct {
 func (l *Limits) Stats() Stats {
 	s := l.Queue.Stats()
 	r := l.Rates.Stats()
-	s.Keys, s.Held, s.Allowed, s.TooSoon = r.Keys, r.Held, r.Allowed, r.TooSoon
+	s.Keys, s.Held, s.Allowed, s.TooSoon = s.Keys+r.Keys, s.Held+r.Held, s.Allowed+r.Allowed, s.TooSoon+r.TooSoon
 	return s
 }
 

@@ -187,12 +187,12 @@ func TestAFloodDoesNotStarveOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 4, Session: 64, Waiting: 10_000})
 		for range 500 {
-			go work(q, Who{"flood", "s1", "t"}, 10*time.Millisecond)
+			go work(q, Who{Principal: "flood", Session: "s1", Tool: "t"}, 10*time.Millisecond)
 		}
 		synctest.Wait()
 		for i := range 50 {
 			began := time.Now()
-			if err := work(q, Who{"quiet", "s2", "t"}, 10*time.Millisecond); err != nil {
+			if err := work(q, Who{Principal: "quiet", Session: "s2", Tool: "t"}, 10*time.Millisecond); err != nil {
 				t.Fatal(err)
 			}
 			if took := time.Since(began); took > 20*time.Millisecond {
@@ -232,10 +232,10 @@ func TestTurnsGoToPrincipalsThenSessions(t *testing.T) {
 		}
 		var all sync.WaitGroup
 		for i := range 30 {
-			all.Go(func() { run(Who{"many", fmt.Sprint(i % 10), "t"}) })
+			all.Go(func() { run(Who{Principal: "many", Session: fmt.Sprint(i % 10), Tool: "t"}) })
 		}
-		all.Go(func() { run(Who{"one", "a", "t"}) })
-		all.Go(func() { run(Who{"one", "a", "t"}) })
+		all.Go(func() { run(Who{Principal: "one", Session: "a", Tool: "t"}) })
+		all.Go(func() { run(Who{Principal: "one", Session: "a", Tool: "t"}) })
 		time.Sleep(time.Second)
 		close(stop)
 		all.Wait()
@@ -252,17 +252,17 @@ func TestSessionAndToolHaveTheirOwnLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 100, Session: 3, Tool: 5})
 		for range 10 {
-			go work(q, Who{"a", "s1", "slow"}, time.Second)
-			go work(q, Who{"b", "s2", "slow"}, time.Second)
-			go work(q, Who{"c", "s3", "other"}, time.Second)
-			go work(q, Who{"d", "", "third"}, time.Second)
+			go work(q, Who{Principal: "a", Session: "s1", Tool: "slow"}, time.Second)
+			go work(q, Who{Principal: "b", Session: "s2", Tool: "slow"}, time.Second)
+			go work(q, Who{Principal: "c", Session: "s3", Tool: "other"}, time.Second)
+			go work(q, Who{Principal: "d", Session: "", Tool: "third"}, time.Second)
 		}
 		synctest.Wait()
 		if s := q.Stats(); s.Running != 5+3+5 || s.Waiting != 40-13 {
 			t.Errorf("%d run and %d wait, want 13 and 27: 5 of the slow tool, 3 of the session, 5 of the third tool", s.Running, s.Waiting)
 		}
 		began := time.Now()
-		if work(q, Who{"e", "s5", "quick"}, 0); time.Since(began) > 0 {
+		if work(q, Who{Principal: "e", Session: "s5", Tool: "quick"}, 0); time.Since(began) > 0 {
 			t.Error("a call waits although its session, tool and host are free")
 		}
 		time.Sleep(time.Minute)
@@ -328,9 +328,9 @@ func TestTheWaitingRoomIsShared(t *testing.T) {
 		q := NewQueue(Options{Calls: 1, Session: 1000, Waiting: 100, Line: 30})
 		pass, _ := q.Enter(t.Context(), Who{Principal: "a"}, time.Second)
 		for i := range 1000 {
-			go work(q, Who{"flood", "s", "t"}, time.Millisecond)
-			go work(q, Who{"crowd", fmt.Sprint(i), "t"}, time.Millisecond)
-			go work(q, Who{"third", fmt.Sprint(i), "t"}, time.Millisecond)
+			go work(q, Who{Principal: "flood", Session: "s", Tool: "t"}, time.Millisecond)
+			go work(q, Who{Principal: "crowd", Session: fmt.Sprint(i), Tool: "t"}, time.Millisecond)
+			go work(q, Who{Principal: "third", Session: fmt.Sprint(i), Tool: "t"}, time.Millisecond)
 		}
 		synctest.Wait()
 		if n := q.Stats().Waiting; n < 100 || n > 100+3*few {
@@ -341,7 +341,7 @@ func TestTheWaitingRoomIsShared(t *testing.T) {
 		}
 		quiet := make(chan error)
 		began := time.Now()
-		go func() { quiet <- work(q, Who{"quiet", "q", "t"}, 0) }()
+		go func() { quiet <- work(q, Who{Principal: "quiet", Session: "q", Tool: "t"}, 0) }()
 		synctest.Wait()
 		pass.Leave()
 		if err := <-quiet; err != nil || time.Since(began) > 10*time.Millisecond {
@@ -372,7 +372,7 @@ func TestQueueKeepsItsLimits(t *testing.T) {
 	}
 	var all sync.WaitGroup
 	for i := range 32 {
-		who := Who{fmt.Sprint(i % 3), fmt.Sprint(i % 7), fmt.Sprint(i % 2)}
+		who := Who{Principal: fmt.Sprint(i % 3), Session: fmt.Sprint(i % 7), Tool: fmt.Sprint(i % 2)}
 		who.Session += who.Principal
 		all.Go(func() {
 			for j := range 300 {
@@ -400,7 +400,7 @@ func TestQueueKeepsItsLimits(t *testing.T) {
 
 func BenchmarkEnter(b *testing.B) {
 	q := NewQueue(Options{})
-	who := Who{"alice", "session", "tool"}
+	who := Who{Principal: "alice", Session: "session", Tool: "tool"}
 	b.ReportAllocs()
 	for b.Loop() {
 		pass, err := q.Enter(b.Context(), who, time.Second)

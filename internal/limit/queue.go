@@ -1,15 +1,17 @@
 package limit
 
 import (
+	"container/list"
 	"context"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
-// Queue lets so many calls run at once: for one session, of one tool, on this
-// host. A call passes the three in that order and takes a slot of each. Where
-// there is none it waits, and who is next is decided in turns: among the
+// Queue lets so many calls run at once: for one session, in one context, of
+// one tool, on this host. A call passes them in that order and takes a slot of
+// each. Where there is none it waits, and who is next is decided in turns: among the
 // principals that wait, then among that principal's sessions, then in the
 // order they came. However many calls one of them sends, another waits for
 // one call of each at most. Safe for concurrent use.
@@ -20,13 +22,17 @@ type Queue struct {
 	host     slots
 	sessions map[caller]*slots
 	tools    map[string]*slots
-	queued   int            // calls that wait
-	queuedBy map[string]int // of each principal
+	contexts map[string]*room // those with limits of their own
+	queued   int              // calls that wait
+	queuedBy map[string]int   // of each principal
 	stats    Stats
 	hold     time.Duration // how long a call usually runs, smoothed
 
 	running int
 	spare   []*slots // of sessions, to be used again
+
+	unlimited slots       // of contexts without limits
+	paced     atomic.Bool // some context has a rate
 }
 
 const (
@@ -38,6 +44,7 @@ const (
 type Who struct {
 	Principal string
 	Session   string // "" is none, and no limit of a session's
+	Context   string
 	Tool      string
 }
 
@@ -47,7 +54,8 @@ type caller struct{ principal, session string }
 func NewQueue(o Options) *Queue {
 	q := &Queue{
 		calls: or(o.Calls, 1024), perSession: or(o.Session, 64),
-		sessions: map[caller]*slots{}, tools: map[string]*slots{}, queuedBy: map[string]int{},
+		sessions: map[caller]*slots{}, tools: map[string]*slots{}, contexts: map[string]*room{}, queuedBy: map[string]int{},
+		unlimited: slots{most: math.MaxInt},
 	}
 	q.perTool = or(o.Tool, q.calls)
 	q.waiting = or(o.Waiting, 16*q.calls)
@@ -61,17 +69,21 @@ type Pass struct {
 	q     *Queue
 	who   caller
 	tool  string
-	stage int    // how many slots it holds: of its session, its tool, the host
+	named string // its context
+	stage int    // how many slots it holds: of its session, its context, its tool, the host
 	at    *slots // where it waits; nil when it does not
+	place *list.Element
 	ready chan struct{}
 	began time.Time // when it came, then when it was let in
 
-	nested bool // it holds a slot of the host at most
+	nested  bool   // it holds a slot of the host at most
+	context *slots // of its context; set when it comes to them
 }
 
 // The slots a call takes, in order.
 const (
 	ofSession = iota
+	ofContext // before the tool, so that waiting here holds up nobody elsewhere
 	ofTool
 	ofHost
 	stages
@@ -81,20 +93,30 @@ const (
 // patience. The error is a *Busy or the cause of ctx. When the call has ended
 // it leaves.
 func (q *Queue) Enter(ctx context.Context, who Who, patience time.Duration) (*Pass, error) {
-	p := &Pass{q: q, who: caller{who.Principal, who.Session}, tool: who.Tool, began: time.Now()}
-	q.mu.Lock()
-	if err := q.admit(p); err != nil {
-		q.mu.Unlock()
+	if err := q.pace(ctx, who); err != nil {
 		return nil, err
 	}
+	p := &Pass{q: q, who: caller{who.Principal, who.Session}, tool: who.Tool, named: who.Context, began: time.Now()}
+	q.mu.Lock()
 	if q.advance(p) {
 		q.mu.Unlock()
 		return p, nil
+	}
+	if err := q.admit(p); err != nil {
+		q.abandon(p)
+		q.mu.Unlock()
+		return nil, err
 	}
 	p.ready = make(chan struct{})
 	q.count(p, 1)
 	q.mu.Unlock()
 	return q.wait(ctx, p, patience)
+}
+
+// abandon takes a pass out of the line it waits in.
+func (q *Queue) abandon(p *Pass) {
+	p.at.remove(p)
+	q.giveBack(p)
 }
 
 // Nested lets in a call that another one makes. It never waits, because the
@@ -114,16 +136,16 @@ func (q *Queue) Nested() *Pass {
 // full: nobody who asks for little is turned away because others ask for much.
 const few = 16
 
-// admit refuses a call when those before it fill the waiting room, or when its
-// session or principal fills too much of it.
+// admit refuses a call that has to wait when those before it fill the waiting
+// room, or when its session or principal fills too much of it.
 func (q *Queue) admit(p *Pass) error {
 	line, mine := 0, q.queuedBy[p.who.principal]
-	if s := q.sessions[p.who]; s != nil && p.who.session != "" {
-		line = s.waiting
+	if p.stage == ofSession {
+		line = p.at.waiting // itself included
 	}
 	var why string
 	switch {
-	case line >= q.line:
+	case line > q.line:
 		why = "too many calls of this session are waiting"
 	case mine < few && q.queued < 2*q.waiting:
 		return nil
@@ -167,9 +189,8 @@ func (q *Queue) wait(ctx context.Context, p *Pass, patience time.Duration) (*Pas
 	if p.at == nil { // its turn has come, perhaps just now
 		return p, nil
 	}
-	p.at.remove(p)
 	q.count(p, -1)
-	q.giveBack(p)
+	q.abandon(p)
 	if err == nil {
 		q.stats.Late++
 		err = &Busy{Why: "this host has too many calls running", Retry: q.estimate()}
@@ -210,6 +231,8 @@ func (q *Queue) slots(p *Pass, stage int) *slots {
 			q.sessions[p.who] = s
 		}
 		return s
+	case ofContext:
+		return q.inContext(p)
 	case ofTool:
 		s := q.tools[p.tool]
 		if s == nil {
@@ -269,6 +292,11 @@ func (q *Queue) giveBack(p *Pass) {
 // stage, where it may have to wait again.
 func (q *Queue) release(s *slots) {
 	s.used--
+	q.hand(s)
+}
+
+// hand gives free slots to those who wait for them.
+func (q *Queue) hand(s *slots) {
 	for s.used < s.most {
 		p := s.next()
 		if p == nil {
@@ -295,5 +323,9 @@ func (q *Queue) Stats() Stats {
 	defer q.mu.Unlock()
 	s := q.stats
 	s.Running, s.Waiting = q.running, q.queued
+	for _, r := range q.contexts {
+		o := r.rates.Stats()
+		s.Keys, s.Held, s.Allowed, s.TooSoon = s.Keys+o.Keys, s.Held+o.Held, s.Allowed+o.Allowed, s.TooSoon+o.TooSoon
+	}
 	return s
 }

@@ -2,7 +2,7 @@ package limit
 
 import "container/list"
 
-// slots are the places of one session, one tool or the host, with those who
+// slots are the places of one session, context or tool, or of the host, with those who
 // wait for one. It is guarded by Queue.mu.
 type slots struct {
 	most, used int
@@ -22,7 +22,7 @@ func (s *slots) take() bool {
 // join lets a pass wait.
 func (s *slots) join(p *Pass) {
 	sessions := s.principals.get(p.who.principal, func() *ring[string, *list.List] { return &ring[string, *list.List]{} })
-	sessions.get(p.who.session, list.New).PushBack(p)
+	p.place = sessions.get(p.who.session, list.New).PushBack(p)
 	p.at = s
 	s.waiting++
 }
@@ -43,18 +43,13 @@ func (s *slots) next() *Pass {
 func (s *slots) remove(p *Pass) {
 	sessions := s.principals.find(p.who.principal)
 	line := sessions.find(p.who.session)
-	for e := line.Front(); e != nil; e = e.Next() {
-		if e.Value.(*Pass) == p {
-			line.Remove(e)
-			break
-		}
-	}
+	line.Remove(p.place)
 	s.left(p, p.who.principal, p.who.session)
 }
 
 // left tidies up behind a pass that was taken out.
 func (s *slots) left(p *Pass, principal, session string) {
-	p.at = nil
+	p.at, p.place = nil, nil
 	s.waiting--
 	sessions := s.principals.find(principal)
 	if sessions.find(session).Len() == 0 {

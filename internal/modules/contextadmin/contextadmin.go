@@ -51,6 +51,7 @@ const createHelp = `Makes a context: a named view of this host.
 - modules, tools, prompts and resources choose what is in it. In a pattern * stands for anything but a slash; "!" in front takes away.
 - roles and users say who may enter; without both, everyone may. known_to are roles that are told "not allowed" instead of "not found".
 - rules are tried in order, the first that fits decides; they can be stricter than the host's, never laxer. effects are reads, writes, destroys, open-world and idempotent.
+- limits bound what its callers can take: calls that run at once, of all of them together, and rate, calls a second of each, of which burst may come at once.
 - env is what programs find in their environment; ${secret:NAME} in a value stands for a secret of the host.
 - own_tools run a program (command) or make a request (http). Templates hold {{argument}}, or {{argument?}} for one that may be missing: then the whole program argument, or member of the body, is left out. No shell is involved. Headers may also hold {{env.NAME}}.
 - own_prompts have a template, or messages, with {{argument}} in them.

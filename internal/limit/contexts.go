@@ -1,0 +1,99 @@
+package limit
+
+import (
+	"context"
+	"errors"
+	"math"
+)
+
+// Context are the limits of one context. Zero values limit nothing.
+type Context struct {
+	Calls int     // that run at once there, of all its callers together; more wait for their turn
+	Rate  float64 // calls a second of one principal there
+	Burst int     // of them, how many may come at once; 0 means twice the rate, at least 1
+}
+
+// room is a context with limits of its own. It is guarded by Queue.mu.
+type room struct {
+	slots
+	rates  *Rates // nil: as fast as they come
+	limits Context
+}
+
+// SetContexts changes the limits of contexts; those that are not named have
+// none. Calls that run go on, those that wait are let in where there is room
+// now.
+func (q *Queue) SetContexts(all map[string]Context) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for name, r := range q.contexts {
+		if _, limited := all[name]; !limited {
+			q.set(r, Context{})
+		}
+		if r.limits == (Context{}) && r.used == 0 && r.waiting == 0 {
+			delete(q.contexts, name)
+		}
+	}
+	paced := false
+	for name, c := range all {
+		r := q.contexts[name]
+		if r == nil {
+			r = &room{}
+			q.contexts[name] = r
+		}
+		q.set(r, c)
+		paced = paced || r.rates != nil
+	}
+	q.paced.Store(paced)
+}
+
+// set changes the limits of one context. Where the rate stays what it was,
+// nobody's bucket is filled by the change.
+func (q *Queue) set(r *room, c Context) {
+	if r.most = c.Calls; c.Calls <= 0 {
+		r.most = math.MaxInt
+	}
+	switch {
+	case c.Rate <= 0:
+		s := r.rates.Stats()
+		q.stats.Allowed, q.stats.TooSoon = q.stats.Allowed+s.Allowed, q.stats.TooSoon+s.TooSoon
+		r.rates = nil
+	case r.rates == nil:
+		r.rates = NewRates(Options{Rate: c.Rate, Burst: c.Burst})
+	case r.limits.Rate != c.Rate || r.limits.Burst != c.Burst:
+		r.rates.Set(c.Rate, c.Burst)
+	}
+	r.limits = c
+	q.hand(&r.slots)
+}
+
+// inContext finds the slots of a pass's context, once: whatever becomes of the
+// context, the pass gives back what it took.
+func (q *Queue) inContext(p *Pass) *slots {
+	if p.context == nil {
+		p.context = &q.unlimited
+		if r := q.contexts[p.named]; r != nil {
+			p.context = &r.slots
+		}
+	}
+	return p.context
+}
+
+// pace holds a call to the rate of its context, for a moment at most: one that
+// would have to be held longer than Rates do is refused.
+func (q *Queue) pace(ctx context.Context, who Who) error {
+	if !q.paced.Load() {
+		return nil
+	}
+	q.mu.Lock()
+	var rates *Rates
+	if r := q.contexts[who.Context]; r != nil {
+		rates = r.rates
+	}
+	q.mu.Unlock()
+	err := rates.Wait(ctx, "principal "+who.Principal)
+	if busy, ok := errors.AsType[*Busy](err); ok {
+		return &Busy{Why: "too many calls in this context", Retry: busy.Retry}
+	}
+	return err
+}
