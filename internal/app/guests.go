@@ -29,17 +29,18 @@ func introduce(i protocol.Info) protocol.Info {
 	return i
 }
 
-// guest is a module of this host. A preset is in no context but its own.
+// guest is a module of this host. One that is apart is in no context but its
+// own and those that name it.
 type guest struct {
 	Guest
-	preset bool
+	apart bool
 }
 
 // choose picks the modules of a host: those that were named, or the standard
 // ones that are served unasked, and the extra ones in either case. A module
 // that is named twice is there once. Presets are there where nothing was
 // named, or where their context was, so that naming modules holds nothing
-// back.
+// back; those that run programs only in the latter case.
 func choose(cfg config.Config, o Options) ([]guest, error) {
 	var chosen []guest
 	v, names, all := cfg.View, named(cfg, o), standard.Guests()
@@ -49,7 +50,8 @@ func choose(cfg config.Config, o Options) ([]guest, error) {
 			return nil, &config.Mistake{Path: "view.modules", Err: fmt.Errorf("there is no module %q; expected some of %s", name, strings.Join(guestNames(all), ", "))}
 		}
 		if !slices.ContainsFunc(chosen, func(g guest) bool { return g.Name == name }) {
-			chosen = append(chosen, guest{Guest: Guest{name, all[i].New}})
+			apart := all[i].Runs && !slices.Contains(v.Modules, name) // a context has named it, for itself
+			chosen = append(chosen, guest{Guest{name, all[i].New}, apart})
 		}
 	}
 	for _, g := range all {
@@ -58,7 +60,7 @@ func choose(cfg config.Config, o Options) ([]guest, error) {
 		case slices.Contains(names, g.Name):
 		case unasked && g.Default:
 			chosen = append(chosen, guest{Guest: Guest{g.Name, g.New}})
-		case g.Preset && (unasked || v.Context == g.Name):
+		case g.Preset && (unasked && !g.Runs || v.Context == g.Name):
 			chosen = append(chosen, guest{Guest{g.Name, g.New}, true})
 		}
 	}
@@ -74,8 +76,15 @@ func choose(cfg config.Config, o Options) ([]guest, error) {
 	return chosen, nil
 }
 
-func isPreset(name string) bool {
-	return slices.ContainsFunc(standard.Guests(), func(g standard.Guest) bool { return g.Name == name && g.Preset })
+// preset finds a module that stands for somebody else's server; nil when it
+// does not.
+func preset(name string) *standard.Guest {
+	all := standard.Guests()
+	i := slices.IndexFunc(all, func(g standard.Guest) bool { return g.Name == name && g.Preset })
+	if i < 0 {
+		return nil
+	}
+	return &all[i]
 }
 
 func guestNames(all []standard.Guest) (names []string) {
@@ -89,7 +98,7 @@ func guestNames(all []standard.Guest) (names []string) {
 func defaultModules(guests []guest) []string {
 	names := []string{}
 	for _, g := range guests {
-		if !g.preset {
+		if !g.apart {
 			names = append(names, g.Name)
 		}
 	}
@@ -97,19 +106,27 @@ func defaultModules(guests []guest) []string {
 }
 
 // specs are the contexts of a host: one with all its modules but presets, and
-// one for each alone. The first is the one callers get who name none.
+// one for each alone. The first is the one callers get who name none: where a
+// preset alone was named, its own.
 func specs(v config.View, guests []guest) []contexts.Spec {
 	all := []contexts.Spec{{Name: DefaultContext, Modules: defaultModules(guests), Tools: v.Tools}}
 	for _, g := range guests {
 		// A preset stands for somebody else's server, whose names its tools have.
 		s := contexts.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools}
-		if isPreset(g.Name) {
+		if p := preset(g.Name); p != nil {
 			s.Aliases, s.Tools = true, slices.Concat(v.Tools, []string{"!" + jobModule + "_*"})
-			all[0].Aliases = all[0].Aliases || !g.preset
+			for _, name := range p.Without {
+				s.Tools = append(s.Tools, "!"+name)
+			}
+			all[0].Aliases = all[0].Aliases || !g.apart && !p.Runs
 		}
 		all = append(all, s)
 	}
-	if i := slices.IndexFunc(all, func(s contexts.Spec) bool { return s.Name == v.Context }); i > 0 {
+	first := v.Context
+	if first == "" && len(guests) == 1 && preset(guests[0].Name) != nil {
+		first = guests[0].Name
+	}
+	if i := slices.IndexFunc(all, func(s contexts.Spec) bool { return s.Name == first }); i > 0 {
 		all[0], all[i] = all[i], all[0]
 	}
 	return all

@@ -13,6 +13,7 @@ import (
 	"gatehouse/internal/modules/file"
 	measuring "gatehouse/internal/modules/metrics"
 	"gatehouse/internal/modules/process"
+	"gatehouse/internal/modules/shell"
 	"gatehouse/internal/modules/ws"
 )
 
@@ -25,6 +26,8 @@ func (a *App) moduleConfig(_ string, into any) error {
 		c.Store = a.measures()
 	case *process.Config:
 		a.processConfig(c)
+	case *shell.Config:
+		a.shellConfig(c)
 	case *ws.Config:
 		c.Hub, c.Start, c.Addr = a.theHub(), a.startSocket, a.socketAddr
 	}

@@ -20,6 +20,7 @@ import (
 func serve(w World) *cobra.Command {
 	var host hostFlags
 	var doors doorFlags
+	var shell shellFlags
 	c := &cobra.Command{
 		Use:   "serve [module...]",
 		Short: "Serve tools to MCP clients",
@@ -31,7 +32,8 @@ command itself. --http, --tcp and --unix open doors that clients connect to;
 has gone, the other doors stay open.
 
 Naming modules offers those alone. Without a name, all that only touch the
-folders are offered: file, dir and lang.
+folders are offered: file, dir and lang. filesystem and shell by themselves
+stand in for other people's servers, with their tools alone, by their names.
 
 Settings come from gatehouse.yaml (see gatehouse config), from the environment
 and from flags; flags go first, then the environment: GATEHOUSE_TRANSPORT
@@ -44,19 +46,21 @@ TCP there. SIGHUP reads them again; no session ends by it.`,
   gatehouse serve --http --read-only             # nothing can be changed
   gatehouse serve --tools 'file_*,!file_delete'  # some of the tools
   gatehouse serve --stdio --http                 # both at once
-  gatehouse serve --unix ~/.gatehouse.sock       # this user only`,
+  gatehouse serve --unix ~/.gatehouse.sock       # this user only
+  gatehouse serve shell --allow 'git*,ls,make'   # some command lines`,
 		RunE: func(c *cobra.Command, args []string) error {
-			return runServer(c.Context(), func() (*config.Loaded, error) { return serveConfig(c, w, &host, &doors, args) }, w)
+			return runServer(c.Context(), func() (*config.Loaded, error) { return serveConfig(c, w, &host, &doors, &shell, args) }, w)
 		},
 	}
 	c.Flags().SortFlags = false
 	doors.add(c.Flags())
 	host.add(c.Flags())
+	shell.add(c.Flags())
 	return c
 }
 
 // serveConfig is everything serve was told, checked.
-func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *doorFlags, args []string) (*config.Loaded, error) {
+func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *doorFlags, shell *shellFlags, args []string) (*config.Loaded, error) {
 	l, err := host.config(w.Getenv)
 	if err != nil {
 		return l, err
@@ -69,6 +73,9 @@ func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *doorFlags, a
 		l.By("view.modules", "the command line")
 	}
 	if err := doors.apply(c, l); err != nil {
+		return l, err
+	}
+	if err := shell.apply(c, l); err != nil {
 		return l, err
 	}
 	if err := l.Validate(); err != nil {

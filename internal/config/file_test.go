@@ -71,8 +71,11 @@ func TestEverythingAFileCanSay(t *testing.T) {
 		}},
 		"empty list": {l.Contexts[1].Modules, []string{}},
 		"files":      {l.Modules.File, Files{Deny: []string{"*.sqlite", "secrets/**"}, Allow: []string{".env.test", "write:.git/**"}, MaxEdit: 8 << 20, MaxCopy: 1 << 30}},
-		"log":        {l.Log, Log{Level: slog.LevelDebug, Format: "json"}},
-		"traces":     {l.Observe.Traces.Headers, map[string]string{"Authorization": "Bearer x"}},
+		"shell": {l.Modules.Shell, Shell{
+			Timeout: time.Minute, Allow: []string{"ls", "git"}, Deny: []string{"rm*", "git push*"}, Shell: "bash", WorkingDir: "work", NoStderr: true, Output: 64 << 10, Processes: 100,
+		}},
+		"log":    {l.Log, Log{Level: slog.LevelDebug, Format: "json"}},
+		"traces": {l.Observe.Traces.Headers, map[string]string{"Authorization": "Bearer x"}},
 	} {
 		if !reflect.DeepEqual(pair[0], pair[1]) {
 			t.Errorf("%s: got %+v, want %+v", what, pair[0], pair[1])

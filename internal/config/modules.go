@@ -2,13 +2,16 @@ package config
 
 import (
 	"fmt"
+	"time"
 
+	"gatehouse/internal/command"
 	"gatehouse/internal/roots"
 )
 
 // Modules are what single modules are told.
 type Modules struct {
-	File Files `doc:"Files. What is protected by its name is so for every tool, in every folder."`
+	File  Files `doc:"Files. What is protected by its name is so for every tool, in every folder."`
+	Shell Shell `doc:"Command lines. They can be run only where the module is named, or its context is."`
 }
 
 // Files are what the file module is told, and which names are protected in the
@@ -19,6 +22,21 @@ type Files struct {
 	MaxEdit int64    `doc:"Size of the largest file that is edited, before and after; it is held in memory. 0 means 64 MiB." unit:"bytes"`
 	MaxCopy int64    `doc:"Size of the largest file that is copied or added to; 0 means 4 GiB." unit:"bytes"`
 }
+
+// Shell is what the shell module is told.
+type Shell struct {
+	Timeout    time.Duration `doc:"Time of a command that says nothing itself, in whole seconds up to 5m; 0 means 30s."`
+	Allow      []string      `doc:"Patterns of commands that may run; none means all. Each is a glob on the program's name and, after a space, one on its arguments: ls*, which also means lsblk, or git push*. Every command of a line is held against them, and what cannot be judged is refused."`
+	Deny       []string      `doc:"Patterns of commands that may not run, the same way; they go before those that may. A seat belt, no wall: an interpreter that may run can do what it likes."`
+	Shell      string        `doc:"Name or path of the shell; left out, /bin/sh."`
+	WorkingDir string        `doc:"Where commands begin, inside the folders; left out, in the first of them."`
+	NoStderr   bool          `doc:"Throw away what commands print to standard error."`
+	Output     int           `doc:"How much of each stream is in an answer, its beginning and its end; 0 means 1 MiB. The whole can be read as a resource." unit:"bytes"`
+	Processes  int           `doc:"How many processes and threads one command may become, where the system can count them; 0 means 512."`
+}
+
+// longestCommand is the most time a command can be given.
+const longestCommand = 5 * time.Minute
 
 // Protect are the names that tools stay away from, as roots.NewGuard takes
 // them; nil means the usual ones.
@@ -39,6 +57,27 @@ func (m Modules) validate(w *wrong) {
 	w.names("modules.file.allow", f.Allow)
 	atLeast(w, "modules.file.max_edit", "largest file to edit", f.MaxEdit, 0)
 	atLeast(w, "modules.file.max_copy", "largest file to copy", f.MaxCopy, 0)
+	m.Shell.validate(w)
+}
+
+func (s Shell) validate(w *wrong) {
+	if t := s.Timeout; t < 0 || t > longestCommand || t%time.Second != 0 {
+		w.add("modules.shell.timeout", "timeout is %v: expected whole seconds, from 1s to %v", t, longestCommand)
+	}
+	w.commands("modules.shell.allow", s.Allow)
+	w.commands("modules.shell.deny", s.Deny)
+	if s.Output != 0 {
+		atLeast(w, "modules.shell.output", "output of a stream", s.Output, 1<<10)
+	}
+	atLeast(w, "modules.shell.processes", "processes of a command", s.Processes, 0)
+}
+
+func (w *wrong) commands(at string, list []string) {
+	for i, p := range list {
+		if _, err := command.New(nil, []string{p}); err != nil {
+			w.add(fmt.Sprintf("%s[%d]", at, i), "%w", err)
+		}
+	}
 }
 
 func (w *wrong) names(at string, list []string) {

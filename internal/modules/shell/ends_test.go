@@ -1,5 +1,3 @@
-//go:build unix
-
 package shell
 
 import (
@@ -43,7 +41,9 @@ func (d *desk) gone(after string) {
 		}
 		if alive(pid) {
 			d.t.Errorf("%s: process %d is still there", after, pid)
-			syscall.Kill(pid, syscall.SIGKILL)
+			if p, err := os.FindProcess(pid); err == nil {
+				p.Kill()
+			}
 		}
 	}
 	os.Remove(d.path("pid"))
@@ -51,7 +51,7 @@ func (d *desk) gone(after string) {
 
 // alive tells whether a process is there and no zombie.
 func alive(pid int) bool {
-	if syscall.Kill(pid, 0) != nil {
+	if p, err := os.FindProcess(pid); err != nil || p.Signal(syscall.Signal(0)) != nil {
 		return false
 	}
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))

@@ -3,7 +3,6 @@ package shell
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"time"
 
@@ -44,7 +43,7 @@ func (m *runner) executeTool() tool.Tool {
 		res := tool.Result{Structured: out}
 		if o.timedOut() {
 			res.IsError = true
-			res.Content = []tool.Content{tool.Text(fmt.Sprintf("Command timed out after %d seconds", m.cfg.Timeout))}
+			res.Content = []tool.Content{tool.Text(timedOut(m.cfg.Timeout))}
 		}
 		return res, nil
 	})

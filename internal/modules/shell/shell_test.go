@@ -405,7 +405,7 @@ func TestOtherServersTools(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := res.Content[0].Text
+		got := res.Structured.(systemOut).Output
 		if res.IsError {
 			got += "!"
 		}
@@ -418,7 +418,7 @@ func TestOtherServersTools(t *testing.T) {
 		if err != nil || !res.IsError {
 			t.Errorf("%+v, %v", res, err)
 		}
-		return res.Content[0].Text == fmt.Sprintf("Command timed out after %d seconds\nx", seconds)
+		return res.Structured.(systemOut) == systemOut{fmt.Sprintf("Command timed out after %d seconds\nx", seconds), -1, true}
 	})
 }
 

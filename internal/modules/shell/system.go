@@ -1,8 +1,10 @@
 package shell
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"reflect"
 	"strings"
 	"time"
 
@@ -14,6 +16,12 @@ type systemIn struct {
 	Timeout int    `json:"timeout,omitempty" doc:"seconds" default:"30" min:"1" max:"300"`
 }
 
+type systemOut struct {
+	Output   string `json:"output" bulk:"true" doc:"what it printed, and how it ended"`
+	ExitCode int    `json:"exit_code" doc:"-1 when a signal ended it"`
+	TimedOut bool   `json:"timed_out"`
+}
+
 // systemTool is the host shell of another server, by its name and with its
 // text.
 func (m *runner) systemTool() tool.Tool {
@@ -21,27 +29,27 @@ func (m *runner) systemTool() tool.Tool {
 		Name: "shell_system", Title: "Run a command on the host", Effects: anything, Timeout: MostSeconds*time.Second + time.Minute, Budget: -1,
 		Description: "Runs a command with bash on this host and gives its output as text. It is an error when the command fails.",
 		Aliases:     []string{"system.shell"},
+		Out:         reflect.TypeFor[systemOut](),
 		Help:        "Standard output comes first, then what was printed to standard error, then the exit code. `shell_run` gives the same apart from each other.",
 	}, func(ctx context.Context, c *tool.Call, in systemIn) (tool.Result, error) {
 		o, err := m.do(ctx, c, order{command: in.Command, shell: "bash", seconds: in.Timeout})
 		if err != nil {
 			return tool.Result{}, err
 		}
-		if o.timedOut() {
-			text := fmt.Sprintf("Command timed out after %d seconds", in.Timeout)
-			if printed := systemText(o); printed != "" {
-				text += "\n" + printed
-			}
-			return tool.Result{Content: []tool.Content{tool.Text(text)}, IsError: true}, nil
+		out := systemOut{Output: systemText(o), ExitCode: o.state.Code, TimedOut: o.timedOut()}
+		switch {
+		case out.TimedOut && out.Output == "":
+			out.Output = timedOut(in.Timeout)
+		case out.TimedOut:
+			out.Output = timedOut(in.Timeout) + "\n" + out.Output
+		default:
+			out.Output = fmt.Sprintf("%s\n[exit code: %d]", cmp.Or(out.Output, "(no output)"), out.ExitCode)
 		}
-		text := systemText(o)
-		if text == "" {
-			text = "(no output)"
-		}
-		text += fmt.Sprintf("\n[exit code: %d]", o.state.Code)
-		return tool.Result{Content: []tool.Content{tool.Text(text)}, IsError: o.state.Code != 0}, nil
+		return tool.Result{Structured: out, IsError: out.TimedOut || out.ExitCode != 0}, nil
 	})
 }
+
+func timedOut(seconds int) string { return fmt.Sprintf("Command timed out after %d seconds", seconds) }
 
 // systemText is both streams as one text.
 func systemText(o *outcome) string {

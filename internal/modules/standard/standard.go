@@ -11,6 +11,7 @@ import (
 	"gatehouse/internal/modules/lang"
 	"gatehouse/internal/modules/metrics"
 	"gatehouse/internal/modules/process"
+	"gatehouse/internal/modules/shell"
 	"gatehouse/internal/modules/ws"
 	"gatehouse/module"
 )
@@ -20,7 +21,13 @@ type Guest struct {
 	Name    string // as in the configuration, on the command line and before _ in its tools' names
 	New     module.New
 	Default bool // in the view that is served when no module is named; never one with the power to run programs
-	Preset  bool // a view of its own, and in no other unless it is named
+	Preset  bool // it stands for somebody else's server: a view of its own, and in no other unless it is named
+	// Runs means that it can run programs: it is nowhere unless it is named, or
+	// its view is.
+	Runs bool
+	// Without are tools that a preset's own view leaves out: the server it
+	// stands for does not have them.
+	Without []string
 }
 
 // Guests are the modules, in the order in which they start and are listed. The
@@ -31,8 +38,9 @@ func Guests() []Guest {
 		{Name: "dir", New: dir.New, Default: true},
 		{Name: "lang", New: lang.New, Default: true},
 		{Name: "metrics", New: metrics.New},
-		{Name: "process", New: process.New},
+		{Name: "process", New: process.New, Runs: true},
 		{Name: "ws", New: ws.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
+		{Name: "shell", New: shell.New, Preset: true, Runs: true, Without: []string{"shell_run", "shell_system"}},
 	}
 }
