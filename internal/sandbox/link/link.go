@@ -227,6 +227,10 @@ func (l *Link) Adjust(ctx context.Context, plan wire.Plan, limits sandbox.Limits
 	return nil
 }
 
+// OOMKills is how often memory ran out in the sandbox so far, where that is
+// counted.
+func (l *Link) OOMKills() int { return l.oomKill() }
+
 // Ping asks whether the agent answers.
 func (l *Link) Ping(ctx context.Context) error {
 	word := rand.Text()

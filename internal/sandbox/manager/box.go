@@ -1,0 +1,205 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/kernel"
+)
+
+// Box is a sandbox with an owner. It is safe for concurrent use.
+type Box struct {
+	sandbox.Sandbox
+
+	ID, Owner, Name string
+	Created         time.Time
+	Driver          string
+	Tier            sandbox.Tier
+	Warm            bool // it came from the pool
+
+	manager    *Manager
+	env        []string
+	idle, life time.Duration
+
+	mu         sync.Mutex
+	using      int       // calls under way
+	last       time.Time // when somebody used it last
+	calls      int       // that were made in it
+	timer      *time.Timer
+	left       bool // it is in the manager's map no more
+	background map[string]*Background
+
+	starting     sync.Mutex     // one forker at a time; before mu
+	python       *kernel.Forker // guarded by starting; nil until it is wanted
+	pythonLimits sandbox.Limits // it was started with
+	noPython     bool           // none can be had in here
+
+	contexts contextBook
+}
+
+// created and destroyed are the facts that are told.
+type created struct {
+	ID       string `json:"id"`
+	Owner    string `json:"owner"`
+	Driver   string `json:"driver"`
+	Tier     string `json:"tier"`
+	FromPool bool   `json:"from_pool"`
+}
+
+type destroyed struct {
+	ID    string `json:"id"`
+	Owner string `json:"owner"`
+	Why   string `json:"why"` // destroyed, idle, expired, closed or lost
+}
+
+// begin lets it live: from here on it ends by its own.
+func (b *Box) begin() {
+	b.manager.o.Tell("sandbox.created", created{b.ID, b.Owner, b.Driver, b.Tier.String(), b.Warm})
+	b.mu.Lock()
+	b.timer = time.AfterFunc(b.wait(time.Now()), b.look)
+	b.mu.Unlock()
+	go func() {
+		defer b.manager.runs.Done()
+		<-b.Sandbox.Done()
+		b.leave("lost") // unless somebody ended it, who has said so before
+	}()
+}
+
+// wait is how long until it may have to end. b.mu is held.
+func (b *Box) wait(now time.Time) time.Duration {
+	left := b.Created.Add(b.life).Sub(now)
+	if b.using > 0 {
+		return left
+	}
+	return max(min(left, b.last.Add(b.idle).Sub(now)), 0)
+}
+
+// look ends it when its time has come.
+func (b *Box) look() {
+	now := time.Now()
+	b.mu.Lock()
+	why := ""
+	switch {
+	case b.left:
+	case !now.Before(b.Created.Add(b.life)):
+		why = "expired"
+	case b.using == 0 && !now.Before(b.last.Add(b.idle)):
+		why = "idle"
+	default:
+		b.timer.Reset(b.wait(now))
+	}
+	b.mu.Unlock()
+	if why != "" && b.leave(why) {
+		b.Sandbox.Close()
+	}
+}
+
+// leave takes it out of the manager, and reports whether it was this that did.
+func (b *Box) leave(why string) bool {
+	m := b.manager
+	m.mu.Lock()
+	there := m.boxes[b.ID] == b
+	if there {
+		delete(m.boxes, b.ID)
+	}
+	m.mu.Unlock()
+	if !there {
+		return false
+	}
+	b.mu.Lock()
+	b.left = true
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	b.mu.Unlock()
+	m.o.Tell("sandbox.destroyed", destroyed{b.ID, b.Owner, why})
+	return true
+}
+
+// Use keeps it from ending for want of use until done is called.
+func (b *Box) Use() (done func()) {
+	b.mu.Lock()
+	b.using++
+	b.calls++
+	b.mu.Unlock()
+	return sync.OnceFunc(func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.using--
+		b.last = time.Now()
+		if b.using == 0 && b.timer != nil && !b.left {
+			b.timer.Reset(b.wait(b.last))
+		}
+	})
+}
+
+// Facts are what is known of a sandbox at a moment.
+type Facts struct {
+	Busy      bool
+	Calls     int       // made so far
+	Processes int       // in the background, alive
+	Contexts  int       // of code that goes on
+	IdleAt    time.Time // when it ends unless it is used
+	ExpiresAt time.Time // when it ends in any case
+}
+
+// Facts tells how it is.
+func (b *Box) Facts() Facts {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f := Facts{Busy: b.using > 0, Calls: b.calls, Contexts: b.contexts.count(), IdleAt: b.last.Add(b.idle), ExpiresAt: b.Created.Add(b.life)}
+	for _, p := range b.background {
+		if !p.over() {
+			f.Processes++
+		}
+	}
+	return f
+}
+
+// Files are its files; the error tells that it has none.
+func (b *Box) Files() (sandbox.Files, error) {
+	if f, ok := b.Sandbox.(sandbox.Files); ok {
+		return f, nil
+	}
+	return nil, fmt.Errorf("sandboxes of the driver %s offer no files", b.Driver)
+}
+
+// Run runs a program to its end.
+func (b *Box) Run(ctx context.Context, c sandbox.Command) (sandbox.Result, error) {
+	p, err := b.Sandbox.Exec(ctx, c)
+	if err != nil {
+		return sandbox.Result{}, err
+	}
+	return p.Wait()
+}
+
+// forker is the interpreter that waits for code, or nil when there is none to
+// be had. A waiting one whose limits are not those that hold is replaced.
+func (b *Box) forker(ctx context.Context) *kernel.Forker {
+	b.starting.Lock()
+	defer b.starting.Unlock()
+	if b.python != nil && (!b.python.Alive() || !alike(b.pythonLimits, b.Limits())) {
+		b.python.Close()
+		b.python = nil
+	}
+	if b.python == nil && !b.noPython {
+		f, err := kernel.StartForker(b.manager.life, b.Sandbox)
+		switch {
+		case err == nil:
+			b.python, b.pythonLimits = f, b.Limits()
+		case ctx.Err() == nil && !errors.Is(err, sandbox.ErrClosed):
+			b.noPython = true
+		}
+	}
+	return b.python
+}
+
+// alike reports whether a process that was started under one set of limits is
+// held to the other. What holds a sandbox as a whole changes with it.
+func alike(a, b sandbox.Limits) bool {
+	return a.Descriptors == b.Descriptors && a.Processes == b.Processes && a.DiskMiB == b.DiskMiB && a.MemoryMiB == b.MemoryMiB
+}

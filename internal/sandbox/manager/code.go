@@ -1,0 +1,171 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"time"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/kernel"
+)
+
+// mostContexts is how many contexts one sandbox may have.
+const mostContexts = 16
+
+// ErrNoContext is the answer to every id that is no context of the sandbox.
+var ErrNoContext = errors.New("there is no such context in this sandbox")
+
+// Context is code that goes on from call to call.
+type Context struct {
+	ID       string
+	Language kernel.Language
+	Created  time.Time
+
+	kernel kernel.Context
+}
+
+// contextBook are the contexts of one sandbox by id. It is guarded by the
+// sandbox's lock.
+type contextBook struct {
+	all    map[string]*Context
+	making int
+}
+
+func (c *contextBook) count() int { return len(c.all) }
+
+// NewContext begins a context of a language.
+func (b *Box) NewContext(l kernel.Language) (*Context, error) {
+	b.mu.Lock()
+	if len(b.contexts.all)+b.contexts.making >= mostContexts {
+		b.mu.Unlock()
+		return nil, fmt.Errorf("this sandbox has %d contexts, which is the most: remove one first", mostContexts)
+	}
+	b.contexts.making++
+	b.mu.Unlock()
+	c := &Context{ID: b.manager.o.NewID("context"), Language: l, Created: time.Now()}
+	var err error
+	c.kernel, err = kernel.NewContext(b.manager.life, b.Sandbox, l, c.ID)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.contexts.making--
+	if err != nil {
+		return nil, err
+	}
+	if b.contexts.all == nil {
+		b.contexts.all = map[string]*Context{}
+	}
+	b.contexts.all[c.ID] = c
+	return c, nil
+}
+
+// Context is the one of that id; the error is ErrNoContext.
+func (b *Box) Context(id string) (*Context, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c := b.contexts.all[id]; c != nil {
+		return c, nil
+	}
+	return nil, ErrNoContext
+}
+
+// Contexts are those there are, the oldest first.
+func (b *Box) Contexts() (all []*Context) {
+	b.mu.Lock()
+	for _, c := range b.contexts.all {
+		all = append(all, c)
+	}
+	b.mu.Unlock()
+	slices.SortFunc(all, func(a, b *Context) int { return a.Created.Compare(b.Created) })
+	return all
+}
+
+// RemoveContext ends a context and forgets what it knew.
+func (b *Box) RemoveContext(id string) error {
+	b.mu.Lock()
+	c := b.contexts.all[id]
+	delete(b.contexts.all, id)
+	b.mu.Unlock()
+	if c == nil {
+		return ErrNoContext
+	}
+	c.kernel.Close()
+	return nil
+}
+
+// RestartContext has a context forget everything and begin anew. What runs in
+// it ends.
+func (b *Box) RestartContext(id string) error {
+	c, err := b.Context(id)
+	if err != nil {
+		return err
+	}
+	c.kernel.Close()
+	k, err := kernel.NewContext(b.manager.life, b.Sandbox, c.Language, c.ID)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.contexts.all[id] == nil {
+		k.Close()
+		return ErrNoContext
+	}
+	b.contexts.all[id] = &Context{ID: id, Language: c.Language, Created: c.Created, kernel: k}
+	return nil
+}
+
+// Interrupt asks the code that runs in it to stop.
+func (c *Context) Interrupt() { c.kernel.Interrupt() }
+
+// Run runs code in it.
+func (c *Context) Run(ctx context.Context, code kernel.Code) (kernel.Result, error) {
+	return c.kernel.Run(ctx, code)
+}
+
+// Code runs code as a program of its own, which ends with all it started. An
+// interpreter that waits already runs it, when there is one that is free.
+func (b *Box) Code(ctx context.Context, l kernel.Language, code kernel.Code) (kernel.Result, error) {
+	if l == kernel.Python {
+		if f := b.forker(ctx); f != nil {
+			code.Env = append(slices.Clone(b.env), code.Env...) // it may have been started before they were known
+			r, err := f.Run(ctx, code)
+			if !errors.Is(err, kernel.ErrBusy) {
+				return r, err
+			}
+		}
+	}
+	return kernel.RunFile(ctx, b.Sandbox, l, code)
+}
+
+// Shell runs a line for a shell, Bash where there is one.
+func (b *Box) Shell(ctx context.Context, line string, code kernel.Code) (kernel.Result, error) {
+	code.Source = line
+	r, err := b.shell(ctx, kernel.Bash, code)
+	if errors.Is(err, fs.ErrNotExist) {
+		r, err = b.shell(ctx, kernel.Shell, code)
+	}
+	return r, err
+}
+
+// longestLine is how many bytes of code travel as an argument; what is longer
+// goes through a file.
+const longestLine = 32 << 10
+
+func (b *Box) shell(ctx context.Context, l kernel.Language, code kernel.Code) (kernel.Result, error) {
+	if len(code.Source) > longestLine {
+		return kernel.RunFile(ctx, b.Sandbox, l, code)
+	}
+	c := sandbox.Command{
+		Argv: []string{string(l), "-c", code.Source}, Dir: code.Dir, Env: code.Env,
+		Stdout: code.Stdout, Stderr: code.Stderr, Timeout: code.Timeout, OutputBytes: code.OutputBytes,
+	}
+	if len(code.Stdin) > 0 {
+		c.Stdin = bytes.NewReader(code.Stdin)
+	}
+	r, err := b.Run(ctx, c)
+	return kernel.Result{Result: r}, err
+}

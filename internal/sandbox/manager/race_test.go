@@ -1,0 +1,6 @@
+//go:build race
+
+package manager
+
+// raceDetected says that everything takes several times as long.
+const raceDetected = true
