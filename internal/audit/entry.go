@@ -221,5 +221,23 @@ func cutText(s string, n int) string {
 
 // appendTime writes a time in microseconds, UTC, always in the same width.
 func appendTime(b []byte, t time.Time) []byte {
-	return t.UTC().AppendFormat(b, "2006-01-02T15:04:05.000000Z")
+	t = t.UTC()
+	year, month, day := t.Date()
+	hour, minute, second := t.Clock()
+	b = append(appendDigits(b, year, 1000), '-')
+	b = append(appendDigits(b, int(month), 10), '-')
+	b = append(appendDigits(b, day, 10), 'T')
+	b = append(appendDigits(b, hour, 10), ':')
+	b = append(appendDigits(b, minute, 10), ':')
+	b = append(appendDigits(b, second, 10), '.')
+	return append(appendDigits(b, t.Nanosecond()/1000, 100_000), 'Z')
+}
+
+// appendDigits writes a number with as many digits as the power of ten that
+// its first digit stands for.
+func appendDigits(b []byte, n, power int) []byte {
+	for ; power > 0; power /= 10 {
+		b = append(b, byte('0'+n/power%10))
+	}
+	return b
 }

@@ -292,11 +292,12 @@ func timedOut(after time.Duration) *tool.Refusal {
 // record tells the ledger, the log and whoever follows what happened; cause is
 // what came over the bus. What it returns is what may be answered.
 func (c *Calls) record(r *Request, began time.Time, res Result, err, cause error) (Result, error) {
-	took := time.Since(began)
+	now := time.Now()
+	took := now.Sub(began)
 	if cause == nil {
 		cause = err
 	}
-	if unkept := c.ended(r, took, &res, cause); unkept != nil {
+	if unkept := c.ended(r, now, took, &res, cause); unkept != nil {
 		res, err = c.settle(r, bus.Outcome{}, unkept, nil)
 	}
 	c.tell(r, took, &res, err)

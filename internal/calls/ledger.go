@@ -93,12 +93,12 @@ func (c *Calls) foretell(ctx context.Context, r *Request) error {
 
 // ended tells the ledger how a call ended. The error says that a call which
 // changed something could not be kept: it must not be answered as if it was.
-func (c *Calls) ended(r *Request, took time.Duration, res *Result, cause error) error {
+func (c *Calls) ended(r *Request, at time.Time, took time.Duration, res *Result, cause error) error {
 	if c.opts.Ledger == nil {
 		return nil
 	}
 	e := c.line(r, "")
-	e.Took = took
+	e.At, e.Took = at, took
 	e.Outcome, e.Reason = outcomeOf(res, cause)
 	if dutyOf(r) == noted {
 		c.opts.Ledger.Note(e)

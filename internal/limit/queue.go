@@ -209,13 +209,13 @@ func (q *Queue) advance(p *Pass) bool {
 		}
 		p.stage++
 	}
-	now := time.Now()
 	if p.ready != nil {
+		now := time.Now()
 		q.count(p, -1)
 		q.stats.Queued++
 		q.stats.Waited += now.Sub(p.began)
+		p.began = now
 	}
-	p.began = now
 	q.stats.Entered++
 	q.running++
 	return true

@@ -130,6 +130,9 @@ type accept struct {
 
 // readAccept reads the Accept headers; what has weight 0 is not accepted.
 func readAccept(values []string) accept {
+	if len(values) == 1 && values[0] == usualAccept {
+		return accept{json: true, events: true}
+	}
 	a := accept{none: len(values) == 0}
 	for _, v := range values {
 		for part := range strings.SplitSeq(v, ",") {
@@ -149,6 +152,9 @@ func readAccept(values []string) accept {
 	}
 	return a
 }
+
+// usualAccept is what nearly every client sends.
+const usualAccept = "application/json, text/event-stream"
 
 // refused reports a weight of 0.
 func refused(params string) bool {

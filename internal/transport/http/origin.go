@@ -94,7 +94,7 @@ func isHost(s string) bool {
 // loopback reports whether a host is this machine: localhost or an address in
 // 127.0.0.0/8 or ::1, and no other name, whatever it begins with.
 func loopback(host string) bool {
-	if host == "localhost" {
+	if host == "localhost" || host == "127.0.0.1" {
 		return true
 	}
 	a, err := netip.ParseAddr(strings.TrimSuffix(strings.TrimPrefix(host, "["), "]"))

@@ -16,6 +16,9 @@ type watch struct {
 	timer *time.Timer
 
 	mu      sync.Mutex
+	armed   bool          // the timer runs; it is not set anew for each of many requests
+	turn    uint64        // counts requests
+	met     uint64        // the request that the timer was set for, or found when it fired
 	on      bool          // a request is being answered
 	cancel  func()        // ends it
 	reading chan struct{} // closed when the read has ended; nil: there is none
@@ -26,13 +29,33 @@ type watch struct {
 // begin is called when a request begins; cancel when the client goes.
 func (w *watch) begin(cancel func()) {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.on, w.cancel = true, cancel
-	w.mu.Unlock()
+	w.turn++
+	if w.armed {
+		return
+	}
+	w.armed, w.met = true, w.turn
 	if w.timer == nil {
-		w.timer = time.AfterFunc(watchAfter, w.look)
+		w.timer = time.AfterFunc(watchAfter, w.tick)
 	} else {
 		w.timer.Reset(watchAfter)
 	}
+}
+
+// tick begins to watch once it finds the same request twice. When it finds
+// none, the next one sets the timer again.
+func (w *watch) tick() {
+	w.mu.Lock()
+	if w.on && w.met != w.turn {
+		w.met = w.turn
+		w.timer.Reset(watchAfter)
+		w.mu.Unlock()
+		return
+	}
+	w.armed = false
+	w.mu.Unlock()
+	w.look()
 }
 
 // look reads until something comes, the client goes, or end is called.
@@ -86,7 +109,6 @@ func (w *watch) end() {
 	if !was {
 		return
 	}
-	w.timer.Stop()
 	if reading == nil {
 		return
 	}
