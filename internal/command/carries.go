@@ -1,7 +1,6 @@
 package command
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -163,19 +162,19 @@ func gitKeyIsSafe(setting string) bool {
 	return slices.ContainsFunc(gitSafe, func(p string) bool { return strings.HasPrefix(setting, p) })
 }
 
-var awkRuns = regexp.MustCompile(`system\s*\(|(print|printf)[^;}\n]*\||\|\s*&?\s*getline|\|&|@load`)
+var awkRuns = lazily(`system\s*\(|(print|printf)[^;}\n]*\||\|\s*&?\s*getline|\|&|@load`)
 
 // awkCarries tells what an awk program runs.
 func awkCarries(c *simple) string {
 	for _, w := range c.args() {
-		if awkRuns.MatchString(w.text) || isCarrier(w.text, "f l i file load include exec") {
+		if awkRuns().MatchString(w.text) || isCarrier(w.text, "f l i file load include exec") {
 			return "what the program of " + c.name + " runs is not known here"
 		}
 	}
 	return ""
 }
 
-var sedRuns = regexp.MustCompile(`(^|[;{\n0-9$/!~])\s*e(\s|$|;|})`)
+var sedRuns = lazily(`(^|[;{\n0-9$/!~])\s*e(\s|$|;|})`)
 
 // sedCarries tells what a sed script runs.
 func sedCarries(c *simple) string {
@@ -184,7 +183,7 @@ func sedCarries(c *simple) string {
 	}
 	for _, w := range c.args() {
 		script := strings.TrimPrefix(strings.TrimPrefix(w.text, "--expression="), "-e")
-		if script != "" && (sedRuns.MatchString(script) || substitutes(script)) || isCarrier(w.text, "f file") {
+		if script != "" && (sedRuns().MatchString(script) || substitutes(script)) || isCarrier(w.text, "f file") {
 			return "what the script of " + c.name + " runs is not known here"
 		}
 	}

@@ -35,4 +35,4 @@ func Steers(name string) bool {
 
 // Runs reports whether a variable's value would run a command where bash takes
 // it for a number or for a variable's name.
-func Runs(value string) bool { return subscript.MatchString(value) }
+func Runs(value string) bool { return subscript().MatchString(value) }

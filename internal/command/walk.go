@@ -1,7 +1,6 @@
 package command
 
 import (
-	"regexp"
 	"strings"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -101,7 +100,7 @@ func (w *walker) document(r *syntax.Redirect) bool {
 		return true
 	}
 	end, quoted := delimiter(r.Word)
-	if !plainEnd.MatchString(end) || strings.Contains(w.source, "\\\n") {
+	if !plainEnd().MatchString(end) || strings.Contains(w.source, "\\\n") {
 		w.unclear("<<"+end, "where a here-document ends is not sure")
 		return true
 	}
@@ -120,7 +119,7 @@ func (w *walker) document(r *syntax.Redirect) bool {
 	return !quoted
 }
 
-var plainEnd = regexp.MustCompile(`^[A-Za-z0-9_.-]+$`)
+var plainEnd = lazily(`^[A-Za-z0-9_.-]+$`)
 
 // delimiter is the word that ends a here-document; what is odd about it is left
 // in it.
@@ -187,13 +186,13 @@ func (w *walker) parameter(p *syntax.ParamExp) {
 // subscript is an array's element whose index runs a command. Bash evaluates
 // it wherever a text is used as a number or as a variable's name, also one
 // that was quoted.
-var subscript = regexp.MustCompile("[A-Za-z_][A-Za-z0-9_]*\\[[^\\]]*(\\$\\(|`|\\$\\{)")
+var subscript = lazily("[A-Za-z_][A-Za-z0-9_]*\\[[^\\]]*(\\$\\(|`|\\$\\{)")
 
 func (w *walker) text(s string) {
 	if w.lang == syntax.LangPOSIX || !strings.Contains(s, "[") {
 		return
 	}
-	if m := subscript.FindString(s); m != "" {
+	if m := subscript().FindString(s); m != "" {
 		w.unclear(m, "a text such as %s… runs a command where it is used as a number", m)
 	}
 }

@@ -2,8 +2,10 @@ package command
 
 import (
 	"path"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/syntax"
@@ -292,4 +294,10 @@ func plainName(name string) string {
 		return short
 	}
 	return name
+}
+
+// lazily compiles an expression when it is first used: most hosts judge
+// nothing, and should not start slower for it.
+func lazily(expr string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expr) })
 }

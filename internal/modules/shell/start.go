@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strings"
@@ -204,7 +203,15 @@ func (f folder) close() {
 // hide puts the path that means something in the place of the one that was used.
 func (f folder) hide(err error) string { return strings.ReplaceAll(err.Error(), f.dir, f.path) }
 
-var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+// isVariable reports whether a variable of the environment can have this name.
+func isVariable(name string) bool {
+	for i, c := range []byte(name) {
+		if c != '_' && (c|0x20 < 'a' || c|0x20 > 'z') && (i == 0 || c < '0' || c > '9') {
+			return false
+		}
+	}
+	return name != ""
+}
 
 // environment is what every program needs, and what the caller adds. Nothing
 // else of the host's environment is in it.
@@ -215,7 +222,7 @@ func (m *runner) environment(add []string, dir string) ([]string, error) {
 	for _, kv := range add {
 		name, value, ok := strings.Cut(kv, "=")
 		switch {
-		case !ok || !variable.MatchString(name):
+		case !ok || !isVariable(name):
 			return nil, tool.Refuse("invalid_arguments", "env: %.100q is not of the form NAME=value", kv)
 		case strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_"):
 			return nil, tool.Refuse("invalid_arguments", "env: names that begin with GATEHOUSE_ are the host's own")
