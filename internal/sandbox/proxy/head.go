@@ -1,0 +1,175 @@
+package proxy
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+)
+
+const mostFields = 200 // of a request's head
+
+// head is the first part of a request, read so strictly that whoever reads it
+// next finds nothing else in it.
+type head struct {
+	method, target string
+	minor          int    // of HTTP/1.minor
+	host           string // the Host field
+	hasHost        bool
+	body           bool // a body was announced
+}
+
+// unreadable is why a request was not even understood, with the status to say.
+type unreadable struct {
+	status int
+	reason string
+}
+
+func (u *unreadable) Error() string { return u.reason }
+
+func bad(format string, args ...any) error {
+	return &unreadable{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+}
+
+// peekHead waits for a whole head, without taking it.
+func peekHead(in *bufio.Reader, most int) ([]byte, error) {
+	for n := 1; ; n = in.Buffered() + 1 {
+		if n > most {
+			return nil, &unreadable{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the head of the request is longer than %d bytes", most)}
+		}
+		if _, err := in.Peek(n); err != nil {
+			return nil, err
+		}
+		b, err := in.Peek(in.Buffered())
+		if err != nil {
+			return nil, err
+		}
+		if i := bytes.Index(b, []byte("\r\n\r\n")); i >= 0 {
+			return b[:i+4], nil
+		}
+		if i := bytes.IndexByte(b, '\n'); i == 0 || i > 0 && b[i-1] != '\r' {
+			return nil, bad("a line of the request does not end in CR LF")
+		}
+	}
+}
+
+// parseHead reads a head that ends in an empty line.
+func parseHead(b []byte) (head, error) {
+	text := strings.TrimSuffix(string(b), "\r\n\r\n")
+	for i, c := range []byte(text) {
+		switch {
+		case c == '\r' && i+1 < len(text) && text[i+1] == '\n', c == '\n' && i > 0 && text[i-1] == '\r', c == '\t':
+		case c < 0x20 || c == 0x7f:
+			return head{}, bad("the head of the request has the control byte %#02x", c)
+		}
+	}
+	first, rest, more := strings.Cut(text, "\r\n")
+	h, err := parseLine(first)
+	if err != nil || !more {
+		return h, errors.Join(err, h.needHost())
+	}
+	seen := fields{}
+	for n := range strings.SplitSeq(rest, "\r\n") {
+		if err := seen.add(n); err != nil {
+			return h, err
+		}
+	}
+	h.host, h.hasHost = seen.host, seen.hosts == 1
+	h.body = seen.lengths+seen.codings > 0
+	return h, errors.Join(seen.check(h.minor), h.needHost())
+}
+
+func (h head) needHost() error {
+	if h.minor >= 1 && !h.hasHost {
+		return bad("the request has no Host")
+	}
+	return nil
+}
+
+func parseLine(line string) (h head, err error) {
+	parts := strings.Split(line, " ")
+	if len(parts) != 3 {
+		return h, bad("the first line of the request is not a method, a target and a version with one space between them")
+	}
+	h.method, h.target = parts[0], parts[1]
+	switch parts[2] {
+	case "HTTP/1.1":
+		h.minor = 1
+	case "HTTP/1.0":
+	default:
+		return h, &unreadable{http.StatusHTTPVersionNotSupported, "only HTTP/1.1 and HTTP/1.0 are spoken here"}
+	}
+	if !isToken(h.method) {
+		return h, bad("%q is no method", printable(h.method))
+	}
+	if h.target == "" || !visible(h.target) {
+		return h, bad("the target of the request has bytes that are not allowed")
+	}
+	return h, nil
+}
+
+// fields are what counts of a head's fields.
+type fields struct {
+	count, hosts, lengths, codings int
+	host, coding                   string
+}
+
+func (f *fields) add(line string) error {
+	if f.count++; f.count > mostFields {
+		return &unreadable{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the request has more than %d fields", mostFields)}
+	}
+	name, value, ok := strings.Cut(line, ":")
+	if !ok || !isToken(name) {
+		return bad("a line of the head is no field, or is one that is continued")
+	}
+	value = strings.Trim(value, " \t")
+	switch strings.ToLower(name) {
+	case "host":
+		f.hosts++
+		f.host = value
+	case "content-length":
+		f.lengths++
+		if value == "" || len(value) > 18 || strings.Trim(value, "0123456789") != "" {
+			return bad("the Content-Length is no number")
+		}
+	case "transfer-encoding":
+		f.codings++
+		f.coding = strings.ToLower(value)
+	}
+	return nil
+}
+
+func (f *fields) check(minor int) error {
+	switch {
+	case f.hosts > 1:
+		return bad("the request has more than one Host")
+	case f.lengths > 1 || f.codings > 1 || f.lengths+f.codings > 1:
+		return bad("the length of the request is given more than once")
+	case f.codings == 1 && (f.coding != "chunked" || minor == 0):
+		return bad("a Transfer-Encoding that is not chunked is not understood")
+	}
+	return nil
+}
+
+func isToken(s string) bool {
+	if s == "" {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0) {
+			return false
+		}
+	}
+	return true
+}
+
+func visible(s string) bool {
+	for _, c := range []byte(s) {
+		if c <= 0x20 || c >= 0x7f {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,172 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strings"
+
+	"gatehouse/internal/sandbox"
+)
+
+// policy is a Network that was read. It does not change.
+type policy struct {
+	allow, deny []rule
+	secrets     []hidden
+	resolve     sandbox.Resolver
+	decided     func(sandbox.Decision)
+}
+
+func newPolicy(n sandbox.Network) (*policy, error) {
+	deny, err := parseRules(n.Deny, allPorts)
+	if err != nil {
+		return nil, err
+	}
+	allow, err := parseRules(n.Allow, webPorts)
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := hide(n.Secrets)
+	if err != nil {
+		return nil, err
+	}
+	p := &policy{allow: allow, deny: deny, secrets: secrets, resolve: n.Resolve, decided: n.Decided}
+	if p.resolve == nil {
+		p.resolve = net.DefaultResolver
+	}
+	if p.decided == nil {
+		p.decided = func(sandbox.Decision) {}
+	}
+	return p, nil
+}
+
+// A refusal is why not.
+type refusal struct{ rule, reason string }
+
+func (r *refusal) Error() string { return r.reason }
+
+func refuse(rule, format string, args ...any) error {
+	return &refusal{rule, fmt.Sprintf(format, args...)}
+}
+
+// byName judges a name before anything is resolved, so that names that are not
+// allowed do not even become questions to a name server. It gives the rule that
+// allows it.
+func (p *policy) byName(t target) (string, error) {
+	for i := range p.deny {
+		if r := &p.deny[i]; r.hasName(t.name) && r.at(t.port) {
+			return "", refuse(r.text, "%s is denied by the rule %s", t, r.text)
+		}
+	}
+	for i := range p.allow {
+		if r := &p.allow[i]; r.hasName(t.name) && r.at(t.port) {
+			return r.text, nil
+		}
+	}
+	return "", p.noRule(t)
+}
+
+func (p *policy) noRule(t target) error {
+	if len(p.allow) == 0 {
+		return refuse("", "%s is not allowed: this sandbox has no network", t)
+	}
+	const most = 10
+	var texts []string
+	for _, r := range p.allow[:min(most, len(p.allow))] {
+		texts = append(texts, r.text)
+	}
+	if more := len(p.allow) - most; more > 0 {
+		texts = append(texts, fmt.Sprintf("and %d more", more))
+	}
+	return refuse("", "%s is not allowed: no rule names it; allowed are %s", t, strings.Join(texts, ", "))
+}
+
+// byAddress judges an address that a target leads to. named tells that a rule
+// allows the target by its name.
+func (p *policy) byAddress(t target, a netip.Addr, named string, own []netip.Addr) (string, error) {
+	a = judged(a)
+	for i := range p.deny {
+		if r := &p.deny[i]; r.hasAddress(a) && r.at(t.port) {
+			return "", refuse(r.text, "%s leads to %s, which is denied by the rule %s", t, a, r.text)
+		}
+	}
+	s, isSpecial := specialOf(a, own)
+	if named != "" && !isSpecial {
+		return named, nil
+	}
+	for i := range p.allow {
+		r := &p.allow[i]
+		if r.hasAddress(a) && r.at(t.port) && (!isSpecial || within(r.net, s.net)) {
+			return r.text, nil
+		}
+	}
+	if isSpecial {
+		return "", refuse("", "%s leads to %s, which is %s; only a rule for that very address, or a network within %s, allows it", t, a, s.what, s.net)
+	}
+	return "", p.noRule(t)
+}
+
+// verdict is where a target may be dialled.
+type verdict struct {
+	at   []netip.AddrPort
+	rule string
+}
+
+// judge finds out where a target may be dialled. It resolves once; whoever
+// dials goes to what was judged here.
+func (p *policy) judge(ctx context.Context, t target, own []netip.Addr) (verdict, error) {
+	named, found := "", []netip.Addr{t.addr}
+	if t.name != "" {
+		var err error
+		if named, err = p.byName(t); err != nil {
+			return verdict{}, err
+		}
+		if found, err = p.resolve.LookupNetIP(ctx, "ip", t.name+"."); err != nil || len(found) == 0 {
+			return verdict{}, refuse(named, "%s is allowed, but its name cannot be resolved: %s", t, unresolved(err))
+		}
+	}
+	var v verdict
+	var firstNo error
+	for _, a := range found {
+		rule, err := p.byAddress(t, a, named, own)
+		if err != nil {
+			firstNo = errors.Join(firstNo, err)
+			continue
+		}
+		v.rule = rule
+		v.at = append(v.at, netip.AddrPortFrom(a.Unmap().WithZone(""), t.port))
+	}
+	if len(v.at) == 0 {
+		no, _ := errors.AsType[*refusal](firstNo)
+		return verdict{}, no
+	}
+	return v, nil
+}
+
+// still reports whether what was once judged would be allowed now.
+func (p *policy) still(t target, a netip.Addr, own []netip.Addr) error {
+	named := ""
+	if t.name != "" {
+		var err error
+		if named, err = p.byName(t); err != nil {
+			return err
+		}
+	}
+	_, err := p.byAddress(t, a, named, own)
+	return err
+}
+
+func unresolved(err error) string {
+	if dns, ok := errors.AsType[*net.DNSError](err); ok {
+		if dns.IsNotFound {
+			return "there is no such host"
+		}
+		return printable(dns.Err)
+	}
+	if err == nil {
+		return "it has no address"
+	}
+	return printable(err.Error())
+}
