@@ -29,6 +29,7 @@ var floors = [][]room{
 	},
 	{
 		{path: "internal/approvals", only: []string{"internal/sqlfile"}, why: "a yes or no is kept without knowing what asks for it"},
+		{path: "internal/backup", only: []string{"internal/sqlfile", "internal/privatefile", "internal/secret"}, why: "what is on disk is brought away and back without knowing what it says"},
 		{path: "internal/metrics", only: []string{"internal/sqlfile"}, why: "what was measured adds up the same way whoever asks"},
 		{path: "internal/spool", why: "what is too long to send is kept without knowing who asked for it"},
 		{path: "internal/roots", why: "folders are opened the same way for every caller"},
@@ -115,7 +116,7 @@ var floors = [][]room{
 // workshops are what a module may stand on.
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
-	"internal/proc", "internal/jobs", "internal/metrics", "internal/hub", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
+	"internal/proc", "internal/jobs", "internal/backup", "internal/metrics", "internal/hub", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
 	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/terminal", "internal/command", "internal/contextbook",
 }
 

@@ -1,0 +1,319 @@
+// Package backup puts everything a host keeps into one encrypted file, in a
+// folder, an S3 bucket or a share, and brings it back.
+//
+// A backup is an age file around a zstd stream around a tar archive, whose
+// first member says what is in it. Databases go in as SQLite shows them at one
+// moment, while hosts go on; each is whole in itself. A backup that is
+// interrupted leaves nothing that looks like one.
+//
+// A restore unpacks beside what is there and takes effect when the next host
+// starts and no other one runs; see Enter. What was there before is kept until
+// the restore after that.
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gatehouse/internal/secret"
+)
+
+// Errors of a Room.
+var (
+	ErrBusy     = errors.New("a backup or a restore is at work")
+	ErrNoTarget = errors.New("there is no such target")
+	ErrNoBackup = errors.New("there is no such backup")
+	ErrPassword = errors.New("the password is wrong, or the backup is encrypted to a key that is not here")
+	ErrDamaged  = errors.New("the backup is damaged")
+)
+
+// Invalid is a mistake in what was asked for.
+type Invalid struct{ Message string }
+
+func (e *Invalid) Error() string { return e.Message }
+
+func invalid(format string, args ...any) error { return &Invalid{fmt.Sprintf(format, args...)} }
+
+// DefaultSecret is the name of the secret that holds the password of backups,
+// where no other is named.
+const DefaultSecret = "BACKUP_PASSWORD"
+
+// Host is whose backup it is.
+type Host struct {
+	ID   string `json:"id"`
+	Name string `json:"name,omitempty"`
+}
+
+// Options of a Room. Folders is needed.
+type Options struct {
+	Folders Folders
+	Secrets *secret.Store                       // nil: there are none
+	Host    func(context.Context) (Host, error) // needed to create
+	Version string                              // of the program
+	Log     *slog.Logger                        // nil drops what is said
+
+	now  func() time.Time
+	work int // of scrypt, as a power of two
+	part int // bytes of one part of an upload
+}
+
+// Room makes and restores backups. One thing is done at a time. Safe for
+// concurrent use.
+type Room struct {
+	o    Options
+	busy sync.Mutex
+}
+
+// New makes a room; nothing is opened.
+func New(o Options) *Room {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.now == nil {
+		o.now = time.Now
+	}
+	if o.work == 0 {
+		o.work = scryptWork
+	}
+	if o.part == 0 {
+		o.part = partSize
+	}
+	return &Room{o: o}
+}
+
+// Tell is told how far something is: bytes of a phase, total 0 while nobody
+// knows. It is called from one goroutine and does not block.
+type Tell func(phase string, done, total int64)
+
+// Phases of Create and Restore, in their order.
+const (
+	PhaseSnapshot = "snapshot"
+	PhaseWrite    = "write"
+	PhaseTidy     = "remove old backups"
+	PhaseRead     = "read"
+)
+
+// Made is a backup that was made.
+type Made struct {
+	Entry
+	Manifest *Manifest
+	Removed  []string // older backups of this host that the target does not keep
+	Left     error    // why older ones could not be removed; the backup is there
+}
+
+// Create makes a backup in a target. When ctx ends nothing is left of it.
+func (r *Room) Create(ctx context.Context, target string, key Key, tell Tell) (made Made, err error) {
+	if !r.busy.TryLock() {
+		return made, ErrBusy
+	}
+	defer r.busy.Unlock()
+	recipients, err := key.recipients(r.o.work)
+	if err != nil {
+		return made, err
+	}
+	t, s, err := r.open(ctx, target)
+	if err != nil {
+		return made, err
+	}
+	defer s.close()
+	host, err := r.o.Host(ctx)
+	if err != nil {
+		return made, fmt.Errorf("find out whose backup it is: %w", err)
+	}
+	c, err := collect(ctx, r.o.Folders, tell)
+	if err != nil {
+		return made, err
+	}
+	defer c.close()
+	at := r.o.now().UTC().Truncate(time.Second)
+	m := &Manifest{Format: format, Created: at, Host: host, Version: r.o.Version, Files: c.files}
+	name := newName(host.ID, at)
+	up, err := s.create(ctx, name)
+	if err != nil {
+		return made, fmt.Errorf("begin the backup in %s: %w", t.Name, err)
+	}
+	defer up.abort()
+	count := &counter{w: up}
+	if err := write(ctx, count, recipients, m, c, tell); err != nil {
+		return made, fmt.Errorf("write the backup: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return made, context.Cause(ctx)
+	}
+	if err := up.commit(ctx); err != nil {
+		return made, fmt.Errorf("finish the backup in %s: %w", t.Name, err)
+	}
+	made.Entry, made.Manifest = Entry{Name: name, Created: at, Size: count.n, Own: true}, m
+	tell.say(PhaseTidy, 0, 0)
+	made.Removed, made.Left = r.tidy(ctx, t, s, host)
+	return made, nil
+}
+
+// tidy removes the oldest backups of this host that are more than a target
+// keeps, never the newest.
+func (r *Room) tidy(ctx context.Context, t Target, s store, host Host) (removed []string, err error) {
+	if t.Keep <= 0 {
+		return nil, nil
+	}
+	all, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	mine := slices.DeleteFunc(all, func(e Entry) bool { return !strings.HasPrefix(e.Name, prefixOf(host.ID)) })
+	slices.SortFunc(mine, newestFirst)
+	for _, e := range mine[min(t.Keep, len(mine)):] {
+		if e := s.remove(ctx, e.Name); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+			continue
+		}
+		removed = append(removed, e.Name)
+	}
+	return removed, err
+}
+
+// List gives the backups in a target, the newest first, of all hosts.
+func (r *Room) List(ctx context.Context, target string) ([]Entry, error) {
+	_, s, err := r.open(ctx, target)
+	if err != nil {
+		return nil, err
+	}
+	defer s.close()
+	all, err := s.list(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if host, err := r.o.Host(ctx); err == nil {
+		for i := range all {
+			all[i].Own = strings.HasPrefix(all[i].Name, prefixOf(host.ID))
+		}
+	}
+	slices.SortFunc(all, newestFirst)
+	return all, nil
+}
+
+func newestFirst(a, b Entry) int {
+	if c := b.Created.Compare(a.Created); c != 0 {
+		return c
+	}
+	return strings.Compare(b.Name, a.Name)
+}
+
+// Info says what is in a backup, of which only the beginning is read. name ""
+// means the newest.
+func (r *Room) Info(ctx context.Context, target, name string, key Key) (Entry, *Manifest, error) {
+	e, body, done, err := r.read(ctx, target, name)
+	if err != nil {
+		return e, nil, err
+	}
+	defer done()
+	a, err := openArchive(body, key)
+	if err != nil {
+		return e, nil, err
+	}
+	defer a.close()
+	return e, a.manifest, nil
+}
+
+// Restore unpacks a backup beside what is there. It takes effect when a host
+// starts and no other runs; one that waits for that already is replaced.
+func (r *Room) Restore(ctx context.Context, target, name string, key Key, tell Tell) (Entry, *Manifest, error) {
+	if !r.busy.TryLock() {
+		return Entry{}, nil, ErrBusy
+	}
+	defer r.busy.Unlock()
+	e, body, done, err := r.read(ctx, target, name)
+	if err != nil {
+		return e, nil, err
+	}
+	defer done()
+	body = &reporting{r: body, total: e.Size, tell: tell}
+	m, err := stage(ctx, r.o.Folders, body, key, e.Name)
+	return e, m, err
+}
+
+// read opens a backup of a target.
+func (r *Room) read(ctx context.Context, target, name string) (e Entry, body io.Reader, done func(), err error) {
+	_, s, err := r.open(ctx, target)
+	if err != nil {
+		return e, nil, nil, err
+	}
+	defer func() {
+		if err != nil {
+			s.close()
+		}
+	}()
+	if name == "" {
+		all, err := s.list(ctx)
+		if err != nil {
+			return e, nil, nil, err
+		}
+		if len(all) == 0 {
+			return e, nil, nil, fmt.Errorf("%s is empty: %w", target, ErrNoBackup)
+		}
+		name = slices.MinFunc(all, newestFirst).Name
+	}
+	if e.Created, err = createdOf(name); err != nil {
+		return e, nil, nil, err
+	}
+	file, size, err := s.open(ctx, name)
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%s: %w", name, ErrNoBackup)
+	}
+	if err != nil {
+		return e, nil, nil, err
+	}
+	e.Name, e.Size = name, size
+	return e, &interruptible{ctx, file}, func() { file.Close(); s.close() }, nil
+}
+
+// reporting tells how much was read.
+type reporting struct {
+	r           io.Reader
+	done, total int64
+	tell        Tell
+}
+
+func (r *reporting) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	r.done += int64(n)
+	r.tell.say(PhaseRead, r.done, r.total)
+	return n, err
+}
+
+func (t Tell) say(phase string, done, total int64) {
+	if t != nil {
+		t(phase, done, total)
+	}
+}
+
+// interruptible stops reading when its context ends.
+type interruptible struct {
+	ctx context.Context
+	r   io.Reader
+}
+
+func (i *interruptible) Read(p []byte) (int, error) {
+	if i.ctx.Err() != nil {
+		return 0, context.Cause(i.ctx)
+	}
+	return i.r.Read(p)
+}
+
+type counter struct {
+	w io.Writer
+	n int64
+}
+
+func (c *counter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.n += int64(n)
+	return n, err
+}

@@ -1,0 +1,55 @@
+package backup
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"regexp"
+	"strings"
+	"time"
+)
+
+// Entry is one backup of a target.
+type Entry struct {
+	Name    string
+	Created time.Time // UTC, in whole seconds
+	Size    int64     // bytes
+	Own     bool      // it was made by this host
+}
+
+const stamp = "20060102T150405Z"
+
+var nameShape = regexp.MustCompile(`^gatehouse-[0-9a-f]{12}-([0-9]{8}T[0-9]{6}Z)-[a-z2-7]{6}\.age$`)
+
+// prefixOf begins the names of a host's backups. It does not lead back to the
+// host's id.
+func prefixOf(host string) string {
+	sum := sha256.Sum256([]byte("backup of " + host))
+	return "gatehouse-" + hex.EncodeToString(sum[:6]) + "-"
+}
+
+func newName(host string, at time.Time) string {
+	return prefixOf(host) + at.Format(stamp) + "-" + strings.ToLower(rand.Text()[:6]) + ".age"
+}
+
+// createdOf reads when a backup was made out of its name, and refuses what is
+// no name of one.
+func createdOf(name string) (time.Time, error) {
+	m := nameShape.FindStringSubmatch(name)
+	if m == nil {
+		return time.Time{}, invalid("%.100q is no name of a backup; they look like gatehouse-0123456789ab-20260131T120000Z-abcdef.age", name)
+	}
+	at, err := time.Parse(stamp, m[1])
+	if err != nil {
+		return time.Time{}, invalid("%q is no name of a backup: %v", name, err)
+	}
+	return at, nil
+}
+
+// unfinished is what a backup is called until it is whole.
+func unfinished(name string) string { return "." + name + ".part" }
+
+func isUnfinished(name string) bool {
+	whole, ok := strings.CutSuffix(strings.TrimPrefix(name, "."), ".part")
+	return ok && strings.HasPrefix(name, ".") && nameShape.MatchString(whole)
+}

@@ -1,0 +1,60 @@
+package sqlfile
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// magic begins every SQLite file that holds something.
+var magic = []byte("SQLite format 3\x00")
+
+// Is reports whether a file is one of SQLite's.
+func Is(file io.ReaderAt) bool {
+	head := make([]byte, len(magic))
+	n, _ := file.ReadAt(head, 0)
+	return bytes.Equal(head[:n], magic)
+}
+
+// Snapshot writes all that a database holds at this moment to a new file,
+// private to its user, while others go on using it. What is at to already is
+// an error. After an error nothing is left there.
+func Snapshot(ctx context.Context, path, to string) (err error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return err
+	}
+	if abs = filepath.ToSlash(abs); !strings.HasPrefix(abs, "/") {
+		abs = "/" + abs // a drive letter
+	}
+	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: abs}).String()+"?mode=ro&_busy_timeout=5000")
+	if err != nil {
+		return fmt.Errorf("snapshot of %s: %w", path, err)
+	}
+	defer db.Close()
+	db.SetMaxOpenConns(1)
+	if err := claim(to); err != nil {
+		return fmt.Errorf("snapshot of %s: %w", path, err)
+	}
+	_, err = db.ExecContext(ctx, "VACUUM INTO ?", to)
+	if err != nil {
+		return errors.Join(fmt.Errorf("snapshot of %s: %w", path, err), os.Remove(to))
+	}
+	return nil
+}
+
+// claim makes an empty file that only its user reads, which VACUUM fills.
+func claim(path string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
