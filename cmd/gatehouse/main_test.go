@@ -172,7 +172,7 @@ func remember(ts *testscript.TestScript, address string) {
 func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 	s := on(ts).server
 	if neg || s == nil || len(args) > 1 {
-		ts.Fatalf("usage: interrupt [INT, TERM or EOF], after serve")
+		ts.Fatalf("usage: interrupt [INT, TERM, EOF or nothing], after serve")
 	}
 	how := "INT"
 	if len(args) == 1 {
@@ -185,6 +185,7 @@ func interrupt(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(s.cmd.Process.Signal(syscall.SIGTERM))
 	case "EOF":
 		s.stdin.Close()
+	case "nothing": // it ends by itself
 	default:
 		ts.Fatalf("unknown signal %s", how)
 	}

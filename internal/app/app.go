@@ -20,6 +20,7 @@ import (
 	"gatehouse/internal/modules"
 	"gatehouse/internal/modules/house"
 	"gatehouse/internal/modules/job"
+	"gatehouse/internal/modules/server"
 	"gatehouse/internal/permit"
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/revision"
@@ -43,6 +44,9 @@ type Options struct {
 	Hosts []string      // names of this machine that requests over HTTP may use, besides those of loopback
 	// Private keeps nothing on disk that outlives the host.
 	Private bool
+	// Again says how this host is started again after it has ended with Again
+	// reporting true; "" means that nobody does that.
+	Again string
 
 	In   io.Reader // of the stdio door
 	Out  io.Writer
@@ -95,6 +99,8 @@ type App struct {
 	narrowing atomic.Pointer[narrowing]
 	tree      *tree
 	sockets   sockets
+	journal   *server.Journal // nil without the module that shows it
+	leaving   leaving
 }
 
 // New builds a host: every folder, file and listener is open when it
@@ -115,6 +121,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if a.guests, err = choose(cfg, o); err != nil {
 		return a, &SettingError{err}
 	}
+	a.keepJournal()
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}

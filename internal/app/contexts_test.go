@@ -52,15 +52,18 @@ func liveOn(t *testing.T, cfg config.Config, o Options) (*App, func(name string,
 			t.Error(err)
 		}
 	})
-	return a, func(name string, roles ...string) *tenant {
-		c := &tenant{t: t, in: make(chan json.RawMessage, 1000)}
-		c.pipe = a.engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: name, Roles: roles}}, func(m []byte) error {
-			c.in <- slices.Clone(m)
-			return nil
-		})
-		t.Cleanup(func() { c.pipe.Close(nil) })
-		return c
-	}
+	return a, func(name string, roles ...string) *tenant { return tenantOf(t, a, name, roles...) }
+}
+
+// tenantOf makes a client of a host that runs.
+func tenantOf(t *testing.T, a *App, name string, roles ...string) *tenant {
+	c := &tenant{t: t, in: make(chan json.RawMessage, 1000)}
+	c.pipe = a.engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: name, Roles: roles}}, func(m []byte) error {
+		c.in <- slices.Clone(m)
+		return nil
+	})
+	t.Cleanup(func() { c.pipe.Close(nil) })
+	return c
 }
 
 func (c *tenant) message() json.RawMessage {

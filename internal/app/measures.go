@@ -30,6 +30,8 @@ func (a *App) moduleConfig(_ string, into any) error {
 		a.shellConfig(c)
 	case *ws.Config:
 		c.Hub, c.Start, c.Addr = a.theHub(), a.startSocket, a.socketAddr
+	default:
+		a.houseConfig(into)
 	}
 	return nil
 }

@@ -31,6 +31,9 @@ func (t *tree) prompt(ctx context.Context, who tool.Caller) string {
 		fmt.Fprintf(&b, ", running since %s", info.Started.Format("2006-01-02 15:04 MST"))
 	}
 	b.WriteString(".\n")
+	if info.Language != "" {
+		fmt.Fprintf(&b, "Answer the people here in the language %s, unless they write in another.\n", info.Language)
+	}
 	views := t.app.views
 	v, err := views.View(ctx, &who, views.Cut(who))
 	if err != nil {

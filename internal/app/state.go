@@ -16,6 +16,7 @@ import (
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/identity"
 	"gatehouse/internal/modules/public"
+	"gatehouse/internal/modules/server"
 	"gatehouse/internal/state"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -39,7 +40,9 @@ type tree struct {
 
 // hostSelf is what a host remembers of itself, at /private/host.
 type hostSelf struct {
-	ID string `json:"id"`
+	ID       string `json:"id"`
+	Name     string `json:"name,omitempty"`     // that somebody gave it
+	Language string `json:"language,omitempty"` // of the people here, as POSIX names it
 }
 
 // serverInfo is at /public/serverInfo.
@@ -52,10 +55,13 @@ type serverInfo struct {
 	Started    time.Time    `json:"started"`
 	Transports []string     `json:"transports"` // kinds of doors, without their addresses
 	Status     serverStatus `json:"status"`
+
+	Language string         `json:"language,omitempty"` // people here want to be answered in
+	Metrics  *server.Sample `json:"metrics,omitempty"`  // of the machine, where the server module is
 }
 
 type serverStatus struct {
-	State string `json:"state"` // starting, running or stopping
+	State string `json:"state"` // starting, running, stopping or restarting
 }
 
 // contextState is a member of /public/contexts.
@@ -218,6 +224,10 @@ func (t *tree) begin(ctx context.Context) error {
 		return err
 	}
 	t.lookAtContexts()
+	if err := t.recall(ctx); err != nil {
+		return err
+	}
+	t.app.room(Part{"what the host remembers", t.recalling})
 	t.follow()
 	t.syncs()
 	return nil
@@ -240,7 +250,9 @@ func (t *tree) follow() {
 
 func (t *tree) status(now string) {
 	if _, err := t.info.Update(context.Background(), state.Any, func(i *serverInfo) error {
-		i.Status.State = now
+		if i.Status.State != "restarting" || now != "stopping" {
+			i.Status.State = now
+		}
 		return nil
 	}); err != nil {
 		t.app.log.Warn("the status of this host is not shown", "err", err)

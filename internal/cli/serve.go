@@ -95,7 +95,7 @@ func runServer(ctx context.Context, load func() (*config.Loaded, error), w World
 	warn(w.Err, l.Config)
 	level := new(slog.LevelVar)
 	log := logger(w.Err, l.Config, level)
-	host, err := app.New(ctx, l.Config, app.Options{Log: log, In: w.In, Out: w.Out})
+	host, err := app.New(ctx, l.Config, app.Options{Log: log, In: w.In, Out: w.Out, Again: restarts(l.Config)})
 	if err != nil {
 		return advise(asUsage(l, err))
 	}
@@ -109,6 +109,9 @@ func runServer(ctx context.Context, load func() (*config.Loaded, error), w World
 	defer r.listen(ctx, stop)()
 	err = host.Run(ctx)
 	log.Debug("stopped", "err", err)
+	if err == nil && host.Again() {
+		return again()
+	}
 	return err
 }
 

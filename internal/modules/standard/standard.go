@@ -11,6 +11,7 @@ import (
 	"gatehouse/internal/modules/lang"
 	"gatehouse/internal/modules/metrics"
 	"gatehouse/internal/modules/process"
+	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/shell"
 	"gatehouse/internal/modules/ws"
 	"gatehouse/module"
@@ -40,6 +41,7 @@ func Guests() []Guest {
 		{Name: "metrics", New: metrics.New},
 		{Name: "process", New: process.New, Runs: true},
 		{Name: "ws", New: ws.New},
+		{Name: "server", New: server.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 		{Name: "shell", New: shell.New, Preset: true, Runs: true, Without: []string{"shell_run", "shell_system"}},
 	}

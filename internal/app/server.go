@@ -1,0 +1,208 @@
+package app
+
+import (
+	"context"
+	"log/slog"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"gatehouse/internal/identity"
+	"gatehouse/internal/modules/server"
+	"gatehouse/internal/state"
+	"gatehouse/tool"
+)
+
+const (
+	serverModule = "server"
+
+	sampleEvery = 10 * time.Second       // the machine is measured for the public tree
+	leaveAfter  = 300 * time.Millisecond // the answer of whoever ends the host is on its way
+)
+
+// leaving is how a host is asked to end.
+type leaving struct {
+	once  sync.Once
+	asked chan struct{}
+	again bool // guarded by once, and read when asked is closed
+}
+
+// hasGuest reports whether a module of the guest list is on this host.
+func (a *App) hasGuest(name string) bool {
+	return slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == name })
+}
+
+// keepJournal keeps what this host says from now on, for the module that shows
+// it.
+func (a *App) keepJournal() {
+	a.leaving.asked = make(chan struct{})
+	if !a.hasGuest(serverModule) {
+		return
+	}
+	a.journal = server.NewJournal(slog.LevelInfo)
+	a.log = slog.New(slog.NewMultiHandler(a.log.Handler(), a.journal.Handler()))
+}
+
+// houseConfig gives the modules that rule this host what they stand on.
+func (a *App) houseConfig(into any) {
+	switch c := into.(type) {
+	case *server.Config:
+		a.serverConfig(c)
+	}
+}
+
+func (a *App) serverConfig(c *server.Config) {
+	c.Host, c.Journal, c.Meter = steward{a}, a.journal, &server.Meter{}
+	if _, err := os.Stat(a.cfg.Folders.Data); err == nil {
+		c.Meter.Path = a.cfg.Folders.Data
+	}
+	a.room(Part{"ends when asked", func(ctx context.Context) error {
+		select {
+		case <-a.leaving.asked:
+		case <-ctx.Done():
+		}
+		return nil
+	}})
+	a.room(Part{"samples", func(ctx context.Context) error {
+		a.tree.sample(ctx, c.Meter)
+		return nil
+	}})
+}
+
+// Again reports whether this host has ended to be started again.
+func (a *App) Again() bool {
+	select {
+	case <-a.leaving.asked:
+		return a.leaving.again
+	default:
+		return false
+	}
+}
+
+// rules reports whether a caller may do what is everybody's matter on this
+// host: an administrator, whoever started it and speaks to it over standard
+// input and output, and everybody on a host that cannot tell callers apart.
+func (a *App) rules(who tool.Caller) bool {
+	if len(who.Scopes) > 0 {
+		return false
+	}
+	owner := a.who.Owner()
+	return seesEverything(who) ||
+		who.Principal == owner.Name && who.Credential == owner.Credential ||
+		who.Principal == identity.Nobody && !a.who.Authenticates()
+}
+
+// steward is the host as the server module knows it.
+type steward struct{ app *App }
+
+// About implements server.Host.
+func (s steward) About() server.About {
+	i, _, err := s.app.tree.info.Get()
+	if err != nil {
+		s.app.log.Warn("what this host is cannot be read", "err", err)
+	}
+	return server.About{ID: i.ID, Name: i.Name, Version: i.Version, Language: i.Language, Started: i.Started, Transports: i.Transports}
+}
+
+// Rules implements server.Host.
+func (s steward) Rules(who tool.Caller) bool { return s.app.rules(who) }
+
+// SetName implements server.Host.
+func (s steward) SetName(ctx context.Context, name string) error {
+	return s.remember(ctx, func(self *hostSelf) { self.Name = name })
+}
+
+// SetLanguage implements server.Host.
+func (s steward) SetLanguage(ctx context.Context, language string) error {
+	return s.remember(ctx, func(self *hostSelf) { self.Language = language })
+}
+
+func (s steward) remember(ctx context.Context, f func(*hostSelf)) error {
+	t := s.app.tree
+	if _, err := t.self.Update(ctx, state.Any, func(self *hostSelf) error {
+		f(self)
+		return nil
+	}); err != nil {
+		return err
+	}
+	return t.recall(ctx)
+}
+
+// Stop implements server.Host. The host ends when the answer has been sent.
+func (s steward) Stop(again bool) (how string, err error) {
+	a := s.app
+	how = "it ends; whoever started it can start it again"
+	if again {
+		if how = a.opts.Again; how == "" {
+			return "", &tool.Refusal{Code: "unsupported", Message: "this host cannot start itself again", Next: "Whoever started it can: end it with server_shutdown, and have it started there."}
+		}
+	}
+	a.leaving.once.Do(func() {
+		a.leaving.again = again
+		status := "stopping"
+		if again {
+			status = "restarting"
+		}
+		a.log.Info("the host was asked to end", "again", again)
+		a.tree.status(status)
+		time.AfterFunc(leaveAfter, func() { close(a.leaving.asked) })
+	})
+	return how, nil
+}
+
+// recall shows what this host remembers of itself.
+func (t *tree) recall(ctx context.Context) error {
+	self, _, err := t.self.Get()
+	if err != nil {
+		return err
+	}
+	_, err = t.info.Update(ctx, state.Any, func(i *serverInfo) error {
+		if i.Name = self.Name; i.Name == "" {
+			i.Name = introduce(t.app.opts.Info).Name
+		}
+		i.Language = self.Language
+		return nil
+	})
+	return err
+}
+
+// recalling follows what other hosts of the same folder of data remember.
+func (t *tree) recalling(ctx context.Context) error {
+	sub, _, err := t.state.Subscribe(state.Pointer{"private"}, "")
+	if err != nil {
+		return err
+	}
+	defer sub.Close()
+	for {
+		if err := t.recall(ctx); err != nil && ctx.Err() == nil {
+			t.app.log.Warn("the public tree is behind what this host remembers", "err", err)
+		}
+		if _, err := sub.Next(ctx); err != nil {
+			return nil // the host stops
+		}
+	}
+}
+
+// sample measures the machine until ctx is done.
+func (t *tree) sample(ctx context.Context, m *server.Meter) {
+	tick := time.NewTicker(sampleEvery)
+	defer tick.Stop()
+	for {
+		s, err := m.Take(ctx)
+		if err == nil {
+			_, err = t.info.Update(ctx, state.Any, func(i *serverInfo) error {
+				i.Metrics = &s
+				return nil
+			})
+		}
+		if err != nil && ctx.Err() == nil {
+			t.app.log.Warn("what was measured of the machine is not shown", "err", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

@@ -1,0 +1,71 @@
+package server
+
+import (
+	"context"
+	"regexp"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"gatehouse/tool"
+)
+
+type nameIn struct {
+	Name string `json:"name,omitempty" doc:"what people call it; empty for its own" max:"64"`
+}
+
+type nameOut struct {
+	Name string `json:"name"`
+}
+
+func (s *server) setName(ctx context.Context, c *tool.Call, in nameIn) (nameOut, error) {
+	if err := s.ruling(c); err != nil {
+		return nameOut{}, err
+	}
+	name := strings.TrimSpace(in.Name)
+	if !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return nameOut{}, tool.Refuse("invalid_arguments", "a name is one line of letters, digits and what else can be printed")
+	}
+	if err := s.cfg.Host.SetName(ctx, name); err != nil {
+		return nameOut{}, err
+	}
+	return nameOut{s.cfg.Host.About().Name}, nil
+}
+
+type languageIn struct {
+	Language string `json:"language,omitempty" doc:"as in en_US or de; without it nothing is changed" max:"32"`
+	Clear    bool   `json:"clear,omitempty" doc:"forget it"`
+}
+
+type languageOut struct {
+	Language string `json:"language" doc:"empty while nobody has set one"`
+}
+
+// locale is a language as POSIX or the web write it: en, en_US, zh-Hant-TW.
+var locale = regexp.MustCompile(`^([a-z]{2,3})(?:[_-]([A-Z][a-z]{3}))?(?:[_-]([A-Z]{2}|[0-9]{3}))?(?:\.[Uu][Tt][Ff]-?8)?$`)
+
+func (s *server) language(ctx context.Context, c *tool.Call, in languageIn) (languageOut, error) {
+	if in.Language == "" && !in.Clear {
+		return languageOut{s.cfg.Host.About().Language}, nil
+	}
+	if err := s.ruling(c); err != nil {
+		return languageOut{}, err
+	}
+	parts := locale.FindStringSubmatch(in.Language)
+	switch {
+	case in.Clear && in.Language != "":
+		return languageOut{}, tool.Refuse("invalid_arguments", "either a language is set, or it is cleared")
+	case !in.Clear && parts == nil:
+		return languageOut{}, &tool.Refusal{Code: "invalid_arguments", Message: in.Language + " is no language", Next: "Give it as in en_US, de or zh_Hant_TW."}
+	}
+	language := ""
+	for _, part := range parts[min(1, len(parts)):] {
+		if part != "" {
+			language = strings.TrimPrefix(language+"_"+part, "_")
+		}
+	}
+	if err := s.cfg.Host.SetLanguage(ctx, language); err != nil {
+		return languageOut{}, err
+	}
+	return languageOut{s.cfg.Host.About().Language}, nil
+}
