@@ -80,6 +80,7 @@ type State struct {
 	Took    time.Duration // from Start to the end
 	CPU     time.Duration // user and system time of the child and what it waited for
 	Stopped error         // why we ended it; nil when it ended by itself
+	Unseen  bool          // nobody saw how it ended, so that Code and Signal say nothing
 	Cut     bool          // something outside the group still held the output, so the rest of it is lost
 }
 

@@ -17,12 +17,14 @@ const (
 
 // Usage adds up what the child and what it started use now. Without Whole that
 // is the child's group. It reads a few small files for each process.
-func (p *Process) Usage() (u Usage, err error) {
-	pids := p.whole.members()
+func (p *Process) Usage() (u Usage, err error) { return usageOf(&p.whole, p.Pid()) }
+
+func usageOf(w *whole, leader int) (u Usage, err error) {
+	pids := w.members()
 	if len(pids) == 0 {
-		pids = groupMembers(p.Pid())
+		pids = groupMembers(leader)
 	}
-	sockets := listening(p.Pid())
+	sockets := listening(leader)
 	for _, pid := range pids {
 		s, ok := statOf(pid)
 		if !ok {

@@ -42,6 +42,7 @@ type whole struct {
 	dir    *os.File // v2, as long as the child is being started
 	marked string   // "" when there is a group
 	limit  bool     // Spec.Processes holds
+	kept   bool     // it outlives the host
 }
 
 // Contained tells whether a cgroup holds the child, and whether the number of
@@ -56,6 +57,9 @@ func (w *whole) prepare(cmd *exec.Cmd, spec *Spec) {
 		w.in = *spec.cgroups
 	}
 	name := leafName()
+	if w.kept {
+		name = keptPrefix + rand.Text()
+	}
 	byV1 := spec.Processes > 0 && !w.in.counts && w.in.pids != ""
 	if w.in.v2 != "" && !byV1 {
 		w.makeV2(cmd, name, spec.Processes)

@@ -1,0 +1,32 @@
+//go:build !linux
+
+package proc
+
+import (
+	"context"
+	"time"
+)
+
+// Detached is a process that does not end with its host. There are none here.
+type Detached struct {
+	mark Mark
+	done chan struct{}
+}
+
+// Detach fails on this system.
+func Detach(Spec) (*Detached, error) { return nil, ErrNotDetached }
+
+// Find fails on this system.
+func Find(Mark, time.Duration) (*Detached, error) { return nil, ErrGone }
+
+// Wait waits for the end.
+func (d *Detached) Wait() (State, error) { <-d.done; return State{}, nil }
+
+// Leave does nothing here.
+func (d *Detached) Leave() {}
+
+// Stop fails on this system.
+func (d *Detached) Stop(context.Context) error { return ErrNotDetached }
+
+// Usage fails on this system.
+func (d *Detached) Usage() (Usage, error) { return Usage{}, ErrNotDetached }
