@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	sqlite "modernc.org/sqlite"
-
 	"gatehouse/internal/sqlfile"
 )
 
@@ -30,9 +28,8 @@ type file struct {
 	head head
 
 	mu    sync.Mutex // guards the fields below while opening and closing
-	write *sqlfile.File
-	read  *sqlfile.File // the same as writing in memory: a second connection would see another memory
-	shape os.FileInfo   // of the file that is open for writing; nil when none is, or in memory
+	open  *sqlfile.File
+	shape os.FileInfo // of the file that is open for writing; nil when none is, or in memory
 
 	// Of the writer alone.
 	pruned       time.Time // when old lines were last looked for
@@ -49,17 +46,13 @@ func newFile(path string) *file {
 }
 
 func (f *file) fresh() {
-	f.write = &sqlfile.File{Path: f.path, Schema: tables, Version: 2}
-	f.read, f.shape = f.write, nil
-	if f.path != "" {
-		f.read = &sqlfile.File{Path: f.path, Schema: tables, Version: 2}
-	}
+	f.open, f.shape = &sqlfile.File{Path: f.path, Schema: tables, Version: 2}, nil
 }
 
 func (f *file) close() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return errors.Join(f.write.Close(), f.read.Close())
+	return f.open.Close()
 }
 
 // writer opens the file for writing. When it is not the file any more that
@@ -71,15 +64,14 @@ func (f *file) writer() (db *sql.DB, opened bool, err error) {
 	if f.shape != nil {
 		now, err := os.Stat(f.path)
 		if err == nil && os.SameFile(now, f.shape) {
-			db, err = patiently(f.write)
+			db, err = f.open.DB()
 			return db, false, err
 		}
-		f.write.Close()
-		f.read.Close()
+		f.open.Close()
 		f.fresh()
 	}
-	opened = !f.write.Exists() || f.path != ""
-	if db, err = patiently(f.write); err == nil && f.path != "" {
+	opened = !f.open.Exists() || f.path != ""
+	if db, err = f.open.DB(); err == nil && f.path != "" {
 		f.shape, err = os.Stat(f.path)
 	}
 	return db, opened, err
@@ -89,27 +81,7 @@ func (f *file) writer() (db *sql.DB, opened bool, err error) {
 func (f *file) reader() (*sql.DB, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !f.read.Exists() {
-		return nil, nil
-	}
-	return patiently(f.read)
-}
-
-// patiently opens a file. Processes that make one together get in each other's
-// way where SQLite does not wait by itself: at the change to WAL.
-func patiently(f *sqlfile.File) (db *sql.DB, err error) {
-	for range 100 {
-		if db, err = f.DB(); err == nil || !isBusy(err) {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return db, err
-}
-
-func isBusy(err error) bool {
-	e, ok := errors.AsType[*sqlite.Error](err)
-	return ok && (e.Code()&0xff == 5 || e.Code()&0xff == 6) // SQLITE_BUSY, SQLITE_LOCKED
+	return f.open.Reader()
 }
 
 // append writes a batch behind the end of the chain.

@@ -107,7 +107,7 @@ func Open(path string, o Options) (*Service, error) {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	s := &Service{
-		o: o, log: o.Log, store: &store{path: path}, pass: newPasswords(defaultCost),
+		o: o, log: o.Log, store: newStore(path), pass: newPasswords(defaultCost),
 		perIP: newLimiter(loginTries, loginWindow), perAcc: newLimiter(loginTries, loginWindow),
 		sameAs: http.NewCrossOriginProtection(), owner: processOwner(),
 	}
@@ -186,7 +186,7 @@ func (s *Service) Close() error {
 	if s.oauth != nil {
 		s.oauth.keys.close()
 	}
-	return errors.Join(s.flush(), s.watch.close(), s.store.close())
+	return errors.Join(s.flush(), s.store.close())
 }
 
 func (s *Service) tell(kind, principal, credential, from string) {

@@ -304,17 +304,9 @@ func TestLastUseIsRecordedWithoutAWritePerRequest(t *testing.T) {
 // as far as one can tell: none, or some.
 func commits(t *testing.T, s *Service) func() int {
 	t.Helper()
-	uri, err := fileURI(s.store.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	db, err := openDB(uri+forReads, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { db.Close() })
-	version := func() (v int) {
-		if err := db.QueryRow("PRAGMA data_version").Scan(&v); err != nil {
+	version := func() int64 {
+		v, err := s.store.file.Changes(t.Context())
+		if err != nil {
 			t.Fatal(err)
 		}
 		return v
@@ -324,7 +316,7 @@ func commits(t *testing.T, s *Service) func() int {
 		now := version()
 		n := now - last
 		last = now
-		return n
+		return int(n)
 	}
 }
 
@@ -332,9 +324,11 @@ func commits(t *testing.T, s *Service) func() int {
 func TestWhatCannotBeAskedIsRefused(t *testing.T) {
 	s := house(t, Options{})
 	secret, _ := newToken(t, s, Token{User: "bob"})
-	s.store.mu.Lock()
-	s.store.read.Close()
-	s.store.mu.Unlock()
+	db, err := s.store.reader()
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.Close()
 	if got, want := outcome(s, request("POST", "/mcp", away, "X-API-Key: "+secret)), "Service Unavailable: unavailable"; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gatehouse/internal/sqlfile"
 )
 
 // Link has a client certificate or a subject of the OAuth provider stand for
@@ -18,7 +20,7 @@ func (s *Service) Link(ctx context.Context, kind, subject, user string) error {
 	}
 	err := s.change(ctx, ErrNoUser, func(tx *sql.Tx) error {
 		err := touched(tx.Exec("INSERT INTO link (kind, subject, user) SELECT ?, ?, number FROM user WHERE name = ?", kind, subject, user))
-		if isTaken(err) {
+		if sqlfile.IsTaken(err) {
 			return fmt.Errorf("%s %s stands for a user already: %w", kind, subject, ErrTaken)
 		}
 		return err

@@ -91,7 +91,7 @@ func TestNoSecretIsInTheFile(t *testing.T) {
 	secret, _ := newToken(t, s, Token{User: "bob"})
 	_, cookie, _ := strings.Cut(logIn(t, s, "alice", "correct horse", true), "=")
 	for _, text := range []string{secret, cookie, "correct horse"} {
-		for name, content := range files(t, s.store.path) {
+		for name, content := range files(t, s.store.file.Path) {
 			if bytes.Contains(content, []byte(text)) {
 				t.Errorf("%s holds a secret", name)
 			}

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"gatehouse/internal/sqlfile"
 )
 
 // User is somebody this host knows.
@@ -102,7 +104,7 @@ func (s *Service) addUser(ctx context.Context, name string, roles []string, pass
 		}
 		_, err := tx.Exec("INSERT INTO user (name, roles, password, created) VALUES (?, ?, ?, ?)",
 			name, list(roles), kept, stamp(time.Now()))
-		if isTaken(err) {
+		if sqlfile.IsTaken(err) {
 			return fmt.Errorf("user %s: %w", name, ErrTaken)
 		}
 		return err

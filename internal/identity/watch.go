@@ -25,7 +25,6 @@ type watch struct {
 	claimed atomic.Bool
 
 	mu      sync.Mutex
-	db      *sql.DB // one connection: data_version counts what others change
 	version int64
 	seq     int64 // the last revocation that was told
 	met     bool  // the file has been read once
@@ -95,28 +94,15 @@ func (s *Service) compare(force bool) (told []Revocation, err error) {
 	return told, nil
 }
 
-// changed asks SQLite whether somebody has committed something.
+// changed reports whether somebody has committed something. In memory only
+// this process does, and it looks by force.
 func (s *Service) changed(ctx context.Context) (bool, error) {
-	if s.store.path == "" {
-		return false, nil // only this process does, and it looks by force
+	version, err := s.store.file.Changes(ctx)
+	changed := version != s.watch.version
+	if err == nil {
+		s.watch.version = version
 	}
-	w := &s.watch
-	if w.db == nil {
-		uri, err := fileURI(s.store.path)
-		if err != nil {
-			return false, err
-		}
-		if w.db, err = openDB(uri+forReads, 1); err != nil {
-			return false, err
-		}
-	}
-	var version int64
-	if err := w.db.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version); err != nil {
-		return false, err
-	}
-	changed := version != w.version
-	w.version = version
-	return changed, nil
+	return changed, err
 }
 
 func endedAfter(ctx context.Context, db *sql.DB, seq int64) (all []Revocation, err error) {
@@ -133,17 +119,6 @@ func endedAfter(ctx context.Context, db *sql.DB, seq int64) (all []Revocation, e
 		all = append(all, r)
 	}
 	return all, rows.Err()
-}
-
-func (w *watch) close() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.db == nil {
-		return nil
-	}
-	err := w.db.Close()
-	w.db = nil
-	return err
 }
 
 // end records revocations for everybody, in the transaction that makes them

@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"gatehouse/internal/sqlfile"
 )
 
 // hostLock shows to the other hosts on the file that this one is alive: a file
@@ -46,7 +48,7 @@ func lockHost(base, host string) (*hostLock, error) {
 
 // lockFile waits up to so many milliseconds for the lock.
 func lockFile(path string, wait int) (*hostLock, error) {
-	uri, err := fileURI(path)
+	uri, err := sqlfile.Address(path)
 	if err != nil {
 		return nil, err
 	}
@@ -99,14 +101,14 @@ func hostAlive(base, host string) bool {
 
 // removeHosts removes what hosts that are gone left of themselves.
 func (s *store) removeHosts() {
-	left, err := os.ReadDir(filepath.Dir(s.path))
-	if err != nil || s.path == "" {
+	left, err := os.ReadDir(filepath.Dir(s.file.Path))
+	if err != nil || s.file.Path == "" {
 		return
 	}
 	for _, e := range left {
-		host, ok := strings.CutPrefix(e.Name(), filepath.Base(lockPath(s.path, "")))
+		host, ok := strings.CutPrefix(e.Name(), filepath.Base(lockPath(s.file.Path, "")))
 		if ok && host != s.host {
-			hostAlive(s.path, host)
+			hostAlive(s.file.Path, host)
 		}
 	}
 }

@@ -129,7 +129,7 @@ func Open(path string, o Options) (*Jobs, error) {
 	o.Poll = or(o.Poll, time.Second)
 	o.MaxPerOwner = or(o.MaxPerOwner, 100)
 	ctx, stop := context.WithCancelCause(context.Background())
-	j := &Jobs{o: o, store: &store{path: path, host: newID()}, ctx: ctx, stop: stop, resume: o.Resume, live: map[string]*live{}}
+	j := &Jobs{o: o, store: newStore(path), ctx: ctx, stop: stop, resume: o.Resume, live: map[string]*live{}}
 	if there, err := j.store.ready(false); err != nil {
 		return nil, err
 	} else if there {

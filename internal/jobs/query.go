@@ -222,7 +222,7 @@ type orphan struct{ id, host string }
 
 func (s *store) orphans() (list []orphan, err error) {
 	db, err := s.reader()
-	if err != nil || db == nil || s.path == "" {
+	if err != nil || db == nil || s.file.Path == "" {
 		return nil, err
 	}
 	hosts, err := texts(db.Query(`SELECT DISTINCT host FROM job WHERE status = 'working' AND host <> ?`, s.host))
@@ -230,7 +230,7 @@ func (s *store) orphans() (list []orphan, err error) {
 		return nil, fmt.Errorf("jobs: %w", err)
 	}
 	for _, h := range hosts {
-		if hostAlive(s.path, h) {
+		if hostAlive(s.file.Path, h) {
 			continue
 		}
 		ids, err := texts(db.Query(`SELECT id FROM job WHERE status = 'working' AND host = ?`, h))

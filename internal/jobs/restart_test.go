@@ -192,11 +192,15 @@ func TestOpenRefusesWhatItCannotRead(t *testing.T) {
 	path = filepath.Join(dir, "newer.db")
 	j := open(t, path, Options{})
 	create(t, j, Record{})
-	if _, err := j.store.write.Exec("PRAGMA user_version = 99"); err != nil {
+	db, err := j.store.writer(false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec("PRAGMA user_version = 99"); err != nil {
 		t.Fatal(err)
 	}
 	j.Close(t.Context())
-	if _, err := Open(path, Options{}); err == nil || !strings.Contains(err.Error(), "newer program") {
+	if _, err := Open(path, Options{}); err == nil || !strings.Contains(err.Error(), "the program that wrote it") {
 		t.Errorf("newer: %v", err)
 	}
 }

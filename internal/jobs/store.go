@@ -7,21 +7,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
-	"net/url"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"time"
 
-	sqlite "modernc.org/sqlite"
+	"gatehouse/internal/sqlfile"
 )
 
-const (
-	schemaVersion = 1
-	patience      = 15 * time.Second // for the disk, and for other hosts on the file
-)
+const patience = 15 * time.Second // for the disk, and for other hosts on the file
 
 // The request and the result have a table of their own, so that a note on a
 // job does not write them again.
@@ -36,8 +28,7 @@ CREATE TABLE job (
 CREATE UNIQUE INDEX job_place ON job (owner, place);
 CREATE INDEX job_ended ON job (owner, status, updated);
 CREATE INDEX job_host ON job (status, host);
-CREATE TABLE body (id TEXT PRIMARY KEY REFERENCES job (id), request BLOB, result BLOB);
-PRAGMA user_version = 1;`
+CREATE TABLE body (id TEXT PRIMARY KEY REFERENCES job (id), request BLOB, result BLOB);`
 
 const columns = `job.id, owner, title, status, note, created, updated, ttl, poll,
 	error, questions, recorded, state, done, total, rev, round, host, place`
@@ -45,172 +36,55 @@ const columns = `job.id, owner, title, status, note, created, updated, ttl, poll
 // store is the SQLite file. It opens itself when there is something to read or
 // to write. All changes go through one connection, which is also their order.
 type store struct {
-	path string // "" is memory
+	file sqlfile.File
 	host string // this instance, among those that share the file
 
-	mu     sync.Mutex // while opening and closing
-	write  *sql.DB    // one connection
-	read   *sql.DB    // the same as write in memory
-	lock   *hostLock  // taken for the first job that runs here
-	closed bool
+	mu   sync.Mutex
+	lock *hostLock // taken for the first job that runs here
+	over bool      // closed
+}
+
+func newStore(path string) *store {
+	return &store{file: sqlfile.File{Path: path, Schema: schema, Version: 1, Journal: 16 << 20}, host: newID()}
 }
 
 // ready opens the file, if it is there or may be made.
 func (s *store) ready(create bool) (bool, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.closed:
-		return false, ErrStopping
-	case s.write != nil:
-		return true, nil
-	case s.path == "" && !create:
+	if !create && !s.file.Exists() {
 		return false, nil
-	case s.path == "":
-		return true, s.open(":memory:", ":memory:")
 	}
-	if _, err := os.Stat(s.path); errors.Is(err, fs.ErrNotExist) {
-		if !create {
-			return false, nil
-		}
-		if err := s.touch(); err != nil {
-			return false, fmt.Errorf("make the file of jobs: %w", err)
-		}
-	}
-	uri, err := fileURI(s.path)
-	if err != nil {
-		return false, err
-	}
-	if err := s.open(uri, uri); err != nil {
-		return false, fmt.Errorf("open the file of jobs %s: %w; if it is damaged, move it away and a new one is made", s.path, err)
-	}
-	return true, nil
+	_, err := s.file.DB()
+	return err == nil, opening(err)
 }
 
-// touch makes the file before SQLite does, so that only its user reads it.
-func (s *store) touch() error {
-	if err := os.MkdirAll(filepath.Dir(s.path), 0o700); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(s.path, os.O_CREATE|os.O_RDWR, 0o600)
-	if err != nil {
-		return err
-	}
-	return f.Close()
-}
-
-func fileURI(path string) (string, error) {
-	abs, err := filepath.Abs(path)
-	if err != nil {
-		return "", err
-	}
-	abs = filepath.ToSlash(abs)
-	if !strings.HasPrefix(abs, "/") {
-		abs = "/" + abs // a drive letter
-	}
-	return (&url.URL{Scheme: "file", Path: abs}).String(), nil
-}
-
-func (s *store) open(writeName, readName string) (err error) {
-	const limits = "?_busy_timeout=5000&_dqs=0"
-	write, err := openDB(writeName+limits+"&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate&_pragma=journal_size_limit(16777216)", 1)
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			write.Close()
-		}
-	}()
-	if err := prepare(write); err != nil {
-		return err
-	}
-	read := write // a second connection to memory would see another memory
-	if s.path != "" {
-		if read, err = openDB(readName+limits+"&_query_only=1", 2); err != nil {
-			return err
-		}
-	}
-	s.write, s.read = write, read
-	return nil
-}
-
-// openDB keeps its connections: opening one costs more than a query.
-func openDB(name string, conns int) (*sql.DB, error) {
-	db, err := sql.Open("sqlite", name)
-	if err != nil {
-		return nil, err
-	}
-	db.SetMaxOpenConns(conns)
-	db.SetMaxIdleConns(conns)
-	// Two hosts that make the file together get in each other's way where
-	// SQLite does not wait by itself: at the change to WAL.
-	for try := 0; ; try++ {
-		if err = db.Ping(); err == nil || !isBusy(err) || try == 50 {
-			break
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	if err != nil {
-		db.Close()
-		return nil, err
-	}
-	return db, nil
-}
-
-func isBusy(err error) bool {
-	e, ok := errors.AsType[*sqlite.Error](err)
-	return ok && (e.Code()&0xff == 5 || e.Code()&0xff == 6) // SQLITE_BUSY, SQLITE_LOCKED
-}
-
-// prepare makes the tables of a new file and refuses those of a newer program.
-func prepare(db *sql.DB) error {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
-	defer cancel()
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		return err
-	}
-	defer tx.Rollback()
-	var version int
-	if err := tx.QueryRow("PRAGMA user_version").Scan(&version); err != nil {
-		return err
-	}
-	switch version {
-	case schemaVersion:
+// opening says of an error what it is about.
+func opening(err error) error {
+	switch {
+	case err == nil:
 		return nil
-	case 0:
-		if _, err := tx.Exec(schema); err != nil {
-			return err
-		}
-		return tx.Commit()
+	case errors.Is(err, sqlfile.ErrClosed):
+		return ErrStopping
 	}
-	return fmt.Errorf("it has version %d and this program knows %d: use the newer program, or another file", version, schemaVersion)
+	return fmt.Errorf("the file of jobs: %w; if it is damaged, move it away and a new one is made", err)
 }
 
 // hold makes this host known as alive to the others on the file.
 func (s *store) hold() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.path == "" || s.lock != nil || s.closed {
+	if s.file.Path == "" || s.lock != nil || s.over {
 		return nil
 	}
-	l, err := lockHost(s.path, s.host)
+	l, err := lockHost(s.file.Path, s.host)
 	s.lock = l
 	return err
 }
 
-func (s *store) close() (err error) {
+func (s *store) close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = true
-	if s.write != nil {
-		if s.read != s.write {
-			err = s.read.Close()
-		}
-		err = errors.Join(err, s.write.Close())
-		s.write, s.read = nil, nil
-	}
+	s.over = true
+	err := s.file.Close()
 	s.lock.release()
 	s.lock = nil
 	return err
@@ -218,27 +92,16 @@ func (s *store) close() (err error) {
 
 // reader and writer give the connections, or nil when there is no file yet.
 func (s *store) reader() (*sql.DB, error) {
-	if there, err := s.ready(false); err != nil || !there {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.read == nil {
-		return nil, ErrStopping
-	}
-	return s.read, nil
+	db, err := s.file.Reader()
+	return db, opening(err)
 }
 
 func (s *store) writer(create bool) (*sql.DB, error) {
-	if there, err := s.ready(create); err != nil || !there {
-		return nil, err
+	if !create && !s.file.Exists() {
+		return nil, nil
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.write == nil {
-		return nil, ErrStopping
-	}
-	return s.write, nil
+	db, err := s.file.DB()
+	return db, opening(err)
 }
 
 // transact runs f in a transaction and then, still in the order of the

@@ -3,6 +3,7 @@
 package sqlfile
 
 import (
+	"context"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -10,10 +11,12 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
+	"time"
 
-	_ "modernc.org/sqlite" // the driver
+	sqlite "modernc.org/sqlite"
 )
 
 // ErrClosed is the answer of a File that was closed.
@@ -28,16 +31,33 @@ type File struct {
 	// is refused. At least 1.
 	Version int
 
+	ForeignKeys bool  // references are enforced
+	Journal     int64 // bytes that the write-ahead log is cut to when it was longer; 0 leaves it
+	Secret      bool  // a file that other users can read is refused
+
 	mu     sync.Mutex
 	db     *sql.DB
+	read   *sql.DB // the same as db in memory; nil before it is needed
+	look   *sql.DB // one connection, of Changes
 	closed bool
 }
+
+const (
+	readOnly = "&_query_only=1"
+	readers  = 2                // connections that only read
+	patience = 15 * time.Second // for other processes that make the file at the same moment
+	pause    = 20 * time.Millisecond
+)
 
 // Exists reports whether there is anything to read: a file, or memory that
 // was written to.
 func (f *File) Exists() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.there()
+}
+
+func (f *File) there() bool {
 	if f.db != nil || f.Path == "" {
 		return f.db != nil
 	}
@@ -50,6 +70,53 @@ func (f *File) Exists() bool {
 func (f *File) DB() (*sql.DB, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.ready()
+}
+
+// Reader gives connections that can only read, beside those that write; nil
+// when there is no file yet.
+func (f *File) Reader() (*sql.DB, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.closed && !f.there() {
+		return nil, nil
+	}
+	db, err := f.ready()
+	if err != nil || f.read != nil {
+		return f.read, err
+	}
+	if f.read = db; f.Path == "" {
+		return db, nil // a second connection to memory would see another memory
+	}
+	if f.read, err = f.connect(readOnly, readers); err != nil {
+		return nil, fmt.Errorf("open %s: %w", f.name(), err)
+	}
+	return f.read, nil
+}
+
+// Changes is a number that is another one once anybody, this program
+// included, has committed something; 0 where there is no file yet, and always
+// in memory.
+func (f *File) Changes(ctx context.Context) (version int64, err error) {
+	if f.Path == "" || !f.Exists() {
+		return 0, nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if _, err := f.ready(); err != nil {
+		return 0, err
+	}
+	if f.look == nil {
+		// One connection: SQLite counts what the others do.
+		if f.look, err = f.connect(readOnly, 1); err != nil {
+			return 0, fmt.Errorf("open %s: %w", f.name(), err)
+		}
+	}
+	err = f.look.QueryRowContext(ctx, "PRAGMA data_version").Scan(&version)
+	return version, err
+}
+
+func (f *File) ready() (*sql.DB, error) {
 	if f.closed {
 		return nil, ErrClosed
 	}
@@ -72,26 +139,15 @@ func (f *File) name() string {
 }
 
 func (f *File) open() (*sql.DB, error) {
-	name := ":memory:"
 	if f.Path != "" {
-		if err := touch(f.Path); err != nil {
+		if err := f.touch(); err != nil {
 			return nil, err
 		}
-		abs, err := filepath.Abs(f.Path)
-		if err != nil {
-			return nil, err
-		}
-		if abs = filepath.ToSlash(abs); !strings.HasPrefix(abs, "/") {
-			abs = "/" + abs // a drive letter
-		}
-		name = (&url.URL{Scheme: "file", Path: abs}).String()
 	}
-	db, err := sql.Open("sqlite", name+"?_busy_timeout=5000&_dqs=0&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate")
+	db, err := f.connect(fmt.Sprintf("&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate&_pragma=journal_size_limit(%d)", f.limit()), 1)
 	if err != nil {
 		return nil, err
 	}
-	db.SetMaxOpenConns(1)
-	db.SetMaxIdleConns(1) // opening a connection costs more than a query
 	if err := f.prepare(db); err != nil {
 		db.Close()
 		return nil, err
@@ -99,22 +155,99 @@ func (f *File) open() (*sql.DB, error) {
 	return db, nil
 }
 
+// limit is the journal's in the words of SQLite: -1 is none.
+func (f *File) limit() int64 {
+	if f.Journal <= 0 {
+		return -1
+	}
+	return f.Journal
+}
+
+// connect keeps its connections: opening one costs more than a query.
+func (f *File) connect(how string, conns int) (*sql.DB, error) {
+	name := ":memory:"
+	if f.Path != "" {
+		var err error
+		if name, err = Address(f.Path); err != nil {
+			return nil, err
+		}
+	}
+	name += "?_busy_timeout=5000&_dqs=0"
+	if f.ForeignKeys {
+		name += "&_foreign_keys=1"
+	}
+	db, err := sql.Open("sqlite", name+how)
+	if err != nil {
+		return nil, err
+	}
+	db.SetMaxOpenConns(conns)
+	db.SetMaxIdleConns(conns)
+	if err := ping(db); err != nil {
+		db.Close()
+		return nil, err
+	}
+	return db, nil
+}
+
+// ping connects. Processes that make a file together get in each other's way
+// where SQLite does not wait by itself: at the change to WAL.
+func ping(db *sql.DB) (err error) {
+	for end := time.Now().Add(patience); ; time.Sleep(pause) {
+		if err = db.Ping(); !IsBusy(err) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// IsBusy reports whether an error says that another process has the file.
+func IsBusy(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && (e.Code()&0xff == 5 || e.Code()&0xff == 6) // SQLITE_BUSY, SQLITE_LOCKED
+}
+
+// IsTaken reports whether an error says that what must be there once is there.
+func IsTaken(err error) bool {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	return ok && e.Code()&0xff == 19 // SQLITE_CONSTRAINT
+}
+
+// Address is a path as the driver takes it, with options behind it.
+func Address(path string) (string, error) {
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", err
+	}
+	if abs = filepath.ToSlash(abs); !strings.HasPrefix(abs, "/") {
+		abs = "/" + abs // a drive letter
+	}
+	return (&url.URL{Scheme: "file", Path: abs}).String(), nil
+}
+
 // touch makes the file before SQLite does, so that only its user reads it.
-func touch(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+func (f *File) touch() error {
+	if err := os.MkdirAll(filepath.Dir(f.Path), 0o700); err != nil {
 		return err
 	}
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
+	file, err := os.OpenFile(f.Path, os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
-	return file.Close()
+	info, err := file.Stat()
+	if err := errors.Join(err, file.Close()); err != nil {
+		return err
+	}
+	if m := info.Mode().Perm(); f.Secret && m&0o077 != 0 && runtime.GOOS != "windows" {
+		return fmt.Errorf("it can be read by others (mode %04o): run chmod 600 %s", m, f.Path)
+	}
+	return nil
 }
 
 // prepare makes an empty file what it should be, once among the processes
-// that may open it at the same moment.
+// that may open it at the same moment, and refuses that of a newer program.
 func (f *File) prepare(db *sql.DB) error {
-	tx, err := db.Begin()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
 	}
@@ -128,7 +261,7 @@ func (f *File) prepare(db *sql.DB) error {
 		return nil
 	case 0:
 	default:
-		return fmt.Errorf("it was written by another release (format %d, expected %d)", version, f.Version)
+		return fmt.Errorf("it has format %d and this program knows %d: use the program that wrote it, or another file", version, f.Version)
 	}
 	if _, err := tx.Exec(f.Schema); err != nil {
 		return err
@@ -140,14 +273,18 @@ func (f *File) prepare(db *sql.DB) error {
 }
 
 // Close closes the file; safe to call twice.
-func (f *File) Close() error {
+func (f *File) Close() (err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.closed = true
-	if f.db == nil {
-		return nil
+	if f.read == f.db {
+		f.read = nil
 	}
-	db := f.db
-	f.db = nil
-	return db.Close()
+	for _, db := range []*sql.DB{f.look, f.read, f.db} {
+		if db != nil {
+			err = errors.Join(err, db.Close())
+		}
+	}
+	f.db, f.read, f.look = nil, nil, nil
+	return err
 }
