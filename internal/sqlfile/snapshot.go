@@ -7,10 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/url"
 	"os"
-	"path/filepath"
-	"strings"
 )
 
 // magic begins every SQLite file that holds something.
@@ -27,14 +24,11 @@ func Is(file io.ReaderAt) bool {
 // private to its user, while others go on using it. What is at to already is
 // an error. After an error nothing is left there.
 func Snapshot(ctx context.Context, path, to string) (err error) {
-	abs, err := filepath.Abs(path)
+	from, err := Address(path)
 	if err != nil {
 		return err
 	}
-	if abs = filepath.ToSlash(abs); !strings.HasPrefix(abs, "/") {
-		abs = "/" + abs // a drive letter
-	}
-	db, err := sql.Open("sqlite", (&url.URL{Scheme: "file", Path: abs}).String()+"?mode=ro&_busy_timeout=5000")
+	db, err := sql.Open("sqlite", from+"?mode=ro&_busy_timeout=5000")
 	if err != nil {
 		return fmt.Errorf("snapshot of %s: %w", path, err)
 	}
