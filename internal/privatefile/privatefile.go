@@ -21,27 +21,33 @@ var ErrExposed = errors.New("can be read by others")
 // others can read and whatever is no regular file. The errors never repeat
 // what was read.
 func Read(path string, limit int64) ([]byte, error) {
+	b, _, err := ReadState(path, limit)
+	return b, err
+}
+
+// ReadState is Read with what the file was when it was read.
+func ReadState(path string, limit int64) ([]byte, fs.FileInfo, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer f.Close()
 	info, err := f.Stat()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is not a regular file", path)
+		return nil, nil, fmt.Errorf("%s is not a regular file", path)
 	}
 	// Windows keeps rights elsewhere; the mode says nothing there.
 	if m := info.Mode().Perm(); m&0o077 != 0 && runtime.GOOS != "windows" {
-		return nil, fmt.Errorf("%s %w (mode %04o): run chmod 600 %s, or remove it if someone may have read it", path, ErrExposed, m, path)
+		return nil, nil, fmt.Errorf("%s %w (mode %04o): run chmod 600 %s, or remove it if someone may have read it", path, ErrExposed, m, path)
 	}
 	b, err := io.ReadAll(io.LimitReader(f, limit+1))
 	if err == nil && int64(len(b)) > limit {
-		return nil, fmt.Errorf("%s is longer than %d bytes", path, limit)
+		return nil, nil, fmt.Errorf("%s is longer than %d bytes", path, limit)
 	}
-	return b, err
+	return b, info, err
 }
 
 // Write replaces a file, or makes it with the folders above it (mode 0700).

@@ -5,19 +5,16 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
-	"runtime"
 	"time"
+
+	"gatehouse/internal/privatefile"
 )
 
 const (
-	keepKeys  = 4        // how many keys a ring holds after Rotate, the new one included
-	maxFile   = 64 << 10 // bytes
-	lockStale = 10 * time.Second
-	lockWait  = 15 * time.Second
+	keepKeys = 4        // how many keys a ring holds after Rotate, the new one included
+	maxFile  = 64 << 10 // bytes
 )
 
 // keyFile is what lies on disk. Secrets are base64 in JSON.
@@ -63,7 +60,7 @@ func (r *Ring) Rotate() error {
 	if r.path == "" {
 		return r.rotateHere()
 	}
-	unlock, err := lock(r.path + ".lock")
+	unlock, err := privatefile.Lock(r.path + ".lock")
 	if err != nil {
 		return fmt.Errorf("rotate sealing keys: %w", err)
 	}
@@ -72,15 +69,13 @@ func (r *Ring) Rotate() error {
 	if err != nil {
 		return fmt.Errorf("rotate sealing keys: %w", err)
 	}
-	tmp, err := write(r.path, turn(keys))
+	content, err := encode(turn(keys))
+	if err == nil {
+		err = privatefile.Write(r.path, content)
+	}
 	if err != nil {
 		return fmt.Errorf("rotate sealing keys: %w", err)
 	}
-	defer os.Remove(tmp)
-	if err := os.Rename(tmp, r.path); err != nil {
-		return fmt.Errorf("rotate sealing keys: %w", err)
-	}
-	syncFolder(r.path)
 	return r.reload()
 }
 
@@ -138,23 +133,7 @@ func (r *Ring) reload() error {
 }
 
 func read(path string) ([]Key, stamp, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, stamp{}, err
-	}
-	defer f.Close()
-	info, err := f.Stat()
-	if err != nil {
-		return nil, stamp{}, err
-	}
-	if !info.Mode().IsRegular() {
-		return nil, stamp{}, fmt.Errorf("%s is not a regular file", path)
-	}
-	// Windows keeps rights elsewhere; the mode says nothing there.
-	if m := info.Mode().Perm(); m&0o077 != 0 && runtime.GOOS != "windows" {
-		return nil, stamp{}, fmt.Errorf("%s can be read by others (mode %04o): run chmod 600 %s, or remove it if someone may have read it and a new one is made", path, m, path)
-	}
-	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	b, info, err := privatefile.ReadState(path, maxFile)
 	if err != nil {
 		return nil, stamp{}, err
 	}
@@ -167,9 +146,6 @@ func read(path string) ([]Key, stamp, error) {
 
 // parse never repeats what it read: that may be secret.
 func parse(b []byte) ([]Key, error) {
-	if len(b) > maxFile {
-		return nil, errors.New("too long for a key file")
-	}
 	var file keyFile
 	d := json.NewDecoder(bytes.NewReader(b))
 	d.DisallowUnknownFields()
@@ -189,70 +165,21 @@ func parse(b []byte) ([]Key, error) {
 // create makes the file with one new key, whole or not at all. That another
 // process was faster is no error.
 func create(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return err
-	}
-	tmp, err := write(path, []Key{NewKey()})
+	content, err := encode([]Key{NewKey()})
 	if err != nil {
 		return err
 	}
-	defer os.Remove(tmp)
-	// A link, unlike a rename, never replaces what is there.
-	if err := os.Link(tmp, path); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := privatefile.Create(path, content); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("%w; keep the keys on a file system that knows hard links", err)
 	}
-	syncFolder(path)
 	return nil
 }
 
-// write puts keys into a new file beside path, which CreateTemp makes with
-// mode 0600, and returns its name.
-func write(path string, keys []Key) (tmp string, err error) {
+func encode(keys []Key) ([]byte, error) {
 	var file keyFile
 	for _, k := range keys {
 		file.Keys = append(file.Keys, fileKey{k.ID, k.Secret[:]})
 	}
 	b, err := json.Marshal(file)
-	if err != nil {
-		return "", err
-	}
-	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.tmp")
-	if err != nil {
-		return "", err
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		os.Remove(f.Name())
-		return "", err
-	}
-	return f.Name(), nil
-}
-
-// syncFolder makes a new name survive a power cut where the system can.
-func syncFolder(path string) {
-	if d, err := os.Open(filepath.Dir(path)); err == nil {
-		d.Sync()
-		d.Close()
-	}
-}
-
-// lock keeps rotations of several processes apart. Whoever holds it works for
-// milliseconds, so an old lock belongs to a process that is gone.
-func lock(path string) (unlock func(), err error) {
-	for end := time.Now().Add(lockWait); ; time.Sleep(20 * time.Millisecond) {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-		if err == nil {
-			f.Close()
-			return func() { os.Remove(path) }, nil
-		}
-		if !errors.Is(err, fs.ErrExist) {
-			return nil, err
-		}
-		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > lockStale {
-			os.Remove(path)
-		}
-		if time.Now().After(end) {
-			return nil, fmt.Errorf("another process holds %s; remove it if none is running", path)
-		}
-	}
+	return append(b, '\n'), err
 }

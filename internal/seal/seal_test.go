@@ -204,7 +204,7 @@ func TestLoadRefusesFilesThatAreNotGood(t *testing.T) {
 		{"empty", ``, "not a key file", 0o600},
 		{"no keys", `{"keys":[]}`, "at least one key", 0o600},
 		{"short secret", `{"keys":[{"id":1,"secret":"c2VjcmV0"}]}`, "32 bytes", 0o600},
-		{"too long", strings.Repeat(" ", maxFile+1), "too long", 0o600},
+		{"too long", strings.Repeat(" ", maxFile+1), "longer than", 0o600},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			if c.mode != 0o600 && runtime.GOOS == "windows" {
