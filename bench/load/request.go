@@ -176,6 +176,17 @@ func Stream(session string) []byte {
 		"\r\nMCP-Protocol-Version: 2025-11-25\r\n\r\n")
 }
 
+// CallAs is tools/call of a tool by whoever has a token, in the legacy era.
+func CallAs(token, session string, id int, tool, args string) []byte {
+	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, id, tool, args)
+	return as(token, []byte(post(Legacy, session, "tools/call", tool, body)))
+}
+
+// as gives a request another token.
+func as(token string, request []byte) []byte {
+	return bytes.Replace(request, []byte(Token), []byte(token), 1)
+}
+
 func post(era Era, session, method, name, body string) string {
 	h := "POST /mcp HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n" + credentials
 	if method != "initialize" {
@@ -194,8 +205,11 @@ func post(era Era, session, method, name, body string) string {
 }
 
 // Open makes a session and returns its id.
-func (c *Client) Open() (string, error) {
-	a, err := c.Do(Initialize())
+func (c *Client) Open() (string, error) { return c.OpenAs(Token) }
+
+// OpenAs is Open by whoever has another token.
+func (c *Client) OpenAs(token string) (string, error) {
+	a, err := c.Do(as(token, Initialize()))
 	if err != nil {
 		return "", err
 	}
@@ -203,7 +217,7 @@ func (c *Client) Open() (string, error) {
 	if a.Status != 200 || session == "" || !bytes.Contains(a.Body, []byte(`"protocolVersion"`)) {
 		return "", fmt.Errorf("initialize: status %d: %s", a.Status, clip(a.Body))
 	}
-	a, err = c.Do(Initialized(session))
+	a, err = c.Do(as(token, Initialized(session)))
 	if err != nil {
 		return "", err
 	}

@@ -61,7 +61,7 @@ type fileBench struct {
 // left out, and the report says so.
 func (b *bench) files() error {
 	f := &fileBench{b: b, sheet: newSheet(), tree: b.number(30_000)}
-	b.filesPart = f
+	b.asides["files"] = f.report
 	var err error
 	if f.peer, err = findPeer(); err != nil {
 		f.missing = append(f.missing, "The official file server is not here: "+err.Error()+".")
@@ -301,7 +301,7 @@ func (f *fileBench) bars() []bar {
 
 // report writes the section.
 func (f *fileBench) report(w io.Writer) {
-	fmt.Fprintf(w, "%s\n## Files\n\n", filesBegin)
+	fmt.Fprintf(w, "## Files\n\n")
 	fmt.Fprintf(w, `The command as it is installed, `+"`gatehouse serve -d FOLDER`"+`, on standard input and output: reading beside the official
 file server (npm package %s, %s) and searching beside ripgrep (%s). They take turns in
 one run, the driver checks every answer, and both searches have to find the same number of lines. Files of about %s bytes
@@ -319,7 +319,6 @@ it finds, ours that of a call that gives the first page and how many there are. 
 	if f.edits != "" {
 		fmt.Fprintf(w, "\nThe matrix of edits, nine kinds of disturbance on 40 files, judged by bytes (`go test -v -run '^TestMatrix$' ./internal/edit`):\n%s.\n", f.edits)
 	}
-	fmt.Fprintf(w, "%s\n", filesEnd)
 }
 
 func (f *fileBench) tables(w io.Writer) {

@@ -15,6 +15,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -39,7 +40,7 @@ type bench struct {
 	began     time.Time
 	loadBegan string
 
-	filesPart *fileBench // what was found of files; nil until then
+	asides map[string]func(io.Writer) // sections of their own that were measured
 }
 
 // parts in the order they run.
@@ -59,7 +60,8 @@ var parts = []struct {
 	{"growth", "Growth", (*bench).growth, true},
 	{"flood", "Streaming 100 MB", (*bench).flood, true},
 	{"soak", "After a million calls", (*bench).soak, false},
-	{"files", "", (*bench).files, true}, // it has a section of its own
+	{"neighbours", "", (*bench).neighbours, true}, // this and files have a section of their own
+	{"files", "", (*bench).files, true},
 }
 
 func main() {
@@ -70,7 +72,7 @@ func main() {
 }
 
 func run() (err error) {
-	b := &bench{lab: &lab{}, sheet: newSheet()}
+	b := &bench{lab: &lab{}, sheet: newSheet(), asides: map[string]func(io.Writer){}}
 	var only, subjects, out string
 	flag.StringVar(&only, "only", "", "which parts, by comma: "+partNames())
 	flag.StringVar(&subjects, "subjects", strings.Join(everyone, ","), "which subjects, by comma")

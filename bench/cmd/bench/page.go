@@ -2,21 +2,22 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
 )
 
-// The section about files stands between marks of its own, since it is
-// measured beside other peers and can be measured alone.
-const (
-	filesBegin = "<!-- files -->"
-	filesEnd   = "<!-- /files -->"
-)
+// asides are sections that stand between marks of their own, since each is
+// measured beside other peers, or none, and can be measured alone. They come
+// last on the page, in this order.
+var asides = []string{"neighbours", "files"}
 
-// write puts what was found on a page that may exist. A run that measured
-// files alone leaves everything else there as it is, and one that did not
-// measure them leaves their section.
+func beginMark(name string) string { return "<!-- " + name + " -->\n" }
+func endMark(name string) string   { return "<!-- /" + name + " -->\n" }
+
+// write puts what was found on a page that may exist. A run of asides alone
+// leaves everything else there as it is, and one without them leaves theirs.
 func (b *bench) write(file string) error {
 	old, err := os.ReadFile(file)
 	if err != nil && !os.IsNotExist(err) {
@@ -26,33 +27,45 @@ func (b *bench) write(file string) error {
 }
 
 func (b *bench) page(old string) string {
-	before, section, after := cutFiles(old)
-	if !slices.Equal(b.only, []string{"files"}) {
+	before, sections, after := cutAsides(old)
+	if b.only == nil || slices.ContainsFunc(b.only, func(part string) bool { return !slices.Contains(asides, part) }) {
 		var all bytes.Buffer
 		b.report(&all)
-		before, after = all.String()+"\n", ""
+		before, after = all.String(), ""
 	}
-	if b.filesPart != nil {
-		var found bytes.Buffer
-		b.filesPart.report(&found)
-		section = found.String()
+	page := before
+	for _, name := range asides {
+		if report := b.asides[name]; report != nil {
+			var found bytes.Buffer
+			report(&found)
+			sections[name] = fmt.Sprintf("%s%s%s", beginMark(name), found.String(), endMark(name))
+		}
+		if sections[name] == "" {
+			continue
+		}
+		if page != "" {
+			page = strings.TrimRight(page, "\n") + "\n\n"
+		}
+		page += sections[name]
 	}
-	if section == "" {
-		return strings.TrimRight(before+after, "\n") + "\n"
-	}
-	if before != "" {
-		before = strings.TrimRight(before, "\n") + "\n\n"
-	}
-	return before + section + after
+	return strings.TrimRight(page+after, "\n") + "\n"
 }
 
-// cutFiles takes the section about files out of a page.
-func cutFiles(page string) (before, section, after string) {
-	begin := strings.Index(page, filesBegin+"\n")
-	end := strings.Index(page, filesEnd+"\n")
-	if begin < 0 || end < begin {
-		return page, "", ""
+// cutAsides takes the asides out of a page.
+func cutAsides(page string) (before string, sections map[string]string, after string) {
+	sections = map[string]string{}
+	first, last := len(page), len(page)
+	for _, name := range asides {
+		begin, end := strings.Index(page, beginMark(name)), strings.Index(page, endMark(name))
+		if begin < 0 || end < begin {
+			continue
+		}
+		end += len(endMark(name))
+		sections[name] = page[begin:end]
+		if first == len(page) {
+			last = end
+		}
+		first, last = min(first, begin), max(last, end)
 	}
-	end += len(filesEnd) + 1
-	return page[:begin], page[begin:end], page[end:]
+	return page[:first], sections, page[last:]
 }

@@ -1,14 +1,9 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 
 	"gatehouse/bench/load"
@@ -75,37 +70,17 @@ func (l *lab) product() string { return filepath.Join(l.dir, "product") }
 
 // startProduct starts the command as a person would.
 func (b *bench) startProduct() error {
-	ctx, cancel := context.WithTimeout(context.Background(), startTime)
-	defer cancel()
 	home := filepath.Join(b.lab.dir, "home")
 	if err := os.MkdirAll(home, 0o700); err != nil {
 		return err
 	}
-	cmd := exec.CommandContext(ctx, b.lab.product(), "serve", "--http", "-p", "0", "-d", home, "--auth-token", load.Token)
-	cmd.Env = append(os.Environ(), "HOME="+home)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	says, err := cmd.StderrPipe()
+	begin := time.Now()
+	p, err := b.lab.startServing(append(os.Environ(), "HOME="+home), "-d", home, "--auth-token", load.Token)
 	if err != nil {
 		return err
 	}
-	begin := time.Now()
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	defer func() {
-		cmd.Process.Signal(syscall.SIGTERM)
-		cmd.Wait()
-	}()
-	addr := ""
-	for lines := bufio.NewScanner(says); addr == "" && lines.Scan(); {
-		if _, url, ok := strings.Cut(lines.Text(), "Listening on http://"); ok {
-			addr, _, _ = strings.Cut(url, "/")
-		}
-	}
-	if addr == "" {
-		return fmt.Errorf("%s did not say where it listens", product)
-	}
-	if err := firstAnswer(addr); err != nil {
+	defer p.stop()
+	if err := firstAnswer(p.addr); err != nil {
 		return fmt.Errorf("%s: %w", product, err)
 	}
 	b.sheet.add("start to first answer, "+product, "ms", ours, micros(time.Since(begin))/1e3)
