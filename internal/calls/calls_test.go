@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -270,6 +272,79 @@ func TestBudget(t *testing.T) {
 		little := do("w_little")
 		if !strings.Contains(little.Bulk, "[cut after 99 of 1100 bytes") || !strings.Contains(string(little.Full), "[cut after 99 of 1100 bytes") {
 			t.Errorf("got %q and %s", little.Bulk, little.Full)
+		}
+	})
+}
+
+// Structured output is cut to the same budget and still fits its schema; what
+// cannot be cut so is refused.
+func TestBudgetOfStructuredOutput(t *testing.T) {
+	type names struct {
+		Names []string `json:"names"`
+		Total int64    `json:"total"`
+	}
+	type exact struct {
+		Names []string `json:"names" min:"300"`
+	}
+	type page struct {
+		Names []string `json:"names"`
+		Text  string   `json:"text" bulk:"true"`
+	}
+	var many []string
+	for i := range 300 {
+		many = append(many, fmt.Sprint("name ", i))
+	}
+	all := names{many, 1<<60 + 1}
+	little := func(name string, budget int) tool.Def {
+		return tool.Def{Name: name, Description: "Lists.", Effects: tool.Writes, Budget: budget}
+	}
+	w := workshop{tools: []tool.Tool{
+		tool.New(little("w_names", 500), func(context.Context, *tool.Call, nothing) (names, error) { return all, nil }),
+		tool.New(little("w_exact", 500), func(context.Context, *tool.Call, nothing) (exact, error) { return exact{many}, nil }),
+		tool.New(little("w_page", 500), func(context.Context, *tool.Call, nothing) (page, error) { return page{many, "bulk"}, nil }),
+		tool.New(little("w_all", -1), func(context.Context, *tool.Call, nothing) (names, error) { return all, nil }),
+	}}
+	visit(t, hosttest.Options{}, &w, func(t *testing.T, h *hosttest.Host) {
+		do := func(name string) (calls.Result, names) {
+			res, err := h.Calls.Do(t.Context(), request(t, h, name, ""))
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got names
+			if res.Structured != nil && json.Unmarshal(res.Structured, &got) != nil {
+				t.Fatalf("%s: %s", name, res.Structured)
+			}
+			return res, got
+		}
+		res, got := do("w_names")
+		if n := len(got.Names); n < 20 || n == 300 || !slices.Equal(got.Names, many[:n]) || got.Total != all.Total || len(res.Structured) > 500 || string(res.Full) != string(res.Structured) {
+			t.Errorf("got %s", res.Full)
+		}
+		note := res.Content[len(res.Content)-1].Text
+		if !strings.HasPrefix(note, "[cut to ") || !strings.Contains(note, fmt.Sprintf(": names holds %d of 300; read gatehouse:///spool/", len(got.Names))) {
+			t.Errorf("got the note %q", note)
+		}
+		var uri string
+		if json.Unmarshal(res.Meta["gatehouse/cut"], &uri) != nil || !strings.Contains(note, uri) {
+			t.Errorf("got _meta %s", res.Meta)
+		}
+		r := request(t, h, "w_names", "")
+		kept, err := h.Spool.Read(r.Facts.Owner, strings.TrimPrefix(uri, calls.SpoolURI), 0, 1<<20)
+		var whole names
+		if err != nil || json.Unmarshal(kept.Data, &whole) != nil || !reflect.DeepEqual(whole, all) {
+			t.Errorf("kept is %.100s, %v", kept.Data, err)
+		}
+
+		res, _ = do("w_exact")
+		if text := res.Content[0].Text; !res.IsError || res.Structured != nil || !strings.HasPrefix(text, "too_large: the call has run; its result has ") || !strings.Contains(text, "\nRead gatehouse:///spool/") {
+			t.Errorf("got %+v", res)
+		}
+		res, got = do("w_page")
+		if len(got.Names) == 300 || res.Bulk != "bulk" || !strings.Contains(string(res.Full), `"text":"bulk"`) || len(res.Full) > 520 {
+			t.Errorf("got %s", res.Full)
+		}
+		if res, got := do("w_all"); len(got.Names) != 300 || len(res.Content) != 0 {
+			t.Errorf("got %d names and %v", len(got.Names), res.Content)
 		}
 	})
 }

@@ -35,7 +35,9 @@ func (c *Calls) settle(r *Request, got bus.Outcome, err error, out *output) (Res
 	if r.Method != "tools/call" {
 		return res, nil
 	}
-	c.trim(r, &res)
+	if err := c.trim(r, &res); err != nil {
+		return c.failed(r, err)
+	}
 	if out != nil {
 		out.link(&res)
 	}
@@ -133,15 +135,16 @@ func (c *Calls) incident(r *Request, err error) *tool.WireError {
 	return &tool.WireError{Code: codeInternal, Message: "internal error, see " + r.ID + " in the log"}
 }
 
-// trim cuts the text of a result to its budget. All of it stays readable in
-// the spool for a while.
-func (c *Calls) trim(r *Request, res *Result) {
+// trim cuts the text of a result to its budget, and its structured output to
+// the same. All of it stays readable in the spool for a while.
+func (c *Calls) trim(r *Request, res *Result) error {
 	left := c.opts.Budget
 	if t := r.Entry.Tool; t != nil && t.Budget != 0 {
 		left = t.Budget
 	}
+	budget := left
 	if left < 0 {
-		return
+		return nil
 	}
 	if res.HasBulk {
 		if cut, ok := c.cut(r, res.Bulk, left); ok {
@@ -160,6 +163,7 @@ func (c *Calls) trim(r *Request, res *Result) {
 		}
 		left -= len(b.Text)
 	}
+	return c.shortenOutput(r, res, budget)
 }
 
 // cut ends a text at a line within the budget and says how to get the rest.
