@@ -353,7 +353,11 @@ func (c *Calls) Inner(ctx context.Context, who tool.Caller, depth int, name stri
 	}
 	e := v.Tool(name)
 	if e == nil {
-		return tool.Result{}, tool.Refuse("not_found", "unknown tool: %s", name)
+		ref := &tool.Refusal{Code: "not_found", Message: "unknown tool: " + name}
+		if near := v.Near(contexts.Tools, name); near != "" {
+			ref.Next = "Did you mean " + near + "?"
+		}
+		return tool.Result{}, ref
 	}
 	res, err := c.Do(ctx, &Request{Facts: &f, Entry: e, Method: "tools/call", Args: args, Depth: depth + 1})
 	if res.Full != nil {

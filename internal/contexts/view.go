@@ -110,6 +110,18 @@ func (v *View) Resource(uri string) (e *Entry, vars map[string]string) {
 	return nil, nil
 }
 
+// Near finds the tool or prompt of this view that was probably meant by a name
+// that is not in it; "" when none is close. What the view does not hold is
+// never named.
+func (v *View) Near(k Kind, name string) string {
+	names := make([]string, len(v.lists[k]))
+	for i, e := range v.lists[k] {
+		names[i] = e.Listed
+	}
+	near, _ := schema.Nearest(name, names)
+	return near
+}
+
 // Template finds a template by its text.
 func (v *View) Template(text string) *Entry { return v.templates[text] }
 

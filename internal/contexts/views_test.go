@@ -313,10 +313,32 @@ func TestListedIsWhatIsFound(t *testing.T) {
 			}
 		}
 		expect(t, "callable", len(v.tools), found)
+		for i := range 12 {
+			for _, wrong := range []string{fmt.Sprintf("m_%c", 'a'+i), fmt.Sprintf("m%cx", 'a'+i), fmt.Sprintf("M_%c", 'A'+i)} {
+				if near := v.Near(Tools, wrong); near != "" && v.Tool(near) == nil {
+					t.Fatalf("%s is suggested for %s and not listed", near, wrong)
+				}
+			}
+		}
 		if !slices.IsSorted(listed(v, Tools)) {
 			t.Errorf("out of order: %v", listed(v, Tools))
 		}
 	}
+}
+
+func TestNearNames(t *testing.T) {
+	o := &module.Offer{}
+	for _, name := range []string{"file_read", "file_write", "file_delete"} {
+		o.Tools = append(o.Tools, tool.Tool{Def: tool.Def{Name: name, Effects: tool.Reads}})
+	}
+	h := &house{offers: map[string]*module.Offer{"file": o}}
+	v := view(t, h.contexts(Rules{Specs: []Spec{{Name: "x", Style: Dot, Tools: []string{"*", "!file_delete"}}}, Policy: permit.Open(true)}), tool.Caller{})
+	for wrong, want := range map[string]string{
+		"file_raed": "file.read", "fileWrite": "file.write", "file_read": "file.read", "file_delete": "", "file.deleet": "", "quite_different": "", "": "",
+	} {
+		expect(t, wrong, v.Near(Tools, wrong), want)
+	}
+	expect(t, "a prompt", v.Near(Prompts, "file_read"), "")
 }
 
 func TestURIsAndTemplates(t *testing.T) {

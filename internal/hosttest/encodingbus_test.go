@@ -22,6 +22,22 @@ func station(h bus.Handler) bus.Bus {
 	return encodingBus{b}
 }
 
+// What a run that ended early still wants arrives whole, and also that only
+// this node can go on with it.
+func TestQuestionsCrossTheEncodingBus(t *testing.T) {
+	sent := bus.Outcome{
+		Result: tool.Result{Input: &tool.Input{
+			Questions: []tool.Question{tool.Elicit("k", "Which one?", json.RawMessage(`{"type":"object"}`))}, State: []byte{0xff, 0}, Here: true,
+		}},
+		Recorded: map[string]json.RawMessage{"n": json.RawMessage(`12345678901234567890`)},
+	}
+	b := station(func(context.Context, *bus.Request, bus.Notes) (bus.Outcome, error) { return sent, nil })
+	got, err := b.Do(t.Context(), &bus.Request{Module: "m"}, nil)
+	if err != nil || got.Result.Input == sent.Result.Input || !reflect.DeepEqual(got, sent) {
+		t.Errorf("got %+v, %v; want a copy of %+v", got, err, sent)
+	}
+}
+
 // What has a meaning to the caller keeps it on the way; the rest is text.
 func TestErrorsCrossTheEncodingBus(t *testing.T) {
 	refusal := &tool.Refusal{Code: "busy", Message: "later", Next: "Wait."}

@@ -71,6 +71,8 @@ type fair struct {
 	r    *rand.Rand
 	did  atomic.Int64
 	http *http.Client
+
+	hints int // names that were suggested
 }
 
 var fairPeople = map[string][]string{"ann": {"dev"}, "bob": {"staff", "dev"}, "eve": nil, "root2": {"admin"}}
@@ -268,6 +270,14 @@ func (g *guest) compare() (yes, no int) {
 				return g.done("tools/call", fmt.Sprintf(`"name":%q,"arguments":{}`, name), name)
 			})
 		}
+		for _, name := range []string{s + "_lok", s + "_pu", s + "_wip", s + "_anny", "glanec"} {
+			_, body := g.ask("tools/call", fmt.Sprintf(`"name":%q,"arguments":{}`, name), name)
+			if _, near, ok := strings.Cut(body, "did you mean "); ok && !slices.Contains(tools, near[:strings.Index(near, "?")]) {
+				t.Errorf("%s in %q, %s era: is told of a tool that is not listed: %s", g.who, g.in, g.era, body)
+			} else if ok {
+				g.f.hints++
+			}
+		}
 		for _, name := range []string{s + "_greet", s + "_plan", s + ".greet", s + ":plan", "hello"} {
 			hold("prompt "+name, slices.Contains(prompts, name), func() bool { return g.done("prompts/get", fmt.Sprintf(`"name":%q`, name), name) })
 			hold("completion of "+name, slices.Contains(prompts, name), func() bool {
@@ -339,7 +349,7 @@ func TestWhatIsListedIsWhatATokenCanDo(t *testing.T) {
 		}
 	}
 	t.Logf("%d things could be done, %d not, %d times there was no way in", yes, no, turned)
-	if yes < 500 || no < 500 || turned < 50 {
+	if yes < 500 || no < 500 || turned < 50 || f.hints < 50 {
 		t.Error("chance has tried too little")
 	}
 }

@@ -47,6 +47,16 @@ func (r *request) named(member string) (string, bool) {
 	return name, r.see()
 }
 
+// unknown says that the caller's view holds no such name, and which it may have
+// meant of those it does hold.
+func (r *request) unknown(what string, k contexts.Kind, name string) string {
+	said := "unknown " + what + ": " + name
+	if near := r.view.Near(k, name); near != "" {
+		said += "; did you mean " + near + "?"
+	}
+	return said
+}
+
 // callTool serves tools/call.
 func (r *request) callTool() {
 	name, ok := r.named("name")
@@ -55,7 +65,7 @@ func (r *request) callTool() {
 	}
 	entry := r.view.Tool(name)
 	if entry == nil {
-		r.missing(&Fault{Status: 400, Code: CodeInvalidParams, Message: "unknown tool: " + name},
+		r.missing(&Fault{Status: 400, Code: CodeInvalidParams, Message: r.unknown("tool", contexts.Tools, name)},
 			func(v *contexts.View) bool { return v.Tool(name) != nil })
 		return
 	}
@@ -82,7 +92,7 @@ func (r *request) getPrompt() {
 	}
 	entry := r.view.Prompt(name)
 	if entry == nil {
-		r.missing(&Fault{Status: 400, Code: CodeInvalidParams, Message: "unknown prompt: " + name},
+		r.missing(&Fault{Status: 400, Code: CodeInvalidParams, Message: r.unknown("prompt", contexts.Prompts, name)},
 			func(v *contexts.View) bool { return v.Prompt(name) != nil })
 		return
 	}

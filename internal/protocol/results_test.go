@@ -75,6 +75,7 @@ func TestFailuresOfTools(t *testing.T) {
 		has(t, got.raw, `"error":{"code":4711,"message":"wires crossed","data":{"a":1}}`)
 		got = p.call("t_none", "{}")
 		has(t, got.raw, `"error":{"code":-32602,"message":"unknown tool: t_none"`)
+		has(t, p.call("t_ehco", "{}").raw, `"error":{"code":-32602,"message":"unknown tool: t_ehco; did you mean t_echo?"`)
 		for _, args := range []string{`[]`, `"x"`, `5`, `true`} {
 			equal(t, "arguments "+args, p.call("t_echo", args).code(), -32602)
 		}
