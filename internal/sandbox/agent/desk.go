@@ -97,6 +97,11 @@ func (d *desk) adjust(to wire.Plan) error {
 			return err
 		}
 	}
+	if p.Proxy = to.Proxy; p.Proxy != 0 && p.Proxy != d.plan.Proxy {
+		if err := handOver(p); err != nil {
+			return err
+		}
+	}
 	d.plan = p
 	return nil
 }

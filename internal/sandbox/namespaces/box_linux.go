@@ -14,7 +14,9 @@ import (
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agent"
 	"gatehouse/internal/sandbox/cgroup"
+	"gatehouse/internal/sandbox/door"
 	"gatehouse/internal/sandbox/link"
+	"gatehouse/internal/sandbox/proxy"
 	"gatehouse/internal/sandbox/wire"
 
 	"golang.org/x/sys/unix"
@@ -29,6 +31,12 @@ type box struct {
 	agent  *os.Process
 	closed func() error
 	gone   chan struct{}
+	door   *door.Door
+
+	mu     sync.Mutex // of what was last asked for
+	limits sandbox.Limits
+	env    []string
+	port   int64 // of the proxy inside; 0 while there is none
 }
 
 // make makes a sandbox. What it had made before it failed is undone.
@@ -55,7 +63,21 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { ours.Close() })
+	side, theirSide, err := door.Sockets()
+	if err == nil {
+		if b.door, err = door.New(side, proxy.Options{}); err != nil {
+			theirSide.Close()
+		}
+	}
+	if err != nil {
+		theirs.Close()
+		return nil, err
+	}
+	undo = append(undo, func() { b.door.Close() })
 	plan, files, err := d.plan(spec, limits)
+	plan.Side = int64(firstTree + len(files))
+	files = append(files, theirSide)
+	b.limits, b.env = limits, spec.Env
 	if err == nil {
 		err = d.starter.do(func() error { return b.start(theirs, files) })
 	}
@@ -138,6 +160,7 @@ func (b *box) end() error {
 	defer close(b.gone)
 	err := b.kill()
 	b.Link.Close()
+	b.door.Close()
 	err = errors.Join(err, b.group.Remove())
 	b.driver.users.give(b.slot)
 	b.driver.remove(b)
@@ -158,7 +181,7 @@ const (
 // plan says what the place is to be like. files are trees that the agent could
 // not open itself.
 func (d *Driver) plan(spec sandbox.Spec, limits sandbox.Limits) (plan wire.Plan, files []*os.File, err error) {
-	plan = d.bounds(spec.Env, limits)
+	plan = d.bounds(spec.Env, limits, 0)
 	plan.Hostname, plan.OneUser, plan.Texts = "sandbox", d.users.one, texts
 	if !d.users.one {
 		plan.UID, plan.GID = codeID, codeID
@@ -184,11 +207,15 @@ func (d *Driver) plan(spec sandbox.Spec, limits sandbox.Limits) (plan wire.Plan,
 }
 
 // bounds is the part of a plan that can be changed later.
-func (d *Driver) bounds(env []string, limits sandbox.Limits) wire.Plan {
+func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
+	own := slices.Clone(environment)
+	if port != 0 {
+		own = append(own, door.Environment()...)
+	}
 	p := wire.Plan{
 		DiskBytes: int64(limits.DiskMiB) << 20, DiskFiles: int64(limits.DiskMiB) * filesPerMiB,
 		Descriptors: int64(limits.Descriptors), Processes: int64(limits.Processes),
-		Env: append(slices.Clone(environment), env...),
+		Env: append(own, env...), Proxy: port,
 	}
 	if d.groups.Held("memory") == sandbox.NotHeld {
 		p.DataBytes = int64(limits.MemoryMiB) << 20
@@ -202,13 +229,33 @@ func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) e
 	if err != nil {
 		return err
 	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	if err := b.group.Set(limits); err != nil {
 		return err
 	}
-	return b.Link.Adjust(ctx, b.driver.bounds(env, limits), limits)
+	if err := b.Link.Adjust(ctx, b.driver.bounds(env, limits, b.port), limits); err != nil {
+		return err
+	}
+	b.limits, b.env = limits, env
+	return nil
+}
+
+// SetNetwork is that of sandbox.Networked.
+func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
+	return b.door.Set(n, func(port int64) error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if err := b.Link.Adjust(ctx, b.driver.bounds(b.env, b.limits, port), b.limits); err != nil {
+			return err
+		}
+		b.port = port
+		return nil
+	})
 }
 
 var (
 	_ sandbox.Files      = (*box)(nil)
 	_ sandbox.Adjustable = (*box)(nil)
+	_ sandbox.Networked  = (*box)(nil)
 )

@@ -158,8 +158,8 @@ func (s suite) lifecycle(t *testing.T) {
 			t.Skip("the driver's sandboxes stay as they are made")
 		}
 		for _, want := range []sandbox.Limits{
-			{MemoryMiB: 200, DiskMiB: 40, Descriptors: 50, OutputBytes: 100, Processes: 30},
-			{MemoryMiB: 80, DiskMiB: 30, Descriptors: 60, OutputBytes: 1000, Processes: 20},
+			{MemoryMiB: 200, DiskMiB: 40, Descriptors: 50, OutputBytes: 100, Processes: 100},
+			{MemoryMiB: 80, DiskMiB: 30, Descriptors: 60, OutputBytes: 1000, Processes: 80},
 		} {
 			if err := a.Adjust(t.Context(), want, []string{"WHICH=second"}); err != nil {
 				t.Fatal(err)

@@ -36,6 +36,7 @@ func Run(t *testing.T, d sandbox.Driver) {
 		{"identity", s.identity},
 		{"isolation", s.isolation},
 		{"network", s.network},
+		{"way out", s.wayOut},
 		{"resources", s.resources},
 		{"lifecycle", s.lifecycle},
 	} {

@@ -19,6 +19,8 @@ type Plan struct {
 	Descriptors int64    // files a process may have open
 	Processes   int64    // processes of the code's user; 0 means that is held elsewhere
 	DataBytes   int64    // data of one process; 0 means memory is held elsewhere
+	Side        int64    // a socket the agent inherited, through which it hands over listeners; 0 means none
+	Proxy       int64    // port on loopback that the host listens at; 0 means none
 	Env         []string // for every program
 	Trees       []Tree
 	Links       []Text // symbolic links and where they lead
@@ -39,7 +41,7 @@ type Tree struct {
 func (p Plan) Body() []byte {
 	var w writer
 	w.text(p.Hostname)
-	for _, n := range []int64{p.UID, p.GID, p.DiskBytes, p.DiskFiles, p.Descriptors, p.Processes, p.DataBytes} {
+	for _, n := range []int64{p.UID, p.GID, p.DiskBytes, p.DiskFiles, p.Descriptors, p.Processes, p.DataBytes, p.Side, p.Proxy} {
 		w.number(n)
 	}
 	w.flag(p.OneUser)
@@ -64,7 +66,7 @@ func (p Plan) Body() []byte {
 func ParsePlan(body []byte) (p Plan, err error) {
 	r := reader{b: body}
 	p.Hostname = r.text()
-	for _, n := range []*int64{&p.UID, &p.GID, &p.DiskBytes, &p.DiskFiles, &p.Descriptors, &p.Processes, &p.DataBytes} {
+	for _, n := range []*int64{&p.UID, &p.GID, &p.DiskBytes, &p.DiskFiles, &p.Descriptors, &p.Processes, &p.DataBytes, &p.Side, &p.Proxy} {
 		*n = r.number()
 	}
 	p.OneUser = r.flag()
