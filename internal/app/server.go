@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gatehouse/internal/identity"
+	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
@@ -49,6 +50,8 @@ func (a *App) houseConfig(into any) {
 	switch c := into.(type) {
 	case *server.Config:
 		a.serverConfig(c)
+	case *notification.Config:
+		a.notificationConfig(c)
 	}
 }
 
@@ -162,7 +165,8 @@ func (t *tree) recall(ctx context.Context) error {
 			i.Name = introduce(t.app.opts.Info).Name
 		}
 		i.Language = self.Language
-		return nil
+		i.Unread, err = t.shelf.Unread() // in here, so that the last to look has looked last
+		return err
 	})
 	return err
 }

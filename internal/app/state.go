@@ -15,6 +15,7 @@ import (
 
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/identity"
+	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/public"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/state"
@@ -36,6 +37,8 @@ type tree struct {
 	contexts  *state.Mount[map[string]contextState]
 	sessions  *state.Mount[map[string]sessionState]
 	processes *state.Mount[map[string]processState]
+	sandboxes *state.Mount[map[string]sandboxState]
+	shelf     *notification.Shelf // at /private/notifications
 }
 
 // hostSelf is what a host remembers of itself, at /private/host.
@@ -56,6 +59,7 @@ type serverInfo struct {
 	Transports []string     `json:"transports"` // kinds of doors, without their addresses
 	Status     serverStatus `json:"status"`
 
+	Unread   int            `json:"unreadNotificationCount"`
 	Language string         `json:"language,omitempty"` // people here want to be answered in
 	Metrics  *server.Sample `json:"metrics,omitempty"`  // of the machine, where the server module is
 }
@@ -134,8 +138,22 @@ func (t *tree) mount(ctx context.Context) (err error) {
 	if t.sessions, err = attachMany[sessionState](ctx, t, "sessions"); err != nil {
 		return err
 	}
-	t.processes, err = attachMany[processState](ctx, t, "processes")
-	return err
+	if t.sandboxes, err = attachMany[sandboxState](ctx, t, "sandboxes"); err != nil {
+		return err
+	}
+	if t.processes, err = attachMany[processState](ctx, t, "processes"); err != nil {
+		return err
+	}
+	notes, err := state.Attach[notification.Kept](ctx, t.state, "/private/notifications", state.Durable)
+	if err != nil {
+		return err
+	}
+	t.shelf = notification.NewShelf(notes, func(int) {
+		if err := t.recall(context.Background()); err != nil {
+			t.app.log.Warn("the number of unread notifications is not shown", "err", err)
+		}
+	})
+	return nil
 }
 
 // attachMany makes a live public mount of many, which has none at first.

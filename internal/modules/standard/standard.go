@@ -10,6 +10,7 @@ import (
 	"gatehouse/internal/modules/filesystem"
 	"gatehouse/internal/modules/lang"
 	"gatehouse/internal/modules/metrics"
+	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/process"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/shell"
@@ -42,6 +43,7 @@ func Guests() []Guest {
 		{Name: "process", New: process.New, Runs: true},
 		{Name: "ws", New: ws.New},
 		{Name: "server", New: server.New},
+		{Name: "notification", New: notification.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 		{Name: "shell", New: shell.New, Preset: true, Runs: true, Without: []string{"shell_run", "shell_system"}},
 	}

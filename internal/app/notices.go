@@ -1,0 +1,170 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/modules/notification"
+)
+
+const (
+	notificationModule = "notification"
+
+	noticeQueue   = 1024            // facts of one kind that may wait
+	noticeTime    = 5 * time.Second // for one to be kept
+	approvalsLook = 2 * time.Second // for requests that wait for an operator
+)
+
+// notificationConfig gives the module the shelf, and fills it from now on.
+func (a *App) notificationConfig(c *notification.Config) {
+	c.Shelf, c.Rules = a.tree.shelf, a.rules
+	ctx, stop := context.WithCancel(context.Background())
+	n := &notices{app: a, told: map[string]bool{}}
+	n.follow(ctx)
+	a.room(Part{"notices", func(end context.Context) error {
+		defer context.AfterFunc(end, stop)()
+		n.run(ctx)
+		return nil
+	}})
+}
+
+// notices turns facts of the house into notifications.
+type notices struct {
+	app   *App
+	kinds []iter.Seq[bus.Fact]
+	told  map[string]bool // approvals that wait; belongs to run
+}
+
+func (n *notices) follow(ctx context.Context) {
+	for _, pattern := range []string{"auth.*", "config.changed", "module.*.notification"} {
+		n.kinds = append(n.kinds, n.app.bus.Follow(ctx, pattern, noticeQueue))
+	}
+}
+
+func (n *notices) run(ctx context.Context) {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, facts := range n.kinds {
+		all.Go(func() {
+			for f := range facts {
+				if news, ok := newsOf(f); ok {
+					n.add(ctx, news)
+				}
+			}
+		})
+	}
+	look := time.NewTicker(approvalsLook)
+	defer look.Stop()
+	for {
+		n.approvals(ctx)
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func (n *notices) add(ctx context.Context, news notification.News) {
+	ctx, cancel := context.WithTimeout(ctx, noticeTime)
+	defer cancel()
+	note, err := n.app.tree.shelf.Add(ctx, news)
+	if err != nil {
+		n.app.log.Warn("a notification is lost", "code", news.Code, "title", news.Title, "err", err)
+		return
+	}
+	if note.ID != 0 {
+		n.app.tell("notification.added", map[string]any{"id": note.ID, "code": note.Code, "level": note.Level, "title": note.Title})
+	}
+}
+
+// approvals tells of requests that wait for an operator. Every host of the
+// same folder of data sees them; the shelf takes each once.
+func (n *notices) approvals(ctx context.Context) {
+	waiting, err := n.app.book.Pending(false)
+	if err != nil {
+		return // whoever decides them is told
+	}
+	there := map[string]bool{}
+	for _, r := range waiting {
+		there[r.ID] = true
+		if n.told[r.ID] {
+			continue
+		}
+		data, _ := json.Marshal(map[string]any{"approval": r.ID, "tool": r.Tool, "owner": r.Owner, "until": r.Until})
+		n.add(ctx, notification.News{
+			Code: "approval.waiting", Level: notification.Warning, Once: "approval " + r.ID,
+			Title: r.Tool + " waits for an operator's approval", Data: data,
+			Message: fmt.Sprintf("%s wants to call it; the request ends %s. Decide with: gatehouse approvals approve %s", r.Owner, r.Until.UTC().Format("2006-01-02 15:04 MST"), r.ID),
+		})
+	}
+	n.told = there
+}
+
+// newsOf is what a fact is to those who rule the host, if anything.
+func newsOf(f bus.Fact) (notification.News, bool) {
+	if rest, ok := strings.CutPrefix(f.Subject, "module."); ok {
+		var news notification.News
+		if json.Unmarshal(f.Data, &news) != nil {
+			return news, false
+		}
+		module, _, _ := strings.Cut(rest, ".")
+		news.PackageID = module // a module speaks under its own name
+		if news.Once != "" {
+			news.Once = module + " " + news.Once
+		}
+		return news, true
+	}
+	if f.Subject == "config.changed" {
+		var d struct{ Restart []string }
+		json.Unmarshal(f.Data, &d)
+		return notification.News{
+			Code: f.Subject, Level: notification.Warning, Title: "Some settings need a new start", Data: f.Data,
+			Message: "They were changed while the host runs and are looked at when it is started again: " + strings.Join(d.Restart, ", "),
+		}, len(d.Restart) > 0
+	}
+	return newsOfAuth(f)
+}
+
+// authNews are the events of identity that are told, with a title that is
+// followed by whom they are about.
+var authNews = map[string]struct {
+	level notification.Level
+	title string
+}{
+	"auth.login_limited":    {notification.Warning, "Too many tries to log in as"},
+	"auth.paired":           {notification.Info, "The first administrator was made:"},
+	"auth.user_added":       {notification.Info, "A user was added:"},
+	"auth.user_removed":     {notification.Info, "A user was removed:"},
+	"auth.roles_changed":    {notification.Info, "Roles were changed of"},
+	"auth.password_changed": {notification.Info, "The password was changed of"},
+	"auth.token_created":    {notification.Info, "A token was made for"},
+	"auth.link_added":       {notification.Info, "A certificate or OAuth subject now stands for"},
+}
+
+const limitedPer = 10 * time.Minute // one notification of many tries
+
+func newsOfAuth(f bus.Fact) (news notification.News, ok bool) {
+	kind, ok := authNews[f.Subject]
+	if !ok {
+		return news, false
+	}
+	var e struct{ Principal, From string }
+	if json.Unmarshal(f.Data, &e) != nil {
+		return news, false
+	}
+	news = notification.News{Code: f.Subject, Level: kind.level, Title: kind.title + " " + e.Principal, Data: f.Data}
+	if e.From != "" {
+		news.Message = "It came from " + e.From + "."
+	}
+	if f.Subject == "auth.login_limited" {
+		news.Once = fmt.Sprintf("%s %s %d", f.Subject, e.Principal, f.At.Unix()/int64(limitedPer/time.Second))
+	}
+	return news, true
+}

@@ -1,0 +1,94 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/internal/approvals"
+	"gatehouse/internal/bus"
+	"gatehouse/internal/modules/notification"
+	"gatehouse/internal/modules/public"
+)
+
+func (c *tenant) unread() any {
+	v, _ := c.readPublic("default", public.PublicURI+"/serverInfo/unreadNotificationCount")
+	return v
+}
+
+func TestWhatHappensBecomesANotification(t *testing.T) {
+	cfg := ruled(t, "notification", "server")
+	a, client := liveOn(t, cfg, Options{})
+	admin, eve := client("ann", "admin"), client("eve")
+	if n := eve.unread(); n != 0.0 {
+		t.Fatalf("%v are unread at first", n)
+	}
+	a.bus.Publish(bus.Fact{Subject: "module.backup.notification", At: time.Now(), Data: json.RawMessage(`{"title":"Backup failed","level":"error","packageId":"host","code":"backup.failed"}`)})
+	eventually(t, "the first is there", func() bool { return eve.unread() == 1.0 })
+	if _, err := a.book.Ask("bob/default", "file_delete", "rule 1", json.RawMessage(`{}`), func(approvals.Request) {}); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.who.AddUser(t.Context(), "carol", nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "all are there", func() bool { return eve.unread() == 3.0 })
+	got := fmt.Sprint(admin.result("notification_list", `{}`))
+	expect(t, got, "title:Backup failed", "packageId:backup", "level:error", "title:file_delete waits for an operator's approval", "title:A user was added: carol")
+	// What a change has changed is in the tree when its caller has the answer.
+	if admin.result("notification_mark_seen_before", `{"before":100}`); eve.unread() != 0.0 {
+		t.Errorf("%v are unread after all were seen", eve.unread())
+	}
+	if got := fmt.Sprint(eve.result("notification_list", `{}`)); !strings.Contains(got, "denied") {
+		t.Errorf("eve reads %s", got)
+	}
+	// Another host of the same folder of data has them, and is told.
+	b, other := liveOn(t, cfg, Options{})
+	root := other("root", "admin")
+	if got := fmt.Sprint(root.result("notification_list", `{}`)); strings.Count(got, "seen:true") != 3 {
+		t.Errorf("the other host has %s", got)
+	}
+	root.result("notification_mark_unseen", `{"ids":[1]}`)
+	eventually(t, "both count one", func() bool {
+		first, _, _ := a.tree.info.Get()
+		second, _, _ := b.tree.info.Get()
+		return first.Unread == 1 && second.Unread == 1
+	})
+}
+
+func TestNewsOfFacts(t *testing.T) {
+	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	for _, c := range []struct{ subject, data, want string }{
+		{"auth.login_limited", `{"Kind":"login_limited","Principal":"bob","From":"10.0.0.1"}`, "warning: Too many tries to log in as bob. It came from 10.0.0.1."},
+		{"auth.login", `{"Principal":"bob"}`, ""},
+		{"auth.login_failed", `{"Principal":"bob"}`, ""},
+		{"auth.password_changed", `{"Principal":"bob"}`, "info: The password was changed of bob"},
+		{"auth.user_added", `{`, ""},
+		{"config.changed", `{"live":["rules"],"restart":null}`, ""},
+		{"config.changed", `{"restart":["listen.tcp"]}`, "warning: Some settings need a new start. They were changed while the host runs and are looked at when it is started again: listen.tcp"},
+		{"module.x.notification", `{"title":"hello","packageId":"y"}`, ": hello from x"},
+		{"module.x.notification", `[]`, ""},
+	} {
+		news, ok := newsOf(bus.Fact{Subject: c.subject, At: at, Data: json.RawMessage(c.data)})
+		got := ""
+		if ok {
+			got = string(news.Level) + ": " + news.Title
+			if news.Message != "" {
+				got += ". " + news.Message
+			}
+			if news.PackageID != "" {
+				got += " from " + news.PackageID
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s %s is %q, want %q", c.subject, c.data, got, c.want)
+		}
+	}
+	var first, second notification.News
+	first, _ = newsOf(bus.Fact{Subject: "auth.login_limited", At: at, Data: json.RawMessage(`{"Principal":"bob"}`)})
+	second, _ = newsOf(bus.Fact{Subject: "auth.login_limited", At: at.Add(time.Minute), Data: json.RawMessage(`{"Principal":"bob"}`)})
+	if first.Once == "" || first.Once != second.Once {
+		t.Errorf("many tries are told many times: %q and %q", first.Once, second.Once)
+	}
+}

@@ -1,0 +1,255 @@
+package notification
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"gatehouse/internal/state"
+	"gatehouse/module/moduletest"
+	"gatehouse/tool"
+)
+
+// person calls the tools of one shelf.
+type person struct {
+	t     *testing.T
+	shelf *Shelf
+	role  string
+}
+
+func newPerson(t *testing.T, unread func(int)) person {
+	t.Helper()
+	m, err := state.Attach[Kept](t.Context(), state.New(state.Options{}), "/private/notifications", state.Live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return person{t, NewShelf(m, unread), "admin"}
+}
+
+// call gives a result, or the text of a refusal.
+func (p person) call(name, args string, into any) string {
+	p.t.Helper()
+	deps := moduletest.NewHost(p.t).Deps()
+	deps.Config = func(into any) error {
+		*into.(*Config) = Config{Shelf: p.shelf, Rules: func(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }}
+		return nil
+	}
+	m, err := New(p.t.Context(), deps)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer m.Close(context.Background())
+	c := moduletest.NewCall(p.t, args)
+	c.Caller.Roles = []string{p.role}
+	res, err := c.Tool(p.t.Context(), moduletest.Tool(p.t, m, name))
+	if r, ok := errors.AsType[*tool.Refusal](err); ok {
+		return r.Text()
+	}
+	b, _ := json.Marshal(res.Structured)
+	if into != nil {
+		err = errors.Join(err, json.Unmarshal(b, into))
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return ""
+}
+
+func (p person) tell(titles ...string) {
+	p.t.Helper()
+	for _, title := range titles {
+		if _, err := p.shelf.Add(p.t.Context(), News{Title: title}); err != nil {
+			p.t.Fatal(err)
+		}
+	}
+}
+
+// listed is the ids and marks of a list, newest first.
+func (p person) listed(args string) string {
+	p.t.Helper()
+	var out listOut
+	if bad := p.call("notification_list", args, &out); bad != "" {
+		return bad
+	}
+	all := []string{}
+	for _, n := range out.Notifications {
+		mark := ""
+		if n.Seen {
+			mark = "*"
+		}
+		all = append(all, fmt.Sprint(n.ID, mark))
+	}
+	return fmt.Sprint(strings.Join(all, " "), ", ", out.Unread, " unread")
+}
+
+func TestTheModuleKeepsTheContract(t *testing.T) {
+	moduletest.Run(t, New, moduletest.Options{})
+}
+
+func TestNotificationsAreReadMarkedAndRemoved(t *testing.T) {
+	var unread []int
+	p := newPerson(t, func(n int) { unread = append(unread, n) })
+	p.tell("a", "b", "c", "d", "e")
+	for _, step := range []struct{ tool, args, want, then string }{
+		{"notification_list", `{}`, "", "5 4 3 2 1, 5 unread"},
+		{"notification_mark_seen", `{"ids":[2,4]}`, "{2 3}", "5 4* 3 2* 1, 3 unread"},
+		{"notification_mark_seen", `{"ids":[4,5]}`, "{1 2}", "5* 4* 3 2* 1, 2 unread"},
+		{"notification_mark_seen", `{"ids":[3,99]}`, "not_found: there is no notification 99; nothing was marked", "5* 4* 3 2* 1, 2 unread"},
+		{"notification_mark_unseen", `{"ids":[5]}`, "{1 3}", "5 4* 3 2* 1, 3 unread"},
+		{"notification_mark_unseen", `{"ids":[-1]}`, "not_found: there is no notification -1; nothing was marked", "5 4* 3 2* 1, 3 unread"},
+		{"notification_mark_seen_before", `{"before":3}`, "{1 2}", "5 4* 3 2* 1*, 2 unread"},
+		{"notification_remove", `{"ids":[1,77]}`, "{1 2}", "5 4* 3 2*, 2 unread"},
+		{"notification_remove_before", `{"before":4}`, "{2 1}", "5 4*, 1 unread"},
+		{"notification_remove_before", `{"before":4}`, "{0 1}", "5 4*, 1 unread"},
+	} {
+		var out changedOut
+		got := p.call(step.tool, step.args, &out)
+		if got == "" && step.want != "" {
+			got = fmt.Sprint(out)
+		}
+		if got, _, _ = strings.Cut(got, "\n"); got != step.want {
+			t.Errorf("%s %s: %s, want %s", step.tool, step.args, got, step.want)
+		}
+		if got := p.listed(`{}`); got != step.then {
+			t.Errorf("after %s %s: %s, want %s", step.tool, step.args, got, step.then)
+		}
+	}
+	if p.tell("f"); p.listed(`{}`) != "6 5 4*, 2 unread" {
+		t.Errorf("an id was given twice: %s", p.listed(`{}`))
+	}
+	if want := []int{1, 2, 3, 4, 5, 3, 2, 3, 2, 2, 1, 1, 2}; !slices.Equal(unread, want) {
+		t.Errorf("told %v, want %v", unread, want)
+	}
+}
+
+func TestListsArePaged(t *testing.T) {
+	p := newPerson(t, nil)
+	for range 50 {
+		p.tell("x")
+	}
+	p.call("notification_mark_seen", `{"ids":[49]}`, nil)
+	for args, want := range map[string]string{
+		`{"limit":3}`:               "50 49* 48, 49 unread",
+		`{"limit":2,"before":48}`:   "47 46, 49 unread",
+		`{"before":3}`:              "2 1, 49 unread",
+		`{"before":1}`:              ", 49 unread",
+		`{"unseen":true,"limit":2}`: "50 48, 49 unread",
+	} {
+		if got := p.listed(args); got != want {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+	if got := p.listed(`{}`); strings.Count(got, " ") != 41 { // 40 and what is unread
+		t.Errorf("without a limit: %s", got)
+	}
+}
+
+func TestNotificationsAreForThoseWhoRule(t *testing.T) {
+	p := newPerson(t, nil)
+	p.tell("secret")
+	p.role = "writer"
+	for name, args := range map[string]string{
+		"notification_list": `{}`, "notification_remove": `{"ids":[1]}`, "notification_remove_before": `{"before":9}`,
+		"notification_mark_seen": `{"ids":[1]}`, "notification_mark_unseen": `{"ids":[1]}`, "notification_mark_seen_before": `{"before":9}`,
+	} {
+		if got := p.call(name, args, nil); !strings.HasPrefix(got, "denied: ") {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if p.role = "admin"; p.listed(`{}`) != "1, 1 unread" {
+		t.Error("something was changed")
+	}
+}
+
+func TestNewsAreBroughtIntoForm(t *testing.T) {
+	p := newPerson(t, nil)
+	for name, bad := range map[string]News{"no title": {}, "blank": {Title: " \n"}, "no such level": {Title: "x", Level: "fatal"}} {
+		if _, err := p.shelf.Add(t.Context(), bad); err == nil {
+			t.Errorf("%s was kept", name)
+		}
+	}
+	n, err := p.shelf.Add(t.Context(), News{
+		Title: strings.Repeat("ä", 500), Message: "\xff" + strings.Repeat("y", 9000), Data: json.RawMessage(`"` + strings.Repeat("z", mostData) + `"`), Level: Error,
+	})
+	if err != nil || len(n.Title) > mostTitle || len(n.Message) > mostMessage || n.Data != nil || n.Code != "news" {
+		t.Errorf("%v: title %d, message %d, data %d bytes, code %s", err, len(n.Title), len(n.Message), len(n.Data), n.Code)
+	}
+	if n, err = p.shelf.Add(t.Context(), News{Title: "x", Data: json.RawMessage(`{"big":12345678901234567890}`)}); err != nil || string(n.Data) != `{"big":12345678901234567890}` {
+		t.Errorf("%v %s", err, n.Data)
+	}
+	if n, err = p.shelf.Add(t.Context(), News{Title: "x", Data: json.RawMessage(`{`)}); err != nil || n.Data != nil {
+		t.Errorf("%v %s", err, n.Data)
+	}
+}
+
+func TestWhatIsToldOnceIsNotToldTwice(t *testing.T) {
+	p := newPerson(t, nil)
+	for _, id := range []int64{1, 0} {
+		if n, err := p.shelf.Add(t.Context(), News{Title: "x", Once: "approval 1"}); err != nil || n.ID != id {
+			t.Errorf("%+v, %v; want id %d", n, err, id)
+		}
+	}
+	p.call("notification_remove", `{"ids":[1]}`, nil)
+	if n, err := p.shelf.Add(t.Context(), News{Title: "x", Once: "approval 1"}); err != nil || n.ID != 2 {
+		t.Errorf("after the first was removed: %+v, %v", n, err)
+	}
+}
+
+// A shelf that nobody tidies up keeps the newest.
+func TestTheOldestGo(t *testing.T) {
+	p := newPerson(t, nil)
+	if _, err := p.shelf.mount.Set(t.Context(), Kept{Last: most, Notes: func() map[string]Note {
+		all := map[string]Note{}
+		for id := range int64(most) {
+			all[key(id+1)] = Note{ID: id + 1, News: News{Title: "old", Level: Info}}
+		}
+		return all
+	}()}); err != nil {
+		t.Fatal(err)
+	}
+	p.tell("one more")
+	all, _, err := p.shelf.all()
+	if err != nil || len(all) != most || all[0].ID != most+1 || all[most-1].ID != 2 {
+		t.Errorf("%d are kept, %d to %d, %v", len(all), all[0].ID, all[len(all)-1].ID, err)
+	}
+}
+
+// Two hosts of one folder of data share a shelf: none overwrites what the
+// other has told, and both start again with all of it.
+func TestHostsShareAShelf(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "state.db")
+	host := func() *Shelf {
+		log, err := state.OpenFile(file, state.FileOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tree := state.New(state.Options{Log: log})
+		t.Cleanup(func() { tree.Close(); log.Close() })
+		m, err := state.Attach[Kept](t.Context(), tree, "/private/notifications", state.Durable)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return NewShelf(m, nil)
+	}
+	var all sync.WaitGroup
+	for _, s := range []*Shelf{host(), host()} {
+		all.Go(func() {
+			for range 10 {
+				if _, err := s.Add(t.Context(), News{Title: "x"}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	notes, unread, err := host().all()
+	if err != nil || len(notes) != 20 || unread != 20 || notes[0].ID != 20 {
+		t.Errorf("%d notifications, %d unread, %v", len(notes), unread, err)
+	}
+}
