@@ -37,7 +37,6 @@ type tree struct {
 	contexts  *state.Mount[map[string]contextState]
 	sessions  *state.Mount[map[string]sessionState]
 	processes *state.Mount[map[string]processState]
-	sandboxes *state.Mount[map[string]sandboxState]
 	shelf     *notification.Shelf // at /private/notifications
 }
 
@@ -136,9 +135,6 @@ func (t *tree) mount(ctx context.Context) (err error) {
 		return err
 	}
 	if t.sessions, err = attachMany[sessionState](ctx, t, "sessions"); err != nil {
-		return err
-	}
-	if t.sandboxes, err = attachMany[sandboxState](ctx, t, "sandboxes"); err != nil {
 		return err
 	}
 	if t.processes, err = attachMany[processState](ctx, t, "processes"); err != nil {
