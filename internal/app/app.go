@@ -51,6 +51,10 @@ type Options struct {
 	In   io.Reader // of the stdio door
 	Out  io.Writer
 	Conn net.Conn // one client more, newline-framed; the host ends with it if no other door is open
+
+	// Listeners are doors that somebody else has opened already, by kind: the
+	// door of the settings is served there. The host closes them.
+	Listeners map[string]net.Listener
 }
 
 // Guest is a module with its name.

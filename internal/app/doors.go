@@ -115,12 +115,7 @@ func (a *App) openHTTP(ctx context.Context) (Door, error) {
 	if err := a.who.MustAuthenticate(h.Host); err != nil {
 		return Door{}, &SettingError{err}
 	}
-	var lc net.ListenConfig
-	network := "tcp"
-	if a, err := netip.ParseAddr(h.Host); err == nil && a.Is4() {
-		network = "tcp4" // 0.0.0.0 would mean every IPv6 address as well
-	}
-	ln, err := lc.Listen(ctx, network, net.JoinHostPort(h.Host, strconv.Itoa(h.Port)))
+	ln, err := a.listenHTTP(ctx, h)
 	if err != nil {
 		return Door{}, fmt.Errorf("open the HTTP door: %w", err)
 	}
@@ -139,6 +134,18 @@ func (a *App) openHTTP(ctx context.Context) (Door, error) {
 	}
 	open.part = Part{"http", func(ctx context.Context) error { return door.Serve(ctx, ln) }}
 	return open, nil
+}
+
+func (a *App) listenHTTP(ctx context.Context, h config.HTTP) (net.Listener, error) {
+	if ln := a.opts.Listeners[HTTP]; ln != nil {
+		return ln, nil
+	}
+	var lc net.ListenConfig
+	network := "tcp"
+	if a, err := netip.ParseAddr(h.Host); err == nil && a.Is4() {
+		network = "tcp4" // 0.0.0.0 would mean every IPv6 address as well
+	}
+	return lc.Listen(ctx, network, net.JoinHostPort(h.Host, strconv.Itoa(h.Port)))
 }
 
 // OpenListener serves HTTP on a listener that somebody else has opened.
@@ -197,9 +204,12 @@ func (a *App) OpenTCP(_ context.Context, addr string) (Door, error) {
 			return Door{}, &SettingError{err}
 		}
 	}
-	ln, err := socket.ListenTCP(addr)
-	if err != nil {
-		return Door{}, err
+	ln := a.opts.Listeners[TCP]
+	if ln == nil || addr != a.cfg.Doors.TCP {
+		var err error
+		if ln, err = socket.ListenTCP(addr); err != nil {
+			return Door{}, err
+		}
 	}
 	return a.lines(TCP, "tcp://"+ln.Addr().String(), ln), nil
 }
@@ -208,9 +218,12 @@ func (a *App) openUnix(ctx context.Context) (Door, error) { return a.OpenUnix(ct
 
 // OpenUnix listens on a Unix socket at a path.
 func (a *App) OpenUnix(_ context.Context, path string) (Door, error) {
-	ln, err := socket.ListenUnix(path)
-	if err != nil {
-		return Door{}, err
+	ln := a.opts.Listeners[Unix]
+	if ln == nil || path != a.cfg.Doors.Unix {
+		var err error
+		if ln, err = socket.ListenUnix(path); err != nil {
+			return Door{}, err
+		}
 	}
 	return a.lines(Unix, "unix://"+ln.Addr().String(), ln), nil
 }

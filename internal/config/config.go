@@ -36,6 +36,7 @@ type Config struct {
 	Log      Log       `doc:"What the host says of itself, on standard error."`
 	Audit    Audit     `doc:"What is remembered of what was done."`
 	Observe  Observe   `doc:"What the host shows to those who watch it."`
+	Daemon   Daemon    `doc:"What a host in the background is told besides."`
 	Secrets  Secrets   `doc:"Where the named secrets are."`
 	Folders  Folders   `yaml:"-"` // by environment alone: they say where the file is
 }

@@ -392,7 +392,7 @@ func (d *decoder) scalar(s setting, path string, n ast.Node, v reflect.Value) {
 // path makes a path in the file one from the top: it begins in the file's
 // folder, or with ~ at home.
 func (d *decoder) path(s setting, text string) string {
-	if s.tag.Get("kind") != "path" || text == "" || filepath.IsAbs(text) {
+	if s.tag.Get("kind") != "path" || text == "" || text == s.tag.Get("none") || filepath.IsAbs(text) {
 		return text
 	}
 	if rest, ok := strings.CutPrefix(text, "~"); ok && d.home != "" && (rest == "" || rest[0] == '/') {

@@ -35,6 +35,7 @@ func (w *wrong) add(path, format string, args ...any) {
 func (c Config) Validate() error {
 	w := &wrong{}
 	c.Doors.validate(w)
+	c.Daemon.validate(w)
 	c.Auth.validate(w)
 	c.Sessions.validate(w)
 	c.Limits.validate(w)

@@ -9,7 +9,7 @@ import (
 // PeerUID tells which user's process is at the other end of a Unix socket.
 // known is false where the system does not say, and for other connections.
 func PeerUID(conn net.Conn) (uid uint32, known bool) {
-	u, ok := conn.(*net.UnixConn)
+	u, ok := below(conn).(*net.UnixConn)
 	if !ok {
 		return 0, false
 	}
@@ -21,7 +21,7 @@ func PeerUID(conn net.Conn) (uid uint32, known bool) {
 // system does not tell who a peer is (neither Linux nor macOS), the modes of
 // the socket and of its folder have to do.
 func checkPeer(conn net.Conn) error {
-	u, ok := conn.(*net.UnixConn)
+	u, ok := below(conn).(*net.UnixConn)
 	if !ok {
 		return nil
 	}
@@ -33,6 +33,17 @@ func checkPeer(conn net.Conn) error {
 		return fmt.Errorf("user %d may not connect; this server belongs to user %d", uid, os.Getuid())
 	}
 	return nil
+}
+
+// below is the connection that others may be wrapped around.
+func below(conn net.Conn) net.Conn {
+	for {
+		outer, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			return conn
+		}
+		conn = outer.NetConn()
+	}
 }
 
 // allowed reports whether a peer may use a server of user own.

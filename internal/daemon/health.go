@@ -1,0 +1,101 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Health shows at an address of its own whether the daemon lives and serves:
+// GET /health, and GET /ready, which ends before the doors close. It says
+// nothing else, to whoever asks.
+type Health struct {
+	// Check reports why the daemon does not serve as it should; nil is good.
+	// It is called at most once a second, with a context that ends after 2 s.
+	Check func(context.Context) error
+	Log   *slog.Logger // nil: nothing is logged
+
+	ready atomic.Bool
+
+	mu   sync.Mutex // held while Check runs: those who ask meanwhile share its answer
+	at   time.Time
+	last error
+}
+
+const (
+	healthFresh = time.Second
+	healthTime  = 2 * time.Second
+	healthStop  = time.Second
+)
+
+// Ready says whether the daemon takes calls, from now on.
+func (h *Health) Ready(yes bool) { h.ready.Store(yes) }
+
+// Serve answers on the listener until ctx is done, and closes it.
+func (h *Health) Serve(ctx context.Context, ln net.Listener) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) {
+		if err := h.check(r.Context()); err != nil {
+			says(w, http.StatusServiceUnavailable, `{"status":"unhealthy","service":"gatehouse"}`)
+			return
+		}
+		says(w, http.StatusOK, `{"status":"healthy","service":"gatehouse"}`)
+	})
+	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
+		if !h.ready.Load() {
+			says(w, http.StatusServiceUnavailable, `{"status":"not ready","service":"gatehouse"}`)
+			return
+		}
+		says(w, http.StatusOK, `{"status":"ready","service":"gatehouse"}`)
+	})
+	srv := &http.Server{Handler: mux, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: 30 * time.Second, MaxHeaderBytes: 8 << 10}
+	if h.Log != nil {
+		srv.ErrorLog = slog.NewLogLogger(h.Log.Handler(), slog.LevelDebug)
+	}
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthStop)
+		defer cancel()
+		if srv.Shutdown(last) != nil {
+			srv.Close()
+		}
+	})
+	err := srv.Serve(ln)
+	if !stop() {
+		<-ended
+	}
+	if errors.Is(err, http.ErrServerClosed) {
+		return nil
+	}
+	return err
+}
+
+func (h *Health) check(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.Check == nil || !h.at.IsZero() && time.Since(h.at) < healthFresh {
+		return h.last
+	}
+	// Whoever asked may have gone; the answer is for all.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTime)
+	defer cancel()
+	err := h.Check(ctx)
+	if err != nil && h.last == nil && h.Log != nil {
+		h.Log.Warn("the daemon is not healthy", "err", err)
+	}
+	h.last, h.at = err, time.Now()
+	return err
+}
+
+func says(w http.ResponseWriter, status int, body string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(status)
+	w.Write([]byte(body))
+}

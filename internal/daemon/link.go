@@ -1,0 +1,265 @@
+package daemon
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// The link is what a daemon and the thin clients of its own socket say to each
+// other beside the protocol's messages, in lines that are no JSON:
+//
+//	gatehouse-link 1 {"build":"...","talk":true}   the client's first line
+//	gatehouse-link 1 {"pid":..., "accepted":true}  the daemon's answer: About
+//	gatehouse-link stopping                        send nothing more here
+//	gatehouse-link bye {"lines":7}                 the last line: seven of the client's were taken
+//
+// A client that begins with a message gets none of it.
+const (
+	linkWord     = "gatehouse-link "
+	linkGreeting = linkWord + "1 "
+	linkStopping = linkWord + "stopping"
+	linkBye      = linkWord + "bye "
+)
+
+const (
+	longestGreeting = 4 << 10
+	longestAbout    = 256 << 10
+	byeTime         = time.Second // for the last words to a client that does not read
+)
+
+// greeting is a client's first line. With Talk it goes on with messages, if
+// the daemon is of its build; without, it only wants to know.
+type greeting struct {
+	Build string `json:"build"`
+	Talk  bool   `json:"talk"`
+}
+
+type farewell struct {
+	Lines uint64 `json:"lines"`
+}
+
+// Listener is a daemon's own socket. Connections that begin with a greeting
+// are answered and, when they end, told how much of what they sent was taken.
+type Listener struct {
+	net.Listener
+	about func() About
+
+	mu       sync.Mutex
+	stopping bool
+	open     map[*conn]struct{} // that were greeted and accepted
+}
+
+// Link makes the listener of a daemon's own socket from one. about is called
+// for each greeting, from any goroutine.
+func Link(ln net.Listener, about func() About) *Listener {
+	return &Listener{Listener: ln, about: about, open: map[*conn]struct{}{}}
+}
+
+// Accept waits for a connection. It does not wait for the greeting.
+func (l *Listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return &conn{Conn: c, l: l}, nil
+}
+
+// Stopping tells everybody who greeted to send nothing more, now and later.
+func (l *Listener) Stopping() {
+	l.mu.Lock()
+	l.stopping = true
+	var all []*conn
+	for c := range l.open {
+		all = append(all, c)
+	}
+	l.mu.Unlock()
+	for _, c := range all {
+		go c.say(linkStopping) // a client that does not read holds up nobody
+	}
+}
+
+func (l *Listener) add(c *conn) (stopping bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open[c] = struct{}{}
+	return l.stopping
+}
+
+func (l *Listener) remove(c *conn) {
+	l.mu.Lock()
+	delete(l.open, c)
+	l.mu.Unlock()
+}
+
+// conn is one connection of the daemon's own socket.
+type conn struct {
+	net.Conn
+	l      *Listener
+	begun  bool   // the first bytes have been read; the reader's own
+	rest   []byte // was read behind the greeting
+	linked atomic.Bool
+	taken  atomic.Uint64 // lines that were handed to the reader whole
+	broken atomic.Bool   // a write failed, perhaps half way
+	bye    sync.Once
+}
+
+// NetConn is the connection below, which knows who the peer is.
+func (c *conn) NetConn() net.Conn { return c.Conn }
+
+func (c *conn) Read(p []byte) (int, error) {
+	if !c.begun {
+		if n, err := c.begin(p); n > 0 || err != nil {
+			return n, err
+		}
+	}
+	if len(c.rest) > 0 {
+		n := copy(p, c.rest)
+		c.rest = c.rest[n:]
+		return c.count(p[:n], nil)
+	}
+	n, err := c.Conn.Read(p)
+	return c.count(p[:n], err)
+}
+
+func (c *conn) count(p []byte, err error) (int, error) {
+	if c.linked.Load() {
+		c.taken.Add(uint64(bytes.Count(p, []byte{'\n'})))
+	}
+	return len(p), err
+}
+
+// begin reads the first bytes. If they are a greeting it is answered and
+// nothing of it is handed on.
+func (c *conn) begin(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if n == 0 {
+		return 0, err
+	}
+	c.begun = true
+	if p[0] != linkWord[0] || err != nil {
+		return n, err
+	}
+	line := bytes.Clone(p[:n])
+	for bytes.IndexByte(line, '\n') < 0 {
+		if len(line) > longestGreeting {
+			return 0, io.EOF
+		}
+		n, err := c.Conn.Read(p)
+		if err != nil {
+			return 0, err
+		}
+		line = append(line, p[:n]...)
+	}
+	line, c.rest, _ = bytes.Cut(line, []byte{'\n'})
+	return 0, c.greet(line)
+}
+
+// greet answers a greeting. The error ends the connection.
+func (c *conn) greet(line []byte) error {
+	var g greeting
+	text, ok := bytes.CutPrefix(line, []byte(linkGreeting))
+	if !ok || json.Unmarshal(text, &g) != nil {
+		return io.EOF
+	}
+	about := c.l.about()
+	about.Accepted = g.Talk && g.Build == about.Build && about.Ready
+	answer, err := json.Marshal(about)
+	if err != nil {
+		return err
+	}
+	if err := c.say(linkGreeting + string(answer)); err != nil {
+		return err
+	}
+	if !about.Accepted {
+		return io.EOF
+	}
+	c.linked.Store(true)
+	if c.l.add(c) {
+		go c.say(linkStopping)
+	}
+	return nil
+}
+
+func (c *conn) say(line string) error {
+	_, err := c.Write([]byte(line + "\n"))
+	return err
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		c.broken.Store(true)
+	}
+	return n, err
+}
+
+// Close says how much was taken, and closes.
+func (c *conn) Close() error {
+	c.bye.Do(func() {
+		if !c.linked.Load() {
+			return
+		}
+		c.l.remove(c)
+		c.SetWriteDeadline(time.Now().Add(byeTime))
+		if last, err := json.Marshal(farewell{c.taken.Load()}); err == nil && !c.broken.Load() {
+			c.say(linkBye + string(last))
+		}
+	})
+	return c.Conn.Close()
+}
+
+// ErrRefused is why a daemon does not serve who greeted it: it is of another
+// build, or stopping.
+var ErrRefused = errors.New("the daemon does not serve this program")
+
+// Greet says hello over a connection to a daemon's socket, within timeout, and
+// returns what the daemon says of itself. With talk, messages may follow when
+// the error is nil; it is ErrRefused when the daemon answered and refuses.
+// Nothing behind the answer has been read.
+func Greet(c net.Conn, build string, talk bool, timeout time.Duration) (About, error) {
+	hello, err := json.Marshal(greeting{build, talk})
+	if err != nil {
+		return About{}, err
+	}
+	c.SetDeadline(time.Now().Add(timeout))
+	defer c.SetDeadline(time.Time{})
+	if _, err := c.Write([]byte(linkGreeting + string(hello) + "\n")); err != nil {
+		return About{}, err
+	}
+	line, err := oneLine(c, longestAbout)
+	if err != nil {
+		return About{}, fmt.Errorf("greet the daemon: %w", err)
+	}
+	text, ok := bytes.CutPrefix(line, []byte(linkGreeting))
+	var a About
+	if !ok || json.Unmarshal(text, &a) != nil {
+		return a, fmt.Errorf("greet the daemon: it answers %.200q", line)
+	}
+	if talk && !a.Accepted {
+		return a, ErrRefused
+	}
+	return a, nil
+}
+
+// oneLine reads a line byte by byte, so that nothing behind it is read.
+func oneLine(r io.Reader, limit int) ([]byte, error) {
+	var line []byte
+	one := make([]byte, 1)
+	for len(line) < limit {
+		if _, err := io.ReadFull(r, one); err != nil {
+			return nil, err
+		}
+		if one[0] == '\n' {
+			return line, nil
+		}
+		line = append(line, one[0])
+	}
+	return nil, errors.New("its answer has no end")
+}

@@ -1,0 +1,166 @@
+package daemon
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// Spawn says how a daemon is started in the background.
+type Spawn struct {
+	Path string   // of the program
+	Args []string // without the program's name
+	Dir  string   // "" means this process's
+	Logs string   // folder of the daemon's log
+}
+
+// proof is the one line that a daemon writes to its standard output for
+// whoever started it, when it serves or knows that it never will.
+type proof struct {
+	About *About `json:"about,omitempty"`
+	Error string `json:"error,omitempty"`
+	Usage bool   `json:"usage,omitempty"` // the error is a mistake in the settings
+}
+
+const longestProof = 256 << 10
+
+// StartError is why a daemon that was started does not serve.
+type StartError struct {
+	Reason string
+	Usage  bool // a mistake in the settings
+}
+
+func (e *StartError) Error() string { return e.Reason }
+
+// Start starts a daemon in a session of its own and waits until it has proved
+// that it serves. When ctx ends before that, the daemon is killed. The error
+// is a *StartError when it has said, or left in its log, why it does not.
+func (s Spawn) Start(ctx context.Context) (About, error) {
+	log, err := OpenLog(s.Logs)
+	if err != nil {
+		return About{}, err
+	}
+	defer log.Close()
+	began := log.Position()
+	out, in, err := os.Pipe()
+	if err != nil {
+		return About{}, err
+	}
+	defer out.Close()
+	cmd := exec.Command(s.Path, s.Args...)
+	cmd.Dir, cmd.Stdout, cmd.Stderr = s.Dir, in, log.File()
+	alone(cmd)
+	err = cmd.Start()
+	in.Close()
+	if err != nil {
+		return About{}, fmt.Errorf("start the daemon: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { cmd.Process.Kill() })()
+	line, _ := bufio.NewReader(io.LimitReader(out, longestProof)).ReadBytes('\n')
+	var p proof
+	if json.Unmarshal(line, &p) == nil && p.About != nil {
+		cmd.Process.Release()
+		return *p.About, nil
+	}
+	end := cmd.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return About{}, fmt.Errorf("start the daemon: %w", context.Cause(ctx))
+	case p.Error != "":
+		return About{}, &StartError{p.Error, p.Usage}
+	}
+	return About{}, &StartError{Reason: lastWords(s.Logs, began, end)}
+}
+
+// lastWords is what a daemon that ended without a proof has logged.
+func lastWords(dir string, from int64, end error) string {
+	why := "the daemon ended before it served"
+	if end != nil {
+		why += " (" + end.Error() + ")"
+	}
+	r, err := ReadLog(dir, from)
+	if err != nil {
+		return why
+	}
+	var text bytes.Buffer
+	r.Copy(&text)
+	words := strings.TrimSpace(text.String())
+	if words == "" {
+		return why
+	}
+	const most = 4 << 10
+	return why + ":\n" + words[:min(len(words), most)]
+}
+
+// Prove tells whoever started this daemon that it serves, and lets go of
+// standard output.
+func Prove(out *os.File, a About) error { return prove(out, proof{About: &a}) }
+
+// GiveUp tells whoever started this daemon why it never will serve.
+func GiveUp(out *os.File, reason error, usage bool) error {
+	return prove(out, proof{Error: reason.Error(), Usage: usage})
+}
+
+func prove(out *os.File, p proof) error {
+	line, err := json.Marshal(p)
+	if err != nil {
+		return err
+	}
+	_, err = out.Write(append(line, '\n'))
+	return errors.Join(err, leave(out))
+}
+
+// Stop asks a daemon to end, and kills it when it has not after patience. gone
+// reports whether it has ended; it is asked ten times a second.
+func Stop(ctx context.Context, pid int, patience time.Duration, gone func() (bool, error)) (killed bool, err error) {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return false, err
+	}
+	defer p.Release()
+	if err := terminate(p); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return false, fmt.Errorf("stop process %d: %w", pid, err)
+	}
+	for _, wait := range []time.Duration{patience, 10 * time.Second} {
+		ended, err := until(ctx, wait, gone)
+		if ended || err != nil {
+			return killed, err
+		}
+		if killed {
+			break
+		}
+		killed = true
+		if err := p.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			return true, fmt.Errorf("kill process %d: %w", pid, err)
+		}
+	}
+	return true, fmt.Errorf("process %d does not end, although it was killed", pid)
+}
+
+// until asks until something is so, at most for a time.
+func until(ctx context.Context, wait time.Duration, so func() (bool, error)) (bool, error) {
+	late := time.NewTimer(wait)
+	defer late.Stop()
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		if yes, err := so(); yes || err != nil {
+			return yes, err
+		}
+		select {
+		case <-tick.C:
+		case <-late.C:
+			return so()
+		case <-ctx.Done():
+			return false, context.Cause(ctx)
+		}
+	}
+}

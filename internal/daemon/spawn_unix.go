@@ -1,0 +1,33 @@
+//go:build unix
+
+package daemon
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// alone gives a child a session of its own: no terminal ends it.
+func alone(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
+
+// leave puts nothing in the place of a file, so that whatever is written there
+// later goes nowhere.
+func leave(f *os.File) error {
+	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	return unix.Dup2(int(null.Fd()), int(f.Fd()))
+}
+
+func terminate(p *os.Process) error { return p.Signal(syscall.SIGTERM) }
+
+// Alive reports whether there is such a process.
+func Alive(pid int) bool {
+	err := syscall.Kill(pid, 0)
+	return err == nil || err == syscall.EPERM
+}
