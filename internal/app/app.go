@@ -9,6 +9,7 @@ import (
 
 	"gatehouse/internal/approvals"
 	"gatehouse/internal/audit"
+	"gatehouse/internal/backup"
 	"gatehouse/internal/bus"
 	"gatehouse/internal/calls"
 	"gatehouse/internal/config"
@@ -100,6 +101,8 @@ type App struct {
 	settings settingsInForce
 	observed observed
 
+	restored *backup.Restored // when this host started; nil for nothing
+
 	narrowing atomic.Pointer[narrowing]
 	tree      *tree
 	sockets   sockets
@@ -129,7 +132,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.openRoots, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.openState, a.build, a.addModules, a.openDoors, a.showState} {
+	for _, step := range []func(context.Context) error{a.enter, a.openRoots, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.openState, a.build, a.addModules, a.openDoors, a.showState, a.tellRestored} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}

@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/internal/bus"
 	"gatehouse/internal/metrics"
+	keeping "gatehouse/internal/modules/backup"
 	"gatehouse/internal/modules/file"
 	measuring "gatehouse/internal/modules/metrics"
 	"gatehouse/internal/modules/process"
@@ -22,6 +23,8 @@ func (a *App) moduleConfig(_ string, into any) error {
 	switch c := into.(type) {
 	case *file.Config:
 		a.fileConfig(c)
+	case *keeping.Config:
+		a.backupConfig(c)
 	case *measuring.Config:
 		c.Store = a.measures()
 	case *process.Config:

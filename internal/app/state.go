@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/internal/config"
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/identity"
 	"gatehouse/internal/modules/notification"
@@ -37,6 +38,7 @@ type tree struct {
 	contexts  *state.Mount[map[string]contextState]
 	sessions  *state.Mount[map[string]sessionState]
 	processes *state.Mount[map[string]processState]
+	jobs      *state.Mount[map[string]jobState]
 	shelf     *notification.Shelf // at /private/notifications
 }
 
@@ -98,8 +100,10 @@ func (a *App) stateFile() string {
 	if a.opts.Private || a.cfg.Folders.Data == "" {
 		return ""
 	}
-	return filepath.Join(a.cfg.Folders.Data, "state.db")
+	return stateFileOf(a.cfg.Folders)
 }
+
+func stateFileOf(f config.Folders) string { return filepath.Join(f.Data, "state.db") }
 
 // openState opens the tree and makes its mounts.
 func (a *App) openState(ctx context.Context) error {
@@ -132,6 +136,9 @@ func (t *tree) mount(ctx context.Context) (err error) {
 		return err
 	}
 	if t.contexts, err = attachMany[contextState](ctx, t, "contexts"); err != nil {
+		return err
+	}
+	if t.jobs, err = attachMany[jobState](ctx, t, "jobs"); err != nil {
 		return err
 	}
 	if t.sessions, err = attachMany[sessionState](ctx, t, "sessions"); err != nil {
@@ -170,6 +177,7 @@ func (t *tree) module() module.New {
 			{At: state.Pointer{"public", "contexts"}, Sees: t.seesContext},
 			{At: state.Pointer{"public", "sessions"}, Sees: seesSession},
 			{At: state.Pointer{"public", "processes"}, Sees: seesProcess},
+			{At: state.Pointer{"public", "jobs"}, Sees: seesJob},
 		},
 	})
 }
@@ -214,12 +222,7 @@ func (a *App) showState(ctx context.Context) error { return a.tree.begin(ctx) }
 // begin fills the tree with what is known when all doors are open, and follows
 // what happens from then on.
 func (t *tree) begin(ctx context.Context) error {
-	if _, err := t.self.Update(ctx, state.Any, func(s *hostSelf) error {
-		if s.ID == "" {
-			s.ID = "host_" + strings.ToLower(rand.Text())
-		}
-		return nil
-	}); err != nil {
+	if _, err := t.self.Update(ctx, state.Any, nameHost); err != nil {
 		t.app.log.Warn("this host is another one at the next start: cannot keep its id", "err", err)
 	}
 	self, _, err := t.self.Get()
@@ -244,6 +247,14 @@ func (t *tree) begin(ctx context.Context) error {
 	t.app.room(Part{"what the host remembers", t.recalling})
 	t.follow()
 	t.syncs()
+	return nil
+}
+
+// nameHost gives a host its id, for good.
+func nameHost(s *hostSelf) error {
+	if s.ID == "" {
+		s.ID = "host_" + strings.ToLower(rand.Text())
+	}
 	return nil
 }
 

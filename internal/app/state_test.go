@@ -72,7 +72,7 @@ func TestPublicTreeSaysWhatThisHostIs(t *testing.T) {
 		return v == "running"
 	})
 	v, revision := ann.readPublic("default", public.PublicURI)
-	if got := fmt.Sprint(members(v)); got != "[contexts processes serverInfo sessions]" || revision == "" {
+	if got := fmt.Sprint(members(v)); got != "[contexts jobs processes serverInfo sessions]" || revision == "" {
 		t.Fatalf("%s at %q", got, revision)
 	}
 	info := v.(map[string]any)["serverInfo"].(map[string]any)

@@ -93,8 +93,13 @@ func (r *Room) Targets() ([]Target, error) {
 
 func (r *Room) targetsFile() string { return filepath.Join(r.o.Folders.Config, targetsFile) }
 
-// Target finds a target; "" finds the only one there is.
+// Target finds a target; "" finds the only one there is, and a path from the
+// top is a folder.
 func (r *Room) Target(name string) (Target, error) {
+	if filepath.IsAbs(name) {
+		t := Target{Name: name, Kind: Directory, Path: name}
+		return t, t.checkDirectory(r.o.Folders)
+	}
 	all, err := r.Targets()
 	if err != nil {
 		return Target{}, err

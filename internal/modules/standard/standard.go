@@ -5,6 +5,7 @@
 package standard
 
 import (
+	"gatehouse/internal/modules/backup"
 	"gatehouse/internal/modules/dir"
 	"gatehouse/internal/modules/file"
 	"gatehouse/internal/modules/filesystem"
@@ -43,6 +44,7 @@ func Guests() []Guest {
 		{Name: "process", New: process.New, Runs: true},
 		{Name: "ws", New: ws.New},
 		{Name: "server", New: server.New},
+		{Name: "backup", New: backup.New},
 		{Name: "notification", New: notification.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 		{Name: "shell", New: shell.New, Preset: true, Runs: true, Without: []string{"shell_run", "shell_system"}},

@@ -1,0 +1,51 @@
+package agreement
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"testing"
+
+	"gatehouse/module/moduletest"
+	"gatehouse/tool"
+)
+
+func TestNothingHappensWithoutAYes(t *testing.T) {
+	for name, c := range map[string]struct {
+		can     tool.Abilities
+		answer  json.RawMessage
+		confirm string
+		want    string // code of the refusal
+	}{
+		"yes":                {tool.CanElicit, moduletest.Accept(map[string]bool{"confirm": true}), "", ""},
+		"no":                 {tool.CanElicit, moduletest.Accept(map[string]bool{"confirm": false}), "", "declined"},
+		"away":               {tool.CanElicit, moduletest.Decline(), "", "declined"},
+		"asked all the same": {tool.CanElicit, moduletest.Decline(), "the barn", "declined"},
+		"cannot ask":         {0, nil, "", "unconfirmed"},
+		"another thing":      {0, nil, "the house", "unconfirmed"},
+		"has asked":          {0, nil, "the barn", ""},
+	} {
+		call := moduletest.NewCall(t)
+		call.Caller.Can = c.can
+		if c.answer != nil {
+			call.Peer.Answers["confirm"] = c.answer
+		}
+		done := false
+		_, err := call.Run(t.Context(), func(_ context.Context, c2 *tool.Call) (tool.Result, error) {
+			if err := Ask(c2, "the barn", "Burn the barn?", c.confirm); err != nil {
+				return tool.Result{}, err
+			}
+			done = true
+			return tool.Result{}, nil
+		})
+		code := ""
+		if r, ok := errors.AsType[*tool.Refusal](err); ok {
+			code = r.Code
+		} else if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if code != c.want || done != (c.want == "") {
+			t.Errorf("%s: refused with %q, done %v", name, code, done)
+		}
+	}
+}

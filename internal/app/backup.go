@@ -1,0 +1,165 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"gatehouse/internal/backup"
+	"gatehouse/internal/config"
+	"gatehouse/internal/jobs"
+	keeping "gatehouse/internal/modules/backup"
+	"gatehouse/internal/phases"
+	"gatehouse/internal/secret"
+	"gatehouse/internal/state"
+	"gatehouse/tool"
+)
+
+// BackedUp are the folders that backups hold.
+func BackedUp(cfg config.Config) backup.Folders {
+	f := cfg.Folders
+	return backup.Folders{Data: f.Data, Config: f.Config, State: f.State, KeyFile: cfg.Secrets.KeyFile, Not: []string{f.Cache, f.Runtime, cfg.Audit.Archive}}
+}
+
+// enter takes the folders, and puts a restore in place that waits for it. A
+// private host, which keeps nothing, leaves them as they are.
+func (a *App) enter(context.Context) error {
+	if a.opts.Private || a.cfg.Folders.Data == "" {
+		return nil
+	}
+	done, leave, err := backup.Enter(BackedUp(a.cfg), a.log)
+	if done != nil {
+		a.restored = done
+		a.log.Warn("a backup was restored; what was there before is in .before-restore", "backup", done.Backup, "created", done.Created, "host", done.Host.Name, "files", done.Files)
+	}
+	if err != nil {
+		if _, waits := backup.Waiting(BackedUp(a.cfg)); done == nil && waits == nil {
+			return err // it is half done: whoever went on would mix two states
+		}
+		a.log.Warn("a restore would not wait for this host: cannot lock the folder", "folder", a.cfg.Folders.Data, "err", err)
+		return nil
+	}
+	a.closing("folders", func(context.Context) error {
+		leave()
+		return nil
+	})
+	return nil
+}
+
+// tellRestored has the ledger remember what happened before it was opened.
+func (a *App) tellRestored(context.Context) error {
+	if a.restored != nil {
+		a.tell("config.restored", a.restored)
+	}
+	return nil
+}
+
+// NewKeeper makes the room that backs this person's hosts up. host says whose
+// backups it makes.
+func NewKeeper(cfg config.Config, o backup.Options) *backup.Room {
+	o.Folders, o.Version = BackedUp(cfg), Version
+	if cfg.Folders.Config != "" {
+		o.Secrets = secret.In(cfg.Folders.Config, cfg.Secrets.KeyFile)
+	}
+	return backup.New(o)
+}
+
+// HostOf reads which host the folders belong to, for whoever runs without one.
+func HostOf(ctx context.Context, f config.Folders) (host backup.Host, err error) {
+	log, err := state.OpenFile(stateFileOf(f), state.FileOptions{})
+	if err != nil {
+		return host, err
+	}
+	t := state.New(state.Options{Log: log})
+	defer func() { err = errors.Join(err, t.Close(), log.Close()) }()
+	m, err := state.Attach[hostSelf](ctx, t, "/private/host", state.Durable)
+	if err != nil {
+		return host, err
+	}
+	if _, err := m.Update(ctx, state.Any, nameHost); err != nil {
+		return host, err
+	}
+	self, _, err := m.Get()
+	return backup.Host{ID: self.ID, Name: self.Name}, err
+}
+
+// backupConfig gives the module of backups what it stands on.
+func (a *App) backupConfig(c *keeping.Config) {
+	c.Rules, c.Show = a.rules, a.tree.showJob
+	if a.opts.Private || a.cfg.Folders.Data == "" {
+		return
+	}
+	c.Folders = BackedUp(a.cfg)
+	if a.cfg.Folders.Config != "" {
+		c.Secrets = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile)
+	}
+	c.Room = NewKeeper(a.cfg, backup.Options{Log: a.log, Host: func(context.Context) (backup.Host, error) {
+		self, _, err := a.tree.self.Get()
+		info, _, e := a.tree.info.Get()
+		return backup.Host{ID: self.ID, Name: info.Name}, errors.Join(err, e)
+	}})
+}
+
+// jobState is a member of /public/jobs: something that takes long, with its
+// phases. It stays a while after it has ended.
+type jobState struct {
+	Owner    string          `json:"owner"`
+	Title    string          `json:"title"`
+	Status   string          `json:"status"` // working, completed, failed or cancelled
+	Started  time.Time       `json:"started"`
+	Ended    *time.Time      `json:"ended,omitempty"`
+	Progress phases.Progress `json:"progress"`
+}
+
+const endedShown = 50 // jobs that have ended, of all owners
+
+// showJob shows one job of somebody in the tree.
+func (t *tree) showJob(who tool.Caller, job, title string) (show func(phases.Progress), ended func(error)) {
+	var mu sync.Mutex
+	now := jobState{Owner: who.Owner, Title: title, Status: "working", Started: time.Now().UTC(), Progress: phases.Progress{Phases: []phases.Phase{}}}
+	write := func(change func()) {
+		mu.Lock()
+		defer mu.Unlock()
+		change()
+		if _, err := t.jobs.Update(context.Background(), state.Any, func(all *map[string]jobState) error {
+			if *all == nil {
+				*all = map[string]jobState{}
+			}
+			(*all)[job] = now
+			forgetEnded(*all)
+			return nil
+		}); err != nil {
+			t.app.log.Warn("a job is not shown", "job", job, "err", err)
+		}
+	}
+	return func(p phases.Progress) { write(func() { now.Progress = p }) }, func(err error) {
+		write(func() {
+			now.Status, now.Ended = "completed", new(time.Now().UTC())
+			switch {
+			case errors.Is(err, jobs.ErrCancelled):
+				now.Status = "cancelled"
+			case err != nil:
+				now.Status = "failed"
+			}
+		})
+	}
+}
+
+// forgetEnded keeps the newest that have ended.
+func forgetEnded(all map[string]jobState) {
+	ended := slices.DeleteFunc(slices.Collect(maps.Keys(all)), func(id string) bool { return all[id].Ended == nil })
+	slices.SortFunc(ended, func(a, b string) int { return all[b].Ended.Compare(*all[a].Ended) })
+	for _, id := range ended[min(endedShown, len(ended)):] {
+		delete(all, id)
+	}
+}
+
+func seesJob(who tool.Caller) func(string, any) bool {
+	return func(_ string, j any) bool {
+		m, _ := j.(map[string]any)
+		return m["owner"] == who.Owner
+	}
+}

@@ -1,0 +1,382 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gatehouse/internal/app"
+	"gatehouse/internal/backup"
+	"gatehouse/internal/config"
+	"gatehouse/internal/secret"
+)
+
+func backups(w World) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "backup",
+		Short: "Back up all a host keeps, encrypted, and bring it back",
+		Long: `Back up all the hosts of this user keep: state, contexts, users and tokens,
+secrets with their key, the ledger, jobs, settings and the data of packages.
+A backup is one encrypted file in a folder, an S3-compatible service or a share.
+Hosts may go on meanwhile.
+
+TARGET is the name of a target, or a folder from the top; it may be left out
+where there is one target alone. The password is the secret BACKUP_PASSWORD,
+the one --secret names, or what standard input holds with --ask. Who loses it
+has no backup: keep it elsewhere as well.`,
+		Example: `  gatehouse backup target set disk --path /mnt/disk --keep 7
+  gatehouse secret set BACKUP_PASSWORD
+  gatehouse backup create
+  gatehouse backup restore /mnt/disk --ask      # on another machine`,
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+
+		SuggestionsMinimumDistance: 2,
+	}
+	c.AddCommand(backupCreate(w), backupList(w), backupInfo(w), backupRestore(w), backupCancel(w), backupTarget(w))
+	return c
+}
+
+// vault is what the commands of backups work on.
+type vault struct {
+	w    World
+	cfg  config.Config
+	room *backup.Room
+}
+
+func openVault(w World) (*vault, error) {
+	l, err := config.Load(w.Getenv, "")
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	v := &vault{w: w, cfg: l.Config}
+	v.room = app.NewKeeper(v.cfg, backup.Options{Host: func(ctx context.Context) (backup.Host, error) { return app.HostOf(ctx, v.cfg.Folders) }})
+	return v, nil
+}
+
+// keyFlags say what a backup is encrypted with.
+type keyFlags struct {
+	ask        bool
+	secret     string
+	identity   string
+	recipients []string
+}
+
+func (f *keyFlags) add(set *pflag.FlagSet) {
+	set.BoolVar(&f.ask, "ask", false, "read the password from standard input, or ask for it at a terminal")
+	set.StringVar(&f.secret, "secret", "", "`name` of the secret that holds the password (default: "+backup.DefaultSecret+")")
+}
+
+func (f *keyFlags) key(v *vault) (k backup.Key, err error) {
+	switch {
+	case len(f.recipients) > 0:
+		k.Recipients = f.recipients
+		return k, nil
+	case f.identity != "":
+		file, err := os.Open(f.identity)
+		if err != nil {
+			return k, &usageError{err}
+		}
+		defer file.Close()
+		b, err := io.ReadAll(io.LimitReader(file, 64<<10))
+		k.Identity = secret.New(string(b))
+		return k, err
+	case f.ask && f.secret != "":
+		return k, usagef("--ask and --secret exclude each other")
+	case f.ask:
+		k.Password, err = readSecret(v.w, "the password of the backup")
+		return k, err
+	}
+	name := f.secret
+	if name == "" {
+		name = backup.DefaultSecret
+	}
+	if k.Password, err = secret.In(v.cfg.Folders.Config, v.cfg.Secrets.KeyFile).Get(name); errors.Is(err, secret.ErrNotFound) {
+		return k, usagef("there is no password: keep one with gatehouse secret set %s, or use --ask", name)
+	}
+	return k, err
+}
+
+// oneTarget is the argument of a command that takes one target at most.
+func oneTarget(c *cobra.Command, args []string) error {
+	if len(args) > 1 {
+		return usagef("%s takes one target, got %q as well", c.CommandPath(), args[1])
+	}
+	return nil
+}
+
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+// asMistake makes a usage error of what was asked for wrongly.
+func asMistake(err error) error {
+	if _, wrong := errors.AsType[*backup.Invalid](err); wrong {
+		return &usageError{err}
+	}
+	switch {
+	case errors.Is(err, backup.ErrNoTarget):
+		return usagef("%v; gatehouse backup list shows those there are, gatehouse backup target set makes one", err)
+	case errors.Is(err, backup.ErrNoBackup):
+		return fmt.Errorf("%w; gatehouse backup list TARGET shows those there are", err)
+	}
+	return err
+}
+
+// tells prints the phases as they begin.
+func (v *vault) tells() backup.Tell {
+	last := ""
+	return func(phase string, _, _ int64) {
+		if phase != last {
+			last = phase
+			fmt.Fprintf(v.w.Err, "[gatehouse] %s ...\n", phase)
+		}
+	}
+}
+
+func backupCreate(w World) *cobra.Command {
+	var keys keyFlags
+	c := &cobra.Command{
+		Use:   "create [TARGET]",
+		Short: "Make a backup",
+		Args:  oneTarget,
+		RunE: func(c *cobra.Command, args []string) error {
+			v, err := openVault(w)
+			if err != nil {
+				return err
+			}
+			k, err := keys.key(v)
+			if err != nil {
+				return err
+			}
+			made, err := v.room.Create(c.Context(), first(args), k, v.tells())
+			if err != nil {
+				return asMistake(err)
+			}
+			fmt.Fprintln(w.Out, made.Name)
+			fmt.Fprintf(w.Err, "[gatehouse] Made a backup of %d files, %d bytes\n", len(made.Manifest.Files), made.Size)
+			for _, old := range made.Removed {
+				fmt.Fprintf(w.Err, "[gatehouse] Removed %s\n", old)
+			}
+			if made.Left != nil {
+				fmt.Fprintf(w.Err, "[gatehouse] Older backups could not be removed: %v\n", made.Left)
+			}
+			return writeDown(w, changed{"config.backed_up", named(made.Name)})
+		},
+	}
+	keys.add(c.Flags())
+	c.Flags().StringSliceVar(&keys.recipients, "recipient", nil, "public `key` of age to encrypt to, instead of a password; can be repeated")
+	return c
+}
+
+func backupList(w World) *cobra.Command {
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "list [TARGET]",
+		Short: "List the targets, or the backups in one of them",
+		Args:  oneTarget,
+		RunE: func(c *cobra.Command, args []string) error {
+			v, err := openVault(w)
+			if err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				return v.listTargets(asJSON)
+			}
+			all, err := v.room.List(c.Context(), args[0])
+			if err != nil {
+				return asMistake(err)
+			}
+			if asJSON {
+				return showJSON(w.Out, map[string]any{"backups": entries(all)})
+			}
+			t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "BACKUP\tCREATED\tBYTES\tOF")
+			for _, e := range entries(all) {
+				fmt.Fprintf(t, "%s\t%s\t%d\t%s\n", e.Name, e.Created.Local().Format("2006-01-02 15:04"), e.Size, e.Of)
+			}
+			return t.Flush()
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// entry is a backup as commands show it.
+type entry struct {
+	Name    string    `json:"name"`
+	Created time.Time `json:"created"`
+	Size    int64     `json:"size"`
+	Of      string    `json:"of"` // this host or another
+}
+
+func entries(all []backup.Entry) []entry {
+	out := []entry{}
+	for _, e := range all {
+		of := "another host"
+		if e.Own {
+			of = "this host"
+		}
+		out = append(out, entry{e.Name, e.Created, e.Size, of})
+	}
+	return out
+}
+
+func (v *vault) listTargets(asJSON bool) error {
+	all, err := v.room.Targets()
+	if err != nil {
+		return err
+	}
+	if asJSON {
+		return showJSON(v.w.Out, map[string]any{"targets": orEmpty(all)})
+	}
+	if waiting, err := backup.Waiting(app.BackedUp(v.cfg)); err == nil && waiting != nil {
+		fmt.Fprintf(v.w.Err, "[gatehouse] %s is restored when a host starts and no other runs\n", waiting.Backup)
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(v.w.Err, "[gatehouse] There are no targets; make one with gatehouse backup target set NAME")
+		return nil
+	}
+	t := tabwriter.NewWriter(v.w.Out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "TARGET\tKIND\tKEEPS\tWHERE")
+	for _, one := range all {
+		keeps := "all"
+		if one.Keep > 0 {
+			keeps = fmt.Sprint(one.Keep)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", one.Name, one.Kind, keeps, printable(whereIs(one)))
+	}
+	return t.Flush()
+}
+
+func whereIs(t backup.Target) string {
+	switch t.Kind {
+	case backup.S3:
+		return t.Endpoint + "/" + t.Bucket + "/" + t.Path
+	case backup.SMB:
+		return "//" + t.Host + "/" + t.Share + "/" + t.Path
+	}
+	return t.Path
+}
+
+func backupInfo(w World) *cobra.Command {
+	var keys keyFlags
+	var name string
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "info [TARGET]",
+		Short: "Say what is in a backup, without restoring it",
+		Args:  oneTarget,
+		RunE: func(c *cobra.Command, args []string) error {
+			v, err := openVault(w)
+			if err != nil {
+				return err
+			}
+			k, err := keys.key(v)
+			if err != nil {
+				return err
+			}
+			e, m, err := v.room.Info(c.Context(), first(args), name, k)
+			if err != nil {
+				return asMistake(err)
+			}
+			if asJSON {
+				return showJSON(w.Out, map[string]any{"backup": e.Name, "size": e.Size, "manifest": m})
+			}
+			fmt.Fprintf(w.Out, "%s\nmade %s by %s (%s), version %s\n%d files, %d bytes, packed into %d\n\n", e.Name, m.Created.Local().Format("2006-01-02 15:04"),
+				orDash(m.Host.Name), m.Host.ID, m.Version, len(m.Files), m.Bytes(), e.Size)
+			t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
+			fmt.Fprintln(t, "FILE\tBYTES\tMODIFIED")
+			for _, f := range m.Files {
+				fmt.Fprintf(t, "%s/%s\t%d\t%s\n", f.Folder, printable(f.Path), f.Size, f.Modified.Local().Format("2006-01-02 15:04"))
+			}
+			return t.Flush()
+		},
+	}
+	keys.add(c.Flags())
+	c.Flags().StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
+	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+func backupRestore(w World) *cobra.Command {
+	var keys keyFlags
+	var name string
+	c := &cobra.Command{
+		Use:   "restore [TARGET]",
+		Short: "Bring a backup back",
+		Long: `Bring a backup back. All the hosts of this user keep becomes what it was then;
+what is there now is kept in .before-restore in each folder, until the next
+restore. While a host is running the restore waits, and takes effect when one
+starts and no other runs.`,
+		Args: oneTarget,
+		RunE: func(c *cobra.Command, args []string) error {
+			v, err := openVault(w)
+			if err != nil {
+				return err
+			}
+			k, err := keys.key(v)
+			if err != nil {
+				return err
+			}
+			e, m, err := v.room.Restore(c.Context(), first(args), name, k, v.tells())
+			if err != nil {
+				return asMistake(err)
+			}
+			done, leave, err := backup.Enter(app.BackedUp(v.cfg), slog.New(slog.DiscardHandler))
+			if err != nil {
+				return err
+			}
+			leave()
+			if done == nil {
+				fmt.Fprintf(w.Err, "[gatehouse] %s is unpacked and waits: a host is running. Stop all hosts and start one again\n", e.Name)
+				return writeDown(w, changed{"config.restore_staged", named(e.Name)})
+			}
+			fmt.Fprintf(w.Err, "[gatehouse] Restored %s with %d files; what was there is in .before-restore\n", e.Name, len(m.Files))
+			return writeDown(w, changed{"config.restored", named(e.Name)})
+		},
+	}
+	keys.add(c.Flags())
+	c.Flags().StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
+	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
+	return c
+}
+
+func backupCancel(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:   "cancel",
+		Short: "Take back a restore that waits",
+		Args:  noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			v, err := openVault(w)
+			if err != nil {
+				return err
+			}
+			waiting, err := backup.Waiting(app.BackedUp(v.cfg))
+			if err != nil {
+				return err
+			}
+			if waiting == nil {
+				fmt.Fprintln(w.Err, "[gatehouse] No restore waits")
+				return nil
+			}
+			if err := backup.Cancel(app.BackedUp(v.cfg)); err != nil {
+				return err
+			}
+			fmt.Fprintf(w.Err, "[gatehouse] %s is not restored\n", waiting.Backup)
+			return writeDown(w, changed{"config.restore_cancelled", named(waiting.Backup)})
+		},
+	}
+}

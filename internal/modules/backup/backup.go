@@ -1,0 +1,238 @@
+// Package backup is the module with which those who rule a host put all it
+// keeps into an encrypted file elsewhere, look at such files, and bring one
+// back.
+package backup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gatehouse/internal/backup"
+	"gatehouse/internal/phases"
+	"gatehouse/internal/secret"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// Config is what the module is given.
+type Config struct {
+	Room    *backup.Room   `json:"-"` // nil: this host keeps nothing that could be backed up
+	Secrets *secret.Store  `json:"-"` // nil: there are none
+	Folders backup.Folders `json:"-"`
+	// Rules reports whether a caller may do what is everybody's matter; nil
+	// means nobody may.
+	Rules func(who tool.Caller) bool `json:"-"`
+	// Show shows how far a job is, until it has ended; nil shows it to nobody.
+	Show func(who tool.Caller, job, title string) (show func(phases.Progress), ended func(error)) `json:"-"`
+}
+
+type keeper struct {
+	cfg   Config
+	deps  module.Deps
+	offer module.Offer
+}
+
+// New makes the module.
+func New(_ context.Context, d module.Deps) (module.Module, error) {
+	k := &keeper{deps: d}
+	if d.Config != nil {
+		if err := d.Config(&k.cfg); err != nil {
+			return nil, err
+		}
+	}
+	k.offer.Tools = k.tools()
+	return k, nil
+}
+
+// Offer implements module.Module.
+func (k *keeper) Offer(context.Context, module.Audience) (*module.Offer, error) { return &k.offer, nil }
+
+// Close implements module.Module.
+func (k *keeper) Close(context.Context) error { return nil }
+
+const keyHelp = "A backup is encrypted with `password`, of 12 characters or more, or with the secret of the host that `secret` names; without both it is the secret BACKUP_PASSWORD. Secrets are kept with `gatehouse secret set NAME`, where no model sees them. Who loses the password has no backup."
+
+const createHelp = `Puts all this host keeps into one encrypted file in a target: its state, contexts, users and tokens, secrets with their key, the ledger, jobs, settings and the data of packages.
+
+- It answers with a job at once; job_wait follows it, job_cancel ends it, gatehouse:///public/jobs shows its phases. One that is interrupted leaves nothing.
+- Databases are taken as they are at one moment, while everything goes on.
+- Where the target keeps a number of backups, the oldest of this host are removed then.
+- ` + keyHelp
+
+const restoreHelp = `Unpacks a backup beside what is there. It takes effect when a host starts while no other one runs on the same folders: use server_restart, or start it again.
+
+- Everything becomes what it was then, users and tokens included. What was there is kept in .before-restore in each folder, until the next restore.
+- It answers with a job at once; job_wait follows it. A damaged backup changes nothing.
+- ` + keyHelp
+
+const targetHelp = `Makes a target, or replaces the one of its name, after trying it.
+
+- directory: path is a folder that is there, such as that of a mounted disk.
+- s3: endpoint, bucket, region and access_key; secret names the secret that holds the secret key. path is what names in the bucket begin with.
+- smb: host, share, and user unless guests may write; secret names the secret that holds the password. path is a folder in the share, made if it is missing. Nothing is mounted.
+- keep is how many backups of this host stay; 0 keeps all.`
+
+func (k *keeper) tools() []tool.Tool {
+	return []tool.Tool{
+		tool.New(tool.Def{
+			Name: "backup_create", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"backup.create"},
+			Description: "Starts a backup of all this host keeps, encrypted, to a target. It answers with a job.",
+			Help:        createHelp,
+		}, k.create),
+		tool.New(tool.Def{
+			Name: "backup_list", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 2 * time.Minute, Aliases: []string{"backup.target.list"},
+			Description: "Lists the targets of backups and, of one of them, the backups in it.",
+			Help:        "Without `target` only the targets are listed, and the backups of the only one there is. Of a target at most 1,000 backups are listed, the newest first.",
+		}, k.list),
+		tool.New(tool.Def{
+			Name: "backup_info", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 2 * time.Minute, Aliases: []string{"backup.target.info"},
+			Description: "Says what is in a backup without restoring it: when and by which host it was made, and its files.",
+			Help:        "Only the beginning of the backup is read. " + keyHelp,
+		}, k.info),
+		tool.New(tool.Def{
+			Name: "backup_restore", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"package.backup.restore"},
+			Description: "Unpacks a backup, after the person has agreed; it takes effect when the host is started again. It answers with a job.",
+			Help:        restoreHelp,
+		}, k.restore),
+		tool.New(tool.Def{
+			Name: "backup_restore_cancel", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever,
+			Description: "Takes back a restore that has not taken effect yet.",
+		}, k.cancel),
+		tool.New(tool.Def{
+			Name: "backup_target_set", Effects: tool.Writes | tool.Destroys | tool.OpenWorld | tool.Idempotent, Task: tool.TaskNever, Timeout: 2 * time.Minute,
+			Aliases:     []string{"backup.target.cifs.add", "backup.target.cifs.update"},
+			Description: "Makes or replaces a target of backups: a folder, an S3-compatible service or a share.",
+			Help:        targetHelp,
+		}, k.setTarget),
+		tool.New(tool.Def{
+			Name: "backup_target_remove", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"backup.target.cifs.remove"},
+			Description: "Forgets a target of backups. The backups in it stay.",
+		}, k.removeTarget),
+	}
+}
+
+// ready refuses who does not rule this host, and everybody where there is
+// nothing to back up.
+func (k *keeper) ready(c *tool.Call) error {
+	if k.cfg.Rules == nil || !k.cfg.Rules(c.Caller) {
+		return &tool.Refusal{Code: "denied", Message: "backups are everybody's matter, and you are not one of those who rule this host", Next: "Ask an administrator, whose credential is not limited to some scopes."}
+	}
+	if k.cfg.Room == nil {
+		return &tool.Refusal{Code: "unsupported", Message: "this host keeps nothing on disk", Next: "Call a host that does, or use gatehouse backup on the command line."}
+	}
+	return nil
+}
+
+// keyIn is what a backup is encrypted with, as arguments have it.
+type keyIn struct {
+	Password string `json:"password,omitempty" doc:"of the backup; better: secret" max:"1024"`
+	Secret   string `json:"secret,omitempty" doc:"the host's secret that holds the password" max:"64"`
+}
+
+func (k *keeper) key(in keyIn) (backup.Key, error) {
+	switch {
+	case in.Password != "" && in.Secret != "":
+		return backup.Key{}, &tool.Refusal{Code: "invalid_arguments", Message: "password and secret exclude each other"}
+	case in.Password != "":
+		return backup.Key{Password: secret.New(in.Password)}, nil
+	case in.Secret == "":
+		in.Secret = backup.DefaultSecret
+	}
+	missing := &tool.Refusal{Code: "not_found", Message: "there is no password: this host has no secret " + in.Secret, Next: "Have a person keep one with: gatehouse secret set " + in.Secret}
+	if k.cfg.Secrets == nil {
+		return backup.Key{}, missing
+	}
+	if err := secret.CheckName(in.Secret); err != nil {
+		return backup.Key{}, tool.Refuse("invalid_arguments", "secret: %v", err)
+	}
+	value, err := k.cfg.Secrets.Get(in.Secret)
+	if errors.Is(err, secret.ErrNotFound) {
+		return backup.Key{}, missing
+	}
+	return backup.Key{Password: value}, err
+}
+
+// refuse turns the room's errors into what a model can act on.
+func refuse(err error) error {
+	wrong, isWrong := errors.AsType[*backup.Invalid](err)
+	switch {
+	case err == nil:
+		return nil
+	case isWrong:
+		return &tool.Refusal{Code: "invalid_arguments", Message: wrong.Error()}
+	case errors.Is(err, backup.ErrBusy):
+		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Wait for it with job_wait."}
+	case errors.Is(err, backup.ErrNoTarget):
+		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "backup_list shows those there are; backup_target_set makes one."}
+	case errors.Is(err, backup.ErrNoBackup):
+		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "backup_list shows those there are."}
+	case errors.Is(err, backup.ErrPassword):
+		return &tool.Refusal{Code: "denied", Message: err.Error()}
+	case errors.Is(err, backup.ErrDamaged):
+		return &tool.Refusal{Code: "damaged", Message: err.Error(), Next: "Nothing was changed. Try another backup."}
+	}
+	return err
+}
+
+// jobOut is the answer of what goes on by itself.
+type jobOut struct {
+	Job    string `json:"job" doc:"follow it with job_wait"`
+	Status string `json:"status"`
+}
+
+// start runs something as a job, whose phases are shown.
+func (k *keeper) start(c *tool.Call, title string, names []string, run func(context.Context, backup.Tell) (any, error)) (jobOut, error) {
+	ids := make(chan string, 1)
+	who := c.Caller
+	id, err := k.deps.Job(c, title, func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		var id string
+		select {
+		case id = <-ids:
+		case <-ctx.Done():
+			return tool.Result{}, context.Cause(ctx)
+		}
+		show, ended := func(phases.Progress) {}, func(error) {}
+		if k.cfg.Show != nil {
+			show, ended = k.cfg.Show(who, id, title)
+		}
+		track := phases.New(func(p phases.Progress) {
+			show(p)
+			tell(c.Peer, p)
+		}, names...)
+		out, err := run(ctx, func(phase string, done, total int64) {
+			units := "bytes"
+			if phase == backup.PhaseSnapshot {
+				units = "files"
+			}
+			track.At(phase, done, total, units)
+		})
+		if err == nil {
+			track.Finish()
+		}
+		ended(err)
+		return tool.Result{Structured: out}, refuse(err)
+	})
+	if err != nil {
+		return jobOut{}, err
+	}
+	ids <- id
+	return jobOut{id, "working"}, nil
+}
+
+// tell says to whoever follows the job where it stands.
+func tell(peer tool.Peer, p phases.Progress) {
+	for i, one := range p.Phases {
+		a := one.Progress
+		if a.State != phases.Running {
+			continue
+		}
+		part, note := 0.0, one.Name
+		if a.Total > 0 {
+			part = float64(a.Done) / float64(a.Total)
+			note = fmt.Sprintf("%s: %d of %d %s", one.Name, a.Done, a.Total, a.Units)
+		}
+		peer.Progress(float64(i)+part, float64(len(p.Phases)), note)
+	}
+}

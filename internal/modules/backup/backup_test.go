@@ -1,0 +1,229 @@
+package backup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/internal/backup"
+	"gatehouse/internal/phases"
+	"gatehouse/internal/secret"
+	"gatehouse/module"
+	"gatehouse/module/moduletest"
+	"gatehouse/tool"
+)
+
+// person calls the tools of one module.
+type person struct {
+	t     *testing.T
+	tools []tool.Tool
+	shelf string
+	shown []phases.Progress
+	ended []error
+	jobs  []tool.Handler
+}
+
+// visit makes a module on a host with data, whose jobs run when a test says so.
+func visit(t *testing.T) *person {
+	t.Helper()
+	top := t.TempDir()
+	folders := backup.Folders{Data: filepath.Join(top, "data"), Config: filepath.Join(top, "config"), State: filepath.Join(top, "state")}
+	secrets := secret.In(folders.Config, "")
+	room := backup.New(backup.Options{Folders: folders, Secrets: secrets, Version: "test",
+		Host: func(context.Context) (backup.Host, error) { return backup.Host{ID: "host_a", Name: "house"}, nil }})
+	p := &person{t: t, shelf: t.TempDir()}
+	m, err := New(t.Context(), module.Deps{
+		Config: func(into any) error {
+			*into.(*Config) = Config{Room: room, Secrets: secrets, Folders: folders,
+				Rules: func(who tool.Caller) bool { return who.Principal == "ann" },
+				Show: func(tool.Caller, string, string) (func(phases.Progress), func(error)) {
+					return func(now phases.Progress) { p.shown = append(p.shown, now) }, func(err error) { p.ended = append(p.ended, err) }
+				}}
+			return nil
+		},
+		Job: func(_ *tool.Call, _ string, run tool.Handler) (string, error) {
+			p.jobs = append(p.jobs, run)
+			return fmt.Sprintf("job_%d", len(p.jobs)), nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := m.Offer(t.Context(), module.Audience{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p.tools = o.Tools
+	return p
+}
+
+// ask calls a tool; what is refused comes as text.
+func (p *person) ask(name string, args ...any) (map[string]any, string) {
+	p.t.Helper()
+	return p.askAs(name, func(c *moduletest.Call) { c.Caller.Principal = "ann" }, args...)
+}
+
+func (p *person) askAs(name string, change func(*moduletest.Call), args ...any) (map[string]any, string) {
+	p.t.Helper()
+	for _, tl := range p.tools {
+		if tl.Name == name {
+			c := moduletest.NewCall(p.t, args...)
+			change(c)
+			res, err := c.Tool(p.t.Context(), tl)
+			return p.got(res, err)
+		}
+	}
+	p.t.Fatalf("no tool %s", name)
+	return nil, ""
+}
+
+func (p *person) got(res tool.Result, err error) (out map[string]any, refused string) {
+	p.t.Helper()
+	if r, ok := errors.AsType[*tool.Refusal](err); ok {
+		return nil, r.Text()
+	}
+	if err != nil {
+		return nil, err.Error()
+	}
+	b, err := json.Marshal(res.Structured)
+	if err == nil {
+		err = json.Unmarshal(b, &out)
+	}
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return out, ""
+}
+
+// last runs the newest job.
+func (p *person) last(ctx context.Context) (map[string]any, string, *moduletest.Call) {
+	p.t.Helper()
+	c := moduletest.NewCall(p.t)
+	res, err := c.Run(ctx, p.jobs[len(p.jobs)-1])
+	out, refused := p.got(res, err)
+	return out, refused, c
+}
+
+const words = "correct horse battery"
+
+func TestABackupIsMadeLookedAtAndBroughtBack(t *testing.T) {
+	p := visit(t)
+	p.ask("backup_target_set", "name", "shelf", "kind", "directory", "path", p.shelf)
+	begun, refused := p.ask("backup_create", "password", words)
+	if refused != "" || begun["status"] != "working" {
+		t.Fatal(begun, refused)
+	}
+	made, refused, call := p.last(t.Context())
+	if refused != "" || made["target"] != "shelf" {
+		t.Fatal(made, refused)
+	}
+	if n := len(p.shown); n < 3 || p.shown[n-1].Overall.State != phases.Done || len(p.ended) != 1 || p.ended[0] != nil {
+		t.Errorf("shown %+v, ended %v", p.shown, p.ended)
+	}
+	if n := len(call.Peer.Progressed); n < 2 || call.Peer.Progressed[0].Total != 3 {
+		t.Errorf("told %+v", call.Peer.Progressed)
+	}
+	list, _ := p.ask("backup_list")
+	if got := fmt.Sprint(list); !strings.Contains(got, made["backup"].(string)) || !strings.Contains(got, "own:true") {
+		t.Errorf("lists %s", got)
+	}
+	info, refused := p.ask("backup_info", "password", words)
+	if refused != "" || info["host"] != "house" || !strings.Contains(fmt.Sprint(info["list"]), "config/backup-targets.json") {
+		t.Errorf("says %v, %s", info, refused)
+	}
+	yes := func(c *moduletest.Call) {
+		c.Caller.Principal = "ann"
+		c.Peer.Answers["confirm"] = moduletest.Accept(map[string]bool{"confirm": true})
+	}
+	if _, refused := p.askAs("backup_restore", yes, "password", words); refused != "" {
+		t.Fatal(refused)
+	}
+	staged, refused, _ := p.last(t.Context())
+	if refused != "" || staged["backup"] != made["backup"] || !strings.Contains(fmt.Sprint(staged["next"]), "server_restart") {
+		t.Errorf("staged %v, %s", staged, refused)
+	}
+	if back, refused := p.ask("backup_restore_cancel"); refused != "" || back["cancelled"] != made["backup"] {
+		t.Error(back, refused)
+	}
+	if back, refused := p.ask("backup_restore_cancel"); refused != "" || back["cancelled"] != "" {
+		t.Error(back, refused)
+	}
+	if _, refused := p.ask("backup_target_remove", "name", "shelf"); refused != "" {
+		t.Error(refused)
+	}
+}
+
+func TestAJobEndsWithItsContext(t *testing.T) {
+	p := visit(t)
+	if _, refused := p.ask("backup_create", "target", p.shelf, "password", words); refused != "" {
+		t.Fatal(refused)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
+	defer cancel()
+	<-ctx.Done()
+	if _, refused, _ := p.last(ctx); !strings.Contains(refused, "deadline") {
+		t.Errorf("got %q", refused)
+	}
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	p := visit(t)
+	for _, tl := range p.tools {
+		args := map[string]any{}
+		if strings.Contains(tl.Name, "_target_") {
+			args["name"] = "x"
+		}
+		if _, refused := p.askAs(tl.Name, func(c *moduletest.Call) { c.Caller.Principal = "eve" }, args); !strings.HasPrefix(refused, "denied: ") {
+			t.Errorf("%s for eve: %q", tl.Name, refused)
+		}
+	}
+	for _, c := range []struct {
+		want, name string
+		args       []any
+	}{
+		{"gatehouse secret set BACKUP_PASSWORD", "backup_create", nil},
+		{"gatehouse secret set OTHER", "backup_create", []any{"secret", "OTHER"}},
+		{"secret: name \"two words\"", "backup_info", []any{"secret", "two words"}},
+		{"exclude each other", "backup_info", []any{"password", words, "secret", "OTHER"}},
+		{"not_found: there is no such target", "backup_create", []any{"password", words, "target", "attic"}},
+		{"there is no such folder", "backup_create", []any{"password", words, "target", "/no/such/folder"}},
+		{"not_found: there is no such target", "backup_list", []any{"target", "attic"}},
+		{"there is no such backup", "backup_info", []any{"password", words, "target", p.shelf}},
+		{"is no name of a backup", "backup_restore", []any{"password", words, "target", p.shelf, "backup", "../x"}},
+		{"not_found: there is no such target", "backup_target_remove", []any{"name", "attic"}},
+		{"needs access_key", "backup_target_set", []any{"name", "c", "kind", "s3", "endpoint", "https://s3.example.com", "bucket", "backups"}},
+		{"expected a folder, from the top", "backup_target_set", []any{"name", "d", "kind", "directory", "path", "x"}},
+	} {
+		if _, refused := p.ask(c.name, c.args...); !strings.Contains(refused, c.want) {
+			t.Errorf("%s %v: got %q, want %q", c.name, c.args, refused, c.want)
+		}
+	}
+	if len(p.jobs) > 0 {
+		t.Errorf("%d jobs were started", len(p.jobs))
+	}
+	if _, refused := p.ask("backup_create", "password", "short", "target", p.shelf); refused != "" {
+		t.Error(refused)
+	}
+	if _, refused, _ := p.last(t.Context()); !strings.Contains(refused, "expected at least 12") {
+		t.Errorf("got %q", refused)
+	}
+}
+
+func TestNobodyIsLetInWithoutAHost(t *testing.T) {
+	m, err := New(t.Context(), module.Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, _ := m.Offer(t.Context(), module.Audience{})
+	for _, tl := range o.Tools {
+		_, err := moduletest.NewCall(t, "name", "x").Tool(t.Context(), tl)
+		if r, ok := errors.AsType[*tool.Refusal](err); !ok || r.Code != "denied" {
+			t.Errorf("%s: got %v", tl.Name, err)
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package backup
+
+import (
+	"context"
+	"time"
+
+	"gatehouse/internal/agreement"
+	"gatehouse/internal/backup"
+	"gatehouse/tool"
+)
+
+type createIn struct {
+	Target string `json:"target,omitempty" doc:"where to: a name, or a folder from the top; may be left out where there is one alone" max:"4096"`
+	keyIn
+}
+
+// made is the result of a job that made a backup.
+type made struct {
+	Backup  string   `json:"backup"`
+	Target  string   `json:"target"`
+	Size    int64    `json:"size"`
+	Files   int      `json:"files"`
+	Removed []string `json:"removed,omitempty"` // older ones
+	Warning string   `json:"warning,omitempty"`
+}
+
+func (k *keeper) create(_ context.Context, c *tool.Call, in createIn) (jobOut, error) {
+	if err := k.ready(c); err != nil {
+		return jobOut{}, err
+	}
+	key, err := k.key(in.keyIn)
+	if err != nil {
+		return jobOut{}, err
+	}
+	t, err := k.cfg.Room.Target(in.Target)
+	if err != nil {
+		return jobOut{}, refuse(err)
+	}
+	names := []string{backup.PhaseSnapshot, backup.PhaseWrite, backup.PhaseTidy}
+	return k.start(c, "backup to "+t.Name, names, func(ctx context.Context, tell backup.Tell) (any, error) {
+		m, err := k.cfg.Room.Create(ctx, t.Name, key, tell)
+		if err != nil {
+			return nil, err
+		}
+		out := made{Backup: m.Name, Target: t.Name, Size: m.Size, Files: len(m.Manifest.Files), Removed: m.Removed}
+		if m.Left != nil {
+			out.Warning = "older backups could not be removed: " + m.Left.Error()
+		}
+		k.publish("created", t.Name, m.Name, c)
+		return out, nil
+	})
+}
+
+// publish tells what was done, without what it was done with.
+func (k *keeper) publish(what, target, name string, c *tool.Call) {
+	if k.deps.Publish != nil {
+		k.deps.Publish(what, struct {
+			Owner  string `json:"owner"`
+			Target string `json:"target"`
+			Backup string `json:"backup"`
+		}{c.Caller.Owner, target, name})
+	}
+}
+
+type oneIn struct {
+	Target string `json:"target,omitempty" doc:"a name, or a folder from the top; may be left out where there is one alone" max:"4096"`
+	Backup string `json:"backup,omitempty" doc:"its name; left out, the newest" max:"100"`
+	keyIn
+}
+
+type restoreIn struct {
+	oneIn
+	Confirm string `json:"confirm,omitempty" doc:"the backup's name, once the person has agreed; for clients that cannot ask" max:"100"`
+}
+
+// staged is the result of a job that unpacked a backup.
+type staged struct {
+	Backup  string `json:"backup"`
+	Created string `json:"created"`
+	Host    string `json:"host"`
+	Files   int    `json:"files"`
+	Next    string `json:"next"`
+}
+
+func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (jobOut, error) {
+	if err := k.ready(c); err != nil {
+		return jobOut{}, err
+	}
+	key, err := k.key(in.keyIn)
+	if err != nil {
+		return jobOut{}, err
+	}
+	// The agreement is to one backup, also when a newer one comes meanwhile.
+	chosen, err := tool.Once(c, "backup", func() (map[string]string, error) {
+		e, m, err := k.cfg.Room.Info(ctx, in.Target, in.Backup, key)
+		if err != nil {
+			return nil, refuse(err)
+		}
+		return map[string]string{"name": e.Name, "of": m.Host.Name + " of " + m.Created.Format(time.RFC3339)}, nil
+	})
+	if err != nil {
+		return jobOut{}, err
+	}
+	name := chosen["name"]
+	question := "Replace all this host keeps by the backup " + name + ", made by " + chosen["of"] + ", when it is started again?"
+	if err := agreement.Ask(c, name, question, in.Confirm); err != nil {
+		return jobOut{}, err
+	}
+	return k.start(c, "restore of "+name, []string{backup.PhaseRead}, func(ctx context.Context, tell backup.Tell) (any, error) {
+		e, m, err := k.cfg.Room.Restore(ctx, in.Target, name, key, tell)
+		if err != nil {
+			return nil, err
+		}
+		k.publish("staged", in.Target, e.Name, c)
+		return staged{e.Name, m.Created.Format(time.RFC3339), m.Host.Name, len(m.Files), "It takes effect when the host is started again: server_restart. Until then, backup_restore_cancel takes it back."}, nil
+	})
+}
+
+type cancelOut struct {
+	Cancelled string `json:"cancelled" doc:"the backup that would have been restored; empty when none waited"`
+}
+
+func (k *keeper) cancel(_ context.Context, c *tool.Call, _ struct{}) (cancelOut, error) {
+	if err := k.ready(c); err != nil {
+		return cancelOut{}, err
+	}
+	waiting, err := backup.Waiting(k.cfg.Folders)
+	if err != nil || waiting == nil {
+		return cancelOut{}, err
+	}
+	return cancelOut{waiting.Backup}, refuse(backup.Cancel(k.cfg.Folders))
+}
