@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"iter"
+	"path/filepath"
 
 	"gatehouse/internal/modules/process"
 	"gatehouse/internal/session"
@@ -12,9 +13,24 @@ import (
 // endings is how many ends of sessions may wait to be told to processes.
 const endings = 4096
 
-// processConfig gives the processes who listens to them, and the sessions that
-// some of them end with.
+// processConfig gives the processes their settings, who listens to them, the
+// sessions that some of them end with, and where those are kept that do not end
+// with this host.
 func (a *App) processConfig(c *process.Config) {
+	s := a.cfg.Modules.Process
+	c.Running, c.Context, c.Everyones, c.Processes, c.Buffer, c.Kept = s.Running, s.Context, s.Everyones, s.Processes, s.Buffer, s.Kept
+	if s.Keep > 0 {
+		c.Keep = s.Keep.String()
+	}
+	if !a.opts.Private {
+		begun := make(chan struct{})
+		c.Folder, c.Begun = filepath.Join(a.cfg.Folders.State, "processes"), begun
+		a.room(Part{"detached processes", func(ctx context.Context) error { // when the tree follows the facts
+			close(begun)
+			<-ctx.Done()
+			return nil
+		}})
+	}
 	c.Hub = a.theHub()
 	if a.table != nil {
 		c.Sessions = sessions{a}

@@ -2,12 +2,19 @@ package app
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	nethttp "net/http"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
+
+	"gatehouse/internal/modules/public"
+	"gatehouse/internal/protocol"
+	"gatehouse/tool"
 )
 
 // visitor is a client over HTTP with a session.
@@ -89,4 +96,68 @@ func TestAProcessEndsWithASessionOverHTTP(t *testing.T) {
 	if out.Status != "running" {
 		t.Errorf("the other one: %+v", out)
 	}
+}
+
+// A process that was told to goes on when the host ends; the next one has it, in
+// its tools and in its tree.
+func TestADetachedProcessSurvivesARestart(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("processes outlive their host on Linux only")
+	}
+	cfg := settings(t)
+	cfg.View.Modules = []string{"process"}
+	var id string
+	host := func(use func(c *tenant)) {
+		a, err := New(t.Context(), cfg, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		ended := make(chan error, 1)
+		go func() { ended <- a.Run(ctx) }()
+		c := &tenant{t: t, in: make(chan json.RawMessage, 1000)}
+		c.pipe = a.engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: "ann"}}, func(m []byte) error {
+			c.in <- slices.Clone(m)
+			return nil
+		})
+		defer func() {
+			c.pipe.Close(nil)
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}()
+		use(c)
+	}
+	host(func(c *tenant) {
+		answer := c.call("default", "process_start", `{"command":"sh","args":["-c","echo begun; sleep 1000"],"detach":true}`)
+		if strings.Contains(answer, "unsupported") {
+			t.Skip(answer)
+		}
+		var r struct {
+			Result struct{ StructuredContent struct{ ID string } }
+		}
+		if json.Unmarshal([]byte(answer), &r); r.Result.StructuredContent.ID == "" {
+			t.Fatal(answer)
+		}
+		id = r.Result.StructuredContent.ID
+		expect(t, c.call("default", "process_output", fmt.Sprintf(`{"id":%q,"wait":"text","match":"begun"}`, id)), "begun", `"running"`)
+	})
+	host(func(c *tenant) {
+		eventually(t, "the process is in the tree", func() bool {
+			v, _ := c.readPublic("default", public.PublicURI+"/processes")
+			return slices.Equal(members(v), []string{id})
+		})
+		expect(t, c.call("default", "process_list", "{}"), id, `"running"`)
+		expect(t, c.call("default", "process_output", fmt.Sprintf(`{"id":%q}`, id)), "begun", `"running"`)
+		expect(t, c.call("default", "process_kill", fmt.Sprintf(`{"id":%q}`, id)), `"success":true`)
+		eventually(t, "the process has left the tree", func() bool {
+			v, _ := c.readPublic("default", public.PublicURI+"/processes")
+			return len(members(v)) == 0
+		})
+	})
+	host(func(c *tenant) {
+		expect(t, c.call("default", "process_list", "{}"), id, `"killed"`)
+		expect(t, c.call("default", "process_remove", fmt.Sprintf(`{"id":%q}`, id)), `"success":true`)
+	})
 }

@@ -74,8 +74,9 @@ func TestEverythingAFileCanSay(t *testing.T) {
 		"shell": {l.Modules.Shell, Shell{
 			Timeout: time.Minute, Allow: []string{"ls", "git"}, Deny: []string{"rm*", "git push*"}, Shell: "bash", WorkingDir: "work", NoStderr: true, Output: 64 << 10, Processes: 100,
 		}},
-		"log":    {l.Log, Log{Level: slog.LevelDebug, Format: "json"}},
-		"traces": {l.Observe.Traces.Headers, map[string]string{"Authorization": "Bearer x"}},
+		"processes": {l.Modules.Process, Processes{Running: 20, Context: 30, Everyones: 40, Processes: 50, Buffer: 64 << 10, Kept: 5, Keep: 10 * time.Minute}},
+		"log":       {l.Log, Log{Level: slog.LevelDebug, Format: "json"}},
+		"traces":    {l.Observe.Traces.Headers, map[string]string{"Authorization": "Bearer x"}},
 	} {
 		if !reflect.DeepEqual(pair[0], pair[1]) {
 			t.Errorf("%s: got %+v, want %+v", what, pair[0], pair[1])

@@ -10,8 +10,9 @@ import (
 
 // Modules are what single modules are told.
 type Modules struct {
-	File  Files `doc:"Files. What is protected by its name is so for every tool, in every folder."`
-	Shell Shell `doc:"Command lines. They can be run only where the module is named, or its context is."`
+	File    Files     `doc:"Files. What is protected by its name is so for every tool, in every folder."`
+	Shell   Shell     `doc:"Command lines. They can be run only where the module is named, or its context is."`
+	Process Processes `doc:"Processes. They can be started only where the module is named."`
 }
 
 // Files are what the file module is told, and which names are protected in the
@@ -21,6 +22,17 @@ type Files struct {
 	Allow   []string `doc:"Names that may be touched although they are on that list, the same way: .env.test, or write:.git/** for writing to .git."`
 	MaxEdit int64    `doc:"Size of the largest file that is edited, before and after; it is held in memory. 0 means 64 MiB." unit:"bytes"`
 	MaxCopy int64    `doc:"Size of the largest file that is copied or added to; 0 means 4 GiB." unit:"bytes"`
+}
+
+// Processes is what the process module is told. Each 0 stands for the default.
+type Processes struct {
+	Running   int           `doc:"Processes of one caller in one context at once; 0 means 256."`
+	Context   int           `doc:"Processes of one context at once, of all its callers together; 0 means as many as on the host."`
+	Everyones int           `doc:"Processes at once on this host; 0 means 1000."`
+	Processes int           `doc:"How many processes and threads one process may become, where the system can count them; 0 means 512."`
+	Buffer    int           `doc:"How much of each stream of a process is kept, the newest; 0 means 1 MiB." unit:"bytes"`
+	Kept      int           `doc:"Ended processes of one caller that are remembered; 0 means 50."`
+	Keep      time.Duration `doc:"For how long they are; 0 means 1h."`
 }
 
 // Shell is what the shell module is told.
@@ -58,6 +70,21 @@ func (m Modules) validate(w *wrong) {
 	atLeast(w, "modules.file.max_edit", "largest file to edit", f.MaxEdit, 0)
 	atLeast(w, "modules.file.max_copy", "largest file to copy", f.MaxCopy, 0)
 	m.Shell.validate(w)
+	m.Process.validate(w)
+}
+
+func (p Processes) validate(w *wrong) {
+	for _, x := range []struct {
+		key, what string
+		value     int
+	}{
+		{"running", "processes of one caller", p.Running}, {"context", "processes of one context", p.Context},
+		{"everyones", "processes at once", p.Everyones}, {"processes", "what one process may become", p.Processes},
+		{"buffer", "output that is kept", p.Buffer}, {"kept", "processes that are remembered", p.Kept},
+	} {
+		atLeast(w, "modules.process."+x.key, x.what, x.value, 0)
+	}
+	atLeast(w, "modules.process.keep", "time they are remembered", p.Keep, 0)
 }
 
 func (s Shell) validate(w *wrong) {

@@ -266,3 +266,9 @@ func parentOf(pid int) (parent int, zombie, there bool) {
 	parent, err = strconv.Atoi(f[1])
 	return parent, f[0] == "Z" || f[0] == "X", err == nil
 }
+
+// Free gives back the place on the disk of a file's beginning, whose length stays
+// as it is.
+func Free(f *os.File, until int64) error {
+	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, until)
+}

@@ -4,6 +4,7 @@ package proc
 
 import (
 	"context"
+	"os"
 	"time"
 )
 
@@ -30,3 +31,6 @@ func (d *Detached) Stop(context.Context) error { return ErrNotDetached }
 
 // Usage fails on this system.
 func (d *Detached) Usage() (Usage, error) { return Usage{}, ErrNotDetached }
+
+// Free fails on this system.
+func Free(*os.File, int64) error { return ErrNotDetached }

@@ -42,6 +42,7 @@ func (m *manager) listTool() tool.Tool {
 		Help:        "CPU, memory, ports and the number of processes count everything that came of a process. They are told where the system tells them (Linux); an ended process tells its CPU time.",
 	}, func(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
 		out := listOut{Processes: []listed{}}
+		m.adopt() // what another host left meanwhile
 		for _, r := range m.of(c.Caller.Owner) {
 			if l := r.listed(in.Usage); !in.RunningOnly || l.Status == "running" {
 				out.Processes = append(out.Processes, l)

@@ -101,7 +101,7 @@ func TestAForkBombIsBounded(t *testing.T) {
 	id := d.do("start", args{"command": "bash", "args": []string{"-c", "b() { [ $1 -le 0 ] || { b $(($1-1)) & b $(($1-1)) & }; sleep 20; }; echo begun; b 7 2>/dev/null; wait"}}).ID
 	d.reads(id, "begun")
 	rec := d.m.(*manager).records[id]
-	_, limited := rec.p.Contained()
+	_, limited := rec.p.(*proc.Process).Contained()
 	for range 50 {
 		u, err := rec.p.Usage()
 		if err == nil && limited && u.Processes > 41 {

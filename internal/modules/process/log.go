@@ -72,6 +72,16 @@ func (s stream) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+// skip counts what was printed and is not kept any more.
+func (l *log) skip(stream int, n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	r := &l.rings[stream]
+	l.total += n
+	r.end += n
+	r.lost, r.before = r.end, l.total
+}
+
 func (l *log) wake() {
 	if l.waiting != nil {
 		close(l.waiting)

@@ -9,9 +9,12 @@ package process
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"log/slog"
+	"math"
+	"os"
 	"sync"
 	"time"
 
@@ -25,6 +28,7 @@ import (
 // usable: each zero stands for the default.
 type Config struct {
 	Running   int    `json:"running,omitempty"`   // processes of one owner at once; 0 means 256
+	Context   int    `json:"context,omitempty"`   // processes of one context at once, of all its callers; 0 means as many as in all
 	Everyones int    `json:"everyones,omitempty"` // processes at once in all; 0 means 1000
 	Processes int    `json:"processes,omitempty"` // what one process may become, threads included; 0 means 512
 	Buffer    int    `json:"buffer,omitempty"`    // bytes of each stream that are kept; 0 means 1 MiB
@@ -36,6 +40,11 @@ type Config struct {
 	Hub *hub.Hub `json:"-"`
 	// Sessions tells when sessions end; nil means that there are none.
 	Sessions Sessions `json:"-"`
+	// Folder is where detached processes are kept; "" means there are none.
+	Folder string `json:"-"`
+	// Begun is closed when facts are followed, and the processes that an earlier
+	// host left are taken on; nil means at once.
+	Begun <-chan struct{} `json:"-"`
 }
 
 // Sessions are those that a process may end with.
@@ -61,16 +70,20 @@ type manager struct {
 	end    context.CancelFunc
 	follow sync.WaitGroup // goroutines of the records
 
+	adopting sync.Mutex      // before mu; held while what an earlier host left is taken on
+	broken   map[string]bool // cards that cannot be read; guarded by adopting
+
 	mu      sync.Mutex
 	closed  bool
 	records map[string]*record
 	running map[string]int // by owner
+	within  map[string]int // by context
 	all     int            // running
 }
 
 // New makes the module; Config says what can be configured.
 func New(_ context.Context, d module.Deps) (module.Module, error) {
-	m := &manager{log: d.Log, newID: d.NewID, tell: d.Publish, records: map[string]*record{}, running: map[string]int{}}
+	m := &manager{log: d.Log, newID: d.NewID, tell: d.Publish, records: map[string]*record{}, running: map[string]int{}, within: map[string]int{}, broken: map[string]bool{}}
 	if err := m.configure(d); err != nil {
 		return nil, err
 	}
@@ -84,6 +97,9 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 	if m.cfg.Sessions != nil {
 		ended := m.cfg.Sessions.Ended(m.life) // from now on
 		m.follow.Go(func() { m.leave(ended) })
+	}
+	if m.cfg.Folder != "" {
+		m.follow.Go(m.adoptFirst)
 	}
 	m.offer.Tools = []tool.Tool{
 		m.startTool(), m.runTool(), m.listTool(), m.outputTool(), m.screenTool(), m.inputTool(), m.resizeTool(),
@@ -102,7 +118,7 @@ func (m *manager) configure(d module.Deps) (err error) {
 	for _, n := range []struct {
 		value     *int
 		otherwise int
-	}{{&c.Running, 256}, {&c.Everyones, 1000}, {&c.Processes, 512}, {&c.Buffer, 1 << 20}, {&c.Kept, 50}} {
+	}{{&c.Running, 256}, {&c.Everyones, 1000}, {&c.Context, math.MaxInt}, {&c.Processes, 512}, {&c.Buffer, 1 << 20}, {&c.Kept, 50}} {
 		if *n.value < 0 {
 			return fmt.Errorf("%d: a limit cannot be negative", *n.value)
 		}
@@ -123,7 +139,19 @@ func (m *manager) Offer(context.Context, module.Audience) (*module.Offer, error)
 	return &m.offer, nil
 }
 
-// Close ends all processes.
+// adoptFirst takes on what an earlier host left when somebody follows the facts.
+func (m *manager) adoptFirst() {
+	if m.cfg.Begun != nil {
+		select {
+		case <-m.cfg.Begun:
+		case <-m.life.Done():
+			return
+		}
+	}
+	m.adopt()
+}
+
+// Close ends all processes but those that are detached.
 func (m *manager) Close(ctx context.Context) error {
 	m.mu.Lock()
 	m.closed = true
@@ -135,6 +163,10 @@ func (m *manager) Close(ctx context.Context) error {
 	var wg sync.WaitGroup
 	for _, r := range records {
 		wg.Go(func() {
+			if r.files != nil {
+				r.letGo()
+				return
+			}
 			if err := r.p.Stop(ctx); err != nil {
 				m.log.Error("a process did not end", "process", r.id, "err", err)
 			}
@@ -145,12 +177,15 @@ func (m *manager) Close(ctx context.Context) error {
 	m.follow.Wait()
 	for _, r := range records {
 		r.forget()
+		if r.files != nil {
+			r.files.close()
+		}
 	}
 	return nil
 }
 
 // reserve takes a place for one more process of an owner.
-func (m *manager) reserve(owner string) error {
+func (m *manager) reserve(owner, in string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
@@ -158,33 +193,60 @@ func (m *manager) reserve(owner string) error {
 		return tool.Refuse("busy", "the host is closing")
 	case m.running[owner] >= m.cfg.Running:
 		return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("%d processes of yours are running, which is the most there may be", m.running[owner]), Next: "Stop some: process_list shows them with running_only."}
+	case m.within[in] >= m.cfg.Context:
+		return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("%d processes are running in this context, which is the most there may be", m.within[in]), Next: "Stop some of yours, or try again later."}
 	case m.all >= m.cfg.Everyones:
 		return &tool.Refusal{Code: "busy", Message: "this host runs as many processes as it may", Next: "Try again later."}
 	}
-	m.running[owner]++
-	m.all++
+	m.take(owner, in)
 	return nil
 }
 
+// count takes a place whatever the limits are: the process is there.
+func (m *manager) count(owner, in string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.take(owner, in)
+}
+
+func (m *manager) take(owner, in string) {
+	m.running[owner]++
+	m.within[in]++
+	m.all++
+}
+
 // release gives the place back.
-func (m *manager) release(owner string) {
+func (m *manager) release(owner, in string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.all--
-	if m.running[owner]--; m.running[owner] == 0 {
-		delete(m.running, owner)
+	for _, x := range []struct {
+		of  map[string]int
+		key string
+	}{{m.running, owner}, {m.within, in}} {
+		if x.of[x.key]--; x.of[x.key] == 0 {
+			delete(x.of, x.key)
+		}
 	}
 }
 
 // find is a process of the caller's; somebody else's is as if it were not there.
 func (m *manager) find(c *tool.Call, id string) (*record, error) {
-	m.mu.Lock()
-	r := m.records[id]
-	m.mu.Unlock()
+	r := m.record(id)
+	if r == nil {
+		m.adopt() // another host may have left it
+		r = m.record(id)
+	}
 	if r == nil || r.owner != c.Caller.Owner {
 		return nil, &tool.Refusal{Code: "not_found", Message: "process not found: " + id, Next: "process_list shows the processes there are; ended ones are kept for a while."}
 	}
 	return r, nil
+}
+
+func (m *manager) record(id string) *record {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.records[id]
 }
 
 // remove forgets an ended process.
@@ -192,20 +254,32 @@ func (m *manager) remove(r *record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.records, r.id)
-	r.forget()
+	r.discard()
 }
 
 // over is called when a process has ended: its place is free, and it is
 // remembered for a while.
 func (m *manager) over(r *record, s proc.State) {
-	m.release(r.owner)
-	m.tell("process.exited", exited{r.id, r.owner, s.Code, s.Signal, s.Took})
+	m.release(r.owner, r.context)
+	keep := m.keep
+	if r.end != nil {
+		keep -= time.Since(r.end.At)
+	}
+	if d, ok := r.p.(*detached); ok && m.record(r.id) == r {
+		d.card.End = endingOf(s, false)
+		if err := d.files.write(&d.card); err != nil && !errors.Is(err, os.ErrClosed) { // it was removed meanwhile
+			m.log.Warn("what became of a process cannot be written down", "process", r.id, "err", err)
+		}
+	}
+	if r.end == nil {
+		m.tell("process.exited", exited{r.id, r.owner, s.Code, s.Signal, s.Took})
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.records[r.id] != r {
 		return
 	}
-	r.expire = time.AfterFunc(m.keep, func() { m.remove(r) })
+	r.expire = time.AfterFunc(keep, func() { m.remove(r) })
 	for {
 		var oldest *record
 		n := 0
@@ -221,7 +295,7 @@ func (m *manager) over(r *record, s proc.State) {
 			return
 		}
 		delete(m.records, oldest.id)
-		oldest.forget()
+		oldest.discard()
 	}
 }
 

@@ -2,6 +2,7 @@ package process
 
 import (
 	"context"
+	"errors"
 	"io"
 	"time"
 
@@ -17,12 +18,15 @@ const replies = 16
 // record is one process, also after its end.
 type record struct {
 	id, owner string
+	context   string // of the caller that started it
 	session   string // it ends with; "" means it does not
 	command   string
 	args      []string
 	dir       string
 	began     time.Time
-	p         *proc.Process
+	p         child
+	files     *files  // of a detached one; nil for others
+	end       *ending // of one that ended before this host; nil for others
 	log       *log
 	terminal  bool
 	feed      *hub.Feed   // nil when nobody can listen
@@ -39,19 +43,20 @@ type spec struct {
 	input   bool       // it can be typed to
 	stdin   io.Reader  // what it reads instead; nil means nothing
 	session string     // it ends with; "" means it does not
+	detach  bool       // it does not end with the host either
 	grace   time.Duration
 	also    [2]func([]byte)
 }
 
 // start starts a process of the caller's, which is ended when ctx ends.
 func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, err error) {
-	owner := c.Caller.Owner
-	if err := m.reserve(owner); err != nil {
+	owner, in := c.Caller.Owner, c.Caller.Context
+	if err := m.reserve(owner, in); err != nil {
 		return nil, err
 	}
 	defer func() {
 		if err != nil {
-			m.release(owner)
+			m.release(owner, in)
 		}
 	}()
 	where, err := openFolder(c, s.dir)
@@ -63,19 +68,18 @@ func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, 
 	if err != nil {
 		return nil, err
 	}
-	r := &record{id: m.newID("process"), owner: owner, session: s.session, command: s.command, args: s.args, dir: where.path, began: time.Now(), terminal: s.size != nil}
+	r := &record{id: m.newID("process"), owner: owner, context: in, session: s.session, command: s.command, args: s.args, dir: where.path, began: time.Now(), terminal: s.size != nil}
 	answers := make(chan []byte, replies)
 	r.log = newLog(m.cfg.Buffer, r.newScreen(s.size, answers))
-	r.p, err = proc.Start(ctx, proc.Spec{
-		Path: s.command, Args: s.args, Dir: where.dir, Env: env,
-		Stdin: s.stdin, Input: s.input, Terminal: s.size, Whole: true, Processes: m.cfg.Processes, Grace: s.grace,
-		Stdout: tee{stream{r.log, stdout}, s.also[stdout]}, Stderr: tee{stream{r.log, stderr}, s.also[stderr]},
-	})
-	if err != nil {
+	if err := m.begin(ctx, c, r, s, where, env); err != nil {
+		if no, ok := errors.AsType[*tool.Refusal](err); ok {
+			return nil, no
+		}
 		return nil, &tool.Refusal{Code: "not_started", Message: where.hide(err), Next: "Commands are programs, not command lines: give the program as command and each argument in args, or run sh with -c."}
 	}
 	if err := m.add(r, answers); err != nil {
 		r.p.Stop(ctx)
+		r.discard()
 		return nil, err
 	}
 	if err := m.mayStay(r); err != nil { // asked when its end can no longer be missed
@@ -84,6 +88,26 @@ func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, 
 	}
 	m.tell("process.started", started{r.id, owner, r.command, r.p.Pid()})
 	return r, nil
+}
+
+// begin starts the process of a record.
+func (m *manager) begin(ctx context.Context, c *tool.Call, r *record, s *spec, where folder, env []string) error {
+	if s.detach {
+		d, err := m.detach(c, r, s, where, env)
+		if err == nil {
+			r.p, r.files = d, d.files
+		}
+		return err
+	}
+	p, err := proc.Start(ctx, proc.Spec{
+		Path: s.command, Args: s.args, Dir: where.dir, Env: env,
+		Stdin: s.stdin, Input: s.input, Terminal: s.size, Whole: true, Processes: m.cfg.Processes, Grace: s.grace,
+		Stdout: tee{stream{r.log, stdout}, s.also[stdout]}, Stderr: tee{stream{r.log, stderr}, s.also[stderr]},
+	})
+	if err == nil {
+		r.p = p
+	}
+	return err
 }
 
 // add makes a process known, and follows it to its end.
@@ -103,20 +127,29 @@ func (m *manager) add(r *record, answers chan []byte) error {
 			select {
 			case b := <-answers:
 				r.p.Type(m.life, b) // nobody is there to be told
+				continue
+			case <-r.left():
 			case <-r.p.Done():
-				s, err := r.p.Wait()
-				if err != nil {
-					m.log.Warn("a process was not followed to its end", "process", r.id, "err", err)
-				}
-				r.log.mu.Lock()
-				r.log.wake()
-				r.log.mu.Unlock()
-				m.over(r, s)
-				return
 			}
+			if _, over := r.ended(); over {
+				m.finish(r)
+			}
+			return
 		}
 	})
 	return nil
+}
+
+// finish is what is done when a process has ended.
+func (m *manager) finish(r *record) {
+	s, err := r.p.Wait()
+	if err != nil {
+		m.log.Warn("a process was not followed to its end", "process", r.id, "err", err)
+	}
+	r.log.mu.Lock()
+	r.log.wake()
+	r.log.mu.Unlock()
+	m.over(r, s)
 }
 
 // newScreen is the screen of a terminal. Its answers are thrown away when the
@@ -133,6 +166,30 @@ func (r *record) newScreen(size *proc.Size, answers chan<- []byte) *terminal.Scr
 		}
 	}
 	return s
+}
+
+// left is closed when the host follows a process no more that may go on; it is
+// nil for those that end with the host.
+func (r *record) left() <-chan struct{} {
+	if d, ok := r.p.(*detached); ok {
+		return d.left
+	}
+	return nil
+}
+
+// letGo leaves a detached process to the next host.
+func (r *record) letGo() {
+	if d, ok := r.p.(*detached); ok {
+		d.letGo()
+	}
+}
+
+// discard forgets, and removes what is on the disk.
+func (r *record) discard() {
+	r.forget()
+	if r.files != nil {
+		r.files.remove()
+	}
 }
 
 // forget ends the remembering. manager.mu is held, or the manager is closed.
@@ -158,8 +215,8 @@ func (r *record) ended() (proc.State, bool) {
 
 // condition is how a process is, in every result.
 type condition struct {
-	Status   string `json:"status" enum:"running,exited,killed"`
-	ExitCode *int   `json:"exitCode,omitempty" doc:"-1 when a signal ended it"`
+	Status   string `json:"status" enum:"running,exited,killed,lost"`
+	ExitCode *int   `json:"exitCode,omitempty" doc:"-1 when a signal ended it; left out when nobody saw it"`
 	Signal   string `json:"signal,omitempty"`
 }
 
@@ -168,6 +225,12 @@ func (r *record) condition() condition {
 	switch {
 	case !over:
 		return condition{Status: "running"}
+	case r.end != nil && r.end.Lost:
+		return condition{Status: "lost"}
+	case s.Unseen && s.Stopped != nil:
+		return condition{Status: "killed"}
+	case s.Unseen:
+		return condition{Status: "exited"}
 	case s.Signal != "" || s.Stopped != nil:
 		return condition{"killed", &s.Code, s.Signal}
 	}

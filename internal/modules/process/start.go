@@ -20,6 +20,7 @@ type startIn struct {
 	Cols     int      `json:"cols,omitempty" default:"80" min:"1" max:"1000"`
 	Rows     int      `json:"rows,omitempty" default:"24" min:"1" max:"1000"`
 	Lifetime string   `json:"lifetime,omitempty" doc:"it ends with the host, or already with your session" enum:"host,session" default:"host"`
+	Detach   bool     `json:"detach,omitempty" doc:"it goes on when the host ends, and the next one finds it again; it reads nothing"`
 }
 
 type startOut struct {
@@ -38,12 +39,17 @@ func (m *manager) startTool() tool.Tool {
 
 It gets a minimal environment (PATH, HOME, language and the like) and what ` + "`env`" + ` adds. With ` + "`terminal`" + ` it has a terminal of ` + "`cols`" + ` by ` + "`rows`" + ` characters and its output is one stream; without, its input is a pipe that stays open until it is closed with ` + "`process_input`" + `'s ` + "`eof`" + `.
 
-It outlives this call and your session, and ends with the host; with ` + "`lifetime`" + ` session it is stopped when your session ends, if you have one. When it ends, everything that it started ends too, whatever process group or session that is in. How many processes it may become is limited by the host where the system can count them.`,
+It outlives this call and your session, and ends with the host, unless it is told to ` + "`detach`" + `: then it goes on, and the next host finds it by its id, with the newest of what it printed. One that ended while no host was there is lost: nobody knows how. With ` + "`lifetime`" + ` session it is stopped when your session ends, if you have one. When it ends, everything that it started ends too, whatever process group or session that is in. How many processes it may become is limited by the host where the system can count them.`,
 	}, func(_ context.Context, c *tool.Call, in startIn) (startOut, error) {
 		s := &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, input: true, grace: mostGrace}
 		if in.Lifetime == "session" {
 			if s.session = c.Caller.Session; s.session == "" {
 				return startOut{}, &tool.Refusal{Code: "unsupported", Message: "this call belongs to no session that could end", Next: "Leave lifetime out, and stop the process when it is no longer needed."}
+			}
+		}
+		if s.detach = in.Detach; s.detach {
+			if in.Terminal || s.session != "" {
+				return startOut{}, &tool.Refusal{Code: "invalid_arguments", Message: "detach: a process that outlives the host has no terminal and ends with no session", Next: "Leave terminal and lifetime out, or detach."}
 			}
 		}
 		if in.Terminal {

@@ -51,6 +51,9 @@ func (m *manager) end1(ctx context.Context, c *tool.Call, id string, grace time.
 		return done{}, err
 	}
 	if s, over := r.ended(); over {
+		if s.Unseen {
+			return done{id, true, "it had ended already"}, nil
+		}
 		return done{id, true, fmt.Sprintf("it had ended already, with exit code %d", s.Code)}, nil
 	}
 	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
@@ -60,7 +63,10 @@ func (m *manager) end1(ctx context.Context, c *tool.Call, id string, grace time.
 	}
 	s, _ := r.ended()
 	how := fmt.Sprintf("it ended with exit code %d", s.Code)
-	if s.Signal != "" {
+	switch {
+	case s.Unseen:
+		how = "it ended"
+	case s.Signal != "":
 		how = "it ended by a signal: " + s.Signal
 	}
 	return done{id, true, how}, nil

@@ -1,0 +1,291 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"time"
+
+	"gatehouse/internal/proc"
+	"gatehouse/tool"
+)
+
+// child is a process as a record needs it: one that ends with the host, one that
+// does not, or one that has ended.
+type child interface {
+	Pid() int
+	Done() <-chan struct{}
+	Wait() (proc.State, error)
+	Stop(context.Context) error
+	Usage() (proc.Usage, error)
+	Type(context.Context, []byte) (int, error)
+	CloseInput(context.Context) error
+	Resize(proc.Size) error
+}
+
+const (
+	tailBytes = 64 << 10              // that are read at once from a file of output
+	tailTurn  = 64                    // reads of one file before it is the other's turn
+	tailQuick = 10 * time.Millisecond // between two looks, while there is output
+	tailSlow  = 250 * time.Millisecond
+	freeEvery = 4 << 20 // bytes that are read before their place on the disk is given back
+)
+
+// detached is a process that does not end with the host. What it prints goes to
+// files, which are read as they grow and given back from their beginning.
+type detached struct {
+	*proc.Detached
+	files *files
+	card  card
+	log   *log
+	keep  int64 // bytes of each file that stay on the disk
+	tails [2]reader
+	warn  *slog.Logger
+
+	done  chan struct{} // it has ended, and its output is read
+	leave chan struct{} // closed when the host does not follow it any more
+	left  chan struct{} // closed when it does not
+	state proc.State
+}
+
+// reader is how far a file of output has been read, and given back.
+type reader struct{ read, freed int64 }
+
+// detach starts a detached process and writes its card.
+func (m *manager) detach(c *tool.Call, r *record, s *spec, where folder, env []string) (_ *detached, err error) {
+	if m.cfg.Folder == "" {
+		return nil, &tool.Refusal{Code: "unsupported", Message: "this host keeps nothing on disk, so no process can outlive it", Next: "Leave detach out."}
+	}
+	f, err := newFiles(m.cfg.Folder, r.id)
+	if err != nil {
+		return nil, err
+	}
+	p, err := proc.Detach(proc.Spec{
+		Path: s.command, Args: s.args, Dir: where.dir, Env: env, Stdout: f.out[stdout], Stderr: f.out[stderr],
+		Processes: m.cfg.Processes, Grace: s.grace,
+	})
+	if errors.Is(err, proc.ErrNotDetached) {
+		f.remove()
+		return nil, &tool.Refusal{Code: "unsupported", Message: err.Error(), Next: "Leave detach out."}
+	}
+	if err != nil {
+		f.remove()
+		return nil, err
+	}
+	d := m.newDetached(p, f, r.log, card{ID: r.id, Owner: r.owner, Context: r.context, Command: r.command, Args: r.args, Dir: r.dir, Began: r.began, Mark: p.Mark()})
+	if err := f.write(&d.card); err != nil {
+		now, cancel := context.WithCancel(context.Background())
+		cancel()
+		d.Stop(now)
+		f.remove()
+		return nil, err
+	}
+	return d, nil
+}
+
+// newDetached follows a process that runs, from the end of what is on the disk.
+func (m *manager) newDetached(p *proc.Detached, f *files, l *log, c card) *detached {
+	d := &detached{
+		Detached: p, files: f, card: c, log: l, keep: int64(m.cfg.Buffer), warn: m.log,
+		done: make(chan struct{}), leave: make(chan struct{}), left: make(chan struct{}),
+	}
+	d.skip()
+	d.catchUp()
+	go d.follow()
+	return d
+}
+
+// skip passes over what is not kept of the output so far.
+func (d *detached) skip() {
+	for i, f := range d.files.out {
+		if info, err := f.Stat(); err == nil && info.Size() > d.keep {
+			d.tails[i] = reader{info.Size() - d.keep, info.Size() - d.keep}
+			d.log.skip(i, info.Size()-d.keep)
+		}
+	}
+}
+
+func (d *detached) follow() {
+	defer close(d.left)
+	pause := time.NewTimer(0)
+	for wait := tailQuick; ; {
+		select {
+		case <-d.Detached.Done():
+			d.catchUp()
+			d.state, _ = d.Detached.Wait() // has no error
+			if d.state.Took == 0 {
+				d.state.Took = time.Since(d.card.Began)
+			}
+			close(d.done)
+			return
+		case <-d.leave:
+			return
+		case <-pause.C:
+		}
+		if wait = min(2*wait, tailSlow); d.read() {
+			wait = tailQuick
+		}
+		pause.Reset(wait)
+	}
+}
+
+// catchUp reads what there is by now.
+func (d *detached) catchUp() {
+	var size int64
+	for _, f := range d.files.out {
+		if info, err := f.Stat(); err == nil {
+			size += info.Size()
+		}
+	}
+	for d.tails[stdout].read+d.tails[stderr].read < size && d.read() {
+	}
+}
+
+// read reads what is new, and reports whether there was something.
+func (d *detached) read() (some bool) {
+	buf := make([]byte, tailBytes)
+	for i, f := range d.files.out {
+		t := &d.tails[i]
+		for range tailTurn {
+			n, err := f.ReadAt(buf, t.read)
+			if n > 0 {
+				stream{d.log, i}.Write(buf[:n])
+				t.read, some = t.read+int64(n), true
+			}
+			if err != nil && err != io.EOF {
+				d.warn.Warn("the output of a process cannot be read", "process", d.card.ID, "err", err)
+			}
+			if err != nil || n == 0 {
+				break
+			}
+		}
+		if until := t.read - d.keep; until-t.freed >= freeEvery {
+			t.freed = until
+			if err := proc.Free(f, until); err != nil {
+				d.warn.Warn("the output of a process fills the disk: what was read of it cannot be given back", "process", d.card.ID, "err", err)
+			}
+		}
+	}
+	return some
+}
+
+// Done is closed when it has ended and its output is read.
+func (d *detached) Done() <-chan struct{} { return d.done }
+
+// Wait tells how it ended.
+func (d *detached) Wait() (proc.State, error) { <-d.done; return d.state, nil }
+
+// Stop ends it.
+func (d *detached) Stop(ctx context.Context) error {
+	if err := d.Detached.Stop(ctx); err != nil {
+		return err
+	}
+	<-d.left
+	return nil
+}
+
+// letGo stops following it; it goes on, or has ended.
+func (d *detached) letGo() {
+	close(d.leave)
+	<-d.left
+	d.Detached.Leave()
+}
+
+// past is a process that has ended, perhaps while no host was there.
+type past struct {
+	pid   int
+	state proc.State
+	done  chan struct{} // closed
+}
+
+func (p past) Pid() int                                  { return p.pid }
+func (p past) Done() <-chan struct{}                     { return p.done }
+func (p past) Wait() (proc.State, error)                 { return p.state, nil }
+func (p past) Stop(context.Context) error                { return nil }
+func (p past) Usage() (proc.Usage, error)                { return proc.Usage{}, proc.ErrGone }
+func (p past) Type(context.Context, []byte) (int, error) { return 0, proc.ErrNoInput }
+func (p past) CloseInput(context.Context) error          { return proc.ErrNoInput }
+func (p past) Resize(proc.Size) error                    { return proc.ErrGone }
+
+// adopt takes on the detached processes that no host looks after: those that an
+// earlier one left, whether they run, have ended, or ended while nobody was
+// there.
+func (m *manager) adopt() {
+	if m.cfg.Folder == "" {
+		return
+	}
+	m.adopting.Lock()
+	defer m.adopting.Unlock()
+	cards, _ := filepath.Glob(filepath.Join(m.cfg.Folder, "*"+cardFile)) // the pattern is good
+	for _, path := range cards {
+		if m.broken[path] || m.has(filepath.Base(path[:len(path)-len(cardFile)])) {
+			continue
+		}
+		f, c, err := findFiles(path)
+		switch {
+		case errors.Is(err, os.ErrExist), errors.Is(err, os.ErrNotExist):
+		case err != nil:
+			m.broken[path] = true
+			m.log.Warn("a detached process cannot be taken on", "err", err)
+		default:
+			m.takeOn(f, c)
+		}
+	}
+}
+
+func (m *manager) has(id string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.closed || m.records[id] != nil
+}
+
+// takeOn makes a record of what was found.
+func (m *manager) takeOn(f *files, c card) {
+	if c.End != nil && time.Since(c.End.At) >= m.keep {
+		f.remove()
+		return
+	}
+	r := &record{id: c.ID, owner: c.Owner, context: c.Context, command: c.Command, args: c.Args, dir: c.Dir, began: c.Began, files: f, log: newLog(m.cfg.Buffer, nil)}
+	p, err := (*proc.Detached)(nil), error(nil)
+	if c.End == nil {
+		p, err = proc.Find(c.Mark, mostGrace)
+	}
+	switch {
+	case p != nil:
+		r.p = m.newDetached(p, f, r.log, c)
+	case err != nil && !errors.Is(err, proc.ErrGone):
+		m.log.Warn("a detached process cannot be taken on", "process", c.ID, "err", err)
+		f.close()
+		return
+	default:
+		m.readPast(r, f, &c)
+	}
+	m.count(r.owner, r.context)
+	if err := m.add(r, nil); err != nil {
+		m.release(r.owner, r.context)
+		r.letGo()
+		f.close()
+		return
+	}
+	if p != nil {
+		m.tell("process.started", started{r.id, r.owner, r.command, r.p.Pid()})
+	}
+}
+
+// readPast is what is left of a process that has ended.
+func (m *manager) readPast(r *record, f *files, c *card) {
+	if c.End == nil {
+		c.End = endingOf(proc.State{Code: -1, Unseen: true}, true)
+		if err := f.write(c); err != nil {
+			m.log.Warn("what became of a process cannot be written down", "process", c.ID, "err", err)
+		}
+	}
+	r.end, r.p = c.End, past{c.Mark.Pid, c.End.state(), make(chan struct{})}
+	defer close(r.p.(past).done)
+	d := detached{files: f, card: *c, log: r.log, keep: int64(m.cfg.Buffer), warn: m.log}
+	d.skip()
+	d.catchUp()
+}

@@ -1,0 +1,163 @@
+package process
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"gatehouse/internal/proc"
+)
+
+// The endings of the three files of a detached process.
+const (
+	cardFile   = ".json"
+	stdoutFile = ".out"
+	stderrFile = ".err"
+
+	mostCard = 4 << 20 // bytes; what a process is given is a quarter of it
+)
+
+// card is what a later host needs to know of a detached process.
+type card struct {
+	ID      string    `json:"id"`
+	Owner   string    `json:"owner"`
+	Context string    `json:"context,omitempty"`
+	Command string    `json:"command"`
+	Args    []string  `json:"args,omitempty"`
+	Dir     string    `json:"dir"`
+	Began   time.Time `json:"began"`
+	Mark    proc.Mark `json:"mark"`
+	End     *ending   `json:"end,omitempty"` // nil while it runs
+}
+
+// ending is how a detached process ended.
+type ending struct {
+	At      time.Time     `json:"at"`
+	Code    int           `json:"code"`
+	Signal  string        `json:"signal,omitempty"`
+	Took    time.Duration `json:"took"`
+	CPU     time.Duration `json:"cpu,omitempty"`
+	Stopped bool          `json:"stopped,omitempty"`
+	Unseen  bool          `json:"unseen,omitempty"` // nobody saw how
+	Lost    bool          `json:"lost,omitempty"`   // nor when
+}
+
+func endingOf(s proc.State, lost bool) *ending {
+	return &ending{time.Now(), s.Code, s.Signal, s.Took, s.CPU, s.Stopped != nil, s.Unseen, lost}
+}
+
+func (e *ending) state() proc.State {
+	s := proc.State{Code: e.Code, Signal: e.Signal, Took: e.Took, CPU: e.CPU, Unseen: e.Unseen}
+	if e.Stopped {
+		s.Stopped = proc.ErrStopped
+	}
+	return s
+}
+
+// files are those of a detached process: its card, which is claimed as long as
+// this host looks after it, and what it prints. They belong to one record.
+type files struct {
+	base string // path without the ending
+	card *os.File
+	out  [2]*os.File
+}
+
+// newFiles makes them. The card has its name when it is written.
+func newFiles(folder, id string) (_ *files, err error) {
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		return nil, err
+	}
+	f := &files{base: filepath.Join(folder, filepath.Base(id))}
+	defer func() {
+		if err != nil {
+			f.remove()
+		}
+	}()
+	if f.card, err = os.OpenFile(f.base+".new", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
+		return nil, err
+	}
+	if err := proc.Claim(f.card); err != nil {
+		return nil, err
+	}
+	return f, f.openOutput(os.O_CREATE | os.O_EXCL)
+}
+
+func (f *files) openOutput(how int) (err error) {
+	for i, ending := range []string{stdoutFile, stderrFile} {
+		if f.out[i], err = os.OpenFile(f.base+ending, os.O_RDWR|os.O_APPEND|how, 0o600); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// findFiles takes the files of a process that no host looks after. The error
+// matches os.ErrExist when one does.
+func findFiles(path string) (_ *files, c card, err error) {
+	f := &files{base: path[:len(path)-len(cardFile)]}
+	defer func() {
+		if err != nil {
+			f.close()
+		}
+	}()
+	if f.card, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
+		return nil, c, err
+	}
+	if err := proc.Claim(f.card); err != nil {
+		return nil, c, os.ErrExist
+	}
+	// Whoever had it may have removed it meanwhile.
+	opened, err := f.card.Stat()
+	if err != nil {
+		return nil, c, err
+	}
+	if named, err := os.Stat(path); err != nil || !os.SameFile(opened, named) {
+		return nil, c, os.ErrExist
+	}
+	if err := json.NewDecoder(io.LimitReader(f.card, mostCard)).Decode(&c); err != nil {
+		return nil, c, fmt.Errorf("%s: %w", path, err)
+	}
+	if c.ID == "" || filepath.Base(c.ID) != filepath.Base(f.base) {
+		return nil, c, fmt.Errorf("%s is the card of another process", path)
+	}
+	return f, c, f.openOutput(0)
+}
+
+// write writes the card, and gives it its name.
+func (f *files) write(c *card) error {
+	b, err := json.Marshal(c)
+	if err != nil {
+		return err
+	}
+	if _, err := f.card.WriteAt(b, 0); err != nil {
+		return err
+	}
+	if err := f.card.Truncate(int64(len(b))); err != nil {
+		return err
+	}
+	err = os.Rename(f.base+".new", f.base+cardFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil // it has it
+	}
+	return err
+}
+
+// close gives them to whoever comes next.
+func (f *files) close() {
+	for _, file := range []*os.File{f.out[0], f.out[1], f.card} {
+		if file != nil {
+			file.Close()
+		}
+	}
+}
+
+func (f *files) remove() {
+	for _, ending := range []string{cardFile, ".new", stdoutFile, stderrFile} {
+		os.Remove(f.base + ending)
+	}
+	f.close()
+}
