@@ -176,9 +176,10 @@ func TestWhatACallPrints(t *testing.T) {
 }
 
 func TestRelayedResultsAreNotRetyped(t *testing.T) {
-	const raw = `{"content":[{"type":"text","text":"x","vendor":1e400}],"n":12345678901234567890,"z":1,"a":2}`
+	const raw = `{"content":[{"type":"text","text":"x","vendor":1e400},{"type":"theirs","z":1,"a":{"b":1,"a":2}}],"n":12345678901234567890,"z":1,"a":2}`
+	const listed = `"execution":{"taskSupport":"optional"},"inputSchema":{"type":"object","maximum":12345678901234567890},"vendor":{"b":1,"a":2}}`
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
-		h.offer(tool.Tool{Def: tool.Def{Name: "t_relay", Raw: json.RawMessage(`{"name":"theirs","inputSchema":{"type":"object"},"vendor":{"b":1,"a":2}}`)},
+		h.offer(tool.Tool{Def: tool.Def{Name: "t_relay", Raw: json.RawMessage(`{"name":"theirs",` + listed)},
 			Run: func(context.Context, *tool.Call) (tool.Result, error) {
 				return tool.Result{Raw: json.RawMessage(raw)}, nil
 			}})
@@ -186,7 +187,8 @@ func TestRelayedResultsAreNotRetyped(t *testing.T) {
 		p.unjudged = true // what is relayed is not ours to answer for
 		equal(t, "legacy", string(p.call("t_relay", "{}").Result), raw)
 		equal(t, "modern", string(p.modern("", "tools/call", `"name":"t_relay"`).Result), raw[:len(raw)-1]+`,"resultType":"complete"}`)
-		has(t, p.ask("tools/list", "").raw, `{"name":"t_relay","inputSchema":{"type":"object"},"vendor":{"b":1,"a":2}}`)
+		has(t, p.ask("tools/list", "").raw, `{"name":"t_relay",`+listed)
+		has(t, p.modern("", "tools/list", "").raw, `{"name":"t_relay",`+listed)
 	})
 }
 

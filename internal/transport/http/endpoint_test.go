@@ -315,9 +315,17 @@ func TestModern(t *testing.T) {
 			t.Errorf("%s: got %d, want 405", method, r.status)
 		}
 	}
-	batch := "[" + echo + "]"
-	if r := h.do("POST", "/mcp", batch, modern("tools/call", "t_echo")...); r.status != 400 {
-		t.Errorf("a batch: got %d %s, want 400", r.status, r.body)
+	for name, bad := range map[string][2]string{
+		"a batch":        {"[" + echo + "]", "-32600"},
+		"half a message": {echo[:len(echo)-1], "-32700"},
+		"an id null":     {strings.Replace(echo, `"id":"a"`, `"id":null`, 1), "-32600"},
+		"no method":      {strings.Replace(echo, `"method"`, `"Method"`, 1), "-32600"},
+	} {
+		r := h.do("POST", "/mcp", bad[0], modern("tools/call", "t_echo")...)
+		if ct := r.header.Get("Content-Type"); r.status != 400 || ct != "application/json" {
+			t.Errorf("%s: got %d %s %s, want 400", name, r.status, ct, r.body)
+		}
+		has(t, r.body, `"jsonrpc":"2.0"`, `"error":{"code":`+bad[1]+`,`)
 	}
 }
 

@@ -266,8 +266,17 @@ func TestSubscription(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := stream(t, res)
+	if v := res.Header.Get("X-Accel-Buffering"); v != "no" {
+		t.Errorf("X-Accel-Buffering is %q, want no", v)
+	}
 	has(t, s.next().data, "notifications/subscriptions/acknowledged")
 	waitFor(t, "the serving goroutine to leave", func() bool { return h.door.serving.Load() == 0 })
+	for _, w := range h.door.pulse.all() {
+		w.beat()
+	}
+	if ev, _, _ := s.raw(); ev.comment != "alive" {
+		t.Errorf("got %+v, want a comment that keeps the stream alive", ev)
+	}
 	leave()
 	for _, w := range h.door.pulse.all() { // what a keep-alive finds out sooner or later
 		waitFor(t, "the door to notice that the client has gone", func() bool {
