@@ -272,6 +272,7 @@ func TestSubscription(t *testing.T) {
 	has(t, s.next().data, "notifications/subscriptions/acknowledged")
 	waitFor(t, "the serving goroutine to leave", func() bool { return h.door.serving.Load() == 0 })
 	for _, w := range h.door.pulse.all() {
+		w.beat() // something was just written
 		w.beat()
 	}
 	if ev, _, _ := s.raw(); ev.comment != "alive" {
