@@ -14,6 +14,7 @@ import (
 	"gatehouse/internal/modules/file"
 	measuring "gatehouse/internal/modules/metrics"
 	"gatehouse/internal/modules/process"
+	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/modules/shell"
 	"gatehouse/internal/modules/ws"
 )
@@ -29,6 +30,8 @@ func (a *App) moduleConfig(_ string, into any) error {
 		c.Store = a.measures()
 	case *process.Config:
 		a.processConfig(c)
+	case *sandbox.Config:
+		a.sandboxConfig(c)
 	case *shell.Config:
 		a.shellConfig(c)
 	case *ws.Config:

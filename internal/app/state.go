@@ -38,6 +38,7 @@ type tree struct {
 	contexts  *state.Mount[map[string]contextState]
 	sessions  *state.Mount[map[string]sessionState]
 	processes *state.Mount[map[string]processState]
+	sandboxes *state.Mount[map[string]sandboxState]
 	jobs      *state.Mount[map[string]jobState]
 	shelf     *notification.Shelf // at /private/notifications
 }
@@ -144,6 +145,9 @@ func (t *tree) mount(ctx context.Context) (err error) {
 	if t.sessions, err = attachMany[sessionState](ctx, t, "sessions"); err != nil {
 		return err
 	}
+	if t.sandboxes, err = attachMany[sandboxState](ctx, t, "sandboxes"); err != nil {
+		return err
+	}
 	if t.processes, err = attachMany[processState](ctx, t, "processes"); err != nil {
 		return err
 	}
@@ -177,6 +181,7 @@ func (t *tree) module() module.New {
 			{At: state.Pointer{"public", "contexts"}, Sees: t.seesContext},
 			{At: state.Pointer{"public", "sessions"}, Sees: seesSession},
 			{At: state.Pointer{"public", "processes"}, Sees: seesProcess},
+			{At: state.Pointer{"public", "sandboxes"}, Sees: seesSandbox},
 			{At: state.Pointer{"public", "jobs"}, Sees: seesJob},
 		},
 	})

@@ -34,6 +34,8 @@ type follower struct {
 
 	newSessions  map[string]*sessionState // to be written; nil for those that are gone
 	newProcesses map[string]*processState
+
+	sandboxes showSandboxes
 }
 
 // newFollower follows from now on.
@@ -42,8 +44,9 @@ func newFollower(ctx context.Context, t *tree) *follower {
 		tree: t, facts: make(chan bus.Fact), ended: map[string]struct{}{},
 		sessions: map[string]sessionState{}, processes: map[string]processState{},
 		newSessions: map[string]*sessionState{}, newProcesses: map[string]*processState{},
+		sandboxes: newShowSandboxes(),
 	}
-	for _, pattern := range []string{"session.*", "context.*", "config.changed", "module.process.>"} {
+	for _, pattern := range []string{"session.*", "context.*", "config.changed", "module.process.>", "module.sandbox.>"} {
 		f.kinds = append(f.kinds, t.app.bus.Follow(ctx, pattern, factQueue))
 	}
 	return f
@@ -84,6 +87,8 @@ func (f *follower) take(fact bus.Fact) {
 			f.lookAtSessions()
 		}
 		f.session(what, fact)
+	case kind == "module" && strings.HasPrefix(what, sandboxModule+"."):
+		f.sandboxes.take(fact)
 	case kind == "module":
 		if fact.Lost > 0 {
 			f.lookAtProcesses()
@@ -92,7 +97,7 @@ func (f *follower) take(fact bus.Fact) {
 	default:
 		f.tree.lookAtContexts()
 	}
-	if f.due == nil && len(f.newSessions)+len(f.newProcesses) > 0 {
+	if f.due == nil && len(f.newSessions)+len(f.newProcesses)+len(f.sandboxes.fresh) > 0 {
 		f.due = time.After(factGather)
 	}
 }
@@ -104,6 +109,7 @@ func (f *follower) write(ctx context.Context) {
 	if err := state.Merge(ctx, f.tree.processes, f.newProcesses); err != nil && ctx.Err() == nil {
 		f.tree.app.log.Warn("processes are not shown", "err", err)
 	}
+	f.sandboxes.write(ctx, f.tree)
 	clear(f.newSessions)
 	clear(f.newProcesses)
 }

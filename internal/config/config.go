@@ -211,6 +211,7 @@ func Default() Config {
 			StopPatience: 10 * time.Second,
 		},
 		Log:     Log{Level: slog.LevelInfo, Format: "text"},
+		Modules: Modules{Sandbox: defaultSandboxes()},
 		Observe: Observe{Traces: Traces{Sample: 1}},
 	}
 }

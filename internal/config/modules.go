@@ -13,6 +13,8 @@ type Modules struct {
 	File    Files     `doc:"Files. What is protected by its name is so for every tool, in every folder."`
 	Shell   Shell     `doc:"Command lines. They can be run only where the module is named, or its context is."`
 	Process Processes `doc:"Processes. They can be started only where the module is named."`
+
+	Sandbox Sandboxes `doc:"Sandboxes for code. They can be had only where the module is named, or its context is."`
 }
 
 // Files are what the file module is told, and which names are protected in the
@@ -64,6 +66,7 @@ func (f Files) Protect() []string {
 }
 
 func (m Modules) validate(w *wrong) {
+	m.Sandbox.validate(w)
 	f := m.File
 	w.names("modules.file.deny", f.Deny)
 	w.names("modules.file.allow", f.Allow)

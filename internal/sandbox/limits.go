@@ -25,6 +25,11 @@ func Defaults() Limits {
 	}
 }
 
+// A LimitError is a limit that may not be asked for.
+type LimitError struct{ text string }
+
+func (e *LimitError) Error() string { return e.text }
+
 // Within fills in what l leaves open and checks it against the most that may
 // be asked for. The error names the member and the range.
 func (l Limits) Within(most Limits) (Limits, error) {
@@ -45,14 +50,14 @@ func (l Limits) Within(most Limits) (Limits, error) {
 			*m.v = min(m.byDefault, m.atMax)
 		}
 		if *m.v < 1 || *m.v > m.atMax {
-			return Limits{}, fmt.Errorf("%s is %d; it may be 1 to %d", m.name, *m.v, m.atMax)
+			return Limits{}, &LimitError{fmt.Sprintf("%s is %d; it may be 1 to %d", m.name, *m.v, m.atMax)}
 		}
 	}
 	if l.Call == 0 {
 		l.Call = min(d.Call, most.Call)
 	}
 	if l.Call < 0 || l.Call > most.Call {
-		return Limits{}, fmt.Errorf("the time of a call is %v; it may be up to %v", l.Call, most.Call)
+		return Limits{}, &LimitError{fmt.Sprintf("the time of a call is %v; it may be up to %v", l.Call, most.Call)}
 	}
 	return l, nil
 }

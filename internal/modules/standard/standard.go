@@ -13,6 +13,7 @@ import (
 	"gatehouse/internal/modules/metrics"
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/process"
+	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/shell"
 	"gatehouse/internal/modules/ws"
@@ -47,6 +48,7 @@ func Guests() []Guest {
 		{Name: "backup", New: backup.New},
 		{Name: "notification", New: notification.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
+		{Name: "sandbox", New: sandbox.New, Preset: true, Runs: true},
 		{Name: "shell", New: shell.New, Preset: true, Runs: true, Without: []string{"shell_run", "shell_system"}},
 	}
 }

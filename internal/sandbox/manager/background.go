@@ -20,6 +20,9 @@ const (
 // ErrNoProcess is the answer to every id that is no process of the sandbox.
 var ErrNoProcess = errors.New("there is no such process in this sandbox")
 
+// ErrTooManyProcesses is the answer when there are as many as there may be.
+var ErrTooManyProcesses = fmt.Errorf("%d processes run in the background of this sandbox, which is the most: end one first", mostBackground)
+
 // Background is a program that goes on after the call that started it. It ends
 // with its sandbox.
 type Background struct {
@@ -37,7 +40,7 @@ func (b *Box) Start(c sandbox.Command, called string) (*Background, error) {
 	b.mu.Lock()
 	if len(b.background) >= mostBackground && !b.forgetOne() {
 		b.mu.Unlock()
-		return nil, fmt.Errorf("%d processes run in the background of this sandbox, which is the most: end one first", mostBackground)
+		return nil, ErrTooManyProcesses
 	}
 	g := &Background{ID: b.manager.o.NewID("process"), Command: called, Began: time.Now(), log: newJournal(b.Limits().OutputBytes)}
 	b.background[g.ID] = g // its place is taken
@@ -128,7 +131,7 @@ func (g *Background) Done() <-chan struct{} { return g.p.Done() }
 // Signal sends its process group a signal.
 func (g *Background) Signal(number int) error { return g.p.Signal(number) }
 
-// Output is what it printed, both streams in the order in which they came, from
+// Output is what it printed, both streams as they came in, from
 // the byte since on and at most most of it. next is where to go on, lost how
 // many bytes before are not kept any more. Without anything new it waits for
 // that until ctx ends.

@@ -19,6 +19,9 @@ const mostContexts = 16
 // ErrNoContext is the answer to every id that is no context of the sandbox.
 var ErrNoContext = errors.New("there is no such context in this sandbox")
 
+// ErrTooManyContexts is the answer when there are as many as there may be.
+var ErrTooManyContexts = fmt.Errorf("this sandbox has %d contexts, which is the most: remove one first", mostContexts)
+
 // Context is code that goes on from call to call.
 type Context struct {
 	ID       string
@@ -42,7 +45,7 @@ func (b *Box) NewContext(l kernel.Language) (*Context, error) {
 	b.mu.Lock()
 	if len(b.contexts.all)+b.contexts.making >= mostContexts {
 		b.mu.Unlock()
-		return nil, fmt.Errorf("this sandbox has %d contexts, which is the most: remove one first", mostContexts)
+		return nil, ErrTooManyContexts
 	}
 	b.contexts.making++
 	b.mu.Unlock()

@@ -132,7 +132,7 @@ func TestContextsOfASandbox(t *testing.T) {
 func TestProcessesGoOnInTheBackground(t *testing.T) {
 	m := real(t, Options{NoPool: true})
 	b := create(t, m, "ann", Ask{})
-	g, err := b.Start(sandbox.Command{Argv: []string{"sh", "-c", "while read l; do echo got $l; done; echo over >&2; exit 3"}}, "reader")
+	g, err := b.Start(sandbox.Command{Argv: []string{"sh", "-c", "while read l; do echo got $l; done; echo over; exit 3"}}, "reader")
 	if err != nil {
 		t.Fatal(err)
 	}

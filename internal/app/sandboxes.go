@@ -1,0 +1,108 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"gatehouse/internal/bus"
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/modules/sandbox"
+	"gatehouse/internal/state"
+	"gatehouse/tool"
+)
+
+// sandboxModule is the module that runs code which is not trusted.
+const sandboxModule = "sandbox"
+
+// sandboxConfig is what the sandbox module is told.
+func (a *App) sandboxConfig(c *sandbox.Config) {
+	s := a.cfg.Modules.Sandbox
+	*c = sandbox.Config{
+		Memory: s.Memory, VCPUs: s.VCPUs, Processes: s.Processes, Disk: s.Disk, Descriptors: s.Descriptors, Output: s.Output, Call: s.Call,
+		MostMemory: s.MostMemory, MostVCPUs: s.MostVCPUs, MostCall: s.MostCall, Idle: s.Idle, Lifetime: s.Lifetime, Sandboxes: s.Most,
+		Least: s.Isolation, NoPool: !s.Pool.Enabled, Ready: s.Pool.MinSize, Boots: s.Pool.MaxBoots,
+		Original: func(context string) bool { return a.specOf(context).Aliases },
+		Served:   a.untilSandboxesAreServed,
+	}
+}
+
+// specOf is the context of that name, or the one of callers who name none.
+func (a *App) specOf(name string) contexts.Spec {
+	rules := a.views.Rules()
+	if name == "" {
+		name = rules.Default
+	}
+	if i := slices.IndexFunc(rules.Specs, func(s contexts.Spec) bool { return s.Name == name }); i >= 0 {
+		return rules.Specs[i]
+	}
+	return contexts.Spec{}
+}
+
+// untilSandboxesAreServed waits for a session in a context that offers
+// sandboxes. Callers without sessions are noticed by their first call.
+func (a *App) untilSandboxesAreServed(ctx context.Context) {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	for f := range a.bus.Follow(ctx, "session.created", factQueue) {
+		var in struct{ Context string }
+		if json.Unmarshal(f.Data, &in) == nil && slices.Contains(a.specOf(in.Context).Modules, sandboxModule) {
+			return
+		}
+	}
+}
+
+// sandboxState is a member of /public/sandboxes: one that is alive.
+type sandboxState struct {
+	Owner     string    `json:"owner"`
+	Driver    string    `json:"driver"`
+	Isolation string    `json:"isolation"`
+	FromPool  bool      `json:"fromPool,omitempty"`
+	Created   time.Time `json:"created"`
+}
+
+func seesSandbox(who tool.Caller) func(string, any) bool { return seesProcess(who) }
+
+// showSandboxes follows what becomes of sandboxes. A sandbox whose end was told
+// before its beginning is not shown.
+type showSandboxes struct {
+	all   map[string]sandboxState
+	fresh map[string]*sandboxState // to be written; nil for those that are gone
+	ended map[string]struct{}
+}
+
+func newShowSandboxes() showSandboxes {
+	return showSandboxes{map[string]sandboxState{}, map[string]*sandboxState{}, map[string]struct{}{}}
+}
+
+func (s *showSandboxes) take(fact bus.Fact) {
+	var d struct {
+		ID, Owner, Driver, Tier string
+		FromPool                bool `json:"from_pool"`
+	}
+	if json.Unmarshal(fact.Data, &d) != nil || d.ID == "" {
+		return
+	}
+	_, early := s.ended[d.ID]
+	_, there := s.all[d.ID]
+	switch created := fact.Subject == "module.sandbox.sandbox.created"; {
+	case created && early:
+		delete(s.ended, d.ID)
+	case created && len(s.all) < mostRunning:
+		one := sandboxState{d.Owner, d.Driver, d.Tier, d.FromPool, fact.At.UTC()}
+		s.all[d.ID], s.fresh[d.ID] = one, &one
+	case !created && there:
+		delete(s.all, d.ID)
+		s.fresh[d.ID] = nil
+	case !created && len(s.ended) < mostRunning:
+		s.ended[d.ID] = struct{}{}
+	}
+}
+
+func (s *showSandboxes) write(ctx context.Context, t *tree) {
+	if err := state.Merge(ctx, t.sandboxes, s.fresh); err != nil && ctx.Err() == nil {
+		t.app.log.Warn("sandboxes are not shown", "err", err)
+	}
+	clear(s.fresh)
+}

@@ -1,0 +1,104 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+
+	"gatehouse/internal/sandbox/kernel"
+	"gatehouse/internal/sandbox/manager"
+	"gatehouse/tool"
+)
+
+type contextIn struct {
+	ID       string `json:"sandbox_id"`
+	Action   string `json:"action" enum:"create,list,interrupt,restart,remove"`
+	Language string `json:"language,omitempty" doc:"of a new one: python, node or bash"`
+	Context  string `json:"context_id,omitempty" doc:"which one to interrupt, restart or remove"`
+}
+
+type listedContext struct {
+	ID       string    `json:"context_id"`
+	Language string    `json:"language"`
+	Created  time.Time `json:"created_at"`
+}
+
+type contextOut struct {
+	ID       string          `json:"context_id,omitempty"`
+	Contexts []listedContext `json:"contexts,omitempty"`
+	Success  bool            `json:"success"`
+}
+
+func (m *desk) contextTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "sandbox_context", Title: "Contexts in a sandbox", Effects: inside, Handle: "sandbox_id",
+		Description: "Makes, lists, interrupts, restarts or removes contexts: interpreters in a sandbox that remember, for sandbox_run's context_id.",
+		Help: `Code in a context finds what earlier code there has set and defined. One piece runs at a time. Code whose time is up, or that is interrupted, is asked to stop as with Ctrl-C, and what the context knows is kept if it does.
+
+Bash remembers variables, functions, options and the folder; the others everything. ` + "`restart`" + ` forgets all of it and keeps the id.`,
+	}, func(_ context.Context, c *tool.Call, in contextIn) (contextOut, error) {
+		b, done, err := m.find(c, in.ID)
+		if err != nil {
+			return contextOut{}, err
+		}
+		defer done()
+		return onContexts(b, in)
+	})
+}
+
+func onContexts(b *manager.Box, in contextIn) (contextOut, error) {
+	out := contextOut{ID: in.Context, Success: true}
+	switch in.Action {
+	case "create":
+		k, err := newContext(b, in.Language)
+		if err != nil {
+			return contextOut{}, err
+		}
+		out.ID = k.ID
+		return out, nil
+	case "list":
+		for _, k := range b.Contexts() {
+			out.Contexts = append(out.Contexts, listedContext{k.ID, string(k.Language), k.Created.UTC()})
+		}
+		return out, nil
+	case "interrupt":
+		k, err := b.Context(in.Context)
+		if err != nil {
+			return contextOut{}, noContext(err)
+		}
+		k.Interrupt()
+		return out, nil
+	case "restart":
+		return out, noContext(b.RestartContext(in.Context))
+	}
+	return out, noContext(b.RemoveContext(in.Context))
+}
+
+func newContext(b *manager.Box, language string) (*manager.Context, error) {
+	l, known := kernel.Languages()[language]
+	if l == kernel.Shell {
+		l = kernel.Bash
+	}
+	if !known {
+		return nil, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("there are contexts of python, node and bash, none of %q", language)}
+	}
+	k, err := b.NewContext(l)
+	switch {
+	case errors.Is(err, manager.ErrTooManyContexts):
+		return nil, beyond(err)
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, notRun(err)
+	case err != nil:
+		return nil, gone(err)
+	}
+	return k, nil
+}
+
+func noContext(err error) error {
+	if errors.Is(err, manager.ErrNoContext) {
+		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "sandbox_context with the action list shows those there are."}
+	}
+	return err
+}

@@ -1,0 +1,155 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/manager"
+	"gatehouse/tool"
+)
+
+// inside is what tools that change something in a sandbox may do to the world:
+// nothing beyond it.
+const inside = tool.Writes | tool.Destroys
+
+type createIn struct {
+	Memory int `json:"memory_mib,omitempty" doc:"memory of all in it together; left out, the host's default (256)" min:"1"`
+	VCPUs  int `json:"vcpu_count,omitempty" doc:"processors it may keep busy; left out, the host's default (2)" min:"1"`
+
+	Name      string   `json:"name,omitempty" doc:"for you to know it by"`
+	Processes int      `json:"processes,omitempty" doc:"processes and threads alive at once" min:"1"`
+	Disk      int      `json:"disk_mib,omitempty" doc:"of all its files together; they are in memory, so at most half of that" min:"1"`
+	Env       []string `json:"env,omitempty" doc:"NAME=value, for all that runs in it"`
+	Call      int      `json:"call_seconds,omitempty" doc:"for one call, unless the call says otherwise" min:"1"`
+	Idle      int      `json:"idle_seconds,omitempty" doc:"unused for so long it ends; at most the host's limit" min:"1"`
+	Lifetime  int      `json:"lifetime_seconds,omitempty" doc:"it ends in any case; at most the host's limit" min:"1"`
+}
+
+type createOut struct {
+	ID        string     `json:"sandbox_id"`
+	Isolation string     `json:"isolation,omitempty" doc:"what stands between the code and the host"`
+	FromPool  bool       `json:"from_pool,omitempty" doc:"it was ready before it was asked for"`
+	Took      float64    `json:"took_ms,omitempty"`
+	Memory    int        `json:"memory_mib,omitempty"`
+	VCPUs     int        `json:"vcpu_count,omitempty"`
+	Disk      int        `json:"disk_mib,omitempty"`
+	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+}
+
+func (m *desk) createTool() tool.Tool {
+	return adapted(m, tool.Def{
+		Name: "sandbox_create", Title: "Create a sandbox", Effects: tool.Writes, Aliases: []string{"create_sandbox"}, Timeout: 2 * time.Minute,
+		Description: "Creates a sandbox: a closed place with its own files and processes and no network, in which code cannot harm the host.",
+		Help: `It has the host's own interpreters and libraries, read-only, an empty home folder ` + "`/home/user`" + `, and no network. Nothing of the host's files, processes or environment is in it.
+
+It is yours: nobody else finds it. It ends when you destroy it, when you did not use it for a while, after its lifetime, and with the host. What it may use is limited as you ask, within the limits of the host.`,
+	}, "Failed to create sandbox: ", func(o createOut) any {
+		return map[string]string{"sandbox_id": o.ID}
+	}, m.create)
+}
+
+func (m *desk) create(ctx context.Context, c *tool.Call, in createIn) (createOut, []tool.Content, error) {
+	began := time.Now()
+	b, err := m.boxes.Create(ctx, c.Caller.Owner, manager.Ask{
+		Name: in.Name, Env: in.Env, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime),
+		Limits: sandbox.Limits{MemoryMiB: in.Memory, VCPUs: in.VCPUs, Processes: in.Processes, DiskMiB: in.Disk, Call: seconds(in.Call)},
+	})
+	m.boxes.Serve() // others will follow
+	if err != nil {
+		return createOut{}, nil, notCreated(ctx, err)
+	}
+	l, f := b.Limits(), b.Facts()
+	return createOut{
+		b.ID, b.Tier.String(), b.Warm, float64(time.Since(began).Microseconds()) / 1000,
+		l.MemoryMiB, l.VCPUs, l.DiskMiB, new(f.ExpiresAt.UTC()),
+	}, nil, nil
+}
+
+func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
+
+func notCreated(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, manager.ErrFull):
+		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Destroy sandboxes that are no longer needed, or try again later."}
+	}
+	if _, ok := errors.AsType[*sandbox.LimitError](err); ok {
+		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+	}
+	return &tool.Refusal{Code: "unsupported", Message: err.Error(), Next: "Whoever runs this host learns by gatehouse doctor what it lacks."}
+}
+
+type idIn struct {
+	ID string `json:"sandbox_id"`
+}
+
+type successOut struct {
+	Success bool `json:"success"`
+}
+
+func asIs[T any](v T) any { return v }
+
+func (m *desk) destroyTool() tool.Tool {
+	return adapted(m, tool.Def{
+		Name: "sandbox_destroy", Title: "Destroy a sandbox", Effects: tool.Destroys, Aliases: []string{"destroy_sandbox"}, Handle: "sandbox_id",
+		Description: "Ends a sandbox and everything in it. Its files are lost.",
+	}, "Failed to destroy sandbox: ", asIs, func(_ context.Context, c *tool.Call, in idIn) (successOut, []tool.Content, error) {
+		switch err := m.boxes.Destroy(c.Caller.Owner, in.ID); {
+		case errors.Is(err, manager.ErrNotFound):
+			_, _, err := m.find(c, "")
+			return successOut{}, nil, err
+		case err != nil:
+			return successOut{}, nil, err
+		}
+		return successOut{true}, nil, nil
+	})
+}
+
+type listedBox struct {
+	ID        string    `json:"sandbox_id"`
+	State     string    `json:"state"`
+	Created   time.Time `json:"created_at"`
+	Name      string    `json:"name,omitempty"`
+	Isolation string    `json:"isolation,omitempty"`
+	Memory    int       `json:"memory_mib,omitempty"`
+	Busy      bool      `json:"busy,omitempty" doc:"a call is under way in it"`
+	Processes int       `json:"background_processes,omitempty"`
+	Contexts  int       `json:"contexts,omitempty"`
+	IdleAt    string    `json:"ends_unless_used_by,omitempty"`
+}
+
+type listOut struct {
+	Sandboxes []listedBox `json:"sandboxes"`
+}
+
+func (m *desk) listTool() tool.Tool {
+	return adapted(m, tool.Def{
+		Name: "sandbox_list", Title: "List sandboxes", Effects: tool.Reads, Aliases: []string{"list_sandboxes"},
+		Description: "Lists your sandboxes, the oldest first.",
+	}, "Failed to list sandboxes: ", func(o listOut) any {
+		type plain struct {
+			ID      string    `json:"sandbox_id"`
+			State   string    `json:"state"`
+			Created time.Time `json:"created_at"`
+		}
+		all := []plain{}
+		for _, b := range o.Sandboxes {
+			all = append(all, plain{b.ID, b.State, b.Created})
+		}
+		return map[string]any{"sandboxes": all}
+	}, func(_ context.Context, c *tool.Call, _ struct{}) (listOut, []tool.Content, error) {
+		m.boxes.Serve() // one will be asked for
+		all := []listedBox{}
+		for _, b := range m.boxes.List(c.Caller.Owner) {
+			f := b.Facts()
+			all = append(all, listedBox{
+				b.ID, "Ready", b.Created.UTC(), b.Name, b.Tier.String(), b.Limits().MemoryMiB, f.Busy, f.Processes, f.Contexts,
+				f.IdleAt.UTC().Format(time.RFC3339),
+			})
+		}
+		return listOut{all}, nil, nil
+	})
+}

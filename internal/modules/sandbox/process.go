@@ -1,0 +1,184 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/manager"
+	"gatehouse/tool"
+)
+
+type startIn struct {
+	ID      string   `json:"sandbox_id"`
+	Command string   `json:"command" doc:"a line for the shell" min:"1"`
+	Dir     string   `json:"dir,omitempty" doc:"where it begins; left out, the home folder"`
+	Env     []string `json:"env,omitempty" doc:"NAME=value, on top of the sandbox's"`
+}
+
+type startOut struct {
+	Process string `json:"process_id"`
+}
+
+func (m *desk) startTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "sandbox_start", Title: "Start a process in a sandbox", Effects: inside, Handle: "sandbox_id",
+		Description: "Starts a shell command in a sandbox that goes on after this call. sandbox_output reads it, sandbox_input drives and ends it.",
+		Help:        "It ends with its sandbox at the latest. That it runs does not keep the sandbox from ending for want of use; reading its output does.",
+	}, func(_ context.Context, c *tool.Call, in startIn) (startOut, error) {
+		if err := tooLarge("Command", len(in.Command), 32<<10); err != nil {
+			return startOut{}, err
+		}
+		b, done, err := m.find(c, in.ID)
+		if err != nil {
+			return startOut{}, err
+		}
+		defer done()
+		g, err := b.Start(sandbox.Command{Argv: []string{"sh", "-c", in.Command}, Dir: in.Dir, Env: in.Env}, in.Command)
+		switch {
+		case errors.Is(err, manager.ErrTooManyProcesses):
+			return startOut{}, beyond(err)
+		case err != nil:
+			return startOut{}, notRun(err)
+		}
+		return startOut{g.ID}, nil
+	})
+}
+
+type outputIn struct {
+	ID      string  `json:"sandbox_id"`
+	Process string  `json:"process_id"`
+	Since   int64   `json:"since,omitempty" doc:"next of an earlier call, to go on there" min:"0"`
+	Wait    float64 `json:"wait,omitempty" doc:"seconds to wait for something new" min:"0" max:"40"`
+}
+
+type outputOut struct {
+	Output   string  `json:"output" bulk:"true"`
+	Next     int64   `json:"next"`
+	Lost     int64   `json:"lost,omitempty" doc:"bytes before this that are not kept any more"`
+	Running  bool    `json:"running"`
+	ExitCode *int    `json:"exit_code,omitempty" doc:"-1 when it did not end by itself"`
+	Outcome  string  `json:"outcome,omitempty"`
+	Took     float64 `json:"took_ms,omitempty"`
+}
+
+// mostRead is how many bytes of output one call gives.
+const mostRead = 256 << 10
+
+func (m *desk) outputTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "sandbox_output", Title: "Output of a process in a sandbox", Effects: tool.Reads, Handle: "sandbox_id",
+		Description: "Gives what a process of sandbox_start has printed, and whether it runs.",
+	}, func(ctx context.Context, c *tool.Call, in outputIn) (outputOut, error) {
+		b, done, err := m.find(c, in.ID)
+		if err != nil {
+			return outputOut{}, err
+		}
+		defer done()
+		g, err := process(b, in.Process)
+		if err != nil {
+			return outputOut{}, err
+		}
+		waiting, cancel := context.WithTimeout(ctx, time.Duration(in.Wait*float64(time.Second)))
+		defer cancel()
+		r, over := g.Ended() // before reading, so that nothing comes after
+		text, next, lost := g.Output(waiting, in.Since, mostRead)
+		out := outputOut{Output: visible(text), Next: next, Lost: lost, Running: !over}
+		if over {
+			out.ExitCode, out.Outcome, out.Took = new(exitCode(r)), string(r.Outcome), milliseconds(r.Took)
+		}
+		return out, ctx.Err()
+	})
+}
+
+func exitCode(r sandbox.Result) int {
+	if r.Outcome != sandbox.OK && r.Outcome != sandbox.Failed {
+		return -1
+	}
+	return r.Code
+}
+
+func process(b *manager.Box, id string) (*manager.Background, error) {
+	g, err := b.Process(id)
+	if err != nil {
+		return nil, &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "sandbox_processes shows those there are."}
+	}
+	return g, nil
+}
+
+type inputIn struct {
+	ID      string `json:"sandbox_id"`
+	Process string `json:"process_id"`
+	Text    string `json:"text,omitempty" doc:"what it reads; end a line with a line end"`
+	End     bool   `json:"end,omitempty" doc:"nothing follows"`
+	Signal  string `json:"signal,omitempty" doc:"to send it; KILL ends all that came of it" enum:"INT,TERM,HUP,USR1,USR2,STOP,CONT,KILL"`
+}
+
+var signals = map[string]int{"HUP": 1, "INT": 2, "KILL": 9, "USR1": 10, "USR2": 12, "TERM": 15, "CONT": 18, "STOP": 19}
+
+func (m *desk) inputTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "sandbox_input", Title: "Drive a process in a sandbox", Effects: inside, Handle: "sandbox_id",
+		Description: "Gives a process of sandbox_start something to read, or sends it a signal.",
+	}, func(ctx context.Context, c *tool.Call, in inputIn) (successOut, error) {
+		if err := tooLarge("Text", len(in.Text), mostCommand); err != nil {
+			return successOut{}, err
+		}
+		b, done, err := m.find(c, in.ID)
+		if err != nil {
+			return successOut{}, err
+		}
+		defer done()
+		g, err := process(b, in.Process)
+		if err != nil {
+			return successOut{}, err
+		}
+		if in.Text != "" || in.End {
+			if err := g.Type(ctx, []byte(in.Text), in.End); err != nil {
+				return successOut{}, &tool.Refusal{Code: "not_taken", Message: err.Error()}
+			}
+		}
+		if in.Signal != "" {
+			if err := g.Signal(signals[in.Signal]); err != nil {
+				return successOut{}, gone(err)
+			}
+		}
+		return successOut{true}, nil
+	})
+}
+
+type listedProcess struct {
+	ID       string    `json:"process_id"`
+	Command  string    `json:"command"`
+	Started  time.Time `json:"started_at"`
+	Running  bool      `json:"running"`
+	ExitCode *int      `json:"exit_code,omitempty"`
+	Outcome  string    `json:"outcome,omitempty"`
+}
+
+type processesOut struct {
+	Processes []listedProcess `json:"processes"`
+}
+
+func (m *desk) processesTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "sandbox_processes", Title: "Processes in a sandbox", Effects: tool.Reads, Handle: "sandbox_id",
+		Description: "Lists the processes that sandbox_start has started in a sandbox, ended ones included.",
+	}, func(_ context.Context, c *tool.Call, in idIn) (processesOut, error) {
+		b, done, err := m.find(c, in.ID)
+		if err != nil {
+			return processesOut{}, err
+		}
+		defer done()
+		all := []listedProcess{}
+		for _, g := range b.Processes() {
+			one := listedProcess{ID: g.ID, Command: visible([]byte(g.Command)), Started: g.Began.UTC(), Running: true}
+			if r, over := g.Ended(); over {
+				one.Running, one.ExitCode, one.Outcome = false, new(exitCode(r)), string(r.Outcome)
+			}
+			all = append(all, one)
+		}
+		return processesOut{all}, nil
+	})
+}

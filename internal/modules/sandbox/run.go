@@ -1,0 +1,279 @@
+package sandbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/kernel"
+	"gatehouse/internal/sandbox/manager"
+	"gatehouse/tool"
+)
+
+// how is how code or a command is run.
+type how struct {
+	Timeout  float64  `json:"timeout,omitempty" doc:"seconds; left out, the sandbox's (30)" min:"0" max:"86400"`
+	Stdin    string   `json:"stdin,omitempty" doc:"what it reads"`
+	Dir      string   `json:"dir,omitempty" doc:"where it begins; left out, the home folder"`
+	Env      []string `json:"env,omitempty" doc:"NAME=value, on top of the sandbox's"`
+	Separate bool     `json:"separate,omitempty" doc:"give what it wrote to standard output and standard error apart"`
+}
+
+type codeIn struct {
+	ID       string `json:"sandbox_id"`
+	Language string `json:"language" doc:"python, node, bash or sh, also by the names python3, javascript, js and shell"`
+	Code     string `json:"code"`
+	Context  string `json:"context_id,omitempty" doc:"of sandbox_context: run it where earlier code left off; left out, it is a program of its own"`
+	how
+}
+
+type commandIn struct {
+	ID      string `json:"sandbox_id"`
+	Command string `json:"command" doc:"a line for the shell"`
+	how
+}
+
+// ranOut is how code or a command ended.
+type ranOut struct {
+	ExitCode  int      `json:"exit_code" doc:"-1 when it did not end by itself"`
+	Outcome   string   `json:"outcome,omitempty" enum:"ok,error,signal,timeout,oom,output-limit,lost"`
+	Output    string   `json:"output,omitempty" bulk:"true" doc:"standard output and standard error as they came in"`
+	Stdout    string   `json:"stdout,omitempty"`
+	Stderr    string   `json:"stderr,omitempty"`
+	Signal    int      `json:"signal,omitempty" doc:"the one that ended it"`
+	Error     *failure `json:"error,omitempty" doc:"what the code did not catch"`
+	Forgotten bool     `json:"context_forgot,omitempty" doc:"the context begins anew: what earlier code did in it is lost"`
+	Shown     int      `json:"shown,omitempty" doc:"how many results follow as blocks of their own"`
+	Took      float64  `json:"took_ms,omitempty"`
+	CPU       float64  `json:"cpu_ms,omitempty"`
+	MaxRSS    int64    `json:"max_rss_bytes,omitempty"`
+}
+
+type failure struct {
+	Name      string `json:"name"`
+	Message   string `json:"message"`
+	Traceback string `json:"traceback,omitempty"`
+}
+
+// plainRun is what the original gives.
+func plainRun(o ranOut) any {
+	return struct {
+		ExitCode int    `json:"exit_code"`
+		Stdout   string `json:"stdout"`
+		Stderr   string `json:"stderr"`
+	}{o.ExitCode, o.Stdout, o.Stderr}
+}
+
+const outcomes = `
+The outcome is one word: ` + "`ok`" + `, ` + "`error`" + ` (another exit code), ` + "`signal`" + `, ` + "`timeout`" + `, ` + "`oom`" + ` (no memory left), ` + "`output-limit`" + ` or ` + "`lost`" + ` (nobody knows). What it printed until then is there in any case. It ends with all it started; the sandbox lives on.
+
+What it prints rides on progress while it runs, and cancelling the call kills it.`
+
+func (m *desk) codeTool() tool.Tool {
+	return adapted(m, tool.Def{
+		Name: "sandbox_run", Title: "Run code", Effects: inside, Aliases: []string{"execute_code"}, Handle: "sandbox_id", Timeout: longest,
+		Description: "Runs code in a sandbox, as a program of its own or in a context that remembers, and gives its output, exit code and results.",
+		Help: `Code is Python, JavaScript for Node, or Bash. With ` + "`context_id`" + ` it goes on where earlier code in that context left off, and the value of its last expression is a result.
+
+Python and Node code shows results with ` + "`display(value)`" + `: pictures (PNG, matplotlib figures), JSON (dict, list) or text. Open matplotlib figures are shown at the end.
+` + outcomes,
+	}, "Execution failed: ", plainRun, m.code)
+}
+
+func (m *desk) commandTool() tool.Tool {
+	return adapted(m, tool.Def{
+		Name: "sandbox_exec", Title: "Run a command", Effects: inside, Aliases: []string{"run_command"}, Handle: "sandbox_id", Timeout: longest,
+		Description: "Runs a shell command in a sandbox to its end, and gives its output and exit code.",
+		Help:        "The shell is Bash where the host has it, else sh. For what goes on after the call there is `sandbox_start`.\n" + outcomes,
+	}, "Execution failed: ", plainRun, m.command)
+}
+
+func (m *desk) code(ctx context.Context, c *tool.Call, in codeIn) (ranOut, []tool.Content, error) {
+	if err := tooLarge("Code", len(in.Code), mostContent); err != nil {
+		return ranOut{}, nil, err
+	}
+	l, known := kernel.Languages()[strings.ToLower(in.Language)]
+	if !known {
+		return ranOut{}, nil, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("Unsupported language: %s", in.Language), Next: "Languages are python, node, bash and sh."}
+	}
+	return m.run(ctx, c, in.ID, in.how, func(b *manager.Box, code kernel.Code) (kernel.Result, error) {
+		code.Source = in.Code
+		if in.Context == "" {
+			return b.Code(ctx, l, code)
+		}
+		k, err := b.Context(in.Context)
+		if err != nil {
+			return kernel.Result{}, noContext(err)
+		}
+		if k.Language != l {
+			return kernel.Result{}, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("the context is one of %s, not of %s", k.Language, l)}
+		}
+		return k.Run(ctx, code)
+	})
+}
+
+func (m *desk) command(ctx context.Context, c *tool.Call, in commandIn) (ranOut, []tool.Content, error) {
+	if err := tooLarge("Command", len(in.Command), mostCommand); err != nil {
+		return ranOut{}, nil, err
+	}
+	return m.run(ctx, c, in.ID, in.how, func(b *manager.Box, code kernel.Code) (kernel.Result, error) {
+		return b.Shell(ctx, in.Command, code)
+	})
+}
+
+// run runs something in a sandbox of the caller's.
+func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how, what func(*manager.Box, kernel.Code) (kernel.Result, error)) (ranOut, []tool.Content, error) {
+	if err := tooLarge("Stdin", len(h.Stdin), mostContent); err != nil {
+		return ranOut{}, nil, err
+	}
+	b, done, err := m.find(c, id)
+	if err != nil {
+		return ranOut{}, nil, err
+	}
+	defer done()
+	var all transcript
+	tell := c.Peer.Output()
+	code := kernel.Code{
+		Stdin: []byte(h.Stdin), Dir: h.Dir, Env: h.Env, Timeout: time.Duration(h.Timeout * float64(time.Second)),
+		Stdout: all.stream(false, tell), Stderr: all.stream(true, tell), Show: all.show,
+	}
+	r, err := what(b, code)
+	if err != nil && ctx.Err() != nil {
+		return ranOut{}, nil, context.Cause(ctx)
+	}
+	if err != nil && r.Outcome == "" {
+		return ranOut{}, nil, notRun(err)
+	}
+	out := ended(r)
+	all.into(&out, r, h.Separate || m.cfg.Original(c.Caller.Context))
+	return out, all.parts, nil
+}
+
+func ended(r kernel.Result) ranOut {
+	o := ranOut{
+		ExitCode: r.Code, Outcome: string(r.Outcome), Signal: r.Signal, Forgotten: r.Forgot, MaxRSS: r.MaxRSS,
+		Took: milliseconds(r.Took), CPU: milliseconds(r.CPU),
+	}
+	if r.Outcome != sandbox.OK && r.Outcome != sandbox.Failed && r.Code == 0 {
+		o.ExitCode = -1
+	}
+	if r.Error != nil {
+		o.Error = &failure{r.Error.Name, r.Error.Message, r.Error.Traceback}
+	}
+	return o
+}
+
+func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func notRun(err error) error {
+	if r, ok := errors.AsType[*tool.Refusal](err); ok {
+		return r
+	}
+	switch {
+	case errors.Is(err, sandbox.ErrClosed):
+		return gone(err)
+	case errors.Is(err, kernel.ErrBusy):
+		return &tool.Refusal{Code: "busy", Message: "the context runs other code", Next: "Wait for that, or interrupt it with sandbox_context."}
+	case errors.Is(err, fs.ErrNotExist):
+		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "A sandbox has the programs of the host that are in /usr and /bin."}
+	}
+	return &tool.Refusal{Code: "not_started", Message: err.Error()}
+}
+
+// transcript is what came of code. Its streams are written to by one goroutine
+// each.
+type transcript struct {
+	mu          sync.Mutex
+	both        []byte
+	out, err    []byte
+	parts       []tool.Content
+	partsLength int
+}
+
+const mostShown = 8 << 20 // bytes of all parts together; what is more is left out
+
+type streamOf struct {
+	t     *transcript
+	isErr bool
+	tell  interface{ Write([]byte) (int, error) }
+}
+
+func (t *transcript) stream(isErr bool, tell interface{ Write([]byte) (int, error) }) *streamOf {
+	return &streamOf{t, isErr, tell}
+}
+
+func (s *streamOf) Write(b []byte) (int, error) {
+	s.tell.Write(b) // takes everything and never fails
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	s.t.both = append(s.t.both, b...)
+	if s.isErr {
+		s.t.err = append(s.t.err, b...)
+	} else {
+		s.t.out = append(s.t.out, b...)
+	}
+	return len(b), nil
+}
+
+// show takes what code shows.
+func (t *transcript) show(p kernel.Part) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.partsLength += len(p.Data); t.partsLength > mostShown {
+		return
+	}
+	switch {
+	case p.MIME == "image/png", p.MIME == "image/jpeg":
+		t.parts = append(t.parts, tool.Image(p.MIME, p.Data))
+	case p.MIME == "application/json" && json.Valid(p.Data), p.MIME == "text/plain":
+		t.parts = append(t.parts, tool.Text(visible(p.Data)))
+	default:
+		t.parts = append(t.parts, tool.Text("["+visible([]byte(p.MIME))+"]\n"+visible(p.Data)))
+	}
+}
+
+// into puts what was printed into a result, marked where it was cut.
+func (t *transcript) into(o *ranOut, r kernel.Result, separate bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	mark := ""
+	if r.Outcome == sandbox.OutputLimit {
+		mark = fmt.Sprintf("\n[output cut: the limit of %d bytes was reached]", max(len(t.out), len(t.err)))
+	}
+	o.Shown = len(t.parts)
+	if !separate {
+		o.Output = visible(t.both) + mark
+		return
+	}
+	o.Stdout, o.Stderr = visible(t.out), visible(t.err)
+	if len(t.err) > len(t.out) {
+		o.Stderr += mark
+	} else {
+		o.Stdout += mark
+	}
+}
+
+// visible is text that does nothing to whoever shows it: what is no UTF-8 is
+// marked, and control characters but for line ends and tabs are pictures.
+func visible(b []byte) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return r
+		case r < 0x20:
+			return 0x2400 + r
+		case r == 0x7f:
+			return 0x2421
+		case unicode.IsControl(r) || unicode.Is(unicode.Bidi_Control, r):
+			return unicode.ReplacementChar
+		}
+		return r
+	}, strings.ToValidUTF8(string(b), "\uFFFD"))
+}

@@ -1,0 +1,111 @@
+package sandbox
+
+import (
+	"context"
+	"time"
+
+	"gatehouse/tool"
+)
+
+type statsIn struct {
+	ID string `json:"sandbox_id,omitempty" doc:"one of your sandboxes; left out, only the host's part"`
+}
+
+type poolStats struct {
+	Waiting int       `json:"waiting" doc:"ready to be claimed"`
+	Booting int       `json:"booting"`
+	Hits    int       `json:"hits" doc:"claims met from the pool"`
+	Misses  int       `json:"misses" doc:"claims for which one was made"`
+	HitRate float64   `json:"hit_rate"`
+	Created int       `json:"created"`
+	Expired int       `json:"expired,omitempty"`
+	Failed  int       `json:"failed,omitempty" doc:"found dead before they were handed out"`
+	Claim   float64   `json:"claim_mean_ms,omitempty"`
+	Worst   float64   `json:"claim_worst_ms,omitempty"`
+	Reason  string    `json:"reason,omitempty" doc:"why none can be made ready"`
+	Resume  time.Time `json:"resume,omitzero" doc:"when that is tried again"`
+}
+
+type boxStats struct {
+	Limits  limitStats `json:"limits"`
+	Calls   int        `json:"calls"`
+	Busy    bool       `json:"busy"`
+	Running int        `json:"background_processes"`
+	Known   int        `json:"contexts"`
+	Idle    time.Time  `json:"ends_unless_used_by"`
+	Expires time.Time  `json:"expires_at"`
+}
+
+type limitStats struct {
+	Memory      int     `json:"memory_mib"`
+	VCPUs       int     `json:"vcpu_count"`
+	Processes   int     `json:"processes"`
+	Disk        int     `json:"disk_mib"`
+	Descriptors int     `json:"descriptors"`
+	Output      int     `json:"output_bytes"`
+	Call        float64 `json:"call_seconds"`
+}
+
+type heldStats struct {
+	Isolation string `json:"isolation"`
+	Memory    string `json:"memory" doc:"how its limit is held"`
+	Processes string `json:"processes"`
+	CPU       string `json:"cpu"`
+	OwnUsers  bool   `json:"own_users"`
+	Seccomp   bool   `json:"seccomp"`
+	Landlock  int    `json:"landlock" doc:"version; 0 when the kernel has none"`
+}
+
+type statsOut struct {
+	Driver  string     `json:"driver,omitempty"`
+	Held    *heldStats `json:"held,omitempty"`
+	Missing string     `json:"missing,omitempty" doc:"why there can be no sandboxes"`
+	Yours   int        `json:"yours" doc:"sandboxes that are alive"`
+	Pool    *poolStats `json:"pool,omitempty"`
+	Sandbox *boxStats  `json:"sandbox,omitempty"`
+}
+
+func (m *desk) statsTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "sandbox_stats", Title: "How sandboxes do", Effects: tool.Reads, Handle: "sandbox_id",
+		Description: "Tells what holds sandboxes on this host, how the pool does, and limits and use of one sandbox.",
+	}, func(_ context.Context, c *tool.Call, in statsIn) (statsOut, error) {
+		out := statsOut{Yours: len(m.boxes.List(c.Caller.Owner))}
+		if d, err := m.boxes.Driver(); err != nil {
+			out.Missing = err.Error()
+		} else {
+			h := d.Capabilities()
+			out.Driver = d.Name()
+			out.Held = &heldStats{h.Tier.String(), string(h.Memory), string(h.Processes), string(h.CPU), h.OwnUsers, h.Seccomp, h.Landlock}
+		}
+		out.Pool = m.pool()
+		if in.ID == "" {
+			return out, nil
+		}
+		b, done, err := m.find(c, in.ID)
+		if err != nil {
+			return statsOut{}, err
+		}
+		f, l := b.Facts(), b.Limits()
+		done()
+		out.Sandbox = &boxStats{
+			limitStats{l.MemoryMiB, l.VCPUs, l.Processes, l.DiskMiB, l.Descriptors, l.OutputBytes, l.Call.Seconds()},
+			f.Calls, f.Busy, f.Processes, f.Contexts, f.IdleAt.UTC(), f.ExpiresAt.UTC(),
+		}
+		return out, nil
+	})
+}
+
+func (m *desk) pool() *poolStats {
+	s, ok := m.boxes.Pool()
+	if !ok {
+		return nil
+	}
+	p := &poolStats{
+		s.Waiting, s.Booting, s.Hits, s.Misses, s.HitRate(), s.Created, s.Expired, s.Failed, 0, milliseconds(s.Worst), s.Reason, s.Resume,
+	}
+	if s.Hits > 0 {
+		p.Claim = milliseconds(s.Claiming / time.Duration(s.Hits))
+	}
+	return p
+}

@@ -1,0 +1,122 @@
+package sandbox
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path"
+
+	"gatehouse/internal/roots"
+	"gatehouse/internal/sandbox"
+	"gatehouse/tool"
+)
+
+// mostTransfer is how many bytes one file may have that is passed in or out.
+const mostTransfer = 1 << 30
+
+type uploadIn struct {
+	ID   string `json:"sandbox_id"`
+	From string `json:"from" doc:"a file of the host, inside the roots" min:"1"`
+	To   string `json:"to,omitempty" doc:"where in the sandbox; left out, its name in the home folder"`
+}
+
+type transferOut struct {
+	Path string `json:"path"`
+	Size int64  `json:"size"`
+	URI  string `json:"uri,omitempty" doc:"of the file in the sandbox, as a resource"`
+}
+
+func (m *desk) uploadTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "sandbox_upload", Title: "Put a file into a sandbox", Effects: inside, Handle: "sandbox_id",
+		Description: "Copies a file from the folders this host opens into a sandbox, without it passing through the conversation.",
+	}, func(ctx context.Context, c *tool.Call, in uploadIn) (out transferOut, err error) {
+		p, err := roots.Find(c.Roots, in.From)
+		if err == nil {
+			err = p.MayRead()
+		}
+		if err != nil {
+			return out, err
+		}
+		file, info, err := p.Regular()
+		if err != nil {
+			return out, err
+		}
+		defer file.Close()
+		if info.Size() > mostTransfer {
+			return out, &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("the file has %d bytes; up to %d are copied", info.Size(), mostTransfer)}
+		}
+		if in.To == "" {
+			in.To = path.Base(info.Name())
+		}
+		err = m.onFiles(c, in.ID, func(f sandbox.Files) error {
+			i, err := f.WriteFile(ctx, in.To, io.LimitReader(file, mostTransfer), sandbox.Writing{Parents: true, Mode: info.Mode().Perm()})
+			out = transferOut{in.To, i.Size, fileURI(in.ID, in.To)}
+			return err
+		})
+		return out, err
+	})
+}
+
+type downloadIn struct {
+	ID   string `json:"sandbox_id"`
+	From string `json:"from" doc:"a file in the sandbox" min:"1"`
+	To   string `json:"to" doc:"where, inside the roots; nothing may be there" min:"1"`
+}
+
+func (m *desk) downloadTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "sandbox_download", Title: "Take a file out of a sandbox", Effects: tool.Writes, Handle: "sandbox_id",
+		Description: "Copies a file from a sandbox into the folders this host opens. It replaces nothing.",
+	}, func(ctx context.Context, c *tool.Call, in downloadIn) (out transferOut, err error) {
+		p, err := roots.Find(c.Roots, in.To)
+		if err == nil {
+			p, err = p.Followed(true)
+		}
+		if err == nil {
+			err = p.MayWrite()
+		}
+		if err != nil {
+			return out, err
+		}
+		err = m.onFiles(c, in.ID, func(f sandbox.Files) error {
+			if i, err := f.Stat(ctx, in.From); err == nil && i.Size > mostTransfer {
+				return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("the file has %d bytes; up to %d are copied", i.Size, mostTransfer)}
+			}
+			out, err = m.takeOut(ctx, f, in, p)
+			return err
+		})
+		return out, err
+	})
+}
+
+// takeOut writes what is read of a sandbox to a new file of the host.
+func (m *desk) takeOut(ctx context.Context, f sandbox.Files, in downloadIn, p roots.Place) (transferOut, error) {
+	var reading error
+	info, err := m.writer.Replace(p, nil, 0o644, func(to *os.File) error {
+		_, reading = f.ReadFile(ctx, in.From, 0, 0, &capped{to, mostTransfer})
+		return reading
+	})
+	if reading != nil {
+		return transferOut{}, reading
+	}
+	if err != nil {
+		return transferOut{}, p.Refuse(err)
+	}
+	return transferOut{in.To, info.Size(), fileURI(in.ID, in.From)}, nil
+}
+
+// capped takes no more than so many bytes, however much a file grows while it
+// is read.
+type capped struct {
+	w    io.Writer
+	left int64
+}
+
+func (c *capped) Write(b []byte) (int, error) {
+	if c.left -= int64(len(b)); c.left < 0 {
+		return 0, errTooMuch
+	}
+	return c.w.Write(b)
+}
