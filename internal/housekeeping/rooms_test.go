@@ -51,6 +51,7 @@ var floors = [][]room{
 	},
 	{
 		{path: "internal/jobs", why: "a job outlives the request and the session it came from, so it knows neither"},
+		{path: "internal/sandbox/process", only: []string{"internal/sandbox", "internal/proc"}, why: "code without a wall around it is a process of the host like any other"},
 		{path: "internal/search", why: "a workshop: it walks and matches, whoever asks"},
 	},
 	{

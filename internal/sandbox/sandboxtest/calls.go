@@ -41,7 +41,7 @@ func (s suite) calls(t *testing.T) {
 	t.Run("environment", func(t *testing.T) {
 		t.Setenv("SECRET_OF_THE_HOST", "leaked")
 		r := run(t, b, sandbox.Command{Argv: []string{"env"}, Env: []string{"OF_THE_CALL=2", "OVERRIDDEN=yes"}})
-		for _, want := range []string{"OF_THE_SANDBOX=1\n", "OF_THE_CALL=2\n", "OVERRIDDEN=yes\n", "HOME=/home/user\n"} {
+		for _, want := range []string{"OF_THE_SANDBOX=1\n", "OF_THE_CALL=2\n", "OVERRIDDEN=yes\n", "HOME=" + home(t, b) + "\n"} {
 			if !strings.Contains(r.stdout, want) {
 				t.Errorf("%q is missing in %q", want, r.stdout)
 			}
@@ -51,7 +51,7 @@ func (s suite) calls(t *testing.T) {
 		}
 	})
 	t.Run("folder", func(t *testing.T) {
-		for dir, want := range map[string]string{"": "/home/user\n", "/tmp": "/tmp\n", ".": "/home/user\n"} {
+		for dir, want := range map[string]string{"": home(t, b) + "\n", "/tmp": "/tmp\n", ".": home(t, b) + "\n"} {
 			if r := run(t, b, sandbox.Command{Argv: []string{"pwd"}, Dir: dir}); r.stdout != want {
 				t.Errorf("in %q: %q, want %q", dir, r.stdout, want)
 			}
@@ -116,13 +116,13 @@ func (s suite) calls(t *testing.T) {
 
 // daemon starts something that has left every group and session and lives on,
 // and says when it does.
-const daemon = `(setsid sh -c 'while :; do date +%s%N >/tmp/beat; sleep 0.02; done' >/dev/null 2>&1 &)
-while [ ! -s /tmp/beat ]; do sleep 0.01; done; echo started; `
+const daemon = `(setsid sh -c 'while :; do date +%s%N >beat; sleep 0.02; done' >/dev/null 2>&1 &)
+while [ ! -s beat ]; do sleep 0.01; done; echo started; `
 
 // beats reports whether what daemon started is still alive.
 func beats(t *testing.T, b sandbox.Sandbox) bool {
 	t.Helper()
-	r := shell(t, b, `a=$(cat /tmp/beat); for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; [ "$a" = "$(cat /tmp/beat)" ] || exit 1; done`)
+	r := shell(t, b, `a=$(cat beat); for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; [ "$a" = "$(cat beat)" ] || exit 1; done`)
 	return r.Code != 0
 }
 
@@ -147,7 +147,9 @@ func (s suite) ends(t *testing.T) {
 			t.Parallel()
 			b := s.box(t, sandbox.Spec{})
 			r := run(t, b, sandbox.Command{Argv: []string{"sh", "-c", c.script}, Timeout: c.timeout})
-			if r.Outcome != c.want || r.Code != c.code || r.Signal != c.signal {
+			// A driver may make what is stopped go on before it asks it to end.
+			asked := strings.HasPrefix(c.name, "stopped") && r.Signal == 15
+			if r.Outcome != c.want || r.Code != c.code || r.Signal != c.signal && !asked {
 				t.Errorf("%+v, %v, want %s, code %d, signal %d", r.Result, r.err, c.want, c.code, c.signal)
 			}
 			alive(t, b)

@@ -39,7 +39,7 @@ func (s suite) files(t *testing.T) {
 	t.Run("there and back", func(t *testing.T) {
 		big := strings.Repeat("0123456789", 200_000)
 		write(t, "deep/er/file", big, sandbox.Writing{Parents: true, Mode: 0o600})
-		if got, err := read("/home/user/deep/er/file", 0, 0); err != nil || got != big {
+		if got, err := read(home(t, b)+"/deep/er/file", 0, 0); err != nil || got != big {
 			t.Errorf("%d bytes, %v", len(got), err)
 		}
 		if got, err := read("deep/er/file", 1_999_995, 100); err != nil || got != "56789" {
@@ -130,6 +130,9 @@ func (s suite) files(t *testing.T) {
 			"/etc/shadow": fs.ErrNotExist, "../../../../../root": fs.ErrNotExist, strings.Repeat("x/", 3000): nil, "nul\x00": nil, "": nil,
 		} {
 			got, err := read(name, 0, 0)
+			if s.noWall() {
+				want = nil // what is not there and what is not given look the same
+			}
 			if err == nil || got != "" || want != nil && !errors.Is(err, want) {
 				t.Errorf("read %.40q: %q, %v, want %v", name, got, err, want)
 			}
@@ -161,8 +164,8 @@ func (s suite) files(t *testing.T) {
 		}
 		p.Signal(9)
 		p.Wait()
-		if got, err := read("/etc/passwd", 0, 0); err != nil || strings.Contains(got, "inside") {
-			t.Errorf("the system's file now is %q, %v", got, err)
+		if r := shell(t, b, "cat /etc/passwd"); r.Code != 0 || strings.Contains(r.stdout, "inside") {
+			t.Errorf("the system's file now is %q, %v", r.stdout, r.err)
 		}
 	})
 }
