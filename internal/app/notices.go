@@ -14,8 +14,6 @@ import (
 )
 
 const (
-	notificationModule = "notification"
-
 	noticeQueue   = 1024            // facts of one kind that may wait
 	noticeTime    = 5 * time.Second // for one to be kept
 	approvalsLook = 2 * time.Second // for requests that wait for an operator

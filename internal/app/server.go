@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gatehouse/internal/identity"
+	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/state"
@@ -50,6 +51,8 @@ func (a *App) houseConfig(into any) {
 	switch c := into.(type) {
 	case *server.Config:
 		a.serverConfig(c)
+	case *db.Config:
+		c.Tree, c.See, c.Everything, c.Rules = a.tree.state, a.tree.sight.See, seesEverything, a.rules
 	case *notification.Config:
 		a.notificationConfig(c)
 	}

@@ -16,6 +16,7 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/identity"
+	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/public"
 	"gatehouse/internal/modules/server"
@@ -32,6 +33,7 @@ type tree struct {
 	app     *App
 	state   *state.Tree
 	watches public.Watches
+	sight   public.Options // what the callers see of it
 
 	self      *state.Mount[hostSelf]
 	info      *state.Mount[serverInfo]
@@ -151,6 +153,9 @@ func (t *tree) mount(ctx context.Context) (err error) {
 	if t.processes, err = attachMany[processState](ctx, t, "processes"); err != nil {
 		return err
 	}
+	if err := t.attachUI(ctx); err != nil {
+		return err
+	}
 	notes, err := state.Attach[notification.Kept](ctx, t.state, "/private/notifications", state.Durable)
 	if err != nil {
 		return err
@@ -173,9 +178,27 @@ func attachMany[E any](ctx context.Context, t *tree, name string) (*state.Mount[
 	return m, err
 }
 
+// attachUI makes the mount that user interfaces write to, and nobody else.
+func (t *tree) attachUI(ctx context.Context) error {
+	ui, err := state.Attach[map[string]any](ctx, t.state, db.UI, state.Durable)
+	if err != nil {
+		return err
+	}
+	if _, revision, err := ui.Get(); err != nil || revision > 0 {
+		return err
+	}
+	if _, err := ui.Update(ctx, 0, func(v *map[string]any) error {
+		*v = map[string]any{}
+		return nil
+	}); err != nil {
+		t.app.log.Debug("what user interfaces keep was there already, or cannot be kept", "err", err)
+	}
+	return nil
+}
+
 // module makes the module that shows the tree.
 func (t *tree) module() module.New {
-	return public.New(public.Options{
+	t.sight = public.Options{
 		Tree: t.state, Watches: &t.watches, Everything: seesEverything, Prompt: t.prompt,
 		Own: []public.Own{
 			{At: state.Pointer{"public", "contexts"}, Sees: t.seesContext},
@@ -184,7 +207,8 @@ func (t *tree) module() module.New {
 			{At: state.Pointer{"public", "sandboxes"}, Sees: seesSandbox},
 			{At: state.Pointer{"public", "jobs"}, Sees: seesJob},
 		},
-	})
+	}
+	return public.New(t.sight)
 }
 
 // seesEverything reports whether a caller may see all there is below /public:

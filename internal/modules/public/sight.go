@@ -13,6 +13,15 @@ import (
 	"gatehouse/tool"
 )
 
+// See gives the part of the tree at a pointer below /public as far as a caller
+// may see it. It has the revision of the part as a whole.
+func (o Options) See(who tool.Caller, at state.Pointer) state.View {
+	v := o.Tree.Read(at)
+	m := shown{o: o}
+	v.Value, v.Found = m.cut(who, at, v.Value, v.Found)
+	return v
+}
+
 // cut takes out of a part of the tree what a caller may not see.
 func (m *shown) cut(who tool.Caller, at state.Pointer, v any, found bool) (any, bool) {
 	if !found || m.o.Everything(who) {

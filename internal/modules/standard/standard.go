@@ -6,6 +6,7 @@ package standard
 
 import (
 	"gatehouse/internal/modules/backup"
+	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/dir"
 	"gatehouse/internal/modules/file"
 	"gatehouse/internal/modules/filesystem"
@@ -47,6 +48,7 @@ func Guests() []Guest {
 		{Name: "server", New: server.New},
 		{Name: "backup", New: backup.New},
 		{Name: "notification", New: notification.New},
+		{Name: "db", New: db.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 		{Name: "sandbox", New: sandbox.New, Preset: true, Runs: true},
 		{Name: "shell", New: shell.New, Preset: true, Runs: true, Without: []string{"shell_run", "shell_system"}},

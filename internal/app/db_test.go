@@ -1,0 +1,63 @@
+package app
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"gatehouse/internal/modules/public"
+)
+
+func TestADumpShowsWhatItsCallerMaySee(t *testing.T) {
+	_, client := liveOn(t, ruled(t, "db"), Options{})
+	admin, ann, bob := client("root", "admin"), client("ann"), client("bob")
+	ann.handshake()
+	bob.handshake()
+	sessions := func(c *tenant) []string {
+		v, _ := c.result("db_dump", `{"pointer":"/public"}`)["value"].(map[string]any)
+		return members(v["sessions"])
+	}
+	eventually(t, "everybody's sessions", func() bool { return len(sessions(admin)) == 2 })
+	if hers := sessions(ann); len(hers) != 1 || len(sessions(bob)) != 1 {
+		t.Fatalf("ann sees %v, bob %v", hers, sessions(bob))
+	}
+	if got := fmt.Sprint(bob.result("db_dump", `{"pointer":"/public/sessions/`+sessions(ann)[0]+`"}`)); !strings.Contains(got, "not_found") {
+		t.Errorf("bob reads ann's session: %s", got)
+	}
+	for _, pointer := range []string{"", "/private", "/private/host"} {
+		args := fmt.Sprintf(`{"pointer":%q}`, pointer)
+		if got := fmt.Sprint(ann.result("db_dump", args)); !strings.Contains(got, "denied") {
+			t.Errorf("ann reads %q: %s", pointer, got)
+		}
+		if got := fmt.Sprint(admin.result("db_dump", args)); !strings.Contains(got, "host_") {
+			t.Errorf("the administrator reads %s at %q", got, pointer)
+		}
+	}
+}
+
+func TestWhatAUserInterfaceKeepsIsPublicAndLasts(t *testing.T) {
+	cfg := ruled(t, "db")
+	a, client := liveOn(t, cfg, Options{})
+	admin, ann := client("root", "admin"), client("ann")
+	if v, _ := ann.readPublic("default", public.PublicURI+"/ui"); fmt.Sprint(v) != "map[]" {
+		t.Errorf("at first it is %v", v)
+	}
+	put := admin.result("db_put_ui", `{"pointer":"/theme/colour","value":"blue"}`)
+	v, revision := ann.readPublic("default", public.PublicURI+"/ui/theme/colour")
+	if v != "blue" || put["id"] != revision || put["pointer"] != "/public/ui/theme/colour" {
+		t.Errorf("ann reads %v at %s after %v", v, revision, put)
+	}
+	if got := fmt.Sprint(ann.result("db_put_ui", `{"pointer":"/theme","remove":true}`)); !strings.Contains(got, "denied") {
+		t.Errorf("ann writes: %s", got)
+	}
+	got := ann.say("default", "completion/complete", fmt.Sprintf(`"ref":{"type":"ref/resource","uri":%q},"argument":{"name":"pointer","value":"ui/th"}`, public.PublicTemplate))
+	expect(t, got, `"values":["ui/theme"]`)
+	b, err := New(t.Context(), a.cfg, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.abandon()
+	if text, err := b.tree.state.Read([]string{"public", "ui"}).JSON(); err != nil || string(text) != `{"theme":{"colour":"blue"}}` {
+		t.Errorf("another start has %s, %v", text, err)
+	}
+}
