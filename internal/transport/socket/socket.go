@@ -162,7 +162,7 @@ func (d *door) serve(ctx context.Context, conn net.Conn, who protocol.Who) {
 		case <-over:
 		}
 	})
-	newline.NewReader(conn, d.o.Limit).Feed(pipe)
+	newline.NewReader(conn, d.o.Limit).Feed(&screen{Taker: pipe, turnAway: func() { d.turnAway(ctx, conn) }})
 	d.drain(ctx, pipe)
 }
 

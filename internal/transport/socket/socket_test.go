@@ -5,17 +5,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"gatehouse/internal/hosttest"
 	"gatehouse/internal/protocol"
+	"gatehouse/tool"
 )
 
 const (
@@ -132,6 +135,58 @@ func TestHalfClosed(t *testing.T) {
 	if _, err := c.in.ReadByte(); err == nil {
 		t.Error("the connection stays open")
 	}
+}
+
+// What a web page can have a browser send to this port is not taken for
+// messages, whatever stands in it.
+func TestOtherProtocolsAreTurnedAway(t *testing.T) {
+	ln := listenTCP(t)
+	h := hosttest.New(t, hosttest.Options{})
+	var heard atomic.Int64
+	count := func(c net.Conn) (protocol.Who, error) {
+		return protocol.Who{Caller: tool.Caller{Principal: "anonymous"}, Pace: func(context.Context) error { heard.Add(1); return nil }}, nil
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, ln, h.Engine, count, Options{Limit: 2000}) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	for name, sent := range map[string]string{
+		"a form":        "POST / HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\n\r\n" + hello + "\n" + ping + "\n",
+		"a long URL":    "POST /" + strings.Repeat("x", 5000) + " HTTP/1.1\r\nHost: localhost\r\n\r\n" + hello + "\n" + ping + "\n",
+		"blank lines":   "\r\n \r\nGET / HTTP/1.1\r\n\r\n" + ping + "\n",
+		"HTTP/2":        "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + ping + "\n",
+		"TLS":           "\x16\x03\x01\x02\x00\n" + ping + "\n",
+		"a proxy's":     "CONNECT localhost:9000 HTTP/1.1\r\n\r\n" + hello + "\n",
+		"another, mail": "EHLO x\n" + ping + "\n",
+	} {
+		c := dial(t, ln.Addr())
+		io.WriteString(c, sent)
+		said, _ := io.ReadAll(c.in) // to the end, or until the reset that unread lines cause
+		if strings.Contains(string(said), `"result"`) {
+			t.Errorf("%s: got %q, want nothing of ours", name, said)
+		}
+	}
+	if n := heard.Load(); n != 0 {
+		t.Errorf("%d requests of strangers were heard", n)
+	}
+	c := dial(t, ln.Addr())
+	c.say("no message, and none of HTTP", hello)
+	c.hears(`"error"`)
+	c.hears(`"id":1,"result"`)
+	c.say("GET / HTTP/1.1", ping) // whoever has spoken is known, and goes on after a mistake
+	c.hears(`"error"`)
+	c.hears(`"id":3,"result":{}`)
+	if heard.Load() == 0 {
+		t.Error("the count counts nothing")
+	}
+	c = dial(t, ln.Addr())
+	io.WriteString(c, "GET / HTTP/1.1\r\n")
+	c.hears("HTTP/1.1 400 Bad Request")
 }
 
 func TestTooMany(t *testing.T) {
