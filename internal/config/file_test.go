@@ -72,7 +72,7 @@ func TestEverythingAFileCanSay(t *testing.T) {
 		"empty list": {l.Contexts[1].Modules, []string{}},
 		"files":      {l.Modules.File, Files{Deny: []string{"*.sqlite", "secrets/**"}, Allow: []string{".env.test", "write:.git/**"}, MaxEdit: 8 << 20, MaxCopy: 1 << 30}},
 		"shell": {l.Modules.Shell, Shell{
-			Timeout: time.Minute, Allow: []string{"ls", "git"}, Deny: []string{"rm*", "git push*"}, Shell: "bash", WorkingDir: "work", NoStderr: true, Output: 64 << 10, Processes: 100,
+			Timeout: time.Minute, Allow: []string{"ls", "git"}, Deny: []string{"rm*", "git push*"}, Shell: "bash", WorkingDir: "work", NoStderr: true, Output: 64 << 10, Processes: 100, Confine: true,
 		}},
 		"processes": {l.Modules.Process, Processes{Running: 20, Context: 30, Everyones: 40, Processes: 50, Buffer: 64 << 10, Kept: 5, Keep: 10 * time.Minute}},
 		"log":       {l.Log, Log{Level: slog.LevelDebug, Format: "json"}},

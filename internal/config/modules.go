@@ -47,6 +47,7 @@ type Shell struct {
 	NoStderr   bool          `doc:"Throw away what commands print to standard error."`
 	Output     int           `doc:"How much of each stream is in an answer, its beginning and its end; 0 means 1 MiB. The whole can be read as a resource." unit:"bytes"`
 	Processes  int           `doc:"How many processes and threads one command may become, where the system can count them; 0 means 512."`
+	Confine    bool          `doc:"Run each command in a sandbox of its own, in which it can read the caller's folders, write to a home that goes with it, and reach nothing else of the host and no network. A host that cannot make sandboxes then does not start."`
 }
 
 // longestCommand is the most time a command can be given.

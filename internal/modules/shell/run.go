@@ -40,6 +40,8 @@ At the deadline, and when the call is cancelled, it is asked to end; two seconds
 
 Up to 1 MiB of each stream is in the answer: its beginning and its end, with a line between that says how much is left out. What is long, or takes long, can be read in full as the resource the result links to, both streams as they came, for a while. Bytes that are no UTF-8 are shown as ` + "`\\xNN`" + `. What it prints rides on progress.
 
+A host may confine commands: then each runs in a sandbox of its own that goes with it. There it can read your folders, which lie where they do on the host or below ` + "`/folders`" + `; it can write to its home and ` + "`/tmp`" + `, and reaches nothing else of the host and no network. At its deadline it is killed at once.
+
 A host may allow and deny commands by patterns. Each is a glob on a program's name and, after a space, one on its arguments: ` + "`ls*`" + ` (which also means lsblk), ` + "`git push*`" + `. The line is parsed, and every command in it is held against them, through pipes, lists, substitutions and programs that run others; what cannot be judged is refused where there are patterns. They are a seat belt: what must be kept in is kept in by a sandbox.`,
 	}, func(ctx context.Context, c *tool.Call, in runIn) (tool.Result, error) {
 		o, err := m.do(ctx, c, order{command: in.Command, shell: in.Shell, dir: in.WorkingDir, env: in.Env, stdin: in.Stdin, seconds: in.Timeout})

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gatehouse/internal/command"
+	"gatehouse/internal/sandbox"
 	"gatehouse/internal/schema"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -31,6 +32,7 @@ type Config struct {
 	NoStderr   bool     `json:"no_stderr,omitempty"`   // what is printed to standard error is thrown away
 	Output     int      `json:"output,omitempty"`      // bytes of each stream in an answer; 0 means 1 MiB
 	Processes  int      `json:"processes,omitempty"`   // what one command may become, threads included; 0 means 512
+	Confine    bool     `json:"confine,omitempty"`     // run commands in sandboxes that can read the caller's folders
 }
 
 const (
@@ -51,10 +53,12 @@ type runner struct {
 	cfg   Config
 	rules *command.Rules
 	log   *slog.Logger
+
+	driver sandbox.Driver // nil unless commands are confined
 }
 
 // New makes the module; Config says what can be configured.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
+func New(ctx context.Context, d module.Deps) (module.Module, error) {
 	m := &runner{log: d.Log}
 	if d.Config != nil {
 		if err := d.Config(&m.cfg); err != nil {
@@ -70,6 +74,11 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 	run := m.runTool()
 	if err := m.advertise(&run); err != nil {
 		return nil, err
+	}
+	if m.cfg.Confine {
+		if err := m.confine(ctx); err != nil {
+			return nil, err
+		}
 	}
 	m.offer.Tools = []tool.Tool{run, m.executeTool(), m.systemTool()}
 	return m, nil
@@ -122,4 +131,9 @@ func (m *runner) Offer(context.Context, module.Audience) (*module.Offer, error) 
 }
 
 // Close implements module.Module. Commands end with their calls.
-func (m *runner) Close(context.Context) error { return nil }
+func (m *runner) Close(context.Context) error {
+	if m.driver != nil {
+		return m.driver.Close()
+	}
+	return nil
+}

@@ -73,6 +73,16 @@ func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error
 	feed := &feed{to: c.Peer.Output()}
 	defer time.AfterFunc(told, feed.open).Stop()
 
+	if m.cfg.Confine {
+		err = m.confined(ctx, c, o, where.path, out, feed)
+	} else {
+		err = m.unconfined(ctx, c, o, where, env, out, feed)
+	}
+	return out, err
+}
+
+// unconfined runs a command as a process of the host.
+func (m *runner) unconfined(ctx context.Context, c *tool.Call, o order, where folder, env []string, out *outcome, feed io.Writer) error {
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(o.seconds)*time.Second, errTimeout)
 	defer cancel()
 	spec := proc.Spec{
@@ -88,15 +98,15 @@ func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error
 	}
 	p, err := proc.Start(limited, spec)
 	if err != nil {
-		return nil, &tool.Refusal{Code: "not_started", Message: where.hide(err), Next: "The shell of this host may be missing, or the command may be too long."}
+		return &tool.Refusal{Code: "not_started", Message: where.hide(err), Next: "The shell of this host may be missing, or the command may be too long."}
 	}
 	if out.state, err = p.Wait(); err != nil {
 		m.log.WarnContext(ctx, "a command was not followed to its end", "call", c.ID, "err", err)
 	}
 	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
+		return context.Cause(ctx)
 	}
-	return out, nil
+	return nil
 }
 
 // asArgument keeps a shell from taking a command for an option.
