@@ -1,7 +1,9 @@
 package shell
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +17,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"gatehouse/internal/proc"
+	"gatehouse/module/moduletest"
 )
 
 // leavers are ways to start what is to outlive a command. Each process writes
@@ -194,4 +199,31 @@ func TestCaptureCutsBetweenCharacters(t *testing.T) {
 	if text := c.text(); !strings.HasPrefix(text, "one\ntwo\nthree\nx\n") || !strings.HasSuffix(text, "\nx\nend\n") || !strings.Contains(text, "\n[") {
 		t.Errorf("%q", text)
 	}
+}
+
+// What running by the tool costs, judged and not, beside os/exec.
+func BenchmarkRun(b *testing.B) {
+	for name, config := range map[string]string{"shell": "", "judged": `{"allow":["echo","true"],"deny":["rm*"]}`} {
+		b.Run(name, func(b *testing.B) {
+			d := open(b, config)
+			tl := moduletest.Tool(b, d.m, "shell_run")
+			c := moduletest.NewCall(b)
+			c.Roots, c.Args = d.dir, json.RawMessage(`{"command":"echo x | true","timeout":30}`)
+			for b.Loop() {
+				if _, err := tl.Run(b.Context(), &c.Call); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	b.Run("os-exec", func(b *testing.B) {
+		for b.Loop() {
+			cmd := exec.Command("/bin/sh", "-c", "echo x | true")
+			cmd.Env = proc.BaseEnv()
+			cmd.Stdout, cmd.Stderr = struct{ io.Writer }{io.Discard}, struct{ io.Writer }{new(bytes.Buffer)}
+			if err := cmd.Run(); err != nil {
+				b.Fatal(err)
+			}
+		}
+	})
 }
