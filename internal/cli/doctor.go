@@ -36,9 +36,9 @@ func doctor(w World) *cobra.Command {
 		Use:   "doctor",
 		Short: "Check what this machine has and lacks",
 		Long: `Check what this machine has and lacks: settings, folders, the default door,
-limits, and one call through the whole house. Each line is ok, warn or fail;
-what is not ok comes with the line that fixes it. The exit code is 1 when
-something failed.`,
+limits, one call through the whole house, and what sandboxes are made of. Each
+line is ok, warn or fail; what is not ok comes with the line that fixes it. The
+exit code is 1 when something failed.`,
 		Example: "  gatehouse doctor",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
@@ -50,6 +50,7 @@ something failed.`,
 			findings = append(findings, checkFolders(cfg.Folders)...)
 			findings = append(findings, checkSocket(cfg.Folders), checkHere(), checkPort(cfg.Doors.HTTP), checkDescriptors(),
 				checkCall(c, w), ok("other programs: none is needed"))
+			findings = append(findings, checkSandboxes(c.Context())...)
 			return report(w, findings)
 		},
 	}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -26,7 +27,7 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 		f := sandbox.Finding{Name: "limit of " + c + " for a whole sandbox", OK: true, Detail: string(d.groups.Held(c))}
 		if d.groups.Held(c) == sandbox.NotHeld {
 			f.OK = false
-			f.Detail = strings.Join(d.groups.Notes, "; ")
+			f.Detail = about(c, d.groups.Notes)
 			f.Remedy = "run as root, or let the service manager delegate control groups: systemd-run --user --scope -p Delegate=yes gatehouse ..."
 		}
 		findings = append(findings, f)
@@ -36,6 +37,18 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 		findings = append(findings, interpreter(program))
 	}
 	return findings
+}
+
+var groupName = regexp.MustCompile(`gatehouse-sandbox-[^ )]*`)
+
+// about picks what was noted of one controller, without names nobody needs.
+func about(controller string, notes []string) string {
+	for _, n := range notes {
+		if strings.Contains(n, "/"+controller) {
+			return groupName.ReplaceAllString(n, "...")
+		}
+	}
+	return groupName.ReplaceAllString(strings.Join(notes, "; "), "...")
 }
 
 func (d *Driver) tryOne(ctx context.Context) sandbox.Finding {
@@ -69,7 +82,7 @@ func (d *Driver) runOne(ctx context.Context) error {
 }
 
 func (d *Driver) ownUsers() sandbox.Finding {
-	if !d.users.one {
+	if !d.users.One {
 		return sandbox.Finding{Name: "users of its own for each sandbox", OK: true, Detail: "a range of 65,536 ids each"}
 	}
 	return sandbox.Finding{
@@ -123,7 +136,7 @@ func remedy(err error) string {
 		return "AppArmor refuses user namespaces to programs without a profile: give gatehouse one that says userns, or sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run as root"
 	case strings.Contains(text, "mount(proc)"):
 		return "the container this runs in hides parts of /proc: start it with --security-opt systempaths=unconfined"
-	case strings.Contains(text, "fork/exec"):
+	case strings.Contains(text, "clone(CLONE_"):
 		return "the container this runs in may refuse new namespaces: start it with --security-opt seccomp=unconfined and, for mounts, --security-opt apparmor=unconfined"
 	}
 	return ""
