@@ -16,7 +16,6 @@ import (
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/door"
 	"gatehouse/internal/sandbox/link"
-	"gatehouse/internal/sandbox/place"
 	"gatehouse/internal/sandbox/proxy"
 	"gatehouse/internal/sandbox/wire"
 
@@ -51,10 +50,10 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 			}
 		}
 	}()
-	if b.slot, err = d.users.Take(); err != nil {
+	if b.slot, err = d.users.take(); err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { d.users.Give(b.slot) })
+	undo = append(undo, func() { d.users.give(b.slot) })
 	if b.group, err = d.groups.New(limits); err != nil {
 		return nil, err
 	}
@@ -119,7 +118,7 @@ func socketPair() (ours, theirs *os.File, err error) {
 
 // start runs on a thread of the starter.
 func (b *box) start(channel *os.File, files []*os.File) error {
-	attr := attributes(b.driver.users, b.slot)
+	attr := b.driver.users.attributes(b.slot)
 	born, err := b.group.Born()
 	if err != nil {
 		return err
@@ -171,7 +170,7 @@ func (b *box) end() error {
 	b.Link.Close()
 	b.door.Close()
 	err = errors.Join(err, b.group.Remove())
-	b.driver.users.Give(b.slot)
+	b.driver.users.give(b.slot)
 	b.driver.remove(b)
 	if err != nil {
 		b.driver.log.Warn("a sandbox left something behind", "error", err)
@@ -191,18 +190,18 @@ const (
 // not open itself.
 func (d *Driver) plan(spec sandbox.Spec, limits sandbox.Limits) (plan wire.Plan, files []*os.File, err error) {
 	plan = d.bounds(spec.Env, limits, 0)
-	plan.Hostname, plan.OneUser, plan.Texts = "sandbox", d.users.One, place.Texts()
-	if !d.users.One {
-		plan.UID, plan.GID = place.CodeID, place.CodeID
+	plan.Hostname, plan.OneUser, plan.Texts = "sandbox", d.users.one, texts
+	if !d.users.one {
+		plan.UID, plan.GID = codeID, codeID
 	}
-	trees, links := place.System()
+	trees, links := system()
 	plan.Links = links
 	for _, t := range append(trees, spec.Trees...) {
 		if t.To == "" {
 			t.To = t.From
 		}
 		shown := wire.Tree{From: t.From, To: t.To}
-		if !d.users.One {
+		if !d.users.one {
 			fd, err := agent.OpenTree(t.From)
 			if err != nil {
 				return plan, files, err
@@ -217,12 +216,24 @@ func (d *Driver) plan(spec sandbox.Spec, limits sandbox.Limits) (plan wire.Plan,
 
 // bounds is the part of a plan that can be changed later.
 func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
-	return place.Bounds(env, limits, port, d.groups.Held("memory") != sandbox.NotHeld)
+	own := slices.Clone(environment)
+	if port != 0 {
+		own = append(own, door.Environment()...)
+	}
+	p := wire.Plan{
+		DiskBytes: int64(limits.DiskMiB) << 20, DiskFiles: int64(limits.DiskMiB) * filesPerMiB,
+		Descriptors: int64(limits.Descriptors), Processes: int64(limits.Processes),
+		Env: append(own, env...), Proxy: port,
+	}
+	if d.groups.Held("memory") == sandbox.NotHeld {
+		p.DataBytes = int64(limits.MemoryMiB) << 20
+	}
+	return p
 }
 
 // Adjust is that of sandbox.Adjustable. Every limit can be changed.
 func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) error {
-	limits, err := place.Held(limits)
+	limits, err := held(limits)
 	if err != nil {
 		return err
 	}
