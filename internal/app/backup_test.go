@@ -173,7 +173,7 @@ func TestAJobThatIsCancelledIsShownSo(t *testing.T) {
 	cfg := ruled(t, "backup")
 	a, _ := started(t, cfg)
 	admin := tenantOf(t, a, "ann", "admin")
-	if err := os.WriteFile(filepath.Join(cfg.Folders.Data, "large"), make([]byte, 64<<20), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(cfg.Folders.Data, "large"), make([]byte, 16<<20), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	shelf := t.TempDir()

@@ -158,11 +158,16 @@ func (a *App) OpenListener(ln net.Listener) (Door, error) {
 		part: Part{"http", func(ctx context.Context) error { return door.Serve(ctx, ln) }}}, nil
 }
 
+// authority is where certificates for public names come from.
+func (a *App) authority(t config.TLS) certs.ACME {
+	return certs.ACME{Domains: t.ACME.Domains, Email: t.ACME.Email, Directory: t.ACME.Directory, Folder: filepath.Join(a.cfg.Folders.Data, "acme")}
+}
+
 // openCerts finds the certificate of the HTTP door.
 func (a *App) openCerts(t config.TLS) (*certs.Source, error) {
 	o := certs.Options{
 		Cert: t.Cert, Key: t.Key, ClientCA: t.ClientCA, Log: a.log,
-		ACME: certs.ACME{Domains: t.ACME.Domains, Email: t.ACME.Email, Directory: t.ACME.Directory, Folder: filepath.Join(a.cfg.Folders.Data, "acme")},
+		ACME: a.authority(t),
 	}
 	if a.cfg.Folders.Cache != "" && !a.opts.Private {
 		o.Folder = filepath.Join(a.cfg.Folders.Cache, "tls")

@@ -13,6 +13,7 @@ import (
 	keeping "gatehouse/internal/modules/backup"
 	"gatehouse/internal/modules/file"
 	measuring "gatehouse/internal/modules/metrics"
+	"gatehouse/internal/modules/network"
 	"gatehouse/internal/modules/process"
 	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/modules/shell"
@@ -26,6 +27,8 @@ func (a *App) moduleConfig(_ string, into any) error {
 		a.fileConfig(c)
 	case *keeping.Config:
 		a.backupConfig(c)
+	case *network.Config:
+		a.networkConfig(c)
 	case *measuring.Config:
 		c.Store = a.measures()
 	case *process.Config:

@@ -12,6 +12,7 @@ import (
 	"gatehouse/internal/modules/filesystem"
 	"gatehouse/internal/modules/lang"
 	"gatehouse/internal/modules/metrics"
+	"gatehouse/internal/modules/network"
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/process"
 	"gatehouse/internal/modules/sandbox"
@@ -47,6 +48,7 @@ func Guests() []Guest {
 		{Name: "ws", New: ws.New},
 		{Name: "server", New: server.New},
 		{Name: "backup", New: backup.New},
+		{Name: "net", New: network.New},
 		{Name: "notification", New: notification.New},
 		{Name: "db", New: db.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},

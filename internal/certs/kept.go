@@ -1,0 +1,60 @@
+package certs
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Kept is a certificate that was fetched from an authority.
+type Kept struct {
+	Name      string
+	Issuer    string
+	NotBefore time.Time
+	NotAfter  time.Time
+}
+
+// Kept lists the certificates of its domains that lie in the folder. What
+// cannot be read is left out: it is fetched anew when it is asked for.
+func (a ACME) Kept() (all []Kept) {
+	for _, d := range a.Domains {
+		for _, name := range []string{d, d + "+rsa"} { // as autocert names them
+			c := firstCertificate(filepath.Join(a.Folder, name))
+			if c == nil {
+				continue
+			}
+			all = append(all, Kept{Name: d, Issuer: c.Issuer.CommonName, NotBefore: c.NotBefore, NotAfter: c.NotAfter})
+		}
+	}
+	return all
+}
+
+// firstCertificate reads the first certificate of a PEM file, which begins
+// with its key.
+func firstCertificate(path string) *x509.Certificate {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	rest, err := io.ReadAll(io.LimitReader(f, 1<<20))
+	if err != nil {
+		return nil
+	}
+	for {
+		var block *pem.Block
+		if block, rest = pem.Decode(rest); block == nil {
+			return nil
+		}
+		if block.Type == "CERTIFICATE" {
+			c, err := x509.ParseCertificate(block.Bytes)
+			if err != nil {
+				return nil
+			}
+			return c
+		}
+	}
+}

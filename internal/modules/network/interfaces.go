@@ -1,0 +1,149 @@
+package network
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/hex"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gatehouse/tool"
+)
+
+type interfacesOut struct {
+	Interfaces []interfaceOut `json:"interfaces"`
+}
+
+type interfaceOut struct {
+	Name    string   `json:"name"`
+	Type    string   `json:"type,omitempty"`
+	Up      bool     `json:"up"`
+	MAC     string   `json:"mac,omitempty"`
+	MTU     int      `json:"mtu"`
+	Subnets []string `json:"subnets"`
+	LanIP   []string `json:"lanIp,omitempty"`
+}
+
+func (n *network) interfaces(context.Context, *tool.Call, struct{}) (interfacesOut, error) {
+	out := interfacesOut{Interfaces: []interfaceOut{}}
+	all, err := net.Interfaces()
+	if err != nil {
+		return out, err
+	}
+	routers := parseRoutes(small(n.files.routes4))
+	for name, more := range parseRoutes6(small(n.files.routes6)) {
+		routers[name] = append(routers[name], more...)
+	}
+	for _, i := range all {
+		one := interfaceOut{Name: i.Name, Type: n.typeOf(i), Up: i.Flags&net.FlagUp != 0, MAC: i.HardwareAddr.String(), MTU: i.MTU, Subnets: []string{}}
+		addrs, err := i.Addrs()
+		if err != nil {
+			continue // it is gone by now
+		}
+		for _, a := range addrs {
+			one.Subnets = append(one.Subnets, a.String())
+		}
+		for _, r := range routers[i.Name] {
+			one.LanIP = append(one.LanIP, r.String())
+		}
+		out.Interfaces = append(out.Interfaces, one)
+	}
+	return out, nil
+}
+
+// typeOf is what kind of interface it is, as Linux tells, or as far as every
+// system does.
+func (n *network) typeOf(i net.Interface) string {
+	at := filepath.Join(n.files.class, filepath.Base(i.Name))
+	there := func(name string) bool {
+		_, err := os.Stat(filepath.Join(at, name))
+		return err == nil
+	}
+	kind := strings.TrimSpace(string(small(filepath.Join(at, "type"))))
+	switch {
+	case i.Flags&net.FlagLoopback != 0:
+		return "loopback"
+	case there("wireless") || there("phy80211"):
+		return "wireless"
+	case there("bridge"):
+		return "bridge"
+	case bytes.Contains(small(filepath.Join(at, "uevent")), []byte("DEVTYPE=wireguard")):
+		return "wireguard"
+	case i.Flags&net.FlagPointToPoint != 0:
+		return "tunnel"
+	case kind == "1":
+		return "ethernet"
+	}
+	return ""
+}
+
+// small reads a file of the system's; nothing where there is none.
+func small(path string) []byte {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	b, _ := io.ReadAll(io.LimitReader(f, 1<<20))
+	return b
+}
+
+// lines are the fields of each line of a text.
+func lines(text []byte) (all [][]string) {
+	s := bufio.NewScanner(bytes.NewReader(text))
+	s.Buffer(nil, 64<<10)
+	for s.Scan() {
+		if f := strings.Fields(s.Text()); len(f) > 0 {
+			all = append(all, f)
+		}
+	}
+	return all
+}
+
+// parseRoutes finds the routers in Linux's table of routes, by interface:
+// addresses are numbers in the machine's order of bytes, little-endian on all
+// that matter.
+func parseRoutes(text []byte) map[string][]netip.Addr {
+	all := map[string][]netip.Addr{}
+	for _, f := range lines(text) {
+		if len(f) < 3 || f[1] != "00000000" {
+			continue // leads to some addresses only
+		}
+		b, err := hex.DecodeString(f[2])
+		if err != nil || len(b) != 4 {
+			continue
+		}
+		slices.Reverse(b)
+		add(all, f[0], b)
+	}
+	return all
+}
+
+// parseRoutes6 is parseRoutes for IPv6.
+func parseRoutes6(text []byte) map[string][]netip.Addr {
+	all := map[string][]netip.Addr{}
+	for _, f := range lines(text) {
+		if len(f) < 10 || f[1] != "00" || strings.Trim(f[0], "0") != "" {
+			continue
+		}
+		b, err := hex.DecodeString(f[4])
+		if err != nil || len(b) != 16 {
+			continue
+		}
+		add(all, f[9], b)
+	}
+	return all
+}
+
+func add(all map[string][]netip.Addr, name string, raw []byte) {
+	a, ok := netip.AddrFromSlice(raw)
+	if ok && !a.IsUnspecified() && !slices.Contains(all[name], a) {
+		all[name] = append(all[name], a)
+	}
+}

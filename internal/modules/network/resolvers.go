@@ -1,0 +1,136 @@
+package network
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"time"
+
+	"golang.org/x/net/dns/dnsmessage"
+
+	"gatehouse/tool"
+)
+
+const (
+	mostServers = 8   // of a machine
+	mostHosts   = 500 // names of the file of hosts in one answer
+)
+
+// resolving is how a machine resolves names.
+type resolving struct {
+	Servers []netip.AddrPort
+	Search  []string
+	Options []string
+}
+
+// parseResolv reads resolv.conf. What cannot be understood is left out, as the
+// system does.
+func parseResolv(text []byte) (r resolving) {
+	for _, f := range lines(text) {
+		switch f[0] {
+		case "nameserver":
+			if len(f) < 2 || len(r.Servers) >= mostServers {
+				continue
+			}
+			if a, err := netip.ParseAddr(f[1]); err == nil {
+				r.Servers = append(r.Servers, netip.AddrPortFrom(a, 53))
+			}
+		case "domain", "search":
+			r.Search = f[1:] // the last one counts
+		case "options":
+			r.Options = append(r.Options, f[1:]...)
+		}
+	}
+	return r
+}
+
+// parseHosts reads a file of hosts: each name with its addresses, in the order
+// of the file.
+func parseHosts(text []byte) (all []hostOut, more int) {
+	at := map[string]int{}
+	for _, f := range lines(text) {
+		a, err := netip.ParseAddr(f[0])
+		if err != nil {
+			continue
+		}
+		for _, name := range f[1:] {
+			if strings.HasPrefix(name, "#") {
+				break
+			}
+			name = strings.ToLower(name)
+			i, known := at[name]
+			switch {
+			case known:
+				all[i].Addresses = append(all[i].Addresses, a.String())
+			case len(all) < mostHosts:
+				at[name] = len(all)
+				all = append(all, hostOut{name, []string{a.String()}})
+			default:
+				more++
+			}
+		}
+	}
+	return all, more
+}
+
+type dumpOut struct {
+	Servers []string  `json:"servers"`
+	Search  []string  `json:"search,omitempty"`
+	Options []string  `json:"options,omitempty"`
+	Hosts   []hostOut `json:"hosts"`
+	More    int       `json:"more,omitempty" doc:"names that are not listed"`
+}
+
+type hostOut struct {
+	Name      string   `json:"name"`
+	Addresses []string `json:"addresses"`
+}
+
+func (n *network) dumpDNS(context.Context, *tool.Call, struct{}) (dumpOut, error) {
+	r := parseResolv(small(n.files.resolv))
+	out := dumpOut{Servers: []string{}, Search: r.Search, Options: r.Options}
+	for _, s := range r.Servers {
+		out.Servers = append(out.Servers, s.Addr().String())
+	}
+	if out.Hosts, out.More = parseHosts(small(n.files.hosts)); out.Hosts == nil {
+		out.Hosts = []hostOut{}
+	}
+	return out, nil
+}
+
+type checkDNSOut struct {
+	Servers []serverOut `json:"servers"`
+	Good    bool        `json:"good" doc:"at least one answers"`
+}
+
+type serverOut struct {
+	Server string `json:"server"`
+	Status string `json:"status,omitempty" doc:"what it answered"`
+	MS     int64  `json:"ms"`
+	Why    string `json:"why,omitempty" doc:"why there is no answer"`
+}
+
+// checkDNS asks each server where the names of the world begin, which every
+// one that works knows.
+func (n *network) checkDNS(ctx context.Context, _ *tool.Call, _ struct{}) (checkDNSOut, error) {
+	out := checkDNSOut{Servers: []serverOut{}}
+	servers := parseResolv(small(n.files.resolv)).Servers
+	if len(servers) == 0 {
+		return out, &tool.Refusal{Code: "unsupported", Message: "this machine does not say which name servers it asks", Next: "net_dns_query takes a server."}
+	}
+	root := dnsmessage.MustNewName(".")
+	for _, s := range servers {
+		one, begun := serverOut{Server: s.Addr().String()}, time.Now()
+		m, err := exchange(ctx, s, dnsmessage.Question{Name: root, Type: dnsmessage.TypeNS, Class: dnsmessage.ClassINET})
+		if one.MS = time.Since(begun).Milliseconds(); err != nil {
+			one.Why = why(err)
+		} else {
+			one.Status, out.Good = statusOf(m.RCode), true
+		}
+		out.Servers = append(out.Servers, one)
+		if ctx.Err() != nil {
+			return out, context.Cause(ctx)
+		}
+	}
+	return out, nil
+}
