@@ -14,6 +14,7 @@ import (
 	"gatehouse/internal/sandbox/agent/binary"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/landlock"
+	"gatehouse/internal/sandbox/place"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +24,7 @@ type Driver struct {
 	log     *slog.Logger
 	image   *os.File // the agent, sealed
 	groups  *cgroup.Place
-	users   *users
+	users   *place.Users
 	starter *starter
 
 	mu     sync.Mutex
@@ -34,7 +35,7 @@ type Driver struct {
 // New prepares what every sandbox needs. It fails only for want of memory and
 // the like: whether sandboxes can be made is what Doctor tells.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: &cgroup.Place{}, users: newUsers(), starter: newStarter(o.Boots), boxes: map[*box]bool{}}
+	d := &Driver{log: o.Log, groups: &cgroup.Place{}, users: place.NewUsers(), starter: newStarter(o.Boots), boxes: map[*box]bool{}}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -56,7 +57,7 @@ func (d *Driver) Name() string { return Name }
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	c := sandbox.Capabilities{
 		Tier: sandbox.Namespaces, Memory: d.groups.Held("memory"), Processes: d.groups.Held("pids"), CPU: d.groups.Held("cpu"),
-		OwnUsers: !d.users.one, Seccomp: true, Landlock: landlock.Version(), Terminals: true,
+		OwnUsers: !d.users.One, Seccomp: true, Landlock: landlock.Version(), Terminals: true,
 	}
 	if c.Memory == sandbox.NotHeld {
 		c.Memory = sandbox.PerCall
@@ -69,7 +70,7 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 
 // Create makes a sandbox.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	limits, err := held(spec.Limits)
+	limits, err := place.Held(spec.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -78,22 +79,6 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 		return nil, fmt.Errorf("create a sandbox: %w", remedied(err))
 	}
 	return b, nil
-}
-
-// most is what may be asked for. The files are in memory too, so that a
-// sandbox has at most half of its memory for them.
-var most = func() sandbox.Limits {
-	l := sandbox.Defaults()
-	l.MemoryMiB, l.VCPUs, l.Processes, l.DiskMiB, l.Descriptors = 1<<20, 1024, 1<<16, 1<<20, 1<<16
-	l.OutputBytes, l.Call = 1<<30, 24*60*60*1e9
-	return l
-}()
-
-// held are the limits that hold when these are asked for.
-func held(l sandbox.Limits) (sandbox.Limits, error) {
-	l, err := l.Within(most)
-	l.DiskMiB = min(l.DiskMiB, max(l.MemoryMiB/2, 1))
-	return l, err
 }
 
 func (d *Driver) add(b *box) error {

@@ -1,0 +1,27 @@
+//go:build amd64 || arm64
+
+package namespaces
+
+import (
+	"syscall"
+
+	"gatehouse/internal/sandbox/place"
+
+	"golang.org/x/sys/unix"
+)
+
+// attributes are how the agent of a slot is to be started.
+func attributes(u *place.Users, slot int) *syscall.SysProcAttr {
+	a := &syscall.SysProcAttr{
+		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
+			unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,
+		Setsid:    true,
+		Pdeathsig: syscall.SIGKILL,
+	}
+	uid, gid, size := u.Range(slot)
+	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: size}}
+	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: size}}
+	a.GidMappingsEnableSetgroups = !u.One
+	a.Credential = &syscall.Credential{NoSetGroups: u.One}
+	return a
+}
