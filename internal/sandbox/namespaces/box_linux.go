@@ -16,6 +16,7 @@ import (
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/door"
 	"gatehouse/internal/sandbox/link"
+	"gatehouse/internal/sandbox/place"
 	"gatehouse/internal/sandbox/proxy"
 	"gatehouse/internal/sandbox/wire"
 
@@ -50,10 +51,10 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 			}
 		}
 	}()
-	if b.slot, err = d.users.take(); err != nil {
+	if b.slot, err = d.users.Take(); err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { d.users.give(b.slot) })
+	undo = append(undo, func() { d.users.Give(b.slot) })
 	if b.group, err = d.groups.New(limits); err != nil {
 		return nil, err
 	}
@@ -118,7 +119,7 @@ func socketPair() (ours, theirs *os.File, err error) {
 
 // start runs on a thread of the starter.
 func (b *box) start(channel *os.File, files []*os.File) error {
-	attr := b.driver.users.attributes(b.slot)
+	attr := attributes(b.driver.users, b.slot)
 	born, err := b.group.Born()
 	if err != nil {
 		return err
@@ -170,7 +171,7 @@ func (b *box) end() error {
 	b.Link.Close()
 	b.door.Close()
 	err = errors.Join(err, b.group.Remove())
-	b.driver.users.give(b.slot)
+	b.driver.users.Give(b.slot)
 	b.driver.remove(b)
 	if err != nil {
 		b.driver.log.Warn("a sandbox left something behind", "error", err)
@@ -190,18 +191,18 @@ const (
 // not open itself.
 func (d *Driver) plan(spec sandbox.Spec, limits sandbox.Limits) (plan wire.Plan, files []*os.File, err error) {
 	plan = d.bounds(spec.Env, limits, 0)
-	plan.Hostname, plan.OneUser, plan.Texts = "sandbox", d.users.one, texts
-	if !d.users.one {
-		plan.UID, plan.GID = codeID, codeID
+	plan.Hostname, plan.OneUser, plan.Texts = "sandbox", d.users.One, place.Texts()
+	if !d.users.One {
+		plan.UID, plan.GID = place.CodeID, place.CodeID
 	}
-	trees, links := system()
+	trees, links := place.System()
 	plan.Links = links
 	for _, t := range append(trees, spec.Trees...) {
 		if t.To == "" {
 			t.To = t.From
 		}
 		shown := wire.Tree{From: t.From, To: t.To}
-		if !d.users.one {
+		if !d.users.One {
 			fd, err := agent.OpenTree(t.From)
 			if err != nil {
 				return plan, files, err
@@ -216,24 +217,12 @@ func (d *Driver) plan(spec sandbox.Spec, limits sandbox.Limits) (plan wire.Plan,
 
 // bounds is the part of a plan that can be changed later.
 func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
-	own := slices.Clone(environment)
-	if port != 0 {
-		own = append(own, door.Environment()...)
-	}
-	p := wire.Plan{
-		DiskBytes: int64(limits.DiskMiB) << 20, DiskFiles: int64(limits.DiskMiB) * filesPerMiB,
-		Descriptors: int64(limits.Descriptors), Processes: int64(limits.Processes),
-		Env: append(own, env...), Proxy: port,
-	}
-	if d.groups.Held("memory") == sandbox.NotHeld {
-		p.DataBytes = int64(limits.MemoryMiB) << 20
-	}
-	return p
+	return place.Bounds(env, limits, port, d.groups.Held("memory") != sandbox.NotHeld)
 }
 
 // Adjust is that of sandbox.Adjustable. Every limit can be changed.
 func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) error {
-	limits, err := held(limits)
+	limits, err := place.Held(limits)
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (d *Driver) runOne(ctx context.Context) error {
 }
 
 func (d *Driver) ownUsers() sandbox.Finding {
-	if !d.users.one {
+	if !d.users.One {
 		return sandbox.Finding{Name: "users of its own for each sandbox", OK: true, Detail: "a range of 65,536 ids each"}
 	}
 	return sandbox.Finding{
