@@ -34,14 +34,17 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		Setup:               home,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"serve":     serve,
-			"interrupt": interrupt,
-			"hangup":    hangup,
-			"eof":       eof,
-			"exits":     exits,
-			"pure":      pure,
-			"gone":      gone,
-			"tokenfrom": tokenFrom,
+			"serve":      serve,
+			"interrupt":  interrupt,
+			"hangup":     hangup,
+			"eof":        eof,
+			"exits":      exits,
+			"pure":       pure,
+			"gone":       gone,
+			"tokenfrom":  tokenFrom,
+			"daemonpid":  daemonPID,
+			"killdaemon": killDaemon,
+			"activate":   activate,
 		},
 	})
 }
@@ -60,6 +63,7 @@ func home(e *testscript.Env) error {
 	}
 	e.Setenv("GORACE", "atexit_sleep_ms=0") // a race fails at once, there is nothing to wait for
 	e.Values[shelfKey{}] = &shelf{}
+	e.Defer(func() { endDaemon(filepath.Join(e.WorkDir, "run", "gatehouse", "gatehouse.pid")) })
 	return nil
 }
 

@@ -99,3 +99,24 @@ func says(w http.ResponseWriter, status int, body string) {
 	w.WriteHeader(status)
 	w.Write([]byte(body))
 }
+
+// AskHealth asks a daemon's health at its address, such as
+// http://127.0.0.1:9101: "healthy", "unhealthy", or why there is no answer.
+func AskHealth(ctx context.Context, url string) string {
+	ctx, cancel := context.WithTimeout(ctx, 2*healthTime)
+	defer cancel()
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url+"/health", nil)
+	if err != nil {
+		return err.Error()
+	}
+	t := &http.Transport{DisableKeepAlives: true} // no proxy: it is this machine's
+	resp, err := t.RoundTrip(r)
+	if err != nil {
+		return err.Error()
+	}
+	resp.Body.Close()
+	if resp.StatusCode == http.StatusOK {
+		return "healthy"
+	}
+	return "unhealthy"
+}

@@ -16,8 +16,8 @@ import (
 
 const testPatience = time.Minute
 
-// socket is a daemon's own socket whose connections are handed to serve.
-func socket(t *testing.T, about About, serve func(net.Conn)) (path string, l *Listener) {
+// listening is a daemon's own socket whose connections are handed to serve.
+func listening(t *testing.T, about About, serve func(net.Conn)) (path string, l *Listener) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), "s")
 	ln, err := net.Listen("unix", path)
@@ -65,7 +65,7 @@ func echo(c net.Conn) {
 }
 
 func TestClientWithoutGreetingSeesNothingOfTheLink(t *testing.T) {
-	path, _ := socket(t, About{Build: "b", Ready: true}, echo)
+	path, _ := listening(t, About{Build: "b", Ready: true}, echo)
 	c := dial(t, path)
 	fmt.Fprintln(c, `{"a":1}`)
 	c.(*net.UnixConn).CloseWrite()
@@ -75,7 +75,7 @@ func TestClientWithoutGreetingSeesNothingOfTheLink(t *testing.T) {
 }
 
 func TestGreetingTellsWhoTheDaemonIs(t *testing.T) {
-	path, _ := socket(t, About{PID: 7, Version: "1", Build: "b", Ready: true}, echo)
+	path, _ := listening(t, About{PID: 7, Version: "1", Build: "b", Ready: true}, echo)
 	for _, c := range []struct {
 		build    string
 		talk     bool
@@ -87,7 +87,7 @@ func TestGreetingTellsWhoTheDaemonIs(t *testing.T) {
 			t.Errorf("%+v: got %+v, %v", c, a, err)
 		}
 	}
-	path, _ = socket(t, About{Build: "b"}, echo)
+	path, _ = listening(t, About{Build: "b"}, echo)
 	if _, err := Greet(dial(t, path), "b", true, testPatience); !errors.Is(err, ErrRefused) {
 		t.Errorf("a daemon that is not ready: %v", err)
 	}
@@ -95,7 +95,7 @@ func TestGreetingTellsWhoTheDaemonIs(t *testing.T) {
 
 // The greeting may arrive in pieces, and messages right behind it.
 func TestMessagesBehindTheGreetingAreServed(t *testing.T) {
-	path, _ := socket(t, About{Build: "b", Ready: true}, echo)
+	path, _ := listening(t, About{Build: "b", Ready: true}, echo)
 	c := dial(t, path)
 	for _, part := range []string{"gate", "house-link 1 {\"build\":\"b\",", "\"talk\":true}\nfirst\nsec", "ond\n"} {
 		io.WriteString(c, part)
@@ -112,7 +112,7 @@ func TestMessagesBehindTheGreetingAreServed(t *testing.T) {
 // its lines were taken; what came later was not.
 func TestFarewellCountsWhatWasTaken(t *testing.T) {
 	taken, end := make(chan string, 9), make(chan struct{})
-	path, l := socket(t, About{Build: "b", Ready: true}, func(c net.Conn) {
+	path, l := listening(t, About{Build: "b", Ready: true}, func(c net.Conn) {
 		in := bufio.NewReaderSize(c, 16)
 		for range 2 {
 			line, _ := in.ReadString('\n')
@@ -149,7 +149,7 @@ func TestFarewellCountsWhatWasTaken(t *testing.T) {
 }
 
 func TestGreetingsWithoutEndOrSenseEndTheConnection(t *testing.T) {
-	path, _ := socket(t, About{Build: "b", Ready: true}, echo)
+	path, _ := listening(t, About{Build: "b", Ready: true}, echo)
 	for _, text := range []string{"gatehouse-link 2 {}\n", "gatehouse-link 1 nonsense\n", "g" + strings.Repeat("x", 2*longestGreeting) + "\n"} {
 		c := dial(t, path)
 		io.WriteString(c, text)

@@ -5,6 +5,8 @@ package daemon
 import (
 	"os"
 	"os/exec"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -26,8 +28,16 @@ func leave(f *os.File) error {
 
 func terminate(p *os.Process) error { return p.Signal(syscall.SIGTERM) }
 
-// Alive reports whether there is such a process.
+// Alive reports whether there is such a process. One that has ended and that
+// nobody has waited for is none.
 func Alive(pid int) bool {
-	err := syscall.Kill(pid, 0)
-	return err == nil || err == syscall.EPERM
+	if err := syscall.Kill(pid, 0); err != nil && err != syscall.EPERM {
+		return false
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // where there is such a thing
+	if err != nil {
+		return true
+	}
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
 }

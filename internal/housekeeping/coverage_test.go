@@ -132,7 +132,7 @@ func TestCoverageLinesSayEnough(t *testing.T) {
 // standard_test.go, endpoints are knocked at in endpoints_test.go; everything
 // else is looked for here.
 func TestWhatIsPresentExists(t *testing.T) {
-	h := house{t: t, sources: sources(t), help: answer(t, "--help"), serve: answer(t, "serve", "--help") + answer(t, "context", "create", "--help")}
+	h := house{t: t, sources: sources(t), help: answer(t, "--help"), serve: answer(t, "serve", "--help") + answer(t, "context", "create", "--help") + answer(t, "daemon", "start", "--help")}
 	for _, e := range coverage(t) {
 		if e.status != "present" {
 			continue

@@ -1,0 +1,99 @@
+package main
+
+import (
+	"errors"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+// daemonPID reads the process number of the story's daemon into $DAEMON.
+func daemonPID(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) > 0 {
+		ts.Fatalf("usage: daemonpid")
+	}
+	ts.Setenv("DAEMON", strings.TrimSpace(ts.ReadFile(filepath.Join("run", "gatehouse", "gatehouse.pid"))))
+}
+
+// killDaemon ends the story's daemon without a word, and leaves its number in
+// $DAEMON.
+func killDaemon(ts *testscript.TestScript, neg bool, args []string) {
+	daemonPID(ts, neg, args)
+	endDaemon(ts.MkAbs(filepath.Join("run", "gatehouse", "gatehouse.pid")))
+}
+
+// endDaemon kills the daemon that a story has left, and waits until it is
+// gone, so that its folders can be removed.
+func endDaemon(file string) {
+	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		text, err := os.ReadFile(file)
+		pid, numErr := strconv.Atoi(strings.TrimSpace(string(text)))
+		if err != nil || numErr != nil {
+			return
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); errors.Is(err, syscall.ESRCH) || zombie(pid) {
+			return
+		}
+	}
+}
+
+// zombie reports whether a process has ended and nobody has waited for it.
+func zombie(pid int) bool {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	_, state, _ := strings.Cut(string(stat), ") ")
+	return err == nil && strings.HasPrefix(state, "Z")
+}
+
+// activate starts "gatehouse daemon run" as systemd does: with a Unix socket
+// ($UNIX), one for tcp ($TCP) and one for health ($HEALTH) open already. It
+// waits until the daemon has said that it is ready.
+func activate(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		ts.Fatalf("usage: activate arguments...")
+	}
+	manager, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: ts.MkAbs("notify"), Net: "unixgram"})
+	ts.Check(err)
+	ts.Defer(func() { manager.Close() })
+	s := &server{ended: make(chan error, 1)}
+	s.cmd = exec.Command("sh", append([]string{"-c", `LISTEN_PID=$$ exec "$0" daemon run "$@"`, find(ts, "gatehouse")}, args...)...)
+	s.cmd.Dir = ts.Getenv("WORK")
+	s.cmd.Env = []string{"LISTEN_FDS=3", "LISTEN_FDNAMES=unknown:tcp:health", "NOTIFY_SOCKET=" + ts.MkAbs("notify"), "WATCHDOG_USEC=200000"}
+	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "GORACE"} {
+		s.cmd.Env = append(s.cmd.Env, name+"="+ts.Getenv(name))
+	}
+	for _, l := range []struct{ name, network, address string }{{"UNIX", "unix", ts.MkAbs("activated")}, {"TCP", "tcp", "127.0.0.1:0"}, {"HEALTH", "tcp", "127.0.0.1:0"}} {
+		ln, err := net.Listen(l.network, l.address)
+		ts.Check(err)
+		defer ln.Close()
+		ts.Setenv(l.name, ln.Addr().String())
+		f, err := ln.(interface{ File() (*os.File, error) }).File()
+		ts.Check(err)
+		defer f.Close()
+		s.cmd.ExtraFiles = append(s.cmd.ExtraFiles, f)
+		if u, ok := ln.(*net.UnixListener); ok {
+			u.SetUnlinkOnClose(false)
+		}
+	}
+	s.cmd.Stdout = &s.out
+	stderr, err := s.cmd.StderrPipe()
+	ts.Check(err)
+	ts.Check(s.cmd.Start())
+	ts.Defer(func() { s.cmd.Process.Kill() })
+	go s.listen(stderr, make(chan string, 10))
+	on(ts).server = s
+	said := make([]byte, 4096)
+	for _, want := range []string{"READY=1", "WATCHDOG=1"} {
+		ts.Check(manager.SetReadDeadline(time.Now().Add(patience)))
+		n, err := manager.Read(said)
+		if err != nil || !strings.HasPrefix(string(said[:n]), want) {
+			ts.Fatalf("the daemon tells its manager %q, %v, want %s:\n%s", said[:n], err, want, s.err.String())
+		}
+	}
+}

@@ -1,0 +1,455 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"gatehouse/internal/cli/client"
+	"gatehouse/internal/config"
+	"gatehouse/internal/daemon"
+)
+
+const (
+	startTime = time.Minute      // until a daemon must have proved that it serves
+	stopTime  = 30 * time.Second // until one that was asked to stop is killed
+)
+
+func daemonCommand(w World) *cobra.Command {
+	c := &cobra.Command{
+		Use:   "daemon",
+		Short: "Run one host in the background, for all clients of this user",
+		Long: `Run one host in the background, for all clients of this user. It always opens
+a Unix socket in the runtime folder, for the command line and for gatehouse
+stdio, and beside it what --mcp-transport says: tcp (the default), socket
+(nothing more), http or all. On a machine with other users, who can all reach
+its loopback addresses, choose socket.
+
+Settings come from gatehouse.yaml, where they are under daemon, from the
+environment and from flags: GATEHOUSE_MCP_TRANSPORT, GATEHOUSE_MCP_ADDR
+(127.0.0.1:9100), GATEHOUSE_HEALTH_ADDR (127.0.0.1:9101, or off) and
+GATEHOUSE_PID_FILE (gatehouse.pid in the runtime folder, or off).`,
+		Example: `  gatehouse daemon start -d ~/projects
+  gatehouse daemon status
+  gatehouse daemon logs --follow
+  gatehouse daemon stop`,
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+
+		SuggestionsMinimumDistance: 2,
+	}
+	c.AddCommand(daemonStart(w), daemonStop(w), daemonRestart(w), daemonStatus(w), daemonRun(w), daemonLogs(w))
+	return c
+}
+
+// daemonFlags are the flags of a daemon.
+type daemonFlags struct {
+	host      hostFlags
+	transport string
+	addr      string
+	health    string
+	pidFile   string
+}
+
+func (f *daemonFlags) add(set *pflag.FlagSet) {
+	set.SortFlags = false
+	set.StringVarP(&f.transport, "mcp-transport", "t", "", "what to open beside the Unix socket: tcp, socket, http or all (default: tcp)")
+	set.StringVarP(&f.addr, "mcp-addr", "a", "", "`address` of tcp, or of http alone (default: "+config.DefaultTCP+")")
+	f.addFound(set)
+	f.host.add(set)
+}
+
+// addFound adds the flags by which a daemon is found again.
+func (f *daemonFlags) addFound(set *pflag.FlagSet) {
+	set.StringVar(&f.health, "health-addr", "", "`address` of /health and /ready; empty or off for none (default: "+config.DefaultHealth+")")
+	set.StringVar(&f.pidFile, "pid-file", "", "`file` for the process number; empty or off for none (default: gatehouse.pid in the runtime folder)")
+}
+
+// config is everything a daemon is told, checked.
+func (f *daemonFlags) config(c *cobra.Command, w World) (*config.Loaded, error) {
+	f.host.set = c.Flags()
+	l, err := f.host.config(w.Getenv)
+	if err != nil {
+		return l, err
+	}
+	flags{c.Flags(), l}.take([]flagged{
+		{"mcp-transport", "daemon.transport", func() { l.Daemon.Transport = f.transport }},
+		{"mcp-addr", "daemon.addr", func() { l.Daemon.Addr = f.addr }},
+		{"health-addr", "daemon.health", func() { l.Daemon.Health = cmp.Or(f.health, config.Off) }},
+		{"pid-file", "daemon.pid_file", func() { l.Daemon.PIDFile = cmp.Or(f.pidFile, config.Off) }},
+	})
+	openDoors(l)
+	if err := l.Validate(); err != nil {
+		return l, &usageError{err}
+	}
+	return l, nil
+}
+
+// openDoors opens the doors of a daemon: its own socket, and what its
+// transport says. Where that is not said, the doors that listen names stay.
+func openDoors(l *config.Loaded) {
+	d := &l.Doors
+	d.Stdio, d.Unix = false, socketPath(l.Config)
+	addr := cmp.Or(l.Daemon.Addr, config.DefaultTCP)
+	if a, err := config.ParseTCP(addr); err == nil {
+		addr = a
+	}
+	named := d.HTTP.Open || d.TCP != ""
+	switch t := l.Daemon.Transport; {
+	case t == "" && named && l.Daemon.Addr == "":
+	case t == "socket":
+		d.TCP, d.HTTP.Open = "", false
+	case t == "http":
+		d.TCP, d.HTTP.Open = "", true
+		if host, port, err := net.SplitHostPort(addr); err == nil {
+			d.HTTP.Host = host
+			d.HTTP.Port, _ = strconv.Atoi(port)
+		}
+	default:
+		d.TCP, d.HTTP.Open = addr, t == "all"
+	}
+}
+
+// socketPath is where the daemon's own socket is.
+func socketPath(cfg config.Config) string { return cmp.Or(cfg.Doors.Unix, cfg.Folders.Socket()) }
+
+func logFolder(cfg config.Config) string { return filepath.Join(cfg.Folders.State, "daemon") }
+
+func turnFile(cfg config.Config) string { return filepath.Join(cfg.Folders.Runtime, "daemon.start") }
+
+// given is a command line that says what these flags were given, except some.
+func given(set *pflag.FlagSet, except ...string) (args []string) {
+	set.Visit(func(f *pflag.Flag) {
+		for _, name := range except {
+			if f.Name == name {
+				return
+			}
+		}
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		for _, v := range values {
+			args = append(args, "--"+f.Name+"="+v)
+		}
+	})
+	return args
+}
+
+// found is what is known of the daemon of this user.
+type found struct {
+	pid    int // 0 when none runs, or it has not said yet
+	runs   bool
+	stale  int // process of a daemon that ended without a word; 0 for none
+	about  daemon.About
+	silent error // why its socket does not answer; nil when it does
+
+	claimed bool // the PID file is the daemon's
+}
+
+// findDaemon looks for the daemon: first at its socket, then at its PID file.
+func findDaemon(ctx context.Context, cfg config.Config) (f found, err error) {
+	f.about, f.silent = daemon.Ask(ctx, socketPath(cfg))
+	if f.silent == nil {
+		f.pid, f.runs = f.about.PID, true
+	}
+	path := cfg.Daemon.PID(cfg.Folders)
+	if path == "" {
+		return f, nil
+	}
+	switch pid, running, err := daemon.FindPID(path); {
+	case err != nil:
+		return f, err
+	case running && !f.runs:
+		f.pid, f.runs, f.claimed = pid, true, true
+	case running:
+		f.claimed = pid == f.pid
+	default:
+		f.stale = pid
+	}
+	return f, nil
+}
+
+// errNoDaemon ends a command that needs one.
+func errNoDaemon() error {
+	return &client.ConnectError{To: "the daemon", Err: errors.New("none runs; start it with gatehouse daemon start")}
+}
+
+func daemonStart(w World) *cobra.Command {
+	var f daemonFlags
+	c := &cobra.Command{
+		Use:   "start",
+		Short: "Start the daemon and wait until it serves",
+		Long: `Start the daemon and wait until it has proved that it serves. It leaves this
+terminal and logs to a file; see gatehouse daemon logs. Its tools may touch the
+folders that settings or -d name, or else the one it is started in.`,
+		Example: `  gatehouse daemon start                        # this folder; TCP on 127.0.0.1:9100
+  gatehouse daemon start -d ~/projects -t socket
+  gatehouse daemon start -t http -a 127.0.0.1:8080`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := f.config(c, w)
+			if err != nil {
+				return err
+			}
+			return startDaemon(c.Context(), w, l.Config, "", given(c.Flags()))
+		},
+	}
+	f.add(c.Flags())
+	return c
+}
+
+// startDaemon starts a daemon in a folder, and says where it serves.
+func startDaemon(ctx context.Context, w World, cfg config.Config, dir string, args []string) error {
+	if err := daemon.OwnFolder(cfg.Folders.Runtime); err != nil {
+		return err
+	}
+	done, err := daemon.Turn(ctx, turnFile(cfg))
+	if err != nil {
+		return err
+	}
+	defer done()
+	f, err := findDaemon(ctx, cfg)
+	switch {
+	case err != nil:
+		return err
+	case f.runs:
+		return fmt.Errorf("%w; gatehouse daemon status shows it", &daemon.Running{PID: f.pid})
+	case f.stale != 0:
+		fmt.Fprintf(w.Err, "[gatehouse] The daemon before, process %d, ended without a word\n", f.stale)
+	}
+	about, err := spawnDaemon(ctx, cfg, dir, args)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(w.Err, "[gatehouse] The daemon runs, as process %d\n", about.PID)
+	for _, door := range about.Doors {
+		fmt.Fprintf(w.Err, "[gatehouse] Listening on %s\n", door)
+	}
+	return nil
+}
+
+// spawnDaemon starts a daemon and waits for its proof.
+func spawnDaemon(ctx context.Context, cfg config.Config, dir string, args []string) (daemon.About, error) {
+	program, err := os.Executable()
+	if err != nil {
+		return daemon.About{}, err
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, startTime, fmt.Errorf("it has not proved within %v that it serves", startTime))
+	defer cancel()
+	s := daemon.Spawn{Path: program, Args: append([]string{"daemon", "run", "--background"}, args...), Dir: dir, Logs: logFolder(cfg)}
+	about, err := s.Start(ctx)
+	if e, ok := errors.AsType[*daemon.StartError](err); ok && e.Usage {
+		return about, &usageError{err}
+	}
+	return about, err
+}
+
+func daemonStop(w World) *cobra.Command {
+	var f daemonFlags
+	patience := stopTime
+	c := &cobra.Command{
+		Use:   "stop",
+		Short: "Stop the daemon",
+		Long: `Stop the daemon. It takes no more calls, finishes those it has or cancels them
+at its deadline, and closes everything. One that has not ended in time is
+killed. Where none runs, nothing is done.`,
+		Example: `  gatehouse daemon stop
+  gatehouse daemon stop --timeout 5s`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := f.config(c, w)
+			if err != nil {
+				return err
+			}
+			_, err = stopDaemon(c.Context(), w, l.Config, patience)
+			return err
+		},
+	}
+	c.Flags().DurationVar(&patience, "timeout", stopTime, "how long it may take until it is killed")
+	f.addFound(c.Flags())
+	return c
+}
+
+// stopDaemon stops the daemon and tells what was found.
+func stopDaemon(ctx context.Context, w World, cfg config.Config, patience time.Duration) (found, error) {
+	f, err := findDaemon(ctx, cfg)
+	if err != nil {
+		return f, err
+	}
+	path := cfg.Daemon.PID(cfg.Folders)
+	switch {
+	case f.runs && f.pid == 0:
+		return f, errors.New("the daemon is just starting; try again in a moment")
+	case !f.runs && f.stale != 0:
+		fmt.Fprintf(w.Err, "[gatehouse] No daemon runs; the one before, process %d, ended without a word\n", f.stale)
+		return f, daemon.RemoveStale(path)
+	case !f.runs:
+		fmt.Fprintln(w.Err, "[gatehouse] No daemon runs")
+		return f, nil
+	}
+	killed, err := daemon.Stop(ctx, f.pid, patience, func() (bool, error) { return f.ended(path) })
+	if err != nil {
+		return f, err
+	}
+	if !killed {
+		fmt.Fprintf(w.Err, "[gatehouse] The daemon, process %d, has stopped\n", f.pid)
+		return f, nil
+	}
+	fmt.Fprintf(w.Err, "[gatehouse] The daemon, process %d, had not stopped within %v and was killed\n", f.pid, patience)
+	if f.claimed {
+		return f, daemon.RemoveStale(path)
+	}
+	return f, nil
+}
+
+// ended reports whether the daemon is gone. The claim on its PID file goes
+// with it, whoever has its number by now.
+func (f found) ended(path string) (bool, error) {
+	if !f.claimed {
+		return !daemon.Alive(f.pid), nil
+	}
+	pid, running, err := daemon.FindPID(path)
+	return !running || pid != 0 && pid != f.pid, err
+}
+
+func daemonRestart(w World) *cobra.Command {
+	var f daemonFlags
+	c := &cobra.Command{
+		Use:   "restart",
+		Short: "Stop the daemon and start it again as it was, for instance after an upgrade",
+		Long: `Stop the daemon and start it again with the flags and in the folder it was
+started with. Clients of gatehouse stdio do not notice.`,
+		Example: "  gatehouse daemon restart",
+		Args:    noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := f.config(c, w)
+			if err != nil {
+				return err
+			}
+			was, err := stopDaemon(c.Context(), w, l.Config, stopTime)
+			if err != nil {
+				return err
+			}
+			if was.silent != nil {
+				return errNoDaemon()
+			}
+			return startDaemon(c.Context(), w, l.Config, was.about.Dir, was.about.Args)
+		},
+	}
+	f.addFound(c.Flags())
+	return c
+}
+
+func daemonStatus(w World) *cobra.Command {
+	var f daemonFlags
+	var asJSON bool
+	c := &cobra.Command{
+		Use:   "status",
+		Short: "Say whether the daemon runs, and how it is",
+		Long: `Say whether the daemon runs, and how it is.
+
+Exit codes: 0 it runs and is ready, 1 it runs and does not serve as it should,
+3 none runs.`,
+		Example: `  gatehouse daemon status
+  gatehouse daemon status --json | jq .about.pid`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := f.config(c, w)
+			if err != nil {
+				return err
+			}
+			s, err := statusOf(c.Context(), l.Config)
+			if err != nil {
+				return err
+			}
+			if asJSON {
+				err = showJSON(w.Out, s)
+			} else {
+				s.print(w)
+			}
+			return errors.Join(err, s.verdict())
+		},
+	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	f.addFound(c.Flags())
+	return c
+}
+
+// daemonState is what status says.
+type daemonState struct {
+	Running bool          `json:"running"`
+	Stale   int           `json:"stale_pid,omitempty"`
+	PID     int           `json:"pid,omitempty"`
+	Silent  string        `json:"silent,omitempty"` // why its socket does not answer
+	About   *daemon.About `json:"about,omitempty"`
+	Health  string        `json:"health,omitempty"` // "" where none is shown
+}
+
+func statusOf(ctx context.Context, cfg config.Config) (daemonState, error) {
+	f, err := findDaemon(ctx, cfg)
+	if err != nil {
+		return daemonState{}, err
+	}
+	s := daemonState{Running: f.runs, Stale: f.stale, PID: f.pid}
+	switch {
+	case f.runs && f.silent != nil:
+		s.Silent = f.silent.Error()
+	case f.runs:
+		s.About = &f.about
+		if f.about.Health != "" {
+			s.Health = daemon.AskHealth(ctx, f.about.Health)
+		}
+	}
+	return s, nil
+}
+
+func (s daemonState) print(w World) {
+	say := func(format string, args ...any) { fmt.Fprintf(w.Out, format+"\n", args...) }
+	switch {
+	case !s.Running && s.Stale != 0:
+		say("No daemon runs; the one before, process %d, ended without a word", s.Stale)
+		return
+	case !s.Running:
+		say("No daemon runs")
+		return
+	case s.About == nil:
+		say("The daemon runs as process %d and does not answer: %s", s.PID, s.Silent)
+		return
+	}
+	a := s.About
+	say("The daemon runs as process %d since %s", a.PID, a.Started.Local().Format(time.DateTime))
+	say("Version: %s (%s)", a.Version, a.Build)
+	if a.Replaced {
+		say("Another version lies at %s by now: gatehouse daemon restart", a.Executable)
+	}
+	say("Ready: %s", map[bool]string{true: "yes", false: "no"}[a.Ready])
+	if s.Health != "" {
+		say("Health: %s (%s/health)", s.Health, a.Health)
+	}
+	for _, d := range a.Doors {
+		say("Door: %s", d)
+	}
+	say("Allowed directories: %s", strings.Join(a.Folders, ", "))
+}
+
+// verdict is nil when all is well.
+func (s daemonState) verdict() error {
+	switch {
+	case !s.Running:
+		return errNoDaemon()
+	case s.About == nil || !s.About.Ready || s.Health != "" && s.Health != "healthy":
+		return errors.New("the daemon does not serve as it should; see gatehouse daemon logs")
+	}
+	return nil
+}

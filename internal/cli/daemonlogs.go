@@ -1,0 +1,70 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/config"
+	"gatehouse/internal/daemon"
+)
+
+// followEvery is how often a log is looked at that is followed.
+const followEvery = 200 * time.Millisecond
+
+func daemonLogs(w World) *cobra.Command {
+	var lines int
+	var cursor int64
+	var follow bool
+	c := &cobra.Command{
+		Use:   "logs",
+		Short: "Show what the daemon has logged",
+		Long: `Show what daemons in the background have logged, the last one and those
+before; about 16 MiB are kept. The cursor that is printed on standard error
+says where the next reading goes on with --cursor; it stays good when a new
+file is begun or the daemon is started again. What a daemon says that runs in
+the foreground, or under systemd, goes to its standard error and so into the
+journal.`,
+		Example: `  gatehouse daemon logs -n 20
+  gatehouse daemon logs --follow
+  gatehouse daemon logs --cursor 41210`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if cursor >= 0 && c.Flags().Changed("lines") {
+				return usagef("--lines and --cursor exclude each other")
+			}
+			cfg, err := config.FromEnv(w.Getenv)
+			if err != nil {
+				return &usageError{err}
+			}
+			return showLog(c.Context(), w, logFolder(cfg), lines, cursor, follow)
+		},
+	}
+	c.Flags().IntVarP(&lines, "lines", "n", 100, "how many of the last lines")
+	c.Flags().Int64Var(&cursor, "cursor", -1, "`position` from which on everything is shown, as an earlier call has printed it")
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on with what comes, until interrupted")
+	return c
+}
+
+func showLog(ctx context.Context, w World, dir string, lines int, cursor int64, follow bool) error {
+	read := func() (*daemon.LogReader, error) { return daemon.ReadLog(dir, cursor) }
+	if cursor < 0 {
+		read = func() (*daemon.LogReader, error) { return daemon.Tail(dir, lines) }
+	}
+	r, err := read()
+	if err != nil {
+		return err
+	}
+	if cursor >= 0 && r.Position() > cursor {
+		fmt.Fprintf(w.Err, "[gatehouse] What was logged before %d is no longer kept\n", r.Position())
+	}
+	if follow {
+		err = r.Follow(ctx, w.Out, followEvery)
+	} else {
+		err = r.Copy(w.Out)
+	}
+	fmt.Fprintf(w.Err, "[gatehouse] Cursor: %d\n", r.Position())
+	return err
+}

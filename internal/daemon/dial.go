@@ -1,0 +1,80 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"gatehouse/internal/transport/socket"
+)
+
+// greetTime is how long a daemon may take to answer a greeting.
+const greetTime = 5 * time.Second
+
+// Ask asks whoever listens at a socket who it is.
+func Ask(ctx context.Context, path string) (About, error) {
+	c, err := connect(ctx, path)
+	if err != nil {
+		return About{}, err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	return Greet(c, "", false, greetTime)
+}
+
+// Dial connects to the daemon at a socket, for a program of that build. When
+// the error is ErrRefused, About says who refused.
+func Dial(ctx context.Context, path, build string) (net.Conn, About, error) {
+	c, err := connect(ctx, path)
+	if err != nil {
+		return nil, About{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	about, err := Greet(c, build, true, greetTime)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		c.Close()
+		return nil, about, err
+	}
+	return c, about, nil
+}
+
+// connect connects to a socket, unless it is another user's.
+func connect(ctx context.Context, path string) (net.Conn, error) {
+	d := net.Dialer{Timeout: greetTime}
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if uid, known := socket.PeerUID(c); known && uid != 0 && int64(uid) != int64(os.Getuid()) {
+		c.Close()
+		return nil, fmt.Errorf("user %d listens at %s, not this one; set GATEHOUSE_RUNTIME_DIR to a folder of your own", uid, path)
+	}
+	return c, nil
+}
+
+// Turn waits until nobody else starts a daemon, so that several who find none
+// start one. release lets the next one look.
+func Turn(ctx context.Context, path string) (release func(), err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("wait for the turn to start a daemon: %w", err)
+	}
+	_, err = until(ctx, time.Minute, func() (bool, error) {
+		err := lock(f)
+		if errors.Is(err, errors.ErrUnsupported) {
+			return false, err
+		}
+		return err == nil, nil
+	})
+	if err != nil {
+		f.Close()
+		return nil, fmt.Errorf("wait for the turn to start a daemon: %w", err)
+	}
+	return func() { f.Close() }, nil
+}
