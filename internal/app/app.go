@@ -261,7 +261,12 @@ func (a *App) addModules(ctx context.Context) error {
 
 // Modules are the names of the modules that are served to callers who name no
 // context.
-func (a *App) Modules() []string { return defaultModules(a.guests) }
+func (a *App) Modules() []string {
+	if p := preset(a.cfg.View.Context); p != nil && len(a.cfg.Contexts) == 0 {
+		return []string{p.Name}
+	}
+	return defaultModules(a.guests)
+}
 
 // moduleNames are those of all modules a context may hold.
 func (a *App) moduleNames() (names []string) {

@@ -27,6 +27,10 @@ func warn(stderr io.Writer, cfg config.Config) {
 		lines = append(lines, "WARNING: Running unrestricted lets the tools touch every file this user can.",
 			"         Consider naming folders with -d instead.")
 	}
+	if hasShell(cfg) && !cfg.Modules.Shell.Confine {
+		lines = append(lines, "WARNING: Command lines may do whatever this user may; --allow and --deny are a seat belt, no wall.",
+			"         Consider modules.shell.confine, which gives each a sandbox.")
+	}
 	for _, line := range lines {
 		fmt.Fprintln(stderr, line)
 	}
