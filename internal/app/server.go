@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gatehouse/internal/identity"
+	"gatehouse/internal/modules/auth"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/server"
@@ -51,6 +52,8 @@ func (a *App) houseConfig(into any) {
 	switch c := into.(type) {
 	case *server.Config:
 		a.serverConfig(c)
+	case *auth.Config:
+		c.Service = logins{a}
 	case *db.Config:
 		c.Tree, c.See, c.Everything, c.Rules = a.tree.state, a.tree.sight.See, seesEverything, a.rules
 	case *notification.Config:

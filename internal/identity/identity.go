@@ -83,6 +83,7 @@ type Service struct {
 
 	mu      sync.Mutex
 	revoked []func(Revocation)
+	later   *time.Timer // tells what was revoked; see ChangePassword
 }
 
 // fixed is a token that is not in the file.
@@ -183,6 +184,7 @@ func every(ctx context.Context, d time.Duration, f func()) {
 
 // Close closes the file. Logins that are not lasting end with it.
 func (s *Service) Close() error {
+	s.lookLater(0)
 	if s.oauth != nil {
 		s.oauth.keys.close()
 	}

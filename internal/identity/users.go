@@ -193,12 +193,10 @@ func (s *Service) SetPassword(ctx context.Context, name, password string) error 
 		if err := touched(tx.Exec("UPDATE user SET password = ?, epoch = epoch + 1 WHERE name = ?", kept, name)); err != nil {
 			return err
 		}
-		if _, err := tx.Exec("DELETE FROM login WHERE user = (SELECT number FROM user WHERE name = ?)", name); err != nil {
-			return err
-		}
-		return end(tx, time.Now(), Revocation{Principal: name})
+		return endLogins(tx, name)
 	})
 	if err == nil {
+		s.brief.remove(func(l *briefLogin) bool { return l.User == name })
 		s.tell("password_changed", name, "", "")
 	}
 	return err

@@ -5,6 +5,7 @@
 package standard
 
 import (
+	"gatehouse/internal/modules/auth"
 	"gatehouse/internal/modules/backup"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/dir"
@@ -51,6 +52,7 @@ func Guests() []Guest {
 		{Name: "net", New: network.New},
 		{Name: "notification", New: notification.New},
 		{Name: "db", New: db.New},
+		{Name: "auth", New: auth.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 		{Name: "sandbox", New: sandbox.New, Preset: true, Runs: true},
 		{Name: "shell", New: shell.New, Preset: true, Runs: true, Without: []string{"shell_run", "shell_system"}},

@@ -1,0 +1,131 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"gatehouse/internal/audit"
+)
+
+// browser is somebody at the HTTP door who may have logged in.
+type browser struct {
+	t      *testing.T
+	url    string // of the endpoint
+	cookie string
+}
+
+func (v *browser) post(path, body string, headers ...string) (status int, answer string, h http.Header) {
+	v.t.Helper()
+	r, err := http.NewRequestWithContext(v.t.Context(), "POST", strings.TrimSuffix(v.url, "/mcp")+path, strings.NewReader(body))
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	r.Header.Set("Accept", "application/json, text/event-stream")
+	r.Header.Set("Cookie", v.cookie)
+	for i := 0; i+1 < len(headers); i += 2 {
+		r.Header.Set(headers[i], headers[i+1])
+	}
+	res, err := http.DefaultClient.Do(r)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		v.t.Fatal(err)
+	}
+	return res.StatusCode, string(b), res.Header
+}
+
+func (v *browser) logIn(user, password string) int {
+	v.t.Helper()
+	body, _ := json.Marshal(map[string]string{"user": user, "password": password})
+	status, _, h := v.post("/auth/login", string(body))
+	v.cookie, _, _ = strings.Cut(h.Get("Set-Cookie"), ";")
+	return status
+}
+
+// call calls a tool in a session of its own, as older clients do.
+func (v *browser) call(name, args string) (status int, answer string) {
+	v.t.Helper()
+	status, answer, h := v.post("/mcp", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"v","version":"1"}}}`)
+	if status != 200 {
+		return status, answer
+	}
+	id := h.Get("Mcp-Session-Id")
+	v.post("/mcp", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, "Mcp-Session-Id", id, "Mcp-Protocol-Version", "2025-11-25")
+	status, answer, _ = v.post("/mcp", fmt.Sprintf(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":%q,"arguments":%s}}`, name, args), "Mcp-Session-Id", id, "Mcp-Protocol-Version", "2025-11-25")
+	return status, answer
+}
+
+func TestPeopleLookAfterTheirLogins(t *testing.T) {
+	cfg := ruled(t, "auth")
+	cfg.Auth.Required = true
+	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, "127.0.0.1", 0
+	a, _ := liveOn(t, cfg, Options{})
+	for user, roles := range map[string][]string{"ann": nil, "bob": nil} {
+		if err := a.who.AddUser(t.Context(), user, roles, user+"'s password"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	url := a.Doors()[0].Address
+	desk, phone, bob := &browser{t: t, url: url}, &browser{t: t, url: url}, &browser{t: t, url: url}
+	for v, user := range map[*browser]string{desk: "ann", phone: "ann", bob: "bob"} {
+		if got := v.logIn(user, user+"'s password"); got != 200 {
+			t.Fatalf("%s cannot log in: %d", user, got)
+		}
+	}
+	status, answer := desk.call("auth_session_list", `{}`)
+	var r struct {
+		Result struct {
+			StructuredContent struct {
+				Current  string
+				Sessions map[string]struct{ User string }
+			}
+		}
+	}
+	if err := json.Unmarshal([]byte(answer), &r); err != nil || status != 200 {
+		t.Fatalf("%d %s: %v", status, answer, err)
+	}
+	list := r.Result.StructuredContent
+	if len(list.Sessions) != 2 || list.Sessions[list.Current].User != "ann" {
+		t.Fatalf("ann has %+v", list)
+	}
+	for id := range list.Sessions {
+		if _, answer := bob.call("auth_session_kill", `{"ids":["`+id+`"]}`); !strings.Contains(answer, "not_found") {
+			t.Errorf("bob ends ann's session: %s", answer)
+		}
+		if id != list.Current {
+			if _, answer := desk.call("auth_session_kill", `{"ids":["`+id+`"]}`); !strings.Contains(answer, id) {
+				t.Errorf("ann cannot end %s: %s", id, answer)
+			}
+		}
+	}
+	if status, _ := phone.call("auth_session_list", `{}`); status != 401 {
+		t.Errorf("the phone is answered %d", status)
+	}
+	// The answer arrives although the session it is for ends.
+	if status, answer := desk.call("auth_password", `{"oldPassword":"ann's password","newPassword":"longer than before"}`); status != 200 || !strings.Contains(answer, `"changed":true`) {
+		t.Errorf("%d %s", status, answer)
+	}
+	if status, _ := desk.call("auth_session_list", `{}`); status != 401 {
+		t.Errorf("the old login is answered %d", status)
+	}
+	if err := a.ledger.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	changes := 0
+	for line, err := range a.ledger.Query(t.Context(), audit.Filter{Tool: "auth_password"}) {
+		if changes++; err != nil || strings.Contains(string(line.Raw), "'s password") || strings.Contains(string(line.Raw), "longer than") {
+			t.Errorf("the ledger says %s, %v", line.Raw, err)
+		}
+	}
+	if changes == 0 {
+		t.Errorf("the ledger does not know of it")
+	}
+}

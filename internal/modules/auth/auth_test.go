@@ -1,0 +1,147 @@
+package auth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/module/moduletest"
+	"gatehouse/tool"
+)
+
+func TestTheModuleKeepsTheContract(t *testing.T) {
+	moduletest.Run(t, New, moduletest.Options{})
+}
+
+// desk is a service with two users.
+type desk struct {
+	logins   []Login
+	password string
+}
+
+func (d *desk) Logins(_ context.Context, user string) (all []Login, err error) {
+	for _, l := range d.logins {
+		if user == "" || l.User == user {
+			all = append(all, l)
+		}
+	}
+	return all, nil
+}
+
+func (d *desk) EndLogin(_ context.Context, id string) error {
+	n := len(d.logins)
+	d.logins = slices.DeleteFunc(d.logins, func(l Login) bool { return l.ID == id })
+	if len(d.logins) == n || id == "s_gone" {
+		return ErrNone
+	}
+	return nil
+}
+
+func (d *desk) ChangePassword(_ context.Context, user, present, next string) error {
+	switch {
+	case user != "ann" || present != d.password:
+		return ErrPassword
+	case len(next) < 8:
+		return errors.New("a password has 8 to 1024 bytes")
+	case next == "too often":
+		return tool.Refuse("busy", "wait")
+	}
+	d.password = next
+	return nil
+}
+
+func (d *desk) Rules(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }
+
+func newDesk() *desk {
+	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+	one := func(id, user string) Login {
+		return Login{ID: id, User: user, Agent: "browser", Created: at, Used: at.Add(time.Hour), Until: at.Add(2 * time.Hour)}
+	}
+	return &desk{[]Login{one("s_1", "ann"), one("s_2", "bob"), one("s_3", "ann"), one("s_gone", "ann")}, "old password"}
+}
+
+// call gives a result as JSON, or the text of a refusal.
+func (d *desk) call(t *testing.T, who tool.Caller, name, args string) string {
+	t.Helper()
+	deps := moduletest.NewHost(t).Deps()
+	deps.Config = func(into any) error { *into.(*Config) = Config{Service: d}; return nil }
+	m, err := New(t.Context(), deps)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close(context.Background())
+	c := moduletest.NewCall(t, args)
+	c.Caller.Principal, c.Caller.Roles, c.Caller.Scopes, c.Caller.Credential = who.Principal, who.Roles, who.Scopes, who.Credential
+	res, err := c.Tool(t.Context(), moduletest.Tool(t, m, name))
+	if r, ok := errors.AsType[*tool.Refusal](err); ok {
+		return r.Code + ": " + r.Message
+	}
+	if err != nil {
+		return "error: " + err.Error()
+	}
+	b, _ := json.Marshal(res.Structured)
+	return string(b)
+}
+
+func TestEverybodySeesAndEndsTheirOwnSessions(t *testing.T) {
+	ann, bob, root := tool.Caller{Principal: "ann", Credential: "s_3"}, tool.Caller{Principal: "bob"}, tool.Caller{Principal: "root", Roles: []string{"admin"}}
+	d := newDesk()
+	for _, step := range []struct {
+		who              tool.Caller
+		tool, args, want string
+	}{
+		{ann, "auth_session_list", `{}`, `{"current":"s_3","sessions":{"s_1":{"user":"ann","loggedIn":"2030-01-02T03:04:05Z","lastActive":"2030-01-02T04:04:05Z","userAgent":"browser","expires":"2030-01-02T05:04:05Z"},"s_3":{`},
+		{bob, "auth_session_list", `{}`, `{"sessions":{"s_2":{"user":"bob"`},
+		{ann, "auth_session_list", `{"all":true}`, "denied: everybody's sessions"},
+		{root, "auth_session_list", `{}`, `{"sessions":{}}`},
+		{root, "auth_session_list", `{"all":true}`, `{"sessions":{"s_1":{"user":"ann"`},
+		{bob, "auth_session_kill", `{"ids":["s_2","s_1"]}`, `not_found: you have no session "s_1"; nothing was ended`},
+		{bob, "auth_session_list", `{}`, `{"sessions":{"s_2":{"user":"bob"`},
+		{ann, "auth_session_kill", `{"ids":[]}`, `{"ended":[]}`},
+		{ann, "auth_session_kill", `{"ids":["s_1","s_1","s_gone"]}`, `{"ended":["s_1"]}`},
+		{root, "auth_session_kill", `{"ids":["s_2"]}`, `{"ended":["s_2"]}`},
+		{bob, "auth_session_list", `{}`, `{"sessions":{}}`},
+	} {
+		if got := d.call(t, step.who, step.tool, step.args); !strings.HasPrefix(got, step.want) {
+			t.Errorf("%s %s %s: %s, want %s", step.who.Principal, step.tool, step.args, got, step.want)
+		}
+	}
+}
+
+func TestAPasswordIsChangedWithThePresentOne(t *testing.T) {
+	d := newDesk()
+	ann := tool.Caller{Principal: "ann"}
+	for _, step := range []struct {
+		who        tool.Caller
+		args, want string
+	}{
+		{ann, `{"oldPassword":"guess","newPassword":"new password"}`, "denied: oldPassword is not your password"},
+		{tool.Caller{Principal: "root", Roles: []string{"admin"}}, `{"oldPassword":"old password","newPassword":"new password"}`, "denied: oldPassword is not your password"},
+		{ann, `{"oldPassword":"old password","newPassword":"short"}`, "error: a password has 8"},
+		{ann, `{"oldPassword":"old password","newPassword":"too often"}`, "busy: wait"},
+		{tool.Caller{Principal: "ann", Scopes: []string{"files"}}, `{"oldPassword":"old password","newPassword":"new password"}`, "denied: your credential is limited"},
+		{ann, `{"oldPassword":"old password","newPassword":"new password"}`, `{"changed":true`},
+	} {
+		if got := d.call(t, step.who, "auth_password", step.args); !strings.HasPrefix(got, step.want) {
+			t.Errorf("%s %s: %s, want %s", step.who.Principal, step.args, got, step.want)
+		}
+	}
+	if d.password != "new password" {
+		t.Errorf("it is %q", d.password)
+	}
+}
+
+func TestWithoutAService(t *testing.T) {
+	m, err := New(t.Context(), moduletest.NewHost(t).Deps())
+	if err != nil {
+		t.Fatal(err)
+	}
+	res, err := moduletest.NewCall(t, `{}`).Tool(t.Context(), moduletest.Tool(t, m, "auth_session_list"))
+	if out, ok := res.Structured.(listOut); err != nil || !ok || len(out.Sessions) != 0 {
+		t.Errorf("got %+v, %v", res, err)
+	}
+}
