@@ -22,6 +22,7 @@ import (
 	"gatehouse/internal/modules/house"
 	"gatehouse/internal/modules/job"
 	"gatehouse/internal/modules/server"
+	"gatehouse/internal/modules/sshkeys"
 	"gatehouse/internal/permit"
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/revision"
@@ -254,6 +255,9 @@ func (a *App) addModules(ctx context.Context) error {
 		}
 	}
 	if err := a.host.AddFor(ctx, contextbook.Admin, contextModule, a.contexts.admin()); err != nil {
+		return err
+	}
+	if err := a.host.AddFor(ctx, contextbook.Admin, sshModule, sshkeys.New); err != nil {
 		return err
 	}
 	return a.contexts.begin()

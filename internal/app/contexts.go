@@ -22,8 +22,11 @@ import (
 	"gatehouse/tool"
 )
 
-// contextModule is the host's own module in the administration context.
-const contextModule = "context"
+// The host's own modules in the administration context, and nowhere else.
+const (
+	contextModule = "context"
+	sshModule     = "ssh"
+)
 
 // ContextsFile is where hosts of one person keep the contexts that are made
 // while they run; "" keeps them in memory.

@@ -65,7 +65,7 @@ func choose(cfg config.Config, o Options) ([]guest, error) {
 		}
 	}
 	for _, g := range o.Extra {
-		if slices.Contains([]string{houseModule, jobModule, publicModule, contextModule}, g.Name) {
+		if slices.Contains([]string{houseModule, jobModule, publicModule, contextModule, sshModule}, g.Name) {
 			return nil, fmt.Errorf("a module cannot be called %q: the host has one", g.Name)
 		}
 		if slices.ContainsFunc(chosen, func(c guest) bool { return c.Name == g.Name }) {

@@ -94,7 +94,7 @@ func fixedContexts(cfg config.Config, guests []guest) (contextbook.Fixed, error)
 	if err != nil {
 		return contextbook.Fixed{}, &SettingError{err}
 	}
-	f := contextbook.Fixed{Default: v.Context, Modules: defaultModules(guests), Admin: []string{contextModule}, Policy: policy}
+	f := contextbook.Fixed{Default: v.Context, Modules: defaultModules(guests), Admin: []string{contextModule, sshModule}, Policy: policy}
 	if len(cfg.Contexts) == 0 {
 		f.Specs = specs(v, guests)
 		return f, nil

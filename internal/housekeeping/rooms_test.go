@@ -118,7 +118,7 @@ var floors = [][]room{
 
 // workshops are what a module may stand on.
 var workshops = []string{
-	"tool", "module", "internal/rawjson", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
+	"tool", "module", "internal/rawjson", "internal/privatefile", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
 	"internal/proc", "internal/jobs", "internal/backup", "internal/agreement", "internal/phases", "internal/metrics", "internal/hub", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
 	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/terminal", "internal/command", "internal/contextbook",
 }

@@ -14,6 +14,7 @@ import (
 	"gatehouse/internal/modules/contextadmin"
 	"gatehouse/internal/modules/house"
 	"gatehouse/internal/modules/job"
+	"gatehouse/internal/modules/sshkeys"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/internal/schema"
 	"gatehouse/module"
@@ -43,6 +44,7 @@ func Standard(ctx context.Context) ([]Module, error) {
 		standard.Guest{Name: "job", New: job.New(nil)},
 		standard.Guest{Name: "house", New: house.New(nil, house.Help{})},
 		standard.Guest{Name: "context", New: contextadmin.New(nil, nil)},
+		standard.Guest{Name: "ssh", New: sshkeys.New},
 	) {
 		m, err := Read(ctx, g.Name, g.New)
 		if err != nil {

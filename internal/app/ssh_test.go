@@ -1,0 +1,28 @@
+package app
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// The keys of the machine's user are for administrators, in the context that
+// is theirs.
+func TestKeysOfSSHAreForTheAdministration(t *testing.T) {
+	_, client := live(t)
+	admin, eve := client("ann", "admin"), client("eve")
+	if got := admin.names("admin"); !slices.Contains(got, "ssh_list") || !slices.Contains(got, "ssh_add") || !slices.Contains(got, "ssh_remove") {
+		t.Errorf("the administration has %v", got)
+	}
+	for _, who := range []*tenant{admin, eve} {
+		if got := who.names("default"); slices.ContainsFunc(got, func(n string) bool { return strings.HasPrefix(n, "ssh_") }) {
+			t.Errorf("they are in the default view: %v", got)
+		}
+		if answer := who.call("default", "ssh_list", "{}"); !strings.Contains(answer, "ssh_list") || strings.Contains(answer, "structuredContent") {
+			t.Errorf("got %s", answer)
+		}
+	}
+	if answer := eve.call("admin", "ssh_list", "{}"); strings.Contains(answer, "structuredContent") {
+		t.Errorf("eve reads %s", answer)
+	}
+}
