@@ -9,6 +9,7 @@ import (
 	"gatehouse/internal/modules/backup"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/dir"
+	"gatehouse/internal/modules/disk"
 	"gatehouse/internal/modules/file"
 	"gatehouse/internal/modules/filesystem"
 	"gatehouse/internal/modules/lang"
@@ -53,6 +54,7 @@ func Guests() []Guest {
 		{Name: "notification", New: notification.New},
 		{Name: "db", New: db.New},
 		{Name: "auth", New: auth.New},
+		{Name: "disk", New: disk.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 		{Name: "sandbox", New: sandbox.New, Preset: true, Runs: true},
 		{Name: "shell", New: shell.New, Preset: true, Runs: true, Without: []string{"shell_run", "shell_system"}},
