@@ -26,21 +26,22 @@ const nodeStart = `exec node -e "$1" 3>&1 4<&0 1>&2 0</dev/null`
 // is closed. name tells it apart from others in the same sandbox.
 func NewContext(life context.Context, box sandbox.Sandbox, l Language, name string) (Context, error) {
 	var argv []string
+	request := asFields
 	switch l {
 	case Python:
 		argv = []string{"python3", "-c", pythonText, "state"}
 	case Node:
-		argv = []string{"sh", "-c", nodeStart, "sh", nodeText}
+		argv, request = []string{"sh", "-c", nodeStart, "sh", nodeText}, asJSON
 	case Bash:
 		return newShell(box, name)
 	default:
 		return nil, fmt.Errorf("there are contexts of Python, Node and Bash; none of %s", l)
 	}
-	t, err := begin(life, box, argv)
+	t, err := begin(life, box, argv, request)
 	if err != nil {
 		return nil, err
 	}
-	return &remembering{life: life, box: box, argv: argv, t: t}, nil
+	return &remembering{life: life, box: box, argv: argv, request: request, t: t}, nil
 }
 
 // remembering is an interpreter that remembers.
@@ -48,6 +49,8 @@ type remembering struct {
 	life context.Context
 	box  sandbox.Sandbox
 	argv []string
+
+	request func(Code) []byte
 
 	mu     sync.Mutex
 	t      *talk
@@ -64,7 +67,7 @@ func (k *remembering) current() (*talk, error) {
 		return nil, errClosed
 	}
 	if !k.t.alive() {
-		t, err := begin(k.life, k.box, k.argv)
+		t, err := begin(k.life, k.box, k.argv, k.request)
 		if err != nil {
 			return nil, err
 		}

@@ -16,7 +16,7 @@ type Forker struct{ t *talk }
 
 // StartForker starts one, which lives until life ends or it is closed.
 func StartForker(life context.Context, box sandbox.Sandbox) (*Forker, error) {
-	t, err := begin(life, box, []string{"python3", "-c", pythonText, "fork"})
+	t, err := begin(life, box, []string{"python3", "-c", pythonText, "fork"}, asFields)
 	if err != nil {
 		return nil, err
 	}

@@ -2,10 +2,14 @@
 #
 # This process starts the ones that run code, one for each piece of code or one
 # for all of them, and passes on what those print: frames of a kind (1 byte), a
-# length (4 bytes) and so many bytes. Requests are a length (4 bytes) and JSON.
-# Nothing it is told by the code is trusted by whoever reads the frames.
-import sys, os, json, struct, select, signal, builtins, types, linecache, traceback, base64, io
-import collections, datetime, functools, itertools, math, random, re, threading, time  # what most code wants
+# length (4 bytes) and so many bytes. Requests are a length (4 bytes) and a body.
+# Requests are fields, each after its length: code, standard input, folder, and
+# any number of NAME=value. Nothing it is told by the code is trusted by whoever
+# reads the frames.
+#
+# What is not needed for the first piece of code is imported later: while nobody
+# waits, or when it is needed.
+import sys, os, struct, select, signal, builtins
 
 MODE = sys.argv[1]
 IN, OUT = os.dup(0), os.dup(1)
@@ -31,7 +35,21 @@ def exactly(fd, n):
 
 
 def request():
-    return json.loads(exactly(IN, struct.unpack('>I', exactly(IN, 4))[0]))
+    b = exactly(IN, struct.unpack('>I', exactly(IN, 4))[0])
+    fields, at = [], 0
+    while at < len(b):
+        n = struct.unpack_from('>I', b, at)[0]
+        fields.append(b[at + 4:at + 4 + n])
+        at += 4 + n
+    return dict(code=fields[0].decode(errors='replace'), stdin=fields[1], dir=os.fsdecode(fields[2]), env=[os.fsdecode(v) for v in fields[3:]])
+
+
+def ahead():
+    """Imports what most code wants, unless somebody waits already."""
+    for name in ('types', 'json', 'linecache', 'traceback', 'io', 'base64', 're', 'collections', 'functools', 'itertools', 'math', 'time', 'datetime', 'random', 'threading'):
+        if select.select([IN], [], [], 0)[0]:
+            return
+        __import__(name)
 
 
 class Shown:
@@ -41,11 +59,16 @@ class Shown:
         self.fd = fd
 
     def tell(self, what, **more):
+        import json
         line = json.dumps(dict(more, what=what)).encode() + b'\n'
         while line:
             line = line[os.write(self.fd, line):]
 
+    def done(self, code):
+        os.write(self.fd, b'{"code": %d, "what": "done"}\n' % code)
+
     def data(self, mime, data):
+        import base64
         if isinstance(data, str):
             data = data.encode('utf-8', 'replace')
         self.tell('show', mime=mime, data=base64.b64encode(data).decode())
@@ -66,15 +89,18 @@ class Shown:
             if data is None:
                 continue
             if mime == 'application/json' and not isinstance(data, str):
+                import json
                 data = json.dumps(data)
             return self.data(mime, data)
         if isinstance(v, (dict, list)):
             try:
+                import json
                 return self.data('application/json', json.dumps(v))
             except (TypeError, ValueError):
                 pass
         save = getattr(v, 'savefig', None) or getattr(v, 'save', None)
         if save is not None and type(v).__module__.partition('.')[0] in ('matplotlib', 'PIL'):
+            import io
             b = io.BytesIO()
             save(b, format='png')
             return self.data('image/png', b.getvalue())
@@ -90,13 +116,22 @@ class Shown:
 
 
 def named(source):
-    name = '<code>'
-    linecache.cache[name] = (len(source), None, source.splitlines(True), name)
-    return name
+    Shown.source = source
+    if 'linecache' in sys.modules:
+        remember()
+    return '<code>'
+
+
+def remember():
+    """Lets tracebacks show lines of the code."""
+    import linecache
+    linecache.cache['<code>'] = (len(Shown.source), None, Shown.source.splitlines(True), '<code>')
 
 
 def complain(shown, e):
     """Prints a traceback that begins with the code, and tells what went wrong."""
+    import traceback
+    remember()
     tb = e.__traceback__
     while tb is not None and tb.tb_frame.f_code.co_filename != '<code>':
         tb = tb.tb_next
@@ -127,15 +162,15 @@ def leaving(e, shown):
 
 
 def prepare(req):
-    for v in req.get('env') or []:
+    for v in req['env']:
         name, _, value = v.partition('=')
         os.environ[name] = value
-    if req.get('dir'):
+    if req['dir']:
         os.chdir(req['dir'])
-    if req.get('stdin'):
+    if req['stdin']:
         fd = os.memfd_create('stdin')
         with open(fd, 'wb', closefd=False) as f:
-            f.write(base64.b64decode(req['stdin']))
+            f.write(req['stdin'])
         os.lseek(fd, 0, 0)
         os.dup2(fd, 0)
         os.close(fd)
@@ -150,7 +185,7 @@ def streams():
 
 
 def fresh_main(shown):
-    m = types.ModuleType('__main__')
+    m = type(sys)('__main__')
     sys.modules['__main__'] = m
     builtins.display = shown
     sys.path[0:1] = ['']
@@ -166,7 +201,8 @@ def once(req, shown):
         streams()
         space = fresh_main(shown)
         sys.argv = ['<code>']
-        exec(compile(req['code'], named(req['code']), 'exec', dont_inherit=True), space)
+        name = named(req['code'])
+        exec(req['compiled'] or compile(req['code'], name, 'exec', dont_inherit=True), space)
         shown.figures()
     except SystemExit as e:
         status = leaving(e, shown)
@@ -174,7 +210,8 @@ def once(req, shown):
         complain(shown, e)
         status = 130 if isinstance(e, KeyboardInterrupt) else 1
     try:
-        threading._shutdown()
+        if 'threading' in sys.modules:
+            sys.modules['threading']._shutdown()
         import atexit
         atexit._run_exitfuncs()
     except BaseException:
@@ -214,7 +251,7 @@ def many(shown):
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         flush()
         os.dup2(NULL, 0)
-        shown.tell('done', code=status)
+        shown.done(status)
 
 
 def others():
@@ -247,6 +284,8 @@ def start(req):
             os.close(w)
         os.close(OUT)
         if MODE == 'fork':
+            import gc
+            gc.enable()
             os.close(IN)
             once(req, Shown(show))
         many(Shown(show))
@@ -328,18 +367,39 @@ class Child:
         return end
 
 
+def told(end, gone=False, dirty=False):
+    send(b'x', b'{"code":%d,"signal":%d,"cpu":%f,"rss":%d,"gone":%s,"dirty":%s}' % (
+        end['code'], end['signal'], end['cpu'], end['rss'], b'true' if gone else b'false', b'true' if dirty else b'false'))
+
+
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 os.pidfd_open  # what this needs is there, or it ends here
 send(b'r', b'')
 if MODE == 'state':
     end = Child().attend()
-    end['gone'] = True
-    send(b'x', json.dumps(end).encode())
+    told(end, gone=True)
     os._exit(0)
+def compiled(code):
+    """Compiles code here, where that touches no memory that is shared. What is
+    wrong with it is told by the process it is for."""
+    if len(code) > 1 << 16:
+        return None
+    try:
+        return compile(code, '<code>', 'exec', dont_inherit=True)
+    except Exception:
+        return None
+
+
+import gc
+gc.disable()  # it would touch everything, and with it copy what is shared
+gc.freeze()
+ahead()
 while True:
     req = request()
+    req['compiled'] = compiled(req['code'])
     end = Child(req).attend()
-    end['dirty'] = others()
-    send(b'x', json.dumps(end).encode())
-    if end['dirty']:
+    dirty = others()
+    told(end, dirty=dirty)
+    if dirty:
         os._exit(0)
+    ahead()

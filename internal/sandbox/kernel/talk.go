@@ -23,7 +23,7 @@ const (
 	mostStderr = 4 << 10          // bytes of what an interpreter says of itself
 )
 
-// request is what an interpreter is asked.
+// request is what Node is asked.
 type request struct {
 	Code  string   `json:"code"`
 	Stdin string   `json:"stdin,omitempty"` // base64
@@ -49,6 +49,8 @@ type talk struct {
 	in   *io.PipeWriter
 	over context.CancelFunc // ends the process
 
+	request func(Code) []byte // how it is asked
+
 	turn sync.Mutex // of the piece that runs
 
 	ready chan struct{}
@@ -73,10 +75,10 @@ type piece struct {
 }
 
 // begin starts an interpreter, which lives until life ends or it is closed.
-func begin(life context.Context, box sandbox.Sandbox, argv []string) (*talk, error) {
+func begin(life context.Context, box sandbox.Sandbox, argv []string, request func(Code) []byte) (*talk, error) {
 	life, over := context.WithCancel(life)
 	r, w := io.Pipe()
-	t := &talk{box: box, in: w, over: over, ready: make(chan struct{})}
+	t := &talk{box: box, in: w, over: over, request: request, ready: make(chan struct{})}
 	p, err := box.Exec(life, sandbox.Command{
 		Argv: argv, Stdin: r, Stdout: writer(t.take), Stderr: writer(t.complain), Timeout: -1, OutputBytes: -1,
 	})
@@ -261,15 +263,29 @@ func (t *talk) run(ctx context.Context, c Code, stop func()) (Result, error) {
 
 // ask sends one request.
 func (t *talk) ask(c Code) {
+	body := t.request(c)
+	t.in.Write(append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(body)), uint32(len(body))), body...))
+}
+
+// asJSON is a request as Node reads it.
+func asJSON(c Code) []byte {
 	r := request{Code: c.Source, Env: c.Env, Dir: c.Dir}
 	if len(c.Stdin) > 0 {
 		r.Stdin = base64.StdEncoding.EncodeToString(c.Stdin)
 	}
 	b, err := json.Marshal(r)
 	if err != nil {
-		return // strings
+		return []byte("{}") // strings
 	}
-	t.in.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(b))), b...))
+	return b
+}
+
+// asFields is a request as Python reads it, without importing anything.
+func asFields(c Code) (b []byte) {
+	for _, f := range append([]string{c.Source, string(c.Stdin), c.Dir}, c.Env...) {
+		b = append(binary.BigEndian.AppendUint32(b, uint32(len(f))), f...)
+	}
+	return b
 }
 
 func deadline(c Code, l sandbox.Limits) <-chan time.Time {
