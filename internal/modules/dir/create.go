@@ -24,6 +24,7 @@ func (m *dirs) createTool() tool.Tool {
 		Description: "Makes a directory and its missing parents; one that exists is fine.",
 		Help:        "Makes a directory with mode 0755, and all that is missing on the way to it. If a file is in the way it is refused and nothing is changed there.",
 		Effects:     tool.Writes | tool.Idempotent,
+		Task:        tool.TaskNever,
 	}, m.create)
 }
 

@@ -24,6 +24,7 @@ func (m *files) existsTool() tool.Tool {
 		Description: "Says whether a path exists and whether it is a directory.",
 		Help:        "Links are followed inside the workspace. What cannot be looked at counts as missing; a path outside the workspace is refused.",
 		Effects:     tool.Reads,
+		Task:        tool.TaskNever,
 	}, m.exists)
 }
 

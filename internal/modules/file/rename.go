@@ -39,6 +39,7 @@ func (m *files) renameTool() tool.Tool {
 		Description: "Renames or moves a file or directory. It replaces nothing unless overwrite is set.",
 		Help:        renameHelp,
 		Effects:     tool.Writes | tool.Destroys,
+		Task:        tool.TaskNever,
 	}, m.rename)
 }
 

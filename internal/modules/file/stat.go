@@ -38,6 +38,7 @@ func (m *files) statTool() tool.Tool {
 		Description: "Tells type, size, mode, time and etag of a file or directory.",
 		Help:        statHelp,
 		Effects:     tool.Reads,
+		Task:        tool.TaskNever,
 	}, m.stat)
 }
 

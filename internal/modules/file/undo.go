@@ -228,6 +228,7 @@ func (m *files) undoTool() tool.Tool {
 		Description: "Takes back your last changes, of one path or of all.",
 		Help:        undoHelp,
 		Effects:     tool.Writes | tool.Destroys,
+		Task:        tool.TaskNever,
 	}, m.takeBack)
 }
 

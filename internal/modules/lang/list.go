@@ -38,6 +38,7 @@ func (m *langs) listTool() tool.Tool {
 		Description: "Lists the languages lang_detect can name.",
 		Help:        listHelp,
 		Effects:     tool.Reads,
+		Task:        tool.TaskNever,
 		Budget:      -1, // it pages itself
 	}, m.list)
 }
