@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -38,17 +37,14 @@ func endDaemon(file string) {
 		if err != nil || numErr != nil {
 			return
 		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); errors.Is(err, syscall.ESRCH) || zombie(pid) {
+		syscall.Kill(pid, syscall.SIGKILL)
+		if f, err := os.Open(file); err != nil || syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
+			f.Close() // the claim goes with the last of its threads
 			return
+		} else {
+			f.Close()
 		}
 	}
-}
-
-// zombie reports whether a process has ended and nobody has waited for it.
-func zombie(pid int) bool {
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
-	_, state, _ := strings.Cut(string(stat), ") ")
-	return err == nil && strings.HasPrefix(state, "Z")
 }
 
 // activate starts "gatehouse daemon run" as systemd does: with a Unix socket

@@ -44,7 +44,8 @@ func TestScripts(t *testing.T) {
 			"tokenfrom":  tokenFrom,
 			"daemonpid":  daemonPID,
 			"killdaemon": killDaemon,
-			"activate":   activate,
+			"connect":    connect, "talk": talk, "await": await, "leave": leave, "program": program,
+			"activate": activate,
 		},
 	})
 }
@@ -62,7 +63,7 @@ func home(e *testscript.Env) error {
 		e.Setenv(name, "")
 	}
 	e.Setenv("GORACE", "atexit_sleep_ms=0") // a race fails at once, there is nothing to wait for
-	e.Values[shelfKey{}] = &shelf{}
+	e.Values[shelfKey{}] = &shelf{thin: map[string]*thin{}}
 	e.Defer(func() { endDaemon(filepath.Join(e.WorkDir, "run", "gatehouse", "gatehouse.pid")) })
 	return nil
 }
@@ -97,8 +98,11 @@ func (r *record) String() string {
 	return r.text.String()
 }
 
-// shelf holds the server of one story.
-type shelf struct{ server *server }
+// shelf holds the server of one story, and its clients by name.
+type shelf struct {
+	server *server
+	thin   map[string]*thin
+}
 
 type shelfKey struct{}
 

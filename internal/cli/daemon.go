@@ -140,10 +140,19 @@ func given(set *pflag.FlagSet, except ...string) (args []string) {
 			values = list.GetSlice()
 		}
 		for _, v := range values {
+			if abs, err := filepath.Abs(v); err == nil && inFolder(f.Name, v) {
+				v = abs // it is to mean the same from wherever
+			}
 			args = append(args, "--"+f.Name+"="+v)
 		}
 	})
 	return args
+}
+
+// inFolder reports whether a flag's value is a path that begins in the current
+// folder.
+func inFolder(flag, value string) bool {
+	return value != "" && (flag == "directory" || flag == "config" || flag == "pid-file" && value != config.Off)
 }
 
 // found is what is known of the daemon of this user.

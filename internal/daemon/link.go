@@ -71,7 +71,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return &conn{Conn: c, l: l}, nil
 }
 
-// Stopping tells everybody who greeted to send nothing more, now and later.
+// Stopping tells everybody who greeted to send nothing more, now and later. It
+// returns when they have been told, or after a second.
 func (l *Listener) Stopping() {
 	l.mu.Lock()
 	l.stopping = true
@@ -80,8 +81,18 @@ func (l *Listener) Stopping() {
 		all = append(all, c)
 	}
 	l.mu.Unlock()
+	var told sync.WaitGroup
 	for _, c := range all {
-		go c.say(linkStopping) // a client that does not read holds up nobody
+		told.Go(func() { c.say(linkStopping) })
+	}
+	done := make(chan struct{})
+	go func() {
+		told.Wait() // a client that does not read is cut off by who writes to it
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(byeTime): // one that does not read holds up nobody
 	}
 }
 
@@ -218,6 +229,9 @@ func (c *conn) Close() error {
 // ErrRefused is why a daemon does not serve who greeted it: it is of another
 // build, or stopping.
 var ErrRefused = errors.New("the daemon does not serve this program")
+
+// ErrUnfit is why a client does not want the daemon that there is.
+var ErrUnfit = errors.New("another daemon is wanted")
 
 // Greet says hello over a connection to a daemon's socket, within timeout, and
 // returns what the daemon says of itself. With talk, messages may follow when

@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/app"
+	"gatehouse/internal/cli/client"
+	"gatehouse/internal/config"
+	"gatehouse/internal/daemon"
+)
+
+func stdioCommand(w World) *cobra.Command {
+	var host hostFlags
+	c := &cobra.Command{
+		Use:   "stdio",
+		Short: "Connect a client's standard input and output to the daemon",
+		Long: `Connect a client's standard input and output to the daemon of this user, which
+is started when there is none. All clients share one host, and it stays when
+they go. When the daemon ends, is restarted or upgraded, the session is opened
+at the next one and the client does not notice; a tool call that may have run
+is not made twice, but answered with an error that says so.
+
+A daemon that is started this way opens its Unix socket alone, unless settings
+say more, and its tools may touch the folders that settings or -d name, or else
+the one this is started in. A daemon that runs already has its own settings:
+with flags that name others, this says so and ends.
+
+To have a host in this very process instead, with no daemon: gatehouse serve.`,
+		Example: `  gatehouse stdio
+  gatehouse stdio --context review
+  {"mcpServers": {"gatehouse": {"command": "gatehouse", "args": ["stdio"]}}}`,
+		Args: noArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			l, err := host.config(w.Getenv)
+			if err != nil {
+				return err
+			}
+			named := l.Doors.HTTP.Open || l.Doors.TCP != ""
+			openDoors(l)
+			if err := l.Validate(); err != nil {
+				return &usageError{err}
+			}
+			cfg := l.Config
+			if !host.verbose {
+				cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // clients show people what is said as trouble
+			}
+			s := &thin{w: w, l: l, named: named, args: given(c.Flags(), "context", "verbose"), log: logger(w.Err, cfg, new(slog.LevelVar))}
+			context := ""
+			if c.Flags().Changed("context") {
+				context = l.View.Context
+			}
+			return s.run(c.Context(), context)
+		},
+	}
+	host.add(c.Flags())
+	return c
+}
+
+// thin is gatehouse stdio.
+type thin struct {
+	w     World
+	l     *config.Loaded
+	named bool     // settings name doors
+	args  []string // for a daemon that is started here
+	log   *slog.Logger
+	build daemon.Build
+}
+
+func (s *thin) run(ctx context.Context, context string) (err error) {
+	if s.build, err = daemon.Self(app.Version); err != nil {
+		return err
+	}
+	state, err := daemon.Resumed(s.w.Getenv)
+	if err != nil {
+		return err
+	}
+	if err := daemon.OwnFolder(s.l.Folders.Runtime); err != nil {
+		return s.helpless(err)
+	}
+	f := &daemon.Forwarder{
+		In: s.w.In, Out: s.w.Out, Log: s.log, Limit: s.l.Limits.Message, Context: context,
+		Dial: s.dial, Start: s.start, Retire: s.retire, Takeover: s.takeover,
+	}
+	return f.Run(ctx, state)
+}
+
+// dial connects to the daemon, if it has the settings that were asked for.
+func (s *thin) dial(ctx context.Context) (net.Conn, daemon.About, error) {
+	c, about, err := daemon.Dial(ctx, socketPath(s.l.Config), s.build.ID)
+	if err != nil {
+		return nil, about, err
+	}
+	for _, flag := range s.args {
+		if !slices.Contains(about.Args, flag) {
+			c.Close()
+			return nil, about, fmt.Errorf("%w: the daemon, process %d, was started without %s, with %s; leave the flag out, stop the daemon, or use gatehouse serve",
+				daemon.ErrUnfit, about.PID, flag, cmp.Or(strings.Join(about.Args, " "), "no flags"))
+		}
+	}
+	return c, about, nil
+}
+
+// start starts a daemon, unless somebody else has meanwhile: with the flags and
+// in the folder of the one before, if the client had one.
+func (s *thin) start(ctx context.Context, last daemon.About) error {
+	cfg := s.l.Config
+	done, err := daemon.Turn(ctx, turnFile(cfg))
+	if err != nil {
+		return s.helpless(err)
+	}
+	defer done()
+	if about, err := daemon.Ask(ctx, socketPath(cfg)); err == nil && about.PID != 0 {
+		return nil // whether it is one for us shows when we connect
+	}
+	args, dir := last.Args, last.Dir
+	if last.PID == 0 {
+		args = s.demanded()
+	}
+	about, err := spawnDaemon(ctx, cfg, dir, args)
+	if err != nil {
+		return s.helpless(err)
+	}
+	s.log.Info("the daemon was started", "pid", about.PID)
+	return nil
+}
+
+// demanded are the arguments of a daemon that nobody has started on purpose:
+// it opens no more than is needed.
+func (s *thin) demanded() (args []string) {
+	args = slices.Clone(s.args)
+	if d := s.l.Daemon; d.Transport == "" && d.Addr == "" && !s.named {
+		args = append(args, "--mcp-transport=socket")
+	}
+	if s.l.Daemon.Health == "" {
+		args = append(args, "--health-addr=off")
+	}
+	return args
+}
+
+// helpless says what can be done where no daemon can be started.
+func (s *thin) helpless(err error) error {
+	if errors.Is(err, context.Canceled) {
+		return err
+	}
+	fmt.Fprintln(s.w.Err, "[gatehouse] No daemon could be started. gatehouse daemon logs may say more; gatehouse serve needs none, and runs the host in the client's own process")
+	if _, usage := errors.AsType[*usageError](err); usage {
+		return err
+	}
+	return &client.ConnectError{To: "the daemon", Err: err}
+}
+
+// retire ends a daemon in whose place another program lies by now, and starts
+// that, if it is this one.
+func (s *thin) retire(ctx context.Context, about daemon.About) (retired bool, err error) {
+	if !about.Replaced || s.build.Replaced() {
+		return false, nil
+	}
+	cfg := s.l.Config
+	done, err := daemon.Turn(ctx, turnFile(cfg))
+	if err != nil {
+		return false, err
+	}
+	defer done()
+	if now, err := daemon.Ask(ctx, socketPath(cfg)); err != nil || now.PID != about.PID {
+		return true, nil // somebody else has
+	}
+	gone := func() (bool, error) { return !daemon.Alive(about.PID), nil }
+	if _, err := daemon.Stop(ctx, about.PID, stopTime, gone); err != nil {
+		return false, err
+	}
+	_, err = spawnDaemon(ctx, cfg, about.Dir, about.Args)
+	return err == nil, err
+}
+
+// takeover settles that the daemon is another program than this one: if one
+// lies in this one's place, it goes on from here.
+func (s *thin) takeover(about daemon.About, state []byte) error {
+	if s.build.Replaced() {
+		return daemon.Replace(s.build.Path, s.l.Folders.Runtime, state)
+	}
+	return fmt.Errorf("a daemon of another version runs, %s (%s) from %s as process %d, and versions do not mix: stop it with gatehouse daemon stop, or use the program it was started from",
+		about.Version, about.Build, about.Executable, about.PID)
+}

@@ -1,0 +1,5 @@
+package daemon
+
+import "io"
+
+func sourceOf(r io.Reader) feed { return plain{r} }
