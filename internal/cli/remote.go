@@ -18,6 +18,7 @@ import (
 	"gatehouse/internal/app"
 	"gatehouse/internal/cli/client"
 	"gatehouse/internal/config"
+	"gatehouse/internal/modules/standard"
 )
 
 // target is the server a command talks to: a running one, or one of its own
@@ -205,8 +206,32 @@ func find(all []client.Tool, name string) (client.Tool, error) {
 			return t, nil
 		}
 	}
+	if module := elsewhere(all, name); module != "" {
+		return client.Tool{}, usagef("there is no tool %q here; it may be where the module is named that it begins with: --modules %s", name, module)
+	}
 	if near := nearest(name, names); near != "" {
 		return client.Tool{}, usagef("there is no tool %q; did you mean %s?", name, near)
 	}
 	return client.Tool{}, usagef("there is no tool %q; \"gatehouse tools\" lists what there is", name)
+}
+
+// elsewhere is how to name the module that a tool's name begins with, when none
+// of its tools is here.
+func elsewhere(all []client.Tool, name string) string {
+	prefix, _, _ := strings.Cut(name, "_")
+	for _, t := range all {
+		if strings.HasPrefix(t.Name, prefix+"_") {
+			return ""
+		}
+	}
+	for _, g := range standard.Guests() {
+		switch {
+		case g.Name != prefix:
+		case g.Preset: // by itself it has another server's names
+			return "file," + g.Name
+		default:
+			return g.Name
+		}
+	}
+	return ""
 }
