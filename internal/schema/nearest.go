@@ -47,7 +47,11 @@ func nearest(name string, known []string) (best string, ok bool) {
 		if len(k) > longest {
 			continue
 		}
-		if d := distance(written, fold(k)); d < limit {
+		f := fold(k)
+		if abs(len(written)-len(f)) >= 4*limit { // in bytes, of which a letter has four at most
+			continue
+		}
+		if d := distance(written, f); d < limit {
 			best, limit = k, d
 		}
 	}
@@ -86,12 +90,13 @@ func fold(s string) string {
 // distance counts the letters to add, drop, change or swap with a neighbour.
 func distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
-	before, last := make([]int, len(y)+1), make([]int, len(y)+1)
+	n := len(y) + 1
+	rows := make([]int, 3*n)
+	before, last, row := rows[:n], rows[n:2*n], rows[2*n:]
 	for j := range last {
 		last[j] = j
 	}
 	for i := range x {
-		row := make([]int, len(y)+1)
 		row[0] = i + 1
 		for j := range y {
 			change := last[j]
@@ -103,10 +108,12 @@ func distance(a, b string) int {
 				row[j+1] = min(row[j+1], before[j-1]+1)
 			}
 		}
-		before, last = last, row
+		before, last, row = last, row, before
 	}
 	return last[len(y)]
 }
+
+func abs(n int) int { return max(n, -n) }
 
 // Nearest finds the name closest to what was written, if one is close.
 func Nearest(name string, known []string) (best string, ok bool) { return nearest(name, known) }
