@@ -22,6 +22,7 @@ import (
 	"gatehouse/internal/modules/house"
 	"gatehouse/internal/modules/job"
 	"gatehouse/internal/modules/server"
+	"gatehouse/internal/modules/smtp"
 	"gatehouse/internal/modules/sshkeys"
 	"gatehouse/internal/permit"
 	"gatehouse/internal/protocol"
@@ -108,6 +109,8 @@ type App struct {
 	tree      *tree
 	sockets   sockets
 	journal   *server.Journal // nil without the module that shows it
+	noticing  bool            // notifications are made of facts
+	office    *smtp.Office    // mails them; nil without its module
 	leaving   leaving
 }
 

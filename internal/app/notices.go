@@ -19,9 +19,19 @@ const (
 	approvalsLook = 2 * time.Second // for requests that wait for an operator
 )
 
-// notificationConfig gives the module the shelf, and fills it from now on.
+// notificationConfig gives the module the shelf.
 func (a *App) notificationConfig(c *notification.Config) {
 	c.Shelf, c.Rules = a.tree.shelf, a.rules
+	a.startNotices()
+}
+
+// startNotices has the shelf filled, for those who read it and those who mail
+// it.
+func (a *App) startNotices() {
+	if a.noticing {
+		return
+	}
+	a.noticing = true
 	ctx, stop := context.WithCancel(context.Background())
 	n := &notices{app: a, told: map[string]bool{}}
 	n.follow(ctx)
@@ -78,6 +88,9 @@ func (n *notices) add(ctx context.Context, news notification.News) {
 		return
 	}
 	if note.ID != 0 {
+		if n.app.office != nil {
+			n.app.office.Wake()
+		}
 		n.app.tell("notification.added", map[string]any{"id": note.ID, "code": note.Code, "level": note.Level, "title": note.Title})
 	}
 }

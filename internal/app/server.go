@@ -13,6 +13,7 @@ import (
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/server"
+	"gatehouse/internal/modules/smtp"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -58,6 +59,8 @@ func (a *App) houseConfig(into any) {
 		c.Tree, c.See, c.Everything, c.Rules = a.tree.state, a.tree.sight.See, seesEverything, a.rules
 	case *notification.Config:
 		a.notificationConfig(c)
+	case *smtp.Config:
+		a.smtpConfig(c)
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/public"
 	"gatehouse/internal/modules/server"
+	"gatehouse/internal/modules/smtp"
 	"gatehouse/internal/state"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -43,6 +44,7 @@ type tree struct {
 	sandboxes *state.Mount[map[string]sandboxState]
 	jobs      *state.Mount[map[string]jobState]
 	shelf     *notification.Shelf // at /private/notifications
+	mail      *state.Mount[smtp.Kept]
 }
 
 // hostSelf is what a host remembers of itself, at /private/host.
@@ -154,6 +156,9 @@ func (t *tree) mount(ctx context.Context) (err error) {
 		return err
 	}
 	if err := t.attachUI(ctx); err != nil {
+		return err
+	}
+	if t.mail, err = state.Attach[smtp.Kept](ctx, t.state, "/private/smtp", state.Durable); err != nil {
 		return err
 	}
 	notes, err := state.Attach[notification.Kept](ctx, t.state, "/private/notifications", state.Durable)

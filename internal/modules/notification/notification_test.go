@@ -188,6 +188,19 @@ func TestNewsAreBroughtIntoForm(t *testing.T) {
 	}
 }
 
+func TestWhatWasToldSince(t *testing.T) {
+	p := newPerson(t, nil)
+	if n, err := p.shelf.Newest(); n != 0 || err != nil {
+		t.Errorf("the newest of none is %d, %v", n, err)
+	}
+	p.tell("a", "b", "c", "d")
+	p.call("notification_remove", `{"ids":[3,4]}`, nil)
+	since, err := p.shelf.Since(1)
+	if n, _ := p.shelf.Newest(); err != nil || n != 4 || len(since) != 1 || since[0].Title != "b" {
+		t.Errorf("the newest is %d, since the first %+v, %v", n, since, err)
+	}
+}
+
 func TestWhatIsToldOnceIsNotToldTwice(t *testing.T) {
 	p := newPerson(t, nil)
 	for _, id := range []int64{1, 0} {

@@ -205,6 +205,20 @@ func (s *Shelf) all() (all []Note, unread int, err error) {
 	return newestFirst(k.Notes), k.unread(), err
 }
 
+// Since are the notifications after one, oldest first.
+func (s *Shelf) Since(id int64) ([]Note, error) {
+	all, _, err := s.all()
+	all = slices.DeleteFunc(all, func(n Note) bool { return n.ID <= id })
+	slices.Reverse(all)
+	return all, err
+}
+
+// Newest is the id that was given last; 0 when there was none.
+func (s *Shelf) Newest() (int64, error) {
+	k, _, err := s.mount.Get()
+	return k.Last, err
+}
+
 func newestFirst(notes map[string]Note) []Note {
 	all := make([]Note, 0, len(notes))
 	for _, n := range notes {

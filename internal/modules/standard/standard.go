@@ -20,6 +20,7 @@ import (
 	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/shell"
+	"gatehouse/internal/modules/smtp"
 	"gatehouse/internal/modules/ws"
 	"gatehouse/module"
 )
@@ -55,6 +56,7 @@ func Guests() []Guest {
 		{Name: "db", New: db.New},
 		{Name: "auth", New: auth.New},
 		{Name: "disk", New: disk.New},
+		{Name: "smtp", New: smtp.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 		{Name: "sandbox", New: sandbox.New, Preset: true, Runs: true},
 		{Name: "shell", New: shell.New, Preset: true, Runs: true, Without: []string{"shell_run", "shell_system"}},

@@ -1,0 +1,413 @@
+package smtp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"gatehouse/internal/secret"
+	"gatehouse/internal/state"
+	"gatehouse/module/moduletest"
+	"gatehouse/tool"
+)
+
+func TestTheModuleKeepsTheContract(t *testing.T) {
+	moduletest.Run(t, New, moduletest.Options{})
+}
+
+// bench is the module with an office of its own.
+type bench struct {
+	t       *testing.T
+	office  *Office
+	secrets *Memory
+	role    string
+}
+
+func newBench(t *testing.T, o Options) *bench {
+	t.Helper()
+	m, err := state.Attach[Kept](t.Context(), state.New(state.Options{}), "/private/smtp", state.Live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	secrets := &Memory{}
+	o.Mount, o.Secrets, o.Name = m, secrets, func() string { return "lab" }
+	return &bench{t, NewOffice(o), secrets, "admin"}
+}
+
+// call gives a result as JSON, or the text of a refusal.
+func (b *bench) call(name, args string) string {
+	b.t.Helper()
+	deps := moduletest.NewHost(b.t).Deps()
+	deps.Config = func(into any) error {
+		*into.(*Config) = Config{Office: b.office, Rules: func(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }}
+		return nil
+	}
+	m, err := New(b.t.Context(), deps)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer m.Close(context.Background())
+	c := moduletest.NewCall(b.t, args)
+	c.Caller.Roles = []string{b.role}
+	res, err := c.Tool(b.t.Context(), moduletest.Tool(b.t, m, name))
+	if r, ok := errors.AsType[*tool.Refusal](err); ok {
+		return r.Text()
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	out, _ := json.Marshal(res.Structured)
+	return string(out)
+}
+
+func (p *postOffice) args(rest string) string {
+	return fmt.Sprintf(`{"host":"127.0.0.1","port":%d,"from":"house@example.com"%s}`, p.port, rest)
+}
+
+func TestSettingsAreKeptAndThePasswordIsHidden(t *testing.T) {
+	b := newBench(t, Options{})
+	const set = `{"host":"mail.example.com","port":587,"from":"House <house@example.com>","username":"house","password":"hunter2","to":["ann@example.com","Ann <ann@example.com>"]}`
+	want := `{"configured":true,"host":"mail.example.com","port":587,"from":"house@example.com","username":"house","hasPassword":true,"security":"starttls","to":["ann@example.com"],"level":"warning"}`
+	if got := b.call("smtp_set", set); got != want {
+		t.Errorf("got %s", got)
+	}
+	if got := b.call("smtp_info", `{}`); got != want {
+		t.Errorf("got %s", got)
+	}
+	if p, err := b.secrets.Get(SecretName); err != nil || p.Reveal() != "hunter2" {
+		t.Errorf("kept is %q, %v", p.Reveal(), err)
+	}
+	// Without a password it stays, but not for another account.
+	if got := b.call("smtp_set", `{"host":"mail.example.com","port":465,"from":"house@example.com","username":"house","security":"tls"}`); !strings.Contains(got, `"hasPassword":true`) || !strings.Contains(got, `"port":465`) {
+		t.Errorf("got %s", got)
+	}
+	if got := b.call("smtp_set", `{"host":"mail.example.org","port":465,"from":"house@example.com","username":"house"}`); strings.Contains(got, "hasPassword") {
+		t.Errorf("another host has the password: %s", got)
+	}
+	if _, err := b.secrets.Get(SecretName); err == nil {
+		t.Error("a password that is of no use is still there")
+	}
+	b.call("smtp_set", set)
+	if got := b.call("smtp_clear", `{}`); got != `{"cleared":true}` {
+		t.Error(got)
+	}
+	if _, err := b.secrets.Get(SecretName); err == nil || b.call("smtp_clear", `{}`) != `{"cleared":false}` || b.call("smtp_info", `{}`) != `{"configured":false}` {
+		t.Error("something is left")
+	}
+	if got := b.call("smtp_test", `{"to":"ann@example.com"}`); !strings.HasPrefix(got, "not_found") {
+		t.Error(got)
+	}
+}
+
+func TestWhatIsNoMailServer(t *testing.T) {
+	b := newBench(t, Options{})
+	for args, want := range map[string]string{
+		`{}`:                                     "needs host, port and from",
+		`{"host":"h","port":25}`:                 "needs host, port and from",
+		`{"host":"h","port":25,"from":"nobody"}`: "is no mail address",
+		`{"host":"h","port":25,"from":"a@b\r\nBcc: x@y"}`:                                 "is no mail address",
+		`{"host":"h","port":25,"from":"ä@example.com"}`:                                   "is no mail address",
+		`{"host":"h:25","port":25,"from":"a@b.c"}`:                                        "is no name of a host",
+		`{"host":"http://h","port":25,"from":"a@b.c"}`:                                    "is no name of a host",
+		`{"host":"h","port":25,"from":"a@b.c","password":"x"}`:                            "needs a username",
+		`{"host":"h","port":25,"from":"a@b.c","username":"x\r\nQUIT"}`:                    "one line each",
+		`{"host":"mail.example.com","port":25,"from":"a@b.c","security":"none"}`:          "encrypted, or not at all",
+		`{"host":"h","port":25,"from":"a@b.c","to":["ann@example.com, bob@example.com"]}`: "is no mail address",
+	} {
+		if got := b.call("smtp_set", args); !strings.Contains(got, want) {
+			t.Errorf("%s: %s, want %s", args, got, want)
+		}
+	}
+	many, _ := json.Marshal(slices.Repeat([]string{"a@b.c"}, mostTo+1))
+	if got := b.call("smtp_set", `{"host":"h","port":25,"from":"a@b.c","to":`+string(many)+`}`); !strings.Contains(got, "to has 21 addresses") {
+		t.Error(got)
+	}
+	if got := b.call("smtp_info", `{}`); got != `{"configured":false}` {
+		t.Errorf("something was kept: %s", got)
+	}
+}
+
+func TestMailIsForThoseWhoRule(t *testing.T) {
+	b := newBench(t, Options{})
+	b.role = "writer"
+	for name, args := range map[string]string{"smtp_info": `{}`, "smtp_set": `{"host":"h","port":25,"from":"a@b.c"}`, "smtp_test": `{"to":"a@b.c"}`, "smtp_clear": `{}`} {
+		if got := b.call(name, args); !strings.HasPrefix(got, "denied: ") {
+			t.Errorf("%s: %s", name, got)
+		}
+	}
+}
+
+func TestATestMailArrives(t *testing.T) {
+	for name, c := range map[string]struct {
+		office *postOffice
+		rest   string
+	}{
+		"starttls and PLAIN":      {&postOffice{starttls: true, auth: "PLAIN LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2"`},
+		"starttls and LOGIN":      {&postOffice{starttls: true, auth: "CRAM-MD5 LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2"`},
+		"tls from the start":      {&postOffice{tls: true, auth: "LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2","security":"tls"`},
+		"without a login":         {&postOffice{starttls: true}, ``},
+		"in the clear, from here": {&postOffice{auth: "PLAIN", user: "house", password: "x"}, `,"security":"none","username":"house","password":"x"`},
+	} {
+		p := c.office.open(t)
+		b := newBench(t, Options{Roots: p.roots})
+		if got := b.call("smtp_test", p.args(c.rest+`,"to":"ann@example.com"`)); !strings.HasPrefix(got, `{"sent":true,"to":"ann@example.com"`) {
+			t.Errorf("%s: %s", name, got)
+		}
+		all := p.all()
+		if len(all) != 1 {
+			t.Fatalf("%s: %d mails arrived", name, len(all))
+		}
+		m := all[0]
+		if m.from != "house@example.com" || !slices.Equal(m.to, []string{"ann@example.com"}) || m.subject != "[lab] Test mail" || !strings.Contains(m.text, "somebody had lab send") ||
+			m.header.Get("From") != "<house@example.com>" || m.header.Get("Auto-Submitted") != "auto-generated" || !strings.HasSuffix(m.header.Get("Message-Id"), "@example.com>") {
+			t.Errorf("%s: %+v", name, m)
+		}
+		if _, err := m.header.Date(); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if slices.Contains(p.encrypted, false) && !strings.HasPrefix(name, "in the clear") {
+			t.Errorf("%s: a password went in the clear", name)
+		}
+		if b.call("smtp_info", `{}`) != `{"configured":false}` {
+			t.Errorf("%s: what was only tried was kept", name)
+		}
+		// The same, from what is kept.
+		b.call("smtp_set", p.args(c.rest))
+		if got := b.call("smtp_test", `{"to":"bob@example.com"}`); !strings.HasPrefix(got, `{"sent":true`) || len(p.all()) != 2 {
+			t.Errorf("%s, kept: %s", name, got)
+		}
+	}
+}
+
+func TestWhatAServerRefusesIsSaid(t *testing.T) {
+	login := `,"username":"house","password":"hunter2","to":"ann@example.com"`
+	for name, c := range map[string]struct {
+		office *postOffice
+		rest   string
+		want   string
+	}{
+		"a wrong password":        {&postOffice{starttls: true, auth: "PLAIN", user: "house", password: "other"}, login, "refuses the username or password: 535"},
+		"no starttls":             {&postOffice{auth: "PLAIN", user: "house", password: "hunter2"}, login, "does not offer starttls"},
+		"no way to log in":        {&postOffice{starttls: true, auth: "GSSAPI"}, login, "no way to log in"},
+		"another sender":          {&postOffice{starttls: true, refuse: "MAIL"}, `,"to":"ann@example.com"`, "refuses the sender: 550"},
+		"another receiver":        {&postOffice{starttls: true, refuse: "RCPT"}, `,"to":"ann@example.com"`, "refuses the receiver ann@example.com: 550"},
+		"the mail":                {&postOffice{starttls: true, refuse: "DATA"}, `,"to":"ann@example.com"`, "refuses the mail: 550"},
+		"tls where there is none": {&postOffice{}, `,"security":"tls","to":"ann@example.com"`, "did not take the mail"},
+	} {
+		p := c.office.open(t)
+		b := newBench(t, Options{Roots: p.roots})
+		if got := b.call("smtp_test", p.args(c.rest)); !strings.HasPrefix(got, "failed: ") || !strings.Contains(got, c.want) || !strings.Contains(got, "\n") || strings.Contains(got, "hunter2") {
+			t.Errorf("%s: %s", name, got)
+		}
+		if len(p.all()) != 0 || slices.Contains(p.encrypted, false) {
+			t.Errorf("%s: %d mails, logins encrypted %v", name, len(p.all()), p.encrypted)
+		}
+	}
+	p := (&postOffice{starttls: true}).open(t)
+	if got := newBench(t, Options{}).call("smtp_test", p.args(`,"to":"ann@example.com"`)); !strings.Contains(got, "certificate") {
+		t.Errorf("a server nobody knows: %s", got)
+	}
+}
+
+// Whoever has gone does not wait for a server that says nothing.
+func TestASilentServer(t *testing.T) {
+	p := (&postOffice{silent: true}).open(t)
+	b := newBench(t, Options{})
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	_, err := b.office.send(ctx, &Settings{Host: "127.0.0.1", Port: p.port, From: "a@b.c", Security: "none"}, secret.Text{}, letter{to: []string{"a@b.c"}})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// told is what a host has told.
+type told struct {
+	mu   sync.Mutex
+	news []News
+}
+
+func (h *told) tell(b *bench, level string, titles ...string) {
+	h.mu.Lock()
+	for _, title := range titles {
+		h.news = append(h.news, News{ID: int64(len(h.news) + 1), At: time.Now(), Level: level, Title: title, Message: "Grüße an\n.alle"})
+	}
+	h.mu.Unlock()
+	b.office.Wake()
+}
+
+func (h *told) since(id int64) []News {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.news[min(int(id), len(h.news)):])
+}
+
+func (h *told) newest() int64 { return int64(len(h.since(0))) }
+
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(30 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("never: %s", what)
+		}
+	}
+}
+
+func (b *bench) run() {
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { b.office.Run(ctx); close(done) }()
+	b.t.Cleanup(func() { stop(); <-done })
+}
+
+func titles(all []received) string {
+	var said []string
+	for _, m := range all {
+		for line := range strings.Lines(m.text) {
+			if i := strings.Index(line, " (warning, "); i > 0 {
+				said = append(said, line[:i])
+			}
+			if i := strings.Index(line, " (error, "); i > 0 {
+				said = append(said, line[:i])
+			}
+		}
+	}
+	return strings.Join(said, " ")
+}
+
+func TestNotificationsAreMailed(t *testing.T) {
+	p := (&postOffice{starttls: true}).open(t)
+	h := &told{}
+	b := newBench(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest})
+	b.run()
+	h.tell(b, "error", "before")
+	b.call("smtp_set", p.args(`,"to":["ann@example.com","bob@example.com"]`))
+	h.tell(b, "warning", "Übung")
+	eventually(t, "the first", func() bool { return titles(p.all()) == "Übung" })
+	m := p.all()[0]
+	if m.subject != "[lab] Übung" || !slices.Equal(m.to, []string{"ann@example.com", "bob@example.com"}) || !strings.Contains(m.text, "Grüße an\r\n.alle") && !strings.Contains(m.text, "Grüße an\n.alle") {
+		t.Errorf("got %+v", m)
+	}
+	if strings.ContainsFunc(m.raw, func(r rune) bool { return r > 126 }) {
+		t.Errorf("it is not ASCII: %q", m.raw)
+	}
+	h.tell(b, "info", "small")
+	h.tell(b, "success", "done")
+	h.tell(b, "error", "big")
+	eventually(t, "the second", func() bool { return titles(p.all()) == "Übung big" })
+	if got := b.call("smtp_info", `{}`); strings.Contains(got, `"error":`) {
+		t.Errorf("got %s", got)
+	}
+}
+
+// What a server does not take is tried again, told of, and nothing is sent
+// twice.
+func TestMailIsTriedAgain(t *testing.T) {
+	p := (&postOffice{starttls: true, auth: "PLAIN", user: "house", password: "hunter2"}).open(t)
+	h := &told{}
+	tries := make(chan int, 1000)
+	b := newBench(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest, Pause: func(try int) time.Duration {
+		tries <- try
+		return time.Millisecond
+	}})
+	b.run()
+	b.call("smtp_set", p.args(`,"username":"house","password":"wrong","to":["ann@example.com"]`))
+	h.tell(b, "warning", "one", "two")
+	for want := range 3 {
+		if got := <-tries; got != want {
+			t.Errorf("try %d counts as %d", want, got)
+		}
+	}
+	eventually(t, "it is said", func() bool { return strings.Contains(b.call("smtp_info", `{}`), "refuses the username or password") })
+	b.call("smtp_set", p.args(`,"username":"house","password":"hunter2","to":["ann@example.com"]`))
+	eventually(t, "the mail", func() bool { return titles(p.all()) == "one two" })
+	eventually(t, "all is well again", func() bool { return !strings.Contains(b.call("smtp_info", `{}`), "refuses") })
+	if m := p.all(); len(m) != 1 || m[0].subject != "[lab] one (and 1 more)" {
+		t.Errorf("got %d mails, the first is %q", len(m), m[0].subject)
+	}
+}
+
+func TestTheOthersGetTheirMail(t *testing.T) {
+	p := (&postOffice{starttls: true, refuse: "RCPT TO:<BOB@"}).open(t)
+	h := &told{}
+	b := newBench(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest})
+	b.run()
+	b.call("smtp_set", p.args(`,"to":["ann@example.com","bob@example.com"],"level":"info"`))
+	h.tell(b, "warning", "one")
+	eventually(t, "ann's mail", func() bool { return len(p.all()) == 1 })
+	if got := p.all()[0].to; !slices.Equal(got, []string{"ann@example.com"}) {
+		t.Errorf("it went to %v", got)
+	}
+	eventually(t, "bob is told of", func() bool { return strings.Contains(b.call("smtp_info", `{}`), "receiver bob@example.com") })
+}
+
+// Two hosts that share the settings mail each notification once.
+func TestHostsDoNotMailTwice(t *testing.T) {
+	p := (&postOffice{starttls: true}).open(t)
+	h := &told{}
+	o := Options{Roots: p.roots, Since: h.since, Newest: h.newest}
+	one := newBench(t, o)
+	o.Mount, o.Secrets = one.office.o.Mount, one.secrets
+	other := &bench{t, NewOffice(o), one.secrets, "admin"}
+	one.run()
+	other.run()
+	one.call("smtp_set", p.args(`,"to":["ann@example.com"]`))
+	var want []string
+	for i := range 20 {
+		want = append(want, fmt.Sprintf("n%d", i))
+		h.tell(one, "warning", want[i])
+		other.office.Wake()
+	}
+	eventually(t, "all are mailed", func() bool { return len(strings.Fields(titles(p.all()))) >= len(want) })
+	got := strings.Fields(titles(p.all()))
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("mailed are %v", got)
+	}
+}
+
+func TestOldNewsAreNotMailed(t *testing.T) {
+	p := (&postOffice{starttls: true}).open(t)
+	h := &told{}
+	b := newBench(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest})
+	b.call("smtp_set", p.args(`,"to":["ann@example.com"]`))
+	h.tell(b, "error", "old", "new")
+	h.news[0].At = time.Now().Add(-25 * time.Hour)
+	if err := b.office.mail(t.Context()); err != nil || titles(p.all()) != "new" {
+		t.Errorf("%v, mailed is %q", err, titles(p.all()))
+	}
+}
+
+func TestPausesGrow(t *testing.T) {
+	if pause(0) != time.Minute || pause(3) != 8*time.Minute || pause(9) != time.Hour || pause(1_000_000) != time.Hour {
+		t.Error(pause(0), pause(3), pause(9), pause(1_000_000))
+	}
+}
+
+// Whatever is told, the mail is one that can be read, with the headers we gave
+// it and no others.
+func FuzzMessage(f *testing.F) {
+	f.Add("title\r\nBcc: eve@example.com\r\n\r\nx", "text\r\n.\r\nQUIT", "house@example.com")
+	f.Fuzz(func(t *testing.T, title, text, from string) {
+		from, err := address("from", from)
+		if err != nil {
+			t.Skip()
+		}
+		l := letter{to: []string{"ann@example.com"}, subject: title, text: text}
+		raw := string(l.message(from, time.Unix(0, 0)))
+		head, _, found := strings.Cut(raw, "\r\n\r\n")
+		if !found || strings.Contains(strings.ToLower(head), "\nbcc:") || strings.Count(head, "\r\nTo: ") != 1 {
+			t.Errorf("%q", raw)
+		}
+		if strings.ContainsFunc(raw, func(r rune) bool { return r > 126 || r < 32 && r != '\r' && r != '\n' && r != '\t' }) {
+			t.Errorf("not ASCII: %q", raw)
+		}
+	})
+}
