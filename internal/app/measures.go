@@ -17,6 +17,7 @@ import (
 	"gatehouse/internal/modules/process"
 	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/modules/shell"
+	making "gatehouse/internal/modules/update"
 	"gatehouse/internal/modules/ws"
 )
 
@@ -29,6 +30,8 @@ func (a *App) moduleConfig(_ string, into any) error {
 		a.backupConfig(c)
 	case *network.Config:
 		a.networkConfig(c)
+	case *making.Config:
+		return a.updateConfig(c)
 	case *measuring.Config:
 		c.Store = a.measures()
 	case *process.Config:

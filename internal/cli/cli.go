@@ -98,7 +98,7 @@ and output, HTTP, TCP or a Unix socket.`,
 	root.SetErr(w.Err)
 	root.SetFlagErrorFunc(flagMistake)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(serve(w), daemonCommand(w), stdioCommand(w), call(w), tools(w), version(), doctor(w), user(w), token(w), contextCommand(w), secrets(w), backups(w), auditing(w), approving(w), configCommand(w))
+	root.AddCommand(serve(w), daemonCommand(w), stdioCommand(w), call(w), tools(w), version(), doctor(w), user(w), token(w), contextCommand(w), secrets(w), backups(w), updating(w), auditing(w), approving(w), configCommand(w))
 	return root
 }
 

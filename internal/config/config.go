@@ -38,6 +38,7 @@ type Config struct {
 	Observe  Observe   `doc:"What the host shows to those who watch it."`
 	Daemon   Daemon    `doc:"What a host in the background is told besides."`
 	Secrets  Secrets   `doc:"Where the named secrets are."`
+	Update   Update    `doc:"Where newer releases of this program come from."`
 	Folders  Folders   `yaml:"-"` // by environment alone: they say where the file is
 }
 

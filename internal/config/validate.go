@@ -36,6 +36,7 @@ func (c Config) Validate() error {
 	w := &wrong{}
 	c.Doors.validate(w)
 	c.Daemon.validate(w)
+	c.Update.validate(w)
 	c.Auth.validate(w)
 	c.Sessions.validate(w)
 	c.Limits.validate(w)

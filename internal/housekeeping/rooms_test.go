@@ -32,6 +32,7 @@ var floors = [][]room{
 		{path: "internal/agreement", only: []string{"tool"}, why: "asking a person needs a call and a question"},
 		{path: "internal/phases", only: []string{}, why: "how far something is can be said without knowing what it is"},
 		{path: "internal/backup", only: []string{"internal/sqlfile", "internal/privatefile", "internal/secret"}, why: "what is on disk is brought away and back without knowing what it says"},
+		{path: "internal/update", only: []string{}, why: "a program is replaced the same way whoever asks for it"},
 		{path: "internal/metrics", only: []string{"internal/sqlfile"}, why: "what was measured adds up the same way whoever asks"},
 		{path: "internal/spool", why: "what is too long to send is kept without knowing who asked for it"},
 		{path: "internal/roots", why: "folders are opened the same way for every caller"},
@@ -119,7 +120,7 @@ var floors = [][]room{
 // workshops are what a module may stand on.
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/privatefile", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
-	"internal/proc", "internal/jobs", "internal/backup", "internal/agreement", "internal/phases", "internal/metrics", "internal/hub", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
+	"internal/proc", "internal/jobs", "internal/backup", "internal/agreement", "internal/phases", "internal/update", "internal/metrics", "internal/hub", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
 	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/terminal", "internal/command", "internal/contextbook",
 }
 

@@ -21,6 +21,7 @@ import (
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/shell"
 	"gatehouse/internal/modules/smtp"
+	"gatehouse/internal/modules/update"
 	"gatehouse/internal/modules/ws"
 	"gatehouse/module"
 )
@@ -49,7 +50,7 @@ func Guests() []Guest {
 		{Name: "metrics", New: metrics.New},
 		{Name: "process", New: process.New, Runs: true},
 		{Name: "ws", New: ws.New},
-		{Name: "server", New: server.New},
+		{Name: "server", New: together(server.New, update.New)},
 		{Name: "backup", New: backup.New},
 		{Name: "net", New: network.New},
 		{Name: "notification", New: notification.New},

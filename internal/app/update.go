@@ -1,0 +1,86 @@
+package app
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"gatehouse/internal/config"
+	making "gatehouse/internal/modules/update"
+	"gatehouse/internal/proc"
+	"gatehouse/internal/update"
+)
+
+// NewUpdater makes what replaces a program, "" for this one. It is nil where
+// the settings name no source of releases.
+func NewUpdater(cfg config.Update, program string) (*update.Updater, error) {
+	if cfg.Source == "" {
+		return nil, nil
+	}
+	key, err := update.ParseKey(cfg.Key)
+	if err != nil {
+		return nil, &SettingError{err}
+	}
+	if program == "" {
+		if program, err = os.Executable(); err != nil {
+			return nil, err
+		}
+	}
+	return update.New(update.Options{Source: cfg.Source, Key: key, Current: Version, Program: program, Try: versionOf}), nil
+}
+
+const (
+	tryWait   = 30 * time.Second // for a program to say its version
+	tryOutput = 4 << 10          // bytes of it that are read
+	tryAgain  = 5                // times, while somebody still holds the file open
+)
+
+// versionOf runs a program and reads which version it says it is.
+func versionOf(ctx context.Context, program string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, tryWait)
+	defer cancel()
+	out := &short{}
+	for try := 0; ; try++ {
+		p, err := proc.Start(ctx, proc.Spec{Path: program, Args: []string{"version"}, Stdout: out})
+		// A child that is just being started may hold the file for a moment.
+		if errors.Is(err, syscall.ETXTBSY) && try < tryAgain {
+			time.Sleep(50 * time.Millisecond)
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		end, err := p.Wait()
+		if err != nil || end.Code != 0 {
+			return "", errors.Join(err, fmt.Errorf("it ended with code %d", end.Code))
+		}
+		break
+	}
+	line, _, _ := strings.Cut(out.String(), "\n")
+	words := strings.Fields(line)
+	if len(words) < 2 || words[0] != "gatehouse" {
+		return "", fmt.Errorf("it says %.60q where its version was expected", line)
+	}
+	return words[1], nil
+}
+
+// short keeps the beginning of what is written to it.
+type short struct{ bytes.Buffer }
+
+func (s *short) Write(p []byte) (int, error) {
+	s.Buffer.Write(p[:min(len(p), max(tryOutput-s.Len(), 0))])
+	return len(p), nil
+}
+
+// updateConfig gives the module that replaces the program what it stands on.
+func (a *App) updateConfig(c *making.Config) error {
+	c.Current, c.Rules, c.Show = Version, a.rules, a.tree.showJob
+	var err error
+	c.Updater, err = NewUpdater(a.cfg.Update, "")
+	return err
+}

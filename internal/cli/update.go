@@ -1,0 +1,96 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/app"
+	"gatehouse/internal/config"
+	"gatehouse/internal/update"
+)
+
+func updating(w World) *cobra.Command {
+	var program string
+	c := &cobra.Command{
+		Use:   "update",
+		Short: "Replace this program by a newer release, or bring the one before back",
+		Long: `Replace this program by a newer release, or bring the one before back. Releases
+come from the folder or URL that update.source names in the settings, and must
+be signed with update.key, a public key of minisign. The one that ran before is
+kept beside it. Hosts that run go on with theirs until they are started again.`,
+		Args: knownCommand,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+
+		SuggestionsMinimumDistance: 2,
+	}
+	c.PersistentFlags().StringVar(&program, "program", "", "`file` to replace (default: this program)")
+	sub := func(use, short string, run func(*cobra.Command, *update.Updater) error) {
+		c.AddCommand(&cobra.Command{Use: use, Short: short, Args: noArgs, RunE: func(c *cobra.Command, _ []string) error {
+			u, err := updater(w, program)
+			if err != nil {
+				return err
+			}
+			return run(c, u)
+		}})
+	}
+	sub("check", "Say whether there is a newer release", func(c *cobra.Command, u *update.Updater) error {
+		r, newer, err := u.Check(c.Context())
+		if err != nil {
+			return err
+		}
+		if !newer {
+			fmt.Fprintf(w.Err, "[gatehouse] This is %s; there is no newer release\n", app.Version)
+			return nil
+		}
+		fmt.Fprintln(w.Out, r.Version)
+		fmt.Fprintf(w.Err, "[gatehouse] This is %s; gatehouse update apply replaces it\n", app.Version)
+		if r.Notes != "" {
+			fmt.Fprintln(w.Err, printable(r.Notes))
+		}
+		return nil
+	})
+	sub("apply", "Replace the program by the newest release", func(c *cobra.Command, u *update.Updater) error {
+		last := ""
+		r, err := u.Apply(c.Context(), func(phase string, _, _ int64) {
+			if phase != last {
+				last = phase
+				fmt.Fprintf(w.Err, "[gatehouse] %s ...\n", phase)
+			}
+		})
+		if errors.Is(err, update.ErrNone) {
+			fmt.Fprintf(w.Err, "[gatehouse] This is %s; there is no newer release\n", app.Version)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w.Err, "[gatehouse] Replaced %s by %s; hosts that run follow when they are started again\n", app.Version, r.Version)
+		return writeDown(w, changed{"config.updated", named(r.Version)})
+	})
+	sub("rollback", "Put the program that ran before back", func(c *cobra.Command, u *update.Updater) error {
+		version, err := u.Rollback(c.Context())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w.Err, "[gatehouse] Put %s back; hosts that run follow when they are started again\n", version)
+		return writeDown(w, changed{"config.rolled_back", named(version)})
+	})
+	return c
+}
+
+func updater(w World, program string) (*update.Updater, error) {
+	l, err := config.Load(w.Getenv, "")
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	if err := l.Validate(); err != nil {
+		return nil, &usageError{err}
+	}
+	u, err := app.NewUpdater(l.Update, program)
+	if err == nil && u == nil {
+		err = usagef("the settings name no source of releases: set update.source and update.key in gatehouse.yaml")
+	}
+	return u, err
+}

@@ -1,0 +1,28 @@
+package config
+
+import (
+	releases "gatehouse/internal/update"
+)
+
+// Update says where newer releases of this program come from. Without a Source
+// there are none.
+type Update struct {
+	Source string `doc:"Where releases are: a folder from the top, or a URL that begins with https://. It holds manifest.json, its signature manifest.json.minisig, and the programs."`
+	Key    string `doc:"The public key of minisign that releases are signed with. Nothing else is believed."`
+}
+
+func (u Update) validate(w *wrong) {
+	if u.Source != "" {
+		if err := releases.CheckSource(u.Source); err != nil {
+			w.add("update.source", "update.source: %w", err)
+		}
+		if u.Key == "" {
+			w.add("update.key", "update.key is empty: expected the public key of minisign that releases are signed with")
+		}
+	}
+	if u.Key != "" {
+		if _, err := releases.ParseKey(u.Key); err != nil {
+			w.add("update.key", "update.key %.80q: %w", u.Key, err)
+		}
+	}
+}

@@ -1,0 +1,69 @@
+package standard
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"gatehouse/module"
+)
+
+// together makes one module of several that share a name: what they offer
+// stands side by side, in their order. Their tools have names of their own.
+func together(parts ...module.New) module.New {
+	return func(ctx context.Context, d module.Deps) (module.Module, error) {
+		all := &several{}
+		for _, make := range parts {
+			m, err := make(ctx, d)
+			if err != nil {
+				return nil, errors.Join(err, all.Close(context.WithoutCancel(ctx)))
+			}
+			all.parts = append(all.parts, m)
+		}
+		return all, nil
+	}
+}
+
+type several struct{ parts []module.Module }
+
+// Offer implements module.Module. One part that cannot make its offer takes
+// the others along, as within one module.
+func (s *several) Offer(ctx context.Context, to module.Audience) (*module.Offer, error) {
+	whole := &module.Offer{}
+	for _, m := range s.parts {
+		o, err := m.Offer(ctx, to)
+		if err != nil {
+			return nil, err
+		}
+		whole.Personal = whole.Personal || o.Personal
+		whole.Tools = append(whole.Tools, o.Tools...)
+		whole.Resources = append(whole.Resources, o.Resources...)
+		whole.Templates = append(whole.Templates, o.Templates...)
+		whole.Prompts = append(whole.Prompts, o.Prompts...)
+		whole.Methods = merged(whole.Methods, o.Methods)
+		whole.Extensions = merged(whole.Extensions, o.Extensions)
+	}
+	return whole, nil
+}
+
+func merged[V any](a, b map[string]V) map[string]V {
+	if len(b) == 0 {
+		return a
+	}
+	if a == nil {
+		a = map[string]V{}
+	}
+	for k, v := range b {
+		a[k] = v
+	}
+	return a
+}
+
+// Close closes the parts in reverse order.
+func (s *several) Close(ctx context.Context) error {
+	var errs []error
+	for _, m := range slices.Backward(s.parts) {
+		errs = append(errs, m.Close(ctx))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,236 @@
+package update
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/crypto/blake2b"
+
+	"gatehouse/internal/phases"
+	"gatehouse/internal/update"
+	"gatehouse/module"
+	"gatehouse/module/moduletest"
+	"gatehouse/tool"
+)
+
+// ruler calls the tools of one module.
+type ruler struct {
+	t     *testing.T
+	tools []tool.Tool
+	jobs  []tool.Handler
+	shown []phases.Progress
+}
+
+func rule(t *testing.T, cfg Config) *ruler {
+	t.Helper()
+	r := &ruler{t: t}
+	cfg.Rules = func(who tool.Caller) bool { return who.Principal == "ann" }
+	cfg.Show = func(tool.Caller, string, string) (func(phases.Progress), func(error)) {
+		return func(p phases.Progress) { r.shown = append(r.shown, p) }, func(error) {}
+	}
+	m, err := New(t.Context(), module.Deps{
+		Config: func(into any) error { *into.(*Config) = cfg; return nil },
+		Job: func(_ *tool.Call, _ string, run tool.Handler) (string, error) {
+			r.jobs = append(r.jobs, run)
+			return "job_1", nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := m.Offer(t.Context(), module.Audience{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.tools = o.Tools
+	return r
+}
+
+// ask calls a tool for a person who agrees; what is refused comes as text.
+func (r *ruler) ask(who, name string, into any, args ...any) string {
+	r.t.Helper()
+	i := slices.IndexFunc(r.tools, func(tl tool.Tool) bool { return tl.Name == name })
+	if i < 0 {
+		r.t.Fatalf("no tool %s", name)
+	}
+	c := moduletest.NewCall(r.t, args...)
+	c.Caller.Principal = who
+	c.Peer.Answers["confirm"] = moduletest.Accept(map[string]bool{"confirm": true})
+	res, err := c.Tool(r.t.Context(), r.tools[i])
+	return r.got(res, err, into)
+}
+
+func (r *ruler) got(res tool.Result, err error, into any) string {
+	r.t.Helper()
+	if refused, ok := errors.AsType[*tool.Refusal](err); ok {
+		return refused.Text()
+	}
+	if err != nil {
+		return err.Error()
+	}
+	b, err := json.Marshal(res.Structured)
+	if err == nil && into != nil {
+		err = json.Unmarshal(b, into)
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return ""
+}
+
+// updater makes one whose source has a release, in which a program is the text
+// of its version.
+func updater(t *testing.T, version, program string) *update.Updater {
+	t.Helper()
+	public, private, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e, id := base64.StdEncoding.EncodeToString, []byte("12345678")
+	key, err := update.ParseKey(e(slices.Concat([]byte("Ed"), id, public)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := json.Marshal(update.Release{Version: version, Notes: "better", Files: []update.File{
+		{OS: runtime.GOOS, Arch: runtime.GOARCH, Name: "program", Size: int64(len(program)), SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(program)))},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := blake2b.Sum512(manifest)
+	signature := ed25519.Sign(private, sum[:])
+	whole := ed25519.Sign(private, append(slices.Clone(signature), 'x'))
+	source, home := t.TempDir(), filepath.Join(t.TempDir(), "gatehouse")
+	for path, text := range map[string]string{
+		filepath.Join(source, "manifest.json"):         string(manifest),
+		filepath.Join(source, "manifest.json.minisig"): "untrusted comment: x\n" + e(slices.Concat([]byte("ED"), id, signature)) + "\ntrusted comment: x\n" + e(whole) + "\n",
+		filepath.Join(source, "program"):               program,
+		home:                                           "1.0.0",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return update.New(update.Options{Source: source, Key: key, Current: "1.0.0", Program: home, Try: func(_ context.Context, path string) (string, error) {
+		b, err := os.ReadFile(path)
+		return string(b), err
+	}})
+}
+
+func TestAHostIsUpdatedByTools(t *testing.T) {
+	r := rule(t, Config{Updater: updater(t, "1.1.0", "1.1.0"), Current: "1.0.0"})
+	var seen checkOut
+	if refused := r.ask("ann", "server_update_check", &seen); refused != "" || !seen.Newer || seen.Newest != "1.1.0" || seen.Notes != "better" || seen.Previous != "" {
+		t.Fatal(seen, refused)
+	}
+	if refused := r.ask("ann", "server_update_rollback", nil); !strings.HasPrefix(refused, "not_found: no earlier program") {
+		t.Errorf("got %q", refused)
+	}
+	var begun jobOut
+	if refused := r.ask("ann", "server_update", &begun); refused != "" || begun.Job != "job_1" || begun.Target != "1.1.0" {
+		t.Fatal(begun, refused)
+	}
+	var done applied
+	c := moduletest.NewCall(t)
+	res, err := c.Run(t.Context(), r.jobs[0])
+	if refused := r.got(res, err, &done); refused != "" || done.Version != "1.1.0" || done.Was != "1.0.0" {
+		t.Fatal(done, refused)
+	}
+	if n := len(r.shown); n < 4 || r.shown[n-1].Overall.State != phases.Done || len(c.Peer.Progressed) < 3 {
+		t.Errorf("shown %+v, told %+v", r.shown, c.Peer.Progressed)
+	}
+	if refused := r.ask("ann", "server_update", nil); refused != "" {
+		t.Error(refused) // the job will say that it is there already
+	}
+	res, err = moduletest.NewCall(t).Run(t.Context(), r.jobs[1])
+	if refused := r.got(res, err, nil); !strings.HasPrefix(refused, "exists: ") {
+		t.Errorf("twice: %q", refused)
+	}
+	var back rollbackOut
+	if refused := r.ask("ann", "server_update_rollback", &back); refused != "" || back.Version != "1.0.0" {
+		t.Error(back, refused)
+	}
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	alone, old := rule(t, Config{}), rule(t, Config{Updater: updater(t, "1.0.0", "1.0.0"), Current: "1.0.0"})
+	for _, name := range []string{"server_update_check", "server_update", "server_update_rollback"} {
+		if refused := old.ask("eve", name, nil); !strings.HasPrefix(refused, "denied: ") {
+			t.Errorf("%s for eve: %q", name, refused)
+		}
+		if refused := alone.ask("ann", name, nil); !strings.HasPrefix(refused, "unsupported: ") {
+			t.Errorf("%s without a source: %q", name, refused)
+		}
+	}
+	if refused := old.ask("ann", "server_update", nil); !strings.HasPrefix(refused, "not_found: there is no newer") || len(old.jobs) > 0 {
+		t.Errorf("got %q", refused)
+	}
+	if got := refuse(fmt.Errorf("x: %w", update.ErrSignature)); !strings.HasPrefix(got.Error(), "denied") {
+		t.Errorf("got %v", got)
+	}
+}
+
+// processors makes a folder such as Linux has, one file for each.
+func processors(t *testing.T, now ...string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for i, governor := range now {
+		at := filepath.Join(dir, fmt.Sprintf("cpu%d", i), "cpufreq")
+		if err := errors.Join(os.MkdirAll(at, 0o700),
+			os.WriteFile(filepath.Join(at, "scaling_governor"), []byte(governor+"\n"), 0o600),
+			os.WriteFile(filepath.Join(at, "scaling_available_governors"), []byte("performance powersave \n"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+func TestTheGovernorIsToldAndSet(t *testing.T) {
+	dir := processors(t, "powersave", "powersave", "performance")
+	r := rule(t, Config{Processors: dir})
+	var out governorOut
+	if refused := r.ask("eve", "server_governor", &out); refused != "" || out.Current != "powersave" || !out.Differ || !slices.Equal(out.Available, []string{"performance", "powersave"}) {
+		t.Errorf("got %+v, %s", out, refused)
+	}
+	if refused := r.ask("eve", "server_governor", nil, "set", "performance"); !strings.HasPrefix(refused, "denied: ") {
+		t.Errorf("eve sets it: %q", refused)
+	}
+	if refused := r.ask("ann", "server_governor", nil, "set", "warp"); !strings.Contains(refused, "There are performance, powersave.") {
+		t.Errorf("got %q", refused)
+	}
+	out = governorOut{}
+	if refused := r.ask("ann", "server_governor", &out, "set", "performance"); refused != "" || out.Current != "performance" || out.Differ {
+		t.Errorf("got %+v, %s", out, refused)
+	}
+	if refused := rule(t, Config{Processors: t.TempDir()}).ask("ann", "server_governor", nil); !strings.HasPrefix(refused, "unsupported: this machine has no governor") {
+		t.Errorf("got %q", refused)
+	}
+}
+
+// Where one processor cannot be set, all are what they were.
+func TestTheGovernorIsSetForAllOrNone(t *testing.T) {
+	dir := processors(t, "powersave", "powersave")
+	broken := filepath.Join(dir, "cpu1", "cpufreq", "scaling_governor")
+	if err := errors.Join(os.Remove(broken), os.Mkdir(broken, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	r := rule(t, Config{Processors: dir})
+	if refused := r.ask("ann", "server_governor", nil, "set", "performance"); refused == "" {
+		t.Error("it was set")
+	}
+	if got := word(filepath.Join(dir, "cpu0", "cpufreq", "scaling_governor")); got != "powersave" {
+		t.Errorf("the first is %s", got)
+	}
+}
