@@ -44,7 +44,8 @@ test:
 
 # What tests need beyond Go and make: a C compiler for the race detector, npm
 # for the official suites, an editor and Python to be driven in a terminal. All
-# come from the system's package manager; the suites themselves are pinned and
+# come from the system's package manager, as does a container runtime, without
+# which a driver of sandboxes is skipped; the suites themselves are pinned and
 # installed below .tools.
 setup:
 	@need=; \
@@ -56,6 +57,10 @@ setup:
 	if [ -n "$$need" ]; then \
 		command -v apt-get >/dev/null || { echo "install with your package manager:$$need"; exit 1; }; \
 		$(APT) update -q && DEBIAN_FRONTEND=noninteractive $(APT) install -y -q --no-install-recommends $$need; \
+	fi
+	@if command -v apt-get >/dev/null && ! command -v crun >/dev/null; then \
+		{ $(APT) update -q && DEBIAN_FRONTEND=noninteractive $(APT) install -y -q --no-install-recommends crun; } || \
+		echo "without crun the driver oci is not tried"; \
 	fi
 	$(GO) mod download
 	$(GO) run ./internal/conformance/run install

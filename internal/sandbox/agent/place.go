@@ -34,6 +34,9 @@ var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 // host's files are gone.
 func makePlace(p wire.Plan) error {
 	unix.Umask(0o022)
+	if p.Made {
+		return furnish(p)
+	}
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return call("mount", "make / private", err)
 	}
@@ -59,6 +62,21 @@ func makePlace(p wire.Plan) error {
 		if err := step(); err != nil {
 			return err
 		}
+	}
+	return settle(p)
+}
+
+// furnish adds what can be written to a place that a container's runtime made.
+func furnish(p wire.Plan) error {
+	if err := unix.Chdir("/"); err != nil {
+		return call("chdir", "/", err)
+	}
+	if err := makeWork(p); err != nil {
+		return err
+	}
+	a := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(unix.AT_FDCWD, "/", 0, &a); err != nil {
+		return call("mount_setattr", "/", err)
 	}
 	return settle(p)
 }

@@ -128,6 +128,15 @@ func (g *Group) Enter() error {
 	return nil
 }
 
+// Take takes in a process that was born elsewhere, with all its threads.
+func (g *Group) Take(pid int) error {
+	var all []error
+	for _, dir := range g.dirs {
+		all = append(all, put(dir, "cgroup.procs", strconv.Itoa(pid)))
+	}
+	return errors.Join(all...)
+}
+
 // Leave takes this thread back to where the process is.
 func (g *Group) Leave() error {
 	var all []error

@@ -147,8 +147,9 @@ func (s suite) ends(t *testing.T) {
 			t.Parallel()
 			b := s.box(t, sandbox.Spec{})
 			r := run(t, b, sandbox.Command{Argv: []string{"sh", "-c", c.script}, Timeout: c.timeout})
-			// A driver may make what is stopped go on before it asks it to end.
-			asked := strings.HasPrefix(c.name, "stopped") && r.Signal == 15
+			// A driver may make what is stopped go on before it asks it to end,
+			// and on a busy machine what was asked may be killed before it heard.
+			asked := strings.HasPrefix(c.name, "stopped") && r.Signal == 15 || c.signal == 15 && r.Signal == 9
 			if r.Outcome != c.want || r.Code != c.code || r.Signal != c.signal && !asked {
 				t.Errorf("%+v, %v, want %s, code %d, signal %d", r.Result, r.err, c.want, c.code, c.signal)
 			}

@@ -73,9 +73,10 @@ func withoutBits(bits uint32) []bpf.Instruction {
 	}
 }
 
+const tiocLinux = 0x541c // drives the console
+
 // terminalControls refuses to type into a terminal or to drive the console.
 func terminalControls() []bpf.Instruction {
-	const tiocLinux = 0x541c
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: arg1At, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.TIOCSTI, SkipTrue: 2},

@@ -13,6 +13,7 @@ import (
 type Plan struct {
 	Hostname    string
 	UID, GID    int64    // of the code, in the sandbox
+	Made        bool     // somebody else made the place; only what can be written is missing
 	OneUser     bool     // the agent cannot become anybody else, so the code has its id
 	DiskBytes   int64    // of everything that can be written, together
 	DiskFiles   int64    // how many files and folders that may be
@@ -45,6 +46,7 @@ func (p Plan) Body() []byte {
 		w.number(n)
 	}
 	w.flag(p.OneUser)
+	w.flag(p.Made)
 	w.texts(p.Env)
 	w.number(int64(len(p.Trees)))
 	for _, t := range p.Trees {
@@ -70,6 +72,7 @@ func ParsePlan(body []byte) (p Plan, err error) {
 		*n = r.number()
 	}
 	p.OneUser = r.flag()
+	p.Made = r.flag()
 	p.Env = r.texts()
 	for n := r.number(); n > 0 && !r.broken; n-- {
 		p.Trees = append(p.Trees, Tree{FD: r.number(), From: r.text(), To: r.text()})

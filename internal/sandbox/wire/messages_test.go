@@ -22,7 +22,7 @@ func parsed[T interface{ Body() []byte }](f func([]byte) (T, error)) func([]byte
 
 func messages() []body {
 	return []body{
-		{"plan", Plan{Hostname: "h", UID: 1000, GID: 1000, OneUser: true, DiskBytes: 1 << 30, Side: 5, Proxy: 3128, Env: []string{"A=b", ""}, Trees: []Tree{{FD: 7, To: "/usr"}, {From: "/opt", To: "/opt"}}, Links: []Text{{"/bin", "usr/bin"}}, Texts: []Text{{"/etc/hosts", "x\n"}}}, parsed(ParsePlan)},
+		{"plan", Plan{Hostname: "h", UID: 1000, GID: 1000, OneUser: true, Made: true, DiskBytes: 1 << 30, Side: 5, Proxy: 3128, Env: []string{"A=b", ""}, Trees: []Tree{{FD: 7, To: "/usr"}, {From: "/opt", To: "/opt"}}, Links: []Text{{"/bin", "usr/bin"}}, Texts: []Text{{"/etc/hosts", "x\n"}}}, parsed(ParsePlan)},
 		{"program", Program{Argv: []string{"sh", "-c", "exit"}, Env: []string{"X=y"}, Dir: "/tmp", Size: Size{80, 25}}, parsed(ParseProgram)},
 		{"size", Size{65535, 1}, parsed(ParseSize)},
 		{"grant", Grant{Stderr, Window}, parsed(ParseGrant)},

@@ -264,13 +264,18 @@ func network(say func(name, got string), args []string) {
 // hog takes memory until it gets no more, in MiB.
 func hog(say func(name, got string), args []string) {
 	most, _ := strconv.Atoi(args[0])
+	var all [][]byte
 	for i := range most {
 		b, err := unix.Mmap(-1, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 		if err != nil {
+			for _, b := range all[len(all)/2:] {
+				unix.Munmap(b) // to tell takes memory too
+			}
 			say("refused", verdict(err))
 			say("MiB", strconv.Itoa(i))
 			return
 		}
+		all = append(all, b)
 		for j := 0; j < len(b); j += 4096 {
 			b[j] = 1
 		}

@@ -1,0 +1,86 @@
+//go:build amd64 || arm64
+
+package oci
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"gatehouse/internal/sandbox"
+)
+
+const trial = 30 * time.Second // for the sandbox a Doctor makes
+
+// Doctor looks for the runtime, makes a sandbox with it and runs a program.
+func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
+	found := sandbox.Finding{Name: "a container runtime", Needed: true}
+	if d.missing != nil {
+		found.Detail, found.Remedy = d.missing.Error(), remedyMissing
+		return []sandbox.Finding{found}
+	}
+	ctx, cancel := context.WithTimeout(ctx, trial)
+	defer cancel()
+	version, err := d.runtime.version(ctx)
+	if err != nil {
+		found.Detail, found.Remedy = err.Error(), remedyMissing
+		return []sandbox.Finding{found}
+	}
+	found.OK, found.Detail = true, d.runtime.path+": "+version
+	findings := []sandbox.Finding{found}
+	if old := outdated(version); old != "" {
+		findings = append(findings, sandbox.Finding{Name: "a runtime without known holes", Detail: old, Remedy: "upgrade it with the system's package manager, or use crun or the driver namespaces"})
+	}
+	return append(findings, d.tryOne(ctx))
+}
+
+func (d *Driver) tryOne(ctx context.Context) sandbox.Finding {
+	f := sandbox.Finding{Name: "a sandbox is made and runs a program", Needed: true}
+	began := time.Now()
+	if err := d.runOne(ctx); err != nil {
+		f.Detail = err.Error()
+		f.Remedy = "try the driver namespaces, which needs no runtime; inside a container start that one with --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+		return f
+	}
+	f.OK, f.Detail = true, fmt.Sprintf("in %v", time.Since(began).Round(time.Millisecond))
+	return f
+}
+
+func (d *Driver) runOne(ctx context.Context) error {
+	s, err := d.Create(ctx, sandbox.Spec{})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	p, err := s.Exec(ctx, sandbox.Command{Argv: []string{"/bin/sh", "-c", "exit 0"}})
+	if err != nil {
+		return err
+	}
+	r, err := p.Wait()
+	if err == nil && r.Outcome != sandbox.OK {
+		err = fmt.Errorf("the program ended with %s, code %d, signal %d", r.Outcome, r.Code, r.Signal)
+	}
+	return err
+}
+
+// outdated tells of a runc that lets containers out through its own mounts
+// (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881); "" when it is none.
+func outdated(version string) string {
+	number, ok := strings.CutPrefix(version, "runc version ")
+	if !ok {
+		return ""
+	}
+	var v [3]int
+	for i, part := range strings.SplitN(number, ".", 3) {
+		part = part[:len(part)-len(strings.TrimLeft(part, "0123456789"))]
+		v[i], _ = strconv.Atoi(part)
+	}
+	fixed := v[0] > 1 || v[0] == 1 && (v[1] > 3 || v[1] == 3 && v[2] >= 3 || v[1] == 2 && v[2] >= 8)
+	if fixed {
+		return ""
+	}
+	return fmt.Sprintf("%s is older than 1.2.8 and 1.3.3, which closed three ways out of containers", filepath.Base(version))
+}

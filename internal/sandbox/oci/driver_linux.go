@@ -1,0 +1,158 @@
+//go:build amd64 || arm64
+
+package oci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/agent/binary"
+	"gatehouse/internal/sandbox/cgroup"
+	"gatehouse/internal/sandbox/landlock"
+	"gatehouse/internal/sandbox/place"
+
+	"golang.org/x/sys/unix"
+)
+
+// Driver makes sandboxes. New makes one; whoever does calls Close.
+type Driver struct {
+	log     *slog.Logger
+	folder  string // of bundles and the runtime's state
+	agent   string // its program
+	runtime *runtimeProgram
+	missing error // why there is no runtime
+	groups  *cgroup.Place
+	users   *place.Users
+
+	mu     sync.Mutex
+	boxes  map[*box]bool
+	closed bool
+}
+
+const prefix = "gatehouse-oci-"
+
+// New prepares what every sandbox needs. A runtime that is missing is what
+// Create and Doctor tell.
+func New(o Options) (*Driver, error) {
+	d := &Driver{log: o.Log, groups: cgroup.Find(), users: place.NewUsers(), boxes: map[*box]bool{}}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	parent := o.Folder
+	if parent == "" {
+		parent = os.TempDir()
+	}
+	sweep(parent)
+	folder, err := os.MkdirTemp(parent, fmt.Sprintf("%s%d-", prefix, os.Getpid()))
+	if err != nil {
+		return nil, err
+	}
+	d.folder = folder
+	if err := d.fill(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(folder))
+	}
+	d.runtime, d.missing = findRuntime(o.Runtime, filepath.Join(folder, "state"))
+	return d, nil
+}
+
+// fill puts the agent into the folder, through which the ids of a sandbox have
+// to reach their root.
+func (d *Driver) fill() error {
+	program, err := binary.Agent()
+	if err != nil {
+		return err
+	}
+	d.agent = filepath.Join(d.folder, "agent")
+	return errors.Join(os.Chmod(d.folder, 0o711), os.WriteFile(d.agent, program, 0o555), os.Chmod(d.agent, 0o555))
+}
+
+// sweep removes what hosts left that were killed. Their containers ended with
+// them.
+func sweep(parent string) {
+	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
+	for _, dir := range all {
+		number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		pid, err := strconv.Atoi(number)
+		if err == nil && pid > 1 && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			os.RemoveAll(dir)
+		}
+	}
+}
+
+// Name is that of the driver.
+func (d *Driver) Name() string { return Name }
+
+// Capabilities tells what it holds here.
+func (d *Driver) Capabilities() sandbox.Capabilities {
+	if d.missing != nil {
+		return sandbox.Capabilities{}
+	}
+	c := sandbox.Capabilities{
+		Tier: sandbox.Namespaces, Memory: d.groups.Held("memory"), Processes: d.groups.Held("pids"), CPU: d.groups.Held("cpu"),
+		OwnUsers: !d.users.One, Seccomp: true, Landlock: landlock.Version(), Terminals: true,
+	}
+	if c.Memory == sandbox.NotHeld {
+		c.Memory = sandbox.PerCall
+	}
+	if c.Processes == sandbox.NotHeld {
+		c.Processes = sandbox.ByUser
+	}
+	return c
+}
+
+// Create makes a sandbox.
+func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	limits, err := place.Held(spec.Limits)
+	if err != nil {
+		return nil, err
+	}
+	if d.missing != nil {
+		return nil, fmt.Errorf("create a sandbox: %w", d.missing)
+	}
+	b, err := d.make(ctx, spec, limits)
+	if err != nil {
+		return nil, fmt.Errorf("create a sandbox: %w", err)
+	}
+	return b, nil
+}
+
+func (d *Driver) add(b *box) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return errors.New("the driver is closed")
+	}
+	d.boxes[b] = true
+	return nil
+}
+
+func (d *Driver) remove(b *box) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.boxes, b)
+}
+
+// Close ends every sandbox.
+func (d *Driver) Close() error {
+	d.mu.Lock()
+	d.closed = true
+	var left []*box
+	for b := range d.boxes {
+		left = append(left, b)
+	}
+	d.mu.Unlock()
+	var all sync.WaitGroup
+	for _, b := range left {
+		all.Go(func() { b.Close() })
+	}
+	all.Wait()
+	return os.RemoveAll(d.folder)
+}
