@@ -89,6 +89,9 @@ func (f *definitionFlags) add(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.d.Roles, "role", nil, "roles that may enter, comma-separated (default: everyone)")
 	set.StringSliceVar(&f.d.Users, "user", nil, "users that may enter, names or patterns")
 	set.StringSliceVar(&f.d.KnownTo, "known-to", nil, "roles that may know of it without entering")
+	set.IntVar(&f.d.Limits.Calls, "calls", 0, "calls that run at once in it, of all callers together (default: as many as on the host)")
+	set.Float64Var(&f.d.Limits.Rate, "rate", 0, "calls a second of one caller in it (default: no limit)")
+	set.IntVar(&f.d.Limits.Burst, "burst", 0, "calls of one caller that may come at once (default: twice the rate)")
 	set.StringArrayVarP(&f.dirs, "directory", "d", nil, "folder its tools may touch; can be repeated (default: the host's)")
 	set.StringArrayVar(&f.vars, "env", nil, "`NAME=value` for programs in it, ${secret:NAME} stands for a secret; can be repeated")
 	set.StringVar(&f.from, "from", "", "JSON `file` with the definition, or parts of it; - reads standard input")
@@ -133,6 +136,9 @@ func (f *definitionFlags) apply(to *contextbook.Definition) error {
 		"role":     func() { to.Roles = f.d.Roles },
 		"user":     func() { to.Users = f.d.Users },
 		"known-to": func() { to.KnownTo = f.d.KnownTo },
+		"calls":    func() { to.Limits.Calls = f.d.Limits.Calls },
+		"rate":     func() { to.Limits.Rate = f.d.Limits.Rate },
+		"burst":    func() { to.Limits.Burst = f.d.Limits.Burst },
 	} {
 		if f.set.Changed(flag) {
 			take()

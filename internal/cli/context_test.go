@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"gatehouse/internal/contextbook"
 )
 
 func TestContextsFromTheCommandLine(t *testing.T) {
@@ -42,7 +44,10 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 		{"", "context list", 0, `(?m)^build +ci,dev +- +1 .*Builds\.\nnotes +everyone +default +0 .* -$`, `^$`},
 		{"", "context show notes", 0, `"env": \{\n +"A": "b=c",\n +"B": ""`, `^$`},
 		{"", "context show none", 1, `^$`, `no such context`},
-		{"", "context update notes --tool dir_list --role a", 0, `^$`, `Changed`},
+		{"", "context create x --burst 5", 2, `^$`, `limits: burst means something only with a rate`},
+		{"", "context create x --calls -1", 2, `^$`, `limits: calls is -1; expected a number from 0`},
+		{"", "context update notes --calls 4 --rate 2.5", 0, `^$`, `Changed`},
+		{"", "context update notes --tool dir_list --role a --burst 9", 0, `^$`, `Changed`},
 		{`{"env":null}`, "context update notes --role= --from -", 0, `^$`, `Changed`},
 		{"", "context update none", 1, `^$`, `no such context`},
 		{"", "context lsit", 2, `^$`, `did you mean list`},
@@ -57,8 +62,10 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 		Tools, Roles []string
 		Env          map[string]string
 		Roots        []struct{ Path string }
+		Limits       contextbook.Limits
 	}
-	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Tools) != 1 || len(got.Roles) != 0 || got.Env != nil || got.Roots[0].Path != dir {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Tools) != 1 || len(got.Roles) != 0 || got.Env != nil || got.Roots[0].Path != dir ||
+		got.Limits != (contextbook.Limits{Calls: 4, Rate: 2.5, Burst: 9}) {
 		t.Errorf("after the updates: %s", out)
 	}
 	if code, _, said := run(out, "context", "update", "build", "--from", "-"); code != 0 {
