@@ -18,7 +18,7 @@ import (
 type Context struct {
 	Name        string            `doc:"Name; callers choose the context by it." need:"yes"`
 	Description string            `doc:"What it is for."`
-	Modules     []string          `doc:"Modules whose offers are part of it; left out, all but those that run programs (process, shell), unless view.modules names them."`
+	Modules     []string          `doc:"Modules whose offers are part of it; left out, all but those that run programs (process, sandbox, shell), unless view.modules names them."`
 	Tools       []string          `doc:"Patterns of tools; ! in front excludes."`
 	Prompts     []string          `doc:"Patterns of prompts."`
 	Resources   []string          `doc:"Patterns of URIs, in which * stops at no slash."`
