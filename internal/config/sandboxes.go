@@ -19,6 +19,9 @@ type Sandboxes struct {
 	Lifetime    time.Duration `doc:"A sandbox ends after so long in any case." env:"GATEHOUSE_SANDBOX_LIFETIME"`
 	Most        int           `doc:"Sandboxes alive at once, of everybody together." env:"GATEHOUSE_SANDBOX_MOST"`
 	Isolation   string        `yaml:"min_isolation" doc:"What has to stand between the code and the host at least. Where no driver offers that, there are no sandboxes." enum:"process,filtered,namespaces,user kernel,machine" env:"GATEHOUSE_SANDBOX_MIN_ISOLATION"`
+	Driver      string        `doc:"What makes sandboxes. The first needs nothing installed, oci a container runtime, and process makes no wall at all, for which unsafe has to be set as well." enum:"namespaces,oci,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
+	Runtime     string        `doc:"The container runtime of the driver oci, a path or a name. Empty means crun, or else runc." env:"GATEHOUSE_SANDBOX_RUNTIME"`
+	Unsafe      bool          `doc:"Let the driver process run code that may do whatever the host's user may. min_isolation has to allow it too." env:"GATEHOUSE_SANDBOX_UNSAFE"`
 	Pool        SandboxPool   `doc:"Sandboxes that are ready before anybody asks."`
 }
 
@@ -34,7 +37,7 @@ func defaultSandboxes() Sandboxes {
 	return Sandboxes{
 		Memory: 256, VCPUs: 2, Processes: 256, Disk: 1024, Descriptors: 1024, Output: 1 << 20, Call: 30 * time.Second,
 		MostMemory: 32768, MostVCPUs: 32, MostCall: time.Hour, Idle: 15 * time.Minute, Lifetime: 24 * time.Hour, Most: 100,
-		Isolation: "namespaces", Pool: SandboxPool{Enabled: true, MinSize: 3},
+		Isolation: "namespaces", Driver: "namespaces", Pool: SandboxPool{Enabled: true, MinSize: 3},
 	}
 }
 
@@ -58,6 +61,15 @@ func (s Sandboxes) validate(w *wrong) {
 	atLeast(w, "modules.sandbox.most_vcpu_count", "most_vcpu_count", s.MostVCPUs, s.VCPUs)
 	atLeast(w, "modules.sandbox.most_call", "most_call", s.MostCall, s.Call)
 	atLeast(w, "modules.sandbox.pool.max_boots", "max_boots", s.Pool.MaxBoots, 0)
+	switch s.Driver {
+	case "namespaces", "oci":
+	case "process":
+		if !s.Unsafe {
+			w.add("modules.sandbox.driver", "the driver process holds nothing back, which has to be wanted: set unsafe: true beside it")
+		}
+	default:
+		w.add("modules.sandbox.driver", "%q is no driver; expected namespaces, oci or process", s.Driver)
+	}
 	switch s.Isolation {
 	case "process", "filtered", "namespaces", "user kernel", "machine":
 	default:
