@@ -3,6 +3,7 @@ package calls
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"strings"
 
 	"gatehouse/internal/rawjson"
@@ -56,9 +57,7 @@ func (c *Calls) shortenOutput(r *Request, res *Result, budget int) error {
 // withCut adds to a handler's _meta without changing its map.
 func withCut(meta map[string]json.RawMessage, uri string) map[string]json.RawMessage {
 	all := make(map[string]json.RawMessage, len(meta)+1)
-	for k, v := range meta {
-		all[k] = v
-	}
+	maps.Copy(all, meta)
 	all[metaCut] = rawjson.AppendString(nil, uri)
 	return all
 }
