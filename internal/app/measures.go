@@ -15,6 +15,7 @@ import (
 	measuring "gatehouse/internal/modules/metrics"
 	"gatehouse/internal/modules/network"
 	"gatehouse/internal/modules/process"
+	"gatehouse/internal/modules/pubkey"
 	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/modules/shell"
 	making "gatehouse/internal/modules/update"
@@ -32,6 +33,8 @@ func (a *App) moduleConfig(_ string, into any) error {
 		a.networkConfig(c)
 	case *making.Config:
 		return a.updateConfig(c)
+	case *pubkey.Config:
+		a.pubkeyConfig(c)
 	case *measuring.Config:
 		c.Store = a.measures()
 	case *process.Config:

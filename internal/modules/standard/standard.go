@@ -17,6 +17,7 @@ import (
 	"gatehouse/internal/modules/network"
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/process"
+	"gatehouse/internal/modules/pubkey"
 	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/shell"
@@ -55,7 +56,7 @@ func Guests() []Guest {
 		{Name: "net", New: network.New},
 		{Name: "notification", New: notification.New},
 		{Name: "db", New: db.New},
-		{Name: "auth", New: auth.New},
+		{Name: "auth", New: together(auth.New, pubkey.New)},
 		{Name: "disk", New: disk.New},
 		{Name: "smtp", New: smtp.New},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
