@@ -213,6 +213,7 @@ func TestWhatCannotBeDetached(t *testing.T) {
 	if _, code := d.try("input", args{"id": id, "input": "x"}); code == "" {
 		t.Error("it can be typed to")
 	}
+	d.do("kill", args{"id": id})
 }
 
 // Cards that are broken, or of others, are left alone.
