@@ -93,3 +93,99 @@ func activate(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 }
+
+// runDaemon starts "gatehouse daemon run" in the foreground; interrupt ends it.
+func runDaemon(ts *testscript.TestScript, neg bool, args []string) {
+	if neg {
+		ts.Fatalf("usage: rundaemon arguments...")
+	}
+	s := &server{ended: make(chan error, 1)}
+	s.cmd = exec.Command(find(ts, "gatehouse"), append([]string{"daemon", "run"}, args...)...)
+	s.cmd.Dir = ts.Getenv("WORK")
+	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "GORACE"} {
+		s.cmd.Env = append(s.cmd.Env, name+"="+ts.Getenv(name))
+	}
+	s.cmd.Stdout = &s.out
+	var err error
+	s.stdin, err = s.cmd.StdinPipe()
+	ts.Check(err)
+	stderr, err := s.cmd.StderrPipe()
+	ts.Check(err)
+	ts.Check(s.cmd.Start())
+	ts.Defer(func() { s.cmd.Process.Kill() })
+	go s.listen(stderr, make(chan string, 10))
+	on(ts).server = s
+	s.hears(ts, "msg=ready")
+}
+
+// hears waits until a server has logged a text.
+func (s *server) hears(ts *testscript.TestScript, text string) {
+	for end := time.Now().Add(patience); !strings.Contains(s.err.String(), text); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			ts.Fatalf("gatehouse does not say %q:\n%s", text, s.err.String())
+		}
+	}
+}
+
+// terminate sends the story's server SIGTERM, and waits until it has logged a
+// text, not until its end.
+func terminate(ts *testscript.TestScript, neg bool, args []string) {
+	s := on(ts).server
+	if neg || s == nil || len(args) != 1 {
+		ts.Fatalf("usage: terminate TEXT, after rundaemon")
+	}
+	ts.Check(s.cmd.Process.Signal(syscall.SIGTERM))
+	s.hears(ts, args[0])
+}
+
+// appears waits until a file is there.
+func appears(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: appears FILE")
+	}
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		if _, err := os.Stat(ts.MkAbs(args[0])); err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%s does not appear", args[0])
+		}
+	}
+}
+
+// disk mounts a file system of 1 MiB on a folder until the story ends.
+func disk(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: disk FOLDER")
+	}
+	dir := ts.MkAbs(args[0])
+	ts.Check(os.MkdirAll(dir, 0o700))
+	out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs", dir).CombinedOutput()
+	if err != nil {
+		ts.Fatalf("%v %s", err, out)
+	}
+	ts.Defer(func() { exec.Command("umount", "-l", dir).Run() })
+}
+
+// fill fills the disk that a folder is on, with a file there.
+func fill(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: fill FOLDER")
+	}
+	f, err := os.Create(ts.MkAbs(filepath.Join(args[0], "filling")))
+	ts.Check(err)
+	defer f.Close()
+	for size := 4096; size > 0; {
+		if _, err := f.Write(make([]byte, size)); err != nil {
+			size /= 2
+		}
+	}
+}
+
+// mounts reports whether this test may mount file systems.
+func mounts(dir string) bool {
+	if os.Getuid() != 0 || exec.Command("mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", dir).Run() != nil {
+		return false
+	}
+	return exec.Command("umount", dir).Run() == nil
+}

@@ -33,6 +33,12 @@ func TestScripts(t *testing.T) {
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		Setup:               home,
+		Condition: func(cond string) (bool, error) {
+			if cond != "mounts" {
+				return false, fmt.Errorf("unknown condition %s", cond)
+			}
+			return mounts(t.TempDir()), nil
+		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"serve":      serve,
 			"interrupt":  interrupt,
@@ -45,6 +51,7 @@ func TestScripts(t *testing.T) {
 			"daemonpid":  daemonPID,
 			"killdaemon": killDaemon,
 			"connect":    connect, "talk": talk, "await": await, "leave": leave, "program": program,
+			"rundaemon": runDaemon, "terminate": terminate, "appears": appears, "disk": disk, "fill": fill,
 			"activate": activate,
 		},
 	})
