@@ -73,6 +73,7 @@ func TestSuiteAsNobody(t *testing.T) {
 	}
 	cmd := again(t, nobody, "^TestSuite$", sandboxtest.ProbeVariable+"="+probe)
 	out, err := cmd.CombinedOutput()
+	sandboxtest.Record(t, "namespaces, a user", sandboxtest.Verdicts(out))
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

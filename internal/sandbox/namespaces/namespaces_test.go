@@ -4,6 +4,7 @@ package namespaces
 
 import (
 	"bytes"
+	"os"
 	"testing"
 
 	"gatehouse/internal/sandbox"
@@ -52,4 +53,10 @@ func TestASandboxRunsAProgramAsSomebodyElse(t *testing.T) {
 	}
 }
 
-func TestSuite(t *testing.T) { sandboxtest.Run(t, driver(t, Options{})) }
+func TestSuite(t *testing.T) {
+	who := "namespaces, a user"
+	if os.Geteuid() == 0 {
+		who = "namespaces, root"
+	}
+	sandboxtest.Record(t, who, sandboxtest.Run(t, driver(t, Options{})))
+}

@@ -57,7 +57,7 @@ func TestSuite(t *testing.T) {
 				t.Skip("another runtime had the whole suite; GATEHOUSE_TEST_ALL=1 gives it to every one")
 			}
 			tried = true
-			sandboxtest.Run(t, d)
+			sandboxtest.Record(t, "oci", sandboxtest.Run(t, d))
 		})
 	}
 }

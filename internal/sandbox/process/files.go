@@ -85,6 +85,7 @@ func (b *box) WriteFile(ctx context.Context, p string, r io.Reader, how sandbox.
 			return sandbox.Info{}, err
 		}
 	}
+	r = while{ctx, b.life, r}
 	if how.Append {
 		err = b.add(name, r, how.Mode)
 	} else {
@@ -98,6 +99,22 @@ func (b *box) WriteFile(ctx context.Context, p string, r io.Reader, how sandbox.
 		return sandbox.Info{}, err
 	}
 	return told(info, ""), ctx.Err()
+}
+
+// while reads for as long as both the call and the sandbox go on.
+type while struct {
+	call, life context.Context
+	r          io.Reader
+}
+
+func (w while) Read(b []byte) (int, error) {
+	if w.life.Err() != nil {
+		return 0, sandbox.ErrClosed
+	}
+	if w.call.Err() != nil {
+		return 0, context.Cause(w.call)
+	}
+	return w.r.Read(b)
 }
 
 func (b *box) add(name string, r io.Reader, mode fs.FileMode) error {

@@ -43,4 +43,4 @@ func TestItHasToBeAskedForByName(t *testing.T) {
 	}
 }
 
-func TestSuite(t *testing.T) { sandboxtest.Run(t, driver(t)) }
+func TestSuite(t *testing.T) { sandboxtest.Record(t, "process", sandboxtest.Run(t, driver(t))) }

@@ -22,8 +22,9 @@ const (
 	probePath = "./probe"   // of the folder where programs begin
 )
 
-// Run runs the suite. Each test gets sandboxes of its own of the driver.
-func Run(t *testing.T, d sandbox.Driver) {
+// Run runs the suite and gives what came of each group; Record is for that.
+// Each test gets sandboxes of its own of the driver.
+func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 	s := suite{driver: d, probe: buildProbe(t)}
 	for _, group := range []struct {
 		name string
@@ -32,6 +33,7 @@ func Run(t *testing.T, d sandbox.Driver) {
 		{"calls", s.calls},
 		{"ends", s.ends},
 		{"output", s.output},
+		{"floods", s.floods},
 		{"terminals", s.terminals},
 		{"files", s.files},
 		{"identity", s.identity},
@@ -39,20 +41,40 @@ func Run(t *testing.T, d sandbox.Driver) {
 		{"network", s.network},
 		{"way out", s.wayOut},
 		{"resources", s.resources},
+		{"pressure", s.pressure},
+		{"traps", s.traps},
 		{"lifecycle", s.lifecycle},
+		{"odd ends", s.oddEnds},
 	} {
+		if !known(group.name) {
+			t.Errorf("the matrix does not tell what %q is about", group.name)
+		}
+		told := Verdict{Group: group.name, Tells: "not run"}
 		t.Run(group.name, func(t *testing.T) {
+			defer func() {
+				switch {
+				case t.Failed():
+					told.Tells = "FAILED"
+				case !t.Skipped():
+					told.Tells = "held"
+				case s.noWall():
+					told.Tells = "not held back"
+				}
+			}()
 			if s.noWall() && slices.Contains(walls, group.name) {
 				t.Skipf("the tier %s holds nothing of this back", s.driver.Capabilities().Tier)
 			}
 			group.run(t)
 		})
+		t.Log(told)
+		verdicts = append(verdicts, told)
 	}
+	return verdicts
 }
 
 // walls are the groups that a driver without one does not pass, and is not
 // thought to.
-var walls = []string{"identity", "isolation", "network", "way out", "resources"}
+var walls = []string{"identity", "isolation", "network", "way out", "resources", "pressure", "traps"}
 
 func (s suite) noWall() bool { return s.driver.Capabilities().Tier <= sandbox.NoWall }
 

@@ -1,0 +1,4 @@
+package main
+
+// int80 does not exist on this processor.
+func int80() {}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"os"
+	"strconv"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// useUp takes more and more of one thing until it is refused.
+func useUp(say func(name, got string), args []string) {
+	most, _ := strconv.Atoi(args[1])
+	take := map[string]func(i int) error{
+		"threads": thread, "memfd": memoryFile(), "pipes": pipe, "inotify": watches(), "shm": sharedMemory, "sockets": socketPair, "queues": queue,
+	}[args[0]]
+	for i := range most {
+		if err := take(i); err != nil {
+			say("refused", verdict(err))
+			say("after", strconv.Itoa(i))
+			return
+		}
+	}
+	say("after", args[1])
+}
+
+// thread starts one that does nothing, by way of the system call: the runtime
+// ends the program when it is refused one.
+func thread(int) error {
+	stack, err := unix.Mmap(-1, 0, 16<<10, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return err
+	}
+	_ = stack
+	pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, uintptr(unix.SIGCHLD), 0, 0, 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	if pid == 0 { // a process counts as a thread does
+		for {
+			unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0)
+			sleepABit()
+		}
+	}
+	return nil
+}
+
+func sleepABit() {
+	long := unix.Timespec{Sec: 1000}
+	unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&long)), 0, 0)
+}
+
+// memoryFile grows a file without a name, in MiB.
+func memoryFile() func(int) error {
+	fd, err := unix.MemfdCreate("hog", 0)
+	chunk := make([]byte, 1<<20)
+	return func(int) error {
+		if err == nil {
+			_, err = unix.Write(fd, chunk)
+		}
+		return err
+	}
+}
+
+func pipe(int) error {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_NONBLOCK); err != nil {
+		return err
+	}
+	unix.FcntlInt(uintptr(p[1]), unix.F_SETPIPE_SZ, 1<<20)
+	unix.Write(p[1], make([]byte, 1<<20))
+	return nil
+}
+
+func watches() func(int) error {
+	fd, err := unix.InotifyInit1(0)
+	return func(i int) error {
+		if err != nil {
+			return err
+		}
+		dir := "/tmp/w" + strconv.Itoa(i)
+		if err := os.Mkdir(dir, 0o700); err != nil {
+			return err
+		}
+		_, err := unix.InotifyAddWatch(fd, dir, unix.IN_ALL_EVENTS)
+		return err
+	}
+}
+
+// sharedMemory takes segments of 1 MiB that outlive those who made them.
+func sharedMemory(int) error {
+	id, err := unix.SysvShmGet(unix.IPC_PRIVATE, 1<<20, unix.IPC_CREAT|0o600)
+	if err != nil {
+		return err
+	}
+	b, err := unix.SysvShmAttach(id, 0, 0)
+	if err != nil {
+		return err
+	}
+	for i := 0; i < len(b); i += 4096 {
+		b[i] = 1
+	}
+	return nil
+}
+
+func socketPair(int) error {
+	p, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return err
+	}
+	unix.SetsockoptInt(p[0], unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20)
+	unix.Write(p[0], make([]byte, 1<<20))
+	return nil
+}
+
+func queue(i int) error {
+	name := append([]byte("q"+strconv.Itoa(i)), 0)
+	_, _, errno := unix.Syscall6(unix.SYS_MQ_OPEN, uintptr(unsafe.Pointer(&name[0])), unix.O_CREAT|unix.O_RDWR, 0o600, 0, 0, 0)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// foreign calls the kernel as a program for another kind of processor would.
+func foreign(say func(name, got string), args []string) {
+	switch args[0] {
+	case "x32":
+		say("x32", verdict(raw(0x40000000|unix.SYS_GETPID)))
+	case "int80":
+		int80()
+		say("int80", "allowed")
+	}
+}
