@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	"gatehouse/internal/identity"
 	"gatehouse/internal/limit"
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/transport/http"
@@ -15,16 +16,22 @@ import (
 // mostSessionKey is the longest session id that has a rate of its own.
 const mostSessionKey = 128
 
+// origin is where a request comes from.
+type origin struct {
+	addr netip.Addr // the zero Addr of a Unix socket
+	here bool       // this machine, and no proxy on it
+}
+
 // pace holds a request to the rates: that of its principal, or of its address
 // while nobody is known, and that of its session. A rate that nobody set is for
 // strangers to this machine.
-func (a *App) pace(ctx context.Context, principal, session string, from netip.Addr) error {
-	if !a.pacing.Load() && (!from.IsValid() || from.IsLoopback()) {
+func (a *App) pace(ctx context.Context, principal, session string, from origin) error {
+	if from.here && !a.pacing.Load() {
 		return nil
 	}
 	who := "principal " + principal
 	if principal == "" || principal == "anonymous" {
-		who = "address " + from.String()
+		who = "address " + from.addr.String()
 	}
 	if session != "" && len(session) <= mostSessionKey {
 		session = "session " + session
@@ -36,7 +43,7 @@ func (a *App) pace(ctx context.Context, principal, session string, from netip.Ad
 
 // paced has the requests of one connection held to the rates. The connection
 // is its session.
-func (a *App) paced(who protocol.Who, from netip.Addr) protocol.Who {
+func (a *App) paced(who protocol.Who, from origin) protocol.Who {
 	connection := "connection " + strconv.FormatUint(a.connections.Add(1), 10)
 	who.Pace = func(ctx context.Context) error { return a.pace(ctx, who.Principal, connection, from) }
 	return who
@@ -51,10 +58,14 @@ func tooMany(err error) *http.Denied {
 	return &http.Denied{Status: nethttp.StatusTooManyRequests, Message: busy.Error(), Header: nethttp.Header{"Retry-After": {strconv.Itoa(busy.Seconds())}}}
 }
 
-// remote is where a request comes from.
-func remote(r *nethttp.Request) netip.Addr {
+// remote is where a request comes from. Whoever comes through a proxy on this
+// machine is as much a stranger as whoever comes from another.
+func remote(r *nethttp.Request) origin {
 	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-		return a.Addr().Unmap()
+		return origin{a.Addr().Unmap(), identity.FromHere(r)}
 	}
-	return netip.Addr{}
+	return origin{here: true}
 }
+
+// remoteEnd is where a connection comes from.
+func remoteEnd(addr netip.Addr) origin { return origin{addr, !addr.IsValid() || addr.IsLoopback()} }

@@ -15,7 +15,7 @@ import (
 )
 
 // flood sends n requests and tells how many were turned away, and how.
-func flood(t *testing.T, a *App, n int, from, session string) (refused int, last *httptest.ResponseRecorder) {
+func flood(t *testing.T, a *App, n int, from, session string, headers ...string) (refused int, last *httptest.ResponseRecorder) {
 	t.Helper()
 	door, err := a.HTTPDoor()
 	if err != nil {
@@ -27,6 +27,10 @@ func flood(t *testing.T, a *App, n int, from, session string) (refused int, last
 		r.Header.Set("Content-Type", "application/json")
 		r.Header.Set("Accept", "application/json, text/event-stream")
 		r.Header.Set("Mcp-Session-Id", session)
+		for _, h := range headers {
+			name, value, _ := strings.Cut(h, ": ")
+			r.Header.Set(name, value)
+		}
 		w := httptest.NewRecorder()
 		door.ServeHTTP(w, r)
 		if w.Code == 429 {
@@ -72,6 +76,9 @@ func TestStrangersAreHeldToARate(t *testing.T) {
 	if n, _ := flood(t, a, 20, "127.0.0.1:1000", "s1"); n != 0 {
 		t.Errorf("a caller on this machine had %d refused", n)
 	}
+	if n, _ := flood(t, a, 5, "127.0.0.1:1000", "s3", "X-Forwarded-For: 203.0.113.10"); n != 2 {
+		t.Errorf("a caller behind a proxy on this machine had %d of 5 refused, want 2", n)
+	}
 }
 
 func TestARateThatWasSetIsEverybodys(t *testing.T) {
@@ -84,7 +91,7 @@ func TestARateThatWasSetIsEverybodys(t *testing.T) {
 func TestLinesAreHeldToARate(t *testing.T) {
 	a := slow(t, true)
 	var got [][]byte
-	who := a.paced(protocol.Who{Caller: a.owner().Caller}, netip.MustParseAddr("203.0.113.7"))
+	who := a.paced(protocol.Who{Caller: a.owner().Caller}, remoteEnd(netip.MustParseAddr("203.0.113.7")))
 	p := a.engine.Pipe(who, func(msg []byte) error {
 		got = append(got, bytes.Clone(msg))
 		return nil

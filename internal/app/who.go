@@ -147,15 +147,15 @@ func (a *App) connected(conn net.Conn) (protocol.Who, error) {
 	a.tellConnection(conn)
 	if uid, known := socket.PeerUID(conn); known {
 		if p, ok := a.who.Peer(uid); ok {
-			return a.paced(a.proving(whoIs(p), netip.Addr{}), netip.Addr{}), nil
+			return a.paced(a.proving(whoIs(p), netip.Addr{}), remoteEnd(netip.Addr{})), nil
 		}
 	}
 	addr := address(conn)
 	p, denied := a.who.Line(context.Background(), "", addr)
 	if denied != nil {
-		return a.paced(a.proving(protocol.Who{}, addr), addr), nil
+		return a.paced(a.proving(protocol.Who{}, addr), remoteEnd(addr)), nil
 	}
-	return a.paced(a.proving(whoIs(p), addr), addr), nil
+	return a.paced(a.proving(whoIs(p), addr), remoteEnd(addr)), nil
 }
 
 // tellConnection tells of a connection at a newline door: where it comes from,
