@@ -12,6 +12,7 @@ import (
 	"net/netip"
 	"net/textproto"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -182,7 +183,12 @@ func (h head) sameHost(t target, secure bool) error {
 func (c *client) exchange(h head, r *http.Request, t target, secure bool) (again bool) {
 	p := c.proxy
 	pol := p.policy.Load()
+	upgrade := wantsWebSocket(r)
 	clean(r.Header)
+	if upgrade {
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", "websocket")
+	}
 	asked := t
 	swapped, err := pol.swap(r, &t, &secure)
 	if err != nil {
@@ -235,7 +241,14 @@ func (c *client) perform(h head, r *http.Request, t target, secure bool, v verdi
 	resp, err := c.fetch(ctx, r, t, secure, &counted{Conn: server, flow: f, idle: p.limits.Idle})
 	if err == nil {
 		defer resp.Body.Close()
-		err = swapped.hideIn(resp)
+		if resp.StatusCode == http.StatusSwitchingProtocols {
+			err = c.switched(resp, swapped, f)
+			if err == nil {
+				return false
+			}
+		} else {
+			err = swapped.hideIn(resp)
+		}
 	}
 	if err != nil {
 		p.tooMuch(f, err)
@@ -249,7 +262,43 @@ func (c *client) perform(h head, r *http.Request, t target, secure bool, v verdi
 	return keep && body.ended.Load()
 }
 
-var errUpgrade = errors.New("the server changed the protocol, which only a tunnel by CONNECT can do")
+var errUpgrade = errors.New("the server changed the protocol, which it may only to WebSocket, and not where a secret was swapped in")
+
+func wantsWebSocket(r *http.Request) bool {
+	for token := range strings.SplitSeq(strings.Join(r.Header["Connection"], ","), ",") {
+		if strings.EqualFold(strings.TrimSpace(token), "upgrade") {
+			return r.Method == http.MethodGet && strings.EqualFold(r.Header.Get("Upgrade"), "websocket")
+		}
+	}
+	return false
+}
+
+// switched passes on what both sides say after they agreed on WebSocket. What
+// they say cannot be looked through piece by piece, so that there must be no
+// secret the server could repeat.
+func (c *client) switched(resp *http.Response, swapped secrets, f *flow) error {
+	server, ok := resp.Body.(io.ReadWriteCloser)
+	if !ok || len(swapped) > 0 || !strings.EqualFold(resp.Header.Get("Upgrade"), "websocket") {
+		return errUpgrade
+	}
+	head := *resp
+	head.Body = http.NoBody // else it would be read from
+	if err := head.Write(c); err != nil {
+		return nil // there is nobody to tell
+	}
+	c.touch = func() { c.conn.SetDeadline(time.Now().Add(c.proxy.limits.Idle)) }
+	c.touch()
+	var back sync.WaitGroup
+	back.Go(func() {
+		_, err := io.Copy(c, server)
+		c.proxy.tooMuch(f, err)
+		f.end()
+	})
+	io.Copy(server, c.in)
+	f.end()
+	back.Wait()
+	return nil
+}
 
 // fetch sends a request over a connection that serves for nothing else.
 func (c *client) fetch(ctx context.Context, r *http.Request, t target, secure bool, server net.Conn) (*http.Response, error) {
@@ -284,12 +333,7 @@ func (c *client) fetch(ctx context.Context, r *http.Request, t target, secure bo
 	if _, ok := r.Header["User-Agent"]; !ok {
 		r.Header["User-Agent"] = nil // else one is made up
 	}
-	resp, err := transport.RoundTrip(r.WithContext(ctx))
-	if err == nil && resp.StatusCode == http.StatusSwitchingProtocols {
-		resp.Body.Close()
-		return nil, errUpgrade
-	}
-	return resp, err
+	return transport.RoundTrip(r.WithContext(ctx))
 }
 
 // hostField is the Host of a request; the usual port goes without saying.

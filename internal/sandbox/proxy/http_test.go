@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
@@ -133,6 +134,65 @@ func TestOlderClientsAndLongBodies(t *testing.T) {
 	}
 	if status, _ := w.ask("HEAD", "HEAD http://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n"); status != 200 {
 		t.Errorf("HEAD: %d", status)
+	}
+}
+
+// upgrades is a server that agrees to another protocol and then says back what
+// it hears.
+func upgrades(to string) http.Handler {
+	return http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		c, in, err := out.(http.Hijacker).Hijack()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		fmt.Fprintf(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: %s\r\nX-Asked: %s\r\n\r\n", to, r.Header.Get("Upgrade"))
+		io.Copy(c, in)
+	})
+}
+
+func TestWebSocketsGoThrough(t *testing.T) {
+	w := newWorld(t, Options{}, func(n *sandbox.Network) {
+		n.Allow = []string{"example.org", "other.test"}
+		n.Secrets = []sandbox.Secret{{Placeholder: "PLAIN_KEY_1", Value: secret.New("plain-value"), Hosts: []string{"example.org"}, Plain: true}}
+	})
+	w.serve(public+":80", upgrades("websocket"))
+	w.serve(other+":80", upgrades("something-else"))
+	ask := func(host, more string) (*http.Response, net.Conn, *bufio.Reader) {
+		c, in := w.connect()
+		fmt.Fprintf(c, "GET http://%s/ HTTP/1.1\r\nHost: %s\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\n%s\r\n", host, host, more)
+		r, err := http.ReadResponse(in, &http.Request{Method: "GET"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r, c, in
+	}
+	r, c, in := ask("example.org", "")
+	if r.StatusCode != http.StatusSwitchingProtocols || r.Header.Get("X-Asked") != "websocket" {
+		t.Fatalf("%+v", r)
+	}
+	for range 3 {
+		fmt.Fprintln(c, "hello")
+		if line, err := in.ReadString('\n'); err != nil || line != "hello\n" {
+			t.Errorf("%q, %v", line, err)
+		}
+	}
+	n := w.network
+	n.Allow = []string{"other.test"}
+	if err := w.proxy.Set(n); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := in.ReadString('\n'); err == nil || isTimeout(err) {
+		t.Errorf("what is no longer allowed goes on: %v", err)
+	}
+	if r, _, _ := ask("other.test", ""); r.StatusCode != http.StatusBadGateway {
+		t.Errorf("another protocol: %d", r.StatusCode)
+	}
+	if err := w.proxy.Set(w.network); err != nil {
+		t.Fatal(err)
+	}
+	if r, _, _ := ask("example.org", "X-Key: PLAIN_KEY_1\r\n"); r.StatusCode != http.StatusBadGateway {
+		t.Errorf("with a secret: %d", r.StatusCode)
 	}
 }
 

@@ -295,11 +295,16 @@ func (f *flow) count(n int) error {
 	return nil
 }
 
-// dial tries what was judged, one address after the other.
+// dial tries what was judged, one address after the other, none of which may
+// take all of the time when there are more.
 func (p *Proxy) dial(ctx context.Context, v verdict) (c net.Conn, at netip.AddrPort, err error) {
-	for _, at = range v.at {
+	for i := range v.at {
+		at = v.at[i]
+		one, cancel := context.WithTimeout(ctx, p.limits.Dial/time.Duration(len(v.at)))
 		var e error
-		if c, e = p.dialTo(ctx, at); e == nil {
+		c, e = p.dialTo(one, at)
+		cancel()
+		if e == nil {
 			return c, at, nil
 		}
 		err = errors.Join(err, e)

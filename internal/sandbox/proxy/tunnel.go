@@ -102,11 +102,11 @@ func (c *client) relay(server net.Conn, f *flow, answer func(error) error) (http
 	case err != nil:
 		judged.Store(true)
 		server.Close()
-		if speech == speaksTLS {
-			c.Write(unrecognised)
-		}
 		if _, ok := errors.AsType[*refusal](err); ok {
 			p.say(f.way, f.target, f.at, "", err)
+		}
+		if speech == speaksTLS {
+			c.Write(unrecognised)
 		}
 		f.end()
 		return false
