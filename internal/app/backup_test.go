@@ -66,7 +66,7 @@ const backupKey = "correct horse battery"
 // A host is filled, backed up and lost. Another one, on other folders, becomes
 // it when it is started again.
 func TestABackupMakesAFreshHostThisOne(t *testing.T) {
-	first := ruled(t, "backup", "file")
+	first := ruled(t, "backup", "file", "notification")
 	if err := secret.In(first.Folders.Config, "").Set(backup.DefaultSecret, secret.New(backupKey)); err != nil {
 		t.Fatal(err)
 	}
@@ -103,6 +103,9 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if v, revision := eve.readPublic("default", at); revision != "" {
 		t.Errorf("eve sees the job: %v", v)
 	}
+	eventually(t, "those who rule the host are told", func() bool {
+		return strings.Contains(fmt.Sprint(admin.result("notification_list", `{}`)), "backup.created")
+	})
 	info := admin.result("backup_info", `{"target":"shelf"}`)
 	list := fmt.Sprint(info["list"])
 	for _, want := range []string{"data/state.db", "data/contexts.db", "data/identity.db", "data/audit.db", "config/secrets.age", "config/secrets.key", "state/jobs.db"} {

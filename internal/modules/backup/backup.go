@@ -212,6 +212,9 @@ func (k *keeper) start(c *tool.Call, title string, names []string, run func(cont
 			track.Finish()
 		}
 		ended(err)
+		if err != nil && ctx.Err() == nil {
+			k.notify("error", "backup.failed", "The "+title+" failed", err.Error())
+		}
 		return tool.Result{Structured: out}, refuse(err)
 	})
 	if err != nil {
@@ -234,5 +237,17 @@ func tell(peer tool.Peer, p phases.Progress) {
 			note = fmt.Sprintf("%s: %d of %d %s", one.Name, a.Done, a.Total, a.Units)
 		}
 		peer.Progress(float64(i)+part, float64(len(p.Phases)), note)
+	}
+}
+
+// notify tells those who rule the host what has come of a job.
+func (k *keeper) notify(level, code, title, message string) {
+	if k.deps.Publish != nil {
+		k.deps.Publish("notification", struct {
+			Code    string `json:"code"`
+			Level   string `json:"level"`
+			Title   string `json:"title"`
+			Message string `json:"message,omitempty"`
+		}{code, level, title, message})
 	}
 }

@@ -26,6 +26,7 @@ type person struct {
 	shown []phases.Progress
 	ended []error
 	jobs  []tool.Handler
+	told  []string // notifications
 }
 
 // visit makes a module on a host with data, whose jobs run when a test says so.
@@ -45,6 +46,11 @@ func visit(t *testing.T) *person {
 					return func(now phases.Progress) { p.shown = append(p.shown, now) }, func(err error) { p.ended = append(p.ended, err) }
 				}}
 			return nil
+		},
+		Publish: func(subject string, fact any) {
+			if b, _ := json.Marshal(fact); subject == "notification" {
+				p.told = append(p.told, string(b))
+			}
 		},
 		Job: func(_ *tool.Call, _ string, run tool.Handler) (string, error) {
 			p.jobs = append(p.jobs, run)
@@ -147,6 +153,9 @@ func TestABackupIsMadeLookedAtAndBroughtBack(t *testing.T) {
 	if refused != "" || staged["backup"] != made["backup"] || !strings.Contains(fmt.Sprint(staged["next"]), "server_restart") {
 		t.Errorf("staged %v, %s", staged, refused)
 	}
+	if len(p.told) != 2 || !strings.Contains(p.told[0], `"level":"success"`) || !strings.Contains(p.told[1], "backup.staged") {
+		t.Errorf("told %q", p.told)
+	}
 	if back, refused := p.ask("backup_restore_cancel"); refused != "" || back["cancelled"] != made["backup"] {
 		t.Error(back, refused)
 	}
@@ -212,6 +221,9 @@ func TestWhatIsRefused(t *testing.T) {
 	if _, refused, _ := p.last(t.Context()); !strings.Contains(refused, "expected at least 12") {
 		t.Errorf("got %q", refused)
 	}
+	if len(p.told) != 1 || !strings.Contains(p.told[0], `"code":"backup.failed","level":"error"`) {
+		t.Errorf("told %q", p.told)
+	}
 }
 
 func TestNobodyIsLetInWithoutAHost(t *testing.T) {
@@ -227,3 +239,5 @@ func TestNobodyIsLetInWithoutAHost(t *testing.T) {
 		}
 	}
 }
+
+func TestTheModuleKeepsTheContract(t *testing.T) { moduletest.Run(t, New, moduletest.Options{}) }

@@ -2,6 +2,8 @@ package backup
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"time"
 
 	"gatehouse/internal/agreement"
@@ -43,9 +45,11 @@ func (k *keeper) create(_ context.Context, c *tool.Call, in createIn) (jobOut, e
 			return nil, err
 		}
 		out := made{Backup: m.Name, Target: t.Name, Size: m.Size, Files: len(m.Manifest.Files), Removed: m.Removed}
+		level := "success"
 		if m.Left != nil {
-			out.Warning = "older backups could not be removed: " + m.Left.Error()
+			level, out.Warning = "warning", "older backups could not be removed: "+m.Left.Error()
 		}
+		k.notify(level, "backup.created", "A backup was made in "+t.Name, strings.TrimSpace(fmt.Sprintf("%s, %d files, %d bytes. %s", m.Name, out.Files, m.Size, out.Warning)))
 		k.publish("created", t.Name, m.Name, c)
 		return out, nil
 	})
@@ -112,6 +116,7 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (jobOu
 			return nil, err
 		}
 		k.publish("staged", in.Target, e.Name, c)
+		k.notify("info", "backup.staged", "A backup waits to be restored", e.Name+" takes effect when the host is started again.")
 		return staged{e.Name, m.Created.Format(time.RFC3339), m.Host.Name, len(m.Files), "It takes effect when the host is started again: server_restart. Until then, backup_restore_cancel takes it back."}, nil
 	})
 }

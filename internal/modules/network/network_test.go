@@ -390,3 +390,14 @@ func FuzzTables(f *testing.F) {
 		}
 	})
 }
+
+func TestTheModuleKeepsTheContract(t *testing.T) {
+	alone := func(ctx context.Context, d module.Deps) (module.Module, error) {
+		m, err := New(ctx, d)
+		if err == nil {
+			m.(*network).files = files{} // no name server of this machine is asked
+		}
+		return m, err
+	}
+	moduletest.Run(t, alone, moduletest.Options{})
+}

@@ -88,3 +88,5 @@ func TestWhereThereIsNoKey(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestTheModuleKeepsTheContract(t *testing.T) { moduletest.Run(t, New, moduletest.Options{}) }

@@ -2,6 +2,7 @@ package sshkeys
 
 import (
 	"bytes"
+	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/rsa"
@@ -288,4 +289,13 @@ func FuzzFile(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestTheModuleKeepsTheContract(t *testing.T) {
+	folder := t.TempDir() // and not this machine's
+	elsewhere := func(ctx context.Context, d module.Deps) (module.Module, error) {
+		d.Config = func(into any) error { into.(*Config).Folder = folder; return nil }
+		return New(ctx, d)
+	}
+	moduletest.Run(t, elsewhere, moduletest.Options{})
 }

@@ -220,6 +220,12 @@ func (m *maker) start(c *tool.Call, version string) (string, error) {
 			track.Finish()
 		}
 		ended(err)
+		switch {
+		case err == nil:
+			m.notify("success", "update.applied", "Version "+r.Version+" is in place", startAgain)
+		case ctx.Err() == nil:
+			m.notify("error", "update.failed", "The "+title+" failed", err.Error())
+		}
 		return tool.Result{Structured: applied{r.Version, m.cfg.Current, startAgain}}, refuse(err)
 	})
 	if err == nil {
@@ -249,4 +255,16 @@ func (m *maker) rollback(ctx context.Context, c *tool.Call, in confirmIn) (rollb
 	}
 	version, err = m.cfg.Updater.Rollback(ctx)
 	return rollbackOut{version, startAgain}, refuse(err)
+}
+
+// notify tells those who rule the host what has come of an update.
+func (m *maker) notify(level, code, title, message string) {
+	if m.deps.Publish != nil {
+		m.deps.Publish("notification", struct {
+			Code    string `json:"code"`
+			Level   string `json:"level"`
+			Title   string `json:"title"`
+			Message string `json:"message,omitempty"`
+		}{code, level, title, message})
+	}
 }

@@ -31,6 +31,7 @@ type ruler struct {
 	tools []tool.Tool
 	jobs  []tool.Handler
 	shown []phases.Progress
+	told  []string // notifications
 }
 
 func rule(t *testing.T, cfg Config) *ruler {
@@ -42,6 +43,11 @@ func rule(t *testing.T, cfg Config) *ruler {
 	}
 	m, err := New(t.Context(), module.Deps{
 		Config: func(into any) error { *into.(*Config) = cfg; return nil },
+		Publish: func(subject string, fact any) {
+			if b, _ := json.Marshal(fact); subject == "notification" {
+				r.told = append(r.told, string(b))
+			}
+		},
 		Job: func(_ *tool.Call, _ string, run tool.Handler) (string, error) {
 			r.jobs = append(r.jobs, run)
 			return "job_1", nil
@@ -158,6 +164,9 @@ func TestAHostIsUpdatedByTools(t *testing.T) {
 	if refused := r.got(res, err, nil); !strings.HasPrefix(refused, "exists: ") {
 		t.Errorf("twice: %q", refused)
 	}
+	if len(r.told) != 2 || !strings.Contains(r.told[0], `"code":"update.applied","level":"success"`) || !strings.Contains(r.told[1], "update.failed") {
+		t.Errorf("told %q", r.told)
+	}
 	var back rollbackOut
 	if refused := r.ask("ann", "server_update_rollback", &back); refused != "" || back.Version != "1.0.0" {
 		t.Error(back, refused)
@@ -234,3 +243,5 @@ func TestTheGovernorIsSetForAllOrNone(t *testing.T) {
 		t.Errorf("the first is %s", got)
 	}
 }
+
+func TestTheModuleKeepsTheContract(t *testing.T) { moduletest.Run(t, New, moduletest.Options{}) }
