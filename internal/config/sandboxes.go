@@ -22,6 +22,8 @@ type Sandboxes struct {
 	Driver      string        `doc:"What makes sandboxes. The first needs nothing installed, oci a container runtime, and process makes no wall at all, for which unsafe has to be set as well." enum:"namespaces,oci,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
 	Runtime     string        `doc:"The container runtime of the driver oci, a path or a name. Empty means crun, or else runc." env:"GATEHOUSE_SANDBOX_RUNTIME"`
 	Unsafe      bool          `doc:"Let the driver process run code that may do whatever the host's user may. min_isolation has to allow it too." env:"GATEHOUSE_SANDBOX_UNSAFE"`
+	Network     bool          `doc:"Let callers open a way out of their sandboxes, by a proxy with rules. Loopback, private networks and metadata services stay closed unless a rule names that very address." env:"GATEHOUSE_SANDBOX_NETWORK"`
+	NetworkDeny []string      `doc:"What no sandbox ever reaches, whatever its rules: such as example.com, *.example.com:443 or 203.0.113.0/24." env:"GATEHOUSE_SANDBOX_NETWORK_DENY"`
 	Pool        SandboxPool   `doc:"Sandboxes that are ready before anybody asks."`
 }
 

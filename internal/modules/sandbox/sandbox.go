@@ -18,6 +18,7 @@ import (
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/namespaces"
+	"gatehouse/internal/sandbox/proxy"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -40,6 +41,9 @@ type Config struct {
 	Lifetime   time.Duration `json:"lifetime,omitempty"`        // it ends in any case, in ns; 0 means 24 h
 	Sandboxes  int           `json:"sandboxes,omitempty"`       // alive at once, of everybody; 0 means 100
 	Least      string        `json:"min_isolation,omitempty"`   // the lowest tier there may be: process, filtered, namespaces, user kernel or machine; "" means namespaces
+
+	Network     bool     `json:"network,omitempty"`      // callers may open a way out of their sandboxes
+	NetworkDeny []string `json:"network_deny,omitempty"` // what that never leads to, as rules
 
 	NoPool bool `json:"no_pool,omitempty"`        // keep none ready
 	Ready  int  `json:"pool_min_size,omitempty"`  // how many are kept ready; 0 means 3
@@ -103,6 +107,9 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 
 // options are those of the manager.
 func (c *Config) options() (manager.Options, error) {
+	if err := proxy.Check(sandbox.Network{Deny: c.NetworkDeny}); err != nil {
+		return manager.Options{}, fmt.Errorf("network_deny: %w", err)
+	}
 	o := manager.Options{
 		Driver: c.Driver,
 		Limits: sandbox.Limits{
@@ -165,7 +172,7 @@ func (m *desk) tools() []tool.Tool {
 	return []tool.Tool{
 		m.createTool(), m.destroyTool(), m.listTool(), m.codeTool(), m.commandTool(), m.readTool(), m.writeTool(), m.folderTool(),
 		m.statTool(), m.moveTool(), m.removeTool(), m.searchTool(), m.contextTool(),
-		m.startTool(), m.outputTool(), m.inputTool(), m.processesTool(), m.uploadTool(), m.downloadTool(), m.statsTool(),
+		m.startTool(), m.outputTool(), m.inputTool(), m.processesTool(), m.uploadTool(), m.downloadTool(), m.networkTool(), m.statsTool(),
 	}
 }
 

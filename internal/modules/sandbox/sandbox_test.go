@@ -74,39 +74,41 @@ type args = map[string]any
 
 // result holds the members of every tool's result that tests look at.
 type result struct {
-	SandboxID  string `json:"sandbox_id"`
-	ContextID  string `json:"context_id"`
-	ProcessID  string `json:"process_id"`
-	Isolation  string
-	FromPool   bool `json:"from_pool"`
-	MemoryMiB  int  `json:"memory_mib"`
-	Success    bool
-	Sandboxes  []listedBox
-	ExitCode   *int `json:"exit_code"`
-	Outcome    string
-	Output     string
-	Stdout     string
-	Stderr     string
-	Error      *failure
-	Shown      int
-	Forgot     bool `json:"context_forgot"`
-	Content    string
-	Next       int64
-	NextOffset int64 `json:"next_offset"`
-	Size       int64
-	Entries    []listedFile
-	More       bool
-	Found      []found
-	Running    bool
-	Processes  []listedProcess
-	Contexts   []listedContext
-	Path, URI  string
-	Mode       string
-	Yours      int
-	Pool       *poolStats
-	Sandbox    *boxStats
-	Held       *heldStats
-	parts      []tool.Content
+	SandboxID   string `json:"sandbox_id"`
+	ContextID   string `json:"context_id"`
+	ProcessID   string `json:"process_id"`
+	Isolation   string
+	FromPool    bool `json:"from_pool"`
+	MemoryMiB   int  `json:"memory_mib"`
+	Success     bool
+	Sandboxes   []listedBox
+	ExitCode    *int `json:"exit_code"`
+	Outcome     string
+	Output      string
+	Stdout      string
+	Stderr      string
+	Error       *failure
+	Shown       int
+	Forgot      bool `json:"context_forgot"`
+	Content     string
+	Next        int64
+	NextOffset  int64 `json:"next_offset"`
+	Size        int64
+	Entries     []listedFile
+	More        bool
+	Found       []found
+	Running     bool
+	Processes   []listedProcess
+	Contexts    []listedContext
+	Path, URI   string
+	Mode        string
+	Yours       int
+	Pool        *poolStats
+	Sandbox     *boxStats
+	Held        *heldStats
+	Allow, Deny []string
+	Decisions   []decision
+	parts       []tool.Content
 }
 
 // try calls a tool and gives its result or its error.
@@ -213,7 +215,7 @@ func TestNobodyFindsWhatIsNotTheirs(t *testing.T) {
 		"destroy": {}, "run": {"language": "bash", "code": "true"}, "exec": {"command": "true"}, "read": {"path": "x"}, "write": {"path": "x", "content": ""},
 		"dir": {"path": "."}, "stat": {"path": "."}, "move": {"from": "a", "to": "b"}, "remove": {"path": "x"}, "search": {}, "context": {"action": "list"},
 		"start": {"command": "true"}, "output": {"process_id": "x"}, "input": {"process_id": "x"}, "processes": {}, "stats": {},
-		"download": {"from": "x", "to": "x"},
+		"download": {"from": "x", "to": "x"}, "network": {"action": "show"},
 	}
 	offer, err := r.m.Offer(t.Context(), module.Audience{})
 	if err != nil {

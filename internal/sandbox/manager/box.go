@@ -39,6 +39,7 @@ type Box struct {
 	noPython     bool           // none can be had in here
 
 	contexts contextBook
+	out      wayOut
 }
 
 // created and destroyed are the facts that are told.
