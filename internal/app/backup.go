@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -18,10 +19,15 @@ import (
 	"gatehouse/tool"
 )
 
-// BackedUp are the folders that backups hold.
+// BackedUp are the folders that backups hold. What belongs to processes of
+// this machine is left out: their records, and the log of the daemon.
 func BackedUp(cfg config.Config) backup.Folders {
 	f := cfg.Folders
-	return backup.Folders{Data: f.Data, Config: f.Config, State: f.State, KeyFile: cfg.Secrets.KeyFile, Not: []string{f.Cache, f.Runtime, cfg.Audit.Archive}}
+	not := []string{f.Cache, f.Runtime, cfg.Audit.Archive}
+	if f.State != "" {
+		not = append(not, filepath.Join(f.State, "processes"), filepath.Join(f.State, "daemon"))
+	}
+	return backup.Folders{Data: f.Data, Config: f.Config, State: f.State, KeyFile: cfg.Secrets.KeyFile, Not: not}
 }
 
 // enter takes the folders, and puts a restore in place that waits for it. A

@@ -217,6 +217,26 @@ func TestABackupBringsEverythingToAFreshMachine(t *testing.T) {
 	}
 }
 
+// What is left out of backups is also left where it is.
+func TestSomeFoldersAreLeftAlone(t *testing.T) {
+	old := newMachine(t, "host_a")
+	old.put(old.State, "processes/1", "of the old machine")
+	old.put(old.State, "jobs", "old")
+	old.Not = []string{filepath.Join(old.State, "processes"), filepath.Join(old.State, "nothing")}
+	old.room.o.Folders = old.Folders
+	dir := old.target(0)
+	old.create()
+	fresh := newMachine(t, "host_b")
+	fresh.put(fresh.State, "processes/1", "of the new one")
+	fresh.put(fresh.State, "jobs", "new")
+	fresh.Not = []string{filepath.Join(fresh.State, "processes")}
+	fresh.room.o.Folders = fresh.Folders
+	fresh.bring(dir)
+	if got, want := all(t, fresh.State), map[string]string{"processes/1": "of the new one", "jobs": "old"}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
 // Each database is seen at one moment, whatever is written meanwhile.
 func TestDatabasesInUseAreWhole(t *testing.T) {
 	m := newMachine(t, "host_a")
