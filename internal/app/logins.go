@@ -31,8 +31,8 @@ func (l logins) EndLogin(ctx context.Context, id string) error {
 }
 
 // ChangePassword implements auth.Service.
-func (l logins) ChangePassword(ctx context.Context, user, present, next string) error {
-	err := l.app.who.ChangePassword(ctx, user, present, next)
+func (l logins) ChangePassword(ctx context.Context, who tool.Caller, present, next string) error {
+	err := l.app.who.ChangePassword(ctx, who.Principal, present, next, who.Credential)
 	denied, slow := errors.AsType[*identity.Denied](err)
 	switch {
 	case slow:

@@ -83,7 +83,7 @@ type Service struct {
 
 	mu      sync.Mutex
 	revoked []func(Revocation)
-	later   *time.Timer // tells what was revoked; see ChangePassword
+	leaving map[string]*time.Timer // end what users have opened; see ChangePassword
 }
 
 // fixed is a token that is not in the file.
@@ -184,7 +184,7 @@ func every(ctx context.Context, d time.Duration, f func()) {
 
 // Close closes the file. Logins that are not lasting end with it.
 func (s *Service) Close() error {
-	s.lookLater(0)
+	s.endAllNow()
 	if s.oauth != nil {
 		s.oauth.keys.close()
 	}

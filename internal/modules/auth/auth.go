@@ -23,9 +23,10 @@ type Service interface {
 	// EndLogin ends one; of two that end the same one may get ErrNone.
 	EndLogin(ctx context.Context, id string) error
 	// ChangePassword replaces the password of a user who knows the present
-	// one, and ends the user's logins. The error is ErrPassword, a
-	// *tool.Refusal, or another that says what is wrong with the new one.
-	ChangePassword(ctx context.Context, user, present, next string) error
+	// one, and ends the user's logins, the one it is asked for in last. The
+	// error is ErrPassword, a *tool.Refusal, or another that says what is
+	// wrong with the new password.
+	ChangePassword(ctx context.Context, who tool.Caller, present, next string) error
 	// Rules reports whether a caller may see and end everybody's logins.
 	Rules(who tool.Caller) bool
 }
@@ -78,7 +79,7 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 		tool.New(tool.Def{
 			Name: "auth_session_kill", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"auth.session.kill"},
 			Description: "Ends sessions in which you are logged in, and what was opened in them.",
-			Help:        "All of them, or none where one is not there or not yours; those who rule this host may end everybody's. Ending the session this call came in ends it after the answer at the latest.",
+			Help:        "All of them, or none where one is not there or not yours; those who rule this host may end everybody's. The session this call came in is ended by logging out, which is a POST to /auth/logout.",
 		}, a.kill),
 		tool.New(tool.Def{
 			Name: "auth_password", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"auth.reset-password"},
@@ -167,6 +168,9 @@ func (a *auth) kill(ctx context.Context, c *tool.Call, in killIn) (killOut, erro
 		return out, err
 	}
 	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
+	if slices.Contains(ids, c.Caller.Credential) {
+		return out, &tool.Refusal{Code: "denied", Message: "one of them is the session this call came in, and its answer could not be sent; nothing was ended", Next: "Log out of that one with a POST to /auth/logout."}
+	}
 	for _, id := range ids {
 		if !slices.ContainsFunc(all, func(l Login) bool { return l.ID == id }) {
 			return out, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("you have no session %.80q; nothing was ended", id), Next: "auth_session_list shows those you have."}
@@ -198,7 +202,7 @@ func (a *auth) password(ctx context.Context, c *tool.Call, in passwordIn) (passw
 	if err := own(c); err != nil {
 		return passwordOut{}, err
 	}
-	err := a.service.ChangePassword(ctx, c.Caller.Principal, in.Old, in.New)
+	err := a.service.ChangePassword(ctx, c.Caller, in.Old, in.New)
 	refusal, refused := errors.AsType[*tool.Refusal](err)
 	switch {
 	case err == nil:
@@ -216,7 +220,7 @@ type nobody struct{}
 
 func (nobody) Logins(context.Context, string) ([]Login, error) { return nil, nil }
 func (nobody) EndLogin(context.Context, string) error          { return ErrNone }
-func (nobody) ChangePassword(context.Context, string, string, string) error {
+func (nobody) ChangePassword(context.Context, tool.Caller, string, string) error {
 	return ErrPassword
 }
 func (nobody) Rules(tool.Caller) bool { return false }

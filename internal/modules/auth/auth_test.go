@@ -41,9 +41,9 @@ func (d *desk) EndLogin(_ context.Context, id string) error {
 	return nil
 }
 
-func (d *desk) ChangePassword(_ context.Context, user, present, next string) error {
+func (d *desk) ChangePassword(_ context.Context, who tool.Caller, present, next string) error {
 	switch {
-	case user != "ann" || present != d.password:
+	case who.Principal != "ann" || present != d.password:
 		return ErrPassword
 	case len(next) < 8:
 		return errors.New("a password has 8 to 1024 bytes")
@@ -102,6 +102,7 @@ func TestEverybodySeesAndEndsTheirOwnSessions(t *testing.T) {
 		{bob, "auth_session_kill", `{"ids":["s_2","s_1"]}`, `not_found: you have no session "s_1"; nothing was ended`},
 		{bob, "auth_session_list", `{}`, `{"sessions":{"s_2":{"user":"bob"`},
 		{ann, "auth_session_kill", `{"ids":[]}`, `{"ended":[]}`},
+		{ann, "auth_session_kill", `{"ids":["s_1","s_3"]}`, "denied: one of them is the session this call came in"},
 		{ann, "auth_session_kill", `{"ids":["s_1","s_1","s_gone"]}`, `{"ended":["s_1"]}`},
 		{root, "auth_session_kill", `{"ids":["s_2"]}`, `{"ended":["s_2"]}`},
 		{bob, "auth_session_list", `{}`, `{"sessions":{}}`},
