@@ -341,6 +341,7 @@ func TestFactsBecomeLines(t *testing.T) {
 	b.Publish(bus.Fact{Subject: "auth.login", Data: json.RawMessage(`{"user":"alice","outcome":"ok","address":"127.0.0.1","password":"hunter2"}`)})
 	b.Publish(bus.Fact{Subject: "module.shell.auth.login", Data: json.RawMessage(`{"user":"root"}`)})
 	b.Publish(bus.Fact{Subject: "session.created", Owner: "team/alice/default", Data: json.RawMessage(`{"session":"abc","client":"c/1","revision":"2025-11-25"}`)})
+	b.Publish(bus.Fact{Subject: "module.sandbox.sandbox.network", Data: json.RawMessage(`{"id":"s","principal":"bob","context":"code","allowed":false,"target":"x:80","reason":"no rule allows it"}`)})
 	b.Publish(bus.Fact{Subject: "call.finished", Owner: "alice/default"})
 	cancel()
 	watching.Wait()
@@ -358,6 +359,10 @@ func TestFactsBecomeLines(t *testing.T) {
 		case "session.created":
 			if line.Principal != "team/alice" || line.Session != SessionHash("abc") || line.Level != Info || string(line.Args) != `{"revision":"2025-11-25"}` {
 				t.Errorf("session: got %s", line.Raw)
+			}
+		case "module.sandbox.sandbox.network":
+			if line.Principal != "bob" || line.Context != "code" || line.Reason != "no rule allows it" || string(line.Args) != `{"id":"s","allowed":false,"target":"x:80"}` {
+				t.Errorf("a way out: got %s", line.Raw)
 			}
 		default:
 			t.Errorf("unexpected: %s", line.Raw)

@@ -16,13 +16,14 @@ import (
 // whoever runs them keeps them, because they must not be lost.
 var subjects = []string{
 	"session.>", "auth.>", "login.>", "user.>", "token.>", "context.>", "config.>", "approval.>", "secret.>", "connection.>", "module.*", "package.>",
+	"module.sandbox.sandbox.network", // what code in a sandbox was let out to
 }
 
 // keepFacts is how many facts of one subject may wait for us.
 const keepFacts = 4096
 
 // Watch writes down what is told on the bus of sessions, logins, users,
-// tokens, contexts, settings, approvals and connections, until ctx is done. It
+// tokens, contexts, settings, approvals and connections, and of ways out of sandboxes, until ctx is done. It
 // listens from the moment it is called; what it returns does the writing. A
 // fact may fall out when thousands come at once, and then the next line says
 // how many did; what must not be lost is given to Keep instead.

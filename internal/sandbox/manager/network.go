@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 
 	"gatehouse/internal/sandbox"
@@ -23,14 +24,15 @@ type wayOut struct {
 
 // decided is the fact that is told of each decision.
 type decided struct {
-	ID      string `json:"id"`
-	Owner   string `json:"owner"`
-	Allowed bool   `json:"allowed"`
-	Way     string `json:"way"`
-	Target  string `json:"target"`
-	Address string `json:"address,omitempty"`
-	Rule    string `json:"rule,omitempty"`
-	Reason  string `json:"reason"`
+	ID        string `json:"id"`
+	Principal string `json:"principal"`
+	Context   string `json:"context"`
+	Allowed   bool   `json:"allowed"`
+	Way       string `json:"way"`
+	Target    string `json:"target"`
+	Address   string `json:"address,omitempty"`
+	Rule      string `json:"rule,omitempty"`
+	Reason    string `json:"reason"`
 }
 
 // SetNetwork replaces what the sandbox may reach; see sandbox.Networked. Only
@@ -64,7 +66,11 @@ func (b *Box) decided(d sandbox.Decision) {
 	}
 	b.out.said = append(b.out.said, d)
 	b.out.mu.Unlock()
-	b.manager.o.Tell("sandbox.network", decided{b.ID, b.Owner, d.Allowed, d.Way, d.Target, d.Address, d.Rule, d.Reason})
+	principal, context := "", b.Owner
+	if i := strings.LastIndexByte(b.Owner, '/'); i >= 0 {
+		principal, context = b.Owner[:i], b.Owner[i+1:]
+	}
+	b.manager.o.Tell("sandbox.network", decided{b.ID, principal, context, d.Allowed, d.Way, d.Target, d.Address, d.Rule, d.Reason})
 }
 
 // Network tells the rules that hold and the newest decisions; lost is how many
