@@ -19,7 +19,7 @@ const (
 	mostFrame  = 12 << 20         // bytes of one frame: a part in base64, and its head
 	mostParts  = 64               // of one piece of code; what is more is dropped
 	startWait  = 20 * time.Second // for an interpreter to be ready
-	stopGrace  = 2 * time.Second  // from interrupting code until the interpreter is killed
+	stopGrace  = 5 * time.Second  // from interrupting code until the interpreter is killed
 	mostStderr = 4 << 10          // bytes of what an interpreter says of itself
 )
 
