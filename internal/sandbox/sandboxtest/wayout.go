@@ -151,6 +151,28 @@ func (s suite) wayOut(t *testing.T) {
 			}
 		}
 	})
+	t.Run("programs go by the environment", func(t *testing.T) {
+		set(t, allowed, here)
+		for name, get := range map[string]string{
+			"python3": `python3 -c 'import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1]).read().decode())' `,
+			"curl":    `curl -sS `,
+		} {
+			script := "command -v " + name + " >/dev/null || exit 77; " + get
+			r := shell(t, b, script+"http://"+allowed+"/")
+			if r.Code == 77 {
+				t.Logf("there is no %s in here", name)
+				continue
+			}
+			if !strings.Contains(r.stdout, "served "+allowed) {
+				t.Errorf("%s: %+v, %v: %q %.300q", name, r.Result, r.err, r.stdout, r.stderr)
+			}
+			// A tunnel's refusal is told in its status line.
+			r = shell(t, b, script+"https://other.test/")
+			if !strings.Contains(r.stderr, "403") {
+				t.Errorf("%s, refused: %+v, %v: %q %.300q", name, r.Result, r.err, r.stdout, r.stderr)
+			}
+		}
+	})
 	t.Run("taken away and given again", func(t *testing.T) {
 		for range 3 {
 			set(t)
