@@ -5,11 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -192,6 +194,22 @@ func findDaemon(ctx context.Context, cfg config.Config) (f found, err error) {
 // errNoDaemon ends a command that needs one.
 func errNoDaemon() error {
 	return &client.ConnectError{To: "the daemon", Err: errors.New("none runs; start it with gatehouse daemon start")}
+}
+
+// dialDaemon connects a command to the daemon that runs.
+func dialDaemon(ctx context.Context, w World, o client.Options) (*client.Client, error) {
+	l, err := config.Load(w.Getenv, "")
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	if err := daemon.OwnFolder(l.Folders.Runtime); err != nil {
+		return nil, err
+	}
+	path := socketPath(l.Config)
+	if _, err := daemon.Ask(ctx, path); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, errNoDaemon()
+	}
+	return client.DialUnix(ctx, path, o)
 }
 
 func daemonStart(w World) *cobra.Command {

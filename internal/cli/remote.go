@@ -29,12 +29,15 @@ type target struct {
 	unix string
 	ca   string
 
+	daemon bool
+
 	token string
 }
 
 func (t *target) add(set *pflag.FlagSet) {
 	set.StringVar(&t.url, "url", "", "ask the server at this `address` instead of serving from here")
 	set.StringVar(&t.unix, "unix", "", "ask the server at this Unix socket `path` instead")
+	set.BoolVar(&t.daemon, "daemon", false, "ask the daemon of this user, see gatehouse daemon")
 	set.StringVar(&t.ca, "ca", "", "PEM `file` of authorities to believe besides the system's; needs --url")
 	set.StringVar(&t.token, "token", "", "credentials for the server at --url; local means this user's token for servers on this machine (default: $GATEHOUSE_TOKEN)")
 	t.host.add(set)
@@ -43,11 +46,11 @@ func (t *target) add(set *pflag.FlagSet) {
 // connect finds the server. end closes everything that was opened.
 func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func(), err error) {
 	o := client.Options{Name: "gatehouse-cli", Version: app.Version, Progress: progress(w.Err)}
-	if t.url == "" && t.unix == "" && t.ca == "" && t.token == "" {
+	if t.url == "" && t.unix == "" && t.ca == "" && t.token == "" && !t.daemon {
 		return t.within(c.Context(), w, o)
 	}
-	if t.url != "" && t.unix != "" {
-		return nil, nil, usagef("--url and --unix exclude each other")
+	if t.url != "" && t.unix != "" || t.daemon && (t.url != "" || t.unix != "") {
+		return nil, nil, usagef("--url, --unix and --daemon exclude each other")
 	}
 	if t.ca != "" && t.url == "" {
 		return nil, nil, usagef("--ca needs --url")
@@ -60,7 +63,9 @@ func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func
 			return nil, nil, usagef("--%s is for a server of your own; a running one has its own settings", name)
 		}
 	}
-	if t.url != "" {
+	if t.daemon {
+		cl, err = dialDaemon(c.Context(), w, o)
+	} else if t.url != "" {
 		if o.Roots, err = authorities(t.url, t.ca, w.Getenv); err != nil {
 			return nil, nil, err
 		}

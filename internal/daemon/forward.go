@@ -320,6 +320,7 @@ func (f *Forwarder) serve(ctx context.Context, c net.Conn, in *bufio.Reader) (en
 	defer cancel(nil)
 	defer context.AfterFunc(ctx, func() { c.SetDeadline(time.Now()) })()
 	var writing sync.WaitGroup
+	f.t.flow(c.Write)
 	writing.Go(func() { f.write(ctx, c) })
 	end, err := f.read(in)
 	f.t.hold()
@@ -331,32 +332,15 @@ func (f *Forwarder) serve(ctx context.Context, c net.Conn, in *bufio.Reader) (en
 
 // write sends what the client says until the connection or the client ends.
 func (f *Forwarder) write(ctx context.Context, c net.Conn) {
-	f.t.flow()
 	defer context.AfterFunc(ctx, f.t.wake)()
-	var late *time.Timer
-	defer func() {
-		if late != nil {
-			late.Stop()
-		}
-	}()
-	for {
-		m, more := f.t.next(ctx)
-		if m == nil {
-			if !more {
-				closeWrite(c)
-				late = time.AfterFunc(f.Patience, func() { c.SetReadDeadline(time.Now()) })
-				<-ctx.Done()
-			}
-			return
-		}
-		line := m.line()
-		if n, err := c.Write(line); err != nil {
-			if n < len(line)-1 {
-				f.t.unsend(m) // nobody can make sense of a part of it
-			}
-			c.SetReadDeadline(time.Now().Add(flushTime)) // its last words may be there
-			return
-		}
+	switch {
+	case f.t.pump(ctx):
+		closeWrite(c)
+		late := time.AfterFunc(f.Patience, func() { c.SetReadDeadline(time.Now()) })
+		defer late.Stop()
+		<-ctx.Done()
+	case ctx.Err() == nil:
+		c.SetReadDeadline(time.Now().Add(flushTime)) // its last words may be there
 	}
 }
 

@@ -21,8 +21,10 @@ type talk struct {
 	open  map[string]*message // sent or in the queue and not answered, by id
 	sent  uint64              // lines on this connection
 	held  bool                // nothing is sent now
-	last  bool                // the client has said its last
-	gone  bool                // nobody listens any longer
+	busy  bool                // somebody is sending
+	write func([]byte) (int, error)
+	last  bool // the client has said its last
+	gone  bool // nobody listens any longer
 
 	hello   []byte // the client's initialize, nil before it was answered
 	welcome []byte // the result of it
@@ -71,7 +73,35 @@ func (t *talk) take(line []byte) {
 		t.open[id] = m
 	}
 	t.queue = append(t.queue, m)
+	if len(t.queue) == 1 && !t.held && !t.busy {
+		t.send() // waking somebody else for it costs more than a usual call
+		return
+	}
 	t.changed.Broadcast()
+}
+
+// send sends the next message over the connection there is. The lock is not
+// held while it does.
+func (t *talk) send() error {
+	m, write := t.queue[0], t.write
+	t.queue = t.queue[1:]
+	t.sent++
+	m.n, t.busy = t.sent, true
+	t.mu.Unlock()
+	line := m.line()
+	n, err := write(line)
+	t.mu.Lock()
+	t.busy = false
+	if err != nil {
+		t.held = true
+		if n < len(line)-1 { // nobody can make sense of a part of it
+			m.n = 0
+			t.sent--
+			t.queue = append([]*message{m}, t.queue...)
+		}
+	}
+	t.changed.Broadcast()
+	return err
 }
 
 // cancel notes that the client waits no longer for an answer, and reports
@@ -163,11 +193,11 @@ func (t *talk) unanswered() (all []*message) {
 	return all
 }
 
-// flow lets messages be sent over a new connection.
-func (t *talk) flow() {
+// flow has messages sent over a new connection.
+func (t *talk) flow(write func([]byte) (int, error)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.held = false
+	t.held, t.write = false, write
 	t.changed.Broadcast()
 }
 
@@ -186,37 +216,27 @@ func (t *talk) wake() {
 	t.changed.Broadcast()
 }
 
-// next is the next message to send; nil when ctx is done, or more is false and
-// the client has said its last. Somebody calls wake when ctx is done.
-func (t *talk) next(ctx context.Context) (m *message, more bool) {
+// pump sends what waits until ctx is done, sending fails, or the client has
+// said its last and all of it was sent: then it reports true. Somebody calls
+// wake when ctx is done.
+func (t *talk) pump(ctx context.Context) (all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
 		switch {
 		case ctx.Err() != nil || t.gone:
-			return nil, true
-		case t.held:
+			return false
+		case t.held || t.busy:
 		case len(t.queue) > 0:
-			m = t.queue[0]
-			t.queue = t.queue[1:]
-			t.sent++
-			m.n = t.sent
-			t.changed.Broadcast()
-			return m, true
+			if t.send() != nil {
+				return false
+			}
+			continue
 		case t.last:
-			return nil, false
+			return true
 		}
 		t.changed.Wait()
 	}
-}
-
-// unsend puts back the message that was to be sent last.
-func (t *talk) unsend(m *message) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	m.n = 0
-	t.sent--
-	t.queue = append([]*message{m}, t.queue...)
 }
 
 // heard takes a message of the daemon and returns what the client is to see of
@@ -348,6 +368,9 @@ func (t *talk) settle(end ending) (say [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.held = true
+	for t.busy { // the connection is closed, so it will not take long
+		t.changed.Wait()
+	}
 	var again []*message
 	sent := slices.DeleteFunc(t.unanswered(), func(m *message) bool { return m.n == 0 })
 	slices.SortFunc(sent, func(a, b *message) int { return int(int64(a.n) - int64(b.n)) })

@@ -1,7 +1,6 @@
 package daemon
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -17,23 +16,20 @@ func send(t *testing.T, k *talk, lines ...string) {
 	for _, l := range lines {
 		k.take([]byte(l))
 	}
-	k.flow()
 	drain(k)
 }
 
-// drain is what would be sent now.
+// drain is what is sent over a new connection.
 func drain(k *talk) (lines []string) {
-	for {
-		k.mu.Lock()
-		more := len(k.queue) > 0 && !k.held
-		k.mu.Unlock()
-		if !more {
-			return lines
-		}
-		if m, _ := k.next(context.Background()); m != nil {
-			lines = append(lines, string(m.raw))
-		}
+	k.flow(func(b []byte) (int, error) {
+		lines = append(lines, strings.TrimSuffix(string(b), "\n"))
+		return len(b), nil
+	})
+	for k.mu.Lock(); len(k.queue) > 0; {
+		k.send()
 	}
+	k.mu.Unlock()
+	return lines
 }
 
 func texts(lines [][]byte) (all []string) {
@@ -83,7 +79,6 @@ func TestOnlyWhatWasNotTakenIsSentAgain(t *testing.T) {
 		if !slices.Equal(ids, c.interrupted) {
 			t.Errorf("%s: interrupted are %v, want %v", c.what, ids, c.interrupted)
 		}
-		k.flow()
 		if got, want := drain(k), append(c.again, call("5")); !slices.Equal(got, want) {
 			t.Errorf("%s: sent again are %v, want %v", c.what, got, want)
 		}
@@ -111,6 +106,7 @@ func TestAnsweredRequestsAreNotSentAgain(t *testing.T) {
 func TestCancelledRequestsAreOverWithTheDaemon(t *testing.T) {
 	k := newTalk()
 	send(t, k, call("2"))
+	k.hold()
 	k.take([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`))
 	if got := drain(k); len(got) != 1 {
 		t.Errorf("the daemon is told %v", got)
@@ -121,7 +117,6 @@ func TestCancelledRequestsAreOverWithTheDaemon(t *testing.T) {
 	// One that was never sent needs to be cancelled nowhere.
 	k.take([]byte(call("3")))
 	k.take([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`))
-	k.flow()
 	if got := drain(k); len(got) > 0 {
 		t.Errorf("the next daemon is told %v", got)
 	}
@@ -186,7 +181,6 @@ func TestRequestsOfTwoDaemonsAreNotMixed(t *testing.T) {
 	k.take([]byte(reply(`"gh-1"`)))    // for the first
 	k.take([]byte(reply(`"r1-gh-1"`))) // for the second
 	k.take([]byte(reply(`"r1-gh-1"`))) // twice
-	k.flow()
 	if got := drain(k); !slices.Equal(got, []string{reply(`"gh-1"`)}) {
 		t.Errorf("the second daemon is told %v", got)
 	}
@@ -209,7 +203,6 @@ func TestListeningGoesOn(t *testing.T) {
 	if say := k.settle(ending{true, 1}); len(say) > 0 || k.waiting() {
 		t.Errorf("the client is told %s, and a daemon is started: %v", say, k.waiting())
 	}
-	k.flow()
 	if got := drain(k); !slices.Equal(got, []string{listening}) {
 		t.Errorf("the next daemon is told %v", got)
 	}
@@ -282,8 +275,6 @@ func TestConversationGoesToAnotherProcess(t *testing.T) {
 	if string(first) != string(first2) || !slices.Equal(texts(others), texts(others2)) || n.round != k.round {
 		t.Errorf("the session becomes %s %s, want %s %s", first, others, first2, others2)
 	}
-	n.flow()
-	k.flow()
 	if got, want := drain(n), drain(k); !slices.Equal(got, want) || len(got) != 3 {
 		t.Errorf("what waits becomes %v, want %v", got, want)
 	}
@@ -304,7 +295,6 @@ func FuzzTalk(f *testing.F) {
 				k.take([]byte(line))
 			}
 		}
-		k.flow()
 		drain(k)
 		for line := range strings.SplitSeq(string(daemon), "\n") {
 			if rawjson.Check([]byte(line), deepest) == nil {
