@@ -25,7 +25,7 @@ func adapted[In, Out any](m *desk, d tool.Def, failed string, like func(Out) any
 		case err != nil:
 			return tool.Result{}, err
 		case original:
-			return asOriginal(like(out))
+			return asOriginal(like(out), more)
 		}
 		return tool.Result{Structured: out, Content: more}, nil
 	})
@@ -34,8 +34,8 @@ func adapted[In, Out any](m *desk, d tool.Def, failed string, like func(Out) any
 }
 
 // asOriginal is a result the way the original gives it, and once more as
-// structured content.
-func asOriginal(members any) (tool.Result, error) {
+// structured content. Pictures follow, which the original does not have.
+func asOriginal(members any, more []tool.Content) (tool.Result, error) {
 	var flat bytes.Buffer
 	e := json.NewEncoder(&flat)
 	e.SetEscapeHTML(false)
@@ -49,7 +49,22 @@ func asOriginal(members any) (tool.Result, error) {
 	}
 	raw := append([]byte(nil), `{"content":[{"type":"text","text":`...)
 	raw = rawjson.AppendString(raw, pretty.String())
-	raw = append(raw, `}],"structuredContent":`...)
+	raw = append(raw, '}')
+	for _, c := range more {
+		if c.Type != "image" {
+			continue
+		}
+		b, err := json.Marshal(struct {
+			Type string `json:"type"`
+			Data []byte `json:"data"` // base64 in JSON
+			MIME string `json:"mimeType"`
+		}{"image", c.Data, c.MIME})
+		if err != nil {
+			return tool.Result{}, err
+		}
+		raw = append(append(raw, ','), b...)
+	}
+	raw = append(raw, `],"structuredContent":`...)
 	raw = append(raw, one...)
 	return tool.Result{Raw: append(raw, '}')}, nil
 }
