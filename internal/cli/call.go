@@ -18,7 +18,7 @@ func call(w World) *cobra.Command {
 		Use:   "call TOOL [key=value...]",
 		Short: "Call one tool",
 		Long: `Call one tool and print what it gives back: its text as it is, or its
-structure as JSON. Without --url or --unix the tool runs right here, in the
+structure as JSON. Without --url, --unix or --daemon the tool runs right here, in the
 folders named with -d.
 
 Arguments are key=value, read by the tool's own schema; the key of a list can
