@@ -13,8 +13,8 @@ import (
 // endings is how many ends of sessions may wait to be told to processes.
 const endings = 4096
 
-// processConfig gives the processes their settings, who listens to them, the
-// sessions that some of them end with, and where those are kept that do not end
+// processConfig gives the processes their settings, what their contexts give
+// them, who listens to them, the sessions that some of them end with, and where those are kept that do not end
 // with this host.
 func (a *App) processConfig(c *process.Config) {
 	s := a.cfg.Modules.Process
@@ -31,7 +31,7 @@ func (a *App) processConfig(c *process.Config) {
 			return nil
 		}})
 	}
-	c.Hub = a.theHub()
+	c.Hub, c.Env = a.theHub(), a.contexts.environment
 	if a.table != nil {
 		c.Sessions = sessions{a}
 	}

@@ -12,5 +12,6 @@ func (a *App) shellConfig(c *shell.Config) {
 	*c = shell.Config{
 		Timeout: int(s.Timeout / time.Second), Allow: s.Allow, Deny: s.Deny, Shell: s.Shell, WorkingDir: s.WorkingDir,
 		NoStderr: s.NoStderr, Output: s.Output, Processes: s.Processes, Confine: s.Confine,
+		Env: a.contexts.environment,
 	}
 }

@@ -1,8 +1,6 @@
 package contextbook
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"maps"
 	"slices"
@@ -62,22 +60,13 @@ func (e *Environment) Strings() (env []string) {
 	return env
 }
 
-// shortest is how long, in bytes, a secret is that can be told from chance.
-const shortest = 6
+// Hider takes the secrets out of what a program or a server says.
+func (e *Environment) Hider() secret.Hider {
+	return secret.NewHider(slices.Collect(maps.Values(e.Secret))...)
+}
 
-// Mask takes the secrets out of what a program or a server has said, as they
-// are and as JSON writes them. It guards against accidents: whoever has a
-// secret can say it in other words.
+// Mask takes the secrets out of what a program or a server has said.
 func (e *Environment) Mask(said []byte) []byte {
-	for _, t := range e.Secret {
-		value := []byte(t.Reveal())
-		if len(value) < shortest {
-			continue
-		}
-		quoted, _ := json.Marshal(string(value)) // a string
-		for _, form := range [][]byte{value, quoted[1 : len(quoted)-1]} {
-			said = bytes.ReplaceAll(said, form, []byte(secret.Mask))
-		}
-	}
-	return said
+	h := e.Hider()
+	return h.Hide(said)
 }

@@ -91,13 +91,22 @@ func (p *pipes) output(to io.Writer) (io.Writer, error) {
 	p.out.Add(1)
 	p.copies = append(p.copies, func() {
 		defer p.out.Done()
-		_, err := io.Copy(to, r)
+		err := pass(to, r)
 		r.Close() // a child that prints on learns that nobody reads
 		if err != nil && !errors.Is(err, os.ErrClosed) {
 			p.fail(fmt.Errorf("output: %w", err))
 		}
 	})
 	return w, nil
+}
+
+// pass copies all there is, and flushes.
+func pass(to io.Writer, from io.Reader) error {
+	_, err := io.Copy(to, from)
+	if f, ok := to.(interface{ Flush() error }); ok {
+		err = errors.Join(err, f.Flush())
+	}
+	return err
 }
 
 // started closes the child's ends, and begins to copy if there is a child.

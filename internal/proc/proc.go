@@ -48,7 +48,8 @@ type Spec struct {
 	Stdin io.Reader
 	// Stdout and Stderr nil mean thrown away. The same Writer for both keeps
 	// their order and is never used concurrently. A Writer that blocks holds
-	// up the child, not the end.
+	// up the child, not the end. One that has a Flush() error is flushed when
+	// nothing more comes.
 	Stdout, Stderr io.Writer
 
 	Grace time.Duration // from the request to end until it is killed; 0 means 5 s

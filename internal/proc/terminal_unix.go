@@ -34,7 +34,7 @@ func (p *pipes) openTerminal(cmd *exec.Cmd, spec Spec, in *input) error {
 	p.copies = append(p.copies, func() {
 		defer p.out.Done()
 		// EIO is how a terminal says that nobody has its other end open.
-		if _, err := io.Copy(to, ours); err != nil && !errors.Is(err, syscall.EIO) && !errors.Is(err, os.ErrClosed) {
+		if err := pass(to, ours); err != nil && !errors.Is(err, syscall.EIO) && !errors.Is(err, os.ErrClosed) {
 			p.fail(err)
 		}
 	})

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gatehouse/internal/proc"
+	"gatehouse/internal/secret"
 	"gatehouse/tool"
 )
 
@@ -43,6 +44,7 @@ type detached struct {
 	log   *log
 	keep  int64 // bytes of each file that stay on the disk
 	tails [2]reader
+	to    [2]*secret.HidingWriter // of the log
 	warn  *slog.Logger
 
 	done  chan struct{} // it has ended, and its output is read
@@ -75,7 +77,7 @@ func (m *manager) detach(c *tool.Call, r *record, s *spec, where folder, env []s
 		f.remove()
 		return nil, err
 	}
-	d := m.newDetached(p, f, r.log, card{ID: r.id, Owner: r.owner, Context: r.context, Command: r.command, Args: r.args, Dir: r.dir, Began: r.began, Mark: p.Mark()})
+	d := m.newDetached(p, f, r.log, s.own.Hider(), card{ID: r.id, Owner: r.owner, Context: r.context, Command: r.command, Args: r.args, Dir: r.dir, Began: r.began, Mark: p.Mark()})
 	if err := f.write(&d.card); err != nil {
 		now, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -87,15 +89,30 @@ func (m *manager) detach(c *tool.Call, r *record, s *spec, where folder, env []s
 }
 
 // newDetached follows a process that runs, from the end of what is on the disk.
-func (m *manager) newDetached(p *proc.Detached, f *files, l *log, c card) *detached {
+func (m *manager) newDetached(p *proc.Detached, f *files, l *log, hide secret.Hider, c card) *detached {
 	d := &detached{
 		Detached: p, files: f, card: c, log: l, keep: int64(m.cfg.Buffer), warn: m.log,
 		done: make(chan struct{}), leave: make(chan struct{}), left: make(chan struct{}),
 	}
+	d.print(hide)
 	d.skip()
 	d.catchUp()
 	go d.follow()
 	return d
+}
+
+// print says where its output goes, and what is hidden in it.
+func (d *detached) print(hide secret.Hider) {
+	for i := range d.to {
+		d.to[i] = hide.Writer(stream{d.log, i})
+	}
+}
+
+// flush passes on the last of the output.
+func (d *detached) flush() {
+	for _, w := range d.to {
+		w.Flush() // a log takes everything
+	}
 }
 
 // skip passes over what is not kept of the output so far.
@@ -115,6 +132,7 @@ func (d *detached) follow() {
 		select {
 		case <-d.Detached.Done():
 			d.catchUp()
+			d.flush()
 			d.state, _ = d.Detached.Wait() // has no error
 			if d.state.Took == 0 {
 				d.state.Took = time.Since(d.card.Began)
@@ -152,7 +170,7 @@ func (d *detached) read() (some bool) {
 		for range tailTurn {
 			n, err := f.ReadAt(buf, t.read)
 			if n > 0 {
-				stream{d.log, i}.Write(buf[:n])
+				d.to[i].Write(buf[:n])
 				t.read, some = t.read+int64(n), true
 			}
 			if err != nil && err != io.EOF {
@@ -249,19 +267,24 @@ func (m *manager) takeOn(f *files, c card) {
 		return
 	}
 	r := &record{id: c.ID, owner: c.Owner, context: c.Context, command: c.Command, args: c.Args, dir: c.Dir, began: c.Began, files: f, log: newLog(m.cfg.Buffer, nil)}
+	own, err := m.own(tool.Caller{Context: c.Context})
+	if err != nil {
+		m.log.Warn("the secrets of a context cannot be hidden in what its processes print", "process", c.ID, "err", err)
+	}
+	hide := own.Hider()
 	p, err := (*proc.Detached)(nil), error(nil)
 	if c.End == nil {
 		p, err = proc.Find(c.Mark, mostGrace)
 	}
 	switch {
 	case p != nil:
-		r.p = m.newDetached(p, f, r.log, c)
+		r.p = m.newDetached(p, f, r.log, hide, c)
 	case err != nil && !errors.Is(err, proc.ErrGone):
 		m.log.Warn("a detached process cannot be taken on", "process", c.ID, "err", err)
 		f.close()
 		return
 	default:
-		m.readPast(r, f, &c)
+		m.readPast(r, f, hide, &c)
 	}
 	m.count(r.owner, r.context)
 	if err := m.add(r, nil); err != nil {
@@ -276,7 +299,7 @@ func (m *manager) takeOn(f *files, c card) {
 }
 
 // readPast is what is left of a process that has ended.
-func (m *manager) readPast(r *record, f *files, c *card) {
+func (m *manager) readPast(r *record, f *files, hide secret.Hider, c *card) {
 	if c.End == nil {
 		c.End = endingOf(proc.State{Code: -1, Unseen: true}, true)
 		if err := f.write(c); err != nil {
@@ -286,6 +309,8 @@ func (m *manager) readPast(r *record, f *files, c *card) {
 	r.end, r.p = c.End, past{c.Mark.Pid, c.End.state(), make(chan struct{})}
 	defer close(r.p.(past).done)
 	d := detached{files: f, card: *c, log: r.log, keep: int64(m.cfg.Buffer), warn: m.log}
+	d.print(hide)
 	d.skip()
 	d.catchUp()
+	d.flush()
 }

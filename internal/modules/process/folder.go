@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"gatehouse/internal/contextbook"
 	"gatehouse/internal/proc"
 	"gatehouse/tool"
 )
@@ -64,8 +65,19 @@ func (f folder) close() {
 // hide puts the path that means something in the place of the one that was used.
 func (f folder) hide(err error) string { return strings.ReplaceAll(err.Error(), f.dir, f.path) }
 
+// own is the environment of the caller's context.
+func (m *manager) own(who tool.Caller) (env contextbook.Environment, err error) {
+	if m.cfg.Env == nil {
+		return env, nil
+	}
+	if env, err = m.cfg.Env(who); err != nil {
+		return env, &tool.Refusal{Code: "unavailable", Message: "the environment of this context is not complete: " + err.Error(), Next: "Whoever runs this host should look at the context's definition."}
+	}
+	return env, nil
+}
+
 // environment checks what a program is given, and makes its environment: what
-// every program needs, and what the caller adds.
+// every program needs, what the context gives, and what the caller adds.
 func environment(s *spec, dir string) ([]string, error) {
 	if len(s.args) > mostArgs || len(s.env) > mostArgs {
 		return nil, tool.Refuse("too_large", "a program is given at most %d arguments and %d variables", mostArgs, mostArgs)
@@ -84,7 +96,7 @@ func environment(s *spec, dir string) ([]string, error) {
 			return nil, tool.Refuse("invalid_arguments", "env: %q is not of the form NAME=value", kv)
 		}
 	}
-	env := append(proc.BaseEnv(), "PWD="+dir)
+	env := append(append(proc.BaseEnv(), s.own.Strings()...), "PWD="+dir)
 	if s.size != nil {
 		env = slices.DeleteFunc(env, func(kv string) bool { return strings.HasPrefix(kv, "TERM=") })
 		env = append(env, "TERM=xterm-256color")

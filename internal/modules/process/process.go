@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/contextbook"
 	"gatehouse/internal/hub"
 	"gatehouse/internal/proc"
 	"gatehouse/module"
@@ -38,6 +39,10 @@ type Config struct {
 	// Hub is where owners hear of their processes; it belongs to whoever gave
 	// it. nil means that nobody listens.
 	Hub *hub.Hub `json:"-"`
+	// Env is what programs find in their environment in the caller's context;
+	// nil means that there is nothing. Its error refuses the call. The secrets
+	// in it are hidden in what they print.
+	Env func(tool.Caller) (contextbook.Environment, error) `json:"-"`
 	// Sessions tells when sessions end; nil means that there are none.
 	Sessions Sessions `json:"-"`
 	// Folder is where detached processes are kept; "" means there are none.

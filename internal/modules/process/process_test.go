@@ -24,6 +24,7 @@ type desk struct {
 	as   string // owner; "" means the usual one
 
 	session string // of the calls; "" for none
+	context string // of the calls; "" means the usual one
 }
 
 func open(t testing.TB, config string) *desk {
@@ -51,6 +52,9 @@ func (d *desk) try(name string, in args) (out result, code string) {
 	c.Roots, c.Caller.Session = d.dir, d.session
 	if d.as != "" {
 		c.Caller.Owner = d.as
+	}
+	if d.context != "" {
+		c.Caller.Context = d.context
 	}
 	res, err := c.Tool(d.t.Context(), moduletest.Tool(d.t, d.m, "process_"+name))
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"time"
 
+	"gatehouse/internal/contextbook"
 	"gatehouse/internal/hub"
 	"gatehouse/internal/proc"
 	"gatehouse/internal/terminal"
@@ -39,11 +40,12 @@ type spec struct {
 	args    []string
 	dir     string
 	env     []string
-	size    *proc.Size // of a terminal; nil for none
-	input   bool       // it can be typed to
-	stdin   io.Reader  // what it reads instead; nil means nothing
-	session string     // it ends with; "" means it does not
-	detach  bool       // it does not end with the host either
+	own     contextbook.Environment // of the caller's context
+	size    *proc.Size              // of a terminal; nil for none
+	input   bool                    // it can be typed to
+	stdin   io.Reader               // what it reads instead; nil means nothing
+	session string                  // it ends with; "" means it does not
+	detach  bool                    // it does not end with the host either
 	grace   time.Duration
 	also    [2]func([]byte)
 }
@@ -64,6 +66,9 @@ func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, 
 		return nil, err
 	}
 	defer where.close()
+	if s.own, err = m.own(c.Caller); err != nil {
+		return nil, err
+	}
 	env, err := environment(s, where.path)
 	if err != nil {
 		return nil, err
@@ -99,10 +104,11 @@ func (m *manager) begin(ctx context.Context, c *tool.Call, r *record, s *spec, w
 		}
 		return err
 	}
+	hide := s.own.Hider()
 	p, err := proc.Start(ctx, proc.Spec{
 		Path: s.command, Args: s.args, Dir: where.dir, Env: env,
 		Stdin: s.stdin, Input: s.input, Terminal: s.size, Whole: true, Processes: m.cfg.Processes, Grace: s.grace,
-		Stdout: tee{stream{r.log, stdout}, s.also[stdout]}, Stderr: tee{stream{r.log, stderr}, s.also[stderr]},
+		Stdout: hide.Writer(tee{stream{r.log, stdout}, s.also[stdout]}), Stderr: hide.Writer(tee{stream{r.log, stderr}, s.also[stderr]}),
 	})
 	if err == nil {
 		r.p = p

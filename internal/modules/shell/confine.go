@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"path/filepath"
 	"strconv"
@@ -87,7 +86,7 @@ func seen(all []shown, p string) string {
 
 // confined runs a command in a sandbox of its own, in which there is nothing of
 // the host's but its programs and the folders of the call, to be read.
-func (m *runner) confined(ctx context.Context, c *tool.Call, o order, at string, out *outcome, feed io.Writer) error {
+func (m *runner) confined(ctx context.Context, c *tool.Call, o order, at string, out *outcome, to streams) error {
 	folders, err := show(c.Roots.List())
 	if err != nil {
 		return err
@@ -110,7 +109,7 @@ func (m *runner) confined(ctx context.Context, c *tool.Call, o order, at string,
 	dir := seen(folders, at)
 	cmd := sandbox.Command{
 		Argv: []string{o.shell, "-c", asArgument(o.command)}, Dir: dir, Env: o.env, Timeout: time.Duration(o.seconds) * time.Second, OutputBytes: -1,
-		Stdout: io.MultiWriter(out.stdout, feed), Stderr: io.MultiWriter(out.stderr, feed),
+		Stdout: to.stdout, Stderr: to.stderr,
 	}
 	if dir != "" {
 		cmd.Env = append([]string{"PWD=" + dir}, o.env...)

@@ -34,7 +34,7 @@ func (m *runner) runTool() tool.Tool {
 		Name: "shell_run", Title: "Run a command line", Effects: anything, Timeout: MostSeconds*time.Second + time.Minute, Budget: -1,
 		Description: "Runs a command line in a shell and gives its output and exit code. Everything it starts ends with it; use a process for what is to go on.",
 		Out:         reflect.TypeFor[runOut](),
-		Help: `The command begins in ` + "`working_dir`" + `, a folder inside your roots; that holds nothing back once it runs. It gets a minimal environment (PATH, HOME, language and the like) and what ` + "`env`" + ` adds, and reads ` + "`stdin`" + ` or nothing.
+		Help: `The command begins in ` + "`working_dir`" + `, a folder inside your roots; that holds nothing back once it runs. It gets a minimal environment (PATH, HOME, language and the like), what the context has for its programs and what ` + "`env`" + ` adds, and reads ` + "`stdin`" + ` or nothing.
 
 At the deadline, and when the call is cancelled, it is asked to end; two seconds later it is killed, together with everything that came of it, in whatever process group or session. The same happens to what it leaves in the background when it ends. How many processes it may become is limited where the system can count them.
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gatehouse/internal/command"
+	"gatehouse/internal/contextbook"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/schema"
 	"gatehouse/module"
@@ -33,6 +34,10 @@ type Config struct {
 	Output     int      `json:"output,omitempty"`      // bytes of each stream in an answer; 0 means 1 MiB
 	Processes  int      `json:"processes,omitempty"`   // what one command may become, threads included; 0 means 512
 	Confine    bool     `json:"confine,omitempty"`     // run commands in sandboxes that can read the caller's folders
+
+	// Env is what commands find in their environment in the caller's context;
+	// nil means that there is nothing. Its error refuses the call.
+	Env func(tool.Caller) (contextbook.Environment, error) `json:"-"`
 }
 
 const (

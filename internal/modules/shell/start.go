@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"gatehouse/internal/command"
+	"gatehouse/internal/contextbook"
 	"gatehouse/internal/proc"
 	"gatehouse/internal/roots"
+	"gatehouse/internal/secret"
 	"gatehouse/tool"
 )
 
@@ -31,9 +33,9 @@ var errTimeout = errors.New("its time was over")
 // order is a command that is to be run.
 type order struct {
 	command string
-	shell   string // "" means the configured one
-	dir     string // "" means the configured one
-	env     []string
+	shell   string   // "" means the configured one
+	dir     string   // "" means the configured one
+	env     []string // what the caller adds, and before it what the context does
 	stdin   string
 	seconds int
 }
@@ -65,29 +67,40 @@ func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error
 		return nil, err
 	}
 	defer where.close()
-	env, err := m.environment(o.env, where.path)
+	own, err := m.own(c.Caller)
 	if err != nil {
 		return nil, err
 	}
+	if err := checkEnv(o.env); err != nil {
+		return nil, err
+	}
+	o.env = append(own.Strings(), o.env...)
 	out := &outcome{stdout: newCapture(m.cfg.Output), stderr: newCapture(m.cfg.Output)}
 	feed := &feed{to: c.Peer.Output()}
 	defer time.AfterFunc(told, feed.open).Stop()
+	hide := own.Hider()
+	to := streams{hide.Writer(io.MultiWriter(out.stdout, feed)), hide.Writer(io.MultiWriter(out.stderr, feed))}
 
 	if m.cfg.Confine {
-		err = m.confined(ctx, c, o, where.path, out, feed)
+		err = m.confined(ctx, c, o, where.path, out, to)
 	} else {
-		err = m.unconfined(ctx, c, o, where, env, out, feed)
+		err = m.unconfined(ctx, c, o, where, out, to)
 	}
+	to.stdout.Flush() // neither what keeps output nor what passes it on fails
+	to.stderr.Flush()
 	return out, err
 }
 
+// streams are where a command prints to.
+type streams struct{ stdout, stderr *secret.HidingWriter }
+
 // unconfined runs a command as a process of the host.
-func (m *runner) unconfined(ctx context.Context, c *tool.Call, o order, where folder, env []string, out *outcome, feed io.Writer) error {
+func (m *runner) unconfined(ctx context.Context, c *tool.Call, o order, where folder, out *outcome, to streams) error {
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(o.seconds)*time.Second, errTimeout)
 	defer cancel()
 	spec := proc.Spec{
-		Path: o.shell, Args: []string{"-c", asArgument(o.command)}, Dir: where.dir, Env: env,
-		Stdout: io.MultiWriter(out.stdout, feed), Stderr: io.MultiWriter(out.stderr, feed),
+		Path: o.shell, Args: []string{"-c", asArgument(o.command)}, Dir: where.dir, Env: slices.Concat(proc.BaseEnv(), []string{"PWD=" + where.path}, o.env),
+		Stdout: to.stdout, Stderr: to.stderr,
 		Whole: true, Processes: m.cfg.Processes, Grace: grace,
 	}
 	if o.stdin != "" {
@@ -223,22 +236,33 @@ func isVariable(name string) bool {
 	return name != ""
 }
 
-// environment is what every program needs, and what the caller adds. Nothing
-// else of the host's environment is in it.
-func (m *runner) environment(add []string, dir string) ([]string, error) {
+// own is the environment of the caller's context.
+func (m *runner) own(who tool.Caller) (env contextbook.Environment, err error) {
+	if m.cfg.Env == nil {
+		return env, nil
+	}
+	if env, err = m.cfg.Env(who); err != nil {
+		return env, &tool.Refusal{Code: "unavailable", Message: "the environment of this context is not complete: " + err.Error(), Next: "Whoever runs this host should look at the context's definition."}
+	}
+	return env, nil
+}
+
+// checkEnv checks what the caller adds to what every program needs and what the
+// context gives. Nothing else of the host's environment is there.
+func checkEnv(add []string) error {
 	if len(add) > mostEnv {
-		return nil, tool.Refuse("too_large", "env: at most %d variables can be added", mostEnv)
+		return tool.Refuse("too_large", "env: at most %d variables can be added", mostEnv)
 	}
 	for _, kv := range add {
 		name, value, ok := strings.Cut(kv, "=")
 		switch {
 		case !ok || !isVariable(name):
-			return nil, tool.Refuse("invalid_arguments", "env: %.100q is not of the form NAME=value", kv)
+			return tool.Refuse("invalid_arguments", "env: %.100q is not of the form NAME=value", kv)
 		case strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_"):
-			return nil, tool.Refuse("invalid_arguments", "env: names that begin with GATEHOUSE_ are the host's own")
+			return tool.Refuse("invalid_arguments", "env: names that begin with GATEHOUSE_ are the host's own")
 		case len(value) > mostValue || strings.IndexByte(value, 0) >= 0:
-			return nil, tool.Refuse("too_large", "env: a value has at most %d bytes, none of them NUL", mostValue)
+			return tool.Refuse("too_large", "env: a value has at most %d bytes, none of them NUL", mostValue)
 		}
 	}
-	return slices.Concat(proc.BaseEnv(), []string{"PWD=" + dir}, add), nil
+	return nil
 }
