@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -201,7 +202,9 @@ func TestCaptureCutsBetweenCharacters(t *testing.T) {
 	}
 }
 
-// What running by the tool costs, judged and not, beside os/exec.
+// BenchmarkRun runs a line by turns with the tool, judged and not, and with
+// os/exec, and tells how many times as long the median of ours takes. The bar is
+// 1.3 times.
 func BenchmarkRun(b *testing.B) {
 	for name, config := range map[string]string{"shell": "", "judged": `{"allow":["echo","true"],"deny":["rm*"]}`} {
 		b.Run(name, func(b *testing.B) {
@@ -209,21 +212,24 @@ func BenchmarkRun(b *testing.B) {
 			tl := moduletest.Tool(b, d.m, "shell_run")
 			c := moduletest.NewCall(b)
 			c.Roots, c.Args = d.dir, json.RawMessage(`{"command":"echo x | true","timeout":30}`)
+			var ours, plain []time.Duration
 			for b.Loop() {
+				began := time.Now()
 				if _, err := tl.Run(b.Context(), &c.Call); err != nil {
 					b.Fatal(err)
 				}
+				ours, began = append(ours, time.Since(began)), time.Now()
+				cmd := exec.Command("/bin/sh", "-c", "echo x | true")
+				cmd.Env = proc.BaseEnv()
+				cmd.Stdout, cmd.Stderr = struct{ io.Writer }{io.Discard}, struct{ io.Writer }{new(bytes.Buffer)}
+				if err := cmd.Run(); err != nil {
+					b.Fatal(err)
+				}
+				plain = append(plain, time.Since(began))
 			}
+			slices.Sort(ours)
+			slices.Sort(plain)
+			b.ReportMetric(float64(ours[len(ours)/2])/float64(plain[len(plain)/2]), "times-os-exec")
 		})
 	}
-	b.Run("os-exec", func(b *testing.B) {
-		for b.Loop() {
-			cmd := exec.Command("/bin/sh", "-c", "echo x | true")
-			cmd.Env = proc.BaseEnv()
-			cmd.Stdout, cmd.Stderr = struct{ io.Writer }{io.Discard}, struct{ io.Writer }{new(bytes.Buffer)}
-			if err := cmd.Run(); err != nil {
-				b.Fatal(err)
-			}
-		}
-	})
 }
