@@ -109,6 +109,15 @@ func (h *sandboxHouse) enter(who, in string) *coder {
 // send sends a request and gives its answer; what comes before goes to note.
 func (c *coder) send(method, params string, note func(json.RawMessage)) json.RawMessage {
 	c.h.t.Helper()
+	answer, err := c.post(method, params, note)
+	if err != nil {
+		c.h.t.Fatal(err)
+	}
+	return answer
+}
+
+// post is send for any goroutine.
+func (c *coder) post(method, params string, note func(json.RawMessage)) (json.RawMessage, error) {
 	id := c.ids.Add(1)
 	body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":%s}`, id, method, params)
 	if strings.HasPrefix(method, "notifications/") {
@@ -116,7 +125,7 @@ func (c *coder) send(method, params string, note func(json.RawMessage)) json.Raw
 	}
 	r, err := http.NewRequestWithContext(c.h.t.Context(), "POST", c.h.url, strings.NewReader(body))
 	if err != nil {
-		c.h.t.Fatal(err)
+		return nil, err
 	}
 	for name, value := range map[string]string{
 		"Content-Type": "application/json", "Accept": "application/json, text/event-stream", "Authorization": "Bearer " + c.h.tokens[c.who],
@@ -131,7 +140,7 @@ func (c *coder) send(method, params string, note func(json.RawMessage)) json.Raw
 	}
 	res, err := http.DefaultClient.Do(r)
 	if err != nil {
-		c.h.t.Fatal(err)
+		return nil, err
 	}
 	defer res.Body.Close()
 	if c.session == "" {
@@ -146,17 +155,17 @@ func (c *coder) send(method, params string, note func(json.RawMessage)) json.Raw
 				Method string
 			}
 			if json.Unmarshal(line, &m) == nil && m.ID == id && m.Method == "" {
-				return line
+				return line, nil
 			}
 			if note != nil {
 				note(line)
 			}
 		}
 		if err == io.EOF {
-			return nil
+			return nil, nil
 		}
 		if err != nil {
-			c.h.t.Fatal(err)
+			return nil, err
 		}
 	}
 }
@@ -323,7 +332,12 @@ func TestOutputStreamsAndCancellingKills(t *testing.T) {
 	note := func(m json.RawMessage) {
 		if !cancelled && bytes.Contains(m, []byte("notifications/progress")) && bytes.Contains(m, []byte("working")) {
 			cancelled = true
-			go c.send("notifications/cancelled", fmt.Sprintf(`{"requestId":%d,"reason":"enough"}`, c.ids.Load()), nil)
+			params := fmt.Sprintf(`{"requestId":%d,"reason":"enough"}`, c.ids.Load())
+			go func() {
+				if _, err := c.post("notifications/cancelled", params, nil); err != nil {
+					t.Error(err)
+				}
+			}()
 		}
 	}
 	b, _ := json.Marshal(map[string]any{
