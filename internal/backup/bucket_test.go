@@ -155,9 +155,10 @@ func (f *fakeS3) judge(r *http.Request, body []byte) error {
 	if !slices.IsSorted(signed) || !slices.Contains(signed, "host") {
 		return fmt.Errorf("signed headers %v", signed)
 	}
-	canonical := r.Method + "\n"
+	var canonical strings.Builder
+	canonical.WriteString(r.Method + "\n")
 	path, query, _ := strings.Cut(r.RequestURI, "?")
-	canonical += path + "\n" // the client escapes as the rules want it, or is refused
+	canonical.WriteString(path + "\n") // the client escapes as the rules want it, or is refused
 	for i := range len(path) {
 		if c := path[i]; c != '/' && c != '%' && !strings.ContainsRune("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~", rune(c)) {
 			return fmt.Errorf("%q in the path is not escaped", c)
@@ -174,7 +175,7 @@ func (f *fakeS3) judge(r *http.Request, body []byte) error {
 		pairs = append(pairs, strings.ReplaceAll(url.QueryEscape(k), "+", "%20")+"="+strings.ReplaceAll(url.QueryEscape(v), "+", "%20"))
 	}
 	slices.Sort(pairs)
-	canonical += strings.Join(pairs, "&") + "\n"
+	canonical.WriteString(strings.Join(pairs, "&") + "\n")
 	for name := range r.Header {
 		if low := strings.ToLower(name); strings.HasPrefix(low, "x-amz-") && !slices.Contains(signed, low) {
 			return fmt.Errorf("%s is not signed", low)
@@ -185,10 +186,10 @@ func (f *fakeS3) judge(r *http.Request, body []byte) error {
 		if name == "host" {
 			value = r.Host
 		}
-		canonical += name + ":" + strings.TrimSpace(value) + "\n"
+		canonical.WriteString(name + ":" + strings.TrimSpace(value) + "\n")
 	}
-	canonical += "\n" + fields["SignedHeaders"] + "\n" + hash
-	toSign := fmt.Sprintf("AWS4-HMAC-SHA256\n%s\n%s\n%x", r.Header.Get("X-Amz-Date"), strings.Join(scope[1:], "/"), sha256.Sum256([]byte(canonical)))
+	canonical.WriteString("\n" + fields["SignedHeaders"] + "\n" + hash)
+	toSign := fmt.Sprintf("AWS4-HMAC-SHA256\n%s\n%s\n%x", r.Header.Get("X-Amz-Date"), strings.Join(scope[1:], "/"), sha256.Sum256([]byte(canonical.String())))
 	step := func(key []byte, s string) []byte {
 		h := hmac.New(sha256.New, key)
 		io.WriteString(h, s)
@@ -199,7 +200,7 @@ func (f *fakeS3) judge(r *http.Request, body []byte) error {
 		key = step(key, s)
 	}
 	if got := hex.EncodeToString(step(key, toSign)); got != fields["Signature"] {
-		return fmt.Errorf("signature %s, expected %s of\n%s", fields["Signature"], got, canonical)
+		return fmt.Errorf("signature %s, expected %s of\n%s", fields["Signature"], got, canonical.String())
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -132,10 +133,8 @@ func turnFile(cfg config.Config) string { return filepath.Join(cfg.Folders.Runti
 // given is a command line that says what these flags were given, except some.
 func given(set *pflag.FlagSet, except ...string) (args []string) {
 	set.Visit(func(f *pflag.Flag) {
-		for _, name := range except {
-			if f.Name == name {
-				return
-			}
+		if slices.Contains(except, f.Name) {
+			return
 		}
 		values := []string{f.Value.String()}
 		if list, ok := f.Value.(pflag.SliceValue); ok {

@@ -118,12 +118,12 @@ func TestLogIsFollowedIntoItsNextFile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, ended := &text{on: make(chan struct{}, 1)}, make(chan error, 1)
 	go func() { ended <- r.Follow(ctx, out, time.Millisecond) }()
-	want := ""
+	var want strings.Builder
 	for i := range 20 {
 		line := fmt.Sprintf("line %d\n", i)
-		want += line
+		want.WriteString(line)
 		fmt.Fprint(l, line)
-		for end := time.Now().Add(testPatience); out.String() != want && time.Now().Before(end); {
+		for end := time.Now().Add(testPatience); out.String() != want.String() && time.Now().Before(end); {
 			select {
 			case <-out.on:
 			case <-time.After(time.Millisecond):
@@ -131,7 +131,7 @@ func TestLogIsFollowedIntoItsNextFile(t *testing.T) {
 		}
 	}
 	cancel()
-	if err := <-ended; err != nil || out.String() != want {
+	if err := <-ended; err != nil || out.String() != want.String() {
 		t.Errorf("got %q, %v", out.String(), err)
 	}
 }

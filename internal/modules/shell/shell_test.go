@@ -137,12 +137,12 @@ func TestTextTellsOfFailure(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := ""
+		var got strings.Builder
 		for _, c := range res.Content {
-			got += c.Text
+			got.WriteString(c.Text)
 		}
-		if got != want {
-			t.Errorf("%s: got %q, want %q", command, got, want)
+		if got.String() != want {
+			t.Errorf("%s: got %q, want %q", command, got.String(), want)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package standard
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"gatehouse/module"
@@ -53,9 +54,7 @@ func merged[V any](a, b map[string]V) map[string]V {
 	if a == nil {
 		a = map[string]V{}
 	}
-	for k, v := range b {
-		a[k] = v
-	}
+	maps.Copy(a, b)
 	return a
 }
 

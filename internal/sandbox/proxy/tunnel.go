@@ -229,11 +229,11 @@ func firstLine(b []byte) (s speech, known bool) {
 	case len(word) == len(line) || word[0] != ' ' && word[0] != '\t':
 		return speaksOther, true
 	}
-	end := bytes.IndexByte(line, '\n')
-	if end < 0 {
+	before, _, ok := bytes.Cut(line, []byte{'\n'})
+	if !ok {
 		return speaksOther, false
 	}
-	if bytes.Contains(bytes.ToUpper(line[:end]), []byte("HTTP/")) {
+	if bytes.Contains(bytes.ToUpper(before), []byte("HTTP/")) {
 		return speaksHTTP, true
 	}
 	return speaksOther, true
