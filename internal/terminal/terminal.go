@@ -151,18 +151,32 @@ func (s *Screen) Bells() int { return s.bell }
 // Lines are what is on the screen, without the blanks at the ends of lines.
 func (s *Screen) Lines() []string {
 	out := make([]string, s.rows)
-	var b strings.Builder
 	for i, l := range s.main.lines {
-		b.Reset()
-		for _, c := range l {
-			if c.r != wide {
-				b.WriteRune(c.r)
-				b.WriteString(c.accents)
-			}
-		}
-		out[i] = strings.TrimRight(b.String(), " ")
+		out[i] = strings.TrimRight(textOf(l), " ")
 	}
 	return out
+}
+
+func textOf(cells []cell) string {
+	var b strings.Builder
+	for _, c := range cells {
+		if c.r != wide {
+			b.WriteRune(c.r)
+			b.WriteString(c.accents)
+		}
+	}
+	return b.String()
+}
+
+// Shows reports whether a text is on the screen. Unlike in Lines, blanks before
+// the cursor are there: prompts end with one.
+func (s *Screen) Shows(text string) bool {
+	lines := s.Lines()
+	x, y, _ := s.Cursor()
+	if until := textOf(s.main.lines[y][:x]); len(until) > len(lines[y]) {
+		lines[y] = until
+	}
+	return strings.Contains(strings.Join(lines, "\n"), text)
 }
 
 // String is the screen without the empty lines at its end.

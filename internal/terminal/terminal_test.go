@@ -72,6 +72,21 @@ func TestShowsWhatATerminalShows(t *testing.T) {
 	}
 }
 
+// A prompt ends with a blank, which is there as far as the cursor is.
+func TestBlanksBeforeTheCursorAreShown(t *testing.T) {
+	s := New(20, 4)
+	s.Write([]byte("cost $\r\n漢 $ "))
+	for text, want := range map[string]bool{"漢 $ ": true, "$\n漢 $ ": true, "cost": true, "cost $ ": false, "$  ": false, "\n\n\n": false, "": true} {
+		if got := s.Shows(text); got != want {
+			t.Errorf("it shows %q: %v, want %v", text, got, want)
+		}
+	}
+	s.Write([]byte("typed\x1b[1;1H"))
+	if s.Shows("$  ") || !s.Shows("漢 $ typed") {
+		t.Errorf("the screen is %q", s)
+	}
+}
+
 func TestTellsAboutItself(t *testing.T) {
 	s := New(20, 5)
 	var replies strings.Builder

@@ -24,7 +24,7 @@ func TestDrivesAREPL(t *testing.T) {
 	python := need(t, "python3")
 	d := open(t, "")
 	id := d.terminal(python, "-i", "-q")
-	d.sees(id, ">>>")
+	d.sees(id, ">>> ")
 	d.do("input", args{"id": id, "input": "6 * 7000\n"})
 	d.sees(id, "42000")
 	d.do("input", args{"id": id, "input": "for i in range(2):\n    print('turn', i * 100)\n\n"})

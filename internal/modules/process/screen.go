@@ -2,7 +2,6 @@ package process
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"gatehouse/tool"
@@ -50,7 +49,7 @@ func (m *manager) screen(ctx context.Context, c *tool.Call, in screenIn) (screen
 		ok, err := r.await(ctx, time.Duration(in.Timeout)*time.Second, every, func() bool {
 			r.log.mu.Lock()
 			defer r.log.mu.Unlock()
-			return (in.Text == "" || strings.Contains(r.log.screen.String(), in.Text)) && (idle == 0 || time.Since(r.log.moved) >= idle)
+			return (in.Text == "" || r.log.screen.Shows(in.Text)) && (idle == 0 || time.Since(r.log.moved) >= idle)
 		})
 		if err != nil {
 			return screenOut{}, err
