@@ -72,7 +72,8 @@ const recordHelp = `Records one event. When it returns, the event is on disk, un
 
 - type is what happened, such as build.finished; value is what was measured, if anything.
 - agent_id and repo are who and where; labels are more of that, to group by; data is kept and shown again.
-- Everyone in your context sees it, nobody else does.`
+- Everyone in your context sees it, nobody else does.
+- Single events and sums by the hour are kept for 90 days, sums by the day for 900.`
 
 const queryHelp = `Adds up the events of your context.
 
