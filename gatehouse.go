@@ -102,10 +102,21 @@ func WithHosts(names ...string) Option {
 // WithAuthToken asks everybody at the doors for this token, of at least 16
 // characters: as Authorization: Bearer over HTTP, in a message's _meta on lines.
 // The client on standard input and output is whoever started the program.
-// Without this option nobody is asked for anything.
+// Without this option HTTP serves everybody, Unix sockets serve this user, and
+// ServeTCP refuses to open.
 func WithAuthToken(token string) Option {
 	return func(s *settings) {
 		s.cfg.Auth.Token, s.cfg.Auth.Required, s.cfg.Auth.Insecure = secret.New(token), true, false
+		s.app.Embedded = false
+	}
+}
+
+// WithInsecure asks nobody for anything, over TCP neither: every program of
+// every user of this machine may call, and beyond loopback everybody on the
+// network. Of this and WithAuthToken the last one counts.
+func WithInsecure() Option {
+	return func(s *settings) {
+		s.cfg.Auth.Token, s.cfg.Auth.Required, s.cfg.Auth.Insecure = secret.Text{}, false, true
 	}
 }
 
@@ -152,11 +163,14 @@ type handler interface {
 // ErrClosed is what a door says that is opened after Shutdown.
 var ErrClosed = errors.New("gatehouse: the server is shut down")
 
+// ErrNoToken is what ServeTCP says of a host that could let nobody in.
+var ErrNoToken = errors.New("gatehouse: callers over TCP bring a token, and this host has none: build it WithAuthToken, or WithInsecure to serve everybody")
+
 // New builds a host: its folders are open when it returns, and nothing runs
 // before the first door is opened. A host that was built must be shut down.
 func New(opts ...Option) (*Server, error) {
 	s := settings{cfg: config.Default(), app: app.Options{Private: true}}
-	s.cfg.Auth.Insecure = true // who may reach it is the program's to decide
+	s.app.Embedded = true // who may reach a Handler is the program's to decide
 	for _, o := range opts {
 		o(&s)
 	}
@@ -222,13 +236,20 @@ func (s *Server) ServeStdio(ctx context.Context) error {
 }
 
 // ServeTCP listens on host:port and serves lines until ctx is done. An empty
-// host means loopback.
+// host means loopback. Callers bring the token of WithAuthToken, on loopback
+// too; the error is ErrNoToken where there is none, unless the host was built
+// with WithInsecure.
 func (s *Server) ServeTCP(ctx context.Context, addr string) error {
 	addr, err := config.ParseTCP(addr)
 	if err != nil {
 		return err
 	}
-	return s.serve(ctx, func(ctx context.Context) (app.Door, error) { return s.app.OpenTCP(ctx, addr) })
+	return s.serve(ctx, func(ctx context.Context) (app.Door, error) {
+		if !s.app.HasTokens() {
+			return app.Door{}, ErrNoToken
+		}
+		return s.app.OpenTCP(ctx, addr)
+	})
 }
 
 // ServeUnix listens on a Unix socket and serves lines until ctx is done. The

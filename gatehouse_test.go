@@ -1,8 +1,10 @@
 package gatehouse_test
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net"
@@ -64,7 +66,7 @@ func build(t *testing.T, opts ...gatehouse.Option) *gatehouse.Server {
 
 func TestSeveralDoorsCloseWithTheHost(t *testing.T) {
 	b := newBook()
-	s := build(t, gatehouse.WithLogger(slog.New(slog.NewTextHandler(b, nil))))
+	s := build(t, gatehouse.WithInsecure(), gatehouse.WithLogger(slog.New(slog.NewTextHandler(b, nil))))
 	ended := make(chan error, 2)
 	go func() { ended <- s.ServeTCP(t.Context(), ":0") }()
 	tcp := strings.TrimPrefix(b.address(t), "tcp://")
@@ -89,6 +91,64 @@ func TestSeveralDoorsCloseWithTheHost(t *testing.T) {
 	if err := s.ServeTCP(t.Context(), ":0"); !errors.Is(err, gatehouse.ErrClosed) {
 		t.Errorf("a door after the end: %v, want ErrClosed", err)
 	}
+}
+
+// A program's host lets nobody in over TCP who brings no token, unless it was
+// built so.
+func TestWhoComesInOverTCP(t *testing.T) {
+	const hello = `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","_meta":{%s}}}` + "\n"
+	none, right, wrong := "", `"gatehouse/token":"0123456789abcdef"`, `"gatehouse/token":"0123456789abcdeX"`
+	token, insecure := gatehouse.WithAuthToken("0123456789abcdef"), gatehouse.WithInsecure()
+	if err := build(t).ServeTCP(t.Context(), ":0"); !errors.Is(err, gatehouse.ErrNoToken) {
+		t.Errorf("without either: %v, want ErrNoToken", err)
+	}
+	for name, c := range map[string]struct {
+		options []gatehouse.Option
+		want    map[string]string
+	}{
+		"a token":             {[]gatehouse.Option{token}, map[string]string{none: "credentials are needed", right: "serverInfo", wrong: "not valid here"}},
+		"insecure":            {[]gatehouse.Option{insecure}, map[string]string{none: "serverInfo", right: "not valid here"}},
+		"first insecure":      {[]gatehouse.Option{insecure, token}, map[string]string{none: "credentials are needed", right: "serverInfo"}},
+		"at last insecure":    {[]gatehouse.Option{token, insecure}, map[string]string{none: "serverInfo", right: "not valid here"}},
+		"a token, with state": {[]gatehouse.Option{token, gatehouse.WithState(t.TempDir())}, map[string]string{none: "credentials are needed", right: "serverInfo"}},
+	} {
+		b := newBook()
+		s := build(t, append(c.options, gatehouse.WithLogger(slog.New(slog.NewTextHandler(b, nil))))...)
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- s.ServeTCP(ctx, ":0") }()
+		tcp := strings.TrimPrefix(b.address(t), "tcp://")
+		for meta, want := range c.want {
+			if got := says(t, tcp, fmt.Sprintf(hello, meta)); !strings.Contains(got, want) {
+				t.Errorf("%s, _meta {%s}: got %s, want %s", name, meta, got, want)
+			}
+		}
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// says sends one line over TCP and reads one.
+func says(t *testing.T, addr, line string) string {
+	t.Helper()
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.WriteString(conn, line); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := bufio.NewReader(conn).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return answer
 }
 
 func TestAListenerOfOnesOwnIsServed(t *testing.T) {
@@ -131,7 +191,7 @@ func TestAListenerOfOnesOwnIsServed(t *testing.T) {
 
 func TestADoorClosesWithItsContext(t *testing.T) {
 	b := newBook()
-	s := build(t, gatehouse.WithLogger(slog.New(slog.NewTextHandler(b, nil))))
+	s := build(t, gatehouse.WithInsecure(), gatehouse.WithLogger(slog.New(slog.NewTextHandler(b, nil))))
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- s.ServeTCP(ctx, "127.0.0.1:0") }()

@@ -45,6 +45,9 @@ type Options struct {
 	Extra []Guest       // modules that are not in the standard list
 	Bare  bool          // no module of the standard list, unless it is named
 	Hosts []string      // names of this machine that requests over HTTP may use, besides those of loopback
+	// Embedded serves everybody who brings no token, but over TCP: who gets as
+	// far as the other doors is for the program around this host to decide.
+	Embedded bool
 	// Private keeps nothing on disk that outlives the host.
 	Private bool
 	// Again says how this host is started again after it has ended with Again

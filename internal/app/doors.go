@@ -202,10 +202,11 @@ func (a *App) openConn(context.Context) (Door, error) {
 
 func (a *App) openTCP(ctx context.Context) (Door, error) { return a.OpenTCP(ctx, a.cfg.Doors.TCP) }
 
-// OpenTCP listens on host:port.
+// OpenTCP listens on host:port. Its callers bring a token each; the error says
+// so where there is none that they could bring.
 func (a *App) OpenTCP(_ context.Context, addr string) (Door, error) {
 	if host, _, err := net.SplitHostPort(addr); err == nil {
-		if err := a.who.MustAuthenticate(host); err != nil {
+		if err := a.who.MustHaveTokens(host); err != nil {
 			return Door{}, &SettingError{err}
 		}
 	}
@@ -216,7 +217,11 @@ func (a *App) OpenTCP(_ context.Context, addr string) (Door, error) {
 			return Door{}, err
 		}
 	}
-	return a.lines(TCP, "tcp://"+ln.Addr().String(), ln), nil
+	open := a.lines(TCP, "tcp://"+ln.Addr().String(), ln)
+	if a.who.LocalToken() != "" && !a.cfg.Auth.Insecure {
+		open.Notes = []string{"TCP needs a token in _meta, as " + identity.MetaToken + "; this user's lies in " + LocalTokenFile(a.cfg.Folders)}
+	}
+	return open, nil
 }
 
 func (a *App) openUnix(ctx context.Context) (Door, error) { return a.OpenUnix(ctx, a.cfg.Doors.Unix) }

@@ -27,7 +27,7 @@ import (
 func (a *App) openIdentity(context.Context) (err error) {
 	c := a.cfg.Auth
 	o := identity.Options{
-		Insecure: c.Insecure, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(), OAuth: provider(c.OAuth), ClientCA: a.cfg.Doors.HTTP.TLS.ClientCA != "",
+		Insecure: c.Insecure, Embedded: a.opts.Embedded, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(), OAuth: provider(c.OAuth), ClientCA: a.cfg.Doors.HTTP.TLS.ClientCA != "",
 		Origins: a.cfg.Doors.HTTP.Origins, Log: a.log, Told: a.told,
 	}
 	if c.Required {
@@ -94,6 +94,10 @@ func LocalTokenFile(f config.Folders) string { return filepath.Join(f.State, "lo
 // LocalToken is the token for callers on this machine; "" when there is none.
 func (a *App) LocalToken() string { return a.who.LocalToken() }
 
+// HasTokens reports whether there is, or can come to be, a token that lets its
+// bearer in over TCP, or nobody needs one.
+func (a *App) HasTokens() bool { return a.who.MustHaveTokens("") == nil }
+
 // Pairing is the code with which the first user is made, if this host has
 // none and needs one; see identity.
 func (a *App) Pairing(ctx context.Context) (string, error) {
@@ -141,8 +145,8 @@ func (a *App) mayWatch(who protocol.Who) *http.Denied {
 func (a *App) owner() protocol.Who { return whoIs(a.who.Owner()) }
 
 // connected says who is at the other end of a connection: the peer the kernel
-// names on a Unix socket, and on TCP whoever needs no token. Everybody else
-// must bring one in a message.
+// names on a Unix socket. Everybody else must bring a token in a message,
+// unless the host is told to ask nobody.
 func (a *App) connected(conn net.Conn) (protocol.Who, error) {
 	a.tellConnection(conn)
 	if uid, known := socket.PeerUID(conn); known {
@@ -153,9 +157,22 @@ func (a *App) connected(conn net.Conn) (protocol.Who, error) {
 	addr := address(conn)
 	p, denied := a.who.Line(context.Background(), "", addr)
 	if denied != nil {
-		return a.paced(a.proving(protocol.Who{}, addr), remoteEnd(addr)), nil
+		return a.paced(a.proving(protocol.Who{Advice: a.advice(addr)}, addr), remoteEnd(addr)), nil
 	}
 	return a.paced(a.proving(whoIs(p), addr), remoteEnd(addr)), nil
+}
+
+// advice says to a caller without a token, if it is on this machine, where it
+// finds one. Whoever cannot read the file has no business here.
+func (a *App) advice(addr netip.Addr) string {
+	if !addr.IsLoopback() || a.who.LocalToken() == "" {
+		return ""
+	}
+	said := "; the one for this user's programs on this machine lies in " + LocalTokenFile(a.cfg.Folders)
+	if !a.cfg.Auth.Required && !a.who.Authenticates() {
+		said += "; a server that was started with --insecure asks for none"
+	}
+	return said
 }
 
 // tellConnection tells of a connection at a newline door: where it comes from,

@@ -66,6 +66,9 @@ func announce(w World, cfg config.Config, host *app.App) {
 		if d.Kind == app.HTTP || d.Kind == app.HTTPS {
 			defer snippets(w.Err, d, host.Folders(), cfg.Roots.Unrestricted, host.LocalToken())
 		}
+		if d.Kind == app.TCP {
+			defer lineSnippet(w.Err, d, host.LocalToken() != "" && !cfg.Auth.Insecure)
+		}
 	}
 }
 
@@ -80,20 +83,38 @@ func pair(ctx context.Context, w World, host *app.App) error {
 	return err
 }
 
+// lineSnippet is what a person pastes to use the server behind a TCP door.
+func lineSnippet(stderr io.Writer, d app.Door, token bool) {
+	local := ""
+	if token {
+		local = " --token local"
+	}
+	fmt.Fprintf(stderr, "\nCall a tool over TCP:\n  %s call --url %s%s dir_list path=.\n\n", program(), reachable(d.Address), local)
+}
+
+// reachable is the address of a door as a client on this machine names it.
+func reachable(address string) string {
+	return strings.NewReplacer("://0.0.0.0:", "://127.0.0.1:", "://[::]:", "://[::1]:").Replace(address)
+}
+
+// program is this program as a person can start it.
+func program() string {
+	if path, err := os.Executable(); err == nil {
+		return path
+	}
+	return "gatehouse"
+}
+
 // snippets are what a person pastes to use the server behind a door. The token
 // is good from this machine alone.
 func snippets(stderr io.Writer, d app.Door, folders []string, unrestricted bool, token string) {
-	url := strings.NewReplacer("://0.0.0.0:", "://127.0.0.1:", "://[::]:", "://[::1]:").Replace(d.Address)
+	url := reachable(d.Address)
 	trust, ca := "", ""
 	if d.Trust != "" {
 		trust = fmt.Sprintf("\nA client that is written in JavaScript believes the certificate with\n  export NODE_EXTRA_CA_CERTS=%s", d.Trust)
 		ca = "--cacert " + d.Trust + " "
 	}
-	command, err := os.Executable()
-	if err != nil {
-		command = "gatehouse"
-	}
-	args := []string{"serve"}
+	command, args := program(), []string{"serve"}
 	for _, f := range folders {
 		args = append(args, "-d", f)
 	}

@@ -35,7 +35,7 @@ type target struct {
 }
 
 func (t *target) add(set *pflag.FlagSet) {
-	set.StringVar(&t.url, "url", "", "ask the server at this `address` instead of serving from here")
+	set.StringVar(&t.url, "url", "", "ask the server at this `address`, of http, https or tcp, instead of serving from here")
 	set.StringVar(&t.unix, "unix", "", "ask the server at this Unix socket `path` instead")
 	set.BoolVar(&t.daemon, "daemon", false, "ask the daemon of this user, see gatehouse daemon")
 	set.StringVar(&t.ca, "ca", "", "PEM `file` of authorities to believe besides the system's; needs --url")
@@ -72,7 +72,11 @@ func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func
 		if o.Token, err = t.credential(w.Getenv); err != nil {
 			return nil, nil, err
 		}
-		cl, err = client.DialHTTP(c.Context(), t.url, o)
+		dial := client.DialHTTP
+		if strings.HasPrefix(t.url, "tcp:") {
+			dial = client.DialTCP
+		}
+		cl, err = dial(c.Context(), t.url, o)
 	} else {
 		cl, err = client.DialUnix(c.Context(), t.unix, o)
 	}
@@ -102,7 +106,7 @@ func (t *target) credential(getenv func(string) string) (string, error) {
 	}
 	token, err := os.ReadFile(app.LocalTokenFile(cfg.Folders))
 	if err != nil {
-		return "", usagef("--token local: %w; a server with --http makes it", err)
+		return "", usagef("--token local: %w; a server with --http or --tcp makes it", err)
 	}
 	return strings.TrimSpace(string(token)), nil
 }

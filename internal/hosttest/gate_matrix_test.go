@@ -110,7 +110,7 @@ func gateWays() []gateWay {
 
 	anonymous := gateWay{
 		name: "anonymous", role: noRole,
-		doors: map[string]string{"Unix": "the kernel always says who connects", "stdio": theOwner},
+		doors: map[string]string{"TCP": "every line needs a token, unless --insecure says otherwise", "Unix": "the kernel always says who connects", "stdio": theOwner},
 		right: func(*gatehouse, string) credential { return credential{} },
 		revoked: func(g *gatehouse, _ string) (credential, func()) {
 			return credential{}, func() { must(g.t, g.users.AddUser(g.t.Context(), "first", nil, "")) }
@@ -319,7 +319,10 @@ func (m *matrix) short(got []string) string {
 
 // anyway tries what is not for this door at it, in a message.
 func (m *matrix) anyway() string {
-	if m.way.name == "anonymous" || m.way.anyway == nil || m.door == "HTTP" || m.door == "HTTPS" {
+	if m.way.name == "anonymous" && m.door == "TCP" {
+		return "; refused: " + m.all(m.begun(m.host(true, false), m.door, credential{}))
+	}
+	if m.way.anyway == nil || m.door == "HTTP" || m.door == "HTTPS" {
 		return ""
 	}
 	g := m.host(false, false)

@@ -193,19 +193,20 @@ func found(p Principal, ok bool, err error) (Principal, error) {
 }
 
 // Line says who is at the other end of a newline connection that sent this
-// token in _meta, "" for none. addr is where a TCP connection comes from; what
-// has no address is not taken for this machine.
+// token in _meta, "" for none: then it is nobody, also from this machine, or
+// anonymous where the options say so. addr is where a TCP connection comes from;
+// what has no address is not taken for this machine.
 func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Principal, *Denied) {
 	s.look(false)
 	var p Principal
 	var err error
 	addr = addr.Unmap()
-	if token == "" {
-		p, err = s.unnamed(addr.IsLoopback())
-	} else {
+	switch {
+	case token != "":
 		p, err = s.bearer(ctx, token, addr.IsLoopback())
-	}
-	if err == errUnnamed {
+	case s.o.Insecure || s.o.Embedded && !addr.IsValid(): // a Unix socket of a system that names no peers
+		p = nobody
+	default:
 		err = errNoHeader
 	}
 	return s.settle(ctx, addr, p, err)
@@ -215,9 +216,9 @@ func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Prin
 // token.
 const MetaToken = "gatehouse/token"
 
-// unnamed is whoever brings no credential.
+// unnamed is whoever brings no credential over HTTP.
 func (s *Service) unnamed(local bool) (Principal, error) {
-	if s.o.Insecure || local && s.o.Mode == OpenLoopback && !s.Authenticates() {
+	if s.o.Insecure || s.o.Embedded || local && s.o.Mode == OpenLoopback && !s.Authenticates() {
 		return nobody, nil
 	}
 	return Principal{}, errUnnamed
@@ -234,12 +235,32 @@ func (s *Service) Authenticates() bool {
 // local token does not count. In mode Required nobody is let in before a user
 // exists, so a pairing code will do.
 func (s *Service) MustAuthenticate(host string) error {
-	if s.o.Insecure || s.o.Mode == Required || isLoopback(host) || s.Authenticates() {
+	if s.o.Insecure || s.o.Embedded || s.o.Mode == Required || isLoopback(host) || s.Authenticates() {
 		return nil
 	}
+	return beyond(host)
+}
+
+func beyond(host string) error {
 	return errors.New("binding to " + host + " lets other machines reach this host, and nobody could log in: " +
 		"add a user (gatehouse user add NAME), set a token (--auth-token), or name an OAuth provider; " +
 		"--insecure serves everybody without asking")
+}
+
+// errNoToken is a door of lines at which everybody would be turned away.
+var errNoToken = errors.New("nobody could be let in over TCP, where every caller brings a token, and there is none: " +
+	"set one (--auth-token), or add a user (gatehouse user add NAME); --insecure serves everybody without asking")
+
+// MustHaveTokens refuses a TCP door at which nobody could be let in, and beyond
+// loopback what MustAuthenticate refuses. On loopback the local token will do.
+func (s *Service) MustHaveTokens(host string) error {
+	switch {
+	case s.o.Insecure || s.o.Mode == Required || s.Authenticates() || isLoopback(host) && s.local.secret != "":
+		return nil
+	case isLoopback(host):
+		return errNoToken
+	}
+	return beyond(host)
 }
 
 // isLoopback reports whether only this machine reaches a listener there. A

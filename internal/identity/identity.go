@@ -28,10 +28,11 @@ import (
 type Mode uint8
 
 const (
-	// OpenLoopback lets callers from loopback in as the anonymous principal,
-	// as long as nothing was ever set up here to tell callers apart: no user,
-	// no token set by hand, no OAuth provider, no authority for client
-	// certificates.
+	// OpenLoopback lets callers over HTTP from loopback in as the anonymous
+	// principal, as long as nothing was ever set up here to tell callers apart:
+	// no user, no token set by hand, no OAuth provider, no authority for client
+	// certificates. Over TCP, where nothing else says who connects, everybody
+	// needs a token.
 	OpenLoopback Mode = iota
 	// Required lets nobody in without credentials.
 	Required
@@ -41,6 +42,7 @@ const (
 type Options struct {
 	Mode     Mode
 	Insecure bool // whoever brings no credential is anonymous, from wherever
+	Embedded bool // the same at all doors but TCP: a program has its own way to decide who gets as far as those
 
 	AuthToken  string // a token set by hand, at least 16 bytes; good from everywhere
 	LocalToken string // path of the file that keeps the local token, made when missing; "" means there is none

@@ -187,6 +187,7 @@ func TestTheOpenDoor(t *testing.T) {
 		"an OAuth provider":    {Options{OAuth: &OAuth{Issuer: "https://id.example.com", Resource: "https://a.example.com/mcp"}}, false, unnamed401, unnamed401},
 		"required":             {Options{Mode: Required}, false, unnamed401, unnamed401},
 		"insecure":             {Options{Insecure: true}, false, "anonymous by anonymous", "anonymous by anonymous"},
+		"embedded":             {Options{Embedded: true}, false, "anonymous by anonymous", "anonymous by anonymous"},
 		"insecure with a user": {Options{Insecure: true}, true, "anonymous by anonymous", "anonymous by anonymous"},
 	} {
 		s := empty(t, "", c.options)

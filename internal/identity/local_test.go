@@ -94,6 +94,8 @@ func TestLines(t *testing.T) {
 	s := house(t, Options{LocalToken: filepath.Join(t.TempDir(), "token")})
 	open := empty(t, "", Options{})
 	insecure := empty(t, "", Options{Insecure: true})
+	fresh := empty(t, "", Options{LocalToken: filepath.Join(t.TempDir(), "token")})
+	embedded := empty(t, "", Options{Embedded: true})
 	good, _ := newToken(t, s, Token{User: "bob"})
 	near, far := netip.MustParseAddr("::ffff:127.0.0.1"), netip.MustParseAddr("192.0.2.7")
 	for name, c := range map[string]struct {
@@ -109,7 +111,13 @@ func TestLines(t *testing.T) {
 		"local, from nowhere":   {s, s.LocalToken(), netip.Addr{}, invalid401},
 		"wrong token":           {s, newSecret(tokenPrefix), near, invalid401},
 		"none":                  {s, "", near, unnamed401},
-		"none, open":            {open, "", near, "anonymous by anonymous"},
+		"none, open":            {open, "", near, unnamed401},
+		"none, local token":     {fresh, "", near, unnamed401},
+		"local token, open":     {fresh, fresh.LocalToken(), near, fresh.owner + " by local"},
+		"none, embedded":        {embedded, "", near, unnamed401},
+		"none, embedded, Unix":  {embedded, "", netip.Addr{}, "anonymous by anonymous"},
+		"wrong, embedded, Unix": {embedded, "x", netip.Addr{}, invalid401},
+		"none, insecure, near":  {insecure, "", near, "anonymous by anonymous"},
 		"none, open, away":      {open, "", far, unnamed401},
 		"none, from nowhere":    {open, "", netip.Addr{}, unnamed401},
 		"wrong, open":           {open, "x", near, invalid401},
@@ -126,6 +134,38 @@ func TestLines(t *testing.T) {
 		}
 		if d != nil && d.Code == "unauthorized" && !strings.Contains(d.Message, MetaToken) {
 			t.Errorf("%s: the message does not say where: %s", name, d.Message)
+		}
+	}
+}
+
+// A TCP door at which everybody would be turned away does not open.
+func TestATCPDoorNeedsATokenThatThereIs(t *testing.T) {
+	local := filepath.Join(t.TempDir(), "token")
+	for name, c := range map[string]struct {
+		options    Options
+		user       bool
+		here, away bool // opens
+	}{
+		"nothing":       {Options{}, false, false, false},
+		"embedded":      {Options{Embedded: true}, false, false, false},
+		"a local token": {Options{LocalToken: local}, false, true, false},
+		"a user":        {Options{}, true, true, true},
+		"by hand":       {Options{AuthToken: "0123456789abcdef"}, false, true, true},
+		"required":      {Options{Mode: Required}, false, true, true},
+		"insecure":      {Options{Insecure: true}, false, true, true},
+	} {
+		s := empty(t, "", c.options)
+		if c.user {
+			add(t, s, "alice", "")
+		}
+		for host, opens := range map[string]bool{"": c.here, "127.0.0.1": c.here, "::1": c.here, "0.0.0.0": c.away, "192.0.2.1": c.away} {
+			err := s.MustHaveTokens(host)
+			if (err == nil) != opens {
+				t.Errorf("%s, %q: got %v", name, host, err)
+			}
+			if err != nil && (!strings.Contains(err.Error(), "--auth-token") || !strings.Contains(err.Error(), "--insecure")) {
+				t.Errorf("%s, %q does not say what to do: %v", name, host, err)
+			}
 		}
 	}
 }

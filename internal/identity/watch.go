@@ -80,7 +80,7 @@ func (s *Service) compare(force bool) (told []Revocation, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if !w.claimed.Swap(claimed) && claimed && s.o.Mode == OpenLoopback && !s.o.Insecure {
+	if !w.claimed.Swap(claimed) && claimed && s.o.Mode == OpenLoopback && !s.o.Insecure && !s.o.Embedded {
 		told = append(told, Revocation{Principal: Nobody}) // who was let in unasked is asked from now on
 	}
 	if w.met && seq > w.seq {

@@ -62,6 +62,10 @@ type Who struct {
 	// doors without headers. nil: no token is known there.
 	Prove func(ctx context.Context, token string) (Who, error)
 
+	// Advice says more about which token is wanted, to whoever brings none:
+	// it follows "put a token into ...". "" adds nothing.
+	Advice string
+
 	// Pace holds a request of a connection until its turn has come, or says
 	// that there were too many. nil: as fast as they come.
 	Pace func(context.Context) error

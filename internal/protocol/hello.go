@@ -198,7 +198,7 @@ func (e *Engine) prove(who Who, m *Message) (Who, *Fault) {
 	if !there {
 		if who.Principal == "" {
 			return who, &Fault{Status: 401, Code: CodeInvalidRequest, ID: m.ID,
-				Message: `credentials are needed: put a token into params._meta["` + metaToken + `"]`}
+				Message: `credentials are needed: put a token into params._meta["` + metaToken + `"]` + who.Advice}
 		}
 		return who, nil
 	}

@@ -38,7 +38,7 @@ type Options struct {
 	Name, Version string
 	Progress      func(done, total float64, note string) // nil drops them
 	Roots         *x509.CertPool                         // authorities of servers with https; nil means the system's
-	Token         string                                 // for servers with HTTP that ask who is there; "" brings none
+	Token         string                                 // for servers with HTTP or TCP that ask who is there; "" brings none
 }
 
 // Client is a connection to one server.
@@ -181,14 +181,18 @@ func (c *Client) request(ctx context.Context, method, name string, params map[st
 	return m.Result, nil
 }
 
-// sign puts into _meta what the newest revision wants with every request, and
-// the token by which progress is reported.
+// sign puts into _meta what the newest revision wants with every request, our
+// credentials where no header carries them, and the token by which progress is
+// reported.
 func (c *Client) sign(method string, params map[string]any) {
 	meta := map[string]any{}
 	if c.version == modern {
 		meta["io.modelcontextprotocol/protocolVersion"] = modern
 		meta["io.modelcontextprotocol/clientCapabilities"] = struct{}{}
 		meta["io.modelcontextprotocol/clientInfo"] = map[string]string{"name": c.opts.Name, "version": c.opts.Version}
+	}
+	if c.opts.Token != "" && c.wire.headerless() {
+		meta["gatehouse/token"] = c.opts.Token
 	}
 	if method == "tools/call" && c.opts.Progress != nil {
 		meta["progressToken"] = c.next

@@ -206,6 +206,42 @@ func TestLinesInBothEras(t *testing.T) {
 	}
 }
 
+// Over TCP, where there are no headers, every request brings the token.
+func TestATokenGoesIntoTheMessages(t *testing.T) {
+	for version, answer := range map[string]func(ask) string{"2026-07-28": modernAnswer, "2025-06-18": legacyAnswer} {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ln.Close()
+		go func() {
+			conn, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			lines(t, conn, func(a ask) string {
+				if a.ID != nil && a.Params.Meta["gatehouse/token"] != "gh_x" {
+					t.Errorf("%s: %s came with %v", version, a.Method, a.Params.Meta)
+				}
+				return answer(a)
+			})
+		}()
+		c, err := DialTCP(t.Context(), "tcp://"+ln.Addr().String(), Options{Token: "gh_x"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tools, err := c.Tools(t.Context()); err != nil || c.Version() != version || tools[0].Name != "a" {
+			t.Errorf("%s: got %v, %v in %s", version, tools, err, c.Version())
+		}
+		c.Close()
+	}
+	for _, address := range []string{"tcp://", "tcp://127.0.0.1", "tcp://127.0.0.1:1/mcp", "127.0.0.1:1", "tcp:127.0.0.1:1"} {
+		if _, err := DialTCP(t.Context(), address, Options{}); err == nil || !strings.Contains(err.Error(), "expected a URL such as tcp://") {
+			t.Errorf("%s: got %v", address, err)
+		}
+	}
+}
+
 func TestGivingUpCancelsTheRequest(t *testing.T) {
 	ours, theirs := net.Pipe()
 	saw := make(chan string, 10)

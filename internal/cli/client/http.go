@@ -20,7 +20,7 @@ import (
 func DialHTTP(ctx context.Context, address string, o Options) (*Client, error) {
 	u, err := url.Parse(address)
 	if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" {
-		return nil, &ConnectError{address, errors.New("expected a URL such as http://127.0.0.1:3000/mcp")}
+		return nil, &ConnectError{address, errors.New("expected a URL such as http://127.0.0.1:3000/mcp or tcp://127.0.0.1:9100")}
 	}
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/mcp"
@@ -62,6 +62,8 @@ func (e *statusError) Error() string {
 	}
 	return fmt.Sprintf("the server answered %d %s: %s", e.code, http.StatusText(e.code), e.text)
 }
+
+func (w *web) headerless() bool { return false }
 
 // alive reports whether anybody answered at all.
 func (w *web) alive(err error) bool {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/url"
 	"time"
 )
 
@@ -20,6 +21,21 @@ func DialUnix(ctx context.Context, path string, o Options) (*Client, error) {
 		return nil, &ConnectError{path, err}
 	}
 	return Over(ctx, path, conn, o)
+}
+
+// DialTCP connects to a host's TCP door, by a URL as the host prints it:
+// tcp://127.0.0.1:9100.
+func DialTCP(ctx context.Context, address string, o Options) (*Client, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "tcp" || u.Port() == "" || u.Path != "" {
+		return nil, &ConnectError{address, errors.New("expected a URL such as tcp://127.0.0.1:9100")}
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return nil, &ConnectError{address, err}
+	}
+	return Over(ctx, address, conn, o)
 }
 
 // Over speaks newline-framed messages over a connection, which it closes. to
@@ -39,6 +55,7 @@ var _ wire = (*pipe)(nil)
 
 func (p *pipe) alive(error) bool { return !p.gone }
 func (p *pipe) close() error     { return p.conn.Close() }
+func (p *pipe) headerless() bool { return true }
 
 func (p *pipe) notify(ctx context.Context, _ string, msg []byte) error {
 	return p.send(ctx, msg)

@@ -15,6 +15,8 @@ type wire interface {
 	notify(ctx context.Context, version string, msg []byte) error
 	// alive reports whether more can be asked after this error.
 	alive(error) bool
+	// headerless reports whether credentials must go into the messages.
+	headerless() bool
 	close() error
 }
 
