@@ -192,7 +192,8 @@ func TestWhatIsNoListenerIsRefused(t *testing.T) {
 			if err := d.Close(); err != nil {
 				t.Error(err)
 			}
-			if after := open(t); after != before {
+			// Fewer is what an earlier test left to the collector.
+			if after := open(t); after > before {
 				t.Errorf("%d files were open before, %d are after", before, after)
 			}
 		})
