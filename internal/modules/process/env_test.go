@@ -3,6 +3,7 @@ package process
 import (
 	"context"
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 
@@ -46,9 +47,7 @@ func withEnvironment(t *testing.T, folder string) *desk {
 
 func script(s string, more args) args {
 	in := args{"command": "sh", "args": []string{"-c", s}}
-	for name, value := range more {
-		in[name] = value
-	}
+	maps.Copy(in, more)
 	return in
 }
 
