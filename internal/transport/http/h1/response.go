@@ -221,6 +221,11 @@ func appendChunk(b, p []byte) []byte {
 // part adds to an answer that is being sent; what is small stays until it is
 // flushed.
 func (w *response) part(p []byte) error {
+	if w.framing == counted && len(p) >= bufferSize { // as it is: copying a long list costs as much as making it
+		w.flow()
+		w.push()
+		return w.send(p)
+	}
 	if w.framing == chunked {
 		*w.out = appendChunk(*w.out, p)
 	} else {
