@@ -3,7 +3,8 @@
 //
 // A Driver makes Sandboxes of one kind. Every driver passes the suite in
 // sandboxtest. What only some can do is asked for by type assertion on the
-// Sandbox: Files, so far.
+// Sandbox: Files, Archive, Pausable, Snapshotter, Ported, Networked, Measured
+// and Adjustable.
 package sandbox
 
 import (
@@ -15,6 +16,9 @@ import (
 
 // ErrClosed is what a sandbox answers when it is gone, for whatever reason.
 var ErrClosed = errors.New("the sandbox is gone; create another one")
+
+// ErrPaused is what a sandbox answers while it is paused.
+var ErrPaused = errors.New("the sandbox is paused; resume it first")
 
 // Driver makes sandboxes of one kind. It is safe for concurrent use, and making,
 // using and closing different sandboxes do not wait for each other.
@@ -40,6 +44,16 @@ type Spec struct {
 	Limits Limits   // zero members take the defaults
 	Env    []string // NAME=value, for every call in it; nothing comes from the host
 	Trees  []Tree   // more of the host's folders
+	Image  *Image   // what it has for a system; nil means the host's own programs
+	Strict bool     // only the system calls of the strict profile may be made, see package seccomp
+}
+
+// Image is a system to run code in, laid out in a folder of the host. It is
+// only read.
+type Image struct {
+	ID   string   // names what is in it; two with one ID are the same
+	Root string   // an absolute path of the host, of the folder that is / in the sandbox
+	Env  []string // NAME=value, what its programs expect
 }
 
 // Tree is a folder of the host that can be read in the sandbox and not written.

@@ -96,7 +96,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	b.closed = sync.OnceValue(b.end)
-	if err := d.add(b); err != nil {
+	if err := d.boxes.Add(b); err != nil {
 		return nil, err
 	}
 	go func() {
@@ -172,7 +172,7 @@ func (b *box) end() error {
 	b.door.Close()
 	err = errors.Join(err, b.group.Remove())
 	b.driver.users.Give(b.slot)
-	b.driver.remove(b)
+	b.driver.boxes.Remove(b)
 	if err != nil {
 		b.driver.log.Warn("a sandbox left something behind", "error", err)
 	}

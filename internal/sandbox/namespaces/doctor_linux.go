@@ -22,7 +22,7 @@ const trial = 20 * time.Second // for the sandbox a Doctor makes
 // Doctor makes a sandbox and runs a program in it, and says what of the rest is
 // here.
 func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
-	findings := []sandbox.Finding{d.tryOne(ctx)}
+	findings := []sandbox.Finding{sandbox.Try(ctx, d, trial, remedy)}
 	for _, c := range []string{"memory", "pids", "cpu"} {
 		f := sandbox.Finding{Name: "limit of " + c + " for a whole sandbox", OK: true, Detail: string(d.groups.Held(c))}
 		if d.groups.Held(c) == sandbox.NotHeld {
@@ -49,36 +49,6 @@ func about(controller string, notes []string) string {
 		}
 	}
 	return groupName.ReplaceAllString(strings.Join(notes, "; "), "...")
-}
-
-func (d *Driver) tryOne(ctx context.Context) sandbox.Finding {
-	f := sandbox.Finding{Name: "a sandbox is made and runs a program", Needed: true}
-	ctx, cancel := context.WithTimeout(ctx, trial)
-	defer cancel()
-	began := time.Now()
-	if err := d.runOne(ctx); err != nil {
-		f.Detail, f.Remedy = err.Error(), remedy(err)
-		return f
-	}
-	f.OK, f.Detail = true, fmt.Sprintf("in %v", time.Since(began).Round(time.Millisecond))
-	return f
-}
-
-func (d *Driver) runOne(ctx context.Context) error {
-	s, err := d.Create(ctx, sandbox.Spec{})
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	p, err := s.Exec(ctx, sandbox.Command{Argv: []string{"/bin/sh", "-c", "exit 0"}})
-	if err != nil {
-		return err
-	}
-	r, err := p.Wait()
-	if err == nil && r.Outcome != sandbox.OK {
-		err = fmt.Errorf("the program ended with %s, code %d, signal %d", r.Outcome, r.Code, r.Signal)
-	}
-	return err
 }
 
 func (d *Driver) ownUsers() sandbox.Finding {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
-	"sync"
 
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agent/binary"
@@ -26,16 +25,13 @@ type Driver struct {
 	groups  *cgroup.Place
 	users   *place.Users
 	starter *starter
-
-	mu     sync.Mutex
-	boxes  map[*box]bool
-	closed bool
+	boxes   sandbox.Living[*box]
 }
 
 // New prepares what every sandbox needs. It fails only for want of memory and
 // the like: whether sandboxes can be made is what Doctor tells.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: &cgroup.Place{}, users: place.NewUsers(), starter: newStarter(o.Boots), boxes: map[*box]bool{}}
+	d := &Driver{log: o.Log, groups: &cgroup.Place{}, users: place.NewUsers(), starter: newStarter(o.Boots)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -81,36 +77,9 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	return b, nil
 }
 
-func (d *Driver) add(b *box) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return errors.New("the driver is closed")
-	}
-	d.boxes[b] = true
-	return nil
-}
-
-func (d *Driver) remove(b *box) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.boxes, b)
-}
-
 // Close ends every sandbox.
 func (d *Driver) Close() error {
-	d.mu.Lock()
-	d.closed = true
-	var left []*box
-	for b := range d.boxes {
-		left = append(left, b)
-	}
-	d.mu.Unlock()
-	var wg sync.WaitGroup
-	for _, b := range left {
-		wg.Go(func() { b.Close() })
-	}
-	wg.Wait()
+	d.boxes.CloseAll()
 	d.starter.close()
 	return d.image.Close()
 }

@@ -3,9 +3,10 @@
 package namespaces
 
 import (
-	"errors"
 	"runtime"
 	"sync"
+
+	"gatehouse/internal/sandbox"
 )
 
 // A starter has threads that start agents. The kernel ends an agent when the
@@ -26,15 +27,13 @@ func newStarter(most int) *starter {
 	return &starter{work: make(chan func()), quit: make(chan struct{}), most: most}
 }
 
-var errClosed = errors.New("the driver is closed")
-
 // do runs f on one of the threads and waits for it.
 func (s *starter) do(f func() error) error {
 	done := make(chan error, 1)
 	job := func() { done <- f() }
 	select {
 	case <-s.quit:
-		return errClosed
+		return sandbox.ErrDriverClosed
 	case s.work <- job: // a thread was idle
 		return <-done
 	default:
@@ -42,7 +41,7 @@ func (s *starter) do(f func() error) error {
 	s.grow()
 	select {
 	case <-s.quit:
-		return errClosed
+		return sandbox.ErrDriverClosed
 	case s.work <- job:
 		return <-done
 	}

@@ -100,7 +100,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	b.closed = sync.OnceValue(b.end)
-	if err := d.add(b); err != nil {
+	if err := d.boxes.Add(b); err != nil {
 		return nil, err
 	}
 	go func() {
@@ -251,7 +251,7 @@ func (b *box) end() error {
 	b.stop()
 	err := errors.Join(b.group.Remove(), os.RemoveAll(b.bundle))
 	b.driver.users.Give(b.slot)
-	b.driver.remove(b)
+	b.driver.boxes.Remove(b)
 	if err != nil {
 		b.driver.log.Warn("a sandbox left something behind", "error", err)
 	}

@@ -15,6 +15,8 @@ import (
 
 const trial = 30 * time.Second // for the sandbox a Doctor makes
 
+const remedyFailed = "try the driver namespaces, which needs no runtime; inside a container start that one with --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+
 // Doctor looks for the runtime, makes a sandbox with it and runs a program.
 func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 	found := sandbox.Finding{Name: "a container runtime", Needed: true}
@@ -34,36 +36,7 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 	if old := outdated(version); old != "" {
 		findings = append(findings, sandbox.Finding{Name: "a runtime without known holes", Detail: old, Remedy: "upgrade it with the system's package manager, or use crun or the driver namespaces"})
 	}
-	return append(findings, d.tryOne(ctx))
-}
-
-func (d *Driver) tryOne(ctx context.Context) sandbox.Finding {
-	f := sandbox.Finding{Name: "a sandbox is made and runs a program", Needed: true}
-	began := time.Now()
-	if err := d.runOne(ctx); err != nil {
-		f.Detail = err.Error()
-		f.Remedy = "try the driver namespaces, which needs no runtime; inside a container start that one with --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
-		return f
-	}
-	f.OK, f.Detail = true, fmt.Sprintf("in %v", time.Since(began).Round(time.Millisecond))
-	return f
-}
-
-func (d *Driver) runOne(ctx context.Context) error {
-	s, err := d.Create(ctx, sandbox.Spec{})
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	p, err := s.Exec(ctx, sandbox.Command{Argv: []string{"/bin/sh", "-c", "exit 0"}})
-	if err != nil {
-		return err
-	}
-	r, err := p.Wait()
-	if err == nil && r.Outcome != sandbox.OK {
-		err = fmt.Errorf("the program ended with %s, code %d, signal %d", r.Outcome, r.Code, r.Signal)
-	}
-	return err
+	return append(findings, sandbox.Try(ctx, d, trial, func(error) string { return remedyFailed }))
 }
 
 // outdated tells of a runc that lets containers out through its own mounts

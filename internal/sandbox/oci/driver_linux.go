@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agent/binary"
@@ -31,10 +30,7 @@ type Driver struct {
 	missing error // why there is no runtime
 	groups  *cgroup.Place
 	users   *place.Users
-
-	mu     sync.Mutex
-	boxes  map[*box]bool
-	closed bool
+	boxes   sandbox.Living[*box]
 }
 
 const prefix = "gatehouse-oci-"
@@ -42,7 +38,7 @@ const prefix = "gatehouse-oci-"
 // New prepares what every sandbox needs. A runtime that is missing is what
 // Create and Doctor tell.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: cgroup.Find(), users: place.NewUsers(), boxes: map[*box]bool{}}
+	d := &Driver{log: o.Log, groups: cgroup.Find(), users: place.NewUsers()}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -124,35 +120,8 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	return b, nil
 }
 
-func (d *Driver) add(b *box) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return errors.New("the driver is closed")
-	}
-	d.boxes[b] = true
-	return nil
-}
-
-func (d *Driver) remove(b *box) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.boxes, b)
-}
-
 // Close ends every sandbox.
 func (d *Driver) Close() error {
-	d.mu.Lock()
-	d.closed = true
-	var left []*box
-	for b := range d.boxes {
-		left = append(left, b)
-	}
-	d.mu.Unlock()
-	var all sync.WaitGroup
-	for _, b := range left {
-		all.Go(func() { b.Close() })
-	}
-	all.Wait()
+	d.boxes.CloseAll()
 	return os.RemoveAll(d.folder)
 }

@@ -238,7 +238,16 @@ func (p *Pool) Claim(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbox,
 }
 
 // fits reports whether one that waits could be made what is asked for.
-func (p *Pool) fits(spec sandbox.Spec) bool { return slices.Equal(spec.Trees, p.Spec.Trees) }
+func (p *Pool) fits(spec sandbox.Spec) bool {
+	return slices.Equal(spec.Trees, p.Spec.Trees) && spec.Strict == p.Spec.Strict && imageID(spec) == imageID(p.Spec)
+}
+
+func imageID(s sandbox.Spec) string {
+	if s.Image == nil {
+		return ""
+	}
+	return s.Image.ID
+}
 
 // take takes the youngest, and has another one made in its place.
 func (p *Pool) take() (*waiting, error) {

@@ -93,7 +93,7 @@ func (b *box) finish() error {
 	b.end(sandbox.ErrClosed)
 	b.runs.Wait()
 	err := errors.Join(b.root.Close(), os.RemoveAll(b.home))
-	b.driver.forget(b)
+	b.driver.boxes.Remove(b)
 	if err != nil {
 		b.driver.o.Log.Warn("a sandbox left something behind", "error", err)
 	}

@@ -13,7 +13,6 @@ import (
 	"log/slog"
 	"os"
 	"runtime"
-	"sync"
 
 	"gatehouse/internal/sandbox"
 )
@@ -33,11 +32,8 @@ type Options struct {
 
 // Driver makes sandboxes that hold nothing. Whoever makes one calls Close.
 type Driver struct {
-	o Options
-
-	mu     sync.Mutex
-	boxes  map[*box]bool
-	closed bool
+	o     Options
+	boxes sandbox.Living[*box]
 }
 
 // New makes a driver, if that is really wanted.
@@ -48,7 +44,7 @@ func New(o Options) (*Driver, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Driver{o: o, boxes: map[*box]bool{}}, nil
+	return &Driver{o: o}, nil
 }
 
 // Name is that of the driver.
@@ -91,6 +87,9 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	if err != nil {
 		return nil, err
 	}
+	if spec.Image != nil || spec.Strict {
+		return nil, errors.New("the driver process has neither images nor profiles of system calls: use the driver namespaces")
+	}
 	for _, t := range spec.Trees {
 		if t.To != "" && t.To != t.From {
 			return nil, fmt.Errorf("the driver process cannot show %s at another place: its code sees the host's files where they are", t.From)
@@ -113,35 +112,11 @@ func (d *Driver) make(limits sandbox.Limits, env []string) (*box, error) {
 		return nil, errors.Join(err, os.RemoveAll(home))
 	}
 	b := newBox(d, home, root, limits, env)
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.closed {
-		return nil, errors.Join(errors.New("the driver is closed"), root.Close(), os.RemoveAll(home))
+	if err := d.boxes.Add(b); err != nil {
+		return nil, errors.Join(err, root.Close(), os.RemoveAll(home))
 	}
-	d.boxes[b] = true
 	return b, nil
 }
 
-func (d *Driver) forget(b *box) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	delete(d.boxes, b)
-}
-
 // Close ends every sandbox that is left.
-func (d *Driver) Close() error {
-	d.mu.Lock()
-	d.closed = true
-	var left []*box
-	for b := range d.boxes {
-		left = append(left, b)
-	}
-	d.mu.Unlock()
-	var all sync.WaitGroup
-	errs := make([]error, len(left))
-	for i, b := range left {
-		all.Go(func() { errs[i] = b.Close() })
-	}
-	all.Wait()
-	return errors.Join(errs...)
-}
+func (d *Driver) Close() error { return d.boxes.CloseAll() }
