@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gatehouse/internal/proc"
+	"gatehouse/internal/roots"
 	"gatehouse/internal/secret"
 	"gatehouse/tool"
 )
@@ -57,7 +58,7 @@ type detached struct {
 type reader struct{ read, freed int64 }
 
 // detach starts a detached process and writes its card.
-func (m *manager) detach(c *tool.Call, r *record, s *spec, where folder, env []string) (_ *detached, err error) {
+func (m *manager) detach(c *tool.Call, r *record, s *spec, where roots.Workplace, env []string) (_ *detached, err error) {
 	if m.cfg.Folder == "" {
 		return nil, &tool.Refusal{Code: "unsupported", Message: "this host keeps nothing on disk, so no process can outlive it", Next: "Leave detach out."}
 	}
@@ -66,7 +67,7 @@ func (m *manager) detach(c *tool.Call, r *record, s *spec, where folder, env []s
 		return nil, err
 	}
 	p, err := proc.Detach(proc.Spec{
-		Path: s.command, Args: s.args, Dir: where.dir, Env: env, Stdout: f.out[stdout], Stderr: f.out[stderr],
+		Path: s.command, Args: s.args, Dir: where.Dir, Env: env, Stdout: f.out[stdout], Stderr: f.out[stderr],
 		Processes: m.cfg.Processes, Grace: s.grace,
 	})
 	if errors.Is(err, proc.ErrNotDetached) {

@@ -9,6 +9,7 @@ import (
 	"gatehouse/internal/contextbook"
 	"gatehouse/internal/hub"
 	"gatehouse/internal/proc"
+	"gatehouse/internal/roots"
 	"gatehouse/internal/terminal"
 	"gatehouse/tool"
 )
@@ -61,26 +62,26 @@ func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, 
 			m.release(owner, in)
 		}
 	}()
-	where, err := openFolder(c, s.dir)
+	where, err := roots.OpenWorkplace(c.Roots, s.dir, "dir")
 	if err != nil {
 		return nil, err
 	}
-	defer where.close()
+	defer where.Close()
 	if s.own, err = m.own(c.Caller); err != nil {
 		return nil, err
 	}
-	env, err := environment(s, where.path)
+	env, err := environment(s, where.Path)
 	if err != nil {
 		return nil, err
 	}
-	r := &record{id: m.newID("process"), owner: owner, context: in, session: s.session, command: s.command, args: s.args, dir: where.path, began: time.Now(), terminal: s.size != nil}
+	r := &record{id: m.newID("process"), owner: owner, context: in, session: s.session, command: s.command, args: s.args, dir: where.Path, began: time.Now(), terminal: s.size != nil}
 	answers := make(chan []byte, replies)
 	r.log = newLog(m.cfg.Buffer, r.newScreen(s.size, answers))
 	if err := m.begin(ctx, c, r, s, where, env); err != nil {
 		if no, ok := errors.AsType[*tool.Refusal](err); ok {
 			return nil, no
 		}
-		return nil, &tool.Refusal{Code: "not_started", Message: where.hide(err), Next: "Commands are programs, not command lines: give the program as command and each argument in args, or run sh with -c."}
+		return nil, &tool.Refusal{Code: "not_started", Message: where.Says(err), Next: "Commands are programs, not command lines: give the program as command and each argument in args, or run sh with -c."}
 	}
 	if err := m.add(r, answers); err != nil {
 		r.p.Stop(ctx)
@@ -96,7 +97,7 @@ func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, 
 }
 
 // begin starts the process of a record.
-func (m *manager) begin(ctx context.Context, c *tool.Call, r *record, s *spec, where folder, env []string) error {
+func (m *manager) begin(ctx context.Context, c *tool.Call, r *record, s *spec, where roots.Workplace, env []string) error {
 	if s.detach {
 		d, err := m.detach(c, r, s, where, env)
 		if err == nil {
@@ -106,7 +107,7 @@ func (m *manager) begin(ctx context.Context, c *tool.Call, r *record, s *spec, w
 	}
 	hide := s.own.Hider()
 	p, err := proc.Start(ctx, proc.Spec{
-		Path: s.command, Args: s.args, Dir: where.dir, Env: env,
+		Path: s.command, Args: s.args, Dir: where.Dir, Env: env,
 		Stdin: s.stdin, Input: s.input, Terminal: s.size, Whole: true, Processes: m.cfg.Processes, Grace: s.grace,
 		Stdout: hide.Writer(tee{stream{r.log, stdout}, s.also[stdout]}), Stderr: hide.Writer(tee{stream{r.log, stderr}, s.also[stderr]}),
 	})

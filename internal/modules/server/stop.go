@@ -2,9 +2,9 @@ package server
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
+	"gatehouse/internal/agreement"
 	"gatehouse/tool"
 )
 
@@ -37,35 +37,10 @@ func (s *server) stop(c *tool.Call, in stopIn, again bool) (stopOut, error) {
 	if again {
 		out.Status, question = "restarting", "End the host %s and start it again? What runs in it ends."
 	}
-	if err := agreed(c, out.Name, fmt.Sprintf(question, out.Name), in.Confirm); err != nil {
+	if err := agreement.Ask(c, out.Name, fmt.Sprintf(question, out.Name), in.Confirm); err != nil {
 		return stopOut{}, err
 	}
 	var err error
 	out.How, err = s.cfg.Host.Stop(again)
 	return out, err
-}
-
-// agreed asks the person behind the client. One that cannot ask has to name
-// what it has asked about.
-func agreed(c *tool.Call, name, question, confirm string) error {
-	if c.Caller.Can&tool.CanElicit == 0 {
-		if confirm == name {
-			return nil
-		}
-		return &tool.Refusal{Code: "unconfirmed", Message: "nothing was done: this needs the agreement of the person, and this client cannot ask",
-			Next: fmt.Sprintf("Ask the person yourself: %s If they agree, repeat the call with confirm set to %q.", question, name)}
-	}
-	answers, err := c.Peer.Ask(tool.Elicit("confirm", question, json.RawMessage(`{"type":"object","properties":{"confirm":{"type":"boolean","title":"Do it"}},"required":["confirm"]}`)))
-	if err != nil {
-		return err
-	}
-	var said struct{ Confirm bool }
-	action, err := tool.Elicited(answers["confirm"], &said)
-	if err != nil {
-		return err
-	}
-	if action != "accept" || !said.Confirm {
-		return &tool.Refusal{Code: "declined", Message: "nothing was done: the person did not agree"}
-	}
-	return nil
 }

@@ -1,13 +1,11 @@
 package shell
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 	"time"
@@ -62,11 +60,11 @@ func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error
 	if err := m.permit(c, &o); err != nil {
 		return nil, err
 	}
-	where, err := m.openFolder(c, o.dir)
+	where, err := roots.OpenWorkplace(c.Roots, cmp.Or(o.dir, m.cfg.WorkingDir), "working_dir")
 	if err != nil {
 		return nil, err
 	}
-	defer where.close()
+	defer where.Close()
 	own, err := m.own(c.Caller)
 	if err != nil {
 		return nil, err
@@ -82,7 +80,7 @@ func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error
 	to := streams{hide.Writer(io.MultiWriter(out.stdout, feed)), hide.Writer(io.MultiWriter(out.stderr, feed))}
 
 	if m.cfg.Confine {
-		err = m.confined(ctx, c, o, where.path, out, to)
+		err = m.confined(ctx, c, o, where.Path, out, to)
 	} else {
 		err = m.unconfined(ctx, c, o, where, out, to)
 	}
@@ -95,11 +93,11 @@ func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error
 type streams struct{ stdout, stderr *secret.HidingWriter }
 
 // unconfined runs a command as a process of the host.
-func (m *runner) unconfined(ctx context.Context, c *tool.Call, o order, where folder, out *outcome, to streams) error {
+func (m *runner) unconfined(ctx context.Context, c *tool.Call, o order, where roots.Workplace, out *outcome, to streams) error {
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(o.seconds)*time.Second, errTimeout)
 	defer cancel()
 	spec := proc.Spec{
-		Path: o.shell, Args: []string{"-c", asArgument(o.command)}, Dir: where.dir, Env: slices.Concat(proc.BaseEnv(), []string{"PWD=" + where.path}, o.env),
+		Path: o.shell, Args: []string{"-c", asArgument(o.command)}, Dir: where.Dir, Env: slices.Concat(proc.BaseEnv(), []string{"PWD=" + where.Path}, o.env),
 		Stdout: to.stdout, Stderr: to.stderr,
 		Whole: true, Processes: m.cfg.Processes, Grace: grace,
 	}
@@ -111,7 +109,7 @@ func (m *runner) unconfined(ctx context.Context, c *tool.Call, o order, where fo
 	}
 	p, err := proc.Start(limited, spec)
 	if err != nil {
-		return &tool.Refusal{Code: "not_started", Message: where.hide(err), Next: "The shell of this host may be missing, or the command may be too long."}
+		return &tool.Refusal{Code: "not_started", Message: where.Says(err), Next: "The shell of this host may be missing, or the command may be too long."}
 	}
 	if out.state, err = p.Wait(); err != nil {
 		m.log.WarnContext(ctx, "a command was not followed to its end", "call", c.ID, "err", err)
@@ -176,55 +174,6 @@ func (m *runner) permit(c *tool.Call, o *order) error {
 	}
 	return &tool.Refusal{Code: refused, Message: v.Reason, Next: next}
 }
-
-// folder is where a command begins. It may go elsewhere: roots hold file
-// tools, not programs.
-type folder struct {
-	path string   // to be shown
-	dir  string   // to start in
-	open *os.File // as long as dir is needed; may be nil
-}
-
-// openFolder finds a folder in the caller's roots. Where the system can, the
-// command begins in what was opened there, whatever has the name by then.
-func (m *runner) openFolder(c *tool.Call, dir string) (folder, error) {
-	if dir == "" {
-		dir = m.cfg.WorkingDir
-	}
-	if dir == "" {
-		if len(c.Roots.List()) == 0 {
-			return folder{path: os.TempDir(), dir: os.TempDir()}, nil
-		}
-		dir = "."
-	}
-	place, err := roots.Find(c.Roots, dir)
-	if err != nil {
-		return folder{}, err
-	}
-	f, err := place.Root.Open(place.Name)
-	if err != nil {
-		return folder{}, &tool.Refusal{Code: "not_found", Message: "working_dir: " + dir + " cannot be opened", Next: "Give a folder that exists, or leave working_dir out."}
-	}
-	if info, err := f.Stat(); err != nil || !info.IsDir() {
-		f.Close()
-		return folder{}, tool.Refuse("invalid_arguments", "working_dir: %s is not a folder", dir)
-	}
-	at := folder{path: filepath.Join(place.Root.Name(), place.Name), open: f}
-	at.dir = at.path
-	if runtime.GOOS == "linux" {
-		at.dir = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
-	}
-	return at, nil
-}
-
-func (f folder) close() {
-	if f.open != nil {
-		f.open.Close()
-	}
-}
-
-// hide puts the path that means something in the place of the one that was used.
-func (f folder) hide(err error) string { return strings.ReplaceAll(err.Error(), f.dir, f.path) }
 
 // isVariable reports whether a variable of the environment can have this name.
 func isVariable(name string) bool {

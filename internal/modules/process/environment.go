@@ -1,10 +1,6 @@
 package process
 
 import (
-	"fmt"
-	"os"
-	"path/filepath"
-	"runtime"
 	"slices"
 	"strings"
 
@@ -18,52 +14,6 @@ const (
 	argBytes = 100 << 10 // of one argument or variable; systems take little more
 	allBytes = 1 << 20   // of all of them
 )
-
-// folder is where a program begins. It may go elsewhere: roots hold file tools,
-// not programs.
-type folder struct {
-	path string   // to be shown
-	dir  string   // to start in
-	open *os.File // as long as dir is needed; may be nil
-}
-
-// openFolder finds a folder in the caller's roots. Where the system can, the
-// program begins in what was opened there, whatever has the name by then.
-func openFolder(c *tool.Call, dir string) (folder, error) {
-	if dir == "" {
-		if len(c.Roots.List()) == 0 {
-			return folder{path: os.TempDir(), dir: os.TempDir()}, nil
-		}
-		dir = "."
-	}
-	root, name, err := c.Roots.Resolve(dir)
-	if err != nil {
-		return folder{}, err
-	}
-	f, err := root.Open(name)
-	if err != nil {
-		return folder{}, &tool.Refusal{Code: "not_found", Message: "dir: " + dir + " cannot be opened", Next: "Give a folder that exists, or leave dir out."}
-	}
-	if info, err := f.Stat(); err != nil || !info.IsDir() {
-		f.Close()
-		return folder{}, tool.Refuse("invalid_arguments", "dir: %s is not a folder", dir)
-	}
-	at := folder{path: filepath.Join(root.Name(), name), open: f}
-	at.dir = at.path
-	if runtime.GOOS == "linux" {
-		at.dir = fmt.Sprintf("/proc/self/fd/%d", f.Fd())
-	}
-	return at, nil
-}
-
-func (f folder) close() {
-	if f.open != nil {
-		f.open.Close()
-	}
-}
-
-// hide puts the path that means something in the place of the one that was used.
-func (f folder) hide(err error) string { return strings.ReplaceAll(err.Error(), f.dir, f.path) }
 
 // own is the environment of the caller's context.
 func (m *manager) own(who tool.Caller) (env contextbook.Environment, err error) {
