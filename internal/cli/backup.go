@@ -75,6 +75,16 @@ func (f *keyFlags) add(set *pflag.FlagSet) {
 	set.StringVar(&f.secret, "secret", "", "`name` of the secret that holds the password (default: "+backup.DefaultSecret+")")
 }
 
+// open opens the vault and finds the key.
+func (f *keyFlags) open(w World) (*vault, backup.Key, error) {
+	v, err := openVault(w)
+	if err != nil {
+		return nil, backup.Key{}, err
+	}
+	k, err := f.key(v)
+	return v, k, err
+}
+
 func (f *keyFlags) key(v *vault) (k backup.Key, err error) {
 	switch {
 	case len(f.recipients) > 0:
@@ -152,11 +162,7 @@ func backupCreate(w World) *cobra.Command {
 		Short: "Make a backup",
 		Args:  oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
-			v, err := openVault(w)
-			if err != nil {
-				return err
-			}
-			k, err := keys.key(v)
+			v, k, err := keys.open(w)
 			if err != nil {
 				return err
 			}
@@ -279,11 +285,7 @@ func backupInfo(w World) *cobra.Command {
 		Short: "Say what is in a backup, without restoring it",
 		Args:  oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
-			v, err := openVault(w)
-			if err != nil {
-				return err
-			}
-			k, err := keys.key(v)
+			v, k, err := keys.open(w)
 			if err != nil {
 				return err
 			}
@@ -323,11 +325,7 @@ restore. While a host is running the restore waits, and takes effect when one
 starts and no other runs.`,
 		Args: oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
-			v, err := openVault(w)
-			if err != nil {
-				return err
-			}
-			k, err := keys.key(v)
+			v, k, err := keys.open(w)
 			if err != nil {
 				return err
 			}
