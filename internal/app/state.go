@@ -40,6 +40,8 @@ type tree struct {
 	info      *state.Mount[serverInfo]
 	contexts  *state.Mount[map[string]contextState]
 	sessions  *state.Mount[map[string]sessionState]
+	connected connections
+	looked    *state.Demand[sessionState] // at the sessions
 	processes *state.Mount[map[string]processState]
 	sandboxes *state.Mount[map[string]sandboxState]
 	jobs      *state.Mount[map[string]jobState]
@@ -149,6 +151,7 @@ func (t *tree) mount(ctx context.Context) (err error) {
 	if t.sessions, err = attachMany[sessionState](ctx, t, "sessions"); err != nil {
 		return err
 	}
+	t.looked = state.OnDemand(t.sessions, sessionsIdle, t.sessionsNow)
 	if t.sandboxes, err = attachMany[sandboxState](ctx, t, "sandboxes"); err != nil {
 		return err
 	}

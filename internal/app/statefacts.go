@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"gatehouse/internal/bus"
-	"gatehouse/internal/modules/public"
-	"gatehouse/internal/session"
 	"gatehouse/internal/state"
 )
 
@@ -28,7 +26,6 @@ type follower struct {
 	facts chan bus.Fact
 	due   <-chan time.Time // when what has changed is written; nil while nothing has
 
-	sessions  map[string]sessionState // as they are
 	processes map[string]processState
 	ended     map[string]struct{} // processes whose end was told before their beginning
 
@@ -42,7 +39,7 @@ type follower struct {
 func newFollower(ctx context.Context, t *tree) *follower {
 	f := &follower{
 		tree: t, facts: make(chan bus.Fact), ended: map[string]struct{}{},
-		sessions: map[string]sessionState{}, processes: map[string]processState{},
+		processes:   map[string]processState{},
 		newSessions: map[string]*sessionState{}, newProcesses: map[string]*processState{},
 		sandboxes: newShowSandboxes(),
 	}
@@ -83,9 +80,6 @@ func (f *follower) take(fact bus.Fact) {
 	kind, what, _ := strings.Cut(fact.Subject, ".")
 	switch {
 	case kind == "session":
-		if fact.Lost > 0 {
-			f.lookAtSessions()
-		}
 		f.session(what, fact)
 	case kind == "module" && strings.HasPrefix(what, sandboxModule+"."):
 		f.sandboxes.take(fact)
@@ -112,87 +106,6 @@ func (f *follower) write(ctx context.Context) {
 	f.sandboxes.write(ctx, f.tree)
 	clear(f.newSessions)
 	clear(f.newProcesses)
-}
-
-func (f *follower) session(what string, fact bus.Fact) {
-	var d struct{ Session, Client, Revision string }
-	if json.Unmarshal(fact.Data, &d) != nil {
-		return
-	}
-	s := sessionState{Client: d.Client, Revision: d.Revision, Since: fact.At.UTC()}
-	s.Principal, s.Context = public.Split(fact.Owner)
-	key := sessionKey(d.Session)
-	if d.Session == "" { // a connection is the session, and such have no id
-		key = "connection-" + sessionKey(fact.Owner+"\n"+d.Client+"\n"+d.Revision)
-	}
-	switch what {
-	case "created":
-		if was, there := f.sessions[key]; there {
-			s = was
-		}
-		if d.Session == "" {
-			s.Connections++
-		}
-		f.setSession(key, &s)
-	case "ended":
-		f.endSession(key, d.Session == "", s)
-	}
-}
-
-// endSession takes a session away, or one of several connections that are
-// alike. A connection whose credential has changed is found by its client.
-func (f *follower) endSession(key string, connection bool, like sessionState) {
-	s, there := f.sessions[key]
-	if !there && connection {
-		for k, other := range f.sessions {
-			if other.Connections > 0 && other.Client == like.Client && other.Revision == like.Revision {
-				key, s, there = k, other, true
-				break
-			}
-		}
-	}
-	switch {
-	case !there:
-	case s.Connections > 1:
-		s.Connections--
-		f.setSession(key, &s)
-	default:
-		f.setSession(key, nil)
-	}
-}
-
-func (f *follower) setSession(key string, s *sessionState) {
-	if s == nil {
-		delete(f.sessions, key)
-	} else {
-		f.sessions[key] = *s
-	}
-	f.newSessions[key] = s
-}
-
-// lookAtSessions finds out which sessions there are, after facts of some were
-// lost. Connections of which that cannot be known stay.
-func (f *follower) lookAtSessions() {
-	table := f.tree.app.table
-	if table == nil {
-		return
-	}
-	there := map[string]bool{}
-	table.All(func(s *session.Session) {
-		key, facts := sessionKey(s.ID), s.Facts()
-		there[key] = true
-		if _, known := f.sessions[key]; !known && s.Initialized() {
-			f.setSession(key, &sessionState{
-				Principal: facts.Principal, Context: facts.Context, Client: facts.Client,
-				Revision: facts.Revision.String(), Since: time.Now().UTC(),
-			})
-		}
-	})
-	for key, s := range f.sessions {
-		if s.Connections == 0 && !there[key] {
-			f.setSession(key, nil)
-		}
-	}
 }
 
 func (f *follower) process(fact bus.Fact) {

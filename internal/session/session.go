@@ -72,6 +72,9 @@ func New(f Facts) *Session {
 	return s
 }
 
+// Opened is when it was made.
+func (s *Session) Opened() time.Time { return s.opened }
+
 // Touch notes a sign of life.
 func (s *Session) Touch() { s.active.Store(time.Now().UnixNano()) }
 

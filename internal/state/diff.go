@@ -21,9 +21,11 @@ type differ struct {
 	path Pointer // where it is
 	cost int     // about how many bytes the operations take when they are written
 	old  int     // and the values that they replace or remove
+	held int     // about how much memory the objects take that have changed, without their members
 }
 
 const (
+	memberBytes = 48 // of an object's memory, for each member
 	opBytes = 28      // of an operation beside its path and value
 	mostOld = 1 << 24 // past which old values are not counted any more
 )
@@ -92,6 +94,7 @@ func (d *differ) orReplace(before *differ, old, new any) {
 }
 
 func (d *differ) objects(a, b map[string]any) {
+	d.held += memberBytes * len(a)
 	var gone, news []string
 	for k := range a {
 		if _, stays := b[k]; !stays {

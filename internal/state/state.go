@@ -69,6 +69,8 @@ type Tree struct {
 	epoch string // tells the revisions of this tree from those of its earlier lives
 	now   atomic.Pointer[moment]
 
+	demands atomic.Pointer[[]demand] // mounts that are filled when somebody looks
+
 	mu       sync.Mutex // of everything below; held for short, never while a log or anybody else is waited for
 	mounts   map[string]*mount
 	topics   map[string]*topic
@@ -305,7 +307,7 @@ func (t *Tree) publish(m *mount, revision uint64, v any) {
 		is.revisions = map[*mount]uint64{}
 	}
 	is.revisions[m] = revision
-	t.remember(*was, is.weight)
+	t.remember(*was, is.weight+d.held)
 	t.now.Store(is)
 	t.touch(was, is)
 }
@@ -369,8 +371,12 @@ type View struct {
 // JSON writes the value, the members of objects sorted by name.
 func (v View) JSON() ([]byte, error) { return encode(v.Value) }
 
-// Read gives the part of the tree at a pointer. It never waits.
-func (t *Tree) Read(at Pointer) View { return t.view(t.now.Load(), at) }
+// Read gives the part of the tree at a pointer. It waits for nobody, but what
+// is there on demand is filled by the first who reads it.
+func (t *Tree) Read(at Pointer) View {
+	t.wake(at)
+	return t.view(t.now.Load(), at)
+}
 
 func (t *Tree) view(m *moment, at Pointer) View {
 	v, ok := at.lookup(m.root)

@@ -56,6 +56,7 @@ type topic struct {
 // has become of the part since, the first Update says Again. The error is
 // ErrFull or ErrClosed.
 func (t *Tree) Subscribe(at Pointer, from Revision) (s *Sub, now View, err error) {
+	t.wake(at)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {
