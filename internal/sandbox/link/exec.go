@@ -76,8 +76,7 @@ func (l *Link) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, er
 		return nil, err
 	}
 	p.id = id
-	if err := l.send(wire.Start, id, program.Body()); err != nil {
-		l.forget(id)
+	if err := l.request(wire.Start, id, program.Body()); err != nil {
 		if errors.Is(err, wire.ErrBroken) {
 			return nil, fmt.Errorf("the arguments and the environment are too long, together %d bytes: pass what is long by standard input or a file", len(program.Body()))
 		}
@@ -153,16 +152,16 @@ func (p *process) take(f wire.Frame) (last bool, err error) {
 	default:
 		return false, fmt.Errorf("%w: a frame of kind %d for a program", wire.ErrBroken, f.Kind)
 	}
-	p.end()
+	p.ended()
 	return true, nil
 }
 
 func (p *process) broken(err error) {
 	p.failed = err
-	p.end()
+	p.ended()
 }
 
-func (p *process) end() {
+func (p *process) ended() {
 	p.stdout.inbox.End()
 	p.stderr.inbox.End()
 	p.stdin.End()
@@ -228,7 +227,9 @@ func (p *process) attend(ctx context.Context, c sandbox.Command) {
 	} else {
 		go p.feed(c.Stdin)
 	}
-	seen, why := p.untilOver(ctx, p.deadline(c))
+	late := p.deadline(c)
+	seen, why := p.untilOver(ctx, late)
+	late.stop()
 	if r, ok := c.Stdin.(io.Closer); ok {
 		r.Close()
 	}
@@ -237,46 +238,57 @@ func (p *process) attend(ctx context.Context, c sandbox.Command) {
 	close(p.done)
 }
 
-// deadline is a channel on which the time is up; nil means never.
-func (p *process) deadline(c sandbox.Command) <-chan time.Time {
+// deadline is when its time is up, which may be never.
+func (p *process) deadline(c sandbox.Command) *timer {
 	most := c.Timeout
 	if most == 0 {
 		most = p.link.Limits().Call
 	}
 	if most <= 0 {
-		return nil
+		return &timer{pace: &p.link.pace}
 	}
-	return time.After(most)
+	return p.link.pace.after(most)
 }
 
 // untilOver waits for the program's end and brings it about where it must.
-func (p *process) untilOver(ctx context.Context, late <-chan time.Time) (seen sandbox.Evidence, why error) {
+func (p *process) untilOver(ctx context.Context, late *timer) (seen sandbox.Evidence, why error) {
 	select {
 	case <-p.over:
 		return seen, nil
-	case <-late:
+	case <-late.up:
 		seen.TimeUp = true
-		p.Signal(sigterm)
+		p.end(sigterm, termGrace)
 	case <-ctx.Done():
 		why = context.Cause(ctx)
-		p.Signal(sigterm)
+		p.end(sigterm, termGrace)
 	case <-p.overflow:
 		seen.OutputFull = true
-		p.Signal(sigkill)
+		p.end(sigkill, termGrace)
 	}
-	select {
-	case <-p.over:
-		return seen, why
-	case <-time.After(termGrace):
-	}
-	p.Signal(sigkill)
-	select {
-	case <-p.over:
-	case <-time.After(killWait):
+	if !p.end(sigkill, killWait) {
 		p.link.fail(errors.New("the agent did not end a program that was to be killed"))
 		<-p.over
 	}
 	return seen, why
+}
+
+// end sends a signal, unless it is over, and reports whether it is within this
+// time.
+func (p *process) end(signal byte, within time.Duration) bool {
+	select {
+	case <-p.over:
+		return true
+	default:
+	}
+	p.link.send(wire.Signal, p.id, []byte{signal})
+	t := p.link.pace.after(within)
+	defer t.stop()
+	select {
+	case <-p.over:
+		return true
+	case <-t.up:
+		return false
+	}
 }
 
 // untilDrained waits for the Writers. When ctx has ended it does so only for a
@@ -357,8 +369,11 @@ func (p *process) tell(k wire.Kind, body []byte) error {
 	case <-p.over:
 		return nil
 	default:
-		return p.link.send(k, p.id, body)
 	}
+	if err := p.link.paused(); err != nil {
+		return err
+	}
+	return p.link.send(k, p.id, body)
 }
 
 // Done is closed when it and its output have ended.

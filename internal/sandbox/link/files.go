@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"syscall"
-	"time"
 
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/wire"
@@ -44,8 +43,7 @@ func (l *Link) work(w wire.FileWork) (*fileWork, error) {
 		return nil, err
 	}
 	f.id = id
-	if err := l.send(wire.File, id, w.Body()); err != nil {
-		l.forget(id)
+	if err := l.request(wire.File, id, w.Body()); err != nil {
 		if errors.Is(err, wire.ErrBroken) {
 			return nil, syscall.ENAMETOOLONG
 		}
@@ -127,13 +125,15 @@ func (f *fileWork) wait(ctx context.Context) error {
 // cancel calls the work off. An agent that does not even do that is given up.
 func (f *fileWork) cancel() {
 	f.link.send(wire.Signal, f.id, []byte{sigkill})
-	time.AfterFunc(killWait, func() {
+	late := f.link.pace.after(killWait)
+	go func() {
+		defer late.stop()
 		select {
 		case <-f.over:
-		default:
+		case <-late.up:
 			f.link.fail(errors.New("the agent did not end work on files that was called off"))
 		}
-	})
+	}()
 }
 
 // do is work of which only the end and perhaps an entry come.
@@ -148,7 +148,7 @@ func (l *Link) do(ctx context.Context, name, path string, w wire.FileWork) (*fil
 
 // inWords tells which file it was about, if it was about one.
 func inWords(op, path string, err error) error {
-	if err == nil || errors.Is(err, sandbox.ErrClosed) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+	if err == nil || errors.Is(err, sandbox.ErrClosed) || errors.Is(err, sandbox.ErrPaused) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return &fs.PathError{Op: op, Path: path, Err: err}

@@ -8,6 +8,7 @@ package link
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -40,6 +41,7 @@ type Link struct {
 	oomKill func() int // how often memory ran out so far
 	done    chan struct{}
 
+	pace    pace
 	sending sync.Mutex
 
 	mu       sync.Mutex
@@ -135,10 +137,11 @@ func (l *Link) fail(err error) {
 
 // add gives a request a number.
 func (l *Link) add(r receiver) (uint32, error) {
+	paused := l.paused()
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.err != nil {
-		return 0, l.err
+	if err := cmp.Or(l.err, paused); err != nil {
+		return 0, err
 	}
 	for {
 		l.last++
@@ -156,10 +159,43 @@ func (l *Link) forget(id uint32) {
 	delete(l.requests, id)
 }
 
-// send breaks the link when the agent does not take the frame.
-func (l *Link) send(k wire.Kind, id uint32, body []byte) error {
+// request sends the first frame of a request; while the link is held it does
+// not. On an error the number is free again.
+func (l *Link) request(k wire.Kind, id uint32, body []byte) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
+	err := l.paused()
+	if err == nil {
+		err = l.write(k, id, body)
+	}
+	if err != nil {
+		l.forget(id)
+	}
+	return err
+}
+
+// send sends a frame that belongs to a request under way. While the link is
+// held it waits.
+func (l *Link) send(k wire.Kind, id uint32, body []byte) error {
+	for {
+		l.sending.Lock()
+		let := l.pace.held()
+		if let == nil {
+			defer l.sending.Unlock()
+			return l.write(k, id, body)
+		}
+		l.sending.Unlock()
+		select {
+		case <-let:
+		case <-l.done:
+			return sandbox.ErrClosed
+		}
+	}
+}
+
+// write breaks the link when the agent does not take the frame. The caller
+// holds the lock.
+func (l *Link) write(k wire.Kind, id uint32, body []byte) error {
 	l.channel.SetWriteDeadline(time.Now().Add(writeWait))
 	err := wire.Write(l.channel, wire.Frame{Kind: k, ID: id, Body: body})
 	if err != nil && !errors.Is(err, wire.ErrBroken) {
@@ -200,8 +236,7 @@ func (l *Link) ask(ctx context.Context, k wire.Kind, body []byte, want wire.Kind
 	if err != nil {
 		return err
 	}
-	if err := l.send(k, id, body); err != nil {
-		l.forget(id)
+	if err := l.request(k, id, body); err != nil {
 		return err
 	}
 	select {
