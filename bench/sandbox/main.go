@@ -144,7 +144,7 @@ func system() string {
 func newManager(pool int) *manager.Manager {
 	ids := 0
 	return manager.New(manager.Options{
-		Driver: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{}) },
+		Ladder: []manager.Rung{{Name: namespaces.Name, Open: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{}) }}},
 		NewID:  func(kind string) string { ids++; return fmt.Sprint(kind, "_", ids) },
 		NoPool: pool == 0, Ready: pool, Sandboxes: 1000,
 	})

@@ -1,24 +1,42 @@
 package app
 
 import (
-	"fmt"
+	"log/slog"
 
+	"gatehouse/internal/config"
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/internal/sandbox/oci"
 	"gatehouse/internal/sandbox/process"
 )
 
-// sandboxDriver makes what makes sandboxes, as the settings say.
-func (a *App) sandboxDriver() (sandbox.Driver, error) {
-	switch s := a.cfg.Modules.Sandbox; s.Driver {
-	case "", namespaces.Name:
-		return namespaces.New(namespaces.Options{Boots: s.Pool.MaxBoots, Log: a.log})
-	case oci.Name:
-		return oci.New(oci.Options{Runtime: s.Runtime, Log: a.log})
-	case process.Name:
-		return process.New(process.Options{Unsafe: s.Unsafe, Log: a.log})
-	default:
-		return nil, fmt.Errorf("modules.sandbox.driver is %q; expected namespaces, oci or process", s.Driver)
+// SandboxDrivers are the drivers of those names, in that order. A name that is
+// none is left out.
+func SandboxDrivers(names []string, s config.Sandboxes, log *slog.Logger) (ladder []manager.Rung) {
+	make := map[string]func() (sandbox.Driver, error){
+		namespaces.Name: func() (sandbox.Driver, error) {
+			return namespaces.New(namespaces.Options{Boots: s.Pool.MaxBoots, Log: log})
+		},
+		oci.Name:     func() (sandbox.Driver, error) { return oci.New(oci.Options{Runtime: s.Runtime, Log: log}) },
+		process.Name: func() (sandbox.Driver, error) { return process.New(process.Options{Unsafe: s.Unsafe, Log: log}) },
 	}
+	for _, name := range names {
+		if open := make[name]; open != nil {
+			ladder = append(ladder, manager.Rung{Name: name, Open: open})
+		}
+	}
+	return ladder
+}
+
+// sandboxTemplates are what sandboxes can be made of.
+func sandboxTemplates(s config.Sandboxes) map[string]manager.Template {
+	all := map[string]manager.Template{}
+	for _, t := range s.Templates {
+		all[t.Name] = manager.Template{
+			Driver: t.Driver, Strict: t.Strict, Env: t.Env, Ready: t.Ready,
+			Limits: sandbox.Limits{MemoryMiB: t.Memory, VCPUs: t.VCPUs, Processes: t.Processes, DiskMiB: t.Disk},
+		}
+	}
+	return all
 }

@@ -2,41 +2,57 @@ package app
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"gatehouse/internal/config"
 	"gatehouse/internal/sandbox/process"
 )
 
-func TestTheDriverIsTheOneOfTheSettings(t *testing.T) {
-	for _, c := range []struct {
-		set  config.Sandboxes
-		name string
-		err  error
-	}{
-		{config.Sandboxes{}, "namespaces", nil},
-		{config.Sandboxes{Driver: "namespaces"}, "namespaces", nil},
-		{config.Sandboxes{Driver: "oci"}, "oci", nil},
-		{config.Sandboxes{Driver: "process", Unsafe: true}, "process", nil},
-		{config.Sandboxes{Driver: "process"}, "", process.ErrNotAsked},
-	} {
-		a := &App{}
-		a.cfg.Modules.Sandbox = c.set
-		d, err := a.sandboxDriver()
-		if !errors.Is(err, c.err) {
-			t.Errorf("%+v: %v, want %v", c.set, err, c.err)
+// Every driver that settings can name is one that can be opened.
+func TestTheDriversAreThoseOfTheSettings(t *testing.T) {
+	names := append(config.SandboxDrivers(), process.Name, "magic")
+	ladder := SandboxDrivers(names, config.Sandboxes{}, nil)
+	for i, r := range ladder {
+		if r.Name != names[i] {
+			t.Errorf("%d: the driver is %s, want %s", i, r.Name, names[i])
 		}
-		if err != nil {
+		d, err := r.Open()
+		if r.Name == process.Name {
+			if !errors.Is(err, process.ErrNotAsked) {
+				t.Errorf("without being asked for: %v", err)
+			}
 			continue
 		}
-		if d.Name() != c.name {
-			t.Errorf("%+v: the driver is %s", c.set, d.Name())
+		if err != nil {
+			t.Errorf("%s: %v", r.Name, err)
+			continue
 		}
-		d.Close()
+		if d.Name() != r.Name {
+			t.Errorf("%s opens %s", r.Name, d.Name())
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
 	}
-	a := &App{}
-	a.cfg.Modules.Sandbox.Driver = "magic"
-	if _, err := a.sandboxDriver(); err == nil {
-		t.Error("there is a driver magic")
+	if len(ladder) != len(names)-1 {
+		t.Errorf("there are %d drivers, want %d", len(ladder), len(names)-1)
+	}
+}
+
+func TestTheLadderOfTheSettings(t *testing.T) {
+	for _, c := range []struct {
+		set  config.Sandboxes
+		want []string
+	}{
+		{config.Sandboxes{}, config.SandboxDrivers()},
+		{config.Sandboxes{Driver: "auto", Prefer: []string{"oci", "namespaces"}}, []string{"oci", "namespaces"}},
+		{config.Sandboxes{Driver: "oci"}, []string{"oci"}},
+		{config.Sandboxes{Driver: "namespaces", Drivers: []string{"oci"}}, []string{"namespaces", "oci"}},
+		{config.Sandboxes{Drivers: []string{"process", "namespaces"}}, []string{"namespaces", "process"}},
+	} {
+		if got := c.set.Ladder(); !slices.Equal(got, c.want) {
+			t.Errorf("%+v: %v, want %v", c.set, got, c.want)
+		}
 	}
 }

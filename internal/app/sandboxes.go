@@ -23,9 +23,12 @@ func (a *App) sandboxConfig(c *sandbox.Config) {
 		Memory: s.Memory, VCPUs: s.VCPUs, Processes: s.Processes, Disk: s.Disk, Descriptors: s.Descriptors, Output: s.Output, Call: s.Call,
 		MostMemory: s.MostMemory, MostVCPUs: s.MostVCPUs, MostCall: s.MostCall, Idle: s.Idle, Lifetime: s.Lifetime, Sandboxes: s.Most,
 		Network: s.Network, NetworkDeny: s.NetworkDeny, Least: s.Isolation, NoPool: !s.Pool.Enabled, Ready: s.Pool.MinSize, Boots: s.Pool.MaxBoots,
-		Driver:   a.sandboxDriver,
+		Ladder: SandboxDrivers(s.Ladder(), s, a.log), Templates: sandboxTemplates(s),
 		Original: func(context string) bool { return a.specOf(context).Aliases },
 		Served:   a.untilSandboxesAreServed,
+	}
+	if !s.Auto() {
+		c.Default = s.Driver
 	}
 }
 

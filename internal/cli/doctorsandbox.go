@@ -2,27 +2,63 @@ package cli
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
+	"gatehouse/internal/app"
+	"gatehouse/internal/config"
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/namespaces"
-	"gatehouse/internal/sandbox/oci"
 )
 
-// checkSandboxes tries what sandboxes are made of. A host serves without them,
-// so nothing of it is a failure.
-func checkSandboxes(ctx context.Context) (all []finding) {
-	d, err := namespaces.New(namespaces.Options{})
-	if err != nil {
-		return []finding{ok("sandboxes: %v", err).but("warn", "free memory, or raise the limits of this user; until then there are no sandboxes")}
+// checkSandboxes tries what sandboxes are made of, each driver by itself, and
+// says which one they would be made by. A host serves without them, so nothing
+// of it is a failure.
+func checkSandboxes(ctx context.Context, s config.Sandboxes) (all []finding) {
+	chosen := ""
+	ladder := s.Ladder()
+	for _, r := range app.SandboxDrivers(each(ladder, config.SandboxDrivers()), s, nil) {
+		what := "sandboxes of the driver " + r.Name
+		d, err := r.Open()
+		if err != nil {
+			all = append(all, ok("%s: %v", what, err).but("warn", "free memory, make room in the folder for temporary files, or raise the limits of this user"))
+			continue
+		}
+		found := d.Doctor(ctx)
+		if chosen == "" && slices.Contains(ladder, r.Name) && works(found) && d.Capabilities().Tier >= least(s) {
+			chosen = fmt.Sprintf("%s, of the tier %s", r.Name, d.Capabilities().Tier)
+		}
+		all = append(all, findingsOf(what, found)...)
+		d.Close()
 	}
-	defer d.Close()
-	all = findingsOf("sandboxes", d.Doctor(ctx))
-	c, err := oci.New(oci.Options{})
-	if err != nil {
-		return append(all, ok("sandboxes of the driver oci: %v", err).but("warn", "make room in the folder for temporary files, or name another one by TMPDIR"))
+	if chosen != "" {
+		return append(all, ok("sandboxes are made by the driver %s", chosen))
 	}
-	defer c.Close()
-	return append(all, findingsOf("sandboxes of the driver oci", c.Doctor(ctx))...)
+	return append(all, ok("sandboxes: none can be made of the tier %s or above", least(s)).
+		but("warn", "one of the fixes above, modules.sandbox.drivers, or a lower modules.sandbox.min_isolation if that will do"))
+}
+
+// each is what is in a, and then what is in b alone.
+func each(a, b []string) []string {
+	all := slices.Clone(a)
+	for _, name := range b {
+		if !slices.Contains(all, name) {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+func works(found []sandbox.Finding) bool {
+	return !slices.ContainsFunc(found, func(f sandbox.Finding) bool { return f.Needed && !f.OK })
+}
+
+func least(s config.Sandboxes) sandbox.Tier {
+	for t := sandbox.NoWall; t <= sandbox.Machine; t++ {
+		if t.String() == s.Isolation {
+			return t
+		}
+	}
+	return sandbox.Namespaces
 }
 
 func findingsOf(what string, found []sandbox.Finding) (all []finding) {

@@ -1,30 +1,51 @@
 package config
 
-import "time"
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
 
 // Sandboxes are what the sandbox module is told: what a sandbox may use, how
 // long it lives, and how many are kept ready.
 type Sandboxes struct {
-	Memory      int           `yaml:"memory_mib" doc:"Memory of a sandbox, in MiB, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_MEMORY_MIB"`
-	VCPUs       int           `yaml:"vcpu_count" doc:"Processors it may keep busy, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_VCPU_COUNT"`
-	Processes   int           `doc:"Processes and threads alive at once in it, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_PROCESSES"`
-	Disk        int           `yaml:"disk_mib" doc:"All its files together, in MiB, unless its maker asks otherwise. They are kept in memory, so at most half of that is used." env:"GATEHOUSE_SANDBOX_DISK_MIB"`
-	Descriptors int           `doc:"Files that one process in it may have open." env:"GATEHOUSE_SANDBOX_DESCRIPTORS"`
-	Output      int           `doc:"What each output stream of a call may bring before the call is ended." unit:"bytes" env:"GATEHOUSE_SANDBOX_OUTPUT"`
-	Call        time.Duration `doc:"Time for one call in it, unless the call asks otherwise." env:"GATEHOUSE_SANDBOX_CALL"`
-	MostMemory  int           `yaml:"most_memory_mib" doc:"Memory that may be asked for, in MiB." env:"GATEHOUSE_SANDBOX_MOST_MEMORY_MIB"`
-	MostVCPUs   int           `yaml:"most_vcpu_count" doc:"Processors that may be asked for." env:"GATEHOUSE_SANDBOX_MOST_VCPU_COUNT"`
-	MostCall    time.Duration `doc:"Time that a sandbox's maker may ask for one call." env:"GATEHOUSE_SANDBOX_MOST_CALL"`
-	Idle        time.Duration `doc:"A sandbox ends when nobody has used it for so long." env:"GATEHOUSE_SANDBOX_IDLE"`
-	Lifetime    time.Duration `doc:"A sandbox ends after so long in any case." env:"GATEHOUSE_SANDBOX_LIFETIME"`
-	Most        int           `doc:"Sandboxes alive at once, of everybody together." env:"GATEHOUSE_SANDBOX_MOST"`
-	Isolation   string        `yaml:"min_isolation" doc:"What has to stand between the code and the host at least. Where no driver offers that, there are no sandboxes." enum:"process,filtered,namespaces,user kernel,machine" env:"GATEHOUSE_SANDBOX_MIN_ISOLATION"`
-	Driver      string        `doc:"What makes sandboxes. The first needs nothing installed, oci a container runtime, and process makes no wall at all, for which unsafe has to be set as well." enum:"namespaces,oci,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
-	Runtime     string        `doc:"The container runtime of the driver oci, a path or a name. Empty means crun, or else runc." env:"GATEHOUSE_SANDBOX_RUNTIME"`
-	Unsafe      bool          `doc:"Let the driver process run code that may do whatever the host's user may. min_isolation has to allow it too." env:"GATEHOUSE_SANDBOX_UNSAFE"`
-	Network     bool          `doc:"Let callers open a way out of their sandboxes, by a proxy with rules. Loopback, private networks and metadata services stay closed unless a rule names that very address." env:"GATEHOUSE_SANDBOX_NETWORK"`
-	NetworkDeny []string      `doc:"What no sandbox ever reaches, whatever its rules: such as example.com, *.example.com:443 or 203.0.113.0/24." env:"GATEHOUSE_SANDBOX_NETWORK_DENY"`
-	Pool        SandboxPool   `doc:"Sandboxes that are ready before anybody asks."`
+	Memory      int               `yaml:"memory_mib" doc:"Memory of a sandbox, in MiB, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_MEMORY_MIB"`
+	VCPUs       int               `yaml:"vcpu_count" doc:"Processors it may keep busy, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_VCPU_COUNT"`
+	Processes   int               `doc:"Processes and threads alive at once in it, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_PROCESSES"`
+	Disk        int               `yaml:"disk_mib" doc:"All its files together, in MiB, unless its maker asks otherwise. They are kept in memory, so at most half of that is used." env:"GATEHOUSE_SANDBOX_DISK_MIB"`
+	Descriptors int               `doc:"Files that one process in it may have open." env:"GATEHOUSE_SANDBOX_DESCRIPTORS"`
+	Output      int               `doc:"What each output stream of a call may bring before the call is ended." unit:"bytes" env:"GATEHOUSE_SANDBOX_OUTPUT"`
+	Call        time.Duration     `doc:"Time for one call in it, unless the call asks otherwise." env:"GATEHOUSE_SANDBOX_CALL"`
+	MostMemory  int               `yaml:"most_memory_mib" doc:"Memory that may be asked for, in MiB." env:"GATEHOUSE_SANDBOX_MOST_MEMORY_MIB"`
+	MostVCPUs   int               `yaml:"most_vcpu_count" doc:"Processors that may be asked for." env:"GATEHOUSE_SANDBOX_MOST_VCPU_COUNT"`
+	MostCall    time.Duration     `doc:"Time that a sandbox's maker may ask for one call." env:"GATEHOUSE_SANDBOX_MOST_CALL"`
+	Idle        time.Duration     `doc:"A sandbox ends when nobody has used it for so long." env:"GATEHOUSE_SANDBOX_IDLE"`
+	Lifetime    time.Duration     `doc:"A sandbox ends after so long in any case." env:"GATEHOUSE_SANDBOX_LIFETIME"`
+	Most        int               `doc:"Sandboxes alive at once, of everybody together." env:"GATEHOUSE_SANDBOX_MOST"`
+	Isolation   string            `yaml:"min_isolation" doc:"What has to stand between the code and the host at least. Where no driver offers that, there are no sandboxes." enum:"process,filtered,namespaces,user kernel,machine" env:"GATEHOUSE_SANDBOX_MIN_ISOLATION"`
+	Driver      string            `doc:"What makes a sandbox when its maker does not say. auto is the first of prefer that works here and is as strong as min_isolation asks; a name is that one alone. process makes no wall at all: unsafe has to be set as well." enum:"auto,namespaces,oci,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
+	Prefer      []string          `doc:"The order in which drivers are tried. Empty means namespaces, oci." enum:"namespaces,oci,process" env:"GATEHOUSE_SANDBOX_PREFER"`
+	Drivers     []string          `doc:"Drivers that a sandbox's maker may ask for, by name or by min_isolation. Empty means those of prefer where driver is auto, else driver alone." enum:"namespaces,oci,process" env:"GATEHOUSE_SANDBOX_DRIVERS"`
+	Runtime     string            `doc:"The container runtime of the driver oci, a path or a name. Empty means crun, or else runc." env:"GATEHOUSE_SANDBOX_RUNTIME"`
+	Unsafe      bool              `doc:"Let the driver process run code that may do whatever the host's user may. min_isolation has to allow it too." env:"GATEHOUSE_SANDBOX_UNSAFE"`
+	Network     bool              `doc:"Let callers open a way out of their sandboxes, by a proxy with rules. Loopback, private networks and metadata services stay closed unless a rule names that very address." env:"GATEHOUSE_SANDBOX_NETWORK"`
+	NetworkDeny []string          `doc:"What no sandbox ever reaches, whatever its rules: such as example.com, *.example.com:443 or 203.0.113.0/24." env:"GATEHOUSE_SANDBOX_NETWORK_DENY"`
+	Templates   []SandboxTemplate `doc:"What sandboxes can be made of. The one that is named default is for those whose maker names none."`
+	Pool        SandboxPool       `doc:"Sandboxes that are ready before anybody asks."`
+}
+
+// SandboxTemplate is what sandboxes can be made of.
+type SandboxTemplate struct {
+	Name      string   `doc:"Name; a sandbox's maker chooses the template by it." need:"yes"`
+	Driver    string   `doc:"The driver that makes them; left out, as for every sandbox." enum:"namespaces,oci,process"`
+	Strict    bool     `doc:"Only the system calls of a short list may be made in them."`
+	Env       []string `doc:"Variables of all that runs in them, each NAME=value."`
+	Memory    int      `yaml:"memory_mib" doc:"As for every sandbox; 0 means that of modules.sandbox, here and below."`
+	VCPUs     int      `yaml:"vcpu_count" doc:"As for every sandbox."`
+	Processes int      `doc:"As for every sandbox."`
+	Disk      int      `yaml:"disk_mib" doc:"As for every sandbox."`
+	Ready     int      `doc:"How many are kept ready once the first was asked for; 0 means pool.min_size, -1 none."`
 }
 
 // SandboxPool is how many sandboxes are ready before anybody asks.
@@ -39,7 +60,7 @@ func defaultSandboxes() Sandboxes {
 	return Sandboxes{
 		Memory: 256, VCPUs: 2, Processes: 256, Disk: 1024, Descriptors: 1024, Output: 1 << 20, Call: 30 * time.Second,
 		MostMemory: 32768, MostVCPUs: 32, MostCall: time.Hour, Idle: 15 * time.Minute, Lifetime: 24 * time.Hour, Most: 100,
-		Isolation: "namespaces", Driver: "namespaces", Pool: SandboxPool{Enabled: true, MinSize: 3},
+		Isolation: "namespaces", Driver: "auto", Pool: SandboxPool{Enabled: true, MinSize: 3},
 	}
 }
 
@@ -63,18 +84,92 @@ func (s Sandboxes) validate(w *wrong) {
 	atLeast(w, "modules.sandbox.most_vcpu_count", "most_vcpu_count", s.MostVCPUs, s.VCPUs)
 	atLeast(w, "modules.sandbox.most_call", "most_call", s.MostCall, s.Call)
 	atLeast(w, "modules.sandbox.pool.max_boots", "max_boots", s.Pool.MaxBoots, 0)
-	switch s.Driver {
-	case "namespaces", "oci":
-	case "process":
-		if !s.Unsafe {
-			w.add("modules.sandbox.driver", "the driver process holds nothing back, which has to be wanted: set unsafe: true beside it")
-		}
-	default:
-		w.add("modules.sandbox.driver", "%q is no driver; expected namespaces, oci or process", s.Driver)
-	}
+	s.validateDrivers(w)
+	s.validateTemplates(w)
 	switch s.Isolation {
 	case "process", "filtered", "namespaces", "user kernel", "machine":
 	default:
 		w.add("modules.sandbox.min_isolation", "%q is no tier; expected process, filtered, namespaces, user kernel or machine", s.Isolation)
+	}
+}
+
+// SandboxDrivers are the names of drivers, in the order in which they are
+// tried when no other is wished for. The one without a wall is not among them.
+func SandboxDrivers() []string { return []string{"namespaces", "oci"} }
+
+// Ladder are the drivers that sandboxes may be made by, the preferred first.
+func (s Sandboxes) Ladder() (names []string) {
+	prefer := s.Prefer
+	if len(prefer) == 0 {
+		prefer = SandboxDrivers()
+	}
+	allowed := s.Drivers
+	switch {
+	case len(allowed) > 0:
+	case s.Auto():
+		allowed = prefer
+	default:
+		return []string{s.Driver}
+	}
+	if !s.Auto() && !slices.Contains(allowed, s.Driver) {
+		allowed = slices.Concat([]string{s.Driver}, allowed)
+	}
+	for _, name := range slices.Concat(prefer, allowed) {
+		if slices.Contains(allowed, name) && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// Auto reports whether the driver is chosen by what works.
+func (s Sandboxes) Auto() bool { return s.Driver == "" || s.Driver == "auto" }
+
+func (s Sandboxes) validateDrivers(w *wrong) {
+	said := map[string][]string{"drivers": s.Drivers, "prefer": s.Prefer}
+	if !s.Auto() {
+		said["driver"] = []string{s.Driver}
+	}
+	for key, names := range said {
+		for _, name := range names {
+			checkDriver(w, "modules.sandbox."+key, name, s.Unsafe)
+		}
+	}
+}
+
+func checkDriver(w *wrong, path, name string, unsafe bool) {
+	switch {
+	case name == "process" && !unsafe:
+		w.add(path, "the driver process holds nothing back, which has to be wanted: set unsafe: true beside it")
+	case name != "process" && !slices.Contains(SandboxDrivers(), name):
+		w.add(path, "%q is no driver; expected %s or process", name, strings.Join(SandboxDrivers(), ", "))
+	}
+}
+
+func (s Sandboxes) validateTemplates(w *wrong) {
+	names := map[string]bool{}
+	for i, t := range s.Templates {
+		path := fmt.Sprintf("modules.sandbox.templates[%d]", i)
+		switch {
+		case t.Name == "" || len(t.Name) > 64:
+			w.add(path+".name", "a template has a name of 1 to 64 bytes")
+		case names[t.Name]:
+			w.add(path+".name", "there are two templates %q", t.Name)
+		}
+		names[t.Name] = true
+		if t.Driver != "" {
+			checkDriver(w, path+".driver", t.Driver, s.Unsafe)
+			if ladder := s.Ladder(); !slices.Contains(ladder, t.Driver) {
+				w.add(path+".driver", "%s is not among the drivers that may be asked for, which are %s: add it to modules.sandbox.drivers", t.Driver, strings.Join(ladder, ", "))
+			}
+		}
+		for _, v := range t.Env {
+			if name, _, ok := strings.Cut(v, "="); !ok || name == "" {
+				w.add(path+".env", "%q is no variable; expected NAME=value", v)
+			}
+		}
+		for _, n := range []int{t.Memory, t.VCPUs, t.Processes, t.Disk} {
+			atLeast(w, path, "a limit", n, 0)
+		}
 	}
 }

@@ -25,11 +25,18 @@ type createIn struct {
 	Call      int      `json:"call_seconds,omitempty" doc:"for one call, unless the call says otherwise" min:"1"`
 	Idle      int      `json:"idle_seconds,omitempty" doc:"unused for so long it ends; at most the host's limit" min:"1"`
 	Lifetime  int      `json:"lifetime_seconds,omitempty" doc:"it ends in any case; at most the host's limit" min:"1"`
+
+	Template string `json:"template,omitempty" doc:"what it is made of, one of sandbox_stats' templates; left out, the default"`
+	Driver   string `json:"driver,omitempty" doc:"what makes it, one of sandbox_stats' drivers; left out, the host chooses"`
+	Least    string `json:"min_isolation,omitempty" doc:"what has to stand between the code and the host at least" enum:"process,filtered,namespaces,user kernel,machine"`
 }
 
 type createOut struct {
 	ID        string     `json:"sandbox_id"`
 	Isolation string     `json:"isolation,omitempty" doc:"what stands between the code and the host"`
+	Driver    string     `json:"driver,omitempty" doc:"what made it"`
+	Template  string     `json:"template,omitempty" doc:"what it was made of"`
+	From      string     `json:"created_from,omitempty" doc:"pool: it was ready before it was asked for" enum:"pool,cold,snapshot"`
 	FromPool  bool       `json:"from_pool,omitempty" doc:"it was ready before it was asked for"`
 	Took      float64    `json:"took_ms,omitempty"`
 	Memory    int        `json:"memory_mib,omitempty"`
@@ -54,17 +61,26 @@ func (m *desk) create(ctx context.Context, c *tool.Call, in createIn) (createOut
 	began := time.Now()
 	b, err := m.boxes.Create(ctx, c.Caller.Owner, manager.Ask{
 		Name: in.Name, Env: in.Env, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime),
+		Template: in.Template, Driver: in.Driver, Least: tier(in.Least),
 		Limits: sandbox.Limits{MemoryMiB: in.Memory, VCPUs: in.VCPUs, Processes: in.Processes, DiskMiB: in.Disk, Call: seconds(in.Call)},
 	})
 	m.boxes.Serve() // others will follow
 	if err != nil {
 		return createOut{}, nil, notCreated(ctx, err)
 	}
-	l, f := b.Limits(), b.Facts()
+	return made(b, began), nil, nil
+}
+
+// made tells of a sandbox that was made since began.
+func made(b *manager.Box, began time.Time) createOut {
+	l, from := b.Limits(), "cold"
+	if b.Warm {
+		from = "pool"
+	}
 	return createOut{
-		b.ID, b.Tier.String(), b.Warm, float64(time.Since(began).Microseconds()) / 1000,
-		l.MemoryMiB, l.VCPUs, l.DiskMiB, new(f.ExpiresAt.UTC()),
-	}, nil, nil
+		ID: b.ID, Isolation: b.Tier.String(), Driver: b.Driver, Template: b.Template, From: from, FromPool: b.Warm,
+		Took: milliseconds(time.Since(began)), Memory: l.MemoryMiB, VCPUs: l.VCPUs, Disk: l.DiskMiB, ExpiresAt: new(b.Facts().ExpiresAt.UTC()),
+	}
 }
 
 func seconds(n int) time.Duration { return time.Duration(n) * time.Second }
@@ -75,6 +91,9 @@ func notCreated(ctx context.Context, err error) error {
 		return context.Cause(ctx)
 	case errors.Is(err, manager.ErrFull):
 		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Destroy sandboxes that are no longer needed, or try again later."}
+	}
+	if errors.Is(err, manager.ErrNotOffered) {
+		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error(), Next: "sandbox_stats names the templates and drivers there are."}
 	}
 	if _, ok := errors.AsType[*sandbox.LimitError](err); ok {
 		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
@@ -115,6 +134,8 @@ type listedBox struct {
 	Name      string    `json:"name,omitempty"`
 	Isolation string    `json:"isolation,omitempty"`
 	Memory    int       `json:"memory_mib,omitempty"`
+	Driver    string    `json:"driver,omitempty"`
+	Template  string    `json:"template,omitempty"`
 	Busy      bool      `json:"busy,omitempty" doc:"a call is under way in it"`
 	Processes int       `json:"background_processes,omitempty"`
 	Contexts  int       `json:"contexts,omitempty"`
@@ -146,7 +167,7 @@ func (m *desk) listTool() tool.Tool {
 		for _, b := range m.boxes.List(c.Caller.Owner) {
 			f := b.Facts()
 			all = append(all, listedBox{
-				b.ID, "Ready", b.Created.UTC(), b.Name, b.Tier.String(), b.Limits().MemoryMiB, f.Busy, f.Processes, f.Contexts,
+				b.ID, "Ready", b.Created.UTC(), b.Name, b.Tier.String(), b.Limits().MemoryMiB, b.Driver, b.Template, f.Busy, f.Processes, f.Contexts,
 				f.IdleAt.UTC().Format(time.RFC3339),
 			})
 		}

@@ -49,8 +49,13 @@ type Config struct {
 	Ready  int  `json:"pool_min_size,omitempty"`  // how many are kept ready; 0 means 3
 	Boots  int  `json:"pool_max_boots,omitempty"` // how many are made ready at the same time; 0 means twice the number of processors
 
-	// Driver makes the driver when it is needed first; nil means namespaces.
-	Driver func() (sandbox.Driver, error) `json:"-"`
+	// Ladder are the drivers that callers may ask for, the preferred first;
+	// nil means namespaces. Default is the one for who asks for none; "" means
+	// the first that works and is as strong as is asked.
+	Ladder  []manager.Rung `json:"-"`
+	Default string         `json:"-"`
+	// Templates are what callers may have sandboxes made of, by name.
+	Templates map[string]manager.Template `json:"-"`
 	// Original reports whether callers in a context are to be answered as by
 	// the original; nil means that none are.
 	Original func(context string) bool `json:"-"`
@@ -111,7 +116,7 @@ func (c *Config) options() (manager.Options, error) {
 		return manager.Options{}, fmt.Errorf("network_deny: %w", err)
 	}
 	o := manager.Options{
-		Driver: c.Driver,
+		Ladder: c.Ladder, Default: c.Default, Templates: c.Templates,
 		Limits: sandbox.Limits{
 			MemoryMiB: c.Memory, VCPUs: c.VCPUs, Processes: c.Processes, DiskMiB: c.Disk,
 			Descriptors: c.Descriptors, OutputBytes: c.Output, Call: c.Call,
@@ -125,8 +130,8 @@ func (c *Config) options() (manager.Options, error) {
 			return o, fmt.Errorf("%d: a limit cannot be negative", n)
 		}
 	}
-	if o.Driver == nil {
-		o.Driver = func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{Boots: c.Boots}) }
+	if o.Ladder == nil {
+		o.Ladder = []manager.Rung{{Name: namespaces.Name, Open: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{Boots: c.Boots}) }}}
 	}
 	o.Least = sandbox.Namespaces
 	if c.Least != "" {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
@@ -560,9 +561,9 @@ func TestThereAreOnlySoMany(t *testing.T) {
 // A driver that is missing is no reason not to start; whoever asks for a
 // sandbox learns what to do about it.
 func TestAMissingDriverIsNamedWhenASandboxIsAskedFor(t *testing.T) {
-	r := reach(t, Config{Driver: func() (sandbox.Driver, error) {
+	r := reach(t, Config{Ladder: []manager.Rung{{Name: "none", Open: func() (sandbox.Driver, error) {
 		return nil, errors.New("clone(CLONE_NEWUSER): operation not permitted (run as root)")
-	}})
+	}}}})
 	_, err := r.try("create", nil)
 	if f, ok := errors.AsType[*tool.Refusal](err); !ok || f.Code != "unsupported" || !strings.Contains(f.Message, "run as root") || !strings.Contains(f.Next, "gatehouse doctor") {
 		t.Errorf("%v", err)

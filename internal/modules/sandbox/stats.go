@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"gatehouse/internal/sandbox/pool"
 	"gatehouse/tool"
 )
 
@@ -24,6 +25,13 @@ type poolStats struct {
 	Worst   float64   `json:"claim_worst_ms,omitempty"`
 	Reason  string    `json:"reason,omitempty" doc:"why none can be made ready"`
 	Resume  time.Time `json:"resume,omitzero" doc:"when that is tried again"`
+}
+
+type namedPool struct {
+	Driver string `json:"driver"`
+	Image  string `json:"image,omitempty"`
+	Strict bool   `json:"strict,omitempty"`
+	poolStats
 }
 
 type boxStats struct {
@@ -57,12 +65,15 @@ type heldStats struct {
 }
 
 type statsOut struct {
-	Driver  string     `json:"driver,omitempty"`
-	Held    *heldStats `json:"held,omitempty"`
-	Missing string     `json:"missing,omitempty" doc:"why there can be no sandboxes"`
-	Yours   int        `json:"yours" doc:"sandboxes that are alive"`
-	Pool    *poolStats `json:"pool,omitempty"`
-	Sandbox *boxStats  `json:"sandbox,omitempty"`
+	Driver    string      `json:"driver,omitempty" doc:"what makes sandboxes when nobody asks otherwise"`
+	Drivers   []string    `json:"drivers" doc:"what may be asked for; each is tried when it is"`
+	Templates []string    `json:"templates" doc:"what sandboxes can be made of"`
+	Held      *heldStats  `json:"held,omitempty"`
+	Missing   string      `json:"missing,omitempty" doc:"why there can be no sandboxes"`
+	Yours     int         `json:"yours" doc:"sandboxes that are alive"`
+	Pool      *poolStats  `json:"pool,omitempty" doc:"of the default template"`
+	Pools     []namedPool `json:"pools,omitempty" doc:"of each template that was asked for"`
+	Sandbox   *boxStats   `json:"sandbox,omitempty"`
 }
 
 func (m *desk) statsTool() tool.Tool {
@@ -70,7 +81,7 @@ func (m *desk) statsTool() tool.Tool {
 		Name: "sandbox_stats", Title: "How sandboxes do", Effects: tool.Reads, Handle: "sandbox_id",
 		Description: "Tells what holds sandboxes on this host, how the pool does, and limits and use of one sandbox.",
 	}, func(_ context.Context, c *tool.Call, in statsIn) (statsOut, error) {
-		out := statsOut{Yours: len(m.boxes.List(c.Caller.Owner))}
+		out := statsOut{Yours: len(m.boxes.List(c.Caller.Owner)), Drivers: list(m.boxes.Drivers()), Templates: list(m.boxes.Templates())}
 		if d, err := m.boxes.Driver(); err != nil {
 			out.Missing = err.Error()
 		} else {
@@ -78,7 +89,7 @@ func (m *desk) statsTool() tool.Tool {
 			out.Driver = d.Name()
 			out.Held = &heldStats{h.Tier.String(), string(h.Memory), string(h.Processes), string(h.CPU), h.OwnUsers, h.Seccomp, h.Landlock}
 		}
-		out.Pool = m.pool()
+		out.Pool, out.Pools = m.pools()
 		if in.ID == "" {
 			return out, nil
 		}
@@ -96,12 +107,18 @@ func (m *desk) statsTool() tool.Tool {
 	})
 }
 
-func (m *desk) pool() *poolStats {
-	s, ok := m.boxes.Pool()
-	if !ok {
-		return nil
+func (m *desk) pools() (first *poolStats, all []namedPool) {
+	if s, ok := m.boxes.Pool(); ok {
+		first = new(asStats(s))
 	}
-	p := &poolStats{
+	for _, p := range m.boxes.Pools() {
+		all = append(all, namedPool{p.Driver, p.Image, p.Strict, asStats(p.Stats)})
+	}
+	return first, all
+}
+
+func asStats(s pool.Stats) poolStats {
+	p := poolStats{
 		s.Waiting, s.Booting, s.Hits, s.Misses, s.HitRate(), s.Created, s.Expired, s.Failed, 0, milliseconds(s.Worst), s.Reason, s.Resume,
 	}
 	if s.Hits > 0 {

@@ -19,9 +19,12 @@ type Box struct {
 	Created         time.Time
 	Driver          string
 	Tier            sandbox.Tier
-	Warm            bool // it came from the pool
+	Warm            bool   // it came from the pool
+	Template        string // it was made of
 
 	manager    *Manager
+	kind       *kind
+	ask        Ask // it was made for
 	env        []string
 	idle, life time.Duration
 

@@ -25,10 +25,17 @@ const (
 	DefaultMost     = 100
 )
 
-// Options are for New. Only Driver is needed.
+// Options are for New. Only Ladder and NewID are needed.
 type Options struct {
-	// Driver makes the driver when it is needed first. The manager closes it.
-	Driver    func() (sandbox.Driver, error)
+	Ladder  []Rung // the drivers that may be asked for, the preferred first
+	Default string // the one of them that is meant when nobody asks; "" means the first that works and is strong enough
+
+	Templates map[string]Template // by name
+	// Image makes what a template's image names ready to be used; nil means
+	// that there are no images.
+	Image    func(ctx context.Context, ref string) (*sandbox.Image, error)
+	AnyImage bool // callers may name one themselves
+
 	Limits    sandbox.Limits // what nobody asked otherwise for; zero members mean those of sandbox.Defaults
 	Most      sandbox.Limits // what may be asked for; zero members mean those of Limits, or more where Ceiling says so
 	Idle      time.Duration  // a sandbox ends when nobody has used it for so long; 0 means DefaultIdle
@@ -61,10 +68,13 @@ type Manager struct {
 	end  context.CancelFunc
 	runs sync.WaitGroup
 
+	ladder []*rung
+
 	mu     sync.Mutex
 	closed bool
-	driver sandbox.Driver // nil until it is needed
-	pool   *pool.Pool     // nil until it is served, or when there is none
+	served bool               // some are to be kept ready
+	first  key                // of the default template, once that is known
+	pools  map[key]*pool.Pool // of templates that were asked for
 	boxes  map[string]*Box
 	making int // boxes that are not in the map yet
 }
@@ -80,7 +90,10 @@ func New(o Options) *Manager {
 	o.Limits = fill(o.Limits, sandbox.Defaults())
 	o.Most = fill(o.Most, ceiling(o.Limits))
 	o.Idle, o.Lifetime, o.Sandboxes = or(o.Idle, DefaultIdle), or(o.Lifetime, DefaultLifetime), or(o.Sandboxes, DefaultMost)
-	m := &Manager{o: o, boxes: map[string]*Box{}}
+	m := &Manager{o: o, boxes: map[string]*Box{}, pools: map[key]*pool.Pool{}}
+	for _, r := range o.Ladder {
+		m.ladder = append(m.ladder, &rung{Rung: r})
+	}
 	m.life, m.end = context.WithCancel(context.Background())
 	return m
 }
@@ -110,58 +123,6 @@ func ceiling(l sandbox.Limits) sandbox.Limits {
 	}
 }
 
-// Driver is the driver, made if need be.
-func (m *Manager) Driver() (sandbox.Driver, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed {
-		return nil, errEnded
-	}
-	if m.driver == nil {
-		d, err := m.o.Driver()
-		if err != nil {
-			return nil, err
-		}
-		if t := d.Capabilities().Tier; t < m.o.Least {
-			d.Close()
-			return nil, fmt.Errorf("sandboxes of the driver %s are of the tier %q, and this host's settings ask for %q at least: gatehouse doctor tells what is missing for a higher one", d.Name(), t, m.o.Least)
-		}
-		m.driver = d
-	}
-	return m.driver, nil
-}
-
-// Serve says that sandboxes are wanted, so that some are kept ready from now
-// on. It never waits.
-func (m *Manager) Serve() {
-	if m.o.NoPool {
-		return
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.closed || m.pool != nil {
-		return
-	}
-	p := &pool.Pool{Driver: priming{m}, Spec: sandbox.Spec{Limits: m.o.Limits}, Log: m.o.Log, Ready: m.o.Ready, Boots: m.o.Boots}
-	m.pool = p
-	m.runs.Go(func() {
-		if err := p.Run(m.life); err != nil {
-			m.o.Log.Warn("the pool of sandboxes", "error", err)
-		}
-	})
-}
-
-// Pool tells how the pool does; ok is false while there is none.
-func (m *Manager) Pool() (s pool.Stats, ok bool) {
-	m.mu.Lock()
-	p := m.pool
-	m.mu.Unlock()
-	if p == nil {
-		return s, false
-	}
-	return p.Stats(), true
-}
-
 // Ask is what a new sandbox is to be like. Its zero value is an ordinary one.
 type Ask struct {
 	Name     string         // for its owner to know it by
@@ -169,18 +130,24 @@ type Ask struct {
 	Env      []string       // NAME=value
 	Idle     time.Duration  // 0, and what is more than the manager's, means the manager's
 	Lifetime time.Duration  // the same
+
+	Template string       // "" means DefaultTemplate
+	Image    string       // in place of the template's, where Options.AnyImage lets callers choose
+	Driver   string       // "" means the template's, or the ladder's
+	Least    sandbox.Tier // a driver below this tier makes none, nor one below Options.Least
 }
 
 // Create makes a sandbox for an owner.
 func (m *Manager) Create(ctx context.Context, owner string, a Ask) (*Box, error) {
-	limits, err := fill(a.Limits, m.o.Limits).Within(m.o.Most)
-	if err != nil {
-		return nil, err
-	}
+	return m.admit(func() (*Box, error) { return m.make(ctx, owner, a) })
+}
+
+// admit takes in what is made, while there is room for it.
+func (m *Manager) admit(make func() (*Box, error)) (*Box, error) {
 	if err := m.reserve(); err != nil {
 		return nil, err
 	}
-	b, err := m.make(ctx, owner, a, limits)
+	b, err := make()
 	m.mu.Lock()
 	m.making--
 	if err == nil && m.closed {
@@ -216,36 +183,44 @@ func (m *Manager) reserve() error {
 	return nil
 }
 
-func (m *Manager) make(ctx context.Context, owner string, a Ask, limits sandbox.Limits) (*Box, error) {
-	d, err := m.Driver()
+func (m *Manager) make(ctx context.Context, owner string, a Ask) (*Box, error) {
+	k, err := m.kind(ctx, a)
 	if err != nil {
 		return nil, err
 	}
-	m.mu.Lock()
-	p := m.pool
-	m.mu.Unlock()
-	spec := sandbox.Spec{Limits: limits, Env: a.Env}
-	b := &Box{
-		Owner: owner, Name: a.Name, Created: time.Now(), Driver: d.Name(), Tier: d.Capabilities().Tier, manager: m, env: a.Env,
-		idle: shorter(a.Idle, m.o.Idle), life: shorter(a.Lifetime, m.o.Lifetime), background: map[string]*Background{},
+	limits, err := fill(fill(a.Limits, k.Limits), m.o.Limits).Within(m.o.Most)
+	if err != nil {
+		return nil, err
 	}
-	if p != nil {
+	b := m.newBox(owner, &k, a)
+	spec := k.spec(limits, a.Env)
+	if p := m.pool(k.key); p != nil && k.waits {
 		b.Sandbox, b.Warm, err = p.Claim(ctx, spec)
 	} else {
-		b.Sandbox, err = d.Create(ctx, spec)
+		b.Sandbox, err = k.rung.driver.Create(ctx, spec)
 	}
 	if err != nil {
-		return nil, err
+		return nil, k.rung.remedied(ctx, m, err)
 	}
-	if s, ok := b.Sandbox.(primed); ok {
-		b.Sandbox = s.Sandbox
-		if s.python != nil {
-			b.python = s.python
-			b.pythonLimits = s.limits
+	m.keep(&k)
+	if s, ok := b.Sandbox.(interface{ unwrap() primed }); ok {
+		one := s.unwrap()
+		b.Sandbox = one.Sandbox
+		if one.python != nil {
+			b.python, b.pythonLimits = one.python, one.limits
 		}
 	}
-	b.ID, b.last = m.o.NewID("sandbox"), b.Created
 	return b, nil
+}
+
+// newBox is one without its sandbox.
+func (m *Manager) newBox(owner string, k *kind, a Ask) *Box {
+	now := time.Now()
+	return &Box{
+		ID: m.o.NewID("sandbox"), Owner: owner, Name: a.Name, Created: now, last: now, Driver: k.rung.Name, Tier: k.rung.driver.Capabilities().Tier,
+		Template: or(a.Template, DefaultTemplate), manager: m, kind: k, ask: a, env: slices.Concat(k.Env, a.Env),
+		idle: shorter(a.Idle, m.o.Idle), life: shorter(a.Lifetime, m.o.Lifetime), background: map[string]*Background{},
+	}
 }
 
 func shorter(asked, most time.Duration) time.Duration {
@@ -303,11 +278,10 @@ func (m *Manager) Destroy(owner, id string) error {
 	return b.Sandbox.Close()
 }
 
-// Close ends every sandbox, the pool and the driver.
+// Close ends every sandbox, the pools and the drivers.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
-	driver := m.driver
 	var left []*Box
 	for _, b := range m.boxes {
 		left = append(left, b)
@@ -323,8 +297,9 @@ func (m *Manager) Close() error {
 	}
 	wg.Wait()
 	m.runs.Wait()
-	if driver == nil {
-		return nil
+	var errs []error
+	for _, r := range m.ladder {
+		errs = append(errs, r.close())
 	}
-	return driver.Close()
+	return errors.Join(errs...)
 }

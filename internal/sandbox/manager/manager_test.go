@@ -66,7 +66,9 @@ func open(t *testing.T, f *fake, o Options) *Manager {
 		f.tier = sandbox.Namespaces
 	}
 	var ids atomic.Int32
-	o.Driver = func() (sandbox.Driver, error) { return f, nil }
+	if o.Ladder == nil {
+		o.Ladder = []Rung{{"fake", func() (sandbox.Driver, error) { return f, nil }}}
+	}
 	o.NewID = func(kind string) string { return fmt.Sprint(kind, "_", ids.Add(1)) }
 	m := New(o)
 	t.Cleanup(func() {
@@ -232,7 +234,7 @@ func TestLimitsAreAskedForAndHeld(t *testing.T) {
 
 func TestATierTooLowIsRefused(t *testing.T) {
 	m := open(t, &fake{tier: sandbox.NoWall}, Options{Least: sandbox.Namespaces})
-	if _, err := m.Create(t.Context(), "ann", Ask{}); err == nil || !strings.Contains(err.Error(), `"process"`) || !strings.Contains(err.Error(), "gatehouse doctor") {
+	if _, err := m.Create(t.Context(), "ann", Ask{}); err == nil || !strings.Contains(err.Error(), `"process"`) || !strings.Contains(err.Error(), `"namespaces"`) {
 		t.Errorf("%v", err)
 	}
 }
@@ -265,7 +267,7 @@ func TestThePoolFillsOnlyWhenSandboxesAreServed(t *testing.T) {
 }
 
 func TestAManagerThatWasNeverAskedClosesAtOnce(t *testing.T) {
-	m := New(Options{Driver: func() (sandbox.Driver, error) { t.Error("a driver was made"); return nil, nil }})
+	m := New(Options{Ladder: []Rung{{"fake", func() (sandbox.Driver, error) { t.Error("a driver was made"); return nil, nil }}}})
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}

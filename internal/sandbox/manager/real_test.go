@@ -24,7 +24,9 @@ import (
 func real(t testing.TB, o Options) *Manager {
 	t.Helper()
 	var ids atomic.Int32
-	o.Driver = func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{}) }
+	if o.Ladder == nil {
+		o.Ladder = []Rung{{namespaces.Name, func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{}) }}}
+	}
 	o.NewID = func(kind string) string { return fmt.Sprint(kind, "_", ids.Add(1)) }
 	m := New(o)
 	t.Cleanup(func() {

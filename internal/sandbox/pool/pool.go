@@ -208,7 +208,7 @@ func (p *Pool) wake() {
 func (p *Pool) Claim(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbox, warm bool, err error) {
 	began := time.Now()
 	for p.fits(spec) {
-		w, err := p.take()
+		w, err := p.take(spec)
 		if err != nil {
 			return nil, false, err
 		}
@@ -249,8 +249,9 @@ func imageID(s sandbox.Spec) string {
 	return s.Image.ID
 }
 
-// take takes the youngest, and has another one made in its place.
-func (p *Pool) take() (*waiting, error) {
+// take takes the youngest, and has another one made in its place. One that
+// cannot be made what is asked for is left for somebody else.
+func (p *Pool) take(spec sandbox.Spec) (*waiting, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -261,6 +262,9 @@ func (p *Pool) take() (*waiting, error) {
 		return nil, nil
 	}
 	w := p.waiting[n-1]
+	if _, changes := w.Sandbox.(sandbox.Adjustable); !changes && !same(spec, p.Spec) {
+		return nil, nil
+	}
 	p.waiting = p.waiting[:n-1]
 	close(w.taken)
 	select {
