@@ -58,7 +58,7 @@ type Ledger struct {
 	file *file
 	who  []byte // what every line of this process says of it, as JSON members
 
-	secrets secretCache
+	seen    seen
 	scratch sync.Pool // of *[]byte, to build lines in
 
 	mu      sync.Mutex
@@ -125,7 +125,7 @@ func (l *Ledger) Note(e Entry) {
 // build writes a line into a buffer that goes back to l.scratch.
 func (l *Ledger) build(e *Entry) *[]byte {
 	buf := l.scratch.Get().(*[]byte)
-	*buf = e.append((*buf)[:0], l.who, &l.secrets)
+	*buf = e.append((*buf)[:0], l.who, &l.seen)
 	return buf
 }
 

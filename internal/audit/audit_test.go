@@ -375,7 +375,7 @@ func FuzzFromFact(f *testing.F) {
 	f.Add("session.created", "", []byte(`[1]`))
 	f.Fuzz(func(t *testing.T, subject, owner string, data []byte) {
 		e := FromFact(bus.Fact{Subject: subject, Owner: owner, Data: data})
-		line, _ := appendLine(nil, link{}, e.append(nil, whoWrites("node"), &secretCache{}))
+		line, _ := appendLine(nil, link{}, e.append(nil, whoWrites("node"), &seen{}))
 		if _, err := ParseLine(line); err != nil {
 			t.Errorf("%s cannot be read: %v", line, err)
 		}

@@ -118,17 +118,11 @@ func LevelOf(name string, e tool.Effects) Level {
 	return Security
 }
 
-// SessionHash is what stands for a session in the ledger.
-func SessionHash(id string) string {
-	h := sha256.Sum256([]byte(id))
-	return hex.EncodeToString(h[:8])
-}
-
 const longestText = 256 // bytes of one text in a line
 
 // append writes the entry as JSON members, each with a comma behind it but for
 // the last, without braces: number and chain are put in front later.
-func (e *Entry) append(b, who []byte, secrets *secretCache) []byte {
+func (e *Entry) append(b, who []byte, seen *seen) []byte {
 	at := e.At
 	if y := at.Year(); y < 1970 || y > 9999 { // zero, or nothing a line could hold
 		at = time.Now()
@@ -146,9 +140,8 @@ func (e *Entry) append(b, who []byte, secrets *secretCache) []byte {
 	b = appendMember(b, "principal", e.Principal)
 	b = appendMember(b, "credential", e.Credential)
 	if e.Session != "" {
-		h := sha256.Sum256([]byte(e.Session))
 		b = append(b, `"session":"`...)
-		b = hex.AppendEncode(b, h[:8])
+		b = append(b, seen.sessions.of(e.Session)...)
 		b = append(b, `",`...)
 	}
 	b = appendMember(b, "context", e.Context)
@@ -168,7 +161,7 @@ func (e *Entry) append(b, who []byte, secrets *secretCache) []byte {
 		b = hex.AppendEncode(b, h[:])
 		b = append(b, `","args":`...)
 		from := len(b)
-		if b = redact(b, e.Args, secrets.of(e.Input), private[e.Tool]); rawjson.Check(b[from:], 0) != nil {
+		if b = redact(b, e.Args, seen.secrets.of(e.Input), private[e.Tool]); rawjson.Check(b[from:], 0) != nil {
 			b = append(b[:from], left...) // nobody checked them; a line must be readable whatever they are
 		}
 		b = append(b, ',')

@@ -20,6 +20,10 @@ CREATE TABLE block (
 	hash BLOB NOT NULL, lines BLOB NOT NULL);
 CREATE INDEX block_until ON block (until);`
 
+// pageSize holds a block of a busy host in a page or two, each of which costs
+// two calls of the system to write.
+const pageSize = 16 << 10
+
 const longestBlock = 64 << 10 // bytes after which a block takes no further line
 
 // file is the SQLite file and its head.
@@ -46,7 +50,7 @@ func newFile(path string) *file {
 }
 
 func (f *file) fresh() {
-	f.open, f.shape = &sqlfile.File{Path: f.path, Schema: tables, Version: 2}, nil
+	f.open, f.shape = &sqlfile.File{Path: f.path, Schema: tables, Version: 2, Page: pageSize}, nil
 }
 
 func (f *file) close() error {

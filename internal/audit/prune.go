@@ -58,7 +58,7 @@ func (f *file) pruneNow(ctx context.Context, l *Ledger, now time.Time) error {
 	}
 	e := Entry{Kind: removalKind, Level: Security, Args: args, Reason: "older than what is kept"}
 	b := newBatch()
-	b.text = e.append(nil, l.who, &l.secrets)
+	b.text = e.append(nil, l.who, &l.seen)
 	b.ends = []int{len(b.text)}
 	if end, err = f.insert(ctx, tx, end, b); err != nil {
 		return err

@@ -34,6 +34,7 @@ type File struct {
 	ForeignKeys bool  // references are enforced
 	Journal     int64 // bytes that the write-ahead log is cut to when it was longer; 0 leaves it
 	Secret      bool  // a file that other users can read is refused
+	Page        int   // bytes of a page of a new file, a power of two; 0 means SQLite's 4,096. Larger ones suit large rows
 
 	mu     sync.Mutex
 	db     *sql.DB
@@ -144,7 +145,11 @@ func (f *File) open() (*sql.DB, error) {
 			return nil, err
 		}
 	}
-	db, err := f.connect(fmt.Sprintf("&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate&_pragma=journal_size_limit(%d)", f.limit()), 1)
+	how := ""
+	if f.Page > 0 { // before the journal: a file's pages stay what they are
+		how = fmt.Sprintf("&_pragma=page_size(%d)", f.Page)
+	}
+	db, err := f.connect(how+fmt.Sprintf("&_journal_mode=WAL&_synchronous=FULL&_txlock=immediate&_pragma=journal_size_limit(%d)", f.limit()), 1)
 	if err != nil {
 		return nil, err
 	}

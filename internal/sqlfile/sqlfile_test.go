@@ -2,6 +2,7 @@ package sqlfile
 
 import (
 	"database/sql"
+	"errors"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -146,5 +147,19 @@ func TestWhatIsRefused(t *testing.T) {
 		if _, err := open(); err != ErrClosed {
 			t.Errorf("closed: %v", err)
 		}
+	}
+}
+
+func TestANewFileHasThePagesThatWereAskedFor(t *testing.T) {
+	f := &File{Path: filepath.Join(t.TempDir(), "rows.db"), Schema: "CREATE TABLE row (v BLOB)", Version: 1, Page: 16 << 10}
+	defer f.Close()
+	db, err := f.DB()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var size int
+	var mode string
+	if err := errors.Join(db.QueryRow("PRAGMA page_size").Scan(&size), db.QueryRow("PRAGMA journal_mode").Scan(&mode)); err != nil || size != 16<<10 || mode != "wal" {
+		t.Errorf("pages of %d bytes, journal %s, %v", size, mode, err)
 	}
 }
