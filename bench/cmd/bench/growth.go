@@ -8,8 +8,11 @@ import (
 )
 
 // growth compares the cost of a call on a small and on a large host, the two
-// taking turns.
+// taking turns. Both are the product alone, so they collect garbage as the
+// gatehouse command does.
 func (b *bench) growth() error {
+	defer func(was string) { b.lab.gogc = was }(b.lab.gogc)
+	b.lab.gogc = productGOGC
 	for rep := range b.reps {
 		if err := b.grown(rep, "call on a host of %s tools", "10", strconv.Itoa(b.number(5000)), func(n int) (*grown, error) {
 			g, err := b.grow("-tools", strconv.Itoa(n))
