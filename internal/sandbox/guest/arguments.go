@@ -1,0 +1,73 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+
+	"gatehouse/internal/sandbox/wire"
+)
+
+// Tree is a disk that is shown in a guest, read-only.
+type Tree struct {
+	Disk
+	At string // an absolute path in the guest
+}
+
+// Boot is how a guest begins.
+type Boot struct {
+	Vsock    bool // the agent listens at wire.VsockPort; else its channel is the port wire.BootPort of a virtio console
+	Emulated bool // the processor is emulated by a program
+	Root     Disk // the first disk of the machine
+	Trees    []Tree
+}
+
+const mostTrees = 24 // disks have one letter each
+
+// Arguments are those to start the kernel with.
+func (b Boot) Arguments() (string, error) {
+	if len(b.Trees) > mostTrees {
+		return "", fmt.Errorf("%d trees are more than a virtual machine has disks for, which is %d", len(b.Trees), mostTrees)
+	}
+	all := slices.Clone(quiet[runtime.GOARCH])
+	if b.Emulated {
+		all = append(all, emulated[runtime.GOARCH]...)
+	}
+	channel := wire.BootSerial
+	if b.Vsock {
+		channel = wire.BootVsock
+	}
+	all = append(all, wire.BootChannel+channel, wire.BootRoot+"vda:"+b.Root.Type)
+	for i, t := range b.Trees {
+		if strings.ContainsAny(t.At, " \t\n\"\\") || !strings.HasPrefix(t.At, "/") {
+			return "", fmt.Errorf("a tree in a virtual machine cannot be at %q", t.At)
+		}
+		all = append(all, fmt.Sprintf("%svd%c:%s:%s", wire.BootTree, 'b'+i, t.Type, t.At))
+	}
+	line := strings.Join(all, " ")
+	if len(line) > longestLine {
+		return "", errors.New("the trees have names too long for a kernel's arguments")
+	}
+	return line, nil
+}
+
+const longestLine = 1900 // bytes; the kernels of both machines take 2,048
+
+// quiet are arguments for a machine that is alone: it does not wait for
+// hardware that is not there, ends when it fails, and trusts the randomness it
+// is given.
+var quiet = map[string][]string{
+	"amd64": {
+		"quiet", "panic=-1", "reboot=t", "console=ttyS0", "random.trust_cpu=on", "mitigations=off", "lsm=landlock",
+		"i8042.noaux", "i8042.nomux", "i8042.nopnp", "i8042.dumbkbd", "cryptomgr.notests",
+	},
+	"arm64": {"quiet", "panic=-1", "console=ttyAMA0", "random.trust_cpu=on", "mitigations=off", "lsm=landlock", "cryptomgr.notests"},
+}
+
+// emulated are arguments that tell how fast the clocks are, because measuring
+// them hangs at random where the processor is emulated.
+var emulated = map[string][]string{"amd64": {"no_timer_check", "lpj=4000000", "tsc_early_khz=2600000"}}

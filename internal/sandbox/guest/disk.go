@@ -1,0 +1,172 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"gatehouse/internal/sandbox"
+
+	"golang.org/x/sys/unix"
+)
+
+// RemedyTools is what to do when file systems cannot be made.
+const RemedyTools = "install e2fsprogs (apt-get install e2fsprogs), or name a finished root file system in the settings"
+
+const (
+	makeWait     = 10 * time.Minute // for a file system to be made
+	largestTree  = 16 << 30         // bytes of files in one
+	mostOfTree   = 4 << 20          // files in one
+	blockSize    = 4096
+	spareBlocks  = 2048 // for what the file system itself needs, beside a share of what is in it
+	spareEntries = 256
+)
+
+// Disk is a file that holds a file system. Machines only read it.
+type Disk struct {
+	Path string
+	Type string // ext4, squashfs or erofs
+}
+
+// Root is the root file system: the one of the options, else one made of the
+// image, or without one of the host's own programs.
+func (g *Guest) Root(ctx context.Context, image *sandbox.Image) (Disk, error) {
+	switch {
+	case image != nil:
+		return g.disk(ctx, "image", image.ID, image.Root)
+	case g.options.Rootfs != "":
+		return OpenDisk(g.options.Rootfs)
+	}
+	return g.hostRoot(ctx)
+}
+
+// Tree is a file system of a folder or a file of the host, as it is now.
+func (g *Guest) Tree(ctx context.Context, from string) (Disk, error) {
+	info, err := os.Stat(from)
+	if err != nil {
+		return Disk{}, err
+	}
+	if !info.IsDir() {
+		return Disk{}, fmt.Errorf("%s is no folder; a virtual machine is shown folders only", from)
+	}
+	_, key, err := measure(from)
+	if err != nil {
+		return Disk{}, err
+	}
+	return g.disk(ctx, "tree", key, from)
+}
+
+func (g *Guest) disk(ctx context.Context, kind, key, from string) (Disk, error) {
+	path, err := g.made(ctx, kind, kind+" "+key, func(path string) error { return format(ctx, path, from) })
+	return Disk{Path: path, Type: "ext4"}, err
+}
+
+// OpenDisk tells what kind of file system a file holds.
+func OpenDisk(path string) (Disk, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Disk{}, fmt.Errorf("the root file system: %w", err)
+	}
+	defer f.Close()
+	head := make([]byte, 2048)
+	if _, err := io.ReadFull(f, head); err != nil {
+		return Disk{}, fmt.Errorf("the root file system %s: %w", path, err)
+	}
+	switch {
+	case bytes.HasPrefix(head, []byte("hsqs")):
+		return Disk{path, "squashfs"}, nil
+	case bytes.Equal(head[1024:1028], []byte{0xe2, 0xe1, 0xf5, 0xe0}):
+		return Disk{path, "erofs"}, nil
+	case bytes.Equal(head[1080:1082], []byte{0x53, 0xef}):
+		return Disk{path, "ext4"}, nil
+	}
+	return Disk{}, fmt.Errorf("the root file system %s is neither ext4 nor squashfs nor erofs", path)
+}
+
+// extent is how much is in a folder.
+type extent struct{ blocks, entries int64 }
+
+// measure tells how much is in a folder, and a text that is another one when
+// something in it is.
+func measure(dir string) (e extent, key string, err error) {
+	var names strings.Builder
+	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(dir, path)
+		if err != nil {
+			return err
+		}
+		link := ""
+		if info.Mode()&fs.ModeSymlink != 0 {
+			if link, err = os.Readlink(path); err != nil {
+				return err
+			}
+		}
+		e.entries++
+		e.blocks += 1 + (info.Size()+blockSize-1)/blockSize
+		fmt.Fprintf(&names, "%s %o %d %d %s\x00", rel, info.Mode(), info.Size(), info.ModTime().UnixNano(), link)
+		if e.blocks*blockSize > largestTree || e.entries > mostOfTree {
+			return fmt.Errorf("%s holds more than %d GiB or %d files, which is the most for a virtual machine", dir, largestTree>>30, mostOfTree)
+		}
+		return nil
+	})
+	return e, dir + "\x00" + names.String(), err
+}
+
+// format makes a file system at path of what is below a folder, just large
+// enough. It belongs to root and has no journal, as nobody writes to it.
+func format(ctx context.Context, path, from string) error {
+	program, err := findTool("mke2fs")
+	if err != nil {
+		return err
+	}
+	e, _, err := measure(from)
+	if err != nil {
+		return err
+	}
+	blocks := e.blocks + e.blocks/16 + e.entries/8 + spareBlocks
+	ctx, cancel := context.WithTimeout(ctx, makeWait)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "-q", "-F", "-t", "ext4", "-b", fmt.Sprint(blockSize), "-m", "0",
+		"-O", "^has_journal,^resize_inode", "-N", fmt.Sprint(e.entries+spareEntries),
+		"-E", "root_owner=0:0,lazy_itable_init=1,nodiscard", "-d", from, path, fmt.Sprint(blocks))
+	cmd.Env = []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin", "LANG=C"}
+	// A child that nobody waits for any more does not go on.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("mke2fs of %s: %w: %s", from, errors.Join(err, context.Cause(ctx)), bytes.TrimSpace(said))
+	}
+	return nil
+}
+
+// findTool looks where tools for administrators are, too, which a user's PATH
+// often leaves out.
+func findTool(name string) (string, error) {
+	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"} {
+		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
+			return path, nil
+		}
+	}
+	if path, err := exec.LookPath(name); err == nil {
+		return path, nil
+	}
+	return "", fmt.Errorf("there is no %s; %s", name, RemedyTools)
+}

@@ -1,0 +1,149 @@
+//go:build linux && (amd64 || arm64)
+
+// Package guest makes what a virtual machine boots: a kernel with its modules,
+// the agent as its first process, and a root file system of the host's own
+// programs or of an image.
+//
+// What it makes is kept in a folder, named by what it was made of, so that it
+// is made once and by one process only; what is half made is never seen.
+package guest
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+)
+
+// RemedyKernel is what to do when there is no kernel.
+const RemedyKernel = "install one: apt-get install linux-image-cloud-amd64 (Debian), or name one and its modules in the settings"
+
+const (
+	half   = ".half-"            // part of the name of what is not finished
+	unused = 30 * 24 * time.Hour // after which something made is thrown away
+	stuck  = time.Hour           // after which something half made is
+)
+
+// Options are for New. The zero value serves where a kernel is installed.
+type Options struct {
+	Kernel  string       // a kernel's file; "" means the newest in /boot whose modules are there too
+	Modules string       // the folder of its modules; "" means the one of its version, near it or in /lib/modules
+	Rootfs  string       // a file with an ext4, squashfs or erofs; "" makes one of the host's own programs
+	Folder  string       // for what is made; "" means the user's folder for caches
+	Log     *slog.Logger // nil means nothing is logged
+}
+
+// Guest is safe for concurrent use.
+type Guest struct {
+	options Options
+	kernel  Kernel
+	folder  string
+	log     *slog.Logger
+
+	mu     sync.Mutex
+	making map[string]chan struct{} // by the name of what is being made
+}
+
+// New finds the kernel and prepares the folder. An error that is ErrNoKernel
+// says what to install.
+func New(o Options) (*Guest, error) {
+	g := &Guest{options: o, folder: o.Folder, log: o.Log, making: map[string]chan struct{}{}}
+	if g.log == nil {
+		g.log = slog.New(slog.DiscardHandler)
+	}
+	var err error
+	if g.kernel, err = FindKernel(o.Kernel, o.Modules); err != nil {
+		return nil, err
+	}
+	if g.folder == "" {
+		caches, err := os.UserCacheDir()
+		if err != nil {
+			caches = filepath.Join(os.TempDir(), fmt.Sprintf("gatehouse-%d", os.Geteuid()))
+		}
+		g.folder = filepath.Join(caches, "gatehouse", "guests")
+	}
+	if err := os.MkdirAll(g.folder, 0o700); err != nil {
+		return nil, err
+	}
+	g.sweep()
+	return g, nil
+}
+
+// Kernel is the one that was found.
+func (g *Guest) Kernel() Kernel { return g.kernel }
+
+// sweep throws away what was never finished and what nobody uses any more.
+func (g *Guest) sweep() {
+	entries, _ := os.ReadDir(g.folder)
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			continue
+		}
+		age := time.Since(info.ModTime())
+		if age > unused || age > stuck && strings.Contains(e.Name(), half) {
+			os.RemoveAll(filepath.Join(g.folder, e.Name()))
+		}
+	}
+}
+
+// made is the path of what kind and key name. make makes it at the path it is
+// given when it is not there yet, for all who want it now. Any user may read
+// the result, who may get at it.
+func (g *Guest) made(ctx context.Context, kind, key string, make func(path string) error) (string, error) {
+	sum := sha256.Sum256([]byte(key))
+	name := kind + "-" + hex.EncodeToString(sum[:12])
+	for {
+		g.mu.Lock()
+		done, busy := g.making[name]
+		if !busy {
+			done = nil
+			g.making[name] = newTurn()
+		}
+		g.mu.Unlock()
+		if !busy {
+			break
+		}
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	}
+	defer func() {
+		g.mu.Lock()
+		close(g.making[name])
+		delete(g.making, name)
+		g.mu.Unlock()
+	}()
+	return g.once(filepath.Join(g.folder, name), make)
+}
+
+func newTurn() chan struct{} { return make(chan struct{}) }
+
+func (g *Guest) once(path string, make func(path string) error) (string, error) {
+	if _, err := os.Stat(path); err == nil {
+		now := time.Now()
+		os.Chtimes(path, now, now) // it is in use
+		return path, nil
+	}
+	began := time.Now()
+	temporary := path + half + rand.Text()
+	err := make(temporary)
+	if err == nil {
+		err = errors.Join(os.Chmod(temporary, 0o444), os.Rename(temporary, path))
+	}
+	if err != nil {
+		return "", errors.Join(err, os.RemoveAll(temporary))
+	}
+	g.log.Info("made for virtual machines", "file", path, "took", time.Since(began))
+	return path, nil
+}

@@ -1,0 +1,153 @@
+//go:build linux && (amd64 || arm64)
+
+package guest
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// ErrNoKernel is why no machine can boot.
+var ErrNoKernel = errors.New("there is no kernel for virtual machines; " + RemedyKernel)
+
+// Kernel is one that a machine can boot.
+type Kernel struct {
+	Path    string
+	Version string // as its folder of modules is called
+	ELF     bool   // it is a plain program, not packed for a boot loader
+	Modules string // the folder of its modules; "" means it needs none
+}
+
+const (
+	largestKernel = 512 << 20 // bytes
+	setupMagic    = 0x202     // where a kernel for boot loaders says HdrS
+	setupVersion  = 0x20e     // where it says where its version is
+	setupSector   = 0x200
+)
+
+// FindKernel takes the kernel at path, or, when that is "", the newest of /boot
+// whose modules are there. modules may be "".
+func FindKernel(path, modules string) (Kernel, error) {
+	if path != "" {
+		return readKernel(path, modules)
+	}
+	all, _ := filepath.Glob("/boot/vmlinuz-*")
+	slices.SortFunc(all, newerFirst)
+	var why error
+	for _, p := range all {
+		k, err := readKernel(p, modules)
+		if err == nil && k.Modules != "" {
+			return k, nil
+		}
+		if err == nil {
+			err = fmt.Errorf("%s has no modules in /lib/modules/%s", p, k.Version)
+		}
+		why = errors.Join(why, err)
+	}
+	return Kernel{}, errors.Join(ErrNoKernel, why)
+}
+
+// newerFirst orders names by their numbers; among kernels of one version one
+// that is made for virtual machines comes first.
+func newerFirst(a, b string) int {
+	if c := strings.Count(b, "cloud") - strings.Count(a, "cloud"); c != 0 {
+		return c
+	}
+	return slices.Compare(numbers(b), numbers(a))
+}
+
+func numbers(s string) (all []int) {
+	in := false
+	for _, c := range s {
+		if c < '0' || c > '9' {
+			in = false
+			continue
+		}
+		if !in {
+			all = append(all, 0)
+		}
+		in = true
+		all[len(all)-1] = min(all[len(all)-1]*10+int(c-'0'), 1<<30)
+	}
+	return all
+}
+
+func readKernel(path, modules string) (Kernel, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return Kernel{}, fmt.Errorf("the kernel for virtual machines: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, largestKernel))
+	if err != nil {
+		return Kernel{}, fmt.Errorf("the kernel for virtual machines: %w", err)
+	}
+	k := Kernel{Path: path, Version: version(b), ELF: bytes.HasPrefix(b, []byte("\x7fELF"))}
+	if k.Version == "" {
+		return Kernel{}, fmt.Errorf("%s is no kernel that says which version it is", path)
+	}
+	k.Modules = modules
+	if modules == "" {
+		k.Modules = modulesOf(path, k.Version)
+	} else if _, err := os.Stat(modules); err != nil {
+		return Kernel{}, fmt.Errorf("the kernel's modules: %w", err)
+	}
+	return k, nil
+}
+
+// modulesOf looks for the folder of a kernel's modules: where the system has
+// them, and where they are when a package was only unpacked.
+func modulesOf(path, version string) string {
+	for _, dir := range []string{
+		filepath.Join("/lib/modules", version),
+		filepath.Join("/usr/lib/modules", version),
+		filepath.Join(filepath.Dir(path), "..", "lib", "modules", version),
+		filepath.Join(filepath.Dir(path), "modules", version),
+	} {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() {
+			return dir
+		}
+	}
+	return ""
+}
+
+// version reads it from the head that is for boot loaders, or finds the line
+// that every kernel prints first.
+func version(b []byte) string {
+	if len(b) > setupVersion+2 && string(b[setupMagic:setupMagic+4]) == "HdrS" {
+		at := int(binary.LittleEndian.Uint16(b[setupVersion:])) + setupSector
+		if at < len(b) {
+			return firstWord(b[at:])
+		}
+		return ""
+	}
+	const mark = "Linux version "
+	for rest := b; ; {
+		i := bytes.Index(rest, []byte(mark))
+		if i < 0 {
+			return ""
+		}
+		rest = rest[i+len(mark):]
+		if w := firstWord(rest); w != "" && w[0] >= '0' && w[0] <= '9' {
+			return w
+		}
+	}
+}
+
+// firstWord is what a version may look like, and safe as the name of a folder.
+func firstWord(b []byte) string {
+	end := bytes.IndexFunc(b[:min(len(b), 256)], func(r rune) bool {
+		return !(r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune(".-_+~", r))
+	})
+	if end <= 0 || b[0] == '.' {
+		return ""
+	}
+	return string(b[:end])
+}
