@@ -79,12 +79,15 @@ func find(mounts, own string, usable func(dir string) error) *Place {
 		case "cgroup2":
 			p.findV2(at, below(at, root, in[""]), usable)
 		case "cgroup":
-			for _, c := range controllers {
+			for _, c := range append(slices.Clone(controllers), freezer) {
 				if path, ok := in[c]; ok && slices.Contains(strings.Split(rest[2], ","), c) {
 					p.findV1(c, below(at, root, path), usable)
 				}
 			}
 		}
+	}
+	if p.v2 != "" {
+		delete(p.v1, freezer)
 	}
 	for _, c := range controllers {
 		if p.v1[c] == "" && !slices.Contains(p.in2, c) {

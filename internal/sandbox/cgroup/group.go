@@ -155,25 +155,34 @@ func (g *Group) Born() (*os.File, error) {
 	return os.Open(g.v2)
 }
 
-// Kill ends everything in it.
+// Kill ends everything in it, also where it is stopped.
 func (g *Group) Kill() {
-	for _, dir := range g.dirs {
-		if put(dir, "cgroup.kill", "1") == nil {
-			continue
+	for range 200 {
+		left := false
+		for _, dir := range g.dirs {
+			left = kill(dir) || left
 		}
-		for range 200 {
-			b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-			if len(b) == 0 {
-				break
-			}
-			for f := range strings.FieldsSeq(string(b)) {
-				if pid, err := strconv.Atoi(f); err == nil && pid > 1 && pid != os.Getpid() {
-					unix.Kill(pid, unix.SIGKILL)
-				}
-			}
-			time.Sleep(time.Millisecond)
+		if !left {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+// kill reports whether there was something to be killed one by one.
+func kill(dir string) (left bool) {
+	if put(dir, "cgroup.kill", "1") == nil {
+		return false
+	}
+	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	for f := range strings.FieldsSeq(string(b)) {
+		if pid, err := strconv.Atoi(f); err == nil && pid > 1 && pid != os.Getpid() {
+			unix.Kill(pid, unix.SIGKILL)
+			left = true
 		}
 	}
+	put(dir, "freezer.state", "THAWED") // of version 1's freezer, in which nothing dies; others have no such file
+	return left
 }
 
 // Remove takes the groups away, which are empty in a moment when everything in
@@ -201,23 +210,11 @@ func remove(dir string) error {
 
 // OOMKills counts what the kernel ended in it for want of memory.
 func (g *Group) OOMKills() int {
-	file := ""
-	switch {
-	case slices.Contains(g.place.in2, "memory"):
-		file = filepath.Join(g.v2, "memory.events")
-	case g.v1["memory"] != "":
-		file = filepath.Join(g.v1["memory"], "memory.oom_control")
-	default:
-		return 0
+	dir, second := g.of("memory")
+	if second {
+		return int(max(counted(dir, "memory.events", "oom_kill "), 0))
 	}
-	b, _ := os.ReadFile(file)
-	for line := range strings.Lines(string(b)) {
-		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
-			count, _ := strconv.Atoi(n)
-			return count
-		}
-	}
-	return 0
+	return int(max(counted(dir, "memory.oom_control", "oom_kill "), 0))
 }
 
 // put writes to a file of the kernel's, without what os.File does to files

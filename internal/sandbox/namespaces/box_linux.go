@@ -26,6 +26,7 @@ import (
 // box is one sandbox. What it can do is the link's.
 type box struct {
 	*link.Link
+	*place.Still
 	driver *Driver
 	slot   int
 	group  *cgroup.Group
@@ -92,6 +93,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	undo = append(undo, func() { b.kill() })
 	b.Link = link.New(ours, limits, b.group.OOMKills)
 	undo = append(undo, func() { b.Link.Close() })
+	b.Still = place.NewStill(b.Link, b.group)
 	if err := b.Setup(ctx, plan); err != nil {
 		return nil, err
 	}
@@ -167,6 +169,8 @@ func (b *box) Close() error { return b.closed() }
 
 func (b *box) end() error {
 	defer close(b.gone)
+	b.agent.Kill()
+	b.Still.End()
 	err := b.kill()
 	b.Link.Close()
 	b.door.Close()
@@ -228,6 +232,9 @@ func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) e
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.Paused(); err != nil {
+		return err
+	}
 	if err := b.group.Set(limits); err != nil {
 		return err
 	}
@@ -255,4 +262,6 @@ var (
 	_ sandbox.Files      = (*box)(nil)
 	_ sandbox.Adjustable = (*box)(nil)
 	_ sandbox.Networked  = (*box)(nil)
+	_ sandbox.Pausable   = (*box)(nil)
+	_ sandbox.Measured   = (*box)(nil)
 )

@@ -102,7 +102,10 @@ func (life) cycle(t *testing.T, d *Driver) {
 	p.Wait()
 }
 
-const markVariable = "SANDBOX_MARK"
+const (
+	markVariable   = "SANDBOX_MARK"
+	pausedVariable = "SANDBOX_PAUSED" // set when the sandbox is to be paused
+)
 
 // This is the other process of TestAHostThatIsKilledLeavesNothing.
 func TestHostOfTheOther(t *testing.T) {
@@ -117,13 +120,19 @@ func TestHostOfTheOther(t *testing.T) {
 	if _, err := s.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "(setsid sleep 10000 &); sleep 10000; : " + mark}, Timeout: -1}); err != nil {
 		t.Fatal(err)
 	}
+	if os.Getenv(pausedVariable) != "" {
+		if err := s.(sandbox.Pausable).Pause(t.Context()); err != nil {
+			t.Skip(err)
+		}
+	}
 	fmt.Fprintln(os.Stderr, "running")
 	time.Sleep(time.Hour)
 }
 
 func TestAHostThatIsKilledLeavesNothing(t *testing.T) {
-	users := map[string]uint32{"self": uint32(os.Geteuid())}
-	if os.Geteuid() == 0 {
+	self := uint32(os.Geteuid())
+	users := map[string]uint32{"self": self, "self, paused": self}
+	if self == 0 {
 		users["nobody"] = 65534
 	}
 	for name, uid := range users {
@@ -131,6 +140,9 @@ func TestAHostThatIsKilledLeavesNothing(t *testing.T) {
 			driver(t, Options{})
 			mark := rand.Text()
 			cmd := again(t, uid, "^TestHostOfTheOther$", markVariable+"="+mark)
+			if strings.HasSuffix(name, "paused") {
+				cmd.Env = append(cmd.Env, pausedVariable+"=yes")
+			}
 			out, err := cmd.StderrPipe()
 			if err != nil {
 				t.Fatal(err)

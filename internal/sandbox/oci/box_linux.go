@@ -41,6 +41,7 @@ const (
 // box is one sandbox. What it can do is the link's.
 type box struct {
 	*link.Link
+	*place.Still
 	driver  *Driver
 	id      string
 	bundle  string
@@ -93,6 +94,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	undo = append(undo, func() { b.door.Close(); b.stop() })
 	b.Link = link.New(ours, limits, b.group.OOMKills)
 	undo = append(undo, func() { b.Link.Close() })
+	b.Still = place.NewStill(b.Link, b.group)
 	if err := b.Setup(ctx, b.plan()); err != nil {
 		return nil, b.explain(ctx, err)
 	}
@@ -247,6 +249,7 @@ func (b *box) Close() error { return b.closed() }
 func (b *box) end() error {
 	defer close(b.gone)
 	b.Link.Close()
+	b.Still.End() // so that the agent finds that out
 	b.door.Close()
 	b.stop()
 	err := errors.Join(b.group.Remove(), os.RemoveAll(b.bundle))
@@ -266,6 +269,9 @@ func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) e
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.Paused(); err != nil {
+		return err
+	}
 	if err := b.group.Set(limits); err != nil {
 		return err
 	}
@@ -293,4 +299,6 @@ var (
 	_ sandbox.Files      = (*box)(nil)
 	_ sandbox.Adjustable = (*box)(nil)
 	_ sandbox.Networked  = (*box)(nil)
+	_ sandbox.Pausable   = (*box)(nil)
+	_ sandbox.Measured   = (*box)(nil)
 )

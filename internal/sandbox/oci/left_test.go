@@ -100,7 +100,10 @@ func leftBy(t *testing.T, d *Driver, pid int) (l left) {
 	return l
 }
 
-const markVariable = "SANDBOX_MARK"
+const (
+	markVariable   = "SANDBOX_MARK"
+	pausedVariable = "SANDBOX_PAUSED" // set when the sandbox is to be paused
+)
 
 // This is the other process of TestAHostThatIsKilledLeavesNothing.
 func TestHostOfTheOther(t *testing.T) {
@@ -119,18 +122,29 @@ func TestHostOfTheOther(t *testing.T) {
 	if _, err := s.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "(setsid sleep 10000 &); sleep 10000; : " + mark}, Timeout: -1}); err != nil {
 		t.Fatal(err)
 	}
+	if os.Getenv(pausedVariable) != "" {
+		if err := s.(sandbox.Pausable).Pause(t.Context()); err != nil {
+			t.Skip(err)
+		}
+	}
 	fmt.Fprintln(os.Stderr, "running")
 	time.Sleep(time.Hour)
 }
 
 func TestAHostThatIsKilledLeavesNothing(t *testing.T) {
+	for name, paused := range map[string]string{"running": ""} {
+		t.Run(name, func(t *testing.T) { killed(t, paused) })
+	}
+}
+
+func killed(t *testing.T, paused string) {
 	folder := t.TempDir()
 	if err := os.Chmod(filepath.Dir(folder), 0o711); err != nil {
 		t.Fatal(err)
 	}
 	mark := rand.Text()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^TestHostOfTheOther$")
-	cmd.Env = append(os.Environ(), markVariable+"="+mark, "TMPDIR="+folder)
+	cmd.Env = append(os.Environ(), markVariable+"="+mark, pausedVariable+"="+paused, "TMPDIR="+folder)
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)

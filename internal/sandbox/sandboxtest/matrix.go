@@ -53,6 +53,8 @@ var groups = []struct{ name, about string }{
 	{"traps", "full tmpfs, process 1 out of memory, the agent's user, x32 and int 0x80, what tells of the host"},
 	{"lifecycle", "closing during a call, other limits, a busy one beside"},
 	{"odd ends", "closing while it forks, twice, while written to, while made"},
+	{"pause", "everything stands still and goes on, many times; the time of calls does too; closing while paused"},
+	{"usage", "processor time, memory, processes, disk, ends for want of memory"},
 }
 
 // Record writes the verdicts of one driver into the matrix, if one is to be
@@ -108,7 +110,7 @@ this page written, by
 
     ` + MatrixVariable + `=$PWD/docs/sandbox-matrix.md go test -p 1 -count=1 -run 'TestSuite' ./internal/sandbox/...
 
-*held* means that all checks of the group passed. *not held back* is what a
+*not offered* means that sandboxes of the driver do not do that at all. *held* means that all checks of the group passed. *not held back* is what a
 driver without a wall is expected to say of what needs one; from the tier
 ` + "`namespaces`" + ` on every group has to hold. *not run* means that nobody knows: the
 driver is not here, or the machine lacked what it needs.

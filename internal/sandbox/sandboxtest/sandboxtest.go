@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,7 +26,7 @@ const (
 // Run runs the suite and gives what came of each group; Record is for that.
 // Each test gets sandboxes of its own of the driver.
 func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
-	s := suite{driver: d, probe: buildProbe(t)}
+	s := suite{driver: d, probe: buildProbe(t), lacks: &atomic.Bool{}}
 	for _, group := range []struct {
 		name string
 		run  func(*testing.T)
@@ -45,18 +46,23 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 		{"traps", s.traps},
 		{"lifecycle", s.lifecycle},
 		{"odd ends", s.oddEnds},
+		{"pause", s.pause},
+		{"usage", s.usage},
 	} {
 		if !known(group.name) {
 			t.Errorf("the matrix does not tell what %q is about", group.name)
 		}
 		told := Verdict{Group: group.name, Tells: "not run"}
 		t.Run(group.name, func(t *testing.T) {
+			s.lacks.Store(false)
 			defer func() {
 				switch {
 				case t.Failed():
 					told.Tells = "FAILED"
 				case !t.Skipped():
 					told.Tells = "held"
+				case s.lacks.Load():
+					told.Tells = "not offered"
 				case s.noWall():
 					told.Tells = "not held back"
 				}
@@ -87,6 +93,14 @@ func home(t *testing.T, b sandbox.Sandbox) string {
 type suite struct {
 	driver sandbox.Driver
 	probe  []byte
+	lacks  *atomic.Bool // the group is about what the driver does not offer
+}
+
+// notOffered skips what is about something the driver's sandboxes do not have.
+func (s suite) notOffered(t *testing.T, what string) {
+	t.Helper()
+	s.lacks.Store(true)
+	t.Skipf("sandboxes of this driver do not offer %s", what)
 }
 
 // buildProbe builds the program that tries from inside what must not work.
