@@ -6,6 +6,7 @@ import (
 	"io"
 	nethttp "net/http"
 	"reflect"
+	"strings"
 	"testing"
 )
 
@@ -13,6 +14,7 @@ import (
 func FuzzRead(f *testing.F) {
 	const usual = "POST /mcp HTTP/1.1\r\nHost: localhost:3000\r\nContent-Type: application/json\r\nContent-Length: 2\r\nMcp-Session-Id: abc\r\n\r\n{}"
 	f.Add([]byte(usual), []byte(usual))
+	f.Add([]byte(usual), []byte(strings.NewReplacer("abc", "another", ": 2", ": 13", "{}", `{"id":"12345"}`).Replace(usual)))
 	f.Add([]byte(usual), []byte("POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 0002\r\nConnection: close\r\n\r\n{}POST /"))
 	f.Add([]byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nX: 1\r\n\r\n1"), []byte("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nX: 1\r\nContent-Length: 2\r\n\r\n12"))
 	f.Add([]byte("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n1"), []byte("POST / HTTP/1.1\r\nHost:\r\nContent-Length: 1\r\n \r\n\r\n1"))
@@ -23,6 +25,11 @@ func FuzzRead(f *testing.F) {
 		again, av := used.read(b)
 		if v != av || !reflect.DeepEqual(h, again) {
 			t.Fatalf("%q is %d %+v, and after %q %d %+v", b, v, h, before, av, again)
+		}
+		unused = reader{}
+		first, fv := unused.read(before)
+		if last, lv := used.read(before); lv != fv || !reflect.DeepEqual(last, first) {
+			t.Fatalf("%q is %d %+v, and after %q %d %+v", before, fv, first, b, lv, last)
 		}
 		if v != plain {
 			return

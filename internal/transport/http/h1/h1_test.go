@@ -439,3 +439,24 @@ func TestTheContextOfARequest(t *testing.T) {
 		t.Errorf("after its end: %v, %v", l.Err(), child.Err())
 	}
 }
+
+// Clients that share a connection differ in little; what is known of the one
+// before is not read again, and is not changed either.
+func TestHeadsThatAreAlikeAreReadByWhatDiffers(t *testing.T) {
+	const text = "POST /mcp HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nMcp-Session-Id: %s\r\nAccept: x\r\n\r\n{}"
+	var r reader
+	one, _ := r.read(fmt.Appendf(nil, text, "one"))
+	if h, ok := r.varied(fmt.Appendf(nil, text, "another")); !ok || h.header.Get("Mcp-Session-Id") != "another" || h.header.Get("Accept") != "x" {
+		t.Errorf("%+v, %v", h, ok)
+	}
+	if one.header.Get("Mcp-Session-Id") != "one" {
+		t.Error("the request before has changed")
+	}
+	for _, other := range []string{"Host: a\r\n=Host: b\r\n", "Accept: x=Accepts: x", "Accept: x=Accept: \x00", "Length: 2=Length: +2", "POST /mcp=POST /mcq"} {
+		r.read(fmt.Appendf(nil, text, "one"))
+		old, new, _ := strings.Cut(other, "=")
+		if _, ok := r.varied([]byte(strings.Replace(fmt.Sprintf(text, "two"), old, new, 1))); ok {
+			t.Errorf("%q for %q passes", new, old)
+		}
+	}
+}

@@ -26,11 +26,14 @@ type head struct {
 }
 
 // reader reads heads and remembers the last one: a client repeats itself, but
-// for the length of the body. Its zero value is ready.
+// for the length of the body, and clients that share a connection are alike.
+// Its zero value is ready.
 type reader struct {
 	last     head
-	raw      []byte // the last head
+	raw      []byte // the last head; empty when there is none to go by
 	from, to int    // where its Content-Length stands in raw
+	lines    []line // of its fields
+	first    int    // where they begin
 }
 
 var blankLine = []byte("\r\n\r\n")
@@ -38,6 +41,9 @@ var blankLine = []byte("\r\n\r\n")
 // read looks at the request at the beginning of b.
 func (r *reader) read(b []byte) (head, verdict) {
 	h, ok := r.repeated(b)
+	if !ok {
+		h, ok = r.varied(b)
+	}
 	if !ok {
 		end := bytes.Index(b[:min(len(b), largestHead)], blankLine)
 		switch {
@@ -61,7 +67,7 @@ func (r *reader) read(b []byte) (head, verdict) {
 
 // repeated recognises the last head, with any length of the body.
 func (r *reader) repeated(b []byte) (head, bool) {
-	if r.raw == nil || len(b) < r.from || !bytes.Equal(b[:r.from], r.raw[:r.from]) {
+	if len(r.raw) == 0 || len(b) < r.from || !bytes.Equal(b[:r.from], r.raw[:r.from]) {
 		return head{}, false
 	}
 	n, digits := number(b[r.from:])
@@ -98,7 +104,8 @@ func (r *reader) parse(raw []byte) (head, bool) {
 	if !ok || !harmless(path) {
 		return head{}, false
 	}
-	f := fields{header: make(nethttp.Header, 12)}
+	f := fields{header: make(nethttp.Header, 12), lines: r.lines[:0]}
+	first := len(raw) - len(rest)
 	for {
 		f.at = len(raw) - len(rest)
 		line, rest, _ = bytes.Cut(rest, blankLine[:2])
@@ -117,7 +124,7 @@ func (r *reader) parse(raw []byte) (head, bool) {
 		return head{}, false
 	}
 	h := head{size: len(raw), length: n, closes: f.closes, path: string(path), host: f.host, header: f.header}
-	*r = reader{last: h, raw: append(r.raw[:0], raw...), from: f.lengthAt, to: f.lengthAt + digits}
+	*r = reader{last: h, raw: append(r.raw[:0], raw...), from: f.lengthAt, to: f.lengthAt + digits, lines: f.lines, first: first}
 	return h, true
 }
 
@@ -145,22 +152,25 @@ type fields struct {
 	lengthAt int    // where it stands in the head
 	closes   bool
 	talked   bool // Connection was there
+	lines    []line
 }
 
 // add takes one line and reports whether it is one that a plain request may
 // have.
-func (f *fields) add(line []byte) bool {
-	name, value, ok := bytes.Cut(line, []byte(":"))
+func (f *fields) add(text []byte) bool {
+	name, value, ok := bytes.Cut(text, []byte(":"))
 	value = bytes.Trim(value, " \t")
 	if f.count++; !ok || f.count > mostFields || !token(name) || !printable(value) {
 		return false
 	}
-	switch key := textproto.CanonicalMIMEHeaderKey(string(name)); key {
+	key := textproto.CanonicalMIMEHeaderKey(string(name))
+	f.lines = append(f.lines, line{end: f.at + len(text) + len("\r\n"), colon: len(name), key: key})
+	switch key {
 	case "Transfer-Encoding", "Expect", "Upgrade", "Trailer", "Pragma", "Http2-Settings":
 		return false // they change what the rest means
 	case "Content-Length":
 		ok = f.length == nil && len(value) > 0
-		f.length, f.lengthAt = value, f.at+bytes.LastIndex(line, value)
+		f.length, f.lengthAt = value, f.at+bytes.LastIndex(text, value)
 		return ok
 	case "Host":
 		f.hosts++
