@@ -14,6 +14,7 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"os"
 	"runtime"
@@ -28,6 +29,7 @@ const (
 	channelFD = 3       // of the agent and of a stage, towards whoever started it
 	imageFD   = 4       // of the agent: the file it was started from, not needed any more
 	stageName = "stage" // argv[0] of the agent when it is a stage
+	stdioName = "stdio" // the agent's argument when its standard streams are the channel
 )
 
 // The kernel ends the agent when the host's thread that started it is gone. It
@@ -38,8 +40,13 @@ func init() { runtime.LockOSThread() }
 // Main is the whole life of the agent, or of a stage. It does not return.
 func Main() {
 	run := serve
-	if os.Args[0] == stageName {
+	switch os.Args[0] {
+	case stageName:
 		run = stage
+	case initName:
+		run = bootGuest
+	case guestName:
+		run = guest
 	}
 	if err := run(); err != nil {
 		os.Exit(1)
@@ -49,10 +56,29 @@ func Main() {
 
 // serve makes the place and answers requests until the host is gone.
 func serve() error {
+	if len(os.Args) == 2 && os.Args[1] == stdioName {
+		return serveOn(standardStreams(), nil)
+	}
 	if err := keepOnly(); err != nil {
 		return err
 	}
-	channel := os.NewFile(channelFD, "channel")
+	return serveOn(os.NewFile(channelFD, "channel"), nil)
+}
+
+// standardStreams are a channel where nothing else can be passed on.
+func standardStreams() io.ReadWriter {
+	unix.CloseOnExec(0)
+	unix.CloseOnExec(1)
+	return struct {
+		io.Reader
+		io.Writer
+	}{os.Stdin, os.Stdout}
+}
+
+// serveOn makes the place that the first frame of a channel tells of, and
+// answers requests until the channel ends. again gives the channel that follows
+// one that has ended; it is nil where none ever does.
+func serveOn(channel io.ReadWriter, again func() (io.ReadWriter, error)) error {
 	f, err := wire.Read(channel)
 	if err != nil || f.Kind != wire.Setup {
 		return errors.Join(errors.New("no plan came first"), err)
@@ -69,7 +95,7 @@ func serve() error {
 		return err
 	}
 	done := make(chan error)
-	go func() { done <- newDesk(plan, channel).run() }()
+	go func() { done <- newDesk(plan, channel, again).run() }()
 	return <-done
 }
 

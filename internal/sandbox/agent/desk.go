@@ -19,7 +19,8 @@ const mostRequests = 256
 
 // A desk takes the host's requests and answers them.
 type desk struct {
-	in io.Reader
+	in    io.Reader                     // of the goroutine that runs it
+	again func() (io.ReadWriter, error) // the channel after one that ended; nil where none follows
 
 	sending sync.Mutex
 	out     io.Writer
@@ -36,15 +37,19 @@ type request struct {
 	stdin  *wire.Inbox
 	stdout *wire.Allowance
 	stderr *wire.Allowance
+	stays  bool // it runs on when nobody waits for it any more
 
-	mu     sync.Mutex // of what comes to be while it is under way
-	signal func(number uint8)
-	resize func(wire.Size)
-	killed bool
+	detached bool // nobody waits; guarded by the desk's sending
+
+	mu      sync.Mutex // of what comes to be while it is under way
+	signal  func(number uint8)
+	resize  func(wire.Size)
+	killed  bool
+	listens *listener // of a Listen
 }
 
-func newDesk(plan wire.Plan, channel io.ReadWriter) *desk {
-	return &desk{plan: plan, in: bufio.NewReaderSize(channel, chunk), out: channel, open: map[uint32]*request{}}
+func newDesk(plan wire.Plan, channel io.ReadWriter, again func() (io.ReadWriter, error)) *desk {
+	return &desk{plan: plan, again: again, in: bufio.NewReaderSize(channel, chunk), out: channel, open: map[uint32]*request{}}
 }
 
 // run ends with the channel. Whoever called it then ends this process, and the
@@ -52,10 +57,13 @@ func newDesk(plan wire.Plan, channel io.ReadWriter) *desk {
 func (d *desk) run() error {
 	for {
 		f, err := wire.Read(d.in)
-		if err != nil {
-			return err
+		if err == nil {
+			err = d.take(f)
 		}
-		if err := d.take(f); err != nil {
+		if err != nil {
+			err = d.cutOff(err)
+		}
+		if err != nil {
 			return err
 		}
 	}
@@ -65,8 +73,12 @@ func (d *desk) take(f wire.Frame) error {
 	switch f.Kind {
 	case wire.Ping:
 		return d.send(wire.Pong, f.ID, f.Body)
-	case wire.Start, wire.File:
+	case wire.Start, wire.File, wire.Dial, wire.Listen, wire.Accept:
 		return d.begin(f)
+	case wire.Still:
+		return d.still(f.ID)
+	case wire.Renew:
+		return d.renewed(f)
 	case wire.Adjust:
 		plan, err := wire.ParsePlan(f.Body)
 		if err != nil {
@@ -92,12 +104,16 @@ func (d *desk) adjust(to wire.Plan) error {
 	defer d.mu.Unlock()
 	p := d.plan
 	p.DiskBytes, p.DiskFiles, p.Descriptors, p.Processes, p.DataBytes, p.Env = to.DiskBytes, to.DiskFiles, to.Descriptors, to.Processes, to.DataBytes, to.Env
+	p.MemoryBytes, p.VCPUs = to.MemoryBytes, to.VCPUs
+	if err := errors.Join(limitGroup(p), sizePids(p)); err != nil {
+		return err
+	}
 	if p.DiskBytes != d.plan.DiskBytes || p.DiskFiles != d.plan.DiskFiles {
-		if err := resizeWork(p); err != nil {
+		if err := d.resizeWork(p); err != nil {
 			return err
 		}
 	}
-	if p.Proxy = to.Proxy; p.Proxy != 0 && p.Proxy != d.plan.Proxy {
+	if p.Proxy = to.Proxy; p.Side != 0 && p.Proxy != 0 && p.Proxy != d.plan.Proxy {
 		if err := handOver(p); err != nil {
 			return err
 		}
@@ -115,19 +131,9 @@ func (d *desk) current() wire.Plan {
 // begin opens a request and lets it run by itself.
 func (d *desk) begin(f wire.Frame) error {
 	r := &request{id: f.ID, desk: d, stdin: wire.NewInbox(), stdout: wire.NewAllowance(), stderr: wire.NewAllowance()}
-	var run func() error
-	if f.Kind == wire.Start {
-		program, err := wire.ParseProgram(f.Body)
-		if err != nil {
-			return err
-		}
-		run = func() error { return r.runProgram(program) }
-	} else {
-		work, err := wire.ParseFileWork(f.Body)
-		if err != nil {
-			return err
-		}
-		run = func() error { return r.onFiles(work) }
+	run, err := r.plan(f)
+	if err != nil {
+		return err
 	}
 	d.mu.Lock()
 	_, taken := d.open[f.ID]
@@ -146,13 +152,36 @@ func (d *desk) begin(f wire.Frame) error {
 	return nil
 }
 
+// plan reads what is asked for.
+func (r *request) plan(f wire.Frame) (run func() error, err error) {
+	switch f.Kind {
+	case wire.Start:
+		r.stays = true
+		program, err := wire.ParseProgram(f.Body)
+		return func() error { return r.runProgram(program) }, err
+	case wire.File:
+		work, err := wire.ParseFileWork(f.Body)
+		return func() error { return r.onFiles(work) }, err
+	case wire.Dial:
+		port, err := wire.ParsePort(f.Body)
+		return func() error { return r.dial(port) }, err
+	case wire.Listen:
+		port, err := wire.ParsePort(f.Body)
+		return func() error { return r.listen(port) }, err
+	}
+	of, err := wire.ParseNumber(f.Body)
+	return func() error { return r.accept(of) }, err
+}
+
 // whole is a request from beginning to end. The number is free before the last
 // frame says so.
 func (r *request) whole(run func() error) {
 	err := run()
 	r.stdin.Drop()
 	r.desk.mu.Lock()
-	delete(r.desk.open, r.id)
+	if r.desk.open[r.id] == r { // after a renewal the number may be another one's
+		delete(r.desk.open, r.id)
+	}
 	r.desk.mu.Unlock()
 	if end, ok := errors.AsType[ended](err); ok {
 		r.send(wire.Exit, end.Body())
@@ -207,7 +236,15 @@ func (r *request) take(f wire.Frame) error {
 	return fmt.Errorf("%w: a frame of kind %d from the host", wire.ErrBroken, f.Kind)
 }
 
-func (r *request) send(k wire.Kind, body []byte) error { return r.desk.send(k, r.id, body) }
+// send says nothing when nobody waits for it any more.
+func (r *request) send(k wire.Kind, body []byte) error {
+	r.desk.sending.Lock()
+	defer r.desk.sending.Unlock()
+	if r.detached {
+		return nil
+	}
+	return wire.Write(r.desk.out, wire.Frame{Kind: k, ID: r.id, Body: body})
+}
 
 func (d *desk) send(k wire.Kind, id uint32, body []byte) error {
 	d.sending.Lock()
@@ -244,6 +281,7 @@ func (r *request) sendAll(k wire.Kind, from io.Reader, granted *wire.Allowance) 
 
 // receiveAll writes what came of Stdin and lets the host send as much more.
 func (r *request) receiveAll(to io.Writer) error {
+	var debt wire.Debt
 	for {
 		b, ok := r.stdin.Take()
 		if !ok {
@@ -253,8 +291,10 @@ func (r *request) receiveAll(to io.Writer) error {
 			r.stdin.Drop()
 			return err
 		}
-		if err := r.send(wire.Credit, wire.Grant{Stream: wire.Stdin, Bytes: uint32(len(b))}.Body()); err != nil {
-			return err
+		if n := debt.Took(len(b)); n > 0 {
+			if err := r.send(wire.Credit, wire.Grant{Stream: wire.Stdin, Bytes: n}.Body()); err != nil {
+				return err
+			}
 		}
 	}
 }

@@ -45,8 +45,8 @@ func (r *request) onFiles(work wire.FileWork) error {
 // asCode makes the calling thread's file accesses those of the code.
 func asCode(p wire.Plan) error {
 	if !p.OneUser {
-		if err := errors.Join(unix.Setfsgid(int(p.GID)), unix.Setfsuid(int(p.UID))); err != nil {
-			return call("setfsuid", fmt.Sprint(p.UID), err)
+		if err := filesAs(p); err != nil {
+			return err
 		}
 	}
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

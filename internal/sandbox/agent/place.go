@@ -74,9 +74,13 @@ func furnish(p wire.Plan) error {
 	if err := makeWork(p); err != nil {
 		return err
 	}
-	a := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV}
-	if err := unix.MountSetattr(unix.AT_FDCWD, "/", 0, &a); err != nil {
-		return call("mount_setattr", "/", err)
+	if ownKernel() {
+		if err := makePids(p); err != nil {
+			return err
+		}
+	}
+	if err := attribute("/", unix.MOUNT_ATTR_RDONLY|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV); err != nil {
+		return err
 	}
 	return settle(p)
 }
@@ -228,7 +232,10 @@ func makeDev(devs map[string]int) error {
 
 // makeWork makes everything that can be written to one file system, so that
 // its size holds for all of it together.
-func makeWork(p wire.Plan) error {
+func makeWork(p wire.Plan) error { return makeWorkOf(p, nil) }
+
+// makeWorkOf takes what is there already along by a function, unless it is nil.
+func makeWorkOf(p wire.Plan, take func(from, to string) error) error {
 	const at = "run"
 	if err := unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,"+workSize(p)); err != nil {
 		return call("mount", "tmpfs of the work", err)
@@ -250,6 +257,11 @@ func makeWork(p wire.Plan) error {
 		if f.name == "home" {
 			if err := unix.Chown(dir, int(p.UID), int(p.GID)); err != nil {
 				return call("chown", f.to, err)
+			}
+		}
+		if take != nil {
+			if err := take(f.to, dir); err != nil {
+				return err
 			}
 		}
 		if err := rebind(dir, f.to, f.attr); err != nil {
@@ -275,11 +287,10 @@ func rebind(dir, to string, attr uint64) error {
 		return call("open_tree", dir, err)
 	}
 	defer unix.Close(fd)
-	a := unix.MountAttr{Attr_set: attr}
-	if err := unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &a); err != nil {
-		return call("mount_setattr", to, err)
+	if err := unix.MoveMount(fd, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil || attr == 0 {
+		return call("move_mount", to, err)
 	}
-	return call("move_mount", to, unix.MoveMount(fd, "", unix.AT_FDCWD, to, unix.MOVE_MOUNT_F_EMPTY_PATH))
+	return attribute(to, attr|unix.MOUNT_ATTR_NOSUID|unix.MOUNT_ATTR_NODEV)
 }
 
 const procFlags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
@@ -306,6 +317,9 @@ func leaveHost() error {
 
 // settle does what is left once the files are in place.
 func settle(p wire.Plan) error {
+	if err := limitGroup(p); err != nil {
+		return err
+	}
 	if err := unix.Sethostname([]byte(p.Hostname)); err != nil {
 		return call("sethostname", p.Hostname, err)
 	}
@@ -329,7 +343,11 @@ func loopbackUp() error {
 		return err
 	}
 	ifr.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
-	return call("ioctl", "SIOCSIFFLAGS lo", ioctl(fd, unix.SIOCSIFFLAGS, unsafe.Pointer(ifr)))
+	err = ioctl(fd, unix.SIOCSIFFLAGS, unsafe.Pointer(ifr))
+	if errors.Is(err, unix.ENOTTY) {
+		return nil // a kernel in user space, where it is up from the beginning
+	}
+	return call("ioctl", "SIOCSIFFLAGS lo", err)
 }
 
 func ioctl(fd int, request uintptr, arg unsafe.Pointer) error {

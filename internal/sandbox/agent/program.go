@@ -30,6 +30,7 @@ type streams struct {
 
 // runProgram runs a program on a stage of its own.
 func (r *request) runProgram(program wire.Program) error {
+	before := memoryKills(r.desk.current())
 	s, err := r.openStreams(program.Size)
 	if err != nil {
 		return err
@@ -71,7 +72,7 @@ func (r *request) runProgram(program wire.Program) error {
 	}, s)
 	defer r.command(nil, nil)
 	r.send(wire.Ready, nil)
-	return r.attend(p, ours, s)
+	return r.countKills(before, r.attend(p, ours, s))
 }
 
 // attend passes on what a running program says until it has ended.

@@ -163,7 +163,11 @@ func lower(what int, most uint64) error {
 		return call("getrlimit", fmt.Sprint(what), err)
 	}
 	most = min(most, now.Max)
-	return call("setrlimit", fmt.Sprint(what), unix.Setrlimit(what, &unix.Rlimit{Cur: most, Max: most}))
+	err := unix.Setrlimit(what, &unix.Rlimit{Cur: most, Max: most})
+	if errors.Is(err, unix.EPERM) {
+		return nil // Linux refuses nobody less; a kernel in user space has not all of them
+	}
+	return call("setrlimit", fmt.Sprint(what), err)
 }
 
 func setOOM(score string) error { return os.WriteFile("/proc/self/oom_score_adj", []byte(score), 0) }
@@ -178,11 +182,16 @@ func startClosed(plan wire.Plan, program wire.Program) (pid int, err error) {
 	done := make(chan started)
 	go func() {
 		runtime.LockOSThread()
-		if err := closeThread(plan); err != nil {
+		leave, err := joinPids()
+		if err == nil {
+			err = closeThread(plan)
+		}
+		if err != nil {
 			done <- started{0, err}
 			return
 		}
 		pid, err := start(plan, program)
+		leave()
 		done <- started{pid, err}
 		select {} // the program is the child of this thread
 	}()

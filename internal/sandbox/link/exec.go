@@ -184,16 +184,21 @@ func (s *stream) take(body []byte) error {
 // drain writes what comes, and lets the agent send as much more. What comes
 // after too much, or after the Writer failed, is thrown away.
 func (p *process) drain(s *stream) {
+	var debt wire.Debt
 	for {
 		b, ok := s.inbox.Take()
 		if !ok {
 			return
 		}
 		s.write(b, p)
+		n := debt.Took(len(b))
+		if n == 0 {
+			continue
+		}
 		select {
 		case <-p.over: // nobody waits for a grant any more
 		default:
-			p.link.send(wire.Credit, p.id, wire.Grant{Stream: s.kind, Bytes: uint32(len(b))}.Body())
+			p.link.send(wire.Credit, p.id, wire.Grant{Stream: s.kind, Bytes: n}.Body())
 		}
 	}
 }
@@ -320,7 +325,7 @@ func (p *process) judge(seen sandbox.Evidence, why error) {
 	}
 	seen.Reaped, seen.Code, seen.Signal = p.reaped, int(p.status.Code), int(p.status.Signal)
 	if seen.Code != 0 || seen.Signal != 0 {
-		seen.OOMKills = p.link.oomKill() - p.ooms
+		seen.OOMKills = p.link.oomKill() - p.ooms + int(p.status.OOMKills)
 	}
 	p.result = sandbox.Result{
 		Outcome: seen.Judge(), Code: seen.Code, Signal: seen.Signal,

@@ -166,6 +166,7 @@ func (l *Link) ReadFile(ctx context.Context, path string, offset, length int64, 
 	stop := context.AfterFunc(ctx, f.cancel)
 	defer stop()
 	var writing error
+	var debt wire.Debt
 	for {
 		b, ok := f.inbox.Take()
 		if !ok {
@@ -176,7 +177,9 @@ func (l *Link) ReadFile(ctx context.Context, path string, offset, length int64, 
 				f.cancel()
 			}
 		}
-		l.send(wire.Credit, f.id, wire.Grant{Stream: wire.Stdout, Bytes: uint32(len(b))}.Body())
+		if n := debt.Took(len(b)); n > 0 {
+			l.send(wire.Credit, f.id, wire.Grant{Stream: wire.Stdout, Bytes: n}.Body())
+		}
 	}
 	if err := f.wait(ctx); writing == nil && err != nil {
 		return sandbox.Info{}, inWords("read", path, errors.Join(err, context.Cause(ctx)))

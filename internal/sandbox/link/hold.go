@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/wire"
 )
 
 // pace is the time that calls are given. It stands still while the link is
@@ -113,8 +114,18 @@ func (l *Link) Hold() {
 	l.sending.Unlock()
 }
 
-// Let ends Hold, once the agent goes on. It may be called again.
-func (l *Link) Let() { l.pace.goOn() }
+// Let ends Hold and Still, once the agent goes on. It may be called again.
+func (l *Link) Let() {
+	l.mu.Lock()
+	tell := l.endSilence()
+	l.mu.Unlock()
+	if tell {
+		l.sending.Lock()
+		l.write(wire.Go, 1, nil)
+		l.sending.Unlock()
+	}
+	l.pace.goOn()
+}
 
 // paused is the answer to a call while the link is held.
 func (l *Link) paused() error {

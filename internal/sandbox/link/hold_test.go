@@ -16,7 +16,7 @@ import (
 
 // started is a program whose agent says nothing by itself any more. What the
 // host says to it from then on comes out of the channel.
-func started(ctx context.Context, t *testing.T, l *Link, agent *peer, c sandbox.Command) (sandbox.Process, <-chan wire.Frame) {
+func started(ctx context.Context, t *testing.T, l *Link, agent *peer, c sandbox.Command) (sandbox.Process, chan wire.Frame) {
 	t.Helper()
 	said := make(chan wire.Frame, 10)
 	go func() {

@@ -36,16 +36,20 @@ type Channel interface {
 
 // Link is safe for concurrent use.
 type Link struct {
-	channel Channel
-	limits  atomic.Pointer[sandbox.Limits]
-	oomKill func() int // how often memory ran out so far
-	done    chan struct{}
+	limits   atomic.Pointer[sandbox.Limits]
+	oomKill  func() int // how often memory ran out so far
+	done     chan struct{}
+	switched chan Channel // what is read after the one before ended
+
+	dialled, accepted chan struct{} // an element for each connection of that kind
 
 	pace    pace
 	sending sync.Mutex
+	channel Channel // also guarded by mu: who holds either may read it
 
 	mu       sync.Mutex
-	last     uint32 // number of a request
+	silent   *silence // the agent says nothing until it is told; nil when it may speak
+	last     uint32   // number of a request
 	requests map[uint32]receiver
 	err      error // why it broke
 }
@@ -62,7 +66,9 @@ func New(channel Channel, limits sandbox.Limits, oomKills func() int) *Link {
 	if oomKills == nil {
 		oomKills = func() int { return 0 }
 	}
-	l := &Link{channel: channel, oomKill: oomKills, done: make(chan struct{}), requests: map[uint32]receiver{}}
+	l := &Link{channel: channel, oomKill: oomKills, done: make(chan struct{}), switched: make(chan Channel, 1),
+		dialled: make(chan struct{}, mostStreams), accepted: make(chan struct{}, mostStreams),
+		requests: map[uint32]receiver{}}
 	l.limits.Store(&limits)
 	go l.read()
 	return l
@@ -83,15 +89,10 @@ func (l *Link) Close() error {
 
 // read hands out frames until the link breaks.
 func (l *Link) read() {
-	in := bufio.NewReaderSize(l.channel, wire.MaxBody)
-	for {
-		f, err := wire.Read(in)
-		if err == nil {
-			err = l.hand(f)
-		}
-		if err != nil {
+	for channel := l.channel; channel != nil; {
+		err := l.readAll(channel)
+		if channel = l.next(); channel == nil {
 			l.fail(err)
-			break
 		}
 	}
 	l.mu.Lock()
@@ -102,6 +103,20 @@ func (l *Link) read() {
 	close(l.done)
 	for _, r := range left {
 		r.broken(err)
+	}
+}
+
+// readAll hands out what comes of one channel until it ends.
+func (l *Link) readAll(channel Channel) error {
+	in := bufio.NewReaderSize(channel, wire.MaxBody)
+	for {
+		f, err := wire.Read(in)
+		if err == nil {
+			err = l.hand(f)
+		}
+		if err != nil {
+			return err
+		}
 	}
 }
 
@@ -131,16 +146,20 @@ func (l *Link) fail(err error) {
 		}
 		l.err = err
 	}
+	channel := l.channel
+	l.endSilence()
 	l.mu.Unlock()
-	l.channel.Close()
+	channel.Close()
 }
 
-// add gives a request a number.
-func (l *Link) add(r receiver) (uint32, error) {
-	paused := l.paused()
+// add gives a request a number, unless the link is held.
+func (l *Link) add(r receiver) (uint32, error) { return l.number(r, l.paused()) }
+
+// number gives a request a number, unless there is a reason against it.
+func (l *Link) number(r receiver, against error) (uint32, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if err := cmp.Or(l.err, paused); err != nil {
+	if err := cmp.Or(l.err, against); err != nil {
 		return 0, err
 	}
 	for {
@@ -208,12 +227,16 @@ func (l *Link) write(k wire.Kind, id uint32, body []byte) error {
 type answer struct {
 	want wire.Kind
 	body string // what it has to be; "" means anything
+	then func() // called before anything else is read; may be nil
 	came chan error
 }
 
 func (a *answer) take(f wire.Frame) (bool, error) {
 	switch {
 	case f.Kind == a.want && (a.body == "" || a.body == string(f.Body)):
+		if a.then != nil {
+			a.then()
+		}
 		a.came <- nil
 		return true, nil
 	case f.Kind == wire.Failed:
@@ -231,7 +254,10 @@ func (a *answer) broken(err error) { a.came <- err }
 
 // ask sends a frame and waits for the one that answers it.
 func (l *Link) ask(ctx context.Context, k wire.Kind, body []byte, want wire.Kind, echo string) error {
-	a := &answer{want: want, body: echo, came: make(chan error, 2)}
+	return l.asked(ctx, k, body, &answer{want: want, body: echo, came: make(chan error, 2)})
+}
+
+func (l *Link) asked(ctx context.Context, k wire.Kind, body []byte, a *answer) error {
 	id, err := l.add(a)
 	if err != nil {
 		return err
@@ -239,6 +265,10 @@ func (l *Link) ask(ctx context.Context, k wire.Kind, body []byte, want wire.Kind
 	if err := l.request(k, id, body); err != nil {
 		return err
 	}
+	return a.wait(ctx)
+}
+
+func (a *answer) wait(ctx context.Context) error {
 	select {
 	case err := <-a.came:
 		return err

@@ -230,13 +230,15 @@ func FuzzLink(f *testing.F) {
 	f.Add(frames(wire.Frame{Kind: wire.Ready, ID: 1}, wire.Frame{Kind: wire.Stdout, ID: 1, Body: []byte("x")}, wire.Frame{Kind: wire.Exit, ID: 1, Body: wire.Ended{}.Body()}))
 	f.Add(frames(wire.Frame{Kind: wire.Failed, ID: 1, Body: wire.Failure{Errno: 2, Text: "no"}.Body()}, wire.Frame{Kind: wire.Entry, ID: 2, Body: wire.Info{Name: "a"}.Body()}, wire.Frame{Kind: wire.Exit, ID: 2, Body: wire.Ended{}.Body()}))
 	f.Add(frames(wire.Frame{Kind: wire.Entry, ID: 2, Body: wire.Info{Name: "a", Size: 5}.Body()}, wire.Frame{Kind: wire.Stdout, ID: 2, Body: []byte("12345")}, wire.Frame{Kind: wire.Credit, ID: 1, Body: wire.Grant{Stream: wire.Stdin, Bytes: 1}.Body()}))
+	f.Add(frames(wire.Frame{Kind: wire.Ready, ID: 3}, wire.Frame{Kind: wire.Stdout, ID: 3, Body: []byte("x")}, wire.Frame{Kind: wire.Stdout, ID: 3}, wire.Frame{Kind: wire.Exit, ID: 3, Body: wire.Ended{}.Body()}))
+	f.Add(frames(wire.Frame{Kind: wire.Ready, ID: 4}, wire.Frame{Kind: wire.Ready, ID: 3}, wire.Frame{Kind: wire.Failed, ID: 3, Body: wire.Failure{Errno: 104, Text: "reset"}.Body()}, wire.Frame{Kind: wire.Exit, ID: 4, Body: wire.Ended{}.Body()}))
 	f.Fuzz(func(t *testing.T, said []byte) {
-		// What it says comes once both requests are under way.
+		// What it says comes once all four requests are under way.
 		start, say := io.Pipe()
 		h := hostile{Reader: start, closed: make(chan struct{})}
 		l := New(h, sandbox.Limits{OutputBytes: 1000, Call: time.Minute}, nil)
 		go func() {
-			for l.underWay() < 2 {
+			for l.underWay() < 4 {
 				time.Sleep(10 * time.Microsecond)
 			}
 			say.Write(said)
@@ -262,8 +264,38 @@ func FuzzLink(f *testing.F) {
 			_, err := l.ReadFile(t.Context(), "x", 0, 0, &file)
 			read <- err
 		}()
+		for l.underWay() < 2 {
+			time.Sleep(10 * time.Microsecond)
+		}
+		passed := make(chan int)
+		go func() {
+			c, err := l.Dial(t.Context(), 80)
+			if err != nil {
+				passed <- 0
+				return
+			}
+			b, _ := io.ReadAll(c)
+			c.Close()
+			passed <- len(b)
+		}()
+		for l.underWay() < 3 {
+			time.Sleep(10 * time.Microsecond)
+		}
+		listened := make(chan error)
+		go func() {
+			n, err := l.Listen(t.Context(), 80)
+			if err == nil {
+				_, err = n.Accept() // nothing takes the next request's number in what was said
+				n.Close()
+			}
+			listened <- err
+		}()
 		<-exec
 		<-read
+		if n := <-passed; n > len(said) {
+			t.Errorf("%d bytes came through of %d", n, len(said))
+		}
+		<-listened
 		<-l.Done()
 		if file.Len() > len(said) {
 			t.Errorf("%d bytes were read of %d", file.Len(), len(said))

@@ -5,6 +5,10 @@ import (
 	"sync"
 )
 
+// small is how many bytes a chunk gathers of frames that are smaller still, so
+// that what waits takes hardly more memory than it has bytes.
+const small = 1 << 10
+
 // Inbox holds what arrived of one stream until it is taken. It is safe for
 // concurrent use.
 type Inbox struct {
@@ -33,7 +37,11 @@ func (i *Inbox) Put(b []byte) error {
 	if i.size+len(b) > Window {
 		return fmt.Errorf("%w: more of a stream than was granted", ErrBroken)
 	}
-	i.chunks = append(i.chunks, b)
+	if last := len(i.chunks) - 1; last >= 0 && len(i.chunks[last])+len(b) <= small {
+		i.chunks[last] = append(i.chunks[last], b...)
+	} else {
+		i.chunks = append(i.chunks, b)
+	}
 	i.size += len(b)
 	i.more.Signal()
 	return nil
@@ -71,12 +79,28 @@ func (i *Inbox) Take() (b []byte, ok bool) {
 	return b, true
 }
 
+// Debt counts what was taken of a stream and not granted yet. Grants are made
+// for many bytes at once: whoever sends has most of a Window left meanwhile. It
+// is one goroutine's.
+type Debt struct{ bytes int }
+
+// Took counts n bytes and gives how many to grant now, which may be none.
+func (d *Debt) Took(n int) uint32 {
+	if d.bytes += n; d.bytes < Window/4 {
+		return 0
+	}
+	grant := d.bytes
+	d.bytes = 0
+	return uint32(grant)
+}
+
 // Allowance is what may still be sent of one stream. It is safe for concurrent
 // use.
 type Allowance struct {
 	mu    sync.Mutex
 	more  *sync.Cond
 	left  int
+	free  bool
 	ended bool
 }
 
@@ -92,11 +116,14 @@ func NewAllowance() *Allowance {
 func (a *Allowance) Take(most int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for a.left == 0 && !a.ended {
+	for a.left == 0 && !a.ended && !a.free {
 		a.more.Wait()
 	}
 	if a.ended {
 		return 0
+	}
+	if a.free {
+		return most
 	}
 	n := min(most, a.left)
 	a.left -= n
@@ -107,11 +134,22 @@ func (a *Allowance) Take(most int) int {
 func (a *Allowance) Add(n int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if a.free {
+		return nil
+	}
 	if a.left += n; a.left > Window {
 		return fmt.Errorf("%w: more was granted than was sent", ErrBroken)
 	}
 	a.more.Signal()
 	return nil
+}
+
+// Free grants whatever will be asked for: what is sent from here on goes nowhere.
+func (a *Allowance) Free() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.free = true
+	a.more.Broadcast()
 }
 
 // End lets those who wait go.

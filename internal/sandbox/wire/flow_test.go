@@ -55,3 +55,49 @@ func TestWhoSendsWaitsForTheGrant(t *testing.T) {
 		}
 	})
 }
+
+func TestSmallFramesAreGathered(t *testing.T) {
+	i := NewInbox()
+	for range 10 * small {
+		if err := i.Put([]byte{7}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(i.chunks) != 10 {
+		t.Errorf("they are %d chunks, want 10", len(i.chunks))
+	}
+	for n := range 10 {
+		if b, ok := i.Take(); !ok || len(b) != small {
+			t.Errorf("chunk %d has %d bytes", n, len(b))
+		}
+	}
+}
+
+func TestGrantsAreMadeForManyBytes(t *testing.T) {
+	var d Debt
+	if n := d.Took(Window/4 - 1); n != 0 {
+		t.Errorf("%d bytes were granted already", n)
+	}
+	if n := d.Took(1); n != Window/4 {
+		t.Errorf("%d bytes were granted, want all", n)
+	}
+	if n := d.Took(1); n != 0 {
+		t.Errorf("%d bytes were granted twice", n)
+	}
+}
+
+func TestWhatGoesNowhereNeedsNoGrant(t *testing.T) {
+	a := NewAllowance()
+	a.Take(Window)
+	a.Free()
+	if n := a.Take(3 * Window); n != 3*Window {
+		t.Errorf("took %d", n)
+	}
+	if err := a.Add(Window); err != nil {
+		t.Error(err)
+	}
+	a.End()
+	if n := a.Take(1); n != 0 {
+		t.Errorf("took %d after the end", n)
+	}
+}

@@ -22,6 +22,8 @@ type Plan struct {
 	DataBytes   int64    // data of one process; 0 means memory is held elsewhere
 	Side        int64    // a socket the agent inherited, through which it hands over listeners; 0 means none
 	Proxy       int64    // port on loopback that the host listens at; 0 means none
+	MemoryBytes int64    // of everything together, which the agent's own group holds, as it does Processes and VCPUs; 0 means that is held elsewhere
+	VCPUs       int64    // processors that may be kept busy, where MemoryBytes is not 0
 	Env         []string // for every program
 	Trees       []Tree
 	Links       []Text // symbolic links and where they lead
@@ -42,7 +44,7 @@ type Tree struct {
 func (p Plan) Body() []byte {
 	var w writer
 	w.text(p.Hostname)
-	for _, n := range []int64{p.UID, p.GID, p.DiskBytes, p.DiskFiles, p.Descriptors, p.Processes, p.DataBytes, p.Side, p.Proxy} {
+	for _, n := range []int64{p.UID, p.GID, p.DiskBytes, p.DiskFiles, p.Descriptors, p.Processes, p.DataBytes, p.Side, p.Proxy, p.MemoryBytes, p.VCPUs} {
 		w.number(n)
 	}
 	w.flag(p.OneUser)
@@ -68,7 +70,7 @@ func (p Plan) Body() []byte {
 func ParsePlan(body []byte) (p Plan, err error) {
 	r := reader{b: body}
 	p.Hostname = r.text()
-	for _, n := range []*int64{&p.UID, &p.GID, &p.DiskBytes, &p.DiskFiles, &p.Descriptors, &p.Processes, &p.DataBytes, &p.Side, &p.Proxy} {
+	for _, n := range []*int64{&p.UID, &p.GID, &p.DiskBytes, &p.DiskFiles, &p.Descriptors, &p.Processes, &p.DataBytes, &p.Side, &p.Proxy, &p.MemoryBytes, &p.VCPUs} {
 		*n = r.number()
 	}
 	p.OneUser = r.flag()
@@ -192,13 +194,16 @@ func ParseFailure(body []byte) (Failure, error) {
 type Op int64
 
 const (
-	ReadFile   Op = 1 + iota // an Entry of the whole file, then its bytes as Stdout
-	StoreFile                // the bytes come as Stdin; an Entry at the end
-	ListFolder               // an Entry for each name; Exit has code 1 when there are more
-	StatPath                 // an Entry
-	MakeFolder               // nothing but Exit
-	RemovePath               // nothing but Exit
-	RenamePath               // nothing but Exit
+	ReadFile     Op = 1 + iota // an Entry of the whole file, then its bytes as Stdout
+	StoreFile                  // the bytes come as Stdin; an Entry at the end
+	ListFolder                 // an Entry for each name; Exit has code 1 when there are more
+	StatPath                   // an Entry
+	MakeFolder                 // nothing but Exit
+	RemovePath                 // nothing but Exit
+	RenamePath                 // nothing but Exit
+	PackFolder                 // a tar of what is below comes as Stdout
+	UnpackFolder               // a tar of what is to be below comes as Stdin
+	UsedDisk                   // an Entry whose size is what the writable file systems hold together
 	afterOps
 )
 

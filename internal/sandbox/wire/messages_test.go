@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"reflect"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -29,6 +30,9 @@ func messages() []body {
 		{"failure", Failure{syscall.ENOENT, "open x: no such file"}, parsed(ParseFailure)},
 		{"file work", FileWork{Op: RenamePath, Path: "a", Other: "b", Offset: 5, Length: -1, Mode: 0o600, All: true}, parsed(ParseFileWork)},
 		{"entry", Info{Name: "\xff\n", Link: "up", Size: 9, Mode: 0o100644, Modified: time.Unix(0, 12345)}, parsed(ParseInfo)},
+		{"renewal", Renewal{Epoch: "e", Clock: time.Unix(0, 1e18), Entropy: "\x00\xff"}, parsed(ParseRenewal)},
+		{"port", Port(65535), parsed(ParsePort)},
+		{"number", Number(1<<32 - 1), parsed(ParseNumber)},
 	}
 }
 
@@ -55,6 +59,9 @@ func TestPartsOfMessagesAreNoMessages(t *testing.T) {
 		"a program without a name": second(ParseProgram(Program{}.Body())),
 		"work of no kind":          second(ParseFileWork(FileWork{Op: afterOps}.Body())),
 		"a grant above the window": second(ParseGrant(Grant{Stdout, Window + 1}.Body())),
+		"port 0":                   second(ParsePort(Port(0).Body())),
+		"a renewal of no epoch":    second(ParseRenewal(Renewal{}.Body())),
+		"too much entropy":         second(ParseRenewal(Renewal{Epoch: "e", Entropy: strings.Repeat("x", longestRandom+1)}.Body())),
 		"a grant for no stream":    second(ParseGrant(Grant{Exit, 1}.Body())),
 	} {
 		if !errors.Is(err, ErrBroken) {

@@ -38,6 +38,12 @@ const (
 	Resize                 // a Window: the terminal has this size now
 	Exit                   // an Ended, the last frame of a request
 	Failed                 // a Failure: the request was not done; the last frame of a request
+	Still                  // say nothing after the Ready that answers this until Go or Renew comes
+	Go                     // the end of Still; nothing answers it
+	Renew                  // a Renewal: this is another place now; answered by Ready with its epoch
+	Dial                   // a Port to connect to; answered by Ready, then Stdin and Stdout are its bytes
+	Listen                 // a Port to listen at; answered by Ready, and a Signal ends it
+	Accept                 // a Port's Listen, by its number: take a connection; then as Dial
 	afterKinds
 )
 
@@ -104,7 +110,8 @@ func check(k Kind, id uint32, size int) error {
 		return fmt.Errorf("%w: a frame that belongs to no request", ErrBroken)
 	case size > MaxBody:
 		return fmt.Errorf("%w: a frame of %d bytes, at most %d are allowed", ErrBroken, size, MaxBody)
-	case k == Signal && size != 1, k == Exit && size != endedSize, k == Credit && size != grantSize, k == Resize && size != resizeSize:
+	case k == Signal && size != 1, k == Exit && size != endedSize, k == Credit && size != grantSize, k == Resize && size != resizeSize,
+		(k == Dial || k == Listen) && size != portSize, k == Accept && size != numberSize, (k == Still || k == Go) && size != 0:
 		return fmt.Errorf("%w: a frame of kind %d with %d bytes", ErrBroken, k, size)
 	}
 	return nil
