@@ -245,6 +245,18 @@ func (f *inForce) environment(who tool.Caller) (contextbook.Environment, error) 
 	return r.Environment(f.fill)
 }
 
+// variables are those of a context as they are written, with references to
+// secrets.
+func (f *inForce) variables(context string) map[string]string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	r := f.find(f.now, context)
+	if r == nil {
+		return nil
+	}
+	return r.Env
+}
+
 // define offers what contexts define for themselves.
 func (f *inForce) define(next *contextbook.Snapshot, rules *contexts.Rules) {
 	for i := range next.Records {

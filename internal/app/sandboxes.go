@@ -9,6 +9,8 @@ import (
 	"gatehouse/internal/bus"
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/modules/sandbox"
+	"gatehouse/internal/sandbox/manager"
+	"gatehouse/internal/secret"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -22,6 +24,7 @@ func (a *App) sandboxConfig(c *sandbox.Config) {
 	*c = sandbox.Config{
 		Memory: s.Memory, VCPUs: s.VCPUs, Processes: s.Processes, Disk: s.Disk, Descriptors: s.Descriptors, Output: s.Output, Call: s.Call,
 		MostMemory: s.MostMemory, MostVCPUs: s.MostVCPUs, MostCall: s.MostCall, Idle: s.Idle, Lifetime: s.Lifetime, Sandboxes: s.Most,
+		Snapshots: s.Snapshots, SnapshotBytes: s.SnapshotBytes, SnapshotLife: s.SnapshotLife, NoPorts: !s.Ports, Secrets: a.sandboxSecrets,
 		Network: s.Network, NetworkDeny: s.NetworkDeny, Least: s.Isolation, NoPool: !s.Pool.Enabled, Ready: s.Pool.MinSize, Boots: s.Pool.MaxBoots,
 		Ladder: SandboxDrivers(s.Ladder(), s, a.log), Templates: sandboxTemplates(s),
 		Original: func(context string) bool { return a.specOf(context).Aliases },
@@ -30,6 +33,36 @@ func (a *App) sandboxConfig(c *sandbox.Config) {
 	if !s.Auto() {
 		c.Default = s.Driver
 	}
+}
+
+// sandboxSecrets are those that a caller may have swapped in on the way out of
+// sandboxes: the variables of its context that refer to one secret, where the
+// settings say to which hosts that one may go.
+func (a *App) sandboxSecrets(who tool.Caller) (map[string]manager.Secret, error) {
+	hosts := map[string][]string{}
+	for _, s := range a.cfg.Modules.Sandbox.Secrets {
+		hosts[s.Name] = s.Hosts
+	}
+	refers := map[string]string{} // variables, and the secret of each
+	for name, value := range a.contexts.variables(who.Context) {
+		if of, err := secret.Names(value); err == nil && len(of) == 1 && hosts[of[0]] != nil {
+			refers[name] = of[0]
+		}
+	}
+	if len(refers) == 0 {
+		return nil, nil
+	}
+	env, err := a.contexts.environment(who)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]manager.Secret{}
+	for name, of := range refers {
+		if value, there := env.Secret[name]; there {
+			all[name] = manager.Secret{Value: value, Hosts: hosts[of]}
+		}
+	}
+	return all, nil
 }
 
 // specOf is the context of that name, or the one of callers who name none.

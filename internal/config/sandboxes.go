@@ -5,34 +5,47 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"gatehouse/internal/secret"
 )
 
 // Sandboxes are what the sandbox module is told: what a sandbox may use, how
 // long it lives, and how many are kept ready.
 type Sandboxes struct {
-	Memory      int               `yaml:"memory_mib" doc:"Memory of a sandbox, in MiB, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_MEMORY_MIB"`
-	VCPUs       int               `yaml:"vcpu_count" doc:"Processors it may keep busy, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_VCPU_COUNT"`
-	Processes   int               `doc:"Processes and threads alive at once in it, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_PROCESSES"`
-	Disk        int               `yaml:"disk_mib" doc:"All its files together, in MiB, unless its maker asks otherwise. They are kept in memory, so at most half of that is used." env:"GATEHOUSE_SANDBOX_DISK_MIB"`
-	Descriptors int               `doc:"Files that one process in it may have open." env:"GATEHOUSE_SANDBOX_DESCRIPTORS"`
-	Output      int               `doc:"What each output stream of a call may bring before the call is ended." unit:"bytes" env:"GATEHOUSE_SANDBOX_OUTPUT"`
-	Call        time.Duration     `doc:"Time for one call in it, unless the call asks otherwise." env:"GATEHOUSE_SANDBOX_CALL"`
-	MostMemory  int               `yaml:"most_memory_mib" doc:"Memory that may be asked for, in MiB." env:"GATEHOUSE_SANDBOX_MOST_MEMORY_MIB"`
-	MostVCPUs   int               `yaml:"most_vcpu_count" doc:"Processors that may be asked for." env:"GATEHOUSE_SANDBOX_MOST_VCPU_COUNT"`
-	MostCall    time.Duration     `doc:"Time that a sandbox's maker may ask for one call." env:"GATEHOUSE_SANDBOX_MOST_CALL"`
-	Idle        time.Duration     `doc:"A sandbox ends when nobody has used it for so long." env:"GATEHOUSE_SANDBOX_IDLE"`
-	Lifetime    time.Duration     `doc:"A sandbox ends after so long in any case." env:"GATEHOUSE_SANDBOX_LIFETIME"`
-	Most        int               `doc:"Sandboxes alive at once, of everybody together." env:"GATEHOUSE_SANDBOX_MOST"`
-	Isolation   string            `yaml:"min_isolation" doc:"What has to stand between the code and the host at least. Where no driver offers that, there are no sandboxes." enum:"process,filtered,namespaces,user kernel,machine" env:"GATEHOUSE_SANDBOX_MIN_ISOLATION"`
-	Driver      string            `doc:"What makes a sandbox when its maker does not say. auto is the first of prefer that works here and is as strong as min_isolation asks; a name is that one alone. process makes no wall at all: unsafe has to be set as well." enum:"auto,namespaces,oci,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
-	Prefer      []string          `doc:"The order in which drivers are tried. Empty means namespaces, oci." enum:"namespaces,oci,process" env:"GATEHOUSE_SANDBOX_PREFER"`
-	Drivers     []string          `doc:"Drivers that a sandbox's maker may ask for, by name or by min_isolation. Empty means those of prefer where driver is auto, else driver alone." enum:"namespaces,oci,process" env:"GATEHOUSE_SANDBOX_DRIVERS"`
-	Runtime     string            `doc:"The container runtime of the driver oci, a path or a name. Empty means crun, or else runc." env:"GATEHOUSE_SANDBOX_RUNTIME"`
-	Unsafe      bool              `doc:"Let the driver process run code that may do whatever the host's user may. min_isolation has to allow it too." env:"GATEHOUSE_SANDBOX_UNSAFE"`
-	Network     bool              `doc:"Let callers open a way out of their sandboxes, by a proxy with rules. Loopback, private networks and metadata services stay closed unless a rule names that very address." env:"GATEHOUSE_SANDBOX_NETWORK"`
-	NetworkDeny []string          `doc:"What no sandbox ever reaches, whatever its rules: such as example.com, *.example.com:443 or 203.0.113.0/24." env:"GATEHOUSE_SANDBOX_NETWORK_DENY"`
-	Templates   []SandboxTemplate `doc:"What sandboxes can be made of. The one that is named default is for those whose maker names none."`
-	Pool        SandboxPool       `doc:"Sandboxes that are ready before anybody asks."`
+	Memory        int               `yaml:"memory_mib" doc:"Memory of a sandbox, in MiB, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_MEMORY_MIB"`
+	VCPUs         int               `yaml:"vcpu_count" doc:"Processors it may keep busy, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_VCPU_COUNT"`
+	Processes     int               `doc:"Processes and threads alive at once in it, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_PROCESSES"`
+	Disk          int               `yaml:"disk_mib" doc:"All its files together, in MiB, unless its maker asks otherwise. They are kept in memory, so at most half of that is used." env:"GATEHOUSE_SANDBOX_DISK_MIB"`
+	Descriptors   int               `doc:"Files that one process in it may have open." env:"GATEHOUSE_SANDBOX_DESCRIPTORS"`
+	Output        int               `doc:"What each output stream of a call may bring before the call is ended." unit:"bytes" env:"GATEHOUSE_SANDBOX_OUTPUT"`
+	Call          time.Duration     `doc:"Time for one call in it, unless the call asks otherwise." env:"GATEHOUSE_SANDBOX_CALL"`
+	MostMemory    int               `yaml:"most_memory_mib" doc:"Memory that may be asked for, in MiB." env:"GATEHOUSE_SANDBOX_MOST_MEMORY_MIB"`
+	MostVCPUs     int               `yaml:"most_vcpu_count" doc:"Processors that may be asked for." env:"GATEHOUSE_SANDBOX_MOST_VCPU_COUNT"`
+	MostCall      time.Duration     `doc:"Time that a sandbox's maker may ask for one call." env:"GATEHOUSE_SANDBOX_MOST_CALL"`
+	Idle          time.Duration     `doc:"A sandbox ends when nobody has used it for so long." env:"GATEHOUSE_SANDBOX_IDLE"`
+	Lifetime      time.Duration     `doc:"A sandbox ends after so long in any case." env:"GATEHOUSE_SANDBOX_LIFETIME"`
+	Most          int               `doc:"Sandboxes alive at once, of everybody together." env:"GATEHOUSE_SANDBOX_MOST"`
+	Isolation     string            `yaml:"min_isolation" doc:"What has to stand between the code and the host at least. Where no driver offers that, there are no sandboxes." enum:"process,filtered,namespaces,user kernel,machine" env:"GATEHOUSE_SANDBOX_MIN_ISOLATION"`
+	Driver        string            `doc:"What makes a sandbox when its maker does not say. auto is the first of prefer that works here and is as strong as min_isolation asks; a name is that one alone. process makes no wall at all: unsafe has to be set as well." enum:"auto,namespaces,oci,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
+	Prefer        []string          `doc:"The order in which drivers are tried. Empty means namespaces, oci." enum:"namespaces,oci,process" env:"GATEHOUSE_SANDBOX_PREFER"`
+	Drivers       []string          `doc:"Drivers that a sandbox's maker may ask for, by name or by min_isolation. Empty means those of prefer where driver is auto, else driver alone." enum:"namespaces,oci,process" env:"GATEHOUSE_SANDBOX_DRIVERS"`
+	Runtime       string            `doc:"The container runtime of the driver oci, a path or a name. Empty means crun, or else runc." env:"GATEHOUSE_SANDBOX_RUNTIME"`
+	Unsafe        bool              `doc:"Let the driver process run code that may do whatever the host's user may. min_isolation has to allow it too." env:"GATEHOUSE_SANDBOX_UNSAFE"`
+	Network       bool              `doc:"Let callers open a way out of their sandboxes, by a proxy with rules. Loopback, private networks and metadata services stay closed unless a rule names that very address." env:"GATEHOUSE_SANDBOX_NETWORK"`
+	NetworkDeny   []string          `doc:"What no sandbox ever reaches, whatever its rules: such as example.com, *.example.com:443 or 203.0.113.0/24." env:"GATEHOUSE_SANDBOX_NETWORK_DENY"`
+	Ports         bool              `doc:"Let callers open ports of their sandboxes on this machine's loopback, where every program of this machine can reach them." env:"GATEHOUSE_SANDBOX_PORTS"`
+	Secrets       []SandboxSecret   `doc:"Secrets that may go out of sandboxes, swapped in by the proxy, and where to. A caller can use one whose context has a variable that refers to it and to no other."`
+	Snapshots     int               `doc:"Snapshots of sandboxes at once, of everybody together." env:"GATEHOUSE_SANDBOX_SNAPSHOTS"`
+	SnapshotBytes int64             `yaml:"snapshot_bytes" doc:"What all of them together may take on disk." unit:"bytes" env:"GATEHOUSE_SANDBOX_SNAPSHOT_BYTES"`
+	SnapshotLife  time.Duration     `yaml:"snapshot_lifetime" doc:"A snapshot is kept for so long, and no longer than the host runs." env:"GATEHOUSE_SANDBOX_SNAPSHOT_LIFETIME"`
+	Templates     []SandboxTemplate `doc:"What sandboxes can be made of. The one that is named default is for those whose maker names none."`
+	Pool          SandboxPool       `doc:"Sandboxes that are ready before anybody asks."`
+}
+
+// SandboxSecret is a secret that may go out of sandboxes.
+type SandboxSecret struct {
+	Name  string   `doc:"The secret's name, as in gatehouse secret set." need:"yes"`
+	Hosts []string `doc:"Where it may go, as rules of the proxy: such as api.example.com or *.example.com:443." need:"yes"`
 }
 
 // SandboxTemplate is what sandboxes can be made of.
@@ -60,7 +73,7 @@ func defaultSandboxes() Sandboxes {
 	return Sandboxes{
 		Memory: 256, VCPUs: 2, Processes: 256, Disk: 1024, Descriptors: 1024, Output: 1 << 20, Call: 30 * time.Second,
 		MostMemory: 32768, MostVCPUs: 32, MostCall: time.Hour, Idle: 15 * time.Minute, Lifetime: 24 * time.Hour, Most: 100,
-		Isolation: "namespaces", Driver: "auto", Pool: SandboxPool{Enabled: true, MinSize: 3},
+		Isolation: "namespaces", Driver: "auto", Ports: true, Snapshots: 20, SnapshotBytes: 4 << 30, SnapshotLife: 24 * time.Hour, Pool: SandboxPool{Enabled: true, MinSize: 3},
 	}
 }
 
@@ -70,22 +83,24 @@ func (s Sandboxes) validate(w *wrong) {
 		got  int
 	}{
 		{"memory_mib", s.Memory}, {"vcpu_count", s.VCPUs}, {"processes", s.Processes}, {"disk_mib", s.Disk}, {"descriptors", s.Descriptors},
-		{"output", s.Output}, {"most", s.Most}, {"pool.min_size", s.Pool.MinSize},
+		{"output", s.Output}, {"most", s.Most}, {"pool.min_size", s.Pool.MinSize}, {"snapshots", s.Snapshots},
 	} {
 		atLeast(w, "modules.sandbox."+n.name, n.name, n.got, 1)
 	}
 	for _, d := range []struct {
 		name string
 		got  time.Duration
-	}{{"call", s.Call}, {"idle", s.Idle}, {"lifetime", s.Lifetime}} {
+	}{{"call", s.Call}, {"idle", s.Idle}, {"lifetime", s.Lifetime}, {"snapshot_lifetime", s.SnapshotLife}} {
 		atLeast(w, "modules.sandbox."+d.name, d.name, d.got, time.Millisecond)
 	}
 	atLeast(w, "modules.sandbox.most_memory_mib", "most_memory_mib", s.MostMemory, s.Memory)
 	atLeast(w, "modules.sandbox.most_vcpu_count", "most_vcpu_count", s.MostVCPUs, s.VCPUs)
 	atLeast(w, "modules.sandbox.most_call", "most_call", s.MostCall, s.Call)
 	atLeast(w, "modules.sandbox.pool.max_boots", "max_boots", s.Pool.MaxBoots, 0)
+	atLeast(w, "modules.sandbox.snapshot_bytes", "snapshot_bytes", s.SnapshotBytes, 1<<20)
 	s.validateDrivers(w)
 	s.validateTemplates(w)
+	s.validateSecrets(w)
 	switch s.Isolation {
 	case "process", "filtered", "namespaces", "user kernel", "machine":
 	default:
@@ -170,6 +185,18 @@ func (s Sandboxes) validateTemplates(w *wrong) {
 		}
 		for _, n := range []int{t.Memory, t.VCPUs, t.Processes, t.Disk} {
 			atLeast(w, path, "a limit", n, 0)
+		}
+	}
+}
+
+func (s Sandboxes) validateSecrets(w *wrong) {
+	for i, one := range s.Secrets {
+		path := fmt.Sprintf("modules.sandbox.secrets[%d]", i)
+		if err := secret.CheckName(one.Name); err != nil {
+			w.add(path+".name", "%w", err)
+		}
+		if len(one.Hosts) == 0 {
+			w.add(path+".hosts", "no host is named; expected one such as api.example.com")
 		}
 	}
 }

@@ -26,6 +26,7 @@ type createIn struct {
 	Idle      int      `json:"idle_seconds,omitempty" doc:"unused for so long it ends; at most the host's limit" min:"1"`
 	Lifetime  int      `json:"lifetime_seconds,omitempty" doc:"it ends in any case; at most the host's limit" min:"1"`
 
+	Snapshot string `json:"snapshot_id,omitempty" doc:"of sandbox_snapshot: go on from there. What it is made of and its limits are as they were; name and times can be given"`
 	Template string `json:"template,omitempty" doc:"what it is made of, one of sandbox_stats' templates; left out, the default"`
 	Driver   string `json:"driver,omitempty" doc:"what makes it, one of sandbox_stats' drivers; left out, the host chooses"`
 	Least    string `json:"min_isolation,omitempty" doc:"what has to stand between the code and the host at least" enum:"process,filtered,namespaces,user kernel,machine"`
@@ -43,6 +44,7 @@ type createOut struct {
 	VCPUs     int        `json:"vcpu_count,omitempty"`
 	Disk      int        `json:"disk_mib,omitempty"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+	Kept      string     `json:"kept,omitempty" doc:"of the snapshot: memory, or files alone" enum:"memory,files"`
 }
 
 func (m *desk) createTool() tool.Tool {
@@ -59,6 +61,10 @@ It is yours: nobody else finds it. It ends when you destroy it, when you did not
 
 func (m *desk) create(ctx context.Context, c *tool.Call, in createIn) (createOut, []tool.Content, error) {
 	began := time.Now()
+	if in.Snapshot != "" {
+		out, err := m.restore(ctx, c, in)
+		return out, nil, err
+	}
 	b, err := m.boxes.Create(ctx, c.Caller.Owner, manager.Ask{
 		Name: in.Name, Env: in.Env, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime),
 		Template: in.Template, Driver: in.Driver, Least: tier(in.Least),
@@ -71,10 +77,35 @@ func (m *desk) create(ctx context.Context, c *tool.Call, in createIn) (createOut
 	return made(b, began), nil, nil
 }
 
+// restore makes a sandbox of a snapshot.
+func (m *desk) restore(ctx context.Context, c *tool.Call, in createIn) (out createOut, err error) {
+	began := time.Now()
+	s, err := m.boxes.FindSnapshot(c.Caller.Owner, in.Snapshot)
+	if err != nil {
+		return out, noSnapshot
+	}
+	if in.Memory+in.VCPUs+in.Processes+in.Disk+in.Call+len(in.Env) > 0 || in.Template+in.Driver+in.Least != "" {
+		return out, &tool.Refusal{Code: "invalid_arguments", Message: "a sandbox made of a snapshot has the limits, environment and driver of that", Next: "Give snapshot_id with name, idle_seconds and lifetime_seconds alone."}
+	}
+	b, err := m.boxes.Restore(ctx, c.Caller.Owner, s.ID, manager.Ask{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})
+	switch {
+	case errors.Is(err, manager.ErrNoSnapshot):
+		return out, noSnapshot
+	case err != nil:
+		return out, notCreated(ctx, err)
+	}
+	out = made(b, began)
+	out.Kept = s.Kept
+	return out, nil
+}
+
 // made tells of a sandbox that was made since began.
 func made(b *manager.Box, began time.Time) createOut {
 	l, from := b.Limits(), "cold"
-	if b.Warm {
+	switch {
+	case b.Snapshot:
+		from = "snapshot"
+	case b.Warm:
 		from = "pool"
 	}
 	return createOut{
@@ -165,9 +196,12 @@ func (m *desk) listTool() tool.Tool {
 		m.boxes.Serve() // one will be asked for
 		all := []listedBox{}
 		for _, b := range m.boxes.List(c.Caller.Owner) {
-			f := b.Facts()
+			f, state := b.Facts(), "Ready"
+			if f.Paused {
+				state = "Paused"
+			}
 			all = append(all, listedBox{
-				b.ID, "Ready", b.Created.UTC(), b.Name, b.Tier.String(), b.Limits().MemoryMiB, b.Driver, b.Template, f.Busy, f.Processes, f.Contexts,
+				b.ID, state, b.Created.UTC(), b.Name, b.Tier.String(), b.Limits().MemoryMiB, b.Driver, b.Template, f.Busy, f.Processes, f.Contexts,
 				f.IdleAt.UTC().Format(time.RFC3339),
 			})
 		}

@@ -39,7 +39,7 @@ func refused(err error) error {
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
 		return r
 	}
-	if errors.Is(err, sandbox.ErrClosed) {
+	if errors.Is(err, sandbox.ErrClosed) || errors.Is(err, sandbox.ErrPaused) {
 		return gone(err)
 	}
 	text := err.Error()

@@ -2,9 +2,13 @@ package sandbox
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"strings"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/manager"
 	"gatehouse/tool"
 )
 
@@ -13,6 +17,8 @@ type networkIn struct {
 	Action string   `json:"action" enum:"show,set"`
 	Allow  []string `json:"allow,omitempty" doc:"with set: what may be reached, such as example.com, *.example.com:443 or 203.0.113.0/24:80,443; left out, nothing"`
 	Deny   []string `json:"deny,omitempty" doc:"with set: what may not, whatever is allowed"`
+
+	Secrets []string `json:"secrets,omitempty" doc:"with set: variables of this context that hold secrets; in the sandbox they hold placeholders"`
 }
 
 type decision struct {
@@ -23,11 +29,19 @@ type decision struct {
 	Reason  string `json:"reason"`
 }
 
+type swapped struct {
+	Name        string   `json:"name" doc:"the variable that holds the placeholder"`
+	Placeholder string   `json:"placeholder"`
+	Hosts       []string `json:"hosts" doc:"where it may go"`
+}
+
 type networkOut struct {
 	Allow     []string   `json:"allow"`
 	Deny      []string   `json:"deny"`
 	Decisions []decision `json:"decisions" doc:"on the newest attempts to get out, the newest last"`
 	Lost      int        `json:"lost,omitempty" doc:"decisions before these"`
+
+	Secrets []swapped `json:"secrets,omitempty" doc:"what is swapped in on the way"`
 }
 
 func (m *desk) networkTool() tool.Tool {
@@ -36,7 +50,9 @@ func (m *desk) networkTool() tool.Tool {
 		Description: "Shows or sets what a sandbox may reach by way of a proxy, and shows why attempts to get out were allowed or not.",
 		Help: `A sandbox has no network. Where this host lets its callers open a way out, ` + "`set`" + ` replaces the rules: what is denied counts first, then what is allowed, and nothing else is. Loopback, private networks and metadata services are denied unless a rule names that very address.
 
-Programs find the way by ` + "`HTTP_PROXY`" + `, ` + "`HTTPS_PROXY`" + ` and ` + "`ALL_PROXY`" + `; those that already run keep the environment they began with. What is under way and no longer allowed is cut off.`,
+Programs find the way by ` + "`HTTP_PROXY`" + `, ` + "`HTTPS_PROXY`" + ` and ` + "`ALL_PROXY`" + `; those that already run keep the environment they began with. What is under way and no longer allowed is cut off.
+
+A secret never gets in. ` + "`secrets`" + ` names variables of this context that refer to secrets of the host; code finds a placeholder in the variable of that name and sends it in a field or the query of a request, and the proxy puts the secret in its place, over TLS and to the hosts alone that the host's settings name for it. For that the request goes to the proxy as ` + "`http://`" + `; inside a tunnel to ` + "`https://`" + ` nothing is swapped.`,
 	}, m.network)
 }
 
@@ -50,7 +66,15 @@ func (m *desk) network(ctx context.Context, c *tool.Call, in networkIn) (network
 		if !m.cfg.Network && len(in.Allow) > 0 {
 			return networkOut{}, &tool.Refusal{Code: "denied", Message: "this host gives sandboxes no network", Next: "Whoever runs it may set modules.sandbox.network."}
 		}
-		if err := b.SetNetwork(ctx, sandbox.Network{Allow: in.Allow, Deny: slices.Concat(m.cfg.NetworkDeny, in.Deny)}); err != nil {
+		secrets, err := m.secrets(c.Caller, in.Secrets)
+		if err != nil {
+			return networkOut{}, err
+		}
+		err = b.SetNetwork(ctx, sandbox.Network{Allow: in.Allow, Deny: slices.Concat(m.cfg.NetworkDeny, in.Deny)}, secrets)
+		if errors.Is(err, manager.ErrUnsupported) || errors.Is(err, sandbox.ErrClosed) || errors.Is(err, sandbox.ErrPaused) {
+			return networkOut{}, able(err)
+		}
+		if err != nil {
 			return networkOut{}, &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
 		}
 	}
@@ -59,7 +83,41 @@ func (m *desk) network(ctx context.Context, c *tool.Call, in networkIn) (network
 	for _, d := range said {
 		out.Decisions = append(out.Decisions, decision{d.Allowed, d.Way, d.Target, d.Rule, d.Reason})
 	}
+	for name, mark := range b.Placeholders() {
+		for _, s := range rules.Secrets {
+			if s.Placeholder == mark {
+				out.Secrets = append(out.Secrets, swapped{name, mark, s.Hosts})
+			}
+		}
+	}
+	slices.SortFunc(out.Secrets, func(a, b swapped) int { return strings.Compare(a.Name, b.Name) })
 	return out, nil
+}
+
+// secrets are those of the caller's context that are asked for.
+func (m *desk) secrets(who tool.Caller, names []string) (map[string]manager.Secret, error) {
+	if len(names) == 0 {
+		return nil, nil
+	}
+	all := map[string]manager.Secret{}
+	if m.cfg.Secrets != nil {
+		var err error
+		if all, err = m.cfg.Secrets(who); err != nil {
+			return nil, &tool.Refusal{Code: "unavailable", Message: err.Error(), Next: "Whoever runs this host sets secrets with gatehouse secret set."}
+		}
+	}
+	asked := map[string]manager.Secret{}
+	for _, name := range names {
+		s, there := all[name]
+		if !there {
+			return nil, &tool.Refusal{
+				Code: "denied", Message: fmt.Sprintf("sandboxes of this context may not use the secret %q", name),
+				Next: "Those they may are the context's variables that refer to one secret for which modules.sandbox.secrets names hosts.",
+			}
+		}
+		asked[name] = s
+	}
+	return asked, nil
 }
 
 // list is never null.

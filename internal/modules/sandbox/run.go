@@ -23,11 +23,12 @@ type how struct {
 	Stdin    string   `json:"stdin,omitempty" doc:"what it reads"`
 	Dir      string   `json:"dir,omitempty" doc:"where it begins; left out, the home folder"`
 	Env      []string `json:"env,omitempty" doc:"NAME=value, on top of the sandbox's"`
+	Template string   `json:"template,omitempty" doc:"without sandbox_id: what the sandbox is made of"`
 	Separate bool     `json:"separate,omitempty" doc:"give what it wrote to standard output and standard error apart"`
 }
 
 type codeIn struct {
-	ID       string `json:"sandbox_id"`
+	ID       string `json:"sandbox_id,omitempty" doc:"left out, one of its own, which ends with the call"`
 	Language string `json:"language" doc:"python, node, bash or sh, also by the names python3, javascript, js and shell"`
 	Code     string `json:"code"`
 	Context  string `json:"context_id,omitempty" doc:"of sandbox_context: run it where earlier code left off; left out, it is a program of its own"`
@@ -35,7 +36,7 @@ type codeIn struct {
 }
 
 type commandIn struct {
-	ID      string `json:"sandbox_id"`
+	ID      string `json:"sandbox_id,omitempty" doc:"left out, one of its own, which ends with the call"`
 	Command string `json:"command" doc:"a line for the shell"`
 	how
 }
@@ -80,7 +81,9 @@ func (m *desk) codeTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_run", Title: "Run code", Effects: inside, Aliases: []string{"execute_code"}, Handle: "sandbox_id", Timeout: longest,
 		Description: "Runs code in a sandbox, as a program of its own or in a context that remembers, and gives its output, exit code and results.",
-		Help: `Code is Python, JavaScript for Node, or Bash. With ` + "`context_id`" + ` it goes on where earlier code in that context left off, and the value of its last expression is a result.
+		Help: `Without ` + "`sandbox_id`" + ` the code runs in a sandbox of its own, one that waits if there is one, which is destroyed when the call ends.
+
+Code is Python, JavaScript for Node, or Bash. With ` + "`context_id`" + ` it goes on where earlier code in that context left off, and the value of its last expression is a result.
 
 Python and Node code shows results with ` + "`display(value)`" + `: pictures (PNG, matplotlib figures), JSON (dict, list) or text. Open matplotlib figures are shown at the end.
 ` + outcomes,
@@ -91,7 +94,7 @@ func (m *desk) commandTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_exec", Title: "Run a command", Effects: inside, Aliases: []string{"run_command"}, Handle: "sandbox_id", Timeout: longest,
 		Description: "Runs a shell command in a sandbox to its end, and gives its output and exit code.",
-		Help:        "The shell is Bash where the host has it, else sh. For what goes on after the call there is `sandbox_start`.\n" + outcomes,
+		Help:        "Without `sandbox_id` it runs in a sandbox of its own, which is destroyed when the call ends.\n\nThe shell is Bash where the host has it, else sh. For what goes on after the call there is `sandbox_start`.\n" + outcomes,
 	}, "Execution failed: ", plainRun, m.command)
 }
 
@@ -107,6 +110,9 @@ func (m *desk) code(ctx context.Context, c *tool.Call, in codeIn) (ranOut, []too
 		code.Source = in.Code
 		if in.Context == "" {
 			return b.Code(ctx, l, code)
+		}
+		if in.ID == "" {
+			return kernel.Result{}, &tool.Refusal{Code: "invalid_arguments", Message: "a context is in a sandbox", Next: "Give sandbox_id as well."}
 		}
 		k, err := b.Context(in.Context)
 		if err != nil {
@@ -133,7 +139,7 @@ func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how, what fun
 	if err := tooLarge("Stdin", len(h.Stdin), mostContent); err != nil {
 		return ranOut{}, nil, err
 	}
-	b, done, err := m.find(c, id)
+	b, done, err := m.place(ctx, c, id, h.Template)
 	if err != nil {
 		return ranOut{}, nil, err
 	}
@@ -154,6 +160,29 @@ func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how, what fun
 	out := ended(r)
 	all.into(&out, r, h.Separate || m.cfg.Original(c.Caller.Context))
 	return out, all.parts, nil
+}
+
+// place is where something is to run: in a sandbox of the caller's, or in one
+// that done destroys.
+func (m *desk) place(ctx context.Context, c *tool.Call, id, template string) (b *manager.Box, done func(), err error) {
+	switch {
+	case id != "" && template != "":
+		return nil, nil, &tool.Refusal{Code: "invalid_arguments", Message: "a sandbox that is there is made of what it is made of", Next: "Leave template out, or sandbox_id."}
+	case id != "" || m.cfg.Original(c.Caller.Context):
+		return m.find(c, id)
+	}
+	b, err = m.boxes.Create(ctx, c.Caller.Owner, manager.Ask{Name: "for one call", Template: template})
+	m.boxes.Serve() // others will follow
+	if err != nil {
+		return nil, nil, notCreated(ctx, err)
+	}
+	used := b.Use()
+	return b, func() {
+		used()
+		if err := m.boxes.Destroy(c.Caller.Owner, b.ID); err != nil && !errors.Is(err, manager.ErrNotFound) {
+			m.log.Warn("a sandbox left something behind", "error", err)
+		}
+	}, nil
 }
 
 func ended(r kernel.Result) ranOut {
@@ -177,7 +206,7 @@ func notRun(err error) error {
 		return r
 	}
 	switch {
-	case errors.Is(err, sandbox.ErrClosed):
+	case errors.Is(err, sandbox.ErrClosed), errors.Is(err, sandbox.ErrPaused):
 		return gone(err)
 	case errors.Is(err, kernel.ErrBusy):
 		return &tool.Refusal{Code: "busy", Message: "the context runs other code", Next: "Wait for that, or interrupt it with sandbox_context."}

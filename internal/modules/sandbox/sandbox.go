@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"gatehouse/internal/proc"
@@ -42,6 +43,11 @@ type Config struct {
 	Sandboxes  int           `json:"sandboxes,omitempty"`       // alive at once, of everybody; 0 means 100
 	Least      string        `json:"min_isolation,omitempty"`   // the lowest tier there may be: process, filtered, namespaces, user kernel or machine; "" means namespaces
 
+	Snapshots     int           `json:"snapshots,omitempty"`         // kept at once, of everybody; 0 means 20
+	SnapshotBytes int64         `json:"snapshot_bytes,omitempty"`    // that all of them may take; 0 means 4 GiB
+	SnapshotLife  time.Duration `json:"snapshot_lifetime,omitempty"` // one is kept for so long, in ns; 0 means 24 h
+
+	NoPorts     bool     `json:"no_ports,omitempty"`     // no ports of sandboxes are opened on the host's loopback
 	Network     bool     `json:"network,omitempty"`      // callers may open a way out of their sandboxes
 	NetworkDeny []string `json:"network_deny,omitempty"` // what that never leads to, as rules
 
@@ -56,6 +62,9 @@ type Config struct {
 	Default string         `json:"-"`
 	// Templates are what callers may have sandboxes made of, by name.
 	Templates map[string]manager.Template `json:"-"`
+	// Secrets are those that a caller may have swapped in on the way out of
+	// sandboxes, by the names of the variables they are in; nil means none.
+	Secrets func(tool.Caller) (map[string]manager.Secret, error) `json:"-"`
 	// Original reports whether callers in a context are to be answered as by
 	// the original; nil means that none are.
 	Original func(context string) bool `json:"-"`
@@ -81,6 +90,7 @@ type desk struct {
 	life  context.Context
 	end   context.CancelFunc
 	waits chan struct{} // closed when Served has returned
+	log   *slog.Logger
 
 	writer roots.Writer // of files that are taken out
 }
@@ -88,7 +98,7 @@ type desk struct {
 // New makes the module; Config says what can be configured. No sandbox is made
 // before somebody asks for one or is served them.
 func New(_ context.Context, d module.Deps) (module.Module, error) {
-	m := &desk{waits: make(chan struct{}), writer: roots.Writer{Claim: proc.Claim}}
+	m := &desk{waits: make(chan struct{}), log: d.Log, writer: roots.Writer{Claim: proc.Claim}}
 	if d.Config != nil {
 		if err := d.Config(&m.cfg); err != nil {
 			return nil, err
@@ -123,9 +133,10 @@ func (c *Config) options() (manager.Options, error) {
 		},
 		Most: sandbox.Limits{MemoryMiB: c.MostMemory, VCPUs: c.MostVCPUs, Call: c.MostCall},
 		Idle: c.Idle, Lifetime: c.Lifetime, Sandboxes: c.Sandboxes,
+		Snapshots: c.Snapshots, SnapshotBytes: c.SnapshotBytes, SnapshotLife: c.SnapshotLife,
 		NoPool: c.NoPool, Ready: c.Ready, Boots: c.Boots,
 	}
-	for _, n := range []int{c.Memory, c.VCPUs, c.Processes, c.Disk, c.Descriptors, c.Output, c.MostMemory, c.MostVCPUs, c.Sandboxes, c.Ready, c.Boots} {
+	for _, n := range []int{c.Memory, c.VCPUs, c.Processes, c.Disk, c.Descriptors, c.Output, c.MostMemory, c.MostVCPUs, c.Sandboxes, c.Snapshots, int(c.SnapshotBytes), c.Ready, c.Boots} {
 		if n < 0 {
 			return o, fmt.Errorf("%d: a limit cannot be negative", n)
 		}
@@ -178,13 +189,25 @@ func (m *desk) tools() []tool.Tool {
 		m.createTool(), m.destroyTool(), m.listTool(), m.codeTool(), m.commandTool(), m.readTool(), m.writeTool(), m.folderTool(),
 		m.statTool(), m.moveTool(), m.removeTool(), m.searchTool(), m.contextTool(),
 		m.startTool(), m.outputTool(), m.inputTool(), m.processesTool(), m.uploadTool(), m.downloadTool(), m.networkTool(), m.statsTool(),
+		m.exposeTool(), m.unexposeTool(), m.pauseTool(), m.resumeTool(),
+		m.snapshotTool(), m.forkTool(), m.snapshotsTool(), m.snapshotRemoveTool(),
 	}
 }
 
 const notFound = "Sandbox not found or invalid ID"
 
-// find is a sandbox of the caller's, kept from ending while it is in use.
+// find is a sandbox of the caller's, kept from ending while it is in use. One
+// that is paused is refused.
 func (m *desk) find(c *tool.Call, id string) (b *manager.Box, done func(), err error) {
+	if b, done, err = m.findAny(c, id); err == nil && b.Paused() {
+		done()
+		return nil, nil, paused
+	}
+	return b, done, err
+}
+
+// findAny is find, paused or not.
+func (m *desk) findAny(c *tool.Call, id string) (b *manager.Box, done func(), err error) {
 	b, err = m.boxes.Find(c.Caller.Owner, id)
 	if err != nil {
 		return nil, nil, &tool.Refusal{Code: "not_found", Message: notFound, Next: "sandbox_list shows the sandboxes that are yours. One ends when it was not used for a while."}
@@ -206,6 +229,9 @@ func tooLarge(what string, n, most int) error {
 
 // gone tells of a sandbox that ended while it was used.
 func gone(err error) error {
+	if errors.Is(err, sandbox.ErrPaused) {
+		return paused
+	}
 	if errors.Is(err, sandbox.ErrClosed) {
 		return &tool.Refusal{Code: "gone", Message: "the sandbox ended: " + err.Error(), Next: "Create another one; what was in this one is lost."}
 	}

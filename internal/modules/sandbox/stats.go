@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/pool"
 	"gatehouse/tool"
 )
@@ -42,6 +44,18 @@ type boxStats struct {
 	Known   int        `json:"contexts"`
 	Idle    time.Time  `json:"ends_unless_used_by"`
 	Expires time.Time  `json:"expires_at"`
+	Paused  bool       `json:"paused,omitempty"`
+	Ports   []openPort `json:"ports,omitempty" doc:"open to the host"`
+	Usage   *usage     `json:"usage,omitempty" doc:"now, where the driver knows; a member that is not known is left out"`
+}
+
+type usage struct {
+	CPU       *float64 `json:"cpu_seconds,omitempty"`
+	Memory    *int64   `json:"memory_bytes,omitempty"`
+	Peak      *int64   `json:"peak_memory_bytes,omitempty"`
+	Processes *int64   `json:"processes,omitempty"`
+	Disk      *int64   `json:"disk_bytes,omitempty"`
+	OOMKills  *int64   `json:"oom_kills,omitempty" doc:"programs that were ended for want of memory"`
 }
 
 type limitStats struct {
@@ -80,7 +94,7 @@ func (m *desk) statsTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_stats", Title: "How sandboxes do", Effects: tool.Reads, Handle: "sandbox_id",
 		Description: "Tells what holds sandboxes on this host, how the pool does, and limits and use of one sandbox.",
-	}, func(_ context.Context, c *tool.Call, in statsIn) (statsOut, error) {
+	}, func(ctx context.Context, c *tool.Call, in statsIn) (statsOut, error) {
 		out := statsOut{Yours: len(m.boxes.List(c.Caller.Owner)), Drivers: list(m.boxes.Drivers()), Templates: list(m.boxes.Templates())}
 		if d, err := m.boxes.Driver(); err != nil {
 			out.Missing = err.Error()
@@ -93,15 +107,17 @@ func (m *desk) statsTool() tool.Tool {
 		if in.ID == "" {
 			return out, nil
 		}
-		b, done, err := m.find(c, in.ID)
+		b, done, err := m.findAny(c, in.ID)
 		if err != nil {
 			return statsOut{}, err
 		}
 		f, l := b.Facts(), b.Limits()
+		uses := usageOf(ctx, b)
 		done()
 		out.Sandbox = &boxStats{
 			limitStats{l.MemoryMiB, l.VCPUs, l.Processes, l.DiskMiB, l.Descriptors, l.OutputBytes, l.Call.Seconds()},
 			f.Calls, f.Busy, f.Processes, f.Contexts, f.IdleAt.UTC(), f.ExpiresAt.UTC(),
+			f.Paused, portsOf(b), uses,
 		}
 		return out, nil
 	})
@@ -125,4 +141,34 @@ func asStats(s pool.Stats) poolStats {
 		p.Claim = milliseconds(s.Claiming / time.Duration(s.Hits))
 	}
 	return p
+}
+
+func portsOf(b *manager.Box) (all []openPort) {
+	for _, p := range b.Ports() {
+		all = append(all, openPort{int(p.Port), p.Address})
+	}
+	return all
+}
+
+// usageOf is what a sandbox uses, or nil where nobody knows.
+func usageOf(ctx context.Context, b *manager.Box) *usage {
+	m, ok := b.Sandbox.(sandbox.Measured)
+	if !ok {
+		return nil
+	}
+	u, err := m.Usage(ctx)
+	if err != nil {
+		return nil
+	}
+	known := func(n int64) *int64 {
+		if n < 0 {
+			return nil
+		}
+		return &n
+	}
+	out := &usage{nil, known(u.Memory), known(u.Peak), known(u.Processes), known(u.Disk), known(u.OOMKills)}
+	if u.CPU >= 0 {
+		out.CPU = new(u.CPU.Seconds())
+	}
+	return out
 }

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"mime"
 	"os"
 	"path"
+	"reflect"
 
 	"gatehouse/internal/roots"
 	"gatehouse/internal/sandbox"
@@ -62,16 +64,29 @@ func (m *desk) uploadTool() tool.Tool {
 type downloadIn struct {
 	ID   string `json:"sandbox_id"`
 	From string `json:"from" doc:"a file in the sandbox" min:"1"`
-	To   string `json:"to" doc:"where, inside the roots; nothing may be there" min:"1"`
+	To   string `json:"to,omitempty" doc:"where, inside the roots; nothing may be there. Left out, only a link to the file as a resource is given"`
 }
 
 func (m *desk) downloadTool() tool.Tool {
-	return tool.New(tool.Def{
+	t := tool.New(tool.Def{
 		Name: "sandbox_download", Title: "Take a file out of a sandbox", Effects: tool.Writes, Handle: "sandbox_id",
-		Description: "Copies a file from a sandbox into the folders this host opens. It replaces nothing.",
-	}, func(ctx context.Context, c *tool.Call, in downloadIn) (out transferOut, err error) {
-		p, err := roots.Find(c.Roots, in.To)
-		if err == nil {
+		Description: "Copies a file from a sandbox into the folders this host opens, or gives a link by which the client fetches it. It replaces nothing.",
+		Help:        "Up to 1 GiB is copied; by its link a file of up to 10 MiB can be read, while the sandbox is there.",
+	}, func(ctx context.Context, c *tool.Call, in downloadIn) (tool.Result, error) {
+		out, err := m.download(ctx, c, in)
+		if err != nil {
+			return tool.Result{}, err
+		}
+		return tool.Result{Structured: out, Content: []tool.Content{tool.Link(out.URI, path.Base(in.From), mime.TypeByExtension(path.Ext(in.From)))}}, nil
+	})
+	t.Out = reflect.TypeFor[transferOut]()
+	return t
+}
+
+func (m *desk) download(ctx context.Context, c *tool.Call, in downloadIn) (out transferOut, err error) {
+	var p roots.Place
+	if in.To != "" {
+		if p, err = roots.Find(c.Roots, in.To); err == nil {
 			p, err = p.Followed(true)
 		}
 		if err == nil {
@@ -80,15 +95,24 @@ func (m *desk) downloadTool() tool.Tool {
 		if err != nil {
 			return out, err
 		}
-		err = m.onFiles(c, in.ID, func(f sandbox.Files) error {
-			if i, err := f.Stat(ctx, in.From); err == nil && i.Size > mostTransfer {
-				return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("the file has %d bytes; up to %d are copied", i.Size, mostTransfer)}
-			}
-			out, err = m.takeOut(ctx, f, in, p)
+	}
+	err = m.onFiles(c, in.ID, func(f sandbox.Files) error {
+		i, err := f.Stat(ctx, in.From)
+		switch {
+		case err == nil && i.Size > mostTransfer:
+			return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("the file has %d bytes; up to %d are copied", i.Size, mostTransfer)}
+		case err == nil && in.To == "" && !i.Mode.IsRegular():
+			return &tool.Refusal{Code: "invalid_arguments", Message: in.From + " is no regular file"}
+		case err == nil && in.To == "" && i.Size > mostContent:
+			return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("the file has %d bytes; up to %d are read by a link", i.Size, mostContent), Next: "Say in to where it is to be copied, or read it in parts with sandbox_read."}
+		case in.To == "":
+			out = transferOut{in.From, i.Size, fileURI(in.ID, in.From)}
 			return err
-		})
-		return out, err
+		}
+		out, err = m.takeOut(ctx, f, in, p)
+		return err
 	})
+	return out, err
 }
 
 // takeOut writes what is read of a sandbox to a new file of the host.

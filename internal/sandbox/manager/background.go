@@ -47,6 +47,7 @@ func (b *Box) Start(c sandbox.Command, called string) (*Background, error) {
 	b.mu.Unlock()
 	r, w := io.Pipe()
 	g.in = w
+	c.Env = b.with(c.Env)
 	c.Stdin, c.Stdout, c.Stderr, c.Timeout, c.OutputBytes = r, g.log, g.log, -1, -1
 	p, err := b.Sandbox.Exec(b.manager.life, c)
 	b.mu.Lock()

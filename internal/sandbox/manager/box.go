@@ -3,7 +3,6 @@ package manager
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -20,6 +19,7 @@ type Box struct {
 	Driver          string
 	Tier            sandbox.Tier
 	Warm            bool   // it came from the pool
+	Snapshot        bool   // it was made of one
 	Template        string // it was made of
 
 	manager    *Manager
@@ -34,7 +34,11 @@ type Box struct {
 	calls      int       // that were made in it
 	timer      *time.Timer
 	left       bool // it is in the manager's map no more
+	paused     bool
 	background map[string]*Background
+	ports      map[uint16]*door // that are open
+
+	pausing sync.Mutex // one of Pause and Resume at a time; before mu
 
 	starting     sync.Mutex     // one forker at a time; before mu
 	python       *kernel.Forker // guarded by starting; nil until it is wanted
@@ -76,7 +80,7 @@ func (b *Box) begin() {
 // wait is how long until it may have to end. b.mu is held.
 func (b *Box) wait(now time.Time) time.Duration {
 	left := b.Created.Add(b.life).Sub(now)
-	if b.using > 0 {
+	if b.using > 0 || b.paused {
 		return left
 	}
 	return max(min(left, b.last.Add(b.idle).Sub(now)), 0)
@@ -91,7 +95,7 @@ func (b *Box) look() {
 	case b.left:
 	case !now.Before(b.Created.Add(b.life)):
 		why = "expired"
-	case b.using == 0 && !now.Before(b.last.Add(b.idle)):
+	case b.using == 0 && !b.paused && !now.Before(b.last.Add(b.idle)):
 		why = "idle"
 	default:
 		b.timer.Reset(b.wait(now))
@@ -120,6 +124,7 @@ func (b *Box) leave(why string) bool {
 		b.timer.Stop()
 	}
 	b.mu.Unlock()
+	b.closePorts()
 	m.o.Tell("sandbox.destroyed", destroyed{b.ID, b.Owner, why})
 	return true
 }
@@ -144,10 +149,11 @@ func (b *Box) Use() (done func()) {
 // Facts are what is known of a sandbox at a moment.
 type Facts struct {
 	Busy      bool
+	Paused    bool
 	Calls     int       // made so far
 	Processes int       // in the background, alive
 	Contexts  int       // of code that goes on
-	IdleAt    time.Time // when it ends unless it is used
+	IdleAt    time.Time // when it ends unless it is used; while it is paused, when it ends in any case
 	ExpiresAt time.Time // when it ends in any case
 }
 
@@ -155,7 +161,10 @@ type Facts struct {
 func (b *Box) Facts() Facts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	f := Facts{Busy: b.using > 0, Calls: b.calls, Contexts: b.contexts.count(), IdleAt: b.last.Add(b.idle), ExpiresAt: b.Created.Add(b.life)}
+	f := Facts{Busy: b.using > 0, Paused: b.paused, Calls: b.calls, Contexts: b.contexts.count(), IdleAt: b.last.Add(b.idle), ExpiresAt: b.Created.Add(b.life)}
+	if b.paused {
+		f.IdleAt = f.ExpiresAt
+	}
 	for _, p := range b.background {
 		if !p.over() {
 			f.Processes++
@@ -169,7 +178,7 @@ func (b *Box) Files() (sandbox.Files, error) {
 	if f, ok := b.Sandbox.(sandbox.Files); ok {
 		return f, nil
 	}
-	return nil, fmt.Errorf("sandboxes of the driver %s offer no files", b.Driver)
+	return nil, unsupported(b, "offer no files")
 }
 
 // Run runs a program to its end.

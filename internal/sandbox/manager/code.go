@@ -29,6 +29,7 @@ type Context struct {
 	Created  time.Time
 
 	kernel kernel.Context
+	box    *Box
 }
 
 // contextBook are the contexts of one sandbox by id. It is guarded by the
@@ -49,7 +50,7 @@ func (b *Box) NewContext(l kernel.Language) (*Context, error) {
 	}
 	b.contexts.making++
 	b.mu.Unlock()
-	c := &Context{ID: b.manager.o.NewID("context"), Language: l, Created: time.Now()}
+	c := &Context{ID: b.manager.o.NewID("context"), Language: l, Created: time.Now(), box: b}
 	var err error
 	c.kernel, err = kernel.NewContext(b.manager.life, b.Sandbox, l, c.ID)
 	b.mu.Lock()
@@ -117,7 +118,7 @@ func (b *Box) RestartContext(id string) error {
 		k.Close()
 		return ErrNoContext
 	}
-	b.contexts.all[id] = &Context{ID: id, Language: c.Language, Created: c.Created, kernel: k}
+	b.contexts.all[id] = &Context{ID: id, Language: c.Language, Created: c.Created, kernel: k, box: b}
 	return nil
 }
 
@@ -126,12 +127,14 @@ func (c *Context) Interrupt() { c.kernel.Interrupt() }
 
 // Run runs code in it.
 func (c *Context) Run(ctx context.Context, code kernel.Code) (kernel.Result, error) {
+	code.Env = c.box.with(code.Env)
 	return c.kernel.Run(ctx, code)
 }
 
 // Code runs code as a program of its own, which ends with all it started. An
 // interpreter that waits already runs it, when there is one that is free.
 func (b *Box) Code(ctx context.Context, l kernel.Language, code kernel.Code) (kernel.Result, error) {
+	code.Env = b.with(code.Env)
 	if l == kernel.Python {
 		if f := b.forker(ctx); f != nil {
 			code.Env = append(slices.Clone(b.env), code.Env...) // it may have been started before they were known
@@ -146,7 +149,7 @@ func (b *Box) Code(ctx context.Context, l kernel.Language, code kernel.Code) (ke
 
 // Shell runs a line for a shell, Bash where there is one.
 func (b *Box) Shell(ctx context.Context, line string, code kernel.Code) (kernel.Result, error) {
-	code.Source = line
+	code.Source, code.Env = line, b.with(code.Env)
 	r, err := b.shell(ctx, kernel.Bash, code)
 	if errors.Is(err, fs.ErrNotExist) {
 		r, err = b.shell(ctx, kernel.Shell, code)

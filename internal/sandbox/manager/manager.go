@@ -43,6 +43,10 @@ type Options struct {
 	Sandboxes int            // alive at once, of all owners together; 0 means DefaultMost
 	Least     sandbox.Tier   // a driver below this tier makes none
 
+	Snapshots     int           // kept at once, of all owners together; 0 means DefaultSnapshots
+	SnapshotBytes int64         // that all of them may take; 0 means DefaultSnapshotBytes
+	SnapshotLife  time.Duration // how long one is kept; 0 means DefaultSnapshotLife
+
 	NoPool bool // keep none ready
 	Ready  int  // how many are kept ready; 0 means 3
 	Boots  int  // how many are made ready at the same time; 0 means twice the number of processors
@@ -77,6 +81,9 @@ type Manager struct {
 	pools  map[key]*pool.Pool // of templates that were asked for
 	boxes  map[string]*Box
 	making int // boxes that are not in the map yet
+
+	snapshots map[string]*Snapshot
+	keeping   int // snapshots that are not in the map yet
 }
 
 // New makes a manager, which makes nothing by itself.
@@ -90,7 +97,8 @@ func New(o Options) *Manager {
 	o.Limits = fill(o.Limits, sandbox.Defaults())
 	o.Most = fill(o.Most, ceiling(o.Limits))
 	o.Idle, o.Lifetime, o.Sandboxes = or(o.Idle, DefaultIdle), or(o.Lifetime, DefaultLifetime), or(o.Sandboxes, DefaultMost)
-	m := &Manager{o: o, boxes: map[string]*Box{}, pools: map[key]*pool.Pool{}}
+	o.Snapshots, o.SnapshotBytes, o.SnapshotLife = or(o.Snapshots, DefaultSnapshots), or(o.SnapshotBytes, DefaultSnapshotBytes), or(o.SnapshotLife, DefaultSnapshotLife)
+	m := &Manager{o: o, boxes: map[string]*Box{}, pools: map[key]*pool.Pool{}, snapshots: map[string]*Snapshot{}}
 	for _, r := range o.Ladder {
 		m.ladder = append(m.ladder, &rung{Rung: r})
 	}
@@ -188,11 +196,15 @@ func (m *Manager) make(ctx context.Context, owner string, a Ask) (*Box, error) {
 	if err != nil {
 		return nil, err
 	}
+	return m.makeOf(ctx, owner, a, &k)
+}
+
+func (m *Manager) makeOf(ctx context.Context, owner string, a Ask, k *kind) (*Box, error) {
 	limits, err := fill(fill(a.Limits, k.Limits), m.o.Limits).Within(m.o.Most)
 	if err != nil {
 		return nil, err
 	}
-	b := m.newBox(owner, &k, a)
+	b := m.newBox(owner, k, a)
 	spec := k.spec(limits, a.Env)
 	if p := m.pool(k.key); p != nil && k.waits {
 		b.Sandbox, b.Warm, err = p.Claim(ctx, spec)
@@ -202,7 +214,7 @@ func (m *Manager) make(ctx context.Context, owner string, a Ask) (*Box, error) {
 	if err != nil {
 		return nil, k.rung.remedied(ctx, m, err)
 	}
-	m.keep(&k)
+	m.keep(k)
 	if s, ok := b.Sandbox.(interface{ unwrap() primed }); ok {
 		one := s.unwrap()
 		b.Sandbox = one.Sandbox
@@ -278,7 +290,7 @@ func (m *Manager) Destroy(owner, id string) error {
 	return b.Sandbox.Close()
 }
 
-// Close ends every sandbox, the pools and the drivers.
+// Close ends every sandbox, the snapshots, the pools and the drivers.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
@@ -297,7 +309,7 @@ func (m *Manager) Close() error {
 	}
 	wg.Wait()
 	m.runs.Wait()
-	var errs []error
+	errs := []error{m.closeSnapshots()}
 	for _, r := range m.ladder {
 		errs = append(errs, r.close())
 	}

@@ -2,12 +2,14 @@ package manager
 
 import (
 	"context"
-	"fmt"
+	"crypto/rand"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/secret"
 )
 
 // mostDecisions is how many decisions on ways out are remembered of a sandbox,
@@ -18,6 +20,8 @@ const mostDecisions = 100
 type wayOut struct {
 	mu    sync.Mutex
 	rules sandbox.Network
+	env   []string          // NAME=placeholder, of the secrets
+	marks map[string]string // placeholders by the names of their secrets, as long as the sandbox lives
 	said  []sandbox.Decision
 	lost  int // decisions that are not remembered any more
 }
@@ -35,21 +39,41 @@ type decided struct {
 	Reason    string `json:"reason"`
 }
 
+// Secret is one that requests of a sandbox may carry, by the name of the
+// variable in which its code finds the placeholder.
+type Secret struct {
+	Value secret.Text
+	Hosts []string // rules for where it may go
+}
+
 // SetNetwork replaces what the sandbox may reach; see sandbox.Networked. Only
 // Allow and Deny are taken of n. What waits to run code is started again, with
-// the way out in its environment; contexts keep what they began with.
-func (b *Box) SetNetwork(ctx context.Context, n sandbox.Network) error {
+// the way out in its environment; contexts keep what they began with. Of the
+// secrets only placeholders get in, as variables of what is run from now on.
+func (b *Box) SetNetwork(ctx context.Context, n sandbox.Network, secrets map[string]Secret) error {
 	out, ok := b.Sandbox.(sandbox.Networked)
 	if !ok {
-		return fmt.Errorf("sandboxes of the driver %s have no way out", b.Driver)
+		return unsupported(b, "have no way out")
 	}
 	n = sandbox.Network{Allow: n.Allow, Deny: n.Deny, Decided: b.decided}
+	var env []string
+	for _, name := range slices.Sorted(maps.Keys(secrets)) {
+		mark := b.out.mark(name)
+		n.Secrets = append(n.Secrets, sandbox.Secret{Placeholder: mark, Value: secrets[name].Value, Hosts: secrets[name].Hosts})
+		env = append(env, name+"="+mark)
+	}
 	if err := out.SetNetwork(ctx, n); err != nil {
 		return err
 	}
 	b.out.mu.Lock()
-	b.out.rules = n
+	b.out.rules, b.out.env = n, env
 	b.out.mu.Unlock()
+	for name, s := range secrets {
+		b.tell(sandbox.Decision{
+			Allowed: true, Way: "secret", Target: name, Rule: strings.Join(s.Hosts, ", "),
+			Reason: "requests to these hosts may carry the secret of this variable; the sandbox has a placeholder",
+		})
+	}
 	b.starting.Lock()
 	defer b.starting.Unlock()
 	if b.python != nil {
@@ -66,6 +90,31 @@ func (b *Box) decided(d sandbox.Decision) {
 	}
 	b.out.said = append(b.out.said, d)
 	b.out.mu.Unlock()
+	b.tell(d)
+}
+
+// mark is the placeholder of a secret, which nobody can guess and which stays.
+func (w *wayOut) mark(name string) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.marks == nil {
+		w.marks = map[string]string{}
+	}
+	if w.marks[name] == "" {
+		w.marks[name] = "secret-" + rand.Text()
+	}
+	return w.marks[name]
+}
+
+// with puts the placeholders of secrets before an environment.
+func (b *Box) with(env []string) []string {
+	b.out.mu.Lock()
+	defer b.out.mu.Unlock()
+	return slices.Concat(b.out.env, env)
+}
+
+// tell tells the fact that something was decided.
+func (b *Box) tell(d sandbox.Decision) {
 	principal, context := "", b.Owner
 	if i := strings.LastIndexByte(b.Owner, '/'); i >= 0 {
 		principal, context = b.Owner[:i], b.Owner[i+1:]
@@ -79,4 +128,12 @@ func (b *Box) Network() (rules sandbox.Network, said []sandbox.Decision, lost in
 	b.out.mu.Lock()
 	defer b.out.mu.Unlock()
 	return b.out.rules, slices.Clone(b.out.said), b.out.lost
+}
+
+// Placeholders are those of the secrets that were ever to be swapped in, by
+// the names of their variables.
+func (b *Box) Placeholders() map[string]string {
+	b.out.mu.Lock()
+	defer b.out.mu.Unlock()
+	return maps.Clone(b.out.marks)
 }

@@ -1,0 +1,63 @@
+package sandbox
+
+import (
+	"context"
+	"errors"
+
+	"gatehouse/internal/sandbox/manager"
+	"gatehouse/tool"
+)
+
+type portIn struct {
+	ID   string `json:"sandbox_id"`
+	Port int    `json:"port" doc:"a TCP port on the sandbox's loopback" min:"1" max:"65535"`
+}
+
+type openPort struct {
+	Port    int    `json:"port" doc:"in the sandbox"`
+	Address string `json:"address" doc:"on the host, as host:port"`
+}
+
+func (m *desk) exposeTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "sandbox_expose", Title: "Open a port of a sandbox", Effects: tool.Writes | tool.Idempotent, Handle: "sandbox_id",
+		Description: "Lets programs of the host reach a server in a sandbox: gives an address on the host's loopback that leads to it.",
+		Help: `The server listens on 127.0.0.1 in the sandbox; it may begin to later. Whoever can reach the host's loopback can reach the address, which is another one each time. A sandbox can have 8 ports open, each with 64 connections at once.
+
+It closes with ` + "`sandbox_unexpose`" + ` and with the sandbox, which does not end for want of use while somebody is connected.`,
+	}, func(_ context.Context, c *tool.Call, in portIn) (openPort, error) {
+		if m.cfg.NoPorts {
+			return openPort{}, &tool.Refusal{Code: "denied", Message: "this host opens no ports of sandboxes", Next: "Whoever runs it may set modules.sandbox.ports."}
+		}
+		b, done, err := m.find(c, in.ID)
+		if err != nil {
+			return openPort{}, err
+		}
+		defer done()
+		p, err := b.Expose(uint16(in.Port))
+		switch {
+		case errors.Is(err, manager.ErrTooManyPorts):
+			return openPort{}, beyond(err)
+		case err != nil:
+			return openPort{}, able(err)
+		}
+		return openPort{int(p.Port), p.Address}, nil
+	})
+}
+
+func (m *desk) unexposeTool() tool.Tool {
+	return tool.New(tool.Def{
+		Name: "sandbox_unexpose", Title: "Close a port of a sandbox", Effects: tool.Destroys, Handle: "sandbox_id",
+		Description: "Closes a port that sandbox_expose has opened, and cuts off who uses it.",
+	}, func(_ context.Context, c *tool.Call, in portIn) (successOut, error) {
+		b, done, err := m.findAny(c, in.ID)
+		if err != nil {
+			return successOut{}, err
+		}
+		defer done()
+		if err := b.Unexpose(uint16(in.Port)); err != nil {
+			return successOut{}, &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "sandbox_stats shows those that are open."}
+		}
+		return successOut{true}, nil
+	})
+}

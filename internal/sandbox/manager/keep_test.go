@@ -1,0 +1,331 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"gatehouse/internal/sandbox"
+)
+
+// able makes sandboxes that can be paused, kept and reached, and run nothing.
+type able struct {
+	fake
+	memory  bool // snapshots are of memory
+	moments atomic.Int32
+	fails   error
+}
+
+func (a *able) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, error) {
+	b, err := a.fake.Create(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	one := &ableBox{fakeBox: b.(*fakeBox), a: a, files: map[string]string{}}
+	if a.memory {
+		return &memoryBox{one}, nil
+	}
+	return &filesBox{one}, nil
+}
+
+type ableBox struct {
+	*fakeBox
+	a     *able
+	files map[string]string // by folder
+	held  bool
+}
+
+func (b *ableBox) Pause(context.Context) error  { b.held = true; return b.a.fails }
+func (b *ableBox) Resume(context.Context) error { b.held = false; return b.a.fails }
+func (b *ableBox) Dial(ctx context.Context, port uint16) (net.Conn, error) {
+	if port != 80 {
+		return nil, errors.New("nobody listens there")
+	}
+	in, out := net.Pipe()
+	go func() {
+		defer in.Close()
+		io.Copy(in, io.LimitReader(in, 4)) // an echo of four bytes
+	}()
+	return out, nil
+}
+
+type filesBox struct{ *ableBox }
+
+func (b *filesBox) Pack(_ context.Context, folder string, w io.Writer) error {
+	_, err := io.WriteString(w, b.files[folder])
+	return errors.Join(err, b.a.fails)
+}
+
+func (b *filesBox) Unpack(_ context.Context, folder string, r io.Reader) error {
+	all, err := io.ReadAll(r)
+	b.files[folder] = string(all)
+	return errors.Join(err, b.a.fails)
+}
+
+type memoryBox struct{ *ableBox }
+
+func (b *memoryBox) Snapshot(context.Context) (sandbox.Snapshot, error) {
+	b.a.moments.Add(1)
+	return &moment{b}, b.a.fails
+}
+
+type moment struct{ of *memoryBox }
+
+func (m *moment) Size() int64 { return 1 << 20 }
+func (m *moment) Close() error {
+	m.of.a.moments.Add(-1)
+	return nil
+}
+func (m *moment) Create(ctx context.Context) (sandbox.Sandbox, error) {
+	return m.of.a.Create(ctx, sandbox.Spec{Limits: m.of.limits})
+}
+
+func openAble(t *testing.T, a *able, o Options) *Manager {
+	a.tier = sandbox.Namespaces
+	o.Ladder = []Rung{of("able", a)}
+	return open(t, &a.fake, o)
+}
+
+func TestAPausedSandboxDoesNotEndForWantOfUse(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a := &able{}
+		m := openAble(t, a, Options{Idle: time.Minute, Lifetime: time.Hour})
+		b := create(t, m, "ann", Ask{})
+		for range 2 { // twice is once
+			if err := b.Pause(t.Context()); err != nil || !b.Paused() || !b.Facts().Paused {
+				t.Errorf("%v, %+v", err, b.Facts())
+			}
+		}
+		time.Sleep(30 * time.Minute)
+		if _, err := m.Find("ann", b.ID); err != nil {
+			t.Fatal("it ended while it was paused")
+		}
+		for range 2 {
+			if err := b.Resume(t.Context()); err != nil || b.Paused() {
+				t.Error(err)
+			}
+		}
+		time.Sleep(50 * time.Second)
+		if _, err := m.Find("ann", b.ID); err != nil {
+			t.Error("resuming was no use of it")
+		}
+		time.Sleep(20 * time.Second)
+		if _, err := m.Find("ann", b.ID); err == nil {
+			t.Error("nobody used it for a minute, and it is there")
+		}
+		old := create(t, m, "ann", Ask{})
+		if err := old.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if _, err := m.Find("ann", old.ID); err == nil {
+			t.Error("a paused one outlived its lifetime")
+		}
+		a.fails = errors.New("the freezer is broken")
+		last := create(t, m, "ann", Ask{})
+		if err := last.Pause(t.Context()); !errors.Is(err, a.fails) || last.Paused() {
+			t.Errorf("%v, paused %v", err, last.Paused())
+		}
+	})
+}
+
+func TestASnapshotIsItsOwnersAndEnds(t *testing.T) {
+	for _, memory := range []bool{true, false} {
+		t.Run(fmt.Sprint("memory ", memory), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				a := &able{memory: memory}
+				m := openAble(t, a, Options{Snapshots: 2, SnapshotLife: time.Hour, NoPool: true})
+				b := create(t, m, "ann", Ask{Limits: sandbox.Limits{MemoryMiB: 99}})
+				want := KeptMemory
+				if f, ok := b.Sandbox.(*filesBox); ok {
+					want, f.files["/home/user"] = KeptFiles, "work"
+				}
+				s, err := m.Snapshot(t.Context(), b, "one")
+				if err != nil || s.Kept != want || s.Size == 0 || s.Name != "one" || s.Sandbox != b.ID {
+					t.Fatalf("%+v, %v", s, err)
+				}
+				if err := m.Destroy("ann", b.ID); err != nil {
+					t.Fatal(err)
+				}
+				for _, who := range []string{"bob", ""} {
+					if _, err := m.Restore(t.Context(), who, s.ID, Ask{}); err != ErrNoSnapshot {
+						t.Errorf("%q: %v", who, err)
+					}
+					if err := m.RemoveSnapshot(who, s.ID); err != ErrNoSnapshot || len(m.Snapshots(who)) != 0 {
+						t.Errorf("%q: %v", who, err)
+					}
+				}
+				for range 2 {
+					c, err := m.Restore(t.Context(), "ann", s.ID, Ask{Name: "again"})
+					if err != nil || !c.Snapshot || c.Name != "again" || c.Limits().MemoryMiB != 99 {
+						t.Fatalf("%+v, %v", c, err)
+					}
+					if f, ok := c.Sandbox.(*filesBox); ok && f.files["/home/user"] != "work" {
+						t.Errorf("its files: %q", f.files)
+					}
+				}
+				c := m.List("ann")[0]
+				if _, err := m.Snapshot(t.Context(), c, ""); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := m.Snapshot(t.Context(), c, ""); !errors.Is(err, ErrSnapshotsFull) {
+					t.Errorf("a third: %v", err)
+				}
+				fork, kept, err := m.Fork(t.Context(), c, Ask{Name: "fork"})
+				if err != nil || kept != want || fork.ID == c.ID || fork.Name != "fork" || len(m.Snapshots("ann")) != 2 {
+					t.Errorf("%+v, %s, %v", fork, kept, err)
+				}
+				if err := m.RemoveSnapshot("ann", s.ID); err != nil {
+					t.Error(err)
+				}
+				if _, err := m.Restore(t.Context(), "ann", s.ID, Ask{}); err != ErrNoSnapshot {
+					t.Errorf("of one that is removed: %v", err)
+				}
+				time.Sleep(2 * time.Hour)
+				synctest.Wait()
+				if left := m.Snapshots("ann"); len(left) != 0 {
+					t.Errorf("after their time there are %d", len(left))
+				}
+				if n := a.moments.Load(); n != 0 {
+					t.Errorf("%d are left of the driver's", n)
+				}
+			})
+		})
+	}
+}
+
+func TestSnapshotsThatTakeTooMuchAreRefused(t *testing.T) {
+	for _, memory := range []bool{true, false} {
+		a := &able{memory: memory}
+		m := openAble(t, a, Options{SnapshotBytes: 1<<20 + 10})
+		b := create(t, m, "ann", Ask{})
+		if f, ok := b.Sandbox.(*filesBox); ok {
+			f.files["/tmp"] = strings.Repeat("x", 1<<20)
+		}
+		if _, err := m.Snapshot(t.Context(), b, ""); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := m.Snapshot(t.Context(), b, ""); !errors.Is(err, ErrSnapshotsFull) || len(m.Snapshots("ann")) != 1 {
+			t.Errorf("memory %v: a second: %v", memory, err)
+		}
+		if f, ok := b.Sandbox.(*filesBox); ok {
+			f.files["/tmp"] = strings.Repeat("x", 1<<21)
+			if _, err := m.Snapshot(t.Context(), b, ""); !errors.Is(err, ErrSnapshotsFull) {
+				t.Errorf("one that never ends: %v", err)
+			}
+		}
+		a.fails = errors.New("the disk is gone")
+		if _, err := m.Snapshot(t.Context(), b, ""); !errors.Is(err, a.fails) {
+			t.Errorf("%v", err)
+		}
+		a.fails = nil
+		if err := m.Close(); err != nil || a.moments.Load() > 1 { // the failed one was never made
+			t.Errorf("%v, %d are left", err, a.moments.Load())
+		}
+	}
+}
+
+// What was written of a snapshot has no name on the disk, so that nothing of
+// it outlives the process.
+func TestFilesOfSnapshotsHaveNoNames(t *testing.T) {
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	m := openAble(t, &able{}, Options{})
+	if _, err := m.Snapshot(t.Context(), create(t, m, "ann", Ask{}), ""); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}
+
+func TestWhatADriverCannotDoIsSaid(t *testing.T) {
+	m := open(t, &fake{}, Options{})
+	b := create(t, m, "ann", Ask{})
+	_, snap := m.Snapshot(t.Context(), b, "")
+	_, port := b.Expose(80)
+	for what, err := range map[string]error{
+		"pause": b.Pause(t.Context()), "resume": b.Resume(t.Context()), "snapshot": snap, "port": port,
+		"network": b.SetNetwork(t.Context(), sandbox.Network{}, nil),
+	} {
+		if !errors.Is(err, ErrUnsupported) || !strings.Contains(err.Error(), "fake") {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}
+
+func TestPortsLeadIntoTheSandboxAndCloseWithIt(t *testing.T) {
+	m := openAble(t, &able{}, Options{})
+	b := create(t, m, "ann", Ask{})
+	p, err := b.Expose(80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again, err := b.Expose(80); err != nil || again != p {
+		t.Errorf("a second time: %+v, %v", again, err)
+	}
+	talk := func(say string) (string, error) {
+		c, err := net.DialTimeout("tcp", p.Address, 30*time.Second)
+		if err != nil {
+			return "", err
+		}
+		defer c.Close()
+		c.SetDeadline(time.Now().Add(30 * time.Second))
+		if _, err := io.WriteString(c, say); err != nil {
+			return "", err
+		}
+		var got bytes.Buffer
+		_, err = io.CopyN(&got, c, int64(len(say)))
+		return got.String(), err
+	}
+	if got, err := talk("ping"); got != "ping" || err != nil {
+		t.Errorf("%q, %v", got, err)
+	}
+	closed, err := b.Expose(81) // nobody listens there
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c, err := net.DialTimeout("tcp", closed.Address, 30*time.Second); err == nil {
+		c.SetDeadline(time.Now().Add(30 * time.Second))
+		if _, err := c.Read(make([]byte, 1)); err == nil {
+			t.Error("somebody answers at a port where nobody listens")
+		}
+		c.Close()
+	}
+	for i := range uint16(mostPorts - 2) {
+		if _, err := b.Expose(1000 + i); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := b.Expose(2000); err != ErrTooManyPorts {
+		t.Errorf("%v", err)
+	}
+	if got := b.Ports(); len(got) != mostPorts || got[0] != p {
+		t.Errorf("%+v", got)
+	}
+	if err := b.Unexpose(1000); err != nil {
+		t.Error(err)
+	}
+	if err := b.Unexpose(1000); err != ErrNoPort {
+		t.Errorf("%v", err)
+	}
+	if err := m.Destroy("ann", b.ID); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := talk("ping"); err == nil {
+		t.Errorf("after the end of the sandbox: %q", got)
+	}
+	if _, err := b.Expose(80); !errors.Is(err, sandbox.ErrClosed) {
+		t.Errorf("after its end: %v", err)
+	}
+}

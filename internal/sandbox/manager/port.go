@@ -1,0 +1,207 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"time"
+
+	"gatehouse/internal/sandbox"
+)
+
+const (
+	mostPorts = 8  // of one sandbox
+	mostConns = 64 // of one port, at once
+	dialWait  = 10 * time.Second
+)
+
+// Errors of ports.
+var (
+	ErrNoPort       = errors.New("this port of the sandbox is not open to the host")
+	ErrTooManyPorts = fmt.Errorf("%d ports of this sandbox are open to the host, which is the most: close one first", mostPorts)
+)
+
+// Port is a port on the host's loopback that leads to one on the sandbox's.
+type Port struct {
+	Port    uint16 // in the sandbox
+	Address string // on the host, as host:port
+}
+
+// door is a Port that is open.
+type door struct {
+	Port
+	box   *Box
+	from  sandbox.Ported
+	l     net.Listener
+	slots chan struct{}
+
+	mu     sync.Mutex
+	conns  map[net.Conn]struct{}
+	closed bool
+}
+
+// Expose opens a port of the sandbox to programs of the host, by a port on the
+// host's loopback that nobody else has. It closes with the sandbox. One that
+// is open already stays as it is.
+func (b *Box) Expose(port uint16) (Port, error) {
+	from, ok := b.Sandbox.(sandbox.Ported)
+	if !ok {
+		return Port{}, unsupported(b, "open no ports")
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	switch d := b.ports[port]; {
+	case b.left:
+		return Port{}, sandbox.ErrClosed
+	case d != nil:
+		return d.Port, nil
+	case len(b.ports) >= mostPorts:
+		return Port{}, ErrTooManyPorts
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return Port{}, err
+	}
+	d := &door{
+		Port: Port{port, l.Addr().String()}, box: b, from: from, l: l,
+		slots: make(chan struct{}, mostConns), conns: map[net.Conn]struct{}{},
+	}
+	if b.ports == nil {
+		b.ports = map[uint16]*door{}
+	}
+	b.ports[port] = d
+	b.manager.runs.Go(d.run) // the sandbox is not left, so nobody waits for the runs yet
+	return d.Port, nil
+}
+
+// Unexpose closes a port and cuts off whoever uses it; the error is ErrNoPort.
+func (b *Box) Unexpose(port uint16) error {
+	b.mu.Lock()
+	d := b.ports[port]
+	delete(b.ports, port)
+	b.mu.Unlock()
+	if d == nil {
+		return ErrNoPort
+	}
+	d.close()
+	return nil
+}
+
+// Ports are those that are open, in order.
+func (b *Box) Ports() (all []Port) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, d := range b.ports {
+		all = append(all, d.Port)
+	}
+	slices.SortFunc(all, func(a, b Port) int { return int(a.Port) - int(b.Port) })
+	return all
+}
+
+// closePorts closes all. b.left is set, so that none is opened after.
+func (b *Box) closePorts() {
+	b.mu.Lock()
+	all := b.ports
+	b.ports = nil
+	b.mu.Unlock()
+	for _, d := range all {
+		d.close()
+	}
+}
+
+// run takes connections until the port is closed.
+func (d *door) run() {
+	var all sync.WaitGroup
+	defer all.Wait()
+	for {
+		conn, err := d.l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			time.Sleep(10 * time.Millisecond) // too many files are open
+			continue
+		}
+		select {
+		case d.slots <- struct{}{}:
+		default:
+			conn.Close()
+			continue
+		}
+		if !d.add(conn) {
+			conn.Close()
+			return
+		}
+		all.Go(func() {
+			defer func() { <-d.slots }()
+			defer d.remove(conn)
+			d.forward(conn)
+		})
+	}
+}
+
+// forward passes on what one connection brings, both ways, and keeps the
+// sandbox from ending for want of use meanwhile.
+func (d *door) forward(outer net.Conn) {
+	defer outer.Close()
+	defer d.box.Use()()
+	ctx, cancel := context.WithTimeout(d.box.manager.life, dialWait)
+	inner, err := d.from.Dial(ctx, d.Port.Port)
+	cancel()
+	if err != nil {
+		return
+	}
+	if !d.add(inner) {
+		inner.Close()
+		return
+	}
+	defer d.remove(inner)
+	defer inner.Close()
+	var both sync.WaitGroup
+	both.Go(func() { pass(inner, outer) })
+	both.Go(func() { pass(outer, inner) })
+	both.Wait()
+}
+
+// pass copies until one side ends, and says so to the other.
+func pass(to, from net.Conn) {
+	_, err := io.Copy(to, from)
+	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {
+		half.CloseWrite()
+		return
+	}
+	to.Close()
+	if err != nil {
+		from.Close()
+	}
+}
+
+func (d *door) add(c net.Conn) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return false
+	}
+	d.conns[c] = struct{}{}
+	return true
+}
+
+func (d *door) remove(c net.Conn) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.conns, c)
+}
+
+func (d *door) close() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	d.l.Close()
+	for c := range d.conns {
+		c.Close()
+	}
+}

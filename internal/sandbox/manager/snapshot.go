@@ -1,0 +1,312 @@
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"gatehouse/internal/sandbox"
+)
+
+// Defaults of Options for snapshots.
+const (
+	DefaultSnapshots     = 20
+	DefaultSnapshotBytes = 4 << 30
+	DefaultSnapshotLife  = 24 * time.Hour
+)
+
+// What is kept of a sandbox.
+const (
+	KeptMemory = "memory" // its files and what runs in it
+	KeptFiles  = "files"  // what is in its home folder and in /tmp
+)
+
+// keptFolders are those whose files are kept.
+var keptFolders = [...]string{"/home/user", "/tmp"}
+
+// Errors of snapshots.
+var (
+	ErrNoSnapshot    = errors.New("snapshot not found or invalid ID")
+	ErrSnapshotsFull = errors.New("there is no room for another snapshot: remove one first")
+)
+
+// Snapshot is a sandbox as it was at a moment, with an owner. It is gone when
+// the host ends. It is safe for concurrent use.
+type Snapshot struct {
+	ID, Owner, Name string
+	Created         time.Time
+	ExpiresAt       time.Time
+	Sandbox         string // the one it was made of
+	Driver          string
+	Tier            sandbox.Tier
+	Template        string
+	Kept            string // KeptMemory or KeptFiles
+	Size            int64  // bytes on disk
+
+	kind   *kind
+	ask    Ask // with the limits that held
+	moment sandbox.Snapshot
+	files  []*os.File // an archive of each of keptFolders, of which no name is left
+
+	using sync.RWMutex // held to read while it is used, and to close it
+	gone  bool
+	timer *time.Timer
+}
+
+// Snapshot keeps a sandbox of the owner's as it is. Files alone are kept where
+// the driver keeps no memory, and then as they are found while programs run.
+func (m *Manager) Snapshot(ctx context.Context, b *Box, name string) (*Snapshot, error) {
+	if err := m.reserveSnapshot(); err != nil {
+		return nil, err
+	}
+	s, err := m.take(ctx, b)
+	m.mu.Lock()
+	m.keeping--
+	switch {
+	case err != nil:
+	case m.closed:
+		err = errEnded
+	case m.snapshotBytes()+s.Size > m.o.SnapshotBytes:
+		err = fmt.Errorf("%w (this one has %d MiB, and there is room for %d)", ErrSnapshotsFull, s.Size>>20, (m.o.SnapshotBytes-m.snapshotBytes())>>20)
+	default:
+		s.ID, s.Name = m.o.NewID("snapshot"), name
+		m.snapshots[s.ID] = s
+		s.timer = time.AfterFunc(m.o.SnapshotLife, func() { m.RemoveSnapshot(s.Owner, s.ID) })
+	}
+	m.mu.Unlock()
+	if err != nil && s != nil {
+		s.close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (m *Manager) reserveSnapshot() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := len(m.snapshots) + m.keeping; n >= m.o.Snapshots {
+		return fmt.Errorf("%w (%d)", ErrSnapshotsFull, n)
+	}
+	m.keeping++
+	return nil
+}
+
+// snapshotBytes is what all of them take. m.mu is held.
+func (m *Manager) snapshotBytes() (n int64) {
+	for _, s := range m.snapshots {
+		n += s.Size
+	}
+	return n
+}
+
+// take keeps a sandbox as well as its driver can.
+func (m *Manager) take(ctx context.Context, b *Box) (s *Snapshot, err error) {
+	now := time.Now()
+	s = &Snapshot{
+		Owner: b.Owner, Created: now, ExpiresAt: now.Add(m.o.SnapshotLife), Sandbox: b.ID, Driver: b.Driver, Tier: b.Tier, Template: b.Template,
+		kind: b.kind, ask: b.ask,
+	}
+	s.ask.Limits = b.Limits()
+	switch keeps := b.Sandbox.(type) {
+	case sandbox.Snapshotter:
+		s.Kept = KeptMemory
+		if s.moment, err = keeps.Snapshot(ctx); err != nil {
+			return nil, err
+		}
+		s.Size = s.moment.Size()
+		return s, nil
+	case sandbox.Archive:
+		s.Kept = KeptFiles
+		for _, folder := range keptFolders {
+			if err := s.pack(ctx, keeps, folder, m.o.SnapshotBytes-s.Size); err != nil {
+				s.close()
+				return nil, fmt.Errorf("%s: %w", folder, err)
+			}
+		}
+		return s, nil
+	}
+	return nil, unsupported(b, "cannot be kept")
+}
+
+// pack writes a folder's archive to a file without a name, which is gone with
+// this process however that ends.
+func (s *Snapshot) pack(ctx context.Context, from sandbox.Archive, folder string, most int64) error {
+	f, err := os.CreateTemp("", "gatehouse-snapshot-")
+	if err != nil {
+		return err
+	}
+	s.files = append(s.files, f)
+	if err := os.Remove(f.Name()); err != nil {
+		return err
+	}
+	w := &limited{w: f, left: most}
+	err = from.Pack(ctx, folder, w)
+	s.Size += most - w.left
+	return err
+}
+
+// limited takes no more than so many bytes.
+type limited struct {
+	w    io.Writer
+	left int64
+}
+
+func (l *limited) Write(b []byte) (int, error) {
+	if int64(len(b)) > l.left {
+		return 0, ErrSnapshotsFull
+	}
+	n, err := l.w.Write(b)
+	l.left -= int64(n)
+	return n, err
+}
+
+// close throws away what is kept. Those that are being made of it get it first.
+func (s *Snapshot) close() error {
+	s.using.Lock()
+	defer s.using.Unlock()
+	if s.gone {
+		return nil
+	}
+	s.gone = true
+	if s.timer != nil {
+		s.timer.Stop()
+	}
+	var errs []error
+	for _, f := range s.files {
+		errs = append(errs, f.Close())
+	}
+	if s.moment != nil {
+		errs = append(errs, s.moment.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Restore makes a sandbox for its owner that goes on from a snapshot. Of a, the
+// name and the times count.
+func (m *Manager) Restore(ctx context.Context, owner, id string, a Ask) (*Box, error) {
+	s, err := m.FindSnapshot(owner, id)
+	if err != nil {
+		return nil, err
+	}
+	return m.restore(ctx, s, a)
+}
+
+func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (*Box, error) {
+	s.using.RLock()
+	defer s.using.RUnlock()
+	if s.gone {
+		return nil, ErrNoSnapshot
+	}
+	ask := s.ask
+	ask.Name, ask.Idle, ask.Lifetime = a.Name, a.Idle, a.Lifetime
+	return m.admit(func() (b *Box, err error) {
+		if s.moment == nil {
+			return m.unpack(ctx, s, ask)
+		}
+		b = m.newBox(s.Owner, s.kind, ask)
+		b.Snapshot = true
+		b.Sandbox, err = s.moment.Create(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return b, nil
+	})
+}
+
+// unpack makes a sandbox and puts the files into it.
+func (m *Manager) unpack(ctx context.Context, s *Snapshot, ask Ask) (*Box, error) {
+	b, err := m.makeOf(ctx, s.Owner, ask, s.kind)
+	if err != nil {
+		return nil, err
+	}
+	b.Snapshot = true
+	into, ok := b.Sandbox.(sandbox.Archive)
+	if !ok {
+		err = unsupported(b, "take no files in")
+	}
+	for i, folder := range keptFolders {
+		if err != nil {
+			break
+		}
+		err = into.Unpack(ctx, folder, io.NewSectionReader(s.files[i], 0, 1<<62))
+	}
+	if err != nil {
+		return nil, errors.Join(err, b.Sandbox.Close())
+	}
+	return b, nil
+}
+
+// Fork makes another sandbox that goes on from where one is now. kept tells
+// what it has of it.
+func (m *Manager) Fork(ctx context.Context, b *Box, a Ask) (fork *Box, kept string, err error) {
+	s, err := m.take(ctx, b)
+	if err != nil {
+		return nil, "", err
+	}
+	fork, err = m.restore(ctx, s, a)
+	if e := s.close(); e != nil {
+		m.o.Log.Warn("a snapshot left something behind", "error", e)
+	}
+	return fork, s.Kept, err
+}
+
+// FindSnapshot is an owner's snapshot; the error is ErrNoSnapshot.
+func (m *Manager) FindSnapshot(owner, id string) (*Snapshot, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if s := m.snapshots[id]; s != nil && s.Owner == owner {
+		return s, nil
+	}
+	return nil, ErrNoSnapshot
+}
+
+// Snapshots are an owner's, the oldest first.
+func (m *Manager) Snapshots(owner string) (all []*Snapshot) {
+	m.mu.Lock()
+	for _, s := range m.snapshots {
+		if s.Owner == owner {
+			all = append(all, s)
+		}
+	}
+	m.mu.Unlock()
+	slices.SortFunc(all, func(a, b *Snapshot) int {
+		if c := a.Created.Compare(b.Created); c != 0 {
+			return c
+		}
+		return slices.Compare([]byte(a.ID), []byte(b.ID))
+	})
+	return all
+}
+
+// RemoveSnapshot throws an owner's snapshot away; what was made of it lives on.
+func (m *Manager) RemoveSnapshot(owner, id string) error {
+	m.mu.Lock()
+	s := m.snapshots[id]
+	if s == nil || s.Owner != owner {
+		m.mu.Unlock()
+		return ErrNoSnapshot
+	}
+	delete(m.snapshots, id)
+	m.mu.Unlock()
+	return s.close()
+}
+
+// closeSnapshots throws all away.
+func (m *Manager) closeSnapshots() error {
+	m.mu.Lock()
+	all := m.snapshots
+	m.snapshots = map[string]*Snapshot{}
+	m.mu.Unlock()
+	var errs []error
+	for _, s := range all {
+		errs = append(errs, s.close())
+	}
+	return errors.Join(errs...)
+}
