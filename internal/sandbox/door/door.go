@@ -1,14 +1,17 @@
 //go:build linux
 
 // Package door is the way out of one sandbox: a proxy of the host's on a
-// listener that the agent made inside and handed over.
+// listener inside.
 //
-// Between the listener and the proxy is nothing: connections from inside are
-// the host's own file descriptors, so the sandbox's network needs no route, and
+// Where the sandbox shares the host's kernel the agent hands its listener over.
+// Between it and the proxy is nothing then: connections from inside are the
+// host's own file descriptors. Elsewhere the connections come through the
+// channel to the agent. Either way the sandbox's network needs no route, and
 // closing the door leaves no listener in there.
 package door
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
@@ -43,10 +46,12 @@ func Environment() []string {
 // Door is shut until Set opens it. It is safe for concurrent use.
 type Door struct {
 	options proxy.Options
+	side    *net.UnixConn // where listeners come; nil where they do not
+	listen  Listen        // nil where listeners come by the side
 
 	mu       sync.Mutex
-	side     *net.UnixConn // where listeners come; nil when closed
-	proxy    *proxy.Proxy  // nil while the door is shut
+	closed   bool
+	proxy    *proxy.Proxy // nil while the door is shut
 	listener net.Listener
 	served   chan struct{}
 }
@@ -67,6 +72,12 @@ func New(side *os.File, o proxy.Options) (*Door, error) {
 	return &Door{side: u, options: o}, nil
 }
 
+// Listen has the agent listen at a port inside, and gives the connections.
+type Listen func(ctx context.Context, port uint16) (net.Listener, error)
+
+// Over is a door where nothing can be handed over.
+func Over(listen Listen, o proxy.Options) *Door { return &Door{listen: listen, options: o} }
+
 // Sockets are a side socket's two ends: the host's, and the one that the agent
 // inherits.
 func Sockets() (ours, theirs *os.File, err error) {
@@ -78,8 +89,8 @@ func Sockets() (ours, theirs *os.File, err error) {
 }
 
 // Set replaces what may be reached. Where that is nothing the door is shut.
-// tell has the agent hand over a listener at a port, or with 0 take it that
-// there is none, and have programs find it.
+// tell has the agent give programs the environment of a proxy at a port, or
+// with 0 that of none; of an agent that can it also asks for the listener.
 func (d *Door) Set(n sandbox.Network, tell func(port int64) error) error {
 	if err := proxy.Check(n); err != nil {
 		return err
@@ -87,7 +98,7 @@ func (d *Door) Set(n sandbox.Network, tell func(port int64) error) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
-	case d.side == nil:
+	case d.closed:
 		return sandbox.ErrClosed
 	case len(n.Allow) > 0 && d.proxy == nil:
 		return d.open(n, tell)
@@ -101,13 +112,9 @@ func (d *Door) Set(n sandbox.Network, tell func(port int64) error) error {
 }
 
 func (d *Door) open(n sandbox.Network, tell func(port int64) error) error {
-	d.drain()
-	if err := tell(Port); err != nil {
-		return err
-	}
-	l, err := d.receive()
+	l, err := d.make(tell)
 	if err != nil {
-		return errors.Join(err, tell(0))
+		return err
 	}
 	p := proxy.New(d.options)
 	if err := p.Set(n); err != nil {
@@ -119,6 +126,31 @@ func (d *Door) open(n sandbox.Network, tell func(port int64) error) error {
 		p.Serve(l)
 	}()
 	return nil
+}
+
+// make has a listener made inside.
+func (d *Door) make(tell func(port int64) error) (net.Listener, error) {
+	if d.listen != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), handing)
+		defer cancel()
+		l, err := d.listen(ctx, Port)
+		if err != nil {
+			return nil, err
+		}
+		if err := tell(Port); err != nil {
+			return nil, errors.Join(err, l.Close())
+		}
+		return l, nil
+	}
+	d.drain()
+	if err := tell(Port); err != nil {
+		return nil, err
+	}
+	l, err := d.receive()
+	if err != nil {
+		return nil, errors.Join(err, tell(0))
+	}
+	return l, nil
 }
 
 // drain throws away what came of an agent that was given up on.
@@ -206,11 +238,13 @@ func (d *Door) shut() {
 func (d *Door) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	d.shut()
 	if d.side == nil {
 		return nil
 	}
-	d.shut()
-	err := d.side.Close()
-	d.side = nil
-	return err
+	return d.side.Close()
 }

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,6 +125,67 @@ func TestADoorOpensAndShuts(t *testing.T) {
 		t.Error(err)
 	}
 	if err := d.Set(n, a.tell); !errors.Is(err, sandbox.ErrClosed) {
+		t.Errorf("after Close: %v", err)
+	}
+}
+
+// Where nothing can be handed over the door asks for a listener by itself.
+func TestADoorOverAListenerOpensAndShuts(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "served") }))
+	defer server.Close()
+	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
+	n := sandbox.Network{Allow: []string{"127.0.0.1:" + port}}
+	var last net.Listener
+	refused := errors.New("no")
+	refuse := true
+	d := Over(func(_ context.Context, port uint16) (net.Listener, error) {
+		if refuse || port != Port {
+			return nil, refused
+		}
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		last = l
+		return l, err
+	}, proxy.Options{})
+	told := []int64{}
+	tell := func(port int64) error {
+		told = append(told, port)
+		return nil
+	}
+	if err := d.Set(n, tell); !errors.Is(err, refused) || len(told) != 0 {
+		t.Errorf("%v, and %v was told", err, told)
+	}
+	refuse = false
+	if err := d.Set(n, func(int64) error { return refused }); !errors.Is(err, refused) {
+		t.Errorf("an agent that does not hear of it: %v", err)
+	}
+	if c, err := net.Dial("tcp", last.Addr().String()); err == nil {
+		c.Close()
+		t.Error("the listener of a door that did not open is there")
+	}
+	for range 2 {
+		if err := d.Set(n, tell); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := get(last.Addr().String(), "http://127.0.0.1:"+port+"/"); err != nil || !strings.Contains(got, "served") {
+			t.Errorf("%q, %v", got, err)
+		}
+		if err := d.Set(sandbox.Network{}, tell); err != nil {
+			t.Error(err)
+		}
+		if got, err := get(last.Addr().String(), "http://127.0.0.1:"+port+"/"); err == nil {
+			t.Errorf("a door that is shut: %q", got)
+		}
+	}
+	if want := []int64{Port, 0, Port, 0}; !slices.Equal(told, want) {
+		t.Errorf("the agent was told %v, want %v", told, want)
+	}
+	if err := errors.Join(d.Set(n, tell), d.Close(), d.Close()); err != nil {
+		t.Error(err)
+	}
+	if got, err := get(last.Addr().String(), "http://127.0.0.1:"+port+"/"); err == nil {
+		t.Errorf("a door that is closed: %q", got)
+	}
+	if err := d.Set(n, tell); !errors.Is(err, sandbox.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
 }

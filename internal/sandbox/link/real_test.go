@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"reflect"
 	"strings"
@@ -17,8 +19,10 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/door"
 	"gatehouse/internal/sandbox/link"
 	"gatehouse/internal/sandbox/namespaces"
+	"gatehouse/internal/sandbox/proxy"
 )
 
 // linked is a sandbox, seen through its link.
@@ -183,6 +187,34 @@ with concurrent.futures.ThreadPoolExecutor(30) as e:
 		if _, err := b.Dial(t.Context(), 3128); !errors.Is(err, syscall.ECONNREFUSED) {
 			t.Errorf("after Close: %v", err)
 		}
+	}
+}
+
+func TestTheWayOutLeadsThroughTheLink(t *testing.T) {
+	b := real(t)
+	body := strings.Repeat("served ", 100_000)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, body) }))
+	defer server.Close()
+	d := door.Over(b.Listen, proxy.Options{})
+	defer d.Close()
+	tell := func(int64) error { return nil }
+	if err := d.Set(sandbox.Network{Allow: []string{strings.TrimPrefix(server.URL, "http://")}}, tell); err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf(`
+import urllib.request
+o = urllib.request.build_opener(urllib.request.ProxyHandler({"http": "http://127.0.0.1:%d"}))
+print(sum(len(o.open("%s").read()) for _ in range(20)))
+`, door.Port, server.URL)
+	var out bytes.Buffer
+	if r, err := python(t, b, text, &out).Wait(); err != nil || out.String() != fmt.Sprintln(20*len(body)) {
+		t.Errorf("%+v, %v, %q", r, err, out.String())
+	}
+	if err := d.Set(sandbox.Network{}, tell); err != nil {
+		t.Error(err)
+	}
+	if _, err := b.Dial(t.Context(), door.Port); !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a door that is shut: %v", err)
 	}
 }
 
