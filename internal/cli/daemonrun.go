@@ -277,6 +277,9 @@ func (r *running) announce() {
 			say("%s", line)
 		}
 		say("Listening on %s", d.Address)
+		if d.Kind == app.TCP {
+			lineSnippet(r.w.Err, d, !r.l.Auth.Insecure)
+		}
 	}
 	if r.healthLn != nil {
 		say("Health at http://%s/health", r.healthLn.Addr())

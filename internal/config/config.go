@@ -46,7 +46,7 @@ type Config struct {
 type Doors struct {
 	Stdio bool   `doc:"Serve standard input and output." env:"-"`
 	HTTP  HTTP   `doc:"Serve Streamable HTTP at /mcp. The section opens the door."`
-	TCP   string `doc:"Serve lines on this host:port. An empty host means loopback." env:"MCP_ADDR" kind:"address"`
+	TCP   string `doc:"Serve lines on this host:port, to those who bring a token in _meta. An empty host means loopback." env:"MCP_ADDR" kind:"address"`
 	Unix  string `doc:"Serve lines on a Unix socket at this path." env:"-" kind:"path"`
 }
 
