@@ -1,0 +1,304 @@
+package image
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gatehouse/internal/sandbox"
+)
+
+// Info is an image that is unpacked.
+type Info struct {
+	ID      string
+	Refs    []string // of registries, that meant it last
+	Bytes   int64    // on disk
+	Entries int      // files, folders and links in its layers
+	Used    time.Time
+	InUse   bool // by a host of this user
+}
+
+// cache is the folder that images are unpacked into:
+//
+//	images/<hex>/root        an image
+//	images/<hex>/image.json  what is known of it
+//	making/<hex>/            the same while it is unpacked, and when it is going
+//	locks/<hex>              held by all who use it together, or by one who makes or removes it
+//	refs/<hash>.json         what a name in a registry meant last
+//
+// A lock is the kernel's, so that it ends with its host. What is below making
+// while nobody holds its lock was left by a host that was killed.
+type cache struct {
+	folder string
+	log    *slog.Logger
+}
+
+const notes = "image.json"
+
+// note is what image.json holds.
+type note struct {
+	ID      string   `json:"id"`
+	Env     []string `json:"env"`
+	Bytes   int64    `json:"bytes"`
+	Entries int      `json:"entries"`
+}
+
+func openCache(folder string, log *slog.Logger) (*cache, error) {
+	c := &cache{folder, log}
+	for _, dir := range []string{"", "images", "making", "locks", "refs"} {
+		if err := os.MkdirAll(filepath.Join(folder, dir), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.sweep()
+}
+
+func (c *cache) path(parts ...string) string {
+	return filepath.Join(append([]string{c.folder}, parts...)...)
+}
+
+// hexOf is the part of an ID that names folders.
+func hexOf(id string) (string, bool) {
+	hex, ok := strings.CutPrefix(id, "sha256:")
+	return hex, ok && len(hex) == 2*sha256.Size && strings.Trim(hex, "0123456789abcdef") == ""
+}
+
+// sweep removes what was left half done.
+func (c *cache) sweep() error {
+	left, err := os.ReadDir(c.path("making"))
+	if err != nil {
+		return err
+	}
+	for _, e := range left {
+		l, err := c.tryLock(e.Name(), true)
+		if err != nil {
+			return err
+		}
+		if l == nil {
+			continue // somebody is at work on it
+		}
+		err = os.RemoveAll(c.path("making", e.Name()))
+		c.unlock(l, true)
+		if err != nil {
+			return err
+		}
+		c.log.Info("a half made image was cleared away", "id", e.Name())
+	}
+	return nil
+}
+
+// use hands out an image that is there, or nil. release gives it back.
+func (c *cache) use(ctx context.Context, id string) (img *sandbox.Image, release func(), err error) {
+	hex, ok := hexOf(id)
+	if _, err := os.Stat(c.path("images", hex, notes)); !ok || err != nil {
+		return nil, nil, nil
+	}
+	l, err := c.lock(ctx, hex, false)
+	if err != nil {
+		return nil, nil, err
+	}
+	n, err := c.read(hex)
+	if err != nil {
+		c.unlock(l, false)
+		return nil, nil, nil // it was removed in between, or is damaged and made anew
+	}
+	c.touch(hex)
+	img = &sandbox.Image{ID: n.ID, Root: c.path("images", hex, "root"), Env: n.Env}
+	return img, sync.OnceFunc(func() {
+		c.touch(hex)
+		c.unlock(l, false)
+	}), nil
+}
+
+// touch notes that an image was used.
+func (c *cache) touch(hex string) {
+	now := time.Now()
+	if err := os.Chtimes(c.path("images", hex, notes), now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.log.Warn("cannot note that an image was used", "id", hex, "err", err)
+	}
+}
+
+func (c *cache) read(hex string) (n note, err error) {
+	text, err := os.ReadFile(c.path("images", hex, notes))
+	if err != nil {
+		return n, err
+	}
+	if err = json.Unmarshal(text, &n); err == nil && n.ID != "sha256:"+hex {
+		err = fmt.Errorf("%s says it is %s", hex, n.ID)
+	}
+	return n, err
+}
+
+// add unpacks an image. It is there whole or not at all, whatever happens to
+// the host or to the machine.
+func (c *cache) add(ctx context.Context, id string, what *found, most Most, together int64, came func(int)) (err error) {
+	hex, ok := hexOf(id)
+	if !ok {
+		return fmt.Errorf("%q is no digest of the kind sha256", id)
+	}
+	l, err := c.lock(ctx, hex, true)
+	if err != nil {
+		return err
+	}
+	defer func() { c.unlock(l, err != nil) }()
+	if _, err := c.read(hex); err == nil {
+		return nil // another host was faster
+	}
+	if n := what.size(); n > most.Bytes {
+		return fmt.Errorf("its layers have %d bytes; an image may have %d", n, most.Bytes)
+	}
+	at := c.path("making", hex)
+	if err := os.RemoveAll(at); err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(at))
+		}
+	}()
+	n, err := c.fill(ctx, at, id, what, most, came)
+	if err != nil {
+		return err
+	}
+	if err := c.makeRoom(n.Bytes, together); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(c.path("images", hex)); err != nil { // one that is damaged
+		return err
+	}
+	if err := os.Rename(at, c.path("images", hex)); err != nil {
+		return err
+	}
+	return syncFolder(c.path("images"))
+}
+
+// fill makes the folder of an image and sees that all of it is on disk.
+func (c *cache) fill(ctx context.Context, at, id string, what *found, most Most, came func(int)) (n note, err error) {
+	top := filepath.Join(at, "root")
+	if err := os.MkdirAll(top, 0o700); err != nil {
+		return n, err
+	}
+	root, err := os.OpenRoot(top)
+	if err != nil {
+		return n, err
+	}
+	defer root.Close()
+	u, err := unpack(ctx, root, what.layers, most, came)
+	if err != nil {
+		return n, err
+	}
+	n = note{ID: id, Env: what.env, Bytes: u.bytes, Entries: u.entries}
+	text, err := json.Marshal(n)
+	if err != nil {
+		return n, err
+	}
+	if err := os.WriteFile(filepath.Join(at, notes), text, 0o600); err != nil {
+		return n, err
+	}
+	return n, syncTree(at)
+}
+
+// makeRoom removes images until there is room for one more, those first that
+// were not used for longest. What is in use stays.
+func (c *cache) makeRoom(size, together int64) error {
+	all, err := c.unpacked()
+	if err != nil {
+		return err
+	}
+	for _, i := range all {
+		size += i.Bytes
+	}
+	for _, i := range slices.Backward(all) {
+		if size <= together {
+			return nil
+		}
+		switch err := c.remove(i.ID, i.ID); {
+		case err == nil:
+			c.log.Info("an image was removed to make room", "id", i.ID, "bytes", i.Bytes)
+			size -= i.Bytes
+		case errors.Is(err, ErrUnknown):
+			size -= i.Bytes
+		case !errors.Is(err, ErrInUse):
+			return err
+		}
+	}
+	if size > together {
+		return fmt.Errorf("with those in use images would have %d bytes; they may have %d: end sandboxes of other images, or allow more in the settings", size, together)
+	}
+	return nil
+}
+
+// remove takes an image away unless it is in use. called is what the caller
+// calls it.
+func (c *cache) remove(id, called string) error {
+	hex, ok := hexOf(id)
+	if _, err := os.Stat(c.path("images", hex)); !ok || err != nil {
+		return fmt.Errorf("%.200q: %w", called, ErrUnknown)
+	}
+	// Somebody may be looking whether it is in use, which takes no time.
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Millisecond, ErrInUse)
+	defer cancel()
+	l, err := c.lock(ctx, hex, true)
+	if err != nil {
+		return fmt.Errorf("%.200q: %w", called, err)
+	}
+	defer c.unlock(l, true)
+	going := c.path("making", hex)
+	if err := os.RemoveAll(going); err != nil {
+		return err
+	}
+	if err := os.Rename(c.path("images", hex), going); err != nil {
+		return err
+	}
+	return errors.Join(os.RemoveAll(going), c.disown(id))
+}
+
+// list tells which images there are, those used last first.
+func (c *cache) list() ([]Info, error) {
+	all, err := c.unpacked()
+	refs := map[string][]string{}
+	for ref, id := range c.meanings() {
+		refs[id] = append(refs[id], ref)
+	}
+	for i := range all {
+		hex, _ := hexOf(all[i].ID)
+		slices.Sort(refs[all[i].ID])
+		all[i].Refs, all[i].InUse = refs[all[i].ID], c.held(hex)
+	}
+	return all, err
+}
+
+// unpacked is the same, without who uses them and what they are called.
+func (c *cache) unpacked() (all []Info, err error) {
+	there, err := os.ReadDir(c.path("images"))
+	for _, e := range there {
+		n, err := c.read(e.Name())
+		info, serr := os.Stat(c.path("images", e.Name(), notes))
+		if err != nil || serr != nil {
+			continue // it is on its way out
+		}
+		all = append(all, Info{ID: n.ID, Bytes: n.Bytes, Entries: n.Entries, Used: info.ModTime()})
+	}
+	slices.SortFunc(all, func(a, b Info) int { return b.Used.Compare(a.Used) })
+	return all, err
+}
+
+// held reports whether anybody uses an image.
+func (c *cache) held(hex string) bool {
+	l, err := c.tryLock(hex, true)
+	if err != nil || l == nil {
+		return true
+	}
+	c.unlock(l, false)
+	return false
+}

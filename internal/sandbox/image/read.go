@@ -1,0 +1,165 @@
+package image
+
+import (
+	"bufio"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"hash"
+	"io"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// How a layer is packed.
+const (
+	plain = iota
+	gzipped
+	zstandard
+)
+
+func packed(magic []byte) int {
+	switch {
+	case bytes.HasPrefix(magic, []byte{0x1f, 0x8b}):
+		return gzipped
+	case bytes.HasPrefix(magic, []byte{0x28, 0xb5, 0x2f, 0xfd}):
+		return zstandard
+	}
+	return plain
+}
+
+const (
+	widestWindow = 128 << 20 // bytes that unpacking zstd may look back
+	harmless     = 64 << 20  // bytes that may come of anything, however few
+)
+
+// measured counts and hashes what is read through it, and ends when ctx does or
+// when there is more than most.
+type measured struct {
+	ctx  context.Context
+	from io.Reader
+	most int64
+	n    int64
+	sum  hash.Hash
+	over func() error      // the error when there is more than most
+	seen func(n int) error // told how many bytes came
+}
+
+func (m *measured) Read(p []byte) (int, error) {
+	if err := context.Cause(m.ctx); err != nil {
+		return 0, err
+	}
+	n, err := m.from.Read(p)
+	m.n += int64(n)
+	m.sum.Write(p[:n])
+	if m.n > m.most {
+		return n, m.over()
+	}
+	if m.seen != nil {
+		if serr := m.seen(n); serr != nil {
+			return n, serr
+		}
+	}
+	return n, err
+}
+
+func (m *measured) hash() (sum [sha256.Size]byte) {
+	m.sum.Sum(sum[:0])
+	return sum
+}
+
+// open starts reading the tar of a layer. left is how many bytes it may have.
+func (l layer) read(ctx context.Context, left int64, ratio int, came func(int)) (*tarball, error) {
+	from, err := l.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	t := &tarball{layer: l, closers: []io.Closer{from}}
+	t.stored = &measured{ctx: ctx, from: from, most: l.size, sum: sha256.New(),
+		over: func() error { return fmt.Errorf("it has more than the %d bytes it is said to have", l.size) },
+		seen: func(n int) error { came(n); return nil },
+	}
+	t.packed = bufio.NewReaderSize(t.stored, 64<<10)
+	content, err := t.unpacked()
+	if err != nil {
+		t.Close()
+		return nil, err
+	}
+	t.content = &measured{ctx: ctx, from: content, most: left, sum: sha256.New(),
+		over: func() error { return errTooMuch },
+		seen: func(int) error {
+			if t.content.n > harmless && t.content.n/int64(ratio) > t.stored.n {
+				return fmt.Errorf("it unpacks to more than %d times its size, which nothing honest does", ratio)
+			}
+			return nil
+		},
+	}
+	return t, nil
+}
+
+// errTooMuch is what reading more than what is allowed ends with.
+var errTooMuch = errors.New("its layers hold more bytes than an image may have; allow more in the settings of images")
+
+// tarball is the tar of a layer being read.
+type tarball struct {
+	layer
+	stored, content *measured
+	packed          *bufio.Reader
+	closers         []io.Closer
+}
+
+func (t *tarball) Read(p []byte) (int, error) { return t.content.Read(p) }
+
+// unpacked tells by the first bytes how the layer is packed.
+func (t *tarball) unpacked() (io.Reader, error) {
+	magic, err := t.packed.Peek(4)
+	if err != nil && err != io.EOF {
+		return nil, err
+	}
+	switch packed(magic) {
+	case gzipped:
+		return gzip.NewReader(t.packed)
+	case zstandard:
+		z, err := zstd.NewReader(t.packed, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
+			zstd.WithDecoderMaxWindow(widestWindow))
+		if err != nil {
+			return nil, err
+		}
+		t.closers = append(t.closers, z.IOReadCloser())
+		return z, nil
+	}
+	return t.packed, nil
+}
+
+// verify reads what is left and checks that all of it was what it should be.
+func (t *tarball) verify() error {
+	if _, err := io.Copy(io.Discard, t); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, t.packed); err != nil {
+		return err
+	}
+	if t.stored.n != t.size {
+		return fmt.Errorf("it has %d bytes and should have %d", t.stored.n, t.size)
+	}
+	if t.digest.Hex != "" {
+		if err := sameHash(t.digest, t.stored.hash()); err != nil {
+			return err
+		}
+	}
+	if err := sameHash(t.layer.content, t.content.hash()); err != nil {
+		return fmt.Errorf("its content: %w", err)
+	}
+	return nil
+}
+
+func (t *tarball) Close() error {
+	var errs []error
+	for i := len(t.closers) - 1; i >= 0; i-- {
+		errs = append(errs, t.closers[i].Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,268 @@
+package image
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+
+	"gatehouse/internal/secret"
+)
+
+// Login is who pulls from a registry. Without a user, Password is a token that
+// is brought as it is.
+type Login struct {
+	User     string
+	Password secret.Text
+}
+
+// registries are those that may be pulled from, by host and port. The value
+// tells that one is spoken to without TLS.
+type registries map[string]bool
+
+// readRegistries reads the setting: hosts, http:// before those without TLS.
+func readRegistries(list []string) (registries, error) {
+	out := registries{}
+	for _, text := range list {
+		host, bare := strings.CutPrefix(text, "http://")
+		r, err := name.NewRegistry(host, name.StrictValidation)
+		if err != nil {
+			return nil, fmt.Errorf("registry %q: expected host or host:port, after http:// where there is no TLS: %w", text, err)
+		}
+		out[strings.ToLower(r.RegistryStr())] = bare
+	}
+	return out, nil
+}
+
+// pulled is an image in a registry.
+type pulled struct {
+	puller *remote.Puller
+	ref    name.Reference
+	close  func()
+}
+
+func (s *Store) openRegistry(r Ref) (source, error) {
+	host := strings.ToLower(r.Host)
+	bare, allowed := s.registries[host]
+	if !allowed {
+		return nil, fmt.Errorf("%w: %s is not among the registries that the settings of images name; whoever runs this host can add it there", ErrNotAllowed, r.Host)
+	}
+	ref := r.remote
+	if bare {
+		var err error
+		if ref, err = name.ParseReference(r.text, name.StrictValidation, name.Insecure); err != nil {
+			return nil, err
+		}
+	}
+	t := s.registries.transport()
+	puller, err := remote.NewPuller(
+		remote.WithTransport(t), remote.WithUserAgent("gatehouse"), remote.WithAuth(s.login(host)),
+		remote.WithRetryBackoff(remote.Backoff{Duration: 200 * time.Millisecond, Factor: 3, Jitter: 0.1, Steps: 3}),
+	)
+	return pulled{puller, ref, t.inner.CloseIdleConnections}, err
+}
+
+// login is looked up for each request, so that the secret is held nowhere else.
+func (s *Store) login(host string) authn.Authenticator {
+	for h, l := range s.o.Logins {
+		if r, err := name.NewRegistry(h); err == nil && strings.EqualFold(r.RegistryStr(), host) {
+			return l
+		}
+	}
+	return authn.Anonymous
+}
+
+// Authorization is for the library that speaks to registries.
+func (l Login) Authorization() (*authn.AuthConfig, error) {
+	if l.User == "" {
+		return &authn.AuthConfig{RegistryToken: l.Password.Reveal()}, nil
+	}
+	return &authn.AuthConfig{Username: l.User, Password: l.Password.Reveal()}, nil
+}
+
+func (p pulled) find(ctx context.Context) (*found, error) {
+	d, err := p.puller.Get(ctx, p.ref)
+	if err != nil {
+		return nil, told(err)
+	}
+	return resolve(ctx, p, d.Descriptor, d.Manifest, 0)
+}
+
+func (p pulled) manifest(ctx context.Context, d v1.Descriptor) ([]byte, error) {
+	got, err := p.puller.Get(ctx, p.ref.Context().Digest(d.Digest.String()))
+	if err != nil {
+		return nil, told(err)
+	}
+	return got.Manifest, nil
+}
+
+func (p pulled) blob(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error) {
+	l, err := p.puller.Layer(ctx, p.ref.Context().Digest(d.Digest.String()))
+	if err != nil {
+		return nil, told(err)
+	}
+	r, err := l.Compressed()
+	return r, told(err)
+}
+
+func (p pulled) Close() error {
+	p.close()
+	return nil
+}
+
+// told says what went wrong without what the registry wrote and without the
+// queries of addresses: both may hold what was sent to log in.
+func told(err error) error {
+	if err == nil {
+		return nil
+	}
+	if e, ok := errors.AsType[*transport.Error](err); ok {
+		var codes []string
+		for _, d := range e.Errors {
+			codes = append(codes, fmt.Sprintf("%.40q", d.Code))
+		}
+		return &refused{e.StatusCode, strings.Join(codes, ", ")}
+	}
+	if e, ok := errors.AsType[*url.Error](err); ok {
+		at := ""
+		if u, perr := url.Parse(e.URL); perr == nil {
+			at = u.Host
+		}
+		if e.Err == nil {
+			return fmt.Errorf("ask %s: no answer", at)
+		}
+		if inner, ok := errors.AsType[*url.Error](e.Err); ok {
+			return told(inner)
+		}
+		return &unreached{at, e.Err}
+	}
+	return err
+}
+
+// refused is an answer of a registry that is no image.
+type refused struct {
+	status int
+	codes  string
+}
+
+func (r *refused) Error() string {
+	next := "the registry answered %d (%s)"
+	switch r.status {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		next += ": it wants another login, which the settings of images name by registry, or has no such image"
+	case http.StatusNotFound:
+		next += ": it has no such image"
+	case http.StatusTooManyRequests:
+		next += ": it was asked too often; try again later"
+	}
+	return fmt.Sprintf(next, r.status, r.codes)
+}
+
+// unreached is a registry that did not answer.
+type unreached struct {
+	host string
+	err  error
+}
+
+func (u *unreached) Error() string { return fmt.Sprintf("ask %s: %v", u.host, u.err) }
+func (u *unreached) Unwrap() error { return u.err }
+
+// silent reports whether nobody answered, or somebody who could not for now.
+func silent(err error) bool {
+	if r, ok := errors.AsType[*refused](err); ok {
+		return r.status >= 500 || r.status == http.StatusTooManyRequests
+	}
+	_, ok := errors.AsType[*unreached](err)
+	return ok
+}
+
+// allowedOnly is a transport that speaks without TLS only to the registries
+// that may be, and to this machine and its network only where one of them is.
+// A registry may lead elsewhere for its blobs and for its tokens.
+type allowedOnly struct {
+	registries
+	inner *http.Transport
+}
+
+func (r registries) transport() allowedOnly {
+	plain := &net.Dialer{Timeout: 10 * time.Second}
+	outward := &net.Dialer{Timeout: 10 * time.Second, Control: public}
+	return allowedOnly{r, &http.Transport{
+		Proxy: http.ProxyFromEnvironment,
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			if r.named(address) || proxied(address) {
+				return plain.DialContext(ctx, network, address)
+			}
+			return outward.DialContext(ctx, network, address)
+		},
+		ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second,
+		TLSHandshakeTimeout: 10 * time.Second, ResponseHeaderTimeout: 30 * time.Second, MaxResponseHeaderBytes: 1 << 20,
+	}}
+}
+
+func (a allowedOnly) RoundTrip(r *http.Request) (*http.Response, error) {
+	if r.URL.Scheme != "https" && !a.registries[strings.ToLower(r.URL.Host)] {
+		return nil, fmt.Errorf("%s would be spoken to without TLS; put http:// before it in the settings of images where that is right", r.URL.Host)
+	}
+	return a.inner.RoundTrip(r)
+}
+
+// named reports whether what is dialled is a registry of the settings.
+func (r registries) named(address string) bool {
+	address = strings.ToLower(address)
+	if _, ok := r[address]; ok {
+		return true
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || port != "443" && port != "80" {
+		return false
+	}
+	_, ok := r[host]
+	return ok
+}
+
+// proxied reports whether what is dialled is the proxy that the environment of
+// the host names, which decides by itself where it connects to.
+func proxied(address string) bool {
+	for _, scheme := range []string{"http", "https"} {
+		r := &http.Request{URL: &url.URL{Scheme: scheme, Host: "example.test"}}
+		if p, err := http.ProxyFromEnvironment(r); err == nil && p != nil {
+			port := p.Port()
+			if port == "" {
+				port = map[string]string{"http": "80", "https": "443", "socks5": "1080", "socks5h": "1080"}[p.Scheme]
+			}
+			if strings.EqualFold(net.JoinHostPort(p.Hostname(), port), address) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10") // of carriers, and of some clouds' own services
+
+// public refuses addresses that are not for everybody to reach.
+func public(_, address string, _ syscall.RawConn) error {
+	a, err := netip.ParseAddrPort(address)
+	if err != nil {
+		return err
+	}
+	ip := a.Addr().Unmap()
+	if !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || sharedSpace.Contains(ip) {
+		return fmt.Errorf("%s is an address of this machine or its network, and no registry that the settings name", ip)
+	}
+	return nil
+}

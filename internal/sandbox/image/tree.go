@@ -1,0 +1,212 @@
+package image
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+)
+
+const (
+	longestName = 4096      // bytes of a path or of where a link leads
+	mostNames   = 128 << 20 // bytes of all names of an image together
+	mostHops    = 40        // links on the way to one file
+	mostSteps   = 512       // folders on the way to one file, links followed
+	blockBytes  = 4096      // what a file takes at least
+)
+
+// tree is the system that is made out of layers. Names are resolved as they
+// will be in the sandbox, where the tree is all there is: a link to / leads to
+// the top of the tree. Whatever comes of that is opened in an os.Root, so that
+// even a mistake here stays inside. One goroutine writes.
+type tree struct {
+	root *os.Root
+	most Most
+
+	bytes   int64 // on disk
+	entries int
+	names   int
+
+	mine map[string]bool // what this layer made, by its resolved path, with the folders above
+
+	at  string   // the folder that was written to last, as it was named
+	dir *os.Root // the same, open
+	is  string   // the same, resolved
+}
+
+// parts splits a name from a tar. "" and "." are the top.
+func (t *tree) parts(name string) ([]string, error) {
+	if len(name) > longestName || strings.IndexByte(name, 0) >= 0 {
+		return nil, fmt.Errorf("a name of %d bytes, %.60q: it may have %d and no zero byte", len(name), name, longestName)
+	}
+	var out []string
+	for p := range strings.SplitSeq(name, "/") {
+		switch p {
+		case "", ".":
+		case "..":
+			return nil, fmt.Errorf("%.200q leads upwards", name)
+		default:
+			out = append(out, p)
+		}
+	}
+	if len(out) > t.most.Depth {
+		return nil, fmt.Errorf("%.60q is %d folders deep; it may be %d", name, len(out), t.most.Depth)
+	}
+	return out, nil
+}
+
+// folder resolves a folder, and makes what is missing of it when asked to. The
+// Root is good until the next call.
+func (t *tree) folder(parts []string, make bool) (is string, dir *os.Root, err error) {
+	at := path.Join(append([]string{"."}, parts...)...)
+	if t.dir != nil && t.at == at {
+		return t.is, t.dir, nil
+	}
+	if is, err = t.resolve(parts, make); err != nil {
+		return "", nil, err
+	}
+	if dir, err = t.root.OpenRoot(is); err != nil {
+		return "", nil, err
+	}
+	t.forget()
+	t.at, t.is, t.dir = at, is, dir
+	return is, dir, nil
+}
+
+// forget closes the folder that was written to last.
+func (t *tree) forget() {
+	if t.dir != nil {
+		t.dir.Close()
+		t.dir = nil
+	}
+}
+
+func (t *tree) resolve(todo []string, make bool) (string, error) {
+	cur, hops := []string{"."}, 0
+	for len(todo) > 0 {
+		next := todo[0]
+		todo = todo[1:]
+		switch next {
+		case "", ".":
+			continue
+		case "..":
+			cur = cur[:max(1, len(cur)-1)]
+			continue
+		}
+		p := path.Join(path.Join(cur...), next)
+		info, err := t.root.Lstat(p)
+		if errors.Is(err, fs.ErrNotExist) && make {
+			err = t.makeFolder(p)
+			cur = append(cur, next)
+			if err != nil {
+				return "", err
+			}
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		switch {
+		case info.IsDir():
+			cur = append(cur, next)
+		case info.Mode()&fs.ModeSymlink != 0:
+			if hops++; hops > mostHops {
+				return "", fmt.Errorf("too many links on the way to %.200q", p)
+			}
+			to, err := t.root.Readlink(p)
+			if err != nil {
+				return "", err
+			}
+			if strings.HasPrefix(to, "/") {
+				cur = cur[:1]
+			}
+			if todo = append(strings.Split(to, "/"), todo...); len(todo) > mostSteps {
+				return "", fmt.Errorf("the way to %.200q is too long", p)
+			}
+		default:
+			return "", fmt.Errorf("%.200q is no folder, and something is to be below it", p)
+		}
+	}
+	return path.Join(cur...), nil
+}
+
+// makeFolder makes a folder that no layer spoke of.
+func (t *tree) makeFolder(p string) error {
+	if n := strings.Count(p, "/") + 1; n > t.most.Depth {
+		return fmt.Errorf("%.60q is %d folders deep; it may be %d", p, n, t.most.Depth)
+	}
+	if err := t.charge(p, 0); err != nil {
+		return err
+	}
+	t.made(p)
+	if err := t.root.Mkdir(p, 0o700); err != nil {
+		return err
+	}
+	return t.root.Chmod(p, 0o755)
+}
+
+// charge counts what is to be made before it is.
+func (t *tree) charge(name string, size int64) error {
+	if size < 0 || size > t.most.File {
+		return fmt.Errorf("%.200q has %d bytes; a file may have %d", name, size, t.most.File)
+	}
+	t.bytes += (size + 2*blockBytes - 1) / blockBytes * blockBytes
+	t.names += len(name)
+	if t.entries++; t.entries > t.most.Entries {
+		return fmt.Errorf("it holds more than %d files; allow more in the settings of images", t.most.Entries)
+	}
+	if t.names > mostNames {
+		return fmt.Errorf("its names have more than %d bytes together", mostNames)
+	}
+	if t.bytes > t.most.Bytes {
+		return errTooMuch
+	}
+	return nil
+}
+
+// made notes that a path is of this layer.
+func (t *tree) made(p string) {
+	for p != "." && !t.mine[p] {
+		t.mine[p] = true
+		p = path.Dir(p)
+	}
+}
+
+// removeLower removes a path as far as it comes from the layers below.
+func (t *tree) removeLower(p string) error {
+	t.forget()
+	if !t.mine[p] {
+		return t.root.RemoveAll(p)
+	}
+	info, err := t.root.Lstat(p)
+	if err != nil || !info.IsDir() {
+		return nil
+	}
+	return t.emptyLower(p)
+}
+
+// emptyLower does the same with all that is in a folder.
+func (t *tree) emptyLower(p string) error {
+	names, err := fs.ReadDir(t.root.FS(), p)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, n := range names {
+		if err := t.removeLower(path.Join(p, n.Name())); err != nil {
+			return err
+		}
+	}
+	return err
+}
+
+// seen are the rights of a file as those see it who do not own it: nobody else
+// writes, nothing runs with its owner's rights. Whoever unpacks can read and
+// remove everything.
+func seen(mode fs.FileMode) fs.FileMode {
+	if mode.IsDir() {
+		return mode.Perm()&0o555 | 0o700
+	}
+	return mode.Perm()&0o555 | 0o600
+}

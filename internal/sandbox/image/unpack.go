@@ -1,0 +1,235 @@
+package image
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"time"
+)
+
+// unpacker lays the layers of an image over one another.
+type unpacker struct {
+	tree
+	streamed int64     // bytes of all layers so far, unpacked
+	came     func(int) // told how many stored bytes came
+}
+
+// unpack makes the system that the layers of an image are, in a folder that is
+// empty.
+func unpack(ctx context.Context, root *os.Root, layers []layer, most Most, came func(int)) (*unpacker, error) {
+	u := &unpacker{tree: tree{root: root, most: most}, came: came}
+	defer u.forget()
+	for i, l := range layers {
+		if err := u.layer(ctx, l); err != nil {
+			return nil, fmt.Errorf("layer %d of %d: %w", i+1, len(layers), err)
+		}
+	}
+	return u, root.Chmod(".", 0o755)
+}
+
+func (u *unpacker) layer(ctx context.Context, l layer) error {
+	t, err := l.read(ctx, u.most.Bytes-u.streamed, u.most.Ratio, u.came)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	u.mine = map[string]bool{}
+	r := tar.NewReader(t)
+	for {
+		h, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if err := u.entry(ctx, h, r); err != nil {
+			return err
+		}
+	}
+	if err := t.verify(); err != nil {
+		return err
+	}
+	u.streamed += t.content.n
+	return nil
+}
+
+// The names by which a layer says what is not there any more.
+const (
+	gone       = ".wh."         // and the name of what is gone
+	goneInside = ".wh..wh..opq" // all that the layers below have in this folder
+	aufs       = ".wh..wh."     // what one file system keeps for itself
+)
+
+func (u *unpacker) entry(ctx context.Context, h *tar.Header, r io.Reader) error {
+	if err := context.Cause(ctx); err != nil {
+		return err
+	}
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return u.charge("", 0)
+	}
+	parts, err := u.parts(h.Name)
+	if err != nil {
+		return err
+	}
+	if err := u.charge(h.Name, h.Size); err != nil {
+		return err
+	}
+	if len(parts) == 0 {
+		if h.Typeflag != tar.TypeDir {
+			return fmt.Errorf("%q is not a folder", h.Name)
+		}
+		return nil
+	}
+	above, base := parts[:len(parts)-1], parts[len(parts)-1]
+	if strings.HasPrefix(base, gone) {
+		return u.whiteout(above, base)
+	}
+	is, dir, err := u.folder(above, true)
+	if err != nil {
+		return err
+	}
+	return u.put(ctx, entry{h, path.Join(is, base), base}, dir, r)
+}
+
+// whiteout removes what the layers below have.
+func (u *unpacker) whiteout(above []string, base string) error {
+	is, err := u.resolve(above, false)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	switch name := strings.TrimPrefix(base, gone); {
+	case base == goneInside:
+		return u.emptyLower(is)
+	case strings.HasPrefix(base, aufs):
+		return nil
+	case name == "" || name == "." || name == "..":
+		return fmt.Errorf("%q says that nothing is gone", base)
+	default:
+		return u.removeLower(path.Join(is, name))
+	}
+}
+
+// entry is a member of a layer with its place in the tree.
+type entry struct {
+	*tar.Header
+	is   string // its path, resolved but for the last
+	base string
+}
+
+// put makes an entry in its folder. What is there goes first, unless both are
+// folders; nothing is ever written into a file that exists, which another name
+// may share.
+func (u *unpacker) put(ctx context.Context, e entry, dir *os.Root, r io.Reader) error {
+	old := ""
+	if e.Typeflag == tar.TypeLink {
+		var err error
+		if old, err = u.linked(e); err != nil || old == e.is {
+			return err
+		}
+	}
+	there, err := dir.Lstat(e.base)
+	if err == nil && !(there.IsDir() && e.Typeflag == tar.TypeDir) {
+		if err := dir.RemoveAll(e.base); err != nil {
+			return err
+		}
+		defer u.forget() // what was resolved may lead elsewhere now
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	switch e.Typeflag {
+	case tar.TypeDir:
+		err = u.putFolder(e, dir, there)
+	case tar.TypeReg, tar.TypeGNUSparse, '7': // 7 is a file that is to lie in one piece
+		err = putFile(ctx, e, dir, r)
+	case tar.TypeSymlink:
+		err = putLink(e, dir)
+	case tar.TypeLink:
+		err = u.root.Link(old, e.is)
+	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
+		return nil // a sandbox brings its own
+	default:
+		err = fmt.Errorf("%.200q is of the kind %q, which is not known", e.Name, e.Typeflag)
+	}
+	if err != nil {
+		return err
+	}
+	u.made(e.is)
+	return nil
+}
+
+func (u *unpacker) putFolder(e entry, dir *os.Root, there fs.FileInfo) error {
+	if there == nil || !there.IsDir() {
+		if err := dir.Mkdir(e.base, 0o700); err != nil {
+			return err
+		}
+	}
+	return dir.Chmod(e.base, seen(fs.ModeDir|e.FileInfo().Mode().Perm()))
+}
+
+func putFile(ctx context.Context, e entry, dir *os.Root, r io.Reader) error {
+	f, err := dir.OpenFile(e.base, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(f, untilDone{ctx, r})
+	err = errors.Join(err, f.Chmod(seen(e.FileInfo().Mode().Perm())), f.Close())
+	if err != nil {
+		return err
+	}
+	when := time.Unix(min(max(e.ModTime.Unix(), 0), 1<<33), 0)
+	return dir.Chtimes(e.base, when, when)
+}
+
+// untilDone ends when ctx does. A hole in a file is read out of nothing, so
+// that nobody else would notice.
+type untilDone struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r untilDone) Read(p []byte) (int, error) {
+	if err := context.Cause(r.ctx); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(p)
+}
+
+// putLink makes a symbolic link, wherever it leads: it is followed only here,
+// inside the tree, and in the sandbox.
+func putLink(e entry, dir *os.Root) error {
+	if len(e.Linkname) == 0 || len(e.Linkname) > longestName || strings.IndexByte(e.Linkname, 0) >= 0 {
+		return fmt.Errorf("%.200q leads to a name of %d bytes; it may have 1 to %d and no zero byte", e.Name, len(e.Linkname), longestName)
+	}
+	return dir.Symlink(e.Linkname, e.base)
+}
+
+// linked finds the file that a hard link is another name of.
+func (u *unpacker) linked(e entry) (is string, err error) {
+	parts, err := u.parts(e.Linkname)
+	if err != nil || len(parts) == 0 {
+		return "", fmt.Errorf("%.200q is another name for %.200q, which is no file of the image", e.Name, e.Linkname)
+	}
+	if is, err = u.resolve(parts[:len(parts)-1], false); err != nil {
+		return "", fmt.Errorf("%.200q is another name for %.200q: %w", e.Name, e.Linkname, err)
+	}
+	is = path.Join(is, parts[len(parts)-1])
+	info, err := u.root.Lstat(is)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() && info.Mode()&fs.ModeSymlink == 0 {
+		return "", fmt.Errorf("%.200q is another name for %.200q, which is no file", e.Name, e.Linkname)
+	}
+	return is, nil
+}
