@@ -1,0 +1,159 @@
+//go:build linux && amd64
+
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/link"
+	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/wire"
+)
+
+// box is one sandbox. What it can do is the link's.
+type box struct {
+	*link.Link
+	driver  *Driver
+	machine *machine
+	build   build
+	strict  bool
+
+	closed func() error
+	gone   chan struct{}
+
+	mu     sync.Mutex // held while the machine is stopped or goes on, too
+	paused bool
+	limits sandbox.Limits
+	env    []string
+	port   int64 // of the proxy inside; 0 while there is none
+}
+
+// planOf is what is said to the agent of a place that is made.
+func planOf(limits sandbox.Limits, env []string, port int64) wire.Plan {
+	p := place.Bounds(env, limits, port, true)
+	p.Hostname, p.Made, p.UID, p.GID = "sandbox", true, place.CodeID, place.CodeID
+	p.MemoryBytes, p.VCPUs = int64(limits.MemoryMiB)<<20, int64(limits.VCPUs)
+	return p
+}
+
+func (b *box) plan() wire.Plan { return planOf(b.limits, b.env, b.port) }
+
+// cold boots a machine of its own for the sandbox.
+func (d *Driver) cold(ctx context.Context, b *box, k kind, trees []sandbox.Tree) error {
+	ctx, cancel := context.WithTimeout(ctx, bootWait)
+	defer cancel()
+	var err error
+	if b.build, err = d.build(ctx, k, trees); err != nil {
+		return err
+	}
+	var memory *os.File
+	if b.machine, b.Link, memory, err = d.boot(ctx, b.build, b.plan()); err != nil {
+		return err
+	}
+	memory.Close() // the machine has it
+	return b.begin(ctx)
+}
+
+// warm has the sandbox go on from a moment of another one.
+func (d *Driver) warm(ctx context.Context, b *box, from frozen) error {
+	ctx, cancel := context.WithTimeout(ctx, restoreWait)
+	defer cancel()
+	b.build = from.build
+	var err error
+	if b.machine, b.Link, err = d.thaw(ctx, from); err != nil {
+		return err
+	}
+	return b.begin(ctx)
+}
+
+// begin has a machine that runs go by the limits of the sandbox.
+func (b *box) begin(ctx context.Context) error {
+	b.gone = make(chan struct{})
+	b.closed = sync.OnceValue(b.end)
+	err := b.Link.Adjust(ctx, b.plan(), b.limits)
+	if err == nil {
+		err = b.driver.boxes.Add(b)
+	}
+	if err != nil {
+		return errors.Join(err, b.Close())
+	}
+	go func() {
+		select {
+		case <-b.Link.Done():
+		case <-b.machine.ended:
+		}
+		b.Close()
+	}()
+	return nil
+}
+
+// Done is closed when it is gone.
+func (b *box) Done() <-chan struct{} { return b.gone }
+
+// Close ends everything in it.
+func (b *box) Close() error { return b.closed() }
+
+func (b *box) end() error {
+	defer close(b.gone)
+	b.Link.Close()
+	err := b.machine.end()
+	b.driver.boxes.Remove(b)
+	if err != nil {
+		b.driver.log.Warn("a sandbox left something behind", "error", err)
+	}
+	return err
+}
+
+// Adjust is that of sandbox.Adjustable. Memory can be what the machine has, and
+// there can be as many processors as it has.
+func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) error {
+	limits, err := place.Held(limits)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.paused {
+		return sandbox.ErrPaused
+	}
+	if most := b.build.memoryMiB - overheadMiB; limits.MemoryMiB > most {
+		return fmt.Errorf("the machine was made for %d MiB of memory, which cannot become %d any more", most, limits.MemoryMiB)
+	}
+	limits.VCPUs = min(limits.VCPUs, b.build.vcpus)
+	if err := b.Link.Adjust(ctx, planOf(limits, env, b.port), limits); err != nil {
+		return err
+	}
+	b.limits, b.env = limits, env
+	return nil
+}
+
+// Usage is that of sandbox.Measured: what the machine takes of the host, its
+// kernel included.
+func (b *box) Usage(context.Context) (sandbox.Usage, error) {
+	select {
+	case <-b.gone:
+		return sandbox.Usage{}, sandbox.ErrClosed
+	default:
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.paused {
+		return sandbox.Usage{}, sandbox.ErrPaused
+	}
+	u := b.machine.group.Usage()
+	u.Processes, u.Disk, u.OOMKills = -1, -1, -1 // of QEMU, and not of what is in it
+	return u, nil
+}
+
+var (
+	_ sandbox.Files       = (*box)(nil)
+	_ sandbox.Adjustable  = (*box)(nil)
+	_ sandbox.Measured    = (*box)(nil)
+	_ sandbox.Pausable    = (*box)(nil)
+	_ sandbox.Snapshotter = (*box)(nil)
+)

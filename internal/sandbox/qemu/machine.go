@@ -1,0 +1,286 @@
+//go:build linux && amd64
+
+package qemu
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/cgroup"
+	"gatehouse/internal/sandbox/guest"
+	"gatehouse/internal/sandbox/wire"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	overheadMiB = 64  // of a machine's memory, for its kernel
+	monitorMiB  = 256 // for QEMU itself, beside the machine's memory
+	threads     = 64  // QEMU may have
+	endWait     = 10 * time.Second
+)
+
+// Numbers of files in QEMU, after the standard ones.
+const (
+	ordersFD = 3 + iota
+	agentFD
+	memoryFD
+	kernelFD
+	initrdFD
+	disksFD // and those after it
+)
+
+// build is how a machine is made. It is the same for all that go on from one
+// template.
+type build struct {
+	memoryMiB   int // of the machine
+	vcpus       int
+	accelerator string
+	kernel      string // paths
+	initrd      string
+	disks       []string
+	arguments   string // of the kernel
+}
+
+// machine is one QEMU.
+type machine struct {
+	process *os.Process
+	group   *cgroup.Group
+	console *console
+	orders  *monitor
+	agent   *os.File // the host's end of the line to the agent; whoever serves it closes it
+	ended   chan struct{}
+	once    sync.Once
+	free    func() // gives back what the machine had besides
+}
+
+// memoryFile is a file in memory, of that many bytes, that is nobody's.
+func memoryFile(name string, size int64) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("memfd_create(%s): %w", name, err)
+	}
+	f := os.NewFile(uintptr(fd), name)
+	if err := f.Truncate(size); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// again opens a file anew, so that whoever reads it begins at its beginning.
+func again(f *os.File) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd())) }
+
+// launch starts QEMU with its memory in a file: shared, or as a copy of its own
+// of what is in there. One that waits is told what it is before it goes on.
+func (d *Driver) launch(ctx context.Context, b build, memory *os.File, shared, waits bool) (_ *machine, err error) {
+	m := &machine{console: &console{}, ended: make(chan struct{})}
+	var undo []func()
+	defer func() {
+		if err != nil {
+			for i := len(undo) - 1; i >= 0; i-- {
+				undo[i]()
+			}
+		}
+	}()
+	slot, err := d.users.Take()
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { d.users.Give(slot) })
+	if m.group, err = d.groups.New(sandbox.Limits{MemoryMiB: b.memoryMiB + monitorMiB, Processes: threads, VCPUs: b.vcpus}); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { m.group.Kill(); m.group.Remove() })
+	files := make([]*os.File, memoryFD-3, disksFD-3+len(b.disks))
+	defer func() {
+		for _, f := range files {
+			f.Close()
+		}
+	}()
+	orders, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer orders.Close()
+	files[ordersFD-3] = theirs
+	if m.agent, files[agentFD-3], err = socketPair(); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { m.agent.Close() })
+	own, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", memory.Fd()), os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	files = append(files, own)
+	for _, path := range append([]string{b.kernel, b.initrd}, b.disks...) {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	if err := d.start(m, append([]string{d.program}, b.line(shared, waits)...), files, slot); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { m.process.Kill(); <-m.ended })
+	if m.orders, err = newMonitor(ctx, orders); err != nil {
+		return nil, d.explain(m, err)
+	}
+	m.free = func() { d.users.Give(slot) }
+	return m, nil
+}
+
+// line is QEMU's command line. What it reads are files it was given, so that
+// no path has to be open to it.
+func (b build) line(shared, waits bool) []string {
+	share, processor := "off", "host"
+	if shared {
+		share = "on"
+	}
+	accelerator := b.accelerator
+	if accelerator == tcg {
+		accelerator, processor = "tcg,thread=single", "max"
+	}
+	fd := func(n int) string { return fmt.Sprintf("/proc/self/fd/%d", n) }
+	line := []string{
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
+		"-machine", "microvm,memory-backend=memory", "-accel", accelerator, "-cpu", processor, "-smp", fmt.Sprint(b.vcpus),
+		"-m", fmt.Sprintf("%dM", b.memoryMiB),
+		"-object", fmt.Sprintf("memory-backend-file,id=memory,size=%dM,mem-path=%s,share=%s,reserve=off", b.memoryMiB, fd(memoryFD), share),
+		"-kernel", fd(kernelFD), "-initrd", fd(initrdFD), "-append", b.arguments,
+		"-serial", "stdio",
+		"-chardev", fmt.Sprintf("socket,id=orders,fd=%d", ordersFD), "-mon", "chardev=orders,mode=control",
+		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentFD),
+		"-device", "virtio-serial-device", "-device", "virtserialport,chardev=agent,name=" + wire.BootPort,
+	}
+	for i := range b.disks {
+		line = append(line,
+			"-drive", fmt.Sprintf("id=disk%d,file=%s,format=raw,if=none,readonly=on", i, fd(disksFD+i)),
+			"-device", fmt.Sprintf("virtio-blk-device,drive=disk%d", i))
+	}
+	if waits {
+		line = append(line, "-incoming", "defer")
+	}
+	return line
+}
+
+// start starts QEMU as a user of its own, in spaces of its own, where that can
+// be. It ends with this process.
+func (d *Driver) start(m *machine, line []string, files []*os.File, slot int) error {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	said, say, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer say.Close()
+	born, err := m.group.Born()
+	if err != nil {
+		return errors.Join(err, said.Close())
+	}
+	attr := &os.ProcAttr{
+		Dir: "/", Env: []string{"PATH=/usr/bin:/bin", "LANG=C"}, Files: append([]*os.File{null, say, say}, files...),
+		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	}
+	if born != nil {
+		defer born.Close()
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(born.Fd())
+	}
+	if !d.users.One {
+		uid, gid, _ := d.users.Range(slot)
+		attr.Sys.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid), Groups: d.kvmGroups()}
+		attr.Sys.Cloneflags = unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWPID
+	}
+	err = d.starter.do(func() error {
+		if err := m.group.Enter(); err != nil {
+			return err
+		}
+		p, err := os.StartProcess(line[0], line, attr)
+		if left := m.group.Leave(); err == nil && left != nil {
+			p.Kill()
+			p.Wait()
+			return left
+		}
+		m.process = p
+		return err
+	})
+	if err != nil {
+		return errors.Join(err, said.Close())
+	}
+	go func() {
+		defer said.Close()
+		io.Copy(m.console, said)
+	}()
+	go func() {
+		defer close(m.ended)
+		m.process.Wait()
+	}()
+	return nil
+}
+
+func socketPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair(AF_UNIX): %w", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return nil, nil, err
+	}
+	return os.NewFile(uintptr(fds[0]), "machine"), os.NewFile(uintptr(fds[1]), "machine"), nil
+}
+
+// explain adds to an error what the machine printed last.
+func (d *Driver) explain(m *machine, err error) error {
+	select {
+	case <-m.ended:
+	case <-time.After(100 * time.Millisecond): // what it says comes before it ends
+	}
+	if last := m.console.String(); last != "" {
+		return fmt.Errorf("%w; the machine's last words: %s", err, last)
+	}
+	return err
+}
+
+// end ends QEMU and gives back what it had. It may be called more than once.
+func (m *machine) end() (err error) {
+	m.once.Do(func() {
+		m.process.Kill()
+		select {
+		case <-m.ended:
+		case <-time.After(endWait):
+			m.group.Kill()
+			<-m.ended
+		}
+		m.orders.close()
+		err = m.group.Remove()
+		m.free()
+	})
+	return err
+}
+
+// disksOf are the files of a root and of trees, in their order.
+func disksOf(root guest.Disk, trees []guest.Tree) []string {
+	all := []string{root.Path}
+	for _, t := range trees {
+		all = append(all, t.Path)
+	}
+	return all
+}
+
+// key is a text that is the same for machines that can go on from one
+// template.
+func (b build) key() string {
+	return strings.Join(append([]string{fmt.Sprint(b.memoryMiB, " ", b.vcpus), b.accelerator, b.kernel, b.initrd, b.arguments}, b.disks...), "\x00")
+}
