@@ -3,6 +3,7 @@
 package bundle
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -18,14 +19,9 @@ const AgentAt = "/.agent"
 
 // Fill makes the root of a sandbox in a folder: the places where things go, a
 // few small files and the agent's program, which has to lie on the same file
-// system. It gives what is to be mounted there of the host, its own trees and
-// these.
-func Fill(root, agent string, more []sandbox.Tree) (mounts []Mount, err error) {
-	trees, links := place.System()
-	for _, t := range append(trees, more...) {
-		if t.To == "" {
-			t.To = t.From
-		}
+// system. It gives what is to be mounted there.
+func Fill(root, agent string, look place.Look) (mounts []Mount, err error) {
+	for _, t := range look.Trees {
 		shown, err := stand(root, t)
 		if err != nil {
 			return nil, err
@@ -42,12 +38,12 @@ func Fill(root, agent string, more []sandbox.Tree) (mounts []Mount, err error) {
 			return nil, err
 		}
 	}
-	for _, l := range links {
+	for _, l := range look.Links {
 		if err := put(root, l, os.Symlink); err != nil {
 			return nil, err
 		}
 	}
-	for _, t := range place.Texts() {
+	for _, t := range look.Texts {
 		if err := put(root, t, writeText); err != nil {
 			return nil, err
 		}
@@ -60,7 +56,8 @@ var readOnly = []string{"rbind", "ro", "rro", "nosuid", "nodev"}
 const largestCopy = 4 << 20 // bytes of a file that is shown as a copy
 
 // stand makes what a tree is shown over. A file is copied, which shows it
-// already: some runtimes cannot mount over a file in a user namespace.
+// already: some runtimes cannot mount over a file in a user namespace, which
+// only one that is large has to put up with.
 func stand(root string, t sandbox.Tree) (shown bool, err error) {
 	info, err := os.Stat(t.From)
 	if err != nil {
@@ -69,14 +66,19 @@ func stand(root string, t sandbox.Tree) (shown bool, err error) {
 	if info.IsDir() {
 		return false, os.MkdirAll(filepath.Join(root, filepath.Clean("/"+t.To)), 0o755)
 	}
-	if !info.Mode().IsRegular() || info.Size() > largestCopy {
-		return false, fmt.Errorf("%s cannot be shown in a container: only folders, and files of up to %d bytes, can", t.From, largestCopy)
+	if !info.Mode().IsRegular() {
+		return false, fmt.Errorf("%s cannot be shown in a container: only folders and regular files can", t.From)
+	}
+	if info.Size() > largestCopy {
+		return false, put(root, wire.Text{At: t.To}, writeText)
 	}
 	says, err := os.ReadFile(t.From)
 	if err != nil {
 		return false, err
 	}
-	return true, put(root, wire.Text{At: t.To, Says: string(says)}, writeText)
+	return true, put(root, wire.Text{At: t.To, Says: string(says)}, func(says, at string) error {
+		return errors.Join(writeText(says, at), os.Chmod(at, info.Mode().Perm()))
+	})
 }
 
 func writeText(says, at string) error { return os.WriteFile(at, []byte(says), 0o644) }

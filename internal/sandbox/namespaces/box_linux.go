@@ -37,6 +37,7 @@ type box struct {
 
 	mu     sync.Mutex // of what was last asked for
 	limits sandbox.Limits
+	look   []string // variables of the image
 	env    []string
 	port   int64 // of the proxy inside; 0 while there is none
 }
@@ -76,7 +77,14 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { b.door.Close() })
-	plan, files, err := d.plan(spec, limits)
+	look, err := place.Of(spec)
+	if err != nil {
+		theirs.Close()
+		theirSide.Close()
+		return nil, err
+	}
+	b.look = look.Env
+	plan, files, err := d.plan(spec, look, limits)
 	plan.Side = int64(firstTree + len(files))
 	files = append(files, theirSide)
 	b.limits, b.env = limits, spec.Env
@@ -193,25 +201,20 @@ const (
 
 // plan says what the place is to be like. files are trees that the agent could
 // not open itself.
-func (d *Driver) plan(spec sandbox.Spec, limits sandbox.Limits) (plan wire.Plan, files []*os.File, err error) {
-	plan = d.bounds(spec.Env, limits, 0)
-	plan.Hostname, plan.OneUser, plan.Texts = "sandbox", d.users.One, place.Texts()
+func (d *Driver) plan(spec sandbox.Spec, look place.Look, limits sandbox.Limits) (plan wire.Plan, files []*os.File, err error) {
+	plan = d.bounds(slices.Concat(look.Env, spec.Env), limits, 0)
+	plan.Hostname, plan.OneUser, plan.Texts, plan.Links = "sandbox", d.users.One, look.Texts, look.Links
 	if !d.users.One {
 		plan.UID, plan.GID = place.CodeID, place.CodeID
 	}
-	trees, links := place.System()
-	plan.Links = links
-	for _, t := range append(trees, spec.Trees...) {
-		if t.To == "" {
-			t.To = t.From
-		}
+	for _, t := range look.Trees {
 		shown := wire.Tree{From: t.From, To: t.To}
 		if !d.users.One {
 			fd, err := agent.OpenTree(t.From)
 			if err != nil {
 				return plan, files, err
 			}
-			shown.FD = int64(firstTree + len(files))
+			shown.FD, shown.From = int64(firstTree+len(files)), ""
 			files = append(files, os.NewFile(uintptr(fd), t.From))
 		}
 		plan.Trees = append(plan.Trees, shown)
@@ -238,7 +241,7 @@ func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) e
 	if err := b.group.Set(limits); err != nil {
 		return err
 	}
-	if err := b.Link.Adjust(ctx, b.driver.bounds(env, limits, b.port), limits); err != nil {
+	if err := b.Link.Adjust(ctx, b.driver.bounds(slices.Concat(b.look, env), limits, b.port), limits); err != nil {
 		return err
 	}
 	b.limits, b.env = limits, env
@@ -250,7 +253,7 @@ func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
 	return b.door.Set(n, func(port int64) error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if err := b.Link.Adjust(ctx, b.driver.bounds(b.env, b.limits, port), b.limits); err != nil {
+		if err := b.Link.Adjust(ctx, b.driver.bounds(slices.Concat(b.look, b.env), b.limits, port), b.limits); err != nil {
 			return err
 		}
 		b.port = port

@@ -56,6 +56,7 @@ type box struct {
 
 	mu     sync.Mutex // of what was last asked for
 	limits sandbox.Limits
+	look   []string // variables of the image
 	env    []string
 	port   int64 // of the proxy inside; 0 while there is none
 }
@@ -75,12 +76,17 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { d.users.Give(b.slot) })
+	look, err := place.Of(spec)
+	if err != nil {
+		return nil, err
+	}
+	b.look = look.Env
 	b.bundle = filepath.Join(d.folder, b.id)
 	if err := os.Mkdir(b.bundle, 0o711); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { os.RemoveAll(b.bundle) })
-	if err := b.write(spec, afterFDs); err != nil {
+	if err := b.write(look, afterFDs); err != nil {
 		return nil, err
 	}
 	if b.group, err = d.groups.New(limits); err != nil {
@@ -220,7 +226,7 @@ func (b *box) plan() wire.Plan {
 }
 
 func (b *box) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
-	return place.Bounds(env, limits, port, b.driver.groups.Held("memory") != sandbox.NotHeld)
+	return place.Bounds(slices.Concat(b.look, env), limits, port, b.driver.groups.Held("memory") != sandbox.NotHeld)
 }
 
 // stop ends the container: by itself, since its agent has nobody to serve any

@@ -6,15 +6,15 @@ import (
 	"fmt"
 	"path/filepath"
 
-	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/bundle"
+	"gatehouse/internal/sandbox/place"
 	"gatehouse/internal/sandbox/seccomp"
 )
 
 // write makes the bundle of a sandbox.
-func (b *box) write(spec sandbox.Spec, firstFree int) error {
+func (b *box) write(look place.Look, firstFree int) error {
 	root := filepath.Join(b.bundle, "rootfs")
-	mounts, err := bundle.Fill(root, b.driver.agent, spec.Trees)
+	mounts, err := bundle.Fill(root, b.driver.agent, look)
 	if err != nil {
 		return err
 	}

@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package place says what a sandbox of the host's own programs looks like to
-// the agent, whoever makes its walls: what is shown of the host, whose ids it
-// has, and what may be used up in it.
+// Package place says what a sandbox looks like to the agent, whoever makes its
+// walls: what is shown of the host or of an image, whose ids it has, what may be
+// used up in it, and how it stands still.
 package place
 
 import (
@@ -29,7 +29,8 @@ func Held(l sandbox.Limits) (sandbox.Limits, error) {
 	return l, err
 }
 
-// Bounds is the part of a plan that can be changed later. port is that of the
+// Bounds is the part of a plan that can be changed later. env is that of the
+// look and, after it, what was asked for; port is that of the
 // way out, 0 while there is none; together tells that memory is limited for the
 // sandbox as a whole, else it is for each process.
 func Bounds(env []string, limits sandbox.Limits, port int64, together bool) wire.Plan {

@@ -54,6 +54,7 @@ var groups = []struct{ name, about string }{
 	{"lifecycle", "closing during a call, other limits, a busy one beside"},
 	{"odd ends", "closing while it forks, twice, while written to, while made"},
 	{"pause", "everything stands still and goes on, many times; the time of calls does too; closing while paused"},
+	{"images", "another system than the host's; nothing of it can be written to, or leads out"},
 	{"usage", "processor time, memory, processes, disk, ends for want of memory"},
 }
 

@@ -26,7 +26,7 @@ const (
 // Run runs the suite and gives what came of each group; Record is for that.
 // Each test gets sandboxes of its own of the driver.
 func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
-	s := suite{driver: d, probe: buildProbe(t), lacks: &atomic.Bool{}}
+	s := suite{driver: d, probe: buildProbe(t), lacks: &atomic.Bool{}, other: &atomic.Pointer[string]{}}
 	for _, group := range []struct {
 		name string
 		run  func(*testing.T)
@@ -48,17 +48,17 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 		{"odd ends", s.oddEnds},
 		{"pause", s.pause},
 		{"usage", s.usage},
+		{"images", s.images},
 	} {
 		if !known(group.name) {
 			t.Errorf("the matrix does not tell what %q is about", group.name)
 		}
 		told := Verdict{Group: group.name, Tells: "not run"}
-		t.Run(group.name, func(t *testing.T) {
+		held := t.Run(group.name, func(t *testing.T) {
 			s.lacks.Store(false)
+			s.other.Store(nil)
 			defer func() {
 				switch {
-				case t.Failed():
-					told.Tells = "FAILED"
 				case !t.Skipped():
 					told.Tells = "held"
 				case s.lacks.Load():
@@ -72,6 +72,13 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 			}
 			group.run(t)
 		})
+		how := s.other.Load()
+		switch { // what ran in parallel has ended only now
+		case !held:
+			told.Tells = "FAILED"
+		case told.Tells == "held" && how != nil:
+			told.Tells = "held; " + *how
+		}
 		t.Log(told)
 		verdicts = append(verdicts, told)
 	}
@@ -93,7 +100,8 @@ func home(t *testing.T, b sandbox.Sandbox) string {
 type suite struct {
 	driver sandbox.Driver
 	probe  []byte
-	lacks  *atomic.Bool // the group is about what the driver does not offer
+	lacks  *atomic.Bool            // the group is about what the driver does not offer
+	other  *atomic.Pointer[string] // the group holds in another way than elsewhere, and how
 }
 
 // notOffered skips what is about something the driver's sandboxes do not have.
