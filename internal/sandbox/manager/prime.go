@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"time"
 
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/kernel"
@@ -40,6 +41,8 @@ func (p priming) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	if ctx == p.m.life { // the pool's own, see Serve
 		if one.python, err = kernel.StartForker(ctx, s); err != nil {
 			p.m.o.Log.Debug("no interpreter waits in a sandbox of the pool", "error", err)
+		} else {
+			one.python.Run(ctx, kernel.Code{Source: "pass", Timeout: 10 * time.Second}) // the first time takes longer than any other
 		}
 	}
 	if a, ok := s.(sandbox.Adjustable); ok {

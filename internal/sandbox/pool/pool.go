@@ -36,6 +36,7 @@ type Pool struct {
 	running bool
 	closed  bool
 	until   time.Time // no boot before
+	claimed time.Time // the last time
 	stats   Stats
 	kick    chan struct{}
 	boots   sync.WaitGroup
@@ -43,6 +44,9 @@ type Pool struct {
 
 const (
 	longestRetry = time.Minute
+	// settle is how long after a claim others are made, while some wait: who
+	// has claimed one uses it now, and making others would slow that down.
+	settle = 25 * time.Millisecond
 	closeWait    = 10 * time.Second // for those that wait, when the pool ends
 )
 
@@ -124,6 +128,9 @@ func (p *Pool) fill(ctx context.Context) (next time.Duration) {
 		if wait := p.until.Sub(now); wait > 0 {
 			return min(next, wait)
 		}
+	}
+	if wait := p.claimed.Add(settle).Sub(now); wait > 0 && len(p.waiting) > 0 {
+		return min(next, wait)
 	}
 	for p.booting < most && len(p.waiting)+p.booting < or(p.Ready, 3) {
 		p.booting++
@@ -265,7 +272,7 @@ func (p *Pool) take(spec sandbox.Spec) (*waiting, error) {
 	if _, changes := w.Sandbox.(sandbox.Adjustable); !changes && !same(spec, p.Spec) {
 		return nil, nil
 	}
-	p.waiting = p.waiting[:n-1]
+	p.waiting, p.claimed = p.waiting[:n-1], time.Now()
 	close(w.taken)
 	select {
 	case p.kick <- struct{}{}:
