@@ -119,9 +119,10 @@ func New[In, Out any](d Def, f func(context.Context, *Call, In) (Out, error)) To
 	if out := reflect.TypeFor[Out](); out != reflect.TypeFor[Result]() {
 		d.Out = out
 	}
+	arguments := newDecoder(d.In)
 	return Tool{d, func(ctx context.Context, c *Call) (Result, error) {
 		var in In
-		if err := json.Unmarshal(c.Args, &in); err != nil {
+		if err := arguments.decode(c.Args, &in); err != nil {
 			return Result{}, &Refusal{Code: "invalid_arguments", Message: err.Error()}
 		}
 		out, err := f(ctx, c, in)
