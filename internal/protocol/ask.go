@@ -184,13 +184,13 @@ func (r *request) binding(c *conversation) []byte {
 // it is the first round, and whatever answers came along are kept for the
 // questions it may ask.
 func (r *request) resume(c *conversation) *Fault {
-	if state, ok := rawjson.Get(r.msg.Params, "requestState"); ok {
+	if state := r.msg.has.requestState; state != nil {
 		if f := r.unseal(c, state); f != nil {
 			return f
 		}
 	}
-	raw, ok := rawjson.Get(r.msg.Params, "inputResponses")
-	if !ok {
+	raw := r.msg.has.inputResponses
+	if raw == nil {
 		return nil
 	}
 	if rawjson.Kind(raw) != '{' || len(raw) > maxAnswers {

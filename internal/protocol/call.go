@@ -69,8 +69,8 @@ func (r *request) callTool() {
 			func(v *contexts.View) bool { return v.Tool(name) != nil })
 		return
 	}
-	args, ok := rawjson.Get(r.msg.Params, "arguments")
-	if ok && rawjson.Kind(args) == 'n' {
+	args := r.msg.has.arguments
+	if rawjson.Kind(args) == 'n' {
 		args = nil
 	}
 	if args != nil && rawjson.Kind(args) != '{' {
@@ -96,7 +96,7 @@ func (r *request) getPrompt() {
 			func(v *contexts.View) bool { return v.Prompt(name) != nil })
 		return
 	}
-	args, _ := rawjson.Get(r.msg.Params, "arguments")
+	args := r.msg.has.arguments
 	if rawjson.Kind(args) == 'n' {
 		args = nil
 	}

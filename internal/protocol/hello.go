@@ -149,7 +149,7 @@ func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
 	if c, ok := rawjson.Get(m.Params, "clientInfo"); ok {
 		f.Client = clientName(c)
 	}
-	if fault := e.place(&f, who.Bound, m.meta); fault != nil {
+	if fault := e.place(&f, who.Bound, m.has.context); fault != nil {
 		fault.ID = m.ID
 		return f, fault
 	}
@@ -158,12 +158,11 @@ func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
 
 // place gives the caller a context, a cut and an owner. Which context it is,
 // is decided by the first of these that says one: the credential's binding, the
-// door (a path or a header), the message's _meta, the host's default. What a
+// door (a path or a header), what the message's _meta wants, the host's default. What a
 // binding does not allow is not found.
-func (e *Engine) place(f *session.Facts, bound string, meta []byte) *Fault {
+func (e *Engine) place(f *session.Facts, bound string, wanted []byte) *Fault {
 	if f.Context == "" {
-		v, _ := rawjson.Get(meta, metaContext)
-		f.Context, _ = rawjson.String(v)
+		f.Context, _ = rawjson.String(wanted)
 	}
 	if bound != "" {
 		if f.Context != "" && f.Context != bound {
@@ -194,8 +193,8 @@ func notFound(err error) *Fault {
 // prove finds who sends a message on a door without headers: whoever its
 // token names, else whom the door knows.
 func (e *Engine) prove(who Who, m *Message) (Who, *Fault) {
-	v, there := rawjson.Get(m.meta, metaToken)
-	if !there {
+	v := m.has.token
+	if v == nil {
 		if who.Principal == "" {
 			return who, &Fault{Status: 401, Code: CodeInvalidRequest, ID: m.ID,
 				Message: `credentials are needed: put a token into params._meta["` + metaToken + `"]` + who.Advice}

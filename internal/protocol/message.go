@@ -38,7 +38,7 @@ type Message struct {
 	Params []byte // raw object; nil when absent
 	Result []byte // of a response
 	Error  []byte // of a response
-	meta   []byte // params._meta, raw
+	has    members
 
 	// Trace is the W3C traceparent that came beside the message, in a header;
 	// one in its _meta goes before it.
@@ -202,11 +202,14 @@ func (m *Message) readParams() *Fault {
 	if rawjson.Kind(m.Params) != '{' {
 		return invalid(nil, "params must be an object")
 	}
-	meta, ok := rawjson.Get(m.Params, "_meta")
-	if ok && rawjson.Kind(meta) != '{' {
+	meta := m.has.ofParams(m.Params)
+	if meta == nil {
+		return nil
+	}
+	if rawjson.Kind(meta) != '{' {
 		return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params._meta must be an object"}
 	}
-	m.meta = meta
+	m.has.ofMeta(meta)
 	return nil
 }
 

@@ -63,8 +63,8 @@ func (r *request) open(who Who) *Fault {
 		return &Fault{Status: 400, Code: CodeUnsupportedVer, Message: "unsupported protocol version " + version, Data: data}
 	}
 	r.rev = rev
-	caps, ok := rawjson.Get(r.msg.meta, metaCaps)
-	if !ok || rawjson.Kind(caps) != '{' {
+	caps := r.msg.has.caps
+	if rawjson.Kind(caps) != '{' {
 		return badEnvelope(metaCaps, "an object, {} for none")
 	}
 	r.facts = session.Facts{Caller: who.Caller, Revision: rev, Until: who.Until}
@@ -72,18 +72,17 @@ func (r *request) open(who Who) *Fault {
 	if t := r.traceparent(); t != "" {
 		r.facts.Trace = t
 	}
-	if c, ok := rawjson.Get(r.msg.meta, metaClient); ok {
+	if c := r.msg.has.client; c != nil {
 		r.facts.Client = clientName(c)
 	}
-	if f := r.note.initModern(r.msg.meta); f != nil {
+	if f := r.note.initModern(&r.msg.has); f != nil {
 		return f
 	}
-	return r.e.place(&r.facts, who.Bound, r.msg.meta)
+	return r.e.place(&r.facts, who.Bound, r.msg.has.context)
 }
 
 func (r *request) traceparent() string {
-	v, _ := rawjson.Get(r.msg.meta, "traceparent")
-	s, _ := rawjson.String(v)
+	s, _ := rawjson.String(r.msg.has.traceparent)
 	return s
 }
 
@@ -94,27 +93,12 @@ func badEnvelope(member, expected string) *Fault {
 // enveloped reports whether the message has a member that only the modern
 // envelope has.
 func (m *Message) enveloped() bool {
-	if m.meta == nil {
-		return false
-	}
-	for _, name := range [...]string{metaVersion, metaCaps, metaClient, metaLevel} {
-		if _, ok := rawjson.Get(m.meta, name); ok {
-			return true
-		}
-	}
-	return false
+	return m.has.version != nil || m.has.caps != nil || m.has.client != nil || m.has.level != nil
 }
 
 // envelopeVersion is the revision the message itself names.
 func (m *Message) envelopeVersion() (string, bool) {
-	if m.meta == nil {
-		return "", false
-	}
-	v, ok := rawjson.Get(m.meta, metaVersion)
-	if !ok {
-		return "", false
-	}
-	return rawjson.String(v)
+	return rawjson.String(m.has.version)
 }
 
 // checkHeaders holds the version and method headers to the body. Doors

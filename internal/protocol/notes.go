@@ -35,31 +35,27 @@ type progress struct {
 	note        string
 }
 
-func (n *notes) init(meta []byte, level slog.Level) {
+func (n *notes) init(has *members, level slog.Level) {
 	n.level, n.logs = level, true
-	n.setToken(meta)
+	n.setToken(has)
 }
 
 // initModern: logs only for a request that asks for them.
-func (n *notes) initModern(meta []byte) *Fault {
-	n.setToken(meta)
-	v, ok := rawjson.Get(meta, metaLevel)
-	if !ok {
+func (n *notes) initModern(has *members) *Fault {
+	n.setToken(has)
+	if has.level == nil {
 		return nil
 	}
-	name, _ := rawjson.String(v)
+	name, _ := rawjson.String(has.level)
 	if n.level, n.logs = parseLevel(name); !n.logs {
 		return badEnvelope(metaLevel, levelNames)
 	}
 	return nil
 }
 
-func (n *notes) setToken(meta []byte) {
-	if meta == nil {
-		return
-	}
-	if tok, ok := rawjson.Get(meta, "progressToken"); ok && validID(tok) {
-		n.token = tok
+func (n *notes) setToken(has *members) {
+	if validID(has.progressToken) {
+		n.token = has.progressToken
 	}
 }
 

@@ -148,7 +148,7 @@ func (e *Engine) newLegacy(parent context.Context, s *session.Session, m *Messag
 	}
 	r.facts.Trace = cmp.Or(r.traceparent(), m.Trace, r.facts.Trace)
 	r.end.release = s.Hold()
-	r.note.init(m.meta, s.Level())
+	r.note.init(&m.has, s.Level())
 	return r
 }
 
@@ -258,8 +258,11 @@ func (r *request) extension() {
 
 // param reads one member of params that must be a string; "" when absent.
 func (r *request) param(name string) (string, *Fault) {
-	v, ok := rawjson.Get(r.msg.Params, name)
-	if !ok {
+	v, ok := r.msg.has.name, true
+	if name != "name" {
+		v, ok = rawjson.Get(r.msg.Params, name)
+	}
+	if !ok || v == nil {
 		return "", nil
 	}
 	s, ok := rawjson.String(v)
