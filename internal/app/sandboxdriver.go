@@ -2,6 +2,7 @@ package app
 
 import (
 	"log/slog"
+	"path/filepath"
 
 	"gatehouse/internal/config"
 	"gatehouse/internal/sandbox"
@@ -9,16 +10,23 @@ import (
 	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/internal/sandbox/oci"
 	"gatehouse/internal/sandbox/process"
+	"gatehouse/internal/sandbox/qemu"
 )
 
 // SandboxDrivers are the drivers of those names, in that order. A name that is
 // none is left out.
-func SandboxDrivers(names []string, s config.Sandboxes, log *slog.Logger) (ladder []manager.Rung) {
+// What drivers keep from run to run is in the cache folder.
+func SandboxDrivers(names []string, s config.Sandboxes, cache string, log *slog.Logger) (ladder []manager.Rung) {
 	make := map[string]func() (sandbox.Driver, error){
 		namespaces.Name: func() (sandbox.Driver, error) {
 			return namespaces.New(namespaces.Options{Boots: s.Pool.MaxBoots, Log: log})
 		},
-		oci.Name:     func() (sandbox.Driver, error) { return oci.New(oci.Options{Runtime: s.Runtime, Log: log}) },
+		oci.Name: func() (sandbox.Driver, error) { return oci.New(oci.Options{Runtime: s.Runtime, Log: log}) },
+		qemu.Name: func() (sandbox.Driver, error) {
+			return qemu.New(qemu.Options{
+				Program: s.QEMU, Accelerator: s.Accelerator, Kernel: s.Kernel, Modules: s.KernelModules, Rootfs: s.Rootfs, Folder: machines(cache), Log: log,
+			})
+		},
 		process.Name: func() (sandbox.Driver, error) { return process.New(process.Options{Unsafe: s.Unsafe, Log: log}) },
 	}
 	for _, name := range names {
@@ -29,12 +37,20 @@ func SandboxDrivers(names []string, s config.Sandboxes, log *slog.Logger) (ladde
 	return ladder
 }
 
+// machines is where what virtual machines boot is kept; "" where nothing is.
+func machines(cache string) string {
+	if cache == "" {
+		return ""
+	}
+	return filepath.Join(cache, "machines")
+}
+
 // sandboxTemplates are what sandboxes can be made of.
 func sandboxTemplates(s config.Sandboxes) map[string]manager.Template {
 	all := map[string]manager.Template{}
 	for _, t := range s.Templates {
 		all[t.Name] = manager.Template{
-			Driver: t.Driver, Strict: t.Strict, Env: t.Env, Ready: t.Ready,
+			Image: t.Image, Driver: t.Driver, Strict: t.Strict, Env: t.Env, Ready: t.Ready,
 			Limits: sandbox.Limits{MemoryMiB: t.Memory, VCPUs: t.VCPUs, Processes: t.Processes, DiskMiB: t.Disk},
 		}
 	}

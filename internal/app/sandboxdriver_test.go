@@ -12,7 +12,7 @@ import (
 // Every driver that settings can name is one that can be opened.
 func TestTheDriversAreThoseOfTheSettings(t *testing.T) {
 	names := append(config.SandboxDrivers(), process.Name, "magic")
-	ladder := SandboxDrivers(names, config.Sandboxes{}, nil)
+	ladder := SandboxDrivers(names, config.Sandboxes{}, t.TempDir(), nil)
 	for i, r := range ladder {
 		if r.Name != names[i] {
 			t.Errorf("%d: the driver is %s, want %s", i, r.Name, names[i])

@@ -26,13 +26,14 @@ func (a *App) sandboxConfig(c *sandbox.Config) {
 		MostMemory: s.MostMemory, MostVCPUs: s.MostVCPUs, MostCall: s.MostCall, Idle: s.Idle, Lifetime: s.Lifetime, Sandboxes: s.Most,
 		Snapshots: s.Snapshots, SnapshotBytes: s.SnapshotBytes, SnapshotLife: s.SnapshotLife, NoPorts: !s.Ports, Secrets: a.sandboxSecrets,
 		Network: s.Network, NetworkDeny: s.NetworkDeny, Least: s.Isolation, NoPool: !s.Pool.Enabled, Ready: s.Pool.MinSize, Boots: s.Pool.MaxBoots,
-		Ladder: SandboxDrivers(s.Ladder(), s, a.log), Templates: sandboxTemplates(s),
+		Ladder: SandboxDrivers(s.Ladder(), s, a.cfg.Folders.Cache, a.log), Templates: sandboxTemplates(s),
 		Original: func(context string) bool { return a.specOf(context).Aliases },
 		Served:   a.untilSandboxesAreServed,
 	}
 	if !s.Auto() {
 		c.Default = s.Driver
 	}
+	a.sandboxImages(c)
 }
 
 // sandboxSecrets are those that a caller may have swapped in on the way out of

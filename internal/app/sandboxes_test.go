@@ -1,11 +1,15 @@
 package app
 
 import (
+	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"gatehouse/internal/config"
+	"gatehouse/internal/sandbox/namespaces"
+	"gatehouse/internal/sandbox/sandboxtest"
 	"gatehouse/internal/secret"
 	"gatehouse/tool"
 )
@@ -37,5 +41,44 @@ func TestSecretsOfSandboxesFollowTheContext(t *testing.T) {
 	}
 	if _, err := a.sandboxSecrets(tool.Caller{Context: "lost"}); err == nil {
 		t.Error("a secret that is missing is not told")
+	}
+}
+
+// A template names an image of the host; callers name templates, and of images
+// at most those of registries.
+func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
+	d, err := namespaces.New(namespaces.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	for _, f := range d.Doctor(t.Context()) {
+		if f.Needed && !f.OK {
+			t.Skipf("%s: %s; %s", f.Name, f.Detail, f.Remedy)
+		}
+	}
+	root := sandboxtest.SmallImage(t)
+	cfg := settings(t)
+	cfg.Folders.Cache = t.TempDir()
+	cfg.Contexts = []config.Context{{Name: "lab", Modules: []string{"sandbox"}}}
+	s := &cfg.Modules.Sandbox
+	s.Pool.Enabled, s.Driver, s.CallersImages, s.Registries = false, "namespaces", true, []string{"registry.example.com"}
+	s.Templates = []config.SandboxTemplate{{Name: "tiny", Image: "dir:" + root}, {Name: "gone", Image: "dir:" + root + "/nowhere"}}
+	_, client := liveOn(t, cfg, Options{})
+	ann := client("ann")
+	for _, c := range []struct{ args, want string }{
+		{`{"template":"tiny"}`, "ID=tiny"},
+		{`{"template":"gone"}`, "nowhere"},
+		{fmt.Sprintf(`{"image":%q}`, "dir:"+root), "templates alone"},
+		{`{"image":"other.example.com/x:1"}`, "images are not pulled from there"},
+	} {
+		made := ann.call("lab", "sandbox_create", c.args)
+		if _, id, ok := strings.Cut(made, `"sandbox_id":"`); ok {
+			id, _, _ = strings.Cut(id, `"`)
+			made = ann.call("lab", "sandbox_exec", fmt.Sprintf(`{"sandbox_id":%q,"command":"cat /etc/os-release"}`, id))
+		}
+		if !strings.Contains(made, c.want) {
+			t.Errorf("%s: %s, want %s", c.args, made, c.want)
+		}
 	}
 }

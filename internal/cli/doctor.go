@@ -50,7 +50,7 @@ exit code is 1 when something failed.`,
 			findings = append(findings, checkFolders(cfg.Folders)...)
 			findings = append(findings, checkSocket(cfg.Folders), checkHere(), checkPort(cfg.Doors.HTTP), checkDescriptors(),
 				checkCall(c, w), ok("other programs: none is needed"))
-			findings = append(findings, checkSandboxes(c.Context(), cfg.Modules.Sandbox)...)
+			findings = append(findings, checkSandboxes(c.Context(), cfg.Modules.Sandbox, cfg.Folders.Cache)...)
 			return report(w, findings)
 		},
 	}

@@ -13,10 +13,10 @@ import (
 // checkSandboxes tries what sandboxes are made of, each driver by itself, and
 // says which one they would be made by. A host serves without them, so nothing
 // of it is a failure.
-func checkSandboxes(ctx context.Context, s config.Sandboxes) (all []finding) {
+func checkSandboxes(ctx context.Context, s config.Sandboxes, cache string) (all []finding) {
 	chosen := ""
 	ladder := s.Ladder()
-	for _, r := range app.SandboxDrivers(each(ladder, config.SandboxDrivers()), s, nil) {
+	for _, r := range app.SandboxDrivers(each(ladder, config.SandboxDrivers()), s, cache, nil) {
 		what := "sandboxes of the driver " + r.Name
 		d, err := r.Open()
 		if err != nil {

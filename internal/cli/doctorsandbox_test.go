@@ -11,7 +11,7 @@ import (
 // a failure, since a host serves without sandboxes.
 func TestDoctorTellsOfSandboxes(t *testing.T) {
 	found := map[string]bool{}
-	for _, f := range checkSandboxes(t.Context(), config.Default().Modules.Sandbox) {
+	for _, f := range checkSandboxes(t.Context(), config.Default().Modules.Sandbox, t.TempDir()) {
 		if f.grade == "fail" || f.grade == "warn" && f.fix == "" || f.grade == "ok" && f.fix != "" {
 			t.Errorf("%+v", f)
 		}

@@ -26,10 +26,19 @@ type Sandboxes struct {
 	Lifetime      time.Duration     `doc:"A sandbox ends after so long in any case." env:"GATEHOUSE_SANDBOX_LIFETIME"`
 	Most          int               `doc:"Sandboxes alive at once, of everybody together." env:"GATEHOUSE_SANDBOX_MOST"`
 	Isolation     string            `yaml:"min_isolation" doc:"What has to stand between the code and the host at least. Where no driver offers that, there are no sandboxes." enum:"process,filtered,namespaces,user kernel,machine" env:"GATEHOUSE_SANDBOX_MIN_ISOLATION"`
-	Driver        string            `doc:"What makes a sandbox when its maker does not say. auto is the first of prefer that works here and is as strong as min_isolation asks; a name is that one alone. process makes no wall at all: unsafe has to be set as well." enum:"auto,namespaces,oci,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
-	Prefer        []string          `doc:"The order in which drivers are tried. Empty means namespaces, oci." enum:"namespaces,oci,process" env:"GATEHOUSE_SANDBOX_PREFER"`
-	Drivers       []string          `doc:"Drivers that a sandbox's maker may ask for, by name or by min_isolation. Empty means those of prefer where driver is auto, else driver alone." enum:"namespaces,oci,process" env:"GATEHOUSE_SANDBOX_DRIVERS"`
+	Driver        string            `doc:"What makes a sandbox when its maker does not say. auto is the first of prefer that works here and is as strong as min_isolation asks; a name is that one alone. process makes no wall at all: unsafe has to be set as well." enum:"auto,namespaces,oci,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
+	Prefer        []string          `doc:"The order in which drivers are tried. Empty means namespaces, oci, qemu." enum:"namespaces,oci,qemu,process" env:"GATEHOUSE_SANDBOX_PREFER"`
+	Drivers       []string          `doc:"Drivers that a sandbox's maker may ask for, by name or by min_isolation. Empty means those of prefer where driver is auto, else driver alone." enum:"namespaces,oci,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVERS"`
 	Runtime       string            `doc:"The container runtime of the driver oci, a path or a name. Empty means crun, or else runc." env:"GATEHOUSE_SANDBOX_RUNTIME"`
+	QEMU          string            `yaml:"qemu" doc:"The program of the driver qemu, a path or a name. Empty means the one for this machine's kind." env:"GATEHOUSE_SANDBOX_QEMU"`
+	Accelerator   string            `doc:"How qemu runs machines: kvm, tcg (slow, and needs nothing of the processor), or empty for whichever works." enum:",kvm,tcg" env:"GATEHOUSE_SANDBOX_ACCELERATOR"`
+	Kernel        string            `doc:"Kernel of virtual machines, a file. Empty means the newest that is installed." kind:"path" env:"GATEHOUSE_KERNEL"`
+	KernelModules string            `yaml:"kernel_modules" doc:"Folder of that kernel's modules. Empty means the one of its version." kind:"path" env:"GATEHOUSE_SANDBOX_KERNEL_MODULES"`
+	Rootfs        string            `doc:"System of virtual machines, a file with an ext4, squashfs or erofs. Empty means one that is made of the host's own programs." kind:"path" env:"GATEHOUSE_ROOTFS"`
+	Registries    []string          `doc:"Registries that images may be pulled from, each a host or host:port; http:// before one says that it is spoken to without TLS. None means that nothing is pulled." env:"GATEHOUSE_SANDBOX_REGISTRIES"`
+	Logins        []RegistryLogin   `doc:"Who pulls, where a registry asks."`
+	CallersImages bool              `yaml:"callers_images" doc:"Let a sandbox's maker name any image of the registries, besides the templates." env:"GATEHOUSE_SANDBOX_CALLERS_IMAGES"`
+	ImageBytes    int64             `yaml:"image_bytes" doc:"What all unpacked images may take on disk; those that were not used for longest go first." unit:"bytes" env:"GATEHOUSE_SANDBOX_IMAGE_BYTES"`
 	Unsafe        bool              `doc:"Let the driver process run code that may do whatever the host's user may. min_isolation has to allow it too." env:"GATEHOUSE_SANDBOX_UNSAFE"`
 	Network       bool              `doc:"Let callers open a way out of their sandboxes, by a proxy with rules. Loopback, private networks and metadata services stay closed unless a rule names that very address." env:"GATEHOUSE_SANDBOX_NETWORK"`
 	NetworkDeny   []string          `doc:"What no sandbox ever reaches, whatever its rules: such as example.com, *.example.com:443 or 203.0.113.0/24." env:"GATEHOUSE_SANDBOX_NETWORK_DENY"`
@@ -48,10 +57,18 @@ type SandboxSecret struct {
 	Hosts []string `doc:"Where it may go, as rules of the proxy: such as api.example.com or *.example.com:443." need:"yes"`
 }
 
+// RegistryLogin is who pulls images from a registry.
+type RegistryLogin struct {
+	Host   string `doc:"The registry, as in registries." need:"yes"`
+	User   string `doc:"The user's name there." need:"yes"`
+	Secret string `doc:"The secret that is the password, by its name in gatehouse secret set." need:"yes"`
+}
+
 // SandboxTemplate is what sandboxes can be made of.
 type SandboxTemplate struct {
 	Name      string   `doc:"Name; a sandbox's maker chooses the template by it." need:"yes"`
-	Driver    string   `doc:"The driver that makes them; left out, as for every sandbox." enum:"namespaces,oci,process"`
+	Image     string   `doc:"The system they run: dir:/path of a folder, oci:/path[:tag] of an image layout, tar:/path[:tag] of an archive, or host/name:tag of a registry. Left out, the host's own programs."`
+	Driver    string   `doc:"The driver that makes them; left out, as for every sandbox." enum:"namespaces,oci,qemu,process"`
 	Strict    bool     `doc:"Only the system calls of a short list may be made in them."`
 	Env       []string `doc:"Variables of all that runs in them, each NAME=value."`
 	Memory    int      `yaml:"memory_mib" doc:"As for every sandbox; 0 means that of modules.sandbox, here and below."`
@@ -73,7 +90,7 @@ func defaultSandboxes() Sandboxes {
 	return Sandboxes{
 		Memory: 256, VCPUs: 2, Processes: 256, Disk: 1024, Descriptors: 1024, Output: 1 << 20, Call: 30 * time.Second,
 		MostMemory: 32768, MostVCPUs: 32, MostCall: time.Hour, Idle: 15 * time.Minute, Lifetime: 24 * time.Hour, Most: 100,
-		Isolation: "namespaces", Driver: "auto", Ports: true, Snapshots: 20, SnapshotBytes: 4 << 30, SnapshotLife: 24 * time.Hour, Pool: SandboxPool{Enabled: true, MinSize: 3},
+		Isolation: "namespaces", Driver: "auto", Ports: true, Snapshots: 20, SnapshotBytes: 4 << 30, SnapshotLife: 24 * time.Hour, ImageBytes: 20 << 30, Pool: SandboxPool{Enabled: true, MinSize: 3},
 	}
 }
 
@@ -98,6 +115,10 @@ func (s Sandboxes) validate(w *wrong) {
 	atLeast(w, "modules.sandbox.most_call", "most_call", s.MostCall, s.Call)
 	atLeast(w, "modules.sandbox.pool.max_boots", "max_boots", s.Pool.MaxBoots, 0)
 	atLeast(w, "modules.sandbox.snapshot_bytes", "snapshot_bytes", s.SnapshotBytes, 1<<20)
+	atLeast(w, "modules.sandbox.image_bytes", "image_bytes", s.ImageBytes, 1<<20)
+	if !slices.Contains([]string{"", "kvm", "tcg"}, s.Accelerator) {
+		w.add("modules.sandbox.accelerator", "%q is no accelerator; expected kvm, tcg or nothing", s.Accelerator)
+	}
 	s.validateDrivers(w)
 	s.validateTemplates(w)
 	s.validateSecrets(w)
@@ -110,7 +131,7 @@ func (s Sandboxes) validate(w *wrong) {
 
 // SandboxDrivers are the names of drivers, in the order in which they are
 // tried when no other is wished for. The one without a wall is not among them.
-func SandboxDrivers() []string { return []string{"namespaces", "oci"} }
+func SandboxDrivers() []string { return []string{"namespaces", "oci", "qemu"} }
 
 // Ladder are the drivers that sandboxes may be made by, the preferred first.
 func (s Sandboxes) Ladder() (names []string) {

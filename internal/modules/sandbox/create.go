@@ -28,6 +28,7 @@ type createIn struct {
 
 	Snapshot string `json:"snapshot_id,omitempty" doc:"of sandbox_snapshot: go on from there. What it is made of and its limits are as they were; name and times can be given"`
 	Template string `json:"template,omitempty" doc:"what it is made of, one of sandbox_stats' templates; left out, the default"`
+	Image    string `json:"image,omitempty" doc:"the system it runs, host/name:tag of a registry, where this host lets callers choose; else template names one"`
 	Driver   string `json:"driver,omitempty" doc:"what makes it, one of sandbox_stats' drivers; left out, the host chooses"`
 	Least    string `json:"min_isolation,omitempty" doc:"what has to stand between the code and the host at least" enum:"process,filtered,namespaces,user kernel,machine"`
 }
@@ -49,9 +50,9 @@ type createOut struct {
 
 func (m *desk) createTool() tool.Tool {
 	return adapted(m, tool.Def{
-		Name: "sandbox_create", Title: "Create a sandbox", Effects: tool.Writes, Aliases: []string{"create_sandbox"}, Timeout: 2 * time.Minute,
+		Name: "sandbox_create", Title: "Create a sandbox", Effects: tool.Writes, Aliases: []string{"create_sandbox"}, Timeout: 20 * time.Minute,
 		Description: "Creates a sandbox: a closed place with its own files and processes and no network, in which code cannot harm the host.",
-		Help: `It has the host's own interpreters and libraries, read-only, an empty home folder ` + "`/home/user`" + `, and no network. Nothing of the host's files, processes or environment is in it.
+		Help: `It has the host's own interpreters and libraries, read-only, or the system of an image, an empty home folder ` + "`/home/user`" + `, and no network. Nothing of the host's files, processes or environment is in it.
 
 It is yours: nobody else finds it. It ends when you destroy it, when you did not use it for a while, after its lifetime, and with the host. What it may use is limited as you ask, within the limits of the host.`,
 	}, "Failed to create sandbox: ", func(o createOut) any {
@@ -67,7 +68,7 @@ func (m *desk) create(ctx context.Context, c *tool.Call, in createIn) (createOut
 	}
 	b, err := m.boxes.Create(ctx, c.Caller.Owner, manager.Ask{
 		Name: in.Name, Env: in.Env, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime),
-		Template: in.Template, Driver: in.Driver, Least: tier(in.Least),
+		Template: in.Template, Image: in.Image, Driver: in.Driver, Progress: pulled(c.Peer), Least: tier(in.Least),
 		Limits: sandbox.Limits{MemoryMiB: in.Memory, VCPUs: in.VCPUs, Processes: in.Processes, DiskMiB: in.Disk, Call: seconds(in.Call)},
 	})
 	m.boxes.Serve() // others will follow
@@ -77,6 +78,11 @@ func (m *desk) create(ctx context.Context, c *tool.Call, in createIn) (createOut
 	return made(b, began), nil, nil
 }
 
+// pulled tells a caller how far an image is.
+func pulled(p tool.Peer) func(done, total int64) {
+	return func(done, total int64) { p.Progress(float64(done), float64(total), "making the image ready") }
+}
+
 // restore makes a sandbox of a snapshot.
 func (m *desk) restore(ctx context.Context, c *tool.Call, in createIn) (out createOut, err error) {
 	began := time.Now()
@@ -84,7 +90,7 @@ func (m *desk) restore(ctx context.Context, c *tool.Call, in createIn) (out crea
 	if err != nil {
 		return out, noSnapshot
 	}
-	if in.Memory+in.VCPUs+in.Processes+in.Disk+in.Call+len(in.Env) > 0 || in.Template+in.Driver+in.Least != "" {
+	if in.Memory+in.VCPUs+in.Processes+in.Disk+in.Call+len(in.Env) > 0 || in.Template+in.Image+in.Driver+in.Least != "" {
 		return out, &tool.Refusal{Code: "invalid_arguments", Message: "a sandbox made of a snapshot has the limits, environment and driver of that", Next: "Give snapshot_id with name, idle_seconds and lifetime_seconds alone."}
 	}
 	b, err := m.boxes.Restore(ctx, c.Caller.Owner, s.ID, manager.Ask{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})

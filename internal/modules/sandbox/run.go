@@ -171,7 +171,7 @@ func (m *desk) place(ctx context.Context, c *tool.Call, id, template string) (b 
 	case id != "" || m.cfg.Original(c.Caller.Context):
 		return m.find(c, id)
 	}
-	b, err = m.boxes.Create(ctx, c.Caller.Owner, manager.Ask{Name: "for one call", Template: template})
+	b, err = m.boxes.Create(ctx, c.Caller.Owner, manager.Ask{Name: "for one call", Template: template, Progress: pulled(c.Peer)})
 	m.boxes.Serve() // others will follow
 	if err != nil {
 		return nil, nil, notCreated(ctx, err)

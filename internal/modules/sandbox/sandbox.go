@@ -62,6 +62,11 @@ type Config struct {
 	Default string         `json:"-"`
 	// Templates are what callers may have sandboxes made of, by name.
 	Templates map[string]manager.Template `json:"-"`
+	// Image makes ready what a template or a caller names; nil means that there
+	// are no images. MayImage says why a caller may not name one; nil means
+	// that callers name none.
+	Image    func(ctx context.Context, ref string, progress func(done, total int64)) (*Image, func(), error) `json:"-"`
+	MayImage func(ref string) error                                                                          `json:"-"`
 	// Secrets are those that a caller may have swapped in on the way out of
 	// sandboxes, by the names of the variables they are in; nil means none.
 	Secrets func(tool.Caller) (map[string]manager.Secret, error) `json:"-"`
@@ -72,6 +77,9 @@ type Config struct {
 	// ends; nil means that the first call tells.
 	Served func(ctx context.Context) `json:"-"`
 }
+
+// Image is a system that sandboxes run.
+type Image = sandbox.Image
 
 // Limits of what one call brings or takes, in bytes.
 const (
@@ -126,7 +134,7 @@ func (c *Config) options() (manager.Options, error) {
 		return manager.Options{}, fmt.Errorf("network_deny: %w", err)
 	}
 	o := manager.Options{
-		Ladder: c.Ladder, Default: c.Default, Templates: c.Templates,
+		Ladder: c.Ladder, Default: c.Default, Templates: c.Templates, Image: c.Image, MayImage: c.MayImage,
 		Limits: sandbox.Limits{
 			MemoryMiB: c.Memory, VCPUs: c.VCPUs, Processes: c.Processes, DiskMiB: c.Disk,
 			Descriptors: c.Descriptors, OutputBytes: c.Output, Call: c.Call,

@@ -73,8 +73,17 @@ func (b *Box) begin() {
 	go func() {
 		defer b.manager.runs.Done()
 		<-b.Sandbox.Done()
+		defer b.kind.lease.drop()
 		b.leave("lost") // unless somebody ended it, who has said so before
 	}()
+}
+
+// abandon ends one that was never taken in.
+func (b *Box) abandon() {
+	if b.Sandbox != nil {
+		b.Sandbox.Close()
+	}
+	b.kind.lease.drop()
 }
 
 // wait is how long until it may have to end. b.mu is held.

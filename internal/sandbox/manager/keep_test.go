@@ -329,3 +329,78 @@ func TestPortsLeadIntoTheSandboxAndCloseWithIt(t *testing.T) {
 		t.Errorf("after its end: %v", err)
 	}
 }
+
+// An image is kept as long as something of it is there: a sandbox, a snapshot,
+// a pool.
+func TestImagesAreKeptWhileTheyAreUsed(t *testing.T) {
+	var held, asked atomic.Int32
+	o := Options{
+		NoPool: true, Templates: map[string]Template{"t": {Image: "named"}},
+		Image: func(_ context.Context, ref string, _ func(int64, int64)) (*sandbox.Image, func(), error) {
+			if ref == "missing" {
+				return nil, nil, errors.New("there is none")
+			}
+			held.Add(1)
+			asked.Add(1)
+			return &sandbox.Image{ID: ref}, func() { held.Add(-1) }, nil
+		},
+		MayImage: func(ref string) error {
+			if ref == "forbidden" {
+				return errors.New("it is the host's")
+			}
+			return nil
+		},
+	}
+	a := &able{memory: true}
+	m := openAble(t, a, o)
+	for _, image := range []string{"missing", "forbidden"} {
+		if _, err := m.Create(t.Context(), "ann", Ask{Image: image}); err == nil || errors.Is(err, ErrNotOffered) != (image == "forbidden") {
+			t.Errorf("%s: %v", image, err)
+		}
+	}
+	a.err = errors.New("no room")
+	if _, err := m.Create(t.Context(), "ann", Ask{Image: "own"}); !errors.Is(err, a.err) || held.Load() != 0 {
+		t.Errorf("%v, and %d are held", err, held.Load())
+	}
+	a.err = nil
+	b := create(t, m, "ann", Ask{Image: "own"})
+	s, err := m.Snapshot(t.Context(), b, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	settles := func(when string, want int32) {
+		t.Helper()
+		for end := time.Now().Add(30 * time.Second); held.Load() != want; time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s %d are held, want %d", when, held.Load(), want)
+			}
+		}
+	}
+	settles("with a sandbox", 1)
+	if err := m.Destroy("ann", b.ID); err != nil {
+		t.Fatal(err)
+	}
+	settles("with a snapshot", 1)
+	c, err := m.Restore(t.Context(), "ann", s.ID, Ask{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.RemoveSnapshot("ann", s.ID); err != nil {
+		t.Fatal(err)
+	}
+	settles("with what was made of the snapshot", 1)
+	if err := m.Destroy("ann", c.ID); err != nil {
+		t.Fatal(err)
+	}
+	settles("with nothing", 0)
+	for range 3 {
+		create(t, m, "ann", Ask{Template: "t"})
+	}
+	if n := asked.Load(); n != 3 { // two of its own, one of the template
+		t.Errorf("it was asked for %d images", n)
+	}
+	if err := m.Close(); err != nil {
+		t.Fatal(err)
+	}
+	settles("after the end", 0)
+}

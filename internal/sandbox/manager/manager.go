@@ -31,10 +31,14 @@ type Options struct {
 	Default string // the one of them that is meant when nobody asks; "" means the first that works and is strong enough
 
 	Templates map[string]Template // by name
-	// Image makes what a template's image names ready to be used; nil means
-	// that there are no images.
-	Image    func(ctx context.Context, ref string) (*sandbox.Image, error)
-	AnyImage bool // callers may name one themselves
+	// Image makes ready what a template's image names, and keeps it until
+	// release is called. It may take minutes; progress, which may be nil, is
+	// told how many bytes of how many are there. Nil means that there are no
+	// images.
+	Image func(ctx context.Context, ref string, progress func(done, total int64)) (image *sandbox.Image, release func(), err error)
+	// MayImage says why a caller may not name an image, if so; nil means that
+	// none may be named.
+	MayImage func(ref string) error
 
 	Limits    sandbox.Limits // what nobody asked otherwise for; zero members mean those of sandbox.Defaults
 	Most      sandbox.Limits // what may be asked for; zero members mean those of Limits, or more where Ceiling says so
@@ -82,6 +86,7 @@ type Manager struct {
 	boxes  map[string]*Box
 	making int // boxes that are not in the map yet
 
+	images    map[string]*lease // of templates, by reference, once they were asked for
 	snapshots map[string]*Snapshot
 	keeping   int // snapshots that are not in the map yet
 }
@@ -98,7 +103,7 @@ func New(o Options) *Manager {
 	o.Most = fill(o.Most, ceiling(o.Limits))
 	o.Idle, o.Lifetime, o.Sandboxes = or(o.Idle, DefaultIdle), or(o.Lifetime, DefaultLifetime), or(o.Sandboxes, DefaultMost)
 	o.Snapshots, o.SnapshotBytes, o.SnapshotLife = or(o.Snapshots, DefaultSnapshots), or(o.SnapshotBytes, DefaultSnapshotBytes), or(o.SnapshotLife, DefaultSnapshotLife)
-	m := &Manager{o: o, boxes: map[string]*Box{}, pools: map[key]*pool.Pool{}, snapshots: map[string]*Snapshot{}}
+	m := &Manager{o: o, boxes: map[string]*Box{}, pools: map[key]*pool.Pool{}, images: map[string]*lease{}, snapshots: map[string]*Snapshot{}}
 	for _, r := range o.Ladder {
 		m.ladder = append(m.ladder, &rung{Rung: r})
 	}
@@ -140,9 +145,11 @@ type Ask struct {
 	Lifetime time.Duration  // the same
 
 	Template string       // "" means DefaultTemplate
-	Image    string       // in place of the template's, where Options.AnyImage lets callers choose
+	Image    string       // in place of the template's, where Options.MayImage lets callers choose
 	Driver   string       // "" means the template's, or the ladder's
 	Least    sandbox.Tier // a driver below this tier makes none, nor one below Options.Least
+
+	Progress func(done, total int64) // hears of an image that is made ready; nil means nobody does
 }
 
 // Create makes a sandbox for an owner.
@@ -168,7 +175,7 @@ func (m *Manager) admit(make func() (*Box, error)) (*Box, error) {
 	m.mu.Unlock()
 	if err != nil {
 		if b != nil {
-			b.Sandbox.Close()
+			b.abandon()
 		}
 		return nil, err
 	}
@@ -196,6 +203,7 @@ func (m *Manager) make(ctx context.Context, owner string, a Ask) (*Box, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer k.lease.drop() // the sandbox has its own
 	return m.makeOf(ctx, owner, a, &k)
 }
 
@@ -212,6 +220,7 @@ func (m *Manager) makeOf(ctx context.Context, owner string, a Ask, k *kind) (*Bo
 		b.Sandbox, err = k.rung.driver.Create(ctx, spec)
 	}
 	if err != nil {
+		b.abandon()
 		return nil, k.rung.remedied(ctx, m, err)
 	}
 	m.keep(k)
@@ -225,9 +234,11 @@ func (m *Manager) makeOf(ctx context.Context, owner string, a Ask, k *kind) (*Bo
 	return b, nil
 }
 
-// newBox is one without its sandbox.
+// newBox is one without its sandbox. It keeps the image until it is abandoned
+// or has ended.
 func (m *Manager) newBox(owner string, k *kind, a Ask) *Box {
 	now := time.Now()
+	k.lease.add()
 	return &Box{
 		ID: m.o.NewID("sandbox"), Owner: owner, Name: a.Name, Created: now, last: now, Driver: k.rung.Name, Tier: k.rung.driver.Capabilities().Tier,
 		Template: or(a.Template, DefaultTemplate), manager: m, kind: k, ask: a, env: slices.Concat(k.Env, a.Env),
@@ -310,6 +321,9 @@ func (m *Manager) Close() error {
 	wg.Wait()
 	m.runs.Wait()
 	errs := []error{m.closeSnapshots()}
+	for _, l := range m.images {
+		l.drop()
+	}
 	for _, r := range m.ladder {
 		errs = append(errs, r.close())
 	}

@@ -113,12 +113,14 @@ func (m *Manager) take(ctx context.Context, b *Box) (s *Snapshot, err error) {
 		Owner: b.Owner, Created: now, ExpiresAt: now.Add(m.o.SnapshotLife), Sandbox: b.ID, Driver: b.Driver, Tier: b.Tier, Template: b.Template,
 		kind: b.kind, ask: b.ask,
 	}
-	s.ask.Limits = b.Limits()
+	s.ask.Limits, s.ask.Progress = b.Limits(), nil
+	s.kind.lease.add()
 	switch keeps := b.Sandbox.(type) {
 	case sandbox.Snapshotter:
 		s.Kept = KeptMemory
 		if s.moment, err = keeps.Snapshot(ctx); err != nil {
-			return nil, err
+			s.moment = nil
+			return nil, errors.Join(err, s.close())
 		}
 		s.Size = s.moment.Size()
 		return s, nil
@@ -132,7 +134,7 @@ func (m *Manager) take(ctx context.Context, b *Box) (s *Snapshot, err error) {
 		}
 		return s, nil
 	}
-	return nil, unsupported(b, "cannot be kept")
+	return nil, errors.Join(unsupported(b, "cannot be kept"), s.close())
 }
 
 // pack writes a folder's archive to a file without a name, which is gone with
@@ -175,6 +177,7 @@ func (s *Snapshot) close() error {
 		return nil
 	}
 	s.gone = true
+	defer s.kind.lease.drop()
 	if s.timer != nil {
 		s.timer.Stop()
 	}
@@ -214,6 +217,8 @@ func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (*Box, error)
 		b.Snapshot = true
 		b.Sandbox, err = s.moment.Create(ctx)
 		if err != nil {
+			b.Sandbox = nil
+			b.abandon()
 			return nil, err
 		}
 		return b, nil
@@ -238,7 +243,8 @@ func (m *Manager) unpack(ctx context.Context, s *Snapshot, ask Ask) (*Box, error
 		err = into.Unpack(ctx, folder, io.NewSectionReader(s.files[i], 0, 1<<62))
 	}
 	if err != nil {
-		return nil, errors.Join(err, b.Sandbox.Close())
+		b.abandon()
+		return nil, err
 	}
 	return b, nil
 }

@@ -31,8 +31,8 @@ type kind struct {
 	key
 	Template
 	rung  *rung
-	image *sandbox.Image
-	waits bool // some may be kept ready
+	lease *lease // nil means the host's own programs
+	waits bool   // some may be kept ready
 }
 
 type key struct {
@@ -43,7 +43,8 @@ type key struct {
 // Templates are the names of those there are, in order.
 func (m *Manager) Templates() []string { return slices.Sorted(maps.Keys(m.o.Templates)) }
 
-// kind finds what is asked for: a template, an image, a driver.
+// kind finds what is asked for: a template, an image, a driver. The caller
+// drops the lease.
 func (m *Manager) kind(ctx context.Context, a Ask) (k kind, err error) {
 	t, there := m.o.Templates[or(a.Template, DefaultTemplate)]
 	if !there && a.Template != "" && a.Template != DefaultTemplate {
@@ -51,8 +52,11 @@ func (m *Manager) kind(ctx context.Context, a Ask) (k kind, err error) {
 	}
 	k.Template, k.waits = t, t.Ready >= 0
 	if a.Image != "" {
-		if !m.o.AnyImage {
+		if m.o.MayImage == nil {
 			return k, fmt.Errorf("an image of your choice: %w; its templates are: %v", ErrNotOffered, m.Templates())
+		}
+		if err := m.o.MayImage(a.Image); err != nil {
+			return k, fmt.Errorf("the image %s: %w: %w", a.Image, ErrNotOffered, err)
 		}
 		k.Image, k.waits = a.Image, false
 	}
@@ -63,13 +67,10 @@ func (m *Manager) kind(ctx context.Context, a Ask) (k kind, err error) {
 		return k, err
 	}
 	if k.Image != "" {
-		if m.o.Image == nil {
-			return k, fmt.Errorf("the image %s: %w", k.Image, ErrNotOffered)
-		}
-		if k.image, err = m.o.Image(ctx, k.Image); err != nil {
+		if k.lease, err = m.imageOf(ctx, k.Image, a); err != nil {
 			return k, fmt.Errorf("the image %s: %w", k.Image, err)
 		}
-		k.key.image = k.image.ID
+		k.key.image = k.lease.image.ID
 	}
 	k.key.driver, k.strict = k.rung.Name, k.Strict
 	return k, nil
@@ -77,7 +78,11 @@ func (m *Manager) kind(ctx context.Context, a Ask) (k kind, err error) {
 
 // spec is what the driver is asked for.
 func (k *kind) spec(l sandbox.Limits, env []string) sandbox.Spec {
-	return sandbox.Spec{Limits: l, Env: slices.Concat(k.Env, env), Image: k.image, Strict: k.strict}
+	spec := sandbox.Spec{Limits: l, Env: slices.Concat(k.Env, env), Strict: k.strict}
+	if k.lease != nil {
+		spec.Image = k.lease.image
+	}
+	return spec
 }
 
 // pool is the one whose sandboxes are of a kind, or nil.
@@ -127,6 +132,7 @@ func (m *Manager) Serve() {
 			}
 			return
 		}
+		defer k.lease.drop()
 		m.mu.Lock()
 		m.first = k.key
 		m.mu.Unlock()

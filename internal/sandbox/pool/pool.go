@@ -46,8 +46,8 @@ const (
 	longestRetry = time.Minute
 	// settle is how long after a claim others are made, while some wait: who
 	// has claimed one uses it now, and making others would slow that down.
-	settle = 25 * time.Millisecond
-	closeWait    = 10 * time.Second // for those that wait, when the pool ends
+	settle    = 25 * time.Millisecond
+	closeWait = 10 * time.Second // for those that wait, when the pool ends
 )
 
 // waiting is a sandbox nobody has claimed yet.
