@@ -10,7 +10,7 @@ APT      := $(if $(filter 0,$(shell id -u)),,sudo) apt-get
 
 export CGO_ENABLED ?= 0
 
-.PHONY: help run build test setup format vet staticcheck fix tidy generate race suites fuzz benchonce benchbuild conformance cross bench soak clean
+.PHONY: help run build test setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild conformance cross bench soak clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
@@ -29,7 +29,7 @@ run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
 
 # All steps run even when one fails; the last line counts them.
-STEPS = setup format vet staticcheck fix tidy generate race suites fuzz benchonce benchbuild cross
+STEPS = setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild cross
 
 test:
 	@passed=0; failed=0; broken=; \
@@ -44,9 +44,9 @@ test:
 
 # What tests need beyond Go and make: a C compiler for the race detector, npm
 # for the official suites, an editor and Python to be driven in a terminal. All
-# come from the system's package manager, as does a container runtime, without
-# which a driver of sandboxes is skipped; the suites themselves are pinned and
-# installed below .tools.
+# come from the system's package manager, as do a container runtime, QEMU and a
+# kernel for it, without which drivers of sandboxes are skipped and said to be;
+# the suites themselves are pinned and installed below .tools.
 setup:
 	@need=; \
 	command -v cc >/dev/null || need="$$need gcc libc6-dev"; \
@@ -61,6 +61,15 @@ setup:
 	@if command -v apt-get >/dev/null && ! command -v crun >/dev/null; then \
 		{ $(APT) update -q && DEBIAN_FRONTEND=noninteractive $(APT) install -y -q --no-install-recommends crun; } || \
 		echo "without crun the driver oci is not tried"; \
+	fi
+	@if command -v apt-get >/dev/null && { ! command -v qemu-system-x86_64 || ! command -v mke2fs; } >/dev/null; then \
+		{ $(APT) update -q && DEBIAN_FRONTEND=noninteractive $(APT) install -y -q --no-install-recommends qemu-system-x86 e2fsprogs; } || \
+		echo "without qemu-system-x86 and e2fsprogs the driver qemu is not tried"; \
+	fi
+	@if command -v apt-get >/dev/null && [ -z "$$(ls /boot/vmlinuz-* .tools/kernel/boot/vmlinuz-* 2>/dev/null)" ]; then \
+		{ p=$$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: //p' | head -1) && [ -n "$$p" ] && mkdir -p .tools/kernel && \
+		cd .tools/kernel && apt-get download $$p && dpkg-deb -x $$p*.deb . && rm -f $$p*.deb; } || \
+		echo "without a kernel the drivers of virtual machines are not tried"; \
 	fi
 	$(GO) mod download
 	$(GO) run ./internal/conformance/run install
@@ -89,8 +98,18 @@ generate:
 	@mkdir -p out; $(TREE) > out/before; \
 	$(GO) generate ./... && $(TREE) > out/after && diff out/before out/after && rm out/before out/after
 
+# The drivers of sandboxes, each of which passes one suite.
+SANDBOXES = $(shell grep -rl --include='*_test.go' 'sandboxtest.Record' internal/sandbox | xargs -n1 dirname | sort -u | grep -v sandboxtest$$)
+
 race:
-	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 15m $$($(GO) list ./... | grep -v 'internal/conformance$$')
+	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 15m $$($(GO) list ./... | grep -v 'internal/conformance$$' $(SANDBOXES:%=| grep -v '%$$'))
+
+# One after the other, since they hold each other up, and then what each driver
+# holds here; one that this machine has not is listed as not run.
+sandboxes:
+	@mkdir -p out; rm -f out/sandbox-matrix.md
+	CGO_ENABLED=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(GO) test -race -p 1 -count=1 -timeout 20m $(SANDBOXES:%=./%)
+	@sed -n '/^| checks/,$$p' out/sandbox-matrix.md | cut -d"|" -f2,4-
 
 # The official suites and foreign clients, while nothing else runs: they give a
 # server as little as half a second. make conformance prints the table alone.
