@@ -71,6 +71,12 @@ func (r *request) files(work wire.FileWork) (err error) {
 		err = removePath(work.Path, work.All)
 	case wire.RenamePath:
 		err = renamePath(work.Path, work.Other)
+	case wire.PackFolder:
+		err = r.packFolder(work.Path)
+	case wire.UnpackFolder:
+		err = r.unpackFolder(work.Path)
+	case wire.UsedDisk:
+		err = r.usedDisk()
 	}
 	if err != nil {
 		return err

@@ -324,7 +324,7 @@ func (p *process) judge(seen sandbox.Evidence, why error) {
 	default:
 	}
 	seen.Reaped, seen.Code, seen.Signal = p.reaped, int(p.status.Code), int(p.status.Signal)
-	if seen.Code != 0 || seen.Signal != 0 {
+	if seen.Code != 0 || seen.Signal != 0 || !p.reaped {
 		seen.OOMKills = p.link.oomKill() - p.ooms + int(p.status.OOMKills)
 	}
 	p.result = sandbox.Result{

@@ -19,8 +19,9 @@ const mostEntries = 1000 // of one listing
 type fileWork struct {
 	link  *Link
 	id    uint32
-	most  int // entries that may come
-	bytes bool
+	most  int  // entries that may come
+	bytes bool // it brings some
+	words bool // an error is told in the agent's words
 
 	inbox   *wire.Inbox     // what is read
 	granted *wire.Allowance // what may be written
@@ -37,6 +38,10 @@ func (l *Link) work(w wire.FileWork) (*fileWork, error) {
 		f.most = mostEntries
 	case wire.ReadFile:
 		f.bytes = true
+	case wire.PackFolder:
+		f.bytes, f.words = true, true
+	case wire.UnpackFolder:
+		f.words = true
 	}
 	id, err := l.add(f)
 	if err != nil {
@@ -89,7 +94,7 @@ func (f *fileWork) take(frame wire.Frame) (last bool, err error) {
 			return false, err
 		}
 		f.err = why
-		if why.Errno != 0 {
+		if why.Errno != 0 && !f.words {
 			f.err = why.Errno
 		}
 	default:
@@ -163,6 +168,14 @@ func (l *Link) ReadFile(ctx context.Context, path string, offset, length int64, 
 	if err != nil {
 		return sandbox.Info{}, inWords("read", path, err)
 	}
+	if err := f.copyTo(ctx, w, "read", path); err != nil {
+		return sandbox.Info{}, err
+	}
+	return f.only(), nil
+}
+
+// copyTo writes what comes, and waits for the end.
+func (f *fileWork) copyTo(ctx context.Context, w io.Writer, op, path string) error {
 	stop := context.AfterFunc(ctx, f.cancel)
 	defer stop()
 	var writing error
@@ -178,13 +191,13 @@ func (l *Link) ReadFile(ctx context.Context, path string, offset, length int64, 
 			}
 		}
 		if n := debt.Took(len(b)); n > 0 {
-			l.send(wire.Credit, f.id, wire.Grant{Stream: wire.Stdout, Bytes: n}.Body())
+			f.link.send(wire.Credit, f.id, wire.Grant{Stream: wire.Stdout, Bytes: n}.Body())
 		}
 	}
 	if err := f.wait(ctx); writing == nil && err != nil {
-		return sandbox.Info{}, inWords("read", path, errors.Join(err, context.Cause(ctx)))
+		return inWords(op, path, errors.Join(err, context.Cause(ctx)))
 	}
-	return f.only(), writing
+	return writing
 }
 
 // WriteFile is that of sandbox.Files.
@@ -197,17 +210,28 @@ func (l *Link) WriteFile(ctx context.Context, path string, r io.Reader, how sand
 	if err != nil {
 		return sandbox.Info{}, inWords("write", path, err)
 	}
+	if err := f.copyFrom(ctx, r, "write", path); err != nil {
+		return sandbox.Info{}, err
+	}
+	return f.only(), nil
+}
+
+// copyFrom sends what is read, and waits for the end.
+func (f *fileWork) copyFrom(ctx context.Context, r io.Reader, op, path string) error {
 	stop := context.AfterFunc(ctx, f.cancel)
 	defer stop()
 	reading := f.feed(r)
 	if reading != nil {
 		f.cancel()
 	}
-	err = f.wait(ctx)
-	if reading != nil {
-		return sandbox.Info{}, reading
+	err := f.wait(ctx)
+	switch {
+	case reading != nil:
+		return reading
+	case err != nil && ctx.Err() != nil:
+		err = errors.Join(err, context.Cause(ctx))
 	}
-	return f.only(), inWords("write", path, err)
+	return inWords(op, path, err)
 }
 
 // feed sends what is read, as it is granted. The error is that of the Reader.

@@ -49,6 +49,8 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 		{"pause", s.pause},
 		{"usage", s.usage},
 		{"images", s.images},
+		{"archives", s.archives},
+		{"ports", s.ports},
 	} {
 		if !known(group.name) {
 			t.Errorf("the matrix does not tell what %q is about", group.name)

@@ -1,0 +1,365 @@
+//go:build linux && (amd64 || arm64)
+
+package agent
+
+import (
+	"archive/tar"
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path"
+	"strings"
+
+	"gatehouse/internal/sandbox/wire"
+
+	"golang.org/x/sys/unix"
+)
+
+// deepest is how many folders may be within each other in what is packed. For
+// each a file is open and a thousand names are held.
+const deepest = 256
+
+// beneath opens something below a folder, without any link on the way.
+func beneath(dir int, name string, flags int) (int, error) {
+	return unix.Openat2(dir, name, &unix.OpenHow{
+		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
+	})
+}
+
+// packFolder sends a tar of what is below a folder.
+func (r *request) packFolder(folder string) error {
+	fd, err := open(folder, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(granted{r}, chunk)
+	p := packer{request: r, to: tar.NewWriter(out)}
+	if err := p.below(fd, "", 0); err != nil {
+		return err
+	}
+	if err := errors.Join(p.to.Close(), out.Flush()); err != nil {
+		return err
+	}
+	return r.send(wire.Stdout, nil)
+}
+
+// granted sends what is written as Stdout.
+type granted struct{ r *request }
+
+func (g granted) Write(b []byte) (sent int, err error) {
+	for sent < len(b) {
+		n := g.r.stdout.Take(min(len(b)-sent, chunk))
+		if n == 0 {
+			return sent, unix.ECANCELED
+		}
+		if err := g.r.send(wire.Stdout, b[sent:sent+n]); err != nil {
+			return sent, err
+		}
+		sent += n
+	}
+	return sent, nil
+}
+
+type packer struct {
+	*request
+	to *tar.Writer
+}
+
+// below packs what is in an open folder, which it closes. name is that of the
+// folder in the tar.
+func (p packer) below(fd int, name string, depth int) error {
+	dir := os.NewFile(uintptr(fd), name)
+	defer dir.Close()
+	if depth > deepest {
+		return fmt.Errorf("%s: folders are nested deeper than %d: %w", name, deepest, unix.ELOOP)
+	}
+	for {
+		names, err := dir.Readdirnames(mostEntries)
+		for _, n := range names {
+			if p.isKilled() {
+				return unix.ECANCELED
+			}
+			if err := p.one(fd, n, path.Join(name, n), depth); err != nil && !errors.Is(err, unix.ENOENT) { // it went meanwhile
+				return fmt.Errorf("%s: %w", path.Join(name, n), err)
+			}
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (p packer) one(dir int, base, name string, depth int) error {
+	i, err := entry(dir, base)
+	if err != nil {
+		return err
+	}
+	h := &tar.Header{Name: name, Mode: int64(i.Mode & 0o777), ModTime: i.Modified}
+	switch i.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		h.Typeflag, h.Linkname = tar.TypeSymlink, i.Link
+		return p.to.WriteHeader(h)
+	case unix.S_IFDIR:
+		fd, err := beneath(dir, base, unix.O_RDONLY|unix.O_DIRECTORY)
+		if err != nil {
+			return err
+		}
+		h.Typeflag, h.Name = tar.TypeDir, name+"/"
+		if err := p.to.WriteHeader(h); err != nil {
+			unix.Close(fd)
+			return err
+		}
+		return p.below(fd, name, depth+1)
+	case unix.S_IFREG:
+		return p.file(dir, base, h)
+	}
+	return nil
+}
+
+// file packs as many bytes as the file has when it is opened. What it loses
+// meanwhile comes as zeros, since the size has been told.
+func (p packer) file(dir int, base string, h *tar.Header) error {
+	fd, err := beneath(dir, base, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), base)
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return err // another thing has taken its place
+	}
+	h.Typeflag, h.Size = tar.TypeReg, max(st.Size, 0)
+	if err := p.to.WriteHeader(h); err != nil {
+		return err
+	}
+	n, err := io.Copy(p.to, io.LimitReader(f, h.Size))
+	if err == nil && n < h.Size {
+		_, err = io.CopyN(p.to, zeros{}, h.Size-n)
+	}
+	return err
+}
+
+type zeros struct{}
+
+func (zeros) Read(b []byte) (int, error) {
+	clear(b)
+	return len(b), nil
+}
+
+// unpackFolder makes what a tar brings below a folder.
+func (r *request) unpackFolder(folder string) error {
+	if err := makeFolders(folder); err != nil {
+		return err
+	}
+	fd, err := open(folder, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	u := unpacker{r, fd}
+	from := tar.NewReader(&received{r: r})
+	for {
+		h, err := from.Next()
+		if r.isKilled() {
+			return unix.ECANCELED
+		}
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("it is no tar, or a damaged one: %w", err)
+		}
+		if err := u.one(h, from); err != nil {
+			return fmt.Errorf("%.200q: %w", h.Name, err)
+		}
+	}
+}
+
+// received reads what comes as Stdin.
+type received struct {
+	r    *request
+	left []byte
+	debt wire.Debt
+}
+
+func (s *received) Read(b []byte) (int, error) {
+	if len(s.left) == 0 {
+		next, ok := s.r.stdin.Take()
+		if !ok {
+			return 0, io.EOF
+		}
+		s.left = next
+		if n := s.debt.Took(len(next)); n > 0 {
+			if err := s.r.send(wire.Credit, wire.Grant{Stream: wire.Stdin, Bytes: n}.Body()); err != nil {
+				return 0, err
+			}
+		}
+	}
+	n := copy(b, s.left)
+	s.left = s.left[n:]
+	return n, nil
+}
+
+type unpacker struct {
+	*request
+	root int
+}
+
+// one makes what an entry says. Links are made and never followed, so that
+// nothing is made through one.
+func (u unpacker) one(h *tar.Header, from io.Reader) error {
+	if h.Typeflag == tar.TypeXGlobalHeader {
+		return nil // it is about other entries
+	}
+	if path.IsAbs(h.Name) {
+		return fmt.Errorf("the name is absolute, and it has to be one below the folder: %w", unix.EINVAL)
+	}
+	for part := range strings.SplitSeq(h.Name, "/") {
+		if part == ".." {
+			return fmt.Errorf("the name leads out of the folder: %w", unix.EINVAL)
+		}
+	}
+	name := path.Clean(h.Name)
+	if name == "." {
+		if h.Typeflag == tar.TypeDir {
+			return nil // the folder itself
+		}
+		return fmt.Errorf("it has no name: %w", unix.EINVAL)
+	}
+	switch h.Typeflag {
+	case tar.TypeReg, tar.TypeSymlink, tar.TypeDir:
+	default:
+		return fmt.Errorf("it is of type %q, and only files, folders and symbolic links can be unpacked: %w", h.Typeflag, unix.EINVAL)
+	}
+	dir, err := u.folder(path.Dir(name))
+	if err != nil {
+		return err
+	}
+	defer unix.Close(dir)
+	base := path.Base(name)
+	switch h.Typeflag {
+	case tar.TypeDir:
+		return makeFolder(dir, base, uint32(h.Mode))
+	case tar.TypeSymlink:
+		if err := clearAway(dir, base); err != nil {
+			return err
+		}
+		return unix.Symlinkat(h.Linkname, dir, base)
+	}
+	return u.file(dir, base, h, from)
+}
+
+// folder opens a folder below, and makes what is missing of it.
+func (u unpacker) folder(name string) (int, error) {
+	fd, err := beneath(u.root, name, unix.O_PATH|unix.O_DIRECTORY)
+	if !errors.Is(err, unix.ENOENT) {
+		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
+			err = fmt.Errorf("%.200q is a link or a file, and nothing is made through one: %w", name, err)
+		}
+		return fd, err
+	}
+	above, err := u.folder(path.Dir(name))
+	if err != nil {
+		return -1, err
+	}
+	defer unix.Close(above)
+	if err := unix.Mkdirat(above, path.Base(name), 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
+		return -1, err
+	}
+	return beneath(u.root, name, unix.O_PATH|unix.O_DIRECTORY)
+}
+
+// makeFolder makes one in a folder, or takes the one that is there. Its owner
+// can always make files in it, as the rest of the tar may need.
+func makeFolder(dir int, base string, mode uint32) error {
+	var st unix.Stat_t
+	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		if err := clearAway(dir, base); err != nil {
+			return err
+		}
+		if err := unix.Mkdirat(dir, base, 0o700); err != nil {
+			return err
+		}
+	}
+	fd, err := beneath(dir, base, unix.O_RDONLY|unix.O_DIRECTORY)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	return unix.Fchmod(fd, mode&0o777|0o700)
+}
+
+// clearAway removes a file or a link, or a folder that is empty.
+func clearAway(dir int, base string) error {
+	err := unix.Unlinkat(dir, base, 0)
+	if errors.Is(err, unix.EISDIR) {
+		err = unix.Unlinkat(dir, base, unix.AT_REMOVEDIR)
+	}
+	return ignoring(err, unix.ENOENT)
+}
+
+func (u unpacker) file(dir int, base string, h *tar.Header, from io.Reader) error {
+	if err := clearAway(dir, base); err != nil {
+		return err
+	}
+	fd, err := unix.Openat(dir, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	f := os.NewFile(uintptr(fd), base)
+	defer f.Close()
+	if _, err := io.Copy(whileWanted{u.request, f}, from); err != nil {
+		if e, ok := errors.AsType[unix.Errno](err); ok {
+			return e
+		}
+		return err
+	}
+	when := unix.Timespec{Sec: h.ModTime.Unix()}
+	return errors.Join(unix.Fchmod(fd, uint32(h.Mode)&0o777),
+		unix.UtimesNanoAt(dir, base, []unix.Timespec{when, when}, unix.AT_SYMLINK_NOFOLLOW))
+}
+
+// whileWanted writes until the host calls the work off: what a tar says that a
+// file has may be far more than the tar.
+type whileWanted struct {
+	r  *request
+	to *os.File
+}
+
+func (w whileWanted) Write(b []byte) (int, error) {
+	if w.r.isKilled() {
+		return 0, unix.ECANCELED
+	}
+	return w.to.Write(b)
+}
+
+// usedDisk tells how many bytes what can be written holds.
+func (r *request) usedDisk() error {
+	var used int64
+	seen := map[uint64]bool{}
+	for _, at := range []string{home, "/tmp", "/var/tmp", "/dev/shm"} {
+		var st unix.Stat_t
+		var fs unix.Statfs_t
+		if err := unix.Stat(at, &st); errors.Is(err, unix.ENOENT) {
+			continue
+		} else if err != nil {
+			return call("stat", at, err)
+		}
+		if seen[st.Dev] {
+			continue
+		}
+		seen[st.Dev] = true
+		if err := unix.Statfs(at, &fs); err != nil {
+			return call("statfs", at, err)
+		}
+		used += int64(fs.Blocks-fs.Bfree) * fs.Bsize
+	}
+	return r.send(wire.Entry, wire.Info{Size: used}.Body())
+}
