@@ -1,0 +1,150 @@
+//go:build amd64 || arm64
+
+package firecracker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/firecracker/api"
+	"gatehouse/internal/sandbox/guest"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	trial   = 2 * time.Minute // for everything a Doctor tries
+	kvmFile = "/dev/kvm"
+)
+
+const (
+	remedyNoKVM     = "load kvm_intel or kvm_amd, and in a virtual machine have its host allow nested virtualisation; without that take another driver, such as qemu"
+	remedyKVMDenied = "add the user to the group of /dev/kvm (usermod -aG kvm ...) and begin a new session, or in a container pass the device in"
+	remedyBoot      = "KVM is there but runs no machine: look at the kernel's log, and where this is a virtual machine at its host's settings; another driver, such as qemu, works without KVM"
+	remedyRoot      = "name a file with an ext4, squashfs or erofs by GATEHOUSE_ROOTFS; " + guest.RemedyTools
+)
+
+// Doctor looks at each thing that is needed, and then boots a machine and runs
+// a program in it: that KVM is there does not mean that it works.
+func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
+	ctx, cancel := context.WithTimeout(ctx, trial)
+	defer cancel()
+	findings := append(d.programs(), kvm(d.parts.jailer != nil))
+	if d.system != nil {
+		findings = append(findings, d.kernel(ctx), d.root(ctx))
+	}
+	for _, f := range findings {
+		if f.Needed && !f.OK {
+			return findings
+		}
+	}
+	return append(findings, sandbox.Try(ctx, d, trial, func(err error) string { return cmp.Or(remedy(err), remedyBoot) }))
+}
+
+// programs tells which were found, and what is the matter with the one that
+// ended the search.
+func (d *Driver) programs() (findings []sandbox.Finding) {
+	if d.parts.vmm != nil {
+		findings = append(findings, found(nameBinary, d.parts.vmm))
+	}
+	if d.parts.jailer != nil {
+		findings = append(findings, found(nameJailer, d.parts.jailer))
+	}
+	if m, ok := errors.AsType[*Missing](d.missing); ok {
+		f := sandbox.Finding{Name: m.What, Needed: true, Detail: m.Err.Error(), Remedy: m.Remedy}
+		for i := range findings {
+			if findings[i].Name == m.What {
+				findings[i] = f
+				return findings
+			}
+		}
+		return append(findings, f)
+	}
+	if d.missing != nil {
+		findings = append(findings, sandbox.Finding{Name: "a kernel", Needed: true, Detail: d.missing.Error(), Remedy: remedyKernel})
+	}
+	if d.parts.vmm != nil && d.parts.jailer == nil {
+		findings = append(findings, sandbox.Finding{
+			Name: nameJailer, Detail: "machines are processes of this user, without a jail", Remedy: "run as root, with the jailer beside firecracker",
+		})
+	}
+	return findings
+}
+
+const remedyKernel = "name one by GATEHOUSE_KERNEL; " + guest.RemedyKernel
+
+func found(name string, p *program) sandbox.Finding {
+	return sandbox.Finding{Name: name, Needed: true, OK: true, Detail: fmt.Sprintf("%s: %s", p.path, p.version)}
+}
+
+// kvm opens the device. A jail gets one of its own.
+func kvm(jailed bool) sandbox.Finding {
+	f := sandbox.Finding{Name: "KVM", Needed: true}
+	fd, err := unix.Open(kvmFile, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	switch {
+	case err == nil:
+		unix.Close(fd)
+		f.OK, f.Detail = true, kvmFile+" can be opened"
+		if jailed {
+			f.Detail += ", and made in a jail"
+		}
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		f.Detail, f.Remedy = fmt.Sprintf("open(%s): %v", kvmFile, err), remedyKVMDenied
+	default:
+		f.Detail, f.Remedy = fmt.Sprintf("open(%s): %v", kvmFile, err), remedyNoKVM
+	}
+	return f
+}
+
+func (d *Driver) kernel(ctx context.Context) sandbox.Finding {
+	f := sandbox.Finding{Name: "a kernel", Needed: true}
+	path, err := d.system.Vmlinux(ctx)
+	if err == nil {
+		_, err = d.system.Initrd(ctx)
+	}
+	if err != nil {
+		f.Detail, f.Remedy = err.Error(), remedyKernel
+		return f
+	}
+	f.OK, f.Detail = true, path
+	return f
+}
+
+func (d *Driver) root(ctx context.Context) sandbox.Finding {
+	f := sandbox.Finding{Name: "a root file system", Needed: true}
+	disk, err := d.system.Root(ctx, nil)
+	if err != nil {
+		f.Detail, f.Remedy = err.Error(), remedyRoot
+		return f
+	}
+	f.OK, f.Detail = true, disk.Path+": "+disk.Type
+	return f
+}
+
+// remedied adds what to do to an error that somebody can do something about.
+func remedied(err error) error {
+	if r := remedy(err); r != "" {
+		return fmt.Errorf("%w (%s)", err, r)
+	}
+	return err
+}
+
+// remedy says what to do about a sandbox that could not be made; "" when nothing
+// is known.
+func remedy(err error) string {
+	_, missing := errors.AsType[*Missing](err)
+	refused, ok := errors.AsType[*api.Fault](err)
+	switch {
+	case missing, errors.Is(err, context.Canceled), errors.Is(err, sandbox.ErrDriverClosed):
+		return "" // it is said, or nobody's fault
+	case errors.Is(err, errSilent):
+		return remedyBoot
+	case ok && (refused.Path == "/actions" || refused.Path == "/snapshot/load"):
+		return kvm(false).Remedy
+	}
+	return ""
+}

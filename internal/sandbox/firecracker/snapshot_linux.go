@@ -1,0 +1,188 @@
+//go:build amd64 || arm64
+
+package firecracker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"gatehouse/internal/sandbox"
+)
+
+// recovering is how long a machine may take to go on after something failed,
+// whatever became of the caller.
+const recovering = time.Minute
+
+// Pause is that of sandbox.Pausable. The agent is silent before the machine
+// stops, so that nothing is on its way that a snapshot would lose.
+func (b *box) Pause(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.paused {
+		return nil
+	}
+	if err := b.Still(ctx); err != nil {
+		return err
+	}
+	if err := b.machine.pause(ctx, false); err != nil {
+		return errors.Join(err, b.goOn(ctx))
+	}
+	b.paused = true
+	return nil
+}
+
+// Resume is that of sandbox.Pausable.
+func (b *box) Resume(ctx context.Context) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.paused {
+		return nil
+	}
+	if err := b.goOn(ctx); err != nil {
+		return err
+	}
+	b.paused = false
+	return nil
+}
+
+// goOn lets the machine go on, and the link with it, by another channel where
+// the one before was lost. The caller holds mu.
+func (b *box) goOn(ctx context.Context) error {
+	if err := b.machine.resume(ctx); err != nil {
+		return err
+	}
+	if b.reset {
+		conn, err := b.machine.agent(ctx)
+		if err == nil {
+			err = b.Switch(conn)
+		}
+		if err != nil {
+			return err
+		}
+		b.reset = false
+	}
+	b.Let()
+	return nil
+}
+
+// Snapshot is that of sandbox.Snapshotter.
+func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	select {
+	case <-b.gone:
+		return nil, sandbox.ErrClosed
+	default:
+	}
+	if !b.paused {
+		if err := b.Still(ctx); err != nil {
+			return nil, err
+		}
+		if err := b.machine.pause(ctx, true); err != nil {
+			return nil, errors.Join(err, b.goOn(ctx))
+		}
+	}
+	b.reset = true // whatever comes of it
+	s, err := b.keep(ctx)
+	if !b.paused {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recovering)
+		defer cancel()
+		if lost := b.goOn(ctx); lost != nil {
+			b.machine.process.p.Kill() // nobody can reach what is in it any more
+			err = errors.Join(err, lost)
+		}
+	}
+	if err != nil {
+		if s != nil {
+			s.Close()
+		}
+		return nil, fmt.Errorf("keep a sandbox: %w", err)
+	}
+	return s, nil
+}
+
+// snapshot is a machine at one moment: its memory, which nobody changes, its
+// devices, and the disks it has.
+type snapshot struct {
+	driver *Driver
+	dir    string
+	files  map[string]string // by name in the jail
+	bytes  int64
+	size   size
+	limits sandbox.Limits
+	env    []string
+	image  []string
+}
+
+// keep has the machine written down. The caller holds mu.
+func (b *box) keep(ctx context.Context) (_ *snapshot, err error) {
+	dir, err := os.MkdirTemp(b.driver.kept(), "")
+	if err != nil {
+		return nil, err
+	}
+	s := &snapshot{driver: b.driver, dir: dir, files: map[string]string{}, size: b.size, limits: b.limits, env: b.env, image: b.image}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if err := b.machine.keep(ctx); err != nil {
+		return nil, err
+	}
+	for _, name := range []string{stateFile, memoryFile} {
+		at := filepath.Join(dir, name)
+		if err := b.jail.take(name, at); err != nil {
+			return nil, err
+		}
+		s.files[name] = at
+	}
+	s.bytes, err = space(s.files[stateFile], s.files[memoryFile])
+	return s, err
+}
+
+// space is how much files take on disk.
+func space(paths ...string) (bytes int64, err error) {
+	for _, path := range paths {
+		var st syscall.Stat_t
+		if err := syscall.Lstat(path, &st); err != nil {
+			return 0, &os.PathError{Op: "lstat", Path: path, Err: err}
+		}
+		bytes += st.Blocks * 512
+	}
+	return bytes, nil
+}
+
+// Size is how many bytes it takes on disk.
+func (s *snapshot) Size() int64 { return s.bytes }
+
+// Close throws it away. Machines made of it have its files, too.
+func (s *snapshot) Close() error { return os.RemoveAll(s.dir) }
+
+// Create makes a sandbox that goes on from that moment. What Firecracker calls
+// insecure, to go on from one moment more than once, is so because machines
+// would share their randomness: the kernel of the new one is told by its
+// generation's identity, which Firecracker changes, and the agent by Renew.
+func (s *snapshot) Create(ctx context.Context) (sandbox.Sandbox, error) {
+	b, conn, err := s.driver.raise(ctx, s.size, s.files, func(m *machine) error { return m.load(ctx) })
+	if err == nil {
+		b.limits, b.env, b.image = s.limits, s.env, s.image
+		b, err = b.live(conn, func() error { return b.renew(ctx) })
+	}
+	if err != nil {
+		return nil, fmt.Errorf("create a sandbox of a snapshot: %w", remedied(err))
+	}
+	return b, nil
+}
+
+// renew makes it another sandbox than it was. The way out was the old one's.
+func (b *box) renew(ctx context.Context) error {
+	if err := b.Renew(ctx); err != nil {
+		return err
+	}
+	return b.Link.Adjust(ctx, b.bounds(b.env, b.limits, 0), b.limits)
+}
