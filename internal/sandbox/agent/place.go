@@ -71,6 +71,11 @@ func furnish(p wire.Plan) error {
 	if err := unix.Chdir("/"); err != nil {
 		return call("chdir", "/", err)
 	}
+	if p.Bound { // this is the first thread, which keeps that in mind
+		if err := unix.Prctl(unix.PR_SET_PDEATHSIG, uintptr(unix.SIGKILL), 0, 0, 0); err != nil {
+			return call("prctl", "PR_SET_PDEATHSIG", err)
+		}
+	}
 	if err := makeWork(p); err != nil {
 		return err
 	}

@@ -229,6 +229,9 @@ func closeThread(plan wire.Plan) error {
 			return err
 		}
 	}
+	if plan.Strict {
+		return seccomp.Install(seccomp.Strict())
+	}
 	return seccomp.Install(seccomp.Default())
 }
 
@@ -273,6 +276,9 @@ func explain(file, dir string, err error) error {
 	}
 	if errors.Is(err, unix.ENOEXEC) {
 		return fmt.Errorf("%s is not a program for this machine, or a script without #!: %w", file, err)
+	}
+	if info, e := os.Stat(file); errors.Is(err, unix.ENOENT) && e == nil && !info.IsDir() {
+		return fmt.Errorf("start %s: the interpreter or the loader that it names is not in the sandbox: %w", file, err)
 	}
 	return fmt.Errorf("start %s: %w", file, err)
 }

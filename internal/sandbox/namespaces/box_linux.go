@@ -89,7 +89,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	files = append(files, theirSide)
 	b.limits, b.env = limits, spec.Env
 	if err == nil {
-		err = d.starter.do(func() error { return b.start(theirs, files) })
+		err = d.starter.Do(func() error { return b.start(theirs, files) })
 	}
 	theirs.Close()
 	for _, f := range files {
@@ -204,6 +204,7 @@ const (
 func (d *Driver) plan(spec sandbox.Spec, look place.Look, limits sandbox.Limits) (plan wire.Plan, files []*os.File, err error) {
 	plan = d.bounds(slices.Concat(look.Env, spec.Env), limits, 0)
 	plan.Hostname, plan.OneUser, plan.Texts, plan.Links = "sandbox", d.users.One, look.Texts, look.Links
+	plan.Strict = spec.Strict
 	if !d.users.One {
 		plan.UID, plan.GID = place.CodeID, place.CodeID
 	}

@@ -24,14 +24,14 @@ type Driver struct {
 	image   *os.File // the agent, sealed
 	groups  *cgroup.Place
 	users   *place.Users
-	starter *starter
+	starter *place.Starter
 	boxes   sandbox.Living[*box]
 }
 
 // New prepares what every sandbox needs. It fails only for want of memory and
 // the like: whether sandboxes can be made is what Doctor tells.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: &cgroup.Place{}, users: place.NewUsers(), starter: newStarter(o.Boots)}
+	d := &Driver{log: o.Log, groups: &cgroup.Place{}, users: place.NewUsers(), starter: place.NewStarter(o.Boots, nil)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -80,7 +80,7 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 // Close ends every sandbox.
 func (d *Driver) Close() error {
 	d.boxes.CloseAll()
-	d.starter.close()
+	d.starter.Close()
 	return d.image.Close()
 }
 

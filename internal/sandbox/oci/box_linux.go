@@ -56,6 +56,7 @@ type box struct {
 
 	mu     sync.Mutex // of what was last asked for
 	limits sandbox.Limits
+	strict bool
 	look   []string // variables of the image
 	env    []string
 	port   int64 // of the proxy inside; 0 while there is none
@@ -63,7 +64,7 @@ type box struct {
 
 // make makes a sandbox. What it had made before it failed is undone.
 func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Limits) (_ *box, err error) {
-	b := &box{driver: d, id: prefix + strings.ToLower(rand.Text()), limits: limits, env: spec.Env, gone: make(chan struct{}), ended: make(chan struct{})}
+	b := &box{driver: d, id: prefix + strings.ToLower(rand.Text()), limits: limits, env: spec.Env, strict: spec.Strict, gone: make(chan struct{}), ended: make(chan struct{})}
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -171,7 +172,14 @@ func (b *box) launch(files []*os.File) error {
 		defer born.Close()
 	}
 	r := b.driver.runtime
-	b.runtime, err = r.start(r.run(b.id, b.bundle, preserved), files, born, b.group.Enter)
+	err = b.driver.starter.Do(func() error {
+		err := b.group.Enter()
+		if err == nil {
+			b.runtime, err = r.start(r.run(b.id, b.bundle, preserved), files, born)
+			err = errors.Join(err, b.group.Leave())
+		}
+		return err
+	})
 	if err != nil {
 		return err
 	}
@@ -218,7 +226,7 @@ func (b *box) pid(ctx context.Context) (int, error) {
 // plan is what is left to say to the agent of a place that is made.
 func (b *box) plan() wire.Plan {
 	p := b.bounds(b.env, b.limits, 0)
-	p.Hostname, p.Made, p.OneUser, p.Side = "sandbox", true, b.driver.users.One, sideFD
+	p.Hostname, p.Made, p.Bound, p.Strict, p.OneUser, p.Side = "sandbox", true, true, b.strict, b.driver.users.One, sideFD
 	if !p.OneUser {
 		p.UID, p.GID = place.CodeID, place.CodeID
 	}

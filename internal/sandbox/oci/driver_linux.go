@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -30,6 +31,7 @@ type Driver struct {
 	missing error // why there is no runtime
 	groups  *cgroup.Place
 	users   *place.Users
+	starter *place.Starter
 	boxes   sandbox.Living[*box]
 }
 
@@ -38,7 +40,7 @@ const prefix = "gatehouse-oci-"
 // New prepares what every sandbox needs. A runtime that is missing is what
 // Create and Doctor tell.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: cgroup.Find(), users: place.NewUsers()}
+	d := &Driver{log: o.Log, groups: cgroup.Find(), users: place.NewUsers(), starter: place.NewStarter(0, hideHybrid)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -46,7 +48,6 @@ func New(o Options) (*Driver, error) {
 	if parent == "" {
 		parent = os.TempDir()
 	}
-	sweep(parent)
 	folder, err := os.MkdirTemp(parent, fmt.Sprintf("%s%d-", prefix, os.Getpid()))
 	if err != nil {
 		return nil, err
@@ -56,6 +57,7 @@ func New(o Options) (*Driver, error) {
 		return nil, errors.Join(err, os.RemoveAll(folder))
 	}
 	d.runtime, d.missing = findRuntime(o.Runtime, filepath.Join(folder, "state"))
+	d.sweep(parent)
 	return d, nil
 }
 
@@ -72,14 +74,33 @@ func (d *Driver) fill() error {
 
 // sweep removes what hosts left that were killed. Their containers ended with
 // them.
-func sweep(parent string) {
+func (d *Driver) sweep(parent string) {
 	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, dir := range all {
 		number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
 		pid, err := strconv.Atoi(number)
 		if err == nil && pid > 1 && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			d.forget(filepath.Join(dir, "state"))
 			os.RemoveAll(dir)
 		}
+	}
+}
+
+// forget has a runtime that makes groups of its own take them away, which it
+// could not do when it was killed with its host.
+func (d *Driver) forget(state string) {
+	if d.missing != nil || d.runtime.noGroup {
+		return
+	}
+	left, _ := os.ReadDir(state)
+	old := runtimeProgram{path: d.runtime.path, state: state}
+	for _, container := range left {
+		ctx, cancel := context.WithTimeout(context.Background(), asking)
+		args := old.remove(container.Name(), os.DevNull)
+		if err := exec.CommandContext(ctx, args[0], args[1:]...).Run(); err != nil {
+			d.log.Warn("a container of a host that was killed left something behind", "error", err)
+		}
+		cancel()
 	}
 }
 
@@ -123,5 +144,6 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 // Close ends every sandbox.
 func (d *Driver) Close() error {
 	d.boxes.CloseAll()
+	d.starter.Close()
 	return os.RemoveAll(d.folder)
 }

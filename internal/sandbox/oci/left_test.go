@@ -101,8 +101,9 @@ func leftBy(t *testing.T, d *Driver, pid int) (l left) {
 }
 
 const (
-	markVariable   = "SANDBOX_MARK"
-	pausedVariable = "SANDBOX_PAUSED" // set when the sandbox is to be paused
+	markVariable    = "SANDBOX_MARK"
+	runtimeVariable = "SANDBOX_RUNTIME"
+	pausedVariable  = "SANDBOX_PAUSED" // set when the sandbox is to be paused
 )
 
 // This is the other process of TestAHostThatIsKilledLeavesNothing.
@@ -111,7 +112,7 @@ func TestHostOfTheOther(t *testing.T) {
 	if mark == "" {
 		t.Skip("it is for another test")
 	}
-	d, err := New(Options{})
+	d, err := New(Options{Runtime: os.Getenv(runtimeVariable)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,19 +133,22 @@ func TestHostOfTheOther(t *testing.T) {
 }
 
 func TestAHostThatIsKilledLeavesNothing(t *testing.T) {
-	for name, paused := range map[string]string{"running": ""} {
-		t.Run(name, func(t *testing.T) { killed(t, paused) })
+	for _, runtime := range runtimes {
+		for name, paused := range map[string]string{"running": "", "paused": "yes"} {
+			t.Run(runtime+" "+name, func(t *testing.T) { killed(t, runtime, paused) })
+		}
 	}
 }
 
-func killed(t *testing.T, paused string) {
+func killed(t *testing.T, runtime, paused string) {
+	driver(t, runtime)
 	folder := t.TempDir()
 	if err := os.Chmod(filepath.Dir(folder), 0o711); err != nil {
 		t.Fatal(err)
 	}
 	mark := rand.Text()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^TestHostOfTheOther$")
-	cmd.Env = append(os.Environ(), markVariable+"="+mark, pausedVariable+"="+paused, "TMPDIR="+folder)
+	cmd.Env = append(os.Environ(), markVariable+"="+mark, pausedVariable+"="+paused, runtimeVariable+"="+runtime, "TMPDIR="+folder)
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +170,7 @@ func killed(t *testing.T, paused string) {
 			t.Fatal("it goes on without its host")
 		}
 	}
-	d, err := New(Options{Folder: folder}) // the next host takes the rest away
+	d, err := New(Options{Runtime: runtime, Folder: folder}) // the next host takes the rest away
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -102,42 +101,19 @@ func (r *runtimeProgram) version(ctx context.Context) (string, error) {
 // runtimes refuse to work there, although they are told to leave groups alone.
 const hybrid = "/sys/fs/cgroup/unified"
 
-// start starts the runtime from a thread that prepare was called on, and that
-// ends afterwards.
-func (r *runtimeProgram) start(args []string, files []*os.File, born *os.File, prepare func() error) (p *os.Process, err error) {
-	onThread(func() {
-		if err = errors.Join(prepare(), hideHybrid()); err != nil {
-			return
-		}
-		attr := &os.ProcAttr{Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, Files: files, Dir: "/", Sys: &syscall.SysProcAttr{Setsid: true}}
-		if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
-			attr.Env = append(attr.Env, "XDG_RUNTIME_DIR="+dir)
-		}
-		if born != nil {
-			attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(born.Fd())
-		}
-		p, err = os.StartProcess(r.path, args, attr)
-	})
-	return p, err
-}
-
-// onThread does f on a thread that ends with it, so that what is done to the
-// thread is nobody else's. The first thread of a process does not end before
-// the process; where f would land there, that thread is held while another one
-// does it.
-func onThread(f func()) {
-	done := make(chan bool)
-	go func() {
-		defer close(done)
-		runtime.LockOSThread()
-		if unix.Gettid() == os.Getpid() {
-			onThread(f)
-			runtime.UnlockOSThread()
-			return
-		}
-		f() // never unlocked
-	}()
-	<-done
+// start starts the runtime on a thread of the starter. It ends with this process.
+func (r *runtimeProgram) start(args []string, files []*os.File, born *os.File) (*os.Process, error) {
+	attr := &os.ProcAttr{
+		Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, Files: files, Dir: "/",
+		Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	}
+	if dir := os.Getenv("XDG_RUNTIME_DIR"); dir != "" {
+		attr.Env = append(attr.Env, "XDG_RUNTIME_DIR="+dir)
+	}
+	if born != nil {
+		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(born.Fd())
+	}
+	return os.StartProcess(r.path, args, attr)
 }
 
 // hideHybrid takes version 2 out of this thread's sight where both are mounted.

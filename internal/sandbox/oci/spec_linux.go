@@ -27,6 +27,9 @@ func (b *box) config(root string, firstFree int) bundle.Config {
 	uid, gid, size := b.driver.users.Range(b.slot)
 	const quiet = "nosuid"
 	profile := seccomp.ForAgent()
+	if b.strict {
+		profile = seccomp.ForAgentStrict()
+	}
 	return bundle.Config{
 		Version:  bundle.Version,
 		Hostname: "sandbox",

@@ -178,7 +178,7 @@ func (s suite) images(t *testing.T) {
 // missing is what an image does not have.
 func (s suite) missing(t *testing.T, b sandbox.Sandbox) {
 	t.Helper()
-	for program, want := range map[string]string{"python3": "no program python3", "/usr/bin/python3": "/usr/bin/python3", "noloader": "noloader"} {
+	for program, want := range map[string]string{"python3": "no program python3", "/usr/bin/python3": "/usr/bin/python3", "noloader": "interpreter"} {
 		_, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{program}})
 		if err == nil || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want it to tell of %q", program, err, want)

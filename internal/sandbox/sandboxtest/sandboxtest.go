@@ -49,6 +49,7 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 		{"pause", s.pause},
 		{"usage", s.usage},
 		{"images", s.images},
+		{"strict", s.strict},
 		{"archives", s.archives},
 		{"ports", s.ports},
 	} {
@@ -104,6 +105,8 @@ type suite struct {
 	probe  []byte
 	lacks  *atomic.Bool            // the group is about what the driver does not offer
 	other  *atomic.Pointer[string] // the group holds in another way than elsewhere, and how
+
+	strictly bool // every sandbox of the group has the strict profile
 }
 
 // notOffered skips what is about something the driver's sandboxes do not have.
@@ -155,6 +158,7 @@ func (s suite) box(t *testing.T, spec sandbox.Spec) sandbox.Sandbox {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
+	spec.Strict = spec.Strict || s.strictly
 	b, err := s.driver.Create(ctx, spec)
 	if err != nil {
 		t.Fatal(err)

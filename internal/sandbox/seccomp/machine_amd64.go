@@ -11,3 +11,6 @@ const (
 
 // closedHere are closed calls that only this kind of machine has.
 func closedHere() []uint32 { return []uint32{unix.SYS_IOPL, unix.SYS_IOPERM, unix.SYS_MODIFY_LDT} }
+
+// here is this machine.
+var here = amd64

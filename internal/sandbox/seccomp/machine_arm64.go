@@ -11,3 +11,6 @@ const (
 
 // closedHere are closed calls that only this kind of machine has.
 func closedHere() []uint32 { return nil }
+
+// here is this machine.
+var here = arm64

@@ -98,6 +98,26 @@ var agentNeeds = []string{"mount", "umount2", "open_tree", "move_mount", "mount_
 // int32Of compares only the bits that the kernel looks at.
 const int32Of = 0xffffffff
 
+// ForAgentStrict is ForAgent with every other known call closed that Strict
+// does not open and the agent does not need. The agent puts Strict on top for
+// the code.
+func ForAgentStrict() Profile {
+	p := ForAgent()
+	wanted := slices.Concat(open, judged, agentNeeds, agentAlsoNeeds, []string{"clone3"})
+	var names []string
+	for _, c := range calls {
+		closed := func(n call) bool { return n.name == c.name }
+		if !slices.Contains(wanted, c.name) && !slices.ContainsFunc(named, closed) && !slices.ContainsFunc(namedHere(), closed) {
+			names = append(names, c.name)
+		}
+	}
+	p.no(unix.EPERM, names)
+	return p
+}
+
+// agentAlsoNeeds are calls that the agent makes which only Strict closes.
+var agentAlsoNeeds = []string{"sethostname", "unshare"}
+
 // ForAgent is the filter for a container whose first process is the agent: what
 // Default closes but for what the agent needs. The agent puts Default on top
 // for the code.

@@ -14,6 +14,8 @@ type Plan struct {
 	Hostname    string
 	UID, GID    int64    // of the code, in the sandbox
 	Made        bool     // somebody else made the place; only what can be written is missing
+	Bound       bool     // the agent ends with the process that started it, even while it is stopped
+	Strict      bool     // the code may make the calls of the strict filter only
 	OneUser     bool     // the agent cannot become anybody else, so the code has its id
 	DiskBytes   int64    // of everything that can be written, together
 	DiskFiles   int64    // how many files and folders that may be
@@ -49,6 +51,8 @@ func (p Plan) Body() []byte {
 	}
 	w.flag(p.OneUser)
 	w.flag(p.Made)
+	w.flag(p.Bound)
+	w.flag(p.Strict)
 	w.texts(p.Env)
 	w.number(int64(len(p.Trees)))
 	for _, t := range p.Trees {
@@ -75,6 +79,8 @@ func ParsePlan(body []byte) (p Plan, err error) {
 	}
 	p.OneUser = r.flag()
 	p.Made = r.flag()
+	p.Bound = r.flag()
+	p.Strict = r.flag()
 	p.Env = r.texts()
 	for n := r.number(); n > 0 && !r.broken; n-- {
 		p.Trees = append(p.Trees, Tree{FD: r.number(), From: r.text(), To: r.text()})
