@@ -57,6 +57,7 @@ type box struct {
 // size is what cannot be changed any more of a machine.
 type size struct {
 	memoryMiB, vcpus int
+	strict           bool
 	disks            []string // on the shelf
 }
 
@@ -144,7 +145,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	if err != nil {
 		return nil, err
 	}
-	s := size{memoryMiB: limits.MemoryMiB, vcpus: limits.VCPUs, disks: disks}
+	s := size{memoryMiB: limits.MemoryMiB, vcpus: limits.VCPUs, strict: spec.Strict, disks: disks}
 	b, conn, err := d.raise(ctx, s, files, func(m *machine) error {
 		return m.boot(ctx, plan{vcpus: s.vcpus, memoryMiB: s.memoryMiB + systemMiB, arguments: arguments, disks: len(disks)})
 	})
@@ -240,7 +241,7 @@ const ofFirecracker = "pci=off reboot=k"
 // plan is what is left to say to the agent of a machine that has booted.
 func (b *box) plan() wire.Plan {
 	p := b.bounds(b.env, b.limits, 0)
-	p.Hostname, p.Made, p.UID, p.GID = "sandbox", true, place.CodeID, place.CodeID
+	p.Hostname, p.Made, p.UID, p.GID, p.Strict = "sandbox", true, place.CodeID, place.CodeID, b.size.strict
 	return p
 }
 
@@ -292,8 +293,8 @@ func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) e
 }
 
 // Usage is that of sandbox.Measured: what the machine takes of the host, its
-// kernel included. What is in it only its kernel knows.
-func (b *box) Usage(context.Context) (sandbox.Usage, error) {
+// kernel included. How many processes are in it only its kernel knows.
+func (b *box) Usage(ctx context.Context) (sandbox.Usage, error) {
 	select {
 	case <-b.gone:
 		return sandbox.Usage{}, sandbox.ErrClosed
@@ -305,8 +306,10 @@ func (b *box) Usage(context.Context) (sandbox.Usage, error) {
 		return sandbox.Usage{}, sandbox.ErrPaused
 	}
 	u := b.group.Usage()
-	u.Processes, u.Disk, u.OOMKills = -1, -1, -1
-	return u, nil
+	u.Processes, u.OOMKills = -1, -1
+	var err error
+	u.Disk, err = b.DiskUsed(ctx)
+	return u, err
 }
 
 // SetNetwork is that of sandbox.Networked.
@@ -323,6 +326,7 @@ func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
 }
 
 var (
+	_ sandbox.Archive     = (*box)(nil)
 	_ sandbox.Measured    = (*box)(nil)
 	_ sandbox.Ported      = (*box)(nil)
 	_ sandbox.Networked   = (*box)(nil)

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"gatehouse/internal/sandbox"
@@ -25,6 +26,7 @@ const (
 	remedyNoKVM     = "load kvm_intel or kvm_amd, and in a virtual machine have its host allow nested virtualisation; without that take another driver, such as qemu"
 	remedyKVMDenied = "add the user to the group of /dev/kvm (usermod -aG kvm ...) and begin a new session, or in a container pass the device in"
 	remedyBoot      = "KVM is there but runs no machine: look at the kernel's log, and where this is a virtual machine at its host's settings; another driver, such as qemu, works without KVM"
+	remedyPlace     = "name another folder by GATEHOUSE_CHROOT, on a file system in which devices and programs work"
 	remedyRoot      = "name a file with an ext4, squashfs or erofs by GATEHOUSE_ROOTFS; " + guest.RemedyTools
 )
 
@@ -34,8 +36,8 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 	ctx, cancel := context.WithTimeout(ctx, trial)
 	defer cancel()
 	findings := append(d.programs(), kvm(d.parts.jailer != nil))
-	if d.system != nil {
-		findings = append(findings, d.kernel(ctx), d.root(ctx))
+	if d.missing == nil {
+		findings = append(findings, d.place(), d.kernel(ctx), d.root(ctx))
 	}
 	for _, f := range findings {
 		if f.Needed && !f.OK {
@@ -63,9 +65,6 @@ func (d *Driver) programs() (findings []sandbox.Finding) {
 			}
 		}
 		return append(findings, f)
-	}
-	if d.missing != nil {
-		findings = append(findings, sandbox.Finding{Name: "a kernel", Needed: true, Detail: d.missing.Error(), Remedy: remedyKernel})
 	}
 	if d.parts.vmm != nil && d.parts.jailer == nil {
 		findings = append(findings, sandbox.Finding{
@@ -100,8 +99,22 @@ func kvm(jailed bool) sandbox.Finding {
 	return f
 }
 
+// place looks whether a jail can be where it is to be: it has a device and a
+// program of its own.
+func (d *Driver) place() sandbox.Finding {
+	f := sandbox.Finding{Name: "a place for jails", Needed: true, OK: true, Detail: filepath.Dir(d.folder)}
+	var st unix.Statfs_t
+	if err := unix.Statfs(d.folder, &st); err != nil {
+		f.OK, f.Detail, f.Remedy = false, fmt.Sprintf("statfs(%s): %v", d.folder, err), remedyPlace
+	}
+	if against := st.Flags & (unix.ST_NODEV | unix.ST_NOEXEC); d.parts.jailer != nil && against != 0 {
+		f.OK, f.Detail, f.Remedy = false, f.Detail+" is mounted nodev or noexec", remedyPlace
+	}
+	return f
+}
+
 func (d *Driver) kernel(ctx context.Context) sandbox.Finding {
-	f := sandbox.Finding{Name: "a kernel", Needed: true}
+	f := sandbox.Finding{Name: nameKernel, Needed: true}
 	path, err := d.system.Vmlinux(ctx)
 	if err == nil {
 		_, err = d.system.Initrd(ctx)

@@ -3,6 +3,7 @@
 package firecracker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,28 +55,47 @@ func New(o Options) (*Driver, error) {
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
-	parent := o.Chroot
-	if parent == "" {
-		parent = os.TempDir()
+	parent := cmp.Or(o.Chroot, chroots(os.Geteuid() == 0))
+	sweep(parent)
+	if d.parts, d.missing = findParts(o, os.Geteuid() == 0); d.missing != nil {
+		return d, nil
 	}
-	if err := os.MkdirAll(parent, 0o755); err != nil {
+	made, err := guest.New(guest.Options{Kernel: o.Kernel, Modules: o.Modules, Rootfs: o.Rootfs, Folder: o.Cache, Log: d.log})
+	if err != nil {
+		d.missing = &Missing{nameKernel, err, remedyKernel}
+		return d, nil
+	}
+	d.system = made
+	if err := d.settle(parent); err != nil {
 		return nil, err
 	}
-	sweep(parent)
+	return d, nil
+}
+
+// settle makes the folder of this driver.
+func (d *Driver) settle(parent string) error {
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return err
+	}
 	folder, err := os.MkdirTemp(parent, fmt.Sprintf("%s%d-", prefix, os.Getpid()))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	d.folder = folder
 	d.shelf.dir = filepath.Join(folder, "shelf")
 	if err := errors.Join(os.Mkdir(d.shelf.dir, 0o700), os.Mkdir(d.kept(), 0o700)); err != nil {
-		return nil, errors.Join(err, os.RemoveAll(folder))
+		return errors.Join(err, os.RemoveAll(folder))
 	}
-	if d.parts, d.missing = findParts(o, os.Geteuid() == 0); d.missing != nil {
-		return d, nil
+	return nil
+}
+
+// chroots is where jails are when nothing else is said. Devices in them have to
+// work, which in a place for temporary files they often do not.
+func chroots(root bool) string {
+	if root {
+		return "/srv/jailer"
 	}
-	d.system, d.missing = guest.New(guest.Options{Kernel: o.Kernel, Modules: o.Modules, Rootfs: o.Rootfs, Folder: o.Cache, Log: d.log})
-	return d, nil
+	return os.TempDir()
 }
 
 // kept is the folder of snapshots.
@@ -108,6 +128,7 @@ func (m *Missing) Unwrap() error { return m.Err }
 const (
 	nameBinary = "the program firecracker"
 	nameJailer = "the program jailer"
+	nameKernel = "a kernel"
 
 	remedyBinary = "install a release of Firecracker, at least 1.16.1, as firecracker in the PATH, or name it by GATEHOUSE_FIRECRACKER"
 	remedyJailer = "put the jailer of the same release beside firecracker: as root machines run in its jail only"

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -170,6 +171,87 @@ func TestASnapshotIsGoneOnFromMoreThanOnce(t *testing.T) {
 			}
 		}
 	})
+}
+
+func TestASandboxOfASnapshotIsKeptToo(t *testing.T) {
+	both(t, func(t *testing.T, d *Driver) {
+		first, err := made(t, d, sandbox.Spec{}).(sandbox.Snapshotter).Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 { // what the first machine's memory is read from stays as it is
+			b, err := first.Create(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer b.Close()
+			second, err := b.(sandbox.Snapshotter).Snapshot(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, err := second.Create(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if got := shell(t, b, "echo b") + shell(t, c, "echo c"); got != "b\nc\n" {
+				t.Errorf("%q", got)
+			}
+		}
+	})
+}
+
+func TestTheWayOutAndIn(t *testing.T) {
+	bash, err := exec.LookPath("bash")
+	if err != nil {
+		t.Skip(err)
+	}
+	d := faked(t, true)
+	b := made(t, d, sandbox.Spec{})
+	ask := bash + ` -c 'exec 3<>/dev/tcp/127.0.0.1/3128; printf "GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\nConnection: close\r\n\r\n" >&3; head -n1 <&3'`
+	if err := b.(sandbox.Networked).SetNetwork(t.Context(), sandbox.Network{Allow: []string{"allowed.test:80"}}); err != nil {
+		t.Fatal(err)
+	}
+	if got := shell(t, b, "echo $HTTP_PROXY; "+ask); !strings.HasPrefix(got, "http://127.0.0.1:3128\nHTTP/1.1 403 ") {
+		t.Errorf("%q", got)
+	}
+	// The way out goes on after a snapshot, and a sandbox made of it has none.
+	s, err := b.(sandbox.Snapshotter).Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := shell(t, b, ask); !strings.HasPrefix(got, "HTTP/1.1 403 ") {
+		t.Errorf("after a snapshot: %q", got)
+	}
+	c, err := s.Create(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := shell(t, c, "echo $HTTP_PROXY; "+ask+" 2>&1 || true"); strings.Contains(got, "HTTP/1.1") || !strings.HasPrefix(got, "\n") {
+		t.Errorf("of the snapshot: %q", got)
+	}
+	conn, err := b.(sandbox.Ported).Dial(t.Context(), 3128)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn.Close()
+	if err := b.(sandbox.Networked).SetNetwork(t.Context(), sandbox.Network{}); err != nil {
+		t.Fatal(err)
+	}
+	if conn, err := b.(sandbox.Ported).Dial(t.Context(), 3128); err == nil {
+		conn.Close()
+		t.Error("the way out is shut and listens")
+	}
+}
+
+func TestWhatAMachineUses(t *testing.T) {
+	b := made(t, faked(t, true), sandbox.Spec{})
+	shell(t, b, "head -c 1000000 /dev/zero >zeros")
+	u, err := b.(sandbox.Measured).Usage(t.Context())
+	if err != nil || u.Disk < 1000000 || u.Processes != -1 {
+		t.Errorf("%+v, %v", u, err)
+	}
 }
 
 func TestAPausedMachineIsKeptAndStaysPaused(t *testing.T) {

@@ -19,7 +19,7 @@ type Options struct {
 	Kernel  string       // a kernel's file; "" means one that is installed, see package guest
 	Modules string       // the folder of its modules; "" means the one of its version
 	Rootfs  string       // a file with an ext4, squashfs or erofs; "" makes one of the host's own programs
-	Chroot  string       // a folder for jails; "" means the system's place for temporary files
+	Chroot  string       // a folder for jails; "" means /srv/jailer for root, else the system's place for temporary files
 	Cache   string       // a folder for what is made for machines; "" means the user's folder for caches
 	Log     *slog.Logger // nil means nothing is logged
 }

@@ -22,8 +22,10 @@ const (
 	agentSocket = "agent.sock"
 	kernelFile  = "kernel"
 	initrdFile  = "initrd"
-	stateFile   = "state"
+	stateFile   = "state" // of a snapshot that is taken
 	memoryFile  = "memory"
+	wasState    = "was-state" // of the one the machine was made of, which is never written to
+	wasMemory   = "was-memory"
 )
 
 // jail is the folder of one machine's process: base/program/id/root, as the

@@ -127,7 +127,7 @@ func (m *machine) boot(ctx context.Context, p plan) error {
 func (m *machine) load(ctx context.Context) error {
 	return m.inTurn(func() error {
 		return m.api.LoadSnapshot(ctx, api.SnapshotLoad{
-			State: stateFile, Memory: api.MemoryBackend{Type: "File", Path: memoryFile}, Resume: true,
+			State: wasState, Memory: api.MemoryBackend{Type: "File", Path: wasMemory}, Resume: true,
 		})
 	})
 }

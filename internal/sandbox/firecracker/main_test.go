@@ -63,10 +63,7 @@ func (d disks) Tree(_ context.Context, from string) (guest.Disk, error) {
 func faked(t testing.TB, jailed bool) *Driver {
 	t.Helper()
 	chroot := t.TempDir()
-	d, err := New(Options{Binary: filepath.Join(standIns(t), "firecracker"), Chroot: chroot})
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := fakedAt(t, chroot, jailed)
 	t.Cleanup(func() {
 		if err := d.Close(); err != nil {
 			t.Error(err)
@@ -75,11 +72,24 @@ func faked(t testing.TB, jailed bool) *Driver {
 			t.Errorf("left behind: %v, %v", left, err)
 		}
 	})
-	if jailed && d.parts.jailer == nil {
-		t.Skip("only root has machines in jails")
+	return d
+}
+
+// fakedAt is one with its jails in a folder.
+func fakedAt(t testing.TB, chroot string, jailed bool) *Driver {
+	t.Helper()
+	d, err := New(Options{Binary: filepath.Join(standIns(t), "firecracker"), Chroot: chroot, Cache: t.TempDir()})
+	if err == nil && d.folder == "" { // there is no kernel here
+		err = d.settle(chroot)
+	}
+	if err != nil {
+		t.Fatal(err)
 	}
 	if !jailed {
 		d.parts.jailer = nil
+	} else if d.parts.jailer == nil {
+		d.Close()
+		t.Skip("only root has machines in jails")
 	}
 	d.system, d.missing = disks{t.TempDir()}, nil
 	return d

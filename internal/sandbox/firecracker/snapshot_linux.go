@@ -111,7 +111,7 @@ func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
 type snapshot struct {
 	driver *Driver
 	dir    string
-	files  map[string]string // by name in the jail
+	files  map[string]string // by name in the jail of a machine made of it
 	bytes  int64
 	size   size
 	limits sandbox.Limits
@@ -134,14 +134,13 @@ func (b *box) keep(ctx context.Context) (_ *snapshot, err error) {
 	if err := b.machine.keep(ctx); err != nil {
 		return nil, err
 	}
-	for _, name := range []string{stateFile, memoryFile} {
-		at := filepath.Join(dir, name)
-		if err := b.jail.take(name, at); err != nil {
+	for name, later := range map[string]string{stateFile: wasState, memoryFile: wasMemory} {
+		s.files[later] = filepath.Join(dir, name)
+		if err := b.jail.take(name, s.files[later]); err != nil {
 			return nil, err
 		}
-		s.files[name] = at
 	}
-	s.bytes, err = space(s.files[stateFile], s.files[memoryFile])
+	s.bytes, err = space(s.files[wasState], s.files[wasMemory])
 	return s, err
 }
 
