@@ -6,6 +6,7 @@ import (
 
 	"gatehouse/internal/config"
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/firecracker"
 	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/internal/sandbox/oci"
@@ -22,6 +23,12 @@ func SandboxDrivers(names []string, s config.Sandboxes, cache string, log *slog.
 			return namespaces.New(namespaces.Options{Boots: s.Pool.MaxBoots, Log: log})
 		},
 		oci.Name: func() (sandbox.Driver, error) { return oci.New(oci.Options{Runtime: s.Runtime, Log: log}) },
+		firecracker.Name: func() (sandbox.Driver, error) {
+			return firecracker.New(firecracker.Options{
+				Binary: s.Firecracker, Jailer: s.Jailer, Kernel: s.Kernel, Modules: s.KernelModules, Rootfs: s.Rootfs,
+				Chroot: s.Chroot, Cache: machines(cache), Log: log,
+			})
+		},
 		qemu.Name: func() (sandbox.Driver, error) {
 			return qemu.New(qemu.Options{
 				Program: s.QEMU, Accelerator: s.Accelerator, Kernel: s.Kernel, Modules: s.KernelModules, Rootfs: s.Rootfs, Folder: machines(cache), Log: log,

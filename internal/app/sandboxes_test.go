@@ -62,7 +62,7 @@ func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
 	cfg.Folders.Cache = t.TempDir()
 	cfg.Contexts = []config.Context{{Name: "lab", Modules: []string{"sandbox"}}}
 	s := &cfg.Modules.Sandbox
-	s.Pool.Enabled, s.Driver, s.CallersImages, s.Registries = false, "namespaces", true, []string{"registry.example.com"}
+	s.Pool.Enabled, s.Driver, s.CallersImages, s.Registries = false, "namespaces", true, []string{"images.example.com"}
 	s.Templates = []config.SandboxTemplate{{Name: "tiny", Image: "dir:" + root}, {Name: "gone", Image: "dir:" + root + "/nowhere"}}
 	_, client := liveOn(t, cfg, Options{})
 	ann := client("ann")
