@@ -69,7 +69,7 @@ type Most struct {
 	File    int64 // of one file; 0 means 4 GiB
 	Entries int   // files, folders and links of all its layers; 0 means 500,000
 	Depth   int   // folders in one another; 0 means 64
-	Ratio   int   // how many times its size a layer may unpack to, once that is more than 64 MiB; 0 means 250
+	Ratio   int   // how many times its size a layer may unpack to, once that is more than 16 MiB; 0 means 250
 }
 
 func (o *Options) fill() error {

@@ -33,7 +33,7 @@ func packed(magic []byte) int {
 
 const (
 	widestWindow = 128 << 20 // bytes that unpacking zstd may look back
-	harmless     = 64 << 20  // bytes that may come of anything, however few
+	harmless     = 16 << 20  // bytes that may come of anything, however few
 )
 
 // measured counts and hashes what is read through it, and ends when ctx does or

@@ -51,8 +51,11 @@ func (r Ref) String() string { return r.text }
 
 const longestRef = 4096 // bytes
 
-// tags are what the distribution specification allows.
-var tags = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+// What the distribution specification allows.
+var (
+	tags         = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
+	repositories = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
+)
 
 // ParseRef reads a reference. The error names what was expected.
 func ParseRef(text string) (Ref, error) {
@@ -97,6 +100,9 @@ func distant(text string) (Ref, error) {
 	r, err := name.ParseReference(text, name.StrictValidation)
 	if err != nil {
 		return Ref{}, fmt.Errorf("image %q: %w: %s", text, err, expected)
+	}
+	if !repositories.MatchString(r.Context().RepositoryStr()) {
+		return Ref{}, fmt.Errorf("image %q: its name in the registry is made of lower-case letters and digits, with single . _ or - between them: %s", text, expected)
 	}
 	out := Ref{Kind: Registry, Host: r.Context().RegistryStr(), text: text, remote: r}
 	switch r := r.(type) {

@@ -177,7 +177,13 @@ type unreached struct {
 	err  error
 }
 
-func (u *unreached) Error() string { return fmt.Sprintf("ask %s: %v", u.host, u.err) }
+func (u *unreached) Error() string {
+	if errors.Is(u.err, http.ErrSchemeMismatch) {
+		return fmt.Sprintf("ask %s: it speaks without TLS; put http:// before it in the settings of images where that is right", u.host)
+	}
+	return fmt.Sprintf("ask %s: %v", u.host, u.err)
+}
+
 func (u *unreached) Unwrap() error { return u.err }
 
 // silent reports whether nobody answered, or somebody who could not for now.

@@ -100,6 +100,15 @@ func (u *unpacker) entry(ctx context.Context, h *tar.Header, r io.Reader) error 
 
 // whiteout removes what the layers below have.
 func (u *unpacker) whiteout(above []string, base string) error {
+	name := strings.TrimPrefix(base, gone)
+	switch {
+	case base == goneInside:
+		name = "."
+	case strings.HasPrefix(base, aufs):
+		return nil
+	case name == "" || name == "." || name == "..":
+		return fmt.Errorf("%q says that nothing is gone", base)
+	}
 	is, err := u.resolve(above, false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -107,16 +116,10 @@ func (u *unpacker) whiteout(above []string, base string) error {
 	if err != nil {
 		return err
 	}
-	switch name := strings.TrimPrefix(base, gone); {
-	case base == goneInside:
+	if name == "." {
 		return u.emptyLower(is)
-	case strings.HasPrefix(base, aufs):
-		return nil
-	case name == "" || name == "." || name == "..":
-		return fmt.Errorf("%q says that nothing is gone", base)
-	default:
-		return u.removeLower(path.Join(is, name))
 	}
+	return u.removeLower(path.Join(is, name))
 }
 
 // entry is a member of a layer with its place in the tree.
