@@ -115,6 +115,7 @@ type App struct {
 	noticing  bool            // notifications are made of facts
 	office    *smtp.Office    // mails them; nil without its module
 	leaving   leaving
+	packagesRoom
 }
 
 // New builds a host: every folder, file and listener is open when it

@@ -14,6 +14,7 @@ import (
 	"gatehouse/internal/modules/file"
 	measuring "gatehouse/internal/modules/metrics"
 	"gatehouse/internal/modules/network"
+	hosting "gatehouse/internal/modules/packages"
 	"gatehouse/internal/modules/process"
 	"gatehouse/internal/modules/pubkey"
 	"gatehouse/internal/modules/sandbox"
@@ -33,6 +34,8 @@ func (a *App) moduleConfig(_ string, into any) error {
 		a.networkConfig(c)
 	case *making.Config:
 		return a.updateConfig(c)
+	case *hosting.Config:
+		return a.packageConfig(c)
 	case *pubkey.Config:
 		a.pubkeyConfig(c)
 	case *measuring.Config:
@@ -46,7 +49,7 @@ func (a *App) moduleConfig(_ string, into any) error {
 	case *ws.Config:
 		c.Hub, c.Start, c.Addr = a.theHub(), a.startSocket, a.socketAddr
 	default:
-		a.houseConfig(into)
+		return a.houseConfig(into)
 	}
 	return nil
 }

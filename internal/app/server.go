@@ -49,10 +49,10 @@ func (a *App) keepJournal() {
 }
 
 // houseConfig gives the modules that rule this host what they stand on.
-func (a *App) houseConfig(into any) {
+func (a *App) houseConfig(into any) error {
 	switch c := into.(type) {
 	case *server.Config:
-		a.serverConfig(c)
+		return a.serverConfig(c)
 	case *auth.Config:
 		c.Service = logins{a}
 	case *db.Config:
@@ -62,9 +62,10 @@ func (a *App) houseConfig(into any) {
 	case *smtp.Config:
 		a.smtpConfig(c)
 	}
+	return nil
 }
 
-func (a *App) serverConfig(c *server.Config) {
+func (a *App) serverConfig(c *server.Config) (err error) {
 	c.Host, c.Journal, c.Meter = steward{a}, a.journal, &server.Meter{}
 	if _, err := os.Stat(a.cfg.Folders.Data); err == nil {
 		c.Meter.Path = a.cfg.Folders.Data
@@ -80,6 +81,9 @@ func (a *App) serverConfig(c *server.Config) {
 		a.tree.sample(ctx, c.Meter)
 		return nil
 	}})
+	c.Show = a.tree.showJob
+	c.Packages, err = a.packageHouse()
+	return err
 }
 
 // Again reports whether this host has ended to be started again.

@@ -21,6 +21,7 @@ import (
 	"gatehouse/internal/modules/public"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/smtp"
+	"gatehouse/internal/packages"
 	"gatehouse/internal/state"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -47,6 +48,9 @@ type tree struct {
 	jobs      *state.Mount[map[string]jobState]
 	shelf     *notification.Shelf // at /private/notifications
 	mail      *state.Mount[smtp.Kept]
+
+	packages       *state.Mount[map[string]packages.Public]
+	packageRecords *state.Mount[map[string]packages.Record] // at /private/packages
 }
 
 // hostSelf is what a host remembers of itself, at /private/host.
@@ -158,6 +162,12 @@ func (t *tree) mount(ctx context.Context) (err error) {
 	if t.processes, err = attachMany[processState](ctx, t, "processes"); err != nil {
 		return err
 	}
+	if t.packages, err = attachMany[packages.Public](ctx, t, "packageData"); err != nil {
+		return err
+	}
+	if t.packageRecords, err = state.Attach[map[string]packages.Record](ctx, t.state, "/private/packages", state.Durable); err != nil {
+		return err
+	}
 	if err := t.attachUI(ctx); err != nil {
 		return err
 	}
@@ -214,6 +224,7 @@ func (t *tree) module() module.New {
 			{At: state.Pointer{"public", "processes"}, Sees: seesProcess},
 			{At: state.Pointer{"public", "sandboxes"}, Sees: seesSandbox},
 			{At: state.Pointer{"public", "jobs"}, Sees: seesJob},
+			{At: state.Pointer{"public", "packageData"}, Sees: t.seesPackage},
 		},
 	}
 	return public.New(t.sight)

@@ -13,6 +13,7 @@ type Modules struct {
 	File    Files     `doc:"Files. What is protected by its name is so for every tool, in every folder."`
 	Shell   Shell     `doc:"Command lines. They can be run only where the module is named, or its context is."`
 	Process Processes `doc:"Processes. They can be started only where the module is named."`
+	Package Packages  `doc:"Other people's MCP servers. They run only where the module is named."`
 
 	Sandbox Sandboxes `doc:"Sandboxes for code. They can be had only where the module is named, or its context is."`
 }
@@ -35,6 +36,17 @@ type Processes struct {
 	Buffer    int           `doc:"How much of each stream of a process is kept, the newest; 0 means 1 MiB." unit:"bytes"`
 	Kept      int           `doc:"Ended processes of one caller that are remembered; 0 means 50."`
 	Keep      time.Duration `doc:"For how long they are; 0 means 1h."`
+}
+
+// Packages is what the module of packages is told. Each 0 stands for the
+// default.
+type Packages struct {
+	Begin   time.Duration `doc:"Time for a server to be ready; 0 means 30s."`
+	Answer  time.Duration `doc:"Time for one call; 0 means 5m."`
+	Idle    time.Duration `doc:"Time without calls, after which a server that is started on demand is ended; 0 means 10m."`
+	Install time.Duration `doc:"Time for one installation; 0 means 15m."`
+	Message int64         `doc:"Size of one message of a server; what is longer is answered by an error. 0 means 16 MiB, or what a door takes if that is less." unit:"bytes"`
+	Most    int           `doc:"Packages on this host; 0 means 100."`
 }
 
 // Shell is what the shell module is told.
@@ -75,6 +87,18 @@ func (m Modules) validate(w *wrong) {
 	atLeast(w, "modules.file.max_copy", "largest file to copy", f.MaxCopy, 0)
 	m.Shell.validate(w)
 	m.Process.validate(w)
+	m.Package.validate(w)
+}
+
+func (p Packages) validate(w *wrong) {
+	atLeast(w, "modules.package.begin", "time to be ready", p.Begin, 0)
+	atLeast(w, "modules.package.answer", "time for a call", p.Answer, 0)
+	atLeast(w, "modules.package.idle", "time without calls", p.Idle, 0)
+	atLeast(w, "modules.package.install", "time for an installation", p.Install, 0)
+	if p.Message != 0 {
+		atLeast(w, "modules.package.message", "message of a server", p.Message, 64<<10)
+	}
+	atLeast(w, "modules.package.most", "packages", p.Most, 0)
 }
 
 func (p Processes) validate(w *wrong) {

@@ -9,6 +9,8 @@ import (
 	"context"
 	"time"
 
+	"gatehouse/internal/packages"
+	"gatehouse/internal/phases"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -43,16 +45,21 @@ type Config struct {
 	Host    Host     `json:"-"` // nil means that there is none: only the machine can be looked at
 	Journal *Journal `json:"-"` // nil means that nothing is kept of what the host says
 	Meter   *Meter   `json:"-"` // nil means one of the module's own
+
+	Packages *packages.House `json:"-"` // nil: there are none
+	// Show shows how far a job is, until it has ended; nil shows it to nobody.
+	Show func(who tool.Caller, job, title string) (show func(phases.Progress), ended func(error)) `json:"-"`
 }
 
 type server struct {
 	cfg   Config
+	deps  module.Deps
 	offer module.Offer
 }
 
 // New makes the module.
 func New(_ context.Context, d module.Deps) (module.Module, error) {
-	s := &server{}
+	s := &server{deps: d}
 	if d.Config != nil {
 		if err := d.Config(&s.cfg); err != nil {
 			return nil, err
@@ -112,6 +119,11 @@ func (s *server) tools() []tool.Tool {
 			Description: "Tells which language the people of this host want to be answered in, or sets it.",
 			Help:        "Setting it is for those who rule this host. Models read it in gatehouse:///mcp/system-prompt. It is none of the system's locale, which the tools do not depend on.",
 		}, s.language),
+		tool.New(tool.Def{
+			Name: "server_rebuild", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"server.rebuild"},
+			Description: "Installs all packages of this host again from where they came, after the person has agreed. It answers with a job.",
+			Help:        rebuildHelp,
+		}, s.rebuild),
 		tool.New(tool.Def{
 			Name: "server_restart", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"server.restart"},
 			Description: "Ends this host and starts it again, after the person has agreed. The machine goes on.",

@@ -16,6 +16,7 @@ import (
 	"gatehouse/internal/modules/metrics"
 	"gatehouse/internal/modules/network"
 	"gatehouse/internal/modules/notification"
+	"gatehouse/internal/modules/packages"
 	"gatehouse/internal/modules/process"
 	"gatehouse/internal/modules/pubkey"
 	"gatehouse/internal/modules/sandbox"
@@ -59,6 +60,7 @@ func Guests() []Guest {
 		{Name: "auth", New: together(auth.New, pubkey.New)},
 		{Name: "disk", New: disk.New},
 		{Name: "smtp", New: smtp.New},
+		{Name: "package", New: packages.New, Runs: true},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
 		{Name: "sandbox", New: sandbox.New, Preset: true, Runs: true},
 		{Name: "shell", New: shell.New, Preset: true, Runs: true, Without: []string{"shell_run", "shell_system"}},

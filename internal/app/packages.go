@@ -1,0 +1,113 @@
+package app
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"gatehouse/internal/contexts"
+	hosting "gatehouse/internal/modules/packages"
+	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/packages"
+	"gatehouse/internal/secret"
+	"gatehouse/internal/state"
+	"gatehouse/tool"
+)
+
+const packageModule = "package"
+
+// packageHouse opens the packages of this host, once for the modules that
+// speak of them; nil where nothing is kept on disk, and where their module is
+// not.
+func (a *App) packageHouse() (*packages.House, error) {
+	if a.house != nil || a.opts.Private || a.cfg.Folders.Data == "" || !a.hasGuest(packageModule) {
+		return a.house, nil
+	}
+	s, l := a.cfg.Modules.Package, a.cfg.Limits
+	o := packages.Options{
+		Folder: filepath.Join(a.cfg.Folders.Data, "packages"), Records: a.tree.packageRecords, Log: a.log,
+		Name: introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
+		Begin: s.Begin, Answer: s.Answer, Idle: s.Idle, Install: s.Install, Most: s.Most, Message: int(s.Message),
+		Changed: func() {
+			if f := a.packagesChanged.Load(); f != nil {
+				(*f)()
+			}
+		},
+	}
+	if o.Message == 0 {
+		o.Message = int(min(l.Message, 16<<20))
+	}
+	if a.cfg.Folders.Config != "" {
+		o.Secrets = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Fill
+	}
+	house, err := packages.Open(o)
+	if err != nil {
+		return nil, err
+	}
+	a.house = house
+	a.room(Part{"packages", house.Run})
+	return house, nil
+}
+
+// packagesRoom are the packages of a host, and who is told when their tools
+// are others.
+type packagesRoom struct {
+	house           *packages.House // nil before it is needed, and where there are none
+	packagesChanged atomic.Pointer[func()]
+}
+
+// packageConfig gives the module of packages what it stands on.
+func (a *App) packageConfig(c *hosting.Config) (err error) {
+	c.Rules, c.Show = a.rules, a.tree.showJob
+	c.Changed = func(f func()) { a.packagesChanged.Store(&f) }
+	c.House, err = a.packageHouse()
+	return err
+}
+
+// takenNames are those of modules, whose tools no package may seem to have.
+func (a *App) takenNames() []string {
+	names := append(guestNames(standard.Guests()), a.host.Names()...)
+	return slices.DeleteFunc(append(names, packageModule, houseModule, jobModule, publicModule, contextModule, sshModule), func(n string) bool {
+		return strings.ContainsAny(n, "/") // of contexts, which no tool is named after
+	})
+}
+
+// showPackage shows one package in the tree; nil when it is gone.
+func (t *tree) showPackage(id string, p *packages.Public) {
+	if err := state.Merge(context.Background(), t.packages, map[string]*packages.Public{id: p}); err != nil {
+		t.app.log.Warn("a package is not shown", "package", id, "err", err)
+	}
+}
+
+// seesPackage lets those who rule the host see every package, and everybody
+// else those of which they may call a tool.
+func (t *tree) seesPackage(who tool.Caller) func(string, any) bool {
+	if t.app.rules(who) {
+		return func(string, any) bool { return true }
+	}
+	mine := sync.OnceValue(func() map[string]bool { return t.callable(who) })
+	return func(id string, _ any) bool { return mine()[id] }
+}
+
+// callable are the packages of which a caller may call a tool.
+func (t *tree) callable(who tool.Caller) map[string]bool {
+	mine, seen := map[string]bool{}, map[string]bool{}
+	v, err := t.app.views.View(context.Background(), &who, t.app.views.Cut(who))
+	if err != nil || t.app.house == nil {
+		return mine
+	}
+	for _, e := range v.Entries(contexts.Tools) {
+		if e.Module == packageModule {
+			seen[e.Name] = true
+		}
+	}
+	for _, o := range t.app.house.Tools() {
+		if seen[o.Name] {
+			mine[o.Package] = true
+		}
+	}
+	return mine
+}

@@ -1,0 +1,141 @@
+package app
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"gatehouse/internal/backup"
+	"gatehouse/internal/modules/public"
+	"gatehouse/internal/packages/packagestest"
+	"gatehouse/internal/secret"
+)
+
+func TestMain(m *testing.M) {
+	packagestest.Main(os.Stdout)
+	os.Exit(m.Run())
+}
+
+// packageArgs are those with which the test's own program becomes a package.
+func packageArgs(t *testing.T, id, how string) string {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := json.Marshal(map[string]any{"id": id, "command": program, "env": map[string]string{packagestest.Variable: how}, "confirm": id})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// A package is installed by an administrator, and its tools are everybody's
+// who has them in view.
+func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
+	_, client := liveOn(t, ruled(t, "package", "server"), Options{})
+	admin, eve := client("ann", "admin"), client("eve")
+	for _, name := range []string{"package_install", "package_list", "package_remove", "server_rebuild"} {
+		args := map[string]string{"package_install": packageArgs(t, "up", "good"), "package_list": `{}`, "package_remove": `{"id":"up"}`, "server_rebuild": `{"confirm":"all"}`}[name]
+		if got := fmt.Sprint(eve.result(name, args)); !strings.Contains(got, "denied") {
+			t.Errorf("eve may %s: %s", name, got)
+		}
+	}
+	unconfirmed := strings.Replace(packageArgs(t, "up", "good"), `"confirm":"up"`, `"confirm":""`, 1)
+	if got := fmt.Sprint(admin.result("package_install", unconfirmed)); !strings.Contains(got, "unconfirmed") {
+		t.Fatalf("nobody was asked: %s", got)
+	}
+	begun := admin.result("package_install", packageArgs(t, "up", "good"))
+	done := admin.wait(begun)
+	if done["version"] != "1.2.3" {
+		t.Fatalf("got %v", done)
+	}
+	eventually(t, "the tools are listed", func() bool { return slices.Contains(eve.names("default"), "up_echo") })
+	got := eve.call("default", "up_echo", `{"text":"a","n":12345678901234567890.50}`)
+	expect(t, got, `\"arguments\":{\"text\":\"a\",\"n\":12345678901234567890.50}`)
+	expect(t, eve.call("default", "up_raw", `{}`), strings.Trim(packagestest.Result, "{}"))
+	expect(t, eve.call("default", "up_echo", `{"n":1}`), "invalid_arguments")
+	at := public.PublicURI + "/packageData/up"
+	for _, who := range []*tenant{admin, eve} {
+		v, _ := who.readPublic("default", at)
+		m, _ := v.(map[string]any)
+		if m["title"] != "A test server" || m["state"] != "installed" || m["tools"] != 13.0 {
+			t.Errorf("shown as %v", v)
+		}
+	}
+	v, _ := admin.readPublic("default", public.PublicURI+"/jobs/"+begun["job"].(string)+"/progress")
+	if b, _ := json.Marshal(v); string(b) != `{"overall":true,"phases":[{"name":"fetch","progress":true},{"name":"try","progress":true},{"name":"keep","progress":true}]}` {
+		t.Errorf("progress %s", b)
+	}
+	rebuilt := admin.wait(admin.result("server_rebuild", `{"confirm":"all"}`))
+	if got := fmt.Sprint(rebuilt["packages"]); !strings.Contains(got, "id:up") || strings.Contains(got, "error") {
+		t.Errorf("got %v", rebuilt)
+	}
+	if got := admin.result("package_remove", `{"id":"up","confirm":"up"}`); got["removed"] != "up" {
+		t.Error(got)
+	}
+	eventually(t, "the tools are gone", func() bool { return !slices.Contains(eve.names("default"), "up_echo") })
+	if v, revision := admin.readPublic("default", at); revision != "" {
+		t.Errorf("it is still shown: %v", v)
+	}
+}
+
+// Who may call none of its tools does not see a package.
+func TestAPackageIsSeenByThoseWhoMayCallIt(t *testing.T) {
+	cfg := ruled(t, "package")
+	cfg.View.Tools = []string{"!up_*"}
+	_, client := liveOn(t, cfg, Options{})
+	admin, eve := client("ann", "admin"), client("eve")
+	admin.wait(admin.result("package_install", packageArgs(t, "up", "good")))
+	at := public.PublicURI + "/packageData"
+	if v, _ := admin.readPublic("default", at); !strings.Contains(fmt.Sprint(v), "A test server") {
+		t.Errorf("ann sees %v", v)
+	}
+	if v, _ := eve.readPublic("default", at); fmt.Sprint(v) != "map[]" {
+		t.Errorf("eve sees %v", v)
+	}
+}
+
+// Packages are in backups with their data, and come back on another host.
+func TestABackupBringsPackagesBack(t *testing.T) {
+	first := ruled(t, "package", "backup")
+	if err := secret.In(first.Folders.Config, "").Set(backup.DefaultSecret, secret.New(backupKey)); err != nil {
+		t.Fatal(err)
+	}
+	shelf := t.TempDir()
+	a, stop := started(t, first)
+	admin := tenantOf(t, a, "ann", "admin")
+	admin.wait(admin.result("package_install", packageArgs(t, "up", "good")))
+	eventually(t, "the tools are listed", func() bool { return slices.Contains(admin.names("default"), "up_keep") })
+	expect(t, admin.call("default", "up_keep", `{}`), "kept")
+	if got := admin.result("backup_target_set", fmt.Sprintf(`{"name":"shelf","kind":"directory","path":%q}`, shelf)); got["name"] != "shelf" {
+		t.Fatal(got)
+	}
+	made := admin.wait(admin.result("backup_create", `{}`))
+	name, _ := made["backup"].(string)
+	if list := fmt.Sprint(admin.result("backup_info", `{}`)["list"]); !strings.Contains(list, "data/packages/up/data/kept") {
+		t.Errorf("the data are not in %s", list)
+	}
+	stop()
+
+	second := ruled(t, "package", "backup")
+	b, stop := started(t, second)
+	admin = tenantOf(t, b, "ann", "admin")
+	staged := admin.wait(admin.result("backup_restore", fmt.Sprintf(`{"target":%q,"password":%q,"confirm":%q}`, shelf, backupKey, name)))
+	if staged["backup"] != name {
+		t.Fatal(staged)
+	}
+	stop()
+	c, _ := started(t, second)
+	admin = tenantOf(t, c, "ann", "admin")
+	if !slices.Contains(admin.names("default"), "up_where") {
+		t.Fatalf("the tools are not there: %v", admin.names("default"))
+	}
+	expect(t, admin.call("default", "up_where", `{}`), second.Folders.Data)
+	if _, err := os.Stat(second.Folders.Data + "/packages/up/data/kept"); err != nil {
+		t.Error(err)
+	}
+}

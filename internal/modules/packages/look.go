@@ -1,0 +1,167 @@
+package packages
+
+import (
+	"context"
+	"strconv"
+	"strings"
+
+	"gatehouse/internal/packages"
+	"gatehouse/internal/secret"
+	"gatehouse/tool"
+)
+
+type listOut struct {
+	Packages []entryOut `json:"packages"`
+}
+
+type entryOut struct {
+	ID      string `json:"id"`
+	Title   string `json:"title"`
+	Version string `json:"version,omitempty"`
+	State   string `json:"state" doc:"installing, installed, updating or removing"`
+	Status  string `json:"status" doc:"of its server: stopped, idle, starting, running, waiting or broken"`
+	Tools   int    `json:"tools"`
+	Error   string `json:"error,omitempty"`
+}
+
+func entry(i packages.Info) entryOut {
+	p := i.Public
+	return entryOut{i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error}
+}
+
+func (k *keeper) list(_ context.Context, c *tool.Call, _ struct{}) (listOut, error) {
+	if err := k.ready(c); err != nil {
+		return listOut{}, err
+	}
+	all, err := k.cfg.House.List()
+	out := listOut{Packages: []entryOut{}}
+	for _, i := range all {
+		out.Packages = append(out.Packages, entry(i))
+	}
+	return out, err
+}
+
+type idIn struct {
+	ID string `json:"id" min:"1" max:"32"`
+}
+
+type infoOut struct {
+	entryOut
+	Source    string            `json:"source"`
+	Command   string            `json:"command,omitempty"`
+	Args      []string          `json:"args,omitempty"`
+	Env       map[string]string `json:"env,omitempty" doc:"variables; of each the secrets it refers to"`
+	Start     string            `json:"start"`
+	Data      string            `json:"data" doc:"its folder of data"`
+	Installed string            `json:"installed"`
+	By        string            `json:"by,omitempty"`
+	Protocol  string            `json:"protocol,omitempty" doc:"revision the server speaks"`
+	PID       int               `json:"pid,omitempty"`
+	Fails     int               `json:"fails,omitempty" doc:"starts and lives that failed, one after the other"`
+	Next      string            `json:"next_start,omitempty"`
+	Names     []string          `json:"names" doc:"of its tools, here"`
+	Left      []string          `json:"left_out,omitempty" doc:"tools that cannot be offered, with the reason"`
+}
+
+func (k *keeper) info(_ context.Context, c *tool.Call, in idIn) (infoOut, error) {
+	if err := k.ready(c); err != nil {
+		return infoOut{}, err
+	}
+	i, err := k.cfg.House.Info(in.ID)
+	if err != nil {
+		return infoOut{}, err
+	}
+	out := infoOut{
+		entryOut: entry(i), Source: i.Source.String(), Command: i.Command, Args: i.Args, Env: variables(i.Env), Start: i.Record.Start,
+		Data: i.Data, Installed: stamp(i.Installed), By: i.By, Protocol: i.Server.Protocol, PID: i.PID, Fails: i.Fails,
+		Next: stamp(i.Next), Names: i.Names, Left: i.Left,
+	}
+	if out.Names == nil {
+		out.Names = []string{}
+	}
+	return out, nil
+}
+
+// variables shows an environment without what is in it.
+func variables(env map[string]string) map[string]string {
+	out := map[string]string{}
+	for name, value := range env {
+		out[name] = "set"
+		if refers, _ := secret.Names(value); len(refers) > 0 {
+			out[name] = "secret " + strings.Join(refers, ", ")
+		}
+	}
+	if len(out) == 0 {
+		return nil
+	}
+	return out
+}
+
+func (k *keeper) start(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
+	return k.set(ctx, c, in.ID, "started", (*packages.House).Start)
+}
+
+func (k *keeper) stop(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
+	return k.set(ctx, c, in.ID, "stopped", (*packages.House).Stop)
+}
+
+func (k *keeper) restart(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
+	return k.set(ctx, c, in.ID, "restarted", (*packages.House).Restart)
+}
+
+func (k *keeper) set(ctx context.Context, c *tool.Call, id, what string, do func(*packages.House, context.Context, string) (packages.Info, error)) (entryOut, error) {
+	if err := k.ready(c); err != nil {
+		return entryOut{}, err
+	}
+	i, err := do(k.cfg.House, ctx, id)
+	if err != nil {
+		return entryOut{}, explained(err)
+	}
+	k.publish(what, id, c)
+	return entry(i), nil
+}
+
+type logsIn struct {
+	ID     string `json:"id" min:"1" max:"32"`
+	Limit  int    `json:"limit,omitempty" doc:"lines at most" default:"50" min:"1" max:"1000"`
+	Cursor string `json:"cursor,omitempty" doc:"of an earlier answer" max:"20" pattern:"^[0-9]*$"`
+	Before bool   `json:"before,omitempty" doc:"lines before the cursor instead of those after it"`
+}
+
+type logsOut struct {
+	Entries []lineOut `json:"entries" doc:"the oldest first"`
+	Start   string    `json:"start,omitempty" doc:"cursor for the lines before these"`
+	End     string    `json:"end,omitempty" doc:"cursor for the lines after these"`
+}
+
+type lineOut struct {
+	Time    string `json:"timestamp"`
+	Message string `json:"message"`
+}
+
+func (k *keeper) logs(_ context.Context, c *tool.Call, in logsIn) (logsOut, error) {
+	if err := k.ready(c); err != nil {
+		return logsOut{}, err
+	}
+	cursor := int64(-1)
+	if in.Cursor != "" {
+		n, err := strconv.ParseInt(in.Cursor, 10, 64)
+		if err != nil {
+			return logsOut{}, tool.Refuse("invalid_arguments", "cursor %q did not come from here", in.Cursor)
+		}
+		cursor = n
+	}
+	lines, err := k.cfg.House.Logs(in.ID, cursor, in.Before, in.Limit)
+	if err != nil {
+		return logsOut{}, err
+	}
+	out := logsOut{Entries: []lineOut{}, Start: in.Cursor, End: in.Cursor}
+	for i, l := range lines {
+		if i == 0 {
+			out.Start = strconv.FormatInt(l.At, 10)
+		}
+		out.End = strconv.FormatInt(l.End, 10)
+		out.Entries = append(out.Entries, lineOut{l.Time, l.Message})
+	}
+	return out, nil
+}

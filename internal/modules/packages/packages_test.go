@@ -1,0 +1,107 @@
+package packages
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"gatehouse/internal/packages"
+	"gatehouse/internal/packages/packagestest"
+	"gatehouse/internal/schema"
+	"gatehouse/internal/state"
+	"gatehouse/module"
+	"gatehouse/module/moduletest"
+	"gatehouse/tool"
+)
+
+func TestMain(m *testing.M) {
+	packagestest.Main(os.Stdout)
+	os.Exit(m.Run())
+}
+
+// open makes a house that runs as long as the test.
+func open(t *testing.T) *packages.House {
+	t.Helper()
+	tree := state.New(state.Options{})
+	records, err := state.Attach[map[string]packages.Record](t.Context(), tree, "/private/packages", state.Durable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := packages.Open(packages.Options{Folder: t.TempDir(), Records: records, Name: "test"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	var work sync.WaitGroup
+	work.Go(func() { h.Run(ctx) })
+	t.Cleanup(func() {
+		stop()
+		work.Wait()
+		tree.Close()
+	})
+	return h
+}
+
+// made makes the module of a house, for a caller who rules it.
+func made(t *testing.T, h *packages.House) module.New {
+	return func(ctx context.Context, d module.Deps) (module.Module, error) {
+		d.Config = func(into any) error {
+			c := into.(*Config)
+			c.House, c.Rules = h, func(tool.Caller) bool { return true }
+			return nil
+		}
+		return New(ctx, d)
+	}
+}
+
+func check(x tool.Tool) error {
+	if x.In == nil {
+		return nil
+	}
+	_, err := schema.For(x.In)
+	return err
+}
+
+func TestContract(t *testing.T) {
+	moduletest.Run(t, New, moduletest.Options{Check: check})
+}
+
+func TestContractWithAPackage(t *testing.T) {
+	h := open(t)
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := packages.Record{ID: "up", Source: packages.Source{Kind: packages.Command}, Command: program, Env: map[string]string{packagestest.Variable: "steady"}}
+	if _, err := h.Install(t.Context(), packages.Plan{Record: r}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := h.Start(t.Context(), "up"); err != nil { // its goroutines are there before those of the module are counted
+		t.Fatal(err)
+	}
+	moduletest.Run(t, made(t, h), moduletest.Options{Check: check, Busy: map[string]json.RawMessage{"up_sleep": json.RawMessage(`{"long":true}`)}})
+}
+
+func TestWhoDoesNotRuleTheHostIsRefused(t *testing.T) {
+	h := open(t)
+	m, err := New(t.Context(), module.Deps{Config: func(into any) error {
+		into.(*Config).House = h
+		return nil
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := m.Offer(t.Context(), module.Audience{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, x := range o.Tools {
+		c := moduletest.NewCall(t, `{"id":"up"}`)
+		if _, err := x.Run(t.Context(), &c.Call); err == nil || !strings.Contains(err.Error(), "denied") {
+			t.Errorf("%s: %v", x.Name, err)
+		}
+	}
+}

@@ -1,0 +1,315 @@
+package packages
+
+import (
+	"archive/tar"
+	"archive/zip"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"gatehouse/internal/proc"
+	"gatehouse/tool"
+)
+
+const (
+	mostFiles = 200_000
+	mostBytes = 2 << 30 // of one program
+)
+
+// fetch fills the folder of a new program.
+func (p *pack) fetch(ctx context.Context, r *Record, plan Plan, say func(done, total int64, units string)) error {
+	dir := filepath.Join(p.folder(), r.Program)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if r.Source.Kind == NPM {
+		return p.npm(ctx, r, dir)
+	}
+	from, name, err := plan.open()
+	if err != nil {
+		return fmt.Errorf("source: %w", err)
+	}
+	defer from.Close()
+	to, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer to.Close()
+	c := &copying{ctx: ctx, to: to, say: say}
+	if r.Source.Kind == Folder {
+		err = c.folder(from, name)
+	} else if err = c.archive(from, name); err == nil {
+		r.Program, err = onlyFolder(to, r.Program)
+	}
+	if err != nil {
+		return err
+	}
+	return r.adopt(filepath.Join(p.folder(), r.Program), ".")
+}
+
+func (plan *Plan) open() (*os.Root, string, error) {
+	if plan.Open != nil {
+		return plan.Open()
+	}
+	full, err := filepath.Abs(plan.Source.From)
+	if err != nil {
+		return nil, "", err
+	}
+	root, err := os.OpenRoot(filepath.Dir(full))
+	return root, filepath.Base(full), err
+}
+
+// adopt takes title and version from a package.json, if there is one and the
+// record says nothing.
+func (r *Record) adopt(dir, in string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	if m, err := readManifest(root, in); err == nil && r.Version == "" {
+		r.Version = shorten(m.Version, 100)
+	}
+	return nil
+}
+
+// npm has the host's npm install the package with what it needs. Scripts of
+// packages do not run. A version that was installed before is installed by its
+// lock file.
+func (p *pack) npm(ctx context.Context, r *Record, dir string) error {
+	args := []string{"install", "--save-exact"}
+	name := npmPackage(r.Source.From)
+	p.mu.Lock()
+	was := p.rec
+	p.mu.Unlock()
+	if was.Program != "" && was.Source == r.Source && copyLock(was.program(p.folder()), dir) == nil {
+		args = []string{"ci"}
+	} else {
+		if err := os.WriteFile(filepath.Join(dir, "package.json"), []byte(`{"private":true}`+"\n"), 0o600); err != nil {
+			return err
+		}
+		args = append(args, r.Source.From)
+	}
+	args = append(args, "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
+	since := p.journal.now()
+	words := &printed{to: &p.journal}
+	child, err := proc.Start(ctx, proc.Spec{Path: "npm", Args: args, Dir: dir, Env: npmEnv(), Stdout: words, Stderr: words, Whole: true})
+	if err != nil {
+		return &tool.Refusal{Code: "unsupported", Message: "npm cannot be started: " + err.Error(), Next: "Have Node with npm installed by the system's package manager, or give the program as command, folder or archive."}
+	}
+	end, err := child.Wait()
+	if err == nil && end.Stopped != nil {
+		err = end.Stopped
+	}
+	if err == nil && end.Code != 0 {
+		err = fmt.Errorf("npm ended with code %d", end.Code)
+	}
+	if err != nil {
+		return withWords(err, p.journal.tail(since, 10))
+	}
+	return r.adopt(dir, "node_modules/"+name)
+}
+
+// npmEnv is what npm finds in its environment: what every program needs, and
+// the ways to its registry.
+func npmEnv() []string {
+	env := proc.BaseEnv()
+	for _, kv := range os.Environ() {
+		name, _, _ := strings.Cut(kv, "=")
+		name = strings.ToLower(name)
+		if strings.HasPrefix(name, "npm_config_") || strings.HasSuffix(name, "_proxy") || name == "node_extra_ca_certs" {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+func copyLock(from, to string) error {
+	for _, name := range []string{"package.json", "package-lock.json"} {
+		b, err := os.ReadFile(filepath.Join(from, name))
+		if err == nil {
+			err = os.WriteFile(filepath.Join(to, name), b, 0o600)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// copying fills a folder with files, within limits.
+type copying struct {
+	ctx   context.Context
+	to    *os.Root
+	say   func(done, total int64, units string)
+	files int
+	bytes int64
+}
+
+// folder copies what is below a folder. Links and what is no file are left out.
+func (c *copying) folder(from *os.Root, name string) error {
+	sub, err := from.OpenRoot(name)
+	if err != nil {
+		return fmt.Errorf("source: %w", err)
+	}
+	defer sub.Close()
+	return fs.WalkDir(sub.FS(), ".", func(at string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			return c.dir(at)
+		}
+		info, err := d.Info()
+		if err != nil || !info.Mode().IsRegular() {
+			return err
+		}
+		f, err := sub.Open(filepath.FromSlash(at))
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		return c.file(at, info.Mode(), f)
+	})
+}
+
+func (c *copying) dir(at string) error {
+	if at == "." {
+		return nil
+	}
+	if c.files++; c.files > mostFiles {
+		return tooMany()
+	}
+	return c.to.MkdirAll(filepath.FromSlash(at), 0o700)
+}
+
+func tooMany() error {
+	return tool.Refuse("too_large", "a program has at most %d files and folders, and %d bytes", mostFiles, int64(mostBytes))
+}
+
+func (c *copying) file(at string, mode fs.FileMode, from io.Reader) error {
+	if c.files++; c.files > mostFiles {
+		return tooMany()
+	}
+	f, err := c.to.OpenFile(filepath.FromSlash(at), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600|mode.Perm()&0o100)
+	if err != nil {
+		return err
+	}
+	n, err := io.Copy(f, io.LimitReader(reading{c.ctx, from}, mostBytes-c.bytes+1))
+	c.bytes += n
+	if c.bytes > mostBytes {
+		err = tooMany()
+	}
+	c.say(c.bytes, 0, "bytes")
+	return errors.Join(err, f.Close())
+}
+
+// reading ends with its context.
+type reading struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r reading) Read(b []byte) (int, error) {
+	if r.ctx.Err() != nil {
+		return 0, context.Cause(r.ctx)
+	}
+	return r.Reader.Read(b)
+}
+
+// archive unpacks files and folders. Links and everything else are left out;
+// a name that leads elsewhere is refused.
+func (c *copying) archive(from *os.Root, name string) error {
+	f, err := from.Open(name)
+	if err != nil {
+		return fmt.Errorf("source: %w", err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	head := make([]byte, 4)
+	n, _ := f.ReadAt(head, 0)
+	switch head = head[:n]; {
+	case !info.Mode().IsRegular():
+		return invalid("source: %s is no file", name)
+	case bytes.HasPrefix(head, []byte("PK")):
+		return c.zip(f, info.Size())
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
+		z, err := gzip.NewReader(f)
+		if err != nil {
+			return err
+		}
+		return c.tar(z)
+	}
+	return c.tar(f)
+}
+
+func (c *copying) tar(from io.Reader) error {
+	for t := tar.NewReader(reading{c.ctx, from}); ; {
+		head, err := t.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("archive: %w", err)
+		}
+		if err := c.entry(head.Name, head.FileInfo().Mode(), func() (io.ReadCloser, error) { return io.NopCloser(t), nil }); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *copying) zip(from io.ReaderAt, size int64) error {
+	z, err := zip.NewReader(from, size)
+	if err != nil {
+		return fmt.Errorf("archive: %w", err)
+	}
+	for _, f := range z.File {
+		if err := c.entry(f.Name, f.Mode(), f.Open); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *copying) entry(name string, mode fs.FileMode, open func() (io.ReadCloser, error)) error {
+	at := path.Clean(name)
+	if !filepath.IsLocal(filepath.FromSlash(at)) {
+		return invalid("archive: %q leads out of it", shorten(name, 200))
+	}
+	if mode.IsDir() {
+		return c.dir(at)
+	}
+	if !mode.IsRegular() {
+		return nil
+	}
+	if err := c.to.MkdirAll(filepath.FromSlash(path.Dir(at)), 0o700); err != nil {
+		return err
+	}
+	r, err := open()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	return c.file(at, mode, r)
+}
+
+// onlyFolder steps into a folder that is all there is: archives often have
+// one.
+func onlyFolder(root *os.Root, program string) (string, error) {
+	entries, err := fs.ReadDir(root.FS(), ".")
+	if err != nil || len(entries) != 1 || !entries[0].IsDir() {
+		return program, err
+	}
+	return filepath.Join(program, entries[0].Name()), nil
+}

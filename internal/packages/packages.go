@@ -1,0 +1,242 @@
+// Package packages runs other people's MCP servers: it installs them, keeps
+// them alive and passes calls on to them.
+//
+// A package is a record of what is started and from where it came, a folder
+// with its program, and a folder of data that is its own. Its server is a child
+// of this host that speaks MCP over its standard input and output. What the
+// server says is not trusted: names, schemas and sizes are held to limits, its
+// hints about what a tool does are dropped, and what it answers is passed on as
+// it came.
+//
+// One host at a time runs the packages of a folder.
+package packages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"gatehouse/internal/secret"
+	"gatehouse/internal/state"
+	"gatehouse/tool"
+)
+
+// Options of a House. Folder and Records are needed.
+type Options struct {
+	Folder  string                                                  // holds a folder for each package; private to its user
+	Records *state.Mount[map[string]Record]                         // what is installed, beyond the end of the host
+	Secrets func(map[string]string) (map[string]secret.Text, error) // puts secrets into an environment that refers to them; nil: there are none
+	Taken   func() []string                                         // names of modules, which packages keep away from; nil means none
+	Show    func(id string, p *Public)                              // what everybody may know of a package; nil when it is gone. It must not call back
+	Changed func()                                                  // the tools are others; it must not block
+	Log     *slog.Logger                                            // nil drops what is said
+	Name    string                                                  // how this host calls itself to servers
+	Version string
+
+	Begin   time.Duration // for a server to be ready; 0 means 30 s
+	Answer  time.Duration // for one call; 0 means 5 min
+	Idle    time.Duration // without calls, after which what is started on demand ends; 0 means 10 min
+	Install time.Duration // for one installation; 0 means 15 min
+	Message int           // bytes of one message of a server; 0 means 16 MiB
+	Most    int           // packages; 0 means 100
+
+	pace pace // for tests
+}
+
+// pace is how long is waited between starts of a server that keeps ending.
+type pace struct {
+	first, most time.Duration // doubled from one to the other; 0 means 1 s and 1 min
+	good        time.Duration // after so long a server is no longer held to have failed at once; 0 means 1 min
+}
+
+const (
+	defaultBegin   = 30 * time.Second
+	defaultAnswer  = 5 * time.Minute
+	defaultIdle    = 10 * time.Minute
+	defaultInstall = 15 * time.Minute
+	defaultMessage = 16 << 20
+	defaultMost    = 100
+
+	takeAgain = 5 * time.Second // while another host has the packages
+)
+
+// House holds the packages of one folder. Safe for concurrent use.
+type House struct {
+	opts Options
+	log  *slog.Logger
+	ctx  context.Context // ends when the house closes
+	end  context.CancelCauseFunc
+	work sync.WaitGroup // everything the house does by itself, and every change that runs
+
+	mu      sync.Mutex
+	release func() error // of the lock; nil while another host has it
+	closed  bool
+	all     map[string]*pack
+	offered []Offered // as of the last change; nil when it has to be made
+	epoch   uint64    // how often it was forgotten
+}
+
+// errClosing is why things end when the host does.
+var errClosing = errors.New("the host is stopping")
+
+// Open opens the packages of a folder. Nothing is started before Run. After an
+// error nothing is left open.
+func Open(o Options) (*House, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Show == nil {
+		o.Show = func(string, *Public) {}
+	}
+	if o.Changed == nil {
+		o.Changed = func() {}
+	}
+	o.Begin, o.Answer = or(o.Begin, defaultBegin), or(o.Answer, defaultAnswer)
+	o.Idle, o.Install = or(o.Idle, defaultIdle), or(o.Install, defaultInstall)
+	o.Message, o.Most = or(o.Message, defaultMessage), or(o.Most, defaultMost)
+	o.pace = pace{or(o.pace.first, time.Second), or(o.pace.most, time.Minute), or(o.pace.good, time.Minute)}
+	h := &House{opts: o, log: o.Log, all: map[string]*pack{}}
+	h.ctx, h.end = context.WithCancelCause(context.Background())
+	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
+		return nil, fmt.Errorf("packages: %w", err)
+	}
+	if _, err := h.take(); err != nil {
+		return nil, fmt.Errorf("packages: %w", err)
+	}
+	return h, nil
+}
+
+func or[T int | time.Duration](v, otherwise T) T {
+	if v <= 0 {
+		return otherwise
+	}
+	return v
+}
+
+// take makes the packages this host's, unless another host has them. What was
+// interrupted is finished or undone.
+func (h *House) take() (got bool, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.release != nil || h.closed {
+		return h.release != nil, nil
+	}
+	release, got, err := lockAlone(filepath.Join(h.opts.Folder, lockName))
+	if err != nil || !got {
+		return false, err
+	}
+	if err := h.recover(); err != nil {
+		return false, errors.Join(err, release())
+	}
+	h.release = release
+	return true, nil
+}
+
+// Run starts what is to run always, and ends what has nothing to do, until ctx
+// is done. It returns when every server has ended.
+func (h *House) Run(ctx context.Context) error {
+	h.keep(ctx)
+	return h.Close()
+}
+
+func (h *House) keep(ctx context.Context) {
+	look := time.NewTicker(min(max(h.opts.Idle/4, 10*time.Millisecond), takeAgain))
+	defer look.Stop()
+	begun := false
+	for ctx.Err() == nil {
+		got, err := h.take()
+		if err != nil {
+			h.log.Warn("packages cannot be looked after", "err", err)
+		}
+		if got && !begun {
+			begun = true
+			h.opts.Changed()
+			for _, p := range h.packs() {
+				p.show()
+				p.begin(false)
+			}
+		}
+		for _, p := range h.packs() {
+			p.rest()
+		}
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Close ends every server and waits for that. It may be called twice.
+func (h *House) Close() error {
+	h.mu.Lock()
+	h.closed = true
+	h.mu.Unlock()
+	h.end(errClosing)
+	h.work.Wait()
+	h.mu.Lock()
+	release := h.release
+	h.release = nil
+	h.mu.Unlock()
+	if release != nil {
+		return release()
+	}
+	return nil
+}
+
+// enter counts one thing that the house waits for when it closes.
+func (h *House) enter() (leave func(), err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	switch {
+	case h.closed:
+		return nil, &tool.Refusal{Code: "unavailable", Message: errClosing.Error()}
+	case h.release == nil:
+		return nil, elsewhere()
+	}
+	h.work.Add(1)
+	return h.work.Done, nil
+}
+
+func elsewhere() *tool.Refusal {
+	return &tool.Refusal{Code: "busy", Message: "another host of the same folder of data runs the packages", Next: "Use that host, or end it; this one then takes them over."}
+}
+
+// packs are the packages by their ids.
+func (h *House) packs() []*pack {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	all := slices.Collect(maps.Values(h.all))
+	slices.SortFunc(all, func(a, b *pack) int { return compare(a.id, b.id) })
+	return all
+}
+
+// find finds one package.
+func (h *House) find(id string) (*pack, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if p := h.all[id]; p != nil {
+		return p, nil
+	}
+	if h.release == nil && !h.closed {
+		return nil, elsewhere()
+	}
+	return nil, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is no package %q", id), Next: "package_list shows those there are."}
+}
+
+func (h *House) folder(id string) string { return filepath.Join(h.opts.Folder, id) }
+
+// keepRecord writes what is remembered of a package, for good.
+func (h *House) keepRecord(r Record) error {
+	ctx, cancel := context.WithTimeout(context.Background(), keepWait)
+	defer cancel()
+	return state.Put(ctx, h.opts.Records, r.ID, r)
+}
+
+const keepWait = 30 * time.Second // for the disk

@@ -1,0 +1,241 @@
+package packages
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/internal/phases"
+	"gatehouse/internal/secret"
+	"gatehouse/tool"
+)
+
+// Record is what is remembered of a package.
+type Record struct {
+	ID      string            `json:"id"`
+	Title   string            `json:"title,omitempty"`
+	Version string            `json:"version,omitempty"`
+	Source  Source            `json:"source"`
+	Command string            `json:"command,omitempty"` // "" means what the program itself names
+	Args    []string          `json:"args,omitempty"`
+	Env     map[string]string `json:"env,omitempty"` // values may refer to secrets: ${secret:NAME}
+	Start   string            `json:"start"`         // OnDemand or Always
+	Stopped bool              `json:"stopped,omitempty"`
+
+	State     string    `json:"state"`             // Installing, Installed, Updating or Removing
+	Program   string    `json:"program,omitempty"` // the folder in the package's that holds the program; "" for a command
+	Keep      bool      `json:"keep,omitempty"`    // Removing, or giving up Installing, leaves the data
+	Installed time.Time `json:"installed,omitzero"`
+	By        string    `json:"by,omitempty"`
+
+	Server Server `json:"server,omitzero"`
+}
+
+// Server is what a server says of itself, cut to what can be shown.
+type Server struct {
+	Name     string `json:"name,omitempty"`
+	Title    string `json:"title,omitempty"`
+	Version  string `json:"version,omitempty"`
+	Protocol string `json:"protocol,omitempty"`
+}
+
+// Source is where a program comes from.
+type Source struct {
+	Kind string `json:"kind"`           // command, npm, folder or archive
+	From string `json:"from,omitempty"` // name@version, or a path
+}
+
+// Kinds of sources.
+const (
+	Command = "command" // a program of the host
+	NPM     = "npm"     // a package that the host's npm installs
+	Folder  = "folder"  // copied
+	Archive = "archive" // unpacked: .tar.gz, .tgz, .tar or .zip
+)
+
+// When a server is started.
+const (
+	OnDemand = "demand" // by the first call, and ended when it has nothing to do
+	Always   = "always" // with the host, and again when it ends
+)
+
+// States of a package.
+const (
+	Installing = "installing"
+	Installed  = "installed"
+	Updating   = "updating"
+	Removing   = "removing"
+)
+
+// ParseSource reads a source as people write it: command, npm:name@version,
+// folder:path or archive:path.
+func ParseSource(text string) (Source, error) {
+	kind, from, _ := strings.Cut(text, ":")
+	s := Source{kind, from}
+	switch {
+	case text == "" || text == Command:
+		return Source{Kind: Command}, nil
+	case kind == NPM && npmName.MatchString(from):
+		return s, nil
+	case kind == NPM:
+		return s, fmt.Errorf("source %q: expected npm:name or npm:name@version, such as npm:@modelcontextprotocol/server-memory@2026.8.31", text)
+	case (kind == Folder || kind == Archive) && from != "":
+		return s, nil
+	}
+	return s, fmt.Errorf("source %q: expected command, npm:name@version, folder:path or archive:path", text)
+}
+
+// String is the source as ParseSource reads it.
+func (s Source) String() string {
+	if s.From == "" {
+		return s.Kind
+	}
+	return s.Kind + ":" + s.From
+}
+
+// npmName is a name of the registry with a version or tag: no address, file or
+// option.
+var npmName = regexp.MustCompile(`^(@[a-z0-9][a-z0-9._-]{0,99}/)?[a-z0-9][a-z0-9._-]{0,199}(@[A-Za-z0-9][A-Za-z0-9.+-]{0,99})?$`)
+
+var (
+	idForm  = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
+	envForm = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+const (
+	longestID = 32
+	mostArgs  = 200
+	mostEnv   = 100
+	mostText  = 32 << 10 // bytes of all arguments, or of the environment
+	mostTitle = 200
+)
+
+// prefix is what the names of a package's tools begin with, before the _.
+func prefix(id string) string { return strings.ReplaceAll(id, "-", "_") }
+
+// check says what is wrong with a record that somebody asks for.
+func (r *Record) check() error {
+	switch {
+	case len(r.ID) > longestID || !idForm.MatchString(r.ID):
+		return invalid("id %q: expected a-z, 0-9 and single - between, beginning with a letter, at most %d characters", r.ID, longestID)
+	case r.Start != OnDemand && r.Start != Always:
+		return invalid("start %q: expected %s or %s", r.Start, OnDemand, Always)
+	case r.Source.Kind == Command && r.Command == "":
+		return invalid("command is missing: the source is a program of the host")
+	case len(r.Args) > mostArgs || size(r.Args) > mostText:
+		return invalid("args: at most %d, with %d bytes together", mostArgs, mostText)
+	case len(r.Env) > mostEnv || size(slices.Collect(maps.Values(r.Env))) > mostText:
+		return invalid("env: at most %d variables, with %d bytes together", mostEnv, mostText)
+	}
+	for _, text := range append([]string{r.Command}, r.Args...) {
+		if strings.ContainsRune(text, 0) {
+			return invalid("command and args hold no zero byte")
+		}
+		if names, err := secret.Names(text); err != nil || len(names) > 0 {
+			return invalid("a secret in command or args would be seen by every user of the machine: refer to it in env")
+		}
+	}
+	for name, value := range r.Env {
+		if !envForm.MatchString(name) || strings.ContainsRune(value, 0) {
+			return invalid("env: %q is no variable", name)
+		}
+		if _, err := secret.Names(value); err != nil {
+			return invalid("env %s: %v", name, err)
+		}
+	}
+	return nil
+}
+
+func size(all []string) (n int) {
+	for _, s := range all {
+		n += len(s)
+	}
+	return n
+}
+
+func invalid(format string, args ...any) error {
+	return tool.Refuse("invalid_arguments", format, args...)
+}
+
+func compare(a, b string) int { return cmp.Compare(a, b) }
+
+// collides finds a name among others whose tools' names could be a package's.
+func collides(id string, others []string) (string, bool) {
+	mine := prefix(id)
+	i := slices.IndexFunc(others, func(o string) bool {
+		o = prefix(o)
+		return o == mine || strings.HasPrefix(mine, o+"_") || strings.HasPrefix(o, mine+"_")
+	})
+	if i < 0 {
+		return "", false
+	}
+	return others[i], true
+}
+
+// Public is what everybody may know who sees a package.
+type Public struct {
+	Title    string           `json:"title,omitempty"`
+	Version  string           `json:"version,omitempty"`
+	Source   string           `json:"source"` // its kind; of npm also the name
+	State    string           `json:"state"`
+	Status   string           `json:"status"` // stopped, idle, starting, running, waiting or broken
+	Start    string           `json:"start"`
+	Tools    int              `json:"tools"`
+	Started  *time.Time       `json:"started,omitempty"`
+	Error    string           `json:"error,omitempty"`
+	Progress *phases.Progress `json:"progress,omitempty"` // of what is being done to it
+}
+
+// Info is all there is to say of a package to those who rule the host.
+type Info struct {
+	Record
+	Public Public
+	Data   string // its folder
+	Names  []string
+	Left   []string // tools that are not offered, each with the reason
+	PID    int
+	Fails  int       // starts or lives that failed, one after the other
+	Next   time.Time // before which it is not started again
+}
+
+// title is what a package is called.
+func (r *Record) title() string {
+	return cmp.Or(r.Title, r.Server.Title, r.Server.Name, r.ID)
+}
+
+func (r *Record) version() string { return cmp.Or(r.Version, r.Server.Version) }
+
+func (s Source) public() string {
+	if s.Kind == NPM {
+		return s.String()
+	}
+	return s.Kind
+}
+
+// shorten makes text of a stranger's fit to be shown: one line, at most n
+// bytes.
+func shorten(text string, n int) string {
+	text = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 || r >= 0x202a && r <= 0x202e || r >= 0x2066 && r <= 0x2069 {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))), " ")
+	if len(text) <= n {
+		return text
+	}
+	return strings.ToValidUTF8(text[:n], "") + "..."
+}
+
+// program is the folder of a program.
+func (r *Record) program(folder string) string {
+	if r.Program == "" {
+		return ""
+	}
+	return filepath.Join(folder, r.Program)
+}

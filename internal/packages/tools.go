@@ -1,0 +1,152 @@
+package packages
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"gatehouse/internal/rawjson"
+	"gatehouse/internal/schema"
+)
+
+const (
+	mostTools       = 500
+	mostPages       = 100
+	mostListing     = 8 << 20  // bytes of all tools of a server
+	mostEntry       = 64 << 10 // bytes of one of them
+	mostDescription = 8 << 10  // bytes of a description; the rest is cut
+	longestName     = 64       // characters of a name that every client takes
+	mostLeft        = 50       // reasons that are kept
+)
+
+// Offered is one tool of a package as it is offered.
+type Offered struct {
+	Package string
+	Name    string          // here: the package's and its own, letters, digits and _
+	Own     string          // the server's name for it
+	Raw     json.RawMessage // the listing entry, without what is not believed
+}
+
+// list asks a server for its tools, page by page.
+func (u *upstream) list(ctx context.Context) (entries []json.RawMessage, err error) {
+	if !u.tools {
+		return nil, nil
+	}
+	params, seen, bytes := json.RawMessage(`{}`), map[string]bool{}, 0
+	for range mostPages {
+		raw, err := u.request(ctx, "tools/list", params, nil)
+		if err != nil {
+			return nil, fmt.Errorf("tools/list: %w", err)
+		}
+		page, ok := rawjson.Get(raw, "tools")
+		if !ok || rawjson.Kind(page) != '[' {
+			return nil, errors.New("tools/list: the answer has no tools")
+		}
+		for e := range rawjson.Elements(page) {
+			if bytes += len(e); bytes > mostListing {
+				return nil, fmt.Errorf("tools/list: the tools have more than %d bytes", mostListing)
+			}
+			if len(entries) < mostTools {
+				entries = append(entries, e)
+			}
+		}
+		next, _ := rawjson.Get(raw, "nextCursor")
+		cursor, ok := rawjson.String(next)
+		if !ok || cursor == "" {
+			return entries, nil
+		}
+		if seen[cursor] || len(cursor) > 4<<10 {
+			return nil, errors.New("tools/list: its pages go round in circles")
+		}
+		seen[cursor] = true
+		params = append(rawjson.AppendString([]byte(`{"cursor":`), cursor), '}')
+	}
+	return nil, fmt.Errorf("tools/list: there are more than %d pages", mostPages)
+}
+
+// offer makes of a server's list what can be offered. What cannot is left out,
+// with the reason.
+func offer(id string, entries []json.RawMessage) (tools []Offered, left []string) {
+	taken := map[string]bool{}
+	leave := func(name, why string) {
+		if len(left) < mostLeft {
+			left = append(left, fmt.Sprintf("%s: %s", shorten(name, 100), why))
+		}
+	}
+	for _, e := range entries {
+		raw, _ := rawjson.Get(e, "name")
+		own, ok := rawjson.String(raw)
+		if !ok || own == "" || len(own) > 1<<10 {
+			leave("a tool", "it has no name")
+			continue
+		}
+		name := prefix(id) + "_" + wireName(own)
+		switch {
+		case len(name) > longestName:
+			leave(own, fmt.Sprintf("%s is longer than %d characters; an id that is shorter helps", shorten(name, 120), longestName))
+			continue
+		case taken[name]:
+			leave(own, name+" is there already")
+			continue
+		}
+		entry, err := believe(e)
+		if err != nil {
+			leave(own, err.Error())
+			continue
+		}
+		taken[name] = true
+		tools = append(tools, Offered{id, name, own, entry})
+	}
+	return tools, left
+}
+
+// wireName makes a name of letters, digits and _.
+func wireName(own string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' {
+			return r
+		}
+		return '_'
+	}, own)
+}
+
+// believe takes out of a listing entry what a client could act on although
+// nobody vouches for it: the hints about what a tool does, and whether it can
+// be a task. What is left is the server's, byte for byte.
+func believe(e json.RawMessage) (json.RawMessage, error) {
+	in, ok := rawjson.Get(e, "inputSchema")
+	if !ok || rawjson.Kind(in) != '{' {
+		return nil, errors.New("it has no inputSchema")
+	}
+	if _, err := schema.Compile(in); err != nil {
+		return nil, fmt.Errorf("its inputSchema: %s", shorten(err.Error(), 300))
+	}
+	edits := []rawjson.Edit{{Key: "annotations"}, {Key: "execution"}}
+	if out, ok := rawjson.Get(e, "outputSchema"); ok {
+		if _, err := schema.Compile(out); err != nil || rawjson.Kind(out) != '{' {
+			edits = append(edits, rawjson.Edit{Key: "outputSchema"})
+		}
+	}
+	if d, ok := rawjson.Get(e, "description"); ok {
+		text, isText := rawjson.String(d)
+		switch {
+		case !isText:
+			edits = append(edits, rawjson.Edit{Key: "description"})
+		case len(text) > mostDescription:
+			cut := strings.ToValidUTF8(text[:mostDescription], "") + " [cut]"
+			edits = append(edits, rawjson.Edit{Key: "description", Value: rawjson.AppendString(nil, cut)})
+		}
+	}
+	if t, ok := rawjson.Get(e, "title"); ok {
+		if text, isText := rawjson.String(t); !isText || len(text) > mostTitle {
+			edits = append(edits, rawjson.Edit{Key: "title"})
+		}
+	}
+	e = rawjson.Splice(e, edits...)
+	if len(e) > mostEntry {
+		return nil, fmt.Errorf("it has %d bytes; at most %d", len(e), mostEntry)
+	}
+	return e, nil
+}
