@@ -264,6 +264,8 @@ func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
 
 var (
 	_ sandbox.Files      = (*box)(nil)
+	_ sandbox.Archive    = (*box)(nil)
+	_ sandbox.Ported     = (*box)(nil)
 	_ sandbox.Adjustable = (*box)(nil)
 	_ sandbox.Networked  = (*box)(nil)
 	_ sandbox.Pausable   = (*box)(nil)

@@ -4,6 +4,7 @@ package place
 
 import (
 	"context"
+	"errors"
 	"sync"
 
 	"gatehouse/internal/sandbox"
@@ -66,17 +67,21 @@ func (s *Still) Resume(ctx context.Context) error {
 	return nil
 }
 
-// Usage is what the group counts.
-func (s *Still) Usage(context.Context) (sandbox.Usage, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+// Usage is what the group counts, and what the agent says of the disk.
+func (s *Still) Usage(ctx context.Context) (sandbox.Usage, error) {
 	if err := s.gone(); err != nil {
 		return sandbox.Usage{}, err
 	}
-	if s.paused {
-		return sandbox.Usage{}, sandbox.ErrPaused
+	disk, err := s.link.DiskUsed(ctx)
+	switch {
+	case errors.Is(err, sandbox.ErrPaused), errors.Is(err, sandbox.ErrClosed), ctx.Err() != nil:
+		return sandbox.Usage{}, err
+	case err != nil: // the agent has too much else to do
+		disk = -1
 	}
-	return s.group.Usage(), nil
+	u := s.group.Usage()
+	u.Disk = disk
+	return u, nil
 }
 
 // Paused is sandbox.ErrPaused while it is.
