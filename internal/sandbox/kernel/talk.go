@@ -236,7 +236,9 @@ func (t *talk) run(ctx context.Context, c Code, stop func()) (Result, error) {
 		defer close(asked)
 		t.ask(c)
 	}()
-	seen, e, why := t.await(ctx, p, deadline(c, limits), stop)
+	late, free := deadline(c, t.box)
+	defer free()
+	seen, e, why := t.await(ctx, p, late, stop)
 	t.mu.Lock()
 	if t.now == p {
 		t.now = nil
@@ -288,20 +290,29 @@ func asFields(c Code) (b []byte) {
 	return b
 }
 
-func deadline(c Code, l sandbox.Limits) <-chan time.Time {
+// deadline is closed when the time of code is up; nil means never. Where the
+// sandbox can be paused its time stands still then. stop lets go of it.
+func deadline(c Code, box sandbox.Sandbox) (late <-chan struct{}, stop func()) {
 	most := c.Timeout
 	if most == 0 {
-		most = l.Call
+		most = box.Limits().Call
 	}
 	if most < 0 {
-		return nil
+		return nil, func() {}
 	}
-	return time.After(most)
+	if p, ok := box.(interface {
+		After(time.Duration) (<-chan struct{}, func())
+	}); ok {
+		return p.After(most)
+	}
+	up := make(chan struct{})
+	t := time.AfterFunc(most, func() { close(up) })
+	return up, func() { t.Stop() }
 }
 
 // await waits for the end of code and brings it about where it must. Without
 // an ended the interpreter has ended too.
-func (t *talk) await(ctx context.Context, p *piece, late <-chan time.Time, stop func()) (seen sandbox.Evidence, e *ended, why error) {
+func (t *talk) await(ctx context.Context, p *piece, late <-chan struct{}, stop func()) (seen sandbox.Evidence, e *ended, why error) {
 	select {
 	case got := <-p.ended:
 		return seen, t.settled(got), nil
@@ -357,12 +368,13 @@ func (t *talk) alive() bool {
 	}
 }
 
-// close ends the interpreter and all that came of it, and waits for that.
+// close ends the interpreter and all that came of it, and waits for that. In a
+// sandbox that is paused it ends when that goes on.
 func (t *talk) close() {
+	t.over()
 	t.p.Signal(9)
 	<-t.p.Done()
 	t.in.Close()
-	t.over()
 }
 
 // oomKills is how often memory ran out in a sandbox so far, where that is known.

@@ -127,6 +127,13 @@ func (l *Link) Let() {
 	l.pace.goOn()
 }
 
+// After gives a channel that is closed when so much of the time has passed that
+// does not stand still while the link is held. stop lets go of it.
+func (l *Link) After(d time.Duration) (up <-chan struct{}, stop func()) {
+	t := l.pace.after(d)
+	return t.up, t.stop
+}
+
 // paused is the answer to a call while the link is held.
 func (l *Link) paused() error {
 	if l.pace.held() == nil {

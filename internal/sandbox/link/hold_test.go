@@ -123,6 +123,23 @@ func TestTheTimeOfACallStandsStillWhileHeld(t *testing.T) {
 	})
 }
 
+func TestOthersCanGoByTheTimeOfALink(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := pair(t, sandbox.Defaults(), nil)
+		defer l.Close()
+		began := time.Now()
+		l.Hold()
+		up, stop := l.After(time.Minute)
+		defer stop()
+		time.Sleep(time.Hour)
+		l.Let()
+		<-up
+		if took := time.Since(began); took != time.Hour+time.Minute {
+			t.Errorf("it was up after %v", took)
+		}
+	})
+}
+
 func TestWhatIsCalledOffWhileHeldEndsAfterwards(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, agent := pair(t, sandbox.Defaults(), nil)
