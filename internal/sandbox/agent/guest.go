@@ -27,7 +27,7 @@ import (
 const (
 	initName  = "/init" // argv[0] of the agent as the kernel starts it
 	guestName = "guest" // argv[0] of the agent once it is in its group
-	groupFD   = 5       // of the agent in a guest: the folder of its group
+	groupFD   = 100     // of the agent in a guest: the folder of its group; above the runtime's own
 
 	groups    = "/cgroup"
 	groupName = "code"

@@ -10,8 +10,10 @@ import (
 	"sync"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/door"
 	"gatehouse/internal/sandbox/link"
 	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/proxy"
 	"gatehouse/internal/sandbox/wire"
 )
 
@@ -20,10 +22,12 @@ type box struct {
 	*link.Link
 	driver  *Driver
 	machine *machine
+	door    *door.Door
 	build   build
 	strict  bool
 
 	closed func() error
+	ending chan struct{} // closed when it is being closed
 	gone   chan struct{}
 
 	mu     sync.Mutex // held while the machine is stopped or goes on, too
@@ -73,8 +77,9 @@ func (d *Driver) warm(ctx context.Context, b *box, from frozen) error {
 
 // begin has a machine that runs go by the limits of the sandbox.
 func (b *box) begin(ctx context.Context) error {
-	b.gone = make(chan struct{})
+	b.ending, b.gone = make(chan struct{}), make(chan struct{})
 	b.closed = sync.OnceValue(b.end)
+	b.door = door.Over(b.Listen, proxy.Options{})
 	err := b.Link.Adjust(ctx, b.plan(), b.limits)
 	if err == nil {
 		err = b.driver.boxes.Add(b)
@@ -82,14 +87,25 @@ func (b *box) begin(ctx context.Context) error {
 	if err != nil {
 		return errors.Join(err, b.Close())
 	}
-	go func() {
-		select {
-		case <-b.Link.Done():
-		case <-b.machine.ended:
-		}
-		b.Close()
-	}()
+	go b.watch()
 	return nil
+}
+
+// watch sees to it that what ended by itself is closed, and says what the
+// machine printed last.
+func (b *box) watch() {
+	select {
+	case <-b.gone:
+		return
+	case <-b.Link.Done():
+	case <-b.machine.ended:
+	}
+	select {
+	case <-b.ending:
+	default:
+		b.driver.log.Warn("a virtual machine ended by itself", "error", b.driver.explain(b.machine, errors.New("its agent is gone")))
+	}
+	b.Close()
 }
 
 // Done is closed when it is gone.
@@ -100,6 +116,8 @@ func (b *box) Close() error { return b.closed() }
 
 func (b *box) end() error {
 	defer close(b.gone)
+	close(b.ending)
+	b.door.Close()
 	b.Link.Close()
 	err := b.machine.end()
 	b.driver.boxes.Remove(b)
@@ -135,13 +153,11 @@ func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) e
 // Usage is that of sandbox.Measured: what the machine takes of the host, its
 // kernel included.
 func (b *box) Usage(context.Context) (sandbox.Usage, error) {
-	select {
-	case <-b.gone:
-		return sandbox.Usage{}, sandbox.ErrClosed
-	default:
-	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.alive(); err != nil {
+		return sandbox.Usage{}, err
+	}
 	if b.paused {
 		return sandbox.Usage{}, sandbox.ErrPaused
 	}
@@ -150,8 +166,23 @@ func (b *box) Usage(context.Context) (sandbox.Usage, error) {
 	return u, nil
 }
 
+// SetNetwork is that of sandbox.Networked.
+func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
+	return b.door.Set(n, func(port int64) error {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		if err := b.Link.Adjust(ctx, planOf(b.limits, b.env, port), b.limits); err != nil {
+			return err
+		}
+		b.port = port
+		return nil
+	})
+}
+
 var (
 	_ sandbox.Files       = (*box)(nil)
+	_ sandbox.Networked   = (*box)(nil)
+	_ sandbox.Ported      = (*box)(nil)
 	_ sandbox.Adjustable  = (*box)(nil)
 	_ sandbox.Measured    = (*box)(nil)
 	_ sandbox.Pausable    = (*box)(nil)

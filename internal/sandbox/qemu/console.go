@@ -8,7 +8,7 @@ import (
 	"unicode"
 )
 
-const lastWords = 2000 // bytes kept of what a machine printed
+const lastWords = 4000 // bytes kept of what a machine printed
 
 // console keeps the last of what QEMU and the kernel in it print. It is safe
 // for concurrent use.

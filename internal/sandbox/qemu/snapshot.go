@@ -22,8 +22,8 @@ const orderWait = 30 * time.Second
 func (b *box) Pause(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.paused {
-		return nil
+	if err := b.alive(); err != nil || b.paused {
+		return err
 	}
 	if err := b.stop(ctx); err != nil {
 		return err
@@ -32,14 +32,21 @@ func (b *box) Pause(ctx context.Context) error {
 	return nil
 }
 
+// alive is an error once it is being closed.
+func (b *box) alive() error {
+	select {
+	case <-b.ending:
+		return sandbox.ErrClosed
+	case <-b.Link.Done():
+		return sandbox.ErrClosed
+	default:
+		return nil
+	}
+}
+
 // stop has the agent say nothing, and then stops the machine. The caller holds
 // mu.
 func (b *box) stop(ctx context.Context) error {
-	select {
-	case <-b.gone:
-		return sandbox.ErrClosed
-	default:
-	}
 	if err := b.Link.Still(ctx); err != nil {
 		return err
 	}
@@ -60,8 +67,8 @@ func (b *box) order(ctx context.Context, what string) error {
 func (b *box) Resume(ctx context.Context) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if !b.paused {
-		return nil
+	if err := b.alive(); err != nil || !b.paused {
+		return err
 	}
 	if err := b.goOn(ctx); err != nil {
 		return err
@@ -95,6 +102,9 @@ type snapshot struct {
 func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.alive(); err != nil {
+		return nil, err
+	}
 	if !b.paused {
 		if err := b.stop(ctx); err != nil {
 			return nil, err
