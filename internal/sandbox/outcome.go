@@ -20,7 +20,7 @@ type Evidence struct {
 	Signal     int
 	TimeUp     bool // the host ended it at its deadline
 	OutputFull bool // the host ended it for its output
-	OOMKills   int  // the rise of the memory controller's count during the call
+	OOMKills   int  // the rise of the memory controller's count during the call; without a status, up to the sandbox's end
 }
 
 // Judge finds the word for what was seen. What the host did itself explains a
@@ -32,6 +32,8 @@ func (e Evidence) Judge() Outcome {
 		return TimedOut
 	case e.OutputFull:
 		return OutputLimit
+	case !e.Reaped && e.OOMKills > 0:
+		return OutOfMemory // the sandbox ended with its memory
 	case !e.Reaped:
 		return Lost
 	case e.OOMKills > 0 && (e.Signal != 0 || e.Code != 0):

@@ -57,8 +57,8 @@ type (
 		Namespaces []Namespace       `json:"namespaces"`
 		Groups     string            `json:"cgroupsPath,omitempty"`
 		Seccomp    *seccomp.Profile  `json:"seccomp,omitempty"`
-		Masked     []string          `json:"maskedPaths"`
-		Readonly   []string          `json:"readonlyPaths"`
+		Masked     []string          `json:"maskedPaths,omitempty"`
+		Readonly   []string          `json:"readonlyPaths,omitempty"`
 		Resources  map[string]string `json:"resources,omitempty"`
 	}
 	// IDs are which ids of the host those in it are.

@@ -59,6 +59,7 @@ var groups = []struct{ name, about string }{
 	{"ports", "servers in the sandbox, reached from the host, both ways and by halves"},
 	{"strict", "identity and isolation again with the strict profile, under which ordinary programs run"},
 	{"usage", "processor time, memory, processes, disk, ends for want of memory"},
+	{"snapshots", "programs, files, clock and randomness of what goes on from a moment, once and more often"},
 }
 
 // Record writes the verdicts of one driver into the matrix, if one is to be

@@ -26,7 +26,7 @@ func (s suite) resources(t *testing.T) {
 			if together && r.Outcome != sandbox.OutOfMemory || !together && !strings.Contains(r.stdout, "ENOMEM") {
 				t.Errorf("%+v, %v: %q %.300q", r.Result, r.err, r.stdout, r.stderr)
 			}
-			alive(t, b)
+			b = s.after(t, b, r)
 		}
 	})
 	t.Run("memory by way of files", func(t *testing.T) {

@@ -48,6 +48,7 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 		{"odd ends", s.oddEnds},
 		{"pause", s.pause},
 		{"usage", s.usage},
+		{"snapshots", s.snapshots},
 		{"images", s.images},
 		{"strict", s.strict},
 		{"archives", s.archives},

@@ -1,0 +1,134 @@
+//go:build amd64 || arm64
+
+package gvisor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/agent/binary"
+	"gatehouse/internal/sandbox/cgroup"
+	"gatehouse/internal/sandbox/place"
+
+	"golang.org/x/sys/unix"
+)
+
+// Driver makes sandboxes. New makes one; whoever does calls Close.
+type Driver struct {
+	log     *slog.Logger
+	folder  string // of bundles, runsc's state and snapshots
+	agent   string // its program
+	runsc   *runsc
+	missing error // why there is no runsc
+	groups  *cgroup.Place
+	starter *starter
+	boxes   sandbox.Living[io.Closer]
+}
+
+const prefix = "gatehouse-gvisor-"
+
+// New prepares what every sandbox needs. A runsc that is missing is what Create
+// and Doctor tell.
+func New(o Options) (*Driver, error) {
+	d := &Driver{log: o.Log, groups: cgroup.Find(), starter: newStarter()}
+	if d.log == nil {
+		d.log = slog.New(slog.DiscardHandler)
+	}
+	parent := o.Folder
+	if parent == "" {
+		parent = os.TempDir()
+	}
+	sweep(parent)
+	folder, err := os.MkdirTemp(parent, fmt.Sprintf("%s%d-", prefix, os.Getpid()))
+	if err != nil {
+		return nil, err
+	}
+	if d.folder, err = filepath.Abs(folder); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(folder))
+	}
+	if err := d.fill(); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(folder))
+	}
+	d.runsc, d.missing = findRunsc(o.Runsc, filepath.Join(d.folder, "state"))
+	return d, nil
+}
+
+func (d *Driver) fill() error {
+	program, err := binary.Agent()
+	if err != nil {
+		return err
+	}
+	d.agent = filepath.Join(d.folder, "agent")
+	return errors.Join(os.WriteFile(d.agent, program, 0o555), os.Chmod(d.agent, 0o555))
+}
+
+// sweep removes what hosts left that were killed. Their kernels ended with
+// them, and what did not is in a control group, which is swept as well.
+func sweep(parent string) {
+	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
+	for _, dir := range all {
+		number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
+		pid, err := strconv.Atoi(number)
+		if err == nil && pid > 1 && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+			os.RemoveAll(dir)
+		}
+	}
+}
+
+// Name is that of the driver.
+func (d *Driver) Name() string { return Name }
+
+// Capabilities tells what it holds here. Processes are held by the kernel in
+// user space, which has control groups of its own.
+func (d *Driver) Capabilities() sandbox.Capabilities {
+	if d.missing != nil {
+		return sandbox.Capabilities{}
+	}
+	c := sandbox.Capabilities{
+		Tier: sandbox.UserKernel, Memory: d.groups.Held("memory"), Processes: sandbox.ByCgroup1, CPU: d.groups.Held("cpu"),
+		OwnUsers: true, Seccomp: true, Terminals: true,
+	}
+	if c.Memory == sandbox.NotHeld {
+		c.Memory = sandbox.PerCall
+	}
+	return c
+}
+
+// Create makes a sandbox.
+func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
+	limits, err := place.Held(spec.Limits)
+	if err != nil {
+		return nil, err
+	}
+	if d.missing != nil {
+		return nil, fmt.Errorf("create a sandbox: %w", d.missing)
+	}
+	b, err := d.make(ctx, spec, limits)
+	if err != nil {
+		return nil, fmt.Errorf("create a sandbox: %w", err)
+	}
+	return d.offer(b), nil
+}
+
+// offer hides from a sandbox what cannot be done with it here.
+func (d *Driver) offer(b *box) sandbox.Sandbox {
+	if d.runsc.rootless {
+		return b
+	}
+	return keepable{b}
+}
+
+// Close ends every sandbox and throws away every snapshot.
+func (d *Driver) Close() error {
+	err := d.boxes.CloseAll()
+	d.starter.close()
+	return errors.Join(err, os.RemoveAll(d.folder))
+}

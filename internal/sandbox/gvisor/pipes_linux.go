@@ -1,0 +1,50 @@
+//go:build amd64 || arm64
+
+package gvisor
+
+import (
+	"errors"
+	"os"
+	"time"
+)
+
+// pipes are the channel to an agent: its standard input and output, which are
+// all that a kernel in user space gets anew when it is made of an image.
+type pipes struct{ from, to *os.File }
+
+// openPipes makes one, and what the first process gets as its standard streams.
+// The caller closes those.
+func openPipes() (ours pipes, theirs []*os.File, err error) {
+	var files []*os.File
+	defer func() {
+		if err != nil {
+			closeAll(files)
+		}
+	}()
+	stdin, to, err := os.Pipe()
+	if err != nil {
+		return pipes{}, nil, err
+	}
+	files = append(files, stdin, to)
+	from, stdout, err := os.Pipe()
+	if err != nil {
+		return pipes{}, nil, err
+	}
+	files = append(files, from, stdout)
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return pipes{}, nil, err
+	}
+	return pipes{from, to}, []*os.File{stdin, stdout, null}, nil
+}
+
+func closeAll(files []*os.File) {
+	for _, f := range files {
+		f.Close()
+	}
+}
+
+func (p pipes) Read(b []byte) (int, error)         { return p.from.Read(b) }
+func (p pipes) Write(b []byte) (int, error)        { return p.to.Write(b) }
+func (p pipes) Close() error                       { return errors.Join(p.from.Close(), p.to.Close()) }
+func (p pipes) SetWriteDeadline(t time.Time) error { return p.to.SetWriteDeadline(t) }
