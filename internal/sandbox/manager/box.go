@@ -40,10 +40,14 @@ type Box struct {
 
 	pausing sync.Mutex // one of Pause and Resume at a time; before mu
 
-	starting     sync.Mutex     // one forker at a time; before mu
-	python       *kernel.Forker // guarded by starting; nil until it is wanted
-	pythonLimits sandbox.Limits // it was started with
-	noPython     bool           // none can be had in here
+	starting     sync.Mutex      // one forker at a time; before mu
+	python       *kernel.Forker  // guarded by starting; nil until it is wanted
+	pythonLimits sandbox.Limits  // it was started with
+	noPython     bool            // none can be had in here
+	node         *kernel.Starter // guarded by starting; nil until it is wanted
+	nodeLimits   sandbox.Limits  // it was started with
+	noNode       bool            // none is to be had in here
+	turn         int             // of the environment that what is started finds
 
 	contexts contextBook
 	out      wayOut
@@ -219,6 +223,45 @@ func (b *Box) forker(ctx context.Context) *kernel.Forker {
 	}
 	return b.python
 }
+
+// starter is the Node that waits for code, or nil when there is none. The first
+// to ask gets none: it has one started for those who come after it, because
+// who runs JavaScript once will again, and who does not shall not pay for it.
+func (b *Box) starter() *kernel.Starter {
+	b.starting.Lock()
+	defer b.starting.Unlock()
+	if b.node != nil && (!b.node.Alive() || !alike(b.nodeLimits, b.Limits())) {
+		go b.node.Close()
+		b.node = nil
+	}
+	if b.node != nil {
+		return b.node
+	}
+	if b.noNode || b.Limits().MemoryMiB < leastForNode {
+		return nil
+	}
+	b.noNode = true // until it is there
+	turn, limits := b.turn, b.Limits()
+	go func() {
+		s, err := kernel.StartNode(b.manager.life, b.Sandbox)
+		if err != nil {
+			return
+		}
+		b.starting.Lock()
+		defer b.starting.Unlock()
+		b.noNode = false
+		if b.turn != turn {
+			go s.Close()
+			return
+		}
+		b.node, b.nodeLimits = s, limits
+	}()
+	return nil
+}
+
+// leastForNode is how many MiB of memory a sandbox has in which a Node waits,
+// which takes some 40 of them.
+const leastForNode = 128
 
 // alike reports whether a process that was started under one set of limits is
 // held to the other. What holds a sandbox as a whole changes with it.

@@ -144,6 +144,16 @@ func (b *Box) Code(ctx context.Context, l kernel.Language, code kernel.Code) (ke
 			}
 		}
 	}
+	if l == kernel.Node {
+		b.kind.scripted()
+		if n := b.starter(); n != nil {
+			code.Env = slices.Concat(b.env, code.Env)
+			r, err := n.Run(ctx, code)
+			if !errors.Is(err, kernel.ErrBusy) {
+				return r, err
+			}
+		}
+	}
 	return kernel.RunFile(ctx, b.Sandbox, l, code)
 }
 

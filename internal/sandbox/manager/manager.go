@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"gatehouse/internal/sandbox"
@@ -78,13 +79,14 @@ type Manager struct {
 
 	ladder []*rung
 
-	mu     sync.Mutex
-	closed bool
-	served bool               // some are to be kept ready
-	first  key                // of the default template, once that is known
-	pools  map[key]*pool.Pool // of templates that were asked for
-	boxes  map[string]*Box
-	making int // boxes that are not in the map yet
+	mu      sync.Mutex
+	closed  bool
+	served  bool                 // some are to be kept ready
+	first   key                  // of the default template, once that is known
+	pools   map[key]*pool.Pool   // of templates that were asked for
+	scripts map[key]*atomic.Bool // of templates: JavaScript has run
+	boxes   map[string]*Box
+	making  int // boxes that are not in the map yet
 
 	images    map[string]*lease // of templates, by reference, once they were asked for
 	snapshots map[string]*Snapshot
@@ -103,7 +105,7 @@ func New(o Options) *Manager {
 	o.Most = fill(o.Most, ceiling(o.Limits))
 	o.Idle, o.Lifetime, o.Sandboxes = or(o.Idle, DefaultIdle), or(o.Lifetime, DefaultLifetime), or(o.Sandboxes, DefaultMost)
 	o.Snapshots, o.SnapshotBytes, o.SnapshotLife = or(o.Snapshots, DefaultSnapshots), or(o.SnapshotBytes, DefaultSnapshotBytes), or(o.SnapshotLife, DefaultSnapshotLife)
-	m := &Manager{o: o, boxes: map[string]*Box{}, pools: map[key]*pool.Pool{}, images: map[string]*lease{}, snapshots: map[string]*Snapshot{}}
+	m := &Manager{o: o, boxes: map[string]*Box{}, pools: map[key]*pool.Pool{}, images: map[string]*lease{}, scripts: map[key]*atomic.Bool{}, snapshots: map[string]*Snapshot{}}
 	for _, r := range o.Ladder {
 		m.ladder = append(m.ladder, &rung{Rung: r})
 	}
@@ -230,6 +232,7 @@ func (m *Manager) makeOf(ctx context.Context, owner string, a Ask, k *kind) (*Bo
 		if one.python != nil {
 			b.python, b.pythonLimits = one.python, one.limits
 		}
+		b.node, b.nodeLimits = one.node, one.limits
 	}
 	return b, nil
 }

@@ -76,9 +76,14 @@ func (b *Box) SetNetwork(ctx context.Context, n sandbox.Network, secrets map[str
 	}
 	b.starting.Lock()
 	defer b.starting.Unlock()
+	b.turn++
 	if b.python != nil {
 		b.python.Close()
 		b.python = nil
+	}
+	if b.node != nil {
+		go b.node.Close()
+		b.node = nil
 	}
 	return nil
 }

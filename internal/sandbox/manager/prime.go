@@ -2,6 +2,7 @@ package manager
 
 import (
 	"context"
+	"sync/atomic"
 	"time"
 
 	"gatehouse/internal/sandbox"
@@ -13,13 +14,15 @@ import (
 type priming struct {
 	m *Manager
 	sandbox.Driver
+	scripts *atomic.Bool // some of this template have run JavaScript
 }
 
 // primed is one of them.
 type primed struct {
 	sandbox.Sandbox
-	python *kernel.Forker // nil where none could be started
-	limits sandbox.Limits // it was started with
+	python *kernel.Forker  // nil where none could be started
+	node   *kernel.Starter // the same, or where nobody runs JavaScript
+	limits sandbox.Limits  // it was started with
 }
 
 func (p primed) unwrap() primed { return p }
@@ -43,6 +46,11 @@ func (p priming) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 			p.m.o.Log.Debug("no interpreter waits in a sandbox of the pool", "error", err)
 		} else {
 			one.python.Run(ctx, kernel.Code{Source: "pass", Timeout: 10 * time.Second}) // the first time takes longer than any other
+		}
+	}
+	if ctx == p.m.life && p.scripts.Load() && one.limits.MemoryMiB >= leastForNode {
+		if one.node, err = kernel.StartNode(ctx, s); err != nil {
+			p.m.o.Log.Debug("no Node waits in a sandbox of the pool", "error", err)
 		}
 	}
 	if a, ok := s.(sandbox.Adjustable); ok {

@@ -95,6 +95,55 @@ func TestCodeOfAClaimedSandboxRunsAsAsked(t *testing.T) {
 	}
 }
 
+// The first piece of JavaScript has a Node started for those that follow, and
+// for sandboxes that are made for the pool from then on.
+func TestANodeWaitsWhereJavaScriptRuns(t *testing.T) {
+	m := real(t, Options{Ready: 1})
+	m.Serve()
+	waits := func(what string, is func() bool) {
+		t.Helper()
+		for end := time.Now().Add(time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatal(what)
+			}
+		}
+	}
+	one := func() bool { s, _ := m.Pool(); return s.Waiting == 1 }
+	waits("the pool is not filled", one)
+	first := create(t, m, "ann", Ask{Env: []string{"WHO=ann"}})
+	if _, err := first.Run(t.Context(), sandbox.Command{Argv: []string{"node", "-e", "1"}}); err != nil {
+		t.Skip("sandboxes see no node here")
+	}
+	if first.node != nil {
+		t.Error("a Node waits where nobody runs JavaScript")
+	}
+	waits("the pool is not filled again", one) // with one that was made before
+	code := func(b *Box) string {
+		return says(t, func(ctx context.Context, c kernel.Code) (kernel.Result, error) { return b.Code(ctx, kernel.Node, c) }, "console.log(process.env.WHO)")
+	}
+	for range 3 {
+		if got := code(first); got != "ann\n" {
+			t.Errorf("%q", got)
+		}
+	}
+	waits("no Node waits", func() bool {
+		first.starting.Lock()
+		defer first.starting.Unlock()
+		return first.node != nil
+	})
+	if got := code(first); got != "ann\n" {
+		t.Errorf("by the one that waits: %q", got)
+	}
+	if b := create(t, m, "ann", Ask{}); !b.Warm || b.node != nil {
+		t.Error("one that was made before has a Node")
+	}
+	waits("the pool is not filled again", one)
+	last := create(t, m, "ann", Ask{Env: []string{"WHO=bob"}})
+	if last.node == nil || code(last) != "bob\n" {
+		t.Error("no Node waits in one of the pool")
+	}
+}
+
 func TestContextsOfASandbox(t *testing.T) {
 	m := real(t, Options{NoPool: true})
 	b := create(t, m, "ann", Ask{})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"sync/atomic"
 
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/pool"
@@ -33,6 +34,16 @@ type kind struct {
 	rung  *rung
 	lease *lease // nil means the host's own programs
 	waits bool   // some may be kept ready
+
+	scripts *atomic.Bool // sandboxes of its pool have run JavaScript; nil when they wait in none
+}
+
+// scripted says that a sandbox of this kind runs JavaScript: from now on a Node
+// waits in those that are made for its pool.
+func (k *kind) scripted() {
+	if k.scripts != nil {
+		k.scripts.Store(true)
+	}
 }
 
 type key struct {
@@ -73,7 +84,19 @@ func (m *Manager) kind(ctx context.Context, a Ask) (k kind, err error) {
 		k.key.image = k.lease.image.ID
 	}
 	k.key.driver, k.strict = k.rung.Name, k.Strict
+	if k.waits {
+		k.scripts = m.scriptsOf(k.key)
+	}
 	return k, nil
+}
+
+func (m *Manager) scriptsOf(k key) *atomic.Bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.scripts[k] == nil {
+		m.scripts[k] = new(atomic.Bool)
+	}
+	return m.scripts[k]
 }
 
 // spec is what the driver is asked for.
@@ -100,7 +123,7 @@ func (m *Manager) keep(k *kind) {
 		return
 	}
 	p := &pool.Pool{
-		Driver: priming{m, k.rung.driver}, Spec: k.spec(fill(k.Limits, m.o.Limits), nil),
+		Driver: priming{m, k.rung.driver, k.scripts}, Spec: k.spec(fill(k.Limits, m.o.Limits), nil),
 		Log: m.o.Log, Ready: or(max(k.Ready, 0), m.o.Ready), Boots: m.o.Boots,
 	}
 	m.pools[k.key] = p
