@@ -103,7 +103,7 @@ func generated(s source) bool { return ast.IsGenerated(s.ast) }
 
 // platformRooms are the folders whose code may differ between platforms.
 var platformRooms = []string{
-	"internal/proc", "internal/sandbox", "internal/identity", "internal/daemon", "internal/transport/socket",
+	"internal/proc", "internal/procid", "internal/sandbox", "internal/identity", "internal/daemon", "internal/transport/socket",
 }
 
 var platformFile = regexp.MustCompile(`_(linux|darwin|windows|freebsd|openbsd|netbsd|solaris|plan9|js|wasip1|amd64|arm64|386|arm|wasm)(_test)?\.go$`)

@@ -1,17 +1,15 @@
 package proc
 
 import (
-	"bytes"
 	"crypto/rand"
-	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
+
+	"gatehouse/internal/procid"
 )
 
 // cgroups are the folders below which groups of our own can be made.
@@ -97,41 +95,15 @@ func usable(path string) bool {
 
 const leafPrefix = "gatehouse-"
 
-// leafName is a name nobody else has, and tells whose the group is: in which
-// space of process numbers, which process, begun when.
-func leafName() string { return leafPrefix + self() + "-" + rand.Text() }
-
-var self = sync.OnceValue(func() string { return identity(os.Getpid()) })
-
-// identity names a process even after its number is somebody else's; "" when it
-// is not there.
-func identity(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return ""
-	}
-	const startTime = 22 - 3 // the fields after the name begin with the third
-	f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
-	if len(f) <= startTime {
-		return ""
-	}
-	space, _ := os.Readlink("/proc/self/ns/pid")
-	space = strings.Trim(strings.TrimPrefix(space, "pid:"), "[]")
-	return fmt.Sprintf("%s-%d-%s", space, pid, f[startTime])
-}
+// leafName is a name nobody else has, and tells whose the group is.
+func leafName() string { return leafPrefix + procid.Self() + "-" + rand.Text() }
 
 // sweepLeft ends what hosts left behind that are gone: of this folder, and of
 // the same space of process numbers.
 func sweepLeft(path string) {
 	entries, _ := os.ReadDir(path)
-	space, _, _ := strings.Cut(self(), "-")
 	for _, e := range entries {
-		f := strings.Split(strings.TrimPrefix(e.Name(), leafPrefix), "-")
-		if !strings.HasPrefix(e.Name(), leafPrefix) || len(f) != 4 || f[0] != space {
-			continue
-		}
-		pid, err := strconv.Atoi(f[1])
-		if err != nil || identity(pid) == strings.Join(f[:3], "-") || errors.Is(syscall.Kill(pid, 0), syscall.EPERM) {
+		if !procid.Left(leafPrefix, e.Name()) {
 			continue
 		}
 		left := whole{v1: filepath.Join(path, e.Name())}

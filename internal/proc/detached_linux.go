@@ -14,6 +14,8 @@ import (
 	"syscall"
 	"time"
 
+	"gatehouse/internal/procid"
+
 	"golang.org/x/sys/unix"
 )
 
@@ -77,7 +79,7 @@ func (d *Detached) start(spec Spec) error {
 	pid := cmd.Process.Pid
 	cmd.Process.Release() // follow waits for it
 	d.child = true
-	d.mark = Mark{Pid: pid, Born: identity(pid), Boot: boot(), V2: d.whole.v2, V1: d.whole.v1, Label: d.whole.marked}
+	d.mark = Mark{Pid: pid, Born: procid.Of(pid), Boot: boot(), V2: d.whole.v2, V1: d.whole.v1, Label: d.whole.marked}
 	if err := d.begin(); err != nil {
 		syscall.Kill(-pid, syscall.SIGKILL)
 		d.whole.kill()
@@ -102,7 +104,7 @@ func Find(m Mark, grace time.Duration) (*Detached, error) {
 	}
 	parent, zombie, there := parentOf(m.Pid)
 	d.child = parent == os.Getpid()
-	if !there || m.Born == "" || identity(m.Pid) != m.Born || zombie && !d.child {
+	if !there || m.Born == "" || procid.Of(m.Pid) != m.Born || zombie && !d.child {
 		d.whole.kill()
 		d.whole.close()
 		return nil, ErrGone
@@ -121,7 +123,7 @@ func (d *Detached) begin() error {
 		return errors.Join(ErrNotDetached, err)
 	}
 	d.pidfd = os.NewFile(uintptr(fd), "process")
-	if identity(d.mark.Pid) != d.mark.Born {
+	if procid.Of(d.mark.Pid) != d.mark.Born {
 		d.pidfd.Close()
 		return ErrGone
 	}
@@ -235,7 +237,7 @@ func (d *Detached) ended() error {
 func (d *Detached) signal(why error, s syscall.Signal) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.reaped || identity(d.mark.Pid) != d.mark.Born {
+	if d.reaped || procid.Of(d.mark.Pid) != d.mark.Born {
 		return
 	}
 	if why != nil && d.stopped == nil {

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"gatehouse/internal/procid"
 )
 
 // ways are the means by which a child's descendants are held, as far as this
@@ -147,7 +149,7 @@ func TestLeftGroupsAreSwept(t *testing.T) {
 	if path == "" {
 		t.Skip("no cgroup can be made here")
 	}
-	space, _, _ := strings.Cut(self(), "-")
+	space, _, _ := strings.Cut(procid.Self(), "-")
 	left := filepath.Join(path, leafPrefix+space+"-2147483646-1-LEFT")
 	mine := filepath.Join(path, leafName())
 	for _, p := range []string{left, mine} {

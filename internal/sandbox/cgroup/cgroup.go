@@ -12,11 +12,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"sync"
 	"time"
 
+	"gatehouse/internal/procid"
 	"gatehouse/internal/sandbox"
 
 	"golang.org/x/sys/unix"
@@ -180,41 +179,14 @@ func (p *Place) Held(controller string) sandbox.Held {
 	return sandbox.NotHeld
 }
 
-// name is one nobody else has, and tells whose the group is: in which space of
-// process numbers, which process, begun when.
-func name() string { return prefix + self() + "-" + rand.Text() }
+// name is one nobody else has, and tells whose the group is.
+func name() string { return prefix + procid.Self() + "-" + rand.Text() }
 
-var self = sync.OnceValue(func() string { return identity(os.Getpid()) })
-
-// identity names a process even after its number is somebody else's; "" when
-// it is not there.
-func identity(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return ""
-	}
-	const startTime = 22 - 3 // the fields after the name begin with the third
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
-	if len(f) <= startTime {
-		return ""
-	}
-	space, _ := os.Readlink("/proc/self/ns/pid")
-	space = strings.Trim(strings.TrimPrefix(space, "pid:"), "[]")
-	return fmt.Sprintf("%s-%d-%s", space, pid, f[startTime])
-}
-
-// sweep ends what hosts left behind that are gone, of the same space of
-// process numbers.
+// sweep ends what hosts left behind that are gone.
 func sweep(dir string) {
 	entries, _ := os.ReadDir(dir)
-	space, _, _ := strings.Cut(self(), "-")
 	for _, e := range entries {
-		f := strings.Split(strings.TrimPrefix(e.Name(), prefix), "-")
-		if !strings.HasPrefix(e.Name(), prefix) || len(f) != 4 || f[0] != space {
-			continue
-		}
-		pid, err := strconv.Atoi(f[1])
-		if err != nil || identity(pid) == strings.Join(f[:3], "-") || errors.Is(unix.Kill(pid, 0), unix.EPERM) {
+		if !procid.Left(prefix, e.Name()) {
 			continue
 		}
 		g := Group{dirs: []string{filepath.Join(dir, e.Name())}}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"gatehouse/internal/procid"
 	"gatehouse/internal/sandbox"
 )
 
@@ -123,7 +124,7 @@ func TestWhatIsBornInAGroupIsHeldByIt(t *testing.T) {
 
 func TestWhatAGoneHostLeftIsSwept(t *testing.T) {
 	dir := t.TempDir()
-	space, _, _ := strings.Cut(self(), "-")
+	space, _, _ := strings.Cut(procid.Self(), "-")
 	gone := prefix + space + "-4194305-1-AAAA" // above the largest number there can be
 	kept := []string{name(), prefix + "1-4194305-1-BBBB", prefix + "short", "gatehouse-other"}
 	for _, n := range append(kept, gone) {

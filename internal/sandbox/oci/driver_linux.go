@@ -10,16 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
-	"strings"
 
+	"gatehouse/internal/procid"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agent/binary"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/landlock"
 	"gatehouse/internal/sandbox/place"
-
-	"golang.org/x/sys/unix"
 )
 
 // Driver makes sandboxes. New makes one; whoever does calls Close.
@@ -48,7 +45,7 @@ func New(o Options) (*Driver, error) {
 	if parent == "" {
 		parent = os.TempDir()
 	}
-	folder, err := os.MkdirTemp(parent, fmt.Sprintf("%s%d-", prefix, os.Getpid()))
+	folder, err := os.MkdirTemp(parent, prefix+procid.Self()+"-")
 	if err != nil {
 		return nil, err
 	}
@@ -77,9 +74,7 @@ func (d *Driver) fill() error {
 func (d *Driver) sweep(parent string) {
 	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, dir := range all {
-		number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
-		pid, err := strconv.Atoi(number)
-		if err == nil && pid > 1 && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		if procid.Left(prefix, filepath.Base(dir)) {
 			d.forget(filepath.Join(dir, "state"))
 			os.RemoveAll(dir)
 		}

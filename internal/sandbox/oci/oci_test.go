@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"gatehouse/internal/procid"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/sandboxtest"
 )
@@ -120,9 +121,11 @@ func TestWhatAKilledHostLeftIsSweptAway(t *testing.T) {
 	if err := dead.Run(); err != nil {
 		t.Fatal(err)
 	}
+	space, _, _ := strings.Cut(procid.Self(), "-")
 	left := filepath.Join(parent, prefix+"somebody-1")
-	gone := filepath.Join(parent, prefix+strconv.Itoa(dead.Process.Pid)+"-1")
-	for _, dir := range []string{left, gone} {
+	gone := filepath.Join(parent, prefix+space+"-"+strconv.Itoa(dead.Process.Pid)+"-1-1")
+	reused := filepath.Join(parent, prefix+space+"-"+strconv.Itoa(os.Getpid())+"-1-1") // the number is ours by now
+	for _, dir := range []string{left, gone, reused} {
 		if err := os.MkdirAll(filepath.Join(dir, "deep"), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -132,8 +135,10 @@ func TestWhatAKilledHostLeftIsSweptAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if _, err := os.Stat(gone); !os.IsNotExist(err) {
-		t.Errorf("what a dead process left is still there: %v", err)
+	for _, dir := range []string{gone, reused} {
+		if _, err := os.Stat(dir); !os.IsNotExist(err) {
+			t.Errorf("what a dead process left is still there: %v", err)
+		}
 	}
 	if _, err := os.Stat(left); err != nil {
 		t.Errorf("what is nobody's was removed: %v", err)

@@ -1,0 +1,97 @@
+//go:build linux
+
+package procid
+
+import (
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// other is a process that ends when in is closed.
+func other(t *testing.T) (name string, end func()) {
+	t.Helper()
+	cmd := exec.Command("cat")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Skip(err)
+	}
+	end = func() {
+		in.Close()
+		cmd.Wait()
+	}
+	t.Cleanup(end)
+	return Of(cmd.Process.Pid), end
+}
+
+func TestAProcessHasItsNameWhileItIsThere(t *testing.T) {
+	name, end := other(t)
+	if !Alive(Self()) || !Alive(name) || name == Self() {
+		t.Errorf("%q and %q should be alive", Self(), name)
+	}
+	end()
+	if Alive(name) {
+		t.Errorf("%q is gone", name)
+	}
+	if pid, _ := numberOf(name); Of(pid) == name {
+		t.Errorf("what is gone still has its name %q", name)
+	}
+}
+
+func TestANumberThatIsSomebodyElsesIsToldApart(t *testing.T) {
+	space, rest, _ := strings.Cut(Self(), "-")
+	pid, began, _ := strings.Cut(rest, "-")
+	if pid != strconv.Itoa(os.Getpid()) || began == "" {
+		t.Fatalf("the name is %q", Self())
+	}
+	if earlier := space + "-" + pid + "-1"; Alive(earlier) {
+		t.Errorf("%q is this process's number, but another process", earlier)
+	}
+}
+
+func TestWhatCannotBeJudgedIsAlive(t *testing.T) {
+	for _, name := range []string{"", "1", "a-b-c", "1-0-1", "1--1-1", "1-2-3-4"} {
+		if !Alive(name) {
+			t.Errorf("%q was called gone", name)
+		}
+	}
+}
+
+func TestWhatWasLeftBehindIsToldByItsName(t *testing.T) {
+	space, _, _ := strings.Cut(Self(), "-")
+	gone := space + "-4194305-1" // above the largest number there can be
+	for called, want := range map[string]bool{
+		"left-" + gone + "-rest":               true,
+		"left-" + gone + "-rest-of-it":         true,
+		"left-" + gone:                         false,
+		"left-" + gone + "-":                   false,
+		"else-" + gone + "-rest":               false,
+		"left-" + Self() + "-rest":             false,
+		"left-1-4194305-1-rest":                false, // another space, where the number may be somebody's
+		"left-" + space + "-x-1-rest":          false,
+		"left-" + strconv.Itoa(1<<30) + "-one": false,
+	} {
+		if got := Left("left-", called); got != want {
+			t.Errorf("%s: %v, want %v", called, got, want)
+		}
+	}
+}
+
+func TestANameMayHoldAnything(t *testing.T) {
+	fields := strings.Repeat("0 ", 19) + "777 0 0"
+	for stat, want := range map[string]string{
+		"1 (sh) " + fields:             "777",
+		"1 (a) b) (c ) 9 9) " + fields: "777",
+		"1 (sh) 0 0":                   "",
+		"":                             "",
+	} {
+		if got := began(stat); got != want {
+			t.Errorf("%q began at %q, want %q", stat, got, want)
+		}
+	}
+}
