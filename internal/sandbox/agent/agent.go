@@ -62,6 +62,11 @@ func serve() error {
 	if err := keepOnly(); err != nil {
 		return err
 	}
+	// What waits for the host then waits with everything else, and no thread
+	// is woken for each frame.
+	if err := unix.SetNonblock(channelFD, true); err != nil {
+		return call("fcntl", "O_NONBLOCK", err)
+	}
 	return serveOn(os.NewFile(channelFD, "channel"), nil)
 }
 
