@@ -3,6 +3,7 @@ package roots
 import (
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -53,5 +54,20 @@ func TestWhatIsNoFolderIsRefusedByItsField(t *testing.T) {
 	}
 	if _, err := OpenWorkplace(s, "../elsewhere", "dir"); err == nil {
 		t.Error("a folder outside the roots was opened")
+	}
+}
+
+func TestAPipeIsNotWaitedFor(t *testing.T) {
+	home := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "mkfifo", filepath.Join(home, "pipe")).CombinedOutput(); err != nil {
+		t.Skipf("no named pipe can be made here: %v %s", err, out)
+	}
+	s, err := Open([]Dir{{Path: home}}, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if _, err := OpenWorkplace(s, "pipe", "dir"); err == nil {
+		t.Error("a pipe is taken for a folder")
 	}
 }
