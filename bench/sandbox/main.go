@@ -1,5 +1,5 @@
 // Command sandbox measures sandboxes, and beside them what else this machine
-// has that shuts a program in: bwrap, crun and runc.
+// has that shuts a program in: bwrap, crun, runc and runsc.
 //
 //	sandbox              100 rounds of everything
 //	sandbox -n 20        a first look
@@ -102,6 +102,12 @@ func run(ctx context.Context, n, many int, out string) error {
 		return err
 	}
 	if err := overHTTP(ctx, s, n); err != nil {
+		return err
+	}
+	if err := scripts(ctx, s, min(n, 40)); err != nil {
+		return err
+	}
+	if err := drivers(ctx, s, min(n, 20)); err != nil {
 		return err
 	}
 	beside(ctx, s, min(n, 40))
