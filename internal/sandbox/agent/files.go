@@ -75,6 +75,8 @@ func (r *request) files(work wire.FileWork) (err error) {
 		err = r.packFolder(work.Path)
 	case wire.UnpackFolder:
 		err = r.unpackFolder(work.Path)
+	case wire.UsedGroup:
+		err = r.usedGroup()
 	case wire.UsedDisk:
 		err = r.usedDisk()
 	}

@@ -265,6 +265,26 @@ func inGroup(file, name string) int64 {
 	return -1
 }
 
+// usedGroup tells what everything in the guest uses.
+func (r *request) usedGroup() error {
+	if r.desk.current().MemoryBytes == 0 {
+		return fmt.Errorf("the agent has no group of its own: %w", unix.ENOTSUP)
+	}
+	for _, c := range []struct{ name, file, line string }{
+		{wire.UsedCPU, "cpu.stat", "usage_usec "}, {wire.UsedMemory, "memory.current", ""}, {wire.UsedPeak, "memory.peak", ""},
+		{wire.UsedProcesses, "pids.current", ""}, {wire.UsedKills, "memory.events", "oom_kill "},
+	} {
+		n := inGroup(c.file, c.line)
+		if n < 0 {
+			continue // an older kernel does not count it
+		}
+		if err := r.send(wire.Entry, wire.Info{Name: c.name, Size: n}.Body()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // countKills adds to how a program ended how often memory ran out meanwhile.
 func (r *request) countKills(before int64, err error) error {
 	e, ok := errors.AsType[ended](err)

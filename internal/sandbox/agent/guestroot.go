@@ -97,6 +97,24 @@ func plainFolder(name string) error {
 	return nil
 }
 
+// layTexts writes small files over what an image has at their paths. Where the
+// place was made with them there are none.
+func layTexts(texts []wire.Text) error {
+	for _, t := range texts {
+		at := inside(t.At)
+		if err := plainFolder(filepath.Dir(at)); err != nil {
+			return err
+		}
+		if err := os.RemoveAll(at); err != nil {
+			return err
+		}
+		if err := os.WriteFile(at, []byte(t.Says), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // mountDisk shows a disk of the machine, when it has appeared.
 func mountDisk(d disk, at string) error {
 	return untilThere("the disk "+d.name, func() error {

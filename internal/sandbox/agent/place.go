@@ -76,6 +76,9 @@ func furnish(p wire.Plan) error {
 			return call("prctl", "PR_SET_PDEATHSIG", err)
 		}
 	}
+	if err := layTexts(p.Texts); err != nil {
+		return err
+	}
 	if err := makeWork(p); err != nil {
 		return err
 	}

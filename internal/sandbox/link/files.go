@@ -36,6 +36,8 @@ func (l *Link) work(w wire.FileWork) (*fileWork, error) {
 	switch w.Op {
 	case wire.ListFolder:
 		f.most = mostEntries
+	case wire.UsedGroup:
+		f.most = mostCounts
 	case wire.ReadFile:
 		f.bytes = true
 	case wire.PackFolder:

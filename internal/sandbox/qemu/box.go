@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 
 	"gatehouse/internal/sandbox"
@@ -33,19 +34,25 @@ type box struct {
 	mu     sync.Mutex // held while the machine is stopped or goes on, too
 	paused bool
 	limits sandbox.Limits
+	look   []string // variables of the image
 	env    []string
 	port   int64 // of the proxy inside; 0 while there is none
 }
 
 // planOf is what is said to the agent of a place that is made.
-func planOf(limits sandbox.Limits, env []string, port int64) wire.Plan {
+func planOf(limits sandbox.Limits, env []string, port int64, strict bool) wire.Plan {
 	p := place.Bounds(env, limits, port, true)
 	p.Hostname, p.Made, p.UID, p.GID = "sandbox", true, place.CodeID, place.CodeID
+	p.Strict = strict
 	p.MemoryBytes, p.VCPUs = int64(limits.MemoryMiB)<<20, int64(limits.VCPUs)
 	return p
 }
 
-func (b *box) plan() wire.Plan { return planOf(b.limits, b.env, b.port) }
+func (b *box) planOf(limits sandbox.Limits, env []string, port int64) wire.Plan {
+	return planOf(limits, slices.Concat(b.look, env), port, b.strict)
+}
+
+func (b *box) plan() wire.Plan { return b.planOf(b.limits, b.env, b.port) }
 
 // cold boots a machine of its own for the sandbox.
 func (d *Driver) cold(ctx context.Context, b *box, k kind, trees []sandbox.Tree) error {
@@ -55,8 +62,10 @@ func (d *Driver) cold(ctx context.Context, b *box, k kind, trees []sandbox.Tree)
 	if b.build, err = d.build(ctx, k, trees); err != nil {
 		return err
 	}
+	plan := b.plan()
+	plan.Texts = k.texts
 	var memory *os.File
-	if b.machine, b.Link, memory, err = d.boot(ctx, b.build, b.plan()); err != nil {
+	if b.machine, b.Link, memory, err = d.boot(ctx, b.build, plan); err != nil {
 		return err
 	}
 	memory.Close() // the machine has it
@@ -136,6 +145,9 @@ func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) e
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if err := b.alive(); err != nil {
+		return err
+	}
 	if b.paused {
 		return sandbox.ErrPaused
 	}
@@ -143,35 +155,23 @@ func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) e
 		return fmt.Errorf("the machine was made for %d MiB of memory, which cannot become %d any more", most, limits.MemoryMiB)
 	}
 	limits.VCPUs = min(limits.VCPUs, b.build.vcpus)
-	if err := b.Link.Adjust(ctx, planOf(limits, env, b.port), limits); err != nil {
+	if err := b.Link.Adjust(ctx, b.planOf(limits, env, b.port), limits); err != nil {
 		return err
 	}
 	b.limits, b.env = limits, env
 	return nil
 }
 
-// Usage is that of sandbox.Measured: what the machine takes of the host, its
-// kernel included.
-func (b *box) Usage(context.Context) (sandbox.Usage, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.alive(); err != nil {
-		return sandbox.Usage{}, err
-	}
-	if b.paused {
-		return sandbox.Usage{}, sandbox.ErrPaused
-	}
-	u := b.machine.group.Usage()
-	u.Processes, u.Disk, u.OOMKills = -1, -1, -1 // of QEMU, and not of what is in it
-	return u, nil
-}
+// Usage is that of sandbox.Measured: what the code takes of the machine, and
+// the agent with it. The machine's own kernel is not in it.
+func (b *box) Usage(ctx context.Context) (sandbox.Usage, error) { return b.GroupUsage(ctx) }
 
 // SetNetwork is that of sandbox.Networked.
 func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
 	return b.door.Set(n, func(port int64) error {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		if err := b.Link.Adjust(ctx, planOf(b.limits, b.env, port), b.limits); err != nil {
+		if err := b.Link.Adjust(ctx, b.planOf(b.limits, b.env, port), b.limits); err != nil {
 			return err
 		}
 		b.port = port
@@ -182,6 +182,7 @@ func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
 var (
 	_ sandbox.Files       = (*box)(nil)
 	_ sandbox.Networked   = (*box)(nil)
+	_ sandbox.Archive     = (*box)(nil)
 	_ sandbox.Ported      = (*box)(nil)
 	_ sandbox.Adjustable  = (*box)(nil)
 	_ sandbox.Measured    = (*box)(nil)

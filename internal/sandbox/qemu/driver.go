@@ -17,6 +17,7 @@ import (
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/guest"
 	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/wire"
 )
 
 const (
@@ -104,13 +105,14 @@ func (d *Driver) create(ctx context.Context, spec sandbox.Spec, limits sandbox.L
 	if err != nil {
 		return nil, err
 	}
-	kind := kindOf(spec, limits, accelerator)
-	env := spec.Env
-	if spec.Image != nil {
-		env = slices.Concat(spec.Image.Env, env)
+	look, err := place.Of(spec)
+	if err != nil {
+		return nil, err
 	}
+	kind := kindOf(spec, limits, accelerator)
+	kind.texts = look.Texts
 	limits.VCPUs = min(limits.VCPUs, kind.vcpus)
-	b := &box{driver: d, limits: limits, env: env, strict: spec.Strict}
+	b := &box{driver: d, limits: limits, env: spec.Env, strict: spec.Strict, look: look.Env}
 	if len(spec.Trees) > 0 {
 		// Its disks are nobody else's, so there is nothing to go on from.
 		return b, d.cold(ctx, b, kind, spec.Trees)
@@ -129,13 +131,15 @@ func (d *Driver) create(ctx context.Context, spec sandbox.Spec, limits sandbox.L
 // kind is what sandboxes have in common that can go on from one template.
 type kind struct {
 	image       *sandbox.Image
+	texts       []wire.Text // which follow from the image
 	memoryMiB   int
 	vcpus       int
 	accelerator string
+	strict      bool
 }
 
 func kindOf(spec sandbox.Spec, limits sandbox.Limits, accelerator string) kind {
-	k := kind{image: spec.Image, memoryMiB: smallest, vcpus: limits.VCPUs, accelerator: accelerator}
+	k := kind{image: spec.Image, memoryMiB: smallest, vcpus: limits.VCPUs, accelerator: accelerator, strict: spec.Strict}
 	for k.memoryMiB < limits.MemoryMiB {
 		k.memoryMiB *= 2
 	}
@@ -150,7 +154,7 @@ func (k kind) key() string {
 	if k.image != nil {
 		image = k.image.ID
 	}
-	return fmt.Sprint(k.memoryMiB, " ", k.vcpus, " ", k.accelerator, " ", image)
+	return fmt.Sprint(k.memoryMiB, " ", k.vcpus, " ", k.accelerator, " ", k.strict, " ", image)
 }
 
 // build makes what machines of a kind boot.

@@ -115,7 +115,7 @@ func (d *Driver) tryKVM() (string, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(d.alive, kvmTrial, errors.New("a machine did not boot in time"))
 	defer cancel()
-	m, l, memory, err := d.boot(ctx, b, planOf(sandbox.Defaults(), nil, 0))
+	m, l, memory, err := d.boot(ctx, b, planOf(sandbox.Defaults(), nil, 0, false))
 	if err != nil {
 		d.log.Warn("KVM is there and does not work; processors are emulated", "error", err)
 		return tcg, err

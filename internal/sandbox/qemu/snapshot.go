@@ -91,6 +91,7 @@ type snapshot struct {
 	limits sandbox.Limits
 	env    []string
 	strict bool
+	look   []string
 	size   int64
 
 	mu     sync.RWMutex
@@ -139,7 +140,7 @@ func (b *box) take(ctx context.Context) (*snapshot, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	return &snapshot{
-		driver: b.driver, limits: b.limits, env: slices.Clone(b.env), strict: b.strict, size: info.Size(),
+		driver: b.driver, limits: b.limits, env: slices.Clone(b.env), strict: b.strict, look: b.look, size: info.Size(),
 		image: frozen{build: b.build, state: file},
 	}, nil
 }
@@ -163,7 +164,7 @@ func (s *snapshot) Create(ctx context.Context) (sandbox.Sandbox, error) {
 	if s.closed {
 		return nil, errors.New("the snapshot was thrown away")
 	}
-	b := &box{driver: s.driver, limits: s.limits, env: s.env, strict: s.strict}
+	b := &box{driver: s.driver, limits: s.limits, env: s.env, strict: s.strict, look: s.look}
 	if err := s.driver.warm(ctx, b, s.image); err != nil {
 		return nil, fmt.Errorf("create a sandbox of a snapshot: %w", err)
 	}

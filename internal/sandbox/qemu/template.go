@@ -93,7 +93,9 @@ func (d *Driver) freeze(ctx context.Context, k kind) (frozen, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, bootWait)
 	defer cancel()
-	m, l, memory, err := d.boot(ctx, b, planOf(limits, nil, 0))
+	plan := planOf(limits, nil, 0, k.strict)
+	plan.Texts = k.texts
+	m, l, memory, err := d.boot(ctx, b, plan)
 	if err != nil {
 		return frozen{}, err
 	}

@@ -12,3 +12,12 @@ const (
 	BootPort   = "gatehouse"
 	VsockPort  = 52
 )
+
+// What an agent's own group counts, as the Entries of UsedGroup name it.
+const (
+	UsedCPU       = "cpu"       // microseconds
+	UsedMemory    = "memory"    // bytes
+	UsedPeak      = "peak"      // bytes
+	UsedProcesses = "processes" // with those of the agent itself
+	UsedKills     = "oom"       // ended for want of memory
+)

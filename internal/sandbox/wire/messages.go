@@ -210,6 +210,7 @@ const (
 	PackFolder                 // a tar of what is below comes as Stdout
 	UnpackFolder               // a tar of what is to be below comes as Stdin
 	UsedDisk                   // an Entry whose size is what the writable file systems hold together
+	UsedGroup                  // an Entry for each thing the agent's own group counts, with the number as its size
 	afterOps
 )
 

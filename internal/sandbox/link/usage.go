@@ -1,0 +1,37 @@
+package link
+
+import (
+	"context"
+	"time"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/wire"
+)
+
+const mostCounts = 8 // things that a group may tell of
+
+// GroupUsage is what everything in the sandbox uses, where the agent holds it to its
+// limits by a group of its own. It is an error elsewhere.
+func (l *Link) GroupUsage(ctx context.Context) (sandbox.Usage, error) {
+	u := sandbox.Usage{CPU: -1, Memory: -1, Peak: -1, Processes: -1, Disk: -1, OOMKills: -1}
+	f, err := l.do(ctx, "usage", "/", wire.FileWork{Op: wire.UsedGroup})
+	if err != nil {
+		return u, err
+	}
+	for _, e := range f.entries {
+		switch e.Name {
+		case wire.UsedCPU:
+			u.CPU = time.Duration(e.Size) * time.Microsecond
+		case wire.UsedMemory:
+			u.Memory = e.Size
+		case wire.UsedPeak:
+			u.Peak = e.Size
+		case wire.UsedProcesses:
+			u.Processes = e.Size
+		case wire.UsedKills:
+			u.OOMKills = e.Size
+		}
+	}
+	u.Disk, err = l.DiskUsed(ctx)
+	return u, err
+}
