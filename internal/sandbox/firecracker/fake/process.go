@@ -32,13 +32,14 @@ const (
 )
 
 // Main is the life of a program that was started under the name firecracker or
-// jailer; ok is false when its name is another one.
-func Main(args []string) (code int, ok bool) {
+// jailer; ok is false when its name is another one. What it has to say goes to
+// says.
+func Main(args []string, says io.Writer) (code int, ok bool) {
 	switch filepath.Base(args[0]) {
 	case "firecracker":
-		return firecracker(args[1:]), true
+		return firecracker(args[1:], says), true
 	case "jailer":
-		return jailer(args[1:]), true
+		return jailer(args[1:], says), true
 	}
 	return 0, false
 }
@@ -100,33 +101,32 @@ func one(all map[string][]string, name, otherwise string) string {
 	return otherwise
 }
 
-func fail(code int, format string, args ...any) int {
-	fmt.Fprintf(os.Stderr, format+"\n", args...)
-	return code
+func fail(says io.Writer, format string, args ...any) int {
+	fmt.Fprintf(says, format+"\n", args...)
+	return 1
 }
 
-func firecracker(args []string) int {
+func firecracker(args []string, says io.Writer) int {
 	all, _, err := command(args, ofFirecracker)
 	if err != nil {
-		return fail(153, "Arguments parsing error: %v", err)
+		return fail(says, "Arguments parsing error: %v", err)
 	}
 	if all["version"] != nil {
-		fmt.Printf("Firecracker v%s\n\n", version())
+		fmt.Fprintf(says, "Firecracker v%s\n\n", version())
 		return 0
 	}
 	v := &VMM{ID: one(all, "id", "anonymous-instance"), Version: version(), At: func(path string) string { return path }}
 	if root := os.Getenv(rootVariable); root != "" {
 		if err := os.Chdir(root); err != nil {
-			return fail(1, "%v", err)
+			return fail(says, "%v", err)
 		}
 		v.At = func(path string) string { return filepath.Join(".", path) }
 	}
 	l, err := net.Listen("unix", v.At(one(all, "api-sock", "/run/firecracker.socket")))
 	if err != nil {
-		return fail(1, "RunWithApiError error: Failed to open the API socket: %v", err)
+		return fail(says, "RunWithApiError error: Failed to open the API socket: %v", err)
 	}
-	go io.Copy(io.Discard, os.Stdin) // the console
-	fmt.Println("Running Firecracker v" + version())
+	fmt.Fprintln(says, "Running Firecracker v"+version())
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		v.ServeHTTP(w, r)
 		v.mu.Lock()
@@ -144,26 +144,26 @@ func firecracker(args []string) int {
 			time.AfterFunc(10*time.Millisecond, func() { os.Exit(1) })
 		}
 	})}
-	return fail(1, "%v", server.Serve(l))
+	return fail(says, "%v", server.Serve(l))
 }
 
 // jailer does what the real one does, but for the walls: the process it becomes
 // is told its root instead of being held in it, and keeps its user.
-func jailer(args []string) int {
+func jailer(args []string, says io.Writer) int {
 	all, rest, err := command(args, ofJailer)
 	if err != nil {
-		return fail(1, "Arguments parsing error: %v", err)
+		return fail(says, "Arguments parsing error: %v", err)
 	}
 	if all["version"] != nil {
-		fmt.Printf("Jailer v%s\n\n", version())
+		fmt.Fprintf(says, "Jailer v%s\n\n", version())
 		return 0
 	}
 	root, program, err := jail(all)
 	if err != nil {
-		return fail(1, "%v", err)
+		return fail(says, "%v", err)
 	}
 	if err := ownProc(); err != nil {
-		return fail(1, "%v", err)
+		return fail(says, "%v", err)
 	}
 	var env []string
 	for _, e := range os.Environ() {
@@ -173,7 +173,7 @@ func jailer(args []string) int {
 	}
 	args = append([]string{program, "--id=" + all["id"][0], "--start-time-us=1", "--start-time-cpu-us=1"}, rest...)
 	err = syscall.Exec(filepath.Join(root, program), args, append(env, rootVariable+"="+root))
-	return fail(1, "Failed to exec into Firecracker: %v", err)
+	return fail(says, "Failed to exec into Firecracker: %v", err)
 }
 
 // ownProc has mounts of this process's own, as the real jailer does, with the
