@@ -217,7 +217,7 @@ func (b *Box) forker(ctx context.Context) *kernel.Forker {
 		switch {
 		case err == nil:
 			b.python, b.pythonLimits = f, b.Limits()
-		case ctx.Err() == nil && !errors.Is(err, sandbox.ErrClosed):
+		case ctx.Err() == nil && !errors.Is(err, sandbox.ErrClosed) && !errors.Is(err, sandbox.ErrPaused):
 			b.noPython = true
 		}
 	}
@@ -244,12 +244,12 @@ func (b *Box) starter() *kernel.Starter {
 	turn, limits := b.turn, b.Limits()
 	go func() {
 		s, err := kernel.StartNode(b.manager.life, b.Sandbox)
+		b.starting.Lock()
+		defer b.starting.Unlock()
+		b.noNode = err != nil && !errors.Is(err, sandbox.ErrPaused)
 		if err != nil {
 			return
 		}
-		b.starting.Lock()
-		defer b.starting.Unlock()
-		b.noNode = false
 		if b.turn != turn {
 			go s.Close()
 			return

@@ -19,8 +19,8 @@ type Rung struct {
 }
 
 const (
-	trialTime  = 30 * time.Second // for a driver to show that it works
-	trialAgain = time.Minute      // after it did not
+	trialTime  = time.Minute // for a driver to show that it works
+	trialAgain = time.Minute // after it did not
 )
 
 // MissingError is a driver that does not work on this machine, with the first
