@@ -169,7 +169,7 @@ func (b *box) start(args []string) (pipes, error) {
 		return pipes{}, err
 	}
 	defer closeAll(theirs)
-	err = b.driver.starter.do(func() (err error) {
+	err = b.driver.starter.Do(func() (err error) {
 		b.runsc, err = b.driver.runsc.start(args, theirs, b.group.Group)
 		return err
 	})

@@ -6,19 +6,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
+	"sync"
 
+	"gatehouse/internal/procid"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agent/binary"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/place"
-
-	"golang.org/x/sys/unix"
 )
 
 // Driver makes sandboxes. New makes one; whoever does calls Close.
@@ -29,8 +26,9 @@ type Driver struct {
 	runsc   *runsc
 	missing error // why there is no runsc
 	groups  *cgroup.Place
-	starter *starter
-	boxes   sandbox.Living[io.Closer]
+	starter *place.Starter // the kernel ends what a thread of it started when the host ends
+	boxes   sandbox.Living[*box]
+	closed  sync.Once
 }
 
 const prefix = "gatehouse-gvisor-"
@@ -38,7 +36,7 @@ const prefix = "gatehouse-gvisor-"
 // New prepares what every sandbox needs. A runsc that is missing is what Create
 // and Doctor tell.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: cgroup.Find(), starter: newStarter()}
+	d := &Driver{log: o.Log, groups: cgroup.Find(), starter: place.NewStarter(0, nil)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -47,7 +45,7 @@ func New(o Options) (*Driver, error) {
 		parent = os.TempDir()
 	}
 	sweep(parent)
-	folder, err := os.MkdirTemp(parent, fmt.Sprintf("%s%d-", prefix, os.Getpid()))
+	folder, err := os.MkdirTemp(parent, prefix+procid.Self()+"-")
 	if err != nil {
 		return nil, err
 	}
@@ -75,9 +73,7 @@ func (d *Driver) fill() error {
 func sweep(parent string) {
 	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, dir := range all {
-		number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
-		pid, err := strconv.Atoi(number)
-		if err == nil && pid > 1 && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		if procid.Left(prefix, filepath.Base(dir)) {
 			os.RemoveAll(dir)
 		}
 	}
@@ -87,19 +83,16 @@ func sweep(parent string) {
 func (d *Driver) Name() string { return Name }
 
 // Capabilities tells what it holds here. Processes are held by the kernel in
-// user space, which has control groups of its own.
+// user space, which has control groups of its own; memory is not, since that
+// kernel limits the memory of no process.
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	if d.missing != nil {
 		return sandbox.Capabilities{}
 	}
-	c := sandbox.Capabilities{
+	return sandbox.Capabilities{
 		Tier: sandbox.UserKernel, Memory: d.groups.Held("memory"), Processes: sandbox.ByCgroup1, CPU: d.groups.Held("cpu"),
 		OwnUsers: true, Seccomp: true, Terminals: true,
 	}
-	if c.Memory == sandbox.NotHeld {
-		c.Memory = sandbox.PerCall
-	}
-	return c
 }
 
 // Create makes a sandbox.
@@ -129,6 +122,6 @@ func (d *Driver) offer(b *box) sandbox.Sandbox {
 // Close ends every sandbox and throws away every snapshot.
 func (d *Driver) Close() error {
 	err := d.boxes.CloseAll()
-	d.starter.close()
+	d.closed.Do(d.starter.Close)
 	return errors.Join(err, os.RemoveAll(d.folder))
 }

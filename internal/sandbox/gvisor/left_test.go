@@ -11,11 +11,11 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"gatehouse/internal/procid"
 	"gatehouse/internal/sandbox"
 )
 
@@ -216,7 +216,8 @@ func TestWhatAKilledHostLeftIsSweptAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept := filepath.Join(parent, prefix+"somebody-1")
-	gone := filepath.Join(parent, prefix+strconv.Itoa(dead.Process.Pid)+"-1")
+	space, _, _ := strings.Cut(procid.Self(), "-")
+	gone := filepath.Join(parent, fmt.Sprintf("%s%s-%d-1-1", prefix, space, dead.Process.Pid))
 	for _, dir := range []string{kept, gone} {
 		if err := os.MkdirAll(filepath.Join(dir, "deep"), 0o755); err != nil {
 			t.Fatal(err)

@@ -42,7 +42,7 @@ func (s suite) pressure(t *testing.T) {
 			case told && slices.Contains(c.refused, got):
 			case r.Outcome == sandbox.OutOfMemory, r.Outcome == sandbox.Signalled:
 			case r.Outcome == sandbox.Failed && strings.Contains(r.stderr, "runtime"): // the probe's own threads are among those that are refused
-			case r.Outcome == sandbox.OK && !told && s.driver.Capabilities().Memory == sandbox.PerCall:
+			case r.Outcome == sandbox.OK && !told && !s.together():
 				t.Logf("%s are not held together here", c.name) // each process by itself
 			default:
 				t.Errorf("%+v, %v: %q %.300q", r.Result, r.err, r.stdout, r.stderr)

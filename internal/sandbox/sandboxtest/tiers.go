@@ -14,6 +14,12 @@ import (
 
 func (s suite) userKernel() bool { return s.driver.Capabilities().Tier == sandbox.UserKernel }
 
+// together reports whether memory is limited for all of a sandbox.
+func (s suite) together() bool {
+	held := s.driver.Capabilities().Memory
+	return held == sandbox.ByCgroup1 || held == sandbox.ByCgroup2
+}
+
 // after is a sandbox that is of use after a call that may have used up the
 // memory: the same one, or where that ended, another one with the probe in it.
 func (s suite) after(t *testing.T, b sandbox.Sandbox, r ran) sandbox.Sandbox {
