@@ -219,6 +219,9 @@ func (l *Link) write(k wire.Kind, id uint32, body []byte) error {
 	err := wire.Write(l.channel, wire.Frame{Kind: k, ID: id, Body: body})
 	if err != nil && !errors.Is(err, wire.ErrBroken) {
 		l.fail(fmt.Errorf("writing to the agent: %w", err))
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.err
 	}
 	return err
 }

@@ -286,7 +286,7 @@ func TestAStillAgentSaysNothingAndThenGoesOn(t *testing.T) {
 func TestARenewedAgentLetsGoOfWhatWasUnderWay(t *testing.T) {
 	b := real(t)
 	var out lines
-	python(t, b, counts, &out)
+	p := python(t, b, counts, &out)
 	until(t, "the program speaks", func() bool { return out.count() > 0 })
 	n, err := b.Listen(t.Context(), 3128)
 	if err != nil {
@@ -295,6 +295,9 @@ func TestARenewedAgentLetsGoOfWhatWasUnderWay(t *testing.T) {
 	defer n.Close()
 	if err := b.Renew(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+	if r, err := p.Wait(); r.Outcome != sandbox.Lost || err == nil {
+		t.Errorf("what was under way: %+v, %v", r, err)
 	}
 	before := out.count()
 	count := func() string {

@@ -28,6 +28,7 @@ type conn struct {
 	to   net.Addr
 
 	place chan struct{} // has an element for it while it is not over
+	gone  sync.Once     // of its giving that back
 
 	ready chan struct{} // it is connected, or over
 	over  chan struct{} // the last frame came, or the link broke
@@ -69,7 +70,7 @@ func (l *Link) open(ctx context.Context, k wire.Kind, body []byte, place chan st
 		err = l.request(k, id, body)
 	}
 	if err != nil {
-		<-place
+		s.leave() // unless the link broke, and did so already
 		return nil, err
 	}
 	select {
@@ -159,8 +160,11 @@ func (s *conn) finish(why error) {
 		close(s.ready)
 	}
 	close(s.over)
-	<-s.place
+	s.leave()
 }
+
+// leave gives its place back.
+func (s *conn) leave() { s.gone.Do(func() { <-s.place }) }
 
 func (s *conn) broken(err error) {
 	s.mu.Lock()

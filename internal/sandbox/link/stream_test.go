@@ -324,3 +324,32 @@ func TestWhoGivesUpDiallingLeavesNothing(t *testing.T) {
 		l.Close()
 	})
 }
+
+// shutting is a channel that breaks the link at the first frame, and gives the
+// link the time to tell everybody.
+type shutting struct {
+	net.Conn
+	told func()
+}
+
+func (c shutting) Write([]byte) (int, error) {
+	c.Conn.Close()
+	c.told()
+	return 0, io.ErrClosedPipe
+}
+
+func TestAConnectionThatBreaksWhileItIsAskedForLeavesOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		here, _ := net.Pipe()
+		l := New(shutting{here, func() { time.Sleep(time.Second) }}, sandbox.Defaults(), nil)
+		if _, err := l.Dial(t.Context(), 80); !errors.Is(err, sandbox.ErrClosed) {
+			t.Error(err)
+		}
+		if _, err := l.Dial(t.Context(), 80); !errors.Is(err, sandbox.ErrClosed) {
+			t.Error(err)
+		}
+		if len(l.dialled) != 0 {
+			t.Errorf("%d places are taken", len(l.dialled))
+		}
+	})
+}
