@@ -26,7 +26,7 @@ func packageArgs(t *testing.T, id, how string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := json.Marshal(map[string]any{"id": id, "command": program, "env": map[string]string{packagestest.Variable: how}, "confirm": id})
+	b, err := json.Marshal(map[string]any{"id": id, "command": program, "env": packagestest.Environment(how), "confirm": id})
 	if err != nil {
 		t.Fatal(err)
 	}

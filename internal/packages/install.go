@@ -86,6 +86,7 @@ func (h *House) Install(ctx context.Context, plan Plan, tell Tell) (i Info, err 
 		p.rec.Keep = true
 	}
 	r = p.rec
+	plan.Record = r
 	p.doing = Installing
 	if !h.add(p) {
 		return i, h.Check(&plan)

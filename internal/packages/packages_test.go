@@ -23,6 +23,7 @@ import (
 
 func TestMain(m *testing.M) {
 	packagestest.Main(os.Stdout)
+	busyHost()
 	os.Exit(m.Run())
 }
 
@@ -122,7 +123,7 @@ func server(t *testing.T, id, how string) Record {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return Record{ID: id, Source: Source{Kind: Command}, Command: program, Env: map[string]string{packagestest.Variable: how}}
+	return Record{ID: id, Source: Source{Kind: Command}, Command: program, Env: packagestest.Environment(how)}
 }
 
 func (h *home) install(r Record) Info {
@@ -164,7 +165,7 @@ func code(err error) string {
 func TestAPackageIsInstalledAndItsToolsCanBeCalled(t *testing.T) {
 	h := openHome(t, Options{})
 	i := h.install(server(t, "my-server", "good"))
-	if i.Public.State != Installed || i.Public.Title != "A test server" || i.Public.Version != "1.2.3" || i.Public.Tools != 13 || i.Server.Protocol != "2025-11-25" {
+	if i.Public.State != Installed || i.Public.Title != "A test server" || i.Public.Version != "1.2.3" || i.Public.Tools != 13 || i.Server.Protocol != "2025-11-25" || i.Installed.IsZero() || i.Record.Start != OnDemand {
 		t.Errorf("got %+v", i)
 	}
 	for _, want := range []string{"my_server_echo", "my_server_second_page"} {

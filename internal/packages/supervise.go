@@ -236,8 +236,8 @@ func (p *pack) attempt() chan struct{} {
 		} else if ctx.Err() == nil {
 			p.house.log.Warn("a package cannot be started", "package", p.id, "err", err)
 		}
-		close(done)
 		p.show()
+		close(done)
 	}()
 	return done
 }

@@ -120,7 +120,11 @@ func believe(e json.RawMessage) (json.RawMessage, error) {
 	if !ok || rawjson.Kind(in) != '{' {
 		return nil, errors.New("it has no inputSchema")
 	}
-	if _, err := schema.Compile(in); err != nil {
+	compiled, err := schema.Compile(in)
+	if err == nil {
+		_, err = compiled.Headers()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("its inputSchema: %s", shorten(err.Error(), 300))
 	}
 	edits := []rawjson.Edit{{Key: "annotations"}, {Key: "execution"}}

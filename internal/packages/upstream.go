@@ -25,6 +25,7 @@ const (
 	mostPending = 256              // calls of one server at once
 	outboxSize  = 64               // messages that wait to be written
 	stuck       = 30 * time.Second // a server that reads nothing for so long is ended
+	endings     = time.Second      // for a server that closed its input to end
 	mostGarbage = 1000             // lines that are no messages, after which a server is ended
 	mostError   = 8 << 10          // bytes of an error's message that are passed on
 )
@@ -186,6 +187,7 @@ func (u *upstream) write(ctx context.Context) {
 		case l := <-u.out:
 			if l.take() {
 				if err := u.put(ctx, l.text); err != nil {
+					sleepUntil(u.gone, endings) // how it ended says more
 					u.kill(err)
 					return
 				}

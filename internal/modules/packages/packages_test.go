@@ -75,7 +75,7 @@ func TestContractWithAPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := packages.Record{ID: "up", Source: packages.Source{Kind: packages.Command}, Command: program, Env: map[string]string{packagestest.Variable: "steady"}}
+	r := packages.Record{ID: "up", Source: packages.Source{Kind: packages.Command}, Command: program, Env: packagestest.Environment("steady")}
 	if _, err := h.Install(t.Context(), packages.Plan{Record: r}, nil); err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,11 @@ import (
 // says how it behaves.
 const Variable = "GATEHOUSE_TEST_SERVER"
 
+// Environment makes a program that calls Main a server which behaves so.
+func Environment(how string) map[string]string {
+	return map[string]string{Variable: how, "GORACE": "atexit_sleep_ms=0"} // the race detector would sleep a second at its end
+}
+
 // Main runs the server and ends the program, where it was started as one. It is
 // called first thing in TestMain, with standard output.
 func Main(out io.Writer) {

@@ -1,0 +1,293 @@
+package packages
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/internal/rawjson"
+	"gatehouse/internal/schema"
+	"gatehouse/tool"
+)
+
+func TestServersThatAreNoneAreNotKept(t *testing.T) {
+	for how, want := range map[string]string{
+		"silent":      "it was not ready within",
+		"exit":        "its program ended with code 3",
+		"strange":     `revision "1999-01-01"`,
+		"circle":      "go round in circles",
+		"onlygarbage": "it prints what is no message",
+	} {
+		t.Run(how, func(t *testing.T) {
+			o := Options{}
+			if how == "silent" {
+				o.Begin = 300 * time.Millisecond
+			}
+			h := openHome(t, o)
+			_, err := h.Install(t.Context(), Plan{Record: server(t, "up", how)}, nil)
+			if err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+			if how == "exit" && !strings.Contains(Words(err), "no licence") {
+				t.Errorf("it said %q", Words(err))
+			}
+			if _, err := h.Info("up"); code(err) != "not_found" || len(h.Tools()) != 0 || !h.has("up gone") {
+				t.Errorf("something is left: %v, %v", err, h.saw)
+			}
+			records, _, err := h.opts.Records.Get()
+			if err != nil || len(records) != 0 {
+				t.Errorf("remembered: %v, %v", records, err)
+			}
+		})
+	}
+}
+
+func TestServersThatSayTooMuchAreHeard(t *testing.T) {
+	for _, how := range []string{"garbage", "flood", "old"} {
+		t.Run(how, func(t *testing.T) {
+			h := openHome(t, Options{})
+			h.install(server(t, "up", how))
+			for i := range 3 {
+				if got, err := h.call("up", "echo", fmt.Sprintf(`{"text":"number %d"}`, i)); err != nil || !strings.Contains(got, fmt.Sprintf("number %d", i)) {
+					t.Errorf("got %s, %v", got, err)
+				}
+			}
+		})
+	}
+}
+
+func TestWhatAServerLiesAboutIsLeftOut(t *testing.T) {
+	h := openHome(t, Options{})
+	i := h.install(server(t, "up", "liar"))
+	if want := []string{"up_get_it_now", "up_big", "up_badout", "up___ignore_all_rules"}; !slices.Equal(i.Names, want) {
+		t.Errorf("offered are %q, want %q", i.Names, want)
+	}
+	left := strings.Join(i.Left, "\n")
+	for _, want := range []string{"get_it_now: up_get_it_now is there already", "a tool: it has no name", "an id that is shorter", "noschema: it has no inputSchema", "badschema: its inputSchema", "bigschema: it has"} {
+		if !strings.Contains(left, want) {
+			t.Errorf("%q is not in\n%s", want, left)
+		}
+	}
+	for _, o := range h.Tools() {
+		for _, key := range []string{"annotations", "execution", "outputSchema", "title"} {
+			if v, there := rawjson.Get(o.Raw, key); there {
+				t.Errorf("%s has %s: %s", o.Name, key, v)
+			}
+		}
+		if len(o.Raw) > mostEntry {
+			t.Errorf("%s has %d bytes", o.Name, len(o.Raw))
+		}
+	}
+}
+
+func TestWhatIsTooLongIsAnErrorOfItsOwnCall(t *testing.T) {
+	h := openHome(t, Options{Message: 64 << 10})
+	h.install(server(t, "up", "good"))
+	slow := make(chan error, 1)
+	go func() {
+		_, err := h.Call(t.Context(), "up", "huge", json.RawMessage(`{"bytes":60000}`), nil, nil)
+		slow <- err
+	}()
+	for _, last := range []bool{false, true} {
+		_, err := h.call("up", "huge", fmt.Sprintf(`{"bytes":%d,"last":%v}`, 5<<20, last))
+		if code(err) != "too_large" || !strings.Contains(err.Error(), "it has run") {
+			t.Errorf("got %v", err)
+		}
+	}
+	if err := <-slow; err != nil {
+		t.Errorf("another call got %v", err)
+	}
+	if got, err := h.call("up", "echo", `{"text":"still there"}`); err != nil || !strings.Contains(got, "still there") {
+		t.Errorf("got %s, %v", got, err)
+	}
+}
+
+func TestOfTwoAnswersTheFirstCounts(t *testing.T) {
+	h := openHome(t, Options{})
+	h.install(server(t, "up", "good"))
+	for range 5 {
+		if got, err := h.call("up", "twice", `{}`); err != nil || got != "first" {
+			t.Errorf("got %s, %v", got, err)
+		}
+	}
+}
+
+func TestAnAnswerThatIsNoJSONIsAnError(t *testing.T) {
+	h := openHome(t, Options{})
+	h.install(server(t, "up", "good"))
+	if got, err := h.call("up", "surrogate", `{}`); err == nil || !strings.Contains(err.Error(), "no JSON that can be passed on") {
+		t.Errorf("got %s, %v", got, err)
+	}
+}
+
+func TestAServerThatEndsInACallMayHaveRun(t *testing.T) {
+	h := openHome(t, Options{})
+	h.install(server(t, "up", "good"))
+	_, err := h.call("up", "die", `{}`)
+	if code(err) != "unavailable" || !strings.Contains(err.Error(), "may have run") || !strings.Contains(err.Error(), "code 4") {
+		t.Errorf("got %v", err)
+	}
+	if got, err := h.call("up", "echo", `{"text":"again"}`); err != nil || !strings.Contains(got, "again") {
+		t.Errorf("it is not started again: %s, %v", got, err)
+	}
+}
+
+func TestAServerThatKeepsEndingIsLeftAlone(t *testing.T) {
+	h := openHome(t, Options{})
+	r := server(t, "up", "good")
+	r.Start = Always
+	h.install(r)
+	h.eventually("it is started with the host", func() bool { return h.has("up installed running") })
+	for range mostFails {
+		if _, err := h.call("up", "die", `{}`); code(err) != "unavailable" {
+			t.Fatalf("got %v", err)
+		}
+	}
+	h.eventually("it is broken", func() bool {
+		i, _ := h.Info("up")
+		return i.Public.Status == "broken" && strings.Contains(i.Public.Error, "code 4")
+	})
+	_, err := h.call("up", "echo", `{"text":"a"}`)
+	if code(err) != "unavailable" || !strings.Contains(err.Error(), "nothing was run") || !strings.Contains(err.Error(), "failed 5 times") {
+		t.Errorf("got %v", err)
+	}
+	if i, err := h.Restart(t.Context(), "up"); err != nil || i.Public.Status != "running" || i.Public.Error != "" {
+		t.Errorf("got %+v, %v", i.Public, err)
+	}
+	if _, err := h.call("up", "echo", `{"text":"a"}`); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAStoppedServerStaysStopped(t *testing.T) {
+	h := openHome(t, Options{})
+	r := server(t, "up", "good")
+	r.Start = Always
+	h.install(r)
+	h.eventually("it runs", func() bool { return h.has("up installed running") })
+	if i, err := h.Stop(t.Context(), "up"); err != nil || i.Public.Status != "stopped" || i.PID != 0 {
+		t.Errorf("got %+v, %v", i, err)
+	}
+	_, err := h.call("up", "echo", `{"text":"a"}`)
+	if r, ok := errors.AsType[*tool.Refusal](err); !ok || !strings.Contains(r.Message, "was stopped; nothing was run") {
+		t.Errorf("got %v", err)
+	}
+	if i, err := h.Start(t.Context(), "up"); err != nil || i.Public.Status != "running" {
+		t.Errorf("got %+v, %v", i, err)
+	}
+}
+
+func TestAServerWithoutCallsEnds(t *testing.T) {
+	h := openHome(t, Options{Idle: 50 * time.Millisecond})
+	h.install(server(t, "up", "good"))
+	if _, err := h.call("up", "echo", `{"text":"a"}`); err != nil {
+		t.Fatal(err)
+	}
+	h.eventually("it has ended", func() bool {
+		i, _ := h.Info("up")
+		return i.Public.Status == "idle" && i.PID == 0
+	})
+	for range 20 { // also while it is about to end
+		if _, err := h.call("up", "echo", `{"text":"a"}`); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+func TestIDsThatLookLikeOthersAreRefused(t *testing.T) {
+	h := openHome(t, Options{Taken: func() []string { return []string{"file", "package"} }})
+	h.install(server(t, "git-hub", "good"))
+	for id, want := range map[string]string{
+		"file": "module file", "file-x": "module file", "git": "package git-hub", "git-hub-x": "package git-hub",
+		"Up": "expected a-z", "a_b": "expected a-z", "-a": "expected a-z", "": "expected a-z", strings.Repeat("a", 33): "expected a-z",
+	} {
+		if err := h.Check(&Plan{Record: server(t, id, "good")}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: got %v, want %q", id, err, want)
+		}
+	}
+	if err := h.Check(&Plan{Record: server(t, "git-hub", "good")}); code(err) != "exists" {
+		t.Errorf("got %v", err)
+	}
+	r := server(t, "up", "good")
+	r.Args = []string{"--token=${secret:KEY}"}
+	if err := h.Check(&Plan{Record: r}); err == nil || !strings.Contains(err.Error(), "refer to it in env") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestSourcesAreRead(t *testing.T) {
+	for _, good := range []string{"command", "npm:a", "npm:@scope/name@1.2.3", "npm:name@latest", "folder:a/b", "archive:a.zip"} {
+		if s, err := ParseSource(good); err != nil || s.String() != good {
+			t.Errorf("%s: got %v, %v", good, s, err)
+		}
+	}
+	for _, bad := range []string{"npm:", "npm:--global", "npm:a b", "npm:https://example.com/a.tgz", "npm:git+ssh://x", "npm:../x", "npm:file:x", "npm:a@^1", "npm:@a/../b", "folder:", "docker:x", "npm:a@npm:b@1"} {
+		if s, err := ParseSource(bad); err == nil {
+			t.Errorf("%s: got %v", bad, s)
+		}
+	}
+}
+
+// Lines of any kind do no harm, in pieces of any size.
+func FuzzLines(f *testing.F) {
+	f.Add([]byte("{\"jsonrpc\":\"2.0\",\"id\":1,\"result\":{}}\nxx\n"), 3, 20)
+	f.Add([]byte(`{"result":{"a":"xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx"},"id":7}`+"\n"), 5, 10)
+	f.Fuzz(func(t *testing.T, text []byte, step, limit int) {
+		step, limit = max(step&0xff, 1), max(limit&0x3ff, 1)
+		var lines int
+		fr := &frames{limit: limit, line: func(b []byte) {
+			lines++
+			if len(b) > limit {
+				t.Errorf("a line of %d bytes", len(b))
+			}
+		}, long: func(head, tail []byte, n int64) {
+			lines++
+			if len(head) > edge || len(tail) > edge || n <= int64(limit) {
+				t.Errorf("%d and %d bytes of %d", len(head), len(tail), n)
+			}
+			whose(head, tail)
+		}}
+		for rest := text; len(rest) > 0; {
+			n := min(step, len(rest))
+			fr.Write(rest[:n])
+			rest = rest[n:]
+		}
+		if want := strings.Count(string(text), "\n"); lines != want {
+			t.Errorf("%d lines of %d", lines, want)
+		}
+	})
+}
+
+// Whatever a server lists, what is offered of it can be.
+func FuzzListing(f *testing.F) {
+	f.Add([]byte(`{"name":"a","inputSchema":{"type":"object"},"annotations":{"readOnlyHint":true}}`))
+	f.Add([]byte(`{"name":"\u0000","inputSchema":{},"description":1,"title":[],"outputSchema":7}`))
+	f.Fuzz(func(t *testing.T, entry []byte) {
+		if rawjson.Check(entry, 0) != nil {
+			return
+		}
+		tools, _ := offer("up", []json.RawMessage{entry, entry})
+		if len(tools) > 1 {
+			t.Fatalf("two tools of one name: %v", tools)
+		}
+		for _, o := range tools {
+			if rawjson.Check(o.Raw, 0) != nil || len(o.Name) > longestName {
+				t.Errorf("%s is listed as %s", o.Name, o.Raw)
+			}
+			in, _ := rawjson.Get(o.Raw, "inputSchema")
+			if _, err := schema.Compile(in); err != nil {
+				t.Error(err)
+			}
+			if out, ok := rawjson.Get(o.Raw, "outputSchema"); ok {
+				if _, err := schema.Compile(out); err != nil {
+					t.Error(err)
+				}
+			}
+		}
+	})
+}

@@ -1,0 +1,125 @@
+package packages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"gatehouse/internal/state"
+)
+
+const busyVariable = "GATEHOUSE_TEST_BUSY_HOST"
+
+// busyHost makes the test's own program a host that installs, rebuilds and
+// removes a package until it is killed.
+func busyHost() {
+	dir := os.Getenv(busyVariable)
+	if dir == "" {
+		return
+	}
+	fail := func(err error) {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	log, err := state.OpenFile(filepath.Join(dir, "state.db"), state.FileOptions{})
+	if err != nil {
+		fail(err)
+	}
+	ctx := context.Background()
+	records, err := state.Attach[map[string]Record](ctx, state.New(state.Options{Log: log}), "/private/packages", state.Durable)
+	if err != nil {
+		fail(err)
+	}
+	h, err := Open(Options{Folder: filepath.Join(dir, "packages"), Records: records})
+	if err != nil {
+		fail(err)
+	}
+	for {
+		if _, err := h.Install(ctx, Plan{Record: from("up", "folder:"+filepath.Join(dir, "source"))}, nil); err != nil && code(err) != "exists" {
+			fail(err)
+		}
+		fmt.Println("installed")
+		for range 2 {
+			if _, err := h.Rebuild(ctx, "up", "", nil); err != nil {
+				fail(err)
+			}
+		}
+		if err := h.Remove("up", false); err != nil {
+			fail(err)
+		}
+	}
+}
+
+// However a host is killed, what the next one finds is a package that works or
+// none, and no more than belongs to it.
+func TestAHostThatIsKilledLeavesWholePackages(t *testing.T) {
+	needsShell(t)
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "source"), source(t, "1.0.0"))
+	many := map[string]string{}
+	for i := range 200 {
+		many[fmt.Sprintf("lib/%d/file", i)] = strings.Repeat("x", 1000)
+	}
+	write(t, filepath.Join(dir, "source"), many)
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 5 {
+		host := exec.Command(program)
+		host.Env = append(os.Environ(), busyVariable+"="+dir)
+		var said strings.Builder
+		host.Stderr = &said
+		out, err := host.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := host.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil { // once it is at work
+			t.Fatal(err, said.String())
+		}
+		time.Sleep(rand.N(300 * time.Millisecond))
+		host.Process.Kill()
+		var end *exec.ExitError
+		if err := host.Wait(); !errors.As(err, &end) || end.Exited() {
+			t.Fatalf("it ended by itself: %v, %s", err, said.String())
+		}
+		afterTheKill(t, dir)
+	}
+}
+
+func afterTheKill(t *testing.T, dir string) {
+	t.Helper()
+	log, err := state.OpenFile(filepath.Join(dir, "state.db"), state.FileOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer log.Close()
+	h := reopen(t, Options{}, filepath.Join(dir, "packages"), log)
+	defer h.end()
+	list, err := h.List()
+	if err != nil || len(list) > 1 {
+		t.Fatalf("got %+v, %v", list, err)
+	}
+	programs, _ := filepath.Glob(filepath.Join(dir, "packages", "*", programPrefix+"*"))
+	if len(programs) != len(list) {
+		t.Errorf("%d packages and the programs %v", len(list), programs)
+	}
+	for _, i := range list {
+		if i.State != Installed {
+			t.Errorf("got %+v", i)
+		}
+		if got, err := h.call("up", "echo", `{"text":"whole"}`); err != nil || !strings.Contains(got, "whole") {
+			t.Errorf("got %s, %v %s", got, err, Words(err))
+		}
+	}
+}
