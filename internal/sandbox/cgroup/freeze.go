@@ -24,7 +24,7 @@ const freezing = 10 * time.Second
 const freezer = "freezer"
 
 // errNoFreezer is why nothing can be paused.
-var errNoFreezer = errors.New("nothing can be paused: there is neither a control group of version 2 with cgroup.freeze (Linux 5.2) nor the freezer of version 1 in which this process may make groups; run as root, or let the service manager delegate control groups")
+var errNoFreezer = errors.New("nothing can be paused: there is neither a control group of version 2 with cgroup.freeze (Linux 5.2) nor the freezer of version 1 in which this process may make groups")
 
 // Freezes reports whether groups can be stopped; the error says what is
 // missing.

@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+const remedyGroups = "run as root, or let the service manager delegate control groups: systemd-run --user --scope -p Delegate=yes gatehouse ..."
+
 const trial = 20 * time.Second // for the sandbox a Doctor makes
 
 // Doctor makes a sandbox and runs a program in it, and says what of the rest is
@@ -28,11 +30,11 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 		if d.groups.Held(c) == sandbox.NotHeld {
 			f.OK = false
 			f.Detail = about(c, d.groups.Notes)
-			f.Remedy = "run as root, or let the service manager delegate control groups: systemd-run --user --scope -p Delegate=yes gatehouse ..."
+			f.Remedy = remedyGroups
 		}
 		findings = append(findings, f)
 	}
-	findings = append(findings, d.ownUsers(), landlocked())
+	findings = append(findings, d.pausing(), d.ownUsers(), landlocked())
 	for _, program := range []string{"python3", "node", "bash"} {
 		findings = append(findings, interpreter(program))
 	}
@@ -49,6 +51,14 @@ func about(controller string, notes []string) string {
 		}
 	}
 	return groupName.ReplaceAllString(strings.Join(notes, "; "), "...")
+}
+
+func (d *Driver) pausing() sandbox.Finding {
+	f := sandbox.Finding{Name: "pausing a sandbox", OK: true, Detail: "by its control group"}
+	if err := d.groups.Freezes(); err != nil {
+		f.OK, f.Detail, f.Remedy = false, groupName.ReplaceAllString(err.Error(), "..."), remedyGroups
+	}
+	return f
 }
 
 func (d *Driver) ownUsers() sandbox.Finding {

@@ -36,6 +36,11 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 	if old := outdated(version); old != "" {
 		findings = append(findings, sandbox.Finding{Name: "a runtime without known holes", Detail: old, Remedy: "upgrade it with the system's package manager, or use crun or the driver namespaces"})
 	}
+	if err := d.groups.Freezes(); err != nil {
+		findings = append(findings, sandbox.Finding{Name: "pausing a sandbox", Detail: err.Error(), Remedy: "run as root"})
+	} else {
+		findings = append(findings, sandbox.Finding{Name: "pausing a sandbox", OK: true, Detail: "by its control group"})
+	}
 	return append(findings, sandbox.Try(ctx, d, trial, func(error) string { return remedyFailed }))
 }
 
