@@ -10,12 +10,13 @@ APT      := $(if $(filter 0,$(shell id -u)),,sudo) apt-get
 
 export CGO_ENABLED ?= 0
 
-.PHONY: help run build test setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild conformance cross bench soak clean
+.PHONY: help run build runsc test setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild conformance cross bench soak clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
 	@echo "make test          set up what tests need, and run everything"
 	@echo "make build         bin/gatehouse"
+	@echo "make runsc         bin/gatehouse-runsc, which the driver gvisor needs"
 	@echo "make conformance   the official suites and foreign clients, one table"
 	@echo "make bench         measure against peers, and write docs/benchmarks.md (a quarter of an hour)"
 	@echo "make soak          a million calls, and what is left of them"
@@ -24,6 +25,13 @@ help:
 
 build:
 	$(GO) build -trimpath -o bin/gatehouse ./cmd/gatehouse
+
+# gVisor's runsc, for sandboxes of the driver gvisor: a program and a module of
+# its own, and without cgo, since it starts itself where there are no libraries.
+RUNSC ?= bin/gatehouse-runsc
+runsc:
+	cd runsc && CGO_ENABLED=0 $(GO) build -trimpath \
+		-ldflags "-s -w -X gvisor.dev/gvisor/runsc/version.version=$$($(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)" -o "$(abspath $(RUNSC))" .
 
 run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
@@ -70,6 +78,9 @@ setup:
 		{ p=$$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: //p' | head -1) && [ -n "$$p" ] && mkdir -p .tools/kernel && \
 		cd .tools/kernel && apt-get download $$p && dpkg-deb -x $$p*.deb . && rm -f $$p*.deb; } || \
 		echo "without a kernel the drivers of virtual machines are not tried"; \
+	fi
+	@if [ .tools/gatehouse-runsc -nt runsc/go.sum ] && [ .tools/gatehouse-runsc -nt runsc/main.go ]; then :; else \
+		mkdir -p .tools && $(MAKE) --no-print-directory runsc RUNSC=.tools/gatehouse-runsc || echo "without runsc the driver gvisor is not tried"; \
 	fi
 	$(GO) mod download
 	$(GO) run ./internal/conformance/run install

@@ -7,6 +7,7 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/firecracker"
+	"gatehouse/internal/sandbox/gvisor"
 	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/internal/sandbox/oci"
@@ -22,7 +23,8 @@ func SandboxDrivers(names []string, s config.Sandboxes, cache string, log *slog.
 		namespaces.Name: func() (sandbox.Driver, error) {
 			return namespaces.New(namespaces.Options{Boots: s.Pool.MaxBoots, Log: log})
 		},
-		oci.Name: func() (sandbox.Driver, error) { return oci.New(oci.Options{Runtime: s.Runtime, Log: log}) },
+		oci.Name:    func() (sandbox.Driver, error) { return oci.New(oci.Options{Runtime: s.Runtime, Log: log}) },
+		gvisor.Name: func() (sandbox.Driver, error) { return gvisor.New(gvisor.Options{Runsc: s.Runsc, Log: log}) },
 		firecracker.Name: func() (sandbox.Driver, error) {
 			return firecracker.New(firecracker.Options{
 				Binary: s.Firecracker, Jailer: s.Jailer, Kernel: s.Kernel, Modules: s.KernelModules, Rootfs: s.Rootfs,

@@ -26,10 +26,11 @@ type Sandboxes struct {
 	Lifetime      time.Duration     `doc:"A sandbox ends after so long in any case." env:"GATEHOUSE_SANDBOX_LIFETIME"`
 	Most          int               `doc:"Sandboxes alive at once, of everybody together." env:"GATEHOUSE_SANDBOX_MOST"`
 	Isolation     string            `yaml:"min_isolation" doc:"What has to stand between the code and the host at least. Where no driver offers that, there are no sandboxes." enum:"process,filtered,namespaces,user kernel,machine" env:"GATEHOUSE_SANDBOX_MIN_ISOLATION"`
-	Driver        string            `doc:"What makes a sandbox when its maker does not say. auto is the first of prefer that works here and is as strong as min_isolation asks; a name is that one alone. process makes no wall at all: unsafe has to be set as well." enum:"auto,namespaces,oci,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
-	Prefer        []string          `doc:"The order in which drivers are tried. Empty means namespaces, oci, firecracker, qemu." enum:"namespaces,oci,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_PREFER"`
-	Drivers       []string          `doc:"Drivers that a sandbox's maker may ask for, by name or by min_isolation. Empty means those of prefer where driver is auto, else driver alone." enum:"namespaces,oci,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVERS"`
+	Driver        string            `doc:"What makes a sandbox when its maker does not say. auto is the first of prefer that works here and is as strong as min_isolation asks; a name is that one alone. process makes no wall at all: unsafe has to be set as well." enum:"auto,namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
+	Prefer        []string          `doc:"The order in which drivers are tried. Empty means namespaces, oci, gvisor, firecracker, qemu." enum:"namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_PREFER"`
+	Drivers       []string          `doc:"Drivers that a sandbox's maker may ask for, by name or by min_isolation. Empty means those of prefer where driver is auto, else driver alone." enum:"namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVERS"`
 	Runtime       string            `doc:"The container runtime of the driver oci, a path or a name. Empty means crun, or else runc." env:"GATEHOUSE_SANDBOX_RUNTIME"`
+	Runsc         string            `doc:"The program of the driver gvisor, a path or a name. Empty means gatehouse-runsc beside this program, or else an installed runsc." env:"GATEHOUSE_RUNSC"`
 	QEMU          string            `yaml:"qemu" doc:"The program of the driver qemu, a path or a name. Empty means the one for this machine's kind." env:"GATEHOUSE_SANDBOX_QEMU"`
 	Accelerator   string            `doc:"How qemu runs machines: kvm, tcg (slow, and needs nothing of the processor), or empty for whichever works." enum:",kvm,tcg" env:"GATEHOUSE_SANDBOX_ACCELERATOR"`
 	Kernel        string            `doc:"Kernel of virtual machines, a file. Empty means the newest that is installed." kind:"path" env:"GATEHOUSE_KERNEL"`
@@ -71,7 +72,7 @@ type RegistryLogin struct {
 type SandboxTemplate struct {
 	Name      string   `doc:"Name; a sandbox's maker chooses the template by it." need:"yes"`
 	Image     string   `doc:"The system they run: dir:/path of a folder, oci:/path[:tag] of an image layout, tar:/path[:tag] of an archive, or host/name:tag of a registry. Left out, the host's own programs."`
-	Driver    string   `doc:"The driver that makes them; left out, as for every sandbox." enum:"namespaces,oci,firecracker,qemu,process"`
+	Driver    string   `doc:"The driver that makes them; left out, as for every sandbox." enum:"namespaces,oci,gvisor,firecracker,qemu,process"`
 	Strict    bool     `doc:"Only the system calls of a short list may be made in them."`
 	Env       []string `doc:"Variables of all that runs in them, each NAME=value."`
 	Memory    int      `yaml:"memory_mib" doc:"As for every sandbox; 0 means that of modules.sandbox, here and below."`
@@ -134,7 +135,7 @@ func (s Sandboxes) validate(w *wrong) {
 
 // SandboxDrivers are the names of drivers, in the order in which they are
 // tried when no other is wished for. The one without a wall is not among them.
-func SandboxDrivers() []string { return []string{"namespaces", "oci", "firecracker", "qemu"} }
+func SandboxDrivers() []string { return []string{"namespaces", "oci", "gvisor", "firecracker", "qemu"} }
 
 // Ladder are the drivers that sandboxes may be made by, the preferred first.
 func (s Sandboxes) Ladder() (names []string) {
