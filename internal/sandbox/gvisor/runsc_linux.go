@@ -4,6 +4,7 @@ package gvisor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -106,10 +107,21 @@ func (r *runsc) do(ctx context.Context, bundle string, args ...string) error {
 // words are what somebody said, in one line and not too long.
 func words(s string) string { return strings.Join(strings.Fields(s[:min(len(s), most)]), " ") }
 
-// said is what runsc wrote to a log.
+// said is what runsc wrote to a log, of which each line is a JSON object that
+// has a message, or is taken as it is.
 func said(log string) string {
 	b, _ := os.ReadFile(log)
-	return words(string(b))
+	var all []string
+	for line := range strings.Lines(string(b)) {
+		var entry struct {
+			Message string `json:"msg"`
+		}
+		if json.Unmarshal([]byte(line), &entry) == nil && entry.Message != "" {
+			line = entry.Message
+		}
+		all = append(all, line)
+	}
+	return words(strings.Join(all, " "))
 }
 
 // environment is that of runsc, with nothing of ours that is not needed.
