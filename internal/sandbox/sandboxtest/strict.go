@@ -10,6 +10,9 @@ import (
 // strict is that ordinary programs run with the strict profile, and that it
 // closes what it does not list.
 func (s suite) strict(t *testing.T) {
+	if s.noWall() {
+		s.notOffered(t, "profiles of system calls")
+	}
 	s.strictly = true
 	b := s.probed(t, sandbox.Spec{})
 	for name, got := range answers(t, b, "strict") {
