@@ -173,6 +173,21 @@ func TestASnapshotIsGoneOnFromMoreThanOnce(t *testing.T) {
 	})
 }
 
+func TestAMachineThatCannotBeKeptGoesOn(t *testing.T) {
+	both(t, func(t *testing.T, d *Driver) {
+		b := made(t, d, sandbox.Spec{})
+		if err := os.RemoveAll(d.kept()); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := b.(sandbox.Snapshotter).Snapshot(t.Context()); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%v", err)
+		}
+		if got := shell(t, b, "echo again"); got != "again\n" {
+			t.Errorf("%q", got)
+		}
+	})
+}
+
 func TestASandboxOfASnapshotIsKeptToo(t *testing.T) {
 	both(t, func(t *testing.T, d *Driver) {
 		first, err := made(t, d, sandbox.Spec{}).(sandbox.Snapshotter).Snapshot(t.Context())

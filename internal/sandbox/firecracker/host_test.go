@@ -73,7 +73,7 @@ func killed(t *testing.T, jailed string) {
 	}
 	cmd.Process.Kill()
 	cmd.Wait()
-	for end := time.Now().Add(patience); running(mark, jails); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(patience); going(mark, jails); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("it goes on without its host")
 		}
@@ -90,8 +90,8 @@ func killed(t *testing.T, jailed string) {
 	}
 }
 
-// running reports whether something of the other host is.
-func running(mark string, jails []string) bool {
+// going reports whether something of the other host is.
+func going(mark string, jails []string) bool {
 	for _, jail := range jails {
 		if marked(filepath.Base(jail)) > 0 {
 			return true

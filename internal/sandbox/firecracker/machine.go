@@ -28,8 +28,8 @@ type machine struct {
 	jail    *jail
 	process *process
 	api     *api.Client
-	bare    bool // it may be paused without a snapshot, see release
-	frozen  bool // its process stands, instead of its processors
+	bare    bool   // it may be paused without a snapshot, see release
+	stands  stance // how it stands still, if it does
 }
 
 // launch starts a process that waits to be told what machine to run.
@@ -158,40 +158,56 @@ func (m *machine) agent(ctx context.Context) (conn net.Conn, err error) {
 	return conn, nil
 }
 
+// stance is how a machine stands still.
+type stance int
+
+const (
+	running stance = iota
+	frozen         // its process stands, and does not answer
+	paused         // its processors do, or may
+)
+
 // pause stops the machine. One that is not to be kept stands with its whole
 // process where the socket device would not survive anything else.
 func (m *machine) pause(ctx context.Context, toKeep bool) error {
 	if m.bare || toKeep {
+		m.stands = paused
 		return m.api.Pause(ctx)
 	}
 	if err := m.process.freeze(ctx); err != nil {
 		return err
 	}
-	m.frozen = true
+	m.stands = frozen
 	return nil
 }
 
 // keep writes a snapshot of a machine that was paused. It stays paused.
 func (m *machine) keep(ctx context.Context) error {
-	if m.frozen { // it has to answer for that
+	if m.stands == frozen { // it has to answer for that
 		if err := m.process.thaw(); err != nil {
 			return err
 		}
-		m.frozen = false
-		if err := m.api.Pause(ctx); err != nil {
+		if err := m.pause(ctx, true); err != nil {
 			return err
 		}
 	}
 	return m.api.CreateSnapshot(ctx, api.SnapshotCreate{State: stateFile, Memory: memoryFile, Type: "Full"})
 }
 
-// resume lets the machine go on.
+// resume lets the machine go on. One that goes on already is left alone, since
+// it would have its socket device reset.
 func (m *machine) resume(ctx context.Context) error {
-	if m.frozen {
-		m.frozen = false
-		return m.process.thaw()
+	var err error
+	switch m.stands {
+	case frozen:
+		err = m.process.thaw()
+	case paused:
+		err = m.api.Resume(ctx)
 	}
-	return m.api.Resume(ctx)
+	if err == nil {
+		m.stands = running
+	}
+	return err
 }
 
 // end ends the machine. Its jail stays.

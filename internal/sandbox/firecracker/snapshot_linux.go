@@ -30,7 +30,7 @@ func (b *box) Pause(ctx context.Context) error {
 		return err
 	}
 	if err := b.machine.pause(ctx, false); err != nil {
-		return errors.Join(err, b.goOn(ctx))
+		return errors.Join(err, b.recover(ctx))
 	}
 	b.paused = true
 	return nil
@@ -70,6 +70,17 @@ func (b *box) goOn(ctx context.Context) error {
 	return nil
 }
 
+// recover lets it go on whatever became of the caller. The caller holds mu.
+func (b *box) recover(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recovering)
+	defer cancel()
+	err := b.goOn(ctx)
+	if err != nil {
+		b.machine.process.p.Kill() // nobody can reach what is in it any more
+	}
+	return err
+}
+
 // Snapshot is that of sandbox.Snapshotter.
 func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
 	b.mu.Lock()
@@ -83,19 +94,15 @@ func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
 		if err := b.Still(ctx); err != nil {
 			return nil, err
 		}
+		b.reset = true
 		if err := b.machine.pause(ctx, true); err != nil {
-			return nil, errors.Join(err, b.goOn(ctx))
+			return nil, errors.Join(err, b.recover(ctx))
 		}
 	}
 	b.reset = true // whatever comes of it
 	s, err := b.keep(ctx)
 	if !b.paused {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recovering)
-		defer cancel()
-		if lost := b.goOn(ctx); lost != nil {
-			b.machine.process.p.Kill() // nobody can reach what is in it any more
-			err = errors.Join(err, lost)
-		}
+		err = errors.Join(err, b.recover(ctx))
 	}
 	if err != nil {
 		if s != nil {

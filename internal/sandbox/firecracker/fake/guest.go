@@ -173,6 +173,7 @@ func (g *guest) serve(c net.Conn) {
 	defer g.mu.Unlock()
 	if g.host == c {
 		g.host = nil
+		g.wake.Broadcast()
 	}
 }
 

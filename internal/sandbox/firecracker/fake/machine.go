@@ -35,7 +35,7 @@ func (v *VMM) elf(path string) error {
 	defer f.Close()
 	head := make([]byte, 4)
 	if _, err := io.ReadFull(f, head); err != nil || !bytes.Equal(head, []byte("\x7fELF")) {
-		return errors.New("Kernel Loader: failed to load ELF kernel image: Invalid ELF magic number")
+		return refusal("Kernel Loader: failed to load ELF kernel image: Invalid ELF magic number")
 	}
 	return nil
 }
@@ -129,20 +129,20 @@ func (v *VMM) load(says map[string]any) error {
 func (v *VMM) restore(says map[string]any, memory string) error {
 	b, err := os.ReadFile(v.At(says["snapshot_path"].(string)))
 	if err != nil {
-		return errors.New("Failed to get snapshot state from file: Failed to open snapshot file: " + err.Error())
+		return refusal("Failed to get snapshot state from file: Failed to open snapshot file: " + err.Error())
 	}
 	var k kept
 	if err := json.Unmarshal(b, &k); err != nil {
-		return errors.New("Failed to get snapshot state from file: Failed to load snapshot state from file: " + err.Error())
+		return refusal("Failed to get snapshot state from file: Failed to load snapshot state from file: " + err.Error())
 	}
 	v.said = k.Said
 	info, err := os.Stat(v.At(memory))
 	if err != nil || info.Size() != v.memory() {
-		return errors.New("Failed to load guest memory: the file is not there, or not as large as the memory")
+		return refusal("Failed to load guest memory: the file is not there, or not as large as the memory")
 	}
 	for path, d := range v.said {
 		if at, drive := d["path_on_host"].(string); drive && v.readable(at) != nil {
-			return errors.New("Failed to restore devices: " + path + ": " + v.readable(at).Error())
+			return refusal("Failed to restore devices: " + path + ": " + v.readable(at).Error())
 		}
 	}
 	if to, _ := says["vsock_override"].(map[string]any); to != nil && v.said["vsock"] != nil {

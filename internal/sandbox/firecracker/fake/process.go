@@ -80,11 +80,11 @@ func command(args []string, known map[string]option) (map[string][]string, []str
 		o, there := known[name]
 		switch {
 		case !dashed || !there:
-			return nil, nil, fmt.Errorf("Found argument '%s' which wasn't expected, or isn't valid in this context.", args[i])
+			return nil, nil, refused("Found argument '%s' which wasn't expected, or isn't valid in this context.", args[i])
 		case all[name] != nil && !o.many:
-			return nil, nil, fmt.Errorf("The argument '%s' was provided more than once.", name)
+			return nil, nil, refused("The argument '%s' was provided more than once.", name)
 		case o.takesValue && !joined && i+1 == len(args):
-			return nil, nil, fmt.Errorf("The argument '%s' requires a value, but none was supplied.", name)
+			return nil, nil, refused("The argument '%s' requires a value, but none was supplied.", name)
 		case o.takesValue && !joined:
 			i++
 			value = args[i]
@@ -196,31 +196,31 @@ func ownProc() error {
 func jail(all map[string][]string) (root, program string, err error) {
 	for _, needed := range []string{"id", "exec-file", "uid", "gid"} {
 		if all[needed] == nil {
-			return "", "", fmt.Errorf("Failed to parse arguments: Argument '%s' required, but not found.", needed)
+			return "", "", refused("Failed to parse arguments: Argument '%s' required, but not found.", needed)
 		}
 	}
 	id := all["id"][0]
 	if len(id) < 1 || len(id) > 64 || strings.Trim(strings.ToLower(id), "abcdefghijklmnopqrstuvwxyz0123456789-") != "" {
-		return "", "", fmt.Errorf("Invalid instance ID: Invalid char or length in %q", id)
+		return "", "", refused("Invalid instance ID: Invalid char or length in %q", id)
 	}
 	uid, err1 := strconv.ParseUint(all["uid"][0], 10, 32)
 	gid, err2 := strconv.ParseUint(all["gid"][0], 10, 32)
 	if err1 != nil || err2 != nil {
-		return "", "", fmt.Errorf("Invalid uid or gid: %v, %v", err1, err2)
+		return "", "", refused("Invalid uid or gid: %v, %v", err1, err2)
 	}
 	program = filepath.Base(all["exec-file"][0])
 	if !strings.Contains(program, "firecracker") {
-		return "", "", fmt.Errorf("Invalid filename. The filename of `--exec-file` option must contain \"firecracker\": %s", program)
+		return "", "", refused("Invalid filename. The filename of `--exec-file` option must contain \"firecracker\": %s", program)
 	}
 	for _, limit := range all["resource-limit"] {
 		name, value, _ := strings.Cut(limit, "=")
 		if _, err := strconv.ParseUint(value, 10, 64); err != nil || !slices.Contains([]string{"fsize", "no-file"}, name) {
-			return "", "", fmt.Errorf("Invalid resource argument: %s", limit)
+			return "", "", refused("Invalid resource argument: %s", limit)
 		}
 	}
 	for _, group := range all["cgroup"] {
 		if file, value, _ := strings.Cut(group, "="); file == "" || value == "" || strings.Contains(file, "/") {
-			return "", "", fmt.Errorf("Invalid format for cgroups: %s", group)
+			return "", "", refused("Invalid format for cgroups: %s", group)
 		}
 	}
 	root = filepath.Join(one(all, "chroot-base-dir", "/srv/jailer"), program, id, "root")
@@ -229,11 +229,11 @@ func jail(all map[string][]string) (root, program string, err error) {
 	}
 	exe, err := filepath.EvalSymlinks(all["exec-file"][0])
 	if err != nil {
-		return "", "", fmt.Errorf("Failed to canonicalize path %s: %v", all["exec-file"][0], err)
+		return "", "", refused("Failed to canonicalize path %s: %v", all["exec-file"][0], err)
 	}
 	// The real one copies. A test's program is large, and the same.
 	if err := os.Symlink(exe, filepath.Join(root, program)); err != nil {
-		return "", "", fmt.Errorf("Failed to copy: %v", err)
+		return "", "", refused("Failed to copy: %v", err)
 	}
 	if os.Geteuid() == 0 {
 		err = os.Chown(root, int(uid), int(gid))

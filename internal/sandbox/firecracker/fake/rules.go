@@ -120,3 +120,5 @@ func malformed(format string, args ...any) error {
 type refusal string
 
 func (r refusal) Error() string { return string(r) }
+
+func refused(format string, args ...any) error { return refusal(fmt.Sprintf(format, args...)) }
