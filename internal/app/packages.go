@@ -2,13 +2,17 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
+	"gatehouse/internal/bus"
 	"gatehouse/internal/contexts"
+	"gatehouse/internal/modules/notification"
 	hosting "gatehouse/internal/modules/packages"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/internal/packages"
@@ -31,6 +35,7 @@ func (a *App) packageHouse() (*packages.House, error) {
 		Folder: filepath.Join(a.cfg.Folders.Data, "packages"), Records: a.tree.packageRecords, Log: a.log,
 		Name: introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
 		Begin: s.Begin, Answer: s.Answer, Idle: s.Idle, Install: s.Install, Most: s.Most, Message: int(s.Message),
+		Broken: a.tellBroken,
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
 				(*f)()
@@ -50,6 +55,19 @@ func (a *App) packageHouse() (*packages.House, error) {
 	a.house = house
 	a.room(Part{"packages", house.Run})
 	return house, nil
+}
+
+// tellBroken has those who rule the host notified of a package that is left
+// alone.
+func (a *App) tellBroken(id string, why error) {
+	data, err := json.Marshal(notification.News{
+		Code: "package.broken", Level: notification.Error, Title: "The package " + id + " keeps failing",
+		Message: why.Error() + ". It is no longer started by itself: see package_logs, then package_restart.",
+	})
+	if err != nil {
+		return // strings only: it cannot fail
+	}
+	a.bus.Publish(bus.Fact{Subject: "module." + packageModule + ".notification", At: time.Now(), Data: data})
 }
 
 // packagesRoom are the packages of a host, and who is told when their tools

@@ -2,6 +2,7 @@ package app
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -97,6 +98,16 @@ func TestAPackageIsSeenByThoseWhoMayCallIt(t *testing.T) {
 	if v, _ := eve.readPublic("default", at); fmt.Sprint(v) != "map[]" {
 		t.Errorf("eve sees %v", v)
 	}
+}
+
+func TestThoseWhoRuleAreToldOfAPackageThatIsLeftAlone(t *testing.T) {
+	a, client := liveOn(t, ruled(t, "package", "notification"), Options{})
+	admin := client("ann", "admin")
+	a.tellBroken("up", errors.New("its program ended with code 4"))
+	eventually(t, "it is in the list", func() bool {
+		got := fmt.Sprint(admin.result("notification_list", `{}`))
+		return strings.Contains(got, "package.broken") && strings.Contains(got, "code 4")
+	})
 }
 
 // Packages are in backups with their data, and come back on another host.

@@ -137,7 +137,8 @@ func TestAServerThatEndsInACallMayHaveRun(t *testing.T) {
 }
 
 func TestAServerThatKeepsEndingIsLeftAlone(t *testing.T) {
-	h := openHome(t, Options{})
+	told := make(chan string, 10)
+	h := openHome(t, Options{Broken: func(id string, why error) { told <- id + ": " + why.Error() }})
 	r := server(t, "up", "good")
 	r.Start = Always
 	h.install(r)
@@ -151,6 +152,14 @@ func TestAServerThatKeepsEndingIsLeftAlone(t *testing.T) {
 		i, _ := h.Info("up")
 		return i.Public.Status == "broken" && strings.Contains(i.Public.Error, "code 4")
 	})
+	select {
+	case got := <-told:
+		if !strings.HasPrefix(got, "up: ") || !strings.Contains(got, "code 4") {
+			t.Errorf("told was %q", got)
+		}
+	case <-time.After(patience):
+		t.Error("nobody was told")
+	}
 	_, err := h.call("up", "echo", `{"text":"a"}`)
 	if code(err) != "unavailable" || !strings.Contains(err.Error(), "nothing was run") || !strings.Contains(err.Error(), "failed 5 times") {
 		t.Errorf("got %v", err)

@@ -35,6 +35,7 @@ type Options struct {
 	Secrets func(map[string]string) (map[string]secret.Text, error) // puts secrets into an environment that refers to them; nil: there are none
 	Taken   func() []string                                         // names of modules, which packages keep away from; nil means none
 	Show    func(id string, p *Public)                              // what everybody may know of a package; nil when it is gone. It must not call back
+	Broken  func(id string, why error)                              // a server failed too often and is left alone; it must not block
 	Changed func()                                                  // the tools are others; it must not block
 	Log     *slog.Logger                                            // nil drops what is said
 	Name    string                                                  // how this host calls itself to servers
@@ -97,6 +98,9 @@ func Open(o Options) (*House, error) {
 	}
 	if o.Changed == nil {
 		o.Changed = func() {}
+	}
+	if o.Broken == nil {
+		o.Broken = func(string, error) {}
 	}
 	o.Begin, o.Answer = or(o.Begin, defaultBegin), or(o.Answer, defaultAnswer)
 	o.Idle, o.Install = or(o.Idle, defaultIdle), or(o.Install, defaultInstall)

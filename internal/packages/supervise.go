@@ -236,6 +236,7 @@ func (p *pack) attempt() chan struct{} {
 		} else if ctx.Err() == nil {
 			p.house.log.Warn("a package cannot be started", "package", p.id, "err", err)
 		}
+		p.tellBroken()
 		p.show()
 		close(done)
 	}()
@@ -320,7 +321,19 @@ func (p *pack) ended(u *upstream) {
 	if p.house.ctx.Err() == nil {
 		p.house.log.Warn("a package has ended", "package", p.id, "err", err, "again", !broken)
 	}
+	p.tellBroken()
 	p.show()
+}
+
+// tellBroken tells of the failure after which the server is left alone.
+func (p *pack) tellBroken() {
+	p.mu.Lock()
+	why := p.why
+	broken := p.fails == mostFails && why != nil && p.up == nil
+	p.mu.Unlock()
+	if broken && p.house.ctx.Err() == nil {
+		p.house.opts.Broken(p.id, why)
+	}
 }
 
 // learn takes in which tools a server has.
