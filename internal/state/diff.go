@@ -25,9 +25,9 @@ type differ struct {
 }
 
 const (
-	memberBytes = 48 // of an object's memory, for each member
-	opBytes = 28      // of an operation beside its path and value
-	mostOld = 1 << 24 // past which old values are not counted any more
+	memberBytes = 48      // of an object's memory, for each member
+	opBytes     = 28      // of an operation beside its path and value
+	mostOld     = 1 << 24 // past which old values are not counted any more
 )
 
 func (d *differ) pathBytes() (n int) {
