@@ -100,11 +100,12 @@ func (d *Driver) launch(ctx context.Context, b build, memory *os.File, shared, w
 	}
 	undo = append(undo, func() { m.group.Kill(); m.group.Remove() })
 	files := make([]*os.File, memoryFD-3, disksFD-3+len(b.disks))
-	defer func() {
+	given := sync.OnceFunc(func() {
 		for _, f := range files {
 			f.Close()
 		}
-	}()
+	})
+	defer given()
 	orders, theirs, err := socketPair()
 	if err != nil {
 		return nil, err
@@ -131,6 +132,7 @@ func (d *Driver) launch(ctx context.Context, b build, memory *os.File, shared, w
 		return nil, err
 	}
 	undo = append(undo, func() { m.process.Kill(); <-m.ended })
+	given() // so that the end of QEMU is the end of its lines
 	if m.orders, err = newMonitor(ctx, orders); err != nil {
 		return nil, d.explain(m, err)
 	}
@@ -156,7 +158,6 @@ func (b build) line(shared, waits bool) []string {
 		"-machine", "microvm,memory-backend=memory", "-accel", accelerator, "-cpu", processor, "-smp", fmt.Sprint(b.vcpus),
 		"-m", fmt.Sprintf("%dM", b.memoryMiB),
 		"-object", fmt.Sprintf("memory-backend-file,id=memory,size=%dM,mem-path=%s,share=%s,reserve=off", b.memoryMiB, fd(memoryFD), share),
-		"-kernel", fd(kernelFD), "-initrd", fd(initrdFD), "-append", b.arguments,
 		"-serial", "stdio",
 		"-chardev", fmt.Sprintf("socket,id=orders,fd=%d", ordersFD), "-mon", "chardev=orders,mode=control",
 		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentFD),
@@ -168,9 +169,9 @@ func (b build) line(shared, waits bool) []string {
 			"-device", fmt.Sprintf("virtio-blk-device,drive=disk%d", i))
 	}
 	if waits {
-		line = append(line, "-incoming", "defer")
+		return append(line, "-incoming", "defer") // the kernel is in its memory
 	}
-	return line
+	return append(line, "-kernel", fd(kernelFD), "-initrd", fd(initrdFD), "-append", b.arguments)
 }
 
 // start starts QEMU as a user of its own, in spaces of its own, where that can
