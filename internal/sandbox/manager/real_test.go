@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -311,5 +312,28 @@ func TestNothingStaysOfManySandboxes(t *testing.T) {
 	before.files += 8 // of the pool, which fills again
 	if after := settled(t, before); after.more(before) || after.groups != 0 {
 		t.Errorf("%+v before, %+v after", before, after)
+	}
+}
+
+// What waits in a pool was started with the environment of its template, which
+// is nobody else's.
+func TestTemplatesHaveTheirEnvironmentsToThemselves(t *testing.T) {
+	m := real(t, Options{Ready: 1, Templates: map[string]Template{DefaultTemplate: {Ready: -1}, "marked": {Env: []string{"MARK=theirs"}}, "plain": {}}})
+	m.Serve()
+	if b := create(t, m, "ann", Ask{Template: "marked"}); !b.hasPython(t) {
+		t.Skip("sandboxes see no python3 here")
+	}
+	waits := func() bool { return slices.ContainsFunc(m.Pools(), func(p PoolStats) bool { return p.Waiting == 1 }) }
+	for end := time.Now().Add(time.Minute); !waits(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the pool is not filled")
+		}
+	}
+	for template, want := range map[string]string{"plain": "None\n", "marked": "theirs\n"} {
+		b := create(t, m, "ann", Ask{Template: template})
+		code := func(ctx context.Context, c kernel.Code) (kernel.Result, error) { return b.Code(ctx, kernel.Python, c) }
+		if got := says(t, code, "import os; print(os.environ.get('MARK'))"); got != want {
+			t.Errorf("one of the template %s finds %q", template, got)
+		}
 	}
 }

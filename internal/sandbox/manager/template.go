@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"gatehouse/internal/sandbox"
@@ -49,6 +50,7 @@ func (k *kind) scripted() {
 type key struct {
 	driver, image string
 	strict        bool
+	env           string // of the template, which what waits was started with
 }
 
 // Templates are the names of those there are, in order.
@@ -83,7 +85,7 @@ func (m *Manager) kind(ctx context.Context, a Ask) (k kind, err error) {
 		}
 		k.key.image = k.lease.image.ID
 	}
-	k.key.driver, k.strict = k.rung.Name, k.Strict
+	k.key.driver, k.strict, k.key.env = k.rung.Name, k.Strict, strings.Join(k.Env, "\x00")
 	if k.waits {
 		k.scripts = m.scriptsOf(k.key)
 	}
