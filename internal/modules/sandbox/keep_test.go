@@ -35,8 +35,10 @@ func TestAPausedSandboxStandsStill(t *testing.T) {
 	r := open(t, Config{NoPool: true})
 	in := args{"sandbox_id": r.box()}
 	r.do("exec", args{"sandbox_id": in["sandbox_id"], "command": "(while :; do echo x >>ticks; sleep 0.01; done) >/dev/null 2>&1 & sleep 0.1; exit 0"})
-	if !r.offered("pause", in).Paused || !r.do("pause", in).Paused {
-		t.Error("it is not paused")
+	for range 2 {
+		if !r.offered("pause", in).Paused {
+			t.Error("it is not paused")
+		}
 	}
 	for name, more := range map[string]args{"exec": {"command": "true"}, "run": {"language": "bash", "code": ""}, "read": {"path": "ticks"}, "start": {"command": "true"}, "processes": {}} {
 		more["sandbox_id"] = in["sandbox_id"]
@@ -48,8 +50,10 @@ func TestAPausedSandboxStandsStill(t *testing.T) {
 	if l := r.do("list", nil).Sandboxes; l[0].State != "Paused" || !r.do("stats", in).Sandbox.Paused {
 		t.Errorf("%+v", l)
 	}
-	if r.do("resume", in).Paused || r.do("resume", in).Paused {
-		t.Error("it is paused")
+	for range 2 {
+		if r.do("resume", in).Paused {
+			t.Error("it is paused")
+		}
 	}
 	if got := r.do("exec", args{"sandbox_id": in["sandbox_id"], "command": "echo on"}); got.Output != "on\n" {
 		t.Errorf("%+v", got)
