@@ -131,8 +131,8 @@ func (p *pack) busy() error {
 	return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("package %s is busy: %s", p.id, p.doing), Next: "job_list shows the job if there is one; wait for it with job_wait."}
 }
 
-// ready gives the server, which is started if it does not run. An error means
-// that nothing was asked of it.
+// ready gives the server, which is started if it does not run. Whoever gets it
+// releases it. An error means that nothing was asked of it.
 func (p *pack) ready(ctx context.Context) (*upstream, error) {
 	for {
 		p.mu.Lock()
@@ -140,6 +140,7 @@ func (p *pack) ready(ctx context.Context) (*upstream, error) {
 		var after time.Duration
 		switch {
 		case u != nil:
+			u.hold() // so that it is not ended for having nothing to do
 			p.mu.Unlock()
 			return u, nil
 		case wait != nil:
@@ -464,7 +465,10 @@ func (h *House) set(ctx context.Context, id, what string, halt, stopped bool) (I
 	p.forgive()
 	done()
 	if err == nil && !stopped {
-		_, err = p.ready(ctx)
+		var u *upstream
+		if u, err = p.ready(ctx); err == nil {
+			u.release()
+		}
 	}
 	return p.info(), err
 }
@@ -507,6 +511,7 @@ func (h *House) Call(ctx context.Context, id, own string, args, meta json.RawMes
 			return nil, err
 		}
 		raw, err := u.request(ctx, "tools/call", params, progress)
+		u.release()
 		gone, ok := errors.AsType[*lost](err)
 		switch {
 		case !ok:

@@ -47,6 +47,7 @@ type upstream struct {
 	pending map[int64]*waiting
 	next    int64
 	why     error // it ended; set before gone is closed
+	held    int   // who is about to ask something
 	used    time.Time
 }
 
@@ -277,10 +278,24 @@ func (u *upstream) forget(id int64) {
 func (u *upstream) idle() time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if len(u.pending) > 0 {
+	if len(u.pending) > 0 || u.held > 0 {
 		return 0
 	}
 	return time.Since(u.used)
+}
+
+// hold keeps the server from being idle until release.
+func (u *upstream) hold() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.held++
+}
+
+func (u *upstream) release() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.held--
+	u.used = time.Now()
 }
 
 func (u *upstream) reason() error {
