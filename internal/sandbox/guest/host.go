@@ -42,7 +42,7 @@ var libraries = []string{"libgcc_s.so.1", "libstdc++.so.6", "libnss_files.so.2",
 // large.
 var folders = []string{
 	"/etc/alternatives", "/etc/ssl/certs", "/usr/share/ca-certificates", "/usr/share/zoneinfo", "/usr/lib/locale/C.utf8",
-	"/usr/share/terminfo/x", "/lib/terminfo", "/usr/share/perl-base", "/usr/lib/git-core/mergetools",
+	"/usr/share/terminfo/x", "/lib/terminfo",
 }
 
 // files are single ones.

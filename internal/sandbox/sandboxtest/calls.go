@@ -126,6 +126,10 @@ func beats(t *testing.T, b sandbox.Sandbox) bool {
 	return r.Code != 0
 }
 
+// toBegin is how long a shell may take to come to its first line, on a machine
+// that is busy.
+const toBegin = 5 * time.Second
+
 // ends are the ways a call ends.
 func (s suite) ends(t *testing.T) {
 	for _, c := range []struct {
@@ -141,11 +145,14 @@ func (s suite) ends(t *testing.T) {
 		{"asleep at the deadline", "sleep 1000", 300 * time.Millisecond, sandbox.TimedOut, 0, 15},
 		{"busy at the deadline", "while :; do :; done", 300 * time.Millisecond, sandbox.TimedOut, 0, 15},
 		{"stopped at the deadline", "kill -STOP $$", 300 * time.Millisecond, sandbox.TimedOut, 0, 9},
-		{"ignoring to be asked", "trap '' TERM; while :; do sleep 1; done", 300 * time.Millisecond, sandbox.TimedOut, 0, 9},
+		{"ignoring to be asked", "trap '' TERM; while :; do sleep 1; done", toBegin, sandbox.TimedOut, 0, 9},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := s.box(t, sandbox.Spec{})
+			if s.driver.Capabilities().Tier == sandbox.Machine {
+				c.timeout *= 10 // its processor may be emulated, and the script has to have begun
+			}
 			r := run(t, b, sandbox.Command{Argv: []string{"sh", "-c", c.script}, Timeout: c.timeout})
 			// A driver may make what is stopped go on before it asks it to end,
 			// and on a busy machine what was asked may be killed before it heard.
