@@ -90,7 +90,7 @@ func (l left) more(than left) bool { return l.files > than.files || l.mounts > t
 // to count.
 func settled(t *testing.T, d *Driver, before left) left {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if after := leftBy(t, d.folder, os.Getpid()); !after.more(before) || time.Now().After(end) {
 			return after
 		}

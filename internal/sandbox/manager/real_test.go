@@ -234,7 +234,7 @@ func (l left) more(than left) bool {
 // to count.
 func settled(t *testing.T, before left) left {
 	t.Helper()
-	for end := time.Now().Add(10 * time.Second); ; time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		if after := whatIsLeft(t); !after.more(before) || time.Now().After(end) {
 			return after
 		}
