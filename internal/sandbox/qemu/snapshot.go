@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -77,12 +78,23 @@ func (b *box) Resume(ctx context.Context) error {
 	return nil
 }
 
+// goOn lets the machine run. QEMU tells that memory is kept a moment before it
+// would let a machine run that was stopped for it.
 func (b *box) goOn(ctx context.Context) error {
-	if err := b.order(ctx, "cont"); err != nil {
+	err := b.order(ctx, "cont")
+	for end := time.Now().Add(orderWait); unfinished(err) && time.Now().Before(end); err = b.order(ctx, "cont") {
+		time.Sleep(2 * time.Millisecond)
+	}
+	if err != nil {
 		return err
 	}
 	b.Link.Let()
 	return nil
+}
+
+func unfinished(err error) bool {
+	e, ok := errors.AsType[*orderError](err)
+	return ok && strings.Contains(e.Desc, "not finalized")
 }
 
 // snapshot is a sandbox at one moment, with all of its memory.
