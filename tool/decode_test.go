@@ -24,7 +24,6 @@ type arguments struct {
 	Names  []string `json:"names"`
 	Small  int8     `json:"small"`
 	Hidden string   `json:"-"`
-	secret string
 }
 
 type duration time.Duration

@@ -110,7 +110,8 @@ func (p *pace) held() <-chan struct{} {
 // Hold returns no frame is half written. It may be called again.
 func (l *Link) Hold() {
 	l.pace.hold()
-	l.sending.Lock() // whoever writes now does not know yet
+	l.sending.Lock()
+	//lint:ignore SA2001 whoever writes now does not know yet, and is waited for
 	l.sending.Unlock()
 }
 

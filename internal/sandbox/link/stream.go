@@ -368,7 +368,8 @@ func (s *conn) deadlines(t time.Time, which ...*deadline) {
 		}
 		if d.at = t; !t.IsZero() {
 			d.timer = time.AfterFunc(time.Until(t), func() {
-				s.mu.Lock() // whoever looked already waits
+				s.mu.Lock()
+				//lint:ignore SA2001 whoever has looked waits before this gets the lock
 				s.mu.Unlock()
 				s.change.Broadcast()
 			})

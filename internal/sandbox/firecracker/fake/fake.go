@@ -13,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"os"
 	"strings"
@@ -243,9 +244,7 @@ func (v *VMM) update(path string, says map[string]any) error {
 	if v.said[path] == nil {
 		return refusal("Drive config error: Error during drive update (patch): the device is not there")
 	}
-	for k, s := range says {
-		v.said[path][k] = s
-	}
+	maps.Copy(v.said[path], says)
 	return nil
 }
 
