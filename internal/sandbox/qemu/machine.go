@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -278,10 +277,4 @@ func disksOf(root guest.Disk, trees []guest.Tree) []string {
 		all = append(all, t.Path)
 	}
 	return all
-}
-
-// key is a text that is the same for machines that can go on from one
-// template.
-func (b build) key() string {
-	return strings.Join(append([]string{fmt.Sprint(b.memoryMiB, " ", b.vcpus), b.accelerator, b.kernel, b.initrd, b.arguments}, b.disks...), "\x00")
 }
