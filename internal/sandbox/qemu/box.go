@@ -126,9 +126,9 @@ func (b *box) Close() error { return b.closed() }
 func (b *box) end() error {
 	defer close(b.gone)
 	close(b.ending)
-	b.door.Close()
 	b.Link.Close()
 	err := b.machine.end()
+	b.door.Close() // after what it may wait for: the agent, and an order to the machine
 	b.driver.boxes.Remove(b)
 	if err != nil {
 		b.driver.log.Warn("a sandbox left something behind", "error", err)

@@ -1,0 +1,54 @@
+//go:build linux && amd64
+
+package qemu
+
+import (
+	"testing"
+	"time"
+
+	"gatehouse/internal/sandbox"
+)
+
+// A snapshot holds up whoever sets what may be reached; neither holds up the end.
+func TestAMachineThatIsBusyIsClosed(t *testing.T) {
+	s, err := driver(t, Options{}).Create(t.Context(), sandbox.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := s.(*box)
+	b.mu.Lock()
+	kept, set := make(chan struct{}), make(chan error, 1)
+	go func() { // as one does that waits for QEMU
+		defer close(kept)
+		defer b.mu.Unlock()
+		b.machine.orders.await(t.Context(), "WHAT NEVER COMES")
+	}()
+	told := make(chan struct{})
+	go func() {
+		set <- b.door.Set(sandbox.Network{Allow: []string{"example.com"}}, func(int64) error {
+			close(told)
+			b.mu.Lock()
+			defer b.mu.Unlock()
+			return sandbox.ErrClosed
+		})
+	}()
+	select {
+	case <-told:
+	case err := <-set:
+		t.Fatal(err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- b.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("it does not end")
+	}
+	<-kept
+	if err := <-set; err == nil {
+		t.Error("what a closed sandbox may reach was set")
+	}
+}
