@@ -2,37 +2,15 @@
 
 package oci
 
-import (
-	"context"
-	"errors"
-
-	"gatehouse/internal/sandbox"
-)
-
-var errNotHere = errors.New("containers need Linux on amd64 or arm64")
+import "gatehouse/internal/sandbox"
 
 // Driver makes no sandboxes on this platform.
-type Driver struct{}
+type Driver struct{ sandbox.Elsewhere }
 
 // New makes a driver that says so.
-func New(Options) (*Driver, error) { return &Driver{}, nil }
-
-// Name is that of the driver.
-func (*Driver) Name() string { return Name }
-
-// Capabilities are none.
-func (*Driver) Capabilities() sandbox.Capabilities { return sandbox.Capabilities{} }
-
-// Doctor says that the platform is another one.
-func (*Driver) Doctor(context.Context) []sandbox.Finding {
-	return []sandbox.Finding{{
-		Name: "a container runtime", Needed: true, Detail: errNotHere.Error(),
+func New(Options) (*Driver, error) {
+	return &Driver{sandbox.Elsewhere{
+		Driver: Name, Needs: "containers need Linux on amd64 or arm64", Part: "a container runtime",
 		Remedy: "run gatehouse in a Linux virtual machine or on a Linux host",
-	}}
+	}}, nil
 }
-
-// Create fails.
-func (*Driver) Create(context.Context, sandbox.Spec) (sandbox.Sandbox, error) { return nil, errNotHere }
-
-// Close has nothing to do.
-func (*Driver) Close() error { return nil }
