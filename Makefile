@@ -120,6 +120,7 @@ race:
 sandboxes:
 	@mkdir -p out; rm -f out/sandbox-matrix.md
 	CGO_ENABLED=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(GO) test -race -p 1 -count=1 -timeout 20m $(SANDBOXES:%=./%)
+	GATEHOUSE_TEST_ALL=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(GO) test -count=1 -timeout 20m -run 'TestSuite$$' ./internal/sandbox/qemu
 	@sed -n '/^| checks/,$$p' out/sandbox-matrix.md | cut -d"|" -f2,4-
 
 # The official suites and foreign clients, while nothing else runs: they give a
