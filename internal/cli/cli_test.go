@@ -157,7 +157,8 @@ func TestProgressIsReadable(t *testing.T) {
 	say(3, 10, "three")
 	say(0.5, 0, "")
 	say(1, 0, "\x1b]0;title\a")
-	if want := "[gatehouse] 3 of 10: three\n[gatehouse] 0.5\n[gatehouse] 1: ?]0;title?\n"; out.String() != want {
+	say(1e-6, 0, "printed")
+	if want := "[gatehouse] 3 of 10: three\n[gatehouse] 0.5\n[gatehouse] 1: ?]0;title?\n[gatehouse] printed\n"; out.String() != want {
 		t.Errorf("got %q, want %q", out.String(), want)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"net/url"
 	"os"
@@ -180,14 +181,17 @@ func (t *target) within(ctx context.Context, w World, o client.Options) (*client
 // progress prints what a tool tells while it works.
 func progress(stderr io.Writer) func(done, total float64, note string) {
 	return func(done, total float64, note string) {
-		s := fmt.Sprintf("[gatehouse] %v", done)
+		s := fmt.Sprint(math.Round(done*1000) / 1000) // what is printed moves it by less
 		if total > 0 {
 			s += fmt.Sprintf(" of %v", total)
 		}
-		if note != "" {
+		switch {
+		case s == "0" && note != "":
+			s = printable(note)
+		case note != "":
 			s += ": " + printable(note)
 		}
-		fmt.Fprintln(stderr, s)
+		fmt.Fprintln(stderr, "[gatehouse] "+s)
 	}
 }
 

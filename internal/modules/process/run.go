@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/internal/printout"
 	"gatehouse/tool"
 )
 
@@ -53,8 +54,10 @@ func (m *manager) run(ctx context.Context, c *tool.Call, in runIn) (runOut, erro
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(in.Timeout)*time.Second, errTimeout)
 	defer cancel()
-	printed := func(b []byte) { c.Peer.Output().Write(b) } // takes everything and never fails
-	s := &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, grace: runGrace, also: [2]func([]byte){printed, printed}}
+	feed := printout.To(c.Peer.Output())
+	defer feed.Close()
+	told := func(b []byte) { feed.Write(b) } // takes everything and never fails
+	s := &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, grace: runGrace, also: [2]func([]byte){told, told}}
 	if in.Stdin != "" {
 		s.stdin = strings.NewReader(in.Stdin)
 	}

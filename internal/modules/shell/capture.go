@@ -3,7 +3,6 @@ package shell
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -107,45 +106,4 @@ func visible(b []byte) string {
 		b = b[n:]
 	}
 	return s.String()
-}
-
-// enough is how much output is held back until it is known that a call takes
-// long or prints much: what is short needs no progress and no resource.
-const enough = 32 << 10
-
-// feed passes both streams on, in the order in which they arrive.
-type feed struct {
-	to io.Writer
-
-	mu     sync.Mutex
-	opened bool
-	held   []byte
-}
-
-// Write never fails.
-func (f *feed) Write(b []byte) (int, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if !f.opened && len(f.held)+len(b) <= enough {
-		f.held = append(f.held, b...)
-		return len(b), nil
-	}
-	f.pass()
-	f.to.Write(b)
-	return len(b), nil
-}
-
-// open passes on from now on, beginning with what was held back.
-func (f *feed) open() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.pass()
-}
-
-func (f *feed) pass() {
-	f.opened = true
-	if len(f.held) > 0 {
-		f.to.Write(f.held)
-		f.held = nil
-	}
 }

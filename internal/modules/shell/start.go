@@ -12,6 +12,7 @@ import (
 
 	"gatehouse/internal/command"
 	"gatehouse/internal/contextbook"
+	"gatehouse/internal/printout"
 	"gatehouse/internal/proc"
 	"gatehouse/internal/roots"
 	"gatehouse/internal/secret"
@@ -23,7 +24,6 @@ const (
 	mostInput   = 1 << 20   // bytes of stdin
 	mostEnv     = 100       // variables
 	mostValue   = 32 << 10  // bytes of one of them
-	told        = 500 * time.Millisecond
 )
 
 var errTimeout = errors.New("its time was over")
@@ -74,8 +74,8 @@ func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error
 	}
 	o.env = append(own.Strings(), o.env...)
 	out := &outcome{stdout: newCapture(m.cfg.Output), stderr: newCapture(m.cfg.Output)}
-	feed := &feed{to: c.Peer.Output()}
-	defer time.AfterFunc(told, feed.open).Stop()
+	feed := printout.To(c.Peer.Output())
+	defer feed.Close()
 	hide := own.Hider()
 	to := streams{hide.Writer(io.MultiWriter(out.stdout, feed)), hide.Writer(io.MultiWriter(out.stderr, feed))}
 
