@@ -5,6 +5,7 @@ package gvisor
 import (
 	"context"
 	"sync"
+	"time"
 
 	"gatehouse/internal/sandbox"
 )
@@ -52,7 +53,7 @@ func (b *box) Pause(ctx context.Context) error {
 	if err := b.Link.Still(ctx); err != nil {
 		return err
 	}
-	if err := b.driver.runsc.do(ctx, b.bundle, "pause", b.id); err != nil {
+	if err := b.order("pause"); err != nil {
 		b.Let()
 		return err
 	}
@@ -62,7 +63,7 @@ func (b *box) Pause(ctx context.Context) error {
 
 // Resume is that of sandbox.Pausable.
 func (b *box) Resume(ctx context.Context) error {
-	ctx, leave, err := b.enter(ctx)
+	_, leave, err := b.enter(ctx)
 	if err != nil {
 		return err
 	}
@@ -70,13 +71,23 @@ func (b *box) Resume(ctx context.Context) error {
 	if !b.still.paused {
 		return nil
 	}
-	if err := b.driver.runsc.do(ctx, b.bundle, "resume", b.id); err != nil {
+	if err := b.order("resume"); err != nil {
 		return err
 	}
 	b.still.paused = false
 	b.Let()
 	return nil
 }
+
+// order has runsc stop it or let it go on, whoever gives up waiting: what is
+// given up halfway may be done all the same, and nobody would know.
+func (b *box) order(what string) error {
+	ctx, cancel := context.WithTimeout(b.still.over, ordering)
+	defer cancel()
+	return b.driver.runsc.do(ctx, b.bundle, what, b.id)
+}
+
+const ordering = 30 * time.Second
 
 // isPaused is sandbox.ErrPaused while it is.
 func (b *box) isPaused() error {
