@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode"
 
+	"gatehouse/internal/printout"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/kernel"
 	"gatehouse/internal/sandbox/manager"
@@ -145,7 +146,8 @@ func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how, what fun
 	}
 	defer done()
 	var all transcript
-	tell := c.Peer.Output()
+	tell := printout.To(c.Peer.Output())
+	defer tell.Close()
 	code := kernel.Code{
 		Stdin: []byte(h.Stdin), Dir: h.Dir, Env: h.Env, Timeout: time.Duration(h.Timeout * float64(time.Second)),
 		Stdout: all.stream(false, tell), Stderr: all.stream(true, tell), Show: all.show,
