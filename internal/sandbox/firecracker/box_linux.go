@@ -40,18 +40,14 @@ type box struct {
 	slot    int
 	group   *cgroup.Group
 	size    size
-	image   []string       // environment of its image
 	made    []func() error // what undoes each step of its making
 
 	closed func() error
 	gone   chan struct{}
 
-	mu     sync.Mutex // of what follows, and of stopping and keeping the machine
-	limits sandbox.Limits
-	env    []string
-	port   int64 // of the proxy inside; 0 while there is none
-	paused bool
-	reset  bool // the agent's channel is lost, since a snapshot was taken
+	asked  place.Asked // locked while the machine is stopped or kept, too
+	paused bool        // under the same lock, as what follows
+	reset  bool        // the agent's channel is lost, since a snapshot was taken
 }
 
 // size is what cannot be changed any more of a machine.
@@ -66,6 +62,7 @@ type size struct {
 // failed is undone.
 func (d *Driver) raise(ctx context.Context, s size, files map[string]string, begin func(*machine) error) (*box, net.Conn, error) {
 	b := &box{driver: d, size: s, gone: make(chan struct{})}
+	b.asked.Bounds = bounds
 	conn, err := b.rise(ctx, files, begin)
 	if err != nil {
 		b.undo()
@@ -152,7 +149,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	if err != nil {
 		return nil, err
 	}
-	b.limits, b.env, b.image = limits, spec.Env, own
+	b.asked.Limits, b.asked.Look, b.asked.Env = limits, own, spec.Env
 	return b.live(conn, func() error { return b.Setup(ctx, b.plan()) })
 }
 
@@ -168,7 +165,7 @@ func ofImage(image *sandbox.Image) ([]string, error) {
 // live makes a link of the channel to the agent, has first speak through it, and
 // hands the sandbox out. One that fails is undone.
 func (b *box) live(conn net.Conn, first func() error) (*box, error) {
-	b.Link = link.New(conn, b.limits, b.group.OOMKills)
+	b.Link = link.New(conn, b.asked.Limits, b.group.OOMKills)
 	b.door = door.Over(b.Link.Listen, proxy.Options{})
 	err := first()
 	if err != nil {
@@ -240,15 +237,15 @@ const ofFirecracker = "pci=off reboot=k"
 
 // plan is what is left to say to the agent of a machine that has booted.
 func (b *box) plan() wire.Plan {
-	p := b.bounds(b.env, b.limits, 0)
+	p := b.asked.Plan()
 	p.Hostname, p.Made, p.UID, p.GID, p.Strict = "sandbox", true, place.CodeID, place.CodeID, b.size.strict
 	return p
 }
 
 // bounds is the part of a plan that can be changed later. The machine's own
 // kernel holds the limits.
-func (b *box) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
-	p := place.Bounds(slices.Concat(b.image, env), limits, port, true)
+func bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
+	p := place.Bounds(env, limits, port, true)
 	p.MemoryBytes, p.VCPUs = int64(limits.MemoryMiB)<<20, int64(limits.VCPUs)
 	return p
 }
@@ -273,23 +270,16 @@ func (b *box) end() error {
 
 // Adjust is that of sandbox.Adjustable. A machine does not grow.
 func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) error {
-	limits, err := held(limits)
-	if err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.paused {
-		return sandbox.ErrPaused
-	}
-	if limits.MemoryMiB > b.size.memoryMiB || limits.VCPUs > b.size.vcpus {
-		return fmt.Errorf("the machine has %d MiB for the code and %d processors, and does not grow", b.size.memoryMiB, b.size.vcpus)
-	}
-	if err := b.Link.Adjust(ctx, b.bounds(env, limits, b.port), limits); err != nil {
-		return err
-	}
-	b.limits, b.env = limits, env
-	return nil
+	return b.asked.Adjust(ctx, b.Link, limits, env, func(l sandbox.Limits) (sandbox.Limits, error) {
+		l.VCPUs = min(l.VCPUs, mostVCPUs)
+		if b.paused {
+			return l, sandbox.ErrPaused
+		}
+		if l.MemoryMiB > b.size.memoryMiB || l.VCPUs > b.size.vcpus {
+			return l, fmt.Errorf("the machine has %d MiB for the code and %d processors, and does not grow", b.size.memoryMiB, b.size.vcpus)
+		}
+		return l, nil
+	})
 }
 
 // Usage is that of sandbox.Measured: what the machine takes of the host, its
@@ -300,8 +290,8 @@ func (b *box) Usage(ctx context.Context) (sandbox.Usage, error) {
 		return sandbox.Usage{}, sandbox.ErrClosed
 	default:
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.asked.Lock()
+	defer b.asked.Unlock()
 	if b.paused {
 		return sandbox.Usage{}, sandbox.ErrPaused
 	}
@@ -314,15 +304,7 @@ func (b *box) Usage(ctx context.Context) (sandbox.Usage, error) {
 
 // SetNetwork is that of sandbox.Networked.
 func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
-	return b.door.Set(n, func(port int64) error {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if err := b.Link.Adjust(ctx, b.bounds(b.env, b.limits, port), b.limits); err != nil {
-			return err
-		}
-		b.port = port
-		return nil
-	})
+	return b.asked.SetNetwork(ctx, b.Link, b.door, n)
 }
 
 var (

@@ -13,18 +13,18 @@ import (
 func TestAMachineThatIsBusyIsClosed(t *testing.T) {
 	both(t, func(t *testing.T, d *Driver) {
 		b := made(t, d, sandbox.Spec{}).(*box)
-		b.mu.Lock()
+		b.asked.Lock()
 		kept, told, set := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 		go func() { // as one does that waits for Firecracker
 			defer close(kept)
-			defer b.mu.Unlock()
+			defer b.asked.Unlock()
 			<-b.machine.process.ended
 		}()
 		go func() {
 			set <- b.door.Set(sandbox.Network{Allow: []string{"example.com"}}, func(int64) error {
 				close(told)
-				b.mu.Lock()
-				defer b.mu.Unlock()
+				b.asked.Lock()
+				defer b.asked.Unlock()
 				return sandbox.ErrClosed
 			})
 		}()

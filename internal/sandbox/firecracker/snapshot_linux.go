@@ -21,8 +21,8 @@ const recovering = time.Minute
 // Pause is that of sandbox.Pausable. The agent is silent before the machine
 // stops, so that nothing is on its way that a snapshot would lose.
 func (b *box) Pause(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.asked.Lock()
+	defer b.asked.Unlock()
 	if b.paused {
 		return nil
 	}
@@ -38,8 +38,8 @@ func (b *box) Pause(ctx context.Context) error {
 
 // Resume is that of sandbox.Pausable.
 func (b *box) Resume(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.asked.Lock()
+	defer b.asked.Unlock()
 	if !b.paused {
 		return nil
 	}
@@ -51,7 +51,7 @@ func (b *box) Resume(ctx context.Context) error {
 }
 
 // goOn lets the machine go on, and the link with it, by another channel where
-// the one before was lost. The caller holds mu.
+// the one before was lost. The caller has it locked.
 func (b *box) goOn(ctx context.Context) error {
 	if err := b.machine.resume(ctx); err != nil {
 		return err
@@ -70,7 +70,7 @@ func (b *box) goOn(ctx context.Context) error {
 	return nil
 }
 
-// recover lets it go on whatever became of the caller. The caller holds mu.
+// recover lets it go on whatever became of the caller. The caller has it locked.
 func (b *box) recover(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recovering)
 	defer cancel()
@@ -83,8 +83,8 @@ func (b *box) recover(ctx context.Context) error {
 
 // Snapshot is that of sandbox.Snapshotter.
 func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.asked.Lock()
+	defer b.asked.Unlock()
 	select {
 	case <-b.gone:
 		return nil, sandbox.ErrClosed
@@ -123,16 +123,16 @@ type snapshot struct {
 	size   size
 	limits sandbox.Limits
 	env    []string
-	image  []string
+	look   []string
 }
 
-// keep has the machine written down. The caller holds mu.
+// keep has the machine written down. The caller has it locked.
 func (b *box) keep(ctx context.Context) (_ *snapshot, err error) {
 	dir, err := os.MkdirTemp(b.driver.kept(), "")
 	if err != nil {
 		return nil, err
 	}
-	s := &snapshot{driver: b.driver, dir: dir, files: map[string]string{}, size: b.size, limits: b.limits, env: b.env, image: b.image}
+	s := &snapshot{driver: b.driver, dir: dir, files: map[string]string{}, size: b.size, limits: b.asked.Limits, env: b.asked.Env, look: b.asked.Look}
 	defer func() {
 		if err != nil {
 			s.Close()
@@ -176,7 +176,7 @@ func (s *snapshot) Close() error { return os.RemoveAll(s.dir) }
 func (s *snapshot) Create(ctx context.Context) (sandbox.Sandbox, error) {
 	b, conn, err := s.driver.raise(ctx, s.size, s.files, func(m *machine) error { return m.load(ctx) })
 	if err == nil {
-		b.limits, b.env, b.image = s.limits, s.env, s.image
+		b.asked.Limits, b.asked.Look, b.asked.Env = s.limits, s.look, s.env
 		b, err = b.live(conn, func() error { return b.renew(ctx) })
 	}
 	if err != nil {
@@ -190,5 +190,5 @@ func (b *box) renew(ctx context.Context) error {
 	if err := b.Renew(ctx); err != nil {
 		return err
 	}
-	return b.Link.Adjust(ctx, b.bounds(b.env, b.limits, 0), b.limits)
+	return b.Link.Adjust(ctx, b.asked.Plan(), b.asked.Limits)
 }

@@ -43,11 +43,7 @@ type box struct {
 
 	closed func() error
 	gone   chan struct{}
-
-	mu     sync.Mutex // of what was last asked for
-	limits sandbox.Limits
-	env    []string
-	port   int64 // of the proxy inside; 0 while there is none
+	asked  place.Asked
 }
 
 // group is what holds a sandbox from outside. The kernel in user space and all
@@ -109,7 +105,8 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 
 // newBox is a box whose root has it as a user already.
 func (d *Driver) newBox(r *root, limits sandbox.Limits, env []string) *box {
-	b := &box{driver: d, id: prefix + strings.ToLower(rand.Text()), root: r, limits: limits, env: env, gone: make(chan struct{}), ended: make(chan struct{})}
+	b := &box{driver: d, id: prefix + strings.ToLower(rand.Text()), root: r, gone: make(chan struct{}), ended: make(chan struct{})}
+	b.asked.Limits, b.asked.Look, b.asked.Env, b.asked.Bounds = limits, r.look.Env, env, d.bounds
 	b.bundle = filepath.Join(d.folder, b.id)
 	b.still.over, b.still.end = context.WithCancel(context.Background())
 	return b
@@ -134,7 +131,7 @@ func (b *box) begin(args []string, greet func() error) (err error) {
 	if err := b.root.config().Write(b.bundle); err != nil {
 		return err
 	}
-	held, err := b.driver.groups.New(around(b.limits))
+	held, err := b.driver.groups.New(around(b.asked.Limits))
 	if err != nil {
 		return err
 	}
@@ -145,7 +142,7 @@ func (b *box) begin(args []string, greet func() error) (err error) {
 		return err
 	}
 	undo = append(undo, func() { b.stop(false) })
-	b.Link = link.New(channel, b.limits, b.group.OOMKills)
+	b.Link = link.New(channel, b.asked.Limits, b.group.OOMKills)
 	b.door = door.Over(b.Listen, proxy.Options{})
 	undo = append(undo, func() { b.Link.Close(); b.door.Close() })
 	if err := greet(); err != nil {
@@ -194,21 +191,21 @@ func (b *box) explain(err error) error {
 		return fmt.Errorf("runsc: %s", why)
 	}
 	if b.group.OOMKills() > 0 {
-		return fmt.Errorf("%d MiB of memory were not enough to begin with: %w", b.limits.MemoryMiB, err)
+		return fmt.Errorf("%d MiB of memory were not enough to begin with: %w", b.asked.Limits.MemoryMiB, err)
 	}
 	return err
 }
 
 // plan is what is left to say to the agent of a place that is made.
 func (b *box) plan() wire.Plan {
-	p := b.bounds(b.env, b.limits, 0)
+	p := b.asked.Plan()
 	p.Hostname, p.Made, p.Strict = "sandbox", true, b.strict
 	p.UID, p.GID = place.CodeID, place.CodeID
 	return p
 }
 
-func (b *box) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
-	return place.Bounds(slices.Concat(b.root.look.Env, env), limits, port, b.driver.groups.Held("memory") != sandbox.NotHeld)
+func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
+	return place.Bounds(env, limits, port, d.groups.Held("memory") != sandbox.NotHeld)
 }
 
 // stop ends the kernel: by itself, since its agent has nobody to serve any more,
@@ -257,23 +254,12 @@ func (b *box) end() error {
 
 // Adjust is that of sandbox.Adjustable. Every limit can be changed.
 func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) error {
-	limits, err := place.Held(limits)
-	if err != nil {
-		return err
-	}
 	if err := b.isPaused(); err != nil {
 		return err
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.group.Set(around(limits)); err != nil {
-		return err
-	}
-	if err := b.Link.Adjust(ctx, b.bounds(env, limits, b.port), limits); err != nil {
-		return err
-	}
-	b.limits, b.env = limits, env
-	return nil
+	return b.asked.Adjust(ctx, b.Link, limits, env, func(l sandbox.Limits) (sandbox.Limits, error) {
+		return l, b.group.Set(around(l))
+	})
 }
 
 // SetNetwork is that of sandbox.Networked.
@@ -281,15 +267,7 @@ func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
 	if err := b.isPaused(); err != nil {
 		return err
 	}
-	return b.door.Set(n, func(port int64) error {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if err := b.Link.Adjust(ctx, b.bounds(b.env, b.limits, port), b.limits); err != nil {
-			return err
-		}
-		b.port = port
-		return nil
-	})
+	return b.asked.SetNetwork(ctx, b.Link, b.door, n)
 }
 
 var (

@@ -54,9 +54,9 @@ func (b *box) keep(ctx context.Context) (_ *snapshot, err error) {
 		}
 		defer b.Let()
 	}
-	b.mu.Lock()
-	s := &snapshot{driver: b.driver, root: b.root, limits: b.limits, env: b.env, inside: b.port != 0}
-	b.mu.Unlock()
+	b.asked.Lock()
+	s := &snapshot{driver: b.driver, root: b.root, limits: b.asked.Limits, env: b.asked.Env, inside: b.asked.Port != 0}
+	b.asked.Unlock()
 	if s.folder, err = os.MkdirTemp(b.driver.folder, "snapshot-"); err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func (b *box) wake(ctx context.Context, inside bool) error {
 	if err := b.Renew(ctx); err != nil || !inside {
 		return err
 	}
-	return b.Link.Adjust(ctx, b.bounds(b.env, b.limits, 0), b.limits)
+	return b.Link.Adjust(ctx, b.asked.Plan(), b.asked.Limits)
 }
 
 var _ sandbox.Snapshotter = keepable{}

@@ -34,12 +34,7 @@ type box struct {
 	closed func() error
 	gone   chan struct{}
 	door   *door.Door
-
-	mu     sync.Mutex // of what was last asked for
-	limits sandbox.Limits
-	look   []string // variables of the image
-	env    []string
-	port   int64 // of the proxy inside; 0 while there is none
+	asked  place.Asked
 }
 
 // make makes a sandbox. What it had made before it failed is undone.
@@ -83,11 +78,10 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		theirSide.Close()
 		return nil, err
 	}
-	b.look = look.Env
-	plan, files, err := d.plan(spec, look, limits)
+	b.asked.Limits, b.asked.Look, b.asked.Env, b.asked.Bounds = limits, look.Env, spec.Env, d.bounds
+	plan, files, err := d.plan(b.asked.Plan(), spec, look)
 	plan.Side = int64(firstTree + len(files))
 	files = append(files, theirSide)
-	b.limits, b.env = limits, spec.Env
 	if err == nil {
 		err = d.starter.Do(func() error { return b.start(theirs, files) })
 	}
@@ -199,10 +193,9 @@ const (
 	firstTree = 5
 )
 
-// plan says what the place is to be like. files are trees that the agent could
-// not open itself.
-func (d *Driver) plan(spec sandbox.Spec, look place.Look, limits sandbox.Limits) (plan wire.Plan, files []*os.File, err error) {
-	plan = d.bounds(slices.Concat(look.Env, spec.Env), limits, 0)
+// plan says what the place is to be like within bounds. files are trees that the
+// agent could not open itself.
+func (d *Driver) plan(plan wire.Plan, spec sandbox.Spec, look place.Look) (_ wire.Plan, files []*os.File, err error) {
 	plan.Hostname, plan.OneUser, plan.Texts, plan.Links = "sandbox", d.users.One, look.Texts, look.Links
 	plan.Strict = spec.Strict
 	if !d.users.One {
@@ -230,36 +223,17 @@ func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) wire.Pl
 
 // Adjust is that of sandbox.Adjustable. Every limit can be changed.
 func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) error {
-	limits, err := place.Held(limits)
-	if err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.Paused(); err != nil {
-		return err
-	}
-	if err := b.group.Set(limits); err != nil {
-		return err
-	}
-	if err := b.Link.Adjust(ctx, b.driver.bounds(slices.Concat(b.look, env), limits, b.port), limits); err != nil {
-		return err
-	}
-	b.limits, b.env = limits, env
-	return nil
+	return b.asked.Adjust(ctx, b.Link, limits, env, func(l sandbox.Limits) (sandbox.Limits, error) {
+		if err := b.Paused(); err != nil {
+			return l, err
+		}
+		return l, b.group.Set(l)
+	})
 }
 
 // SetNetwork is that of sandbox.Networked.
 func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
-	return b.door.Set(n, func(port int64) error {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if err := b.Link.Adjust(ctx, b.driver.bounds(slices.Concat(b.look, b.env), b.limits, port), b.limits); err != nil {
-			return err
-		}
-		b.port = port
-		return nil
-	})
+	return b.asked.SetNetwork(ctx, b.Link, b.door, n)
 }
 
 var (

@@ -54,17 +54,13 @@ type box struct {
 	closed func() error
 	gone   chan struct{}
 
-	mu     sync.Mutex // of what was last asked for
-	limits sandbox.Limits
+	asked  place.Asked
 	strict bool
-	look   []string // variables of the image
-	env    []string
-	port   int64 // of the proxy inside; 0 while there is none
 }
 
 // make makes a sandbox. What it had made before it failed is undone.
 func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Limits) (_ *box, err error) {
-	b := &box{driver: d, id: prefix + strings.ToLower(rand.Text()), limits: limits, env: spec.Env, strict: spec.Strict, gone: make(chan struct{}), ended: make(chan struct{})}
+	b := &box{driver: d, id: prefix + strings.ToLower(rand.Text()), strict: spec.Strict, gone: make(chan struct{}), ended: make(chan struct{})}
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -81,7 +77,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 	if err != nil {
 		return nil, err
 	}
-	b.look = look.Env
+	b.asked.Limits, b.asked.Look, b.asked.Env, b.asked.Bounds = limits, look.Env, spec.Env, d.bounds
 	b.bundle = filepath.Join(d.folder, b.id)
 	if err := os.Mkdir(b.bundle, 0o711); err != nil {
 		return nil, err
@@ -225,7 +221,7 @@ func (b *box) pid(ctx context.Context) (int, error) {
 
 // plan is what is left to say to the agent of a place that is made.
 func (b *box) plan() wire.Plan {
-	p := b.bounds(b.env, b.limits, 0)
+	p := b.asked.Plan()
 	p.Hostname, p.Made, p.Bound, p.Strict, p.OneUser, p.Side = "sandbox", true, true, b.strict, b.driver.users.One, sideFD
 	if !p.OneUser {
 		p.UID, p.GID = place.CodeID, place.CodeID
@@ -233,8 +229,8 @@ func (b *box) plan() wire.Plan {
 	return p
 }
 
-func (b *box) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
-	return place.Bounds(slices.Concat(b.look, env), limits, port, b.driver.groups.Held("memory") != sandbox.NotHeld)
+func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
+	return place.Bounds(env, limits, port, d.groups.Held("memory") != sandbox.NotHeld)
 }
 
 // stop ends the container: by itself, since its agent has nobody to serve any
@@ -277,36 +273,17 @@ func (b *box) end() error {
 
 // Adjust is that of sandbox.Adjustable. Every limit can be changed.
 func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) error {
-	limits, err := place.Held(limits)
-	if err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.Paused(); err != nil {
-		return err
-	}
-	if err := b.group.Set(limits); err != nil {
-		return err
-	}
-	if err := b.Link.Adjust(ctx, b.bounds(env, limits, b.port), limits); err != nil {
-		return err
-	}
-	b.limits, b.env = limits, env
-	return nil
+	return b.asked.Adjust(ctx, b.Link, limits, env, func(l sandbox.Limits) (sandbox.Limits, error) {
+		if err := b.Paused(); err != nil {
+			return l, err
+		}
+		return l, b.group.Set(l)
+	})
 }
 
 // SetNetwork is that of sandbox.Networked.
 func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
-	return b.door.Set(n, func(port int64) error {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if err := b.Link.Adjust(ctx, b.bounds(b.env, b.limits, port), b.limits); err != nil {
-			return err
-		}
-		b.port = port
-		return nil
-	})
+	return b.asked.SetNetwork(ctx, b.Link, b.door, n)
 }
 
 var (

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"sync"
 
 	"gatehouse/internal/sandbox"
@@ -31,12 +30,8 @@ type box struct {
 	ending chan struct{} // closed when it is being closed
 	gone   chan struct{}
 
-	mu     sync.Mutex // held while the machine is stopped or goes on, too
-	paused bool
-	limits sandbox.Limits
-	look   []string // variables of the image
-	env    []string
-	port   int64 // of the proxy inside; 0 while there is none
+	asked  place.Asked // locked while the machine is stopped or goes on, too
+	paused bool        // under the same lock
 }
 
 // planOf is what is said to the agent of a place that is made.
@@ -48,11 +43,15 @@ func planOf(limits sandbox.Limits, env []string, port int64, strict bool) wire.P
 	return p
 }
 
-func (b *box) planOf(limits sandbox.Limits, env []string, port int64) wire.Plan {
-	return planOf(limits, slices.Concat(b.look, env), port, b.strict)
+// newBox is a box that has no machine yet.
+func (d *Driver) newBox(limits sandbox.Limits, look, env []string, strict bool) *box {
+	b := &box{driver: d, strict: strict}
+	b.asked.Limits, b.asked.Look, b.asked.Env = limits, look, env
+	b.asked.Bounds = func(env []string, limits sandbox.Limits, port int64) wire.Plan {
+		return planOf(limits, env, port, strict)
+	}
+	return b
 }
-
-func (b *box) plan() wire.Plan { return b.planOf(b.limits, b.env, b.port) }
 
 // cold boots a machine of its own for the sandbox.
 func (d *Driver) cold(ctx context.Context, b *box, k kind, trees []sandbox.Tree) error {
@@ -62,7 +61,7 @@ func (d *Driver) cold(ctx context.Context, b *box, k kind, trees []sandbox.Tree)
 	if b.build, err = d.build(ctx, k, trees); err != nil {
 		return err
 	}
-	plan := b.plan()
+	plan := b.asked.Plan()
 	plan.Texts = k.texts
 	var memory *os.File
 	if b.machine, b.Link, memory, err = d.boot(ctx, b.build, plan); err != nil {
@@ -89,7 +88,7 @@ func (b *box) begin(ctx context.Context) error {
 	b.ending, b.gone = make(chan struct{}), make(chan struct{})
 	b.closed = sync.OnceValue(b.end)
 	b.door = door.Over(b.Listen, proxy.Options{})
-	err := b.Link.Adjust(ctx, b.plan(), b.limits)
+	err := b.Link.Adjust(ctx, b.asked.Plan(), b.asked.Limits)
 	if err == nil {
 		err = b.driver.boxes.Add(b)
 	}
@@ -139,27 +138,19 @@ func (b *box) end() error {
 // Adjust is that of sandbox.Adjustable. Memory can be what the machine has, and
 // there can be as many processors as it has.
 func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) error {
-	limits, err := place.Held(limits)
-	if err != nil {
-		return err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if err := b.alive(); err != nil {
-		return err
-	}
-	if b.paused {
-		return sandbox.ErrPaused
-	}
-	if most := b.build.memoryMiB - overheadMiB; limits.MemoryMiB > most {
-		return fmt.Errorf("the machine was made for %d MiB of memory, which cannot become %d any more", most, limits.MemoryMiB)
-	}
-	limits.VCPUs = min(limits.VCPUs, b.build.vcpus)
-	if err := b.Link.Adjust(ctx, b.planOf(limits, env, b.port), limits); err != nil {
-		return err
-	}
-	b.limits, b.env = limits, env
-	return nil
+	return b.asked.Adjust(ctx, b.Link, limits, env, func(l sandbox.Limits) (sandbox.Limits, error) {
+		if err := b.alive(); err != nil {
+			return l, err
+		}
+		if b.paused {
+			return l, sandbox.ErrPaused
+		}
+		if most := b.build.memoryMiB - overheadMiB; l.MemoryMiB > most {
+			return l, fmt.Errorf("the machine was made for %d MiB of memory, which cannot become %d any more", most, l.MemoryMiB)
+		}
+		l.VCPUs = min(l.VCPUs, b.build.vcpus)
+		return l, nil
+	})
 }
 
 // Usage is that of sandbox.Measured: what the code takes of the machine, and
@@ -168,15 +159,7 @@ func (b *box) Usage(ctx context.Context) (sandbox.Usage, error) { return b.Group
 
 // SetNetwork is that of sandbox.Networked.
 func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
-	return b.door.Set(n, func(port int64) error {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		if err := b.Link.Adjust(ctx, b.planOf(b.limits, b.env, port), b.limits); err != nil {
-			return err
-		}
-		b.port = port
-		return nil
-	})
+	return b.asked.SetNetwork(ctx, b.Link, b.door, n)
 }
 
 var (

@@ -16,19 +16,19 @@ func TestAMachineThatIsBusyIsClosed(t *testing.T) {
 		t.Fatal(err)
 	}
 	b := s.(*box)
-	b.mu.Lock()
+	b.asked.Lock()
 	kept, set := make(chan struct{}), make(chan error, 1)
 	go func() { // as one does that waits for QEMU
 		defer close(kept)
-		defer b.mu.Unlock()
+		defer b.asked.Unlock()
 		b.machine.orders.await(t.Context(), "WHAT NEVER COMES")
 	}()
 	told := make(chan struct{})
 	go func() {
 		set <- b.door.Set(sandbox.Network{Allow: []string{"example.com"}}, func(int64) error {
 			close(told)
-			b.mu.Lock()
-			defer b.mu.Unlock()
+			b.asked.Lock()
+			defer b.asked.Unlock()
 			return sandbox.ErrClosed
 		})
 	}()

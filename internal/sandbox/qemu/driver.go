@@ -112,7 +112,7 @@ func (d *Driver) create(ctx context.Context, spec sandbox.Spec, limits sandbox.L
 	kind := kindOf(spec, limits, accelerator)
 	kind.texts = look.Texts
 	limits.VCPUs = min(limits.VCPUs, kind.vcpus)
-	b := &box{driver: d, limits: limits, env: spec.Env, strict: spec.Strict, look: look.Env}
+	b := d.newBox(limits, look.Env, spec.Env, spec.Strict)
 	if len(spec.Trees) > 0 {
 		// Its disks are nobody else's, so there is nothing to go on from.
 		return b, d.cold(ctx, b, kind, spec.Trees)

@@ -21,8 +21,8 @@ const orderWait = 30 * time.Second
 
 // Pause is that of sandbox.Pausable.
 func (b *box) Pause(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.asked.Lock()
+	defer b.asked.Unlock()
 	if err := b.alive(); err != nil || b.paused {
 		return err
 	}
@@ -45,8 +45,8 @@ func (b *box) alive() error {
 	}
 }
 
-// stop has the agent say nothing, and then stops the machine. The caller holds
-// mu.
+// stop has the agent say nothing, and then stops the machine. The caller has
+// it locked.
 func (b *box) stop(ctx context.Context) error {
 	if err := b.Link.Still(ctx); err != nil {
 		return err
@@ -66,8 +66,8 @@ func (b *box) order(ctx context.Context, what string) error {
 
 // Resume is that of sandbox.Pausable.
 func (b *box) Resume(ctx context.Context) error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.asked.Lock()
+	defer b.asked.Unlock()
 	if err := b.alive(); err != nil || !b.paused {
 		return err
 	}
@@ -113,8 +113,8 @@ type snapshot struct {
 
 // Snapshot is that of sandbox.Snapshotter.
 func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.asked.Lock()
+	defer b.asked.Unlock()
 	if err := b.alive(); err != nil {
 		return nil, err
 	}
@@ -152,7 +152,7 @@ func (b *box) take(ctx context.Context) (*snapshot, error) {
 		return nil, errors.Join(err, file.Close())
 	}
 	return &snapshot{
-		driver: b.driver, limits: b.limits, env: slices.Clone(b.env), strict: b.strict, look: b.look, size: info.Size(),
+		driver: b.driver, limits: b.asked.Limits, env: slices.Clone(b.asked.Env), strict: b.strict, look: b.asked.Look, size: info.Size(),
 		image: frozen{build: b.build, state: file},
 	}, nil
 }
@@ -176,7 +176,7 @@ func (s *snapshot) Create(ctx context.Context) (sandbox.Sandbox, error) {
 	if s.closed {
 		return nil, errors.New("the snapshot was thrown away")
 	}
-	b := &box{driver: s.driver, limits: s.limits, env: s.env, strict: s.strict, look: s.look}
+	b := s.driver.newBox(s.limits, s.look, s.env, s.strict)
 	if err := s.driver.warm(ctx, b, s.image); err != nil {
 		return nil, fmt.Errorf("create a sandbox of a snapshot: %w", err)
 	}
