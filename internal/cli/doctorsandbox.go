@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
@@ -63,7 +64,8 @@ func least(s config.Sandboxes) sandbox.Tier {
 
 func findingsOf(what string, found []sandbox.Finding) (all []finding) {
 	for _, f := range found {
-		line := ok("%s: %s: %s", what, f.Name, f.Detail)
+		detail := strings.TrimSuffix(f.Detail, "; "+f.Remedy) // Create's error says both
+		line := ok("%s: %s: %s", what, f.Name, detail)
 		switch {
 		case f.OK:
 		case f.Remedy != "":
