@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"gatehouse/internal/procid"
 	"gatehouse/internal/sandbox"
@@ -28,7 +27,6 @@ type Driver struct {
 	groups  *cgroup.Place
 	starter *place.Starter // the kernel ends what a thread of it started when the host ends
 	boxes   sandbox.Living[*box]
-	closed  sync.Once
 }
 
 const prefix = "gatehouse-gvisor-"
@@ -122,6 +120,6 @@ func (d *Driver) offer(b *box) sandbox.Sandbox {
 // Close ends every sandbox and throws away every snapshot.
 func (d *Driver) Close() error {
 	err := d.boxes.CloseAll()
-	d.closed.Do(d.starter.Close)
+	d.starter.Close()
 	return errors.Join(err, os.RemoveAll(d.folder))
 }

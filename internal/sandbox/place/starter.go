@@ -18,6 +18,7 @@ type Starter struct {
 	begin func() error
 	work  chan func(error)
 	quit  chan struct{}
+	once  sync.Once
 
 	mu      sync.Mutex
 	threads int
@@ -94,5 +95,5 @@ func (s *Starter) thread() {
 	}
 }
 
-// Close lets the threads go. It is called once.
-func (s *Starter) Close() { close(s.quit) }
+// Close lets the threads go. It may be called more than once.
+func (s *Starter) Close() { s.once.Do(func() { close(s.quit) }) }

@@ -34,7 +34,7 @@ type Driver struct {
 	guests  *guest.Guest
 	groups  *cgroup.Place
 	users   *place.Users
-	starter *starter
+	starter *place.Starter // the kernel ends a machine when the thread ends that started it
 	boxes   sandbox.Living[*box]
 	kvm     kvm
 
@@ -50,7 +50,7 @@ type Driver struct {
 // New looks for QEMU and a kernel. What is missing is what Create and Doctor
 // tell.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: cgroup.Find(), users: place.NewUsers(), starter: newStarter(), templates: map[string]*template{}, snapshots: map[*snapshot]struct{}{}}
+	d := &Driver{log: o.Log, groups: cgroup.Find(), users: place.NewUsers(), starter: place.NewStarter(0, nil), templates: map[string]*template{}, snapshots: map[*snapshot]struct{}{}}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -199,6 +199,6 @@ func (d *Driver) Close() error {
 	for _, s := range snapshots {
 		s.Close()
 	}
-	d.starter.close()
+	d.starter.Close()
 	return err
 }

@@ -203,7 +203,7 @@ func (d *Driver) start(m *machine, line []string, files []*os.File, slot int) er
 		attr.Sys.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid), Groups: d.kvmGroups()}
 		attr.Sys.Cloneflags = unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWPID
 	}
-	err = d.starter.do(func() error {
+	err = d.starter.Do(func() error {
 		if err := m.group.Enter(); err != nil {
 			return err
 		}
