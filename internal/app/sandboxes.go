@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -29,6 +30,9 @@ func (a *App) sandboxConfig(c *sandbox.Config) {
 		Ladder: SandboxDrivers(s.Ladder(), s, a.cfg.Folders.Cache, a.log), Templates: sandboxTemplates(s),
 		Original: func(context string) bool { return a.specOf(context).Aliases },
 		Served:   a.untilSandboxesAreServed,
+	}
+	if cache := a.cfg.Folders.Cache; cache != "" {
+		c.Folder = filepath.Join(cache, "snapshots")
 	}
 	if !s.Auto() {
 		c.Default = s.Driver

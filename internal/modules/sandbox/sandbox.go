@@ -46,6 +46,7 @@ type Config struct {
 	Snapshots     int           `json:"snapshots,omitempty"`         // kept at once, of everybody; 0 means 20
 	SnapshotBytes int64         `json:"snapshot_bytes,omitempty"`    // that all of them may take; 0 means 4 GiB
 	SnapshotLife  time.Duration `json:"snapshot_lifetime,omitempty"` // one is kept for so long, in ns; 0 means 24 h
+	Folder        string        `json:"snapshot_folder,omitempty"`   // where their files are; "" means the folder for temporary files
 
 	NoPorts     bool     `json:"no_ports,omitempty"`     // no ports of sandboxes are opened on the host's loopback
 	Network     bool     `json:"network,omitempty"`      // callers may open a way out of their sandboxes
@@ -141,7 +142,7 @@ func (c *Config) options() (manager.Options, error) {
 		},
 		Most: sandbox.Limits{MemoryMiB: c.MostMemory, VCPUs: c.MostVCPUs, Call: c.MostCall},
 		Idle: c.Idle, Lifetime: c.Lifetime, Sandboxes: c.Sandboxes,
-		Snapshots: c.Snapshots, SnapshotBytes: c.SnapshotBytes, SnapshotLife: c.SnapshotLife,
+		Snapshots: c.Snapshots, SnapshotBytes: c.SnapshotBytes, SnapshotLife: c.SnapshotLife, Folder: c.Folder,
 		NoPool: c.NoPool, Ready: c.Ready, Boots: c.Boots,
 	}
 	for _, n := range []int{c.Memory, c.VCPUs, c.Processes, c.Disk, c.Descriptors, c.Output, c.MostMemory, c.MostVCPUs, c.Sandboxes, c.Snapshots, int(c.SnapshotBytes), c.Ready, c.Boots} {

@@ -22,6 +22,7 @@ type able struct {
 	fake
 	memory  bool // snapshots are of memory
 	moments atomic.Int32
+	kept    atomic.Int32 // snapshots that were begun, of files by folder
 	fails   error
 }
 
@@ -34,7 +35,7 @@ func (a *able) Create(ctx context.Context, s sandbox.Spec) (sandbox.Sandbox, err
 	if a.memory {
 		return &memoryBox{one}, nil
 	}
-	return &filesBox{one}, nil
+	return &filesBox{ableBox: one}, nil
 }
 
 type ableBox struct {
@@ -58,9 +59,16 @@ func (b *ableBox) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	return out, nil
 }
 
-type filesBox struct{ *ableBox }
+type filesBox struct {
+	*ableBox
+	packs func() // called at the beginning of Pack, unless it is nil
+}
 
 func (b *filesBox) Pack(_ context.Context, folder string, w io.Writer) error {
+	b.a.kept.Add(1)
+	if b.packs != nil {
+		b.packs()
+	}
 	_, err := io.WriteString(w, b.files[folder])
 	return errors.Join(err, b.a.fails)
 }
@@ -74,6 +82,7 @@ func (b *filesBox) Unpack(_ context.Context, folder string, r io.Reader) error {
 type memoryBox struct{ *ableBox }
 
 func (b *memoryBox) Snapshot(context.Context) (sandbox.Snapshot, error) {
+	b.a.kept.Add(1)
 	b.a.moments.Add(1)
 	return &moment{b}, b.a.fails
 }
@@ -207,8 +216,12 @@ func TestASnapshotIsItsOwnersAndEnds(t *testing.T) {
 func TestSnapshotsThatTakeTooMuchAreRefused(t *testing.T) {
 	for _, memory := range []bool{true, false} {
 		a := &able{memory: memory}
-		m := openAble(t, a, Options{SnapshotBytes: 1<<20 + 10})
-		b := create(t, m, "ann", Ask{})
+		o := Options{SnapshotBytes: 1<<20 + 10}
+		if memory { // of which all there may be has to have room
+			o.SnapshotBytes = 20<<20 + 10
+		}
+		m := openAble(t, a, o)
+		b := create(t, m, "ann", small)
 		if f, ok := b.Sandbox.(*filesBox); ok {
 			f.files["/tmp"] = strings.Repeat("x", 1<<20)
 		}
@@ -222,6 +235,11 @@ func TestSnapshotsThatTakeTooMuchAreRefused(t *testing.T) {
 			f.files["/tmp"] = strings.Repeat("x", 1<<21)
 			if _, err := m.Snapshot(t.Context(), b, ""); !errors.Is(err, ErrSnapshotsFull) {
 				t.Errorf("one that never ends: %v", err)
+			}
+		}
+		for _, s := range m.Snapshots("ann") {
+			if err := m.RemoveSnapshot("ann", s.ID); err != nil {
+				t.Error(err)
 			}
 		}
 		a.fails = errors.New("the disk is gone")

@@ -51,6 +51,7 @@ type Options struct {
 	Snapshots     int           // kept at once, of all owners together; 0 means DefaultSnapshots
 	SnapshotBytes int64         // that all of them may take; 0 means DefaultSnapshotBytes
 	SnapshotLife  time.Duration // how long one is kept; 0 means DefaultSnapshotLife
+	Folder        string        // where files of snapshots are, best on a disk; made when it is needed; "" means that for temporary files
 
 	NoPool bool // keep none ready
 	Ready  int  // how many are kept ready; 0 means 3
@@ -90,7 +91,8 @@ type Manager struct {
 
 	images    map[string]*lease // of templates, by reference, once they were asked for
 	snapshots map[string]*Snapshot
-	keeping   int // snapshots that are not in the map yet
+	keeping   int   // snapshots that are not in the map yet
+	reserved  int64 // bytes for what is being kept, forks included
 }
 
 // New makes a manager, which makes nothing by itself.

@@ -61,18 +61,19 @@ type Snapshot struct {
 // Snapshot keeps a sandbox of the owner's as it is. Files alone are kept where
 // the driver keeps no memory, and then as they are found while programs run.
 func (m *Manager) Snapshot(ctx context.Context, b *Box, name string) (*Snapshot, error) {
-	if err := m.reserveSnapshot(); err != nil {
+	r, err := m.reserveSnapshot(b, true)
+	if err != nil {
 		return nil, err
 	}
-	s, err := m.take(ctx, b)
+	s, err := m.take(ctx, b, r)
 	m.mu.Lock()
-	m.keeping--
+	m.giveBack(r)
 	switch {
 	case err != nil:
 	case m.closed:
 		err = errEnded
 	case m.snapshotBytes()+s.Size > m.o.SnapshotBytes:
-		err = fmt.Errorf("%w (this one has %d MiB, and there is room for %d)", ErrSnapshotsFull, s.Size>>20, (m.o.SnapshotBytes-m.snapshotBytes())>>20)
+		err = fmt.Errorf("%w (this one has %d MiB, and there is room for %d)", ErrSnapshotsFull, s.Size>>20, max(m.o.SnapshotBytes-m.snapshotBytes(), 0)>>20)
 	default:
 		s.ID, s.Name = m.o.NewID("snapshot"), name
 		m.snapshots[s.ID] = s
@@ -88,26 +89,9 @@ func (m *Manager) Snapshot(ctx context.Context, b *Box, name string) (*Snapshot,
 	return s, nil
 }
 
-func (m *Manager) reserveSnapshot() error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if n := len(m.snapshots) + m.keeping; n >= m.o.Snapshots {
-		return fmt.Errorf("%w (%d)", ErrSnapshotsFull, n)
-	}
-	m.keeping++
-	return nil
-}
-
-// snapshotBytes is what all of them take. m.mu is held.
-func (m *Manager) snapshotBytes() (n int64) {
-	for _, s := range m.snapshots {
-		n += s.Size
-	}
-	return n
-}
-
-// take keeps a sandbox as well as its driver can.
-func (m *Manager) take(ctx context.Context, b *Box) (s *Snapshot, err error) {
+// take keeps a sandbox as well as its driver can. Files take no more than the
+// room there is for them.
+func (m *Manager) take(ctx context.Context, b *Box, r room) (s *Snapshot, err error) {
 	now := time.Now()
 	s = &Snapshot{
 		Owner: b.Owner, Created: now, ExpiresAt: now.Add(m.o.SnapshotLife), Sandbox: b.ID, Driver: b.Driver, Tier: b.Tier, Template: b.Template,
@@ -127,7 +111,13 @@ func (m *Manager) take(ctx context.Context, b *Box) (s *Snapshot, err error) {
 	case sandbox.Archive:
 		s.Kept = KeptFiles
 		for _, folder := range keptFolders {
-			if err := s.pack(ctx, keeps, folder, m.o.SnapshotBytes-s.Size); err != nil {
+			err := s.pack(ctx, keeps, folder, m.o.Folder, r.bytes-s.Size)
+			if errors.Is(err, errTooLarge) {
+				if err = errors.New("its files are more than its limit for files allows"); !r.whole {
+					err = ErrSnapshotsFull
+				}
+			}
+			if err != nil {
 				s.close()
 				return nil, fmt.Errorf("%s: %w", folder, err)
 			}
@@ -138,9 +128,15 @@ func (m *Manager) take(ctx context.Context, b *Box) (s *Snapshot, err error) {
 }
 
 // pack writes a folder's archive to a file without a name, which is gone with
-// this process however that ends.
-func (s *Snapshot) pack(ctx context.Context, from sandbox.Archive, folder string, most int64) error {
-	f, err := os.CreateTemp("", "gatehouse-snapshot-")
+// this process however that ends. It is in the folder at, "" that for temporary
+// files.
+func (s *Snapshot) pack(ctx context.Context, from sandbox.Archive, folder, at string, most int64) error {
+	if at != "" {
+		if err := os.MkdirAll(at, 0o700); err != nil {
+			return err
+		}
+	}
+	f, err := os.CreateTemp(at, "gatehouse-snapshot-")
 	if err != nil {
 		return err
 	}
@@ -154,6 +150,8 @@ func (s *Snapshot) pack(ctx context.Context, from sandbox.Archive, folder string
 	return err
 }
 
+var errTooLarge = errors.New("there is more than there is room for")
+
 // limited takes no more than so many bytes.
 type limited struct {
 	w    io.Writer
@@ -162,7 +160,7 @@ type limited struct {
 
 func (l *limited) Write(b []byte) (int, error) {
 	if int64(len(b)) > l.left {
-		return 0, ErrSnapshotsFull
+		return 0, errTooLarge
 	}
 	n, err := l.w.Write(b)
 	l.left -= int64(n)
@@ -198,10 +196,10 @@ func (m *Manager) Restore(ctx context.Context, owner, id string, a Ask) (*Box, e
 	if err != nil {
 		return nil, err
 	}
-	return m.restore(ctx, s, a)
+	return m.admit(func() (*Box, error) { return m.restore(ctx, s, a) })
 }
 
-func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (*Box, error) {
+func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (b *Box, err error) {
 	s.using.RLock()
 	defer s.using.RUnlock()
 	if s.gone {
@@ -209,20 +207,18 @@ func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (*Box, error)
 	}
 	ask := s.ask
 	ask.Name, ask.Idle, ask.Lifetime = a.Name, a.Idle, a.Lifetime
-	return m.admit(func() (b *Box, err error) {
-		if s.moment == nil {
-			return m.unpack(ctx, s, ask)
-		}
-		b = m.newBox(s.Owner, s.kind, ask)
-		b.Snapshot = true
-		b.Sandbox, err = s.moment.Create(ctx)
-		if err != nil {
-			b.Sandbox = nil
-			b.abandon()
-			return nil, err
-		}
-		return b, nil
-	})
+	if s.moment == nil {
+		return m.unpack(ctx, s, ask)
+	}
+	b = m.newBox(s.Owner, s.kind, ask)
+	b.Snapshot = true
+	b.Sandbox, err = s.moment.Create(ctx)
+	if err != nil {
+		b.Sandbox = nil
+		b.abandon()
+		return nil, err
+	}
+	return b, nil
 }
 
 // unpack makes a sandbox and puts the files into it.
@@ -250,17 +246,35 @@ func (m *Manager) unpack(ctx context.Context, s *Snapshot, ask Ask) (*Box, error
 }
 
 // Fork makes another sandbox that goes on from where one is now. kept tells
-// what it has of it.
+// what it has of it. A place and the room for a snapshot are taken before
+// anything is written.
 func (m *Manager) Fork(ctx context.Context, b *Box, a Ask) (fork *Box, kept string, err error) {
-	s, err := m.take(ctx, b)
-	if err != nil {
-		return nil, "", err
-	}
-	fork, err = m.restore(ctx, s, a)
-	if e := s.close(); e != nil {
-		m.o.Log.Warn("a snapshot left something behind", "error", e)
-	}
-	return fork, s.Kept, err
+	fork, err = m.admit(func() (*Box, error) {
+		r, err := m.reserveSnapshot(b, false)
+		if err != nil {
+			return nil, err
+		}
+		defer func() {
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			m.giveBack(r)
+		}()
+		s, err := m.take(ctx, b, r)
+		if err != nil {
+			return nil, err
+		}
+		defer func() {
+			if err := s.close(); err != nil {
+				m.o.Log.Warn("a snapshot left something behind", "error", err)
+			}
+		}()
+		m.mu.Lock()
+		m.resize(&r, s.Size)
+		m.mu.Unlock()
+		kept = s.Kept
+		return m.restore(ctx, s, a)
+	})
+	return fork, kept, err
 }
 
 // FindSnapshot is an owner's snapshot; the error is ErrNoSnapshot.
