@@ -12,10 +12,7 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-const (
-	mostBackground = 64               // processes of one sandbox, ended ones included
-	typeWait       = 10 * time.Second // for a process to read what is typed
-)
+const mostBackground = 64 // processes of one sandbox, ended ones included
 
 // ErrNoProcess is the answer to every id that is no process of the sandbox.
 var ErrNoProcess = errors.New("there is no such process in this sandbox")
@@ -29,9 +26,9 @@ type Background struct {
 	ID, Command string
 	Began       time.Time
 
-	p   sandbox.Process
-	in  *io.PipeWriter
-	log *journal
+	p      sandbox.Process
+	typing *typing
+	log    *journal
 }
 
 // Start starts a program that goes on. Its Stdin, Stdout and Stderr are the
@@ -46,7 +43,7 @@ func (b *Box) Start(c sandbox.Command, called string) (*Background, error) {
 	b.background[g.ID] = g // its place is taken
 	b.mu.Unlock()
 	r, w := io.Pipe()
-	g.in = w
+	g.typing = newTyping(w)
 	c.Env = b.with(c.Env)
 	c.Stdin, c.Stdout, c.Stderr, c.Timeout, c.OutputBytes = r, g.log, g.log, -1, -1
 	p, err := b.Sandbox.Exec(b.manager.life, c)
@@ -58,6 +55,7 @@ func (b *Box) Start(c sandbox.Command, called string) (*Background, error) {
 		return nil, err
 	}
 	g.p = p
+	go g.typing.pass(p)
 	go func() { // it ends with the sandbox at the latest
 		<-p.Done()
 		w.Close()
@@ -138,35 +136,6 @@ func (g *Background) Signal(number int) error { return g.p.Signal(number) }
 // that until ctx ends.
 func (g *Background) Output(ctx context.Context, since int64, most int) (text []byte, next, lost int64) {
 	return g.log.read(ctx, since, most)
-}
-
-// Type gives it something to read, and end the end of that. The error tells
-// that it does not read.
-func (g *Background) Type(ctx context.Context, b []byte, end bool) error {
-	done := make(chan error, 1)
-	go func() {
-		var err error
-		if len(b) > 0 {
-			_, err = g.in.Write(b)
-		}
-		if end {
-			g.in.Close()
-		}
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		if errors.Is(err, io.ErrClosedPipe) {
-			return errors.New("its input was closed")
-		}
-		return err
-	case <-g.p.Done():
-		return errors.New("it has ended")
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(typeWait):
-		return errors.New("it does not read what was typed before; this waits for it")
-	}
 }
 
 // journal keeps the newest part of what is written to it. Nobody who writes to
