@@ -65,9 +65,9 @@ func (m *Manager) imageOf(ctx context.Context, ref string, a Ask) (*lease, error
 	m.mu.Lock()
 	other := m.images[ref]
 	switch {
-	case m.closed:
 	case other != nil: // somebody was faster
 		other.add()
+	case m.closed: // nobody would drop what the manager has
 	default:
 		l.users++ // the manager's
 		m.images[ref] = l

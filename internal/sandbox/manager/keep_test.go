@@ -422,3 +422,41 @@ func TestImagesAreKeptWhileTheyAreUsed(t *testing.T) {
 	}
 	settles("after the end", 0)
 }
+
+// Whoever asks for an image of a template while the host closes may find that
+// somebody else has just brought it.
+func TestAnImageOfTwoIsKeptWhileTheHostCloses(t *testing.T) {
+	var m *Manager
+	var asked, held atomic.Int32
+	var first *lease
+	m = openAble(t, &able{}, Options{NoPool: true, Image: func(ctx context.Context, ref string, _ func(int64, int64)) (_ *sandbox.Image, _ func(), err error) {
+		held.Add(1)
+		if asked.Add(1) == 1 {
+			first, err = m.imageOf(ctx, ref, Ask{})
+			m.mu.Lock()
+			m.closed = true
+			m.mu.Unlock()
+		}
+		return &sandbox.Image{ID: ref}, func() { held.Add(-1) }, err
+	}})
+	second, err := m.imageOf(t.Context(), "t", Ask{})
+	if err != nil || first != second || held.Load() != 1 {
+		t.Fatalf("%v, %d are held", err, held.Load())
+	}
+	for _, l := range []*lease{first, second} {
+		l.drop()
+		if n := held.Load(); n != 1 {
+			t.Fatalf("the manager has it, and %d are held", n)
+		}
+	}
+	if err := m.Close(); err != nil || held.Load() != 0 {
+		t.Errorf("%v, %d are held after the end", err, held.Load())
+	}
+	late, err := m.imageOf(t.Context(), "t", Ask{})
+	if err != nil || held.Load() != 1 {
+		t.Fatalf("%v, %d are held", err, held.Load())
+	}
+	if late.drop(); held.Load() != 0 {
+		t.Errorf("%d are held", held.Load())
+	}
+}

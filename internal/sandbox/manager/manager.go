@@ -326,7 +326,11 @@ func (m *Manager) Close() error {
 	wg.Wait()
 	m.runs.Wait()
 	errs := []error{m.closeSnapshots()}
-	for _, l := range m.images {
+	m.mu.Lock()
+	images := m.images
+	m.images = nil // nobody may add to what may be gone
+	m.mu.Unlock()
+	for _, l := range images {
 		l.drop()
 	}
 	for _, r := range m.ladder {
