@@ -3,17 +3,14 @@
 package firecracker
 
 import (
-	"bufio"
-	"bytes"
 	"crypto/rand"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/sandboxtest"
 )
 
 const (
@@ -32,17 +29,9 @@ func TestHostOfTheOther(t *testing.T) {
 	for _, paused := range []bool{false, true} {
 		d.parts.vmm.version = oldest // whose process stands when it is paused
 		b := made(t, d, sandbox.Spec{})
-		if _, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "(setsid sleep 10000 &); sleep 10000; : " + mark}, Timeout: -1}); err != nil {
-			t.Fatal(err)
-		}
-		if paused {
-			if err := b.(sandbox.Pausable).Pause(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-		}
+		sandboxtest.Busy(t, b, mark, paused)
 	}
-	fmt.Fprintln(os.Stderr, "running")
-	time.Sleep(time.Hour)
+	sandboxtest.AwaitDeath()
 }
 
 func TestAHostThatIsKilledLeavesNothing(t *testing.T) {
@@ -56,27 +45,17 @@ func killed(t *testing.T, jailed string) {
 	folder, mark := t.TempDir(), rand.Text()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^TestHostOfTheOther$")
 	cmd.Env = append(os.Environ(), markVariable+"="+mark, chrootVariable+"="+folder, jailedVariable+"="+jailed)
-	out, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		cmd.Wait()
-		t.Skipf("the other host made no sandbox: %q, %v", line, err)
-	}
-	jails, _ := filepath.Glob(filepath.Join(folder, prefix+"*", "firecracker", "*"))
-	if marked(mark) == 0 || len(jails) != 2 || marked(filepath.Base(jails[0])) == 0 {
-		t.Errorf("what the other host runs was not seen, so the test proves nothing: %q", jails)
-	}
-	cmd.Process.Kill()
-	cmd.Wait()
-	for end := time.Now().Add(patience); going(mark, jails); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it goes on without its host")
+	var jails []string
+	sandboxtest.KillHost(t, cmd, func() []string {
+		words := []string{mark}
+		jails, _ = filepath.Glob(filepath.Join(folder, prefix+"*", "firecracker", "*"))
+		for _, jail := range jails {
+			words = append(words, filepath.Base(jail))
 		}
+		return words
+	})
+	if len(jails) != 2 {
+		t.Errorf("the other host has the jails %q, want two", jails)
 	}
 	d, err := New(Options{Chroot: folder}) // the next host takes the rest away
 	if err != nil {
@@ -88,25 +67,4 @@ func killed(t *testing.T, jailed string) {
 			t.Errorf("%s is left: %v", jail, err)
 		}
 	}
-}
-
-// going reports whether something of the other host is.
-func going(mark string, jails []string) bool {
-	for _, jail := range jails {
-		if marked(filepath.Base(jail)) > 0 {
-			return true
-		}
-	}
-	return marked(mark) > 0
-}
-
-// marked counts the processes with a word in their command line.
-func marked(word string) (n int) {
-	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, file := range all {
-		if line, err := os.ReadFile(file); err == nil && bytes.Contains(line, []byte(word)) {
-			n++
-		}
-	}
-	return n
 }

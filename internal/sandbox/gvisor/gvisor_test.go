@@ -33,24 +33,11 @@ func built(t testing.TB) string {
 // sandboxes skips it, with what Doctor says.
 func driver(t testing.TB) *Driver {
 	t.Helper()
-	folder := t.TempDir()
-	d, err := New(Options{Runsc: built(t), Folder: folder})
+	d, err := New(Options{Runsc: built(t), Folder: sandboxtest.Folder(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-		if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-			t.Errorf("left behind: %v, %v", left, err)
-		}
-	})
-	for _, f := range d.Doctor(t.Context()) {
-		if f.Needed && !f.OK {
-			t.Skipf("not run: %s: %s; %s", f.Name, f.Detail, f.Remedy)
-		}
-	}
+	sandboxtest.Tried(t, d)
 	return d
 }
 
@@ -65,17 +52,7 @@ func TestAMissingProgramIsNamedWithItsRemedy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer d.Close()
-		if _, err := d.Create(t.Context(), sandbox.Spec{}); err == nil || !strings.Contains(err.Error(), "make runsc") {
-			t.Errorf("%q: %v", asked, err)
-		}
-		f := d.Doctor(t.Context())
-		if len(f) != 1 || f[0].OK || !f[0].Needed || !strings.Contains(f[0].Remedy, "make runsc") {
-			t.Errorf("%q: %+v", asked, f)
-		}
-		if got := d.Capabilities().Tier; got != sandbox.Unknown {
-			t.Errorf("%q: it claims to be of the tier %s", asked, got)
-		}
+		sandboxtest.Lacks(t, d, "make runsc")
 	}
 }
 

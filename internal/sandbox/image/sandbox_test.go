@@ -12,6 +12,7 @@ import (
 
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/namespaces"
+	"gatehouse/internal/sandbox/sandboxtest"
 )
 
 // says is a program that needs nothing of its system and tells what it sees.
@@ -56,16 +57,7 @@ func TestAPulledImageRunsInASandbox(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	for _, f := range d.Doctor(t.Context()) {
-		if f.Needed && !f.OK {
-			t.Skipf("%s: %s; %s", f.Name, f.Detail, f.Remedy)
-		}
-	}
+	sandboxtest.Tried(t, d)
 	reg := serve(t)
 	ref, _ := reg.push(t, "v1", imageOf(t,
 		layerOf(t, "gzip", file{name: "opt/bin/says", says: staticProgram(t, says)}),

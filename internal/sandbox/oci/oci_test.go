@@ -6,11 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 
-	"gatehouse/internal/procid"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/sandboxtest"
 )
@@ -22,28 +20,11 @@ func driver(t testing.TB, runtime string) *Driver {
 	if _, err := exec.LookPath(runtime); err != nil {
 		t.Skipf("%v; %s", err, remedyMissing)
 	}
-	folder := t.TempDir()
-	// The ids of a sandbox have to get there.
-	if err := os.Chmod(filepath.Dir(folder), 0o711); err != nil {
-		t.Fatal(err)
-	}
-	d, err := New(Options{Runtime: runtime, Folder: folder})
+	d, err := New(Options{Runtime: runtime, Folder: sandboxtest.Folder(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-		if left, err := os.ReadDir(folder); err != nil || len(left) > 0 {
-			t.Errorf("left behind: %v, %v", left, err)
-		}
-	})
-	for _, f := range d.Doctor(t.Context()) {
-		if f.Needed && !f.OK {
-			t.Skipf("%s: %s; %s", f.Name, f.Detail, f.Remedy)
-		}
-	}
+	sandboxtest.Tried(t, d)
 	return d
 }
 
@@ -70,17 +51,7 @@ func TestAMissingRuntimeIsNamedWithItsRemedy(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer d.Close()
-		if _, err := d.Create(t.Context(), sandbox.Spec{}); err == nil || !strings.Contains(err.Error(), "apt-get install crun") {
-			t.Errorf("%q: %v", asked, err)
-		}
-		f := d.Doctor(t.Context())
-		if len(f) != 1 || f[0].OK || !f[0].Needed || !strings.Contains(f[0].Remedy, "apt-get install crun") {
-			t.Errorf("%q: %+v", asked, f)
-		}
-		if got := d.Capabilities().Tier; got != sandbox.Unknown {
-			t.Errorf("%q: it claims to be of the tier %s", asked, got)
-		}
+		sandboxtest.Lacks(t, d, "apt-get install crun")
 	}
 }
 
@@ -116,31 +87,5 @@ func TestOldRuntimesAreNamed(t *testing.T) {
 }
 
 func TestWhatAKilledHostLeftIsSweptAway(t *testing.T) {
-	parent := t.TempDir()
-	dead := exec.Command("true")
-	if err := dead.Run(); err != nil {
-		t.Fatal(err)
-	}
-	space, _, _ := strings.Cut(procid.Self(), "-")
-	left := filepath.Join(parent, prefix+"somebody-1")
-	gone := filepath.Join(parent, prefix+space+"-"+strconv.Itoa(dead.Process.Pid)+"-1-1")
-	reused := filepath.Join(parent, prefix+space+"-"+strconv.Itoa(os.Getpid())+"-1-1") // the number is ours by now
-	for _, dir := range []string{left, gone, reused} {
-		if err := os.MkdirAll(filepath.Join(dir, "deep"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	d, err := New(Options{Folder: parent})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	for _, dir := range []string{gone, reused} {
-		if _, err := os.Stat(dir); !os.IsNotExist(err) {
-			t.Errorf("what a dead process left is still there: %v", err)
-		}
-	}
-	if _, err := os.Stat(left); err != nil {
-		t.Errorf("what is nobody's was removed: %v", err)
-	}
+	sandboxtest.Sweeps(t, prefix, func(parent string) (sandbox.Driver, error) { return New(Options{Folder: parent}) })
 }

@@ -51,19 +51,7 @@ func driver(t testing.TB, o Options) *Driver {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := d.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	if d.missing != nil {
-		t.Skip(d.missing)
-	}
-	for _, f := range d.Doctor(t.Context()) {
-		if f.Needed && !f.OK {
-			t.Skipf("%s: %s; %s", f.Name, f.Detail, f.Remedy)
-		}
-	}
+	sandboxtest.Tried(t, d)
 	return d
 }
 
