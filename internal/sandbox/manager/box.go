@@ -40,13 +40,15 @@ type Box struct {
 
 	pausing sync.Mutex // one of Pause and Resume at a time; before mu
 
-	starting     sync.Mutex      // one forker at a time; before mu
-	python       *kernel.Forker  // guarded by starting; nil until it is wanted
+	starting     sync.Mutex      // guards what waits to run code, and is held only to look; before mu
+	python       *kernel.Forker  // nil until it is wanted
 	pythonLimits sandbox.Limits  // it was started with
+	pythonComes  chan struct{}   // closed when the one that is being started is there or is not to be had; nil when none is
 	noPython     bool            // none can be had in here
-	node         *kernel.Starter // guarded by starting; nil until it is wanted
+	node         *kernel.Starter // nil until it is wanted
 	nodeLimits   sandbox.Limits  // it was started with
-	noNode       bool            // none is to be had in here
+	nodeComes    bool            // one is being started
+	noNode       bool            // none can be had in here
 	turn         int             // of the environment that what is started finds
 
 	contexts contextBook
@@ -204,24 +206,55 @@ func (b *Box) Run(ctx context.Context, c sandbox.Command) (sandbox.Result, error
 }
 
 // forker is the interpreter that waits for code, or nil when there is none to
-// be had. A waiting one whose limits are not those that hold is replaced.
+// be had before ctx ends. A waiting one whose limits are not those that hold is
+// replaced.
 func (b *Box) forker(ctx context.Context) *kernel.Forker {
 	b.starting.Lock()
-	defer b.starting.Unlock()
 	if b.python != nil && (!b.python.Alive() || !alike(b.pythonLimits, b.Limits())) {
-		b.python.Close()
+		go b.python.Close()
 		b.python = nil
 	}
-	if b.python == nil && !b.noPython {
-		f, err := kernel.StartForker(b.manager.life, b.Sandbox)
-		switch {
-		case err == nil:
-			b.python, b.pythonLimits = f, b.Limits()
-		case ctx.Err() == nil && !errors.Is(err, sandbox.ErrClosed) && !errors.Is(err, sandbox.ErrPaused):
-			b.noPython = true
-		}
+	if b.python != nil || b.noPython {
+		defer b.starting.Unlock()
+		return b.python
 	}
-	return b.python
+	comes := b.pythonComes
+	if comes == nil {
+		comes = make(chan struct{})
+		b.pythonComes = comes
+		go b.startForker(comes, b.turn, b.Limits()) // it ends with the sandbox at the latest
+	}
+	b.starting.Unlock()
+	select {
+	case <-comes:
+		b.starting.Lock()
+		defer b.starting.Unlock()
+		return b.python
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (b *Box) startForker(comes chan struct{}, turn int, limits sandbox.Limits) {
+	f, err := kernel.StartForker(b.manager.life, b.Sandbox)
+	b.starting.Lock()
+	defer b.starting.Unlock()
+	defer close(comes)
+	b.pythonComes = nil
+	switch {
+	case err != nil:
+		b.noPython = b.lasting(err)
+	case b.turn != turn:
+		go f.Close()
+	default:
+		b.python, b.pythonLimits = f, limits
+	}
+}
+
+// lasting reports whether what could not be started never can: that it was
+// paused or has ended says nothing of it.
+func (b *Box) lasting(err error) bool {
+	return !errors.Is(err, sandbox.ErrPaused) && !errors.Is(err, sandbox.ErrClosed) && !b.Paused() && b.manager.life.Err() == nil
 }
 
 // starter is the Node that waits for code, or nil when there is none. The first
@@ -237,26 +270,26 @@ func (b *Box) starter() *kernel.Starter {
 	if b.node != nil {
 		return b.node
 	}
-	if b.noNode || b.Limits().MemoryMiB < leastForNode {
-		return nil
+	if !b.nodeComes && !b.noNode && b.Limits().MemoryMiB >= leastForNode {
+		b.nodeComes = true
+		go b.startNode(b.turn, b.Limits()) // it ends with the sandbox at the latest
 	}
-	b.noNode = true // until it is there
-	turn, limits := b.turn, b.Limits()
-	go func() {
-		s, err := kernel.StartNode(b.manager.life, b.Sandbox)
-		b.starting.Lock()
-		defer b.starting.Unlock()
-		b.noNode = err != nil && !errors.Is(err, sandbox.ErrPaused)
-		if err != nil {
-			return
-		}
-		if b.turn != turn {
-			go s.Close()
-			return
-		}
-		b.node, b.nodeLimits = s, limits
-	}()
 	return nil
+}
+
+func (b *Box) startNode(turn int, limits sandbox.Limits) {
+	s, err := kernel.StartNode(b.manager.life, b.Sandbox)
+	b.starting.Lock()
+	defer b.starting.Unlock()
+	b.nodeComes = false
+	switch {
+	case err != nil:
+		b.noNode = b.lasting(err)
+	case b.turn != turn:
+		go s.Close()
+	default:
+		b.node, b.nodeLimits = s, limits
+	}
 }
 
 // leastForNode is how many MiB of memory a sandbox has in which a Node waits,

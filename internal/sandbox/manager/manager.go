@@ -248,6 +248,7 @@ func (m *Manager) newBox(owner string, k *kind, a Ask) *Box {
 		ID: m.o.NewID("sandbox"), Owner: owner, Name: a.Name, Created: now, last: now, Driver: k.rung.Name, Tier: k.rung.driver.Capabilities().Tier,
 		Template: or(a.Template, DefaultTemplate), manager: m, kind: k, ask: a, env: slices.Concat(k.Env, a.Env),
 		idle: shorter(a.Idle, m.o.Idle), life: shorter(a.Lifetime, m.o.Lifetime), background: map[string]*Background{},
+		out: wayOut{setting: make(chan struct{}, 1)},
 	}
 }
 

@@ -18,6 +18,8 @@ const mostDecisions = 100
 
 // wayOut is what a sandbox may reach, and what was said to those who tried.
 type wayOut struct {
+	setting chan struct{} // takes one while the driver is told, so that rules are what it was told last; before mu
+
 	mu    sync.Mutex
 	rules sandbox.Network
 	env   []string          // NAME=placeholder, of the secrets
@@ -55,6 +57,12 @@ func (b *Box) SetNetwork(ctx context.Context, n sandbox.Network, secrets map[str
 	if !ok {
 		return unsupported(b, "have no way out")
 	}
+	select {
+	case b.out.setting <- struct{}{}:
+		defer func() { <-b.out.setting }()
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 	n = sandbox.Network{Allow: n.Allow, Deny: n.Deny, Decided: b.decided}
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(secrets)) {
@@ -78,7 +86,7 @@ func (b *Box) SetNetwork(ctx context.Context, n sandbox.Network, secrets map[str
 	defer b.starting.Unlock()
 	b.turn++
 	if b.python != nil {
-		b.python.Close()
+		go b.python.Close()
 		b.python = nil
 	}
 	if b.node != nil {
