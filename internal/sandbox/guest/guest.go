@@ -80,6 +80,19 @@ func New(o Options) (*Guest, error) {
 // Kernel is the one that was found.
 func (g *Guest) Kernel() Kernel { return g.kernel }
 
+// Unnamed is a file on the disk of what is made, which is gone when nobody has
+// it any more.
+func (g *Guest) Unnamed() (*os.File, error) {
+	f, err := os.CreateTemp(g.folder, "unnamed"+half)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
 // sweep throws away what was never finished and what nobody uses any more.
 func (g *Guest) sweep() {
 	entries, _ := os.ReadDir(g.folder)

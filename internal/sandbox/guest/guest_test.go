@@ -263,3 +263,18 @@ func TestKernelsAreToldWhereTheirDisksAre(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestAFileWithoutANameIsBesideWhatIsMade(t *testing.T) {
+	g := plainGuest(t)
+	f, err := g.Unnamed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("kept"); err != nil || filepath.Dir(f.Name()) != g.folder {
+		t.Errorf("%s, %v", f.Name(), err)
+	}
+	if left, err := os.ReadDir(g.folder); err != nil || len(left) != 0 {
+		t.Errorf("%v, %v", left, err)
+	}
+}

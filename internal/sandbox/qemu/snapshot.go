@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -140,7 +139,7 @@ func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
 func (b *box) take(ctx context.Context) (*snapshot, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreWait)
 	defer cancel()
-	file, err := unnamed()
+	file, err := b.driver.guests.Unnamed()
 	if err != nil {
 		return nil, err
 	}
@@ -155,15 +154,6 @@ func (b *box) take(ctx context.Context) (*snapshot, error) {
 		driver: b.driver, limits: b.asked.Limits, env: slices.Clone(b.asked.Env), strict: b.strict, look: b.asked.Look, size: info.Size(),
 		image: frozen{build: b.build, state: file},
 	}, nil
-}
-
-// unnamed is a file on disk that is gone when nobody has it any more.
-func unnamed() (*os.File, error) {
-	f, err := os.CreateTemp("", "gatehouse-machine-")
-	if err != nil {
-		return nil, err
-	}
-	return f, os.Remove(f.Name())
 }
 
 // Size is how many bytes it takes.
