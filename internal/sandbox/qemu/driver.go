@@ -125,6 +125,7 @@ func (d *Driver) create(ctx context.Context, spec sandbox.Spec, limits sandbox.L
 		d.log.Warn("virtual machines are booted one by one, since none could be kept to go on from", "error", err)
 		return b, d.cold(ctx, b, kind, nil)
 	}
+	defer d.letGo(t)
 	return b, d.warm(ctx, b, t.image)
 }
 

@@ -24,54 +24,12 @@ type frozen struct {
 	memory *os.File // nil when the memory is in state too
 }
 
-// template is a machine to go on from, being made or made.
-type template struct {
-	ready chan struct{} // closed when image and err are set
-	image frozen
-	err   error
-}
-
 // warmings are programs that a template runs before it is kept, so that what
 // they read is in memory when they run for the first time. Missing ones are no
 // mistake.
 var warmings = [][]string{{"sh", "-c", "true"}, {"python3", "-c", "import json, subprocess"}, {"node", "-e", "0"}}
 
 const warmWait = 20 * time.Second // for each of them
-
-// template is the one of a kind. It is made once, for all who want it, whoever
-// of them gives up waiting.
-func (d *Driver) template(ctx context.Context, k kind) (*template, error) {
-	d.mu.Lock()
-	t := d.templates[k.key()]
-	if t == nil {
-		if d.templates == nil || d.alive.Err() != nil {
-			d.mu.Unlock()
-			return nil, sandbox.ErrDriverClosed
-		}
-		t = &template{ready: make(chan struct{})}
-		d.templates[k.key()] = t
-		d.works.Go(func() {
-			defer close(t.ready)
-			began := time.Now()
-			t.image, t.err = d.freeze(d.alive, k)
-			d.log.Info("a virtual machine to go on from", "kind", k.key(), "took", time.Since(began), "error", t.err)
-		})
-	}
-	d.mu.Unlock()
-	select {
-	case <-t.ready:
-		return t, t.err
-	case <-ctx.Done():
-		return nil, context.Cause(ctx)
-	}
-}
-
-// close lets go of a template that nobody waits for any more.
-func (t *template) close() {
-	if t.err == nil {
-		t.image.close()
-	}
-}
 
 func (f frozen) close() error {
 	err := f.state.Close()
