@@ -369,7 +369,7 @@ func (t *talk) alive() bool {
 }
 
 // close ends the interpreter and all that came of it, and waits for that. In a
-// sandbox that is paused it ends when that goes on.
+// sandbox that is paused it does not wait: they end when that goes on.
 func (t *talk) close() {
 	t.over()
 	t.p.Signal(9)

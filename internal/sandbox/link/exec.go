@@ -29,6 +29,7 @@ type process struct {
 	ready    chan struct{} // it runs, or over is closed
 	over     chan struct{} // the last frame came, or the link broke
 	overflow chan struct{} // a stream brought too much
+	left     chan struct{} // the host waits for it no more, though it is not over
 	done     chan struct{} // all is said: result and err are set
 	once     sync.Once     // of overflow
 	started  sync.Once     // of ready
@@ -58,7 +59,8 @@ type stream struct {
 	err   error
 }
 
-// Exec starts a program.
+// Exec starts a program. One that is called off while the link is held may have
+// started.
 func (l *Link) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -88,8 +90,12 @@ func (l *Link) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, er
 	select {
 	case <-p.ready:
 	case <-ctx.Done():
-		<-p.over // attend sees to that
-		<-p.ready
+		select { // attend sees to that
+		case <-p.over:
+			<-p.ready
+		case <-p.left:
+			return p, nil
+		}
 	}
 	if p.runs {
 		return p, nil
@@ -104,7 +110,7 @@ func (l *Link) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, er
 func newProcess(l *Link, c sandbox.Command) *process {
 	p := &process{
 		link: l, began: time.Now(), ooms: l.oomKill(), most: int64(l.Limits().OutputBytes),
-		ready: make(chan struct{}), over: make(chan struct{}), overflow: make(chan struct{}), done: make(chan struct{}),
+		ready: make(chan struct{}), over: make(chan struct{}), overflow: make(chan struct{}), left: make(chan struct{}), done: make(chan struct{}),
 		stdin:  wire.NewAllowance(),
 		stdout: stream{kind: wire.Stdout, inbox: wire.NewInbox(), to: c.Stdout},
 		stderr: stream{kind: wire.Stderr, inbox: wire.NewInbox(), to: c.Stderr},
@@ -198,7 +204,7 @@ func (p *process) drain(s *stream) {
 		select {
 		case <-p.over: // nobody waits for a grant any more
 		default:
-			p.link.send(wire.Credit, p.id, wire.Grant{Stream: s.kind, Bytes: n}.Body())
+			p.link.sendUnless(p.left, wire.Credit, p.id, wire.Grant{Stream: s.kind, Bytes: n}.Body())
 		}
 	}
 }
@@ -225,22 +231,49 @@ func (s *stream) tell() (int64, error) {
 	return s.wrote, s.err
 }
 
-// attend sees to it that the program ends, and judges how.
+// ending is how a program came to its end.
+type ending struct {
+	seen sandbox.Evidence
+	why  error
+}
+
+// attend sees to it that the program ends, and judges how. Where the agent is
+// stopped and cannot end it, that is left for later, and the host goes on.
 func (p *process) attend(ctx context.Context, c sandbox.Command) {
-	if c.Stdin == nil {
-		p.link.send(wire.Stdin, p.id, nil)
+	over := make(chan ending, 1)
+	go func() {
+		if c.Stdin == nil {
+			p.link.send(wire.Stdin, p.id, nil)
+		} else {
+			go p.feed(c.Stdin)
+		}
+		late := p.deadline(c)
+		seen, why := p.untilOver(ctx, late)
+		late.stop()
+		over <- ending{seen, why}
+	}()
+	var e ending
+	if p.link.pace.lost(ctx, p.over) {
+		e.why = calledOff(ctx)
+		p.leave()
 	} else {
-		go p.feed(c.Stdin)
+		e = <-over
 	}
-	late := p.deadline(c)
-	seen, why := p.untilOver(ctx, late)
-	late.stop()
 	if r, ok := c.Stdin.(io.Closer); ok {
 		r.Close()
 	}
 	p.untilDrained(ctx)
-	p.judge(seen, why)
+	p.judge(e.seen, e.why)
 	close(p.done)
+}
+
+// leave lets go of the program, which the agent still has. What comes of it from
+// here on is for nobody.
+func (p *process) leave() {
+	close(p.left)
+	p.stdout.inbox.End()
+	p.stderr.inbox.End()
+	p.stdin.End()
 }
 
 // deadline is when its time is up, which may be never.
@@ -323,17 +356,23 @@ func (p *process) judge(seen sandbox.Evidence, why error) {
 		seen.OutputFull = true
 	default:
 	}
-	seen.Reaped, seen.Code, seen.Signal = p.reaped, int(p.status.Code), int(p.status.Signal)
-	if seen.Code != 0 || seen.Signal != 0 || !p.reaped {
-		seen.OOMKills = p.link.oomKill() - p.ooms + int(p.status.OOMKills)
+	var status wire.Ended
+	select {
+	case <-p.left: // whatever it is told from here on
+	default:
+		status, seen.Reaped = p.status, p.reaped
+		if !p.reaped && why == nil {
+			why = p.failed
+		}
+	}
+	seen.Code, seen.Signal = int(status.Code), int(status.Signal)
+	if seen.Code != 0 || seen.Signal != 0 || !seen.Reaped {
+		seen.OOMKills = p.link.oomKill() - p.ooms + int(status.OOMKills)
 	}
 	p.result = sandbox.Result{
 		Outcome: seen.Judge(), Code: seen.Code, Signal: seen.Signal,
-		Took: time.Since(p.began), CPU: p.status.CPU, MaxRSS: p.status.MaxRSS,
+		Took: time.Since(p.began), CPU: status.CPU, MaxRSS: status.MaxRSS,
 		StdoutSize: stdout, StderrSize: stderr,
-	}
-	if !p.reaped && why == nil {
-		why = p.failed
 	}
 	p.err = errors.Join(why, outErr, errErr)
 }
@@ -348,11 +387,11 @@ func (p *process) feed(from io.Reader) {
 		}
 		n, err := from.Read(buf[:most])
 		p.stdin.Add(most - n)
-		if n > 0 && p.link.send(wire.Stdin, p.id, buf[:n]) != nil {
+		if n > 0 && p.link.sendUnless(p.left, wire.Stdin, p.id, buf[:n]) != nil {
 			return
 		}
 		if err != nil {
-			p.link.send(wire.Stdin, p.id, nil)
+			p.link.sendUnless(p.left, wire.Stdin, p.id, nil)
 			return
 		}
 	}

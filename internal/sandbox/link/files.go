@@ -26,13 +26,14 @@ type fileWork struct {
 	inbox   *wire.Inbox     // what is read
 	granted *wire.Allowance // what may be written
 	over    chan struct{}   // the last frame came, or the link broke
+	left    chan struct{}   // the host waits for it no more, though it is not over
 	entries []wire.Info     // of the reading goroutine until over
 	code    uint8
 	err     error
 }
 
 func (l *Link) work(w wire.FileWork) (*fileWork, error) {
-	f := &fileWork{link: l, most: 1, inbox: wire.NewInbox(), granted: wire.NewAllowance(), over: make(chan struct{})}
+	f := &fileWork{link: l, most: 1, inbox: wire.NewInbox(), granted: wire.NewAllowance(), over: make(chan struct{}), left: make(chan struct{})}
 	switch w.Op {
 	case wire.ListFolder:
 		f.most = mostEntries
@@ -117,23 +118,37 @@ func (f *fileWork) end() {
 	close(f.over)
 }
 
-// wait waits for the end; when ctx ends before, the work is called off.
+// heed has the work called off when ctx ends. Where the agent is stopped and
+// cannot do so, that is left for later, and the host goes on. stop ends that.
+func (f *fileWork) heed(ctx context.Context) (stop func() bool) {
+	return context.AfterFunc(ctx, func() {
+		f.cancel()
+		if f.link.pace.lost(ctx, f.over) {
+			close(f.left)
+			f.inbox.End()
+			f.granted.End()
+		}
+	})
+}
+
+// wait waits for the end, to which heed sees when ctx ends before.
 func (f *fileWork) wait(ctx context.Context) error {
 	select {
 	case <-f.over:
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		return f.err
-	case <-ctx.Done():
-		f.cancel()
-		<-f.over
-		return context.Cause(ctx)
+	case <-f.left:
+		return calledOff(ctx)
 	}
 }
 
 // cancel calls the work off. An agent that does not even do that is given up.
 func (f *fileWork) cancel() {
-	f.link.send(wire.Signal, f.id, []byte{sigkill})
-	late := f.link.pace.after(killWait)
 	go func() {
+		f.link.send(wire.Signal, f.id, []byte{sigkill})
+		late := f.link.pace.after(killWait)
 		defer late.stop()
 		select {
 		case <-f.over:
@@ -148,6 +163,7 @@ func (l *Link) do(ctx context.Context, name, path string, w wire.FileWork) (*fil
 	w.Path = path
 	f, err := l.work(w)
 	if err == nil {
+		defer f.heed(ctx)()
 		err = f.wait(ctx)
 	}
 	return f, inWords(name, path, err)
@@ -178,8 +194,7 @@ func (l *Link) ReadFile(ctx context.Context, path string, offset, length int64, 
 
 // copyTo writes what comes, and waits for the end.
 func (f *fileWork) copyTo(ctx context.Context, w io.Writer, op, path string) error {
-	stop := context.AfterFunc(ctx, f.cancel)
-	defer stop()
+	defer f.heed(ctx)()
 	var writing error
 	var debt wire.Debt
 	for {
@@ -193,7 +208,7 @@ func (f *fileWork) copyTo(ctx context.Context, w io.Writer, op, path string) err
 			}
 		}
 		if n := debt.Took(len(b)); n > 0 {
-			f.link.send(wire.Credit, f.id, wire.Grant{Stream: wire.Stdout, Bytes: n}.Body())
+			f.link.sendUnless(f.left, wire.Credit, f.id, wire.Grant{Stream: wire.Stdout, Bytes: n}.Body())
 		}
 	}
 	if err := f.wait(ctx); writing == nil && err != nil {
@@ -220,8 +235,7 @@ func (l *Link) WriteFile(ctx context.Context, path string, r io.Reader, how sand
 
 // copyFrom sends what is read, and waits for the end.
 func (f *fileWork) copyFrom(ctx context.Context, r io.Reader, op, path string) error {
-	stop := context.AfterFunc(ctx, f.cancel)
-	defer stop()
+	defer f.heed(ctx)()
 	reading := f.feed(r)
 	if reading != nil {
 		f.cancel()
@@ -246,11 +260,11 @@ func (f *fileWork) feed(r io.Reader) error {
 		}
 		n, err := r.Read(buf[:most])
 		f.granted.Add(most - n)
-		if n > 0 && f.link.send(wire.Stdin, f.id, buf[:n]) != nil {
+		if n > 0 && f.link.sendUnless(f.left, wire.Stdin, f.id, buf[:n]) != nil {
 			return nil
 		}
 		if errors.Is(err, io.EOF) {
-			f.link.send(wire.Stdin, f.id, nil)
+			f.link.sendUnless(f.left, wire.Stdin, f.id, nil)
 			return nil
 		}
 		if err != nil {

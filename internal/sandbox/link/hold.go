@@ -1,6 +1,8 @@
 package link
 
 import (
+	"context"
+	"fmt"
 	"sync"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 type pace struct {
 	mu     sync.Mutex
 	let    chan struct{} // closed when it goes on; nil while it goes
+	stands chan struct{} // closed when it stands still; nil while nobody waits for that
 	timers map[*timer]struct{}
 }
 
@@ -76,6 +79,10 @@ func (p *pace) hold() {
 		return
 	}
 	p.let = make(chan struct{})
+	if p.stands != nil {
+		close(p.stands)
+		p.stands = nil
+	}
 	for t := range p.timers {
 		t.runs.Stop()
 		t.left = max(t.left-time.Since(t.since), 0)
@@ -103,11 +110,54 @@ func (p *pace) held() <-chan struct{} {
 	return p.let
 }
 
+// still is closed as soon as the time stands still, which it may do already.
+func (p *pace) still() <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.let != nil {
+		now := make(chan struct{})
+		close(now)
+		return now
+	}
+	if p.stands == nil {
+		p.stands = make(chan struct{})
+	}
+	return p.stands
+}
+
+// lost reports whether what is over as soon as that is closed must be left to
+// itself: ctx has ended, and the agent that should end it is stopped. It waits
+// until one of both is so.
+func (p *pace) lost(ctx context.Context, over <-chan struct{}) bool {
+	select {
+	case <-over:
+		return false
+	case <-ctx.Done():
+	}
+	select {
+	case <-over:
+		return false
+	case <-p.still():
+	}
+	select {
+	case <-over: // before the agent was stopped
+		return false
+	default:
+		return true
+	}
+}
+
+// calledOff is why a call was left to itself, for which ctx has ended.
+func calledOff(ctx context.Context) error {
+	return fmt.Errorf("%w; the sandbox is paused, and ends what was called off when it goes on", context.Cause(ctx))
+}
+
 // Hold is for an agent that is about to be stopped, as it is when its sandbox
 // is paused. From here on every call is answered sandbox.ErrPaused at once, but
 // for Close; the time of calls that are under way stands still, and what they
-// have to say to the agent, such as that it shall end a program, waits. When
-// Hold returns no frame is half written. It may be called again.
+// have to say to the agent, such as that it shall end a program, waits. A call
+// whose ctx ends meanwhile, or had ended, does not: it is told as lost, and the
+// agent ends it after Let. When Hold returns no frame is half written. It may be called again.
 func (l *Link) Hold() {
 	l.pace.hold()
 	l.sending.Lock()

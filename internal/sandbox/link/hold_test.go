@@ -140,31 +140,182 @@ func TestOthersCanGoByTheTimeOfALink(t *testing.T) {
 	})
 }
 
-func TestWhatIsCalledOffWhileHeldEndsAfterwards(t *testing.T) {
+func TestWhatIsCalledOffWhileHeldIsLostAtOnceAndEndsAfterwards(t *testing.T) {
+	for name, when := range map[string]func(l *Link, cancel func()){
+		"while held":  func(l *Link, cancel func()) { l.Hold(); cancel() },
+		"before that": func(l *Link, cancel func()) { cancel(); synctest.Wait(); l.Hold() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, agent := pair(t, sandbox.Defaults(), nil)
+				defer l.Close()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				var out bytes.Buffer
+				in, typed := io.Pipe()
+				p, said := started(ctx, t, l, agent, sandbox.Command{Argv: []string{"x"}, Stdin: in, Stdout: &out})
+				agent.say(1, wire.Stdout, []byte("hello"))
+				synctest.Wait()
+				began := time.Now()
+				when(l, cancel)
+				r, err := p.Wait()
+				if took := time.Since(began); took != 0 {
+					t.Errorf("it took %v", took)
+				}
+				if !errors.Is(err, context.Canceled) || r.Outcome != sandbox.Lost || r.StdoutSize != 5 || out.String() != "hello" {
+					t.Errorf("%+v, %v, %q", r, err, out.String())
+				}
+				if _, err := typed.Write([]byte("x")); err == nil {
+					t.Error("its input is still read")
+				}
+				time.Sleep(time.Hour)
+				l.Let()
+				for _, signal := range []byte{sigterm, sigkill} {
+					if f := <-said; f.Kind != wire.Signal || f.ID != 1 || f.Body[0] != signal {
+						t.Errorf("the agent heard %+v, want signal %d", f, signal)
+					}
+				}
+				// What comes of it now is for nobody, and is no fault either.
+				agent.say(1, wire.Credit, wire.Grant{Stream: wire.Stdin, Bytes: 0}.Body())
+				agent.say(1, wire.Stdout, []byte("and more"))
+				agent.say(1, wire.Stdout, nil)
+				agent.say(1, wire.Stderr, []byte("and more"))
+				agent.say(1, wire.Exit, wire.Ended{Signal: 9}.Body())
+				answers(t, l, agent, said)
+				if again, err := p.Wait(); again != r || !errors.Is(err, context.Canceled) || out.String() != "hello" {
+					t.Errorf("afterwards: %+v, %v, %q", again, err, out.String())
+				}
+				nothingLeft(t, l)
+			})
+		})
+	}
+}
+
+// nothingLeft is for a link that nobody asks anything any more.
+func nothingLeft(t *testing.T, l *Link) {
+	t.Helper()
+	synctest.Wait()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pace.mu.Lock()
+	defer l.pace.mu.Unlock()
+	if len(l.pace.timers) != 0 || len(l.requests) != 0 || l.err != nil {
+		t.Errorf("%d timers and %d requests are left, %v", len(l.pace.timers), len(l.requests), l.err)
+	}
+}
+
+// answers has the agent answer one question, so that the link is seen to work.
+func answers(t *testing.T, l *Link, agent *peer, said <-chan wire.Frame) {
+	t.Helper()
+	go func() {
+		f := <-said
+		agent.say(f.ID, wire.Pong, f.Body)
+	}()
+	if err := l.Ping(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAProgramThatIsCalledOffBeforeItRunsIsLostWhileHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, agent := pair(t, sandbox.Defaults(), nil)
+		defer l.Close()
 		ctx, cancel := context.WithCancel(t.Context())
-		p, said := started(ctx, t, l, agent, sandbox.Command{Argv: []string{"x"}})
-		<-said
-		l.Hold()
-		cancel()
-		time.Sleep(time.Hour)
-		select {
-		case f := <-said:
-			t.Errorf("the agent was told %+v while it was stopped", f)
-		case <-p.Done():
-			t.Error("it ended while it was stopped")
-		default:
+		go func() {
+			agent.next(wire.Start)
+			agent.ignore()
+			l.Hold()
+			cancel()
+		}()
+		p, err := l.Exec(ctx, sandbox.Command{Argv: []string{"x"}})
+		if err != nil {
+			t.Fatal(err)
 		}
-		l.Let()
-		if f := <-said; f.Kind != wire.Signal || f.Body[0] != sigterm {
-			t.Errorf("the agent heard %+v", f)
-		}
-		agent.say(1, wire.Exit, wire.Ended{Signal: 15}.Body())
-		if r, err := p.Wait(); !errors.Is(err, context.Canceled) || r.Signal != 15 {
+		if r, err := p.Wait(); r.Outcome != sandbox.Lost || !errors.Is(err, context.Canceled) {
 			t.Errorf("%+v, %v", r, err)
 		}
-		l.Close()
+		l.Let()
+		agent.say(1, wire.Ready, nil)
+		agent.say(1, wire.Exit, wire.Ended{Signal: 15}.Body())
+		nothingLeft(t, l)
+	})
+}
+
+func TestWorkOnFilesThatIsCalledOffWhileHeldIsLostAtOnce(t *testing.T) {
+	for name, do := range map[string]func(ctx context.Context, l *Link) error{
+		"stat": func(ctx context.Context, l *Link) error { return second(l.Stat(ctx, "x")) },
+		"list": func(ctx context.Context, l *Link) error { _, _, err := l.List(ctx, "x", "", 0); return err },
+		"read": func(ctx context.Context, l *Link) error { return second(l.ReadFile(ctx, "x", 0, 0, io.Discard)) },
+		"pack": func(ctx context.Context, l *Link) error { return l.Pack(ctx, "x", io.Discard) },
+		"write": func(ctx context.Context, l *Link) error {
+			return second(l.WriteFile(ctx, "x", endless{}, sandbox.Writing{}))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				l, agent := pair(t, sandbox.Defaults(), nil)
+				defer l.Close()
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				said := make(chan wire.Frame, 100)
+				go func() {
+					for {
+						f, err := wire.Read(agent.conn)
+						if err != nil {
+							return
+						}
+						said <- f
+					}
+				}()
+				done := make(chan error, 1)
+				go func() { done <- do(ctx, l) }()
+				synctest.Wait()
+				l.Hold()
+				began := time.Now()
+				cancel()
+				if err := <-done; !errors.Is(err, context.Canceled) || time.Since(began) != 0 {
+					t.Errorf("%v after %v", err, time.Since(began))
+				}
+				time.Sleep(time.Hour)
+				l.Let()
+				f := <-said
+				for f.Kind != wire.Signal {
+					f = <-said
+				}
+				if f.ID != 1 || f.Body[0] != sigkill {
+					t.Errorf("the agent heard %+v", f)
+				}
+				agent.say(1, wire.Exit, wire.Ended{}.Body())
+				synctest.Wait()
+				answers(t, l, agent, said)
+				nothingLeft(t, l)
+			})
+		})
+	}
+}
+
+// endless is a Reader without an end.
+type endless struct{}
+
+func (endless) Read(b []byte) (int, error) { return len(b), nil }
+
+func TestWhatListensIsClosedWhenTheLinkIsHeldMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, agent := pair(t, sandbox.Defaults(), nil)
+		defer l.Close()
+		go func() {
+			agent.say(agent.next(wire.Listen).ID, wire.Ready, nil)
+			agent.next(wire.Signal)
+			l.Hold() // before the agent has answered
+		}()
+		n, err := l.Listen(t.Context(), 80)
+		if err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := n.Close(); err != nil || time.Since(began) != 0 {
+			t.Errorf("%v after %v", err, time.Since(began))
+		}
 	})
 }
 

@@ -196,6 +196,11 @@ func (l *Link) request(k wire.Kind, id uint32, body []byte) error {
 // send sends a frame that belongs to a request under way. While the link is
 // held it waits.
 func (l *Link) send(k wire.Kind, id uint32, body []byte) error {
+	return l.sendUnless(nil, k, id, body)
+}
+
+// sendUnless is send that waits no longer than until left is closed.
+func (l *Link) sendUnless(left <-chan struct{}, k wire.Kind, id uint32, body []byte) error {
 	for {
 		l.sending.Lock()
 		let := l.pace.held()
@@ -206,6 +211,8 @@ func (l *Link) send(k wire.Kind, id uint32, body []byte) error {
 		l.sending.Unlock()
 		select {
 		case <-let:
+		case <-left:
+			return sandbox.ErrPaused
 		case <-l.done:
 			return sandbox.ErrClosed
 		}

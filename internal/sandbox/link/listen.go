@@ -158,14 +158,16 @@ func (n *listener) wrong(err error) error {
 	return &net.OpError{Op: "accept", Net: "tcp", Addr: n.Addr(), Err: err}
 }
 
-// Close returns when nobody listens any more. Connections stay.
+// Close returns when nobody listens any more, and at once while the link is
+// held. Connections stay.
 func (n *listener) Close() error {
 	n.once.Do(func() {
 		n.close()
 		off := make(chan struct{})
 		go n.callOff(off)
-		if n.link.paused() == nil {
-			<-off
+		select {
+		case <-off:
+		case <-n.link.pace.still(): // it is done when the sandbox goes on
 		}
 	})
 	return nil

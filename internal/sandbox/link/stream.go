@@ -316,9 +316,9 @@ func (s *conn) abandon(signal byte) {
 		return
 	default:
 	}
-	s.link.send(wire.Signal, s.id, []byte{signal})
-	late := s.link.pace.after(closeWait)
 	go func() {
+		s.link.send(wire.Signal, s.id, []byte{signal})
+		late := s.link.pace.after(closeWait)
 		defer late.stop()
 		select {
 		case <-s.over:
