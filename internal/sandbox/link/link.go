@@ -26,6 +26,7 @@ const (
 	writeWait = 10 * time.Second       // for an agent that does not read
 	termGrace = 250 * time.Millisecond // from asking a program to end until killing it
 	killWait  = 5 * time.Second        // from killing a program until the sandbox is given up
+	mostOwed  = 16                     // answers nobody waits for any more, until the sandbox is given up
 )
 
 // Channel is what frames go through: a socket, or a virtual machine's port.
@@ -239,6 +240,7 @@ type answer struct {
 	body string // what it has to be; "" means anything
 	then func() // called before anything else is read; may be nil
 	came chan error
+	owed bool // nobody waits for it any more; guarded by the link's mu
 }
 
 func (a *answer) take(f wire.Frame) (bool, error) {
@@ -275,7 +277,28 @@ func (l *Link) asked(ctx context.Context, k wire.Kind, body []byte, a *answer) e
 	if err := l.request(k, id, body); err != nil {
 		return err
 	}
-	return a.wait(ctx)
+	err = a.wait(ctx)
+	if ctx.Err() != nil {
+		l.owe(a)
+	}
+	return err
+}
+
+// owe notes that nobody waits for an answer any more, which may still come. An
+// agent that owes too many is given up.
+func (l *Link) owe(a *answer) {
+	l.mu.Lock()
+	a.owed = true
+	owed := 0
+	for _, r := range l.requests {
+		if other, ok := r.(*answer); ok && other.owed {
+			owed++
+		}
+	}
+	l.mu.Unlock()
+	if owed > mostOwed {
+		l.fail(errors.New("the agent answers no more"))
+	}
 }
 
 func (a *answer) wait(ctx context.Context) error {

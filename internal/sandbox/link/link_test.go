@@ -309,3 +309,48 @@ func (l *Link) underWay() int {
 	defer l.mu.Unlock()
 	return int(l.last)
 }
+
+func TestAnAgentThatOwesTooManyAnswersIsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l, agent := pair(t, sandbox.Defaults(), nil)
+		defer l.Close()
+		asked := make(chan wire.Frame, 3*mostOwed)
+		go func() {
+			for {
+				f, err := wire.Read(agent.conn)
+				if err != nil {
+					return
+				}
+				asked <- f
+			}
+		}()
+		askInVain := func() {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			defer cancel()
+			if err := l.Ping(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("an agent that says nothing: %v", err)
+			}
+		}
+		for range mostOwed {
+			askInVain()
+		}
+		for range mostOwed { // one that is late only is not given up
+			f := <-asked
+			agent.say(f.ID, wire.Pong, f.Body)
+		}
+		synctest.Wait()
+		for range mostOwed {
+			askInVain()
+		}
+		select {
+		case <-l.Done():
+			t.Fatal("it was given up too early")
+		default:
+		}
+		askInVain()
+		<-l.Done()
+		if err := l.Ping(t.Context()); !errors.Is(err, sandbox.ErrClosed) {
+			t.Errorf("afterwards: %v", err)
+		}
+	})
+}
