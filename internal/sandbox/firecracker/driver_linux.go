@@ -10,16 +10,14 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 
+	"gatehouse/internal/procid"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/guest"
 	"gatehouse/internal/sandbox/landlock"
 	"gatehouse/internal/sandbox/place"
-
-	"golang.org/x/sys/unix"
 )
 
 // Driver makes sandboxes. New makes one; whoever does calls Close.
@@ -77,7 +75,7 @@ func (d *Driver) settle(parent string) error {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
 	}
-	folder, err := os.MkdirTemp(parent, fmt.Sprintf("%s%d-", prefix, os.Getpid()))
+	folder, err := os.MkdirTemp(parent, prefix+procid.Self()+"-")
 	if err != nil {
 		return err
 	}
@@ -106,9 +104,7 @@ func (d *Driver) kept() string { return filepath.Join(d.folder, "kept") }
 func sweep(parent string) {
 	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, dir := range all {
-		number, _, _ := strings.Cut(strings.TrimPrefix(filepath.Base(dir), prefix), "-")
-		pid, err := strconv.Atoi(number)
-		if err == nil && pid > 1 && errors.Is(unix.Kill(pid, 0), unix.ESRCH) {
+		if procid.Left(prefix, filepath.Base(dir)) {
 			os.RemoveAll(dir)
 		}
 	}

@@ -7,12 +7,13 @@ import (
 	"errors"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/sandboxtest"
 
 	"golang.org/x/sys/unix"
 )
@@ -128,29 +129,7 @@ func TestTheJailersCommandLine(t *testing.T) {
 }
 
 func TestWhatAKilledHostLeftIsSweptAway(t *testing.T) {
-	parent := t.TempDir()
-	dead := exec.Command("true")
-	if err := dead.Run(); err != nil {
-		t.Fatal(err)
-	}
-	left := filepath.Join(parent, prefix+"somebody-1")
-	gone := filepath.Join(parent, prefix+strconv.Itoa(dead.Process.Pid)+"-1")
-	for _, dir := range []string{left, gone} {
-		if err := os.MkdirAll(filepath.Join(dir, "firecracker/one/root"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
-	d, err := New(Options{Chroot: parent})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer d.Close()
-	if _, err := os.Stat(gone); !os.IsNotExist(err) {
-		t.Errorf("what a dead process left is still there: %v", err)
-	}
-	if _, err := os.Stat(left); err != nil {
-		t.Errorf("what is nobody's was removed: %v", err)
-	}
+	sandboxtest.Sweeps(t, prefix, func(parent string) (sandbox.Driver, error) { return New(Options{Chroot: parent}) })
 }
 
 func TestWhatIsOnTheShelfAnyUserMayRead(t *testing.T) {
