@@ -36,7 +36,8 @@ const (
 // Disk is a file that holds a file system. Machines only read it.
 type Disk struct {
 	Path string
-	Type string // ext4, squashfs or erofs
+	Type string   // ext4, squashfs or erofs
+	Use  *os.File // while it is open, which it is until it is closed or nothing refers to it, the disk stays at Path; nil when it always does
 }
 
 // Root is the root file system: the one of the options, else one made of the
@@ -68,8 +69,14 @@ func (g *Guest) Tree(ctx context.Context, from string) (Disk, error) {
 }
 
 func (g *Guest) disk(ctx context.Context, kind, key, from string) (Disk, error) {
-	path, err := g.made(ctx, kind, kind+" "+key, func(path string) error { return format(ctx, path, from) })
-	return Disk{Path: path, Type: "ext4"}, err
+	return made(g.made(ctx, kind, kind+" "+key, func(path string) error { return format(ctx, path, from) }))
+}
+
+func made(f *os.File, err error) (Disk, error) {
+	if err != nil {
+		return Disk{}, err
+	}
+	return Disk{Path: f.Name(), Type: "ext4", Use: f}, nil
 }
 
 // OpenDisk tells what kind of file system a file holds.
@@ -85,11 +92,11 @@ func OpenDisk(path string) (Disk, error) {
 	}
 	switch {
 	case bytes.HasPrefix(head, []byte("hsqs")):
-		return Disk{path, "squashfs"}, nil
+		return Disk{Path: path, Type: "squashfs"}, nil
 	case bytes.Equal(head[1024:1028], []byte{0xe2, 0xe1, 0xf5, 0xe0}):
-		return Disk{path, "erofs"}, nil
+		return Disk{Path: path, Type: "erofs"}, nil
 	case bytes.Equal(head[1080:1082], []byte{0x53, 0xef}):
-		return Disk{path, "ext4"}, nil
+		return Disk{Path: path, Type: "ext4"}, nil
 	}
 	return Disk{}, fmt.Errorf("the root file system %s is neither ext4 nor squashfs nor erofs", path)
 }

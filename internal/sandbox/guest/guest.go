@@ -15,6 +15,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -38,6 +39,7 @@ type Options struct {
 	Modules string       // the folder of its modules; "" means the one of its version, near it or in /lib/modules
 	Rootfs  string       // a file with an ext4, squashfs or erofs; "" makes one of the host's own programs
 	Folder  string       // for what is made; "" means the user's folder for caches
+	Most    int64        // bytes that what is made may take on disk, in use or not; 0 means DefaultMost
 	Log     *slog.Logger // nil means nothing is logged
 }
 
@@ -50,12 +52,16 @@ type Guest struct {
 
 	mu     sync.Mutex
 	making map[string]chan struct{} // by the name of what is being made
+	pinned map[string]*os.File      // what is in use as long as the host runs, by path
 }
 
 // New finds the kernel and prepares the folder. An error that is ErrNoKernel
 // says what to install.
 func New(o Options) (*Guest, error) {
-	g := &Guest{options: o, folder: o.Folder, log: o.Log, making: map[string]chan struct{}{}}
+	g := &Guest{options: o, folder: o.Folder, log: o.Log, making: map[string]chan struct{}{}, pinned: map[string]*os.File{}}
+	if g.options.Most == 0 {
+		g.options.Most = DefaultMost
+	}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
 	}
@@ -74,6 +80,7 @@ func New(o Options) (*Guest, error) {
 		return nil, err
 	}
 	g.sweep()
+	g.clear(0)
 	return g, nil
 }
 
@@ -101,17 +108,37 @@ func (g *Guest) sweep() {
 		if err != nil {
 			continue
 		}
-		age := time.Since(info.ModTime())
-		if age > unused || age > stuck && strings.Contains(e.Name(), half) {
-			os.RemoveAll(filepath.Join(g.folder, e.Name()))
+		path, age := filepath.Join(g.folder, e.Name()), time.Since(info.ModTime())
+		switch {
+		case strings.Contains(e.Name(), half):
+			if age > stuck {
+				os.RemoveAll(path)
+			}
+		case age > unused:
+			remove(path)
 		}
 	}
 }
 
-// made is the path of what kind and key name. make makes it at the path it is
-// given when it is not there yet, for all who want it now. Any user may read
-// the result, who may get at it.
-func (g *Guest) made(ctx context.Context, kind, key string, make func(path string) error) (string, error) {
+// pin is made for what is to be there as long as the host runs.
+func (g *Guest) pin(ctx context.Context, kind, key string, make func(path string) error) (string, error) {
+	f, err := g.made(ctx, kind, key, make)
+	if err != nil {
+		return "", err
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.pinned[f.Name()] != nil {
+		return f.Name(), f.Close()
+	}
+	g.pinned[f.Name()] = f
+	return f.Name(), nil
+}
+
+// made is what kind and key name, which stays as long as the file is open. make
+// makes it at the path it is given when it is not there yet, for all who want
+// it now. Any user may read the result, who may get at it.
+func (g *Guest) made(ctx context.Context, kind, key string, make func(path string) error) (*os.File, error) {
 	sum := sha256.Sum256([]byte(key))
 	name := kind + "-" + hex.EncodeToString(sum[:12])
 	for {
@@ -128,7 +155,7 @@ func (g *Guest) made(ctx context.Context, kind, key string, make func(path strin
 		select {
 		case <-done:
 		case <-ctx.Done():
-			return "", context.Cause(ctx)
+			return nil, context.Cause(ctx)
 		}
 	}
 	defer func() {
@@ -142,21 +169,39 @@ func (g *Guest) made(ctx context.Context, kind, key string, make func(path strin
 
 func newTurn() chan struct{} { return make(chan struct{}) }
 
-func (g *Guest) once(path string, make func(path string) error) (string, error) {
-	if _, err := os.Stat(path); err == nil {
-		now := time.Now()
-		os.Chtimes(path, now, now) // it is in use
-		return path, nil
+func (g *Guest) once(path string, make func(path string) error) (*os.File, error) {
+	if f, err := hold(path); !errors.Is(err, fs.ErrNotExist) {
+		return f, err
 	}
 	began := time.Now()
 	temporary := path + half + rand.Text()
-	err := make(temporary)
-	if err == nil {
-		err = errors.Join(os.Chmod(temporary, 0o444), os.Rename(temporary, path))
-	}
+	f, err := g.finish(temporary, path, make)
 	if err != nil {
-		return "", errors.Join(err, os.RemoveAll(temporary))
+		return nil, errors.Join(err, os.RemoveAll(temporary))
 	}
 	g.log.Info("made for virtual machines", "file", path, "took", time.Since(began))
-	return path, nil
+	return f, nil
+}
+
+// finish makes something at one path, and gives it the other when it is whole.
+func (g *Guest) finish(temporary, path string, make func(path string) error) (*os.File, error) {
+	if err := make(temporary); err != nil {
+		return nil, err
+	}
+	info, err := os.Stat(temporary)
+	if err != nil {
+		return nil, err
+	}
+	if err := g.makeRoom(space(info)); err != nil {
+		return nil, err
+	}
+	f, err := hold(temporary) // it is not removed as soon as it has its name
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if err := errors.Join(os.Chmod(temporary, 0o444), os.Rename(temporary, path)); err != nil {
+		return nil, err
+	}
+	return hold(path)
 }

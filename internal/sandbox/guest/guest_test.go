@@ -129,7 +129,7 @@ func TestWhatIsMadeIsMadeOnceForAll(t *testing.T) {
 	var all sync.WaitGroup
 	for range 8 {
 		all.Go(func() {
-			path, err := g.made(t.Context(), "thing", "key", func(path string) error {
+			path, err := g.pin(t.Context(), "thing", "key", func(path string) error {
 				times.Add(1)
 				return os.WriteFile(path, []byte("whole"), 0o600)
 			})
@@ -220,14 +220,14 @@ func TestAFolderBecomesAFileSystem(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := OpenDisk(d.Path); err != nil || got != d {
+	if got, err := OpenDisk(d.Path); err != nil || got.Path != d.Path || got.Type != d.Type {
 		t.Errorf("%+v, %v, want %+v", got, err, d)
 	}
-	if again, err := g.Tree(t.Context(), dir); err != nil || again != d {
+	if again, err := g.Tree(t.Context(), dir); err != nil || again.Path != d.Path {
 		t.Errorf("unchanged it is %+v, %v", again, err)
 	}
 	put(t, filepath.Join(dir, "deep", "file"), []byte("changed"))
-	if other, err := g.Tree(t.Context(), dir); err != nil || other == d {
+	if other, err := g.Tree(t.Context(), dir); err != nil || other.Path == d.Path {
 		t.Errorf("changed it is %+v, %v", other, err)
 	}
 	image, err := g.Root(t.Context(), &sandbox.Image{ID: "one", Root: dir})
@@ -247,7 +247,7 @@ func TestAFolderBecomesAFileSystem(t *testing.T) {
 }
 
 func TestKernelsAreToldWhereTheirDisksAre(t *testing.T) {
-	b := Boot{Root: Disk{"/r", "squashfs"}, Trees: []Tree{{Disk{"/t", "ext4"}, "/data/set"}}, Emulated: true}
+	b := Boot{Root: Disk{Path: "/r", Type: "squashfs"}, Trees: []Tree{{Disk{Path: "/t", Type: "ext4"}, "/data/set"}}, Emulated: true}
 	line, err := b.Arguments()
 	if err != nil || !strings.Contains(line, "gatehouse.channel=serial gatehouse.root=vda:squashfs gatehouse.tree=vdb:ext4:/data/set") {
 		t.Errorf("%q, %v", line, err)

@@ -61,7 +61,7 @@ func (g *Guest) hostRoot(ctx context.Context) (Disk, error) {
 	if err := s.collect(ctx); err != nil {
 		return Disk{}, fmt.Errorf("the root file system of the host's programs: %w", err)
 	}
-	path, err := g.made(ctx, "host", hostLayout+"\x00"+s.key(), func(path string) error {
+	f, err := g.made(ctx, "host", hostLayout+"\x00"+s.key(), func(path string) error {
 		// Beside it, so that files can be linked where one file system has
 		// them all.
 		tree := path + "-tree"
@@ -71,7 +71,7 @@ func (g *Guest) hostRoot(ctx context.Context) (Disk, error) {
 		}
 		return format(ctx, path, tree)
 	})
-	return Disk{Path: path, Type: "ext4"}, err
+	return made(f, err)
 }
 
 // collect finds all that is to be in it.

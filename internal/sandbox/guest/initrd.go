@@ -25,7 +25,7 @@ func (g *Guest) Initrd(ctx context.Context) (string, error) {
 		return "", err
 	}
 	key := fmt.Sprintf("%s %s %s %x", initrdLayout, g.kernel.Version, g.kernel.Modules, agent)
-	return g.made(ctx, "initrd", key, func(path string) error {
+	return g.pin(ctx, "initrd", key, func(path string) error {
 		groups, err := g.kernel.modules(ctx)
 		if err != nil {
 			return err

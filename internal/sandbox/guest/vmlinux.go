@@ -97,7 +97,7 @@ func (g *Guest) Vmlinux(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return g.made(ctx, "vmlinux", string(b), func(path string) error {
+	return g.pin(ctx, "vmlinux", string(b), func(path string) error {
 		payload, err := payload(b)
 		if err == nil {
 			b, err = unpack(ctx, payload)

@@ -180,7 +180,7 @@ func (d *Driver) build(ctx context.Context, k kind, trees []sandbox.Tree) (build
 		}
 		boot.Trees = append(boot.Trees, guest.Tree{Disk: disk, At: at})
 	}
-	b.disks = disksOf(boot.Root, boot.Trees)
+	b.disks, b.uses = disksOf(boot.Root, boot.Trees)
 	b.arguments, err = boot.Arguments()
 	return b, err
 }

@@ -46,7 +46,8 @@ type build struct {
 	kernel      string // paths
 	initrd      string
 	disks       []string
-	arguments   string // of the kernel
+	uses        []*os.File // that the disks stay for, as long as somebody has this; closed by the collector
+	arguments   string     // of the kernel
 }
 
 // machine is one QEMU.
@@ -270,11 +271,12 @@ func (m *machine) end() (err error) {
 	return err
 }
 
-// disksOf are the files of a root and of trees, in their order.
-func disksOf(root guest.Disk, trees []guest.Tree) []string {
-	all := []string{root.Path}
+// disksOf are the files of a root and of trees, in their order, and what they
+// stay for.
+func disksOf(root guest.Disk, trees []guest.Tree) (paths []string, uses []*os.File) {
+	paths, uses = []string{root.Path}, []*os.File{root.Use}
 	for _, t := range trees {
-		all = append(all, t.Path)
+		paths, uses = append(paths, t.Path), append(uses, t.Use)
 	}
-	return all
+	return paths, uses
 }
