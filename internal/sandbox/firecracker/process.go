@@ -15,8 +15,6 @@ import (
 	"syscall"
 	"time"
 
-	"gatehouse/internal/sandbox/cgroup"
-
 	"golang.org/x/sys/unix"
 )
 
@@ -34,8 +32,15 @@ type process struct {
 // with it whatever else is in there.
 var keeper = []string{"/bin/sh", "-c", `"$@"; exit $?`, "keeper"}
 
+// nursery is what a process is born in, a *cgroup.Group.
+type nursery interface {
+	Born() (*os.File, error)
+	Enter() error
+	Leave() error
+}
+
 // startProcess starts it in a control group, with dir as its folder.
-func startProcess(command []string, dir string, jailed bool, group *cgroup.Group) (*process, error) {
+func startProcess(command []string, dir string, jailed bool, group nursery) (*process, error) {
 	v := &process{jailed: jailed, ended: make(chan struct{})}
 	attr := &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if jailed {
@@ -70,7 +75,7 @@ func startProcess(command []string, dir string, jailed bool, group *cgroup.Group
 }
 
 // begin runs on the thread that the process ends with.
-func (v *process) begin(command []string, dir string, attr *syscall.SysProcAttr, out *os.File, group *cgroup.Group) (err error) {
+func (v *process) begin(command []string, dir string, attr *syscall.SysProcAttr, out *os.File, group nursery) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return err
@@ -87,8 +92,16 @@ func (v *process) begin(command []string, dir string, attr *syscall.SysProcAttr,
 	if err := group.Enter(); err != nil {
 		return err
 	}
-	v.p, err = os.StartProcess(command[0], command, &os.ProcAttr{Dir: dir, Env: environment, Files: []*os.File{null, out, out}, Sys: attr})
-	return errors.Join(err, group.Leave())
+	p, err := os.StartProcess(command[0], command, &os.ProcAttr{Dir: dir, Env: environment, Files: []*os.File{null, out, out}, Sys: attr})
+	if left := group.Leave(); left != nil {
+		if err == nil {
+			p.Kill()
+			p.Wait()
+		}
+		return errors.Join(err, left)
+	}
+	v.p = p
+	return err
 }
 
 // kill ends everything of it and returns when nothing is left.
