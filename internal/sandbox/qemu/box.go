@@ -100,18 +100,22 @@ func (b *box) begin(ctx context.Context) error {
 }
 
 // watch sees to it that what ended by itself is closed, and says what the
-// machine printed last.
+// machine printed last. So is a machine that takes no orders any more: nobody
+// could stop it or let it go on.
 func (b *box) watch() {
+	why := errors.New("its agent is gone")
 	select {
 	case <-b.gone:
 		return
 	case <-b.Link.Done():
 	case <-b.machine.ended:
+	case <-b.machine.orders.gone:
+		why = b.machine.orders.err
 	}
 	select {
 	case <-b.ending:
 	default:
-		b.driver.log.Warn("a virtual machine ended by itself", "error", b.driver.explain(b.machine, errors.New("its agent is gone")))
+		b.driver.log.Warn("a virtual machine ended by itself", "error", b.driver.explain(b.machine, why))
 	}
 	b.Close()
 }

@@ -3,6 +3,8 @@
 package qemu
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -50,5 +52,28 @@ func TestAMachineThatIsBusyIsClosed(t *testing.T) {
 	<-kept
 	if err := <-set; err == nil {
 		t.Error("what a closed sandbox may reach was set")
+	}
+}
+
+// Nobody could stop it or let it go on.
+func TestAMachineThatTakesNoOrdersIsEnded(t *testing.T) {
+	s, err := driver(t, Options{}).Create(t.Context(), sandbox.Spec{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	b := s.(*box)
+	ctx, giveUp := context.WithCancel(t.Context())
+	giveUp()
+	if _, err := b.machine.orders.answer(ctx); err == nil {
+		t.Fatal("there was an answer to no order")
+	}
+	select {
+	case <-b.Done():
+	case <-time.After(time.Minute):
+		t.Fatal("it is still there")
+	}
+	if err := b.Pause(t.Context()); !errors.Is(err, sandbox.ErrClosed) {
+		t.Errorf("pausing it: %v", err)
 	}
 }

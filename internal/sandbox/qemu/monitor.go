@@ -21,6 +21,7 @@ import (
 const (
 	longestMessage = 1 << 20 // bytes of one message of QEMU's
 	monitorWait    = 30 * time.Second
+	callOffWait    = 10 * time.Second // for QEMU to stop writing what nobody waits for any more
 )
 
 // monitor is the host's end of the line on which QEMU takes orders. Nothing in
@@ -193,6 +194,7 @@ func (m *monitor) order(ctx context.Context, what string, arguments any, files .
 	}
 	m.conn.SetWriteDeadline(time.Now().Add(monitorWait))
 	if _, _, err := m.conn.WriteMsgUnix(append(line, '\n'), rights, nil); err != nil {
+		m.conn.Close() // part of it may be on the line
 		return fmt.Errorf("QEMU takes no orders: %w", err)
 	}
 	if _, err := m.answer(ctx); err != nil {
@@ -232,7 +234,8 @@ func (m *monitor) await(ctx context.Context, event string, states ...string) (st
 
 // move has QEMU write what the machine is to a file, or read it from one: the
 // order is migrate or migrate-incoming. kept tells that the memory is in a file
-// of its own already.
+// of its own already. What is given up is over when this returns, or the line
+// is broken.
 func (m *monitor) move(ctx context.Context, order string, file *os.File, kept bool) error {
 	type capability struct {
 		Capability string `json:"capability"`
@@ -249,8 +252,26 @@ func (m *monitor) move(ctx context.Context, order string, file *os.File, kept bo
 		return err
 	}
 	end, err := m.await(ctx, "MIGRATION", "completed", "failed", "cancelled")
-	if err == nil && end != "completed" {
+	if err != nil {
+		return errors.Join(err, m.callOff(ctx))
+	}
+	if end != "completed" {
 		err = fmt.Errorf("QEMU, asked to %s: it %s", order, end)
+	}
+	return err
+}
+
+// callOff has QEMU stop writing what the machine is. The machine must not go on
+// before that, so where it fails the line is broken.
+func (m *monitor) callOff(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callOffWait)
+	defer cancel()
+	err := m.order(ctx, "migrate_cancel", nil)
+	if err == nil {
+		_, err = m.await(ctx, "MIGRATION", "completed", "failed", "cancelled")
+	}
+	if err != nil {
+		m.conn.Close()
 	}
 	return err
 }

@@ -99,6 +99,42 @@ func TestAnOrderThatIsGivenUpBreaksTheLine(t *testing.T) {
 	}
 }
 
+func TestWhatIsWrittenAndGivenUpIsCalledOff(t *testing.T) {
+	state, err := memoryFile("state", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer state.Close()
+	for name, answer := range map[string]struct {
+		said  string
+		works bool
+	}{
+		"which QEMU does":     {`{"event": "MIGRATION", "data": {"status": "cancelled"}}` + "\n" + done, true},
+		"which QEMU does not": {`{"error": {"class": "GenericError", "desc": "not now"}}` + "\n", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			writes := done + `{"event": "MIGRATION", "data": {"status": "active"}}` + "\n"
+			m, err := monitored(t, done, done, done, writes, answer.said, done)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			go func() {
+				defer cancel()
+				m.await(t.Context(), "MIGRATION", "active")
+				m.ordering.Lock() // after the order was answered
+				defer m.ordering.Unlock()
+			}()
+			if err := m.move(ctx, "migrate", state, false); !errors.Is(err, context.Canceled) {
+				t.Errorf("%v", err)
+			}
+			if err := m.order(t.Context(), "cont", nil); (err == nil) != answer.works {
+				t.Errorf("afterwards: %v", err)
+			}
+		})
+	}
+}
+
 func FuzzParseMessage(f *testing.F) {
 	for _, s := range []string{greeting, done, `{"event": "MIGRATION", "data": {"status": "completed"}}`, `{"error": {"class": "a", "desc": "b"}}`, `{"return": null}`, `[]`} {
 		f.Add([]byte(s))
