@@ -129,11 +129,13 @@ sandboxes:
 suites:
 	CGO_ENABLED=1 $(GO) test -race -v -count=1 -timeout 15m ./internal/conformance
 
+# Each package is built once for all its targets.
 fuzz:
-	@mkdir -p out; for dir in $$(git ls-files --cached --others --exclude-standard '*_test.go' | xargs grep -l '^func Fuzz' | xargs -n1 dirname | sort -u); do \
-		for f in $$($(GO) test -list '^Fuzz' ./$$dir | grep '^Fuzz'); do \
+	@mkdir -p out; top=$$PWD; for dir in $$(git ls-files --cached --others --exclude-standard '*_test.go' | xargs grep -l '^func Fuzz' | xargs -n1 dirname | sort -u); do \
+		$(GO) test -c -fuzz . -o out/fuzz.test ./$$dir || exit 1; \
+		for f in $$(grep -h '^func Fuzz' $$dir/*_test.go | sed 's/func \([A-Za-z0-9_]*\).*/\1/' | sort -u); do \
 			echo "$$dir $$f"; \
-			$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x ./$$dir >out/fuzz 2>&1 || { cat out/fuzz; exit 1; }; \
+			(cd $$dir && $$top/out/fuzz.test -test.run '^$$' -test.fuzz "^$$f\$$" -test.fuzztime $(FUZZTIME) -test.fuzzminimizetime 10x -test.fuzzcachedir $$top/out/fuzzcache) >out/fuzz 2>&1 || { cat out/fuzz; exit 1; }; \
 		done; \
 	done
 
