@@ -3,7 +3,6 @@
 package seccomp
 
 import (
-	"encoding/binary"
 	"errors"
 	"runtime"
 	"testing"
@@ -12,26 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// verdict runs the filter on one call. The machine of the bpf package reads
-// big-endian, so every field is laid down as one.
+// verdict runs the filter on one call.
 func verdict(t *testing.T, arch, nr uint32, args ...uint64) uint32 {
 	t.Helper()
 	vm, err := bpf.NewVM(Default())
 	if err != nil {
 		t.Fatal(err)
 	}
-	data := make([]byte, 64)
-	binary.BigEndian.PutUint32(data[nrAt:], nr)
-	binary.BigEndian.PutUint32(data[archAt:], arch)
-	for i, a := range args {
-		binary.BigEndian.PutUint32(data[arg0At+8*i:], uint32(a))
-		binary.BigEndian.PutUint32(data[arg0At+8*i+4:], uint32(a>>32))
-	}
-	n, err := vm.Run(data)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return uint32(n)
+	return says(t, vm, arch, nr, args...)
 }
 
 func TestTheDefaultFilterDecides(t *testing.T) {

@@ -20,7 +20,8 @@ var update = flag.Bool("update", false, "write the filters as they are now")
 
 var machines = map[string]machine{"amd64": amd64, "arm64": arm64}
 
-// says runs a filter on one call.
+// says runs a filter on one call. The machine of the bpf package reads
+// big-endian, so every field is laid down as one.
 func says(t *testing.T, vm *bpf.VM, arch, nr uint32, args ...uint64) uint32 {
 	t.Helper()
 	data := make([]byte, 64)
