@@ -90,11 +90,13 @@ func talk(ts *testscript.TestScript, neg bool, args []string) {
 	c := client(ts, args[0])
 	all, err := messages(ts.MkAbs(args[1]))
 	ts.Check(err)
+	// In one piece: a program may refuse the first message and be gone before
+	// the second.
+	if _, err := io.WriteString(c.in, strings.Join(all, "\n")+"\n"); err != nil {
+		ts.Fatalf("%v:\n%s", err, c.err.String())
+	}
 	requests := 0
 	for _, m := range all {
-		if _, err := fmt.Fprintln(c.in, m); err != nil {
-			ts.Fatalf("%v:\n%s", err, c.err.String())
-		}
 		var r struct{ ID, Method json.RawMessage }
 		if json.Unmarshal([]byte(m), &r) == nil && r.ID != nil && r.Method != nil {
 			requests++

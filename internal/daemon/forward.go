@@ -60,6 +60,7 @@ const (
 	grace        = 3 * time.Second
 	replayTime   = 30 * time.Second // for a new daemon to open the session again
 	flushTime    = 10 * time.Second // until a daemon must have taken a message
+	firstTime    = 5 * time.Second  // for the client's first message, where it can only be refused
 	readAtOnce   = 64 << 10
 	mostFailures = 5
 	mostWaiting  = 1024 // messages of the client that are held while there is no daemon
@@ -294,8 +295,10 @@ func (f *Forwarder) resume(state []byte) error {
 	return nil
 }
 
-// giveUp answers what waits, because nobody will.
+// giveUp answers what waits, because nobody will. A client begins by asking
+// something, and one that is still about to is told why as well.
 func (f *Forwarder) giveUp(ctx context.Context, err error) error {
+	f.t.first(ctx, firstTime)
 	if !errors.Is(err, errClientGone) && ctx.Err() == nil {
 		for _, line := range f.t.refuse("there is no host: " + err.Error()) {
 			f.say(line)

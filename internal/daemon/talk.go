@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"gatehouse/internal/rawjson"
 )
@@ -23,6 +24,7 @@ type talk struct {
 	held  bool                // nothing is sent now
 	busy  bool                // somebody is sending
 	write func([]byte) (int, error)
+	begun bool // the client has said something
 	last  bool // the client has said its last
 	gone  bool // nobody listens any longer
 
@@ -54,6 +56,7 @@ func (t *talk) take(line []byte) {
 	m := parse(line)
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.begun = true
 	for len(t.queue) >= mostWaiting && !t.gone {
 		t.changed.Wait()
 	}
@@ -161,6 +164,18 @@ func (t *talk) end() {
 	defer t.mu.Unlock()
 	t.gone = true
 	t.changed.Broadcast()
+}
+
+// first waits for the first message of the client, no longer than patience.
+func (t *talk) first(ctx context.Context, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	defer context.AfterFunc(ctx, t.wake)()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for !t.begun && !t.last && !t.gone && ctx.Err() == nil {
+		t.changed.Wait()
+	}
 }
 
 // done reports whether the client has said its last and has every answer.
@@ -512,7 +527,7 @@ func (t *talk) keep(rest []byte) kept {
 
 // goOn goes on with what another process has kept.
 func (t *talk) goOn(k kept) {
-	t.subs, t.round, t.last = k.Subs, k.Round, k.Last
+	t.subs, t.round, t.last, t.begun = k.Subs, k.Round, k.Last, true
 	for into, text := range map[*[]byte]string{&t.hello: k.Hello, &t.welcome: k.Welcome, &t.ready: k.Ready, &t.level: k.Level} {
 		if text != "" {
 			*into = []byte(text)

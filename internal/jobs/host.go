@@ -26,22 +26,24 @@ func lockPath(base, host string) string { return base + "-host-" + host }
 
 func lockHost(base, host string) (*hostLock, error) {
 	path := lockPath(base, host)
-	for range 5 {
+	for range 50 {
 		f, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o600)
 		if err != nil {
 			return nil, fmt.Errorf("jobs: %w", err)
 		}
 		f.Close()
+		// Until it is locked another host may take the file for a dead one's
+		// and remove it, before it is opened here or after.
 		l, err := lockFile(path, 2000)
-		if err != nil {
+		_, gone := os.Stat(path)
+		switch {
+		case err == nil && gone == nil:
+			return l, nil
+		case err == nil:
+			l.close()
+		case !errors.Is(gone, fs.ErrNotExist):
 			return nil, fmt.Errorf("jobs: lock %s: %w", path, err)
 		}
-		// Another host may have taken the file for a dead one's and removed
-		// it before it was locked.
-		if _, err := os.Stat(path); err == nil {
-			return l, nil
-		}
-		l.close()
 	}
 	return nil, fmt.Errorf("jobs: %s is removed again and again", path)
 }

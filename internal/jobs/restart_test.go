@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -163,6 +164,33 @@ func TestHostsThatShareAFile(t *testing.T) {
 	if context.Cause(run.Context()) != ErrCancelled {
 		t.Errorf("cause %v", context.Cause(run.Context()))
 	}
+}
+
+// Other hosts that tidy up do not keep one from showing that it is alive.
+func TestTidyingDoesNotUnlockAHost(t *testing.T) {
+	base := filepath.Join(t.TempDir(), "jobs.db")
+	ctx, stop := context.WithCancel(t.Context())
+	var others sync.WaitGroup
+	for range 2 {
+		others.Go(func() {
+			for ctx.Err() == nil {
+				hostAlive(base, "one")
+			}
+		})
+	}
+	for range 200 {
+		l, err := lockHost(base, "one")
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if !hostAlive(base, "one") {
+			t.Error("a host that holds its lock is dead")
+		}
+		l.release()
+	}
+	stop()
+	others.Wait()
 }
 
 func TestAClosedHostFailsWhatItLeaves(t *testing.T) {
