@@ -90,11 +90,18 @@ func (l *hostLock) release() {
 // one that is gone is removed.
 func hostAlive(base, host string) bool {
 	path := lockPath(base, filepath.Base(host))
-	if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+	was, err := os.Stat(path)
+	if errors.Is(err, fs.ErrNotExist) {
 		return false
 	}
 	l, err := lockFile(path, 0)
 	if err != nil {
+		return true
+	}
+	// What is locked may be a file that somebody else has removed by now, and
+	// the one in its place that of the host, which has made it again.
+	if is, err := os.Stat(path); err == nil && was != nil && !(os.SameFile(was, is) && was.ModTime().Equal(is.ModTime())) {
+		l.close()
 		return true
 	}
 	l.release()
