@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"gatehouse/internal/ruling"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -129,7 +130,7 @@ func (a *auth) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 	user := c.Caller.Principal
 	if in.All {
 		if !a.service.Rules(c.Caller) {
-			return listOut{}, &tool.Refusal{Code: "denied", Message: "everybody's sessions are for those who rule this host", Next: "Leave out all to see yours."}
+			return listOut{}, ruling.Denied("see everybody's sessions", "Leave out all to see yours.")
 		}
 		user = ""
 	}

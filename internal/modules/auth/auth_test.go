@@ -96,7 +96,7 @@ func TestEverybodySeesAndEndsTheirOwnSessions(t *testing.T) {
 	}{
 		{ann, "auth_session_list", `{}`, `{"current":"s_3","sessions":{"s_1":{"user":"ann","loggedIn":"2030-01-02T03:04:05Z","lastActive":"2030-01-02T04:04:05Z","userAgent":"browser","expires":"2030-01-02T05:04:05Z"},"s_3":{`},
 		{bob, "auth_session_list", `{}`, `{"sessions":{"s_2":{"user":"bob"`},
-		{ann, "auth_session_list", `{"all":true}`, "denied: everybody's sessions"},
+		{ann, "auth_session_list", `{"all":true}`, "denied: only those who rule this host may see everybody's sessions"},
 		{root, "auth_session_list", `{}`, `{"sessions":{}}`},
 		{root, "auth_session_list", `{"all":true}`, `{"sessions":{"s_1":{"user":"ann"`},
 		{bob, "auth_session_kill", `{"ids":["s_2","s_1"]}`, `not_found: you have no session "s_1"; nothing was ended`},

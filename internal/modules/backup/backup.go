@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/internal/backup"
 	"gatehouse/internal/phases"
+	"gatehouse/internal/ruling"
 	"gatehouse/internal/secret"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -21,9 +22,7 @@ type Config struct {
 	Room    *backup.Room   `json:"-"` // nil: this host keeps nothing that could be backed up
 	Secrets *secret.Store  `json:"-"` // nil: there are none
 	Folders backup.Folders `json:"-"`
-	// Rules reports whether a caller may do what is everybody's matter; nil
-	// means nobody may.
-	Rules func(who tool.Caller) bool `json:"-"`
+	Rules   ruling.Func    `json:"-"` // who may do what is everybody's matter; nil: nobody
 	// Show shows how far a job is, until it has ended; nil shows it to nobody.
 	Show func(who tool.Caller, job, title string) (show func(phases.Progress), ended func(error)) `json:"-"`
 }
@@ -116,8 +115,8 @@ func (k *keeper) tools() []tool.Tool {
 // ready refuses who does not rule this host, and everybody where there is
 // nothing to back up.
 func (k *keeper) ready(c *tool.Call) error {
-	if k.cfg.Rules == nil || !k.cfg.Rules(c.Caller) {
-		return &tool.Refusal{Code: "denied", Message: "backups are everybody's matter, and you are not one of those who rule this host", Next: "Ask an administrator, whose credential is not limited to some scopes."}
+	if err := k.cfg.Rules.Check(c, "deal with its backups"); err != nil {
+		return err
 	}
 	if k.cfg.Room == nil {
 		return &tool.Refusal{Code: "unsupported", Message: "this host keeps nothing on disk", Next: "Call a host that does, or use gatehouse backup on the command line."}

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"strings"
 
+	"gatehouse/internal/ruling"
 	"gatehouse/internal/state"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -36,9 +37,7 @@ type Config struct {
 	// Everything reports whether a caller may see the private half too; nil
 	// means that nobody may.
 	Everything func(who tool.Caller) bool `json:"-"`
-	// Rules reports whether a caller may write what is everybody's; nil means
-	// that everybody may.
-	Rules func(who tool.Caller) bool `json:"-"`
+	Rules      ruling.Func                `json:"-"` // who may write what is everybody's; nil: nobody
 }
 
 type db struct {
@@ -86,9 +85,6 @@ func (m *db) complete(ctx context.Context) error {
 	}
 	if c.Everything == nil {
 		c.Everything = func(tool.Caller) bool { return false }
-	}
-	if c.Rules == nil {
-		c.Rules = func(tool.Caller) bool { return true }
 	}
 	return nil
 }
@@ -144,8 +140,8 @@ type putOut struct {
 }
 
 func (m *db) put(ctx context.Context, c *tool.Call, in putIn) (putOut, error) {
-	if !m.cfg.Rules(c.Caller) {
-		return putOut{}, &tool.Refusal{Code: "denied", Message: "what user interfaces remember is everybody's matter, and you are not one of those who rule this host", Next: "Ask an administrator, whose credential is not limited to some scopes."}
+	if err := m.cfg.Rules.Check(c, "write what user interfaces remember"); err != nil {
+		return putOut{}, err
 	}
 	at, value, err := in.parse()
 	if err != nil {

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gatehouse/internal/ruling"
 	"gatehouse/tool"
 )
 
@@ -92,8 +93,8 @@ func (n *network) startForward(ctx context.Context, c *tool.Call, in startForwar
 	if err != nil {
 		return forwardOut{}, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("listen is %q", in.Listen), Next: "Give an address of this machine with a port, such as 127.0.0.1:0 for a free one."}
 	}
-	if !listen.Addr().Unmap().IsLoopback() && (n.cfg.Rules == nil || !n.cfg.Rules(c.Caller)) {
-		return forwardOut{}, &tool.Refusal{Code: "denied", Message: "a port that other machines reach is opened by those who rule this host", Next: "Listen on 127.0.0.1."}
+	if !listen.Addr().Unmap().IsLoopback() && (!n.cfg.Rules.By(c.Caller)) {
+		return forwardOut{}, ruling.Denied("open a port that other machines reach", "Listen on 127.0.0.1.")
 	}
 	host, port, err := net.SplitHostPort(in.Target)
 	if number, e := strconv.ParseUint(port, 10, 16); err != nil || e != nil || number == 0 || host == "" || strings.ContainsAny(host, "/ @") {

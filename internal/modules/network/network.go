@@ -11,15 +11,14 @@ import (
 	"errors"
 	"time"
 
+	"gatehouse/internal/ruling"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
 
 // Config is what the module is given.
 type Config struct {
-	// Rules reports whether a caller may open a port beyond this machine; nil
-	// means nobody may.
-	Rules func(who tool.Caller) bool `json:"-"`
+	Rules ruling.Func `json:"-"` // who may open a port beyond this machine; nil: nobody
 	// ACME says how this host comes by certificates for public names; nil
 	// means that nobody knows.
 	ACME func() ACME `json:"-"`

@@ -323,7 +323,7 @@ func TestForwardsHaveLimits(t *testing.T) {
 	for want, args := range map[string][]any{
 		"listen is \"here\"":            {"target", at, "listen", "here"},
 		"listen is \"127.0.0.1:70000\"": {"target", at, "listen", "127.0.0.1:70000"},
-		"denied: a port that other":     {"target", at, "listen", "0.0.0.0:0"},
+		"may open a port that other":    {"target", at, "listen", "0.0.0.0:0"},
 		"target is \"nowhere\"":         {"target", "nowhere"},
 		"target is \"x:0\"":             {"target", "x:0"},
 		"target is \":80\"":             {"target", ":80"},

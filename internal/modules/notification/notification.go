@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"time"
 
+	"gatehouse/internal/ruling"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -19,10 +20,8 @@ import (
 type Config struct {
 	// Shelf holds the notifications and belongs to whoever gave it; nil means
 	// an empty one of the module's own.
-	Shelf *Shelf `json:"-"`
-	// Rules reports whether a caller is one of those the notifications are
-	// for; nil means that everybody is.
-	Rules func(who tool.Caller) bool `json:"-"`
+	Shelf *Shelf      `json:"-"`
+	Rules ruling.Func `json:"-"` // for whom the notifications are; nil: nobody
 }
 
 type reader struct {
@@ -43,9 +42,6 @@ func New(ctx context.Context, d module.Deps) (module.Module, error) {
 		if r.cfg.Shelf, err = emptyShelf(ctx); err != nil {
 			return nil, err
 		}
-	}
-	if r.cfg.Rules == nil {
-		r.cfg.Rules = func(tool.Caller) bool { return true }
 	}
 	r.offer.Tools = r.tools()
 	return r, nil
@@ -97,11 +93,8 @@ func (r *reader) tools() []tool.Tool {
 	}
 }
 
-func (r *reader) ruling(c *tool.Call) error {
-	if r.cfg.Rules(c.Caller) {
-		return nil
-	}
-	return &tool.Refusal{Code: "denied", Message: "notifications are for those who rule this host", Next: "Ask an administrator, whose credential is not limited to some scopes."}
+func (r *reader) check(c *tool.Call) error {
+	return r.cfg.Rules.Check(c, "deal with its notifications")
 }
 
 type listIn struct {
@@ -128,7 +121,7 @@ type shown struct {
 }
 
 func (r *reader) list(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
-	if err := r.ruling(c); err != nil {
+	if err := r.check(c); err != nil {
 		return listOut{}, err
 	}
 	all, unread, err := r.cfg.Shelf.all()
@@ -206,7 +199,7 @@ func (r *reader) markBefore(ctx context.Context, c *tool.Call, in beforeIn) (cha
 }
 
 func (r *reader) change(ctx context.Context, c *tool.Call, f func(*Kept) (int, error)) (out changedOut, err error) {
-	if err := r.ruling(c); err != nil {
+	if err := r.check(c); err != nil {
 		return out, err
 	}
 	out.Unread, err = r.cfg.Shelf.change(ctx, func(k *Kept) (err error) {

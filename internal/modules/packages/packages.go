@@ -11,6 +11,7 @@ import (
 	"gatehouse/internal/packages"
 	"gatehouse/internal/phases"
 	"gatehouse/internal/rawjson"
+	"gatehouse/internal/ruling"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -20,9 +21,7 @@ type Config struct {
 	House *packages.House `json:"-"` // nil: this host keeps no packages
 	// Changed is called with what says that the tools are others.
 	Changed func(func()) `json:"-"`
-	// Rules reports whether a caller may do what is everybody's matter; nil
-	// means nobody may.
-	Rules func(who tool.Caller) bool `json:"-"`
+	Rules   ruling.Func  `json:"-"` // who may do what is everybody's matter; nil: nobody
 	// Show shows how far a job is, until it has ended; nil shows it to nobody.
 	Show func(who tool.Caller, job, title string) (show func(phases.Progress), ended func(error)) `json:"-"`
 }
@@ -137,8 +136,8 @@ func (k *keeper) tools() []tool.Tool {
 // ready refuses who does not rule this host, and everybody where there are no
 // packages.
 func (k *keeper) ready(c *tool.Call) error {
-	if k.cfg.Rules == nil || !k.cfg.Rules(c.Caller) {
-		return &tool.Refusal{Code: "denied", Message: "packages are everybody's matter, and you are not one of those who rule this host", Next: "Ask an administrator, whose credential is not limited to some scopes."}
+	if err := k.cfg.Rules.Check(c, "deal with its packages"); err != nil {
+		return err
 	}
 	if k.cfg.House == nil {
 		return &tool.Refusal{Code: "unsupported", Message: "this host keeps nothing on disk, and so no packages", Next: "Call a host that does."}

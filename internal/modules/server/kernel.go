@@ -19,7 +19,7 @@ import (
 )
 
 func (s *server) kernelLogs(ctx context.Context, c *tool.Call, in pageIn) (pageOut, error) {
-	if err := s.ruling(c); err != nil {
+	if err := s.rules.Check(c, "read what the kernel says"); err != nil {
 		return pageOut{}, err
 	}
 	return page(ctx, kernel{}, in)

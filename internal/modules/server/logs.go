@@ -49,7 +49,7 @@ type journal interface {
 }
 
 func (s *server) logs(ctx context.Context, c *tool.Call, in pageIn) (pageOut, error) {
-	if err := s.ruling(c); err != nil {
+	if err := s.rules.Check(c, "read what it logs"); err != nil {
 		return pageOut{}, err
 	}
 	if s.cfg.Journal == nil {

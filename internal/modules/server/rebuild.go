@@ -31,7 +31,7 @@ type rebuilt struct {
 }
 
 func (s *server) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (rebuildOut, error) {
-	if err := s.ruling(c); err != nil {
+	if err := s.rules.Check(c, "install its packages again"); err != nil {
 		return rebuildOut{}, err
 	}
 	if s.cfg.Packages == nil {

@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/internal/packages"
 	"gatehouse/internal/phases"
+	"gatehouse/internal/ruling"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -53,6 +54,7 @@ type Config struct {
 
 type server struct {
 	cfg   Config
+	rules ruling.Func // who may do what is everybody's matter
 	deps  module.Deps
 	offer module.Offer
 }
@@ -71,6 +73,7 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 	if s.cfg.Meter == nil {
 		s.cfg.Meter = &Meter{}
 	}
+	s.rules = s.cfg.Host.Rules
 	s.offer.Tools = s.tools()
 	return s, nil
 }
@@ -135,14 +138,6 @@ func (s *server) tools() []tool.Tool {
 			Help:        stopHelp,
 		}, s.shutdown),
 	}
-}
-
-// ruling refuses who does not rule this host.
-func (s *server) ruling(c *tool.Call) error {
-	if s.cfg.Host.Rules(c.Caller) {
-		return nil
-	}
-	return &tool.Refusal{Code: "denied", Message: "this is everybody's matter, and you are not one of those who rule this host", Next: "Ask an administrator, whose credential is not limited to some scopes."}
 }
 
 // noHost is that of a module nobody has given one.

@@ -19,7 +19,7 @@ type nameOut struct {
 }
 
 func (s *server) setName(ctx context.Context, c *tool.Call, in nameIn) (nameOut, error) {
-	if err := s.ruling(c); err != nil {
+	if err := s.rules.Check(c, "name it"); err != nil {
 		return nameOut{}, err
 	}
 	name := strings.TrimSpace(in.Name)
@@ -48,7 +48,7 @@ func (s *server) language(ctx context.Context, c *tool.Call, in languageIn) (lan
 	if in.Language == "" && !in.Clear {
 		return languageOut{s.cfg.Host.About().Language}, nil
 	}
-	if err := s.ruling(c); err != nil {
+	if err := s.rules.Check(c, "set its language"); err != nil {
 		return languageOut{}, err
 	}
 	parts := locale.FindStringSubmatch(in.Language)

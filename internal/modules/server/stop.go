@@ -29,7 +29,7 @@ func (s *server) shutdown(_ context.Context, c *tool.Call, in stopIn) (stopOut, 
 }
 
 func (s *server) stop(c *tool.Call, in stopIn, again bool) (stopOut, error) {
-	if err := s.ruling(c); err != nil {
+	if err := s.rules.Check(c, "end it"); err != nil {
 		return stopOut{}, err
 	}
 	out := stopOut{Name: s.cfg.Host.About().Name, Status: "stopping"}

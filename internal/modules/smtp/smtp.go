@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"gatehouse/internal/ruling"
 	"gatehouse/internal/secret"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -21,10 +22,8 @@ import (
 type Config struct {
 	// Office sends mail and belongs to whoever gave it; nil means one of the
 	// module's own, which forgets everything with it.
-	Office *Office `json:"-"`
-	// Rules reports whether a caller may do what is everybody's matter; nil
-	// means that everybody may.
-	Rules func(who tool.Caller) bool `json:"-"`
+	Office *Office     `json:"-"`
+	Rules  ruling.Func `json:"-"` // who may do what is everybody's matter; nil: nobody
 }
 
 type desk struct {
@@ -45,9 +44,6 @@ func New(ctx context.Context, deps module.Deps) (module.Module, error) {
 		if d.cfg.Office, err = forgetful(ctx); err != nil {
 			return nil, err
 		}
-	}
-	if d.cfg.Rules == nil {
-		d.cfg.Rules = func(tool.Caller) bool { return true }
 	}
 	d.offer.Tools = d.tools()
 	return d, nil
@@ -91,11 +87,8 @@ func (d *desk) tools() []tool.Tool {
 	}
 }
 
-func (d *desk) ruling(c *tool.Call) error {
-	if d.cfg.Rules(c.Caller) {
-		return nil
-	}
-	return &tool.Refusal{Code: "denied", Message: "how this host writes to people is everybody's matter, and you are not one of those who rule it", Next: "Ask an administrator, whose credential is not limited to some scopes."}
+func (d *desk) check(c *tool.Call) error {
+	return d.cfg.Rules.Check(c, "say how it writes to people")
 }
 
 type server struct {
@@ -127,7 +120,7 @@ type infoOut struct {
 }
 
 func (d *desk) info(_ context.Context, c *tool.Call, _ struct{}) (infoOut, error) {
-	if err := d.ruling(c); err != nil {
+	if err := d.check(c); err != nil {
 		return infoOut{}, err
 	}
 	return d.shown()
@@ -142,7 +135,7 @@ func (d *desk) shown() (infoOut, error) {
 }
 
 func (d *desk) set(ctx context.Context, c *tool.Call, in setIn) (infoOut, error) {
-	if err := d.ruling(c); err != nil {
+	if err := d.check(c); err != nil {
 		return infoOut{}, err
 	}
 	s, err := in.settings()
@@ -179,7 +172,7 @@ type testOut struct {
 }
 
 func (d *desk) test(ctx context.Context, c *tool.Call, in testIn) (testOut, error) {
-	if err := d.ruling(c); err != nil {
+	if err := d.check(c); err != nil {
 		return testOut{}, err
 	}
 	to, err := address("to", in.To)
@@ -214,7 +207,7 @@ type clearOut struct {
 }
 
 func (d *desk) clear(ctx context.Context, c *tool.Call, _ struct{}) (clearOut, error) {
-	if err := d.ruling(c); err != nil {
+	if err := d.check(c); err != nil {
 		return clearOut{}, err
 	}
 	was, err := d.cfg.Office.forget(ctx)

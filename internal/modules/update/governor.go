@@ -69,7 +69,7 @@ func word(path string) string {
 
 // setGovernor sets that of all processors, or puts back what was there.
 func (m *maker) setGovernor(c *tool.Call, all []string, to string) error {
-	if err := m.rules(c); err != nil {
+	if err := m.cfg.Rules.Check(c, "set its governor"); err != nil {
 		return err
 	}
 	for _, path := range all {

@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/internal/agreement"
 	"gatehouse/internal/phases"
+	"gatehouse/internal/ruling"
 	"gatehouse/internal/update"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -20,9 +21,7 @@ import (
 type Config struct {
 	Updater *update.Updater `json:"-"` // nil: the settings name no source of releases
 	Current string          `json:"-"` // version that runs
-	// Rules reports whether a caller may do what is everybody's matter; nil
-	// means nobody may.
-	Rules func(who tool.Caller) bool `json:"-"`
+	Rules   ruling.Func     `json:"-"` // who may do what is everybody's matter; nil: nobody
 	// Show shows how far a job is, until it has ended; nil shows it to nobody.
 	Show func(who tool.Caller, job, title string) (show func(phases.Progress), ended func(error)) `json:"-"`
 	// Processors is where Linux has a folder for each; "" means where it is.
@@ -92,15 +91,8 @@ func (m *maker) tools() []tool.Tool {
 	}
 }
 
-func (m *maker) rules(c *tool.Call) error {
-	if m.cfg.Rules != nil && m.cfg.Rules(c.Caller) {
-		return nil
-	}
-	return &tool.Refusal{Code: "denied", Message: "this is everybody's matter, and you are not one of those who rule this host", Next: "Ask an administrator, whose credential is not limited to some scopes."}
-}
-
 func (m *maker) ready(c *tool.Call) error {
-	if err := m.rules(c); err != nil {
+	if err := m.cfg.Rules.Check(c, "update its program"); err != nil {
 		return err
 	}
 	if m.cfg.Updater == nil {
