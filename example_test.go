@@ -168,7 +168,7 @@ func call(url, name, args string) string {
 // hello shakes hands over a socket and says who answered.
 func hello(socket string) string {
 	var conn net.Conn
-	for range 500 { // until the door is open
+	for range 6000 { // until the door is open
 		c, err := net.Dial("unix", socket)
 		if err == nil {
 			conn = c

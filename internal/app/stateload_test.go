@@ -157,8 +157,8 @@ func TestClientsComeAndGo(t *testing.T) {
 	half, _ := run()
 	full, after := run()
 	t.Logf("after %d and %d: %d and %d bytes, %d goroutines, before %d", rounds, 2*rounds, half, full, after, before)
-	if after > before+5 {
-		t.Errorf("%d goroutines, before %d", after, before)
+	if after > before+5 { // those of the last sessions may be ending
+		eventually(t, fmt.Sprintf("the goroutines are %d again, and not %d", before, after), func() bool { return runtime.NumGoroutine() <= before+5 })
 	}
 	if float64(full) > 1.05*float64(half)+1<<20 { // what the tree remembers of its past is of no fixed size
 		t.Errorf("%d bytes, %d after half of them", full, half)

@@ -72,7 +72,7 @@ func ask(t *testing.T, client *nethttp.Client, method, url, body string, headers
 // first reads a stream until a line holds a text.
 func first(t *testing.T, resp *nethttp.Response, text string) {
 	t.Helper()
-	late := time.AfterFunc(20*time.Second, func() { resp.Body.Close() })
+	late := time.AfterFunc(time.Minute, func() { resp.Body.Close() })
 	defer late.Stop()
 	lines := bufio.NewScanner(resp.Body)
 	for lines.Scan() {

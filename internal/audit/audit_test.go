@@ -145,7 +145,7 @@ func TestFollowSeesWhatIsWrittenLater(t *testing.T) {
 	l, other := ledger(t, path, Options{}), ledger(t, path, Options{})
 	fill(t, l, 20)
 	var got []string
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for line, err := range l.Follow(ctx, Filter{Last: 2}) {
 		if err != nil {
@@ -214,7 +214,7 @@ func TestNothingIsMadeForReading(t *testing.T) {
 func TestNotedLinesAreWrittenSoon(t *testing.T) {
 	l := ledger(t, fresh(t), Options{Flush: 20 * time.Millisecond})
 	l.Note(Entry{Kind: "call"})
-	for deadline := time.Now().Add(20 * time.Second); len(collect(t, l, Filter{})) == 0; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); len(collect(t, l, Filter{})) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatal("a noted line was never written")
 		}
@@ -270,7 +270,7 @@ func TestFullDisk(t *testing.T) {
 			t.Fatalf("lenient %t: got %v and %v", lenient, err, ready)
 		}
 		pages(1 << 30)
-		for deadline := time.Now().Add(20 * time.Second); l.state() != nil; time.Sleep(time.Millisecond) {
+		for deadline := time.Now().Add(time.Minute); l.state() != nil; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatal("the ledger never recovers")
 			}

@@ -125,7 +125,7 @@ func (f *fakeACME) order(w http.ResponseWriter, code int) {
 
 // proved asks the door for the certificate that proves the name.
 func (f *fakeACME) proved() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	d := tls.Dialer{Config: &tls.Config{ServerName: domain, NextProtos: []string{acme.ALPNProto}, InsecureSkipVerify: true}}
 	conn, err := d.DialContext(ctx, "tcp", f.prove)

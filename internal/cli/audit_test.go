@@ -88,7 +88,7 @@ func TestAuditFollows(t *testing.T) {
 	path, _ := ledgerOf(t)
 	l := audit.Open(path, audit.Options{})
 	defer l.Close(context.Background())
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	out := &until{want: "file_edit", reached: cancel}
 	go l.Keep(ctx, audit.Entry{Kind: "call", Tool: "file_edit"})

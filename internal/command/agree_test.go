@@ -91,7 +91,7 @@ func newShells(t *testing.T) *shells {
 
 func (s *shells) runs(shell, line string) bool {
 	mark := filepath.Join(s.dir, "ran")
-	ctx, cancel := context.WithTimeout(s.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.paths[shell], "-c", line)
 	cmd.Dir, cmd.Env, cmd.WaitDelay = s.dir, []string{"PATH=" + filepath.Join(s.dir, "bin"), "MARK=" + mark}, time.Second

@@ -133,7 +133,7 @@ func TestTwoProcessesOnOneFile(t *testing.T) {
 			if got == want {
 				break
 			}
-			if time.Since(begin) > 10*time.Second { // one second is the promise; a busy machine may be slower
+			if time.Since(begin) > time.Minute { // one second is the promise; a busy machine may be slower
 				t.Fatalf("%s: still %s, want %s", what, got, want)
 			}
 			time.Sleep(10 * time.Millisecond)
@@ -147,7 +147,7 @@ func TestTwoProcessesOnOneFile(t *testing.T) {
 			if r != want {
 				t.Errorf("told %+v, want %+v", r, want)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Errorf("nothing was told, want %+v", want)
 		}
 	}

@@ -43,7 +43,7 @@ func counted(t *testing.T, m *Metrics, facts ...bus.Fact) {
 	}
 	done := make(chan error, 1)
 	go func() { done <- follow() }()
-	for end := time.Now().Add(20 * time.Second); !strings.Contains(scrape(t, m), `event="the.last"`); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !strings.Contains(scrape(t, m), `event="the.last"`); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the last fact is not counted")
 		}

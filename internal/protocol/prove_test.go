@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"gatehouse/internal/contexts"
@@ -105,11 +106,17 @@ func TestWhatACredentialOpenedEndsWithIt(t *testing.T) {
 }
 
 func TestAConnectionEndsWhenItsCredentialExpires(t *testing.T) {
-	_, dial := guarded(t)
-	k := dial(protocol.Who{Caller: tool.Caller{Principal: "ann"}, Until: time.Now().Add(50 * time.Millisecond)})
-	k.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`))
-	if got := <-k.in; !strings.Contains(got, "serverInfo") {
-		t.Fatal(got)
-	}
-	<-k.pipe.Done()
+	synctest.Test(t, func(t *testing.T) {
+		_, dial := guarded(t)
+		k := dial(protocol.Who{Caller: tool.Caller{Principal: "ann"}, Until: time.Now().Add(time.Hour)})
+		k.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}`))
+		if got := <-k.in; !strings.Contains(got, "serverInfo") {
+			t.Fatal(got)
+		}
+		began := time.Now()
+		<-k.pipe.Done()
+		if held := time.Since(began); held != time.Hour {
+			t.Errorf("it was open for %v, and its credential good for an hour", held)
+		}
+	})
 }

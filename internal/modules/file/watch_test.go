@@ -66,7 +66,7 @@ func await(t *testing.T, told chan struct{}, what string) {
 	t.Helper()
 	select {
 	case <-told:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("%s was not told", what)
 	}
 }

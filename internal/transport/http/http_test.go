@@ -294,7 +294,7 @@ func soon[T any](t testing.TB, c <-chan T, what string) T {
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("still waiting: %s", what)
 		panic("unreachable")
 	}

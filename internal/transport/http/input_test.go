@@ -120,7 +120,7 @@ func (h *house) dial() net.Conn {
 
 func readHead(t *testing.T, conn net.Conn) string {
 	t.Helper()
-	conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	conn.SetReadDeadline(time.Now().Add(time.Minute))
 	buf := make([]byte, 4096)
 	n, err := conn.Read(buf)
 	if err != nil {

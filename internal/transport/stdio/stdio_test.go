@@ -102,7 +102,7 @@ func TestPatienceIsBounded(t *testing.T) {
 	if err := Serve(t.Context(), h.Engine, anonymous, strings.NewReader(hello+"\n"+hold), &out, Options{Patience: 50 * time.Millisecond}); err != nil {
 		t.Fatal(err)
 	}
-	if took := time.Since(began); took > 20*time.Second {
+	if took := time.Since(began); took > time.Minute {
 		t.Errorf("waited %s for a call that does not end", took)
 	}
 }
@@ -167,7 +167,7 @@ func TestStop(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the door does not close")
 	}
 	before := out.all()
