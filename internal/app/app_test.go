@@ -118,27 +118,33 @@ func TestSettingsThatCannotBe(t *testing.T) {
 }
 
 // A host that cannot write its folders serves all the same and says what it
-// will forget.
+// will forget: where a file is in the way, and where there is nothing and
+// nothing can be made, as in a home that can only be read.
 func TestAHostWithoutFoldersServes(t *testing.T) {
-	cfg := settings(t)
-	file := filepath.Join(t.TempDir(), "file")
+	file, nowhere := filepath.Join(t.TempDir(), "file"), filepath.Join(t.TempDir(), "nowhere")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Folders.State, cfg.Folders.Data, cfg.Folders.Cache = file+"/state", file+"/data", file+"/cache"
-	var said strings.Builder
-	a, err := New(t.Context(), cfg, Options{Log: slog.New(slog.NewTextHandler(&said, nil))})
-	if err != nil {
-		t.Fatal(err)
+	if err := os.Symlink(filepath.Join(t.TempDir(), "gone"), nowhere); err != nil {
+		t.Skip(err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if err := a.Run(ctx); err != nil {
-		t.Error(err)
-	}
-	for _, want := range []string{"jobs are kept in memory", "cannot keep keys"} {
-		if !strings.Contains(said.String(), want) {
-			t.Errorf("%q is missing from\n%s", want, said.String())
+	for _, home := range []string{file, nowhere} {
+		cfg := settings(t)
+		cfg.Folders.State, cfg.Folders.Data, cfg.Folders.Cache = home+"/state", home+"/data", home+"/cache"
+		var said strings.Builder
+		a, err := New(t.Context(), cfg, Options{Log: slog.New(slog.NewTextHandler(&said, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		if err := a.Run(ctx); err != nil {
+			t.Error(err)
+		}
+		for _, want := range []string{"jobs are kept in memory", "cannot keep keys"} {
+			if !strings.Contains(said.String(), want) {
+				t.Errorf("%q is missing from\n%s", want, said.String())
+			}
 		}
 	}
 }

@@ -42,7 +42,7 @@ func (a *App) enter(context.Context) error {
 		a.log.Warn("a backup was restored; what was there before is in .before-restore", "backup", done.Backup, "created", done.Created, "host", done.Host.Name, "files", done.Files)
 	}
 	if err != nil {
-		if _, waits := backup.Waiting(BackedUp(a.cfg)); done == nil && waits == nil {
+		if waits, _ := backup.Waiting(BackedUp(a.cfg)); done == nil && waits != nil {
 			return err // it is half done: whoever went on would mix two states
 		}
 		a.log.Warn("a restore would not wait for this host: cannot lock the folder", "folder", a.cfg.Folders.Data, "err", err)
