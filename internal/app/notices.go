@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/internal/bus"
 	"gatehouse/internal/modules/notification"
+	"gatehouse/internal/tidings"
 )
 
 const (
@@ -50,7 +51,7 @@ type notices struct {
 }
 
 func (n *notices) follow(ctx context.Context) {
-	for _, pattern := range []string{"auth.*", "config.changed", "module.*.notification"} {
+	for _, pattern := range []string{"auth.*", "config.changed", "module.*." + tidings.Fact} {
 		n.kinds = append(n.kinds, n.app.bus.Follow(ctx, pattern, noticeQueue))
 	}
 }
@@ -79,7 +80,7 @@ func (n *notices) run(ctx context.Context) {
 	}
 }
 
-func (n *notices) add(ctx context.Context, news notification.News) {
+func (n *notices) add(ctx context.Context, news tidings.News) {
 	ctx, cancel := context.WithTimeout(ctx, noticeTime)
 	defer cancel()
 	note, err := n.app.tree.shelf.Add(ctx, news)
@@ -109,8 +110,8 @@ func (n *notices) approvals(ctx context.Context) {
 			continue
 		}
 		data, _ := json.Marshal(map[string]any{"approval": r.ID, "tool": r.Tool, "owner": r.Owner, "until": r.Until})
-		n.add(ctx, notification.News{
-			Code: "approval.waiting", Level: notification.Warning, Once: "approval " + r.ID,
+		n.add(ctx, tidings.News{
+			Code: "approval.waiting", Level: tidings.Warning, Once: "approval " + r.ID,
 			Title: r.Tool + " waits for an operator's approval", Data: data,
 			Message: fmt.Sprintf("%s wants to call it; the request ends %s. Decide with: gatehouse approvals approve %s", r.Owner, r.Until.UTC().Format("2006-01-02 15:04 MST"), r.ID),
 		})
@@ -119,9 +120,9 @@ func (n *notices) approvals(ctx context.Context) {
 }
 
 // newsOf is what a fact is to those who rule the host, if anything.
-func newsOf(f bus.Fact) (notification.News, bool) {
+func newsOf(f bus.Fact) (tidings.News, bool) {
 	if rest, ok := strings.CutPrefix(f.Subject, "module."); ok {
-		var news notification.News
+		var news tidings.News
 		if json.Unmarshal(f.Data, &news) != nil {
 			return news, false
 		}
@@ -135,8 +136,8 @@ func newsOf(f bus.Fact) (notification.News, bool) {
 	if f.Subject == "config.changed" {
 		var d struct{ Restart []string }
 		json.Unmarshal(f.Data, &d)
-		return notification.News{
-			Code: f.Subject, Level: notification.Warning, Title: "Some settings need a new start", Data: f.Data,
+		return tidings.News{
+			Code: f.Subject, Level: tidings.Warning, Title: "Some settings need a new start", Data: f.Data,
 			Message: "They were changed while the host runs and are looked at when it is started again: " + strings.Join(d.Restart, ", "),
 		}, len(d.Restart) > 0
 	}
@@ -146,22 +147,22 @@ func newsOf(f bus.Fact) (notification.News, bool) {
 // authNews are the events of identity that are told, with a title that is
 // followed by whom they are about.
 var authNews = map[string]struct {
-	level notification.Level
+	level tidings.Level
 	title string
 }{
-	"auth.login_limited":    {notification.Warning, "Too many tries to log in as"},
-	"auth.paired":           {notification.Info, "The first administrator was made:"},
-	"auth.user_added":       {notification.Info, "A user was added:"},
-	"auth.user_removed":     {notification.Info, "A user was removed:"},
-	"auth.roles_changed":    {notification.Info, "Roles were changed of"},
-	"auth.password_changed": {notification.Info, "The password was changed of"},
-	"auth.token_created":    {notification.Info, "A token was made for"},
-	"auth.link_added":       {notification.Info, "A certificate or OAuth subject now stands for"},
+	"auth.login_limited":    {tidings.Warning, "Too many tries to log in as"},
+	"auth.paired":           {tidings.Info, "The first administrator was made:"},
+	"auth.user_added":       {tidings.Info, "A user was added:"},
+	"auth.user_removed":     {tidings.Info, "A user was removed:"},
+	"auth.roles_changed":    {tidings.Info, "Roles were changed of"},
+	"auth.password_changed": {tidings.Info, "The password was changed of"},
+	"auth.token_created":    {tidings.Info, "A token was made for"},
+	"auth.link_added":       {tidings.Info, "A certificate or OAuth subject now stands for"},
 }
 
 const limitedPer = 10 * time.Minute // one notification of many tries
 
-func newsOfAuth(f bus.Fact) (news notification.News, ok bool) {
+func newsOfAuth(f bus.Fact) (news tidings.News, ok bool) {
 	kind, ok := authNews[f.Subject]
 	if !ok {
 		return news, false
@@ -170,7 +171,7 @@ func newsOfAuth(f bus.Fact) (news notification.News, ok bool) {
 	if json.Unmarshal(f.Data, &e) != nil {
 		return news, false
 	}
-	news = notification.News{Code: f.Subject, Level: kind.level, Title: kind.title + " " + e.Principal, Data: f.Data}
+	news = tidings.News{Code: f.Subject, Level: kind.level, Title: kind.title + " " + e.Principal, Data: f.Data}
 	if e.From != "" {
 		news.Message = "It came from " + e.From + "."
 	}

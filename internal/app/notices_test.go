@@ -9,8 +9,8 @@ import (
 
 	"gatehouse/internal/approvals"
 	"gatehouse/internal/bus"
-	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/public"
+	"gatehouse/internal/tidings"
 )
 
 func (c *tenant) unread() any {
@@ -85,7 +85,7 @@ func TestNewsOfFacts(t *testing.T) {
 			t.Errorf("%s %s is %q, want %q", c.subject, c.data, got, c.want)
 		}
 	}
-	var first, second notification.News
+	var first, second tidings.News
 	first, _ = newsOf(bus.Fact{Subject: "auth.login_limited", At: at, Data: json.RawMessage(`{"Principal":"bob"}`)})
 	second, _ = newsOf(bus.Fact{Subject: "auth.login_limited", At: at.Add(time.Minute), Data: json.RawMessage(`{"Principal":"bob"}`)})
 	if first.Once == "" || first.Once != second.Once {

@@ -12,12 +12,12 @@ import (
 
 	"gatehouse/internal/bus"
 	"gatehouse/internal/contexts"
-	"gatehouse/internal/modules/notification"
 	hosting "gatehouse/internal/modules/packages"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/internal/packages"
 	"gatehouse/internal/secret"
 	"gatehouse/internal/state"
+	"gatehouse/internal/tidings"
 	"gatehouse/tool"
 )
 
@@ -60,14 +60,14 @@ func (a *App) packageHouse() (*packages.House, error) {
 // tellBroken has those who rule the host notified of a package that is left
 // alone.
 func (a *App) tellBroken(id string, why error) {
-	data, err := json.Marshal(notification.News{
-		Code: "package.broken", Level: notification.Error, Title: "The package " + id + " keeps failing",
+	data, err := json.Marshal(tidings.News{
+		Code: "package.broken", Level: tidings.Error, Title: "The package " + id + " keeps failing",
 		Message: why.Error() + ". It is no longer started by itself: see package_logs, then package_restart.",
 	})
 	if err != nil {
 		return // strings only: it cannot fail
 	}
-	a.bus.Publish(bus.Fact{Subject: "module." + packageModule + ".notification", At: time.Now(), Data: data})
+	a.bus.Publish(bus.Fact{Subject: "module." + packageModule + "." + tidings.Fact, At: time.Now(), Data: data})
 }
 
 // packagesRoom are the packages of a host, and who is told when their tools

@@ -33,7 +33,8 @@ var floors = [][]room{
 		{path: "internal/printout", only: []string{}, why: "what a call prints is bytes and a Writer"},
 		{path: "internal/agreement", only: []string{"tool"}, why: "asking a person needs a call and a question"},
 		{path: "internal/ruling", only: []string{"tool"}, why: "who rules is said by the host; what is refused to the others is a tool's"},
-		{path: "internal/phases", only: []string{}, why: "how far something is can be said without knowing what it is"},
+		{path: "internal/tidings", only: []string{"module"}, why: "news is told without knowing who reads it"},
+		{path: "internal/phases", only: []string{"tool", "module"}, why: "how far something is can be said without knowing what it is"},
 		{path: "internal/backup", only: []string{"internal/sqlfile", "internal/privatefile", "internal/secret"}, why: "what is on disk is brought away and back without knowing what it says"},
 		{path: "internal/update", only: []string{}, why: "a program is replaced the same way whoever asks for it"},
 		{path: "internal/metrics", only: []string{"internal/sqlfile"}, why: "what was measured adds up the same way whoever asks"},
@@ -123,7 +124,7 @@ var floors = [][]room{
 // workshops are what a module may stand on.
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/privatefile", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
-	"internal/proc", "internal/jobs", "internal/backup", "internal/agreement", "internal/ruling", "internal/printout", "internal/phases", "internal/update", "internal/metrics", "internal/hub", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
+	"internal/proc", "internal/jobs", "internal/backup", "internal/agreement", "internal/ruling", "internal/tidings", "internal/printout", "internal/phases", "internal/update", "internal/metrics", "internal/hub", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
 	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/terminal", "internal/command", "internal/contextbook",
 }
 

@@ -6,13 +6,13 @@ package backup
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"gatehouse/internal/backup"
 	"gatehouse/internal/phases"
 	"gatehouse/internal/ruling"
 	"gatehouse/internal/secret"
+	"gatehouse/internal/tidings"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -23,8 +23,7 @@ type Config struct {
 	Secrets *secret.Store  `json:"-"` // nil: there are none
 	Folders backup.Folders `json:"-"`
 	Rules   ruling.Func    `json:"-"` // who may do what is everybody's matter; nil: nobody
-	// Show shows how far a job is, until it has ended; nil shows it to nobody.
-	Show func(who tool.Caller, job, title string) (show func(phases.Progress), ended func(error)) `json:"-"`
+	Show    phases.Show    `json:"-"` // shows how far a job is
 }
 
 type keeper struct {
@@ -175,31 +174,10 @@ func refuse(err error) error {
 	return err
 }
 
-// jobOut is the answer of what goes on by itself.
-type jobOut struct {
-	Job    string `json:"job" doc:"follow it with job_wait"`
-	Status string `json:"status"`
-}
-
 // start runs something as a job, whose phases are shown.
-func (k *keeper) start(c *tool.Call, title string, names []string, run func(context.Context, backup.Tell) (any, error)) (jobOut, error) {
-	ids := make(chan string, 1)
-	who := c.Caller
-	id, err := k.deps.Job(c, title, func(ctx context.Context, c *tool.Call) (tool.Result, error) {
-		var id string
-		select {
-		case id = <-ids:
-		case <-ctx.Done():
-			return tool.Result{}, context.Cause(ctx)
-		}
-		show, ended := func(phases.Progress) {}, func(error) {}
-		if k.cfg.Show != nil {
-			show, ended = k.cfg.Show(who, id, title)
-		}
-		track := phases.New(func(p phases.Progress) {
-			show(p)
-			tell(c.Peer, p)
-		}, names...)
+func (k *keeper) start(c *tool.Call, title string, names []string, run func(context.Context, backup.Tell) (any, error)) (phases.Started, error) {
+	return k.cfg.Show.Start(k.deps, c, title, func(ctx context.Context, _ *tool.Call, tell func(phases.Progress)) (any, error) {
+		track := phases.New(tell, names...)
 		out, err := run(ctx, func(phase string, done, total int64) {
 			units := "bytes"
 			if phase == backup.PhaseSnapshot {
@@ -207,46 +185,12 @@ func (k *keeper) start(c *tool.Call, title string, names []string, run func(cont
 			}
 			track.At(phase, done, total, units)
 		})
-		if err == nil {
+		switch {
+		case err == nil:
 			track.Finish()
+		case ctx.Err() == nil:
+			tidings.Tell(k.deps, tidings.News{Code: "backup.failed", Level: tidings.Error, Title: "The " + title + " failed", Message: err.Error()})
 		}
-		ended(err)
-		if err != nil && ctx.Err() == nil {
-			k.notify("error", "backup.failed", "The "+title+" failed", err.Error())
-		}
-		return tool.Result{Structured: out}, refuse(err)
+		return out, refuse(err)
 	})
-	if err != nil {
-		return jobOut{}, err
-	}
-	ids <- id
-	return jobOut{id, "working"}, nil
-}
-
-// tell says to whoever follows the job where it stands.
-func tell(peer tool.Peer, p phases.Progress) {
-	for i, one := range p.Phases {
-		a := one.Progress
-		if a.State != phases.Running {
-			continue
-		}
-		part, note := 0.0, one.Name
-		if a.Total > 0 {
-			part = float64(a.Done) / float64(a.Total)
-			note = fmt.Sprintf("%s: %d of %d %s", one.Name, a.Done, a.Total, a.Units)
-		}
-		peer.Progress(float64(i)+part, float64(len(p.Phases)), note)
-	}
-}
-
-// notify tells those who rule the host what has come of a job.
-func (k *keeper) notify(level, code, title, message string) {
-	if k.deps.Publish != nil {
-		k.deps.Publish("notification", struct {
-			Code    string `json:"code"`
-			Level   string `json:"level"`
-			Title   string `json:"title"`
-			Message string `json:"message,omitempty"`
-		}{code, level, title, message})
-	}
 }

@@ -8,6 +8,8 @@ import (
 
 	"gatehouse/internal/agreement"
 	"gatehouse/internal/backup"
+	"gatehouse/internal/phases"
+	"gatehouse/internal/tidings"
 	"gatehouse/tool"
 )
 
@@ -26,17 +28,17 @@ type made struct {
 	Warning string   `json:"warning,omitempty"`
 }
 
-func (k *keeper) create(_ context.Context, c *tool.Call, in createIn) (jobOut, error) {
+func (k *keeper) create(_ context.Context, c *tool.Call, in createIn) (phases.Started, error) {
 	if err := k.ready(c); err != nil {
-		return jobOut{}, err
+		return phases.Started{}, err
 	}
 	key, err := k.key(in.keyIn)
 	if err != nil {
-		return jobOut{}, err
+		return phases.Started{}, err
 	}
 	t, err := k.cfg.Room.Target(in.Target)
 	if err != nil {
-		return jobOut{}, refuse(err)
+		return phases.Started{}, refuse(err)
 	}
 	names := []string{backup.PhaseSnapshot, backup.PhaseWrite, backup.PhaseTidy}
 	return k.start(c, "backup to "+t.Name, names, func(ctx context.Context, tell backup.Tell) (any, error) {
@@ -45,11 +47,14 @@ func (k *keeper) create(_ context.Context, c *tool.Call, in createIn) (jobOut, e
 			return nil, err
 		}
 		out := made{Backup: m.Name, Target: t.Name, Size: m.Size, Files: len(m.Manifest.Files), Removed: m.Removed}
-		level := "success"
+		level := tidings.Success
 		if m.Left != nil {
-			level, out.Warning = "warning", "older backups could not be removed: "+m.Left.Error()
+			level, out.Warning = tidings.Warning, "older backups could not be removed: "+m.Left.Error()
 		}
-		k.notify(level, "backup.created", "A backup was made in "+t.Name, strings.TrimSpace(fmt.Sprintf("%s, %d files, %d bytes. %s", m.Name, out.Files, m.Size, out.Warning)))
+		tidings.Tell(k.deps, tidings.News{
+			Code: "backup.created", Level: level, Title: "A backup was made in " + t.Name,
+			Message: strings.TrimSpace(fmt.Sprintf("%s, %d files, %d bytes. %s", m.Name, out.Files, m.Size, out.Warning)),
+		})
 		k.publish("created", t.Name, m.Name, c)
 		return out, nil
 	})
@@ -86,13 +91,13 @@ type staged struct {
 	Next    string `json:"next"`
 }
 
-func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (jobOut, error) {
+func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (phases.Started, error) {
 	if err := k.ready(c); err != nil {
-		return jobOut{}, err
+		return phases.Started{}, err
 	}
 	key, err := k.key(in.keyIn)
 	if err != nil {
-		return jobOut{}, err
+		return phases.Started{}, err
 	}
 	// The agreement is to one backup, also when a newer one comes meanwhile.
 	chosen, err := tool.Once(c, "backup", func() (map[string]string, error) {
@@ -103,12 +108,12 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (jobOu
 		return map[string]string{"name": e.Name, "of": m.Host.Name + " of " + m.Created.Format(time.RFC3339)}, nil
 	})
 	if err != nil {
-		return jobOut{}, err
+		return phases.Started{}, err
 	}
 	name := chosen["name"]
 	question := "Replace all this host keeps by the backup " + name + ", made by " + chosen["of"] + ", when it is started again?"
 	if err := agreement.Ask(c, name, question, in.Confirm); err != nil {
-		return jobOut{}, err
+		return phases.Started{}, err
 	}
 	return k.start(c, "restore of "+name, []string{backup.PhaseRead}, func(ctx context.Context, tell backup.Tell) (any, error) {
 		e, m, err := k.cfg.Room.Restore(ctx, in.Target, name, key, tell)
@@ -116,7 +121,7 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (jobOu
 			return nil, err
 		}
 		k.publish("staged", in.Target, e.Name, c)
-		k.notify("info", "backup.staged", "A backup waits to be restored", e.Name+" takes effect when the host is started again.")
+		tidings.Tell(k.deps, tidings.News{Code: "backup.staged", Title: "A backup waits to be restored", Message: e.Name + " takes effect when the host is started again."})
 		return staged{e.Name, m.Created.Format(time.RFC3339), m.Host.Name, len(m.Files), "It takes effect when the host is started again: server_restart. Until then, backup_restore_cancel takes it back."}, nil
 	})
 }

@@ -2,7 +2,7 @@
 // what it has to tell them: what happened while nobody looked.
 //
 // The host writes notifications from the facts of the house. A module makes one
-// by publishing the fact "notification", whose data are the members of a News.
+// with tidings.Tell.
 package notification
 
 import (

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gatehouse/internal/state"
+	"gatehouse/internal/tidings"
 )
 
 // Limits of what is kept.
@@ -22,37 +23,12 @@ const (
 	mostData    = 16 << 10
 )
 
-// Level says how much a notification matters.
-type Level string
-
-// The levels there are.
-const (
-	Success Level = "success"
-	Info    Level = "info"
-	Warning Level = "warning"
-	Error   Level = "error"
-)
-
-// News is what somebody has to tell. Only a title is needed; what is too long
-// is cut, and data that is too long is left out.
-type News struct {
-	PackageID string          `json:"packageId,omitempty"` // of whom it is; "" is the host
-	Code      string          `json:"code,omitempty"`      // what happened, for programs
-	Level     Level           `json:"level,omitempty"`     // "" means info
-	Title     string          `json:"title"`
-	Message   string          `json:"message,omitempty"`
-	Data      json.RawMessage `json:"data,omitempty"`
-	// Once names what is told, so that it is not told twice while the first
-	// notification is there; "" tells it every time.
-	Once string `json:"once,omitempty"`
-}
-
 // Note is a notification.
 type Note struct {
 	ID        int64     `json:"id"` // grows
 	CreatedAt time.Time `json:"createdAt"`
 	Seen      bool      `json:"seen,omitempty"`
-	News
+	tidings.News
 }
 
 // Kept is the value of the mount in which notifications lie.
@@ -125,8 +101,8 @@ func emptyShelf(ctx context.Context) (*Shelf, error) {
 
 // Add keeps what somebody has to tell. The Note has no ID when that was told
 // already. The error is about the news, or that of the state tree.
-func (s *Shelf) Add(ctx context.Context, news News) (Note, error) {
-	news, err := news.checked()
+func (s *Shelf) Add(ctx context.Context, news tidings.News) (Note, error) {
+	news, err := checked(news)
 	if err != nil {
 		return Note{}, err
 	}
@@ -153,11 +129,11 @@ func (s *Shelf) Add(ctx context.Context, news News) (Note, error) {
 }
 
 // checked brings news into the form in which they are kept.
-func (n News) checked() (News, error) {
+func checked(n tidings.News) (tidings.News, error) {
 	if n.Level == "" {
-		n.Level = Info
+		n.Level = tidings.Info
 	}
-	if !slices.Contains([]Level{Success, Info, Warning, Error}, n.Level) {
+	if !slices.Contains([]tidings.Level{tidings.Success, tidings.Info, tidings.Warning, tidings.Error}, n.Level) {
 		return n, fmt.Errorf("a notification has no level %q", n.Level)
 	}
 	if n.Code == "" {

@@ -12,6 +12,7 @@ import (
 	"gatehouse/internal/phases"
 	"gatehouse/internal/rawjson"
 	"gatehouse/internal/ruling"
+	"gatehouse/internal/tidings"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -22,8 +23,7 @@ type Config struct {
 	// Changed is called with what says that the tools are others.
 	Changed func(func()) `json:"-"`
 	Rules   ruling.Func  `json:"-"` // who may do what is everybody's matter; nil: nobody
-	// Show shows how far a job is, until it has ended; nil shows it to nobody.
-	Show func(who tool.Caller, job, title string) (show func(phases.Progress), ended func(error)) `json:"-"`
+	Show    phases.Show  `json:"-"` // shows how far a job is
 }
 
 type keeper struct {
@@ -159,68 +159,23 @@ func explained(err error) error {
 
 // jobOut is the answer of what goes on by itself.
 type jobOut struct {
-	Job    string `json:"job" doc:"follow it with job_wait"`
-	Status string `json:"status"`
-	ID     string `json:"id" doc:"of the package"`
+	phases.Started
+	ID string `json:"id" doc:"of the package"`
 }
 
 // work runs something as a job, whose phases are shown.
 func (k *keeper) work(c *tool.Call, title, id string, run func(context.Context, *tool.Call, packages.Tell) (any, error)) (jobOut, error) {
-	ids, who := make(chan string, 1), c.Caller
-	job, err := k.deps.Job(c, title, func(ctx context.Context, c *tool.Call) (tool.Result, error) {
-		var job string
-		select {
-		case job = <-ids:
-		case <-ctx.Done():
-			return tool.Result{}, context.Cause(ctx)
-		}
-		show, ended := func(phases.Progress) {}, func(error) {}
-		if k.cfg.Show != nil {
-			show, ended = k.cfg.Show(who, job, title)
-		}
-		out, err := run(ctx, c, func(p phases.Progress) {
-			show(p)
-			tell(c.Peer, p)
-		})
-		ended(err)
+	started, err := k.cfg.Show.Start(k.deps, c, title, func(ctx context.Context, c *tool.Call, tell func(phases.Progress)) (any, error) {
+		out, err := run(ctx, c, tell)
 		switch {
 		case err == nil:
-			k.notify("success", "package.changed", "Done: "+title, "")
+			tidings.Tell(k.deps, tidings.News{Code: "package.changed", Level: tidings.Success, Title: "Done: " + title})
 		case ctx.Err() == nil:
-			k.notify("error", "package.failed", "The "+title+" failed", err.Error())
+			tidings.Tell(k.deps, tidings.News{Code: "package.failed", Level: tidings.Error, Title: "The " + title + " failed", Message: err.Error()})
 		}
-		return tool.Result{Structured: out}, explained(err)
+		return out, explained(err)
 	})
-	if err != nil {
-		return jobOut{}, err
-	}
-	ids <- job
-	return jobOut{job, "working", id}, nil
-}
-
-// tell says to whoever follows the job where it stands.
-func tell(peer tool.Peer, p phases.Progress) {
-	for i, one := range p.Phases {
-		if a := one.Progress; a.State == phases.Running {
-			part := 0.0
-			if a.Total > 0 {
-				part = float64(a.Done) / float64(a.Total)
-			}
-			peer.Progress(float64(i)+part, float64(len(p.Phases)), one.Name)
-		}
-	}
-}
-
-// notify tells those who rule the host what has come of a job.
-func (k *keeper) notify(level, code, title, message string) {
-	if k.deps.Publish != nil {
-		k.deps.Publish("notification", struct {
-			Code    string `json:"code"`
-			Level   string `json:"level"`
-			Title   string `json:"title"`
-			Message string `json:"message,omitempty"`
-		}{code, level, title, message})
-	}
+	return jobOut{started, id}, err
 }
 
 // publish tells what was done, without what it was done with.

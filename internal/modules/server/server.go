@@ -48,8 +48,7 @@ type Config struct {
 	Meter   *Meter   `json:"-"` // nil means one of the module's own
 
 	Packages *packages.House `json:"-"` // nil: there are none
-	// Show shows how far a job is, until it has ended; nil shows it to nobody.
-	Show func(who tool.Caller, job, title string) (show func(phases.Progress), ended func(error)) `json:"-"`
+	Show     phases.Show     `json:"-"` // shows how far a job is
 }
 
 type server struct {

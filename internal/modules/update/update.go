@@ -12,6 +12,7 @@ import (
 	"gatehouse/internal/agreement"
 	"gatehouse/internal/phases"
 	"gatehouse/internal/ruling"
+	"gatehouse/internal/tidings"
 	"gatehouse/internal/update"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -22,8 +23,7 @@ type Config struct {
 	Updater *update.Updater `json:"-"` // nil: the settings name no source of releases
 	Current string          `json:"-"` // version that runs
 	Rules   ruling.Func     `json:"-"` // who may do what is everybody's matter; nil: nobody
-	// Show shows how far a job is, until it has ended; nil shows it to nobody.
-	Show func(who tool.Caller, job, title string) (show func(phases.Progress), ended func(error)) `json:"-"`
+	Show    phases.Show     `json:"-"` // shows how far a job is
 	// Processors is where Linux has a folder for each; "" means where it is.
 	Processors string `json:"-"`
 }
@@ -148,8 +148,7 @@ type confirmIn struct {
 }
 
 type jobOut struct {
-	Job    string `json:"job" doc:"follow it with job_wait"`
-	Status string `json:"status"`
+	phases.Started
 	Target string `json:"target" doc:"the version"`
 }
 
@@ -180,50 +179,25 @@ func (m *maker) apply(ctx context.Context, c *tool.Call, in confirmIn) (jobOut, 
 	if err := agreement.Ask(c, version, question, in.Confirm); err != nil {
 		return jobOut{}, err
 	}
-	id, err := m.start(c, version)
-	return jobOut{id, "working", version}, err
+	started, err := m.start(c, version)
+	return jobOut{started, version}, err
 }
 
 // start runs the update as a job, whose phases are shown.
-func (m *maker) start(c *tool.Call, version string) (string, error) {
-	ids, who, title := make(chan string, 1), c.Caller, "update to "+version
-	id, err := m.deps.Job(c, title, func(ctx context.Context, c *tool.Call) (tool.Result, error) {
-		var id string
-		select {
-		case id = <-ids:
-		case <-ctx.Done():
-			return tool.Result{}, context.Cause(ctx)
-		}
-		show, ended := func(phases.Progress) {}, func(error) {}
-		if m.cfg.Show != nil {
-			show, ended = m.cfg.Show(who, id, title)
-		}
-		names := []string{update.PhaseCheck, update.PhaseDownload, update.PhaseTry, update.PhaseReplace}
-		at := 0
-		track := phases.New(show, names...)
-		r, err := m.cfg.Updater.Apply(ctx, func(phase string, done, total int64) {
-			track.At(phase, done, total, "bytes")
-			for at < len(names)-1 && names[at] != phase {
-				at++
-			}
-			c.Peer.Progress(float64(at)+float64(done)/float64(max(total, 1)), float64(len(names)), phase)
-		})
-		if err == nil {
-			track.Finish()
-		}
-		ended(err)
+func (m *maker) start(c *tool.Call, version string) (phases.Started, error) {
+	title := "update to " + version
+	return m.cfg.Show.Start(m.deps, c, title, func(ctx context.Context, _ *tool.Call, tell func(phases.Progress)) (any, error) {
+		track := phases.New(tell, update.PhaseCheck, update.PhaseDownload, update.PhaseTry, update.PhaseReplace)
+		r, err := m.cfg.Updater.Apply(ctx, func(phase string, done, total int64) { track.At(phase, done, total, "bytes") })
 		switch {
 		case err == nil:
-			m.notify("success", "update.applied", "Version "+r.Version+" is in place", startAgain)
+			track.Finish()
+			tidings.Tell(m.deps, tidings.News{Code: "update.applied", Level: tidings.Success, Title: "Version " + r.Version + " is in place", Message: startAgain})
 		case ctx.Err() == nil:
-			m.notify("error", "update.failed", "The "+title+" failed", err.Error())
+			tidings.Tell(m.deps, tidings.News{Code: "update.failed", Level: tidings.Error, Title: "The " + title + " failed", Message: err.Error()})
 		}
-		return tool.Result{Structured: applied{r.Version, m.cfg.Current, startAgain}}, refuse(err)
+		return applied{r.Version, m.cfg.Current, startAgain}, refuse(err)
 	})
-	if err == nil {
-		ids <- id
-	}
-	return id, err
 }
 
 type rollbackOut struct {
@@ -247,16 +221,4 @@ func (m *maker) rollback(ctx context.Context, c *tool.Call, in confirmIn) (rollb
 	}
 	version, err = m.cfg.Updater.Rollback(ctx)
 	return rollbackOut{version, startAgain}, refuse(err)
-}
-
-// notify tells those who rule the host what has come of an update.
-func (m *maker) notify(level, code, title, message string) {
-	if m.deps.Publish != nil {
-		m.deps.Publish("notification", struct {
-			Code    string `json:"code"`
-			Level   string `json:"level"`
-			Title   string `json:"title"`
-			Message string `json:"message,omitempty"`
-		}{code, level, title, message})
-	}
 }
