@@ -37,13 +37,13 @@ func endDaemon(file string) {
 		if err != nil || numErr != nil {
 			return
 		}
-		syscall.Kill(pid, syscall.SIGKILL)
 		if f, err := os.Open(file); err != nil || syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) == nil {
-			f.Close() // the claim goes with the last of its threads
+			f.Close() // the claim goes with the last of its threads, and the number may be another's by now
 			return
 		} else {
 			f.Close()
 		}
+		syscall.Kill(pid, syscall.SIGKILL)
 	}
 }
 

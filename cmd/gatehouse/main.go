@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/signal"
 	"syscall"
@@ -15,7 +16,20 @@ func main() { os.Exit(run()) }
 
 func run() int {
 	tuneMemory(os.Getenv)
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	context.AfterFunc(ctx, stop) // from here on, a second signal ends us at once
+	ctx := untilSignalled(context.Background())
 	return cli.Run(ctx, os.Args[1:], cli.World{In: os.Stdin, Out: os.Stdout, Err: os.Stderr, Getenv: os.Getenv})
+}
+
+// untilSignalled is over when this process is asked to end. Before anybody
+// hears of that, a second signal ends it at once.
+func untilSignalled(ctx context.Context) context.Context {
+	ctx, stop := context.WithCancelCause(ctx)
+	asked := make(chan os.Signal, 1)
+	signal.Notify(asked, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		s := <-asked
+		signal.Stop(asked)
+		stop(fmt.Errorf("%v: %w", s, context.Canceled))
+	}()
+	return ctx
 }

@@ -76,7 +76,7 @@ func home(e *testscript.Env) error {
 }
 
 // patience is how long a story waits for what must happen.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 // server is a gatehouse that runs beside a story.
 type server struct {
