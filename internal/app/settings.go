@@ -1,6 +1,7 @@
 package app
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -84,6 +85,22 @@ func named(cfg config.Config, o Options) []string {
 		}
 	}
 	return names
+}
+
+// CheckSettings says what config.Validate cannot know: which modules and
+// contexts there are not. A mistake is a *SettingError. Nothing is opened.
+func CheckSettings(cfg config.Config) error {
+	guests, err := choose(cfg, Options{})
+	if err == nil {
+		err = checkView(cfg.View)
+	}
+	if err == nil {
+		_, err = fixedContexts(cfg, guests)
+	}
+	if _, told := errors.AsType[*SettingError](err); err == nil || told {
+		return err
+	}
+	return &SettingError{err}
 }
 
 // fixedContexts are those of the settings: of the file, if it has some, or

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gatehouse/internal/app"
 	"gatehouse/internal/config"
 )
 
@@ -40,7 +41,7 @@ as certificates and folders, is not opened.`,
 			}
 			l, err := config.Load(w.Getenv, file)
 			if err == nil {
-				err = l.Validate()
+				err = checked(l)
 			}
 			switch {
 			case err != nil:
@@ -53,6 +54,14 @@ as certificates and folders, is not opened.`,
 			return nil
 		},
 	}
+}
+
+// checked says everything that is wrong with settings.
+func checked(l *config.Loaded) error {
+	if err := l.Validate(); err != nil {
+		return err
+	}
+	return l.Explain(app.CheckSettings(l.Config))
 }
 
 func configShow(w World) *cobra.Command {

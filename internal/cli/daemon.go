@@ -355,13 +355,17 @@ func daemonRestart(w World) *cobra.Command {
 		Use:   "restart",
 		Short: "Stop the daemon and start it again as it was, for instance after an upgrade",
 		Long: `Stop the daemon and start it again with the flags and in the folder it was
-started with. Clients of gatehouse stdio do not notice.`,
+started with. Clients of gatehouse stdio do not notice. With a mistake in the
+settings the daemon that runs is left alone.`,
 		Example: "  gatehouse daemon restart",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			l, err := f.config(c, w)
 			if err != nil {
 				return err
+			}
+			if err := checked(l); err != nil {
+				return &usageError{err}
 			}
 			was, err := stopDaemon(c.Context(), w, l.Config, stopTime)
 			if err != nil {

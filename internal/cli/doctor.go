@@ -44,7 +44,7 @@ exit code is 1 when something failed.`,
 		RunE: func(c *cobra.Command, _ []string) error {
 			cfg, err := config.Load(w.Getenv, "")
 			if err == nil {
-				err = cfg.Validate()
+				err = checked(cfg)
 			}
 			findings := []finding{checkSettings(cfg.File, err)}
 			findings = append(findings, checkFolders(cfg.Folders)...)
