@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"gatehouse/internal/jobs"
+	"gatehouse/internal/rawjson"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -50,8 +51,13 @@ type State struct {
 	Created string  `json:"created"`
 }
 
+// stateOf says failed of a job whose tool failed: what was to be done is not.
 func stateOf(r *jobs.Record) State {
-	return State{r.ID, r.Title, string(r.Status), r.Note, r.Done, r.Total, r.Created.Format(time.RFC3339)}
+	status := r.Status
+	if v, ok := rawjson.Get(r.Result, "isError"); ok && status == jobs.Completed && string(v) == "true" {
+		status = jobs.Failed
+	}
+	return State{r.ID, r.Title, string(status), r.Note, r.Done, r.Total, r.Created.Format(time.RFC3339)}
 }
 
 type waitIn struct {
@@ -114,9 +120,20 @@ func (f *follower) list(_ context.Context, c *tool.Call, in listIn) (listOut, er
 	}
 	out := listOut{Jobs: []State{}, Next: next}
 	for i := range recs {
-		out.Jobs = append(out.Jobs, stateOf(&recs[i]))
+		out.Jobs = append(out.Jobs, stateOf(f.whole(&recs[i])))
 	}
 	return out, nil
+}
+
+// whole is a completed job with its result, which lists come without.
+func (f *follower) whole(r *jobs.Record) *jobs.Record {
+	if r.Status != jobs.Completed {
+		return r
+	}
+	if full, err := f.jobs.Get(r.Owner, r.ID); err == nil {
+		return &full
+	}
+	return r // it is gone by now
 }
 
 type cancelIn struct {
