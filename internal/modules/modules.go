@@ -237,7 +237,11 @@ func (h *Host) deps(in *instance) module.Deps {
 			if h.job == nil {
 				return "", tool.Refuse("unsupported", "this host runs no jobs")
 			}
-			return h.job(parent.Caller, title, h.round(in.name, parent, run))
+			id, err := h.job(parent.Caller, title, h.round(in.name, parent, run))
+			if rc, ok := parent.Peer.(*running); ok && err == nil {
+				rc.started(id)
+			}
+			return id, err
 		},
 		Publish: func(subject string, fact any) {
 			b, err := json.Marshal(fact)

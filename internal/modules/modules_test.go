@@ -474,3 +474,46 @@ func TestCallsAreNarrowed(t *testing.T) {
 		}
 	}
 }
+
+// A result says in which job its call goes on, unless that is not one alone.
+func TestAResultNamesTheJob(t *testing.T) {
+	h, b, _ := newHost(t)
+	var start int
+	w := holding(nil)
+	w.offer = func(module.Audience) (*module.Offer, error) {
+		return &module.Offer{Tools: []tool.Tool{{Def: tool.Def{Name: "run"}, Run: func(_ context.Context, c *tool.Call) (tool.Result, error) {
+			for range start {
+				if _, err := w.deps.Job(c, "later", func(context.Context, *tool.Call) (tool.Result, error) { return said("done") }); err != nil {
+					return tool.Result{}, err
+				}
+			}
+			switch string(c.Args) {
+			case `"relay"`:
+				return tool.Result{Raw: json.RawMessage(`{}`)}, nil
+			case `"fail"`:
+				return tool.Result{IsError: true}, nil
+			}
+			return said("begun")
+		}}}}, nil
+	}
+	add(t, h, "shop", w)
+	made := 0
+	h.Bind(nil, func(tool.Caller, string, modules.Round) (string, error) {
+		made++
+		return fmt.Sprint("job", made), nil
+	})
+	for _, c := range []struct {
+		args  string
+		start int
+		want  string
+	}{{`"none"`, 0, ""}, {`"one"`, 1, `"job1"`}, {`"two"`, 2, ""}, {`"relay"`, 1, ""}, {`"fail"`, 1, ""}} {
+		start = c.start
+		out, err := run(b, "shop", bus.Request{Args: json.RawMessage(c.args)}, nil)
+		if got := string(out.Result.Meta[modules.JobMeta]); err != nil || got != c.want {
+			t.Errorf("%s: the job is %s, %v; want %s", c.args, got, err, c.want)
+		}
+	}
+	if made != 5 {
+		t.Errorf("%d jobs were started, want 5", made)
+	}
+}

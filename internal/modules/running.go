@@ -42,6 +42,7 @@ type running struct {
 	owned    bool                       // recorded is a copy of ours
 	unseen   map[string]bool            // recorded earlier and not yet asked for again: while there are any, notes are replays
 	asked    []tool.Question
+	jobs     []string // that the handler has started
 	ended    bool
 }
 
@@ -182,6 +183,32 @@ func Size(m map[string]json.RawMessage) (n int) {
 	return n
 }
 
+// started notes a job that the handler has started.
+func (rc *running) started(job string) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	rc.jobs = append(rc.jobs, job)
+}
+
+// JobMeta is the member of a result's _meta that names the job in which its
+// call goes on, for clients that follow it.
+const JobMeta = "gatehouse/job"
+
+// marked names the job in a good result, if it was just one; rc.mu is held.
+// What a relay gives back is not ours to mark.
+func (rc *running) marked(res tool.Result) tool.Result {
+	if len(rc.jobs) != 1 || res.Raw != nil || res.IsError {
+		return res
+	}
+	id, _ := json.Marshal(rc.jobs[0]) // a string: it cannot fail
+	res.Meta = maps.Clone(res.Meta)
+	if res.Meta == nil {
+		res.Meta = map[string]json.RawMessage{}
+	}
+	res.Meta[JobMeta] = id
+	return res
+}
+
 // outcome makes what goes back over the bus. An unanswered question wins over
 // whatever the handler returned.
 func (rc *running) outcome(res tool.Result, err error) (bus.Outcome, error) {
@@ -200,7 +227,7 @@ func (rc *running) outcome(res tool.Result, err error) (bus.Outcome, error) {
 	if err != nil {
 		return bus.Outcome{}, err
 	}
-	out := bus.Outcome{Result: res}
+	out := bus.Outcome{Result: rc.marked(res)}
 	if res.Input != nil {
 		out.Recorded = rc.recorded
 	}
