@@ -13,7 +13,7 @@ import (
 func call(w World) *cobra.Command {
 	var t target
 	var text string
-	var full bool
+	var full, noWait bool
 	c := &cobra.Command{
 		Use:   "call TOOL [key=value...]",
 		Short: "Call one tool",
@@ -24,6 +24,10 @@ folders named with -d.
 Arguments are key=value, read by the tool's own schema; the key of a list can
 be repeated. --json gives all of them as one object, "-" reads it from
 standard input. "gatehouse tools TOOL" says what a tool takes.
+
+What goes on as a job is followed to its end, and how far it is goes to standard
+error. With --no-wait the job's name is the answer; "gatehouse call job_wait"
+takes it. Interrupting ends the waiting, and job_cancel the job.
 
 Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
 3 nobody could be reached.`,
@@ -38,40 +42,58 @@ Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
+			if noWait && !t.running() {
+				return usagef("--no-wait needs a server that goes on: --url, --unix or --daemon")
+			}
 			cl, end, err := t.connect(c, w)
 			if err != nil {
 				return err
 			}
 			defer end()
-			return callTool(c.Context(), w, cl, args[0], args[1:], text, full)
+			f := &follower{stderr: w.Err, client: cl, stays: t.running()}
+			r, err := callTool(c.Context(), w, cl, args[0], args[1:], text)
+			if err == nil && !noWait {
+				r, err = f.follow(c.Context(), r)
+			}
+			if err != nil {
+				return err
+			}
+			return show(w, r, full)
 		},
 	}
 	c.Flags().SortFlags = false
 	c.Flags().StringVar(&text, "json", "", "all arguments as one JSON `object`, - reads it from standard input")
 	c.Flags().BoolVar(&full, "full", false, "print the whole result as JSON")
+	c.Flags().BoolVar(&noWait, "no-wait", false, "answer with the job, where the tool starts one")
 	t.add(c.Flags())
 	return c
 }
 
-// callTool finds the tool, so that its schema can read the arguments, calls
-// it and prints the result.
-func callTool(ctx context.Context, w World, cl *client.Client, name string, words []string, text string, full bool) error {
+// callTool finds the tool, so that its schema can read the arguments, and
+// calls it.
+func callTool(ctx context.Context, w World, cl *client.Client, name string, words []string, text string) (*client.Result, error) {
 	all, err := cl.Tools(ctx)
 	if err != nil {
-		return broken(err)
+		return nil, broken(err)
 	}
 	t, err := find(all, name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	args, err := arguments(t.Input, words, text, w.In)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	r, err := cl.Call(ctx, t, args)
+	if err != nil {
+		return nil, broken(err)
+	}
+	return r, nil
+}
+
+// show prints a result: whole, or what people want of it.
+func show(w World, r *client.Result, full bool) (err error) {
 	switch {
-	case err != nil:
-		return broken(err)
 	case full:
 		err = printJSON(w.Out, r.Raw)
 	case r.IsError:

@@ -44,10 +44,13 @@ func (t *target) add(set *pflag.FlagSet) {
 	t.host.add(set)
 }
 
+// running reports whether a server is named that goes on after the command.
+func (t *target) running() bool { return t.url != "" || t.unix != "" || t.daemon }
+
 // connect finds the server. end closes everything that was opened.
 func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func(), err error) {
 	o := client.Options{Name: "gatehouse-cli", Version: app.Version, Progress: progress(w.Err)}
-	if t.url == "" && t.unix == "" && t.ca == "" && t.token == "" && !t.daemon {
+	if !t.running() && t.ca == "" && t.token == "" {
 		return t.within(c.Context(), w, o)
 	}
 	if t.url != "" && t.unix != "" || t.daemon && (t.url != "" || t.unix != "") {

@@ -146,6 +146,9 @@ type Result struct {
 	Structured json.RawMessage `json:"structuredContent"`
 	IsError    bool            `json:"isError"`
 	Kind       string          `json:"resultType"`
+	Meta       struct {
+		Job string `json:"gatehouse/job"` // in which the call goes on; "" where it has ended
+	} `json:"_meta"`
 
 	Raw json.RawMessage `json:"-"` // the whole result as it came
 }

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+
+	"gatehouse/internal/cli/client"
+)
+
+const (
+	jobWait = "job_wait" // the tool by which a job is followed
+
+	// mostWait is how many seconds pass at most between two looks at a job of
+	// which there is nothing new. Its end is heard of at once.
+	mostWait = 8
+)
+
+// jobState is what job_wait says of a job that has not ended well.
+type jobState struct {
+	ID     string  `json:"id"`
+	Status string  `json:"status"`
+	Note   string  `json:"note"`
+	Done   float64 `json:"done"`
+	Total  float64 `json:"total"`
+}
+
+// follower follows the jobs of one server.
+type follower struct {
+	stderr io.Writer // hears how far they are
+	client *client.Client
+	stays  bool // the server goes on after the command, and its jobs do
+
+	wait client.Tool // found with the first job
+}
+
+// follow waits for the job in which a call goes on, if it does, and gives its
+// result instead. Where the server has no tool to wait with, the job is it.
+func (f *follower) follow(ctx context.Context, r *client.Result) (*client.Result, error) {
+	if r.Meta.Job == "" {
+		return r, nil
+	}
+	all, err := f.client.Tools(ctx)
+	if err != nil {
+		return nil, broken(err)
+	}
+	if f.wait, err = find(all, jobWait); err != nil {
+		return r, nil
+	}
+	for r.Meta.Job != "" {
+		fmt.Fprintln(f.stderr, "[gatehouse] it goes on as "+printable(r.Meta.Job))
+		if r, err = f.end(ctx, r.Meta.Job); err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// end waits for the end of one job and gives its result.
+func (f *follower) end(ctx context.Context, id string) (*client.Result, error) {
+	tell, last := progress(f.stderr), jobState{}
+	for seconds := 1; ; seconds = min(2*seconds, mostWait) {
+		now, r, err := f.look(ctx, id, seconds)
+		switch {
+		case err != nil:
+			return nil, err
+		case r != nil:
+			return r, nil
+		case now.Status == "cancelled":
+			return nil, errors.New("the job was cancelled")
+		}
+		if now != last && (now.Done > 0 || now.Note != "") {
+			tell(now.Done, now.Total, now.Note)
+			seconds = 1
+		}
+		last = now
+	}
+}
+
+// look waits a while for a job. It gives its result, or how it is without one.
+func (f *follower) look(ctx context.Context, id string, seconds int) (now jobState, r *client.Result, err error) {
+	args, err := json.Marshal(map[string]any{"id": id, "seconds": seconds})
+	if err != nil {
+		return now, nil, err
+	}
+	r, err = f.client.Call(ctx, f.wait, args)
+	if _, refused := errors.AsType[*client.RPCError](err); err != nil && !refused && f.stays {
+		fmt.Fprintf(f.stderr, "[gatehouse] it may still go on; follow it with: gatehouse call %s id=%s\n", jobWait, printable(id))
+	}
+	if err != nil {
+		return now, nil, broken(err)
+	}
+	if !r.IsError && json.Unmarshal(r.Structured, &now) == nil && now.ID == id && now.Status != "" {
+		return now, nil, nil
+	}
+	return now, r, nil
+}
