@@ -15,6 +15,8 @@ type batch struct {
 	ctx    context.Context
 	tx     *sql.Tx
 	scope  string
+	insert *sql.Stmt     // of an event; nil before the first
+	sum    *sql.Stmt     // adds to a sum; nil before the first
 	made   map[key]int64 // series that exist once the transaction does
 	folded bool
 	swept  bool
@@ -56,8 +58,7 @@ func (b *batch) add(e *Event) error {
 	if len(e.Data) > 0 {
 		data = []byte(e.Data)
 	}
-	_, err = b.tx.ExecContext(b.ctx, "INSERT INTO event (series, scope, at, n, valued, sum, min, max, labels, data) VALUES (?,?,?,?,?,?,?,?,?,?)",
-		id, b.scope, at.UnixMilli(), r.n, r.valued, r.sum, r.min, r.max, labels, data)
+	err = b.exec(&b.insert, insertEvent, id, b.scope, at.UnixMilli(), r.n, r.valued, r.sum, r.min, r.max, labels, data)
 	if err != nil {
 		return err
 	}
@@ -75,12 +76,27 @@ func (b *batch) add(e *Event) error {
 const whole = 0
 
 func (b *batch) addUp(width time.Duration, at time.Time, series int64, r sums) error {
-	_, err := b.tx.ExecContext(b.ctx, `INSERT INTO sums (scope, width, at, series, n, valued, sum, min, max) VALUES (?,?,?,?,?,?,?,?,?)
+	return b.exec(&b.sum, addToSum, b.scope, int64(width/time.Second), at.Truncate(width).UnixMilli(), series, r.n, r.valued, r.sum, r.min, r.max)
+}
+
+const (
+	insertEvent = "INSERT INTO event (series, scope, at, n, valued, sum, min, max, labels, data) VALUES (?,?,?,?,?,?,?,?,?,?)"
+	addToSum    = `INSERT INTO sums (scope, width, at, series, n, valued, sum, min, max) VALUES (?,?,?,?,?,?,?,?,?)
 		ON CONFLICT DO UPDATE SET n = n + excluded.n, sum = sum + excluded.sum,
 			min = CASE WHEN valued = 0 THEN excluded.min WHEN excluded.valued = 0 THEN min ELSE min(min, excluded.min) END,
 			max = CASE WHEN valued = 0 THEN excluded.max WHEN excluded.valued = 0 THEN max ELSE max(max, excluded.max) END,
-			valued = valued + excluded.valued`,
-		b.scope, int64(width/time.Second), at.Truncate(width).UnixMilli(), series, r.n, r.valued, r.sum, r.min, r.max)
+			valued = valued + excluded.valued`
+)
+
+// exec executes a statement that is prepared once for all events of the
+// batch, and closed with the transaction.
+func (b *batch) exec(prepared **sql.Stmt, statement string, args ...any) (err error) {
+	if *prepared == nil {
+		if *prepared, err = b.tx.PrepareContext(b.ctx, statement); err != nil {
+			return err
+		}
+	}
+	_, err = (*prepared).ExecContext(b.ctx, args...)
 	return err
 }
 
