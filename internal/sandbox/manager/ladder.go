@@ -166,7 +166,7 @@ func (m *Manager) pick(name string, least sandbox.Tier) (*rung, error) {
 			return nil, err
 		}
 		if err == nil && d.Capabilities().Tier < least {
-			err = fmt.Errorf("%s makes those of the tier %q", r.Name, d.Capabilities().Tier)
+			err = r.tooWeak(m.life)
 		}
 		if err == nil && len(from) > 1 {
 			err = r.try(m.life)
@@ -177,6 +177,17 @@ func (m *Manager) pick(name string, least sandbox.Tier) (*rung, error) {
 		none.Why = append(none.Why, err)
 	}
 	return nil, none
+}
+
+// tooWeak says why a driver is not of the tier that is wanted. One that lacks
+// what it needs is of none, and says what that is.
+func (r *rung) tooWeak(life context.Context) error {
+	if r.driver.Capabilities().Tier == sandbox.Unknown {
+		if err := r.try(life); err != nil {
+			return err
+		}
+	}
+	return fmt.Errorf("%s makes those of the tier %q", r.Name, r.driver.Capabilities().Tier)
 }
 
 // candidates are the drivers that may be meant, in the order in which they are

@@ -38,8 +38,9 @@ func of(name string, d sandbox.Driver) Rung {
 func TestTheFirstDriverThatWorksAndIsStrongEnoughIsTaken(t *testing.T) {
 	weak, plain, strong := &fake{tier: sandbox.NoWall}, &fake{tier: sandbox.Namespaces}, &fake{tier: sandbox.Machine}
 	sick := &broken{fake{tier: sandbox.Namespaces}, true}
+	bare := &broken{fake{tier: sandbox.Unknown}, true} // has nothing of what it needs
 	gone := Rung{"gone", func() (sandbox.Driver, error) { return nil, errors.New("not installed") }}
-	all := []Rung{of("weak", weak), gone, of("sick", sick), of("plain", plain), of("strong", strong)}
+	all := []Rung{of("weak", weak), gone, of("sick", sick), of("bare", bare), of("plain", plain), of("strong", strong)}
 	for _, c := range []struct {
 		name string
 		o    Options
@@ -55,6 +56,8 @@ func TestTheFirstDriverThatWorksAndIsStrongEnoughIsTaken(t *testing.T) {
 		{"by a name that is none", Options{}, Ask{Driver: "magic"}, "this host does not offer it"},
 		{"one that is not there", Options{}, Ask{Driver: "gone"}, "not installed"},
 		{"one that does not work, alone", Options{}, Ask{Driver: "sick"}, "run as root"},
+		{"one that lacks what it needs and so is of no tier", Options{Least: sandbox.Namespaces}, Ask{Driver: "bare"}, "run as root"},
+		{"one that lacks what it needs, the host's own choice", Options{Least: sandbox.Namespaces, Default: "bare"}, Ask{}, "run as root"},
 		{"the host's own choice", Options{Default: "strong"}, Ask{}, "strong"},
 		{"more than the host's own choice", Options{Default: "plain"}, Ask{Least: sandbox.Machine}, "strong"},
 		{"as much as the host's own choice", Options{Default: "strong", Least: sandbox.NoWall}, Ask{Least: sandbox.Namespaces}, "strong"},
