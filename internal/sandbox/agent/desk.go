@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"gatehouse/internal/sandbox/wire"
 
@@ -24,6 +25,8 @@ type desk struct {
 
 	sending sync.Mutex
 	out     io.Writer
+
+	stages atomic.Uint32 // that were started
 
 	mu   sync.Mutex
 	plan wire.Plan

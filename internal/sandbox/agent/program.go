@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"runtime"
+	"strconv"
 	"sync"
 	"syscall"
 	"time"
@@ -41,7 +43,7 @@ func (r *request) runProgram(program wire.Program) error {
 		return err
 	}
 	defer ours.Close()
-	p, err := startStage(theirs, s.theirs)
+	p, err := startStage(theirs, s.theirs, r.desk.stageUser())
 	theirs.Close()
 	for _, f := range s.theirs {
 		f.Close()
@@ -153,7 +155,19 @@ func (r *request) command(signal func(uint8), s *streams) {
 	}
 }
 
-func startStage(control *os.File, files [3]*os.File) (*os.Process, error) {
+// startStage starts one. It is born of a thread that is, for a moment and by
+// name alone, a user of its own: the kernel counts the threads of a stage
+// against the limit of processes that the stage takes on for its program, and
+// would count those of all stages and of the agent together.
+func startStage(control *os.File, files [3]*os.File, own int) (*os.Process, error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if own != 0 {
+		if err := realUser(own); err != nil {
+			return nil, err
+		}
+		defer realUser(0)
+	}
 	// The kernel's limit on what a thread's children may outlive does not
 	// matter here: when this process ends, so does its whole space.
 	return os.StartProcess("/proc/self/exe", []string{stageName}, &os.ProcAttr{
@@ -161,6 +175,32 @@ func startStage(control *os.File, files [3]*os.File) (*os.Process, error) {
 		Files: []*os.File{files[0], files[1], files[2], control},
 		Sys:   &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS},
 	})
+}
+
+// realUser changes whose the calling thread is called, and nothing of what it
+// may do. Those of the standard library would do it to all threads.
+func realUser(id int) error {
+	const same = ^uintptr(0)
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(id), same, same); errno != 0 {
+		return call("setresuid", strconv.Itoa(id), errno)
+	}
+	return nil
+}
+
+// Users of stages, beyond those that code may be and below what every sandbox
+// has: who shares one with another stage shares what is counted.
+const (
+	firstStageUser = 32768
+	stageUsers     = 16384
+)
+
+// stageUser is whose the next stage is called; 0 where there are no users to
+// choose from.
+func (d *desk) stageUser() int {
+	if d.current().OneUser {
+		return 0
+	}
+	return firstStageUser + int(d.stages.Add(1)%stageUsers)
 }
 
 func socketPair() (ours, theirs *os.File, err error) {

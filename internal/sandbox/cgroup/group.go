@@ -111,9 +111,10 @@ func (g *Group) set(controller, in2, value2, in1, value1 string) error {
 	return nil
 }
 
-// overhead is how many threads the agent and the stages of a few calls may
-// have, beside the code.
-const overhead = 64
+// overhead is how many threads the agent and the stages of a hundred calls at
+// once may have, beside the code. The code's own are held to its limit by user
+// as well, so that this is no room for them.
+const overhead = 1024
 
 // Enter takes this thread into the groups of version 1, so that what it starts
 // is born in them. Moving a thread takes microseconds, where moving the process

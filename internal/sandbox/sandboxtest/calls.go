@@ -105,6 +105,7 @@ func (s suite) calls(t *testing.T) {
 			t.Errorf("%+v, %v", r, err)
 		}
 	})
+	t.Run("in the background, as many as may be", s.manyInBackground)
 	t.Run("ping", func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
@@ -112,6 +113,35 @@ func (s suite) calls(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// manyInBackground has most of the processes that a sandbox may have be calls
+// of their own: what starts and watches them is not the code's.
+func (s suite) manyInBackground(t *testing.T) {
+	if !s.noWall() && !s.driver.Capabilities().OwnUsers {
+		t.Skip("the code and what watches it are one user here, and counted together")
+	}
+	const most = 32
+	b := s.box(t, sandbox.Spec{Limits: sandbox.Limits{Processes: most}})
+	var all []sandbox.Process
+	for i := range most - 4 {
+		p, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sleep", "1000"}, Timeout: -1})
+		if err != nil {
+			t.Fatalf("the %dth: %v", i+1, err)
+		}
+		all = append(all, p)
+	}
+	if r := shell(t, b, "echo here"); r.stdout != "here\n" {
+		t.Errorf("beside them: %+v, %v: %q", r.Result, r.err, r.stdout)
+	}
+	for _, p := range all {
+		p.Signal(9)
+	}
+	for _, p := range all {
+		if r, _ := p.Wait(); r.Outcome != sandbox.Signalled {
+			t.Errorf("%+v", r)
+		}
+	}
 }
 
 // daemon starts something that has left every group and session and lives on,
