@@ -216,7 +216,7 @@ func (r *Room) Info(ctx context.Context, target, name string, key Key) (Entry, *
 	defer done()
 	a, err := openArchive(body, key)
 	if err != nil {
-		return e, nil, err
+		return e, nil, body.explain(err)
 	}
 	defer a.close()
 	return e, a.manifest, nil
@@ -234,13 +234,12 @@ func (r *Room) Restore(ctx context.Context, target, name string, key Key, tell T
 		return e, nil, err
 	}
 	defer done()
-	body = &reporting{r: body, total: e.Size, tell: tell}
-	m, err := stage(ctx, r.o.Folders, body, key, e.Name)
-	return e, m, err
+	m, err := stage(ctx, r.o.Folders, &reporting{r: body, total: e.Size, tell: tell}, key, e.Name)
+	return e, m, body.explain(err)
 }
 
 // read opens a backup of a target.
-func (r *Room) read(ctx context.Context, target, name string) (e Entry, body io.Reader, done func(), err error) {
+func (r *Room) read(ctx context.Context, target, name string) (e Entry, body *delivery, done func(), err error) {
 	_, s, err := r.open(ctx, target)
 	if err != nil {
 		return e, nil, nil, err
@@ -271,7 +270,35 @@ func (r *Room) read(ctx context.Context, target, name string) (e Entry, body io.
 		return e, nil, nil, err
 	}
 	e.Name, e.Size = name, size
-	return e, &interruptible{ctx, file}, func() { file.Close(); s.close() }, nil
+	return e, &delivery{r: &interruptible{ctx, file}, size: size}, func() { file.Close(); s.close() }, nil
+}
+
+// delivery is a backup on its way from its target. What goes wrong on the way
+// is no damage of the backup.
+type delivery struct {
+	r         io.Reader
+	got, size int64 // size is 0 where it is not known
+	err       error // on the way
+}
+
+func (d *delivery) Read(p []byte) (int, error) {
+	n, err := d.r.Read(p)
+	d.got += int64(n)
+	if errors.Is(err, io.EOF) && d.got < d.size {
+		err = io.ErrUnexpectedEOF
+	}
+	if err != nil && err != io.EOF {
+		d.err = err
+	}
+	return n, err
+}
+
+// explain says of an error in what was read whether it came about on the way.
+func (d *delivery) explain(err error) error {
+	if d.err == nil || !errors.Is(err, ErrDamaged) {
+		return err
+	}
+	return fmt.Errorf("the backup did not come whole, %d of %d bytes: %w; try again", d.got, d.size, d.err)
 }
 
 // reporting tells how much was read.

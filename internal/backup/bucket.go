@@ -34,6 +34,7 @@ type bucket struct {
 	base   url.URL // endpoint and bucket
 	prefix string  // "" or ends with /
 	part   int
+	idle   time.Duration // for which a download may send nothing
 	now    func() time.Time
 }
 
@@ -46,7 +47,7 @@ func newBucket(t Target, key secret.Text, part int, now func() time.Time) (*buck
 	if region == "" {
 		region = "us-east-1"
 	}
-	b := &bucket{signer: signer{t.AccessKey, key, region}, base: url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/" + t.Bucket}, part: part, now: now}
+	b := &bucket{signer: signer{t.AccessKey, key, region}, base: url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/" + t.Bucket}, part: part, idle: answerWait, now: now}
 	if t.Path != "" {
 		b.prefix = t.Path + "/"
 	}
@@ -150,11 +151,42 @@ func (b *bucket) list(ctx context.Context) (all []Entry, err error) {
 }
 
 func (b *bucket) open(ctx context.Context, name string) (io.ReadCloser, int64, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
 	res, err := b.ask(ctx, http.MethodGet, b.prefix+name, nil, nil)
 	if err != nil {
+		cancel(nil)
 		return nil, 0, err
 	}
-	return res.Body, max(res.ContentLength, 0), nil
+	idle := time.AfterFunc(b.idle, func() { cancel(errSilent) })
+	return &object{res.Body, ctx, cancel, idle, b.idle}, max(res.ContentLength, 0), nil
+}
+
+// errSilent ends what waits for a service that has gone quiet.
+var errSilent = errors.New("the service sends nothing any more")
+
+// object is the content of one, which ends when nothing comes for a while.
+type object struct {
+	body   io.ReadCloser
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	idle   *time.Timer
+	wait   time.Duration
+}
+
+func (o *object) Read(p []byte) (int, error) {
+	o.idle.Reset(o.wait)
+	n, err := o.body.Read(p)
+	o.idle.Stop()
+	if err != nil && errors.Is(context.Cause(o.ctx), errSilent) {
+		err = errSilent
+	}
+	return n, err
+}
+
+func (o *object) Close() error {
+	o.idle.Stop()
+	defer o.cancel(nil)
+	return o.body.Close()
 }
 
 func (b *bucket) remove(ctx context.Context, name string) error {

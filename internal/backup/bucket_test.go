@@ -64,7 +64,8 @@ type fakeS3 struct {
 	mu      sync.Mutex
 	objects map[string][]byte
 	uploads map[string]*fakeUpload
-	page    int // objects on one page of a list
+	page    int  // objects on one page of a list
+	cut     bool // the connection breaks in the middle of an object
 	fail    func(r *http.Request) (status int, code string)
 	calls   []string
 }
@@ -236,6 +237,11 @@ func (f *fakeS3) serve(w http.ResponseWriter, r *http.Request, key string, body 
 		if !there {
 			f.refuse(w, http.StatusNotFound, "NoSuchKey", "there is no such key")
 			return
+		}
+		if f.cut {
+			w.Header().Set("Content-Length", strconv.Itoa(len(o)))
+			w.Write(o[:len(o)/2])
+			panic(http.ErrAbortHandler)
 		}
 		w.Write(o)
 	case q.Has("uploads"):
@@ -435,5 +441,53 @@ func TestAServiceThatStumbles(t *testing.T) {
 	}
 	if got, _ := filepath.Glob(filepath.Join(m.Config, "*.tmp")); len(got) > 0 {
 		t.Errorf("left: %v", got)
+	}
+}
+
+// A connection that breaks is no damage of the backup, and what has gone quiet
+// is not waited for.
+func TestADownloadThatDoesNotEnd(t *testing.T) {
+	m, f := withS3(t, "", 0)
+	m.put(m.Data, "file", incompressible(1<<20))
+	if _, err := m.room.Create(t.Context(), "cloud", key(password), nil); err != nil {
+		t.Fatal(err)
+	}
+	f.mu.Lock()
+	f.cut = true
+	f.mu.Unlock()
+	_, _, err := m.room.Restore(t.Context(), "cloud", "", key(password), nil)
+	if err == nil || errors.Is(err, ErrDamaged) || !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "did not come whole") {
+		t.Errorf("a cut: got %v", err)
+	}
+	if waiting, err := Waiting(m.Folders); waiting != nil || err != nil {
+		t.Errorf("waiting: %v, %v", waiting, err)
+	}
+	f.mu.Lock()
+	f.cut = false
+	f.mu.Unlock()
+	if _, _, err := m.room.Restore(t.Context(), "cloud", "", key(password), nil); err != nil {
+		t.Errorf("the next time: %v", err)
+	}
+
+	quiet := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Length", "1000")
+		w.Write([]byte("something"))
+		http.NewResponseController(w).Flush()
+		<-r.Context().Done()
+	}))
+	defer quiet.Close()
+	b, err := newBucket(Target{Endpoint: quiet.URL, Bucket: fakeBucket}, secret.New(fakeSecret), partSize, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	b.idle = 50 * time.Millisecond
+	body, size, err := b.open(t.Context(), "gatehouse-x")
+	if err != nil || size != 1000 {
+		t.Fatal(size, err)
+	}
+	defer body.Close()
+	if got, err := io.ReadAll(body); string(got) != "something" || !errors.Is(err, errSilent) {
+		t.Errorf("a silence: got %q, %v", got, err)
 	}
 }
