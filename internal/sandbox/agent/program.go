@@ -171,7 +171,7 @@ func startStage(control *os.File, files [3]*os.File, own int) (*os.Process, erro
 	// The kernel's limit on what a thread's children may outlive does not
 	// matter here: when this process ends, so does its whole space.
 	return os.StartProcess("/proc/self/exe", []string{stageName}, &os.ProcAttr{
-		Env:   []string{},
+		Env:   []string{"GOMAXPROCS=1"},
 		Files: []*os.File{files[0], files[1], files[2], control},
 		Sys:   &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWPID | unix.CLONE_NEWNS},
 	})

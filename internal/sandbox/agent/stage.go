@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"path"
 	"runtime"
 	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"gatehouse/internal/sandbox/landlock"
 	"gatehouse/internal/sandbox/seccomp"
@@ -46,9 +46,19 @@ var frozen = []string{"sys", "sysrq-trigger"}
 const lookedUpIn = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 func stage() error {
+	// The first thread waits: it belongs to one goroutine, and each step of that
+	// would be a switch between threads.
+	done := make(chan error)
+	go func() { done <- act() }()
+	return <-done
+}
+
+func act() error {
 	unix.CloseOnExec(channelFD)
 	channel := os.NewFile(channelFD, "channel")
-	ignoreSignals()
+	if err := defaultSignals(); err != nil {
+		return err
+	}
 	status, err := perform(channel)
 	if err != nil {
 		wire.Write(channel, wire.Frame{Kind: wire.Failed, ID: 1, Body: failure(err).Body()})
@@ -57,9 +67,22 @@ func stage() error {
 	return wire.Write(channel, wire.Frame{Kind: wire.Exit, ID: 1, Body: status.Body()})
 }
 
-// ignoreSignals takes every signal and does nothing. Ignoring them would pass
-// to the program.
-func ignoreSignals() { signal.Notify(make(chan os.Signal, 1)) }
+// defaultSignals gives up what the runtime does on signals. For the first process
+// of a space the kernel throws a signal away that nothing is to be done on, and
+// the program does not inherit that as it would if they were ignored.
+func defaultSignals() error {
+	const last = 64
+	var standard [4]uint64 // a struct sigaction: SIG_DFL, no flags, an empty mask
+	for s := 1; s <= last; s++ {
+		if s == int(unix.SIGKILL) || s == int(unix.SIGSTOP) {
+			continue
+		}
+		if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&standard)), 0, 8, 0, 0); errno != 0 {
+			return call("rt_sigaction", fmt.Sprint(s), errno)
+		}
+	}
+	return nil
+}
 
 // perform runs the one program from beginning to end.
 func perform(channel *os.File) (wire.Ended, error) {
