@@ -256,6 +256,12 @@ def many(shown):
 
 def others():
     """Whether anything but this process and the first one lives here."""
+    try:
+        os.kill(-1, 0)  # nobody but those two is left out
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass
     for name in os.listdir('/proc'):
         if not name.isdigit() or int(name) in (1, os.getpid()):
             continue
@@ -392,9 +398,9 @@ def compiled(code):
 
 import gc
 gc.disable()  # it would touch everything, and with it copy what is shared
-gc.freeze()
 ahead()
 while True:
+    gc.freeze()  # nor does that of the processes look at what was here before them
     req = request()
     req['compiled'] = compiled(req['code'])
     end = Child(req).attend()
