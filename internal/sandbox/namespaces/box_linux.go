@@ -171,8 +171,9 @@ func (b *box) Close() error { return b.closed() }
 
 func (b *box) end() error {
 	defer close(b.gone)
-	b.agent.Kill()
+	b.agent.Kill() // before anything of it could tell of the others' end
 	b.Still.End()
+	b.group.KillAtOnce()
 	err := b.kill()
 	b.Link.Close()
 	b.door.Close()
