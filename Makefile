@@ -6,7 +6,7 @@ PORT     ?= 3000
 DIR      ?= .
 # Inputs that every fuzz target tries in make test; FUZZTIME=30s looks longer.
 FUZZTIME ?= 1000x
-APT      := $(if $(filter 0,$(shell id -u)),,sudo) apt-get
+APT      := $(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3
 
 export CGO_ENABLED ?= 0
 
@@ -31,7 +31,7 @@ build:
 RUNSC ?= bin/gatehouse-runsc
 runsc:
 	cd runsc && CGO_ENABLED=0 $(GO) build -trimpath \
-		-ldflags "-s -w -X gvisor.dev/gvisor/runsc/version.version=$$($(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)" -o "$(abspath $(RUNSC))" .
+		-ldflags "-s -w -X gvisor.dev/gvisor/runsc/version.version=$$($(GO) list -m -f '{{.Version}}' gvisor.dev/gvisor)" -o "$(abspath $(RUNSC)).new" . && mv "$(abspath $(RUNSC)).new" "$(abspath $(RUNSC))"
 
 run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
@@ -64,26 +64,36 @@ setup:
 	command -v python3 >/dev/null || need="$$need python3"; \
 	if [ -n "$$need" ]; then \
 		command -v apt-get >/dev/null || { echo "install with your package manager:$$need"; exit 1; }; \
-		$(APT) update -q && DEBIAN_FRONTEND=noninteractive $(APT) install -y -q --no-install-recommends $$need; \
+		$(call install,$$need); \
 	fi
 	@if command -v apt-get >/dev/null && ! command -v crun >/dev/null; then \
-		{ $(APT) update -q && DEBIAN_FRONTEND=noninteractive $(APT) install -y -q --no-install-recommends crun; } || \
-		echo "without crun the driver oci is not tried"; \
+		$(call install,crun) || echo "without crun the driver oci is not tried"; \
 	fi
 	@if command -v apt-get >/dev/null && { ! command -v qemu-system-x86_64 || ! command -v mke2fs; } >/dev/null; then \
-		{ $(APT) update -q && DEBIAN_FRONTEND=noninteractive $(APT) install -y -q --no-install-recommends qemu-system-x86 e2fsprogs; } || \
-		echo "without qemu-system-x86 and e2fsprogs the driver qemu is not tried"; \
+		$(call install,qemu-system-x86 e2fsprogs) || echo "without qemu-system-x86 and e2fsprogs the driver qemu is not tried"; \
 	fi
 	@if command -v apt-get >/dev/null && [ -z "$$(ls /boot/vmlinuz-* .tools/kernel/boot/vmlinuz-* 2>/dev/null)" ]; then \
-		{ p=$$(apt-cache depends linux-image-cloud-amd64 | sed -n 's/.*Depends: //p' | head -1) && [ -n "$$p" ] && mkdir -p .tools/kernel && \
-		cd .tools/kernel && apt-get download $$p && dpkg-deb -x $$p*.deb . && rm -f $$p*.deb; } || \
+		apt-cache show $(KERNEL) >/dev/null 2>&1 || $(APT) update; \
+		p=$$(apt-cache depends $(KERNEL) | sed -n 's/.*Depends: //p' | head -1); \
+		{ [ -n "$$p" ] && $(call thrice,$(unpack)) && rm -rf .tools/kernel && mv .tools/kernel.new .tools/kernel; } || \
 		echo "without a kernel the drivers of virtual machines are not tried"; \
 	fi
 	@if [ .tools/gatehouse-runsc -nt runsc/go.sum ] && [ .tools/gatehouse-runsc -nt runsc/main.go ]; then :; else \
-		mkdir -p .tools && $(MAKE) --no-print-directory runsc RUNSC=.tools/gatehouse-runsc || echo "without runsc the driver gvisor is not tried"; \
+		mkdir -p .tools; $(call thrice,$(MAKE) --no-print-directory runsc RUNSC=.tools/gatehouse-runsc) || echo "without runsc the driver gvisor is not tried"; \
 	fi
-	$(GO) mod download
-	$(GO) run ./internal/conformance/run install
+	@$(call thrice,$(GO) mod download)
+	@$(call thrice,$(GO) run ./internal/conformance/run install)
+
+# What comes over a network is tried three times before it counts as failed.
+thrice = for pause in 5 20 0; do { $(1); } && break; [ $$pause -gt 0 ] && { echo "again in $$pause s"; sleep $$pause; }; done
+
+# Lists that cannot be brought up to date may still do, and another program may
+# be installing something.
+install = $(call thrice,$(APT) update; $(APT) install -y --no-install-recommends $(1))
+
+# The newest kernel for virtual machines, which is there whole or not at all.
+KERNEL = linux-image-cloud-amd64
+unpack = rm -rf .tools/kernel.new && mkdir -p .tools/kernel.new && (cd .tools/kernel.new && apt-get download -q $$p && dpkg-deb -x $$p*.deb . && rm $$p*.deb)
 
 format:
 	@out=$$(gofmt -l $$(git ls-files --cached --others --exclude-standard '*.go')); \
@@ -99,9 +109,10 @@ fix:
 	$(GO) fix -diff ./...
 
 # -e: some newest versions of what only the tests of our dependencies need cannot
-# be had; that must not hide a difference.
+# be had; that must not hide a difference, and a registry that failed must not
+# look like one.
 tidy:
-	$(GO) mod tidy -e -diff
+	$(GO) mod tidy -e -diff || { sleep 5; $(GO) mod tidy -e -diff; }
 
 # Generating anew must change nothing, whether or not the tree is committed.
 TREE = git ls-files -z --cached --others --exclude-standard | sort -z | xargs -0 sha256sum 2>/dev/null
