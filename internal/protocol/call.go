@@ -279,7 +279,7 @@ func (r *request) run(c *conversation) {
 
 func (r *request) roundOf(c *conversation) *calls.Request {
 	return &calls.Request{
-		ID: c.id, Facts: &r.facts, Entry: c.entry, Method: c.method, Name: c.name,
+		ID: c.id, Facts: r.facts, Entry: c.entry, Method: c.method, Name: c.name,
 		Args: c.args, Params: r.msg.Params, Recorded: c.recorded, State: c.state, Notes: c,
 	}
 }

@@ -149,7 +149,7 @@ func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
 	if c, ok := rawjson.Get(m.Params, "clientInfo"); ok {
 		f.Client = clientName(c)
 	}
-	if fault := e.place(&f, who.Bound, m.has.context); fault != nil {
+	if fault := e.place(&f, who.Bound, m.has.of().context); fault != nil {
 		fault.ID = m.ID
 		return f, fault
 	}
@@ -193,7 +193,7 @@ func notFound(err error) *Fault {
 // prove finds who sends a message on a door without headers: whoever its
 // token names, else whom the door knows.
 func (e *Engine) prove(who Who, m *Message) (Who, *Fault) {
-	v := m.has.token
+	v := m.has.of().token
 	if v == nil {
 		if who.Principal == "" {
 			return who, &Fault{Status: 401, Code: CodeInvalidRequest, ID: m.ID,

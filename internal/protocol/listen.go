@@ -86,7 +86,7 @@ func (r *request) listen() {
 		return
 	}
 	l := &listener{r: r, watched: map[string]func(){}, lists: [3]bool{want.Tools, want.Prompts, want.Resources}}
-	l.seen, _ = r.e.stampsOf(r.ctx, &r.facts)
+	l.seen, _ = r.e.stampsOf(r.ctx, r.facts)
 	if !l.begin(&want) {
 		l.stop()
 		r.fail(&Fault{Status: 406, Code: CodeInvalidRequest, Message: "subscriptions/listen needs a client that accepts text/event-stream"})
@@ -165,7 +165,7 @@ func (l *listener) tell(method string, params []byte) {
 func (l *listener) look(ctx context.Context) {
 	l.looking.Lock()
 	defer l.looking.Unlock()
-	now, view := l.r.e.stampsOf(ctx, &l.r.facts)
+	now, view := l.r.e.stampsOf(ctx, l.r.facts)
 	if view == nil {
 		l.finish()
 		return

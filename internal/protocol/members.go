@@ -8,10 +8,24 @@ type members struct {
 	name, arguments, task        []byte
 	requestState, inputResponses []byte
 
-	// Of _meta.
+	meta *metaMembers // nil where there is no _meta, as in most calls of the older era
+}
+
+// metaMembers are those of _meta.
+type metaMembers struct {
 	version, caps, client, level []byte // the modern envelope
 	context, token               []byte // ours
 	progressToken, traceparent   []byte
+}
+
+var noMeta metaMembers // never written
+
+// of is what _meta says; nothing where there is none.
+func (m *members) of() *metaMembers {
+	if m.meta == nil {
+		return &noMeta
+	}
+	return m.meta
 }
 
 func (m *members) ofParams(params []byte) (meta []byte) {
@@ -38,7 +52,7 @@ func (m *members) ofParams(params []byte) (meta []byte) {
 	}
 }
 
-func (m *members) ofMeta(meta []byte) {
+func (m *metaMembers) read(meta []byte) {
 	w := rawjson.Walk(meta)
 	for {
 		key, v, ok := w.Next()

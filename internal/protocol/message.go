@@ -7,7 +7,7 @@ import (
 	"strings"
 
 	"gatehouse/internal/rawjson"
-	"gatehouse/tool"
+	"gatehouse/internal/session"
 )
 
 // Error codes of JSON-RPC and of the protocol.
@@ -43,10 +43,10 @@ type Message struct {
 	// Trace is the W3C traceparent that came beside the message, in a header;
 	// one in its _meta goes before it.
 	Trace string
-	// By is by which credential the principal of a session has come with this
-	// message, where every message brings one: its roles and scopes hold. nil
-	// means those of the session.
-	By *tool.Caller
+	// By is what is known of a session's principal who has come with this
+	// message, where every message brings a credential: its roles and scopes
+	// hold. nil means what the session knows. It is not changed.
+	By *session.Facts
 }
 
 // IsRequest reports whether the message wants an answer.
@@ -209,7 +209,8 @@ func (m *Message) readParams() *Fault {
 	if rawjson.Kind(meta) != '{' {
 		return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params._meta must be an object"}
 	}
-	m.has.ofMeta(meta)
+	m.has.meta = &metaMembers{}
+	m.has.meta.read(meta)
 	return nil
 }
 

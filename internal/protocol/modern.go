@@ -63,26 +63,26 @@ func (r *request) open(who Who) *Fault {
 		return &Fault{Status: 400, Code: CodeUnsupportedVer, Message: "unsupported protocol version " + version, Data: data}
 	}
 	r.rev = rev
-	caps := r.msg.has.caps
+	caps := r.msg.has.of().caps
 	if rawjson.Kind(caps) != '{' {
 		return badEnvelope(metaCaps, "an object, {} for none")
 	}
-	r.facts = session.Facts{Caller: who.Caller, Revision: rev, Until: who.Until}
+	r.facts, r.owns = &session.Facts{Caller: who.Caller, Revision: rev, Until: who.Until}, true
 	r.facts.Can = abilities(caps, rev)
 	if t := r.traceparent(); t != "" {
 		r.facts.Trace = t
 	}
-	if c := r.msg.has.client; c != nil {
+	if c := r.msg.has.of().client; c != nil {
 		r.facts.Client = clientName(c)
 	}
 	if f := r.note.initModern(&r.msg.has); f != nil {
 		return f
 	}
-	return r.e.place(&r.facts, who.Bound, r.msg.has.context)
+	return r.e.place(r.facts, who.Bound, r.msg.has.of().context)
 }
 
 func (r *request) traceparent() string {
-	s, _ := rawjson.String(r.msg.has.traceparent)
+	s, _ := rawjson.String(r.msg.has.of().traceparent)
 	return s
 }
 
@@ -93,12 +93,13 @@ func badEnvelope(member, expected string) *Fault {
 // enveloped reports whether the message has a member that only the modern
 // envelope has.
 func (m *Message) enveloped() bool {
-	return m.has.version != nil || m.has.caps != nil || m.has.client != nil || m.has.level != nil
+	meta := m.has.of()
+	return meta.version != nil || meta.caps != nil || meta.client != nil || meta.level != nil
 }
 
 // envelopeVersion is the revision the message itself names.
 func (m *Message) envelopeVersion() (string, bool) {
-	return rawjson.String(m.has.version)
+	return rawjson.String(m.has.of().version)
 }
 
 // checkHeaders holds the version and method headers to the body. Doors

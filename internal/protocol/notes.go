@@ -43,10 +43,10 @@ func (n *notes) init(has *members, level slog.Level) {
 // initModern: logs only for a request that asks for them.
 func (n *notes) initModern(has *members) *Fault {
 	n.setToken(has)
-	if has.level == nil {
+	if has.of().level == nil {
 		return nil
 	}
-	name, _ := rawjson.String(has.level)
+	name, _ := rawjson.String(has.of().level)
 	if n.level, n.logs = parseLevel(name); !n.logs {
 		return badEnvelope(metaLevel, levelNames)
 	}
@@ -54,8 +54,8 @@ func (n *notes) initModern(has *members) *Fault {
 }
 
 func (n *notes) setToken(has *members) {
-	if validID(has.progressToken) {
-		n.token = has.progressToken
+	if validID(has.of().progressToken) {
+		n.token = has.of().progressToken
 	}
 }
 

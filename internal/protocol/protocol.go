@@ -119,7 +119,9 @@ type request struct {
 	sink Sink
 	head Header
 
-	facts  session.Facts
+	facts  *session.Facts // may be shared: changed by way of own
+	owns   bool           // facts are this request's alone
+	ready  bool           // the session had its handshake
 	view   *contexts.View
 	ctx    context.Context
 	cancel context.CancelCauseFunc
@@ -140,23 +142,26 @@ func (e *Engine) legacy(s *session.Session, m *Message, sink Sink) {
 
 // newLegacy makes a request whose work ends with parent at the latest.
 func (e *Engine) newLegacy(parent context.Context, s *session.Session, m *Message, sink Sink) *request {
-	r := &request{e: e, msg: m, sess: s, sink: sink, facts: s.Facts()}
+	r := &request{e: e, msg: m, sess: s, sink: sink}
 	r.ctx, r.cancel = context.WithCancelCause(parent)
-	r.rev = r.facts.Revision
-	if by := m.By; by != nil {
-		r.facts.Roles, r.facts.Scopes, r.facts.Credential = by.Roles, by.Scopes, by.Credential
-	}
-	r.facts.Trace = cmp.Or(r.traceparent(), m.Trace, r.facts.Trace)
-	r.end.release = s.Hold()
-	r.note.init(&m.has, s.Level())
 	return r
+}
+
+// own are the facts, to be changed.
+func (r *request) own() *session.Facts {
+	if !r.owns {
+		f := *r.facts
+		r.facts, r.owns = &f, true
+	}
+	return r.facts
 }
 
 // takeOff makes the request one that can be cancelled by its id. It reports
 // false when the id is taken, which was answered.
 func (r *request) takeOff(s *session.Session) bool {
 	r.end.flights, r.end.key = s, flightKey(r.msg.ID)
-	if s.Begin(r.end.key, r.abandon) {
+	if terms, ok := s.Begin(r.end.key, r.abandon); ok {
+		r.accept(terms)
 		return true
 	}
 	r.end.flights = nil // the flight of that name is another's
@@ -168,6 +173,19 @@ func (r *request) takeOff(s *session.Session) bool {
 	return false
 }
 
+// accept has a request of a session served by the session's terms.
+func (r *request) accept(t session.Terms) {
+	if r.sess == nil {
+		return // it only shares the ids
+	}
+	r.facts, r.ready = cmp.Or(r.msg.By, t.Facts), t.Initialized
+	r.rev = r.facts.Revision
+	if trace := cmp.Or(r.traceparent(), r.msg.Trace); trace != "" && trace != r.facts.Trace {
+		r.own().Trace = trace
+	}
+	r.note.init(&r.msg.has, t.Level)
+}
+
 // dispatch finds the method and runs it.
 func (r *request) dispatch() {
 	if r.ended() {
@@ -175,7 +193,7 @@ func (r *request) dispatch() {
 	}
 	meth, ok := methods[r.msg.Method]
 	if ok && r.rev >= meth.from && r.rev <= meth.to {
-		if r.sess != nil && !r.sess.Initialized() && r.msg.Method != "ping" {
+		if r.sess != nil && !r.ready && r.msg.Method != "ping" {
 			r.fail(invalid(nil, "initialize first"))
 			return
 		}
@@ -228,7 +246,9 @@ func init() {
 // see makes the caller's view known to the request. It reports false when
 // that has failed and was answered.
 func (r *request) see() bool {
-	r.facts.Cut = r.e.opts.Views.Cut(r.facts.Caller) // the policy may be another than at the handshake
+	if cut := r.e.opts.Views.Cut(r.facts.Caller); cut != r.facts.Cut {
+		r.own().Cut = cut // the policy is another than at the handshake
+	}
 	v, err := r.e.opts.Views.View(r.ctx, &r.facts.Caller, r.facts.Cut)
 	if err != nil {
 		r.fail(notFound(err))
@@ -242,7 +262,7 @@ func (r *request) ping() { r.result(r.empty()) }
 
 // extension serves a method that some module of the view brings.
 func (r *request) extension() {
-	if r.sess != nil && !r.sess.Initialized() {
+	if r.sess != nil && !r.ready {
 		r.fail(invalid(nil, "initialize first"))
 		return
 	}

@@ -251,7 +251,7 @@ func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Runni
 		run.Fail(&tool.WireError{Code: CodeInternal, Message: "this job is from another release of the host"})
 		return
 	}
-	r := &request{e: e, msg: &Message{Params: q.Params}, facts: session.Facts{Caller: q.Caller}, ctx: ctx, cancel: func(error) {}}
+	r := &request{e: e, msg: &Message{Params: q.Params}, facts: &session.Facts{Caller: q.Caller}, owns: true, ctx: ctx, cancel: func(error) {}}
 	r.rev, _ = revision.Parse(q.Revision)
 	r.facts.Revision = r.rev
 	r.facts.Cut = e.opts.Views.Cut(q.Caller)

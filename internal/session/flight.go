@@ -1,23 +1,51 @@
 package session
 
-import "strconv"
+import (
+	"log/slog"
+	"strconv"
+)
 
-// Begin notes a request in flight by its raw id, so that it can be cancelled.
-// It reports false when the id is already in flight or the session is over.
-func (s *Session) Begin(id string, cancel func(cause error)) bool {
+// Terms are what a request of a session is served by.
+type Terms struct {
+	Facts       *Facts     // not to be changed
+	Level       slog.Level // least level of log messages the client wants
+	Initialized bool       // the handshake has happened
+}
+
+// Begin notes a request in flight by its raw id, so that it can be cancelled
+// and the session is not swept before Finish. It reports false when the id is
+// already in flight or the session is over.
+func (s *Session) Begin(id string, cancel func(cause error)) (Terms, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended {
-		return false
+	if s.ended || !s.note(id, cancel) {
+		return Terms{}, false
 	}
-	if s.one.cancel == nil && s.live.idle() {
-		s.one = flight{id, cancel}
+	s.busy++
+	return Terms{s.facts, s.level, s.initialized}, true
+}
+
+// note notes a flight under an id that is not taken. s.mu is held.
+func (s *Session) note(id string, cancel func(cause error)) bool {
+	free := -1
+	for i := range s.first {
+		switch f := &s.first[i]; {
+		case f.cancel == nil:
+			free = i
+		case f.id == id:
+			return false
+		}
+	}
+	if s.live != nil {
+		if _, taken := s.live.flights[id]; taken {
+			return false
+		}
+	}
+	if free >= 0 {
+		s.first[free] = flight{id, cancel}
 		return true
 	}
 	l := s.lively()
-	if _, taken := l.flights[id]; taken || s.one.cancel != nil && s.one.id == id {
-		return false
-	}
 	if l.flights == nil {
 		l.flights = make(map[string]func(error))
 	}
@@ -31,16 +59,17 @@ type flight struct {
 	cancel func(cause error)
 }
 
-// idle reports whether the others in flight are none.
-func (l *live) idle() bool { return l == nil || len(l.flights) == 0 }
-
-// Finish forgets a request in flight.
+// Finish forgets a request in flight; once for each that began.
 func (s *Session) Finish(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.one.cancel != nil && s.one.id == id {
-		s.one = flight{}
-		return
+	s.busy--
+	s.Touch()
+	for i := range s.first {
+		if f := &s.first[i]; f.cancel != nil && f.id == id {
+			*f = flight{}
+			return
+		}
 	}
 	if s.live == nil {
 		return
@@ -55,11 +84,13 @@ func (s *Session) Finish(id string) {
 func (s *Session) Cancel(id string, cause error) bool {
 	s.mu.Lock()
 	var cancel func(error)
-	switch {
-	case s.one.cancel != nil && s.one.id == id:
-		cancel = s.one.cancel
-	case s.live != nil:
+	if s.live != nil {
 		cancel = s.live.flights[id]
+	}
+	for _, f := range s.first {
+		if f.cancel != nil && f.id == id {
+			cancel = f.cancel
+		}
 	}
 	s.mu.Unlock()
 	if cancel != nil {

@@ -9,6 +9,7 @@ package session
 
 import (
 	"log/slog"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -31,18 +32,20 @@ type Facts struct {
 type Session struct {
 	ID string // "" on a connection that is its own session
 
-	opened time.Time
+	opened int64        // unix nanoseconds
 	active atomic.Int64 // unix nanoseconds of the last sign of life
-	busy   atomic.Int32 // requests and streams that are open
 
+	// A call takes mu three times: when the session is found, when the call
+	// begins and when it ends.
 	mu          sync.Mutex
-	facts       Facts
+	busy        int32 // requests and streams that are open
 	initialized bool
 	ended       bool
+	facts       *Facts     // never changed, only replaced: requests share it
+	first       [2]flight  // requests in flight, while there are not more
 	level       slog.Level // least level of log messages the client wants
 	queue       *Stream    // what is said outside any request; made on first use
-	one         flight     // the request in flight, while there is only one
-	live        *live      // further ones, and questions; made on first use
+	live        *live      // further requests, and questions; made on first use
 	stop        []func()   // run once at the end
 	resync      func(*Session) [][]byte
 	seen        [3]uint64 // what the client last knew of its lists
@@ -67,13 +70,14 @@ type Reply struct {
 // New makes a session that stands for a connection of its own. Sessions with
 // an id are made by a Table.
 func New(f Facts) *Session {
-	s := &Session{opened: time.Now(), facts: f, level: slog.LevelInfo}
+	s := &Session{facts: &f, level: slog.LevelInfo}
 	s.Touch()
+	s.opened = s.active.Load()
 	return s
 }
 
 // Opened is when it was made.
-func (s *Session) Opened() time.Time { return s.opened }
+func (s *Session) Opened() time.Time { return time.Unix(0, s.opened) }
 
 // Touch notes a sign of life.
 func (s *Session) Touch() { s.active.Store(time.Now().UnixNano()) }
@@ -81,12 +85,22 @@ func (s *Session) Touch() { s.active.Store(time.Now().UnixNano()) }
 // Hold keeps the session from being swept while something of it is open; call
 // the result when that has ended.
 func (s *Session) Hold() (release func()) {
-	s.busy.Add(1)
-	return func() { s.busy.Add(-1); s.Touch() }
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.busy++
+	return func() {
+		s.mu.Lock()
+		s.busy--
+		s.mu.Unlock()
+		s.Touch()
+	}
 }
 
 // Facts are what the handshake told.
-func (s *Session) Facts() Facts {
+func (s *Session) Facts() Facts { return *s.Known() }
+
+// Known is Facts without a copy: it must not be changed.
+func (s *Session) Known() *Facts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.facts
@@ -100,17 +114,24 @@ func (s *Session) Initialize(f Facts) bool {
 		return false
 	}
 	f.Session = s.ID
-	s.facts, s.initialized = f, true
+	s.facts, s.initialized = &f, true
 	return true
 }
 
 // Proven notes by which credential the principal has come this time, and when
-// that ends. Streams of the session end with the last one that was shown.
-func (s *Session) Proven(c tool.Caller, until time.Time) {
+// that ends. Streams of the session end with the last one that was shown. What
+// it returns is Known with that credential.
+func (s *Session) Proven(c *tool.Caller, until time.Time) *Facts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	f := &s.facts
+	was := s.facts
+	if was.Credential == c.Credential && was.Until.Equal(until) && slices.Equal(was.Roles, c.Roles) && slices.Equal(was.Scopes, c.Scopes) {
+		return was
+	}
+	f := *was
 	f.Roles, f.Scopes, f.Credential, f.Until = c.Roles, c.Scopes, c.Credential, until
+	s.facts = &f
+	return s.facts
 }
 
 // lapse takes the streams from whoever reads them, because the credential they
@@ -190,11 +211,13 @@ func (s *Session) End(cause error) {
 		return
 	}
 	s.ended = true
-	l, q, stop, one := s.live, s.queue, s.stop, s.one
-	s.live, s.stop, s.one = nil, nil, flight{}
+	l, q, stop, first := s.live, s.queue, s.stop, s.first
+	s.live, s.stop, s.first = nil, nil, [2]flight{}
 	s.mu.Unlock()
-	if one.cancel != nil {
-		one.cancel(cause)
+	for _, f := range first {
+		if f.cancel != nil {
+			f.cancel(cause)
+		}
 	}
 	if l != nil {
 		for _, cancel := range l.flights {

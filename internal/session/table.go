@@ -52,9 +52,9 @@ func NewTable(o Options) *Table {
 // Open makes a session under a fresh id, a version 4 UUID from the system's
 // random source. It fails when there are too many.
 func (t *Table) Open(f Facts) (*Session, error) {
+	f.Session = newID()
 	s := New(f)
-	s.ID = newID()
-	s.facts.Session = s.ID
+	s.ID = f.Session
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if len(t.byID) >= t.opts.Max {
@@ -75,7 +75,7 @@ func (t *Table) Get(id, principal string) (*Session, bool) {
 	if s == nil {
 		return nil, false
 	}
-	if f := s.Facts(); f.Principal != principal {
+	if s.Known().Principal != principal {
 		return nil, false
 	}
 	s.Touch()
@@ -138,10 +138,13 @@ func (t *Table) Run(ctx context.Context) error {
 func (t *Table) sweep(now time.Time) {
 	limit := now.Add(-t.opts.IdleTTL).UnixNano()
 	t.All(func(s *Session) {
-		if until := s.Facts().Until; !until.IsZero() && now.After(until) {
+		s.mu.Lock()
+		until, busy := s.facts.Until, s.busy
+		s.mu.Unlock()
+		if !until.IsZero() && now.After(until) {
 			s.lapse()
 		}
-		if s.busy.Load() == 0 && s.active.Load() < limit {
+		if busy == 0 && s.active.Load() < limit {
 			t.End(s, ErrIdle)
 		}
 	})

@@ -85,8 +85,8 @@ func (d *Door) postBatch(w nethttp.ResponseWriter, r *nethttp.Request, who proto
 		}
 		msgs[i].Trace = who.Trace
 	}
-	s, f := d.sessionOf(r, who)
-	if f == nil && !s.Facts().Revision.Has(revision.Batches) {
+	s, by, f := d.sessionOf(r, &who)
+	if f == nil && !s.Known().Revision.Has(revision.Batches) {
 		f = &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest, Message: noBatching}
 	}
 	if f == nil && len(msgs)+len(faults) > batchSize {
@@ -100,7 +100,7 @@ func (d *Door) postBatch(w nethttp.ResponseWriter, r *nethttp.Request, who proto
 		return
 	}
 	for i := range msgs {
-		msgs[i].By = &who.Caller
+		msgs[i].By = by
 	}
 	x := d.newExchange(w, r, s)
 	x.streams = readAccept(r.Header["Accept"]).events

@@ -19,6 +19,10 @@ var errGone = errors.New("the client closed the connection")
 // answerTime is how long a client may take to accept an answer.
 const answerTime = 30 * time.Second
 
+// smallAnswer is a length below which h1 sends an answer in one piece, after
+// its handler, under a limit of its own.
+const smallAnswer = 32 << 10
+
 // exchange is one POST: what its requests send back, as JSON or, from the
 // first note on, as a stream. It is the sink of a single request; those of a
 // batch share it. Safe for concurrent use.
@@ -51,21 +55,26 @@ func (d *Door) newExchange(w nethttp.ResponseWriter, r *nethttp.Request, s *sess
 // goroutine, which therefore has to be free.
 func (x *exchange) serve(client context.Context, f func()) {
 	if x.framing == http2 {
-		x.door.serving.Add(1)
-		go func() {
-			defer x.door.serving.Add(-1)
-			f()
-		}()
+		x.aside(f)
 	} else {
 		f()
 	}
 	x.settle(client)
 }
 
+// aside runs f on a goroutine of its own.
+func (x *exchange) aside(f func()) {
+	x.door.serving.Add(1)
+	go func() {
+		defer x.door.serving.Add(-1)
+		f()
+	}()
+}
+
 // resumable reports whether the client knows how to come back for a stream
 // that was closed before its end.
 func resumable(s *session.Session) bool {
-	return s != nil && s.ID != "" && s.Facts().Revision >= revision.V20251125
+	return s != nil && s.ID != "" && s.Known().Revision >= revision.V20251125
 }
 
 // Note sends a message before the answer; with it the response becomes a
@@ -173,7 +182,9 @@ func (x *exchange) Challenge(header string) {
 // reply writes a JSON response, or only a status when there is nothing to
 // say. x.mu is held.
 func (x *exchange) reply(status int, msg []byte) {
-	extend(x.w, len(msg))
+	if _, own := x.w.(declarer); !own || x.late || len(msg) >= smallAnswer {
+		extend(x.w, len(msg))
+	}
 	if msg == nil {
 		x.w.WriteHeader(status)
 	} else {

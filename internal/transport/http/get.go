@@ -31,7 +31,7 @@ func (d *Door) get(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Wh
 		fail(w, 406, protocol.CodeInvalidRequest, "Accept must list text/event-stream")
 		return
 	}
-	s, f := d.sessionOf(r, who)
+	s, _, f := d.sessionOf(r, &who)
 	if f != nil {
 		answerFault(w, f)
 		return
@@ -125,7 +125,7 @@ func (d *Door) delete(w nethttp.ResponseWriter, r *nethttp.Request, who protocol
 	if d.sessionless(w, r) {
 		return
 	}
-	s, f := d.sessionOf(r, who)
+	s, _, f := d.sessionOf(r, &who)
 	if f != nil {
 		answerFault(w, f)
 		return

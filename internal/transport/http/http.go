@@ -84,7 +84,7 @@ type Door struct {
 	opts     Options
 	log      *slog.Logger
 	origins  origins
-	hosts    hosts
+	hosts    *hosts
 	mux      *nethttp.ServeMux
 	page     []byte
 	pulse    pulse
@@ -199,6 +199,10 @@ func (d *Door) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 		w.Header().Set("Connection", "close")
 		w.Header().Set("Retry-After", "5")
 		fail(w, 503, protocol.CodeInternal, "the server is stopping; try again later")
+		return
+	}
+	if r.URL.Path == "/mcp" && !d.opts.Alone { // which the mux would find too, at a price
+		d.endpoint(w, r)
 		return
 	}
 	if !d.known(w, r) {

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+	"sync/atomic"
 )
 
 // origin is where a web page comes from, as browsers write it.
@@ -212,10 +213,11 @@ func isToken(s string) bool {
 type hosts struct {
 	names map[string]bool
 	any   bool
+	last  atomic.Pointer[string] // that was allowed: most requests name the same
 }
 
-func newHosts(list []string, local bool) (hosts, error) {
-	h := hosts{names: map[string]bool{}, any: !local}
+func newHosts(list []string, local bool) (*hosts, error) {
+	h := &hosts{names: map[string]bool{}, any: !local}
 	for _, s := range list {
 		name := strings.ToLower(s)
 		host, _, ok := splitPort(name)
@@ -231,9 +233,16 @@ func (h *hosts) allow(host string) bool {
 	if h.any {
 		return true
 	}
+	if last := h.last.Load(); last != nil && *last == host {
+		return true
+	}
 	name := strings.ToLower(host)
 	bare, _, ok := splitPort(name)
-	return ok && isHost(bare) && (loopback(bare) || h.names[name] || h.names[bare])
+	ok = ok && isHost(bare) && (loopback(bare) || h.names[name] || h.names[bare])
+	if ok {
+		h.last.Store(new(host))
+	}
+	return ok
 }
 
 // WarnExposed is what to say before listening on a host that other machines

@@ -115,7 +115,7 @@ func (d *Door) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 			Message: "Accept must list application/json"})
 		return
 	}
-	s, f := d.sessionOf(r, who)
+	s, by, f := d.sessionOf(r, &who)
 	if f != nil {
 		f.ID = m.ID
 		answerFault(w, f)
@@ -125,10 +125,15 @@ func (d *Door) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 		d.accept(w, s, m)
 		return
 	}
-	m.Trace, m.By = who.Trace, &who.Caller
+	m.Trace, m.By = who.Trace, by
 	x := d.newExchange(w, r, s)
 	x.streams, x.returns = a.events, resumable(s)
-	x.serve(r.Context(), func() { d.engine.Legacy(s, m, x) })
+	if x.framing == http2 {
+		x.aside(func() { d.engine.Legacy(s, m, x) })
+	} else {
+		d.engine.Legacy(s, m, x)
+	}
+	x.settle(r.Context())
 }
 
 func (d *Door) accept(w nethttp.ResponseWriter, s *session.Session, m *protocol.Message) {
@@ -139,30 +144,34 @@ func (d *Door) accept(w nethttp.ResponseWriter, s *session.Session, m *protocol.
 	w.WriteHeader(202)
 }
 
-// sessionOf finds the session a legacy request belongs to; on a host without
+// sessionOf finds the session a legacy request belongs to, and what is known
+// of its principal who has come with this credential; on a host without
 // sessions one is made for this request alone.
-func (d *Door) sessionOf(r *nethttp.Request, who protocol.Who) (*session.Session, *protocol.Fault) {
-	version := r.Header.Get("Mcp-Protocol-Version")
+func (d *Door) sessionOf(r *nethttp.Request, who *protocol.Who) (*session.Session, *session.Facts, *protocol.Fault) {
+	version := ""
+	if v := r.Header["Mcp-Protocol-Version"]; len(v) > 0 {
+		version = v[0]
+	}
 	if version != "" {
 		if rev, ok := revision.Parse(version); !ok || rev.Modern() {
-			return nil, &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest,
+			return nil, nil, &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest,
 				Message: "MCP-Protocol-Version " + clip(version) + " is not a revision with sessions that is spoken here"}
 		}
 	}
 	sessions := d.engine.Sessions()
 	if sessions == nil {
-		return d.engine.Stateless(who, version)
+		s, f := d.engine.Stateless(*who, version)
+		return s, nil, f
 	}
 	ids := r.Header["Mcp-Session-Id"]
 	if len(ids) != 1 || ids[0] == "" {
-		return nil, &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest,
+		return nil, nil, &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest,
 			Message: "the header Mcp-Session-Id is missing; initialize gives one"}
 	}
 	s, ok := sessions.Get(ids[0], who.Principal)
-	if !ok || elsewhere(who, s.Facts().Context) {
-		return nil, &protocol.Fault{Status: 404, Code: protocol.CodeInvalidRequest,
+	if !ok || elsewhere(*who, s.Known().Context) {
+		return nil, nil, &protocol.Fault{Status: 404, Code: protocol.CodeInvalidRequest,
 			Message: "there is no such session, or it has ended; initialize again"}
 	}
-	s.Proven(who.Caller, who.Until)
-	return s, nil
+	return s, s.Proven(&who.Caller, who.Until), nil
 }

@@ -26,10 +26,17 @@ var jsonType = []string{"application/json"}
 func answerJSON(w nethttp.ResponseWriter, status int, body []byte) {
 	h := w.Header()
 	h["Content-Type"] = jsonType
-	h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	if own, ok := w.(declarer); ok {
+		own.Declare(len(body))
+	} else {
+		h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	}
 	w.WriteHeader(status)
 	w.Write(body)
 }
+
+// declarer is a response that knows its length without a header.
+type declarer interface{ Declare(length int) }
 
 func notAllowed(w nethttp.ResponseWriter, allow string) {
 	w.Header().Set("Allow", allow)

@@ -2,7 +2,6 @@ package h1
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"net"
 	nethttp "net/http"
@@ -39,11 +38,15 @@ type conn struct {
 	reader reader
 	buf    []byte // what has been read
 	used   int    // bytes of buf that are done with
+
+	like  nethttp.Request // what all requests here have in common
+	spare nethttp.Header  // an empty header for the next answer; nil when there is none
 }
 
 func newConn(s *Server, nc net.Conn) *conn {
 	c := &conn{srv: s, nc: nc, remote: nc.RemoteAddr().String()}
 	c.watch.nc = nc
+	c.like = nethttp.Request{Method: "POST", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, RemoteAddr: c.remote}
 	c.enter(fresh)
 	return c
 }
@@ -173,18 +176,27 @@ func (c *conn) handOver() {
 	c.srv.handed.give(&begun{Conn: c.nc, read: c.buf})
 }
 
+// turn is what one request needs, in one piece.
+type turn struct {
+	ctx  leaving
+	w    response
+	url  url.URL
+	body requestBody
+}
+
 // answer has the handler answer the request at the beginning of the buffer.
 // It reports whether the connection stays open for another one, and whether
 // the handler has taken it.
 func (c *conn) answer(h head) (stays, taken bool) {
 	c.enter(answering)
-	ctx := &leaving{Context: c.srv.ctx}
-	defer ctx.end()
-	body := c.buf[h.size : h.size+h.length]
+	t := &turn{ctx: leaving{Context: c.srv.ctx}, w: response{conn: c, closes: h.closes, declared: -1}, url: url.URL{Path: h.path}}
+	defer t.ctx.end()
+	t.body.all = c.buf[h.size : h.size+h.length]
+	t.body.Reset(t.body.all)
 	c.used = h.size + h.length
-	w := &response{conn: c, closes: h.closes, declared: -1}
-	c.watch.begin(ctx.end)
-	ok := c.handle(w, c.request(ctx, h, body))
+	w := &t.w
+	c.watch.begin(&t.ctx)
+	ok := c.handle(w, c.request(t, h))
 	if !ok && !w.isTaken() {
 		c.watch.end()
 		return false, false
@@ -197,15 +209,10 @@ func (c *conn) answer(h head) (stays, taken bool) {
 }
 
 // request is what the handler is given.
-func (c *conn) request(ctx context.Context, h head, body []byte) *nethttp.Request {
-	r := (&nethttp.Request{
-		Method: "POST", Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
-		URL: &url.URL{Path: h.path}, RequestURI: h.path, RemoteAddr: c.remote,
-		Host: h.host, Header: h.header, ContentLength: int64(h.length), Close: h.closes,
-	}).WithContext(ctx)
-	b := &requestBody{all: body}
-	b.Reset(body)
-	r.Body = b
+func (c *conn) request(t *turn, h head) *nethttp.Request {
+	r := c.like.WithContext(&t.ctx) // a copy
+	r.URL, r.RequestURI, r.Host, r.Header = &t.url, h.path, h.host, h.header
+	r.ContentLength, r.Close, r.Body = int64(h.length), h.closes, &t.body
 	return r
 }
 

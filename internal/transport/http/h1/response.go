@@ -54,10 +54,15 @@ var outs = sync.Pool{New: func() any { b := make([]byte, 0, 4<<10); return &b }}
 
 func (w *response) Header() nethttp.Header {
 	if w.header == nil {
-		w.header = make(nethttp.Header, 4)
+		if w.header, w.conn.spare = w.conn.spare, nil; w.header == nil {
+			w.header = make(nethttp.Header, 4)
+		}
 	}
 	return w.header
 }
+
+// Declare is the header Content-Length without a header.
+func (w *response) Declare(length int) { w.declared = int64(length) }
 
 // WriteHeader writes the head as far as it is known.
 func (w *response) WriteHeader(status int) {
@@ -105,13 +110,16 @@ func appendStatus(b []byte, status int) []byte {
 // appendHeader writes the header but for what the framing adds later.
 func (w *response) appendHeader(b []byte) []byte {
 	dated := false
+	if values, given := w.header["Content-Length"]; given {
+		w.declared = length(values)
+	}
+	if w.declared >= 0 {
+		b = append(strconv.AppendInt(append(b, "Content-Length: "...), w.declared, 10), "\r\n"...)
+	}
 	for key, values := range w.header {
 		switch key {
 		case "Content-Length":
-			w.declared = length(values)
-			if w.declared < 0 {
-				continue
-			}
+			continue
 		case "Transfer-Encoding":
 			continue // the framing is ours
 		case "Connection":
@@ -364,6 +372,8 @@ func (w *response) finish() (stays, taken bool) {
 	err := w.push()
 	outs.Put(w.out)
 	w.out = nil
+	clear(w.header)
+	w.conn.spare, w.header = w.header, nil
 	if w.limited.Load() {
 		w.conn.nc.SetWriteDeadline(time.Time{})
 	}

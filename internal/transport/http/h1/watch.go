@@ -20,17 +20,18 @@ type watch struct {
 	turn    uint64        // counts requests
 	met     uint64        // the request that the timer was set for, or found when it fired
 	on      bool          // a request is being answered
-	cancel  func()        // ends it
+	client  *leaving      // of that request
 	reading chan struct{} // closed when the read has ended; nil: there is none
 	extra   byte          // the first byte of the next request
 	has     bool          // there is one
 }
 
-// begin is called when a request begins; cancel when the client goes.
-func (w *watch) begin(cancel func()) {
+// begin is called when a request begins, whose context ends when the client
+// goes.
+func (w *watch) begin(client *leaving) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.on, w.cancel = true, cancel
+	w.on, w.client = true, client
 	w.turn++
 	if w.armed {
 		return
@@ -96,7 +97,7 @@ func (w *watch) goOn(err error) bool {
 		w.nc.SetReadDeadline(time.Time{})
 		return true
 	}
-	w.cancel()
+	w.client.end()
 	return false
 }
 
@@ -104,7 +105,7 @@ func (w *watch) goOn(err error) bool {
 func (w *watch) end() {
 	w.mu.Lock()
 	was, reading := w.on, w.reading
-	w.on, w.cancel = false, nil
+	w.on, w.client = false, nil
 	w.mu.Unlock()
 	if !was {
 		return
