@@ -14,6 +14,7 @@ import (
 	"log/slog"
 	"maps"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -51,6 +52,7 @@ type Calls struct {
 	opts    Options
 	queue   *limit.Queue
 	overdue atomic.Int64
+	alarms  sync.Pool // of *alarm, that will not fire
 }
 
 // New makes Calls.
@@ -70,7 +72,9 @@ func New(o Options) *Calls {
 	if o.Depth == 0 {
 		o.Depth = 8
 	}
-	return &Calls{opts: o, queue: o.Queue}
+	c := &Calls{opts: o, queue: o.Queue}
+	c.alarms.New = newAlarm
+	return c
 }
 
 // Request is one call on its way in.

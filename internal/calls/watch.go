@@ -22,8 +22,29 @@ type watch struct {
 	state  atomic.Int32 // 0 running, 1 done, 2 late
 
 	mu    sync.Mutex
-	timer *time.Timer
+	alarm *alarm
 	next  stage
+}
+
+// alarm is a timer that calls one watch after the other: making one costs as
+// much as half of what it is for.
+type alarm struct {
+	timer *time.Timer
+	watch atomic.Pointer[watch]
+}
+
+// newAlarm makes one that is set for nothing.
+func newAlarm() any {
+	a := &alarm{}
+	a.timer = time.AfterFunc(time.Hour, a.fire)
+	a.timer.Stop()
+	return a
+}
+
+func (a *alarm) fire() {
+	if w := a.watch.Load(); w != nil {
+		w.tick()
+	}
 }
 
 // stage is what the timer means when it fires next.
@@ -44,7 +65,9 @@ func (w *watch) arm() {
 	if w.next = deadline; w.req.Slow != nil && w.req.SlowAfter < w.limit {
 		w.next, after = slow, w.req.SlowAfter
 	}
-	w.timer = time.AfterFunc(after, w.tick)
+	w.alarm = w.calls.alarms.Get().(*alarm)
+	w.alarm.watch.Store(w)
+	w.alarm.timer.Reset(after)
 }
 
 func (w *watch) tick() {
@@ -56,10 +79,10 @@ func (w *watch) tick() {
 	switch now {
 	case slow:
 		w.next = deadline
-		w.timer.Reset(w.limit - w.req.SlowAfter)
+		w.alarm.timer.Reset(w.limit - w.req.SlowAfter)
 	case deadline:
 		if w.next = late; w.req.Late != nil {
-			w.timer.Reset(w.calls.opts.Grace)
+			w.alarm.timer.Reset(w.calls.opts.Grace)
 		}
 	}
 	w.mu.Unlock()
@@ -77,7 +100,10 @@ func (w *watch) tick() {
 func (w *watch) done() bool {
 	first := w.state.CompareAndSwap(0, 1)
 	w.mu.Lock()
-	w.timer.Stop()
+	if w.alarm.timer.Stop() { // it will not fire, and nobody else sets it
+		w.alarm.watch.Store(nil)
+		w.calls.alarms.Put(w.alarm)
+	}
 	w.mu.Unlock()
 	if !first {
 		w.calls.overdue.Add(-1)

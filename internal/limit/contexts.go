@@ -70,13 +70,13 @@ func (q *Queue) set(r *room, c Context) {
 // inContext finds the slots of a pass's context, once: whatever becomes of the
 // context, the pass gives back what it took.
 func (q *Queue) inContext(p *Pass) *slots {
-	if p.context == nil {
-		p.context = &q.unlimited
+	if p.ofContext == nil {
+		p.ofContext = &q.unlimited
 		if r := q.contexts[p.named]; r != nil {
-			p.context = &r.slots
+			p.ofContext = &r.slots
 		}
 	}
-	return p.context
+	return p.ofContext
 }
 
 // pace holds a call to the rate of its context, for a moment at most: one that

@@ -30,6 +30,7 @@ type Queue struct {
 
 	running int
 	spare   []*slots // of sessions, to be used again
+	passes  []*Pass  // of calls that have left, to be used again
 
 	unlimited slots       // of contexts without limits
 	paced     atomic.Bool // some context has a rate
@@ -76,8 +77,9 @@ type Pass struct {
 	ready chan struct{}
 	began time.Time // when it came, then when it was let in
 
-	nested  bool   // it holds a slot of the host at most
-	context *slots // of its context; set when it comes to them
+	nested bool // it holds a slot of the host at most
+	// Where it takes its slots, each set when it comes to them.
+	ofSession, ofContext, ofTool *slots
 }
 
 // The slots a call takes, in order.
@@ -96,8 +98,10 @@ func (q *Queue) Enter(ctx context.Context, who Who, patience time.Duration) (*Pa
 	if err := q.pace(ctx, who); err != nil {
 		return nil, err
 	}
-	p := &Pass{q: q, who: caller{who.Principal, who.Session}, tool: who.Tool, named: who.Context, began: time.Now()}
+	now := time.Now()
 	q.mu.Lock()
+	p := q.pass()
+	p.q, p.who, p.tool, p.named, p.began = q, caller{who.Principal, who.Session}, who.Tool, who.Context, now
 	if q.advance(p) {
 		q.mu.Unlock()
 		return p, nil
@@ -111,6 +115,16 @@ func (q *Queue) Enter(ctx context.Context, who Who, patience time.Duration) (*Pa
 	q.count(p, 1)
 	q.mu.Unlock()
 	return q.wait(ctx, p, patience)
+}
+
+// pass takes a spare pass or makes one.
+func (q *Queue) pass() (p *Pass) {
+	n := len(q.passes)
+	if n == 0 {
+		return &Pass{}
+	}
+	p, q.passes = q.passes[n-1], q.passes[:n-1]
+	return p
 }
 
 // abandon takes a pass out of the line it waits in.
@@ -230,6 +244,7 @@ func (q *Queue) slots(p *Pass, stage int) *slots {
 			s = q.sessionSlots(p.who.session)
 			q.sessions[p.who] = s
 		}
+		p.ofSession = s
 		return s
 	case ofContext:
 		return q.inContext(p)
@@ -239,9 +254,24 @@ func (q *Queue) slots(p *Pass, stage int) *slots {
 			s = &slots{most: q.perTool}
 			q.tools[p.tool] = s
 		}
+		p.ofTool = s
 		return s
 	}
 	return &q.host
+}
+
+// held is where a pass took its slot of a stage. They are still there: what is
+// used or waited for is not taken away.
+func (p *Pass) held(stage int) *slots {
+	switch stage {
+	case ofSession:
+		return p.ofSession
+	case ofContext:
+		return p.ofContext
+	case ofTool:
+		return p.ofTool
+	}
+	return &p.q.host
 }
 
 // sessionSlots takes spare slots or makes some.
@@ -257,7 +287,7 @@ func (q *Queue) sessionSlots(session string) (s *slots) {
 	return s
 }
 
-// Leave ends the call; once.
+// Leave ends the call; once. The pass is another call's from then on.
 func (p *Pass) Leave() {
 	q := p.q
 	q.mu.Lock()
@@ -267,13 +297,15 @@ func (p *Pass) Leave() {
 		q.hold += (time.Since(p.began) - q.hold) / 16
 	}
 	q.giveBack(p)
+	*p = Pass{}
+	q.passes = append(q.passes[:min(len(q.passes), mostSpare)], p)
 }
 
 // giveBack releases what a pass holds, the host's slot first.
 func (q *Queue) giveBack(p *Pass) {
 	for p.stage > 0 {
 		p.stage--
-		s := q.slots(p, p.stage)
+		s := p.held(p.stage)
 		q.release(s)
 		switch {
 		case p.nested:
