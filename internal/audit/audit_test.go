@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -366,6 +367,23 @@ func TestFactsBecomeLines(t *testing.T) {
 			}
 		default:
 			t.Errorf("unexpected: %s", line.Raw)
+		}
+	}
+}
+
+func TestTimesAreWrittenTheShortWay(t *testing.T) {
+	var c clockText
+	at := time.Date(2026, 11, 21, 15, 4, 5, 0, time.UTC)
+	for _, after := range []time.Duration{0, 7 * time.Microsecond, 999_999 * time.Microsecond, time.Second, 36 * time.Hour, time.Second} {
+		want := at.Add(after).Format("2006-01-02T15:04:05.000000Z")
+		if got := string(c.append(nil, at.Add(after).In(time.FixedZone("", 3600)))); got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+	for _, d := range []time.Duration{1, time.Microsecond, 10 * time.Microsecond, 1234 * time.Microsecond, 1500 * time.Microsecond, time.Second, 61_000_050 * time.Microsecond} {
+		want := strconv.FormatFloat(float64(d.Microseconds())/1000, 'f', -1, 64)
+		if got := string(appendMillis(nil, d)); got != want {
+			t.Errorf("got %s, want %s", got, want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"strconv"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -128,7 +129,7 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 		at = time.Now()
 	}
 	b = append(b, `"at":"`...)
-	b = appendTime(b, at)
+	b = seen.second.append(b, at)
 	b = append(b, `",`...)
 	b = append(b, who...)
 	b = appendMember(b, "kind", e.Kind)
@@ -161,7 +162,7 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 		b = hex.AppendEncode(b, h[:])
 		b = append(b, `","args":`...)
 		from := len(b)
-		if b = redact(b, e.Args, seen.secrets.of(e.Input), private[e.Tool]); rawjson.Check(b[from:], 0) != nil {
+		if b = redact(b, e.Args, &seen.members, seen.secrets.of(e.Input), private[e.Tool]); rawjson.Check(b[from:], 0) != nil {
 			b = append(b[:from], left...) // nobody checked them; a line must be readable whatever they are
 		}
 		b = append(b, ',')
@@ -171,7 +172,7 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 	b = appendMember(b, "rule", e.Rule)
 	if e.Took > 0 {
 		b = append(b, `"ms":`...)
-		b = strconv.AppendFloat(b, float64(e.Took.Microseconds())/1000, 'f', -1, 64)
+		b = appendMillis(b, e.Took)
 		b = append(b, ',')
 	}
 	return b[:len(b)-1]
@@ -224,6 +225,43 @@ func appendTime(b []byte, t time.Time) []byte {
 	b = append(appendDigits(b, minute, 10), ':')
 	b = append(appendDigits(b, second, 10), '.')
 	return append(appendDigits(b, t.Nanosecond()/1000, 100_000), 'Z')
+}
+
+// clockText remembers the text of the second that was written last: there are
+// many lines in one. The zero value is ready. Safe for concurrent use.
+type clockText struct{ last atomic.Pointer[secondText] }
+
+type secondText struct {
+	unix int64
+	text [len("2006-01-02T15:04:05.")]byte
+}
+
+// append is appendTime.
+func (c *clockText) append(b []byte, t time.Time) []byte {
+	s := c.last.Load()
+	if s == nil || s.unix != t.Unix() {
+		s = &secondText{unix: t.Unix()}
+		copy(s.text[:], appendTime(nil, t))
+		c.last.Store(s)
+	}
+	b = append(b, s.text[:]...)
+	us := t.Nanosecond() / 1000
+	return append(b, byte('0'+us/100_000), byte('0'+us/10_000%10), byte('0'+us/1000%10), byte('0'+us/100%10), byte('0'+us/10%10), byte('0'+us%10), 'Z')
+}
+
+// appendMillis writes a duration in milliseconds, in microseconds' precision and
+// without zeros at the end.
+func appendMillis(b []byte, d time.Duration) []byte {
+	us := d.Microseconds()
+	b = strconv.AppendInt(b, us/1000, 10)
+	if us %= 1000; us == 0 {
+		return b
+	}
+	b = append(b, '.', byte('0'+us/100), byte('0'+us/10%10), byte('0'+us%10))
+	for b[len(b)-1] == '0' {
+		b = b[:len(b)-1]
+	}
+	return b
 }
 
 // appendDigits writes a number with as many digits as the power of ten that

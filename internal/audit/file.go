@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -160,22 +161,27 @@ func (f *file) insert(ctx context.Context, tx *sql.Tx, end link, b *batch) (link
 	defer put.Close()
 	text := f.text[:0]
 	var first int64
-	var since, until string
+	var since, until [timeWidth]byte // as text; all have the same width, so that texts compare as times do
 	from := 0
 	for i, to := range b.ends {
 		members := b.text[from:to]
 		from = to
-		at := timeOf(members)
+		at := [timeWidth]byte(members[len(atMember):])
 		if len(text) == 0 {
 			first, since, until = end.seq+1, at, at
 		}
-		since, until = min(since, at), max(until, at)
+		if bytes.Compare(at[:], since[:]) < 0 {
+			since = at
+		}
+		if bytes.Compare(at[:], until[:]) > 0 {
+			until = at
+		}
 		text, end = appendLine(text, end, members)
 		if len(text) < longestBlock && i < len(b.ends)-1 {
 			continue
 		}
 		f.packed = pack(f.packed, text)
-		if _, err := put.ExecContext(ctx, first, end.seq, micros(since), micros(until), end.hash[:], f.packed); err != nil {
+		if _, err := put.ExecContext(ctx, first, end.seq, micros(string(since[:])), micros(string(until[:])), end.hash[:], f.packed); err != nil {
 			return end, err
 		}
 		f.text, text = text, text[:0]
@@ -187,12 +193,6 @@ const (
 	atMember  = `"at":"`
 	timeWidth = len("2006-01-02T15:04:05.000000Z")
 )
-
-// timeOf cuts the time out of members, as text; all have the same width, so
-// that texts compare as times do.
-func timeOf(members []byte) string {
-	return string(members[len(atMember) : len(atMember)+timeWidth])
-}
 
 // micros is a time in a line as it is kept beside the lines.
 func micros(text string) int64 {

@@ -14,6 +14,24 @@ var triggers = [...]struct {
 	{"access_key", false}, {"access-key", false}, {"private_key", false}, {"authorization", false},
 }
 
+// mayAnnounce reports whether some trigger begins with two letters, in lower
+// case: hardly a place in a text does.
+func mayAnnounce(a, b byte) bool {
+	switch a {
+	case 'b':
+		return b == 'e' || b == 'a'
+	case 'p':
+		return b == 'a' || b == 'w' || b == 'r'
+	case 's':
+		return b == 'e'
+	case 't':
+		return b == 'o'
+	case 'a':
+		return b == 'p' || b == 'c' || b == 'u'
+	}
+	return false
+}
+
 // prefixes begin secrets that can be told by themselves.
 var prefixes = [...]string{"gh_", "ghp_", "github_pat_", "sk-", "xoxb-", "xoxp-", "AKIA", "eyJ"}
 
@@ -40,8 +58,10 @@ func appendMasked(dst, s []byte) []byte {
 func secretAt(s []byte, i int) (start, end int) {
 	switch s[i] | 0x20 {
 	case 'b', 'p', 's', 't', 'a':
-		if start, end = announced(s, i); end > start {
-			return start, end
+		if i+1 < len(s) && mayAnnounce(s[i]|0x20, s[i+1]|0x20) {
+			if start, end = announced(s, i); end > start {
+				return start, end
+			}
 		}
 		return selfEvident(s, i)
 	case 'g', 'x', 'e':

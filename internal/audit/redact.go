@@ -26,8 +26,8 @@ const (
 // name or schema says that they are secret are masked whatever they hold;
 // within other texts, what follows words like "password=" is.
 // So are the members in private.
-func redact(dst []byte, args json.RawMessage, secret, private map[string]bool) []byte {
-	r := redactor{dst: dst, cur: rawjson.At(args), until: len(dst) + longestArgs - closing, secret: secret, private: private}
+func redact(dst []byte, args json.RawMessage, names *memberNames, secret, private map[string]bool) []byte {
+	r := redactor{dst: dst, cur: rawjson.At(args), until: len(dst) + longestArgs - closing, names: names, secret: secret, private: private}
 	r.value(0)
 	if n := len(r.dst) - len(dst); n == 0 || n > longestArgs {
 		return append(dst, left...)
@@ -41,6 +41,7 @@ type redactor struct {
 	until int // of dst; beyond it nothing more is taken
 	over  int // members and elements that were left out; once there is one, all further are
 
+	names           *memberNames
 	secret, private map[string]bool
 }
 
@@ -83,7 +84,7 @@ func (r *redactor) object(depth int) {
 		r.comma(&first)
 		r.dst = rawjson.AppendString(r.dst, string(key))
 		r.dst = append(r.dst, ':')
-		if isSecret(key) || r.secret[string(key)] || r.private[string(key)] {
+		if r.names.secret(key) || r.secret[string(key)] || r.private[string(key)] {
 			r.cur.Value()
 			r.dst = append(r.dst, mask...)
 			continue

@@ -18,6 +18,7 @@ func TestSecretsAreMasked(t *testing.T) {
 		t.Fatal(err)
 	}
 	var c secretCache
+	names := &memberNames{}
 	for args, want := range map[string]string{
 		`{"path":"a.txt","n":12345678901234567890}`:                   `{"path":"a.txt","n":12345678901234567890}`,
 		`{"password":"x","apiKey":1,"API_KEY":["a"]}`:                 `{"password":"***","apiKey":"***","API_KEY":"***"}`,
@@ -40,7 +41,7 @@ func TestSecretsAreMasked(t *testing.T) {
 		`"text"`: `"text"`,
 		`null`:   `null`,
 	} {
-		if got := string(redact(nil, json.RawMessage(args), c.of(in), nil)); got != want {
+		if got := string(redact(nil, json.RawMessage(args), names, c.of(in), nil)); got != want {
 			t.Errorf("%s:\ngot  %s\nwant %s", args, got, want)
 		}
 	}
@@ -65,13 +66,33 @@ func TestLongArgumentsAreCut(t *testing.T) {
 		"key":    `{"` + strings.Repeat(`\u0001`, 3000) + `":1}`,
 		"number": `{"n":` + strings.Repeat("1", 5000) + `}`,
 	} {
-		got := redact(nil, json.RawMessage(args), nil, nil)
+		got := redact(nil, json.RawMessage(args), nil, nil, nil)
 		if len(got) > longestArgs || !json.Valid(got) || !strings.Contains(string(got), "…") {
 			t.Errorf("%s: got %d bytes: %s", name, len(got), got)
 		}
 	}
-	if got := string(redact(nil, json.RawMessage(`{"content":"`+long+`","path":"a"}`), nil, nil)); !strings.HasSuffix(got, `… 8000 bytes","path":"a"}`) {
+	if got := string(redact(nil, json.RawMessage(`{"content":"`+long+`","path":"a"}`), nil, nil, nil)); !strings.HasSuffix(got, `… 8000 bytes","path":"a"}`) {
 		t.Errorf("got %s, want its length and what follows", got)
+	}
+}
+
+func TestEveryTriggerIsLookedFor(t *testing.T) {
+	for _, x := range triggers {
+		if !mayAnnounce(x.word[0], x.word[1]) {
+			t.Errorf("%q is never looked for", x.word)
+		}
+	}
+}
+
+// A name says the same the second time, when it is remembered.
+func TestNamesOfMembersAreRemembered(t *testing.T) {
+	var names memberNames
+	for range 2 {
+		for name, want := range map[string]bool{"password": true, "text": false, "apiKey": true, strings.Repeat("x", longestName) + "token": true} {
+			if got := names.secret([]byte(name)); got != want {
+				t.Errorf("%s: got %t", name, got)
+			}
+		}
 	}
 }
 
@@ -82,7 +103,7 @@ func FuzzRedact(f *testing.F) {
 		if rawjson.Check(args, 0) != nil {
 			return
 		}
-		got := redact(nil, args, map[string]bool{"hidden": true}, nil)
+		got := redact(nil, args, &memberNames{}, map[string]bool{"hidden": true}, nil)
 		if len(got) > longestArgs {
 			t.Errorf("%d bytes", len(got))
 		}

@@ -18,6 +18,8 @@ func SessionHash(id string) string {
 type seen struct {
 	secrets  secretCache
 	sessions sessionNames
+	members  memberNames
+	second   clockText
 }
 
 // sessionNames remembers the hashes of the sessions that were seen last: a
@@ -30,6 +32,35 @@ type sessionNames struct {
 type sessionName struct{ id, hash string }
 
 var nameSeed = maphash.MakeSeed()
+
+// memberNames remembers which names of members mean a secret: tools are called
+// with the same ones again and again. The zero value is ready. Safe for
+// concurrent use.
+type memberNames struct {
+	seen [256]atomic.Pointer[memberName] // by a hash of the name; the newer replaces
+}
+
+type memberName struct {
+	name   string
+	secret bool
+}
+
+// longestName is how long a name may be that is remembered, in bytes.
+const longestName = 64
+
+// secret is isSecret.
+func (n *memberNames) secret(name []byte) bool {
+	if n == nil || len(name) > longestName {
+		return isSecret(name)
+	}
+	at := &n.seen[maphash.Bytes(nameSeed, name)%uint64(len(n.seen))]
+	if m := at.Load(); m != nil && m.name == string(name) {
+		return m.secret
+	}
+	m := &memberName{string(name), isSecret(name)}
+	at.Store(m)
+	return m.secret
+}
 
 func (n *sessionNames) of(id string) string {
 	at := &n.seen[maphash.String(nameSeed, id)%uint64(len(n.seen))]

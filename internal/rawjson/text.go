@@ -9,8 +9,15 @@ import (
 // invalid byte becomes U+FFFD.
 func AppendString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
+	at := len(dst)
+	dst = append(dst, s...)
+	same := skipPlain(dst, at) - at // nearly always all of it
+	if same == len(s) {
+		return append(dst, '"')
+	}
+	dst = dst[:at]
 	from := 0
-	for i := 0; i < len(s); {
+	for i := same; i < len(s); {
 		c := s[i]
 		if c >= ' ' && c < utf8.RuneSelf && c != '"' && c != '\\' {
 			i++
