@@ -3,6 +3,7 @@ package bus
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -102,5 +103,32 @@ func TestSubjects(t *testing.T) {
 		if got != c.want {
 			t.Errorf("%q follows %q: %v, want %v", c.pattern, c.subject, got, c.want)
 		}
+	}
+}
+
+// What was said of a subject is said anew once somebody else listens.
+func TestFollowedIsForgotten(t *testing.T) {
+	b := New()
+	if b.Followed("call.finished") || b.Followed("call.finished") {
+		t.Error("nobody listens")
+	}
+	ctx, leave := context.WithCancel(t.Context())
+	facts := b.Follow(ctx, "call.*", 1)
+	if !b.Followed("call.finished") || b.Followed("session.ended") {
+		t.Error("somebody listens to calls alone")
+	}
+	leave()
+	for range facts { // ends once it has left
+	}
+	if b.Followed("call.finished") {
+		t.Error("nobody listens any more")
+	}
+	for i := range 2 * mostRemembered {
+		if b.Followed(fmt.Sprint("some.", i)) {
+			t.Error("nobody listens to any of many")
+		}
+	}
+	if n := len(*b.followed.Load()); n > mostRemembered+1 {
+		t.Errorf("%d subjects are remembered", n)
 	}
 }

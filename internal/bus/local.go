@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"maps"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -18,6 +19,7 @@ type Local struct {
 
 	fmu       sync.RWMutex
 	followers map[*follower]struct{}
+	followed  atomic.Pointer[map[string]bool] // what Followed has said; nil once the followers are others
 }
 
 // station is one generation of one module, with the requests that run in it.
@@ -118,14 +120,32 @@ func (b *Local) Publish(f Fact) {
 // Followed reports whether anyone would see a fact of this subject, for
 // callers that can save themselves making it.
 func (b *Local) Followed(subject string) bool {
-	b.fmu.RLock()
-	defer b.fmu.RUnlock()
-	for fo := range b.followers {
-		if matches(fo.pattern, subject) {
-			return true
+	if said := b.followed.Load(); said != nil {
+		if yes, known := (*said)[subject]; known {
+			return yes
 		}
 	}
-	return false
+	b.fmu.RLock()
+	defer b.fmu.RUnlock()
+	yes := false
+	for fo := range b.followers {
+		yes = yes || matches(fo.pattern, subject)
+	}
+	b.remember(subject, yes)
+	return yes
+}
+
+// mostRemembered is how many subjects Followed remembers.
+const mostRemembered = 64
+
+// remember notes what was said of a subject. b.fmu is held for reading, so that
+// the followers stay what they are.
+func (b *Local) remember(subject string, yes bool) {
+	said := map[string]bool{subject: yes}
+	if old := b.followed.Load(); old != nil && len(*old) < mostRemembered {
+		maps.Copy(said, *old)
+	}
+	b.followed.Store(&said)
 }
 
 func (fo *follower) put(f Fact) {
@@ -165,10 +185,12 @@ func (b *Local) Follow(ctx context.Context, pattern string, keep int) iter.Seq[F
 	fo := &follower{pattern: strings.Split(pattern, "."), keep: max(keep, 1), ready: make(chan struct{}, 1)}
 	b.fmu.Lock()
 	b.followers[fo] = struct{}{}
+	b.followed.Store(nil)
 	b.fmu.Unlock()
 	leave := func() {
 		b.fmu.Lock()
 		delete(b.followers, fo)
+		b.followed.Store(nil)
 		b.fmu.Unlock()
 	}
 	context.AfterFunc(ctx, leave)
