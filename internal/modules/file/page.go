@@ -14,6 +14,7 @@ import (
 const (
 	chunkSize = 128 << 10 // what is held while looking for a line
 	countMost = 16 << 20  // bytes that are read only to tell line numbers
+	lineMost  = 64 << 20  // bytes that are read back from a line's end to find its beginning
 )
 
 // source is an open file as the pager sees it. Its size is that of the moment
@@ -81,10 +82,16 @@ type page struct {
 	nextOffset int
 	nextByte   int64
 	truncated  bool
+	note       string
 }
 
 func (s *source) page(in readIn) (page, error) {
 	start, line, err := s.start(in)
+	note := ""
+	if long, ok := errors.AsType[*longLine](err); ok {
+		start, err = s.runeStart(min(s.size-int64(in.MaxBytes), long.end-int64(in.MaxBytes)/2) + utf8.UTFMax - 1)
+		note = fmt.Sprintf("the first line here begins more than %d MiB before; from_byte reads what is there", lineMost>>20)
+	}
 	if err != nil {
 		return page{}, err
 	}
@@ -95,7 +102,7 @@ func (s *source) page(in readIn) (page, error) {
 	more := start+int64(len(buf)) < s.size
 	text, whole := cut(buf, in.Limit, more)
 	end := start + int64(len(text))
-	pg := page{text: text, start: start, firstLine: line}
+	pg := page{text: text, start: start, firstLine: line, note: note}
 	lines := countLines(text)
 	if end < s.size {
 		pg.truncated = in.Limit == 0 || lines < in.Limit || !whole
@@ -177,31 +184,41 @@ func (s *source) endsInLine() bool {
 	return err == nil && len(b) == 1 && b[0] == '\n'
 }
 
+// longLine says that the beginning of a line was not found: a page shows so
+// little of such a line that finding it is not worth reading it.
+type longLine struct{ end int64 } // of the line, without its newline
+
+func (*longLine) Error() string { return "the beginning of a line is too far from its end" }
+
 // fromEnd finds where the last n lines start. The line number is known only
-// if that is the first line or the file is small enough to count.
+// if that is the first line or the file is small enough to count. The error
+// may be a *longLine.
 func (s *source) fromEnd(n int) (at int64, line int, err error) {
 	buf := make([]byte, min(s.size, chunkSize))
 	end := s.size
 	if s.size > 0 && s.endsInLine() {
 		end--
 	}
-	for end > 0 {
+	for lineEnd := end; end > 0; {
+		if lineEnd-end >= lineMost {
+			return 0, 0, &longLine{lineEnd}
+		}
 		from := max(end-int64(len(buf)), 0)
 		b, err := s.at(buf[:end-from], from)
 		if err != nil {
 			return 0, 0, err
 		}
-		for {
-			i := bytes.LastIndexByte(b, '\n')
-			if i < 0 {
-				break
+		if got := bytes.Count(b, newline); got < n {
+			if got > 0 {
+				lineEnd = from + int64(bytes.IndexByte(b, '\n'))
 			}
-			if n--; n == 0 {
-				return s.numbered(from + int64(i) + 1)
-			}
-			b = b[:i]
+			n, end = n-got, from
+			continue
 		}
-		end = from
+		for range n {
+			b = b[:bytes.LastIndexByte(b, '\n')]
+		}
+		return s.numbered(from + int64(len(b)) + 1)
 	}
 	return 0, 1, nil
 }

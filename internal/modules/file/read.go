@@ -46,7 +46,8 @@ const readHelp = `Reads a file, a page at a time, or several files at once.
 - A page ends on a line and holds at most max_bytes. If there is more, next_offset says where to go on.
 - offset -50, or tail 50, reads the last 50 lines of a file of any size; ranges several parts; around the lines near
   a line or near the first match of a regular expression, 41 unless limit says otherwise.
-- A line longer than a page is cut; next_byte, given as from_byte, goes on inside it.
+- A line longer than a page is cut; next_byte, given as from_byte, goes on inside it. Counted from the end, a page
+  that would begin in a line of more than 64 MiB begins near that line's end.
 - The text is exactly what the file holds, with its line endings and byte order mark, which note mentions.
   Bytes that are not UTF-8, and NUL bytes, are shown as \xNN. UTF-16 is decoded.
 - The last block of the result says which lines these are, how they end and are indented, and the etag, which

@@ -81,6 +81,7 @@ func (out *readOut) read(ctx context.Context, o *opened, in *readIn) error {
 	text, note := show(pg.text, pg.start == 0)
 	out.Content = text
 	out.say(note)
+	out.say(pg.note)
 	if pg.start == 0 {
 		out.format = style(pg.text)
 	}
