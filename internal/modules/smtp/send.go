@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"mime"
@@ -19,8 +20,10 @@ import (
 	"gatehouse/internal/secret"
 )
 
-// sendTime is how long sending one mail takes at most.
-const sendTime = 30 * time.Second
+const (
+	sendTime = 30 * time.Second // that sending one mail takes at most
+	saysMost = 1 << 20          // bytes that a server sends for one mail, its certificates included
+)
 
 // letter is one mail.
 type letter struct {
@@ -54,7 +57,7 @@ func (o *Office) send(ctx context.Context, s *Settings, password secret.Text, l 
 		conn.SetDeadline(deadline)
 	}
 	trust := &tls.Config{ServerName: s.Host, RootCAs: o.o.Roots, MinVersion: tls.VersionTLS12}
-	c, err := greet(conn, s, trust)
+	c, err := greet(&brief{Conn: conn, left: saysMost}, s, trust)
 	if err == nil {
 		defer c.Close()
 		err = logIn(c, s, password)
@@ -66,6 +69,22 @@ func (o *Office) send(ctx context.Context, s *Settings, password secret.Text, l 
 		err = context.Cause(ctx)
 	}
 	return refused, err
+}
+
+// brief is a connection to a server that may say only so much: what it says is
+// gathered up to the end of its line.
+type brief struct {
+	net.Conn
+	left int
+}
+
+func (b *brief) Read(p []byte) (int, error) {
+	if b.left == 0 {
+		return 0, fmt.Errorf("it says more than %d bytes", saysMost)
+	}
+	n, err := b.Conn.Read(p[:min(len(p), b.left)])
+	b.left -= n
+	return n, err
 }
 
 // greet begins a conversation, encrypted where it shall be.
@@ -119,10 +138,11 @@ func hand(c *wire.Client, from string, to []string, message []byte) (refused, er
 }
 
 func step(what, next string, err error) error {
-	if _, ok := errors.AsType[*textproto.Error](err); !ok {
+	said, ok := errors.AsType[*textproto.Error](err)
+	if !ok {
 		return err
 	}
-	return &answered{fmt.Errorf("it refuses the %s: %w", what, err), next}
+	return &answered{fmt.Errorf("it refuses the %s: %03d %.500q", what, said.Code, said.Msg), next}
 }
 
 // logIn proves who we are, in a way that the server understands.
@@ -140,7 +160,39 @@ func logIn(c *wire.Client, s *Settings, password secret.Text) error {
 	default:
 		return &answered{errors.New("it offers no way to log in that we know"), "Leave out username and password, or choose a server with PLAIN or LOGIN."}
 	}
-	return step("username or password", "Set them again; many providers want a password made for programs.", c.Auth(a))
+	return step("username or password", "Set them again; many providers want a password made for programs.", hush(c.Auth(a), s, password))
+}
+
+// hush takes an answer away in which a server repeats what proves who we are,
+// as some do with the line they did not understand.
+func hush(err error, s *Settings, password secret.Text) error {
+	if err == nil {
+		return nil
+	}
+	code, said := 0, err.Error()
+	if e, ok := errors.AsType[*textproto.Error](err); ok {
+		code, said = e.Code, e.Msg
+	}
+	plain := password.Reveal()
+	for _, proof := range []string{plain, encoded(plain), encoded("\x00" + s.Username + "\x00" + plain)} {
+		if repeats(said, proof) {
+			return &textproto.Error{Code: code, Msg: "[an answer with the password in it]"}
+		}
+	}
+	return err
+}
+
+func encoded(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+
+// repeats reports whether a piece of a proof is in a text.
+func repeats(text, proof string) bool {
+	const piece = 8
+	for i := 0; i+piece < len(proof); i++ {
+		if strings.Contains(text, proof[i:i+piece]) {
+			return true
+		}
+	}
+	return proof != "" && strings.Contains(text, proof[max(0, len(proof)-piece):])
 }
 
 // loginAuth is the older way in which some servers ask for a name and then for

@@ -32,6 +32,8 @@ type postOffice struct {
 	password  string
 	refuse    string // a command that is refused, with its beginning
 	silent    bool   // never answers
+	endless   bool   // never comes to the end of its greeting
+	echoes    bool   // answers a login with what it was told
 	callers   sync.WaitGroup
 	mu        sync.Mutex
 	mails     []received
@@ -87,6 +89,13 @@ func (p *postOffice) serve(c net.Conn) {
 		io.Copy(io.Discard, c)
 		return
 	}
+	if p.endless {
+		for line := []byte("220-" + strings.Repeat("hello ", 1000) + "\r\n"); ; {
+			if _, err := c.Write(line); err != nil {
+				return
+			}
+		}
+	}
 	secured := p.tls
 	if p.tls {
 		c = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{p.cert}})
@@ -120,9 +129,12 @@ func (p *postOffice) serve(c net.Conn) {
 			p.mu.Lock()
 			p.encrypted = append(p.encrypted, secured)
 			p.mu.Unlock()
-			if p.logIn(w, line) {
+			switch {
+			case p.logIn(w, line):
 				w.PrintfLine("235 welcome")
-			} else {
+			case p.echoes:
+				w.PrintfLine("535 5.7.8 what is %s?", line)
+			default:
 				w.PrintfLine("535 5.7.8 wrong")
 			}
 		case strings.HasPrefix(verb, "MAIL FROM:"):

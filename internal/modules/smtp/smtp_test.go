@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/textproto"
 	"slices"
 	"strings"
 	"sync"
@@ -193,6 +194,8 @@ func TestWhatAServerRefusesIsSaid(t *testing.T) {
 		want   string
 	}{
 		"a wrong password":        {&postOffice{starttls: true, auth: "PLAIN", user: "house", password: "other"}, login, "refuses the username or password: 535"},
+		"one that repeats it":     {&postOffice{starttls: true, auth: "PLAIN", user: "house", password: "other", echoes: true}, login, `refuses the username or password: 535 "[an answer with the password in it]"`},
+		"one that goes on":        {&postOffice{endless: true}, login, "it says more than"},
 		"no starttls":             {&postOffice{auth: "PLAIN", user: "house", password: "hunter2"}, login, "does not offer starttls"},
 		"no way to log in":        {&postOffice{starttls: true, auth: "GSSAPI"}, login, "no way to log in"},
 		"another sender":          {&postOffice{starttls: true, refuse: "MAIL"}, `,"to":"ann@example.com"`, "refuses the sender: 550"},
@@ -202,7 +205,7 @@ func TestWhatAServerRefusesIsSaid(t *testing.T) {
 	} {
 		p := c.office.open(t)
 		b := newBench(t, Options{Roots: p.roots})
-		if got := b.call("smtp_test", p.args(c.rest)); !strings.HasPrefix(got, "failed: ") || !strings.Contains(got, c.want) || !strings.Contains(got, "\n") || strings.Contains(got, "hunter2") {
+		if got := b.call("smtp_test", p.args(c.rest)); !strings.HasPrefix(got, "failed: ") || !strings.Contains(got, c.want) || !strings.Contains(got, "\n") || strings.Contains(got, "hunter2") || strings.Contains(got, encoded("\x00house\x00hunter2")) {
 			t.Errorf("%s: %s", name, got)
 		}
 		if len(p.all()) != 0 || slices.Contains(p.encrypted, false) {
@@ -212,6 +215,18 @@ func TestWhatAServerRefusesIsSaid(t *testing.T) {
 	p := (&postOffice{starttls: true}).open(t)
 	if got := newBench(t, Options{}).call("smtp_test", p.args(`,"to":"ann@example.com"`)); !strings.Contains(got, "certificate") {
 		t.Errorf("a server nobody knows: %s", got)
+	}
+}
+
+func TestWhatRepeatsAPassword(t *testing.T) {
+	for said, want := range map[string]bool{
+		"": false, "wrong": false, "hunter2": true, "what is <hunter2>?": true, "hunter": false,
+		"AUTH PLAIN " + encoded("\x00house\x00hunter2"): true, "AUTH PLAIN " + encoded("\x00house\x00hunter2")[:12] + "...": true, encoded("hunter2"): true,
+	} {
+		err := hush(&textproto.Error{Code: 535, Msg: said}, &Settings{Username: "house"}, secret.New("hunter2"))
+		if hushed := err.Error() != (&textproto.Error{Code: 535, Msg: said}).Error(); hushed != want {
+			t.Errorf("%q: %v", said, err)
+		}
 	}
 }
 
