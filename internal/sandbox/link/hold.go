@@ -165,14 +165,16 @@ func (l *Link) Hold() {
 	l.sending.Unlock()
 }
 
-// Let ends Hold and Still, once the agent goes on. It may be called again.
+// Let ends Hold and Still, once the agent goes on. After Still the agent hears
+// what time it is, as its clock may have stood still too. It may be called
+// again.
 func (l *Link) Let() {
 	l.mu.Lock()
 	tell := l.endSilence()
 	l.mu.Unlock()
 	if tell {
 		l.sending.Lock()
-		l.write(wire.Go, 1, nil)
+		l.write(wire.Go, 1, wire.Instant{Time: time.Now()}.Body())
 		l.sending.Unlock()
 	}
 	l.pace.goOn()

@@ -59,8 +59,9 @@ func TestAStillAgentIsToldToGoOnAndNothingElseInBetween(t *testing.T) {
 				}()
 			}
 			l.Let()
-			if f := <-said; f.Kind != wire.Go {
-				t.Errorf("the agent heard %+v", f)
+			f = <-said
+			if at, err := wire.ParseInstant(f.Body); f.Kind != wire.Go || err != nil || !at.Equal(began.Add(time.Hour)) {
+				t.Errorf("the agent heard %+v at %v", f, time.Now())
 			}
 			if f, took := <-said, time.Since(began); f.Kind != wire.Signal || took != time.Hour+time.Minute {
 				t.Errorf("%+v after %v", f, took)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -137,6 +138,7 @@ func (s suite) pause(t *testing.T) {
 		if r, err := c.Wait(); r.Outcome != sandbox.OK || err != nil {
 			t.Errorf("%+v, %v", r, err)
 		}
+		clockIsRight(t, b)
 	})
 	t.Run("closed while it is paused", func(t *testing.T) {
 		t.Parallel()
@@ -165,6 +167,20 @@ func (s suite) pause(t *testing.T) {
 			}
 		}
 	})
+}
+
+// clockIsRight checks the clock that programs go by. It may be off by less than
+// the time for which a sandbox is paused in these tests.
+func clockIsRight(t *testing.T, b sandbox.Sandbox) {
+	t.Helper()
+	const off = 2 * time.Second
+	before := time.Now()
+	r := shell(t, b, "date +%s")
+	after := time.Now()
+	at, err := strconv.ParseInt(strings.TrimSpace(r.stdout), 10, 64)
+	if now := time.Unix(at, 0); err != nil || now.Before(before.Add(-off)) || now.After(after.Add(off)) {
+		t.Errorf("its clock says %v, at %v: %+v, %v", now, before, r.Result, r.err)
+	}
 }
 
 // pausedAnswers are what a sandbox says to everything.

@@ -31,6 +31,7 @@ func messages() []body {
 		{"file work", FileWork{Op: RenamePath, Path: "a", Other: "b", Offset: 5, Length: -1, Mode: 0o600, All: true}, parsed(ParseFileWork)},
 		{"entry", Info{Name: "\xff\n", Link: "up", Size: 9, Mode: 0o100644, Modified: time.Unix(0, 12345)}, parsed(ParseInfo)},
 		{"renewal", Renewal{Epoch: "e", Clock: time.Unix(0, 1e18), Entropy: "\x00\xff"}, parsed(ParseRenewal)},
+		{"instant", Instant{time.Unix(0, 1e18)}, parsed(ParseInstant)},
 		{"port", Port(65535), parsed(ParsePort)},
 		{"number", Number(1<<32 - 1), parsed(ParseNumber)},
 	}

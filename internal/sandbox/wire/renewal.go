@@ -39,9 +39,24 @@ func ParseRenewal(body []byte) (n Renewal, err error) {
 }
 
 const (
-	portSize   = 2
-	numberSize = 4
+	portSize    = 2
+	numberSize  = 4
+	instantSize = 8
 )
+
+// Instant is what time it is.
+type Instant struct{ time.Time }
+
+// Body is the body of a Go frame.
+func (i Instant) Body() []byte { return binary.BigEndian.AppendUint64(nil, uint64(i.UnixNano())) }
+
+// ParseInstant reads the body of a Go frame.
+func ParseInstant(body []byte) (Instant, error) {
+	if len(body) != instantSize {
+		return Instant{}, fmt.Errorf("%w: a time of %d bytes", ErrBroken, len(body))
+	}
+	return Instant{time.Unix(0, int64(binary.BigEndian.Uint64(body)))}, nil
+}
 
 // Port is one on the loopback of the sandbox.
 type Port uint16

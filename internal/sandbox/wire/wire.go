@@ -39,7 +39,7 @@ const (
 	Exit                   // an Ended, the last frame of a request
 	Failed                 // a Failure: the request was not done; the last frame of a request
 	Still                  // say nothing after the Ready that answers this until Go or Renew comes
-	Go                     // the end of Still; nothing answers it
+	Go                     // the end of Still, an Instant: what time it is; nothing answers it
 	Renew                  // a Renewal: this is another place now; answered by Ready with its epoch
 	Dial                   // a Port to connect to; answered by Ready, then Stdin and Stdout are its bytes
 	Listen                 // a Port to listen at; answered by Ready, and a Signal ends it
@@ -111,7 +111,7 @@ func check(k Kind, id uint32, size int) error {
 	case size > MaxBody:
 		return fmt.Errorf("%w: a frame of %d bytes, at most %d are allowed", ErrBroken, size, MaxBody)
 	case k == Signal && size != 1, k == Exit && size != endedSize, k == Credit && size != grantSize, k == Resize && size != resizeSize,
-		(k == Dial || k == Listen) && size != portSize, k == Accept && size != numberSize, (k == Still || k == Go) && size != 0:
+		(k == Dial || k == Listen) && size != portSize, k == Accept && size != numberSize, k == Go && size != instantSize, k == Still && size != 0:
 		return fmt.Errorf("%w: a frame of kind %d with %d bytes", ErrBroken, k, size)
 	}
 	return nil
