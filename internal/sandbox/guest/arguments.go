@@ -21,7 +21,7 @@ type Tree struct {
 // Boot is how a guest begins.
 type Boot struct {
 	Vsock    bool // the agent listens at wire.VsockPort; else its channel is the port wire.BootPort of a virtio console
-	Emulated bool // the processor is emulated by a program
+	Emulated int  // where the processor is emulated by a program, how fast its counter goes, in kHz; else 0
 	Root     Disk // the first disk of the machine
 	Trees    []Tree
 }
@@ -34,8 +34,11 @@ func (b Boot) Arguments() (string, error) {
 		return "", fmt.Errorf("%d trees are more than a virtual machine has disks for, which is %d", len(b.Trees), mostTrees)
 	}
 	all := slices.Clone(quiet[runtime.GOARCH])
-	if b.Emulated {
+	if b.Emulated != 0 {
 		all = append(all, emulated[runtime.GOARCH]...)
+		if runtime.GOARCH == "amd64" {
+			all = append(all, fmt.Sprintf("tsc_early_khz=%d", b.Emulated))
+		}
 	}
 	channel := wire.BootSerial
 	if b.Vsock {
@@ -68,6 +71,7 @@ var quiet = map[string][]string{
 	"arm64": {"quiet", "panic=-1", "console=ttyAMA0", "random.trust_cpu=on", "mitigations=off", "lsm=landlock", "cryptomgr.notests"},
 }
 
-// emulated are arguments that tell how fast the clocks are, because measuring
-// them hangs at random where the processor is emulated.
-var emulated = map[string][]string{"amd64": {"no_timer_check", "lpj=4000000", "tsc_early_khz=2600000"}}
+// emulated are arguments for a kernel that shall go by the counter of the
+// processor and by nothing else: where that is emulated other clocks are late,
+// and to measure by them hangs at random.
+var emulated = map[string][]string{"amd64": {"no_timer_check", "lpj=4000000", "tsc=reliable"}}

@@ -247,7 +247,7 @@ func TestAFolderBecomesAFileSystem(t *testing.T) {
 }
 
 func TestKernelsAreToldWhereTheirDisksAre(t *testing.T) {
-	b := Boot{Root: Disk{Path: "/r", Type: "squashfs"}, Trees: []Tree{{Disk{Path: "/t", Type: "ext4"}, "/data/set"}}, Emulated: true}
+	b := Boot{Root: Disk{Path: "/r", Type: "squashfs"}, Trees: []Tree{{Disk{Path: "/t", Type: "ext4"}, "/data/set"}}, Emulated: 2596122}
 	line, err := b.Arguments()
 	if err != nil || !strings.Contains(line, "gatehouse.channel=serial gatehouse.root=vda:squashfs gatehouse.tree=vdb:ext4:/data/set") {
 		t.Errorf("%q, %v", line, err)

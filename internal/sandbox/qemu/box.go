@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 
 	"gatehouse/internal/sandbox"
@@ -25,6 +24,7 @@ type box struct {
 	door    *door.Door
 	build   build
 	strict  bool
+	of      *template // whose memory it began with; nil when it booted
 
 	closed func() error
 	ending chan struct{} // closed when it is being closed
@@ -63,11 +63,13 @@ func (d *Driver) cold(ctx context.Context, b *box, k kind, trees []sandbox.Tree)
 	}
 	plan := b.asked.Plan()
 	plan.Texts = k.texts
-	var memory *os.File
-	if b.machine, b.Link, memory, err = d.boot(ctx, b.build, plan); err != nil {
+	if b.machine, b.Link, err = d.boot(ctx, b.build, plan); err != nil {
 		return err
 	}
-	memory.Close() // the machine has it
+	if err := b.Link.Renew(ctx); err != nil { // it went by a clock that knows no parts of a second
+		b.Link.Close()
+		return errors.Join(err, b.machine.end())
+	}
 	return b.begin(ctx)
 }
 
@@ -75,7 +77,7 @@ func (d *Driver) cold(ctx context.Context, b *box, k kind, trees []sandbox.Tree)
 func (d *Driver) warm(ctx context.Context, b *box, from frozen) error {
 	ctx, cancel := context.WithTimeout(ctx, restoreWait)
 	defer cancel()
-	b.build = from.build
+	b.build, b.of = from.build, from.of
 	var err error
 	if b.machine, b.Link, err = d.thaw(ctx, from); err != nil {
 		return err

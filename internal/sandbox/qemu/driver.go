@@ -37,6 +37,7 @@ type Driver struct {
 	starter *place.Starter // the kernel ends a machine when the thread ends that started it
 	boxes   sandbox.Living[*box]
 	kvm     kvm
+	began   reading // when the driver was made
 
 	alive context.Context // ends with Close
 	end   context.CancelFunc
@@ -50,7 +51,7 @@ type Driver struct {
 // New looks for QEMU and a kernel. What is missing is what Create and Doctor
 // tell.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: cgroup.Find(), users: place.NewUsers(), starter: place.NewStarter(0, nil), templates: map[string]*template{}, snapshots: map[*snapshot]struct{}{}}
+	d := &Driver{log: o.Log, began: readCounter(), groups: cgroup.Find(), users: place.NewUsers(), starter: place.NewStarter(0, nil), templates: map[string]*template{}, snapshots: map[*snapshot]struct{}{}}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -165,7 +166,12 @@ func (d *Driver) build(ctx context.Context, k kind, trees []sandbox.Tree) (build
 	if b.initrd, err = d.guests.Initrd(ctx); err != nil {
 		return b, err
 	}
-	boot := guest.Boot{Emulated: k.accelerator == tcg}
+	var boot guest.Boot
+	if k.accelerator == tcg {
+		if boot.Emulated, err = d.counterKHz(ctx); err != nil {
+			return b, err
+		}
+	}
 	if boot.Root, err = d.guests.Root(ctx, k.image); err != nil {
 		return b, err
 	}

@@ -115,11 +115,11 @@ func (d *Driver) tryKVM() (string, error) {
 	}
 	ctx, cancel := context.WithTimeoutCause(d.alive, kvmTrial, errors.New("a machine did not boot in time"))
 	defer cancel()
-	m, l, memory, err := d.boot(ctx, b, planOf(sandbox.Defaults(), nil, 0, false))
+	m, l, err := d.boot(ctx, b, planOf(sandbox.Defaults(), nil, 0, false))
 	if err != nil {
 		d.log.Warn("KVM is there and does not work; processors are emulated", "error", err)
 		return tcg, err
 	}
 	l.Close()
-	return kvmName, errors.Join(m.end(), memory.Close())
+	return kvmName, m.end()
 }

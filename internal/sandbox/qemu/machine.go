@@ -57,6 +57,8 @@ type machine struct {
 	console *console
 	orders  *monitor
 	agent   *os.File // the host's end of the line to the agent; whoever serves it closes it
+	memory  *os.File // where the machine's memory is, or began
+	own     bool     // the machine writes to that; else it has a copy of what it changed
 	ended   chan struct{}
 	once    sync.Once
 	free    func() // gives back what the machine had besides
@@ -75,13 +77,33 @@ func memoryFile(name string, size int64) (*os.File, error) {
 	return f, nil
 }
 
+// seal sees to it that nobody changes a file in memory any more. It fails while
+// somebody has it mapped to write to it.
+func seal(f *os.File) error {
+	const all = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, all); err != nil {
+		return &os.PathError{Op: "seal", Path: f.Name(), Err: err}
+	}
+	return nil
+}
+
 // again opens a file anew, so that whoever reads it begins at its beginning.
 func again(f *os.File) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd())) }
 
-// launch starts QEMU with its memory in a file: shared, or as a copy of its own
-// of what is in there. One that waits is told what it is before it goes on.
-func (d *Driver) launch(ctx context.Context, b build, memory *os.File, shared, waits bool) (_ *machine, err error) {
-	m := &machine{console: &console{}, ended: make(chan struct{})}
+// another is the same open file, which is closed by itself.
+func another(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "fcntl", Path: f.Name(), Err: err}
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+// launch starts QEMU with its memory in a file: its own, or one of which it has
+// a copy of what it changes. One that waits is told what it is before it goes
+// on. The file stays the caller's.
+func (d *Driver) launch(ctx context.Context, b build, memory *os.File, own, waits bool) (_ *machine, err error) {
+	m := &machine{console: &console{}, own: own, ended: make(chan struct{})}
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -90,6 +112,10 @@ func (d *Driver) launch(ctx context.Context, b build, memory *os.File, shared, w
 			}
 		}
 	}()
+	if m.memory, err = another(memory); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { m.memory.Close() })
 	slot, err := d.users.Take()
 	if err != nil {
 		return nil, err
@@ -116,11 +142,11 @@ func (d *Driver) launch(ctx context.Context, b build, memory *os.File, shared, w
 		return nil, err
 	}
 	undo = append(undo, func() { m.agent.Close() })
-	own, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", memory.Fd()), os.O_RDWR, 0)
+	mapped, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", memory.Fd()), os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
-	files = append(files, own)
+	files = append(files, mapped)
 	for _, path := range append([]string{b.kernel, b.initrd}, b.disks...) {
 		f, err := os.Open(path)
 		if err != nil {
@@ -128,7 +154,7 @@ func (d *Driver) launch(ctx context.Context, b build, memory *os.File, shared, w
 		}
 		files = append(files, f)
 	}
-	if err := d.start(m, append([]string{d.program}, b.line(shared, waits)...), files, slot); err != nil {
+	if err := d.start(m, append([]string{d.program}, b.line(own, waits)...), files, slot); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { m.process.Kill(); <-m.ended })
@@ -142,9 +168,9 @@ func (d *Driver) launch(ctx context.Context, b build, memory *os.File, shared, w
 
 // line is QEMU's command line. What it reads are files it was given, so that
 // no path has to be open to it.
-func (b build) line(shared, waits bool) []string {
+func (b build) line(own, waits bool) []string {
 	share, processor := "off", "host"
-	if shared {
+	if own {
 		share = "on"
 	}
 	accelerator := b.accelerator
@@ -153,9 +179,10 @@ func (b build) line(shared, waits bool) []string {
 	}
 	fd := func(n int) string { return fmt.Sprintf("/proc/self/fd/%d", n) }
 	line := []string{
-		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-global", "migration.send-configuration=off",
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-		"-machine", "microvm,memory-backend=memory", "-accel", accelerator, "-cpu", processor, "-smp", fmt.Sprint(b.vcpus),
+		"-global", "migration.send-configuration=off", // what save writes begins without it
+		"-machine", "microvm,memory-backend=memory,mem-merge=off", "-accel", accelerator, "-cpu", processor, "-smp", fmt.Sprint(b.vcpus),
 		"-m", fmt.Sprintf("%dM", b.memoryMiB),
 		"-object", fmt.Sprintf("memory-backend-file,id=memory,size=%dM,mem-path=%s,share=%s,reserve=off", b.memoryMiB, fd(memoryFD), share),
 		"-serial", "stdio",
@@ -265,7 +292,7 @@ func (m *machine) end() (err error) {
 			<-m.ended
 		}
 		m.orders.close()
-		err = m.group.Remove()
+		err = errors.Join(m.group.Remove(), m.memory.Close())
 		m.free()
 	})
 	return err

@@ -20,6 +20,8 @@ import (
 
 const (
 	longestMessage = 1 << 20 // bytes of one message of QEMU's
+	longestState   = 4 << 20 // bytes of what a machine is but for its memory: a hundred times what it takes
+	fastest        = 1 << 40 // bytes a second that QEMU may write, which by itself would take its time
 	monitorWait    = 30 * time.Second
 	callOffWait    = 10 * time.Second // for QEMU to stop writing what nobody waits for any more
 )
@@ -232,16 +234,65 @@ func (m *monitor) await(ctx context.Context, event string, states ...string) (st
 	}
 }
 
-// move has QEMU write what the machine is to a file, or read it from one: the
-// order is migrate or migrate-incoming. kept tells that the memory is in a file
-// of its own already. What is given up is over when this returns, or the line
-// is broken.
-func (m *monitor) move(ctx context.Context, order string, file *os.File, kept bool) error {
+// stateSet names the file that save has QEMU write to.
+const stateSet = 1
+
+// save has QEMU write what the machine is but for its memory, which is little.
+// The machine is stopped and stays so. Despite its name the order has nothing to
+// do with Xen but that it was made for it. The file is one in memory, so that a
+// QEMU that code broke into takes of its own with it; nobody changes it any more.
+func (m *monitor) save(ctx context.Context) (_ *os.File, err error) {
+	state, err := memoryFile("state", 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			state.Close()
+		}
+	}()
+	written, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", state.Fd()), os.O_WRONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer written.Close()
+	set := map[string]any{"fdset-id": stateSet}
+	if err := m.order(ctx, "add-fd", set, written); err != nil {
+		return nil, err
+	}
+	err = m.order(ctx, "xen-save-devices-state", map[string]any{"filename": fmt.Sprintf("/dev/fdset/%d", stateSet), "live": false})
+	if err = errors.Join(err, m.order(ctx, "remove-fd", set), seal(state)); err != nil {
+		return nil, err
+	}
+	if info, err := state.Stat(); err != nil {
+		return nil, err
+	} else if info.Size() > longestState {
+		return nil, fmt.Errorf("QEMU says more of a machine than the %d MiB it may", longestState>>20)
+	}
+	return state, nil
+}
+
+// send has QEMU write to a file what the machine is with all of its memory.
+func (m *monitor) send(ctx context.Context, file *os.File) error {
+	if err := m.order(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": fastest}); err != nil {
+		return err
+	}
+	return m.move(ctx, "migrate", file)
+}
+
+// receive has QEMU be what save or send wrote.
+func (m *monitor) receive(ctx context.Context, file *os.File) error {
+	return m.move(ctx, "migrate-incoming", file)
+}
+
+// move has QEMU write or read a file by an order of that name. What is given up
+// is over when this returns, or the line is broken.
+func (m *monitor) move(ctx context.Context, order string, file *os.File) error {
 	type capability struct {
 		Capability string `json:"capability"`
 		State      bool   `json:"state"`
 	}
-	if err := m.order(ctx, "migrate-set-capabilities", map[string]any{"capabilities": []capability{{"x-ignore-shared", kept}, {"events", true}}}); err != nil {
+	if err := m.order(ctx, "migrate-set-capabilities", map[string]any{"capabilities": []capability{{"events", true}}}); err != nil {
 		return err
 	}
 	if err := m.order(ctx, "getfd", map[string]any{"fdname": "state"}, file); err != nil {

@@ -125,7 +125,7 @@ func TestWhatIsWrittenAndGivenUpIsCalledOff(t *testing.T) {
 				m.ordering.Lock() // after the order was answered
 				defer m.ordering.Unlock()
 			}()
-			if err := m.move(ctx, "migrate", state, false); !errors.Is(err, context.Canceled) {
+			if err := m.move(ctx, "migrate", state); !errors.Is(err, context.Canceled) {
 				t.Errorf("%v", err)
 			}
 			if err := m.order(t.Context(), "cont", nil); (err == nil) != answer.works {

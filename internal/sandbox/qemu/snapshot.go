@@ -6,12 +6,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"gatehouse/internal/sandbox"
+
+	"golang.org/x/sys/unix"
 )
 
 // orderWait is for an order that is not to be given up halfway, such as that a
@@ -77,8 +82,8 @@ func (b *box) Resume(ctx context.Context) error {
 	return nil
 }
 
-// goOn lets the machine run. QEMU tells that memory is kept a moment before it
-// would let a machine run that was stopped for it.
+// goOn lets the machine run. QEMU tells that all memory is kept a moment before
+// it would let a machine run that was stopped for it.
 func (b *box) goOn(ctx context.Context) error {
 	err := b.order(ctx, "cont")
 	for end := time.Now().Add(orderWait); unfinished(err) && time.Now().Before(end); err = b.order(ctx, "cont") {
@@ -104,6 +109,7 @@ type snapshot struct {
 	strict bool
 	look   []string
 	size   int64
+	holds  bool // the template it goes on from
 
 	mu     sync.RWMutex
 	image  frozen
@@ -126,34 +132,107 @@ func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
 	if !b.paused {
 		err = errors.Join(err, b.goOn(ctx))
 	}
-	if err != nil && s != nil {
-		s.Close()
-	}
 	if err != nil {
-		return nil, err
+		if s != nil {
+			s.Close()
+		}
+		return nil, fmt.Errorf("keep a sandbox: %w", err)
 	}
 	b.driver.keepSnapshot(s)
 	return s, nil
 }
 
-func (b *box) take(ctx context.Context) (*snapshot, error) {
+// take keeps the machine, which is stopped, as it is.
+func (b *box) take(ctx context.Context) (_ *snapshot, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreWait)
 	defer cancel()
-	file, err := b.driver.guests.Unnamed()
-	if err != nil {
+	s := &snapshot{
+		driver: b.driver, limits: b.asked.Limits, env: slices.Clone(b.asked.Env), strict: b.strict, look: b.asked.Look, image: frozen{build: b.build},
+	}
+	defer func() {
+		if err != nil {
+			s.Close()
+		}
+	}()
+	if err := b.keep(ctx, &s.image); err != nil {
 		return nil, err
 	}
-	if err := b.machine.orders.move(ctx, "migrate", file, false); err != nil {
-		return nil, errors.Join(err, file.Close())
+	s.size, err = s.measure()
+	return s, err
+}
+
+// keep fills in what the machine is, devices and memory. Where it began with the
+// memory of a template it is only what it changed, unless this process may not
+// see that.
+func (b *box) keep(ctx context.Context, f *frozen) (err error) {
+	m := b.machine
+	if m.own {
+		if f.state, err = m.orders.save(ctx); err != nil {
+			return err
+		}
+		runs, err := filled(m.memory)
+		if err != nil {
+			return err
+		}
+		return b.keepPages(f, m.memory, runs)
 	}
-	info, err := file.Stat()
+	v, err := m.look()
+	if errors.Is(err, fs.ErrPermission) {
+		b.driver.log.Info("all of a machine's memory is kept, since what it changed cannot be seen", "error", err)
+		if f.state, err = b.driver.guests.Unnamed(); err != nil {
+			return err
+		}
+		return m.orders.send(ctx, f.state)
+	}
 	if err != nil {
-		return nil, errors.Join(err, file.Close())
+		return err
 	}
-	return &snapshot{
-		driver: b.driver, limits: b.asked.Limits, env: slices.Clone(b.asked.Env), strict: b.strict, look: b.asked.Look, size: info.Size(),
-		image: frozen{build: b.build, state: file},
-	}, nil
+	defer v.close()
+	if f.state, err = m.orders.save(ctx); err != nil {
+		return err
+	}
+	runs, err := v.changed() // after QEMU has done what it had to
+	if err != nil {
+		return err
+	}
+	f.of = b.of
+	if f.base, err = another(m.memory); err != nil {
+		return err
+	}
+	return b.keepPages(f, v, runs)
+}
+
+func (b *box) keepPages(f *frozen, memory io.ReaderAt, runs []run) error {
+	file, err := b.driver.guests.Unnamed()
+	if err != nil {
+		return err
+	}
+	if f.changed, err = copyOut(memory, runs, file); err != nil {
+		return errors.Join(err, file.Close())
+	}
+	return nil
+}
+
+// measure tells how much it takes, and holds the template it goes on from. Where
+// that is not kept any more, its memory is there for this alone, and counts.
+func (s *snapshot) measure() (bytes int64, err error) {
+	files := []*os.File{s.image.state}
+	if s.image.changed != nil {
+		files = append(files, s.image.changed.file)
+	}
+	if s.image.base != nil {
+		if s.holds = s.driver.hold(s.image.of); !s.holds {
+			files = append(files, s.image.base)
+		}
+	}
+	for _, f := range files {
+		var st unix.Stat_t
+		if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+			return 0, &os.PathError{Op: "fstat", Path: f.Name(), Err: err}
+		}
+		bytes += st.Blocks * 512
+	}
+	return bytes, nil
 }
 
 // Size is how many bytes it takes.
@@ -182,6 +261,9 @@ func (s *snapshot) Close() error {
 	}
 	s.closed = true
 	s.driver.forgetSnapshot(s)
+	if s.holds {
+		s.driver.letGo(s.image.of)
+	}
 	return s.image.close()
 }
 

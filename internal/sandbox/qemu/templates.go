@@ -19,12 +19,13 @@ var errTemplatesInUse = errors.New("as many templates as there may be are in use
 
 // template is a machine to go on from, being made or made.
 type template struct {
+	key    string
 	ready  chan struct{} // closed when image, err and failed are set
 	image  frozen
 	err    error
 	failed time.Time
 
-	users int       // that wait for it or go on from it; under the driver's lock, as used
+	users int       // that wait for it or go on from it, and snapshots; under the driver's lock, as used
 	used  time.Time // last
 }
 
@@ -62,12 +63,13 @@ func (d *Driver) claim(key string, freeze func() (frozen, error)) (*template, er
 		if !d.makeRoom() {
 			return nil, errTemplatesInUse
 		}
-		t = &template{ready: make(chan struct{})}
+		t = &template{key: key, ready: make(chan struct{})}
 		d.templates[key] = t
 		d.works.Go(func() {
 			defer close(t.ready)
 			began := time.Now()
 			t.image, t.err = freeze()
+			t.image.of = t
 			t.failed = time.Now()
 			d.log.Info("a virtual machine to go on from", "kind", key, "took", time.Since(began), "error", t.err)
 		})
@@ -75,6 +77,18 @@ func (d *Driver) claim(key string, freeze func() (frozen, error)) (*template, er
 	t.users++
 	t.used = time.Now()
 	return t, nil
+}
+
+// hold claims a template that something goes on from already, for a snapshot of
+// that. It fails where the template is kept for nothing else any more.
+func (d *Driver) hold(t *template) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	held := d.templates[t.key] == t
+	if held {
+		t.users++
+	}
+	return held
 }
 
 // letGo is for who has claimed it.
