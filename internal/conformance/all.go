@@ -77,20 +77,22 @@ func lineDoors(d Doors, bin string) map[string]dial {
 	}
 }
 
-// OverHTTP runs every suite against the URL of a fixture.
-func OverHTTP(ctx context.Context, t Tools, url, out string) ([]Column, error) {
-	return overAll(ctx, t, url, out, func(*Column) {})
+// overHTTP runs every suite against the URL of a fixture.
+func overHTTP(ctx context.Context, t Tools, all *turns, url, out string) ([]Column, error) {
+	return overAll(ctx, t, all, url, out, func(*Column) {})
 }
 
 // overAll runs every suite; leave takes out of a column what its door does
 // not have.
-func overAll(ctx context.Context, t Tools, url, out string, leave func(*Column)) ([]Column, error) {
+func overAll(ctx context.Context, t Tools, all *turns, url, out string, leave func(*Column)) ([]Column, error) {
 	var columns []Column
 	for _, s := range Suites() {
+		all.RLock()
 		c, err := s.column(ctx, t, url, filepath.Join(out, s.Name))
+		all.RUnlock()
 		if err == nil {
 			leave(&c)
-			err = s.settle(ctx, t, url, filepath.Join(out, s.Name+" again"), &c, leave)
+			err = s.settle(ctx, t, all, url, filepath.Join(out, s.Name+" again"), &c, leave)
 		}
 		if err != nil {
 			return columns, err
@@ -103,10 +105,14 @@ func overAll(ctx context.Context, t Tools, url, out string, leave func(*Column))
 // tries is how often a scenario that is not clean is run in all.
 const tries = 3
 
+// turns has those who run suites share a machine, and whoever needs all of it
+// wait for the others.
+type turns struct{ sync.RWMutex }
+
 // settle runs what is not clean again, by itself. The suites allow a server
 // half a second to a second and a half for a message, which a machine that is
 // busy with other tests may take; a defect shows every time.
-func (s Suite) settle(ctx context.Context, t Tools, url, out string, c *Column, leave func(*Column)) error {
+func (s Suite) settle(ctx context.Context, t Tools, all *turns, url, out string, c *Column, leave func(*Column)) error {
 	out = strings.ReplaceAll(out, " ", "-")
 	for i := range c.Scenarios {
 		for n := 1; n < tries && len(c.Scenarios[i].Wrong()) > 0; n++ {
@@ -115,7 +121,9 @@ func (s Suite) settle(ctx context.Context, t Tools, url, out string, c *Column, 
 			if err := os.MkdirAll(into, 0o755); err != nil {
 				return err
 			}
+			all.Lock()
 			found, err := s.RunOne(ctx, t, url, into, c.Scenarios[i].Name, s.Name)
+			all.Unlock()
 			if err != nil {
 				return err
 			}
@@ -129,23 +137,23 @@ func (s Suite) settle(ctx context.Context, t Tools, url, out string, c *Column, 
 	return nil
 }
 
-// OverLines runs every suite through the shim against a newline door.
-func OverLines(ctx context.Context, t Tools, door string, d dial, seen Witness, out string) ([]Column, error) {
+// throughLines runs every suite through the shim against a newline door.
+func throughLines(ctx context.Context, t Tools, all *turns, door string, d dial, seen Witness, out string) ([]Column, error) {
 	shim := &Shim{Dial: d, Seen: seen}
 	defer shim.Close()
 	front := httptest.NewServer(http.HandlerFunc(shim.ServeHTTP))
 	defer front.Close()
-	columns, err := overAll(ctx, t, front.URL+"/mcp", filepath.Join(out, door), (*Column).overLines)
+	columns, err := overAll(ctx, t, all, front.URL+"/mcp", filepath.Join(out, door), (*Column).overLines)
 	for i := range columns {
 		columns[i].Name += " " + door
 	}
 	return columns, err
 }
 
-// WithToken runs every suite against a fixture that lets nobody in without a
+// withToken runs every suite against a fixture that lets nobody in without a
 // token, which a proxy in front adds: the suites know no credentials. Host and
 // Origin stay as they came, since some scenarios are about them.
-func WithToken(ctx context.Context, t Tools, bin, out string) ([]Column, error) {
+func withToken(ctx context.Context, t Tools, all *turns, bin, out string) ([]Column, error) {
 	token := rand.Text()
 	s, err := start(ctx, bin, "--http", "127.0.0.1:0", "--auth-token", token)
 	if err != nil {
@@ -170,7 +178,7 @@ func WithToken(ctx context.Context, t Tools, bin, out string) ([]Column, error) 
 		r.Out.Header.Set("Authorization", "Bearer "+token)
 	}})
 	defer front.Close()
-	columns, err := OverHTTP(ctx, t, front.URL+"/mcp", filepath.Join(out, "token"))
+	columns, err := overHTTP(ctx, t, all, front.URL+"/mcp", filepath.Join(out, "token"))
 	for i := range columns {
 		columns[i].Name += " token"
 	}
@@ -192,18 +200,19 @@ func (s Suite) column(ctx context.Context, t Tools, url, out string) (Column, er
 // meanwhile.
 func Everything(ctx context.Context, t Tools, bin string, d Doors, seen Witness, out string) ([]Column, error) {
 	doors := lineDoors(d, bin)
+	var all turns
 	var meanwhile sync.WaitGroup
 	var stdio, locked []Column
 	var stdioErr, lockedErr error
 	meanwhile.Go(func() {
-		stdio, stdioErr = OverLines(ctx, t, "stdio", doors["stdio"], seen, out)
-		locked, lockedErr = WithToken(ctx, t, bin, out)
+		stdio, stdioErr = throughLines(ctx, t, &all, "stdio", doors["stdio"], seen, out)
+		locked, lockedErr = withToken(ctx, t, &all, bin, out)
 	})
-	columns, err := OverHTTP(ctx, t, d.URL, filepath.Join(out, "http"))
+	columns, err := overHTTP(ctx, t, &all, d.URL, filepath.Join(out, "http"))
 	for _, door := range []string{"tcp", "unix"} {
 		if err == nil {
 			var more []Column
-			more, err = OverLines(ctx, t, door, doors[door], seen, out)
+			more, err = throughLines(ctx, t, &all, door, doors[door], seen, out)
 			columns = append(columns, more...)
 		}
 	}

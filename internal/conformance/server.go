@@ -76,9 +76,9 @@ func start(ctx context.Context, bin string, args ...string) (*Server, error) {
 			return nil, fmt.Errorf("fixtureserver ended before it was ready: %s", s.Log())
 		}
 		return s, json.Unmarshal([]byte(line), &s.Doors)
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		s.Stop()
-		return nil, fmt.Errorf("fixtureserver was not ready within 30 seconds: %s", s.Log())
+		return nil, fmt.Errorf("fixtureserver was not ready within a minute: %s", s.Log())
 	case <-ctx.Done():
 		s.Stop()
 		return nil, ctx.Err()
@@ -103,10 +103,10 @@ func (s *Server) read(r io.Reader, ready chan<- string) {
 // Log is the end of what the server wrote to stderr.
 func (s *Server) Log() string { return s.stderr.String() }
 
-// Stop ends the process, by force after ten seconds, and says how it ended.
+// Stop ends the process, by force after a minute, and says how it ended.
 func (s *Server) Stop() error {
 	s.once.Do(func() {
-		force := time.AfterFunc(10*time.Second, func() { _ = s.cmd.Process.Kill() })
+		force := time.AfterFunc(time.Minute, func() { _ = s.cmd.Process.Kill() })
 		defer force.Stop()
 		_ = s.cmd.Process.Signal(syscall.SIGTERM)
 		if err := s.cmd.Wait(); err != nil {
@@ -164,7 +164,7 @@ func startStdio(bin string) (*stdioFixture, error) {
 
 func (s *stdioFixture) Close() error {
 	_ = s.WriteCloser.Close()
-	force := time.AfterFunc(10*time.Second, func() { _ = s.cmd.Process.Signal(os.Kill) })
+	force := time.AfterFunc(time.Minute, func() { _ = s.cmd.Process.Signal(os.Kill) })
 	defer force.Stop()
 	return s.cmd.Wait()
 }

@@ -14,7 +14,7 @@ func unsettled() Column {
 func TestWhatWasSlowOnceIsRunAgainAndSaidSo(t *testing.T) {
 	h := needHouse(t)
 	c := unsettled()
-	if err := Suites()[1].settle(t.Context(), h.tools, h.url, t.TempDir(), &c, func(*Column) {}); err != nil {
+	if err := Suites()[1].settle(t.Context(), h.tools, new(turns), h.url, t.TempDir(), &c, func(*Column) {}); err != nil {
 		t.Fatal(err)
 	}
 	if wrong := c.Clean(); len(wrong) > 0 {
@@ -30,7 +30,7 @@ func TestADefectStaysHoweverOftenItIsRun(t *testing.T) {
 	broken := httptest.NewServer(http.NotFoundHandler())
 	defer broken.Close()
 	c := unsettled()
-	if err := Suites()[1].settle(t.Context(), h.tools, broken.URL+"/mcp", t.TempDir(), &c, func(*Column) {}); err != nil {
+	if err := Suites()[1].settle(t.Context(), h.tools, new(turns), broken.URL+"/mcp", t.TempDir(), &c, func(*Column) {}); err != nil {
 		t.Fatal(err)
 	}
 	if len(c.Clean()) == 0 {

@@ -69,7 +69,7 @@ func run(ctx context.Context, f flags) (err error) {
 		return err
 	}
 	defer func() {
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 30*time.Second)
 		defer cancel()
 		err = errors.Join(err, s.Shutdown(last))
 	}()
