@@ -13,10 +13,18 @@ import (
 
 var (
 	//go:embed node.js
-	nodeText string
+	nodePlain string
+	//go:embed show.js
+	showText string
 	//go:embed bash.sh
 	bashText string
 )
+
+// nodeText is what a Node that remembers runs.
+func nodeText() string { return withShow(nodePlain) }
+
+// withShow puts in what both kinds of Node have.
+func withShow(text string) string { return strings.Replace(text, "/* show.js */", showText, 1) }
 
 // nodeStart gives Node channels apart from its streams, so that what the code
 // starts cannot write into them by accident.
@@ -31,7 +39,7 @@ func NewContext(life context.Context, box sandbox.Sandbox, l Language, name stri
 	case Python:
 		argv = []string{"python3", "-c", pythonText, "state"}
 	case Node:
-		argv, request = []string{"sh", "-c", nodeStart, "sh", nodeText}, asJSON
+		argv, request = []string{"sh", "-c", nodeStart, "sh", nodeText()}, asJSON
 	case Bash:
 		return newShell(box, name)
 	default:

@@ -162,3 +162,41 @@ func TestCodeRunsFromAFile(t *testing.T) {
 func fileRunner(b sandbox.Sandbox, l Language) func(context.Context, Code) (Result, error) {
 	return func(ctx context.Context, c Code) (Result, error) { return RunFile(ctx, b, l, c) }
 }
+
+// What the code declares is its own, whatever the interpreter calls what it is
+// made of, and is there afterwards, also where it was waited for.
+func TestANodeThatRemembersIsNotInTheWayOfItsCode(t *testing.T) {
+	needs(t, "node")
+	k, err := NewContext(t.Context(), box(t, sandbox.Spec{}), Node, "declares")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	for _, c := range []struct{ code, shown, failed string }{
+		{"const fs = require('fs'), vm = 1, util = 2, input = 3; let got = 4, stop = 5, turn = 6, prompt = 7; fs.constants.R_OK", "4", ""},
+		{"function run() { return 5 } function send() {} function tell() {} function part() {} function complain() {} function evaluate() {}", "", ""},
+		{"var require = 1; function display() {} run()", "5", ""},
+		{"const late = await Promise.resolve(40); late + 1", "41", ""},
+		{"late + 2", "42", ""},
+		{"let again = await (async () => 'x')(); again", "x", ""},
+		{"again + again", "xx", ""},
+		{"await (async () => { throw new TypeError('no') })()", "", "TypeError"},
+		{"await 1; null.x", "", "TypeError"},
+		{"await 1; }", "", "SyntaxError"},
+		{"async function f() { return await (1) } f()", "1", ""},
+		{"/* await (1) */ 1 + 1", "2", ""},
+	} {
+		r := do(t, k.Run, Code{Source: c.code})
+		failed := ""
+		if r.Error != nil {
+			failed = r.Error.Name
+		}
+		shown := ""
+		for _, p := range r.parts {
+			shown += string(p.Data)
+		}
+		if r.err != nil || r.Forgot || shown != c.shown || failed != c.failed {
+			t.Errorf("%s: %+v, %v, shows %q, fails with %+v, prints %q", c.code, r.Result, r.err, shown, r.Error, r.stderr)
+		}
+	}
+}

@@ -19,6 +19,26 @@ func input(c Code) io.Reader {
 	return bytes.NewReader(c.Stdin)
 }
 
+// RunOnce runs code as a program of its own, by an interpreter that is started
+// for it: the way of those that wait, where none is free.
+func RunOnce(ctx context.Context, box sandbox.Sandbox, l Language, c Code) (Result, error) {
+	switch l {
+	case Python:
+		if f, err := StartForker(ctx, box); err == nil {
+			defer f.Close()
+			return f.Run(ctx, c)
+		}
+		// One that is too old to fork for code can read it from a file.
+	case Node:
+		w, err := await(ctx, box)
+		if err != nil {
+			return Result{}, err
+		}
+		return w.run(ctx, c, box)
+	}
+	return RunFile(ctx, box, l, c)
+}
+
 // RunFile runs code as a program of its own: it is written to a file, and the
 // language's interpreter is started with that.
 func RunFile(ctx context.Context, box sandbox.Sandbox, l Language, c Code) (Result, error) {

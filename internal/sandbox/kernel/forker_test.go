@@ -116,6 +116,22 @@ func TestEachPieceOfCodeIsAProgramOfItsOwn(t *testing.T) {
 	}
 }
 
+// What code prints is there when it does, and not only if it ends by itself.
+func TestWhatIsPrintedIsThereWhileTheCodeRuns(t *testing.T) {
+	f, _ := forker(t, sandbox.Spec{})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var got []byte
+	c := Code{Source: "print('here')\nimport time; time.sleep(1000)", Timeout: time.Minute, Stdout: writer(func(b []byte) error {
+		got = append(got, b...)
+		cancel()
+		return nil
+	})}
+	if _, err := f.Run(ctx, c); !errors.Is(err, context.Canceled) || string(got) != "here\n" {
+		t.Errorf("%v, %q", err, got)
+	}
+}
+
 func TestAnErrorComesWithItsTraceback(t *testing.T) {
 	f, _ := forker(t, sandbox.Spec{})
 	r := do(t, f.Run, Code{Source: "def f():\n    return 1/0\nf()\n"})

@@ -123,7 +123,7 @@ func await(life context.Context, box sandbox.Sandbox) (*waiting, error) {
 	r, in := io.Pipe()
 	w := &waiting{in: in, over: over, full: make(chan struct{})}
 	p, err := box.Exec(life, sandbox.Command{
-		Argv: []string{"node", "-e", onceText}, Stdin: r, Timeout: -1, OutputBytes: -1,
+		Argv: []string{"node", "-e", withShow(onceText)}, Stdin: r, Timeout: -1, OutputBytes: -1,
 		Stdout: writer(func(b []byte) error { return w.print(b, &w.out, func(c *Code) io.Writer { return c.Stdout }) }),
 		Stderr: writer(func(b []byte) error { return w.print(b, &w.err, func(c *Code) io.Writer { return c.Stderr }) }),
 	})
@@ -173,7 +173,8 @@ func (w *waiting) run(ctx context.Context, c Code, box sandbox.Sandbox) (Result,
 		w.most = int64(c.OutputBytes)
 	}
 	w.mu.Unlock()
-	go w.ask(c)
+	show := shownBy(box)
+	go w.ask(c, show.name)
 	late, free := deadline(c, box)
 	defer free()
 	seen, why := w.await(ctx, late)
@@ -193,12 +194,12 @@ func (w *waiting) run(ctx context.Context, c Code, box sandbox.Sandbox) (Result,
 	default:
 	}
 	r.Outcome, r.Took, r.StdoutSize, r.StderrSize = seen.Judge(), time.Since(began), w.out, w.err
-	return Result{Result: r}, why
+	return Result{Result: r, Error: show.to(ctx, c)}, why
 }
 
 // ask sends the code, and what it can read behind it.
-func (w *waiting) ask(c Code) {
-	body, err := json.Marshal(request{Code: c.Source, Env: c.Env, Dir: c.Dir})
+func (w *waiting) ask(c Code, show string) {
+	body, err := json.Marshal(request{Code: c.Source, Env: c.Env, Dir: c.Dir, Shown: show})
 	if err != nil {
 		body = []byte("{}") // strings
 	}

@@ -75,6 +75,68 @@ func TestEachPieceForNodeIsAProgramOfItsOwn(t *testing.T) {
 	}
 }
 
+// What code shows and what goes wrong in it is told of a Node that waited and
+// of one that was started for it, and no file of that is left.
+func TestAPieceForNodeShows(t *testing.T) {
+	s, b := starter(t, sandbox.Spec{})
+	for name, run := range map[string]func(context.Context, Code) (Result, error){
+		"one that waits": s.soon,
+		"one of its own": func(ctx context.Context, c Code) (Result, error) { return RunOnce(ctx, b, Node, c) },
+	} {
+		for _, c := range []struct{ code, stdout, shown, failed string }{
+			{`display({a: 1}, 'text', Buffer.from('\x89PNG', 'latin1')); console.log('out')`, "out\n", "application/json {\"a\":1};text/plain text;image/png \x89PNG;", ""},
+			{"display(1); throw new TypeError('no')", "", "text/plain 1;", "TypeError no"},
+			{"import 'fs'; display(2); throw new RangeError('far')", "", "text/plain 2;", "RangeError far"},
+			{"Promise.reject(new TypeError('late'))", "", "", "TypeError late"},
+			{"display(3); process.exit(0)", "", "text/plain 3;", ""},
+			{"console.log('plain')", "plain\n", "", ""},
+		} {
+			r := do(t, run, Code{Source: c.code})
+			shown, failed := "", ""
+			for _, p := range r.parts {
+				shown += p.MIME + " " + string(p.Data) + ";"
+			}
+			if r.Error != nil {
+				failed = r.Error.Name + " " + r.Error.Message
+			}
+			if r.err != nil || r.stdout != c.stdout || shown != c.shown || failed != c.failed {
+				t.Errorf("%s, %s: %+v, %v, %q, shows %q, fails with %q, %q", name, c.code, r.Result, r.err, r.stdout, shown, failed, r.stderr)
+			}
+		}
+	}
+	if all, _, err := b.(sandbox.Files).List(t.Context(), "/tmp", "", 0); err != nil || len(all) != 0 {
+		t.Errorf("left: %v, %v", all, err)
+	}
+}
+
+// What the code itself writes where that is kept is bounded, and believed no more
+// than anything it prints.
+func TestWhatIsShownCanBeAnything(t *testing.T) {
+	s, _ := starter(t, sandbox.Spec{})
+	const find = `const fs = require('fs'); display(1); const at = '/tmp/' + fs.readdirSync('/tmp').find((n) => n.startsWith('.shown')); `
+	for name, code := range map[string]string{
+		"no JSON":  `fs.writeFileSync(at, 'x\n{"what":"show","mime":5}\n')`,
+		"a FIFO":   `fs.unlinkSync(at); require('child_process').execSync('mkfifo ' + at)`,
+		"a folder": `fs.unlinkSync(at); fs.mkdirSync(at)`,
+		"a link":   `fs.unlinkSync(at); fs.symlinkSync('/dev/zero', at)`,
+		"large":    `fs.truncateSync(at, 60 << 20)`,
+	} {
+		if r := do(t, s.soon, Code{Source: find + code}); r.err != nil || r.Outcome != sandbox.OK || r.Error != nil || len(r.parts) > 1 {
+			t.Errorf("%s: %+v, %v, %d parts, %q", name, r.Result, r.err, len(r.parts), r.stderr)
+		}
+	}
+}
+
+// Python that is started for one piece of code is as the one that waits.
+func TestAPieceForPythonShows(t *testing.T) {
+	needs(t, "python3")
+	b := box(t, sandbox.Spec{})
+	r := do(t, func(ctx context.Context, c Code) (Result, error) { return RunOnce(ctx, b, Python, c) }, Code{Source: "display({'a': 1}); print('out'); 1/0"})
+	if r.err != nil || r.stdout != "out\n" || len(r.parts) != 1 || r.Error == nil || r.Error.Name != "ZeroDivisionError" || r.Forgot {
+		t.Errorf("%+v, %v, %q, %v, %+v", r.Result, r.err, r.stdout, r.parts, r.Error)
+	}
+}
+
 func TestCodeForNodeIsEndedFromOutside(t *testing.T) {
 	s, _ := starter(t, sandbox.Spec{})
 	if r := do(t, s.soon, Code{Source: "for (;;);", Timeout: 200 * time.Millisecond}); r.Outcome != sandbox.TimedOut {

@@ -179,7 +179,7 @@ def prepare(req):
 
 
 def streams():
-    sys.stdout = open(1, 'w', encoding='utf-8', errors='surrogateescape', closefd=False, buffering=1 if MODE == 'state' else -1)
+    sys.stdout = open(1, 'w', encoding='utf-8', errors='surrogateescape', closefd=False, buffering=1)
     sys.stderr = open(2, 'w', encoding='utf-8', errors='backslashreplace', closefd=False, buffering=1)
     sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
 

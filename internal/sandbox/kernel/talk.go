@@ -29,6 +29,7 @@ type request struct {
 	Stdin string   `json:"stdin,omitempty"` // base64
 	Env   []string `json:"env,omitempty"`
 	Dir   string   `json:"dir,omitempty"`
+	Shown string   `json:"shown,omitempty"` // a file for what it shows, of a Node that waits
 }
 
 // ended is how it says that code ended.

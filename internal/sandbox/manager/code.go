@@ -154,7 +154,7 @@ func (b *Box) Code(ctx context.Context, l kernel.Language, code kernel.Code) (ke
 			}
 		}
 	}
-	return kernel.RunFile(ctx, b.Sandbox, l, code)
+	return kernel.RunOnce(ctx, b.Sandbox, l, code)
 }
 
 // Shell runs a line for a shell, Bash where there is one.
