@@ -181,7 +181,7 @@ func (w *waiting) run(ctx context.Context, c Code, box sandbox.Sandbox) (Result,
 	r, err := w.p.Wait()
 	w.over()
 	w.in.Close()
-	seen.Reaped, seen.Code, seen.Signal = r.Outcome != sandbox.Lost, r.Code, r.Signal
+	status(&seen, r)
 	if why == nil && !seen.Reaped {
 		why = err
 	}

@@ -355,8 +355,18 @@ func (t *talk) settled(e ended) *ended {
 // last is how the interpreter itself ended, when code took it along.
 func (t *talk) last(seen *sandbox.Evidence) *ended {
 	r, _ := t.p.Wait()
-	seen.Reaped = r.Outcome != sandbox.Lost
+	status(seen, r)
 	return &ended{Code: r.Code, Signal: r.Signal, CPU: r.CPU.Seconds(), RSS: r.MaxRSS, Gone: true}
+}
+
+// status adds what the driver says of an interpreter's end to what was seen. One
+// that ended with its sandbox has no status, whatever its zeros look like.
+func status(seen *sandbox.Evidence, r sandbox.Result) {
+	seen.Code, seen.Signal = r.Code, r.Signal
+	seen.Reaped = r.Code != 0 || r.Signal != 0 || r.Outcome == sandbox.OK
+	if !seen.Reaped && r.Outcome == sandbox.OutOfMemory {
+		seen.OOMKills = 1
+	}
 }
 
 // alive reports whether it can be talked to.
