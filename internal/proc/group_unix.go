@@ -44,6 +44,16 @@ func (g *group) close() {
 	}
 }
 
+// Signal sends a signal to the child's group, and to nobody once the child has
+// ended and the number may be another's.
+func (p *Process) Signal(s syscall.Signal) (err error) {
+	p.signal(func() { err = syscall.Kill(-p.cmd.Process.Pid, s) })
+	if errors.Is(err, syscall.ESRCH) {
+		return nil
+	}
+	return err
+}
+
 func signalOf(ps *os.ProcessState) string {
 	if ws, ok := ps.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
 		return ws.Signal().String()

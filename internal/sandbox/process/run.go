@@ -221,7 +221,7 @@ func (r *running) Signal(n int) error {
 		go r.proc.Stop(gone)
 		return nil
 	}
-	return signal(r.proc.Pid(), n)
+	return signal(r.proc, n)
 }
 
 // Resize changes the size of the terminal.

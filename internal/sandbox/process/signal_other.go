@@ -2,9 +2,13 @@
 
 package process
 
-import "fmt"
+import (
+	"fmt"
+
+	"gatehouse/internal/proc"
+)
 
 // signal cannot be had on this platform.
-func signal(_, n int) error {
+func signal(_ *proc.Process, n int) error {
 	return fmt.Errorf("signal %d cannot be sent on this platform; 9 ends the program", n)
 }

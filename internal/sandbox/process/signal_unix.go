@@ -3,14 +3,15 @@
 package process
 
 import (
-	"errors"
 	"fmt"
 	"syscall"
+
+	"gatehouse/internal/proc"
 )
 
-// signal reaches the group that pid leads.
-func signal(pid, n int) error {
-	if err := syscall.Kill(-pid, syscall.Signal(n)); err != nil && !errors.Is(err, syscall.ESRCH) {
+// signal reaches the group of a program.
+func signal(p *proc.Process, n int) error {
+	if err := p.Signal(syscall.Signal(n)); err != nil {
 		return fmt.Errorf("kill(%d): %w", n, err)
 	}
 	return nil
