@@ -241,3 +241,28 @@ func put(dir, file, value string) error {
 	}
 	return nil
 }
+
+// get reads a file of the kernel's, which has little to say, as put writes one:
+// each call in a sandbox begins with asking whether memory ran out before it.
+func get(dir, file string) ([]byte, error) {
+	at := dir + "/" + file
+	fd, err := unix.Open(at, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open(%s): %w", at, err)
+	}
+	defer unix.Close(fd)
+	var b []byte
+	for part := make([]byte, 4<<10); ; {
+		n, err := unix.Read(fd, part)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read(%s): %w", at, err)
+		}
+		if n == 0 {
+			return b, nil
+		}
+		b = append(b, part[:n]...)
+	}
+}

@@ -3,8 +3,6 @@
 package cgroup
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -50,7 +48,7 @@ func number(dir, file string) int64 {
 	if dir == "" {
 		return -1
 	}
-	b, err := os.ReadFile(filepath.Join(dir, file))
+	b, err := get(dir, file)
 	n, err2 := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 	if err != nil || err2 != nil {
 		return -1
@@ -63,7 +61,7 @@ func counted(dir, file, word string) int64 {
 	if dir == "" {
 		return -1
 	}
-	b, err := os.ReadFile(filepath.Join(dir, file))
+	b, err := get(dir, file)
 	if err != nil {
 		return -1
 	}
