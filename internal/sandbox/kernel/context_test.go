@@ -106,6 +106,33 @@ func TestAContextBeginsAnewWhenItsInterpreterEnds(t *testing.T) {
 	}
 }
 
+// What the code prints, what its programs print and what it shows go different
+// ways, and a piece ends after all of it.
+func TestAPieceEndsAfterAllThatCameOfIt(t *testing.T) {
+	k := contextOf(t, tongues[0])
+	long := strings.Repeat("long\n", 30_000)
+	for range 20 {
+		for _, c := range []struct {
+			code, stdout, stderr string
+			parts                int
+		}{
+			{"print('a')", "a\n", "", 0},
+			{"pass", "", "", 0},
+			{"import os, sys; print('a'); os.system('echo b'); print('c'); n = os.write(1, b'd\\n'); print('e')", "a\nb\nc\nd\ne\n", "", 0},
+			{"print('o'); print('e', file=sys.stderr); n = os.write(2, b'f\\n')", "o\n", "e\nf\n", 0},
+			{"display(1); print('a'); display(2); print('b', end='')", "a\nb", "", 2},
+			{"print('long\\n' * 30000, end='')", long, "", 0},
+			{"x = os.system('head -c 150000 /dev/zero | tr \"\\\\0\" l')", strings.Repeat("l", 150_000), "", 0},
+			{"'a'", "", "", 1},
+		} {
+			r := do(t, k.Run, Code{Source: c.code})
+			if r.Outcome != sandbox.OK || r.err != nil || r.stdout != c.stdout || r.stderr != c.stderr || len(r.parts) != c.parts {
+				t.Fatalf("%s: %+v, %v, %d bytes %.40q, %q, %d parts", c.code, r.Result, r.err, len(r.stdout), r.stdout, r.stderr, len(r.parts))
+			}
+		}
+	}
+}
+
 func TestContextsShowWhatTheirCodeEndsWith(t *testing.T) {
 	for _, l := range tongues[:2] {
 		t.Run(string(l.language), func(t *testing.T) {

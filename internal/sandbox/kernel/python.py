@@ -18,25 +18,44 @@ os.dup2(NULL, 0)
 os.dup2(NULL, 1)
 
 
+def frame(kind, body):
+    return kind + struct.pack('>I', len(body)) + body if body else b''
+
+
+def everything(frames):
+    while frames:
+        frames = frames[os.write(OUT, frames):]
+
+
 def send(kind, body):
-    frame = kind + struct.pack('>I', len(body)) + body
-    while frame:
-        frame = frame[os.write(OUT, frame):]
+    everything(frame(kind, body))
 
 
-def exactly(fd, n):
+def waiting(fd):
+    """What a pipe holds."""
     b = b''
-    while len(b) < n:
-        more = os.read(fd, min(n - len(b), 1 << 20))
-        if not more:
-            os._exit(0)
-        b += more
+    try:
+        while not len(b) & 0xffff:  # it holds that much mostly
+            more = os.read(fd, 1 << 16)
+            if not more:
+                break
+            b += more
+    except BlockingIOError:
+        pass
     return b
 
 
 def request():
-    b = exactly(IN, struct.unpack('>I', exactly(IN, 4))[0])
-    fields, at = [], 0
+    """The next request. Whoever asks waits for the answer before asking again."""
+    b, size = b'', 4
+    while len(b) < size:
+        more = os.read(IN, max(size - len(b), 1 << 16))
+        if not more:
+            os._exit(0)
+        b += more
+        if size == 4 and len(b) >= 4:
+            size += struct.unpack_from('>I', b)[0]
+    fields, at = [], 4
     while at < len(b):
         n = struct.unpack_from('>I', b, at)[0]
         fields.append(b[at + 4:at + 4 + n])
@@ -52,11 +71,52 @@ def ahead():
         __import__(name)
 
 
+class Turns:
+    """Lets code that remembers tell the end of a piece by itself, with what it
+    printed last, where the process that passes that on would have to be woken
+    first. Only who has the turn reads the pipes, and sends what was in them."""
+
+    def __init__(self, pipes):
+        self.lock, self.pipes, self.shown = None, [r for r, _ in pipes[:2]], select.poll()
+        self.shown.register(pipes[2][0], select.POLLIN)
+        if MODE == 'state':
+            try:
+                self.lock = os.memfd_create('turns')  # the kernel unlocks it when its holder ends
+            except OSError:
+                pass
+
+    def __enter__(self):
+        if self.lock is not None:
+            os.lockf(self.lock, os.F_LOCK, 0)
+
+    def __exit__(self, *_):
+        if self.lock is not None:
+            os.lockf(self.lock, os.F_ULOCK, 0)
+
+    def end(self, line):
+        """Sends what waits, and the end; False when that is left to the other one."""
+        if self.lock is None:
+            return False
+        try:
+            os.lockf(self.lock, os.F_TLOCK, 0)
+        except OSError:  # the other one has the turn, or the code closed what is not its own
+            return False
+        try:
+            if self.shown.poll(0):
+                return False
+            everything(b''.join(frame(k, waiting(fd)) for k, fd in zip((b'o', b'e'), self.pipes)) + frame(b'x', line))
+        finally:
+            os.lockf(self.lock, os.F_ULOCK, 0)
+        return True
+
+
 class Shown:
     """What the code shows, besides what it prints: through a pipe of its own."""
 
-    def __init__(self, fd):
-        self.fd = fd
+    nothing = None  # the standard input of code that is given none
+
+    def __init__(self, fd, turns=None):
+        self.fd, self.turns = fd, turns
 
     def tell(self, what, **more):
         import json
@@ -65,7 +125,9 @@ class Shown:
             line = line[os.write(self.fd, line):]
 
     def done(self, code):
-        os.write(self.fd, b'{"code": %d, "what": "done"}\n' % code)
+        line = b'{"code": %d, "what": "done"}' % code
+        if not self.turns.end(line):
+            os.write(self.fd, line + b'\n')
 
     def data(self, mime, data):
         import base64
@@ -175,7 +237,9 @@ def prepare(req):
         os.dup2(fd, 0)
         os.close(fd)
     # The streams were made for what this process began with.
-    sys.stdin = open(0, 'r', encoding='utf-8', errors='surrogateescape', closefd=False)
+    if req['stdin'] or sys.stdin is not Shown.nothing or sys.stdin.closed:
+        sys.stdin = open(0, 'r', encoding='utf-8', errors='surrogateescape', closefd=False)
+        Shown.nothing = None if req['stdin'] else sys.stdin
 
 
 def streams():
@@ -223,15 +287,16 @@ def once(req, shown):
 def many(shown):
     """Runs piece after piece in one space, and shows what each ends with."""
     import ast
+    from _signal import signal as on, SIGINT, SIG_IGN, default_int_handler  # without what else goes by those names
     streams()
     space = fresh_main(shown)
+    on(SIGINT, SIG_IGN)
     while True:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
         req = request()
         status = 0
         try:
             prepare(req)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            on(SIGINT, default_int_handler)
             tree = ast.parse(req['code'], named(req['code']))
             last = None
             if tree.body and isinstance(tree.body[-1], ast.Expr):
@@ -248,7 +313,7 @@ def many(shown):
         except BaseException as e:
             complain(shown, e)
             status = 130 if isinstance(e, KeyboardInterrupt) else 1
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        on(SIGINT, SIG_IGN)
         flush()
         os.dup2(NULL, 0)
         shown.done(status)
@@ -277,6 +342,9 @@ def others():
 def start(req):
     """Starts a process for code, and gives what comes of it."""
     pipes = [os.pipe() for _ in range(3)]
+    for r, _ in pipes:
+        os.set_blocking(r, False)
+    turns = Turns(pipes)
     pid = os.fork()
     if pid == 0:
         if MODE == 'fork':
@@ -285,26 +353,23 @@ def start(req):
         os.dup2(pipes[0][1], 1)
         os.dup2(pipes[1][1], 2)
         show = os.dup(pipes[2][1])
-        for r, w in pipes:
-            os.close(r)
+        for _, w in pipes:
             os.close(w)
-        os.close(OUT)
         if MODE == 'fork':
             import gc
             gc.enable()
-            os.close(IN)
+            for fd in [r for r, _ in pipes] + [OUT, IN]:
+                os.close(fd)
             once(req, Shown(show))
-        many(Shown(show))
+        many(Shown(show, turns))
     for _, w in pipes:
         os.close(w)
-    for r, _ in pipes:
-        os.set_blocking(r, False)
-    return pid, [r for r, _ in pipes]
+    return pid, [r for r, _ in pipes], turns
 
 
 class Child:
     def __init__(self, req=None):
-        self.pid, self.pipes = start(req)
+        self.pid, self.pipes, self.turns = start(req)
         self.fd = os.pidfd_open(self.pid)
         self.line = b''
         self.poll = select.poll()
@@ -352,14 +417,16 @@ class Child:
         """Until the process has ended: how it did."""
         while True:
             ready = [fd for fd, _ in self.poll.poll()]
-            for fd in ready:
-                if fd != self.fd:
-                    self.drain(fd)
+            with self.turns:
+                for fd in ready:
+                    if fd != self.fd:
+                        self.drain(fd)
             if self.fd in ready:
                 break
-        self.printed()
-        while self.pipes[2] >= 0 and self.drain(self.pipes[2]):
-            pass
+        with self.turns:
+            self.printed()
+            while self.pipes[2] >= 0 and self.drain(self.pipes[2]):
+                pass
         self.poll.unregister(self.fd)
         for fd in self.pipes + [self.fd]:
             if fd >= 0:
@@ -380,7 +447,7 @@ def told(end, gone=False, dirty=False):
 
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 os.pidfd_open  # what this needs is there, or it ends here
-send(b'r', b'')
+everything(b'r' + bytes(4))
 if MODE == 'state':
     end = Child().attend()
     told(end, gone=True)
