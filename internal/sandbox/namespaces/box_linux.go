@@ -141,7 +141,7 @@ func (b *box) start(channel *os.File, files []*os.File) error {
 	}
 	defer null.Close()
 	b.agent, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", imageFD), []string{"agent", strconv.Itoa(firstTree + len(files))}, &os.ProcAttr{
-		Env:   []string{},
+		Env:   []string{"GOMAXPROCS=1"}, // it waits for most of what it does, and one more thread would only be woken for nothing
 		Files: append([]*os.File{null, null, null, channel, b.driver.image}, files...),
 		Sys:   attr,
 	})
