@@ -235,6 +235,13 @@ folders that settings or -d name, or else the one it is started in.`,
 	return c
 }
 
+// A daemon that was killed this moment has its PID file claimed until the
+// last of its threads is gone, and does not answer any more.
+const (
+	dyingTime = 2 * time.Second
+	dyingLook = 20 * time.Millisecond
+)
+
 // startDaemon starts a daemon in a folder, and says where it serves.
 func startDaemon(ctx context.Context, w World, cfg config.Config, dir string, args []string) error {
 	if err := daemon.OwnFolder(cfg.Folders.Runtime); err != nil {
@@ -246,6 +253,10 @@ func startDaemon(ctx context.Context, w World, cfg config.Config, dir string, ar
 	}
 	defer done()
 	f, err := findDaemon(ctx, cfg)
+	for end := time.Now().Add(dyingTime); err == nil && f.runs && f.silent != nil && time.Now().Before(end); {
+		time.Sleep(dyingLook)
+		f, err = findDaemon(ctx, cfg)
+	}
 	switch {
 	case err != nil:
 		return err
