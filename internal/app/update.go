@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"gatehouse/internal/config"
@@ -37,7 +36,6 @@ func NewUpdater(cfg config.Update, program string) (*update.Updater, error) {
 const (
 	tryWait   = 30 * time.Second // for a program to say its version
 	tryOutput = 4 << 10          // bytes of it that are read
-	tryAgain  = 5                // times, while somebody still holds the file open
 )
 
 // versionOf runs a program and reads which version it says it is.
@@ -45,21 +43,13 @@ func versionOf(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryWait)
 	defer cancel()
 	out := &short{}
-	for try := 0; ; try++ {
-		p, err := proc.Start(ctx, proc.Spec{Path: program, Args: []string{"version"}, Stdout: out})
-		// A child that is just being started may hold the file for a moment.
-		if errors.Is(err, syscall.ETXTBSY) && try < tryAgain {
-			time.Sleep(50 * time.Millisecond)
-			continue
-		}
-		if err != nil {
-			return "", err
-		}
-		end, err := p.Wait()
-		if err != nil || end.Code != 0 {
-			return "", errors.Join(err, fmt.Errorf("it ended with code %d", end.Code))
-		}
-		break
+	p, err := proc.Start(ctx, proc.Spec{Path: program, Args: []string{"version"}, Stdout: out})
+	if err != nil {
+		return "", err
+	}
+	end, err := p.Wait()
+	if err != nil || end.Code != 0 {
+		return "", errors.Join(err, fmt.Errorf("it ended with code %d", end.Code))
 	}
 	line, _, _ := strings.Cut(out.String(), "\n")
 	words := strings.Fields(line)

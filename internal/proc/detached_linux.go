@@ -66,10 +66,10 @@ func (d *Detached) start(spec Spec) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = spec.Stdin, spec.Stdout, spec.Stderr
 	d.whole.prepare(cmd, &spec)
 	d.began = time.Now()
-	err := cmd.Start()
+	err := launch(&cmd)
 	if err != nil && d.whole.withdraw(cmd) {
 		cmd = again(cmd)
-		err = cmd.Start()
+		err = launch(&cmd)
 	}
 	d.whole.started(cmd)
 	if err != nil {

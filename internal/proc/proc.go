@@ -22,6 +22,7 @@ import (
 	"os/exec"
 	"runtime"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -263,10 +264,10 @@ func (p *Process) start(spec Spec) error {
 		p.whole.prepare(p.cmd, &spec)
 	}
 	p.began = time.Now()
-	err := p.cmd.Start()
+	err := launch(&p.cmd)
 	if err != nil && p.whole.withdraw(p.cmd) {
 		p.cmd = again(p.cmd)
-		err = p.cmd.Start()
+		err = launch(&p.cmd)
 	}
 	p.whole.started(p.cmd)
 	p.pipes.started(err == nil)
@@ -291,6 +292,24 @@ func (p *Process) open(spec Spec) error {
 		p.input.to, spec.Stdin = w, r
 	}
 	return p.pipes.open(p.cmd, spec)
+}
+
+// A file that was just written may be held open, for a moment, by a child that
+// another thread is starting: until then the system does not run it.
+const (
+	busyTries = 40
+	busyWait  = 50 * time.Millisecond
+)
+
+// launch starts a command.
+func launch(cmd **exec.Cmd) error {
+	err := (*cmd).Start()
+	for try := 0; try < busyTries && errors.Is(err, syscall.ETXTBSY); try++ {
+		time.Sleep(busyWait)
+		*cmd = again(*cmd)
+		err = (*cmd).Start()
+	}
+	return err
 }
 
 // again is a command that failed to start, for one more try.

@@ -3,9 +3,11 @@ package proc
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -52,6 +54,27 @@ func openFiles(t *testing.T) int {
 		t.Fatal(err)
 	}
 	return len(list)
+}
+
+// While another thread starts a child, that child holds what is open here, also
+// a program that is being written.
+func TestAProgramThatIsHeldOpenIsStartedAMomentLater(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "program")
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o700)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteString("#!/bin/sh\nexit 7\n"); err != nil {
+		t.Fatal(err)
+	}
+	if err := exec.Command(path).Run(); !errors.Is(err, syscall.ETXTBSY) {
+		t.Skipf("this system runs what is held open: %v", err)
+	}
+	time.AfterFunc(20*time.Millisecond, func() { f.Close() })
+	if s := wait(t, start(t, t.Context(), Spec{Path: path})); s.Code != 7 {
+		t.Errorf("%+v", s)
+	}
 }
 
 func TestWhoLeavesTheGroupCannotHoldUpWait(t *testing.T) {
