@@ -3,7 +3,10 @@ package proxy
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
+	"encoding/json"
 	"fmt"
+	"html"
 	"io"
 	"log"
 	"net"
@@ -323,6 +326,46 @@ func TestSecretsAreSwappedOnTheWay(t *testing.T) {
 		if strings.Contains(fmt.Sprint(d), value) {
 			t.Errorf("a decision tells the secret: %+v", d)
 		}
+	}
+}
+
+// A server that has the secret may repeat it wherever and however it likes.
+func TestSecretsAreHiddenInEveryPartOfAnAnswer(t *testing.T) {
+	const value, placeholder = `sk-"real"/<value>+1`, "PLACEHOLDER_KEY"
+	w := newWorld(t, Options{}, func(n *sandbox.Network) {
+		n.Secrets = []sandbox.Secret{{Placeholder: placeholder, Value: secret.New(value), Hosts: []string{"example.org"}, Plain: true}}
+	})
+	w.serve(public+":80", http.HandlerFunc(func(out http.ResponseWriter, r *http.Request) {
+		conn, _, err := out.(http.Hijacker).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		inJSON, err := json.Marshal(value)
+		if err != nil {
+			t.Error(err)
+		}
+		said := strings.Join([]string{
+			r.Header.Get("X-Key"), r.Header.Get("Authorization"), r.URL.RawQuery, url.PathEscape(value), html.EscapeString(value), string(inJSON),
+			strings.ReplaceAll(string(inJSON), "/", `\/`), `"sk-\"real\"/<value>+1"`,
+		}, "\n")
+		fmt.Fprintf(conn, "HTTP/1.1 200 it is %s\r\nX-Said: %s\r\nContent-Length: %d\r\n\r\n%s", value, value, len(said), said)
+	}))
+	c, in := w.connect()
+	fmt.Fprintf(c, "GET http://example.org/?key=%s HTTP/1.1\r\nHost: example.org\r\nX-Key: %s\r\nAuthorization: Basic %s\r\nConnection: close\r\n\r\n",
+		placeholder, placeholder, base64.StdEncoding.EncodeToString([]byte("ann:"+placeholder)))
+	all, err := io.ReadAll(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{"real", "value", base64.StdEncoding.EncodeToString([]byte("ann:" + value))} {
+		if strings.Contains(string(all), part) {
+			t.Errorf("%q is in %q", part, all)
+		}
+	}
+	if n := strings.Count(string(all), placeholder); n != 9 {
+		t.Errorf("the placeholder is there %d times: %q", n, all)
 	}
 }
 

@@ -5,11 +5,14 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"html"
 	"io"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 
+	"gatehouse/internal/rawjson"
 	"gatehouse/internal/sandbox"
 )
 
@@ -19,6 +22,7 @@ type hidden struct {
 	value       string
 	hosts       []rule
 	plain       bool
+	sent        needles // what it was put in encoded, as it went out; of one request
 }
 
 const (
@@ -94,11 +98,11 @@ func (p *policy) swap(r *http.Request, t *target, secure *bool) (used secrets, e
 		*t, *secure = to, over
 		used = append(used, s)
 	}
-	for _, s := range used {
+	for i, s := range used {
 		if !s.goesTo(*t) {
 			return nil, refuse("", "the secret for %s may not go to %s", s.placeholder, t)
 		}
-		s.put(r)
+		used[i].sent = s.put(r)
 	}
 	if len(used) > 0 {
 		r.Header.Set("Accept-Encoding", "identity") // so that what comes back can be looked through
@@ -122,16 +126,22 @@ func (s hidden) in(r *http.Request) bool {
 	return false
 }
 
-func (s hidden) put(r *http.Request) {
+// put puts the secret in. What it gives is what a server would have to repeat
+// for the sandbox to take the secret out of an encoding.
+func (s hidden) put(r *http.Request) (sent needles) {
 	r.URL.RawQuery = strings.ReplaceAll(r.URL.RawQuery, s.placeholder, url.QueryEscape(s.value))
 	for _, values := range r.Header {
 		for i, v := range values {
 			if plain := basic(v); strings.Contains(plain, s.placeholder) {
-				v = "Basic " + base64.StdEncoding.EncodeToString([]byte(strings.ReplaceAll(plain, s.placeholder, s.value)))
+				was := base64.StdEncoding.EncodeToString([]byte(plain))
+				is := base64.StdEncoding.EncodeToString([]byte(strings.ReplaceAll(plain, s.placeholder, s.value)))
+				sent = append(sent, needle{[]byte(is), []byte(was)})
+				v = "Basic " + is
 			}
 			values[i] = strings.ReplaceAll(v, s.placeholder, s.value)
 		}
 	}
+	return sent
 }
 
 // basic is what a field of basic authentication says, else nothing.
@@ -159,13 +169,9 @@ func (s secrets) hideIn(resp *http.Response) error {
 	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
 		return fmt.Errorf("the server answered in the encoding %s although none was asked for, so that it cannot be seen whether it repeats a secret", printable(e))
 	}
-	n := needles{}
-	for _, h := range s {
-		n = append(n, needle{[]byte(h.value), []byte(h.placeholder)})
-		if q := url.QueryEscape(h.value); q != h.value {
-			n = append(n, needle{[]byte(q), []byte(h.placeholder)})
-		}
-	}
+	n := s.needles()
+	status, _ := n.replace([]byte(resp.Status), true)
+	resp.Status = string(status)
 	for name, values := range resp.Header {
 		for i, v := range values {
 			out, _ := n.replace([]byte(v), true)
@@ -179,6 +185,36 @@ func (s secrets) hideIn(resp *http.Response) error {
 	resp.ContentLength = -1
 	resp.Body = &hiding{from: resp.Body, needles: n}
 	return nil
+}
+
+// needles are the secrets in every form in which they are looked for: as they
+// are, and as URLs, JSON and HTML write them.
+func (s secrets) needles() (n needles) {
+	add := func(find, put []byte) {
+		for _, form := range forms(string(find)) {
+			if !slices.ContainsFunc(n, func(k needle) bool { return string(k.find) == form }) {
+				n = append(n, needle{[]byte(form), put})
+			}
+		}
+	}
+	for _, h := range s {
+		add([]byte(h.value), []byte(h.placeholder))
+		for _, k := range h.sent {
+			add(k.find, k.put)
+		}
+	}
+	return n
+}
+
+func forms(value string) []string {
+	quoted := string(rawjson.AppendString(nil, value))
+	plain := quoted[1 : len(quoted)-1]
+	safe := strings.NewReplacer("<", `\u003c`, ">", `\u003e`, "&", `\u0026`).Replace(plain) // for pages
+	slash := strings.NewReplacer("/", `\/`)
+	return []string{
+		value, url.QueryEscape(value), url.PathEscape(value), html.EscapeString(value),
+		plain, safe, slash.Replace(plain), slash.Replace(safe),
+	}
 }
 
 type needle struct{ find, put []byte }

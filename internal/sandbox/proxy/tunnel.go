@@ -222,7 +222,7 @@ func sameName(name string, t target) error {
 // HTTP to somebody is.
 func firstLine(b []byte) (s speech, known bool) {
 	line := bytes.TrimLeft(b, "\r\n")
-	word := bytes.TrimLeft(line, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
+	word := bytes.TrimLeft(line, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~") // as a method may have
 	switch {
 	case len(word) == 0:
 		return speaksOther, false // it may go on to be

@@ -105,7 +105,7 @@ func TestTunnelsCarryWhatBothSidesSay(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := open()
-			said := strings.Repeat("0123456789", 100_000)
+			said := strings.Repeat("012345678\n", 100_000)
 			go func() {
 				io.WriteString(c, said)
 				c.(*net.TCPConn).CloseWrite()
@@ -205,6 +205,7 @@ func TestRequestsInATunnelAreForItsTarget(t *testing.T) {
 		"a tunnel": "CONNECT other.test:80 HTTP/1.1\r\nHost: other.test:80\r\n\r\n", "an unknown method": "FROB / HTTP/1.1\r\nHost: other.test\r\n\r\n",
 		"an empty line first": "\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n", "two blanks": "GET  /  HTTP/1.1\r\nHost: other.test\r\n\r\n",
 		"a tab": "GET\t/ HTTP/1.1\r\nHost: other.test\r\n\r\n", "HTTP/2": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "lower case": "get / http/1.1\r\nhost: other.test\r\n\r\n",
+		"a method with a dash": "M-SEARCH / HTTP/1.1\r\nHost: other.test\r\n\r\n", "one with a digit": "G3T / HTTP/1.1\r\nHost: other.test\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := open()
