@@ -285,6 +285,49 @@ func TestToolsThatComeAreOffered(t *testing.T) {
 	}
 }
 
+// What a server says of itself is shown to everybody and kept: with its secrets
+// in it, they are taken out.
+func TestSecretsThatAServerSaysAreNotShown(t *testing.T) {
+	const key = "a-very-secret-key"
+	vault := secret.In(t.TempDir(), "")
+	if err := vault.Set("KEY", secret.New(key)); err != nil {
+		t.Fatal(err)
+	}
+	h := openHome(t, Options{Secrets: vault.Fill})
+	r := server(t, "up", "talkative")
+	r.Env["SECRET"] = "${secret:KEY}"
+	h.install(r)
+	lines, err := h.Logs("up", 0, false, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	records, _, _ := h.opts.Records.Get()
+	kept, _ := json.Marshal(records)
+	listing, err := os.ReadFile(filepath.Join(h.opts.Folder, "up", "tools.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, said := range map[string]string{
+		"the log": fmt.Sprint(lines), "the record": string(kept), "the list": string(listing), "the names": fmt.Sprint(h.names()),
+	} {
+		if strings.Contains(said, key) {
+			t.Errorf("%s has it: %s", what, said)
+		}
+	}
+	if said := fmt.Sprint(lines); !strings.Contains(said, "it starts with "+secret.Mask) || !strings.Contains(said, "it has "+secret.Mask) {
+		t.Errorf("the log says %s", said)
+	}
+	if !strings.Contains(string(kept), "One with "+secret.Mask) || !strings.Contains(string(listing), "Says it with "+secret.Mask) {
+		t.Errorf("kept: %s, %s", kept, listing)
+	}
+	r = server(t, "locked", "locked")
+	r.Env["SECRET"] = "${secret:KEY}"
+	_, err = h.Install(t.Context(), Plan{Record: r}, nil)
+	if err == nil || strings.Contains(err.Error()+Words(err), key) || !strings.Contains(err.Error(), "initialize: nobody is let in with "+secret.Mask) {
+		t.Errorf("got %v, %s", err, Words(err))
+	}
+}
+
 func TestSecretsReachTheServerAndNoLog(t *testing.T) {
 	vault := secret.In(t.TempDir(), "")
 	if err := vault.Set("KEY", secret.New("a-very-secret-key")); err != nil {

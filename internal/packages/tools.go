@@ -36,9 +36,9 @@ func (u *upstream) list(ctx context.Context) (entries []json.RawMessage, err err
 	}
 	params, seen, bytes := json.RawMessage(`{}`), map[string]bool{}, 0
 	for range mostPages {
-		raw, err := u.request(ctx, "tools/list", params, nil)
+		raw, err := u.learn(ctx, "tools/list", params)
 		if err != nil {
-			return nil, fmt.Errorf("tools/list: %w", err)
+			return nil, err
 		}
 		page, ok := rawjson.Get(raw, "tools")
 		if !ok || rawjson.Kind(page) != '[' {

@@ -14,6 +14,7 @@ import (
 
 	"gatehouse/internal/proc"
 	"gatehouse/internal/rawjson"
+	"gatehouse/internal/secret"
 	"gatehouse/tool"
 )
 
@@ -35,6 +36,7 @@ const (
 type upstream struct {
 	child   *proc.Process
 	journal *journal
+	secrets secret.Hider  // of its environment: nobody but callers is shown what it says with them
 	relist  chan struct{} // its tools are others; holds one
 	out     chan *letter  // to be written
 	gone    chan struct{} // closed when nothing more comes
@@ -97,9 +99,9 @@ func (e *lost) Unwrap() error { return e.why }
 
 // talk begins to use a server whose child is started by start, which is given
 // where its output goes.
-func talk(ctx context.Context, limit int, j *journal, start func(*frames) (*proc.Process, error)) (*upstream, error) {
+func talk(ctx context.Context, limit int, j *journal, h secret.Hider, start func(*frames) (*proc.Process, error)) (*upstream, error) {
 	u := &upstream{
-		journal: j, relist: make(chan struct{}, 1), out: make(chan *letter, outboxSize), gone: make(chan struct{}),
+		journal: j, secrets: h, relist: make(chan struct{}, 1), out: make(chan *letter, outboxSize), gone: make(chan struct{}),
 		pending: map[int64]*waiting{}, used: time.Now(),
 	}
 	child := make(chan *proc.Process, 1)
@@ -218,6 +220,22 @@ func (u *upstream) put(ctx context.Context, text []byte) error {
 			return fmt.Errorf("it has read nothing for %v", stuck)
 		}
 	}
+}
+
+// learn asks the server about itself. What it says is shown to people and kept,
+// so the secrets are taken out of it.
+func (u *upstream) learn(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+	raw, err := u.request(ctx, method, params, nil)
+	if w, ok := errors.AsType[*tool.WireError](err); ok {
+		err = fmt.Errorf("%s (%d)", u.secrets.Hide([]byte(w.Message)), w.Code)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", method, err)
+	}
+	if raw = u.secrets.Hide(raw); rawjson.Check(raw, 0) != nil {
+		return nil, fmt.Errorf("%s: the answer has a secret in it that cannot be taken out", method)
+	}
+	return raw, nil
 }
 
 // request asks the server and waits for its answer. An error that the server
@@ -367,6 +385,7 @@ func (u *upstream) strange(line []byte, err error) {
 	}
 	u.garbage++
 	if u.garbage <= 20 {
+		line = u.secrets.Hide(line)
 		u.journal.say(fmt.Sprintf("[host] a line on standard output is no message (%v): %s", err, shorten(string(line[:min(len(line), 400)]), 200)))
 	}
 	if u.garbage == mostGarbage {
@@ -494,6 +513,7 @@ func (u *upstream) told(method string, params []byte) {
 	case "notifications/message":
 		level, _ := rawjson.Get(params, "level")
 		data, _ := rawjson.Get(params, "data")
+		data = u.secrets.Hide(data)
 		u.journal.say(fmt.Sprintf("[%s] %s", shorten(string(bytes.Trim(level, `"`)), 20), data[:min(len(data), longestLine)]))
 	}
 }
@@ -529,9 +549,9 @@ func (u *upstream) introduce(ctx context.Context, name, version string) error {
 	if err != nil {
 		return err
 	}
-	raw, err := u.request(ctx, "initialize", params, nil)
+	raw, err := u.learn(ctx, "initialize", params)
 	if err != nil {
-		return fmt.Errorf("initialize: %w", err)
+		return err
 	}
 	var r struct {
 		Version      string                     `json:"protocolVersion"`

@@ -99,6 +99,9 @@ func (s *server) misbehaveFirst() {
 				s.print(`{"jsonrpc":"2.0","id":"p","method":"ping"}`)
 			}
 		}()
+	case "talkative", "locked":
+		s.print("it starts with " + os.Getenv("SECRET"))
+		s.print(`{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"it has ` + os.Getenv("SECRET") + `"}}`)
 	case "exit":
 		fmt.Fprintln(os.Stderr, "no licence")
 		os.Exit(3)
@@ -140,6 +143,10 @@ func (s *server) initialize(r request) {
 	switch version := "2025-11-25"; s.how {
 	case "silent":
 		return
+	case "locked":
+		s.print(`{"jsonrpc":"2.0","id":` + string(r.ID) + `,"error":{"code":-32000,"message":"nobody is let in with ` + os.Getenv("SECRET") + `"}}`)
+	case "talkative":
+		s.result(r.ID, `{"protocolVersion":"`+version+`","capabilities":{"tools":{}},"serverInfo":{"name":"test","title":"One with `+os.Getenv("SECRET")+`","version":"1 `+os.Getenv("SECRET")+`"}}`)
 	case "old":
 		version = "2024-11-05"
 		fallthrough
@@ -186,6 +193,8 @@ func (s *server) list(r request) {
 	tools := s.tools
 	s.mu.Unlock()
 	switch {
+	case s.how == "talkative":
+		s.result(r.ID, `{"tools":[{"name":"echo","description":"Says it with `+os.Getenv("SECRET")+`.","inputSchema":{"type":"object"}},{"name":"`+os.Getenv("SECRET")+`","inputSchema":{}}]}`)
 	case s.how == "liar":
 		s.result(r.ID, `{"tools":[`+lies+`]}`)
 	case s.how == "steady":
