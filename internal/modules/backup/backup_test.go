@@ -20,13 +20,13 @@ import (
 
 // person calls the tools of one module.
 type person struct {
-	t     *testing.T
-	tools []tool.Tool
-	shelf string
-	shown []phases.Progress
-	ended []error
-	jobs  []tool.Handler
-	told  []string // notifications
+	t      *testing.T
+	module module.Module
+	shelf  string
+	shown  []phases.Progress
+	ended  []error
+	jobs   []tool.Handler
+	told   []string // notifications
 }
 
 // visit makes a module on a host with data, whose jobs run when a test says so.
@@ -60,11 +60,7 @@ func visit(t *testing.T) *person {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := m.Offer(t.Context(), module.Audience{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.tools = o.Tools
+	p.module = m
 	return p
 }
 
@@ -74,44 +70,20 @@ func (p *person) ask(name string, args ...any) (map[string]any, string) {
 	return p.askAs(name, func(c *moduletest.Call) { c.Caller.Principal = "ann" }, args...)
 }
 
-func (p *person) askAs(name string, change func(*moduletest.Call), args ...any) (map[string]any, string) {
+func (p *person) askAs(name string, change func(*moduletest.Call), args ...any) (out map[string]any, refused string) {
 	p.t.Helper()
-	for _, tl := range p.tools {
-		if tl.Name == name {
-			c := moduletest.NewCall(p.t, args...)
-			change(c)
-			res, err := c.Tool(p.t.Context(), tl)
-			return p.got(res, err)
-		}
-	}
-	p.t.Fatalf("no tool %s", name)
-	return nil, ""
-}
-
-func (p *person) got(res tool.Result, err error) (out map[string]any, refused string) {
-	p.t.Helper()
-	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return nil, r.Text()
-	}
-	if err != nil {
-		return nil, err.Error()
-	}
-	b, err := json.Marshal(res.Structured)
-	if err == nil {
-		err = json.Unmarshal(b, &out)
-	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return out, ""
+	c := moduletest.NewCall(p.t, args...)
+	change(c)
+	refused = c.Ask(p.t, p.module, name, &out)
+	return out, refused
 }
 
 // last runs the newest job.
-func (p *person) last(ctx context.Context) (map[string]any, string, *moduletest.Call) {
+func (p *person) last(ctx context.Context) (out map[string]any, refused string, c *moduletest.Call) {
 	p.t.Helper()
-	c := moduletest.NewCall(p.t)
+	c = moduletest.NewCall(p.t)
 	res, err := c.Run(ctx, p.jobs[len(p.jobs)-1])
-	out, refused := p.got(res, err)
+	refused = moduletest.Answer(p.t, res, err, &out)
 	return out, refused, c
 }
 
@@ -182,7 +154,11 @@ func TestAJobEndsWithItsContext(t *testing.T) {
 
 func TestWhatIsRefused(t *testing.T) {
 	p := visit(t)
-	for _, tl := range p.tools {
+	offer, err := p.module.Offer(t.Context(), module.Audience{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tl := range offer.Tools {
 		args := map[string]any{}
 		if strings.Contains(tl.Name, "_target_") {
 			args["name"] = "x"

@@ -1,20 +1,17 @@
 package metrics
 
 import (
-	"encoding/json"
-	"errors"
 	"strings"
 	"testing"
 
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
-	"gatehouse/tool"
 )
 
 // agent calls the tools of one module.
 type agent struct {
-	t     *testing.T
-	tools []tool.Tool
+	t      *testing.T
+	module module.Module
 }
 
 func start(t *testing.T) agent {
@@ -23,37 +20,15 @@ func start(t *testing.T) agent {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close(t.Context()) })
-	o, err := m.Offer(t.Context(), module.Audience{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return agent{t, o.Tools}
+	return agent{t, m}
 }
 
 // call gives the structured result, or the code of a refusal and its text.
 func (a agent) call(name, scope, args string, out any) string {
 	a.t.Helper()
-	for _, tl := range a.tools {
-		if tl.Name != name {
-			continue
-		}
-		c := moduletest.NewCall(a.t, args)
-		c.Caller.Context = scope
-		res, err := c.Tool(a.t.Context(), tl)
-		if r, ok := errors.AsType[*tool.Refusal](err); ok {
-			return r.Code + ": " + r.Message
-		}
-		if err != nil {
-			a.t.Fatal(err)
-		}
-		b, _ := json.Marshal(res.Structured)
-		if err := json.Unmarshal(b, out); err != nil {
-			a.t.Fatal(err)
-		}
-		return ""
-	}
-	a.t.Fatalf("no tool %s", name)
-	return ""
+	c := moduletest.NewCall(a.t, args)
+	c.Caller.Context = scope
+	return c.Ask(a.t, a.module, name, out)
 }
 
 func TestWhatIsRecordedAddsUp(t *testing.T) {

@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -50,30 +49,9 @@ func visit(t *testing.T, cfg Config) visitor {
 // ask calls a tool as somebody; what is refused comes as text.
 func (v visitor) ask(who, name string, into any, args ...any) string {
 	v.t.Helper()
-	for _, tl := range v.n.offer.Tools {
-		if tl.Name != name {
-			continue
-		}
-		c := moduletest.NewCall(v.t, args...)
-		c.Caller.Principal, c.Caller.Owner = who, who+"/default"
-		res, err := c.Tool(v.t.Context(), tl)
-		if r, ok := errors.AsType[*tool.Refusal](err); ok {
-			return r.Text()
-		}
-		if err != nil {
-			return err.Error()
-		}
-		b, err := json.Marshal(res.Structured)
-		if err == nil && into != nil {
-			err = json.Unmarshal(b, into)
-		}
-		if err != nil {
-			v.t.Fatal(err)
-		}
-		return ""
-	}
-	v.t.Fatalf("no tool %s", name)
-	return ""
+	c := moduletest.NewCall(v.t, args...)
+	c.Caller.Principal, c.Caller.Owner = who, who+"/default"
+	return c.Ask(v.t, v.n, name, into)
 }
 
 // listening gives a port that is open, and one that is not.

@@ -3,7 +3,6 @@ package notification
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -48,18 +47,7 @@ func (p person) call(name, args string, into any) string {
 	defer m.Close(context.Background())
 	c := moduletest.NewCall(p.t, args)
 	c.Caller.Roles = []string{p.role}
-	res, err := c.Tool(p.t.Context(), moduletest.Tool(p.t, m, name))
-	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return r.Text()
-	}
-	b, _ := json.Marshal(res.Structured)
-	if into != nil {
-		err = errors.Join(err, json.Unmarshal(b, into))
-	}
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	return ""
+	return c.Ask(p.t, m, name, into)
 }
 
 func (p person) tell(titles ...string) {

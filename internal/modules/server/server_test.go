@@ -86,21 +86,9 @@ func (c *caller) call(name, args string, into any) string {
 	call := moduletest.NewCall(c.t, args)
 	call.Caller.Roles, call.Caller.Can = c.roles, c.can
 	call.Peer.Answers["confirm"] = c.answer
-	res, err := call.Tool(c.t.Context(), moduletest.Tool(c.t, c.module, name))
+	refused := call.Ask(c.t, c.module, name, into)
 	c.asked = len(call.Peer.Asked)
-	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return r.Text()
-	}
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	if into != nil {
-		b, _ := json.Marshal(res.Structured)
-		if err := json.Unmarshal(b, into); err != nil {
-			c.t.Fatal(err)
-		}
-	}
-	return ""
+	return refused
 }
 
 func TestTheModuleKeepsTheContract(t *testing.T) {

@@ -56,14 +56,10 @@ func (b *bench) call(name, args string) string {
 	defer m.Close(context.Background())
 	c := moduletest.NewCall(b.t, args)
 	c.Caller.Roles = []string{b.role}
-	res, err := c.Tool(b.t.Context(), moduletest.Tool(b.t, m, name))
-	if r, ok := errors.AsType[*tool.Refusal](err); ok {
-		return r.Text()
+	var out json.RawMessage
+	if refused := c.Ask(b.t, m, name, &out); refused != "" {
+		return refused
 	}
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	out, _ := json.Marshal(res.Structured)
 	return string(out)
 }
 

@@ -19,14 +19,13 @@ import (
 
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
-	"gatehouse/tool"
 )
 
 // admin calls the tools of one module on a folder of its own.
 type admin struct {
 	t      *testing.T
 	folder string
-	tools  []tool.Tool
+	module module.Module
 }
 
 func enter(t *testing.T) *admin {
@@ -36,11 +35,7 @@ func enter(t *testing.T) *admin {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := m.Offer(t.Context(), module.Audience{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	a.tools = o.Tools
+	a.module = m
 	return a
 }
 
@@ -52,30 +47,9 @@ func (a *admin) ask(name string, into any, args ...any) string {
 
 func (a *admin) answer(name string, answer json.RawMessage, into any, args ...any) string {
 	a.t.Helper()
-	for _, tl := range a.tools {
-		if tl.Name != name {
-			continue
-		}
-		c := moduletest.NewCall(a.t, args...)
-		c.Peer.Answers["confirm"] = answer
-		res, err := c.Tool(a.t.Context(), tl)
-		if r, ok := errors.AsType[*tool.Refusal](err); ok {
-			return r.Text()
-		}
-		if err != nil {
-			return err.Error()
-		}
-		b, err := json.Marshal(res.Structured)
-		if err == nil && into != nil {
-			err = json.Unmarshal(b, into)
-		}
-		if err != nil {
-			a.t.Fatal(err)
-		}
-		return ""
-	}
-	a.t.Fatalf("no tool %s", name)
-	return ""
+	c := moduletest.NewCall(a.t, args...)
+	c.Peer.Answers["confirm"] = answer
+	return c.Ask(a.t, a.module, name, into)
 }
 
 func (a *admin) file() string { return filepath.Join(a.folder, "authorized_keys") }

@@ -27,11 +27,11 @@ import (
 
 // ruler calls the tools of one module.
 type ruler struct {
-	t     *testing.T
-	tools []tool.Tool
-	jobs  []tool.Handler
-	shown []phases.Progress
-	told  []string // notifications
+	t      *testing.T
+	module module.Module
+	jobs   []tool.Handler
+	shown  []phases.Progress
+	told   []string // notifications
 }
 
 func rule(t *testing.T, cfg Config) *ruler {
@@ -56,44 +56,17 @@ func rule(t *testing.T, cfg Config) *ruler {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := m.Offer(t.Context(), module.Audience{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.tools = o.Tools
+	r.module = m
 	return r
 }
 
 // ask calls a tool for a person who agrees; what is refused comes as text.
 func (r *ruler) ask(who, name string, into any, args ...any) string {
 	r.t.Helper()
-	i := slices.IndexFunc(r.tools, func(tl tool.Tool) bool { return tl.Name == name })
-	if i < 0 {
-		r.t.Fatalf("no tool %s", name)
-	}
 	c := moduletest.NewCall(r.t, args...)
 	c.Caller.Principal = who
 	c.Peer.Answers["confirm"] = moduletest.Accept(map[string]bool{"confirm": true})
-	res, err := c.Tool(r.t.Context(), r.tools[i])
-	return r.got(res, err, into)
-}
-
-func (r *ruler) got(res tool.Result, err error, into any) string {
-	r.t.Helper()
-	if refused, ok := errors.AsType[*tool.Refusal](err); ok {
-		return refused.Text()
-	}
-	if err != nil {
-		return err.Error()
-	}
-	b, err := json.Marshal(res.Structured)
-	if err == nil && into != nil {
-		err = json.Unmarshal(b, into)
-	}
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	return ""
+	return c.Ask(r.t, r.module, name, into)
 }
 
 // updater makes one whose source has a release, in which a program is the text
@@ -151,7 +124,7 @@ func TestAHostIsUpdatedByTools(t *testing.T) {
 	var done applied
 	c := moduletest.NewCall(t)
 	res, err := c.Run(t.Context(), r.jobs[0])
-	if refused := r.got(res, err, &done); refused != "" || done.Version != "1.1.0" || done.Was != "1.0.0" {
+	if refused := moduletest.Answer(t, res, err, &done); refused != "" || done.Version != "1.1.0" || done.Was != "1.0.0" {
 		t.Fatal(done, refused)
 	}
 	if n := len(r.shown); n < 4 || r.shown[n-1].Overall.State != phases.Done || len(c.Peer.Progressed) < 3 {
@@ -161,7 +134,7 @@ func TestAHostIsUpdatedByTools(t *testing.T) {
 		t.Error(refused) // the job will say that it is there already
 	}
 	res, err = moduletest.NewCall(t).Run(t.Context(), r.jobs[1])
-	if refused := r.got(res, err, nil); !strings.HasPrefix(refused, "exists: ") {
+	if refused := moduletest.Answer(t, res, err, nil); !strings.HasPrefix(refused, "exists: ") {
 		t.Errorf("twice: %q", refused)
 	}
 	if len(r.told) != 2 || !strings.Contains(r.told[0], `"code":"update.applied","level":"success"`) || !strings.Contains(r.told[1], "update.failed") {
