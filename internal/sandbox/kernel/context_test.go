@@ -133,6 +133,39 @@ func TestAPieceEndsAfterAllThatCameOfIt(t *testing.T) {
 	}
 }
 
+// Code can take the ways away by which it is talked to.
+func TestAContextGoesOnWhateverCodeDoesToItsFiles(t *testing.T) {
+	needs(t, "python3")
+	for name, code := range map[string]string{
+		"closes all":                "import os; os.closerange(3, 64)",
+		"closes the standard ones":  "import os; os.closerange(0, 3)",
+		"closes sys's":              "import sys; sys.stdout.close(); sys.stderr.close(); sys.stdin.close()",
+		"puts others there":         "import os\nfor fd in range(3, 32):\n  try: os.dup2(2, fd)\n  except OSError: pass",
+		"leaves a child":            "import os, time\nif os.fork() == 0:\n  time.sleep(0.05); print('late'); os._exit(0)",
+		"leaves a child with files": "import os, time\nif os.fork() == 0:\n  time.sleep(0.05)\n  for fd in range(16):\n    try: os.write(fd, b'late\\n')\n    except OSError: pass\n  os._exit(0)",
+		"leaves a child that goes on as if it were the context": "import os\npid = os.fork()",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			k, err := NewContext(t.Context(), box(t, sandbox.Spec{}), Python, "one")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(k.Close)
+			r := do(t, k.Run, Code{Source: code, Timeout: 30 * time.Second})
+			if r.err != nil || r.Outcome != sandbox.OK && r.Outcome != sandbox.Failed {
+				t.Errorf("the code itself: %+v, %v, %q", r.Result, r.err, r.stderr)
+			}
+			for range 3 { // what is late comes meanwhile, and may take an interpreter along
+				r = do(t, k.Run, Code{Source: "import time; time.sleep(0.04); 6 * 7", Timeout: 30 * time.Second})
+			}
+			if r.Outcome != sandbox.OK || len(r.parts) != 1 {
+				t.Errorf("%+v, %v, %q, %q", r.Result, r.err, r.stdout, r.stderr)
+			}
+		})
+	}
+}
+
 func TestContextsShowWhatTheirCodeEndsWith(t *testing.T) {
 	for _, l := range tongues[:2] {
 		t.Run(string(l.language), func(t *testing.T) {

@@ -291,6 +291,7 @@ def many(shown):
     streams()
     space = fresh_main(shown)
     on(SIGINT, SIG_IGN)
+    own = os.getpid()
     while True:
         req = request()
         status = 0
@@ -315,6 +316,8 @@ def many(shown):
             status = 130 if isinstance(e, KeyboardInterrupt) else 1
         on(SIGINT, SIG_IGN)
         flush()
+        if os.getpid() != own:  # the code forked, and this is not the one that goes on
+            os._exit(status)
         os.dup2(NULL, 0)
         shown.done(status)
 
