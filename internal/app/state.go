@@ -218,6 +218,7 @@ func (t *tree) attachUI(ctx context.Context) error {
 func (t *tree) module() module.New {
 	t.sight = public.Options{
 		Tree: t.state, Watches: &t.watches, Everything: seesEverything, Prompt: t.prompt,
+		PromptOf: []state.Pointer{{"public", "serverInfo", "name"}, {"public", "serverInfo", "language"}, {"public", "contexts"}},
 		Own: []public.Own{
 			{At: state.Pointer{"public", "contexts"}, Sees: t.seesContext},
 			{At: state.Pointer{"public", "sessions"}, Sees: seesSession},

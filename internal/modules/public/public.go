@@ -44,6 +44,9 @@ type Options struct {
 	Watches *Watches // those that are open, of all generations of the module
 	// Prompt is the text that tells a model where it is; nil means none.
 	Prompt func(ctx context.Context, who tool.Caller) string
+	// PromptOf are the parts of the tree that the text is made of: when one
+	// changes, whoever follows the text is told to read it again.
+	PromptOf []state.Pointer
 }
 
 // Own is a mount whose value is an object with members that are not for
@@ -86,7 +89,7 @@ func (m *shown) offers() *module.Offer {
 		offer.Resources = append(offer.Resources, module.Resource{
 			URI: PromptURI, Name: "system-prompt", Title: "Where you are", MIME: "text/plain",
 			Description: "What this host is, what it offers you and what to ask people before.",
-			Read:        m.readPrompt,
+			Read:        m.readPrompt, Watch: m.watchPrompt,
 		})
 	}
 	return offer

@@ -57,7 +57,8 @@ func options(t testing.TB) (Options, *room) {
 				return c["owner"] == who.Principal
 			}
 		}}},
-		Prompt: func(_ context.Context, who tool.Caller) string { return "for " + who.Principal },
+		Prompt:   func(_ context.Context, who tool.Caller) string { return "for " + who.Principal },
+		PromptOf: []state.Pointer{{"public", "info", "name"}, {"private", "p"}},
 	}, r
 }
 
@@ -329,6 +330,40 @@ func TestPrompt(t *testing.T) {
 	if err != nil || res.Content[0].Text != "for ann" || res.Content[0].MIME != "text/plain" {
 		t.Fatalf("%+v, %v", res, err)
 	}
+}
+
+// Whoever follows the text is told to read it again when what it is made of
+// has changed, and at no other time; what is private in it is not told.
+func TestThePromptIsToldToBeReadAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t)
+		said := make(chan string, 10)
+		stop, err := r.offer.Resources[1].Watch(as("ann"), PromptURI, func(meta json.RawMessage) { said <- string(meta) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		state.Put(t.Context(), r.info, "other", any("new"))
+		r.watches.Sync("ann/default")
+		time.Sleep(time.Minute)
+		if len(said) != 0 {
+			t.Fatalf("told %s although the text is as it was", <-said)
+		}
+		state.Put(t.Context(), r.info, "name", any("new"))
+		r.watches.Sync("ann/default")
+		synctest.Wait()
+		if len(said) != 1 {
+			t.Fatalf("told %d times, want once", len(said))
+		}
+		if got := <-said; got != `{"gatehouse/again":true}` {
+			t.Fatalf("told %s", got)
+		}
+		stop()
+		state.Put(t.Context(), r.info, "name", any("newer"))
+		time.Sleep(time.Minute)
+		if len(said) != 0 || r.watches.Len() != 0 {
+			t.Fatalf("after the end: %d told, %d watches open", len(said), r.watches.Len())
+		}
+	})
 }
 
 // What happens between reading and subscribing is told, in a patch for what

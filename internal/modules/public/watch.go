@@ -18,6 +18,7 @@ type watching struct {
 	uri     string
 	sub     *state.Sub
 	shared  bool // what is told may be told to everybody who has this view
+	text    bool // a text is made of it, which is to be read again
 	changed func(json.RawMessage)
 }
 
@@ -50,6 +51,33 @@ func (m *shown) watch(who tool.Caller, uri string, changed func(json.RawMessage)
 	}, nil
 }
 
+// watchPrompt implements module.Watch for the text that is made of some parts
+// of the tree. Its tools are told of as those of any list.
+func (m *shown) watchPrompt(who tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
+	var all []*watching
+	stop := func() {
+		for _, w := range all {
+			w.sub.Close()
+			m.o.Watches.forget(w)
+		}
+	}
+	for _, at := range m.o.PromptOf {
+		sub, _, err := m.o.Tree.Subscribe(at, "")
+		if err != nil {
+			stop()
+			return nil, tool.Refuse("unsupported", "%v", err)
+		}
+		w := &watching{of: m, who: who, uri: uri, sub: sub, text: true, changed: changed}
+		if !m.o.Watches.begin(w) {
+			sub.Close()
+			stop()
+			return nil, tool.Refuse("unsupported", "the module is closing")
+		}
+		all = append(all, w)
+	}
+	return stop, nil
+}
+
 // run tells of updates until the subscription is closed.
 func (w *watching) run() {
 	for {
@@ -57,7 +85,12 @@ func (w *watching) run() {
 		if err != nil {
 			return
 		}
-		w.changed(w.meta(u))
+		switch {
+		case !w.text:
+			w.changed(w.meta(u))
+		case u.Again || len(u.Patch) > 0: // and not merely up to date
+			w.changed(json.RawMessage(`{"` + MetaAgain + `":true}`))
+		}
 	}
 }
 
