@@ -28,12 +28,12 @@ func SandboxDrivers(names []string, s config.Sandboxes, cache string, log *slog.
 		firecracker.Name: func() (sandbox.Driver, error) {
 			return firecracker.New(firecracker.Options{
 				Binary: s.Firecracker, Jailer: s.Jailer, Kernel: s.Kernel, Modules: s.KernelModules, Rootfs: s.Rootfs,
-				Chroot: s.Chroot, Cache: machines(cache), Log: log,
+				Chroot: s.Chroot, Cache: machines(cache), DiskBytes: s.MachineBytes, Log: log,
 			})
 		},
 		qemu.Name: func() (sandbox.Driver, error) {
 			return qemu.New(qemu.Options{
-				Program: s.QEMU, Accelerator: s.Accelerator, Kernel: s.Kernel, Modules: s.KernelModules, Rootfs: s.Rootfs, Folder: machines(cache), Log: log,
+				Program: s.QEMU, Accelerator: s.Accelerator, Kernel: s.Kernel, Modules: s.KernelModules, Rootfs: s.Rootfs, Folder: machines(cache), DiskBytes: s.MachineBytes, Log: log,
 			})
 		},
 		process.Name: func() (sandbox.Driver, error) { return process.New(process.Options{Unsafe: s.Unsafe, Log: log}) },

@@ -36,6 +36,7 @@ type Sandboxes struct {
 	Kernel        string            `doc:"Kernel of virtual machines, a file. Empty means the newest that is installed." kind:"path" env:"GATEHOUSE_KERNEL"`
 	KernelModules string            `yaml:"kernel_modules" doc:"Folder of that kernel's modules. Empty means the one of its version." kind:"path" env:"GATEHOUSE_SANDBOX_KERNEL_MODULES"`
 	Rootfs        string            `doc:"System of virtual machines, a file with an ext4, squashfs or erofs. Empty means one that is made of the host's own programs." kind:"path" env:"GATEHOUSE_ROOTFS"`
+	MachineBytes  int64             `yaml:"machine_bytes" doc:"What the disks that are made for virtual machines may take on disk, those in use and copies for jails included; those that were not used for longest go first." unit:"bytes" env:"GATEHOUSE_SANDBOX_MACHINE_BYTES"`
 	Registries    []string          `doc:"Registries that images may be pulled from, each a host or host:port; http:// before one says that it is spoken to without TLS. None means that nothing is pulled." env:"GATEHOUSE_SANDBOX_REGISTRIES"`
 	Logins        []RegistryLogin   `doc:"Who pulls, where a registry asks."`
 	CallersImages bool              `yaml:"callers_images" doc:"Let a sandbox's maker name any image of the registries, besides the templates." env:"GATEHOUSE_SANDBOX_CALLERS_IMAGES"`
@@ -94,7 +95,7 @@ func defaultSandboxes() Sandboxes {
 	return Sandboxes{
 		Memory: 256, VCPUs: 2, Processes: 256, Disk: 1024, Descriptors: 1024, Output: 1 << 20, Call: 30 * time.Second,
 		MostMemory: 32768, MostVCPUs: 32, MostCall: time.Hour, Idle: 15 * time.Minute, Lifetime: 24 * time.Hour, Most: 100,
-		Isolation: "namespaces", Driver: "auto", Ports: true, Snapshots: 20, SnapshotBytes: 4 << 30, SnapshotLife: 24 * time.Hour, ImageBytes: 20 << 30, Pool: SandboxPool{Enabled: true, MinSize: 3},
+		Isolation: "namespaces", Driver: "auto", Ports: true, Snapshots: 20, SnapshotBytes: 4 << 30, SnapshotLife: 24 * time.Hour, ImageBytes: 20 << 30, MachineBytes: 20 << 30, Pool: SandboxPool{Enabled: true, MinSize: 3},
 	}
 }
 
@@ -120,6 +121,7 @@ func (s Sandboxes) validate(w *wrong) {
 	atLeast(w, "modules.sandbox.pool.max_boots", "max_boots", s.Pool.MaxBoots, 0)
 	atLeast(w, "modules.sandbox.snapshot_bytes", "snapshot_bytes", s.SnapshotBytes, 1<<20)
 	atLeast(w, "modules.sandbox.image_bytes", "image_bytes", s.ImageBytes, 1<<20)
+	atLeast(w, "modules.sandbox.machine_bytes", "machine_bytes", s.MachineBytes, 1<<20)
 	if !slices.Contains([]string{"", "kvm", "tcg"}, s.Accelerator) {
 		w.add("modules.sandbox.accelerator", "%q is no accelerator; expected kvm, tcg or nothing", s.Accelerator)
 	}

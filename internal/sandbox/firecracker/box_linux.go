@@ -8,6 +8,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
@@ -58,10 +59,12 @@ type size struct {
 }
 
 // raise makes a sandbox as far as that its agent is connected: a jail with these
-// files, by name, and a machine in it that begin starts. What it made before it
-// failed is undone.
-func (d *Driver) raise(ctx context.Context, s size, files map[string]string, begin func(*machine) error) (*box, net.Conn, error) {
+// files, by name, and a machine in it that begin starts. What the caller holds on
+// the shelf for it is the sandbox's from here on. What it made before it failed is
+// undone.
+func (d *Driver) raise(ctx context.Context, s size, files map[string]string, held []string, begin func(*machine) error) (*box, net.Conn, error) {
 	b := &box{driver: d, size: s, gone: make(chan struct{})}
+	b.made = append(b.made, func() error { d.shelf.give(held); return nil })
 	b.asked.Bounds = bounds
 	conn, err := b.rise(ctx, files, begin)
 	if err != nil {
@@ -135,15 +138,19 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	files, err := d.files(ctx)
+	held := slices.Collect(maps.Values(files))
 	if err != nil {
+		d.shelf.give(held)
 		return nil, err
 	}
 	disks, arguments, err := d.disks(ctx, spec)
+	held = append(held, disks...)
 	if err != nil {
+		d.shelf.give(held)
 		return nil, err
 	}
 	s := size{memoryMiB: limits.MemoryMiB, vcpus: limits.VCPUs, strict: spec.Strict, disks: disks}
-	b, conn, err := d.raise(ctx, s, files, func(m *machine) error {
+	b, conn, err := d.raise(ctx, s, files, held, func(m *machine) error {
 		return m.boot(ctx, plan{vcpus: s.vcpus, memoryMiB: s.memoryMiB + systemMiB, arguments: arguments, disks: len(disks)})
 	})
 	if err != nil {
@@ -190,42 +197,44 @@ func (b *box) live(conn net.Conn, first func() error) (*box, error) {
 	return b, nil
 }
 
-// files are what every machine begins with, by name in the jail.
+// files are what every machine begins with, by name in the jail. The caller holds
+// what is given, with an error too.
 func (d *Driver) files(ctx context.Context) (map[string]string, error) {
-	kernel, err := d.system.Vmlinux(ctx)
-	if err != nil {
-		return nil, err
+	files := map[string]string{}
+	for name, make := range map[string]func(context.Context) (string, error){kernelFile: d.system.Vmlinux, initrdFile: d.system.Initrd} {
+		path, err := make(ctx)
+		if err != nil {
+			return files, err
+		}
+		if files[name], err = d.shelf.put(path); err != nil {
+			return files, err
+		}
 	}
-	initrd, err := d.system.Initrd(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if kernel, err = d.shelf.put(kernel); err != nil {
-		return nil, err
-	}
-	initrd, err = d.shelf.put(initrd)
-	return map[string]string{kernelFile: kernel, initrdFile: initrd}, err
+	return files, nil
 }
 
-// disks are what a machine shows, and what its kernel is told about them.
+// disks are what a machine shows, and what its kernel is told about them. The
+// caller holds what is given, with an error too.
 func (d *Driver) disks(ctx context.Context, spec sandbox.Spec) (disks []string, arguments string, err error) {
 	boot := guest.Boot{Vsock: true}
 	if boot.Root, err = d.system.Root(ctx, spec.Image); err != nil {
 		return nil, "", err
 	}
-	disks = append(disks, boot.Root.Path)
+	paths := []string{boot.Root.Path}
 	for _, t := range spec.Trees {
 		shown, err := d.system.Tree(ctx, t.From)
 		if err != nil {
 			return nil, "", err
 		}
 		boot.Trees = append(boot.Trees, guest.Tree{Disk: shown, At: cmp.Or(t.To, t.From)})
-		disks = append(disks, shown.Path)
+		paths = append(paths, shown.Path)
 	}
-	for i, path := range disks {
-		if disks[i], err = d.shelf.put(path); err != nil {
-			return nil, "", err
+	for _, path := range paths {
+		at, err := d.shelf.put(path)
+		if err != nil {
+			return disks, "", err
 		}
+		disks = append(disks, at)
 	}
 	arguments, err = boot.Arguments()
 	return disks, arguments + " " + ofFirecracker, err

@@ -42,6 +42,8 @@ type system interface {
 	Initrd(ctx context.Context) (path string, err error)
 	Root(ctx context.Context, image *sandbox.Image) (guest.Disk, error)
 	Tree(ctx context.Context, from string) (guest.Disk, error)
+	MakeRoom(bytes int64) error
+	Beside(folder string, drop func() bool)
 }
 
 const prefix = "gatehouse-firecracker-"
@@ -58,16 +60,23 @@ func New(o Options) (*Driver, error) {
 	if d.parts, d.missing = findParts(o, os.Geteuid() == 0); d.missing != nil {
 		return d, nil
 	}
-	made, err := guest.New(guest.Options{Kernel: o.Kernel, Modules: o.Modules, Rootfs: o.Rootfs, Folder: o.Cache, Log: d.log})
+	made, err := guest.New(guest.Options{Kernel: o.Kernel, Modules: o.Modules, Rootfs: o.Rootfs, Folder: o.Cache, Most: o.DiskBytes, Log: d.log})
 	if err != nil {
 		d.missing = &Missing{nameKernel, err, remedyKernel}
 		return d, nil
 	}
-	d.system = made
 	if err := d.settle(parent); err != nil {
 		return nil, err
 	}
+	d.use(made)
 	return d, nil
+}
+
+// use has machines boot what a system makes. What is on the shelf counts with
+// it.
+func (d *Driver) use(s system) {
+	d.system, d.shelf.room = s, s.MakeRoom
+	s.Beside(d.shelf.dir, d.shelf.drop)
 }
 
 // settle makes the folder of this driver.

@@ -14,12 +14,13 @@ const Name = "firecracker"
 
 // Options are for New. The zero value serves where everything is installed.
 type Options struct {
-	Binary  string       // a program's path or name; "" means firecracker in the PATH
-	Jailer  string       // a program's path or name; "" means jailer beside the binary or in the PATH
-	Kernel  string       // a kernel's file; "" means one that is installed, see package guest
-	Modules string       // the folder of its modules; "" means the one of its version
-	Rootfs  string       // a file with an ext4, squashfs or erofs; "" makes one of the host's own programs
-	Chroot  string       // a folder for jails; "" means /srv/jailer for root, else the system's place for temporary files
-	Cache   string       // a folder for what is made for machines; "" means the user's folder for caches
-	Log     *slog.Logger // nil means nothing is logged
+	Binary    string       // a program's path or name; "" means firecracker in the PATH
+	Jailer    string       // a program's path or name; "" means jailer beside the binary or in the PATH
+	Kernel    string       // a kernel's file; "" means one that is installed, see package guest
+	Modules   string       // the folder of its modules; "" means the one of its version
+	Rootfs    string       // a file with an ext4, squashfs or erofs; "" makes one of the host's own programs
+	Chroot    string       // a folder for jails; "" means /srv/jailer for root, else the system's place for temporary files
+	Cache     string       // a folder for what is made for machines; "" means the user's folder for caches
+	DiskBytes int64        // bytes that what is made for machines may take on disk, copies for jails included; 0 means 20 GiB
+	Log       *slog.Logger // nil means nothing is logged
 }

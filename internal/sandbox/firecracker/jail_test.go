@@ -133,7 +133,7 @@ func TestWhatAKilledHostLeftIsSweptAway(t *testing.T) {
 }
 
 func TestWhatIsOnTheShelfAnyUserMayRead(t *testing.T) {
-	s := shelf{dir: t.TempDir()}
+	s := shelf{dir: t.TempDir(), room: func(int64) error { return nil }}
 	from := filepath.Join(t.TempDir(), "root")
 	if err := os.WriteFile(from, []byte("first"), 0o600); err != nil {
 		t.Fatal(err)

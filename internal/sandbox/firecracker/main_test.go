@@ -55,6 +55,8 @@ func (d disks) Root(context.Context, *sandbox.Image) (guest.Disk, error) {
 	path, err := d.file("root.ext4", "a file system")
 	return guest.Disk{Path: path, Type: "ext4"}, err
 }
+func (d disks) MakeRoom(int64) error       { return nil }
+func (d disks) Beside(string, func() bool) {}
 func (d disks) Tree(_ context.Context, from string) (guest.Disk, error) {
 	path, err := d.file(filepath.Base(from)+".ext4", from)
 	return guest.Disk{Path: path, Type: "ext4"}, err
@@ -93,6 +95,7 @@ func fakedAt(t testing.TB, chroot string, jailed bool) *Driver {
 		d.Close()
 		t.Skip("only root has machines in jails")
 	}
-	d.system, d.missing = disks{t.TempDir()}, nil
+	d.use(disks{t.TempDir()})
+	d.missing = nil
 	return d
 }

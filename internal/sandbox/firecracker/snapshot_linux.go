@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync"
 	"syscall"
 	"time"
 
@@ -124,6 +125,7 @@ type snapshot struct {
 	limits sandbox.Limits
 	env    []string
 	look   []string
+	once   sync.Once
 }
 
 // keep has the machine written down. The caller has it locked.
@@ -132,6 +134,7 @@ func (b *box) keep(ctx context.Context) (_ *snapshot, err error) {
 	if err != nil {
 		return nil, err
 	}
+	b.driver.shelf.hold(b.size.disks)
 	s := &snapshot{driver: b.driver, dir: dir, files: map[string]string{}, size: b.size, limits: b.asked.Limits, env: b.asked.Env, look: b.asked.Look}
 	defer func() {
 		if err != nil {
@@ -167,14 +170,18 @@ func space(paths ...string) (bytes int64, err error) {
 func (s *snapshot) Size() int64 { return s.bytes }
 
 // Close throws it away. Machines made of it have its files, too.
-func (s *snapshot) Close() error { return os.RemoveAll(s.dir) }
+func (s *snapshot) Close() error {
+	s.once.Do(func() { s.driver.shelf.give(s.size.disks) })
+	return os.RemoveAll(s.dir)
+}
 
 // Create makes a sandbox that goes on from that moment. What Firecracker calls
 // insecure, to go on from one moment more than once, is so because machines
 // would share their randomness: the kernel of the new one is told by its
 // generation's identity, which Firecracker changes, and the agent by Renew.
 func (s *snapshot) Create(ctx context.Context) (sandbox.Sandbox, error) {
-	b, conn, err := s.driver.raise(ctx, s.size, s.files, func(m *machine) error { return m.load(ctx) })
+	s.driver.shelf.hold(s.size.disks)
+	b, conn, err := s.driver.raise(ctx, s.size, s.files, s.size.disks, func(m *machine) error { return m.load(ctx) })
 	if err == nil {
 		b.asked.Limits, b.asked.Look, b.asked.Env = s.limits, s.look, s.env
 		b, err = b.live(conn, func() error { return b.renew(ctx) })

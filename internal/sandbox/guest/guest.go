@@ -22,6 +22,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // RemedyKernel is what to do when there is no kernel.
@@ -39,7 +41,7 @@ type Options struct {
 	Modules string       // the folder of its modules; "" means the one of its version, near it or in /lib/modules
 	Rootfs  string       // a file with an ext4, squashfs or erofs; "" makes one of the host's own programs
 	Folder  string       // for what is made; "" means the user's folder for caches
-	Most    int64        // bytes that what is made may take on disk, in use or not; 0 means DefaultMost
+	Most    int64        // bytes that what is made may take on disk, in use or not, with the copies of it that Beside names; 0 means DefaultMost
 	Log     *slog.Logger // nil means nothing is logged
 }
 
@@ -53,6 +55,8 @@ type Guest struct {
 	mu     sync.Mutex
 	making map[string]chan struct{} // by the name of what is being made
 	pinned map[string]*os.File      // what is in use as long as the host runs, by path
+	beside string                   // set before it is used
+	drop   func() bool
 }
 
 // New finds the kernel and prepares the folder. An error that is ErrNoKernel
@@ -88,8 +92,12 @@ func New(o Options) (*Guest, error) {
 func (g *Guest) Kernel() Kernel { return g.kernel }
 
 // Unnamed is a file on the disk of what is made, which is gone when nobody has
-// it any more.
+// it any more, also where the host is killed.
 func (g *Guest) Unnamed() (*os.File, error) {
+	if fd, err := unix.Open(g.folder, unix.O_RDWR|unix.O_CLOEXEC|unix.O_TMPFILE, 0o600); err == nil {
+		return os.NewFile(uintptr(fd), filepath.Join(g.folder, "unnamed")), nil
+	}
+	// The file system has none that never had a name.
 	f, err := os.CreateTemp(g.folder, "unnamed"+half)
 	if err != nil {
 		return nil, err
@@ -192,7 +200,7 @@ func (g *Guest) finish(temporary, path string, make func(path string) error) (*o
 	if err != nil {
 		return nil, err
 	}
-	if err := g.makeRoom(space(info)); err != nil {
+	if err := g.MakeRoom(space(info)); err != nil {
 		return nil, err
 	}
 	f, err := hold(temporary) // it is not removed as soon as it has its name

@@ -132,3 +132,37 @@ func TestWhatAnotherHostUsesIsNotSweptAway(t *testing.T) {
 		t.Errorf("%v, %v", left, err)
 	}
 }
+
+func TestWhatIsBesideCounts(t *testing.T) {
+	g := roomy(t)
+	beside := t.TempDir()
+	var unused []string // beside
+	g.Beside(beside, func() bool {
+		if len(unused) == 0 {
+			return false
+		}
+		at := unused[0]
+		unused = unused[1:]
+		return os.Remove(at) == nil
+	})
+	linked := g.makeOld(t, "linked", 3)
+	linked.Close()
+	link, copied := filepath.Join(beside, "link"), filepath.Join(beside, "copy")
+	if err := errors.Join(os.Link(linked.Name(), link), oneMiB(copied)); err != nil {
+		t.Fatal(err)
+	}
+	fresh := g.makeOld(t, "fresh", 1) // which counts with the copy, and the other name of a file does not
+	if !there(linked) {
+		t.Error("what has another name was removed, which makes no room")
+	}
+	if _, err := g.made(t.Context(), "thing", "more", oneMiB); err == nil || !strings.Contains(err.Error(), "machine_bytes") {
+		t.Errorf("%v", err)
+	}
+	unused = []string{copied}
+	g.makeOld(t, "more", 0)
+	unused = []string{link}
+	g.makeOld(t, "yet more", 0)
+	if there(linked) || !there(fresh) {
+		t.Errorf("what nobody uses is there: %v, what is in use: %v", there(linked), there(fresh))
+	}
+}

@@ -66,7 +66,7 @@ func New(o Options) (*Driver, error) {
 		d.missing = fmt.Errorf("there is no QEMU: %w; %s", err, remedyProgram)
 		return d, nil
 	}
-	d.guests, d.missing = guest.New(guest.Options{Kernel: o.Kernel, Modules: o.Modules, Rootfs: o.Rootfs, Folder: o.Folder, Log: d.log})
+	d.guests, d.missing = guest.New(guest.Options{Kernel: o.Kernel, Modules: o.Modules, Rootfs: o.Rootfs, Folder: o.Folder, Most: o.DiskBytes, Log: d.log})
 	return d, nil
 }
 

@@ -22,6 +22,7 @@ type Options struct {
 	Modules     string       // the folder of its modules; "" means the one of its version
 	Rootfs      string       // a file with an ext4, squashfs or erofs; "" makes one of the host's own programs
 	Folder      string       // for what machines boot, kept from run to run; "" means the user's folder for caches
+	DiskBytes   int64        // bytes that what machines boot may take on disk; 0 means 20 GiB
 	Accelerator string       // "kvm", "tcg", or "" for whichever works
 	Log         *slog.Logger // nil means nothing is logged
 }
