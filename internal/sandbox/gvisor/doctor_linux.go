@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/bundle"
 )
 
 const trial = 30 * time.Second // for each of the things a Doctor tries
@@ -28,7 +29,7 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 		found.Detail, found.Remedy = d.missing.Error(), remedyMissing
 		return []sandbox.Finding{found}
 	}
-	version, err := d.runsc.version(ctx)
+	version, err := bundle.VersionOf(ctx, d.runsc.path)
 	if err != nil {
 		found.Detail, found.Remedy = err.Error(), remedyMissing
 		return []sandbox.Finding{found}

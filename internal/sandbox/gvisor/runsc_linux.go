@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"gatehouse/internal/sandbox/bundle"
 	"gatehouse/internal/sandbox/cgroup"
 )
 
@@ -87,25 +88,17 @@ func (r *runsc) restore(id, bundle, image string) []string {
 
 const logFile = "log" // of a bundle
 
-const (
-	asking = 10 * time.Second // for the version, and for removing what is left
-	most   = 2 << 10          // bytes of what it says that are passed on
-)
-
 // do runs a command about a sandbox to its end.
-func (r *runsc) do(ctx context.Context, bundle string, args ...string) error {
-	all := append(r.global(filepath.Join(bundle, logFile)), args...)
+func (r *runsc) do(ctx context.Context, folder string, args ...string) error {
+	all := append(r.global(filepath.Join(folder, logFile)), args...)
 	cmd := exec.CommandContext(ctx, all[0], all[1:]...)
 	cmd.Env, cmd.Dir, cmd.WaitDelay = environment(), "/", time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("runsc %s: %w: %s", args[0], errors.Join(err, context.Cause(ctx)), words(string(out)))
+		return fmt.Errorf("runsc %s: %w: %s", args[0], errors.Join(err, context.Cause(ctx)), bundle.Words(string(out)))
 	}
 	return nil
 }
-
-// words are what somebody said, in one line and not too long.
-func words(s string) string { return strings.Join(strings.Fields(s[:min(len(s), most)]), " ") }
 
 // said is what runsc wrote to a log, of which each line is a JSON object that
 // has a message, or is taken as it is.
@@ -121,7 +114,7 @@ func said(log string) string {
 		}
 		all = append(all, line)
 	}
-	return words(strings.Join(all, " "))
+	return bundle.Words(strings.Join(all, " "))
 }
 
 // environment is that of runsc, with nothing of ours that is not needed.
@@ -133,18 +126,6 @@ func environment() []string {
 		}
 	}
 	return env
-}
-
-// version is what it says of itself, in one line.
-func (r *runsc) version(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, asking)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, r.path, "--version").Output()
-	if err != nil {
-		return "", fmt.Errorf("%s --version: %w", r.path, err)
-	}
-	line, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-	return line, nil
 }
 
 // start starts runsc in a group, to be called on a thread of the starter: the

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/bundle"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/door"
 	"gatehouse/internal/sandbox/link"
@@ -202,7 +203,7 @@ func (b *box) enter(ctx context.Context) error {
 // pid is the number of the container's first process, which the runtime tells
 // soon after it began.
 func (b *box) pid(ctx context.Context) (int, error) {
-	ctx, cancel := context.WithTimeout(ctx, asking)
+	ctx, cancel := context.WithTimeout(ctx, bundle.Patience)
 	defer cancel()
 	for {
 		text, err := os.ReadFile(filepath.Join(b.bundle, pidFile))
@@ -241,7 +242,7 @@ func (b *box) stop() {
 		return
 	case <-time.After(ending):
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), asking)
+	ctx, cancel := context.WithTimeout(context.Background(), bundle.Patience)
 	defer cancel()
 	args := b.driver.runtime.remove(b.id, filepath.Join(b.bundle, "log"))
 	exec.CommandContext(ctx, args[0], args[1:]...).Run()

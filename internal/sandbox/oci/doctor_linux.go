@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/bundle"
 )
 
 const trial = 30 * time.Second // for the sandbox a Doctor makes
@@ -26,7 +27,7 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 	}
 	ctx, cancel := context.WithTimeout(ctx, trial)
 	defer cancel()
-	version, err := d.runtime.version(ctx)
+	version, err := bundle.VersionOf(ctx, d.runtime.path)
 	if err != nil {
 		found.Detail, found.Remedy = err.Error(), remedyMissing
 		return []sandbox.Finding{found}

@@ -14,6 +14,7 @@ import (
 	"gatehouse/internal/procid"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agent/binary"
+	"gatehouse/internal/sandbox/bundle"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/landlock"
 	"gatehouse/internal/sandbox/place"
@@ -90,7 +91,7 @@ func (d *Driver) forget(state string) {
 	left, _ := os.ReadDir(state)
 	old := runtimeProgram{path: d.runtime.path, state: state}
 	for _, container := range left {
-		ctx, cancel := context.WithTimeout(context.Background(), asking)
+		ctx, cancel := context.WithTimeout(context.Background(), bundle.Patience)
 		args := old.remove(container.Name(), os.DevNull)
 		if err := exec.CommandContext(ctx, args[0], args[1:]...).Run(); err != nil {
 			d.log.Warn("a container of a host that was killed left something behind", "error", err)

@@ -3,8 +3,6 @@
 package oci
 
 import (
-	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -12,7 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
-	"time"
+
+	"gatehouse/internal/sandbox/bundle"
 
 	"golang.org/x/sys/unix"
 )
@@ -83,20 +82,6 @@ func (r *runtimeProgram) global(log string) []string {
 	return args
 }
 
-const asking = 10 * time.Second // for the version, and for removing what is left
-
-// version is what it says of itself, in one line.
-func (r *runtimeProgram) version(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, asking)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, r.path, "--version").Output()
-	if err != nil {
-		return "", fmt.Errorf("%s --version: %w", r.path, err)
-	}
-	line, _, _ := strings.Cut(string(bytes.TrimSpace(out)), "\n")
-	return line, nil
-}
-
 // hybrid is where version 2 of control groups is mounted beside version 1. Some
 // runtimes refuse to work there, although they are told to leave groups alone.
 const hybrid = "/sys/fs/cgroup/unified"
@@ -136,7 +121,6 @@ func hideHybrid() error {
 
 // said is what the runtime wrote to its log.
 func said(log string) string {
-	const most = 2000
 	b, _ := os.ReadFile(log)
-	return strings.Join(strings.Fields(string(b[:min(len(b), most)])), " ")
+	return bundle.Words(string(b))
 }
