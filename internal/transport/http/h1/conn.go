@@ -180,7 +180,6 @@ func (c *conn) handOver() {
 type turn struct {
 	ctx  leaving
 	w    response
-	url  url.URL
 	body requestBody
 }
 
@@ -189,7 +188,7 @@ type turn struct {
 // the handler has taken it.
 func (c *conn) answer(h head) (stays, taken bool) {
 	c.enter(answering)
-	t := &turn{ctx: leaving{Context: c.srv.ctx}, w: response{conn: c, closes: h.closes, declared: -1}, url: url.URL{Path: h.path}}
+	t := &turn{ctx: leaving{Context: c.srv.ctx}, w: response{conn: c, closes: h.closes, declared: -1}}
 	defer t.ctx.end()
 	t.body.all = c.buf[h.size : h.size+h.length]
 	t.body.Reset(t.body.all)
@@ -210,8 +209,11 @@ func (c *conn) answer(h head) (stays, taken bool) {
 
 // request is what the handler is given.
 func (c *conn) request(t *turn, h head) *nethttp.Request {
+	if c.like.RequestURI != h.path {
+		c.like.URL, c.like.RequestURI = &url.URL{Path: h.path}, h.path
+	}
 	r := c.like.WithContext(&t.ctx) // a copy
-	r.URL, r.RequestURI, r.Host, r.Header = &t.url, h.path, h.host, h.header
+	r.Host, r.Header = h.host, h.header
 	r.ContentLength, r.Close, r.Body = int64(h.length), h.closes, &t.body
 	return r
 }

@@ -36,7 +36,7 @@ const (
 
 // Server serves connections. Set the fields before Serve.
 type Server struct {
-	Handler nethttp.Handler // must not change a request's header, and not keep its body
+	Handler nethttp.Handler // must not change a request's header or URL, and keep neither the header nor the body
 	Rest    *nethttp.Server // serves what is not plain, with the same handler; its limits of time hold here too
 	Log     *slog.Logger
 

@@ -22,7 +22,7 @@ type head struct {
 	closes bool
 	path   string
 	host   string
-	header nethttp.Header // without Host and Content-Length; shared by requests whose heads are alike
+	header nethttp.Header // without Host and Content-Length; that of the next request if their heads are alike
 }
 
 // reader reads heads and remembers the last one: a client repeats itself, but

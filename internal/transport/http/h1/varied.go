@@ -1,9 +1,6 @@
 package h1
 
-import (
-	"bytes"
-	"maps"
-)
+import "bytes"
 
 // line is one field of the last head.
 type line struct {
@@ -14,7 +11,8 @@ type line struct {
 
 // varied recognises a head that differs from the last one in the values of
 // fields alone, and in none that the rest depends on. Most of it is then known
-// already. When it does not, the last head is forgotten.
+// already, and its header is that of the last head, changed: whoever served
+// that has returned. When it does not, the last head is forgotten.
 func (r *reader) varied(b []byte) (head, bool) {
 	if len(r.raw) == 0 {
 		return head{}, false
@@ -32,10 +30,9 @@ func (r *reader) varied(b []byte) (head, bool) {
 // variation is a head that is being compared with the last one.
 type variation struct {
 	*reader
-	b      []byte
-	at     int // how far b is known
-	h      head
-	cloned bool // the header is no longer that of the last head
+	b  []byte
+	at int // how far b is known
+	h  head
 }
 
 func (v *variation) fields() bool {
@@ -80,13 +77,11 @@ func (v *variation) changed(l *line, name []byte) bool {
 		v.from = v.at + bytes.LastIndex(rest[:size], value)
 		v.to = v.from + digits
 	default:
-		if len(v.h.header[l.key]) != 1 || !printable(value) {
+		values := v.h.header[l.key]
+		if len(values) != 1 || !printable(value) {
 			return false
 		}
-		if !v.cloned {
-			v.h.header, v.cloned = maps.Clone(v.h.header), true
-		}
-		v.h.header[l.key] = []string{string(value)}
+		values[0] = string(value)
 	}
 	v.at += size + 2
 	return true
