@@ -210,8 +210,11 @@ func (c *Calls) enter(ctx context.Context, r *Request) (*limit.Pass, error) {
 // errDeadline is the cause a handler's context ends with at its deadline.
 var errDeadline = errors.New("the call's deadline passed")
 
-// flight is all that one running call needs, in one piece.
+// flight is all that one running call needs, in one piece. It is the handler's
+// context as well: one that says when it will end. The watch ends it; it has no
+// timer of its own.
 type flight struct {
+	context.Context
 	watch watch
 	out   output
 	req   bus.Request
@@ -228,8 +231,9 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 	began := time.Now()
 	ours, theirs := split(r.Recorded)
 	f := &flight{
-		watch: watch{calls: c, req: r, began: began, limit: limit, cancel: cancel},
-		out:   output{calls: c, req: r, notes: r.Notes},
+		Context: ctx,
+		watch:   watch{calls: c, req: r, began: began, limit: limit, cancel: cancel},
+		out:     output{calls: c, req: r},
 		req: bus.Request{
 			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
 			Caller: &r.Facts.Caller, Args: r.Args, Params: r.Params,
@@ -241,7 +245,7 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 	}
 	f.watch.arm()
 	defer f.out.close()
-	got, err := c.opts.Bus.Do(until{ctx, began.Add(limit)}, &f.req, &f.out)
+	got, err := c.opts.Bus.Do(f, &f.req, &f.out)
 	if !f.watch.done() {
 		c.overdueLine(r, time.Since(began))
 		return Result{}, errLate
@@ -262,14 +266,8 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 	return c.record(r, began, res, err, cause)
 }
 
-// until is a context that says when it will end. The watch of the call ends
-// it; it has no timer of its own.
-type until struct {
-	context.Context
-	at time.Time
-}
-
-func (u until) Deadline() (time.Time, bool) { return u.at, true }
+// Deadline is when the handler's context ends.
+func (f *flight) Deadline() (time.Time, bool) { return f.watch.began.Add(f.watch.limit), true }
 
 // errLate is what Do returns after Late has been called: nobody is left to
 // hear it.

@@ -20,7 +20,6 @@ const tailBytes = 4 << 10
 type output struct {
 	calls *Calls
 	req   *Request
-	notes Notes
 
 	mu      sync.Mutex
 	w       *spool.Writer
@@ -40,20 +39,20 @@ func (o *output) Progress(done, total float64, note string) {
 	o.mu.Lock()
 	o.done, o.total = done, total
 	o.mu.Unlock()
-	if o.notes != nil {
-		o.notes.Progress(done, total, note)
+	if o.req.Notes != nil {
+		o.req.Notes.Progress(done, total, note)
 	}
 }
 
 func (o *output) Log(level slog.Level, data json.RawMessage) {
-	if o.notes != nil {
-		o.notes.Log(level, data)
+	if o.req.Notes != nil {
+		o.req.Notes.Log(level, data)
 	}
 }
 
 func (o *output) Detach() {
-	if o.notes != nil {
-		o.notes.Detach()
+	if o.req.Notes != nil {
+		o.req.Notes.Detach()
 	}
 }
 
@@ -62,14 +61,14 @@ func (o *output) Output(chunk []byte) {
 	defer o.mu.Unlock()
 	o.spool(chunk)
 	o.written += int64(len(chunk))
-	if o.notes == nil {
+	if o.req.Notes == nil {
 		return
 	}
 	o.keepTail(chunk)
 	if now := time.Now(); now.Sub(o.told) >= 100*time.Millisecond {
 		o.told = now
 		o.done += nudge
-		o.notes.Progress(o.done, o.total, text(o.tail))
+		o.req.Notes.Progress(o.done, o.total, text(o.tail))
 	}
 }
 

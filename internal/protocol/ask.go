@@ -184,12 +184,12 @@ func (r *request) binding(c *conversation) []byte {
 // it is the first round, and whatever answers came along are kept for the
 // questions it may ask.
 func (r *request) resume(c *conversation) *Fault {
-	if state := r.msg.has.requestState; state != nil {
+	if state := r.msg.has.of().requestState; state != nil {
 		if f := r.unseal(c, state); f != nil {
 			return f
 		}
 	}
-	raw := r.msg.has.inputResponses
+	raw := r.msg.has.of().inputResponses
 	if raw == nil {
 		return nil
 	}

@@ -3,6 +3,7 @@ package protocol
 import (
 	"encoding/json"
 	"errors"
+	"unique"
 
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/rawjson"
@@ -153,6 +154,7 @@ func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
 		fault.ID = m.ID
 		return f, fault
 	}
+	f.Owner, f.Client = unique.Make(f.Owner).Value(), unique.Make(f.Client).Value() // one text each for thousands of sessions
 	return f, nil
 }
 

@@ -5,27 +5,37 @@ import "gatehouse/internal/rawjson"
 // members are those of a message's params that are asked for again and again,
 // found in one walk. They are raw; one that is absent is nil.
 type members struct {
-	name, arguments, task        []byte
-	requestState, inputResponses []byte
+	name, arguments []byte
 
-	meta *metaMembers // nil where there is no _meta, as in most calls of the older era
+	rare *rareMembers // nil where there are none, as in most calls of the older era
 }
 
-// metaMembers are those of _meta.
-type metaMembers struct {
+// rareMembers are those that few calls have.
+type rareMembers struct {
+	task, requestState, inputResponses []byte
+
+	// Of _meta.
 	version, caps, client, level []byte // the modern envelope
 	context, token               []byte // ours
 	progressToken, traceparent   []byte
 }
 
-var noMeta metaMembers // never written
+var noneRare rareMembers // never written
 
-// of is what _meta says; nothing where there is none.
-func (m *members) of() *metaMembers {
-	if m.meta == nil {
-		return &noMeta
+// of are the rare members; all absent where there are none.
+func (m *members) of() *rareMembers {
+	if m.rare == nil {
+		return &noneRare
 	}
-	return m.meta
+	return m.rare
+}
+
+// more makes room for the rare members.
+func (m *members) more() *rareMembers {
+	if m.rare == nil {
+		m.rare = &rareMembers{}
+	}
+	return m.rare
 }
 
 func (m *members) ofParams(params []byte) (meta []byte) {
@@ -43,16 +53,16 @@ func (m *members) ofParams(params []byte) (meta []byte) {
 		case "arguments":
 			m.arguments = v
 		case "task":
-			m.task = v
+			m.more().task = v
 		case "requestState":
-			m.requestState = v
+			m.more().requestState = v
 		case "inputResponses":
-			m.inputResponses = v
+			m.more().inputResponses = v
 		}
 	}
 }
 
-func (m *metaMembers) read(meta []byte) {
+func (m *rareMembers) readMeta(meta []byte) {
 	w := rawjson.Walk(meta)
 	for {
 		key, v, ok := w.Next()

@@ -209,8 +209,7 @@ func (m *Message) readParams() *Fault {
 	if rawjson.Kind(meta) != '{' {
 		return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params._meta must be an object"}
 	}
-	m.has.meta = &metaMembers{}
-	m.has.meta.read(meta)
+	m.has.more().readMeta(meta)
 	return nil
 }
 

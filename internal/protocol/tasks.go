@@ -98,7 +98,7 @@ func (r *request) wish() ([]byte, bool) {
 	if !r.rev.Has(revision.CoreTasks) {
 		return nil, false
 	}
-	return r.msg.has.task, r.msg.has.task != nil
+	return r.msg.has.of().task, r.msg.has.of().task != nil
 }
 
 // startTask runs the call as a job and answers with it.
@@ -399,7 +399,7 @@ func (r *request) taskUpdate() {
 	if !ok {
 		return
 	}
-	raw := r.msg.has.inputResponses
+	raw := r.msg.has.of().inputResponses
 	if rawjson.Kind(raw) != '{' || len(raw) > maxAnswers {
 		r.fail(badParam("inputResponses", "an object of answers by key, at most 64 KiB"))
 		return
