@@ -371,6 +371,19 @@ func TestFactsBecomeLines(t *testing.T) {
 	}
 }
 
+// Sessions that take turns have the hash of each, remembered or not.
+func TestNamesOfSessions(t *testing.T) {
+	var names sessionNames
+	for turn := range 2 * mostOthers {
+		for i := range 2 * len(names.seen) {
+			id := fmt.Sprint("session ", i)
+			if got := string(names.append([]byte("x"), id)); got != "x"+SessionHash(id) {
+				t.Fatalf("turn %d: %s is %s", turn, id, got)
+			}
+		}
+	}
+}
+
 func TestTimesAreWrittenTheShortWay(t *testing.T) {
 	var c clockText
 	at := time.Date(2026, 11, 21, 15, 4, 5, 0, time.UTC)

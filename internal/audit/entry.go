@@ -142,7 +142,7 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 	b = appendMember(b, "credential", e.Credential)
 	if e.Session != "" {
 		b = append(b, `"session":"`...)
-		b = append(b, seen.sessions.of(e.Session)...)
+		b = seen.sessions.append(b, e.Session)
 		b = append(b, `",`...)
 	}
 	b = appendMember(b, "context", e.Context)

@@ -22,14 +22,22 @@ type seen struct {
 	second   clockText
 }
 
-// sessionNames remembers the hashes of the sessions that were seen last: a
-// session makes many lines, and a hash costs a tenth of a line. The zero value
-// is ready. Safe for concurrent use.
+// sessionNames remembers the hashes of sessions: a session makes many lines,
+// and a hash costs a tenth of a line. The zero value is ready. Safe for
+// concurrent use.
 type sessionNames struct {
-	seen [256]atomic.Pointer[sessionName] // by a hash of the id; the newer replaces
+	seen [256]atomic.Pointer[sessionName] // by a hash of the id
 }
 
-type sessionName struct{ id, hash string }
+type sessionName struct {
+	id     string
+	hash   [16]byte     // in hex
+	others atomic.Int32 // lines of other sessions that came to its place
+}
+
+// mostOthers is after how many of them another takes the place: where a great
+// many sessions take turns, remembering each costs more than it saves.
+const mostOthers = 8
 
 var nameSeed = maphash.MakeSeed()
 
@@ -62,12 +70,17 @@ func (n *memberNames) secret(name []byte) bool {
 	return m.secret
 }
 
-func (n *sessionNames) of(id string) string {
+// append writes what stands for a session.
+func (n *sessionNames) append(b []byte, id string) []byte {
 	at := &n.seen[maphash.String(nameSeed, id)%uint64(len(n.seen))]
-	if s := at.Load(); s != nil && s.id == id {
-		return s.hash
+	known := at.Load()
+	if known != nil && known.id == id {
+		return append(b, known.hash[:]...)
 	}
-	s := &sessionName{id, SessionHash(id)}
-	at.Store(s)
-	return s.hash
+	h := sha256.Sum256([]byte(id))
+	b = hex.AppendEncode(b, h[:8])
+	if known == nil || known.others.Add(1) >= mostOthers {
+		at.Store(&sessionName{id: id, hash: [16]byte(b[len(b)-16:])})
+	}
+	return b
 }
