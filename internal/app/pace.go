@@ -61,8 +61,8 @@ func tooMany(err error) *http.Denied {
 // remote is where a request comes from. Whoever comes through a proxy on this
 // machine is as much a stranger as whoever comes from another.
 func remote(r *nethttp.Request) origin {
-	if a, err := netip.ParseAddrPort(r.RemoteAddr); err == nil {
-		return origin{a.Addr().Unmap(), identity.FromHere(r)}
+	if addr, here := identity.From(r); addr.IsValid() {
+		return origin{addr, here}
 	}
 	return origin{here: true}
 }

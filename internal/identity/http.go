@@ -25,7 +25,7 @@ func Public(r *http.Request) bool {
 // never the body, and treats all methods alike.
 func (s *Service) HTTP(r *http.Request) (Principal, *Denied) {
 	s.look(false)
-	from, local := remote(r)
+	from, local := From(r)
 	token, presented, err := headerToken(r.Header)
 	switch {
 	case err != nil:

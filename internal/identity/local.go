@@ -79,16 +79,10 @@ func makeLocalToken(path string) error {
 // is connecting.
 var forwarding = []string{"Forwarded", "X-Forwarded-For", "X-Forwarded-Host", "X-Real-Ip", "Via"}
 
-// FromHere reports whether a request comes from this machine, and not through a
-// proxy on it.
-func FromHere(r *http.Request) bool {
-	_, local := remote(r)
-	return local
-}
-
-// remote is the address a request comes from; the zero Addr when it cannot be
-// told. A proxy on this machine does not make its callers local.
-func remote(r *http.Request) (from netip.Addr, local bool) {
+// From is the address a request comes from, the zero Addr when it cannot be
+// told, and whether that is this machine. A proxy on this machine does not make
+// its callers local.
+func From(r *http.Request) (from netip.Addr, local bool) {
 	a, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil {
 		return netip.Addr{}, false

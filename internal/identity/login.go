@@ -114,7 +114,7 @@ func parseEntry(body []byte, form bool) (e entry, err error) {
 // slow answers whoever tries too often, by address or by account. Both are
 // counted whether or not there is such an account.
 func (s *Service) slow(w http.ResponseWriter, r *http.Request, account string) bool {
-	from, _ := remote(r)
+	from, _ := From(r)
 	wait := s.perIP.take(network(from))
 	if wait <= 0 {
 		wait = s.perAcc.take(account)
@@ -133,7 +133,7 @@ func (s *Service) login(w http.ResponseWriter, r *http.Request) {
 	if !ok || s.slow(w, r, clip(e.User)) {
 		return
 	}
-	from, _ := remote(r)
+	from, _ := From(r)
 	secret, l, err := s.logIn(r.Context(), e, r.UserAgent())
 	switch {
 	case errors.Is(err, errWrong):
@@ -230,7 +230,7 @@ func (s *Service) pairFirst(w http.ResponseWriter, r *http.Request) {
 	if !ok || s.slow(w, r, clip(e.User)) {
 		return
 	}
-	from, _ := remote(r)
+	from, _ := From(r)
 	err := s.Pair(r.Context(), e.Code, e.User, e.Password)
 	switch {
 	case err == nil:
