@@ -291,6 +291,9 @@ func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) e
 	})
 }
 
+// OOMKills is what only the machine's own kernel knows.
+func (b *box) OOMKills() int { return b.GroupKills() }
+
 // Usage is that of sandbox.Measured: what the machine takes of the host, its
 // kernel included. How many processes are in it only its kernel knows.
 func (b *box) Usage(ctx context.Context) (sandbox.Usage, error) {

@@ -10,9 +10,33 @@ import (
 
 const mostCounts = 8 // things that a group may tell of
 
+// killsWait is for the agent to say how often memory ran out.
+const killsWait = 5 * time.Second
+
+// GroupKills is how often memory ran out where the agent holds everything to its
+// limits by a group of its own. It is 0 where that is not known.
+func (l *Link) GroupKills() int {
+	ctx, cancel := context.WithTimeout(context.Background(), killsWait)
+	defer cancel()
+	u, err := l.groupUsage(ctx)
+	if err != nil {
+		return 0
+	}
+	return int(max(u.OOMKills, 0))
+}
+
 // GroupUsage is what everything in the sandbox uses, where the agent holds it to its
 // limits by a group of its own. It is an error elsewhere.
 func (l *Link) GroupUsage(ctx context.Context) (sandbox.Usage, error) {
+	u, err := l.groupUsage(ctx)
+	if err == nil {
+		u.Disk, err = l.DiskUsed(ctx)
+	}
+	return u, err
+}
+
+// groupUsage is that without what its files take.
+func (l *Link) groupUsage(ctx context.Context) (sandbox.Usage, error) {
 	u := sandbox.Usage{CPU: -1, Memory: -1, Peak: -1, Processes: -1, Disk: -1, OOMKills: -1}
 	f, err := l.do(ctx, "usage", "/", wire.FileWork{Op: wire.UsedGroup})
 	if err != nil {
@@ -32,6 +56,5 @@ func (l *Link) GroupUsage(ctx context.Context) (sandbox.Usage, error) {
 			u.OOMKills = e.Size
 		}
 	}
-	u.Disk, err = l.DiskUsed(ctx)
-	return u, err
+	return u, nil
 }

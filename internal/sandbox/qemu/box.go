@@ -163,6 +163,9 @@ func (b *box) Adjust(ctx context.Context, limits sandbox.Limits, env []string) e
 // the agent with it. The machine's own kernel is not in it.
 func (b *box) Usage(ctx context.Context) (sandbox.Usage, error) { return b.GroupUsage(ctx) }
 
+// OOMKills is what only the machine's own kernel knows.
+func (b *box) OOMKills() int { return b.GroupKills() }
+
 // SetNetwork is that of sandbox.Networked.
 func (b *box) SetNetwork(ctx context.Context, n sandbox.Network) error {
 	return b.asked.SetNetwork(ctx, b.Link, b.door, n)
