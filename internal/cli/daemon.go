@@ -378,6 +378,15 @@ settings the daemon that runs is left alone.`,
 			if err := checked(l); err != nil {
 				return &usageError{err}
 			}
+			now, err := findDaemon(c.Context(), l.Config)
+			if err != nil {
+				return err
+			}
+			if now.silent == nil {
+				if _, err := startedIn(now.about); err != nil {
+					return err // before nobody serves
+				}
+			}
 			was, err := stopDaemon(c.Context(), w, l.Config, stopTime)
 			if err != nil {
 				return err
@@ -385,11 +394,27 @@ settings the daemon that runs is left alone.`,
 			if was.silent != nil {
 				return errNoDaemon()
 			}
-			return startDaemon(c.Context(), w, l.Config, was.about.Dir, was.about.Args)
+			dir, err := startedIn(was.about)
+			if err != nil {
+				return err
+			}
+			return startDaemon(c.Context(), w, l.Config, dir, was.about.Args)
 		},
 	}
 	f.addFound(c.Flags())
 	return c
+}
+
+// startedIn is the folder in which the next daemon is started in the place of
+// one. Where that is gone it is one that its tools may touch anyway; never the
+// folder somebody happens to be in, which its tools would be let into.
+func startedIn(a daemon.About) (dir string, err error) {
+	for _, dir := range append([]string{a.Dir}, a.Folders...) {
+		if info, err := os.Stat(dir); err == nil && info.IsDir() && filepath.IsAbs(dir) {
+			return dir, nil
+		}
+	}
+	return "", fmt.Errorf("the folder the daemon was started in is gone: %s; make it again, or stop the daemon and start it in another", cmp.Or(a.Dir, strings.Join(a.Folders, ", ")))
 }
 
 func daemonStatus(w World) *cobra.Command {

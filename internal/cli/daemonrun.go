@@ -92,6 +92,7 @@ type running struct {
 	w      World
 	l      *config.Loaded
 	args   []string
+	dir    string // where it was started, which may be gone by now
 	build  daemon.Build
 	log    *slog.Logger
 	level  *slog.LevelVar
@@ -120,6 +121,7 @@ func runDaemon(ctx context.Context, load func() (*config.Loaded, error), w World
 // to be started again.
 func runOnce(ctx context.Context, load func() (*config.Loaded, error), w World, args []string, prove func(daemon.About) error) (again bool, err error) {
 	r := &running{w: w, args: args, prove: prove, start: time.Now(), level: new(slog.LevelVar)}
+	r.dir, _ = os.Getwd() // "" if the folder is gone already
 	if r.l, err = load(); err != nil {
 		return false, err
 	}
@@ -248,9 +250,8 @@ func (r *running) letGo() {
 func (r *running) about() daemon.About {
 	a := daemon.About{
 		PID: os.Getpid(), Version: r.build.Version, Build: r.build.ID, Executable: r.build.Path, Replaced: r.build.Replaced(),
-		Started: r.start, Ready: r.ready.Load(), Args: r.args,
+		Started: r.start, Ready: r.ready.Load(), Args: r.args, Dir: r.dir,
 	}
-	a.Dir, _ = os.Getwd() // "" if the folder is gone
 	if r.healthLn != nil {
 		a.Health = "http://" + r.healthLn.Addr().String()
 	}

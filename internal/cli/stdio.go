@@ -121,9 +121,12 @@ func (s *thin) start(ctx context.Context, last daemon.About) error {
 	if about, err := daemon.Ask(ctx, socketPath(cfg)); err == nil && about.PID != 0 {
 		return nil // whether it is one for us shows when we connect
 	}
-	args, dir := last.Args, last.Dir
-	if last.PID == 0 {
-		args = s.demanded()
+	args, dir := s.demanded(), ""
+	if last.PID != 0 {
+		args = last.Args
+		if dir, err = startedIn(last); err != nil {
+			return s.helpless(err)
+		}
 	}
 	about, err := spawnDaemon(ctx, cfg, dir, args)
 	if err != nil {
@@ -173,11 +176,15 @@ func (s *thin) retire(ctx context.Context, about daemon.About) (retired bool, er
 	if now, err := daemon.Ask(ctx, socketPath(cfg)); err != nil || now.PID != about.PID {
 		return true, nil // somebody else has
 	}
+	dir, err := startedIn(about)
+	if err != nil {
+		return false, err
+	}
 	gone := func() (bool, error) { return !daemon.Alive(about.PID), nil }
 	if _, err := daemon.Stop(ctx, about.PID, stopTime, gone); err != nil {
 		return false, err
 	}
-	_, err = spawnDaemon(ctx, cfg, about.Dir, about.Args)
+	_, err = spawnDaemon(ctx, cfg, dir, about.Args)
 	return err == nil, err
 }
 
