@@ -3,6 +3,7 @@ package sandbox
 import (
 	"context"
 	"errors"
+	"io/fs"
 	"time"
 
 	"gatehouse/internal/sandbox"
@@ -35,7 +36,10 @@ func (m *desk) startTool() tool.Tool {
 			return startOut{}, err
 		}
 		defer done()
-		g, err := b.Start(sandbox.Command{Argv: []string{"sh", "-c", in.Command}, Dir: in.Dir, Env: in.Env}, in.Command)
+		g, err := start(b, "bash", in)
+		if errors.Is(err, fs.ErrNotExist) {
+			g, err = start(b, "sh", in)
+		}
 		switch {
 		case errors.Is(err, manager.ErrTooManyProcesses):
 			return startOut{}, beyond(err)
@@ -44,6 +48,11 @@ func (m *desk) startTool() tool.Tool {
 		}
 		return startOut{g.ID}, nil
 	})
+}
+
+// start starts a line for a shell, the same that sandbox_exec has.
+func start(b *manager.Box, shell string, in startIn) (*manager.Background, error) {
+	return b.Start(sandbox.Command{Argv: []string{shell, "-c", in.Command}, Dir: in.Dir, Env: in.Env}, in.Command)
 }
 
 type outputIn struct {

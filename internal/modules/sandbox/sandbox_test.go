@@ -491,6 +491,17 @@ func TestContextsRememberAndForget(t *testing.T) {
 	}
 }
 
+func TestProcessesHaveTheShellOfCommands(t *testing.T) {
+	r := open(t, Config{NoPool: true})
+	id := r.box()
+	const which = "echo ${BASH_VERSION:-none}"
+	want := r.do("exec", args{"sandbox_id": id, "command": which}).Output
+	p := r.do("start", args{"sandbox_id": id, "command": which}).ProcessID
+	if got := r.do("output", args{"sandbox_id": id, "process_id": p, "wait": 30}).Output; got != want || want == "" {
+		t.Errorf("the shell is %q, want %q", got, want)
+	}
+}
+
 func TestProcessesGoOn(t *testing.T) {
 	r := open(t, Config{NoPool: true})
 	id := r.box()
