@@ -98,6 +98,7 @@ type result struct {
 	Entries     []listedFile
 	More        bool
 	Found       []found
+	Cut         bool
 	Running     bool
 	Processes   []listedProcess
 	Contexts    []listedContext
@@ -488,6 +489,26 @@ func TestContextsRememberAndForget(t *testing.T) {
 	}
 	if got := r.code("context", args{"sandbox_id": id, "action": "create", "language": "cobol"}); got != "invalid_arguments" {
 		t.Errorf("%s", got)
+	}
+}
+
+// A search that cannot go everywhere says so.
+func TestASearchTellsOfPathsTooLongForIt(t *testing.T) {
+	r := open(t, Config{NoPool: true})
+	id := r.box()
+	const dig = `n=$(printf 'y%.0s' $(seq 200)); mkdir $1 && cd $1 || exit 1; i=0; while [ $i -lt $2 ]; do mkdir $n && cd $n || exit 1; i=$((i+1)); done; : >bottom`
+	for _, c := range []struct {
+		name   string
+		levels int
+		found  int
+		cut    bool
+	}{{"some", 3, 1, false}, {"many", 30, 0, true}} {
+		if ran := r.do("exec", args{"sandbox_id": id, "command": fmt.Sprintf("set -- %s %d; %s", c.name, c.levels, dig)}); ran.Outcome != "ok" {
+			t.Fatalf("%+v", ran)
+		}
+		if got := r.do("search", args{"sandbox_id": id, "path": c.name, "name": "bottom"}); len(got.Found) != c.found || got.Cut != c.cut {
+			t.Errorf("%s: %d found, cut %v", c.name, len(got.Found), got.Cut)
+		}
 	}
 }
 

@@ -3,8 +3,10 @@ package sandbox
 import (
 	"bytes"
 	"context"
+	"errors"
 	"path"
 	"regexp"
+	"syscall"
 	"unicode/utf8"
 
 	"gatehouse/internal/sandbox"
@@ -52,6 +54,7 @@ type seeker struct {
 	in    searchIn
 	text  *regexp.Regexp // nil means any
 	out   searchOut
+	deep  bool // a path was too long to go on
 }
 
 func (m *desk) search(ctx context.Context, c *tool.Call, in searchIn) (searchOut, error) {
@@ -73,6 +76,7 @@ func (m *desk) search(ctx context.Context, c *tool.Call, in searchIn) (searchOut
 		s.files = f
 		return s.folder(ctx, begin, true)
 	})
+	s.out.Cut = s.out.Cut || s.deep
 	return s.out, err
 }
 
@@ -85,6 +89,7 @@ func (s *seeker) folder(ctx context.Context, dir string, first bool) error {
 			return err
 		}
 		if err != nil {
+			s.deep = s.deep || errors.Is(err, syscall.ENAMETOOLONG)
 			return nil
 		}
 		for _, e := range entries {
