@@ -127,7 +127,11 @@ func (m *machine) look() (_ *view, err error) {
 // so that changes are its own.
 func partsOf(maps string, file unix.Stat_t) (parts []part, err error) {
 	device := fmt.Sprintf("%02x:%02x", unix.Major(file.Dev), unix.Minor(file.Dev))
+	mark := fmt.Sprintf(" %s %d", device, file.Ino)
 	for line := range strings.Lines(maps) {
+		if !strings.Contains(line, mark) {
+			continue // most of hundreds, which would take their time to read
+		}
 		var from, to, at int64
 		var inode uint64
 		var how, on string
