@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 
 	"gatehouse/internal/cli/client"
 )
@@ -50,12 +51,22 @@ func (f *follower) follow(ctx context.Context, r *client.Result) (*client.Result
 		return r, nil
 	}
 	for r.Meta.Job != "" {
-		fmt.Fprintln(f.stderr, "[gatehouse] it goes on as "+printable(r.Meta.Job))
+		fmt.Fprintln(f.stderr, "[gatehouse] "+printable(begun(r)))
 		if r, err = f.end(ctx, r.Meta.Job); err != nil {
 			return nil, err
 		}
 	}
 	return r, nil
+}
+
+// begun says that a call goes on as a job: in the server's words, where it says
+// why, as when somebody has to approve of it.
+func begun(r *client.Result) string {
+	if len(r.Structured) == 0 && len(r.Content) > 0 && r.Content[0].Text != "" {
+		why, _, _ := strings.Cut(r.Content[0].Text, "\n")
+		return why
+	}
+	return "it goes on as job " + r.Meta.Job
 }
 
 // end waits for the end of one job and gives its result.
