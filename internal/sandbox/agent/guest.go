@@ -213,7 +213,10 @@ func limitGroup(p wire.Plan) error {
 	if p.MemoryBytes == 0 {
 		return nil
 	}
-	const period, overhead = 100_000, 64 // microseconds; threads of the agent and its stages
+	const period = 100_000 // microseconds
+	// Threads of the agent and the stages of a hundred calls at once. The code's
+	// own are held to its limit by user as well.
+	const overhead = 1024
 	for _, l := range []struct{ file, value string }{
 		{"memory.max", fmt.Sprint(p.MemoryBytes)},
 		{"pids.max", fmt.Sprint(p.Processes + overhead)},
