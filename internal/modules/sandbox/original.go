@@ -12,6 +12,9 @@ import (
 	"gatehouse/tool"
 )
 
+// missing is the code of a refusal for want of what only the original asks for.
+const missing = "missing_parameters"
+
 // adapted makes a tool that also takes the place of an original's: where a view
 // has the original's names, results are its members as one pretty text, and
 // failures have its words. like picks those members; failed begins the text of
@@ -75,11 +78,11 @@ func inItsWords(err error, failed string) error {
 	if !ok {
 		return err
 	}
-	text := r.Message
-	if r.Code != "not_found" || text != notFound {
-		if r.Code != "too_large" || !strings.Contains(text, "exceeds maximum size") {
-			text = failed + text
-		}
+	itsOwn := r.Code == missing ||
+		r.Code == "not_found" && r.Message == notFound ||
+		r.Code == "too_large" && strings.Contains(r.Message, "exceeds maximum size")
+	if itsOwn {
+		return &tool.Refusal{Message: r.Message}
 	}
-	return &tool.Refusal{Message: text}
+	return &tool.Refusal{Message: failed + r.Message}
 }

@@ -29,7 +29,7 @@ type how struct {
 }
 
 type codeIn struct {
-	ID       string `json:"sandbox_id,omitempty" doc:"left out, one of its own, which ends with the call"`
+	ID       string `json:"sandbox_id,omitempty" doc:"left out, one of its own, which ends with the call; the preset sandbox wants it"`
 	Language string `json:"language" doc:"python, node, bash or sh, also by the names python3, javascript, js and shell"`
 	Code     string `json:"code"`
 	Context  string `json:"context_id,omitempty" doc:"of sandbox_context: run it where earlier code left off; left out, it is a program of its own"`
@@ -37,7 +37,7 @@ type codeIn struct {
 }
 
 type commandIn struct {
-	ID      string `json:"sandbox_id,omitempty" doc:"left out, one of its own, which ends with the call"`
+	ID      string `json:"sandbox_id,omitempty" doc:"left out, one of its own, which ends with the call; the preset sandbox wants it"`
 	Command string `json:"command" doc:"a line for the shell"`
 	how
 }
@@ -170,8 +170,10 @@ func (m *desk) place(ctx context.Context, c *tool.Call, id, template string) (b 
 	switch {
 	case id != "" && template != "":
 		return nil, nil, &tool.Refusal{Code: "invalid_arguments", Message: "a sandbox that is there is made of what it is made of", Next: "Leave template out, or sandbox_id."}
-	case id != "" || m.cfg.Original(c.Caller.Context):
+	case id != "":
 		return m.find(c, id)
+	case m.cfg.Original(c.Caller.Context):
+		return nil, nil, &tool.Refusal{Code: missing, Message: "Missing required parameters: sandbox_id"}
 	}
 	b, err = m.boxes.Create(ctx, c.Caller.Owner, manager.Ask{Name: "for one call", Template: template, Progress: pulled(c.Peer)})
 	m.boxes.Serve() // others will follow

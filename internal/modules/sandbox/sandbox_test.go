@@ -682,9 +682,11 @@ func TestAnswersAsTheOriginalGivesThem(t *testing.T) {
 		{"destroy", args{}, `{"success":true}`},
 		{"destroy", args{}, "Error: Sandbox not found or invalid ID"},
 		{"exec", args{"command": "true"}, "Error: Sandbox not found or invalid ID"},
+		{"exec", args{"command": "true", "sandbox_id": ""}, "Error: Missing required parameters: sandbox_id"},
+		{"run", args{"language": "sh", "code": "true", "sandbox_id": ""}, "Error: Missing required parameters: sandbox_id"},
 		{"list", args{}, `{"sandboxes":[]}`},
 	} {
-		if c.name != "list" {
+		if _, given := c.in["sandbox_id"]; !given && c.name != "list" {
 			c.in["sandbox_id"] = id
 		}
 		if got := as(c.name, c.in); got != c.want {
