@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gatehouse/internal/calls"
+	"gatehouse/internal/modules"
 	"gatehouse/tool"
 )
 
@@ -58,7 +59,7 @@ func (c *conversation) handOver(why string) bool {
 		id, _ := json.Marshal(t.run.ID())
 		return r.render(nil, c, &calls.Result{Result: tool.Result{
 			Content: []tool.Content{tool.Text(text)},
-			Meta:    map[string]json.RawMessage{"gatehouse/job": id},
+			Meta:    map[string]json.RawMessage{modules.JobMeta: id},
 		}})
 	})
 }
