@@ -251,12 +251,12 @@ func TestANodeThatRemembersIsNotInTheWayOfItsCode(t *testing.T) {
 		if r.Error != nil {
 			failed = r.Error.Name
 		}
-		shown := ""
+		var shown strings.Builder
 		for _, p := range r.parts {
-			shown += string(p.Data)
+			shown.Write(p.Data)
 		}
-		if r.err != nil || r.Forgot || shown != c.shown || failed != c.failed {
-			t.Errorf("%s: %+v, %v, shows %q, fails with %+v, prints %q", c.code, r.Result, r.err, shown, r.Error, r.stderr)
+		if r.err != nil || r.Forgot || shown.String() != c.shown || failed != c.failed {
+			t.Errorf("%s: %+v, %v, shows %q, fails with %+v, prints %q", c.code, r.Result, r.err, shown.String(), r.Error, r.stderr)
 		}
 	}
 }
