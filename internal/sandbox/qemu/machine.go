@@ -179,7 +179,7 @@ func (b build) line(own, waits bool) []string {
 	}
 	fd := func(n int) string { return fmt.Sprintf("/proc/self/fd/%d", n) }
 	line := []string{
-		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-global", "migration.send-configuration=off",
+		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
 		"-global", "migration.send-configuration=off", // what save writes begins without it
 		"-machine", "microvm,memory-backend=memory,mem-merge=off", "-accel", accelerator, "-cpu", processor, "-smp", fmt.Sprint(b.vcpus),
