@@ -14,23 +14,18 @@ var triggers = [...]struct {
 	{"access_key", false}, {"access-key", false}, {"private_key", false}, {"authorization", false},
 }
 
-// mayAnnounce reports whether some trigger begins with two letters, in lower
-// case: hardly a place in a text does.
-func mayAnnounce(a, b byte) bool {
-	switch a {
-	case 'b':
-		return b == 'e' || b == 'a'
-	case 'p':
-		return b == 'a' || b == 'w' || b == 'r'
-	case 's':
-		return b == 'e'
-	case 't':
-		return b == 'o'
-	case 'a':
-		return b == 'p' || b == 'c' || b == 'u'
+// second are the letters that come second in triggers, a bit for each, by the
+// first: hardly a place in a text begins with such a pair.
+var second = func() (of [256]uint32) {
+	for _, x := range triggers {
+		of[x.word[0]] |= 1 << (x.word[1] - 'a')
 	}
-	return false
-}
+	return of
+}()
+
+// mayAnnounce reports whether some trigger begins with two letters, in lower
+// case.
+func mayAnnounce(a, b byte) bool { return b >= 'a' && b <= 'z' && second[a]>>(b-'a')&1 == 1 }
 
 // prefixes begin secrets that can be told by themselves.
 var prefixes = [...]string{"gh_", "ghp_", "github_pat_", "sk-", "xoxb-", "xoxp-", "AKIA", "eyJ"}

@@ -78,8 +78,8 @@ func TestLongArgumentsAreCut(t *testing.T) {
 
 func TestEveryTriggerIsLookedFor(t *testing.T) {
 	for _, x := range triggers {
-		if !mayAnnounce(x.word[0], x.word[1]) {
-			t.Errorf("%q is never looked for", x.word)
+		if got := string(appendMasked(nil, []byte("a "+x.word+"=hunter2hunter2 b"))); strings.Contains(got, "hunter2") || !strings.HasSuffix(got, " b") {
+			t.Errorf("behind %q: %s", x.word, got)
 		}
 	}
 }

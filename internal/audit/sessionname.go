@@ -8,9 +8,11 @@ import (
 )
 
 // SessionHash is what stands for a session in the ledger.
-func SessionHash(id string) string {
+func SessionHash(id string) string { return string(appendHash(nil, id)) }
+
+func appendHash(b []byte, id string) []byte {
 	h := sha256.Sum256([]byte(id))
-	return hex.EncodeToString(h[:8])
+	return hex.AppendEncode(b, h[:8])
 }
 
 // seen is what a ledger remembers because finding it out again costs more. The
@@ -77,8 +79,7 @@ func (n *sessionNames) append(b []byte, id string) []byte {
 	if known != nil && known.id == id {
 		return append(b, known.hash[:]...)
 	}
-	h := sha256.Sum256([]byte(id))
-	b = hex.AppendEncode(b, h[:8])
+	b = appendHash(b, id)
 	if known == nil || known.others.Add(1) >= mostOthers {
 		at.Store(&sessionName{id: id, hash: [16]byte(b[len(b)-16:])})
 	}
