@@ -49,7 +49,7 @@
   function complain(e) {
     const was = failure(e)
     process.stderr.write(was.traceback + '\n')
-    tell('error', { ...was, message: was.message.slice(0, 4000), traceback: was.traceback.slice(-16000) })
+    tell('error', brief(was))
   }
 
   function evaluate(code) {

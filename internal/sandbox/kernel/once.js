@@ -34,10 +34,7 @@
   }
   if (req.shown) {
     globalThis.display = displays((mime, data) => tell('show', { mime, data: Buffer.from(data).toString('base64') }))
-    process.on('uncaughtExceptionMonitor', (e) => {
-      const was = failure(e)
-      tell('error', { ...was, message: was.message.slice(0, 4000), traceback: was.traceback.slice(-16000) })
-    })
+    process.on('uncaughtExceptionMonitor', (e) => tell('error', brief(failure(e))))
   }
   const name = process.cwd() + '/code.js'
   const main = new Module(name, null)

@@ -15,3 +15,8 @@ function failure(e) {
   const traceback = (e && e.stack || name + ': ' + message).split('\n').filter((l) => !/\(?node:|\[eval\]/.test(l)).join('\n')
   return { name: e && e.code === 'ERR_SCRIPT_EXECUTION_INTERRUPTED' ? 'Interrupted' : name, message, traceback }
 }
+
+// brief is as much of a failure as is told of it.
+function brief(was) {
+  return { ...was, message: was.message.slice(0, 4000), traceback: was.traceback.slice(-16000) }
+}
