@@ -10,7 +10,7 @@ APT      := $(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=nonintera
 
 export CGO_ENABLED ?= 0
 
-.PHONY: help run build runsc test setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild conformance cross bench soak clean
+.PHONY: help run build runsc test setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
@@ -20,6 +20,7 @@ help:
 	@echo "make conformance   the official suites and foreign clients, one table"
 	@echo "make bench         measure against peers, and write docs/benchmarks.md (a quarter of an hour)"
 	@echo "make soak          a million calls, and what is left of them"
+	@echo "make redteam       attack every promise of docs/security.md, and write docs/security-tests.md"
 	@echo "make clean         remove what was built and installed below this folder"
 	@echo "steps of test:     $(STEPS)"
 
@@ -167,6 +168,11 @@ soak:
 
 conformance:
 	$(GO) run ./internal/conformance/run
+
+# Every attack is a test that make test runs too; here they run alone, those that
+# take long in their long form, and what came of them is written down.
+redteam:
+	$(GO) run ./internal/housekeeping/redteam
 
 PLATFORMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
 cross:

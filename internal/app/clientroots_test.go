@@ -221,6 +221,8 @@ func (a *asks) Offer(context.Context, module.Audience) (*module.Offer, error) {
 
 // What a call does through others, or later, it does in the folders it was
 // given itself; where that is not known, in none.
+//
+//redteam:attack Tools run with what the call carries: a call inside a call asks for wider folders
 func TestCallsInsideCallsAreNarrowedAlike(t *testing.T) {
 	for _, e := range rootsEras {
 		t.Run(e.name, func(t *testing.T) {

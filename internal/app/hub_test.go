@@ -190,6 +190,8 @@ func TestWhoComesToTheHubIsAskedLikeEverywhere(t *testing.T) {
 
 // A page of another origin may not open a socket with somebody's login, though
 // it is on this machine and a GET would do no harm.
+//
+//redteam:attack WebSockets come in by the same checks: another page opens a WebSocket with the cookie
 func TestALoginOpensNoSocketForOtherPages(t *testing.T) {
 	h := hearingHost(t, nil)
 	jar, err := cookiejar.New(nil)
@@ -299,6 +301,8 @@ func TestPublishingReachesOnesOwnClients(t *testing.T) {
 
 // What let a client in is taken away: its socket ends, and that of others does
 // not.
+//
+//redteam:attack WebSockets come in by the same checks: a socket goes on after its token was revoked
 func TestASocketEndsWithItsToken(t *testing.T) {
 	h := hearingHost(t, nil)
 	mine, bobs := h.enter("ann", "/ws"), h.enter("bob", "/ws")

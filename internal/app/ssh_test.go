@@ -8,6 +8,8 @@ import (
 
 // The keys of the machine's user are for administrators, in the context that
 // is theirs.
+//
+//redteam:attack Keys of SSH are the administration's: an ordinary user adds a key
 func TestKeysOfSSHAreForTheAdministration(t *testing.T) {
 	_, client := live(t)
 	admin, eve := client("ann", "admin"), client("eve")

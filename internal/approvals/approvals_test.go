@@ -8,6 +8,7 @@ import (
 	"time"
 )
 
+//redteam:attack A yes is good for one call: an approval is used twice
 func TestAYesIsUsedOnce(t *testing.T) {
 	b := Open("", Options{})
 	defer b.Close()
@@ -75,6 +76,7 @@ func TestAnotherProcessDecides(t *testing.T) {
 	}
 }
 
+//redteam:attack A yes is good for one call: an approval is used again after a restart
 func TestOnceHoldsAcrossARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "approvals.db")
 	b := Open(path, Options{})
@@ -89,6 +91,7 @@ func TestOnceHoldsAcrossARestart(t *testing.T) {
 	}
 }
 
+//redteam:attack A yes is good for one call: an approval is used for another call
 func TestARememberedYesIsForTheSameCallOnly(t *testing.T) {
 	b := Open("", Options{})
 	defer b.Close()

@@ -242,6 +242,8 @@ func TestClosingWritesWhatIsPending(t *testing.T) {
 // A full disk is told at once, to those who wait and to those who ask, and
 // holds nobody up; when there is room again, everything that was pending is
 // written.
+//
+//redteam:attack What destroys is written down before it begins: the disk of the ledger is full
 func TestFullDisk(t *testing.T) {
 	for _, lenient := range []bool{false, true} {
 		l := ledger(t, fresh(t), Options{Lenient: lenient, Flush: time.Millisecond})

@@ -29,6 +29,8 @@ const (
 // A host is killed without a word while 64 callers keep it busy. The chain it
 // leaves is whole, and holds every write that was answered, every destroying
 // call that had begun, and every one that was answered.
+//
+//redteam:attack What destroys is written down before it begins: the writer of the ledger is killed
 func TestKilledInTheMiddle(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs a further pipe to a child process")

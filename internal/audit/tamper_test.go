@@ -56,6 +56,7 @@ func replaceLines(t *testing.T, db *sql.DB, from, to string) (n int) {
 	return len(changed)
 }
 
+//redteam:attack What destroys is written down before it begins: lines of the ledger are changed, removed and moved
 func TestTamperingIsFoundAndNamed(t *testing.T) {
 	edit := func(from, to string) func(*testing.T, *sql.DB, string) {
 		return func(t *testing.T, db *sql.DB, _ string) {
@@ -130,6 +131,8 @@ func TestTamperingIsFoundAndNamed(t *testing.T) {
 
 // Whatever byte of the file is changed: either it is found, or every line can
 // still be read exactly as it was written.
+//
+//redteam:attack What destroys is written down before it begins: any one byte of the ledger is changed
 func TestOneByte(t *testing.T) {
 	path := fresh(t)
 	l := Open(path, Options{})

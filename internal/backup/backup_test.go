@@ -374,6 +374,7 @@ func TestInfoReadsTheBeginningAlone(t *testing.T) {
 	}
 }
 
+//redteam:attack A backup is as closed as its password: a backup that was changed or cut short
 func TestDamageChangesNothing(t *testing.T) {
 	m := newMachine(t, "host_a")
 	m.put(m.Data, "file", strings.Repeat("something to lose ", 10_000))

@@ -20,6 +20,8 @@ import (
 var quiet = slog.New(slog.DiscardHandler)
 
 // A restore that is interrupted between any two steps goes on where it was.
+//
+//redteam:attack A kill leaves whole files: a restore is interrupted at every step
 func TestARestoreSurvivesInterruptions(t *testing.T) {
 	old := newMachine(t, "host_a")
 	for i := range 3 {
@@ -153,6 +155,7 @@ func packed(t testing.TB, manifest any, members ...string) []byte {
 
 func second[T any](_ T, err error) error { return err }
 
+//redteam:attack A backup is as closed as its password: backups with names that lead out, links and other kinds of files
 func TestHostileBackupsAreRefused(t *testing.T) {
 	file := func(folder, path string) File { return File{Folder: folder, Path: path, Size: 4, Mode: 0o600} }
 	good := Manifest{Format: format, Created: time.Now(), Files: []File{file("data", "a"), file("config", "sub/b")}}

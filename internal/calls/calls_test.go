@@ -185,6 +185,7 @@ func TestWhatErrorsBecome(t *testing.T) {
 	}
 }
 
+//redteam:attack What is advertised is enforced: results that are not as the schema says
 func TestOutputsOfTools(t *testing.T) {
 	type out struct {
 		N    int    `json:"n"`
@@ -365,6 +366,8 @@ func TestBudgetWithoutSpool(t *testing.T) {
 }
 
 // A handler is given canonical arguments, whatever the caller wrote.
+//
+//redteam:attack What is advertised is enforced: arguments that the schema does not have
 func TestArgumentsAreCanonical(t *testing.T) {
 	var seen string
 	w := workshop{tools: []tool.Tool{

@@ -152,6 +152,7 @@ func TestWhatTheLedgerIsTold(t *testing.T) {
 	})
 }
 
+//redteam:attack What destroys is written down before it begins: calls are made while the ledger cannot be written
 func TestNothingIsChangedThatCannotBeWrittenDown(t *testing.T) {
 	d := &diary{full: errors.New("disk full")}
 	ran := map[string]int{}

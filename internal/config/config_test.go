@@ -156,6 +156,7 @@ func TestFoldersFollowThePlatform(t *testing.T) {
 	}
 }
 
+//redteam:attack Loopback by default: addresses and names that only look like loopback
 func TestLoopback(t *testing.T) {
 	for host, want := range map[string]bool{
 		"127.0.0.1": true, "127.9.9.9": true, "::1": true, "localhost": true, "::ffff:127.0.0.1": true,

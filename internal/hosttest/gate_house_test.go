@@ -354,6 +354,8 @@ func until(t testing.TB, what string, holds func() bool) {
 
 // Nobody can be let in beyond loopback before there is a way to tell callers
 // apart; the local token is none.
+//
+//redteam:attack Loopback by default: a host without users is told to bind to every address
 func TestAHostRefusesToBindBeyondLoopback(t *testing.T) {
 	for name, change := range map[string]func(*config.Config){
 		"HTTP":  func(c *config.Config) { c.Doors.HTTP.Open, c.Doors.HTTP.Host, c.Doors.HTTP.Port = true, "0.0.0.0", 0 },

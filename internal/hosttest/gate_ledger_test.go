@@ -93,6 +93,8 @@ type promises struct {
 // started again over what it left, some times. The one chain of all its lives
 // is whole; every write that was answered and every destroying call that had
 // begun is in it.
+//
+//redteam:attack What destroys is written down before it begins: a host is killed during calls
 func TestAHostIsKilled(t *testing.T) {
 	if runtime.GOOS == "windows" {
 		t.Skip("needs a further pipe to a child process")

@@ -48,6 +48,8 @@ func tokenMember(token string) string { return fmt.Sprintf(`"gatehouse/token":%q
 
 // A TCP door on loopback asks everybody for a token, also while nothing is set
 // up, in every method of every era, and says where there is one.
+//
+//redteam:attack Lines over TCP bring a token: messages without a token, with a wrong one, and from other listeners
 func TestATCPDoorAsks(t *testing.T) {
 	g := openGate(t, false)
 	needed := func(got string) bool {
@@ -77,6 +79,8 @@ func TestATCPDoorAsks(t *testing.T) {
 
 // What is no message, or no single one, is no way round a token, and neither is
 // a token that is wrong.
+//
+//redteam:attack Lines over TCP bring a token: tokens in odd places of a message
 func TestATCPDoorIsNotTalkedRound(t *testing.T) {
 	g := openGate(t, false)
 	other, _ := openElsewhere(t)

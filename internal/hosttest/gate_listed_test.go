@@ -305,6 +305,8 @@ func (g *guest) subscribed(uri string) bool {
 // Through the whole house, with tokens of every cut: what is listed is what can
 // be done, and nothing else runs; who may not enter a context is told so in the
 // same words whatever is asked for.
+//
+//redteam:attack One function says yes: tools that are not listed are called
 func TestWhatIsListedIsWhatATokenCanDo(t *testing.T) {
 	f := newFair(t)
 	seeds := uint64(25)

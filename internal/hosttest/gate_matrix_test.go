@@ -492,6 +492,8 @@ func (m *matrix) beyond(g *gatehouse) string {
 // right or wrong about it, for lists, calls, reads and subscriptions of both
 // eras. What is there is served; nothing else is, and what cannot be has its
 // reason.
+//
+//redteam:attack One principal, however it comes: every route with every method, by every kind of credential and by none
 func TestTheGate(t *testing.T) {
 	hosts := map[string]*gatehouse{}
 	var rows [][]string

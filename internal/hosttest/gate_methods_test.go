@@ -37,6 +37,8 @@ func (b *byHTTP) status(method, path, session string) (int, http.Header) {
 
 // Every method asks who is there, at every path but the public ones, and
 // whether or not there is something at it.
+//
+//redteam:attack One principal, however it comes: every MCP method without credentials
 func TestEveryMethodAsksWhoIsThere(t *testing.T) {
 	g := guardedGate(t, false)
 	good, _ := g.token(identity.Token{User: "alice"})
@@ -72,6 +74,8 @@ func TestEveryMethodAsksWhoIsThere(t *testing.T) {
 }
 
 // Somebody else's session is answered by every method like one that never was.
+//
+//redteam:attack What is not yours is not there: sessions of other principals are named
 func TestOthersSessionsAreNotThere(t *testing.T) {
 	g := guardedGate(t, false)
 	alices, _ := g.token(identity.Token{User: "alice"})

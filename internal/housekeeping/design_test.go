@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "accept what has changed: tool schemas, and the floors in docs/design.md")
+var update = flag.Bool("update", false, "accept what has changed: tool schemas, the floors in docs/design.md, and the rows of docs/security-tests.md")
 
 const (
 	floorsBegin = "<!-- floors: written by go test ./internal/housekeeping -update -->\n"

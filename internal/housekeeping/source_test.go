@@ -133,6 +133,8 @@ var stdoutRooms = []string{"cmd", "internal/cli", "internal/conformance", "."}
 
 // On stdio, standard output belongs to the protocol: one stray line ends the
 // conversation.
+//
+//redteam:attack Nothing but protocol reaches standard output: code of the host prints
 func TestNobodyElseWritesToStdout(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.isTest() || anyWithin(s.folder(), stdoutRooms) {

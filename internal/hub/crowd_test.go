@@ -15,6 +15,8 @@ import (
 // One client of many reads nothing. The others hear all that is said, in order,
 // while it is stuck, and it is let go. GATEHOUSE_TEST_ALL=1 makes it 2,000
 // clients; how long messages take is told either way.
+//
+//redteam:attack Nobody takes the host from the others: a WebSocket client that does not read
 func TestOneThatDoesNotReadHoldsUpNobody(t *testing.T) {
 	clients, rounds := 200, 20
 	if os.Getenv("GATEHOUSE_TEST_ALL") != "" {

@@ -239,6 +239,8 @@ func TestAFedChannelTellsHowThingsAre(t *testing.T) {
 
 // What is somebody else's looks as if it were not there, and what is said to
 // one owner is not heard by another.
+//
+//redteam:attack WebSockets come in by the same checks: a channel of another principal is named
 func TestOwnersDoNotHearEachOther(t *testing.T) {
 	h := open(t, Options{})
 	h.hub.Open("ann/default", "process:p1")

@@ -92,6 +92,8 @@ const (
 
 // Every way in over HTTP, from this machine and from elsewhere, alike for
 // every method.
+//
+//redteam:attack One principal, however it comes: wrong, ended and doubled credentials of each kind
 func TestEveryWayIn(t *testing.T) {
 	s := house(t, Options{AuthToken: "a token set by hand", LocalToken: filepath.Join(t.TempDir(), "token")})
 	good, _ := newToken(t, s, Token{User: "bob"})

@@ -10,6 +10,8 @@ import (
 )
 
 // Three tries in any twenty seconds, for each address and for each account.
+//
+//redteam:attack One principal, however it comes: passwords are guessed
 func TestThreeTriesInTwentySeconds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(3, 20*time.Second)

@@ -108,6 +108,8 @@ func TestAFormMayLogIn(t *testing.T) {
 }
 
 // Whoever is wrong learns nothing from it: text, headers and work are the same.
+//
+//redteam:attack One principal, however it comes: the time and text of a refused login tell who is known
 func TestWrongLoginsAreAlike(t *testing.T) {
 	s := house(t, Options{})
 	add(t, s, "ci", "") // has no password
@@ -154,6 +156,8 @@ func TestWrongLoginsAreAlike(t *testing.T) {
 }
 
 // A page of another origin cannot use a login, whatever its browser says.
+//
+//redteam:attack Origin and Host: another page of loopback uses the cookie
 func TestForeignPagesCannotUseALogin(t *testing.T) {
 	s := house(t, Options{Origins: []string{"https://app.example.com", "*"}})
 	cookie := "Cookie: " + logIn(t, s, "alice", "correct horse", false)

@@ -168,6 +168,7 @@ func TestEverySignatureThatIsBelieved(t *testing.T) {
 	}
 }
 
+//redteam:attack One principal, however it comes: OAuth tokens with other algorithms, keys, issuers, audiences and times
 func TestTokensThatAreNotBelieved(t *testing.T) {
 	i := newIssuer(t)
 	weak := must(rsa.GenerateKey(rand.Reader, 1024))

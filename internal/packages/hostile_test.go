@@ -46,6 +46,7 @@ func TestServersThatAreNoneAreNotKept(t *testing.T) {
 	}
 }
 
+//redteam:attack A package's server is a stranger: a server that lists and sends too much
 func TestServersThatSayTooMuchAreHeard(t *testing.T) {
 	for _, how := range []string{"garbage", "flood", "old"} {
 		t.Run(how, func(t *testing.T) {
@@ -60,6 +61,7 @@ func TestServersThatSayTooMuchAreHeard(t *testing.T) {
 	}
 }
 
+//redteam:attack A package's server is a stranger: a server that says that its tools are harmless
 func TestWhatAServerLiesAboutIsLeftOut(t *testing.T) {
 	h := openHome(t, Options{})
 	i := h.install(server(t, "up", "liar"))
@@ -208,6 +210,7 @@ func TestAServerWithoutCallsEnds(t *testing.T) {
 	}
 }
 
+//redteam:attack A package's server is a stranger: a package takes another's name
 func TestIDsThatLookLikeOthersAreRefused(t *testing.T) {
 	h := openHome(t, Options{Taken: func() []string { return []string{"file", "package"} }})
 	h.install(server(t, "git-hub", "good"))

@@ -173,6 +173,7 @@ func TestArchivesAreUnpacked(t *testing.T) {
 	}
 }
 
+//redteam:attack A package's server is a stranger: an archive with names that lead out
 func TestArchivesThatLeadElsewhereAreRefused(t *testing.T) {
 	h, dir := openHome(t, Options{}), t.TempDir()
 	for name, inside := range map[string]string{"up.tgz": "../../escaped", "top.tgz": "/tmp/escaped"} {

@@ -59,6 +59,8 @@ func busyHost() {
 
 // However a host is killed, what the next one finds is a package that works or
 // none, and no more than belongs to it.
+//
+//redteam:attack A kill leaves whole files: a host is killed while it installs
 func TestAHostThatIsKilledLeavesWholePackages(t *testing.T) {
 	needsShell(t)
 	dir := t.TempDir()

@@ -328,6 +328,7 @@ func TestSecretsThatAServerSaysAreNotShown(t *testing.T) {
 	}
 }
 
+//redteam:attack A package's server is a stranger: a server prints its secret
 func TestSecretsReachTheServerAndNoLog(t *testing.T) {
 	vault := secret.In(t.TempDir(), "")
 	if err := vault.Set("KEY", secret.New("a-very-secret-key")); err != nil {

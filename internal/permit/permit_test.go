@@ -69,6 +69,7 @@ func TestTheFirstRuleThatFitsDecides(t *testing.T) {
 	}
 }
 
+//redteam:attack One function says yes: arguments that lead around a rule
 func TestListedUnlessRefusedWhateverTheArguments(t *testing.T) {
 	p := policy(t, Options{Rules: []Rule{
 		{Names: []string{"file_read"}, When: `args.path == "a"`, Then: Allow},
@@ -82,6 +83,7 @@ func TestListedUnlessRefusedWhateverTheArguments(t *testing.T) {
 	}
 }
 
+//redteam:attack One function says yes: scopes that ask for more than the user has
 func TestScopesOnlyTakeAway(t *testing.T) {
 	p := policy(t, Options{Default: Allow, Rules: []Rule{{Names: []string{"file_read"}, Then: Refuse}}})
 	for _, c := range []struct {
@@ -184,6 +186,8 @@ func BenchmarkDecide(b *testing.B) {
 
 // A context's own rules may be stricter than the host's, never laxer; where
 // only one of them speaks, it decides.
+//
+//redteam:attack One function says yes: a context allows itself what the host refuses
 func TestOwnRulesNeverAllowWhatTheHostsRefuse(t *testing.T) {
 	own := func(name string, then Kind, when string) Rule {
 		return Rule{Names: []string{name}, Then: then, When: when, Own: true}

@@ -35,6 +35,7 @@ func TestWhatIsWrittenIsReadByNobodyElse(t *testing.T) {
 	}
 }
 
+//redteam:attack Keys stay here: a private file that others can read, or a link
 func TestReadRefuses(t *testing.T) {
 	dir := t.TempDir()
 	long := filepath.Join(dir, "long")

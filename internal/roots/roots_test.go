@@ -141,6 +141,8 @@ func TestResolve(t *testing.T) {
 
 // Links may be absolute or lead through another root, as long as they end in
 // one.
+//
+//redteam:attack Files stay inside the roots: symbolic links that lead out
 func TestLinks(t *testing.T) {
 	dir := t.TempDir()
 	a, b, out := filepath.Join(dir, "a"), filepath.Join(dir, "b"), filepath.Join(dir, "out")
@@ -259,6 +261,8 @@ func TestClosed(t *testing.T) {
 
 // While somebody keeps swapping a directory for a link that leads out, a
 // reader gets what is inside or a refusal, and never what is outside.
+//
+//redteam:attack Files stay inside the roots: folders and links are swapped during calls
 func TestRacer(t *testing.T) {
 	dir := t.TempDir()
 	a, out := filepath.Join(dir, "a"), filepath.Join(dir, "out")

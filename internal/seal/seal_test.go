@@ -31,6 +31,7 @@ func TestOpensWhatItSealed(t *testing.T) {
 	}
 }
 
+//redteam:attack State that clients carry is sealed: sealed state of another owner, call and time
 func TestRefusesEverythingElse(t *testing.T) {
 	r := Ephemeral()
 	token := r.Seal("state", []byte("alice"), []byte("secret"), later)
@@ -73,6 +74,7 @@ func TestRefusesEverythingElse(t *testing.T) {
 	}
 }
 
+//redteam:attack State that clients carry is sealed: any bit of a sealed state is changed
 func TestFlippingAnyBitFails(t *testing.T) {
 	r := Ephemeral()
 	token := r.Seal("state", []byte("alice"), []byte("secret"), later)

@@ -9,6 +9,8 @@ import (
 
 // However what is said is cut, the secrets are not in what comes out, and all
 // the rest is.
+//
+//redteam:attack Keys stay here: a program prints its secret in pieces
 func TestSecretsAreHiddenWhereverTheyAreCut(t *testing.T) {
 	h := NewHider(New("correct horse"), New(`with "quotes"`), New("short"))
 	for said, want := range map[string]string{

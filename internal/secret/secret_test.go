@@ -29,6 +29,7 @@ func newHolder() holder {
 	return holder{t, t, []Text{t}, map[string]Text{"k": t}, t}
 }
 
+//redteam:attack Keys stay here: a secret is printed, logged and encoded
 func TestASecretDoesNotPrintItself(t *testing.T) {
 	h := newHolder()
 	for verb := range strings.SplitSeq("v,+v,#v,s,q,x,X,d,o,b,c,U,e,t,p,T,10s,-20v,w", ",") {

@@ -45,6 +45,7 @@ func TestIdsAreRandomUUIDs(t *testing.T) {
 	}
 }
 
+//redteam:attack What is not yours is not there: a session is used by another principal
 func TestASessionBelongsToItsPrincipal(t *testing.T) {
 	table := NewTable(Options{})
 	s, err := table.Open(anonymous())

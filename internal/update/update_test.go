@@ -216,6 +216,8 @@ func TestAnInterruptedRollbackGoesOn(t *testing.T) {
 }
 
 // Whatever is wrong with a release, the program stays.
+//
+//redteam:attack A program is replaced by what its makers signed: releases with other keys, digests, names and older versions
 func TestWhatIsNotRightChangesNothing(t *testing.T) {
 	m, k := newMaker(t)
 	other, _ := newMaker(t)

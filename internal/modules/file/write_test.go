@@ -116,6 +116,8 @@ func TestSpecialFiles(t *testing.T) {
 
 // While somebody keeps swapping a directory for a link that leads out, what is
 // written lands inside or nowhere.
+//
+//redteam:attack Files stay inside the roots: folders are swapped while files are written
 func TestWriteRacer(t *testing.T) {
 	h := newHouse(t)
 	os.Mkdir(h.at("d"), 0o755)
@@ -154,6 +156,8 @@ func TestWriteRacer(t *testing.T) {
 
 // A process killed in the middle of a thousand writes and edits leaves each
 // file as it was or as it was to be.
+//
+//redteam:attack A kill leaves whole files: a writer of files is killed
 func TestKilledWriter(t *testing.T) {
 	if dir := os.Getenv("GATEHOUSE_TEST_WRITE"); dir != "" {
 		writeForever(t, dir)

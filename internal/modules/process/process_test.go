@@ -235,6 +235,7 @@ func TestStopEndsAllThatCameOfIt(t *testing.T) {
 	}
 }
 
+//redteam:attack What is not yours is not there: processes of other principals are named
 func TestNobodyElseFindsAProcess(t *testing.T) {
 	d := open(t, "")
 	id := d.sh("sleep 1000")

@@ -7,6 +7,8 @@ import (
 
 // A sandbox has a way out only where the host lets its callers open one, and
 // each attempt is told with its reason.
+//
+//redteam:attack A sandbox has no network until it is given one: a caller opens a way out on a host that gives none
 func TestAWayOutIsOpenedOnlyWhereTheHostLetsCallers(t *testing.T) {
 	r := open(t, Config{NoPool: true})
 	id := r.box()

@@ -146,6 +146,7 @@ func TestMeasuringEndsWithItsCaller(t *testing.T) {
 	}
 }
 
+//redteam:attack What is everybody's matter is for those who rule: an ordinary user reads logs and ends the host
 func TestWhatIsEverybodysMatterIsForThoseWhoRule(t *testing.T) {
 	h := newHouse()
 	c := start(t, Config{Host: h, Journal: NewJournal(slog.LevelInfo)})
@@ -196,6 +197,7 @@ func TestNameAndLanguage(t *testing.T) {
 	}
 }
 
+//redteam:attack What is everybody's matter is for those who rule: a host is ended without a yes
 func TestAHostEndsOnlyWhenThePersonAgrees(t *testing.T) {
 	yes, no := moduletest.Accept(map[string]any{"confirm": true}), moduletest.Accept(map[string]any{"confirm": false})
 	for name, again := range map[string]bool{"server_shutdown": false, "server_restart": true} {

@@ -206,6 +206,8 @@ func TestBeginsInsideTheRoots(t *testing.T) {
 }
 
 // What the host knows, and what was not given, no command sees.
+//
+//redteam:attack Tools run with what the call carries: a command reads the host's own settings from its environment
 func TestEnvironmentIsFiltered(t *testing.T) {
 	for _, name := range []string{"GATEHOUSE_TOKEN", "AWS_SECRET_ACCESS_KEY", "GITHUB_TOKEN", "LD_LIBRARY_PATH", "BASH_ENV", "MY_PASSWORD"} {
 		t.Setenv(name, "sesame")

@@ -130,6 +130,7 @@ func TestWhatIsNoMailServer(t *testing.T) {
 	}
 }
 
+//redteam:attack What is everybody's matter is for those who rule: an ordinary user sets the mail server
 func TestMailIsForThoseWhoRule(t *testing.T) {
 	b := newBench(t, Options{})
 	b.role = "writer"

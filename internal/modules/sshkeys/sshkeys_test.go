@@ -144,6 +144,7 @@ func TestOtherLinesStayAsTheyAre(t *testing.T) {
 	a.holds("# the house\r\n\n" + after + "\n" + `command="uptime" ` + four + "\n")
 }
 
+//redteam:attack Keys of SSH are the administration's: a key is added without a yes
 func TestNobodyIsLetInWithoutAYes(t *testing.T) {
 	a := enter(t)
 	one, key := newKey(t)

@@ -41,6 +41,7 @@ func driver(t testing.TB) *Driver {
 	return d
 }
 
+//redteam:attack Code in a sandbox is shut in several times: the same with the driver gvisor
 func TestSuite(t *testing.T) {
 	sandboxtest.Record(t, "gvisor", sandboxtest.Run(t, driver(t)))
 }

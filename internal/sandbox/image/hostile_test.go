@@ -29,6 +29,7 @@ func many(n int, one file) (all []file) {
 	return all
 }
 
+//redteam:attack An image is believed when it was read to its end: layers that lead out of their folder
 func TestHostileLayersStayInsideOrFail(t *testing.T) {
 	victim := t.TempDir() // on the host, and no layer reaches it
 	if err := os.WriteFile(filepath.Join(victim, "kept"), []byte("kept"), 0o600); err != nil {
@@ -191,6 +192,8 @@ func TestLayersAreWhatTheyAreSaidToBe(t *testing.T) {
 }
 
 // Blobs that were changed on disk are noticed, each kind of them.
+//
+//redteam:attack An image is believed when it was read to its end: blobs that are changed on the way
 func TestChangedBlobsAreNoticed(t *testing.T) {
 	img := imageOf(t, layerOf(t, "gzip", file{name: "a", says: strings.Repeat("text", 1000)}))
 	manifest, err1 := img.Digest()

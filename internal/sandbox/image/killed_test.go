@@ -26,6 +26,7 @@ func pull(folder, registry, ref string) {
 	os.Exit(1)
 }
 
+//redteam:attack A kill leaves whole files: a host is killed while it pulls an image
 func TestAHostThatIsKilledLeavesNoHalfImage(t *testing.T) {
 	reg := serve(t)
 	img := imageOf(t,

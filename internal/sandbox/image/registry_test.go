@@ -298,6 +298,8 @@ func TestLoginsAreBroughtAndNotTold(t *testing.T) {
 }
 
 // blobs that a registry sends otherwise than it said are noticed.
+//
+//redteam:attack An image is believed when it was read to its end: a registry that lies
 func TestARegistryIsNotBelieved(t *testing.T) {
 	for name, change := range map[string]func([]byte) []byte{
 		"changed": func(b []byte) []byte { b = bytes.Clone(b); b[4] ^= 1; return b },
@@ -333,6 +335,8 @@ func TestARegistryIsNotBelieved(t *testing.T) {
 
 // A registry may lead elsewhere for its blobs, but not to what only this
 // machine or its network reaches.
+//
+//redteam:attack An image is believed when it was read to its end: a registry redirects to this machine
 func TestARegistryDoesNotLeadInside(t *testing.T) {
 	var reached atomic.Bool
 	inside := httptest.NewTLSServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { reached.Store(true) }))

@@ -91,6 +91,7 @@ func create(t *testing.T, m *Manager, owner string, a Ask) *Box {
 	return b
 }
 
+//redteam:attack What is not yours is not there: sandboxes of other principals are named
 func TestASandboxIsItsOwnersAlone(t *testing.T) {
 	m := open(t, &fake{}, Options{})
 	b := create(t, m, "ann", Ask{})

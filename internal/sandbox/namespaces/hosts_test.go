@@ -61,6 +61,8 @@ func copyFile(t *testing.T, from, to string) {
 
 // Nobody in particular passes the same suite as root does, with what a machine
 // gives to nobody.
+//
+//redteam:attack Code in a sandbox is shut in several times: the same, where the host is an ordinary user
 func TestSuiteAsNobody(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("TestSuite is run by an ordinary user already")

@@ -67,6 +67,7 @@ func TestHostOfTheOther(t *testing.T) {
 	sandboxtest.AwaitDeath()
 }
 
+//redteam:attack A kill leaves whole files: a host is killed while sandboxes live
 func TestAHostThatIsKilledLeavesNothing(t *testing.T) {
 	self := uint32(os.Geteuid())
 	users := map[string]uint32{"self": self, "self, paused": self}

@@ -13,6 +13,8 @@ import (
 // What ends when its program does takes no signal of the program's, not even
 // where both are of one user, and the program begins with signals that do what
 // they do by default.
+//
+//redteam:attack Code in a sandbox is shut in several times: a program signals what would end it
 func TestNoSignalReachesWhatAProgramIsEndedBy(t *testing.T) {
 	d := driver(t, Options{})
 	b, err := d.Create(t.Context(), sandbox.Spec{})

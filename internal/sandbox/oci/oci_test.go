@@ -30,6 +30,8 @@ func driver(t testing.TB, runtime string) *Driver {
 
 // The first runtime there is gets the whole suite; the others too where there is
 // time for all.
+//
+//redteam:attack Code in a sandbox is shut in several times: the same with the driver oci
 func TestSuite(t *testing.T) {
 	tried := false
 	for _, runtime := range runtimes {

@@ -11,6 +11,8 @@ import (
 )
 
 // Each trick is tried on every way in. Nothing may be dialled for any.
+//
+//redteam:attack A sandbox has no network until it is given one: names and addresses in disguise
 func TestNoTrickLeadsOut(t *testing.T) {
 	w := newWorld(t, Options{}, func(n *sandbox.Network) {
 		n.Allow = []string{"*.example.org", "example.org", "*:*"}
@@ -43,6 +45,8 @@ func TestNoTrickLeadsOut(t *testing.T) {
 }
 
 // Names that lead where no name may lead, and addresses written plainly.
+//
+//redteam:attack A sandbox has no network until it is given one: every special address in every spelling
 func TestNoAddressLeadsIn(t *testing.T) {
 	for name, c := range map[string]struct{ host, at string }{
 		"loopback by its name": {"localhost", "127.0.0.1"}, "a name for loopback": {"a.test", "127.0.0.1"}, "loopback": {"127.0.0.1", ""},
@@ -78,6 +82,8 @@ func TestNoAddressLeadsIn(t *testing.T) {
 }
 
 // A name that has another address the second time.
+//
+//redteam:attack A sandbox has no network until it is given one: a name that leads elsewhere the second time
 func TestRebinding(t *testing.T) {
 	w := newWorld(t, Options{}, func(n *sandbox.Network) { n.Resolve = &flipping{} })
 	w.serve(public+":80", http.HandlerFunc(hello))
@@ -111,6 +117,8 @@ func TestRedirectsAreJudgedAgain(t *testing.T) {
 }
 
 // Heads that two readers read in two ways.
+//
+//redteam:attack A sandbox has no network until it is given one: requests that two readers read differently
 func TestAmbiguousRequestsAreRefused(t *testing.T) {
 	const first = "GET http://example.org/ HTTP/1.1\r\nHost: example.org\r\n"
 	for name, c := range map[string]struct {

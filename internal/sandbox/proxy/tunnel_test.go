@@ -184,6 +184,8 @@ func TestTLSGoesThroughForItsTargetOnly(t *testing.T) {
 }
 
 // A tunnel is no way around the judging of requests.
+//
+//redteam:attack A sandbox has no network until it is given one: a tunnel speaks to another host than it names
 func TestRequestsInATunnelAreForItsTarget(t *testing.T) {
 	w := newWorld(t, Options{}, nil)
 	w.serve(public+":80", http.HandlerFunc(hello))

@@ -179,6 +179,8 @@ func TestKeepAlive(t *testing.T) {
 }
 
 // A client that reads nothing is cut off, and nobody else notices.
+//
+//redteam:attack Nobody takes the host from the others: a client that stops reading
 func TestClientThatStopsReading(t *testing.T) {
 	onStage(t, "an idle stream", &script{}, func(t *testing.T, st *stage) {
 		c := st.connect(st.listening("HTTP/1.1"))
@@ -278,6 +280,7 @@ func readSome(t *testing.T, c *client) {
 	}
 }
 
+//redteam:attack Nobody takes the host from the others: a request that is sent a byte at a time
 func TestSlowHeaders(t *testing.T) {
 	onStage(t, "headers", &script{}, func(t *testing.T, st *stage) {
 		c := st.connect("POST /mcp HTTP/1.1\r\nHost: loc").read()

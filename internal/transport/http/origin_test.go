@@ -83,6 +83,7 @@ var ours = []string{
 	"http://127.9.8.7", "http://[::1]", "https://[::1]:8443",
 }
 
+//redteam:attack Origin and Host: foreign origins in every spelling
 func TestOrigins(t *testing.T) {
 	local, err := newOrigins([]string{"https://App.example.com", "app://obsidian.md", "http://[2001:db8::1]:8080"}, true)
 	if err != nil {
@@ -141,6 +142,7 @@ func TestOrigins(t *testing.T) {
 	}
 }
 
+//redteam:attack Origin and Host: a foreign Host, as DNS rebinding sends it
 func TestHosts(t *testing.T) {
 	local, err := newHosts([]string{"box.lan", "box2.lan:3000"}, true)
 	if err != nil {
@@ -162,6 +164,8 @@ func TestHosts(t *testing.T) {
 }
 
 // Every way into the server refuses the same strangers.
+//
+//redteam:attack Origin and Host: every route from a foreign page
 func TestForeignersAreRefusedEverywhere(t *testing.T) {
 	h := newHouse(t, Options{}, hosttest.Options{})
 	id := h.session("2025-11-25")
@@ -218,6 +222,7 @@ func TestCORS(t *testing.T) {
 	}
 }
 
+//redteam:attack Loopback by default: a listener beyond loopback is opened without a word
 func TestWarnExposed(t *testing.T) {
 	lines := WarnExposed("0.0.0.0", false)
 	want := []string{

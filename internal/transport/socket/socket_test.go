@@ -139,6 +139,8 @@ func TestHalfClosed(t *testing.T) {
 
 // What a web page can have a browser send to this port is not taken for
 // messages, whatever stands in it.
+//
+//redteam:attack Doors that speak lines hear no HTTP: HTTP and TLS are sent to TCP and Unix sockets
 func TestOtherProtocolsAreTurnedAway(t *testing.T) {
 	ln := listenTCP(t)
 	h := hosttest.New(t, hosttest.Options{})

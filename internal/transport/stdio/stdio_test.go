@@ -178,6 +178,8 @@ func TestStop(t *testing.T) {
 }
 
 // Many answers at once come out as whole lines.
+//
+//redteam:attack Nothing but protocol reaches standard output: many answers are written at once
 func TestLinesStayWhole(t *testing.T) {
 	h, _ := newHost(t)
 	var in bytes.Buffer

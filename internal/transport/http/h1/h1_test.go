@@ -111,6 +111,8 @@ func TestRequestsInOnePieceAndInManyAreTheSame(t *testing.T) {
 
 // From the first request on that is not plain, net/http serves, and loses
 // nothing of what came.
+//
+//redteam:attack A request is read in one way: requests of doubtful form, in pipelines and in pieces
 func TestWhatIsNotPlainIsLeftToNetHTTP(t *testing.T) {
 	addr, _ := serve(t, echo)
 	big := strings.Repeat("z", 2*largestBytes)
@@ -140,6 +142,7 @@ func TestWhatIsNotPlainIsLeftToNetHTTP(t *testing.T) {
 	}
 }
 
+//redteam:attack A request is read in one way: requests with two lengths and malformed heads
 func TestNetHTTPRefusesWhatItRefuses(t *testing.T) {
 	addr, _ := serve(t, echo)
 	for name, head := range map[string]string{
