@@ -24,6 +24,18 @@ func TestKeysOfSSHAreForTheAdministration(t *testing.T) {
 			t.Errorf("got %s", answer)
 		}
 	}
+	// The names of the original are called there too, and are not listed.
+	if got := admin.names("admin"); slices.Contains(got, "ssh.list") {
+		t.Errorf("aliases are listed: %v", got)
+	}
+	for name, args := range map[string]string{"ssh.list": "{}", "ssh.remove": `{"fingerprint":"SHA256:none"}`} {
+		if answer := admin.call("admin", name, args); strings.Contains(answer, "unknown tool") {
+			t.Errorf("%s: %s", name, answer)
+		}
+		if answer := eve.call("admin", name, args); strings.Contains(answer, "structuredContent") {
+			t.Errorf("eve calls %s: %s", name, answer)
+		}
+	}
 	if answer := eve.call("admin", "ssh_list", "{}"); strings.Contains(answer, "structuredContent") {
 		t.Errorf("eve reads %s", answer)
 	}

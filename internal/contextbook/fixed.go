@@ -91,7 +91,9 @@ func (f *Fixed) reserve() {
 		f.Default = f.Specs[0].Name
 	}
 	f.Specs = append(f.Specs, contexts.Spec{
-		Name: Admin, Description: "The administration of this host.", Modules: slices.Concat([]string{}, f.Admin), // not nil, which means all
+		Name: Admin, Description: "The administration of this host.",
+		Modules:     slices.Concat([]string{}, f.Admin), // not nil, which means all
+		CallAliases: true,
 	})
 	f.Policy.Access = slices.DeleteFunc(slices.Clone(f.Policy.Access), func(a permit.Access) bool { return a.Context == Admin })
 	f.Policy.Access = append(f.Policy.Access, permit.Access{Context: Admin, Roles: []string{AdminRole}})

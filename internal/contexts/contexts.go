@@ -52,7 +52,8 @@ type Spec struct {
 	Rename      map[string]string // a tool's or prompt's own name -> its name here
 	Describe    map[string]string // a tool's or prompt's own name -> its description here
 	Style       Style             // "" means Underscore
-	Aliases     bool              // tools are called by the first alias they declare
+	Aliases     bool              // tools are listed by the first alias they declare, and answer to all of them
+	CallAliases bool              // tools answer to their aliases, and are listed by their own names
 }
 
 // Rules are everything about contexts that can change while the host runs.

@@ -50,6 +50,36 @@ func TestStylesRenamesAndAliases(t *testing.T) {
 	}
 }
 
+// Where a view answers to aliases a tool is called by each that it declares,
+// and is listed once. An alias of two tools calls neither.
+func TestAliasesThatAreCalled(t *testing.T) {
+	o := named("a_one", "a_two", "a_three")
+	for i, aliases := range [][]string{{"first.one", "second.one"}, {"first.two", "both", "a_one"}, {"first.three", "both"}} {
+		o.Tools[i].Aliases = aliases
+	}
+	for _, c := range []struct {
+		spec          Spec
+		tools, called string
+	}{
+		{Spec{}, "[a_one a_three a_two]", "a_one=a_one"},
+		{Spec{CallAliases: true}, "[a_one a_three a_two]", "a_one=a_one first.one=a_one first.three=a_three first.two=a_two second.one=a_one"},
+		{Spec{Aliases: true}, "[first.one first.three first.two]", "a_one=a_two first.one=a_one first.three=a_three first.two=a_two second.one=a_one"},
+		{Spec{Aliases: true, Tools: []string{"a_two"}}, "[first.two]", "a_one=a_two both=a_two first.two=a_two"},
+	} {
+		c.spec.Name = "x"
+		h := &house{offers: map[string]*module.Offer{"a": o}}
+		v := view(t, h.contexts(Rules{Specs: []Spec{c.spec}}), tool.Caller{})
+		expect(t, "tools", fmt.Sprint(listed(v, Tools)), c.tools)
+		var called []string
+		for _, name := range []string{"a_one", "both", "first.one", "first.three", "first.two", "second.one"} {
+			if e := v.Tool(name); e != nil {
+				called = append(called, name+"="+e.Name)
+			}
+		}
+		expect(t, "called", strings.Join(called, " "), c.called)
+	}
+}
+
 func TestResourcesOfAContext(t *testing.T) {
 	o := &module.Offer{
 		Resources: []module.Resource{{URI: "a://x/y"}, {URI: "a://z"}, {URI: "b://x"}},

@@ -32,6 +32,7 @@ type View struct {
 
 	lists     [kinds][]*Entry // in the order they are listed
 	tools     map[string]*Entry
+	aliases   map[string]*Entry // of tools, by names that can be called and are not listed
 	prompts   map[string]*Entry
 	resources map[string]*Entry
 	templates map[string]*Entry
@@ -74,8 +75,14 @@ const (
 	kinds
 )
 
-// Tool finds a tool by the name this view gives it.
-func (v *View) Tool(name string) *Entry { return v.tools[name] }
+// Tool finds a tool by the name this view gives it or, where the view answers
+// to aliases, by one of those. A listed name wins over an alias.
+func (v *View) Tool(name string) *Entry {
+	if e := v.tools[name]; e != nil {
+		return e
+	}
+	return v.aliases[name]
+}
 
 // Prompt finds a prompt.
 func (v *View) Prompt(name string) *Entry { return v.prompts[name] }
@@ -166,7 +173,31 @@ func (c *Contexts) compile(k key, spec *Spec, offers []modules.Offered) *View {
 		slices.SortFunc(v.lists[k], func(a, b *Entry) int { return cmp.Compare(a.Listed, b.Listed) })
 		v.stamps[k] = v.stamp(Kind(k))
 	}
+	if spec.Aliases || spec.CallAliases {
+		v.aliases = aliases(spec, v.lists[Tools])
+	}
 	return v
+}
+
+// aliases are the names besides the listed one that tools can be called by. An
+// alias that several tools declare stands for none of them, because the caller
+// cannot know which one runs. A tool that the context renames answers to that
+// name alone.
+func aliases(spec *Spec, tools []*Entry) map[string]*Entry {
+	all := map[string]*Entry{}
+	for _, e := range tools {
+		if spec.Rename[e.Name] != "" {
+			continue
+		}
+		for _, name := range e.Tool.Aliases {
+			if other, taken := all[name]; taken && other != e {
+				all[name] = nil
+				continue
+			}
+			all[name] = e
+		}
+	}
+	return all
 }
 
 type builder struct {
