@@ -7,16 +7,18 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"gatehouse/internal/printout"
 	"gatehouse/internal/spool"
 	"gatehouse/tool"
 )
 
-// tailBytes of a call's output ride on its progress.
+// tailBytes are the most of a call's output that one progress notification
+// carries.
 const tailBytes = 4 << 10
 
 // output takes what a call tells while it runs. What it prints goes to the
-// spool, whatever its size; at most every 100 ms the newest part of it is
-// told as progress.
+// spool, whatever its size. At most every 100 ms the part of it that was not
+// told yet is told as progress, and of more than tailBytes the newest.
 type output struct {
 	calls *Calls
 	req   *Request
@@ -24,7 +26,7 @@ type output struct {
 	mu      sync.Mutex
 	w       *spool.Writer
 	failed  bool
-	tail    []byte
+	tail    []byte // printed since the last notification, at most tailBytes
 	told    time.Time
 	done    float64 // as the handler told it, and a little more for every tail told since
 	total   float64
@@ -65,10 +67,12 @@ func (o *output) Output(chunk []byte) {
 		return
 	}
 	o.keepTail(chunk)
-	if now := time.Now(); now.Sub(o.told) >= 100*time.Millisecond {
+	whole := len(o.tail) - printout.Unfinished(o.tail)
+	if now := time.Now(); whole > 0 && now.Sub(o.told) >= 100*time.Millisecond {
 		o.told = now
 		o.done += nudge
-		o.req.Notes.Progress(o.done, o.total, text(o.tail))
+		o.req.Notes.Progress(o.done, o.total, text(o.tail[:whole]))
+		o.tail = append(o.tail[:0], o.tail[whole:]...)
 	}
 }
 

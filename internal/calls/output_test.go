@@ -2,8 +2,12 @@ package calls
 
 import (
 	"bytes"
+	"encoding/json"
+	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -24,6 +28,28 @@ func TestTailOfAnOutput(t *testing.T) {
 		}
 	}
 }
+
+// Progress carries what was not told yet, whole characters of it, so that what
+// a client is told in all is the output once.
+func TestProgressTellsOutputOnce(t *testing.T) {
+	var told []string
+	o := output{failed: true, req: &Request{Notes: notesFunc(func(note string) { told = append(told, note) })}}
+	for _, chunk := range []string{"one é", " two \xc3", "\xa9 three", "\xe2\x82", "\xac end"} {
+		o.told = time.Time{} // as if the last notification was long ago
+		o.Output([]byte(chunk))
+	}
+	if got, want := fmt.Sprintf("%q", told), `["one é" " two " "é three" "€ end"]`; got != want {
+		t.Errorf("told %s, want %s", got, want)
+	}
+}
+
+// notesFunc takes the text of progress alone.
+type notesFunc func(string)
+
+func (f notesFunc) Progress(_, _ float64, note string) { f(note) }
+func (notesFunc) Log(slog.Level, json.RawMessage)      {}
+func (notesFunc) Output([]byte)                        {}
+func (notesFunc) Detach()                              {}
 
 func TestWhereATextIsCut(t *testing.T) {
 	for _, c := range []struct {

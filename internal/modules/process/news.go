@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gatehouse/internal/hub"
+	"gatehouse/internal/printout"
 )
 
 const (
@@ -95,7 +96,7 @@ func (n *news) say(t turn, lost int64, last bool) {
 	text := append(n.carry[t.stream], t.text...)
 	held := 0
 	if !last {
-		held = unfinished(text)
+		held = printout.Unfinished(text)
 	}
 	n.carry[t.stream] = append([]byte(nil), text[len(text)-held:]...)
 	if text = text[:len(text)-held]; len(text) == 0 && lost == 0 {

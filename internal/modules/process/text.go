@@ -26,19 +26,6 @@ func visible(b []byte) string {
 	return s.String()
 }
 
-// unfinished is how many bytes at the end begin a character of more bytes.
-func unfinished(b []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
-		if c := b[len(b)-n]; utf8.RuneStart(c) {
-			if c >= utf8.RuneSelf && !utf8.FullRune(b[len(b)-n:]) {
-				return n
-			}
-			return 0
-		}
-	}
-	return 0
-}
-
 // plain leaves out what a terminal does not show: control sequences, strings
 // such as titles, and the carriage return at the end of a line.
 func plain(b []byte) []byte {
