@@ -63,7 +63,7 @@ func TestAHostIsNamedForGood(t *testing.T) {
 	if got := root.result("server_info", `{}`); got["name"] != "House on the hill" || got["id"] == nil || got["os"].(map[string]any)["language"] != "de" {
 		t.Errorf("the other host is %v", got)
 	}
-	root.result("server_set_name", `{}`)
+	root.result("server_set_name", `{"clear":true}`)
 	eventually(t, "both have their own name again", func() bool {
 		first, _, _ := a.tree.info.Get()
 		second, _, _ := b.tree.info.Get()

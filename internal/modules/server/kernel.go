@@ -129,9 +129,29 @@ func parseRecord(text string, booted time.Time) (e entry, ok bool) {
 	}
 	message, rest, _ := strings.Cut(body, "\n")
 	// The first is 0 for the kernel, and before the first for our cursors.
-	e = entry{seq: seq + 1, at: booted.Add(time.Duration(micros) * time.Microsecond), level: kernelLevels[priority&7], message: cut(strings.ToValidUTF8(message, "\uFFFD"))}
+	e = entry{seq: seq + 1, at: booted.Add(time.Duration(micros) * time.Microsecond), level: kernelLevels[priority&7], message: cut(unescaped(message))}
 	e.attrs = details(rest)
 	return e, true
+}
+
+// unescaped reverses what the kernel does to bytes that are not printable
+// ASCII, and to the backslash: \x and two hexadecimal digits stand for each.
+func unescaped(s string) string {
+	if !strings.Contains(s, `\x`) {
+		return strings.ToValidUTF8(s, "\uFFFD")
+	}
+	b := make([]byte, 0, len(s))
+	for i := 0; i < len(s); i++ {
+		if i+4 <= len(s) && s[i] == '\\' && s[i+1] == 'x' {
+			if v, err := strconv.ParseUint(s[i+2:i+4], 16, 8); err == nil {
+				b = append(b, byte(v))
+				i += 3
+				continue
+			}
+		}
+		b = append(b, s[i])
+	}
+	return strings.ToValidUTF8(string(b), "\uFFFD")
 }
 
 func details(lines string) json.RawMessage {
@@ -139,7 +159,7 @@ func details(lines string) json.RawMessage {
 	for line := range strings.Lines(lines) {
 		key, value, found := strings.Cut(strings.TrimSpace(line), "=")
 		if found && key != "" {
-			all[key] = value
+			all[key] = unescaped(value)
 		}
 	}
 	if len(all) == 0 {

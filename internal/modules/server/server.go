@@ -114,7 +114,7 @@ func (s *server) tools() []tool.Tool {
 		tool.New(tool.Def{
 			Name: "server_set_name", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-hostname"},
 			Description: "Gives this host a name for people, which stays when it is started again.",
-			Help:        "For those who rule this host. Without a name it goes back to its own. The name its machine has in the network is the operating system's business.",
+			Help:        "For those who rule this host. clear goes back to its own. The name its machine has in the network is the operating system's business.",
 		}, s.setName),
 		tool.New(tool.Def{
 			Name: "server_language", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-language"},

@@ -170,7 +170,19 @@ func TestNameAndLanguage(t *testing.T) {
 	if bad := c.call("server_set_name", `{"name":"  House on the hill "}`, &n); bad != "" || n.Name != "House on the hill" {
 		t.Errorf("%s %+v", bad, n)
 	}
-	for _, bad := range []string{`{"name":"two\nlines"}`, `{"name":"bell\u0007"}`, `{"name":"\u202emirrored"}`} {
+	if got := c.call("server_set_name", `{}`, nil); !strings.HasPrefix(got, "invalid_arguments: expected either name or clear") {
+		t.Errorf("a call without arguments: %q", got)
+	}
+	var kept struct{ Name string }
+	if c.call("server_info", `{}`, &kept); kept.Name != "House on the hill" {
+		t.Errorf("a call without arguments left the name %q", kept.Name)
+	}
+	for args, want := range map[string]string{`{"clear":true}`: "", `{"name":""}`: ""} {
+		if bad := c.call("server_set_name", args, &n); bad != "" || n.Name != want {
+			t.Errorf("%s: %s %+v, want %s", args, bad, n, want)
+		}
+	}
+	for _, bad := range []string{`{"name":"x","clear":true}`, `{"name":"two\nlines"}`, `{"name":"bell\u0007"}`, `{"name":"\u202emirrored"}`} {
 		if got := c.call("server_set_name", bad, nil); !strings.HasPrefix(got, "invalid_arguments") {
 			t.Errorf("%s: %q", bad, got)
 		}
@@ -363,6 +375,11 @@ func TestRecordsOfTheKernel(t *testing.T) {
 	if !ok || e.seq != 1235 || e.level != "warn" || e.message != `ACPI: a "thing"; more` || !e.at.Equal(booted.Add(5140900*time.Microsecond)) ||
 		string(e.attrs) != `{"DEVICE":"+acpi:PNP0A03:00","SUBSYSTEM":"acpi"}` {
 		t.Errorf("got %v %+v with %s", ok, e, e.attrs)
+	}
+	// The kernel writes what is not printable ASCII, and the backslash, as escapes.
+	e, _ = parseRecord(`6,1,2,-;usb: M\xc3\xbcller \x5cxc3 \xff \xzz`+"\n DEVICE=n\\xc3\\xa4me\n", booted)
+	if e.message != "usb: Müller \\xc3 \uFFFD \\xzz" || string(e.attrs) != `{"DEVICE":"näme"}` {
+		t.Errorf("got %q with %s", e.message, e.attrs)
 	}
 	for _, bad := range []string{"", ";", "x", "6,1;text", "6,1,x,-;text", "-1,1,1,-;text", "6,1,-5,-;text", "6,18446744073709551615,1,-;text"} {
 		if e, ok := parseRecord(bad, booted); ok {

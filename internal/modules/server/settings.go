@@ -11,7 +11,8 @@ import (
 )
 
 type nameIn struct {
-	Name string `json:"name,omitempty" doc:"what people call it; empty for its own" max:"64"`
+	Name  *string `json:"name,omitempty" doc:"what people call it; empty for its own" max:"64"`
+	Clear bool    `json:"clear,omitempty" doc:"go back to its own name"`
 }
 
 type nameOut struct {
@@ -22,7 +23,17 @@ func (s *server) setName(ctx context.Context, c *tool.Call, in nameIn) (nameOut,
 	if err := s.rules.Check(c, "name it"); err != nil {
 		return nameOut{}, err
 	}
-	name := strings.TrimSpace(in.Name)
+	if in.Clear == (in.Name != nil) { // neither must erase a name: an empty call says nothing
+		return nameOut{}, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "expected either name or clear",
+			Next:    "Give the name, or clear as true to go back to the host's own name.",
+		}
+	}
+	name := ""
+	if in.Name != nil {
+		name = strings.TrimSpace(*in.Name)
+	}
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return nameOut{}, tool.Refuse("invalid_arguments", "a name is one line of letters, digits and what else can be printed")
 	}
