@@ -155,9 +155,13 @@ func (m *db) put(ctx context.Context, c *tool.Call, in putIn) (putOut, error) {
 		if err != nil {
 			return nil, err
 		}
-		b, err := json.Marshal(now)
-		if err == nil && len(b) > mostUI {
-			err = &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("there would be %d bytes below %s, the most is %d", len(b), UI, mostUI), Next: "Remove something first."}
+		n, err := size(now)
+		if err == nil && n > mostUI {
+			err = &tool.Refusal{
+				Code:    "too_large",
+				Message: fmt.Sprintf("there would be %d bytes below %s, the most is %d", n, UI, mostUI),
+				Next:    "Remove something first.",
+			}
 		}
 		return now, err
 	}); err != nil {
@@ -180,16 +184,41 @@ func (in *putIn) parse() (at state.Pointer, value any, err error) {
 		err = &tool.Refusal{Code: "invalid_arguments", Message: "the pointer begins behind " + UI, Next: fmt.Sprintf("Leave that out: %q.", strings.TrimPrefix(in.Pointer, UI))}
 	case in.Remove == (in.Value != nil):
 		err = tool.Refuse("invalid_arguments", "give either a value or remove")
-	case len(in.Value) > mostValue:
-		err = tool.Refuse("too_large", "the value has %d bytes, the most is %d", len(in.Value), mostValue)
 	case in.Remove:
 	default:
-		d := json.NewDecoder(bytes.NewReader(in.Value))
-		d.UseNumber()
-		err = d.Decode(&value)
+		value, err = in.decode()
 	}
 	if _, object := value.(map[string]any); err == nil && len(at) == 0 && !in.Remove && !object {
 		err = tool.Refuse("invalid_arguments", "%s itself is an object", UI)
 	}
 	return at, value, err
+}
+
+// decode reads the value. Its size is that of the value, however the caller
+// wrote it: escapes and blanks do not count.
+func (in *putIn) decode() (value any, err error) {
+	d := json.NewDecoder(bytes.NewReader(in.Value))
+	d.UseNumber()
+	if err := d.Decode(&value); err != nil {
+		return nil, err
+	}
+	n, err := size(value)
+	if err == nil && n > mostValue {
+		err = &tool.Refusal{
+			Code:    "too_large",
+			Message: fmt.Sprintf("the value has %d bytes, the most is %d", n, mostValue),
+			Next:    "Write parts of it, each at a longer pointer.",
+		}
+	}
+	return value, err
+}
+
+// size is how many bytes a value has as compact JSON in UTF-8, in which only
+// quotes, backslashes and control characters are escaped.
+func size(value any) (int, error) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	err := e.Encode(value)
+	return b.Len() - 1, err // Encode ends with a line break
 }

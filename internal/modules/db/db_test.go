@@ -163,6 +163,24 @@ func TestAllThatIsKeptHasALimit(t *testing.T) {
 	}
 }
 
+// A value counts as what it is, not as how its caller or the encoder writes it.
+func TestEscapesDoNotCount(t *testing.T) {
+	d := newDesk(t, Config{})
+	for name, value := range map[string]string{
+		"html":   `"` + strings.Repeat("<", mostValue-10) + `"`,
+		"escape": `"` + strings.Repeat(`\u0078`, mostValue-10) + `"`,
+		"blanks": strings.Repeat(" ", mostValue) + "1",
+	} {
+		if got := d.call("db_put_ui", `{"pointer":"/`+name+`","value":`+value+`}`); got != "/public/ui/"+name {
+			t.Errorf("%s: %.200s", name, got)
+		}
+	}
+	over := `{"pointer":"/over","value":"` + strings.Repeat(`\u00fc`, mostValue/2) + `"}`
+	if got := d.call("db_put_ui", over); !strings.HasPrefix(got, "too_large: the value has 262146 bytes") {
+		t.Errorf("got %.200s", got)
+	}
+}
+
 func TestOnlyThoseWhoRuleWrite(t *testing.T) {
 	d := newDesk(t, Config{Rules: func(tool.Caller) bool { return false }})
 	if got := d.call("db_put_ui", `{"pointer":"/x","value":1}`); !strings.HasPrefix(got, "denied: ") {
