@@ -91,7 +91,7 @@ const (
 func (k *keeper) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "package_install", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"package.install"},
+			Name: "package_install", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.install"},
 			Description: "Installs somebody's MCP server as a package of this host, after the person has agreed. It answers with a job.",
 			Help:        installHelp + "\n- " + confirmHelp,
 		}, k.install),
@@ -117,7 +117,7 @@ func (k *keeper) tools() []tool.Tool {
 			Description: "Ends the server of a package and starts it again.", Help: startHelp,
 		}, k.restart),
 		tool.New(tool.Def{
-			Name: "package_rebuild", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"package.rebuild"},
+			Name: "package_rebuild", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.rebuild"},
 			Description: "Installs a package again from its source, or another version of it, and keeps its data. It answers with a job.",
 			Help:        "source may name another version of the same npm package, or another path of the same kind; the person is asked then. After an error the package is as it was. " + confirmHelp,
 		}, k.rebuild),

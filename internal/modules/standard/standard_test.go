@@ -60,3 +60,36 @@ func TestListingStaysSmall(t *testing.T) {
 		t.Errorf("the listing has %d bytes, want at most 12000", len(b))
 	}
 }
+
+// After these the caller's subscriptions are brought up to date at once, as in
+// the original: each changes what subscribers see before its result is back.
+func TestToolsThatSync(t *testing.T) {
+	want := []string{
+		"server_update", "server_update_rollback", "server_set_name", "server_language", "package_install", "package_remove",
+		"package_start", "package_stop", "package_restart", "package_rebuild",
+	}
+	for _, g := range Guests() {
+		m, err := g.New(t.Context(), module.Deps{})
+		if err != nil {
+			continue // it needs a host
+		}
+		offer, err := m.Offer(t.Context(), module.Audience{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tl := range offer.Tools {
+			if i := slices.Index(want, tl.Name); i >= 0 {
+				want = slices.Delete(want, i, i+1)
+				if !tl.Sync {
+					t.Errorf("%s does not sync", tl.Name)
+				}
+			}
+		}
+		if err := m.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("there are no tools %v", want)
+	}
+}
