@@ -129,3 +129,46 @@ func TestPeopleLookAfterTheirLogins(t *testing.T) {
 		t.Errorf("the ledger does not know of it")
 	}
 }
+
+// On an open loopback any process and user of the machine is a caller, so an
+// anonymous one administers nothing; the person who can read this user's local
+// token does, as over the socket.
+func TestTheLocalTokenAdministersAndAnAnonymousCallerNeverDoes(t *testing.T) {
+	cfg := ruled(t, "server", "package", "smtp", "backup")
+	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, "127.0.0.1", 0
+	a, _ := liveOn(t, cfg, Options{})
+	ask := func(context, params string, headers ...string) string {
+		v := &browser{t: t, url: a.Doors()[0].Address}
+		_, answer, _ := v.post("/mcp/"+context, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{`+params+
+			`,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`,
+			append(headers, "Mcp-Protocol-Version", "2026-07-28", "Mcp-Method", "tools/call")...)
+		return answer
+	}
+	local := []string{"Authorization", "Bearer " + a.LocalToken()}
+	for _, c := range [][2]string{
+		{"server_logs", `{}`}, {"server_set_name", `{"name":"mine"}`}, {"server_shutdown", `{"confirm":"gatehouse"}`},
+		{"package_install", `{"id":"x","command":"true","confirm":"x"}`}, {"package_list", `{}`},
+		{"backup_list", `{}`}, {"smtp_info", `{}`},
+	} {
+		params := `"name":"` + c[0] + `","arguments":` + c[1]
+		got := ask("default", params, "Mcp-Name", c[0])
+		if strings.Contains(got, "unknown tool") || strings.Contains(got, "invalid_arguments") {
+			t.Fatalf("%s: %s", c[0], got)
+		}
+		if !strings.Contains(got, "denied") || !strings.Contains(got, "--token local") {
+			t.Errorf("an anonymous caller of %s is answered %s", c[0], got)
+		}
+		if c[0] == "server_shutdown" || c[0] == "package_install" {
+			continue // it would
+		}
+		if got := ask("default", params, append(local, "Mcp-Name", c[0])...); strings.Contains(got, "denied") {
+			t.Errorf("the bearer of the local token calls %s and is answered %s", c[0], got)
+		}
+	}
+	if got := ask("admin", `"name":"context_list","arguments":{}`, "Mcp-Name", "context_list"); !strings.Contains(got, "Context not found") {
+		t.Errorf("an anonymous caller of the administration is answered %s", got)
+	}
+	if got := ask("admin", `"name":"context_list","arguments":{}`, append(local, "Mcp-Name", "context_list")...); !strings.Contains(got, "default") {
+		t.Errorf("the bearer of the local token is answered %s", got)
+	}
+}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/identity"
 	"gatehouse/internal/modules/auth"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/notification"
@@ -96,17 +95,17 @@ func (a *App) Again() bool {
 	}
 }
 
-// rules reports whether a caller may do what is everybody's matter on this
-// host: an administrator, whoever started it and speaks to it over standard
-// input and output, and everybody on a host that cannot tell callers apart.
+// rules reports whether a caller administers this host: a user with the role,
+// the host's own user over a Unix socket or with the local token, and the program
+// that started it and speaks to it over standard input and output. An anonymous
+// caller never does, also where nothing was set up to tell callers apart, because
+// any process and any other user of this machine can be one.
 func (a *App) rules(who tool.Caller) bool {
 	if len(who.Scopes) > 0 {
 		return false
 	}
 	owner := a.who.Owner()
-	return seesEverything(who) ||
-		who.Principal == owner.Name && who.Credential == owner.Credential ||
-		who.Principal == identity.Nobody && !a.who.Authenticates()
+	return seesEverything(who) || who.Principal == owner.Name && who.Credential == owner.Credential
 }
 
 // steward is the host as the server module knows it.

@@ -6,7 +6,12 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
@@ -38,7 +43,7 @@ func warn(stderr io.Writer, cfg config.Config) {
 
 // announce says what is served, from where, and at which doors. For HTTP it
 // adds what to paste into a terminal or a client's configuration.
-func announce(w World, cfg config.Config, host *app.App) {
+func announce(w World, cfg config.Config, host *app.App, same command) {
 	say := func(format string, args ...any) { fmt.Fprintf(w.Err, "[gatehouse] "+format+"\n", args...) }
 	var kinds []string
 	for _, d := range host.Doors() {
@@ -64,7 +69,7 @@ func announce(w World, cfg config.Config, host *app.App) {
 			say("Waiting for a client's messages on standard input; Ctrl-D ends. For people: gatehouse tools")
 		}
 		if d.Kind == app.HTTP || d.Kind == app.HTTPS {
-			defer snippets(w.Err, d, host.Folders(), cfg.Roots.Unrestricted, host.LocalToken())
+			defer snippets(w.Err, d, same, host.LocalToken())
 		}
 		if d.Kind == app.TCP {
 			defer lineSnippet(w.Err, d, host.LocalToken() != "" && !cfg.Auth.Insecure)
@@ -105,21 +110,65 @@ func program() string {
 	return "gatehouse"
 }
 
+// command is a program that a client starts, with its arguments and what it
+// needs in its environment.
+type command struct {
+	program string
+	args    []string
+	env     map[string]string
+}
+
+// sameServer makes the command by which a client starts a server that offers
+// the same tools over its standard input and output.
+type sameServer func(l *config.Loaded, folders []string) command
+
+// sameOnStdio repeats the command line of serve without what concerns listeners
+// and logins: modules, folders as absolute paths, and every other flag, so that a
+// server that was restricted is as restricted where the entry is pasted.
+func sameOnStdio(c *cobra.Command, w World, modules []string, l *config.Loaded, folders []string) command {
+	same := command{program(), slices.Concat([]string{"serve"}, modules), l.Environment(w.Getenv)}
+	if l.Roots.Unrestricted {
+		same.args = append(same.args, "--unrestricted")
+	} else {
+		for _, f := range folders {
+			same.args = append(same.args, "-d", f)
+		}
+	}
+	left := pflag.NewFlagSet("", pflag.ContinueOnError)
+	new(doorFlags).add(left)
+	c.Flags().Visit(func(f *pflag.Flag) {
+		switch {
+		case f.Name == "directory", f.Name == "unrestricted":
+		case f.Name != "rate-limit" && left.Lookup(f.Name) != nil:
+		default:
+			same.args = append(same.args, "--"+f.Name+"="+flagValue(f))
+		}
+	})
+	return same
+}
+
+// flagValue is the value of a flag as a command line takes it.
+func flagValue(f *pflag.Flag) string {
+	text := f.Value.String()
+	switch {
+	case f.Value.Type() == "stringSlice": // printed as [a,"b,c"]
+		return strings.TrimSuffix(strings.TrimPrefix(text, "["), "]")
+	case f.Name == "config":
+		if abs, err := filepath.Abs(text); err == nil {
+			return abs
+		}
+	}
+	return text
+}
+
 // snippets are what a person pastes to use the server behind a door. The token
 // is good from this machine alone.
-func snippets(stderr io.Writer, d app.Door, folders []string, unrestricted bool, token string) {
+func snippets(stderr io.Writer, d app.Door, same command, token string) {
 	url := reachable(d.Address)
 	trust, ca := "", ""
 	if d.Trust != "" {
 		trust = fmt.Sprintf("\nA client that is written in JavaScript believes the certificate with\n  export NODE_EXTRA_CA_CERTS=%s", d.Trust)
 		ca = "--cacert " + d.Trust + " "
-	}
-	command, args := program(), []string{"serve"}
-	for _, f := range folders {
-		args = append(args, "-d", f)
-	}
-	if unrestricted {
-		args = []string{"serve", "--unrestricted"}
 	}
 	type server struct {
 		Type    string            `json:"type,omitempty"`
@@ -127,6 +176,7 @@ func snippets(stderr io.Writer, d app.Door, folders []string, unrestricted bool,
 		Headers map[string]string `json:"headers,omitempty"`
 		Command string            `json:"command,omitempty"`
 		Args    []string          `json:"args,omitempty"`
+		Env     map[string]string `json:"env,omitempty"`
 	}
 	byURL, local, bearer := server{Type: "http", URL: url}, "", ""
 	if token != "" {
@@ -148,5 +198,6 @@ A client that connects by URL:
 A client that starts the server itself:
   %s
 
-`, command, url, local, ca, url, bearer, entry(byURL), trust, entry(server{Command: command, Args: args}))
+`, same.program, url, local, ca, url, bearer, entry(byURL), trust,
+		entry(server{Command: same.program, Args: same.args, Env: same.env}))
 }

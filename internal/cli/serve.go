@@ -49,7 +49,8 @@ TCP there. SIGHUP reads them again; no session ends by it.`,
   gatehouse serve --unix ~/.gatehouse.sock       # this user only
   gatehouse serve shell --allow 'git*,ls,make'   # some command lines`,
 		RunE: func(c *cobra.Command, args []string) error {
-			return runServer(c.Context(), func() (*config.Loaded, error) { return serveConfig(c, w, &host, &doors, &shell, args) }, w)
+			return runServer(c.Context(), func() (*config.Loaded, error) { return serveConfig(c, w, &host, &doors, &shell, args) }, w,
+				func(l *config.Loaded, folders []string) command { return sameOnStdio(c, w, args, l, folders) })
 		},
 	}
 	c.Flags().SortFlags = false
@@ -86,8 +87,8 @@ func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *doorFlags, s
 
 // runServer builds the host, says where it is, and runs it until ctx is done
 // or its last door has closed. load makes the settings, now and whenever they
-// are asked for again.
-func runServer(ctx context.Context, load func() (*config.Loaded, error), w World) error {
+// are asked for again; same is what a client runs to have this server to itself.
+func runServer(ctx context.Context, load func() (*config.Loaded, error), w World, same sameServer) error {
 	l, err := load()
 	if err != nil {
 		return err
@@ -99,7 +100,7 @@ func runServer(ctx context.Context, load func() (*config.Loaded, error), w World
 	if err != nil {
 		return advise(asUsage(l, err))
 	}
-	announce(w, l.Config, host)
+	announce(w, l.Config, host, same(l, host.Folders()))
 	if err := pair(ctx, w, host); err != nil {
 		log.Warn("there is no pairing code", "err", err)
 	}

@@ -8,6 +8,9 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
+	"runtime"
+	"slices"
 	"strings"
 )
 
@@ -122,4 +125,35 @@ func (l *Loaded) near(path string) Place {
 		path = path[:max(cut, 0)]
 	}
 	return Place{}
+}
+
+// Environment is the variables that made these settings what they are, with
+// their values, for a program that is to start with the same ones. Left out are
+// secrets, and what concerns listeners and logins: GATEHOUSE_TRANSPORT, listen,
+// daemon and auth.
+func (l *Loaded) Environment(getenv func(string) string) map[string]string {
+	found := map[string]string{}
+	take := func(name string) {
+		if v := getenv(name); name != "" && v != "" {
+			found[name] = v
+		}
+	}
+	take(EnvConfig)
+	for _, p := range platform(runtime.GOOS) {
+		take(p.ours)
+	}
+	l.environment(reflect.TypeFor[Config](), "", take)
+	return found
+}
+
+func (l *Loaded) environment(t reflect.Type, path string, take func(string)) {
+	for _, s := range settingsIn(t, path) {
+		switch {
+		case path == "" && slices.Contains([]string{"listen", "daemon", "auth"}, s.path):
+		case s.section():
+			l.environment(s.typ, s.path, take)
+		case !s.secret() && s.typ != secretType && l.said[s.path].By == s.variable():
+			take(s.variable())
+		}
+	}
 }

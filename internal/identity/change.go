@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -15,10 +16,10 @@ var ErrPassword = errors.New("the password is wrong")
 // was changed there, so that the answer arrives.
 const lastWords = 5 * time.Second
 
-// ChangePassword replaces a user's password for somebody who knows the present
+// ChangePassword replaces a user's password for a caller who knows the present
 // one, and ends the user's logins: new requests with them are refused at once.
 // What was opened with the login here, "" for none, ends a moment later than
-// the rest. Tokens stay. Besides ErrPassword the error is a *Denied after too
+// the rest. Tokens, and logins with the new password, stay. Besides ErrPassword the error is a *Denied after too
 // many tries, or says what is wrong with the new password.
 func (s *Service) ChangePassword(ctx context.Context, name, present, next, here string) error {
 	if wait := s.perAcc.take(clip(name)); wait > 0 {
@@ -42,103 +43,169 @@ func (s *Service) ChangePassword(ctx context.Context, name, present, next, here 
 	if err != nil {
 		return err
 	}
+	s.keepForNow(here) // before the change is noticed
+	var lasting []string
 	if err := s.store.change(ctx, func(tx *sql.Tx) error {
-		// Somebody else may have changed it since it was compared.
+		// Another call may have changed it since it was compared.
 		if err := touched(tx.Exec("UPDATE user SET password = ?, epoch = epoch + 1 WHERE number = ? AND epoch = ?", kept, a.number, a.epoch)); err != nil {
 			return err
 		}
-		return endOthers(tx, a.number, name, here)
+		lasting, err = endLogins(tx, name, here)
+		return err
 	}); err != nil {
+		s.keepNoLonger(here)
 		if errors.Is(err, ErrNoUser) {
 			err = ErrPassword
 		}
 		return err
 	}
-	s.look(true) // tells what was revoked
-	var others []Revocation
-	for _, l := range s.brief.remove(func(l *briefLogin) bool { return l.User == name }) {
-		if l.ID != here {
-			others = append(others, Revocation{name, l.ID})
-		}
+	s.look(true) // ends the logins, but for the one here
+	gone := s.brief.remove(func(l *briefLogin) bool { return l.ID == here })
+	if len(gone) > 0 || slices.Contains(lasting, here) {
+		s.endLater(name, here)
+	} else {
+		s.keepNoLonger(here) // a token, a certificate or a socket: they stay
 	}
-	s.revoke(others)
-	s.endLater(name)
 	s.tell("password_changed", name, "", "")
 	return nil
 }
 
-// endOthers ends the lasting logins of a user, and what was opened with them
-// but for one.
-func endOthers(tx *sql.Tx, number int64, name, here string) error {
-	rows, err := tx.Query("DELETE FROM login WHERE user = ? RETURNING id", number)
+// endLogins ends the lasting logins of a user, and what was opened with them but
+// for one, which may be "". It returns the ids of all of them. Logins that are
+// not lasting end with the user's epoch, in each process by itself.
+func endLogins(tx *sql.Tx, name, keep string) (ids []string, err error) {
+	rows, err := tx.Query("DELETE FROM login WHERE user = (SELECT number FROM user WHERE name = ?) RETURNING id", name)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer rows.Close()
 	var others []Revocation
 	for rows.Next() {
 		var id string
 		if err := rows.Scan(&id); err != nil {
-			return err
+			return nil, err
 		}
-		if id != here {
+		ids = append(ids, id)
+		if id != keep {
 			others = append(others, Revocation{name, id})
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return err
+		return nil, err
 	}
 	rows.Close()
-	return end(tx, time.Now(), others...)
+	return ids, end(tx, time.Now(), others...)
 }
 
-// endLater ends, here and in other processes, whatever a user has opened with
-// a login, when the answer has been sent.
-func (s *Service) endLater(name string) {
+// endOutdated ends the logins kept in memory whose user is gone or has another
+// password by now, also if another process changed it. Only they end: a login
+// with the new password, and what tokens opened, goes on.
+func (s *Service) endOutdated(ctx context.Context, db *sql.DB) ([]Revocation, error) {
+	if len(s.brief.list()) == 0 {
+		return nil, nil
+	}
+	rows, err := db.QueryContext(ctx, "SELECT number, epoch FROM user")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	epochs := map[int64]int64{}
+	for rows.Next() {
+		var number, epoch int64
+		if err := rows.Scan(&number, &epoch); err != nil {
+			return nil, err
+		}
+		epochs[number] = epoch
+	}
+	if err := rows.Err(); err != nil {
+		return nil, err
+	}
+	var ended []Revocation
+	for _, l := range s.brief.remove(func(l *briefLogin) bool {
+		epoch, there := epochs[l.number]
+		return (!there || l.epoch < epoch) && !s.isLeaving(l.ID)
+	}) {
+		ended = append(ended, Revocation{l.User, l.ID})
+	}
+	return ended, nil
+}
+
+// A login in which the password is changed leaves: it is refused at once, and
+// what was opened with it ends when its timer fires, which is nil until the
+// password was changed.
+
+func (s *Service) keepForNow(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.leaving == nil {
-		s.leaving = map[string]*time.Timer{}
+		s.leaving = map[string]*leavingLogin{}
 	}
-	if was := s.leaving[name]; was != nil {
-		was.Stop()
+	if s.leaving[id] == nil {
+		s.leaving[id] = &leavingLogin{}
 	}
-	s.leaving[name] = time.AfterFunc(lastWords, func() { s.endNow(name) })
 }
 
-func (s *Service) endNow(name string) {
+func (s *Service) keepNoLonger(id string) {
 	s.mu.Lock()
-	_, due := s.leaving[name]
-	delete(s.leaving, name)
+	defer s.mu.Unlock()
+	if l := s.leaving[id]; l != nil && l.timer == nil {
+		delete(s.leaving, id)
+	}
+}
+
+func (s *Service) isLeaving(id string) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.leaving[id] != nil
+}
+
+type leavingLogin struct {
+	user  string
+	timer *time.Timer
+}
+
+// endLater ends, here and in other processes, what a user has opened with a
+// login, when the answer has been sent.
+func (s *Service) endLater(name, id string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.leaving[id]
+	if l == nil {
+		l = &leavingLogin{}
+		s.leaving[id] = l
+	}
+	if l.user = name; l.timer == nil {
+		l.timer = time.AfterFunc(lastWords, func() { s.endNow(id) })
+	}
+}
+
+func (s *Service) endNow(id string) {
+	s.mu.Lock()
+	l := s.leaving[id]
+	delete(s.leaving, id)
 	s.mu.Unlock()
-	if !due {
+	if l == nil || l.timer == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := s.create(ctx, func(tx *sql.Tx) error { return end(tx, time.Now(), Revocation{Principal: name}) }); err != nil {
-		s.log.Error("what was opened before a password was changed is still open", "user", name, "err", err)
+	if err := s.create(ctx, func(tx *sql.Tx) error { return end(tx, time.Now(), Revocation{l.user, id}) }); err != nil {
+		s.log.Error("what was opened before a password was changed is still open", "user", l.user, "err", err)
 	}
 }
 
 // endAllNow is for the end of the service.
 func (s *Service) endAllNow() {
 	s.mu.Lock()
-	var names []string
-	for name, t := range s.leaving {
-		t.Stop()
-		names = append(names, name)
+	var ids []string
+	for id, l := range s.leaving {
+		if l.timer != nil {
+			l.timer.Stop()
+		}
+		ids = append(ids, id)
 	}
 	s.mu.Unlock()
-	for _, name := range names {
-		s.endNow(name)
+	for _, id := range ids {
+		s.endNow(id)
 	}
-}
-
-// endLogins ends the logins of a user and what was opened with them.
-func endLogins(tx *sql.Tx, name string) error {
-	if _, err := tx.Exec("DELETE FROM login WHERE user = (SELECT number FROM user WHERE name = ?)", name); err != nil {
-		return err
-	}
-	return end(tx, time.Now(), Revocation{Principal: name})
 }

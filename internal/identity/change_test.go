@@ -104,11 +104,73 @@ func TestTheLoginOfAChangeEndsLast(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if !slices.Equal(ended, []string{""}) {
-		t.Errorf("at the end %q ended, want everything", ended)
+	if !slices.Equal(ended, []string{here}) {
+		t.Errorf("at the end %q ended, want the login of the change", ended)
 	}
 	other.look(true)
-	if r := <-told; r != (Revocation{Principal: "bob"}) {
+	if r := <-told; r != (Revocation{"bob", here}) {
 		t.Errorf("another process is told %+v", r)
+	}
+}
+
+// A password that is changed, in the login or by the command line, ends what was
+// opened with the old one, in every process, and nothing else: not a login with
+// the new password that is there before the moment of grace is over, nor tokens.
+func TestANewPasswordEndsOnlyWhatTheOldOneOpened(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "identity.db")
+	s := empty(t, path, Options{})
+	add(t, s, "bob", "battery staple")
+	other := empty(t, path, Options{})
+	_, token, err := s.CreateToken(t.Context(), Token{User: "bob"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ended, elsewhere []string
+	s.OnRevoked(func(r Revocation) { ended = append(ended, r.Credential) })
+	other.OnRevoked(func(r Revocation) { elsewhere = append(elsewhere, r.Credential) })
+	fresh := func(s *Service) { s.perIP, s.perAcc = newLimiter(100, loginWindow), newLimiter(100, loginWindow) }
+	fresh(s)
+	fresh(other)
+	logIn(t, s, "bob", "battery staple", false)
+	logIn(t, other, "bob", "battery staple", false)
+	mine, _ := s.Logins(t.Context(), "bob")
+	theirs, _ := other.Logins(t.Context(), "bob")
+
+	if err := s.ChangePassword(t.Context(), "bob", "battery staple", "a second password", mine[0].ID); err != nil {
+		t.Fatal(err)
+	}
+	brief, lasting := logIn(t, s, "bob", "a second password", false), logIn(t, s, "bob", "a second password", true)
+	other.look(true)
+	if !slices.Equal(elsewhere, []string{theirs[0].ID}) {
+		t.Errorf("in another process ended %q, want its login with the old password alone", elsewhere)
+	}
+	s.endAllNow() // the moment is over
+	if !slices.Equal(ended, []string{mine[0].ID}) {
+		t.Errorf("ended are %q, want the login of the change alone (a token is %s)", ended, token.ID)
+	}
+	for _, cookie := range []string{brief, lasting} {
+		if got := outcome(s, request("GET", "/mcp", away, "Cookie: "+cookie)); strings.HasPrefix(got, "Unauthorized") {
+			t.Errorf("a login with the new password is %s", got)
+		}
+	}
+	// A token opened what it opened with no password at all.
+	ended = nil
+	if err := s.ChangePassword(t.Context(), "bob", "a second password", "a third password", token.ID); err != nil {
+		t.Fatal(err)
+	}
+	s.endAllNow()
+	if slices.Contains(ended, token.ID) || slices.Contains(ended, "") || len(ended) != 2 {
+		t.Errorf("ended are %q, want the two logins", ended)
+	}
+	// The command line's.
+	logIn(t, s, "bob", "a third password", false)
+	ended = nil
+	if err := other.SetPassword(t.Context(), "bob", "a fourth password"); err != nil {
+		t.Fatal(err)
+	}
+	logIn(t, s, "bob", "a fourth password", false)
+	s.look(true)
+	if len(ended) != 1 || ended[0] == "" {
+		t.Errorf("ended are %q, want the one login with the old password", ended)
 	}
 }

@@ -85,7 +85,7 @@ type Service struct {
 
 	mu      sync.Mutex
 	revoked []func(Revocation)
-	leaving map[string]*time.Timer // end what users have opened; see ChangePassword
+	leaving map[string]*leavingLogin // by id; see ChangePassword
 }
 
 // fixed is a token that is not in the file.

@@ -24,8 +24,8 @@ func TestTheLocalToken(t *testing.T) {
 		t.Errorf("beside the file lie %v", left)
 	}
 	p, d := s.HTTP(request("GET", "/mcp", here, "Authorization: Bearer "+s.LocalToken()))
-	if d != nil || len(p.Roles) != 0 {
-		t.Errorf("it gives %+v, %v; want a principal without a role", p, d)
+	if d != nil || !p.Has(Admin) {
+		t.Errorf("it gives %+v, %v; want an administrator, as over the socket", p, d)
 	}
 	if s.MustAuthenticate("0.0.0.0") == nil {
 		t.Error("it counts as authentication beyond loopback")

@@ -193,10 +193,10 @@ func (s *Service) SetPassword(ctx context.Context, name, password string) error 
 		if err := touched(tx.Exec("UPDATE user SET password = ?, epoch = epoch + 1 WHERE name = ?", kept, name)); err != nil {
 			return err
 		}
-		return endLogins(tx, name)
+		_, err := endLogins(tx, name, "")
+		return err
 	})
 	if err == nil {
-		s.brief.remove(func(l *briefLogin) bool { return l.User == name })
 		s.tell("password_changed", name, "", "")
 	}
 	return err

@@ -83,6 +83,11 @@ func (s *Service) compare(force bool) (told []Revocation, err error) {
 	if !w.claimed.Swap(claimed) && claimed && s.o.Mode == OpenLoopback && !s.o.Insecure && !s.o.Embedded {
 		told = append(told, Revocation{Principal: Nobody}) // who was let in unasked is asked from now on
 	}
+	outdated, err := s.endOutdated(ctx, db)
+	if err != nil {
+		return told, err
+	}
+	told = append(told, outdated...)
 	if w.met && seq > w.seq {
 		ended, err := endedAfter(ctx, db, w.seq)
 		if err != nil {

@@ -4,6 +4,9 @@ package ruling
 
 import "gatehouse/tool"
 
+// anonymous is the name of a caller who brought no credential; see identity.
+const anonymous = "anonymous"
+
 // Func reports whether a caller is one of those who rule a host. nil says of
 // nobody that they are. It must be safe for concurrent use.
 type Func func(who tool.Caller) bool
@@ -17,7 +20,12 @@ func (f Func) Check(c *tool.Call, what string) error {
 	if f.By(c.Caller) {
 		return nil
 	}
-	return Denied(what, "Ask an administrator, whose credential is not limited to some scopes.")
+	next := "Ask an administrator, whose credential is not limited to some scopes."
+	if c.Caller.Principal == anonymous {
+		next = "Say who you are: on this machine this user's local token makes its bearer an administrator " +
+			"(gatehouse call --url URL --token local, or Authorization: Bearer), and so does the daemon's socket (gatehouse call --daemon)."
+	}
+	return Denied(what, next)
 }
 
 // Denied is the refusal of those who do not rule, for tools that know better
