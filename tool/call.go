@@ -31,6 +31,13 @@ type Caller struct {
 	Roles     []string `json:"roles,omitempty"`   // what the principal is to this host
 	Scopes    []string `json:"scopes,omitempty"`  // what the credential is good for; empty means all its principal may
 
+	// Folders are those the client works in, as absolute paths: its calls get
+	// these of the folders of their context. Empty means all of them. Named
+	// says that the client's user named them; otherwise they are where the
+	// client was started.
+	Folders []string `json:"folders,omitempty"`
+	Named   bool     `json:"named,omitempty"`
+
 	Credential string    `json:"credential,omitempty"` // names what the principal was proven by; never a secret
 	Trace      string    `json:"trace,omitempty"`      // W3C traceparent
 	Can        Abilities `json:"can,omitempty"`

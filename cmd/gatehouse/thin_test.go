@@ -26,7 +26,7 @@ type thin struct {
 }
 
 // connect starts "gatehouse stdio" as client NAME, with the program and
-// arguments that follow.
+// arguments that follow, in the current folder of the script.
 func connect(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: connect NAME PROGRAM arguments...")
@@ -36,8 +36,8 @@ func connect(ts *testscript.TestScript, neg bool, args []string) {
 		program = find(ts, program)
 	}
 	c := &thin{cmd: exec.Command(program, append([]string{"stdio"}, args[2:]...)...), lines: make(chan string, 1000), ended: make(chan struct{})}
-	c.cmd.Dir = ts.Getenv("WORK")
-	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "GORACE"} {
+	c.cmd.Dir = ts.MkAbs(".")
+	for _, name := range []string{"PATH", "HOME", "XDG_RUNTIME_DIR", "GORACE", "GATEHOUSE_ROOTS_FOLDERS"} {
 		c.cmd.Env = append(c.cmd.Env, name+"="+ts.Getenv(name))
 	}
 	var err error
@@ -80,7 +80,7 @@ func client(ts *testscript.TestScript, name string) *thin {
 	return c
 }
 
-// talk has client NAME send each line of a file, waits for an answer to each
+// talk has client NAME send each line of a file, in which $WORK is replaced, waits for an answer to each
 // request, in whatever order, and leaves them in NAME.answers. With a dash it
 // sends without waiting; "await NAME N" then waits for N answers.
 func talk(ts *testscript.TestScript, neg bool, args []string) {
@@ -92,7 +92,7 @@ func talk(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	// In one piece: a program may refuse the first message and be gone before
 	// the second.
-	if _, err := io.WriteString(c.in, strings.Join(all, "\n")+"\n"); err != nil {
+	if _, err := io.WriteString(c.in, strings.ReplaceAll(strings.Join(all, "\n"), "$WORK", ts.Getenv("WORK"))+"\n"); err != nil {
 		ts.Fatalf("%v:\n%s", err, c.err.String())
 	}
 	requests := 0

@@ -50,6 +50,10 @@ type Options struct {
 	Embedded bool
 	// Private keeps nothing on disk that outlives the host.
 	Private bool
+	// AnyFolder opens whatever folders clients name that came over a daemon's
+	// own socket; otherwise they get what of those lies in the folders of the
+	// settings.
+	AnyFolder bool
 	// Again says how this host is started again after it has ended with Again
 	// reporting true; "" means that nobody does that.
 	Again string

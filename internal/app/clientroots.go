@@ -41,33 +41,40 @@ func narrowingOf(cfg config.Config) *narrowing {
 	return n
 }
 
-// narrow leaves a call those folders of its context that its client announced,
-// where the settings want that. The client is asked for each call, so that what
+// narrow leaves a call the folders in which its client works, and of these
+// those that the client announced, where the settings want that. The client is asked for each call, so that what
 // it says holds from then on. Calls inside calls and jobs go by what was said
 // for the call they came from; where nobody knows, there are none. The host's own modules touch none anyway.
 func (a *App) narrow(module string, c *tool.Call, inner bool, from any) (how any, done func(), err error) {
-	nothingToDo := func() {}
+	if slices.Contains([]string{houseModule, jobModule, publicModule, contextModule}, module) {
+		return from, func() {}, nil
+	}
+	if done, err = a.inClientFolders(c); err != nil {
+		return nil, nil, err
+	}
 	n := a.narrowing.Load()
-	if !n.everywhere && !n.in[c.Caller.Context] || slices.Contains([]string{houseModule, jobModule, publicModule, contextModule}, module) {
-		return from, nothingToDo, nil
+	if !n.everywhere && !n.in[c.Caller.Context] {
+		return from, done, nil
 	}
 	said, ok := from.(*announced)
 	if !ok {
 		if said, err = announcedBy(c, inner); err != nil {
+			done()
 			return nil, nil, err
 		}
 	}
 	set, ok := c.Roots.(*roots.Set)
 	if said.all || !ok {
-		return said, nothingToDo, nil
+		return said, done, nil
 	}
 	part := set.Narrow(said.paths)
 	if part == nil {
 		c.Roots = unannounced{}
-		return said, nothingToDo, nil
+		return said, done, nil
 	}
 	c.Roots = part
-	return said, func() { part.Close() }, nil
+	outer := done
+	return said, func() { part.Close(); outer() }, nil
 }
 
 // announcedBy asks the client of a call.

@@ -151,7 +151,11 @@ func (a *App) connected(conn net.Conn) (protocol.Who, error) {
 	a.tellConnection(conn)
 	if uid, known := socket.PeerUID(conn); known {
 		if p, ok := a.who.Peer(uid); ok {
-			return a.paced(a.proving(whoIs(p), netip.Addr{}), remoteEnd(netip.Addr{})), nil
+			who := whoIs(p)
+			if c, ok := conn.(interface{ ClientWork() ([]string, bool) }); ok {
+				who.Work = c.ClientWork
+			}
+			return a.paced(a.proving(who, netip.Addr{}), remoteEnd(netip.Addr{})), nil
 		}
 	}
 	addr := address(conn)

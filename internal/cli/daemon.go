@@ -195,9 +195,14 @@ func errNoDaemon() error {
 	return &client.ConnectError{To: "the daemon", Err: errors.New("none runs; start it with gatehouse daemon start")}
 }
 
-// dialDaemon connects a command to the daemon that runs.
-func dialDaemon(ctx context.Context, w World, o client.Options) (*client.Client, error) {
+// dialDaemon connects a command to the daemon that runs. It works in the named
+// folders, or else in the current one if the daemon may touch that.
+func dialDaemon(ctx context.Context, w World, named []string, o client.Options) (*client.Client, error) {
 	l, err := config.Load(w.Getenv, "")
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	work, err := workOf(l.Config, named)
 	if err != nil {
 		return nil, &usageError{err}
 	}
@@ -205,10 +210,23 @@ func dialDaemon(ctx context.Context, w World, o client.Options) (*client.Client,
 		return nil, err
 	}
 	path := socketPath(l.Config)
-	if _, err := daemon.Ask(ctx, path); errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
+	about, err := daemon.Ask(ctx, path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, errNoDaemon()
 	}
-	return client.DialUnix(ctx, path, o)
+	if err := allowed(about, work); err != nil && work.Named {
+		return nil, &usageError{err}
+	} else if err != nil {
+		work = daemon.Work{} // the daemon's own folders, as the command names none
+	}
+	c, _, err := daemon.DialPlain(ctx, path, work)
+	if errors.Is(err, daemon.ErrRefused) {
+		return client.DialUnix(ctx, path, o) // it is older than this program, or just starting
+	}
+	if err != nil {
+		return nil, &client.ConnectError{To: "the daemon", Err: err}
+	}
+	return client.Over(ctx, "the daemon", c, o)
 }
 
 func daemonStart(w World) *cobra.Command {
@@ -218,7 +236,9 @@ func daemonStart(w World) *cobra.Command {
 		Short: "Start the daemon and wait until it serves",
 		Long: `Start the daemon and wait until it has proved that it serves. It leaves this
 terminal and logs to a file; see gatehouse daemon logs. Its tools may touch the
-folders that settings or -d name, or else the one it is started in.`,
+folders that settings or -d name. Where none is named, each client of gatehouse
+stdio works in its own folder, and all other callers in the one the daemon is
+started in.`,
 		Example: `  gatehouse daemon start                        # this folder; TCP on 127.0.0.1:9100
   gatehouse daemon start -d ~/projects -t socket
   gatehouse daemon start -t http -a 127.0.0.1:8080`,

@@ -197,7 +197,7 @@ func (r *running) open(ctx context.Context) (err error) {
 		cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, at.IP.String(), at.Port
 		listeners[app.HTTP] = ln
 	}
-	r.host, err = app.New(ctx, cfg, app.Options{Log: r.log, Listeners: listeners, Again: how})
+	r.host, err = app.New(ctx, cfg, app.Options{Log: r.log, Listeners: listeners, Again: how, AnyFolder: !limited(cfg)})
 	if err != nil {
 		for _, ln := range listeners {
 			ln.Close()
@@ -206,6 +206,10 @@ func (r *running) open(ctx context.Context) (err error) {
 	}
 	return nil
 }
+
+// limited reports whether the settings of a daemon limit the folders in which
+// its clients may work.
+func limited(cfg config.Config) bool { return len(cfg.Roots.Folders) > 0 || cfg.Roots.Unrestricted }
 
 func openHealth(passed net.Listener, addr string) (net.Listener, error) {
 	if passed != nil || addr == "" {
@@ -256,7 +260,7 @@ func (r *running) about() daemon.About {
 		a.Health = "http://" + r.healthLn.Addr().String()
 	}
 	if r.host != nil {
-		a.Folders = r.host.Folders()
+		a.Folders, a.Limited = r.host.Folders(), limited(r.l.Config)
 		for _, d := range r.host.Doors() {
 			a.Doors = append(a.Doors, d.Address)
 		}

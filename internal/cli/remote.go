@@ -63,12 +63,13 @@ func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func
 		return nil, nil, usagef("--token needs --url")
 	}
 	for _, name := range t.host.names() {
-		if c.Flags().Changed(name) && name != "verbose" {
+		if c.Flags().Changed(name) && name != "verbose" && name != "context" && !(t.daemon && name == "directory") {
 			return nil, nil, usagef("--%s is for a server of your own; a running one has its own settings", name)
 		}
 	}
+	o.Context = t.host.context
 	if t.daemon {
-		cl, err = dialDaemon(c.Context(), w, o)
+		cl, err = dialDaemon(c.Context(), w, t.host.folders, o)
 	} else if t.url != "" {
 		if o.Roots, err = authorities(t.url, t.ca, w.Getenv); err != nil {
 			return nil, nil, err

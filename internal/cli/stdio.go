@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -16,6 +18,7 @@ import (
 	"gatehouse/internal/cli/client"
 	"gatehouse/internal/config"
 	"gatehouse/internal/daemon"
+	"gatehouse/internal/roots"
 )
 
 func stdioCommand(w World) *cobra.Command {
@@ -29,10 +32,14 @@ they go. When the daemon ends, is restarted or upgraded, the session is opened
 at the next one and the client does not notice; a tool call that may have run
 is not made twice, but answered with an error that says so.
 
+Each client works in its own folders: those that -d names, or else the one it is
+started in. Where settings, or gatehouse daemon start -d, name folders, clients
+may work in these and below them; with -d for another folder, this says so and
+ends.
+
 A daemon that is started this way opens its Unix socket alone, unless settings
-say more, and its tools may touch the folders that settings or -d name, or else
-the one this is started in. A daemon that runs already has its own settings:
-with flags that name others, this says so and ends.
+say more. A daemon that runs already has its own settings: with flags that name
+others, this says so and ends.
 
 To have a host in this very process instead, with no daemon: gatehouse serve.`,
 		Example: `  gatehouse stdio
@@ -53,7 +60,9 @@ To have a host in this very process instead, with no daemon: gatehouse serve.`,
 			if !host.verbose {
 				cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // clients show people what is said as trouble
 			}
-			s := &thin{w: w, l: l, named: named, args: given(c.Flags(), "context", "verbose"), log: logger(w.Err, cfg, new(slog.LevelVar))}
+			work, err := workOf(l.Config, host.folders)
+			s := &thin{w: w, l: l, named: named, work: work, wrong: err, args: given(c.Flags(), "context", "verbose", "directory"),
+				log: logger(w.Err, cfg, new(slog.LevelVar))}
 			context := ""
 			if c.Flags().Changed("context") {
 				context = l.View.Context
@@ -69,7 +78,9 @@ To have a host in this very process instead, with no daemon: gatehouse serve.`,
 type thin struct {
 	w     World
 	l     *config.Loaded
-	named bool     // settings name doors
+	named bool // settings name doors
+	work  daemon.Work
+	wrong error    // why the client can work in none of its folders
 	args  []string // for a daemon that is started here
 	log   *slog.Logger
 	build daemon.Build
@@ -95,7 +106,10 @@ func (s *thin) run(ctx context.Context, context string) (err error) {
 
 // dial connects to the daemon, if it has the settings that were asked for.
 func (s *thin) dial(ctx context.Context) (net.Conn, daemon.About, error) {
-	c, about, err := daemon.Dial(ctx, socketPath(s.l.Config), s.build.ID)
+	if s.wrong != nil {
+		return nil, daemon.About{}, &usageError{fmt.Errorf("%w: %w", daemon.ErrUnfit, s.wrong)}
+	}
+	c, about, err := daemon.Dial(ctx, socketPath(s.l.Config), s.build.ID, s.work)
 	if err != nil {
 		return nil, about, err
 	}
@@ -106,7 +120,66 @@ func (s *thin) dial(ctx context.Context) (net.Conn, daemon.About, error) {
 				daemon.ErrUnfit, about.PID, flag, cmp.Or(strings.Join(about.Args, " "), "no flags"))
 		}
 	}
+	if err := allowed(about, s.work); err != nil {
+		c.Close()
+		return nil, about, err
+	}
 	return c, about, nil
+}
+
+// workOf returns the folders in which a client of these settings works: those
+// named on the command line, or else the current folder.
+func workOf(cfg config.Config, named []string) (daemon.Work, error) {
+	if len(named) == 0 {
+		here, err := os.Getwd()
+		if err != nil {
+			return daemon.Work{}, fmt.Errorf("find the current folder: %w", err)
+		}
+		if dirs := cfg.Roots.Folders; len(dirs) > 0 && !roots.Meet(here, dirs) {
+			return daemon.Work{Folders: absolute(dirs)}, nil // as gatehouse serve has it
+		}
+		return daemon.Work{Folders: []string{here}}, nil
+	}
+	work := daemon.Work{Folders: absolute(named), Named: true}
+	for i, dir := range work.Folders {
+		if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+			return work, fmt.Errorf("-d %s: there is no such folder", named[i])
+		}
+	}
+	return work, nil
+}
+
+func absolute(paths []string) []string {
+	var all []string
+	for _, p := range paths {
+		if abs, err := filepath.Abs(roots.Expand(p)); err == nil {
+			all = append(all, abs)
+		}
+	}
+	return all
+}
+
+// allowed returns why a daemon does not open the folders in which a client
+// works; nil if it does. The daemon itself opens no others in any case.
+func allowed(about daemon.About, work daemon.Work) error {
+	if !about.Limited {
+		return nil
+	}
+	limits := strings.Join(about.Folders, ", ")
+	for _, dir := range work.Folders {
+		switch {
+		case work.Named && !roots.Inside(dir, about.Folders):
+			return fmt.Errorf("%w: the daemon, process %d, may touch %s, and %s lies elsewhere; stop the daemon and start it with -d for both, or use gatehouse serve",
+				daemon.ErrUnfit, about.PID, limits, dir)
+		case !work.Named && roots.Meet(dir, about.Folders):
+			return nil
+		}
+	}
+	if work.Named {
+		return nil
+	}
+	return fmt.Errorf("%w: the daemon, process %d, may touch %s, and this client works in %s; name one of the daemon's folders with -d, stop the daemon and start it without -d or with one more, or use gatehouse serve",
+		daemon.ErrUnfit, about.PID, limits, strings.Join(work.Folders, ", "))
 }
 
 // start starts a daemon, unless somebody else has meanwhile: with the flags and
@@ -121,7 +194,7 @@ func (s *thin) start(ctx context.Context, last daemon.About) error {
 	if about, err := daemon.Ask(ctx, socketPath(cfg)); err == nil && about.PID != 0 {
 		return nil // whether it is one for us shows when we connect
 	}
-	args, dir := s.demanded(), ""
+	args, dir := s.demanded(), s.work.Folders[0]
 	if last.PID != 0 {
 		args = last.Args
 		if dir, err = startedIn(last); err != nil {

@@ -32,6 +32,7 @@ type About struct {
 	Doors      []string  `json:"doors"`
 	Health     string    `json:"health,omitempty"` // URL of its health; "" where it shows none
 	Folders    []string  `json:"folders"`          // that tools may touch
+	Limited    bool      `json:"limited"`          // clients may work in no other folders
 	Dir        string    `json:"dir"`              // where it was started
 	Args       []string  `json:"args"`             // with which it was started, without the command
 	Accepted   bool      `json:"accepted"`         // of a greeting: what follows is served

@@ -22,18 +22,29 @@ func Ask(ctx context.Context, path string) (About, error) {
 	}
 	defer c.Close()
 	defer context.AfterFunc(ctx, func() { c.Close() })()
-	return Greet(c, "", false, greetTime)
+	return Greet(c, "", false, Work{}, greetTime)
 }
 
-// Dial connects to the daemon at a socket, for a program of that build. When
-// the error is ErrRefused, About says who refused.
-func Dial(ctx context.Context, path, build string) (net.Conn, About, error) {
+// Dial connects to the daemon at a socket, for a program of that build whose
+// client works in these folders. When the error is ErrRefused, About says who
+// refused.
+func Dial(ctx context.Context, path, build string, work Work) (net.Conn, About, error) {
+	return open(ctx, path, greeting{Build: build, Talk: true, Work: work})
+}
+
+// DialPlain is Dial for a command, of any build, that speaks a few messages and
+// nothing of the link.
+func DialPlain(ctx context.Context, path string, work Work) (net.Conn, About, error) {
+	return open(ctx, path, greeting{Talk: true, Plain: true, Work: work})
+}
+
+func open(ctx context.Context, path string, g greeting) (net.Conn, About, error) {
 	c, err := connect(ctx, path)
 	if err != nil {
 		return nil, About{}, err
 	}
 	stop := context.AfterFunc(ctx, func() { c.Close() })
-	about, err := Greet(c, build, true, greetTime)
+	about, err := greet(c, g, greetTime)
 	if !stop() && err == nil {
 		err = context.Cause(ctx)
 	}

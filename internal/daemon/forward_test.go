@@ -98,7 +98,7 @@ func forward(t *testing.T, f *Forwarder, path string) (in io.WriteCloser, out *b
 	clientOut, write := io.Pipe()
 	read, clientIn := io.Pipe()
 	f.In, f.Out = clientOut, clientIn
-	f.Dial = func(ctx context.Context) (net.Conn, About, error) { return Dial(ctx, path, "b") }
+	f.Dial = func(ctx context.Context) (net.Conn, About, error) { return Dial(ctx, path, "b", Work{}) }
 	if f.Start == nil {
 		f.Start = func(context.Context, About) error { return nil }
 	}

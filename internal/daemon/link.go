@@ -15,7 +15,7 @@ import (
 // The link is what a daemon and the thin clients of its own socket say to each
 // other beside the protocol's messages, in lines that are no JSON:
 //
-//	gatehouse-link 1 {"build":"...","talk":true}   the client's first line
+//	gatehouse-link 1 {"build":"...","talk":true,"work":{"folders":["/p"]}}   the client's first line
 //	gatehouse-link 1 {"pid":..., "accepted":true}  the daemon's answer: About
 //	gatehouse-link stopping                        send nothing more here
 //	gatehouse-link bye {"lines":7}                 the last line: seven of the client's were taken
@@ -29,7 +29,7 @@ const (
 )
 
 const (
-	longestGreeting = 4 << 10
+	longestGreeting = 64 << 10
 	longestAbout    = 256 << 10
 	byeTime         = time.Second // for the last words to a client that does not read
 )
@@ -39,6 +39,16 @@ const (
 type greeting struct {
 	Build string `json:"build"`
 	Talk  bool   `json:"talk"`
+	Plain bool   `json:"plain,omitempty"` // with Talk: of any build, and nothing but messages follows
+	Work  Work   `json:"work"`
+}
+
+// Work says in which folders a client works. The paths are absolute.
+type Work struct {
+	Folders []string `json:"folders,omitempty"`
+	// Named means that the client's user named the folders; otherwise they are
+	// the folder the client was started in.
+	Named bool `json:"named,omitempty"`
 }
 
 type farewell struct {
@@ -113,8 +123,9 @@ func (l *Listener) remove(c *conn) {
 type conn struct {
 	net.Conn
 	l      *Listener
-	begun  bool   // the first bytes have been read; the reader's own
-	rest   []byte // was read behind the greeting
+	begun  bool                 // the first bytes have been read; the reader's own
+	rest   []byte               // was read behind the greeting
+	work   atomic.Pointer[Work] // from the greeting; nil until then
 	linked atomic.Bool
 	taken  atomic.Uint64 // lines that were handed to the reader whole
 	broken atomic.Bool   // a write failed, perhaps half way
@@ -123,6 +134,16 @@ type conn struct {
 
 // NetConn is the connection below, which knows who the peer is.
 func (c *conn) NetConn() net.Conn { return c.Conn }
+
+// ClientWork returns the folders in which the client works. It is complete
+// when the first message has been read; a client that has sent no greeting
+// names none.
+func (c *conn) ClientWork() (folders []string, named bool) {
+	if w := c.work.Load(); w != nil {
+		return w.Folders, w.Named
+	}
+	return nil, false
+}
 
 func (c *conn) Read(p []byte) (int, error) {
 	if !c.begun {
@@ -180,7 +201,7 @@ func (c *conn) greet(line []byte) error {
 		return io.EOF
 	}
 	about := c.l.about()
-	about.Accepted = g.Talk && g.Build == about.Build && about.Ready
+	about.Accepted = g.Talk && (g.Plain || g.Build == about.Build) && about.Ready
 	answer, err := json.Marshal(about)
 	if err != nil {
 		return err
@@ -190,6 +211,10 @@ func (c *conn) greet(line []byte) error {
 	}
 	if !about.Accepted {
 		return io.EOF
+	}
+	c.work.Store(&g.Work)
+	if g.Plain {
+		return nil
 	}
 	c.linked.Store(true)
 	if c.l.add(c) {
@@ -237,8 +262,12 @@ var ErrUnfit = errors.New("another daemon is wanted")
 // returns what the daemon says of itself. With talk, messages may follow when
 // the error is nil; it is ErrRefused when the daemon answered and refuses.
 // Nothing behind the answer has been read.
-func Greet(c net.Conn, build string, talk bool, timeout time.Duration) (About, error) {
-	hello, err := json.Marshal(greeting{build, talk})
+func Greet(c net.Conn, build string, talk bool, work Work, timeout time.Duration) (About, error) {
+	return greet(c, greeting{Build: build, Talk: talk, Work: work}, timeout)
+}
+
+func greet(c net.Conn, g greeting, timeout time.Duration) (About, error) {
+	hello, err := json.Marshal(g)
 	if err != nil {
 		return About{}, err
 	}
@@ -256,7 +285,7 @@ func Greet(c net.Conn, build string, talk bool, timeout time.Duration) (About, e
 	if !ok || json.Unmarshal(text, &a) != nil {
 		return a, fmt.Errorf("greet the daemon: it answers %.200q", line)
 	}
-	if talk && !a.Accepted {
+	if g.Talk && !a.Accepted {
 		return a, ErrRefused
 	}
 	return a, nil

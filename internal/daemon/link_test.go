@@ -82,13 +82,13 @@ func TestGreetingTellsWhoTheDaemonIs(t *testing.T) {
 		err      error
 		accepted bool
 	}{{"b", true, nil, true}, {"other", true, ErrRefused, false}, {"other", false, nil, false}} {
-		a, err := Greet(dial(t, path), c.build, c.talk, testPatience)
+		a, err := Greet(dial(t, path), c.build, c.talk, Work{}, testPatience)
 		if !errors.Is(err, c.err) || a.PID != 7 || a.Accepted != c.accepted {
 			t.Errorf("%+v: got %+v, %v", c, a, err)
 		}
 	}
 	path, _ = listening(t, About{Build: "b"}, echo)
-	if _, err := Greet(dial(t, path), "b", true, testPatience); !errors.Is(err, ErrRefused) {
+	if _, err := Greet(dial(t, path), "b", true, Work{}, testPatience); !errors.Is(err, ErrRefused) {
 		t.Errorf("a daemon that is not ready: %v", err)
 	}
 }
@@ -121,7 +121,7 @@ func TestFarewellCountsWhatWasTaken(t *testing.T) {
 		<-end
 	})
 	c := dial(t, path)
-	if _, err := Greet(c, "b", true, testPatience); err != nil {
+	if _, err := Greet(c, "b", true, Work{}, testPatience); err != nil {
 		t.Fatal(err)
 	}
 	fmt.Fprint(c, "one\n")
@@ -139,7 +139,7 @@ func TestFarewellCountsWhatWasTaken(t *testing.T) {
 		t.Errorf("got %q", in.Text())
 	}
 	late := dial(t, path)
-	if _, err := Greet(late, "b", true, testPatience); err != nil {
+	if _, err := Greet(late, "b", true, Work{}, testPatience); err != nil {
 		t.Fatal(err)
 	}
 	line, err := oneLine(late, 100)
@@ -167,7 +167,7 @@ func TestAnswerThatIsNoneIsAnError(t *testing.T) {
 			oneLine(theirs, longestGreeting)
 			io.WriteString(theirs, answer)
 		}()
-		if a, err := Greet(ours, "b", true, testPatience); err == nil || errors.Is(err, ErrRefused) {
+		if a, err := Greet(ours, "b", true, Work{}, testPatience); err == nil || errors.Is(err, ErrRefused) {
 			t.Errorf("%.30q: got %+v, %v", answer, a, err)
 		}
 		ours.Close()

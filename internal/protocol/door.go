@@ -62,6 +62,11 @@ type Who struct {
 	// doors without headers. nil: no token is known there.
 	Prove func(ctx context.Context, token string) (Who, error)
 
+	// Work returns the folders in which the client of a connection works, and
+	// whether its user named them; see tool.Caller. It is called when the
+	// client has said something. nil: clients of this listener name none.
+	Work func() (folders []string, named bool)
+
 	// Advice says more about which token is wanted, to whoever brings none:
 	// it follows "put a token into ...". "" adds nothing.
 	Advice string

@@ -150,7 +150,7 @@ func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
 	if c, ok := rawjson.Get(m.Params, "clientInfo"); ok {
 		f.Client = clientName(c)
 	}
-	if fault := e.place(&f, who.Bound, m.has.of().context); fault != nil {
+	if fault := e.place(&f, &who, m.has.of().context); fault != nil {
 		fault.ID = m.ID
 		return f, fault
 	}
@@ -162,7 +162,11 @@ func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
 // is decided by the first of these that says one: the credential's binding, the
 // door (a path or a header), what the message's _meta wants, the host's default. What a
 // binding does not allow is not found.
-func (e *Engine) place(f *session.Facts, bound string, wanted []byte) *Fault {
+func (e *Engine) place(f *session.Facts, who *Who, wanted []byte) *Fault {
+	if who.Work != nil {
+		f.Folders, f.Named = who.Work()
+	}
+	bound := who.Bound
 	if f.Context == "" {
 		f.Context, _ = rawjson.String(wanted)
 	}
@@ -214,6 +218,7 @@ func (e *Engine) prove(who Who, m *Message) (Who, *Fault) {
 	if proven.Context == "" {
 		proven.Context = who.Context
 	}
+	proven.Work = who.Work
 	return proven, nil
 }
 
@@ -266,7 +271,7 @@ func (e *Engine) stateless(who Who, version string) (*session.Session, *Fault) {
 		}
 		f.Revision = r
 	}
-	if fault := e.place(&f, who.Bound, nil); fault != nil {
+	if fault := e.place(&f, &who, nil); fault != nil {
 		return nil, fault
 	}
 	s := session.New(f) // which can do nothing: there was no handshake to say otherwise

@@ -78,7 +78,7 @@ func (r *request) open(who Who) *Fault {
 	if f := r.note.initModern(&r.msg.has); f != nil {
 		return f
 	}
-	return r.e.place(r.facts, who.Bound, r.msg.has.of().context)
+	return r.e.place(r.facts, &who, r.msg.has.of().context)
 }
 
 func (r *request) traceparent() string {

@@ -91,6 +91,25 @@ func Unrestricted(o Options) (*Set, error) {
 	return s, nil
 }
 
+// Everything reports whether this is what Unrestricted opens.
+func (s *Set) Everything() bool { return s.base != "" }
+
+// StartingAt is an unrestricted set whose relative paths start at base, an
+// absolute path. Its folders are those of s and close with s.
+func (s *Set) StartingAt(base string) *Set {
+	n := &Set{guard: s.guard, home: s.home, base: base}
+	for _, f := range s.folders {
+		root, err := f.root()
+		if err != nil {
+			continue
+		}
+		g := &folder{name: f.name, path: f.path, real: f.real, above: f.above, fixed: true, lent: true}
+		g.now.Store(&opened{root: root})
+		n.folders = append(n.folders, g)
+	}
+	return n
+}
+
 func volumes() []Dir {
 	if runtime.GOOS != "windows" {
 		return []Dir{{Name: "root", Path: "/"}}

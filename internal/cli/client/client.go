@@ -38,6 +38,7 @@ type Options struct {
 	Name, Version string
 	Progress      func(done, total float64, note string) // nil drops them
 	Roots         *x509.CertPool                         // authorities of servers with https; nil means the system's
+	Context       string                                 // which of the server's contexts; "" leaves that to the server
 	Token         string                                 // for servers with HTTP or TCP that ask who is there; "" brings none
 }
 
@@ -94,6 +95,9 @@ func connect(ctx context.Context, to string, w wire, o Options) (*Client, error)
 	}
 	if err != nil {
 		w.close()
+		if _, refused := errors.AsType[*RPCError](err); refused && o.Context != "" {
+			err = fmt.Errorf("context %q: %w", o.Context, err)
+		}
 		return nil, &ConnectError{to, err}
 	}
 	return c, nil
@@ -193,6 +197,9 @@ func (c *Client) sign(method string, params map[string]any) {
 	}
 	if c.opts.Token != "" && c.wire.headerless() {
 		meta["gatehouse/token"] = c.opts.Token
+	}
+	if c.opts.Context != "" && (c.version == modern || method == "initialize") {
+		meta["gatehouse/context"] = c.opts.Context
 	}
 	if method == "tools/call" && c.opts.Progress != nil {
 		meta["progressToken"] = c.next
