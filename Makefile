@@ -125,7 +125,7 @@ generate:
 SANDBOXES = $(shell grep -rl --include='*_test.go' 'sandboxtest.Record' internal/sandbox | xargs -n1 dirname | sort -u | grep -v sandboxtest$$)
 
 race:
-	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 15m $$($(GO) list ./... | grep -v 'internal/conformance$$' $(SANDBOXES:%=| grep -v '%$$'))
+	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 15m $$($(GO) list ./... | grep -Ev 'internal/conformance(/clients)?$$' $(SANDBOXES:%=| grep -v '%$$'))
 
 # One after the other, since they hold each other up, and then what each driver
 # holds here; one that this machine has not is listed as not run. Machines are
@@ -138,8 +138,9 @@ sandboxes:
 
 # The official suites and foreign clients, while nothing else runs: they give a
 # server as little as half a second. make conformance prints the table alone.
+# Then the clients that people use, and what each shows its model.
 suites:
-	CGO_ENABLED=1 $(GO) test -race -v -count=1 -timeout 15m ./internal/conformance
+	CGO_ENABLED=1 $(GO) test -race -v -p 1 -count=1 -timeout 15m ./internal/conformance ./internal/conformance/clients
 
 # Each package is built once for all its targets.
 fuzz:

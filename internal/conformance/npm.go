@@ -14,12 +14,18 @@ import (
 	"runtime"
 )
 
-// packages are the pinned packages with their lock file, and our scripts that
-// use them. npm keeps registry hosts out of the lock file when
+// suites are the official suites and foreign clients of this package's tests.
+// npm keeps registry hosts out of a lock file when
 // omit-lockfile-registry-resolved is set.
 //
 //go:embed npm
-var packages embed.FS
+var suites embed.FS
+
+// Packages are pinned npm packages: a folder "npm" with package.json,
+// package-lock.json and our scripts that use the packages.
+type Packages struct{ Files fs.FS }
+
+var pinned = Packages{suites}
 
 // Tools is a folder with the pinned npm packages in it.
 type Tools struct {
@@ -36,13 +42,22 @@ func ToolsDir() (string, error) {
 // InstallLine is what a person types when Open fails.
 const InstallLine = "go run ./internal/conformance/run install"
 
+// Install installs the packages of the official suites in dir; see
+// [Packages.Install].
+func Install(ctx context.Context, dir string, log io.Writer) (Tools, error) {
+	return pinned.Install(ctx, dir, log)
+}
+
+// Open opens the packages of the official suites in dir; see [Packages.Open].
+func Open(dir string) (Tools, error) { return pinned.Open(dir) }
+
 // Install makes dir hold the pinned packages, and does nothing when it does.
 // What npm says goes to log. It needs npm and a registry.
-func Install(ctx context.Context, dir string, log io.Writer) (Tools, error) {
-	if t, err := Open(dir); err == nil {
+func (p Packages) Install(ctx context.Context, dir string, log io.Writer) (Tools, error) {
+	if t, err := p.Open(dir); err == nil {
 		return t, nil
 	}
-	if err := write(dir); err != nil {
+	if err := p.write(dir); err != nil {
 		return Tools{}, err
 	}
 	npm, err := exec.LookPath("npm")
@@ -54,20 +69,20 @@ func Install(ctx context.Context, dir string, log io.Writer) (Tools, error) {
 	if err := cmd.Run(); err != nil {
 		return Tools{}, fmt.Errorf("npm ci in %s: %w", dir, err)
 	}
-	stamp, err := wanted()
+	stamp, err := p.wanted()
 	if err != nil {
 		return Tools{}, err
 	}
 	if err := os.WriteFile(filepath.Join(dir, "installed"), []byte(stamp), 0o644); err != nil {
 		return Tools{}, err
 	}
-	return Open(dir)
+	return p.Open(dir)
 }
 
 // Open finds the packages that Install left in dir and puts our scripts, as
 // they are now, beside them.
-func Open(dir string) (Tools, error) {
-	want, err := wanted()
+func (p Packages) Open(dir string) (Tools, error) {
+	want, err := p.wanted()
 	if err != nil {
 		return Tools{}, err
 	}
@@ -79,7 +94,7 @@ func Open(dir string) (Tools, error) {
 	if err != nil {
 		return Tools{}, err
 	}
-	return Tools{Dir: dir, Node: node}, write(dir)
+	return Tools{Dir: dir, Node: node}, p.write(dir)
 }
 
 // findNode prefers the Node that came with the packages.
@@ -100,10 +115,10 @@ func findNode(dir string) (string, error) {
 }
 
 // wanted identifies what is pinned.
-func wanted() (string, error) {
+func (p Packages) wanted() (string, error) {
 	h := sha256.New()
 	for _, name := range []string{"npm/package.json", "npm/package-lock.json"} {
-		b, err := packages.ReadFile(name)
+		b, err := fs.ReadFile(p.Files, name)
 		if err != nil {
 			return "", err
 		}
@@ -113,8 +128,8 @@ func wanted() (string, error) {
 }
 
 // write puts the embedded files into dir.
-func write(dir string) error {
-	files, err := fs.Sub(packages, "npm")
+func (p Packages) write(dir string) error {
+	files, err := fs.Sub(p.Files, "npm")
 	if err != nil {
 		return err
 	}

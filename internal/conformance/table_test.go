@@ -75,7 +75,7 @@ func TestWhatIsLeftOutIsNamed(t *testing.T) {
 }
 
 func TestLockFileNamesNoRegistry(t *testing.T) {
-	b, err := packages.ReadFile("npm/package-lock.json")
+	b, err := suites.ReadFile("npm/package-lock.json")
 	if err != nil {
 		t.Fatal(err)
 	}

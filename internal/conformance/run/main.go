@@ -1,7 +1,8 @@
 // Command run has the official suites talk to our fixture and prints one
 // table; it ends with 1 unless every check of every scenario succeeded.
 //
-//	run install   puts the pinned npm packages below .tools, once
+//	run install   puts the pinned npm packages below .tools, once, and the
+//	              clients that the client tests drive
 //	run           installs, then runs everything
 package main
 
@@ -13,6 +14,7 @@ import (
 	"syscall"
 
 	"gatehouse/internal/conformance"
+	"gatehouse/internal/conformance/clients"
 )
 
 func main() {
@@ -30,8 +32,11 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	tools, err := conformance.Install(ctx, dir, os.Stderr)
-	if err != nil || len(args) == 1 && args[0] == "install" {
+	if err != nil {
 		return err
+	}
+	if len(args) == 1 && args[0] == "install" {
+		return clients.Install(ctx, os.Stderr)
 	}
 	if len(args) > 0 {
 		return fmt.Errorf("unknown argument %q: say install, or nothing to run the suites", args[0])
