@@ -22,6 +22,7 @@ type Networked interface {
 // is written and in which order rules count.
 type Network struct {
 	Allow   []string       // rules for what may be reached; nothing else is
+	Special []string       // rules of the settings for addresses that are not public; Allow reaches no others of these
 	Deny    []string       // rules that count before those that allow
 	Secrets []Secret       // swapped in on the way, never in the sandbox
 	Decided func(Decision) // hears of every decision, on several goroutines, and returns soon; may be nil

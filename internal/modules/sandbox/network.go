@@ -48,7 +48,7 @@ func (m *desk) networkTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_network", Title: "Network of a sandbox", Effects: inside | tool.OpenWorld, Handle: "sandbox_id",
 		Description: "Shows or sets what a sandbox may reach by way of a proxy, and shows why attempts to get out were allowed or not.",
-		Help: `A sandbox has no network. Where this host lets its callers open a way out, ` + "`set`" + ` replaces the rules: what is denied counts first, then what is allowed, and nothing else is. Loopback, private networks and metadata services are denied unless a rule names that very address.
+		Help: `A sandbox has no network. Where this host lets its callers open a way out, ` + "`set`" + ` replaces the rules: what is denied counts first, then what is allowed, and nothing else is. Loopback, private networks, metadata services and the host's own addresses are reached only where the host's settings open them as well, and listeners of the host never. At ports 80 and 443 only HTTP and TLS pass, unless the rule ends in ` + "`/tcp`" + `, as in ` + "`example.com:443/tcp`" + `.
 
 Programs find the way by ` + "`HTTP_PROXY`" + `, ` + "`HTTPS_PROXY`" + ` and ` + "`ALL_PROXY`" + `; those that already run keep the environment they began with. What is under way and no longer allowed is cut off.
 
@@ -70,7 +70,9 @@ func (m *desk) network(ctx context.Context, c *tool.Call, in networkIn) (network
 		if err != nil {
 			return networkOut{}, err
 		}
-		err = b.SetNetwork(ctx, sandbox.Network{Allow: in.Allow, Deny: slices.Concat(m.cfg.NetworkDeny, in.Deny)}, secrets)
+		err = b.SetNetwork(ctx, sandbox.Network{
+			Allow: in.Allow, Special: m.cfg.NetworkSpecial, Deny: slices.Concat(m.cfg.NetworkDeny, in.Deny),
+		}, secrets)
 		if errors.Is(err, manager.ErrUnsupported) || errors.Is(err, sandbox.ErrClosed) || errors.Is(err, sandbox.ErrPaused) {
 			return networkOut{}, able(err)
 		}

@@ -48,9 +48,10 @@ type Config struct {
 	SnapshotLife  time.Duration `json:"snapshot_lifetime,omitempty"` // one is kept for so long, in ns; 0 means 24 h
 	Folder        string        `json:"snapshot_folder,omitempty"`   // where their files are; "" means the folder for temporary files
 
-	NoPorts     bool     `json:"no_ports,omitempty"`     // no ports of sandboxes are opened on the host's loopback
-	Network     bool     `json:"network,omitempty"`      // callers may open a way out of their sandboxes
-	NetworkDeny []string `json:"network_deny,omitempty"` // what that never leads to, as rules
+	NoPorts        bool     `json:"no_ports,omitempty"`        // no ports of sandboxes are opened on the host's loopback
+	Network        bool     `json:"network,omitempty"`         // callers may open a way out of their sandboxes
+	NetworkSpecial []string `json:"network_special,omitempty"` // addresses that are not public and that it may lead to, as rules
+	NetworkDeny    []string `json:"network_deny,omitempty"`    // what that never leads to, as rules
 
 	NoPool bool `json:"no_pool,omitempty"`        // keep none ready
 	Ready  int  `json:"pool_min_size,omitempty"`  // how many are kept ready; 0 means 3
@@ -131,8 +132,8 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 
 // options are those of the manager.
 func (c *Config) options() (manager.Options, error) {
-	if err := proxy.Check(sandbox.Network{Deny: c.NetworkDeny}); err != nil {
-		return manager.Options{}, fmt.Errorf("network_deny: %w", err)
+	if err := proxy.Check(sandbox.Network{Special: c.NetworkSpecial, Deny: c.NetworkDeny}); err != nil {
+		return manager.Options{}, fmt.Errorf("network_special, network_deny: %w", err)
 	}
 	o := manager.Options{
 		Ladder: c.Ladder, Default: c.Default, Templates: c.Templates, Image: c.Image, MayImage: c.MayImage,

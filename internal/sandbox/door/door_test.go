@@ -36,7 +36,7 @@ func pair(t *testing.T) (*Door, *agent) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(ours, proxy.Options{})
+	d, err := New(ours, proxy.Options{Mine: nobodys})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,11 +94,14 @@ func get(at, url string) (string, error) {
 	return string(b), err
 }
 
+// nobodys takes the servers of the tests, which are in this process, for others'.
+func nobodys(netip.AddrPort) (bool, error) { return false, nil }
+
 func TestADoorOpensAndShuts(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "served") }))
 	defer server.Close()
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
-	n := sandbox.Network{Allow: []string{"allowed.test:" + port, "127.0.0.1:" + port}, Resolve: here{}}
+	n := sandbox.Network{Allow: []string{"allowed.test:" + port, "127.0.0.1:" + port}, Special: []string{"127.0.0.1:" + port}, Resolve: here{}}
 	d, a := pair(t)
 	if err := d.Set(sandbox.Network{}, func(int64) error { t.Error("the agent was bothered"); return nil }); err != nil {
 		t.Error(err)
@@ -134,7 +137,7 @@ func TestADoorOverAListenerOpensAndShuts(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "served") }))
 	defer server.Close()
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
-	n := sandbox.Network{Allow: []string{"127.0.0.1:" + port}}
+	n := sandbox.Network{Allow: []string{"127.0.0.1:" + port}, Special: []string{"127.0.0.1:" + port}}
 	var last net.Listener
 	refused := errors.New("no")
 	refuse := true
@@ -145,7 +148,7 @@ func TestADoorOverAListenerOpensAndShuts(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		last = l
 		return l, err
-	}, proxy.Options{})
+	}, proxy.Options{Mine: nobodys})
 	told := []int64{}
 	tell := func(port int64) error {
 		told = append(told, port)

@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"reflect"
 	"strings"
@@ -195,10 +196,11 @@ func TestTheWayOutLeadsThroughTheLink(t *testing.T) {
 	body := strings.Repeat("served ", 100_000)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, body) }))
 	defer server.Close()
-	d := door.Over(b.Listen, proxy.Options{})
+	d := door.Over(b.Listen, proxy.Options{Mine: func(netip.AddrPort) (bool, error) { return false, nil }})
 	defer d.Close()
 	tell := func(int64) error { return nil }
-	if err := d.Set(sandbox.Network{Allow: []string{strings.TrimPrefix(server.URL, "http://")}}, tell); err != nil {
+	here := []string{strings.TrimPrefix(server.URL, "http://")}
+	if err := d.Set(sandbox.Network{Allow: here, Special: here}, tell); err != nil {
 		t.Fatal(err)
 	}
 	text := fmt.Sprintf(`

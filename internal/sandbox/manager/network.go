@@ -49,7 +49,7 @@ type Secret struct {
 }
 
 // SetNetwork replaces what the sandbox may reach; see sandbox.Networked. Only
-// Allow and Deny are taken of n. What waits to run code is started again, with
+// Allow, Special and Deny are taken of n. What waits to run code is started again, with
 // the way out in its environment; contexts keep what they began with. Of the
 // secrets only placeholders get in, as variables of what is run from now on.
 func (b *Box) SetNetwork(ctx context.Context, n sandbox.Network, secrets map[string]Secret) error {
@@ -63,7 +63,7 @@ func (b *Box) SetNetwork(ctx context.Context, n sandbox.Network, secrets map[str
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	n = sandbox.Network{Allow: n.Allow, Deny: n.Deny, Decided: b.decided}
+	n = sandbox.Network{Allow: n.Allow, Special: n.Special, Deny: n.Deny, Decided: b.decided}
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(secrets)) {
 		mark := b.out.mark(name)

@@ -19,6 +19,10 @@ import (
 
 var noAddress netip.AddrPort
 
+// via is what a forwarded request carries, so that no server takes it for one
+// of this machine.
+const via = "1.1 gatehouse-sandbox"
+
 const (
 	httpPort  = 80
 	httpsPort = 443
@@ -185,6 +189,7 @@ func (c *client) exchange(h head, r *http.Request, t target, secure bool) (again
 	pol := p.policy.Load()
 	upgrade := wantsWebSocket(r)
 	clean(r.Header)
+	r.Header.Add("Via", via)
 	if upgrade {
 		r.Header.Set("Connection", "Upgrade")
 		r.Header.Set("Upgrade", "websocket")
@@ -216,6 +221,11 @@ func (c *client) perform(h head, r *http.Request, t target, secure bool, v verdi
 	ctx, cancel := context.WithTimeout(p.ctx, p.limits.Dial)
 	server, at, err := p.dial(ctx, v)
 	cancel()
+	if no, ours := errors.AsType[*refusal](err); ours {
+		p.say(h.method, t, at, "", no)
+		c.refuse(http.StatusForbidden, no.Error())
+		return false
+	}
 	p.say(h.method, t, at, v.rule, nil)
 	if err != nil {
 		c.refuse(http.StatusBadGateway, silent(t, err))

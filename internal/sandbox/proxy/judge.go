@@ -14,6 +14,7 @@ import (
 // policy is a Network that was read. It does not change.
 type policy struct {
 	allow, deny []rule
+	special     []rule // opened by the settings; allow does not reach other special addresses
 	secrets     []hidden
 	resolve     sandbox.Resolver
 	decided     func(sandbox.Decision)
@@ -28,11 +29,20 @@ func newPolicy(n sandbox.Network) (*policy, error) {
 	if err != nil {
 		return nil, err
 	}
+	special, err := parseRules(n.Special, webPorts)
+	if err != nil {
+		return nil, err
+	}
+	for i := range special {
+		if !special[i].net.IsValid() {
+			return nil, fmt.Errorf("rule %q: expected an address or a network, such as 10.1.2.3:443 or 10.1.0.0/16", special[i].text)
+		}
+	}
 	secrets, err := hide(n.Secrets)
 	if err != nil {
 		return nil, err
 	}
-	p := &policy{allow: allow, deny: deny, secrets: secrets, resolve: n.Resolve, decided: n.Decided}
+	p := &policy{allow: allow, deny: deny, special: special, secrets: secrets, resolve: n.Resolve, decided: n.Decided}
 	if p.resolve == nil {
 		p.resolve = net.DefaultResolver
 	}
@@ -93,7 +103,10 @@ func (p *policy) byAddress(t target, a netip.Addr, named string, own []netip.Add
 		}
 	}
 	s, isSpecial := specialOf(a, own)
-	if named != "" && !isSpecial {
+	if isSpecial && !p.opened(a, t.port, s) {
+		return "", refuse("", "%s leads to %s, which is %s; only the host's settings open such addresses, in modules.sandbox.network_special", t, a, s.what)
+	}
+	if named != "" {
 		return named, nil
 	}
 	for i := range p.allow {
@@ -102,10 +115,35 @@ func (p *policy) byAddress(t target, a netip.Addr, named string, own []netip.Add
 			return r.text, nil
 		}
 	}
-	if isSpecial {
-		return "", refuse("", "%s leads to %s, which is %s; only a rule for that very address, or a network within %s, allows it", t, a, s.what, s.net)
-	}
 	return "", p.noRule(t)
+}
+
+// opened reports whether the settings open a special address at a port. A rule
+// counts only if it lies within the special range, so that a rule for all
+// addresses opens none of these.
+func (p *policy) opened(a netip.Addr, port uint16, s special) bool {
+	for i := range p.special {
+		if r := &p.special[i]; r.hasAddress(a) && r.at(port) && within(r.net, s.net) {
+			return true
+		}
+	}
+	return false
+}
+
+// raw reports whether a tunnel to a target may carry what is neither HTTP nor
+// TLS. At the ports of the web a rule has to say so, because a server there that
+// reads more leniently than this proxy may find a request for another host in it.
+func (p *policy) raw(t target, a netip.Addr) bool {
+	if t.port != httpPort && t.port != httpsPort {
+		return true
+	}
+	for i := range p.allow {
+		r := &p.allow[i]
+		if r.raw && r.at(t.port) && (r.hasName(t.name) || r.hasAddress(judged(a))) {
+			return true
+		}
+	}
+	return false
 }
 
 // verdict is where a target may be dialled.

@@ -4,8 +4,9 @@
 // A target is judged once, in one form, and what was judged is what is dialled.
 // Rules that deny count first, then those that allow; nothing is allowed by
 // itself. A name is resolved after a rule allowed it, so that no question to a
-// name server carries anything out, and an address that is not public, whatever
-// name led to it, needs a rule for that very address. The name in a TLS hello
+// name server carries anything out. An address that is not public, whatever name
+// led to it, has to be opened by the settings too, and the listeners of this
+// process are never reached. A forwarded request says so by Via. The name in a TLS hello
 // and the Host of a request have to be the target's.
 //
 // What it cannot see: what is said inside TLS, including a name in an encrypted
@@ -69,6 +70,7 @@ type Options struct {
 	Limits Limits
 	Dial   func(context.Context, netip.AddrPort) (net.Conn, error) // nil means TCP
 	Own    func() []netip.Addr                                     // addresses of this host; nil means to ask the system
+	Mine   func(netip.AddrPort) (bool, error)                      // a listener of this process is there; nil means to ask the kernel
 	Roots  *x509.CertPool                                          // nil means the host's
 }
 
@@ -78,6 +80,7 @@ type Proxy struct {
 	limits Limits
 	dialTo func(context.Context, netip.AddrPort) (net.Conn, error)
 	own    func() []netip.Addr
+	mine   func(netip.AddrPort) (bool, error)
 	roots  *x509.CertPool
 	policy atomic.Pointer[policy]
 	ctx    context.Context // ends with Close
@@ -93,7 +96,7 @@ type Proxy struct {
 // New makes a proxy that refuses everything.
 func New(o Options) *Proxy {
 	p := &Proxy{
-		limits: o.Limits.filled(), dialTo: o.Dial, own: o.Own, roots: o.Roots,
+		limits: o.Limits.filled(), dialTo: o.Dial, own: o.Own, mine: o.Mine, roots: o.Roots,
 		clients: map[net.Conn]bool{}, flows: map[*flow]bool{},
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background())
@@ -105,6 +108,9 @@ func New(o Options) *Proxy {
 	}
 	if p.own == nil {
 		p.own = ofThisHost
+	}
+	if p.mine == nil {
+		p.mine = listensHere
 	}
 	nothing, _ := newPolicy(sandbox.Network{})
 	p.policy.Store(nothing)
@@ -305,11 +311,32 @@ func (p *Proxy) dial(ctx context.Context, v verdict) (c net.Conn, at netip.AddrP
 		c, e = p.dialTo(one, at)
 		cancel()
 		if e == nil {
-			return c, at, nil
+			e = p.notOurs(at)
+			if e == nil {
+				return c, at, nil
+			}
+			c.Close()
 		}
 		err = errors.Join(err, e)
 	}
 	return nil, at, err
+}
+
+// notOurs refuses a listener of this host, whatever the rules and the settings
+// say: its callers have the rights of this machine. It is asked after the
+// connection was made and before a byte is sent, because a listener may have
+// come since the rules were read.
+func (p *Proxy) notOurs(at netip.AddrPort) error {
+	if _, isSpecial := specialOf(judged(at.Addr()), p.own()); !isSpecial {
+		return nil
+	}
+	switch mine, err := p.mine(at); {
+	case err != nil:
+		return refuse("", "%s is an address of this machine, and it cannot be told what listens there: %v", at, err)
+	case mine:
+		return refuse("", "%s is a listener of this host, which no sandbox reaches", at)
+	}
+	return nil
 }
 
 // client is a connection from inside. One goroutine reads from it.

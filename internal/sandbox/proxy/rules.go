@@ -20,11 +20,12 @@ const (
 //	*                       every name
 //	example.org:22,8000-8010  those ports
 //	example.org:*           every port
+//	example.org:443/tcp     whatever is said there; at ports 80 and 443 a tunnel
+//	                        otherwise carries HTTP and TLS alone
 //	192.0.2.7  192.0.2.0/24  [2001:db8::/32]:443   addresses
 //
-// A name that is allowed still leads nowhere but to public addresses, unless a
-// rule for an address names the others too. A rule that denies and gives no
-// ports means all of them.
+// What is allowed still leads nowhere but to public addresses, unless the
+// settings open others. A rule that denies and gives no ports means all of them.
 type rule struct {
 	text  string
 	name  string       // lower case, without dots at the ends; "" for every name or an address
@@ -32,6 +33,7 @@ type rule struct {
 	below bool         // every name below it
 	net   netip.Prefix // valid for addresses
 	ports []ports
+	raw   bool // a tunnel may carry what is neither HTTP nor TLS, at ports 80 and 443 too
 }
 
 type ports struct{ first, last uint16 }
@@ -67,7 +69,8 @@ func parseRule(text string, otherwise []ports) (rule, error) {
 		return rule{}, err
 	}
 	r := rule{text: printable(text), ports: otherwise}
-	if port != "" {
+	port, r.raw = strings.CutSuffix(port, "/tcp")
+	if port != "" || r.raw {
 		if r.ports, err = parsePorts(port); err != nil {
 			return rule{}, err
 		}

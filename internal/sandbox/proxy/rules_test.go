@@ -57,7 +57,11 @@ func TestRulesNamePlaces(t *testing.T) {
 		{"fc00::/7", "[fd00:ec2::254]:80", false},
 		{"fd00:ec2::254", "[fd00:ec2::254]:80", true},
 	} {
-		p, err := newPolicy(sandbox.Network{Allow: []string{c.rule}, Resolve: names{"": {"93.184.215.14"}}})
+		n := sandbox.Network{Allow: []string{c.rule}, Resolve: names{"": {"93.184.215.14"}}}
+		if r, err := parseRule(c.rule, webPorts); err == nil && r.net.IsValid() {
+			n.Special = n.Allow
+		}
+		p, err := newPolicy(n)
 		if err != nil {
 			t.Errorf("%s: %v", c.rule, err)
 			continue
@@ -73,9 +77,63 @@ func TestRulesNamePlaces(t *testing.T) {
 	}
 }
 
+// A caller's rules open no special address by themselves, and the settings open
+// none that no rule of the caller leads to.
+//
+//redteam:attack A sandbox has no network until it is given one: a caller's rules name loopback, private, metadata and the host's addresses
+func TestSpecialAddressesNeedTheSettings(t *testing.T) {
+	own := []netip.Addr{netip.MustParseAddr("93.184.215.14")}
+	for _, c := range []struct {
+		allow, special, at string
+		want               bool
+	}{
+		{"127.0.0.1:3000", "", "127.0.0.1:3000", false},
+		{"127.0.0.0/8:*", "", "127.0.0.1:3000", false},
+		{"[::1]:3000", "", "[::1]:3000", false},
+		{"10.0.0.5:443", "", "10.0.0.5:443", false},
+		{"169.254.169.254", "", "169.254.169.254:80", false},
+		{"fd00:ec2::254", "", "[fd00:ec2::254]:80", false},
+		{"169.254.1.1", "", "169.254.1.1:80", false},
+		{"93.184.215.14", "", "93.184.215.14:443", false},
+		{"inner.test", "", "inner.test:443", false},
+		{"", "10.0.0.0/8:*", "10.0.0.5:443", false},
+		{"example.org", "10.0.0.0/8:*", "10.0.0.5:443", false},
+		{"10.0.0.5", "10.0.0.0/8:22", "10.0.0.5:443", false},
+		{"10.0.0.5", "0.0.0.0/0:*", "10.0.0.5:443", false},
+		{"169.254.169.254", "169.254.0.0/16:*", "169.254.169.254:80", false},
+		{"10.0.0.5", "10.0.0.0/8", "10.0.0.5:443", true},
+		{"10.0.0.0/8", "10.0.0.5", "10.0.0.5:443", true},
+		{"10.0.0.0/8", "10.0.0.5", "10.0.0.6:443", false},
+		{"inner.test", "10.0.0.0/8", "inner.test:443", true},
+		{"93.184.215.14", "93.184.215.14", "93.184.215.14:443", true},
+	} {
+		n := sandbox.Network{Resolve: names{"inner.test": {"10.0.0.5"}}}
+		if c.allow != "" {
+			n.Allow = []string{c.allow}
+		}
+		if c.special != "" {
+			n.Special = []string{c.special}
+		}
+		p, err := newPolicy(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to, err := parseAuthority(c.at, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := p.judge(t.Context(), to, own); (err == nil) != c.want {
+			t.Errorf("%s, allowed %q, opened %q: %v", c.at, c.allow, c.special, err)
+		}
+	}
+	if _, err := newPolicy(sandbox.Network{Special: []string{"inner.test"}}); err == nil {
+		t.Error("the settings open a name")
+	}
+}
+
 func TestRulesThatAreNoneAreRefused(t *testing.T) {
 	for _, text := range []string{
-		"", " ", "a b.test", "http://example.org", "example.org/path", "user@example.org", "example.org:", "example.org:0",
+		"", " ", "a b.test", "http://example.org", "example.org/path", "example.org/tcp", "example.org:/tcp", "example.org:443/udp", "user@example.org", "example.org:", "example.org:0",
 		"example.org:65536", "example.org:80-70", "example.org:80,,90", "example.org:-1", "example.org:+80", "[::1", "[::1]80", "[::1]:",
 		"10.1.2.3/8", "10.0.0.0/33", "::ffff:10.0.0.0/104", "0x7f.1", "127.1", "2130706433", "0177.0.0.1", "1.2.3.4.5", "fe80::1%eth0",
 		"a.*.test", "**.test", "*example.org", "-a.test", "a-.test", "a..test", "..", ".", "exa\x00mple.org", "exa\nmple.org", "ex%61mple.org",
@@ -93,6 +151,7 @@ func TestRulesThatAreNoneAreRefused(t *testing.T) {
 func TestWhatDeniesCountsFirst(t *testing.T) {
 	p, err := newPolicy(sandbox.Network{
 		Allow:   []string{"*:*", "8.0.0.0/8", "10.0.0.0/8"},
+		Special: []string{"10.0.0.0/8"},
 		Deny:    []string{".evil.test", "8.8.8.0/24", "mail.test:25", "10.0.0.1"},
 		Resolve: names{"": {"93.184.215.14"}, "dns.test": {"8.8.8.8"}, "both.test": {"8.8.8.8", "1.1.1.1"}},
 	})

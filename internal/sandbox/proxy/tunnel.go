@@ -49,6 +49,11 @@ func (c *client) tunnel(way string, t target, answer func(error) error) {
 		return
 	}
 	server, at, err := p.dial(ctx, v)
+	if no, ours := errors.AsType[*refusal](err); ours {
+		p.say(way, t, at, "", no)
+		answer(no)
+		return
+	}
 	p.say(way, t, at, v.rule, nil)
 	if err != nil {
 		answer(errors.New(silent(t, err)))
@@ -115,6 +120,12 @@ func (c *client) relay(server net.Conn, f *flow, answer func(error) error) (http
 		server.Close()
 		back.Wait()
 		return true
+	case speech == speaksOther && !p.policy.Load().raw(f.target, f.at.Addr()):
+		judged.Store(true)
+		p.say(f.way, f.target, f.at, "", refuse("", "%s: what the tunnel carries is neither HTTP nor TLS, which alone "+
+			"pass at this port; a rule such as %s/tcp allows other protocols", f.target, f.target))
+		f.end()
+		return false
 	}
 	if err := pass(server, c.in, f, c.touch); err != nil {
 		p.tooMuch(f, err)
@@ -166,7 +177,8 @@ func closeWrite(c net.Conn) {
 type speech int
 
 const (
-	speaksOther speech = iota
+	speaksNothing speech = iota
+	speaksOther
 	speaksTLS
 	speaksHTTP
 )
@@ -179,7 +191,7 @@ const longLine = 8 << 10
 func (c *client) listen(f *flow) (speech, error) {
 	first, err := c.in.Peek(1)
 	if err != nil {
-		return speaksOther, nil // it may yet listen
+		return speaksNothing, nil // it may yet listen
 	}
 	late := time.AfterFunc(c.proxy.limits.Handshake, f.end)
 	defer late.Stop()
@@ -218,15 +230,18 @@ func sameName(name string, t target) error {
 	return nil
 }
 
+// blank reports what some reader may skip before or between the words of a request.
+func blank(c rune) bool { return c == ' ' || '\t' <= c && c <= '\r' || 0x1c <= c && c <= 0x1f }
+
 // firstLine tells HTTP from the rest as soon as that is known. What could be
 // HTTP to somebody is.
 func firstLine(b []byte) (s speech, known bool) {
-	line := bytes.TrimLeft(b, "\r\n")
+	line := bytes.TrimLeftFunc(b, blank)                                                                          // as lenient servers do
 	word := bytes.TrimLeft(line, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789!#$%&'*+-.^_`|~") // as a method may have
 	switch {
 	case len(word) == 0:
 		return speaksOther, false // it may go on to be
-	case len(word) == len(line) || word[0] != ' ' && word[0] != '\t':
+	case len(word) == len(line) || word[0] == '\r' || word[0] == '\n' || !blank(rune(word[0])):
 		return speaksOther, true
 	}
 	before, _, ok := bytes.Cut(line, []byte{'\n'})

@@ -203,8 +203,11 @@ func TestRequestsInATunnelAreForItsTarget(t *testing.T) {
 		t.Errorf("another Host in the third request: %d %q", status, body)
 	}
 	for name, text := range map[string]string{
-		"another Host": "GET / HTTP/1.1\r\nHost: other.test\r\n\r\n", "another URL": "GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n",
-		"a tunnel": "CONNECT other.test:80 HTTP/1.1\r\nHost: other.test:80\r\n\r\n", "an unknown method": "FROB / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"another Host": "GET / HTTP/1.1\r\nHost: other.test\r\n\r\n", "a blank first": " GET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"a tab first": "\tGET / HTTP/1.1\r\nHost: other.test\r\n\r\n", "a form feed first": "\fGET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"blanks and lines first": " \r\n \r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n", "a vertical tab": "GET\v/ HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"another URL": "GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"a tunnel":    "CONNECT other.test:80 HTTP/1.1\r\nHost: other.test:80\r\n\r\n", "an unknown method": "FROB / HTTP/1.1\r\nHost: other.test\r\n\r\n",
 		"an empty line first": "\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n", "two blanks": "GET  /  HTTP/1.1\r\nHost: other.test\r\n\r\n",
 		"a tab": "GET\t/ HTTP/1.1\r\nHost: other.test\r\n\r\n", "HTTP/2": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "lower case": "get / http/1.1\r\nhost: other.test\r\n\r\n",
 		"a method with a dash": "M-SEARCH / HTTP/1.1\r\nHost: other.test\r\n\r\n", "one with a digit": "G3T / HTTP/1.1\r\nHost: other.test\r\n\r\n",
@@ -223,6 +226,38 @@ func TestRequestsInATunnelAreForItsTarget(t *testing.T) {
 	for _, d := range w.dials() {
 		if d != public+":80" {
 			t.Errorf("dialled %s", d)
+		}
+	}
+}
+
+// At the ports of the web a tunnel carries HTTP and TLS, and all else only where
+// a rule says so.
+//
+//redteam:attack A sandbox has no network until it is given one: a tunnel to a web port carries what is neither HTTP nor TLS
+func TestOtherProtocolsNeedARule(t *testing.T) {
+	for _, c := range []struct {
+		rule, to string
+		want     bool
+	}{
+		{"example.org", "example.org:80", false}, {"example.org", "example.org:443", false}, {"example.org:*", "example.org:443", false},
+		{"9.9.9.9", "9.9.9.9:443", false}, {"example.org:443/tcp", "example.org:443", true}, {"example.org:*/tcp", "example.org:80", true},
+		{"9.9.9.9:443/tcp", "9.9.9.9:443", true}, {"example.org:7", "example.org:7", true},
+	} {
+		w := newWorld(t, Options{}, func(n *sandbox.Network) { n.Allow = []string{c.rule} })
+		for _, at := range []string{public + ":80", public + ":443", public + ":7", "9.9.9.9:443"} {
+			w.echo(at)
+		}
+		for _, said := range []string{"GET /\r\n", "SSH-2.0-x\r\n", "\x00\x00GET / HTTP/1.1\r\n\r\n", "\xffGET / HTTP/1.1\r\n\r\n", "X\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n"} {
+			tunnel, in := w.tunnel(c.to)
+			io.WriteString(tunnel, said)
+			tunnel.(*net.TCPConn).CloseWrite()
+			b, _ := io.ReadAll(in)
+			if got := string(b) == said; got != c.want {
+				t.Errorf("%s by the rule %s: sent %q, got %q", c.to, c.rule, said, b)
+			}
+			if d := w.last(); !c.want && (d.Allowed || !strings.Contains(d.Reason, "neither HTTP nor TLS")) {
+				t.Errorf("%s by the rule %s, sent %q: %+v", c.to, c.rule, said, d)
+			}
 		}
 	}
 }

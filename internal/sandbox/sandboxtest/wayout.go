@@ -1,12 +1,16 @@
 package sandboxtest
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -38,6 +42,52 @@ func (h *heard) has(allowed bool, reason string) bool {
 	return slices.ContainsFunc(h.said, func(d sandbox.Decision) bool { return d.Allowed == allowed && strings.Contains(d.Reason, reason) })
 }
 
+// server is a server of this machine in a process of its own, since listeners of
+// the proxy's own process are not reached. begun hears of each request for /long.
+func (s suite) server(t *testing.T) (address string, begun <-chan string) {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "server")
+	if err := os.WriteFile(program, s.probe, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(program, "serve")
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	lines, said := bufio.NewScanner(out), make(chan string, 8)
+	if !lines.Scan() {
+		t.Fatal("the server says nothing")
+	}
+	address, ok := strings.CutPrefix(lines.Text(), "address: ")
+	if !ok {
+		t.Fatal(lines.Text())
+	}
+	done := make(chan bool)
+	go func() {
+		defer close(done)
+		for lines.Scan() {
+			select {
+			case said <- lines.Text():
+			default:
+			}
+		}
+	}()
+	t.Cleanup(func() {
+		in.Close()
+		<-done
+		cmd.Wait()
+	})
+	return address, said
+}
+
 // wayOut is what a sandbox reaches that was given a network.
 func (s suite) wayOut(t *testing.T) {
 	b := s.probed(t, sandbox.Spec{Env: []string{"OF_THE_SANDBOX=1"}})
@@ -45,31 +95,21 @@ func (s suite) wayOut(t *testing.T) {
 	if !ok {
 		t.Skip("the driver's sandboxes have no way out")
 	}
-	begun, ends := make(chan bool, 1), make(chan bool)
-	defer close(ends)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintf(w, "served %s", r.Host)
-		if r.URL.Path == "/long" {
-			w.(http.Flusher).Flush()
-			begun <- true
-			select {
-			case <-ends:
-			case <-r.Context().Done():
-			}
-		}
-	}))
-	defer server.Close()
-	_, port, err := net.SplitHostPort(server.Listener.Addr().String())
+	address, begun := s.server(t)
+	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
 	}
+	ours := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
+	defer ours.Close()
+	own := strings.TrimPrefix(ours.URL, "http://")
 	h := &heard{}
 	allowed, here := "allowed.test:"+port, "127.0.0.1:"+port
 	set := func(t *testing.T, allow ...string) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		if err := out.SetNetwork(ctx, sandbox.Network{Allow: allow, Resolve: h, Decided: h.take}); err != nil {
+		if err := out.SetNetwork(ctx, sandbox.Network{Allow: allow, Special: []string{here, own}, Resolve: h, Decided: h.take}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -77,6 +117,22 @@ func (s suite) wayOut(t *testing.T) {
 		t.Helper()
 		return answers(t, b, "fetch", how, url)["answer"]
 	}
+	t.Run("nothing that the settings keep closed", func(t *testing.T) {
+		if err := out.SetNetwork(t.Context(), sandbox.Network{Allow: []string{allowed, here, "127.0.0.0/8:*"}, Resolve: h, Decided: h.take}); err != nil {
+			t.Fatal(err)
+		}
+		for _, to := range []string{allowed, here} {
+			for _, how := range []string{"http", "connect", "socks5"} {
+				if got := fetch(t, how, "http://"+to+"/"); strings.Contains(got, "served") {
+					t.Errorf("%s by %s: %q", to, how, got)
+				}
+			}
+		}
+		if !h.has(false, "only the host's settings open such addresses") {
+			t.Errorf("the decisions were %+v", h.said)
+		}
+		set(t)
+	})
 	t.Run("none before it is given one", func(t *testing.T) {
 		if got := fetch(t, "http", "http://"+allowed+"/"); strings.Contains(got, "served") {
 			t.Errorf("it was %s", got)
@@ -93,6 +149,18 @@ func (s suite) wayOut(t *testing.T) {
 		if !h.has(true, allowed+" is allowed by the rule") {
 			t.Errorf("the decisions were %+v", h.said)
 		}
+	})
+	t.Run("no listener of the host, whatever is open", func(t *testing.T) {
+		set(t, own, allowed, here)
+		for _, how := range []string{"http", "connect", "socks5"} {
+			if got := fetch(t, how, "http://"+own+"/"); strings.Contains(got, "served") {
+				t.Errorf("by %s: %q", how, got)
+			}
+		}
+		if !h.has(false, "a listener of this host") {
+			t.Errorf("the decisions were %+v", h.said)
+		}
+		set(t, allowed, here)
 	})
 	t.Run("nothing else", func(t *testing.T) {
 		for url, reason := range map[string]string{
@@ -113,7 +181,7 @@ func (s suite) wayOut(t *testing.T) {
 				t.Errorf("%s: no decision says %q", url, reason)
 			}
 		}
-		for name, got := range answers(t, b, "network", server.Listener.Addr().String(), "no-such-socket") {
+		for name, got := range answers(t, b, "network", address, "no-such-socket") {
 			if name != "loopback of its own" && name != "interfaces" && !slices.Contains(refused, got) {
 				t.Errorf("past the proxy, %s: %s", name, got)
 			}

@@ -28,7 +28,7 @@ func main() {
 	say := func(name, got string) { fmt.Fprintf(out, "%s: %s\n", name, got); out.Flush() }
 	tries := map[string]func(say func(name, got string), args []string){
 		"identity": identity, "isolation": isolation, "kernel": kernel, "strict": strict, "network": network,
-		"hog": hog, "fill": fill, "inodes": inodes, "open": descriptors, "use-up": useUp, "foreign": foreign, "fetch": fetch, "remember": remember,
+		"hog": hog, "fill": fill, "inodes": inodes, "open": descriptors, "use-up": useUp, "foreign": foreign, "fetch": fetch, "serve": serve, "remember": remember,
 	}
 	try := tries[os.Args[1]]
 	if try == nil {
