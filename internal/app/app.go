@@ -62,6 +62,9 @@ type Options struct {
 	Out  io.Writer
 	Conn net.Conn // one client more, newline-framed; the host ends with it if no other door is open
 
+	// Settings is the file that the settings came from; "" when there is none.
+	Settings string
+
 	// Listeners are doors that somebody else has opened already, by kind: the
 	// door of the settings is served there. The host closes them.
 	Listeners map[string]net.Listener
@@ -144,7 +147,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.enter, a.openRoots, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.openState, a.build, a.addModules, a.openDoors, a.showState, a.tellRestored} {
+	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.openState, a.build, a.addModules, a.openDoors, a.showState, a.tellRestored} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}

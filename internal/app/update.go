@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"time"
 
@@ -43,7 +44,7 @@ func versionOf(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, tryWait)
 	defer cancel()
 	out := &short{}
-	p, err := proc.Start(ctx, proc.Spec{Path: program, Args: []string{"version"}, Stdout: out})
+	p, err := proc.Start(ctx, proc.Spec{Path: program, Args: []string{"version"}, Stdout: out, Own: []string{filepath.Dir(program)}})
 	if err != nil {
 		return "", err
 	}

@@ -197,7 +197,7 @@ func (r *running) open(ctx context.Context) (err error) {
 		cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, at.IP.String(), at.Port
 		listeners[app.HTTP] = ln
 	}
-	r.host, err = app.New(ctx, cfg, app.Options{Log: r.log, Listeners: listeners, Again: how, AnyFolder: !limited(cfg)})
+	r.host, err = app.New(ctx, cfg, app.Options{Log: r.log, Listeners: listeners, Again: how, AnyFolder: !limited(cfg), Settings: r.l.File})
 	if err != nil {
 		for _, ln := range listeners {
 			ln.Close()

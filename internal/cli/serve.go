@@ -96,7 +96,7 @@ func runServer(ctx context.Context, load func() (*config.Loaded, error), w World
 	warn(w.Err, l.Config)
 	level := new(slog.LevelVar)
 	log := logger(w.Err, l.Config, level)
-	host, err := app.New(ctx, l.Config, app.Options{Log: log, In: w.In, Out: w.Out, Again: restarts(l.Config)})
+	host, err := app.New(ctx, l.Config, app.Options{Log: log, In: w.In, Out: w.Out, Again: restarts(l.Config), Settings: l.File})
 	if err != nil {
 		return advise(asUsage(l, err))
 	}

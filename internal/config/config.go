@@ -39,6 +39,7 @@ type Config struct {
 	Daemon   Daemon    `doc:"What a host in the background is told besides."`
 	Secrets  Secrets   `doc:"Where the named secrets are."`
 	Update   Update    `doc:"Where newer releases of this program come from."`
+	Children Children  `doc:"What child processes of the host may reach: commands, processes, packages, programs of contexts."`
 	Folders  Folders   `yaml:"-"` // by environment alone: they say where the file is
 }
 
@@ -180,6 +181,11 @@ type Traces struct {
 // Secrets are where the named secrets are.
 type Secrets struct {
 	KeyFile string `doc:"File with the key that opens them; left out, secrets.key in the config folder." env:"GATEHOUSE_SECRET_KEY_FILE" kind:"path"`
+}
+
+// Children are what child processes may reach.
+type Children struct {
+	HostFiles bool `doc:"Let child processes read and change the host's own files: settings, secrets, stores, sockets. Otherwise the kernel keeps them away, with a mount namespace and Landlock where the host has CAP_SYS_ADMIN, else with Landlock alone; gatehouse doctor says which, and when neither works. They can then mount nothing and trace only one another; with Landlock alone sudo does not work in them, and they create nothing in the folders above the closed ones, the home folder for one."`
 }
 
 // Folders are where the host keeps things, by the platform's convention.

@@ -50,7 +50,7 @@ func (p *pack) launch(ctx context.Context, r *Record) (u *upstream, entries []js
 	u, err = talk(p.house.ctx, p.house.opts.Message, &p.journal, hider, func(f *frames) (*proc.Process, error) {
 		return proc.Start(p.house.ctx, proc.Spec{
 			Path: command, Args: args, Dir: p.data(), Env: env, Input: true,
-			Stdout: f, Stderr: flushed{hider.Writer(words), words}, Grace: stopGrace, Whole: true,
+			Stdout: f, Stderr: flushed{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Own: []string{p.folder()},
 		})
 	})
 	if err != nil {

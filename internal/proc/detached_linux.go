@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"sync"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"gatehouse/internal/procid"
+	"gatehouse/internal/shield"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,18 +46,18 @@ type Detached struct {
 func Detach(spec Spec) (*Detached, error) {
 	d := &Detached{grace: spec.Grace, whole: whole{kept: true}}
 	started := make(chan error)
-	go func() {
-		runtime.LockOSThread() // which enters the groups of version 1
-		defer runtime.UnlockOSThread()
-		started <- d.start(spec)
-	}()
+	shield.Thread(func() (spoilt bool) { // which enters the groups of version 1
+		spoilt, err := d.start(spec)
+		started <- err
+		return spoilt
+	})
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Path, explain(err, spec.Dir))
 	}
 	return d, nil
 }
 
-func (d *Detached) start(spec Spec) error {
+func (d *Detached) start(spec Spec) (spoilt bool, err error) {
 	cmd := exec.Command(spec.Path, spec.Args...)
 	cmd.Dir, cmd.Env, cmd.SysProcAttr = spec.Dir, spec.Env, &syscall.SysProcAttr{Setsid: true}
 	if spec.Env == nil {
@@ -66,15 +66,9 @@ func (d *Detached) start(spec Spec) error {
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = spec.Stdin, spec.Stdout, spec.Stderr
 	d.whole.prepare(cmd, &spec)
 	d.began = time.Now()
-	err := launch(&cmd)
-	if err != nil && d.whole.withdraw(cmd) {
-		cmd = again(cmd)
-		err = launch(&cmd)
-	}
-	d.whole.started(cmd)
-	if err != nil {
+	if spoilt, err = d.whole.launch(&cmd, spec.Own); err != nil {
 		d.whole.close()
-		return err
+		return spoilt, err
 	}
 	pid := cmd.Process.Pid
 	cmd.Process.Release() // follow waits for it
@@ -85,9 +79,9 @@ func (d *Detached) start(spec Spec) error {
 		d.whole.kill()
 		syscall.Wait4(pid, nil, 0, nil)
 		d.whole.close()
-		return err
+		return spoilt, err
 	}
-	return nil
+	return spoilt, nil
 }
 
 // Find finds a process that an earlier host detached. ErrGone means that it has

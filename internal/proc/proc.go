@@ -20,10 +20,11 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"runtime"
 	"sync"
 	"syscall"
 	"time"
+
+	"gatehouse/internal/shield"
 )
 
 const (
@@ -68,6 +69,10 @@ type Spec struct {
 	// starts may be at once; 0 means no limit. It needs Whole, Linux and a
 	// cgroup that counts them; Contained tells whether it holds.
 	Processes int
+
+	// Own are folders of the host's own that this child may use; all others are
+	// closed to it. See package shield.
+	Own []string
 
 	cgroups *cgroups // for tests; nil means those of the host
 }
@@ -122,7 +127,7 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 		p.cmd.Env = BaseEnv()
 	}
 	started := make(chan error)
-	go p.own(ctx, spec, started)
+	shield.Thread(func() (spoilt bool) { return p.own(ctx, spec, started) })
 	if err := <-started; err != nil {
 		return nil, fmt.Errorf("start %s: %w", spec.Path, explain(err, spec.Dir))
 	}
@@ -214,13 +219,13 @@ func (p *Process) signal(f func()) {
 	}
 }
 
-// own is the child's life. It stays on one thread.
-func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if err := p.start(spec); err != nil {
+// own is the child's life. It stays on one thread, which is spoilt once it has
+// given up the host's own folders for the child.
+func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) (spoilt bool) {
+	spoilt, err := p.start(spec)
+	if err != nil {
 		started <- err
-		return
+		return spoilt
 	}
 	started <- nil
 	forget := context.AfterFunc(ctx, func() { p.end(context.Cause(ctx), nil) })
@@ -233,7 +238,7 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) {
 	p.signal(p.group.kill)
 	p.whole.kill()
 	p.mu.Lock()
-	err := p.group.reap()
+	err = p.group.reap()
 	p.reaped = true
 	stopped := p.stopped
 	p.mu.Unlock()
@@ -250,11 +255,12 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) {
 	}
 	p.err = errors.Join(err, p.pipes.failure())
 	close(p.done)
+	return spoilt
 }
 
-func (p *Process) start(spec Spec) error {
+func (p *Process) start(spec Spec) (spoilt bool, err error) {
 	if err := p.open(spec); err != nil {
-		return err
+		return false, err
 	}
 	p.group.prepare(p.cmd)
 	if spec.Terminal != nil {
@@ -264,18 +270,27 @@ func (p *Process) start(spec Spec) error {
 		p.whole.prepare(p.cmd, &spec)
 	}
 	p.began = time.Now()
-	err := launch(&p.cmd)
-	if err != nil && p.whole.withdraw(p.cmd) {
-		p.cmd = again(p.cmd)
-		err = launch(&p.cmd)
-	}
-	p.whole.started(p.cmd)
+	spoilt, err = p.whole.launch(&p.cmd, spec.Own)
 	p.pipes.started(err == nil)
 	if err != nil {
 		p.whole.close()
-		return err
+		return spoilt, err
 	}
-	return p.group.begin(p.cmd)
+	return spoilt, p.group.begin(p.cmd)
+}
+
+// launch starts a command that prepare has seen, on a thread that gives up the
+// host's own folders first.
+func (w *whole) launch(cmd **exec.Cmd, own []string) (spoilt bool, err error) {
+	if (*cmd).Dir, spoilt, err = shield.Enter((*cmd).Dir, own); err == nil {
+		err = launch(cmd)
+		if err != nil && w.withdraw(*cmd) {
+			*cmd = again(*cmd)
+			err = launch(cmd)
+		}
+	}
+	w.started(*cmd)
+	return spoilt, err
 }
 
 // open makes what the child reads and writes.

@@ -1,0 +1,48 @@
+package app
+
+import (
+	"context"
+	"path/filepath"
+
+	"gatehouse/internal/config"
+	"gatehouse/internal/shield"
+)
+
+// closeFiles keeps the child processes of this host from what is its own. It
+// comes before all that could start one.
+func (a *App) closeFiles(context.Context) error {
+	if a.cfg.Children.HostFiles {
+		return nil
+	}
+	release := shield.Close(OwnFiles(a.cfg, a.opts.Settings))
+	a.closing("closed files", func(context.Context) error {
+		release()
+		return nil
+	})
+	return nil
+}
+
+// OwnFiles are the folders and files that children of a host of these settings
+// are kept from; settings is the file they came from. What lies in open was
+// given to the tools by the settings although it is in one of the folders.
+func OwnFiles(cfg config.Config, settings string) (folders, files, open []string) {
+	f, tls := cfg.Folders, cfg.Doors.HTTP.TLS
+	for _, dir := range []string{f.Config, f.Data, f.State, f.Cache, f.Runtime} {
+		if filepath.IsAbs(dir) {
+			folders = append(folders, dir)
+		}
+	}
+	if cfg.Audit.Archive != "" {
+		folders = append(folders, cfg.Audit.Archive)
+	}
+	for _, file := range []string{settings, cfg.Secrets.KeyFile, tls.Key, cfg.Doors.Unix, cfg.Daemon.PID(f)} {
+		if file != "" {
+			files = append(files, file)
+		}
+	}
+	open = append(open, cfg.Roots.Folders...)
+	for _, c := range cfg.Contexts {
+		open = append(open, c.Roots...)
+	}
+	return folders, files, open
+}

@@ -1,0 +1,545 @@
+package shield
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// told is what the kernel was told last.
+type told struct {
+	how    How
+	space  *os.File // the mount namespace that children enter
+	mounts *os.File // this process's mounts; a poll of it says that they changed
+	rules  *os.File // a ruleset of Landlock
+	seen   map[string]identity
+}
+
+// identity tells a file from another of its name.
+type identity struct{ dev, ino, changed uint64 }
+
+func identityOf(st *unix.Stat_t) identity { return identity{dev: st.Dev, ino: st.Ino} }
+
+// possible is tried once: what a process may do does not grow.
+var possible = sync.OnceValue(func() How {
+	v := landlockVersion()
+	if v == 0 {
+		return None
+	}
+	if v < 2 { // its domains can move no file to another folder
+		return None
+	}
+	done := make(chan error)
+	Thread(func() (spoilt bool) {
+		done <- unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
+		return true
+	})
+	if <-done == nil && sameTop() {
+		return Namespace
+	}
+	return Landlock
+})
+
+// Thread runs f on a goroutine and thread of its own. A thread that f says is
+// spoilt ends with f. It is never the main thread, which does not end, and
+// which stands for the whole process in /proc: children that share what it had
+// given up could trace it.
+func Thread(f func() (spoilt bool)) {
+	locked := func() {
+		if !f() {
+			runtime.UnlockOSThread()
+		}
+	}
+	go func() {
+		runtime.LockOSThread()
+		if unix.Gettid() != os.Getpid() {
+			locked()
+			return
+		}
+		elsewhere := make(chan struct{})
+		go func() {
+			runtime.LockOSThread()
+			close(elsewhere)
+			locked()
+		}()
+		<-elsewhere
+		runtime.UnlockOSThread()
+	}()
+}
+
+// sameTop reports whether this process sees its namespace from the top: one in
+// a chroot would see more after it entered a namespace anew.
+func sameTop() bool {
+	mine, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return false
+	}
+	for line := range strings.Lines(string(mine)) {
+		if f := strings.Fields(line); len(f) > 4 && f[4] == "/" {
+			return true
+		}
+	}
+	return false
+}
+
+// Enter takes the calling thread to where the closed files cannot be reached,
+// for good: entered means that the goroutine must end without unlocking its
+// thread, which Thread sees to. own are folders
+// below closed ones that stay open to this child. dir is where the child is to
+// begin; in is what to begin in afterwards, "" for where the thread is.
+func Enter(dir string, own []string) (in string, entered bool, err error) {
+	t, done, err := current(own)
+	if err != nil || t.how == None {
+		return dir, false, err
+	}
+	defer done()
+	if t.how == Namespace {
+		if dir, err = t.move(dir); err != nil {
+			return dir, true, err
+		}
+	} else if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return dir, true, fmt.Errorf("no_new_privs: %w", err)
+	}
+	// This thread shares the child's domain, so Landlock would let the child trace
+	// it. Who lacks a capability that a thread has cannot, nor regain it.
+	for _, c := range []uintptr{unix.CAP_SYS_PTRACE, unix.CAP_PERFMON, unix.CAP_SETPCAP} {
+		_ = unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0) // an ordinary user has none
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_LANDLOCK_RESTRICT_SELF, t.rules.Fd(), 0, 0); errno != 0 {
+		return dir, true, fmt.Errorf("landlock_restrict_self: %w", errno)
+	}
+	return dir, true, nil
+}
+
+// move takes the thread into the namespace, and to the folder there that dir
+// is here. A name is not enough: dir may be a file descriptor's in /proc, which
+// leads out of the namespace.
+func (t *told) move(dir string) (string, error) {
+	if dir == "" {
+		dir = "."
+	}
+	here, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return "", &os.PathError{Op: "chdir", Path: dir, Err: err}
+	}
+	defer unix.Close(here)
+	name, err := os.Readlink("/proc/self/fd/" + strconv.Itoa(here))
+	if err != nil {
+		return "", err
+	}
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return "", fmt.Errorf("unshare: %w", err)
+	}
+	if err := unix.Setns(int(t.space.Fd()), unix.CLONE_NEWNS); err != nil {
+		return "", fmt.Errorf("setns: %w", err)
+	}
+	if err := unix.Chdir(name); err != nil {
+		return "", &os.PathError{Op: "chdir", Path: name, Err: err}
+	}
+	var was, is unix.Stat_t
+	if err := errors.Join(unix.Fstat(here, &was), unix.Stat(".", &is)); err != nil {
+		return "", err
+	}
+	if identityOf(&was) != identityOf(&is) {
+		return "", fmt.Errorf("chdir %s: the folder is closed to programs, or was replaced", name)
+	}
+	return "", nil
+}
+
+// current is what the kernel was told, told anew if something changed. A child
+// with folders of its own gets a namespace of its own. done is called when the
+// thread has entered it.
+func current(own []string) (t told, done func(), err error) {
+	closed.Lock()
+	defer closed.Unlock()
+	if len(closed.paths) == 0 || possible() == None {
+		return told{}, func() {}, nil
+	}
+	how := possible()
+	own = slices.DeleteFunc(slices.Clone(own), func(o string) bool {
+		for p := range closed.paths {
+			if within(strings.TrimSuffix(p, "/"), resolved(o)) {
+				return false
+			}
+		}
+		return true
+	})
+	if len(own) > 0 {
+		if t, err = tell(how, own); err != nil {
+			return told{}, nil, fmt.Errorf("the host's own folders cannot be closed to a program: %w", err)
+		}
+		return t, t.close, nil
+	}
+	if closed.dirty || !closed.told.valid() {
+		fresh, err := tell(how, nil)
+		if err != nil {
+			return told{}, nil, fmt.Errorf("the host's own folders cannot be closed to programs: %w", err)
+		}
+		closed.told.close()
+		closed.told, closed.dirty = fresh, false
+	}
+	// Copies of the descriptors, because another start may replace these.
+	t = told{how: how}
+	if t.rules, err = again(closed.told.rules); err == nil && how == Namespace {
+		t.space, err = again(closed.told.space)
+	}
+	if err != nil {
+		t.close()
+		return told{}, nil, err
+	}
+	return t, t.close, nil
+}
+
+func again(f *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return os.NewFile(uintptr(fd), f.Name()), nil
+}
+
+func (t *told) close() {
+	for _, f := range []*os.File{t.space, t.mounts, t.rules} {
+		if f != nil {
+			f.Close()
+		}
+	}
+}
+
+// valid reports whether what was told still covers what is there.
+func (t *told) valid() bool {
+	if t.rules == nil {
+		return false
+	}
+	if t.mounts != nil {
+		fds := []unix.PollFd{{Fd: int32(t.mounts.Fd()), Events: unix.POLLPRI}}
+		if n, err := unix.Poll(fds, 0); n != 0 || err != nil {
+			return false
+		}
+	}
+	for path, was := range t.seen {
+		if is, _ := look(path, was.changed != 0); is != was {
+			return false
+		}
+	}
+	return true
+}
+
+// look identifies a file; withChange takes in when it was changed last, which
+// for a folder is when a name in it came or went.
+func look(path string, withChange bool) (identity, error) {
+	var st unix.Stat_t
+	if err := unix.Lstat(path, &st); err != nil {
+		return identity{}, err
+	}
+	id := identityOf(&st)
+	if withChange {
+		id.changed = uint64(st.Mtim.Nano())
+	}
+	return id, nil
+}
+
+// tell makes what children enter. The lock is held.
+func tell(how How, own []string) (t told, err error) {
+	t = told{how: how, seen: map[string]identity{}}
+	defer func() {
+		if err != nil {
+			t.close()
+			t = told{}
+		}
+	}()
+	paths := slices.Sorted(maps.Keys(closed.paths))
+	var all []string // those that are there
+	for _, p := range paths {
+		clean, folder := strings.CutSuffix(p, "/")
+		if folder {
+			os.MkdirAll(clean, 0o700) // who may not make it has it made by no child either
+		}
+		id, err := look(clean, false)
+		t.seen[clean] = id
+		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES) {
+			continue
+		}
+		if err != nil {
+			return t, err
+		}
+		all = append(all, clean)
+	}
+	all = outermost(all)
+	open := slices.Sorted(maps.Keys(closed.open))
+	for _, o := range own {
+		open = append(open, resolved(o))
+	}
+	open = slices.DeleteFunc(open, func(o string) bool {
+		return !slices.ContainsFunc(all, func(p string) bool { return within(p, o) && p != o })
+	})
+	if how == Landlock {
+		t.rules, err = t.allowBeside(all, open)
+		return t, err
+	}
+	hideEnvironment()
+	if t.mounts, err = os.Open("/proc/self/mountinfo"); err != nil {
+		return t, err
+	}
+	unix.Poll([]unix.PollFd{{Fd: int32(t.mounts.Fd()), Events: unix.POLLPRI}}, 0) // changes count from now
+	if t.rules, err = moving(); err != nil {
+		return t, err
+	}
+	made := make(chan error)
+	Thread(func() (spoilt bool) {
+		made <- t.cover(all, open)
+		return true
+	})
+	err = <-made
+	return t, err
+}
+
+// hideEnvironment wipes the environment that /proc shows of this process: who has
+// CAP_SYS_ADMIN or CAP_PERFMON may read that of any. The process keeps its own
+// copy. A process that is itself marked by its environment as what came of a
+// host stays so.
+var hideEnvironment = sync.OnceFunc(func() {
+	const envStart, envEnd = 50 - 3, 51 - 3 // of proc(5), counted from the field after the name
+	b, err := os.ReadFile("/proc/self/stat")
+	if err != nil || os.Getenv("GATEHOUSE_TREE") != "" {
+		return
+	}
+	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:]))
+	if len(f) <= envEnd {
+		return
+	}
+	from, err1 := strconv.ParseInt(f[envStart], 10, 64)
+	to, err2 := strconv.ParseInt(f[envEnd], 10, 64)
+	if err1 != nil || err2 != nil || from <= 0 || to <= from || to-from > 4<<20 {
+		return
+	}
+	mem, err := os.OpenFile("/proc/self/mem", os.O_WRONLY, 0)
+	if err != nil {
+		return
+	}
+	defer mem.Close()
+	mem.WriteAt(make([]byte, to-from), from) // what cannot be wiped is no worse than before
+})
+
+// outermost leaves out what lies in another of a sorted list.
+func outermost(all []string) (out []string) {
+	for _, p := range all {
+		if len(out) == 0 || !slices.ContainsFunc(out, func(o string) bool { return within(o, p) }) {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// within reports whether p is dir or lies in it; both are clean.
+func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/") }
+
+// cover makes the namespace: an empty folder over each closed one, an empty
+// file over each closed file. Mounts of the host still come in.
+func (t *told) cover(all, open []string) error {
+	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
+		return fmt.Errorf("unshare: %w", err)
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("mount /: %w", err)
+	}
+	kept := map[string]int{} // what stays open, opened before it is covered
+	for _, o := range open {
+		fd, err := unix.Open(o, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return &os.PathError{Op: "open", Path: o, Err: err}
+		}
+		defer unix.Close(fd)
+		kept[o] = fd
+	}
+	var st unix.Stat_t
+	for _, p := range all {
+		if err := unix.Lstat(p, &st); err != nil {
+			return &os.PathError{Op: "stat", Path: p, Err: err}
+		}
+		const flags = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+		if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			// A file of a file system that nothing else is in; a mount over the
+			// folder of the file would hide its neighbours.
+			if err := coverFile(p); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := unix.Mount("gatehouse", p, "tmpfs", flags, "mode=0755,size=64k"); err != nil {
+			return &os.PathError{Op: "mount", Path: p, Err: err}
+		}
+		for o, fd := range kept {
+			if !within(p, o) {
+				continue
+			}
+			if err := os.MkdirAll(o, 0o755); err != nil {
+				return err
+			}
+			if err := unix.Mount("/proc/thread-self/fd/"+strconv.Itoa(fd), o, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+				return &os.PathError{Op: "mount", Path: o, Err: err}
+			}
+		}
+		if err := unix.Mount("", p, "", unix.MS_REMOUNT|unix.MS_RDONLY|flags, "mode=0755,size=64k"); err != nil {
+			return &os.PathError{Op: "remount", Path: p, Err: err}
+		}
+	}
+	var err error
+	t.space, err = os.Open("/proc/thread-self/ns/mnt")
+	return err
+}
+
+// coverFile lays an empty file over a file or socket.
+func coverFile(p string) error {
+	fs, err := unix.Fsopen("tmpfs", unix.FSOPEN_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("fsopen: %w", err)
+	}
+	defer unix.Close(fs)
+	if err := unix.FsconfigCreate(fs); err != nil {
+		return fmt.Errorf("fsconfig: %w", err)
+	}
+	top, err := unix.Fsmount(fs, unix.FSMOUNT_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("fsmount: %w", err)
+	}
+	defer unix.Close(top)
+	fd, err := unix.Openat(top, "closed", unix.O_CREAT|unix.O_WRONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	unix.Close(fd)
+	file, err := unix.OpenTree(top, "closed", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("open_tree: %w", err)
+	}
+	defer unix.Close(file)
+	attr := unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY | unix.MOUNT_ATTR_NOEXEC}
+	if err := unix.MountSetattr(file, "", unix.AT_EMPTY_PATH, &attr); err != nil {
+		return fmt.Errorf("mount_setattr: %w", err)
+	}
+	if err := unix.MoveMount(file, "", unix.AT_FDCWD, p, unix.MOVE_MOUNT_F_EMPTY_PATH); err != nil {
+		return &os.PathError{Op: "move_mount", Path: p, Err: err}
+	}
+	return nil
+}
+
+// allRights are those of the first three versions of Landlock; programs may
+// still ask devices for what they like.
+const allRights = 1<<13 - 1 | unix.LANDLOCK_ACCESS_FS_REFER | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+
+func landlockVersion() int {
+	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
+	if errno != 0 {
+		return 0
+	}
+	return int(n)
+}
+
+func ruleset(rights uint64) (*os.File, error) {
+	if landlockVersion() < 3 {
+		rights &^= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	attr := unix.LandlockRulesetAttr{Handled_access_fs: rights}
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr.Handled_access_fs), 0)
+	if errno != 0 {
+		return nil, fmt.Errorf("landlock_create_ruleset: %w", errno)
+	}
+	return os.NewFile(fd, "landlock"), nil
+}
+
+func allow(rules *os.File, path string, rights uint64) error {
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil // it is gone, or nothing that this user could reach
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if unix.Fstat(fd, &st) != nil {
+		return nil
+	}
+	const ofFiles = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	switch st.Mode & unix.S_IFMT {
+	case unix.S_IFLNK:
+		return nil // where it leads is judged
+	case unix.S_IFDIR:
+	default:
+		rights &= ofFiles
+	}
+	if landlockVersion() < 3 {
+		rights &^= unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	}
+	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
+	if _, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, rules.Fd(), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0); errno != 0 {
+		return fmt.Errorf("landlock_add_rule(%s): %w", path, errno)
+	}
+	return nil
+}
+
+// moving is a ruleset that forbids nothing but changing mounts, and tracing
+// what is outside: that is so for every domain.
+func moving() (*os.File, error) {
+	rules, err := ruleset(unix.LANDLOCK_ACCESS_FS_REFER)
+	if err != nil {
+		return nil, err
+	}
+	return rules, allow(rules, "/", unix.LANDLOCK_ACCESS_FS_REFER)
+}
+
+// allowBeside is a ruleset that allows what lies beside the way to each closed
+// folder, and listing everything. It is made anew when a name on that way came
+// or went.
+func (t *told) allowBeside(all, open []string) (rules *os.File, err error) {
+	if rules, err = ruleset(allRights); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			rules.Close()
+		}
+	}()
+	if err := allow(rules, "/", unix.LANDLOCK_ACCESS_FS_READ_DIR); err != nil {
+		return nil, err
+	}
+	for _, o := range open {
+		if err := allow(rules, o, allRights); err != nil {
+			return nil, err
+		}
+	}
+	way := map[string]bool{} // the folders above the closed ones
+	for _, p := range all {
+		for at := filepath.Dir(p); !way[at]; at = filepath.Dir(at) {
+			way[at] = true
+		}
+	}
+	for at := range way {
+		t.seen[at], _ = look(at, true)
+		entries, err := os.ReadDir(at)
+		if err != nil && len(entries) == 0 {
+			continue // what this user cannot list stays closed
+		}
+		for _, e := range entries {
+			p := filepath.Join(at, e.Name())
+			if way[p] || slices.Contains(all, p) {
+				continue
+			}
+			if err := allow(rules, p, allRights); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return rules, nil
+}
