@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/shield"
+	"gatehouse/internal/proc/shield"
 )
 
 // closeFiles keeps the child processes of this host from what is its own. It

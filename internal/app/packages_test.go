@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,6 +13,7 @@ import (
 	"gatehouse/internal/backup"
 	"gatehouse/internal/modules/public"
 	"gatehouse/internal/packages/packagestest"
+	"gatehouse/internal/proc/shield"
 	"gatehouse/internal/secret"
 )
 
@@ -81,6 +83,47 @@ func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 	eventually(t, "the tools are gone", func() bool { return !slices.Contains(eve.names("default"), "up_echo") })
 	if v, revision := admin.readPublic("default", at); revision != "" {
 		t.Errorf("it is still shown: %v", v)
+	}
+}
+
+// A package has its own folder, and nothing else of the host's.
+//
+//redteam:attack Children are kept from the host's own files: a package reads the key, the stores and another package's data
+func TestAPackageReadsNothingOfTheHosts(t *testing.T) {
+	if shield.Possible() == shield.None {
+		t.Skip("this kernel has no Landlock")
+	}
+	cfg := ruled(t, "package")
+	for _, dir := range []string{cfg.Folders.Data, cfg.Folders.Config, cfg.Folders.State} {
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.WriteFile(filepath.Join(dir, "key"), []byte("the-key-itself"), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	other := filepath.Join(cfg.Folders.Data, "packages", "other", "data")
+	if err := errors.Join(os.MkdirAll(other, 0o700), os.WriteFile(filepath.Join(other, "key"), []byte("the-key-itself"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := fmt.Sprintf(`{ cat %s/key %s/key %s/key %s/key; ls %[2]s; echo over > %[2]s/new; } > "$HOME/got" 2>&1; exec %[5]s`,
+		cfg.Folders.Data, cfg.Folders.Config, cfg.Folders.State, other, program)
+	args, err := json.Marshal(map[string]any{"id": "spy", "command": "/bin/sh", "args": []string{"-c", script}, "env": packagestest.Environment("good"), "confirm": "spy"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, client := liveOn(t, cfg, Options{})
+	admin := client("ann", "admin")
+	if done := admin.wait(admin.result("package_install", string(args))); done["version"] != "1.2.3" {
+		t.Fatalf("got %v", done)
+	}
+	got, err := os.ReadFile(filepath.Join(cfg.Folders.Data, "packages", "spy", "data", "got"))
+	if err != nil || strings.Contains(string(got), "the-key-itself") || len(got) == 0 {
+		t.Errorf("it read %q, %v", got, err)
+	}
+	if _, err := os.Stat(filepath.Join(cfg.Folders.Config, "new")); err == nil {
+		t.Error("it wrote to the config folder")
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gatehouse/internal/config"
+	"gatehouse/internal/proc/shield"
 )
 
 // finding is what one check found. fix is the line that would help.
@@ -49,6 +50,7 @@ exit code is 1 when something failed.`,
 			findings := []finding{checkSettings(cfg.File, err)}
 			findings = append(findings, checkFolders(cfg.Folders)...)
 			findings = append(findings, checkSocket(cfg.Folders), checkHere(), checkPort(cfg.Doors.HTTP), checkDescriptors(),
+				checkChildren(cfg.Children),
 				checkCall(c, w), ok("other programs: none is needed"))
 			findings = append(findings, checkSandboxes(c.Context(), cfg.Modules.Sandbox, cfg.Folders.Cache)...)
 			return report(w, findings)
@@ -193,6 +195,22 @@ func gradeDescriptors(limit string) finding {
 		return ok("open files: %s at once", limit)
 	}
 	return ok("open files: only %d at once", n).but("warn", "ulimit -n %d, before the start; each client takes one", manyFiles)
+}
+
+// checkChildren says whether child processes are kept from the host's own files.
+func checkChildren(c config.Children) finding {
+	how := shield.Possible()
+	f := ok("child processes: kept from this host's own files by %s", how)
+	switch {
+	case c.HostFiles:
+		return ok("child processes: they may read this host's own files, secrets included").but("warn", "set children.host_files to false")
+	case how == shield.None:
+		return ok("child processes: nothing keeps them from this host's own files, because the kernel has no Landlock").
+			but("warn", "use Linux 5.19 or newer with Landlock (lsm=...,landlock), or run code in sandboxes: modules.shell.confine")
+	case how == shield.Landlock:
+		f.what += "; sudo does not work in them, and they create nothing in the folders above those, which needs CAP_SYS_ADMIN"
+	}
+	return f
 }
 
 // checkCall builds a whole host and asks it for its tools.

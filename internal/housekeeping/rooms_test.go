@@ -17,7 +17,6 @@ var floors = [][]room{
 		{path: "tool", only: []string{}, why: "whoever writes a tool needs the standard library and this vocabulary, nothing else"},
 		{path: "internal/rawjson", only: []string{}, why: "splicing raw JSON is the ground everything stands on"},
 		{path: "internal/procid", only: []string{}, why: "a process is named without knowing who asks or what it does"},
-		{path: "internal/shield", only: []string{}, why: "what is closed to child processes is closed whoever starts them"},
 		{path: "internal/privatefile", only: []string{}, why: "a file is kept from others whatever is in it"},
 	},
 	{

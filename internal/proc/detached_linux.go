@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"gatehouse/internal/proc/shield"
 	"gatehouse/internal/procid"
-	"gatehouse/internal/shield"
 
 	"golang.org/x/sys/unix"
 )

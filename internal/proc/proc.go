@@ -24,7 +24,7 @@ import (
 	"syscall"
 	"time"
 
-	"gatehouse/internal/shield"
+	"gatehouse/internal/proc/shield"
 )
 
 const (

@@ -73,6 +73,10 @@ func house(t *testing.T) (top, config, work string) {
 	return top, config, work
 }
 
+// Links, namespaces, mounts and other processes lead a child to no file of the
+// host's.
+//
+//redteam:attack Children are kept from the host's own files: links, mounts, namespaces, and the root, folder and memory of other processes
 func TestAChildCannotReadWhatIsTheHosts(t *testing.T) {
 	ways(t, func(t *testing.T) {
 		top, config, work := house(t)
@@ -110,6 +114,9 @@ func TestAChildCannotReadWhatIsTheHosts(t *testing.T) {
 	})
 }
 
+// Nothing is written, removed, or put in the place of a closed folder.
+//
+//redteam:attack Children are kept from the host's own files: settings are written, and folders moved away
 func TestAChildCannotChangeWhatIsTheHosts(t *testing.T) {
 	ways(t, func(t *testing.T) {
 		_, config, work := house(t)
@@ -169,6 +176,8 @@ func TestWhatIsAChildsOwnStaysOpen(t *testing.T) {
 
 // What comes later, and files that are replaced, are closed to children that
 // start later.
+//
+//redteam:attack Children are kept from the host's own files: a folder that was not there yet, and one that was replaced
 func TestWhatIsNewIsClosedToo(t *testing.T) {
 	ways(t, func(t *testing.T) {
 		top, config, work := house(t)
@@ -203,6 +212,9 @@ func TestWhatIsNewIsClosedToo(t *testing.T) {
 	})
 }
 
+// Root in a child could read the environment of the host, where settings may be.
+//
+//redteam:attack Children are kept from the host's own files: the environment of the host is read in /proc
 func TestTheEnvironmentOfTheHostIsItsOwn(t *testing.T) {
 	if Possible() != Namespace {
 		t.Skip("only who may mount can be read by who may do everything")
