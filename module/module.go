@@ -59,6 +59,7 @@ type Resource struct {
 	Read     tool.Handler // Call.Name is the URI that is read
 	Complete tool.Handler // of a template's variables; nil for none
 	Watch    Watch        // nil when it never tells of changes
+	Each     bool         // each subscriber has a watch of its own, since they are not told the same
 }
 
 // Prompt is a text a person can ask for by name.
@@ -90,8 +91,8 @@ type Completing struct {
 
 // Watch tells of changes of a resource until stop is called. changed never
 // blocks and may be called from any goroutine; meta, which may be nil, is an
-// object whose members travel in the update's _meta. A watch is opened once
-// for all the subscribers of one view.
+// object whose members travel in the update's _meta. Unless the resource says
+// Each, a watch is opened once for all the subscribers of one view.
 type Watch func(c tool.Caller, uri string, changed func(meta json.RawMessage)) (stop func(), err error)
 
 // Deps is what the host gives a module.

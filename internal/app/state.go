@@ -218,6 +218,10 @@ func (t *tree) attachUI(ctx context.Context) error {
 func (t *tree) module() module.New {
 	t.sight = public.Options{
 		Tree: t.state, Watches: &t.watches, Everything: seesEverything, Prompt: t.prompt,
+		Listed: []public.Listed{
+			{Name: "serverInfo", Title: "About this host", Description: "What this host is, its version and platform, and how the machine is doing, as JSON."},
+			{Name: "packageData", Title: "Packages", Description: "The packages of which you may call tools and the state of each, as JSON."},
+		},
 		PromptOf: []state.Pointer{{"public", "serverInfo", "name"}, {"public", "serverInfo", "language"}, {"public", "contexts"}},
 		Own: []public.Own{
 			{At: state.Pointer{"public", "contexts"}, Sees: t.seesContext},

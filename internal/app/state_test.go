@@ -294,3 +294,98 @@ func TestCallsAreFollowedOnlyForTools(t *testing.T) {
 		t.Error("calls are followed")
 	}
 }
+
+// A client that reads, and subscribes only after what it read has changed, is
+// told of that change, also when another client of its context follows the same
+// resource already. Calls of a tool that syncs are told to nobody else.
+func TestFollowersDoNotShare(t *testing.T) {
+	touch := tool.New(tool.Def{Name: "touch", Description: "Changes nothing.", Effects: tool.Reads, Sync: true},
+		func(context.Context, *tool.Call, struct{}) (tool.Result, error) {
+			return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
+		})
+	a, client := liveWith(t, Options{Extra: []Guest{{"touch", moduletest.Fixed(&module.Offer{Tools: []tool.Tool{touch}})}}})
+	eventually(t, "calls are followed", func() bool { return a.bus.(interface{ Followed(string) bool }).Followed("call.finished") })
+	uri := public.PublicURI + "/tests"
+	things, err := state.Attach[map[string]int](t.Context(), a.tree.state, "/public/tests", state.Live)
+	if err != nil {
+		t.Fatal(err)
+	}
+	put := func(n int) {
+		t.Helper()
+		if _, err := things.Set(t.Context(), map[string]int{"n": n}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	subscribe := func(c *tenant) {
+		t.Helper()
+		c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri))
+		expect(t, string(c.message()), `"id":"sub","result":{}`)
+	}
+	put(0)
+	ann, bob := client("ann"), client("bob")
+	older, modern := client("carl"), client("dora")
+	ann.handshake()
+	older.handshake()
+	subscribe(ann)
+	bob.listen(uri)
+	read := func(c *tenant, id string, meta string) string {
+		t.Helper()
+		c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"method":"resources/read","params":{"uri":%q%s}}`, id, uri, meta))
+		var r struct {
+			Result struct {
+				Meta map[string]json.RawMessage `json:"_meta"`
+			}
+		}
+		if err := json.Unmarshal(c.message(), &r); err != nil {
+			t.Fatal(err)
+		}
+		return string(r.Result.Meta[public.MetaRevision])
+	}
+	seen := map[*tenant]string{
+		older:  read(older, "r", ""),
+		modern: read(modern, "r", `,"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}`),
+	}
+	put(1)
+	for _, c := range []*tenant{ann, bob} { // told, so that nothing of theirs is pending
+		if meta := c.note(uri); string(meta[public.MetaPatch]) != `[{"op":"replace","path":"/n","value":1}]` {
+			t.Fatalf("told %s", meta)
+		}
+	}
+	subscribe(older)
+	modern.listen(uri)
+	for c, from := range seen {
+		meta := c.note(uri)
+		if string(meta[public.MetaPatch]) != `[{"op":"replace","path":"/n","value":1}]` || string(meta[public.MetaFrom]) != from {
+			t.Errorf("who read %s is told %s", from, meta)
+		}
+	}
+	for i := range 20 {
+		modern.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"call %d","method":"tools/call","params":{"name":"touch","arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, i))
+	}
+	modern.note(uri)
+	put(2)
+	for _, c := range []*tenant{ann, bob, older} {
+		if meta := c.note(uri); string(meta[public.MetaPatch]) != `[{"op":"replace","path":"/n","value":2}]` {
+			t.Errorf("another caller is told %s", meta)
+		}
+	}
+}
+
+// Callers who are no administrators get patches of what is theirs.
+func TestPatchesForThoseWhoSeeAPart(t *testing.T) {
+	a, client := live(t)
+	ann, bob := client("ann"), client("bob")
+	uri := public.PublicURI + "/processes"
+	ann.listen(uri)
+	bob.listen(uri)
+	a.tell("module.process.process.started", json.RawMessage(`{"id":"p1","owner":"ann/default","command":"sleep","pid":7}`))
+	if meta := ann.note(uri); !strings.Contains(string(meta[public.MetaPatch]), `"op":"add","path":"/p1"`) {
+		t.Errorf("ann is told %s", meta)
+	}
+	a.tell("module.process.process.started", json.RawMessage(`{"id":"p2","owner":"bob/default","command":"sleep","pid":8}`))
+	if meta := bob.note(uri); !strings.Contains(string(meta[public.MetaPatch]), `"path":"/p2"`) || strings.Contains(string(meta[public.MetaPatch]), "p1") {
+		t.Errorf("bob is told %s", meta)
+	}
+	got := ann.say("default", "resources/list", "")
+	expect(t, got, `"uri":"gatehouse:///public"`, `"uri":"gatehouse:///public/serverInfo"`, `"uri":"gatehouse:///public/packageData"`, `"uri":"gatehouse:///mcp/system-prompt"`)
+}

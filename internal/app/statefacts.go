@@ -90,6 +90,7 @@ func (f *follower) take(fact bus.Fact) {
 		f.process(fact)
 	default:
 		f.tree.lookAtContexts()
+		f.tree.watches.Look() // what each may see follows from the rules
 	}
 	if f.due == nil && len(f.newSessions)+len(f.newProcesses)+len(f.sandboxes.fresh) > 0 {
 		f.due = time.After(factGather)

@@ -41,6 +41,7 @@ func (s *syncing) run(ctx context.Context) error {
 	for {
 		select {
 		case <-s.stale:
+			s.tree.watches.Look() // of packages each sees those whose tools they may call
 			s.look(ctx)
 			if len(s.tools) > 0 && !s.follow {
 				s.follow, done = true, make(chan struct{})
@@ -83,5 +84,5 @@ func (s *syncing) take(f bus.Fact) {
 	if json.Unmarshal(f.Data, &call) != nil || call.Method != "tools/call" || call.Outcome != "ok" || !s.tools[call.tooled] {
 		return
 	}
-	s.tree.watches.Sync(f.Owner)
+	s.tree.watches.Sync(f.Owner, f.Session)
 }

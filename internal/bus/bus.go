@@ -73,6 +73,7 @@ type Bus interface {
 type Fact struct {
 	Subject string          `json:"subject"`
 	Owner   string          `json:"owner,omitempty"`
+	Session string          `json:"-"` // in which it happened, "" for none; an id lets its bearer in and is told to no client
 	At      time.Time       `json:"at"`
 	Data    json.RawMessage `json:"data,omitempty"`
 	Lost    int             `json:"lost,omitempty"` // how many fell out just before this one

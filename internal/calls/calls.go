@@ -337,7 +337,7 @@ func (c *Calls) tell(r *Request, took time.Duration, res *Result, err error) {
 		Outcome string  `json:"outcome"`
 		Millis  float64 `json:"ms"`
 	}{r.ID, r.Method, r.Entry.Module, r.Entry.Name, outcome, float64(took.Microseconds()) / 1000})
-	c.opts.Bus.Publish(bus.Fact{Subject: "call.finished", Owner: r.Facts.Owner, At: time.Now(), Data: data})
+	c.opts.Bus.Publish(bus.Fact{Subject: "call.finished", Owner: r.Facts.Owner, Session: r.Facts.Session, At: time.Now(), Data: data})
 }
 
 // Inner runs another tool for a running call: the same view, gate, limits and

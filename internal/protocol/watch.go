@@ -13,7 +13,7 @@ import (
 )
 
 // watches are the open watches of resources: one for all the subscribers of
-// one view.
+// one view, or one for each subscriber.
 type watches struct {
 	mu  sync.Mutex
 	all map[watchKey]*watched
@@ -25,6 +25,7 @@ type watchKey struct {
 	principal string // "" where everyone of the same cut has the same view
 	module    string
 	uri       string
+	each      *func(json.RawMessage) // the one subscriber, where each has a watch of its own
 }
 
 // watched is one open watch.
@@ -53,6 +54,9 @@ func (r *request) watch(e *contexts.Entry, uri string, changed func(json.RawMess
 	k := watchKey{context: r.facts.Context, cut: r.facts.Cut, module: e.Module, uri: uri}
 	if r.view.Personal() {
 		k.principal = r.facts.Principal
+	}
+	if e.Resource.Each {
+		k.each = &changed
 	}
 	w := &r.e.watches
 	x := w.take(k)

@@ -106,7 +106,9 @@ func index(token string, n int) (int, bool) {
 	return i, err == nil && i < n
 }
 
-// lookup finds the value a pointer names inside v.
+// In finds the value a pointer names inside v, which is a value of a tree.
+func (p Pointer) In(v any) (any, bool) { return p.lookup(v) }
+
 func (p Pointer) lookup(v any) (any, bool) {
 	for _, t := range p {
 		switch c := v.(type) {

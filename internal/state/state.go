@@ -17,6 +17,8 @@ package state
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -366,7 +368,12 @@ type View struct {
 	Value    any  // as encoding/json would decode it, numbers as json.Number; not to be changed
 	Found    bool // whether there is something at the pointer
 	Revision Revision
+
+	of Revision // of the part as a whole, whatever is seen of it
 }
+
+// Mark is what a subscription begins with whose client was shown the view.
+func (v View) Mark() Mark { return Mark{v.Revision, v.of} }
 
 // JSON writes the value, the members of objects sorted by name.
 func (v View) JSON() ([]byte, error) { return encode(v.Value) }
@@ -378,7 +385,27 @@ func (t *Tree) Read(at Pointer) View {
 	return t.view(t.now.Load(), at)
 }
 
+// See is Read for a reader that sees what sight shows; nil shows all. What is
+// not all has a revision made of its value.
+func (t *Tree) See(at Pointer, sight Sight) View {
+	t.wake(at)
+	return t.seen(t.now.Load(), at, sight)
+}
+
 func (t *Tree) view(m *moment, at Pointer) View {
 	v, ok := at.lookup(m.root)
-	return View{v, ok, t.revision(m, at)}
+	r := t.revision(m, at)
+	return View{v, ok, r, r}
+}
+
+func (t *Tree) seen(m *moment, at Pointer, sight Sight) View {
+	if sight == nil {
+		return t.view(m, at)
+	}
+	v := View{of: t.revision(m, at)}
+	v.Value, v.Found = sight(m.root)
+	b, _ := encode(v.Value) // which was decoded
+	sum := sha256.Sum256(b)
+	v.Revision = Revision(t.epoch + "-v" + hex.EncodeToString(sum[:8]))
+	return v
 }

@@ -3,6 +3,7 @@ package state
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 )
 
@@ -23,22 +24,25 @@ type Update struct {
 	Again bool
 }
 
-// Sub is a subscription to a part of the tree. Next is for one goroutine at a
-// time, the other methods for all.
+// Sub is a subscription to a part of the tree. Next and Take are for one
+// goroutine at a time, the other methods for all.
 type Sub struct {
 	t     *Tree
 	at    Pointer
+	sight Sight // nil for one that sees the part as it is
+	topic *topic
 	wake  chan struct{} // holds a token when Next has a reason to look
 	ended chan struct{}
 	known Revision // of the last Update; Next's own
 
 	// Guarded by Tree.mu.
-	base   any  // the part as it was last told
-	lost   bool // base was given up
-	weight int  // of the changes since
-	dirty  bool // something has changed
-	ripe   bool // and it is time to tell
-	flush  bool // even if nothing has
+	ready  func() // called when Take has a reason to look; may be nil
+	base   any    // the part as it was last told
+	lost   bool   // base was given up
+	weight int    // of the changes since
+	dirty  bool   // something has changed
+	ripe   bool   // and it is time to tell
+	flush  bool   // even if nothing has
 	window *time.Timer
 	opened int // counts windows, so that the end of an earlier one does nothing
 }
@@ -47,53 +51,108 @@ type Sub struct {
 type topic struct {
 	at   Pointer
 	subs map[*Sub]struct{}
+
+	mu   sync.Mutex // of last
+	last difference
 }
 
-// Subscribe follows the part of the tree at a pointer, from a revision of it
-// that was seen before; "" means from now on. now is the part as it is, and
-// no change after it goes untold. If it is at another revision than from, that
-// counts as a change of this moment, and where it is not known any more what
-// has become of the part since, the first Update says Again. The error is
-// ErrFull or ErrClosed.
+// difference is the patch between two values that subscribers of one part were
+// told last, because many of them are told the same.
+type difference struct {
+	old, now any
+	ops      Patch
+	cost     int
+}
+
+// A Sight gives the part of the tree that one subscriber follows, as far as it
+// may see it. It gets the whole tree at one moment and changes nothing of it.
+// It is called without locks held and may answer differently at another time.
+type Sight func(root any) (value any, found bool)
+
+// Mark names what a reader was shown, so that a subscription can begin there.
+// The zero Mark stands for the moment of the subscription.
+type Mark struct {
+	shown Revision // as the reader was told
+	at    Revision // of the part as a whole
+}
+
+// Unknown is the Mark of a reader of whom it is not known what it was shown:
+// its first Update says Again.
+var Unknown = Mark{"?", "?"}
+
+// Subscribe is Follow for a subscriber that sees the part as it is, from a
+// revision of it that was seen before; "" means from now on.
 func (t *Tree) Subscribe(at Pointer, from Revision) (s *Sub, now View, err error) {
+	return t.Follow(at, Mark{from, from}, nil)
+}
+
+// Follow follows the part of the tree at a pointer, as sight shows it, from
+// what a reader was shown. now is the part as it is, and no change after it
+// goes untold. If it is at another revision than from, that counts as a change
+// of this moment, and if it is not known any more what has become of the part
+// since, or the subscriber has another sight of it by now, the first Update
+// says Again. The error is ErrFull or ErrClosed.
+func (t *Tree) Follow(at Pointer, from Mark, sight Sight) (s *Sub, now View, err error) {
 	t.wake(at)
 	t.mu.Lock()
-	defer t.mu.Unlock()
 	switch {
 	case t.closed:
+		t.mu.Unlock()
 		return nil, View{}, ErrClosed
 	case t.subs >= mostSubs:
+		t.mu.Unlock()
 		return nil, View{}, ErrFull
 	}
-	now = t.view(t.now.Load(), at)
-	s = &Sub{t: t, at: at, wake: make(chan struct{}, 1), ended: make(chan struct{})}
-	s.base, s.known = now.Value, now.Revision
+	m := t.now.Load()
+	s = &Sub{t: t, at: at, sight: sight, wake: make(chan struct{}, 1), ended: make(chan struct{})}
 	name := at.String()
-	p := t.topics[name]
-	if p == nil {
-		p = &topic{at, map[*Sub]struct{}{}}
-		t.topics[name] = p
+	s.topic = t.topics[name]
+	if s.topic == nil {
+		s.topic = &topic{at: at, subs: map[*Sub]struct{}{}}
+		t.topics[name] = s.topic
 	}
-	p.subs[s] = struct{}{}
+	s.topic.subs[s] = struct{}{}
 	t.subs++
-	if from != "" && from != now.Revision {
-		s.resume(from)
+	var then *moment
+	if from.at != "" {
+		then = t.moment(at, from.at)
+	}
+	t.mu.Unlock()
+
+	now = t.seen(m, at, sight)
+	was := now
+	if from.shown != "" && from.shown != now.Revision {
+		if was = (View{}); then != nil {
+			was = t.seen(then, at, sight)
+		}
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if s.known = now.Revision; from.shown != "" {
+		s.known = from.shown
+	}
+	if s.lost = s.lost || was.Revision != s.known; !s.lost {
+		s.base = was.Value
+	}
+	if s.known != now.Revision && !s.dirty {
+		s.open()
 	}
 	return s, now, nil
 }
 
-// resume takes a subscription back to a revision. t.mu is held.
-func (s *Sub) resume(from Revision) {
-	s.known = from
-	s.lost, s.base = true, nil
-	for i := len(s.t.past) - 1; i >= 0; i-- {
-		if m := &s.t.past[i]; s.t.revision(m, s.at) == from {
-			s.base, _ = s.at.lookup(m.root)
-			s.lost = false
-			break
+// moment finds the one at which a part of the tree was at a revision; nil when
+// it is not remembered. t.mu is held.
+func (t *Tree) moment(at Pointer, r Revision) *moment {
+	if now := t.now.Load(); t.revision(now, at) == r {
+		return now
+	}
+	for i := len(t.past) - 1; i >= 0; i-- {
+		if t.revision(&t.past[i], at) == r {
+			m := t.past[i]
+			return &m
 		}
 	}
-	s.open()
+	return nil
 }
 
 // touch tells the subscribers of what a change has touched. Unchanged parts of
@@ -139,9 +198,34 @@ func (s *Sub) open() {
 	})
 }
 
+// Look has the part compared with what was told last, as after a change: what
+// a Sight shows may depend on more than the tree.
+func (s *Sub) Look() {
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	select {
+	case <-s.ended:
+	default:
+		s.touched(0)
+	}
+}
+
+// OnReady has f called whenever Take may have an Update. f must return at once
+// and use nothing of the tree: it is called with the tree locked.
+func (s *Sub) OnReady(f func()) {
+	s.t.mu.Lock()
+	defer s.t.mu.Unlock()
+	if s.ready = f; s.ripe {
+		f()
+	}
+}
+
 // ripen lets Next tell what there is. t.mu is held.
 func (s *Sub) ripen() {
 	s.ripe = true
+	if s.ready != nil {
+		s.ready()
+	}
 	select {
 	case s.wake <- struct{}{}:
 	default:
@@ -169,7 +253,7 @@ func (s *Sub) Next(ctx context.Context) (Update, error) {
 			return Update{}, ErrClosed
 		default:
 		}
-		if u, ok := s.take(); ok {
+		if u, ok := s.Take(); ok {
 			return u, nil
 		}
 		select {
@@ -181,16 +265,15 @@ func (s *Sub) Next(ctx context.Context) (Update, error) {
 	}
 }
 
-// take makes the Update of a window that is over.
-func (s *Sub) take() (u Update, ok bool) {
+// Take gives the Update of a window that is over, if there is one.
+func (s *Sub) Take() (u Update, ok bool) {
 	s.t.mu.Lock()
 	if !s.ripe {
 		s.t.mu.Unlock()
 		return u, false
 	}
-	now := s.t.view(s.t.now.Load(), s.at)
+	m := s.t.now.Load()
 	old, lost, flush := s.base, s.lost, s.flush
-	s.base = now.Value
 	s.lost, s.dirty, s.ripe, s.flush, s.weight = false, false, false, false, 0
 	if s.window != nil {
 		s.window.Stop()
@@ -198,19 +281,43 @@ func (s *Sub) take() (u Update, ok bool) {
 	}
 	s.t.mu.Unlock()
 
+	now := s.t.seen(m, s.at, s.sight)
+	s.t.mu.Lock()
+	if !s.lost { // too much may have changed meanwhile
+		s.base = now.Value
+	}
+	s.t.mu.Unlock()
 	u = Update{From: s.known, Revision: now.Revision, Again: lost}
 	if !lost {
-		d := differ{}
-		d.diff(old, now.Value)
+		d := s.topic.difference(old, now.Value)
 		if u.Patch = d.ops; d.cost > s.t.o.Pending {
 			u.Patch, u.Again = nil, true
 		}
 		if len(d.ops) == 0 && !flush {
-			return Update{}, false // what was changed was changed back
+			// What was changed was changed back, or is not seen. The
+			// revision of the whole may be another all the same.
+			return Update{}, false
 		}
 	}
 	s.known = u.Revision
 	return u, true
+}
+
+// difference is the patch from one value to another.
+func (p *topic) difference(old, now any) difference {
+	p.mu.Lock()
+	last := p.last
+	p.mu.Unlock()
+	if last.ops != nil && same(last.old, old) && same(last.now, now) {
+		return last
+	}
+	d := differ{}
+	d.diff(old, now)
+	last = difference{old, now, d.ops, d.cost}
+	p.mu.Lock()
+	p.last = last
+	p.mu.Unlock()
+	return last
 }
 
 // Close ends the subscription and frees what it holds; safe to call twice.
@@ -236,7 +343,7 @@ func (s *Sub) Close() {
 // end lets go of everything. t.mu is held.
 func (s *Sub) end() {
 	close(s.ended)
-	s.base, s.dirty, s.ripe = nil, false, false
+	s.base, s.dirty, s.ripe, s.ready = nil, false, false, nil
 	if s.window != nil {
 		s.window.Stop()
 		s.window = nil

@@ -36,18 +36,23 @@ const readMost = 8 << 20
 // Options of the module. Tree, Everything and Watches are needed.
 type Options struct {
 	Tree *state.Tree
-	// Everything reports whether a caller sees the whole public tree. Callers
-	// of whom that differs must not share a view.
+	// Everything reports whether a caller sees the whole public tree.
 	Everything func(who tool.Caller) bool
 	// Own are the mounts of which the others see some members only.
 	Own     []Own
 	Watches *Watches // those that are open, of all generations of the module
+	// Listed are the parts that have an entry of their own in the list of
+	// resources. The others are found by the template.
+	Listed []Listed
 	// Prompt is the text that tells a model where it is; nil means none.
 	Prompt func(ctx context.Context, who tool.Caller) string
 	// PromptOf are the parts of the tree that the text is made of: when one
 	// changes, whoever follows the text is told to read it again.
 	PromptOf []state.Pointer
 }
+
+// Listed is a part of the tree that is listed.
+type Listed struct{ Name, Title, Description string }
 
 // Own is a mount whose value is an object with members that are not for
 // everybody.
@@ -78,18 +83,24 @@ func (m *shown) offers() *module.Offer {
 	public := module.Resource{
 		URI: PublicURI, Name: "public", Title: "State of this host", MIME: "application/json",
 		Description: "What this host is and does at the moment, as JSON, as far as you may see it. Can be subscribed to.",
-		Read:        m.read, Watch: m.watch,
+		Read:        m.read, Watch: m.watch, Each: true,
 	}
 	part := public
 	part.URI, part.Name, part.Title = PublicTemplate, "public part", "Part of the state of this host"
 	part.Description = "The value at a JSON Pointer below public. Can be subscribed to."
 	part.Complete = m.complete
 	offer := &module.Offer{Resources: []module.Resource{public}, Templates: []module.Resource{part}}
+	for _, one := range m.o.Listed {
+		r := public
+		r.URI, r.Name = PublicURI+encoded(state.Pointer{one.Name}.String()), one.Name
+		r.Title, r.Description = one.Title, one.Description+" Can be subscribed to."
+		offer.Resources = append(offer.Resources, r)
+	}
 	if m.o.Prompt != nil {
 		offer.Resources = append(offer.Resources, module.Resource{
 			URI: PromptURI, Name: "system-prompt", Title: "Where you are", MIME: "text/plain",
 			Description: "What this host is, what it offers you and what to ask people before.",
-			Read:        m.readPrompt, Watch: m.watchPrompt,
+			Read:        m.readPrompt, Watch: m.watchPrompt, Each: true,
 		})
 	}
 	return offer
@@ -121,11 +132,11 @@ func (m *shown) read(_ context.Context, c *tool.Call) (tool.Result, error) {
 		return tool.Result{}, err
 	}
 	var v state.View
-	m.o.Watches.read(c.Caller, c.Name, func() state.Revision {
-		v = m.o.Tree.Read(at)
-		return v.Revision
+	m.o.Watches.read(c.Caller, c.Name, func() state.Mark {
+		v = m.o.See(c.Caller, at)
+		return v.Mark()
 	})
-	if v.Value, v.Found = m.cut(c.Caller, at, v.Value, v.Found); !v.Found {
+	if !v.Found {
 		return tool.Result{}, absent(c.Name)
 	}
 	text, err := pretty(v)

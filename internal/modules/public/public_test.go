@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -258,19 +259,19 @@ func (e *ear) quiet() {
 	}
 }
 
-// Who sees everything is told everything. The others share their watches, so
-// they are told that there is something to read again, and what it is only
-// where all of them see it.
+// Everyone is told in patches what has changed of what they see, and nothing
+// of the rest.
 func TestWatchesTellNobodyWhatIsNotTheirs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t)
 		root, ann, part, own := r.watch("root", PublicURI), r.watch("ann", PublicURI), r.watch("ann", PublicURI+"/info"), r.watch("ann", PublicURI+"/things/1")
+		eve := r.watch("eve", PublicURI+"/things")
 		state.Put(t.Context(), r.things, "2", thing{"bob", 9})
 		state.Put(t.Context(), r.info, "name", any("new"))
 		if u := root.next(); string(u.Patch) != `[{"op":"replace","path":"/info/name","value":"new"},{"op":"replace","path":"/things/2/n","value":9}]` || u.Again || u.From == "" {
 			t.Errorf("root is told %+v", u)
 		}
-		if u := ann.next(); !u.Again || u.Patch != nil || u.From != "" {
+		if u := ann.next(); string(u.Patch) != `[{"op":"replace","path":"/info/name","value":"new"}]` || u.Again || u.From == "" {
 			t.Errorf("ann is told %+v", u)
 		}
 		if u := part.next(); string(u.Patch) != `[{"op":"replace","path":"/name","value":"new"}]` || u.Again {
@@ -278,12 +279,102 @@ func TestWatchesTellNobodyWhatIsNotTheirs(t *testing.T) {
 		}
 		own.quiet()
 		state.Put(t.Context(), r.things, "1", thing{"ann", 5})
-		if u := own.next(); !u.Again || u.Patch != nil {
+		if u := own.next(); string(u.Patch) != `[{"op":"replace","path":"/n","value":5}]` || u.Again {
 			t.Errorf("ann is told of her own %+v", u)
 		}
-		for _, e := range []*ear{root, ann, part, own} {
+		// What is given away is taken away from one and shown to the other.
+		state.Put(t.Context(), r.things, "1", thing{"eve", 5})
+		if u := own.next(); string(u.Patch) != `[{"op":"replace","path":"","value":null}]` {
+			t.Errorf("ann, whose thing it was, is told %+v", u)
+		}
+		if u := eve.next(); string(u.Patch) != `[{"op":"add","path":"/1","value":{"n":5,"owner":"eve"}}]` {
+			t.Errorf("eve, whose thing it is, is told %+v", u)
+		}
+		for _, e := range []*ear{root, ann, part, own, eve} {
 			e.stop()
 			e.stop()
+		}
+		if n := r.watches.Len(); n != 0 {
+			t.Errorf("%d watches are open", n)
+		}
+	})
+}
+
+// A patch fits what the caller has read, and equal revisions mean equal states,
+// also for callers who see a part.
+func TestPatchesFitWhatEachHasRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := newRoom(t)
+		revision := func(who tool.Caller) string {
+			t.Helper()
+			c := moduletest.NewCall(t)
+			c.Name, c.Caller = PublicURI+"/things", who
+			res, err := r.offer.Templates[0].Read(t.Context(), &c.Call)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return strings.Trim(string(res.Meta[MetaRevision]), `"`)
+		}
+		ann := as("ann")
+		ann.Session = "s1"
+		before := revision(ann)
+		state.Put(t.Context(), r.things, "2", thing{"bob", 77})
+		if now := revision(ann); now != before {
+			t.Errorf("what is bob's alone has changed ann's revision: %s, %s", before, now)
+		}
+		state.Put(t.Context(), r.things, "1", thing{"ann", 78})
+		state.Put(t.Context(), r.things, "2", thing{"bob", 78})
+		e := &ear{t: t, told: make(chan json.RawMessage, 100)}
+		stop, err := r.offer.Templates[0].Watch(ann, PublicURI+"/things", func(m json.RawMessage) { e.told <- m })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
+		if u := e.next(); u.From != before || string(u.Patch) != `[{"op":"replace","path":"/1/n","value":78}]` || u.Revision != revision(ann) {
+			t.Errorf("ann, who read %s, is told %+v and now reads %s", before, u, revision(ann))
+		}
+		e.quiet()
+	})
+}
+
+// When a caller may see more or less than before, they are told as of any
+// change.
+func TestSightThatChanges(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o, r := options(t)
+		var also atomic.Value
+		also.Store("")
+		own := o.Own[0].Sees
+		o.Own[0].Sees = func(who tool.Caller) func(string, any) bool {
+			mine := own(who)
+			return func(key string, m any) bool { return mine(key, m) || key == also.Load() }
+		}
+		m, err := New(o)(t.Context(), module.Deps{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close(context.Background())
+		if r.offer, err = m.Offer(t.Context(), module.Audience{}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.read("ann", PublicURI+"/things"); err != nil {
+			t.Fatal(err)
+		}
+		ann := r.watch("ann", PublicURI+"/things")
+		also.Store("2")
+		r.watches.Look()
+		if u := ann.next(); string(u.Patch) != `[{"op":"add","path":"/2","value":{"n":2,"owner":"bob"}}]` {
+			t.Errorf("told %+v", u)
+		}
+		also.Store("")
+		r.watches.Look()
+		if u := ann.next(); string(u.Patch) != `[{"op":"remove","path":"/2"}]` {
+			t.Errorf("told %+v", u)
+		}
+		ann.stop()
+		also.Store("2") // after reading, before subscribing
+		if u := r.watch("ann", PublicURI+"/things").next(); !u.Again {
+			t.Errorf("told %+v", u)
 		}
 	})
 }
@@ -301,23 +392,35 @@ func TestSyncTellsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t)
 		ann, bob := r.watch("ann", PublicURI+"/info/name"), r.watch("bob", PublicURI+"/info")
+		other := as("ann")
+		other.Session = "elsewhere"
+		e := &ear{t: t, told: make(chan json.RawMessage, 100)}
+		stop, err := r.offer.Templates[0].Watch(other, PublicURI+"/info", func(m json.RawMessage) { e.told <- m })
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer stop()
 		began := time.Now()
-		r.watches.Sync("ann/default")
+		r.watches.Sync("ann/default", "")
 		if u := ann.next(); string(u.Patch) != `[]` || u.Again {
 			t.Fatalf("told %+v", u)
 		}
-		synctest.Wait()
-		if len(bob.told) != 0 {
-			t.Fatal("bob is told although nothing has changed")
-		}
 		state.Put(t.Context(), r.info, "name", any("new"))
-		r.watches.Sync("ann/default")
+		r.watches.Sync("ann/default", "")
 		if u := ann.next(); string(u.Patch) != `[{"op":"replace","path":"","value":"new"}]` {
 			t.Fatalf("told %+v", u)
 		}
-		bob.next()
+		synctest.Wait()
 		if took := time.Since(began); took != 0 {
 			t.Fatalf("told after %v", took)
+		}
+		if len(bob.told) != 0 || len(e.told) != 0 {
+			t.Fatal("others are told before their window is over")
+		}
+		bob.next()
+		e.next()
+		if took := time.Since(began); took != 500*time.Millisecond {
+			t.Fatalf("others are told after %v", took)
 		}
 	})
 }
@@ -343,13 +446,13 @@ func TestThePromptIsToldToBeReadAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 		state.Put(t.Context(), r.info, "other", any("new"))
-		r.watches.Sync("ann/default")
+		r.watches.Sync("ann/default", "")
 		time.Sleep(time.Minute)
 		if len(said) != 0 {
 			t.Fatalf("told %s although the text is as it was", <-said)
 		}
 		state.Put(t.Context(), r.info, "name", any("new"))
-		r.watches.Sync("ann/default")
+		r.watches.Sync("ann/default", "")
 		synctest.Wait()
 		if len(said) != 1 {
 			t.Fatalf("told %d times, want once", len(said))
@@ -367,43 +470,79 @@ func TestThePromptIsToldToBeReadAgain(t *testing.T) {
 }
 
 // What happens between reading and subscribing is told, in a patch for what
-// was read, to the first who watches and to those who join.
+// was read, to the first who watches and to those who come later.
 func TestNothingIsLostBetweenReadingAndSubscribing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRoom(t)
-		revisionOf := func(who string) string {
+		in := func(session string) tool.Caller {
+			who := as("ann")
+			who.Session = session
+			return who
+		}
+		revisionOf := func(who tool.Caller) string {
 			t.Helper()
 			c := moduletest.NewCall(t)
-			c.Name, c.Caller = PublicURI+"/info", as(who)
+			c.Name, c.Caller = PublicURI+"/info", who
 			res, err := r.offer.Templates[0].Read(t.Context(), &c.Call)
 			if err != nil {
 				t.Fatal(err)
 			}
 			return strings.Trim(string(res.Meta[MetaRevision]), `"`)
 		}
-		read := revisionOf("ann")
+		follow := func(who tool.Caller) *ear {
+			t.Helper()
+			e := &ear{t: t, told: make(chan json.RawMessage, 1000)}
+			stop, err := r.offer.Templates[0].Watch(who, PublicURI+"/info", func(m json.RawMessage) { e.told <- m })
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.stop = stop
+			return e
+		}
+		one, two := in("one"), in("two")
+		read := revisionOf(one)
 		state.Put(t.Context(), r.info, "name", any("between"))
-		first := r.watch("ann", PublicURI+"/info")
+		first := follow(one)
 		if u := first.next(); u.From != read || string(u.Patch) != `[{"op":"replace","path":"/name","value":"between"}]` {
-			t.Fatalf("ann, who read %s, is told %+v", read, u)
+			t.Fatalf("the first, who read %s, is told %+v", read, u)
+		}
+		read = revisionOf(two)
+		state.Put(t.Context(), r.info, "name", any("while the first follows"))
+		first.next()
+		second := follow(two)
+		if u := second.next(); u.From != read || string(u.Patch) != `[{"op":"replace","path":"/name","value":"while the first follows"}]` {
+			t.Fatalf("the second, who read %s, is told %+v", read, u)
 		}
 		state.Put(t.Context(), r.info, "name", any("within a window"))
-		read = revisionOf("bob") // he will share ann's watch
+		read = revisionOf(one)
 		if u := first.next(); u.Revision != read {
-			t.Fatalf("told %+v, bob read %s", u, read)
+			t.Fatalf("told %+v, read was %s", u, read)
 		}
 		state.Put(t.Context(), r.info, "name", any("after"))
 		if u := first.next(); u.From != read {
-			t.Fatalf("told %+v, bob read %s", u, read)
+			t.Fatalf("told %+v, read was %s", u, read)
 		}
-		revisionOf("ann")
+		revisionOf(one)
 		first.stop()
-		again := r.watch("ann", PublicURI+"/info") // nothing has happened
+		again := follow(one) // nothing has happened
 		again.quiet()
 		for i := range 400 { // more than is remembered
 			state.Put(t.Context(), r.info, "name", any(strings.Repeat("x", 5000+i)))
 		}
 		again.stop()
+		second.stop()
+		last := follow(one)
+		if u := last.next(); !u.Again {
+			t.Fatalf("told %+v", u)
+		}
+		last.stop()
+
+		// Of two that cannot be told apart each may have read the older state.
+		r.watch("ann", PublicURI+"/info").quiet()
+		revisionOf(as("ann"))
+		r.watch("ann", PublicURI+"/info").quiet()
+		state.Put(t.Context(), r.info, "name", any("for the one"))
+		revisionOf(as("ann"))
 		if u := r.watch("ann", PublicURI+"/info").next(); !u.Again {
 			t.Fatalf("told %+v", u)
 		}
@@ -413,7 +552,10 @@ func TestNothingIsLostBetweenReadingAndSubscribing(t *testing.T) {
 func TestReadingsAreForgotten(t *testing.T) {
 	r := newRoom(t)
 	for i := range 2 * mostSeen {
-		r.watches.read(as("ann"), PublicURI+strings.Repeat("x", i), func() state.Revision { return "r" })
+		r.watches.read(as("ann"), PublicURI+strings.Repeat("x", i), func() state.Mark { return state.Mark{} })
+	}
+	if r.watches.lastRead(as("ann"), PublicURI+"/never") != state.Unknown {
+		t.Error("who may have read something is taken for one that has not")
 	}
 	if n := len(r.watches.seen); n != mostSeen {
 		t.Fatalf("%d readings are remembered", n)

@@ -14,33 +14,36 @@ import (
 )
 
 // See gives the part of the tree at a pointer below /public as far as a caller
-// may see it. It has the revision of the part as a whole.
+// may see it. Its revision is that of what the caller sees.
 func (o Options) See(who tool.Caller, at state.Pointer) state.View {
-	v := o.Tree.Read(at)
-	m := shown{o: o}
-	v.Value, v.Found = m.cut(who, at, v.Value, v.Found)
-	return v
+	return o.Tree.See(at, o.sight(who, at))
 }
 
-// cut takes out of a part of the tree what a caller may not see.
-func (m *shown) cut(who tool.Caller, at state.Pointer, v any, found bool) (any, bool) {
-	if !found || m.o.Everything(who) {
-		return v, found
+// sight is what a caller sees of the part at a pointer; nil is all of it.
+func (o Options) sight(who tool.Caller, at state.Pointer) state.Sight {
+	touched := func(own Own) bool { return own.At.Has(at) || at.Has(own.At) }
+	if o.Everything(who) || !slices.ContainsFunc(o.Own, touched) {
+		return nil
 	}
-	for _, own := range m.o.Own {
-		sees := own.Sees(who)
-		switch {
-		case own.At.Has(at) && len(at) > len(own.At):
-			// Below the mount: the member it lies in decides.
-			key := at[len(own.At)]
-			if member := m.o.Tree.Read(at[:len(own.At)+1]); !member.Found || !sees(key, member.Value) {
-				return nil, false
-			}
-		case at.Has(own.At):
-			v = without(v, own.At[len(at):], sees)
+	return func(root any) (any, bool) {
+		v, found := at.In(root)
+		if !found {
+			return nil, false
 		}
+		for _, own := range o.Own {
+			switch {
+			case own.At.Has(at) && len(at) > len(own.At):
+				// Below the mount: the member it lies in decides.
+				key := at[len(own.At)]
+				if member, _ := at[:len(own.At)+1].In(root); !own.Sees(who)(key, member) {
+					return nil, false
+				}
+			case at.Has(own.At):
+				v = without(v, own.At[len(at):], own.Sees(who))
+			}
+		}
+		return v, true
 	}
-	return v, true
 }
 
 // without copies the way to an object and leaves out the members that are not
@@ -62,12 +65,6 @@ func without(v any, way state.Pointer, sees func(string, any) bool) any {
 	return c
 }
 
-// shared reports whether all who have the caller's view see the same at and
-// below a pointer, so that they can be told the same.
-func (m *shown) shared(who tool.Caller, at state.Pointer) bool {
-	return m.o.Everything(who) || !slices.ContainsFunc(m.o.Own, func(o Own) bool { return o.At.Has(at) || at.Has(o.At) })
-}
-
 const proposed = 100 // pointers a completion proposes
 
 // complete proposes the names below the pointer that is being typed, as far as
@@ -83,9 +80,7 @@ func (m *shown) complete(_ context.Context, c *tool.Call) (tool.Result, error) {
 	}
 	found := []string{}
 	if at, err := pointerOf(strings.TrimSuffix(PublicURI+"/"+parent, "/")); err == nil {
-		v := m.o.Tree.Read(at)
-		v.Value, v.Found = m.cut(c.Caller, at, v.Value, v.Found)
-		for _, name := range names(v.Value) {
+		for _, name := range names(m.o.See(c.Caller, at).Value) {
 			if name = encoded(state.Pointer{name}.String()[1:]); strings.HasPrefix(name, part) {
 				found = append(found, parent+name)
 			}

@@ -1,54 +1,54 @@
 package public
 
 import (
-	"context"
 	"encoding/json"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
 
-// watching is one watch: a subscription to the tree, and the goroutine that
-// passes on what it tells.
+// watching is one watch: one client's subscription to the tree. A goroutine
+// passes on what it tells, while there is something to tell.
 type watching struct {
 	of      *shown
-	who     tool.Caller
+	by      client
 	uri     string
 	sub     *state.Sub
-	shared  bool // what is told may be told to everybody who has this view
+	whole   bool // the caller sees all of it
 	text    bool // a text is made of it, which is to be read again
 	changed func(json.RawMessage)
+	pokes   atomic.Int32 // since the goroutine last looked; it lives while there are some
 }
 
-// watch implements module.Watch. One watch serves all who have the same view,
-// whoever opened it: where they do not see the same, they are told that
-// something is different, and each reads what is theirs.
-//
-// It begins with what the caller last read, so that nothing between reading
-// and subscribing is lost.
+// client is whose watch it is, as far as that is known. Clients of one
+// principal that have no session and go by one name cannot be told apart.
+type client struct{ owner, session, name string }
+
+func clientOf(who tool.Caller) client { return client{who.Owner, who.Session, who.Client} }
+
+// watch implements module.Watch. It begins with what the client last read, so
+// that nothing between reading and subscribing is lost.
 func (m *shown) watch(who tool.Caller, uri string, changed func(json.RawMessage)) (stop func(), err error) {
 	at, err := pointerOf(uri)
 	if err != nil {
 		return nil, err
 	}
-	if _, seen := m.cut(who, at, nil, true); !seen {
+	sight := m.o.sight(who, at)
+	if sight != nil && !m.o.Tree.See(at, sight).Found {
 		return nil, absent(uri)
 	}
-	sub, _, err := m.o.Tree.Subscribe(at, m.o.Watches.lastRead(who, uri))
+	sub, _, err := m.o.Tree.Follow(at, m.o.Watches.lastRead(who, uri), sight)
 	if err != nil {
 		return nil, tool.Refuse("unsupported", "%v", err)
 	}
-	w := &watching{of: m, who: who, uri: uri, sub: sub, shared: m.shared(who, at), changed: changed}
-	if !m.o.Watches.begin(w) {
-		sub.Close()
-		return nil, tool.Refuse("unsupported", "the module is closing")
+	w := &watching{of: m, by: clientOf(who), uri: uri, sub: sub, whole: sight == nil, changed: changed}
+	if err := m.o.Watches.begin(w); err != nil {
+		return nil, err
 	}
-	return func() {
-		sub.Close()
-		m.o.Watches.forget(w)
-	}, nil
+	return func() { m.o.Watches.stop(w) }, nil
 }
 
 // watchPrompt implements module.Watch for the text that is made of some parts
@@ -57,8 +57,7 @@ func (m *shown) watchPrompt(who tool.Caller, uri string, changed func(json.RawMe
 	var all []*watching
 	stop := func() {
 		for _, w := range all {
-			w.sub.Close()
-			m.o.Watches.forget(w)
+			m.o.Watches.stop(w)
 		}
 	}
 	for _, at := range m.o.PromptOf {
@@ -67,30 +66,42 @@ func (m *shown) watchPrompt(who tool.Caller, uri string, changed func(json.RawMe
 			stop()
 			return nil, tool.Refuse("unsupported", "%v", err)
 		}
-		w := &watching{of: m, who: who, uri: uri, sub: sub, text: true, changed: changed}
-		if !m.o.Watches.begin(w) {
-			sub.Close()
+		w := &watching{of: m, by: clientOf(who), uri: uri, sub: sub, whole: true, text: true, changed: changed}
+		if err := m.o.Watches.begin(w); err != nil {
 			stop()
-			return nil, tool.Refuse("unsupported", "the module is closing")
+			return nil, err
 		}
 		all = append(all, w)
 	}
 	return stop, nil
 }
 
-// run tells of updates until the subscription is closed.
+// poke has the updates passed on. It is called with the tree locked.
+func (w *watching) poke() {
+	if w.pokes.Add(1) == 1 {
+		w.of.running.Go(w.run)
+	}
+}
+
+// run passes on updates until there are none.
 func (w *watching) run() {
 	for {
-		u, err := w.sub.Next(context.Background())
-		if err != nil {
+		n := w.pokes.Load()
+		for u, ok := w.sub.Take(); ok; u, ok = w.sub.Take() {
+			w.tell(u)
+		}
+		if w.pokes.CompareAndSwap(n, 0) {
 			return
 		}
-		switch {
-		case !w.text:
-			w.changed(w.meta(u))
-		case u.Again || len(u.Patch) > 0: // and not merely up to date
-			w.changed(json.RawMessage(`{"` + MetaAgain + `":true}`))
-		}
+	}
+}
+
+func (w *watching) tell(u state.Update) {
+	switch {
+	case !w.text:
+		w.changed(w.meta(u))
+	case u.Again || len(u.Patch) > 0: // and not merely up to date
+		w.changed(json.RawMessage(`{"` + MetaAgain + `":true}`))
 	}
 }
 
@@ -98,7 +109,7 @@ func (w *watching) run() {
 func (w *watching) meta(u state.Update) json.RawMessage {
 	meta := map[string]json.RawMessage{MetaRevision: quote(u.Revision)}
 	patch, err := u.Patch.MarshalJSON()
-	if u.Again || err != nil || !w.shared && len(u.Patch) > 0 {
+	if u.Again || err != nil {
 		meta[MetaAgain] = json.RawMessage("true")
 	} else {
 		meta[MetaFrom], meta[MetaPatch] = quote(u.From), patch
@@ -110,98 +121,151 @@ func (w *watching) meta(u state.Update) json.RawMessage {
 // Watches are those that are open. The zero value is ready; safe for
 // concurrent use.
 type Watches struct {
-	mu   sync.Mutex
-	all  map[*watching]struct{}
-	seen map[reading]state.Revision // what was read last
+	mu     sync.Mutex // taken before the tree is locked
+	open   int
+	by     map[session]map[*watching]struct{}
+	seen   map[reading]shownTo // what was read last
+	forgot bool                // some readings are not remembered any more
 }
+
+// session are the watches that a call of one session brings up to date.
+type session struct{ owner, id string }
 
 // reading is one client's reading of one address.
-type reading struct{ owner, session, client, uri string }
-
-// mostSeen are how many readings are remembered.
-const mostSeen = 4096
-
-func readingOf(who tool.Caller, uri string) reading {
-	return reading{who.Owner, who.Session, who.Client, uri}
+type reading struct {
+	client
+	uri string
 }
 
-// read notes what a client has read. Who watches the same is brought up to
-// date before, so that the next patch leads from what was read: to whoever
-// joins such a watch right after reading, too.
-func (x *Watches) read(who tool.Caller, uri string, read func() state.Revision) {
+// shownTo is what those who go by one name were shown.
+type shownTo struct {
+	last state.Mark
+	// several says that they were shown more than one state, and that there
+	// is no session to say by which of them which one was read.
+	several bool
+}
+
+// mostSeen are how many readings are remembered.
+const mostSeen = 16384
+
+// read notes what a client has read. Its watches of the same address are
+// brought up to date, so that the next patch leads from what was read.
+func (x *Watches) read(who tool.Caller, uri string, read func() state.Mark) {
+	by := clientOf(who)
 	x.mu.Lock()
-	defer x.mu.Unlock()
-	_, scope := Split(who.Owner)
-	for w := range x.all {
-		if _, same := Split(w.who.Owner); w.uri == uri && same == scope {
+	for w := range x.by[session{by.owner, by.session}] {
+		if w.uri == uri && w.by == by {
 			w.sub.Flush(false)
 		}
 	}
+	x.mu.Unlock()
+	now := shownTo{last: read()}
+	x.mu.Lock()
+	defer x.mu.Unlock()
 	if x.seen == nil {
-		x.seen = make(map[reading]state.Revision)
+		x.seen = make(map[reading]shownTo)
 	}
+	key := reading{by, uri}
+	was, again := x.seen[key]
 	for old := range x.seen { // any one
-		if len(x.seen) < mostSeen {
+		if again || len(x.seen) < mostSeen {
 			break
 		}
 		delete(x.seen, old)
+		x.forgot = true
 	}
-	x.seen[readingOf(who, uri)] = read()
+	now.several = again && by.session == "" && (was.several || was.last != now.last)
+	x.seen[key] = now
 }
 
-// lastRead is the revision at which a client has read an address; "" when that
-// is not known.
-func (x *Watches) lastRead(who tool.Caller, uri string) state.Revision {
+// lastRead is what a client was shown when it last read an address; zero for
+// one that has not.
+func (x *Watches) lastRead(who tool.Caller, uri string) state.Mark {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return x.seen[readingOf(who, uri)]
+	was, ok := x.seen[reading{clientOf(who), uri}]
+	if was.several || !ok && x.forgot {
+		return state.Unknown
+	}
+	return was.last
 }
 
-func (x *Watches) begin(w *watching) bool {
+// begin opens a watch, or closes its subscription where none can be opened.
+func (x *Watches) begin(w *watching) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if w.of.closed {
-		return false
+		w.sub.Close()
+		return tool.Refuse("unsupported", "the module is closing")
 	}
-	if x.all == nil {
-		x.all = make(map[*watching]struct{})
+	key := session{w.by.owner, w.by.session}
+	if x.by == nil {
+		x.by = make(map[session]map[*watching]struct{})
 	}
-	x.all[w] = struct{}{}
-	w.of.running.Go(w.run)
-	return true
+	if x.by[key] == nil {
+		x.by[key] = make(map[*watching]struct{})
+	}
+	x.by[key][w] = struct{}{}
+	x.open++
+	w.sub.OnReady(w.poke)
+	return nil
 }
 
-func (x *Watches) forget(w *watching) {
+// stop closes a watch; safe to call twice.
+func (x *Watches) stop(w *watching) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	delete(x.all, w)
+	x.close(w)
 }
 
-// end ends the watches of one generation.
+// close closes a watch. x.mu is held.
+func (x *Watches) close(w *watching) {
+	key := session{w.by.owner, w.by.session}
+	if _, there := x.by[key][w]; !there {
+		return
+	}
+	w.sub.Close()
+	x.open--
+	if delete(x.by[key], w); len(x.by[key]) == 0 {
+		delete(x.by, key)
+	}
+}
+
+// end closes the watches of one generation.
 func (x *Watches) end(of *shown) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	of.closed = true
-	for w := range x.all {
-		if w.of == of {
-			w.sub.Close()
-			delete(x.all, w)
+	for _, all := range x.by {
+		for w := range all {
+			if w.of == of {
+				x.close(w)
+			}
 		}
 	}
 }
 
-// Sync brings an owner's watches up to date at once: each is told what has
-// changed, or the revision alone. Others of the same context, with whom they
-// may share a watch, are told what has changed.
-func (x *Watches) Sync(owner string) {
+// Sync brings the watches of a session, or of an owner's clients that have
+// none, up to date at once: each is told what has changed, or the revision
+// alone.
+func (x *Watches) Sync(owner, id string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	_, scope := Split(owner)
-	for w := range x.all {
-		if w.who.Owner == owner {
-			w.sub.Flush(true)
-		} else if _, same := Split(w.who.Owner); same == scope {
-			w.sub.Flush(false)
+	for w := range x.by[session{owner, id}] {
+		w.sub.Flush(true)
+	}
+}
+
+// Look has what callers see compared with what they were told, because what
+// they may see is another now.
+func (x *Watches) Look() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, all := range x.by {
+		for w := range all {
+			if !w.whole {
+				w.sub.Look()
+			}
 		}
 	}
 }
@@ -216,5 +280,5 @@ func Split(owner string) (principal, scope string) {
 func (x *Watches) Len() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	return len(x.all)
+	return x.open
 }
