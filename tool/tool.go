@@ -108,8 +108,8 @@ type Tool struct {
 }
 
 // New makes a tool from a typed function. In is a struct; its fields' tags
-// (json, doc, default, min, max, enum, pattern, bulk) are the schema, see the
-// schema room. Out may be Result, for a handler that builds its own; then no
+// (json, doc, default, min, max, enum, pattern) are the schema, see the
+// schema room; a string tagged text:"product" is what the tool is called for, see Typed. Out may be Result, for a handler that builds its own; then no
 // output schema is advertised.
 //
 // The arguments have been checked against the schema, and defaults filled in,
@@ -132,6 +132,6 @@ func New[In, Out any](d Def, f func(context.Context, *Call, In) (Out, error)) To
 		if r, ok := any(out).(Result); ok {
 			return r, nil
 		}
-		return Result{Structured: out}, nil
+		return Typed(out), nil
 	}}
 }

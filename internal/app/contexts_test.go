@@ -85,7 +85,7 @@ func (c *tenant) say(in, method, params string) string {
 	if params != "" {
 		params += ","
 	}
-	c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"gatehouse/context":%q}}}`, c.next, method, params, in))
+	c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"gatehouse/results":"structured","gatehouse/context":%q}}}`, c.next, method, params, in))
 	for {
 		m := c.message()
 		var r struct{ ID int }

@@ -109,10 +109,10 @@ func defaultModules(guests []guest) []string {
 // one for each alone. The first is the one callers get who name none: where a
 // preset alone was named, its own.
 func specs(v config.View, guests []guest) []contexts.Spec {
-	all := []contexts.Spec{{Name: DefaultContext, Modules: defaultModules(guests), Tools: v.Tools}}
+	all := []contexts.Spec{{Name: DefaultContext, Modules: defaultModules(guests), Tools: v.Tools, Results: v.Results}}
 	for _, g := range guests {
 		// A preset stands for somebody else's server, whose names its tools have.
-		s := contexts.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools}
+		s := contexts.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools, Results: v.Results}
 		if p := preset(g.Name); p != nil {
 			s.Aliases, s.Tools = true, slices.Concat(v.Tools, []string{"!" + jobModule + "_*"})
 			for _, name := range p.Without {

@@ -139,7 +139,7 @@ func spec(c config.Context, guests []guest) contexts.Spec {
 	}
 	return contexts.Spec{
 		Name: c.Name, Description: c.Description, Modules: modules, Tools: c.Tools, Prompts: c.Prompts, Resources: c.Resources,
-		Rename: c.Rename, Describe: c.Describe, Style: contexts.Style(c.Style), Aliases: c.Aliases,
+		Rename: c.Rename, Describe: c.Describe, Style: contexts.Style(c.Style), Aliases: c.Aliases, Results: c.Results,
 	}
 }
 

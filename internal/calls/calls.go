@@ -86,6 +86,9 @@ type Request struct {
 	Name   string          // the URI of a read; otherwise "" for the entry's own name
 	Args   json.RawMessage // as the caller gave them; checked here for tools
 	Params json.RawMessage // whole, for relays
+	// Complete asks for the whole structured output also where the view sends
+	// text alone. It changes nothing of the text.
+	Complete bool
 
 	Recorded map[string]json.RawMessage // of earlier rounds
 	State    []byte
@@ -117,13 +120,17 @@ type Notes interface {
 // written in any revision.
 type Result struct {
 	tool.Result
-	// Structured is the output without the bulk member, Full with it; both
-	// nil when the tool gave none.
-	Structured, Full json.RawMessage
-	Bulk             string // the bulk member's text, cut
-	HasBulk          bool
-	Recorded         map[string]json.RawMessage // when Input asks for a further round
-	ID               string
+	Full json.RawMessage // the whole output, never cut; nil if the tool gave none
+	// Complete says that the client is sent Full as structured content.
+	Complete bool
+	// Product is the text that the tool was called for, cut to its budget. If
+	// HasProduct is set, the client is sent it and the facts, which Fields
+	// repeats for programs; otherwise it is sent Full as JSON.
+	Product    string
+	HasProduct bool
+	Fields     json.RawMessage            // the output's members that are not in the text
+	Recorded   map[string]json.RawMessage // when Input asks for a further round
+	ID         string
 }
 
 // Overdue is how many handlers have ignored their deadline and still run.

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -189,7 +188,7 @@ func TestWhatErrorsBecome(t *testing.T) {
 func TestOutputsOfTools(t *testing.T) {
 	type out struct {
 		N    int    `json:"n"`
-		Text string `json:"text" bulk:"true"`
+		Text string `json:"text" text:"product"`
 	}
 	object := json.RawMessage(`{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`)
 	raw := func(v any) func(context.Context, *tool.Call) (tool.Result, error) {
@@ -223,8 +222,13 @@ func TestOutputsOfTools(t *testing.T) {
 			}
 		}
 		res, err := h.Calls.Do(t.Context(), request(t, h, "w_typed", ""))
-		if err != nil || string(res.Structured) != `{"n":1}` || string(res.Full) != `{"n":1,"text":"a\n<b>"}` || res.Bulk != "a\n<b>" || !res.HasBulk {
-			t.Errorf("got %s, %s, %q (%v)", res.Structured, res.Full, res.Bulk, err)
+		if err != nil || string(res.Fields) != `{"n":1}` || string(res.Full) != `{"n":1,"text":"a\n<b>"}` || res.Product != "a\n<b>" || !res.HasProduct || res.Facts != "[n=1]" || res.Complete {
+			t.Errorf("got %s, %s, %q, %q (%v)", res.Fields, res.Full, res.Product, res.Facts, err)
+		}
+		r := request(t, h, "w_typed", "")
+		r.Complete = true
+		if res, err := h.Calls.Do(t.Context(), r); err != nil || !res.Complete || !res.HasProduct || res.Product != "a\n<b>" {
+			t.Errorf("with all of it asked for: %+v (%v)", res, err)
 		}
 	})
 }
@@ -242,10 +246,10 @@ func TestBudget(t *testing.T) {
 			func(context.Context, *tool.Call, nothing) (tool.Result, error) { return text(lines) }),
 		tool.New(tool.Def{Name: "w_little", Description: "Little.", Effects: tool.Reads, Budget: 100},
 			func(context.Context, *tool.Call, nothing) (struct {
-				T string `json:"t" bulk:"true"`
+				T string `json:"t" text:"product"`
 			}, error) {
 				return struct {
-					T string `json:"t" bulk:"true"`
+					T string `json:"t" text:"product"`
 				}{lines}, nil
 			}),
 	}}
@@ -271,81 +275,72 @@ func TestBudget(t *testing.T) {
 			t.Errorf("got %q and %q", two[0].Text, two[1].Text)
 		}
 		little := do("w_little")
-		if !strings.Contains(little.Bulk, "[cut after 99 of 1100 bytes") || !strings.Contains(string(little.Full), "[cut after 99 of 1100 bytes") {
-			t.Errorf("got %q and %s", little.Bulk, little.Full)
+		if !strings.Contains(little.Product, "[cut after 99 of 1100 bytes") || strings.Contains(string(little.Full), "[cut") {
+			t.Errorf("got %q and %s", little.Product, little.Full)
 		}
 	})
 }
 
-// Structured output is cut to the same budget and still fits its schema; what
-// cannot be cut so is refused.
+// Structured output is never cut: if it is too large the call is refused, and
+// all of it can be read from the spool.
 func TestBudgetOfStructuredOutput(t *testing.T) {
 	type names struct {
 		Names []string `json:"names"`
-		Total int64    `json:"total"`
-	}
-	type exact struct {
-		Names []string `json:"names" min:"300"`
 	}
 	type page struct {
 		Names []string `json:"names"`
-		Text  string   `json:"text" bulk:"true"`
+		Text  string   `json:"text" text:"product"`
 	}
 	var many []string
 	for i := range 300 {
 		many = append(many, fmt.Sprint("name ", i))
 	}
-	all := names{many, 1<<60 + 1}
 	little := func(name string, budget int) tool.Def {
 		return tool.Def{Name: name, Description: "Lists.", Effects: tool.Writes, Budget: budget}
 	}
 	w := workshop{tools: []tool.Tool{
-		tool.New(little("w_names", 500), func(context.Context, *tool.Call, nothing) (names, error) { return all, nil }),
-		tool.New(little("w_exact", 500), func(context.Context, *tool.Call, nothing) (exact, error) { return exact{many}, nil }),
-		tool.New(little("w_page", 500), func(context.Context, *tool.Call, nothing) (page, error) { return page{many, "bulk"}, nil }),
-		tool.New(little("w_all", -1), func(context.Context, *tool.Call, nothing) (names, error) { return all, nil }),
+		tool.New(little("w_names", 500), func(context.Context, *tool.Call, nothing) (names, error) { return names{many}, nil }),
+		tool.New(little("w_page", 500), func(context.Context, *tool.Call, nothing) (page, error) { return page{many, "text"}, nil }),
+		tool.New(little("w_all", -1), func(context.Context, *tool.Call, nothing) (names, error) { return names{many}, nil }),
+		tool.New(little("w_huge", -1), func(context.Context, *tool.Call, nothing) (names, error) {
+			return names{[]string{strings.Repeat("x", 11<<20)}}, nil
+		}),
 	}}
 	visit(t, hosttest.Options{}, &w, func(t *testing.T, h *hosttest.Host) {
-		do := func(name string) (calls.Result, names) {
-			res, err := h.Calls.Do(t.Context(), request(t, h, name, ""))
+		do := func(name string, complete bool) calls.Result {
+			r := request(t, h, name, "")
+			r.Complete = complete
+			res, err := h.Calls.Do(t.Context(), r)
 			if err != nil {
 				t.Fatal(err)
 			}
-			var got names
-			if res.Structured != nil && json.Unmarshal(res.Structured, &got) != nil {
-				t.Fatalf("%s: %s", name, res.Structured)
-			}
-			return res, got
+			return res
 		}
-		res, got := do("w_names")
-		if n := len(got.Names); n < 20 || n == 300 || !slices.Equal(got.Names, many[:n]) || got.Total != all.Total || len(res.Structured) > 500 || string(res.Full) != string(res.Structured) {
-			t.Errorf("got %s", res.Full)
+		refused := do("w_names", false)
+		words := refused.Content[0].Text
+		if !refused.IsError || refused.Full != nil || !strings.HasPrefix(words, "too_large: the call has run; its result has ") {
+			t.Errorf("got %+v", refused)
 		}
-		note := res.Content[len(res.Content)-1].Text
-		if !strings.HasPrefix(note, "[cut to ") || !strings.Contains(note, fmt.Sprintf(": names holds %d of 300; read gatehouse:///spool/", len(got.Names))) {
-			t.Errorf("got the note %q", note)
-		}
-		var uri string
-		if json.Unmarshal(res.Meta["gatehouse/cut"], &uri) != nil || !strings.Contains(note, uri) {
-			t.Errorf("got _meta %s", res.Meta)
-		}
-		r := request(t, h, "w_names", "")
-		kept, err := h.Spool.Read(r.Facts.Owner, strings.TrimPrefix(uri, calls.SpoolURI), 0, 1<<20)
+		_, handle, _ := strings.Cut(words, "\nRead "+calls.SpoolURI)
+		handle, _, _ = strings.Cut(handle, " ")
+		kept, err := h.Spool.Read(request(t, h, "w_names", "").Facts.Owner, handle, 0, 1<<20)
 		var whole names
-		if err != nil || json.Unmarshal(kept.Data, &whole) != nil || !reflect.DeepEqual(whole, all) {
+		if err != nil || json.Unmarshal(kept.Data, &whole) != nil || !slices.Equal(whole.Names, many) {
 			t.Errorf("kept is %.100s, %v", kept.Data, err)
 		}
-
-		res, _ = do("w_exact")
-		if text := res.Content[0].Text; !res.IsError || res.Structured != nil || !strings.HasPrefix(text, "too_large: the call has run; its result has ") || !strings.Contains(text, "\nRead gatehouse:///spool/") {
-			t.Errorf("got %+v", res)
+		if all := do("w_names", true); all.IsError || !all.Complete {
+			t.Errorf("asked for all: got %+v", all)
 		}
-		res, got = do("w_page")
-		if len(got.Names) == 300 || res.Bulk != "bulk" || !strings.Contains(string(res.Full), `"text":"bulk"`) || len(res.Full) > 520 {
-			t.Errorf("got %s", res.Full)
+		if all := do("w_all", false); all.IsError || !all.Complete {
+			t.Errorf("without a budget: got %+v", all)
 		}
-		if res, got := do("w_all"); len(got.Names) != 300 || len(res.Content) != 0 {
-			t.Errorf("got %d names and %v", len(got.Names), res.Content)
+		if huge := do("w_huge", true); !huge.IsError || !strings.Contains(huge.Content[0].Text, "too_large") {
+			t.Errorf("more than a message holds: got %.100q", huge.Content[0].Text)
+		}
+		// A text is cut to its budget; what is beside it does not refuse it.
+		got := do("w_page", false)
+		if got.IsError || got.Product != "text" || got.Complete || len(got.Facts) > 1200 {
+			t.Errorf("got %+v", got)
 		}
 	})
 }

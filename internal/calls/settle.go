@@ -82,20 +82,48 @@ func (c *Calls) output(r *Request, res *Result) error {
 	if err != nil {
 		return c.incident(r, fmt.Errorf("output: %w", err))
 	}
-	res.Full, res.Structured = full, full
-	if e.Bulk != "" {
-		if v, ok := rawjson.Get(full, e.Bulk); ok {
-			res.Bulk, _ = rawjson.String(v)
-			res.HasBulk = true
-			res.Structured = rawjson.Splice(full, rawjson.Edit{Key: e.Bulk})
-		}
-	}
+	res.Full = full
 	if e.Out != nil {
-		if err := e.Out.Check(res.Structured); err != nil {
+		if err := e.Out.Check(full); err != nil {
 			return c.incident(r, fmt.Errorf("output does not fit its schema: %w", err))
 		}
 	}
+	shape(r, res)
 	return nil
+}
+
+// shape chooses what of an output the client is sent. A view of texts sends a
+// tool's product as text alone, because the most used clients hand the model
+// the structured content of a result or its text, never both.
+func shape(r *Request, res *Result) {
+	e := r.Entry
+	res.Complete = !res.IsError && (!e.Text || r.Complete)
+	if !e.Text {
+		res.Facts = ""
+		return
+	}
+	v, ok := rawjson.Get(res.Full, e.Product)
+	if !ok {
+		res.Facts = ""
+		return
+	}
+	res.Product, res.HasProduct = product(v)
+	edits := make([]rawjson.Edit, 0, 2)
+	for _, name := range e.InText {
+		edits = append(edits, rawjson.Edit{Key: name})
+	}
+	if fields := rawjson.Splice(res.Full, edits...); len(fields) > 2 && len(fields) <= mostFields {
+		res.Fields = fields
+	}
+}
+
+// mostFields is the size up to which an output's fields are repeated for
+// programs beside its text, in bytes.
+const mostFields = 32 << 10
+
+func product(v []byte) (string, bool) {
+	s, _ := rawjson.String(v)
+	return s, rawjson.Kind(v) == '"'
 }
 
 // Settled is the result of something that is no tool: encoded, but held to no
@@ -107,7 +135,7 @@ func Settled(res tool.Result) (Result, error) {
 		if err != nil {
 			return Result{}, err
 		}
-		out.Full, out.Structured = full, full
+		out.Full, out.Complete = full, !res.IsError
 	}
 	return out, nil
 }
@@ -135,23 +163,25 @@ func (c *Calls) incident(r *Request, err error) *tool.WireError {
 	return &tool.WireError{Code: codeInternal, Message: "internal error, see " + r.ID + " in the log"}
 }
 
-// trim cuts the text of a result to its budget, and its structured output to
-// the same. All of it stays readable in the spool for a while.
+// trim cuts the text of a result to its budget; all of it stays readable in
+// the spool for a while. Structured output is never cut, because what is left
+// of it could be taken for all of it: if it is too large the call is refused.
 func (c *Calls) trim(r *Request, res *Result) error {
 	left := c.opts.Budget
 	if t := r.Entry.Tool; t != nil && t.Budget != 0 {
 		left = t.Budget
 	}
-	budget := left
-	if left < 0 {
-		return nil
+	if err := c.fit(r, res, left); err != nil || left < 0 {
+		return err
 	}
-	if res.HasBulk {
-		if cut, ok := c.cut(r, res.Bulk, left); ok {
-			res.Bulk = cut
-			res.Full = rawjson.Splice(res.Full, rawjson.Edit{Key: r.Entry.Bulk, Value: rawjson.AppendString(nil, cut)})
+	if res.HasProduct {
+		if cut, ok := c.cut(r, res.Product, left); ok {
+			res.Product = cut
 		}
-		left -= len(res.Bulk)
+		left -= len(res.Product)
+	}
+	if cut, ok := c.cut(r, res.Facts, max(left, 1000)); ok {
+		res.Facts = cut
 	}
 	for i := range res.Content {
 		b := &res.Content[i]
@@ -163,7 +193,39 @@ func (c *Calls) trim(r *Request, res *Result) error {
 		}
 		left -= len(b.Text)
 	}
-	return c.shortenOutput(r, res, budget)
+	return nil
+}
+
+// mostComplete is the largest structured output that a client is sent that
+// asks for all of it, by its view or for one call, in bytes.
+const mostComplete = 10 << 20
+
+// fit refuses a result whose structured output is too large to be sent, and
+// says where all of it can be read. A budget below 0 means no limit but that
+// of a message.
+func (c *Calls) fit(r *Request, res *Result, budget int) error {
+	most := budget
+	if most < 0 || r.Entry.Whole || r.Complete {
+		most = mostComplete
+	}
+	if res.Full == nil || len(res.Full) <= most {
+		return nil
+	}
+	if res.HasProduct {
+		res.Complete = false // the text is cut to its own budget
+		return nil
+	}
+	ref := &tool.Refusal{
+		Code:    "too_large",
+		Message: fmt.Sprintf("the call has run; its result has %d bytes, and %d fit in an answer", len(res.Full), most),
+		Next:    "Ask for less.",
+	}
+	if h, err := c.opts.Spool.Put(r.Facts.Owner, "application/json", res.Full); err == nil {
+		ref.Next = "Read " + SpoolURI + h + " for all of it, or ask for less."
+	} else {
+		c.opts.Log.Warn("spool refuses a long result", "call", r.ID, "err", err)
+	}
+	return ref
 }
 
 // cut ends a text at a line within the budget and says how to get the rest.

@@ -118,7 +118,8 @@ func TestAToolIsExplained(t *testing.T) {
 
 func TestResultsAreShownForPeople(t *testing.T) {
 	for name, c := range map[string]struct{ result, out, err string }{
-		"bulk":            {`{"content":[{"type":"text","text":"line"}],"structuredContent":{"lines":1}}`, "line\n", ""},
+		"product":         {`{"content":[{"type":"text","text":"line"},{"type":"text","text":"\n[lines=1]"}],"structuredContent":{"text":"line","lines":1}}`, "line\n", "[lines=1]\n"},
+		"relayed product": {`{"content":[{"type":"text","text":"line\n"},{"type":"text","text":"\n[lines=1]"}],"_meta":{"gatehouse/fields":{"lines":1}}}`, "line\n", "[lines=1]\n"},
 		"structure alone": {`{"content":[],"structuredContent":{"n":12345678901234567890,"a":[]}}`, "{\n  \"n\": 12345678901234567890,\n  \"a\": []\n}\n", ""},
 		"mirrored":        {`{"content":[{"type":"text","text":"{\n \"a\": 1}"}],"structuredContent":{"a":1}}`, "{\n  \"a\": 1\n}\n", ""},
 		"text":            {`{"content":[{"type":"text","text":"a\n"},{"type":"text","text":"b"}]}`, "a\nb\n", ""},

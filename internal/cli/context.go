@@ -86,6 +86,7 @@ func (f *definitionFlags) add(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.d.Resources, "resource", nil, "patterns of URIs")
 	set.StringVar(&f.d.Style, "style", "", "how tool names are written: underscore, dot or colon")
 	set.BoolVar(&f.d.Aliases, "aliases", false, "call tools by the first alias they declare")
+	set.StringVar(&f.d.Results, "results", "", "what is sent of tools whose product is text: text (the default) or structured")
 	set.StringSliceVar(&f.d.Roles, "role", nil, "roles that may enter, comma-separated (default: everyone)")
 	set.StringSliceVar(&f.d.Users, "user", nil, "users that may enter, names or patterns")
 	set.StringSliceVar(&f.d.KnownTo, "known-to", nil, "roles that may know of it without entering")
@@ -133,6 +134,7 @@ func (f *definitionFlags) apply(to *contextbook.Definition) error {
 		"resource": func() { to.Resources = f.d.Resources },
 		"style":    func() { to.Style = f.d.Style },
 		"aliases":  func() { to.Aliases = f.d.Aliases },
+		"results":  func() { to.Results = f.d.Results },
 		"role":     func() { to.Roles = f.d.Roles },
 		"user":     func() { to.Users = f.d.Users },
 		"known-to": func() { to.KnownTo = f.d.KnownTo },

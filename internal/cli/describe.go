@@ -131,16 +131,18 @@ func example(s client.Schema) []string {
 }
 
 // showResult prints what a tool gave back: its text, or its structure as
-// readable JSON. Blocks that are neither are named on stderr, and so are a
-// tool's remarks after its bulk, which a pipe would take for a part of it.
+// readable JSON. Blocks that are neither are named on stderr. The facts that
+// follow a tool's product go to stderr, because a pipe would take them for a
+// part of it.
 func showResult(out, stderr io.Writer, r *client.Result) error {
-	if len(r.Structured) > 0 && !hasBulk(r) {
+	if len(r.Structured) > 0 && !hasProduct(r) {
 		return printJSON(out, r.Structured)
 	}
+	product := len(r.Structured) > 0 || r.Meta.Fields != nil
 	for i, c := range r.Content {
 		to := out
-		if i > 0 && len(r.Structured) > 0 && c.Type == "text" {
-			to = stderr
+		if i > 0 && product && c.Type == "text" {
+			to, c.Text = stderr, strings.TrimPrefix(c.Text, "\n")
 		}
 		if err := showBlock(to, stderr, c); err != nil {
 			return err
@@ -149,9 +151,9 @@ func showResult(out, stderr io.Writer, r *client.Result) error {
 	return nil
 }
 
-// hasBulk reports whether the text says something that the structure does
-// not: a tool with a long member sends that as text and the rest beside it.
-func hasBulk(r *client.Result) bool {
+// hasProduct reports whether the text is more than the structure as JSON: a
+// tool whose product is text sends that as it is.
+func hasProduct(r *client.Result) bool {
 	return slices.ContainsFunc(r.Content, func(c client.Content) bool {
 		return c.Type != "text" || (c.Text != "" && !sameJSON(c.Text, r.Structured))
 	})

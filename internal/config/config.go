@@ -117,6 +117,7 @@ type View struct {
 	Modules  []string `doc:"Modules to build; none means the standard ones and those that contexts name."`
 	Tools    []string `doc:"Tools to offer, names and patterns; ! in front excludes. Only without contexts, which have a list of their own." live:"yes"`
 	ReadOnly bool     `doc:"Refuse every tool that does not promise to change nothing." live:"yes"`
+	Results  string   `doc:"What is sent of a tool whose product is text: text alone (the default), or the whole output as structured content with its schema. Only without contexts, which have a setting of their own." enum:"text,structured" live:"yes"`
 }
 
 // Sessions are what is kept for clients of the revisions that have sessions.

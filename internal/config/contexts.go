@@ -26,6 +26,7 @@ type Context struct {
 	Describe    map[string]string `doc:"A tool's or prompt's own name and its description here."`
 	Style       string            `doc:"How names are written." enum:"underscore,dot,colon"`
 	Aliases     bool              `doc:"Call tools by the first alias they declare."`
+	Results     string            `doc:"What is sent of a tool whose product is text: text alone (the default), or the whole output as structured content with its schema." enum:"text,structured"`
 	Env         map[string]string `doc:"Variables of what runs in it; ${secret:NAME} stands for a secret."`
 	Roots       []string          `doc:"Folders its tools may touch; left out, those of the host." kind:"path"`
 	ClientRoots bool              `doc:"Leave each call only those of the folders in which its client says it works, as roots.client does for every context."`

@@ -136,6 +136,9 @@ func (c *check) view(r *Record) {
 	if s := contexts.Style(r.Style); s != "" && s != contexts.Underscore && s != contexts.Dot && s != contexts.Colon {
 		c.bad("style", "%q: expected underscore, dot or colon", r.Style)
 	}
+	if s := r.Results; s != "" && s != contexts.TextResults && s != contexts.Structured {
+		c.bad("results", "%q: expected text or structured", s)
+	}
 }
 
 var listedName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,128}$`)

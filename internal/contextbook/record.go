@@ -39,6 +39,7 @@ type Definition struct {
 	Describe  map[string]string `json:"describe,omitempty" doc:"a tool's or prompt's own name to its description here"`
 	Style     string            `json:"style,omitempty" enum:"underscore,dot,colon"`
 	Aliases   bool              `json:"aliases,omitempty" doc:"tools go by the first alias they declare"`
+	Results   string            `json:"results,omitempty" doc:"structured sends the whole output of every tool with its schema; without it a tool whose product is text sends text alone" enum:"text,structured"`
 
 	Roles   []string `json:"roles,omitempty" doc:"who may enter; with users, either will do; neither means everyone"`
 	Users   []string `json:"users,omitempty" doc:"patterns of principals who may enter"`
@@ -164,7 +165,7 @@ func (r *Record) Spec(modules []string) contexts.Spec {
 	return contexts.Spec{
 		Name: r.Name, Description: r.Description, Modules: slices.Concat(chosen, []string{r.Module()}),
 		Tools: withOwn(r.Tools, tools), Prompts: withOwn(r.Prompts, prompts), Resources: r.Resources,
-		Rename: r.Rename, Describe: r.Describe, Style: contexts.Style(r.Style), Aliases: r.Aliases,
+		Rename: r.Rename, Describe: r.Describe, Style: contexts.Style(r.Style), Aliases: r.Aliases, Results: r.Results,
 	}
 }
 

@@ -54,7 +54,14 @@ type Spec struct {
 	Style       Style             // "" means Underscore
 	Aliases     bool              // tools are listed by the first alias they declare, and answer to all of them
 	CallAliases bool              // tools answer to their aliases, and are listed by their own names
+	Results     string            // TextResults or Structured; "" means TextResults
 }
+
+// What a view sends of a tool whose product is text.
+const (
+	TextResults = "text"       // the product and the facts, as text alone
+	Structured  = "structured" // the whole output as structured content, with its schema
+)
 
 // Rules are everything about contexts that can change while the host runs.
 // They are immutable; a change makes new ones.

@@ -54,7 +54,10 @@ type Entry struct {
 
 	Tool     *tool.Tool
 	In, Out  *schema.Schema // of a tool; Out may be nil
-	Bulk     string         // the output member that travels as text
+	Product  string         // the output member that the tool is called for, a text; "" if it has none
+	Text     bool           // the view sends the product and the facts as text, and no structured content
+	Whole    bool           // the view sends structured content whole, whatever the tool's budget
+	InText   []string       // the output members that the text holds
 	Headers  []schema.Header
 	Resource *module.Resource
 	Prompt   *module.Prompt
@@ -292,7 +295,7 @@ func (b builder) tool(mod string, t *tool.Tool) {
 		return
 	}
 	e := &Entry{Listed: b.toolName(mod, t), Module: mod, Name: t.Name, Tool: t, describe: b.spec.Describe[t.Name]}
-	if err := e.compileSchemas(&b.c.schemas); err != nil {
+	if err := e.compileSchemas(&b.c.schemas, b.spec.Results); err != nil {
 		b.c.opts.Log.Error("tool left out", "module", mod, "tool", t.Name, "err", err)
 		return
 	}
@@ -371,7 +374,10 @@ func wildcard(pattern, uri string) bool {
 
 // compileSchemas takes the schemas from the definition: Go types, JSON, or a
 // relayed listing entry.
-func (e *Entry) compileSchemas(by *compiler) (err error) {
+//
+// A view of texts lists no output schema of a tool whose product is text,
+// because clients check a result against the schema that is listed.
+func (e *Entry) compileSchemas(by *compiler, results string) (err error) {
 	d := &e.Tool.Def
 	e.input, e.output = d.Input, d.Output
 	switch {
@@ -392,9 +398,10 @@ func (e *Entry) compileSchemas(by *compiler) (err error) {
 			if e.output, err = schema.ForOutput(d.Out); err != nil {
 				return err
 			}
-			e.Bulk, _ = schema.Bulk(d.Out)
+			e.Product, _ = schema.Product(d.Out)
 		}
 	}
+	e.Whole = results == Structured
 	if e.input == nil {
 		e.input = json.RawMessage(`{"type":"object"}`)
 	}
@@ -405,6 +412,9 @@ func (e *Entry) compileSchemas(by *compiler) (err error) {
 		if e.Out, err = by.compile(e.output); err != nil {
 			return err
 		}
+	}
+	if e.Text = e.Product != "" && results != Structured; e.Text {
+		e.output, e.InText = nil, schema.InText(d.Out)
 	}
 	e.Headers, err = e.In.Headers()
 	return err

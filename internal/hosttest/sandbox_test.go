@@ -280,7 +280,7 @@ func TestSandboxesBelongToPrincipalAndContext(t *testing.T) {
 		t.Errorf("%v", names)
 	}
 	id := ann.call("sandbox_create").id("sandbox_id")
-	if got := ann.call("sandbox_exec", "sandbox_id", id, "command", "echo mine >f; cat f"); got.text() != "mine\n" || got.StructuredContent["outcome"] != "ok" {
+	if got := ann.call("sandbox_exec", "sandbox_id", id, "command", "echo mine >f; cat f"); got.text() != "mine\n" || got.StructuredContent != nil {
 		t.Errorf("%+v", got)
 	}
 	if got := h.enter("ann", "").call("sandbox_exec", "sandbox_id", id, "command", "cat f"); got.text() != "mine\n" {

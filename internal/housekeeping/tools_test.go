@@ -98,14 +98,14 @@ type snapshot struct {
 	Aliases     []string        `json:"aliases,omitempty"`
 	Input       json.RawMessage `json:"input"`
 	Output      json.RawMessage `json:"output,omitempty"`
-	Bulk        string          `json:"bulk,omitempty"`
+	Product     string          `json:"product,omitempty"`
 }
 
 func snap(t catalog.Tool) ([]byte, error) {
 	s := snapshot{
 		Name: t.Def.Name, Title: t.Def.Title, Description: t.Def.Description,
 		Effects: catalog.EffectWords(t.Def.Effects), Handle: t.Def.Handle, Aliases: t.Def.Aliases,
-		Input: t.Input, Output: t.Output, Bulk: t.Bulk,
+		Input: t.Input, Output: t.Output, Product: t.Product,
 	}
 	if t.Def.Timeout > 0 {
 		s.Timeout = t.Def.Timeout.String()

@@ -281,6 +281,7 @@ func (r *request) roundOf(c *conversation) *calls.Request {
 	return &calls.Request{
 		ID: c.id, Facts: r.facts, Entry: c.entry, Method: c.method, Name: c.name,
 		Args: c.args, Params: r.msg.Params, Recorded: c.recorded, State: c.state, Notes: c,
+		Complete: rawjson.Equal(r.msg.has.of().results, contexts.Structured),
 	}
 }
 

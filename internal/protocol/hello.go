@@ -30,6 +30,7 @@ const (
 	metaTask      = envelope + "related-task"
 	tasksExt      = envelope + "tasks"
 	metaToken     = "gatehouse/token"   // credentials, on doors without headers
+	metaResults   = "gatehouse/results" // "structured" adds the whole structured output to the result of one call
 	metaContext   = "gatehouse/context" // which context, likewise
 	listTTL       = "60000"             // milliseconds a client may keep a list; a listener hears of changes at once
 	capsCommon    = `"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}`

@@ -239,7 +239,7 @@ const headInput = `{"type":"object","properties":{
 
 type bulkOut struct {
 	Lines int    `json:"lines"`
-	Text  string `json:"text" bulk:"true"`
+	Text  string `json:"text" text:"product"`
 }
 
 // waiting is a tool that works until the clock ticks or it is told to stop.

@@ -17,6 +17,7 @@ type rareMembers struct {
 	// Of _meta.
 	version, caps, client, level []byte // the modern envelope
 	context, token               []byte // ours
+	results                      []byte // ours: see metaResults
 	progressToken, traceparent   []byte
 }
 
@@ -82,6 +83,8 @@ func (m *rareMembers) readMeta(meta []byte) {
 			m.context = v
 		case metaToken:
 			m.token = v
+		case metaResults:
+			m.results = v
 		case "progressToken":
 			m.progressToken = v
 		case "traceparent":

@@ -34,7 +34,22 @@ func (r *request) render(b []byte, c *conversation, res *calls.Result) []byte {
 		}
 		b = append(b, '{')
 	}
-	return append(r.tail(b, c.method, res.Meta), '}')
+	return append(r.tail(b, c.method, withFields(res.Meta, res.Fields)), '}')
+}
+
+// metaFields is the member of _meta that holds the fields of an output whose
+// product is sent as text.
+const metaFields = "gatehouse/fields"
+
+// withFields adds the fields to the _meta of a handler, which is not changed.
+func withFields(meta map[string]json.RawMessage, fields json.RawMessage) map[string]json.RawMessage {
+	if fields == nil {
+		return meta
+	}
+	all := make(map[string]json.RawMessage, len(meta)+1)
+	maps.Copy(all, meta)
+	all[metaFields] = fields
+	return all
 }
 
 // tail ends a result object: caching hints, kind, _meta.
@@ -101,14 +116,19 @@ func withMeta(raw []byte, meta map[string]json.RawMessage) []byte {
 
 // toolResult writes content, structuredContent and isError.
 func (r *request) toolResult(b []byte, res *calls.Result) []byte {
-	structured := r.rev.Has(revision.Structured) &&
-		(rawjson.Kind(res.Structured) == '{' || res.Structured != nil && r.rev.Has(revision.StructuredAny))
+	structured := res.Complete && r.rev.Has(revision.Structured) &&
+		(rawjson.Kind(res.Full) == '{' || res.Full != nil && r.rev.Has(revision.StructuredAny))
 	b = append(b, `{"content":[`...)
 	empty := true
-	if res.Structured != nil {
-		b = append(b, `{"type":"text","text":`...)
-		b = appendText(b, res, structured)
-		b = append(b, '}')
+	switch {
+	case res.HasProduct:
+		b = textBlock(b, res.Product)
+		if res.Facts != "" {
+			b = textBlock(append(b, ','), "\n"+res.Facts)
+		}
+		empty = false
+	case res.Full != nil:
+		b = textBlock(b, r.serialised(res.Full))
 		empty = false
 	}
 	for i := range res.Content {
@@ -121,7 +141,7 @@ func (r *request) toolResult(b []byte, res *calls.Result) []byte {
 	b = append(b, ']')
 	if structured {
 		b = append(b, `,"structuredContent":`...)
-		b = append(b, res.Structured...)
+		b = append(b, res.Full...)
 	}
 	if res.IsError {
 		b = append(b, `,"isError":true`...)
@@ -129,21 +149,14 @@ func (r *request) toolResult(b []byte, res *calls.Result) []byte {
 	return b
 }
 
-// appendText writes the text that stands for an output: the bulk alone where
-// the rest is structured, all of it as compact JSON where nothing is bulk, and
-// pretty JSON for revisions that know no structure.
-func appendText(b []byte, res *calls.Result, structured bool) []byte {
-	switch {
-	case structured && res.HasBulk:
-		return rawjson.AppendString(b, res.Bulk)
-	case structured:
-		return rawjson.AppendString(b, string(res.Full))
-	}
+// serialised is the text of a structured output: compact JSON, or indented
+// JSON for the revisions without structured content.
+func (r *request) serialised(full json.RawMessage) string {
 	var pretty bytes.Buffer
-	if json.Indent(&pretty, res.Full, "", "  ") != nil {
-		return rawjson.AppendString(b, string(res.Full))
+	if r.rev.Has(revision.Structured) || json.Indent(&pretty, full, "", "  ") != nil {
+		return string(full)
 	}
-	return rawjson.AppendString(b, pretty.String())
+	return pretty.String()
 }
 
 // block writes one content block; a kind the revision does not have becomes

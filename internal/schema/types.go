@@ -30,13 +30,14 @@ import (
 //	pattern  a regular expression; of a list's items
 //	format   a format; of a list's items
 //	header   the name of the HTTP header that repeats the argument
-//	bulk     see Bulk; means nothing here
+//	text     see Product; means nothing here
 func For(t reflect.Type) (json.RawMessage, error) { return write(t, false) }
 
 // ForOutput writes the schema of values of a type as encoding/json encodes
 // them: what can be nil there may be null, what is always written is required,
-// and other members are not excluded, so that a later version may add some. The
-// bulk member is left out (see Bulk), and default and header mean nothing.
+// and other members are not excluded, so that a later version may add some;
+// default and header mean nothing. A member tagged text:"product" must be a
+// string or a pointer to one.
 func ForOutput(t reflect.Type) (json.RawMessage, error) { return write(t, true) }
 
 func write(t reflect.Type, out bool) (json.RawMessage, error) {
@@ -351,11 +352,8 @@ func (w *writer) structBody(t reflect.Type) (o object, err error) {
 	var props object
 	var required []byte
 	for _, f := range fieldsOf(t) {
-		if w.out && t == w.root && f.tag("bulk") == "true" {
-			if f.typ.Kind() != reflect.String {
-				return nil, fmt.Errorf("%s: a bulk member must be a string", f.name)
-			}
-			continue
+		if f.tag("text") == "product" && !isText(f.typ) {
+			return nil, fmt.Errorf("%s: the product of a tool must be a string", f.name)
 		}
 		member, err := w.member(f)
 		if err != nil {
@@ -442,10 +440,10 @@ func (w *writer) name(t reflect.Type) string {
 	return name
 }
 
-// Bulk finds the one member of a result type that is marked bulk:"true": a
-// string that can be long, is sent to the model as plain text, and stays out of
-// the structured result and its schema.
-func Bulk(t reflect.Type) (member string, ok bool) {
+// Product finds the one member of a result type that is tagged text:"product":
+// the text that the tool is called for. It returns false if the type has none,
+// or more than one.
+func Product(t reflect.Type) (member string, ok bool) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
@@ -453,7 +451,7 @@ func Bulk(t reflect.Type) (member string, ok bool) {
 		return "", false
 	}
 	for _, f := range fieldsOf(t) {
-		if f.tag("bulk") == "true" && f.typ.Kind() == reflect.String {
+		if f.tag("text") == "product" && isText(f.typ) {
 			if ok {
 				return "", false
 			}
@@ -461,4 +459,23 @@ func Bulk(t reflect.Type) (member string, ok bool) {
 		}
 	}
 	return member, ok
+}
+
+func isText(t reflect.Type) bool {
+	return t.Kind() == reflect.String || t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.String
+}
+
+// InText lists the members of a result type that its text holds: its product,
+// and those tagged text:"facts".
+func InText(t reflect.Type) []string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	var names []string
+	for _, f := range fieldsOf(t) {
+		if f.tag("text") != "" {
+			names = append(names, f.name)
+		}
+	}
+	return names
 }

@@ -143,10 +143,10 @@ func TestForOutput(t *testing.T) {
 			E *string        `json:"e" enum:"a,b"`
 			B []byte         `json:"b"`
 		}{}, `{"type":"object","properties":{"l":{"type":["array","null"],"items":{"type":"integer"}},"o":{"type":"array","items":{"type":"integer"}},"d":{"type":"array","items":{"type":["array","null"],"items":{"type":"integer"}}},"m":{"type":["object","null"],"additionalProperties":{"type":"integer"}},"p":{"type":["object","null"],"properties":{"a":{"type":"string"},"b":{"type":"integer"}},"required":["a"]},"e":{"type":["string","null"],"enum":["a","b",null]},"b":{"type":["string","null"],"contentEncoding":"base64"}},"required":["l","m","p","e","b"]}`},
-		{"the bulk member stays out", struct {
-			Text string `json:"text" bulk:"true"`
+		{"the product is a member like any other", struct {
+			Text string `json:"text" text:"product"`
 			Next int    `json:"next"`
-		}{}, `{"type":"object","properties":{"next":{"type":"integer"}},"required":["next"]}`},
+		}{}, `{"type":"object","properties":{"text":{"type":"string"},"next":{"type":"integer"}},"required":["text","next"]}`},
 		{"references that may be nil", struct {
 			L *loop `json:"l"`
 		}{}, `{"type":"object","properties":{"l":{"anyOf":[{"$ref":"#/$defs/loop"},{"type":"null"}]}},"required":["l"],"$defs":{"loop":{"type":"object","properties":{"name":{"type":"string"},"kids":{"type":"array","items":{"$ref":"#/$defs/loop"}}},"required":["name"]}}}`},
@@ -216,20 +216,20 @@ func TestForRefuses(t *testing.T) {
 		}
 	}
 	if _, err := ForOutput(reflect.TypeFor[struct {
-		N int `json:"n" bulk:"true"`
-	}]()); err == nil || !strings.Contains(err.Error(), "n: a bulk member must be a string") {
+		N int `json:"n" text:"product"`
+	}]()); err == nil || !strings.Contains(err.Error(), "n: the product of a tool must be a string") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestBulk(t *testing.T) {
+func TestProduct(t *testing.T) {
 	type page struct {
 		inner
-		Text string `json:"text" bulk:"true"`
+		Text string `json:"text" text:"product"`
 	}
 	type two struct {
-		A string `bulk:"true"`
-		B string `bulk:"true"`
+		A string `text:"product"`
+		B string `text:"product"`
 	}
 	for _, c := range []struct {
 		of   reflect.Type
@@ -238,7 +238,7 @@ func TestBulk(t *testing.T) {
 		{reflect.TypeFor[page](), "text"}, {reflect.TypeFor[*page](), "text"}, {reflect.TypeFor[inner](), ""},
 		{reflect.TypeFor[two](), ""}, {reflect.TypeFor[[]page](), ""},
 	} {
-		if got, ok := Bulk(c.of); got != c.want || ok != (c.want != "") {
+		if got, ok := Product(c.of); got != c.want || ok != (c.want != "") {
 			t.Errorf("%s: got %q, %v, want %q", c.of, got, ok, c.want)
 		}
 	}

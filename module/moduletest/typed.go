@@ -62,7 +62,7 @@ type repeatIn struct {
 }
 
 type repeatOut struct {
-	Text  string   `json:"text" bulk:"true"`
+	Text  string   `json:"text" text:"product"`
 	Times int      `json:"times"`
 	Style string   `json:"style"`
 	Tags  []string `json:"tags,omitempty"`

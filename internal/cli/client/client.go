@@ -187,7 +187,8 @@ func (c *Client) request(ctx context.Context, method, name string, params map[st
 
 // sign puts into _meta what the newest revision wants with every request, our
 // credentials where no header carries them, and the token by which progress is
-// reported.
+// reported. Of a tool of ours it asks for the whole structured output, which
+// the view may keep from models.
 func (c *Client) sign(method string, params map[string]any) {
 	meta := map[string]any{}
 	if c.version == modern {
@@ -201,8 +202,11 @@ func (c *Client) sign(method string, params map[string]any) {
 	if c.opts.Context != "" && (c.version == modern || method == "initialize") {
 		meta["gatehouse/context"] = c.opts.Context
 	}
-	if method == "tools/call" && c.opts.Progress != nil {
-		meta["progressToken"] = c.next
+	if method == "tools/call" {
+		meta["gatehouse/results"] = "structured" // whole, as programs want it; other servers ignore it
+		if c.opts.Progress != nil {
+			meta["progressToken"] = c.next
+		}
 	}
 	if len(meta) > 0 {
 		params["_meta"] = meta

@@ -147,7 +147,8 @@ type Result struct {
 	IsError    bool            `json:"isError"`
 	Kind       string          `json:"resultType"`
 	Meta       struct {
-		Job string `json:"gatehouse/job"` // in which the call goes on; "" where it has ended
+		Job    string          `json:"gatehouse/job"`    // in which the call goes on; "" where it has ended
+		Fields json.RawMessage `json:"gatehouse/fields"` // of a tool whose product is the first block, a text
 	} `json:"_meta"`
 
 	Raw json.RawMessage `json:"-"` // the whole result as it came

@@ -33,7 +33,7 @@ type Module struct {
 type Tool struct {
 	Def           tool.Def
 	Input, Output json.RawMessage // Output is empty when there is none
-	Bulk          string          // the member of the result that travels as plain text; "" when there is none
+	Product       string          // the member of the result that clients are sent as text; "" if there is none
 }
 
 // Standard reads the modules that are in the binary: those of the guest list,
@@ -100,7 +100,7 @@ func spell(d tool.Def) (t Tool, err error) {
 		}
 	}
 	if d.Out != nil {
-		t.Bulk, _ = schema.Bulk(d.Out)
+		t.Product, _ = schema.Product(d.Out)
 	}
 	return t, nil
 }

@@ -3,7 +3,6 @@ package pages
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 
 	"gatehouse/internal/housekeeping/catalog"
@@ -44,8 +43,8 @@ func describe(b *strings.Builder, t catalog.Tool) error {
 		if err != nil {
 			return fmt.Errorf("output schema: %w", err)
 		}
-		if t.Bulk != "" {
-			results = slices.Insert(results, 0, field{name: t.Bulk, kind: "string", text: "the text of the result"})
+		if t.Product != "" {
+			fmt.Fprintf(b, "\nThe result is the text of `%s`, followed by the facts of the call. A view with `results: structured` sends all members as structured content.\n", t.Product)
 		}
 		writeTable(b, "result", results, "It gives back nothing but that it is done.")
 	}

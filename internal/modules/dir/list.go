@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -26,7 +27,7 @@ type listIn struct {
 }
 
 type listOut struct {
-	Content    string  `json:"content,omitempty" bulk:"true"`
+	Content    string  `json:"content,omitempty" text:"product"`
 	Entries    []entry `json:"entries"`
 	Path       string  `json:"path"`
 	Total      int     `json:"total"`
@@ -40,6 +41,18 @@ type entry struct {
 	IsDir bool   `json:"isDir"`
 	Size  int64  `json:"size"`
 	Kind  string `json:"kind,omitempty"`
+}
+
+// Facts says what a tree does not show and how to read on.
+func (o listOut) Facts() string {
+	words := []string{"total=" + strconv.Itoa(o.Total)}
+	if o.Ignored > 0 {
+		words = append(words, "ignored="+strconv.Itoa(o.Ignored))
+	}
+	if o.NextCursor != "" {
+		words = append(words, "to go on, list again with cursor="+o.NextCursor)
+	}
+	return tool.Facts(words...)
 }
 
 const listHelp = `Lists one directory, sorted by name, 200 entries at a time, or a tree of several levels.

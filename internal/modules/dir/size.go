@@ -21,11 +21,11 @@ type sizeIn struct {
 }
 
 type sizeOut struct {
-	Content string `json:"content" bulk:"true"`
+	Content string `json:"content" text:"product"`
 	Bytes   int64  `json:"bytes"`
 	Files   int64  `json:"files"`
 	Dirs    int64  `json:"dirs"`
-	Note    string `json:"note,omitempty"`
+	Note    string `json:"note,omitempty" text:"facts"`
 }
 
 const sizeHelp = `Adds up the sizes of all files below a directory, also of those that ignore files leave out, and lists

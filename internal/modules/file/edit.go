@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 
 	"gatehouse/internal/edit"
 	"gatehouse/internal/roots"
@@ -41,7 +42,7 @@ type oneEdit struct {
 }
 
 type editOut struct {
-	Diff         string `json:"diff,omitempty" bulk:"true"`
+	Diff         string `json:"diff,omitempty" text:"product"`
 	Path         string `json:"path"`
 	Success      bool   `json:"success"`
 	Replacements int    `json:"replacements"`
@@ -49,6 +50,16 @@ type editOut struct {
 	Level        string `json:"level"`
 	ETag         string `json:"etag"`
 	Note         string `json:"note,omitempty"`
+}
+
+// Facts says what was done and how the file can be changed again.
+func (o editOut) Facts() string {
+	level := ""
+	if o.Level != edit.Exact.String() {
+		level = "found by " + o.Level
+	}
+	return tool.Facts(count(int64(o.Replacements), "replacement")+" in "+tool.Fact(o.Path),
+		"line="+strconv.Itoa(o.Line), level, o.Note, "etag="+o.ETag)
 }
 
 const editHelp = `Replaces text in a file: old_string by new_string, or all of edits at once.

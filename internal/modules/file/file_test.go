@@ -121,6 +121,22 @@ func (h *house) call(name string, args ...any) map[string]any {
 	return out
 }
 
+// text calls a tool whose product is text and returns the product and the
+// facts; a refusal is its code after an exclamation mark.
+func (h *house) text(name string, args ...any) string {
+	h.t.Helper()
+	res, err := h.result(name, args...)
+	if r, ok := errors.AsType[*tool.Refusal](err); ok {
+		return "!" + r.Code
+	}
+	b, _ := json.Marshal(res.Structured)
+	var out struct{ Content string }
+	if err := json.Unmarshal(b, &out); err != nil {
+		h.t.Fatal(err)
+	}
+	return out.Content + res.Facts
+}
+
 func strs(args []any) (s []string) {
 	for _, a := range args {
 		if v, ok := a.(string); ok {

@@ -24,7 +24,7 @@ type readIn struct {
 }
 
 type readOut struct {
-	Content    string `json:"content" bulk:"true"`
+	Content    string `json:"content" text:"product"`
 	Language   string `json:"language"`
 	Path       string `json:"path"`
 	Size       int64  `json:"size" doc:"bytes of the file"`
@@ -39,6 +39,7 @@ type readOut struct {
 
 	format string         // how lines end and are indented; said on a file's first page
 	media  []tool.Content // what is shown besides the text
+	each   []string       // the facts of each file, if several are read
 }
 
 const readHelp = `Reads a file, a page at a time, or several files at once.
@@ -50,7 +51,7 @@ const readHelp = `Reads a file, a page at a time, or several files at once.
   that would begin in a line of more than 64 MiB begins near that line's end.
 - The text is exactly what the file holds, with its line endings and byte order mark, which note mentions.
   Bytes that are not UTF-8, and NUL bytes, are shown as \xNN. UTF-16 is decoded.
-- The last block of the result says which lines these are, how they end and are indented, and the etag, which
+- A second block of the result says which lines these are, how they end and are indented, and the etag, which
   file_edit and file_write take as if_match.
 - paths reads up to 200 files one after the other until max_bytes is used up; a file that cannot be read does not
   stop the others. files tells of each, and in the text each stands under its path.
@@ -73,17 +74,21 @@ func (m *files) readTool() tool.Tool {
 		res, err := run(ctx, c)
 		if out, ok := res.Structured.(readOut); ok && err == nil {
 			res.Content = append(res.Content, out.media...)
-			if f := out.footer(); f != "" {
-				res.Content = append(res.Content, tool.Text(f))
-			}
 		}
 		return res, err
 	}
 	return t
 }
 
-// footer repeats what a model that is shown only the text has to know.
-func (o *readOut) footer() string {
+// Facts says which lines these are and how to read on.
+func (o readOut) Facts() string {
+	if len(o.each) > 0 {
+		lines := strings.Join(o.each, "\n")
+		if o.Note != "" {
+			lines += "\n" + tool.Facts(o.Note)
+		}
+		return lines
+	}
 	s := make([]string, 0, 5)
 	if o.FirstLine > 0 && o.TotalLines > 0 {
 		last := o.FirstLine - 1 + strings.Count(o.Content, "\n")
@@ -97,24 +102,15 @@ func (o *readOut) footer() string {
 	}
 	switch {
 	case o.NextByte > 0:
-		s = append(s, fmt.Sprintf("the file goes on; next from_byte=%d of %d", o.NextByte, o.Size))
-	case o.NextOffset != 0 && o.TotalLines > 0:
-		s = append(s, fmt.Sprintf("next offset=%d", o.NextOffset))
+		s = append(s, fmt.Sprintf("to go on, read again with from_byte=%d of %d", o.NextByte, o.Size))
 	case o.NextOffset != 0:
-		s = append(s, fmt.Sprintf("the file goes on; next offset=%d", o.NextOffset))
+		s = append(s, fmt.Sprintf("to go on, read again with offset=%d", o.NextOffset))
 	}
-	for _, one := range []string{o.format, o.Note} {
-		if one != "" {
-			s = append(s, one)
-		}
-	}
+	s = append(s, o.format, o.Note)
 	if o.ETag != "" {
 		s = append(s, "etag="+o.ETag)
 	}
-	if len(s) == 0 {
-		return ""
-	}
-	return "[" + strings.Join(s, "; ") + "]"
+	return tool.Facts(s...)
 }
 
 func (m *files) read(ctx context.Context, c *tool.Call, in readIn) (readOut, error) {

@@ -143,15 +143,15 @@ func TestReadFooter(t *testing.T) {
 		args []any
 		want string
 	}{
-		{[]any{"path", "f", "limit", 4}, "[lines 1-4 of 10; next offset=5; LF; etag="},
+		{[]any{"path", "f", "limit", 4}, "[lines 1-4 of 10; to go on, read again with offset=5; LF; etag="},
 		{[]any{"path", "f", "offset", 9}, "[lines 9-10 of 10; etag="},
 		{[]any{"path", "g"}, "[lines 1-1 of 1; etag="},
 		{[]any{"path", "tabs.go"}, "[lines 1-5 of 5; CRLF, tabs; CRLF line endings; etag="},
 		{[]any{"path", "spaces.py"}, "[lines 1-3 of 3; LF, 4 spaces; etag="},
 	} {
 		res, err := h.result("file_read", c.args...)
-		if err != nil || len(res.Content) != 1 || !strings.HasPrefix(res.Content[0].Text, c.want) {
-			t.Errorf("%v: %+v, %v", c.args, res.Content, err)
+		if err != nil || len(res.Content) != 0 || !strings.HasPrefix(res.Facts, c.want) {
+			t.Errorf("%v: %+v, %v", c.args, res, err)
 		}
 	}
 }
@@ -199,10 +199,12 @@ func TestReadMany(t *testing.T) {
 	h.put("pic.png", "\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR")
 	tag := func(name string) any { return h.call("file_read", "path", name)["etag"] }
 	out := h.call("file_read", "paths", []string{"a", "missing", "b", "../out"})
-	want := fmt.Sprintf("==> a <==\none\n[lines 1-1 of 1; LF; etag=%v]\n\n==> missing <==\n[not_found: missing does not exist]\n\n==> b <==\ntwo\n[lines 1-1 of 1; etag=%v]\n\n"+
-		"==> ../out <==\n[outside_root: ../out is outside the folders this server may touch]\n", tag("a"), tag("b"))
-	if out["content"] != want {
-		t.Errorf("got\n%v\nwant\n%s", out["content"], want)
+	want := "==> a <==\none\n\n==> missing <==\n[not_found: missing does not exist]\n\n==> b <==\ntwo\n\n" +
+		"==> ../out <==\n[outside_root: ../out is outside the folders this server may touch]\n" +
+		fmt.Sprintf("a: [lines 1-1 of 1; LF; etag=%v]\nmissing: [not_found: missing does not exist]\nb: [lines 1-1 of 1; etag=%v]\n"+
+			"../out: [outside_root: ../out is outside the folders this server may touch]", tag("a"), tag("b"))
+	if got := h.text("file_read", "paths", []string{"a", "missing", "b", "../out"}); got != want {
+		t.Errorf("got\n%v\nwant\n%s", got, want)
 	}
 	files := out["files"].([]any)
 	if first := files[0].(map[string]any); len(files) != 4 || first["etag"] != tag("a") || first["total_lines"] != 1.0 || files[1].(map[string]any)["error"] == nil {
@@ -254,7 +256,7 @@ func TestReadAs(t *testing.T) {
 		})
 	}
 	res, err := h.result("file_read", "path", "s.wav")
-	if err != nil || len(res.Content) != 2 || res.Content[0].Type != "audio" || res.Content[0].MIME != "audio/wav" || len(res.Content[0].Data) != 17 {
+	if err != nil || len(res.Content) != 1 || res.Content[0].Type != "audio" || res.Content[0].MIME != "audio/wav" || len(res.Content[0].Data) != 17 {
 		t.Errorf("%+v, %v", res.Content, err)
 	}
 }

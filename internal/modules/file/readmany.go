@@ -1,6 +1,7 @@
 package file
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -58,9 +59,11 @@ func (m *files) readMany(ctx context.Context, c *tool.Call, in readIn) (readOut,
 		if got.Content != "" && !strings.HasSuffix(got.Content, "\n") {
 			b.WriteByte('\n')
 		}
-		if foot := got.footer(); foot != "" {
-			b.WriteString(foot + "\n")
+		facts := got.Facts()
+		if f.Error != "" {
+			facts = "[" + f.Error + "]"
 		}
+		out.each = append(out.each, visible(path)+": "+cmp.Or(facts, "[read]"))
 		out.Size += got.Size
 		out.media = append(out.media, got.media...)
 		left -= len(got.Content)

@@ -34,11 +34,13 @@ type searchIn struct {
 }
 
 type searchOut struct {
-	Content    string `json:"content" bulk:"true"`
+	Content    string `json:"content" text:"product"`
 	Files      int64  `json:"files"`
 	Hits       int64  `json:"hits,omitempty"`
 	NextCursor string `json:"next_cursor,omitempty"`
 	Note       string `json:"note,omitempty"`
+
+	mode string
 }
 
 const searchHelp = `Searches the files below a directory, or one file. No other program is needed.
@@ -94,7 +96,7 @@ func (m *files) search(ctx context.Context, c *tool.Call, in searchIn) (searchOu
 	out := searchOut{Files: res.Matched, Hits: res.Hits}
 	out.Content, out.NextCursor = pg.page(res)
 	out.Note = searchNote(res, late, in.Mode == "names")
-	out.Content += out.footer(in.Mode)
+	out.mode = in.Mode
 	return out, nil
 }
 

@@ -141,24 +141,22 @@ func writeHit(b *strings.Builder, h *search.Hit, shown, until int) int {
 	return max(shown, n)
 }
 
-// footer says what is not on the page.
-func (o *searchOut) footer(mode string) string {
+// Facts says what was found and how to read on.
+func (o searchOut) Facts() string {
 	var s []string
 	switch {
 	case o.Files == 0:
 		s = append(s, "nothing found")
-	case mode == "content" || mode == "count":
+	case o.mode == "content" || o.mode == "count":
 		s = append(s, count(o.Hits, "hit")+" in "+count(o.Files, "file"))
 	default:
 		s = append(s, count(o.Files, "file"))
 	}
-	if o.Note != "" {
-		s = append(s, o.Note)
-	}
+	s = append(s, o.Note)
 	if o.NextCursor != "" {
-		s = append(s, "next cursor="+o.NextCursor)
+		s = append(s, "to go on, search again with cursor="+o.NextCursor)
 	}
-	return "[" + strings.Join(s, "; ") + "]"
+	return tool.Facts(s...)
 }
 
 // searchNote says what was passed over.

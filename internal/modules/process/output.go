@@ -30,7 +30,7 @@ type outputIn struct {
 
 type outputOut struct {
 	ID     string `json:"id"`
-	Output string `json:"output" bulk:"true"`
+	Output string `json:"output" text:"product"`
 	condition
 	Next     int64 `json:"next" doc:"since of the next call"`
 	More     bool  `json:"more,omitempty" doc:"there is more already"`

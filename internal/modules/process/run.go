@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,10 +35,25 @@ type runOut struct {
 	Command  string        `json:"command"`
 	ExitCode int           `json:"exitCode" doc:"-1 when a signal ended it"`
 	Signal   string        `json:"signal,omitempty"`
-	Output   string        `json:"output" bulk:"true"`
+	Output   string        `json:"output" text:"product"`
 	TimedOut bool          `json:"timedOut,omitempty"`
 	Lost     int64         `json:"lost,omitempty" doc:"bytes before the output that are not kept"`
 	Duration time.Duration `json:"duration" doc:"ns"`
+}
+
+// Facts says how the program ended, and where more of its output is.
+func (o runOut) Facts() string {
+	words := []string{"exit code " + strconv.Itoa(o.ExitCode)}
+	if o.Signal != "" {
+		words = append(words, "ended by signal "+o.Signal)
+	}
+	if o.TimedOut {
+		words = append(words, "timed out")
+	}
+	if o.Lost > 0 {
+		words = append(words, fmt.Sprintf("%d bytes before this are not kept", o.Lost))
+	}
+	return tool.Facts(append(words, "id="+o.ID)...)
 }
 
 func (m *manager) runTool() tool.Tool {

@@ -16,7 +16,7 @@ type screenIn struct {
 
 type screenOut struct {
 	ID     string `json:"id"`
-	Screen string `json:"screen" bulk:"true"`
+	Screen string `json:"screen" text:"product"`
 	condition
 	Cols         int    `json:"cols"`
 	Rows         int    `json:"rows"`

@@ -72,7 +72,7 @@ type readIn struct {
 }
 
 type readOut struct {
-	Content  string     `json:"content" bulk:"true"`
+	Content  string     `json:"content" text:"product"`
 	Encoding string     `json:"encoding,omitempty"`
 	Size     int64      `json:"size,omitempty" doc:"of the whole file"`
 	Next     int64      `json:"next_offset,omitempty" doc:"where to go on, when there is more"`

@@ -30,7 +30,9 @@ func adapted[In, Out any](m *desk, d tool.Def, failed string, like func(Out) any
 		case original:
 			return asOriginal(like(out), more)
 		}
-		return tool.Result{Structured: out, Content: more}, nil
+		res := tool.Typed(out)
+		res.Content = more
+		return res, nil
 	})
 	t.Out = reflect.TypeFor[Out]()
 	return t

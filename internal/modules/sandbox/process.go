@@ -63,7 +63,7 @@ type outputIn struct {
 }
 
 type outputOut struct {
-	Output   string  `json:"output" bulk:"true"`
+	Output   string  `json:"output" text:"product"`
 	Next     int64   `json:"next"`
 	Lost     int64   `json:"lost,omitempty" doc:"bytes before this that are not kept any more"`
 	Running  bool    `json:"running"`

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -46,7 +47,7 @@ type commandIn struct {
 type ranOut struct {
 	ExitCode  int      `json:"exit_code" doc:"-1 when it did not end by itself"`
 	Outcome   string   `json:"outcome,omitempty" enum:"ok,error,signal,timeout,oom,output-limit,lost"`
-	Output    string   `json:"output,omitempty" bulk:"true" doc:"standard output and standard error as they came in"`
+	Output    *string  `json:"output,omitempty" text:"product" doc:"standard output and standard error as they came in"`
 	Stdout    string   `json:"stdout,omitempty"`
 	Stderr    string   `json:"stderr,omitempty"`
 	Signal    int      `json:"signal,omitempty" doc:"the one that ended it"`
@@ -56,6 +57,24 @@ type ranOut struct {
 	Took      float64  `json:"took_ms,omitempty"`
 	CPU       float64  `json:"cpu_ms,omitempty"`
 	MaxRSS    int64    `json:"max_rss_bytes,omitempty"`
+}
+
+// Facts says how the code ended.
+func (o ranOut) Facts() string {
+	words := []string{"exit code " + strconv.Itoa(o.ExitCode)}
+	if o.Outcome != string(sandbox.OK) {
+		words = append(words, o.Outcome)
+	}
+	if o.Signal != 0 {
+		words = append(words, "signal "+strconv.Itoa(o.Signal))
+	}
+	if o.Error != nil {
+		words = append(words, "error="+tool.Fact(o.Error.Name+": "+o.Error.Message))
+	}
+	if o.Forgotten {
+		words = append(words, "the context begins anew: what earlier code did in it is lost")
+	}
+	return tool.Facts(append(words, fmt.Sprintf("took %.0f ms", o.Took))...)
 }
 
 type failure struct {
@@ -282,7 +301,7 @@ func (t *transcript) into(o *ranOut, r kernel.Result, separate bool) {
 	}
 	o.Shown = len(t.parts)
 	if !separate {
-		o.Output = visible(t.both) + mark
+		o.Output = new(visible(t.both) + mark)
 		return
 	}
 	o.Stdout, o.Stderr = visible(t.out), visible(t.err)

@@ -20,8 +20,8 @@ type runIn struct {
 }
 
 type runOut struct {
-	Stdout     string `json:"stdout" bulk:"true"`
-	Stderr     string `json:"stderr"`
+	Stdout     string `json:"stdout" text:"product"`
+	Stderr     string `json:"stderr" text:"facts"`
 	ExitCode   int    `json:"exit_code" doc:"-1 when a signal ended it"`
 	Signal     string `json:"signal,omitempty"`
 	TimedOut   bool   `json:"timed_out"`
@@ -52,33 +52,25 @@ A host may allow and deny commands by patterns. Each is a glob on a program's na
 			Stdout: o.stdout.text(), Stderr: o.stderr.text(), ExitCode: o.state.Code, Signal: o.state.Signal,
 			TimedOut: o.timedOut(), Truncated: o.truncated(), DurationMS: o.state.Took.Milliseconds(),
 		}
-		res := tool.Result{Structured: out}
-		if note := out.note(in.Timeout); note != "" {
-			res.Content = []tool.Content{tool.Text(note)}
+		res := tool.Typed(out)
+		if out.TimedOut {
+			res.Facts += fmt.Sprintf("\n[timed out after %d s]", in.Timeout)
 		}
 		return res, nil
 	})
 }
 
-// mostNote is how much of stderr is repeated in the text, in bytes.
-const mostNote = 4 << 10
-
-// note says what a client must not miss that shows its model text alone.
-func (r *runOut) note(seconds int) string {
+// Facts holds what was printed to standard error, and says how the command
+// ended on a line of its own, the last.
+func (r runOut) Facts() string {
 	var b strings.Builder
-	if tail := r.Stderr; tail != "" {
-		if len(tail) > mostNote {
-			tail = "…" + strings.ToValidUTF8(tail[len(tail)-mostNote:], "")
-		}
-		fmt.Fprintf(&b, "[stderr]\n%s\n", strings.TrimSuffix(tail, "\n"))
+	if r.Stderr != "" {
+		fmt.Fprintf(&b, "[stderr]\n%s\n", strings.TrimSuffix(r.Stderr, "\n"))
 	}
-	switch {
-	case r.TimedOut:
-		fmt.Fprintf(&b, "[timed out after %d s]", seconds)
-	case r.Signal != "":
+	if r.Signal != "" {
 		fmt.Fprintf(&b, "[ended by a signal: %s]", r.Signal)
-	case r.ExitCode != 0:
+	} else {
 		fmt.Fprintf(&b, "[exit code %d]", r.ExitCode)
 	}
-	return strings.TrimSuffix(b.String(), "\n")
+	return b.String()
 }

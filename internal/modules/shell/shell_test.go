@@ -125,24 +125,20 @@ func TestRunsCommandLines(t *testing.T) {
 func TestTextTellsOfFailure(t *testing.T) {
 	d := open(t, "")
 	for command, want := range map[string]string{
-		"echo fine":               "",
+		"echo fine":               "[exit code 0]",
 		"exit 2":                  "[exit code 2]",
 		"echo bad >&2; exit 1":    "[stderr]\nbad\n[exit code 1]",
-		"echo warning >&2":        "[stderr]\nwarning",
+		"echo warning >&2":        "[stderr]\nwarning\n[exit code 0]",
 		"kill -9 $$":              "[ended by a signal: killed]",
 		"echo a >&2; kill -9 $$":  "[stderr]\na\n[ended by a signal: killed]",
-		"printf '\\377' >&2; (:)": "[stderr]\n\\xff",
+		"printf '\\377' >&2; (:)": "[stderr]\n\\xff\n[exit code 0]",
 	} {
 		res, _, err := d.call(t.Context(), "run", args{"command": command})
 		if err != nil {
 			t.Fatal(err)
 		}
-		var got strings.Builder
-		for _, c := range res.Content {
-			got.WriteString(c.Text)
-		}
-		if got.String() != want {
-			t.Errorf("%s: got %q, want %q", command, got.String(), want)
+		if res.Facts != want {
+			t.Errorf("%s: got %q, want %q", command, res.Facts, want)
 		}
 	}
 }

@@ -17,9 +17,9 @@ type systemIn struct {
 }
 
 type systemOut struct {
-	Output   string `json:"output" bulk:"true" doc:"what it printed, and how it ended"`
-	ExitCode int    `json:"exit_code" doc:"-1 when a signal ended it"`
-	TimedOut bool   `json:"timed_out"`
+	Output   string `json:"output" text:"product" doc:"what it printed, and how it ended"`
+	ExitCode int    `json:"exit_code" text:"facts" doc:"-1 when a signal ended it"`
+	TimedOut bool   `json:"timed_out" text:"facts"`
 }
 
 // systemTool is the host shell of another server, by its name and with its
@@ -45,7 +45,9 @@ func (m *runner) systemTool() tool.Tool {
 		default:
 			out.Output = fmt.Sprintf("%s\n[exit code: %d]", cmp.Or(out.Output, "(no output)"), out.ExitCode)
 		}
-		return tool.Result{Structured: out, IsError: out.TimedOut || out.ExitCode != 0}, nil
+		res := tool.Typed(out)
+		res.IsError = out.TimedOut || out.ExitCode != 0
+		return res, nil
 	})
 }
 

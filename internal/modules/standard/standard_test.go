@@ -38,9 +38,11 @@ func TestListingStaysSmall(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			out, err := schema.ForOutput(tl.Out)
-			if err != nil {
-				t.Fatal(err)
+			var out json.RawMessage
+			if _, text := schema.Product(tl.Out); !text { // a view of texts lists no schema of those
+				if out, err = schema.ForOutput(tl.Out); err != nil {
+					t.Fatal(err)
+				}
 			}
 			names = append(names, tl.Name)
 			all = append(all, listed{tl.Name, tl.Description, in, out, map[string]bool{"readOnlyHint": true, "destructiveHint": false, "openWorldHint": false}})
