@@ -16,15 +16,15 @@ import (
 	"gatehouse/internal/update"
 )
 
-// NewUpdater makes what replaces a program, "" for this one. It is nil where
-// the settings name no source of releases.
+// NewUpdater returns an updater of a program, "" for this one. If the settings
+// name no source of releases, it can only roll back.
 func NewUpdater(cfg config.Update, program string) (*update.Updater, error) {
-	if cfg.Source == "" {
-		return nil, nil
-	}
-	key, err := update.ParseKey(cfg.Key)
-	if err != nil {
-		return nil, &SettingError{err}
+	var key update.Key
+	var err error
+	if cfg.Source != "" {
+		if key, err = update.ParseKey(cfg.Key); err != nil {
+			return nil, &SettingError{err}
+		}
 	}
 	if program == "" {
 		if program, err = os.Executable(); err != nil {

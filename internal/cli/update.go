@@ -32,7 +32,10 @@ kept beside it. Hosts that run go on with theirs until they are started again.`,
 			if err != nil {
 				return err
 			}
-			return run(c, u)
+			if err = run(c, u); errors.Is(err, update.ErrNoSource) {
+				err = usagef("%v: set update.source and update.key in gatehouse.yaml", err)
+			}
+			return err
 		}})
 	}
 	sub("check", "Say whether there is a newer release", func(c *cobra.Command, u *update.Updater) error {
@@ -88,9 +91,5 @@ func updater(w World, program string) (*update.Updater, error) {
 	if err := l.Validate(); err != nil {
 		return nil, &usageError{err}
 	}
-	u, err := app.NewUpdater(l.Update, program)
-	if err == nil && u == nil {
-		err = usagef("the settings name no source of releases: set update.source and update.key in gatehouse.yaml")
-	}
-	return u, err
+	return app.NewUpdater(l.Update, program)
 }

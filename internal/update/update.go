@@ -31,11 +31,12 @@ import (
 
 // Errors of an Updater.
 var (
-	ErrNone    = errors.New("there is no newer release")
-	ErrNoBuild = errors.New("the release has no program for this machine")
-	ErrWaiting = errors.New("the release is in place already; it runs when the host is started again")
-	ErrNoPrior = errors.New("no earlier program is kept")
-	ErrBusy    = errors.New("an update is at work")
+	ErrNone     = errors.New("there is no newer release")
+	ErrNoSource = errors.New("the settings name no source of releases")
+	ErrNoBuild  = errors.New("the release has no program for this machine")
+	ErrWaiting  = errors.New("the release is in place already; it runs when the host is started again")
+	ErrNoPrior  = errors.New("no earlier program is kept")
+	ErrBusy     = errors.New("an update is at work")
 )
 
 // Limits.
@@ -62,10 +63,10 @@ type File struct {
 	SHA256 string `json:"sha256"`
 }
 
-// Options of an Updater. All are needed but Log.
+// Options of an Updater. All are needed but Source and Key.
 type Options struct {
-	Source  string // a folder from the top, or a URL
-	Key     Key
+	Source  string // a folder from the top, or a URL; "" for an Updater that only rolls back
+	Key     Key    // of the source
 	Current string // version that runs
 	Program string // the file that is replaced
 	// Try runs a program and gives the version it says it is.
@@ -95,6 +96,9 @@ const (
 // Check reads the newest release and verifies its signature. newer reports
 // whether it is newer than the program that runs.
 func (u *Updater) Check(ctx context.Context) (r Release, newer bool, err error) {
+	if u.o.Source == "" {
+		return r, false, ErrNoSource
+	}
 	s, err := open(u.o.Source)
 	if err != nil {
 		return r, false, err

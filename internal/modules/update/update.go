@@ -20,7 +20,7 @@ import (
 
 // Config is what the module is given.
 type Config struct {
-	Updater *update.Updater `json:"-"` // nil: the settings name no source of releases
+	Updater *update.Updater `json:"-"` // of this program; nil: nothing replaces it
 	Current string          `json:"-"` // version that runs
 	Rules   ruling.Func     `json:"-"` // who may do what is everybody's matter; nil: nobody
 	Show    phases.Show     `json:"-"` // shows how far a job is
@@ -96,7 +96,7 @@ func (m *maker) ready(c *tool.Call) error {
 		return err
 	}
 	if m.cfg.Updater == nil {
-		return &tool.Refusal{Code: "unsupported", Message: "the settings name no source of releases", Next: "A person sets update.source and update.key, in gatehouse.yaml."}
+		return refuse(update.ErrNoSource)
 	}
 	return nil
 }
@@ -131,6 +131,8 @@ func refuse(err error) error {
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, update.ErrNoSource):
+		return &tool.Refusal{Code: "unsupported", Message: err.Error(), Next: "A person sets update.source and update.key, in gatehouse.yaml."}
 	case errors.Is(err, update.ErrSignature):
 		return &tool.Refusal{Code: "denied", Message: err.Error(), Next: "Nothing was changed. Tell a person: somebody may be offering a false release."}
 	case errors.Is(err, update.ErrWaiting):

@@ -102,10 +102,24 @@ func updater(t *testing.T, version, program string) *update.Updater {
 			t.Fatal(err)
 		}
 	}
-	return update.New(update.Options{Source: source, Key: key, Current: "1.0.0", Program: home, Try: func(_ context.Context, path string) (string, error) {
-		b, err := os.ReadFile(path)
-		return string(b), err
-	}})
+	return update.New(update.Options{Source: source, Key: key, Current: "1.0.0", Program: home, Try: whatItSays})
+}
+
+// whatItSays reads a program that is the text of its version.
+func whatItSays(_ context.Context, path string) (string, error) {
+	b, err := os.ReadFile(path)
+	return string(b), err
+}
+
+// kept makes a program beside which the one before is kept.
+func kept(t *testing.T) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "gatehouse")
+	err := errors.Join(os.WriteFile(program, []byte("1.0.0"), 0o700), os.WriteFile(program+".previous", []byte("0.9.0"), 0o700))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return program
 }
 
 func TestAHostIsUpdatedByTools(t *testing.T) {
@@ -155,6 +169,14 @@ func TestWhatIsRefused(t *testing.T) {
 		if refused := alone.ask("ann", name, nil); !strings.HasPrefix(refused, "unsupported: ") {
 			t.Errorf("%s without a source: %q", name, refused)
 		}
+	}
+	bare := rule(t, Config{Updater: update.New(update.Options{Program: kept(t), Try: whatItSays}), Current: "1.0.0"})
+	if refused := bare.ask("ann", "server_update_check", nil); !strings.HasPrefix(refused, "unsupported: the settings name no source") {
+		t.Errorf("a check without a source: %q", refused)
+	}
+	var back rollbackOut
+	if refused := bare.ask("ann", "server_update_rollback", &back); refused != "" || back.Version != "0.9.0" {
+		t.Errorf("a rollback needs no source: %+v, %s", back, refused)
 	}
 	if refused := old.ask("ann", "server_update", nil); !strings.HasPrefix(refused, "not_found: there is no newer") || len(old.jobs) > 0 {
 		t.Errorf("got %q", refused)
