@@ -114,6 +114,7 @@ type App struct {
 	observed observed
 
 	restored *backup.Restored // when this host started; nil for nothing
+	readOnly bool             // the data folder could not be written when this host started
 
 	narrowing atomic.Pointer[narrowing]
 	tree      *tree

@@ -45,6 +45,7 @@ func (a *App) enter(context.Context) error {
 		if waits, _ := backup.Waiting(BackedUp(a.cfg)); done == nil && waits != nil {
 			return err // it is half done: whoever went on would mix two states
 		}
+		a.readOnly = !cannotExist(a.cfg.Folders.Data) // without a folder there is nothing that could be kept or changed
 		a.log.Warn("a restore would not wait for this host: cannot lock the folder", "folder", a.cfg.Folders.Data, "err", err)
 		return nil
 	}

@@ -97,6 +97,7 @@ func (a *App) HTTPDoor() (*http.Door, error) {
 		Patience: a.cfg.Limits.StopPatience / 2,
 		Name:     info.Name,
 		Version:  info.Version,
+		Degraded: a.Degraded,
 		Log:      a.log,
 	})
 	if err != nil {

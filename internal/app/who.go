@@ -36,6 +36,7 @@ func (a *App) openIdentity(context.Context) (err error) {
 	path := ""
 	if !a.opts.Private {
 		path = filepath.Join(a.cfg.Folders.Data, "identity.db")
+		o.Known = KnownUsers(a.cfg.Folders)
 		if a.cfg.Doors.HTTP.Open || a.cfg.Doors.TCP != "" {
 			o.LocalToken = LocalTokenFile(a.cfg.Folders)
 		}
@@ -43,7 +44,6 @@ func (a *App) openIdentity(context.Context) (err error) {
 	a.who, err = identity.Open(path, o)
 	if err != nil && !c.Required && cannotExist(path) {
 		a.log.Warn("users and tokens are unknown to this host: cannot read them", "file", path, "err", err)
-		o.LocalToken = ""
 		a.who, err = identity.Open("", o)
 	}
 	if err != nil {
@@ -86,6 +86,20 @@ func (a *App) tell(subject string, fact any) {
 		return
 	}
 	a.bus.Publish(bus.Fact{Subject: subject, At: time.Now(), Data: data})
+}
+
+// KnownUsers are the files that remember, outside the data folder, that this host
+// has users: in the folder of state and, where there is one, that of settings.
+// One of them is on another disk than the data, if any of a person's folders are.
+func KnownUsers(f config.Folders) (paths []string) {
+	const name = "has-users"
+	if f.State != "" {
+		paths = append(paths, filepath.Join(f.State, name))
+	}
+	if info, err := os.Stat(f.Config); err == nil && info.IsDir() {
+		paths = append(paths, filepath.Join(f.Config, name))
+	}
+	return paths
 }
 
 // LocalTokenFile is where the token for callers on this machine is kept.
@@ -208,4 +222,19 @@ func address(conn net.Conn) netip.Addr {
 		return t.AddrPort().Addr().Unmap()
 	}
 	return netip.Addr{}
+}
+
+// Degraded says what this host cannot do at the moment, for everybody who asks
+// whether it is ready; "" if it can do everything. It goes on serving what only
+// reads.
+func (a *App) Degraded() string {
+	switch {
+	case a.who.Lost():
+		return "the file of users is lost; only the host's own user is let in"
+	case a.ledger != nil && a.ledger.Ready() != nil:
+		return "the ledger cannot be written; calls that change something are refused"
+	case a.who.Degraded() != nil, a.readOnly:
+		return "the data folder cannot be written; calls that change something are refused"
+	}
+	return ""
 }

@@ -304,7 +304,7 @@ func (r *running) serve(ctx context.Context) error {
 	defer stopLast()
 	var beside sync.WaitGroup
 	if r.healthLn != nil {
-		r.health.Check, r.health.Log = r.check, r.log
+		r.health.Check, r.health.Log, r.health.Degraded = r.check, r.log, r.host.Degraded
 		beside.Go(func() {
 			if err := r.health.Serve(last, r.healthLn); err != nil {
 				stopHost(fmt.Errorf("show health: %w", err))

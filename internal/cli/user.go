@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"path/filepath"
 	"strings"
 	"text/tabwriter"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gatehouse/internal/app"
 	"gatehouse/internal/config"
 	"gatehouse/internal/identity"
 )
@@ -25,7 +27,7 @@ func openUsers(w World, told func(identity.Event)) (*identity.Service, error) {
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	return identity.Open(identityFile(cfg.Folders), identity.Options{Told: told})
+	return identity.Open(identityFile(cfg.Folders), identity.Options{Told: told, Known: app.KnownUsers(cfg.Folders), Log: logger(w.Err, cfg, new(slog.LevelVar))})
 }
 
 // identityFile is where a host keeps its users.

@@ -2,6 +2,7 @@ package daemon
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"log/slog"
 	"net"
@@ -19,6 +20,9 @@ type Health struct {
 	// It is called at most once a second, with a context that ends after 2 s.
 	Check func(context.Context) error
 	Log   *slog.Logger // nil: nothing is logged
+	// Degraded returns what the daemon cannot do at the moment, "" for nothing;
+	// all callers of /ready may read it. nil means that nothing ever is.
+	Degraded func() string
 
 	ready atomic.Bool
 
@@ -50,6 +54,13 @@ func (h *Health) Serve(ctx context.Context, ln net.Listener) error {
 		if !h.ready.Load() {
 			says(w, http.StatusServiceUnavailable, `{"status":"not ready","service":"gatehouse"}`)
 			return
+		}
+		if h.Degraded != nil {
+			if reason := h.Degraded(); reason != "" {
+				text, _ := json.Marshal(reason) // a string
+				says(w, http.StatusOK, `{"status":"degraded","service":"gatehouse","reason":`+string(text)+`}`)
+				return
+			}
 		}
 		says(w, http.StatusOK, `{"status":"ready","service":"gatehouse"}`)
 	})

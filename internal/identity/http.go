@@ -228,7 +228,7 @@ func (s *Service) unnamed(local bool) (Principal, error) {
 // Authenticates reports whether there is, or ever was, anything by which
 // callers are told apart beyond loopback.
 func (s *Service) Authenticates() bool {
-	return s.byHand.secret != "" || s.oauth != nil || s.o.ClientCA || s.watch.claimed.Load()
+	return s.byHand.secret != "" || s.oauth != nil || s.o.ClientCA || s.watch.claimed.Load() || s.watch.lost.Load()
 }
 
 // MustAuthenticate refuses a door that other machines can reach while nobody

@@ -47,7 +47,11 @@ type Options struct {
 	AuthToken  string // a token set by hand, at least 16 bytes; good from everywhere
 	LocalToken string // path of the file that keeps the local token, made when missing; "" means there is none
 	ClientCA   bool   // the doors verify client certificates
-	OAuth      *OAuth // nil means no provider
+
+	// Known are paths of files outside the folder of the users' file. They are
+	// made when there is a user, and remember it when that file is lost.
+	Known []string
+	OAuth *OAuth // nil means no provider
 
 	Origins []string // web origins besides our own whose pages may act with a cookie: scheme://host[:port]
 	Secure  bool     // a proxy in front speaks TLS, so cookies are Secure although this host sees none
@@ -142,10 +146,16 @@ func (s *Service) configure() (err error) {
 	}
 	if o.LocalToken != "" {
 		token, err := loadLocalToken(o.LocalToken)
+		if errors.Is(err, errNotMade) {
+			s.log.Warn("there is no local token: its file cannot be made", "file", o.LocalToken, "err", err)
+			token, err = "", nil
+		}
 		if err != nil {
 			return fmt.Errorf("local token: %w", err)
 		}
-		s.local = newFixed(token)
+		if token != "" {
+			s.local = newFixed(token)
+		}
 	}
 	if o.OAuth != nil {
 		if s.oauth, err = newProvider(*o.OAuth); err != nil {

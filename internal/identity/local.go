@@ -21,10 +21,14 @@ func loadLocalToken(path string) (string, error) {
 		return token, err
 	}
 	if err := makeLocalToken(path); err != nil {
-		return "", err
+		return "", fmt.Errorf("%w: %w", errNotMade, err)
 	}
 	return readLocalToken(path)
 }
+
+// errNotMade is a token that was not there and cannot be made, on a disk that is
+// full for example. The host serves without it.
+var errNotMade = errors.New("it cannot be made")
 
 func readLocalToken(path string) (string, error) {
 	f, err := os.Open(path)

@@ -31,7 +31,7 @@ var ErrPairing = errors.New("this pairing code is not valid; one is printed when
 // longer works.
 func (s *Service) Pairing(ctx context.Context) (code string, err error) {
 	users, err := s.Users(ctx)
-	if err != nil || len(users) > 0 {
+	if err != nil || len(users) > 0 || s.Lost() {
 		return "", err
 	}
 	raw := letters.EncodeToString(random(8))[:pairSize]

@@ -63,7 +63,7 @@ func opening(err error) error {
 	case errors.Is(err, sqlfile.ErrClosed):
 		return errClosed
 	}
-	return fmt.Errorf("the file of users: %w; if it is damaged, restore it, or move it away and add the users again", err)
+	return fmt.Errorf("the file of users: %w; if it is damaged, restore it (gatehouse backup restore)", err)
 }
 
 // change runs f in a transaction that is on disk when change returns.

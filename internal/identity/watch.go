@@ -23,6 +23,9 @@ type watch struct {
 	// claimed is set once there has been a user. It stays set when the last
 	// one is removed, so that removing users never opens the house.
 	claimed atomic.Bool
+	// lost is set while there were users here once and their file does not know
+	// of any: it was removed, emptied, or its disk is not mounted.
+	lost atomic.Bool
 
 	mu      sync.Mutex
 	version int64
@@ -63,6 +66,7 @@ func (s *Service) compare(force bool) (told []Revocation, err error) {
 	}
 	if db == nil {
 		s.watch.met = true // and it was empty: whatever is in it later is news
+		s.remember(s.watch.claimed.Load())
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -80,6 +84,8 @@ func (s *Service) compare(force bool) (told []Revocation, err error) {
 	if err != nil {
 		return nil, err
 	}
+	claimed = claimed || w.claimed.Load()
+	s.remember(claimed)
 	if !w.claimed.Swap(claimed) && claimed && s.o.Mode == OpenLoopback && !s.o.Insecure && !s.o.Embedded {
 		told = append(told, Revocation{Principal: Nobody}) // who was let in unasked is asked from now on
 	}

@@ -40,6 +40,7 @@ type File struct {
 	db     *sql.DB
 	read   *sql.DB // the same as db in memory; nil before it is needed
 	look   *sql.DB // one connection, of Changes
+	frozen *frozen // what is read where the file cannot be opened for writing; nil elsewhere
 	closed bool
 }
 
@@ -83,8 +84,11 @@ func (f *File) Reader() (*sql.DB, error) {
 		return nil, nil
 	}
 	db, err := f.ready()
-	if err != nil || f.read != nil {
-		return f.read, err
+	if err != nil {
+		return f.readFrozen(err)
+	}
+	if f.read != nil {
+		return f.read, nil
 	}
 	if f.read = db; f.Path == "" {
 		return db, nil // a second connection to memory would see another memory
@@ -105,7 +109,10 @@ func (f *File) Changes(ctx context.Context) (version int64, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, err := f.ready(); err != nil {
-		return 0, err
+		if _, ferr := f.readFrozen(err); ferr != nil {
+			return 0, ferr
+		}
+		return changesFrozen, nil
 	}
 	if f.look == nil {
 		// One connection: SQLite counts what the others do.
@@ -124,11 +131,15 @@ func (f *File) ready() (*sql.DB, error) {
 	if f.db != nil {
 		return f.db, nil
 	}
+	if f.frozen != nil && time.Since(f.frozen.at) < tryAgain {
+		return nil, f.frozen.cause
+	}
 	db, err := f.open()
 	if err != nil {
 		return nil, fmt.Errorf("open %s: %w", f.name(), err)
 	}
 	f.db = db
+	f.thaw()
 	return db, nil
 }
 
@@ -291,5 +302,5 @@ func (f *File) Close() (err error) {
 		}
 	}
 	f.db, f.read, f.look = nil, nil, nil
-	return err
+	return errors.Join(err, f.thaw())
 }

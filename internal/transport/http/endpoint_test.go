@@ -116,10 +116,15 @@ func TestPlaces(t *testing.T) {
 	has(t, page.header.Get("Content-Security-Policy"), "default-src 'none'")
 }
 
-func TestNotReady(t *testing.T) {
-	h := newHouse(t, Options{Ready: func() error { return errGone }}, hosttest.Options{})
-	if r := h.do("GET", "/ready", ""); r.status != 503 {
-		t.Errorf("got %d, want 503", r.status)
+func TestADegradedHostSaysSoAndServes(t *testing.T) {
+	reason := `the disk is "full"`
+	h := newHouse(t, Options{Degraded: func() string { return reason }}, hosttest.Options{})
+	if r := h.do("GET", "/ready", ""); r.status != 200 || r.body != `{"status":"degraded","service":"gatehouse","reason":"the disk is \"full\""}` {
+		t.Errorf("got %d %s", r.status, r.body)
+	}
+	reason = ""
+	if r := h.do("GET", "/ready", ""); r.status != 200 || r.body != `{"status":"ready","service":"gatehouse"}` {
+		t.Errorf("got %d %s", r.status, r.body)
 	}
 }
 

@@ -10,6 +10,7 @@ package http
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"maps"
 	nethttp "net/http"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	"gatehouse/internal/protocol"
+	"gatehouse/internal/rawjson"
 	"gatehouse/internal/session"
 	"gatehouse/tool"
 )
@@ -34,9 +36,13 @@ type Options struct {
 	Retry     time.Duration // when a client should come back to a stream that ended; 0 means 3 s
 	Patience  time.Duration // for requests in flight when the door closes; 0 means 10 s
 
-	Name    string       // of this server, for its page; "" means gatehouse
-	Version string       // likewise; "" shows none
-	Ready   func() error // whether the host can serve; nil means it can
+	Name    string // of this server, for its page; "" means gatehouse
+	Version string // likewise; "" shows none
+
+	// Degraded returns what the host cannot do at the moment, "" if it can do
+	// everything. Everybody may read it at /ready, so it names no path and no
+	// user. nil means that nothing is ever degraded.
+	Degraded func() string
 
 	// Identify says who is asking, before anything of the body is read. nil
 	// means that everybody is anonymous.
@@ -353,14 +359,13 @@ func (d *Door) only(method string, f nethttp.HandlerFunc) nethttp.HandlerFunc {
 }
 
 func (d *Door) ready(w nethttp.ResponseWriter, r *nethttp.Request) {
-	if d.opts.Ready != nil {
-		if err := d.opts.Ready(); err != nil {
-			d.log.WarnContext(r.Context(), "not ready", "err", err)
-			says(503, "application/json", `{"status":"not ready","service":"gatehouse"}`)(w, r)
-			return
+	body := []byte(`{"status":"ready","service":"gatehouse"}`)
+	if d.opts.Degraded != nil {
+		if reason := d.opts.Degraded(); reason != "" {
+			body = fmt.Appendf(nil, `{"status":"degraded","service":"gatehouse","reason":%s}`, rawjson.AppendString(nil, reason))
 		}
 	}
-	says(200, "application/json", `{"status":"ready","service":"gatehouse"}`)(w, r)
+	says(200, "application/json", string(body))(w, r)
 }
 
 // says makes a handler that always gives the same short answer.
