@@ -59,6 +59,7 @@ type Resource struct {
 	Read     tool.Handler // Call.Name is the URI that is read
 	Complete tool.Handler // of a template's variables; nil for none
 	Watch    Watch        // nil when it never tells of changes
+	MayWatch tool.Handler // runs as a call before a watch is opened, and refuses it; nil for what may be watched if it may be read
 	Each     bool         // each subscriber has a watch of its own, since they are not told the same
 }
 

@@ -80,7 +80,7 @@ func (a *App) narrow(module string, c *tool.Call, inner bool, from any) (how any
 // announcedBy asks the client of a call.
 func announcedBy(c *tool.Call, inner bool) (*announced, error) {
 	switch {
-	case inner, c.Method == "completion/complete": // which ask nobody
+	case inner, c.Method == "completion/complete", c.Method == "resources/subscribe": // which ask nobody
 		return &announced{}, nil
 	case c.Caller.Can&tool.CanListRoots == 0:
 		return &announced{all: true}, nil

@@ -5,11 +5,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"gatehouse/internal/config"
 	"gatehouse/internal/modules/public"
 	"gatehouse/internal/state"
 	"gatehouse/module"
@@ -388,4 +391,51 @@ func TestPatchesForThoseWhoSeeAPart(t *testing.T) {
 	}
 	got := ann.say("default", "resources/list", "")
 	expect(t, got, `"uri":"gatehouse:///public"`, `"uri":"gatehouse:///public/serverInfo"`, `"uri":"gatehouse:///public/packageData"`, `"uri":"gatehouse:///mcp/system-prompt"`)
+}
+
+// Whether a file may be followed does not hang on what the tools of the view
+// are called, or on which of them are in it.
+func TestFilesAreFollowedInEveryView(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "a.txt")
+	for _, name := range []string{"a.txt", ".env"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("1"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cfg := settings(t)
+	cfg.Contexts = []config.Context{
+		{Name: "dotted", Modules: []string{"file"}, Style: "dot", Roots: []string{dir}},
+		{Name: "renamed", Modules: []string{"file"}, Rename: map[string]string{"file_stat": "stat"}, Roots: []string{dir}},
+		{Name: "few", Modules: []string{"file"}, Tools: []string{"file_read"}, Roots: []string{dir}},
+		{Name: "none", Modules: []string{"file"}, Resources: []string{"gatehouse:*"}, Roots: []string{dir}},
+	}
+	a, _ := liveOn(t, cfg, Options{})
+	uri := "file://" + filepath.ToSlash(path)
+	for _, in := range []string{"dotted", "renamed", "few", "none"} {
+		older, modern := tenantOf(t, a, "ann"), tenantOf(t, a, "ann")
+		older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"probe","version":"1"},"_meta":{"gatehouse/context":%q}}}`, in))
+		older.message()
+		older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri))
+		answer := string(older.message())
+		modern.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"ear","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":[%q,%q]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"gatehouse/context":%q}}}`,
+			uri, "file://"+filepath.ToSlash(filepath.Join(dir, ".env")), in))
+		promised := string(modern.message())
+		if strings.Contains(promised, ".env") {
+			t.Errorf("%s: a protected file is followed: %s", in, promised)
+		}
+		if in == "none" {
+			if !strings.Contains(answer, `"error"`) || strings.Contains(promised, "a.txt") {
+				t.Errorf("a view without files follows them: %s, %s", answer, promised)
+			}
+			continue
+		}
+		expect(t, answer, `"id":"sub","result":{}`)
+		expect(t, promised, `"resourceSubscriptions":["`+uri+`"]`)
+		if err := os.WriteFile(path, []byte(in), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		older.note(uri)
+		modern.note(uri)
+	}
 }

@@ -39,7 +39,7 @@ func dutyOf(r *Request) duty {
 	switch t := r.Entry.Tool; {
 	case t != nil:
 		e = t.Effects
-	case r.Method == "resources/read", r.Method == "prompts/get", r.Method == "completion/complete":
+	case r.Method == "resources/read", r.Method == "resources/subscribe", r.Method == "prompts/get", r.Method == "completion/complete":
 		return noted
 	}
 	switch {

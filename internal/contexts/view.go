@@ -107,17 +107,34 @@ func (v *View) Resource(uri string) (e *Entry, vars map[string]string) {
 		return nil, nil
 	}
 	for _, e := range v.lists[Templates] {
-		m := e.template.Match(uri)
-		if m == nil {
-			continue
+		if vars, ok := e.match(uri); ok {
+			return e, vars
 		}
-		vars = make(map[string]string, len(m))
-		for name, val := range m {
-			vars[name] = val.String()
-		}
-		return e, vars
 	}
 	return nil, nil
+}
+
+// match reports whether a URI fits a template, and with which variables.
+func (e *Entry) match(uri string) (vars map[string]string, ok bool) {
+	m := e.template.Match(uri)
+	if m == nil {
+		return nil, false
+	}
+	vars = make(map[string]string, len(m))
+	for name, val := range m {
+		vars[name] = val.String()
+	}
+	return vars, true
+}
+
+// Vars are the variables of a template in a URI that fits it; none of a
+// resource that is no template.
+func (e *Entry) Vars(uri string) map[string]string {
+	if e.template == nil {
+		return nil
+	}
+	vars, _ := e.match(uri)
+	return vars
 }
 
 // Near finds the tool or prompt of this view that was probably meant by a name

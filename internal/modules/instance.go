@@ -199,6 +199,10 @@ func (o *offered) handler(r *bus.Request) tool.Handler {
 		if res := o.reads[name]; res != nil {
 			return res.Read
 		}
+	case "resources/subscribe":
+		if res := o.reads[name]; res != nil {
+			return res.MayWatch
+		}
 	case "prompts/get":
 		if p := o.prompts[name]; p != nil {
 			return p.Get

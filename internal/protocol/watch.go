@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"maps"
 	"sync"
+	"time"
 
+	"gatehouse/internal/calls"
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/permit"
+	"gatehouse/internal/session"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -58,6 +61,9 @@ func (r *request) watch(e *contexts.Entry, uri string, changed func(json.RawMess
 	if e.Resource.Each {
 		k.each = &changed
 	}
+	if err := r.e.mayWatch(r.ctx, r.facts, e, uri); err != nil {
+		return nil, err
+	}
 	w := &r.e.watches
 	x := w.take(k)
 	if err := x.open(r.facts.Caller, e.Resource, uri); err != nil {
@@ -73,6 +79,29 @@ func (r *request) watch(e *contexts.Entry, uri string, changed func(json.RawMess
 		x.mu.Unlock()
 		w.drop(k, x)
 	}), nil
+}
+
+// watchPatience is how long it may take to find out whether a resource may be
+// watched.
+const watchPatience = 10 * time.Second
+
+// mayWatch reports why a caller may not watch a resource: the gate is that of
+// reading it.
+func (e *Engine) mayWatch(ctx context.Context, f *session.Facts, of *contexts.Entry, uri string) error {
+	call := &calls.Request{Facts: f, Entry: of, Method: "resources/subscribe", Name: uri, Args: []byte("{}")}
+	if vars := of.Vars(uri); len(vars) > 0 {
+		call.Args, _ = json.Marshal(vars)
+	}
+	if of.Resource.MayWatch == nil {
+		if v := of.Gate.Decide(call.Args); v.Kind != permit.Allow {
+			return tool.Refuse("denied", "%s: it may not be read here", uri)
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, watchPatience)
+	defer cancel()
+	_, err := e.opts.Calls.Do(ctx, call)
+	return err
 }
 
 func (w *watches) take(k watchKey) *watched {
@@ -163,13 +192,22 @@ func (w *watches) renew(ctx context.Context, e *Engine) {
 
 // renew turns one watch, if it must be, and gives back the token.
 func (x *watched) renew(ctx context.Context, e *Engine, k watchKey) {
-	of, ok := e.offeredNow(ctx, x.caller, k)
+	entry, facts, ok := e.offeredNow(ctx, x.caller, k)
+	var of *module.Resource
+	if entry != nil {
+		of = entry.Resource
+	}
 	if !ok || x.dead || of == x.of {
 		<-x.opening
 		return
 	}
 	e.work.Go(func() {
 		defer func() { <-x.opening }()
+		if of != nil {
+			if err := e.mayWatch(ctx, facts, entry, k.uri); err != nil {
+				of = nil
+			}
+		}
 		if err := x.turn(of, k.uri); err != nil {
 			e.opts.Log.Warn("watch is not renewed", "uri", k.uri, "module", k.module, "err", err)
 		}
@@ -178,16 +216,17 @@ func (x *watched) renew(ctx context.Context, e *Engine, k watchKey) {
 
 // offeredNow finds the resource of a watch in the caller's view, nil when it
 // is not there any more. It reports false when there is no telling.
-func (e *Engine) offeredNow(ctx context.Context, who tool.Caller, k watchKey) (*module.Resource, bool) {
-	v, err := e.opts.Views.View(ctx, &who, e.opts.Views.Cut(who))
+func (e *Engine) offeredNow(ctx context.Context, who tool.Caller, k watchKey) (*contexts.Entry, *session.Facts, bool) {
+	f := &session.Facts{Caller: who, Cut: e.opts.Views.Cut(who)}
+	v, err := e.opts.Views.View(ctx, &f.Caller, f.Cut)
 	if err != nil {
-		return nil, ctx.Err() == nil
+		return nil, f, ctx.Err() == nil
 	}
 	entry, _ := v.Resource(k.uri)
 	if entry == nil || entry.Module != k.module || entry.Resource.Watch == nil {
-		return nil, true
+		return nil, f, true
 	}
-	return entry.Resource, true
+	return entry, f, true
 }
 
 // tell passes a change on to everyone who is subscribed at the moment.

@@ -40,7 +40,7 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 		m.undoTool(), m.searchTool(),
 	}
 	m.offer.Templates = []module.Resource{m.resource()}
-	m.watcher = watcher{log: d.Log, ask: d.Call, pause: polled, most: watchMost, dirs: make(map[string]int), all: make(map[*watching]struct{})}
+	m.watcher = watcher{log: d.Log, pause: polled, most: watchMost, dirs: make(map[string]int), all: make(map[*watching]struct{})}
 	if m.watcher.log == nil {
 		m.watcher.log = slog.New(slog.DiscardHandler)
 	}

@@ -33,6 +33,7 @@ func (m *files) resource() module.Resource {
 		Read:        m.readResource,
 		Complete:    m.completePath,
 		Watch:       m.watch,
+		MayWatch:    m.mayWatch,
 	}
 }
 

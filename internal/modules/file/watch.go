@@ -24,16 +24,12 @@ const (
 	watchMost = 4096                  // directories one watch is told of, or entries it polls
 	quiet     = 50 * time.Millisecond // changes within it are told as one
 	polled    = 2 * time.Second       // how often is looked where the system tells nothing
-	askTime   = 10 * time.Second      // for finding out whether a path may be seen
 )
 
 // watcher tells of changes. One fsnotify.Watcher serves all watches; it is
 // opened with the first and closed with the module.
 type watcher struct {
-	log *slog.Logger
-	// ask runs a call of this module's file_stat as the caller, through gate
-	// and view; it tells whether the caller may see the path.
-	ask   func(ctx context.Context, parent *tool.Call, name string, args json.RawMessage) (tool.Result, error)
+	log   *slog.Logger
 	pause time.Duration // between two looks where the system tells nothing
 	most  int           // directories the system is asked to tell of for one watch
 
@@ -56,15 +52,26 @@ type watching struct {
 	ended   bool
 }
 
-// watch implements module.Watch. Whether the caller may see the file is found
-// out by file_stat in the caller's own view. What is watched is the path it
-// led to then; all that is ever told is that something changed.
-func (m *files) watch(c tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
-	path, err := pathOf(uri)
+// mayWatch is asked before a watch is opened, with the folders of its caller.
+func (m *files) mayWatch(ctx context.Context, c *tool.Call) (tool.Result, error) {
+	path, err := pathOf(c.Name)
 	if err != nil {
-		return nil, err
+		return tool.Result{}, err
 	}
-	dir, err := m.watcher.mayWatch(c, path)
+	is, err := m.stat(ctx, c, statIn{Path: path})
+	if err != nil {
+		return tool.Result{}, err
+	}
+	if is.Type != "directory" && (is.Type != "file" || is.ETag == "") {
+		return tool.Result{}, tool.Refuse("not_watched", "%s is no file or directory that may be read", path)
+	}
+	return tool.Result{}, nil
+}
+
+// watch implements module.Watch. What is watched is the path that mayWatch has
+// seen; all that is ever told is that something changed.
+func (m *files) watch(_ tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
+	path, err := pathOf(uri)
 	if err != nil {
 		return nil, err
 	}
@@ -72,36 +79,11 @@ func (m *files) watch(c tool.Caller, uri string, changed func(json.RawMessage)) 
 	if err != nil {
 		return nil, tool.Refuse("not_found", "%s is not there any more", path)
 	}
-	return m.watcher.open(&watching{path: real, below: dir, changed: changed})
-}
-
-// mayWatch asks file_stat, which gives an etag of files that may be read.
-func (w *watcher) mayWatch(c tool.Caller, path string) (dir bool, err error) {
-	if w.ask == nil {
-		return false, tool.Refuse("unsupported", "this host watches no files")
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTime)
-	defer cancel()
-	args, err := json.Marshal(statIn{Path: path})
+	info, err := os.Stat(real)
 	if err != nil {
-		return false, err
+		return nil, tool.Refuse("not_found", "%s is not there any more", path)
 	}
-	res, err := w.ask(ctx, &tool.Call{Caller: c}, "file_stat", args)
-	if err != nil {
-		return false, err
-	}
-	b, err := json.Marshal(res.Structured)
-	if err != nil {
-		return false, err
-	}
-	var out statOut
-	if err := json.Unmarshal(b, &out); err != nil {
-		return false, err
-	}
-	if dir = out.Type == "directory"; res.IsError || !dir && (out.Type != "file" || out.ETag == "") {
-		return false, &tool.Refusal{Code: "not_watched", Message: path + " is no file or directory that may be read", Next: "Look at it with file_stat."}
-	}
-	return dir, nil
+	return m.watcher.open(&watching{path: real, below: info.IsDir(), changed: changed})
 }
 
 // open begins a watch; stop may be called at any time, also twice.

@@ -15,7 +15,7 @@ import (
 	"gatehouse/tool"
 )
 
-// watched is the module with one root, and with a way back into itself.
+// watched is the module with one root.
 type watched struct {
 	*files
 	t   *testing.T
@@ -32,10 +32,7 @@ func newWatched(t *testing.T) *watched {
 	}
 	t.Cleanup(func() { set.Close() })
 	w.set = set
-	m, err := New(t.Context(), module.Deps{Call: func(ctx context.Context, parent *tool.Call, name string, args json.RawMessage) (tool.Result, error) {
-		i := slices.IndexFunc(w.offer.Tools, func(tl tool.Tool) bool { return tl.Name == name })
-		return w.offer.Tools[i].Run(ctx, &tool.Call{Name: name, Args: args, Caller: parent.Caller, Roots: set})
-	}})
+	m, err := New(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +188,7 @@ func TestWatchRefuses(t *testing.T) {
 		"file://" + w.dir + "/../out": "",
 		"file://" + w.dir + "/.env":   "",
 	} {
-		_, err := w.offer.Templates[0].Watch(tool.Caller{}, uri, func(json.RawMessage) {})
+		_, err := w.offer.Templates[0].MayWatch(t.Context(), &tool.Call{Name: uri, Roots: w.set})
 		r, ok := errors.AsType[*tool.Refusal](err)
 		if !ok || code != "" && r.Code != code {
 			t.Errorf("%s: got %v, want %s", uri, err, code)
