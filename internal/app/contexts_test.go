@@ -24,6 +24,7 @@ type tenant struct {
 	pipe *protocol.Pipe
 	in   chan json.RawMessage
 	next int
+	meta string // members of the _meta of each request, each followed by a comma
 }
 
 // live starts a host and returns what makes its clients.
@@ -85,7 +86,7 @@ func (c *tenant) say(in, method, params string) string {
 	if params != "" {
 		params += ","
 	}
-	c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},"gatehouse/results":"structured","gatehouse/context":%q}}}`, c.next, method, params, in))
+	c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%d,"method":%q,"params":{%s"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{},%s"gatehouse/context":%q}}}`, c.next, method, params, c.meta, in))
 	for {
 		m := c.message()
 		var r struct{ ID int }

@@ -84,7 +84,9 @@ func (h *hearing) as(name string) *tenant {
 // does calls a tool and gives a member of its structured result.
 func (c *tenant) does(name, args string, into any) {
 	c.t.Helper()
+	c.meta = `"gatehouse/results":"structured",`
 	answer := c.call("default", name, args)
+	c.meta = ""
 	var r struct {
 		Result struct {
 			IsError           bool
