@@ -26,6 +26,7 @@ type Record struct {
 	Env     map[string]string `json:"env,omitempty"` // values may refer to secrets: ${secret:NAME}
 	Start   string            `json:"start"`         // OnDemand or Always
 	Stopped bool              `json:"stopped,omitempty"`
+	Results string            `json:"results,omitempty"` // TextResults, or "" for results as the server sends them
 
 	State     string    `json:"state"`             // Installing, Installed, Updating or Removing
 	Program   string    `json:"program,omitempty"` // the folder in the package's that holds the program; "" for a command
@@ -35,6 +36,11 @@ type Record struct {
 
 	Server Server `json:"server,omitzero"`
 }
+
+// TextResults has the results of a package sent as text alone: without their
+// structured content, which the most used clients hand the model instead of
+// the text, and without the output schemas that promise it.
+const TextResults = "text"
 
 // Server is what a server says of itself, cut to what can be shown.
 type Server struct {
@@ -123,6 +129,8 @@ func (r *Record) check() error {
 	switch {
 	case len(r.ID) > longestID || !idForm.MatchString(r.ID):
 		return invalid("id %q: expected a-z, 0-9 and single - between, beginning with a letter, at most %d characters", r.ID, longestID)
+	case r.Results != "" && r.Results != TextResults:
+		return invalid("results %q: expected %s, or nothing", r.Results, TextResults)
 	case r.Start != OnDemand && r.Start != Always:
 		return invalid("start %q: expected %s or %s", r.Start, OnDemand, Always)
 	case r.Source.Kind == Command && r.Command == "":

@@ -596,7 +596,10 @@ func (h *House) Tools() []Offered {
 	for _, p := range h.packs() {
 		p.mu.Lock()
 		if !p.gone && p.rec.State != Installing {
-			offered = append(offered, p.tools...)
+			for _, t := range p.tools {
+				t.Text = p.rec.Results == TextResults
+				offered = append(offered, t)
+			}
 		}
 		p.mu.Unlock()
 	}

@@ -27,6 +27,7 @@ type Offered struct {
 	Name    string          // here: the package's and its own, letters, digits and _
 	Own     string          // the server's name for it
 	Raw     json.RawMessage // the listing entry, without what is not believed
+	Text    bool            // its results are sent as text alone
 }
 
 // list asks a server for its tools, page by page.
@@ -97,7 +98,7 @@ func offer(id string, entries []json.RawMessage) (tools []Offered, left []string
 			continue
 		}
 		taken[name] = true
-		tools = append(tools, Offered{id, name, own, entry})
+		tools = append(tools, Offered{Package: id, Name: name, Own: own, Raw: entry})
 	}
 	return tools, left
 }

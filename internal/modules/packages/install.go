@@ -19,6 +19,7 @@ type installIn struct {
 	Args    []string          `json:"args,omitempty" doc:"its arguments"`
 	Env     map[string]string `json:"env,omitempty" doc:"its environment; values may refer to secrets: ${secret:NAME}"`
 	Start   string            `json:"start,omitempty" doc:"demand: by the first call; always: with this host" enum:"demand,always" default:"demand"`
+	Results string            `json:"results,omitempty" doc:"text: leave out structured content and output schemas, for clients that hand models one half of a result" enum:"text"`
 	Title   string            `json:"title,omitempty" doc:"for people; left out, what the server says" max:"200"`
 	Version string            `json:"version,omitempty" doc:"for people; left out, what the program or the server says" max:"100"`
 	Confirm string            `json:"confirm,omitempty" doc:"the id, once the person has agreed; for clients that cannot ask" max:"32"`
@@ -43,7 +44,7 @@ func (k *keeper) install(_ context.Context, c *tool.Call, in installIn) (jobOut,
 	}
 	r := packages.Record{
 		ID: in.ID, Title: in.Title, Version: in.Version, Source: source, Command: in.Command,
-		Args: in.Args, Env: in.Env, Start: in.Start, By: c.Caller.Principal,
+		Args: in.Args, Env: in.Env, Start: in.Start, Results: in.Results, By: c.Caller.Principal,
 	}
 	if source, err = within(c, source); err != nil {
 		return jobOut{}, err

@@ -5,6 +5,7 @@ package packages
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"time"
 
@@ -65,14 +66,42 @@ func (k *keeper) Close(context.Context) error { return nil }
 // write, destroy and reach anywhere.
 func (k *keeper) relayed(t packages.Offered) tool.Tool {
 	house := k.cfg.House
+	listed := t.Raw
+	if t.Text {
+		listed = rawjson.Splice(listed, rawjson.Edit{Key: "outputSchema"})
+	}
 	return tool.Tool{
-		Def: tool.Def{Name: t.Name, Raw: t.Raw, Timeout: house.Patience()},
+		Def: tool.Def{Name: t.Name, Raw: listed, Timeout: house.Patience()},
 		Run: func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 			meta, _ := rawjson.Get(c.Params, "_meta")
 			raw, err := house.Call(ctx, t.Package, t.Own, c.Args, meta, c.Peer.Progress)
+			if err == nil && t.Text {
+				raw = textAlone(raw)
+			}
 			return tool.Result{Raw: raw}, err
 		},
 	}
+}
+
+// textAlone takes the structured content out of a result. If the result has no
+// other content, the structured content becomes its text, so that nothing is
+// lost.
+func textAlone(result json.RawMessage) json.RawMessage {
+	structured, ok := rawjson.Get(result, "structuredContent")
+	if !ok {
+		return result
+	}
+	edits := []rawjson.Edit{{Key: "structuredContent"}}
+	content, _ := rawjson.Get(result, "content")
+	blocks := 0
+	for range rawjson.Elements(content) {
+		blocks++
+	}
+	if blocks == 0 {
+		block := rawjson.AppendString([]byte(`[{"type":"text","text":`), string(structured))
+		edits = append(edits, rawjson.Edit{Key: "content", Value: append(block, `}]`...)})
+	}
+	return rawjson.Splice(result, edits...)
 }
 
 const (
@@ -80,6 +109,7 @@ const (
 
 - source is "command" (a program of this machine), "npm:name@version" (installed by the host's npm into the package's own folder, without running scripts), "folder:path" or "archive:path" (.tar.gz, .tgz, .tar, .zip), which are copied. Paths lie in the folders of this host.
 - command is what is started. It may be left out where a package.json names the program. ./name lies in the program's folder; ${program} and ${data} in command, args and env stand for the package's folders.
+- results "text" leaves the structured content out of its results, and the output schemas out of its list: Claude Code and Codex hand the model the structured content of a result alone, so that of a server whose text says more the model would see less.
 - env may refer to secrets of the host as ${secret:NAME}; they are kept with gatehouse secret set NAME, where no model sees them, and never belong in args.
 - The server runs with the rights of this host, in no sandbox. Its home and working folder are the package's data, which stay when it is rebuilt.
 - It answers with a job at once; job_wait follows it, and gatehouse:///public/packageData shows its phases. A server that does not answer initialize is not kept.`

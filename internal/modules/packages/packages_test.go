@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -102,6 +103,47 @@ func TestWhoDoesNotRuleTheHostIsRefused(t *testing.T) {
 		c := moduletest.NewCall(t, `{"id":"up"}`)
 		if _, err := x.Run(t.Context(), &c.Call); err == nil || !strings.Contains(err.Error(), "denied") {
 			t.Errorf("%s: %v", x.Name, err)
+		}
+	}
+}
+
+// A package with results: text lists no output schema and sends no structured
+// content; what only that said becomes text. Everything else stays as it came.
+func TestResultsOfAPackageAsTextAlone(t *testing.T) {
+	h := open(t)
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := packages.Record{ID: "up", Source: packages.Source{Kind: packages.Command}, Command: program, Env: packagestest.Environment("basic"), Results: packages.TextResults}
+	if _, err := h.Install(t.Context(), packages.Plan{Record: r}, nil); err != nil {
+		t.Fatal(err)
+	}
+	m, err := made(t, h)(t.Context(), module.Deps{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, err := m.Offer(t.Context(), module.Audience{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(o.Tools, func(x tool.Tool) bool { return x.Name == "up_raw" })
+	if raw := string(o.Tools[i].Raw); strings.Contains(raw, "outputSchema") {
+		t.Errorf("listed as %s", raw)
+	}
+	c := moduletest.NewCall(t, `{}`)
+	res, err := o.Tools[i].Run(t.Context(), &c.Call)
+	want := strings.Replace(packagestest.Result, `"structuredContent":{"n":12345678901234567890},`, "", 1)
+	if err != nil || string(res.Raw) != want {
+		t.Errorf("got %s, %v, want %s", res.Raw, err, want)
+	}
+	for was, want := range map[string]string{
+		`{"content":[],"structuredContent":{"a":"\"b"}}`: `{"content":[{"type":"text","text":"{\"a\":\"\\\"b\"}"}]}`,
+		`{"structuredContent":[1]}`:                      `{"content":[{"type":"text","text":"[1]"}]}`,
+		`{"content":[]}`:                                 `{"content":[]}`,
+	} {
+		if got := string(textAlone(json.RawMessage(was))); got != want {
+			t.Errorf("%s: got %s, want %s", was, got, want)
 		}
 	}
 }

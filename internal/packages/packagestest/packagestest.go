@@ -161,7 +161,7 @@ func (s *server) initialize(r request) {
 }
 
 const basicTools = `{"name":"echo","title":"Echo","description":"Says it again.","inputSchema":{"type":"object","properties":{"text":{"type":"string"},"n":{"type":"number"}},"required":["text"]},"annotations":{"readOnlyHint":true,"destructiveHint":false},"x-unknown":12345678901234567890},` +
-	`{"name":"raw","description":"Gives what is odd.","inputSchema":{"type":"object"}},` +
+	`{"name":"raw","description":"Gives what is odd.","inputSchema":{"type":"object"},"outputSchema":{"type":"object"}},` +
 	`{"name":"sleep","description":"Works until it is cancelled.","inputSchema":{"type":"object"}},` +
 	`{"name":"progress","description":"Tells how far it is.","inputSchema":{"type":"object"}},` +
 	`{"name":"fail","description":"Fails.","inputSchema":{"type":"object"}},` +
