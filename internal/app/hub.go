@@ -9,6 +9,7 @@ import (
 	"net"
 	nethttp "net/http"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -213,7 +214,7 @@ func (a *App) listenFor(ctx context.Context, addr string) error {
 	case s.addr != "":
 		return nil
 	}
-	door, err := http.New(a.engine, http.Options{Identify: a.identifyTicket, Public: identity.Public, Origins: a.cfg.Doors.HTTP.Origins, Socket: a.openSocket, Alone: true, Patience: stopDoor, Log: a.log})
+	door, err := http.New(a.engine, http.Options{Identify: a.identifyTicket, Public: identity.Public, Origins: slices.Concat(a.cfg.Doors.HTTP.Origins, a.ownOrigins()), Socket: a.openSocket, Alone: true, Patience: stopDoor, Log: a.log})
 	if err != nil {
 		return err
 	}
@@ -232,6 +233,21 @@ func (a *App) listenFor(ctx context.Context, addr string) error {
 		s.mu.Unlock()
 	})
 	return nil
+}
+
+// ownOrigins are those of pages that the host's own HTTP listeners on loopback
+// serve.
+func (a *App) ownOrigins() (all []string) {
+	for _, d := range a.Doors() {
+		u, err := url.Parse(d.Address)
+		if err != nil || u.Scheme != "http" && u.Scheme != "https" {
+			continue
+		}
+		if at, err := netip.ParseAddr(u.Hostname()); err == nil && at.IsLoopback() {
+			all = append(all, u.Scheme+"://"+u.Host, u.Scheme+"://localhost:"+u.Port())
+		}
+	}
+	return all
 }
 
 // socketAddr is where the door is that leads only to the hub; "" for nowhere.

@@ -60,7 +60,7 @@ type HTTP struct {
 	Host    string   `doc:"Address to bind to. Beyond loopback everyone on the network can reach it." env:"GATEHOUSE_HTTP_HOST"`
 	Port    int      `doc:"Port to listen on; 0 takes any free one." env:"GATEHOUSE_HTTP_PORT" kind:"port"`
 	Hosts   []string `doc:"Names of this machine that requests may use besides those of loopback."`
-	Origins []string `doc:"Web origins that may call besides those of loopback: scheme://host[:port], or * for every one, then without credentials."`
+	Origins []string `doc:"Web origins that may call besides the listener's own on loopback: scheme://host[:port], or * for every one, then without credentials."`
 	TLS     TLS      `doc:"Serve HTTPS. The section turns it on; alone, with a self-signed certificate."`
 }
 

@@ -2,9 +2,13 @@ package hosttest_test
 
 import (
 	"fmt"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"gatehouse/internal/config"
 )
@@ -83,5 +87,81 @@ func TestASandboxDoesNotCallItsHost(t *testing.T) {
 				t.Errorf("an exposed port: %s", text)
 			}
 		})
+	}
+}
+
+// echoes is a server in a sandbox that answers with the head it was sent.
+const echoes = `
+import socket
+s = socket.create_server(("127.0.0.1", 8000))
+while True:
+    c, _ = s.accept()
+    head = c.recv(65536).split(b"\r\n\r\n")[0]
+    c.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n" + head)
+    c.close()
+`
+
+// Somebody who is logged in opens what a sandbox serves: a browser sends the
+// sandbox no cookie of the host, and a page of the sandbox may not call the host.
+//
+//redteam:attack Origin and Host: a server in a sandbox waits for the login cookie, and its page calls the host
+func TestAnExposedPortGetsNoLogin(t *testing.T) {
+	needSandboxes(t)
+	h := sandboxHost(t, nil)
+	c := h.enter("ann", "")
+	id := c.call("sandbox_create").id("sandbox_id")
+	c.call("sandbox_write", "sandbox_id", id, "path", "echoes.py", "content", echoes)
+	if started := c.call("sandbox_start", "sandbox_id", id, "command", "python3 echoes.py"); started.IsError {
+		t.Fatalf("%+v", started)
+	}
+	address := c.call("sandbox_expose", "sandbox_id", id, "port", 8000).id("address")
+	jar, err := cookiejar.New(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	browser := &http.Client{Jar: jar, Timeout: time.Minute}
+	at, err := url.Parse(h.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{at.Host, "localhost:" + at.Port()} {
+		r, err := browser.Post("http://"+host+"/auth/login", "application/json", strings.NewReader(`{"user":"ann","password":"a long enough password"}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Body.Close()
+		if r.StatusCode != 200 {
+			t.Fatalf("login at %s: %s", host, r.Status)
+		}
+	}
+	var head []byte
+	for end := time.Now().Add(time.Minute); len(head) == 0 && time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		r, err := browser.Get("http://" + address + "/")
+		if err != nil {
+			continue // the server in the sandbox may not have begun
+		}
+		head, _ = io.ReadAll(r.Body)
+		r.Body.Close()
+	}
+	if text := string(head); !strings.HasPrefix(text, "GET /") || strings.Contains(strings.ToLower(text), "cookie") {
+		t.Errorf("the sandbox was sent\n%s", text)
+	}
+	for _, path := range []string{"/mcp", "/sse", "/auth/login", "/auth/logout", "/health", "/"} {
+		for _, method := range []string{"GET", "POST", "OPTIONS", "DELETE"} {
+			r, err := http.NewRequestWithContext(t.Context(), method, "http://"+at.Host+path, strings.NewReader("{}"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Header.Set("Origin", "http://"+address)
+			r.Header.Set("Content-Type", "application/json")
+			resp, err := browser.Do(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			resp.Body.Close()
+			if resp.StatusCode != 403 || resp.Header.Get("Access-Control-Allow-Origin") != "" {
+				t.Errorf("a page of the sandbox: %s %s: %s", method, path, resp.Status)
+			}
+		}
 	}
 }

@@ -22,7 +22,7 @@ func (m *desk) exposeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_expose", Title: "Open a port of a sandbox", Effects: tool.Writes | tool.Idempotent, Handle: "sandbox_id",
 		Description: "Lets programs of the host reach a server in a sandbox: gives an address on the host's loopback that leads to it.",
-		Help: `The server listens on 127.0.0.1 in the sandbox; it may begin to later. Whoever can reach the host's loopback can reach the address, which is another one each time. A sandbox can have 8 ports open, each with 64 connections at once.
+		Help: `The server listens on 127.0.0.1 in the sandbox; it may begin to later. Every program of this machine can reach the address, which is one of loopback that no other sandbox has: a browser sends it no cookies of this host. A sandbox can have 8 ports open, each with 64 connections at once.
 
 It closes with ` + "`sandbox_unexpose`" + ` and with the sandbox, which does not end for want of use while somebody is connected.`,
 	}, func(_ context.Context, c *tool.Call, in portIn) (openPort, error) {

@@ -3,6 +3,7 @@ package manager
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"sync"
 	"time"
 
@@ -37,6 +38,7 @@ type Box struct {
 	paused     bool
 	background map[string]*Background
 	ports      map[uint16]*door // that are open
+	loopback   netip.Addr       // of this machine, at which they are open; zero until the first is
 
 	pausing sync.Mutex // one of Pause and Resume at a time; before mu
 

@@ -2,10 +2,12 @@ package manager
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -44,9 +46,9 @@ type door struct {
 	closed bool
 }
 
-// Expose opens a port of the sandbox to programs of the host, by a port on the
-// host's loopback that nobody else has. It closes with the sandbox. One that
-// is open already stays as it is.
+// Expose opens a port of the sandbox to programs of the host, by a port of an
+// address of the host's loopback that is this sandbox's. It closes with the
+// sandbox. One that is open already stays as it is.
 func (b *Box) Expose(port uint16) (Port, error) {
 	from, ok := b.Sandbox.(sandbox.Ported)
 	if !ok {
@@ -62,7 +64,10 @@ func (b *Box) Expose(port uint16) (Port, error) {
 	case len(b.ports) >= mostPorts:
 		return Port{}, ErrTooManyPorts
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if !b.loopback.IsValid() {
+		b.loopback = ownLoopback()
+	}
+	l, err := net.Listen("tcp", netip.AddrPortFrom(b.loopback, 0).String())
 	if err != nil {
 		return Port{}, err
 	}
@@ -76,6 +81,15 @@ func (b *Box) Expose(port uint16) (Port, error) {
 	b.ports[port] = d
 	b.manager.runs.Go(d.run) // the sandbox is not left, so nobody waits for the runs yet
 	return d.Port, nil
+}
+
+// ownLoopback returns an address of 127.64.0.0/10 at random. Browsers send cookies
+// to every port of a host, so a port of 127.0.0.1 would hand those of the host's
+// listener to the sandbox, and those of one sandbox to another.
+func ownLoopback() netip.Addr {
+	var r [3]byte
+	rand.Read(r[:])
+	return netip.AddrFrom4([4]byte{127, 64 | r[0]&63, r[1], 1 + r[2]%254})
 }
 
 // Unexpose closes a port and cuts off whoever uses it; the error is ErrNoPort.

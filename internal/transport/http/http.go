@@ -193,8 +193,8 @@ func (d *Door) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 		d.refuse(w, r, "Host "+clip(r.Host)+" is not a name of this server; add it to the allowed hosts if it should be")
 		return
 	}
-	if !d.origins.admit(w.Header(), r.Header["Origin"]) {
-		d.refuse(w, r, "Origin "+clip(r.Header.Get("Origin"))+" is not allowed to call this server")
+	if !d.origins.admit(w.Header(), r) {
+		d.refuse(w, r, "Origin "+clip(r.Header.Get("Origin"))+" is not allowed to call this server; the administrator adds it to the allowed origins if it should be (--origin, listen.http.origins)")
 		return
 	}
 	if r.Method == "OPTIONS" {

@@ -109,7 +109,7 @@ func loopbackBind(host string) bool { return host == "" || loopback(host) }
 type origins struct {
 	listed map[origin]bool
 	any    bool
-	local  bool // pages of this machine may call
+	local  bool // only this machine reaches the listener; its own pages may call
 }
 
 func newOrigins(list []string, local bool) (origins, error) {
@@ -141,9 +141,11 @@ var (
 
 // admit decides about the Origin headers of a request and writes what the
 // browser needs to know into h, the headers of the answer. No Origin means
-// that no web page is asking.
-func (o *origins) admit(h nethttp.Header, values []string) bool {
+// that no web page is asking. Other ports of loopback are foreign: behind them
+// may be a sandbox or a server that runs somebody else's code.
+func (o *origins) admit(h nethttp.Header, r *nethttp.Request) bool {
 	h["Vary"] = varyOrigin
+	values := r.Header["Origin"]
 	if len(values) == 0 {
 		return true
 	}
@@ -156,7 +158,7 @@ func (o *origins) admit(h nethttp.Header, values []string) bool {
 	case listed:
 		h["Access-Control-Allow-Credentials"] = isTrue
 		h["Access-Control-Allow-Origin"] = values
-	case ok && o.local && (parsed.scheme == "http" || parsed.scheme == "https") && loopback(parsed.host):
+	case ok && o.local && loopback(parsed.host) && parsed.own(r):
 		h["Access-Control-Allow-Origin"] = values
 	case o.any && (ok || values[0] == "null"):
 		h["Access-Control-Allow-Origin"] = anyOrigin
@@ -165,6 +167,20 @@ func (o *origins) admit(h nethttp.Header, values []string) bool {
 	}
 	h["Access-Control-Expose-Headers"] = exposed
 	return true
+}
+
+// own reports whether a page of this origin came from where the request goes to.
+// Host was checked before, so it is a name of this listener.
+func (o origin) own(r *nethttp.Request) bool {
+	scheme := "http"
+	if r.TLS != nil {
+		scheme = "https"
+	}
+	host, port, ok := splitPort(strings.ToLower(r.Host))
+	if port == 0 {
+		port = defaultPort(scheme)
+	}
+	return ok && o.scheme == scheme && o.host == host && o.port == port
 }
 
 // requestHeaders are the headers a page may send.
