@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"path/filepath"
@@ -13,6 +14,7 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/jobs"
 	keeping "gatehouse/internal/modules/backup"
+	"gatehouse/internal/packages"
 	"gatehouse/internal/phases"
 	"gatehouse/internal/secret"
 	"gatehouse/internal/state"
@@ -74,23 +76,61 @@ func NewKeeper(cfg config.Config, o backup.Options) *backup.Room {
 	return backup.New(o)
 }
 
-// HostOf reads which host the folders belong to, for whoever runs without one.
+// HostOf reads which host the folders belong to, for commands that run without
+// one.
 func HostOf(ctx context.Context, f config.Folders) (host backup.Host, err error) {
+	err = withState(f, func(t *state.Tree) error {
+		m, err := state.Attach[hostSelf](ctx, t, "/private/host", state.Durable)
+		if err != nil {
+			return err
+		}
+		if _, err := m.Update(ctx, state.Any, nameHost); err != nil {
+			return err
+		}
+		self, _, err := m.Get()
+		host = backup.Host{ID: self.ID, Name: self.Name}
+		return err
+	})
+	return host, err
+}
+
+// PackagesOf reads the records of the packages in the folders, for commands that
+// run without a host.
+func PackagesOf(ctx context.Context, f config.Folders) (records map[string]json.RawMessage, err error) {
+	err = withState(f, func(t *state.Tree) error {
+		m, err := state.Attach[map[string]packages.Record](ctx, t, packageRecordsAt, state.Durable)
+		if err != nil {
+			return err
+		}
+		records, err = recordsOf(m)
+		return err
+	})
+	return records, err
+}
+
+// withState opens the state of a user's hosts for a moment.
+func withState(f config.Folders, use func(*state.Tree) error) error {
 	log, err := state.OpenFile(stateFileOf(f), state.FileOptions{})
 	if err != nil {
-		return host, err
+		return err
 	}
 	t := state.New(state.Options{Log: log})
-	defer func() { err = errors.Join(err, t.Close(), log.Close()) }()
-	m, err := state.Attach[hostSelf](ctx, t, "/private/host", state.Durable)
+	return errors.Join(use(t), t.Close(), log.Close())
+}
+
+// recordsOf are the records of packages as backups hold them.
+func recordsOf(m *state.Mount[map[string]packages.Record]) (map[string]json.RawMessage, error) {
+	all, _, err := m.Get()
 	if err != nil {
-		return host, err
+		return nil, err
 	}
-	if _, err := m.Update(ctx, state.Any, nameHost); err != nil {
-		return host, err
+	records := map[string]json.RawMessage{}
+	for id, r := range all {
+		if records[id], err = json.Marshal(r); err != nil {
+			return nil, err
+		}
 	}
-	self, _, err := m.Get()
-	return backup.Host{ID: self.ID, Name: self.Name}, err
+	return records, nil
 }
 
 // backupConfig gives the module of backups what it stands on.
@@ -103,11 +143,15 @@ func (a *App) backupConfig(c *keeping.Config) {
 	if a.cfg.Folders.Config != "" {
 		c.Secrets = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile)
 	}
-	c.Room = NewKeeper(a.cfg, backup.Options{Log: a.log, Host: func(context.Context) (backup.Host, error) {
-		self, _, err := a.tree.self.Get()
-		info, _, e := a.tree.info.Get()
-		return backup.Host{ID: self.ID, Name: info.Name}, errors.Join(err, e)
-	}})
+	c.Room = NewKeeper(a.cfg, backup.Options{
+		Log: a.log,
+		Host: func(context.Context) (backup.Host, error) {
+			self, _, err := a.tree.self.Get()
+			info, _, e := a.tree.info.Get()
+			return backup.Host{ID: self.ID, Name: info.Name}, errors.Join(err, e)
+		},
+		Packages: func(context.Context) (map[string]json.RawMessage, error) { return recordsOf(a.tree.packageRecords) },
+	})
 }
 
 // jobState is a member of /public/jobs: something that takes long, with its

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gatehouse/internal/backup"
 	"gatehouse/internal/bus"
 	"gatehouse/internal/contexts"
 	hosting "gatehouse/internal/modules/packages"
@@ -23,6 +25,9 @@ import (
 
 const packageModule = "package"
 
+// packageRecordsAt is where the records of packages are kept.
+const packageRecordsAt = "/private/packages"
+
 // packageHouse opens the packages of this host, once for the modules that
 // speak of them; nil where nothing is kept on disk, and where their module is
 // not.
@@ -35,7 +40,7 @@ func (a *App) packageHouse() (*packages.House, error) {
 		Folder: filepath.Join(a.cfg.Folders.Data, "packages"), Records: a.tree.packageRecords, Log: a.log,
 		Name: introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
 		Begin: s.Begin, Answer: s.Answer, Idle: s.Idle, Install: s.Install, Most: s.Most, Message: int(s.Message),
-		Broken: a.tellBroken,
+		Broken: a.tellBroken, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
 				(*f)()
@@ -55,6 +60,26 @@ func (a *App) packageHouse() (*packages.House, error) {
 	a.house = house
 	a.room(Part{"packages", house.Run})
 	return house, nil
+}
+
+// restoredPackages gives the records of packages that a restore has brought
+// back.
+func restoredPackages(folder string) func() (map[string]packages.Record, func() error, error) {
+	return func() (map[string]packages.Record, func() error, error) {
+		raw, done, err := backup.TakeRestored(folder)
+		if err != nil {
+			return nil, nil, err
+		}
+		records := map[string]packages.Record{}
+		for id, text := range raw {
+			var r packages.Record
+			if err := json.Unmarshal(text, &r); err != nil {
+				return nil, nil, fmt.Errorf("the restored record of package %s: %w", id, err)
+			}
+			records[id] = r
+		}
+		return records, done, nil
+	}
 }
 
 // tellBroken has those who rule the host notified of a package that is left

@@ -165,7 +165,7 @@ func (t *tree) mount(ctx context.Context) (err error) {
 	if t.packages, err = attachMany[packages.Public](ctx, t, "packageData"); err != nil {
 		return err
 	}
-	if t.packageRecords, err = state.Attach[map[string]packages.Record](ctx, t.state, "/private/packages", state.Durable); err != nil {
+	if t.packageRecords, err = state.Attach[map[string]packages.Record](ctx, t.state, packageRecordsAt, state.Durable); err != nil {
 		return err
 	}
 	if err := t.attachUI(ctx); err != nil {

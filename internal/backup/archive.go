@@ -10,6 +10,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	"filippo.io/age"
@@ -17,7 +18,11 @@ import (
 )
 
 const (
-	format       = 1
+	format = 1
+	// formatPackages is that of a backup of packages alone. A release that knows
+	// nothing of them would put it in the place of everything, so it has to refuse.
+	formatPackages = 2
+
 	manifestName = "manifest.json"
 	maxManifest  = 256 << 20
 	maxTail      = 1 << 20  // behind the last file
@@ -31,7 +36,13 @@ type Manifest struct {
 	Host    Host      `json:"host"`
 	Version string    `json:"version"` // of the program that made it
 	Files   []File    `json:"files"`
+	// Packages are the records of the packages in it, by id, as the host keeps
+	// them. Backups of earlier releases have none.
+	Packages map[string]json.RawMessage `json:"packages,omitempty"`
 }
+
+// OfPackages reports whether it holds packages alone.
+func (m *Manifest) OfPackages() bool { return m.Format == formatPackages }
 
 // Bytes is how much the files hold.
 func (m *Manifest) Bytes() (n int64) {
@@ -41,16 +52,51 @@ func (m *Manifest) Bytes() (n int64) {
 	return n
 }
 
+// Below is what lies directly in a folder of a backup.
+type Below struct {
+	Name string // with a slash at the end where it is a folder
+	Size int64  // bytes of the file, or of all files below the folder
+}
+
+// Folder gives what lies in a folder, in no order; path "" means the top. It is
+// empty where there is no such folder.
+func (m *Manifest) Folder(path string) []Below {
+	if path != "" {
+		path += "/"
+	}
+	size := map[string]int64{}
+	for _, f := range m.Files {
+		rest, ok := strings.CutPrefix(f.Member(), path)
+		if !ok {
+			continue
+		}
+		if name, _, folder := strings.Cut(rest, "/"); folder {
+			rest = name + "/"
+		}
+		size[rest] += f.Size
+	}
+	var all []Below
+	for name, n := range size {
+		all = append(all, Below{name, n})
+	}
+	return all
+}
+
 // check refuses what this program would not have written.
 func (m *Manifest) check() error {
-	if m.Format != format {
-		return fmt.Errorf("the backup has format %d and this release reads %d: use the release that made it, %.40q", m.Format, format, m.Version)
+	if m.Format != format && !m.OfPackages() {
+		return fmt.Errorf("the backup has format %d and this release reads %d and %d: use the release that made it, %.40q", m.Format, format, formatPackages, m.Version)
 	}
 	seen := make(map[string]bool, len(m.Files))
+	for id := range m.Packages {
+		if !packageID.MatchString(id) {
+			return fmt.Errorf("%w: it holds a package %.100q that cannot be", ErrDamaged, id)
+		}
+	}
 	for _, f := range m.Files {
-		member := f.member()
+		member := f.Member()
 		known := f.Folder == dataFolder || f.Folder == configFolder || f.Folder == stateFolder || f.Folder == keyFolder && f.Path == keyFolder
-		if !known || !fs.ValidPath(f.Path) || f.Path == "." || f.Size < 0 || seen[member] || ours(f.Path) {
+		if !known || !fs.ValidPath(f.Path) || f.Path == "." || f.Size < 0 || seen[member] || ours(f.Path) || m.OfPackages() && !m.inPackage(f) {
 			return fmt.Errorf("%w: it holds a file %.100q that cannot be", ErrDamaged, member)
 		}
 		seen[member] = true
@@ -58,7 +104,8 @@ func (m *Manifest) check() error {
 	return nil
 }
 
-func (f File) member() string { return f.Folder + "/" + f.Path }
+// Member is the name of a file in a backup: its folder, a slash and its path.
+func (f File) Member() string { return f.Folder + "/" + f.Path }
 
 // write writes a backup to w.
 func write(ctx context.Context, w io.Writer, to []age.Recipient, m *Manifest, c *collection, tell Tell) error {
@@ -76,7 +123,7 @@ func write(ctx context.Context, w io.Writer, to []age.Recipient, m *Manifest, c 
 	if err != nil {
 		return err
 	}
-	if err := member(files, manifestName, int64(len(head)), m.Created, bytes.NewReader(head)); err != nil {
+	if err := addMember(files, manifestName, int64(len(head)), m.Created, bytes.NewReader(head)); err != nil {
 		return err
 	}
 	done := int64(0)
@@ -103,7 +150,7 @@ func addFile(ctx context.Context, to *tar.Writer, f File, from string, told func
 	}
 	defer file.Close()
 	read := &telling{r: &interruptible{ctx, file}, told: told}
-	err = member(to, f.member(), f.Size, f.Modified, io.LimitReader(read, f.Size))
+	err = addMember(to, f.Member(), f.Size, f.Modified, io.LimitReader(read, f.Size))
 	if errors.Is(err, io.ErrUnexpectedEOF) {
 		return fmt.Errorf("%s became shorter while it was read; try again", from)
 	}
@@ -123,7 +170,7 @@ func (t *telling) Read(p []byte) (int, error) {
 	return n, err
 }
 
-func member(to *tar.Writer, name string, size int64, modified time.Time, from io.Reader) error {
+func addMember(to *tar.Writer, name string, size int64, modified time.Time, from io.Reader) error {
 	if err := to.WriteHeader(&tar.Header{Typeflag: tar.TypeReg, Name: name, Size: size, Mode: 0o600, ModTime: modified.Truncate(time.Second), Format: tar.FormatPAX}); err != nil {
 		return err
 	}
@@ -223,10 +270,21 @@ func (a *archive) next() (File, io.Reader, error) {
 		return File{}, nil, fmt.Errorf("%w: it holds %.100q, which its beginning does not name", ErrDamaged, h.Name)
 	}
 	f := a.manifest.Files[a.at]
-	if a.at++; h.Name != f.member() || h.Size != f.Size || h.Typeflag != tar.TypeReg {
-		return File{}, nil, fmt.Errorf("%w: it holds %.100q where %.100q was promised", ErrDamaged, h.Name, f.member())
+	if a.at++; h.Name != f.Member() || h.Size != f.Size || h.Typeflag != tar.TypeReg {
+		return File{}, nil, fmt.Errorf("%w: it holds %.100q where %.100q was promised", ErrDamaged, h.Name, f.Member())
 	}
 	return f, a.files, nil
+}
+
+// member is a file of an archive: what cannot be read of it is damage.
+type member struct{ r io.Reader }
+
+func (m *member) Read(p []byte) (int, error) {
+	n, err := m.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		err = broken(err)
+	}
+	return n, err
 }
 
 func (a *archive) close() { a.packed.Close() }

@@ -13,6 +13,7 @@ package backup
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -33,6 +34,7 @@ var (
 	ErrNoBackup = errors.New("there is no such backup")
 	ErrPassword = errors.New("the password is wrong, or the backup is encrypted to a key that is not here")
 	ErrDamaged  = errors.New("the backup is damaged")
+	ErrNoFile   = errors.New("there is no such file in the backup")
 )
 
 // Invalid is a mistake in what was asked for.
@@ -57,8 +59,11 @@ type Options struct {
 	Folders Folders
 	Secrets *secret.Store                       // nil: there are none
 	Host    func(context.Context) (Host, error) // needed to create
-	Version string                              // of the program
-	Log     *slog.Logger                        // nil drops what is said
+	// Packages gives the records of the packages that are installed, by id; nil
+	// means that there are none.
+	Packages func(context.Context) (map[string]json.RawMessage, error)
+	Version  string       // of the program
+	Log      *slog.Logger // nil drops what is said
 
 	now  func() time.Time
 	work int // of scrypt, as a power of two
@@ -68,8 +73,10 @@ type Options struct {
 // Room makes and restores backups. One thing is done at a time. Safe for
 // concurrent use.
 type Room struct {
-	o    Options
-	busy sync.Mutex
+	o Options
+
+	mu     sync.Mutex
+	holder *Hold // makes or restores a backup, or is about to; nil: nothing is done
 }
 
 // New makes a room; nothing is opened.
@@ -109,12 +116,24 @@ type Made struct {
 	Left     error    // why older ones could not be removed; the backup is there
 }
 
-// Create makes a backup in a target. When ctx ends nothing is left of it.
-func (r *Room) Create(ctx context.Context, target string, key Key, tell Tell) (made Made, err error) {
-	if !r.busy.TryLock() {
-		return made, ErrBusy
+// Create makes a backup of everything in a target. When ctx ends nothing is left
+// of it.
+func (r *Room) Create(ctx context.Context, target string, key Key, tell Tell) (Made, error) {
+	h, err := r.Reserve()
+	if err != nil {
+		return Made{}, err
 	}
-	defer r.busy.Unlock()
+	defer h.Release()
+	return h.Create(ctx, target, nil, key, tell)
+}
+
+// Create makes a backup in a target: of everything or, with ids, of those
+// packages alone. When ctx ends nothing is left of it.
+func (h *Hold) Create(ctx context.Context, target string, packages []string, key Key, tell Tell) (made Made, err error) {
+	if err := h.begin(); err != nil {
+		return made, err
+	}
+	r := h.room
 	recipients, err := key.recipients(r.o.work)
 	if err != nil {
 		return made, err
@@ -128,14 +147,21 @@ func (r *Room) Create(ctx context.Context, target string, key Key, tell Tell) (m
 	if err != nil {
 		return made, fmt.Errorf("find out whose backup it is: %w", err)
 	}
-	c, err := collect(ctx, r.o.Folders, tell)
+	records, err := r.records(ctx, packages)
+	if err != nil {
+		return made, err
+	}
+	c, err := collect(ctx, r.o.Folders, chosenFiles(packages), tell)
 	if err != nil {
 		return made, err
 	}
 	defer c.close()
 	at := r.o.now().UTC().Truncate(time.Second)
-	m := &Manifest{Format: format, Created: at, Host: host, Version: r.o.Version, Files: c.files}
-	name := newName(host.ID, at)
+	m := &Manifest{Format: format, Created: at, Host: host, Version: r.o.Version, Files: c.files, Packages: records}
+	if len(packages) > 0 {
+		m.Format = formatPackages
+	}
+	name := newName(host.ID, at, len(packages) > 0)
 	up, err := s.create(ctx, name)
 	if err != nil {
 		return made, fmt.Errorf("begin the backup in %s: %w", t.Name, err)
@@ -153,12 +179,15 @@ func (r *Room) Create(ctx context.Context, target string, key Key, tell Tell) (m
 	}
 	made.Entry, made.Manifest = Entry{Name: name, Created: at, Size: count.n, Own: true}, m
 	tell.say(PhaseTidy, 0, 0)
+	if len(packages) > 0 {
+		return made, nil // it must not push a backup of everything out
+	}
 	made.Removed, made.Left = r.tidy(ctx, t, s, host)
 	return made, nil
 }
 
 // tidy removes the oldest backups of this host that are more than a target
-// keeps, never the newest.
+// keeps, never the newest. Those of packages alone stay.
 func (r *Room) tidy(ctx context.Context, t Target, s store, host Host) (removed []string, err error) {
 	if t.Keep <= 0 {
 		return nil, nil
@@ -167,7 +196,9 @@ func (r *Room) tidy(ctx context.Context, t Target, s store, host Host) (removed 
 	if err != nil {
 		return nil, err
 	}
-	mine := slices.DeleteFunc(all, func(e Entry) bool { return !strings.HasPrefix(e.Name, prefixOf(host.ID)) })
+	mine := slices.DeleteFunc(all, func(e Entry) bool {
+		return !strings.HasPrefix(e.Name, prefixOf(host.ID)) || OfPackages(e.Name)
+	})
 	slices.SortFunc(mine, newestFirst)
 	for _, e := range mine[min(t.Keep, len(mine)):] {
 		if e := s.remove(ctx, e.Name); e != nil && !errors.Is(e, fs.ErrNotExist) {
@@ -209,7 +240,11 @@ func newestFirst(a, b Entry) int {
 // Info says what is in a backup, of which only the beginning is read. name ""
 // means the newest.
 func (r *Room) Info(ctx context.Context, target, name string, key Key) (Entry, *Manifest, error) {
-	e, body, done, err := r.read(ctx, target, name)
+	return r.info(ctx, target, name, false, key)
+}
+
+func (r *Room) info(ctx context.Context, target, name string, whole bool, key Key) (Entry, *Manifest, error) {
+	e, body, done, err := r.read(ctx, target, name, whole)
 	if err != nil {
 		return e, nil, err
 	}
@@ -222,24 +257,68 @@ func (r *Room) Info(ctx context.Context, target, name string, key Key) (Entry, *
 	return e, a.manifest, nil
 }
 
-// Restore unpacks a backup beside what is there. It takes effect when a host
-// starts and no other runs; one that waits for that already is replaced.
-func (r *Room) Restore(ctx context.Context, target, name string, key Key, tell Tell) (Entry, *Manifest, error) {
-	if !r.busy.TryLock() {
-		return Entry{}, nil, ErrBusy
+// ReadFile reads one file out of a backup. path is as Manifest has it, with the
+// folder in front. use is called once; what it reads before an error may be the
+// beginning of a damaged file. The backup is read from its beginning up to the
+// file, because it is one stream.
+func (r *Room) ReadFile(ctx context.Context, target, name, path string, key Key, use func(Entry, File, io.Reader) error) error {
+	e, body, done, err := r.read(ctx, target, name, false)
+	if err != nil {
+		return err
 	}
-	defer r.busy.Unlock()
-	e, body, done, err := r.read(ctx, target, name)
+	defer done()
+	a, err := openArchive(body, key)
+	if err != nil {
+		return body.explain(err)
+	}
+	defer a.close()
+	if !slices.ContainsFunc(a.manifest.Files, func(f File) bool { return f.Member() == path }) {
+		return fmt.Errorf("%.300s: %w", path, ErrNoFile)
+	}
+	for {
+		f, content, err := a.next()
+		if err != nil {
+			return body.explain(err)
+		}
+		if f.Member() == path {
+			return body.explain(use(e, f, &member{content}))
+		}
+	}
+}
+
+// Restore unpacks a backup beside what is there. It takes effect when a host
+// starts and no other runs; one that waits for that already is replaced. name ""
+// means the newest backup of everything.
+func (r *Room) Restore(ctx context.Context, target, name string, key Key, tell Tell) (Entry, *Manifest, error) {
+	h, err := r.Reserve()
+	if err != nil {
+		return Entry{}, nil, err
+	}
+	defer h.Release()
+	return h.Restore(ctx, target, name, nil, key, tell)
+}
+
+// Restore is Room.Restore. With ids those packages alone are brought back,
+// programs, data and records, and everything else stays as it is; the newest
+// backup is then the newest of all. A backup of packages alone brings back those
+// it holds.
+func (h *Hold) Restore(ctx context.Context, target, name string, packages []string, key Key, tell Tell) (Entry, *Manifest, error) {
+	if err := h.begin(); err != nil {
+		return Entry{}, nil, err
+	}
+	r := h.room
+	e, body, done, err := r.read(ctx, target, name, len(packages) == 0)
 	if err != nil {
 		return e, nil, err
 	}
 	defer done()
-	m, err := stage(ctx, r.o.Folders, &reporting{r: body, total: e.Size, tell: tell}, key, e.Name)
+	m, err := stage(ctx, r.o.Folders, &reporting{r: body, total: e.Size, tell: tell}, key, e.Name, packages)
 	return e, m, body.explain(err)
 }
 
-// read opens a backup of a target.
-func (r *Room) read(ctx context.Context, target, name string) (e Entry, body *delivery, done func(), err error) {
+// read opens a backup of a target. name "" means the newest, with whole only of
+// those that hold everything.
+func (r *Room) read(ctx context.Context, target, name string, whole bool) (e Entry, body *delivery, done func(), err error) {
 	_, s, err := r.open(ctx, target)
 	if err != nil {
 		return e, nil, nil, err
@@ -253,6 +332,9 @@ func (r *Room) read(ctx context.Context, target, name string) (e Entry, body *de
 		all, err := s.list(ctx)
 		if err != nil {
 			return e, nil, nil, err
+		}
+		if whole {
+			all = slices.DeleteFunc(all, func(e Entry) bool { return OfPackages(e.Name) })
 		}
 		if len(all) == 0 {
 			return e, nil, nil, fmt.Errorf("%s is empty: %w", target, ErrNoBackup)

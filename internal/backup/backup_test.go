@@ -302,7 +302,7 @@ func TestAnInterruptedBackupLeavesNothing(t *testing.T) {
 func TestWhatOthersLeftUnfinishedIsTakenAway(t *testing.T) {
 	m := newMachine(t, "host_a")
 	dir := m.target(0)
-	old, young, foreign := unfinished(newName("x", m.now)), unfinished(newName("x", m.now)), ".notes.part"
+	old, young, foreign := unfinished(newName("x", m.now, false)), unfinished(newName("x", m.now, false)), ".notes.part"
 	for _, name := range []string{old, young, foreign} {
 		m.put(dir, name, "half")
 	}
@@ -363,7 +363,7 @@ func TestInfoReadsTheBeginningAlone(t *testing.T) {
 	if e.Name != made.Name || e.Size != made.Size || manifest.Host != (Host{"host_a", "house"}) || manifest.Version != "test" || !manifest.Created.Equal(m.now) {
 		t.Errorf("got %+v, %+v", e, manifest)
 	}
-	if !slices.ContainsFunc(manifest.Files, func(f File) bool { return f.member() == "data/zeros" && f.Size == 1<<20 }) {
+	if !slices.ContainsFunc(manifest.Files, func(f File) bool { return f.Member() == "data/zeros" && f.Size == 1<<20 }) {
 		t.Errorf("files %+v", manifest.Files)
 	}
 	if err := os.Truncate(filepath.Join(dir, made.Name), made.Size/2); err != nil {
@@ -538,7 +538,7 @@ func TestTargetsThatCannotBe(t *testing.T) {
 	if _, _, err := m.room.Info(t.Context(), "", "../../etc/passwd", key(password)); !isInvalid(err) {
 		t.Errorf("got %v", err)
 	}
-	if _, _, err := m.room.Info(t.Context(), "", newName("x", m.now), key(password)); !errors.Is(err, ErrNoBackup) {
+	if _, _, err := m.room.Info(t.Context(), "", newName("x", m.now, false), key(password)); !errors.Is(err, ErrNoBackup) {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := m.room.Restore(t.Context(), "", "", key(password), nil); !errors.Is(err, ErrNoBackup) {

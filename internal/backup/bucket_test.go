@@ -370,7 +370,7 @@ func TestABucketHoldsBackups(t *testing.T) {
 	if all(t, m.Data)["large"] != large {
 		t.Error("the large file is another one")
 	}
-	if _, _, err := m.room.Info(t.Context(), "cloud", newName("x", m.now), key(password)); !errors.Is(err, ErrNoBackup) {
+	if _, _, err := m.room.Info(t.Context(), "cloud", newName("x", m.now, false), key(password)); !errors.Is(err, ErrNoBackup) {
 		t.Errorf("got %v", err)
 	}
 }
@@ -419,7 +419,7 @@ func TestAServiceThatStumbles(t *testing.T) {
 	}
 	// What somebody left a day ago is taken away, what is young is not.
 	f.mu.Lock()
-	old, young := newName("x", m.now), newName("x", m.now)
+	old, young := newName("x", m.now, false), newName("x", m.now, false)
 	f.uploads["old"] = &fakeUpload{old, m.now.Add(-25 * time.Hour), nil}
 	f.uploads["young"] = &fakeUpload{young, m.now.Add(-time.Hour), nil}
 	f.mu.Unlock()

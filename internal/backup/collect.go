@@ -78,7 +78,8 @@ func (c *collection) close() { os.RemoveAll(c.temp) }
 
 // collect takes snapshots of databases and copies of what is small, and notes
 // the rest. What vanishes meanwhile is left out.
-func collect(ctx context.Context, f Folders, tell Tell) (c *collection, err error) {
+// chosen is which files go in.
+func collect(ctx context.Context, f Folders, chosen func(File) bool, tell Tell) (c *collection, err error) {
 	if f.Data == "" {
 		return nil, errors.New("this host keeps nothing on disk")
 	}
@@ -101,7 +102,11 @@ func collect(ctx context.Context, f Folders, tell Tell) (c *collection, err erro
 			if len(c.files) >= maxFiles {
 				return fmt.Errorf("there are more than %d files", maxFiles)
 			}
-			c.files = append(c.files, File{folder, filepath.ToSlash(rel), info.Size(), info.Mode().Perm(), info.ModTime().UTC()})
+			file := File{folder, filepath.ToSlash(rel), info.Size(), info.Mode().Perm(), info.ModTime().UTC()}
+			if !chosen(file) {
+				return ctx.Err()
+			}
+			c.files = append(c.files, file)
 			found = append(found, filepath.Join(in, rel))
 			return ctx.Err()
 		}
@@ -111,7 +116,7 @@ func collect(ctx context.Context, f Folders, tell Tell) (c *collection, err erro
 			return nil, fmt.Errorf("look through %s: %w", n.path, err)
 		}
 	}
-	if f.keyElsewhere() {
+	if f.keyElsewhere() && chosen(File{Folder: keyFolder, Path: keyFolder}) {
 		if info, err := os.Stat(f.KeyFile); err == nil && info.Mode().IsRegular() {
 			c.files = append(c.files, File{keyFolder, keyFolder, info.Size(), info.Mode().Perm(), info.ModTime().UTC()})
 			found = append(found, f.KeyFile)

@@ -24,6 +24,13 @@ type Key struct {
 	Identity   secret.Text // AGE-SECRET-KEY-1..., to read what was encrypted to its public key
 }
 
+// CheckCreate says what is wrong with a key that a backup is to be made with, so
+// that a caller is told before the work begins.
+func (k Key) CheckCreate() error {
+	_, err := k.recipients(1)
+	return err
+}
+
 func (k Key) recipients(work int) ([]age.Recipient, error) {
 	if len(k.Recipients) == 0 {
 		if len(k.Password.Reveal()) < MinPassword {

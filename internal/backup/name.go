@@ -19,7 +19,7 @@ type Entry struct {
 
 const stamp = "20060102T150405Z"
 
-var nameShape = regexp.MustCompile(`^gatehouse-[0-9a-f]{12}-([0-9]{8}T[0-9]{6}Z)-[a-z2-7]{6}\.age$`)
+var nameShape = regexp.MustCompile(`^gatehouse-[0-9a-f]{12}-(packages-)?([0-9]{8}T[0-9]{6}Z)-[a-z2-7]{6}\.age$`)
 
 // prefixOf begins the names of a host's backups. It does not lead back to the
 // host's id.
@@ -28,8 +28,18 @@ func prefixOf(host string) string {
 	return "gatehouse-" + hex.EncodeToString(sum[:6]) + "-"
 }
 
-func newName(host string, at time.Time) string {
-	return prefixOf(host) + at.Format(stamp) + "-" + strings.ToLower(rand.Text()[:6]) + ".age"
+// OfPackages reports whether a name is that of a backup of packages alone.
+func OfPackages(name string) bool {
+	m := nameShape.FindStringSubmatch(name)
+	return m != nil && m[1] != ""
+}
+
+func newName(host string, at time.Time, packages bool) string {
+	prefix := prefixOf(host)
+	if packages {
+		prefix += "packages-"
+	}
+	return prefix + at.Format(stamp) + "-" + strings.ToLower(rand.Text()[:6]) + ".age"
 }
 
 // createdOf reads when a backup was made out of its name, and refuses what is
@@ -39,7 +49,7 @@ func createdOf(name string) (time.Time, error) {
 	if m == nil {
 		return time.Time{}, invalid("%.100q is no name of a backup; they look like gatehouse-0123456789ab-20260131T120000Z-abcdef.age", name)
 	}
-	at, err := time.Parse(stamp, m[1])
+	at, err := time.Parse(stamp, m[2])
 	if err != nil {
 		return time.Time{}, invalid("%q is no name of a backup: %v", name, err)
 	}

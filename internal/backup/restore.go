@@ -21,20 +21,24 @@ type Restored struct {
 	Created time.Time `json:"created"` // the backup
 	Host    Host      `json:"host"`    // that made it
 	Files   int       `json:"files"`
+	// Packages are the ids of those that were brought back alone; none means
+	// that everything was.
+	Packages []string `json:"packages,omitempty"`
 }
 
 // order is what a restore that waits has to do; it lies in the data folder
 // when everything was unpacked.
 type order struct {
 	Restored
-	Saved bool `json:"saved"` // what was there has been put aside
+	Saved   bool                       `json:"saved"`             // what was there has been put aside
+	Records map[string]json.RawMessage `json:"records,omitempty"` // of Packages
 }
 
 const orderName = "restore.json"
 
 // stage unpacks a backup into the folders' staging places. It is there whole
 // or not at all.
-func stage(ctx context.Context, f Folders, r io.Reader, key Key, name string) (m *Manifest, err error) {
+func stage(ctx context.Context, f Folders, r io.Reader, key Key, name string, packages []string) (m *Manifest, err error) {
 	a, err := openArchive(r, key)
 	if err != nil {
 		return nil, err
@@ -42,6 +46,10 @@ func stage(ctx context.Context, f Folders, r io.Reader, key Key, name string) (m
 	defer a.close()
 	if f.Data == "" {
 		return nil, errors.New("this host keeps nothing on disk")
+	}
+	o := order{Restored: Restored{Backup: name, Created: a.manifest.Created, Host: a.manifest.Host}}
+	if o.Packages, o.Records, err = a.manifest.choose(packages); err != nil {
+		return nil, err
 	}
 	unlock, free, err := lockAlone(f.Data, ".restore.lock")
 	if err != nil {
@@ -59,10 +67,9 @@ func stage(ctx context.Context, f Folders, r io.Reader, key Key, name string) (m
 			err = errors.Join(err, unstage(f))
 		}
 	}()
-	if err := unpack(ctx, a, f); err != nil {
+	if o.Files, err = unpack(ctx, a, f, chosenFiles(o.Packages)); err != nil {
 		return nil, err
 	}
-	o := order{Restored: Restored{Backup: name, Created: a.manifest.Created, Host: a.manifest.Host, Files: len(a.manifest.Files)}}
 	text, err := json.Marshal(o)
 	if err != nil {
 		return nil, err
@@ -102,7 +109,9 @@ func unstage(f Folders) error {
 
 func (f Folders) stagedKey() string { return f.KeyFile + ".restored" }
 
-func unpack(ctx context.Context, a *archive, f Folders) error {
+// unpack unpacks the chosen files, and reads the others, because only the end of
+// the stream shows that it is whole.
+func unpack(ctx context.Context, a *archive, f Folders, chosen func(File) bool) (files int, err error) {
 	roots := map[string]*os.Root{}
 	defer func() {
 		for _, r := range roots {
@@ -112,17 +121,21 @@ func unpack(ctx context.Context, a *archive, f Folders) error {
 	for {
 		file, content, err := a.next()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return files, nil
 		}
 		if err != nil {
-			return err
+			return files, err
 		}
 		if ctx.Err() != nil {
-			return context.Cause(ctx)
+			return files, context.Cause(ctx)
+		}
+		if !chosen(file) {
+			continue
 		}
 		if err := unpackFile(roots, f, file, content); err != nil {
-			return fmt.Errorf("unpack %s: %w", file.member(), err)
+			return files, fmt.Errorf("unpack %s: %w", file.Member(), err)
 		}
+		files++
 	}
 }
 
@@ -272,7 +285,11 @@ func apply(f Folders, rename renaming) (*Restored, error) {
 		return nil, err
 	}
 	if !o.Saved {
-		if err := putAside(f, rename); err != nil {
+		aside := putAside
+		if len(o.Packages) > 0 {
+			aside = o.putPackagesAside
+		}
+		if err := aside(f, rename); err != nil {
 			return nil, fmt.Errorf("put aside what is there: %w", err)
 		}
 		o.Saved = true
@@ -287,6 +304,11 @@ func apply(f Folders, rename renaming) (*Restored, error) {
 	for _, n := range f.list() {
 		staged, final := f.place(n.name)
 		if err := moveAll(staged, final, rename); err != nil {
+			return nil, err
+		}
+	}
+	if len(o.Packages) > 0 {
+		if err := WriteRestored(filepath.Join(f.Data, packagesFolder), o.Records); err != nil {
 			return nil, err
 		}
 	}

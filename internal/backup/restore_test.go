@@ -194,7 +194,9 @@ func tryUnpack(t testing.TB, plain []byte) error {
 	}
 	defer a.close()
 	dir := t.TempDir()
-	return unpack(t.Context(), a, Folders{Data: filepath.Join(dir, "d"), Config: filepath.Join(dir, "c"), State: filepath.Join(dir, "s")})
+	to := Folders{Data: filepath.Join(dir, "d"), Config: filepath.Join(dir, "c"), State: filepath.Join(dir, "s")}
+	_, err = unpack(t.Context(), a, to, chosenFiles(nil))
+	return err
 }
 
 func FuzzArchive(f *testing.F) {
@@ -213,7 +215,7 @@ func FuzzArchive(f *testing.F) {
 		}
 		top := t.TempDir()
 		inner := filepath.Join(top, "inner")
-		unpack(t.Context(), a, Folders{Data: filepath.Join(inner, "d"), Config: filepath.Join(inner, "c"), State: filepath.Join(inner, "s")})
+		unpack(t.Context(), a, Folders{Data: filepath.Join(inner, "d"), Config: filepath.Join(inner, "c"), State: filepath.Join(inner, "s")}, chosenFiles(nil))
 		entries, err := os.ReadDir(top)
 		if err != nil || len(entries) > 1 {
 			t.Errorf("something came out: %v, %v", entries, err)

@@ -2,11 +2,14 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -41,7 +44,7 @@ has no backup: keep it elsewhere as well.`,
 
 		SuggestionsMinimumDistance: 2,
 	}
-	c.AddCommand(backupCreate(w), backupList(w), backupInfo(w), backupRestore(w), backupCancel(w), backupTarget(w))
+	c.AddCommand(backupCreate(w), backupList(w), backupInfo(w), backupRead(w), backupRestore(w), backupCancel(w), backupTarget(w))
 	return c
 }
 
@@ -58,7 +61,12 @@ func openVault(w World) (*vault, error) {
 		return nil, &usageError{err}
 	}
 	v := &vault{w: w, cfg: l.Config}
-	v.room = app.NewKeeper(v.cfg, backup.Options{Host: func(ctx context.Context) (backup.Host, error) { return app.HostOf(ctx, v.cfg.Folders) }})
+	v.room = app.NewKeeper(v.cfg, backup.Options{
+		Host: func(ctx context.Context) (backup.Host, error) { return app.HostOf(ctx, v.cfg.Folders) },
+		Packages: func(ctx context.Context) (map[string]json.RawMessage, error) {
+			return app.PackagesOf(ctx, v.cfg.Folders)
+		},
+	})
 	return v, nil
 }
 
@@ -157,6 +165,7 @@ func (v *vault) tells() backup.Tell {
 
 func backupCreate(w World) *cobra.Command {
 	var keys keyFlags
+	var packages []string
 	c := &cobra.Command{
 		Use:   "create [TARGET]",
 		Short: "Make a backup",
@@ -166,7 +175,12 @@ func backupCreate(w World) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			made, err := v.room.Create(c.Context(), first(args), k, v.tells())
+			hold, err := v.room.Reserve()
+			if err != nil {
+				return err
+			}
+			defer hold.Release()
+			made, err := hold.Create(c.Context(), first(args), packages, k, v.tells())
 			if err != nil {
 				return asMistake(err)
 			}
@@ -182,6 +196,7 @@ func backupCreate(w World) *cobra.Command {
 		},
 	}
 	keys.add(c.Flags())
+	c.Flags().StringSliceVar(&packages, "package", nil, "back up the package with this `id` alone; can be repeated")
 	c.Flags().StringSliceVar(&keys.recipients, "recipient", nil, "public `key` of age to encrypt to, instead of a password; can be repeated")
 	return c
 }
@@ -313,23 +328,82 @@ func backupInfo(w World) *cobra.Command {
 	return c
 }
 
+func backupRead(w World) *cobra.Command {
+	var keys keyFlags
+	var name string
+	c := &cobra.Command{
+		Use:   "read PATH [TARGET]",
+		Short: "Write one file of a backup to standard output, or list a folder of it",
+		Long: `Write one file of a backup to standard output, or list a folder of it, without
+restoring anything. PATH begins with data, config, state or key, as backup info
+shows it; / is the top. A backup is one encrypted stream, which cannot be
+mounted: it is read from its beginning up to the file.`,
+		Example: `  gatehouse backup read /
+  gatehouse backup read config/gatehouse.yaml > gatehouse.yaml`,
+		Args: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("%s takes a path; / lists the top", c.CommandPath())
+			}
+			return oneTarget(c, args[1:])
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			v, k, err := keys.open(w)
+			if err != nil {
+				return err
+			}
+			target, path := first(args[1:]), strings.Trim(args[0], "/")
+			e, m, err := v.room.Info(c.Context(), target, name, k)
+			if err != nil {
+				return asMistake(err)
+			}
+			if list := m.Folder(path); path == "" || len(list) > 0 {
+				slices.SortFunc(list, func(a, b backup.Below) int { return strings.Compare(a.Name, b.Name) })
+				t := tabwriter.NewWriter(w.Out, 0, 0, 2, ' ', 0)
+				for _, b := range list {
+					fmt.Fprintf(t, "%s\t%d\n", printable(b.Name), b.Size)
+				}
+				return t.Flush()
+			}
+			err = v.room.ReadFile(c.Context(), target, e.Name, path, k, func(_ backup.Entry, _ backup.File, content io.Reader) error {
+				_, err := io.Copy(w.Out, content)
+				return err
+			})
+			if errors.Is(err, backup.ErrNoFile) {
+				return usagef("%v; gatehouse backup read / lists its top", err)
+			}
+			return asMistake(err)
+		},
+	}
+	keys.add(c.Flags())
+	c.Flags().StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
+	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
+	return c
+}
+
 func backupRestore(w World) *cobra.Command {
 	var keys keyFlags
 	var name string
+	var packages []string
 	c := &cobra.Command{
 		Use:   "restore [TARGET]",
 		Short: "Bring a backup back",
 		Long: `Bring a backup back. All the hosts of this user keep becomes what it was then;
 what is there now is kept in .before-restore in each folder, until the next
 restore. While a host is running the restore waits, and takes effect when one
-starts and no other runs.`,
+starts and no other runs. With --package those packages alone are brought back,
+and everything else stays as it is.`,
 		Args: oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
 			v, k, err := keys.open(w)
 			if err != nil {
 				return err
 			}
-			e, m, err := v.room.Restore(c.Context(), first(args), name, k, v.tells())
+			hold, err := v.room.Reserve()
+			if err != nil {
+				return err
+			}
+			defer hold.Release()
+			e, _, err := hold.Restore(c.Context(), first(args), name, packages, k, v.tells())
 			if err != nil {
 				return asMistake(err)
 			}
@@ -342,13 +416,14 @@ starts and no other runs.`,
 				fmt.Fprintf(w.Err, "[gatehouse] %s is unpacked and waits: a host is running. Stop all hosts and start one again\n", e.Name)
 				return writeDown(w, changed{"config.restore_staged", named(e.Name)})
 			}
-			fmt.Fprintf(w.Err, "[gatehouse] Restored %s with %d files; what was there is in .before-restore\n", e.Name, len(m.Files))
+			fmt.Fprintf(w.Err, "[gatehouse] Restored %s with %d files; what was there is in .before-restore\n", e.Name, done.Files)
 			return writeDown(w, changed{"config.restored", named(e.Name)})
 		},
 	}
 	keys.add(c.Flags())
 	c.Flags().StringVar(&keys.identity, "identity", "", "`file` with the private key of age, for what was encrypted to its public one")
 	c.Flags().StringVar(&name, "backup", "", "`name` of the backup (default: the newest)")
+	c.Flags().StringSliceVar(&packages, "package", nil, "bring the package with this `id` back alone; can be repeated")
 	return c
 }
 

@@ -356,6 +356,9 @@ func (h *House) Remove(id string, keepData bool) error {
 // recover finishes or undoes what a host before this one left half done, and
 // takes its packages in; h.mu is held.
 func (h *House) recover() error {
+	if err := h.adopt(); err != nil {
+		return err
+	}
 	records, _, err := h.opts.Records.Get()
 	if err != nil {
 		return err
@@ -388,6 +391,29 @@ func (h *House) recover() error {
 	h.offered = nil
 	h.epoch++
 	return nil
+}
+
+// adopt keeps the records of packages that a restore has brought back. A record
+// of a package that was not whole then is left out, with its files.
+func (h *House) adopt() error {
+	if h.opts.Restored == nil {
+		return nil
+	}
+	records, kept, err := h.opts.Restored()
+	if err != nil {
+		return err
+	}
+	for id, r := range records {
+		if r.ID != id || r.check() != nil || r.State != Installed && r.State != Updating {
+			h.log.Warn("a package that was restored is left out: its record is not one of an installed package", "package", id)
+			continue
+		}
+		if err := h.keepRecord(r); err != nil {
+			return err
+		}
+		h.log.Info("a package was restored", "package", id)
+	}
+	return kept()
 }
 
 // Outcome is what came of installing one of several packages again.

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -447,5 +448,28 @@ func TestAForeignServerRuns(t *testing.T) {
 	}
 	if b, err := os.ReadFile(filepath.Join(i.Data, "a.txt")); err != nil || string(b) != "text" {
 		t.Errorf("got %q, %v", b, err)
+	}
+}
+
+// The records of packages that a restore has brought back are kept before
+// anything else is done with the packages; one that was not whole is left out.
+func TestRestoredPackagesAreThereAgain(t *testing.T) {
+	good := Record{ID: "back", Source: Source{Kind: Command}, Command: "/bin/true", Start: OnDemand, State: Installed}
+	half := good
+	half.ID, half.State = "half", Installing
+	kept := 0
+	h := openHome(t, Options{Restored: func() (map[string]Record, func() error, error) {
+		return map[string]Record{"back": good, "half": half, "other": good}, func() error { kept++; return nil }, nil
+	}})
+	var ids []string
+	all, err := h.List()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range all {
+		ids = append(ids, i.ID)
+	}
+	if !slices.Equal(ids, []string{"back"}) || kept != 1 {
+		t.Errorf("there are %v, kept %d times", ids, kept)
 	}
 }

@@ -37,8 +37,12 @@ type Options struct {
 	Show    func(id string, p *Public)                              // what everybody may know of a package; nil when it is gone. It must not call back
 	Broken  func(id string, why error)                              // a server failed too often and is left alone; it must not block
 	Changed func()                                                  // the tools are others; it must not block
-	Log     *slog.Logger                                            // nil drops what is said
-	Name    string                                                  // how this host calls itself to servers
+	// Restored gives the records of packages that were brought back from a backup
+	// since the last time, and what is called when they are kept. nil means none.
+	Restored func() (records map[string]Record, kept func() error, err error)
+
+	Log     *slog.Logger // nil drops what is said
+	Name    string       // how this host calls itself to servers
 	Version string
 
 	Begin   time.Duration // for a server to be ready; 0 means 30 s

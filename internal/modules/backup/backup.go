@@ -56,14 +56,24 @@ const createHelp = `Puts all this host keeps into one encrypted file in a target
 
 - It answers with a job at once; job_wait follows it, job_cancel ends it, gatehouse:///public/jobs shows its phases. One that is interrupted leaves nothing.
 - Databases are taken as they are at one moment, while everything goes on.
-- Where the target keeps a number of backups, the oldest of this host are removed then.
+- packages makes a backup of those packages alone: their programs, data and records.
+- Where the target keeps a number of backups, the oldest of this host are removed then. Those of packages alone do not count and stay.
+- While one is made another is refused.
 - ` + keyHelp
 
 const restoreHelp = `Unpacks a backup beside what is there. It takes effect when a host starts while no other one runs on the same folders: use server_restart, or start it again.
 
 - Everything becomes what it was then, users and tokens included. What was there is kept in .before-restore in each folder, until the next restore.
+- packages brings those packages back alone, and everything else stays as it is. A backup of packages alone brings back those it holds.
 - It answers with a job at once; job_wait follows it. A damaged backup changes nothing.
 - ` + keyHelp
+
+const readHelp = `A backup is one encrypted stream, so there is nothing to mount: it is read from its beginning up to the file.
+
+- path begins with data, config, state or key, as backup_info lists it. Without a path, or with that of a folder, it lists what is in it.
+- Text of up to 8 MiB is shown. For other files, and larger ones, a person uses gatehouse backup read PATH, which writes any file to its standard output.
+- The secrets of the host and their key are shown to no model.
+- `
 
 const targetHelp = `Makes a target, or replaces the one of its name, after trying it.
 
@@ -89,6 +99,11 @@ func (k *keeper) tools() []tool.Tool {
 			Description: "Says what is in a backup without restoring it: when and by which host it was made, and its files.",
 			Help:        "Only the beginning of the backup is read. " + keyHelp,
 		}, k.info),
+		tool.New(tool.Def{
+			Name: "backup_read", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 10 * time.Minute,
+			Description: "Reads one file out of a backup, or lists a folder in it, without restoring anything.",
+			Help:        readHelp + keyHelp,
+		}, k.read),
 		tool.New(tool.Def{
 			Name: "backup_restore", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"package.backup.restore"},
 			Description: "Unpacks a backup, after the person has agreed; it takes effect when the host is started again. It answers with a job.",
@@ -166,6 +181,8 @@ func refuse(err error) error {
 		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "backup_list shows those there are; backup_target_set makes one."}
 	case errors.Is(err, backup.ErrNoBackup):
 		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "backup_list shows those there are."}
+	case errors.Is(err, backup.ErrNoFile):
+		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "backup_read with the path of a folder, or none, lists what is in it."}
 	case errors.Is(err, backup.ErrPassword):
 		return &tool.Refusal{Code: "denied", Message: err.Error()}
 	case errors.Is(err, backup.ErrDamaged):
@@ -174,11 +191,19 @@ func refuse(err error) error {
 	return err
 }
 
-// start runs something as a job, whose phases are shown.
-func (k *keeper) start(c *tool.Call, title string, names []string, run func(context.Context, backup.Tell) (any, error)) (phases.Started, error) {
-	return k.cfg.Show.Start(k.deps, c, title, func(ctx context.Context, _ *tool.Call, tell func(phases.Progress)) (any, error) {
+// start runs something as a job, whose phases are shown. While one backup is made
+// or restored the next caller is refused at once, and no job is made.
+func (k *keeper) start(
+	c *tool.Call, title string, names []string, run func(context.Context, *backup.Hold, backup.Tell) (any, error),
+) (phases.Started, error) {
+	hold, err := k.cfg.Room.Reserve()
+	if err != nil {
+		return phases.Started{}, refuse(err)
+	}
+	started, err := k.cfg.Show.Start(k.deps, c, title, func(ctx context.Context, _ *tool.Call, tell func(phases.Progress)) (any, error) {
+		defer hold.Release()
 		track := phases.New(tell, names...)
-		out, err := run(ctx, func(phase string, done, total int64) {
+		out, err := run(ctx, hold, func(phase string, done, total int64) {
 			units := "bytes"
 			if phase == backup.PhaseSnapshot {
 				units = "files"
@@ -193,4 +218,8 @@ func (k *keeper) start(c *tool.Call, title string, names []string, run func(cont
 		}
 		return out, refuse(err)
 	})
+	if err != nil {
+		hold.Release()
+	}
+	return started, err
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -171,6 +172,8 @@ func TestWhatIsRefused(t *testing.T) {
 		want, name string
 		args       []any
 	}{
+		{"invalid_arguments: the password has 5 bytes; expected at least 12", "backup_create", []any{"password", "short", "target", p.shelf}},
+		{`no package "a": this host has none`, "backup_create", []any{"password", words, "target", p.shelf, "packages", []string{"a"}}},
 		{"gatehouse secret set BACKUP_PASSWORD", "backup_create", nil},
 		{"gatehouse secret set OTHER", "backup_create", []any{"secret", "OTHER"}},
 		{"secret: name \"two words\"", "backup_info", []any{"secret", "two words"}},
@@ -191,14 +194,74 @@ func TestWhatIsRefused(t *testing.T) {
 	if len(p.jobs) > 0 {
 		t.Errorf("%d jobs were started", len(p.jobs))
 	}
-	if _, refused := p.ask("backup_create", "password", "short", "target", p.shelf); refused != "" {
+	if len(p.told) > 0 {
+		t.Errorf("told %q", p.told)
+	}
+	// What fails later is told.
+	if _, refused := p.ask("backup_create", "password", words, "target", p.shelf); refused != "" {
 		t.Error(refused)
 	}
-	if _, refused, _ := p.last(t.Context()); !strings.Contains(refused, "expected at least 12") {
-		t.Errorf("got %q", refused)
+	if err := os.Remove(p.shelf); err != nil {
+		t.Fatal(err)
+	}
+	if _, refused, _ := p.last(t.Context()); refused == "" {
+		t.Error("a backup into nothing is made")
 	}
 	if len(p.told) != 1 || !strings.Contains(p.told[0], `"code":"backup.failed","level":"error"`) {
 		t.Errorf("told %q", p.told)
+	}
+}
+
+// While one backup is made, others are refused before there is a job.
+func TestFourAtOnce(t *testing.T) {
+	p := visit(t)
+	for i := range 4 {
+		_, refused := p.ask("backup_create", "password", words, "target", p.shelf)
+		if i > 0 != strings.HasPrefix(refused, "busy: ") {
+			t.Errorf("number %d: %q", i+1, refused)
+		}
+	}
+	if len(p.jobs) != 1 {
+		t.Errorf("%d jobs were started", len(p.jobs))
+	}
+	if _, refused, _ := p.last(t.Context()); refused != "" {
+		t.Error(refused)
+	}
+	if _, refused := p.ask("backup_create", "password", words, "target", p.shelf); refused != "" {
+		t.Errorf("after the first: %q", refused)
+	}
+}
+
+func TestABackupIsReadInto(t *testing.T) {
+	p := visit(t)
+	p.ask("backup_target_set", "name", "shelf", "kind", "directory", "path", p.shelf)
+	p.ask("backup_create", "password", words)
+	if _, refused, _ := p.last(t.Context()); refused != "" {
+		t.Fatal(refused)
+	}
+	read := func(path string) string {
+		c := moduletest.NewCall(t, "password", words, "path", path)
+		c.Caller.Principal = "ann"
+		var out readOut
+		if refused := c.Ask(t, p.module, "backup_read", &out); refused != "" {
+			return refused
+		}
+		if out.Backup == "" || out.Size != int64(len(out.Content)) && out.Modified != "" {
+			t.Errorf("%q: %+v", path, out)
+		}
+		return out.Content
+	}
+	for path, want := range map[string]string{
+		"":                           "config/\t",
+		"/config/":                   "backup-targets.json\t",
+		"config/backup-targets.json": `"shelf"`,
+		"config/none":                "not_found: config/none: there is no such file",
+		"config/secrets.key":         "denied: config/secrets.key holds secrets",
+		"key/key":                    "denied: ",
+	} {
+		if got := read(path); !strings.Contains(got, want) {
+			t.Errorf("%q: got %s, want %s", path, got, want)
+		}
 	}
 }
 

@@ -3,6 +3,8 @@ package backup
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,7 +17,13 @@ import (
 
 type createIn struct {
 	Target string `json:"target,omitempty" doc:"where to: a name, or a folder from the top; may be left out where there is one alone" max:"4096"`
+	packagesIn
 	keyIn
+}
+
+// packagesIn chooses packages.
+type packagesIn struct {
+	Packages []string `json:"packages,omitempty" doc:"ids; these packages alone, instead of everything" min:"1" max:"100"`
 }
 
 // made is the result of a job that made a backup.
@@ -28,7 +36,7 @@ type made struct {
 	Warning string   `json:"warning,omitempty"`
 }
 
-func (k *keeper) create(_ context.Context, c *tool.Call, in createIn) (phases.Started, error) {
+func (k *keeper) create(ctx context.Context, c *tool.Call, in createIn) (phases.Started, error) {
 	if err := k.ready(c); err != nil {
 		return phases.Started{}, err
 	}
@@ -36,13 +44,19 @@ func (k *keeper) create(_ context.Context, c *tool.Call, in createIn) (phases.St
 	if err != nil {
 		return phases.Started{}, err
 	}
+	if err := key.CheckCreate(); err != nil {
+		return phases.Started{}, refuse(err)
+	}
 	t, err := k.cfg.Room.Target(in.Target)
 	if err != nil {
 		return phases.Started{}, refuse(err)
 	}
+	if err := k.cfg.Room.CheckPackages(ctx, in.Packages); err != nil {
+		return phases.Started{}, refuse(err)
+	}
 	names := []string{backup.PhaseSnapshot, backup.PhaseWrite, backup.PhaseTidy}
-	return k.start(c, "backup to "+t.Name, names, func(ctx context.Context, tell backup.Tell) (any, error) {
-		m, err := k.cfg.Room.Create(ctx, t.Name, key, tell)
+	return k.start(c, "backup to "+t.Name, names, func(ctx context.Context, h *backup.Hold, tell backup.Tell) (any, error) {
+		m, err := h.Create(ctx, t.Name, in.Packages, key, tell)
 		if err != nil {
 			return nil, err
 		}
@@ -79,6 +93,7 @@ type oneIn struct {
 
 type restoreIn struct {
 	oneIn
+	packagesIn
 	Confirm string `json:"confirm,omitempty" doc:"the backup's name, once the person has agreed; for clients that cannot ask" max:"100"`
 }
 
@@ -101,22 +116,29 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (phase
 	}
 	// The agreement is to one backup, also when a newer one comes meanwhile.
 	chosen, err := tool.Once(c, "backup", func() (map[string]string, error) {
-		e, m, err := k.cfg.Room.Info(ctx, in.Target, in.Backup, key)
+		e, m, err := k.cfg.Room.Find(ctx, in.Target, in.Backup, in.Packages, key)
 		if err != nil {
 			return nil, refuse(err)
 		}
-		return map[string]string{"name": e.Name, "of": m.Host.Name + " of " + m.Created.Format(time.RFC3339)}, nil
+		if m.OfPackages() && len(in.Packages) == 0 {
+			in.Packages = slices.Sorted(maps.Keys(m.Packages))
+		}
+		return map[string]string{"packages": strings.Join(in.Packages, ", "), "name": e.Name, "of": m.Host.Name + " of " + m.Created.Format(time.RFC3339)}, nil
 	})
 	if err != nil {
 		return phases.Started{}, err
 	}
 	name := chosen["name"]
-	question := "Replace all this host keeps by the backup " + name + ", made by " + chosen["of"] + ", when it is started again?"
+	what := "all this host keeps"
+	if chosen["packages"] != "" {
+		what = "the packages " + chosen["packages"]
+	}
+	question := "Replace " + what + " by the backup " + name + ", made by " + chosen["of"] + ", when the host is started again?"
 	if err := agreement.Ask(c, name, question, in.Confirm); err != nil {
 		return phases.Started{}, err
 	}
-	return k.start(c, "restore of "+name, []string{backup.PhaseRead}, func(ctx context.Context, tell backup.Tell) (any, error) {
-		e, m, err := k.cfg.Room.Restore(ctx, in.Target, name, key, tell)
+	return k.start(c, "restore of "+name, []string{backup.PhaseRead}, func(ctx context.Context, h *backup.Hold, tell backup.Tell) (any, error) {
+		e, m, err := h.Restore(ctx, in.Target, name, in.Packages, key, tell)
 		if err != nil {
 			return nil, err
 		}
