@@ -244,7 +244,7 @@ func (g *gatehouse) login(door string) credential {
 	res, err := b.http.Do(r)
 	must(g.t, err)
 	defer res.Body.Close()
-	if res.StatusCode != 200 || len(res.Cookies()) != 1 {
+	if res.StatusCode != 200 || len(res.Cookies()) != 2 {
 		g.t.Fatalf("logging in: %s, %d cookies", res.Status, len(res.Cookies()))
 	}
 	c := res.Cookies()[0]

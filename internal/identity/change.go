@@ -22,7 +22,7 @@ const lastWords = 5 * time.Second
 // the rest. Tokens, and logins with the new password, stay. Besides ErrPassword the error is a *Denied after too
 // many tries, or says what is wrong with the new password.
 func (s *Service) ChangePassword(ctx context.Context, name, present, next, here string) error {
-	if wait := s.perAcc.take(clip(name)); wait > 0 {
+	if wait := s.tries.held.take(clip(name) + "\n" + here); wait > 0 {
 		s.tell("login_limited", clip(name), "", "")
 		return &Denied{Status: 429, Code: "too_many_tries", Message: "too many tries; wait " + seconds(wait) + " s"}
 	}

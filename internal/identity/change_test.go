@@ -14,7 +14,7 @@ func TestAPasswordIsChangedByWhoKnowsIt(t *testing.T) {
 	s.OnRevoked(func(r Revocation) { ended <- r })
 	brief, lasting := logIn(t, s, "bob", "battery staple", false), logIn(t, s, "bob", "battery staple", true)
 	others := logIn(t, s, "alice", "correct horse", true)
-	s.perAcc = newLimiter(loginTries, loginWindow)
+	s.tries = newTries()
 
 	if err := s.ChangePassword(t.Context(), "bob", "battery staples", "a new password", ""); !errors.Is(err, ErrPassword) {
 		t.Errorf("with a wrong password: %v", err)
@@ -81,7 +81,7 @@ func TestTheLoginOfAChangeEndsLast(t *testing.T) {
 		logIn(t, s, "bob", "battery staple", lasting)
 		logIn(t, s, "bob", "battery staple", lasting)
 	}
-	s.perAcc = newLimiter(loginTries, loginWindow)
+	s.tries = newTries()
 	all, err := s.Logins(t.Context(), "bob")
 	if err != nil || len(all) != 4 {
 		t.Fatal(all, err)
@@ -128,7 +128,7 @@ func TestANewPasswordEndsOnlyWhatTheOldOneOpened(t *testing.T) {
 	var ended, elsewhere []string
 	s.OnRevoked(func(r Revocation) { ended = append(ended, r.Credential) })
 	other.OnRevoked(func(r Revocation) { elsewhere = append(elsewhere, r.Credential) })
-	fresh := func(s *Service) { s.perIP, s.perAcc = newLimiter(100, loginWindow), newLimiter(100, loginWindow) }
+	fresh := func(s *Service) { s.tries.network = newLimiter(100, loginWindow) }
 	fresh(s)
 	fresh(other)
 	logIn(t, s, "bob", "battery staple", false)

@@ -78,14 +78,14 @@ type Service struct {
 	uses   uses
 	brief  brief
 	pass   *passwords
-	perIP  *limiter
-	perAcc *limiter
+	tries  tries
 	pair   pairing
 	oauth  *provider // nil means none
 	sameAs *http.CrossOriginProtection
 	local  fixed
 	byHand fixed
-	owner  string // name of the user this process belongs to
+	owner  string   // name of the user this process belongs to
+	salt   [16]byte // of digests in events; another one in each process
 
 	mu      sync.Mutex
 	revoked []func(Revocation)
@@ -115,9 +115,9 @@ func Open(path string, o Options) (*Service, error) {
 	}
 	s := &Service{
 		o: o, log: o.Log, store: newStore(path), pass: newPasswords(defaultCost),
-		perIP: newLimiter(loginTries, loginWindow), perAcc: newLimiter(loginTries, loginWindow),
-		sameAs: http.NewCrossOriginProtection(), owner: processOwner(),
+		tries: newTries(), sameAs: http.NewCrossOriginProtection(), owner: processOwner(),
 	}
+	copy(s.salt[:], random(len(s.salt)))
 	if err := s.configure(); err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}

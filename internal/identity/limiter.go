@@ -7,10 +7,27 @@ import (
 )
 
 const (
-	loginTries  = 3
-	loginWindow = 20 * time.Second
-	mostWatched = 20_000 // keys a limiter remembers
+	loginTries   = 3 // of one network, and of one known device
+	accountTries = 60
+	loginWindow  = 20 * time.Second
+	mostWatched  = 20_000 // keys a limiter remembers
 )
+
+// tries are how often passwords may be guessed. What bounds a guesser is its
+// network; an account in all networks together is bounded far above what a person
+// needs, so that guesses from one network, or from some, keep no user out. A
+// browser in which its user has logged in before has a budget of its own, which no
+// guesser can use up.
+type tries struct {
+	network, account, device, held *limiter
+}
+
+func newTries() tries {
+	return tries{
+		network: newLimiter(loginTries, loginWindow), account: newLimiter(accountTries, loginWindow),
+		device: newLimiter(loginTries, loginWindow), held: newLimiter(loginTries, loginWindow),
+	}
+}
 
 // limiter allows so many tries in any span of a window, for each key. What it
 // remembers is bounded: when too many keys are tried at once, new ones wait.

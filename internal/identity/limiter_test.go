@@ -85,17 +85,77 @@ func TestLoginsAreLimited(t *testing.T) {
 			t.Errorf("from elsewhere: got %d", w.Code)
 		}
 	})
-	t.Run("by account, known or not", func(t *testing.T) {
+	t.Run("by account in all networks, known or not", func(t *testing.T) {
 		s := house(t, Options{})
+		s.tries.account = newLimiter(4, loginWindow)
 		var said []string
 		for _, user := range []string{"alice", "nobody"} {
-			for i := range 4 {
+			for i := range 5 {
 				w := postFrom(s, fmt.Sprintf("198.51.100.%d:1", i), "/auth/login", wrong(user))
 				said = append(said, fmt.Sprint(w.Code, w.Header().Get("Retry-After"), w.Body))
 			}
 		}
-		if a, b := strings.Join(said[:4], ""), strings.Join(said[4:], ""); a != b || !strings.HasPrefix(said[3], "429") {
+		if a, b := strings.Join(said[:5], ""), strings.Join(said[5:], ""); a != b || !strings.HasPrefix(said[4], "429") {
 			t.Errorf("a known account got %s, an unknown one %s", a, b)
+		}
+	})
+}
+
+// Guesses of a stranger, at whatever pace, keep a user out neither in another
+// network nor at a device of the user's, and each of them stays slow.
+//
+//redteam:attack One principal, however it comes: a stranger guesses so that the user is locked out
+func TestAGuesserLocksNobodyOut(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := house(t, Options{})
+		defer s.Close()
+		cookies := func() (pairs []string) {
+			s.tries = newTries()
+			w := post(s, "/auth/login", `{"user":"alice","password":"correct horse"}`)
+			if w.Code != 200 {
+				t.Fatalf("alice cannot log in: %d", w.Code)
+			}
+			for _, c := range w.Result().Cookies() {
+				pairs = append(pairs, c.Name+"="+c.Value)
+			}
+			return pairs
+		}()
+		known := "Cookie: " + cookies[1] // the session has ended long ago
+		const right, wrong = `{"user":"alice","password":"correct horse"}`, `{"user":"alice","password":"not the horse"}`
+		s.tries = newTries()
+		judged := 0
+		for i := range 120 { // two minutes of a guess a second, from the network of the user's device too
+			for _, from := range []string{"198.51.100.1:1", away} {
+				if w := postFrom(s, from, "/auth/login", wrong); w.Code == 401 {
+					judged++
+				}
+			}
+			time.Sleep(time.Second)
+			if i%30 != 29 {
+				continue
+			}
+			if w := postFrom(s, "203.0.113.9:1", "/auth/login", right); w.Code != 200 {
+				t.Errorf("after %d s alice is answered %d in another network", i, w.Code)
+			}
+			if w := post(s, "/auth/login", right, known); w.Code != 200 {
+				t.Errorf("after %d s alice is answered %d at her own device, in the guesser's network", i, w.Code)
+			}
+		}
+		if judged > 2*3*7 {
+			t.Errorf("%d guesses were judged in two minutes from two networks", judged)
+		}
+		// The device has three tries of its own, and is alice's alone.
+		time.Sleep(loginWindow)
+		for i, want := range []int{401, 401, 401, 429} {
+			if w := post(s, "/auth/login", wrong, known); w.Code != want {
+				t.Errorf("guess %d at the device is answered %d, want %d", i+1, w.Code, want)
+			}
+		}
+		for range 3 {
+			post(s, "/auth/login", `{"user":"bob","password":"not his horse"}`, known)
+		}
+		if w := post(s, "/auth/login", `{"user":"bob","password":"battery staple"}`, known); w.Code != 429 {
+			t.Errorf("with alice's device a guesser of bob's password is answered %d", w.Code)
 		}
 	})
 }
@@ -105,7 +165,7 @@ func TestPairing(t *testing.T) {
 	entry := func(code, user, password string) string {
 		return `{"code":"` + code + `","user":"` + user + `","password":"` + password + `"}`
 	}
-	reset := func() { s.perIP, s.perAcc = newLimiter(loginTries, loginWindow), newLimiter(loginTries, loginWindow) }
+	reset := func() { s.tries = newTries() }
 	if w := post(s, "/auth/pair", entry("", "alice", "correct horse")); w.Code != 403 {
 		t.Errorf("without a code: %d", w.Code)
 	}

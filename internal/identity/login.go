@@ -30,21 +30,30 @@ func (s *Service) Handler() http.Handler {
 // Cookie names. With TLS the prefix makes browsers take it from us alone.
 const (
 	cookieName   = "gatehouse_session"
-	cookieSecure = "__Host-" + cookieName
+	deviceName   = "gatehouse_device"
+	securePrefix = "__Host-"
 )
 
 func (s *Service) secure(r *http.Request) bool { return r.TLS != nil || s.o.Secure }
 
-func (s *Service) cookieName(r *http.Request) string {
+func (s *Service) cookieName(r *http.Request, name string) string {
 	if s.secure(r) {
-		return cookieSecure
+		return securePrefix + name
 	}
-	return cookieName
+	return name
+}
+
+// cookieFor is one that browsers send to this server alone, from its own pages.
+func (s *Service) cookieFor(r *http.Request, name, value string) *http.Cookie {
+	return &http.Cookie{
+		Name: s.cookieName(r, name), Value: value, Path: "/",
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: s.secure(r),
+	}
 }
 
 // cookie is the session cookie; two of them are as wrong as a false one.
 func (s *Service) cookie(r *http.Request) (secret string, ok bool) {
-	all := r.CookiesNamed(s.cookieName(r))
+	all := r.CookiesNamed(s.cookieName(r, cookieName))
 	switch len(all) {
 	case 0:
 		return "", false
@@ -55,7 +64,7 @@ func (s *Service) cookie(r *http.Request) (secret string, ok bool) {
 }
 
 func (s *Service) setCookie(w http.ResponseWriter, r *http.Request, secret string, l Login) {
-	c := &http.Cookie{Name: s.cookieName(r), Value: secret, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: s.secure(r)}
+	c := s.cookieFor(r, cookieName, secret)
 	if l.Lasting {
 		c.MaxAge = int(time.Until(l.Until) / time.Second)
 	}
@@ -111,20 +120,23 @@ func parseEntry(body []byte, form bool) (e entry, err error) {
 	return entry{v.Get("user"), v.Get("password"), v.Get("lasting") != "", v.Get("code")}, err
 }
 
-// slow answers whoever tries too often, by address or by account. Both are
-// counted whether or not there is such an account.
+// slow answers a caller who tries too often, by network or by account, and counts
+// whether or not there is such an account. A device that the account's user has
+// logged in with is counted by itself.
 func (s *Service) slow(w http.ResponseWriter, r *http.Request, account string) bool {
 	from, _ := From(r)
-	wait := s.perIP.take(network(from))
-	if wait <= 0 {
-		wait = s.perAcc.take(account)
+	var wait time.Duration
+	if device, known := s.knownDevice(r, account); known {
+		wait = s.tries.device.take(string(device[:]))
+	} else if wait = s.tries.network.take(network(from)); wait <= 0 {
+		wait = s.tries.account.take(account)
 	}
 	if wait <= 0 {
 		return false
 	}
 	w.Header().Set("Retry-After", seconds(wait))
 	say(w, 429, "too_many_tries", "too many tries; wait "+seconds(wait)+" s")
-	s.tell("login_limited", clip(account), "", from.String())
+	s.tell("login_limited", s.claimed(r.Context(), account), "", from.String())
 	return true
 }
 
@@ -137,7 +149,7 @@ func (s *Service) login(w http.ResponseWriter, r *http.Request) {
 	secret, l, err := s.logIn(r.Context(), e, r.UserAgent())
 	switch {
 	case errors.Is(err, errWrong):
-		s.tell("login_failed", clip(e.User), "", from.String())
+		s.tell("login_failed", s.claimed(r.Context(), e.User), "", from.String())
 		w.Header()["Www-Authenticate"] = s.challenge("")["Www-Authenticate"]
 		say(w, 401, "invalid_login", err.Error())
 		return
@@ -147,6 +159,7 @@ func (s *Service) login(w http.ResponseWriter, r *http.Request) {
 	}
 	s.endPresented(r)
 	s.setCookie(w, r, secret, l)
+	s.rememberDevice(w, r, l.User)
 	s.tell("login", l.User, l.ID, from.String())
 	if form {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
@@ -237,7 +250,7 @@ func (s *Service) pairFirst(w http.ResponseWriter, r *http.Request) {
 		s.tell("paired", e.User, "", from.String())
 		answer(w, 201, map[string]any{"user": e.User, "roles": []string{Admin}})
 	case errors.Is(err, ErrPairing):
-		s.tell("pair_failed", clip(e.User), "", from.String())
+		s.tell("pair_failed", s.claimed(r.Context(), e.User), "", from.String())
 		say(w, 403, "invalid_code", err.Error())
 	case checkUser(e.User) != nil || checkPassword(e.Password) != nil:
 		say(w, 400, "invalid_request", err.Error())

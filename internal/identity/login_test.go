@@ -36,11 +36,11 @@ func postFrom(s *Service, from, path, body string, headers ...string) *httptest.
 // logIn gives a cookie as name=value. It forgets earlier tries.
 func logIn(t testing.TB, s *Service, user, password string, lasting bool) string {
 	t.Helper()
-	s.perIP, s.perAcc = newLimiter(loginTries, loginWindow), newLimiter(loginTries, loginWindow)
+	s.tries = newTries()
 	body, _ := json.Marshal(entry{User: user, Password: password, Lasting: lasting})
 	w := post(s, "/auth/login", string(body))
 	cookies := w.Result().Cookies()
-	if w.Code != 200 || len(cookies) != 1 {
+	if w.Code != 200 || len(cookies) != 2 || !strings.HasSuffix(cookies[1].Name, deviceName) {
 		t.Fatalf("logging in: %d %s", w.Code, w.Body)
 	}
 	return cookies[0].Name + "=" + cookies[0].Value
@@ -58,7 +58,7 @@ func TestTheCookie(t *testing.T) {
 		"brief under TLS":   {false, true, "__Host-gatehouse_session", 0},
 		"lasting under TLS": {true, true, "__Host-gatehouse_session", 30 * 24 * 3600},
 	} {
-		s.perIP, s.perAcc = newLimiter(loginTries, loginWindow), newLimiter(loginTries, loginWindow)
+		s.tries = newTries()
 		s.o.Secure = c.tls
 		body := `{"user":"alice","password":"correct horse"}`
 		if c.lasting {
@@ -102,7 +102,7 @@ func TestNoSecretIsInTheFile(t *testing.T) {
 func TestAFormMayLogIn(t *testing.T) {
 	s := house(t, Options{})
 	w := post(s, "/auth/login", "user=alice&password=correct+horse&lasting=on")
-	if w.Code != 303 || w.Header().Get("Location") != "/" || len(w.Result().Cookies()) != 1 || w.Result().Cookies()[0].MaxAge == 0 {
+	if w.Code != 303 || w.Header().Get("Location") != "/" || len(w.Result().Cookies()) != 2 || w.Result().Cookies()[0].MaxAge == 0 {
 		t.Errorf("got %d, %v", w.Code, w.Header())
 	}
 }
@@ -126,7 +126,7 @@ func TestWrongLoginsAreAlike(t *testing.T) {
 		"without a password": `{"user":"ci","password":"some password"}`,
 		"not even a name":    `{"user":"A\u0000 B","password":"some password"}`,
 	} {
-		s.perIP, s.perAcc = newLimiter(loginTries, loginWindow), newLimiter(loginTries, loginWindow)
+		s.tries = newTries()
 		derived = 0
 		w := post(s, "/auth/login", body)
 		if derived != 1 {
@@ -147,7 +147,7 @@ func TestWrongLoginsAreAlike(t *testing.T) {
 	}
 	// Too short and too long is known to whoever sent it, and costs nothing.
 	for _, user := range []string{"alice", "nobody"} {
-		s.perIP, s.perAcc = newLimiter(loginTries, loginWindow), newLimiter(loginTries, loginWindow)
+		s.tries = newTries()
 		derived = 0
 		if w := post(s, "/auth/login", `{"user":"`+user+`","password":"short"}`); w.Code != 401 || derived != 0 {
 			t.Errorf("%s with a short password: %d, %d derivations", user, w.Code, derived)

@@ -34,12 +34,19 @@ CREATE TABLE link (
 CREATE TABLE ended (
 	seq INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, credential TEXT NOT NULL, at INTEGER NOT NULL);`
 
+// additions came later, so that files of earlier programs get them when they are
+// opened. A device is a browser in which a user has logged in.
+const additions = `
+CREATE TABLE IF NOT EXISTS device (
+	hash BLOB PRIMARY KEY, user INTEGER NOT NULL REFERENCES user ON DELETE CASCADE, used INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS device_user ON device (user, used);`
+
 // store is the SQLite file. It opens itself when there is something to read
 // or to write.
 type store struct{ file sqlfile.File }
 
 func newStore(path string) *store {
-	return &store{sqlfile.File{Path: path, Schema: schema, Version: 1, ForeignKeys: true, Journal: 4 << 20, Secret: true}}
+	return &store{sqlfile.File{Path: path, Schema: schema, Version: 1, Additions: additions, ForeignKeys: true, Journal: 4 << 20, Secret: true}}
 }
 
 var errClosed = errors.New("the users' file is closed")

@@ -73,13 +73,17 @@ func (f *File) openFrozen(z *frozen) error {
 		return fmt.Errorf("it can be read by others (mode %04o)", m)
 	}
 	from, how := f.Path, "&mode=ro&immutable=1"
-	if journal, err := os.Stat(f.Path + "-wal"); err == nil && journal.Size() > 0 {
+	if journal, err := os.Stat(f.Path + "-wal"); err == nil && journal.Size() > 0 || f.Additions != "" {
 		// A host that was killed left its last changes there, and SQLite would
-		// leave them out or want to write. It reads a copy instead.
+		// leave them out or want to write. It reads a copy instead. A file of an
+		// older program may also lack what was added to it since.
 		if z.copy, err = copyAway(f.Path); err != nil {
 			return err
 		}
 		from, how = filepath.Join(z.copy, filepath.Base(f.Path)), "&_query_only=1"
+		if err := f.addTo(from); err != nil {
+			return err
+		}
 	}
 	name, err := Address(from)
 	if err != nil {
@@ -99,6 +103,23 @@ func (f *File) openFrozen(z *frozen) error {
 	return nil
 }
 
+// addTo adds to a copy what later versions of the file have.
+func (f *File) addTo(path string) error {
+	if f.Additions == "" {
+		return nil
+	}
+	name, err := Address(path)
+	if err != nil {
+		return err
+	}
+	db, err := sql.Open("sqlite", name)
+	if err != nil {
+		return err
+	}
+	_, err = db.Exec(f.Additions)
+	return errors.Join(err, db.Close())
+}
+
 // copyAway copies a file and its journal to a folder that only this user reads,
 // in memory if the folder for temporary files has no room.
 func copyAway(path string) (dir string, err error) {
@@ -107,7 +128,11 @@ func copyAway(path string) (dir string, err error) {
 			continue
 		}
 		to := filepath.Join(dir, filepath.Base(path))
-		if err = errors.Join(copyFile(path, to), copyFile(path+"-wal", to+"-wal")); err == nil {
+		journal := copyFile(path+"-wal", to+"-wal")
+		if errors.Is(journal, os.ErrNotExist) {
+			journal = nil // the host that wrote it ended in order
+		}
+		if err = errors.Join(copyFile(path, to), journal); err == nil {
 			return dir, nil
 		}
 		os.RemoveAll(dir)

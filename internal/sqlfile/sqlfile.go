@@ -31,6 +31,11 @@ type File struct {
 	// is refused. At least 1.
 	Version int
 
+	// Additions are statements that add to a file of this version what it did not
+	// have at first, such as CREATE TABLE IF NOT EXISTS. They run whenever the file
+	// is opened, and leave what older programs know of it as it is.
+	Additions string
+
 	ForeignKeys bool  // references are enforced
 	Journal     int64 // bytes that the write-ahead log is cut to when it was longer; 0 leaves it
 	Secret      bool  // a file that other users can read is refused
@@ -274,16 +279,23 @@ func (f *File) prepare(db *sql.DB) error {
 	}
 	switch version {
 	case f.Version:
-		return nil
+		if f.Additions == "" {
+			return nil
+		}
 	case 0:
+		if _, err := tx.Exec(f.Schema); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(fmt.Sprintf("PRAGMA user_version = %d", f.Version)); err != nil {
+			return err
+		}
 	default:
 		return fmt.Errorf("it has format %d and this program knows %d: use the program that wrote it, or another file", version, f.Version)
 	}
-	if _, err := tx.Exec(f.Schema); err != nil {
-		return err
-	}
-	if _, err := tx.Exec(fmt.Sprintf("PRAGMA user_version = %d", f.Version)); err != nil {
-		return err
+	if f.Additions != "" {
+		if _, err := tx.Exec(f.Additions); err != nil {
+			return err
+		}
 	}
 	return tx.Commit()
 }

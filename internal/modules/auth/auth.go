@@ -85,7 +85,7 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 		tool.New(tool.Def{
 			Name: "auth_password", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"auth.reset-password"},
 			Description: "Changes your password. All your sessions end, this one too; tokens stay.",
-			Help:        "It takes the present password, whoever asks, and after three tries within 20 seconds, logins among them, it takes a while. Who has lost it asks whoever runs this host: gatehouse user sets a new one.",
+			Help:        "It takes the present password, whoever calls, and after three tries of one login within 20 seconds the next has to wait. A user who has lost it asks an administrator: gatehouse user sets a new one.",
 		}, a.password),
 	}
 	return a, nil

@@ -1,0 +1,79 @@
+package identity
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"errors"
+	"net/http"
+	"time"
+)
+
+const (
+	deviceLife  = 400 * 24 * time.Hour // what browsers keep a cookie for at most
+	mostDevices = 50                   // of one user; the one that was not used for longest goes
+)
+
+// knownDevice reports whether a request comes from a browser in which this user
+// has logged in before, by its cookie. The cookie lets nobody in.
+func (s *Service) knownDevice(r *http.Request, user string) (hash digest, known bool) {
+	all := r.CookiesNamed(s.cookieName(r, deviceName))
+	if len(all) != 1 || len(all[0].Value) != cookieSize {
+		return hash, false
+	}
+	hash = digestOf(all[0].Value)
+	db, err := s.store.reader()
+	if db == nil || err != nil {
+		return hash, false
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), patience)
+	defer cancel()
+	err = db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM device JOIN user ON user = number WHERE hash = ? AND name = ?)", hash[:], user).Scan(&known)
+	return hash, known && err == nil
+}
+
+// rememberDevice gives the browser in which a user has just logged in a cookie to
+// be told from others by. That it may fail is no matter.
+func (s *Service) rememberDevice(w http.ResponseWriter, r *http.Request, user string) {
+	hash, known := s.knownDevice(r, user)
+	secret := ""
+	if !known {
+		secret = newCookie()
+		hash = digestOf(secret)
+	}
+	err := s.store.change(r.Context(), func(tx *sql.Tx) error {
+		now := stamp(time.Now())
+		if err := touched(tx.Exec(`INSERT INTO device (hash, user, used) SELECT ?, number, ? FROM user WHERE name = ?
+			ON CONFLICT (hash) DO UPDATE SET used = excluded.used`, hash[:], now, user)); err != nil {
+			return err
+		}
+		_, err := tx.Exec(`DELETE FROM device WHERE hash IN (SELECT hash FROM device
+			WHERE user = (SELECT number FROM user WHERE name = ?) ORDER BY used DESC, hash LIMIT -1 OFFSET ?)`, user, mostDevices)
+		return err
+	})
+	if err != nil {
+		if !errors.Is(err, ErrNoUser) {
+			s.log.WarnContext(r.Context(), "a device is not remembered", "user", user, "err", err)
+		}
+		return
+	}
+	if secret != "" {
+		c := s.cookieFor(r, deviceName, secret)
+		c.MaxAge = int(deviceLife / time.Second)
+		http.SetCookie(w, c)
+	}
+}
+
+// claimed is how events call the user whom a caller claims to be: by name if
+// there is such a user, and otherwise by a digest, because people type passwords
+// where their name belongs.
+func (s *Service) claimed(ctx context.Context, name string) string {
+	if _, there, err := s.find(ctx, "name = ?", name); there && err == nil {
+		return name
+	}
+	if name == "" {
+		return ""
+	}
+	sum := sha256.Sum256(append(s.salt[:], name...))
+	return "unknown:" + letters.EncodeToString(sum[:5])
+}
