@@ -5,6 +5,8 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"slices"
+	"strings"
 	"sync/atomic"
 
 	"gatehouse/internal/approvals"
@@ -65,6 +67,8 @@ type Options struct {
 	// Settings is the file that the settings came from; "" when there is none.
 	Settings string
 
+	// Socket is the path of one Unix socket more; "" opens none.
+	Socket string
 	// Listeners are doors that somebody else has opened already, by kind: the
 	// door of the settings is served there. The host closes them.
 	Listeners map[string]net.Listener
@@ -148,7 +152,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.openState, a.build, a.addModules, a.openDoors, a.showState, a.tellRestored} {
+	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.checkShell, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.openState, a.build, a.addModules, a.openDoors, a.showState, a.tellRestored} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}
@@ -293,6 +297,25 @@ func (a *App) moduleNames() (names []string) {
 		names = append(names, g.Name)
 	}
 	return names
+}
+
+// examples are calls that every folder can answer, of the modules file and dir
+// and of presets.
+var examples = []string{"dir_list path=.", "list_directory path=.", "lang_list"}
+
+// Example returns a call that the owner of this host can make, as arguments of
+// gatehouse call; "" if none of the usual ones is there.
+func (a *App) Example() string {
+	who := a.owner().Caller
+	who.Context = a.views.Default()
+	names := a.views.ToolNames(context.Background(), who)
+	for _, e := range examples {
+		name, _, _ := strings.Cut(e, " ")
+		if slices.Contains(names, name) {
+			return e
+		}
+	}
+	return ""
 }
 
 // Folders are the paths of the folders the tools may touch.

@@ -63,6 +63,7 @@ func (a *App) openDoors(ctx context.Context) error {
 		{d.HTTP.Open, a.openHTTP},
 		{d.TCP != "", a.openTCP},
 		{d.Unix != "", a.openUnix},
+		{a.opts.Socket != "", func(ctx context.Context) (Door, error) { return a.OpenUnix(ctx, a.opts.Socket) }},
 		{a.opts.Conn != nil, a.openConn},
 	} {
 		if !door.named {

@@ -1,10 +1,52 @@
 package app
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
 	"time"
 
+	"gatehouse/internal/config"
 	"gatehouse/internal/modules/shell"
+	"gatehouse/internal/roots"
+	"gatehouse/tool"
 )
+
+const shellModule = "shell"
+
+// checkShell finds at the start what every command line would stumble over: a
+// shell that is not there, and a folder outside of those of the host.
+func (a *App) checkShell(context.Context) error {
+	s := a.cfg.Modules.Shell
+	if !slices.ContainsFunc(a.guests, func(g guest) bool { return g.Name == shellModule }) {
+		return nil
+	}
+	if s.Shell != "" && !s.Confine { // a sandbox has programs of its own
+		if _, err := exec.LookPath(s.Shell); err != nil {
+			cause := err
+			if e, ok := errors.AsType[*exec.Error](err); ok {
+				cause = e.Err
+			}
+			return &SettingError{&config.Mistake{Path: "modules.shell.shell",
+				Err: fmt.Errorf("the shell %s cannot be run: %w; name a program of this machine, such as /bin/sh", s.Shell, cause)}}
+		}
+	}
+	if s.WorkingDir == "" || a.opts.AnyFolder {
+		return nil
+	}
+	where, err := roots.OpenWorkplace(a.roots, s.WorkingDir, "working_dir")
+	if err != nil {
+		if r, ok := errors.AsType[*tool.Refusal](err); ok {
+			err = fmt.Errorf("working_dir: %s", strings.TrimPrefix(r.Message, "working_dir: "))
+		}
+		return &SettingError{&config.Mistake{Path: "modules.shell.working_dir",
+			Err: fmt.Errorf("%w; name a folder inside of those of -d", err)}}
+	}
+	return where.Close()
+}
 
 // shellConfig is what the shell module is told.
 func (a *App) shellConfig(c *shell.Config) {

@@ -69,10 +69,11 @@ func announce(w World, cfg config.Config, host *app.App, same command) {
 			say("Waiting for a client's messages on standard input; Ctrl-D ends. For people: gatehouse tools")
 		}
 		if d.Kind == app.HTTP || d.Kind == app.HTTPS {
-			defer snippets(w.Err, d, same, host.LocalToken())
+			shown := credential{token: host.LocalToken(), file: app.LocalTokenFile(cfg.Folders), secret: !isTerminal(w.Err)}
+			defer snippets(w.Err, d, same, host.Example(), shown)
 		}
 		if d.Kind == app.TCP {
-			defer lineSnippet(w.Err, d, host.LocalToken() != "" && !cfg.Auth.Insecure)
+			defer lineSnippet(w.Err, d, host.Example(), host.LocalToken() != "" && !cfg.Auth.Insecure)
 		}
 	}
 }
@@ -88,13 +89,41 @@ func pair(ctx context.Context, w World, host *app.App) error {
 	return err
 }
 
+// credential is the local token, for what a person pastes.
+type credential struct {
+	token  string // "" where none is needed
+	file   string // where it lies
+	secret bool   // not to be shown: standard error is no terminal, and may be kept
+}
+
+// header returns the header for a client's settings, the same in words of a
+// shell, and what to say besides.
+func (c credential) header() (value, shell, note string) {
+	switch {
+	case c.token == "":
+		return "", "", ""
+	case c.secret:
+		return "Bearer TOKEN", ` -H "Authorization: Bearer $(cat '` + c.file + `')"`, "\nTOKEN is what lies in " + c.file
+	}
+	return "Bearer " + c.token, " -H 'Authorization: Bearer " + c.token + "'", ""
+}
+
+// usage is a command that asks the server at an address: a call of its example,
+// or the list of its tools.
+func usage(url, local, example string) string {
+	if example == "" {
+		return fmt.Sprintf("List the tools:\n  %s tools --url %s%s", program(), url, local)
+	}
+	return fmt.Sprintf("Call a tool:\n  %s call --url %s%s %s", program(), url, local, example)
+}
+
 // lineSnippet is what a person pastes to use the server behind a TCP door.
-func lineSnippet(stderr io.Writer, d app.Door, token bool) {
+func lineSnippet(stderr io.Writer, d app.Door, example string, token bool) {
 	local := ""
 	if token {
 		local = " --token local"
 	}
-	fmt.Fprintf(stderr, "\nCall a tool over TCP:\n  %s call --url %s%s dir_list path=.\n\n", program(), reachable(d.Address), local)
+	fmt.Fprintf(stderr, "\n%s\n\n", usage(reachable(d.Address), local, example))
 }
 
 // reachable is the address of a door as a client on this machine names it.
@@ -163,7 +192,7 @@ func flagValue(f *pflag.Flag) string {
 
 // snippets are what a person pastes to use the server behind a door. The token
 // is good from this machine alone.
-func snippets(stderr io.Writer, d app.Door, same command, token string) {
+func snippets(stderr io.Writer, d app.Door, same command, example string, as credential) {
 	url := reachable(d.Address)
 	trust, ca := "", ""
 	if d.Trust != "" {
@@ -178,26 +207,26 @@ func snippets(stderr io.Writer, d app.Door, same command, token string) {
 		Args    []string          `json:"args,omitempty"`
 		Env     map[string]string `json:"env,omitempty"`
 	}
-	byURL, local, bearer := server{Type: "http", URL: url}, "", ""
-	if token != "" {
-		byURL.Headers = map[string]string{"Authorization": "Bearer " + token}
-		local, bearer = " --token local", " -H 'Authorization: Bearer "+token+"'"
+	byURL, local := server{Type: "http", URL: url}, ""
+	value, bearer, note := as.header()
+	if value != "" {
+		byURL.Headers = map[string]string{"Authorization": value}
+		local = " --token local"
 	}
 	entry := func(s server) string {
 		b, _ := json.Marshal(map[string]map[string]server{"mcpServers": {"gatehouse": s}}) // strings only
 		return string(b)
 	}
 	fmt.Fprintf(stderr, `
-Call a tool:
-  %s call --url %s%s dir_list path=.
+%s
 Or by hand:
   curl -s %s%s%s -H 'Content-Type: application/json' -H 'Accept: application/json' \
     -d '{"jsonrpc":"2.0","id":1,"method":"initialize","params":{}}'
 A client that connects by URL:
-  %s%s
+  %s%s%s
 A client that starts the server itself:
   %s
 
-`, same.program, url, local, ca, url, bearer, entry(byURL), trust,
+`, usage(url, local, example), ca, url, bearer, entry(byURL), note, trust,
 		entry(server{Command: same.program, Args: same.args, Env: same.env}))
 }

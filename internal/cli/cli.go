@@ -15,6 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gatehouse/internal/app"
 	"gatehouse/internal/cli/client"
 )
 
@@ -86,6 +87,7 @@ and output, HTTP, TCP or a Unix socket.`,
   gatehouse serve --http                   # http://127.0.0.1:3000/mcp
   gatehouse tools                          # what there is
   gatehouse call file_read path=README.md  # one call, from here`,
+		Version:       app.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          knownCommand,
@@ -97,7 +99,7 @@ and output, HTTP, TCP or a Unix socket.`,
 	root.SetOut(w.Out)
 	root.SetErr(w.Err)
 	root.SetFlagErrorFunc(flagMistake)
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetVersionTemplate(strings.ReplaceAll(versionText(), "{{", ""))
 	root.AddCommand(serve(w), daemonCommand(w), stdioCommand(w), call(w), tools(w), version(), doctor(w), user(w), token(w), contextCommand(w), secrets(w), backups(w), updating(w), auditing(w), approving(w), configCommand(w))
 	return root
 }

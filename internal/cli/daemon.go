@@ -34,14 +34,14 @@ func daemonCommand(w World) *cobra.Command {
 		Short: "Run one host in the background, for all clients of this user",
 		Long: `Run one host in the background, for all clients of this user. It always opens
 a Unix socket in the runtime folder, for the command line and for gatehouse
-stdio, and beside it what --mcp-transport says: tcp (the default), socket
-(nothing more), http or all. On a machine with other users, who can all reach
-its loopback addresses, choose socket.
+stdio, and beside it what --mcp-transport says: socket (the default: nothing
+more), tcp, http or all. All users of a machine can reach its loopback
+addresses.
 
 Settings come from gatehouse.yaml, where they are under daemon, from the
-environment and from flags: GATEHOUSE_MCP_TRANSPORT, GATEHOUSE_MCP_ADDR
-(127.0.0.1:9100), GATEHOUSE_HEALTH_ADDR (127.0.0.1:9101, or off) and
-GATEHOUSE_PID_FILE (gatehouse.pid in the runtime folder, or off).`,
+environment and from flags: GATEHOUSE_MCP_TRANSPORT, GATEHOUSE_MCP_ADDR,
+GATEHOUSE_HEALTH_ADDR (off) and GATEHOUSE_PID_FILE (gatehouse.pid in the runtime
+folder, or off).`,
 		Example: `  gatehouse daemon start -d ~/projects
   gatehouse daemon status
   gatehouse daemon logs --follow
@@ -66,35 +66,55 @@ type daemonFlags struct {
 
 func (f *daemonFlags) add(set *pflag.FlagSet) {
 	set.SortFlags = false
-	set.StringVarP(&f.transport, "mcp-transport", "t", "", "what to open beside the Unix socket: tcp, socket, http or all (default: tcp)")
-	set.StringVarP(&f.addr, "mcp-addr", "a", "", "`address` of tcp, or of http alone (default: "+config.DefaultTCP+")")
+	set.StringVarP(&f.transport, "mcp-transport", "t", "", "what to open beside the Unix socket: socket, tcp, http or all (default: socket, or tcp with --mcp-addr)")
+	set.StringVarP(&f.addr, "mcp-addr", "a", "", "`address` of tcp, or of http alone (default: "+config.DefaultTCP+", or any free port); with socket, the path of a second one")
 	f.addFound(set)
 	f.host.add(set)
 }
 
 // addFound adds the flags by which a daemon is found again.
 func (f *daemonFlags) addFound(set *pflag.FlagSet) {
-	set.StringVar(&f.health, "health-addr", "", "`address` of /health and /ready; empty or off for none (default: "+config.DefaultHealth+")")
+	set.StringVar(&f.health, "health-addr", "", "`address` of /health and /ready, such as 127.0.0.1:9101 (default: off)")
 	set.StringVar(&f.pidFile, "pid-file", "", "`file` for the process number; empty or off for none (default: gatehouse.pid in the runtime folder)")
 }
 
 // config is everything a daemon is told, checked.
-func (f *daemonFlags) config(c *cobra.Command, w World) (*config.Loaded, error) {
+func (f *daemonFlags) config(c *cobra.Command, w World, modules ...string) (*config.Loaded, error) {
 	f.host.set = c.Flags()
 	l, err := f.host.config(w.Getenv)
 	if err != nil {
 		return l, err
 	}
-	flags{c.Flags(), l}.take([]flagged{
-		{"mcp-transport", "daemon.transport", func() { l.Daemon.Transport = f.transport }},
-		{"mcp-addr", "daemon.addr", func() { l.Daemon.Addr = f.addr }},
-		{"health-addr", "daemon.health", func() { l.Daemon.Health = cmp.Or(f.health, config.Off) }},
-		{"pid-file", "daemon.pid_file", func() { l.Daemon.PIDFile = cmp.Or(f.pidFile, config.Off) }},
-	})
+	if err := nameModules(l, f.host, modules); err != nil {
+		return l, err
+	}
+	f.take(c, l)
 	openDoors(l)
 	if err := l.Validate(); err != nil {
 		return l, &usageError{err}
 	}
+	return l, nil
+}
+
+// take puts the flags that were given into the settings.
+func (f *daemonFlags) take(c *cobra.Command, l *config.Loaded) {
+	flags{c.Flags(), l}.take([]flagged{
+		{"mcp-transport", "daemon.transport", func() { l.Daemon.Transport = f.transport }},
+		{"mcp-addr", "daemon.addr", func() { l.Daemon.Addr = absoluteSocket(f.addr) }},
+		{"health-addr", "daemon.health", func() { l.Daemon.Health = cmp.Or(f.health, config.Off) }},
+		{"pid-file", "daemon.pid_file", func() { l.Daemon.PIDFile = cmp.Or(f.pidFile, config.Off) }},
+	})
+}
+
+// find is enough of the settings to find the daemon that runs, whatever is
+// wrong with the others.
+func (f *daemonFlags) find(c *cobra.Command, w World) (*config.Loaded, error) {
+	l, err := readSettings(w)
+	if err != nil {
+		return l, err
+	}
+	f.take(c, l)
+	openDoors(l)
 	return l, nil
 }
 
@@ -107,9 +127,8 @@ func openDoors(l *config.Loaded) {
 	if a, err := config.ParseTCP(addr); err == nil {
 		addr = a
 	}
-	named := d.HTTP.Open || d.TCP != ""
 	switch t := l.Daemon.Transport; {
-	case t == "" && named && l.Daemon.Addr == "":
+	case t == "" && l.Daemon.Addr == "": // what listen names, if anything
 	case t == "socket":
 		d.TCP, d.HTTP.Open = "", false
 	case t == "http":
@@ -121,6 +140,17 @@ func openDoors(l *config.Loaded) {
 	default:
 		d.TCP, d.HTTP.Open = addr, t == "all"
 	}
+}
+
+// absoluteSocket makes the path of a socket mean the same from every folder; an
+// address of another kind is left as it is.
+func absoluteSocket(addr string) string {
+	if strings.ContainsRune(addr, filepath.Separator) || addr != "" && !strings.Contains(addr, ":") {
+		if abs, err := filepath.Abs(addr); err == nil {
+			return abs
+		}
+	}
+	return addr
 }
 
 // socketPath is where the daemon's own socket is.
@@ -143,6 +173,9 @@ func given(set *pflag.FlagSet, except ...string) (args []string) {
 		for _, v := range values {
 			if abs, err := filepath.Abs(v); err == nil && inFolder(f.Name, v) {
 				v = abs // it is to mean the same from wherever
+			}
+			if f.Name == "mcp-addr" {
+				v = absoluteSocket(v)
 			}
 			args = append(args, "--"+f.Name+"="+v)
 		}
@@ -198,9 +231,9 @@ func errNoDaemon() error {
 // dialDaemon connects a command to the daemon that runs. It works in the named
 // folders, or else in the current one if the daemon may touch that.
 func dialDaemon(ctx context.Context, w World, named []string, o client.Options) (*client.Client, error) {
-	l, err := config.Load(w.Getenv, "")
+	l, err := readSettings(w)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, err
 	}
 	work, err := workOf(l.Config, named)
 	if err != nil {
@@ -232,23 +265,24 @@ func dialDaemon(ctx context.Context, w World, named []string, o client.Options) 
 func daemonStart(w World) *cobra.Command {
 	var f daemonFlags
 	c := &cobra.Command{
-		Use:   "start",
+		Use:   "start [module...]",
 		Short: "Start the daemon and wait until it serves",
 		Long: `Start the daemon and wait until it has proved that it serves. It leaves this
 terminal and logs to a file; see gatehouse daemon logs. Its tools may touch the
 folders that settings or -d name. Where none is named, each client of gatehouse
 stdio works in its own folder, and all other callers in the one the daemon is
 started in.`,
-		Example: `  gatehouse daemon start                        # this folder; TCP on 127.0.0.1:9100
-  gatehouse daemon start -d ~/projects -t socket
-  gatehouse daemon start -t http -a 127.0.0.1:8080`,
-		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			l, err := f.config(c, w)
+		Example: `  gatehouse daemon start                        # clients bring their folders
+  gatehouse daemon start -d ~/projects -t tcp   # TCP on 127.0.0.1:9100
+  gatehouse daemon start file process -t http -a 127.0.0.1:8080
+  gatehouse daemon start -t socket -a ~/.gatehouse.sock`,
+		RunE: func(c *cobra.Command, args []string) error {
+			l, err := f.config(c, w, args...)
 			if err != nil {
 				return err
 			}
-			return startDaemon(c.Context(), w, l.Config, "", given(c.Flags()))
+			warnForeign(w.Err, w.Getenv) // what the daemon says of them goes to its log
+			return startDaemon(c.Context(), w, l.Config, "", slices.Concat(given(c.Flags()), modulesFlag(args)))
 		},
 	}
 	f.add(c.Flags())
@@ -325,7 +359,7 @@ killed. Where none runs, nothing is done.`,
   gatehouse daemon stop --timeout 5s`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			l, err := f.config(c, w)
+			l, err := f.find(c, w)
 			if err != nil {
 				return err
 			}
@@ -451,7 +485,7 @@ Exit codes: 0 it runs and is ready, 1 it runs and does not serve as it should,
   gatehouse daemon status --json | jq .about.pid`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			l, err := f.config(c, w)
+			l, err := f.find(c, w)
 			if err != nil {
 				return err
 			}

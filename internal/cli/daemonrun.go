@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -25,7 +27,7 @@ func daemonRun(w World) *cobra.Command {
 	var f daemonFlags
 	var background bool
 	c := &cobra.Command{
-		Use:   "run",
+		Use:   "run [module...]",
 		Short: "Be the daemon, in the foreground",
 		Long: `Be the daemon, in the foreground, and log to standard error: for systemd,
 containers, and looking what is wrong. The first SIGTERM or Ctrl-C stops it in
@@ -35,11 +37,10 @@ Under systemd it says when it is ready (Type=notify), answers the watchdog, and
 takes sockets that are open already: a Unix socket is its own, and the others
 are known by FileDescriptorName=, which is tcp, http or health.`,
 		Example: `  gatehouse daemon run -d ~/projects
-  gatehouse daemon run -t socket --health-addr off`,
-		Args: noArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			load := func() (*config.Loaded, error) { return f.config(c, w) }
-			args := given(c.Flags(), "background")
+  gatehouse daemon run -t tcp --health-addr 127.0.0.1:9101`,
+		RunE: func(c *cobra.Command, words []string) error {
+			load := func() (*config.Loaded, error) { return f.config(c, w, words...) }
+			args := slices.Concat(given(c.Flags(), "background"), modulesFlag(words))
 			if background {
 				return inBackground(c.Context(), load, w, args)
 			}
@@ -126,6 +127,7 @@ func runOnce(ctx context.Context, load func() (*config.Loaded, error), w World, 
 		return false, err
 	}
 	warn(w.Err, r.l.Config)
+	warnForeign(w.Err, w.Getenv)
 	r.log = logger(w.Err, r.l.Config, r.level)
 	defer r.letGo()
 	if err := r.open(ctx); err != nil {
@@ -191,13 +193,21 @@ func (r *running) open(ctx context.Context) (err error) {
 	listeners := map[string]net.Listener{app.Unix: r.link}
 	if ln := take(daemon.DoorTCP); ln != nil {
 		cfg.Doors.TCP, listeners[app.TCP] = ln.Addr().String(), ln
+	} else if cfg.Doors.TCP == config.DefaultTCP && cfg.Daemon.Addr == "" && r.l.Config.Doors.TCP == cfg.Doors.TCP {
+		if ln := anyPort(cfg.Doors.TCP); ln != nil {
+			cfg.Doors.TCP, listeners[app.TCP] = ln.Addr().String(), ln
+		}
 	}
 	if ln := take(daemon.DoorHTTP); ln != nil {
 		at := ln.Addr().(*net.TCPAddr)
 		cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, at.IP.String(), at.Port
 		listeners[app.HTTP] = ln
+	} else if h := &cfg.Doors.HTTP; h.Open && cfg.Daemon.Transport == "http" && cfg.Daemon.Addr == "" {
+		if ln := anyPort(net.JoinHostPort(h.Host, strconv.Itoa(h.Port))); ln != nil {
+			h.Port, listeners[app.HTTP] = ln.Addr().(*net.TCPAddr).Port, ln
+		}
 	}
-	r.host, err = app.New(ctx, cfg, app.Options{Log: r.log, Listeners: listeners, Again: how, AnyFolder: !limited(cfg), Settings: r.l.File})
+	r.host, err = app.New(ctx, cfg, app.Options{Log: r.log, Listeners: listeners, Again: how, AnyFolder: !limited(cfg), Socket: cfg.Daemon.SecondSocket(), Settings: r.l.File})
 	if err != nil {
 		for _, ln := range listeners {
 			ln.Close()
@@ -205,6 +215,20 @@ func (r *running) open(ctx context.Context) (err error) {
 		return adviseDaemon(asUsage(r.l, err), "another address with --mcp-addr, or --mcp-transport socket to have none")
 	}
 	return nil
+}
+
+// anyPort listens on a free port if another program has the port of an address
+// that nothing names; nil leaves the address to the host.
+func anyPort(addr string) net.Listener {
+	ln, err := socket.ListenTCP(addr)
+	if errors.Is(err, syscall.EADDRINUSE) {
+		host, _, _ := net.SplitHostPort(addr)
+		ln, err = socket.ListenTCP(net.JoinHostPort(host, "0"))
+	}
+	if err != nil {
+		return nil
+	}
+	return ln
 }
 
 // limited reports whether the settings of a daemon limit the folders in which
@@ -219,7 +243,7 @@ func openHealth(passed net.Listener, addr string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	ln, err := net.Listen("tcp", addr)
+	ln, err := socket.ListenTCP(addr)
 	if err != nil {
 		return nil, adviseDaemon(fmt.Errorf("show health: %w", err), "another address with --health-addr, or off to show none")
 	}
@@ -283,7 +307,7 @@ func (r *running) announce() {
 		}
 		say("Listening on %s", d.Address)
 		if d.Kind == app.TCP {
-			lineSnippet(r.w.Err, d, !r.l.Auth.Insecure)
+			lineSnippet(r.w.Err, d, r.host.Example(), !r.l.Auth.Insecure)
 		}
 	}
 	if r.healthLn != nil {

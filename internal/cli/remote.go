@@ -33,6 +33,7 @@ type target struct {
 	daemon bool
 
 	token string
+	lists bool // nothing is called: the tools are the same with a mistake in the settings
 }
 
 func (t *target) add(set *pflag.FlagSet) {
@@ -149,10 +150,23 @@ func authorities(address, file string, getenv func(string) string) (*x509.CertPo
 // is asked through a pipe like any other.
 func (t *target) within(ctx context.Context, w World, o client.Options) (*client.Client, func(), error) {
 	l, err := t.host.config(w.Getenv)
-	if err != nil {
-		return nil, nil, err
+	if err == nil {
+		err = l.Validate()
 	}
-	if err := l.Validate(); err != nil {
+	if err == nil {
+		err = l.Explain(app.CheckSettings(l.Config))
+	}
+	if err != nil && t.lists && l.File != "" && t.host.file == "" {
+		mistake := err
+		t.host.noFile = true
+		if l, err = t.host.config(w.Getenv); err == nil {
+			err = l.Validate()
+		}
+		if err == nil {
+			goesOn(w)(mistake)
+		}
+	}
+	if err != nil {
 		return nil, nil, &usageError{err}
 	}
 	cfg := l.Config

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"gatehouse/internal/config"
 	"gatehouse/internal/secret"
 )
 
@@ -30,13 +29,15 @@ ${secret:NAME} in its env. No command shows what a secret holds.`,
 	return c
 }
 
-// secretStore is the store of this user.
+// secretStore is the store of this user. A mistake in the settings is in its way
+// only where another key than the usual one could be meant: then what is kept
+// cannot be opened, and the store says so.
 func secretStore(w World) (*secret.Store, error) {
-	cfg, err := config.Load(w.Getenv, "")
+	l, err := readSettings(w)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, err
 	}
-	return secret.In(cfg.Folders.Config, cfg.Secrets.KeyFile), nil
+	return secret.In(l.Folders.Config, l.Secrets.KeyFile), nil
 }
 
 func secretSet(w World) *cobra.Command {

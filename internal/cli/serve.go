@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -22,8 +23,9 @@ func serve(w World) *cobra.Command {
 	var doors doorFlags
 	var shell shellFlags
 	c := &cobra.Command{
-		Use:   "serve [module...]",
-		Short: "Serve tools to MCP clients",
+		Use:     "serve [module...]",
+		Aliases: []string{"server"},
+		Short:   "Serve tools to MCP clients",
 		Long: `Serve tools to MCP clients.
 
 Without a door, it serves standard input and output: a client starts the
@@ -66,12 +68,8 @@ func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *doorFlags, s
 	if err != nil {
 		return l, err
 	}
-	if len(args) > 0 && len(host.modules) > 0 {
-		return l, usagef("name the modules as arguments or with --modules, not both")
-	}
-	if len(args) > 0 {
-		l.View.Modules = slices.Clone(args)
-		l.By("view.modules", "the command line")
+	if err := nameModules(l, *host, args); err != nil {
+		return l, err
 	}
 	if err := doors.apply(c, l); err != nil {
 		return l, err
@@ -85,6 +83,27 @@ func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *doorFlags, s
 	return l, nil
 }
 
+// nameModules takes the modules that a command line names as arguments.
+func nameModules(l *config.Loaded, host hostFlags, names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	if len(host.modules) > 0 {
+		return usagef("name the modules as arguments or with --modules, not both")
+	}
+	l.View.Modules = slices.Clone(names)
+	l.By("view.modules", "the command line")
+	return nil
+}
+
+// modulesFlag is the flag that names modules as arguments do.
+func modulesFlag(names []string) []string {
+	if len(names) == 0 {
+		return nil
+	}
+	return []string{"--modules=" + strings.Join(names, ",")}
+}
+
 // runServer builds the host, says where it is, and runs it until ctx is done
 // or its last door has closed. load makes the settings, now and whenever they
 // are asked for again; same is what a client runs to have this server to itself.
@@ -94,6 +113,7 @@ func runServer(ctx context.Context, load func() (*config.Loaded, error), w World
 		return err
 	}
 	warn(w.Err, l.Config)
+	warnForeign(w.Err, w.Getenv)
 	level := new(slog.LevelVar)
 	log := logger(w.Err, l.Config, level)
 	host, err := app.New(ctx, l.Config, app.Options{Log: log, In: w.In, Out: w.Out, Again: restarts(l.Config), Settings: l.File})
@@ -139,9 +159,9 @@ func logger(stderr io.Writer, cfg config.Config, level *slog.LevelVar) *slog.Log
 	return observe.Logger(stderr, cfg.Log.Format, level)
 }
 
-// isTerminal reports whether a person sits at the other end.
-func isTerminal(r io.Reader) bool {
-	f, ok := r.(*os.File)
+// isTerminal reports whether an input or an output is a terminal.
+func isTerminal(stream any) bool {
+	f, ok := stream.(*os.File)
 	if !ok {
 		return false
 	}

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"log/slog"
 	"strings"
 
@@ -23,10 +24,16 @@ type hostFlags struct {
 	tools        []string
 	readOnly     bool
 	verbose      bool
+
+	// mistaken is called with a mistake in the file by a command that can go on
+	// with what could be read; nil refuses it.
+	mistaken func(error)
+	noFile   bool // the file is not read
 }
 
 func (f *hostFlags) add(set *pflag.FlagSet) {
 	f.set = set
+	set.SetNormalizeFunc(otherNames)
 	set.StringArrayVarP(&f.folders, "directory", "d", nil, "folder the tools may touch; can be repeated (default: the current one)")
 	set.BoolVar(&f.unrestricted, "unrestricted", false, "let the tools touch every file this user can")
 	set.StringVar(&f.context, "context", "", "named view that callers get")
@@ -35,6 +42,14 @@ func (f *hostFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.readOnly, "read-only", false, "offer only tools that change nothing")
 	set.StringVar(&f.file, "config", "", "`file` with settings (default: gatehouse.yaml in the config folder)")
 	set.BoolVarP(&f.verbose, "verbose", "v", false, "log in detail, on standard error")
+}
+
+// otherNames accepts --dir for --directory.
+func otherNames(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+	if name == "dir" {
+		name = "directory"
+	}
+	return pflag.NormalizedName(name)
 }
 
 // names are the flags that add adds; they need a host of one's own.
@@ -48,7 +63,7 @@ func (f *hostFlags) names() (names []string) {
 // config is what the file and the environment say, with what these flags say
 // on top.
 func (f *hostFlags) config(getenv func(string) string) (*config.Loaded, error) {
-	l, err := config.Load(getenv, f.file)
+	l, err := f.load(getenv)
 	if err != nil {
 		return l, &usageError{err}
 	}
@@ -66,6 +81,38 @@ func (f *hostFlags) config(getenv func(string) string) (*config.Loaded, error) {
 	if f.verbose {
 		l.Log.Level = min(l.Log.Level, slog.LevelDebug)
 		l.By("log.level", "--verbose")
+	}
+	return l, nil
+}
+
+// load reads the settings below the flags.
+func (f *hostFlags) load(getenv func(string) string) (*config.Loaded, error) {
+	bare, err := config.WithoutFile(getenv)
+	if err != nil || f.noFile {
+		return bare, err
+	}
+	l, err := config.Load(getenv, f.file)
+	if err != nil && f.mistaken != nil {
+		f.mistaken(err)
+		err = nil
+	}
+	return l, err
+}
+
+// goesOn says that a command does without what is wrong in the settings.
+func goesOn(w World) func(error) {
+	return func(err error) {
+		text := strings.ReplaceAll(err.Error(), "\n", "\n[gatehouse] ")
+		fmt.Fprintf(w.Err, "[gatehouse] The settings have a mistake, and this command goes on without it:\n[gatehouse] %s\n", text)
+	}
+}
+
+// readSettings reads the settings for a command that needs little of them.
+func readSettings(w World) (*config.Loaded, error) {
+	f := hostFlags{mistaken: goesOn(w)}
+	l, err := f.load(w.Getenv)
+	if err != nil {
+		return l, &usageError{err}
 	}
 	return l, nil
 }
@@ -115,7 +162,7 @@ type doorFlags struct {
 func (f *doorFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.http, "http", false, "serve HTTP, at /mcp")
 	set.IntVarP(&f.port, "port", "p", 3000, "port to listen on, 0 for any free one; needs --http")
-	set.StringVar(&f.host, "host", "127.0.0.1", "address to bind to; needs --http")
+	set.StringVarP(&f.host, "host", "H", "127.0.0.1", "address to bind to; needs --http")
 	set.StringSliceVar(&f.origins, "origin", nil, "web origins that may call, comma-separated, * for every one; needs --http")
 	set.BoolVar(&f.metrics, "metrics", false, "serve /metrics for Prometheus; needs --http")
 	set.Float64Var(&f.rate, "rate-limit", 0, "requests a second of one principal, and of one session; 0 lets them come as they do (default: 50 from other machines)")

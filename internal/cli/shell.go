@@ -23,7 +23,7 @@ type shellFlags struct {
 }
 
 func (f *shellFlags) add(set *pflag.FlagSet) {
-	set.IntVarP(&f.timeout, "timeout", "t", 30, "seconds a command may take, up to 300; needs the module shell")
+	set.IntVarP(&f.timeout, "timeout", "t", 30, "seconds a command may take, up to 3600; needs the module shell")
 	set.StringSliceVar(&f.allow, "allow", nil, "commands that may run: names or patterns such as git* or 'git log*', comma-separated; needs the module shell")
 	set.StringSliceVar(&f.deny, "deny", nil, "commands that may not run, the same way; needs the module shell")
 	set.StringVarP(&f.shell, "shell", "s", "/bin/sh", "`program` that runs command lines; needs the module shell")
@@ -47,8 +47,8 @@ func (f *shellFlags) apply(c *cobra.Command, l *config.Loaded) error {
 			return usagef("--%s needs the module shell: gatehouse serve shell", one.flag)
 		}
 	}
-	if c.Flags().Changed("timeout") && f.timeout < 1 {
-		return usagef("--timeout %d: expected 1 to 300 seconds", f.timeout)
+	if c.Flags().Changed("timeout") && f.timeout == 0 { // in a file it means the default
+		return &usageError{config.NoTimeout(0)}
 	}
 	flags{c.Flags(), l}.take(all)
 	return nil

@@ -47,21 +47,18 @@ To have a host in this very process instead, with no daemon: gatehouse serve.`,
   {"mcpServers": {"gatehouse": {"command": "gatehouse", "args": ["stdio"]}}}`,
 		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
+			host.mistaken = goesOn(w) // a daemon that runs has read them already
 			l, err := host.config(w.Getenv)
 			if err != nil {
 				return err
 			}
-			named := l.Doors.HTTP.Open || l.Doors.TCP != ""
 			openDoors(l)
-			if err := l.Validate(); err != nil {
-				return &usageError{err}
-			}
 			cfg := l.Config
 			if !host.verbose {
 				cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // clients show people what is said as trouble
 			}
 			work, err := workOf(l.Config, host.folders)
-			s := &thin{w: w, l: l, named: named, work: work, wrong: err, args: given(c.Flags(), "context", "verbose", "directory"),
+			s := &thin{w: w, l: l, work: work, wrong: err, args: given(c.Flags(), "context", "verbose", "directory"),
 				log: logger(w.Err, cfg, new(slog.LevelVar))}
 			context := ""
 			if c.Flags().Changed("context") {
@@ -194,7 +191,7 @@ func (s *thin) start(ctx context.Context, last daemon.About) error {
 	if about, err := daemon.Ask(ctx, socketPath(cfg)); err == nil && about.PID != 0 {
 		return nil // whether it is one for us shows when we connect
 	}
-	args, dir := s.demanded(), s.work.Folders[0]
+	args, dir := s.args, s.work.Folders[0]
 	if last.PID != 0 {
 		args = last.Args
 		if dir, err = startedIn(last); err != nil {
@@ -207,19 +204,6 @@ func (s *thin) start(ctx context.Context, last daemon.About) error {
 	}
 	s.log.Info("the daemon was started", "pid", about.PID)
 	return nil
-}
-
-// demanded are the arguments of a daemon that nobody has started on purpose:
-// it opens no more than is needed.
-func (s *thin) demanded() (args []string) {
-	args = slices.Clone(s.args)
-	if d := s.l.Daemon; d.Transport == "" && d.Addr == "" && !s.named {
-		args = append(args, "--mcp-transport=socket")
-	}
-	if s.l.Daemon.Health == "" {
-		args = append(args, "--health-addr=off")
-	}
-	return args
 }
 
 // helpless says what can be done where no daemon can be started.

@@ -10,7 +10,7 @@ import (
 )
 
 func tools(w World) *cobra.Command {
-	var t target
+	t := target{lists: true}
 	var asJSON bool
 	c := &cobra.Command{
 		Use:   "tools [TOOL]",

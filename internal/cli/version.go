@@ -13,18 +13,33 @@ import (
 )
 
 func version() *cobra.Command {
-	return &cobra.Command{
-		Use:     "version",
-		Short:   "Say which version this is",
-		Long:    "Say which version this is, what it was built from, and which revisions of the protocol it speaks.",
-		Example: "  gatehouse version",
-		Args:    noArgs,
+	asJSON := false
+	c := &cobra.Command{
+		Use:   "version",
+		Short: "Say which version this is",
+		Long:  "Say which version this is, what it was built from, and which revisions of the protocol it speaks.",
+		Example: `  gatehouse version
+  gatehouse version --json`,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			fmt.Fprintf(c.OutOrStdout(), "gatehouse %s (%s)\n", app.Version, strings.Join(built(), ", "))
-			fmt.Fprintf(c.OutOrStdout(), "protocol %s\n", strings.Join(revision.Names(), ", "))
-			return nil
+			if !asJSON {
+				_, err := fmt.Fprint(c.OutOrStdout(), versionText())
+				return err
+			}
+			return showJSON(c.OutOrStdout(), struct {
+				Version  string   `json:"version"`
+				Built    []string `json:"built"`
+				Protocol []string `json:"protocol"`
+			}{app.Version, built(), revision.Names()})
 		},
 	}
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// versionText is the version in two lines.
+func versionText() string {
+	return fmt.Sprintf("gatehouse %s (%s)\nprotocol %s\n", app.Version, strings.Join(built(), ", "), strings.Join(revision.Names(), ", "))
 }
 
 // built says from what this program was made, as far as it knows.

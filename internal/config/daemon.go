@@ -9,17 +9,14 @@ import (
 // Daemon is what a host in the background is told besides; see gatehouse
 // daemon.
 type Daemon struct {
-	Transport string `doc:"What is opened beside the command line's own Unix socket, which always is: tcp (lines at addr), socket (nothing more), http (Streamable HTTP at addr), or all (lines at addr, and HTTP where listen.http says). Left out, the doors that listen names, or else tcp." enum:"tcp,socket,http,all" env:"GATEHOUSE_MCP_TRANSPORT"`
-	Addr      string `doc:"Where tcp, or http alone, listens." env:"GATEHOUSE_MCP_ADDR" kind:"address"`
-	Health    string `doc:"Where /health and /ready are shown, or off." env:"GATEHOUSE_HEALTH_ADDR"`
+	Transport string `doc:"What is opened beside the command line's own Unix socket, which always is: tcp (lines at addr), socket (nothing more, or a second Unix socket where addr is a path), http (Streamable HTTP at addr), or all (lines at addr, and HTTP where listen.http says). Left out, the doors that listen names, tcp if addr is set, or else nothing more." enum:"tcp,socket,http,all" env:"GATEHOUSE_MCP_TRANSPORT"`
+	Addr      string `doc:"Where tcp, or http alone, listens: host:port. Left out, 127.0.0.1:9100, or any free port if that is in use. With the transport socket, the path of a second Unix socket." env:"GATEHOUSE_MCP_ADDR"`
+	Health    string `doc:"Where /health and /ready are shown, host:port, or off, which is the default." env:"GATEHOUSE_HEALTH_ADDR"`
 	PIDFile   string `doc:"File with the daemon's process number, which it keeps claimed, or off. Left out, gatehouse.pid in the runtime folder." env:"GATEHOUSE_PID_FILE" kind:"path" none:"off"`
 }
 
 // Off is what is said of health and of the PID file to have none.
 const Off = "off"
-
-// DefaultHealth is where a daemon shows its health when nothing says where.
-const DefaultHealth = "127.0.0.1:9101"
 
 // transports are the words for what a daemon opens beside its own socket.
 var transports = []string{"tcp", "socket", "http", "all"}
@@ -37,14 +34,25 @@ func (d Daemon) HealthAddr() string {
 	if d.Health == Off {
 		return ""
 	}
-	return cmp.Or(d.Health, DefaultHealth)
+	return d.Health
+}
+
+// SecondSocket returns the path of the Unix socket that is opened beside the
+// daemon's own; "" for none.
+func (d Daemon) SecondSocket() string {
+	if d.Transport != "socket" {
+		return ""
+	}
+	return d.Addr
 }
 
 func (d Daemon) validate(w *wrong) {
 	if d.Transport != "" && !slices.Contains(transports, d.Transport) {
 		w.add("daemon.transport", "%q is no transport of a daemon; expected tcp, socket, http or all", d.Transport)
 	}
-	if _, err := ParseTCP(cmp.Or(d.Addr, DefaultTCP)); err != nil {
+	if path := d.SecondSocket(); path != "" && !filepath.IsAbs(path) {
+		w.add("daemon.addr", "%q is no absolute path; the transport socket expects one", path)
+	} else if _, err := ParseTCP(cmp.Or(d.Addr, DefaultTCP)); path == "" && err != nil {
 		w.add("daemon.addr", "%w", err)
 	}
 	if d.HealthAddr() != "" {

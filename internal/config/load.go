@@ -27,7 +27,8 @@ type Loaded struct {
 // Load is Default with what the file and the environment say; the
 // environment goes first. file "" means gatehouse.yaml in the config folder,
 // or what GATEHOUSE_CONFIG names; the former need not exist. What is returned
-// beside an error is good for its Folders alone.
+// beside an error is what could be read: enough to find a host that runs, not
+// to start one.
 func Load(getenv func(string) string, file string) (*Loaded, error) {
 	l := &Loaded{Config: Default(), said: map[string]Place{}}
 	e := variables{getenv: getenv, into: &l.Config, said: l.said}
@@ -36,17 +37,21 @@ func Load(getenv func(string) string, file string) (*Loaded, error) {
 		file = getenv(EnvConfig)
 	}
 	text, name, err := readFile(file, l.Folders.Config)
-	if err != nil {
-		return l, errors.Join(append(e.wrong, err)...)
-	}
 	if name != "" {
 		l.File = name
-		said, err := decode(name, homeFolder(getenv), text, &l.Config)
-		if err != nil {
-			return l, errors.Join(append(e.wrong, err)...)
-		}
+		var said map[string]Place
+		said, err = decode(name, homeFolder(getenv), text, &l.Config)
 		maps.Copy(l.said, said)
 	}
+	e.read()
+	return l, errors.Join(append(e.wrong, err)...)
+}
+
+// WithoutFile is Load if there were no file.
+func WithoutFile(getenv func(string) string) (*Loaded, error) {
+	l := &Loaded{Config: Default(), said: map[string]Place{}}
+	e := variables{getenv: getenv, into: &l.Config, said: l.said}
+	l.Folders = platformFolders(getenv, e.set)
 	e.read()
 	return l, errors.Join(e.wrong...)
 }

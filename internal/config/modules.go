@@ -63,7 +63,7 @@ type Shell struct {
 }
 
 // longestCommand is the most time a command can be given.
-const longestCommand = 5 * time.Minute
+const longestCommand = time.Hour
 
 // Protect are the names that tools stay away from, as roots.NewGuard takes
 // them; nil means the usual ones.
@@ -115,9 +115,14 @@ func (p Processes) validate(w *wrong) {
 	atLeast(w, "modules.process.keep", "time they are remembered", p.Keep, 0)
 }
 
+// NoTimeout says that a command cannot be given this time.
+func NoTimeout(t time.Duration) error {
+	return fmt.Errorf("timeout is %v: expected whole seconds, from 1 to %d", t, longestCommand/time.Second)
+}
+
 func (s Shell) validate(w *wrong) {
 	if t := s.Timeout; t < 0 || t > longestCommand || t%time.Second != 0 {
-		w.add("modules.shell.timeout", "timeout is %v: expected whole seconds, from 1s to %v", t, longestCommand)
+		w.add("modules.shell.timeout", "%w", NoTimeout(t))
 	}
 	w.commands("modules.shell.allow", s.Allow)
 	w.commands("modules.shell.deny", s.Deny)

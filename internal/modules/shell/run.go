@@ -13,7 +13,7 @@ import (
 type runIn struct {
 	Command    string   `json:"command" doc:"a command line" min:"1"`
 	WorkingDir string   `json:"working_dir,omitempty" doc:"where it begins, inside the roots"`
-	Timeout    int      `json:"timeout,omitempty" doc:"seconds" default:"30" min:"1" max:"300"`
+	Timeout    int      `json:"timeout,omitempty" doc:"seconds" default:"30" min:"1" max:"3600"`
 	Env        []string `json:"env,omitempty" doc:"NAME=value, added to a minimal environment"`
 	Stdin      string   `json:"stdin,omitempty" doc:"what it reads"`
 	Shell      string   `json:"shell,omitempty" doc:"another shell than the host's usual one" enum:"sh,bash,dash,zsh,ksh"`

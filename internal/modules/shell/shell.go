@@ -42,7 +42,7 @@ type Config struct {
 
 const (
 	// MostSeconds is the longest a command may be given.
-	MostSeconds    = 300
+	MostSeconds    = 3600
 	defaultSeconds = 30
 	leastOutput    = 1 << 10
 

@@ -151,7 +151,7 @@ func TestRefusesWhatCannotBeRun(t *testing.T) {
 	}{
 		{"invalid_arguments", args{"command": " \n"}},
 		{"invalid_arguments", args{"command": "a\x00b"}},
-		{"invalid_arguments", args{"command": "ls", "timeout": 301}},
+		{"invalid_arguments", args{"command": "ls", "timeout": 3601}},
 		{"invalid_arguments", args{"command": "ls", "timeout": -1}},
 		{"invalid_arguments", args{"command": "ls", "timeout": 0}},
 		{"invalid_arguments", args{"command": "ls", "env": []string{"X"}}},
@@ -421,7 +421,7 @@ func TestOtherServersTools(t *testing.T) {
 }
 
 func TestConfiguration(t *testing.T) {
-	for _, bad := range []Config{{Timeout: 301}, {Timeout: -1}, {Output: 10}, {Processes: -1}, {Allow: []string{""}}, {Deny: []string{strings.Repeat("x", 1000)}}} {
+	for _, bad := range []Config{{Timeout: 3601}, {Timeout: -1}, {Output: 10}, {Processes: -1}, {Allow: []string{""}}, {Deny: []string{strings.Repeat("x", 1000)}}} {
 		if _, err := New(t.Context(), module.Deps{Config: func(into any) error { *into.(*Config) = bad; return nil }}); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}

@@ -13,7 +13,7 @@ import (
 
 type systemIn struct {
 	Command string `json:"command" doc:"a command line for bash" min:"1"`
-	Timeout int    `json:"timeout,omitempty" doc:"seconds" default:"30" min:"1" max:"300"`
+	Timeout int    `json:"timeout,omitempty" doc:"seconds" default:"30" min:"1" max:"3600"`
 }
 
 type systemOut struct {

@@ -27,7 +27,11 @@ func ListenTCP(addr string) (net.Listener, error) {
 	if host == "" {
 		host = "127.0.0.1"
 	}
-	ln, err := net.Listen("tcp", net.JoinHostPort(host, port))
+	network := "tcp"
+	if a, err := netip.ParseAddr(host); err == nil && a.Is4() {
+		network = "tcp4" // with tcp, 0.0.0.0 would mean every IPv6 address as well
+	}
+	ln, err := net.Listen(network, net.JoinHostPort(host, port))
 	if err != nil {
 		return nil, fmt.Errorf("listen on tcp: %w", err)
 	}
