@@ -113,4 +113,7 @@ type Deps struct {
 	Job func(parent *tool.Call, title string, run tool.Handler) (id string, err error)
 	// Publish tells a fact, in the past tense; nobody waits for it.
 	Publish func(subject string, fact any)
+	// OneCall says that the host ends with the first call: what a module keeps
+	// for later calls is lost.
+	OneCall bool
 }

@@ -56,6 +56,8 @@ type Options struct {
 	// own socket; otherwise they get what of those lies in the folders of the
 	// settings.
 	AnyFolder bool
+	// OneCall says that the host ends with the first call.
+	OneCall bool
 	// Again says how this host is started again after it has ended with Again
 	// reporting true; "" means that nobody does that.
 	Again string
@@ -210,7 +212,7 @@ func (a *App) openRoots(context.Context) (err error) {
 // build makes the rooms that hold nothing open, each from the ones before.
 func (a *App) build(context.Context) error {
 	a.bus = a.watched(bus.New())
-	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Narrow: a.narrow, Config: a.moduleConfig, Log: a.log})
+	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Narrow: a.narrow, Config: a.moduleConfig, Log: a.log, OneCall: a.opts.OneCall})
 	a.closing("modules", a.host.Close)
 	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
 	a.views = contexts.New(contexts.Options{

@@ -176,7 +176,7 @@ func (t *target) within(ctx context.Context, w World, o client.Options) (*client
 	cfg.Doors.Stdio, cfg.Doors.HTTP.Open, cfg.Doors.TCP, cfg.Doors.Unix = false, false, "", ""
 	cfg.Limits.Result = cfg.Limits.Message // whoever reads a terminal can page
 	ours, theirs := net.Pipe()
-	host, err := app.New(ctx, cfg, app.Options{Log: logger(w.Err, cfg, new(slog.LevelVar)), Private: true, Conn: theirs, Settings: l.File})
+	host, err := app.New(ctx, cfg, app.Options{Log: logger(w.Err, cfg, new(slog.LevelVar)), Private: true, OneCall: true, Conn: theirs, Settings: l.File})
 	if err != nil {
 		return nil, nil, asUsage(l, err)
 	}

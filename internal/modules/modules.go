@@ -36,6 +36,8 @@ type Options struct {
 	Node   string // names this node in handles
 	Log    *slog.Logger
 	Config func(module string, into any) error // nil means no configuration
+
+	OneCall bool // the host ends with the first call, see module.Deps
 }
 
 // A Narrower may replace the folders of a call by fewer of them, for which it
@@ -214,7 +216,8 @@ func (h *Host) tell(a module.Audience) {
 
 func (h *Host) deps(in *instance) module.Deps {
 	return module.Deps{
-		Log: h.opts.Log.With("module", in.name),
+		OneCall: h.opts.OneCall,
+		Log:     h.opts.Log.With("module", in.name),
 		Config: func(into any) error {
 			if h.opts.Config == nil {
 				return nil

@@ -166,6 +166,10 @@ func (p Place) may(write bool) error {
 	if !p.guard.Refuses(name, write) && (leads == name || !p.guard.Refuses(leads, write)) {
 		return nil
 	}
+	return p.isProtected(write)
+}
+
+func (p Place) isProtected(write bool) error {
 	verb := "read"
 	if write {
 		verb = "changed"

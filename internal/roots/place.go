@@ -49,7 +49,17 @@ func (p Place) Open(flag int, perm fs.FileMode) (*os.File, error) {
 	if err := p.may(flag&(os.O_WRONLY|os.O_RDWR) != 0); err != nil {
 		return nil, err
 	}
-	return p.open(flag, perm)
+	f, err := p.open(flag, perm)
+	if err == nil {
+		err = p.Judge(f, "", flag&(os.O_WRONLY|os.O_RDWR) != 0)
+	}
+	if err != nil {
+		if f != nil {
+			f.Close()
+		}
+		return nil, err
+	}
+	return f, nil
 }
 
 func (p Place) open(flag int, perm fs.FileMode) (*os.File, error) {
@@ -80,6 +90,9 @@ func (p Place) Regular() (*os.File, fs.FileInfo, error) {
 		err = p.MustBeRegular(info)
 	} else {
 		err = p.Refuse(err)
+	}
+	if err == nil {
+		err = p.Judge(f, "", false)
 	}
 	if err != nil {
 		f.Close()

@@ -1,11 +1,11 @@
 package roots
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"reflect"
 )
 
@@ -15,9 +15,12 @@ var ErrStale = errors.New("the file changed meanwhile")
 // Replace puts a file where p is, all of it or nothing, and returns it. The
 // place must have been followed. was is the file as it was last seen, nil for
 // none: if something else is there by now, ErrStale is returned and nothing
-// happens. What is left between that look and the rename is too short to close
-// without locks that every program would have to know; where there was none,
-// nothing is ever replaced on file systems that can link.
+// happens. That comparison and the rename are one step among all that replace
+// files this way, in this process and in others: they hold the directory, by
+// hold or, if that is nil, for the moment. The caller keeps the file of was open
+// so that the system gives its number to no other. Between the comparison and
+// the rename, programs that do not know the lock have a few microseconds; where
+// there was no file, nothing is ever replaced on file systems that can link.
 //
 // data fills the new file. One that replaces another has its mode and, where we
 // may, its owner; mode, less the umask, is for one where there was none.
@@ -25,9 +28,10 @@ var ErrStale = errors.New("the file changed meanwhile")
 // The file is never written in place. One that has other names (hard links) is
 // parted from them: they may lie outside of the roots, or be a package
 // manager's store.
-func (w *Writer) Replace(p Place, was fs.FileInfo, mode fs.FileMode, data func(*os.File) error) (now fs.FileInfo, err error) {
-	dir, base := filepath.Split(p.Name)
-	parent, err := p.Root.OpenRoot(filepath.Clean(dir))
+func (w *Writer) Replace(
+	ctx context.Context, hold *Hold, p Place, was fs.FileInfo, mode fs.FileMode, data func(*os.File) error,
+) (now fs.FileInfo, err error) {
+	parent, base, err := p.Parent()
 	if err != nil {
 		return nil, err
 	}
@@ -37,13 +41,25 @@ func (w *Writer) Replace(p Place, was fs.FileInfo, mode fs.FileMode, data func(*
 	if err != nil {
 		return nil, err
 	}
-	if err := swap(parent, temp, base, was); err != nil {
+	var moment *Hold
+	if hold == nil {
+		moment, err = w.holdOpen(ctx, parent)
+	}
+	if err == nil {
+		err = swap(parent, temp, base, was)
+	}
+	var nerr error
+	if err == nil {
+		now, nerr = parent.Lstat(base)
+	}
+	moment.Release()
+	if err != nil {
 		parent.Remove(temp)
 		return nil, err
 	}
 	syncDir(parent)
 	w.sweep(p, parent)
-	if now, err := parent.Lstat(base); err == nil && os.SameFile(now, ours) {
+	if nerr == nil && os.SameFile(now, ours) {
 		return now, nil
 	}
 	return ours, nil // somebody was quicker; what we wrote was there

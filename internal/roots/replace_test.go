@@ -38,15 +38,15 @@ func TestReplace(t *testing.T) {
 	dir := t.TempDir()
 	s := open(t, dir)
 	p, was := replacing(t, s, "f")
-	now, err := new(Writer).Replace(p, was, 0o640, with("one"))
+	now, err := new(Writer).Replace(t.Context(), nil, p, was, 0o640, with("one"))
 	if err != nil || now.Size() != 3 || now.Mode().Perm() != 0o640 || Links(now) != 1 {
 		t.Fatalf("a new file: %v, %v", now, err)
 	}
-	if now, err = new(Writer).Replace(p, now, 0o777, with("second")); err != nil || now.Mode().Perm() != 0o640 || content(t, s, "f") != "second" {
+	if now, err = new(Writer).Replace(t.Context(), nil, p, now, 0o777, with("second")); err != nil || now.Mode().Perm() != 0o640 || content(t, s, "f") != "second" {
 		t.Fatalf("in its place: %v, %v", now, err)
 	}
 	failing := errors.New("no more")
-	if _, err := new(Writer).Replace(p, now, 0o644, func(f *os.File) error { f.WriteString("ha"); return failing }); err != failing || content(t, s, "f") != "second" {
+	if _, err := new(Writer).Replace(t.Context(), nil, p, now, 0o644, func(f *os.File) error { f.WriteString("ha"); return failing }); err != failing || content(t, s, "f") != "second" {
 		t.Errorf("half of it: %v, %s", err, content(t, s, "f"))
 	}
 	noLeftovers(t, dir)
@@ -60,15 +60,15 @@ func TestReplaceOnlyWhatWasSeen(t *testing.T) {
 	write(t, "one", dir, "f")
 	p, was := replacing(t, s, "f")
 	write(t, "somebody else's", dir, "f")
-	if _, err := new(Writer).Replace(p, was, 0o644, with("two")); !errors.Is(err, ErrStale) {
+	if _, err := new(Writer).Replace(t.Context(), nil, p, was, 0o644, with("two")); !errors.Is(err, ErrStale) {
 		t.Errorf("what changed: %v", err)
 	}
 	os.Remove(filepath.Join(dir, "f"))
-	if _, err := new(Writer).Replace(p, was, 0o644, with("two")); !errors.Is(err, ErrStale) {
+	if _, err := new(Writer).Replace(t.Context(), nil, p, was, 0o644, with("two")); !errors.Is(err, ErrStale) {
 		t.Errorf("what is gone: %v", err)
 	}
 	write(t, "new", dir, "f")
-	if _, err := new(Writer).Replace(p, nil, 0o644, with("two")); !errors.Is(err, ErrStale) || !errors.Is(err, fs.ErrExist) {
+	if _, err := new(Writer).Replace(t.Context(), nil, p, nil, 0o644, with("two")); !errors.Is(err, ErrStale) || !errors.Is(err, fs.ErrExist) {
 		t.Errorf("what has come: %v", err)
 	}
 	if got := content(t, s, "f"); got != "new" {
@@ -84,7 +84,7 @@ func TestReplaceKeepsOwner(t *testing.T) {
 	dir := t.TempDir()
 	os.Chown(write(t, "old", dir, "f"), 1234, 1235)
 	p, was := replacing(t, open(t, dir), "f")
-	now, err := new(Writer).Replace(p, was, 0o644, with("new"))
+	now, err := new(Writer).Replace(t.Context(), nil, p, was, 0o644, with("new"))
 	if err != nil {
 		t.Fatal(err)
 	}

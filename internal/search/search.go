@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"container/heap"
 	"context"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -38,7 +39,7 @@ type Query struct {
 	Tree    tree.Options                 // where
 	Globs   tree.Globs                   // of files
 	Only    func(path, name string) bool // nil for all
-	Deny    func(path string) bool       // files with a hit that are not told of; nil for none
+	Deny    Denier                       // files with a hit that are not told of; nil for none
 	Context int                          // lines shown before and after a hit
 	PerFile int                          // hits kept of one file; 0 means 20
 	Limit   int                          // files kept; 0 means 100
@@ -48,6 +49,10 @@ type Query struct {
 	// nobody. It is called from several goroutines.
 	Progress func(files int64)
 }
+
+// A Denier reports whether a file must not be told of: the one that was opened
+// under a path from the start of the walk.
+type Denier func(f *os.File, path string) bool
 
 // Key is a place in the order of results. The zero value is before them all.
 type Key struct {
@@ -206,7 +211,7 @@ func (r *run) file(s *scanner, d *tree.Dir, name string) {
 		return
 	}
 	file := File{Path: d.Join(name), Count: got.count, Hits: got.hits, More: got.more, Rank: r.rank(got.hits)}
-	if r.q.Deny != nil && r.q.Deny(file.Path) {
+	if r.q.Deny != nil && r.q.Deny(f, file.Path) {
 		r.denied.Add(1)
 		return
 	}

@@ -61,7 +61,7 @@ func (m *files) setUp(d module.Deps) error {
 		m.trash.dir = cfg.Trash
 	}
 	m.editMost, m.copyMost = cmp.Or(cfg.MaxEdit, editMost), cmp.Or(cfg.MaxCopy, copyMost)
-	m.undo.drop = m.trash.drop
+	m.undo.drop, m.undo.lasts = m.trash.drop, !d.OneCall
 	if cfg.Protect == nil {
 		return nil
 	}

@@ -18,6 +18,7 @@ type copyOut struct {
 	NewPath string `json:"newPath"`
 	Size    int64  `json:"size"`
 	ETag    string `json:"etag"`
+	Note    string `json:"note,omitempty"`
 }
 
 const copyHelp = `Copies a file, also from one folder of the workspace to another.
@@ -35,7 +36,7 @@ func (m *files) copyTool() tool.Tool {
 	}, m.copy)
 }
 
-func (m *files) copy(ctx context.Context, c *tool.Call, in copyIn) (copyOut, error) {
+func (m *files) copy(ctx context.Context, c *tool.Call, in copyIn) (out copyOut, err error) {
 	from, err := findFile(c, in.OldPath)
 	if err != nil {
 		return copyOut{}, err
@@ -52,39 +53,38 @@ func (m *files) copy(ctx context.Context, c *tool.Call, in copyIn) (copyOut, err
 	if info.Size() > m.copyMost {
 		return copyOut{}, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes are copied", in.OldPath, commas(info.Size()), commas(m.copyMost))
 	}
-	defer m.changes.lock(to)()
-	was, err := existing(to)
+	err = m.changing(ctx, false, func(h *roots.Hold) (err error) {
+		out, err = m.copyTo(ctx, c, h, to, &seen{info, f}, in)
+		return err
+	}, to)
+	return out, err
+}
+
+func (m *files) copyTo(ctx context.Context, c *tool.Call, h *roots.Hold, to roots.Place, from *seen, in copyIn) (copyOut, error) {
+	there, err := existing(to)
 	if err != nil {
 		return copyOut{}, err
 	}
-	if was != nil && !in.Overwrite {
+	defer there.close()
+	if there != nil && !in.Overwrite {
 		return copyOut{}, &tool.Refusal{Code: "exists", Message: in.NewPath + " already exists", Next: "Choose another name, or set overwrite to replace it."}
 	}
-	if was == nil {
+	if there == nil {
 		if err := makeParents(to); err != nil {
 			return copyOut{}, err
 		}
 	}
-	before, err := keep(to, was)
+	before, err := m.keep(to, there)
 	if err != nil {
 		return copyOut{}, err
 	}
-	now, err := m.saveBy(to, was, func(w io.Writer) error { return pour(ctx, w, f) })
+	now, err := m.save(ctx, h, to, there.was(), mode{from.info.Mode().Perm(), true}, func(w io.Writer) error {
+		return pour(ctx, w, from.content())
+	})
 	if err != nil {
+		m.dropped(before)
 		return copyOut{}, err
 	}
-	if was == nil {
-		if err := to.Root.Chmod(to.Name, info.Mode().Perm()); err != nil {
-			return copyOut{}, to.Refuse(err)
-		}
-	}
-	return m.copied(c, to, in, change{did: "copied", was: before}, now.Size())
-}
-
-func (m *files) copied(c *tool.Call, to roots.Place, in copyIn, x change, size int64) (out copyOut, err error) {
-	if x.etag, err = etagAt(to); err != nil {
-		return out, err
-	}
-	m.undo.add(c, to, x)
-	return copyOut{in.NewPath, size, x.etag}, nil
+	note := m.remember(c, to, change{did: "copied", was: before, etag: now.etag})
+	return copyOut{in.NewPath, now.info.Size(), now.etag, note}, nil
 }

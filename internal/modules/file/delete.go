@@ -23,9 +23,9 @@ type deleteOut struct {
 
 const deleteHelp = `Deletes one file or one empty directory; with recursive, a directory with all that is in it.
 
-- undoable says whether file_undo can take it back: files up to 8 MB, links, empty directories; of other directories
-  those that could be moved to the trash, which is on this host's cache folder and takes what lies on the same file
-  system, up to 100,000 entries and 1 GB. Everything else is deleted for good.
+- undoable says whether file_undo can take it back, as long as the server runs: links, empty directories, files up to
+  1 GB; of other directories those that could be moved to the trash, which is in this host's cache folder and takes
+  what lies on the same file system, up to 100,000 entries and 1 GB. Everything else is deleted for good.
 - Of a symbolic link the link is deleted, not what it leads to.
 - A folder of the workspace itself, the home directory, what holds one of them, devices and files protected by their
   names (also inside of a directory) are refused.`
@@ -47,53 +47,67 @@ func (m *files) delete(ctx context.Context, c *tool.Call, in deleteIn) (deleteOu
 	if err := mayReplace(p); err != nil {
 		return deleteOut{}, err
 	}
-	defer m.changes.lock(p)()
+	out := deleteOut{Path: in.Path}
+	err = m.changing(ctx, true, func(h *roots.Hold) (err error) {
+		out.Undoable, err = m.deleteAt(ctx, c, h, p, in)
+		return err
+	}, p)
+	out.Success = err == nil
+	return out, err
+}
+
+func (m *files) deleteAt(ctx context.Context, c *tool.Call, h *roots.Hold, p roots.Place, in deleteIn) (undoable bool, err error) {
 	info, err := p.Lstat()
 	if err != nil {
-		return deleteOut{}, err
+		return false, err
 	}
 	if info.Mode()&fs.ModeDevice != 0 {
-		return deleteOut{}, tool.Refuse("not_a_file", "%s is a device", in.Path)
+		return false, tool.Refuse("not_a_file", "%s is a device", in.Path)
 	}
 	if err := mustBeLoose(c, p, info, in.Recursive); err != nil {
-		return deleteOut{}, err
+		return false, err
 	}
 	x := change{did: "deleted"}
-	if x.was, err = keep(p, info); err != nil {
-		return deleteOut{}, err
+	if x.was, err = m.keepAny(p, info); err != nil {
+		return false, err
 	}
-	if err = p.Root.Remove(p.Name); err != nil {
-		err = p.Refuse(err)
-	}
+	err = remove(p)
 	switch {
 	case isCode(err, "not_empty") && in.Recursive:
-		if x.trash, err = m.discard(ctx, p); err == nil && x.trash == "" {
+		if x.trash, x.disk, err = m.discard(ctx, h, p); err == nil && x.trash == "" {
 			x.was.lost = true
 		}
 	case isCode(err, "not_empty"):
 		err = &tool.Refusal{Code: "not_empty", Message: in.Path + " is not an empty directory", Next: "Set recursive to delete all that is in it."}
 	}
 	if err != nil {
-		return deleteOut{}, err
+		m.dropped(x.was)
+		return false, err
 	}
-	return deleteOut{true, in.Path, m.undo.add(c, p, x)}, nil
+	return m.undo.add(c, p, x), nil
 }
 
 // discard moves a directory to the trash or, where it cannot, deletes it.
-func (m *files) discard(ctx context.Context, p roots.Place) (trash string, err error) {
-	small, err := weigh(ctx, p)
+func (m *files) discard(ctx context.Context, h *roots.Hold, p roots.Place) (trash string, size int64, err error) {
+	small, size, err := weigh(ctx, p)
 	if err != nil {
-		return "", p.Refuse(err)
+		return "", 0, p.Refuse(err)
 	}
-	if small {
+	if small && m.undo.lasts {
 		if trash, err := m.trash.take(p); err == nil {
-			return trash, nil
+			return trash, size, nil
 		}
 	}
-	if err := p.Root.RemoveAll(p.Name); err != nil {
-		return "", p.Refuse(err)
+	h.Release() // it may take long, and is not one step anyway
+	parent, base, err := p.Parent()
+	if err != nil {
+		return "", 0, p.Refuse(err)
 	}
-	return "", nil
+	defer parent.Close()
+	if err := parent.RemoveAll(base); err != nil {
+		return "", 0, p.Refuse(err)
+	}
+	return "", 0, nil
 }
 
 // mayReplace asks the guard about a name itself, wherever it leads.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"strconv"
 
 	"gatehouse/internal/edit"
@@ -120,7 +119,7 @@ func (in editIn) wanted() ([]edit.Edit, error) {
 	return all, nil
 }
 
-func (m *files) edit(ctx context.Context, c *tool.Call, in editIn) (editOut, error) {
+func (m *files) edit(ctx context.Context, c *tool.Call, in editIn) (out editOut, err error) {
 	edits, err := in.wanted()
 	if err != nil {
 		return editOut{}, err
@@ -129,18 +128,23 @@ func (m *files) edit(ctx context.Context, c *tool.Call, in editIn) (editOut, err
 	if err != nil {
 		return editOut{}, err
 	}
-	defer m.changes.lock(p)()
-	if err := context.Cause(ctx); err != nil {
-		return editOut{}, err
-	}
-	return m.editAt(c, p, in, edits)
+	err = m.changing(ctx, false, func(h *roots.Hold) (err error) {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		out, err = m.editAt(ctx, c, h, p, in, edits)
+		return err
+	}, p)
+	return out, err
 }
 
-func (m *files) editAt(c *tool.Call, p roots.Place, in editIn, edits []edit.Edit) (editOut, error) {
-	was, content, err := m.editable(p)
+func (m *files) editAt(ctx context.Context, c *tool.Call, h *roots.Hold, p roots.Place, in editIn, edits []edit.Edit) (editOut, error) {
+	there, content, err := m.editable(p)
 	if err != nil {
 		return editOut{}, err
 	}
+	defer there.close()
+	was := there.info
 	etag := roots.ETag(was, content)
 	if err := mustMatch(p, etag, in.IfMatch); err != nil {
 		return editOut{}, err
@@ -164,34 +168,50 @@ func (m *files) editAt(c *tool.Call, p roots.Place, in editIn, edits []edit.Edit
 		out.note("nothing was written", in.DryRun)
 		return out, err
 	}
-	now, err := m.save(p, was, after)
+	before := &state{content: content, info: was}
+	if len(content) > undoFile {
+		if before, err = m.keep(p, there); err != nil {
+			return editOut{}, err
+		}
+	}
+	now, err := m.save(ctx, h, p, was, plainMode, bytesOf(after))
 	if err != nil {
+		m.dropped(before)
 		return editOut{}, err
 	}
-	out.ETag = roots.ETag(now, after)
+	out.ETag = now.etag
 	out.note(linked(was), true)
-	m.undo.add(c, p, change{did: "edited", was: &state{content: content, info: was}, etag: out.ETag})
+	out.note(m.remember(c, p, change{did: "edited", was: before, etag: out.ETag}), true)
 	return out, nil
 }
 
 func (o *editOut) note(s string, when bool) {
-	switch {
-	case !when || s == "":
-	case o.Note == "":
-		o.Note = s
-	default:
-		o.Note += "; " + s
+	if when {
+		o.Note = joined(o.Note, s)
 	}
 }
 
-// editable reads a text file that is to change.
-func (m *files) editable(p roots.Place) (fs.FileInfo, []byte, error) {
+// joined makes one note of two; either may be empty.
+func joined(a, b string) string {
+	if a == "" || b == "" {
+		return a + b
+	}
+	return a + "; " + b
+}
+
+// editable reads a text file that is to change. The caller closes it.
+func (m *files) editable(p roots.Place) (there *seen, content []byte, err error) {
 	f, was, err := p.Regular()
 	if err != nil {
 		return nil, nil, err
 	}
-	defer f.Close()
-	content, err := readAll(f, was.Size(), m.editMost)
+	there = &seen{was, f}
+	defer func() {
+		if err != nil {
+			there.close()
+		}
+	}()
+	content, err = readAll(f, was.Size(), m.editMost)
 	switch {
 	case errors.Is(err, errTooLarge):
 		return nil, nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be edited", p.Path, commas(was.Size()), commas(m.editMost))
@@ -201,5 +221,5 @@ func (m *files) editable(p roots.Place) (fs.FileInfo, []byte, error) {
 	if kind := binaryKind(content[:min(len(content), sniffed)]); kind != "" {
 		return nil, nil, tool.Refuse("binary", "%s is not text: %s", p.Path, kind)
 	}
-	return was, content, nil
+	return there, content, nil
 }

@@ -158,3 +158,20 @@ func TestNothingLeadsOut(t *testing.T) {
 		t.Errorf("%d of the paths lead to a folder beside when it may be seen, want 20", seen)
 	}
 }
+
+// What is protected by the name of the directory above it stays protected when
+// that is renamed, by a move or by taking one back.
+func TestProtectionIsNotRenamedAway(t *testing.T) {
+	h := newHouse(t)
+	h.put(".aws/credentials", "secret")
+	h.want(h.call("file_rename", "oldPath", ".aws", "newPath", "aws2"), map[string]any{"error": "!denied"})
+	h.put("aws3/notes", "x")
+	h.want(h.call("file_rename", "oldPath", "aws3", "newPath", "a/.kube"), map[string]any{"error": "!not_found"})
+	h.want(h.call("file_rename", "oldPath", "aws3", "newPath", ".kube"), map[string]any{"success": true})
+	h.put(".kube/config", "secret")
+	h.want(h.call("file_undo"), map[string]any{"error": "!denied"})
+	h.want(h.call("file_read", "path", ".kube/config"), map[string]any{"error": "!denied"})
+	h.put("app/.env", "secret")
+	h.want(h.call("file_rename", "oldPath", "app", "newPath", "app2"), map[string]any{"success": true})
+	h.want(h.call("file_read", "path", "app2/.env"), map[string]any{"error": "!denied"})
+}

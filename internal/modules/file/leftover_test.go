@@ -42,7 +42,7 @@ func TestHalfWritten(t *testing.T) {
 		t.Fatal(err)
 	}
 	w := roots.Writer{Claim: proc.Claim}
-	_, err = w.Replace(p, was, 0o644, func(f *os.File) error {
+	_, err = w.Replace(t.Context(), nil, p, was, 0o644, func(f *os.File) error {
 		f.WriteString("half ")
 		os.Stdout.WriteString("half\n")
 		io.Copy(io.Discard, os.Stdin)

@@ -23,6 +23,7 @@ type renameOut struct {
 	Success bool   `json:"success"`
 	OldPath string `json:"oldPath"`
 	NewPath string `json:"newPath"`
+	Note    string `json:"note,omitempty"`
 }
 
 const renameHelp = `Renames or moves a file or directory.
@@ -30,6 +31,7 @@ const renameHelp = `Renames or moves a file or directory.
 - newPath is the whole new path, not the directory to move into. What exists there is refused; with overwrite a file
   is replaced by a file, in one step. A directory never is.
 - The directory to move into must exist; make it with dir_create.
+- A directory is not moved if that would take something in it out of the names the server protects.
 - A symbolic link itself is moved. Moving to another file system, or between two folders of the workspace, is refused;
   there is file_copy. file_undo takes a rename back, with what it replaced.`
 
@@ -43,7 +45,7 @@ func (m *files) renameTool() tool.Tool {
 	}, m.rename)
 }
 
-func (m *files) rename(_ context.Context, c *tool.Call, in renameIn) (renameOut, error) {
+func (m *files) rename(ctx context.Context, c *tool.Call, in renameIn) (renameOut, error) {
 	from, err := placeToChange(c, in.OldPath)
 	if err != nil {
 		return renameOut{}, err
@@ -55,29 +57,38 @@ func (m *files) rename(_ context.Context, c *tool.Call, in renameIn) (renameOut,
 	if err := errors.Join(mayReplace(from), mayReplace(to)); err != nil {
 		return renameOut{}, to.Refuse(err)
 	}
-	defer m.changes.lock(from, to)()
+	out := renameOut{OldPath: in.OldPath, NewPath: in.NewPath}
+	err = m.changing(ctx, true, func(*roots.Hold) (err error) {
+		out.Note, err = m.renameAt(c, from, to, in)
+		return err
+	}, from, to)
+	out.Success = err == nil
+	return out, err
+}
+
+func (m *files) renameAt(c *tool.Call, from, to roots.Place, in renameIn) (note string, err error) {
 	info, err := from.Lstat()
 	if err != nil {
-		return renameOut{}, err
+		return "", err
 	}
 	if to.NamesDir() && !info.IsDir() {
-		return renameOut{}, &tool.Refusal{Code: "exists", Message: in.NewPath + " names a directory", Next: "Give the whole new path, with the file's name."}
+		return "", &tool.Refusal{Code: "exists", Message: in.NewPath + " names a directory", Next: "Give the whole new path, with the file's name."}
 	}
 	if from.Root != to.Root {
-		return renameOut{}, &tool.Refusal{Code: "unsupported", Message: in.OldPath + " and " + in.NewPath + " lie in different folders of the workspace", Next: "Copy it with file_copy and delete the old file."}
+		return "", &tool.Refusal{Code: "unsupported", Message: in.OldPath + " and " + in.NewPath + " lie in different folders of the workspace", Next: "Copy it with file_copy and delete the old file."}
 	}
 	if err := mustBeLoose(c, from, info, true); err != nil {
-		return renameOut{}, err
+		return "", err
 	}
-	was, err := replaced(to, info, in.Overwrite)
+	was, err := m.replaced(to, info, in.Overwrite)
 	if err != nil {
-		return renameOut{}, err
+		return "", err
 	}
 	if err := move(from, to, info, was != nil); err != nil {
-		return renameOut{}, err
+		m.dropped(was)
+		return "", err
 	}
-	m.undo.add(c, to, change{did: "renamed", from: from.Name, moved: info, was: was})
-	return renameOut{true, in.OldPath, in.NewPath}, nil
+	return m.remember(c, to, change{did: "renamed", from: from.Name, moved: info, was: was}), nil
 }
 
 func placeToChange(c *tool.Call, path string) (roots.Place, error) {
@@ -90,7 +101,7 @@ func placeToChange(c *tool.Call, path string) (roots.Place, error) {
 
 // replaced is what a rename with overwrite is about to replace; nil means
 // nothing.
-func replaced(to roots.Place, info fs.FileInfo, overwrite bool) (*state, error) {
+func (m *files) replaced(to roots.Place, info fs.FileInfo, overwrite bool) (*state, error) {
 	there, err := to.Lstat()
 	if !overwrite || isCode(err, "not_found") {
 		return nil, nil // move looks for itself
@@ -107,13 +118,18 @@ func replaced(to roots.Place, info fs.FileInfo, overwrite bool) (*state, error) 
 			return nil, err
 		}
 	}
-	return keep(to, there)
+	return m.keepAny(to, there)
 }
 
 // move replaces nothing unless it is told to. A directory cannot: the system
 // refuses to rename one onto a file, os.Root onto a directory. A file gets a
 // second name and loses the first, because a rename would replace silently.
 func move(from, to roots.Place, info fs.FileInfo, overwrite bool) error {
+	if info.IsDir() {
+		if err := from.MayMove(to); err != nil {
+			return err
+		}
+	}
 	if overwrite {
 		return renamed(from, to)
 	}
@@ -126,12 +142,12 @@ func move(from, to roots.Place, info fs.FileInfo, overwrite bool) error {
 	if info.IsDir() {
 		return renamed(from, to)
 	}
-	err := from.Root.Link(from.Name, to.Name)
+	err := roots.Link(from, to)
 	switch {
 	case err == nil:
-		if err := from.Root.Remove(from.Name); err != nil {
-			to.Root.Remove(to.Name)
-			return from.Refuse(err)
+		if err := remove(from); err != nil {
+			remove(to)
+			return err
 		}
 		return nil
 	case errors.Is(err, fs.ErrExist), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EXDEV), errors.Is(err, syscall.ENOTDIR):
@@ -141,7 +157,7 @@ func move(from, to roots.Place, info fs.FileInfo, overwrite bool) error {
 }
 
 func renamed(from, to roots.Place) error {
-	if err := from.Root.Rename(from.Name, to.Name); err != nil {
+	if err := roots.Rename(from, to); err != nil {
 		return refuseMove(to, err)
 	}
 	return nil

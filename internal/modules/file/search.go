@@ -3,6 +3,7 @@ package file
 import (
 	"context"
 	"errors"
+	"os"
 	"path"
 	"path/filepath"
 	"regexp"
@@ -129,7 +130,7 @@ func (in *searchIn) query(c *tool.Call) (q search.Query, p roots.Place, err erro
 		}
 		dir := p
 		dir.Name = above
-		q.Deny = dir.Refuses
+		q.Deny = func(f *os.File, path string) bool { return dir.Refuses(path) || dir.Judge(f, "", false) != nil }
 	}
 	if q.After, err = searchKey(in.Cursor); err != nil {
 		return q, p, err

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/proc"
 	"gatehouse/internal/roots"
 	"gatehouse/tool"
 )
@@ -22,16 +24,17 @@ const (
 	trashAge     = 24 * time.Hour // what a server that was killed left there may be this old
 )
 
-// trash keeps deleted directories for undo. It is a folder of its own outside
+// trash keeps deleted directories, and what large files were, for undo. It is a folder of its own outside
 // of all roots, so that nothing strange appears in a workspace, and takes only
 // what lies on the same file system. What it holds lives no longer than the
 // server. Safe for concurrent use.
 type trash struct {
 	dir string // "" means that there is none
 
-	mu   sync.Mutex
-	own  string   // our folder in it, made when it is first needed
-	root *os.Root // the same, open
+	mu    sync.Mutex
+	own   string   // our folder in it, made when it is first needed
+	root  *os.Root // the same, open
+	claim *os.File // the same, claimed until it is closed
 }
 
 // open makes the folder of this server and clears away what dead ones left.
@@ -56,16 +59,29 @@ func (t *trash) open() (*os.Root, error) {
 	if err != nil {
 		return nil, err
 	}
+	if t.claim, err = root.Open("."); err == nil {
+		proc.Claim(t.claim) // where that cannot be, no host clears any
+	}
 	t.own, t.root = own, root
 	return root, nil
 }
 
-// clear removes the folders that nobody has put anything in for a day.
+// clear removes the folders of hosts that have ended. A host claims its folder
+// for as long as it lives. Age is asked too, because a folder is claimed a moment
+// after it was made, and hosts of earlier versions claim none.
 func (t *trash) clear() {
 	entries, _ := os.ReadDir(t.dir)
 	for _, e := range entries {
-		if info, err := e.Info(); err == nil && info.IsDir() && len(e.Name()) == len(rand.Text()) && time.Since(info.ModTime()) > trashAge {
-			os.RemoveAll(filepath.Join(t.dir, e.Name()))
+		info, err := e.Info()
+		if err != nil || !info.IsDir() || len(e.Name()) != len(rand.Text()) || time.Since(info.ModTime()) <= trashAge {
+			continue
+		}
+		dir := filepath.Join(t.dir, e.Name())
+		if f, err := os.Open(dir); err == nil {
+			if proc.Claim(f) == nil {
+				os.RemoveAll(dir)
+			}
+			f.Close()
 		}
 	}
 }
@@ -93,11 +109,57 @@ func (t *trash) giveBack(p roots.Place, id string) error {
 	return nil
 }
 
+// store keeps the content of a file that is about to be replaced: by a second
+// name where the file system has them, else by a copy.
+func (t *trash) store(p roots.Place, there *seen) (id string, err error) {
+	if there.info.Size() > trashBytes {
+		return "", errTooLarge
+	}
+	root, err := t.open()
+	if err != nil {
+		return "", err
+	}
+	id = rand.Text()
+	err = t.between(p, root, func(there, here string) error { return os.Link(there, filepath.Join(here, id)) })
+	if err == nil {
+		if info, err := root.Lstat(id); err == nil && os.SameFile(info, there.info) {
+			return id, nil
+		}
+		root.Remove(id) // another file had the name by then
+	}
+	f, err := root.OpenFile(id, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return "", err
+	}
+	n, err := io.Copy(f, io.LimitReader(there.content(), trashBytes+1))
+	if err = errors.Join(err, f.Close()); err == nil && n > trashBytes {
+		err = errTooLarge
+	}
+	if err != nil {
+		root.Remove(id)
+		return "", err
+	}
+	return id, nil
+}
+
+// reopen opens a content that was stored.
+func (t *trash) reopen(id string) (*os.File, error) {
+	root, err := t.open()
+	if err != nil {
+		return nil, err
+	}
+	return root.Open(id)
+}
+
 // between names both ends of a move by open directories, as the kernel shows
 // them to their own process: no name on the way to either is looked up again.
 func (t *trash) between(p roots.Place, root *os.Root, f func(there, here string) error) error {
-	dir, base := filepath.Split(p.Name)
-	there, err := p.Root.Open(filepath.Clean(dir))
+	parent, base, err := p.Parent()
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	there, err := parent.Open(".")
 	if err != nil {
 		return err
 	}
@@ -126,17 +188,20 @@ func (t *trash) close() error {
 	if t.root == nil {
 		return nil
 	}
-	err := t.root.Close()
+	err := errors.Join(t.root.Close(), os.RemoveAll(t.own))
 	t.root = nil
-	return errors.Join(err, os.RemoveAll(t.own))
+	if t.claim != nil {
+		t.claim.Close()
+	}
+	return err
 }
 
 // weigh looks through a directory that is to be deleted: whether it is small
 // enough to be kept. It refuses what must not be deleted.
-func weigh(ctx context.Context, p roots.Place) (small bool, err error) {
+func weigh(ctx context.Context, p roots.Place) (small bool, size int64, err error) {
 	dir, err := p.Dir()
 	if err != nil {
-		return false, err
+		return false, 0, err
 	}
 	defer dir.Close()
 	entries, bytes := 0, int64(0)
@@ -160,5 +225,5 @@ func weigh(ctx context.Context, p roots.Place) (small bool, err error) {
 		}
 		return nil
 	})
-	return entries <= trashEntries && bytes <= trashBytes, err
+	return entries <= trashEntries && bytes <= trashBytes, bytes, err
 }

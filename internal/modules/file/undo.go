@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,18 +15,19 @@ import (
 	"gatehouse/tool"
 )
 
-// What is remembered of changes, in memory and no longer than the server
-// lives.
+// What is remembered of changes, no longer than the server lives.
 const (
 	undoMost  = 50        // changes for each owner and folder
 	undoBytes = 32 << 20  // of contents for each owner and folder
-	undoFile  = 8 << 20   // bytes of one content; a longer one is not kept
+	undoFile  = 8 << 20   // bytes of one content; a longer one goes to the trash
 	undoTotal = 128 << 20 // bytes of all contents
+	undoDisk  = 4 << 30   // bytes of all that is in the trash
 )
 
 // state is what was at a path before a change.
 type state struct {
 	content []byte
+	stored  string // where the content lies in the trash, if it is long
 	link    string // the target, of a symbolic link
 	info    fs.FileInfo
 	lost    bool // it cannot be brought back
@@ -41,6 +43,7 @@ type change struct {
 	from  string // renamed: its old name in the same folder
 	moved fs.FileInfo
 	trash string // where a deleted directory lies in the trash
+	disk  int64  // bytes of what lies in the trash
 	seq   int
 }
 
@@ -53,52 +56,72 @@ func (c *change) size() int64 {
 
 // undo remembers the last changes of each owner.
 type undo struct {
-	drop func(trash string) // deletes what was kept of a forgotten change
+	drop  func(trash string) // deletes what was kept of a forgotten change
+	lasts bool               // the host serves further calls; else nothing is remembered
 
 	mu      sync.Mutex
 	of      map[string][]change // by owner, the oldest first
 	rubbish []string            // in the trash, no longer remembered
 	bytes   int64
+	disk    int64
 	seq     int
 }
 
-// keep reads what a change is about to replace. What is too long, or no file,
-// is kept without its content, which only means that it cannot be taken back.
-func keep(p roots.Place, was fs.FileInfo) (*state, error) {
-	if was == nil {
+// keep notes what a change of the regular file at p is about to replace.
+func (m *files) keep(p roots.Place, there *seen) (*state, error) {
+	if there == nil {
 		return nil, nil
 	}
-	s := &state{info: was}
+	s := &state{info: there.info}
 	switch {
-	case was.Mode()&fs.ModeSymlink != 0:
-		link, err := p.Root.Readlink(p.Name)
+	case !m.undo.lasts, there.f == nil: // it may be written but not read
+		s.lost = true
+	case there.info.Size() > undoFile:
+		var err error
+		s.stored, err = m.trash.store(p, there)
+		s.lost = err != nil
+	default:
+		b, err := readAll(there.content(), there.info.Size(), undoFile)
+		if errors.Is(err, errTooLarge) {
+			return nil, roots.ErrStale
+		}
 		if err != nil {
 			return nil, p.Refuse(err)
 		}
-		s.link = link
-	case was.Mode().IsRegular() && was.Size() <= undoFile:
-		f, info, err := p.Regular()
-		if isCode(err, "denied") {
-			return s, nil // it may be written but not read
-		}
-		if err != nil {
-			return nil, err
-		}
-		defer f.Close()
-		b, err := readAll(f, info.Size(), undoFile)
-		if err != nil && !errors.Is(err, errTooLarge) {
-			return nil, p.Refuse(err)
-		}
-		if err == nil {
-			s.content = append(b, 0)[:len(b)] // not nil, even of an empty file
-		}
+		s.content = append(b, 0)[:len(b)] // not nil, even of an empty file
 	}
 	return s, nil
 }
 
+// keepAny is keep of what may be something else than a file.
+func (m *files) keepAny(p roots.Place, info fs.FileInfo) (s *state, err error) {
+	s = &state{info: info, lost: !m.undo.lasts}
+	switch {
+	case info.Mode()&fs.ModeSymlink != 0:
+		if s.link, err = p.Root.Readlink(p.Name); err != nil {
+			return nil, p.Refuse(err)
+		}
+	case info.Mode().IsRegular():
+		there, err := lookAt(p)
+		if err != nil {
+			return nil, err
+		}
+		defer there.close()
+		return m.keep(p, there)
+	}
+	return s, nil
+}
+
+// dropped clears away what was kept for a change that did not happen.
+func (m *files) dropped(s *state) {
+	if s != nil {
+		m.trash.drop(s.stored)
+	}
+}
+
 // kept reports whether all is known that is needed to bring a state back.
 func (s *state) kept() bool {
-	return s == nil || !s.lost && (s.content != nil || s.link != "" || s.info.IsDir())
+	return s == nil || !s.lost && (s.content != nil || s.stored != "" || s.link != "" || s.info.IsDir())
 }
 
 // add remembers a change of the call's owner, and reports whether it can be
@@ -111,17 +134,33 @@ func (u *undo) add(c *tool.Call, p roots.Place, x change) bool {
 	if u.of == nil {
 		u.of = make(map[string][]change)
 	}
-	if !x.was.kept() && x.trash == "" || x.size() > undoFile {
+	if !u.lasts || !x.was.kept() && x.trash == "" || x.size() > undoFile {
 		// What came before cannot be taken back past it.
 		u.forget(c.Caller.Owner, func(o *change) bool { return o.touches(&x) })
 		return false
+	}
+	if x.was != nil && x.was.stored != "" {
+		x.disk += x.was.info.Size()
 	}
 	u.seq++
 	x.seq = u.seq
 	u.of[c.Caller.Owner] = append(u.of[c.Caller.Owner], x)
 	u.bytes += x.size()
+	u.disk += x.disk
 	u.trim(c.Caller.Owner, x.root)
 	return true
+}
+
+// remember is undo.add of a change whose result may have a note: it returns one
+// if the change cannot be taken back.
+func (m *files) remember(c *tool.Call, p roots.Place, x change) (note string) {
+	switch {
+	case m.undo.add(c, p, x), !m.undo.lasts: // a host of one call has no file_undo to speak of
+		return ""
+	case x.was != nil && x.was.info.Size() > undoFile:
+		return "file_undo cannot take this back: the previous content of " + commas(x.was.info.Size()) + " bytes could not be kept"
+	}
+	return "file_undo cannot take this back: the previous content could not be kept"
 }
 
 func (c *change) touches(o *change) bool {
@@ -142,7 +181,7 @@ func (u *undo) trim(owner, root string) {
 			}
 		}
 	}
-	for u.bytes > undoTotal {
+	for u.bytes > undoTotal || u.disk > undoDisk {
 		oldest := ""
 		for owner, list := range u.of {
 			if oldest == "" || list[0].seq < u.of[oldest][0].seq {
@@ -163,8 +202,12 @@ func (u *undo) forget(owner string, which func(*change) bool) {
 			continue
 		}
 		u.bytes -= x.size()
+		u.disk -= x.disk
 		if x.trash != "" {
 			u.rubbish = append(u.rubbish, x.trash)
+		}
+		if x.was != nil && x.was.stored != "" {
+			u.rubbish = append(u.rubbish, x.was.stored)
 		}
 	}
 	if u.of[owner] = rest; len(rest) == 0 {
@@ -218,7 +261,8 @@ const undoHelp = `Takes back your last changes made with file_edit, file_write, 
 - With path, the last change of that file only.
 - A file that has been changed by somebody else since is left alone and the call refused.
 - Remembered are the last 50 changes, at most 32 MB of contents, for each caller and folder of the workspace, as long as
-  the server runs. Contents over 8 MB are not kept.
+  the server runs. Contents over 8 MB are kept in the trash, up to 1 GB each and 4 GB in all; the note of a change says
+  if its previous content could not be kept.
 - A directory deleted with recursive comes back from the trash, where it stays while its deletion is remembered.
 - Taking back cannot be taken back. Directories that a write made on the way stay.`
 
@@ -259,7 +303,7 @@ func (m *files) takeBack(ctx context.Context, c *tool.Call, in undoIn) (undoOut,
 		if !ok {
 			break
 		}
-		if err := m.revert(c, x); err != nil {
+		if err := m.revert(ctx, c, x); err != nil {
 			if len(out.Undone) == 0 {
 				return undoOut{}, err
 			}
@@ -286,7 +330,7 @@ func (c *change) said() string {
 }
 
 // revert takes one change back, if nobody has changed the file since.
-func (m *files) revert(c *tool.Call, x change) error {
+func (m *files) revert(ctx context.Context, c *tool.Call, x change) error {
 	p, err := roots.Find(c.Roots, filepath.Join(x.root, x.name))
 	if err != nil {
 		return err
@@ -299,14 +343,13 @@ func (m *files) revert(c *tool.Call, x change) error {
 	}
 	p.Path = x.name
 	if x.did == "renamed" {
-		return m.revertRename(c, p, x)
+		return m.revertRename(ctx, c, p, x)
 	}
-	defer m.changes.lock(p)()
-	return m.bringBack(p, x)
+	return m.changing(ctx, true, func(h *roots.Hold) error { return m.bringBack(ctx, h, p, x) }, p)
 }
 
-// bringBack puts what was at p there again.
-func (m *files) bringBack(p roots.Place, x change) error {
+// bringBack puts what was at p there again. The directory is held.
+func (m *files) bringBack(ctx context.Context, h *roots.Hold, p roots.Place, x change) error {
 	now, err := p.Lstat()
 	if err != nil && !isCode(err, "not_found") {
 		return err
@@ -314,20 +357,25 @@ func (m *files) bringBack(p roots.Place, x change) error {
 	if (now != nil) != (x.etag != "") {
 		return changedSince(p)
 	}
+	var there *seen
 	if now != nil {
 		if !now.Mode().IsRegular() {
 			return changedSince(p)
 		}
-		if etag, err := etagAt(p); err != nil || etag != x.etag {
+		if there, err = lookAt(p); err != nil {
+			return err
+		}
+		defer there.close()
+		if there == nil {
+			return changedSince(p)
+		}
+		if etag, err := there.etag(p); err != nil || etag != x.etag {
 			return errors.Join(err, changedSince(p))
 		}
 	}
 	switch {
 	case x.was == nil:
-		if err := p.Root.Remove(p.Name); err != nil {
-			return p.Refuse(err)
-		}
-		return nil
+		return remove(p)
 	case x.trash != "":
 		return m.trash.giveBack(p, x.trash)
 	case x.was.link != "":
@@ -339,7 +387,7 @@ func (m *files) bringBack(p roots.Place, x change) error {
 			err = makeParents(p)
 		}
 		if err == nil {
-			_, err = m.saveAs(p, now, x.was)
+			err = m.saveAs(ctx, h, p, there.was(), x.was)
 		}
 	}
 	if err != nil {
@@ -349,12 +397,34 @@ func (m *files) bringBack(p roots.Place, x change) error {
 }
 
 // saveAs writes a content with the mode and the owner it had.
-func (m *files) saveAs(p roots.Place, now fs.FileInfo, was *state) (fs.FileInfo, error) {
-	info, err := m.save(p, now, was.content)
-	if err != nil || now != nil {
-		return info, err
+func (m *files) saveAs(ctx context.Context, h *roots.Hold, p roots.Place, now fs.FileInfo, was *state) error {
+	data := bytesOf(was.content)
+	if was.stored != "" {
+		f, err := m.trash.reopen(was.stored)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		data = func(w io.Writer) error { return pour(ctx, w, f) }
 	}
-	return info, p.Root.Chmod(p.Name, was.info.Mode().Perm())
+	if _, err := m.save(ctx, h, p, now, mode{was.info.Mode().Perm(), true}, data); err != nil {
+		return err
+	}
+	m.dropped(was)
+	return nil
+}
+
+// remove deletes what is at p, in the directory that was judged.
+func remove(p roots.Place) error {
+	parent, base, err := p.Parent()
+	if err != nil {
+		return p.Refuse(err)
+	}
+	defer parent.Close()
+	if err := parent.Remove(base); err != nil {
+		return p.Refuse(err)
+	}
+	return nil
 }
 
 func changedSince(p roots.Place) error {
@@ -362,23 +432,24 @@ func changedSince(p roots.Place) error {
 }
 
 // revertRename moves a file back, and brings back what it replaced.
-func (m *files) revertRename(c *tool.Call, p roots.Place, x change) error {
+func (m *files) revertRename(ctx context.Context, c *tool.Call, p roots.Place, x change) error {
 	to, err := roots.Find(c.Roots, filepath.Join(x.root, x.from))
 	if err != nil {
 		return err
 	}
 	to.Path = x.from
-	defer m.changes.lock(p, to)()
-	now, err := p.Lstat()
-	if err != nil || !os.SameFile(now, x.moved) {
-		return changedSince(p)
-	}
-	if err := move(p, to, now, false); err != nil {
-		return err
-	}
-	x.etag = ""
-	if x.was == nil {
-		return nil
-	}
-	return m.bringBack(p, x)
+	return m.changing(ctx, true, func(h *roots.Hold) error {
+		now, err := p.Lstat()
+		if err != nil || !os.SameFile(now, x.moved) {
+			return changedSince(p)
+		}
+		if err := move(p, to, now, false); err != nil {
+			return err
+		}
+		x.etag = ""
+		if x.was == nil {
+			return nil
+		}
+		return m.bringBack(ctx, h, p, x)
+	}, p, to)
 }

@@ -1,12 +1,14 @@
 package file
 
 import (
+	"crypto/rand"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"gatehouse/module"
 )
@@ -177,8 +179,11 @@ func TestUndoLimits(t *testing.T) {
 	if n := len(out["undone"].([]any)); n != undoBytes/undoFile {
 		t.Errorf("%d contents of 8 MB were kept", n)
 	}
-	h.put("huge", big+"x")
-	h.want(h.call("file_delete", "path", "huge"), map[string]any{"undoable": false})
+	h.put("vast", "")
+	if err := os.Truncate(filepath.Join(h.dir, "vast"), trashBytes+1); err != nil {
+		t.Fatal(err)
+	}
+	h.want(h.call("file_delete", "path", "vast"), map[string]any{"undoable": false})
 	h.want(h.call("file_undo"), map[string]any{"error": "!not_found"})
 }
 
@@ -255,5 +260,117 @@ func TestOtherGuard(t *testing.T) {
 	h.want(h.call("file_read", "path", "plain"), map[string]any{"error": "!denied"})
 	if _, err := New(t.Context(), module.Deps{Config: func(into any) error { into.(*Config).Protect = []string{"["}; return nil }}); err == nil {
 		t.Error("a broken pattern is taken")
+	}
+}
+
+// A host clears away what dead hosts left in the trash, and nothing of one that
+// lives, however long ago it put something there.
+func TestTrashOfALivingHostStays(t *testing.T) {
+	h := withTrash(t)
+	trash := filepath.Join(filepath.Dir(h.dir), "trash")
+	h.put("d/f", "x")
+	h.want(h.call("file_delete", "path", "d", "recursive", true), map[string]any{"undoable": true})
+	old := time.Now().Add(-3 * trashAge)
+	left := filepath.Join(trash, rand.Text())
+	if err := os.Mkdir(left, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	folders, err := filepath.Glob(trash + "/*")
+	if err != nil || len(folders) != 2 {
+		t.Fatalf("%v, %v", folders, err)
+	}
+	for _, f := range folders {
+		if err := os.Chtimes(f, old, old); err != nil {
+			t.Fatal(err)
+		}
+	}
+	living := h.tools
+	h.use(h.roots) // a second host
+	h.put("e/f", "y")
+	h.call("file_delete", "path", "e", "recursive", true)
+	if _, err := os.Stat(left); err == nil {
+		t.Error("what a dead host left is still there")
+	}
+	h.tools = living
+	if out := h.call("file_undo"); fmt.Sprint(out["undone"]) != "[restored d]" || h.get("d/f") != "x" {
+		t.Errorf("got %v", out)
+	}
+}
+
+// What is too large for memory is kept in the trash, and comes back with its
+// mode. A note says so where that cannot be.
+func TestLargeChangesAreUndone(t *testing.T) {
+	h := withTrash(t)
+	big := strings.Repeat("0123456789abcdef\n", undoFile/16)
+	for _, c := range []struct {
+		name string
+		do   func() map[string]any
+	}{
+		{"file_write", func() map[string]any { return h.call("file_write", "path", "f", "content", "short") }},
+		{"file_write append", func() map[string]any { return h.call("file_write", "path", "f", "content", "more", "mode", "append") }},
+		{"file_edit", func() map[string]any {
+			return h.call("file_edit", "path", "f", "old_string", big[:170], "new_string", "short\n", "near_line", 1)
+		}},
+		{"file_copy", func() map[string]any {
+			return h.call("file_copy", "oldPath", "other", "newPath", "f", "overwrite", true)
+		}},
+		{"file_rename", func() map[string]any {
+			return h.call("file_rename", "oldPath", "other", "newPath", "f", "overwrite", true)
+		}},
+		{"file_delete", func() map[string]any { return h.call("file_delete", "path", "f") }},
+	} {
+		h.put("f", big)
+		h.put("other", "x")
+		if err := os.Chmod(filepath.Join(h.dir, "f"), 0o640); err != nil {
+			t.Fatal(err)
+		}
+		out := c.do()
+		if out["error"] != nil || out["note"] != nil {
+			t.Errorf("%s: %v", c.name, out)
+		}
+		if out := h.call("file_undo"); out["error"] != nil || h.get("f") != big {
+			t.Errorf("%s: not as before, %v", c.name, out)
+		}
+		if info, err := os.Stat(filepath.Join(h.dir, "f")); err != nil || info.Mode().Perm() != 0o640 {
+			t.Errorf("%s: %v, %v", c.name, info.Mode(), err)
+		}
+	}
+	if kept := snapshot(t, filepath.Join(filepath.Dir(h.dir), "trash")); strings.Count(kept, "\n") != 2 {
+		t.Errorf("the trash still holds\n%.300s", kept)
+	}
+	h.configure(Config{Trash: "none"})
+	h.put("f", big)
+	for _, out := range []map[string]any{
+		h.call("file_write", "path", "f", "content", "more", "mode", "append"),
+		h.call("file_edit", "path", "f", "old_string", big[:170], "new_string", "short\n", "near_line", 1),
+		h.call("file_copy", "oldPath", "other", "newPath", "f", "overwrite", true),
+	} {
+		if note := fmt.Sprint(out["note"]); !strings.Contains(note, "file_undo cannot take this back") {
+			t.Errorf("note: %q", note)
+		}
+	}
+}
+
+// A host that ends with the call promises no undo.
+func TestAHostOfOneCallPromisesNoUndo(t *testing.T) {
+	h := withTrash(t)
+	cfg := *h.cfg
+	m, err := New(t.Context(), module.Deps{OneCall: true, Config: func(into any) error { *into.(*Config) = cfg; return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	offer, err := m.Offer(t.Context(), module.Audience{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, one := range offer.Tools {
+		h.tools[one.Name] = one
+	}
+	h.put("f", "x")
+	h.put("d/f", "x")
+	h.want(h.call("file_delete", "path", "f"), map[string]any{"undoable": false})
+	h.want(h.call("file_delete", "path", "d", "recursive", true), map[string]any{"undoable": false})
+	if _, err := os.Stat(cfg.Trash); err == nil {
+		t.Error("something was kept that nothing will take back")
 	}
 }

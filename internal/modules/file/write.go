@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
 	"strings"
 
 	"gatehouse/internal/roots"
@@ -38,7 +37,8 @@ const writeHelp = `Writes a file.
   refuses a file that exists. A file that is missing is made in every mode.
 - prepend puts the content after a byte order mark.
 - if_match takes the etag of a read or of an earlier change: if the file is another by now, nothing is written.
-- The change is atomic and on disk when the call returns: whoever looks finds the old file or the new one.
+- The change is atomic and on disk when the call returns: a reader finds the old file or the new one. Comparing and
+  replacing are one step also beside other hosts on the same folder.
 - Directories on the way are made (0755). A new file gets 0644, an existing one keeps its mode and, where possible, its owner.
 - A symbolic link is written through: the file it leads to changes, inside the workspace. One of several hard links is
   parted from the others, which keep the old content; note says so.
@@ -53,73 +53,82 @@ func (m *files) writeTool() tool.Tool {
 	}, m.write)
 }
 
-func (m *files) write(ctx context.Context, c *tool.Call, in writeIn) (writeOut, error) {
+func (m *files) write(ctx context.Context, c *tool.Call, in writeIn) (out writeOut, err error) {
 	p, err := placeToWrite(c, in.Path)
 	if err != nil {
 		return writeOut{}, err
 	}
-	defer m.changes.lock(p)()
-	was, err := existing(p)
+	err = m.changing(ctx, false, func(h *roots.Hold) (err error) {
+		out, err = m.writeAt(ctx, c, h, p, in)
+		return err
+	}, p)
+	return out, err
+}
+
+func (m *files) writeAt(ctx context.Context, c *tool.Call, h *roots.Hold, p roots.Place, in writeIn) (writeOut, error) {
+	there, err := existing(p)
 	if err != nil {
 		return writeOut{}, err
 	}
-	if err := in.allowed(p, was); err != nil {
+	defer there.close()
+	if err := in.allowed(p, there); err != nil {
 		return writeOut{}, err
 	}
+	was := there.was()
 	if was == nil {
 		if err := makeParents(p); err != nil {
 			return writeOut{}, err
 		}
 	}
-	before, err := keep(p, was)
+	content, err := in.content(ctx, m, p, there)
 	if err != nil {
 		return writeOut{}, err
 	}
-	now, err := in.save(ctx, m, p, was)
+	before, err := m.keep(p, there)
 	if err != nil {
 		return writeOut{}, err
 	}
-	out := writeOut{Success: true, Path: in.Path, Size: now.Size(), Created: was == nil, Note: linked(was)}
-	if was == nil || in.Mode == "" || in.Mode == "overwrite" {
-		out.ETag = roots.ETag(now, []byte(in.Content))
-	} else if out.ETag, err = etagAt(p); err != nil {
+	now, err := m.save(ctx, h, p, was, plainMode, content)
+	if err != nil {
+		m.dropped(before)
 		return writeOut{}, err
 	}
-	m.undo.add(c, p, change{did: "wrote", was: before, etag: out.ETag})
+	out := writeOut{Success: true, Path: in.Path, Size: now.info.Size(), Created: was == nil, ETag: now.etag}
+	out.Note = joined(linked(was), m.remember(c, p, change{did: "wrote", was: before, etag: now.etag}))
 	return out, nil
 }
 
 // allowed holds what is there against what the call wants to be there.
-func (in writeIn) allowed(p roots.Place, was fs.FileInfo) error {
-	if was != nil && (in.IfAbsent || in.Mode == "create") {
+func (in writeIn) allowed(p roots.Place, there *seen) error {
+	if there != nil && (in.IfAbsent || in.Mode == "create") {
 		return &tool.Refusal{Code: "exists", Message: p.Path + " already exists; nothing was written", Next: "Use mode overwrite to replace it, or file_edit to change a part."}
 	}
 	if in.IfMatch == "" {
 		return nil
 	}
-	if was == nil {
+	if there == nil {
 		return mustMatch(p, "", in.IfMatch)
 	}
-	etag, err := etagAt(p)
+	etag, err := there.etag(p)
 	if err != nil {
 		return err
 	}
 	return mustMatch(p, etag, in.IfMatch)
 }
 
-func (in writeIn) save(ctx context.Context, m *files, p roots.Place, was fs.FileInfo) (fs.FileInfo, error) {
-	if was == nil || (in.Mode != "append" && in.Mode != "prepend") {
-		return m.save(p, was, []byte(in.Content))
+// content is what writes the new content.
+func (in writeIn) content(ctx context.Context, m *files, p roots.Place, there *seen) (func(io.Writer) error, error) {
+	if there == nil || (in.Mode != "append" && in.Mode != "prepend") {
+		return bytesOf([]byte(in.Content)), nil
 	}
-	if was.Size() > m.copyMost {
-		return nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be added to", p.Path, commas(was.Size()), commas(m.copyMost))
+	if there.f == nil {
+		return nil, &tool.Refusal{Code: "denied", Message: "the system does not allow reading " + p.Path}
 	}
-	f, _, err := p.Regular()
-	if err != nil {
-		return nil, err
+	if size := there.info.Size(); size > m.copyMost {
+		return nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be added to", p.Path, commas(size), commas(m.copyMost))
 	}
-	defer f.Close()
-	return m.saveBy(p, was, func(w io.Writer) error {
+	f := there.content()
+	return func(w io.Writer) error {
 		if in.Mode == "append" {
 			if err := pour(ctx, w, f); err != nil {
 				return err
@@ -142,7 +151,7 @@ func (in writeIn) save(ctx context.Context, m *files, p roots.Place, was fs.File
 			return err
 		}
 		return pour(ctx, w, f)
-	})
+	}, nil
 }
 
 // pour copies a file, in steps between which the call may end.
@@ -161,18 +170,16 @@ func pour(ctx context.Context, w io.Writer, r io.Reader) error {
 
 // existing looks at the regular file a write is about to replace; nil means
 // there is none.
-func existing(p roots.Place) (fs.FileInfo, error) {
-	info, err := p.Lstat()
-	if isCode(err, "not_found") {
-		return nil, nil
-	}
-	if err != nil {
+func existing(p roots.Place) (*seen, error) {
+	there, err := lookAt(p)
+	if there == nil || err != nil {
 		return nil, err
 	}
-	if err := p.MustBeRegular(info); err != nil {
+	if err := mayWrite(p); err != nil {
+		there.close()
 		return nil, err
 	}
-	return info, mayWrite(p)
+	return there, nil
 }
 
 func isCode(err error, code string) bool {

@@ -28,50 +28,57 @@ func (m *fileServer) change(ctx context.Context, c *tool.Call, in changeIn) (too
 	if p, err = p.Followed(true); err != nil {
 		return tool.Result{}, told(err, "open", in.Path)
 	}
-	f, _, err := p.Regular()
-	if code(err) == "is_a_directory" {
-		return tool.Result{}, told(err, "read", in.Path)
+	var diff string
+	err = m.changing(ctx, p, func(h *roots.Hold) (err error) {
+		diff, err = m.changeAt(ctx, h, p, in)
+		return err
+	})
+	if cause := context.Cause(ctx); err != nil && cause != nil {
+		return tool.Result{}, cause
 	}
 	if err != nil {
-		return tool.Result{}, told(err, "open", in.Path)
+		return tool.Result{}, told(p.Refuse(err), "open", in.Path)
 	}
-	defer f.Close()
+	return text(diff)
+}
+
+func (m *fileServer) changeAt(ctx context.Context, h *roots.Hold, p roots.Place, in changeIn) (diff string, err error) {
+	f, was, err := p.Regular()
+	if code(err) == "is_a_directory" {
+		return "", told(err, "read", in.Path)
+	}
+	if err != nil {
+		return "", err
+	}
+	defer f.Close() // not before the file was replaced, or another might get its inode
 	before, err := readAll(f)
 	if err != nil {
-		return tool.Result{}, say("File too large: files up to %d bytes can be edited", most)
+		return "", say("File too large: files up to %d bytes can be edited", most)
 	}
 	if !utf8.Valid(before) || bytes.IndexByte(before, 0) >= 0 {
-		return tool.Result{}, say("%s is not UTF-8 text and is left as it is", in.Path)
+		return "", say("%s is not UTF-8 text and is left as it is", in.Path)
 	}
 	after := before
 	for _, e := range in.Edits {
 		if err := context.Cause(ctx); err != nil {
-			return tool.Result{}, err
+			return "", err
 		}
 		if after, err = apply(after, e.Old, e.New); err != nil {
-			return tool.Result{}, err
+			return "", err
 		}
 	}
 	if len(after) > most {
-		return tool.Result{}, say("Content too large: the result would have %d bytes; at most %d are written", len(after), most)
+		return "", say("Content too large: the result would have %d bytes; at most %d are written", len(after), most)
 	}
 	if !in.DryRun && !bytes.Equal(before, after) {
-		if err := m.save(p, in.Path, after); err != nil {
-			return tool.Result{}, err
+		if _, err := writable(p); err != nil {
+			return "", err
+		}
+		if err := m.replace(ctx, h, p, was, after); err != nil {
+			return "", err
 		}
 	}
-	return text(fenced(unified(in.Path, before, after)))
-}
-
-func (m *fileServer) save(p roots.Place, path string, data []byte) error {
-	was, err := writable(p)
-	if err != nil {
-		return told(err, "open", path)
-	}
-	if err := m.replace(p, was, data); err != nil {
-		return told(p.Refuse(err), "open", path)
-	}
-	return nil
+	return fenced(unified(in.Path, before, after)), nil
 }
 
 // apply makes one edit in what the edits before it have left. Like the

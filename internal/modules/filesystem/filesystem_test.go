@@ -253,3 +253,20 @@ func ExampleNew() {
 	// filesystem_read_file [read_file]
 	// filesystem_read_text_file [read_text_file]
 }
+
+// What is protected by the name of the directory above it stays protected when
+// that is to be moved.
+func TestProtectionIsNotMovedAway(t *testing.T) {
+	dir := t.TempDir()
+	call := in(t, dir)
+	if err := os.Mkdir(filepath.Join(dir, ".aws"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	laid(t, dir, ".aws/credentials", "secret")
+	if got := call("move_file", "source", ".aws", "destination", "aws2"); !strings.Contains(got, "EACCES") || !strings.Contains(got, "credentials, which is protected") {
+		t.Errorf("got %q", got)
+	}
+	if got := call("read_text_file", "path", "aws2/credentials"); !strings.HasPrefix(got, "Error: ENOENT") {
+		t.Errorf("got %q", got)
+	}
+}

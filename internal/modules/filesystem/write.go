@@ -17,7 +17,7 @@ type writeIn struct {
 	Content string `json:"content"`
 }
 
-func (m *fileServer) write(_ context.Context, c *tool.Call, in writeIn) (tool.Result, error) {
+func (m *fileServer) write(ctx context.Context, c *tool.Call, in writeIn) (tool.Result, error) {
 	p, err := find(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
@@ -28,11 +28,14 @@ func (m *fileServer) write(_ context.Context, c *tool.Call, in writeIn) (tool.Re
 	if p, err = p.Followed(true); err != nil {
 		return tool.Result{}, told(err, "open", in.Path)
 	}
-	was, err := writable(p)
+	err = m.changing(ctx, p, func(h *roots.Hold) error {
+		was, err := writable(p)
+		if err != nil {
+			return err
+		}
+		return m.replace(ctx, h, p, was, []byte(in.Content))
+	})
 	if err != nil {
-		return tool.Result{}, told(err, "open", in.Path)
-	}
-	if err := m.replace(p, was, []byte(in.Content)); err != nil {
 		return tool.Result{}, told(p.Refuse(err), "open", in.Path)
 	}
 	return text("Successfully wrote to " + in.Path)
@@ -64,9 +67,27 @@ func writable(p roots.Place) (fs.FileInfo, error) {
 	return was, nil
 }
 
+// changing runs a change of a file. If another process was quicker, it runs again
+// and holds the directory, so that the others wait.
+func (m *fileServer) changing(ctx context.Context, p roots.Place, f func(*roots.Hold) error) error {
+	err := f(nil)
+	if !errors.Is(err, roots.ErrStale) {
+		return err
+	}
+	h, err := m.writer.Hold(ctx, p)
+	if err != nil {
+		return err
+	}
+	defer h.Release()
+	if err = f(h); errors.Is(err, roots.ErrStale) {
+		return say("%s was changed by another program meanwhile and is left as it is; read it again and repeat the change", p.Path)
+	}
+	return err
+}
+
 // replace puts data where p is; a new file gets the mode the original gives it.
-func (m *fileServer) replace(p roots.Place, was fs.FileInfo, data []byte) error {
-	_, err := m.writer.Replace(p, was, 0o666, func(f *os.File) error { _, err := f.Write(data); return err })
+func (m *fileServer) replace(ctx context.Context, h *roots.Hold, p roots.Place, was fs.FileInfo, data []byte) error {
+	_, err := m.writer.Replace(ctx, h, p, was, 0o666, func(f *os.File) error { _, err := f.Write(data); return err })
 	return err
 }
 
@@ -95,7 +116,7 @@ type moveIn struct {
 	Destination string `json:"destination"`
 }
 
-func (m *fileServer) move(_ context.Context, c *tool.Call, in moveIn) (tool.Result, error) {
+func (m *fileServer) move(ctx context.Context, c *tool.Call, in moveIn) (tool.Result, error) {
 	from, err := placeToMove(c, in.Source)
 	if err != nil {
 		return tool.Result{}, err
@@ -108,14 +129,26 @@ func (m *fileServer) move(_ context.Context, c *tool.Call, in moveIn) (tool.Resu
 	if _, err := to.Lstat(); err == nil {
 		return tool.Result{}, say("Destination already exists: %s", in.Destination)
 	}
-	info, err := from.Lstat()
-	if err != nil {
+	if _, err := from.Lstat(); err != nil {
 		return tool.Result{}, say("%s, %s", words["not_found"], both)
 	}
 	if from.Name == "." {
 		return tool.Result{}, say("EBUSY: resource busy or locked, %s", both)
 	}
-	err = m.rename(from, to, info)
+	h, err := m.writer.Hold(ctx, from, to)
+	if err != nil {
+		return tool.Result{}, told(err, "rename", in.Destination)
+	}
+	defer h.Release()
+	info, err := from.Lstat()
+	if err == nil && info.IsDir() {
+		if err := from.MayMove(to); err != nil {
+			return tool.Result{}, told(err, "rename", in.Source)
+		}
+	}
+	if err == nil {
+		err = m.rename(ctx, h, from, to, info)
+	}
 	switch {
 	case err == nil:
 		return text("Successfully moved " + in.Source + " to " + in.Destination)
@@ -148,33 +181,33 @@ func placeToMove(c *tool.Call, path string) (roots.Place, error) {
 
 // rename never replaces anything: a file gets a second name and loses the
 // first, and the system refuses to rename a directory onto what exists.
-func (m *fileServer) rename(from, to roots.Place, info fs.FileInfo) error {
+func (m *fileServer) rename(ctx context.Context, h *roots.Hold, from, to roots.Place, info fs.FileInfo) error {
 	if from.Root != to.Root {
 		if !info.Mode().IsRegular() {
 			return syscall.EXDEV
 		}
-		return m.carry(from, to, info)
+		return m.carry(ctx, h, from, to, info)
 	}
 	if !info.IsDir() {
-		err := from.Root.Link(from.Name, to.Name)
+		err := roots.Link(from, to)
 		if err == nil {
-			return from.Root.Remove(from.Name)
+			return remove(from)
 		}
 		if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 			return err
 		}
 	}
-	return from.Root.Rename(from.Name, to.Name)
+	return roots.Rename(from, to)
 }
 
 // carry moves a file from one folder to another by copying it.
-func (m *fileServer) carry(from, to roots.Place, info fs.FileInfo) error {
+func (m *fileServer) carry(ctx context.Context, h *roots.Hold, from, to roots.Place, info fs.FileInfo) error {
 	src, _, err := from.Regular()
 	if err != nil {
 		return err
 	}
 	defer src.Close()
-	_, err = m.writer.Replace(to, nil, 0o600, func(f *os.File) error {
+	_, err = m.writer.Replace(ctx, h, to, nil, 0o600, func(f *os.File) error {
 		if err := f.Chmod(info.Mode().Perm()); err != nil {
 			return err
 		}
@@ -184,5 +217,15 @@ func (m *fileServer) carry(from, to roots.Place, info fs.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	return from.Root.Remove(from.Name)
+	return remove(from)
+}
+
+// remove deletes a file from the directory that was judged.
+func remove(p roots.Place) error {
+	parent, base, err := p.Parent()
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	return parent.Remove(base)
 }

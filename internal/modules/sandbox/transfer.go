@@ -118,7 +118,7 @@ func (m *desk) download(ctx context.Context, c *tool.Call, in downloadIn) (out t
 // takeOut writes what is read of a sandbox to a new file of the host.
 func (m *desk) takeOut(ctx context.Context, f sandbox.Files, in downloadIn, p roots.Place) (transferOut, error) {
 	var reading error
-	info, err := m.writer.Replace(p, nil, 0o644, func(to *os.File) error {
+	info, err := m.writer.Replace(ctx, nil, p, nil, 0o644, func(to *os.File) error {
 		_, reading = f.ReadFile(ctx, in.From, 0, 0, &capped{to, mostTransfer})
 		return reading
 	})

@@ -1,0 +1,181 @@
+package roots
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"gatehouse/tool"
+)
+
+// deleted is what Linux adds to the path of an open file whose name is gone.
+const deleted = " (deleted)"
+
+// pathOf is where an open file lies now, as the system knows it, whatever name
+// it was opened by; "" where the system does not tell.
+func pathOf(f *os.File) (path string) {
+	if runtime.GOOS != "linux" {
+		return ""
+	}
+	raw, err := f.SyscallConn()
+	if err != nil {
+		return ""
+	}
+	raw.Control(func(fd uintptr) { path, err = os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)) })
+	if err != nil || !filepath.IsAbs(path) {
+		return ""
+	}
+	return path
+}
+
+// Judge refuses an open file or directory, or with a name what lies below it,
+// if the guard keeps it from being read or, with write, from being changed. It
+// goes by what was opened. The name it was opened by may have meant another
+// file when that was judged, because links and directories can be swapped in
+// between.
+func (p Place) Judge(f *os.File, below string, write bool) error {
+	if p.guard == nil {
+		return nil
+	}
+	path := pathOf(f)
+	if path == "" {
+		return p.judgeByName(f, below, write)
+	}
+	names := []string{path}
+	if rest, gone := strings.CutSuffix(path, deleted); gone {
+		names = append(names, rest)
+	}
+	for _, name := range names {
+		if p.guard.Refuses(p.nameOf(filepath.Join(name, below)), write) {
+			return p.isProtected(write)
+		}
+	}
+	return nil
+}
+
+// nameOf is the name by which the guard knows a path: that inside of the folder
+// it lies in, or all of it where it lies in none any more.
+func (p Place) nameOf(path string) string {
+	if rel, err := filepath.Rel(p.Root.Name(), path); err == nil && filepath.IsLocal(rel) {
+		return filepath.Join(p.above, rel)
+	}
+	if q, err := Find(p.roots, path); err == nil {
+		return filepath.Join(q.above, q.Name)
+	}
+	return strings.TrimLeft(filepath.ToSlash(path[len(filepath.VolumeName(path)):]), "/")
+}
+
+// judgeByName is Judge where the system does not tell the path of an open file:
+// the name without links must still be that file's.
+func (p Place) judgeByName(f *os.File, below string, write bool) error {
+	q, err := p.Followed(true)
+	if err != nil {
+		return err
+	}
+	if below != "" {
+		q.Name = filepath.Dir(q.Name)
+	}
+	there, err := q.Root.Lstat(q.Name)
+	var info fs.FileInfo
+	if err == nil {
+		info, err = f.Stat()
+	}
+	if err != nil {
+		return p.Refuse(err)
+	}
+	if !os.SameFile(there, info) {
+		return &tool.Refusal{Code: "stale", Message: quote(p.Path) + " was replaced while it was opened", Next: "Repeat the call."}
+	}
+	if p.guard.Refuses(filepath.Join(q.above, q.Name, below), write) {
+		return p.isProtected(write)
+	}
+	return nil
+}
+
+// Parent opens the directory that p lies in, and returns the name of p in there.
+// What the guard keeps from being changed is refused, also if the directory is
+// another than the one that was looked up. The caller closes it.
+func (p Place) Parent() (*os.Root, string, error) {
+	dir, base := filepath.Split(p.Name)
+	parent, err := p.Root.OpenRoot(filepath.Clean(dir))
+	if err != nil {
+		return nil, "", err
+	}
+	if p.guard == nil {
+		return parent, base, nil
+	}
+	f, err := parent.Open(".")
+	if err == nil {
+		err = p.Judge(f, base, true)
+		f.Close()
+	}
+	if err != nil {
+		parent.Close()
+		return nil, "", err
+	}
+	return parent, base, nil
+}
+
+// uncoverMost is how many entries of a directory are looked at before it is
+// moved; a larger one stays where it is.
+const uncoverMost = 100_000
+
+// MayMove refuses to move a directory if something in it is protected by a name
+// that begins with the directory's own and would not be under the new one: what
+// is protected as .aws/credentials must not become aws/credentials.
+func (p Place) MayMove(to Place) error {
+	levels := p.guard.levels()
+	if levels == 0 {
+		return nil
+	}
+	dir, err := p.Root.OpenRoot(p.Name)
+	if err != nil {
+		return p.Refuse(err)
+	}
+	defer dir.Close()
+	looked := 0
+	return fs.WalkDir(dir.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if looked++; looked > uncoverMost {
+			return &tool.Refusal{
+				Code:    "denied",
+				Message: fmt.Sprintf("%s holds more than %d entries, which is more than can be searched for protected names", quote(p.Path), uncoverMost),
+				Next:    "Move what is in it part by part.",
+			}
+		}
+		if err != nil {
+			return p.Refuse(err) // what cannot be looked at may be protected
+		}
+		for _, write := range []bool{false, true} {
+			was, will := filepath.Join(p.above, p.Name, name), filepath.Join(to.above, to.Name, name)
+			if p.guard.Refuses(was, write) && !p.guard.Refuses(will, write) {
+				return &tool.Refusal{
+					Code:    "denied",
+					Message: fmt.Sprintf("%s holds %s, which is protected by its name and would not be under the new one; nothing was moved", quote(p.Path), quote(name)),
+					Next:    "Move the other things in it one by one, or ask the person to do it.",
+				}
+			}
+		}
+		if d.IsDir() && name != "." && strings.Count(name, "/")+1 >= levels {
+			return fs.SkipDir
+		}
+		return nil
+	})
+}
+
+// levels is how many levels below a directory its own name decides whether a
+// name is protected.
+func (g *Guard) levels() (n int) {
+	if g == nil {
+		return 0
+	}
+	for _, p := range g.patterns {
+		if p.below && p.not {
+			return uncoverMost // it takes back what any depth below it has
+		}
+		n = max(n, len(p.parts)-1)
+	}
+	return n
+}

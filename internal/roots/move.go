@@ -1,0 +1,66 @@
+package roots
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+)
+
+// Rename moves what is at from to to, which must be in the same root.
+func Rename(from, to Place) error { return between(from, to, os.Rename, (*os.Root).Rename) }
+
+// Link gives the file at from a second name, which must be in the same root.
+func Link(from, to Place) error { return between(from, to, os.Link, (*os.Root).Link) }
+
+// between does something with two names in directories that were opened and
+// judged. Where the system has paths for open directories, no name on the way
+// to either is looked up again.
+func between(from, to Place, byPath func(a, b string) error, byName func(r *os.Root, a, b string) error) error {
+	a, err := from.openParent()
+	if err != nil {
+		return err
+	}
+	defer a.close()
+	b, err := to.openParent()
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	if !pathsOfFiles() {
+		return byName(from.Root, from.Name, to.Name)
+	}
+	return byPath(a.path(), b.path())
+}
+
+// pathsOfFiles reports whether an open file has a path of its own.
+var pathsOfFiles = sync.OnceValue(func() bool {
+	_, err := os.Stat("/proc/self/fd")
+	return runtime.GOOS == "linux" && err == nil
+})
+
+type openParent struct {
+	root *os.Root
+	dir  *os.File
+	base string
+}
+
+func (p Place) openParent() (*openParent, error) {
+	root, base, err := p.Parent()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := root.Open(".")
+	if err != nil {
+		root.Close()
+		return nil, err
+	}
+	return &openParent{root, dir, base}, nil
+}
+
+func (o *openParent) path() string { return fmt.Sprintf("/proc/self/fd/%d/%s", o.dir.Fd(), o.base) }
+
+func (o *openParent) close() {
+	o.dir.Close()
+	o.root.Close()
+}
