@@ -2,6 +2,7 @@ package calls
 
 import (
 	"encoding/json"
+	"fmt"
 	"log/slog"
 	"sync"
 	"time"
@@ -119,14 +120,24 @@ func (o *output) close() {
 	}
 }
 
-// link adds where the output can be read to the result.
+// link adds where the output can be read to the result. Where the product is
+// text, the address is text too: there are agents that end with an error when a
+// result has a link, because their model's API has no place for one.
 func (o *output) link(res *Result) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.w == nil {
 		return
 	}
-	l := tool.Link(SpoolURI+o.w.Handle(), "output", "text/plain")
+	uri := SpoolURI + o.w.Handle()
+	if res.HasProduct {
+		if res.Facts != "" {
+			res.Facts += "\n"
+		}
+		res.Facts += fmt.Sprintf("[all %d bytes of the output: read %s]", o.written, uri)
+		return
+	}
+	l := tool.Link(uri, "output", "text/plain")
 	l.Size = o.written
 	res.Content = append(res.Content, l)
 }

@@ -66,11 +66,13 @@ func compare(t *testing.T, all []tried, given []string, sent []result, out []byt
 			name += " again"
 		}
 		t.Run(name, func(t *testing.T) {
+			defer func() {
+				if t.Failed() {
+					t.Logf("the model was given:\n%s\nthe host sent:\n%s", given[i], sent[i].raw)
+				}
+			}()
 			if sent[i].IsError != s.fails {
 				t.Errorf("the call failed: %t, want %t: %s", sent[i].IsError, s.fails, sent[i].Content)
-			}
-			if s.text && !s.fails && sent[i].Structured != nil {
-				t.Skip("this tool's product is text, and it still sends structured content, which some clients show alone")
 			}
 			if s.text {
 				wantText(t, s, given[i], sent[i])
@@ -81,10 +83,6 @@ func compare(t *testing.T, all []tried, given []string, sent []result, out []byt
 				if !regexp.MustCompile(fact).MatchString(plain(given[i])) {
 					t.Errorf("the model is not told %s", fact)
 				}
-			}
-			if t.Failed() {
-				t.Logf("the model was given:\n%s", given[i])
-				t.Logf("the host sent:\n%s", sent[i].raw)
 			}
 		})
 	}
@@ -102,6 +100,12 @@ func wantText(t *testing.T, s tried, given string, sent result) {
 		t.Errorf("the first text is %q, want %q in it", sent.Content[0].Text, s.product)
 	}
 	for _, c := range sent.Content {
+		if s.cut {
+			break
+		}
+		if strings.HasPrefix(c.Text, "{") && holds(given, json.RawMessage(c.Text)) {
+			continue // a client may print JSON its own way
+		}
 		if n := occurrences(given, strings.TrimSpace(c.Text)); n != 1 {
 			t.Errorf("the model is given this text %d times, want once: %q", n, c.Text)
 		}
