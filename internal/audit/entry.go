@@ -162,7 +162,7 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 		b = hex.AppendEncode(b, h[:])
 		b = append(b, `","args":`...)
 		from := len(b)
-		if b = redact(b, e.Args, &seen.members, seen.secrets.of(e.Input), private[e.Tool]); rawjson.Check(b[from:], 0) != nil {
+		if b = redactShaped(b, e.Args, &seen.members, seen.secrets.of(e.Input), private[e.Tool], seen.secrets.shapeOf(e.Input)); rawjson.Check(b[from:], 0) != nil {
 			b = append(b[:from], left...) // nobody checked them; a line must be readable whatever they are
 		}
 		b = append(b, ',')

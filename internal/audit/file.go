@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"sync"
 	"time"
@@ -106,11 +107,20 @@ func (f *file) append(l *Ledger, b *batch) error {
 	if err != nil {
 		return err
 	}
+	lost, err := f.headLost(ctx, tx, end)
+	if err != nil {
+		return err
+	}
 	if err := f.head.shorten(end); err != nil {
 		l.o.Log.Warn("audit: the head cannot be shortened", "err", err)
 	}
 	if opened {
 		end = f.compare(l, end)
+	}
+	if lost {
+		if end, err = f.sayHeadLost(ctx, tx, l, end); err != nil {
+			return err
+		}
 	}
 	if end, err = f.insert(ctx, tx, end, b); err != nil {
 		return err
@@ -135,6 +145,43 @@ func endOf(ctx context.Context, tx *sql.Tx) (end link, err error) {
 		err = fmt.Errorf("the block that ends with line %d is damaged", end.seq)
 	}
 	return end, err
+}
+
+// headLost reports whether the chain has lines and the head names none of them:
+// it was removed or emptied, perhaps with lines at the end. For the first line the
+// file is made before any line is durable, so that a kill leaves it empty at
+// worst, while there are only the blocks of writers that began together.
+func (f *file) headLost(ctx context.Context, tx *sql.Tx, end link) (bool, error) {
+	if f.head.path == "" {
+		return false, nil
+	}
+	info, err := os.Stat(f.head.path)
+	switch {
+	case err == nil && info.Size() > 0:
+		return false, nil
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
+		return false, err
+	case end.seq == 0:
+		return false, f.head.make()
+	case err != nil:
+		return true, nil
+	}
+	var blocks int
+	err = tx.QueryRowContext(ctx, "SELECT count(*) FROM block").Scan(&blocks)
+	return blocks > mostFirst, err
+}
+
+const mostFirst = 16 // blocks of writers that begin a ledger together, before the first of them writes the head
+
+// sayHeadLost adds a line that says so for ever, because the head that is written
+// next would hide it.
+func (f *file) sayHeadLost(ctx context.Context, tx *sql.Tx, l *Ledger, end link) (link, error) {
+	l.o.Log.Error("audit: the head of the ledger was missing; run gatehouse audit verify", "behind", end.seq)
+	e := Entry{Kind: headLostKind, Level: Security, Reason: "the head was missing or empty: whether lines behind the one before were removed cannot be told"}
+	b := newBatch()
+	b.text = e.append(nil, l.who, &l.seen)
+	b.ends = []int{len(b.text)}
+	return f.insert(ctx, tx, end, b)
 }
 
 // compare holds the end of the chain against the head. When the chain has

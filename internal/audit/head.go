@@ -32,6 +32,15 @@ func (h head) add(at link) error {
 	return errors.Join(err, f.Close())
 }
 
+// make makes an empty head.
+func (h head) make() error {
+	f, err := os.OpenFile(h.path, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
 func record(at link) []byte {
 	return fmt.Appendf(nil, "%d %x\n", at.seq, at.hash)
 }

@@ -27,8 +27,15 @@ const (
 // within other texts, what follows words like "password=" is.
 // So are the members in private.
 func redact(dst []byte, args json.RawMessage, names *memberNames, secret, private map[string]bool) []byte {
+	return redactShaped(dst, args, names, secret, private, nil)
+}
+
+// redactShaped also masks members that the schema does not allow: nothing says
+// what is in them, and a password under a wrong name is one of the reasons why a
+// call is refused.
+func redactShaped(dst []byte, args json.RawMessage, names *memberNames, secret, private map[string]bool, sh *shape) []byte {
 	r := redactor{dst: dst, cur: rawjson.At(args), until: len(dst) + longestArgs - closing, names: names, secret: secret, private: private}
-	r.value(0)
+	r.value(0, sh)
 	if n := len(r.dst) - len(dst); n == 0 || n > longestArgs {
 		return append(dst, left...)
 	}
@@ -45,12 +52,12 @@ type redactor struct {
 	secret, private map[string]bool
 }
 
-func (r *redactor) value(depth int) {
+func (r *redactor) value(depth int, sh *shape) {
 	switch kind := r.cur.Kind(); {
 	case kind == '{' && depth < deepest:
-		r.object(depth)
+		r.object(depth, sh)
 	case kind == '[' && depth < deepest:
-		r.array(depth)
+		r.array(depth, sh)
 	case kind == '"':
 		r.string(r.cur.Value())
 	default:
@@ -64,7 +71,7 @@ func (r *redactor) value(depth int) {
 
 func (r *redactor) full() bool { return r.over > 0 || len(r.dst) >= r.until }
 
-func (r *redactor) object(depth int) {
+func (r *redactor) object(depth int, sh *shape) {
 	r.dst = append(r.dst, '{')
 	r.cur.Enter()
 	first := true
@@ -84,17 +91,18 @@ func (r *redactor) object(depth int) {
 		r.comma(&first)
 		r.dst = rawjson.AppendString(r.dst, string(key))
 		r.dst = append(r.dst, ':')
-		if r.names.secret(key) || r.secret[string(key)] || r.private[string(key)] {
+		member, allowed := sh.member(key)
+		if !allowed || r.names.secret(key) || r.secret[string(key)] || r.private[string(key)] {
 			r.cur.Value()
 			r.dst = append(r.dst, mask...)
 			continue
 		}
-		r.value(depth + 1)
+		r.value(depth+1, member)
 	}
 	r.dst = append(r.dst, '}')
 }
 
-func (r *redactor) array(depth int) {
+func (r *redactor) array(depth int, sh *shape) {
 	r.dst = append(r.dst, '[')
 	r.cur.Enter()
 	first := true
@@ -108,7 +116,7 @@ func (r *redactor) array(depth int) {
 			continue
 		}
 		r.comma(&first)
-		r.value(depth + 1)
+		r.value(depth+1, sh.element())
 	}
 	r.dst = append(r.dst, ']')
 }
@@ -212,8 +220,80 @@ func endsWord(low, name []byte) bool {
 // secretCache remembers what schemas call secret, because asking them costs
 // more than a call.
 type secretCache struct {
-	mu sync.RWMutex
-	by map[*schema.Schema]map[string]bool
+	mu     sync.RWMutex
+	by     map[*schema.Schema]map[string]bool
+	shapes map[*schema.Schema]*shape
+}
+
+// shape is which members an object may have by its schema. nil says nothing.
+type shape struct {
+	members map[string]*shape
+	closed  bool   // no other members are allowed
+	items   *shape // of the elements of an array
+}
+
+func (s *shape) member(key []byte) (member *shape, allowed bool) {
+	if s == nil {
+		return nil, true
+	}
+	member, there := s.members[string(key)]
+	return member, there || !s.closed
+}
+
+func (s *shape) element() *shape {
+	if s == nil {
+		return nil
+	}
+	return s.items
+}
+
+// shapeOf is the shape of what a schema allows.
+func (c *secretCache) shapeOf(in *schema.Schema) *shape {
+	if in == nil {
+		return nil
+	}
+	c.mu.RLock()
+	s, known := c.shapes[in]
+	c.mu.RUnlock()
+	if known {
+		return s
+	}
+	s = shapeIn(in.Raw(), 0)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.shapes == nil || len(c.shapes) >= mostSchemas {
+		c.shapes = map[*schema.Schema]*shape{}
+	}
+	c.shapes[in] = s
+	return s
+}
+
+// shapeIn reads a schema. What it cannot judge, because parts of the schema stand
+// elsewhere, it leaves open.
+func shapeIn(raw []byte, depth int) *shape {
+	if depth > deepest || rawjson.Kind(raw) != '{' {
+		return nil
+	}
+	s := &shape{}
+	for key, v := range rawjson.Object(raw) {
+		switch string(key) {
+		case "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "patternProperties", "dependentSchemas":
+			return nil
+		case "additionalProperties":
+			s.closed = string(v) == "false"
+		case "items":
+			s.items = shapeIn(v, depth+1)
+		case "properties":
+			if rawjson.Kind(v) != '{' {
+				return nil
+			}
+			s.members = map[string]*shape{}
+			for name, p := range rawjson.Object(v) {
+				s.members[string(name)] = shapeIn(p, depth+1)
+			}
+		}
+	}
+	return s
 }
 
 const mostSchemas = 10_000

@@ -47,6 +47,37 @@ func TestSecretsAreMasked(t *testing.T) {
 	}
 }
 
+// A password under a name that the tool does not know is in no line: nothing says
+// what such a member holds.
+//
+//redteam:attack What destroys is written down before it begins: passwords under wrong names of arguments
+func TestMembersTheSchemaDoesNotAllowAreMasked(t *testing.T) {
+	in, err := schema.Compile(json.RawMessage(`{"type":"object","additionalProperties":false,"properties":{
+		"user":{"type":"string"},
+		"login":{"type":"object","additionalProperties":false,"properties":{"name":{"type":"string"}}},
+		"headers":{"type":"object","additionalProperties":{"type":"string"}},
+		"list":{"type":"array","items":{"type":"object","additionalProperties":false,"properties":{"id":{"type":"string"}}}}}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := ledger(t, fresh(t), Options{})
+	for args, want := range map[string]string{
+		`{"user":"ann","newPasswort":"hunter2","old":"hunter1"}`: `{"user":"ann","newPasswort":"***","old":"***"}`,
+		`{"n":["hunter2"],"m":{"a":"hunter2"},"k":7}`:            `{"n":"***","m":"***","k":"***"}`,
+		`{"login":{"name":"ann","pw":"hunter2"}}`:                `{"login":{"name":"ann","pw":"***"}}`,
+		`{"headers":{"Accept":"text/plain"}}`:                    `{"headers":{"Accept":"text/plain"}}`,
+		`{"list":[{"id":"a","x":"hunter2"},{"id":"b"}]}`:         `{"list":[{"id":"a","x":"***"},{"id":"b"}]}`,
+	} {
+		if err := l.Keep(t.Context(), Entry{Kind: "call", Tool: "x", Args: json.RawMessage(args), Input: in}); err != nil {
+			t.Fatal(err)
+		}
+		all := collect(t, l, Filter{})
+		if got := all[len(all)-1]; string(got.Args) != want {
+			t.Errorf("%s: got %s, want %s", args, got.Args, want)
+		}
+	}
+}
+
 func TestWhatIsTypedIntoAProcessIsNotKept(t *testing.T) {
 	l := ledger(t, fresh(t), Options{})
 	l.Keep(t.Context(), Entry{Kind: "call", Tool: "process_input", Args: json.RawMessage(`{"id":"proc-1","input":"hunter2\n"}`)})

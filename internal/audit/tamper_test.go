@@ -257,6 +257,80 @@ func TestExportedLines(t *testing.T) {
 	}
 }
 
+// A head that was removed or emptied stays a finding when the ledger is used
+// again, whether lines were cut off with it or not, and also by a host that has it
+// open.
+//
+//redteam:attack What destroys is written down before it begins: the head is removed, lines with it, and the ledger is used once
+func TestALostHeadStaysAFinding(t *testing.T) {
+	for name, lose := range map[string]func(path string) error{
+		"removed": func(path string) error { return os.Remove(path) },
+		"emptied": func(path string) error { return os.Truncate(path, 0) },
+	} {
+		for _, cut := range []bool{false, true} {
+			for _, open := range []bool{false, true} {
+				t.Run(fmt.Sprint(name, cut, open), func(t *testing.T) {
+					path := fresh(t)
+					l := Open(path, Options{})
+					for range 30 {
+						fill(t, l, 10)
+					}
+					db, _, err := l.file.writer()
+					if err != nil {
+						t.Fatal(err)
+					}
+					if cut {
+						if _, err := db.Exec("DELETE FROM block WHERE first > 250"); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if !open {
+						if err := l.Close(t.Context()); err != nil {
+							t.Fatal(err)
+						}
+					}
+					if err := lose(path + ".head"); err != nil {
+						t.Fatal(err)
+					}
+					if !open {
+						l = ledger(t, path, Options{})
+					} else {
+						t.Cleanup(func() { l.Close(context.Background()) })
+					}
+					for range 3 {
+						fill(t, l, 1)
+						if r := verify(t, l); r.OK || !slices.ContainsFunc(r.Problems, func(p Problem) bool { return p.Kind == "head" && p.First > 250 }) {
+							t.Fatalf("it is not found: %+v", r)
+						}
+					}
+					if all := collect(t, l, Filter{Kind: headLostKind}); len(all) != 1 {
+						t.Errorf("%d lines say that the head was lost, want one", len(all))
+					}
+				})
+			}
+		}
+	}
+}
+
+// Writers that begin a ledger together, and a kill right after its first line,
+// are no findings.
+func TestAHeadThatIsNotYetWrittenIsNoFinding(t *testing.T) {
+	path := fresh(t)
+	l := Open(path, Options{})
+	fill(t, l, 1)
+	if err := l.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(path+".head", 0); err != nil { // as a kill before the head is written leaves it
+		t.Fatal(err)
+	}
+	l = ledger(t, path, Options{})
+	fill(t, l, 1)
+	if r := verify(t, l); !r.OK {
+		t.Errorf("%+v", r.Problems)
+	}
+}
+
 func TestTheHeadIsShortenedAndNeverSetBack(t *testing.T) {
 	h := head{filepath.Join(t.TempDir(), "head")}
 	var at link

@@ -179,6 +179,9 @@ func (c *checker) line(raw []byte) bool {
 		c.altered(seq, fmt.Sprintf("line %d was altered: the head knows another", seq))
 	}
 	c.removal(raw)
+	if isKind(raw, headLostKind) {
+		c.problem("head", seq, 0, fmt.Sprintf("the head was missing when line %d was written: whether lines were removed behind line %d cannot be told", seq, seq-1))
+	}
 	return true
 }
 
@@ -231,15 +234,27 @@ type removal struct {
 	Archive string `json:"archive,omitempty"`
 }
 
-const removalKind = "audit.pruned"
+const (
+	removalKind  = "audit.pruned"
+	headLostKind = "audit.headless" // the head was missing while there were lines
+)
+
+// isKind reports whether a line is of a kind of the ledger's own.
+func isKind(raw []byte, kind string) bool {
+	if !bytes.Contains(raw, []byte(`"kind":"`+kind+`"`)) {
+		return false // without reading it
+	}
+	line, err := ParseLine(raw)
+	return err == nil && line.Kind == kind
+}
 
 func (c *checker) removal(raw []byte) {
-	if !bytes.Contains(raw, []byte(`"kind":"`+removalKind+`"`)) {
+	if !isKind(raw, removalKind) {
 		return
 	}
 	line, err := ParseLine(raw)
 	var r removal
-	if err == nil && line.Kind == removalKind && json.Unmarshal(line.Args, &r) == nil {
+	if err == nil && json.Unmarshal(line.Args, &r) == nil {
 		c.removals = append(c.removals, r)
 	}
 }

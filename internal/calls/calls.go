@@ -150,7 +150,7 @@ func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
 		args, err := r.Entry.In.Canonical(r.Args)
 		if err != nil {
 			ref := mismatch(err)
-			c.turnedAway(r, audit.Refused, ref.Error())
+			c.turnedAway(r, audit.Refused, unquoted(err))
 			return refused(ref), nil
 		}
 		r.Args = args
@@ -381,6 +381,24 @@ func mismatch(err error) *tool.Refusal {
 		return &tool.Refusal{Code: "invalid_arguments", Message: m.Error()}
 	}
 	return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+}
+
+// unquoted is what the ledger is told of arguments that do not fit: what is wrong
+// where, without the values, one of which may be a password in the wrong place.
+func unquoted(err error) string {
+	m, ok := errors.AsType[*schema.Mismatch](err)
+	if !ok {
+		return "invalid_arguments"
+	}
+	told := schema.Mismatch{}
+	for _, p := range m.Problems {
+		if p.Got != "" {
+			p.Got = "something else"
+		}
+		p.Hint = ""
+		told.Problems = append(told.Problems, p)
+	}
+	return "invalid_arguments: " + told.Error()
 }
 
 func refused(r *tool.Refusal) Result {

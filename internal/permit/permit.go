@@ -2,8 +2,9 @@
 //
 // A policy is a list of rules; the first that fits decides. Rules that look
 // only at who asks for what are settled when a view is built; only a rule
-// that reads arguments costs anything per call. What no rule allows is
-// refused, and so is whatever a rule cannot judge.
+// that reads arguments costs anything per call. What no rule fits gets the
+// Default of the policy, which the settings' is to allow; what a rule cannot judge
+// is refused.
 package permit
 
 import (

@@ -1,0 +1,30 @@
+package config
+
+import (
+	"testing"
+
+	"gatehouse/internal/permit"
+	"gatehouse/tool"
+)
+
+// docs/security.md and docs/settings.md say that what no rule fits is allowed,
+// and that a last rule without conditions closes the list.
+func TestWhatNoRuleFitsIsAllowed(t *testing.T) {
+	op := permit.Op{Method: "tools/call", Module: "file", Name: "file_write", Effects: tool.Writes}
+	c := Default()
+	c.Rules = []Rule{{Names: []string{"dir_*"}, Then: permit.Refuse.String()}}
+	for _, want := range []permit.Kind{permit.Allow, permit.Refuse} {
+		o, err := c.Permit()
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := permit.New(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := p.Gate("", op).Decide(nil).Kind; got != want {
+			t.Errorf("with %d rules: %v, want %v", len(c.Rules), got, want)
+		}
+		c.Rules = append(c.Rules, Rule{Then: permit.Refuse.String()})
+	}
+}
