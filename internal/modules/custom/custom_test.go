@@ -268,15 +268,16 @@ func requesting(h contextbook.HTTP) contextbook.Record {
 	}}
 }
 
+//redteam:attack Tools run with what the call carries: a value in the path of a tool's own HTTP request leads to another path
 func TestARequestGoesWhereItsAuthorWrote(t *testing.T) {
 	at, last := server(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "fine") })
 	get := contextbook.HTTP{Method: "GET", URL: at + "/items/{{a}}?q={{b?}}", Headers: map[string]string{"X-Key": "Bearer {{env.KEY}}"}}
 	o := play(t, "", requesting(get))
 	for args, uri := range map[string]string{
-		`{"a":"x"}`:                    "/items/x?q=",
-		`{"a":"../admin","b":"1&z=2"}`: "/items/..%2Fadmin?q=1%26z%3D2",
-		`{"a":"?x#y@evil","b":"#"}`:    "/items/%3Fx%23y@evil?q=%23",
-		`{"a":7,"b":true}`:             "/items/7?q=true",
+		`{"a":"x"}`:                      "/items/x?q=",
+		`{"a":"..admin","b":"../1&z=2"}`: "/items/..admin?q=..%2F1%26z%3D2",
+		`{"a":"?x#y@evil","b":"#"}`:      "/items/%3Fx%23y@evil?q=%23",
+		`{"a":7,"b":true}`:               "/items/7?q=true",
 	} {
 		res, err := call(t, o, args)
 		if err != nil || res.Content[0].Text != "fine" {
@@ -286,9 +287,13 @@ func TestARequestGoesWhereItsAuthorWrote(t *testing.T) {
 			t.Errorf("%s: the server heard %+v, want %s", args, h, uri)
 		}
 	}
-	for args, want := range map[string]string{`{"a":".."}`: "invalid_arguments", `{"a":"."}`: "invalid_arguments", `{}`: "invalid_arguments"} {
-		if _, err := call(t, o, args); code(err) != want {
-			t.Errorf("%s: got %v, want %s", args, err, want)
+	for _, args := range []string{
+		`{}`, `{"a":".."}`, `{"a":"."}`, `{"a":"../private"}`, `{"a":"x/../private"}`, `{"a":"/private"}`, `{"a":"x/y"}`, `{"a":"..\\private"}`,
+		`{"a":"%2e%2e"}`, `{"a":"%2E."}`, `{"a":"..%2fprivate"}`, `{"a":"..%5Cprivate"}`, `{"a":"..%252fprivate"}`, `{"a":"%25252e%2525252e"}`,
+		`{"a":"..;x=1"}`, `{"a":"..%3b/private"}`, `{"a":"%zz%2fprivate"}`, `{"a":"x\u0000"}`, `{"a":"x%0d%0aX: y"}`, `{"a":["/"]}`, `{"a":"%` + strings.Repeat("25", 20) + `41"}`,
+	} {
+		if res, err := call(t, o, args); code(err) != "invalid_arguments" {
+			t.Errorf("%s: got %v, %v; the server heard %+v", args, res.Content, err, last())
 		}
 	}
 }

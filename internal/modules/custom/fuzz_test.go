@@ -44,6 +44,9 @@ func FuzzAddress(f *testing.F) {
 			t.Fatalf("%q leads to %s", value, s)
 		}
 		parts := strings.Split(u.EscapedPath(), "/")
+		if once, err := url.PathUnescape(u.EscapedPath()); err != nil || strings.Count(once, "/") != 3 || strings.Contains(once, "\\") {
+			t.Fatalf("%q leads to %s, which is %q to a server that decodes it", value, s, once)
+		}
 		if len(parts) != 4 || parts[1] != "x" || parts[3] != "y" || parts[2] == ".." || parts[2] == "." {
 			t.Fatalf("%q leads to %s", value, s)
 		}

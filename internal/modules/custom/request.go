@@ -3,6 +3,7 @@ package custom
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"net/url"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -155,29 +157,63 @@ func (r *request) build(ctx context.Context, c *tool.Call, env *contextbook.Envi
 }
 
 // address fills the template of the address. A value is one segment of the
-// path or one value of the query, never more.
+// path or one value of the query, never more. Escaping alone does not keep it
+// there: many servers decode a path before they look for separators and dots,
+// some of them twice.
 func (r *request) address(v values) (string, error) {
+	leaves := ""
 	s, err := r.url.Expand(func(name, before string) (string, bool) {
 		text, ok := v.text(name)
 		if strings.Contains(before, "?") {
 			return url.QueryEscape(text), ok
+		}
+		if plain, whole := decoded(text); !whole || strings.ContainsFunc(plain, separates) {
+			leaves = name
 		}
 		return url.PathEscape(text), ok
 	})
 	if err != nil {
 		return "", missing(err)
 	}
+	if leaves != "" {
+		return "", tool.Refuse("invalid_arguments", "%s: a value in the path is one segment, without / \\ or control characters, encoded ones included", leaves)
+	}
 	u, err := url.Parse(s)
 	if err != nil || !strings.HasPrefix(s, r.host+"/") && s != r.host {
 		return "", tool.Refuse("invalid_arguments", "the arguments make no address")
 	}
 	for part := range strings.SplitSeq(u.EscapedPath(), "/") {
+		part, _ = decoded(part)
+		part, _, _ = strings.Cut(part, ";") // before the parameters of the segment
 		if part == "." || part == ".." {
 			return "", tool.Refuse("invalid_arguments", "an argument that is . or .. would lead elsewhere")
 		}
 	}
 	return s, nil
 }
+
+// decoded undoes percent-encoding as often as it was done, each %XX by itself, so
+// that a malformed one elsewhere hides nothing. It is false for what was encoded
+// more often than any server decodes.
+func decoded(s string) (plain string, whole bool) {
+	const most = 8
+	for range most {
+		next := escape.ReplaceAllStringFunc(s, func(e string) string {
+			b, _ := hex.DecodeString(e[1:])
+			return string(b)
+		})
+		if next == s {
+			return s, true
+		}
+		s = next
+	}
+	return s, false
+}
+
+var escape = regexp.MustCompile("%[0-9A-Fa-f]{2}")
+
+// separates reports whether some server ends a segment of a path at c.
+func separates(c rune) bool { return c == '/' || c == '\\' || c < ' ' || c == 0x7f }
 
 func (r *request) setHeaders(h http.Header, env *contextbook.Environment, v values) error {
 	for name, t := range r.headers {
