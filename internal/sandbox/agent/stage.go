@@ -153,11 +153,16 @@ func freeze(at string) error {
 	return unix.Mount("", at, "", unix.MS_BIND|unix.MS_REMOUNT|unix.MS_RDONLY|procFlags, "")
 }
 
+// noCore is the limit of core files by which the kernel neither writes one nor
+// starts the handler that the host's core_pattern names, as root and with the
+// program's memory; with 0 it would start it. See core(5) and do_coredump.
+const noCore = 1
+
 // bound limits what one process may use, and offers the program to the kernel
 // first when memory is short.
 func bound(p wire.Plan) error {
 	limits := map[int]uint64{
-		unix.RLIMIT_CORE: 0, unix.RLIMIT_MEMLOCK: 64 << 10, unix.RLIMIT_MSGQUEUE: 64 << 10,
+		unix.RLIMIT_CORE: noCore, unix.RLIMIT_MEMLOCK: 64 << 10, unix.RLIMIT_MSGQUEUE: 64 << 10,
 		unix.RLIMIT_FSIZE: uint64(p.DiskBytes),
 	}
 	if p.Processes > 0 {
@@ -252,10 +257,14 @@ func closeThread(plan wire.Plan) error {
 			return err
 		}
 	}
+	filter := seccomp.Default()
 	if plan.Strict {
-		return seccomp.Install(seccomp.Strict())
+		filter = seccomp.Strict()
 	}
-	return seccomp.Install(seccomp.Default())
+	if plan.DataBytes > 0 { // the limit of a process's data does not count them
+		filter = seccomp.Unbacked(filter)
+	}
+	return seccomp.Install(filter)
 }
 
 func dropCapabilities() error {

@@ -19,7 +19,7 @@ func (s suite) identity(t *testing.T) {
 	got := answers(t, b, "identity")
 	want := map[string]string{
 		"CapInh": "0000000000000000", "CapPrm": "0000000000000000", "CapEff": "0000000000000000", "CapBnd": "0000000000000000", "CapAmb": "0000000000000000",
-		"NoNewPrivs": "1", "Seccomp": "2", "descriptors": "0 1 2", "core": "0 0", "hostname": "sandbox", "oom": "1000",
+		"NoNewPrivs": "1", "Seccomp": "2", "descriptors": "0 1 2", "core": "1 1", "hostname": "sandbox", "oom": "1000",
 	}
 	if s.driver.Capabilities().OwnUsers {
 		want["uid"], want["groups"] = "1000 1000 1000 1000", "[]"
@@ -27,6 +27,11 @@ func (s suite) identity(t *testing.T) {
 	for name, w := range want {
 		if got[name] != w {
 			t.Errorf("%s is %q, want %q", name, got[name], w)
+		}
+	}
+	for _, way := range []string{"setrlimit", "prlimit", "prlimit by number"} {
+		if got["core after "+way] != "1 1" {
+			t.Errorf("after %s of 0 the limit of core files is %q, by which a crash runs the host's handler", way, got["core after "+way])
 		}
 	}
 	if strings.Contains(got["environment"], "SECRET_OF_THE_HOST") {

@@ -6,6 +6,7 @@ package seccomp
 
 import (
 	"fmt"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/net/bpf"
@@ -29,6 +30,9 @@ const (
 	eperm = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.EPERM)
 	// libc answers ENOSYS from clone3 with clone, whose flags a filter can see.
 	enosys = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOSYS)
+	// done answers as if the call had been made, for calls that programs take for
+	// broken when they are refused.
+	done = uint32(unix.SECCOMP_RET_ERRNO)
 )
 
 const newSpaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
@@ -53,6 +57,8 @@ func Default() []bpf.Instruction {
 	p = append(p, when(unix.SYS_UNSHARE, withoutBits(newSpaces)...)...)
 	p = append(p, when(unix.SYS_IOCTL, terminalControls()...)...)
 	p = append(p, when(unix.SYS_SOCKET, families()...)...)
+	p = append(p, when(unix.SYS_SETRLIMIT, coreLimit(arg0At)...)...)
+	p = append(p, when(unix.SYS_PRLIMIT64, coreLimit(arg1At, arg2At, arg2At+4)...)...)
 	return append(p, bpf.RetConstant{Val: allow})
 }
 
@@ -100,6 +106,43 @@ func families() []bpf.Instruction {
 		bpf.RetConstant{Val: allow},
 		bpf.RetConstant{Val: eperm},
 	}
+}
+
+// coreLimit leaves the limit of core files as it is, and says that it was set. It
+// is 1, by which the kernel runs no handler of the host for a crash; 0, which
+// many programs set, would have it run again. resource is where the call has
+// the limit's name, and given are the words of which one is not 0 when the limit
+// is to be set.
+func coreLimit(resource uint32, given ...uint32) []bpf.Instruction {
+	p := []bpf.Instruction{
+		bpf.LoadAbsolute{Off: resource, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpEqual, Val: unix.RLIMIT_CORE, SkipTrue: 1},
+		bpf.RetConstant{Val: allow},
+	}
+	for _, word := range given {
+		p = append(p, bpf.LoadAbsolute{Off: word, Size: 4},
+			bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1},
+			bpf.RetConstant{Val: done})
+	}
+	if len(given) > 0 {
+		return append(p, bpf.RetConstant{Val: allow})
+	}
+	return append(p, bpf.RetConstant{Val: done})
+}
+
+// prefix is how many instructions a filter begins with that judge the kind of
+// processor and load the number of the call.
+const prefix = 6
+
+// Unbacked closes the calls that take memory which belongs to no process, for
+// sandboxes whose memory is held process by process. Programs find a kernel
+// without them.
+func Unbacked(filter []bpf.Instruction) []bpf.Instruction {
+	var closed []bpf.Instruction
+	for _, nr := range []uint32{unix.SYS_MEMFD_CREATE, unix.SYS_SHMGET} {
+		closed = append(closed, when(nr, bpf.RetConstant{Val: enosys})...)
+	}
+	return slices.Insert(slices.Clone(filter), prefix, closed...)
 }
 
 // Install closes the calls for the calling thread and what it starts, for

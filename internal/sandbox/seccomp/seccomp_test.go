@@ -21,6 +21,25 @@ func verdict(t *testing.T, arch, nr uint32, args ...uint64) uint32 {
 	return says(t, vm, arch, nr, args...)
 }
 
+// Where memory is held process by process, none can be had that belongs to no
+// process.
+//
+//redteam:attack Code in a sandbox is shut in several times: memory of no process is taken where no control group counts it
+func TestMemoryOfNoProcessIsClosed(t *testing.T) {
+	for name, filter := range map[string][]bpf.Instruction{"default": Default(), "strict": Strict()} {
+		vm, err := bpf.NewVM(Unbacked(filter))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for nr, want := range map[uint32]uint32{unix.SYS_MEMFD_CREATE: enosys, unix.SYS_SHMGET: enosys, unix.SYS_MOUNT: eperm, unix.SYS_READ: allow} {
+			if got := says(t, vm, auditArch, nr); got != want {
+				t.Errorf("%s: call %d: %#x, want %#x", name, nr, got, want)
+			}
+		}
+	}
+}
+
+//redteam:attack Code in a sandbox is shut in several times: a limit of core files of 0 has a crash run the host's handler as root
 func TestTheDefaultFilterDecides(t *testing.T) {
 	const high = 1 << 40 // bits the kernel ignores
 	for _, c := range []struct {
@@ -52,6 +71,15 @@ func TestTheDefaultFilterDecides(t *testing.T) {
 		{"vsock", eperm, unix.SYS_SOCKET, []uint64{unix.AF_VSOCK, 1, 0}},
 		{"vsock with high bits", eperm, unix.SYS_SOCKET, []uint64{unix.AF_VSOCK | high, 1, 0}},
 		{"packets", eperm, unix.SYS_SOCKET, []uint64{unix.AF_PACKET, 3, 0}},
+		{"the limit of files", allow, unix.SYS_SETRLIMIT, []uint64{unix.RLIMIT_NOFILE, 0x7f00_0000_1000}},
+		{"the limit of core files", done, unix.SYS_SETRLIMIT, []uint64{unix.RLIMIT_CORE, 0x7f00_0000_1000}},
+		{"the limit of core files with high bits", done, unix.SYS_SETRLIMIT, []uint64{unix.RLIMIT_CORE | high, 0x7f00_0000_1000}},
+		{"asking for the limit of core files", allow, unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_CORE, 0, 0x7f00_0000_1000}},
+		{"another limit by prlimit", allow, unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_NOFILE, 0x7f00_0000_1000}},
+		{"the limit of core files by prlimit", done, unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_CORE, 0x7f00_0000_1000}},
+		{"the same from an address without low bits", done, unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_CORE, 0x7f00_0000_0000}},
+		{"the same from a low address", done, unix.SYS_PRLIMIT64, []uint64{7, unix.RLIMIT_CORE | high, 0x1000}},
+		{"a file without a name", allow, unix.SYS_MEMFD_CREATE, nil},
 		{"an x32 number", kill, 0x40000000, nil},
 	} {
 		if got := verdict(t, auditArch, c.nr, c.args...); got != c.want {

@@ -92,6 +92,8 @@ func (m machine) strict() []bpf.Instruction {
 	p = append(p, when(m.number("ioctl"), terminalControls()...)...)
 	p = append(p, when(m.number("socket"), families()...)...)
 	p = append(p, when(m.number("personality"), personalities()...)...)
+	p = append(p, when(m.number("setrlimit"), coreLimit(arg0At)...)...)
+	p = append(p, when(m.number("prlimit64"), coreLimit(arg1At, arg2At, arg2At+4)...)...)
 	for first, last := range m.ranges() {
 		p = append(p,
 			bpf.JumpIf{Cond: bpf.JumpLessThan, Val: first, SkipTrue: 2},

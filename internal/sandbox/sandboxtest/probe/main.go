@@ -93,6 +93,18 @@ func identity(say func(name, got string), _ []string) {
 	var core unix.Rlimit
 	unix.Getrlimit(unix.RLIMIT_CORE, &core)
 	say("core", fmt.Sprint(core.Cur, core.Max))
+	var none unix.Rlimit
+	for way, lower := range map[string]func(){
+		"setrlimit": func() { raw(unix.SYS_SETRLIMIT, unix.RLIMIT_CORE, uintptr(unsafe.Pointer(&none))) },
+		"prlimit":   func() { raw(unix.SYS_PRLIMIT64, 0, unix.RLIMIT_CORE, uintptr(unsafe.Pointer(&none)), 0) },
+		"prlimit by number": func() {
+			raw(unix.SYS_PRLIMIT64, uintptr(os.Getpid()), unix.RLIMIT_CORE, uintptr(unsafe.Pointer(&none)), 0)
+		},
+	} {
+		lower()
+		unix.Prlimit(0, unix.RLIMIT_CORE, nil, &core)
+		say("core after "+way, fmt.Sprint(core.Cur, core.Max))
+	}
 	adj, _ := os.ReadFile("/proc/self/oom_score_adj")
 	say("oom", strings.TrimSpace(string(adj)))
 }

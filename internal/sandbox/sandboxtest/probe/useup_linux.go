@@ -12,7 +12,7 @@ import (
 func useUp(say func(name, got string), args []string) {
 	most, _ := strconv.Atoi(args[1])
 	take := map[string]func(i int) error{
-		"threads": thread, "memfd": memoryFile(), "pipes": pipe, "inotify": watches(), "shm": sharedMemory, "sockets": socketPair, "queues": queue,
+		"threads": thread, "memfd": memoryFile(), "memfds": memoryFiles(), "pipes": pipe, "inotify": watches(), "shm": sharedMemory, "sockets": socketPair, "queues": queue,
 	}[args[0]]
 	for i := range most {
 		if err := take(i); err != nil {
@@ -55,6 +55,19 @@ func memoryFile() func(int) error {
 	fd, err := unix.MemfdCreate("hog", 0)
 	chunk := make([]byte, 1<<20)
 	return func(int) error {
+		if err == nil {
+			_, err = unix.Write(fd, chunk)
+		}
+		return err
+	}
+}
+
+// memoryFiles makes files without names of 8 MiB each, which no limit of one file
+// holds together.
+func memoryFiles() func(int) error {
+	chunk := make([]byte, 8<<20)
+	return func(int) error {
+		fd, err := unix.MemfdCreate("hog", 0)
 		if err == nil {
 			_, err = unix.Write(fd, chunk)
 		}
