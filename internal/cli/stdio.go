@@ -83,7 +83,7 @@ type thin struct {
 	build daemon.Build
 }
 
-func (s *thin) run(ctx context.Context, context string) (err error) {
+func (s *thin) run(ctx context.Context, view string) (err error) {
 	if s.build, err = daemon.Self(app.Version); err != nil {
 		return err
 	}
@@ -95,8 +95,9 @@ func (s *thin) run(ctx context.Context, context string) (err error) {
 		return s.helpless(err)
 	}
 	f := &daemon.Forwarder{
-		In: s.w.In, Out: s.w.Out, Log: s.log, Limit: s.l.Limits.Message, Context: context,
+		In: s.w.In, Out: s.w.Out, Log: s.log, Limit: s.l.Limits.Message, Context: view,
 		Dial: s.dial, Start: s.start, Retire: s.retire, Takeover: s.takeover,
+		Reads: func(ctx context.Context) (map[string]bool, error) { return s.reads(ctx, view) },
 	}
 	return f.Run(ctx, state)
 }
@@ -177,6 +178,25 @@ func allowed(about daemon.About, work daemon.Work) error {
 	}
 	return fmt.Errorf("%w: the daemon, process %d, may touch %s, and this client works in %s; name one of the daemon's folders with -d, stop the daemon and start it without -d or with one more, or use gatehouse serve",
 		daemon.ErrUnfit, about.PID, limits, strings.Join(work.Folders, ", "))
+}
+
+// reads returns the tools that change nothing, by their own word, of a context.
+func (s *thin) reads(ctx context.Context, view string) (map[string]bool, error) {
+	c, _, err := daemon.DialPlain(ctx, socketPath(s.l.Config), s.work)
+	if err != nil {
+		return nil, err
+	}
+	cl, err := client.Over(ctx, "the daemon", c, client.Options{Name: "gatehouse-stdio", Version: app.Version, Context: view})
+	if err != nil {
+		return nil, err
+	}
+	defer cl.Close()
+	all, err := cl.Tools(ctx)
+	reads := map[string]bool{}
+	for _, t := range all {
+		reads[t.Name] = t.Annotations.ReadOnly != nil && *t.Annotations.ReadOnly
+	}
+	return reads, err
 }
 
 // start starts a daemon, unless somebody else has meanwhile: with the flags and

@@ -20,7 +20,7 @@ import (
 // the daemon: when the connection is lost it finds the next one, opens the
 // client's session there again, and sends what the daemon before had not
 // taken. A tool call that may have run is not sent twice; it is answered with
-// an error that says so.
+// an error that says so, unless the tool says that it changes nothing.
 type Forwarder struct {
 	In  io.Reader
 	Out io.Writer
@@ -35,6 +35,10 @@ type Forwarder struct {
 	// Retire ends a daemon that is another program than this one, and outdated,
 	// and starts one anew; it reports false when it is not for this one to do.
 	Retire func(context.Context, About) (bool, error)
+	// Reads returns the tools of the client's view that change nothing. It is
+	// called with a daemon there, after one has crashed; nil means that none are
+	// known.
+	Reads func(context.Context) (map[string]bool, error)
 	// Takeover is called when the daemon is another program than this one, with
 	// what is needed to go on. It does not return when another process has
 	// taken this one's place; otherwise the error ends the forwarder.
@@ -83,6 +87,7 @@ func (f *Forwarder) Run(ctx context.Context, state []byte) error {
 		f.Limit = 24 << 20
 	}
 	f.t = newTalk()
+	f.t.asksBack = f.Reads != nil
 	f.in = newInput(f.In, f.Limit)
 	if err := f.resume(state); err != nil {
 		return err
@@ -149,6 +154,7 @@ func (f *Forwarder) carry(ctx context.Context, first bool) error {
 			continue
 		}
 		first, failed = false, 0
+		f.decide(ctx)
 		end, err := f.serve(ctx, c, in)
 		if err != nil {
 			return err
@@ -162,6 +168,24 @@ func (f *Forwarder) carry(ctx context.Context, first bool) error {
 			lost = time.Now()
 		}
 		f.Log.Info("the daemon has gone; looking for the next", "pid", f.last.PID, "stopped", end.known)
+	}
+}
+
+// decide asks the daemon that is there about the calls that the one before may
+// have run.
+func (f *Forwarder) decide(ctx context.Context) {
+	calls := f.t.doubtful()
+	if len(calls) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, replayTime)
+	defer cancel()
+	reads, err := f.Reads(ctx)
+	if err != nil {
+		f.Log.Warn("which calls change nothing is not known, so none is made again", "err", err)
+	}
+	for _, line := range f.t.decide(calls, reads) {
+		f.say(line)
 	}
 }
 

@@ -22,6 +22,9 @@ type message struct {
 	n      uint64
 	// cancelled means that the client waits for no answer any longer.
 	cancelled bool
+	// doubt means that it is a call that may have run, of a tool that may change
+	// nothing; the next daemon knows.
+	doubt bool
 	// again means that it was sent before: a subscription is acknowledged once.
 	again bool
 }
@@ -81,6 +84,19 @@ func (m *message) request(id []byte, method string) {
 	if !slices.Contains(repeatable, method) {
 		m.calls = append(m.calls, string(id))
 	}
+}
+
+// tool returns the tool that a call names; "" for anything else.
+func (m *message) tool() (name string) {
+	if m.batch || m.method != "tools/call" {
+		return ""
+	}
+	_, _, params := parts(m.raw)
+	if rawjson.Kind(params) == '{' {
+		raw, _ := rawjson.Get(params, "name")
+		name, _ = rawjson.String(raw)
+	}
+	return name
 }
 
 // answered takes an id off, and reports whether none is left.

@@ -34,6 +34,8 @@ type talk struct {
 	level   []byte // logging/setLevel
 	subs    []sub
 
+	asksBack bool // the next daemon can be asked which tools change nothing
+
 	round   int               // how many daemons there were before this one
 	asks    map[string]string // requests of this daemon to the client, by the id the client sees
 	swallow map[string]bool   // ids whose answers are ours
@@ -377,8 +379,9 @@ func (t *talk) acknowledged(line, params []byte) []byte {
 }
 
 // settle sorts what was sent over a connection that has ended: what was not
-// taken, or can be served twice, is sent again; the rest is answered. It
-// returns what the client is to be told.
+// taken, or can be served twice, is sent again; the rest is answered. After a
+// crash, calls of tools that may change nothing wait for decide. It returns
+// what the client is to be told.
 func (t *talk) settle(end ending) (say [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -387,7 +390,7 @@ func (t *talk) settle(end ending) (say [][]byte) {
 		t.changed.Wait()
 	}
 	var again []*message
-	sent := slices.DeleteFunc(t.unanswered(), func(m *message) bool { return m.n == 0 })
+	sent := slices.DeleteFunc(t.unanswered(), func(m *message) bool { return m.n == 0 || m.doubt })
 	slices.SortFunc(sent, func(a, b *message) int { return int(int64(a.n) - int64(b.n)) })
 	for _, m := range sent {
 		switch untaken := end.known && m.n > end.lines; {
@@ -396,6 +399,8 @@ func (t *talk) settle(end ending) (say [][]byte) {
 		case untaken, len(m.calls) == 0:
 			m.n, m.again = 0, !untaken
 			again = append(again, m)
+		case !end.known && t.asksBack && m.tool() != "":
+			m.n, m.doubt = 0, true
 		default:
 			say = append(say, m.interrupted())
 			t.forget(m)
@@ -412,6 +417,41 @@ func (t *talk) settle(end ending) (say [][]byte) {
 	return say
 }
 
+// doubtful returns the calls that wait for decide.
+func (t *talk) doubtful() (all []*message) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range t.unanswered() {
+		if m.doubt {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// decide sends the doubtful calls again whose tools change nothing, and returns
+// what the client is to be told of the others.
+func (t *talk) decide(calls []*message, reads map[string]bool) (say [][]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var again []*message
+	for _, m := range calls {
+		m.doubt = false
+		switch {
+		case m.cancelled:
+			t.forget(m)
+		case reads[m.tool()]:
+			m.again = true
+			again = append(again, m)
+		default:
+			say = append(say, m.interrupted())
+			t.forget(m)
+		}
+	}
+	t.queue = append(again, t.queue...)
+	return say
+}
+
 func (t *talk) forget(m *message) {
 	for _, id := range m.ids {
 		delete(t.open, id)
@@ -423,7 +463,11 @@ func (t *talk) refuse(why string) (say [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range t.unanswered() {
-		if line := m.refused(why); line != nil && !m.cancelled {
+		line := m.refused(why)
+		if m.doubt {
+			line = m.interrupted()
+		}
+		if line != nil && !m.cancelled {
 			say = append(say, line)
 		}
 		t.forget(m)
@@ -505,6 +549,7 @@ type kept struct {
 	Round   int
 	Queue   []string
 	Again   []string // ids of messages that were sent before
+	Lost    []string // calls that may have run
 	Last    bool
 	Rest    []byte // of the input, no whole line
 }
@@ -515,6 +560,11 @@ func (t *talk) keep(rest []byte) kept {
 	k := kept{
 		Hello: string(t.hello), Welcome: string(t.welcome), Ready: string(t.ready), Level: string(t.level),
 		Subs: t.subs, Round: t.round, Last: t.last, Rest: rest,
+	}
+	for _, m := range t.unanswered() {
+		if m.doubt { // the next process knows nothing of it
+			k.Lost = append(k.Lost, string(m.raw))
+		}
 	}
 	for _, m := range t.queue {
 		k.Queue = append(k.Queue, string(m.raw))
@@ -531,6 +581,13 @@ func (t *talk) goOn(k kept) {
 	for into, text := range map[*[]byte]string{&t.hello: k.Hello, &t.welcome: k.Welcome, &t.ready: k.Ready, &t.level: k.Level} {
 		if text != "" {
 			*into = []byte(text)
+		}
+	}
+	for _, raw := range k.Lost {
+		m := parse([]byte(raw))
+		m.doubt = true
+		for _, id := range m.ids {
+			t.open[id] = m
 		}
 	}
 	for _, raw := range k.Queue {
