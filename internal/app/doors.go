@@ -190,7 +190,7 @@ func (a *App) OpenStdio(in io.Reader, out io.Writer) (Door, error) {
 		return Door{}, errors.New("open the stdio door: there is no standard input and output")
 	}
 	return Door{Kind: Stdio, part: Part{"stdio", func(ctx context.Context) error {
-		return stdio.Serve(ctx, a.engine, a.owner(), in, out, stdio.Options{Limit: a.cfg.Limits.Message, Log: a.log})
+		return stdio.Serve(ctx, a.engine, a.owner(), in, out, stdio.Options{Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Log: a.log})
 	}}, close: func() {}}, nil
 }
 

@@ -337,6 +337,7 @@ func (f *Forwarder) giveUp(ctx context.Context, err error) error {
 // ending is how a connection ended.
 type ending struct {
 	known bool   // the daemon said how much it took
+	told  bool   // the daemon said that it was stopping
 	lines uint64 // that it took
 }
 
@@ -389,9 +390,10 @@ func (f *Forwarder) read(in *bufio.Reader) (end ending, err error) {
 		switch word, lines := linkLine(line); word {
 		case linkStopping:
 			f.t.hold()
+			end.told = true
 			continue
 		case linkBye:
-			end = ending{true, lines}
+			end.known, end.lines = true, lines
 			continue
 		}
 		if line = f.t.heard(line); line == nil {

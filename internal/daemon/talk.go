@@ -399,7 +399,7 @@ func (t *talk) settle(end ending) (say [][]byte) {
 		case untaken, len(m.calls) == 0:
 			m.n, m.again = 0, !untaken
 			again = append(again, m)
-		case !end.known && t.asksBack && m.tool() != "":
+		case !end.known && !end.told && t.asksBack && m.tool() != "":
 			m.n, m.doubt = 0, true
 		default:
 			say = append(say, m.interrupted())

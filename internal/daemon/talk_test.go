@@ -59,9 +59,9 @@ func TestOnlyWhatWasNotTakenIsSentAgain(t *testing.T) {
 		again       []string
 		interrupted []string // ids
 	}{
-		{"everything was taken", ending{true, 4}, []string{list}, []string{"2", "3", `"four"`}},
-		{"the last was not", ending{true, 3}, []string{list, call(`"four"`)}, []string{"2", "3"}},
-		{"nothing was", ending{true, 0}, []string{call("2"), list, call("3"), call(`"four"`)}, nil},
+		{"everything was taken", ending{known: true, lines: 4}, []string{list}, []string{"2", "3", `"four"`}},
+		{"the last was not", ending{known: true, lines: 3}, []string{list, call(`"four"`)}, []string{"2", "3"}},
+		{"nothing was", ending{known: true, lines: 0}, []string{call("2"), list, call("3"), call(`"four"`)}, nil},
 		{"nobody knows", ending{}, []string{list}, []string{"2", "3", `"four"`}},
 	} {
 		k := newTalk()
@@ -137,7 +137,7 @@ func TestSessionIsOpenedAgainUnseen(t *testing.T) {
 		k.heard([]byte(`{"jsonrpc":"2.0","id":` + id + `,"result":{}}`))
 	}
 	k.heard([]byte(`{"jsonrpc":"2.0","id":8,"error":{"code":-32602,"message":"no such thing"}}`))
-	k.settle(ending{true, 7})
+	k.settle(ending{known: true, lines: 7})
 	id, first, others := k.session()
 	if string(id) != "1" || string(first) != hello1 || !slices.Equal(texts(others), []string{ready1, level, lines[4]}) {
 		t.Errorf("the new daemon is told %s, %s", first, others)
@@ -200,7 +200,7 @@ func TestListeningGoesOn(t *testing.T) {
 	if got := k.heard([]byte(`{"jsonrpc":"2.0","id":"s","result":{}}`)); got != nil {
 		t.Errorf("the client sees %s", got)
 	}
-	if say := k.settle(ending{true, 1}); len(say) > 0 || k.waiting() {
+	if say := k.settle(ending{known: true, lines: 1}); len(say) > 0 || k.waiting() {
 		t.Errorf("the client is told %s, and a daemon is started: %v", say, k.waiting())
 	}
 	if got := drain(k); !slices.Equal(got, []string{listening}) {
@@ -255,7 +255,7 @@ func TestConversationGoesToAnotherProcess(t *testing.T) {
 	k := newTalk()
 	send(t, k, hello1, ready1, call("2"), `{"jsonrpc":"2.0","id":"<&>","method":"tools/list"}`)
 	k.heard([]byte(welcome1))
-	k.settle(ending{true, 2})
+	k.settle(ending{known: true, lines: 2})
 	k.take([]byte("no message <"))
 	state, err := json.Marshal(k.keep([]byte("half a l\xff")))
 	if err != nil {
@@ -302,7 +302,7 @@ func FuzzTalk(f *testing.F) {
 			}
 		}
 		owed := len(k.open)
-		for _, line := range k.settle(ending{known, taken}) {
+		for _, line := range k.settle(ending{known: known, lines: taken}) {
 			if err := rawjson.Check(line, deepest); err != nil {
 				t.Fatalf("the client is told %s: %v", line, err)
 			}

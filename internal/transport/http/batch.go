@@ -103,7 +103,8 @@ func (d *Door) postBatch(w nethttp.ResponseWriter, r *nethttp.Request, who proto
 		msgs[i].By = by
 	}
 	x := d.newExchange(w, r, s)
-	x.streams = readAccept(r.Header["Accept"]).events
+	a := readAccept(r.Header["Accept"])
+	x.streams, x.events = a.events, a.onlyEvents()
 	x.serve(r.Context(), func() { x.serveBatch(msgs, faults) })
 }
 

@@ -47,8 +47,32 @@ func (d *Door) readBody(w nethttp.ResponseWriter, r *nethttp.Request) ([]byte, *
 
 func (d *Door) tooLarge(w nethttp.ResponseWriter) *protocol.Fault {
 	w.Header().Set("Connection", "close")
+	nethttp.NewResponseController(w).EnableFullDuplex() // the answer comes before the end of the body
 	return &protocol.Fault{Status: 413, Code: protocol.CodeInvalidRequest,
 		Message: fmt.Sprintf("a message has at most %d bytes", d.opts.MaxBody)}
+}
+
+// A client that sends too much is read from for so long, and so many bytes, so
+// that it comes to reading why it was refused.
+const (
+	lingerTime  = 5 * time.Second
+	lingerBytes = 256 << 20
+)
+
+// linger sends the answer and then reads what the client still sends: a
+// connection that is closed with unread bytes is reset, and the client loses
+// the answer that has arrived. A client that waits to be told to go on sends
+// nothing, and in HTTP/2 only the stream ends.
+func linger(w nethttp.ResponseWriter, r *nethttp.Request) {
+	if r.ProtoMajor != 1 || r.Header.Get("Expect") != "" {
+		return
+	}
+	ctl := nethttp.NewResponseController(w)
+	if ctl.Flush() != nil {
+		return
+	}
+	ctl.SetReadDeadline(time.Now().Add(lingerTime))
+	io.Copy(io.Discard, io.LimitReader(r.Body, lingerBytes))
 }
 
 var errTooLarge = errors.New("too large")
@@ -127,6 +151,9 @@ type accept struct {
 	events bool // named
 	any    bool // */*
 }
+
+// onlyEvents reports a client that reads event streams and no JSON.
+func (a accept) onlyEvents() bool { return a.events && !a.json && !a.any }
 
 // readAccept reads the Accept headers; what has weight 0 is not accepted.
 func readAccept(values []string) accept {

@@ -31,6 +31,7 @@ type exchange struct {
 	session *session.Session // nil for a modern request
 	framing framing
 	streams bool // the client reads event streams
+	events  bool // and nothing else
 	returns bool // the client can come back for a stream
 
 	mu       sync.Mutex
@@ -159,7 +160,7 @@ func (x *exchange) Answer(status int, msg []byte) {
 		return
 	}
 	x.answered = true
-	if x.wire != nil {
+	if x.wire != nil || x.events && status == 200 && x.open() {
 		x.say(msg, true)
 		return
 	}

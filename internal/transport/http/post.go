@@ -21,6 +21,9 @@ func (d *Door) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.W
 	body, f := d.readBody(w, r)
 	if f != nil {
 		answerFault(w, f)
+		if f.Status == 413 {
+			linger(w, r)
+		}
 		return
 	}
 	msgs, faults, batch := protocol.Parse(body)
@@ -40,7 +43,7 @@ func (d *Door) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.W
 		return
 	}
 	if m.Method == "initialize" {
-		d.initialize(w, who, m)
+		d.initialize(w, who, m, a)
 		return
 	}
 	d.postLegacy(w, r, who, m, a)
@@ -95,7 +98,7 @@ func whenOver(ctx context.Context, f func()) (stop func() bool) {
 }
 
 // initialize opens a session.
-func (d *Door) initialize(w nethttp.ResponseWriter, who protocol.Who, m *protocol.Message) {
+func (d *Door) initialize(w nethttp.ResponseWriter, who protocol.Who, m *protocol.Message, a accept) {
 	s, response, f := d.engine.Open(who, m)
 	if f != nil {
 		answerFault(w, f)
@@ -104,15 +107,20 @@ func (d *Door) initialize(w nethttp.ResponseWriter, who protocol.Who, m *protoco
 	if s != nil {
 		w.Header()["Mcp-Session-Id"] = []string{s.ID}
 	}
+	if a.onlyEvents() {
+		answerEvent(w, response)
+		return
+	}
 	answerJSON(w, 200, response)
 }
 
 // postLegacy serves a message of a session. A client that does not name event
-// streams among what it accepts gets JSON whatever happens.
+// streams among what it accepts gets JSON whatever happens, and one that names
+// nothing else a stream.
 func (d *Door) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, m *protocol.Message, a accept) {
-	if !(a.none || a.any || a.json) {
+	if !(a.none || a.any || a.json || a.events) {
 		answerFault(w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
-			Message: "Accept must list application/json"})
+			Message: "Accept must list application/json or text/event-stream"})
 		return
 	}
 	s, by, f := d.sessionOf(r, &who)
@@ -127,7 +135,7 @@ func (d *Door) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 	}
 	m.Trace, m.By = who.Trace, by
 	x := d.newExchange(w, r, s)
-	x.streams, x.returns = a.events, resumable(s)
+	x.streams, x.returns, x.events = a.events, resumable(s), a.onlyEvents()
 	if x.framing == http2 {
 		x.aside(func() { d.engine.Legacy(s, m, x) })
 	} else {

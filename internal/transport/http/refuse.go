@@ -1,6 +1,7 @@
 package http
 
 import (
+	"fmt"
 	nethttp "net/http"
 	"strconv"
 
@@ -33,6 +34,14 @@ func answerJSON(w nethttp.ResponseWriter, status int, body []byte) {
 	}
 	w.WriteHeader(status)
 	w.Write(body)
+}
+
+// answerEvent answers with a stream of one event.
+func answerEvent(w nethttp.ResponseWriter, msg []byte) {
+	h := w.Header()
+	h["Content-Type"], h["Cache-Control"] = eventType, noCache
+	w.WriteHeader(200)
+	fmt.Fprintf(w, "data: %s\n\n", flattened(msg))
 }
 
 // declarer is a response that knows its length without a header.

@@ -20,6 +20,7 @@ import (
 type Options struct {
 	Limit    int           // bytes of one message; 0 means 24 MiB
 	Patience time.Duration // for requests in flight when the input ends; 0 means 60 s
+	Stop     time.Duration // the same when the listener closes; 0 means 5 s
 	Log      *slog.Logger  // nil: nothing is logged
 }
 
@@ -28,13 +29,17 @@ const unblockTime = 100 * time.Millisecond
 
 // Serve serves one client until its input ends, ctx is done or the output
 // fails. At the end of the input what is in flight is still answered, for as
-// long as Options.Patience; the result is nil then, and when ctx is done.
+// long as Options.Patience, and when ctx is done for as long as Options.Stop;
+// the result is nil then.
 //
 // A read from in that cannot be interrupted stays behind until in ends; what
 // it finds is thrown away.
 func Serve(ctx context.Context, e *protocol.Engine, who protocol.Who, in io.Reader, out io.Writer, o Options) error {
 	if o.Patience == 0 {
 		o.Patience = time.Minute
+	}
+	if o.Stop == 0 {
+		o.Stop = 5 * time.Second
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -56,10 +61,11 @@ func Serve(ctx context.Context, e *protocol.Engine, who protocol.Who, in io.Read
 	go func() { read <- newline.NewReader(in, o.Limit).Feed(open{ctx, pipe}) }()
 	select {
 	case err := <-read:
-		return drain(ctx, pipe, failed, err, o.Patience)
+		return drain(ctx, pipe, failed, err, o)
 	case <-ctx.Done():
-		pipe.Close(context.Cause(ctx))
 		unblock(in, read)
+		finish(ctx, pipe, o.Stop)
+		pipe.Close(context.Cause(ctx))
 		o.Log.DebugContext(ctx, "standard input is left", "why", context.Cause(ctx))
 		return nil
 	case <-pipe.Done():
@@ -69,10 +75,11 @@ func Serve(ctx context.Context, e *protocol.Engine, who protocol.Who, in io.Read
 }
 
 // drain answers what is in flight after the input has ended.
-func drain(ctx context.Context, pipe *protocol.Pipe, failed <-chan error, err error, patience time.Duration) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+func drain(ctx context.Context, pipe *protocol.Pipe, failed <-chan error, err error, o Options) error {
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Patience)
 	defer cancel()
-	pipe.Drain(ctx)
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(o.Stop, cancel) })()
+	pipe.Drain(last)
 	if err != nil {
 		return errors.Join(errors.New("the input failed"), err)
 	}
@@ -82,6 +89,13 @@ func drain(ctx context.Context, pipe *protocol.Pipe, failed <-chan error, err er
 	default:
 		return nil
 	}
+}
+
+// finish answers what is in flight when nothing more is taken.
+func finish(ctx context.Context, pipe *protocol.Pipe, patience time.Duration) {
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	pipe.Drain(last)
 }
 
 // ended says why a pipe has ended by itself.

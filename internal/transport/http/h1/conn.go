@@ -102,8 +102,13 @@ func (c *conn) serve() {
 // next waits for the next request. It says more when there will be none.
 func (c *conn) next() (head, verdict) {
 	c.settle()
+	blank := true // an empty line may come before a request, RFC 9112, section 2.2
 	for {
-		if len(c.buf) > 0 {
+		if blank && bytes.HasPrefix(c.buf, blankLine[:2]) {
+			c.buf = c.buf[:copy(c.buf, c.buf[2:])]
+			blank = false
+		}
+		if len(c.buf) > 0 && !(blank && len(c.buf) == 1 && c.buf[0] == '\r') {
 			if h, v := c.reader.read(c.buf); v != more {
 				return h, v
 			}
