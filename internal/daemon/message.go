@@ -52,7 +52,11 @@ const listen = "subscriptions/listen"
 func parse(line []byte) *message {
 	m := &message{raw: line}
 	if rawjson.Check(line, deepest) != nil {
-		return m
+		// The line is passed on as it came, because the host says what it replaced.
+		line = bytes.Clone(line)
+		if rawjson.Repair(line) == 0 || rawjson.Check(line, deepest) != nil {
+			return m
+		}
 	}
 	switch rawjson.Kind(line) {
 	case '{':

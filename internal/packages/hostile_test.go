@@ -121,7 +121,10 @@ func TestOfTwoAnswersTheFirstCounts(t *testing.T) {
 func TestAnAnswerThatIsNoJSONIsAnError(t *testing.T) {
 	h := openHome(t, Options{})
 	h.install(server(t, "up", "good"))
-	if got, err := h.call("up", "surrogate", `{}`); err == nil || !strings.Contains(err.Error(), "no JSON that can be passed on") {
+	if got, err := h.call("up", "surrogate", `{}`); err != nil || got != "\ufffd" {
+		t.Errorf("a lone surrogate: got %q, %v", got, err)
+	}
+	if got, err := h.call("up", "garbled", `{}`); err == nil || !strings.Contains(err.Error(), "no JSON that can be passed on") {
 		t.Errorf("got %s, %v", got, err)
 	}
 }

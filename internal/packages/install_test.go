@@ -69,7 +69,7 @@ func TestAFolderIsCopied(t *testing.T) {
 		t.Fatal(err)
 	}
 	i := h.install(from("up", "folder:"+dir))
-	if i.Public.Version != "1.0.0" || i.Public.Source != "folder" || i.Public.Tools != 13 {
+	if i.Public.Version != "1.0.0" || i.Public.Source != "folder" || i.Public.Tools != 14 {
 		t.Errorf("got %+v", i.Public)
 	}
 	program := i.Record.program(h.folder("up"))
@@ -347,7 +347,7 @@ func TestWhatWasLeftHalfDone(t *testing.T) {
 	if err != nil || len(list) != 2 || list[0].ID != "updated" || list[0].State != Installed || list[1].ID != "whole" {
 		t.Fatalf("got %+v, %v", list, err)
 	}
-	if n := len(h.Tools()); n != 26 {
+	if n := len(h.Tools()); n != 28 {
 		t.Errorf("%d tools are offered before anything runs", n)
 	}
 	if _, err := h.call("updated", "echo", `{"text":"a"}`); err != nil {

@@ -165,7 +165,7 @@ func code(err error) string {
 func TestAPackageIsInstalledAndItsToolsCanBeCalled(t *testing.T) {
 	h := openHome(t, Options{})
 	i := h.install(server(t, "my-server", "good"))
-	if i.Public.State != Installed || i.Public.Title != "A test server" || i.Public.Version != "1.2.3" || i.Public.Tools != 13 || i.Server.Protocol != "2025-11-25" || i.Installed.IsZero() || i.Record.Start != OnDemand {
+	if i.Public.State != Installed || i.Public.Title != "A test server" || i.Public.Version != "1.2.3" || i.Public.Tools != 14 || i.Server.Protocol != "2025-11-25" || i.Installed.IsZero() || i.Record.Start != OnDemand {
 		t.Errorf("got %+v", i)
 	}
 	for _, want := range []string{"my_server_echo", "my_server_second_page"} {

@@ -359,7 +359,11 @@ func (u *upstream) take(line []byte) {
 	if len(line) == 0 {
 		return
 	}
-	if err := rawjson.Check(line, 0); err != nil {
+	err := rawjson.Check(line, 0)
+	if err != nil && rawjson.Repair(line) > 0 {
+		err = rawjson.Check(line, 0)
+	}
+	if err != nil {
 		u.strange(line, err)
 		return
 	}

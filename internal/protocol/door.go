@@ -155,8 +155,9 @@ func (p *Pipe) Receive(frame []byte) {
 }
 
 // Oversized answers a frame that was longer than limit bytes and was thrown
-// away unread by the door; the connection goes on.
-func (p *Pipe) Oversized(limit int) { p.oversized(limit) }
+// away unread by the door; the connection goes on. id is that of the request in it, a
+// raw token, or nil if none could be found.
+func (p *Pipe) Oversized(limit int, id []byte) { p.oversized(limit, id) }
 
 // Drain waits until every request that was received has been answered, or
 // until ctx is done. The door calls it when its input has ended.

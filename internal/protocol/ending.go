@@ -2,11 +2,13 @@ package protocol
 
 import (
 	"errors"
+	"fmt"
 	"sync"
 
 	"gatehouse/internal/calls"
 	"gatehouse/internal/rawjson"
 	"gatehouse/internal/session"
+	"gatehouse/tool"
 )
 
 // ending makes sure that a request ends once: with its answer, or silently
@@ -69,6 +71,9 @@ func (r *request) answer(c *conversation, res *calls.Result) {
 		return
 	}
 	r.note.flush(r)
+	if n := r.msg.Replaced; n > 0 && c.method == "tools/call" && res.Raw == nil {
+		res.Content = append(res.Content, tool.Text(fmt.Sprintf("[lone surrogates in the request, replaced by U+FFFD: %d]", n)))
+	}
 	f := takeFrame()
 	*f = append(append(append(*f, `{"jsonrpc":"2.0","id":`...), r.msg.ID...), `,"result":`...)
 	*f = append(r.render(*f, c, res), '}')

@@ -37,15 +37,15 @@ func TestRefusedFrames(t *testing.T) {
 	}{
 		{"nothing", ``, parse, ""},
 		{"cut short", `{"jsonrpc":"2.0","id":1`, parse, ""},
-		{"two values", `{"jsonrpc":"2.0","id":1,"method":"ping"} {}`, parse, ""},
-		{"invalid UTF-8", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"p\xff\"}", parse, ""},
-		{"a lone surrogate", `{"jsonrpc":"2.0","id":1,"method":"\ud800"}`, parse, ""},
-		{"NUL", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\x00", parse, ""},
-		{"NUL in a string", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"pi\x00ng\"}", parse, ""},
-		{"too deep", deep(127), parse, ""},
+		{"two values", `{"jsonrpc":"2.0","id":1,"method":"ping"} {}`, parse, "1"},
+		{"invalid UTF-8", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"p\xff\"}", parse, "1"},
+		{"a lone surrogate, which is replaced", `{"jsonrpc":"2.0","id":1,"method":"\ud800"}`, -32601, "1"},
+		{"NUL", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"ping\"}\x00", parse, "1"},
+		{"NUL in a string", "{\"jsonrpc\":\"2.0\",\"id\":1,\"method\":\"pi\x00ng\"}", parse, "1"},
+		{"too deep", deep(127), parse, "1"},
 		{"duplicate member", `{"jsonrpc":"2.0","id":1,"id":2,"method":"ping"}`, parse, ""},
-		{"duplicate member, escaped", `{"jsonrpc":"2.0","id":1,"method":"ping","\u006dethod":"x"}`, parse, ""},
-		{"duplicate member, deep", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":[{"b":1,"b":1}]}}`, parse, ""},
+		{"duplicate member, escaped", `{"jsonrpc":"2.0","id":1,"method":"ping","\u006dethod":"x"}`, parse, "1"},
+		{"duplicate member, deep", `{"jsonrpc":"2.0","id":1,"method":"ping","params":{"a":[{"b":1,"b":1}]}}`, parse, "1"},
 		{"a number with a leading zero", `{"jsonrpc":"2.0","id":01,"method":"ping"}`, parse, ""},
 		{"NaN", `{"jsonrpc":"2.0","id":NaN,"method":"ping"}`, parse, ""},
 
@@ -214,7 +214,7 @@ func TestBatch(t *testing.T) {
 func TestOversizedFrame(t *testing.T) {
 	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
 		p := h.dial(t)
-		p.pipe.Oversized(1000)
+		p.pipe.Oversized(1000, nil)
 		has(t, string(p.next()), `-32600`, "longer than 1000 bytes")
 		equal(t, "the connection goes on", string(p.ask("ping", "").Result), "{}")
 	})

@@ -38,7 +38,10 @@ type Message struct {
 	Params []byte // raw object; nil when absent
 	Result []byte // of a response
 	Error  []byte // of a response
-	has    members
+	// Replaced is how many surrogates stood alone in the frame. Each has become
+	// U+FFFD.
+	Replaced int
+	has      members
 
 	// Trace is the W3C traceparent that came beside the message, in a header;
 	// one in its _meta goes before it.
@@ -74,12 +77,20 @@ func invalid(id []byte, msg string) *Fault {
 }
 
 // Parse reads one frame: a message, or a batch of them. Everything is
-// checked: the grammar, the encoding, duplicate members, nesting. In a batch
+// checked: the grammar, the encoding, duplicate members, nesting. Surrogates
+// that stand alone are replaced in the frame, see Message.Replaced. In a batch
 // a bad element is a *Fault among the messages' faults and the others stand;
 // a bad notification is left out, because nobody may be told.
 func Parse(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
-	if err := rawjson.Check(frame, maxDepth); err != nil {
-		return nil, []*Fault{parseFault(err)}, false
+	err := rawjson.Check(frame, maxDepth)
+	replaced := 0
+	if err != nil {
+		if replaced = rawjson.Repair(frame); replaced > 0 {
+			err = rawjson.Check(frame, maxDepth)
+		}
+	}
+	if err != nil {
+		return nil, []*Fault{parseFault(frame, err)}, false
 	}
 	switch rawjson.Kind(frame) {
 	case '{':
@@ -87,6 +98,7 @@ func Parse(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
 		if f != nil {
 			return nil, []*Fault{f}, false
 		}
+		m.Replaced = replaced
 		return []Message{m}, nil, false
 	case '[':
 		return parseBatch(frame)
@@ -116,8 +128,12 @@ func parseBatch(frame []byte) (msgs []Message, faults []*Fault, batch bool) {
 	return msgs, faults, true
 }
 
-func parseFault(err error) *Fault {
-	return &Fault{Status: 400, Code: CodeParse, Message: "parse error: " + err.Error()}
+// parseFault answers a frame that is not JSON. It has the id of the request if
+// that can be found, because a client waits for the answer to its id.
+func parseFault(frame []byte, err error) *Fault {
+	var s rawjson.Salvage
+	s.Write(frame)
+	return &Fault{Status: 400, Code: CodeParse, Message: "parse error: " + err.Error(), ID: s.Request()}
 }
 
 // parseMessage reads one object that Check has passed.

@@ -96,8 +96,8 @@ func (p *Pipe) receive(frame []byte) (work func()) {
 	return p.take(&msgs[0], &pipeSink{p: p})
 }
 
-func (p *Pipe) oversized(limit int) {
-	p.send(appendError(nil, invalid(nil, fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
+func (p *Pipe) oversized(limit int, id []byte) {
+	p.send(appendError(nil, invalid(id, fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
 }
 
 // take serves one message. Of a request, which may take long, it returns the

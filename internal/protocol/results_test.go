@@ -219,3 +219,13 @@ func TestReadingResources(t *testing.T) {
 		equal(t, "no address", p.ask("resources/read", ``).code(), -32602)
 	})
 }
+
+// JavaScript writes a string that was cut inside a character with a lone
+// surrogate, which no UTF-8 can hold.
+func TestLoneSurrogatesAreReplacedAndTheAnswerSaysSo(t *testing.T) {
+	visit(t, hosttest.Options{}, func(t *testing.T, h *house) {
+		p := h.legacy(t, "2025-11-25", "")
+		p.send(`{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"t_echo","arguments":{"text":"a\ud83d"}}}`)
+		has(t, string(p.next()), `"id":7,`, `"structuredContent":{"said":"a`+"\ufffd"+`"}`, `[lone surrogates in the request, replaced by U+FFFD: 1]`)
+	})
+}

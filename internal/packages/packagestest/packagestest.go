@@ -168,6 +168,7 @@ const basicTools = `{"name":"echo","title":"Echo","description":"Says it again."
 	`{"name":"huge","description":"Says much.","inputSchema":{"type":"object","properties":{"bytes":{"type":"integer"},"last":{"type":"boolean"}}}},` +
 	`{"name":"twice","description":"Answers twice.","inputSchema":{"type":"object"}},` +
 	`{"name":"surrogate","description":"Cuts a character in two.","inputSchema":{"type":"object"}},` +
+	`{"name":"garbled","description":"Answers what is no UTF-8.","inputSchema":{"type":"object"}},` +
 	`{"name":"die","description":"Ends.","inputSchema":{"type":"object"}},` +
 	`{"name":"grow","description":"Adds a tool.","inputSchema":{"type":"object"}},` +
 	`{"name":"keep","description":"Writes a file into the working folder.","inputSchema":{"type":"object"}},` +
@@ -256,6 +257,8 @@ func (s *server) call(r request, line []byte) {
 		s.result(r.ID, text("second"))
 	case "surrogate":
 		s.result(r.ID, `{"content":[{"type":"text","text":"\ud83d"}]}`)
+	case "garbled":
+		s.result(r.ID, "{\"content\":[{\"type\":\"text\",\"text\":\"\xff\"}]}")
 	case "die":
 		os.Exit(4)
 	case "grow":

@@ -3,7 +3,8 @@
 //
 // Lines end in \n or \r\n; blank ones are skipped. A line that is too long is
 // thrown away as it arrives, never held in memory, and the next line is read
-// as if nothing had happened. It knows nothing of what a frame says.
+// as if nothing had happened. Of what a frame says it knows only the id of a
+// request that was too long.
 package newline
 
 import (
@@ -13,6 +14,8 @@ import (
 	"io"
 	"sync/atomic"
 	"time"
+
+	"gatehouse/internal/rawjson"
 )
 
 // Limit is how many bytes a frame may have when nothing else is said.
@@ -28,6 +31,7 @@ var ErrTooLong = errors.New("a line is longer than the limit")
 type Reader struct {
 	r     *bufio.Reader
 	limit int
+	id    []byte // of the request in the last line that was too long; nil if none was found
 }
 
 // NewReader reads frames of at most limit bytes, line ends not counted; 0
@@ -68,7 +72,7 @@ func (r *Reader) line() ([]byte, error) {
 			part = bytes.TrimSuffix(part, []byte("\n"))
 		}
 		if len(frame)+len(part) > r.limit+1 { // 1 for a \r that may come last
-			return nil, r.discard(err)
+			return nil, r.discard(frame, part, err)
 		}
 		frame = append(frame, part...)
 		if full {
@@ -76,18 +80,23 @@ func (r *Reader) line() ([]byte, error) {
 		}
 		frame = bytes.TrimSuffix(frame, []byte("\r"))
 		if len(frame) > r.limit {
-			return nil, ErrTooLong
+			return nil, r.discard(frame, nil, err)
 		}
 		return frame, err
 	}
 }
 
 // discard reads away the rest of a line that is too long; err is how reading
-// its last part ended.
-func (r *Reader) discard(err error) error {
+// its last part ended. It keeps the id of the request in it.
+func (r *Reader) discard(frame, part []byte, err error) error {
+	var s rawjson.Salvage
+	s.Write(frame)
+	s.Write(part)
 	for err == bufio.ErrBufferFull {
-		_, err = r.r.ReadSlice('\n')
+		part, err = r.r.ReadSlice('\n')
+		s.Write(part)
 	}
+	r.id = s.Request()
 	return ErrTooLong // the end of the stream, if that was it, comes next
 }
 
@@ -96,7 +105,9 @@ type Taker interface {
 	// Take takes a frame and returns soon. What it returns is the work that
 	// remains, to be run once by any goroutine; nil is none.
 	Take(frame []byte) (work func())
-	Oversized(limit int)
+	// Oversized tells of a line that was thrown away. id is that of the request
+	// in it, a raw token, or nil if none could be found.
+	Oversized(limit int, id []byte)
 }
 
 // handOver is how long a reader works itself, at least, before somebody else
@@ -134,7 +145,7 @@ func (f *feed) read() {
 				return
 			}
 		case errors.Is(err, ErrTooLong):
-			f.t.Oversized(f.r.limit)
+			f.t.Oversized(f.r.limit, f.r.id)
 		case err == io.EOF:
 			f.ended <- nil
 			return

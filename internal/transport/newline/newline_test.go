@@ -17,7 +17,9 @@ import (
 type taken []string
 
 func (t *taken) Take(frame []byte) func() { *t = append(*t, string(frame)); return nil }
-func (t *taken) Oversized(limit int)      { *t = append(*t, fmt.Sprintf("too long for %d", limit)) }
+func (t *taken) Oversized(limit int, _ []byte) {
+	*t = append(*t, fmt.Sprintf("too long for %d", limit))
+}
 
 func TestFrames(t *testing.T) {
 	long := strings.Repeat("x", 3*window)
@@ -167,7 +169,7 @@ type slow struct {
 	second chan struct{}
 }
 
-func (s slow) Oversized(int) {}
+func (s slow) Oversized(int, []byte) {}
 func (s slow) Take(frame []byte) func() {
 	return func() {
 		s.frames <- string(frame)

@@ -37,9 +37,9 @@ func (s *screen) Take(frame []byte) (work func()) {
 }
 
 // Oversized implements newline.Taker.
-func (s *screen) Oversized(limit int) {
+func (s *screen) Oversized(limit int, id []byte) {
 	if !s.stranger {
-		s.Taker.Oversized(limit)
+		s.Taker.Oversized(limit, id)
 	}
 }
 

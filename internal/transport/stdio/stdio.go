@@ -125,9 +125,9 @@ func (o open) Take(frame []byte) (work func()) {
 	return nil
 }
 
-func (o open) Oversized(limit int) {
+func (o open) Oversized(limit int, id []byte) {
 	if o.ctx.Err() == nil {
-		o.pipe.Oversized(limit)
+		o.pipe.Oversized(limit, id)
 	}
 }
 

@@ -110,11 +110,15 @@ func TestPatienceIsBounded(t *testing.T) {
 func TestAnOversizedLineIsAnsweredAndTheNextWorks(t *testing.T) {
 	h, _ := newHost(t)
 	var out output
-	in := hello + "\n" + strings.Repeat("x", 10_000) + "\n" + ping + "\n{\n"
+	in := hello + "\n" + strings.Repeat("x", 10_000) + "\n" + ping + "\n{\n" +
+		`{"method":"ping","params":{"x":"` + strings.Repeat("y", 10_000) + `"},"jsonrpc":"2.0","id":"long"}` + "\n" +
+		`{"method":"ping","params":{"x":nil},"jsonrpc":"2.0","id":"bad"}` + "\n" +
+		`{"method":"ping","params":{"x":"\ud83d"},"jsonrpc":"2.0","id":"lone"}` + "\n"
 	if err := Serve(t.Context(), h.Engine, anonymous, strings.NewReader(in), &out, Options{Limit: 1000}); err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{`"id":1,"result"`, "longer than 1000 bytes", `"id":3,"result":{}`, "-32700"} {
+	for _, want := range []string{`"id":1,"result"`, "longer than 1000 bytes", `"id":3,"result":{}`, "-32700",
+		`{"jsonrpc":"2.0","id":"long","error":{"code":-32600`, `{"jsonrpc":"2.0","id":"bad","error":{"code":-32700`, `{"jsonrpc":"2.0","id":"lone","result":{}}`} {
 		if !strings.Contains(out.all(), want) {
 			t.Errorf("got %s\nwant %s in it", out.all(), want)
 		}

@@ -1,0 +1,121 @@
+package rawjson
+
+// Salvage finds the id of a JSON-RPC request in bytes that are not JSON, or
+// that are read once and not kept. It looks only at the members of the
+// outermost object, and keeps no more than a small part of any text. The zero
+// value is ready to be written to.
+type Salvage struct {
+	depth   int // of the value that the next byte is part of
+	began   bool
+	quoted  bool
+	escaped bool
+
+	token []byte // of the outermost object: the text since the last separator
+	key   string
+	id    []byte
+	call  bool // there is a method
+	twice bool // there are two ids
+}
+
+// mostToken is how much of a token is kept: more than any id that is answered.
+const mostToken = 1 << 10
+
+// Write takes the next bytes. It always takes all of them and returns no error.
+func (s *Salvage) Write(p []byte) (int, error) {
+	for _, c := range p {
+		switch {
+		case s.quoted:
+			s.inString(c)
+		case c == '"':
+			s.quoted = true
+			s.keep(c)
+		case c == '{' || c == '[':
+			if s.depth == 0 && s.began {
+				return len(p), nil // a second value
+			}
+			s.began = true
+			if s.depth++; s.depth == 1 && c == '[' {
+				s.depth++ // a batch has no id of its own
+			}
+		case c == '}' || c == ']':
+			if s.depth == 1 {
+				s.member()
+			}
+			s.depth = max(0, s.depth-1)
+		case s.depth == 1 && c == ':':
+			s.key, _ = String(s.token)
+			s.token = s.token[:0]
+		case s.depth == 1 && c == ',':
+			s.member()
+		case !isSpace(c):
+			s.keep(c)
+		}
+	}
+	return len(p), nil
+}
+
+func (s *Salvage) inString(c byte) {
+	s.keep(c)
+	switch {
+	case s.escaped:
+		s.escaped = false
+	case c == '\\':
+		s.escaped = true
+	case c == '"':
+		s.quoted = false
+	}
+}
+
+func (s *Salvage) keep(c byte) {
+	if s.depth == 1 && len(s.token) <= mostToken {
+		s.token = append(s.token, c)
+	}
+}
+
+// member ends a member of the outermost object.
+func (s *Salvage) member() {
+	switch s.key {
+	case "id":
+		s.twice = s.id != nil
+		s.id = append([]byte(nil), s.token...)
+	case "method":
+		s.call = true
+	}
+	s.key, s.token = "", s.token[:0]
+}
+
+// Request returns the id of the request that was written, a string or a number
+// as it stands there. It returns nil if no id was found, or two, or no method,
+// because only a request is answered.
+func (s *Salvage) Request() []byte {
+	kind := Kind(s.id)
+	if !s.call || s.twice || len(s.id) > mostToken || kind != '"' && kind != '0' || Check(s.id, 0) != nil {
+		return nil
+	}
+	return s.id
+}
+
+// Repair replaces every surrogate in b that stands alone by U+FFFD, in place,
+// and returns how many there were. JSON's grammar allows them, and JavaScript
+// writes them for strings that were cut inside a character; no text in UTF-8
+// can hold them.
+func Repair(b []byte) (replaced int) {
+	for i := 0; i+1 < len(b); {
+		if b[i] != '\\' {
+			i++
+			continue
+		}
+		_, next := unescape(b, i)
+		switch {
+		case next > 0:
+			i = next
+		case b[i+1] == 'u' && hex4(b, i+2) >= 0:
+			copy(b[i:], `\ufffd`)
+			replaced++
+			i += 6
+		default:
+			i += 2
+		}
+	}
+	return replaced
+}
