@@ -175,10 +175,11 @@ func (a *App) abandon() {
 // Run serves until ctx is done, the last door has closed by itself, or a
 // part fails. It returns when everything has stopped.
 func (a *App) Run(ctx context.Context) error {
-	parts := a.rooms
+	parts := slices.Clone(a.rooms)
 	if len(a.doors) > 0 {
-		parts = append(parts[:len(parts):len(parts)], a.doorsPart())
+		parts = append(parts, a.doorsPart())
 	}
+	parts = append(parts, closing("farewell", a.cfg.Limits.StopPatience, a.farewell))
 	return Run(ctx, a.log, a.cfg.Limits.StopPatience, parts...)
 }
 

@@ -326,6 +326,21 @@ func (t *tree) follow() {
 	}})
 }
 
+// farewellTime is how long clients have to take what they are told before the
+// doors close.
+const farewellTime = time.Second
+
+// farewell tells clients that the host stops, and answers those that listen,
+// while the doors are still open. It stops before all other parts.
+func (a *App) farewell(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, farewellTime)
+	defer cancel()
+	a.tree.status("stopping")
+	a.tree.watches.Flush(ctx)
+	a.engine.Farewell(ctx)
+	return nil
+}
+
 func (t *tree) status(now string) {
 	if _, err := t.info.Update(context.Background(), state.Any, func(i *serverInfo) error {
 		if i.Status.State != "restarting" || now != "stopping" {

@@ -439,3 +439,36 @@ func TestFilesAreFollowedInEveryView(t *testing.T) {
 		modern.note(uri)
 	}
 }
+
+// When the host stops, those who follow its status are told, and a subscription
+// that listens ends with the result it was promised.
+func TestFollowersAreToldOfTheEnd(t *testing.T) {
+	a, err := New(t.Context(), settings(t), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	older, modern := tenantOf(t, a, "ann"), tenantOf(t, a, "bob")
+	uri := public.PublicURI + "/serverInfo/status/state"
+	eventually(t, "running", func() bool {
+		v, _ := older.readPublic("default", uri)
+		return v == "running"
+	})
+	older.handshake()
+	older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri))
+	expect(t, string(older.message()), `"id":"sub","result":{}`)
+	modern.listen(uri)
+	stop()
+	for _, c := range []*tenant{older, modern} {
+		if meta := c.note(uri); !strings.Contains(string(meta[public.MetaPatch]), `"stopping"`) {
+			t.Errorf("told %s", meta)
+		}
+	}
+	expect(t, string(modern.message()), `"id":"ear"`, `"resultType":"complete"`)
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}

@@ -192,6 +192,55 @@ func (e *Engine) Revoked(principal, credential string) {
 	}
 }
 
+// Farewell ends every subscription with its result, and returns when clients
+// have taken what they were told, or ctx is done. It is for a host that stops,
+// before it closes connections.
+func (e *Engine) Farewell(ctx context.Context) {
+	c := &e.changes
+	var sessions []*session.Session
+	var listeners []*listener
+	c.mu.Lock()
+	for s := range c.pipes {
+		sessions = append(sessions, s)
+	}
+	for l := range c.listeners {
+		listeners = append(listeners, l)
+	}
+	c.mu.Unlock()
+	if e.sessions != nil {
+		e.sessions.All(func(s *session.Session) { sessions = append(sessions, s) })
+	}
+	pause := func() bool {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(5 * time.Millisecond):
+			return true
+		}
+	}
+	var each sync.WaitGroup // since a client that does not read holds up its own alone
+	for _, l := range listeners {
+		each.Go(func() {
+			for l.news.busyNow() && pause() {
+			}
+			l.finish()
+		})
+	}
+	for _, s := range sessions {
+		for !s.Settled() && pause() {
+		}
+	}
+	told := make(chan struct{})
+	go func() {
+		each.Wait()
+		close(told)
+	}()
+	select {
+	case <-told:
+	case <-ctx.Done():
+	}
+}
+
 // Left tells that a session of the table has ended; see session.Options.
 func (e *Engine) Left(s *session.Session, cause error) {
 	e.opts.Log.Debug("session ended", "client", s.Facts().Client, "cause", cause)

@@ -51,6 +51,13 @@ func (l *listener) deliver() {
 	}
 }
 
+// busyNow reports whether something has still to be told.
+func (n *news) busyNow() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.busy
+}
+
 func (n *news) next() (what topic, meta json.RawMessage, ok bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

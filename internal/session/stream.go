@@ -173,11 +173,32 @@ func (st *Stream) rewind(after uint64) {
 	}
 }
 
+// Reader is the connection that reads the stream at the moment; nil for none.
+func (st *Stream) Reader() Writer {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.w
+}
+
 // Read reports whether a connection reads the stream at the moment.
 func (st *Stream) Read() bool {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.w != nil
+}
+
+// Settled reports whether the session's reader, if there is one, has been
+// given all that was said outside any request.
+func (s *Session) Settled() bool {
+	s.mu.Lock()
+	st := s.queue
+	s.mu.Unlock()
+	if st == nil {
+		return true
+	}
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	return st.w == nil || st.sent == st.next && !st.lost
 }
 
 // Detach ends the attachment of w, if it is still the one.

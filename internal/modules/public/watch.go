@@ -1,10 +1,12 @@
 package public
 
 import (
+	"context"
 	"encoding/json"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"gatehouse/internal/state"
 	"gatehouse/tool"
@@ -254,6 +256,41 @@ func (x *Watches) Sync(owner, id string) {
 	for w := range x.by[session{owner, id}] {
 		w.sub.Flush(true)
 	}
+}
+
+// Flush passes on what has changed, to all watches. It returns when that has
+// been done or ctx is done.
+func (x *Watches) Flush(ctx context.Context) {
+	x.mu.Lock()
+	for _, all := range x.by {
+		for w := range all {
+			w.sub.Flush(false)
+		}
+	}
+	x.mu.Unlock()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for x.telling() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// telling reports whether something is being passed on.
+func (x *Watches) telling() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	for _, all := range x.by {
+		for w := range all {
+			if w.pokes.Load() > 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // Look has what callers see compared with what they were told, because what

@@ -52,14 +52,20 @@ func (d *Door) get(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Wh
 }
 
 // listen attaches the connection to the stream. A stream that is being read
-// is taken over only by a client that has read it before.
+// is taken over only by a client that has read it before, or when the client
+// that read it has closed its connection.
 func (d *Door) listen(w nethttp.ResponseWriter, r *nethttp.Request, s *session.Session, st *session.Stream, after uint64, resume bool) {
 	g := newListener()
 	g.st, g.release = st, s.Hold()
 	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
 	g.wire.idle = true
 	g.wire.mu.Lock() // nothing is written before the stream is ours
-	if err := st.Attach(g.wire, after, resume, resume); err != nil {
+	err := st.Attach(g.wire, after, resume, resume)
+	if old, ok := st.Reader().(*wire); err != nil && ok && old.gone() {
+		old.fail(errGone)
+		err = st.Attach(g.wire, after, resume, resume)
+	}
+	if err != nil {
 		g.wire.mu.Unlock()
 		g.release()
 		fail(w, 409, protocol.CodeInvalidRequest, err.Error()+"; close it, or send Last-Event-ID to take over")

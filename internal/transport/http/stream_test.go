@@ -158,6 +158,29 @@ func TestNotSentAway(t *testing.T) {
 	}
 }
 
+// A client that died and comes back without an event id gets its stream at
+// once: the host notices that the earlier connection is closed.
+func TestListeningAgainAfterTheClientDied(t *testing.T) {
+	h := newHouse(t, Options{}, hosttest.Options{})
+	id := h.session("2025-11-25")
+	first := h.listen(id)
+	if ev, _, _ := stream(t, first).raw(); ev.id != "0-0" {
+		t.Fatalf("the first event is %+v", ev)
+	}
+	first.Body.Close() // and the connection, which can serve nothing else
+	again := h.listen(id)
+	for end := time.Now().Add(10 * time.Second); again.StatusCode == 409 && time.Now().Before(end); again = h.listen(id) {
+		again.Body.Close() // the end of the first is still on its way
+	}
+	defer again.Body.Close()
+	s := stream(t, again)
+	s.raw()
+	h.found(id).Tell([]byte(`"news"`))
+	if ev := s.next(); again.StatusCode != 200 || ev.data != `"news"` {
+		t.Errorf("got %d and %+v, want the stream", again.StatusCode, ev)
+	}
+}
+
 func TestListening(t *testing.T) {
 	h := newHouse(t, Options{}, hosttest.Options{})
 	id := h.session("2025-11-25")

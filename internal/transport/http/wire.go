@@ -268,6 +268,27 @@ func (w *wire) Close() {
 	w.end(nil)
 }
 
+// goneTime is how long is waited for the end of a connection that may have
+// been closed already.
+const goneTime = 20 * time.Millisecond
+
+// gone reports whether the client has closed a connection that was taken from
+// net/http. Nobody reads from such a connection, so its end is noticed only
+// when a keep-alive cannot be written, or here.
+func (w *wire) gone() bool {
+	if !w.mu.TryLock() {
+		return false // being written to
+	}
+	conn := w.conn
+	w.mu.Unlock()
+	if conn == nil {
+		return false
+	}
+	conn.SetReadDeadline(time.Now().Add(goneTime))
+	_, err := conn.Read(make([]byte, 1))
+	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
 // fail ends the stream at once: the client is gone or must go.
 func (w *wire) fail(cause error) {
 	w.mu.Lock()
