@@ -220,6 +220,7 @@ func (a *App) build(context.Context) error {
 		Offers: a.host.Offers,
 		Rules:  contexts.Rules{Policy: permit.Open(a.cfg.View.ReadOnly)}, // until there are modules; see begin
 		Always: []string{houseModule, jobModule, publicModule},
+		Look:   a.contexts.look,
 		Tail:   func(r revision.Revision, shared bool) string { return a.engine.ListTail(r, shared) },
 		Log:    a.log,
 	})

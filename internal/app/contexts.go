@@ -119,6 +119,13 @@ func (f *inForce) begin() error {
 	return nil
 }
 
+// look takes in what other processes have just changed in the book.
+func (f *inForce) look() {
+	if err := f.book.Refresh(); err != nil {
+		f.app.log.Warn("contexts made by another process cannot be read at the moment", "err", err)
+	}
+}
+
 // SetFixed replaces the contexts of the configuration; those of the book stay
 // on top. The error is one of the new part, and then everything stays as it
 // was.
@@ -305,24 +312,28 @@ func (f *inForce) publish(was, next *contextbook.Snapshot) {
 	for _, r := range next.Records {
 		switch old := was.Find(r.Name); {
 		case old == nil:
-			f.tell("context.created", r)
+			f.tell("context.created", r, f.book.Made(r.Name, r.Revision, false))
 		case old.Revision != r.Revision:
-			f.tell("context.changed", r)
+			f.tell("context.changed", r, f.book.Made(r.Name, r.Revision, false))
 		}
 	}
 	for _, r := range was.Records {
 		if next.Find(r.Name) == nil {
-			f.tell("context.removed", r)
+			f.tell("context.removed", r, f.book.Made(r.Name, r.Revision, true))
 		}
 	}
 }
 
-func (f *inForce) tell(subject string, r contextbook.Record) {
-	f.app.tell(subject, struct {
+// tell tells of a change. One that another process has made is in the ledger
+// already: whoever makes a change writes it down.
+func (f *inForce) tell(subject string, r contextbook.Record, ours bool) {
+	fact := f.app.factOf(subject, struct {
 		Name     string `json:"name"`
 		Revision int64  `json:"revision"`
 		By       string `json:"by,omitempty"`
 	}{r.Name, r.Revision, r.By})
+	fact.Kept = !ours
+	f.app.bus.Publish(fact)
 }
 
 // admin makes the module that administers the contexts.

@@ -330,3 +330,47 @@ func TestAContextWhoseFoldersAreGoneHasNone(t *testing.T) {
 	admin.call("admin", "context_update", `{"name":"lost","description":"now it is there"}`)
 	expect(t, ann.call("lost", "file_exists", `{"path":"."}`), `"exists":true`)
 }
+
+// A context that a command makes is there at once, and stands once in the
+// ledger: whoever makes a change writes it down.
+func TestContextsOfACommand(t *testing.T) {
+	a, client := live(t)
+	ann, admin := client("ann"), client("root", "admin")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	facts := a.bus.Follow(ctx, "context.*", 100)
+	command, err := contextbook.Open(ContextsFile(a.cfg.Folders), contextbook.Options{Fixed: ReservedContext})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer command.Close()
+	for i := range 10 {
+		name := fmt.Sprintf("made%d", i)
+		if _, err := command.Create(contextbook.Record{Name: name}, "command line"); err != nil {
+			t.Fatal(err)
+		}
+		if got := ann.say(name, "tools/list", ""); strings.Contains(got, "not found") {
+			t.Fatalf("%s, a moment after it was made: %s", name, got)
+		}
+	}
+	if err := command.Delete("made3"); err != nil {
+		t.Fatal(err)
+	}
+	admin.call("admin", "context_create", `{"name":"ours"}`)
+	admin.call("admin", "context_delete", `{"name":"ours"}`)
+	got := map[string]bool{}
+	for f := range facts {
+		var d struct{ Name string }
+		if err := json.Unmarshal(f.Data, &d); err != nil {
+			t.Fatal(err)
+		}
+		if got[f.Subject+" "+d.Name] = f.Kept; d.Name == "ours" && f.Subject == "context.removed" {
+			stop()
+		}
+	}
+	for what, kept := range map[string]bool{"context.created made3": true, "context.removed made3": true, "context.created ours": false, "context.removed ours": false} {
+		if is, told := got[what]; !told || is != kept {
+			t.Errorf("%s: told %v, kept by another %v, want %v", what, told, is, kept)
+		}
+	}
+}

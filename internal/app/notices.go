@@ -3,14 +3,18 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"iter"
+	"os"
 	"strings"
 	"sync"
 	"time"
 
 	"gatehouse/internal/bus"
+	"gatehouse/internal/config"
 	"gatehouse/internal/modules/notification"
+	"gatehouse/internal/state"
 	"gatehouse/internal/tidings"
 )
 
@@ -119,6 +123,41 @@ func (n *notices) approvals(ctx context.Context) {
 	n.told = there
 }
 
+// Notify adds notifications of facts to what hosts of the folders share: for a
+// command that changes something no host is told of. Folders of which no host
+// was ever started have no notifications.
+func Notify(ctx context.Context, f config.Folders, facts ...bus.Fact) (err error) {
+	if _, err := os.Stat(stateFileOf(f)); err != nil || f.Data == "" {
+		return nil
+	}
+	var all []tidings.News
+	for _, fact := range facts {
+		if news, ok := newsOf(fact); ok {
+			all = append(all, news)
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	log, err := state.OpenFile(stateFileOf(f), state.FileOptions{})
+	if err != nil {
+		return err
+	}
+	t := state.New(state.Options{Log: log})
+	defer func() { err = errors.Join(err, t.Close(), log.Close()) }()
+	m, err := state.Attach[notification.Kept](ctx, t, "/private/notifications", state.Durable)
+	if err != nil {
+		return err
+	}
+	shelf := notification.NewShelf(m, nil)
+	for _, news := range all {
+		if _, err := shelf.Add(ctx, news); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // newsOf is what a fact is to those who rule the host, if anything.
 func newsOf(f bus.Fact) (tidings.News, bool) {
 	if rest, ok := strings.CutPrefix(f.Subject, "module."); ok {
@@ -157,7 +196,9 @@ var authNews = map[string]struct {
 	"auth.roles_changed":    {tidings.Info, "Roles were changed of"},
 	"auth.password_changed": {tidings.Info, "The password was changed of"},
 	"auth.token_created":    {tidings.Info, "A token was made for"},
+	"auth.token_revoked":    {tidings.Info, "A token was revoked of"},
 	"auth.link_added":       {tidings.Info, "A certificate or OAuth subject now stands for"},
+	"auth.link_removed":     {tidings.Info, "A certificate or OAuth subject stands no longer for"},
 }
 
 const limitedPer = 10 * time.Minute // one notification of many tries

@@ -92,3 +92,25 @@ func TestNewsOfFacts(t *testing.T) {
 		t.Errorf("many tries are told many times: %q and %q", first.Once, second.Once)
 	}
 }
+
+// What a command changes becomes a notification of the hosts that run.
+func TestWhatACommandChangesBecomesANotification(t *testing.T) {
+	cfg := ruled(t, "notification", "server")
+	fact := func(kind string) bus.Fact {
+		return bus.Fact{Subject: "auth." + kind, At: time.Now(), Data: json.RawMessage(`{"Principal":"dora"}`)}
+	}
+	if err := Notify(t.Context(), cfg.Folders, fact("user_added")); err != nil {
+		t.Fatal(err)
+	}
+	_, client := liveOn(t, cfg, Options{})
+	admin := client("ann", "admin")
+	if n := admin.unread(); n != 0.0 {
+		t.Errorf("%v are unread on a host that was never started before", n)
+	}
+	if err := Notify(t.Context(), cfg.Folders, fact("user_added"), fact("token_created"), fact("token_revoked"), fact("login")); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "three are there", func() bool { return admin.unread() == 3.0 })
+	got := fmt.Sprint(admin.result("notification_list", `{}`))
+	expect(t, got, "A user was added: dora", "A token was made for dora", "A token was revoked of dora")
+}

@@ -79,13 +79,14 @@ func cannotExist(path string) bool {
 func (a *App) told(e identity.Event) { a.tell("auth."+e.Kind, e) }
 
 // tell publishes a fact of the house's own.
-func (a *App) tell(subject string, fact any) {
+func (a *App) tell(subject string, fact any) { a.bus.Publish(a.factOf(subject, fact)) }
+
+func (a *App) factOf(subject string, fact any) bus.Fact {
 	data, err := json.Marshal(fact)
 	if err != nil {
 		a.log.Error("fact cannot be told", "subject", subject, "err", err)
-		return
 	}
-	a.bus.Publish(bus.Fact{Subject: subject, At: time.Now(), Data: data})
+	return bus.Fact{Subject: subject, At: time.Now(), Data: data}
 }
 
 // KnownUsers are the files that remember, outside the data folder, that this host

@@ -25,6 +25,7 @@ const keepFacts = 4096
 // Watch writes down what is told on the bus of sessions, logins, users,
 // tokens, contexts, settings, approvals and connections, and of ways out of sandboxes, until ctx is done. It
 // listens from the moment it is called; what it returns does the writing. A
+// fact that another process has kept is not written down again. A
 // fact may fall out when thousands come at once, and then the next line says
 // how many did; what must not be lost is given to Keep instead.
 func (l *Ledger) Watch(ctx context.Context, b bus.Bus) (run func() error) {
@@ -37,7 +38,9 @@ func (l *Ledger) Watch(ctx context.Context, b bus.Bus) (run func() error) {
 		for _, facts := range heard {
 			all.Go(func() {
 				for f := range facts {
-					l.Note(FromFact(f))
+					if !f.Kept {
+						l.Note(FromFact(f))
+					}
 				}
 			})
 		}

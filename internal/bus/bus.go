@@ -74,6 +74,7 @@ type Fact struct {
 	Subject string          `json:"subject"`
 	Owner   string          `json:"owner,omitempty"`
 	Session string          `json:"-"` // in which it happened, "" for none; an id lets its bearer in and is told to no client
+	Kept    bool            `json:"-"` // another process made it happen and has written it down
 	At      time.Time       `json:"at"`
 	Data    json.RawMessage `json:"data,omitempty"`
 	Lost    int             `json:"lost,omitempty"` // how many fell out just before this one

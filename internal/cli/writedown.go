@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"gatehouse/internal/app"
 	"gatehouse/internal/audit"
 	"gatehouse/internal/bus"
 	"gatehouse/internal/config"
@@ -20,8 +21,12 @@ type changed struct {
 	fact    any
 }
 
+// notifyTime is how long a command waits for the state that hosts share.
+const notifyTime = 5 * time.Second
+
 // writeDown keeps what a command has changed in the ledger of this machine,
-// beside what hosts keep there. A change that could not be written down was
+// beside what hosts keep there, and makes the notification of it that a host
+// makes of its own changes. A change that could not be written down was
 // made all the same, and the error says so.
 func writeDown(w World, changes ...changed) error {
 	if len(changes) == 0 {
@@ -31,18 +36,26 @@ func writeDown(w World, changes ...changed) error {
 	if err != nil {
 		return &usageError{err}
 	}
+	var facts []bus.Fact
 	l := audit.Open(filepath.Join(cfg.Folders.Data, audit.FileName), audit.Options{})
 	for _, c := range changes {
 		data, err := json.Marshal(c.fact)
 		if err != nil {
 			return err
 		}
-		e := audit.FromFact(bus.Fact{Subject: c.subject, At: time.Now(), Data: data})
-		if err := l.Keep(context.Background(), e); err != nil {
+		fact := bus.Fact{Subject: c.subject, At: time.Now(), Data: data}
+		if err := l.Keep(context.Background(), audit.FromFact(fact)); err != nil {
 			return errors.Join(fmt.Errorf("%s was done, but could not be written down: %w", c.subject, err), l.Close(context.Background()))
 		}
+		facts = append(facts, fact)
 	}
-	return l.Close(context.Background())
+	err = l.Close(context.Background())
+	ctx, cancel := context.WithTimeout(context.Background(), notifyTime)
+	defer cancel()
+	if untold := app.Notify(ctx, cfg.Folders, facts...); untold != nil {
+		err = errors.Join(err, fmt.Errorf("it was done and written down, but no notification could be made of it: %w", untold))
+	}
+	return err
 }
 
 // named is the fact that something of this name was changed.

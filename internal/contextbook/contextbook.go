@@ -61,6 +61,20 @@ type Book struct {
 
 	mu      sync.Mutex
 	changed []func()
+	made    map[string]int64 // by name: the last turn in which this process changed it
+}
+
+// Made reports whether a change of a context was made by this process: the one
+// that led to a revision, or one after a revision that was removed since.
+func (b *Book) Made(name string, revision int64, removed bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	turn, ok := b.made[name]
+	if removed {
+		delete(b.made, name)
+		return ok && turn > revision
+	}
+	return ok && turn == revision
 }
 
 // Snapshot is all records at one moment, by name. It is immutable.
@@ -123,7 +137,7 @@ func (b *Book) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		err := b.refresh()
+		err := b.Refresh()
 		if err != nil && !failing {
 			b.opts.Log.Error("contexts cannot be read; those known so far stay", "err", err)
 		}
@@ -131,8 +145,9 @@ func (b *Book) Run(ctx context.Context) error {
 	}
 }
 
-// refresh reads the records if they have changed and tells of it.
-func (b *Book) refresh() error {
+// Refresh reads the records if they have changed and tells of it. Run does so
+// by itself, a moment after every change.
+func (b *Book) Refresh() error {
 	if !b.file.Exists() {
 		return nil
 	}
@@ -216,7 +231,7 @@ func (b *Book) Create(r Record, by string) (Record, error) {
 	}
 	now := time.Now().UTC().Truncate(time.Second)
 	r.Created, r.Updated, r.By = now, now, by
-	return r, b.change(func(tx *sql.Tx, turn int64) error {
+	return r, b.change(r.Name, func(tx *sql.Tx, turn int64) error {
 		var n int
 		if err := tx.QueryRow("SELECT count(*) FROM context").Scan(&n); err != nil {
 			return err
@@ -244,7 +259,7 @@ func (b *Book) Update(name string, by string, change func(*Record) error) (r Rec
 	if !b.file.Exists() {
 		return r, ErrNotFound
 	}
-	return r, b.change(func(tx *sql.Tx, turn int64) error {
+	return r, b.change(name, func(tx *sql.Tx, turn int64) error {
 		var raw []byte
 		err := tx.QueryRow("SELECT record FROM context WHERE name=?", name).Scan(&raw)
 		if errors.Is(err, sql.ErrNoRows) {
@@ -287,7 +302,7 @@ func (b *Book) Delete(name string) error {
 	if !b.file.Exists() {
 		return ErrNotFound
 	}
-	return b.change(func(tx *sql.Tx, _ int64) error {
+	return b.change(name, func(tx *sql.Tx, _ int64) error {
 		res, err := tx.Exec("DELETE FROM context WHERE name=?", name)
 		return changedOne(res, err, ErrNotFound)
 	})
@@ -304,8 +319,9 @@ func changedOne(res sql.Result, err, otherwise error) error {
 	return err
 }
 
-// change runs f in a transaction of its own, which makes one turn.
-func (b *Book) change(f func(tx *sql.Tx, turn int64) error) error {
+// change changes one context: it runs f in a transaction of its own, which
+// makes one turn.
+func (b *Book) change(name string, f func(tx *sql.Tx, turn int64) error) error {
 	db, err := b.file.DB()
 	if err != nil {
 		return err
@@ -322,8 +338,14 @@ func (b *Book) change(f func(tx *sql.Tx, turn int64) error) error {
 	if err := f(tx, turn); err != nil {
 		return err
 	}
+	b.mu.Lock()
+	if b.made == nil {
+		b.made = map[string]int64{}
+	}
+	b.made[name] = turn // before others can see it; where it fails nobody does
+	b.mu.Unlock()
 	if err := tx.Commit(); err != nil {
 		return err
 	}
-	return b.refresh()
+	return b.Refresh()
 }

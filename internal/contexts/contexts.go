@@ -78,7 +78,10 @@ type Options struct {
 	Always []string // modules that are part of every context
 	Page   int      // entries of a list page; 0 means 1,000
 	Tail   Tail     // nil means nothing
-	Log    *slog.Logger
+	// Look is called when a context is asked for that the rules do not have:
+	// it may have been defined elsewhere a moment ago. nil does nothing.
+	Look func()
+	Log  *slog.Logger
 }
 
 // Tail gives the members that a list result ends with in some revision, each
@@ -195,6 +198,12 @@ func (c *Contexts) cached(k key) *View {
 // to be the same.
 func (c *Contexts) build(ctx context.Context, who *tool.Caller, k key, old *View, epoch uint64) (*View, error) {
 	spec := k.rules.Spec(k.context)
+	if spec == nil && c.opts.Look != nil {
+		if c.opts.Look(); c.rules.Load() != k.rules {
+			k.rules, k.cut, epoch = c.rules.Load(), c.Cut(*who), c.epoch.Load()
+			spec, old = k.rules.Spec(k.context), nil
+		}
+	}
 	if spec == nil {
 		return nil, ErrNotFound
 	}

@@ -94,10 +94,14 @@ func (e *Engine) tellSession(ctx context.Context, s *session.Session) {
 	}
 	f := s.Facts()
 	now, view := e.stampsOf(ctx, &f)
-	for _, uri := range s.Subscriptions() {
+	active, suspended := s.Subscriptions()
+	for _, uri := range active {
 		if !holds(view, uri) {
-			s.Unsubscribe(uri)
+			s.Suspend(uri)
 		}
+	}
+	if view != nil && len(suspended) > 0 {
+		e.work.Go(func() { e.regained(ctx, s, &f, view, suspended) })
 	}
 	old := s.SwapSeen(now)
 	if old == (stamps{}) {
@@ -253,7 +257,8 @@ func lookAgain(s *session.Session) (msgs [][]byte) {
 	for _, n := range listNotes {
 		msgs = append(msgs, appendNote(nil, n, nil))
 	}
-	for _, uri := range s.Subscriptions() {
+	active, _ := s.Subscriptions()
+	for _, uri := range active {
 		msgs = append(msgs, appendNote(nil, "notifications/resources/updated", updated(uri, nil)))
 	}
 	return msgs

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"slices"
@@ -60,13 +61,12 @@ func (r *request) subscribe() {
 		return
 	}
 	s := r.sess
-	if watched := s.Subscriptions(); len(watched) >= maxWatched && !slices.Contains(watched, uri) {
+	active, suspended := s.Subscriptions()
+	if len(active)+len(suspended) >= maxWatched && !slices.Contains(active, uri) && !slices.Contains(suspended, uri) {
 		r.fail(&Fault{Code: CodeInvalidParams, Message: "at most 1000 subscriptions at once; unsubscribe from some"})
 		return
 	}
-	stop, err := r.watch(entry, uri, func(meta json.RawMessage) {
-		s.Tell(appendNote(nil, "notifications/resources/updated", updated(uri, meta)))
-	})
+	stop, err := r.e.watch(r.ctx, r.facts, r.view, entry, uri, tells(s, uri))
 	if err != nil {
 		r.fail(r.unwatched(uri, err))
 		return
@@ -75,6 +75,34 @@ func (r *request) subscribe() {
 		stop()
 	}
 	r.result(r.empty())
+}
+
+// tells makes what passes changes of a resource on to a session.
+func tells(s *session.Session, uri string) func(json.RawMessage) {
+	return func(meta json.RawMessage) {
+		s.Tell(appendNote(nil, "notifications/resources/updated", updated(uri, meta)))
+	}
+}
+
+// regained goes on with subscriptions of a session that were suspended while
+// the client could not read their resources, and tells it to read again.
+func (e *Engine) regained(ctx context.Context, s *session.Session, f *session.Facts, v *contexts.View, uris []string) {
+	for _, uri := range uris {
+		entry, _ := v.Resource(uri)
+		if entry == nil {
+			continue
+		}
+		told := tells(s, uri)
+		stop, err := e.watch(ctx, f, v, entry, uri, told)
+		if err != nil {
+			continue // it may still not be watched
+		}
+		if !s.Resume(uri, stop) {
+			stop()
+			continue
+		}
+		told(nil)
+	}
 }
 
 // unwatched is why a resource cannot be subscribed to. A refusal is about what

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/contexts"
 	"gatehouse/internal/jobs"
 	"gatehouse/internal/rawjson"
 	"gatehouse/tool"
@@ -23,7 +24,7 @@ type listener struct {
 
 	looking sync.Mutex // held while the lists are compared with seen
 	seen    stamps
-	watched map[string]func() // stops what is watched, by URI
+	watched map[string]func() // stops what is watched, by URI; nil while the caller may not read it
 
 	telling sync.Mutex // held while something is told; the acknowledgement comes first
 	stopped bool
@@ -120,7 +121,7 @@ func (l *listener) open(want *filter) filter {
 		if entry == nil || slices.Contains(got.Watch, uri) {
 			continue
 		}
-		stop, err := r.watch(entry, uri, func(meta json.RawMessage) { l.post(topic{uri: uri}, meta) })
+		stop, err := r.e.watch(r.ctx, r.facts, r.view, entry, uri, l.tells(uri))
 		if err == nil {
 			l.stops, got.Watch = append(l.stops, stop), append(got.Watch, uri)
 			l.watched[uri] = stop
@@ -171,9 +172,12 @@ func (l *listener) look(ctx context.Context) {
 		return
 	}
 	for uri, stop := range l.watched {
-		if !holds(view, uri) {
+		switch there := holds(view, uri); {
+		case !there && stop != nil:
 			stop()
-			delete(l.watched, uri)
+			l.watched[uri] = nil
+		case there && stop == nil:
+			l.regain(ctx, view, uri)
 		}
 	}
 	for i := range now {
@@ -182,6 +186,32 @@ func (l *listener) look(ctx context.Context) {
 		}
 	}
 	l.seen = now
+}
+
+// tells makes what passes on changes of a resource.
+func (l *listener) tells(uri string) func(json.RawMessage) {
+	return func(meta json.RawMessage) { l.post(topic{uri: uri}, meta) }
+}
+
+// regain goes on with what could not be read for a while, and tells the client
+// to read it again. l.looking is held.
+func (l *listener) regain(ctx context.Context, v *contexts.View, uri string) {
+	f := *l.r.facts
+	f.Cut = l.r.e.opts.Views.Cut(f.Caller)
+	entry, _ := v.Resource(uri)
+	told := l.tells(uri)
+	stop, err := l.r.e.watch(ctx, &f, v, entry, uri, told)
+	if err != nil {
+		return // it may still not be watched
+	}
+	l.telling.Lock()
+	if l.stopped {
+		defer stop()
+	} else {
+		l.stops, l.watched[uri] = append(l.stops, stop), stop
+	}
+	l.telling.Unlock()
+	told(nil)
 }
 
 // add keeps the listener until its request ends. When the host stops, the

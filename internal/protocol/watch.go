@@ -47,26 +47,26 @@ type watched struct {
 
 func (w *watches) init() { w.all = make(map[watchKey]*watched) }
 
-// watch subscribes changed to a resource of the request's view; changed never
+// watch subscribes changed to a resource of a caller's view; changed never
 // blocks. A resource that never tells of changes can be subscribed to all the
 // same.
-func (r *request) watch(e *contexts.Entry, uri string, changed func(json.RawMessage)) (stop func(), err error) {
-	if e.Resource.Watch == nil {
+func (e *Engine) watch(ctx context.Context, f *session.Facts, v *contexts.View, of *contexts.Entry, uri string, changed func(json.RawMessage)) (stop func(), err error) {
+	if of.Resource.Watch == nil {
 		return func() {}, nil
 	}
-	k := watchKey{context: r.facts.Context, cut: r.facts.Cut, module: e.Module, uri: uri}
-	if r.view.Personal() {
-		k.principal = r.facts.Principal
+	k := watchKey{context: f.Context, cut: f.Cut, module: of.Module, uri: uri}
+	if v.Personal() {
+		k.principal = f.Principal
 	}
-	if e.Resource.Each {
+	if of.Resource.Each {
 		k.each = &changed
 	}
-	if err := r.e.mayWatch(r.ctx, r.facts, e, uri); err != nil {
+	if err := e.mayWatch(ctx, f, of, uri); err != nil {
 		return nil, err
 	}
-	w := &r.e.watches
+	w := &e.watches
 	x := w.take(k)
-	if err := x.open(r.facts.Caller, e.Resource, uri); err != nil {
+	if err := x.open(f.Caller, of.Resource, uri); err != nil {
 		w.drop(k, x)
 		return nil, err
 	}

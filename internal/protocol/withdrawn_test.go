@@ -47,6 +47,22 @@ func TestSubscriptionsEndWithThePermission(t *testing.T) {
 		time.Sleep(time.Second)
 		equal(t, "the session hears of what it may read", len(l.rest()), 1)
 		equal(t, "so does the subscription", len(m.rest()), 1)
+
+		// Who may read it again is told to, and of every change from then on.
+		h.Views.Set(rules(t))
+		h.Engine.Changed()
+		time.Sleep(time.Second)
+		has(t, strings.Join(l.rest(), "\n"), `"notifications/resources/updated"`, `"uri":"test://plain"`)
+		has(t, strings.Join(m.rest(), "\n"), `"notifications/resources/updated"`, `"uri":"test://plain"`)
+		h.touch("test://plain")
+		time.Sleep(time.Second)
+		equal(t, "the session hears of it", len(l.rest()), 1)
+		equal(t, "so does the subscription", len(m.rest()), 1)
+		l.ask("resources/unsubscribe", `"uri":"test://plain"`)
+		h.touch("test://plain")
+		time.Sleep(time.Second)
+		l.quiet()
+		equal(t, "the subscription hears on", len(m.rest()), 1)
 	})
 }
 
@@ -84,7 +100,11 @@ func TestAContextThatGoes(t *testing.T) {
 		h.Views.Set(was)
 		h.Engine.Changed()
 		time.Sleep(time.Second)
-		equal(t, "told of the return", len(l.rest()), 3)
-		equal(t, "watches", h.watchers(), 0)
+		told = strings.Join(l.rest(), "\n")
+		has(t, told, `"notifications/tools/list_changed"`, `"notifications/resources/updated"`, `"uri":"test://plain"`)
+		h.touch("test://plain")
+		time.Sleep(time.Second)
+		equal(t, "the session hears of the resource again", len(l.rest()), 1)
+		equal(t, "watches", h.watchers(), 1)
 	})
 }

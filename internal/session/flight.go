@@ -168,27 +168,61 @@ func (s *Session) Subscribe(uri string, stop func()) bool {
 func (s *Session) Unsubscribe(uri string) bool {
 	s.mu.Lock()
 	var stop func()
+	there := false
 	if s.live != nil {
-		stop = s.live.subs[uri]
+		stop, there = s.live.subs[uri]
 		delete(s.live.subs, uri)
 	}
 	s.mu.Unlock()
 	if stop != nil {
 		stop()
 	}
-	return stop != nil
+	return there
 }
 
-// Subscriptions lists the subscribed URIs.
-func (s *Session) Subscriptions() []string {
+// Suspend stops the subscription to a URI, but remembers it until the session
+// may go on with it.
+func (s *Session) Suspend(uri string) {
+	s.mu.Lock()
+	var stop func()
+	if s.live != nil && s.live.subs[uri] != nil {
+		stop = s.live.subs[uri]
+		s.live.subs[uri] = nil
+	}
+	s.mu.Unlock()
+	if stop != nil {
+		stop()
+	}
+}
+
+// Resume goes on with a subscription that was suspended, and reports false if
+// there is none any more.
+func (s *Session) Resume(uri string, stop func()) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ended || s.live == nil {
+		return false
+	}
+	if now, there := s.live.subs[uri]; !there || now != nil {
+		return false
+	}
+	s.live.subs[uri] = stop
+	return true
+}
+
+// Subscriptions lists the subscribed URIs, and those that are suspended.
+func (s *Session) Subscriptions() (active, suspended []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.live == nil {
-		return nil
+		return nil, nil
 	}
-	uris := make([]string, 0, len(s.live.subs))
-	for u := range s.live.subs {
-		uris = append(uris, u)
+	for u, stop := range s.live.subs {
+		if stop != nil {
+			active = append(active, u)
+		} else {
+			suspended = append(suspended, u)
+		}
 	}
-	return uris
+	return active, suspended
 }

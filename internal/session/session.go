@@ -58,7 +58,7 @@ type live struct {
 	streams map[uint64]*Stream           // answers that stream, for resuming
 	nextAsk uint64
 	nextID  uint64
-	subs    map[string]func() // subscriptions by URI: stops them
+	subs    map[string]func() // subscriptions by URI: stops them; nil while they are suspended
 }
 
 // Reply is a client's response to a request of ours.
@@ -224,7 +224,9 @@ func (s *Session) End(cause error) {
 			cancel(cause)
 		}
 		for _, f := range l.subs {
-			f()
+			if f != nil {
+				f()
+			}
 		}
 		for _, st := range l.streams {
 			st.Close()

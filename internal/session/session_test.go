@@ -206,10 +206,41 @@ func TestSubscriptions(t *testing.T) {
 	stop := func() { stopped++ }
 	s.Subscribe("file:///a", stop)
 	s.Subscribe("file:///a", stop)
-	if stopped != 1 || !slices.Equal(s.Subscriptions(), []string{"file:///a"}) {
-		t.Errorf("%d stopped, %v left, want the earlier one replaced", stopped, s.Subscriptions())
+	if stopped != 1 || !slices.Equal(subscribed(s), []string{"file:///a"}) {
+		t.Errorf("%d stopped, %v left, want the earlier one replaced", stopped, subscribed(s))
 	}
 	if !s.Unsubscribe("file:///a") || s.Unsubscribe("file:///a") || stopped != 2 {
 		t.Error("a subscription ends once")
+	}
+}
+
+func subscribed(s *Session) []string {
+	active, _ := s.Subscriptions()
+	return active
+}
+
+func TestSubscriptionsThatAreSuspended(t *testing.T) {
+	s := New(Facts{})
+	stopped := 0
+	stop := func() { stopped++ }
+	s.Subscribe("a", stop)
+	s.Suspend("a")
+	s.Suspend("a")
+	s.Suspend("none")
+	if active, suspended := s.Subscriptions(); stopped != 1 || len(active) != 0 || len(suspended) != 1 {
+		t.Fatalf("stopped %d times; active %v, suspended %v", stopped, active, suspended)
+	}
+	if s.Resume("none", stop) || !s.Resume("a", stop) || s.Resume("a", stop) {
+		t.Error("only what is suspended is resumed, and once")
+	}
+	s.Suspend("a")
+	if !s.Unsubscribe("a") || s.Unsubscribe("a") || s.Resume("a", stop) {
+		t.Error("what was unsubscribed while it was suspended comes back")
+	}
+	s.Subscribe("b", stop)
+	s.Suspend("b")
+	s.End(ErrClosed)
+	if s.Resume("b", stop) || stopped != 3 {
+		t.Errorf("after the end: stopped %d times", stopped)
 	}
 }
