@@ -40,7 +40,7 @@ func (a *App) packageHouse() (*packages.House, error) {
 		Folder: filepath.Join(a.cfg.Folders.Data, "packages"), Records: a.tree.packageRecords, Log: a.log,
 		Name: introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
 		Begin: s.Begin, Answer: s.Answer, Idle: s.Idle, Install: s.Install, Most: s.Most, Message: int(s.Message),
-		Broken: a.tellBroken, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
+		Broken: a.tellBroken, Relisted: a.tellRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
 				(*f)()
@@ -82,13 +82,46 @@ func restoredPackages(folder string) func() (map[string]packages.Record, func() 
 	}
 }
 
-// tellBroken has those who rule the host notified of a package that is left
-// alone.
+// tellBroken has administrators notified of a package that is left alone.
 func (a *App) tellBroken(id string, why error) {
-	data, err := json.Marshal(tidings.News{
+	a.tellOfPackage(tidings.News{
 		Code: "package.broken", Level: tidings.Error, Title: "The package " + id + " keeps failing",
 		Message: why.Error() + ". It is no longer started by itself: see package_logs, then package_restart.",
 	})
+}
+
+// tellRelisted has the ledger remember, and administrators notified, that a
+// package's tools are not those that were agreed to when it was installed.
+func (a *App) tellRelisted(id string, c packages.ToolChanges) {
+	for _, list := range []*[]string{&c.Added, &c.Removed, &c.Changed} {
+		if most := 20; len(*list) > most {
+			*list = append((*list)[:most:most], fmt.Sprintf("and %d more", len(*list)-most))
+		}
+	}
+	fact := struct {
+		Package string `json:"package"`
+		packages.ToolChanges
+	}{id, c}
+	a.tell("package.tools_changed", fact)
+	var said []string
+	for _, one := range []struct {
+		what string
+		list []string
+	}{{"new", c.Added}, {"gone", c.Removed}, {"with another description or schema", c.Changed}} {
+		if len(one.list) > 0 {
+			said = append(said, one.what+": "+strings.Join(one.list, ", "))
+		}
+	}
+	data, _ := json.Marshal(fact) // strings only
+	a.tellOfPackage(tidings.News{
+		Code: "package.tools_changed", Level: tidings.Warning, Title: "The package " + id + " changed its tools", Data: data,
+		Message: "Its server did so by itself, not an installation: " + strings.Join(said, "; ") +
+			". Look at them (package_info); package_stop ends it.",
+	})
+}
+
+func (a *App) tellOfPackage(news tidings.News) {
+	data, err := json.Marshal(news)
 	if err != nil {
 		return // strings only: it cannot fail
 	}

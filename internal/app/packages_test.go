@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"gatehouse/internal/audit"
 	"gatehouse/internal/backup"
 	"gatehouse/internal/modules/public"
 	"gatehouse/internal/packages/packagestest"
@@ -151,6 +152,52 @@ func TestThoseWhoRuleAreToldOfAPackageThatIsLeftAlone(t *testing.T) {
 		got := fmt.Sprint(admin.result("notification_list", `{}`))
 		return strings.Contains(got, "package.broken") && strings.Contains(got, "code 4")
 	})
+}
+
+// What a package's server lists later is not what was agreed to when it was
+// installed: the ledger and the administrators are told.
+//
+//redteam:attack A package's server is a stranger: its tools change after the installation was agreed to
+func TestToolsThatChangeByThemselvesAreTold(t *testing.T) {
+	a, client := liveOn(t, ruled(t, "package", "notification"), Options{})
+	admin := client("ann", "admin")
+	admin.wait(admin.result("package_install", packageArgs(t, "up", "good")))
+	eventually(t, "it is installed", func() bool { return slices.Contains(admin.names("default"), "up_grow") })
+	notes := func() string { return fmt.Sprint(admin.result("notification_list", `{}`)) }
+	if strings.Contains(notes(), "tools_changed") {
+		t.Errorf("an installation counts as a change: %s", notes())
+	}
+	admin.result("up_grow", `{}`)
+	eventually(t, "administrators are told", func() bool {
+		return strings.Contains(notes(), "package.tools_changed") && strings.Contains(notes(), "up_grown")
+	})
+	eventually(t, "the ledger has it", func() bool {
+		if err := a.ledger.Sync(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for line, err := range a.ledger.Query(t.Context(), audit.Filter{Kind: "package.tools_changed"}) {
+			found = err == nil && strings.Contains(string(line.Raw), "up_grown") && strings.Contains(string(line.Raw), `"package":"up"`)
+		}
+		return found
+	})
+}
+
+// A secret that is written out in a package's record is pointed out, and its value
+// is not repeated; ids that pass for this host's are refused.
+func TestAPackageIsInstalledWithWarnings(t *testing.T) {
+	_, client := liveOn(t, ruled(t, "package"), Options{})
+	admin := client("ann", "admin")
+	args := strings.Replace(packageArgs(t, "up", "good"), `"env":{`, `"env":{"SERVICE_TOKEN":"value-of-it",`, 1)
+	done := fmt.Sprint(admin.wait(admin.result("package_install", args)))
+	if !strings.Contains(done, "SERVICE_TOKEN looks like a secret") || !strings.Contains(done, "gatehouse secret set") || strings.Contains(done, "value-of-it") {
+		t.Errorf("got %s", done)
+	}
+	for _, id := range []string{"gatehouse", "admin", "admin-tools", "gatehouse-x"} {
+		if got := fmt.Sprint(admin.result("package_install", packageArgs(t, id, "good"))); !strings.Contains(got, "this host's own") {
+			t.Errorf("%s: %s", id, got)
+		}
+	}
 }
 
 // Packages are in backups with their data, and come back on another host.

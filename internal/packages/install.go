@@ -46,6 +46,9 @@ func (h *House) Check(plan *Plan) error {
 	if err := r.check(); err != nil {
 		return err
 	}
+	if name, bad := collides(r.ID, reserved); bad {
+		return invalid("id %q: names that begin with %s are this host's own; choose another", r.ID, name)
+	}
 	if h.opts.Taken != nil {
 		if name, bad := collides(r.ID, h.opts.Taken()); bad {
 			return invalid("id %q: its tools could be taken for those of the module %s; choose another", r.ID, name)
@@ -192,7 +195,7 @@ func (p *pack) renew(ctx context.Context, plan Plan, tell Tell) error {
 		return p.discard(r, err)
 	}
 	p.forgive()
-	p.learn(entries)
+	p.learn(entries, true)
 	p.tidy()
 	track.Finish()
 	return nil

@@ -37,6 +37,9 @@ type Options struct {
 	Show    func(id string, p *Public)                              // what everybody may know of a package; nil when it is gone. It must not call back
 	Broken  func(id string, why error)                              // a server failed too often and is left alone; it must not block
 	Changed func()                                                  // the tools are others; it must not block
+	// Relisted learns that a server's tools differ from those it had when it was
+	// installed or last ran; it must not block. nil learns nothing.
+	Relisted func(id string, c ToolChanges)
 	// Restored gives the records of packages that were brought back from a backup
 	// since the last time, and what is called when they are kept. nil means none.
 	Restored func() (records map[string]Record, kept func() error, err error)
@@ -102,6 +105,9 @@ func Open(o Options) (*House, error) {
 	}
 	if o.Changed == nil {
 		o.Changed = func() {}
+	}
+	if o.Relisted == nil {
+		o.Relisted = func(string, ToolChanges) {}
 	}
 	if o.Broken == nil {
 		o.Broken = func(string, error) {}

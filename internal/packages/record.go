@@ -172,6 +172,23 @@ func invalid(format string, args ...any) error {
 
 func compare(a, b string) int { return cmp.Compare(a, b) }
 
+// reserved are ids whose tools would pass for those of this host or of its
+// administration.
+var reserved = []string{"gatehouse", "admin"}
+
+// Readable are the variables of a record that look like secrets and are written
+// out in it, by their names or values: records, and backups of them, keep those as
+// they are.
+func (r *Record) Readable() (names []string) {
+	for name, value := range r.Env {
+		if refers, err := secret.Names(value); err == nil && len(refers) == 0 && secret.Suspicious(name, value) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
 // collides finds a name among others whose tools' names could be a package's.
 func collides(id string, others []string) (string, bool) {
 	mine := prefix(id)

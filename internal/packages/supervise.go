@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -232,7 +234,7 @@ func (p *pack) attempt() chan struct{} {
 		}
 		p.mu.Unlock()
 		if err == nil {
-			p.learn(entries)
+			p.learn(entries, false)
 			p.house.work.Go(func() { p.watch(u) }) // this goroutine is counted, so the house still waits
 		} else if ctx.Err() == nil {
 			p.house.log.Warn("a package cannot be started", "package", p.id, "err", err)
@@ -282,7 +284,7 @@ func (p *pack) watch(u *upstream) {
 		entries, err := u.list(ctx)
 		cancel()
 		if err == nil {
-			p.learn(entries)
+			p.learn(entries, false)
 			p.show()
 		} else if u.reason() == nil {
 			p.journal.say(fmt.Sprintf("[host] the tools have changed and cannot be listed: %v", err))
@@ -337,15 +339,48 @@ func (p *pack) tellBroken() {
 	}
 }
 
-// learn takes in which tools a server has.
-func (p *pack) learn(entries []json.RawMessage) {
+// ToolChanges are the tools in which a server's list differs from the one before,
+// by their names here.
+type ToolChanges struct {
+	Added   []string `json:"added,omitempty"`
+	Removed []string `json:"removed,omitempty"`
+	Changed []string `json:"changed,omitempty"` // another description, schema or title
+}
+
+func changesOf(was, now []Offered) (c ToolChanges) {
+	old := map[string]Offered{}
+	for _, t := range was {
+		old[t.Name] = t
+	}
+	for _, t := range now {
+		o, there := old[t.Name]
+		delete(old, t.Name)
+		switch {
+		case !there:
+			c.Added = append(c.Added, t.Name)
+		case o.Own != t.Own || string(o.Raw) != string(t.Raw):
+			c.Changed = append(c.Changed, t.Name)
+		}
+	}
+	c.Removed = slices.Sorted(maps.Keys(old))
+	return c
+}
+
+// learn takes in which tools a server has. agreed says that an administrator has
+// just installed what they come from; other changes are told, because nobody
+// agreed to them.
+func (p *pack) learn(entries []json.RawMessage, agreed bool) {
 	tools, left := offer(p.id, entries)
 	p.mu.Lock()
 	same := sameTools(p.tools, tools)
+	changes := changesOf(p.tools, tools)
 	p.tools, p.left = tools, left
 	p.mu.Unlock()
 	if same {
 		return
+	}
+	if !agreed && len(changes.Added)+len(changes.Removed)+len(changes.Changed) > 0 {
+		p.house.opts.Relisted(p.id, changes)
 	}
 	if b, err := json.Marshal(entries); err == nil {
 		if err := privatefile.Write(filepath.Join(p.folder(), toolsFile), b); err != nil {

@@ -32,6 +32,8 @@ type installed struct {
 	Version string   `json:"version,omitempty"`
 	Tools   []string `json:"tools"`
 	Left    []string `json:"left_out,omitempty"` // each with the reason
+	// Warnings say what is wrong with the record, without values.
+	Warnings []string `json:"warnings,omitempty"`
 }
 
 func (k *keeper) install(_ context.Context, c *tool.Call, in installIn) (jobOut, error) {
@@ -63,12 +65,16 @@ func (k *keeper) install(_ context.Context, c *tool.Call, in installIn) (jobOut,
 			return nil, err
 		}
 		k.publish("installed", r.ID, c)
-		return result(i), nil
+		done := result(i)
+		if names := r.Readable(); len(names) > 0 {
+			done.Warnings = append(done.Warnings, unsealed(names))
+		}
+		return done, nil
 	})
 }
 
 func result(i packages.Info) installed {
-	return installed{i.ID, i.Public.Title, i.Public.Version, i.Names, i.Left}
+	return installed{ID: i.ID, Title: i.Public.Title, Version: i.Public.Version, Tools: i.Names, Left: i.Left}
 }
 
 // within finds where in the caller's folders a source lies, so that it can be
@@ -117,7 +123,17 @@ func question(r packages.Record) string {
 	if len(what) > 600 {
 		what = strings.ToValidUTF8(what[:600], "") + "..."
 	}
-	return fmt.Sprintf("Install the package %s (%s)? Its program runs with the rights of this host.", r.ID, what)
+	text := fmt.Sprintf("Install the package %s (%s)? Its program runs with the rights of this host.", r.ID, what)
+	if names := r.Readable(); len(names) > 0 {
+		text += " Note: " + unsealed(names)
+	}
+	return text
+}
+
+// unsealed warns of variables that look like secrets and are written out.
+func unsealed(names []string) string {
+	return fmt.Sprintf("%s looks like a secret and is kept readable in the record and its backups. Keep it with gatehouse secret set NAME, "+
+		"and give ${secret:NAME} instead.", strings.Join(names, ", "))
 }
 
 type rebuildIn struct {
