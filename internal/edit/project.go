@@ -2,6 +2,7 @@ package edit
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"gatehouse/tool"
@@ -27,18 +28,14 @@ type projection struct {
 // project makes the place of a spot, or says why it cannot.
 func (t *text) project(w *wanted, s *spot) (place, error) {
 	p := &projection{t: t, w: w, s: s}
-	file := make([]string, len(w.old))
-	for o, f := range s.of {
-		if f >= 0 {
-			file[o] = s.lines[f].body
-		}
+	p.pair()
+	known, err := p.knownGaps()
+	if err != nil {
+		return place{}, err
 	}
-	p.of = sameLines(w.old, w.new, file)
-	p.same = make([]bool, len(w.new))
-	for n, o := range p.of {
-		p.same[n] = o >= 0
+	if known {
+		p.pair()
 	}
-	changedLines(w.old, w.new, p.of)
 	s.shift.steps(append(append([]line{}, w.old...), w.new...), t.unit)
 	if err := p.slides(); err != nil {
 		return place{}, err
@@ -53,6 +50,115 @@ func (t *text) project(w *wanted, s *spot) (place, error) {
 	}
 	p.close()
 	return p.place()
+}
+
+// pair finds out which lines of new are, or were, which of old.
+func (p *projection) pair() {
+	file := make([]string, len(p.w.old))
+	for o, f := range p.s.of {
+		if f >= 0 {
+			file[o] = p.s.lines[f].body
+		}
+	}
+	p.of = sameLines(p.w.old, p.w.new, file)
+	p.same = make([]bool, len(p.w.new))
+	for n, o := range p.of {
+		p.same[n] = o >= 0
+	}
+	changedLines(p.w.old, p.w.new, p.of)
+}
+
+// knownGaps looks for blank lines between two lines of which old has another
+// number than the file, and new as many as the file. The writer of new knew the
+// file there, and means no change; adding what new has more than old would
+// double them. It gives new the blank lines of old in such gaps, and reports
+// whether there are any. Where new has even more, what it means is not clear.
+func (p *projection) knownGaps() (bool, error) {
+	var lines []line
+	found := false
+	of := p.inOrder()
+	last := -1 // the line of new before the gap
+	for n, l := range p.w.new {
+		if l.blank() {
+			continue
+		}
+		gap := p.w.new[last+1 : n]
+		old, ok, err := p.knownGap(of, last, n)
+		if err != nil {
+			return false, err
+		}
+		if ok {
+			gap = old
+			found = true
+		}
+		lines = append(append(lines, gap...), l)
+		last = n
+	}
+	if !found {
+		return false, nil
+	}
+	w := *p.w
+	w.new = append(lines, p.w.new[last+1:]...)
+	p.w = &w
+	return true, nil
+}
+
+// inOrder is which line of old each line of new that is not blank was. Those
+// that are too unlike to tell are taken in order where there are as many of them
+// in both.
+func (p *projection) inOrder() []int {
+	of := slices.Clone(p.of)
+	var open []int // lines of new without one of old, since the last that has one
+	next := 0      // the line of old after that
+	settle := func(end int) {
+		var free []int
+		for o := next; o < end; o++ {
+			if !p.w.old[o].blank() {
+				free = append(free, o)
+			}
+		}
+		if len(free) == len(open) {
+			for i, n := range open {
+				of[n] = free[i]
+			}
+		}
+		open = nil
+	}
+	for n, l := range p.w.new {
+		switch {
+		case l.blank():
+		case of[n] < 0:
+			open = append(open, n)
+		default:
+			settle(of[n])
+			next = of[n] + 1
+		}
+	}
+	settle(len(p.w.old))
+	return of
+}
+
+// knownGap is the gap of old between two lines of new, if it is such a one.
+func (p *projection) knownGap(of []int, from, to int) (old []line, ok bool, err error) {
+	if from < 0 {
+		return nil, false, nil
+	}
+	a, b := of[from], of[to]
+	if a < 0 || b <= a || p.s.of[a] < 0 || p.s.of[b] < 0 {
+		return nil, false, nil
+	}
+	old = p.w.old[a+1 : b]
+	file := p.s.lines[p.s.of[a]+1 : max(p.s.of[b], p.s.of[a]+1)]
+	for _, l := range append(append([]line{}, old...), file...) {
+		if !l.blank() {
+			return nil, false, nil
+		}
+	}
+	now := to - from - 1
+	if now > len(file) && len(file) > len(old) && len(old) > 0 {
+		return nil, false, p.refuse("how many blank lines belong before line %d of new_string is not clear", to+1)
+	}
+	return old, now == len(file) && len(file) != len(old), nil
 }
 
 // place makes one splice of what was built, without the bytes that stay.
@@ -461,7 +567,13 @@ func (p *projection) line(n, f int) (line, error) {
 	default:
 		out.body = p.reworded(was.body, is.body, there.body)
 	}
-	if is.trail != was.trail && !p.fix.trim && (!p.same[n] || was.trail == there.trail) {
+	switch {
+	case !p.same[n] && extends(is.body, was.body):
+		// What was added comes after the blanks that ended the line.
+		if out.trail = is.trail; p.fix.trim {
+			out.trail = ""
+		}
+	case is.trail != was.trail && !p.fix.trim && (!p.same[n] || was.trail == there.trail):
 		out.trail = is.trail
 	}
 	if is.eol == "" {
@@ -480,6 +592,12 @@ func (p *projection) line(n, f int) (line, error) {
 		out.indent, err = p.indent(n)
 	}
 	return out, err
+}
+
+// extends reports whether a line is another one with more words at its end.
+func extends(is, was string) bool {
+	rest, ok := strings.CutPrefix(is, was)
+	return ok && strings.TrimLeftFunc(rest, isBlank) != rest
 }
 
 // alike reports whether a line of old counts as the one of the file.
