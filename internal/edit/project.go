@@ -568,7 +568,7 @@ func (p *projection) line(n, f int) (line, error) {
 		out.body = p.reworded(was.body, is.body, there.body)
 	}
 	switch {
-	case !p.same[n] && extends(is.body, was.body):
+	case !p.same[n] && (extends(is.body, was.body) || widestGap(is.body) > max(widestGap(was.body), len(there.trail))):
 		// What was added comes after the blanks that ended the line.
 		if out.trail = is.trail; p.fix.trim {
 			out.trail = ""
@@ -598,6 +598,18 @@ func (p *projection) line(n, f int) (line, error) {
 func extends(is, was string) bool {
 	rest, ok := strings.CutPrefix(is, was)
 	return ok && strings.TrimLeftFunc(rest, isBlank) != rest
+}
+
+// widestGap is the length of the longest run of blanks inside a line.
+func widestGap(body string) (most int) {
+	n := 0
+	for _, c := range body {
+		if n++; !isBlank(c) {
+			n = 0
+		}
+		most = max(most, n)
+	}
+	return most
 }
 
 // alike reports whether a line of old counts as the one of the file.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"math"
 	"path/filepath"
+	"slices"
 )
 
 // Verdict is what Judge found.
@@ -27,6 +28,7 @@ const (
 	sureByContent = 0.97
 	sureByGuess   = 0.7
 	leastSure     = 0.02 // alternatives below are not told
+	sureByWords   = 0.05 // a guess from words below is none: the text is plain
 	mostOthers    = 4
 )
 
@@ -92,6 +94,11 @@ func (t *tables) byWords(head []byte) Verdict {
 		case one.Confidence >= leastSure:
 			v.Alternatives = append(v.Alternatives, one)
 		}
+	}
+	if v.Confidence < sureByWords && v.ID != Unknown {
+		v.Alternatives = append([]Scored{{v.ID, v.Confidence}}, v.Alternatives...)
+		v.Alternatives = slices.DeleteFunc(v.Alternatives, func(s Scored) bool { return s.ID == Unknown || s.Confidence < leastSure })
+		v.ID, v.Confidence, v.Method = Unknown, 0, "unknown"
 	}
 	return v
 }

@@ -5,7 +5,9 @@ import (
 	"container/heap"
 	"context"
 	"encoding/base64"
+	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"io"
 	"os"
 	"slices"
@@ -117,13 +119,21 @@ func (h *lastFirst) Pop() any {
 }
 
 // A cursor holds the last entry shown, whose name may be any bytes, and where
-// the order is not by name, its place.
+// the order is not by name, its place. A checksum of it and of the order tells it
+// from any other text, which would begin somewhere without a word.
 func encodeCursor(it item, sort string) string {
 	text := it.name
 	if sort == "size" || sort == "mtime" {
 		text = strconv.FormatInt(it.key, 36) + "/" + text
 	}
-	return base64.RawURLEncoding.EncodeToString([]byte(text))
+	return base64.RawURLEncoding.EncodeToString(binary.BigEndian.AppendUint32([]byte(text), checksum(text, sort)))
+}
+
+func checksum(text, sort string) uint32 {
+	if sort != "size" && sort != "mtime" {
+		sort = "" // all others are by name
+	}
+	return crc32.ChecksumIEEE([]byte(sort + "/" + text))
 }
 
 func decodeCursor(cursor, sort string) (it item, err error) {
@@ -131,7 +141,13 @@ func decodeCursor(cursor, sort string) (it item, err error) {
 		return it, nil
 	}
 	b, err := base64.RawURLEncoding.DecodeString(cursor)
-	it.name = string(b)
+	if n := len(b) - 4; err == nil && n > 0 {
+		if it.name = string(b[:n]); binary.BigEndian.Uint32(b[n:]) != checksum(it.name, sort) {
+			err = errors.New("its checksum is another")
+		}
+	} else if err == nil {
+		err = errors.New("it is too short")
+	}
 	if err == nil && (sort == "size" || sort == "mtime") {
 		key, name, _ := strings.Cut(it.name, "/")
 		it.key, err = strconv.ParseInt(key, 36, 64)

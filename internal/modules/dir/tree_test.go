@@ -75,7 +75,7 @@ func TestListChooses(t *testing.T) {
 			t.Errorf("%v: one at a time %q", c.args, all)
 		}
 	}
-	for _, bad := range []map[string]any{{"depth": 2, "sort": "size"}, {"glob": "{"}, {"cursor": "!", "depth": 2}, {"cursor": "YQ", "sort": "size"}, {"sort": "colour"}} {
+	for _, bad := range []map[string]any{{"depth": 2, "sort": "size"}, {"glob": "{"}, {"cursor": "!", "depth": 2}, {"cursor": "bm90aGluZw"}, {"cursor": "bm90aGluZw", "depth": 2}, {"cursor": "bm90aGluZw", "glob": "*", "depth": 2}, {"cursor": "nonsense"}, {"cursor": "YQ", "sort": "size"}, {"sort": "colour"}} {
 		bad["path"] = "."
 		if code := run(t, set, "dir_list", bad, nil); code != "invalid_arguments" {
 			t.Errorf("%v: %q", bad, code)
