@@ -69,6 +69,11 @@ func home(e *testscript.Env) error {
 	for _, name := range []string{"XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"} {
 		e.Setenv(name, "")
 	}
+	testdata, err := filepath.Abs("testdata")
+	if err != nil {
+		return err
+	}
+	e.Setenv("TESTDATA", testdata)
 	e.Setenv("GORACE", "atexit_sleep_ms=0") // a race fails at once, there is nothing to wait for
 	e.Values[shelfKey{}] = &shelf{thin: map[string]*thin{}}
 	e.Defer(func() { endDaemon(filepath.Join(e.WorkDir, "run", "gatehouse", "gatehouse.pid")) })
