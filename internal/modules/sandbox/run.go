@@ -89,7 +89,34 @@ func plainRun(o ranOut) any {
 		ExitCode int    `json:"exit_code"`
 		Stdout   string `json:"stdout"`
 		Stderr   string `json:"stderr"`
-	}{o.ExitCode, o.Stdout, o.Stderr}
+	}{o.ExitCode, o.Stdout, withReason(o)}
+}
+
+// reasons word how something ended that did not end by itself.
+var reasons = map[sandbox.Outcome]string{
+	sandbox.Signalled:   "it was ended by a signal",
+	sandbox.TimedOut:    "its time was over; timeout gives it more",
+	sandbox.OutOfMemory: "there was no memory left in the sandbox; memory_mib of create_sandbox gives it more",
+	sandbox.OutputLimit: "it printed more than is kept",
+	sandbox.Lost:        "the sandbox ended, or what runs it there was lost",
+}
+
+// withReason is what was printed to standard error and, if it did not end by
+// itself, a line that says why: the original's answer has no member for that,
+// and -1 alone tells nobody whether to give it more time or more memory.
+func withReason(o ranOut) string {
+	why, ok := reasons[sandbox.Outcome(o.Outcome)]
+	if !ok {
+		return o.Stderr
+	}
+	if o.Outcome == string(sandbox.Signalled) && o.Signal != 0 {
+		why += fmt.Sprintf(" (%d)", o.Signal)
+	}
+	text := o.Stderr
+	if text != "" && !strings.HasSuffix(text, "\n") {
+		text += "\n"
+	}
+	return fmt.Sprintf("%s[ended after %.0f ms: %s]\n", text, o.Took, why)
 }
 
 const outcomes = `
