@@ -22,7 +22,8 @@ type listed struct {
 	condition
 	PID       int           `json:"pid"`
 	StartedAt time.Time     `json:"startedAt"`
-	Duration  time.Duration `json:"duration" doc:"ns"`
+	Duration  time.Duration `json:"duration" doc:"nanoseconds; durationSeconds is easier to read"`
+	Seconds   float64       `json:"durationSeconds"`
 	Terminal  bool          `json:"terminal,omitempty"`
 	CPU       float64       `json:"cpuSeconds,omitempty"`
 	Memory    int64         `json:"memory,omitempty" doc:"bytes"`
@@ -77,10 +78,11 @@ func (r *record) listed(usage bool) listed {
 		StartedAt: r.began, Terminal: r.terminal, condition: r.condition(),
 	}
 	if s, over := r.ended(); over {
-		l.Duration, l.CPU = s.Took, s.CPU.Seconds()
+		l.Duration, l.Seconds, l.CPU = s.Took, s.Took.Seconds(), s.CPU.Seconds()
 		return l
 	}
 	l.Duration = time.Since(r.began)
+	l.Seconds = l.Duration.Seconds()
 	if usage {
 		if u, err := r.p.Usage(); err == nil {
 			l.CPU, l.Memory, l.Processes, l.Ports = u.CPU.Seconds(), u.Memory, u.Processes, u.Ports

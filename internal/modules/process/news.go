@@ -37,6 +37,7 @@ type state struct {
 	Command  string        `json:"command"`
 	PID      int           `json:"pid"`
 	Duration time.Duration `json:"duration,omitempty"` // ns; of one that has ended
+	Seconds  float64       `json:"durationSeconds,omitempty"`
 }
 
 // broadcast tells what happens to a process, until its end. It waits for nobody:
@@ -112,7 +113,7 @@ func (n *news) say(t turn, lost int64, last bool) {
 func (n *news) status() {
 	s := state{condition: n.r.condition(), Command: n.r.command, PID: n.r.p.Pid()}
 	if ended, over := n.r.ended(); over {
-		s.Duration = ended.Took
+		s.Duration, s.Seconds = ended.Took, ended.Took.Seconds()
 	}
 	n.send("process_status", s, n.feed.State)
 }

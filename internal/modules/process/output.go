@@ -61,7 +61,7 @@ func (m *manager) output(ctx context.Context, c *tool.Call, in outputIn) (output
 		out.TimedOut = !ok
 	}
 	out.condition = r.condition() // before the output, so that an ended process has no more
-	r.page(&in, &out)
+	r.page(&in, &out, c.Unpaged)
 	return out, nil
 }
 
@@ -76,14 +76,19 @@ func streams(name string) []int {
 	return []int{stdout, stderr}
 }
 
-// page fills in the output.
-func (r *record) page(in *outputIn, out *outputOut) {
+// page fills in the output: a page of it or, unpaged and without a cursor, all
+// that is kept.
+func (r *record) page(in *outputIn, out *outputOut, unpaged bool) {
+	most := pageBytes
+	if unpaged && in.Since == nil && in.Tail == 0 {
+		most = tool.MostUnpaged
+	}
 	since, last := int64(0), true
 	if in.Since != nil {
 		since, last = *in.Since, in.Tail > 0
 	}
 	r.log.mu.Lock()
-	p := r.log.read(since, streams(in.Stream), pageBytes, last)
+	p := r.log.read(since, streams(in.Stream), most, last)
 	total := r.log.total
 	r.log.mu.Unlock()
 	if !last || out.Status == "running" {

@@ -38,7 +38,8 @@ type runOut struct {
 	Output   string        `json:"output" text:"product"`
 	TimedOut bool          `json:"timedOut,omitempty"`
 	Lost     int64         `json:"lost,omitempty" doc:"bytes before the output that are not kept"`
-	Duration time.Duration `json:"duration" doc:"ns"`
+	Duration time.Duration `json:"duration" doc:"nanoseconds; durationSeconds is easier to read"`
+	Seconds  float64       `json:"durationSeconds"`
 }
 
 // Facts says how the program ended, and where more of its output is.
@@ -89,5 +90,8 @@ func (m *manager) run(ctx context.Context, c *tool.Call, in runIn) (runOut, erro
 	r.log.mu.Lock()
 	p := r.log.read(0, streams("both"), 2*m.cfg.Buffer, true)
 	r.log.mu.Unlock()
-	return runOut{r.id, r.command, end.Code, end.Signal, visible(p.text), end.Stopped == errTimeout, p.lost, end.Took}, nil
+	return runOut{
+		ID: r.id, Command: r.command, ExitCode: end.Code, Signal: end.Signal, Output: visible(p.text),
+		TimedOut: end.Stopped == errTimeout, Lost: p.lost, Duration: end.Took, Seconds: end.Took.Seconds(),
+	}, nil
 }
