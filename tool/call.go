@@ -43,6 +43,10 @@ type Caller struct {
 	Can        Abilities `json:"can,omitempty"`
 }
 
+// MostUnpaged is how much a tool gives at once where Call.Unpaged is set, in
+// bytes.
+const MostUnpaged = 10 << 20
+
 // A Call is one request as its handler sees it: plain data that may have
 // crossed a bus, and capabilities opened by the node that runs it. It must
 // not be kept after Run returns.
@@ -54,6 +58,11 @@ type Call struct {
 	Params json.RawMessage // as the client sent them, for relays
 	State  []byte          // what this handler last put into Input.State
 	Caller Caller
+
+	// Unpaged means that the view gives results whole: a tool that pages itself
+	// gives all there is, up to MostUnpaged, where the arguments
+	// do not ask for a part.
+	Unpaged bool
 
 	Roots Roots // the folders this call may touch; never nil
 	Peer  Peer  // whoever called; never nil

@@ -289,8 +289,9 @@ func (a *App) addModules(ctx context.Context) error {
 // Modules are the names of the modules that are served to callers who name no
 // context.
 func (a *App) Modules() []string {
-	if p := preset(a.cfg.View.Context); p != nil && len(a.cfg.Contexts) == 0 {
-		return []string{p.Name}
+	first := standsIn(a.cfg.View)
+	if (preset(first) != nil || slices.Contains(viewNames(), first)) && len(a.cfg.Contexts) == 0 {
+		return []string{first}
 	}
 	return defaultModules(a.guests)
 }

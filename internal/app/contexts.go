@@ -40,7 +40,7 @@ func ContextsFile(f config.Folders) string {
 // ReservedContext reports whether a name is that of a context which some host
 // has by itself, so that the book must not take it.
 func ReservedContext(name string) bool {
-	return name == DefaultContext || name == contextbook.Admin ||
+	return name == DefaultContext || name == contextbook.Admin || slices.Contains(viewNames(), name) ||
 		slices.ContainsFunc(standard.Guests(), func(g standard.Guest) bool { return g.Name == name })
 }
 

@@ -44,18 +44,20 @@ type guest struct {
 func choose(cfg config.Config, o Options) ([]guest, error) {
 	var chosen []guest
 	v, names, all := cfg.View, named(cfg, o), standard.Guests()
+	unasked := len(names) == 0 && !o.Bare
+	names, stands := withViews(names, v.Context)
 	for _, name := range names {
 		i := slices.IndexFunc(all, func(g standard.Guest) bool { return g.Name == name })
 		if i < 0 {
-			return nil, &config.Mistake{Path: "view.modules", Err: fmt.Errorf("there is no module %q; expected some of %s", name, strings.Join(guestNames(all), ", "))}
+			return nil, &config.Mistake{Path: "view.modules", Err: fmt.Errorf("there is no module %q; expected some of %s", name, strings.Join(append(guestNames(all), viewNames()...), ", "))}
 		}
 		if !slices.ContainsFunc(chosen, func(g guest) bool { return g.Name == name }) {
-			apart := all[i].Runs && !slices.Contains(v.Modules, name) // a context has named it, for itself
+			// A context has named it for itself, or a view is made of it.
+			apart := (all[i].Runs || stands[name] && !(unasked && all[i].Default)) && !slices.Contains(v.Modules, name)
 			chosen = append(chosen, guest{Guest{name, all[i].New}, apart})
 		}
 	}
 	for _, g := range all {
-		unasked := len(names) == 0 && !o.Bare
 		switch {
 		case slices.Contains(names, g.Name):
 		case unasked && g.Default:
@@ -74,6 +76,33 @@ func choose(cfg config.Config, o Options) ([]guest, error) {
 		chosen = append(chosen, guest{Guest: g})
 	}
 	return chosen, nil
+}
+
+// withViews puts the modules that views of the guest list are made of in the
+// place of those views' names. stands tells which were not named themselves.
+func withViews(names []string, context string) (modules []string, stands map[string]bool) {
+	stands = map[string]bool{}
+	modules = slices.Clone(names)
+	for _, v := range standard.Views() {
+		if !slices.Contains(names, v.Name) && context != v.Name {
+			continue
+		}
+		modules = slices.DeleteFunc(modules, func(name string) bool { return name == v.Name })
+		for _, m := range v.Modules {
+			if !slices.Contains(modules, m) {
+				modules, stands[m] = append(modules, m), true
+			}
+		}
+	}
+	return modules, stands
+}
+
+// viewNames are those of the views of the guest list.
+func viewNames() (names []string) {
+	for _, v := range standard.Views() {
+		names = append(names, v.Name)
+	}
+	return names
 }
 
 // preset finds a module that stands for somebody else's server; nil when it
@@ -122,7 +151,15 @@ func specs(v config.View, guests []guest) []contexts.Spec {
 		}
 		all = append(all, s)
 	}
-	first := v.Context
+	for _, one := range standard.Views() {
+		if !slices.Contains(v.Modules, one.Name) && v.Context != one.Name {
+			continue
+		}
+		all = append(all, contexts.Spec{
+			Name: one.Name, Modules: one.Modules, Tools: narrowed(one.Tools, v.Tools), Results: contexts.Structured, Unpaged: true,
+		})
+	}
+	first := standsIn(v)
 	if first == "" && len(guests) == 1 && preset(guests[0].Name) != nil {
 		first = guests[0].Name
 	}
@@ -130,6 +167,25 @@ func specs(v config.View, guests []guest) []contexts.Spec {
 		all[0], all[i] = all[i], all[0]
 	}
 	return all
+}
+
+// standsIn is the context of callers who name none, as far as the settings name
+// it: a context, or a view of the guest list that was named alone.
+func standsIn(v config.View) string {
+	if v.Context == "" && len(v.Modules) == 1 && slices.Contains(viewNames(), v.Modules[0]) {
+		return v.Modules[0]
+	}
+	return v.Context
+}
+
+// narrowed are those of some names that patterns choose, which may be none; a
+// list without any would mean all tools.
+func narrowed(names, patterns []string) []string {
+	kept := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !contexts.Chosen(patterns, name) })
+	if len(kept) == 0 {
+		return []string{""}
+	}
+	return kept
 }
 
 // checkView says what is wrong with the choice of tools.

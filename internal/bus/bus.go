@@ -30,6 +30,7 @@ type Request struct {
 	State    []byte                     `json:"state,omitempty"`
 	Left     time.Duration              `json:"left,omitempty"` // until the deadline; 0 means none
 	Depth    int                        `json:"depth,omitempty"`
+	Unpaged  bool                       `json:"unpaged,omitempty"` // see tool.Call
 }
 
 // Notes is where a running call's side remarks go. Its methods do not block

@@ -245,6 +245,7 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
 			Caller: &r.Facts.Caller, Args: r.Args, Params: r.Params,
 			Recorded: theirs, State: r.State, Left: limit, Depth: r.Depth,
+			Unpaged: r.Entry.Unpaged,
 		},
 	}
 	if r.Name == "" {

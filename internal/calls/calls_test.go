@@ -303,7 +303,7 @@ func TestBudgetOfStructuredOutput(t *testing.T) {
 		tool.New(little("w_page", 500), func(context.Context, *tool.Call, nothing) (page, error) { return page{many, "text"}, nil }),
 		tool.New(little("w_all", -1), func(context.Context, *tool.Call, nothing) (names, error) { return names{many}, nil }),
 		tool.New(little("w_huge", -1), func(context.Context, *tool.Call, nothing) (names, error) {
-			return names{[]string{strings.Repeat("x", 11<<20)}}, nil
+			return names{[]string{strings.Repeat("x", 17<<20)}}, nil
 		}),
 	}}
 	visit(t, hosttest.Options{}, &w, func(t *testing.T, h *hosttest.Host) {

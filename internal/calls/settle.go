@@ -197,8 +197,9 @@ func (c *Calls) trim(r *Request, res *Result) error {
 }
 
 // mostComplete is the largest structured output that a client is sent that
-// asks for all of it, by its view or for one call, in bytes.
-const mostComplete = 10 << 20
+// asks for all of it, by its view or for one call, in bytes: tool.MostUnpaged
+// with what JSON escapes in text.
+const mostComplete = 16 << 20
 
 // fit refuses a result whose structured output is too large to be sent, and
 // says where all of it can be read. A budget below 0 means no limit but that

@@ -281,7 +281,7 @@ started in.`,
 			if err != nil {
 				return err
 			}
-			warnForeign(w.Err, w.Getenv) // what the daemon says of them goes to its log
+			warnForeign(w.Err, w.Getenv, l) // what the daemon says of them goes to its log
 			return startDaemon(c.Context(), w, l.Config, "", slices.Concat(given(c.Flags()), modulesFlag(args)))
 		},
 	}

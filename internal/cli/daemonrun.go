@@ -127,7 +127,7 @@ func runOnce(ctx context.Context, load func() (*config.Loaded, error), w World, 
 		return false, err
 	}
 	warn(w.Err, r.l.Config)
-	warnForeign(w.Err, w.Getenv)
+	warnForeign(w.Err, w.Getenv, r.l)
 	r.log = logger(w.Err, r.l.Config, r.level)
 	defer r.letGo()
 	if err := r.open(ctx); err != nil {

@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"gatehouse/internal/config"
 )
 
 func TestVariablesOfOtherServersNameWhatReplacesThem(t *testing.T) {
@@ -20,7 +22,7 @@ func TestVariablesOfOtherServersNameWhatReplacesThem(t *testing.T) {
 				return "x"
 			}
 			return ""
-		})
+		}, &config.Loaded{})
 		if got := said.String(); !strings.HasPrefix(got, "[gatehouse] "+f.name+" is set") || strings.Count(got, "\n") != 1 {
 			t.Errorf("%s: %q", f.name, got)
 		}
@@ -32,7 +34,7 @@ func TestVariablesOfOtherServersNameWhatReplacesThem(t *testing.T) {
 		}
 	}
 	var said bytes.Buffer
-	if warnForeign(&said, func(string) string { return "" }); said.Len() > 0 {
+	if warnForeign(&said, func(string) string { return "" }, &config.Loaded{}); said.Len() > 0 {
 		t.Errorf("without such variables: %q", said.String())
 	}
 }

@@ -71,6 +71,9 @@ func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *doorFlags, s
 	if err := nameModules(l, *host, args); err != nil {
 		return l, err
 	}
+	if err := originals(w, l); err != nil {
+		return l, &usageError{err}
+	}
 	if err := doors.apply(c, l); err != nil {
 		return l, err
 	}
@@ -104,6 +107,22 @@ func modulesFlag(names []string) []string {
 	return []string{"--modules=" + strings.Join(names, ",")}
 }
 
+// originals has a host that stands in for another server alone listen where that
+// server's variables say.
+func originals(w World, l *config.Loaded) error {
+	name := l.View.Context
+	if name == "" && len(l.View.Modules) == 1 {
+		name = l.View.Modules[0]
+	}
+	switch name {
+	case "sandbox":
+		return l.Bouvet(w.Getenv)
+	case "core":
+		return l.Core(w.Getenv)
+	}
+	return nil
+}
+
 // runServer builds the host, says where it is, and runs it until ctx is done
 // or its last door has closed. load makes the settings, now and whenever they
 // are asked for again; same is what a client runs to have this server to itself.
@@ -113,7 +132,7 @@ func runServer(ctx context.Context, load func() (*config.Loaded, error), w World
 		return err
 	}
 	warn(w.Err, l.Config)
-	warnForeign(w.Err, w.Getenv)
+	warnForeign(w.Err, w.Getenv, l)
 	level := new(slog.LevelVar)
 	log := logger(w.Err, l.Config, level)
 	host, err := app.New(ctx, l.Config, app.Options{Log: log, In: w.In, Out: w.Out, Again: restarts(l.Config), Settings: l.File})

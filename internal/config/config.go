@@ -48,7 +48,7 @@ type Doors struct {
 	Stdio bool   `doc:"Serve standard input and output." env:"-"`
 	HTTP  HTTP   `doc:"Serve Streamable HTTP at /mcp. The section opens the door."`
 	TCP   string `doc:"Serve lines on this host:port, to those who bring a token in _meta. An empty host means loopback." env:"MCP_ADDR" kind:"address"`
-	Unix  string `doc:"Serve lines on a Unix socket at this path." env:"-" kind:"path"`
+	Unix  string `doc:"Serve lines on a Unix socket at this path." env:"MCP_UNIX_SOCKET" kind:"path"`
 }
 
 // Any reports whether a door is open.

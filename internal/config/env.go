@@ -43,10 +43,14 @@ type variables struct {
 
 // set hands the value of a variable, if it has one, to take.
 func (e *variables) set(name string, take func(string) error) {
-	if v := e.getenv(name); v != "" {
-		if err := take(v); err != nil {
-			e.wrong = append(e.wrong, fmt.Errorf("%s: %w", name, err))
+	v := e.getenv(name)
+	if v == "" {
+		if v, name = original(e.getenv, name); v == "" {
+			return
 		}
+	}
+	if err := take(v); err != nil {
+		e.wrong = append(e.wrong, fmt.Errorf("%s: %w", name, err))
 	}
 }
 
@@ -69,7 +73,11 @@ func (e *variables) section(v reflect.Value, path string) {
 			e.section(v.Field(s.at), s.path)
 		} else if name := s.variable(); name != "" {
 			e.set(name, func(text string) error {
-				e.said[s.path] = Place{By: name}
+				by := name
+				if e.getenv(name) == "" {
+					_, by = original(e.getenv, name)
+				}
+				e.said[s.path] = Place{By: by}
 				return s.take(v.Field(s.at), text)
 			})
 		}

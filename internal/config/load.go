@@ -90,6 +90,16 @@ func hasFolder(folder string) bool {
 // By notes that a flag or something else said a setting.
 func (l *Loaded) By(path, who string) { l.said[path] = Place{By: who} }
 
+// From reports whether a setting was read from a variable.
+func (l *Loaded) From(variable string) bool {
+	for _, at := range l.said {
+		if at.By == variable {
+			return true
+		}
+	}
+	return false
+}
+
 // Where is where a setting was said; what is zero was not, and holds its
 // default.
 func (l *Loaded) Where(path string) Place { return l.said[path] }

@@ -55,6 +55,7 @@ type Spec struct {
 	Aliases     bool              // tools are listed by the first alias they declare, and answer to all of them
 	CallAliases bool              // tools answer to their aliases, and are listed by their own names
 	Results     string            // TextResults or Structured; "" means TextResults
+	Unpaged     bool              // tools that page themselves give all there is, up to tool.MostUnpaged
 }
 
 // What a view sends of a tool whose product is text.

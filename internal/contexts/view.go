@@ -56,6 +56,7 @@ type Entry struct {
 	In, Out  *schema.Schema // of a tool; Out may be nil
 	Product  string         // the output member that the tool is called for, a text; "" if it has none
 	Text     bool           // the view sends the product and the facts as text, and no structured content
+	Unpaged  bool           // tools that page themselves give all there is; see tool.Call
 	Whole    bool           // the view sends structured content whole, whatever the tool's budget
 	InText   []string       // the output members that the text holds
 	Headers  []schema.Header
@@ -311,7 +312,7 @@ func (b builder) tool(mod string, t *tool.Tool) {
 	if !chosen(b.spec.Tools, pathMatch, names...) {
 		return
 	}
-	e := &Entry{Listed: b.toolName(mod, t), Module: mod, Name: t.Name, Tool: t, describe: b.spec.Describe[t.Name]}
+	e := &Entry{Listed: b.toolName(mod, t), Module: mod, Name: t.Name, Tool: t, Unpaged: b.spec.Unpaged, describe: b.spec.Describe[t.Name]}
 	if err := e.compileSchemas(&b.c.schemas, b.spec.Results); err != nil {
 		b.c.opts.Log.Error("tool left out", "module", mod, "tool", t.Name, "err", err)
 		return
@@ -345,6 +346,9 @@ func (b builder) renamed(name string) string {
 	}
 	return name
 }
+
+// Chosen reports whether the patterns of a Spec choose a tool of that name.
+func Chosen(patterns []string, name string) bool { return chosen(patterns, pathMatch, name) }
 
 // chosen applies patterns: the ones with "!" take away, the others, if there
 // are any, must match. It is enough that one of the names a thing goes by does.

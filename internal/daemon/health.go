@@ -43,13 +43,17 @@ func (h *Health) Ready(yes bool) { h.ready.Store(yes) }
 // Serve answers on the listener until ctx is done, and closes it.
 func (h *Health) Serve(ctx context.Context, ln net.Listener) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /health", func(w http.ResponseWriter, r *http.Request) {
-		if err := h.check(r.Context()); err != nil {
-			says(w, http.StatusServiceUnavailable, `{"status":"unhealthy","service":"gatehouse"}`)
-			return
+	health := func(healthy, not string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) {
+			if err := h.check(r.Context()); err != nil {
+				says(w, http.StatusServiceUnavailable, not)
+				return
+			}
+			says(w, http.StatusOK, healthy)
 		}
-		says(w, http.StatusOK, `{"status":"healthy","service":"gatehouse"}`)
-	})
+	}
+	mux.HandleFunc("GET /health", health(`{"status":"healthy","service":"gatehouse"}`, `{"status":"unhealthy","service":"gatehouse"}`))
+	mux.HandleFunc("GET /healthz", health(`{"ok":true}`, `{"ok":false}`))
 	mux.HandleFunc("GET /ready", func(w http.ResponseWriter, _ *http.Request) {
 		if !h.ready.Load() {
 			says(w, http.StatusServiceUnavailable, `{"status":"not ready","service":"gatehouse"}`)

@@ -43,6 +43,7 @@ func TestHealthAndReadinessAreTwoThings(t *testing.T) {
 		body   string
 	}{
 		{"/health", false, 200, `{"status":"healthy","service":"gatehouse"}`},
+		{"/healthz", false, 200, `{"ok":true}`},
 		{"/ready", false, 503, `{"status":"not ready","service":"gatehouse"}`},
 		{"/ready", true, 200, `{"status":"ready","service":"gatehouse"}`},
 		{"/", true, 404, "404 page not found\n"},

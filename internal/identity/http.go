@@ -14,7 +14,7 @@ import (
 // OPTIONS, /.well-known/*, /health, /ready, and the two ways to log in.
 func Public(r *http.Request) bool {
 	switch p := r.URL.Path; p {
-	case "/health", "/ready", "/auth/login", "/auth/pair":
+	case "/health", "/healthz", "/ready", "/auth/login", "/auth/pair":
 		return true
 	default:
 		return r.Method == "OPTIONS" || strings.HasPrefix(p, "/.well-known/")

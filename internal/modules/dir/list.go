@@ -73,6 +73,14 @@ const listHelp = `Lists one directory, sorted by name, 200 entries at a time, or
 // come twice.
 const pageBytes = 24 << 10
 
+// pageEntries are the entries of a page unless the caller says otherwise.
+// mostUnpaged are those of an answer that is not paged, which the bytes limit
+// first.
+const (
+	pageEntries = 200
+	mostUnpaged = 200_000
+)
+
 func (m *dirs) listTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "dir_list",
@@ -85,7 +93,14 @@ func (m *dirs) listTool() tool.Tool {
 
 func (m *dirs) list(ctx context.Context, c *tool.Call, in listIn) (listOut, error) {
 	if in.Limit == 0 {
-		in.Limit = 200
+		in.Limit = pageEntries
+	}
+	most := pageBytes
+	if c.Unpaged && in.Depth <= 1 && in.Cursor == "" {
+		in.All, most = true, tool.MostUnpaged
+		if in.Limit == pageEntries {
+			in.Limit = mostUnpaged
+		}
 	}
 	if in.Depth > 1 && in.Sort != "" && in.Sort != "name" {
 		return listOut{}, &tool.Refusal{Code: "invalid_arguments", Message: "a tree is sorted by name", Next: "Leave out depth or sort."}
@@ -103,7 +118,7 @@ func (m *dirs) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 		return listOut{}, err
 	}
 	defer root.Close()
-	l := lister{ctx: ctx, in: &in, p: p, root: root, globs: globs}
+	l := lister{ctx: ctx, in: &in, p: p, root: root, globs: globs, most: most}
 	if !in.All {
 		l.filter = filterOf(p)
 	}
@@ -133,6 +148,7 @@ type lister struct {
 	root   *os.Root
 	globs  tree.Globs
 	filter *tree.Filter
+	most   int // about how many bytes a flat page gets
 }
 
 // flat lists the directory itself.
@@ -149,7 +165,7 @@ func (l *lister) flat() (listOut, error) {
 	out := listOut{Entries: []entry{}, Path: l.in.Path, Total: ch.total, Ignored: ch.ignored}
 	size := 0
 	for i, it := range items {
-		if i == l.in.Limit || size > pageBytes {
+		if i == l.in.Limit || size > l.most {
 			out.NextCursor = encodeCursor(items[i-1], l.in.Sort)
 			break
 		}

@@ -42,6 +42,9 @@ type readOut struct {
 	each   []string       // the facts of each file, if several are read
 }
 
+// pageBytes are the most of a page unless the caller says otherwise.
+const pageBytes = 32 << 10
+
 const readHelp = `Reads a file, a page at a time, or several files at once.
 
 - A page ends on a line and holds at most max_bytes. If there is more, next_offset says where to go on.
@@ -117,6 +120,9 @@ func (m *files) read(ctx context.Context, c *tool.Call, in readIn) (readOut, err
 	if err := in.settle(); err != nil {
 		return readOut{}, err
 	}
+	if c.Unpaged && in.MaxBytes == pageBytes {
+		in.MaxBytes = tool.MostUnpaged
+	}
 	if len(in.Paths) > 0 {
 		return m.readMany(ctx, c, in)
 	}
@@ -126,7 +132,7 @@ func (m *files) read(ctx context.Context, c *tool.Call, in readIn) (readOut, err
 // settle turns the several ways to say which lines into offset and limit.
 func (in *readIn) settle() error {
 	if in.MaxBytes == 0 {
-		in.MaxBytes = 32 << 10
+		in.MaxBytes = pageBytes
 	}
 	if (in.Path == "") == (len(in.Paths) == 0) {
 		return &tool.Refusal{Code: "invalid_arguments", Message: "give path, or paths for several files"}

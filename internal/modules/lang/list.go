@@ -27,6 +27,9 @@ type lang struct {
 	Extensions []string `json:"extensions"`
 }
 
+// pageLanguages are the languages of a page unless the caller says otherwise.
+const pageLanguages = 50
+
 const listHelp = `Lists the languages lang_detect can name, ordered by id, 50 at a time.
 
 - filter keeps those whose id or name contains it, or whose extension it is: "script", ".pl".
@@ -43,9 +46,12 @@ func (m *langs) listTool() tool.Tool {
 	}, m.list)
 }
 
-func (m *langs) list(_ context.Context, _ *tool.Call, in listIn) (listOut, error) {
+func (m *langs) list(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
 	if in.Limit == 0 {
-		in.Limit = 50
+		in.Limit = pageLanguages
+	}
+	if c.Unpaged && in.Limit == pageLanguages {
+		in.Limit = len(language.All())
 	}
 	out := listOut{Languages: []lang{}}
 	for _, l := range language.All() {

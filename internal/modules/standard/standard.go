@@ -42,6 +42,31 @@ type Guest struct {
 	Without []string
 }
 
+// A View is a context that stands in for somebody else's server with tools of
+// several modules. It is on a host where it was named, as a module or as the
+// context of callers, and its modules are in no other context then, unless they
+// were named as well.
+type View struct {
+	Name    string
+	Modules []string
+	Tools   []string // all it lists
+}
+
+// Views are the contexts that stand in for other servers. Their tools go by the
+// names of the modules, their results are structured and whole. The slice is
+// the caller's.
+func Views() []View {
+	return []View{{
+		Name:    "core",
+		Modules: []string{"file", "dir", "lang", "metrics", "process", "ws"},
+		Tools: []string{
+			"file_read", "file_write", "file_edit", "file_delete", "file_rename", "file_exists", "dir_list", "dir_create",
+			"lang_detect", "lang_list", "metrics_record", "metrics_query", "process_start", "process_stop", "process_kill",
+			"process_list", "process_output", "process_input", "ws_start", "ws_info",
+		},
+	}}
+}
+
 // Guests are the modules, in the order in which they start and are listed. The
 // slice is the caller's.
 func Guests() []Guest {

@@ -94,6 +94,7 @@ func TestPlaces(t *testing.T) {
 		{"GET", "/.well-known/mcp", 200, "", `{"mcp_endpoint":"/mcp"}`},
 		{"GET", "/health", 200, "", `{"status":"healthy","service":"gatehouse"}`},
 		{"HEAD", "/health", 200, "", ""},
+		{"GET", "/healthz", 200, "", `{"ok":true}`},
 		{"GET", "/ready", 200, "", `{"status":"ready","service":"gatehouse"}`},
 		{"GET", "/nowhere", 404, "", "the MCP endpoint is /mcp"},
 		{"GET", "/mcp/", 404, "", "the MCP endpoint is /mcp"},

@@ -177,6 +177,7 @@ func (d *Door) routes() {
 		d.mux.HandleFunc("/metrics", d.only("GET", d.opts.Metrics.ServeHTTP))
 	}
 	d.mux.HandleFunc("/health", d.only("GET", says(200, "application/json", `{"status":"healthy","service":"gatehouse"}`)))
+	d.mux.HandleFunc("/healthz", d.only("GET", says(200, "application/json", `{"ok":true}`)))
 	d.mux.HandleFunc("/ready", d.only("GET", d.ready))
 	d.mux.HandleFunc("/{$}", d.only("GET", d.showPage))
 	d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
