@@ -3,6 +3,8 @@ package app
 import (
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -88,19 +90,72 @@ func named(cfg config.Config, o Options) []string {
 }
 
 // CheckSettings says what config.Validate cannot know: which modules and
-// contexts there are not. A mistake is a *SettingError. Nothing is opened.
+// contexts there are not. A mistake is a *SettingError. Nothing is opened but the
+// file of the contexts that were made at run time, if there is one.
 func CheckSettings(cfg config.Config) error {
 	guests, err := choose(cfg, Options{})
 	if err == nil {
 		err = checkView(cfg.View)
 	}
+	var fixed contextbook.Fixed
 	if err == nil {
-		_, err = fixedContexts(cfg, guests)
+		fixed, err = fixedContexts(cfg, guests)
+	}
+	for i, c := range cfg.Contexts {
+		if c.Name == contextbook.Admin && err == nil {
+			err = &config.Mistake{Path: fmt.Sprintf("contexts[%d].name", i), Err: fmt.Errorf(
+				"%q is the context in which this host is administered: what is said of it here counts for nothing, and callers cannot be let in; choose another name", c.Name)}
+		}
+	}
+	if err == nil && cfg.View.Context != "" {
+		err = checkDefault(cfg.View.Context, &fixed, madeContexts(cfg.Folders))
 	}
 	if _, told := errors.AsType[*SettingError](err); err == nil || told {
 		return err
 	}
 	return &SettingError{err}
+}
+
+// ContextNames are the contexts that callers of a host with these settings may be
+// in, those of the settings first and those that were made at run time after them,
+// and the administration last.
+func ContextNames(cfg config.Config) ([]string, error) {
+	guests, err := choose(cfg, Options{})
+	if err != nil {
+		return nil, err
+	}
+	fixed, err := fixedContexts(cfg, guests)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, s := range fixed.Specs {
+		if s.Name != contextbook.Admin {
+			names = append(names, s.Name)
+		}
+	}
+	for _, r := range madeContexts(cfg.Folders).Records {
+		if !slices.Contains(names, r.Name) {
+			names = append(names, r.Name)
+		}
+	}
+	return append(names, contextbook.Admin), nil
+}
+
+// madeContexts are the contexts that were made at run time; none where their file
+// is not there or cannot be read, which the host itself says when it starts.
+func madeContexts(f config.Folders) *contextbook.Snapshot {
+	none := &contextbook.Snapshot{}
+	path := ContextsFile(f)
+	if _, err := os.Stat(path); path == "" || err != nil {
+		return none
+	}
+	b, err := contextbook.Open(path, contextbook.Options{Log: slog.New(slog.DiscardHandler), Fixed: func(string) bool { return false }})
+	if err != nil {
+		return none
+	}
+	defer b.Close()
+	return b.Current()
 }
 
 // fixedContexts are those of the settings: of the file, if it has some, or

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gatehouse/internal/app"
+	"gatehouse/internal/config"
 	"gatehouse/internal/identity"
 	"gatehouse/internal/permit"
 )
@@ -37,6 +40,7 @@ const defaultExpiry = "90d"
 func tokenCreate(w World) *cobra.Command {
 	var t identity.Token
 	var expires string
+	var anyway bool
 	c := &cobra.Command{
 		Use:   "create",
 		Short: "Make a token and show it once",
@@ -56,15 +60,42 @@ user may: * or read, or tools:, resources: and prompts: with a pattern.`,
 					return usagef("--scope: %w", err)
 				}
 			}
+			if err := knownContext(w, t.Context, anyway); err != nil {
+				return err
+			}
 			return withUsers(w, func(s *identity.Service) error { return createToken(c.Context(), w, s, t) })
 		},
 	}
 	c.Flags().StringVar(&t.User, "user", "", "whom the token stands for")
 	c.Flags().StringVar(&t.Context, "context", "", "named view the token is bound to")
+	c.Flags().BoolVar(&anyway, "any-context", false, "make it also if no such context is known here, because a host with other settings has it")
 	c.Flags().StringSliceVar(&t.Scopes, "scope", nil, "what the token is good for, comma-separated; metrics is for /metrics alone (default: all its user may)")
 	c.Flags().StringVar(&expires, "expires", defaultExpiry, "how long it holds, such as 12h, 30d, 8w or never")
 	c.Flags().StringVar(&t.Name, "name", "", "what people call it")
 	return c
+}
+
+// knownContext refuses a context that no host with these settings has: a token
+// that is bound to it opens nothing. The contexts of a host depend on the modules
+// it is told to serve, so each module counts as one that has its own.
+func knownContext(w World, name string, anyway bool) error {
+	if name == "" || anyway {
+		return nil
+	}
+	l, err := config.Load(w.Getenv, "")
+	var names []string
+	if err == nil {
+		names, err = app.ContextNames(l.Config)
+	}
+	if err != nil {
+		fmt.Fprintf(w.Err, "[gatehouse] It is not checked whether there is a context %s: %v\n", name, err)
+		return nil
+	}
+	if slices.Contains(names, name) || len(l.Contexts) == 0 && app.ReservedContext(name) {
+		return nil
+	}
+	return usagef("--context: there is no context %q; expected one of %s. Make one with gatehouse context create %s, "+
+		"or say --any-context if a host with other settings has it", name, strings.Join(names, ", "), name)
 }
 
 func createToken(ctx context.Context, w World, s *identity.Service, t identity.Token) error {

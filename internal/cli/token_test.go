@@ -24,6 +24,8 @@ func TestTokensFromTheCommandLine(t *testing.T) {
 		{"user add ci --no-password", 0, ``, ``},
 		{"token create", 2, `^$`, `2 users: say whose token it is with --user`},
 		{"token create --user carol", 1, `^$`, `user carol: there is no such user`},
+		{"token create --user ci --context nope", 2, `^$`, `no context "nope"; expected one of default.*gatehouse context create nope`},
+		{"context create dev", 0, ``, ``},
 		{"token create --user ci --name build --context dev --scope read,tools:file_* --expires never", 0, secret, `of user ci, never expires`},
 		{"token create --user ci --scope everything", 2, `^$`, `--scope: scope "everything": expected`},
 		{"token create --user ci --expires soon", 2, `^$`, `"soon" is no span of time`},
@@ -60,5 +62,19 @@ func TestExpiries(t *testing.T) {
 	}
 	if got, err := parseExpiry("never", now); err != nil || !got.IsZero() {
 		t.Errorf("never is %v, %v", got, err)
+	}
+}
+
+// A token is bound to a context that there is, of whatever sort.
+func TestATokenIsBoundToAContextThatThereIs(t *testing.T) {
+	run := home(t)
+	run("", "user", "add", "ci", "--no-password")
+	for line, want := range map[string]int{
+		"token create --context default": 0, "token create --context admin": 0, "token create --context shell": 0,
+		"token create --context nope": 2, "token create --context nope --any-context": 0,
+	} {
+		if code, _, said := run("", strings.Fields(line)...); code != want {
+			t.Errorf("%s: %d %s, want %d", line, code, said, want)
+		}
 	}
 }
