@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"path/filepath"
@@ -32,6 +33,8 @@ func (a *App) sandboxConfig(c *sandbox.Config) {
 		Original: func(context string) bool { return a.specOf(context).Aliases },
 		Served:   a.untilSandboxesAreServed,
 	}
+	c.TotalMemory = cmp.Or(s.TotalMemory, manager.MachineMiB())
+	c.PrincipalMemory = cmp.Or(s.PrincipalMemory, c.TotalMemory*3/4)
 	if cache := a.cfg.Folders.Cache; cache != "" {
 		c.Folder = filepath.Join(cache, "snapshots")
 	}

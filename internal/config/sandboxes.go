@@ -12,49 +12,51 @@ import (
 // Sandboxes are what the sandbox module is told: what a sandbox may use, how
 // long it lives, and how many are kept ready.
 type Sandboxes struct {
-	Memory         int               `yaml:"memory_mib" doc:"Memory of a sandbox, in MiB, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_MEMORY_MIB"`
-	VCPUs          int               `yaml:"vcpu_count" doc:"Processors it may keep busy, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_VCPU_COUNT"`
-	Processes      int               `doc:"Processes and threads alive at once in it, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_PROCESSES"`
-	Disk           int               `yaml:"disk_mib" doc:"All its files together, in MiB, unless its maker asks otherwise. They are kept in memory, so at most half of that is used." env:"GATEHOUSE_SANDBOX_DISK_MIB"`
-	Descriptors    int               `doc:"Files that one process in it may have open." env:"GATEHOUSE_SANDBOX_DESCRIPTORS"`
-	Output         int               `doc:"What each output stream of a call may bring before the call is ended." unit:"bytes" env:"GATEHOUSE_SANDBOX_OUTPUT"`
-	Call           time.Duration     `doc:"Time for one call in it, unless the call asks otherwise." env:"GATEHOUSE_SANDBOX_CALL"`
-	MostMemory     int               `yaml:"most_memory_mib" doc:"Memory that may be asked for, in MiB." env:"GATEHOUSE_SANDBOX_MOST_MEMORY_MIB"`
-	MostVCPUs      int               `yaml:"most_vcpu_count" doc:"Processors that may be asked for." env:"GATEHOUSE_SANDBOX_MOST_VCPU_COUNT"`
-	MostCall       time.Duration     `doc:"Time that a sandbox's maker may ask for one call." env:"GATEHOUSE_SANDBOX_MOST_CALL"`
-	Idle           time.Duration     `doc:"A sandbox ends when nobody has used it for so long." env:"GATEHOUSE_SANDBOX_IDLE"`
-	Lifetime       time.Duration     `doc:"A sandbox ends after so long in any case." env:"GATEHOUSE_SANDBOX_LIFETIME"`
-	Most           int               `doc:"Sandboxes alive at once, of everybody together." env:"GATEHOUSE_SANDBOX_MOST"`
-	Isolation      string            `yaml:"min_isolation" doc:"What has to stand between the code and the host at least. Where no driver offers that, there are no sandboxes." enum:"process,filtered,namespaces,user kernel,machine" env:"GATEHOUSE_SANDBOX_MIN_ISOLATION"`
-	Driver         string            `doc:"What makes a sandbox when its maker does not say. auto is the first of prefer that works here and is as strong as min_isolation asks; a name is that one alone. process makes no wall at all: unsafe has to be set as well." enum:"auto,namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
-	Prefer         []string          `doc:"The order in which drivers are tried. Empty means namespaces, oci, gvisor, firecracker, qemu." enum:"namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_PREFER"`
-	Drivers        []string          `doc:"Drivers that a sandbox's maker may ask for, by name or by min_isolation. Empty means those of prefer where driver is auto, else driver alone." enum:"namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVERS"`
-	Runtime        string            `doc:"The container runtime of the driver oci, a path or a name. Empty means crun, or else runc." env:"GATEHOUSE_SANDBOX_RUNTIME"`
-	Runsc          string            `doc:"The program of the driver gvisor, a path or a name. Empty means gatehouse-runsc beside this program, or else an installed runsc." env:"GATEHOUSE_RUNSC"`
-	QEMU           string            `yaml:"qemu" doc:"The program of the driver qemu, a path or a name. Empty means the one for this machine's kind." env:"GATEHOUSE_SANDBOX_QEMU"`
-	Accelerator    string            `doc:"How qemu runs machines: kvm, tcg (slow, and needs nothing of the processor), or empty for whichever works." enum:",kvm,tcg" env:"GATEHOUSE_SANDBOX_ACCELERATOR"`
-	Kernel         string            `doc:"Kernel of virtual machines, a file. Empty means the newest that is installed." kind:"path" env:"GATEHOUSE_KERNEL"`
-	KernelModules  string            `yaml:"kernel_modules" doc:"Folder of that kernel's modules. Empty means the one of its version." kind:"path" env:"GATEHOUSE_SANDBOX_KERNEL_MODULES"`
-	Rootfs         string            `doc:"System of virtual machines, a file with an ext4, squashfs or erofs. Empty means one that is made of the host's own programs." kind:"path" env:"GATEHOUSE_ROOTFS"`
-	MachineBytes   int64             `yaml:"machine_bytes" doc:"What the disks that are made for virtual machines may take on disk, those in use and copies for jails included; those that were not used for longest go first." unit:"bytes" env:"GATEHOUSE_SANDBOX_MACHINE_BYTES"`
-	Registries     []string          `doc:"Registries that images may be pulled from, each a host or host:port; http:// before one says that it is spoken to without TLS. None means that nothing is pulled." env:"GATEHOUSE_SANDBOX_REGISTRIES"`
-	Logins         []RegistryLogin   `doc:"Who pulls, where a registry asks."`
-	CallersImages  bool              `yaml:"callers_images" doc:"Let a sandbox's maker name any image of the registries, besides the templates." env:"GATEHOUSE_SANDBOX_CALLERS_IMAGES"`
-	ImageBytes     int64             `yaml:"image_bytes" doc:"What all unpacked images may take on disk; those that were not used for longest go first." unit:"bytes" env:"GATEHOUSE_SANDBOX_IMAGE_BYTES"`
-	Firecracker    string            `doc:"The program of the driver firecracker, a path or a name. Empty means firecracker in the PATH." env:"GATEHOUSE_FIRECRACKER"`
-	Jailer         string            `doc:"The program that shuts firecracker in, a path or a name. Empty means jailer beside it or in the PATH." env:"GATEHOUSE_SANDBOX_JAILER"`
-	Chroot         string            `doc:"Folder for the jails of firecracker. Empty means the system's place for temporary files." kind:"path" env:"GATEHOUSE_CHROOT"`
-	Unsafe         bool              `doc:"Let the driver process run code that may do whatever the host's user may. min_isolation has to allow it too." env:"GATEHOUSE_SANDBOX_UNSAFE"`
-	Network        bool              `doc:"Let callers open a way out of their sandboxes, by a proxy with rules. Addresses that are not public stay closed unless network_special opens them." env:"GATEHOUSE_SANDBOX_NETWORK"`
-	NetworkSpecial []string          `yaml:"network_special" doc:"Loopback, private, link-local and metadata addresses, and those of this machine, that callers' rules may lead to: such as 10.1.2.3:5432 or 192.168.7.0/24:443. Without it no rule of a caller reaches them; listeners of this host are never reached." env:"GATEHOUSE_SANDBOX_NETWORK_SPECIAL"`
-	NetworkDeny    []string          `doc:"What no sandbox ever reaches, whatever its rules: such as example.com, *.example.com:443 or 203.0.113.0/24." env:"GATEHOUSE_SANDBOX_NETWORK_DENY"`
-	Ports          bool              `doc:"Let callers open ports of their sandboxes on this machine's loopback, where every program of this machine can reach them." env:"GATEHOUSE_SANDBOX_PORTS"`
-	Secrets        []SandboxSecret   `doc:"Secrets that may go out of sandboxes, swapped in by the proxy, and where to. A caller can use one whose context has a variable that refers to it and to no other."`
-	Snapshots      int               `doc:"Snapshots of sandboxes at once, of everybody together." env:"GATEHOUSE_SANDBOX_SNAPSHOTS"`
-	SnapshotBytes  int64             `yaml:"snapshot_bytes" doc:"What all of them together may take on disk." unit:"bytes" env:"GATEHOUSE_SANDBOX_SNAPSHOT_BYTES"`
-	SnapshotLife   time.Duration     `yaml:"snapshot_lifetime" doc:"A snapshot is kept for so long, and no longer than the host runs." env:"GATEHOUSE_SANDBOX_SNAPSHOT_LIFETIME"`
-	Templates      []SandboxTemplate `doc:"What sandboxes can be made of. The one that is named default is for those whose maker names none."`
-	Pool           SandboxPool       `doc:"Sandboxes that are ready before anybody asks."`
+	Memory          int               `yaml:"memory_mib" doc:"Memory of a sandbox, in MiB, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_MEMORY_MIB"`
+	VCPUs           int               `yaml:"vcpu_count" doc:"Processors it may keep busy, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_VCPU_COUNT"`
+	Processes       int               `doc:"Processes and threads alive at once in it, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_PROCESSES"`
+	Disk            int               `yaml:"disk_mib" doc:"All its files together, in MiB, unless its maker asks otherwise. They are kept in memory, so at most half of that is used." env:"GATEHOUSE_SANDBOX_DISK_MIB"`
+	Descriptors     int               `doc:"Files that one process in it may have open." env:"GATEHOUSE_SANDBOX_DESCRIPTORS"`
+	Output          int               `doc:"What each output stream of a call may bring before the call is ended." unit:"bytes" env:"GATEHOUSE_SANDBOX_OUTPUT"`
+	Call            time.Duration     `doc:"Time for one call in it, unless the call asks otherwise." env:"GATEHOUSE_SANDBOX_CALL"`
+	MostMemory      int               `yaml:"most_memory_mib" doc:"Memory that may be asked for, in MiB." env:"GATEHOUSE_SANDBOX_MOST_MEMORY_MIB"`
+	TotalMemory     int               `yaml:"total_memory_mib" doc:"Memory that all sandboxes may be granted together, by their limits, in MiB. 0 means that of this machine." env:"GATEHOUSE_SANDBOX_TOTAL_MEMORY_MIB"`
+	PrincipalMemory int               `yaml:"principal_memory_mib" doc:"Memory that all sandboxes of one principal may be granted together, in MiB. 0 means three quarters of total_memory_mib." env:"GATEHOUSE_SANDBOX_PRINCIPAL_MEMORY_MIB"`
+	MostVCPUs       int               `yaml:"most_vcpu_count" doc:"Processors that may be asked for." env:"GATEHOUSE_SANDBOX_MOST_VCPU_COUNT"`
+	MostCall        time.Duration     `doc:"Time that a sandbox's maker may ask for one call." env:"GATEHOUSE_SANDBOX_MOST_CALL"`
+	Idle            time.Duration     `doc:"A sandbox ends when nobody has used it for so long." env:"GATEHOUSE_SANDBOX_IDLE"`
+	Lifetime        time.Duration     `doc:"A sandbox ends after so long in any case." env:"GATEHOUSE_SANDBOX_LIFETIME"`
+	Most            int               `doc:"Sandboxes alive at once, of everybody together." env:"GATEHOUSE_SANDBOX_MOST"`
+	Isolation       string            `yaml:"min_isolation" doc:"What has to stand between the code and the host at least. Where no driver offers that, there are no sandboxes." enum:"process,filtered,namespaces,user kernel,machine" env:"GATEHOUSE_SANDBOX_MIN_ISOLATION"`
+	Driver          string            `doc:"What makes a sandbox when its maker does not say. auto is the first of prefer that works here and is as strong as min_isolation asks; a name is that one alone. process makes no wall at all: unsafe has to be set as well." enum:"auto,namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVER"`
+	Prefer          []string          `doc:"The order in which drivers are tried. Empty means namespaces, oci, gvisor, firecracker, qemu." enum:"namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_PREFER"`
+	Drivers         []string          `doc:"Drivers that a sandbox's maker may ask for, by name or by min_isolation. Empty means those of prefer where driver is auto, else driver alone." enum:"namespaces,oci,gvisor,firecracker,qemu,process" env:"GATEHOUSE_SANDBOX_DRIVERS"`
+	Runtime         string            `doc:"The container runtime of the driver oci, a path or a name. Empty means crun, or else runc." env:"GATEHOUSE_SANDBOX_RUNTIME"`
+	Runsc           string            `doc:"The program of the driver gvisor, a path or a name. Empty means gatehouse-runsc beside this program, or else an installed runsc." env:"GATEHOUSE_RUNSC"`
+	QEMU            string            `yaml:"qemu" doc:"The program of the driver qemu, a path or a name. Empty means the one for this machine's kind." env:"GATEHOUSE_SANDBOX_QEMU"`
+	Accelerator     string            `doc:"How qemu runs machines: kvm, tcg (slow, and needs nothing of the processor), or empty for whichever works." enum:",kvm,tcg" env:"GATEHOUSE_SANDBOX_ACCELERATOR"`
+	Kernel          string            `doc:"Kernel of virtual machines, a file. Empty means the newest that is installed." kind:"path" env:"GATEHOUSE_KERNEL"`
+	KernelModules   string            `yaml:"kernel_modules" doc:"Folder of that kernel's modules. Empty means the one of its version." kind:"path" env:"GATEHOUSE_SANDBOX_KERNEL_MODULES"`
+	Rootfs          string            `doc:"System of virtual machines, a file with an ext4, squashfs or erofs. Empty means one that is made of the host's own programs." kind:"path" env:"GATEHOUSE_ROOTFS"`
+	MachineBytes    int64             `yaml:"machine_bytes" doc:"What the disks that are made for virtual machines may take on disk, those in use and copies for jails included; those that were not used for longest go first." unit:"bytes" env:"GATEHOUSE_SANDBOX_MACHINE_BYTES"`
+	Registries      []string          `doc:"Registries that images may be pulled from, each a host or host:port; http:// before one says that it is spoken to without TLS. None means that nothing is pulled." env:"GATEHOUSE_SANDBOX_REGISTRIES"`
+	Logins          []RegistryLogin   `doc:"Who pulls, where a registry asks."`
+	CallersImages   bool              `yaml:"callers_images" doc:"Let a sandbox's maker name any image of the registries, besides the templates." env:"GATEHOUSE_SANDBOX_CALLERS_IMAGES"`
+	ImageBytes      int64             `yaml:"image_bytes" doc:"What all unpacked images may take on disk; those that were not used for longest go first." unit:"bytes" env:"GATEHOUSE_SANDBOX_IMAGE_BYTES"`
+	Firecracker     string            `doc:"The program of the driver firecracker, a path or a name. Empty means firecracker in the PATH." env:"GATEHOUSE_FIRECRACKER"`
+	Jailer          string            `doc:"The program that shuts firecracker in, a path or a name. Empty means jailer beside it or in the PATH." env:"GATEHOUSE_SANDBOX_JAILER"`
+	Chroot          string            `doc:"Folder for the jails of firecracker. Empty means the system's place for temporary files." kind:"path" env:"GATEHOUSE_CHROOT"`
+	Unsafe          bool              `doc:"Let the driver process run code that may do whatever the host's user may. min_isolation has to allow it too." env:"GATEHOUSE_SANDBOX_UNSAFE"`
+	Network         bool              `doc:"Let callers open a way out of their sandboxes, by a proxy with rules. Addresses that are not public stay closed unless network_special opens them." env:"GATEHOUSE_SANDBOX_NETWORK"`
+	NetworkSpecial  []string          `yaml:"network_special" doc:"Loopback, private, link-local and metadata addresses, and those of this machine, that callers' rules may lead to: such as 10.1.2.3:5432 or 192.168.7.0/24:443. Without it no rule of a caller reaches them; listeners of this host are never reached." env:"GATEHOUSE_SANDBOX_NETWORK_SPECIAL"`
+	NetworkDeny     []string          `doc:"What no sandbox ever reaches, whatever its rules: such as example.com, *.example.com:443 or 203.0.113.0/24." env:"GATEHOUSE_SANDBOX_NETWORK_DENY"`
+	Ports           bool              `doc:"Let callers open ports of their sandboxes on this machine's loopback, where every program of this machine can reach them." env:"GATEHOUSE_SANDBOX_PORTS"`
+	Secrets         []SandboxSecret   `doc:"Secrets that may go out of sandboxes, swapped in by the proxy, and where to. A caller can use one whose context has a variable that refers to it and to no other."`
+	Snapshots       int               `doc:"Snapshots of sandboxes at once, of everybody together." env:"GATEHOUSE_SANDBOX_SNAPSHOTS"`
+	SnapshotBytes   int64             `yaml:"snapshot_bytes" doc:"What all of them together may take on disk." unit:"bytes" env:"GATEHOUSE_SANDBOX_SNAPSHOT_BYTES"`
+	SnapshotLife    time.Duration     `yaml:"snapshot_lifetime" doc:"A snapshot is kept for so long, and no longer than the host runs." env:"GATEHOUSE_SANDBOX_SNAPSHOT_LIFETIME"`
+	Templates       []SandboxTemplate `doc:"What sandboxes can be made of. The one that is named default is for those whose maker names none."`
+	Pool            SandboxPool       `doc:"Sandboxes that are ready before anybody asks."`
 }
 
 // SandboxSecret is a secret that may go out of sandboxes.
@@ -117,6 +119,11 @@ func (s Sandboxes) validate(w *wrong) {
 		atLeast(w, "modules.sandbox."+d.name, d.name, d.got, time.Millisecond)
 	}
 	atLeast(w, "modules.sandbox.most_memory_mib", "most_memory_mib", s.MostMemory, s.Memory)
+	for name, n := range map[string]int{"total_memory_mib": s.TotalMemory, "principal_memory_mib": s.PrincipalMemory} {
+		if n != 0 {
+			atLeast(w, "modules.sandbox."+name, name, n, s.Memory)
+		}
+	}
 	atLeast(w, "modules.sandbox.most_vcpu_count", "most_vcpu_count", s.MostVCPUs, s.VCPUs)
 	atLeast(w, "modules.sandbox.most_call", "most_call", s.MostCall, s.Call)
 	atLeast(w, "modules.sandbox.pool.max_boots", "max_boots", s.Pool.MaxBoots, 0)

@@ -129,6 +129,9 @@ func notCreated(ctx context.Context, err error) error {
 	case errors.Is(err, manager.ErrFull):
 		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Destroy sandboxes that are no longer needed, or try again later."}
 	}
+	if errors.Is(err, manager.ErrMemory) {
+		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Ask for less memory_mib, or destroy sandboxes that are no longer needed."}
+	}
 	if errors.Is(err, manager.ErrNotOffered) {
 		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error(), Next: "sandbox_stats names the templates and drivers there are."}
 	}

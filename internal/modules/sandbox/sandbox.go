@@ -35,13 +35,15 @@ type Config struct {
 	Output      int           `json:"output_bytes,omitempty"` // of each stream of a call; 0 means 1 MiB
 	Call        time.Duration `json:"call,omitempty"`         // for one call, in ns; 0 means 30 s
 
-	MostMemory int           `json:"most_memory_mib,omitempty"` // that may be asked for; 0 means 32768
-	MostVCPUs  int           `json:"most_vcpu_count,omitempty"` // that may be asked for; 0 means 32
-	MostCall   time.Duration `json:"most_call,omitempty"`       // that may be asked for, in ns; 0 means 1 h
-	Idle       time.Duration `json:"idle,omitempty"`            // unused for so long a sandbox ends, in ns; 0 means 15 min
-	Lifetime   time.Duration `json:"lifetime,omitempty"`        // it ends in any case, in ns; 0 means 24 h
-	Sandboxes  int           `json:"sandboxes,omitempty"`       // alive at once, of everybody; 0 means 100
-	Least      string        `json:"min_isolation,omitempty"`   // the lowest tier there may be: process, filtered, namespaces, user kernel or machine; "" means namespaces
+	MostMemory      int           `json:"most_memory_mib,omitempty"`      // that may be asked for; 0 means 32768
+	TotalMemory     int           `json:"total_memory_mib,omitempty"`     // of the limits of all sandboxes together, in MiB; 0 means any
+	PrincipalMemory int           `json:"principal_memory_mib,omitempty"` // of those of one principal; 0 means any
+	MostVCPUs       int           `json:"most_vcpu_count,omitempty"`      // that may be asked for; 0 means 32
+	MostCall        time.Duration `json:"most_call,omitempty"`            // that may be asked for, in ns; 0 means 1 h
+	Idle            time.Duration `json:"idle,omitempty"`                 // unused for so long a sandbox ends, in ns; 0 means 15 min
+	Lifetime        time.Duration `json:"lifetime,omitempty"`             // it ends in any case, in ns; 0 means 24 h
+	Sandboxes       int           `json:"sandboxes,omitempty"`            // alive at once, of everybody; 0 means 100
+	Least           string        `json:"min_isolation,omitempty"`        // the lowest tier there may be: process, filtered, namespaces, user kernel or machine; "" means namespaces
 
 	Snapshots     int           `json:"snapshots,omitempty"`         // kept at once, of everybody; 0 means 20
 	SnapshotBytes int64         `json:"snapshot_bytes,omitempty"`    // that all of them may take; 0 means 4 GiB
@@ -142,11 +144,11 @@ func (c *Config) options() (manager.Options, error) {
 			Descriptors: c.Descriptors, OutputBytes: c.Output, Call: c.Call,
 		},
 		Most: sandbox.Limits{MemoryMiB: c.MostMemory, VCPUs: c.MostVCPUs, Call: c.MostCall},
-		Idle: c.Idle, Lifetime: c.Lifetime, Sandboxes: c.Sandboxes,
+		Idle: c.Idle, Lifetime: c.Lifetime, Sandboxes: c.Sandboxes, MemoryMiB: c.TotalMemory, PrincipalMiB: c.PrincipalMemory,
 		Snapshots: c.Snapshots, SnapshotBytes: c.SnapshotBytes, SnapshotLife: c.SnapshotLife, Folder: c.Folder,
 		NoPool: c.NoPool, Ready: c.Ready, Boots: c.Boots,
 	}
-	for _, n := range []int{c.Memory, c.VCPUs, c.Processes, c.Disk, c.Descriptors, c.Output, c.MostMemory, c.MostVCPUs, c.Sandboxes, c.Snapshots, int(c.SnapshotBytes), c.Ready, c.Boots} {
+	for _, n := range []int{c.Memory, c.VCPUs, c.Processes, c.Disk, c.Descriptors, c.Output, c.MostMemory, c.MostVCPUs, c.TotalMemory, c.PrincipalMemory, c.Sandboxes, c.Snapshots, int(c.SnapshotBytes), c.Ready, c.Boots} {
 		if n < 0 {
 			return o, fmt.Errorf("%d: a limit cannot be negative", n)
 		}

@@ -28,6 +28,7 @@ type Box struct {
 	ask        Ask // it was made for
 	env        []string
 	idle, life time.Duration
+	memory     int // MiB that it was granted; Manager.mu guards it
 
 	mu         sync.Mutex
 	using      int       // calls under way
@@ -92,6 +93,9 @@ func (b *Box) abandon() {
 		b.Sandbox.Close()
 	}
 	b.kind.lease.drop()
+	b.manager.mu.Lock()
+	b.manager.release(b)
+	b.manager.mu.Unlock()
 }
 
 // wait is how long until it may have to end. b.mu is held.
@@ -130,6 +134,7 @@ func (b *Box) leave(why string) bool {
 	there := m.boxes[b.ID] == b
 	if there {
 		delete(m.boxes, b.ID)
+		m.release(b)
 	}
 	m.mu.Unlock()
 	if !there {

@@ -48,6 +48,9 @@ type Options struct {
 	Sandboxes int            // alive at once, of all owners together; 0 means DefaultMost
 	Least     sandbox.Tier   // a driver below this tier makes none
 
+	MemoryMiB    int // that the limits of all sandboxes may come to together; 0 means any
+	PrincipalMiB int // that those of one principal may; 0 means any
+
 	Snapshots     int           // kept at once, of all owners together; 0 means DefaultSnapshots
 	SnapshotBytes int64         // that all of them may take; 0 means DefaultSnapshotBytes
 	SnapshotLife  time.Duration // how long one is kept; 0 means DefaultSnapshotLife
@@ -88,6 +91,7 @@ type Manager struct {
 	scripts map[key]*atomic.Bool // of templates: JavaScript has run
 	boxes   map[string]*Box
 	making  int // boxes that are not in the map yet
+	granted granted
 
 	images    map[string]*lease // of templates, by reference, once they were asked for
 	snapshots map[string]*Snapshot
@@ -216,7 +220,10 @@ func (m *Manager) makeOf(ctx context.Context, owner string, a Ask, k *kind) (*Bo
 	if err != nil {
 		return nil, err
 	}
-	b := m.newBox(owner, k, a)
+	b, err := m.newBox(owner, k, a, limits.MemoryMiB)
+	if err != nil {
+		return nil, err
+	}
 	spec := k.spec(limits, a.Env)
 	if p := m.pool(k.key); p != nil && k.waits {
 		b.Sandbox, b.Warm, err = p.Claim(ctx, spec)
@@ -239,17 +246,21 @@ func (m *Manager) makeOf(ctx context.Context, owner string, a Ask, k *kind) (*Bo
 	return b, nil
 }
 
-// newBox is one without its sandbox. It keeps the image until it is abandoned
-// or has ended.
-func (m *Manager) newBox(owner string, k *kind, a Ask) *Box {
+// newBox is one without its sandbox. It keeps the image and its memory until it
+// is abandoned or has ended.
+func (m *Manager) newBox(owner string, k *kind, a Ask, memoryMiB int) (*Box, error) {
+	if err := m.grant(owner, memoryMiB); err != nil {
+		return nil, err
+	}
 	now := time.Now()
 	k.lease.add()
 	return &Box{
-		ID: m.o.NewID("sandbox"), Owner: owner, Name: a.Name, Created: now, last: now, Driver: k.rung.Name, Tier: k.rung.driver.Capabilities().Tier,
+		memory: memoryMiB,
+		ID:     m.o.NewID("sandbox"), Owner: owner, Name: a.Name, Created: now, last: now, Driver: k.rung.Name, Tier: k.rung.driver.Capabilities().Tier,
 		Template: or(a.Template, DefaultTemplate), manager: m, kind: k, ask: a, env: slices.Concat(k.Env, a.Env),
 		idle: shorter(a.Idle, m.o.Idle), life: shorter(a.Lifetime, m.o.Lifetime), background: map[string]*Background{},
 		out: wayOut{setting: make(chan struct{}, 1)},
-	}
+	}, nil
 }
 
 func shorter(asked, most time.Duration) time.Duration {

@@ -128,10 +128,7 @@ func (b *Box) with(env []string) []string {
 
 // tell tells the fact that something was decided.
 func (b *Box) tell(d sandbox.Decision) {
-	principal, context := "", b.Owner
-	if i := strings.LastIndexByte(b.Owner, '/'); i >= 0 {
-		principal, context = b.Owner[:i], b.Owner[i+1:]
-	}
+	principal, context := split(b.Owner)
 	b.manager.o.Tell("sandbox.network", decided{b.ID, principal, context, d.Allowed, d.Way, d.Target, d.Address, d.Rule, d.Reason})
 }
 

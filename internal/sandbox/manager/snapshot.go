@@ -210,7 +210,10 @@ func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (b *Box, err 
 	if s.moment == nil {
 		return m.unpack(ctx, s, ask)
 	}
-	b = m.newBox(s.Owner, s.kind, ask)
+	memory := fill(fill(ask.Limits, s.kind.Limits), m.o.Limits).MemoryMiB
+	if b, err = m.newBox(s.Owner, s.kind, ask, memory); err != nil {
+		return nil, err
+	}
 	b.Snapshot = true
 	b.Sandbox, err = s.moment.Create(ctx)
 	if err != nil {
