@@ -247,13 +247,19 @@ func (d *Driver) start(m *machine, line []string, files []*os.File, slot int) er
 	if err != nil {
 		return errors.Join(err, said.Close())
 	}
+	heard := make(chan struct{})
 	go func() {
+		defer close(heard)
 		defer said.Close()
 		io.Copy(m.console, said)
 	}()
 	go func() {
 		defer close(m.ended)
 		m.process.Wait()
+		select {
+		case <-heard:
+		case <-time.After(endWait): // something that it started has its output still
+		}
 	}()
 	return nil
 }
@@ -269,11 +275,17 @@ func socketPair() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "machine"), os.NewFile(uintptr(fds[1]), "machine"), nil
 }
 
-// explain adds to an error what the machine printed last.
+// explain adds to an error what the machine printed last. A line that broke is the
+// end of QEMU, whose words are all there once it has ended, however long that
+// takes on a busy machine.
 func (d *Driver) explain(m *machine, err error) error {
+	wait := 100 * time.Millisecond
+	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
+		wait = endWait
+	}
 	select {
 	case <-m.ended:
-	case <-time.After(100 * time.Millisecond): // what it says comes before it ends
+	case <-time.After(wait):
 	}
 	if last := m.console.String(); last != "" {
 		return fmt.Errorf("%w; the machine's last words: %s", err, last)
