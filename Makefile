@@ -1,20 +1,25 @@
-# Two commands do everything: make run, make test. Each step of make test is
-# a target of its own.
+# Three tiers of tests. make check, while working: at most 3 minutes once built.
+# make test, before a change is done: at most 20 minutes on two cores from an
+# empty cache; it has a short form of every suite. make verify-NAME is the long
+# form of one part, for those who change that part. Each step is a target.
 
 GO       ?= go
 PORT     ?= 3000
 DIR      ?= .
-# Inputs that every fuzz target tries in make test; FUZZTIME=30s looks longer.
+# Inputs that every fuzz target tries; make verify-fuzz takes 30 s for each.
 FUZZTIME ?= 1000x
 APT      := $(if $(filter 0,$(shell id -u)),,sudo) env DEBIAN_FRONTEND=noninteractive apt-get -q -o DPkg::Lock::Timeout=300 -o Acquire::Retries=3
 
 export CGO_ENABLED ?= 0
 
-.PHONY: help run build runsc test setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
+.PHONY: help run build runsc check test unit suite verify-race verify-sandboxes verify-suites verify-fuzz verify-cross verify-bench \
+	verify-soak verify-redteam setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild conformance cross bench soak redteam clean
 
 help:
 	@echo "make run           build, and serve DIR ($(DIR)) over HTTP on loopback, port PORT ($(PORT))"
-	@echo "make test          set up what tests need, and run everything"
+	@echo "make check         format, vet, unit tests and one suite (3 minutes once built)"
+	@echo "make test          set up what tests need, and run a short form of everything (20 minutes)"
+	@echo "make verify-NAME   the long form of one part: $(LONG)"
 	@echo "make build         bin/gatehouse"
 	@echo "make runsc         bin/gatehouse-runsc, which the driver gvisor needs"
 	@echo "make conformance   the official suites and foreign clients, one table"
@@ -36,6 +41,11 @@ runsc:
 
 run: build
 	@exec bin/gatehouse serve --http -p $(PORT) -d "$(DIR)"
+
+# What make test has a short form of.
+LONG = race sandboxes suites fuzz cross bench soak redteam
+
+check: format vet unit suite
 
 # All steps run even when one fails; the last line counts them.
 STEPS = setup format vet staticcheck fix tidy generate race sandboxes suites fuzz benchonce benchbuild cross
@@ -124,23 +134,48 @@ generate:
 # The drivers of sandboxes, each of which passes one suite.
 SANDBOXES = $(shell grep -rl --include='*_test.go' 'sandboxtest.Record' internal/sandbox | xargs -n1 dirname | sort -u | grep -v sandboxtest$$)
 
+# Runs a command with an empty folder for temporary files, and fails if it
+# leaves something there.
+TIDY = .ci/tidy
+
+# All packages but those whose tests are a step of their own.
+UNITS = $$($(GO) list ./... | grep -Ev 'internal/conformance(/clients)?$$' $(SANDBOXES:%=| grep -v '%$$'))
+
+unit:
+	$(TIDY) $(GO) test -short -timeout 10m $(UNITS)
+
+suite:
+	$(TIDY) $(GO) test -timeout 10m -run 'TestOfficialSuites$$' ./internal/conformance
+
 race:
-	CGO_ENABLED=1 $(GO) test -race -p 2 -timeout 15m $$($(GO) list ./... | grep -Ev 'internal/conformance(/clients)?$$' $(SANDBOXES:%=| grep -v '%$$'))
+	CGO_ENABLED=1 $(TIDY) $(GO) test -race -short -p 2 -timeout 15m $(UNITS)
+
+verify-race:
+	CGO_ENABLED=1 GATEHOUSE_TEST_ALL=1 $(TIDY) $(GO) test -race -p 2 -count=1 -timeout 90m $(UNITS)
 
 # One after the other, since they hold each other up, and then what each driver
-# holds here; one that this machine has not is listed as not run. Machines are
-# emulated where there is no KVM: they get the suite once, without the detector.
+# holds here; one that this machine has not is listed as not run.
 sandboxes:
 	@mkdir -p out; rm -f out/sandbox-matrix.md
-	CGO_ENABLED=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(GO) test -race -p 1 -count=1 -timeout 20m $(SANDBOXES:%=./%)
-	GATEHOUSE_TEST_ALL=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(GO) test -count=1 -timeout 20m -run 'TestSuite$$' ./internal/sandbox/qemu
+	CGO_ENABLED=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(TIDY) $(GO) test -race -short -p 1 -count=1 -timeout 15m $(SANDBOXES:%=./%)
+	@sed -n '/^| checks/,$$p' out/sandbox-matrix.md | cut -d"|" -f2,4-
+
+# Machines are emulated where there is no KVM: they get the suite once, without
+# the detector.
+verify-sandboxes:
+	@mkdir -p out; rm -f out/sandbox-matrix.md
+	CGO_ENABLED=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(TIDY) $(GO) test -race -p 1 -count=1 -timeout 60m $(SANDBOXES:%=./%)
+	GATEHOUSE_TEST_ALL=1 GATEHOUSE_SANDBOX_MATRIX=$$PWD/out/sandbox-matrix.md $(TIDY) $(GO) test -count=1 -timeout 60m $(SANDBOXES:%=./%)
 	@sed -n '/^| checks/,$$p' out/sandbox-matrix.md | cut -d"|" -f2,4-
 
 # The official suites and foreign clients, while nothing else runs: they give a
 # server as little as half a second. make conformance prints the table alone.
 # Then the clients that people use, and what each shows its model.
 suites:
-	CGO_ENABLED=1 $(GO) test -race -v -p 1 -count=1 -timeout 15m ./internal/conformance ./internal/conformance/clients
+	$(TIDY) $(GO) test -v -p 1 -count=1 -timeout 15m ./internal/conformance ./internal/conformance/clients
+
+verify-suites:
+	CGO_ENABLED=1 $(TIDY) $(GO) test -race -v -p 1 -count=1 -timeout 30m ./internal/conformance ./internal/conformance/clients
 
 # Each package is built once for all its targets.
 fuzz:
@@ -152,8 +187,11 @@ fuzz:
 		done; \
 	done
 
+verify-fuzz:
+	$(MAKE) --no-print-directory fuzz FUZZTIME=30s
+
 benchonce:
-	$(GO) test -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' *.go internal module tool | xargs -n1 dirname | sort -u | sed 's,^,./,')
+	$(TIDY) $(GO) test -run '^$$' -bench . -benchtime 1x $$(grep -rl --include='*_test.go' '^func Benchmark' *.go internal module tool | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 # The programs that are measured are a Go module of their own. -mod=mod takes
 # in what the product has come to need.
@@ -163,6 +201,12 @@ benchbuild:
 # BENCHFLAGS such as -quick, -only call,list or -reps 3; see bench/cmd/bench.
 bench:
 	cd bench && $(GO) run -mod=mod ./cmd/bench -o ../docs/benchmarks.md $(BENCHFLAGS)
+
+verify-bench: bench
+
+verify-soak: soak
+
+verify-redteam: redteam
 
 soak:
 	cd bench && $(GO) run -mod=mod ./cmd/bench -only soak $(BENCHFLAGS)
@@ -175,7 +219,11 @@ conformance:
 redteam:
 	$(GO) run ./internal/housekeeping/redteam
 
-PLATFORMS = linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64
+# One of each system besides this one; verify-cross builds for all processors.
+PLATFORMS = darwin/arm64 windows/amd64
+verify-cross:
+	$(MAKE) --no-print-directory cross PLATFORMS="linux/amd64 linux/arm64 darwin/amd64 darwin/arm64 windows/amd64 windows/arm64"
+
 cross:
 	@for p in $(PLATFORMS); do \
 		echo $$p; \

@@ -81,7 +81,7 @@ func runVictim(t *testing.T, path string) map[string]bool {
 	}
 	defer in.Close()
 	cmd := exec.CommandContext(t.Context(), exe, "-test.run=^$", "-test.bench=^BenchmarkVictim$", "-test.benchtime=1x")
-	cmd.Env = append(os.Environ(), victimFile+"="+path)
+	cmd.Env = append(os.Environ(), victimFile+"="+path, "TMPDIR="+t.TempDir())
 	cmd.ExtraFiles = []*os.File{out}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

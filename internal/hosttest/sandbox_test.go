@@ -407,7 +407,7 @@ func TestSandboxesOfAKilledHostEnd(t *testing.T) {
 	}
 	mark := fmt.Sprintf("mark-%d-%d", os.Getpid(), time.Now().UnixNano())
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestHostToBeKilled$", "-test.v")
-	cmd.Env = append(os.Environ(), "SANDBOX_HOST_MARK="+mark)
+	cmd.Env = append(os.Environ(), "SANDBOX_HOST_MARK="+mark, "TMPDIR="+t.TempDir())
 	out, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
