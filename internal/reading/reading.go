@@ -100,7 +100,7 @@ type guarded struct {
 
 // mostHeap is how many bytes the heap of the process may grow by while a
 // document is converted.
-const mostHeap = 512 << 20
+const mostHeap = 256 << 20
 
 var errBomb = errors.New("the document takes too much memory")
 

@@ -12,8 +12,36 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// mostXML is how many bytes of a part of a document are decoded.
-const mostXML = 256 << 20
+// Limits of the main part of a document, in bytes. Compressed, a few megabytes
+// stand for gigabytes.
+const (
+	mostXML   = 64 << 20 // that are decoded; the text of what follows is cut off
+	mostToken = 4 << 20  // of one tag or one run of text, which the decoder holds whole
+)
+
+// tokenReader refuses tokens that are too long to be held.
+type tokenReader struct {
+	r     io.Reader
+	guard *guarded
+	left  int // of the whole part
+	token int // bytes read since the last token
+}
+
+func (t *tokenReader) Read(b []byte) (int, error) {
+	if err := t.guard.stop(); err != nil {
+		return 0, err
+	}
+	if t.left <= 0 {
+		return 0, errFull
+	}
+	if t.token > mostToken {
+		return 0, errBomb
+	}
+	n, err := t.r.Read(b[:min(len(b), t.left)])
+	t.left -= n
+	t.token += n
+	return n, err
+}
 
 // fromWord writes the main part of a document.
 func fromWord(w *writer, f *guarded) error {
@@ -30,20 +58,27 @@ func fromWord(w *writer, f *guarded) error {
 			return fmt.Errorf("the document is damaged: %w", err)
 		}
 		defer r.Close()
-		return wordXML(w, io.LimitReader(r, mostXML))
+		return wordXML(w, &tokenReader{r: r, guard: f, left: mostXML})
 	}
 	return errors.New("the document has no text part")
 }
 
 // wordXML follows the elements of WordprocessingML by their local names.
-func wordXML(w *writer, r io.Reader) error {
+func wordXML(w *writer, r *tokenReader) error {
 	d := xml.NewDecoder(r)
 	d.Strict = false
 	p := &wordWriter{writer: w}
 	for depth := 0; ; {
 		t, err := d.Token()
+		r.token = 0
 		if errors.Is(err, io.EOF) {
 			return nil
+		}
+		if errors.Is(err, errBomb) && p.inText {
+			return errFull // a run of text without end
+		}
+		if errors.Is(err, errFull) || errors.Is(err, errBomb) {
+			return err
 		}
 		if err != nil {
 			if w.b.Len() > 0 {

@@ -28,7 +28,7 @@ func (o *opened) use(text []byte) {
 	o.s = &source{ctx: o.s.ctx, f: bytes.NewReader(text), size: int64(len(text)), head: text}
 }
 
-// convert reads a document as text. Only a few are converted at a time, since a
+// convert reads a document as text. One is converted at a time, since a
 // decoder that got lost works until its time is up.
 func (m *files) convert(ctx context.Context, o *opened, kind reading.Kind, out *readOut) error {
 	select {
