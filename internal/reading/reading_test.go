@@ -166,11 +166,18 @@ func TestKinds(t *testing.T) {
 
 func TestUTF16(t *testing.T) {
 	for in, want := range map[string]string{
-		"\xFF\xFEa\x00\xe4\x00": "aä", "\xFE\xFF\x00a\x20\xac": "a€", "\xFF\xFE\x3d\xd8\x00\xde": "😀", "\xFF\xFE\x3d\xd8a\x00": "\uFFFDa", "\xFF\xFEa\x00b": "a", "plain": "plain",
+		"\xFF\xFEa\x00\xe4\x00": "aä", "\xFE\xFF\x00a\x20\xac": "a€", "\xFF\xFE\x3d\xd8\x00\xde": "😀", "\xFF\xFE\x3d\xd8a\x00": "\uFFFDa", "\xFF\xFEa\x00b": "a\uFFFD", "plain": "plain",
 		"\xFF\xFE": "", "\xFF\xFE\x00\xde": "\uFFFD",
+		"\xFF\xFE\x00\x00a\x00\x00\x00\x00\xf6\x01\x00": "a😀", "\x00\x00\xFE\xFF\x00\x00\x00\xe4": "ä",
+		"\xFF\xFE\x00\x00\xff\xff\xff\xffa": "\uFFFD\uFFFD",
 	} {
-		if got := string(UTF16([]byte(in))); got != want {
+		if got := string(Narrow([]byte(in))); got != want {
 			t.Errorf("%q: got %q, want %q", in, got, want)
+		}
+		if w, ok := WideOf([]byte(in)); ok && !strings.Contains(want, "\uFFFD") {
+			if again := w.Mark + string(w.Encode([]byte(want))); again != in {
+				t.Errorf("%q: encoded again it is %q", in, again)
+			}
 		}
 	}
 }
@@ -200,7 +207,7 @@ func FuzzDocuments(f *testing.F) {
 		if !utf8.ValidString(text) || len(text) > MostOut+1 {
 			t.Errorf("%s: %d bytes, or not UTF-8", k, len(text))
 		}
-		UTF16(b)
+		Narrow(b)
 	})
 }
 

@@ -125,7 +125,7 @@ func (w *window) fill(ctx context.Context) error {
 		n, err := w.r.Read(w.b[from:cap(w.b)])
 		w.b = w.b[:from+n]
 		if w.read == 0 {
-			w.utf16 = reading.IsUTF16(w.b)
+			w.utf16 = reading.IsWide(w.b)
 		}
 		w.read += int64(n)
 		w.end = err != nil || w.read == w.size
@@ -381,7 +381,7 @@ func (s *scanner) wide(ctx context.Context, w *window) (found, error) {
 	if err != nil || large {
 		return found{large: large}, err
 	}
-	text := reading.UTF16(b)
+	text := reading.Narrow(b)
 	s.buf = nil // w.b may still be it
 	defer func() { s.held = nil }()
 	return s.scan(ctx, bytes.NewReader(text), int64(len(text)))

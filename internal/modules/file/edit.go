@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"gatehouse/internal/edit"
+	"gatehouse/internal/reading"
 	"gatehouse/internal/roots"
 	"gatehouse/tool"
 )
@@ -86,6 +87,8 @@ the nearest and the first column that differs, with · for a space and → for a
 - dry_run shows the diff and writes nothing; etag is then that of the file as it is.
 - If a Go, JSON, YAML, TOML or XML file could be parsed before and cannot be after, note says so; with strict that is
   refused.
+- A file in UTF-16 or UTF-32 keeps its encoding. In one that is in none of these, nor in UTF-8, \xNN stands for the
+  byte that file_read shows so, and new text is ASCII.
 - The change is atomic; the file keeps its mode. One of several hard links is parted from the others, which keep
   the old content. Files over 64 MB and binary files are refused. file_undo takes an edit back.`
 
@@ -149,16 +152,24 @@ func (m *files) editAt(ctx context.Context, c *tool.Call, h *roots.Hold, p roots
 	if err := mustMatch(p, etag, in.IfMatch); err != nil {
 		return editOut{}, err
 	}
-	r, err := edit.Apply(p.Path, content, edits)
+	text, enc, err := decoded(p, content)
+	if err != nil {
+		return editOut{}, err
+	}
+	if edits, err = enc.asRead(p, text, edits); err != nil {
+		return editOut{}, err
+	}
+	r, err := edit.Apply(p.Path, text, edits)
 	if err != nil {
 		return editOut{}, err
 	}
 	if r.Size() > m.editMost {
 		return editOut{}, tool.Refuse("too_large", "the result would have %s bytes; at most %s are written", commas(r.Size()), commas(m.editMost))
 	}
-	after := r.Content()
+	newText := r.Content()
+	after := enc.encoded(newText)
 	out := editOut{Path: in.Path, Success: true, Replacements: r.Replacements, Line: r.Line, Level: r.Level.String(), ETag: etag, Diff: r.Diff(diffMost)}
-	if broken := edit.Broken(p.Name, content, after); broken != "" {
+	if broken := edit.Broken(p.Name, text, newText); broken != "" {
 		if in.Strict {
 			return editOut{}, &tool.Refusal{Code: "broken", Message: fmt.Sprintf("the edit would break the syntax of %s: %s; nothing was written\n%s", p.Path, broken, out.Diff), Next: "Correct new_string, or leave out strict."}
 		}
@@ -218,7 +229,7 @@ func (m *files) editable(p roots.Place) (there *seen, content []byte, err error)
 	case err != nil:
 		return nil, nil, p.Refuse(err)
 	}
-	if kind := binaryKind(content[:min(len(content), sniffed)]); kind != "" {
+	if kind := binaryKind(content[:min(len(content), sniffed)]); kind != "" && !reading.IsWide(content) {
 		return nil, nil, tool.Refuse("binary", "%s is not text: %s", p.Path, kind)
 	}
 	return there, content, nil

@@ -158,7 +158,7 @@ func (m *files) show(ctx context.Context, o *opened, in *readIn, out *readOut) (
 	switch {
 	case converts && in.As != "raw":
 		return false, m.convert(ctx, o, kind, out)
-	case reading.IsUTF16(o.s.head):
+	case reading.IsWide(o.s.head):
 		if err := o.decode(out); err != nil {
 			return false, err
 		}

@@ -56,17 +56,22 @@ func (m *files) convert(ctx context.Context, o *opened, kind reading.Kind, out *
 	return nil
 }
 
-// decode turns UTF-16 into UTF-8.
+// decode turns UTF-16 or UTF-32 into UTF-8.
 func (o *opened) decode(out *readOut) error {
+	w, _ := reading.WideOf(o.s.head)
 	if o.info.Size() > wideMost {
-		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("%s is UTF-16 text of %s bytes; up to %s can be decoded", o.p.Path, commas(o.info.Size()), commas(wideMost))}
+		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("%s is %s text of %s bytes; up to %s can be decoded", o.p.Path, w.Name, commas(o.info.Size()), commas(wideMost))}
 	}
 	b, err := io.ReadAll(io.NewSectionReader(o.f, 0, wideMost))
 	if err != nil {
 		return o.p.Refuse(err)
 	}
-	o.use(reading.UTF16(b))
-	out.say("UTF-16, shown as UTF-8")
+	text, lost := w.Decode(b[min(len(w.Mark), len(b)):])
+	o.use(text)
+	out.say(w.Name + ", shown as UTF-8")
+	if lost > 0 {
+		out.say(count(int64(lost), "unit") + " or odd bytes that are no characters shown as \uFFFD")
+	}
 	return nil
 }
 

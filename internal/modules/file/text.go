@@ -7,6 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"gatehouse/internal/reading"
 	"gatehouse/tool"
 )
 
@@ -30,9 +31,10 @@ func (s *source) mustBeText(path string) error {
 // binaryKind says what a file that begins like this is, or nothing if it can
 // be shown as text. Text in an 8-bit encoding counts as text.
 func binaryKind(head []byte) string {
+	if w, ok := reading.WideOf(head); ok {
+		return w.Name + " text"
+	}
 	switch {
-	case bytes.HasPrefix(head, []byte("\xFF\xFE")), bytes.HasPrefix(head, []byte("\xFE\xFF")):
-		return "UTF-16 text"
 	case bytes.IndexByte(head, 0) >= 0, controls(head) > len(head)/10:
 		return http.DetectContentType(head)
 	case !utf8.Valid(head):

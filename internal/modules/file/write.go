@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"io"
-	"strings"
 
 	"gatehouse/internal/roots"
 	"gatehouse/tool"
@@ -35,7 +34,8 @@ const writeHelp = `Writes a file.
 
 - mode overwrite, the default, replaces the whole content; append and prepend add to it; create, like if_absent,
   refuses a file that exists. A file that is missing is made in every mode.
-- prepend puts the content after a byte order mark.
+- prepend puts the content after a byte order mark. append and prepend keep the encoding of a file in UTF-16 or UTF-32,
+  which its byte order mark tells; to one that is neither that nor UTF-8 only ASCII is added.
 - if_match takes the etag of a read or of an earlier change: if the file is another by now, nothing is written.
 - The change is atomic and on disk when the call returns: a reader finds the old file or the new one. Comparing and
   replacing are one step also beside other hosts on the same folder.
@@ -127,27 +127,23 @@ func (in writeIn) content(ctx context.Context, m *files, p roots.Place, there *s
 	if size := there.info.Size(); size > m.copyMost {
 		return nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be added to", p.Path, commas(size), commas(m.copyMost))
 	}
+	more, mark, err := added(ctx, p, there, in.Content)
+	if err != nil {
+		return nil, err
+	}
 	f := there.content()
 	return func(w io.Writer) error {
 		if in.Mode == "append" {
 			if err := pour(ctx, w, f); err != nil {
 				return err
 			}
-			_, err := io.WriteString(w, in.Content)
+			_, err := w.Write(more)
 			return err
 		}
-		mark := make([]byte, len(bom))
-		n, err := io.ReadFull(f, mark)
-		if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && err != io.EOF {
+		if _, err := io.CopyN(w, f, int64(mark)); err != nil {
 			return err
 		}
-		head := string(mark[:n])
-		if head == bom {
-			head = bom + strings.TrimPrefix(in.Content, bom)
-		} else {
-			head = in.Content + head
-		}
-		if _, err := io.WriteString(w, head); err != nil {
+		if _, err := w.Write(more); err != nil {
 			return err
 		}
 		return pour(ctx, w, f)
