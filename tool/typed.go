@@ -18,7 +18,7 @@ type Facter interface{ Facts() string }
 //
 // Members tagged text:"facts" are worded by Facts alone.
 func Typed(out any) Result {
-	res := Result{Structured: out}
+	res := Result{Structured: Filled(out)}
 	switch o := out.(type) {
 	case Facter:
 		res.Facts = o.Facts()

@@ -66,7 +66,7 @@ func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 	for _, who := range []*tenant{admin, eve} {
 		v, _ := who.readPublic("default", at)
 		m, _ := v.(map[string]any)
-		if m["title"] != "A test server" || m["state"] != "installed" || m["tools"] != 13.0 {
+		if m["title"] != "A test server" || m["state"] != "installed" || m["tools"] != 14.0 {
 			t.Errorf("shown as %v", v)
 		}
 	}

@@ -78,7 +78,7 @@ func (c *Calls) output(r *Request, res *Result) error {
 		}
 		return nil
 	}
-	full, err := encode(res.Result.Structured)
+	full, err := encode(tool.Filled(res.Result.Structured))
 	if err != nil {
 		return c.incident(r, fmt.Errorf("output: %w", err))
 	}

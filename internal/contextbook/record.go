@@ -114,11 +114,11 @@ type Tool struct {
 	Title       string          `json:"title,omitempty"`
 	Description string          `json:"description"`
 	Help        string          `json:"help,omitempty"`
-	Input       json.RawMessage `json:"input,omitempty"`      // JSON Schema of an object; none means no arguments
-	Output      json.RawMessage `json:"output,omitempty"`     // JSON Schema; what comes back is then JSON
-	Effects     []string        `json:"effects,omitempty"`    // none is taken for the worst
-	Timeout     string          `json:"timeout,omitempty"`    // such as 30s, which is the default; at most 10m
-	MaxOutput   int             `json:"max_output,omitempty"` // bytes; 0 means 1 MiB, at most 16 MiB
+	Input       json.RawMessage `json:"input,omitempty" doc:"JSON Schema of its arguments, an object"` // JSON Schema of an object; none means no arguments
+	Output      json.RawMessage `json:"output,omitempty" doc:"JSON Schema of its result"`              // JSON Schema; what comes back is then JSON
+	Effects     []string        `json:"effects,omitempty"`                                             // none is taken for the worst
+	Timeout     string          `json:"timeout,omitempty"`                                             // such as 30s, which is the default; at most 10m
+	MaxOutput   int             `json:"max_output,omitempty"`                                          // bytes; 0 means 1 MiB, at most 16 MiB
 	Command     *Command        `json:"command,omitempty"`
 	HTTP        *HTTP           `json:"http,omitempty"`
 }
@@ -139,7 +139,7 @@ type HTTP struct {
 	// Body is JSON. A string that is a placeholder and nothing else stands for
 	// the argument's value, others are templates. Without a Body, methods that
 	// have one send all arguments.
-	Body json.RawMessage `json:"body,omitempty"`
+	Body json.RawMessage `json:"body,omitempty" doc:"any JSON"`
 }
 
 // Module is the name of the module with what a context defines for itself.

@@ -424,7 +424,7 @@ func (e *Entry) compileSchemas(by *compiler, results string) (err error) {
 	}
 	e.Whole = results == Structured
 	if e.input == nil {
-		e.input = json.RawMessage(`{"type":"object"}`)
+		e.input = json.RawMessage(`{"type":"object","properties":{}}`)
 	}
 	if e.In, err = by.compile(e.input); err != nil {
 		return err

@@ -9,6 +9,7 @@ import (
 
 	"gatehouse/internal/housekeeping/catalog"
 	"gatehouse/internal/housekeeping/pages"
+	"gatehouse/internal/rawjson"
 )
 
 func guests(t *testing.T) []catalog.Module {
@@ -127,4 +128,25 @@ func firstDifference(got, want string) string {
 		}
 	}
 	return "the page goes on after its end"
+}
+
+// Clients show titles to people, some model APIs refuse an input schema
+// without properties, and some clients an output schema that may be null or
+// says nothing.
+func TestToolsCanBeListedEverywhere(t *testing.T) {
+	for _, m := range guests(t) {
+		for _, one := range m.Tools {
+			if one.Def.Title == "" {
+				t.Errorf("%s has no title", one.Def.Name)
+			}
+			if v, ok := rawjson.Get(one.Input, "properties"); !ok || rawjson.Kind(v) != '{' {
+				t.Errorf("%s: the input schema has no properties", one.Def.Name)
+			}
+			for _, bad := range []string{`["array","null"]`, `["object","null"]`, `:{}`} {
+				if strings.Contains(string(one.Output), bad) {
+					t.Errorf("%s: the output schema holds %s: %s", one.Def.Name, bad, one.Output)
+				}
+			}
+		}
+	}
 }

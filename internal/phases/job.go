@@ -30,7 +30,7 @@ func (s Show) Start(d module.Deps, c *tool.Call, title string, work Work) (Start
 		select {
 		case id := <-ids:
 			out, err := s.run(ctx, c, who, id, title, work)
-			return tool.Result{Structured: out}, err
+			return tool.Typed(out), err
 		case <-ctx.Done():
 			return tool.Result{}, context.Cause(ctx)
 		}

@@ -34,9 +34,9 @@ import (
 func For(t reflect.Type) (json.RawMessage, error) { return write(t, false) }
 
 // ForOutput writes the schema of values of a type as encoding/json encodes
-// them: what can be nil there may be null, what is always written is required,
-// and other members are not excluded, so that a later version may add some;
-// default and header mean nothing. A member tagged text:"product" must be a
+// them, once tool.Typed has made empty lists of nil slices and maps: a nil
+// pointer is null, what is always written is required, and other members are
+// not excluded, so that a later version may add some; default and header mean nothing. A member tagged text:"product" must be a
 // string or a pointer to one.
 func ForOutput(t reflect.Type) (json.RawMessage, error) { return write(t, true) }
 
@@ -180,9 +180,6 @@ func (w *writer) schema(t reflect.Type, f *field) (object, error) {
 	null := false
 	for t.Kind() == reflect.Pointer {
 		t, null = t.Elem(), true
-	}
-	if w.out {
-		null = null || t.Kind() == reflect.Slice || t.Kind() == reflect.Map
 	}
 	null = null && w.out && (f == nil || !f.optional)
 	if w.looping[t] {
@@ -364,8 +361,8 @@ func (w *writer) structBody(t reflect.Type) (o object, err error) {
 			required = append(rawjson.AppendString(required, f.name), ',')
 		}
 	}
-	if len(props) > 0 {
-		o.add("properties", props.close())
+	if len(props) > 0 || !w.out && t == w.root {
+		o.add("properties", props.close()) // also of no arguments, because some model APIs refuse a schema without
 	}
 	if len(required) > 0 {
 		required[len(required)-1] = ']'

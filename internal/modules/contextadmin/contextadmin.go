@@ -61,25 +61,25 @@ Whoever may make contexts can have any program run as the host's user.`
 func (a *admin) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "context_list", Effects: tool.Reads, Task: tool.TaskNever,
+			Name: "context_list", Title: "List contexts", Effects: tool.Reads, Task: tool.TaskNever,
 			Description: "Lists the contexts of this host. Those that are fixed by its configuration cannot be changed here.",
 		}, a.list),
 		tool.New(tool.Def{
-			Name: "context_get", Effects: tool.Reads, Task: tool.TaskNever,
+			Name: "context_get", Title: "Describe a context", Effects: tool.Reads, Task: tool.TaskNever,
 			Description: "Shows the definition of one context.",
 		}, a.get),
 		tool.New(tool.Def{
-			Name: "context_create", Effects: tool.Writes, Task: tool.TaskNever,
+			Name: "context_create", Title: "Create a context", Effects: tool.Writes, Task: tool.TaskNever,
 			Description: "Makes a context: a named view with its own rules, folders, environment, tools and prompts.",
 			Help:        createHelp,
 		}, a.create),
 		tool.New(tool.Def{
-			Name: "context_update", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever,
+			Name: "context_update", Title: "Change a context", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever,
 			Description: "Changes a context: what is given replaces what was there, the rest stays.",
 			Help:        "Members that are given replace those of the context as a whole; `clear` names members that go back to nothing. With `revision` the change is refused if somebody else was faster. For the members see context_create.",
 		}, a.update),
 		tool.New(tool.Def{
-			Name: "context_delete", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever,
+			Name: "context_delete", Title: "Delete a context", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever,
 			Description: "Removes a context. Who is in it finds it gone; calls that run go on for a while.",
 		}, a.delete),
 	}

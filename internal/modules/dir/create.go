@@ -21,6 +21,7 @@ type createOut struct {
 func (m *dirs) createTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "dir_create",
+		Title:       "Create a directory",
 		Description: "Makes a directory and its missing parents; one that exists is fine.",
 		Help:        "Makes a directory with mode 0755, and all that is missing on the way to it. If a file is in the way it is refused and nothing is changed there.",
 		Effects:     tool.Writes | tool.Idempotent,

@@ -84,6 +84,7 @@ const (
 func (m *dirs) listTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "dir_list",
+		Title:       "List a directory",
 		Description: "Lists a directory by name, or with depth what is below it as a tree. next_cursor continues a long one.",
 		Help:        listHelp,
 		Effects:     tool.Reads,

@@ -45,6 +45,7 @@ const (
 func (m *dirs) sizeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "dir_size",
+		Title:       "Measure a directory",
 		Description: "Adds up what is below a directory and shows its largest entries.",
 		Help:        sizeHelp,
 		Effects:     tool.Reads,

@@ -17,7 +17,7 @@ type disks struct{ offer module.Offer }
 func New(context.Context, module.Deps) (module.Module, error) {
 	d := &disks{}
 	d.offer.Tools = []tool.Tool{tool.New(tool.Def{
-		Name: "disk_list", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"disk.list"},
+		Name: "disk_list", Title: "List disks", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"disk.list"},
 		Description: "Lists the disks of this machine and their partitions: size, where they are mounted and how full they are.",
 		Help: `Sizes are in bytes. What the system does not tell is left out; used is there for what is mounted.
 

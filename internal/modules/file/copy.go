@@ -30,6 +30,7 @@ const copyHelp = `Copies a file, also from one folder of the workspace to anothe
 func (m *files) copyTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_copy",
+		Title:       "Copy a file",
 		Description: "Copies a file.",
 		Help:        copyHelp,
 		Effects:     tool.Writes | tool.Destroys,

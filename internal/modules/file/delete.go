@@ -33,6 +33,7 @@ const deleteHelp = `Deletes one file or one empty directory; with recursive, a d
 func (m *files) deleteTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_delete",
+		Title:       "Delete a file",
 		Description: "Deletes a file or an empty directory; recursive also deletes what is in it.",
 		Help:        deleteHelp,
 		Effects:     tool.Destroys | tool.Idempotent,

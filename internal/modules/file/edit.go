@@ -95,6 +95,7 @@ the nearest and the first column that differs, with · for a space and → for a
 func (m *files) editTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_edit",
+		Title:       "Edit a file",
 		Description: "Replaces text in a file; blanks, indentation, quotes and line endings need not match exactly. Returns a diff.",
 		Help:        editHelp,
 		Effects:     tool.Writes | tool.Destroys,

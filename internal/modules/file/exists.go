@@ -21,6 +21,7 @@ type existsOut struct {
 func (m *files) existsTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_exists",
+		Title:       "Check for a file",
 		Description: "Says whether a path exists and whether it is a directory.",
 		Help:        "Links are followed inside the workspace. What cannot be looked at counts as missing; a path outside the workspace is refused.",
 		Effects:     tool.Reads,

@@ -24,18 +24,18 @@ type readIn struct {
 }
 
 type readOut struct {
-	Content    string `json:"content" text:"product"`
-	Language   string `json:"language"`
-	Path       string `json:"path"`
-	Size       int64  `json:"size" doc:"bytes of the file"`
-	FirstLine  int    `json:"first_line,omitempty"`
-	TotalLines int    `json:"total_lines,omitempty"`
-	NextOffset int    `json:"next_offset,omitempty"`
-	NextByte   int64  `json:"next_byte,omitempty"`
-	Truncated  bool   `json:"truncated,omitempty" doc:"max_bytes ended the page"`
-	ETag       string `json:"etag,omitempty"`
-	Files      any    `json:"files,omitempty"`
-	Note       string `json:"note,omitempty"`
+	Content    string      `json:"content" text:"product"`
+	Language   string      `json:"language"`
+	Path       string      `json:"path"`
+	Size       int64       `json:"size" doc:"bytes of the file"`
+	FirstLine  int         `json:"first_line,omitempty"`
+	TotalLines int         `json:"total_lines,omitempty"`
+	NextOffset int         `json:"next_offset,omitempty"`
+	NextByte   int64       `json:"next_byte,omitempty"`
+	Truncated  bool        `json:"truncated,omitempty" doc:"max_bytes ended the page"`
+	ETag       string      `json:"etag,omitempty"`
+	Files      []readFacts `json:"files,omitempty"`
+	Note       string      `json:"note,omitempty"`
 
 	format string         // how lines end and are indented; said on a file's first page
 	media  []tool.Content // what is shown besides the text
@@ -67,6 +67,7 @@ const readHelp = `Reads a file, a page at a time, or several files at once.
 func (m *files) readTool() tool.Tool {
 	t := tool.New(tool.Def{
 		Name:        "file_read",
+		Title:       "Read a file",
 		Description: "Reads a file, by default its first 32 kB; next_offset in the result says where to go on. Also reads documents, images and several files at once.",
 		Help:        readHelp,
 		Effects:     tool.Reads,

@@ -38,6 +38,7 @@ const renameHelp = `Renames or moves a file or directory.
 func (m *files) renameTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_rename",
+		Title:       "Move a file",
 		Description: "Renames or moves a file or directory. It replaces nothing unless overwrite is set.",
 		Help:        renameHelp,
 		Effects:     tool.Writes | tool.Destroys,

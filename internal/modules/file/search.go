@@ -68,6 +68,7 @@ const (
 func (m *files) searchTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_search",
+		Title:       "Search files",
 		Description: "Searches file contents by regexp (RE2), or chooses files by name. Shows hits with line numbers, definitions first.",
 		Help:        searchHelp,
 		Effects:     tool.Reads,

@@ -35,6 +35,7 @@ const statHelp = `Tells what is at a path: type, size in bytes, permissions, tim
 func (m *files) statTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_stat",
+		Title:       "Describe a file",
 		Description: "Tells type, size, mode, time and etag of a file or directory.",
 		Help:        statHelp,
 		Effects:     tool.Reads,

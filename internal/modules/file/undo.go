@@ -269,6 +269,7 @@ const undoHelp = `Takes back your last changes made with file_edit, file_write, 
 func (m *files) undoTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_undo",
+		Title:       "Undo a change",
 		Description: "Takes back your last changes, of one path or of all.",
 		Help:        undoHelp,
 		Effects:     tool.Writes | tool.Destroys,

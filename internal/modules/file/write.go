@@ -47,6 +47,7 @@ const writeHelp = `Writes a file.
 func (m *files) writeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_write",
+		Title:       "Write a file",
 		Description: "Writes a file and makes missing directories. Use file_edit to change a part.",
 		Help:        writeHelp,
 		Effects:     tool.Writes | tool.Destroys, // to append twice is not to append once

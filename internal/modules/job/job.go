@@ -25,16 +25,16 @@ func (f *follower) Close(context.Context) error { return nil }
 func (f *follower) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	return &module.Offer{Tools: []tool.Tool{
 		tool.New(tool.Def{
-			Name: "job_wait", Effects: tool.Reads, Task: tool.TaskNever,
+			Name: "job_wait", Title: "Wait for a job", Effects: tool.Reads, Task: tool.TaskNever,
 			Description: "Waits for a job and gives its result, or how far it is.",
 			Help:        "A call that takes long answers with the id of a job. `job_wait` waits for it up to 35 seconds at a time; call it again while the job works. If the job asks something, the question is passed on to you.",
 		}, f.wait),
 		tool.New(tool.Def{
-			Name: "job_list", Effects: tool.Reads, Task: tool.TaskNever,
+			Name: "job_list", Title: "List jobs", Effects: tool.Reads, Task: tool.TaskNever,
 			Description: "Lists your jobs, newest first.",
 		}, f.list),
 		tool.New(tool.Def{
-			Name: "job_cancel", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever,
+			Name: "job_cancel", Title: "Cancel a job", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever,
 			Description: "Cancels a job that has not ended.",
 		}, f.cancel),
 	}}, nil
@@ -94,7 +94,7 @@ func (f *follower) wait(ctx context.Context, c *tool.Call, in waitIn) (tool.Resu
 			return tool.Result{}, missing(err)
 		}
 	}
-	return tool.Result{Structured: stateOf(&rec)}, nil
+	return tool.Typed(stateOf(&rec)), nil
 }
 
 func missing(err error) error {

@@ -21,7 +21,7 @@ type detectOut struct {
 	Method       string  `json:"method"`
 	Confidence   float64 `json:"confidence"`
 	Alternatives []other `json:"alternatives,omitempty"`
-	Shares       any     `json:"shares,omitempty"`
+	Shares       []share `json:"shares,omitempty"`
 	Files        int     `json:"files,omitempty"`
 	Note         string  `json:"note,omitempty"`
 }
@@ -47,6 +47,7 @@ of text given as content, whose name path may tell; or the languages of a direct
 func (m *langs) detectTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "lang_detect",
+		Title:       "Detect a language",
 		Description: "Names the programming language of a file or text, or the languages of a directory.",
 		Help:        detectHelp,
 		Effects:     tool.Reads,

@@ -38,6 +38,7 @@ const listHelp = `Lists the languages lang_detect can name, ordered by id, 50 at
 func (m *langs) listTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "lang_list",
+		Title:       "List languages",
 		Description: "Lists the languages lang_detect can name.",
 		Help:        listHelp,
 		Effects:     tool.Reads,

@@ -42,12 +42,12 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 	}
 	m.offer.Tools = []tool.Tool{
 		tool.New(tool.Def{
-			Name: "metrics_record", Effects: tool.Writes,
+			Name: "metrics_record", Title: "Record a metric", Effects: tool.Writes,
 			Description: "Records that something happened, and what was measured.",
 			Help:        recordHelp,
 		}, m.record),
 		tool.New(tool.Def{
-			Name: "metrics_query", Effects: tool.Reads,
+			Name: "metrics_query", Title: "Query metrics", Effects: tool.Reads,
 			Description: "Adds up what was recorded: totals, by type, repository and agent, over time, and the last events.",
 			Help:        queryHelp,
 		}, m.query),

@@ -66,7 +66,7 @@ type event struct {
 	Value     *float64          `json:"value,omitempty"`
 	Count     int64             `json:"count,omitempty"`
 	Labels    map[string]string `json:"labels,omitempty"`
-	Data      json.RawMessage   `json:"data,omitempty"`
+	Data      json.RawMessage   `json:"data,omitempty" doc:"any JSON"`
 }
 
 func (m *measures) query(ctx context.Context, c *tool.Call, in queryIn) (queryOut, error) {

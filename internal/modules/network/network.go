@@ -77,44 +77,44 @@ const (
 func (n *network) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "net_interfaces", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"net.gateway.list", "server.host.address.list"},
+			Name: "net_interfaces", Title: "List network interfaces", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"net.gateway.list", "server.host.address.list"},
 			Description: "Lists the network interfaces of this machine with their addresses.", Help: interfacesHelp,
 		}, n.interfaces),
 		tool.New(tool.Def{
-			Name: "net_listeners", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.host.binding.list"},
+			Name: "net_listeners", Title: "List listening ports", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.host.binding.list"},
 			Description: "Lists the ports that are listened on, and by which process.", Help: listenersHelp,
 		}, n.listeners),
 		tool.New(tool.Def{
-			Name: "net_port_check", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 2 * time.Minute, Aliases: []string{"net.gateway.check-port"},
+			Name: "net_port_check", Title: "Check a port", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 2 * time.Minute, Aliases: []string{"net.gateway.check-port"},
 			Description: "Tries whether this machine can open a TCP connection to a port.", Help: portHelp,
 		}, n.checkPort),
 		tool.New(tool.Def{
-			Name: "net_dns_query", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"net.dns.query"},
+			Name: "net_dns_query", Title: "Query DNS", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"net.dns.query"},
 			Description: "Asks a name server for records of a name.", Help: queryHelp,
 		}, n.query),
 		tool.New(tool.Def{
-			Name: "net_dns_check", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"net.gateway.check-dns"},
+			Name: "net_dns_check", Title: "Check name servers", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"net.gateway.check-dns"},
 			Description: "Tries whether each name server of this machine answers.",
 		}, n.checkDNS),
 		tool.New(tool.Def{
-			Name: "net_dns_dump", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"net.dns.dump-table"},
+			Name: "net_dns_dump", Title: "Show name resolution", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"net.dns.dump-table"},
 			Description: "Shows how this machine resolves names: its name servers, search domains and file of hosts.",
 			Help:        "Names of the file of hosts are cut after 500.",
 		}, n.dumpDNS),
 		tool.New(tool.Def{
-			Name: "net_forward_start", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever,
+			Name: "net_forward_start", Title: "Forward a port", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever,
 			Description: "Passes TCP connections to a port of this machine on to another address, until it is stopped.", Help: forwardHelp,
 		}, n.startForward),
 		tool.New(tool.Def{
-			Name: "net_forward_list", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"net.forward.dump-table"},
+			Name: "net_forward_list", Title: "List port forwards", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"net.forward.dump-table"},
 			Description: "Lists your forwards of TCP connections.",
 		}, n.listForwards),
 		tool.New(tool.Def{
-			Name: "net_forward_stop", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Handle: "id",
+			Name: "net_forward_stop", Title: "Stop a port forward", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Handle: "id",
 			Description: "Ends a forward, and the connections that go through it.",
 		}, n.stopForward),
 		tool.New(tool.Def{
-			Name: "net_acme_status", Effects: tool.Reads, Task: tool.TaskNever,
+			Name: "net_acme_status", Title: "Show ACME certificates", Effects: tool.Reads, Task: tool.TaskNever,
 			Description: "Says how this host comes by certificates for its public names, and until when they are good.",
 			Help:        "Names and authority are settings, listen.http.tls.acme: naming a domain there agrees to the authority's terms, which is for a person to do.",
 		}, n.acme),

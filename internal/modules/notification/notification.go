@@ -61,32 +61,32 @@ func (r *reader) tools() []tool.Tool {
 	const change = tool.Writes | tool.Idempotent
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "notification_list", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"notification.list"},
+			Name: "notification_list", Title: "List notifications", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"notification.list"},
 			Description: "Lists what this host has to tell, newest first.",
 			Help:        help + "\n\nA page ends where the next begins: give the smallest id as before. level is success, info, warning or error; code says what happened, for programs.",
 		}, r.list),
 		tool.New(tool.Def{
-			Name: "notification_remove", Effects: change | tool.Destroys, Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.remove"},
+			Name: "notification_remove", Title: "Remove a notification", Effects: change | tool.Destroys, Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.remove"},
 			Description: "Removes notifications. Ids that are not there any more do not matter.",
 			Help:        help,
 		}, r.remove),
 		tool.New(tool.Def{
-			Name: "notification_remove_before", Effects: change | tool.Destroys, Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.remove-before"},
+			Name: "notification_remove_before", Title: "Remove older notifications", Effects: change | tool.Destroys, Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.remove-before"},
 			Description: "Removes all notifications older than one, which itself stays.",
 			Help:        help,
 		}, r.removeBefore),
 		tool.New(tool.Def{
-			Name: "notification_mark_seen", Effects: change, Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.mark-seen"},
+			Name: "notification_mark_seen", Title: "Mark a notification seen", Effects: change, Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.mark-seen"},
 			Description: "Marks notifications as seen: all of them, or none where one is not there.",
 			Help:        help,
 		}, r.mark(true)),
 		tool.New(tool.Def{
-			Name: "notification_mark_unseen", Effects: change, Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.mark-unseen"},
+			Name: "notification_mark_unseen", Title: "Mark a notification unseen", Effects: change, Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.mark-unseen"},
 			Description: "Marks notifications as not seen: all of them, or none where one is not there.",
 			Help:        help,
 		}, r.mark(false)),
 		tool.New(tool.Def{
-			Name: "notification_mark_seen_before", Effects: change, Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.mark-seen-before"},
+			Name: "notification_mark_seen_before", Title: "Mark older notifications seen", Effects: change, Task: tool.TaskNever, Sync: true, Aliases: []string{"notification.mark-seen-before"},
 			Description: "Marks all notifications older than one as seen; that one itself stays as it is.",
 			Help:        help,
 		}, r.markBefore),
@@ -116,7 +116,7 @@ type shown struct {
 	Level     string          `json:"level"`
 	Title     string          `json:"title"`
 	Message   string          `json:"message,omitempty"`
-	Data      json.RawMessage `json:"data,omitempty"`
+	Data      json.RawMessage `json:"data,omitempty" doc:"any JSON"`
 	Seen      bool            `json:"seen"`
 }
 

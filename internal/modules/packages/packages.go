@@ -121,43 +121,43 @@ const (
 func (k *keeper) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "package_install", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.install"},
+			Name: "package_install", Title: "Install a package", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.install"},
 			Description: "Installs somebody's MCP server as a package of this host, after the person has agreed. It answers with a job.",
 			Help:        installHelp + "\n- " + confirmHelp,
 		}, k.install),
 		tool.New(tool.Def{
-			Name: "package_list", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"package.list"},
+			Name: "package_list", Title: "List packages", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"package.list"},
 			Description: "Lists the packages of this host, how each is and how many tools it has.",
 		}, k.list),
 		tool.New(tool.Def{
-			Name: "package_info", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"package.installed-version"},
+			Name: "package_info", Title: "Describe a package", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"package.installed-version"},
 			Description: "Says all there is to know of a package: what is started, from where it came, its tools, and those that cannot be offered.",
 			Help:        "Of the environment only the names of variables are shown, and which secrets they refer to.",
 		}, k.info),
 		tool.New(tool.Def{
-			Name: "package_start", Effects: tool.Writes | tool.Idempotent | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.start"},
+			Name: "package_start", Title: "Start a package", Effects: tool.Writes | tool.Idempotent | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.start"},
 			Description: "Starts the server of a package, and lets it be started from now on.", Help: startHelp,
 		}, k.start),
 		tool.New(tool.Def{
-			Name: "package_stop", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.stop"},
+			Name: "package_stop", Title: "Stop a package", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.stop"},
 			Description: "Ends the server of a package. It stays ended, also when this host is started again, until package_start.",
 		}, k.stop),
 		tool.New(tool.Def{
-			Name: "package_restart", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.restart"},
+			Name: "package_restart", Title: "Restart a package", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.restart"},
 			Description: "Ends the server of a package and starts it again.", Help: startHelp,
 		}, k.restart),
 		tool.New(tool.Def{
-			Name: "package_rebuild", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.rebuild"},
+			Name: "package_rebuild", Title: "Rebuild a package", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.rebuild"},
 			Description: "Installs a package again from its source, or another version of it, and keeps its data. It answers with a job.",
 			Help:        "source may name another version of the same npm package, or another path of the same kind; the person is asked then. After an error the package is as it was. " + confirmHelp,
 		}, k.rebuild),
 		tool.New(tool.Def{
-			Name: "package_remove", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.uninstall"},
+			Name: "package_remove", Title: "Remove a package", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.uninstall"},
 			Description: "Ends a package and removes it with its data, after the person has agreed.",
 			Help:        "keep_data leaves its folder of data, which the next package of that id gets. " + confirmHelp,
 		}, k.remove),
 		tool.New(tool.Def{
-			Name: "package_logs", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"package.logs"},
+			Name: "package_logs", Title: "Read a package's log", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"package.logs"},
 			Description: "Shows what the server of a package has said, page by page.", Help: logsHelp,
 		}, k.logs),
 	}

@@ -77,7 +77,7 @@ func (m *desk) downloadTool() tool.Tool {
 		if err != nil {
 			return tool.Result{}, err
 		}
-		return tool.Result{Structured: out, Content: []tool.Content{tool.Link(out.URI, path.Base(in.From), mime.TypeByExtension(path.Ext(in.From)))}}, nil
+		return tool.Result{Structured: tool.Filled(out), Content: []tool.Content{tool.Link(out.URI, path.Base(in.From), mime.TypeByExtension(path.Ext(in.From)))}}, nil
 	})
 	t.Out = reflect.TypeFor[transferOut]()
 	return t

@@ -37,7 +37,7 @@ type logEntry struct {
 	Timestamp  string          `json:"timestamp"`
 	Level      string          `json:"level"`
 	Message    string          `json:"message"`
-	Attributes json.RawMessage `json:"attributes,omitempty"`
+	Attributes json.RawMessage `json:"attributes,omitempty" doc:"of the line, an object"`
 	BootID     string          `json:"bootId"`
 }
 

@@ -88,51 +88,51 @@ func (s *server) Close(context.Context) error { return nil }
 func (s *server) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "server_time", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.time"},
+			Name: "server_time", Title: "Show the time", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.time"},
 			Description: "Tells the time, and how long this host and its machine have been running.",
 		}, s.time),
 		tool.New(tool.Def{
-			Name: "server_info", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.device-info"},
+			Name: "server_info", Title: "Describe this host", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.device-info"},
 			Description: "Tells what this host is and what it runs on: name, version, operating system, processor and memory.",
 			Help:        "ram is in bytes. What the system does not tell is left out.",
 		}, s.info),
 		tool.New(tool.Def{
-			Name: "server_metrics", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.metrics"},
+			Name: "server_metrics", Title: "Measure this host", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.metrics"},
 			Description: "Measures the machine: processor, memory, disk, network and, where there is a sensor, temperature.",
 			Help:        metricsHelp,
 		}, s.metrics),
 		tool.New(tool.Def{
-			Name: "server_logs", Effects: tool.Reads, Aliases: []string{"server.logs"},
+			Name: "server_logs", Title: "Read this host's log", Effects: tool.Reads, Aliases: []string{"server.logs"},
 			Description: "Shows what this host has logged since it was started, and waits for more.",
 			Help:        "For those who rule this host. It keeps the newest 4,000 messages of level info and above, at most 4 MiB; those of earlier starts are where its standard error went to.\n\n" + pageHelp,
 		}, s.logs),
 		tool.New(tool.Def{
-			Name: "server_kernel_logs", Effects: tool.Reads, Aliases: []string{"server.kernel-logs"},
+			Name: "server_kernel_logs", Title: "Read the kernel log", Effects: tool.Reads, Aliases: []string{"server.kernel-logs"},
 			Description: "Shows the messages of the machine's kernel since it was booted, and waits for more.",
 			Help:        "For those who rule this host. It reads /dev/kmsg, which exists on Linux and which the system may keep from this host.\n\n" + pageHelp,
 		}, s.kernelLogs),
 		tool.New(tool.Def{
-			Name: "server_set_name", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-hostname"},
+			Name: "server_set_name", Title: "Name this host", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-hostname"},
 			Description: "Gives this host a name for people, which stays when it is started again.",
 			Help:        "For those who rule this host. clear goes back to its own. The name its machine has in the network is the operating system's business.",
 		}, s.setName),
 		tool.New(tool.Def{
-			Name: "server_language", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-language"},
+			Name: "server_language", Title: "Set the language", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-language"},
 			Description: "Tells which language the people of this host want to be answered in, or sets it.",
 			Help:        "Setting it is for those who rule this host. Models read it in gatehouse:///mcp/system-prompt. It is none of the system's locale, which the tools do not depend on.",
 		}, s.language),
 		tool.New(tool.Def{
-			Name: "server_rebuild", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"server.rebuild"},
+			Name: "server_rebuild", Title: "Rebuild packages", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"server.rebuild"},
 			Description: "Installs all packages of this host again from where they came, after the person has agreed. It answers with a job.",
 			Help:        rebuildHelp,
 		}, s.rebuild),
 		tool.New(tool.Def{
-			Name: "server_restart", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"server.restart"},
+			Name: "server_restart", Title: "Restart this host", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"server.restart"},
 			Description: "Ends this host and starts it again, after the person has agreed. The machine goes on.",
 			Help:        stopHelp + " A host that a client started over standard input and output is started again by its client, not by itself.",
 		}, s.restart),
 		tool.New(tool.Def{
-			Name: "server_shutdown", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"server.shutdown"},
+			Name: "server_shutdown", Title: "Stop this host", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"server.shutdown"},
 			Description: "Ends this host, after the person has agreed. Nobody is served until somebody starts it again; the machine goes on.",
 			Help:        stopHelp,
 		}, s.shutdown),

@@ -65,22 +65,22 @@ const help = `For those who rule this host. The password is kept as a secret of 
 func (d *desk) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "smtp_info", Effects: tool.Reads, Task: tool.TaskNever,
+			Name: "smtp_info", Title: "Show the mail server", Effects: tool.Reads, Task: tool.TaskNever,
 			Description: "Shows by which mail server this host writes, to whom, and whether it works. Never the password.",
 			Help:        help,
 		}, d.info),
 		tool.New(tool.Def{
-			Name: "smtp_set", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"server.set-smtp"},
+			Name: "smtp_set", Title: "Set the mail server", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"server.set-smtp"},
 			Description: "Says by which mail server this host writes, and who is mailed its notifications.",
 			Help:        help + "\n\nWithout a password the one that is kept stays, as long as host and username do.",
 		}, d.set),
 		tool.New(tool.Def{
-			Name: "smtp_test", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"server.test-smtp"},
+			Name: "smtp_test", Title: "Send a test mail", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"server.test-smtp"},
 			Description: "Sends a test mail, by the mail server that is set or by one that is given here, which is not kept.",
 			Help:        help,
 		}, d.test),
 		tool.New(tool.Def{
-			Name: "smtp_clear", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"server.clear-smtp"},
+			Name: "smtp_clear", Title: "Forget the mail server", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"server.clear-smtp"},
 			Description: "Forgets the mail server and its password. Nobody is mailed any more.",
 			Help:        help,
 		}, d.clear),

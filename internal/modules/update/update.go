@@ -69,22 +69,22 @@ const (
 func (m *maker) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "server_update_check", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 3 * time.Minute,
+			Name: "server_update_check", Title: "Check for an update", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 3 * time.Minute,
 			Description: "Says whether there is a newer release of this host's program.",
 			Help:        "It reads the manifest at the source in the settings and verifies its signature. previous is the version that server_update_rollback would put back.",
 		}, m.check),
 		tool.New(tool.Def{
-			Name: "server_update", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Timeout: 3 * time.Minute, Aliases: []string{"server.update"},
+			Name: "server_update", Title: "Update this host", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Timeout: 3 * time.Minute, Aliases: []string{"server.update"},
 			Description: "Replaces this host's program by the newest release, after the person has agreed. It answers with a job.",
 			Help:        updateHelp,
 		}, m.apply),
 		tool.New(tool.Def{
-			Name: "server_update_rollback", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Sync: true, Timeout: 3 * time.Minute,
+			Name: "server_update_rollback", Title: "Undo an update", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Sync: true, Timeout: 3 * time.Minute,
 			Description: "Puts the program that ran before the last update back, after the person has agreed. It runs when the host is started again.",
 			Help:        "The other one is kept, so that a second rollback undoes the first. " + confirmHelp,
 		}, m.rollback),
 		tool.New(tool.Def{
-			Name: "server_governor", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"server.experimental.governor"},
+			Name: "server_governor", Title: "Set the CPU governor", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"server.experimental.governor"},
 			Description: "Tells how the kernel chooses the speed of the processors, or sets it.",
 			Help:        governorHelp,
 		}, m.governor),

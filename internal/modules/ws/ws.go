@@ -56,16 +56,16 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 	}
 	s.offer.Tools = []tool.Tool{
 		tool.New(tool.Def{
-			Name: "ws_start", Effects: tool.Writes | tool.Idempotent,
+			Name: "ws_start", Title: "Open the message hub", Effects: tool.Writes | tool.Idempotent,
 			Description: "Opens a WebSocket door on this machine, if it is not open, and gives an address that lets one client in as you.",
 			Help:        startHelp,
 		}, s.start),
 		tool.New(tool.Def{
-			Name: "ws_info", Effects: tool.Reads,
+			Name: "ws_info", Title: "Describe the message hub", Effects: tool.Reads,
 			Description: "Tells who listens over WebSockets: your clients and their channels.",
 		}, s.info),
 		tool.New(tool.Def{
-			Name: "ws_publish", Effects: tool.Writes,
+			Name: "ws_publish", Title: "Publish a message", Effects: tool.Writes,
 			Description: "Tells something to those of your WebSocket clients that listen to a channel.",
 			Help:        publishHelp,
 		}, s.publish),
