@@ -174,3 +174,37 @@ func TestTheLocalTokenAdministersAndAnAnonymousCallerNeverDoes(t *testing.T) {
 		t.Errorf("the bearer of the local token is answered %s", got)
 	}
 }
+
+// A session whose caller may not be in its context any more is answered as
+// docs/contexts.md says, in every method, and goes on when the caller may again.
+func TestASessionThatLostItsContextIsAnswered404(t *testing.T) {
+	cfg := ruled(t, "file")
+	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, "127.0.0.1", 0
+	a, client := liveOn(t, cfg, Options{})
+	admin := client("root", "admin")
+	expect(t, admin.call("admin", "context_create", `{"name":"dev","modules":["file"]}`), `"revision":1`)
+	v := &browser{t: t, url: a.Doors()[0].Address}
+	local := []string{"Authorization", "Bearer " + a.LocalToken()}
+	status, answer, h := v.post("/mcp/dev", `{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"v","version":"1"}}}`, local...)
+	if status != 200 {
+		t.Fatal(status, answer)
+	}
+	session := append(local, "Mcp-Session-Id", h.Get("Mcp-Session-Id"), "Mcp-Protocol-Version", "2025-11-25")
+	v.post("/mcp/dev", `{"jsonrpc":"2.0","method":"notifications/initialized"}`, session...)
+	ask := func(want int, words string) {
+		t.Helper()
+		for _, method := range []string{"tools/list", "prompts/list", "resources/list", `tools/call","params":{"name":"file_exists","arguments":{"path":"x"}},"x":"`} {
+			status, answer, _ := v.post("/mcp/dev", `{"jsonrpc":"2.0","id":2,"method":"`+method+`"}`, session...)
+			if status != want || !strings.Contains(answer, words) {
+				t.Errorf("%.12s: %d %s, want %d with %s", method, status, answer, want, words)
+			}
+		}
+	}
+	ask(200, "result")
+	expect(t, admin.call("admin", "context_update", `{"name":"dev","roles":["keeper"]}`), "revision")
+	ask(404, "Context not found")
+	expect(t, admin.call("admin", "context_update", `{"name":"dev","roles":["keeper"],"known_to":["admin"]}`), "revision")
+	ask(403, "Context not allowed")
+	expect(t, admin.call("admin", "context_update", `{"name":"dev","clear":["roles","known_to"]}`), "revision")
+	ask(200, "result")
+}

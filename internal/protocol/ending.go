@@ -108,7 +108,7 @@ func (r *request) fail(f *Fault) {
 	r.note.flush(r)
 	f.ID = r.msg.ID
 	status := f.Status
-	if status == 0 || r.sess != nil && f.Code != CodeInvalidRequest {
+	if status == 0 || r.sess != nil && f.Code != CodeInvalidRequest && !f.Outside {
 		status = 200 // a legacy client takes any other status for an accident on the way
 	}
 	r.close()

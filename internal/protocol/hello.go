@@ -194,7 +194,7 @@ func notFound(err error) *Fault {
 	if errors.Is(err, contexts.ErrForbidden) {
 		status = 403
 	}
-	return &Fault{Status: status, Code: CodeInvalidParams, Message: err.Error()}
+	return &Fault{Status: status, Outside: true, Code: CodeInvalidParams, Message: err.Error()}
 }
 
 // prove finds who sends a message on a door without headers: whoever its

@@ -61,6 +61,7 @@ func (m *Message) IsResponse() bool { return m.Method == "" }
 // Fault is why a message was refused, ready to be answered.
 type Fault struct {
 	Status  int    // for doors that have status codes
+	Outside bool   // the caller is not in its context any more: the status stands in a session too
 	Code    int    // JSON-RPC error code
 	Message string // says what is wrong and what was expected
 	Data    json.RawMessage
