@@ -19,6 +19,11 @@ const (
 	CanSampleTools
 	CanListRoots
 	CanTasks // it can follow a call that became a task
+
+	// What follows is the host's word about the client, never the client's own.
+
+	OnlyOperator // a yes of its person does not count where a call needs one: an operator's does
+	WordCounts   // its own word that its person agreed does, because the settings say so
 )
 
 // Caller is who stands behind a call. It is plain data and crosses the bus.
@@ -37,6 +42,10 @@ type Caller struct {
 	// client was started.
 	Folders []string `json:"folders,omitempty"`
 	Named   bool     `json:"named,omitempty"`
+
+	// Child says that the caller is a process that came of a child of the host.
+	// It is never an administrator, and no person answers there.
+	Child bool `json:"child,omitempty"`
 
 	Credential string    `json:"credential,omitempty"` // names what the principal was proven by; never a secret
 	Trace      string    `json:"trace,omitempty"`      // W3C traceparent

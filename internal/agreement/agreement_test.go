@@ -21,9 +21,13 @@ func TestNothingHappensWithoutAYes(t *testing.T) {
 		"no":                 {tool.CanElicit, moduletest.Accept(map[string]bool{"confirm": false}), "", "declined"},
 		"away":               {tool.CanElicit, moduletest.Decline(), "", "declined"},
 		"asked all the same": {tool.CanElicit, moduletest.Decline(), "the barn", "declined"},
-		"cannot ask":         {0, nil, "", "unconfirmed"},
-		"another thing":      {0, nil, "the house", "unconfirmed"},
-		"has asked":          {0, nil, "the barn", ""},
+		"cannot ask":         {0, nil, "", "needs_approval"},
+		"says so itself":     {0, nil, "the barn", "needs_approval"},
+		"word, not asked":    {tool.WordCounts, nil, "", "unconfirmed"},
+		"another thing":      {tool.WordCounts, nil, "the house", "unconfirmed"},
+		"has asked":          {tool.WordCounts, nil, "the barn", ""},
+		"only an operator":   {tool.CanElicit | tool.OnlyOperator, moduletest.Accept(map[string]bool{"confirm": true}), "", "needs_approval"},
+		"operator, not word": {tool.WordCounts | tool.OnlyOperator, nil, "the barn", "needs_approval"},
 	} {
 		call := moduletest.NewCall(t)
 		call.Caller.Can = c.can

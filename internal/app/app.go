@@ -229,6 +229,7 @@ func (a *App) build(context.Context) error {
 	a.pacing.Store(a.cfg.Limits.Rate != nil)
 	a.calls = calls.New(calls.Options{
 		Bus: a.bus, Views: a.views, Spool: a.spool, Log: a.log, Timeout: l.Deadline, Budget: l.Result,
+		WordCounts: a.cfg.Approvals.CallersWord, NoOperators: a.opts.Private,
 		Approvals: a.book, Queue: a.limits.Queue, Ledger: a.callLedger(),
 	})
 	if s := a.cfg.Sessions; !s.Off {

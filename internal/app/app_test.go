@@ -28,6 +28,7 @@ func settings(t *testing.T) config.Config {
 	}
 	c.Roots.Folders = []string{t.TempDir()}
 	c.Limits.StopPatience = 5 * time.Second
+	c.Approvals.CallersWord = true // these clients cannot ask
 	return c
 }
 

@@ -101,7 +101,7 @@ func (a *App) Again() bool {
 // caller never does, also where nothing was set up to tell callers apart, because
 // any process and any other user of this machine can be one.
 func (a *App) rules(who tool.Caller) bool {
-	if len(who.Scopes) > 0 {
+	if len(who.Scopes) > 0 || who.Child {
 		return false
 	}
 	owner := a.who.Owner()

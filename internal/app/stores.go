@@ -37,7 +37,14 @@ func (a *App) openStores(context.Context) (err error) {
 			return err
 		}
 	}
-	a.book = approvals.Open(book, approvals.Options{Log: a.log})
+	o := approvals.Options{Log: a.log}
+	if a.cfg.Approvals.Proof == "passphrase" && !a.opts.Private {
+		o.Proof = ProofFile(a.cfg.Folders)
+		if _, err := approvals.LoadProof(o.Proof); err != nil {
+			a.log.Warn("calls that need an approval cannot get one", "err", err)
+		}
+	}
+	a.book = approvals.Open(book, o)
 	a.room(Part{"approvals", func(ctx context.Context) error {
 		return errors.Join(a.book.Run(ctx), a.book.Close())
 	}})
@@ -46,6 +53,9 @@ func (a *App) openStores(context.Context) (err error) {
 
 // ApprovalsFile is where hosts keep what waits for an operator.
 func ApprovalsFile(f config.Folders) string { return filepath.Join(f.State, "approvals.db") }
+
+// ProofFile is where the proof is that every yes needs.
+func ProofFile(f config.Folders) string { return filepath.Join(f.Config, "approvals.proof") }
 
 func (a *App) loadKeys() *seal.Ring {
 	dir := a.cfg.Folders.Data

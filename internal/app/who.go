@@ -167,6 +167,9 @@ func (a *App) connected(conn net.Conn) (protocol.Who, error) {
 	if uid, known := socket.PeerUID(conn); known {
 		if p, ok := a.who.Peer(uid); ok {
 			who := whoIs(p)
+			if socket.PeerIsChild(conn) {
+				return a.paced(a.proving(asChild(who), netip.Addr{}), remoteEnd(netip.Addr{})), nil
+			}
 			if c, ok := conn.(interface{ ClientWork() ([]string, bool) }); ok {
 				who.Work = c.ClientWork
 			}
@@ -208,13 +211,25 @@ func (a *App) tellConnection(conn net.Conn) {
 
 // proving adds how a token is proved that comes over this connection.
 func (a *App) proving(who protocol.Who, addr netip.Addr) protocol.Who {
+	child := who.Child
 	who.Prove = func(ctx context.Context, token string) (protocol.Who, error) {
 		p, denied := a.who.Line(ctx, token, addr)
 		if denied != nil {
 			return protocol.Who{}, denied
 		}
-		return a.proving(whoIs(p), addr), nil
+		proved := whoIs(p)
+		if child {
+			proved = asChild(proved)
+		}
+		return a.proving(proved, addr), nil
 	}
+	return who
+}
+
+// asChild is a caller that came of a child of this host: whatever it brings, it
+// is no administrator, because no person is known to be there.
+func asChild(who protocol.Who) protocol.Who {
+	who.Roles, who.Child = nil, true
 	return who
 }
 

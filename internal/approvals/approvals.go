@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -39,7 +40,7 @@ type Request struct {
 	ID      string          `json:"id"`
 	Owner   string          `json:"owner"` // principal and context of the caller
 	Tool    string          `json:"tool"`
-	Args    json.RawMessage `json:"arguments"` // canonical; at most 16 KiB, cut beyond
+	Args    json.RawMessage `json:"arguments"` // canonical, as Shown shows them
 	Rule    string          `json:"rule"`
 	State   State           `json:"state"`
 	By      string          `json:"by,omitempty"` // who decided
@@ -65,6 +66,9 @@ type Options struct {
 	Log  *slog.Logger
 	Wait time.Duration // how long a request waits for a decision; 0 means 1 h
 	Look time.Duration // how often the file is looked at for decisions of other processes; 0 means 500 ms
+	// Proof is the file of the proof that every yes needs; "" means none. It is
+	// read once, when the first yes comes: what replaces it later does not count.
+	Proof string
 }
 
 // Book holds the approvals of a host. Safe for concurrent use.
@@ -73,7 +77,16 @@ type Book struct {
 	file sqlfile.File
 
 	mu      sync.Mutex
-	waiting map[string]func(Request) // told once of the decision
+	waiting map[string]wait // those that ask
+	proof   *Proof          // nil before it was read
+	lasting map[string]time.Time
+}
+
+// wait is a request of this host, as it asked it: the file may say otherwise by
+// the time of the decision.
+type wait struct {
+	asked Request
+	tell  func(Request) // once
 }
 
 // Open opens the book in the file at path, which need not exist; "" keeps it
@@ -88,22 +101,19 @@ func Open(path string, o Options) *Book {
 	if o.Look == 0 {
 		o.Look = 500 * time.Millisecond
 	}
-	return &Book{opts: o, file: sqlfile.File{Path: path, Schema: schema, Version: 1}, waiting: map[string]func(Request){}}
+	return &Book{opts: o, file: sqlfile.File{Path: path, Schema: schema, Version: 1}, waiting: map[string]wait{}, lasting: map[string]time.Time{}}
 }
 
 // Close closes the file.
 func (b *Book) Close() error { return b.file.Close() }
 
-const maxArgs = 16 << 10
-
 // Ask makes a pending request; decided is called once, from Run, when it has
-// been decided or has expired.
+// been decided or has expired. A *TooLong means that what would be run cannot be
+// shown, so that it is not asked.
 func (b *Book) Ask(owner, tool, rule string, args json.RawMessage, decided func(Request)) (Request, error) {
-	if len(args) > maxArgs {
-		args, _ = json.Marshal(string(args[:maxArgs]) + "…")
-	}
-	if args == nil {
-		args = json.RawMessage("{}")
+	args, err := Shown(args)
+	if err != nil {
+		return Request{}, err
 	}
 	now := time.Now().UTC().Truncate(time.Millisecond)
 	r := Request{
@@ -115,7 +125,7 @@ func (b *Book) Ask(owner, tool, rule string, args json.RawMessage, decided func(
 		return r, err
 	}
 	b.mu.Lock()
-	b.waiting[r.ID] = decided
+	b.waiting[r.ID] = wait{r, decided}
 	b.mu.Unlock()
 	_, err = db.Exec("INSERT INTO request VALUES (?,?,?,?,?,?,'',?,?)",
 		r.ID, owner, tool, []byte(args), rule, Pending, r.Created.UnixMilli(), r.Until.UnixMilli())
@@ -128,9 +138,54 @@ func (b *Book) Ask(owner, tool, rule string, args json.RawMessage, decided func(
 func (b *Book) take(id string) func(Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	f := b.waiting[id]
+	f := b.waiting[id].tell
 	delete(b.waiting, id)
 	return f
+}
+
+// Proves reports whether a yes needs a passphrase here.
+func (b *Book) Proves() bool { return b.opts.Proof != "" }
+
+// proven returns why a yes to a request does not count.
+func (b *Book) proven(r Request) error {
+	if !b.Proves() {
+		return nil
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.proof == nil {
+		p, err := LoadProof(b.opts.Proof)
+		if err != nil {
+			return err
+		}
+		b.proof = p
+	}
+	db, err := b.file.DB()
+	if err != nil {
+		return err
+	}
+	var signature []byte
+	err = db.QueryRow("SELECT signature FROM proof WHERE id=?", r.ID).Scan(&signature)
+	if err != nil || !b.proof.checks(r, signature) {
+		return ErrUnproven
+	}
+	return nil
+}
+
+// prove keeps the signature of a yes. The table is not part of the schema,
+// because files of hosts before it have to stay readable.
+func (b *Book) prove(id string, signature []byte) error {
+	if len(signature) == 0 || !b.file.Exists() {
+		return nil
+	}
+	db, err := b.file.DB()
+	if err == nil {
+		_, err = db.Exec("CREATE TABLE IF NOT EXISTS proof (id TEXT PRIMARY KEY, signature BLOB NOT NULL)")
+	}
+	if err == nil {
+		_, err = db.Exec("INSERT OR REPLACE INTO proof VALUES (?,?)", id, signature)
+	}
+	return err
 }
 
 // Decide says yes or no to a pending request.
@@ -140,6 +195,14 @@ func (b *Book) Decide(id string, yes bool, by string) (Request, error) {
 		to = Allowed
 	}
 	return b.move(id, to, by)
+}
+
+// DecideProven says yes with the signature of Proof.Sign.
+func (b *Book) DecideProven(id, by string, signature []byte) (Request, error) {
+	if err := b.prove(id, signature); err != nil {
+		return Request{}, err
+	}
+	return b.move(id, Allowed, by)
 }
 
 // move takes a pending request to another state.
@@ -217,8 +280,13 @@ func (b *Book) list(where string, args ...any) ([]Request, error) {
 }
 
 // Spend uses up an operator's yes. It reports false when there is none for
-// this call, or when it was used.
-func (b *Book) Spend(id, owner, tool string) (bool, error) {
+// this call, or when it was used. The error says, among others, that it was
+// given without the passphrase that this host asks for.
+func (b *Book) Spend(r Request, owner, tool string) (bool, error) {
+	id := r.ID
+	if err := b.proven(r); err != nil {
+		return false, err
+	}
 	db, err := b.file.DB()
 	if err != nil {
 		return false, err
@@ -239,12 +307,25 @@ func (b *Book) Once(key string, until time.Time) (bool, error) {
 
 // Remember lets a yes hold for the same call until a time.
 func (b *Book) Remember(owner, tool string, args json.RawMessage, until time.Time) error {
-	_, err := b.mark(sameCall(owner, tool, args), until)
+	key := sameCall(owner, tool, args)
+	if b.Proves() { // what is in the file could be anybody's word
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		maps.DeleteFunc(b.lasting, func(_ string, until time.Time) bool { return until.Before(time.Now()) })
+		b.lasting[key] = until
+		return nil
+	}
+	_, err := b.mark(key, until)
 	return err
 }
 
 // Remembered reports whether a yes holds for this call.
 func (b *Book) Remembered(owner, tool string, args json.RawMessage) (bool, error) {
+	if b.Proves() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.lasting[sameCall(owner, tool, args)].After(time.Now()), nil
+	}
 	if !b.file.Exists() {
 		return false, nil
 	}
@@ -315,10 +396,15 @@ func (b *Book) look(now time.Time) {
 			b.opts.Log.Error("approval cannot be read", "approval", id, "err", err)
 			continue
 		}
-		if r.State != Pending {
-			if tell := b.take(id); tell != nil {
-				tell(r)
-			}
+		if r.State == Pending {
+			continue
+		}
+		b.mu.Lock()
+		w := b.waiting[id]
+		b.mu.Unlock()
+		if tell := b.take(id); tell != nil {
+			w.asked.State, w.asked.By = r.State, r.By
+			tell(w.asked)
 		}
 	}
 }
@@ -327,7 +413,7 @@ func (b *Book) look(now time.Time) {
 func (b *Book) giveUp() {
 	b.mu.Lock()
 	waiting := b.waiting
-	b.waiting = map[string]func(Request){}
+	b.waiting = map[string]wait{}
 	b.mu.Unlock()
 	for id := range waiting {
 		if _, err := b.move(id, Expired, ""); err != nil && !errors.Is(err, ErrDecided) {

@@ -2,8 +2,10 @@ package approvals
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 )
@@ -16,19 +18,19 @@ func TestAYesIsUsedOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if ok, _ := b.Spend(r.ID, "ann/default", "file_delete"); ok {
+	if ok, _ := b.Spend(r, "ann/default", "file_delete"); ok {
 		t.Fatal("an undecided request was spent")
 	}
 	if _, err := b.Decide(r.ID, true, "op"); err != nil {
 		t.Fatal(err)
 	}
-	if ok, _ := b.Spend(r.ID, "eve/default", "file_delete"); ok {
+	if ok, _ := b.Spend(r, "eve/default", "file_delete"); ok {
 		t.Fatal("another caller spent it")
 	}
-	if ok, _ := b.Spend(r.ID, "ann/default", "file_delete"); !ok {
+	if ok, _ := b.Spend(r, "ann/default", "file_delete"); !ok {
 		t.Fatal("the yes was not good")
 	}
-	if ok, _ := b.Spend(r.ID, "ann/default", "file_delete"); ok {
+	if ok, _ := b.Spend(r, "ann/default", "file_delete"); ok {
 		t.Fatal("the yes was good twice")
 	}
 	if _, err := b.Decide(r.ID, false, "op"); !errors.Is(err, ErrDecided) {
@@ -116,5 +118,121 @@ func TestARememberedYesIsForTheSameCallOnly(t *testing.T) {
 	}
 	if got, _ := b.Remembered("ann/default", "old", nil); got {
 		t.Error("a yes held longer than it should")
+	}
+}
+
+// A yes counts only with the passphrase, also where the file is written to by a
+// program of the same account.
+//
+//redteam:attack A yes is good for one call: the file of approvals is written to without the passphrase
+//redteam:attack A yes is good for one call: a signature is moved to another request, or what was shown is altered
+func TestAYesNeedsThePassphrase(t *testing.T) {
+	dir := t.TempDir()
+	file, key := filepath.Join(dir, "approvals.db"), filepath.Join(dir, "approvals.proof")
+	pass := []byte("correct horse battery")
+	proof, err := NewProof(pass)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := proof.Save(key); err != nil {
+		t.Fatal(err)
+	}
+	host, other := Open(file, Options{Proof: key}), Open(file, Options{})
+	defer host.Close()
+	defer other.Close()
+	ask := func(args string) Request {
+		r, err := host.Ask("ann/default", "file_delete", "deletes", []byte(args), func(Request) {})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	sign := func(r Request) []byte {
+		seen, err := other.Get(r.ID)
+		if err != nil {
+			t.Fatal(err)
+		}
+		signature, err := proof.Sign(pass, seen)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return signature
+	}
+	spend := func(r Request) bool {
+		ok, _ := host.Spend(r, "ann/default", "file_delete")
+		return ok
+	}
+	if _, err := proof.Sign([]byte("a guess, no more"), ask(`{}`)); !errors.Is(err, ErrPassphrase) {
+		t.Errorf("a wrong passphrase: %v", err)
+	}
+	bare := ask(`{"path":"a"}`)
+	if _, err := other.Decide(bare.ID, true, "program"); err != nil {
+		t.Fatal(err)
+	}
+	if spend(bare) {
+		t.Error("a yes without the passphrase counted")
+	}
+	good, moved := ask(`{"path":"b"}`), ask(`{"path":"c"}`)
+	signature := sign(good)
+	if _, err := other.DecideProven(moved.ID, "op", signature); err != nil {
+		t.Fatal(err)
+	}
+	if spend(moved) {
+		t.Error("a signature counted for another request")
+	}
+	shown := ask(`{"path":"everything"}`)
+	db, err := other.file.DB()
+	if err == nil {
+		_, err = db.Exec("UPDATE request SET args=? WHERE id=?", `{"path":"harmless"}`, shown.ID)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.DecideProven(shown.ID, "op", sign(shown)); err != nil {
+		t.Fatal(err)
+	}
+	if spend(shown) {
+		t.Error("a yes to what was not asked counted")
+	}
+	if _, err := db.Exec("INSERT INTO mark VALUES (?,?)", sameCall("ann/default", "file_delete", []byte(`{"path":"z"}`)), time.Now().Add(time.Hour).UnixMilli()); err != nil {
+		t.Fatal(err)
+	}
+	if ok, _ := host.Remembered("ann/default", "file_delete", []byte(`{"path":"z"}`)); ok {
+		t.Error("a remembered yes was believed that somebody wrote")
+	}
+	if _, err := other.DecideProven(good.ID, "op", signature); err != nil {
+		t.Fatal(err)
+	}
+	if !spend(good) || spend(good) {
+		t.Error("the passphrase's yes is good once")
+	}
+}
+
+// What is approved can be seen: whole, or by its ends, length and digest. What is
+// run is shown whole or not asked about.
+//
+//redteam:attack A yes is good for one call: a command hides behind its beginning, and text behind what cannot be seen
+func TestWhatIsApprovedIsShown(t *testing.T) {
+	long := strings.Repeat("a", 3000) + "MIDDLE" + strings.Repeat("b", 3000)
+	for name, c := range map[string]struct {
+		args, has, not string
+		long           bool
+	}{
+		"short":       {`{"path":"x"}`, `{"path":"x"}`, "sha256", false},
+		"a long text": {`{"content":"` + long + `"}`, `"bytes":6006,"sha256":"`, "MIDDLE", false},
+		"a command":   {`{"command":"echo ` + long + `; rm -rf x"}`, "MIDDLE", "sha256", false},
+		"too long":    {`{"command":"` + strings.Repeat("x ", 10_000) + `; rm -rf x"}`, "", "", true},
+		"its parts":   {`{"command":"sh","args":["-c","` + strings.Repeat("x ", 10_000) + `"]}`, "", "", true},
+		"among many":  {`{"command":"ls",` + strings.Repeat(`"k`+"`"+`":"v",`, 1) + `"content":"` + long + `"}`, `"command":"ls"`, "MIDDLE", false},
+		"unseen":      {"{\"path\":\"a\u202etxt.exe\u200b\"}", `\u202e`, "\u202e", false},
+	} {
+		got, err := Shown([]byte(c.args))
+		tooLong, _ := errors.AsType[*TooLong](err)
+		if (tooLong != nil) != c.long || !strings.Contains(string(got), c.has) || c.not != "" && strings.Contains(string(got), c.not) {
+			t.Errorf("%s: got %s, %v", name, got, err)
+		}
+		if err == nil && !json.Valid(got) {
+			t.Errorf("%s: %s is no JSON", name, got)
+		}
 	}
 }

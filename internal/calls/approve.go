@@ -12,8 +12,12 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/agreement"
 	"gatehouse/internal/approvals"
+	"gatehouse/internal/audit"
 	"gatehouse/internal/permit"
+	"gatehouse/internal/plaintext"
+	"gatehouse/internal/rawjson"
 	"gatehouse/tool"
 )
 
@@ -25,6 +29,7 @@ const (
 	house        = "==gatehouse/"
 	askedKey     = house + "asked"    // we asked the client, for this call
 	approvedKey  = house + "approved" // a yes was used up, for this call
+	operatorKey  = house + "operator" // it was an operator's, for this call
 	approvalLife = 24 * time.Hour     // how long a used answer is remembered as used
 )
 
@@ -80,10 +85,67 @@ func (c *Calls) approve(r *Request, v permit.Verdict) (bool, Result, error) {
 		return false, refused(unkept(err)), nil
 	case ok:
 		return true, Result{}, nil
-	case v.Kind == permit.AskOperator:
-		return false, Result{}, c.askOperator(book, r, v)
+	case v.Kind == permit.AskOperator, c.onlyOperator(r), r.Facts.Can&tool.CanElicit == 0:
+		err := c.askOperator(book, r, v.Rule)
+		if long, ok := errors.AsType[*tool.Refusal](err); ok {
+			return false, refused(long), nil
+		}
+		return false, Result{}, err
 	}
 	return c.askClient(book, r, v)
+}
+
+// onlyOperator reports whether no yes of the caller's own client counts: every
+// yes needs a proof, or the client came of a child of this host.
+func (c *Calls) onlyOperator(r *Request) bool {
+	return r.Facts.Child || c.opts.Approvals != nil && c.opts.Approvals.Proves()
+}
+
+// asAsked is the caller as handlers see it: what its word is worth here is the
+// host's to say.
+func (c *Calls) asAsked(r *Request) *tool.Caller {
+	only := c.onlyOperator(r)
+	if !only && !c.opts.WordCounts {
+		return &r.Facts.Caller
+	}
+	who := r.Facts.Caller
+	if only {
+		who.Can |= tool.OnlyOperator
+	} else {
+		who.Can |= tool.WordCounts
+	}
+	return &who
+}
+
+// agree takes up a handler's question to an operator: the call waits, if it is a
+// client's own. It returns the *Pending, or why there is none.
+func (c *Calls) agree(r *Request, question string) error {
+	book := c.opts.Approvals
+	switch {
+	case r.Depth > 0:
+		return &tool.Refusal{Code: "denied", Message: r.Entry.Listed + " needs a person's agreement, which only a call of a client's own can get: " + question}
+	case book == nil || c.opts.NoOperators:
+		return &tool.Refusal{Code: "unconfirmed", Message: "nothing was done: " + r.Entry.Listed + " needs a person's agreement, and there is nobody to ask: " + question,
+			Next: "Run it at a terminal, where you are asked, or at a server, where gatehouse approvals lists what waits. With approvals.callers_word in the settings, confirm stands for a person's yes."}
+	}
+	return c.askOperator(book, r, "agreement: "+question)
+}
+
+// agreed tells the ledger whose word let a call go on that needed an agreement.
+func (c *Calls) agreed(r *Request, theirs map[string]json.RawMessage, err error) {
+	if err != nil || r.Method != "tools/call" || c.opts.Ledger == nil {
+		return
+	}
+	if _, ok := theirs[agreement.Key]; ok {
+		c.approvedLine(r, permit.Verdict{}, "by the person behind the client, as the client says")
+		return
+	}
+	if !c.opts.WordCounts || c.onlyOperator(r) || r.Facts.Can&tool.CanElicit != 0 || r.Recorded[operatorKey] != nil {
+		return
+	}
+	if said, ok := rawjson.Get(r.Args, "confirm"); ok && len(said) > 2 && said[0] == '"' {
+		c.approvedLine(r, permit.Verdict{}, "by the caller's own word (confirm)")
+	}
 }
 
 func unkept(err error) *tool.Refusal {
@@ -138,10 +200,6 @@ func (c *Calls) askClient(book *approvals.Book, r *Request, v permit.Verdict) (b
 
 // question is the result that asks.
 func (c *Calls) question(r *Request, v permit.Verdict) Result {
-	if r.Facts.Can&tool.CanElicit == 0 {
-		return refused(&tool.Refusal{Code: "denied", Message: r.Entry.Listed + " needs the approval of a person, and this client cannot ask one",
-			Next: "Use a client that supports elicitation, or ask an operator to allow it."})
-	}
 	if r.ID == "" {
 		r.ID = NewID()
 	}
@@ -149,7 +207,11 @@ func (c *Calls) question(r *Request, v permit.Verdict) Result {
 	if v.Reason != "" {
 		why = "\n" + v.Reason
 	}
-	msg := fmt.Sprintf("Allow %s with %s?%s", r.Entry.Listed, shown(r.Args), why)
+	args, err := approvals.Shown(r.Args)
+	if err != nil {
+		return refused(tool.Refuse("too_large", "%s cannot be approved: %v", r.Entry.Listed, err))
+	}
+	msg := fmt.Sprintf("Allow %s with %s?%s", plaintext.Line(r.Entry.Listed), args, why)
 	form := json.RawMessage(`{"type":"object","properties":{"approve":{"type":"boolean","title":"Approve","description":"yes lets it run once"}},"required":["approve"]}`)
 	recorded := maps.Clone(r.Recorded)
 	if recorded == nil {
@@ -162,18 +224,16 @@ func (c *Calls) question(r *Request, v permit.Verdict) Result {
 	}
 }
 
-// shown is what a person is told of the arguments.
-func shown(args json.RawMessage) string {
-	const most = 600
-	if s := string(args); len(s) <= most {
-		return s
+// askOperator has the call wait: the error is a *Pending, or a refusal.
+func (c *Calls) askOperator(book *approvals.Book, r *Request, why string) error {
+	if c.opts.NoOperators {
+		return &tool.Refusal{Code: "denied", Message: r.Entry.Listed + " needs an operator's approval, and this host has no operators", Next: "Call it at a server, where gatehouse approvals lists what waits."}
 	}
-	return strings.ToValidUTF8(string(args[:most]), "") + "…"
-}
-
-func (c *Calls) askOperator(book *approvals.Book, r *Request, v permit.Verdict) error {
 	p := &Pending{}
-	req, err := book.Ask(r.Facts.Owner, r.Entry.Name, v.Rule, r.Args, p.decided)
+	req, err := book.Ask(r.Facts.Owner, r.Entry.Name, why, r.Args, p.decided)
+	if long, ok := errors.AsType[*approvals.TooLong](err); ok {
+		return tool.Refuse("too_large", "%s cannot be approved: %v", r.Entry.Listed, long)
+	}
 	if err != nil {
 		return unkept(err)
 	}
@@ -189,9 +249,10 @@ func (c *Calls) Approved(r *Request, ap approvals.Request) bool {
 	if ap.State != approvals.Allowed {
 		return false
 	}
-	ok, err := book.Spend(ap.ID, r.Facts.Owner, r.Entry.Name)
+	ok, err := book.Spend(ap, r.Facts.Owner, r.Entry.Name)
 	if err != nil {
 		c.opts.Log.Error("approval cannot be used", "approval", ap.ID, "err", err)
+		c.turnedAway(r, audit.Denied, "an approval was not believed, "+ap.ID+": "+err.Error())
 	}
 	if !ok {
 		return false
@@ -203,7 +264,12 @@ func (c *Calls) Approved(r *Request, ap approvals.Request) bool {
 	r.Args = args
 	v := r.Entry.Gate.Decide(args)
 	c.approved(book, r, v)
-	c.approvedLine(r, v, "by operator "+ap.By+", "+ap.ID)
+	r.Recorded[operatorKey] = json.RawMessage(callDigest(r))
+	proof := "the same account"
+	if book.Proves() {
+		proof = "the passphrase"
+	}
+	c.approvedLine(r, v, "by operator "+ap.By+" ("+proof+"), "+ap.ID)
 	return true
 }
 

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gatehouse/internal/agreement"
 	"gatehouse/internal/approvals"
 	"gatehouse/internal/audit"
 	"gatehouse/internal/bus"
@@ -38,13 +39,17 @@ type Options struct {
 	Log   *slog.Logger
 	// Approvals keeps the yes and no of people; nil refuses what needs them.
 	Approvals *approvals.Book
-	Ledger    Ledger        // nil remembers nothing
-	Queue     *limit.Queue  // who may run now; nil makes one with Slots
-	Timeout   time.Duration // of a call that says nothing else; 0 means 60 s
-	Grace     time.Duration // between the deadline and giving up on the handler; 0 means 250 ms
-	Budget    int           // bytes of text in a result; 0 means 32,000
-	Slots     int           // calls that run at once, where there is no Queue; 0 means 1,024
-	Depth     int           // calls inside calls; 0 means 8
+	// WordCounts lets a caller whose client cannot ask say that its person
+	// agreed. NoOperators says that nobody decides what Approvals holds.
+	WordCounts, NoOperators bool
+
+	Ledger  Ledger        // nil remembers nothing
+	Queue   *limit.Queue  // who may run now; nil makes one with Slots
+	Timeout time.Duration // of a call that says nothing else; 0 means 60 s
+	Grace   time.Duration // between the deadline and giving up on the handler; 0 means 250 ms
+	Budget  int           // bytes of text in a result; 0 means 32,000
+	Slots   int           // calls that run at once, where there is no Queue; 0 means 1,024
+	Depth   int           // calls inside calls; 0 means 8
 }
 
 // Calls runs calls. Safe for concurrent use.
@@ -243,13 +248,22 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 		out:     output{calls: c, req: r},
 		req: bus.Request{
 			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
-			Caller: &r.Facts.Caller, Args: r.Args, Params: r.Params,
+			Caller: c.asAsked(r), Args: r.Args, Params: r.Params,
 			Recorded: theirs, State: r.State, Left: limit, Depth: r.Depth,
 			Unpaged: r.Entry.Unpaged,
 		},
 	}
 	if r.Name == "" {
 		f.req.Name = r.Entry.Name
+	}
+	const given = "=" + agreement.Given
+	if f.req.Recorded = maps.Clone(theirs); string(r.Recorded[operatorKey]) == callDigest(r) {
+		if f.req.Recorded == nil {
+			f.req.Recorded = map[string]json.RawMessage{}
+		}
+		f.req.Recorded[given] = json.RawMessage("true")
+	} else {
+		delete(f.req.Recorded, given)
 	}
 	f.watch.arm()
 	defer f.out.close()
@@ -261,6 +275,13 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 	if err != nil && context.Cause(ctx) == errDeadline {
 		err = timedOut(limit)
 	}
+	if ref, ok := errors.AsType[*tool.Refusal](err); ok && ref.Code == agreement.Needed && r.Method == "tools/call" {
+		if err = c.agree(r, ref.Message); isPending(err) {
+			c.notAdmitted(r, nil, err)
+			return Result{}, err
+		}
+	}
+	c.agreed(r, theirs, err)
 	cause := err
 	res, err := c.settle(r, got, err, &f.out)
 	if res.Input != nil && ours != nil {
@@ -272,6 +293,11 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 		}
 	}
 	return c.record(r, began, res, err, cause)
+}
+
+func isPending(err error) bool {
+	_, ok := errors.AsType[*Pending](err)
+	return ok
 }
 
 // Deadline is when the handler's context ends.

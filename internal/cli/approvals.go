@@ -1,10 +1,12 @@
 package cli
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	osuser "os/user"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -15,6 +17,7 @@ import (
 	"gatehouse/internal/app"
 	"gatehouse/internal/approvals"
 	"gatehouse/internal/config"
+	"gatehouse/internal/plaintext"
 )
 
 func approving(w World) *cobra.Command {
@@ -39,7 +42,7 @@ with those arguments, unless the rule lets it hold for a while.`,
 	}
 	c.Flags().BoolVar(&all, "all", false, "those of the last day that were decided too")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
-	c.AddCommand(approvalShow(w), decide(w, "approve", true), decide(w, "deny", false))
+	c.AddCommand(approvalShow(w), decide(w, "approve", true), decide(w, "deny", false), passphrase(w))
 	return c
 }
 
@@ -51,6 +54,106 @@ func withApprovals(w World, f func(*approvals.Book) error) error {
 	}
 	b := approvals.Open(app.ApprovalsFile(cfg.Folders), approvals.Options{})
 	return errors.Join(f(b), b.Close())
+}
+
+// passphrase sets what every yes needs.
+func passphrase(w World) *cobra.Command {
+	return &cobra.Command{
+		Use:   "passphrase",
+		Short: "Set the passphrase that every yes needs",
+		Long: `Set the passphrase that every yes needs where the settings say
+"approvals: {proof: passphrase}". It is read from the terminal and nowhere kept:
+it makes the key that signs a yes, of which the config folder has the other half.
+Hosts that run take it at the first yes after their start. To change it, the
+present one is needed; one that was forgotten is removed with its file.`,
+		Example: "  gatehouse approvals passphrase",
+		Args:    noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			cfg, err := config.FromEnv(w.Getenv)
+			if err != nil {
+				return &usageError{err}
+			}
+			tty, err := openTerminal()
+			if err != nil {
+				return err
+			}
+			defer tty.Close()
+			file := app.ProofFile(cfg.Folders)
+			was, err := approvals.LoadProof(file)
+			if err != nil && !errors.Is(err, approvals.ErrNoProof) {
+				return err
+			}
+			if was != nil {
+				present, err := readPassphrase(w, tty, "Present passphrase: ")
+				if err == nil && !was.Knows(present) {
+					err = approvals.ErrPassphrase
+				}
+				if err != nil {
+					return err
+				}
+			}
+			first, err := readPassphrase(w, tty, "New passphrase for approvals: ")
+			if err != nil {
+				return err
+			}
+			second, err := readPassphrase(w, tty, "Again: ")
+			if err != nil {
+				return err
+			}
+			if !bytes.Equal(first, second) {
+				return errors.New("the two are not the same")
+			}
+			p, err := approvals.NewProof(first)
+			if err == nil {
+				err = os.MkdirAll(filepath.Dir(file), 0o700)
+			}
+			if err == nil {
+				err = p.Save(file)
+			}
+			if err != nil {
+				return err
+			}
+			fmt.Fprintf(w.Err, "[gatehouse] Every yes needs it where the settings say approvals.proof: passphrase; its other half is in %s\n", file)
+			return writeDown(w, changed{"approval.passphrase", struct {
+				By string `json:"by"`
+			}{operator()}})
+		},
+	}
+}
+
+// sayYes approves of one request, with the passphrase where one is set: a host
+// that asks for none takes the yes as well.
+func sayYes(w World, b *approvals.Book, r approvals.Request, pass *[]byte) (approvals.Request, string, error) {
+	cfg, err := config.FromEnv(w.Getenv)
+	if err != nil {
+		return r, "", err
+	}
+	proof, err := approvals.LoadProof(app.ProofFile(cfg.Folders))
+	if errors.Is(err, approvals.ErrNoProof) {
+		r, err = b.Decide(r.ID, true, operator())
+		return r, "same account", err
+	}
+	if err != nil {
+		return r, "", err
+	}
+	if *pass == nil {
+		tty, err := openTerminal()
+		if err != nil {
+			return r, "", err
+		}
+		defer tty.Close()
+		fmt.Fprintf(w.Err, "[gatehouse] %s, for %s: %s\n", plaintext.Line(r.Tool), plaintext.Line(r.Owner), plaintext.Line(r.Rule))
+		fmt.Fprintf(w.Err, "%s\n", plaintext.Text(string(r.Args)))
+		if *pass, err = readPassphrase(w, tty, "Passphrase for approvals: "); err != nil {
+			return r, "", err
+		}
+	}
+	signature, err := proof.Sign(*pass, r)
+	if err != nil {
+		return r, "", err
+	}
+	r, err = b.DecideProven(r.ID, operator(), signature)
+	return r, "passphrase", err
 }
 
 func listApprovals(w World, b *approvals.Book, all, asJSON bool) error {
@@ -109,16 +212,22 @@ func decide(w World, word string, yes bool) *cobra.Command {
 		},
 		RunE: func(c *cobra.Command, args []string) error {
 			return withApprovals(w, func(b *approvals.Book) error {
+				var pass []byte
 				for _, id := range args {
 					r, err := findApproval(b, id)
-					if err == nil {
-						r, err = b.Decide(r.ID, yes, operator())
+					how := "same account"
+					switch {
+					case err != nil:
+					case yes:
+						r, how, err = sayYes(w, b, r, &pass)
+					default:
+						r, err = b.Decide(r.ID, false, operator())
 					}
 					if err != nil {
 						return fmt.Errorf("approval %s: %w", id, err)
 					}
 					fmt.Fprintf(w.Err, "[gatehouse] %s %s for %s\n", done, printable(r.Tool), printable(r.Owner))
-					if err := writeDown(w, changed{"approval." + strings.ToLower(done), decision{r.ID, r.Tool, r.Owner, operator()}}); err != nil {
+					if err := writeDown(w, changed{"approval." + strings.ToLower(done), decision{r.ID, r.Tool, r.Owner, operator(), how}}); err != nil {
 						return err
 					}
 				}
@@ -134,6 +243,9 @@ type decision struct {
 	Tool string `json:"tool"`
 	For  string `json:"for"`
 	By   string `json:"by"`
+	// Proof is by what the operator was known: the passphrase, or only that the
+	// command ran as the host's user, which a program of that user can as well.
+	Proof string `json:"proof"`
 }
 
 // findApproval finds the one request whose id begins so, first among those

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gatehouse/internal/app"
+	"gatehouse/internal/approvals"
 	"gatehouse/internal/config"
 	"gatehouse/internal/proc/shield"
 )
@@ -50,7 +52,7 @@ exit code is 1 when something failed.`,
 			findings := []finding{checkSettings(cfg.File, err)}
 			findings = append(findings, checkFolders(cfg.Folders)...)
 			findings = append(findings, checkSocket(cfg.Folders), checkHere(), checkPort(cfg.Doors.HTTP), checkDescriptors(),
-				checkChildren(cfg.Children),
+				checkChildren(cfg.Children), checkApprovals(cfg.Config),
 				checkCall(c, w), ok("other programs: none is needed"))
 			findings = append(findings, checkSandboxes(c.Context(), cfg.Modules.Sandbox, cfg.Folders.Cache)...)
 			return report(w, findings)
@@ -209,6 +211,23 @@ func checkChildren(c config.Children) finding {
 			but("warn", "use Linux 5.19 or newer with Landlock (lsm=...,landlock), or run code in sandboxes: modules.shell.confine")
 	case how == shield.Landlock:
 		f.what += "; sudo does not work in them, and they create nothing in the folders above those, which needs CAP_SYS_ADMIN"
+	}
+	return f
+}
+
+// checkApprovals says what a yes proves.
+func checkApprovals(c config.Config) finding {
+	f := ok("approvals: a yes needs the passphrase")
+	_, err := approvals.LoadProof(app.ProofFile(c.Folders))
+	switch {
+	case c.Approvals.Proof != "passphrase":
+		f = ok("approvals: same account; any program of this user that no host has started can say yes").
+			but("warn", "set approvals.proof to passphrase, and run gatehouse approvals passphrase at a terminal")
+	case err != nil:
+		return f.but("fail", "%v", err)
+	}
+	if c.Approvals.CallersWord {
+		f.what += "; callers whose client cannot ask say themselves that their person agreed (approvals.callers_word)"
 	}
 	return f
 }

@@ -51,6 +51,9 @@ func (t *target) running() bool { return t.url != "" || t.unix != "" || t.daemon
 // connect finds the server. end closes everything that was opened.
 func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func(), err error) {
 	o := client.Options{Name: "gatehouse-cli", Version: app.Version, Progress: progress(w.Err)}
+	if cfg, err := config.FromEnv(w.Getenv); err == nil {
+		o.Ask = asker(w, cfg.Folders)
+	}
 	if !t.running() && t.ca == "" && t.token == "" {
 		return t.within(c.Context(), w, o)
 	}

@@ -43,6 +43,9 @@ func (c Config) Validate() error {
 	c.Observe.validate(w)
 	c.Modules.validate(w)
 	c.checkContexts(w)
+	if p := c.Approvals.Proof; p != "" && p != "none" && p != "passphrase" {
+		w.add("approvals.proof", "%q is no proof of a person; expected none or passphrase", p)
+	}
 	if c.Audit.Keep < 0 || c.Audit.MaxSize < 0 {
 		w.add("audit", "keep is %v and max_size is %d: expected no less than 0", c.Audit.Keep, c.Audit.MaxSize)
 	}

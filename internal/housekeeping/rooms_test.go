@@ -17,6 +17,7 @@ var floors = [][]room{
 		{path: "tool", only: []string{}, why: "whoever writes a tool needs the standard library and this vocabulary, nothing else"},
 		{path: "internal/rawjson", only: []string{}, why: "splicing raw JSON is the ground everything stands on"},
 		{path: "internal/procid", only: []string{}, why: "a process is named without knowing who asks or what it does"},
+		{path: "internal/plaintext", only: []string{}, why: "what may be shown follows from the text"},
 		{path: "internal/privatefile", only: []string{}, why: "a file is kept from others whatever is in it"},
 	},
 	{
@@ -29,7 +30,7 @@ var floors = [][]room{
 		{path: "internal/sqlfile", only: []string{}, why: "opening a file of records needs to know nothing of what they say"},
 	},
 	{
-		{path: "internal/approvals", only: []string{"internal/sqlfile"}, why: "a yes or no is kept without knowing what asks for it"},
+		{path: "internal/approvals", only: []string{"internal/sqlfile", "internal/plaintext", "internal/privatefile"}, why: "a yes or no is kept without knowing what asks for it"},
 		{path: "internal/printout", only: []string{}, why: "what a call prints is bytes and a Writer"},
 		{path: "internal/agreement", only: []string{"tool"}, why: "asking a person needs a call and a question"},
 		{path: "internal/ruling", only: []string{"tool"}, why: "who rules is said by the host; what is refused to the others is a tool's"},

@@ -143,6 +143,7 @@ func (d *Detached) follow() {
 		return // it was left
 	}
 	d.whole.kill()
+	bury(d.mark.Pid)
 	d.mu.Lock()
 	d.reap()
 	d.state.Stopped = d.stopped

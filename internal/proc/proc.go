@@ -237,6 +237,7 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) (spo
 	p.pipes.wait(lastWords)
 	p.signal(p.group.kill)
 	p.whole.kill()
+	bury(p.Pid())
 	p.mu.Lock()
 	err = p.group.reap()
 	p.reaped = true
@@ -290,6 +291,9 @@ func (w *whole) launch(cmd **exec.Cmd, own []string) (spoilt bool, err error) {
 		}
 	}
 	w.started(*cmd)
+	if err == nil {
+		bear((*cmd).Process.Pid)
+	}
 	return spoilt, err
 }
 

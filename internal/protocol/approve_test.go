@@ -143,7 +143,7 @@ func TestANoIsANo(t *testing.T) {
 		got := k.say("tools/call", wipe+`,"requestState":"`+st+`","inputResponses":{"gatehouse_approval":`+answer+`}`)
 		wants(t, got, `not approved`)
 	}
-	wants(t, g.talk(t, `{}`).say("tools/call", wipe), `cannot ask one`)
+	wants(t, g.talk(t, `{}`).say("tools/call", wipe), `cannot wait for one`)
 	if g.ran.Load() != 0 {
 		t.Fatal("it ran without a yes")
 	}

@@ -32,7 +32,7 @@ func (c *conversation) slow() {
 	case c.promote():
 	case c.r.note.token != nil:
 		c.beat()
-	default:
+	case c.entry.Tool.Task != tool.TaskNever:
 		c.handOver("still working")
 	}
 }
@@ -47,10 +47,11 @@ func (c *conversation) beat() {
 }
 
 // handOver answers with the handle of a job, where the view has the tool to
-// wait for it. It reports whether the call is a job now.
+// wait for it. That a tool starts jobs itself does not matter to a call that waits
+// for a person: nothing of it has run. It reports whether the call is a job now.
 func (c *conversation) handOver(why string) bool {
 	r := c.r
-	if c.entry.Tool.Task == tool.TaskNever || r.view == nil || r.view.Tool(JobWait) == nil {
+	if r.view == nil || r.view.Tool(JobWait) == nil {
 		return false
 	}
 	return c.become(func(t *task) []byte {

@@ -3,8 +3,8 @@
 // connection.
 //
 // It tries the newest revision first, whose requests stand alone, and falls
-// back to the handshake of the older ones. It offers the server nothing: no
-// sampling, no questions to a person, no roots. One request is open at a
+// back to the handshake of the older ones. It passes on questions to a person
+// where there is one, and offers the server nothing else. One request is open at a
 // time; a Client is not safe for concurrent use.
 package client
 
@@ -39,6 +39,7 @@ type Options struct {
 	Progress      func(done, total float64, note string) // nil drops them
 	Roots         *x509.CertPool                         // authorities of servers with https; nil means the system's
 	Context       string                                 // which of the server's contexts; "" leaves that to the server
+	Ask           Ask                                    // nil: there is no person to answer questions
 	Token         string                                 // for servers with HTTP or TCP that ask who is there; "" brings none
 }
 
@@ -139,7 +140,7 @@ func (c *Client) handshake(ctx context.Context) error {
 	c.version = legacy
 	params := map[string]any{
 		"protocolVersion": legacy,
-		"capabilities":    struct{}{},
+		"capabilities":    c.capabilities(),
 		"clientInfo":      map[string]string{"name": c.opts.Name, "version": c.opts.Version},
 	}
 	raw, err := c.request(ctx, "initialize", "", params, nil)
@@ -193,7 +194,7 @@ func (c *Client) sign(method string, params map[string]any) {
 	meta := map[string]any{}
 	if c.version == modern {
 		meta["io.modelcontextprotocol/protocolVersion"] = modern
-		meta["io.modelcontextprotocol/clientCapabilities"] = struct{}{}
+		meta["io.modelcontextprotocol/clientCapabilities"] = c.capabilities()
 		meta["io.modelcontextprotocol/clientInfo"] = map[string]string{"name": c.opts.Name, "version": c.opts.Version}
 	}
 	if c.opts.Token != "" && c.wire.headerless() {
@@ -228,6 +229,8 @@ func (c *Client) aside(m message) (reply []byte) {
 		}
 	case m.Method == "ping" && m.ID != nil:
 		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":{}}`, m.ID)
+	case m.Method == "elicitation/create" && m.ID != nil && c.opts.Ask != nil:
+		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"result":%s}`, m.ID, c.answer(m.Params))
 	case m.Method != "" && m.ID != nil:
 		return fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"this client answers no questions"}}`, m.ID)
 	}

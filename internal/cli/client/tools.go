@@ -173,7 +173,7 @@ type Content struct {
 // is a Result that says so; *RPCError is the server's refusal.
 func (c *Client) Call(ctx context.Context, t Tool, args json.RawMessage) (*Result, error) {
 	params := map[string]any{"name": t.Name, "arguments": args}
-	raw, err := c.request(ctx, "tools/call", t.Name, params, paramHeaders(t.Input, args))
+	raw, err := c.rounds(ctx, t.Name, params, paramHeaders(t.Input, args))
 	if err != nil {
 		return nil, err
 	}

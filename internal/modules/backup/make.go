@@ -94,7 +94,7 @@ type oneIn struct {
 type restoreIn struct {
 	oneIn
 	packagesIn
-	Confirm string `json:"confirm,omitempty" doc:"the backup's name, once the person has agreed; for clients that cannot ask" max:"100"`
+	Confirm string `json:"confirm,omitempty" doc:"the backup's name, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"100"`
 }
 
 // staged is the result of a job that unpacked a backup.

@@ -22,7 +22,7 @@ type installIn struct {
 	Results string            `json:"results,omitempty" doc:"text: leave out structured content and output schemas, for clients that hand models one half of a result" enum:"text"`
 	Title   string            `json:"title,omitempty" doc:"for people; left out, what the server says" max:"200"`
 	Version string            `json:"version,omitempty" doc:"for people; left out, what the program or the server says" max:"100"`
-	Confirm string            `json:"confirm,omitempty" doc:"the id, once the person has agreed; for clients that cannot ask" max:"32"`
+	Confirm string            `json:"confirm,omitempty" doc:"the id, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"32"`
 }
 
 // installed is the result of a job that installed a package.
@@ -139,7 +139,7 @@ func unsealed(names []string) string {
 type rebuildIn struct {
 	ID      string `json:"id" min:"1" max:"32"`
 	Source  string `json:"source,omitempty" doc:"another version: npm:name@version; left out, the one it came from" max:"4096"`
-	Confirm string `json:"confirm,omitempty" doc:"the id, once the person has agreed to another source; for clients that cannot ask" max:"32"`
+	Confirm string `json:"confirm,omitempty" doc:"the id, once the person has agreed to another source; counts where the settings let a caller's word stand (approvals.callers_word)" max:"32"`
 }
 
 func (k *keeper) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (jobOut, error) {
@@ -177,7 +177,7 @@ func (k *keeper) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (jobOut,
 type removeIn struct {
 	ID       string `json:"id" min:"1" max:"32"`
 	KeepData bool   `json:"keep_data,omitempty" doc:"leave its data for the next package of that id"`
-	Confirm  string `json:"confirm,omitempty" doc:"the id, once the person has agreed; for clients that cannot ask" max:"32"`
+	Confirm  string `json:"confirm,omitempty" doc:"the id, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"32"`
 }
 
 type removeOut struct {

@@ -17,7 +17,7 @@ const rebuildHelp = `For those who rule this host. It ends the servers of all pa
 - The person is asked by the client; where it cannot ask, ask them yourself and give "all" as confirm.`
 
 type rebuildIn struct {
-	Confirm string `json:"confirm,omitempty" doc:"all, once the person has agreed; for clients that cannot ask" max:"64"`
+	Confirm string `json:"confirm,omitempty" doc:"all, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"64"`
 }
 
 // rebuilt is the result of a job that installed all packages again.

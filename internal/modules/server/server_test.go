@@ -226,7 +226,7 @@ func TestAHostEndsOnlyWhenThePersonAgrees(t *testing.T) {
 		if bad := c.call(name, `{}`, &out); bad != "" || c.asked != 1 || !slices.Equal(h.stopped, []bool{again}) || out.How != "as told" {
 			t.Errorf("%s: %s %+v, asked %d times, stopped %v", name, bad, out, c.asked, h.stopped)
 		}
-		c.can = 0
+		c.can = tool.WordCounts
 		for _, args := range []string{`{}`, `{"confirm":"yes"}`, `{"confirm":"LAB"}`} {
 			if got := c.call(name, args, nil); !strings.HasPrefix(got, "unconfirmed") || !strings.Contains(got, `"lab"`) || len(h.stopped) != 1 {
 				t.Errorf("%s %s: %q", name, args, got)
@@ -240,7 +240,7 @@ func TestAHostEndsOnlyWhenThePersonAgrees(t *testing.T) {
 
 func TestWithoutAHost(t *testing.T) {
 	c := start(t, Config{})
-	c.can = 0
+	c.can = tool.WordCounts
 	for name, args := range map[string]string{"server_set_name": `{"name":"x"}`, "server_language": `{"language":"de"}`, "server_restart": `{"confirm":"gatehouse"}`, "server_logs": `{}`} {
 		if got := c.call(name, args, nil); !strings.HasPrefix(got, "unsupported") {
 			t.Errorf("%s: %q", name, got)

@@ -11,7 +11,7 @@ import (
 const stopHelp = "For those who rule this host. Calls that run have a little time to finish; jobs that cannot go on later end. The person is asked by the client; where it cannot ask, ask them yourself and give the host's name as confirm. Where only an operator may decide this, the host's rules should say so."
 
 type stopIn struct {
-	Confirm string `json:"confirm,omitempty" doc:"the host's name, once the person has agreed; for clients that cannot ask" max:"64"`
+	Confirm string `json:"confirm,omitempty" doc:"the host's name, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"64"`
 }
 
 type stopOut struct {

@@ -126,7 +126,7 @@ func (k *keys) list(context.Context, *tool.Call, struct{}) (listOut, error) {
 
 type addIn struct {
 	Key     string `json:"key" doc:"a public key, one line" min:"1" max:"16384"`
-	Confirm string `json:"confirm,omitempty" doc:"the key's fingerprint, once the person has agreed; for clients that cannot ask" max:"100"`
+	Confirm string `json:"confirm,omitempty" doc:"the key's fingerprint, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"100"`
 }
 
 func (k *keys) add(_ context.Context, c *tool.Call, in addIn) (keyOut, error) {
@@ -158,7 +158,7 @@ func (k *keys) add(_ context.Context, c *tool.Call, in addIn) (keyOut, error) {
 
 type removeIn struct {
 	Fingerprint string `json:"fingerprint" doc:"as ssh_list shows it, of either form" min:"1" max:"100"`
-	Confirm     string `json:"confirm,omitempty" doc:"the same, once the person has agreed; for clients that cannot ask" max:"100"`
+	Confirm     string `json:"confirm,omitempty" doc:"the same, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"100"`
 }
 
 type removeOut struct {

@@ -146,7 +146,7 @@ func refuse(err error) error {
 }
 
 type confirmIn struct {
-	Confirm string `json:"confirm,omitempty" doc:"the version, once the person has agreed; for clients that cannot ask" max:"100"`
+	Confirm string `json:"confirm,omitempty" doc:"the version, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"100"`
 }
 
 type jobOut struct {

@@ -16,6 +16,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// Source is how the mounts over closed folders are called: who sees them in its
+// namespace came of a child of a host.
+const Source = "gatehouse-closed"
+
 // told is what the kernel was told last.
 type told struct {
 	how    How
@@ -379,7 +383,7 @@ func (t *told) cover(all, open []string) error {
 			}
 			continue
 		}
-		if err := unix.Mount("gatehouse", p, "tmpfs", flags, "mode=0755,size=64k"); err != nil {
+		if err := unix.Mount(Source, p, "tmpfs", flags, "mode=0755,size=64k"); err != nil {
 			return &os.PathError{Op: "mount", Path: p, Err: err}
 		}
 		for o, fd := range kept {

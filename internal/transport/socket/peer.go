@@ -17,6 +17,14 @@ func PeerUID(conn net.Conn) (uid uint32, known bool) {
 	return uid, known && err == nil
 }
 
+// PeerIsChild reports whether the process at the other end of a Unix socket came
+// of a child of this host, or of another host; also where it has ended, so that
+// nothing is known of it any more. It is false where the system does not say.
+func PeerIsChild(conn net.Conn) bool {
+	u, ok := below(conn).(*net.UnixConn)
+	return ok && peerIsChild(u)
+}
+
 // checkPeer turns away processes of other users on a Unix socket. Where the
 // system does not tell who a peer is (neither Linux nor macOS), the modes of
 // the socket and of its folder have to do.

@@ -47,3 +47,6 @@ func peerUID(conn *net.UnixConn) (uid uint32, known bool, err error) {
 	}
 	return cred.uid, true, nil
 }
+
+// peerIsChild: this system does not say which process is at the other end.
+func peerIsChild(*net.UnixConn) bool { return false }

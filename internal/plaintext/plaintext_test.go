@@ -1,0 +1,46 @@
+package plaintext
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+)
+
+func TestNothingSteersATerminal(t *testing.T) {
+	for in, want := range map[string]string{
+		"plain text, äöü, 漢字, 🙂":     "plain text, äöü, 漢字, 🙂",
+		"a\x1b[31mred":               `a\u001b[31mred`,
+		"evil\u202etxt.exe":          `evil\u202etxt.exe`,
+		"\u2066isolated\u2069":       `\u2066isolated\u2069`,
+		"no\u200bspace\ufeff":        `no\u200bspace\ufeff`,
+		"\U000e0041tag":              `\udb40\udc41tag`,
+		"a\u009bb\x7f":               `a\u009bb\u007f`,
+		"two\nlines\tand a tab":      "two\nlines\tand a tab",
+		"over\rwritten":              `over\u000dwritten`,
+		"क्‍ष needs its zero joiner": "क्‍ष needs its zero joiner",
+	} {
+		if got := Text(in); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+	if got := Line("a\nb\tc"); got != `a\u000ab\u0009c` {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestJSONStaysTheSameValue(t *testing.T) {
+	in := "{\n  \"a\u202eb\": \"\u2066\U000e0041\u00ad\", \"c\": [1, \"\\n\"]\n}"
+	out := JSON([]byte(in))
+	var was, is any
+	if err := json.Unmarshal([]byte(in), &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(out, &is); err != nil || !reflect.DeepEqual(was, is) {
+		t.Errorf("%v: %s is %v, want %v", err, out, is, was)
+	}
+	for _, r := range string(out) {
+		if Deceives(r) && r != '\n' {
+			t.Errorf("%s holds %U", out, r)
+		}
+	}
+}
