@@ -231,10 +231,14 @@ func (j *judging) command(words []word, open bool, lang syntax.LangVariant, dept
 		j.unclear(shown, "the program's name comes from an expansion, so it is not known here")
 		return
 	}
+	if len(name) > 1 && name[0] == '-' {
+		j.unclear(shown, "%s stands where a program is expected, and shells may take it for an option", name)
+		return
+	}
 	c := simple{words: words, open: open, name: name, shown: shown, lang: lang, depth: depth}
 	j.denied(&c)
 	if why := carries(&c); why != "" && !j.named(&c) {
-		j.unclear(shown, "%s; an allow pattern that names %s lets it pass", why, name)
+		j.unclear(shown, "%s; an allow pattern that names %s with these arguments lets it pass", why, name)
 	}
 	j.allowed(&c)
 	j.unwrap(&c)
@@ -277,10 +281,11 @@ func (j *judging) allowed(c *simple) {
 	j.say(Unlisted, c.shown, "", "no pattern of the allow list fits %s", c.shown)
 }
 
-// named reports whether an allow pattern names the program, and does not just
-// let everything pass.
+// named reports whether an allow pattern names the program with arguments, and
+// does not just let everything pass: who allows git means git, not whatever git
+// is told to run.
 func (j *judging) named(c *simple) bool {
-	return slices.ContainsFunc(j.rules.allow, func(p pattern) bool { return p.names() && p.allows(c) })
+	return slices.ContainsFunc(j.rules.allow, func(p pattern) bool { return p.names() && p.says() && p.allows(c) })
 }
 
 // show is a command for people.

@@ -80,6 +80,12 @@ func flagsIn(s string) (all []string) {
 // names reports whether the pattern says which program it means.
 func (p *pattern) names() bool { return !p.program.wild() }
 
+// says reports whether the pattern says something of the arguments, more than
+// that there may be any.
+func (p *pattern) says() bool {
+	return slices.ContainsFunc(p.args.tokens, func(t token) bool { return !t.star && t.exact != ' ' })
+}
+
 // fit is how sure it is that a pattern fits.
 type fit uint8
 

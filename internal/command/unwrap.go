@@ -244,7 +244,7 @@ func (j *judging) builtin(c *simple, name string) {
 	case "enable":
 		j.refuseOptions(c, "fnd")
 	case "complete", "compgen":
-		j.refuseOptions(c, "CF")
+		j.refuseOptions(c, "CFW")
 	case "bind":
 		j.refuseOptions(c, "xf")
 	case "mapfile", "readarray":
@@ -252,9 +252,19 @@ func (j *judging) builtin(c *simple, name string) {
 		j.variables(c)
 	case "declare", "typeset", "local", "export", "readonly":
 		if name != "export" {
-			j.refuseOptions(c, "n")
+			j.refuseOptions(c, "inaA") // numbers and arrays are evaluated
 		}
 		j.variables(c)
+	case "let":
+		if slices.ContainsFunc(c.args(), func(w word) bool { return strings.Trim(w.text, "0123456789+-*/%() ") != "" || w.many }) {
+			j.unclear(c.shown, "arithmetic over a variable may run what that holds")
+		}
+	case "unset", "wait":
+		if name == "unset" || len(c.args()) > 0 && strings.HasPrefix(c.args()[0].text, "-") {
+			j.variables(c)
+		}
+	case "test", "[":
+		j.tested(c)
 	case "nameref", "fc", "repeat", "autoload", "zmodload", "emulate", "sched", "zle", "foreach":
 		j.unclear(c.shown, "what %s does is not known here", c.name)
 	case "read", "getopts", "vared":
@@ -276,12 +286,26 @@ func (j *judging) refuseOptions(c *simple, letters string) {
 	}
 }
 
+// tested looks for tests of a variable, which evaluate its subscript.
+func (j *judging) tested(c *simple) {
+	args := c.args()
+	for i, w := range args {
+		is := w.text == "-v" || w.text == "-R"
+		if !is && !w.mayBe("-v") && !w.mayBe("-R") || i+1 >= len(args) {
+			continue
+		}
+		if next := args[i+1]; strings.Contains(next.text, "[") || is && (next.many || strings.IndexByte(next.text, anything) >= 0) {
+			j.unclear(c.shown, "a test of a variable may run what its subscript holds")
+		}
+	}
+}
+
 // variables looks at the variables that a command gives values.
 func (j *judging) variables(c *simple) {
 	for _, w := range c.args() {
 		name, _, _ := strings.Cut(w.text, "=")
 		name = strings.TrimPrefix(name, "-v")
-		if w.many || strings.IndexByte(name, anything) >= 0 {
+		if w.many || strings.IndexByte(name, anything) >= 0 || strings.Contains(name, "[") {
 			j.unclear(c.shown, "which variable %s changes comes from an expansion", c.name)
 		} else if Steers(name) {
 			j.unclear(c.shown, "the variable %s changes what other commands do", name)

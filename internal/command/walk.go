@@ -21,6 +21,9 @@ func (w *walker) visit(n syntax.Node) bool {
 	case *syntax.DeclClause:
 		w.declaration(n)
 	case *syntax.Redirect:
+		if n.N != nil && strings.HasPrefix(n.N.Value, "{") {
+			w.assigned(strings.Trim(n.N.Value, "{}"))
+		}
 		w.redirect(n)
 		return w.document(n)
 	case *syntax.ExtGlob:
@@ -28,6 +31,37 @@ func (w *walker) visit(n syntax.Node) bool {
 	case *syntax.Assign:
 		if n.Name != nil {
 			w.assigned(n.Name.Value)
+		}
+		w.arithmetic(n.Index)
+	case *syntax.ArrayElem:
+		w.arithmetic(n.Index)
+	case *syntax.ArithmExp:
+		w.arithmetic(n.X)
+	case *syntax.ArithmCmd:
+		w.arithmetic(n.X)
+	case *syntax.CStyleLoop:
+		w.arithmetic(n.Init)
+		w.arithmetic(n.Cond)
+		w.arithmetic(n.Post)
+	case *syntax.LetClause:
+		for _, x := range n.Exprs {
+			w.arithmetic(x)
+		}
+	case *syntax.CoprocClause:
+		if n.Name != nil {
+			if name := n.Name.Lit(); name == "" {
+				w.unclear("coproc", "which variable coproc changes comes from an expansion")
+			} else {
+				w.assigned(name)
+			}
+		}
+	case *syntax.BinaryTest:
+		w.compared(n)
+	case *syntax.UnaryTest:
+		if n.Op == syntax.TsVarSet || n.Op == syntax.TsRefVar {
+			if x, ok := n.X.(*syntax.Word); !ok || !plainVariable().MatchString(x.Lit()) {
+				w.unclear("[[ "+n.Op.String(), "a test of a variable may run what its subscript holds")
+			}
 		}
 	case *syntax.WordIter:
 		w.assigned(n.Name.Value)
@@ -168,6 +202,16 @@ func (w *walker) assigned(name string) {
 
 // parameter looks for expansions that do more than to give a value.
 func (w *walker) parameter(p *syntax.ParamExp) {
+	if !all(p.Index) {
+		w.arithmetic(p.Index)
+	}
+	if p.Slice != nil {
+		w.arithmetic(p.Slice.Offset)
+		w.arithmetic(p.Slice.Length)
+	}
+	if p.Excl && p.Names == 0 && !all(p.Index) {
+		w.unclear("${!…}", "an expansion by a variable's name may run what the variable holds")
+	}
 	if p.Exp == nil {
 		return
 	}
@@ -195,4 +239,73 @@ func (w *walker) text(s string) {
 	if m := subscript().FindString(s); m != "" {
 		w.unclear(m, "a text such as %s… runs a command where it is used as a number", m)
 	}
+}
+
+var plainVariable = lazily("^[A-Za-z_][A-Za-z0-9_]*$")
+
+// all reports whether a subscript is @ or *.
+func all(x syntax.ArithmExpr) bool {
+	w, ok := x.(*syntax.Word)
+	return ok && (w.Lit() == "@" || w.Lit() == "*")
+}
+
+// arithmetic refuses what is calculated from anything but numbers that stand in
+// the line: bash takes the value of a variable for an expression in turn, and
+// runs the commands in its subscripts. An assignment in it can change any
+// variable. A nil expression is none.
+func (w *walker) arithmetic(x syntax.ArithmExpr) {
+	if x == nil || isNil(x) {
+		return
+	}
+	syntax.Walk(x, func(n syntax.Node) bool {
+		switch n := n.(type) {
+		case *syntax.Word:
+			if !number(n) {
+				w.unclear("$((…))", "arithmetic over a variable or an expansion may run what that holds; only numbers can be judged")
+			}
+			return false
+		case *syntax.FlagsArithm:
+			w.unclear("$((…))", "what the flags of a subscript do is not known here")
+		}
+		return true
+	})
+}
+
+// isNil reports whether an interface holds a nil pointer, as the parser leaves
+// what is not there.
+func isNil(x syntax.ArithmExpr) bool {
+	switch x := x.(type) {
+	case *syntax.Word:
+		return x == nil
+	case *syntax.BinaryArithm:
+		return x == nil
+	case *syntax.UnaryArithm:
+		return x == nil
+	case *syntax.ParenArithm:
+		return x == nil
+	}
+	return false
+}
+
+// number reports whether a word is a number, in whichever base.
+func number(w *syntax.Word) bool { return plainNumber().MatchString(w.Lit()) }
+
+var plainNumber = lazily("^[0-9][0-9A-Za-z]*(#[0-9A-Za-z@_]+)?$")
+
+// compared looks at a comparison of [[ ]], whose sides bash evaluates where they
+// are compared as numbers.
+func (w *walker) compared(b *syntax.BinaryTest) {
+	switch b.Op {
+	case syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr:
+		for _, side := range []syntax.TestExpr{b.X, b.Y} {
+			if x, ok := side.(*syntax.Word); !ok || !number(x) && !negative(x) {
+				w.unclear("[[ … "+b.Op.String(), "a comparison of numbers may run what a variable holds; only numbers can be judged, or use [ ]")
+			}
+		}
+	}
+}
+
+func negative(w *syntax.Word) bool {
+	digits, ok := strings.CutPrefix(w.Lit(), "-")
+	return ok && plainNumber().MatchString(digits)
 }
