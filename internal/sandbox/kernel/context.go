@@ -12,6 +12,8 @@ import (
 )
 
 var (
+	//go:embed fetch.js
+	fetchText string
 	//go:embed node.js
 	nodePlain string
 	//go:embed show.js
@@ -24,7 +26,9 @@ var (
 func nodeText() string { return withShow(nodePlain) }
 
 // withShow puts in what both kinds of Node have.
-func withShow(text string) string { return strings.Replace(text, "/* show.js */", showText, 1) }
+func withShow(text string) string {
+	return strings.Replace(text, "/* show.js */", showText+fetchText, 1)
+}
 
 // nodeStart gives Node channels apart from its streams, so that what the code
 // starts cannot write into them by accident.

@@ -109,6 +109,32 @@ func TestAPieceForNodeShows(t *testing.T) {
 	}
 }
 
+// fetch goes out by the proxy, also of a Node that by itself would not, whichever
+// way the code is run.
+func TestFetchOfNodeUsesTheProxy(t *testing.T) {
+	needs(t, "node")
+	b := box(t, sandbox.Spec{})
+	if err := b.(sandbox.Networked).SetNetwork(t.Context(), sandbox.Network{Allow: []string{"allowed.test"}}); err != nil {
+		t.Fatal(err)
+	}
+	k, err := NewContext(t.Context(), b, Node, "fetching")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer k.Close()
+	for name, run := range map[string]func(context.Context, Code) (Result, error){
+		"one of its own":   func(ctx context.Context, c Code) (Result, error) { return RunOnce(ctx, b, Node, c) },
+		"one that goes on": k.Run,
+	} {
+		for _, url := range []string{"http://other.test/", "https://other.test/"} {
+			r := do(t, run, Code{Source: "fetch('" + url + "').then((r) => console.log(r.status), (e) => console.log(e.cause.message)).then(() => 0)"})
+			if r.err != nil || !strings.Contains(r.stdout, "403 other.test:") {
+				t.Errorf("%s, %s: %+v, %v, %q %q", name, url, r.Result, r.err, r.stdout, r.stderr)
+			}
+		}
+	}
+}
+
 // What the code itself writes where that is kept is bounded, and believed no more
 // than anything it prints.
 func TestWhatIsShownCanBeAnything(t *testing.T) {
