@@ -1,0 +1,76 @@
+package documented
+
+import (
+	"context"
+	"strings"
+	"testing"
+)
+
+// rule says how a command or another block of a document is tried. A command
+// without one runs as it stands.
+type rule struct {
+	file   string
+	begins string // of the command or block
+
+	skip    string   // why it cannot run here, or is nothing to run
+	replace []string // placeholders and what stands for them: old, new, old, new
+	before  func(*testing.T, *session) error
+	stdin   string
+	until   string // it goes on until it is stopped; this is printed first
+	prints  string // what it prints, as a regular expression
+
+	other func(context.Context, *session, string) error // what is done with a block of no commands
+}
+
+const (
+	drawing   = "a drawing"
+	elsewhere = "it needs another machine: npm's registry"
+)
+
+var rules = []rule{
+	{file: "README.md", begins: "make run", replace: []string{"make run", "make run PORT=0"}, until: "Listening on http"},
+	{file: "README.md", begins: "make test", skip: "this test is part of it"},
+	{file: "README.md", begins: "bin/gatehouse call --url", before: host, prints: "go.mod"},
+	{file: "README.md", begins: "bin/gatehouse call file_read", prints: "# Gatehouse"},
+	{file: "README.md", begins: `{"mcpServers": {"gatehouse": {"command"`, other: entry},
+	{file: "README.md", begins: `{"mcpServers": {"gatehouse": {"type": "http"`, other: entry},
+	{file: "README.md", begins: "gatehouse call --modules file,sandbox sandbox_run", prints: `^42\n`},
+	{file: "README.md", begins: "gatehouse audit --follow", until: "context.created"},
+	{file: "README.md", begins: "gatehouse backup create", stdin: "correct horse battery\n", prints: "backup"},
+	{file: "README.md", begins: "package main", other: saved("main.go")},
+
+	{file: "docs/audit.md", begins: `{"seq":17`, skip: "a line of the ledger"},
+
+	{file: "docs/contexts.md", begins: `{"env"`, other: saved("build.json")},
+	{file: "docs/contexts.md", begins: "gatehouse secret set TRACKER", before: holding("tracker-token", "t0ken\n")},
+	{file: "docs/contexts.md", begins: "gatehouse token create", prints: "gh_"},
+
+	{file: "docs/design.md", begins: "bytes      transport", skip: drawing},
+	{file: "docs/design.md", begins: "cmd/*", skip: drawing},
+
+	{file: "docs/operating.md", begins: "gatehouse token create", prints: "gh_"},
+	{file: "docs/operating.md", begins: `{"version": "1.4.0"`, skip: "a manifest of releases"},
+
+	{file: "docs/packages.md", begins: "view:", other: settings},
+	{file: "docs/packages.md", begins: "gatehouse call --daemon package_install id=files", skip: elsewhere},
+	{file: "docs/packages.md", begins: `gatehouse call --daemon package_install --json '{"id": "memory"`, skip: elsewhere},
+	{file: "docs/packages.md", begins: "gatehouse secret set GITHUB", before: holding("github-token", "t0ken\n")},
+	{file: "docs/packages.md", begins: `gatehouse call --daemon package_install --json '{"id": "github"`, prints: `"github_greet"`},
+	{file: "docs/packages.md", begins: "gatehouse call --daemon memory_read_graph", skip: elsewhere},
+	{file: "docs/packages.md", begins: "<data>/packages", skip: drawing},
+
+	{file: "docs/sandbox-matrix.md", begins: "GATEHOUSE_SANDBOX_MATRIX", skip: "it takes minutes and writes the document; make sandboxes runs the same tests"},
+
+	{file: "docs/sandboxes.md", begins: "modules:", other: settings},
+}
+
+// find is the rule for a command or block, noted as used.
+func find(file, text string, used map[*rule]bool) *rule {
+	for i := range rules {
+		if r := &rules[i]; r.file == file && strings.HasPrefix(text, r.begins) {
+			used[r] = true
+			return r
+		}
+	}
+	return nil
+}
