@@ -27,7 +27,7 @@ func BackedUp(cfg config.Config) backup.Folders {
 	f := cfg.Folders
 	not := []string{f.Cache, f.Runtime, cfg.Audit.Archive}
 	if f.State != "" {
-		not = append(not, filepath.Join(f.State, "processes"), filepath.Join(f.State, "daemon"))
+		not = append(not, filepath.Join(f.State, "processes"), filepath.Join(f.State, "daemon"), filepath.Join(f.State, "journal"))
 	}
 	return backup.Folders{Data: f.Data, Config: f.Config, State: f.State, KeyFile: cfg.Secrets.KeyFile, Not: not}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -44,6 +45,12 @@ func (a *App) keepJournal() {
 		return
 	}
 	a.journal = server.NewJournal(slog.LevelInfo)
+	if dir := a.cfg.Folders.State; dir != "" && !a.opts.Private {
+		if err := a.journal.Keep(filepath.Join(dir, "journal")); err != nil {
+			a.log.Warn("what this host logs cannot be read after it has ended", "folder", dir, "err", err)
+		}
+		a.closing("journal", func(context.Context) error { return a.journal.CloseFile() })
+	}
 	a.log = slog.New(slog.NewMultiHandler(a.log.Handler(), a.journal.Handler()))
 }
 

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"time"
@@ -17,7 +18,8 @@ const (
 	mostMessage    = 8 << 10 // bytes of one message, and of its attributes
 )
 
-// A Journal keeps the newest of what is logged, in memory, as a slog.Handler.
+// A Journal keeps the newest of what is logged, in memory and, after Keep, in a
+// file too, as a slog.Handler.
 // NewJournal makes one. Safe for concurrent use.
 type Journal struct {
 	boot  string
@@ -29,6 +31,10 @@ type Journal struct {
 	bytes   int
 	now     *entry        // is being written
 	more    chan struct{} // closed when there is another entry
+
+	folder  string   // of the files of all starts; "" when nothing is kept on disk
+	file    *os.File // of this start; nil when it is not written
+	written int64    // bytes in it
 }
 
 // entry is one message of a log.
@@ -120,6 +126,7 @@ func (j *Journal) add(e *entry) {
 		drop++
 	}
 	j.entries, j.first = j.entries[drop:], j.first+uint64(drop) // readers may still have the old ones
+	j.write(e)
 	close(j.more)
 	j.more = make(chan struct{})
 }

@@ -15,13 +15,13 @@ import (
 const pageHelp = `- Without a cursor it gives the newest messages; with one, those after it, or with before those before it. The oldest of a page comes first.
 - endCursor is where the next call goes on, startCursor, with before, where the one before ends. lost says how many messages after the cursor are not kept any more.
 - follow waits that many seconds for the first new message.
-- boot is the bootId of the messages; of others there are none here.`
+- boot is the bootId of the start whose messages are wanted; left out, the present one.`
 
 type pageIn struct {
 	Limit  int    `json:"limit,omitempty" doc:"messages" default:"50" min:"1" max:"500"`
 	Cursor string `json:"cursor,omitempty" doc:"startCursor or endCursor of an earlier answer" max:"100"`
 	Before bool   `json:"before,omitempty" doc:"what came before the cursor"`
-	Boot   string `json:"boot,omitempty" doc:"refuse if it is another one" max:"100"`
+	Boot   string `json:"boot,omitempty" doc:"bootId of the start whose messages are wanted" max:"100"`
 	Level  string `json:"level,omitempty" doc:"at least this one" enum:"debug,info,warn,error"`
 	Follow int    `json:"follow,omitempty" doc:"seconds to wait when there is nothing new" min:"0" max:"35"`
 }
@@ -31,6 +31,13 @@ type pageOut struct {
 	Start   string     `json:"startCursor"`
 	End     string     `json:"endCursor"`
 	Lost    uint64     `json:"lost,omitempty"`
+	Boots   []bootOut  `json:"boots,omitempty" doc:"without a cursor: starts whose messages can be read, the newest first"`
+}
+
+type bootOut struct {
+	BootID  string `json:"bootId"`
+	Started string `json:"started"`
+	Present bool   `json:"present,omitempty"`
 }
 
 type logEntry struct {
@@ -55,7 +62,56 @@ func (s *server) logs(ctx context.Context, c *tool.Call, in pageIn) (pageOut, er
 	if s.cfg.Journal == nil {
 		return pageOut{}, &tool.Refusal{Code: "unsupported", Message: "this host does not keep what it says", Next: "Look where its standard error goes to."}
 	}
-	return page(ctx, s.cfg.Journal, in)
+	j, err := s.cfg.Journal.ofStart(&in)
+	if err != nil {
+		return pageOut{}, err
+	}
+	out, err := page(ctx, j, in)
+	if err == nil && in.Cursor == "" {
+		out.Boots, err = s.cfg.Journal.boots()
+	}
+	return out, err
+}
+
+// ofStart is the log of the start that boot or the cursor names: this one, or an
+// earlier one that is kept on disk.
+func (j *Journal) ofStart(in *pageIn) (journal, error) {
+	boot := in.Boot
+	if i := strings.LastIndexByte(in.Cursor, '.'); boot == "" && i > 0 {
+		boot = in.Cursor[:i]
+	}
+	if boot == "" || boot == j.boot {
+		return j, nil
+	}
+	all, err := starts(j.folder)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(all, func(s hostStart) bool { return s.boot == boot })
+	if i < 0 {
+		return j, nil // which refuses it
+	}
+	in.Follow = 0 // nothing more comes
+	return &all[i], nil
+}
+
+// boots are the starts whose messages can be read, the newest first.
+func (j *Journal) boots() ([]bootOut, error) {
+	all, err := starts(j.folder)
+	if err != nil {
+		return nil, err
+	}
+	var boots []bootOut
+	for _, s := range all {
+		boots = append(boots, bootOut{s.boot, s.at.Format(time.RFC3339Nano), s.boot == j.boot})
+	}
+	return boots, nil
+}
+
+// read implements journal.
+func (s *hostStart) read(context.Context) (string, []entry, func(context.Context), error) {
+	all, err := s.entriesOf()
+	return s.boot, all, func(ctx context.Context) { <-ctx.Done() }, err
 }
 
 // read implements journal.

@@ -103,8 +103,8 @@ func (s *server) tools() []tool.Tool {
 		}, s.metrics),
 		tool.New(tool.Def{
 			Name: "server_logs", Title: "Read this host's log", Effects: tool.Reads, Aliases: []string{"server.logs"},
-			Description: "Shows what this host has logged since it was started, and waits for more.",
-			Help:        "For those who rule this host. It keeps the newest 4,000 messages of level info and above, at most 4 MiB; those of earlier starts are where its standard error went to.\n\n" + pageHelp,
+			Description: "Shows what this host has logged since it was started, or in an earlier start, and waits for more.",
+			Help:        "For those who rule this host. It keeps the newest 4,000 messages of level info and above, at most 4 MiB, of each of the last 20 starts of hosts on its folders; boots names them.\n\n" + pageHelp,
 		}, s.logs),
 		tool.New(tool.Def{
 			Name: "server_kernel_logs", Title: "Read the kernel log", Effects: tool.Reads, Aliases: []string{"server.kernel-logs"},

@@ -4,8 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
@@ -432,5 +434,91 @@ func TestTheKernelIsHeard(t *testing.T) {
 	}
 	if got := c.call("server_kernel_logs", `{"cursor":"`+p.Start+`","limit":500}`, &after); got != "" || len(after.Entries) < len(p.Entries)-1 {
 		t.Errorf("after the first: %s %d messages", got, len(after.Entries))
+	}
+}
+
+// What a host logged in an earlier start is read by the name of that start, page
+// by page, and is there after the host has ended.
+func TestEarlierStartsAreRead(t *testing.T) {
+	folder := filepath.Join(t.TempDir(), "journal")
+	log := func(texts ...string) *Journal {
+		j := NewJournal(slog.LevelInfo)
+		l := slog.New(j.Handler())
+		for i, text := range texts {
+			if i == 1 { // what came before is written as well
+				if err := j.Keep(folder); err != nil {
+					t.Fatal(err)
+				}
+			}
+			l.Info(text, "n", i)
+		}
+		t.Cleanup(func() { j.CloseFile() })
+		return j
+	}
+	first := log("one", "two", "three")
+	if err := first.CloseFile(); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Millisecond) // the names of files have milliseconds
+	c := start(t, Config{Host: newHouse(), Journal: log("four", "five")})
+	page := func(args string) (out pageOut) {
+		t.Helper()
+		if bad := c.call("server_logs", args, &out); bad != "" {
+			t.Errorf("%s: %s", args, bad)
+		}
+		return out
+	}
+	now := page(`{}`)
+	if len(now.Entries) != 2 || len(now.Boots) != 2 || !now.Boots[0].Present || now.Boots[1].Present || now.Boots[1].BootID == now.Boots[0].BootID {
+		t.Fatalf("the present start: %+v", now)
+	}
+	boot := now.Boots[1].BootID
+	then := page(fmt.Sprintf(`{"boot":%q,"limit":2,"follow":30}`, boot)) // nothing is waited for
+	if len(then.Entries) != 2 || then.Entries[1].Message != "three" || then.Entries[1].BootID != boot || string(then.Entries[1].Attributes) != `{"n":2}` {
+		t.Errorf("the earlier start: %+v", then)
+	}
+	before := page(fmt.Sprintf(`{"cursor":%q,"before":true}`, then.Start))
+	if len(before.Entries) != 1 || before.Entries[0].Message != "one" {
+		t.Errorf("the page before: %+v", before)
+	}
+	if got := c.call("server_logs", `{"boot":"aaaaaaaaaaaaaaaa"}`, nil); !strings.HasPrefix(got, "not_found: ") {
+		t.Errorf("a start that is not there: %s", got)
+	}
+	for range keptStarts + 3 {
+		log("x", "y").CloseFile()
+	}
+	left, err := starts(folder)
+	if err != nil || len(left) > keptStarts {
+		t.Errorf("%d starts are kept, %v", len(left), err)
+	}
+}
+
+// A file of a host that logs much stays within its limit, and ends with the
+// newest.
+func TestAFileOfALogHasALimit(t *testing.T) {
+	folder := t.TempDir()
+	j := NewJournal(slog.LevelInfo)
+	if err := j.Keep(folder); err != nil {
+		t.Fatal(err)
+	}
+	l, text := slog.New(j.Handler()), strings.Repeat("x", mostMessage)
+	for i := range 2 * mostFile / mostMessage {
+		l.Info(text, "n", i)
+	}
+	if err := j.CloseFile(); err != nil {
+		t.Fatal(err)
+	}
+	l.Info("after its end")
+	all, err := starts(folder)
+	if err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	info, err := os.Stat(all[0].path)
+	if err != nil || info.Size() > mostFile || info.Mode().Perm() != 0o600 {
+		t.Errorf("the file has %d bytes, mode %v, %v", info.Size(), info.Mode(), err)
+	}
+	kept, err := all[0].entriesOf()
+	if err != nil || string(kept[len(kept)-1].attrs) != fmt.Sprintf(`{"n":%d}`, 2*mostFile/mostMessage-1) {
+		t.Errorf("%d messages, %v", len(kept), err)
 	}
 }
