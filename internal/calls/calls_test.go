@@ -323,6 +323,9 @@ func TestBudgetOfStructuredOutput(t *testing.T) {
 		}
 		_, handle, _ := strings.Cut(words, "\nRead "+calls.SpoolURI)
 		handle, _, _ = strings.Cut(handle, " ")
+		if link := refused.Content[len(refused.Content)-1]; link.Type != "resource_link" || link.URI != calls.SpoolURI+handle || link.Size < 1000 {
+			t.Errorf("the link is %+v", link)
+		}
 		kept, err := h.Spool.Read(request(t, h, "w_names", "").Facts.Owner, handle, 0, 1<<20)
 		var whole names
 		if err != nil || json.Unmarshal(kept.Data, &whole) != nil || !slices.Equal(whole.Names, many) {

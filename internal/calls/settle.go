@@ -36,7 +36,11 @@ func (c *Calls) settle(r *Request, got bus.Outcome, err error, out *output) (Res
 		return res, nil
 	}
 	if err := c.trim(r, &res); err != nil {
-		return c.failed(r, err)
+		refused, failed := c.failed(r, err)
+		if big, ok := errors.AsType[*oversize](err); ok && failed == nil {
+			refused.Content = append(refused.Content, big.kept)
+		}
+		return refused, failed
 	}
 	if out != nil {
 		out.link(&res)
@@ -223,11 +227,22 @@ func (c *Calls) fit(r *Request, res *Result, budget int) error {
 	}
 	if h, err := c.opts.Spool.Put(r.Facts.Owner, "application/json", res.Full); err == nil {
 		ref.Next = "Read " + SpoolURI + h + " for all of it, or ask for less."
+		kept := tool.Link(SpoolURI+h, "result", "application/json")
+		kept.Size = int64(len(res.Full))
+		return &oversize{ref, kept}
 	} else {
 		c.opts.Log.Warn("spool refuses a long result", "call", r.ID, "err", err)
 	}
 	return ref
 }
+
+// oversize refuses a result that is too large, and links to where all of it is.
+type oversize struct {
+	*tool.Refusal
+	kept tool.Content
+}
+
+func (e *oversize) Unwrap() error { return e.Refusal }
 
 // cut ends a text at a line within the budget and says how to get the rest.
 func (c *Calls) cut(r *Request, text string, budget int) (string, bool) {
