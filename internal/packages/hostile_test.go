@@ -306,3 +306,28 @@ func FuzzListing(f *testing.F) {
 		}
 	})
 }
+
+// A server that puts its name in front of its tools' names keeps it once, and a
+// tool that can only be called as a task is not listed.
+func TestNamesAreNotDoubled(t *testing.T) {
+	entry := func(name, more string) json.RawMessage {
+		return json.RawMessage(`{"name":"` + name + `","inputSchema":{"type":"object"}` + more + `}`)
+	}
+	tools, left := offer("fire-crawl", []json.RawMessage{
+		entry("fire_crawl_scrape", ""), entry("fire-crawl_map", ""), entry("search", ""), entry("fire_crawl_", ""), entry("fire_crawler", ""),
+		entry("fire_crawl_search", ""),
+		entry("slow", `,"execution":{"taskSupport":"required"}`), entry("either", `,"execution":{"taskSupport":"optional"}`),
+	})
+	var names []string
+	for _, o := range tools {
+		names = append(names, o.Name+"<"+o.Own)
+	}
+	want := "fire_crawl_scrape<fire_crawl_scrape fire_crawl_map<fire-crawl_map fire_crawl_search<search " +
+		"fire_crawl_fire_crawl_<fire_crawl_ fire_crawl_fire_crawler<fire_crawler fire_crawl_either<either"
+	if got := strings.Join(names, " "); got != want {
+		t.Errorf("offers %s, want %s", got, want)
+	}
+	if got := strings.Join(left, "; "); got != "fire_crawl_search: fire_crawl_search is there already; slow: it runs only as a task, and calls of packages are not made as tasks" {
+		t.Errorf("leaves %s", got)
+	}
+}

@@ -83,7 +83,16 @@ func offer(id string, entries []json.RawMessage) (tools []Offered, left []string
 			leave("a tool", "it has no name")
 			continue
 		}
-		name := prefix(id) + "_" + wireName(own)
+		if ex, ok := rawjson.Get(e, "execution"); ok {
+			if need, ok := rawjson.Get(ex, "taskSupport"); ok && rawjson.Equal(need, "required") {
+				leave(own, "it runs only as a task, and calls of packages are not made as tasks")
+				continue
+			}
+		}
+		name := wireName(own)
+		if !strings.HasPrefix(name, prefix(id)+"_") || name == prefix(id)+"_" {
+			name = prefix(id) + "_" + name // a server that already puts its name in front keeps it once
+		}
 		switch {
 		case len(name) > longestName:
 			leave(own, fmt.Sprintf("%s is longer than %d characters; an id that is shorter helps", shorten(name, 120), longestName))

@@ -105,7 +105,7 @@ func textAlone(result json.RawMessage) json.RawMessage {
 }
 
 const (
-	installHelp = `Installs an MCP server as a package, after the person has agreed: its tools are then offered as <id>_<tool>.
+	installHelp = `Installs an MCP server as a package, after the person has agreed: its tools are then offered as <id>_<tool>, or by their own names where these begin with <id>_ already.
 
 - source is "command" (a program of this machine), "npm:name@version" (installed by the host's npm into the package's own folder, without running scripts), "folder:path" or "archive:path" (.tar.gz, .tgz, .tar, .zip), which are copied. Paths lie in the folders of this host.
 - command is what is started. It may be left out where a package.json names the program. ./name lies in the program's folder; ${program} and ${data} in command, args and env stand for the package's folders.
