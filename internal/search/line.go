@@ -21,7 +21,7 @@ func (m *matcher) line(b []byte, from int) (begin, end, next int, ok bool) {
 		if at < 0 {
 			break
 		}
-		begin, end, next = lineAround(b, from, at)
+		begin, end, next = lineAround(b, from, at, m.p.returns)
 		if m.holds(b[begin:end], end < len(b) && b[end] == '\r') {
 			return begin, end, next, true
 		}
@@ -31,8 +31,9 @@ func (m *matcher) line(b []byte, from int) (begin, end, next int, ok bool) {
 }
 
 // lineAround is the line at a position, which may be that of its newline, and
-// where the next one begins. It does not look before from.
-func lineAround(b []byte, from, at int) (begin, end, next int) {
+// where the next one begins. It does not look before from. The line ending is
+// left out, with returns only the newline.
+func lineAround(b []byte, from, at int, returns bool) (begin, end, next int) {
 	begin = from + bytes.LastIndexByte(b[from:at], '\n') + 1
 	end = len(b)
 	next = len(b)
@@ -40,7 +41,7 @@ func lineAround(b []byte, from, at int) (begin, end, next int) {
 		end = at + i
 		next = end + 1
 	}
-	if end > begin && b[end-1] == '\r' {
+	if end > begin && b[end-1] == '\r' && !returns {
 		end--
 	}
 	return begin, end, next

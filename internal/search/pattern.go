@@ -22,6 +22,7 @@ type Pattern struct {
 	literals  literals
 	plain     bool // re matches exactly where a literal is
 	multiline bool
+	returns   bool     // it asks for carriage returns, so lines keep theirs
 	program   *program // nil: use re
 }
 
@@ -60,12 +61,12 @@ func Compile(text string, how How) (*Pattern, error) {
 	if !how.Multiline && wantsNewline(tree) {
 		return nil, errors.New("the pattern holds a newline, and lines are matched one by one; set multiline")
 	}
-	p := &Pattern{re: re, multiline: how.Multiline}
+	p := &Pattern{re: re, multiline: how.Multiline, returns: asksForReturn(tree)}
 	if l := required(tree); l.score() > 1 || how.Literal || l.isRare() {
 		p.literals = l
 	}
 	p.plain = tree.Op == syntax.OpLiteral && !slices.Contains(tree.Rune, '\r') && p.literals.score() > 0 && len(p.literals.any[0]) == len(string(tree.Rune))
-	if !p.plain && !how.Multiline {
+	if !p.plain && !how.Multiline && !p.returns {
 		if prog, err := syntax.Compile(tree); err == nil {
 			p.program, _ = newProgram(prog) // without one, lines are tried one by one
 		}
@@ -95,6 +96,22 @@ func wantsNewline(re *syntax.Regexp) bool {
 		return slices.ContainsFunc(re.Sub, wantsNewline)
 	}
 	return false
+}
+
+// asksForReturn reports whether a carriage return is written out in the
+// expression, alone or in a class. \s and the like do not ask for one.
+func asksForReturn(re *syntax.Regexp) bool {
+	switch re.Op {
+	case syntax.OpLiteral:
+		return slices.Contains(re.Rune, '\r')
+	case syntax.OpCharClass:
+		for i := 0; i+1 < len(re.Rune); i += 2 {
+			if re.Rune[i] == '\r' && re.Rune[i+1] == '\r' {
+				return true
+			}
+		}
+	}
+	return slices.ContainsFunc(re.Sub, asksForReturn)
 }
 
 // explain turns a compiler's error into advice.

@@ -31,11 +31,13 @@ type Hit struct {
 
 // found is what a scan tells of one file.
 type found struct {
-	hits   []Hit
-	count  int  // of matching lines, of matches when they may span lines
-	more   bool // there are hits beyond the most that were wanted
-	binary bool
-	large  bool // too large to be searched across lines
+	hits  []Hit
+	count int  // of matching lines, of matches when they may span lines
+	more  bool // there are hits beyond the most that were wanted
+
+	defined bool // one of the first hits looks like a definition
+	binary  bool
+	large   bool // too large to be searched across lines
 }
 
 // scanner searches one file after the other. Not safe for concurrent use.
@@ -44,6 +46,9 @@ type scanner struct {
 	context int // lines before and after
 	most    int // hits per file; 0 counts without keeping any
 	only1   bool
+	skip    int // hits that are not kept, the first ones
+	until   int // nor are those after this one; 0 for no such limit
+	after   int // nor are those up to this line
 	defines func(line []byte, at int) bool
 	buf     []byte
 	held    []byte // the whole of the file that was scanned last, if it was held; in buf
@@ -161,12 +166,10 @@ func (s *scanner) lines(ctx context.Context, w *window) (f found, err error) {
 			}
 			last = n
 			f.count++
-			if len(f.hits) < s.most {
-				f.hits = append(f.hits, s.hit(w.b, begin, end, n))
-			} else if s.most > 0 {
-				f.more = true
+			if s.most > 0 {
+				f.take(s, n, func() Hit { return s.hit(w.b, begin, end, n) })
 			}
-			if s.only1 || f.more {
+			if s.only1 {
 				return f, nil
 			}
 		}
@@ -240,7 +243,11 @@ func (s *scanner) hit(b []byte, begin, end, n int) Hit {
 			at = span[0]
 		}
 	}
-	h := Hit{Line: n, Text: excerpt(line, at), Def: s.defines != nil && s.defines(line, at)}
+	shown := line
+	if s.m.p.returns {
+		shown = trimCR(line)
+	}
+	h := Hit{Line: n, Text: excerpt(shown, at), Def: s.defines != nil && s.defines(line, at)}
 	for i, from := 0, begin; i < s.context && from > 0; i++ {
 		prev := bytes.LastIndexByte(b[:from-1], '\n') + 1
 		h.Before = append([]string{excerpt(trimCR(b[prev:from-1]), 0)}, h.Before...)
@@ -325,22 +332,42 @@ func (s *scanner) whole(ctx context.Context, w *window) (f found, err error) {
 	most := -1
 	if s.only1 {
 		most = 1
-	} else if s.most > 0 {
-		most = s.most + 1
 	}
 	at, n := 0, 1
 	for _, span := range s.m.p.re.FindAllIndex(b, most) {
 		f.count++
-		if len(f.hits) >= s.most {
-			f.more = s.most > 0
+		if s.most == 0 || f.more {
 			continue
 		}
 		begin := bytes.LastIndexByte(b[:span[0]], '\n') + 1
 		n += bytes.Count(b[at:begin], newline)
 		at = begin
-		f.hits = append(f.hits, s.spanning(b, begin, span, n))
+		f.take(s, n, func() Hit { return s.spanning(b, begin, span, n) })
 	}
 	return f, nil
+}
+
+// definesMost is how many hits of a file say whether it has a definition. It
+// does not depend on the page, so that the order of files does not either.
+const definesMost = 20
+
+// take keeps a hit on line n if it is one of those that are wanted.
+func (f *found) take(s *scanner, n int, hit func() Hit) {
+	wanted := f.count > s.skip && n > s.after
+	if wanted && (len(f.hits) >= s.most || s.until > 0 && f.count > s.until) {
+		f.more = true
+		wanted = false
+	}
+	if !wanted && (f.defined || f.count > definesMost || s.defines == nil) {
+		return
+	}
+	h := hit()
+	if f.count <= definesMost {
+		f.defined = f.defined || h.Def
+	}
+	if wanted {
+		f.hits = append(f.hits, h)
+	}
 }
 
 // spanMost is how many lines of one match are shown.

@@ -42,6 +42,8 @@ type Query struct {
 	Deny    Denier                       // files with a hit that are not told of; nil for none
 	Context int                          // lines shown before and after a hit
 	PerFile int                          // hits kept of one file; 0 means 20
+	Skip    int                          // hits of each file that are not kept, the first ones
+	Until   int                          // the last hit of each file that is kept, by number; 0 for no such limit
 	Limit   int                          // files kept; 0 means 100
 	After   Key                          // files and hits up to this one are left out
 
@@ -71,7 +73,7 @@ type File struct {
 	Rank  int
 	ETag  string // of Content
 	Hits  []Hit  // of Content
-	Count int    // of matching lines, at least that many if More
+	Count int    // of matching lines
 	More  bool   // there are more hits than were kept
 }
 
@@ -80,7 +82,8 @@ type Result struct {
 	Files    []File // the first of those after the key, in order
 	More     bool   // there are more files after these
 	Matched  int64  // files in all
-	Hits     int64  // matching lines in all, counting no more of a file than were kept
+	Hits     int64  // matching lines in all
+	Longer   bool   // some file has more hits than are kept of each
 	Searched int64  // files looked at
 	Binary   int64  // files passed over
 	Large    int64  // files too large to be searched across lines
@@ -116,6 +119,7 @@ type run struct {
 	scanners []*scanner // by worker
 
 	searched, binary, large, failed, denied, matched, hits atomic.Int64
+	more                                                   atomic.Bool // a file has more hits than are kept of it
 
 	mu    sync.Mutex
 	kept  lastFirst
@@ -171,7 +175,7 @@ func (r *run) scanner() *scanner {
 	case Files:
 		s.only1 = true
 	case Content:
-		s.most, s.defines = r.q.PerFile, outline.Defines
+		s.most, s.defines, s.skip, s.until = r.q.PerFile, outline.Defines, r.q.Skip, r.q.Until
 	}
 	return s
 }
@@ -196,6 +200,10 @@ func (r *run) file(s *scanner, d *tree.Dir, name string) {
 	if err != nil || !info.Mode().IsRegular() || info.Size() == 0 {
 		return // a file that says it is empty may be one the system makes up, and reading it may wait
 	}
+	s.after = 0
+	if r.q.After.Line > 0 && d.Join(name) == r.q.After.Path {
+		s.after = r.q.After.Line
+	}
 	got, err := s.scan(r.ctx, f, info.Size())
 	switch {
 	case err != nil:
@@ -210,15 +218,18 @@ func (r *run) file(s *scanner, d *tree.Dir, name string) {
 	case got.count == 0:
 		return
 	}
-	file := File{Path: d.Join(name), Count: got.count, Hits: got.hits, More: got.more, Rank: r.rank(got.hits)}
+	file := File{Path: d.Join(name), Count: got.count, Hits: got.hits, More: got.more, Rank: r.rank(got.defined)}
 	if r.q.Deny != nil && r.q.Deny(f, file.Path) {
 		r.denied.Add(1)
 		return
 	}
 	r.matched.Add(1)
 	r.hits.Add(int64(got.count))
-	if !r.wants(&file) {
-		return
+	if got.more {
+		r.more.Store(true)
+	}
+	if r.q.Mode == Content && len(file.Hits) == 0 || !r.wants(&file) {
+		return // there are none beyond those that are skipped
 	}
 	if r.q.Mode == Content {
 		file.ETag, err = s.etag(f, info)
@@ -229,11 +240,11 @@ func (r *run) file(s *scanner, d *tree.Dir, name string) {
 	r.keep(file)
 }
 
-func (r *run) rank(hits []Hit) int {
-	if r.q.Mode != Content {
+func (r *run) rank(defined bool) int {
+	switch {
+	case r.q.Mode != Content:
 		return 0
-	}
-	if slices.ContainsFunc(hits, func(h Hit) bool { return h.Def }) {
+	case defined:
 		return 1
 	}
 	return 2
@@ -285,7 +296,7 @@ func (r *run) result(stats tree.Stats) Result {
 	return Result{
 		Files: r.kept, More: r.spare, Matched: r.matched.Load(), Hits: r.hits.Load(), Searched: r.searched.Load(),
 		Binary: r.binary.Load(), Large: r.large.Load(), Failed: r.failed.Load(),
-		Denied: r.denied.Load(), Tree: stats,
+		Denied: r.denied.Load(), Longer: r.more.Load(), Tree: stats,
 	}
 }
 

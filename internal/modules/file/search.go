@@ -32,6 +32,7 @@ type searchIn struct {
 	Cursor     string `json:"cursor,omitempty"`
 
 	file string // the name of the one file, when path is a file's
+	rest bool   // the hits of each file beyond its first are asked for
 }
 
 type searchOut struct {
@@ -41,7 +42,8 @@ type searchOut struct {
 	NextCursor string `json:"next_cursor,omitempty"`
 	Note       string `json:"note,omitempty"`
 
-	mode string
+	atLeast bool // the search ended before its end
+	mode    string
 }
 
 const searchHelp = `Searches the files below a directory, or one file. No other program is needed.
@@ -49,8 +51,8 @@ const searchHelp = `Searches the files below a directory, or one file. No other 
 - pattern is a regular expression as RE2 and Go have them, matched line by line; with literal, the text itself. With
   multiline a match may span lines, and (?s) lets . match a newline.
 - mode content shows the lines, "12: " before a hit and "12- " before context, under the path and etag of their file;
-  the etag can be given to file_edit as if_match. Files in which a definition was hit come first, then by path; at
-  most 20 hits of a file are shown.
+  the etag can be given to file_edit as if_match. Files in which a definition was hit come first, then by path. The
+  first 20 hits of each file come before the others, which follow after all files, by cursor.
 - mode files lists the files that match, count how many lines in each, names chooses files by name alone: pattern is
   then a part of the path, a glob, or a regular expression.
 - glob takes several patterns, ! excludes. One without a slash is matched against the name, ** spans directories,
@@ -61,6 +63,8 @@ const searchHelp = `Searches the files below a directory, or one file. No other 
 - Lines over 1 MB are looked at in pieces, files over 32 MB not across lines.`
 
 const (
+	firstHits  = 20               // of each file come before those of the next; the others come after all files
+	restHits   = 200              // of one file are held for a page of the others
 	searchPage = 7400             // bytes of text on a page as it is sent; with what surrounds it, under 8 kB
 	searchTime = 25 * time.Second // clients lose patience before the tool's deadline
 )
@@ -97,6 +101,7 @@ func (m *files) search(ctx context.Context, c *tool.Call, in searchIn) (searchOu
 	}
 	out := searchOut{Files: res.Matched, Hits: res.Hits}
 	out.Content, out.NextCursor = pg.page(res)
+	out.atLeast = late
 	out.Note = searchNote(res, late, in.Mode == "names")
 	out.mode = in.Mode
 	return out, nil
@@ -133,8 +138,16 @@ func (in *searchIn) query(c *tool.Call) (q search.Query, p roots.Place, err erro
 		dir.Name = above
 		q.Deny = func(f *os.File, path string) bool { return dir.Refuses(path) || dir.Judge(f, "", false) != nil }
 	}
-	if q.After, err = searchKey(in.Cursor); err != nil {
+	if q.After, in.rest, err = searchKey(in.Cursor); err != nil {
 		return q, p, err
+	}
+	switch {
+	case in.file != "":
+		q.PerFile = in.Limit
+	case in.rest:
+		q.Skip, q.PerFile = firstHits, min(in.Limit, restHits)
+	default:
+		q.PerFile, q.Until = firstHits, firstHits
 	}
 	if c.Peer != nil {
 		q.Progress = func(n int64) { c.Peer.Progress(float64(n), 0, "files searched") }

@@ -96,7 +96,7 @@ func TestSearchPages(t *testing.T) {
 		if mode == "content" {
 			want = 0
 			for i := range 300 {
-				want += min(1+i%30, 20)
+				want += 1 + i%30
 			}
 		}
 		if len(seen) != want || pages < 2 {
@@ -143,4 +143,60 @@ func TestSearchOddities(t *testing.T) {
 	}
 	h.want(h.call("file_search", "pattern", "needle", "path", "leads-out"), map[string]any{"error": "!outside_root"})
 	h.want(h.call("file_search", "pattern", "needle", "path", "leads-out/secret"), map[string]any{"error": "!outside_root"})
+}
+
+// Totals are true, and cursors lead to every hit of every file once.
+func TestSearchShowsEveryHit(t *testing.T) {
+	h := newHouse(t)
+	want := map[string]bool{}
+	for name, n := range map[string]int{"a.go": 152, "b.txt": 7, "c.txt": 333} {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, "needle %s %d\nother\n", name, i)
+			want[fmt.Sprintf("needle %s %d", name, i)] = true
+		}
+		h.put(name, b.String())
+	}
+	for _, c := range []struct {
+		path  string
+		limit int
+		total int
+	}{{".", 100, 492}, {".", 7, 492}, {".", 1000, 492}, {"a.go", 100, 152}, {"a.go", 30, 152}} {
+		seen, pages := map[string]int{}, 0
+		for cursor := ""; ; pages++ {
+			out := h.call("file_search", "pattern", "needle", "path", c.path, "limit", c.limit, "cursor", cursor)
+			if out["error"] != nil || fmt.Sprint(out["hits"]) != fmt.Sprint(c.total) || pages > 500 {
+				t.Fatalf("%+v: %v", c, out)
+			}
+			for line := range strings.Lines(fmt.Sprint(out["content"])) {
+				if _, text, ok := strings.Cut(strings.TrimSpace(line), ": "); ok {
+					seen[text]++
+				}
+			}
+			next, _ := out["next_cursor"].(string)
+			if cursor = next; cursor == "" {
+				break
+			}
+		}
+		if len(seen) != c.total {
+			t.Errorf("%+v: %d of %d hits shown on %d pages", c, len(seen), c.total, pages+1)
+		}
+		for text, n := range seen {
+			if n != 1 || !want[text] {
+				t.Errorf("%+v: %q shown %d times", c, text, n)
+			}
+		}
+	}
+}
+
+// A carriage return is found where the pattern asks for one, and is no part of
+// the line where it does not.
+func TestSearchForCarriageReturns(t *testing.T) {
+	h := newHouse(t)
+	h.put("f", "one\r\ntwo\nthree \r\nfo\rur\n")
+	for pattern, want := range map[string]float64{`\r`: 3, `\r$`: 2, `e\r$`: 1, `[\r]`: 3, `one$`: 1, `e$`: 1, `two\r`: 0} {
+		if got, _ := h.call("file_search", "pattern", pattern)["hits"].(float64); got != want {
+			t.Errorf("%s: %v hits, want %v", pattern, got, want)
+		}
+	}
 }

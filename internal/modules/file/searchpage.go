@@ -44,11 +44,14 @@ func sent(s string) int {
 func (w *searchPrinter) page(res search.Result) (text, next string) {
 	for i := range res.Files {
 		if !w.file(&res.Files[i]) {
-			return w.text.String(), searchCursor(w.last)
+			return w.text.String(), searchCursor(w.last, w.in.rest)
 		}
 	}
 	if res.More {
-		return w.text.String(), searchCursor(w.last)
+		return w.text.String(), searchCursor(w.last, w.in.rest)
+	}
+	if res.Longer && !w.in.rest && w.only == "" {
+		return w.text.String(), searchCursor(search.Key{}, true)
 	}
 	return w.text.String(), ""
 }
@@ -82,8 +85,12 @@ func (w *searchPrinter) file(f *search.File) bool {
 		}
 		head = ""
 	}
-	if f.More {
-		w.text.WriteString("[more in this file]\n")
+	switch {
+	case !f.More:
+	case w.in.rest || w.only != "":
+		return false // the rest of this file comes next
+	default:
+		fmt.Fprintf(&w.text, "[%d more in this file, after the first ones of all files]\n", f.Count-firstHits)
 	}
 	return true
 }
@@ -141,6 +148,14 @@ func writeHit(b *strings.Builder, h *search.Hit, shown, until int) int {
 	return max(shown, n)
 }
 
+// total is in front of a number that is known only in part.
+func (o searchOut) total() string {
+	if o.atLeast {
+		return "at least "
+	}
+	return ""
+}
+
 // Facts says what was found and how to read on.
 func (o searchOut) Facts() string {
 	var s []string
@@ -148,9 +163,9 @@ func (o searchOut) Facts() string {
 	case o.Files == 0:
 		s = append(s, "nothing found")
 	case o.mode == "content" || o.mode == "count":
-		s = append(s, count(o.Hits, "hit")+" in "+count(o.Files, "file"))
+		s = append(s, o.total()+count(o.Hits, "hit")+" in "+count(o.Files, "file"))
 	default:
-		s = append(s, count(o.Files, "file"))
+		s = append(s, o.total()+count(o.Files, "file"))
 	}
 	s = append(s, o.Note)
 	if o.NextCursor != "" {
@@ -195,14 +210,20 @@ func count(n int64, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// A cursor is the last thing that was seen.
-func searchCursor(k search.Key) string {
+// A cursor is the last thing that was seen. rest tells that it belongs to what comes after the first hits of all files.
+func searchCursor(k search.Key, rest bool) string {
+	if rest {
+		k.Rank += restRank
+	}
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d,%d,%s", k.Rank, k.Line, k.Path))
 }
 
-func searchKey(cursor string) (k search.Key, err error) {
+// restRank is added to the rank in such a cursor.
+const restRank = 10
+
+func searchKey(cursor string) (k search.Key, rest bool, err error) {
 	if cursor == "" {
-		return k, nil
+		return k, false, nil
 	}
 	b, err := base64.RawURLEncoding.DecodeString(cursor)
 	parts := strings.SplitN(string(b), ",", 3)
@@ -213,9 +234,12 @@ func searchKey(cursor string) (k search.Key, err error) {
 		}
 	}
 	if err != nil || len(parts) != 3 {
-		return k, &tool.Refusal{Code: "invalid_arguments", Message: "cursor is not one of file_search's", Next: "Give next_cursor of the page before with the same arguments, or none for the first page."}
+		return k, false, &tool.Refusal{Code: "invalid_arguments", Message: "cursor is not one of file_search's", Next: "Give next_cursor of the page before with the same arguments, or none for the first page."}
 	}
-	return k, nil
+	if rest = k.Rank >= restRank; rest {
+		k.Rank -= restRank
+	}
+	return k, rest, nil
 }
 
 // visible is text as JSON can carry it: bytes that are not UTF-8 become \xNN.

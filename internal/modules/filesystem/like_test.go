@@ -322,6 +322,10 @@ func TestUnlikeTheOriginal(t *testing.T) {
 		{`edit_file {"path":"$DIR/bad.txt","edits":[{"oldText":"abc","newText":"x"}],"dryRun":true}`, "-", "is not UTF-8 text and is left as it is"},
 		// Nothing is found everywhere.
 		{`edit_file {"path":"$DIR/C.txt","edits":[{"oldText":"","newText":"x"}],"dryRun":true}`, "+xc", "oldText must not be empty"},
+		// A link to nowhere is written through here, if that is inside the folders; the original refuses.
+		{`write_file {"path":"$DIR/gone","content":"x"}`, `Parent directory does not exist`, "Successfully wrote to $DIR/gone"},
+		// Lines found by forgiving their indentation are written as deep as the file has them; the original loses the depth of all but the first.
+		{`edit_file {"path":"$DIR/indented.go","edits":[{"oldText":"if a {\n  return 1\n}","newText":"if a {\n  return 1\n  return 2\n}"}],"dryRun":true}`, "+\treturn 1", "+\t\treturn 2"},
 		// A path inside the host shows through.
 		{`write_file {"path":"$DIR/sub","content":""}`, ".tmp' -> '", "EISDIR: illegal operation on a directory, open '$DIR/sub'"},
 	} {
