@@ -119,6 +119,7 @@ func TestAToolIsExplained(t *testing.T) {
 func TestResultsAreShownForPeople(t *testing.T) {
 	for name, c := range map[string]struct{ result, out, err string }{
 		"product":         {`{"content":[{"type":"text","text":"line"},{"type":"text","text":"\n[lines=1]"}],"structuredContent":{"text":"line","lines":1}}`, "line\n", "[lines=1]\n"},
+		"no product":      {`{"content":[{"type":"text","text":"\n[exit code 0]"}],"_meta":{"gatehouse/fields":{"exit_code":0}}}`, "", "[exit code 0]\n"},
 		"relayed product": {`{"content":[{"type":"text","text":"line\n"},{"type":"text","text":"\n[lines=1]"}],"_meta":{"gatehouse/fields":{"lines":1}}}`, "line\n", "[lines=1]\n"},
 		"structure alone": {`{"content":[],"structuredContent":{"n":12345678901234567890,"a":[]}}`, "{\n  \"n\": 12345678901234567890,\n  \"a\": []\n}\n", ""},
 		"mirrored":        {`{"content":[{"type":"text","text":"{\n \"a\": 1}"}],"structuredContent":{"a":1}}`, "{\n  \"a\": 1\n}\n", ""},

@@ -141,7 +141,8 @@ func showResult(out, stderr io.Writer, r *client.Result) error {
 	product := len(r.Structured) > 0 || r.Meta.Fields != nil
 	for i, c := range r.Content {
 		to := out
-		if i > 0 && product && c.Type == "text" {
+		none := len(r.Content) == 1 && r.Meta.Fields != nil && strings.HasPrefix(c.Text, "\n[") // an empty product is left out
+		if (i > 0 || none) && product && c.Type == "text" {
 			to, c.Text = stderr, strings.TrimPrefix(c.Text, "\n")
 		}
 		if err := showBlock(to, stderr, c); err != nil {

@@ -121,6 +121,11 @@ func (r *request) toolResult(b []byte, res *calls.Result) []byte {
 	b = append(b, `{"content":[`...)
 	empty := true
 	switch {
+	case res.HasProduct && res.Product == "" && res.Facts != "" && !res.Complete:
+		// The API of Claude refuses an empty text, and the client with it every
+		// later message of the conversation.
+		b = textBlock(b, "\n"+res.Facts)
+		empty = false
 	case res.HasProduct:
 		b = textBlock(b, res.Product)
 		if res.Facts != "" {

@@ -92,6 +92,7 @@ func steps() []tried {
 			tool: "shell_run", args: object{"command": "cat page.go; echo to err >&2; exit 3"},
 			text: true, product: strings.Replace(page, "needle", "thread", 1), facts: []string{exit3, "to err"},
 		},
+		{tool: "shell_run", args: object{"command": "true"}, text: true, facts: []string{exit0}},
 		{tool: "shell_system", args: object{"command": "echo by bash"}, text: true, product: "by bash\n"},
 		{
 			tool: "sandbox_run", args: object{"language": "sh", "code": "echo in a sandbox; exit 3"},
