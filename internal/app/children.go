@@ -5,12 +5,16 @@ import (
 	"path/filepath"
 
 	"gatehouse/internal/config"
+	"gatehouse/internal/proc"
 	"gatehouse/internal/proc/shield"
 )
 
 // closeFiles keeps the child processes of this host from what is its own. It
 // comes before all that could start one.
 func (a *App) closeFiles(context.Context) error {
+	if !a.opts.Private {
+		proc.Sweep()
+	}
 	if a.cfg.Children.HostFiles {
 		return nil
 	}

@@ -20,6 +20,7 @@ import (
 	"gatehouse/internal/cli/client"
 	"gatehouse/internal/config"
 	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/plaintext"
 )
 
 // target is the server a command talks to: a running one, or one of its own
@@ -216,10 +217,11 @@ func progress(stderr io.Writer) func(done, total float64, note string) {
 	}
 }
 
-// printable takes out of a stranger's text what would steer a terminal.
+// printable takes out of a stranger's text what would steer a terminal or
+// deceive its reader.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' && r != '\n' && r != '\t' || r >= 0x7f && r < 0xa0 {
+		if plaintext.Deceives(r) && r != '\n' && r != '\t' {
 			return '?'
 		}
 		return r

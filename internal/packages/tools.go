@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"strings"
 
+	"gatehouse/internal/plaintext"
 	"gatehouse/internal/rawjson"
 	"gatehouse/internal/schema"
 )
@@ -143,6 +144,7 @@ func believe(e json.RawMessage) (json.RawMessage, error) {
 			edits = append(edits, rawjson.Edit{Key: "outputSchema"})
 		}
 	}
+	e = plaintext.Described(e)
 	if d, ok := rawjson.Get(e, "description"); ok {
 		text, isText := rawjson.String(d)
 		switch {

@@ -7,6 +7,7 @@
 package plaintext
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode/utf16"
@@ -23,6 +24,48 @@ func Line(s string) string { return escape(s, func(rune) bool { return false }) 
 // valid.
 func JSON[T ~[]byte](b T) T {
 	return T(escape(string(b), func(r rune) bool { return r < ' ' })) // between values; strings hold none
+}
+
+// Described is JSON in which the texts of members called description and title
+// are as Text shows them, at every depth. Everything else stays as it was, byte
+// for byte. It must be valid.
+func Described[T ~[]byte](b T) T {
+	var out []byte // nil while nothing was changed
+	from, key := 0, ""
+	for i := 0; i < len(b); i++ {
+		if b[i] != '"' {
+			if b[i] != ':' && b[i] > ' ' {
+				key = ""
+			}
+			continue
+		}
+		end := i + 1
+		for end < len(b) && b[end] != '"' {
+			if b[end] == '\\' {
+				end++
+			}
+			end++
+		}
+		if end >= len(b) {
+			break
+		}
+		var text string
+		if json.Unmarshal(b[i:end+1], &text) != nil {
+			break
+		}
+		if shown := Text(text); (key == "description" || key == "title") && shown != text {
+			quoted, err := json.Marshal(shown)
+			if err == nil {
+				out = append(append(out, b[from:i]...), quoted...)
+				from = end + 1
+			}
+		}
+		key, i = text, end
+	}
+	if out == nil {
+		return b
+	}
+	return append(out, b[from:]...)
 }
 
 // Deceives reports whether a character steers a terminal or cannot be seen, and

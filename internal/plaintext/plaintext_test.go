@@ -44,3 +44,18 @@ func TestJSONStaysTheSameValue(t *testing.T) {
 		}
 	}
 }
+
+// Texts that people and models read are shown; names and values stay.
+//
+//redteam:attack A package's server is a stranger: descriptions with text that cannot be seen, that runs backwards, or steers a terminal
+func TestDescriptionsDeceiveNobody(t *testing.T) {
+	in := `{ "name":"a\u202e", "title" : "x\u202ey","description":"\u001b[2J` + "\u2066" + `z", "n": 1.50, "p":{"description":{"title":"\udb40\udc41","const":"\u202e"},"q":["title","\u202e"]}}`
+	want := `{ "name":"a\u202e", "title" : "x\\u202ey","description":"\\u001b[2J\\u2066z", "n": 1.50, "p":{"description":{"title":"\\udb40\\udc41","const":"\u202e"},"q":["title","\u202e"]}}`
+	if got := string(Described([]byte(in))); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	plain := `{"description":"ein Text, 漢字","title":"\n"}`
+	if got := string(Described([]byte(plain))); got != plain {
+		t.Errorf("got %s, want it unchanged", got)
+	}
+}

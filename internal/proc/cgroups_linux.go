@@ -45,6 +45,10 @@ var hostGroups = sync.OnceValue(func() cgroups {
 	return g
 })
 
+// Sweep ends what hosts left behind that were killed. A host does so once, when
+// it starts; otherwise the first child it starts does.
+func Sweep() { hostGroups() }
+
 // findGroups reads where this process is in the hierarchies, from what the
 // kernel tells of its mounts and groups.
 func findGroups(mounts, own string) (g cgroups) {

@@ -218,6 +218,19 @@ func (d *Detached) Stop(ctx context.Context) error {
 	}
 }
 
+// Kill kills the process and all that came of it at once. One that was left is
+// not killed.
+func (d *Detached) Kill() error {
+	d.signal(ErrStopped, syscall.SIGKILL)
+	d.whole.kill()
+	select {
+	case <-d.over:
+		return d.ended()
+	case <-time.After(killWait):
+		return fmt.Errorf("process %d was killed and is still there", d.mark.Pid)
+	}
+}
+
 // ended says what is wrong when nobody follows the process any more.
 func (d *Detached) ended() error {
 	select {

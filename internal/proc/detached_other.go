@@ -29,6 +29,9 @@ func (d *Detached) Leave() {}
 // Stop fails on this system.
 func (d *Detached) Stop(context.Context) error { return ErrNotDetached }
 
+// Kill fails on this system.
+func (d *Detached) Kill() error { return ErrNotDetached }
+
 // Usage fails on this system.
 func (d *Detached) Usage() (Usage, error) { return Usage{}, ErrNotDetached }
 

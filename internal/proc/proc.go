@@ -173,6 +173,20 @@ func (p *Process) Stop(ctx context.Context) error {
 	}
 }
 
+// Kill kills the group at once. It returns when all is over, or with an error
+// when even that did not help.
+func (p *Process) Kill() error {
+	p.first(ErrStopped)
+	p.signal(p.group.kill)
+	p.signal(p.whole.kill)
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(killWait):
+		return fmt.Errorf("process %d was killed and is still there", p.Pid())
+	}
+}
+
 // end asks, waits and kills, until the child has ended. The rest of its group
 // is own's.
 func (p *Process) end(why error, hurry <-chan struct{}) {

@@ -22,6 +22,7 @@ type child interface {
 	Done() <-chan struct{}
 	Wait() (proc.State, error)
 	Stop(context.Context) error
+	Kill() error
 	Usage() (proc.Usage, error)
 	Type(context.Context, []byte) (int, error)
 	CloseInput(context.Context) error
@@ -206,6 +207,15 @@ func (d *detached) Stop(ctx context.Context) error {
 	return nil
 }
 
+// Kill ends it at once.
+func (d *detached) Kill() error {
+	if err := d.Detached.Kill(); err != nil {
+		return err
+	}
+	<-d.left
+	return nil
+}
+
 // letGo stops following it; it goes on, or has ended.
 func (d *detached) letGo() {
 	close(d.leave)
@@ -224,6 +234,7 @@ func (p past) Pid() int                                  { return p.pid }
 func (p past) Done() <-chan struct{}                     { return p.done }
 func (p past) Wait() (proc.State, error)                 { return p.state, nil }
 func (p past) Stop(context.Context) error                { return nil }
+func (p past) Kill() error                               { return nil }
 func (p past) Usage() (proc.Usage, error)                { return proc.Usage{}, proc.ErrGone }
 func (p past) Type(context.Context, []byte) (int, error) { return 0, proc.ErrNoInput }
 func (p past) CloseInput(context.Context) error          { return proc.ErrNoInput }

@@ -8,6 +8,9 @@ import (
 	"gatehouse/tool"
 )
 
+// killAtOnce is the grace of what is not asked to end.
+const killAtOnce = time.Duration(-1)
+
 // mostGrace is the longest time from the request to end until it is killed.
 const mostGrace = 30 * time.Second
 
@@ -40,7 +43,7 @@ func (m *manager) killTool() tool.Tool {
 		Name: "process_kill", Title: "Kill a process", Effects: tool.Destroys | tool.Idempotent, Handle: "id",
 		Description: "Ends a process and all it started at once (SIGKILL).",
 	}, func(ctx context.Context, c *tool.Call, in idIn) (done, error) {
-		return m.end1(ctx, c, in.ID, 0)
+		return m.end1(ctx, c, in.ID, killAtOnce)
 	})
 }
 
@@ -56,9 +59,14 @@ func (m *manager) end1(ctx context.Context, c *tool.Call, id string, grace time.
 		}
 		return done{id, true, fmt.Sprintf("it had ended already, with exit code %d", s.Code)}, nil
 	}
-	limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
-	defer cancel()
-	if err := r.p.Stop(limit); err != nil {
+	if grace == killAtOnce {
+		err = r.p.Kill()
+	} else {
+		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+		defer cancel()
+		err = r.p.Stop(limit)
+	}
+	if err != nil {
 		return done{id, false, err.Error()}, nil
 	}
 	s, _ := r.ended()
