@@ -7,6 +7,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 )
 
 // Abilities are what a client said it can do for a handler that asks.
@@ -26,9 +27,20 @@ const (
 	WordCounts   // its own word that its person agreed does, because the settings say so
 )
 
+// SplitOwner gives the name of the principal and the context of an owner.
+func SplitOwner(owner string) (principal, context string) {
+	i := strings.LastIndexByte(owner, '/')
+	principal, context = owner[:max(i, 0)], owner[i+1:]
+	if name, number, ok := strings.Cut(principal, "~"); ok && number != "" && strings.Trim(number, "0123456789") == "" {
+		principal = name // of a user whose name was another one's before
+	}
+	return principal, context
+}
+
 // Caller is who stands behind a call. It is plain data and crosses the bus.
 type Caller struct {
 	Principal string   `json:"principal"`         // who, "anonymous" when nobody was asked
+	ID        string   `json:"id,omitempty"`      // who, for good: a name that is used again has another one; "" means the name
 	Context   string   `json:"context,omitempty"` // the named view the call came through
 	Owner     string   `json:"owner"`             // principal and context: whose sandboxes, processes, jobs and spools these are
 	Session   string   `json:"session,omitempty"` // a lifetime hint; "" when there is none, and every tool works with ""

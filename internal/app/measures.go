@@ -21,6 +21,7 @@ import (
 	"gatehouse/internal/modules/shell"
 	making "gatehouse/internal/modules/update"
 	"gatehouse/internal/modules/ws"
+	"gatehouse/tool"
 )
 
 // moduleConfig gives a module what it stands on.
@@ -119,8 +120,8 @@ func (m *measured) add(f bus.Fact) {
 		return
 	}
 	principal, scope := f.Owner, ""
-	if i := strings.LastIndexByte(f.Owner, '/'); i >= 0 {
-		principal, scope = f.Owner[:i], f.Owner[i+1:]
+	if strings.Contains(f.Owner, "/") {
+		principal, scope = tool.SplitOwner(f.Owner)
 	}
 	s := series{scope, "call." + c.Name, principal}
 	if c.Outcome != "ok" && c.Outcome != "asked" {

@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/internal/bus"
 	"gatehouse/internal/rawjson"
+	"gatehouse/tool"
 )
 
 // subjects are the facts that Watch writes down. Calls are not among them:
@@ -83,8 +84,8 @@ func FromFact(f bus.Fact) Entry {
 
 // principalOf is the first half of an owner.
 func principalOf(owner string) string {
-	if i := strings.LastIndexByte(owner, '/'); i >= 0 {
-		return owner[:i]
+	if principal, _ := tool.SplitOwner(owner); principal != "" {
+		return principal
 	}
 	return owner
 }

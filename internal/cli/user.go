@@ -195,8 +195,10 @@ func userRemove(w World) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a user with its tokens and logins",
-		Long: `Remove a user with its tokens and logins. What it has open ends within a
-second. The host stays closed to strangers also when no user is left.`,
+		Long: `Remove a user with its tokens and logins. Its sessions end within a second; its
+processes, sandboxes, forwards and jobs go on until they end or the host does, and
+a later user of that name does not get them. The host stays closed to strangers
+also when no user is left.`,
 		Example: "  gatehouse user remove alice",
 		Args:    exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {

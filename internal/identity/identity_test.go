@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"net/http"
@@ -12,6 +13,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"gatehouse/tool"
 )
 
 // cheap is a cost for tests that are not about it.
@@ -613,5 +616,66 @@ func TestTheFileIsDurable(t *testing.T) {
 	}
 	if journal != "wal" || sync != 2 || keys != 1 {
 		t.Errorf("journal %s, synchronous %d, foreign keys %d; want wal, 2, 1", journal, sync, keys)
+	}
+}
+
+// Things belong to ids: a user whose name was another one's before has another,
+// also where an older program removed that one; users of an older program's file
+// keep what belongs to their names.
+//
+//redteam:attack What is not yours is not there: a user is removed, and the next one has the name
+func TestANameUsedAgainIsAnotherOwner(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "identity.db")
+	old := newStore(path)
+	old.file.Additions = "" // as an older program left it
+	db, err := old.writer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"ann", "bob", "gone"} {
+		if _, err := db.Exec("INSERT INTO user (name, roles, password, created) VALUES (?, '[]', '', 1)", name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := db.Exec("DELETE FROM user WHERE name = 'gone'"); err != nil {
+		t.Fatal(err)
+	}
+	if err := old.close(); err != nil {
+		t.Fatal(err)
+	}
+	s := empty(t, path, Options{})
+	owner := func(name string) string {
+		t.Helper()
+		p, d := s.HTTP(request("GET", "/mcp", away, "X-API-Key: "+first(newToken(t, s, Token{User: name}))))
+		if d != nil || p.Caller().Principal != name {
+			t.Fatalf("%s is %+v, %v", name, p, d)
+		}
+		return cmp.Or(p.Caller().ID, p.Name)
+	}
+	if got := owner("ann"); got != "ann" {
+		t.Errorf("what belonged to ann is %s's now", got)
+	}
+	add(t, s, "gone", "")
+	if got := owner("gone"); got == "gone" {
+		t.Error("a user inherits from one whom an older program removed")
+	}
+	seen := map[string]bool{"bob": true}
+	for range 3 {
+		if err := s.RemoveUser(t.Context(), "bob"); err != nil {
+			t.Fatal(err)
+		}
+		add(t, s, "bob", "battery staple")
+		id := owner("bob")
+		if seen[id] {
+			t.Errorf("%s is used again", id)
+		}
+		seen[id] = true
+		if principal, context := tool.SplitOwner(id + "/dev"); principal != "bob" || context != "dev" {
+			t.Errorf("%s is shown as %s in %s", id, principal, context)
+		}
+		p, d := s.HTTP(request("GET", "/mcp", away, "Cookie: "+logIn(t, s, "bob", "battery staple", true)))
+		if d != nil || p.ID != id {
+			t.Errorf("with a cookie bob is %+v, %v; want %s", p, d, id)
+		}
 	}
 }

@@ -133,7 +133,7 @@ func (s *Service) ofBrief(ctx context.Context, hash digest) (p Principal, ok boo
 		if !ok {
 			return p, false, err
 		}
-		p = Principal{Name: a.name, Roles: a.roles, Until: l.Until, Way: Cookie, Credential: l.ID}
+		p = Principal{Name: a.name, ID: a.id, Roles: a.roles, Until: l.Until, Way: Cookie, Credential: l.ID}
 		s.known.put(epoch, hash, p)
 	}
 	s.uses.note(l.ID, now)

@@ -216,7 +216,7 @@ func (s *Service) subject(ctx context.Context, all map[string]any) (p Principal,
 		return p, err
 	}
 	if linked {
-		return Principal{Name: a.name, Roles: a.roles}, nil
+		return Principal{Name: a.name, ID: a.id, Roles: a.roles}, nil
 	}
 	return Principal{Name: url.PathEscape(name) + "@" + s.oauth.host, Roles: s.oauth.roles(all)}, nil
 }

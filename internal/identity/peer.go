@@ -27,7 +27,7 @@ func (s *Service) Peer(uid uint32) (Principal, bool) {
 	if err != nil || !there && uid != 0 {
 		return Principal{}, false
 	}
-	return Principal{Name: name, Roles: a.roles, Way: Peer, Credential: "uid:" + strconv.FormatUint(uint64(uid), 10)}, true
+	return Principal{Name: name, ID: a.id, Roles: a.roles, Way: Peer, Credential: "uid:" + strconv.FormatUint(uint64(uid), 10)}, true
 }
 
 // Owner is who started this process, for standard input and output. It has no

@@ -34,6 +34,7 @@ const Nobody = "anonymous"
 // OAuth provider gives end in @ and its host, which no user's does.
 type Principal struct {
 	Name       string
+	ID         string    // what its things belong to; "" means the name. A name that is used again has another id
 	Roles      []string  // what it is to this host
 	Scopes     []string  // what the credential is good for; empty means everything its principal may
 	Context    string    // the context the credential is bound to; "" means none
@@ -46,7 +47,7 @@ type Principal struct {
 
 // Caller is the principal as the rest of the house knows it.
 func (p Principal) Caller() tool.Caller {
-	return tool.Caller{Principal: p.Name, Context: p.Context, Roles: p.Roles, Scopes: p.Scopes, Credential: p.Credential}
+	return tool.Caller{Principal: p.Name, ID: p.ID, Context: p.Context, Roles: p.Roles, Scopes: p.Scopes, Credential: p.Credential}
 }
 
 // Has reports whether the principal has a role.

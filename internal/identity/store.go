@@ -35,11 +35,19 @@ CREATE TABLE ended (
 	seq INTEGER PRIMARY KEY AUTOINCREMENT, user TEXT NOT NULL, credential TEXT NOT NULL, at INTEGER NOT NULL);`
 
 // additions came later, so that files of earlier programs get them when they are
-// opened. A device is a browser in which a user has logged in.
+// opened. A device is a browser in which a user has logged in. Retired are the users
+// who were removed; an owner is the id of a user whose name was another one's.
 const additions = `
 CREATE TABLE IF NOT EXISTS device (
 	hash BLOB PRIMARY KEY, user INTEGER NOT NULL REFERENCES user ON DELETE CASCADE, used INTEGER NOT NULL);
-CREATE INDEX IF NOT EXISTS device_user ON device (user, used);`
+CREATE INDEX IF NOT EXISTS device_user ON device (user, used);
+CREATE TABLE IF NOT EXISTS retired (number INTEGER PRIMARY KEY, name TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS owner (user INTEGER PRIMARY KEY REFERENCES user ON DELETE CASCADE, id TEXT NOT NULL);`
+
+// ownerID is what things of a user belong to: its name, unless that has been
+// another user's. Things of users who were there before there were ids belong to
+// their names.
+const ownerID = "coalesce((SELECT owner.id FROM owner WHERE owner.user = user.number), '')"
 
 // store is the SQLite file. It opens itself when there is something to read
 // or to write.

@@ -132,13 +132,13 @@ func (s *Service) drop(ctx context.Context, table, kind, id string) error {
 
 // ofToken finds the principal of a user's token. An expired one is none.
 func (s *Service) ofToken(ctx context.Context, hash digest) (p Principal, ok bool, err error) {
-	return s.lookup(ctx, hash, ByToken, `SELECT id, user.name, roles, context, scopes, until
+	return s.lookup(ctx, hash, ByToken, `SELECT id, user.name, roles, context, scopes, until, `+ownerID+`
 		FROM token JOIN user ON user = number WHERE hash = ?`, hash[:])
 }
 
 // ofLogin finds the principal of a lasting login.
 func (s *Service) ofLogin(ctx context.Context, hash digest) (p Principal, ok bool, err error) {
-	return s.lookup(ctx, hash, Cookie, `SELECT id, user.name, roles, '', '[]', until
+	return s.lookup(ctx, hash, Cookie, `SELECT id, user.name, roles, '', '[]', until, `+ownerID+`
 		FROM login JOIN user ON user = number WHERE hash = ?`, hash[:])
 }
 
@@ -168,7 +168,7 @@ func (s *Service) read(ctx context.Context, way Way, query string, args ...any) 
 	defer cancel()
 	var roles, scopes string
 	var until int64
-	err = db.QueryRowContext(ctx, query, args...).Scan(&p.Credential, &p.Name, &roles, &p.Context, &scopes, &until)
+	err = db.QueryRowContext(ctx, query, args...).Scan(&p.Credential, &p.Name, &roles, &p.Context, &scopes, &until, &p.ID)
 	if errors.Is(err, sql.ErrNoRows) {
 		return p, false, nil
 	}

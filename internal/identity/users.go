@@ -102,11 +102,23 @@ func (s *Service) addUser(ctx context.Context, name string, roles []string, pass
 		if first && some {
 			return ErrTaken
 		}
-		_, err := tx.Exec("INSERT INTO user (name, roles, password, created) VALUES (?, ?, ?, ?)",
+		made, err := tx.Exec("INSERT INTO user (name, roles, password, created) VALUES (?, ?, ?, ?)",
 			name, list(roles), kept, stamp(time.Now()))
 		if sqlfile.IsTaken(err) {
 			return fmt.Errorf("user %s: %w", name, ErrTaken)
 		}
+		if err != nil {
+			return err
+		}
+		number, err := made.LastInsertId()
+		if err != nil {
+			return err
+		}
+		// Numbers are never used twice. Where fewer users are known than numbers
+		// were given, an older program removed some, perhaps one of this name.
+		_, err = tx.Exec(`INSERT INTO owner SELECT number, name || '~' || number FROM user WHERE number = ? AND (
+			EXISTS (SELECT 1 FROM retired WHERE retired.name = user.name)
+			OR number > (SELECT count(*) FROM user) + (SELECT count(*) FROM retired))`, number)
 		return err
 	})
 	if err == nil {
@@ -170,7 +182,12 @@ func (s *Service) each(ctx context.Context, f func(scan func(...any) error) erro
 // RemoveUser removes a user with all its credentials, and ends what they
 // opened. The host stays closed also when no user is left.
 func (s *Service) RemoveUser(ctx context.Context, name string) error {
-	return s.alter(ctx, name, "user_removed", "DELETE FROM user WHERE name = ?", name)
+	return s.alter(ctx, name, "user_removed", func(tx *sql.Tx) (sql.Result, error) {
+		if _, err := tx.Exec("INSERT INTO retired SELECT number, name FROM user WHERE name = ?", name); err != nil {
+			return nil, err
+		}
+		return tx.Exec("DELETE FROM user WHERE name = ?", name)
+	})
 }
 
 // SetRoles replaces a user's roles. What the user has open ends and comes
@@ -180,7 +197,9 @@ func (s *Service) SetRoles(ctx context.Context, name string, roles []string) err
 	if err != nil {
 		return err
 	}
-	return s.alter(ctx, name, "roles_changed", "UPDATE user SET roles = ? WHERE name = ?", list(roles), name)
+	return s.alter(ctx, name, "roles_changed", func(tx *sql.Tx) (sql.Result, error) {
+		return tx.Exec("UPDATE user SET roles = ? WHERE name = ?", list(roles), name)
+	})
 }
 
 // SetPassword replaces a user's password and ends its logins. Tokens stay.
@@ -203,9 +222,9 @@ func (s *Service) SetPassword(ctx context.Context, name, password string) error 
 }
 
 // alter changes one user and ends what it has open.
-func (s *Service) alter(ctx context.Context, name, kind, query string, args ...any) error {
+func (s *Service) alter(ctx context.Context, name, kind string, change func(*sql.Tx) (sql.Result, error)) error {
 	err := s.change(ctx, ErrNoUser, func(tx *sql.Tx) error {
-		if err := touched(tx.Exec(query, args...)); err != nil {
+		if err := touched(change(tx)); err != nil {
 			return err
 		}
 		return end(tx, time.Now(), Revocation{Principal: name})
@@ -231,6 +250,7 @@ func touched(r sql.Result, err error) error {
 type account struct {
 	number, epoch int64
 	name, kept    string
+	id            string // see Principal
 	roles         []string
 }
 
@@ -243,8 +263,8 @@ func (s *Service) find(ctx context.Context, where string, args ...any) (a accoun
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	var roles string
-	err = db.QueryRowContext(ctx, "SELECT number, epoch, name, password, roles FROM user WHERE "+where, args...).
-		Scan(&a.number, &a.epoch, &a.name, &a.kept, &roles)
+	err = db.QueryRowContext(ctx, "SELECT number, epoch, name, password, roles, "+ownerID+" FROM user WHERE "+where, args...).
+		Scan(&a.number, &a.epoch, &a.name, &a.kept, &roles, &a.id)
 	if errors.Is(err, sql.ErrNoRows) {
 		return a, false, nil
 	}

@@ -1,6 +1,7 @@
 package protocol
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"unique"
@@ -180,7 +181,7 @@ func (e *Engine) place(f *session.Facts, who *Who, wanted []byte) *Fault {
 	if f.Context == "" {
 		f.Context = e.opts.Views.Default()
 	}
-	f.Owner = f.Principal + "/" + f.Context
+	f.Owner = cmp.Or(f.ID, f.Principal) + "/" + f.Context
 	f.Cut = e.opts.Views.Cut(f.Caller)
 	if _, err := e.opts.Views.View(e.base, &f.Caller, f.Cut); err != nil {
 		return notFound(err)

@@ -3,7 +3,6 @@ package public
 import (
 	"context"
 	"encoding/json"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -309,8 +308,7 @@ func (x *Watches) Look() {
 
 // Split takes an owner apart into principal and context.
 func Split(owner string) (principal, scope string) {
-	i := strings.LastIndexByte(owner, '/')
-	return owner[:max(i, 0)], owner[i+1:]
+	return tool.SplitOwner(owner)
 }
 
 // Len is how many watches are open.
