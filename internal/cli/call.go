@@ -66,6 +66,8 @@ Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
 	c.Flags().BoolVar(&full, "full", false, "print the whole result as JSON")
 	c.Flags().BoolVar(&noWait, "no-wait", false, "answer with the job, where the tool starts one")
 	t.add(c.Flags())
+	c.ValidArgsFunction = t.toolNames(w)
+	completeContext(c, w)
 	return c
 }
 

@@ -284,8 +284,10 @@ started in.`,
 			warnForeign(w.Err, w.Getenv, l) // what the daemon says of them goes to its log
 			return startDaemon(c.Context(), w, l.Config, "", slices.Concat(given(c.Flags()), modulesFlag(args)))
 		},
+		ValidArgsFunction: moduleNames,
 	}
 	f.add(c.Flags())
+	completeContext(c, w)
 	return c
 }
 

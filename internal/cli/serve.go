@@ -59,6 +59,8 @@ TCP there. SIGHUP reads them again; no session ends by it.`,
 	doors.add(c.Flags())
 	host.add(c.Flags())
 	shell.add(c.Flags())
+	c.ValidArgsFunction = moduleNames
+	completeContext(c, w)
 	return c
 }
 

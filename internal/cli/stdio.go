@@ -68,6 +68,7 @@ To have a host in this very process instead, with no daemon: gatehouse serve.`,
 		},
 	}
 	host.add(c.Flags())
+	completeContext(c, w)
 	return c
 }
 

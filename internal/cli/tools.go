@@ -56,6 +56,8 @@ or explain one: its arguments, which of them it needs, and an example.`,
 	c.Flags().SortFlags = false
 	c.Flags().BoolVar(&asJSON, "json", false, "print the entries as the protocol lists them")
 	t.add(c.Flags())
+	c.ValidArgsFunction = t.toolNames(w)
+	completeContext(c, w)
 	return c
 }
 

@@ -121,8 +121,13 @@ func Open(o Options) (*House, error) {
 	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
 		return nil, fmt.Errorf("packages: %w", err)
 	}
-	if _, err := h.take(); err != nil {
+	got, err := h.take()
+	if err != nil {
 		return nil, fmt.Errorf("packages: %w", err)
+	}
+	if !got {
+		h.log.Warn("another host of the same data folder runs the packages, so their tools are not here; "+
+			"clients that start gatehouse stdio in place of gatehouse serve share one host", "folder", o.Folder)
 	}
 	return h, nil
 }
@@ -219,7 +224,7 @@ func (h *House) enter() (leave func(), err error) {
 }
 
 func elsewhere() *tool.Refusal {
-	return &tool.Refusal{Code: "busy", Message: "another host of the same folder of data runs the packages", Next: "Use that host, or end it; this one then takes them over."}
+	return &tool.Refusal{Code: "busy", Message: "another host of the same folder of data runs the packages", Next: "Start the client with gatehouse stdio in place of gatehouse serve, so that it shares that host; or end that host, and this one takes them over."}
 }
 
 // packs are the packages by their ids.

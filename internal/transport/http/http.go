@@ -92,7 +92,7 @@ type Door struct {
 	origins  origins
 	hosts    *hosts
 	mux      *nethttp.ServeMux
-	page     []byte
+	page     func(address string) []byte
 	pulse    pulse
 	stopping atomic.Bool
 	serving  atomic.Int64 // requests
@@ -121,7 +121,7 @@ func newDoor(e engine, o Options) (*Door, error) {
 		return nil, err
 	}
 	d.pulse.every = o.KeepAlive / 2
-	d.page = renderPage(o)
+	d.page = newPage(o)
 	d.routes()
 	return d, nil
 }

@@ -15,20 +15,22 @@ var pageText string
 //go:embed page.css
 var pageStyle string
 
-// renderPage makes the page a person sees who opens the server in a browser.
-// It says nothing that /.well-known/mcp and the handshake do not say.
-func renderPage(o Options) []byte {
-	var b bytes.Buffer
+// newPage makes the page a person sees who opens the server in a browser at an
+// address. It says nothing that /.well-known/mcp and the handshake do not say.
+func newPage(o Options) func(address string) []byte {
 	page := template.Must(template.New("page").Parse(pageText))
-	err := page.Execute(&b, struct {
-		Name, Version string
-		CSS           template.CSS
-		Revisions     []string
-	}{o.Name, o.Version, template.CSS(pageStyle), revision.Names()})
-	if err != nil {
-		panic("http: page: " + err.Error()) // the template and its data are ours
+	return func(address string) []byte {
+		var b bytes.Buffer
+		err := page.Execute(&b, struct {
+			Name, Version, Address string
+			CSS                    template.CSS
+			Revisions              []string
+		}{o.Name, o.Version, address, template.CSS(pageStyle), revision.Names()})
+		if err != nil {
+			panic("http: page: " + err.Error()) // the template is ours, and data are strings
+		}
+		return b.Bytes()
 	}
-	return b.Bytes()
 }
 
 func (d *Door) showPage(w nethttp.ResponseWriter, r *nethttp.Request) {
@@ -40,5 +42,9 @@ func (d *Door) showPage(w nethttp.ResponseWriter, r *nethttp.Request) {
 	h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("Cache-Control", "no-store")
-	w.Write(d.page)
+	scheme := "http://"
+	if r.TLS != nil {
+		scheme = "https://"
+	}
+	w.Write(d.page(scheme + r.Host)) // which has been checked
 }

@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"gatehouse/internal/config"
+	"gatehouse/internal/contextbook"
+	"gatehouse/internal/modules/standard"
+)
+
+// moduleNames completes the modules that a command takes as arguments.
+func moduleNames(_ *cobra.Command, named []string, begin string) ([]string, cobra.ShellCompDirective) {
+	var names []string
+	for _, g := range standard.Guests() {
+		if strings.HasPrefix(g.Name, begin) && !slices.Contains(named, g.Name) {
+			names = append(names, g.Name)
+		}
+	}
+	return names, cobra.ShellCompDirectiveNoFileComp
+}
+
+// toolNames completes the tool of a command, among those of the server that the
+// command line names, and then its arguments. Packages have tools too, at a host
+// that runs.
+func (t *target) toolNames(w World) cobra.CompletionFunc {
+	return func(c *cobra.Command, words []string, begin string) ([]string, cobra.ShellCompDirective) {
+		if len(words) > 0 && c.Name() != "call" {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		quiet := w
+		quiet.Err = io.Discard
+		lists := *t
+		lists.lists = true
+		cl, end, err := lists.connect(c, quiet)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		defer end()
+		all, err := cl.Tools(c.Context())
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		var names []string
+		for _, one := range all {
+			switch {
+			case len(words) == 0 && strings.HasPrefix(one.Name, begin):
+				names = append(names, one.Name+"\t"+printable(sentence(one.Description)))
+			case len(words) > 0 && one.Name == words[0]:
+				for _, p := range one.Input.Properties {
+					if key := p.Name + "="; strings.HasPrefix(key, begin) {
+						names = append(names, key)
+					}
+				}
+				return names, cobra.ShellCompDirectiveNoSpace
+			}
+		}
+		return names, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// completeContext completes --context with the contexts of the settings and of
+// the commands.
+func completeContext(c *cobra.Command, w World) {
+	c.RegisterFlagCompletionFunc("context", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return contextNames(w), cobra.ShellCompDirectiveNoFileComp
+	})
+}
+
+func contextNames(w World) []string {
+	var names []string
+	if l, err := config.Load(w.Getenv, ""); err == nil {
+		for _, c := range l.Contexts {
+			names = append(names, c.Name)
+		}
+	}
+	quiet := w
+	quiet.Err = io.Discard
+	withContexts(quiet, func(b *contextbook.Book) error {
+		for _, r := range b.Current().Records {
+			names = append(names, r.Name)
+		}
+		return nil
+	})
+	return names
+}
