@@ -17,6 +17,10 @@ type Limits struct {
 	Call        time.Duration // how long one call may take
 }
 
+// LeastMemoryMiB is the least memory of a sandbox: with less the agent in it may
+// not even start, or ends with the first program.
+const LeastMemoryMiB = 16
+
 // Defaults are the limits of a sandbox nobody asked otherwise for.
 func Defaults() Limits {
 	return Limits{
@@ -35,22 +39,22 @@ func (e *LimitError) Error() string { return e.text }
 func (l Limits) Within(most Limits) (Limits, error) {
 	d := Defaults()
 	for _, m := range []struct {
-		name             string
-		v                *int
-		byDefault, atMax int
+		name                    string
+		v                       *int
+		byDefault, atMax, least int
 	}{
-		{"memory_mib", &l.MemoryMiB, d.MemoryMiB, most.MemoryMiB},
-		{"vcpu_count", &l.VCPUs, d.VCPUs, most.VCPUs},
-		{"processes", &l.Processes, d.Processes, most.Processes},
-		{"disk_mib", &l.DiskMiB, d.DiskMiB, most.DiskMiB},
-		{"descriptors", &l.Descriptors, d.Descriptors, most.Descriptors},
-		{"output_bytes", &l.OutputBytes, d.OutputBytes, most.OutputBytes},
+		{"memory_mib", &l.MemoryMiB, d.MemoryMiB, most.MemoryMiB, LeastMemoryMiB},
+		{"vcpu_count", &l.VCPUs, d.VCPUs, most.VCPUs, 1},
+		{"processes", &l.Processes, d.Processes, most.Processes, 1},
+		{"disk_mib", &l.DiskMiB, d.DiskMiB, most.DiskMiB, 1},
+		{"descriptors", &l.Descriptors, d.Descriptors, most.Descriptors, 1},
+		{"output_bytes", &l.OutputBytes, d.OutputBytes, most.OutputBytes, 1},
 	} {
 		if *m.v == 0 {
 			*m.v = min(m.byDefault, m.atMax)
 		}
-		if *m.v < 1 || *m.v > m.atMax {
-			return Limits{}, &LimitError{fmt.Sprintf("%s is %d; it may be 1 to %d", m.name, *m.v, m.atMax)}
+		if *m.v < m.least || *m.v > m.atMax {
+			return Limits{}, &LimitError{fmt.Sprintf("%s is %d; it may be %d to %d", m.name, *m.v, m.least, m.atMax)}
 		}
 	}
 	if l.Call == 0 {

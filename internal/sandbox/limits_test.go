@@ -22,10 +22,11 @@ func TestWhatIsNotAskedForIsDefaulted(t *testing.T) {
 
 func TestTooMuchIsRefusedByName(t *testing.T) {
 	for name, l := range map[string]Limits{
-		"memory_mib": {MemoryMiB: 1 << 20},
-		"vcpu_count": {VCPUs: -1},
-		"time":       {Call: time.Hour},
-		"time of":    {Call: -1},
+		"memory_mib":                           {MemoryMiB: 1 << 20},
+		"memory_mib is 1; it may be 16 to 256": {MemoryMiB: 1},
+		"vcpu_count":                           {VCPUs: -1},
+		"time":                                 {Call: time.Hour},
+		"time of":                              {Call: -1},
 	} {
 		if _, err := l.Within(Defaults()); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%+v: %v, want an error that names %s", l, err, name)
