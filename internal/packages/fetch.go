@@ -101,7 +101,7 @@ func (p *pack) npm(ctx context.Context, r *Record, dir string) error {
 	args = append(args, "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
 	since := p.journal.now()
 	words := &printed{to: &p.journal}
-	child, err := proc.Start(ctx, proc.Spec{Path: "npm", Args: args, Dir: dir, Env: npmEnv(), Stdout: words, Stderr: words, Whole: true, Own: []string{p.folder()}})
+	child, err := proc.Start(ctx, proc.Spec{Path: "npm", Args: args, Dir: dir, Env: npmEnv(), Stdout: words, Stderr: words, Whole: true, Processes: mostProcesses, Own: []string{p.folder()}})
 	if err != nil {
 		return &tool.Refusal{Code: "unsupported", Message: "npm cannot be started: " + err.Error(), Next: "Have Node with npm installed by the system's package manager, or give the program as command, folder or archive."}
 	}

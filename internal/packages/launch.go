@@ -50,7 +50,8 @@ func (p *pack) launch(ctx context.Context, r *Record) (u *upstream, entries []js
 	u, err = talk(p.house.ctx, p.house.opts.Message, &p.journal, hider, func(f *frames) (*proc.Process, error) {
 		return proc.Start(p.house.ctx, proc.Spec{
 			Path: command, Args: args, Dir: p.data(), Env: env, Input: true,
-			Stdout: f, Stderr: flushed{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Own: []string{p.folder()},
+			Stdout: f, Stderr: flushed{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Processes: mostProcesses,
+			Own: []string{p.folder()},
 		})
 	})
 	if err != nil {
@@ -64,6 +65,10 @@ func (p *pack) launch(ctx context.Context, r *Record) (u *upstream, entries []js
 	entries, err = u.list(soon)
 	return u, entries, err
 }
+
+// mostProcesses is how many processes and threads a package's server, or npm while
+// it installs one, may be at once. A server on Node is about a dozen.
+const mostProcesses = 512
 
 // flushed flushes both of two writers, one behind the other.
 type flushed struct {

@@ -31,11 +31,16 @@ const (
 	defaultGrace = 5 * time.Second
 	lastWords    = 250 * time.Millisecond // for what the child started, to finish its output
 	pipeWait     = time.Second            // for output that is still on its way when the group is gone
+	countWait    = 250 * time.Millisecond // between two counts of processes that no cgroup counts
 	killWait     = 10 * time.Second       // for the kernel to end what was killed
 )
 
 // ErrStopped is State.Stopped after Stop.
 var ErrStopped = errors.New("it was stopped")
+
+// ErrTooMany is State.Stopped of a child that became more processes than
+// Spec.Processes allows.
+var ErrTooMany = errors.New("it became more processes than it may")
 
 // Spec is what to start. Only Path is needed.
 type Spec struct {
@@ -66,8 +71,9 @@ type Spec struct {
 	// be made; elsewhere it changes nothing.
 	Whole bool
 	// Processes limits how many processes and threads the child and what it
-	// starts may be at once; 0 means no limit. It needs Whole, Linux and a
-	// cgroup that counts them; Contained tells whether it holds.
+	// starts may be at once; 0 means no limit. It needs Whole. Where no cgroup
+	// counts them (see Contained) they are counted every countWait, processes
+	// alone, and all are ended with ErrTooMany once they are more.
 	Processes int
 
 	// Own are folders of the host's own that this child may use; all others are
@@ -209,6 +215,26 @@ func (p *Process) end(why error, hurry <-chan struct{}) {
 	p.signal(p.whole.kill)
 }
 
+// count ends the child and all that came of it once that is more than most
+// processes. It ends with the child.
+func (p *Process) count(most int) {
+	tick := time.NewTicker(countWait)
+	defer tick.Stop()
+	for {
+		select {
+		case <-p.exited:
+			return
+		case <-tick.C:
+		}
+		if u, err := p.Usage(); err == nil && u.Processes > most {
+			now := make(chan struct{})
+			close(now)
+			p.end(ErrTooMany, now)
+			return
+		}
+	}
+}
+
 func (p *Process) first(why error) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,6 +266,9 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) (spo
 	if err != nil {
 		started <- err
 		return spoilt
+	}
+	if _, limited := p.Contained(); spec.Whole && spec.Processes > 0 && !limited {
+		go p.count(spec.Processes)
 	}
 	started <- nil
 	forget := context.AfterFunc(ctx, func() { p.end(context.Cause(ctx), nil) })
