@@ -262,6 +262,9 @@ const (
 	jobModule   = "job"
 )
 
+// greetingModule is the host's own module in the default context alone.
+const greetingModule = "greeting"
+
 func (a *App) addModules(ctx context.Context) error {
 	help := house.Help{Find: a.views.Defined, Names: a.views.ToolNames}
 	if err := a.host.Add(ctx, houseModule, house.New(a.spool, help)); err != nil {
@@ -271,6 +274,9 @@ func (a *App) addModules(ctx context.Context) error {
 		return err
 	}
 	if err := a.host.Add(ctx, publicModule, a.tree.module()); err != nil {
+		return err
+	}
+	if err := a.host.Add(ctx, greetingModule, house.Greeting); err != nil {
 		return err
 	}
 	for _, g := range a.guests {

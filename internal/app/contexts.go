@@ -338,12 +338,22 @@ func (f *inForce) tell(subject string, r contextbook.Record, ours bool) {
 
 // admin makes the module that administers the contexts.
 func (f *inForce) admin() module.New {
-	return contextadmin.New(f.book, func() (all []contextadmin.Fixed) {
-		for _, s := range f.app.views.Rules().Specs {
-			if f.isFixed(s.Name) {
-				all = append(all, contextadmin.Fixed{Name: s.Name, Description: s.Description})
-			}
+	return contextadmin.New(contextadmin.Options{Book: f.book, Judge: f.app.judge, Fixed: f.definitions})
+}
+
+// definitions are those of the fixed contexts.
+func (f *inForce) definitions() (all []contextbook.Record) {
+	f.mu.Lock()
+	fixed := f.fixed
+	f.mu.Unlock()
+	for _, s := range f.app.views.Rules().Specs {
+		if r := fixed.Definition(s.Name); r != nil {
+			all = append(all, *r)
+		} else if s.Name == contextbook.Admin {
+			all = append(all, contextbook.Record{Name: s.Name, Fixed: true, Definition: contextbook.Definition{
+				Description: s.Description, Modules: s.Modules, Roles: []string{contextbook.AdminRole},
+			}})
 		}
-		return all
-	})
+	}
+	return all
 }

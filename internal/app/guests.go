@@ -15,8 +15,23 @@ import (
 // DefaultContext is the name of the view that holds all modules of a host.
 const DefaultContext = "default"
 
-// instructions are read by every client's model once.
-const instructions = "Relative paths start in the first allowed folder. Long results end with how to get the rest."
+// instructions are read by every client's model once. They speak of paths where
+// a tool of the view takes one.
+func instructions(v *contexts.View) string {
+	var said []string
+	if slices.ContainsFunc(v.Entries(contexts.Tools), takesPath) {
+		said = append(said, "Relative paths start in the first allowed folder.")
+	}
+	if v.Len(contexts.Tools) > 0 {
+		said = append(said, "Long results end with how to get the rest.")
+	}
+	return strings.Join(said, " ")
+}
+
+// folderTools are the modules whose tools work in the allowed folders.
+var folderTools = []string{"file", "dir", "lang", "filesystem", "shell", "process", "sandbox"}
+
+func takesPath(e *contexts.Entry) bool { return slices.Contains(folderTools, e.Module) }
 
 // introduce fills in how the host introduces itself.
 func introduce(i protocol.Info) protocol.Info {
@@ -67,7 +82,7 @@ func choose(cfg config.Config, o Options) ([]guest, error) {
 		}
 	}
 	for _, g := range o.Extra {
-		if slices.Contains([]string{houseModule, jobModule, publicModule, contextModule, sshModule}, g.Name) {
+		if slices.Contains([]string{houseModule, jobModule, publicModule, contextModule, sshModule, greetingModule}, g.Name) {
 			return nil, fmt.Errorf("a module cannot be called %q: the host has one", g.Name)
 		}
 		if slices.ContainsFunc(chosen, func(c guest) bool { return c.Name == g.Name }) {
@@ -138,7 +153,7 @@ func defaultModules(guests []guest) []string {
 // one for each alone. The first is the one callers get who name none: where a
 // preset alone was named, its own.
 func specs(v config.View, guests []guest) []contexts.Spec {
-	all := []contexts.Spec{{Name: DefaultContext, Modules: defaultModules(guests), Tools: v.Tools, Results: v.Results}}
+	all := []contexts.Spec{{Name: DefaultContext, Modules: append(defaultModules(guests), greetingModule), Tools: v.Tools, Results: v.Results}}
 	for _, g := range guests {
 		// A preset stands for somebody else's server, whose names its tools have.
 		s := contexts.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools, Results: v.Results}

@@ -1,19 +1,25 @@
 package app
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"slices"
 	"strings"
 	"sync"
 
+	"gatehouse/internal/bus"
 	"gatehouse/internal/config"
 	"gatehouse/internal/contextbook"
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/limit"
+	"gatehouse/internal/modules"
 	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/permit"
+	"gatehouse/tool"
 )
 
 // settingsInForce are the settings as they are now: the ones a host was started with, and what it
@@ -109,6 +115,9 @@ func CheckSettings(cfg config.Config) error {
 	}
 	if err == nil && cfg.View.Context != "" {
 		err = checkDefault(cfg.View.Context, &fixed, madeContexts(cfg.Folders))
+	}
+	if err == nil {
+		err = checkRenames(cfg, guests)
 	}
 	if _, told := errors.AsType[*SettingError](err); err == nil || told {
 		return err
@@ -207,6 +216,45 @@ func knownModules(names []string, guests []guest, path string) error {
 				known = append(known, g.Name)
 			}
 			return &SettingError{&config.Mistake{Path: path, Err: fmt.Errorf("this host has no module %q; expected some of %s", name, strings.Join(known, ", "))}}
+		}
+	}
+	return nil
+}
+
+// checkRenames says which new name of a tool is that of another tool of the same
+// context: one of the two would be left out. Modules that cannot be made without
+// a host are passed over.
+func checkRenames(cfg config.Config, guests []guest) error {
+	if !slices.ContainsFunc(cfg.Contexts, func(c config.Context) bool { return len(c.Rename) > 0 }) {
+		return nil
+	}
+	ctx := context.Background()
+	host := modules.NewHost(modules.Options{Bus: bus.New(), Config: func(string, any) error { return nil }, Log: slog.New(slog.DiscardHandler)})
+	defer host.Close(ctx)
+	for _, g := range guests {
+		if i := slices.IndexFunc(standard.Guests(), func(s standard.Guest) bool { return s.Name == g.Name }); i >= 0 {
+			host.Add(ctx, g.Name, standard.Guests()[i].New) // whose error is that module's to tell when the host starts
+		}
+	}
+	views := contexts.New(contexts.Options{Offers: host.Offers, Rules: contexts.Rules{Policy: permit.Open(false)}, Log: slog.New(slog.DiscardHandler)})
+	for i, c := range cfg.Contexts {
+		if len(c.Rename) == 0 {
+			continue
+		}
+		plain := c
+		plain.Rename = nil
+		views.Set(contexts.Rules{Policy: permit.Open(false), Specs: []contexts.Spec{spec(plain, guests)}})
+		v, _, err := views.Whole(ctx, &tool.Caller{Context: c.Name})
+		if err != nil {
+			continue
+		}
+		for _, from := range slices.Sorted(maps.Keys(c.Rename)) {
+			taken := v.Tool(c.Rename[from])
+			if taken == nil || taken.Name == from || c.Rename[taken.Name] != "" || !slices.ContainsFunc(v.Entries(contexts.Tools), func(e *contexts.Entry) bool { return e.Name == from }) {
+				continue
+			}
+			return &SettingError{&config.Mistake{Path: fmt.Sprintf("contexts[%d].rename.%s", i, from),
+				Err: fmt.Errorf("%s is the name of another tool of this context; rename that one as well, or exclude it with !%s in tools", c.Rename[from], taken.Name)}}
 		}
 	}
 	return nil

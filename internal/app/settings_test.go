@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	nethttp "net/http"
@@ -110,5 +111,48 @@ func TestContextsOfTheSettings(t *testing.T) {
 		if !strings.Contains(got, want) || strings.Contains(got, "file_write") {
 			t.Errorf("%q answers %s, want %s", path, got, want)
 		}
+	}
+}
+
+// What no host can do is told before one is started.
+func TestMistakesOfContexts(t *testing.T) {
+	for name, c := range map[string]struct {
+		context string
+		rename  map[string]string
+		want    string
+	}{
+		"an unknown context":        {"nope", nil, `there is no context "nope"; expected one of one`},
+		"the first context":         {"one", nil, ""},
+		"a name of another tool":    {"", map[string]string{"file_read": "file_write"}, "file_write is the name of another tool"},
+		"a name that is given away": {"", map[string]string{"file_read": "file_write", "file_write": "put"}, ""},
+		"a free name":               {"", map[string]string{"file_read": "read"}, ""},
+	} {
+		cfg := settings(t)
+		cfg.View.Context = c.context
+		cfg.Contexts = []config.Context{{Name: "one", Modules: []string{"file"}, Rename: c.rename}}
+		err := CheckSettings(cfg)
+		if got := fmt.Sprint(err); c.want == "" && err != nil || c.want != "" && !strings.Contains(got, c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+// What a client is told of how to use a view fits what is in it, and the default
+// view has a greeting.
+func TestWhatAClientIsTold(t *testing.T) {
+	_, client := live(t)
+	ann, root := client("ann"), client("root", "admin")
+	for in, paths := range map[string]bool{"default": true, "file": true} {
+		if got := ann.say(in, "server/discover", ""); strings.Contains(got, "Relative paths") != paths {
+			t.Errorf("%s: %s", in, got)
+		}
+	}
+	if got := root.say("admin", "server/discover", ""); strings.Contains(got, "Relative paths") || !strings.Contains(got, "Long results") {
+		t.Errorf("admin: %s", got)
+	}
+	expect(t, ann.say("default", "prompts/list", ""), `"name":"greeting"`, `"arguments":[{"name":"name"`, `"required":true`)
+	expect(t, ann.say("default", "prompts/get", `"name":"greeting","arguments":{"name":"Zoë"}`), "Zoë", `"role":"user"`)
+	if got := ann.say("file", "prompts/list", ""); strings.Contains(got, "greeting") {
+		t.Errorf("the prompt is in another view: %s", got)
 	}
 }

@@ -1,9 +1,12 @@
 package cli
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +20,9 @@ import (
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
 	"gatehouse/internal/contextbook"
+	"gatehouse/internal/modules/contextadmin"
 	"gatehouse/internal/modules/standard"
+	"gatehouse/tool"
 )
 
 func contextCommand(w World) *cobra.Command {
@@ -36,18 +41,42 @@ changed there and not here.`,
 
 		SuggestionsMinimumDistance: 2,
 	}
-	c.AddCommand(contextCreate(w), contextList(w), contextShow(w), contextUpdate(w), contextDelete(w))
+	c.AddCommand(contextCreate(w), contextList(w), contextShow(w), contextUpdate(w), contextDelete(w), contextCheck(w))
 	return c
 }
 
-// withContexts runs f with the book of contexts open.
-func withContexts(w World, f func(*contextbook.Book) error) error {
-	cfg, err := config.FromEnv(w.Getenv)
+// definedContexts are those of the settings, which are changed there alone.
+func definedContexts(w World) (config.Config, []contextbook.Record, error) {
+	l, err := readSettings(w)
 	if err != nil {
-		return &usageError{err}
+		return config.Config{}, nil, err
+	}
+	all, err := app.Defined(l.Config)
+	if err != nil {
+		goesOn(w)(err)
+	}
+	return l.Config, all, nil
+}
+
+// findContext finds a context by its name; nil when there is none.
+func findContext(all []contextbook.Record, name string) *contextbook.Record {
+	if i := slices.IndexFunc(all, func(r contextbook.Record) bool { return r.Name == name }); i >= 0 {
+		return &all[i]
+	}
+	return nil
+}
+
+// withContexts runs f with the book of contexts open, and with the contexts of
+// the settings.
+func withContexts(w World, f func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error) error {
+	cfg, defined, err := definedContexts(w)
+	if err != nil {
+		return err
 	}
 	b, err := contextbook.Open(app.ContextsFile(cfg.Folders), contextbook.Options{
-		Fixed: app.ReservedContext,
+		Fixed: func(name string) bool {
+			return findContext(defined, name) != nil || app.ReservedContext(name)
+		},
 		Modules: func() (names []string) {
 			for _, g := range standard.Guests() {
 				names = append(names, g.Name)
@@ -58,7 +87,10 @@ func withContexts(w World, f func(*contextbook.Book) error) error {
 	if err != nil {
 		return err
 	}
-	err = f(b)
+	err = f(b, cfg, defined)
+	if errors.Is(err, contextbook.ErrFixed) {
+		err = fmt.Errorf("%w: the settings define it, or every host has it; change it in gatehouse.yaml, or take another name", err)
+	}
 	if _, wrong := errors.AsType[*contextbook.Invalid](err); wrong {
 		err = &usageError{err}
 	}
@@ -209,7 +241,7 @@ func contextCreate(w World) *cobra.Command {
 			if err := f.load(w.In); err != nil {
 				return err
 			}
-			return withContexts(w, func(b *contextbook.Book) error {
+			return withContexts(w, func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error {
 				r := contextbook.Record{Name: args[0]}
 				if err := f.apply(&r.Definition); err != nil {
 					return err
@@ -218,12 +250,22 @@ func contextCreate(w World) *cobra.Command {
 					return fmt.Errorf("context %s: %w", args[0], err)
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Made context %s\n", args[0])
+				noteUnserved(w, cfg, r.Modules)
 				return writeDown(w, changed{"context.created", named(args[0])})
 			})
 		},
 	}
 	f.add(c.Flags())
 	return c
+}
+
+// noteUnserved says which modules of a context a host of these settings does not
+// have.
+func noteUnserved(w World, cfg config.Config, modules []string) {
+	if missing := app.Unserved(cfg, modules); len(missing) > 0 {
+		fmt.Fprintf(w.Err, "[gatehouse] A host with these settings does not serve %s: the context holds nothing of it there.\n"+
+			"[gatehouse] Name it where the host is started: gatehouse serve %s\n", strings.Join(missing, ", "), strings.Join(modules, " "))
+	}
 }
 
 func contextUpdate(w World) *cobra.Command {
@@ -240,12 +282,13 @@ a whole; an empty list, and null in the file, take it away. The rest stays.`,
 			if err := f.load(w.In); err != nil {
 				return err
 			}
-			return withContexts(w, func(b *contextbook.Book) error {
-				_, err := b.Update(args[0], byCommand, func(r *contextbook.Record) error { return f.apply(&r.Definition) })
+			return withContexts(w, func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error {
+				r, err := b.Update(args[0], byCommand, func(r *contextbook.Record) error { return f.apply(&r.Definition) })
 				if err != nil {
 					return fmt.Errorf("context %s: %w", args[0], err)
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Changed context %s\n", args[0])
+				noteUnserved(w, cfg, r.Modules)
 				return writeDown(w, changed{"context.changed", named(args[0])})
 			})
 		},
@@ -258,12 +301,12 @@ func contextList(w World) *cobra.Command {
 	var asJSON bool
 	c := &cobra.Command{
 		Use:     "list",
-		Short:   "List the contexts that were made here",
+		Short:   "List the contexts that were made here and those of the settings",
 		Example: "  gatehouse context list",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withContexts(w, func(b *contextbook.Book) error {
-				all := b.Current().Records
+			return withContexts(w, func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error {
+				all := slices.Concat(defined, b.Current().Records)
 				if asJSON {
 					return showJSON(w.Out, map[string]any{"contexts": orEmpty(all)})
 				}
@@ -291,8 +334,12 @@ func printContexts(w World, all []contextbook.Record) error {
 		if r.Modules != nil {
 			modules = dash(r.Modules)
 		}
+		since := r.Updated.Format(time.DateOnly)
+		if r.Fixed {
+			since = "settings"
+		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", r.Name, printable(who), printable(modules),
-			len(r.OwnTools)+len(r.OwnPrompts), r.Updated.Format(time.DateOnly), orDash(sentence(r.Description)))
+			len(r.OwnTools)+len(r.OwnPrompts), since, orDash(sentence(r.Description)))
 	}
 	return t.Flush()
 }
@@ -304,8 +351,11 @@ func contextShow(w World) *cobra.Command {
 		Example: "  gatehouse context show notes",
 		Args:    exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withContexts(w, func(b *contextbook.Book) error {
-				r := b.Current().Find(args[0])
+			return withContexts(w, func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error {
+				r := findContext(defined, args[0])
+				if r == nil {
+					r = b.Current().Find(args[0])
+				}
 				if r == nil {
 					return fmt.Errorf("context %s: %w", args[0], contextbook.ErrNotFound)
 				}
@@ -327,7 +377,7 @@ func contextDelete(w World) *cobra.Command {
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			return withContexts(w, func(b *contextbook.Book) error {
+			return withContexts(w, func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error {
 				for _, name := range args {
 					if err := b.Delete(name); err != nil {
 						return fmt.Errorf("context %s: %w", name, err)
@@ -341,4 +391,72 @@ func contextDelete(w World) *cobra.Command {
 			})
 		},
 	}
+}
+
+func contextCheck(w World) *cobra.Command {
+	var q contextadmin.Question
+	var args string
+	c := &cobra.Command{
+		Use:   "check NAME",
+		Short: "Tell whether a caller may use something in a context, and which rule decides",
+		Long: `Tell whether a caller may call a tool, read a resource or get a prompt in a
+context, and which rule decides: allow, ask, ask-operator, refuse, or absent
+where the context does not hold it. It is judged by the settings and the contexts
+that were made here, as a host that is started now would.`,
+		Example: `  gatehouse context check notes --user ann --tool file_delete
+  gatehouse context check build --role ci --resource gatehouse:///public`,
+		Args: exactly("NAME"),
+		RunE: func(c *cobra.Command, names []string) error {
+			q.Context = names[0]
+			if args != "" {
+				if !json.Valid([]byte(args)) {
+					return usagef("--args %s: expected a JSON object", args)
+				}
+				q.Args = json.RawMessage(args)
+			}
+			l, err := readSettings(w)
+			if err != nil {
+				return err
+			}
+			if err := rolesOf(c.Context(), w, &q); err != nil {
+				return err
+			}
+			cfg := l.Config
+			cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn)
+			v, err := app.Judge(c.Context(), cfg, app.Options{Log: logger(w.Err, cfg, new(slog.LevelVar)), Settings: l.File}, q)
+			if ref, ok := errors.AsType[*tool.Refusal](err); ok {
+				return usagef("%s", ref.Text())
+			}
+			if err != nil {
+				return asUsage(l, err)
+			}
+			return showJSON(w.Out, v)
+		},
+	}
+	c.Flags().SortFlags = false
+	c.Flags().StringVar(&q.User, "user", "", "who asks; with the roles of that user")
+	c.Flags().StringSliceVar(&q.Roles, "role", nil, "roles of who asks, comma-separated")
+	c.Flags().StringVar(&q.Tool, "tool", "", "the tool, by its name in the context")
+	c.Flags().StringVar(&q.Resource, "resource", "", "the URI of a resource")
+	c.Flags().StringVar(&q.Prompt, "prompt", "", "the prompt, by its name in the context")
+	c.Flags().StringVar(&args, "args", "", "arguments of the call as `JSON`, for rules that look at them")
+	return c
+}
+
+// rolesOf adds the roles that the users of this machine's hosts have.
+func rolesOf(ctx context.Context, w World, q *contextadmin.Question) error {
+	if q.User == "" {
+		return nil
+	}
+	s, err := openUsers(w, nil)
+	if err != nil {
+		return err
+	}
+	users, err := s.Users(ctx)
+	for _, u := range users {
+		if u.Name == q.User {
+			q.Roles = append(q.Roles, u.Roles...)
+		}
+	}
+	return errors.Join(err, s.Close())
 }

@@ -75,3 +75,47 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 		t.Errorf("exit %d, said %q", code, said)
 	}
 }
+
+// Contexts of the settings are listed and shown beside those that were made, and
+// their names are taken. What a caller may do is told with what decides it.
+func TestContextsOfTheSettings(t *testing.T) {
+	folder := t.TempDir()
+	env := map[string]string{"GATEHOUSE_DATA_DIR": t.TempDir(), "GATEHOUSE_CONFIG_DIR": folder, "HOME": t.TempDir()}
+	if err := os.WriteFile(filepath.Join(folder, "gatehouse.yaml"), []byte(`
+contexts:
+  - {name: one, modules: [file], description: First.}
+  - {name: two, modules: [file], roles: [dev], known_to: [guest]}
+rules:
+  - {name: no deletes, names: [file_delete], then: refuse, reason: it is for good}
+  - {name: look first, names: [file_write], when: args.path == "/etc/x", then: ask}
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct {
+		line string
+		code int
+		out  string // a pattern
+		said string // likewise
+	}{
+		{"context create two", 1, `^$`, `context two: .*the settings define it`},
+		{"context create three --module process", 0, `^$`, `Made context three\n.*does not serve process(?s:.*)gatehouse serve process`},
+		{"context list", 0, `(?m)^one +everyone +file +0 +settings +First\.?\ntwo +dev +file +0 +settings +-\nthree +everyone +process`, `^$`},
+		{"context show two", 0, `"roles": \[\n +"dev"`, `^$`},
+		{"context check one --user eve --tool file_read", 0, `"verdict": "allow",\n +"rule": "default",\n +"listed": true`, `^$`},
+		{"context check one --user eve --tool file_delete", 0, `"verdict": "refuse",\n +"rule": "no deletes",\n +"reason": "it is for good",\n +"listed": false`, `^$`},
+		{"context check one --tool file_write --args {\"path\":\"/etc/x\"}", 0, `"verdict": "ask[a-z-]*",\n +"rule": "look first"`, `^$`},
+		{"context check two --role dev --tool file_read", 0, `"verdict": "allow"(?s:.*)"roles": \[\n +"dev"`, `^$`},
+		{"context check two --tool file_read", 0, `"verdict": "refuse",\n +"rule": "roles and users of the context two",\n +"reason": "Context not found"`, `^$`},
+		{"context check two --role guest --tool file_read", 0, `"reason": "Context not allowed"`, `^$`},
+		{"context check one --tool dir_list", 0, `"verdict": "absent"`, `^$`},
+		{"context check one --resource gatehouse:///public", 0, `"verdict": "allow"`, `^$`},
+		{"context check one", 2, `^$`, `expected one of tool, resource and prompt, got 0`},
+		{"context check none --tool x", 2, `^$`, `there is no context none`},
+	} {
+		var out, said strings.Builder
+		code := Run(t.Context(), strings.Fields(step.line), World{In: strings.NewReader(""), Out: &out, Err: &said, Getenv: func(name string) string { return env[name] }})
+		if code != step.code || !regexp.MustCompile(step.out).MatchString(out.String()) || !regexp.MustCompile(step.said).MatchString(said.String()) {
+			t.Errorf("%s: exit code %d, out %s, said %s; want %d, %s, %s", step.line, code, out.String(), said.String(), step.code, step.out, step.said)
+		}
+	}
+}

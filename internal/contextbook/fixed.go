@@ -38,6 +38,29 @@ func (f *Fixed) Find(name string) *Record {
 	return &f.Records[i]
 }
 
+// Definition is what is said of a fixed context, as of one of the book; nil
+// when there is none.
+func (f *Fixed) Definition(name string) *Record {
+	i := slices.IndexFunc(f.Specs, func(s contexts.Spec) bool { return s.Name == name })
+	if i < 0 {
+		return nil
+	}
+	s := f.Specs[i]
+	r := &Record{Name: name, Fixed: true, Definition: Definition{
+		Description: s.Description, Modules: s.Modules, Tools: s.Tools, Prompts: s.Prompts, Resources: s.Resources,
+		Rename: s.Rename, Describe: s.Describe, Style: string(s.Style), Aliases: s.Aliases, Results: s.Results,
+	}}
+	if own := f.Find(name); own != nil {
+		r.Env, r.Roots, r.Limits = own.Env, own.Roots, own.Limits
+	}
+	for _, a := range f.Policy.Access {
+		if a.Context == name {
+			r.Roles, r.Users, r.KnownTo = a.Roles, a.Users, a.KnownTo
+		}
+	}
+	return r
+}
+
 // Has reports whether a name is taken by a fixed context.
 func (f *Fixed) Has(name string) bool {
 	return name == Admin || slices.ContainsFunc(f.Specs, func(s contexts.Spec) bool { return s.Name == name })

@@ -20,9 +20,10 @@ type Record struct {
 	Name string `json:"name" doc:"a-z, 0-9 and -, at most 64"`
 	Definition
 
-	Revision int64     `json:"revision" doc:"grows with every change"`
-	Created  time.Time `json:"created"`
-	Updated  time.Time `json:"updated"`
+	Fixed    bool      `json:"fixed,omitempty" doc:"by the host or its configuration; it is changed there"`
+	Revision int64     `json:"revision" doc:"grows with every change; 0 of one that is fixed"`
+	Created  time.Time `json:"created,omitzero"`
+	Updated  time.Time `json:"updated,omitzero"`
 	By       string    `json:"by,omitempty" doc:"who changed it last"`
 }
 
@@ -257,7 +258,7 @@ func (d *Definition) ReadJSON(raw []byte) error {
 		return &Invalid{errors.New("expected a JSON object, the definition of a context")}
 	}
 	var clear []string
-	for _, own := range []string{"name", "revision", "created", "updated", "by"} {
+	for _, own := range []string{"name", "fixed", "revision", "created", "updated", "by"} {
 		delete(given, own)
 	}
 	for name, v := range given {

@@ -108,6 +108,7 @@ type key struct {
 	context   string
 	cut       permit.Cut
 	principal string // "" unless some offer is personal
+	all       bool   // with what the caller is refused; never kept
 }
 
 // New makes Contexts.
@@ -236,6 +237,19 @@ func (c *Contexts) build(ctx context.Context, who *tool.Caller, k key, old *View
 	}
 	c.views[k] = v
 	return v, nil
+}
+
+// Whole is what a context holds for a caller, with what the policy refuses:
+// each entry with its gate. It is for those who judge the policy, never for
+// the caller. The error is ErrNotFound for a context that is not there.
+func (c *Contexts) Whole(ctx context.Context, who *tool.Caller) (*View, permit.Entry, error) {
+	k := key{rules: c.rules.Load(), context: who.Context, cut: c.Cut(*who), all: true}
+	spec := k.rules.Spec(k.context)
+	if spec == nil {
+		return nil, permit.Unknown, ErrNotFound
+	}
+	v := c.compile(k, spec, c.opts.Offers(ctx, module.Audience{Principal: who.Principal, Context: who.Context}))
+	return v, k.rules.Policy.Enter(k.cut, k.context), nil
 }
 
 // Defined finds the definition of a tool by the name it has in a caller's

@@ -182,7 +182,7 @@ func (c *Contexts) compile(k key, spec *Spec, offers []modules.Offered) *View {
 		templates: map[string]*Entry{}, methods: map[string]*Entry{}, pages: map[pageKey][]byte{},
 		extensions: map[string]json.RawMessage{},
 	}
-	b := builder{c, k.rules.Policy, spec, k.cut, v}
+	b := builder{c, k.rules.Policy, spec, k.cut, v, k.all}
 	for _, o := range offers {
 		v.offers = append(v.offers, o.Generation)
 		v.personal = v.personal || o.Offer.Personal
@@ -227,6 +227,7 @@ type builder struct {
 	spec   *Spec
 	cut    permit.Cut
 	v      *View
+	all    bool // also what is refused
 }
 
 func (b builder) add(o modules.Offered) {
@@ -274,7 +275,7 @@ func (b builder) gate(e *Entry, method string, eff tool.Effects) *permit.Gate {
 // put lists an entry unless it is refused whatever the arguments. A name that
 // is already taken goes to the first.
 func (b builder) put(k Kind, byName map[string]*Entry, e *Entry, method string, eff tool.Effects) {
-	if e.Gate = b.gate(e, method, eff); !e.Gate.Listed() {
+	if e.Gate = b.gate(e, method, eff); !e.Gate.Listed() && !b.all {
 		return
 	}
 	if b.free(byName, e) {

@@ -10,6 +10,7 @@ import (
 	"maps"
 	"path"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -20,7 +21,8 @@ const MaxSteps = 500
 type Query struct {
 	Scope string
 	Since time.Time
-	Type  string        // pattern of a type, such as call.*; "" is every type
+	Type  string        // pattern of a type, such as call.*; "" is every type but those of Not
+	Not   string        // beginning of types that are left out where Type is ""; "" leaves out none
 	Group string        // type, repo, agent_id, or the name of a label; "" is none
 	Step  time.Duration // of the series over time; 0 is no such series
 	Last  int           // how many single events, the newest first
@@ -196,11 +198,11 @@ func (r *reader) readSeries() error {
 		if err := rows.Scan(&id, &k.kind, &k.repo, &k.agent); err != nil {
 			return err
 		}
-		if ok, _ := path.Match(r.q.Type, k.kind); ok || r.q.Type == "" {
+		if ok, _ := path.Match(r.q.Type, k.kind); ok || r.q.Type == "" && (r.q.Not == "" || !strings.HasPrefix(k.kind, r.q.Not)) {
 			r.series[id] = k
 		}
 	}
-	if r.q.Type != "" {
+	if r.q.Type != "" || r.q.Not != "" {
 		ids, err := json.Marshal(slices.Sorted(maps.Keys(r.series)))
 		if err != nil {
 			return err

@@ -47,10 +47,15 @@ func (s Show) run(ctx context.Context, c *tool.Call, who tool.Caller, id, title 
 	if s != nil {
 		step, ended = s(who, id, title)
 	}
+	phases := 0
 	out, err := work(ctx, c, func(p Progress) {
+		phases = len(p.Phases)
 		step(p)
 		report(c.Peer, p)
 	})
+	if err == nil && phases > 0 {
+		c.Peer.Progress(float64(phases), float64(phases), "done")
+	}
 	ended(err)
 	return out, err
 }

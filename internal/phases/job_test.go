@@ -25,12 +25,14 @@ func TestAJobIsShownUntilItEnds(t *testing.T) {
 			})
 			host := moduletest.NewHost(t)
 			var notes []string
+			var peer *moduletest.Peer
 			call := moduletest.NewCall(t)
 			started, err := show.Start(host.Deps(), &call.Call, "moving", func(_ context.Context, c *tool.Call, tell func(Progress)) (any, error) {
 				track := New(tell, "load", "carry")
 				track.At("load", 0, 0, "")
 				track.At("carry", 5, 10, "bytes")
-				for _, p := range c.Peer.(*moduletest.Peer).Progressed {
+				peer = c.Peer.(*moduletest.Peer)
+				for _, p := range peer.Progressed {
 					notes = append(notes, p.Note)
 				}
 				if fails == nil {
@@ -44,6 +46,10 @@ func TestAJobIsShownUntilItEnds(t *testing.T) {
 			res, err := host.Wait(started.Job)
 			if !errors.Is(err, fails) || res.Structured != "moved" {
 				t.Errorf("ended with %v, %v", res.Structured, err)
+			}
+			last := peer.Progressed[len(peer.Progressed)-1]
+			if all := last.Done == last.Total; all != (fails == nil) || last.Total != 2 {
+				t.Errorf("told last %v of %v", last.Done, last.Total)
 			}
 			want := []State{Running, Running}
 			if fails == nil {

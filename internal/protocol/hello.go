@@ -118,7 +118,7 @@ func (e *Engine) initialize(who Who, m *Message) (*session.Session, []byte, *Fau
 		return nil, nil, fault
 	}
 	if e.sessions == nil {
-		return nil, e.welcome(f.Revision, m.ID), nil
+		return nil, e.welcome(&f, m.ID), nil
 	}
 	s, err := e.sessions.Open(f)
 	if err != nil {
@@ -126,7 +126,7 @@ func (e *Engine) initialize(who Who, m *Message) (*session.Session, []byte, *Fau
 	}
 	s.Initialize(f)
 	e.joined(s)
-	return s, e.welcome(f.Revision, m.ID), nil
+	return s, e.welcome(&f, m.ID), nil
 }
 
 // greet reads the handshake's params into facts.
@@ -228,13 +228,25 @@ func badToken(id []byte) *Fault {
 	return &Fault{Status: 401, Code: CodeInvalidRequest, ID: id, Message: "the token is not valid here"}
 }
 
-func (e *Engine) welcome(r revision.Revision, id []byte) []byte {
-	h := e.hello[r]
-	out := `{"protocolVersion":"` + r.String() + `","capabilities":` + h.capabilities + `,"serverInfo":` + h.info
-	if e.opts.Instructions != "" {
-		out += `,"instructions":` + string(rawjson.AppendString(nil, e.opts.Instructions))
+func (e *Engine) welcome(f *session.Facts, id []byte) []byte {
+	h := e.hello[f.Revision]
+	out := `{"protocolVersion":"` + f.Revision.String() + `","capabilities":` + h.capabilities + `,"serverInfo":` + h.info
+	if v, err := e.opts.Views.View(e.base, &f.Caller, f.Cut); err == nil {
+		out += e.instructions(v)
 	}
 	return appendResult(nil, id, []byte(out+"}"))
+}
+
+// instructions are the member that tells a client how to use a view.
+func (e *Engine) instructions(v *contexts.View) string {
+	if e.opts.Instructions == nil {
+		return ""
+	}
+	text := e.opts.Instructions(v)
+	if text == "" {
+		return ""
+	}
+	return `,"instructions":` + string(rawjson.AppendString(nil, text))
 }
 
 // discover is the modern counterpart of the handshake; nothing is remembered.
@@ -245,9 +257,7 @@ func (r *request) discover() {
 	e := r.e
 	names, _ := json.Marshal(revision.Names())
 	out := `{"supportedVersions":` + string(names) + `,"capabilities":` + string(r.extended(e.hello[r.rev].capabilities))
-	if e.opts.Instructions != "" {
-		out += `,"instructions":` + string(rawjson.AppendString(nil, e.opts.Instructions))
-	}
+	out += e.instructions(r.view)
 	r.result([]byte(out + e.tails[true] + "}"))
 }
 

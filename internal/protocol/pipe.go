@@ -202,7 +202,7 @@ func (p *Pipe) initialize(m *Message, sink *pipeSink) {
 		sink.Answer(200, appendError(nil, fault))
 		return
 	}
-	sink.Answer(200, p.e.welcome(f.Revision, m.ID))
+	sink.Answer(200, p.e.welcome(&f, m.ID))
 	p.e.joined(p.sess)
 	if !f.Until.IsZero() {
 		expiry := time.AfterFunc(time.Until(f.Until), func() { p.close(session.ErrExpired) })

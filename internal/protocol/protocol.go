@@ -34,8 +34,10 @@ type Options struct {
 	Bus      bus.Bus
 	Log      *slog.Logger
 
-	Info         Info
-	Instructions string        // "" tells clients nothing
+	Info Info
+	// Instructions are what a client is told that gets a view; "" is nothing.
+	// nil tells clients nothing.
+	Instructions func(*contexts.View) string
 	Promote      time.Duration // a call this slow becomes a task if the client can follow one; 0 means 20 s
 	Silence      time.Duration // before a client without tasks hears that a call still runs; 0 means 40 s
 	AskFor       time.Duration // how long a person may think; 0 means 10 minutes

@@ -43,7 +43,7 @@ func Standard(ctx context.Context) ([]Module, error) {
 	for _, g := range append(standard.Guests(),
 		standard.Guest{Name: "job", New: job.New(nil)},
 		standard.Guest{Name: "house", New: house.New(nil, house.Help{})},
-		standard.Guest{Name: "context", New: contextadmin.New(nil, nil)},
+		standard.Guest{Name: "context", New: contextadmin.New(contextadmin.Options{Judge: unasked})},
 		standard.Guest{Name: "ssh", New: sshkeys.New},
 	) {
 		m, err := Read(ctx, g.Name, g.New)
@@ -162,4 +162,9 @@ func EffectsText(e tool.Effects) string {
 		text = strings.Replace(text, "it reads", "it only reads", 1)
 	}
 	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
+// unasked lets the module offer the tool that judges; it is never called.
+func unasked(context.Context, contextadmin.Question) (contextadmin.Verdict, error) {
+	return contextadmin.Verdict{}, nil
 }

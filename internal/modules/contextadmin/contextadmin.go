@@ -10,7 +10,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"slices"
 	"time"
 
 	"gatehouse/internal/contextbook"
@@ -18,24 +17,59 @@ import (
 	"gatehouse/tool"
 )
 
-// Fixed is a context that is not the book's: it can be seen here, not changed.
-type Fixed struct{ Name, Description string }
+// Options of the module. Book is needed.
+type Options struct {
+	Book *contextbook.Book
+	// Fixed lists the contexts beside those of the book: they can be seen
+	// here, not changed. nil means none.
+	Fixed func() []contextbook.Record
+	// Judge answers what a caller may do in a context; nil leaves out the tool
+	// that asks.
+	Judge func(context.Context, Question) (Verdict, error)
+}
+
+// Question asks what a caller may do in a context: call a tool, read a
+// resource or get a prompt, one of the three by its name there.
+type Question struct {
+	Context  string          `json:"context" doc:"its name" min:"1"`
+	User     string          `json:"user,omitempty" doc:"who asks; with the roles that the host knows of"`
+	Roles    []string        `json:"roles,omitempty" doc:"roles of the caller, besides those"`
+	Tool     string          `json:"tool,omitempty" doc:"a tool, by its name in the context"`
+	Resource string          `json:"resource,omitempty" doc:"a URI"`
+	Prompt   string          `json:"prompt,omitempty" doc:"a prompt, by its name in the context"`
+	Args     json.RawMessage `json:"arguments,omitempty" doc:"arguments of the call, for rules that look at them" kind:"object"`
+}
+
+// Verdict is the answer to a Question.
+type Verdict struct {
+	Verdict string   `json:"verdict" doc:"allow, ask (the person is asked), ask-operator, refuse, or absent where the context does not hold it"`
+	Rule    string   `json:"rule" doc:"what decided"`
+	Reason  string   `json:"reason,omitempty" doc:"what the caller is told"`
+	Listed  bool     `json:"listed" doc:"whether the caller sees it in lists"`
+	Roles   []string `json:"roles" doc:"those that were judged by"`
+}
 
 type admin struct {
 	book  *contextbook.Book
-	fixed func() []Fixed
+	fixed func() []contextbook.Record
+	judge func(context.Context, Question) (Verdict, error)
 	offer module.Offer
 }
 
-// New returns what makes the module. fixed lists the contexts beside those of
-// the book; nil means none.
-func New(book *contextbook.Book, fixed func() []Fixed) module.New {
+// New returns what makes the module.
+func New(o Options) module.New {
 	return func(context.Context, module.Deps) (module.Module, error) {
-		if fixed == nil {
-			fixed = func() []Fixed { return nil }
+		if o.Fixed == nil {
+			o.Fixed = func() []contextbook.Record { return nil }
 		}
-		a := &admin{book: book, fixed: fixed}
+		a := &admin{book: o.Book, fixed: o.Fixed, judge: o.Judge}
 		a.offer.Tools = a.tools()
+		if a.judge != nil {
+			a.offer.Tools = append(a.offer.Tools, tool.New(tool.Def{
+				Name: "context_check", Effects: tool.Reads, Task: tool.TaskNever,
+				Description: "Tells whether a caller may call a tool, read a resource or get a prompt in a context, and which rule decides.",
+			}, a.check))
+		}
 		return a, nil
 	}
 }
@@ -103,7 +137,7 @@ type listOut struct {
 func (a *admin) list(context.Context, *tool.Call, struct{}) (listOut, error) {
 	out := listOut{Contexts: []Summary{}}
 	for _, f := range a.fixed() {
-		out.Contexts = append(out.Contexts, Summary{Name: f.Name, Description: f.Description, Fixed: true})
+		out.Contexts = append(out.Contexts, Summary{Name: f.Name, Description: f.Description, Fixed: true, Roles: f.Roles, Users: f.Users})
 	}
 	for _, r := range a.book.Current().Records {
 		out.Contexts = append(out.Contexts, Summary{
@@ -119,14 +153,20 @@ type nameIn struct {
 }
 
 func (a *admin) get(_ context.Context, _ *tool.Call, in nameIn) (contextbook.Record, error) {
-	if slices.ContainsFunc(a.fixed(), func(f Fixed) bool { return f.Name == in.Name }) {
-		return contextbook.Record{}, refuse(contextbook.ErrFixed, in.Name)
+	for _, f := range a.fixed() {
+		if f.Name == in.Name {
+			return f, nil
+		}
 	}
 	r := a.book.Current().Find(in.Name)
 	if r == nil {
 		return contextbook.Record{}, refuse(contextbook.ErrNotFound, in.Name)
 	}
 	return *r, nil
+}
+
+func (a *admin) check(ctx context.Context, _ *tool.Call, in Question) (Verdict, error) {
+	return a.judge(ctx, in)
 }
 
 type createIn struct {

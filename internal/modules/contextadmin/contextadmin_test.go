@@ -16,13 +16,13 @@ import (
 // desk is the module over a book in memory.
 func desk(t *testing.T) (*contextbook.Book, func(name, args string) (string, error)) {
 	t.Helper()
-	fixed := []Fixed{{"default", "What everyone gets."}}
+	fixed := []contextbook.Record{{Name: "default", Fixed: true, Definition: contextbook.Definition{Description: "What everyone gets.", Modules: []string{"file"}}}}
 	book, err := contextbook.Open("", contextbook.Options{Fixed: func(n string) bool { return n == "default" }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { book.Close() })
-	m, err := New(book, func() []Fixed { return fixed })(t.Context(), module.Deps{})
+	m, err := New(Options{Book: book, Fixed: func() []contextbook.Record { return fixed }})(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,7 +48,7 @@ func TestWhatAnAdministratorIsTold(t *testing.T) {
 		{"create", `{"name":"default"}`, `denied: the context default is fixed`},
 		{"list", `{}`, `{"name":"dev","description":"For developers.","roles":["dev"],"revision":1`},
 		{"get", `{"name":"dev"}`, `"modules":[]`},
-		{"get", `{"name":"default"}`, `denied: the context default is fixed`},
+		{"get", `{"name":"default"}`, `{"name":"default","description":"What everyone gets.","modules":["file"],"fixed":true,"revision":0}`},
 		{"get", `{"name":"none"}`, `not_found: there is no context none`},
 		{"update", `{"name":"dev","tools":["file_*"],"revision":1}`, `"tools":["file_*"]`},
 		{"update", `{"name":"dev","tools":["x"],"revision":1}`, `stale: the context dev was changed by somebody else`},

@@ -55,6 +55,14 @@ func TestWhatIsRecordedAddsUp(t *testing.T) {
 	if g := q.Groups[0]; q.Total != 2 || *g.Avg != 5 || *g.Min != 2.5 || *g.Max != 7.5 || *g.Sum != 10 {
 		t.Errorf("got %+v", q)
 	}
+	var own queryOut
+	a.call("metrics_record", "lab", `{"type":"call.file_read","value":3}`, &done)
+	if a.call("metrics_query", "lab", `{}`, &own); own.Total != 3 || len(own.ByType) != 2 || len(own.Events) != 3 {
+		t.Errorf("the calls of the host are among what agents measured: %+v", own)
+	}
+	if a.call("metrics_query", "lab", `{"type":"call.*"}`, &own); own.Total != 1 || own.ByType[0].Key != "call.file_read" {
+		t.Errorf("asked for calls: %+v", own)
+	}
 	var elsewhere queryOut
 	if a.call("metrics_query", "den", `{}`, &elsewhere); elsewhere.Total != 0 || elsewhere.Events == nil || elsewhere.ByType == nil {
 		t.Errorf("another context sees %+v", elsewhere)

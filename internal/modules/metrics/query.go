@@ -11,12 +11,16 @@ import (
 	"gatehouse/tool"
 )
 
+// ownCalls begin the types of what the host itself measures: calls of tools.
+// They are told of when they are asked for by type.
+const ownCalls = "call."
+
 // most is how many entries a list of an answer has.
 const most = 100
 
 type queryIn struct {
 	Since string `json:"since,omitempty" doc:"how far back: 7d, 12h, 30m" default:"7d"`
-	Type  string `json:"type,omitempty" doc:"only this type, or pattern of types" max:"200"`
+	Type  string `json:"type,omitempty" doc:"only this type, or pattern of types; without it all but the calls of this host, which are call.*" max:"200"`
 	Group string `json:"group_by,omitempty" doc:"type, repo, agent_id or a label" max:"200"`
 	Step  string `json:"step,omitempty" doc:"length of the steps of a series over time: 1h, 1d"`
 }
@@ -75,6 +79,9 @@ func (m *measures) query(ctx context.Context, c *tool.Call, in queryIn) (queryOu
 		return queryOut{}, err
 	}
 	q := metrics.Query{Scope: c.Caller.Context, Since: time.Now().Add(-since), Type: in.Type, Group: in.Group, Last: 10}
+	if in.Type == "" {
+		q.Not = ownCalls
+	}
 	if in.Step != "" {
 		if q.Step, err = span("step", in.Step); err != nil {
 			return queryOut{}, err

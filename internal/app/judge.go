@@ -1,0 +1,131 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+
+	"gatehouse/internal/config"
+	"gatehouse/internal/contextbook"
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/modules/contextadmin"
+	"gatehouse/internal/permit"
+	"gatehouse/tool"
+)
+
+// Judge answers a question about the contexts of settings and of the folders'
+// book, without a host that runs. Roles of users are the caller's to know.
+func Judge(ctx context.Context, cfg config.Config, o Options, q contextadmin.Question) (contextadmin.Verdict, error) {
+	o.Private, o.OneCall = true, true
+	cfg.Doors = config.Doors{}
+	a, err := New(ctx, cfg, o)
+	if err != nil {
+		return contextadmin.Verdict{}, err
+	}
+	defer a.abandon()
+	return a.judge(ctx, q)
+}
+
+// judge answers what a caller may do in a context.
+func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmin.Verdict, err error) {
+	asked := 0
+	for _, name := range []string{q.Tool, q.Resource, q.Prompt} {
+		if name != "" {
+			asked++
+		}
+	}
+	if asked != 1 {
+		return v, tool.Refuse("invalid_arguments", "expected one of tool, resource and prompt, got %d", asked)
+	}
+	who := tool.Caller{Principal: q.User, Context: q.Context, Roles: slices.Clone(q.Roles)}
+	if who.Principal == "" {
+		who.Principal = "anyone"
+	} else if users, err := a.who.Users(ctx); err == nil {
+		for _, u := range users {
+			if u.Name == q.User {
+				who.Roles = append(who.Roles, u.Roles...)
+			}
+		}
+	}
+	slices.Sort(who.Roles)
+	who.Roles = slices.Compact(who.Roles)
+	who.Owner = who.Principal + "/" + who.Context
+	v.Roles = append([]string{}, who.Roles...)
+
+	view, enter, err := a.views.Whole(ctx, &who)
+	switch {
+	case errors.Is(err, contexts.ErrNotFound):
+		return v, &tool.Refusal{Code: "not_found", Message: "there is no context " + q.Context, Next: "context_list shows those there are."}
+	case err != nil:
+		return v, err
+	case enter == permit.Unknown:
+		v.Verdict, v.Rule, v.Reason = permit.Refuse.String(), "roles and users of the context "+q.Context, contexts.ErrNotFound.Error()
+		return v, nil
+	case enter == permit.Forbidden:
+		v.Verdict, v.Rule, v.Reason = permit.Refuse.String(), "roles and users of the context "+q.Context, contexts.ErrForbidden.Error()
+		return v, nil
+	}
+	args := q.Args
+	if args == nil {
+		args = json.RawMessage("{}")
+	}
+	var e *contexts.Entry
+	switch {
+	case q.Tool != "":
+		e = view.Tool(q.Tool)
+	case q.Prompt != "":
+		e = view.Prompt(q.Prompt)
+	default:
+		var vars map[string]string
+		if e, vars = view.Resource(q.Resource); len(vars) > 0 {
+			args, _ = json.Marshal(vars)
+		}
+	}
+	if e == nil {
+		v.Verdict, v.Rule, v.Reason = "absent", "what the context "+q.Context+" holds", "it is not in this context"
+		return v, nil
+	}
+	said := e.Gate.Decide(args)
+	v.Verdict, v.Rule, v.Reason, v.Listed = said.Kind.String(), said.Rule, said.Reason, e.Gate.Listed()
+	if v.Rule == "" {
+		v.Rule = "no rule fits: the default"
+	}
+	return v, nil
+}
+
+// Defined are the contexts of the settings, as they could be made in the book;
+// those that every host has by itself are not among them.
+func Defined(cfg config.Config) ([]contextbook.Record, error) {
+	if len(cfg.Contexts) == 0 {
+		return nil, nil
+	}
+	guests, err := choose(cfg, Options{})
+	if err != nil {
+		return nil, err
+	}
+	fixed, err := fixedContexts(cfg, guests)
+	if err != nil {
+		return nil, err
+	}
+	var all []contextbook.Record
+	for _, s := range fixed.Specs {
+		all = append(all, *fixed.Definition(s.Name))
+	}
+	return all, nil
+}
+
+// Unserved are modules that a host with these settings does not have, so that
+// a context which names them holds nothing of them.
+func Unserved(cfg config.Config, modules []string) (missing []string) {
+	guests, err := choose(cfg, Options{})
+	if err != nil {
+		return nil
+	}
+	for _, m := range modules {
+		if !slices.ContainsFunc(guests, func(g guest) bool { return g.Name == m }) {
+			missing = append(missing, m)
+		}
+	}
+	return missing
+}
