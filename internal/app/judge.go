@@ -66,9 +66,11 @@ func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmi
 		v.Verdict, v.Rule, v.Reason = permit.Refuse.String(), "roles and users of the context "+q.Context, contexts.ErrForbidden.Error()
 		return v, nil
 	}
-	args := q.Args
-	if args == nil {
-		args = json.RawMessage("{}")
+	args := json.RawMessage("{}")
+	if q.Args != nil {
+		if args, err = json.Marshal(q.Args); err != nil {
+			return v, err
+		}
 	}
 	var e *contexts.Entry
 	switch {

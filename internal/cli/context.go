@@ -409,10 +409,9 @@ that were made here, as a host that is started now would.`,
 		RunE: func(c *cobra.Command, names []string) error {
 			q.Context = names[0]
 			if args != "" {
-				if !json.Valid([]byte(args)) {
+				if err := json.Unmarshal([]byte(args), &q.Args); err != nil {
 					return usagef("--args %s: expected a JSON object", args)
 				}
-				q.Args = json.RawMessage(args)
 			}
 			l, err := readSettings(w)
 			if err != nil {

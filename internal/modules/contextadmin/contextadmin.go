@@ -31,13 +31,13 @@ type Options struct {
 // Question asks what a caller may do in a context: call a tool, read a
 // resource or get a prompt, one of the three by its name there.
 type Question struct {
-	Context  string          `json:"context" doc:"its name" min:"1"`
-	User     string          `json:"user,omitempty" doc:"who asks; with the roles that the host knows of"`
-	Roles    []string        `json:"roles,omitempty" doc:"roles of the caller, besides those"`
-	Tool     string          `json:"tool,omitempty" doc:"a tool, by its name in the context"`
-	Resource string          `json:"resource,omitempty" doc:"a URI"`
-	Prompt   string          `json:"prompt,omitempty" doc:"a prompt, by its name in the context"`
-	Args     json.RawMessage `json:"arguments,omitempty" doc:"arguments of the call, for rules that look at them" kind:"object"`
+	Context  string         `json:"context" doc:"its name" min:"1"`
+	User     string         `json:"user,omitempty" doc:"who asks; with the roles that the host knows of"`
+	Roles    []string       `json:"roles,omitempty" doc:"roles of the caller, besides those"`
+	Tool     string         `json:"tool,omitempty" doc:"a tool, by its name in the context"`
+	Resource string         `json:"resource,omitempty" doc:"a URI"`
+	Prompt   string         `json:"prompt,omitempty" doc:"a prompt, by its name in the context"`
+	Args     map[string]any `json:"arguments,omitempty" doc:"arguments of the call, for rules that look at them"`
 }
 
 // Verdict is the answer to a Question.
@@ -66,7 +66,7 @@ func New(o Options) module.New {
 		a.offer.Tools = a.tools()
 		if a.judge != nil {
 			a.offer.Tools = append(a.offer.Tools, tool.New(tool.Def{
-				Name: "context_check", Effects: tool.Reads, Task: tool.TaskNever,
+				Name: "context_check", Title: "Check a permission", Effects: tool.Reads, Task: tool.TaskNever,
 				Description: "Tells whether a caller may call a tool, read a resource or get a prompt in a context, and which rule decides.",
 			}, a.check))
 		}
