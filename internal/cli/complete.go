@@ -79,7 +79,7 @@ func contextNames(w World) []string {
 	}
 	quiet := w
 	quiet.Err = io.Discard
-	withContexts(quiet, func(b *contextbook.Book) error {
+	withContexts(quiet, func(b *contextbook.Book, _ config.Config, _ []contextbook.Record) error {
 		for _, r := range b.Current().Records {
 			names = append(names, r.Name)
 		}
