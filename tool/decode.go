@@ -3,6 +3,9 @@ package tool
 import (
 	"encoding"
 	"encoding/json"
+	"errors"
+	"fmt"
+	"math/big"
 	"reflect"
 	"strings"
 	"unicode/utf8"
@@ -69,7 +72,73 @@ func (d decoder) decode(args []byte, into any) error {
 		}
 		v.SetZero()
 	}
-	return json.Unmarshal(args, into)
+	err := json.Unmarshal(args, into)
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && strings.HasPrefix(wrong.Value, "number") {
+		reflect.ValueOf(into).Elem().SetZero()
+		err = json.Unmarshal(integers(args), into)
+	}
+	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
+		return fmt.Errorf("%s: expected %s, got %s", wrong.Field, expected(wrong.Type), wrong.Value)
+	}
+	return err
+}
+
+// expected words what a value of a type is written as.
+func expected(t reflect.Type) string {
+	switch k := t.Kind(); {
+	case k >= reflect.Int && k <= reflect.Int64:
+		half := uint64(1) << (t.Bits() - 1)
+		return fmt.Sprintf("an integer from -%d to %d", half, half-1)
+	case k >= reflect.Uint && k <= reflect.Uintptr:
+		return fmt.Sprintf("an integer from 0 to %d", uint64(1)<<(t.Bits()-1)*2-1)
+	case k == reflect.Float32 || k == reflect.Float64:
+		return "a number of at most 1.8e308"
+	}
+	return "a " + t.Kind().String()
+}
+
+// integers writes the integers among the numbers of a JSON text without a
+// fraction and an exponent, which JSON Schema allows and encoding/json does not
+// read into integers.
+func integers(text []byte) []byte {
+	out := make([]byte, 0, len(text))
+	for i := 0; i < len(text); {
+		n := 1
+		switch c := text[i]; {
+		case c == '"':
+			for i+n < len(text) && text[i+n] != '"' {
+				if text[i+n] == '\\' {
+					n++
+				}
+				n++
+			}
+			n = min(n+1, len(text)-i)
+		case c == '-' || '0' <= c && c <= '9':
+			for i+n < len(text) && strings.IndexByte("0123456789.eE+-", text[i+n]) >= 0 {
+				n++
+			}
+			out = append(out, integer(string(text[i:i+n]))...)
+			i += n
+			continue
+		}
+		out = append(out, text[i:i+n]...)
+		i += n
+	}
+	return out
+}
+
+// longestNumber bounds what is calculated with.
+const longestNumber = 64
+
+func integer(number string) string {
+	e := strings.IndexAny(number, "eE")
+	if len(number) > longestNumber || e >= 0 && len(number)-e > len("e+999") {
+		return number
+	}
+	if r, ok := new(big.Rat).SetString(number); ok && r.IsInt() && r.Num().IsInt64() {
+		return r.Num().String()
+	}
+	return number
 }
 
 // plain reports whether args were plain enough to be read here.
