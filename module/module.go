@@ -10,6 +10,7 @@ import (
 	"context"
 	"encoding/json"
 	"log/slog"
+	"time"
 
 	"gatehouse/tool"
 )
@@ -24,6 +25,16 @@ type Module interface {
 	// Close is called once, after the last call of this generation has
 	// returned. Two generations of a module may be alive at the same time.
 	Close(ctx context.Context) error
+}
+
+// An Owned module keeps things that belong to callers and outlive their calls.
+type Owned interface {
+	// EndOwned ends, and forgets, everything for which match holds: match is
+	// given the owner (tool.Caller.Owner) and when the thing was made, zero
+	// where the module does not know. It returns when they have ended, or ctx
+	// is done, with a line for each: its kind, its id, and what it was, such
+	// as "process process_1: sleep". It may be called at any time before Close.
+	EndOwned(ctx context.Context, match func(owner string, made time.Time) bool) []string
 }
 
 // New makes a module. What a module stands on (a workshop) is an argument of

@@ -154,7 +154,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.checkShell, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.openState, a.build, a.addModules, a.openDoors, a.showState, a.tellRestored} {
+	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.checkShell, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.openState, a.build, a.addModules, a.followRemovals, a.openDoors, a.showState, a.tellRestored} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}

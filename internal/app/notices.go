@@ -193,6 +193,7 @@ var authNews = map[string]struct {
 	"auth.paired":           {tidings.Info, "The first administrator was made:"},
 	"auth.user_added":       {tidings.Info, "A user was added:"},
 	"auth.user_removed":     {tidings.Info, "A user was removed:"},
+	"auth.owned_ended":      {tidings.Info, "What belonged to a removed user was ended:"},
 	"auth.roles_changed":    {tidings.Info, "Roles were changed of"},
 	"auth.password_changed": {tidings.Info, "The password was changed of"},
 	"auth.token_created":    {tidings.Info, "A token was made for"},

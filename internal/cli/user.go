@@ -195,10 +195,16 @@ func userRemove(w World) *cobra.Command {
 	return &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a user with its tokens and logins",
-		Long: `Remove a user with its tokens and logins. Its sessions end within a second; its
-processes, sandboxes, forwards and jobs go on until they end or the host does, and
-a later user of that name does not get them. The host stays closed to strangers
-also when no user is left.`,
+		Long: `Remove a user with its tokens and logins, and end what belongs to it.
+
+Hosts that run end the user's sessions within a second, and then its processes,
+terminals, port forwards, sandboxes, snapshots and jobs. They remove its kept output
+and what file_undo could take back. The command waits for the hosts and lists what
+they ended; a host that does not run ends processes and jobs that outlived it when it
+starts again. Nothing is handed over to another user, and a later user of that
+name gets nothing. A user of the operating system of that name is the same owner: what it
+started through this host is ended, too. The host stays closed to callers without
+credentials also when no user is left.`,
 		Example: "  gatehouse user remove alice",
 		Args:    exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
@@ -207,9 +213,29 @@ also when no user is left.`,
 					return fmt.Errorf("user %s: %w", args[0], err)
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Removed user %s\n", args[0])
+				e, err := s.AwaitEndings(c.Context(), args[0])
+				if err != nil {
+					return fmt.Errorf("user %s is removed, but it is not known what the hosts that run ended: %w", args[0], err)
+				}
+				showEndings(w.Err, args[0], e)
 				return nil
 			})
 		},
+	}
+}
+
+// showEndings says what running hosts have ended of a removed user.
+func showEndings(to io.Writer, name string, e identity.Endings) {
+	for _, line := range e.Ended {
+		fmt.Fprintf(to, "[gatehouse] Ended %s\n", printable(line))
+	}
+	switch {
+	case e.Hosts == 0:
+		fmt.Fprintf(to, "[gatehouse] No host of this data folder runs; one that starts ends what %s left running\n", name)
+	case e.Silent > 0:
+		fmt.Fprintf(to, "[gatehouse] %d of %d hosts are still ending what belonged to %s; gatehouse audit shows the rest\n", e.Silent, e.Hosts, name)
+	case len(e.Ended) == 0:
+		fmt.Fprintf(to, "[gatehouse] Nothing of %s was running\n", name)
 	}
 }
 

@@ -53,7 +53,7 @@ func TestUsersFromTheCommandLine(t *testing.T) {
 		{"", "user list", 0, `certificate cn:builder`, `^$`},
 		{"", "user unlink certificate cn:builder", 0, `^$`, `^$`},
 		{"", "user unlink certificate cn:builder", 1, `^$`, `none with that id`},
-		{"", "user remove bob", 0, `^$`, `Removed user bob`},
+		{"", "user remove bob", 0, `^$`, `Removed user bob\n.*No host of this data folder runs`},
 		{"", "user remvoe bob", 2, `^$`, `did you mean remove`},
 	} {
 		code, out, said := run(step.in, strings.Fields(step.line)...)

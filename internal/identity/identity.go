@@ -90,6 +90,9 @@ type Service struct {
 	mu      sync.Mutex
 	revoked []func(Revocation)
 	leaving map[string]*leavingLogin // by id; see ChangePassword
+
+	removals sync.Mutex   // guards removed, and is held while its function runs
+	removed  *removalHook // nil until OnRemoved
 }
 
 // fixed is a token that is not in the file.

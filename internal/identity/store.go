@@ -36,13 +36,19 @@ CREATE TABLE ended (
 
 // additions came later, so that files of earlier programs get them when they are
 // opened. A device is a browser in which a user has logged in. Retired are the users
-// who were removed; an owner is the id of a user whose name was another one's.
+// who were removed; an owner is the id of a user whose name was another one's. A
+// removal tells hosts whose things to end, and an ending is what one host has ended
+// of it: a JSON array of texts, or "" while the host is still ending them.
 const additions = `
 CREATE TABLE IF NOT EXISTS device (
 	hash BLOB PRIMARY KEY, user INTEGER NOT NULL REFERENCES user ON DELETE CASCADE, used INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS device_user ON device (user, used);
 CREATE TABLE IF NOT EXISTS retired (number INTEGER PRIMARY KEY, name TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS owner (user INTEGER PRIMARY KEY REFERENCES user ON DELETE CASCADE, id TEXT NOT NULL);`
+CREATE TABLE IF NOT EXISTS owner (user INTEGER PRIMARY KEY REFERENCES user ON DELETE CASCADE, id TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS removal (
+	number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, owner TEXT NOT NULL, at INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS ending (
+	removal INTEGER NOT NULL, host TEXT NOT NULL, ended TEXT NOT NULL, PRIMARY KEY (removal, host));`
 
 // ownerID is what things of a user belong to: its name, unless that has been
 // another user's. Things of users who were there before there were ids belong to

@@ -180,10 +180,11 @@ func (s *Service) each(ctx context.Context, f func(scan func(...any) error) erro
 }
 
 // RemoveUser removes a user with all its credentials, and ends what they
-// opened. The host stays closed also when no user is left.
+// opened. Running hosts end what belongs to the user; see OnRemoved and
+// AwaitEndings. The host stays closed also when no user is left.
 func (s *Service) RemoveUser(ctx context.Context, name string) error {
 	return s.alter(ctx, name, "user_removed", func(tx *sql.Tx) (sql.Result, error) {
-		if _, err := tx.Exec("INSERT INTO retired SELECT number, name FROM user WHERE name = ?", name); err != nil {
+		if err := retire(tx, name); err != nil {
 			return nil, err
 		}
 		return tx.Exec("DELETE FROM user WHERE name = ?", name)

@@ -47,7 +47,9 @@ func (s *Service) look(force bool) error {
 		return nil // somebody is looking
 	}
 	w.last.Store(now)
+	version := w.version
 	told, err := s.compare(force)
+	changed := force || w.version != version
 	w.mu.Unlock()
 	if err != nil {
 		// What cannot be looked up any more is refused, not remembered.
@@ -55,6 +57,11 @@ func (s *Service) look(force bool) error {
 		s.log.Error("cannot read the file of users; whoever needs it is refused", "err", err)
 	}
 	s.revoke(told)
+	if changed { // after what it had open has ended
+		if err := s.followRemovals(); err != nil {
+			s.log.Error("cannot read which users were removed; what belongs to them goes on", "err", err)
+		}
+	}
 	return err
 }
 

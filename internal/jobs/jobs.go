@@ -233,6 +233,28 @@ func (j *Jobs) Cancel(owner, id string) (Record, error) {
 	})
 }
 
+// EndOwned cancels the unfinished jobs for which match holds, also those that
+// other hosts run, and returns a line for each. Records of ended jobs stay until
+// they expire; only their owner could read them.
+func (j *Jobs) EndOwned(match func(owner string, made time.Time) bool) (ended []string, err error) {
+	all, err := j.store.unfinished()
+	for _, r := range all {
+		if err != nil {
+			break
+		}
+		if !match(r.Owner, r.Created) {
+			continue
+		}
+		switch _, e := j.Cancel(r.Owner, r.ID); {
+		case e == nil:
+			ended = append(ended, "job "+r.ID+": "+r.Title)
+		case !errors.Is(e, ErrTerminal) && !errors.Is(e, ErrNotFound):
+			err = e
+		}
+	}
+	return ended, err
+}
+
 // Answer stores answers to open questions; unknown keys and what is not JSON
 // are ignored, and what is not answered stays open. With the last answer the job works again and
 // Jobs runs its next round. A job that waits for nothing comes back as it is,

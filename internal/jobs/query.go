@@ -170,14 +170,19 @@ func (s *store) get(id string) (row, error) {
 }
 
 // list gives rows without their bodies, the newest first.
-func (s *store) list(owner string, before int64, limit int) (list []row, err error) {
+func (s *store) list(owner string, before int64, limit int) ([]row, error) {
+	return s.rows(`owner = ? AND place < ? ORDER BY place DESC LIMIT ?`, owner, before, limit)
+}
+
+// rows gives the rows that a condition names, without their bodies.
+func (s *store) rows(where string, args ...any) (list []row, err error) {
 	db, err := s.reader()
 	if err != nil || db == nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	rows, err := db.QueryContext(ctx, `SELECT `+columns+` FROM job WHERE owner = ? AND place < ? ORDER BY place DESC LIMIT ?`, owner, before, limit)
+	rows, err := db.QueryContext(ctx, `SELECT `+columns+` FROM job WHERE `+where, args...)
 	if err != nil {
 		return nil, fmt.Errorf("jobs: %w", err)
 	}
@@ -191,6 +196,12 @@ func (s *store) list(owner string, before int64, limit int) (list []row, err err
 		list = append(list, r)
 	}
 	return list, rows.Err()
+}
+
+// unfinished gives the rows of all owners that have not ended, without their
+// bodies, the oldest first.
+func (s *store) unfinished() ([]row, error) {
+	return s.rows(`status IN ('working','input_required') ORDER BY created`)
 }
 
 // removeExpired removes what row.expired tells of, and gives the ids.

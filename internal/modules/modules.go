@@ -182,6 +182,20 @@ func (h *Host) Offers(ctx context.Context, to module.Audience) []Offered {
 	return out
 }
 
+// EndOwned ends, in all modules, everything for which match holds; see
+// module.Owned.
+func (h *Host) EndOwned(ctx context.Context, match func(owner string, made time.Time) bool) (ended []string) {
+	h.mu.RLock()
+	order := slices.Clone(h.order)
+	h.mu.RUnlock()
+	for _, in := range order {
+		if m, ok := in.module.(module.Owned); ok {
+			ended = append(ended, m.EndOwned(ctx, match)...)
+		}
+	}
+	return ended
+}
+
 // Close closes the modules in reverse order, each after its last call.
 func (h *Host) Close(ctx context.Context) error {
 	h.mu.Lock()

@@ -147,6 +147,26 @@ func (s *Spool) Remove(owner, handle string) error {
 	return s.remove(it)
 }
 
+// EndOwned removes the items for which match holds, also while they are written
+// or read, and returns a line for each owner that had some.
+func (s *Spool) EndOwned(match func(owner string, made time.Time) bool) (ended []string) {
+	of := map[string]int{}
+	for _, it := range s.all() {
+		if !match(it.owner, it.created) {
+			continue
+		}
+		if err := s.remove(it); err != nil {
+			s.o.Log.Warn("output of a removed user stays until it expires", "error", err)
+			continue
+		}
+		of[it.owner]++
+	}
+	for _, n := range of {
+		ended = append(ended, fmt.Sprintf("kept output of %d calls", n))
+	}
+	return ended
+}
+
 // Run removes what has expired, every minute, until ctx ends.
 func (s *Spool) Run(ctx context.Context) error {
 	tick := time.NewTicker(sweepEvery)

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"time"
 
 	"gatehouse/internal/proc"
 	"gatehouse/internal/roots"
@@ -49,6 +50,22 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 
 // Offer implements module.Module.
 func (m *files) Offer(context.Context, module.Audience) (*module.Offer, error) { return &m.offer, nil }
+
+// EndOwned implements module.Owned: it forgets the changes that file_undo could
+// take back. They are of this host's time, and have no time of their own.
+func (m *files) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) (ended []string) {
+	u := &m.undo
+	u.mu.Lock()
+	for owner, all := range u.of {
+		if match(owner, time.Time{}) {
+			ended = append(ended, fmt.Sprintf("undo of %d changes of files", len(all)))
+			u.forget(owner, func(*change) bool { return true })
+		}
+	}
+	u.mu.Unlock()
+	u.clear()
+	return ended
+}
 
 // Close implements module.Module.
 func (m *files) Close(context.Context) error {

@@ -277,6 +277,26 @@ func (n *network) stopForward(_ context.Context, c *tool.Call, in stopForwardIn)
 	return f.out(), nil
 }
 
+// endOwned ends the forwards for which match holds, and frees their ports.
+func (s *forwards) endOwned(match func(owner string, made time.Time) bool) (ended []string) {
+	s.mu.Lock()
+	var all []*forward
+	for id, f := range s.open {
+		if match(f.owner, f.since) {
+			all = append(all, f)
+			delete(s.open, id)
+		}
+	}
+	s.mu.Unlock()
+	for _, f := range all {
+		f.stop()
+		f.listener.Close()
+		ended = append(ended, fmt.Sprintf("forward %s: %s to %s", f.id, f.listener.Addr(), f.target))
+	}
+	slices.Sort(ended)
+	return ended
+}
+
 // close ends all forwards and waits for them.
 func (s *forwards) close(ctx context.Context) error {
 	s.mu.Lock()

@@ -66,6 +66,11 @@ func (n *network) Offer(context.Context, module.Audience) (*module.Offer, error)
 // Close ends all forwards with their connections.
 func (n *network) Close(ctx context.Context) error { return n.forwards.close(ctx) }
 
+// EndOwned implements module.Owned.
+func (n *network) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) []string {
+	return n.forwards.endOwned(match)
+}
+
 const (
 	interfacesHelp = "type is ethernet, wireless, bridge, wireguard, tunnel or loopback, where the system tells. subnets are the addresses with the length of their prefix; lanIp are the routers that lead elsewhere, on Linux."
 	portHelp       = "Every address of the name is tried, at most 8, for up to `timeout` seconds each. open says that one of them took the connection; nothing is sent over it. A refusal means that the machine is there and nobody listens; a timeout, that nobody answers."

@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
@@ -63,13 +64,13 @@ func (m *manager) of(owner string) (own []*record) {
 		}
 	}
 	m.mu.Unlock()
-	slices.SortFunc(own, func(a, b *record) int {
-		if d := a.began.Compare(b.began); d != 0 {
-			return d
-		}
-		return strings.Compare(a.id, b.id)
-	})
+	slices.SortFunc(own, byAge)
 	return own
+}
+
+// byAge orders processes as they were started.
+func byAge(a, b *record) int {
+	return cmp.Or(a.began.Compare(b.began), strings.Compare(a.id, b.id))
 }
 
 func (r *record) listed(usage bool) listed {

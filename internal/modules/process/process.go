@@ -15,6 +15,7 @@ import (
 	"log/slog"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -154,6 +155,37 @@ func (m *manager) adoptFirst() {
 		}
 	}
 	m.adopt()
+}
+
+// EndOwned implements module.Owned: it kills, at once, also what another host
+// left. Processes that have ended, and their output, are forgotten unlisted.
+func (m *manager) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) (ended []string) {
+	m.adopt()
+	m.mu.Lock()
+	var own []*record
+	for _, r := range m.records {
+		if match(r.owner, r.began) {
+			own = append(own, r)
+		}
+	}
+	m.mu.Unlock()
+	slices.SortFunc(own, byAge)
+	lines := make([]string, len(own))
+	var wg sync.WaitGroup
+	for i, r := range own {
+		wg.Go(func() {
+			if _, over := r.ended(); !over {
+				if err := r.p.Kill(); err != nil {
+					m.log.Error("a process of a removed user did not end", "process", r.id, "err", err)
+					return // it stays known, so that the next attempt finds it
+				}
+				lines[i] = fmt.Sprintf("process %s: %s", r.id, r.command)
+			}
+			m.remove(r)
+		})
+	}
+	wg.Wait()
+	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
 }
 
 // Close ends all processes but those that are detached.

@@ -132,6 +132,11 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 	return m, nil
 }
 
+// EndOwned implements module.Owned.
+func (m *desk) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) []string {
+	return m.boxes.EndOwned(match)
+}
+
 // options are those of the manager.
 func (c *Config) options() (manager.Options, error) {
 	if err := proxy.Check(sandbox.Network{Special: c.NetworkSpecial, Deny: c.NetworkDeny}); err != nil {

@@ -318,6 +318,45 @@ func (m *Manager) Destroy(owner, id string) error {
 	return b.Sandbox.Close()
 }
 
+// EndOwned ends the sandboxes and removes the snapshots for which match holds:
+// it is given their owner, and when they were made. It returns a line for each
+// that has ended.
+func (m *Manager) EndOwned(match func(owner string, made time.Time) bool) (ended []string) {
+	m.mu.Lock()
+	var boxes []*Box
+	var snapshots []*Snapshot
+	for _, b := range m.boxes {
+		if match(b.Owner, b.Created) {
+			boxes = append(boxes, b)
+		}
+	}
+	for _, s := range m.snapshots {
+		if match(s.Owner, s.Created) {
+			snapshots = append(snapshots, s)
+		}
+	}
+	m.mu.Unlock()
+	lines := make([]string, len(boxes))
+	var wg sync.WaitGroup
+	for i, b := range boxes {
+		wg.Go(func() {
+			if err := m.Destroy(b.Owner, b.ID); err == nil {
+				lines[i] = "sandbox " + b.ID + ": " + b.Driver
+			} else if !errors.Is(err, ErrNotFound) {
+				m.o.Log.Error("a sandbox of a removed user left something behind", "sandbox", b.ID, "err", err)
+			}
+		})
+	}
+	wg.Wait()
+	for _, s := range snapshots {
+		if err := m.RemoveSnapshot(s.Owner, s.ID); err == nil {
+			lines = append(lines, "snapshot "+s.ID+": of "+s.Sandbox)
+		}
+	}
+	slices.Sort(lines)
+	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
+}
+
 // Close ends every sandbox, the snapshots, the pools and the drivers.
 func (m *Manager) Close() error {
 	m.mu.Lock()

@@ -1,0 +1,234 @@
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"gatehouse/internal/identity"
+	"gatehouse/internal/protocol"
+	"gatehouse/internal/sandbox/namespaces"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// longJob is a module whose tool starts a job that ends when it is cancelled,
+// and then closes cancelled.
+func longJob(cancelled chan struct{}) Guest {
+	return Guest{"long", func(_ context.Context, d module.Deps) (module.Module, error) {
+		type began struct {
+			Job string `json:"job"`
+		}
+		def := tool.Def{Name: "long_job", Title: "Long job", Effects: tool.Writes, Description: "Starts a long job."}
+		return offers{tool.New(def,
+			func(_ context.Context, c *tool.Call, _ struct{}) (began, error) {
+				id, err := d.Job(c, "long job", func(ctx context.Context, _ *tool.Call) (tool.Result, error) {
+					<-ctx.Done()
+					close(cancelled)
+					return tool.Result{}, ctx.Err()
+				})
+				return began{id}, err
+			})}, nil
+	}}
+}
+
+type offers []tool.Tool
+
+func (o offers) Offer(context.Context, module.Audience) (*module.Offer, error) {
+	return &module.Offer{Tools: o}, nil
+}
+
+func (o offers) Close(context.Context) error { return nil }
+
+// sandboxesWork reports whether this machine runs sandboxes.
+func sandboxesWork(t *testing.T) bool {
+	d, err := namespaces.New(namespaces.Options{})
+	if err != nil {
+		return false
+	}
+	defer d.Close()
+	for _, f := range d.Doctor(t.Context()) {
+		if f.Needed && !f.OK {
+			return false
+		}
+	}
+	return true
+}
+
+// A user is removed by another process, as the command does it. The host ends
+// what belongs to the user and reports it; what belongs to others, also to one
+// whose name begins alike, goes on, and the next user of the name has nothing.
+//
+//redteam:attack What is not yours is not there: a removed user's process, forward, job and sandbox go on
+func TestWhatARemovedUserOwnsIsEnded(t *testing.T) {
+	cfg := settings(t)
+	cfg.View.Modules = []string{"process", "net", "file"}
+	boxes := sandboxesWork(t)
+	if boxes {
+		cfg.View.Modules = append(cfg.View.Modules, "sandbox")
+		cfg.Modules.Sandbox.Pool.Enabled, cfg.Modules.Sandbox.Driver = false, "namespaces"
+	}
+	cancelled := make(chan struct{})
+	a, client := liveOn(t, cfg, Options{Extra: []Guest{longJob(cancelled)}})
+	for _, name := range []string{"ann", "anna"} {
+		if err := a.who.AddUser(t.Context(), name, nil, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ann, anna := client("ann"), client("anna")
+	var process, forward, box, others struct{ ID, Listen string }
+	start := `{"command":"sleep","args":["1000"]}`
+	if runtime.GOOS == "windows" {
+		start = `{"command":"ping","args":["-n","1000","127.0.0.1"]}`
+	}
+	ann.does("process_start", start, &process)
+	anna.does("process_start", start, &others)
+	ann.does("net_forward_start", `{"target":"127.0.0.1:9"}`, &forward)
+	ann.does("file_write", fmt.Sprintf(`{"path":%q,"content":"x"}`, filepath.Join(cfg.Roots.Folders[0], "f")), &struct{}{})
+	var job struct{ Job string }
+	ann.does("long_job", `{}`, &job)
+	want := []string{"process " + process.ID, "forward " + forward.ID, "job " + job.Job, "undo of 1 changes"}
+	if boxes {
+		ann.does("sandbox_create", `{}`, &box)
+		want = append(want, "sandbox "+box.ID)
+	}
+
+	command, err := identity.Open(filepath.Join(cfg.Folders.Data, "identity.db"), identity.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer command.Close()
+	if err := command.RemoveUser(t.Context(), "ann"); err != nil {
+		t.Fatal(err)
+	}
+	// On a loaded machine the host may notice later than the command waits.
+	var e identity.Endings
+	eventually(t, "the host has reported", func() bool {
+		e, err = command.AwaitEndings(t.Context(), "ann")
+		return err != nil || e.Hosts == 1 && e.Silent == 0
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range want {
+		if !slices.ContainsFunc(e.Ended, func(line string) bool { return strings.HasPrefix(line, w) }) {
+			t.Errorf("%q is not in what was ended: %q", w, e.Ended)
+		}
+	}
+	if len(e.Ended) != len(want) {
+		t.Errorf("ended %q, want %d", e.Ended, len(want))
+	}
+	<-cancelled
+	if c, err := net.Dial("tcp", forward.Listen); err == nil {
+		c.Close()
+		t.Error("the forward still listens")
+	}
+	var list struct{ Processes []struct{ ID, Status string } }
+	if anna.does("process_list", `{}`, &list); len(list.Processes) != 1 || list.Processes[0].Status != "running" {
+		t.Errorf("anna has %+v", list)
+	}
+
+	if err := command.AddUser(t.Context(), "ann", nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	token, _, err := command.CreateToken(t.Context(), identity.Token{User: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := &tenant{t: t, in: make(chan json.RawMessage, 1000)}
+	p, denied := a.who.Line(t.Context(), token, netip.Addr{})
+	if denied != nil {
+		t.Fatal(denied)
+	}
+	next.pipe = a.engine.Pipe(protocol.Who{Caller: p.Caller()}, func(m []byte) error {
+		next.in <- slices.Clone(m)
+		return nil
+	})
+	t.Cleanup(func() { next.pipe.Close(nil) })
+	for _, name := range []string{"process_list", "net_forward_list", "job_list"} {
+		var all map[string]any
+		next.does(name, `{}`, &all)
+		for member, v := range all {
+			if l, is := v.([]any); is && len(l) > 0 {
+				t.Errorf("the next ann has %s of %s: %v", member, name, l)
+			}
+		}
+	}
+}
+
+// What outlives a host is ended by the next one, if its user was removed
+// meanwhile; a user of the operating system of that name keeps what is newer.
+func TestAHostEndsAtItsStartWhatARemovedUserLeft(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("processes outlive their host on Linux only")
+	}
+	cfg := settings(t)
+	cfg.View.Modules = []string{"process"}
+	users, err := identity.Open(filepath.Join(cfg.Folders.Data, "identity.db"), identity.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer users.Close()
+	if err := users.AddUser(t.Context(), "ann", nil, ""); err != nil {
+		t.Fatal(err)
+	}
+	during := func(use func(*tenant)) {
+		ctx, stop := context.WithCancel(context.Background())
+		a, err := New(ctx, cfg, Options{})
+		if err != nil {
+			stop()
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- a.Run(ctx) }()
+		defer func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}()
+		use(tenantOf(t, a, "ann"))
+	}
+	var was, later struct {
+		ID  string
+		PID int
+	}
+	start := `{"command":"sleep","args":["1000"],"detach":true}`
+	during(func(ann *tenant) { ann.does("process_start", start, &was) })
+	if !lives(was.PID) {
+		t.Fatal("the process did not outlive its host")
+	}
+	if err := users.RemoveUser(t.Context(), "ann"); err != nil {
+		t.Fatal(err)
+	}
+	if e, err := users.AwaitEndings(t.Context(), "ann"); err != nil || e.Hosts != 0 {
+		t.Errorf("without a host: %+v, %v", e, err)
+	}
+	during(func(ann *tenant) {
+		eventually(t, "the process has ended", func() bool { return !runs(was.PID) })
+		ann.does("process_start", start, &later)
+	})
+	during(func(ann *tenant) {
+		var list struct{ Processes []struct{ ID, Status string } }
+		ann.does("process_list", `{}`, &list)
+		if len(list.Processes) != 1 || list.Processes[0].ID != later.ID || list.Processes[0].Status != "running" {
+			t.Errorf("there are %+v, want %s", list.Processes, later.ID)
+		}
+		ann.does("process_kill", fmt.Sprintf(`{"id":%q}`, later.ID), &struct{}{})
+	})
+}
+
+// runs reports whether a process has not ended; one whose parent has not waited for
+// it has.
+func runs(pid int) bool {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	return err == nil && !strings.Contains(string(b), ") Z ")
+}
