@@ -55,6 +55,10 @@ type Caller struct {
 	Folders []string `json:"folders,omitempty"`
 	Named   bool     `json:"named,omitempty"`
 
+	// Local says that the caller is a program of the host's own user: it started
+	// this host over its standard input, or came over the daemon's own socket.
+	Local bool `json:"local,omitempty"`
+
 	// Child says that the caller is a process that came of a child of the host.
 	// It is never an administrator, and no person answers there.
 	Child bool `json:"child,omitempty"`
@@ -137,6 +141,10 @@ type Question struct {
 	Key    string          `json:"key"` // names the answer; unique in its call
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params,omitempty"`
+
+	// Optional means that the call goes on without an answer: null stands for
+	// the one of a client that cannot give it.
+	Optional bool `json:"optional,omitempty"`
 }
 
 // Answer is the client's raw result object for one question. It has been

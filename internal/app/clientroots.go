@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"gatehouse/internal/config"
+	"gatehouse/internal/identity"
 	"gatehouse/internal/roots"
 	"gatehouse/tool"
 )
@@ -29,10 +30,11 @@ type announced struct {
 type narrowing struct {
 	everywhere bool
 	in         map[string]bool
+	fixed      bool // nothing that a client announces replaces folders of the host
 }
 
 func narrowingOf(cfg config.Config) *narrowing {
-	n := &narrowing{everywhere: cfg.Roots.Client, in: map[string]bool{}}
+	n := &narrowing{everywhere: cfg.Roots.Client, in: map[string]bool{}, fixed: cfg.Roots.Fixed}
 	for _, c := range cfg.Contexts {
 		if c.ClientRoots {
 			n.in[c.Name] = true
@@ -49,16 +51,29 @@ func (a *App) narrow(module string, c *tool.Call, inner bool, from any) (how any
 	if slices.Contains([]string{houseModule, jobModule, publicModule, contextModule}, module) {
 		return from, func() {}, nil
 	}
+	n := a.narrowing.Load()
+	narrows := n.everywhere || n.in[c.Caller.Context]
+	said, ok := from.(*announced)
+	if !narrows && !n.fixed && a.replaceable(module, c) {
+		if !ok {
+			if said, err = announcedBy(c, inner, true); err != nil {
+				return nil, nil, err
+			}
+		}
+		if set := a.openAnnounced(said); set != nil {
+			c.Roots = set
+			return said, func() { set.Close() }, nil
+		}
+		from = said
+	}
 	if done, err = a.inClientFolders(c); err != nil {
 		return nil, nil, err
 	}
-	n := a.narrowing.Load()
-	if !n.everywhere && !n.in[c.Caller.Context] {
+	if !narrows {
 		return from, done, nil
 	}
-	said, ok := from.(*announced)
 	if !ok {
-		if said, err = announcedBy(c, inner); err != nil {
+		if said, err = announcedBy(c, inner, false); err != nil {
 			done()
 			return nil, nil, err
 		}
@@ -77,17 +92,55 @@ func (a *App) narrow(module string, c *tool.Call, inner bool, from any) (how any
 	return said, func() { part.Close(); outer() }, nil
 }
 
-// announcedBy asks the client of a call.
-func announcedBy(c *tool.Call, inner bool) (*announced, error) {
+// replaceable reports whether the folders of a call give way to those that its
+// client announces, as in the server that the module filesystem stands in for.
+// The client must be a program of this user, which could start a host with
+// these folders itself; a remote one could name the root folder. Folders that
+// the administrator gave a context or a daemon do not give way.
+func (a *App) replaceable(module string, c *tool.Call) bool {
+	set, ok := c.Roots.(*roots.Set)
+	return ok && set == a.roots && module == "filesystem" && c.Caller.Local && !c.Caller.Child &&
+		(a.opts.AnyFolder || c.Caller.Credential == identity.StdioID)
+}
+
+// openAnnounced opens those of the announced folders that exist; nil if there
+// are none. The caller closes them.
+func (a *App) openAnnounced(said *announced) *roots.Set {
+	var dirs []roots.Dir
+	for _, path := range said.paths {
+		one := roots.Dir{Path: path}
+		if set, err := roots.Open([]roots.Dir{one}, a.rootOptions()); err == nil {
+			set.Close()
+			dirs = append(dirs, one)
+		}
+	}
+	if len(dirs) == 0 {
+		return nil
+	}
+	set, err := roots.Open(dirs, a.rootOptions())
+	if err != nil {
+		return nil // one of them has just gone
+	}
+	return set
+}
+
+// announcedBy asks the client of a call. One that answers with an error has
+// announced nothing, if the question is optional; else the call fails.
+func announcedBy(c *tool.Call, inner, optional bool) (*announced, error) {
 	switch {
 	case inner, c.Method == "completion/complete", c.Method == "resources/subscribe": // which ask nobody
 		return &announced{}, nil
 	case c.Caller.Can&tool.CanListRoots == 0:
 		return &announced{all: true}, nil
 	}
-	answers, err := c.Peer.Ask(tool.ListRoots(announcedKey))
+	q := tool.ListRoots(announcedKey)
+	q.Optional = optional
+	answers, err := c.Peer.Ask(q)
 	if err != nil {
 		return nil, err
+	}
+	if string(answers[announcedKey]) == "null" {
+		return &announced{}, nil
 	}
 	var r struct {
 		Roots []struct {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	"gatehouse/internal/config"
+	"gatehouse/internal/identity"
 	"gatehouse/internal/rawjson"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -253,4 +255,118 @@ func TestCallsInsideCallsAreNarrowedAlike(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The folders that a local client announces replace those of the preset
+// filesystem, and nothing else: not for other modules, other clients, read-only
+// hosts' writes, protected files, or where the settings keep the folders.
+func TestAnnouncedFoldersReplaceThoseOfThePreset(t *testing.T) {
+	host, mine, other := t.TempDir(), t.TempDir(), t.TempDir()
+	putFile(t, "text of the host", host, "a.txt")
+	putFile(t, "text of mine", mine, "a.txt")
+	putFile(t, "text of other", other, "a.txt")
+	putFile(t, "secret", mine, ".env")
+	stdio := tool.Caller{Principal: "ann", Local: true, Credential: identity.StdioID}
+	socket := tool.Caller{Principal: "ann", Local: true, Credential: "uid:0"}
+	remote := tool.Caller{Principal: "ann", Credential: "local"}
+	child := socket
+	child.Child = true
+	path := func(dir, name string) string {
+		return fmt.Sprintf(`{"path":%q}`, filepath.ToSlash(filepath.Join(dir, name)))
+	}
+	for _, c := range []struct {
+		name       string
+		who        tool.Caller
+		any, fixed bool
+		narrow     bool
+		say        string
+		tool, args string
+		want       string
+	}{
+		{name: "stdio", who: stdio, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "text of mine"},
+		{name: "the first valid one", who: stdio, say: announce(mine+"/gone", mine+"/a.txt", mine, other),
+			tool: "read_text_file", args: `{"path":"a.txt"}`, want: "text of mine"},
+		{name: "those of the host are gone", who: stdio, say: announce(mine), tool: "read_text_file", args: path(host, "a.txt"), want: "outside"},
+		{name: "listed", who: stdio, say: announce(mine), tool: "list_allowed_directories", args: `{}`, want: filepath.Base(mine)},
+		{name: "none is valid", who: stdio, say: announce(mine + "/gone"), tool: "read_text_file", args: path(host, "a.txt"), want: "text of the host"},
+		{name: "none at all", who: stdio, say: `[]`, tool: "read_text_file", args: path(host, "a.txt"), want: "text of the host"},
+		{name: "a protected file", who: stdio, say: announce(mine), tool: "read_text_file", args: path(mine, ".env"), want: "protected"},
+		{name: "another module", who: stdio, say: announce(mine), tool: "file_read", args: path(mine, "a.txt"), want: "outside"},
+		{name: "kept", who: stdio, fixed: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "outside"},
+		{name: "narrowed", who: stdio, narrow: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "outside"},
+		{name: "remote", who: remote, any: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "outside"},
+		{name: "the daemon's socket", who: socket, any: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "text of mine"},
+		{name: "a daemon that names folders", who: socket, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "outside"},
+		{name: "a child of the daemon", who: child, any: true, say: announce(mine), tool: "read_text_file", args: path(mine, "a.txt"), want: "outside"},
+	} {
+		for _, e := range rootsEras {
+			t.Run(c.name+", "+e.name, func(t *testing.T) {
+				cfg := settings(t)
+				cfg.Roots.Folders, cfg.Roots.Fixed, cfg.Roots.Client = []string{host}, c.fixed, c.narrow
+				cfg.View.Modules = []string{"filesystem"}
+				in := "filesystem"
+				if c.tool == "file_read" {
+					cfg.View.Modules, in = []string{"file"}, DefaultContext
+				}
+				a, err := New(t.Context(), cfg, Options{AnyFolder: c.any})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got := e.call(clientAs(t, a, c.who), in, c.tool, c.args, true, func() string { return c.say })
+				if !strings.Contains(got, c.want) || strings.Contains(got, "secret") {
+					t.Errorf("got %s, want %q in it", got, c.want)
+				}
+				if c.tool == "list_allowed_directories" && strings.Contains(got, filepath.Base(host)+`"`) {
+					t.Errorf("the folders of the host are listed: %s", got)
+				}
+			})
+		}
+	}
+
+	t.Run("changes with what the client says", func(t *testing.T) {
+		cfg := settings(t)
+		cfg.Roots.Folders, cfg.View.Modules, cfg.View.ReadOnly = []string{host}, []string{"filesystem"}, true
+		a, err := New(t.Context(), cfg, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := clientAs(t, a, stdio)
+		for _, now := range []string{mine, other} {
+			got := callLegacy(c, "", "read_text_file", `{"path":"a.txt"}`, true, func() string { return announce(now) })
+			if want, _ := os.ReadFile(filepath.Join(now, "a.txt")); !strings.Contains(got, string(want)) {
+				t.Errorf("got %s, want %q in it", got, want)
+			}
+		}
+		got := callLegacy(c, "", "write_file", `{"path":"a.txt","content":"new"}`, true, func() string { return announce(mine) })
+		if text, _ := os.ReadFile(filepath.Join(mine, "a.txt")); string(text) != "text of mine" {
+			t.Errorf("a read-only host wrote: %s", got)
+		}
+	})
+
+	t.Run("a client that answers with an error", func(t *testing.T) {
+		cfg := settings(t)
+		cfg.Roots.Folders, cfg.View.Modules = []string{host}, []string{"filesystem"}
+		a, err := New(t.Context(), cfg, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := clientAs(t, a, stdio)
+		c.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":"2025-11-25",` +
+			`"capabilities":{"roots":{}},"clientInfo":{"name":"t","version":"1"}}}`))
+		c.message()
+		c.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
+		c.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":2,"method":"tools/call","params":{"name":"read_text_file","arguments":{"path":"a.txt"}}}`))
+		for {
+			m := c.message()
+			id, _ := rawjson.Get(m, "id")
+			if method, _ := rawjson.Get(m, "method"); string(method) == `"roots/list"` {
+				c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%s,"error":{"code":-32601,"message":"no roots"}}`, id))
+			} else if string(id) == "2" {
+				if !strings.Contains(string(m), "text of the host") {
+					t.Errorf("got %s", m)
+				}
+				return
+			}
+		}
+	})
 }

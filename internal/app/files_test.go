@@ -27,6 +27,12 @@ func clientOf(t *testing.T, cfg config.Config) *tenant {
 // clientTo runs a host until the test ends, and is its client.
 func clientTo(t *testing.T, a *App) *tenant {
 	t.Helper()
+	return clientAs(t, a, tool.Caller{Principal: "ann"})
+}
+
+// clientAs is clientTo for a caller.
+func clientAs(t *testing.T, a *App, who tool.Caller) *tenant {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- a.Run(ctx) }()
@@ -37,7 +43,7 @@ func clientTo(t *testing.T, a *App) *tenant {
 		}
 	})
 	c := &tenant{t: t, in: make(chan json.RawMessage, 1000)}
-	c.pipe = a.engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: "ann"}}, func(m []byte) error {
+	c.pipe = a.engine.Pipe(protocol.Who{Caller: who}, func(m []byte) error {
 		c.in <- slices.Clone(m)
 		return nil
 	})

@@ -40,7 +40,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	live, restart = config.Differences(a.settings.now, cfg)
 	next := a.settings.now
 	next.Contexts, next.Rules, next.Log.Level = cfg.Contexts, cfg.Rules, cfg.Log.Level
-	next.Roots.Client = cfg.Roots.Client
+	next.Roots.Client, next.Roots.Fixed = cfg.Roots.Client, cfg.Roots.Fixed
 	next.View.Context, next.View.Tools, next.View.ReadOnly = cfg.View.Context, cfg.View.Tools, cfg.View.ReadOnly
 	next.Limits.Rate, next.Limits.Burst = cfg.Limits.Rate, cfg.Limits.Burst
 	fixed, err := fixedContexts(next, a.guests)

@@ -157,7 +157,11 @@ func (a *App) mayWatch(who protocol.Who) *http.Denied {
 }
 
 // owner is whoever started this process.
-func (a *App) owner() protocol.Who { return whoIs(a.who.Owner()) }
+func (a *App) owner() protocol.Who {
+	who := whoIs(a.who.Owner())
+	who.Local = true
+	return who
+}
 
 // connected says who is at the other end of a connection: the peer the kernel
 // names on a Unix socket. Everybody else must bring a token in a message,
@@ -172,6 +176,7 @@ func (a *App) connected(conn net.Conn) (protocol.Who, error) {
 			}
 			if c, ok := conn.(interface{ ClientWork() ([]string, bool) }); ok {
 				who.Work = c.ClientWork
+				who.Local = int64(uid) == int64(os.Getuid())
 			}
 			return a.paced(a.proving(who, netip.Addr{}), remoteEnd(netip.Addr{})), nil
 		}

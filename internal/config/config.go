@@ -109,6 +109,7 @@ type OAuth struct {
 type Roots struct {
 	Folders      []string `doc:"Folders; relative paths start in the first. None means the current one." kind:"path"`
 	Unrestricted bool     `doc:"Open the whole file system; folders then only say where relative paths start."`
+	Fixed        bool     `doc:"Keep the preset filesystem to these folders. By default the folders that a client announces (roots/list) over standard input, or over the socket of a daemon that names no folders, replace them, as in the original server; never those of a client over HTTP or TCP." live:"yes"`
 	Client       bool     `doc:"Leave each call only those of its context's folders in which its client says it works (roots/list), for every context. Clients that cannot say have them all; nothing is ever added." live:"yes"`
 }
 

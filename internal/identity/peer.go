@@ -30,9 +30,12 @@ func (s *Service) Peer(uid uint32) (Principal, bool) {
 	return Principal{Name: name, ID: a.id, Roles: a.roles, Way: Peer, Credential: "uid:" + strconv.FormatUint(uint64(uid), 10)}, true
 }
 
+// StdioID is the credential of the caller on standard input and output.
+const StdioID = "stdio"
+
 // Owner is who started this process, for standard input and output. It has no
 // role: what is at the other end is usually an agent.
-func (s *Service) Owner() Principal { return Principal{Name: s.owner, Way: Stdio, Credential: "stdio"} }
+func (s *Service) Owner() Principal { return Principal{Name: s.owner, Way: Stdio, Credential: StdioID} }
 
 // systemUser is the name of a user of the operating system.
 func systemUser(uid string) (string, bool) {

@@ -281,6 +281,9 @@ func needs(q tool.Question) (tool.Abilities, string) {
 // fits checks an answer against its question. One that does not fit is no
 // answer: the question is asked again.
 func fits(q tool.Question, a json.RawMessage) bool {
+	if q.Optional && string(a) == "null" {
+		return true
+	}
 	switch q.Method {
 	case "elicitation/create":
 		return fitsForm(q.Params, a)

@@ -25,6 +25,7 @@ type gathering struct {
 	ids     map[string]string // of our requests that have no response yet, by the questions' keys
 	answers map[string]json.RawMessage
 	settled bool
+	without map[string]json.RawMessage // the answers to go on with after a failure; nil if one is needed
 	timer   *time.Timer
 }
 
@@ -43,7 +44,12 @@ func (r *request) askLegacy(c *conversation, qs []tool.Question) {
 	}
 	g := &gathering{r: r, c: c, left: len(qs), ids: map[string]string{}, answers: map[string]json.RawMessage{}}
 	g.mu.Lock()
-	g.timer = time.AfterFunc(r.e.opts.AskFor, func() { g.fail(errNobody) })
+	g.without = unanswered(qs)
+	wait := r.e.opts.AskFor
+	if g.without != nil {
+		wait = min(wait, optionalWait)
+	}
+	g.timer = time.AfterFunc(wait, func() { g.fail(errNobody) })
 	g.mu.Unlock()
 	r.onClose(func() { g.settle() })
 	for _, q := range qs {
@@ -53,6 +59,22 @@ func (r *request) askLegacy(c *conversation, qs []tool.Question) {
 		}
 	}
 	r.park(func() { g.fail(errDeaf) })
+}
+
+// optionalWait is how long a call waits for answers that it can do without.
+const optionalWait = 10 * time.Second
+
+// unanswered returns the answers with which a call goes on that got none; nil
+// if one of the questions needs an answer.
+func unanswered(qs []tool.Question) map[string]json.RawMessage {
+	none := map[string]json.RawMessage{}
+	for _, q := range qs {
+		if !q.Optional {
+			return nil
+		}
+		none[q.Key] = json.RawMessage("null")
+	}
+	return none
 }
 
 // put sends one question.
@@ -127,6 +149,10 @@ func (g *gathering) fail(why error) {
 	for _, id := range slices.Sorted(maps.Values(open)) {
 		g.r.sess.Forget(id)
 		g.r.sayNow(appendNote(nil, "notifications/cancelled", withdrawn(id, why)))
+	}
+	if g.without != nil && why != errLeft {
+		g.r.e.work.Go(func() { g.r.goOn(g.c, g.without) })
+		return
 	}
 	g.r.e.work.Go(func() { g.r.refuse(g.c, &tool.Refusal{Code: "unanswered", Message: why.Error()}) })
 }
