@@ -88,7 +88,7 @@ func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmi
 		v.Verdict, v.Rule, v.Reason = "absent", "what the context "+q.Context+" holds", "it is not in this context"
 		return v, nil
 	}
-	said := e.Gate.Decide(args)
+	said := e.Gate.Decide(args, &who)
 	v.Verdict, v.Rule, v.Reason, v.Listed = said.Kind.String(), said.Rule, said.Reason, e.Gate.Listed()
 	if v.Rule == "" {
 		v.Rule = "no rule fits: the default"

@@ -50,6 +50,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	if err := checkDefault(next.View.Context, &fixed, a.contexts.book.Current()); err != nil {
 		return nil, nil, err
 	}
+	fixed.Policy.Host = hostNames{a}
 	if err := a.contexts.SetFixed(fixed); err != nil {
 		return nil, nil, &SettingError{err}
 	}

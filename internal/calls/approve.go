@@ -262,7 +262,7 @@ func (c *Calls) Approved(r *Request, ap approvals.Request) bool {
 		return false
 	}
 	r.Args = args
-	v := r.Entry.Gate.Decide(args)
+	v := r.Entry.Gate.Decide(args, &r.Facts.Caller)
 	c.approved(book, r, v)
 	r.Recorded[operatorKey] = json.RawMessage(callDigest(r))
 	proof := "the same account"

@@ -182,7 +182,7 @@ func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
 // admit asks the gate, and whoever the gate says must be asked. It reports
 // true when the call may run.
 func (c *Calls) admit(r *Request) (bool, Result, error) {
-	v := r.Entry.Gate.Decide(r.Args)
+	v := r.Entry.Gate.Decide(r.Args, &r.Facts.Caller)
 	isTool := r.Method == "tools/call"
 	switch {
 	case v.Kind == permit.Allow:

@@ -484,7 +484,7 @@ func TestListedIsCallable(t *testing.T) {
 				}
 			}
 			for _, e := range v.Entries(contexts.Tools) {
-				if e.Gate.Decide(nil).Kind != permit.Allow {
+				if e.Gate.Decide(nil, nil).Kind != permit.Allow {
 					t.Errorf("%s is listed and refused", e.Listed)
 				}
 			}

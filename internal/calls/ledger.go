@@ -161,7 +161,7 @@ func (c *Calls) turnedAway(r *Request, outcome, reason string) {
 	e := c.line(r, outcome)
 	if e.Reason = reason; outcome == audit.Denied {
 		e.Level = audit.Security
-		e.Rule = r.Entry.Gate.Decide(r.Args).Rule
+		e.Rule = r.Entry.Gate.Decide(r.Args, &r.Facts.Caller).Rule
 	}
 	c.opts.Ledger.Note(e)
 }

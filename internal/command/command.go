@@ -110,8 +110,9 @@ func (r *Rules) Judge(line, shell string) Verdict {
 type judging struct {
 	rules   *Rules
 	verdict Verdict
-	parsed  int // bytes so far
-	found   int // commands so far
+	parsed  int           // bytes so far
+	found   int           // commands so far
+	each    func(*simple) // called for each command whose program is known; nil is not
 }
 
 // say notes a decision; the heaviest counts, and of equals the first.
@@ -236,6 +237,9 @@ func (j *judging) command(words []word, open bool, lang syntax.LangVariant, dept
 		return
 	}
 	c := simple{words: words, open: open, name: name, shown: shown, lang: lang, depth: depth}
+	if j.each != nil {
+		j.each(&c)
+	}
 	j.denied(&c)
 	if why := carries(&c); why != "" && !j.named(&c) {
 		j.unclear(shown, "%s; an allow pattern that names %s with these arguments lets it pass", why, name)

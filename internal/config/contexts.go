@@ -53,7 +53,7 @@ type Rule struct {
 	Modules    []string      `doc:"Names of modules."`
 	Names      []string      `doc:"Patterns of tools and prompts by their own names, or of URIs."`
 	Effects    []string      `doc:"What the tool does, one of these." enum:"reads,writes,destroys,open-world,idempotent"`
-	When       string        `doc:"An expression (CEL) over args, caller and op that must hold."`
+	When       string        `doc:"An expression (CEL) over args, caller and op that must hold. op.paths and op.commands are what the host resolves of the arguments."`
 	Then       string        `doc:"The decision." enum:"allow,ask,ask-operator,refuse" need:"yes"`
 	Reason     string        `doc:"What a caller is told who is refused."`
 	Remember   time.Duration `doc:"How long a yes to ask or ask-operator holds for the same call; 0 means for that call alone."`

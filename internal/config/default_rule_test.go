@@ -22,7 +22,7 @@ func TestWhatNoRuleFitsIsAllowed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := p.Gate("", op).Decide(nil).Kind; got != want {
+		if got := p.Gate("", op).Decide(nil, nil).Kind; got != want {
 			t.Errorf("with %d rules: %v, want %v", len(c.Rules), got, want)
 		}
 		c.Rules = append(c.Rules, Rule{Then: permit.Refuse.String()})

@@ -65,7 +65,7 @@ type Rule struct {
 	Modules    []string `json:"modules,omitempty"`
 	Names      []string `json:"names,omitempty"`
 	Effects    []string `json:"effects,omitempty"` // reads, writes, destroys, open-world, idempotent
-	When       string   `json:"when,omitempty"`    // an expression over args
+	When       string   `json:"when,omitempty"`    // an expression over args, caller and op
 	Then       string   `json:"then" doc:"allow, ask, ask-operator or refuse"`
 	Reason     string   `json:"reason,omitempty"`
 	Remember   string   `json:"remember,omitempty"` // how long a yes holds, such as 10m

@@ -268,7 +268,7 @@ func (b builder) add(o modules.Offered) {
 
 func (b builder) gate(e *Entry, method string, eff tool.Effects) *permit.Gate {
 	return b.policy.Gate(b.cut, permit.Op{
-		Context: b.spec.Name, Method: method, Module: e.Module, Name: e.Name, Effects: eff,
+		Context: b.spec.Name, Method: method, Module: e.Module, Name: e.Name, Effects: eff, Tool: e.Tool,
 	})
 }
 

@@ -308,7 +308,7 @@ func TestListedIsWhatIsFound(t *testing.T) {
 		found := 0
 		for _, e := range v.Entries(Tools) {
 			found++
-			if v.Tool(e.Listed) != e || e.Gate.Decide(nil).Kind != permit.Allow {
+			if v.Tool(e.Listed) != e || e.Gate.Decide(nil, nil).Kind != permit.Allow {
 				t.Fatalf("%s is listed and cannot be called", e.Listed)
 			}
 		}

@@ -15,18 +15,36 @@ import (
 
 // expression is a condition over the arguments of a call, in the Common
 // Expression Language: args are the canonical arguments, caller has roles and
-// scopes, op has context, method, module, name and effects.
-type expression struct{ program cel.Program }
+// scopes, op has context, method, module, name and effects, and paths and
+// commands, which the host resolves only for expressions that read them.
+type expression struct {
+	program cel.Program
+	needs   needs
+}
 
 // costLimit bounds one evaluation; it is far above what a condition needs.
 const costLimit = 100_000
 
-func compileExpression(text string) (*expression, error) {
-	env, err := cel.NewEnv(
+func environment() (*cel.Env, error) {
+	return cel.NewEnv(
 		cel.Variable("args", cel.MapType(cel.StringType, cel.DynType)),
 		cel.Variable("caller", cel.MapType(cel.StringType, cel.DynType)),
 		cel.Variable("op", cel.MapType(cel.StringType, cel.DynType)),
 	)
+}
+
+// parseExpression compiles an expression to be looked at.
+func parseExpression(text string) (*cel.Ast, error) {
+	env, err := environment()
+	if err != nil {
+		return nil, err
+	}
+	ast, issues := env.Compile(text)
+	return ast, issues.Err()
+}
+
+func compileExpression(text string) (*expression, error) {
+	env, err := environment()
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +59,7 @@ func compileExpression(text string) (*expression, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &expression{p}, nil
+	return &expression{p, needsOf(ast)}, nil
 }
 
 // holds evaluates the condition.
@@ -58,7 +76,7 @@ func (e *expression) holds(in map[string]any) (bool, error) {
 }
 
 // inputs decodes what expressions see.
-func inputs(g *Gate, raw json.RawMessage) (map[string]any, error) {
+func inputs(g *Gate, raw json.RawMessage, caller *tool.Caller) (map[string]any, error) {
 	args := map[string]any{}
 	if len(raw) > 0 {
 		d := json.NewDecoder(bytes.NewReader(raw))
@@ -71,13 +89,15 @@ func inputs(g *Gate, raw json.RawMessage) (map[string]any, error) {
 	if err != nil {
 		return nil, err
 	}
+	op := map[string]any{
+		"context": g.op.Context, "method": g.op.Method, "module": g.op.Module, "name": g.op.Name,
+		"effects": effectNames(effective(g.op.Effects)),
+	}
+	g.resolve(op, raw, caller)
 	return map[string]any{
 		"args":   exact,
 		"caller": map[string]any{"roles": nonNil(g.who.roles), "scopes": nonNil(g.who.scopes)},
-		"op": map[string]any{
-			"context": g.op.Context, "method": g.op.Method, "module": g.op.Module, "name": g.op.Name,
-			"effects": effectNames(effective(g.op.Effects)),
-		},
+		"op":     op,
 	}, nil
 }
 

@@ -88,6 +88,9 @@ type Options struct {
 	Access   []Access // contexts that are not here are open to everyone
 	ReadOnly bool     // refuses every tool that does not promise to change nothing
 	Default  Kind     // where no rule fits
+	// Host resolves what the arguments of a call name, for expressions over
+	// op.paths and op.commands. With nil nothing can be resolved.
+	Host Host
 }
 
 // Policy is a set of rules. It is immutable; a change makes a new one.
@@ -183,12 +186,13 @@ func matches(patterns []string, name string) bool {
 type Op struct {
 	Context, Method, Module, Name string
 	Effects                       tool.Effects
+	Tool                          *tool.Tool // nil if it is not the call of a tool
 }
 
 // Gate compiles the rules that concern one operation for one cut. It is
 // called once, when a view is built.
 func (p *Policy) Gate(cut Cut, op Op) *Gate {
-	g := &Gate{op: op, who: cut.parse(), otherwise: op.settled(Verdict{Kind: p.opts.Default, Rule: "default"})}
+	g := &Gate{op: op, who: cut.parse(), host: p.opts.Host, otherwise: op.settled(Verdict{Kind: p.opts.Default, Rule: "default"})}
 	if reason, ok := p.barred(g.who, op); ok {
 		g.hosts = chain{last: &Verdict{Kind: Refuse, Rule: "scope", Reason: reason}}
 		return g
@@ -201,6 +205,9 @@ func (p *Policy) Gate(cut Cut, op Op) *Gate {
 		}
 		if c.last == nil && r.concerns(p, g.who, op) {
 			c.add(r, op)
+			if r.when != nil {
+				g.needs = g.needs.or(r.when.needs)
+			}
 		}
 	}
 	return g
@@ -305,6 +312,8 @@ func effective(e tool.Effects) tool.Effects {
 type Gate struct {
 	op         Op
 	who        who
+	host       Host
+	needs      needs // of all rules that read arguments
 	hosts, own chain
 	otherwise  Verdict // when neither says anything
 }
@@ -327,14 +336,15 @@ func (g *Gate) Listed() bool {
 
 // Decide judges one call by its canonical arguments. Where an expression
 // cannot be judged, a rule that restricts applies and one that allows does
-// not.
-func (g *Gate) Decide(args json.RawMessage) Verdict {
+// not. caller is whose folders paths are resolved in; with nil, rules over
+// op.paths and op.commands cannot be judged.
+func (g *Gate) Decide(args json.RawMessage, caller *tool.Caller) Verdict {
 	if g == nil {
 		return Verdict{Rule: "none"}
 	}
 	var in map[string]any // nil when the arguments cannot be judged: then every rule that reads them refuses
 	if len(g.hosts.rules)+len(g.own.rules) > 0 {
-		in, _ = inputs(g, args)
+		in, _ = inputs(g, args, caller)
 	}
 	a, b := g.hosts.decide(in), g.own.decide(in)
 	switch {

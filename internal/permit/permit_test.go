@@ -17,7 +17,7 @@ func policy(t *testing.T, o Options) *Policy {
 }
 
 func decide(p *Policy, c tool.Caller, op Op, args string) Verdict {
-	return p.Gate(p.Cut(c), op).Decide([]byte(args))
+	return p.Gate(p.Cut(c), op).Decide([]byte(args), nil)
 }
 
 var (
@@ -28,7 +28,7 @@ var (
 
 func TestTheZeroPolicyRefuses(t *testing.T) {
 	var g *Gate
-	if v := g.Decide(nil); v.Kind != Refuse || g.Listed() {
+	if v := g.Decide(nil, nil); v.Kind != Refuse || g.Listed() {
 		t.Fatal("a missing gate lets through")
 	}
 	p := policy(t, Options{})
@@ -180,7 +180,7 @@ func BenchmarkDecide(b *testing.B) {
 	args := []byte(`{"path":"/home/a","limit":100}`)
 	b.ReportAllocs()
 	for b.Loop() {
-		g.Decide(args)
+		g.Decide(args, nil)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestOwnRulesNeverAllowWhatTheHostsRefuse(t *testing.T) {
 		{[]Rule{{Then: Allow}, own("file_write", Refuse, `args.path == "a"`)}, Refuse, `{}`, Refuse, true},
 	} {
 		g := policy(t, Options{Default: c.other, Rules: c.rules}).Gate("", write)
-		if v := g.Decide([]byte(c.args)); v.Kind != c.want || g.Listed() != c.listed {
+		if v := g.Decide([]byte(c.args), nil); v.Kind != c.want || g.Listed() != c.listed {
 			t.Errorf("%d: got %v, listed %t; want %v, %t", i, v.Kind, g.Listed(), c.want, c.listed)
 		}
 	}
@@ -227,11 +227,11 @@ func TestOwnRulesNeverAllowWhatTheHostsRefuse(t *testing.T) {
 func TestAskingAboutWhatIsNoToolRefuses(t *testing.T) {
 	p := policy(t, Options{Default: AskOperator, Rules: []Rule{{Methods: []string{"*"}, Names: []string{"file*"}, Then: AskClient}}})
 	for _, op := range []Op{{Method: "resources/read", Name: "file:x"}, {Method: "prompts/get", Name: "other"}} {
-		if g := p.Gate("", op); g.Listed() || g.Decide(nil).Kind != Refuse {
-			t.Errorf("%+v: listed %t, %v", op, g.Listed(), g.Decide(nil))
+		if g := p.Gate("", op); g.Listed() || g.Decide(nil, nil).Kind != Refuse {
+			t.Errorf("%+v: listed %t, %v", op, g.Listed(), g.Decide(nil, nil))
 		}
 	}
-	if g := p.Gate("", read); !g.Listed() || g.Decide(nil).Kind != AskClient {
-		t.Errorf("a tool: listed %t, %v", g.Listed(), g.Decide(nil))
+	if g := p.Gate("", read); !g.Listed() || g.Decide(nil, nil).Kind != AskClient {
+		t.Errorf("a tool: listed %t, %v", g.Listed(), g.Decide(nil, nil))
 	}
 }

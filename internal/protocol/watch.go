@@ -93,7 +93,7 @@ func (e *Engine) mayWatch(ctx context.Context, f *session.Facts, of *contexts.En
 		call.Args, _ = json.Marshal(vars)
 	}
 	if of.Resource.MayWatch == nil {
-		if v := of.Gate.Decide(call.Args); v.Kind != permit.Allow {
+		if v := of.Gate.Decide(call.Args, &f.Caller); v.Kind != permit.Allow {
 			return tool.Refuse("denied", "%s: it may not be read here", uri)
 		}
 		return nil

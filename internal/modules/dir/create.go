@@ -10,7 +10,7 @@ import (
 )
 
 type createIn struct {
-	Path string `json:"path" doc:"directory to make" min:"1"`
+	Path string `json:"path" doc:"directory to make" min:"1" names:"path"`
 }
 
 type createOut struct {

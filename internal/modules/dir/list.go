@@ -17,7 +17,7 @@ import (
 )
 
 type listIn struct {
-	Path   string `json:"path" doc:"directory to list" min:"1"`
+	Path   string `json:"path" doc:"directory to list" min:"1" names:"path"`
 	Depth  int    `json:"depth,omitempty" doc:"levels, shown as a tree" min:"1" max:"100"`
 	Glob   string `json:"glob,omitempty" doc:"such as *.go,!*_test.go"`
 	Sort   string `json:"sort,omitempty" enum:"name,size,mtime"`

@@ -17,7 +17,7 @@ import (
 )
 
 type sizeIn struct {
-	Path string `json:"path" min:"1"`
+	Path string `json:"path" min:"1" names:"path"`
 }
 
 type sizeOut struct {

@@ -9,8 +9,8 @@ import (
 )
 
 type copyIn struct {
-	OldPath   string `json:"oldPath"`
-	NewPath   string `json:"newPath"`
+	OldPath   string `json:"oldPath" names:"path"`
+	NewPath   string `json:"newPath" names:"path"`
 	Overwrite bool   `json:"overwrite,omitempty"`
 }
 

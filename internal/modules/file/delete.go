@@ -11,7 +11,7 @@ import (
 )
 
 type deleteIn struct {
-	Path      string `json:"path"`
+	Path      string `json:"path" names:"path"`
 	Recursive bool   `json:"recursive,omitempty"`
 }
 

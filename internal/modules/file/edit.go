@@ -23,7 +23,7 @@ const (
 )
 
 type editIn struct {
-	Path       string    `json:"path"`
+	Path       string    `json:"path" names:"path"`
 	OldString  string    `json:"old_string,omitempty" doc:"text to replace; has to occur once"`
 	NewString  *string   `json:"new_string,omitempty"`
 	ReplaceAll bool      `json:"replace_all,omitempty"`

@@ -9,7 +9,7 @@ import (
 )
 
 type existsIn struct {
-	Path string `json:"path" min:"1"`
+	Path string `json:"path" min:"1" names:"path"`
 }
 
 type existsOut struct {

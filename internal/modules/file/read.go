@@ -9,8 +9,8 @@ import (
 )
 
 type readIn struct {
-	Path        string   `json:"path,omitempty"`
-	Paths       []string `json:"paths,omitempty" doc:"several files instead, sharing max_bytes" max:"200"`
+	Path        string   `json:"path,omitempty" names:"path"`
+	Paths       []string `json:"paths,omitempty" doc:"several files instead, sharing max_bytes" max:"200" names:"path"`
 	Offset      int      `json:"offset,omitempty" doc:"first line, from 1; negative: that many lines from the end"`
 	Limit       int      `json:"limit,omitempty" doc:"most lines" min:"1"`
 	Head        int      `json:"head,omitempty" doc:"first lines" min:"1"`

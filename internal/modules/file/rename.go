@@ -14,8 +14,8 @@ import (
 )
 
 type renameIn struct {
-	OldPath   string `json:"oldPath"`
-	NewPath   string `json:"newPath" doc:"whole new path"`
+	OldPath   string `json:"oldPath" names:"path"`
+	NewPath   string `json:"newPath" doc:"whole new path" names:"path"`
 	Overwrite bool   `json:"overwrite,omitempty"`
 }
 

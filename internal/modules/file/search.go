@@ -19,7 +19,7 @@ import (
 
 type searchIn struct {
 	Pattern    string `json:"pattern,omitempty"`
-	Path       string `json:"path,omitempty" default:"." doc:"directory or file"`
+	Path       string `json:"path,omitempty" default:"." doc:"directory or file" names:"path"`
 	Mode       string `json:"mode,omitempty" enum:"content,files,count,names" default:"content"`
 	Glob       string `json:"glob,omitempty" doc:"such as *.go,!vendor/**"`
 	Type       string `json:"type,omitempty" doc:"languages: go,python"`

@@ -12,7 +12,7 @@ import (
 )
 
 type statIn struct {
-	Path string `json:"path"`
+	Path string `json:"path" names:"path"`
 }
 
 type statOut struct {

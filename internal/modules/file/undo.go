@@ -248,7 +248,7 @@ func (u *undo) clear() {
 }
 
 type undoIn struct {
-	Path  string `json:"path,omitempty"`
+	Path  string `json:"path,omitempty" names:"unknown"`
 	Steps int    `json:"steps,omitempty" max:"50" doc:"1 by default"`
 }
 

@@ -14,7 +14,7 @@ import (
 const copyMost = 4 << 30
 
 type writeIn struct {
-	Path     string `json:"path"`
+	Path     string `json:"path" names:"path"`
 	Content  string `json:"content"`
 	Mode     string `json:"mode,omitempty" enum:"overwrite,create,append,prepend"`
 	IfMatch  string `json:"if_match,omitempty" doc:"expected etag"`

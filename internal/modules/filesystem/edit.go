@@ -12,7 +12,7 @@ import (
 )
 
 type changeIn struct {
-	Path  string `json:"path"`
+	Path  string `json:"path" names:"path"`
 	Edits []struct {
 		Old string `json:"oldText"`
 		New string `json:"newText"`

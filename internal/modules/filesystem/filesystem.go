@@ -111,5 +111,5 @@ func text(s string) (tool.Result, error) {
 }
 
 type pathIn struct {
-	Path string `json:"path"`
+	Path string `json:"path" names:"path"`
 }

@@ -86,7 +86,7 @@ func listDirectory(_ context.Context, c *tool.Call, in pathIn) (tool.Result, err
 }
 
 type sizesIn struct {
-	Path   string `json:"path"`
+	Path   string `json:"path" names:"path"`
 	SortBy string `json:"sortBy"`
 }
 

@@ -13,7 +13,7 @@ import (
 )
 
 type readIn struct {
-	Path string  `json:"path"`
+	Path string  `json:"path" names:"path"`
 	Head float64 `json:"head"`
 	Tail float64 `json:"tail"`
 	lineIn
@@ -150,7 +150,7 @@ func tail(f io.ReaderAt, size int64, count float64) ([]byte, error) {
 func crlfToLF(b []byte) []byte { return bytes.ReplaceAll(b, []byte("\r\n"), newline) }
 
 type readManyIn struct {
-	Paths []string `json:"paths"`
+	Paths []string `json:"paths" names:"path"`
 	lineIn
 }
 

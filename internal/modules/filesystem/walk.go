@@ -59,7 +59,7 @@ func (w *walk) each(root *os.Root, below string, depth int, visit func(rel strin
 }
 
 type searchIn struct {
-	Path     string   `json:"path"`
+	Path     string   `json:"path" names:"path"`
 	Pattern  string   `json:"pattern"`
 	Excludes []string `json:"excludePatterns"`
 }
@@ -146,7 +146,7 @@ func (ps patterns) any(rel string) bool {
 }
 
 type treeIn struct {
-	Path     string   `json:"path"`
+	Path     string   `json:"path" names:"path"`
 	Excludes []string `json:"excludePatterns"`
 }
 

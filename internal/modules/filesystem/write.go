@@ -13,7 +13,7 @@ import (
 )
 
 type writeIn struct {
-	Path    string `json:"path"`
+	Path    string `json:"path" names:"path"`
 	Content string `json:"content"`
 }
 
@@ -112,8 +112,8 @@ func createDirectory(_ context.Context, c *tool.Call, in pathIn) (tool.Result, e
 }
 
 type moveIn struct {
-	Source      string `json:"source"`
-	Destination string `json:"destination"`
+	Source      string `json:"source" names:"path"`
+	Destination string `json:"destination" names:"path"`
 }
 
 func (m *fileServer) move(ctx context.Context, c *tool.Call, in moveIn) (tool.Result, error) {

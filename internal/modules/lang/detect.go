@@ -11,7 +11,7 @@ import (
 )
 
 type detectIn struct {
-	Path    string `json:"path,omitempty" doc:"file or directory"`
+	Path    string `json:"path,omitempty" doc:"file or directory" names:"path"`
 	Content string `json:"content,omitempty" doc:"text to judge instead"`
 }
 

@@ -22,10 +22,10 @@ const (
 var errTimeout = errors.New("its time was over")
 
 type runIn struct {
-	Command string   `json:"command" doc:"a program, not a command line" min:"1"`
-	Args    []string `json:"args,omitempty"`
-	Dir     string   `json:"dir,omitempty" doc:"where it begins, inside the roots"`
-	Env     []string `json:"env,omitempty" doc:"NAME=value, added to a minimal environment"`
+	Command string   `json:"command" doc:"a program, not a command line" min:"1" names:"program"`
+	Args    []string `json:"args,omitempty" names:"args"`
+	Dir     string   `json:"dir,omitempty" doc:"where it begins, inside the roots" names:"path"`
+	Env     []string `json:"env,omitempty" doc:"NAME=value, added to a minimal environment" names:"env"`
 	Stdin   string   `json:"stdin,omitempty" doc:"what it reads, at most 1 MiB; then its input ends"`
 	Timeout int      `json:"timeout,omitempty" doc:"seconds" default:"60" min:"1" max:"3600"`
 }

@@ -12,10 +12,10 @@ import (
 const anything = tool.Writes | tool.Destroys | tool.OpenWorld
 
 type startIn struct {
-	Command  string   `json:"command" doc:"a program, not a command line" min:"1"`
-	Args     []string `json:"args,omitempty"`
-	Dir      string   `json:"dir,omitempty" doc:"where it begins, inside the roots"`
-	Env      []string `json:"env,omitempty" doc:"NAME=value, added to a minimal environment"`
+	Command  string   `json:"command" doc:"a program, not a command line" min:"1" names:"program"`
+	Args     []string `json:"args,omitempty" names:"args"`
+	Dir      string   `json:"dir,omitempty" doc:"where it begins, inside the roots" names:"path"`
+	Env      []string `json:"env,omitempty" doc:"NAME=value, added to a minimal environment" names:"env"`
 	Terminal bool     `json:"terminal,omitempty" doc:"run it in a terminal, as prompts, REPLs and editors need"`
 	Cols     int      `json:"cols,omitempty" default:"80" min:"1" max:"1000"`
 	Rows     int      `json:"rows,omitempty" default:"24" min:"1" max:"1000"`

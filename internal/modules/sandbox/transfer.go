@@ -19,7 +19,7 @@ const mostTransfer = 1 << 30
 
 type uploadIn struct {
 	ID   string `json:"sandbox_id"`
-	From string `json:"from" doc:"a file of the host, inside the roots" min:"1"`
+	From string `json:"from" doc:"a file of the host, inside the roots" min:"1" names:"path"`
 	To   string `json:"to,omitempty" doc:"where in the sandbox; left out, its name in the home folder"`
 }
 
@@ -64,7 +64,7 @@ func (m *desk) uploadTool() tool.Tool {
 type downloadIn struct {
 	ID   string `json:"sandbox_id"`
 	From string `json:"from" doc:"a file in the sandbox" min:"1"`
-	To   string `json:"to,omitempty" doc:"where, inside the roots; nothing may be there. Left out, only a link to the file as a resource is given"`
+	To   string `json:"to,omitempty" doc:"where, inside the roots; nothing may be there. Left out, only a link to the file as a resource is given" names:"path"`
 }
 
 func (m *desk) downloadTool() tool.Tool {

@@ -10,7 +10,7 @@ import (
 )
 
 type executeIn struct {
-	Command string `json:"command" doc:"a command line" min:"1"`
+	Command string `json:"command" doc:"a command line" min:"1" names:"line"`
 }
 
 type executeOut struct {

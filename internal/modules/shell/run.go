@@ -11,12 +11,12 @@ import (
 )
 
 type runIn struct {
-	Command    string   `json:"command" doc:"a command line" min:"1"`
-	WorkingDir string   `json:"working_dir,omitempty" doc:"where it begins, inside the roots"`
+	Command    string   `json:"command" doc:"a command line" min:"1" names:"line"`
+	WorkingDir string   `json:"working_dir,omitempty" doc:"where it begins, inside the roots" names:"path"`
 	Timeout    int      `json:"timeout,omitempty" doc:"seconds" default:"30" min:"1" max:"3600"`
-	Env        []string `json:"env,omitempty" doc:"NAME=value, added to a minimal environment"`
+	Env        []string `json:"env,omitempty" doc:"NAME=value, added to a minimal environment" names:"env"`
 	Stdin      string   `json:"stdin,omitempty" doc:"what it reads"`
-	Shell      string   `json:"shell,omitempty" doc:"another shell than the host's usual one" enum:"sh,bash,dash,zsh,ksh"`
+	Shell      string   `json:"shell,omitempty" doc:"another shell than the host's usual one" enum:"sh,bash,dash,zsh,ksh" names:"shell"`
 }
 
 type runOut struct {

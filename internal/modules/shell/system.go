@@ -12,7 +12,7 @@ import (
 )
 
 type systemIn struct {
-	Command string `json:"command" doc:"a command line for bash" min:"1"`
+	Command string `json:"command" doc:"a command line for bash" min:"1" names:"line"`
 	Timeout int    `json:"timeout,omitempty" doc:"seconds" default:"30" min:"1" max:"3600"`
 }
 

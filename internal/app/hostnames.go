@@ -1,0 +1,120 @@
+package app
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"net/url"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"gatehouse/internal/command"
+	"gatehouse/internal/permit"
+	"gatehouse/internal/roots"
+	"gatehouse/tool"
+)
+
+// hostNames resolves for rules what the arguments of a call name on this host.
+type hostNames struct{ app *App }
+
+// Paths resolves paths in the folders in which the call will look them up.
+// Links can be changed between this and the call; the roots hold then too.
+func (n hostNames) Paths(caller *tool.Caller, op permit.Op, args json.RawMessage) ([]string, error) {
+	written, err := pathsOf(op, args)
+	if err != nil || len(written) == 0 {
+		return nil, err
+	}
+	call := tool.Call{Caller: *caller, Roots: n.app.contexts.rootsOf(*caller)}
+	if call.Roots == nil {
+		call.Roots = n.app.roots
+	}
+	done, err := n.app.inClientFolders(&call)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	announced := n.app.narrowing.Load()
+	asked := (announced.everywhere || announced.in[caller.Context]) && caller.Can&tool.CanListRoots != 0
+	var all []string
+	for _, path := range written {
+		if asked && !filepath.IsAbs(path) {
+			return nil, errors.New("which folder the path " + path + " begins in is for the client to announce")
+		}
+		place, err := roots.Find(call.Roots, path)
+		if err != nil {
+			return nil, err
+		}
+		for _, last := range []bool{true, false} {
+			to, err := place.Followed(last)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, filepath.Join(to.Root.Name(), to.Name))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all), nil
+}
+
+func pathsOf(op permit.Op, args json.RawMessage) ([]string, error) {
+	switch {
+	case op.Tool != nil:
+		in, err := op.Tool.Named(args)
+		if err == nil && len(in[tool.NamesUnknown]) > 0 {
+			err = errors.New(op.Name + " touches paths that its arguments do not hold")
+		}
+		return in[tool.NamesPath], err
+	case op.Module == "file" && strings.HasPrefix(op.Method, "resources/") && strings.HasPrefix(op.Name, "file://"):
+		var vars struct{ Path string }
+		if err := json.Unmarshal(args, &vars); err != nil {
+			return nil, err
+		}
+		plain, err := url.PathUnescape(vars.Path)
+		if err != nil || !strings.HasPrefix(vars.Path, "/") {
+			return nil, errors.New("the URI names no path")
+		}
+		return []string{vars.Path, plain}, nil // matching the template may have decoded it
+	}
+	return nil, errors.New("which paths " + op.Method + " of " + op.Name + " reads is not known")
+}
+
+// Commands parses what a call runs, as the shell of the host would.
+func (n hostNames) Commands(_ *tool.Caller, op permit.Op, args json.RawMessage) ([]permit.Command, error) {
+	if op.Tool == nil {
+		return nil, errors.New("which commands " + op.Method + " of " + op.Name + " runs is not known")
+	}
+	in, err := op.Tool.Named(args)
+	if err != nil {
+		return nil, err
+	}
+	for _, v := range in[tool.NamesEnv] {
+		if name, value, _ := strings.Cut(v, "="); command.Steers(name) || command.Runs(value) {
+			return nil, errors.New("the variable " + name + " changes what commands do")
+		}
+	}
+	var found []command.Found
+	for _, line := range in[tool.NamesLine] {
+		var shell string
+		if list := in[tool.NamesShell]; len(list) > 0 {
+			shell = list[0]
+		}
+		one, err := command.Line(line, cmp.Or(shell, n.app.cfg.Modules.Shell.Shell, "sh"))
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, one...)
+	}
+	for _, program := range in[tool.NamesProgram] {
+		one, err := command.Program(append([]string{program}, in[tool.NamesArgs]...)...)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, one...)
+	}
+	all := make([]permit.Command, len(found))
+	for i, f := range found {
+		all[i] = permit.Command{Program: f.Program, Name: f.Name, Args: f.Args, Open: !f.Known}
+	}
+	return all, nil
+}
