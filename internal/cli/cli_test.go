@@ -98,17 +98,18 @@ func TestNearest(t *testing.T) {
 }
 
 func TestAToolIsExplained(t *testing.T) {
+	t.Chdir(t.TempDir())
 	var out strings.Builder
 	yes := true
 	entry := client.Tool{Name: "look", Description: "Looks. \x1b[31mReally.", Input: schemaOf(t, sample)}
 	entry.Annotations.ReadOnly = &yes
-	if err := describeTool(&out, entry); err != nil {
+	if err := describeTool(&out, entry, []string{"--modules=look", "-d=it's"}); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
 		"Looks. ?[31mReally.", "It changes nothing.", "path    string, required", "limit   integer, default 10",
 		"kind    a|b", "globs   list of string", "ratio   number or null", "free    anything",
-		"gatehouse call look path=PATH\n",
+		"gatehouse call look path=README.md --modules=look '-d=it'\\''s'\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing from\n%s", want, out.String())

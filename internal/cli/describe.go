@@ -54,8 +54,9 @@ func sentence(s string) string {
 	return s
 }
 
-// describeTool prints everything about one tool that helps to call it.
-func describeTool(out io.Writer, t client.Tool) error {
+// describeTool prints everything about one tool that helps to call it. flags
+// are those of the example.
+func describeTool(out io.Writer, t client.Tool, flags []string) error {
 	title := t.Name
 	if t.Title != "" {
 		title += ": " + t.Title
@@ -71,7 +72,7 @@ func describeTool(out io.Writer, t client.Tool) error {
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(out, "\nExample:\n  gatehouse call %s\n", strings.Join(append([]string{t.Name}, example(t.Input)...), " "))
+	_, err := fmt.Fprintf(out, "\nExample:\n  %s\n", printable(exampleOf(t, flags)))
 	return err
 }
 
@@ -106,28 +107,6 @@ func choices(enum []any) string {
 		all = append(all, fmt.Sprint(e))
 	}
 	return strings.Join(all, "|")
-}
-
-// example gives the required arguments a value that shows their type.
-func example(s client.Schema) []string {
-	var words []string
-	for _, p := range s.Properties {
-		if !slices.Contains(s.Required, p.Name) {
-			continue
-		}
-		sample := map[string]string{"integer": "1", "number": "0.5", "boolean": "true", "array": "'[...]'", "object": "'{...}'"}
-		v := strings.ToUpper(p.Name)
-		for _, t := range p.Type {
-			if known, ok := sample[t]; ok && p.Items == nil {
-				v = known
-			}
-		}
-		if len(p.Enum) > 0 {
-			v = fmt.Sprint(p.Enum[0])
-		}
-		words = append(words, p.Name+"="+v)
-	}
-	return words
 }
 
 // showResult prints what a tool gave back: its text, or its structure as

@@ -48,7 +48,7 @@ or explain one: its arguments, which of them it needs, and an example.`,
 			case asJSON:
 				return printEntries(w, all)
 			case len(args) == 1:
-				return describeTool(w.Out, all[0])
+				return describeTool(w.Out, all[0], sameTarget(c, &t))
 			}
 			return listTools(w.Out, all)
 		},

@@ -37,6 +37,27 @@ type Schema struct {
 	Enum        []any           `json:"enum"`
 	Default     json.RawMessage `json:"default"`
 	Header      string          `json:"x-mcp-header"`
+
+	Hints `json:"-"`
+}
+
+// Hints say what values must be like; nil and 0 say nothing. They help to make
+// an example: one that cannot be read is left out, with those behind it.
+type Hints struct {
+	Const            any      `json:"const"`
+	Examples         []any    `json:"examples"`
+	Format           string   `json:"format"`
+	Pattern          string   `json:"pattern"`
+	MinLength        float64  `json:"minLength"`
+	MaxLength        *float64 `json:"maxLength"`
+	Minimum          *float64 `json:"minimum"`
+	Maximum          *float64 `json:"maximum"`
+	ExclusiveMinimum *float64 `json:"exclusiveMinimum"`
+	ExclusiveMaximum *float64 `json:"exclusiveMaximum"`
+	MultipleOf       *float64 `json:"multipleOf"`
+	MinItems         float64  `json:"minItems"`
+	AnyOf            []Schema `json:"anyOf"`
+	OneOf            []Schema `json:"oneOf"`
 }
 
 // UnmarshalJSON reads a schema; true and false, which are schemas too, are
@@ -46,6 +67,7 @@ func (s *Schema) UnmarshalJSON(b []byte) error {
 		*s = Schema{}
 		return nil
 	}
+	json.Unmarshal(b, &s.Hints) // what it cannot read says nothing
 	type plain Schema
 	return json.Unmarshal(b, (*plain)(s))
 }
