@@ -270,7 +270,7 @@ func (a *App) addModules(ctx context.Context) error {
 	if err := a.host.Add(ctx, houseModule, house.New(a.spool, help)); err != nil {
 		return err
 	}
-	if err := a.host.Add(ctx, jobModule, job.New(a.jobs)); err != nil {
+	if err := a.host.Add(ctx, jobModule, job.New(a.jobs, a.rules)); err != nil {
 		return err
 	}
 	if err := a.host.Add(ctx, publicModule, a.tree.module()); err != nil {

@@ -31,7 +31,7 @@ func (a *App) processConfig(c *process.Config) {
 			return nil
 		}})
 	}
-	c.Hub, c.Env = a.theHub(), a.contexts.environment
+	c.Hub, c.Env, c.Rules = a.theHub(), a.contexts.environment, a.rules
 	if a.table != nil {
 		c.Sessions = sessions{a}
 	}

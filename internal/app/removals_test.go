@@ -84,7 +84,10 @@ func TestWhatARemovedUserOwnsIsEnded(t *testing.T) {
 		}
 	}
 	ann, anna := client("ann"), client("anna")
-	var process, forward, box, others struct{ ID, Listen string }
+	var process, forward, others struct{ ID, Listen string }
+	var box struct {
+		ID string `json:"sandbox_id"`
+	}
 	start := `{"command":"sleep","args":["1000"]}`
 	if runtime.GOOS == "windows" {
 		start = `{"command":"ping","args":["-n","1000","127.0.0.1"]}`
@@ -231,4 +234,68 @@ func TestAHostEndsAtItsStartWhatARemovedUserLeft(t *testing.T) {
 func runs(pid int) bool {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	return err == nil && !strings.Contains(string(b), ") Z ")
+}
+
+// An administrator lists what belongs to all callers, with its owner, and ends it.
+// Other callers are refused the list, and what they name is not there.
+func TestAdministratorsSeeAndEndWhatBelongsToOthers(t *testing.T) {
+	cfg := settings(t)
+	cfg.View.Modules = []string{"process", "net"}
+	boxes := sandboxesWork(t)
+	if boxes {
+		cfg.View.Modules = append(cfg.View.Modules, "sandbox")
+		cfg.Modules.Sandbox.Pool.Enabled, cfg.Modules.Sandbox.Driver = false, "namespaces"
+	}
+	cancelled := make(chan struct{})
+	_, client := liveOn(t, cfg, Options{Extra: []Guest{longJob(cancelled)}})
+	ann, bob, admin := client("ann"), client("bob"), client("chief", identity.Admin)
+	type thing struct{ list, id, end, arg string }
+	var made struct {
+		ID, Job string
+		Sandbox string `json:"sandbox_id"`
+	}
+	start := `{"command":"sleep","args":["1000"]}`
+	if runtime.GOOS == "windows" {
+		start = `{"command":"ping","args":["-n","1000","127.0.0.1"]}`
+	}
+	ann.does("process_start", start, &made)
+	all := []thing{{"process_list", made.ID, "process_kill", "id"}}
+	ann.does("net_forward_start", `{"target":"127.0.0.1:9"}`, &made)
+	all = append(all, thing{"net_forward_list", made.ID, "net_forward_stop", "id"})
+	ann.does("long_job", `{}`, &made)
+	all = append(all, thing{"job_list", made.Job, "job_cancel", "id"})
+	if boxes {
+		ann.does("sandbox_create", `{}`, &made)
+		all = append(all, thing{"sandbox_list", made.Sandbox, "sandbox_destroy", "sandbox_id"})
+	}
+	for _, one := range all {
+		end := fmt.Sprintf(`{%q:%q}`, one.arg, one.id)
+		if r := bob.toolResult("default", one.list, `{"all":true}`); !r.IsError {
+			t.Errorf("%s: bob is told of all", one.list)
+		}
+		if r := bob.toolResult("default", one.end, end); !r.IsError {
+			t.Errorf("%s: bob ends what is ann's", one.end)
+		}
+		if r := admin.toolResult("default", one.list, `{}`); strings.Contains(string(r.StructuredContent), one.id) {
+			t.Errorf("%s without all has what is ann's", one.list)
+		}
+		r := admin.toolResult("default", one.list, `{"all":true}`)
+		if got := string(r.StructuredContent); !strings.Contains(got, one.id) || !strings.Contains(got, `"owner":"ann/default"`) {
+			t.Errorf("%s: an administrator is told %s", one.list, got)
+		}
+		if r := admin.toolResult("default", one.end, end); r.IsError {
+			t.Errorf("%s: an administrator is refused: %s", one.end, r.StructuredContent)
+		}
+		var left struct{ Processes []struct{ Status string } }
+		if one.list == "process_list" {
+			if ann.does(one.list, `{}`, &left); len(left.Processes) != 1 || left.Processes[0].Status != "killed" {
+				t.Errorf("the process is %+v", left)
+			}
+			continue
+		}
+		if r := admin.toolResult("default", one.list, `{"all":true}`); strings.Contains(string(r.StructuredContent), one.id) {
+			t.Errorf("%s: it goes on", one.end)
+		}
+	}
+	<-cancelled
 }

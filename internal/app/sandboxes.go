@@ -32,6 +32,7 @@ func (a *App) sandboxConfig(c *sandbox.Config) {
 		Ladder: SandboxDrivers(s.Ladder(), s, a.cfg.Folders.Cache, a.log), Templates: sandboxTemplates(s),
 		Original: func(context string) bool { return a.specOf(context).Aliases },
 		Served:   a.untilSandboxesAreServed,
+		Rules:    a.rules,
 	}
 	c.TotalMemory = cmp.Or(s.TotalMemory, manager.MachineMiB())
 	c.PrincipalMemory = cmp.Or(s.PrincipalMemory, c.TotalMemory*3/4)

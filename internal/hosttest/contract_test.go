@@ -50,7 +50,7 @@ func TestModulesKeepTheContract(t *testing.T) {
 		Find:  func(context.Context, tool.Caller, string) (*tool.Def, bool) { return nil, false },
 		Names: func(context.Context, tool.Caller) []string { return nil },
 	}
-	guests = append(guests, standard.Guest{Name: "house", New: house.New(sp, help)}, standard.Guest{Name: "job", New: job.New(j)})
+	guests = append(guests, standard.Guest{Name: "house", New: house.New(sp, help)}, standard.Guest{Name: "job", New: job.New(j, nil)})
 	for _, g := range guests {
 		t.Run(g.Name, func(t *testing.T) {
 			moduletest.Run(t, g.New, moduletest.Options{Check: compiles})

@@ -120,7 +120,7 @@ func New(t testing.TB, o Options) *Host {
 	h.Modules.OnChange(func(module.Audience) { h.Views.Stale(); engine.Changed() })
 	must(h.Modules.Add(t.Context(), "house", house.New(h.Spool, house.Help{Find: h.Views.Defined, Names: h.Views.ToolNames})))
 	if o.JobTools {
-		must(h.Modules.Add(t.Context(), "job", job.New(h.Jobs)))
+		must(h.Modules.Add(t.Context(), "job", job.New(h.Jobs, nil)))
 	}
 	for name, make := range o.Modules {
 		must(h.Modules.Add(t.Context(), name, make))

@@ -255,6 +255,23 @@ func (j *Jobs) EndOwned(match func(owner string, made time.Time) bool) (ended []
 	return ended, err
 }
 
+// Unfinished are the jobs of all owners that have not ended, the oldest first, at
+// most 1000. Request, Result, Recorded and State are left out.
+func (j *Jobs) Unfinished() (all []Record, err error) {
+	rows, err := j.store.unfinished()
+	for _, r := range rows[:min(len(rows), 1000)] {
+		j.overlay(&r)
+		all = append(all, r.Record)
+	}
+	return all, err
+}
+
+// Owner is whose job that is; the error is ErrNotFound.
+func (j *Jobs) Owner(id string) (string, error) {
+	r, err := j.store.get(id)
+	return r.Owner, err
+}
+
 // Answer stores answers to open questions; unknown keys and what is not JSON
 // are ignored, and what is not answered stays open. With the last answer the job works again and
 // Jobs runs its next round. A job that waits for nothing comes back as it is,

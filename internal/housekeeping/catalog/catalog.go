@@ -41,7 +41,7 @@ type Tool struct {
 func Standard(ctx context.Context) ([]Module, error) {
 	var all []Module
 	for _, g := range append(standard.Guests(),
-		standard.Guest{Name: "job", New: job.New(nil)},
+		standard.Guest{Name: "job", New: job.New(nil, nil)},
 		standard.Guest{Name: "house", New: house.New(nil, house.Help{})},
 		standard.Guest{Name: "context", New: contextadmin.New(contextadmin.Options{Judge: unasked})},
 		standard.Guest{Name: "ssh", New: sshkeys.New},

@@ -9,15 +9,20 @@ import (
 
 	"gatehouse/internal/jobs"
 	"gatehouse/internal/rawjson"
+	"gatehouse/internal/ruling"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
 
-type follower struct{ jobs *jobs.Jobs }
+type follower struct {
+	jobs  *jobs.Jobs
+	rules ruling.Func
+}
 
-// New returns what makes the module.
-func New(j *jobs.Jobs) module.New {
-	return func(context.Context, module.Deps) (module.Module, error) { return &follower{j}, nil }
+// New returns what makes the module. rules says who may list and cancel the jobs
+// of all callers; nil means no one.
+func New(j *jobs.Jobs, rules ruling.Func) module.New {
+	return func(context.Context, module.Deps) (module.Module, error) { return &follower{j, rules}, nil }
 }
 
 func (f *follower) Close(context.Context) error { return nil }
@@ -49,6 +54,7 @@ type State struct {
 	Done    float64 `json:"done,omitempty"`
 	Total   float64 `json:"total,omitempty"`
 	Created string  `json:"created"`
+	Owner   string  `json:"owner,omitempty" doc:"in a list of all"`
 }
 
 // stateOf says failed of a job whose tool failed: what was to be done is not.
@@ -57,7 +63,10 @@ func stateOf(r *jobs.Record) State {
 	if v, ok := rawjson.Get(r.Result, "isError"); ok && status == jobs.Completed && string(v) == "true" {
 		status = jobs.Failed
 	}
-	return State{r.ID, r.Title, string(status), r.Note, r.Done, r.Total, r.Created.Format(time.RFC3339)}
+	return State{
+		ID: r.ID, Title: r.Title, Status: string(status), Note: r.Note, Done: r.Done, Total: r.Total,
+		Created: r.Created.Format(time.RFC3339),
+	}
 }
 
 type waitIn struct {
@@ -106,6 +115,7 @@ func missing(err error) error {
 
 type listIn struct {
 	Cursor string `json:"cursor,omitempty" doc:"next_cursor of the page before"`
+	All    bool   `json:"all,omitempty" doc:"the unfinished jobs of all callers, oldest first; administrators only"`
 }
 
 type listOut struct {
@@ -114,6 +124,9 @@ type listOut struct {
 }
 
 func (f *follower) list(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
+	if in.All {
+		return f.listAll(c)
+	}
 	recs, next, err := f.jobs.List(c.Caller.Owner, in.Cursor, 50)
 	if err != nil {
 		return listOut{}, tool.Refuse("invalid_arguments", "cursor: %v", err)
@@ -123,6 +136,20 @@ func (f *follower) list(_ context.Context, c *tool.Call, in listIn) (listOut, er
 		out.Jobs = append(out.Jobs, stateOf(f.whole(&recs[i])))
 	}
 	return out, nil
+}
+
+func (f *follower) listAll(c *tool.Call) (listOut, error) {
+	out := listOut{Jobs: []State{}}
+	if err := f.rules.Check(c, "list the jobs of all callers"); err != nil {
+		return out, err
+	}
+	recs, err := f.jobs.Unfinished()
+	for i := range recs {
+		s := stateOf(&recs[i])
+		s.Owner = recs[i].Owner
+		out.Jobs = append(out.Jobs, s)
+	}
+	return out, err
 }
 
 // whole is a completed job with its result, which lists come without.
@@ -141,7 +168,14 @@ type cancelIn struct {
 }
 
 func (f *follower) cancel(_ context.Context, c *tool.Call, in cancelIn) (State, error) {
-	rec, err := f.jobs.Cancel(c.Caller.Owner, in.ID)
+	owner := c.Caller.Owner
+	if f.rules.By(c.Caller) {
+		var err error
+		if owner, err = f.jobs.Owner(in.ID); err != nil {
+			return State{}, missing(err)
+		}
+	}
+	rec, err := f.jobs.Cancel(owner, in.ID)
 	if err != nil && !errors.Is(err, jobs.ErrTerminal) {
 		return State{}, missing(err)
 	}

@@ -25,7 +25,7 @@ func TestAListTellsWhatHasFailed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := &follower{j}
+	f := &follower{jobs: j}
 	got, err := f.list(t.Context(), &tool.Call{Caller: tool.Caller{Owner: "ann"}}, listIn{})
 	if err != nil || len(got.Jobs) != 2 {
 		t.Fatalf("got %v, %v; want two jobs", got, err)

@@ -67,6 +67,7 @@ type startForwardIn struct {
 
 type forwardOut struct {
 	ID          string `json:"id"`
+	Owner       string `json:"owner,omitempty" doc:"with all"`
 	Listen      string `json:"listen"`
 	Target      string `json:"target"`
 	Since       string `json:"since"`
@@ -241,14 +242,28 @@ type forwardsOut struct {
 	Forwards []forwardOut `json:"forwards"`
 }
 
-func (n *network) listForwards(_ context.Context, c *tool.Call, _ struct{}) (forwardsOut, error) {
+type listForwardsIn struct {
+	All bool `json:"all,omitempty" doc:"of all callers; administrators only"`
+}
+
+func (n *network) listForwards(_ context.Context, c *tool.Call, in listForwardsIn) (forwardsOut, error) {
 	s, out := &n.forwards, forwardsOut{Forwards: []forwardOut{}}
+	if in.All {
+		if err := n.cfg.Rules.Check(c, "list the forwards of all callers"); err != nil {
+			return out, err
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.open {
-		if f.owner == c.Caller.Owner {
-			out.Forwards = append(out.Forwards, f.out())
+		if !in.All && f.owner != c.Caller.Owner {
+			continue
 		}
+		o := f.out()
+		if in.All {
+			o.Owner = f.owner
+		}
+		out.Forwards = append(out.Forwards, o)
 	}
 	slices.SortFunc(out.Forwards, func(a, b forwardOut) int {
 		return cmp.Or(cmp.Compare(a.Since, b.Since), cmp.Compare(a.ID, b.ID))
@@ -264,7 +279,7 @@ func (n *network) stopForward(_ context.Context, c *tool.Call, in stopForwardIn)
 	s := &n.forwards
 	s.mu.Lock()
 	f := s.open[in.ID]
-	mine := f != nil && f.owner == c.Caller.Owner
+	mine := f != nil && (f.owner == c.Caller.Owner || n.cfg.Rules.By(c.Caller))
 	if mine {
 		delete(s.open, in.ID)
 	}

@@ -18,7 +18,7 @@ import (
 
 // Config is what the module is given.
 type Config struct {
-	Rules ruling.Func `json:"-"` // who may open a port beyond this machine; nil: nobody
+	Rules ruling.Func `json:"-"` // who may open a port beyond this machine, and list and end forwards of all callers; nil: nobody
 	// ACME says how this host comes by certificates for public names; nil
 	// means that nobody knows.
 	ACME func() ACME `json:"-"`

@@ -13,10 +13,12 @@ import (
 type listIn struct {
 	RunningOnly bool `json:"running_only,omitempty"`
 	Usage       bool `json:"usage,omitempty" doc:"tell CPU, memory and ports of what runs"`
+	All         bool `json:"all,omitempty" doc:"of all callers; administrators only"`
 }
 
 type listed struct {
 	ID      string   `json:"id"`
+	Owner   string   `json:"owner,omitempty" doc:"with all"`
 	Command string   `json:"command"`
 	Args    []string `json:"args"`
 	Dir     string   `json:"dir"`
@@ -44,9 +46,17 @@ func (m *manager) listTool() tool.Tool {
 		Help:        "CPU, memory, ports and the number of processes count everything that came of a process. They are told where the system tells them (Linux); an ended process tells its CPU time.",
 	}, func(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
 		out := listOut{Processes: []listed{}}
+		if in.All {
+			if err := m.cfg.Rules.Check(c, "list the processes of all callers"); err != nil {
+				return out, err
+			}
+		}
 		m.adopt() // what another host left meanwhile
-		for _, r := range m.of(c.Caller.Owner) {
+		for _, r := range m.matching(func(r *record) bool { return in.All || r.owner == c.Caller.Owner }) {
 			if l := r.listed(in.Usage); !in.RunningOnly || l.Status == "running" {
+				if in.All {
+					l.Owner = r.owner
+				}
 				out.Processes = append(out.Processes, l)
 			}
 		}
@@ -55,22 +65,19 @@ func (m *manager) listTool() tool.Tool {
 	})
 }
 
-// of are an owner's processes in the order they were started.
-func (m *manager) of(owner string) (own []*record) {
+// matching are the processes for which match holds, in the order they were started.
+func (m *manager) matching(match func(*record) bool) (all []*record) {
 	m.mu.Lock()
 	for _, r := range m.records {
-		if r.owner == owner {
-			own = append(own, r)
+		if match(r) {
+			all = append(all, r)
 		}
 	}
 	m.mu.Unlock()
-	slices.SortFunc(own, byAge)
-	return own
-}
-
-// byAge orders processes as they were started.
-func byAge(a, b *record) int {
-	return cmp.Or(a.began.Compare(b.began), strings.Compare(a.id, b.id))
+	slices.SortFunc(all, func(a, b *record) int {
+		return cmp.Or(a.began.Compare(b.began), strings.Compare(a.id, b.id))
+	})
+	return all
 }
 
 func (r *record) listed(usage bool) listed {

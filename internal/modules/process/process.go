@@ -22,6 +22,7 @@ import (
 	"gatehouse/internal/contextbook"
 	"gatehouse/internal/hub"
 	"gatehouse/internal/proc"
+	"gatehouse/internal/ruling"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -44,6 +45,8 @@ type Config struct {
 	// nil means that there is nothing. Its error refuses the call. The secrets
 	// in it are hidden in what they print.
 	Env func(tool.Caller) (contextbook.Environment, error) `json:"-"`
+	// Rules says who may list and end the processes of all callers; nil means no one.
+	Rules ruling.Func `json:"-"`
 	// Sessions tells when sessions end; nil means that there are none.
 	Sessions Sessions `json:"-"`
 	// Folder is where detached processes are kept; "" means there are none.
@@ -161,15 +164,7 @@ func (m *manager) adoptFirst() {
 // left. Processes that have ended, and their output, are forgotten unlisted.
 func (m *manager) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) (ended []string) {
 	m.adopt()
-	m.mu.Lock()
-	var own []*record
-	for _, r := range m.records {
-		if match(r.owner, r.began) {
-			own = append(own, r)
-		}
-	}
-	m.mu.Unlock()
-	slices.SortFunc(own, byAge)
+	own := m.matching(func(r *record) bool { return match(r.owner, r.began) })
 	lines := make([]string, len(own))
 	var wg sync.WaitGroup
 	for i, r := range own {
@@ -269,12 +264,17 @@ func (m *manager) release(owner, in string) {
 
 // find is a process of the caller's; somebody else's is as if it were not there.
 func (m *manager) find(c *tool.Call, id string) (*record, error) {
+	return m.findAs(c, id, false)
+}
+
+// findAs is find, or with all a process of any caller.
+func (m *manager) findAs(c *tool.Call, id string, all bool) (*record, error) {
 	r := m.record(id)
 	if r == nil {
 		m.adopt() // another host may have left it
 		r = m.record(id)
 	}
-	if r == nil || r.owner != c.Caller.Owner {
+	if r == nil || !all && r.owner != c.Caller.Owner {
 		return nil, &tool.Refusal{Code: "not_found", Message: "process not found: " + id, Next: "process_list shows the processes there are; ended ones are kept for a while."}
 	}
 	return r, nil

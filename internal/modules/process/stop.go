@@ -49,7 +49,7 @@ func (m *manager) killTool() tool.Tool {
 
 // end1 ends one process. The kill follows the grace even if the caller goes away.
 func (m *manager) end1(ctx context.Context, c *tool.Call, id string, grace time.Duration) (done, error) {
-	r, err := m.find(c, id)
+	r, err := m.findAs(c, id, m.cfg.Rules.By(c.Caller)) // administrators end those of all callers
 	if err != nil {
 		return done{}, err
 	}

@@ -156,7 +156,13 @@ func (m *desk) destroyTool() tool.Tool {
 		Name: "sandbox_destroy", Title: "Destroy a sandbox", Effects: tool.Destroys, Aliases: []string{"destroy_sandbox"}, Handle: "sandbox_id",
 		Description: "Ends a sandbox and everything in it. Its files are lost.",
 	}, "Failed to destroy sandbox: ", asIs, func(_ context.Context, c *tool.Call, in idIn) (successOut, []tool.Content, error) {
-		switch err := m.boxes.Destroy(c.Caller.Owner, in.ID); {
+		owner := c.Caller.Owner
+		if m.cfg.Rules.By(c.Caller) { // administrators end those of all callers
+			if of, err := m.boxes.Owner(in.ID); err == nil {
+				owner = of
+			}
+		}
+		switch err := m.boxes.Destroy(owner, in.ID); {
 		case errors.Is(err, manager.ErrNotFound):
 			_, _, err := m.find(c, "")
 			return successOut{}, nil, err
@@ -169,6 +175,7 @@ func (m *desk) destroyTool() tool.Tool {
 
 type listedBox struct {
 	ID        string    `json:"sandbox_id"`
+	Owner     string    `json:"owner,omitempty" doc:"with all"`
 	State     string    `json:"state"`
 	Created   time.Time `json:"created_at"`
 	Name      string    `json:"name,omitempty"`
@@ -186,6 +193,10 @@ type listOut struct {
 	Sandboxes []listedBox `json:"sandboxes"`
 }
 
+type listIn struct {
+	All bool `json:"all,omitempty" doc:"of all callers; administrators only"`
+}
+
 func (m *desk) listTool() tool.Tool {
 	return adapted(m, tool.Def{
 		Name: "sandbox_list", Title: "List sandboxes", Effects: tool.Reads, Aliases: []string{"list_sandboxes"},
@@ -201,18 +212,27 @@ func (m *desk) listTool() tool.Tool {
 			all = append(all, plain{b.ID, b.State, b.Created})
 		}
 		return map[string]any{"sandboxes": all}
-	}, func(_ context.Context, c *tool.Call, _ struct{}) (listOut, []tool.Content, error) {
+	}, func(_ context.Context, c *tool.Call, in listIn) (listOut, []tool.Content, error) {
 		m.boxes.Serve() // one will be asked for
-		all := []listedBox{}
-		for _, b := range m.boxes.List(c.Caller.Owner) {
+		all, boxes := []listedBox{}, m.boxes.List(c.Caller.Owner)
+		if in.All {
+			if err := m.cfg.Rules.Check(c, "list the sandboxes of all callers"); err != nil {
+				return listOut{}, nil, err
+			}
+			boxes = m.boxes.All()
+		}
+		for _, b := range boxes {
 			f, state := b.Facts(), "Ready"
 			if f.Paused {
 				state = "Paused"
 			}
 			all = append(all, listedBox{
-				b.ID, state, b.Created.UTC(), b.Name, b.Tier.String(), b.Limits().MemoryMiB, b.Driver, b.Template, f.Busy, f.Processes, f.Contexts,
+				b.ID, "", state, b.Created.UTC(), b.Name, b.Tier.String(), b.Limits().MemoryMiB, b.Driver, b.Template, f.Busy, f.Processes, f.Contexts,
 				f.IdleAt.UTC().Format(time.RFC3339),
 			})
+			if in.All {
+				all[len(all)-1].Owner = b.Owner
+			}
 		}
 		return listOut{all}, nil, nil
 	})

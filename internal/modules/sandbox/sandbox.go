@@ -16,6 +16,7 @@ import (
 
 	"gatehouse/internal/proc"
 	"gatehouse/internal/roots"
+	"gatehouse/internal/ruling"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/namespaces"
@@ -74,6 +75,8 @@ type Config struct {
 	// Secrets are those that a caller may have swapped in on the way out of
 	// sandboxes, by the names of the variables they are in; nil means none.
 	Secrets func(tool.Caller) (map[string]manager.Secret, error) `json:"-"`
+	// Rules says who may list and end the sandboxes of all callers; nil means no one.
+	Rules ruling.Func `json:"-"`
 	// Original reports whether callers in a context are to be answered as by
 	// the original; nil means that none are.
 	Original func(context string) bool `json:"-"`

@@ -280,11 +280,28 @@ func (m *Manager) Find(owner, id string) (*Box, error) {
 	return nil, ErrNotFound
 }
 
+// Owner is whose sandbox that is; the error is ErrNotFound.
+func (m *Manager) Owner(id string) (string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if b := m.boxes[id]; b != nil {
+		return b.Owner, nil
+	}
+	return "", ErrNotFound
+}
+
 // List are an owner's sandboxes, the oldest first.
-func (m *Manager) List(owner string) (all []*Box) {
+func (m *Manager) List(owner string) []*Box {
+	return m.matching(func(b *Box) bool { return b.Owner == owner })
+}
+
+// All are the sandboxes of all owners, the oldest first.
+func (m *Manager) All() []*Box { return m.matching(func(*Box) bool { return true }) }
+
+func (m *Manager) matching(match func(*Box) bool) (all []*Box) {
 	m.mu.Lock()
 	for _, b := range m.boxes {
-		if b.Owner == owner {
+		if match(b) {
 			all = append(all, b)
 		}
 	}
