@@ -59,6 +59,7 @@ type inForce struct {
 
 	folders atomic.Pointer[map[string]tool.Roots] // by context; one that is not there has none
 	leaving sync.WaitGroup                        // modules whose context is gone
+	warned  map[string]bool                       // of rules in force; guarded by mu
 }
 
 // openBook opens the book of contexts and works out what there is besides. A
@@ -141,14 +142,23 @@ func (f *inForce) SetFixed(fixed contextbook.Fixed) error {
 	return nil
 }
 
-// apply puts the book, as it is now, in force. What a context may touch and
-// what it defines comes before it can be entered, and goes after.
+// apply puts the book, as it is now, in force, and warns of rules that compare
+// text.
 func (f *inForce) apply(always bool) {
+	if f.replace(always) {
+		f.warnOfText()
+	}
+}
+
+// replace puts the book in force. What a context may touch and what it defines
+// comes before it can be entered, and goes after. It reports whether anything
+// changed.
+func (f *inForce) replace(always bool) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	next, was := f.book.Current(), f.now
 	if next.Turn == was.Turn && !always {
-		return
+		return false
 	}
 	f.now = next
 	rules, err := f.fixed.With(next.Records)
@@ -156,7 +166,7 @@ func (f *inForce) apply(always bool) {
 		f.app.log.Error("some contexts are left out", "err", err)
 	}
 	if rules.Policy == nil {
-		return // of the fixed part, which was checked: nothing changes
+		return false // of the fixed part, which was checked: nothing changes
 	}
 	f.openFolders(next, &rules)
 	f.limit(next, &rules)
@@ -165,6 +175,7 @@ func (f *inForce) apply(always bool) {
 	f.undefine(&rules)
 	f.app.engine.Changed()
 	f.publish(was, next)
+	return true
 }
 
 // openFolders opens the folders of contexts that have their own. Where that

@@ -3,9 +3,12 @@ package app
 import (
 	"encoding/json"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"gatehouse/internal/config"
@@ -149,5 +152,47 @@ func TestRulesSeeTheCommandsThatWouldRun(t *testing.T) {
 	}
 	if got := call("process_run", map[string]any{"command": "cat", "args": []string{"f"}}); !strings.Contains(got, "still here") {
 		t.Errorf("process_run cat: %s", got)
+	}
+}
+
+// logText keeps what is logged.
+type logText struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *logText) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *logText) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// A host warns once of each rule in force that compares text, also of one that
+// comes later.
+func TestAHostWarnsOfRulesThatCompareText(t *testing.T) {
+	cfg := settings(t)
+	rule := config.Rule{Name: "first", When: `args.path == "x"`, Then: "refuse"}
+	cfg.Rules = []config.Rule{rule, {Name: "fine", When: `op.paths == ["/x"]`, Then: "refuse"}}
+	var said logText
+	a, err := New(t.Context(), cfg, Options{Log: slog.New(slog.NewTextHandler(&said, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clientTo(t, a)
+	next := cfg
+	next.Rules = append(slices.Clone(cfg.Rules), config.Rule{Name: "later", When: `args.path == "x"`, Then: "refuse"})
+	if _, _, err := a.Reload(next); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"first": 1, "later": 1, "fine": 0} {
+		if got := strings.Count(said.String(), name+" compares args.path as text"); got != want {
+			t.Errorf("%s: warned of %d times, want %d: %s", name, got, want, said.String())
+		}
 	}
 }

@@ -230,13 +230,8 @@ func checkRenames(cfg config.Config, guests []guest) error {
 		return nil
 	}
 	ctx := context.Background()
-	host := modules.NewHost(modules.Options{Bus: bus.New(), Config: func(string, any) error { return nil }, Log: slog.New(slog.DiscardHandler)})
+	host := bareHost(ctx, guests)
 	defer host.Close(ctx)
-	for _, g := range guests {
-		if i := slices.IndexFunc(standard.Guests(), func(s standard.Guest) bool { return s.Name == g.Name }); i >= 0 {
-			host.Add(ctx, g.Name, standard.Guests()[i].New) // whose error is that module's to tell when the host starts
-		}
-	}
 	views := contexts.New(contexts.Options{Offers: host.Offers, Rules: contexts.Rules{Policy: permit.Open(false)}, Log: slog.New(slog.DiscardHandler)})
 	for i, c := range cfg.Contexts {
 		if len(c.Rename) == 0 {
@@ -259,6 +254,18 @@ func checkRenames(cfg config.Config, guests []guest) error {
 		}
 	}
 	return nil
+}
+
+// bareHost has the modules that can be made without a host, to look at what they
+// offer. The caller closes it.
+func bareHost(ctx context.Context, guests []guest) *modules.Host {
+	host := modules.NewHost(modules.Options{Bus: bus.New(), Config: func(string, any) error { return nil }, Log: slog.New(slog.DiscardHandler)})
+	for _, g := range guests {
+		if i := slices.IndexFunc(standard.Guests(), func(s standard.Guest) bool { return s.Name == g.Name }); i >= 0 {
+			host.Add(ctx, g.Name, standard.Guests()[i].New) // whose error is that module's to tell when the host starts
+		}
+	}
+	return host
 }
 
 // checkDefault says what is wrong with the context that callers get who name

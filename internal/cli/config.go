@@ -30,7 +30,8 @@ func configCheck(w World) *cobra.Command {
 		Short: "Look for mistakes in the settings",
 		Long: `Look for mistakes in the settings. Each is told with file, line and column, and
 with what was expected; the exit code is then 1. What the settings name, such
-as certificates and folders, is not opened.`,
+as certificates and folders, is not opened. Rules that compare paths or commands
+as text are warned of, because other spellings pass them.`,
 		Example: `  gatehouse config check
   gatehouse config check ./gatehouse.yaml`,
 		Args: cobra.MaximumNArgs(1),
@@ -43,6 +44,9 @@ as certificates and folders, is not opened.`,
 			if err == nil {
 				err = checked(l)
 			}
+			if err == nil {
+				noteText(w, app.RuleWarnings(c.Context(), l.Config, nil))
+			}
 			switch {
 			case err != nil:
 				return err
@@ -53,6 +57,13 @@ as certificates and folders, is not opened.`,
 			}
 			return nil
 		},
+	}
+}
+
+// noteText prints warnings of rules that compare text.
+func noteText(w World, warnings []string) {
+	for _, s := range warnings {
+		fmt.Fprintf(w.Err, "[gatehouse] Warning: %s\n", s)
 	}
 }
 

@@ -251,6 +251,7 @@ func contextCreate(w World) *cobra.Command {
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Made context %s\n", args[0])
 				noteUnserved(w, cfg, r.Modules)
+				noteText(w, app.RuleWarnings(c.Context(), cfg, &r))
 				return writeDown(w, changed{"context.created", named(args[0])})
 			})
 		},
@@ -289,6 +290,7 @@ a whole; an empty list, and null in the file, take it away. The rest stays.`,
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Changed context %s\n", args[0])
 				noteUnserved(w, cfg, r.Modules)
+				noteText(w, app.RuleWarnings(c.Context(), cfg, &r))
 				return writeDown(w, changed{"context.changed", named(args[0])})
 			})
 		},
