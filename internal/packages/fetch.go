@@ -110,7 +110,7 @@ func (p *pack) npm(ctx context.Context, r *Record, dir string) error {
 		err = end.Stopped
 	}
 	if err == nil && end.Code != 0 {
-		err = fmt.Errorf("npm ended with code %d", end.Code)
+		return npmFailure(r.Source.From, end.Code, p.journal.tail(since, npmLines))
 	}
 	if err != nil {
 		return withWords(err, p.journal.tail(since, 10))

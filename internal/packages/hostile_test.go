@@ -46,6 +46,37 @@ func TestServersThatAreNoneAreNotKept(t *testing.T) {
 	}
 }
 
+// A server that is not ready in time is shown with what it printed, when it is
+// installed and when it is started.
+func TestAServerThatIsNotReadyIsShownWithWhatItPrinted(t *testing.T) {
+	for wait := 300 * time.Millisecond; ; wait *= 2 { // until the server has got as far as that
+		h := openHome(t, Options{Begin: wait})
+		_, err := h.Install(t.Context(), Plan{Record: server(t, "up", "silent")}, nil)
+		if err == nil || !strings.Contains(err.Error(), "it was not ready within") {
+			t.Fatalf("got %v", err)
+		}
+		if strings.Contains(Words(err), "the server starts with") {
+			break
+		}
+		if wait > time.Minute {
+			t.Fatalf("got %v, %q", err, Words(err))
+		}
+	}
+
+	needsShell(t)
+	h, dir := openHome(t, Options{}), t.TempDir()
+	write(t, dir, source(t, "1.0.0"))
+	i := h.install(from("up", "folder:"+dir))
+	if _, err := h.Stop(t.Context(), "up"); err != nil {
+		t.Fatal(err)
+	}
+	write(t, i.Record.program(h.folder("up")), map[string]string{"bin/run": "#!/bin/sh\necho no licence >&2\nexit 7\n"})
+	_, err := h.Start(t.Context(), "up")
+	if code(err) != "unavailable" || !strings.Contains(err.Error(), "code 7") || !strings.Contains(Words(err), "no licence") {
+		t.Errorf("got %v, %q", err, Words(err))
+	}
+}
+
 //redteam:attack A package's server is a stranger: a server that lists and sends too much
 func TestServersThatSayTooMuchAreHeard(t *testing.T) {
 	for _, how := range []string{"garbage", "flood", "old"} {

@@ -201,10 +201,11 @@ func (p *pack) renew(ctx context.Context, plan Plan, tell Tell) error {
 	return nil
 }
 
-// cause prefers why a context ended to what came of that.
+// cause prefers why a context ended to what came of that. What the program
+// printed until then stays.
 func cause(ctx context.Context, err error) error {
 	if why := context.Cause(ctx); why != nil {
-		return why
+		return withWords(why, Words(err))
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"gatehouse/internal/packages/packagestest"
 	"gatehouse/internal/state"
@@ -202,7 +203,7 @@ func fakeNPM(t *testing.T) (said string) {
 	said = filepath.Join(dir, "said")
 	write(t, dir, map[string]string{"npm": `#!/bin/sh
 echo "$@" >> '` + said + `'
-case "$*" in *broken*) echo "npm error 404" >&2; exit 1;; esac
+case "$*" in *broken*) echo "npm error 404" >&2; exit 1;; *stuck*) echo "npm is fetching" >&2; exec sleep 600;; esac
 [ "$1" = ci ] && [ ! -f package-lock.json ] && exit 3
 mkdir -p node_modules/@scope/served/bin
 echo '{}' > package-lock.json
@@ -244,8 +245,46 @@ func TestNPMInstallsWithoutScriptsAndAgainByTheLockFile(t *testing.T) {
 		}
 	}
 	_, err = h.Install(t.Context(), Plan{Record: from("bad", "npm:broken")}, nil)
-	if err == nil || !strings.Contains(Words(err), "npm error 404") {
+	if err == nil || !strings.Contains(err.Error(), "npm cannot install broken: the registry has no package of this name") {
 		t.Errorf("got %v, %q", err, Words(err))
+	}
+}
+
+// An install that takes too long says what npm printed until then.
+func TestAnInstallThatTakesTooLongSaysWhatWasPrinted(t *testing.T) {
+	fakeNPM(t)
+	for wait := 300 * time.Millisecond; ; wait *= 2 { // until npm has got as far as that
+		h := openHome(t, Options{Install: wait})
+		_, err := h.Install(t.Context(), Plan{Record: from("up", "npm:stuck")}, nil)
+		if err == nil || !strings.Contains(err.Error(), "it was not installed within") {
+			t.Fatalf("got %v", err)
+		}
+		if strings.Contains(Words(err), "npm is fetching") {
+			return
+		}
+		if wait > time.Minute {
+			t.Fatalf("got %v, %q", err, Words(err))
+		}
+	}
+}
+
+func TestFailuresOfNPMAreTold(t *testing.T) {
+	stack := strings.Repeat("npm error     at Socket.emit (node:events:524:28)\n", 30)
+	for _, c := range []struct{ printed, want, words string }{
+		{"npm error code E404\nnpm error 404 Not Found - GET https://example.com/x\nnpm error 404\nnpm error A complete log of this run can be found in: /x",
+			"npm cannot install x@1: the registry has no package", "npm error code E404\nnpm error 404 Not Found - GET https://example.com/x"},
+		{"npm error code ETARGET\nnpm error notarget No matching version found for x@1.", "not in this version", "npm error code ETARGET"},
+		{"npm error code ECONNREFUSED\nnpm error FetchError: request failed\n" + stack + "npm error   code: 'ECONNREFUSED',\nnpm error }\n",
+			"the registry cannot be reached", "npm error code ECONNREFUSED\nnpm error FetchError: request failed"},
+		{"npm ERR! code ENOSPC", "the disk is full", "npm ERR! code ENOSPC"},
+		{"npm error code EWHATEVER", "it ended with code 7", "npm error code EWHATEVER"},
+		{"", "it ended with code 7", ""},
+	} {
+		err := npmFailure("x@1", 7, c.printed)
+		if !strings.Contains(err.Error(), c.want) || !strings.HasPrefix(Words(err), c.words) || strings.Contains(Words(err), "at Socket") ||
+			strings.Contains(Words(err), "complete log") {
+			t.Errorf("%.60q: got %v, %q", c.printed, err, Words(err))
+		}
 	}
 }
 

@@ -479,6 +479,18 @@ func (h *House) Restart(ctx context.Context, id string) (Info, error) {
 	return h.set(ctx, id, "restarting", true, false)
 }
 
+// withLastWords adds to the refusal of a server that could not be started what
+// it printed then.
+func (p *pack) withLastWords(err error) error {
+	p.mu.Lock()
+	said := Words(p.why)
+	p.mu.Unlock()
+	if said == "" {
+		return err
+	}
+	return &spoken{err, said}
+}
+
 func (h *House) set(ctx context.Context, id, what string, halt, stopped bool) (Info, error) {
 	leave, err := h.enter()
 	if err != nil {
@@ -503,6 +515,8 @@ func (h *House) set(ctx context.Context, id, what string, halt, stopped bool) (I
 		var u *upstream
 		if u, err = p.ready(ctx); err == nil {
 			u.release()
+		} else {
+			err = p.withLastWords(err)
 		}
 	}
 	return p.info(), err

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"strings"
 	"time"
 
 	"gatehouse/internal/packages"
@@ -181,10 +182,11 @@ func explained(err error) error {
 	if words == "" {
 		return err
 	}
-	if _, ok := errors.AsType[*tool.Refusal](err); ok {
-		return err
+	said := "It printed last:\n" + words
+	if r, ok := errors.AsType[*tool.Refusal](err); ok {
+		return &tool.Refusal{Code: r.Code, Message: r.Message, Next: strings.TrimSpace(r.Next + "\n" + said)}
 	}
-	return &tool.Refusal{Code: "failed", Message: err.Error(), Next: "It said last:\n" + words}
+	return &tool.Refusal{Code: "failed", Message: err.Error(), Next: said}
 }
 
 // jobOut is the answer of what goes on by itself.
