@@ -2,6 +2,7 @@ package cli
 
 import (
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -57,9 +58,7 @@ func TestThePrintedEntryStartsTheSameServer(t *testing.T) {
 		{env: map[string]string{"GATEHOUSE_TRANSPORT": "http", "GATEHOUSE_LIMITS_RESULT": "5000", "GATEHOUSE_AUTH_TOKEN": "0123456789abcdef"}},
 	} {
 		env := map[string]string{"HOME": home}
-		for k, v := range c.env {
-			env[k] = v
-		}
+		maps.Copy(env, c.env)
 		args := c.args
 		if !slices.Contains(args, "--unrestricted") {
 			args = append([]string{"-d", folder}, args...)
@@ -73,9 +72,7 @@ func TestThePrintedEntryStartsTheSameServer(t *testing.T) {
 			t.Fatal(same.args)
 		}
 		again := map[string]string{"HOME": home}
-		for k, v := range same.env {
-			again[k] = v
-		}
+		maps.Copy(again, same.env)
 		_, _, got := serveSettings(t, same.args[1:], again)
 		if d := got.Doors; !d.Stdio || d.HTTP.Open || d.TCP != "" || d.Unix != "" {
 			t.Errorf("%v: listens at %+v, not at standard input and output alone", same.args, d)

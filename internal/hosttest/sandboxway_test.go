@@ -66,12 +66,12 @@ func TestASandboxDoesNotCallItsHost(t *testing.T) {
 			for _, host := range []string{"127.0.0.1", "localhost"} {
 				code := fmt.Sprintf(fromInside, host, u.Port(), u.Path)
 				got := c.call("sandbox_run", "sandbox_id", id, "language", "python", "code", code)
-				text := ""
+				var text strings.Builder
 				for _, part := range got.Content {
-					text += part.Text
+					text.WriteString(part.Text)
 				}
-				if strings.Contains(text, "tools\"") || strings.Count(text, "HTTP/1.1 403") != 3 {
-					t.Errorf("by %s:\n%s", host, text)
+				if strings.Contains(text.String(), "tools\"") || strings.Count(text.String(), "HTTP/1.1 403") != 3 {
+					t.Errorf("by %s:\n%s", host, text.String())
 				}
 			}
 			// What came into being after the rules counts as well.

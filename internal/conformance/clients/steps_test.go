@@ -2,6 +2,7 @@ package clients
 
 import (
 	"fmt"
+	"maps"
 	"regexp"
 	"strings"
 )
@@ -140,9 +141,7 @@ func modelSteps(all []tried) []Step {
 	for i, s := range all {
 		script = append(script, Step{Tool: s.tool, Args: func(given []string) map[string]any {
 			args := object{}
-			for name, value := range s.args {
-				args[name] = value
-			}
+			maps.Copy(args, s.args)
 			for name, from := range s.from {
 				args[name] = "missing"
 				if at := position(all[:i], from.step); at < len(given) {
