@@ -139,7 +139,7 @@ SANDBOXES = $(shell grep -rl --include='*_test.go' 'sandboxtest.Record' internal
 TIDY = .ci/tidy
 
 # All packages but those whose tests are a step of their own.
-UNITS = $$($(GO) list ./... | grep -Ev 'internal/conformance(/clients)?$$' $(SANDBOXES:%=| grep -v '%$$'))
+UNITS = $$($(GO) list ./... | grep -Ev 'internal/conformance(/clients|/documented)?$$' $(SANDBOXES:%=| grep -v '%$$'))
 
 unit:
 	$(TIDY) $(GO) test -short -timeout 10m $(UNITS)
@@ -170,9 +170,10 @@ verify-sandboxes:
 
 # The official suites and foreign clients, while nothing else runs: they give a
 # server as little as half a second. make conformance prints the table alone.
-# Then the clients that people use, and what each shows its model.
+# Then the clients that people use, and what each shows its model, and the
+# commands of the documents.
 suites:
-	$(TIDY) $(GO) test -v -p 1 -count=1 -timeout 15m ./internal/conformance ./internal/conformance/clients
+	$(TIDY) $(GO) test -v -p 1 -count=1 -timeout 15m ./internal/conformance ./internal/conformance/clients ./internal/conformance/documented
 
 verify-suites:
 	CGO_ENABLED=1 $(TIDY) $(GO) test -race -v -p 1 -count=1 -timeout 30m ./internal/conformance ./internal/conformance/clients

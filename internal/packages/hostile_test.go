@@ -100,7 +100,7 @@ func TestWhatAServerLiesAboutIsLeftOut(t *testing.T) {
 		t.Errorf("offered are %q, want %q", i.Names, want)
 	}
 	left := strings.Join(i.Left, "\n")
-	for _, want := range []string{"get_it_now: up_get_it_now is there already", "a tool: it has no name", "an id that is shorter", "noschema: it has no inputSchema", "badschema: its inputSchema", "bigschema: it has"} {
+	for _, want := range []string{"get_it_now: up_get_it_now is there already", "a tool: it has no name", "an id that is shorter", "noschema: it has no inputSchema", "badschema: its inputSchema", "bigschema: it has", "tasks: "} {
 		if !strings.Contains(left, want) {
 			t.Errorf("%q is not in\n%s", want, left)
 		}

@@ -252,6 +252,9 @@ func (s *session) block(t *testing.T, b block, used map[*rule]bool) {
 				s.serve(t, text, r.until)
 				return
 			}
+			if r.typed != "" {
+				text, r.stdin = inTerminal(text), r.typed
+			}
 			if out, err := s.run(t, text, r.stdin); err != nil {
 				t.Errorf("%s:%d: %s: %v: %s", b.file, c.line, text, err, out)
 			} else if !regexp.MustCompile(r.prints).Match(out) {
@@ -268,6 +271,11 @@ func (s *session) command(ctx context.Context, text string) *exec.Cmd {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
+}
+
+// inTerminal is a command line that runs another in a terminal.
+func inTerminal(text string) string {
+	return "script -qefc '" + strings.ReplaceAll(text, "'", `'\''`) + "' /dev/null"
 }
 
 // run runs a command to its end and returns all it printed.

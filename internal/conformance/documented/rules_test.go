@@ -16,6 +16,7 @@ type rule struct {
 	replace []string // placeholders and what stands for them: old, new, old, new
 	before  func(*testing.T, *session) error
 	stdin   string
+	typed   string // it runs in a terminal, in which this is typed
 	until   string // it goes on until it is stopped; this is printed first
 	prints  string // what it prints, as a regular expression
 
@@ -41,6 +42,7 @@ var rules = []rule{
 
 	{file: "docs/audit.md", begins: `{"seq":17`, skip: "a line of the ledger"},
 
+	{file: "docs/contexts.md", begins: "rules:", other: settings},
 	{file: "docs/contexts.md", begins: `{"env"`, other: saved("build.json")},
 	{file: "docs/contexts.md", begins: "gatehouse secret set TRACKER", before: holding("tracker-token", "t0ken\n")},
 	{file: "docs/contexts.md", begins: "gatehouse token create", prints: "gh_"},
@@ -55,7 +57,7 @@ var rules = []rule{
 	{file: "docs/packages.md", begins: "gatehouse call --daemon package_install id=files", skip: elsewhere},
 	{file: "docs/packages.md", begins: `gatehouse call --daemon package_install --json '{"id": "memory"`, skip: elsewhere},
 	{file: "docs/packages.md", begins: "gatehouse secret set GITHUB", before: holding("github-token", "t0ken\n")},
-	{file: "docs/packages.md", begins: `gatehouse call --daemon package_install --json '{"id": "github"`, prints: `"github_greet"`},
+	{file: "docs/packages.md", begins: `gatehouse call --daemon package_install --json '{"id": "github"`, typed: "y\n", prints: `"github_greet"`},
 	{file: "docs/packages.md", begins: "gatehouse call --daemon memory_read_graph", skip: elsewhere},
 	{file: "docs/packages.md", begins: "<data>/packages", skip: drawing},
 
