@@ -208,11 +208,17 @@ credentials also when no user is left.`,
 		Example: "  gatehouse user remove alice",
 		Args:    exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withUsers(w, func(s *identity.Service) error {
+			err := withUsers(w, func(s *identity.Service) error { // is in the ledger before the wait
 				if err := s.RemoveUser(c.Context(), args[0]); err != nil {
 					return fmt.Errorf("user %s: %w", args[0], err)
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Removed user %s\n", args[0])
+				return nil
+			})
+			if err != nil {
+				return err
+			}
+			return withUsers(w, func(s *identity.Service) error {
 				e, err := s.AwaitEndings(c.Context(), args[0])
 				if err != nil {
 					return fmt.Errorf("user %s is removed, but it is not known what the hosts that run ended: %w", args[0], err)
