@@ -17,6 +17,7 @@ const (
 	NamesArgs    = "args"    // its arguments
 	NamesEnv     = "env"     // variables for what is started, NAME=value
 	NamesUnknown = "unknown" // the call touches paths that its arguments do not hold
+	NamesCode    = "code"    // the call runs programs that its arguments do not hold
 )
 
 // Named is what the arguments of one call name of the host, by kind.
@@ -62,7 +63,7 @@ func (n Named) collect(v reflect.Value) {
 			if _, options, _ := strings.Cut(f.Tag.Get("json"), ","); s == "" && kind == NamesPath && options == "" {
 				s = "." // an empty path that must be given is the first folder, or refused
 			}
-			if s != "" || kind == NamesUnknown {
+			if s != "" || kind == NamesUnknown || kind == NamesCode {
 				n[kind] = append(n[kind], s)
 			}
 		case value.Kind() == reflect.Slice:

@@ -88,6 +88,9 @@ func (n hostNames) Commands(_ *tool.Caller, op permit.Op, args json.RawMessage) 
 	if err != nil {
 		return nil, err
 	}
+	if len(in[tool.NamesCode]) > 0 {
+		return nil, errors.New(op.Name + " runs programs that its arguments do not hold")
+	}
 	for _, v := range in[tool.NamesEnv] {
 		if name, value, _ := strings.Cut(v, "="); command.Steers(name) || command.Runs(value) {
 			return nil, errors.New("the variable " + name + " changes what commands do")

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -12,6 +13,8 @@ import (
 	"testing"
 
 	"gatehouse/internal/config"
+	"gatehouse/internal/permit"
+	"gatehouse/tool"
 )
 
 // Rules over op.paths see where a path leads, whichever way it is written.
@@ -152,6 +155,20 @@ func TestRulesSeeTheCommandsThatWouldRun(t *testing.T) {
 	}
 	if got := call("process_run", map[string]any{"command": "cat", "args": []string{"f"}}); !strings.Contains(got, "still here") {
 		t.Errorf("process_run cat: %s", got)
+	}
+}
+
+// A rule over the commands of a call that runs programs it does not hold cannot
+// be judged.
+func TestCodeThatArgumentsDoNotHold(t *testing.T) {
+	type in struct {
+		Source string `json:"source,omitempty" names:"code"`
+	}
+	x := tool.New(tool.Def{Name: "x"}, func(context.Context, *tool.Call, in) (tool.Result, error) { return tool.Result{}, nil })
+	for _, args := range []string{`{}`, `{"source":"npm:x"}`} {
+		if got, err := (hostNames{}).Commands(&tool.Caller{}, permit.Op{Name: "x", Tool: &x}, []byte(args)); err == nil {
+			t.Errorf("%s: got %v", args, got)
+		}
 	}
 }
 

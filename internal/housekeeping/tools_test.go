@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"regexp"
 	"strings"
 	"testing"
@@ -29,6 +30,13 @@ var (
 // tool's.
 var relaying = map[string]bool{"job_wait": true}
 
+// onHost are the modules whose arguments name files and programs of this host,
+// and namesHost are such arguments.
+var (
+	onHost    = map[string]bool{"file": true, "dir": true, "filesystem": true, "lang": true, "shell": true, "process": true}
+	namesHost = regexp.MustCompile(`(?i)paths?$|^(dir|working_dir|source|destination|command|args|env|shell)$`)
+)
+
 // faults is what is wrong with a tool of a module, as the house sees it.
 func faults(module string, t catalog.Tool) []string {
 	var all []string
@@ -48,6 +56,14 @@ func faults(module string, t catalog.Tool) []string {
 	}
 	if d.Effects == 0 {
 		say("it claims nothing about its effects, so clients and rules have to take it for the worst")
+	}
+	var in struct{ Properties map[string]json.RawMessage }
+	if err := json.Unmarshal(t.Input, &in); err == nil && onHost[module] {
+		for name := range in.Properties {
+			if namesHost.MatchString(name) && d.NameKind(name) == "" {
+				say("the tag names of the argument %s is missing, so that rules are not given what it names", name)
+			}
+		}
 	}
 	schemas := map[string]json.RawMessage{"input": t.Input, "output": t.Output}
 	if relaying[d.Name] {
@@ -83,6 +99,26 @@ func TestFaultsOfToolsAreFound(t *testing.T) {
 		spoil(&bad)
 		if got := faults("book", bad); len(got) != 1 {
 			t.Errorf("%s: got faults %q, want one", name, got)
+		}
+	}
+}
+
+func TestArgumentsThatNameThingsOfTheHostAreDeclared(t *testing.T) {
+	type in struct {
+		Path string `json:"path"`
+	}
+	type declared struct {
+		Path string `json:"path" names:"path"`
+	}
+	object := json.RawMessage(`{"type":"object","properties":{"path":{"type":"string"}}}`)
+	for _, c := range []struct {
+		module string
+		in     reflect.Type
+		want   int
+	}{{"file", reflect.TypeFor[in](), 1}, {"file", reflect.TypeFor[declared](), 0}, {"sandbox", reflect.TypeFor[in](), 0}} {
+		d := tool.Def{Name: c.module + "_read", Description: "Reads.", Effects: tool.Reads, In: c.in}
+		if got := faults(c.module, catalog.Tool{Def: d, Input: object, Output: object}); len(got) != c.want {
+			t.Errorf("%s, %v: got faults %q, want %d", c.module, c.in, got, c.want)
 		}
 	}
 }

@@ -14,7 +14,7 @@ import (
 
 type installIn struct {
 	ID      string            `json:"id" doc:"what its tools begin with: a-z, 0-9 and -" min:"1" max:"32"`
-	Source  string            `json:"source,omitempty" doc:"command, npm:name@version, folder:path or archive:path" default:"command" max:"4096"`
+	Source  string            `json:"source,omitempty" doc:"command, npm:name@version, folder:path or archive:path" default:"command" max:"4096" names:"code"`
 	Command string            `json:"command,omitempty" doc:"the program; may be left out where a package.json names it" max:"4096"`
 	Args    []string          `json:"args,omitempty" doc:"its arguments"`
 	Env     map[string]string `json:"env,omitempty" doc:"its environment; values may refer to secrets: ${secret:NAME}"`
@@ -138,7 +138,7 @@ func unsealed(names []string) string {
 
 type rebuildIn struct {
 	ID      string `json:"id" min:"1" max:"32"`
-	Source  string `json:"source,omitempty" doc:"another version: npm:name@version; left out, the one it came from" max:"4096"`
+	Source  string `json:"source,omitempty" doc:"another version: npm:name@version; left out, the one it came from" max:"4096" names:"code"`
 	Confirm string `json:"confirm,omitempty" doc:"the id, once the person has agreed to another source; counts where the settings let a caller's word stand (approvals.callers_word)" max:"32"`
 }
 
