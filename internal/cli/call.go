@@ -51,7 +51,7 @@ Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
 			}
 			defer end()
 			f := &follower{stderr: w.Err, client: cl, stays: t.running()}
-			r, err := callTool(c.Context(), w, cl, args[0], args[1:], text)
+			r, err := callTool(c.Context(), w, &t, cl, args[0], args[1:], text)
 			if err == nil && !noWait {
 				r, err = f.follow(c.Context(), r)
 			}
@@ -73,20 +73,20 @@ Exit codes: 0 the tool did it, 1 the tool failed, 2 the command line is wrong,
 
 // callTool finds the tool, so that its schema can read the arguments, and
 // calls it.
-func callTool(ctx context.Context, w World, cl *client.Client, name string, words []string, text string) (*client.Result, error) {
+func callTool(ctx context.Context, w World, t *target, cl *client.Client, name string, words []string, text string) (*client.Result, error) {
 	all, err := cl.Tools(ctx)
 	if err != nil {
 		return nil, broken(err)
 	}
-	t, err := find(all, name)
+	entry, err := t.find(ctx, w, all, name)
 	if err != nil {
 		return nil, err
 	}
-	args, err := arguments(t.Input, words, text, w.In)
+	args, err := arguments(entry.Input, words, text, w.In)
 	if err != nil {
 		return nil, err
 	}
-	r, err := cl.Call(ctx, t, args)
+	r, err := cl.Call(ctx, entry, args)
 	if err != nil {
 		return nil, broken(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"gatehouse/internal/cli/client"
@@ -47,9 +48,11 @@ func (f *follower) follow(ctx context.Context, r *client.Result) (*client.Result
 	if err != nil {
 		return nil, broken(err)
 	}
-	if f.wait, err = find(all, jobWait); err != nil {
+	i := slices.IndexFunc(all, func(t client.Tool) bool { return t.Name == jobWait })
+	if i < 0 {
 		return r, nil
 	}
+	f.wait = all[i]
 	for r.Meta.Job != "" {
 		fmt.Fprintln(f.stderr, "[gatehouse] "+printable(begun(r)))
 		if r, err = f.end(ctx, r.Meta.Job); err != nil {

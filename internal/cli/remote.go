@@ -5,12 +5,14 @@ import (
 	"crypto/x509"
 	"fmt"
 	"io"
+	"iter"
 	"log/slog"
 	"math"
 	"net"
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -228,27 +230,78 @@ func printable(s string) string {
 	}, s)
 }
 
-// find picks a tool by its name, or guesses what was meant.
-func find(all []client.Tool, name string) (client.Tool, error) {
-	names := func(yield func(string) bool) {
+// find picks a tool by its name, or guesses what was meant: a tool of this list,
+// or one of a module that the server does not show.
+func (t *target) find(ctx context.Context, w World, all []client.Tool, name string) (client.Tool, error) {
+	for _, t := range all {
+		if t.Name == name {
+			return t, nil
+		}
+	}
+	near := nearest(name, toolNames(all))
+	if module := elsewhere(all, name); module != "" {
+		return client.Tool{}, usagef("there is no tool %q here; it may be where the module is named that it begins with: %s", name, t.naming(module))
+	}
+	if near == "" || distance(name, near) > 2 {
+		if tool, module := t.other(ctx, w, name); tool != "" && (near == "" || distance(name, tool) < distance(name, near)) {
+			return client.Tool{}, usagef("there is no tool %q here; did you mean %s, of the module %s? It is not shown here: %s",
+				name, tool, module, t.naming(moduleFlag(module)))
+		}
+	}
+	if near != "" {
+		return client.Tool{}, usagef("there is no tool %q; did you mean %s?", name, near)
+	}
+	return client.Tool{}, usagef("there is no tool %q; \"gatehouse tools\" lists what there is", name)
+}
+
+func toolNames(all []client.Tool) iter.Seq[string] {
+	return func(yield func(string) bool) {
 		for _, t := range all {
 			if !yield(t.Name) {
 				return
 			}
 		}
 	}
-	for _, t := range all {
-		if t.Name == name {
-			return t, nil
+}
+
+// naming is how to have the tools of a module. A running server has modules of
+// its own, and a command that asks it takes no --modules.
+func (t *target) naming(module string) string {
+	if t.running() {
+		return "the server must be started with that module, as by gatehouse serve " + strings.ReplaceAll(module, ",", " ")
+	}
+	return "--modules " + module
+}
+
+// other finds the tool of any module of this program that is nearest to a name.
+// It looks at the program alone, never at what a server hides.
+func (t *target) other(ctx context.Context, w World, name string) (tool, module string) {
+	var modules []string
+	for _, g := range standard.Guests() {
+		if !g.Preset || g.Name == "shell" { // of a preset only shell has tools by names of ours that are used often
+			modules = append(modules, g.Name)
 		}
 	}
-	if module := elsewhere(all, name); module != "" {
-		return client.Tool{}, usagef("there is no tool %q here; it may be where the module is named that it begins with: --modules %s", name, module)
+	every := target{lists: true, host: hostFlags{noFile: true}}
+	every.host.add(pflag.NewFlagSet("", pflag.ContinueOnError))
+	if every.host.set.Set("modules", strings.Join(modules, ",")) != nil {
+		return "", ""
 	}
-	if near := nearest(name, names); near != "" {
-		return client.Tool{}, usagef("there is no tool %q; did you mean %s?", name, near)
+	cl, end, err := every.within(ctx, World{In: w.In, Out: io.Discard, Err: io.Discard, Getenv: w.Getenv}, client.Options{Name: "gatehouse-cli", Version: app.Version})
+	if err != nil {
+		return "", ""
 	}
-	return client.Tool{}, usagef("there is no tool %q; \"gatehouse tools\" lists what there is", name)
+	defer end()
+	all, err := cl.Tools(ctx)
+	if err != nil {
+		return "", ""
+	}
+	tool = nearest(name, toolNames(all))
+	prefix, _, _ := strings.Cut(tool, "_")
+	if !slices.Contains(modules, prefix) {
+		return "", ""
+	}
+	return tool, prefix
 }
 
 // elsewhere is how to name the module that a tool's name begins with, when none
@@ -260,9 +313,15 @@ func elsewhere(all []client.Tool, name string) string {
 			return ""
 		}
 	}
+	return moduleFlag(prefix)
+}
+
+// moduleFlag is how to name a module so that its tools have names of ours; "" if
+// there is none of this name.
+func moduleFlag(module string) string {
 	for _, g := range standard.Guests() {
 		switch {
-		case g.Name != prefix:
+		case g.Name != module:
 		case g.Preset: // by itself it has another server's names
 			return "file," + g.Name
 		default:

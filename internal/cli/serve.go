@@ -169,7 +169,7 @@ func asUsage(l *config.Loaded, err error) error {
 // advise adds what to do about an address that is taken.
 func advise(err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("%w; end who listens there, or choose another address (--port 0 takes any free one)", err)
+		return fmt.Errorf("%w; end who listens there, or choose another address (port 0 takes any free one)", err)
 	}
 	return err
 }

@@ -38,7 +38,7 @@ or explain one: its arguments, which of them it needs, and an example.`,
 				return broken(err)
 			}
 			if len(args) == 1 {
-				one, err := find(all, args[0])
+				one, err := t.find(c.Context(), w, all, args[0])
 				if err != nil {
 					return err
 				}

@@ -244,13 +244,14 @@ func (s *Service) MustAuthenticate(host string) error {
 
 func beyond(host string) error {
 	return errors.New("binding to " + host + " lets other machines reach this host, and nobody could log in: " +
-		"add a user (gatehouse user add NAME), set a token (--auth-token), or name an OAuth provider; " +
-		"--insecure serves everybody without asking")
+		"add a user (gatehouse user add NAME), set a token (auth.token, or --auth-token of gatehouse serve), " +
+		"or name an OAuth provider; auth.insecure, or --insecure of gatehouse serve, serves everybody without asking")
 }
 
 // errNoToken is a door of lines at which everybody would be turned away.
 var errNoToken = errors.New("nobody could be let in over TCP, where every caller brings a token, and there is none: " +
-	"set one (--auth-token), or add a user (gatehouse user add NAME); --insecure serves everybody without asking")
+	"set one (auth.token, or --auth-token of gatehouse serve), or add a user (gatehouse user add NAME); " +
+	"auth.insecure, or --insecure of gatehouse serve, serves everybody without asking")
 
 // MustHaveTokens refuses a TCP door at which nobody could be let in, and beyond
 // loopback what MustAuthenticate refuses. On loopback the local token will do.
