@@ -49,6 +49,9 @@ type hardware struct {
 	Processors int    `json:"processors" doc:"logical ones"`
 	Model      string `json:"model,omitempty" doc:"of the processor"`
 	RAM        uint64 `json:"ram,omitempty" doc:"bytes"`
+	ZRAM       uint64 `json:"zram,omitempty" doc:"bytes of compressed swap in memory, before compression"`
+
+	Devices []device `json:"devices"`
 }
 
 func (s *server) info(ctx context.Context, _ *tool.Call, _ struct{}) (infoOut, error) {
@@ -66,5 +69,7 @@ func (s *server) info(ctx context.Context, _ *tool.Call, _ struct{}) (infoOut, e
 	if m, err := mem.VirtualMemoryWithContext(ctx); err == nil {
 		out.Hardware.RAM = m.Total
 	}
+	out.Hardware.ZRAM, _, _ = zramOf(sysfs)
+	out.Hardware.Devices = append([]device{{Class: "processor", Product: out.Hardware.Model}}, devicesOf(sysfs)...)
 	return out, nil
 }

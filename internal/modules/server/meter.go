@@ -48,6 +48,11 @@ type memory struct {
 	Used      uint64  `json:"used"`
 	SwapTotal uint64  `json:"swapTotal"`
 	SwapUsed  uint64  `json:"swapUsed"`
+
+	// Of compressed swap in memory, before compression; nil without it.
+	ZRAMTotal     *uint64 `json:"zramTotal,omitempty"`
+	ZRAMAvailable *uint64 `json:"zramAvailable,omitempty"`
+	ZRAMUsed      *uint64 `json:"zramUsed,omitempty"`
 }
 
 type storage struct {
@@ -160,6 +165,9 @@ func memoryNow(ctx context.Context) *memory {
 	out := &memory{Percent: rounded(m.UsedPercent), Total: m.Total, Available: m.Available, Used: m.Used}
 	if s, err := mem.SwapMemoryWithContext(ctx); err == nil {
 		out.SwapTotal, out.SwapUsed = s.Total, s.Used
+	}
+	if total, used, ok := zramOf(sysfs); ok {
+		out.ZRAMTotal, out.ZRAMUsed, out.ZRAMAvailable = &total, &used, new(total-used)
 	}
 	return out
 }

@@ -108,7 +108,8 @@ func TestTimeAndMachine(t *testing.T) {
 		t.Errorf("now is %q, %v", now.Now, err)
 	}
 	var info infoOut
-	if bad := c.call("server_info", `{}`, &info); bad != "" || info.ID != "host_1" || info.Name != "lab" || info.OS.Platform != runtime.GOOS || info.Hardware.Processors < 1 {
+	if bad := c.call("server_info", `{}`, &info); bad != "" || info.ID != "host_1" || info.Name != "lab" || info.OS.Platform != runtime.GOOS || info.Hardware.Processors < 1 ||
+		len(info.Hardware.Devices) == 0 || info.Hardware.Devices[0].Class != "processor" {
 		t.Errorf("%s %+v", bad, info)
 	}
 	if runtime.GOOS == "linux" && (info.Hardware.RAM == 0 || info.OS.Kernel == "" || now.MachineUptime == 0) {
