@@ -41,6 +41,7 @@ var floors = [][]room{
 		{path: "internal/metrics", only: []string{"internal/sqlfile"}, why: "what was measured adds up the same way whoever asks"},
 		{path: "internal/spool", why: "what is too long to send is kept without knowing who asked for it"},
 		{path: "internal/roots", why: "folders are opened the same way for every caller"},
+		{path: "internal/filewatch", only: []string{"tool"}, why: "that a file changed is reported without knowing who reads it"},
 		{path: "internal/proc", why: "child processes are started and ended the same way for every room"},
 		{path: "internal/state", why: "the tree is written by others; it asks nobody"},
 		{path: "internal/sandbox", why: "a workshop: modules stand on it, it knows none of them"},
@@ -126,7 +127,7 @@ var floors = [][]room{
 var workshops = []string{
 	"tool", "module", "internal/rawjson", "internal/privatefile", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
 	"internal/proc", "internal/jobs", "internal/backup", "internal/agreement", "internal/ruling", "internal/tidings", "internal/printout", "internal/phases", "internal/update", "internal/metrics", "internal/hub", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
-	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/terminal", "internal/command", "internal/contextbook",
+	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/terminal", "internal/command", "internal/contextbook", "internal/filewatch",
 }
 
 // testOnly are the rooms that only tests, generators and each other import.

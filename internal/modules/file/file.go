@@ -10,9 +10,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"time"
 
+	"gatehouse/internal/filewatch"
 	"gatehouse/internal/proc"
 	"gatehouse/internal/roots"
 	"gatehouse/module"
@@ -27,7 +27,7 @@ type files struct {
 	writer     roots.Writer
 	undo       undo
 	trash      trash
-	watcher    watcher
+	watcher    *filewatch.Watcher
 	editMost   int64         // bytes of the largest file that is edited
 	copyMost   int64         // likewise copied, or added to
 	converting chan struct{} // holds a token for each document that is being converted
@@ -41,10 +41,7 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 		m.undoTool(), m.searchTool(),
 	}
 	m.offer.Templates = []module.Resource{m.resource()}
-	m.watcher = watcher{log: d.Log, pause: polled, most: watchMost, dirs: make(map[string]int), all: make(map[*watching]struct{})}
-	if m.watcher.log == nil {
-		m.watcher.log = slog.New(slog.DiscardHandler)
-	}
+	m.watcher = filewatch.New(d.Log)
 	return m, m.setUp(d)
 }
 
@@ -69,7 +66,7 @@ func (m *files) EndOwned(_ context.Context, match func(owner string, made time.T
 
 // Close implements module.Module.
 func (m *files) Close(context.Context) error {
-	return errors.Join(m.watcher.close(), m.trash.close())
+	return errors.Join(m.watcher.Close(), m.trash.close())
 }
 
 // findFile looks up a path that has to be a file's.

@@ -1,0 +1,332 @@
+// Package filewatch tells of changes of files and directories, as the system
+// reports them or, where it cannot, by polling.
+package filewatch
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"gatehouse/tool"
+)
+
+const (
+	watchMost = 4096                  // directories one watch is told of, or entries it polls
+	quiet     = 50 * time.Millisecond // changes within it are told as one
+	polled    = 2 * time.Second       // how often is looked where the system tells nothing
+)
+
+// Watcher tells of changes. One fsnotify.Watcher serves all watches; it is
+// opened with the first. Safe for concurrent use.
+type Watcher struct {
+	log   *slog.Logger
+	pause time.Duration // between two looks where the system tells nothing
+	most  int           // directories the system is asked to tell of for one watch
+
+	mu      sync.Mutex
+	system  *fsnotify.Watcher // nil before the first watch, and where there is none
+	closed  bool
+	dirs    map[string]int // directories the system tells of, and for how many watches
+	all     map[*watching]struct{}
+	running sync.WaitGroup
+}
+
+// New makes a Watcher; a nil log discards what it says. The caller closes it.
+func New(log *slog.Logger) *Watcher {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	return &Watcher{log: log, pause: polled, most: watchMost, dirs: map[string]int{}, all: map[*watching]struct{}{}}
+}
+
+// watching is one watch. Its fields are guarded by Watcher.mu.
+type watching struct {
+	path    string // absolute, links followed
+	below   bool   // it is a directory's
+	changed func()
+	dirs    []string // of the system's watcher
+	due     *time.Timer
+	done    chan struct{} // closed when it has ended; nil unless it polls
+	ended   bool
+}
+
+// Watch calls changed, which must not block, after each change of the file at
+// path or, if it is a directory, of it and what is below it. Links are followed
+// now. stop may be called at any time, also twice. The error is a *tool.Refusal.
+//
+// The caller has checked that the path may be read: nothing but the fact that
+// it changed is reported.
+func (w *Watcher) Watch(path string, changed func()) (stop func(), err error) {
+	real, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return nil, tool.Refuse("not_found", "%s is not there any more", path)
+	}
+	info, err := os.Stat(real)
+	if err != nil {
+		return nil, tool.Refuse("not_found", "%s is not there any more", path)
+	}
+	return w.open(&watching{path: real, below: info.IsDir(), changed: changed})
+}
+
+// open begins a watch.
+func (w *Watcher) open(x *watching) (stop func(), err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.closed {
+		return nil, tool.Refuse("unsupported", "the module is closing")
+	}
+	if err = w.listen(); err == nil {
+		err = w.add(x)
+	}
+	if err != nil {
+		w.forget(x)
+		w.log.Warn("files are polled for changes", "path", x.path, "err", err)
+		x.done = make(chan struct{})
+		w.running.Go(func() { w.poll(x) })
+	}
+	w.all[x] = struct{}{}
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.end(x)
+	}, nil
+}
+
+// listen opens the system's watcher if it is not.
+func (w *Watcher) listen() error {
+	if w.system != nil {
+		return nil
+	}
+	system, err := fsnotify.NewWatcher()
+	if err != nil {
+		return err
+	}
+	w.system = system
+	w.running.Go(func() { w.hear(system) })
+	return nil
+}
+
+var errManyDirs = errors.New("it has too many directories")
+
+// add lets the system tell of the directories of a watch: of a file's, since
+// files are replaced by others of their name, or of all below a directory.
+func (w *Watcher) add(x *watching) error {
+	if !x.below {
+		return w.addDir(x, filepath.Dir(x.path))
+	}
+	return w.addBelow(x, x.path)
+}
+
+func (w *Watcher) addBelow(x *watching, dir string) error {
+	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
+		switch {
+		case err != nil && path == dir:
+			return err
+		case err != nil:
+			return nil // unreadable, or gone already
+		case !e.IsDir():
+			return nil
+		case e.Name() == ".git" && path != x.path:
+			return fs.SkipDir
+		}
+		return w.addDir(x, path)
+	})
+}
+
+func (w *Watcher) addDir(x *watching, dir string) error {
+	if len(x.dirs) >= w.most {
+		return errManyDirs
+	}
+	if slices.Contains(x.dirs, dir) {
+		return nil
+	}
+	if w.dirs[dir] == 0 {
+		if err := w.system.Add(dir); err != nil {
+			return err
+		}
+	}
+	w.dirs[dir]++
+	x.dirs = append(x.dirs, dir)
+	return nil
+}
+
+// forget gives back the directories of a watch.
+func (w *Watcher) forget(x *watching) {
+	for _, dir := range x.dirs {
+		if w.dirs[dir]--; w.dirs[dir] == 0 {
+			delete(w.dirs, dir)
+			w.system.Remove(dir) // an error means that the directory is gone, and its watch with it
+		}
+	}
+	x.dirs = nil
+}
+
+// end stops a watch. w.mu is held.
+func (w *Watcher) end(x *watching) {
+	if x.ended {
+		return
+	}
+	x.ended = true
+	if x.due != nil {
+		x.due.Stop()
+	}
+	if x.done != nil {
+		close(x.done)
+	}
+	w.forget(x)
+	delete(w.all, x)
+}
+
+// hear runs until the system's watcher is closed.
+func (w *Watcher) hear(system *fsnotify.Watcher) {
+	for {
+		select {
+		case e, ok := <-system.Events:
+			if !ok {
+				return
+			}
+			w.tell(e)
+		case err, ok := <-system.Errors:
+			if !ok {
+				return
+			}
+			w.log.Warn("changes of files may have been missed", "err", err)
+			w.tell(fsnotify.Event{})
+		}
+	}
+}
+
+// tell passes an event on to the watches it concerns; one without a name
+// concerns all.
+func (w *Watcher) tell(e fsnotify.Event) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if e.Has(fsnotify.Remove|fsnotify.Rename) && w.dirs[e.Name] > 0 {
+		w.lose(e.Name)
+	}
+	for x := range w.all {
+		inside := x.below && strings.HasPrefix(e.Name, x.path+string(filepath.Separator))
+		if e.Name != "" && e.Name != x.path && !inside {
+			continue
+		}
+		w.soon(x)
+		if inside && e.Has(fsnotify.Create) {
+			w.grow(x, e.Name)
+		}
+	}
+}
+
+// lose gives up a directory that was removed or has another name now: the
+// system tells no more of what will be there. A watch that stood on it looks
+// for itself from now on, and sees when it is back.
+func (w *Watcher) lose(dir string) {
+	for x := range w.all {
+		i := slices.Index(x.dirs, dir)
+		if i < 0 {
+			continue
+		}
+		x.dirs = slices.Delete(x.dirs, i, i+1)
+		if w.dirs[dir]--; w.dirs[dir] == 0 {
+			delete(w.dirs, dir)
+			w.system.Remove(dir) // an error means that it is forgotten already
+		}
+		if stood := !x.below || dir == x.path; stood && x.done == nil {
+			w.forget(x)
+			w.soon(x)
+			x.done = make(chan struct{})
+			w.running.Go(func() { w.poll(x) })
+		}
+	}
+}
+
+// grow watches a directory that is new below a watch.
+func (w *Watcher) grow(x *watching, path string) {
+	if info, err := os.Lstat(path); err != nil || !info.IsDir() {
+		return
+	}
+	if err := w.addBelow(x, path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		w.log.Warn("changes below a new directory go untold", "path", path, "err", err)
+	}
+}
+
+// soon tells of a change once things are quiet for a moment.
+func (w *Watcher) soon(x *watching) {
+	if x.due != nil || x.ended {
+		return
+	}
+	x.due = time.AfterFunc(quiet, func() {
+		w.mu.Lock()
+		x.due = nil
+		ended := x.ended
+		w.mu.Unlock()
+		if !ended {
+			x.changed()
+		}
+	})
+}
+
+// poll looks for changes until the watch ends.
+func (w *Watcher) poll(x *watching) {
+	tick := time.NewTicker(w.pause)
+	defer tick.Stop()
+	was := stateOf(x.path)
+	for {
+		select {
+		case <-x.done:
+			return
+		case <-tick.C:
+		}
+		if is := stateOf(x.path); is != was {
+			was = is
+			w.mu.Lock()
+			w.soon(x)
+			w.mu.Unlock()
+		}
+	}
+}
+
+// stateOf is a sum over what is at and below a path: names, sizes and times,
+// of as many entries as a watch has directories.
+func stateOf(path string) uint64 {
+	h, n := fnv.New64a(), 0
+	filepath.WalkDir(path, func(path string, e fs.DirEntry, err error) error {
+		if n++; n > watchMost {
+			return fs.SkipAll
+		}
+		fmt.Fprintln(h, path, err != nil)
+		if err == nil {
+			if info, err := e.Info(); err == nil {
+				fmt.Fprintln(h, info.Size(), info.ModTime().UnixNano(), info.Mode())
+			}
+		}
+		return nil
+	})
+	return h.Sum64()
+}
+
+// Close ends all watches and waits for their goroutines.
+func (w *Watcher) Close() error {
+	w.mu.Lock()
+	w.closed = true
+	for x := range w.all {
+		w.end(x)
+	}
+	system := w.system
+	w.mu.Unlock()
+	var err error
+	if system != nil {
+		err = system.Close()
+	}
+	w.running.Wait()
+	return err
+}
