@@ -66,6 +66,7 @@ type Resource struct {
 	Icons       []tool.Icon
 	Annotations *tool.Annotations
 	Raw         json.RawMessage // a relayed listing entry, verbatim
+	Timeout     time.Duration   // of a read; 0 means the host's
 
 	Read     tool.Handler // Call.Name is the URI that is read
 	Complete tool.Handler // of a template's variables; nil for none

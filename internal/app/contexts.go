@@ -286,7 +286,7 @@ func (f *inForce) define(next *contextbook.Snapshot, rules *contexts.Rules) {
 		m := f.own[r.Name]
 		fresh := m == nil
 		if fresh {
-			m = custom.New(custom.Options{Env: f.environment})
+			m = custom.New(custom.Options{Env: f.environment, Roots: f.rootsOf, Log: f.app.log})
 		}
 		err := m.Set(r)
 		if err == nil && fresh {

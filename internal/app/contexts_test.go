@@ -208,6 +208,78 @@ func TestAContextIsMadeChangedAndRemovedWhileTheHostRuns(t *testing.T) {
 	}
 }
 
+// Resources that a context defines are listed, read, completed and subscribed
+// to, by the callers of that context alone and under its rules.
+func TestAContextDefinesResources(t *testing.T) {
+	_, client := live(t)
+	admin, ann := client("root", "admin"), client("ann")
+	dir := t.TempDir()
+	notes := filepath.Join(dir, "build.md")
+	if err := os.WriteFile(notes, []byte("# Build"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, admin.call("admin", "context_create", `{"name":"dev","modules":["file"],"resources":["nothing:*"],"roots":[{"path":"`+dir+`"}],"env":{"WHO":"dev team"},
+		"rules":[{"methods":["resources/read"],"names":["team://secret"],"then":"refuse"}],
+		"own_resources":[{"uri":"team://motd","name":"motd","title":"The day","description":"Of the day.","mime_type":"text/markdown","text":"one"},
+			{"uri":"team://secret","name":"secret","text":"hidden"},
+			{"uri":"team://notes/{topic}","name":"notes","file":"{{topic}}.md","variables":[{"name":"topic","values":["build","release"]}]},
+			{"uri":"team://env/{name}","name":"env","command":{"path":"printenv","args":["{{name}}"]}}]}`),
+		"a path cannot begin with a variable")
+	define := func(text string) string {
+		return `"own_resources":[{"uri":"team://motd","name":"motd","title":"The day","description":"Of the day.","mime_type":"text/markdown","text":"` + text + `"},
+			{"uri":"team://secret","name":"secret","text":"hidden"},
+			{"uri":"team://notes/{topic}","name":"notes","file":"./{{topic}}.md","variables":[{"name":"topic","values":["build","release"]}]},
+			{"uri":"team://env/{name}","name":"env","command":{"path":"printenv","args":["{{name}}"]}}]}`
+	}
+	expect(t, admin.call("admin", "context_create", `{"name":"dev","modules":["file"],"resources":["nothing:*"],"roots":[{"path":"`+dir+`"}],"env":{"WHO":"dev team"},
+		"rules":[{"methods":["resources/read"],"names":["team://secret"],"then":"refuse"}],`+define("one")), `"revision":1`)
+
+	listed := ann.say("dev", "resources/list", "") + ann.say("dev", "resources/templates/list", "")
+	expect(t, listed, `"uri":"team://motd"`, `"title":"The day"`, `"description":"Of the day."`, `"mimeType":"text/markdown"`,
+		`"uriTemplate":"team://notes/{topic}"`, `"uriTemplate":"team://env/{name}"`)
+	for _, other := range []string{"team://secret", "file://", "gatehouse:///public"} {
+		if strings.Contains(listed, other) {
+			t.Errorf("%s is listed: %s", other, listed)
+		}
+	}
+	expect(t, ann.say("dev", "resources/read", `"uri":"team://motd"`), `"text":"one"`, `"mimeType":"text/markdown"`)
+	expect(t, ann.say("dev", "resources/read", `"uri":"team://notes/build"`), `"text":"# Build"`)
+	expect(t, ann.say("dev", "resources/read", `"uri":"team://notes/none"`), `"error"`, "not_found")
+	expect(t, ann.say("dev", "resources/read", `"uri":"team://env/WHO"`), "dev team")
+	expect(t, ann.say("dev", "resources/read", `"uri":"team://env/NONE"`), `"error"`, "exit code 1")
+	expect(t, ann.say("dev", "resources/read", `"uri":"team://secret"`), `"error"`, "not found")
+	expect(t, ann.say("default", "resources/read", `"uri":"team://motd"`), `"error"`, "not found")
+	expect(t, ann.say("dev", "completion/complete", `"ref":{"type":"ref/resource","uri":"team://notes/{topic}"},"argument":{"name":"topic","value":"b"}`), `"values":["build"]`)
+	older := client("ann")
+	older.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":"hello","method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{},"clientInfo":{"name":"t","version":"1"},"_meta":{"gatehouse/context":"dev"}}}`))
+	older.message()
+	older.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
+	for uri, want := range map[string]string{
+		"team://motd": `"result":{}`, "team://notes/build": `"result":{}`, "team://notes/none": `"error"`, "team://secret": `"error"`,
+	} {
+		older.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":%q}}`, uri))
+		expect(t, string(older.message()), want)
+	}
+	updated := func(uri string) {
+		t.Helper()
+		for {
+			if m := string(older.message()); strings.Contains(m, "notifications/resources/updated") {
+				expect(t, m, uri)
+				return
+			}
+		}
+	}
+	if err := os.WriteFile(notes, []byte("# Build again"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	updated("team://notes/build")
+	expect(t, admin.call("admin", "context_update", `{"name":"dev",`+define("two")), `\"revision\":2`)
+	updated("team://motd")
+	expect(t, ann.say("dev", "resources/read", `"uri":"team://motd"`), `"text":"two"`)
+	expect(t, admin.call("admin", "context_update", `{"name":"dev","clear":["own_resources"]}`), `\"revision\":3`)
+	expect(t, ann.say("dev", "resources/read", `"uri":"team://motd"`), `"error"`, "not found")
+}
+
 // What the command line writes reaches live sessions within a second.
 func TestTheHostFollowsTheCommandLine(t *testing.T) {
 	a, client := live(t)

@@ -314,6 +314,9 @@ func (c *Calls) limit(r *Request) time.Duration {
 	if r.Entry.Tool != nil && r.Entry.Tool.Timeout > 0 {
 		return r.Entry.Tool.Timeout
 	}
+	if r.Entry.Resource != nil && r.Entry.Resource.Timeout > 0 {
+		return r.Entry.Resource.Timeout
+	}
 	return c.opts.Timeout
 }
 

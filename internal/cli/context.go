@@ -30,8 +30,8 @@ func contextCommand(w World) *cobra.Command {
 		Use:   "context",
 		Short: "Make and change contexts: named views of this host",
 		Long: `Make and change contexts: named views of this host, each with its choice of
-tools, who may enter, rules, folders, environment, and tools and prompts of its
-own. Callers choose one by --context, /mcp/NAME, the header X-MCP-Context, or
+tools, who may enter, rules, folders, environment, and tools, prompts and
+resources of its own. Callers choose one by --context, /mcp/NAME, the header X-MCP-Context, or
 the token they bring. Hosts that run follow every change within a second.
 
 Contexts that a configuration defines, and those every host has by itself, are
@@ -225,7 +225,8 @@ func contextCreate(w World) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "create NAME",
 		Short: "Make a context",
-		Long: `Make a context. Rules, and tools and prompts of its own, come from a file:
+		Long: `Make a context. Rules, and tools, prompts and resources of its own, come from a
+file:
 
   {"own_tools": [{"name": "log", "description": "Shows the last commits.",
                   "effects": ["reads"],
@@ -233,6 +234,8 @@ func contextCreate(w World) *cobra.Command {
                   "command": {"path": "git", "args": ["log", "--oneline", "-n{{count?}}"]}}],
    "own_prompts": [{"name": "review", "arguments": [{"name": "path", "required": true}],
                     "template": "Review {{path}}."}],
+   "own_resources": [{"uri": "team://notes/{topic}", "name": "notes", "file": "notes/{{topic}}.md",
+                      "variables": [{"name": "topic", "values": ["build", "release"]}]}],
    "rules": [{"effects": ["destroys"], "then": "ask", "reason": "it cannot be undone"}]}`,
 		Example: `  gatehouse context create notes -d ~/notes --tool 'file_*,dir_list'
   gatehouse context create build --role ci --module none --from build.json`,
@@ -341,7 +344,7 @@ func printContexts(w World, all []contextbook.Record) error {
 			since = "settings"
 		}
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\n", r.Name, printable(who), printable(modules),
-			len(r.OwnTools)+len(r.OwnPrompts), since, orDash(sentence(r.Description)))
+			len(r.OwnTools)+len(r.OwnPrompts)+len(r.OwnResources), since, orDash(sentence(r.Description)))
 	}
 	return t.Flush()
 }

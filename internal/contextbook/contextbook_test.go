@@ -195,6 +195,11 @@ func whole() Record {
 				HTTP: &HTTP{Method: "GET", URL: "https://example.com/issues/{{id}}?full={{id}}", Headers: map[string]string{"Authorization": "Bearer {{env.API}}"}}},
 		},
 		OwnPrompts: []Prompt{{Name: "greet", Arguments: []PromptArg{{Name: "who", Required: true}}, Template: `Say hello to {{who}}, not \{{who}}.`}},
+		OwnResources: []Resource{
+			{URI: "team://motd", Name: "motd", MIME: "text/markdown", Text: new("")},
+			{URI: "team://notes/{topic}", Name: "notes", File: "notes/{{topic}}.md", Variables: []Variable{{Name: "topic", Values: []string{"build"}}}},
+			{URI: "team://items/{id}", Name: "items", HTTP: &HTTP{URL: "https://example.com/{{id}}"}},
+		},
 	}}
 }
 
@@ -258,6 +263,29 @@ func TestWhatIsWrongIsNamed(t *testing.T) {
 		`limits: calls is -1; expected a number from 0`:       func(r *Record) { r.Limits.Calls = -1 },
 		`limits: rate is 1e+09; expected`:                     func(r *Record) { r.Limits.Rate = 1e9 },
 		`limits: burst means something only with a rate`:      func(r *Record) { r.Limits.Burst = 5 },
+
+		`own_resources: motd: expected one of text, file, command and http; there are 2`: func(r *Record) { r.OwnResources[0].File = "a" },
+		`expected one of text, file, command and http; there are 0`:                      func(r *Record) { r.OwnResources[0].Text = nil },
+		`own_resources: "a b": expected a name`:                                          func(r *Record) { r.OwnResources[0].Name = "a b" },
+		`own_resources: there are two called "notes"`:                                    func(r *Record) { r.OwnResources[0].Name = "notes" },
+		`there are two with the URI "team://motd"`:                                       func(r *Record) { r.OwnResources[1].URI = "team://motd" },
+		`uri "motd": expected a scheme`:                                                  func(r *Record) { r.OwnResources[0].URI = "motd" },
+		`uri "{+x}": expected a scheme`:                                                  func(r *Record) { r.OwnResources[0].URI = "{+x}" },
+		`uri "File:///x": the host's own resources have the scheme file`:                 func(r *Record) { r.OwnResources[0].URI = "File:///x" },
+		`uri "team://{": `:                                                func(r *Record) { r.OwnResources[0].URI = "team://{" },
+		`mime_type "text": expected a type`:                               func(r *Record) { r.OwnResources[0].MIME = "text" },
+		`motd: timeout: "1h": expected`:                                   func(r *Record) { r.OwnResources[0].Timeout = "1h" },
+		`motd: max_output is 16777217`:                                    func(r *Record) { r.OwnResources[0].MaxOutput = 16<<20 + 1 },
+		`motd: text: {{who}}: there is no such argument`:                  func(r *Record) { r.OwnResources[0].Text = new("{{who}}") },
+		`variables: the uri has no variable "who"; expected one of topic`: func(r *Record) { r.OwnResources[1].Variables[0].Name = "who" },
+		`file "../{{topic}}": expected a path without ..`:                 func(r *Record) { r.OwnResources[1].File = "../{{topic}}" },
+		`file "{{topic}}": a path cannot begin with a variable`:           func(r *Record) { r.OwnResources[1].File = "{{topic}}" },
+		`http: method "POST": a resource is read with GET`:                func(r *Record) { r.OwnResources[2].HTTP.Method = "POST" },
+		`items: http: body: GET has none`:                                 func(r *Record) { r.OwnResources[2].HTTP.Body = json.RawMessage(`{}`) },
+		`items: http: url: expected a fixed host`:                         func(r *Record) { r.OwnResources[2].HTTP.URL = "https://{{id}}.example/" },
+		`motd: command: path: expected the program itself`: func(r *Record) {
+			r.OwnResources[0].Text, r.OwnResources[0].Command = nil, &Command{}
+		},
 		`record: has `: func(r *Record) {
 			r.Describe = map[string]string{}
 			for i := range 90 {

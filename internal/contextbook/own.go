@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"mime"
 	"net/http"
 	"net/url"
 	"path/filepath"
@@ -13,6 +14,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/yosida95/uritemplate/v3"
 
 	"gatehouse/internal/permit"
 	"gatehouse/internal/schema"
@@ -37,8 +40,9 @@ func isAbs(path string) bool {
 }
 
 func (c *check) own(r *Record) {
-	if len(r.OwnTools) > maxOwn || len(r.OwnPrompts) > maxOwn {
-		c.bad("own_tools", "there are %d, and %d own_prompts; at most %d of each", len(r.OwnTools), len(r.OwnPrompts), maxOwn)
+	if len(r.OwnTools) > maxOwn || len(r.OwnPrompts) > maxOwn || len(r.OwnResources) > maxOwn {
+		c.bad("own_tools", "there are %d, %d own_prompts and %d own_resources; at most %d of each",
+			len(r.OwnTools), len(r.OwnPrompts), len(r.OwnResources), maxOwn)
 		return
 	}
 	seen := map[string]bool{}
@@ -52,6 +56,16 @@ func (c *check) own(r *Record) {
 		p := &r.OwnPrompts[i]
 		c.name("own_prompts", p.Name, seen)
 		c.prompt(p)
+	}
+	seen, uris := map[string]bool{}, map[string]bool{}
+	for i := range r.OwnResources {
+		res := &r.OwnResources[i]
+		c.name("own_resources", res.Name, seen)
+		if uris[res.URI] {
+			c.bad("own_resources", "there are two with the URI %q", res.URI)
+		}
+		uris[res.URI] = true
+		c.resource(res, r)
 	}
 }
 
@@ -75,14 +89,7 @@ func (c *check) tool(t *Tool, r *Record) {
 	if _, err := permit.ParseEffects(t.Effects); err != nil {
 		c.bad(where, "%w", err)
 	}
-	if t.Timeout != "" {
-		if _, err := span(t.Timeout, 100*time.Millisecond, maxTimeout); err != nil {
-			c.bad(where, "timeout: %w", err)
-		}
-	}
-	if t.MaxOutput < 0 || t.MaxOutput > maxMaxOutput {
-		c.bad(where, "max_output is %d: expected at most %d bytes", t.MaxOutput, maxMaxOutput)
-	}
+	c.bounds(where, t.Timeout, t.MaxOutput)
 	args, err := t.Arguments()
 	if err != nil {
 		c.bad(where, "input: %w", err)
@@ -100,6 +107,17 @@ func (c *check) tool(t *Tool, r *Record) {
 		c.command(where+": command", t.Command, args)
 	default:
 		c.http(where+": http", t.HTTP, args, r)
+	}
+}
+
+func (c *check) bounds(where, timeout string, output int) {
+	if timeout != "" {
+		if _, err := span(timeout, 100*time.Millisecond, maxTimeout); err != nil {
+			c.bad(where, "timeout: %w", err)
+		}
+	}
+	if output < 0 || output > maxMaxOutput {
+		c.bad(where, "max_output is %d: expected at most %d bytes", output, maxMaxOutput)
 	}
 }
 
@@ -269,6 +287,107 @@ func (c *check) prompt(p *Prompt) {
 			c.bad(at, "role %q: expected user or assistant", m.Role)
 		}
 		c.template(at, m.Text, names, nil)
+	}
+}
+
+// ownURI is what URIs of a context's own resources begin with. The scheme is
+// fixed, so that no template fits the URIs of every other resource.
+var ownURI = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]{0,63}:[^\s]+$`)
+
+// maxURI is how long a URI may be, in bytes: longer ones are not held against
+// templates when they are read.
+const maxURI = 2 << 10
+
+// Template reads the URI as an RFC 6570 template; nil if it has no variables.
+func (r *Resource) Template() (*uritemplate.Template, error) {
+	t, err := uritemplate.New(r.URI)
+	if err != nil || len(t.Varnames()) == 0 {
+		return nil, err
+	}
+	return t, nil
+}
+
+func (c *check) resource(res *Resource, r *Record) {
+	where := "own_resources: " + res.Name
+	c.text(where+": uri", res.URI, maxURI)
+	scheme, _, _ := strings.Cut(res.URI, ":")
+	switch {
+	case !ownURI.MatchString(res.URI):
+		c.bad(where, "uri %q: expected a scheme, a colon and more, such as team://notes/{topic}", res.URI)
+	case strings.EqualFold(scheme, "gatehouse") || strings.EqualFold(scheme, "file"):
+		c.bad(where, "uri %q: the host's own resources have the scheme %s; take another", res.URI, strings.ToLower(scheme))
+	}
+	c.text(where+": title", res.Title, 4<<10)
+	c.text(where+": description", res.Description, 4<<10)
+	if res.MIME != "" {
+		if _, _, err := mime.ParseMediaType(res.MIME); err != nil || !strings.Contains(res.MIME, "/") {
+			c.bad(where, "mime_type %q: expected a type such as text/markdown", res.MIME)
+		}
+	}
+	c.bounds(where, res.Timeout, res.MaxOutput)
+	t, err := res.Template()
+	if err != nil {
+		c.bad(where, "uri %q: %v", res.URI, err)
+		return
+	}
+	var names []string
+	if t != nil {
+		names = t.Varnames()
+	}
+	c.variables(where, res.Variables, names)
+	c.content(where, res, names, r)
+}
+
+func (c *check) variables(where string, list []Variable, names []string) {
+	var seen []string
+	for _, v := range list {
+		if !slices.Contains(names, v.Name) {
+			c.bad(where, "variables: the uri has no variable %q; expected one of %s", v.Name, orNone(names))
+		}
+		if slices.Contains(seen, v.Name) {
+			c.bad(where, "variables: there are two called %q", v.Name)
+		}
+		seen = append(seen, v.Name)
+		c.list(where+": values of "+v.Name, v.Values)
+	}
+}
+
+// content checks what a resource's content comes from.
+func (c *check) content(where string, res *Resource, names []string, r *Record) {
+	given := 0
+	for _, is := range []bool{res.Text != nil, res.File != "", res.Command != nil, res.HTTP != nil} {
+		if is {
+			given++
+		}
+	}
+	if given != 1 {
+		c.bad(where, "expected one of text, file, command and http; there are %d", given)
+		return
+	}
+	switch {
+	case res.Text != nil:
+		c.template(where+": text", *res.Text, names, nil)
+	case res.File != "":
+		c.template(where+": file", res.File, names, nil)
+		parts := strings.FieldsFunc(res.File, func(c rune) bool { return c == '/' || c == '\\' })
+		if slices.Contains(parts, "..") {
+			c.bad(where, "file %q: expected a path without ..", res.File)
+		}
+		if strings.HasPrefix(res.File, "{{") {
+			c.bad(where, "file %q: a path cannot begin with a variable; write ./ before it", res.File)
+		}
+	case res.Command != nil:
+		c.command(where+": command", res.Command, names)
+	default:
+		if m := res.HTTP.Method; m != "" && m != "GET" {
+			c.bad(where, "http: method %q: a resource is read with GET", m)
+		}
+		if res.HTTP.Body != nil {
+			c.bad(where, "http: body: GET has none")
+		}
+		get := *res.HTTP
+		get.Method, get.Body = "GET", nil
+		c.http(where+": http", &get, names, r)
 	}
 }
 

@@ -54,6 +54,8 @@ type Definition struct {
 
 	OwnTools   []Tool   `json:"own_tools,omitempty" doc:"tools it defines: programs and HTTP requests"`
 	OwnPrompts []Prompt `json:"own_prompts,omitempty" doc:"prompts it defines, with {{argument}} in them"`
+
+	OwnResources []Resource `json:"own_resources,omitempty" doc:"resources it defines: texts, files, programs and HTTP requests"`
 }
 
 // Rule is a permission rule of one context; see permit.Rule.
@@ -143,11 +145,36 @@ type HTTP struct {
 	Body json.RawMessage `json:"body,omitempty" doc:"any JSON"`
 }
 
+// Resource is a resource that a context defines, or a template of such: exactly
+// one of Text, File, Command and HTTP gives its content. {{name}} in those
+// stands for a variable of the URI template.
+type Resource struct {
+	URI         string     `json:"uri" doc:"a URI with a scheme, or an RFC 6570 template such as team://notes/{topic}"`
+	Name        string     `json:"name"`
+	Title       string     `json:"title,omitempty"`
+	Description string     `json:"description,omitempty"`
+	MIME        string     `json:"mime_type,omitempty" doc:"without it that of the answer or of the file's extension, else text/plain"`
+	Variables   []Variable `json:"variables,omitempty" doc:"values of the template's variables, proposed while they are typed"`
+	Timeout     string     `json:"timeout,omitempty" doc:"of a command or request, such as 30s, which is the default; at most 10m"`
+	MaxOutput   int        `json:"max_output,omitempty" doc:"bytes of the content; 0 means 1 MiB, at most 16 MiB"`
+
+	Text    *string  `json:"text,omitempty" doc:"the content itself, a template"`
+	File    string   `json:"file,omitempty" doc:"a path in the context's folders, a template; a value is one name in it"`
+	Command *Command `json:"command,omitempty"`
+	HTTP    *HTTP    `json:"http,omitempty" doc:"a GET request"`
+}
+
+// Variable proposes values for a variable of a URI template.
+type Variable struct {
+	Name   string   `json:"name"`
+	Values []string `json:"values"`
+}
+
 // Module is the name of the module with what a context defines for itself.
 func (r *Record) Module() string { return "own-" + r.Name }
 
 // Defines reports whether the context has such a module.
-func (r *Record) Defines() bool { return len(r.OwnTools)+len(r.OwnPrompts) > 0 }
+func (r *Record) Defines() bool { return len(r.OwnTools)+len(r.OwnPrompts)+len(r.OwnResources) > 0 }
 
 // Spec is the definition of the view. modules stands for those of the default
 // context.
@@ -163,9 +190,13 @@ func (r *Record) Spec(modules []string) contexts.Spec {
 	for _, p := range r.OwnPrompts {
 		prompts = append(prompts, p.Name)
 	}
+	var resources []string
+	for _, res := range r.OwnResources {
+		resources = append(resources, res.URI)
+	}
 	return contexts.Spec{
 		Name: r.Name, Description: r.Description, Modules: slices.Concat(chosen, []string{r.Module()}),
-		Tools: withOwn(r.Tools, tools), Prompts: withOwn(r.Prompts, prompts), Resources: r.Resources,
+		Tools: withOwn(r.Tools, tools), Prompts: withOwn(r.Prompts, prompts), Resources: withOwn(r.Resources, resources),
 		Rename: r.Rename, Describe: r.Describe, Style: contexts.Style(r.Style), Aliases: r.Aliases, Results: r.Results,
 	}
 }
@@ -202,17 +233,27 @@ func (t *Tool) Does() tool.Effects {
 }
 
 // Deadline is how long a call of the tool may take.
-func (t *Tool) Deadline() time.Duration {
-	if d, err := time.ParseDuration(t.Timeout); err == nil && d > 0 {
+func (t *Tool) Deadline() time.Duration { return deadline(t.Timeout) }
+
+// Deadline is how long reading the resource may take.
+func (r *Resource) Deadline() time.Duration { return deadline(r.Timeout) }
+
+func deadline(timeout string) time.Duration {
+	if d, err := time.ParseDuration(timeout); err == nil && d > 0 {
 		return d
 	}
 	return DefaultTimeout
 }
 
 // Most is how many bytes a call of the tool may give back.
-func (t *Tool) Most() int {
-	if t.MaxOutput > 0 {
-		return t.MaxOutput
+func (t *Tool) Most() int { return most(t.MaxOutput) }
+
+// Most is how many bytes the resource's content may have.
+func (r *Resource) Most() int { return most(r.MaxOutput) }
+
+func most(output int) int {
+	if output > 0 {
+		return output
 	}
 	return DefaultMaxOutput
 }

@@ -47,6 +47,9 @@ var rules = []rule{
 	{file: "docs/contexts.md", begins: "gatehouse secret set TRACKER", before: holding("tracker-token", "t0ken\n")},
 	{file: "docs/contexts.md", begins: "gatehouse token create", prints: "gh_"},
 
+	{file: "docs/contexts.md", begins: `{"own_resources"`, other: saved("team.json")},
+	{file: "docs/contexts.md", begins: "gatehouse context show team", prints: `team://notes/\{topic\}`},
+
 	{file: "docs/design.md", begins: "bytes      transport", skip: drawing},
 	{file: "docs/design.md", begins: "cmd/*", skip: drawing},
 

@@ -89,6 +89,7 @@ const createHelp = `Makes a context: a named view of this host.
 - env is what programs find in their environment; ${secret:NAME} in a value stands for a secret of the host.
 - own_tools run a program (command) or make a request (http). Templates hold {{argument}}, or {{argument?}} for one that may be missing: then the whole program argument, or member of the body, is left out. No shell is involved. Headers may also hold {{env.NAME}}.
 - own_prompts have a template, or messages, with {{argument}} in them.
+- own_resources have a uri, or an RFC 6570 template whose variables are put in as {{name}}, and one of text, file (a path in the context's folders), command, and http (a GET request). variables propose values.
 
 Whoever may make contexts can have any program run as the host's user.`
 
@@ -104,7 +105,7 @@ func (a *admin) tools() []tool.Tool {
 		}, a.get),
 		tool.New(tool.Def{
 			Name: "context_create", Title: "Create a context", Effects: tool.Writes, Task: tool.TaskNever,
-			Description: "Makes a context: a named view with its own rules, folders, environment, tools and prompts.",
+			Description: "Makes a context: a named view with its own rules, folders, environment, tools, prompts and resources.",
 			Help:        createHelp,
 		}, a.create),
 		tool.New(tool.Def{

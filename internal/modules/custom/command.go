@@ -32,7 +32,7 @@ type program struct {
 	bounds bounds
 }
 
-func (m *Module) command(c *contextbook.Command, b bounds) (handler, error) {
+func (m *Module) command(c *contextbook.Command, b bounds) (source, error) {
 	p := &program{Command: c, bounds: b}
 	for _, a := range c.Args {
 		t, err := contextbook.ParseTemplate(a)
@@ -46,10 +46,10 @@ func (m *Module) command(c *contextbook.Command, b bounds) (handler, error) {
 	return p.run, err
 }
 
-func (p *program) run(ctx context.Context, c *tool.Call, env *contextbook.Environment) (tool.Result, error) {
+func (p *program) run(ctx context.Context, c *tool.Call, env *contextbook.Environment) (answer, error) {
 	spec, err := p.spec(c)
 	if err != nil {
-		return tool.Result{}, err
+		return answer{}, err
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -62,28 +62,28 @@ func (p *program) run(ctx context.Context, c *tool.Call, env *contextbook.Enviro
 	child, err := proc.Start(ctx, spec)
 	if err != nil {
 		if context.Cause(ctx) != nil {
-			return tool.Result{}, context.Cause(ctx)
+			return answer{}, context.Cause(ctx)
 		}
-		return tool.Result{}, &tool.Refusal{Code: "unavailable", Message: "the program of this tool cannot be started", Next: "Whoever runs this host should look at the context's definition: " + innermost(err) + "."}
+		return answer{}, &tool.Refusal{Code: "unavailable", Message: "the program of this tool cannot be started", Next: "Whoever runs this host should look at the context's definition: " + innermost(err) + "."}
 	}
 	state, err := child.Wait()
 	if out.over {
-		return tool.Result{}, p.bounds.ended(errTooLong)
+		return answer{}, p.bounds.ended(errTooLong)
 	}
 	if refusal := p.bounds.ended(state.Stopped); refusal != nil {
-		return tool.Result{}, refusal
+		return answer{}, refusal
 	}
 	switch {
 	case state.Stopped != nil:
-		return tool.Result{}, state.Stopped
+		return answer{}, state.Stopped
 	case err != nil:
-		return tool.Result{}, err
+		return answer{}, err
 	case state.Signal != "":
-		return failed("the program was ended by a signal ("+state.Signal+")", complaints.b, out.b.Bytes()), nil
+		return answer{}, failed("the program was ended by a signal ("+state.Signal+")", complaints.b, out.b.Bytes())
 	case state.Code != 0:
-		return failed(fmt.Sprintf("exit code %d", state.Code), complaints.b, out.b.Bytes()), nil
+		return answer{}, failed(fmt.Sprintf("exit code %d", state.Code), complaints.b, out.b.Bytes())
 	}
-	return p.bounds.result(out.b.Bytes())
+	return answer{body: out.b.Bytes()}, nil
 }
 
 // innermost is an error without the paths around it.

@@ -1,6 +1,6 @@
 // Package custom is the module with what one context defines for itself:
-// prompts made of templates, and tools that run a program or make an HTTP
-// request.
+// prompts made of templates, tools that run a program or make an HTTP request,
+// and resources that are texts, files, or come from such programs and requests.
 //
 // No shell is involved: each argument of a program is a template of its own,
 // and a value can be neither more than one argument nor an option. A request
@@ -11,11 +11,15 @@ package custom
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"log/slog"
 	"net/http"
+	"strings"
 	"sync"
 	"sync/atomic"
 
 	"gatehouse/internal/contextbook"
+	"gatehouse/internal/filewatch"
 	"gatehouse/internal/schema"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -26,8 +30,12 @@ type Options struct {
 	// Env is the environment of the caller's context. nil means that there is
 	// none. Its error refuses the call.
 	Env func(tool.Caller) (contextbook.Environment, error)
+	// Roots are the folders of the caller's context, in which files are watched
+	// for subscribers. nil means that there are none.
+	Roots func(tool.Caller) tool.Roots
 	// Client makes the requests; nil means one that follows no redirects.
 	Client *http.Client
+	Log    *slog.Logger // nil discards
 }
 
 // Module is the module of one context. Set may be called before and after the
@@ -35,9 +43,12 @@ type Options struct {
 type Module struct {
 	opts  Options
 	offer atomic.Pointer[module.Offer]
+	files *filewatch.Watcher
 
 	mu      sync.Mutex
 	changed func(module.Audience)
+	basis   map[string]string      // by URI: what the resource's content follows from
+	watches map[*watching]struct{} // that are open
 }
 
 // New makes a module that offers nothing yet.
@@ -51,7 +62,7 @@ func New(o Options) *Module {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	m := &Module{opts: o}
+	m := &Module{opts: o, files: filewatch.New(o.Log), watches: map[*watching]struct{}{}}
 	m.offer.Store(&module.Offer{})
 	return m
 }
@@ -72,7 +83,7 @@ func (m *Module) Offer(context.Context, module.Audience) (*module.Offer, error) 
 // Close implements module.Module.
 func (m *Module) Close(context.Context) error {
 	m.opts.Client.CloseIdleConnections()
-	return nil
+	return m.files.Close()
 }
 
 // Set offers what a record defines from now on; calls that run go on with what
@@ -93,28 +104,72 @@ func (m *Module) Set(r *contextbook.Record) error {
 		}
 		o.Prompts = append(o.Prompts, p)
 	}
+	basis := map[string]string{}
+	for i := range r.OwnResources {
+		res, err := m.resource(&r.OwnResources[i])
+		if err != nil {
+			return err
+		}
+		if strings.Contains(res.URI, "{") {
+			o.Templates = append(o.Templates, res)
+		} else {
+			o.Resources = append(o.Resources, res)
+		}
+		if basis[res.URI], err = basisOf(r, &r.OwnResources[i]); err != nil {
+			return err
+		}
+	}
 	m.offer.Store(o)
 	m.mu.Lock()
-	changed := m.changed
+	changed, was := m.changed, m.basis
+	m.basis = basis
+	var stale []*watching
+	for w := range m.watches {
+		if now, there := basis[w.of]; there && now != was[w.of] {
+			stale = append(stale, w)
+		}
+	}
 	m.mu.Unlock()
 	if changed != nil {
 		changed(module.Audience{})
 	}
+	for _, w := range stale {
+		w.changed(nil)
+	}
 	return nil
 }
 
-// handler does the work of a tool in its context's environment.
-type handler func(context.Context, *tool.Call, *contextbook.Environment) (tool.Result, error)
+// source runs a program or makes a request in its context's environment. The
+// error is a *failure if that is what failed.
+type source func(context.Context, *tool.Call, *contextbook.Environment) (answer, error)
 
-// inEnvironment gives a handler its environment, and keeps the secrets in it
-// from what it says.
-func (m *Module) inEnvironment(run handler) tool.Handler {
-	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
-		env, err := m.opts.Env(c.Caller)
-		if err != nil {
-			return tool.Result{}, &tool.Refusal{Code: "unavailable", Message: "the environment of this context is not complete: " + err.Error(), Next: "Whoever runs this host should look at the context's definition."}
+// environment is that of the caller's context.
+func (m *Module) environment(who tool.Caller) (contextbook.Environment, error) {
+	env, err := m.opts.Env(who)
+	if err != nil {
+		err = &tool.Refusal{
+			Code: "unavailable", Message: "the environment of this context is not complete: " + err.Error(),
+			Next: "An administrator should look at the context's definition.",
 		}
-		res, err := run(ctx, c, &env)
+	}
+	return env, err
+}
+
+// inEnvironment gives a source its environment, and takes the secrets of that
+// out of the result.
+func (m *Module) inEnvironment(run source, b *bounds) tool.Handler {
+	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
+		env, err := m.environment(c.Caller)
+		if err != nil {
+			return tool.Result{}, err
+		}
+		var res tool.Result
+		a, err := run(ctx, c, &env)
+		if f, ok := errors.AsType[*failure](err); ok {
+			res, err = tool.Result{IsError: true, Content: []tool.Content{tool.Text(f.text)}}, nil
+		} else if err == nil {
+			res, err = b.result(a)
+		}
 		for i := range res.Content {
 			res.Content[i].Text = string(env.Mask([]byte(res.Content[i].Text)))
 		}
@@ -135,7 +190,7 @@ func (m *Module) tool(t *contextbook.Tool) (tool.Tool, error) {
 			return tool.Tool{}, err
 		}
 	}
-	var run handler
+	var run source
 	var err error
 	if t.Command != nil {
 		run, err = m.command(t.Command, b)
@@ -148,6 +203,6 @@ func (m *Module) tool(t *contextbook.Tool) (tool.Tool, error) {
 			// What ends late of itself has time to say so.
 			Timeout: b.timeout + patience, Input: t.Input, Output: t.Output,
 		},
-		Run: m.inEnvironment(run),
+		Run: m.inEnvironment(run, &b),
 	}, err
 }

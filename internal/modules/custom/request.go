@@ -14,7 +14,6 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"unicode/utf8"
 
 	"gatehouse/internal/contextbook"
 	"gatehouse/internal/rawjson"
@@ -35,7 +34,7 @@ type request struct {
 	client  *http.Client
 }
 
-func (m *Module) request(h *contextbook.HTTP, b bounds) (handler, error) {
+func (m *Module) request(h *contextbook.HTTP, b bounds) (source, error) {
 	r := &request{method: h.Method, headers: map[string]contextbook.Template{}, bounds: b, client: m.opts.Client}
 	if r.method == "" {
 		r.method = "POST"
@@ -60,67 +59,53 @@ func (m *Module) request(h *contextbook.HTTP, b bounds) (handler, error) {
 	return r.run, err
 }
 
-func (r *request) run(ctx context.Context, c *tool.Call, env *contextbook.Environment) (tool.Result, error) {
+func (r *request) run(ctx context.Context, c *tool.Call, env *contextbook.Environment) (answer, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, r.bounds.timeout, errTimeout)
 	defer stop()
 	req, err := r.build(ctx, c, env)
 	if err != nil {
-		return tool.Result{}, err
+		return answer{}, err
 	}
 	res, err := r.client.Do(req)
 	if err != nil {
-		return r.broken(ctx, err)
+		return answer{}, r.broken(ctx, err)
 	}
 	defer res.Body.Close()
 	body, err := io.ReadAll(io.LimitReader(res.Body, int64(r.bounds.most)+1))
 	switch {
 	case err != nil:
-		return r.broken(ctx, err)
+		return answer{}, r.broken(ctx, err)
 	case len(body) > r.bounds.most:
-		return tool.Result{}, r.bounds.ended(errTooLong)
+		return answer{}, r.bounds.ended(errTooLong)
 	case res.StatusCode < 200 || res.StatusCode > 299:
-		return refusedBy(res, body), nil
+		return answer{}, refusedBy(res, body)
 	}
-	return r.result(res, body)
+	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
+	return answer{body, kind, true}, nil
 }
 
 // broken is an answer that did not come. The address stays with the author.
-func (r *request) broken(ctx context.Context, err error) (tool.Result, error) {
+func (r *request) broken(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
 	if refusal := r.bounds.ended(cause); refusal != nil {
-		return tool.Result{}, refusal
+		return refusal
 	}
 	if cause != nil {
-		return tool.Result{}, cause
+		return cause
 	}
 	why := innermost(err)
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
 		why = "the host is not known"
 	}
-	return tool.Result{}, &tool.Refusal{Code: "unavailable", Message: "no answer came: " + why, Next: "Try again in a moment."}
+	return &tool.Refusal{Code: "unavailable", Message: "no answer came: " + why, Next: "Try again in a moment."}
 }
 
-func refusedBy(res *http.Response, body []byte) tool.Result {
+func refusedBy(res *http.Response, body []byte) error {
 	what := "HTTP " + res.Status
 	if res.StatusCode/100 == 3 {
 		what += "; redirects are not followed"
 	}
 	return failed(what, body[:min(len(body), answerBytes)])
-}
-
-// result makes a result of an answer by its kind.
-func (r *request) result(res *http.Response, body []byte) (tool.Result, error) {
-	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
-	switch {
-	case r.bounds.output != nil:
-	case strings.HasPrefix(kind, "image/"):
-		return tool.Result{Content: []tool.Content{tool.Image(kind, body)}}, nil
-	case strings.HasPrefix(kind, "audio/"):
-		return tool.Result{Content: []tool.Content{tool.Audio(kind, body)}}, nil
-	case !utf8.Valid(body):
-		return tool.Result{}, tool.Refuse("binary", "the answer is not text: %s, %d bytes", kind, len(body))
-	}
-	return r.bounds.result(body)
 }
 
 // build makes the request of one call.

@@ -38,11 +38,30 @@ func (b *bounds) ended(cause error) error {
 	return nil
 }
 
-// result makes a result of what came back.
-func (b *bounds) result(text []byte) (tool.Result, error) {
-	if b.output == nil {
-		return tool.Result{Content: []tool.Content{tool.Text(printable(text))}}, nil
+// answer is what a program printed, or a server sent.
+type answer struct {
+	body []byte
+	kind string // the media type that a server names, without parameters
+	sent bool   // by a server
+}
+
+// result makes a tool's result of an answer.
+func (b *bounds) result(a answer) (tool.Result, error) {
+	switch {
+	case b.output != nil:
+		return b.structured(a.body)
+	case strings.HasPrefix(a.kind, "image/"):
+		return tool.Result{Content: []tool.Content{tool.Image(a.kind, a.body)}}, nil
+	case strings.HasPrefix(a.kind, "audio/"):
+		return tool.Result{Content: []tool.Content{tool.Audio(a.kind, a.body)}}, nil
+	case a.sent && !utf8.Valid(a.body):
+		return tool.Result{}, tool.Refuse("binary", "the answer is not text: %s, %d bytes", a.kind, len(a.body))
 	}
+	return tool.Result{Content: []tool.Content{tool.Text(printable(a.body))}}, nil
+}
+
+// structured makes a result of JSON that fits the output schema.
+func (b *bounds) structured(text []byte) (tool.Result, error) {
 	text = []byte(strings.TrimSpace(string(text)))
 	if err := rawjson.Check(text, 0); err != nil {
 		return tool.Result{}, tool.Refuse("failed", "the tool promises JSON and gave something else: %v", err)
@@ -53,8 +72,12 @@ func (b *bounds) result(text []byte) (tool.Result, error) {
 	return tool.Result{Structured: json.RawMessage(text)}, nil
 }
 
-// failed is a result that says what went wrong, with what was said about it.
-func failed(what string, said ...[]byte) tool.Result {
+// failure is what went wrong in a program or at a server, with what it said.
+type failure struct{ text string }
+
+func (f *failure) Error() string { return f.text }
+
+func failed(what string, said ...[]byte) error {
 	var text strings.Builder
 	text.WriteString("failed: " + what)
 	for _, s := range said {
@@ -62,7 +85,7 @@ func failed(what string, said ...[]byte) tool.Result {
 			text.WriteString("\n" + t)
 		}
 	}
-	return tool.Result{IsError: true, Content: []tool.Content{tool.Text(text.String())}}
+	return &failure{text.String()}
 }
 
 func printable(b []byte) string {

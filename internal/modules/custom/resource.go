@@ -1,0 +1,258 @@
+package custom
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"mime"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/yosida95/uritemplate/v3"
+
+	"gatehouse/internal/contextbook"
+	"gatehouse/internal/roots"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// own is a resource of the context with its templates read.
+type own struct {
+	*contextbook.Resource
+	m      *Module
+	vars   *uritemplate.Template // nil of a resource that is no template
+	text   contextbook.Template  // of Text or File
+	source source                // of Command or HTTP
+	bounds bounds
+}
+
+// resource makes a resource of its definition, with everything that can be
+// read beforehand read.
+func (m *Module) resource(r *contextbook.Resource) (module.Resource, error) {
+	o := &own{Resource: r, m: m, bounds: bounds{timeout: r.Deadline(), most: r.Most()}}
+	var err error
+	if o.vars, err = r.Template(); err != nil {
+		return module.Resource{}, err
+	}
+	switch {
+	case r.Text != nil:
+		o.text, err = contextbook.ParseTemplate(*r.Text)
+	case r.File != "":
+		o.text, err = contextbook.ParseTemplate(r.File)
+	case r.Command != nil:
+		o.source, err = m.command(r.Command, o.bounds)
+	default:
+		get := *r.HTTP
+		get.Method = "GET"
+		o.source, err = m.request(&get, o.bounds)
+	}
+	out := module.Resource{
+		URI: r.URI, Name: r.Name, Title: r.Title, Description: r.Description, MIME: r.MIME,
+		// The source ends at its own deadline first and reports that it did.
+		Timeout: o.bounds.timeout + patience, Read: o.read, Watch: o.watch,
+	}
+	if r.File != "" {
+		out.MayWatch = o.mayWatch
+	}
+	proposed := map[string][]string{}
+	for _, v := range r.Variables {
+		proposed[v.Name] = v.Values
+	}
+	if len(proposed) > 0 {
+		out.Complete = complete(proposed)
+	}
+	return out, err
+}
+
+// read gives the content. The variables of the URI are the call's arguments.
+func (o *own) read(ctx context.Context, c *tool.Call) (tool.Result, error) {
+	a, err := o.content(ctx, c)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	return tool.Result{Content: []tool.Content{o.shown(c.Name, a)}}, nil
+}
+
+func (o *own) content(ctx context.Context, c *tool.Call) (answer, error) {
+	switch {
+	case o.Text != nil:
+		v, err := readValues(c.Args)
+		if err != nil {
+			return answer{}, err
+		}
+		text, err := v.expand(o.text)
+		if err == nil && len(text) > o.bounds.most {
+			err = tool.Refuse("too_large", "the text has %d bytes; at most %d are read", len(text), o.bounds.most)
+		}
+		return answer{body: []byte(text)}, err
+	case o.File != "":
+		return o.file(c)
+	}
+	env, err := o.m.environment(c.Caller)
+	if err != nil {
+		return answer{}, err
+	}
+	a, err := o.source(ctx, c, &env)
+	if f, ok := errors.AsType[*failure](err); ok {
+		said := string(env.Mask([]byte(strings.TrimPrefix(f.text, "failed: "))))
+		return answer{}, &tool.Refusal{Code: "failed", Message: said}
+	}
+	a.body = env.Mask(a.body)
+	return a, err
+}
+
+// shown is the content of a resource as text, or as bytes if it is none.
+func (o *own) shown(uri string, a answer) tool.Content {
+	kind := o.MIME
+	if kind == "" {
+		kind = a.kind
+	}
+	if utf8.Valid(a.body) && bytes.IndexByte(a.body, 0) < 0 {
+		if kind == "" {
+			kind = "text/plain"
+		}
+		return tool.TextResource(uri, kind, string(a.body))
+	}
+	if kind == "" {
+		kind = "application/octet-stream"
+	}
+	return tool.BlobResource(uri, kind, a.body)
+}
+
+// file reads the file, which is resolved in the folders of the call.
+func (o *own) file(c *tool.Call) (answer, error) {
+	p, err := o.place(c.Roots, c.Args)
+	if err != nil {
+		return answer{}, err
+	}
+	f, info, err := p.Regular()
+	if err != nil {
+		return answer{}, err
+	}
+	defer f.Close()
+	tooLarge := &tool.Refusal{
+		Code: "too_large", Message: "the file has more bytes than max_output of this resource allows",
+		Next: "Read it in parts with a tool, or let an administrator raise max_output.",
+	}
+	if info.Size() > int64(o.bounds.most) {
+		return answer{}, tooLarge
+	}
+	b, err := io.ReadAll(io.LimitReader(f, int64(o.bounds.most)+1)) // it may have grown
+	if err != nil {
+		return answer{}, p.Refuse(err)
+	}
+	if len(b) > o.bounds.most {
+		return answer{}, tooLarge
+	}
+	kind, _, _ := strings.Cut(mime.TypeByExtension(filepath.Ext(p.Name)), ";")
+	return answer{body: b, kind: kind}, nil
+}
+
+// place is where the file is. A value is one name of the path or a part of
+// one, so that it leads to no other folder than its author wrote.
+func (o *own) place(rs tool.Roots, args json.RawMessage) (roots.Place, error) {
+	v, err := readValues(args)
+	if err != nil {
+		return roots.Place{}, err
+	}
+	leaves := ""
+	path, err := o.text.Expand(func(name, _ string) (string, bool) {
+		text, ok := v.text(name)
+		if strings.ContainsFunc(text, separates) {
+			leaves = name
+		}
+		return text, ok
+	})
+	if err != nil {
+		return roots.Place{}, missing(err)
+	}
+	if leaves != "" {
+		return roots.Place{}, tool.Refuse("invalid_arguments", "%s: a value is one name of a path, without / \\ or control characters", leaves)
+	}
+	if slices.Contains(strings.FieldsFunc(path, separates), "..") {
+		return roots.Place{}, tool.Refuse("invalid_arguments", "a value that is .. would lead elsewhere")
+	}
+	return roots.Find(rs, filepath.FromSlash(path))
+}
+
+// mayWatch refuses a watch of a file that the caller may not read.
+func (o *own) mayWatch(_ context.Context, c *tool.Call) (tool.Result, error) {
+	p, err := o.place(c.Roots, c.Args)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	f, _, err := p.Regular()
+	if err == nil {
+		err = f.Close()
+	}
+	return tool.Result{}, err
+}
+
+// watching is one open watch.
+type watching struct {
+	of      string // the URI or template of the resource
+	changed func(json.RawMessage)
+}
+
+// watch implements module.Watch: it tells of changes of the definition, and of
+// the file if the content is one.
+func (o *own) watch(who tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
+	end := func() {}
+	if o.File != "" {
+		path, err := o.pathFor(who, uri)
+		if err != nil {
+			return nil, err
+		}
+		if end, err = o.m.files.Watch(path, func() { changed(nil) }); err != nil {
+			return nil, err
+		}
+	}
+	w := &watching{o.URI, changed}
+	o.m.mu.Lock()
+	defer o.m.mu.Unlock()
+	o.m.watches[w] = struct{}{}
+	return func() {
+		end()
+		o.m.mu.Lock()
+		defer o.m.mu.Unlock()
+		delete(o.m.watches, w)
+	}, nil
+}
+
+// pathFor is the path of the file that a URI means for a caller, which mayWatch
+// has checked.
+func (o *own) pathFor(who tool.Caller, uri string) (string, error) {
+	vars := map[string]string{}
+	if o.vars != nil {
+		for name, value := range o.vars.Match(uri) {
+			vars[name] = value.String()
+		}
+	}
+	args, err := json.Marshal(vars)
+	if err != nil {
+		return "", err
+	}
+	var rs tool.Roots
+	if o.m.opts.Roots != nil {
+		rs = o.m.opts.Roots(who)
+	}
+	if rs == nil {
+		return "", tool.Refuse("outside_root", "this context has no folders")
+	}
+	p, err := o.place(rs, args)
+	if err != nil {
+		return "", err
+	}
+	return filepath.Join(p.Root.Name(), p.Name), nil
+}
+
+// basisOf is what the content of a resource follows from, apart from files and
+// what programs and servers say.
+func basisOf(r *contextbook.Record, res *contextbook.Resource) (string, error) {
+	b, err := json.Marshal([]any{res, r.Env, r.Roots})
+	return string(b), err
+}
