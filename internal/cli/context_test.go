@@ -87,7 +87,7 @@ contexts:
   - {name: two, modules: [file], roles: [dev], known_to: [guest]}
 rules:
   - {name: no deletes, names: [file_delete], then: refuse, reason: it is for good}
-  - {name: look first, names: [file_write], when: args.path == "/etc/x", then: ask}
+  - {name: look first, names: [file_write], when: args.content == "x", then: ask}
 `), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ rules:
 		{"context show two", 0, `"roles": \[\n +"dev"`, `^$`},
 		{"context check one --user eve --tool file_read", 0, `"verdict": "allow",\n +"rule": "default",\n +"listed": true`, `^$`},
 		{"context check one --user eve --tool file_delete", 0, `"verdict": "refuse",\n +"rule": "no deletes",\n +"reason": "it is for good",\n +"listed": false`, `^$`},
-		{"context check one --tool file_write --args {\"path\":\"/etc/x\"}", 0, `"verdict": "ask[a-z-]*",\n +"rule": "look first"`, `^$`},
+		{"context check one --tool file_write --args {\"content\":\"x\"}", 0, `"verdict": "ask[a-z-]*",\n +"rule": "look first"`, `^$`},
 		{"context check two --role dev --tool file_read", 0, `"verdict": "allow"(?s:.*)"roles": \[\n +"dev"`, `^$`},
 		{"context check two --tool file_read", 0, `"verdict": "refuse",\n +"rule": "roles and users of the context two",\n +"reason": "Context not found"`, `^$`},
 		{"context check two --role guest --tool file_read", 0, `"reason": "Context not allowed"`, `^$`},
