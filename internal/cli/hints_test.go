@@ -112,7 +112,7 @@ func TestFlagsThatTextsNameExist(t *testing.T) {
 	var each func(c *cobra.Command)
 	each = func(c *cobra.Command) {
 		// The usage texts of flags name others of the same command: "needs --http".
-		for _, word := range strings.Fields(c.LocalFlags().FlagUsages()) {
+		for word := range strings.FieldsSeq(c.LocalFlags().FlagUsages()) {
 			if name, isFlag := strings.CutPrefix(strings.Trim(word, "().,;:"), "--"); isFlag && !has(c, name) {
 				t.Errorf("%s: a flag is explained by --%s, which the command has not", c.CommandPath(), name)
 			}

@@ -76,7 +76,6 @@ To have a host in this very process instead, with no daemon: gatehouse serve.`,
 type thin struct {
 	w     World
 	l     *config.Loaded
-	named bool // settings name doors
 	work  daemon.Work
 	wrong error    // why the client can work in none of its folders
 	args  []string // for a daemon that is started here

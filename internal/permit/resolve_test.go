@@ -116,7 +116,7 @@ func TestWarningsOfTextThatIsCompared(t *testing.T) {
 		`"private" in args.path.split("/")[0`: "", // a mistake is another check's to tell
 	} {
 		got := strings.Join(Warnings([]Rule{{Name: "r", When: when}}, tools), "\n")
-		for _, word := range strings.Fields(want) {
+		for word := range strings.FieldsSeq(want) {
 			if !strings.Contains(got, word) {
 				t.Errorf("%s: got %q, want %q in it", when, got, word)
 			}
