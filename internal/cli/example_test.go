@@ -23,7 +23,7 @@ func TestExamplesRunAsTheyStand(t *testing.T) {
 	if err := os.WriteFile(readme, []byte("# read me\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	env := map[string]string{"HOME": home, "PATH": os.Getenv("PATH"), "TMPDIR": t.TempDir()}
+	env := map[string]string{"HOME": home, "PATH": os.Getenv("PATH"), "TMPDIR": t.TempDir(), "XDG_RUNTIME_DIR": t.TempDir()}
 	run := func(args ...string) (code int, out, stderr string) {
 		var o, e bytes.Buffer
 		code = Run(t.Context(), args, World{In: strings.NewReader(""), Out: &o, Err: &e, Getenv: func(k string) string { return env[k] }})

@@ -19,7 +19,7 @@ import (
 // A name that is none of a tool here is compared with those of other modules,
 // and the answer says how to have such a tool from this server.
 func TestAToolOfAnotherModuleIsFound(t *testing.T) {
-	env := map[string]string{"HOME": t.TempDir(), "PATH": os.Getenv("PATH")}
+	env := map[string]string{"HOME": t.TempDir(), "PATH": os.Getenv("PATH"), "XDG_RUNTIME_DIR": t.TempDir()}
 	w := World{In: strings.NewReader(""), Out: new(bytes.Buffer), Err: new(bytes.Buffer), Getenv: func(k string) string { return env[k] }}
 	here := []client.Tool{{Name: "dir_list"}, {Name: "job_list"}}
 	for _, c := range []struct {
