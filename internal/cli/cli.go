@@ -15,7 +15,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gatehouse/internal/app"
 	"gatehouse/internal/cli/client"
 )
 
@@ -75,8 +74,11 @@ func exitCode(ctx context.Context, stderr io.Writer, ran *cobra.Command, err err
 	return exitFailed
 }
 
-// Root is the command line as a whole.
+// Root is the command line as a whole. It sets no template of cobra's, because
+// package text/template finds methods by name, and a program that does so is
+// linked with every exported method of its types: 5 MB of them.
 func Root(w World) *cobra.Command {
+	printVersion := false
 	root := &cobra.Command{
 		Use:   "gatehouse",
 		Short: "The house where agents get their tools",
@@ -87,11 +89,16 @@ and output, HTTP, TCP or a Unix socket.`,
   gatehouse serve --http                   # http://127.0.0.1:3000/mcp
   gatehouse tools                          # what there is
   gatehouse call file_read path=README.md  # one call, from here`,
-		Version:       app.Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		Args:          knownCommand,
-		RunE:          func(c *cobra.Command, _ []string) error { return c.Help() },
+		RunE: func(c *cobra.Command, _ []string) error {
+			if printVersion {
+				_, err := fmt.Fprint(c.OutOrStdout(), versionText())
+				return err
+			}
+			return c.Help()
+		},
 
 		SuggestionsMinimumDistance: 2,
 	}
@@ -99,7 +106,7 @@ and output, HTTP, TCP or a Unix socket.`,
 	root.SetOut(w.Out)
 	root.SetErr(w.Err)
 	root.SetFlagErrorFunc(flagMistake)
-	root.SetVersionTemplate(strings.ReplaceAll(versionText(), "{{", ""))
+	root.Flags().BoolVarP(&printVersion, "version", "v", false, "version for gatehouse")
 	root.AddCommand(serve(w), daemonCommand(w), stdioCommand(w), call(w), tools(w), version(), doctor(w), user(w), token(w), contextCommand(w), secrets(w), backups(w), updating(w), auditing(w), approving(w), configCommand(w))
 	return root
 }

@@ -115,6 +115,9 @@ func TestPlaces(t *testing.T) {
 	page := h.do("GET", "/", "")
 	has(t, page.body, "our &lt;house&gt;", "1.2.3", "2026-07-28", "<code>/mcp</code>", "curl -X POST "+h.url+"/mcp ")
 	has(t, page.header.Get("Content-Security-Policy"), "default-src 'none'")
+	if strings.Contains(page.body, "{{") {
+		t.Errorf("a place of the page was not filled in:\n%s", page.body)
+	}
 }
 
 func TestADegradedHostSaysSoAndServes(t *testing.T) {

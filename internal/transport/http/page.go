@@ -1,10 +1,10 @@
 package http
 
 import (
-	"bytes"
 	_ "embed"
-	"html/template"
+	"html"
 	nethttp "net/http"
+	"strings"
 
 	"gatehouse/internal/revision"
 )
@@ -15,21 +15,25 @@ var pageText string
 //go:embed page.css
 var pageStyle string
 
-// newPage makes the page a person sees who opens the server in a browser at an
-// address. It says nothing that /.well-known/mcp and the handshake do not say.
+// newPage returns a function that renders the page for a person who opens the
+// server in a browser at an address. The page says nothing that
+// /.well-known/mcp and the handshake do not say. It is filled in without
+// package html/template, because a program that executes a template is linked
+// with every exported method of its types: 5 MB of them.
 func newPage(o Options) func(address string) []byte {
-	page := template.Must(template.New("page").Parse(pageText))
+	version := ""
+	if o.Version != "" {
+		version = " <small>" + html.EscapeString(o.Version) + "</small>"
+	}
+	revisions := strings.Join(revision.Names(), ", ")
 	return func(address string) []byte {
-		var b bytes.Buffer
-		err := page.Execute(&b, struct {
-			Name, Version, Address string
-			CSS                    template.CSS
-			Revisions              []string
-		}{o.Name, o.Version, address, template.CSS(pageStyle), revision.Names()})
-		if err != nil {
-			panic("http: page: " + err.Error()) // the template is ours, and data are strings
-		}
-		return b.Bytes()
+		return []byte(strings.NewReplacer(
+			"{{name}}", html.EscapeString(o.Name),
+			"{{style}}", pageStyle,
+			"{{version}}", version,
+			"{{revisions}}", html.EscapeString(revisions),
+			"{{address}}", html.EscapeString(address),
+		).Replace(pageText))
 	}
 }
 
