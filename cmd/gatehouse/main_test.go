@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,15 +30,24 @@ func TestMain(m *testing.M) {
 
 // TestScripts tells what the binary does, one story per file.
 func TestScripts(t *testing.T) {
-	testscript.Run(t, testscript.Params{
-		Dir:                 "testdata/script",
+	testscript.Run(t, params(t, "testdata/script"))
+}
+
+// params are those of the stories in a folder, or of the files that are named.
+func params(t *testing.T, dir string, files ...string) testscript.Params {
+	return testscript.Params{
+		Dir:                 dir,
+		Files:               files,
 		RequireExplicitExec: true,
 		Setup:               home,
 		Condition: func(cond string) (bool, error) {
-			if cond != "mounts" {
-				return false, fmt.Errorf("unknown condition %s", cond)
+			switch cond {
+			case "mounts":
+				return mounts(t.TempDir()), nil
+			case "root":
+				return os.Getuid() == 0, nil
 			}
-			return mounts(t.TempDir()), nil
+			return false, fmt.Errorf("unknown condition %s", cond)
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"serve":      serve,
@@ -47,14 +57,24 @@ func TestScripts(t *testing.T) {
 			"exits":      exits,
 			"pure":       pure,
 			"gone":       gone,
+			"until":      until,
+			"keep":       keep,
 			"tokenfrom":  tokenFrom,
 			"daemonpid":  daemonPID,
 			"killdaemon": killDaemon,
-			"connect":    connect, "talk": talk, "await": await, "leave": leave, "program": program,
-			"rundaemon": runDaemon, "terminate": terminate, "appears": appears, "disk": disk, "fill": fill,
-			"activate": activate,
+			"connect":    connect,
+			"talk":       talk,
+			"await":      await,
+			"leave":      leave,
+			"program":    program,
+			"rundaemon":  runDaemon,
+			"terminate":  terminate,
+			"appears":    appears,
+			"disk":       disk,
+			"fill":       fill,
+			"activate":   activate,
 		},
-	})
+	}
 }
 
 // home gives each story folders of its own.
@@ -307,6 +327,38 @@ func gone(ts *testscript.TestScript, neg bool, args []string) {
 		}
 	}
 	ts.Fatalf("%s is still there", args[0])
+}
+
+// until runs a command again and again until its standard output fits a pattern.
+func until(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: until PATTERN command...")
+	}
+	fits, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	for end := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+		ts.Check(ts.Exec(args[1], args[2:]...))
+		if fits.MatchString(ts.ReadFile("stdout")) {
+			return
+		}
+		if time.Now().After(end) {
+			ts.Fatalf("%s printed nothing that fits %s", strings.Join(args[1:], " "), args[0])
+		}
+	}
+}
+
+// keep puts what a pattern's group finds in the last standard output into a variable.
+func keep(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: keep NAME PATTERN")
+	}
+	fits, err := regexp.Compile("(?m)" + args[1])
+	ts.Check(err)
+	found := fits.FindStringSubmatch(ts.ReadFile("stdout"))
+	if len(found) != 2 {
+		ts.Fatalf("no group of %s is in stdout", args[1])
+	}
+	ts.Setenv(args[0], found[1])
 }
 
 // tokenFrom has commands bring the token in a file.

@@ -40,11 +40,11 @@ func (a *App) openStores(context.Context) (err error) {
 	o := approvals.Options{Log: a.log}
 	if a.cfg.Approvals.Proof == "passphrase" && !a.opts.Private {
 		o.Proof = ProofFile(a.cfg.Folders)
-		if _, err := approvals.LoadProof(o.Proof); err != nil {
-			a.log.Warn("calls that need an approval cannot get one", "err", err)
-		}
 	}
 	a.book = approvals.Open(book, o)
+	if err := a.book.ProofErr(); err != nil {
+		a.log.Warn("calls that need an approval cannot get one until this host is started again", "err", err)
+	}
 	a.room(Part{"approvals", func(ctx context.Context) error {
 		return errors.Join(a.book.Run(ctx), a.book.Close())
 	}})

@@ -66,9 +66,11 @@ type Options struct {
 	Log  *slog.Logger
 	Wait time.Duration // how long a request waits for a decision; 0 means 1 h
 	Look time.Duration // how often the file is looked at for decisions of other processes; 0 means 500 ms
-	// Proof is the file of the proof that every yes needs; "" means none. It is
-	// read once, when the first yes comes: what replaces it later does not count.
+	// Proof is the file of the proof that every yes needs; "" means none. Open
+	// reads it: what replaces it later does not count, because any program of the
+	// account could replace it by one of its own.
 	Proof string
+	Now   func() time.Time // nil means time.Now
 }
 
 // Book holds the approvals of a host. Safe for concurrent use.
@@ -76,10 +78,13 @@ type Book struct {
 	opts Options
 	file sqlfile.File
 
+	proof    *Proof // nil where none is needed, or none could be read
+	proofErr error  // why none could be read
+
 	mu      sync.Mutex
-	waiting map[string]wait // those that ask
-	proof   *Proof          // nil before it was read
-	lasting map[string]time.Time
+	waiting map[string]wait      // those that ask
+	lasting map[string]time.Time // with a proof: the yeses that hold, by sameCall
+	proved  map[string]time.Time // with a proof: the calls that a yes was spent on, by sameCall
 }
 
 // wait is a request of this host, as it asked it: the file may say otherwise by
@@ -101,8 +106,25 @@ func Open(path string, o Options) *Book {
 	if o.Look == 0 {
 		o.Look = 500 * time.Millisecond
 	}
-	return &Book{opts: o, file: sqlfile.File{Path: path, Schema: schema, Version: 1}, waiting: map[string]wait{}, lasting: map[string]time.Time{}}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	b := &Book{
+		opts:    o,
+		file:    sqlfile.File{Path: path, Schema: schema, Version: 1},
+		waiting: map[string]wait{},
+		lasting: map[string]time.Time{},
+		proved:  map[string]time.Time{},
+	}
+	if b.Proves() {
+		b.proof, b.proofErr = LoadProof(o.Proof)
+	}
+	return b
 }
+
+// ProofErr is why no yes counts here: a passphrase is needed, and the file of its
+// proof could not be read when the book was opened.
+func (b *Book) ProofErr() error { return b.proofErr }
 
 // Close closes the file.
 func (b *Book) Close() error { return b.file.Close() }
@@ -115,7 +137,7 @@ func (b *Book) Ask(owner, tool, rule string, args json.RawMessage, decided func(
 	if err != nil {
 		return Request{}, err
 	}
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := b.opts.Now().UTC().Truncate(time.Millisecond)
 	r := Request{
 		ID: "ap_" + rand.Text(), Owner: owner, Tool: tool, Args: args, Rule: rule,
 		State: Pending, Created: now, Until: now.Add(b.opts.Wait),
@@ -151,14 +173,8 @@ func (b *Book) proven(r Request) error {
 	if !b.Proves() {
 		return nil
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.proof == nil {
-		p, err := LoadProof(b.opts.Proof)
-		if err != nil {
-			return err
-		}
-		b.proof = p
+	if b.proofErr != nil {
+		return b.proofErr
 	}
 	db, err := b.file.DB()
 	if err != nil {
@@ -215,7 +231,7 @@ func (b *Book) move(id string, to State, by string) (Request, error) {
 		return Request{}, err
 	}
 	res, err := db.Exec("UPDATE request SET state=?, by=? WHERE id=? AND state=? AND (? OR until>?)",
-		to, by, id, Pending, to == Expired, time.Now().UnixMilli())
+		to, by, id, Pending, to == Expired, b.opts.Now().UnixMilli())
 	if err != nil {
 		return Request{}, err
 	}
@@ -245,7 +261,7 @@ func (b *Book) Get(id string) (Request, error) {
 // Pending lists what waits for a decision, oldest first; all lists the
 // decided of the last day too.
 func (b *Book) Pending(all bool) ([]Request, error) {
-	now := time.Now()
+	now := b.opts.Now()
 	if all {
 		return b.list("WHERE created>? ORDER BY created", now.Add(-24*time.Hour).UnixMilli())
 	}
@@ -299,32 +315,30 @@ func (b *Book) Spend(r Request, owner, tool string) (bool, error) {
 	return n == 1, err
 }
 
-// Once marks a key as used until a time and reports whether it was unused: by
+// Once marks a key as used for a while and reports whether it was unused: by
 // it a sealed answer is good for one call only, also after a restart.
-func (b *Book) Once(key string, until time.Time) (bool, error) {
-	return b.mark("once "+key, until)
+func (b *Book) Once(key string, life time.Duration) (bool, error) {
+	return b.mark("once "+key, life)
 }
 
-// Remember lets a yes hold for the same call until a time.
-func (b *Book) Remember(owner, tool string, args json.RawMessage, until time.Time) error {
+// Remember lets a yes hold for the same call for a while.
+func (b *Book) Remember(owner, tool string, args json.RawMessage, hold time.Duration) error {
 	key := sameCall(owner, tool, args)
-	if b.Proves() { // what is in the file could be anybody's word
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		maps.DeleteFunc(b.lasting, func(_ string, until time.Time) bool { return until.Before(time.Now()) })
-		b.lasting[key] = until
+	if b.Proves() { // any program of the account could have written what is in the file
+		b.keep(b.lasting, key, hold)
 		return nil
 	}
-	_, err := b.mark(key, until)
+	_, err := b.mark(key, hold)
 	return err
 }
 
-// Remembered reports whether a yes holds for this call.
-func (b *Book) Remembered(owner, tool string, args json.RawMessage) (bool, error) {
+// Remembered reports whether a yes holds for this call, given that the rule lets
+// one hold for so long. A yes that would hold longer was given before the clock
+// was set back, and is none.
+func (b *Book) Remembered(owner, tool string, args json.RawMessage, hold time.Duration) (bool, error) {
+	key := sameCall(owner, tool, args)
 	if b.Proves() {
-		b.mu.Lock()
-		defer b.mu.Unlock()
-		return b.lasting[sameCall(owner, tool, args)].After(time.Now()), nil
+		return b.kept(b.lasting, key), nil
 	}
 	if !b.file.Exists() {
 		return false, nil
@@ -334,20 +348,51 @@ func (b *Book) Remembered(owner, tool string, args json.RawMessage) (bool, error
 		return false, err
 	}
 	var until int64
-	err = db.QueryRow("SELECT until FROM mark WHERE key=?", sameCall(owner, tool, args)).Scan(&until)
+	err = db.QueryRow("SELECT until FROM mark WHERE key=?", key).Scan(&until)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
-	return err == nil && time.UnixMilli(until).After(time.Now()), err
+	left := time.UnixMilli(until).Sub(b.opts.Now())
+	return err == nil && left > 0 && left <= hold, err
 }
 
-func (b *Book) mark(key string, until time.Time) (fresh bool, err error) {
+// Proved notes, where a proof is needed, that a proven yes was spent on the call
+// with this digest: what a client brings back of it is sealed with a key that any
+// program of the account can read.
+func (b *Book) Proved(digest string, life time.Duration) {
+	if b.Proves() {
+		b.keep(b.proved, digest, life)
+	}
+}
+
+// WasProved reports whether a yes was spent on a call, as far as that needs a
+// proof here.
+func (b *Book) WasProved(digest string) bool { return !b.Proves() || b.kept(b.proved, digest) }
+
+// keep and kept go by the monotonic clock, because times from memory keep their
+// reading of it: setting the clock changes nothing.
+func (b *Book) keep(m map[string]time.Time, key string, life time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.opts.Now()
+	maps.DeleteFunc(m, func(_ string, until time.Time) bool { return until.Before(now) })
+	m[key] = now.Add(life)
+}
+
+func (b *Book) kept(m map[string]time.Time, key string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return m[key].After(b.opts.Now())
+}
+
+func (b *Book) mark(key string, life time.Duration) (fresh bool, err error) {
 	db, err := b.file.DB()
 	if err != nil {
 		return false, err
 	}
+	now := b.opts.Now()
 	res, err := db.Exec("INSERT INTO mark VALUES (?1,?2) ON CONFLICT (key) DO UPDATE SET until=?2 WHERE until<?3",
-		key, until.UnixMilli(), time.Now().UnixMilli())
+		key, now.Add(life).UnixMilli(), now.UnixMilli())
 	if err != nil {
 		return false, err
 	}
@@ -374,8 +419,8 @@ func (b *Book) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			b.giveUp()
 			return nil
-		case now := <-tick.C:
-			b.look(now)
+		case <-tick.C:
+			b.look(b.opts.Now())
 		}
 	}
 }

@@ -82,13 +82,13 @@ func TestAnotherProcessDecides(t *testing.T) {
 func TestOnceHoldsAcrossARestart(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "approvals.db")
 	b := Open(path, Options{})
-	if fresh, err := b.Once("call_1", time.Now().Add(time.Hour)); !fresh || err != nil {
+	if fresh, err := b.Once("call_1", time.Hour); !fresh || err != nil {
 		t.Fatal(fresh, err)
 	}
 	b.Close()
 	b = Open(path, Options{})
 	defer b.Close()
-	if fresh, _ := b.Once("call_1", time.Now().Add(time.Hour)); fresh {
+	if fresh, _ := b.Once("call_1", time.Hour); fresh {
 		t.Fatal("a used key was fresh again")
 	}
 }
@@ -97,7 +97,7 @@ func TestOnceHoldsAcrossARestart(t *testing.T) {
 func TestARememberedYesIsForTheSameCallOnly(t *testing.T) {
 	b := Open("", Options{})
 	defer b.Close()
-	if err := b.Remember("ann/default", "t", []byte(`{"a":1}`), time.Now().Add(time.Hour)); err != nil {
+	if err := b.Remember("ann/default", "t", []byte(`{"a":1}`), time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -109,14 +109,14 @@ func TestARememberedYesIsForTheSameCallOnly(t *testing.T) {
 		{"ann/default", "u", `{"a":1}`, false},
 		{"eve/default", "t", `{"a":1}`, false},
 	} {
-		if got, err := b.Remembered(c.owner, c.tool, []byte(c.args)); got != c.want || err != nil {
+		if got, err := b.Remembered(c.owner, c.tool, []byte(c.args), time.Hour); got != c.want || err != nil {
 			t.Errorf("%v: got %v, %v", c, got, err)
 		}
 	}
-	if err := b.Remember("ann/default", "old", nil, time.Now().Add(-time.Second)); err != nil {
+	if err := b.Remember("ann/default", "old", nil, -time.Second); err != nil {
 		t.Fatal(err)
 	}
-	if got, _ := b.Remembered("ann/default", "old", nil); got {
+	if got, _ := b.Remembered("ann/default", "old", nil, time.Hour); got {
 		t.Error("a yes held longer than it should")
 	}
 }
@@ -126,6 +126,7 @@ func TestARememberedYesIsForTheSameCallOnly(t *testing.T) {
 //
 //redteam:attack A yes is good for one call: the file of approvals is written to without the passphrase
 //redteam:attack A yes is good for one call: a signature is moved to another request, or what was shown is altered
+//redteam:attack A yes is good for one call: a passphrase of the attacker's own takes the place of the operator's before the first yes
 func TestAYesNeedsThePassphrase(t *testing.T) {
 	dir := t.TempDir()
 	file, key := filepath.Join(dir, "approvals.db"), filepath.Join(dir, "approvals.proof")
@@ -165,6 +166,25 @@ func TestAYesNeedsThePassphrase(t *testing.T) {
 	if _, err := proof.Sign([]byte("a guess, no more"), ask(`{}`)); !errors.Is(err, ErrPassphrase) {
 		t.Errorf("a wrong passphrase: %v", err)
 	}
+	own := []byte("the attacker's own words")
+	theirs, err := NewProof(own)
+	if err == nil {
+		err = theirs.Save(key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	replaced := ask(`{"path":"r"}`)
+	forged, err := theirs.Sign(own, replaced)
+	if err == nil {
+		_, err = other.DecideProven(replaced.ID, "program", forged)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if spend(replaced) {
+		t.Error("a yes counted whose passphrase was set while the host ran")
+	}
 	bare := ask(`{"path":"a"}`)
 	if _, err := other.Decide(bare.ID, true, "program"); err != nil {
 		t.Fatal(err)
@@ -197,7 +217,7 @@ func TestAYesNeedsThePassphrase(t *testing.T) {
 	if _, err := db.Exec("INSERT INTO mark VALUES (?,?)", sameCall("ann/default", "file_delete", []byte(`{"path":"z"}`)), time.Now().Add(time.Hour).UnixMilli()); err != nil {
 		t.Fatal(err)
 	}
-	if ok, _ := host.Remembered("ann/default", "file_delete", []byte(`{"path":"z"}`)); ok {
+	if ok, _ := host.Remembered("ann/default", "file_delete", []byte(`{"path":"z"}`), time.Hour); ok {
 		t.Error("a remembered yes was believed that somebody wrote")
 	}
 	if _, err := other.DecideProven(good.ID, "op", signature); err != nil {
@@ -233,6 +253,61 @@ func TestWhatIsApprovedIsShown(t *testing.T) {
 		}
 		if err == nil && !json.Valid(got) {
 			t.Errorf("%s: %s is no JSON", name, got)
+		}
+	}
+}
+
+// A clock that is set forward or back makes no yes good twice, or for longer than
+// its rule says.
+//
+//redteam:attack A yes is good for one call: the clock is set back and forward between the question, the yes and its use
+func TestAClockThatJumpsGivesNoYes(t *testing.T) {
+	clock := time.Now()
+	b := Open(filepath.Join(t.TempDir(), "approvals.db"), Options{Now: func() time.Time { return clock }})
+	defer b.Close()
+	remembered := func() bool {
+		ok, err := b.Remembered("ann/default", "t", nil, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ok
+	}
+	if err := b.Remember("ann/default", "t", nil, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	start := clock
+	for _, c := range []struct {
+		jump time.Duration
+		want bool
+	}{{0, true}, {59 * time.Second, true}, {61 * time.Second, false}, {-24 * time.Hour, false}, {-2 * time.Minute, false}, {30 * time.Second, true}} {
+		if clock = start.Add(c.jump); remembered() != c.want {
+			t.Errorf("a yes for a minute, the clock %v off: want it to hold %v", c.jump, c.want)
+		}
+	}
+
+	clock = start
+	r, err := b.Ask("ann/default", "t", "r", nil, func(Request) {})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock = start.Add(48 * time.Hour)
+	if _, err := b.Decide(r.ID, true, "op"); !errors.Is(err, ErrDecided) {
+		t.Errorf("a yes after the end of the question: got %v, want ErrDecided", err)
+	}
+	clock = start
+	if _, err := b.Decide(r.ID, true, "op"); err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := b.Spend(r, "ann/default", "t"); !ok || err != nil {
+		t.Fatalf("got %v, %v", ok, err)
+	}
+	for _, jump := range []time.Duration{-48 * time.Hour, 48 * time.Hour, 0} {
+		clock = start.Add(jump)
+		if ok, _ := b.Spend(r, "ann/default", "t"); ok {
+			t.Errorf("the clock %v off: a used yes was good again", jump)
+		}
+		if _, err := b.Decide(r.ID, true, "op"); err == nil {
+			t.Errorf("the clock %v off: a used yes was given again", jump)
 		}
 	}
 }

@@ -131,6 +131,16 @@ func (c *Calls) agree(r *Request, question string) error {
 	return c.askOperator(book, r, "agreement: "+question)
 }
 
+// operatorAgreed reports whether an operator's yes to a handler's question was
+// spent on this call.
+func (c *Calls) operatorAgreed(r *Request) bool {
+	digest := callDigest(r)
+	if string(r.Recorded[operatorKey]) != digest {
+		return false
+	}
+	return c.opts.Approvals == nil || c.opts.Approvals.WasProved(r.ID+" "+digest)
+}
+
 // agreed tells the ledger whose word let a call go on that needed an agreement.
 func (c *Calls) agreed(r *Request, theirs map[string]json.RawMessage, err error) {
 	if err != nil || r.Method != "tools/call" || c.opts.Ledger == nil {
@@ -160,14 +170,14 @@ func unkept(err error) *tool.Refusal {
 // carries the latter is good once.
 func (c *Calls) standing(book *approvals.Book, r *Request, v permit.Verdict) (bool, error) {
 	if v.Remember > 0 {
-		if ok, err := book.Remembered(r.Facts.Owner, r.Entry.Name, r.Args); ok || err != nil {
+		if ok, err := book.Remembered(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); ok || err != nil {
 			return ok, err
 		}
 	}
-	if string(r.Recorded[approvedKey]) != callDigest(r) {
+	if string(r.Recorded[approvedKey]) != callDigest(r) || !book.WasProved(r.ID+" "+callDigest(r)) {
 		return false, nil
 	}
-	fresh, err := book.Once(r.ID+" "+recordDigest(r.Recorded), time.Now().Add(approvalLife))
+	fresh, err := book.Once(r.ID+" "+recordDigest(r.Recorded), approvalLife)
 	if err == nil && !fresh {
 		err = tool.Refuse("denied", "this answer was used already; call again")
 	}
@@ -186,7 +196,7 @@ func (c *Calls) askClient(book *approvals.Book, r *Request, v permit.Verdict) (b
 	if err != nil || action != "accept" || !said.Approve {
 		return false, refused(tool.Refuse("denied", "%s was not approved", r.Entry.Listed)), nil
 	}
-	fresh, err := book.Once(r.ID+" approval", time.Now().Add(approvalLife))
+	fresh, err := book.Once(r.ID+" approval", approvalLife)
 	switch {
 	case err != nil:
 		return false, refused(unkept(err)), nil
@@ -265,6 +275,7 @@ func (c *Calls) Approved(r *Request, ap approvals.Request) bool {
 	v := r.Entry.Gate.Decide(args, &r.Facts.Caller)
 	c.approved(book, r, v)
 	r.Recorded[operatorKey] = json.RawMessage(callDigest(r))
+	book.Proved(r.ID+" "+callDigest(r), approvalLife)
 	proof := "the same account"
 	if book.Proves() {
 		proof = "the passphrase"
@@ -289,7 +300,7 @@ func (c *Calls) approved(book *approvals.Book, r *Request, v permit.Verdict) {
 	}
 	r.Recorded[approvedKey] = json.RawMessage(callDigest(r))
 	if v.Remember > 0 {
-		if err := book.Remember(r.Facts.Owner, r.Entry.Name, r.Args, time.Now().Add(v.Remember)); err != nil {
+		if err := book.Remember(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); err != nil {
 			c.opts.Log.Warn("approval is not remembered", "err", err)
 		}
 	}

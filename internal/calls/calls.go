@@ -257,7 +257,7 @@ func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
 		f.req.Name = r.Entry.Name
 	}
 	const given = "=" + agreement.Given
-	if f.req.Recorded = maps.Clone(theirs); string(r.Recorded[operatorKey]) == callDigest(r) {
+	if f.req.Recorded = maps.Clone(theirs); c.operatorAgreed(r) {
 		if f.req.Recorded == nil {
 			f.req.Recorded = map[string]json.RawMessage{}
 		}

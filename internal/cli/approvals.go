@@ -64,8 +64,8 @@ func passphrase(w World) *cobra.Command {
 		Long: `Set the passphrase that every yes needs where the settings say
 "approvals: {proof: passphrase}". It is read from the terminal and nowhere kept:
 it makes the key that signs a yes, of which the config folder has the other half.
-Hosts that run take it at the first yes after their start. To change it, the
-present one is needed; one that was forgotten is removed with its file.`,
+Hosts take it when they start. To change it, the present one is needed; one that
+was forgotten is removed with its file.`,
 		Example: "  gatehouse approvals passphrase",
 		Args:    noArgs,
 		RunE: func(*cobra.Command, []string) error {
