@@ -46,7 +46,8 @@ type Audience struct{ Principal, Context string }
 
 // Offer is what a module offers one audience.
 type Offer struct {
-	Personal   bool // false: this one Offer serves every audience
+	Personal   bool   // false: this one Offer serves every audience
+	Version    string // of the module; "" means the host's
 	Tools      []tool.Tool
 	Resources  []Resource
 	Templates  []Resource // URI holds an RFC 6570 template

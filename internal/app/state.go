@@ -11,11 +11,13 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"gatehouse/internal/config"
 	"gatehouse/internal/contexts"
 	"gatehouse/internal/identity"
+	"gatehouse/internal/modules"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/public"
@@ -48,6 +50,9 @@ type tree struct {
 	jobs      *state.Mount[map[string]jobState]
 	shelf     *notification.Shelf // at /private/notifications
 	mail      *state.Mount[smtp.Kept]
+
+	modules *state.Mount[map[string]moduleState]
+	failed  atomic.Pointer[[]modules.Offered] // what modules that make no offer offered last
 
 	packages       *state.Mount[map[string]packages.Public]
 	packageRecords *state.Mount[map[string]packages.Record] // at /private/packages
@@ -162,6 +167,9 @@ func (t *tree) mount(ctx context.Context) (err error) {
 	if t.processes, err = attachMany[processState](ctx, t, "processes"); err != nil {
 		return err
 	}
+	if t.modules, err = attachMany[moduleState](ctx, t, "modules"); err != nil {
+		return err
+	}
 	if t.packages, err = attachMany[packages.Public](ctx, t, "packageData"); err != nil {
 		return err
 	}
@@ -230,6 +238,7 @@ func (t *tree) module() module.New {
 			{At: state.Pointer{"public", "sandboxes"}, Sees: seesSandbox},
 			{At: state.Pointer{"public", "jobs"}, Sees: seesJob},
 			{At: state.Pointer{"public", "packageData"}, Sees: t.seesPackage},
+			{At: state.Pointer{"public", "modules"}, Part: t.partOfModule},
 		},
 	}
 	return public.New(t.sight)

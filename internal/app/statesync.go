@@ -41,8 +41,8 @@ func (s *syncing) run(ctx context.Context) error {
 	for {
 		select {
 		case <-s.stale:
-			s.tree.watches.Look() // of packages each sees those whose tools they may call
 			s.look(ctx)
+			s.tree.watches.Look() // of packages and modules each sees those whose tools they may call
 			if len(s.tools) > 0 && !s.follow {
 				s.follow, done = true, make(chan struct{})
 				facts := s.tree.app.bus.Follow(ctx, "call.finished", factQueue)
@@ -64,13 +64,18 @@ func (s *syncing) run(ctx context.Context) error {
 	}
 }
 
-// look finds the tools that ask for it.
+// look shows the modules, and finds the tools that ask for it.
 func (s *syncing) look(ctx context.Context) {
 	s.tools = map[tooled]bool{}
-	for _, o := range s.tree.app.host.Offers(ctx, module.Audience{}) {
-		for i := range o.Offer.Tools {
-			if t := &o.Offer.Tools[i]; t.Sync {
-				s.tools[tooled{o.Module, t.Name}] = true
+	all := s.tree.app.host.Statuses(ctx)
+	s.tree.showModules(all)
+	for _, m := range all {
+		if m.Err != nil {
+			continue
+		}
+		for i := range m.Offered.Offer.Tools {
+			if t := &m.Offered.Offer.Tools[i]; t.Sync {
+				s.tools[tooled{m.Module, t.Name}] = true
 			}
 		}
 	}

@@ -252,6 +252,24 @@ func (c *Contexts) Whole(ctx context.Context, who *tool.Caller) (*View, permit.E
 	return v, k.rules.Policy.Enter(k.cut, k.context), nil
 }
 
+// Of gives what a caller's context takes from some offers alone, as View does
+// from all of them. It is compiled anew for each call. The error is ErrNotFound
+// or ErrForbidden.
+func (c *Contexts) Of(who tool.Caller, offers []modules.Offered) (*View, error) {
+	k := key{rules: c.rules.Load(), context: who.Context, cut: c.Cut(who)}
+	spec := k.rules.Spec(k.context)
+	if spec == nil {
+		return nil, ErrNotFound
+	}
+	switch k.rules.Policy.Enter(k.cut, k.context) {
+	case permit.Unknown:
+		return nil, ErrNotFound
+	case permit.Forbidden:
+		return nil, ErrForbidden
+	}
+	return c.compile(k, spec, offers), nil
+}
+
 // Defined finds the definition of a tool by the name it has in a caller's
 // view.
 func (c *Contexts) Defined(ctx context.Context, who tool.Caller, name string) (*tool.Def, bool) {

@@ -25,6 +25,7 @@ type instance struct {
 	mu     sync.Mutex
 	offers map[module.Audience]*offered // valid until changed
 	epoch  uint64                       // how often changed was called
+	last   *offered                     // the last good offer to no principal; nil before the first
 }
 
 // isNotFor reports whether callers in a context are to know nothing of it.
@@ -64,6 +65,9 @@ func (in *instance) offer(ctx context.Context, to module.Audience) (*offered, er
 	o := index(of)
 	in.mu.Lock()
 	defer in.mu.Unlock()
+	if to.Principal == "" || !of.Personal {
+		in.last = o
+	}
 	if in.epoch != epoch {
 		return o, nil // changed meanwhile: good for this once
 	}

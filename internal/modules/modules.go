@@ -182,6 +182,38 @@ func (h *Host) Offers(ctx context.Context, to module.Audience) []Offered {
 	return out
 }
 
+// Status is how one module is doing.
+type Status struct {
+	Module string
+	// Offered is what it offers everyone or, of a module that only one context
+	// has, what it offers there. If Err is set it is the last good offer, and
+	// its Offer is nil if there was none.
+	Offered Offered
+	Err     error // why it makes no offer; nil means that it makes one
+}
+
+// Statuses tells how the modules are doing, in the order they were added.
+func (h *Host) Statuses(ctx context.Context) []Status {
+	h.mu.RLock()
+	order := slices.Clone(h.order)
+	h.mu.RUnlock()
+	all := make([]Status, 0, len(order))
+	for _, in := range order {
+		s := Status{Module: in.name, Offered: Offered{Module: in.name}}
+		o, err := in.offer(ctx, module.Audience{Context: in.only})
+		if s.Err = err; err != nil {
+			in.mu.Lock()
+			o = in.last
+			in.mu.Unlock()
+		}
+		if o != nil {
+			s.Offered.Offer, s.Offered.Generation = o.offer, o.generation
+		}
+		all = append(all, s)
+	}
+	return all
+}
+
 // EndOwned ends, in all modules, everything for which match holds; see
 // module.Owned.
 func (h *Host) EndOwned(ctx context.Context, match func(owner string, made time.Time) bool) (ended []string) {

@@ -60,6 +60,10 @@ type Own struct {
 	At state.Pointer
 	// Sees gives what says whether a caller sees a member.
 	Sees func(who tool.Caller) func(key string, member any) bool
+	// Part, if it is set, decides instead of Sees, and gives as much of a
+	// member as the caller sees. It does not change the member itself, because
+	// that is shared.
+	Part func(who tool.Caller) func(key string, member any) (part any, sees bool)
 }
 
 // shown is one generation of the module.

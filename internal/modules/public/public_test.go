@@ -52,7 +52,7 @@ func options(t testing.TB) (Options, *room) {
 	return Options{
 		Tree: r.tree, Watches: r.watches,
 		Everything: func(who tool.Caller) bool { return who.Principal == "root" },
-		Own: []Own{{state.Pointer{"public", "things"}, func(who tool.Caller) func(string, any) bool {
+		Own: []Own{{At: state.Pointer{"public", "things"}, Sees: func(who tool.Caller) func(string, any) bool {
 			return func(_ string, m any) bool {
 				c, _ := m.(map[string]any)
 				return c["owner"] == who.Principal

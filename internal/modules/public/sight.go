@@ -35,20 +35,34 @@ func (o Options) sight(who tool.Caller, at state.Pointer) state.Sight {
 			case own.At.Has(at) && len(at) > len(own.At):
 				// Below the mount: the member it lies in decides.
 				key := at[len(own.At)]
-				if member, _ := at[:len(own.At)+1].In(root); !own.Sees(who)(key, member) {
+				member, _ := at[:len(own.At)+1].In(root)
+				part, sees := own.part(who)(key, member)
+				if !sees {
+					return nil, false
+				}
+				if v, found = at[len(own.At)+1:].In(part); !found {
 					return nil, false
 				}
 			case at.Has(own.At):
-				v = without(v, own.At[len(at):], own.Sees(who))
+				v = without(v, own.At[len(at):], own.part(who))
 			}
 		}
 		return v, true
 	}
 }
 
+// part gives what decides how much of each member a caller sees.
+func (own Own) part(who tool.Caller) func(key string, member any) (part any, sees bool) {
+	if own.Part != nil {
+		return own.Part(who)
+	}
+	sees := own.Sees(who)
+	return func(key string, member any) (any, bool) { return member, sees(key, member) }
+}
+
 // without copies the way to an object and leaves out the members that are not
 // seen. What is not on the way is shared.
-func without(v any, way state.Pointer, sees func(string, any) bool) any {
+func without(v any, way state.Pointer, part func(string, any) (any, bool)) any {
 	c, ok := v.(map[string]any)
 	if !ok {
 		return v
@@ -56,13 +70,17 @@ func without(v any, way state.Pointer, sees func(string, any) bool) any {
 	if len(way) > 0 {
 		if child, there := c[way[0]]; there {
 			c = maps.Clone(c)
-			c[way[0]] = without(child, way[1:], sees)
+			c[way[0]] = without(child, way[1:], part)
 		}
 		return c
 	}
-	c = maps.Clone(c)
-	maps.DeleteFunc(c, func(key string, member any) bool { return !sees(key, member) })
-	return c
+	seen := make(map[string]any, len(c))
+	for key, member := range c {
+		if some, sees := part(key, member); sees {
+			seen[key] = some
+		}
+	}
+	return seen
 }
 
 const proposed = 100 // pointers a completion proposes

@@ -1,0 +1,105 @@
+package app
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync"
+
+	"gatehouse/internal/contexts"
+	"gatehouse/internal/modules"
+	"gatehouse/internal/plaintext"
+	"gatehouse/tool"
+)
+
+// moduleState is a member of /public/modules.
+type moduleState struct {
+	Version string   `json:"version"`
+	State   string   `json:"state"`           // running, or failed if it makes no offer
+	Error   string   `json:"error,omitempty"` // why it failed, for administrators
+	Tools   []string `json:"tools"`           // by the module's own names, the last known ones if it failed
+}
+
+// mostModuleError limits the text of an error in the tree, in bytes. A panic
+// has a stack in it, which belongs in the log.
+const mostModuleError = 300
+
+// shortError is the first line of an error.
+func shortError(err error) string {
+	line, _, _ := strings.Cut(err.Error(), "\n")
+	return plaintext.Line(strings.ToValidUTF8(line[:min(len(line), mostModuleError)], ""))
+}
+
+// showModules writes how the modules are doing to the tree.
+func (t *tree) showModules(all []modules.Status) {
+	shown := make(map[string]moduleState, len(all))
+	var failed []modules.Offered
+	for _, m := range all {
+		s := moduleState{Version: Version, State: "running", Tools: []string{}}
+		if m.Err != nil {
+			s.State, s.Error = "failed", shortError(m.Err)
+			if m.Offered.Offer != nil {
+				failed = append(failed, m.Offered)
+			}
+		}
+		if o := m.Offered.Offer; o != nil {
+			if o.Version != "" {
+				s.Version = o.Version
+			}
+			for i := range o.Tools {
+				s.Tools = append(s.Tools, o.Tools[i].Name)
+			}
+			slices.Sort(s.Tools)
+		}
+		shown[m.Module] = s
+	}
+	t.failed.Store(&failed)
+	if _, err := t.modules.Set(context.Background(), shown); err != nil {
+		t.app.log.Warn("modules are not shown", "err", err)
+	}
+}
+
+// partOfModule lets a caller see the modules of which their context has
+// something for them: with the tools that they may call, by the names these
+// have there, and without the reason of a failure.
+func (t *tree) partOfModule(who tool.Caller) func(string, any) (any, bool) {
+	mine := sync.OnceValue(func() map[string][]any { return t.toolsOfModules(who) })
+	return func(name string, member any) (any, bool) {
+		tools, sees := mine()[name]
+		m, ok := member.(map[string]any)
+		if !sees || !ok {
+			return nil, false
+		}
+		return map[string]any{"version": m["version"], "state": m["state"], "tools": tools}, true
+	}
+}
+
+// toolsOfModules lists the tools of a caller's view by module. A module without
+// tools is there if it has a resource or prompt for the caller.
+func (t *tree) toolsOfModules(who tool.Caller) map[string][]any {
+	views := t.app.views
+	all := map[string][]any{}
+	add := func(v *contexts.View) {
+		for _, kind := range []contexts.Kind{contexts.Tools, contexts.Prompts, contexts.Resources, contexts.Templates} {
+			for _, e := range v.Entries(kind) {
+				if all[e.Module] == nil {
+					all[e.Module] = []any{}
+				}
+				if kind == contexts.Tools {
+					all[e.Module] = append(all[e.Module], e.Listed)
+				}
+			}
+		}
+	}
+	v, err := views.View(context.Background(), &who, views.Cut(who))
+	if err != nil {
+		return all
+	}
+	add(v)
+	if failed := t.failed.Load(); failed != nil && len(*failed) > 0 {
+		if v, err := views.Of(who, *failed); err == nil {
+			add(v)
+		}
+	}
+	return all
+}
