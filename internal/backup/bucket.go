@@ -2,40 +2,46 @@ package backup
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/xml"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"net"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 
 	"gatehouse/internal/secret"
 )
 
 const (
-	partSize   = 16 << 20 // of an upload; held in memory
-	maxParts   = 10_000   // of S3
+	partSize   = 16 << 20 // bytes of one part of an upload, held in memory
+	maxParts   = 10_000   // S3 allows no more parts in one upload
+	tries      = 5        // of one request, with up to a second in between
 	answerWait = 60 * time.Second
-	maxAnswer  = 8 << 20 // bytes of an answer that is no backup
+	listWait   = 10 * time.Minute
+	partWait   = 30 * time.Minute // for one part, with all tries
+	maxAnswer  = 8 << 20          // bytes of an answer that is not the content of an object
 	maxListed  = 100_000
 )
 
-// bucket is a store in an S3-compatible service, addressed by path.
+// bucket is a store in an S3-compatible service.
 type bucket struct {
-	client *http.Client
-	signer signer
-	base   url.URL // endpoint and bucket
-	prefix string  // "" or ends with /
-	part   int
-	idle   time.Duration // for which a download may send nothing
-	now    func() time.Time
+	client    *minio.Core
+	transport *boundedTransport
+	name      string
+	prefix    string // "" or ends with /
+	part      int    // bytes of a part
+	now       func() time.Time
 }
 
 func newBucket(t Target, key secret.Text, part int, now func() time.Time) (*bucket, error) {
@@ -43,204 +49,131 @@ func newBucket(t Target, key secret.Text, part int, now func() time.Time) (*buck
 	if err != nil {
 		return nil, err
 	}
-	region := t.Region
-	if region == "" {
-		region = "us-east-1"
-	}
-	b := &bucket{signer: signer{t.AccessKey, key, region}, base: url.URL{Scheme: u.Scheme, Host: u.Host, Path: "/" + t.Bucket}, part: part, idle: answerWait, now: now}
+	b := &bucket{name: t.Bucket, part: part, now: now}
 	if t.Path != "" {
 		b.prefix = t.Path + "/"
 	}
-	b.client = &http.Client{
-		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: 15 * time.Second}).DialContext,
-			TLSHandshakeTimeout: 15 * time.Second, ResponseHeaderTimeout: answerWait, MaxResponseHeaderBytes: 64 << 10,
-			DisableCompression: true,
-		},
-		// A signature is good for one address.
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	b.transport = &boundedTransport{idle: answerWait, Transport: &http.Transport{
+		Proxy:                  http.ProxyFromEnvironment,
+		DialContext:            (&net.Dialer{Timeout: 15 * time.Second}).DialContext,
+		TLSHandshakeTimeout:    15 * time.Second,
+		ResponseHeaderTimeout:  answerWait,
+		MaxResponseHeaderBytes: 64 << 10,
+		DisableCompression:     true,
+	}}
+	b.client, err = minio.NewCore(u.Host, &minio.Options{
+		Creds:      credentials.NewStaticV4(t.AccessKey, key.Reveal(), ""),
+		Secure:     u.Scheme == "https",
+		Region:     cmp.Or(t.Region, "us-east-1"),
+		Transport:  b.transport,
+		MaxRetries: tries,
+	})
+	if err != nil {
+		return nil, err
 	}
+	// minio-go derives the address of Amazon's service from the region. The
+	// dual-stack address is another host than the one the administrator named,
+	// and a firewall may not let it pass.
+	b.client.SetS3EnableDualstack(false)
 	return b, nil
 }
 
 func (b *bucket) close() error {
-	b.client.CloseIdleConnections()
+	b.transport.CloseIdleConnections()
 	return nil
 }
 
-// ask sends a request. The answer is of the 200s; it has to be closed.
-func (b *bucket) ask(ctx context.Context, method, key string, query url.Values, body []byte) (*http.Response, error) {
-	u := b.base
-	if key != "" {
-		u.Path += "/" + key
+// failure returns an error of minio-go with the status and the code that the
+// service sent. It matches fs.ErrNotExist if the object does not exist.
+func failure(err error) error {
+	answer, ok := errors.AsType[minio.ErrorResponse](err)
+	if !ok || answer.StatusCode == 0 { // minio-go found a mistake in a header itself
+		return err
 	}
-	u.RawPath, u.RawQuery = canonicalPath(u.Path), canonicalQuery(query)
-	r, err := http.NewRequestWithContext(ctx, method, u.String(), bytes.NewReader(body))
-	if err != nil {
-		return nil, err
-	}
-	b.signer.sign(r, sha256.Sum256(body), b.now())
-	res, err := b.client.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	if res.StatusCode/100 == 2 {
-		return res, nil
-	}
-	defer res.Body.Close()
-	return nil, failure(res)
-}
-
-// failure reads what a service says of an error.
-func failure(res *http.Response) error {
-	var said struct{ Code, Message string }
-	text, _ := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	xml.Unmarshal(text, &said) // what is no XML leaves the status
-	err := fmt.Errorf("the service answers %d %.100q %.300q", res.StatusCode, said.Code, said.Message)
-	if res.StatusCode == http.StatusNotFound && said.Code != "NoSuchBucket" {
+	err = fmt.Errorf("the service answered %d %.100q: %.300q", answer.StatusCode, answer.Code, answer.Message)
+	if answer.StatusCode == http.StatusNotFound && answer.Code != minio.NoSuchBucket {
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}
 	return err
 }
 
-// answer is ask for what answers in XML.
-func (b *bucket) answer(ctx context.Context, method, key string, query url.Values, body []byte, into any) error {
-	ctx, cancel := context.WithTimeout(ctx, 2*answerWait)
-	defer cancel()
-	res, err := b.ask(ctx, method, key, query, body)
-	if err != nil {
-		return err
-	}
-	defer res.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
-	if err != nil || into == nil {
-		return err
-	}
-	if err := xml.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("the service's answer cannot be read: %w", err)
-	}
-	return nil
-}
-
 func (b *bucket) list(ctx context.Context) (all []Entry, err error) {
-	query := url.Values{"list-type": {"2"}, "delimiter": {"/"}, "prefix": {b.prefix + "gatehouse-"}}
-	for len(all) < maxListed {
-		var page struct {
-			Contents []struct {
-				Key  string
-				Size int64
-			}
-			IsTruncated           bool
-			NextContinuationToken string
+	ctx, cancel := context.WithTimeout(ctx, listWait)
+	defer cancel()
+	listed := 0
+	for o := range b.client.ListObjectsIter(ctx, b.name, minio.ListObjectsOptions{
+		Prefix:     b.prefix + "gatehouse-",
+		FetchOwner: new(bool),
+	}) {
+		if o.Err != nil {
+			return nil, failure(o.Err)
 		}
-		if err := b.answer(ctx, http.MethodGet, "", query, nil, &page); err != nil {
-			return nil, err
+		if listed++; listed > maxListed {
+			return nil, fmt.Errorf("the bucket holds more than %d backups", maxListed)
 		}
-		for _, c := range page.Contents {
-			name := strings.TrimPrefix(c.Key, b.prefix)
-			if at, err := createdOf(name); err == nil {
-				all = append(all, Entry{Name: name, Created: at, Size: c.Size})
-			}
+		name := strings.TrimPrefix(o.Key, b.prefix)
+		if at, err := createdOf(name); err == nil {
+			all = append(all, Entry{Name: name, Created: at, Size: o.Size})
 		}
-		if !page.IsTruncated || page.NextContinuationToken == "" {
-			return all, nil
-		}
-		query.Set("continuation-token", page.NextContinuationToken)
 	}
-	return nil, fmt.Errorf("there are more than %d backups", maxListed)
+	return all, ctx.Err() // the iterator just stops if ctx is done
 }
 
 func (b *bucket) open(ctx context.Context, name string) (io.ReadCloser, int64, error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	res, err := b.ask(ctx, http.MethodGet, b.prefix+name, nil, nil)
+	ctx = context.WithValue(ctx, downloadKey{}, true)
+	body, info, _, err := b.client.GetObject(ctx, b.name, b.prefix+name, minio.GetObjectOptions{})
 	if err != nil {
-		cancel(nil)
-		return nil, 0, err
+		return nil, 0, failure(err)
 	}
-	idle := time.AfterFunc(b.idle, func() { cancel(errSilent) })
-	return &object{res.Body, ctx, cancel, idle, b.idle}, max(res.ContentLength, 0), nil
-}
-
-// errSilent ends what waits for a service that has gone quiet.
-var errSilent = errors.New("the service sends nothing any more")
-
-// object is the content of one, which ends when nothing comes for a while.
-type object struct {
-	body   io.ReadCloser
-	ctx    context.Context
-	cancel context.CancelCauseFunc
-	idle   *time.Timer
-	wait   time.Duration
-}
-
-func (o *object) Read(p []byte) (int, error) {
-	o.idle.Reset(o.wait)
-	n, err := o.body.Read(p)
-	o.idle.Stop()
-	if err != nil && errors.Is(context.Cause(o.ctx), errSilent) {
-		err = errSilent
-	}
-	return n, err
-}
-
-func (o *object) Close() error {
-	o.idle.Stop()
-	defer o.cancel(nil)
-	return o.body.Close()
+	return body, max(info.Size, 0), nil
 }
 
 func (b *bucket) remove(ctx context.Context, name string) error {
-	return b.answer(ctx, http.MethodDelete, b.prefix+name, nil, nil, nil)
+	return failure(b.client.RemoveObject(ctx, b.name, b.prefix+name, minio.RemoveObjectOptions{}))
 }
 
-// create begins an upload in parts, which is no object before it is complete.
-// It also takes away what others left unfinished a day ago.
+// create starts a multipart upload. The object does not exist before commit. It
+// also removes uploads that were abandoned a day ago.
 func (b *bucket) create(ctx context.Context, name string) (upload, error) {
-	b.sweep(ctx)
-	var begun struct{ UploadId string }
-	if err := b.answer(ctx, http.MethodPost, b.prefix+name, url.Values{"uploads": {""}}, nil, &begun); err != nil {
-		return nil, err
+	b.removeAbandoned(ctx)
+	key := b.prefix + name
+	id, err := b.client.NewMultipartUpload(ctx, b.name, key, minio.PutObjectOptions{})
+	if err != nil {
+		return nil, failure(err)
 	}
-	if begun.UploadId == "" {
-		return nil, errors.New("the service gave no id for the upload")
+	if id == "" {
+		return nil, errors.New("the service returned no id for the upload")
 	}
-	return &bucketUpload{bucket: b, ctx: ctx, key: b.prefix + name, id: begun.UploadId, buf: make([]byte, 0, b.part)}, nil
+	return &bucketUpload{bucket: b, ctx: ctx, key: key, id: id, buf: make([]byte, 0, b.part)}, nil
 }
 
-// sweep is no reason not to make a backup: some services cannot list uploads.
-func (b *bucket) sweep(ctx context.Context) {
-	var left struct {
-		Upload []struct {
-			Key, UploadId string
-			Initiated     time.Time
-		}
-	}
-	query := url.Values{"uploads": {""}, "prefix": {b.prefix + "gatehouse-"}}
-	if b.answer(ctx, http.MethodGet, "", query, nil, &left) != nil {
+// removeAbandoned returns no error, because some services cannot list uploads and
+// a backup can be made all the same.
+func (b *bucket) removeAbandoned(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*answerWait)
+	defer cancel()
+	found, err := b.client.ListMultipartUploads(ctx, b.name, b.prefix+"gatehouse-", "", "", "", 1000)
+	if err != nil {
 		return
 	}
-	for _, u := range left.Upload {
+	for _, u := range found.Uploads {
 		_, err := createdOf(strings.TrimPrefix(u.Key, b.prefix))
 		if err == nil && b.now().Sub(u.Initiated) > abandoned {
-			b.answer(ctx, http.MethodDelete, u.Key, url.Values{"uploadId": {u.UploadId}}, nil, nil)
+			b.client.AbortMultipartUpload(ctx, b.name, u.Key, u.UploadID)
 		}
 	}
 }
 
-// bucketUpload sends parts as they fill up.
+// bucketUpload sends each part when it is full, because the size of a backup is
+// not known before its end.
 type bucketUpload struct {
 	bucket *bucket
-	ctx    context.Context // of Create, in which alone the upload lives
+	ctx    context.Context // of create, because Write has none
 	key    string
 	id     string
 	buf    []byte
-	parts  []part
+	parts  []minio.CompletePart
 	done   bool
-}
-
-type part struct {
-	PartNumber int
-	ETag       string
 }
 
 func (u *bucketUpload) Write(p []byte) (n int, err error) {
@@ -262,49 +195,23 @@ func (u *bucketUpload) send(ctx context.Context) error {
 	if number > maxParts {
 		return fmt.Errorf("the backup is larger than %d parts of %d bytes", maxParts, cap(u.buf))
 	}
-	query := url.Values{"partNumber": {strconv.Itoa(number)}, "uploadId": {u.id}}
-	var tag string
-	err := u.again(ctx, func(ctx context.Context) error {
-		res, err := u.bucket.ask(ctx, http.MethodPut, u.key, query, u.buf)
-		if err != nil {
-			return err
-		}
-		tag = res.Header.Get("ETag")
-		return res.Body.Close()
-	})
-	if err == nil && tag == "" {
-		err = errors.New("the service gave no tag")
+	ctx, cancel := context.WithTimeout(ctx, partWait)
+	defer cancel()
+	sum := sha256.Sum256(u.buf)
+	b := u.bucket
+	sent, err := b.client.PutObjectPart(ctx, b.name, u.key, u.id, number, bytes.NewReader(u.buf), int64(len(u.buf)),
+		minio.PutObjectPartOptions{
+			Sha256Hex:            hex.EncodeToString(sum[:]), // the signature covers it
+			DisableContentSha256: true,                       // no second one, chunk by chunk, over plain HTTP
+		})
+	if err == nil && sent.ETag == "" {
+		err = errors.New("the service returned no ETag")
 	}
 	if err != nil {
-		return fmt.Errorf("send part %d: %w", number, err)
+		return fmt.Errorf("send part %d: %w", number, failure(err))
 	}
-	u.parts, u.buf = append(u.parts, part{number, tag}), u.buf[:0]
+	u.parts, u.buf = append(u.parts, minio.CompletePart{PartNumber: number, ETag: sent.ETag}), u.buf[:0]
 	return nil
-}
-
-const (
-	partTries = 3
-	partWait  = 15 * time.Minute // for one part
-)
-
-// again tries several times what is the same each time.
-func (u *bucketUpload) again(ctx context.Context, f func(context.Context) error) (err error) {
-	for try := range partTries {
-		if try > 0 {
-			select {
-			case <-time.After(time.Duration(try) * time.Second):
-			case <-ctx.Done():
-				return context.Cause(ctx)
-			}
-		}
-		once, cancel := context.WithTimeout(ctx, partWait)
-		err = f(once)
-		cancel()
-		if err == nil || ctx.Err() != nil || errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return err
 }
 
 func (u *bucketUpload) commit(ctx context.Context) error {
@@ -313,24 +220,9 @@ func (u *bucketUpload) commit(ctx context.Context) error {
 			return err
 		}
 	}
-	body, err := xml.Marshal(struct {
-		XMLName xml.Name `xml:"CompleteMultipartUpload"`
-		Part    []part
-	}{Part: u.parts})
-	if err != nil {
-		return err
-	}
-	// An error can come with status 200, when the service has begun to answer.
-	var said struct {
-		XMLName xml.Name
-		Code    string
-		Message string
-	}
-	if err := u.bucket.answer(ctx, http.MethodPost, u.key, url.Values{"uploadId": {u.id}}, body, &said); err != nil {
-		return err
-	}
-	if said.XMLName.Local == "Error" {
-		return fmt.Errorf("the service answers %.100q %.300q", said.Code, said.Message)
+	b := u.bucket
+	if _, err := b.client.CompleteMultipartUpload(ctx, b.name, u.key, u.id, u.parts, minio.PutObjectOptions{}); err != nil {
+		return failure(err)
 	}
 	u.done = true
 	return nil
@@ -342,5 +234,67 @@ func (u *bucketUpload) abort() {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(u.ctx), answerWait)
 	defer cancel()
-	u.bucket.answer(ctx, http.MethodDelete, u.key, url.Values{"uploadId": {u.id}}, nil, nil)
+	u.bucket.client.AbortMultipartUpload(ctx, u.bucket.name, u.key, u.id)
+}
+
+// boundedTransport bounds the answers of a service: reading one fails if nothing
+// arrives for idle, and if it is larger than maxAnswer, unless it is the content
+// of an object.
+type boundedTransport struct {
+	*http.Transport
+	idle time.Duration
+}
+
+// downloadKey marks the context of a request for the content of an object.
+type downloadKey struct{}
+
+var (
+	errSilent = errors.New("the service stopped sending")
+	errLarge  = fmt.Errorf("the answer of the service is larger than %d bytes", maxAnswer)
+)
+
+func (t *boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	ctx, cancel := context.WithCancelCause(r.Context())
+	res, err := t.Transport.RoundTrip(r.WithContext(ctx))
+	if err != nil {
+		cancel(nil)
+		return nil, err
+	}
+	a := &answer{body: res.Body, ctx: ctx, cancel: cancel, wait: t.idle, left: maxAnswer}
+	if ctx.Value(downloadKey{}) != nil && res.StatusCode == http.StatusOK {
+		a.left = math.MaxInt64
+	}
+	a.idle = time.AfterFunc(a.wait, func() { cancel(errSilent) })
+	res.Body = a
+	return res, nil
+}
+
+// answer is the body of a bounded answer.
+type answer struct {
+	body   io.ReadCloser
+	ctx    context.Context // of the request; its cause tells why a read failed
+	cancel context.CancelCauseFunc
+	idle   *time.Timer
+	wait   time.Duration
+	left   int64 // bytes that may follow
+}
+
+func (a *answer) Read(p []byte) (int, error) {
+	if a.left <= 0 {
+		return 0, errLarge
+	}
+	a.idle.Reset(a.wait)
+	n, err := a.body.Read(p[:min(int64(len(p)), a.left)])
+	a.idle.Stop()
+	a.left -= int64(n)
+	if err != nil && errors.Is(context.Cause(a.ctx), errSilent) {
+		err = errSilent
+	}
+	return n, err
+}
+
+func (a *answer) Close() error {
+	a.idle.Stop()
+	defer a.cancel(nil)
+	return a.body.Close()
 }
