@@ -227,7 +227,8 @@ const (
 	snapshotPrefix = ".snapshot-"
 	stagedFolder   = ".restore"
 	savedFolder    = ".before-restore"
-	lockName       = ".in-use"
+	lockName       = ".in-use.lock" // shared by the hosts that run; alone it is held by one that puts a restore in place
+	lockOlder      = ".in-use"      // of the version before
 )
 
 // walk calls f for the regular files below a folder, those with companions of
@@ -291,7 +292,8 @@ func (f Folders) apart(root string) func(fs.FileInfo) bool {
 // folder.
 func ours(rel string) bool {
 	top, _, _ := strings.Cut(filepath.ToSlash(rel), "/")
-	return top == stagedFolder || top == savedFolder || top == lockName || strings.HasPrefix(top, snapshotPrefix)
+	return top == stagedFolder || top == savedFolder || top == lockOlder || top == lockName ||
+		strings.HasPrefix(top, snapshotPrefix)
 }
 
 // passing reports whether a file lives only as long as a process, or is about

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"gatehouse/internal/filelock"
 	"gatehouse/internal/privatefile"
 )
 
@@ -51,14 +52,11 @@ func stage(ctx context.Context, f Folders, r io.Reader, key Key, name string, pa
 	if o.Packages, o.Records, err = a.manifest.choose(packages); err != nil {
 		return nil, err
 	}
-	unlock, free, err := lockAlone(f.Data, ".restore.lock")
+	l, err := f.lockRestore()
 	if err != nil {
 		return nil, err
 	}
-	if !free {
-		return nil, ErrBusy
-	}
-	defer unlock()
+	defer l.Release()
 	if err := unstage(f); err != nil {
 		return nil, err
 	}
@@ -231,14 +229,11 @@ func readOrder(f Folders) (*order, error) {
 
 // Cancel takes away a restore that waits, if there is one.
 func Cancel(f Folders) error {
-	unlock, free, err := lockAlone(f.Data, ".restore.lock")
+	l, err := f.lockRestore()
 	if err != nil {
 		return err
 	}
-	if !free {
-		return ErrBusy
-	}
-	defer unlock()
+	defer l.Release()
 	return unstage(f)
 }
 
@@ -257,24 +252,24 @@ func Enter(f Folders, log *slog.Logger) (done *Restored, leave func(), err error
 		log.Error("a restore waits and cannot be read; it is left alone", "err", err)
 	}
 	if waiting != nil {
-		unlock, free, err := lockAlone(f.Data, lockName)
+		alone, err := f.tryHost(filelock.Exclusive)
 		switch {
+		case errors.Is(err, filelock.ErrHeld):
+			log.Warn("a restore waits until no other host is running", "backup", waiting.Backup)
 		case err != nil:
 			return nil, nil, err
-		case !free:
-			log.Warn("a restore waits until no other host is running", "backup", waiting.Backup)
 		default:
 			done, err = apply(f, os.Rename)
-			if err := errors.Join(err, unlock()); err != nil {
+			if err := errors.Join(err, alone.Release()); err != nil {
 				return nil, nil, fmt.Errorf("restore %s: %w", waiting.Backup, err)
 			}
 		}
 	}
-	leaving, err := lockShared(f.Data, lockName)
+	held, err := f.holdHost()
 	if err != nil {
 		return done, nil, err
 	}
-	return done, func() { leaving() }, nil
+	return done, func() { held.Release() }, nil
 }
 
 // apply puts what was unpacked in the place of what is there. It can be

@@ -2,17 +2,21 @@ package daemon
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"os"
 	"time"
 
+	"gatehouse/internal/filelock"
 	"gatehouse/internal/transport/socket"
 )
 
 // greetTime is how long a daemon may take to answer a greeting.
 const greetTime = 5 * time.Second
+
+// turnMost is how long Turn waits. After it the caller goes on without the turn:
+// the PID file still lets only one daemon run.
+const turnMost = time.Minute
 
 // Ask asks whoever listens at a socket who it is.
 func Ask(ctx context.Context, path string) (About, error) {
@@ -76,14 +80,10 @@ func Turn(ctx context.Context, path string) (release func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("wait for the turn to start a daemon: %w", err)
 	}
-	_, err = until(ctx, time.Minute, func() (bool, error) {
-		err := lock(f)
-		if errors.Is(err, errors.ErrUnsupported) {
-			return false, err
-		}
-		return err == nil, nil
-	})
-	if err != nil {
+	late, cancel := context.WithTimeout(ctx, turnMost)
+	defer cancel()
+	err = filelock.WaitOpen(late, f, filelock.Exclusive)
+	if err != nil && (ctx.Err() != nil || late.Err() == nil) {
 		f.Close()
 		return nil, fmt.Errorf("wait for the turn to start a daemon: %w", err)
 	}

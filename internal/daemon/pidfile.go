@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"gatehouse/internal/filelock"
 )
 
 // PIDFile is the claim of the one daemon. The system lets go of it when the
@@ -65,9 +67,9 @@ func claimOnce(path string) (*PIDFile, error) {
 }
 
 func (p *PIDFile) claim() error {
-	if err := lock(p.f); err != nil {
-		if errors.Is(err, errors.ErrUnsupported) {
-			return fmt.Errorf("PID file: claim %s: %w", p.path, err)
+	if err := filelock.TryOpen(p.f, filelock.Exclusive); err != nil {
+		if !errors.Is(err, filelock.ErrHeld) {
+			return fmt.Errorf("PID file: %w", err)
 		}
 		pid, err := readPID(p.f)
 		return errors.Join(&Running{pid}, err)
@@ -120,11 +122,11 @@ func FindPID(path string) (pid int, running bool, err error) {
 	if pid, err = readPID(f); err != nil {
 		return 0, false, fmt.Errorf("PID file %s: %w", path, err)
 	}
-	switch err := lock(f); {
-	case errors.Is(err, errors.ErrUnsupported):
-		return 0, false, fmt.Errorf("PID file: claim %s: %w", path, err)
-	case err != nil:
+	switch err := filelock.TryOpen(f, filelock.Exclusive); {
+	case errors.Is(err, filelock.ErrHeld):
 		return pid, true, nil
+	case err != nil:
+		return 0, false, fmt.Errorf("PID file: %w", err)
 	}
 	return pid, false, nil
 }

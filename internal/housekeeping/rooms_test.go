@@ -18,7 +18,10 @@ var floors = [][]room{
 		{path: "internal/rawjson", only: []string{}, why: "splicing raw JSON is the ground everything stands on"},
 		{path: "internal/procid", only: []string{}, why: "a process is named without knowing who asks or what it does"},
 		{path: "internal/plaintext", only: []string{}, why: "what may be shown follows from the text"},
-		{path: "internal/privatefile", only: []string{}, why: "a file is kept from others whatever is in it"},
+		{path: "internal/filelock", only: []string{}, why: "a file is locked whatever is in it"},
+	},
+	{
+		{path: "internal/privatefile", only: []string{"internal/filelock"}, why: "a file is kept from others whatever is in it"},
 	},
 	{
 		{path: "module", only: []string{"tool"}, why: "the plug-in contract speaks of tools and of nothing inside the house"},
@@ -27,7 +30,7 @@ var floors = [][]room{
 		{path: "internal/seal", why: "sealing knows bytes and keys, not what they mean"},
 		{path: "internal/certs", why: "which certificate is shown follows from files and names, not from who asks"},
 		{path: "internal/secret", why: "a secret knows nobody it could tell itself to"},
-		{path: "internal/sqlfile", only: []string{}, why: "opening a file of records needs to know nothing of what they say"},
+		{path: "internal/sqlfile", only: []string{"internal/filelock"}, why: "opening a file of records needs to know nothing of what they say"},
 	},
 	{
 		{path: "internal/approvals", only: []string{"internal/sqlfile", "internal/plaintext", "internal/privatefile"}, why: "a yes or no is kept without knowing what asks for it"},
@@ -36,7 +39,7 @@ var floors = [][]room{
 		{path: "internal/ruling", only: []string{"tool"}, why: "who rules is said by the host; what is refused to the others is a tool's"},
 		{path: "internal/tidings", only: []string{"module"}, why: "news is told without knowing who reads it"},
 		{path: "internal/phases", only: []string{"tool", "module"}, why: "how far something is can be said without knowing what it is"},
-		{path: "internal/backup", only: []string{"internal/sqlfile", "internal/privatefile", "internal/secret"}, why: "what is on disk is brought away and back without knowing what it says"},
+		{path: "internal/backup", only: []string{"internal/filelock", "internal/sqlfile", "internal/privatefile", "internal/secret"}, why: "what is on disk is brought away and back without knowing what it says"},
 		{path: "internal/update", only: []string{}, why: "a program is replaced the same way whoever asks for it"},
 		{path: "internal/metrics", only: []string{"internal/sqlfile"}, why: "what was measured adds up the same way whoever asks"},
 		{path: "internal/spool", why: "what is too long to send is kept without knowing who asked for it"},
@@ -125,7 +128,7 @@ var floors = [][]room{
 
 // workshops are what a module may stand on.
 var workshops = []string{
-	"tool", "module", "internal/rawjson", "internal/privatefile", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
+	"tool", "module", "internal/rawjson", "internal/filelock", "internal/privatefile", "internal/schema", "internal/secret", "internal/roots", "internal/spool",
 	"internal/proc", "internal/jobs", "internal/backup", "internal/agreement", "internal/ruling", "internal/tidings", "internal/printout", "internal/phases", "internal/update", "internal/metrics", "internal/hub", "internal/state", "internal/sandbox", "internal/rag", "internal/ml", "internal/browser", "internal/language", "internal/edit",
 	"internal/packages", "internal/tree", "internal/outline", "internal/reading", "internal/search", "internal/terminal", "internal/command", "internal/contextbook", "internal/filewatch",
 }

@@ -103,13 +103,13 @@ func generated(s source) bool { return ast.IsGenerated(s.ast) }
 
 // platformRooms are the folders whose code may differ between platforms.
 var platformRooms = []string{
-	"internal/proc", "internal/procid", "internal/sandbox", "internal/identity", "internal/daemon", "internal/transport/socket",
+	"internal/filelock", "internal/proc", "internal/procid", "internal/sandbox", "internal/identity", "internal/daemon", "internal/transport/socket",
 }
 
 var platformFile = regexp.MustCompile(`_(linux|darwin|windows|freebsd|openbsd|netbsd|solaris|plan9|js|wasip1|amd64|arm64|386|arm|wasm)(_test)?\.go$`)
 
 func TestPlatformsDifferInFewRooms(t *testing.T) {
-	const why = "a difference between platforms belongs behind proc, sandbox, identity, daemon or transport/socket, so that the rest is the same everywhere"
+	const why = "a difference between platforms belongs behind filelock, proc, sandbox, identity, daemon or transport/socket, so that the rest is the same everywhere"
 	for _, s := range sources(t) {
 		if anyWithin(s.folder(), platformRooms) {
 			continue

@@ -40,8 +40,8 @@ type store struct {
 	host string // this instance, among those that share the file
 
 	mu   sync.Mutex
-	lock *hostLock // taken for the first job that runs here
-	over bool      // closed
+	lock *sqlfile.HostLock // taken for the first job that runs here
+	over bool              // closed
 }
 
 func newStore(path string) *store {
@@ -85,8 +85,10 @@ func (s *store) close() error {
 	defer s.mu.Unlock()
 	s.over = true
 	err := s.file.Close()
-	s.lock.release()
-	s.lock = nil
+	if s.lock != nil {
+		s.lock.Remove()
+		s.lock = nil
+	}
 	return err
 }
 

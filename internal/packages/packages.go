@@ -23,7 +23,9 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/filelock"
 	"gatehouse/internal/secret"
+	"gatehouse/internal/sqlfile"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -139,6 +141,12 @@ func or[T int | time.Duration](v, otherwise T) T {
 	return v
 }
 
+// Files that the one host which runs the packages locks.
+const (
+	lockName  = "host.lock"
+	lockOlder = "in-use.lock" // of the version before
+)
+
 // take makes the packages this host's, unless another host has them. What was
 // interrupted is finished or undone.
 func (h *House) take() (got bool, err error) {
@@ -147,14 +155,18 @@ func (h *House) take() (got bool, err error) {
 	if h.release != nil || h.closed {
 		return h.release != nil, nil
 	}
-	release, got, err := lockAlone(filepath.Join(h.opts.Folder, lockName))
-	if err != nil || !got {
+	folder := h.opts.Folder
+	l, err := sqlfile.TryHost(filepath.Join(folder, lockName), filepath.Join(folder, lockOlder), filelock.Exclusive)
+	if errors.Is(err, filelock.ErrHeld) {
+		return false, nil
+	}
+	if err != nil {
 		return false, err
 	}
 	if err := h.recover(); err != nil {
-		return false, errors.Join(err, release())
+		return false, errors.Join(err, l.Release())
 	}
-	h.release = release
+	h.release = l.Release
 	return true, nil
 }
 

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"time"
 )
 
 // ErrExposed is part of the error for a file that others can read.
@@ -105,35 +104,5 @@ func syncFolder(path string) {
 	if d, err := os.Open(filepath.Dir(path)); err == nil {
 		d.Sync()
 		d.Close()
-	}
-}
-
-const (
-	lockStale = 10 * time.Second
-	lockWait  = 15 * time.Second
-)
-
-// Lock makes path the sign that one process is at work, and waits up to 15 s
-// for another to finish. Whoever holds it works for milliseconds, so a sign
-// that is 10 s old belongs to a process that is gone.
-func Lock(path string) (unlock func(), err error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return nil, err
-	}
-	for end := time.Now().Add(lockWait); ; time.Sleep(10 * time.Millisecond) {
-		f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
-		if err == nil {
-			f.Close()
-			return func() { os.Remove(path) }, nil
-		}
-		if !errors.Is(err, fs.ErrExist) {
-			return nil, err
-		}
-		if info, err := os.Stat(path); err == nil && time.Since(info.ModTime()) > lockStale {
-			os.Remove(path)
-		}
-		if time.Now().After(end) {
-			return nil, fmt.Errorf("another process holds %s; remove it if none is running", path)
-		}
 	}
 }

@@ -6,10 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strconv"
-	"sync"
 	"testing"
-	"time"
 )
 
 func TestWhatIsWrittenIsReadByNobodyElse(t *testing.T) {
@@ -68,45 +65,4 @@ func TestCreateReplacesNothing(t *testing.T) {
 	if b, _ := Read(path, 10); string(b) != "first" {
 		t.Errorf("the file holds %q", b)
 	}
-}
-
-// Many writers each add one to a number; none is lost.
-func TestOneWriterAtATime(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "n")
-	var all sync.WaitGroup
-	for range 8 {
-		all.Go(func() {
-			unlock, err := Lock(path + ".lock")
-			if err != nil {
-				t.Error(err)
-				return
-			}
-			defer unlock()
-			b, _ := Read(path, 10)
-			n, _ := strconv.Atoi(string(b))
-			if err := Write(path, []byte(strconv.Itoa(n+1))); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
-	if b, _ := Read(path, 10); string(b) != "8" {
-		t.Errorf("counted %s, want 8", b)
-	}
-}
-
-func TestTheLockOfAProcessThatIsGoneIsTaken(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "lock")
-	if _, err := Lock(path); err != nil {
-		t.Fatal(err)
-	}
-	old := time.Now().Add(-time.Minute)
-	if err := os.Chtimes(path, old, old); err != nil {
-		t.Fatal(err)
-	}
-	unlock, err := Lock(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	unlock()
 }

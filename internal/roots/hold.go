@@ -7,17 +7,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 	"time"
 
+	"gatehouse/internal/filelock"
 	"gatehouse/tool"
 )
 
-const (
-	holdMost  = 30 * time.Second     // how long a change waits for another process
-	holdPause = time.Millisecond     // between two attempts, at first
-	holdSlow  = 8 * time.Millisecond // and at most; the lock is held for microseconds as a rule
-)
+// holdMost is how long a change waits for another process. A lock is held for
+// microseconds as a rule.
+const holdMost = 30 * time.Second
 
 // A Hold keeps the other writers of this host, and those of other hosts, from
 // changing what names in some directories stand for. It is an advisory lock of
@@ -49,9 +47,6 @@ func (w *Writer) Hold(ctx context.Context, places ...Place) (*Hold, error) {
 
 // holdOpen is Hold of directories that are open.
 func (w *Writer) holdOpen(ctx context.Context, open ...*os.Root) (*Hold, error) {
-	if w.Claim == nil {
-		return nil, nil
-	}
 	var dirs []lockable
 	for _, d := range open {
 		if f, err := d.Open("."); err == nil {
@@ -66,7 +61,7 @@ func (w *Writer) holdOpen(ctx context.Context, open ...*os.Root) (*Hold, error) 
 			d.f.Close()
 			continue
 		}
-		if err := w.lock(ctx, d.f); err != nil {
+		if err := lock(ctx, d.f); err != nil {
 			for _, rest := range dirs[i:] {
 				rest.f.Close()
 			}
@@ -91,25 +86,23 @@ func idOf(f *os.File) string {
 	return FileID(info)
 }
 
-// lock claims an open directory as soon as no other writer has it.
-func (w *Writer) lock(ctx context.Context, dir *os.File) error {
-	late := time.NewTimer(holdMost)
-	defer late.Stop()
-	for pause := holdPause; ; pause = min(2*pause, holdSlow) {
-		if err := w.Claim(dir); !errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil // it is ours, or this file system has no locks
-		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-late.C:
-			return &tool.Refusal{
-				Code: "busy", Message: "another program holds the lock of this directory",
-				Next: "Repeat the call in a moment, or find the program that locks the directory.",
-			}
-		case <-time.After(pause):
-		}
+var errHeldLong = &tool.Refusal{
+	Code: "busy", Message: "another program holds the lock of this directory",
+	Next: "Repeat the call in a moment, or find the program that locks the directory.",
+}
+
+// lock locks an open directory as soon as no other writer has it. File systems
+// that have no locks let everything happen.
+func lock(ctx context.Context, dir *os.File) error {
+	if !errors.Is(filelock.TryOpen(dir, filelock.Exclusive), filelock.ErrHeld) {
+		return nil
 	}
+	late, cancel := context.WithTimeoutCause(ctx, holdMost, errHeldLong)
+	defer cancel()
+	if err := filelock.WaitOpen(late, dir, filelock.Exclusive); err != nil && late.Err() != nil {
+		return err
+	}
+	return nil
 }
 
 // Release lets the others go on.

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"gatehouse/internal/filelock"
 )
 
 const (
@@ -20,14 +22,9 @@ const (
 )
 
 // Writer puts files in place, and clears away what writers that were killed
-// left beside them. The zero value is ready and clears nothing. It is safe for
+// left beside them. The zero value is ready. It is safe for
 // concurrent use.
 type Writer struct {
-	// Claim takes an open file for whoever has it open, until it is closed or its
-	// process ends, and fails when somebody else has it. It is how a file that is
-	// being filled is told from one that was left.
-	Claim func(*os.File) error
-
 	mu    sync.Mutex
 	swept map[string]time.Time // directories, and when they were looked at
 }
@@ -60,7 +57,7 @@ func (w *Writer) due(dir string) bool {
 // sweep clears a directory that a file was just put in. What cannot be cleared
 // stays; it is in nobody's way.
 func (w *Writer) sweep(p Place, parent *os.Root) {
-	if w.Claim == nil || !w.due(filepath.Join(p.Root.Name(), filepath.Dir(p.Name))) {
+	if !w.due(filepath.Join(p.Root.Name(), filepath.Dir(p.Name))) {
 		return
 	}
 	d, err := parent.OpenFile(".", os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -94,7 +91,7 @@ func (w *Writer) clear(parent *os.Root, name string) {
 	if err != nil || !info.Mode().IsRegular() || time.Since(info.ModTime()) < leftAge || !ours(info) {
 		return
 	}
-	if w.Claim(f) == nil {
+	if filelock.TryOpen(f, filelock.Exclusive) == nil {
 		parent.Remove(name)
 	}
 }

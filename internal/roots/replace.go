@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"reflect"
+
+	"gatehouse/internal/filelock"
 )
 
 // ErrStale says that a file is not the one a change was computed from.
@@ -104,9 +106,9 @@ func (w *Writer) fill(parent *os.Root, temp string, was fs.FileInfo, mode fs.Fil
 			parent.Remove(temp)
 		}
 	}()
-	if w.Claim != nil {
-		w.Claim(f) // so that nobody takes it for a leftover; where that cannot be, nobody clears any
-	}
+	// A file that is locked is no leftover. Where it cannot be locked, no writer
+	// removes leftovers.
+	filelock.TryOpen(f, filelock.Exclusive)
 	if was != nil {
 		keepOwner(f, was)
 		if err := f.Chmod(was.Mode().Perm()); err != nil {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"gatehouse/internal/filewatch"
-	"gatehouse/internal/proc"
 	"gatehouse/internal/roots"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -35,7 +34,7 @@ type files struct {
 
 // New makes the module; Config says what can be configured.
 func New(_ context.Context, d module.Deps) (module.Module, error) {
-	m := &files{converting: make(chan struct{}, 1), writer: roots.Writer{Claim: proc.Claim}}
+	m := &files{converting: make(chan struct{}, 1)}
 	m.offer.Tools = []tool.Tool{
 		m.readTool(), m.writeTool(), m.editTool(), m.deleteTool(), m.renameTool(), m.copyTool(), m.statTool(), m.existsTool(),
 		m.undoTool(), m.searchTool(),

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/proc"
 	"gatehouse/internal/roots"
 )
 
@@ -41,7 +40,7 @@ func TestHalfWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := roots.Writer{Claim: proc.Claim}
+	w := roots.Writer{}
 	_, err = w.Replace(t.Context(), nil, p, was, 0o644, func(f *os.File) error {
 		f.WriteString("half ")
 		os.Stdout.WriteString("half\n")

@@ -13,7 +13,7 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/proc"
+	"gatehouse/internal/filelock"
 	"gatehouse/internal/roots"
 	"gatehouse/tool"
 )
@@ -60,7 +60,7 @@ func (t *trash) open() (*os.Root, error) {
 		return nil, err
 	}
 	if t.claim, err = root.Open("."); err == nil {
-		proc.Claim(t.claim) // where that cannot be, no host clears any
+		filelock.TryOpen(t.claim, filelock.Exclusive) // where that cannot be, no host clears any
 	}
 	t.own, t.root = own, root
 	return root, nil
@@ -78,7 +78,7 @@ func (t *trash) clear() {
 		}
 		dir := filepath.Join(t.dir, e.Name())
 		if f, err := os.Open(dir); err == nil {
-			if proc.Claim(f) == nil {
+			if filelock.TryOpen(f, filelock.Exclusive) == nil {
 				os.RemoveAll(dir)
 			}
 			f.Close()

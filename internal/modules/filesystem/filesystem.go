@@ -13,7 +13,6 @@ import (
 	"context"
 	"encoding/json"
 
-	"gatehouse/internal/proc"
 	"gatehouse/internal/rawjson"
 	"gatehouse/internal/roots"
 	"gatehouse/module"
@@ -30,7 +29,7 @@ type fileServer struct {
 
 // New makes the module. It takes no configuration.
 func New(_ context.Context, _ module.Deps) (module.Module, error) {
-	m := &fileServer{writer: roots.Writer{Claim: proc.Claim}}
+	m := &fileServer{}
 	m.offer.Tools = m.tools()
 	return m, nil
 }

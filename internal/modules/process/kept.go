@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"gatehouse/internal/filelock"
 	"gatehouse/internal/proc"
 )
 
@@ -80,7 +81,7 @@ func newFiles(folder, id string) (_ *files, err error) {
 	if f.card, err = os.OpenFile(f.base+".new", os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
 		return nil, err
 	}
-	if err := proc.Claim(f.card); err != nil {
+	if err := filelock.TryOpen(f.card, filelock.Exclusive); err != nil {
 		return nil, err
 	}
 	return f, f.openOutput(os.O_CREATE | os.O_EXCL)
@@ -107,7 +108,7 @@ func findFiles(path string) (_ *files, c card, err error) {
 	if f.card, err = os.OpenFile(path, os.O_RDWR, 0); err != nil {
 		return nil, c, err
 	}
-	if err := proc.Claim(f.card); err != nil {
+	if err := filelock.TryOpen(f.card, filelock.Exclusive); err != nil {
 		return nil, c, os.ErrExist
 	}
 	// Whoever had it may have removed it meanwhile.

@@ -14,7 +14,6 @@ import (
 	"log/slog"
 	"time"
 
-	"gatehouse/internal/proc"
 	"gatehouse/internal/roots"
 	"gatehouse/internal/ruling"
 	"gatehouse/internal/sandbox"
@@ -113,7 +112,7 @@ type desk struct {
 // New makes the module; Config says what can be configured. No sandbox is made
 // before somebody asks for one or is served them.
 func New(_ context.Context, d module.Deps) (module.Module, error) {
-	m := &desk{waits: make(chan struct{}), log: d.Log, writer: roots.Writer{Claim: proc.Claim}}
+	m := &desk{waits: make(chan struct{}), log: d.Log}
 	if d.Config != nil {
 		if err := d.Config(&m.cfg); err != nil {
 			return nil, err

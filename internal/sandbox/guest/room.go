@@ -3,6 +3,7 @@
 package guest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
+	"gatehouse/internal/filelock"
 )
 
 // DefaultMost is that of Options.
@@ -27,7 +28,7 @@ func hold(path string) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := lock(f, unix.LOCK_SH); err != nil {
+	if err := filelock.WaitOpen(context.Background(), f, filelock.Shared); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	// Whoever removes it has it locked then, so that it has its name now or
@@ -48,18 +49,6 @@ func hold(path string) (*os.File, error) {
 	return f, nil
 }
 
-func lock(f *os.File, how int) error {
-	for {
-		switch err := unix.Flock(int(f.Fd()), how); err {
-		case unix.EINTR:
-		case nil:
-			return nil
-		default:
-			return &os.PathError{Op: "flock", Path: f.Name(), Err: err}
-		}
-	}
-}
-
 // remove removes a made file, and reports whether it did: not while somebody
 // uses it.
 func remove(path string) bool {
@@ -68,7 +57,7 @@ func remove(path string) bool {
 		return errors.Is(err, fs.ErrNotExist)
 	}
 	defer f.Close()
-	return lock(f, unix.LOCK_EX|unix.LOCK_NB) == nil && os.Remove(path) == nil
+	return filelock.TryOpen(f, filelock.Exclusive) == nil && os.Remove(path) == nil
 }
 
 // kept is something that was made.

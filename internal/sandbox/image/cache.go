@@ -10,11 +10,13 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"gatehouse/internal/filelock"
 	"gatehouse/internal/sandbox"
 )
 
@@ -80,7 +82,7 @@ func (c *cache) sweep() error {
 		return err
 	}
 	for _, e := range left {
-		l, err := c.tryLock(e.Name(), true)
+		l, err := c.tryLock(e.Name(), filelock.Exclusive)
 		if err != nil {
 			return err
 		}
@@ -103,7 +105,7 @@ func (c *cache) use(ctx context.Context, id string) (img *sandbox.Image, release
 	if _, err := os.Stat(c.path("images", hex, notes)); !ok || err != nil {
 		return nil, nil, nil
 	}
-	l, err := c.lock(ctx, hex, false)
+	l, err := c.lock(ctx, hex, filelock.Shared)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -146,7 +148,10 @@ func (c *cache) add(ctx context.Context, id string, what *found, most Most, toge
 	if !ok {
 		return fmt.Errorf("%q is no digest of the kind sha256", id)
 	}
-	l, err := c.lock(ctx, hex, true)
+	if runtime.GOOS == "windows" {
+		return fmt.Errorf("images are not unpacked on this system: %w", errors.ErrUnsupported)
+	}
+	l, err := c.lock(ctx, hex, filelock.Exclusive)
 	if err != nil {
 		return err
 	}
@@ -248,7 +253,7 @@ func (c *cache) remove(id, called string) error {
 	// Somebody may be looking whether it is in use, which takes no time.
 	ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Millisecond, ErrInUse)
 	defer cancel()
-	l, err := c.lock(ctx, hex, true)
+	l, err := c.lock(ctx, hex, filelock.Exclusive)
 	if err != nil {
 		return fmt.Errorf("%.200q: %w", called, err)
 	}
@@ -295,10 +300,20 @@ func (c *cache) unpacked() (all []Info, err error) {
 
 // held reports whether anybody uses an image.
 func (c *cache) held(hex string) bool {
-	l, err := c.tryLock(hex, true)
+	l, err := c.tryLock(hex, filelock.Exclusive)
 	if err != nil || l == nil {
 		return true
 	}
 	c.unlock(l, false)
 	return false
+}
+
+// syncFolder sees that the names in a folder are on disk.
+func syncFolder(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return d.Sync()
 }

@@ -21,6 +21,8 @@ import (
 	layouts "github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	tarballs "github.com/google/go-containerregistry/pkg/v1/tarball"
+
+	"gatehouse/internal/filelock"
 )
 
 // small is an image of three layers, packed in three ways, of which each
@@ -287,7 +289,7 @@ func TestWhatIsLeftHalfDoneIsSwept(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := cache{folder: folder}
-	l, err := c.lock(t.Context(), hex, true)
+	l, err := c.lock(t.Context(), hex, filelock.Exclusive)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -295,7 +297,7 @@ func TestWhatIsLeftHalfDoneIsSwept(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(folder, "making", hex)); err != nil {
 		t.Errorf("taken from under whoever makes it: %v", err)
 	}
-	l.Close()
+	l.Release()
 	storeIn(t, Options{Folder: folder})
 	nothingIsLeft(t, folder)
 }
@@ -330,7 +332,7 @@ func TestWhoeverGivesUpLeavesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	// Somebody else is at it, so that the asker has to wait.
-	l, err := s.cache.lock(t.Context(), id.Hex, true)
+	l, err := s.cache.lock(t.Context(), id.Hex, filelock.Exclusive)
 	if err != nil {
 		t.Fatal(err)
 	}

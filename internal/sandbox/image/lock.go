@@ -3,60 +3,32 @@ package image
 import (
 	"context"
 	"errors"
-	"io/fs"
-	"os"
-	"time"
+
+	"gatehouse/internal/filelock"
 )
 
-// tryLock takes the lock of an image, alone or together with others, or gives
-// nil when somebody is in the way.
-func (c *cache) tryLock(hex string, alone bool) (*os.File, error) {
-	for {
-		f, err := os.OpenFile(c.path("locks", hex), os.O_RDWR|os.O_CREATE, 0o600)
-		if err != nil {
-			return nil, err
-		}
-		if ok, err := flock(f, alone); !ok || err != nil {
-			f.Close()
-			return nil, err
-		}
-		if c.current(f, hex) {
-			return f, nil
-		}
-		f.Close() // its file was removed in between; the next one counts
+// tryLock locks an image, or returns nil if another holder is in the way.
+func (c *cache) tryLock(hex string, mode filelock.Mode) (*filelock.Lock, error) {
+	l, err := filelock.Try(c.path("locks", hex), mode)
+	if errors.Is(err, filelock.ErrHeld) {
+		return nil, nil
 	}
+	return l, err
 }
 
-// current reports whether an open lock is the one that others will find.
-func (c *cache) current(f *os.File, hex string) bool {
-	mine, err1 := f.Stat()
-	theirs, err2 := os.Stat(c.path("locks", hex))
-	return err1 == nil && err2 == nil && os.SameFile(mine, theirs)
+// lock waits for the lock of an image.
+func (c *cache) lock(ctx context.Context, hex string, mode filelock.Mode) (*filelock.Lock, error) {
+	return filelock.Wait(ctx, c.path("locks", hex), mode)
 }
 
-// lock waits for a lock.
-func (c *cache) lock(ctx context.Context, hex string, alone bool) (*os.File, error) {
-	pause := 2 * time.Millisecond
-	for {
-		if l, err := c.tryLock(hex, alone); l != nil || err != nil {
-			return l, err
-		}
-		select {
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(pause):
-			pause = min(2*pause, 200*time.Millisecond)
-		}
+// unlock ends a lock. An exclusive holder that leaves no image removes the
+// lock's file too.
+func (c *cache) unlock(l *filelock.Lock, nothingLeft bool) {
+	if !nothingLeft {
+		l.Release()
+		return
 	}
-}
-
-// unlock gives a lock back. Whoever holds it alone and leaves nothing to lock
-// removes its file too.
-func (c *cache) unlock(l *os.File, nothingLeft bool) {
-	if nothingLeft {
-		if err := os.Remove(l.Name()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			c.log.Warn("cannot remove the lock of an image", "file", l.Name(), "err", err)
-		}
+	if err := l.Remove(); err != nil {
+		c.log.Warn("cannot remove the lock of an image", "err", err)
 	}
-	l.Close()
 }
