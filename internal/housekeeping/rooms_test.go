@@ -136,7 +136,7 @@ var workshops = []string{
 // testOnly are the rooms that only tests, generators and each other import.
 // They may look everywhere.
 var testOnly = []string{
-	"module/moduletest", "internal/hosttest", "internal/conformance", "internal/housekeeping", "internal/sandbox/sandboxtest", "internal/state/statelogtest", "internal/packages/packagestest",
+	"module/moduletest", "internal/hosttest", "internal/conformance", "internal/housekeeping", "internal/sandbox/sandboxtest", "internal/state/statelogtest", "internal/packages/packagestest", "internal/hosttest/wallclock",
 }
 
 // testOnlyModules are other people's Go modules that must not be in the

@@ -25,7 +25,7 @@ type client struct {
 	who   Caller
 	id    string
 	since time.Time
-	heard atomic.Int64  // when it last gave a sign of life, in unix nanoseconds
+	heard atomic.Int64  // its last sign of life, in nanoseconds after since: the time of day can be set
 	asked atomic.Bool   // whether it is there, and it has not answered yet
 	wake  chan struct{} // holds a token while there is something for the writer
 	cut   func()        // closes the connection at once
@@ -144,7 +144,7 @@ func (c *client) ping() {
 	ctx, cancel := context.WithTimeout(context.Background(), c.hub.o.Pong-c.hub.o.Ping)
 	defer cancel()
 	if c.conn.Ping(ctx) == nil {
-		c.heard.Store(time.Now().UnixNano())
+		c.heard.Store(int64(time.Since(c.since)))
 		c.asked.Store(false)
 		return
 	}
@@ -165,7 +165,7 @@ func (c *client) read(ctx context.Context) {
 		if err != nil {
 			return
 		}
-		c.heard.Store(time.Now().UnixNano())
+		c.heard.Store(int64(time.Since(c.since)))
 		switch {
 		case int64(len(b)) > c.hub.o.Message:
 			c.end(websocket.StatusMessageTooBig, fmt.Sprintf("a message has at most %d bytes", c.hub.o.Message))

@@ -122,7 +122,6 @@ func (h *Hub) Serve(w http.ResponseWriter, r *http.Request, who Caller) {
 		hub: h, conn: conn, who: who, id: "client_" + strings.ToLower(rand.Text()), since: time.Now(), cut: cut,
 		wake: make(chan struct{}, 1), channels: map[string]*channel{},
 	}
-	c.heard.Store(c.since.UnixNano())
 	if !h.admit(ctx, c) {
 		cut()
 		conn.CloseNow()
@@ -208,7 +207,7 @@ func (h *Hub) pulse(now time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for c := range h.clients {
-		switch silent := now.Sub(time.Unix(0, c.heard.Load())); {
+		switch silent := now.Sub(c.since) - time.Duration(c.heard.Load()); {
 		case !c.who.Until.IsZero() && now.After(c.who.Until):
 			c.end(websocket.StatusPolicyViolation, "the credential has expired: come back with a new one")
 		case silent > h.o.Ping && c.asked.CompareAndSwap(false, true):

@@ -49,7 +49,7 @@ func newLimiter(tries int, window time.Duration) *limiter {
 func (l *limiter) take(key string) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	now := time.Now()
+	now := clock()
 	l.sweep(now)
 	past, known := l.tried[key]
 	if !known && len(l.tried) >= mostWatched {

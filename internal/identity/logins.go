@@ -40,7 +40,7 @@ type briefLogin struct {
 // open makes a login for a user who has just shown the password.
 func (s *Service) open(ctx context.Context, a account, lasting bool, agent string) (secret string, l Login, err error) {
 	secret = newCookie()
-	now := time.Now().UTC().Truncate(time.Millisecond)
+	now := clock().UTC().Truncate(time.Millisecond)
 	l = Login{ID: newID("s_"), User: a.name, Agent: agent[:min(len(agent), mostAgent)], Lasting: lasting, Created: now, Used: now}
 	if !lasting {
 		l.Until = now.Add(briefLife)
@@ -123,7 +123,7 @@ func (b *brief) list() (all []Login) {
 // whether the user is still there, with the password it logged in with.
 func (s *Service) ofBrief(ctx context.Context, hash digest) (p Principal, ok bool, err error) {
 	l, ok := s.brief.get(hash)
-	now := time.Now()
+	now := clock()
 	if !ok || !now.Before(l.Until) {
 		return p, false, nil
 	}
@@ -156,7 +156,7 @@ func (s *Service) ofCookie(ctx context.Context, secret string) (p Principal, ok 
 // first. Those that are not lasting are known to their own process only.
 func (s *Service) Logins(ctx context.Context, user string) (all []Login, err error) {
 	all = slices.DeleteFunc(s.brief.list(), func(l Login) bool { return user != "" && l.User != user })
-	now := time.Now()
+	now := clock()
 	err = s.each(ctx, func(scan func(...any) error) error {
 		l := Login{Lasting: true}
 		var created, until, used int64

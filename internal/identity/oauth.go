@@ -139,7 +139,7 @@ func (n *names) UnmarshalJSON(b []byte) error {
 // until the token runs out or
 // its key is taken back.
 func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Principal, error) {
-	now := time.Now()
+	now := clock()
 	if p, ok := s.known.get(hash); ok && p.Live(now) && s.oauth.keys.has(p.signer) {
 		return p, nil
 	}

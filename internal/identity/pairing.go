@@ -37,7 +37,7 @@ func (s *Service) Pairing(ctx context.Context) (code string, err error) {
 	raw := letters.EncodeToString(random(8))[:pairSize]
 	s.pair.mu.Lock()
 	defer s.pair.mu.Unlock()
-	s.pair.hash, s.pair.until = digestOf(raw), time.Now().Add(pairLife)
+	s.pair.hash, s.pair.until = digestOf(raw), clock().Add(pairLife)
 	return raw[:4] + "-" + raw[4:8] + "-" + raw[8:], nil
 }
 
@@ -49,7 +49,7 @@ func (s *Service) Pair(ctx context.Context, code, user, password string) error {
 	defer s.pair.mu.Unlock() // one at a time: the code works once
 	raw := strings.ToLower(strings.NewReplacer("-", "", " ", "").Replace(code))
 	hash := digestOf(raw)
-	if subtle.ConstantTimeCompare(hash[:], s.pair.hash[:]) != 1 || !time.Now().Before(s.pair.until) {
+	if subtle.ConstantTimeCompare(hash[:], s.pair.hash[:]) != 1 || !clock().Before(s.pair.until) {
 		return ErrPairing
 	}
 	if err := checkPassword(password); err != nil {

@@ -59,7 +59,7 @@ func (t *Token) check() error {
 // shown again. ID, Created and Used of t are set.
 func (s *Service) CreateToken(ctx context.Context, t Token) (secret string, made Token, err error) {
 	secret = newSecret(tokenPrefix)
-	t.ID, t.Created, t.Used = newID("t_"), time.Now().UTC().Truncate(time.Millisecond), time.Time{}
+	t.ID, t.Created, t.Used = newID("t_"), clock().UTC().Truncate(time.Millisecond), time.Time{}
 	if err := t.check(); err != nil {
 		return "", Token{}, err
 	}
@@ -122,7 +122,7 @@ func (s *Service) drop(ctx context.Context, table, kind, id string) error {
 		if _, err := tx.Exec("DELETE FROM "+table+" WHERE id = ?", id); err != nil {
 			return err
 		}
-		return end(tx, time.Now(), Revocation{user, id})
+		return end(tx, clock(), Revocation{user, id})
 	})
 	if err == nil {
 		s.tell(kind, user, id, "")
@@ -144,7 +144,7 @@ func (s *Service) ofLogin(ctx context.Context, hash digest) (p Principal, ok boo
 
 // lookup finds what a secret stands for, in memory or in the file.
 func (s *Service) lookup(ctx context.Context, hash digest, way Way, query string, args ...any) (p Principal, ok bool, err error) {
-	now := time.Now()
+	now := clock()
 	if p, ok = s.known.get(hash); !ok {
 		epoch := s.known.begin()
 		if p, ok, err = s.read(ctx, way, query, args...); !ok {

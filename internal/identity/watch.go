@@ -19,7 +19,7 @@ const (
 
 // watch notices that the file has changed, whoever changed it.
 type watch struct {
-	last atomic.Int64 // when somebody last looked, in unix nanoseconds
+	last atomic.Int64 // the last look, in nanoseconds of uptime; 0 means never
 	// claimed is set once there has been a user. It stays set when the last
 	// one is removed, so that removing users never opens the house.
 	claimed atomic.Bool
@@ -33,12 +33,22 @@ type watch struct {
 	met     bool  // the file has been read once
 }
 
+// clock is replaced by tests, and start a moment that spans are counted from: the
+// monotonic clock decides when to look, because a time of day that was set back
+// would let what another process has revoked go on until it is reached again.
+var (
+	clock = time.Now
+	start = clock()
+)
+
+func uptime() time.Duration { return clock().Sub(start) }
+
 // look brings what is known up to date, at most every half second unless it
 // is forced. It costs an atomic load when nothing is due.
 func (s *Service) look(force bool) error {
 	w := &s.watch
-	now := time.Now().UnixNano()
-	if !force && now-w.last.Load() < int64(lookEvery) {
+	now := int64(uptime())
+	if last := w.last.Load(); !force && last != 0 && now-last < int64(lookEvery) {
 		return nil
 	}
 	if force {

@@ -180,9 +180,12 @@ func (r *Rates) due(keys []string) (wait time.Duration) {
 	return wait
 }
 
+// clock is replaced by tests.
+var clock = time.Now
+
 // bucket finds a key's bucket, filled up to now.
 func (r *Rates) bucket(key string) *bucket {
-	now := time.Now()
+	now := clock()
 	if e := r.buckets[key]; e != nil {
 		r.recent.MoveToFront(e)
 		b := e.Value.(*bucket)

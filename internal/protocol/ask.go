@@ -215,7 +215,7 @@ func (r *request) unseal(c *conversation, state []byte) *Fault {
 	if !ok {
 		return badParam("requestState", "the string it was given as")
 	}
-	plain, err := r.e.opts.Seal.Open(sealPurpose, r.binding(c), token, time.Now())
+	plain, err := r.e.opts.Seal.OpenWithin(sealPurpose, r.binding(c), token, time.Now(), r.e.opts.AskFor)
 	if err != nil {
 		return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params.requestState: " + err.Error() + "; call again without it"}
 	}

@@ -136,22 +136,40 @@ func (r *Ring) Seal(purpose string, bind, plain []byte, expires time.Time) strin
 // Open gives back what was sealed for this purpose and binding. The error is
 // ErrAltered or ErrExpired.
 func (r *Ring) Open(purpose string, bind []byte, token string, now time.Time) ([]byte, error) {
+	plain, _, err := r.open(purpose, bind, token, now)
+	return plain, err
+}
+
+// open returns also when the token expires, in milliseconds since 1970.
+func (r *Ring) open(purpose string, bind []byte, token string, now time.Time) (plain []byte, until int64, err error) {
 	raw, err := decode(token)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	k, ok := r.find(binary.BigEndian.Uint32(raw[1:]))
 	if !ok {
-		return nil, ErrAltered
+		return nil, 0, ErrAltered
 	}
 	inner, err := k.aead.Open(nil, nil, raw[prefix:], extra(raw[:prefix], purpose, bind))
 	if err != nil || len(inner) < expiry {
-		return nil, ErrAltered
+		return nil, 0, ErrAltered
 	}
-	if until := int64(binary.BigEndian.Uint64(inner)); until != never && now.UnixMilli() >= until {
+	until = int64(binary.BigEndian.Uint64(inner))
+	if until != never && now.UnixMilli() >= until {
+		return nil, 0, ErrExpired
+	}
+	return inner[expiry:], until, nil
+}
+
+// OpenWithin is Open for what is valid for a certain time. It refuses what would
+// be valid for longer as well: that was sealed before the clock was set back, and
+// marks that it was used may have ended by the clock's new time.
+func (r *Ring) OpenWithin(purpose string, bind []byte, token string, now time.Time, life time.Duration) ([]byte, error) {
+	plain, until, err := r.open(purpose, bind, token, now)
+	if err == nil && until > now.Add(life).UnixMilli() {
 		return nil, ErrExpired
 	}
-	return inner[expiry:], nil
+	return plain, err
 }
 
 // decode accepts exactly one spelling of each token.

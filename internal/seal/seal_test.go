@@ -74,6 +74,22 @@ func TestRefusesEverythingElse(t *testing.T) {
 	}
 }
 
+// What was sealed before the clock was set back is not valid for longer.
+//
+//redteam:attack State that clients carry is sealed: the clock is set back, so that sealed state outlives its mark of use
+func TestSealedStateDoesNotOutliveAClockSetBack(t *testing.T) {
+	r := Ephemeral()
+	token := r.Seal("state", nil, []byte("x"), later)
+	for _, c := range []struct {
+		off  time.Duration
+		want error
+	}{{0, nil}, {59 * time.Minute, nil}, {-time.Second, ErrExpired}, {-48 * time.Hour, ErrExpired}, {time.Hour, ErrExpired}} {
+		if _, err := r.OpenWithin("state", nil, token, now.Add(c.off), later.Sub(now)); err != c.want {
+			t.Errorf("%v later: got %v, want %v", c.off, err, c.want)
+		}
+	}
+}
+
 //redteam:attack State that clients carry is sealed: any bit of a sealed state is changed
 func TestFlippingAnyBitFails(t *testing.T) {
 	r := Ephemeral()

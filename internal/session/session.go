@@ -33,7 +33,7 @@ type Session struct {
 	ID string // "" on a connection that is its own session
 
 	opened int64        // unix nanoseconds
-	active atomic.Int64 // unix nanoseconds of the last sign of life
+	active atomic.Int64 // the last sign of life, in nanoseconds of uptime
 
 	// A call takes mu three times: when the session is found, when the call
 	// begins and when it ends.
@@ -72,7 +72,7 @@ type Reply struct {
 func New(f Facts) *Session {
 	s := &Session{facts: &f, level: slog.LevelInfo}
 	s.Touch()
-	s.opened = s.active.Load()
+	s.opened = clock().UnixNano()
 	return s
 }
 
@@ -80,7 +80,17 @@ func New(f Facts) *Session {
 func (s *Session) Opened() time.Time { return time.Unix(0, s.opened) }
 
 // Touch notes a sign of life.
-func (s *Session) Touch() { s.active.Store(time.Now().UnixNano()) }
+func (s *Session) Touch() { s.active.Store(int64(uptime())) }
+
+// clock is replaced by tests, and start a moment that spans are counted from: the
+// monotonic clock decides what is idle, because the time of day can be set while
+// the host runs, which must neither end all sessions nor keep them.
+var (
+	clock = time.Now
+	start = clock()
+)
+
+func uptime() time.Duration { return clock().Sub(start) }
 
 // Hold keeps the session from being swept while something of it is open; call
 // the result when that has ended.

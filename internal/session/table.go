@@ -124,8 +124,8 @@ func (t *Table) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			t.All(func(s *Session) { t.End(s, ErrStop) })
 			return nil
-		case now := <-tick.C:
-			t.sweep(now)
+		case <-tick.C:
+			t.sweep(clock())
 		}
 	}
 }
@@ -136,7 +136,7 @@ func (t *Table) Run(ctx context.Context) error {
 // sessions that never opened a stream: it would kill active clients that only
 // ever POST.
 func (t *Table) sweep(now time.Time) {
-	limit := now.Add(-t.opts.IdleTTL).UnixNano()
+	limit := int64(uptime() - t.opts.IdleTTL)
 	t.All(func(s *Session) {
 		s.mu.Lock()
 		until, busy := s.facts.Until, s.busy
