@@ -30,9 +30,7 @@ func (p *projection) insertFlat(pending []int, gone int) error {
 		l.indent = ""
 		if !l.blank() {
 			l.body = p.fix.apply(l.body)
-			if p.fix.trim {
-				l.trail = ""
-			}
+			l.trail = p.fix.newEnds.meant(l.trail)
 			if !level && !deep.next(l.body) {
 				return p.refuse("how deep line %d of new_string belongs is not clear", n+1)
 			}

@@ -41,37 +41,51 @@ func matched(n, m int, score func(i, j int) int) []int {
 	return of
 }
 
+// counterpart is what the file has for a line of old.
+type counterpart struct {
+	body   string
+	blanks int // blank lines after it; -1 if that is not known
+}
+
 // sameLines gives each line of new the line of old that it still is, or -1.
-// file are the bodies the file has for the lines of old, nil if they are not
-// known: a line of new may be written as either.
-func sameLines(old, new []line, file []string) []int {
+// file has the counterparts of the lines of old, nil if they are not known: a
+// line of new may be written as either. Of several equal lines the one is
+// chosen that has as many blank lines after it as the line of new.
+func sameLines(old, new []line, file []counterpart) []int {
 	of := make([]int, len(new))
 	for i := range of {
 		of[i] = -1
 	}
 	a, b := keysOf(old), keysOf(new)
-	literal := func(i, j int) bool { return old[i].body == new[j].body || file != nil && file[i] == new[j].body }
-	sure := func(i, j int) bool { return old[i].indent == new[j].indent && literal(i, j) }
-	head, tail := 0, 0
-	for head < min(len(a), len(b)) && sure(head, head) {
-		of[head] = head
-		head++
+	literal := func(i, j int) bool { return old[i].body == new[j].body || file != nil && file[i].body == new[j].body }
+	same := func(i, j int) bool { return old[i].indent == new[j].indent && literal(i, j) }
+	head, tail := ends(len(a), len(b), func(i, j int) bool { return same(i, j) && old[i].trail == new[j].trail })
+	if len(a)-head-tail > matchMost/max(len(b)-head-tail, 1) {
+		head, tail = ends(len(a), len(b), same)
 	}
-	for tail < min(len(a), len(b))-head && sure(len(a)-1-tail, len(b)-1-tail) {
-		tail++
-		of[len(b)-tail] = len(a) - tail
+	for i := range head {
+		of[i] = i
+	}
+	for i := range tail {
+		of[len(b)-1-i] = len(a) - 1 - i
 	}
 	mid := matched(len(a)-head-tail, len(b)-head-tail, func(i, j int) int {
 		i, j = head+i, head+j
 		if a[i] != b[j] {
 			return 0
 		}
-		score := 8 * (1 + min(len(old[i].body), 16))
+		score := 16 * (1 + min(len(old[i].body), 16))
+		if literal(i, j) {
+			score += 8
+		}
 		if old[i].indent == new[j].indent {
+			score += 4
+		}
+		if old[i].trail == new[j].trail {
 			score += 2
 		}
-		if literal(i, j) {
-			score += 4
+		if file != nil && file[i].blanks == blanksAfter(new, j) {
+			score++
 		}
 		return score
 	})
@@ -81,6 +95,25 @@ func sameLines(old, new []line, file []string) []int {
 		}
 	}
 	return of
+}
+
+// blanksAfter counts the blank lines after a line.
+func blanksAfter(lines []line, i int) (n int) {
+	for i++; i < len(lines) && lines[i].blank(); i++ {
+		n++
+	}
+	return n
+}
+
+// ends counts how many elements two sequences begin and end with alike.
+func ends(n, m int, same func(i, j int) bool) (head, tail int) {
+	for head < min(n, m) && same(head, head) {
+		head++
+	}
+	for tail < min(n, m)-head && same(n-1-tail, m-1-tail) {
+		tail++
+	}
+	return head, tail
 }
 
 func keysOf(lines []line) []string {

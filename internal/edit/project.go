@@ -29,12 +29,8 @@ type projection struct {
 func (t *text) project(w *wanted, s *spot) (place, error) {
 	p := &projection{t: t, w: w, s: s}
 	p.pair()
-	known, err := p.knownGaps()
-	if err != nil {
+	if err := p.knownGaps(); err != nil {
 		return place{}, err
-	}
-	if known {
-		p.pair()
 	}
 	s.shift.steps(append(append([]line{}, w.old...), w.new...), t.unit)
 	if err := p.slides(); err != nil {
@@ -54,10 +50,11 @@ func (t *text) project(w *wanted, s *spot) (place, error) {
 
 // pair finds out which lines of new are, or were, which of old.
 func (p *projection) pair() {
-	file := make([]string, len(p.w.old))
+	file := make([]counterpart, len(p.w.old))
 	for o, f := range p.s.of {
+		file[o].blanks = -1
 		if f >= 0 {
-			file[o] = p.s.lines[f].body
+			file[o] = counterpart{p.s.lines[f].body, blanksAfter(p.s.lines, f)}
 		}
 	}
 	p.of = sameLines(p.w.old, p.w.new, file)
@@ -71,95 +68,116 @@ func (p *projection) pair() {
 // knownGaps looks for blank lines between two lines of which old has another
 // number than the file, and new as many as the file. The writer of new knew the
 // file there, and means no change; adding what new has more than old would
-// double them. It gives new the blank lines of old in such gaps, and reports
-// whether there are any. Where new has even more, what it means is not clear.
-func (p *projection) knownGaps() (bool, error) {
-	var lines []line
-	found := false
-	of := p.inOrder()
+// double them. It gives new the blank lines of old in such gaps. Where new has
+// even more, what it means is not clear.
+func (p *projection) knownGaps() error {
+	w := *p.w
+	w.new = nil
+	var of []int
+	var same []bool
+	starts, ends := p.edges()
 	last := -1 // the line of new before the gap
 	for n, l := range p.w.new {
 		if l.blank() {
 			continue
 		}
-		gap := p.w.new[last+1 : n]
-		old, ok, err := p.knownGap(of, last, n)
+		gap, ok, err := p.knownGap(ends, starts, last, n)
 		if err != nil {
-			return false, err
+			return err
 		}
 		if ok {
-			gap = old
-			found = true
+			for o := gap.from; o < gap.to; o++ {
+				w.new, of, same = append(w.new, p.w.old[o]), append(of, o), append(same, true)
+			}
+		} else {
+			w.new, of, same = append(w.new, p.w.new[last+1:n]...), append(of, p.of[last+1:n]...), append(same, p.same[last+1:n]...)
 		}
-		lines = append(append(lines, gap...), l)
+		w.new, of, same = append(w.new, l), append(of, p.of[n]), append(same, p.same[n])
 		last = n
 	}
-	if !found {
-		return false, nil
-	}
-	w := *p.w
-	w.new = append(lines, p.w.new[last+1:]...)
+	w.new, p.of, p.same = append(w.new, p.w.new[last+1:]...), append(of, p.of[last+1:]...), append(same, p.same[last+1:]...)
 	p.w = &w
-	return true, nil
+	for n := range p.of { // runs that are equally long now are paired in order
+		if !p.same[n] {
+			p.of[n] = -1
+		}
+	}
+	changedLines(p.w.old, p.w.new, p.of)
+	return nil
 }
 
-// inOrder is which line of old each line of new that is not blank was. Those
-// that are too unlike to tell are taken in order where there are as many of them
-// in both.
-func (p *projection) inOrder() []int {
-	of := slices.Clone(p.of)
+// edges gives each line of new that is not blank the line of old that it begins
+// with and the one that it ends with, or -1. They are the same for a line of new
+// that is, or was, one of old. Of a run of lines that are too unlike to pair, the
+// first begins where the run of old does and the last ends where that does; if
+// both runs are equally long their lines are paired in order.
+func (p *projection) edges() (starts, ends []int) {
+	starts, ends = slices.Clone(p.of), slices.Clone(p.of)
 	var open []int // lines of new without one of old, since the last that has one
 	next := 0      // the line of old after that
-	settle := func(end int) {
+	last := -1     // the last line of new that has one
+	pair := func(end int) {
 		var free []int
 		for o := next; o < end; o++ {
 			if !p.w.old[o].blank() {
 				free = append(free, o)
 			}
 		}
-		if len(free) == len(open) {
-			for i, n := range open {
-				of[n] = free[i]
+		switch {
+		case len(open) == 0 && len(free) > 0 && last >= 0:
+			// Whether this line goes or the equal one at the end of the run is the same.
+			if end := free[len(free)-1]; p.w.old[end].text() == p.w.old[next-1].text() {
+				ends[last] = end
 			}
+		case len(free) == len(open):
+			for i, n := range open {
+				starts[n], ends[n] = free[i], free[i]
+			}
+		case len(free) > 0 && len(open) > 0:
+			starts[open[0]], ends[open[len(open)-1]] = free[0], free[len(free)-1]
 		}
 		open = nil
 	}
 	for n, l := range p.w.new {
 		switch {
 		case l.blank():
-		case of[n] < 0:
+		case p.of[n] < 0:
 			open = append(open, n)
 		default:
-			settle(of[n])
-			next = of[n] + 1
+			pair(p.of[n])
+			next, last = p.of[n]+1, n
 		}
 	}
-	settle(len(p.w.old))
-	return of
+	pair(len(p.w.old))
+	return starts, ends
 }
 
 // knownGap is the gap of old between two lines of new, if it is such a one.
-func (p *projection) knownGap(of []int, from, to int) (old []line, ok bool, err error) {
+func (p *projection) knownGap(ends, starts []int, from, to int) (gap lineRange, ok bool, err error) {
 	if from < 0 {
-		return nil, false, nil
+		return lineRange{}, false, nil
 	}
-	a, b := of[from], of[to]
+	a, b := ends[from], starts[to]
 	if a < 0 || b <= a || p.s.of[a] < 0 || p.s.of[b] < 0 {
-		return nil, false, nil
+		return lineRange{}, false, nil
 	}
-	old = p.w.old[a+1 : b]
+	gap = lineRange{a + 1, b}
+	old := p.w.old[a+1 : b]
 	file := p.s.lines[p.s.of[a]+1 : max(p.s.of[b], p.s.of[a]+1)]
 	for _, l := range append(append([]line{}, old...), file...) {
 		if !l.blank() {
-			return nil, false, nil
+			return lineRange{}, false, nil
 		}
 	}
 	now := to - from - 1
 	if now > len(file) && len(file) > len(old) && len(old) > 0 {
-		return nil, false, p.refuse("how many blank lines belong before line %d of new_string is not clear", to+1)
+		return lineRange{}, false, p.refuse("how many blank lines belong before line %d of new_string is not clear", to+1)
 	}
-	return old, now == len(file) && len(file) != len(old), nil
+	return gap, now == len(file) && len(file) != len(old), nil
 }
+
+// lineRange is the lines [from, to) of old.
+type lineRange struct{ from, to int }
 
 // place makes one splice of what was built, without the bytes that stay.
 func (p *projection) place() (place, error) {
@@ -513,9 +531,7 @@ func (p *projection) fresh(n int) (line, error) {
 		return l, nil
 	}
 	l.body = p.fix.apply(l.body)
-	if p.fix.trim {
-		l.trail = ""
-	}
+	l.trail = p.fix.newEnds.meant(l.trail)
 	var err error
 	l.indent, err = p.indent(n)
 	return l, err
@@ -567,14 +583,13 @@ func (p *projection) line(n, f int) (line, error) {
 	default:
 		out.body = p.reworded(was.body, is.body, there.body)
 	}
+	wasTrail, isTrail := p.fix.oldEnds.meant(was.trail), p.fix.newEnds.meant(is.trail)
 	switch {
 	case !p.same[n] && (extends(is.body, was.body) || widestGap(is.body) > max(widestGap(was.body), len(there.trail))):
 		// What was added comes after the blanks that ended the line.
-		if out.trail = is.trail; p.fix.trim {
-			out.trail = ""
-		}
-	case is.trail != was.trail && !p.fix.trim && (!p.same[n] || was.trail == there.trail):
-		out.trail = is.trail
+		out.trail = isTrail
+	case isTrail != wasTrail && (!p.same[n] || wasTrail == there.trail):
+		out.trail = isTrail
 	}
 	if is.eol == "" {
 		out.eol = ""

@@ -10,7 +10,8 @@ import (
 type corrections struct {
 	chars    map[string]string // what was written for what is there
 	straight bool              // typographic characters were written for plain ones
-	trim     bool              // blanks were written at the ends of lines
+	oldEnds  lineEnds          // blanks that old has at the ends of lines and the file has not
+	newEnds  lineEnds          // the same of new
 	tab      int               // spaces that were written for a tab inside of lines, 0 for none
 	text     string            // the file, to see what it has
 }
@@ -18,14 +19,12 @@ type corrections struct {
 // corrections learns from the lines of old and the file.
 func (p *projection) corrections() corrections {
 	c := corrections{text: string(p.t.content)}
+	c.oldEnds, c.newEnds = p.lineEnds()
 	for o, f := range p.s.of {
 		if f < 0 || p.w.old[o].blank() {
 			continue
 		}
 		a, b := p.w.old[o], p.s.lines[f]
-		if a.trail != "" && b.trail == "" && (a.eol != "" || o < len(p.w.old)-1) {
-			c.trim = true
-		}
 		if a.body == b.body && isPlain(a.body) {
 			continue
 		}
@@ -35,6 +34,73 @@ func (p *projection) corrections() corrections {
 		}
 	}
 	return c
+}
+
+// lineEnds says which blanks a writer put at the end of every line, beyond those
+// of the file. The writers of old and of new may differ, since a model often
+// corrects itself in new.
+type lineEnds struct {
+	surplus string // what most lines end in beyond the file
+	mixed   bool   // no surplus is that of most lines
+	counts  map[string]int
+}
+
+// learn compares a line that was written with the same line of the file. A line
+// with fewer blanks than the file says nothing, because writers drop blanks at
+// ends that they do not see.
+func (e *lineEnds) learn(written, there string) {
+	surplus, ok := strings.CutPrefix(written, there)
+	if !ok {
+		return
+	}
+	if e.counts == nil {
+		e.counts = map[string]int{}
+	}
+	e.counts[surplus]++
+}
+
+// decide sets the surplus from all lines that were compared.
+func (e *lineEnds) decide() {
+	all := 0
+	for _, n := range e.counts {
+		all += n
+	}
+	e.mixed = all > 0
+	for surplus, n := range e.counts {
+		if 2*n > all {
+			e.surplus, e.mixed = surplus, false
+		}
+	}
+}
+
+// meant returns the blanks that the writer meant to end a line with.
+func (e *lineEnds) meant(trail string) string {
+	if e.mixed {
+		return ""
+	}
+	return strings.TrimSuffix(trail, e.surplus)
+}
+
+// lineEnds learns the line ends of old from all its lines and those of new from
+// the lines that stay.
+func (p *projection) lineEnds() (old, new lineEnds) {
+	for o, f := range p.s.of {
+		if a := p.w.old[o]; f >= 0 && !a.blank() && (a.eol != "" || o < len(p.w.old)-1) {
+			old.learn(a.trail, p.s.lines[f].trail)
+		}
+	}
+	for n, o := range p.of {
+		a := p.w.new[n]
+		if p.same[n] && !a.blank() && p.s.of[o] >= 0 && (a.eol != "" || n < len(p.w.new)-1) {
+			new.learn(a.trail, p.s.lines[p.s.of[o]].trail)
+		}
+	}
+	if len(new.counts) == 0 { // no line stays: new is taken to be written as old was
+		new = old
+	}
+	old.decide()
+	new.decide()
+	return old, new
 }
 
 // learn takes one part of a line: typographic characters for plain ones, and
