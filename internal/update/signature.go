@@ -1,72 +1,45 @@
 package update
 
 import (
-	"bytes"
-	"crypto/ed25519"
-	"encoding/base64"
 	"errors"
 	"fmt"
 	"strings"
 
-	"golang.org/x/crypto/blake2b"
+	"aead.dev/minisign"
 )
 
-// ErrSignature means that what was found is not what its makers signed.
+// ErrSignature is returned if a manifest is not signed with the key of the settings.
 var ErrSignature = errors.New("the signature is not that of the key in the settings")
 
-// Key is a public key of minisign, with which releases are signed.
-type Key struct {
-	id  [8]byte
-	key ed25519.PublicKey
-}
+// Key is the minisign public key that releases are signed with. The zero value
+// verifies nothing.
+type Key struct{ public minisign.PublicKey }
 
-// ParseKey reads a public key as minisign writes it: the one line, or the file
-// with its remark.
+// ParseKey parses a public key as minisign writes it: the key alone, or the file
+// with its comment.
 func ParseKey(text string) (k Key, err error) {
-	bad := errors.New("expected a public key of minisign, which begins with RW")
-	lines := strings.Fields(text)
-	if len(lines) == 0 {
-		return k, bad
+	fields := strings.Fields(text)
+	if len(fields) == 0 || k.public.UnmarshalText([]byte(fields[len(fields)-1])) != nil {
+		return Key{}, errors.New("expected a minisign public key, which begins with RW")
 	}
-	raw, err := base64.StdEncoding.DecodeString(lines[len(lines)-1])
-	if err != nil || len(raw) != 2+8+ed25519.PublicKeySize || string(raw[:2]) != "Ed" {
-		return k, bad
-	}
-	copy(k.id[:], raw[2:10])
-	k.key = raw[10:]
 	return k, nil
 }
 
-// Verify holds a text against a signature of minisign, with its trusted
-// comment, which is given back.
-func (k Key) Verify(text, signature []byte) (comment string, err error) {
-	if k.key == nil {
-		return "", errors.New("there is no key to verify with")
+// Verify returns an error that matches ErrSignature unless signature is a
+// minisign signature of text by k, trusted comment included.
+func (k Key) Verify(text, signature []byte) error {
+	if k.public.Equal(minisign.PublicKey{}) { // its zero bytes are a point that anyone can sign for
+		return errors.New("no key is set to verify the signature with")
 	}
-	lines := strings.Split(strings.ReplaceAll(strings.TrimRight(string(signature), "\r\n"), "\r\n", "\n"), "\n")
-	if len(lines) != 4 || !strings.HasPrefix(lines[0], "untrusted comment: ") {
-		return "", fmt.Errorf("%w: it is none of minisign", ErrSignature)
+	var s minisign.Signature
+	if err := s.UnmarshalText(signature); err != nil {
+		return fmt.Errorf("%w: %w", ErrSignature, err)
 	}
-	comment, trusted := strings.CutPrefix(lines[2], "trusted comment: ")
-	raw, err := base64.StdEncoding.DecodeString(lines[1])
-	whole, e := base64.StdEncoding.DecodeString(lines[3])
-	if err != nil || e != nil || !trusted || len(raw) != 2+8+ed25519.SignatureSize || len(whole) != ed25519.SignatureSize {
-		return "", fmt.Errorf("%w: it is none of minisign", ErrSignature)
+	if s.KeyID != k.public.ID() {
+		return fmt.Errorf("%w: it was made with the key %016X, expected %016X", ErrSignature, s.KeyID, k.public.ID())
 	}
-	signed := text
-	switch string(raw[:2]) {
-	case "ED":
-		sum := blake2b.Sum512(text)
-		signed = sum[:]
-	case "Ed":
-	default:
-		return "", fmt.Errorf("%w: it is of a kind that is not known", ErrSignature)
+	if !minisign.Verify(k.public, text, signature) {
+		return ErrSignature
 	}
-	if !bytes.Equal(raw[2:10], k.id[:]) {
-		return "", fmt.Errorf("%w: it was made with another", ErrSignature)
-	}
-	if !ed25519.Verify(k.key, signed, raw[10:]) || !ed25519.Verify(k.key, append(raw[10:len(raw):len(raw)], comment...), whole) {
-		return "", ErrSignature
-	}
-	return comment, nil
+	return nil
 }

@@ -18,20 +18,18 @@ import (
 
 const (
 	answerWait = 30 * time.Second
-	stall      = 60 * time.Second // without a byte
+	stall      = 60 * time.Second // the longest time without a byte
 	redirects  = 5
 )
 
-// source is where releases are.
+// source holds releases.
 type source interface {
-	// copy copies a file of at most so many bytes; more is an error.
-	copy(ctx context.Context, name string, to io.Writer, most int64, told func(int64)) (int64, error)
+	// copy copies a file. It returns an error if the file has more than limit
+	// bytes. progress receives the number of bytes so far.
+	copy(ctx context.Context, name string, to io.Writer, limit int64, progress func(int64)) (int64, error)
 }
 
-// found is a source that can be read from.
-type found struct{ source }
-
-// CheckSource says what is wrong with a source, if anything.
+// CheckSource returns an error if text is not a valid source.
 func CheckSource(text string) error {
 	_, err := parseSource(text)
 	return err
@@ -43,13 +41,13 @@ func parseSource(text string) (*url.URL, error) {
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" || !allowed(u) {
-		return nil, fmt.Errorf("%.200q: expected a folder from the top, or a URL that begins with https://", text)
+		return nil, fmt.Errorf("%.200q: expected an absolute folder, or a URL that begins with https://", text)
 	}
 	return u, nil
 }
 
-// allowed reports whether what comes from there cannot be read or changed on
-// its way: with TLS, or from this machine.
+// allowed reports whether no one on the network can change the content of u on its way: it comes
+// over TLS or from this machine.
 func allowed(u *url.URL) bool {
 	if u.Scheme == "https" {
 		return true
@@ -58,43 +56,47 @@ func allowed(u *url.URL) bool {
 	return u.Scheme == "http" && (u.Hostname() == "localhost" || err == nil && a.Unmap().IsLoopback())
 }
 
-func open(text string) (found, error) {
+func open(text string) (source, error) {
 	if text == "" {
-		return found{}, errors.New("the settings name no source of releases")
+		return nil, ErrNoSource
 	}
 	u, err := parseSource(text)
 	if err != nil {
-		return found{}, err
+		return nil, err
 	}
 	if u == nil {
-		return found{folder(text)}, nil
+		return folder(text), nil
 	}
 	client := &http.Client{
 		Transport: &http.Transport{
-			Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: answerWait}).DialContext,
-			TLSHandshakeTimeout: answerWait, ResponseHeaderTimeout: answerWait, MaxResponseHeaderBytes: 64 << 10, DisableKeepAlives: true,
+			Proxy:                  http.ProxyFromEnvironment,
+			DialContext:            (&net.Dialer{Timeout: answerWait}).DialContext,
+			TLSHandshakeTimeout:    answerWait,
+			ResponseHeaderTimeout:  answerWait,
+			MaxResponseHeaderBytes: 64 << 10,
+			DisableKeepAlives:      true,
 		},
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if len(via) > redirects || !allowed(r.URL) {
-				return errors.New("redirected to where it may not lead")
+				return fmt.Errorf("the server redirects to %.200s, which is not allowed", r.URL.Redacted())
 			}
 			return nil
 		},
 	}
-	return found{&web{client, u}}, nil
+	return &web{client, u}, nil
 }
 
-// read reads a small file.
-func (f found) read(ctx context.Context, name string, most int64) ([]byte, error) {
+// read reads a small file into memory.
+func read(ctx context.Context, s source, name string, limit int64) ([]byte, error) {
 	var b bytes.Buffer
-	_, err := f.copy(ctx, name, &b, most, func(int64) {})
+	_, err := s.copy(ctx, name, &b, limit, func(int64) {})
 	return b.Bytes(), err
 }
 
 // folder is a source on disk.
 type folder string
 
-func (d folder) copy(ctx context.Context, name string, to io.Writer, most int64, told func(int64)) (int64, error) {
+func (d folder) copy(ctx context.Context, name string, to io.Writer, limit int64, progress func(int64)) (int64, error) {
 	root, err := os.OpenRoot(string(d))
 	if err != nil {
 		return 0, err
@@ -103,14 +105,14 @@ func (d folder) copy(ctx context.Context, name string, to io.Writer, most int64,
 	if info, err := root.Stat(name); err != nil {
 		return 0, err
 	} else if !info.Mode().IsRegular() {
-		return 0, fmt.Errorf("%s is no regular file", name)
+		return 0, fmt.Errorf("%s is not a regular file", name)
 	}
 	f, err := root.Open(name)
 	if err != nil {
 		return 0, err
 	}
 	defer f.Close()
-	return limited(ctx, to, f, most, told, func() {})
+	return limitedCopy(ctx, to, f, limit, progress, func() {})
 }
 
 // web is a source on a web server.
@@ -119,10 +121,10 @@ type web struct {
 	base   *url.URL
 }
 
-func (w *web) copy(ctx context.Context, name string, to io.Writer, most int64, told func(int64)) (int64, error) {
+func (w *web) copy(ctx context.Context, name string, to io.Writer, limit int64, progress func(int64)) (int64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	late := time.AfterFunc(stall, func() { cancel(errors.New("the server sends nothing any more")) })
+	late := time.AfterFunc(stall, func() { cancel(errors.New("the server stopped sending")) })
 	defer late.Stop()
 	at := *w.base
 	at.Path = strings.TrimSuffix(at.Path, "/") + "/" + name
@@ -136,13 +138,16 @@ func (w *web) copy(ctx context.Context, name string, to io.Writer, most int64, t
 	}
 	defer res.Body.Close()
 	if res.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("the server answers %.60q to %s", res.Status, name)
+		return 0, fmt.Errorf("the server answered %.60q for %s", res.Status, name)
 	}
-	return limited(ctx, to, res.Body, most, told, func() { late.Reset(stall) })
+	return limitedCopy(ctx, to, res.Body, limit, progress, func() { late.Reset(stall) })
 }
 
-// limited copies at most so many bytes; more is an error.
-func limited(ctx context.Context, to io.Writer, from io.Reader, most int64, told func(int64), alive func()) (n int64, err error) {
+// limitedCopy copies until the end of from. It returns an error if there are more
+// than limit bytes. It calls alive after each read.
+func limitedCopy(
+	ctx context.Context, to io.Writer, from io.Reader, limit int64, progress func(int64), alive func(),
+) (n int64, err error) {
 	buf := make([]byte, 256<<10)
 	for {
 		if ctx.Err() != nil {
@@ -150,13 +155,13 @@ func limited(ctx context.Context, to io.Writer, from io.Reader, most int64, told
 		}
 		m, err := from.Read(buf)
 		alive()
-		if n += int64(m); n > most {
-			return n, fmt.Errorf("there are more than %d bytes", most)
+		if n += int64(m); n > limit {
+			return n, fmt.Errorf("the file has more than %d bytes", limit)
 		}
 		if _, err := to.Write(buf[:m]); err != nil {
 			return n, err
 		}
-		told(n)
+		progress(n)
 		if errors.Is(err, io.EOF) {
 			return n, nil
 		}

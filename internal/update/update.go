@@ -1,15 +1,15 @@
-// Package update replaces this program by a newer release of it, and back.
+// Package update replaces this program with a newer release, and can restore the
+// previous one.
 //
 // A release is a folder, on disk or on a web server, with manifest.json, its
-// signature manifest.json.minisig, and the programs the manifest names.
-// Nothing is believed that the key in the settings has not signed: the
-// signature covers the manifest, the manifest has the digest of each program.
-// The one that ran before is kept beside the new one, and each change is one
-// rename, so that there is a whole program at every moment.
+// minisign signature manifest.json.minisig, and the programs that the manifest
+// names. Only releases signed with the key of the settings are installed: the
+// signature covers the manifest, and the manifest holds the digest of each
+// program. The previous program is kept beside the new one. Each change is one
+// rename, so that the program's file is complete at every moment.
 package update
 
 import (
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -23,10 +23,11 @@ import (
 	"regexp"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/mod/semver"
 )
 
 // Errors of an Updater.
@@ -34,19 +35,19 @@ var (
 	ErrNone     = errors.New("there is no newer release")
 	ErrNoSource = errors.New("the settings name no source of releases")
 	ErrNoBuild  = errors.New("the release has no program for this machine")
-	ErrWaiting  = errors.New("the release is in place already; it runs when the host is started again")
+	ErrWaiting  = errors.New("the release is already installed; restart the host to run it")
 	ErrNoPrior  = errors.New("no earlier program is kept")
-	ErrBusy     = errors.New("an update is at work")
+	ErrBusy     = errors.New("another update is in progress")
 )
 
-// Limits.
+// Limits in bytes.
 const (
 	maxManifest  = 1 << 20
 	maxSignature = 4 << 10
 	maxProgram   = 1 << 30
 )
 
-// Release is what a manifest says.
+// Release is the content of a manifest.
 type Release struct {
 	Version  string    `json:"version"` // such as 1.4.0
 	Released time.Time `json:"released"`
@@ -58,18 +59,18 @@ type Release struct {
 type File struct {
 	OS     string `json:"os"`   // as Go names it
 	Arch   string `json:"arch"` // as Go names it
-	Name   string `json:"name"` // beside the manifest
+	Name   string `json:"name"` // in the folder of the manifest
 	Size   int64  `json:"size"`
 	SHA256 string `json:"sha256"`
 }
 
-// Options of an Updater. All are needed but Source and Key.
+// Options of an Updater. Current, Program and Try are required.
 type Options struct {
-	Source  string // a folder from the top, or a URL; "" for an Updater that only rolls back
-	Key     Key    // of the source
-	Current string // version that runs
+	Source  string // an absolute folder or a URL; "" for an Updater that only rolls back
+	Key     Key    // that releases of Source are signed with
+	Current string // the running version
 	Program string // the file that is replaced
-	// Try runs a program and gives the version it says it is.
+	// Try runs a program and returns the version that it prints.
 	Try func(ctx context.Context, program string) (version string, err error)
 }
 
@@ -79,13 +80,13 @@ type Updater struct {
 	busy sync.Mutex
 }
 
-// New makes an updater; nothing is looked at.
+// New returns an Updater. It does not access the source.
 func New(o Options) *Updater { return &Updater{o: o} }
 
-// Tell is told how far something is.
-type Tell func(phase string, done, total int64)
+// Progress receives the progress of a phase in bytes. A total of 0 is unknown.
+type Progress func(phase string, done, total int64)
 
-// Phases of Apply, in their order.
+// Phases of Apply, in order.
 const (
 	PhaseCheck    = "check"
 	PhaseDownload = "download"
@@ -94,28 +95,25 @@ const (
 )
 
 // Check reads the newest release and verifies its signature. newer reports
-// whether it is newer than the program that runs.
+// whether it is newer than the running program.
 func (u *Updater) Check(ctx context.Context) (r Release, newer bool, err error) {
-	if u.o.Source == "" {
-		return r, false, ErrNoSource
-	}
 	s, err := open(u.o.Source)
 	if err != nil {
 		return r, false, err
 	}
-	text, err := s.read(ctx, "manifest.json", maxManifest)
+	text, err := read(ctx, s, "manifest.json", maxManifest)
 	if err != nil {
 		return r, false, fmt.Errorf("read the manifest: %w", err)
 	}
-	signature, err := s.read(ctx, "manifest.json.minisig", maxSignature)
+	signature, err := read(ctx, s, "manifest.json.minisig", maxSignature)
 	if err != nil {
-		return r, false, fmt.Errorf("read the manifest's signature: %w", err)
+		return r, false, fmt.Errorf("read the signature of the manifest: %w", err)
 	}
-	if _, err := u.o.Key.Verify(text, signature); err != nil {
+	if err := u.o.Key.Verify(text, signature); err != nil {
 		return r, false, err
 	}
 	if err := json.Unmarshal(text, &r); err != nil {
-		return r, false, fmt.Errorf("the manifest cannot be read: %w", err)
+		return r, false, fmt.Errorf("decode the manifest: %w", err)
 	}
 	if err := r.check(); err != nil {
 		return r, false, err
@@ -125,91 +123,58 @@ func (u *Updater) Check(ctx context.Context) (r Release, newer bool, err error) 
 }
 
 var (
-	fileName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
-	digest   = regexp.MustCompile(`^[0-9a-f]{64}$`)
+	fileName = sync.OnceValue(func() *regexp.Regexp {
+		return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$`)
+	})
+	digest = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[0-9a-f]{64}$`) })
 )
 
-// check refuses what no manifest says, signed or not.
+// check refuses values that no manifest may hold, even if it is signed.
 func (r *Release) check() error {
 	if _, err := parse(r.Version); err != nil {
 		return err
 	}
 	for _, f := range r.Files {
-		if !fileName.MatchString(f.Name) || !digest.MatchString(f.SHA256) || f.Size <= 0 || f.Size > maxProgram {
-			return fmt.Errorf("the manifest names a file that cannot be: %.100q", f.Name)
+		switch {
+		case !fileName().MatchString(f.Name):
+			return fmt.Errorf("the manifest names the file %.100q, which is not a valid name", f.Name)
+		case !digest().MatchString(f.SHA256):
+			return fmt.Errorf("the manifest has no valid SHA-256 digest of %s", f.Name)
+		case f.Size <= 0 || f.Size > maxProgram:
+			return fmt.Errorf("the manifest gives %s a size of %d bytes; expected 1 to %d", f.Name, f.Size, maxProgram)
 		}
 	}
 	return nil
 }
 
-// Compare orders two versions: three numbers, and perhaps a dash with what
-// comes before the release of that number.
+// Compare compares two versions in the order of Semantic Versioning 2.0.0, with or
+// without a leading v: it returns -1, 0 or 1.
 func Compare(a, b string) (int, error) {
 	x, err := parse(a)
 	y, e := parse(b)
-	if err = errors.Join(err, e); err != nil {
-		return 0, err
-	}
-	if c := slices.Compare(x.numbers[:], y.numbers[:]); c != 0 {
-		return c, nil
-	}
-	switch {
-	case x.before == y.before:
-		return 0, nil
-	case x.before == "":
-		return 1, nil
-	case y.before == "":
-		return -1, nil
-	}
-	return comparePre(x.before, y.before), nil
+	return semver.Compare(x, y), errors.Join(err, e)
 }
 
-// comparePre orders what is behind the dash, part by part: numbers before
-// words, and fewer parts first.
-func comparePre(a, b string) int {
-	return slices.CompareFunc(strings.Split(a, "."), strings.Split(b, "."), func(x, y string) int {
-		m, err := strconv.ParseUint(x, 10, 63)
-		n, e := strconv.ParseUint(y, 10, 63)
-		switch {
-		case err == nil && e == nil:
-			return cmp.Compare(m, n)
-		case err == nil:
-			return -1
-		case e == nil:
-			return 1
-		}
-		return strings.Compare(x, y)
-	})
-}
-
-type version struct {
-	numbers [3]uint64
-	before  string
-}
-
-var versionShape = regexp.MustCompile(`^v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?:-([0-9A-Za-z.-]{1,60}))?(?:\+[0-9A-Za-z.-]{1,60})?$`)
-
-func parse(text string) (v version, err error) {
-	m := versionShape.FindStringSubmatch(text)
-	if m == nil {
-		return v, fmt.Errorf("%.60q is no version; expected one such as 1.4.0", text)
+// parse returns a version as package semver wants it, with a leading v. Versions
+// with fewer than three numbers are invalid.
+func parse(text string) (string, error) {
+	v := "v" + strings.TrimPrefix(text, "v")
+	if len(v) > 150 || !semver.IsValid(v) || semver.Canonical(v)+semver.Build(v) != v {
+		return "", fmt.Errorf("%.60q is not a version; expected one such as 1.4.0", text)
 	}
-	for i := range v.numbers {
-		v.numbers[i], _ = strconv.ParseUint(m[i+1], 10, 64) // the shape says that it is one
-	}
-	v.before = m[4]
 	return v, nil
 }
 
-// Apply fetches the newest release, verifies and tries it, and puts it in the
-// program's place. What ran before is kept for Rollback. It runs when the host
-// is started again. After an error everything is as it was.
-func (u *Updater) Apply(ctx context.Context, tell Tell) (Release, error) {
+// Apply downloads the newest release, verifies it, runs it for its version, and
+// replaces the program with it. The previous program is kept for Rollback. The
+// new one runs when the host is restarted. If Apply returns an error, nothing has
+// changed.
+func (u *Updater) Apply(ctx context.Context, progress Progress) (Release, error) {
 	if !u.busy.TryLock() {
 		return Release{}, ErrBusy
 	}
 	defer u.busy.Unlock()
-	tell.say(PhaseCheck, 0, 0)
+	progress.report(PhaseCheck, 0, 0)
 	r, newer, err := u.Check(ctx)
 	if err != nil {
 		return r, err
@@ -225,34 +190,34 @@ func (u *Updater) Apply(ctx context.Context, tell Tell) (Release, error) {
 	if sum, err := digestOf(u.o.Program); err == nil && sum == f.SHA256 {
 		return r, ErrWaiting
 	}
-	fresh, err := u.fetch(ctx, f, tell)
+	fresh, err := u.download(ctx, f, progress)
 	if err != nil {
 		return r, err
 	}
 	defer os.Remove(fresh)
-	tell.say(PhaseTry, 0, 0)
+	progress.report(PhaseTry, 0, 0)
 	if err := u.try(ctx, fresh, r.Version); err != nil {
 		return r, err
 	}
-	tell.say(PhaseReplace, 0, 0)
+	progress.report(PhaseReplace, 0, 0)
 	return r, u.replace(fresh)
 }
 
-// try has a program say that it is what it should be.
+// try runs a program, which must print the version want.
 func (u *Updater) try(ctx context.Context, program, want string) error {
 	got, err := u.o.Try(ctx, program)
 	if err != nil {
-		return fmt.Errorf("the new program does not run here: %w", err)
+		return fmt.Errorf("the new program does not run on this machine: %w", err)
 	}
 	if want != "" && got != strings.TrimPrefix(want, "v") {
-		return fmt.Errorf("the new program says it is %.60q, and the manifest %q", got, want)
+		return fmt.Errorf("the new program reports version %.60q, but the manifest says %q", got, want)
 	}
 	return nil
 }
 
-// fetch brings a program beside the one that runs, where a rename can put it
-// in its place.
-func (u *Updater) fetch(ctx context.Context, f File, tell Tell) (path string, err error) {
+// download writes a program to a file in the folder of the running one, so that a
+// rename can replace it.
+func (u *Updater) download(ctx context.Context, f File, progress Progress) (path string, err error) {
 	s, err := open(u.o.Source)
 	if err != nil {
 		return "", err
@@ -263,7 +228,7 @@ func (u *Updater) fetch(ctx context.Context, f File, tell Tell) (path string, er
 	}
 	to, err := os.CreateTemp(filepath.Dir(u.o.Program), "."+filepath.Base(u.o.Program)+".new-*")
 	if err != nil {
-		return "", fmt.Errorf("the program's folder cannot be written: %w", err)
+		return "", fmt.Errorf("create a file in the folder of the program: %w", err)
 	}
 	defer func() {
 		if err != nil {
@@ -271,9 +236,9 @@ func (u *Updater) fetch(ctx context.Context, f File, tell Tell) (path string, er
 		}
 	}()
 	sum := sha256.New()
-	n, err := s.copy(ctx, f.Name, io.MultiWriter(to, sum), f.Size, func(n int64) { tell.say(PhaseDownload, n, f.Size) })
+	n, err := s.copy(ctx, f.Name, io.MultiWriter(to, sum), f.Size, func(n int64) { progress.report(PhaseDownload, n, f.Size) })
 	if err == nil && (n != f.Size || hex.EncodeToString(sum.Sum(nil)) != f.SHA256) {
-		err = fmt.Errorf("%s is not the file the manifest names: its size or digest is another", f.Name)
+		err = fmt.Errorf("%s has another size or digest than the manifest says", f.Name)
 	}
 	if err == nil {
 		err = to.Chmod(was.Mode().Perm() | 0o100)
@@ -281,18 +246,18 @@ func (u *Updater) fetch(ctx context.Context, f File, tell Tell) (path string, er
 	return to.Name(), errors.Join(err, to.Sync(), to.Close())
 }
 
-// previous is where the program that ran before is kept.
+// previous returns the path at which the previous program is kept.
 func (u *Updater) previous() string { return u.o.Program + ".previous" }
 
-// replace puts a program in the place of the one there, which is kept. There
-// is a whole program at every moment.
+// replace renames fresh to the program's path and keeps the program that was there.
+// The path holds a complete program at every moment.
 func (u *Updater) replace(fresh string) error {
 	aside := u.o.Program + ".aside"
 	if err := os.Remove(aside); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	if err := os.Link(u.o.Program, aside); err != nil {
-		if err := copyFile(u.o.Program, aside); err != nil { // where there are no links
+		if err := copyFile(u.o.Program, aside); err != nil { // the file system may have no hard links
 			return errors.Join(err, os.Remove(aside))
 		}
 	}
@@ -305,9 +270,9 @@ func (u *Updater) replace(fresh string) error {
 	return syncFolder(filepath.Dir(u.o.Program))
 }
 
-// Rollback puts the program that ran before back in its place, and keeps the
-// other one, so that a second rollback undoes the first. It gives the version
-// that runs when the host is started again.
+// Rollback restores the previous program and keeps the current one, so that a
+// second rollback undoes the first. It returns the version that runs when the host
+// is restarted.
 func (u *Updater) Rollback(ctx context.Context) (version string, err error) {
 	if !u.busy.TryLock() {
 		return "", ErrBusy
@@ -315,13 +280,13 @@ func (u *Updater) Rollback(ctx context.Context) (version string, err error) {
 	defer u.busy.Unlock()
 	back := u.o.Program + ".back"
 	if _, err := os.Stat(u.previous()); err != nil {
-		// A rollback that was interrupted has left it there.
+		// An interrupted rollback left it there.
 		if err := os.Rename(back, u.previous()); err != nil {
 			return "", ErrNoPrior
 		}
 	}
 	if version, err = u.o.Try(ctx, u.previous()); err != nil {
-		return "", fmt.Errorf("the earlier program does not run: %w", err)
+		return "", fmt.Errorf("the previous program does not run: %w", err)
 	}
 	if err := os.Remove(back); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return "", err
@@ -335,8 +300,8 @@ func (u *Updater) Rollback(ctx context.Context) (version string, err error) {
 	return version, nil
 }
 
-// Prior is the version of the program that is kept; "" when there is none, or
-// it does not run.
+// Prior returns the version of the previous program, or "" if none is kept or it
+// does not run.
 func (u *Updater) Prior(ctx context.Context) string {
 	if _, err := os.Stat(u.previous()); err != nil {
 		return ""
@@ -382,12 +347,12 @@ func syncFolder(path string) error {
 	if err != nil {
 		return err
 	}
-	d.Sync() // where the system can
+	d.Sync() // not every system can
 	return d.Close()
 }
 
-func (t Tell) say(phase string, done, total int64) {
-	if t != nil {
-		t(phase, done, total)
+func (p Progress) report(phase string, done, total int64) {
+	if p != nil {
+		p(phase, done, total)
 	}
 }

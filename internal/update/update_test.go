@@ -38,8 +38,8 @@ func TestSignaturesOfMinisignAreKnown(t *testing.T) {
 		"trusted comment: timestamp:1556193335\tfile:test\n" +
 		"y/rUw2y8/hOUYjZU71eHp/Wo1KZ40fGy2VJEDl34XMJM+TX48Ss/17u3IvIfbVR1FkZZSNCisQbuQY+bHwhEBg==\n"
 	for name, s := range map[string]string{"whole": whole, "hashed": hashed} {
-		if comment, err := k.Verify([]byte("test"), []byte(s)); err != nil || !strings.HasSuffix(comment, "file:test") {
-			t.Errorf("%s: %q, %v", name, comment, err)
+		if err := k.Verify([]byte("test"), []byte(s)); err != nil {
+			t.Errorf("%s: %v", name, err)
 		}
 		for what, bad := range map[string]string{
 			"another comment":    strings.Replace(s, "file:test", "file:best", 1),
@@ -47,11 +47,11 @@ func TestSignaturesOfMinisignAreKnown(t *testing.T) {
 			"cut":                s[:len(s)/2],
 			"nothing":            "",
 		} {
-			if _, err := k.Verify([]byte("test"), []byte(bad)); !errors.Is(err, ErrSignature) {
+			if err := k.Verify([]byte("test"), []byte(bad)); !errors.Is(err, ErrSignature) {
 				t.Errorf("%s, %s: %v", name, what, err)
 			}
 		}
-		if _, err := k.Verify([]byte("Test"), []byte(s)); !errors.Is(err, ErrSignature) {
+		if err := k.Verify([]byte("Test"), []byte(s)); !errors.Is(err, ErrSignature) {
 			t.Errorf("%s, another text: %v", name, err)
 		}
 	}
@@ -60,7 +60,7 @@ func TestSignaturesOfMinisignAreKnown(t *testing.T) {
 			t.Errorf("%q is a key", bad)
 		}
 	}
-	if _, err := (Key{}).Verify([]byte("test"), []byte(whole)); err == nil {
+	if err := (Key{}).Verify([]byte("test"), []byte(whole)); err == nil {
 		t.Error("no key believes everything")
 	}
 }
@@ -222,32 +222,32 @@ func TestWhatIsNotRightChangesNothing(t *testing.T) {
 	m, k := newMaker(t)
 	other, _ := newMaker(t)
 	for want, spoil := range map[string]func(dir string){
-		"no such file": func(dir string) { os.Remove(filepath.Join(dir, "manifest.json")) },
-		"signature: ":  func(dir string) { os.Remove(filepath.Join(dir, "manifest.json.minisig")) },
-		"it was made with another": func(dir string) {
+		"no such file":       func(dir string) { os.Remove(filepath.Join(dir, "manifest.json")) },
+		"read the signature": func(dir string) { os.Remove(filepath.Join(dir, "manifest.json.minisig")) },
+		"it was made with the key": func(dir string) {
 			other.release(t, dir, "1.2.0", "1.2.0", nil)
 		},
 		"not that of the key": func(dir string) {
 			b, _ := os.ReadFile(filepath.Join(dir, "manifest.json"))
 			os.WriteFile(filepath.Join(dir, "manifest.json"), append(b, ' '), 0o600)
 		},
-		"size or digest is another": func(dir string) { os.WriteFile(filepath.Join(dir, "gatehouse-1.2.0"), []byte("9.9.9"), 0o600) },
-		"more than 5 bytes":         func(dir string) { os.WriteFile(filepath.Join(dir, "gatehouse-1.2.0"), []byte("1.2.0 and more"), 0o600) },
-		"no newer release":          func(dir string) { m.release(t, dir, "1.0.0", "1.0.0", nil) },
-		"there is no newer":         func(dir string) { m.release(t, dir, "0.9.9", "0.9.9", nil) },
+		"has another size or digest": func(dir string) { os.WriteFile(filepath.Join(dir, "gatehouse-1.2.0"), []byte("9.9.9"), 0o600) },
+		"more than 5 bytes":          func(dir string) { os.WriteFile(filepath.Join(dir, "gatehouse-1.2.0"), []byte("1.2.0 and more"), 0o600) },
+		"no newer release":           func(dir string) { m.release(t, dir, "1.0.0", "1.0.0", nil) },
+		"there is no newer":          func(dir string) { m.release(t, dir, "0.9.9", "0.9.9", nil) },
 		"no program for this machine": func(dir string) {
 			m.release(t, dir, "1.2.0", "1.2.0", func(r *Release) { r.Files = r.Files[:1] })
 		},
-		"does not run here: it crashes": func(dir string) { m.release(t, dir, "1.2.0", "broken", nil) },
-		"says it is \"1.1.0\"":          func(dir string) { m.release(t, dir, "1.2.0", "1.1.0", nil) },
-		"is no version":                 func(dir string) { m.release(t, dir, "new", "new", nil) },
-		"a file that cannot be": func(dir string) {
+		"does not run on this machine: it crashes": func(dir string) { m.release(t, dir, "1.2.0", "broken", nil) },
+		"reports version \"1.1.0\"":                func(dir string) { m.release(t, dir, "1.2.0", "1.1.0", nil) },
+		"is not a version":                         func(dir string) { m.release(t, dir, "new", "new", nil) },
+		"is not a valid name": func(dir string) {
 			m.release(t, dir, "1.2.0", "1.2.0", func(r *Release) { r.Files[1].Name = "../gatehouse" })
 		},
-		"that cannot be: \"gate": func(dir string) {
+		"size of 1073741825 bytes": func(dir string) {
 			m.release(t, dir, "1.2.0", "1.2.0", func(r *Release) { r.Files[1].Size = maxProgram + 1 })
 		},
-		"cannot be read": func(dir string) {
+		"decode the manifest": func(dir string) {
 			os.WriteFile(filepath.Join(dir, "manifest.json"), []byte("[]"), 0o600)
 			os.WriteFile(filepath.Join(dir, "manifest.json.minisig"), m.sign([]byte("[]")), 0o600)
 		},
@@ -295,7 +295,7 @@ func TestSources(t *testing.T) {
 	_, k := newMaker(t)
 	away := httptest.NewServer(http.RedirectHandler("http://192.0.2.1/x", http.StatusFound))
 	defer away.Close()
-	if _, _, err := machine(t, away.URL, k).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "may not lead") {
+	if _, _, err := machine(t, away.URL, k).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "not allowed") {
 		t.Errorf("got %v", err)
 	}
 	if _, _, err := machine(t, "", k).Check(t.Context()); err == nil || !strings.Contains(err.Error(), "no source") {
@@ -313,7 +313,7 @@ func TestVersionsAreOrdered(t *testing.T) {
 			}
 		}
 	}
-	for _, bad := range []string{"", "1", "1.2", "1.2.3.4", "1.2.x", "-1.2.3", "1.2.3-", "1.2.3 "} {
+	for _, bad := range []string{"", "1", "1.2", "1.2.3.4", "1.2.x", "-1.2.3", "1.2.3-", "1.2.3 ", "01.2.3", "vv1.2.3"} {
 		if _, err := Compare(bad, "1.0.0"); err == nil {
 			t.Errorf("%q is a version", bad)
 		}
@@ -327,14 +327,14 @@ func FuzzVerify(f *testing.F) {
 	f.Add(good)
 	f.Add([]byte("untrusted comment: \nAAAA\ntrusted comment: \nAAAA"))
 	f.Fuzz(func(t *testing.T, signature []byte) {
-		if _, err := k.Verify(text, signature); err == nil {
+		if err := k.Verify(text, signature); err == nil {
 			// Only the remark and the ends of lines may differ.
 			a, b := strings.Fields(string(signature)), strings.Fields(string(good))
 			if len(b) < 4 || a[len(a)-1] != b[len(b)-1] {
 				t.Errorf("believed %q", signature)
 			}
 		}
-		if _, err := k.Verify([]byte("other"), signature); err == nil {
+		if err := k.Verify([]byte("other"), signature); err == nil {
 			t.Errorf("believed %q of another text", signature)
 		}
 	})
