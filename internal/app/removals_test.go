@@ -206,7 +206,7 @@ func TestAHostEndsAtItsStartWhatARemovedUserLeft(t *testing.T) {
 	}
 	start := `{"command":"sleep","args":["1000"],"detach":true}`
 	during(func(ann *tenant) { ann.does("process_start", start, &was) })
-	if !lives(was.PID) {
+	if !runs(was.PID) {
 		t.Fatal("the process did not outlive its host")
 	}
 	if err := users.RemoveUser(t.Context(), "ann"); err != nil {

@@ -108,6 +108,7 @@ type processState struct {
 	Command string    `json:"command"` // the program, without its arguments
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
+	ended   func() bool
 }
 
 // stateFile is where hosts of one person keep the durable part of the state

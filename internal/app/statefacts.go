@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gatehouse/internal/bus"
+	"gatehouse/internal/procid"
 	"gatehouse/internal/state"
 )
 
@@ -123,7 +124,7 @@ func (f *follower) process(fact bus.Fact) {
 		delete(f.ended, d.ID)
 	case strings.HasSuffix(fact.Subject, ".started"):
 		if len(f.processes) < mostRunning {
-			f.setProcess(d.ID, &processState{d.Owner, d.Command, d.PID, fact.At.UTC()})
+			f.setProcess(d.ID, &processState{d.Owner, d.Command, d.PID, fact.At.UTC(), procid.Watch(d.PID)})
 		}
 	case strings.HasSuffix(fact.Subject, ".exited"):
 		if _, there := f.processes[d.ID]; there {
@@ -147,7 +148,7 @@ func (f *follower) setProcess(id string, p *processState) {
 // lost.
 func (f *follower) lookAtProcesses() {
 	for id, p := range f.processes {
-		if !lives(p.PID) {
+		if p.ended() {
 			f.setProcess(id, nil)
 		}
 	}

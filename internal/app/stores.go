@@ -7,12 +7,12 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"gatehouse/internal/approvals"
 	"gatehouse/internal/config"
 	"gatehouse/internal/jobs"
+	"gatehouse/internal/procid"
 	"gatehouse/internal/seal"
 	"gatehouse/internal/spool"
 )
@@ -109,15 +109,18 @@ func (a *App) openSpool() error {
 func spoolFolder(cache string, now time.Time) (string, error) {
 	if cache != "" && os.MkdirAll(cache, 0o700) == nil {
 		removeLeftovers(cache, now)
-		if dir, err := os.MkdirTemp(cache, spoolPrefix+strconv.Itoa(os.Getpid())+"-*"); err == nil {
+		if dir, err := os.MkdirTemp(cache, spoolPrefix+procid.Self()+"-*"); err == nil {
 			return dir, nil
 		}
 	}
-	return os.MkdirTemp("", "gatehouse-"+spoolPrefix+"*")
+	return os.MkdirTemp("", "gatehouse-"+olderPrefix+"*")
 }
 
 const (
-	spoolPrefix = "spool-"
+	// spoolPrefix begins with what hosts of the version before expect a number behind,
+	// which is none, so that they leave the folders of this version.
+	spoolPrefix = olderPrefix + "of-"
+	olderPrefix = "spool-"
 	// leftoverAge keeps the folders of hosts that live where their process
 	// cannot be seen, in another container with the same home.
 	leftoverAge = 24 * time.Hour
@@ -131,31 +134,21 @@ func removeLeftovers(cache string, now time.Time) {
 		return
 	}
 	for _, e := range entries {
-		pid, isSpool := spoolOwner(e.Name())
 		info, err := e.Info()
-		if isSpool && err == nil && now.Sub(info.ModTime()) > leftoverAge && !lives(pid) {
+		if err != nil || now.Sub(info.ModTime()) <= leftoverAge {
+			continue
+		}
+		pid, older := olderSpool(e.Name())
+		if procid.Left(spoolPrefix, e.Name()) || older && procid.Watch(pid)() {
 			os.RemoveAll(filepath.Join(cache, e.Name()))
 		}
 	}
 }
 
-// spoolOwner reads the process out of a spool folder's name.
-func spoolOwner(name string) (pid int, ok bool) {
-	rest, ok := strings.CutPrefix(name, spoolPrefix)
-	if !ok {
-		return 0, false
-	}
-	digits, _, ok := strings.Cut(rest, "-")
+// olderSpool reads the process out of the name of a spool folder as hosts of the
+// version before name it: without when it began. Remove it one version later.
+func olderSpool(name string) (pid int, ok bool) {
+	digits, _, ok := strings.Cut(strings.TrimPrefix(name, olderPrefix), "-")
 	pid, err := strconv.Atoi(digits)
-	return pid, ok && err == nil
-}
-
-// lives reports whether there may be such a process; when in doubt, yes.
-func lives(pid int) bool {
-	p, err := os.FindProcess(pid)
-	if err != nil {
-		return false
-	}
-	defer p.Release()
-	return !errors.Is(p.Signal(syscall.Signal(0)), os.ErrProcessDone)
+	return pid, ok && err == nil && strings.HasPrefix(name, olderPrefix)
 }

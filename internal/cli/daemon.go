@@ -21,6 +21,7 @@ import (
 	"gatehouse/internal/cli/client"
 	"gatehouse/internal/config"
 	"gatehouse/internal/daemon"
+	"gatehouse/internal/procid"
 )
 
 const (
@@ -391,7 +392,7 @@ func stopDaemon(ctx context.Context, w World, cfg config.Config, patience time.D
 		fmt.Fprintln(w.Err, "[gatehouse] No daemon runs")
 		return f, nil
 	}
-	killed, err := daemon.Stop(ctx, f.pid, patience, func() (bool, error) { return f.ended(path) })
+	killed, err := daemon.Stop(ctx, f.pid, patience, f.gone(path))
 	if err != nil {
 		return f, err
 	}
@@ -406,14 +407,17 @@ func stopDaemon(ctx context.Context, w World, cfg config.Config, patience time.D
 	return f, nil
 }
 
-// ended reports whether the daemon is gone. The claim on its PID file goes
-// with it, whoever has its number by now.
-func (f found) ended(path string) (bool, error) {
+// gone returns a function that reports whether the daemon has ended. The lock of
+// its PID file ends with it.
+func (f found) gone(path string) func() (bool, error) {
 	if !f.claimed {
-		return !daemon.Alive(f.pid), nil
+		ended := procid.Watch(f.pid)
+		return func() (bool, error) { return ended(), nil }
 	}
-	pid, running, err := daemon.FindPID(path)
-	return !running || pid != 0 && pid != f.pid, err
+	return func() (bool, error) {
+		pid, running, err := daemon.FindPID(path)
+		return !running || pid != 0 && pid != f.pid, err
+	}
 }
 
 func daemonRestart(w World) *cobra.Command {

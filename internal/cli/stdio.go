@@ -18,6 +18,7 @@ import (
 	"gatehouse/internal/cli/client"
 	"gatehouse/internal/config"
 	"gatehouse/internal/daemon"
+	"gatehouse/internal/procid"
 	"gatehouse/internal/roots"
 )
 
@@ -257,7 +258,8 @@ func (s *thin) retire(ctx context.Context, about daemon.About) (retired bool, er
 	if err != nil {
 		return false, err
 	}
-	gone := func() (bool, error) { return !daemon.Alive(about.PID), nil }
+	ended := procid.Watch(about.PID)
+	gone := func() (bool, error) { return ended(), nil }
 	if _, err := daemon.Stop(ctx, about.PID, stopTime, gone); err != nil {
 		return false, err
 	}

@@ -5,8 +5,6 @@ package daemon
 import (
 	"os"
 	"os/exec"
-	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -27,17 +25,3 @@ func leave(f *os.File) error {
 }
 
 func terminate(p *os.Process) error { return p.Signal(syscall.SIGTERM) }
-
-// Alive reports whether there is such a process. One that has ended and that
-// nobody has waited for is none.
-func Alive(pid int) bool {
-	if err := syscall.Kill(pid, 0); err != nil && err != syscall.EPERM {
-		return false
-	}
-	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat") // where there is such a thing
-	if err != nil {
-		return true
-	}
-	_, state, _ := strings.Cut(string(stat), ") ")
-	return !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
-}

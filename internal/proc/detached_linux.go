@@ -265,16 +265,12 @@ var boot = sync.OnceValue(func() string {
 
 // parentOf tells whose child a process is, and whether it has ended.
 func parentOf(pid int) (parent int, zombie, there bool) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	stat, err := procid.ReadStat(pid)
 	if err != nil {
 		return 0, false, false
 	}
-	f := strings.Fields(string(b[strings.LastIndexByte(string(b), ')')+1:])) // the name may hold anything
-	if len(f) < 2 {
-		return 0, false, false
-	}
-	parent, err = strconv.Atoi(f[1])
-	return parent, f[0] == "Z" || f[0] == "X", err == nil
+	parent, err = strconv.Atoi(stat.Field(4))
+	return parent, stat.Ended(), err == nil
 }
 
 // Free gives back the place on the disk of a file's beginning, whose length stays

@@ -1,13 +1,14 @@
 package proc
 
 import (
-	"bytes"
 	"fmt"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"gatehouse/internal/procid"
 )
 
 const (
@@ -50,15 +51,11 @@ type stats struct {
 
 // statOf reads what the kernel tells of a process that is no zombie.
 func statOf(pid int) (s stats, ok bool) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
+	stat, err := procid.ReadStat(pid)
+	if err != nil || stat.Field(24) == "" || stat.Ended() {
 		return s, false
 	}
-	f := strings.Fields(string(b[bytes.LastIndexByte(b, ')')+1:])) // the name may hold anything
-	if len(f) < 22 || f[0] == "Z" || f[0] == "X" {
-		return s, false
-	}
-	number := func(i int) int64 { n, _ := strconv.ParseInt(f[i-3], 10, 64); return n } // fields as proc(5) counts them
+	number := func(i int) int64 { n, _ := strconv.ParseInt(stat.Field(i), 10, 64); return n }
 	s.group = int(number(5))
 	s.cpu = time.Duration(number(14)+number(15)+number(16)+number(17)) * time.Second / ticks
 	s.memory = number(24) * int64(os.Getpagesize())

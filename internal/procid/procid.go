@@ -1,76 +1,68 @@
-//go:build linux
-
-// Package procid names a process so that a number that is somebody else's by
-// now is told apart: by its number, by when it began, and by the space of
-// process numbers in which it has that number.
+// Package procid says whether a process is alive. It names a process so that
+// another one that has the same number by now is told apart: by the number, by
+// when the process began, and by the space of process numbers in which it has
+// that number.
 //
-// A name is what a host puts into the names of folders and groups that the next
-// host has to take away when this one could not.
+// A host puts its name into the names of folders and groups, which the next host
+// removes if this one could not.
 package procid
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 )
 
 // Self is the name of this process.
 var Self = sync.OnceValue(func() string { return Of(os.Getpid()) })
 
-// Of names a process; "" when it is not there or does not tell.
+// Of names a process, also one that has ended and whose parent has not waited
+// for it. It returns "" if there is no such process or if the system does not
+// say when it began.
 func Of(pid int) string {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
+	s := look(pid)
+	if s.began == "" {
 		return ""
 	}
-	began := began(string(b))
-	if began == "" {
-		return ""
-	}
-	return fmt.Sprintf("%s-%d-%s", space(), pid, began)
+	return fmt.Sprintf("%s-%d-%s", space(), pid, s.began)
 }
 
-// space is that of this process's numbers; "" when it is not known.
-func space() string {
-	link, _ := os.Readlink("/proc/self/ns/pid")
-	return strings.Trim(strings.TrimPrefix(link, "pid:"), "[]")
+// status is what the system says of a process number.
+type status struct {
+	began string // "" if the system does not say
+	ended bool   // there is no such process, or only its parent has not waited for it
 }
 
-// began is when a process began, in ticks since the machine did, of what the
-// kernel tells about it; "" when it does not.
-func began(stat string) string {
-	const startTime = 22 - 3 // the fields after the name, which may hold anything, begin with the third
-	f := strings.Fields(stat[strings.LastIndexByte(stat, ')')+1:])
-	if len(f) <= startTime {
-		return ""
-	}
-	return f[startTime]
-}
-
-// Alive reports whether the process of this name may still be there. It does so
-// too of a name that it cannot judge, so that nobody's things are taken away.
+// Alive reports whether the process of this name may be alive. It does so too of
+// a name that it cannot judge, because what belongs to a live process must not be
+// removed.
 func Alive(name string) bool {
 	pid, in := numberOf(name)
 	if pid == 0 || in == "" || in != space() {
 		return true
 	}
-	now := Of(pid)
-	if now == name {
-		return true
+	s := look(pid)
+	// Without a time the number alone has to do.
+	return !s.ended && (s.began == "" || strings.HasSuffix(name, "-"+s.began))
+}
+
+// Watch returns a function that reports whether the process that has this number
+// now has ended. What has the number later does not count.
+func Watch(pid int) (ended func() bool) {
+	name := Of(pid)
+	if name == "" {
+		return func() bool { return look(pid).ended }
 	}
-	// It is gone when its number is somebody else's, or nobody's.
-	return now == "" && !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
+	return func() bool { return !Alive(name) }
 }
 
 // parts are how many a name has; a dash is between two.
 const parts = 3
 
-// Left reports whether a thing was left behind by a process that is gone: it is
-// called prefix, the name of the process, a dash, and anything.
+// Left reports whether a thing was left by a process that has ended: it is called
+// prefix, the name of the process, a dash, and anything.
 func Left(prefix, called string) bool {
 	rest, ok := strings.CutPrefix(called, prefix)
 	f := strings.SplitN(rest, "-", parts+1)
@@ -80,8 +72,8 @@ func Left(prefix, called string) bool {
 	return !Alive(strings.Join(f[:parts], "-"))
 }
 
-// numberOf is the process number in a name, 0 when it is none, and the space it
-// is a number of.
+// numberOf is the process number in a name, 0 if it is none, and the space it is
+// a number of.
 func numberOf(name string) (pid int, space string) {
 	f := strings.Split(name, "-")
 	if len(f) != parts {

@@ -1,5 +1,3 @@
-//go:build linux
-
 package procid
 
 import (
@@ -82,16 +80,16 @@ func TestWhatWasLeftBehindIsToldByItsName(t *testing.T) {
 	}
 }
 
-func TestANameMayHoldAnything(t *testing.T) {
-	fields := strings.Repeat("0 ", 19) + "777 0 0"
-	for stat, want := range map[string]string{
-		"1 (sh) " + fields:             "777",
-		"1 (a) b) (c ) 9 9) " + fields: "777",
-		"1 (sh) 0 0":                   "",
-		"":                             "",
-	} {
-		if got := began(stat); got != want {
-			t.Errorf("%q began at %q, want %q", stat, got, want)
-		}
+// What watches a process is not misled by another one that has its number later.
+func TestWatch(t *testing.T) {
+	name, end := other(t)
+	pid, _ := numberOf(name)
+	ended := Watch(pid)
+	if ended() {
+		t.Error("it runs")
+	}
+	end()
+	if !ended() || !Watch(pid)() {
+		t.Error("it has ended")
 	}
 }

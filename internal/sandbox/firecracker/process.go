@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"gatehouse/internal/procid"
 )
 
 // process is Firecracker, or what it is started by, and ends with the host.
@@ -182,15 +184,14 @@ func (v *process) thaw() error {
 
 // stateOf is the letter that the kernel has for what a process does.
 func stateOf(pid int) (byte, error) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	stat, err := procid.ReadStat(pid)
 	if err != nil {
 		return 0, err
 	}
-	_, after, ok := strings.Cut(string(b[strings.LastIndexByte(string(b), ')')+1:]), " ")
-	if !ok || after == "" {
+	if len(stat) == 0 {
 		return 0, fmt.Errorf("/proc/%d/stat does not tell what the process does", pid)
 	}
-	return after[0], nil
+	return stat[0][0], nil
 }
 
 // hasShell reports whether a jailed process can be kept.
