@@ -37,6 +37,20 @@ type Owned interface {
 	EndOwned(ctx context.Context, match func(owner string, made time.Time) bool) []string
 }
 
+// A Transferable module can give what belongs to one caller to another.
+type Transferable interface {
+	Owned
+	// HandOver gives each thing for which heir names an owner to that owner.
+	// heir is given what match of EndOwned is, and "" means that the thing
+	// stays. What acts with the rights of its owner, or would exceed a limit
+	// of the new owner's memory, stays too. It returns a line for each thing,
+	// as EndOwned does, and may be called at any time before Close.
+	HandOver(ctx context.Context, heir Heir) []string
+}
+
+// Heir names the owner that a thing goes to; "" leaves it where it is.
+type Heir func(owner string, made time.Time) string
+
 // New makes a module. What a module stands on (a workshop) is an argument of
 // the function that returns the New.
 type New func(ctx context.Context, d Deps) (Module, error)

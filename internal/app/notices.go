@@ -189,17 +189,18 @@ var authNews = map[string]struct {
 	level tidings.Level
 	title string
 }{
-	"auth.login_limited":    {tidings.Warning, "Too many tries to log in as"},
-	"auth.paired":           {tidings.Info, "The first administrator was made:"},
-	"auth.user_added":       {tidings.Info, "A user was added:"},
-	"auth.user_removed":     {tidings.Info, "A user was removed:"},
-	"auth.owned_ended":      {tidings.Info, "What belonged to a removed user was ended:"},
-	"auth.roles_changed":    {tidings.Info, "Roles were changed of"},
-	"auth.password_changed": {tidings.Info, "The password was changed of"},
-	"auth.token_created":    {tidings.Info, "A token was made for"},
-	"auth.token_revoked":    {tidings.Info, "A token was revoked of"},
-	"auth.link_added":       {tidings.Info, "A certificate or OAuth subject now stands for"},
-	"auth.link_removed":     {tidings.Info, "A certificate or OAuth subject stands no longer for"},
+	"auth.login_limited":     {tidings.Warning, "Too many tries to log in as"},
+	"auth.paired":            {tidings.Info, "The first administrator was made:"},
+	"auth.user_added":        {tidings.Info, "A user was added:"},
+	"auth.user_removed":      {tidings.Info, "A user was removed:"},
+	"auth.owned_ended":       {tidings.Info, "What belonged to a removed user was ended:"},
+	"auth.owned_handed_over": {tidings.Info, "What belonged to a removed user went to another one:"},
+	"auth.roles_changed":     {tidings.Info, "Roles were changed of"},
+	"auth.password_changed":  {tidings.Info, "The password was changed of"},
+	"auth.token_created":     {tidings.Info, "A token was made for"},
+	"auth.token_revoked":     {tidings.Info, "A token was revoked of"},
+	"auth.link_added":        {tidings.Info, "A certificate or OAuth subject now stands for"},
+	"auth.link_removed":      {tidings.Info, "A certificate or OAuth subject stands no longer for"},
 }
 
 const limitedPer = 10 * time.Minute // one notification of many tries

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"gatehouse/internal/identity"
+	"gatehouse/internal/state"
+	"gatehouse/module"
 )
 
 // lateEnd is after how long a host looks a second time for what belongs to a
@@ -68,17 +70,27 @@ func (a *App) endRemoved(ctx context.Context, all []identity.Removal, began time
 			a.log.Warn("cannot report what is ended of a removed user", "user", r.Name, "err", err)
 		}
 	}
+	handed := a.handOver(ctx, all, until, true)
 	ended := a.endOwned(ctx, until)
 	if len(now) > 0 {
 		select {
 		case <-time.After(lateEnd):
 		case <-ctx.Done():
 		}
+		for number, more := range a.handOver(ctx, now, until, false) {
+			handed[number] = append(handed[number], more...)
+		}
 		for owner, more := range a.endOwned(ctx, until) {
 			ended[owner] = append(ended[owner], more...)
 		}
 	}
 	for _, r := range all {
+		if lines := handed[r.Number]; len(lines) > 0 {
+			a.tell("auth.owned_handed_over", struct {
+				Principal, Heir string
+				Handed          []string
+			}{r.Name, r.Heir, lines})
+		}
 		if lines := ended[r.Owner]; len(lines) > 0 {
 			a.tell("auth.owned_ended", struct {
 				Principal string
@@ -87,9 +99,67 @@ func (a *App) endRemoved(ctx context.Context, all []identity.Removal, began time
 		}
 	}
 	for _, r := range now {
-		if err := a.who.Ended(ctx, r, ended[r.Owner]); err != nil && ctx.Err() == nil {
+		if err := a.who.Ended(ctx, r, handed[r.Number], ended[r.Owner]); err != nil && ctx.Err() == nil {
 			a.log.Warn("cannot report what was ended of a removed user", "user", r.Name, "err", err)
 		}
+	}
+}
+
+// handOver gives what belongs to removed users to their heirs, in the order of
+// the removals, and tells what it gave, by removal. What was in a context that
+// the heir may not enter stays, because the heir could not reach it; so does
+// everything of a removal whose heir was removed since. The records of ended jobs
+// go with the rest if records is true, which it is before jobs are ended.
+func (a *App) handOver(
+	ctx context.Context, all []identity.Removal, until map[string]time.Time, records bool,
+) map[int64][]string {
+	handed := map[int64][]string{}
+	for _, r := range all {
+		if r.Heir == "" {
+			continue
+		}
+		p, ok, err := a.who.HeirOf(ctx, r)
+		if err != nil {
+			a.log.Error("what belongs to a removed user is not handed over", "user", r.Name, "err", err)
+		}
+		if err != nil || !ok {
+			continue
+		}
+		open := map[string]bool{}
+		for _, s := range a.views.Open(p.Caller()) {
+			open[s.Name] = true
+		}
+		heir := func(owner string, made time.Time) string {
+			in := owner[strings.LastIndexByte(owner, '/')+1:]
+			if ownerID(owner) != r.Owner || !made.Before(until[r.Owner]) || !open[in] {
+				return ""
+			}
+			return r.Heir + "/" + in
+		}
+		var jobs []string
+		if records {
+			if jobs, err = a.jobs.HandOver(heir); err != nil {
+				a.log.Error("jobs of a removed user are not handed over", "user", r.Name, "err", err)
+			}
+			a.tree.handJobsOver(heir)
+		}
+		handed[r.Number] = slices.Concat(jobs, a.host.HandOver(ctx, heir), a.spool.HandOver(heir))
+	}
+	return handed
+}
+
+// handJobsOver shows the ended jobs for which heir names an owner to that owner.
+func (t *tree) handJobsOver(heir module.Heir) {
+	if _, err := t.jobs.Update(context.Background(), state.Any, func(all *map[string]jobState) error {
+		for id, j := range *all {
+			if to := heir(j.Owner, j.Started); to != "" && j.Status != "working" {
+				j.Owner = to
+				(*all)[id] = j
+			}
+		}
+		return nil
+	}); err != nil {
+		t.app.log.Warn("jobs of a removed user are shown as before", "err", err)
 	}
 }
 

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -13,7 +14,10 @@ import (
 	"strings"
 	"testing"
 
+	"gatehouse/internal/config"
 	"gatehouse/internal/identity"
+	"gatehouse/internal/jobs"
+	"gatehouse/internal/modules/public"
 	"gatehouse/internal/protocol"
 	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/module"
@@ -229,6 +233,66 @@ func TestAHostEndsAtItsStartWhatARemovedUserLeft(t *testing.T) {
 	})
 }
 
+// A detached process that outlived its host goes to the heir when the next host
+// starts, and is still the heir's for the one after that.
+func TestAHostHandsOverAtItsStart(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("processes outlive their host on Linux only")
+	}
+	cfg := settings(t)
+	cfg.View.Modules = []string{"process"}
+	users, err := identity.Open(filepath.Join(cfg.Folders.Data, "identity.db"), identity.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer users.Close()
+	for _, name := range []string{"ann", "bob"} {
+		if err := users.AddUser(t.Context(), name, nil, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	during := func(name string, use func(*tenant)) {
+		ctx, stop := context.WithCancel(context.Background())
+		a, err := New(ctx, cfg, Options{})
+		if err != nil {
+			stop()
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- a.Run(ctx) }()
+		defer func() {
+			stop()
+			if err := <-ended; err != nil {
+				t.Error(err)
+			}
+		}()
+		use(tenantOf(t, a, name))
+	}
+	var was struct {
+		ID  string
+		PID int
+	}
+	during("ann", func(ann *tenant) {
+		ann.does("process_start", `{"command":"sleep","args":["1000"],"detach":true}`, &was)
+	})
+	if err := users.RemoveUserFor(t.Context(), "ann", "bob"); err != nil {
+		t.Fatal(err)
+	}
+	var list struct{ Processes []struct{ ID, Status string } }
+	for range 2 {
+		during("bob", func(bob *tenant) {
+			eventually(t, "the process is bob's", func() bool {
+				bob.does("process_list", `{}`, &list)
+				return len(list.Processes) == 1 && list.Processes[0].ID == was.ID && list.Processes[0].Status == "running"
+			})
+		})
+	}
+	during("bob", func(bob *tenant) {
+		bob.does("process_kill", fmt.Sprintf(`{"id":%q}`, was.ID), &struct{}{})
+	})
+	eventually(t, "the process has ended", func() bool { return !runs(was.PID) })
+}
+
 // runs reports whether a process has not ended; one whose parent has not waited for
 // it has.
 func runs(pid int) bool {
@@ -298,4 +362,149 @@ func TestAdministratorsSeeAndEndWhatBelongsToOthers(t *testing.T) {
 		}
 	}
 	<-cancelled
+}
+
+// What a removed user owns goes to the user that the removal names, where that
+// is possible; the rest ends. The report tells both apart, and what one of a
+// context has that the heir may not enter is not handed over.
+//
+//redteam:attack What is not yours is not there: an heir gets what is in a context that it may not enter
+func TestWhatARemovedUserOwnsIsHandedOver(t *testing.T) {
+	cfg := settings(t)
+	modules := []string{"process", "net", "file"}
+	boxes := sandboxesWork(t)
+	if boxes {
+		modules = append(modules, "sandbox")
+		cfg.Modules.Sandbox.Pool.Enabled, cfg.Modules.Sandbox.Driver = false, "namespaces"
+	}
+	cfg.View.Modules = modules
+	cfg.Contexts = []config.Context{
+		{Name: "default", Modules: append(modules, "long")},
+		{Name: "closed", Modules: []string{"process"}, Users: []string{"ann"}},
+	}
+	cancelled := make(chan struct{})
+	a, client := liveOn(t, cfg, Options{Extra: []Guest{longJob(cancelled)}})
+	for _, name := range []string{"ann", "bob"} {
+		if err := a.who.AddUser(t.Context(), name, nil, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ann, bob := client("ann"), client("bob")
+	start := `{"command":"sleep","args":["1000"]}`
+	if runtime.GOOS == "windows" {
+		start = `{"command":"ping","args":["-n","1000","127.0.0.1"]}`
+	}
+	var process, secret, forward struct{ ID, Listen string }
+	ann.does("process_start", start, &process)
+	var inClosed struct {
+		Result struct{ StructuredContent struct{ ID string } }
+	}
+	if err := json.Unmarshal([]byte(ann.call("closed", "process_start", start)), &inClosed); err != nil {
+		t.Fatal(err)
+	}
+	if secret.ID = inClosed.Result.StructuredContent.ID; secret.ID == "" {
+		t.Fatal("nothing was started in the closed context")
+	}
+	ann.does("net_forward_start", `{"target":"127.0.0.1:9"}`, &forward)
+	var job struct{ Job string }
+	ann.does("long_job", `{}`, &job)
+	output, err := a.spool.Put("ann/default", "text/plain", []byte("all of the output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	past, err := a.jobs.Create(t.Context(), jobs.Record{Owner: "ann/default", Title: "past"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := past.Finish(json.RawMessage(`{"n":1}`)); err != nil {
+		t.Fatal(err)
+	}
+	wantHanded := []string{"process " + process.ID, "forward " + forward.ID, "job " + past.ID(), "kept output of 1 calls"}
+	wantEnded := []string{"process " + secret.ID, "job " + job.Job}
+	var box struct {
+		ID string `json:"sandbox_id"`
+	}
+	if boxes {
+		ann.does("sandbox_create", `{}`, &box)
+		wantHanded = append(wantHanded, "sandbox "+box.ID)
+	}
+
+	command, err := identity.Open(filepath.Join(cfg.Folders.Data, "identity.db"), identity.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer command.Close()
+	for _, heir := range []string{"carl", "ann"} {
+		if err := command.RemoveUserFor(t.Context(), "ann", heir); !errors.Is(err, identity.ErrNoHeir) {
+			t.Fatalf("for %s: %v", heir, err)
+		}
+	}
+	if err := command.RemoveUserFor(t.Context(), "ann", "bob"); err != nil {
+		t.Fatal(err)
+	}
+	var e identity.Endings
+	eventually(t, "the host has reported", func() bool {
+		e, err = command.AwaitEndings(t.Context(), "ann")
+		return err != nil || e.Hosts == 1 && e.Silent == 0
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-cancelled
+	for _, x := range []struct {
+		what      string
+		want, got []string
+	}{{"handed over", wantHanded, e.Handed}, {"ended", wantEnded, e.Ended}} {
+		for _, w := range x.want {
+			if !slices.ContainsFunc(x.got, func(line string) bool { return strings.HasPrefix(line, w) }) {
+				t.Errorf("%q is not in what was %s: %q", w, x.what, x.got)
+			}
+		}
+		if len(x.got) != len(x.want) {
+			t.Errorf("%s: %q, want %d", x.what, x.got, len(x.want))
+		}
+	}
+
+	var list struct{ Processes []struct{ ID, Status string } }
+	if bob.does("process_list", `{}`, &list); len(list.Processes) != 1 || list.Processes[0].ID != process.ID || list.Processes[0].Status != "running" {
+		t.Errorf("bob has the processes %+v", list)
+	}
+	if c, err := net.Dial("tcp", forward.Listen); err != nil {
+		t.Error(err)
+	} else {
+		c.Close()
+	}
+	for name, id := range map[string]string{"net_forward_list": forward.ID, "job_list": past.ID(), "sandbox_list": box.ID} {
+		if id == "" {
+			continue
+		}
+		if got := bob.call("default", name, `{}`); !strings.Contains(got, id) {
+			t.Errorf("%s of bob: %s", name, got)
+		}
+		if got := ann.call("default", name, `{}`); strings.Contains(got, id) {
+			t.Errorf("%s of the removed user: %s", name, got)
+		}
+	}
+	if c, err := a.spool.Read("bob/default", output, 0, 0); err != nil || string(c.Data) != "all of the output" {
+		t.Errorf("bob reads %q, %v", c.Data, err)
+	}
+	if _, err := a.spool.Read("ann/default", output, 0, 0); err == nil {
+		t.Error("the removed user's name still reads the output")
+	}
+	for at, id := range map[string]string{"processes": process.ID, "sandboxes": box.ID} {
+		if id != "" {
+			eventually(t, at+" are shown to bob", func() bool {
+				v, _ := bob.readPublic("default", public.PublicURI+"/"+at)
+				return slices.Contains(members(v), id)
+			})
+		}
+	}
+	if boxes {
+		bob.does("sandbox_destroy", fmt.Sprintf(`{"sandbox_id":%q}`, box.ID), &struct{}{})
+	}
+	bob.does("process_kill", fmt.Sprintf(`{"id":%q}`, process.ID), &struct{}{})
+	eventually(t, "the process has ended", func() bool {
+		v, _ := bob.readPublic("default", public.PublicURI+"/processes")
+		return len(members(v)) == 0
+	})
 }

@@ -134,6 +134,11 @@ func (s *showSandboxes) take(fact bus.Fact) {
 	_, early := s.ended[d.ID]
 	_, there := s.all[d.ID]
 	switch created := fact.Subject == "module.sandbox.sandbox.created"; {
+	case fact.Subject == "module.sandbox.sandbox.handed_over":
+		if one, there := s.all[d.ID]; there {
+			one.Owner = d.Owner
+			s.all[d.ID], s.fresh[d.ID] = one, &one
+		}
 	case created && early:
 		delete(s.ended, d.ID)
 	case created && len(s.all) < mostRunning:

@@ -126,6 +126,11 @@ func (f *follower) process(fact bus.Fact) {
 		if len(f.processes) < mostRunning {
 			f.setProcess(d.ID, &processState{d.Owner, d.Command, d.PID, fact.At.UTC(), procid.Watch(d.PID)})
 		}
+	case strings.HasSuffix(fact.Subject, ".handed_over"):
+		if p, there := f.processes[d.ID]; there {
+			p.Owner = d.Owner
+			f.setProcess(d.ID, &p)
+		}
 	case strings.HasSuffix(fact.Subject, ".exited"):
 		if _, there := f.processes[d.ID]; there {
 			f.setProcess(d.ID, nil)

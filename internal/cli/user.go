@@ -192,7 +192,8 @@ func printUsers(w World, users []identity.User, links []identity.Link) error {
 }
 
 func userRemove(w World) *cobra.Command {
-	return &cobra.Command{
+	to := ""
+	c := &cobra.Command{
 		Use:   "remove NAME",
 		Short: "Remove a user with its tokens and logins",
 		Long: `Remove a user with its tokens and logins, and end what belongs to it.
@@ -201,15 +202,28 @@ Hosts that run end the user's sessions within a second, and then its processes,
 terminals, port forwards, sandboxes, snapshots and jobs. They remove its kept output
 and what file_undo could take back. The command waits for the hosts and lists what
 they ended; a host that does not run ends processes and jobs that outlived it when it
-starts again. Nothing is handed over to another user, and a later user of that
-name gets nothing. A user of the operating system of that name is the same owner: what it
+starts again.
+
+With --to OTHER the running processes and terminals, port forwards, sandboxes, snapshots,
+kept output and the records of ended jobs go to that user, in the contexts that OTHER may
+enter. Unfinished jobs end all the same, because they act with the rights of the
+removed user, and so do processes that end with a session and what file_undo could take back.
+The command lists what was handed over and what was ended. Files, contexts and packages
+belong to the host and stay.
+
+A later user of that name gets nothing. A user of the operating system of that name is the same owner: what it
 started through this host is ended, too. The host stays closed to callers without
 credentials also when no user is left.`,
-		Example: "  gatehouse user remove alice",
-		Args:    exactly("NAME"),
+		Example: `  gatehouse user remove alice
+  gatehouse user remove alice --to bob`,
+		Args: exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
 			err := withUsers(w, func(s *identity.Service) error { // is in the ledger before the wait
-				if err := s.RemoveUser(c.Context(), args[0]); err != nil {
+				err := s.RemoveUserFor(c.Context(), args[0], to)
+				if errors.Is(err, identity.ErrNoHeir) {
+					return fmt.Errorf("--to %s: %w; nothing was changed (gatehouse user list shows the users)", to, err)
+				}
+				if err != nil {
 					return fmt.Errorf("user %s: %w", args[0], err)
 				}
 				fmt.Fprintf(w.Err, "[gatehouse] Removed user %s\n", args[0])
@@ -223,26 +237,39 @@ credentials also when no user is left.`,
 				if err != nil {
 					return fmt.Errorf("user %s is removed, but it is not known what the hosts that run ended: %w", args[0], err)
 				}
-				showEndings(w.Err, args[0], e)
+				showEndings(w.Err, args[0], to, e)
 				return nil
 			})
 		},
 	}
+	c.Flags().StringVar(&to, "to", "", "`user` who gets what can be handed over")
+	return c
 }
 
-// showEndings says what running hosts have ended of a removed user.
-func showEndings(to io.Writer, name string, e identity.Endings) {
+// showEndings says what running hosts have handed over to an heir, if there is
+// one, and ended of a removed user.
+func showEndings(to io.Writer, name, heir string, e identity.Endings) {
+	for _, line := range e.Handed {
+		fmt.Fprintf(to, "[gatehouse] Handed over to %s: %s\n", heir, printable(line))
+	}
 	for _, line := range e.Ended {
 		fmt.Fprintf(to, "[gatehouse] Ended %s\n", printable(line))
 	}
 	switch {
 	case e.Hosts == 0:
-		fmt.Fprintf(to, "[gatehouse] No host of this data folder runs; one that starts ends what %s left running\n", name)
+		fmt.Fprintf(to, "[gatehouse] No host of this data folder runs; one that starts ends%s what %s left running\n", orHandsOver(heir), name)
 	case e.Silent > 0:
 		fmt.Fprintf(to, "[gatehouse] %d of %d hosts are still ending what belonged to %s; gatehouse audit shows the rest\n", e.Silent, e.Hosts, name)
-	case len(e.Ended) == 0:
+	case len(e.Ended)+len(e.Handed) == 0:
 		fmt.Fprintf(to, "[gatehouse] Nothing of %s was running\n", name)
 	}
+}
+
+func orHandsOver(heir string) string {
+	if heir == "" {
+		return ""
+	}
+	return ", or hands over to " + heir + ","
 }
 
 func userPassword(w World) *cobra.Command {

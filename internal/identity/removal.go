@@ -1,11 +1,11 @@
 package identity
 
 import (
-	"cmp"
 	"context"
 	"database/sql"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"time"
 )
 
@@ -23,7 +23,11 @@ type Removal struct {
 	Name   string
 	Owner  string // the principal half of the owner of the user's things; see Principal.ID
 	At     time.Time
+	Heir   string // the principal half of the owner that gets them; "" means that they end
 }
+
+// ErrNoHeir is the answer to a removal in favour of a user that is not there.
+var ErrNoHeir = errors.New("the user who is to get what it owns does not exist, or is the one that is removed")
 
 // removalHook is a follower of removals, and the last one that it was told.
 type removalHook struct {
@@ -52,13 +56,14 @@ func (s *Service) followRemovals() error {
 	err := s.each(context.Background(), func(scan func(...any) error) error {
 		var r Removal
 		var at int64
-		if err := scan(&r.Number, &r.Name, &r.Owner, &at); err != nil {
+		if err := scan(&r.Number, &r.Name, &r.Owner, &at, &r.Heir); err != nil {
 			return err
 		}
 		r.At = moment(at)
 		all = append(all, r)
 		return nil
-	}, "SELECT number, name, owner, at FROM removal WHERE number > ? ORDER BY number", h.last)
+	}, `SELECT number, name, removal.owner, at, coalesce(heir.owner, '')
+		FROM removal LEFT JOIN heir ON heir.removal = number WHERE number > ? ORDER BY number`, h.last)
 	if err != nil || len(all) == 0 {
 		return err
 	}
@@ -68,23 +73,63 @@ func (s *Service) followRemovals() error {
 }
 
 // retire records a removal, in the transaction that removes the user.
-func retire(tx *sql.Tx, name string) error {
+func retire(tx *sql.Tx, name, heir string) error {
 	if _, err := tx.Exec("INSERT INTO retired SELECT number, name FROM user WHERE name = ?", name); err != nil {
 		return err
 	}
 	_, err := tx.Exec(`INSERT INTO removal (name, owner, at)
 		SELECT name, coalesce(nullif(`+ownerID+`, ''), name), ? FROM user WHERE name = ?`, stamp(time.Now()), name)
+	if err != nil || heir == "" {
+		return err
+	}
+	if heir == name {
+		return ErrNoHeir
+	}
+	err = touched(tx.Exec(`INSERT INTO heir (removal, owner)
+		SELECT (SELECT max(number) FROM removal WHERE name = ?), coalesce(nullif(`+ownerID+`, ''), name)
+		FROM user WHERE name = ?`, name, heir))
+	if errors.Is(err, ErrNoUser) {
+		return ErrNoHeir
+	}
 	return err
+}
+
+// HeirOf finds the user that gets what a removed one had; ok is false if that
+// user was removed since.
+func (s *Service) HeirOf(ctx context.Context, r Removal) (p Principal, ok bool, err error) {
+	err = s.each(ctx, func(scan func(...any) error) error {
+		var roles string
+		if err := scan(&p.Name, &p.ID, &roles); err != nil {
+			return err
+		}
+		p.Roles, ok = unlist(roles), true
+		return nil
+	}, `SELECT name, `+ownerID+`, roles FROM user WHERE coalesce(nullif(`+ownerID+`, ''), name) = ?`, r.Heir)
+	return p, ok, err
 }
 
 // Noticed tells those who wait in AwaitEndings that this host ends what
 // belongs to a removed user, and that its report follows.
 func (s *Service) Noticed(ctx context.Context, r Removal) error { return s.report(ctx, r, "") }
 
-// Ended reports what this host has ended of a removed user, one text for each
-// thing, at most 1000.
-func (s *Service) Ended(ctx context.Context, r Removal, ended []string) error {
-	return s.report(ctx, r, list(ended[:min(len(ended), mostListed)]))
+// Ended reports what this host has handed over and ended of a removed user, one
+// text for each thing, at most 1000 of each.
+func (s *Service) Ended(ctx context.Context, r Removal, handed, ended []string) error {
+	ended = ended[:min(len(ended), mostListed)]
+	if len(handed) == 0 {
+		return s.report(ctx, r, list(ended))
+	}
+	b, err := json.Marshal(handedAndEnded{handed[:min(len(handed), mostListed)], ended})
+	if err != nil {
+		return err
+	}
+	return s.report(ctx, r, string(b))
+}
+
+// handedAndEnded is a report of a host that handed something over.
+type handedAndEnded struct {
+	Handed []string `json:"handed"`
+	Ended  []string `json:"ended"`
 }
 
 func (s *Service) report(ctx context.Context, r Removal, ended string) error {
@@ -105,6 +150,7 @@ func (s *Service) report(ctx context.Context, r Removal, ended string) error {
 type Endings struct {
 	Hosts  int      // that noticed the removal
 	Silent int      // of these, hosts that did not report in time
+	Handed []string // what they handed over
 	Ended  []string // what they ended
 }
 
@@ -136,11 +182,19 @@ func (s *Service) endings(ctx context.Context, name string) (e Endings, err erro
 			return err
 		}
 		e.Hosts++
-		var ended []string
-		if json.Unmarshal([]byte(cmp.Or(text, "[]")), &ended); text == "" {
+		if text == "" {
 			e.Silent++
+			return nil
 		}
-		e.Ended = append(e.Ended, ended...)
+		var all handedAndEnded
+		into := any(&all.Ended)
+		if text[0] == '{' {
+			into = &all
+		}
+		if err := json.Unmarshal([]byte(text), into); err != nil {
+			return err
+		}
+		e.Handed, e.Ended = append(e.Handed, all.Handed...), append(e.Ended, all.Ended...)
 		return nil
 	}, "SELECT ended FROM ending WHERE removal = (SELECT max(number) FROM removal WHERE name = ?) ORDER BY host", name)
 	return e, err

@@ -38,7 +38,9 @@ CREATE TABLE ended (
 // opened. A device is a browser in which a user has logged in. Retired are the users
 // who were removed; an owner is the id of a user whose name was another one's. A
 // removal tells hosts whose things to end, and an ending is what one host has ended
-// of it: a JSON array of texts, or "" while the host is still ending them.
+// of it: a JSON array of texts or, if it handed some over, an object of two arrays,
+// or "" while the host is still ending them. An heir is the owner that gets what a
+// removed user had.
 const additions = `
 CREATE TABLE IF NOT EXISTS device (
 	hash BLOB PRIMARY KEY, user INTEGER NOT NULL REFERENCES user ON DELETE CASCADE, used INTEGER NOT NULL);
@@ -48,7 +50,8 @@ CREATE TABLE IF NOT EXISTS owner (user INTEGER PRIMARY KEY REFERENCES user ON DE
 CREATE TABLE IF NOT EXISTS removal (
 	number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT NOT NULL, owner TEXT NOT NULL, at INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS ending (
-	removal INTEGER NOT NULL, host TEXT NOT NULL, ended TEXT NOT NULL, PRIMARY KEY (removal, host));`
+	removal INTEGER NOT NULL, host TEXT NOT NULL, ended TEXT NOT NULL, PRIMARY KEY (removal, host));
+CREATE TABLE IF NOT EXISTS heir (removal INTEGER PRIMARY KEY, owner TEXT NOT NULL);`
 
 // ownerID is what things of a user belong to: its name, unless that has been
 // another user's. Things of users who were there before there were ids belong to

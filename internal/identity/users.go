@@ -183,8 +183,14 @@ func (s *Service) each(ctx context.Context, f func(scan func(...any) error) erro
 // opened. Running hosts end what belongs to the user; see OnRemoved and
 // AwaitEndings. The host stays closed also when no user is left.
 func (s *Service) RemoveUser(ctx context.Context, name string) error {
+	return s.RemoveUserFor(ctx, name, "")
+}
+
+// RemoveUserFor is RemoveUser, and what belongs to the user goes to another one
+// where that is possible. The error wraps ErrNoHeir if there is no such user.
+func (s *Service) RemoveUserFor(ctx context.Context, name, heir string) error {
 	return s.alter(ctx, name, "user_removed", func(tx *sql.Tx) (sql.Result, error) {
-		if err := retire(tx, name); err != nil {
+		if err := retire(tx, name, heir); err != nil {
 			return nil, err
 		}
 		return tx.Exec("DELETE FROM user WHERE name = ?", name)

@@ -255,6 +255,27 @@ func (j *Jobs) EndOwned(match func(owner string, made time.Time) bool) (ended []
 	return ended, err
 }
 
+// HandOver gives the ended jobs for which heir names an owner to that owner,
+// and returns a line for each. Unfinished jobs stay, because their next round
+// acts with the rights of the caller that started them.
+func (j *Jobs) HandOver(heir func(owner string, made time.Time) string) (handed []string, err error) {
+	all, err := j.store.ended()
+	for _, r := range all {
+		if err != nil {
+			break
+		}
+		to := heir(r.Owner, r.Created)
+		if to == "" {
+			continue
+		}
+		var moved bool
+		if moved, err = j.store.give(r.Owner, r.ID, to); moved {
+			handed = append(handed, "job "+r.ID+": "+r.Title)
+		}
+	}
+	return handed, err
+}
+
 // Unfinished are the jobs of all owners that have not ended, the oldest first, at
 // most 1000. Request, Result, Recorded and State are left out.
 func (j *Jobs) Unfinished() (all []Record, err error) {

@@ -204,6 +204,31 @@ func (s *store) unfinished() ([]row, error) {
 	return s.rows(`status IN ('working','input_required') ORDER BY created`)
 }
 
+// ended gives the rows of all owners that have ended, without their bodies, the
+// oldest first, so that they keep their order when they are handed over.
+func (s *store) ended() ([]row, error) {
+	return s.rows(`status NOT IN ('working','input_required') ORDER BY place`)
+}
+
+// give gives a job that has ended to another owner, as its newest, and reports
+// whether it was still there.
+func (s *store) give(owner, id, to string) (given bool, err error) {
+	db, err := s.writer(false)
+	if err != nil || db == nil {
+		return false, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	res, err := db.ExecContext(ctx, `UPDATE job SET owner = ?, rev = rev + 1,
+		place = max(?, (SELECT 1 + ifnull(max(place), 0) FROM job WHERE owner = ?))
+		WHERE id = ? AND owner = ? AND status NOT IN ('working','input_required')`, to, time.Now().UnixMicro(), to, id, owner)
+	if err != nil {
+		return false, fmt.Errorf("jobs: %w", err)
+	}
+	n, err := res.RowsAffected()
+	return n > 0, err
+}
+
 // removeExpired removes what row.expired tells of, and gives the ids.
 func (s *store) removeExpired(at time.Time) (ids []string, err error) {
 	db, err := s.writer(false)

@@ -228,6 +228,20 @@ func (h *Host) EndOwned(ctx context.Context, match func(owner string, made time.
 	return ended
 }
 
+// HandOver gives, in all modules, everything for which heir names an owner to
+// that owner, where the module can; see module.Transferable.
+func (h *Host) HandOver(ctx context.Context, heir module.Heir) (handed []string) {
+	h.mu.RLock()
+	order := slices.Clone(h.order)
+	h.mu.RUnlock()
+	for _, in := range order {
+		if m, ok := in.module.(module.Transferable); ok {
+			handed = append(handed, m.HandOver(ctx, heir)...)
+		}
+	}
+	return handed
+}
+
 // Close closes the modules in reverse order, each after its last call.
 func (h *Host) Close(ctx context.Context) error {
 	h.mu.Lock()

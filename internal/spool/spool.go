@@ -15,6 +15,7 @@ import (
 	"encoding/base32"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -165,6 +166,95 @@ func (s *Spool) EndOwned(match func(owner string, made time.Time) bool) (ended [
 		ended = append(ended, fmt.Sprintf("kept output of %d calls", n))
 	}
 	return ended
+}
+
+// HandOver gives the closed items for which heir names an owner to that owner,
+// under the handles they have, and returns a line for each owner that gave
+// some. What the new owner has no room for stays, and so does what is written.
+func (s *Spool) HandOver(heir func(owner string, made time.Time) string) (handed []string) {
+	of := map[string]int{}
+	for _, it := range s.all() {
+		to := heir(it.owner, it.created)
+		if to == "" || len(to) > maxOwner {
+			continue
+		}
+		switch given, err := s.give(it, to); {
+		case err != nil:
+			s.o.Log.Warn("output is not handed over", "error", err)
+		case given:
+			of[it.owner]++
+		}
+	}
+	for _, n := range of {
+		handed = append(handed, fmt.Sprintf("kept output of %d calls", n))
+	}
+	return handed
+}
+
+// give replaces an item by one of another owner. The owner is in the header
+// line, whose length follows from it, so the file is written anew.
+func (s *Spool) give(it *item, to string) (given bool, err error) {
+	it.mu.Lock()
+	open, gone := it.file != nil || it.head == 0, it.gone
+	next := &item{
+		handle: it.handle, owner: to, mime: it.mime, created: it.created,
+		size: it.size, dropped: it.dropped, full: it.full, expires: it.expires,
+	}
+	head := it.head
+	it.mu.Unlock()
+	if open || gone {
+		return false, nil
+	}
+	line := next.header(true).first()
+	next.head = int64(len(line))
+	const unfinished = ".handed" // which an item never ends in, so that what a killed host leaves is no item
+	name := it.handle + unfinished
+	defer s.root.Remove(name)
+	if err := s.copyItem(it.handle+suffix, head, name, line); err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.items[it.handle] != it || s.o.MaxOwner-s.used[to] < it.cost {
+		return false, nil
+	}
+	if err := s.root.Rename(name, it.handle+suffix); err != nil {
+		return false, err
+	}
+	cost := it.cost
+	s.pay(it, -cost)
+	if s.used[it.owner] == 0 {
+		delete(s.used, it.owner)
+	}
+	s.items[it.handle] = next
+	s.pay(next, cost)
+	return true, nil
+}
+
+// copyItem copies the data of an item behind another header line.
+func (s *Spool) copyItem(from string, head int64, to string, line []byte) (err error) {
+	in, err := s.root.Open(from)
+	if err != nil {
+		return err
+	}
+	defer in.Close()
+	if _, err := in.Seek(head, io.SeekStart); err != nil {
+		return err
+	}
+	out, err := s.root.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if e := out.Close(); err == nil {
+			err = e
+		}
+	}()
+	if _, err := out.Write(line); err != nil {
+		return err
+	}
+	_, err = io.Copy(out, in)
+	return err
 }
 
 // Run removes what has expired, every minute, until ctx ends.

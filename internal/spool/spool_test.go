@@ -481,3 +481,70 @@ func BenchmarkWrite(b *testing.B) {
 		})
 	}
 }
+
+// Items go to another owner with their handles, also for the next host. What is
+// still written stays, and so does what the new owner has no room for.
+func TestItemsAreHandedOver(t *testing.T) {
+	dir := t.TempDir()
+	s, err := Open(dir, Options{MaxOwner: 3*itemCost + 200})
+	if err != nil {
+		t.Fatal(err)
+	}
+	small, err := s.Put("ann/a", "text/plain", []byte("small"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	large, err := s.Put("ann/a", "text/plain", bytes.Repeat([]byte("x"), 150))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Put("a much longer name of an owner/a", "text/plain", bytes.Repeat([]byte("y"), 100)); err != nil {
+		t.Fatal(err)
+	}
+	open, err := s.Create("ann/a", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	heir := func(owner string, _ time.Time) string {
+		if owner != "ann/a" {
+			return ""
+		}
+		return "a much longer name of an owner/a"
+	}
+	s.HandOver(heir)
+	owns := func(owner string, handles ...string) {
+		t.Helper()
+		for _, h := range handles {
+			if c, err := s.Read(owner, h, 0, 1000); err != nil || len(c.Data) == 0 && h != open.Handle() {
+				t.Errorf("%s reads %q, %v", owner, c.Data, err)
+			}
+		}
+	}
+	owns("ann/a", open.Handle())
+	_, first := s.Read("ann/a", small, 0, 0)
+	_, second := s.Read("ann/a", large, 0, 0)
+	if (first == nil) && (second == nil) {
+		t.Error("nothing was handed over")
+	}
+	if first != nil && second != nil {
+		t.Error("more was handed over than there is room for")
+	}
+	if err := open.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = Open(dir, Options{}); err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	handed := small
+	if first == nil {
+		handed = large
+	}
+	owns("a much longer name of an owner/a", handed)
+	if names, _ := filepath.Glob(filepath.Join(dir, "*.handed")); len(names) > 0 {
+		t.Errorf("left %v", names)
+	}
+}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"gatehouse/internal/ruling"
+	"gatehouse/module"
 	"gatehouse/tool"
 )
 
@@ -45,13 +46,14 @@ func (s *forwards) init() {
 
 // forward is one port that is passed on.
 type forward struct {
-	id, owner string
-	listener  net.Listener
-	target    string
-	since     time.Time
-	until     time.Time // zero: until it is stopped
-	ctx       context.Context
-	stop      context.CancelFunc
+	id       string
+	owner    string // guarded by forwards.mu
+	listener net.Listener
+	target   string
+	since    time.Time
+	until    time.Time // zero: until it is stopped
+	ctx      context.Context
+	stop     context.CancelFunc
 
 	connections atomic.Int64 // open now
 	served      atomic.Int64
@@ -310,6 +312,20 @@ func (s *forwards) endOwned(match func(owner string, made time.Time) bool) (ende
 	}
 	slices.Sort(ended)
 	return ended
+}
+
+// handOver gives the forwards for which heir names an owner to that owner.
+func (s *forwards) handOver(heir module.Heir) (handed []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, f := range s.open {
+		if to := heir(f.owner, f.since); to != "" {
+			f.owner = to
+			handed = append(handed, fmt.Sprintf("forward %s: %s to %s", f.id, f.listener.Addr(), f.target))
+		}
+	}
+	slices.Sort(handed)
+	return handed
 }
 
 // close ends all forwards and waits for them.

@@ -66,6 +66,11 @@ func (n *network) Offer(context.Context, module.Audience) (*module.Offer, error)
 // Close ends all forwards with their connections.
 func (n *network) Close(ctx context.Context) error { return n.forwards.close(ctx) }
 
+// HandOver implements module.Transferable.
+func (n *network) HandOver(_ context.Context, heir module.Heir) []string {
+	return n.forwards.handOver(heir)
+}
+
 // EndOwned implements module.Owned.
 func (n *network) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) []string {
 	return n.forwards.endOwned(match)

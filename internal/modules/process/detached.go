@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"gatehouse/internal/proc"
@@ -42,8 +43,9 @@ const (
 type detached struct {
 	*proc.Detached
 	files *files
-	card  card
 	log   *log
+	write sync.Mutex // guards End and Owner of card, and is held while its file is written
+	card  card
 	keep  int64 // bytes of each file that stay on the disk
 	tails [2]reader
 	to    [2]*secret.HidingWriter // of the log
@@ -125,6 +127,14 @@ func (d *detached) skip() {
 			d.log.skip(i, info.Size()-d.keep)
 		}
 	}
+}
+
+// rewrite changes the card, in memory and on the disk.
+func (d *detached) rewrite(change func(*card)) error {
+	d.write.Lock()
+	defer d.write.Unlock()
+	change(&d.card)
+	return d.files.write(&d.card)
 }
 
 func (d *detached) follow() {
@@ -306,7 +316,7 @@ func (m *manager) takeOn(f *files, c card) {
 		return
 	}
 	if p != nil {
-		m.tell("process.started", started{r.id, r.owner, r.command, r.p.Pid()})
+		m.tell("process.started", started{r.id, c.Owner, r.command, r.p.Pid()})
 	}
 }
 

@@ -55,7 +55,7 @@ func (m *manager) listTool() tool.Tool {
 		for _, r := range m.matching(func(r *record) bool { return in.All || r.owner == c.Caller.Owner }) {
 			if l := r.listed(in.Usage); !in.RunningOnly || l.Status == "running" {
 				if in.All {
-					l.Owner = r.owner
+					l.Owner = m.ownerOf(r)
 				}
 				out.Processes = append(out.Processes, l)
 			}

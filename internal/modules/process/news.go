@@ -42,8 +42,8 @@ type state struct {
 
 // broadcast tells what happens to a process, until its end. It waits for nobody:
 // what is printed faster than it can be told is told as lost.
-func (r *record) broadcast(ctx context.Context) {
-	n := news{r: r, feed: r.feed}
+func (r *record) broadcast(ctx context.Context, feed *hub.Feed) {
+	n := news{r: r, feed: feed}
 	n.status()
 	for {
 		r.log.mu.Lock()

@@ -183,6 +183,44 @@ func (m *manager) EndOwned(_ context.Context, match func(owner string, made time
 	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
 }
 
+// HandOver implements module.Transferable. Processes that have ended go with
+// the others, unlisted. Those that end with a session, and those that ended
+// before this host, stay.
+func (m *manager) HandOver(_ context.Context, heir module.Heir) (handed []string) {
+	m.adopt()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, r := range m.records {
+		to := heir(r.owner, r.began)
+		d, detached := r.p.(*detached)
+		if m.closed || to == "" || r.session != "" || r.files != nil && !detached { // the last ended before this host
+			continue
+		}
+		if detached {
+			if err := d.rewrite(func(c *card) { c.Owner = to }); err != nil {
+				m.log.Error("a process cannot be handed over: its file cannot be written", "process", r.id, "err", err)
+				continue
+			}
+		}
+		from := r.owner
+		r.owner = to
+		if r.placed {
+			m.vacate(from, r.context)
+			m.take(to, r.context) // past the limits of the new owner too: it is there
+		}
+		if r.feed != nil {
+			r.feed.Close()
+			m.openFeed(r)
+		}
+		m.tell("process.handed_over", handedOver{r.id, to, from})
+		if _, over := r.ended(); !over {
+			handed = append(handed, fmt.Sprintf("process %s: %s", r.id, r.command))
+		}
+	}
+	slices.Sort(handed)
+	return handed
+}
+
 // Close ends all processes but those that are detached.
 func (m *manager) Close(ctx context.Context) error {
 	m.mu.Lock()
@@ -251,6 +289,11 @@ func (m *manager) take(owner, in string) {
 func (m *manager) release(owner, in string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.vacate(owner, in)
+}
+
+// vacate is release with m.mu held.
+func (m *manager) vacate(owner, in string) {
 	m.all--
 	for _, x := range []struct {
 		of  map[string]int
@@ -274,10 +317,16 @@ func (m *manager) findAs(c *tool.Call, id string, all bool) (*record, error) {
 		m.adopt() // another host may have left it
 		r = m.record(id)
 	}
-	if r == nil || !all && r.owner != c.Caller.Owner {
+	if r == nil || !all && m.ownerOf(r) != c.Caller.Owner {
 		return nil, &tool.Refusal{Code: "not_found", Message: "process not found: " + id, Next: "process_list shows the processes there are; ended ones are kept for a while."}
 	}
 	return r, nil
+}
+
+func (m *manager) ownerOf(r *record) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return r.owner
 }
 
 func (m *manager) record(id string) *record {
@@ -297,19 +346,22 @@ func (m *manager) remove(r *record) {
 // over is called when a process has ended: its place is free, and it is
 // remembered for a while.
 func (m *manager) over(r *record, s proc.State) {
-	m.release(r.owner, r.context)
+	m.mu.Lock()
+	owner := r.owner
+	m.vacate(owner, r.context)
+	r.placed = false
+	m.mu.Unlock()
 	keep := m.keep
 	if r.end != nil {
 		keep -= time.Since(r.end.At)
 	}
 	if d, ok := r.p.(*detached); ok && m.record(r.id) == r {
-		d.card.End = endingOf(s, false)
-		if err := d.files.write(&d.card); err != nil && !errors.Is(err, os.ErrClosed) { // it was removed meanwhile
+		if err := d.rewrite(func(c *card) { c.End = endingOf(s, false) }); err != nil && !errors.Is(err, os.ErrClosed) { // it was removed meanwhile
 			m.log.Warn("what became of a process cannot be written down", "process", r.id, "err", err)
 		}
 	}
 	if r.end == nil {
-		m.tell("process.exited", exited{r.id, r.owner, s.Code, s.Signal, s.Took})
+		m.tell("process.exited", exited{r.id, owner, s.Code, s.Signal, s.Took})
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -342,6 +394,13 @@ type started struct {
 	Owner   string `json:"owner"`
 	Command string `json:"command"`
 	PID     int    `json:"pid"`
+}
+
+// handedOver is the fact that a process has another owner.
+type handedOver struct {
+	ID    string `json:"id"`
+	Owner string `json:"owner"`
+	From  string `json:"from"`
 }
 
 type exited struct {

@@ -19,20 +19,22 @@ const replies = 16
 
 // record is one process, also after its end.
 type record struct {
-	id, owner string
-	context   string // of the caller that started it
-	session   string // it ends with; "" means it does not
-	command   string
-	args      []string
-	dir       string
-	began     time.Time
-	p         child
-	files     *files  // of a detached one; nil for others
-	end       *ending // of one that ended before this host; nil for others
-	log       *log
-	terminal  bool
-	feed      *hub.Feed   // nil when nobody can listen
-	expire    *time.Timer // set when it has ended; guarded by manager.mu
+	id       string
+	owner    string // guarded by manager.mu once the record is known
+	placed   bool   // it has a place among the running ones of its owner; guarded by manager.mu
+	context  string // of the caller that started it
+	session  string // it ends with; "" means it does not
+	command  string
+	args     []string
+	dir      string
+	began    time.Time
+	p        child
+	files    *files  // of a detached one; nil for others
+	end      *ending // of one that ended before this host; nil for others
+	log      *log
+	terminal bool
+	feed     *hub.Feed   // nil when nobody can listen; guarded by manager.mu
+	expire   *time.Timer // set when it has ended; guarded by manager.mu
 }
 
 // spec is what to start.
@@ -124,11 +126,8 @@ func (m *manager) add(r *record, answers chan []byte) error {
 	if m.closed {
 		return tool.Refuse("busy", "the host is closing")
 	}
-	m.records[r.id] = r
-	if m.cfg.Hub != nil {
-		r.feed = m.cfg.Hub.Open(r.owner, hub.Process+":"+r.id)
-		m.follow.Go(func() { r.broadcast(m.life) })
-	}
+	m.records[r.id], r.placed = r, true
+	m.openFeed(r)
 	m.follow.Go(func() {
 		for {
 			select {
@@ -145,6 +144,17 @@ func (m *manager) add(r *record, answers chan []byte) error {
 		}
 	})
 	return nil
+}
+
+// openFeed tells the owner of a process what happens to it. m.mu is held, and
+// the manager is not closed.
+func (m *manager) openFeed(r *record) {
+	if m.cfg.Hub == nil {
+		return
+	}
+	feed := m.cfg.Hub.Open(r.owner, hub.Process+":"+r.id)
+	r.feed = feed
+	m.follow.Go(func() { r.broadcast(m.life, feed) })
 }
 
 // finish is what is done when a process has ended.

@@ -231,7 +231,7 @@ func (m *desk) listTool() tool.Tool {
 				f.IdleAt.UTC().Format(time.RFC3339),
 			})
 			if in.All {
-				all[len(all)-1].Owner = b.Owner
+				all[len(all)-1].Owner = b.Owner()
 			}
 		}
 		return listOut{all}, nil, nil

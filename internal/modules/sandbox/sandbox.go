@@ -134,6 +134,9 @@ func New(_ context.Context, d module.Deps) (module.Module, error) {
 	return m, nil
 }
 
+// HandOver implements module.Transferable.
+func (m *desk) HandOver(_ context.Context, heir module.Heir) []string { return m.boxes.HandOver(heir) }
+
 // EndOwned implements module.Owned.
 func (m *desk) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) []string {
 	return m.boxes.EndOwned(match)

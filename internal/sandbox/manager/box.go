@@ -15,15 +15,16 @@ import (
 type Box struct {
 	sandbox.Sandbox
 
-	ID, Owner, Name string
-	Created         time.Time
-	Driver          string
-	Tier            sandbox.Tier
-	Warm            bool   // it came from the pool
-	Snapshot        bool   // it was made of one
-	Template        string // it was made of
+	ID, Name string
+	Created  time.Time
+	Driver   string
+	Tier     sandbox.Tier
+	Warm     bool   // it came from the pool
+	Snapshot bool   // it was made of one
+	Template string // it was made of
 
 	manager    *Manager
+	owner      string // Manager.mu guards it
 	kind       *kind
 	ask        Ask // it was made for
 	env        []string
@@ -58,7 +59,7 @@ type Box struct {
 	out      wayOut
 }
 
-// created and destroyed are the facts that are told.
+// created, handedOver and destroyed are the facts that are told.
 type created struct {
 	ID       string `json:"id"`
 	Owner    string `json:"owner"`
@@ -67,15 +68,28 @@ type created struct {
 	FromPool bool   `json:"from_pool"`
 }
 
+type handedOver struct {
+	ID    string `json:"id"`
+	Owner string `json:"owner"`
+	From  string `json:"from"`
+}
+
 type destroyed struct {
 	ID    string `json:"id"`
 	Owner string `json:"owner"`
 	Why   string `json:"why"` // destroyed, idle, expired, closed or lost
 }
 
+// Owner is whose sandbox it is now.
+func (b *Box) Owner() string {
+	b.manager.mu.Lock()
+	defer b.manager.mu.Unlock()
+	return b.owner
+}
+
 // begin lets it live: from here on it ends by its own.
 func (b *Box) begin() {
-	b.manager.o.Tell("sandbox.created", created{b.ID, b.Owner, b.Driver, b.Tier.String(), b.Warm})
+	b.manager.o.Tell("sandbox.created", created{b.ID, b.Owner(), b.Driver, b.Tier.String(), b.Warm})
 	b.mu.Lock()
 	b.timer = time.AfterFunc(b.wait(time.Now()), b.look)
 	b.mu.Unlock()
@@ -136,6 +150,7 @@ func (b *Box) leave(why string) bool {
 		delete(m.boxes, b.ID)
 		m.release(b)
 	}
+	owner := b.owner
 	m.mu.Unlock()
 	if !there {
 		return false
@@ -147,7 +162,7 @@ func (b *Box) leave(why string) bool {
 	}
 	b.mu.Unlock()
 	b.closePorts()
-	m.o.Tell("sandbox.destroyed", destroyed{b.ID, b.Owner, why})
+	m.o.Tell("sandbox.destroyed", destroyed{b.ID, owner, why})
 	return true
 }
 

@@ -42,7 +42,7 @@ func (m *Manager) grant(owner string, mib int) error {
 
 // release gives back what a box was granted, once. m.mu is held.
 func (m *Manager) release(b *Box) {
-	principal := principalOf(b.Owner)
+	principal := principalOf(b.owner)
 	m.granted.all -= b.memory
 	if m.granted.of[principal] -= b.memory; m.granted.of[principal] == 0 {
 		delete(m.granted.of, principal)

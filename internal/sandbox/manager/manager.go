@@ -256,7 +256,7 @@ func (m *Manager) newBox(owner string, k *kind, a Ask, memoryMiB int) (*Box, err
 	k.lease.add()
 	return &Box{
 		memory: memoryMiB,
-		ID:     m.o.NewID("sandbox"), Owner: owner, Name: a.Name, Created: now, last: now, Driver: k.rung.Name, Tier: k.rung.driver.Capabilities().Tier,
+		ID:     m.o.NewID("sandbox"), owner: owner, Name: a.Name, Created: now, last: now, Driver: k.rung.Name, Tier: k.rung.driver.Capabilities().Tier,
 		Template: or(a.Template, DefaultTemplate), manager: m, kind: k, ask: a, env: slices.Concat(k.Env, a.Env),
 		idle: shorter(a.Idle, m.o.Idle), life: shorter(a.Lifetime, m.o.Lifetime), background: map[string]*Background{},
 		out: wayOut{setting: make(chan struct{}, 1)},
@@ -274,7 +274,7 @@ func shorter(asked, most time.Duration) time.Duration {
 func (m *Manager) Find(owner, id string) (*Box, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if b := m.boxes[id]; b != nil && b.Owner == owner {
+	if b := m.boxes[id]; b != nil && b.owner == owner {
 		return b, nil
 	}
 	return nil, ErrNotFound
@@ -285,14 +285,14 @@ func (m *Manager) Owner(id string) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if b := m.boxes[id]; b != nil {
-		return b.Owner, nil
+		return b.owner, nil
 	}
 	return "", ErrNotFound
 }
 
 // List are an owner's sandboxes, the oldest first.
 func (m *Manager) List(owner string) []*Box {
-	return m.matching(func(b *Box) bool { return b.Owner == owner })
+	return m.matching(func(b *Box) bool { return b.owner == owner })
 }
 
 // All are the sandboxes of all owners, the oldest first.
@@ -343,12 +343,12 @@ func (m *Manager) EndOwned(match func(owner string, made time.Time) bool) (ended
 	var boxes []*Box
 	var snapshots []*Snapshot
 	for _, b := range m.boxes {
-		if match(b.Owner, b.Created) {
+		if match(b.owner, b.Created) {
 			boxes = append(boxes, b)
 		}
 	}
 	for _, s := range m.snapshots {
-		if match(s.Owner, s.Created) {
+		if match(s.owner, s.Created) {
 			snapshots = append(snapshots, s)
 		}
 	}
@@ -357,7 +357,7 @@ func (m *Manager) EndOwned(match func(owner string, made time.Time) bool) (ended
 	var wg sync.WaitGroup
 	for i, b := range boxes {
 		wg.Go(func() {
-			if err := m.Destroy(b.Owner, b.ID); err == nil {
+			if err := m.Destroy(b.Owner(), b.ID); err == nil {
 				lines[i] = "sandbox " + b.ID + ": " + b.Driver
 			} else if !errors.Is(err, ErrNotFound) {
 				m.o.Log.Error("a sandbox of a removed user left something behind", "sandbox", b.ID, "err", err)
@@ -366,12 +366,45 @@ func (m *Manager) EndOwned(match func(owner string, made time.Time) bool) (ended
 	}
 	wg.Wait()
 	for _, s := range snapshots {
-		if err := m.RemoveSnapshot(s.Owner, s.ID); err == nil {
+		if err := m.RemoveSnapshot(m.snapshotOwner(s), s.ID); err == nil {
 			lines = append(lines, "snapshot "+s.ID+": of "+s.Sandbox)
 		}
 	}
 	slices.Sort(lines)
 	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
+}
+
+// HandOver gives the sandboxes and snapshots for which heir names an owner to
+// that owner, and returns a line for each. A sandbox whose memory the new owner
+// may not have stays.
+func (m *Manager) HandOver(heir func(owner string, made time.Time) string) (handed []string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, b := range m.boxes {
+		to, from, memory := heir(b.owner, b.Created), b.owner, b.memory
+		if to == "" {
+			continue
+		}
+		p := principalOf(to)
+		if m.o.PrincipalMiB > 0 && m.granted.of[p]+memory > m.o.PrincipalMiB {
+			m.o.Log.Warn("a sandbox is not handed over: its memory is more than the new owner has left", "sandbox", b.ID, "to", to)
+			continue
+		}
+		m.release(b)
+		m.granted.all += memory
+		m.granted.of[p] += memory
+		b.owner, b.memory = to, memory
+		m.o.Tell("sandbox.handed_over", handedOver{b.ID, to, from})
+		handed = append(handed, "sandbox "+b.ID+": "+b.Driver)
+	}
+	for _, s := range m.snapshots {
+		if to := heir(s.owner, s.Created); to != "" {
+			s.owner = to
+			handed = append(handed, "snapshot "+s.ID+": of "+s.Sandbox)
+		}
+	}
+	slices.Sort(handed)
+	return handed
 }
 
 // Close ends every sandbox, the snapshots, the pools and the drivers.

@@ -128,7 +128,7 @@ func (b *Box) with(env []string) []string {
 
 // tell tells the fact that something was decided.
 func (b *Box) tell(d sandbox.Decision) {
-	principal, context := split(b.Owner)
+	principal, context := split(b.Owner())
 	b.manager.o.Tell("sandbox.network", decided{b.ID, principal, context, d.Allowed, d.Way, d.Target, d.Address, d.Rule, d.Reason})
 }
 

@@ -38,15 +38,16 @@ var (
 // Snapshot is a sandbox as it was at a moment, with an owner. It is gone when
 // the host ends. It is safe for concurrent use.
 type Snapshot struct {
-	ID, Owner, Name string
-	Created         time.Time
-	ExpiresAt       time.Time
-	Sandbox         string // the one it was made of
-	Driver          string
-	Tier            sandbox.Tier
-	Template        string
-	Kept            string // KeptMemory or KeptFiles
-	Size            int64  // bytes on disk
+	ID, Name  string
+	owner     string // Manager.mu guards it
+	Created   time.Time
+	ExpiresAt time.Time
+	Sandbox   string // the one it was made of
+	Driver    string
+	Tier      sandbox.Tier
+	Template  string
+	Kept      string // KeptMemory or KeptFiles
+	Size      int64  // bytes on disk
 
 	kind   *kind
 	ask    Ask // with the limits that held
@@ -77,7 +78,7 @@ func (m *Manager) Snapshot(ctx context.Context, b *Box, name string) (*Snapshot,
 	default:
 		s.ID, s.Name = m.o.NewID("snapshot"), name
 		m.snapshots[s.ID] = s
-		s.timer = time.AfterFunc(m.o.SnapshotLife, func() { m.RemoveSnapshot(s.Owner, s.ID) })
+		s.timer = time.AfterFunc(m.o.SnapshotLife, func() { m.RemoveSnapshot(m.snapshotOwner(s), s.ID) })
 	}
 	m.mu.Unlock()
 	if err != nil && s != nil {
@@ -94,7 +95,7 @@ func (m *Manager) Snapshot(ctx context.Context, b *Box, name string) (*Snapshot,
 func (m *Manager) take(ctx context.Context, b *Box, r room) (s *Snapshot, err error) {
 	now := time.Now()
 	s = &Snapshot{
-		Owner: b.Owner, Created: now, ExpiresAt: now.Add(m.o.SnapshotLife), Sandbox: b.ID, Driver: b.Driver, Tier: b.Tier, Template: b.Template,
+		owner: b.Owner(), Created: now, ExpiresAt: now.Add(m.o.SnapshotLife), Sandbox: b.ID, Driver: b.Driver, Tier: b.Tier, Template: b.Template,
 		kind: b.kind, ask: b.ask,
 	}
 	s.ask.Limits, s.ask.Progress = b.Limits(), nil
@@ -211,7 +212,7 @@ func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (b *Box, err 
 		return m.unpack(ctx, s, ask)
 	}
 	memory := fill(fill(ask.Limits, s.kind.Limits), m.o.Limits).MemoryMiB
-	if b, err = m.newBox(s.Owner, s.kind, ask, memory); err != nil {
+	if b, err = m.newBox(m.snapshotOwner(s), s.kind, ask, memory); err != nil {
 		return nil, err
 	}
 	b.Snapshot = true
@@ -226,7 +227,7 @@ func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (b *Box, err 
 
 // unpack makes a sandbox and puts the files into it.
 func (m *Manager) unpack(ctx context.Context, s *Snapshot, ask Ask) (*Box, error) {
-	b, err := m.makeOf(ctx, s.Owner, ask, s.kind)
+	b, err := m.makeOf(ctx, m.snapshotOwner(s), ask, s.kind)
 	if err != nil {
 		return nil, err
 	}
@@ -284,17 +285,24 @@ func (m *Manager) Fork(ctx context.Context, b *Box, a Ask) (fork *Box, kept stri
 func (m *Manager) FindSnapshot(owner, id string) (*Snapshot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if s := m.snapshots[id]; s != nil && s.Owner == owner {
+	if s := m.snapshots[id]; s != nil && s.owner == owner {
 		return s, nil
 	}
 	return nil, ErrNoSnapshot
+}
+
+// snapshotOwner is whose snapshot that is now.
+func (m *Manager) snapshotOwner(s *Snapshot) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return s.owner
 }
 
 // Snapshots are an owner's, the oldest first.
 func (m *Manager) Snapshots(owner string) (all []*Snapshot) {
 	m.mu.Lock()
 	for _, s := range m.snapshots {
-		if s.Owner == owner {
+		if s.owner == owner {
 			all = append(all, s)
 		}
 	}
@@ -312,7 +320,7 @@ func (m *Manager) Snapshots(owner string) (all []*Snapshot) {
 func (m *Manager) RemoveSnapshot(owner, id string) error {
 	m.mu.Lock()
 	s := m.snapshots[id]
-	if s == nil || s.Owner != owner {
+	if s == nil || s.owner != owner {
 		m.mu.Unlock()
 		return ErrNoSnapshot
 	}
