@@ -7,7 +7,7 @@ import (
 // Update says where newer releases of this program come from. Without a Source
 // there are none.
 type Update struct {
-	Source string `doc:"Where releases are: a folder from the top, or a URL that begins with https://. It holds manifest.json, its signature manifest.json.minisig, and the programs."`
+	Source string `doc:"Where releases are: an absolute folder, or a URL that begins with https://. It holds manifest.json, its signature manifest.json.minisig, and the programs."`
 	Key    string `doc:"The public key of minisign that releases are signed with. Nothing else is believed."`
 }
 
