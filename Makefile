@@ -62,8 +62,8 @@ test:
 	echo "$$passed passed, $$failed failed"; [ $$failed -eq 0 ]
 
 # What tests need beyond Go and make: a C compiler for the race detector, npm
-# for the official suites, an editor and Python to be driven in a terminal. All
-# come from the system's package manager, as do a container runtime, QEMU and a
+# for the official suites, an editor and Python to be driven in a terminal, a
+# browser for hostile pages. All come from the system's package manager, as do a container runtime, QEMU and a
 # kernel for it, without which drivers of sandboxes are skipped and said to be;
 # the suites themselves are pinned and installed below .tools.
 setup:
@@ -80,6 +80,8 @@ setup:
 	@if command -v apt-get >/dev/null && ! command -v crun >/dev/null; then \
 		$(call install,crun) || echo "without crun the driver oci is not tried"; \
 	fi
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		{ command -v apt-get >/dev/null && { $(call install,chromium); }; } || echo "without chromium no page in a real browser is tried"
 	@if command -v apt-get >/dev/null && { ! command -v qemu-system-x86_64 || ! command -v mke2fs; } >/dev/null; then \
 		$(call install,qemu-system-x86 e2fsprogs) || echo "without qemu-system-x86 and e2fsprogs the driver qemu is not tried"; \
 	fi
