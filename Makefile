@@ -95,7 +95,7 @@ setup:
 		mkdir -p .tools; $(call thrice,$(MAKE) --no-print-directory runsc RUNSC=.tools/gatehouse-runsc) || echo "without runsc the driver gvisor is not tried"; \
 	fi
 	@$(call thrice,$(GO) mod download)
-	@$(call thrice,$(GO) run ./internal/conformance/run install)
+	@$(call thrice,$(GO) run ./internal/tests/conformance/run install)
 
 # What comes over a network is tried three times before it counts as failed.
 thrice = for pause in 5 20 0; do { $(1); } && break; [ $$pause -gt 0 ] && { echo "again in $$pause s"; sleep $$pause; }; done
@@ -141,13 +141,13 @@ SANDBOXES = $(shell grep -rl --include='*_test.go' 'sandboxtest.Record' internal
 TIDY = .ci/tidy
 
 # All packages but those whose tests are a step of their own.
-UNITS = $$($(GO) list ./... | grep -Ev 'internal/conformance(/clients|/documented)?$$' $(SANDBOXES:%=| grep -v '%$$'))
+UNITS = $$($(GO) list ./... | grep -Ev 'internal/tests/conformance(/clients|/documented)?$$' $(SANDBOXES:%=| grep -v '%$$'))
 
 unit:
 	$(TIDY) $(GO) test -short -timeout 10m $(UNITS)
 
 suite:
-	$(TIDY) $(GO) test -timeout 10m -run 'TestOfficialSuites$$' ./internal/conformance
+	$(TIDY) $(GO) test -timeout 10m -run 'TestOfficialSuites$$' ./internal/tests/conformance
 
 race:
 	CGO_ENABLED=1 $(TIDY) $(GO) test -race -short -p 2 -timeout 15m $(UNITS)
@@ -175,10 +175,10 @@ verify-sandboxes:
 # Then the clients that people use, and what each shows its model, and the
 # commands of the documents.
 suites:
-	$(TIDY) $(GO) test -v -p 1 -count=1 -timeout 15m ./internal/conformance ./internal/conformance/clients ./internal/conformance/documented
+	$(TIDY) $(GO) test -v -p 1 -count=1 -timeout 15m ./internal/tests/conformance ./internal/tests/conformance/clients ./internal/tests/conformance/documented
 
 verify-suites:
-	CGO_ENABLED=1 $(TIDY) $(GO) test -race -v -p 1 -count=1 -timeout 30m ./internal/conformance ./internal/conformance/clients
+	CGO_ENABLED=1 $(TIDY) $(GO) test -race -v -p 1 -count=1 -timeout 30m ./internal/tests/conformance ./internal/tests/conformance/clients
 
 # Each package is built once for all its targets.
 fuzz:
@@ -215,12 +215,12 @@ soak:
 	cd bench && $(GO) run -mod=mod ./cmd/bench -only soak $(BENCHFLAGS)
 
 conformance:
-	$(GO) run ./internal/conformance/run
+	$(GO) run ./internal/tests/conformance/run
 
 # Every attack is a test that make test runs too; here they run alone, those that
 # take long in their long form, and what came of them is written down.
 redteam:
-	$(GO) run ./internal/housekeeping/redteam
+	$(GO) run ./internal/tests/repotest/redteam
 
 # One of each system besides this one; verify-cross builds for all processors.
 PLATFORMS = darwin/arm64 windows/amd64

@@ -24,7 +24,7 @@ import (
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 	"gatehouse/module"
 )
 

@@ -10,7 +10,7 @@ import (
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
-	"gatehouse/internal/sandbox/kernel"
+	"gatehouse/internal/sandbox/interpreter"
 	"gatehouse/internal/sandbox/manager"
 )
 
@@ -103,9 +103,9 @@ func scripts(ctx context.Context, s *sheet, n int) error {
 	if err != nil {
 		return err
 	}
-	run := func(code kernel.Code) (kernel.Result, error) {
+	run := func(code interpreter.Code) (interpreter.Result, error) {
 		code.Source = "console.log(6 * 7)"
-		return b.Code(ctx, kernel.Node, code)
+		return b.Code(ctx, interpreter.Node, code)
 	}
 	if err := s.row("JavaScript, the first", "").timed(func() error { return printed(run) }); err != nil {
 		s.row("JavaScript, the first", "").note = "not run: " + strings.ReplaceAll(err.Error(), "\n", " ")

@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/kernel"
+	"gatehouse/internal/sandbox/interpreter"
 	"gatehouse/internal/sandbox/manager"
 )
 
@@ -64,12 +64,12 @@ func coldRound(ctx context.Context, s *sheet, m *manager.Manager) error {
 // stateful begins a context and goes on in it; the first piece has to wait for
 // its interpreter.
 func stateful(ctx context.Context, s *sheet, b *manager.Box) error {
-	c, err := b.NewContext(kernel.Python)
+	c, err := b.NewContext(interpreter.Python)
 	if err != nil {
 		return err
 	}
 	piece := func() error {
-		return printed(func(code kernel.Code) (kernel.Result, error) { return c.Run(ctx, code) })
+		return printed(func(code interpreter.Code) (interpreter.Result, error) { return c.Run(ctx, code) })
 	}
 	err = s.row("Python in a context, the first", "").timed(piece)
 	for range 20 {
@@ -110,13 +110,13 @@ func warmRound(ctx context.Context, s *sheet, m *manager.Manager) error {
 }
 
 func python(ctx context.Context, b *manager.Box) error {
-	return printed(func(code kernel.Code) (kernel.Result, error) { return b.Code(ctx, kernel.Python, code) })
+	return printed(func(code interpreter.Code) (interpreter.Result, error) { return b.Code(ctx, interpreter.Python, code) })
 }
 
 // printed checks that code did what it should.
-func printed(run func(kernel.Code) (kernel.Result, error)) error {
+func printed(run func(interpreter.Code) (interpreter.Result, error)) error {
 	var out bytes.Buffer
-	r, err := run(kernel.Code{Source: "print(6 * 7)", Stdout: &out, Stderr: &out})
+	r, err := run(interpreter.Code{Source: "print(6 * 7)", Stdout: &out, Stderr: &out})
 	if err == nil && (r.Outcome != sandbox.OK || out.String() != "42\n") {
 		err = fmt.Errorf("%s: %q", r.Outcome, out.String())
 	}

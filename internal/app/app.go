@@ -9,30 +9,30 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"gatehouse/internal/approvals"
-	"gatehouse/internal/audit"
-	"gatehouse/internal/backup"
-	"gatehouse/internal/bus"
-	"gatehouse/internal/calls"
+	"gatehouse/internal/access/approvals"
+	"gatehouse/internal/access/audit"
+	"gatehouse/internal/access/identity"
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/access/permit"
 	"gatehouse/internal/config"
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/contexts"
-	"gatehouse/internal/identity"
-	"gatehouse/internal/jobs"
-	"gatehouse/internal/limit"
-	"gatehouse/internal/modules"
-	"gatehouse/internal/modules/house"
+	"gatehouse/internal/dispatch"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/dispatch/modulehost"
+	"gatehouse/internal/dispatch/spool"
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/maintenance/backup"
+	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/mcp/seal"
+	"gatehouse/internal/mcp/session"
 	"gatehouse/internal/modules/job"
+	"gatehouse/internal/modules/resources"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/smtp"
 	"gatehouse/internal/modules/sshkeys"
-	"gatehouse/internal/permit"
-	"gatehouse/internal/protocol"
-	"gatehouse/internal/revision"
-	"gatehouse/internal/roots"
-	"gatehouse/internal/seal"
-	"gatehouse/internal/session"
-	"gatehouse/internal/spool"
 	"gatehouse/module"
 )
 
@@ -105,10 +105,10 @@ type App struct {
 	who    *identity.Service
 	ring   *seal.Ring
 	bus    bus.Bus
-	host   *modules.Host
-	views  *contexts.Contexts
+	host   *modulehost.Host
+	views  *views.Contexts
 	limits *limit.Limits
-	calls  *calls.Calls
+	calls  *dispatch.Calls
 	table  *session.Table
 	engine *protocol.Engine
 
@@ -213,21 +213,21 @@ func (a *App) openRoots(context.Context) (err error) {
 // build makes the rooms that hold nothing open, each from the ones before.
 func (a *App) build(context.Context) error {
 	a.bus = a.watched(bus.New())
-	a.host = modules.NewHost(modules.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Narrow: a.narrow, Config: a.moduleConfig, Log: a.log, OneCall: a.opts.OneCall})
+	a.host = modulehost.NewHost(modulehost.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Narrow: a.narrow, Config: a.moduleConfig, Log: a.log, OneCall: a.opts.OneCall})
 	a.closing("modules", a.host.Close)
 	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
-	a.views = contexts.New(contexts.Options{
+	a.views = views.New(views.Options{
 		Offers: a.host.Offers,
-		Rules:  contexts.Rules{Policy: permit.Open(a.cfg.View.ReadOnly)}, // until there are modules; see begin
+		Rules:  views.Rules{Policy: permit.Open(a.cfg.View.ReadOnly)}, // until there are modules; see begin
 		Always: []string{houseModule, jobModule, publicModule},
 		Look:   a.contexts.look,
-		Tail:   func(r revision.Revision, shared bool) string { return a.engine.ListTail(r, shared) },
+		Tail:   func(r mcpversion.Revision, shared bool) string { return a.engine.ListTail(r, shared) },
 		Log:    a.log,
 	})
 	l := a.cfg.Limits
 	a.limits = limit.New(limits(a.cfg))
 	a.pacing.Store(a.cfg.Limits.Rate != nil)
-	a.calls = calls.New(calls.Options{
+	a.calls = dispatch.New(dispatch.Options{
 		Bus: a.bus, Views: a.views, Spool: a.spool, Log: a.log, Timeout: l.Deadline, Budget: l.Result,
 		WordCounts: a.cfg.Approvals.CallersWord, NoOperators: a.opts.Private,
 		Approvals: a.book, Queue: a.limits.Queue, Ledger: a.callLedger(),
@@ -266,8 +266,8 @@ const (
 const greetingModule = "greeting"
 
 func (a *App) addModules(ctx context.Context) error {
-	help := house.Help{Find: a.views.Defined, Names: a.views.ToolNames}
-	if err := a.host.Add(ctx, houseModule, house.New(a.spool, help)); err != nil {
+	help := resources.Help{Find: a.views.Defined, Names: a.views.ToolNames}
+	if err := a.host.Add(ctx, houseModule, resources.New(a.spool, help)); err != nil {
 		return err
 	}
 	if err := a.host.Add(ctx, jobModule, job.New(a.jobs, a.rules)); err != nil {
@@ -276,7 +276,7 @@ func (a *App) addModules(ctx context.Context) error {
 	if err := a.host.Add(ctx, publicModule, a.tree.module()); err != nil {
 		return err
 	}
-	if err := a.host.Add(ctx, greetingModule, house.Greeting); err != nil {
+	if err := a.host.Add(ctx, greetingModule, resources.Greeting); err != nil {
 		return err
 	}
 	for _, g := range a.guests {
@@ -284,10 +284,10 @@ func (a *App) addModules(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := a.host.AddFor(ctx, contextbook.Admin, contextModule, a.contexts.admin()); err != nil {
+	if err := a.host.AddFor(ctx, contextstore.Admin, contextModule, a.contexts.admin()); err != nil {
 		return err
 	}
-	if err := a.host.AddFor(ctx, contextbook.Admin, sshModule, sshkeys.New); err != nil {
+	if err := a.host.AddFor(ctx, contextstore.Admin, sshModule, sshkeys.New); err != nil {
 		return err
 	}
 	return a.contexts.begin()

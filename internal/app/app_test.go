@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/procid"
+	"gatehouse/internal/exec/procid"
 	"gatehouse/module"
 )
 

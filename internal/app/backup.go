@@ -10,13 +10,13 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/backup"
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
-	"gatehouse/internal/jobs"
+	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/maintenance/backup"
 	keeping "gatehouse/internal/modules/backup"
 	"gatehouse/internal/packages"
-	"gatehouse/internal/phases"
-	"gatehouse/internal/secret"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -157,20 +157,20 @@ func (a *App) backupConfig(c *keeping.Config) {
 // jobState is a member of /public/jobs: something that takes long, with its
 // phases. It stays a while after it has ended.
 type jobState struct {
-	Owner    string          `json:"owner"`
-	Title    string          `json:"title"`
-	Status   string          `json:"status"` // working, completed, failed or cancelled
-	Started  time.Time       `json:"started"`
-	Ended    *time.Time      `json:"ended,omitempty"`
-	Progress phases.Progress `json:"progress"`
+	Owner    string            `json:"owner"`
+	Title    string            `json:"title"`
+	Status   string            `json:"status"` // working, completed, failed or cancelled
+	Started  time.Time         `json:"started"`
+	Ended    *time.Time        `json:"ended,omitempty"`
+	Progress progress.Progress `json:"progress"`
 }
 
 const endedShown = 50 // jobs that have ended, of all owners
 
 // showJob shows one job of somebody in the tree.
-func (t *tree) showJob(who tool.Caller, job, title string) (show func(phases.Progress), ended func(error)) {
+func (t *tree) showJob(who tool.Caller, job, title string) (show func(progress.Progress), ended func(error)) {
 	var mu sync.Mutex
-	now := jobState{Owner: who.Owner, Title: title, Status: "working", Started: time.Now().UTC(), Progress: phases.Progress{Phases: []phases.Phase{}}}
+	now := jobState{Owner: who.Owner, Title: title, Status: "working", Started: time.Now().UTC(), Progress: progress.Progress{Phases: []progress.Phase{}}}
 	write := func(change func()) {
 		mu.Lock()
 		defer mu.Unlock()
@@ -186,7 +186,7 @@ func (t *tree) showJob(who tool.Caller, job, title string) (show func(phases.Pro
 			t.app.log.Warn("a job is not shown", "job", job, "err", err)
 		}
 	}
-	return func(p phases.Progress) { write(func() { now.Progress = p }) }, func(err error) {
+	return func(p progress.Progress) { write(func() { now.Progress = p }) }, func(err error) {
 		write(func() {
 			now.Status, now.Ended = "completed", new(time.Now().UTC())
 			switch {

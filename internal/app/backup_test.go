@@ -9,12 +9,12 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/audit"
-	"gatehouse/internal/backup"
+	"gatehouse/internal/access/audit"
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/modules/public"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/maintenance/backup"
+	"gatehouse/internal/modules/publicstate"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -76,7 +76,7 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if got := fmt.Sprint(eve.result("backup_list", `{}`)); !strings.Contains(got, "denied") {
 		t.Errorf("eve sees %s", got)
 	}
-	if _, err := a.contexts.book.Create(contextbook.Record{Name: "notes", Definition: contextbook.Definition{Description: "of ann"}}, "ann"); err != nil {
+	if _, err := a.contexts.book.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Description: "of ann"}}, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.who.AddUser(t.Context(), "bob", nil, "a password of bob"); err != nil {
@@ -91,7 +91,7 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if name == "" {
 		t.Fatalf("got %v", made)
 	}
-	at := public.PublicURI + "/jobs/" + begun["job"].(string)
+	at := publicstate.PublicURI + "/jobs/" + begun["job"].(string)
 	eventually(t, "the job has ended in the tree", func() bool {
 		v, _ := admin.readPublic("default", at+"/status")
 		return v == "completed"
@@ -185,7 +185,7 @@ func TestAJobThatIsCancelledIsShownSo(t *testing.T) {
 	admin.result("job_cancel", fmt.Sprintf(`{"id":%q}`, id))
 	status := any(nil)
 	eventually(t, "the job has ended in the tree", func() bool {
-		status, _ = admin.readPublic("default", public.PublicURI+"/jobs/"+id+"/status")
+		status, _ = admin.readPublic("default", publicstate.PublicURI+"/jobs/"+id+"/status")
 		return status != nil && status != "working"
 	})
 	left, err := os.ReadDir(shelf)

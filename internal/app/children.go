@@ -5,8 +5,8 @@ import (
 	"path/filepath"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/proc"
-	"gatehouse/internal/proc/shield"
+	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/exec/shield"
 )
 
 // closeFiles keeps the child processes of this host from what is its own. It

@@ -3,7 +3,7 @@ package app
 import (
 	"strings"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

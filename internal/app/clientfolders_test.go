@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

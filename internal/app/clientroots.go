@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/config"
-	"gatehouse/internal/identity"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

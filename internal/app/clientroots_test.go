@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/config"
-	"gatehouse/internal/identity"
-	"gatehouse/internal/rawjson"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/module"
 	"gatehouse/tool"
 )

@@ -9,15 +9,15 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/contexts"
-	"gatehouse/internal/limit"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/files/roots"
 	"gatehouse/internal/modules/contextadmin"
 	"gatehouse/internal/modules/custom"
 	"gatehouse/internal/modules/standard"
-	"gatehouse/internal/roots"
-	"gatehouse/internal/secret"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -40,7 +40,7 @@ func ContextsFile(f config.Folders) string {
 // ReservedContext reports whether a name is that of a context which some host
 // has by itself, so that the book must not take it.
 func ReservedContext(name string) bool {
-	return name == DefaultContext || name == contextbook.Admin || slices.Contains(viewNames(), name) ||
+	return name == DefaultContext || name == contextstore.Admin || slices.Contains(viewNames(), name) ||
 		slices.ContainsFunc(standard.Guests(), func(g standard.Guest) bool { return g.Name == name })
 }
 
@@ -48,14 +48,14 @@ func ReservedContext(name string) bool {
 // rules, each context's folders and what it defines for itself.
 type inForce struct {
 	app  *App
-	book *contextbook.Book
-	fill contextbook.Fill // nil: this host keeps no secrets
+	book *contextstore.Book
+	fill contextstore.Fill // nil: this host keeps no secrets
 
 	mu    sync.Mutex // held while a change is put in force
-	fixed contextbook.Fixed
-	now   *contextbook.Snapshot
-	own   map[string]*custom.Module     // by context
-	dirs  map[string][]contextbook.Root // by context, what folders was made from
+	fixed contextstore.Fixed
+	now   *contextstore.Snapshot
+	own   map[string]*custom.Module      // by context
+	dirs  map[string][]contextstore.Root // by context, what folders was made from
 
 	folders atomic.Pointer[map[string]tool.Roots] // by context; one that is not there has none
 	leaving sync.WaitGroup                        // modules whose context is gone
@@ -66,7 +66,7 @@ type inForce struct {
 // book that cannot be read leaves its contexts out: who is bound to one finds
 // it gone.
 func (a *App) openBook(context.Context) (err error) {
-	f := &inForce{app: a, own: map[string]*custom.Module{}, dirs: map[string][]contextbook.Root{}, now: &contextbook.Snapshot{}}
+	f := &inForce{app: a, own: map[string]*custom.Module{}, dirs: map[string][]contextstore.Root{}, now: &contextstore.Snapshot{}}
 	if f.fixed, err = fixedContexts(a.cfg, a.guests); err != nil {
 		return err
 	}
@@ -74,11 +74,11 @@ func (a *App) openBook(context.Context) (err error) {
 	if a.cfg.Folders.Config != "" {
 		f.fill = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Fill
 	}
-	o := contextbook.Options{Log: a.log, Fixed: f.isFixed, Modules: a.moduleNames}
+	o := contextstore.Options{Log: a.log, Fixed: f.isFixed, Modules: a.moduleNames}
 	path := ContextsFile(a.cfg.Folders)
-	if f.book, err = contextbook.Open(path, o); err != nil {
+	if f.book, err = contextstore.Open(path, o); err != nil {
 		a.log.Error("contexts made at run time are left out: the file cannot be read", "file", path, "err", err)
-		if f.book, err = contextbook.Open("", o); err != nil {
+		if f.book, err = contextstore.Open("", o); err != nil {
 			return err
 		}
 	}
@@ -131,7 +131,7 @@ func (f *inForce) look() {
 // SetFixed replaces the contexts of the configuration; those of the book stay
 // on top. The error is one of the new part, and then everything stays as it
 // was.
-func (f *inForce) SetFixed(fixed contextbook.Fixed) error {
+func (f *inForce) SetFixed(fixed contextstore.Fixed) error {
 	if _, err := fixed.With(nil); err != nil {
 		return err
 	}
@@ -180,9 +180,9 @@ func (f *inForce) replace(always bool) bool {
 
 // openFolders opens the folders of contexts that have their own. Where that
 // fails the context has none at all.
-func (f *inForce) openFolders(next *contextbook.Snapshot, rules *contexts.Rules) {
+func (f *inForce) openFolders(next *contextstore.Snapshot, rules *views.Rules) {
 	all := map[string]tool.Roots{}
-	dirs := map[string][]contextbook.Root{}
+	dirs := map[string][]contextstore.Root{}
 	for _, s := range rules.Specs {
 		all[s.Name] = f.app.roots
 		r := f.find(next, s.Name)
@@ -206,10 +206,10 @@ func (f *inForce) openFolders(next *contextbook.Snapshot, rules *contexts.Rules)
 }
 
 // limit puts the limits of contexts in force.
-func (f *inForce) limit(next *contextbook.Snapshot, rules *contexts.Rules) {
+func (f *inForce) limit(next *contextstore.Snapshot, rules *views.Rules) {
 	all := map[string]limit.Context{}
 	for _, s := range rules.Specs {
-		if r := f.find(next, s.Name); r != nil && r.Limits != (contextbook.Limits{}) {
+		if r := f.find(next, s.Name); r != nil && r.Limits != (contextstore.Limits{}) {
 			all[s.Name] = limit.Context(r.Limits)
 		}
 	}
@@ -218,14 +218,14 @@ func (f *inForce) limit(next *contextbook.Snapshot, rules *contexts.Rules) {
 
 // find is what a context has besides its view, of the configuration or of the
 // book; nil when that is nothing.
-func (f *inForce) find(in *contextbook.Snapshot, name string) *contextbook.Record {
+func (f *inForce) find(in *contextstore.Snapshot, name string) *contextstore.Record {
 	if f.fixed.Has(name) {
 		return f.fixed.Find(name)
 	}
 	return in.Find(name)
 }
 
-func open(list []contextbook.Root, o roots.Options) (*roots.Set, error) {
+func open(list []contextstore.Root, o roots.Options) (*roots.Set, error) {
 	var dirs []roots.Dir
 	for _, d := range list {
 		dirs = append(dirs, roots.Dir{Name: d.Name, Path: d.Path})
@@ -254,12 +254,12 @@ func (f *inForce) rootsOf(who tool.Caller) tool.Roots {
 }
 
 // environment is that of a caller's context.
-func (f *inForce) environment(who tool.Caller) (contextbook.Environment, error) {
+func (f *inForce) environment(who tool.Caller) (contextstore.Environment, error) {
 	f.mu.Lock()
 	r := f.find(f.now, who.Context)
 	f.mu.Unlock()
 	if r == nil {
-		return contextbook.Environment{}, nil
+		return contextstore.Environment{}, nil
 	}
 	return r.Environment(f.fill)
 }
@@ -277,7 +277,7 @@ func (f *inForce) variables(context string) map[string]string {
 }
 
 // define offers what contexts define for themselves.
-func (f *inForce) define(next *contextbook.Snapshot, rules *contexts.Rules) {
+func (f *inForce) define(next *contextstore.Snapshot, rules *views.Rules) {
 	for i := range next.Records {
 		r := &next.Records[i]
 		if rules.Spec(r.Name) == nil || f.fixed.Has(r.Name) || !r.Defines() && f.own[r.Name] == nil {
@@ -302,13 +302,13 @@ func (f *inForce) define(next *contextbook.Snapshot, rules *contexts.Rules) {
 
 // undefine lets go of the modules whose contexts are gone. Calls that run in
 // them have as long as the host gives them when it stops.
-func (f *inForce) undefine(rules *contexts.Rules) {
+func (f *inForce) undefine(rules *views.Rules) {
 	for name := range f.own {
 		if rules.Spec(name) != nil {
 			continue
 		}
 		delete(f.own, name)
-		end := f.app.host.Remove((&contextbook.Record{Name: name}).Module())
+		end := f.app.host.Remove((&contextstore.Record{Name: name}).Module())
 		f.leaving.Go(func() {
 			ctx, cancel := context.WithTimeout(context.Background(), f.app.cfg.Limits.StopPatience)
 			defer cancel()
@@ -320,7 +320,7 @@ func (f *inForce) undefine(rules *contexts.Rules) {
 }
 
 // publish tells what has become of the book's contexts.
-func (f *inForce) publish(was, next *contextbook.Snapshot) {
+func (f *inForce) publish(was, next *contextstore.Snapshot) {
 	for _, r := range next.Records {
 		switch old := was.Find(r.Name); {
 		case old == nil:
@@ -338,7 +338,7 @@ func (f *inForce) publish(was, next *contextbook.Snapshot) {
 
 // tell tells of a change. One that another process has made is in the ledger
 // already: whoever makes a change writes it down.
-func (f *inForce) tell(subject string, r contextbook.Record, ours bool) {
+func (f *inForce) tell(subject string, r contextstore.Record, ours bool) {
 	fact := f.app.factOf(subject, struct {
 		Name     string `json:"name"`
 		Revision int64  `json:"revision"`
@@ -354,16 +354,16 @@ func (f *inForce) admin() module.New {
 }
 
 // definitions are those of the fixed contexts.
-func (f *inForce) definitions() (all []contextbook.Record) {
+func (f *inForce) definitions() (all []contextstore.Record) {
 	f.mu.Lock()
 	fixed := f.fixed
 	f.mu.Unlock()
 	for _, s := range f.app.views.Rules().Specs {
 		if r := fixed.Definition(s.Name); r != nil {
 			all = append(all, *r)
-		} else if s.Name == contextbook.Admin {
-			all = append(all, contextbook.Record{Name: s.Name, Fixed: true, Definition: contextbook.Definition{
-				Description: s.Description, Modules: s.Modules, Roles: []string{contextbook.AdminRole},
+		} else if s.Name == contextstore.Admin {
+			all = append(all, contextstore.Record{Name: s.Name, Fixed: true, Definition: contextstore.Definition{
+				Description: s.Description, Modules: s.Modules, Roles: []string{contextstore.AdminRole},
 			}})
 		}
 	}

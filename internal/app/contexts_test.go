@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/protocol"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/mcp/protocol"
 	"gatehouse/tool"
 )
 
@@ -283,12 +283,12 @@ func TestAContextDefinesResources(t *testing.T) {
 // What the command line writes reaches live sessions within a second.
 func TestTheHostFollowsTheCommandLine(t *testing.T) {
 	a, client := live(t)
-	cli, err := contextbook.Open(ContextsFile(a.cfg.Folders), contextbook.Options{})
+	cli, err := contextstore.Open(ContextsFile(a.cfg.Folders), contextstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cli.Close()
-	if _, err := cli.Create(contextbook.Record{Name: "notes", Definition: contextbook.Definition{Tools: []string{"file_read"}}}, "cli"); err != nil {
+	if _, err := cli.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Tools: []string{"file_read"}}}, "cli"); err != nil {
 		t.Fatal(err)
 	}
 	began := time.Now()
@@ -306,7 +306,7 @@ func TestTheHostFollowsTheCommandLine(t *testing.T) {
 	bob.pipe.Receive([]byte(`{"jsonrpc":"2.0","method":"notifications/initialized"}`))
 	bob.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`))
 	bob.message()
-	if _, err := cli.Update("notes", "cli", func(r *contextbook.Record) error { r.Tools = []string{"file_*"}; return nil }); err != nil {
+	if _, err := cli.Update("notes", "cli", func(r *contextstore.Record) error { r.Tools = []string{"file_*"}; return nil }); err != nil {
 		t.Fatal(err)
 	}
 	expect(t, string(bob.message()), "notifications/tools/list_changed")
@@ -370,11 +370,11 @@ func TestContextsComeAndGoUnderUse(t *testing.T) {
 // A context of the book can be the one that callers get who name none.
 func TestAContextOfTheBookAsDefault(t *testing.T) {
 	cfg := settings(t)
-	book, err := contextbook.Open(ContextsFile(cfg.Folders), contextbook.Options{})
+	book, err := contextstore.Open(ContextsFile(cfg.Folders), contextstore.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := book.Create(contextbook.Record{Name: "notes", Definition: contextbook.Definition{Tools: []string{"file_read"}}}, ""); err != nil {
+	if _, err := book.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Tools: []string{"file_read"}}}, ""); err != nil {
 		t.Fatal(err)
 	}
 	book.Close()
@@ -411,14 +411,14 @@ func TestContextsOfACommand(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	facts := a.bus.Follow(ctx, "context.*", 100)
-	command, err := contextbook.Open(ContextsFile(a.cfg.Folders), contextbook.Options{Fixed: ReservedContext})
+	command, err := contextstore.Open(ContextsFile(a.cfg.Folders), contextstore.Options{Fixed: ReservedContext})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer command.Close()
 	for i := range 10 {
 		name := fmt.Sprintf("made%d", i)
-		if _, err := command.Create(contextbook.Record{Name: name}, "command line"); err != nil {
+		if _, err := command.Create(contextstore.Record{Name: name}, "command line"); err != nil {
 			t.Fatal(err)
 		}
 		if got := ann.say(name, "tools/list", ""); strings.Contains(got, "not found") {

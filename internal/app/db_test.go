@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/modules/public"
+	"gatehouse/internal/modules/publicstate"
 )
 
 func TestADumpShowsWhatItsCallerMaySee(t *testing.T) {
@@ -39,18 +39,18 @@ func TestWhatAUserInterfaceKeepsIsPublicAndLasts(t *testing.T) {
 	cfg := ruled(t, "db")
 	a, client := liveOn(t, cfg, Options{})
 	admin, ann := client("root", "admin"), client("ann")
-	if v, _ := ann.readPublic("default", public.PublicURI+"/ui"); fmt.Sprint(v) != "map[]" {
+	if v, _ := ann.readPublic("default", publicstate.PublicURI+"/ui"); fmt.Sprint(v) != "map[]" {
 		t.Errorf("at first it is %v", v)
 	}
 	put := admin.result("db_put_ui", `{"pointer":"/theme/colour","value":"blue"}`)
-	v, revision := ann.readPublic("default", public.PublicURI+"/ui/theme/colour")
+	v, revision := ann.readPublic("default", publicstate.PublicURI+"/ui/theme/colour")
 	if v != "blue" || put["id"] != revision || put["pointer"] != "/public/ui/theme/colour" {
 		t.Errorf("ann reads %v at %s after %v", v, revision, put)
 	}
 	if got := fmt.Sprint(ann.result("db_put_ui", `{"pointer":"/theme","remove":true}`)); !strings.Contains(got, "denied") {
 		t.Errorf("ann writes: %s", got)
 	}
-	got := ann.say("default", "completion/complete", fmt.Sprintf(`"ref":{"type":"ref/resource","uri":%q},"argument":{"name":"pointer","value":"ui/th"}`, public.PublicTemplate))
+	got := ann.say("default", "completion/complete", fmt.Sprintf(`"ref":{"type":"ref/resource","uri":%q},"argument":{"name":"pointer","value":"ui/th"}`, publicstate.PublicTemplate))
 	expect(t, got, `"values":["ui/theme"]`)
 	b, err := New(t.Context(), a.cfg, Options{})
 	if err != nil {

@@ -1,59 +1,57 @@
-// Package app builds every room of the house, hands each what it needs, and
-// stops them in reverse.
+// Package app builds every subsystem of a host, gives each what it needs, and
+// stops them in reverse order.
 //
-// It is the one place that imports everyone, and it does nothing else. New
-// acquires: it opens folders, files and listeners. Run serves, and returns
-// when nothing of the host runs any longer. The list of parts in New is the
-// architecture, in the order of starting.
+// It is the only package that imports all others. New acquires: it opens
+// folders, files and listeners. Run serves and returns when all goroutines of
+// the host have ended. Only the Go API, cli and tests import app. Begin with
+// New: its list of parts is the architecture, in the order of starting.
 //
-// # The tour
+// # The path of a call
 //
-// Follow one call through the house. A client sends
+// A client sends
 //
 //	{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"file_read","arguments":{"path":"a.txt"}}}
 //
-// A door takes the bytes in: transport/stdio, transport/http or
-// transport/socket. It bounds their number, knows who is at the other end as
-// far as that can be known from outside, and cuts the stream into messages.
-// It knows no tools and no revisions.
+// A server (server/stdio, server/httpserver or server/socket) reads the bytes.
+// It limits their number, identifies the peer as far as the connection allows,
+// and splits the stream into messages. It knows no tool and no version of the
+// protocol.
 //
-// protocol reads the message. It checks the JSON, finds out which revision
-// of the Model Context Protocol this one message speaks, and with that
-// whether it belongs to a session or stands alone. What the caller is and can
-// do are the facts: session keeps them for the older revisions, for the
-// newest they are in the message itself.
+// mcp/protocol reads the message. It checks the JSON, determines which version
+// of the Model Context Protocol the message speaks and whether it belongs to a
+// session. The facts about the client come from mcp/session for the older
+// versions; with the newest they are in the message itself.
 //
-// contexts gives the caller's view: the tools, resources and prompts this
-// caller sees, each with a gate from permit that has the rules compiled in.
-// Listing and calling ask the same gate.
+// dispatch/views returns the caller's view: the tools, resources and prompts
+// that the caller sees, each with a gate from access/permit that has the rules
+// compiled in. Listing and calling ask the same gate.
 //
-// calls is the one path of every call. It finds file_read in the view,
-// brings the arguments into canonical form by the tool's schema (strictly,
-// with defaults filled in), asks the gate, takes a slot, sets the deadline,
-// and sends a request of plain data over the bus.
+// dispatch finds file_read in the view, brings the arguments into canonical
+// form by the tool's schema (strictly, with defaults filled in), asks the gate,
+// waits for a free slot, sets the deadline, and sends a request of plain data
+// over dispatch/bus.
 //
-// modules takes it off the bus. It turns the data into a tool.Call, opens
-// what the call may use on this machine (the folders of roots, a writer into
-// the spool, the way to ask the person) and runs the handler: here
-// modules/file, which reads a.txt through a root the kernel confines.
+// dispatch/modulehost receives it. It turns the data into a tool.Call, opens
+// what the call may use on this machine (the folders of files/roots, a writer
+// into dispatch/spool, questions to the user) and runs the handler: here
+// modules/file, which reads a.txt through a root that the kernel confines.
 //
-// The result goes back the same way. calls checks it against the tool's
-// output schema, cuts what is over its budget and leaves the whole in the
-// spool, and tells the bus that the call has finished. protocol writes the
-// answer as the caller's revision has it, and the door sends it.
+// The result returns the same way. dispatch checks it against the tool's
+// output schema, shortens text that is over its budget and keeps all of it in
+// the spool, and publishes that the call has finished. protocol writes the
+// answer in the caller's version, and the server sends it.
 //
-// Three side paths. A handler that asks the person ends its run; protocol
-// carries the question, and the handler runs again from the top when the
-// answer is there, its state sealed by seal meanwhile. A call that takes long
-// becomes a job in jobs, which outlives the request. A module whose offer
-// changes says so; contexts builds the view anew when it is next asked for,
-// and protocol tells the clients.
+// A handler that asks the user ends its run. protocol carries the question,
+// and the handler runs again from the top when the answer has arrived; its
+// state is sealed by mcp/seal meanwhile. A call that takes long becomes a job
+// in dispatch/jobs, which outlives the request. When the offer of a module
+// changes, dispatch/views builds the view again the next time it is needed,
+// and protocol notifies the clients.
 //
 // # Stopping
 //
-// The doors refuse new work, then sessions end, then the engine cancels what
-// is in flight, then jobs stop, then the modules they ran in close, then
-// spool and folders. Each has its turn, a context of its own, and bounded
-// patience. After the first signal a second one ends the process at once;
-// that is main's doing.
+// The servers refuse new work, then sessions end, the engine cancels active
+// calls, jobs stop, modules close, and last spool and folders. Each step has
+// its own context and deadline. A second signal ends the process at once;
+// main does that.
 package app

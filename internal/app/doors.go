@@ -13,12 +13,12 @@ import (
 	"strconv"
 	"strings"
 
-	"gatehouse/internal/certs"
+	"gatehouse/internal/access/certs"
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/config"
-	"gatehouse/internal/identity"
-	"gatehouse/internal/transport/http"
-	"gatehouse/internal/transport/socket"
-	"gatehouse/internal/transport/stdio"
+	"gatehouse/internal/server/httpserver"
+	"gatehouse/internal/server/socket"
+	"gatehouse/internal/server/stdio"
 )
 
 // Kinds of doors, as a person reads them.
@@ -79,10 +79,10 @@ func (a *App) openDoors(ctx context.Context) error {
 }
 
 // HTTPDoor makes the HTTP door without a listener.
-func (a *App) HTTPDoor() (*http.Door, error) {
+func (a *App) HTTPDoor() (*httpserver.Door, error) {
 	h := a.cfg.Doors.HTTP
 	info := introduce(a.opts.Info)
-	door, err := http.New(a.engine, http.Options{
+	door, err := httpserver.New(a.engine, httpserver.Options{
 		Bind:     h.Host,
 		Hosts:    slices.Concat(a.opts.Hosts, h.Hosts, h.TLS.ACME.Domains),
 		Origins:  h.Origins,
@@ -121,7 +121,7 @@ func (a *App) openHTTP(ctx context.Context) (Door, error) {
 	if err != nil {
 		return Door{}, fmt.Errorf("open the HTTP door: %w", err)
 	}
-	open := Door{Kind: HTTP, Address: http.URL(ln.Addr(), h.TLS.On), close: func() { ln.Close() }}
+	open := Door{Kind: HTTP, Address: httpserver.URL(ln.Addr(), h.TLS.On), close: func() { ln.Close() }}
 	if h.TLS.On {
 		source, err := a.openCerts(h.TLS)
 		if err != nil {
@@ -156,7 +156,7 @@ func (a *App) OpenListener(ln net.Listener) (Door, error) {
 	if err != nil {
 		return Door{}, err
 	}
-	return Door{Kind: HTTP, Address: http.URL(ln.Addr(), false), close: func() { ln.Close() },
+	return Door{Kind: HTTP, Address: httpserver.URL(ln.Addr(), false), close: func() { ln.Close() },
 		part: Part{"http", func(ctx context.Context) error { return door.Serve(ctx, ln) }}}, nil
 }
 

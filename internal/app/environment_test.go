@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/audit"
+	"gatehouse/internal/access/audit"
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/dispatch/contextstore"
 )
 
 // What runs in a context of the configuration or of the book finds the
@@ -30,7 +30,7 @@ func TestProgramsFindTheEnvironmentOfTheirContext(t *testing.T) {
 		{Name: "lost", Modules: modules, Env: map[string]string{"TOKEN": "${secret:NOBODY}"}},
 	}
 	a, client := liveOn(t, cfg, Options{})
-	if _, err := a.contexts.book.Create(contextbook.Record{Name: "notes", Definition: contextbook.Definition{Modules: modules, Env: map[string]string{"STAGE": "notes", "TOKEN": "of ${secret:DEPLOY}"}}}, "ann"); err != nil {
+	if _, err := a.contexts.book.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Modules: modules, Env: map[string]string{"STAGE": "notes", "TOKEN": "of ${secret:DEPLOY}"}}}, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	ann := client("ann")

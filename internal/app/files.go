@@ -1,8 +1,8 @@
 package app
 
 import (
+	"gatehouse/internal/files/roots"
 	"gatehouse/internal/modules/file"
-	"gatehouse/internal/roots"
 )
 
 // rootOptions are how every folder of this host is opened.

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/protocol"
+	"gatehouse/internal/mcp/protocol"
 	"gatehouse/tool"
 )
 

@@ -7,9 +7,9 @@ import (
 	"strings"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/contexts"
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/modules/standard"
-	"gatehouse/internal/protocol"
 )
 
 // DefaultContext is the name of the view that holds all modules of a host.
@@ -17,12 +17,12 @@ const DefaultContext = "default"
 
 // instructions are read by every client's model once. They speak of paths where
 // a tool of the view takes one.
-func instructions(v *contexts.View) string {
+func instructions(v *views.View) string {
 	var said []string
-	if slices.ContainsFunc(v.Entries(contexts.Tools), takesPath) {
+	if slices.ContainsFunc(v.Entries(views.Tools), takesPath) {
 		said = append(said, "Relative paths start in the first allowed folder.")
 	}
-	if v.Len(contexts.Tools) > 0 {
+	if v.Len(views.Tools) > 0 {
 		said = append(said, "Long results end with how to get the rest.")
 	}
 	return strings.Join(said, " ")
@@ -31,7 +31,7 @@ func instructions(v *contexts.View) string {
 // folderTools are the modules whose tools work in the allowed folders.
 var folderTools = []string{"file", "dir", "lang", "filesystem", "shell", "process", "sandbox"}
 
-func takesPath(e *contexts.Entry) bool { return slices.Contains(folderTools, e.Module) }
+func takesPath(e *views.Entry) bool { return slices.Contains(folderTools, e.Module) }
 
 // introduce fills in how the host introduces itself.
 func introduce(i protocol.Info) protocol.Info {
@@ -152,11 +152,11 @@ func defaultModules(guests []guest) []string {
 // specs are the contexts of a host: one with all its modules but presets, and
 // one for each alone. The first is the one callers get who name none: where a
 // preset alone was named, its own.
-func specs(v config.View, guests []guest) []contexts.Spec {
-	all := []contexts.Spec{{Name: DefaultContext, Modules: append(defaultModules(guests), greetingModule), Tools: v.Tools, Results: v.Results}}
+func specs(v config.View, guests []guest) []views.Spec {
+	all := []views.Spec{{Name: DefaultContext, Modules: append(defaultModules(guests), greetingModule), Tools: v.Tools, Results: v.Results}}
 	for _, g := range guests {
 		// A preset stands for somebody else's server, whose names its tools have.
-		s := contexts.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools, Results: v.Results}
+		s := views.Spec{Name: g.Name, Modules: []string{g.Name}, Tools: v.Tools, Results: v.Results}
 		if p := preset(g.Name); p != nil {
 			s.Aliases, s.Tools = true, slices.Concat(v.Tools, []string{"!" + jobModule + "_*"})
 			for _, name := range p.Without {
@@ -170,15 +170,15 @@ func specs(v config.View, guests []guest) []contexts.Spec {
 		if !slices.Contains(v.Modules, one.Name) && v.Context != one.Name {
 			continue
 		}
-		all = append(all, contexts.Spec{
-			Name: one.Name, Modules: one.Modules, Tools: narrowed(one.Tools, v.Tools), Results: contexts.Structured, Unpaged: true,
+		all = append(all, views.Spec{
+			Name: one.Name, Modules: one.Modules, Tools: narrowed(one.Tools, v.Tools), Results: views.Structured, Unpaged: true,
 		})
 	}
 	first := standsIn(v)
 	if first == "" && len(guests) == 1 && preset(guests[0].Name) != nil {
 		first = guests[0].Name
 	}
-	if i := slices.IndexFunc(all, func(s contexts.Spec) bool { return s.Name == first }); i > 0 {
+	if i := slices.IndexFunc(all, func(s views.Spec) bool { return s.Name == first }); i > 0 {
 		all[0], all[i] = all[i], all[0]
 	}
 	return all
@@ -196,7 +196,7 @@ func standsIn(v config.View) string {
 // narrowed are those of some names that patterns choose, which may be none; a
 // list without any would mean all tools.
 func narrowed(names, patterns []string) []string {
-	kept := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !contexts.Chosen(patterns, name) })
+	kept := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !views.Chosen(patterns, name) })
 	if len(kept) == 0 {
 		return []string{""}
 	}

@@ -9,9 +9,9 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/command"
-	"gatehouse/internal/permit"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/access/permit"
+	"gatehouse/internal/exec/shellpolicy"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 
@@ -92,24 +92,24 @@ func (n hostNames) Commands(_ *tool.Caller, op permit.Op, args json.RawMessage) 
 		return nil, errors.New(op.Name + " runs programs that its arguments do not hold")
 	}
 	for _, v := range in[tool.NamesEnv] {
-		if name, value, _ := strings.Cut(v, "="); command.Steers(name) || command.Runs(value) {
+		if name, value, _ := strings.Cut(v, "="); shellpolicy.Steers(name) || shellpolicy.Runs(value) {
 			return nil, errors.New("the variable " + name + " changes what commands do")
 		}
 	}
-	var found []command.Found
+	var found []shellpolicy.Found
 	for _, line := range in[tool.NamesLine] {
 		var shell string
 		if list := in[tool.NamesShell]; len(list) > 0 {
 			shell = list[0]
 		}
-		one, err := command.Line(line, cmp.Or(shell, n.app.cfg.Modules.Shell.Shell, "sh"))
+		one, err := shellpolicy.Line(line, cmp.Or(shell, n.app.cfg.Modules.Shell.Shell, "sh"))
 		if err != nil {
 			return nil, err
 		}
 		found = append(found, one...)
 	}
 	for _, program := range in[tool.NamesProgram] {
-		one, err := command.Program(append([]string{program}, in[tool.NamesArgs]...)...)
+		one, err := shellpolicy.Program(append([]string{program}, in[tool.NamesArgs]...)...)
 		if err != nil {
 			return nil, err
 		}

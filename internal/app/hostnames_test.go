@@ -12,8 +12,8 @@ import (
 	"sync"
 	"testing"
 
+	"gatehouse/internal/access/permit"
 	"gatehouse/internal/config"
-	"gatehouse/internal/permit"
 	"gatehouse/tool"
 )
 

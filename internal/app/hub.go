@@ -15,13 +15,13 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/bus"
-	"gatehouse/internal/contexts"
-	"gatehouse/internal/hub"
-	"gatehouse/internal/identity"
+	"gatehouse/internal/access/identity"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/hub"
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/modules/ws"
-	"gatehouse/internal/protocol"
-	"gatehouse/internal/transport/http"
+	"gatehouse/internal/server/httpserver"
 	"gatehouse/tool"
 )
 
@@ -138,7 +138,7 @@ func (a *App) mayHear(ctx context.Context, c tool.Caller, kind string) error {
 		return tool.Refuse("denied", "%v", err)
 	}
 	ok := func(module, name string) bool {
-		return slices.ContainsFunc(view.Entries(contexts.Tools), func(e *contexts.Entry) bool {
+		return slices.ContainsFunc(view.Entries(views.Tools), func(e *views.Entry) bool {
 			return e.Module == module && (name == "" || e.Name == name)
 		})
 	}
@@ -214,7 +214,7 @@ func (a *App) listenFor(ctx context.Context, addr string) error {
 	case s.addr != "":
 		return nil
 	}
-	door, err := http.New(a.engine, http.Options{Identify: a.identifyTicket, Public: identity.Public, Origins: slices.Concat(a.cfg.Doors.HTTP.Origins, a.ownOrigins()), Socket: a.openSocket, Alone: true, Patience: stopDoor, Log: a.log})
+	door, err := httpserver.New(a.engine, httpserver.Options{Identify: a.identifyTicket, Public: identity.Public, Origins: slices.Concat(a.cfg.Doors.HTTP.Origins, a.ownOrigins()), Socket: a.openSocket, Alone: true, Patience: stopDoor, Log: a.log})
 	if err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ var errTicket = errors.New("this ticket is not valid: it is good once, for two m
 
 // identifyTicket says who sends a request to the door of the sockets: whoever
 // was given the ticket in its address, and else as at every door.
-func (a *App) identifyTicket(r *nethttp.Request) (protocol.Who, *http.Denied) {
+func (a *App) identifyTicket(r *nethttp.Request) (protocol.Who, *httpserver.Denied) {
 	presented, there := r.URL.Query()["ticket"]
 	if !there {
 		return a.identify(r)
@@ -272,7 +272,7 @@ func (a *App) identifyTicket(r *nethttp.Request) (protocol.Who, *http.Denied) {
 	t, ok := s.tickets[presented[0]]
 	delete(s.tickets, presented[0])
 	if !ok || len(presented) > 1 || time.Now().After(t.until) {
-		return protocol.Who{}, &http.Denied{Status: nethttp.StatusUnauthorized, Message: errTicket.Error()}
+		return protocol.Who{}, &httpserver.Denied{Status: nethttp.StatusUnauthorized, Message: errTicket.Error()}
 	}
 	c := t.who
 	c.Session, c.Owner = "", "" // placed anew, where the ticket was given

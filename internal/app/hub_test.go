@@ -13,10 +13,10 @@ import (
 
 	"github.com/coder/websocket"
 
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/config"
-	"gatehouse/internal/hub"
-	"gatehouse/internal/identity"
-	"gatehouse/internal/protocol"
+	"gatehouse/internal/dispatch/hub"
+	"gatehouse/internal/mcp/protocol"
 	"gatehouse/tool"
 )
 

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"slices"
 
+	"gatehouse/internal/access/permit"
 	"gatehouse/internal/config"
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/contexts"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/modules/contextadmin"
-	"gatehouse/internal/permit"
 	"gatehouse/tool"
 )
 
@@ -55,15 +55,15 @@ func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmi
 
 	view, enter, err := a.views.Whole(ctx, &who)
 	switch {
-	case errors.Is(err, contexts.ErrNotFound):
+	case errors.Is(err, views.ErrNotFound):
 		return v, &tool.Refusal{Code: "not_found", Message: "there is no context " + q.Context, Next: "context_list shows those there are."}
 	case err != nil:
 		return v, err
 	case enter == permit.Unknown:
-		v.Verdict, v.Rule, v.Reason = permit.Refuse.String(), "roles and users of the context "+q.Context, contexts.ErrNotFound.Error()
+		v.Verdict, v.Rule, v.Reason = permit.Refuse.String(), "roles and users of the context "+q.Context, views.ErrNotFound.Error()
 		return v, nil
 	case enter == permit.Forbidden:
-		v.Verdict, v.Rule, v.Reason = permit.Refuse.String(), "roles and users of the context "+q.Context, contexts.ErrForbidden.Error()
+		v.Verdict, v.Rule, v.Reason = permit.Refuse.String(), "roles and users of the context "+q.Context, views.ErrForbidden.Error()
 		return v, nil
 	}
 	args := json.RawMessage("{}")
@@ -72,7 +72,7 @@ func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmi
 			return v, err
 		}
 	}
-	var e *contexts.Entry
+	var e *views.Entry
 	switch {
 	case q.Tool != "":
 		e = view.Tool(q.Tool)
@@ -98,7 +98,7 @@ func (a *App) judge(ctx context.Context, q contextadmin.Question) (v contextadmi
 
 // Defined are the contexts of the settings, as they could be made in the book;
 // those that every host has by itself are not among them.
-func Defined(cfg config.Config) ([]contextbook.Record, error) {
+func Defined(cfg config.Config) ([]contextstore.Record, error) {
 	if len(cfg.Contexts) == 0 {
 		return nil, nil
 	}
@@ -110,7 +110,7 @@ func Defined(cfg config.Config) ([]contextbook.Record, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []contextbook.Record
+	var all []contextstore.Record
 	for _, s := range fixed.Specs {
 		all = append(all, *fixed.Definition(s.Name))
 	}

@@ -5,8 +5,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"gatehouse/internal/audit"
-	"gatehouse/internal/calls"
+	"gatehouse/internal/access/audit"
+	"gatehouse/internal/dispatch"
 )
 
 // openLedger opens what remembers what is done. It is opened before and closed
@@ -29,7 +29,7 @@ func (a *App) openLedger(context.Context) error {
 }
 
 // callLedger is where calls are written down; nil when they are not.
-func (a *App) callLedger() calls.Ledger {
+func (a *App) callLedger() dispatch.Ledger {
 	if a.ledger == nil {
 		return nil // and not an interface that holds nothing
 	}

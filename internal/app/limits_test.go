@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/audit"
+	"gatehouse/internal/access/audit"
 	"gatehouse/internal/config"
 )
 

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"gatehouse/internal/identity"
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/modules/auth"
 	"gatehouse/tool"
 )

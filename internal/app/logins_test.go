@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/audit"
+	"gatehouse/internal/access/audit"
 )
 
 // browser is somebody at the HTTP door who may have logged in.

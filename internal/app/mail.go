@@ -3,8 +3,8 @@ package app
 import (
 	"context"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/modules/smtp"
-	"gatehouse/internal/secret"
 )
 
 // smtpConfig gives the module the office that sends this host's mail.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/bus"
+	"gatehouse/internal/dispatch/bus"
 )
 
 // mailbox is a mail server on this machine that takes everything.

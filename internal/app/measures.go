@@ -8,8 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/bus"
-	"gatehouse/internal/metrics"
+	"gatehouse/internal/dispatch/bus"
 	keeping "gatehouse/internal/modules/backup"
 	"gatehouse/internal/modules/file"
 	measuring "gatehouse/internal/modules/metrics"
@@ -21,6 +20,7 @@ import (
 	"gatehouse/internal/modules/shell"
 	making "gatehouse/internal/modules/update"
 	"gatehouse/internal/modules/ws"
+	"gatehouse/internal/telemetry/metrics"
 	"gatehouse/tool"
 )
 

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/bus"
-	"gatehouse/internal/metrics"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/telemetry/metrics"
 )
 
 // A host that has the metrics module measures its own calls: many become one

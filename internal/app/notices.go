@@ -11,11 +11,11 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/bus"
 	"gatehouse/internal/config"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/notify"
 	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/state"
-	"gatehouse/internal/tidings"
 )
 
 const (
@@ -55,7 +55,7 @@ type notices struct {
 }
 
 func (n *notices) follow(ctx context.Context) {
-	for _, pattern := range []string{"auth.*", "config.changed", "module.*." + tidings.Fact} {
+	for _, pattern := range []string{"auth.*", "config.changed", "module.*." + notify.Fact} {
 		n.kinds = append(n.kinds, n.app.bus.Follow(ctx, pattern, noticeQueue))
 	}
 }
@@ -84,7 +84,7 @@ func (n *notices) run(ctx context.Context) {
 	}
 }
 
-func (n *notices) add(ctx context.Context, news tidings.News) {
+func (n *notices) add(ctx context.Context, news notify.News) {
 	ctx, cancel := context.WithTimeout(ctx, noticeTime)
 	defer cancel()
 	note, err := n.app.tree.shelf.Add(ctx, news)
@@ -114,8 +114,8 @@ func (n *notices) approvals(ctx context.Context) {
 			continue
 		}
 		data, _ := json.Marshal(map[string]any{"approval": r.ID, "tool": r.Tool, "owner": r.Owner, "until": r.Until})
-		n.add(ctx, tidings.News{
-			Code: "approval.waiting", Level: tidings.Warning, Once: "approval " + r.ID,
+		n.add(ctx, notify.News{
+			Code: "approval.waiting", Level: notify.Warning, Once: "approval " + r.ID,
 			Title: r.Tool + " waits for an operator's approval", Data: data,
 			Message: fmt.Sprintf("%s wants to call it; the request ends %s. Decide with: gatehouse approvals approve %s", r.Owner, r.Until.UTC().Format("2006-01-02 15:04 MST"), r.ID),
 		})
@@ -130,7 +130,7 @@ func Notify(ctx context.Context, f config.Folders, facts ...bus.Fact) (err error
 	if _, err := os.Stat(stateFileOf(f)); err != nil || f.Data == "" {
 		return nil
 	}
-	var all []tidings.News
+	var all []notify.News
 	for _, fact := range facts {
 		if news, ok := newsOf(fact); ok {
 			all = append(all, news)
@@ -159,9 +159,9 @@ func Notify(ctx context.Context, f config.Folders, facts ...bus.Fact) (err error
 }
 
 // newsOf is what a fact is to those who rule the host, if anything.
-func newsOf(f bus.Fact) (tidings.News, bool) {
+func newsOf(f bus.Fact) (notify.News, bool) {
 	if rest, ok := strings.CutPrefix(f.Subject, "module."); ok {
-		var news tidings.News
+		var news notify.News
 		if json.Unmarshal(f.Data, &news) != nil {
 			return news, false
 		}
@@ -175,8 +175,8 @@ func newsOf(f bus.Fact) (tidings.News, bool) {
 	if f.Subject == "config.changed" {
 		var d struct{ Restart []string }
 		json.Unmarshal(f.Data, &d)
-		return tidings.News{
-			Code: f.Subject, Level: tidings.Warning, Title: "Some settings need a new start", Data: f.Data,
+		return notify.News{
+			Code: f.Subject, Level: notify.Warning, Title: "Some settings need a new start", Data: f.Data,
 			Message: "They were changed while the host runs and are looked at when it is started again: " + strings.Join(d.Restart, ", "),
 		}, len(d.Restart) > 0
 	}
@@ -186,26 +186,26 @@ func newsOf(f bus.Fact) (tidings.News, bool) {
 // authNews are the events of identity that are told, with a title that is
 // followed by whom they are about.
 var authNews = map[string]struct {
-	level tidings.Level
+	level notify.Level
 	title string
 }{
-	"auth.login_limited":     {tidings.Warning, "Too many tries to log in as"},
-	"auth.paired":            {tidings.Info, "The first administrator was made:"},
-	"auth.user_added":        {tidings.Info, "A user was added:"},
-	"auth.user_removed":      {tidings.Info, "A user was removed:"},
-	"auth.owned_ended":       {tidings.Info, "What belonged to a removed user was ended:"},
-	"auth.owned_handed_over": {tidings.Info, "What belonged to a removed user went to another one:"},
-	"auth.roles_changed":     {tidings.Info, "Roles were changed of"},
-	"auth.password_changed":  {tidings.Info, "The password was changed of"},
-	"auth.token_created":     {tidings.Info, "A token was made for"},
-	"auth.token_revoked":     {tidings.Info, "A token was revoked of"},
-	"auth.link_added":        {tidings.Info, "A certificate or OAuth subject now stands for"},
-	"auth.link_removed":      {tidings.Info, "A certificate or OAuth subject stands no longer for"},
+	"auth.login_limited":     {notify.Warning, "Too many tries to log in as"},
+	"auth.paired":            {notify.Info, "The first administrator was made:"},
+	"auth.user_added":        {notify.Info, "A user was added:"},
+	"auth.user_removed":      {notify.Info, "A user was removed:"},
+	"auth.owned_ended":       {notify.Info, "What belonged to a removed user was ended:"},
+	"auth.owned_handed_over": {notify.Info, "What belonged to a removed user went to another one:"},
+	"auth.roles_changed":     {notify.Info, "Roles were changed of"},
+	"auth.password_changed":  {notify.Info, "The password was changed of"},
+	"auth.token_created":     {notify.Info, "A token was made for"},
+	"auth.token_revoked":     {notify.Info, "A token was revoked of"},
+	"auth.link_added":        {notify.Info, "A certificate or OAuth subject now stands for"},
+	"auth.link_removed":      {notify.Info, "A certificate or OAuth subject stands no longer for"},
 }
 
 const limitedPer = 10 * time.Minute // one notification of many tries
 
-func newsOfAuth(f bus.Fact) (news tidings.News, ok bool) {
+func newsOfAuth(f bus.Fact) (news notify.News, ok bool) {
 	kind, ok := authNews[f.Subject]
 	if !ok {
 		return news, false
@@ -214,7 +214,7 @@ func newsOfAuth(f bus.Fact) (news tidings.News, ok bool) {
 	if json.Unmarshal(f.Data, &e) != nil {
 		return news, false
 	}
-	news = tidings.News{Code: f.Subject, Level: kind.level, Title: kind.title + " " + e.Principal, Data: f.Data}
+	news = notify.News{Code: f.Subject, Level: kind.level, Title: kind.title + " " + e.Principal, Data: f.Data}
 	if e.From != "" {
 		news.Message = "It came from " + e.From + "."
 	}

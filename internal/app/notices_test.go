@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/approvals"
-	"gatehouse/internal/bus"
-	"gatehouse/internal/modules/public"
-	"gatehouse/internal/tidings"
+	"gatehouse/internal/access/approvals"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/notify"
+	"gatehouse/internal/modules/publicstate"
 )
 
 func (c *tenant) unread() any {
-	v, _ := c.readPublic("default", public.PublicURI+"/serverInfo/unreadNotificationCount")
+	v, _ := c.readPublic("default", publicstate.PublicURI+"/serverInfo/unreadNotificationCount")
 	return v
 }
 
@@ -85,7 +85,7 @@ func TestNewsOfFacts(t *testing.T) {
 			t.Errorf("%s %s is %q, want %q", c.subject, c.data, got, c.want)
 		}
 	}
-	var first, second tidings.News
+	var first, second notify.News
 	first, _ = newsOf(bus.Fact{Subject: "auth.login_limited", At: at, Data: json.RawMessage(`{"Principal":"bob"}`)})
 	second, _ = newsOf(bus.Fact{Subject: "auth.login_limited", At: at.Add(time.Minute), Data: json.RawMessage(`{"Principal":"bob"}`)})
 	if first.Once == "" || first.Once != second.Once {

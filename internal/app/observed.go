@@ -5,30 +5,30 @@ import (
 	nethttp "net/http"
 	"sync"
 
-	"gatehouse/internal/bus"
-	"gatehouse/internal/limit"
-	"gatehouse/internal/observe"
-	"gatehouse/internal/transport/http"
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/server/httpserver"
+	"gatehouse/internal/telemetry"
 )
 
 // observed is what is shown to those who watch this host.
 type observed struct {
-	tracer  *observe.Tracer // nil: no traces
-	handler nethttp.Handler // of /metrics; nil: none
+	tracer  *telemetry.Tracer // nil: no traces
+	handler nethttp.Handler   // of /metrics; nil: none
 
 	mu    sync.Mutex
-	doors []*http.Door
+	doors []*httpserver.Door
 }
 
 // watched is the bus as those see it who log and trace.
 func (a *App) watched(b bus.Bus) bus.Bus {
 	if t := a.cfg.Observe.Traces; t.Endpoint != "" {
-		a.observed.tracer = observe.NewTracer(observe.TraceOptions{
+		a.observed.tracer = telemetry.NewTracer(telemetry.TraceOptions{
 			Endpoint: t.Endpoint, Headers: t.Headers, Sample: t.Sample, Service: t.Service, Version: Version, Attributes: t.Attributes, Log: a.log,
 		})
 		a.room(Part{"traces", a.observed.tracer.Run}) // stops after everyone whose calls it traces
 	}
-	return observe.Watch(b, a.observed.tracer)
+	return telemetry.Watch(b, a.observed.tracer)
 }
 
 // watch counts what happens from now on, if the settings ask for metrics.
@@ -36,17 +36,17 @@ func (a *App) watch() {
 	if !a.cfg.Observe.Metrics {
 		return
 	}
-	s := observe.Sources{
+	s := telemetry.Sources{
 		Version: Version, Jobs: a.jobs.Live, Traces: a.observed.tracer, Log: a.log,
 		Overdue:  func() int { return int(a.calls.Overdue()) },
 		Limits:   func() limit.Stats { return a.limits.Stats() },
-		Streams:  func() int { return a.observed.ofDoors((*http.Door).Streams) },
-		Requests: func() int { return a.observed.ofDoors((*http.Door).Serving) },
+		Streams:  func() int { return a.observed.ofDoors((*httpserver.Door).Streams) },
+		Requests: func() int { return a.observed.ofDoors((*httpserver.Door).Serving) },
 	}
 	if a.table != nil {
 		s.Sessions = a.table.Len
 	}
-	m := observe.NewMetrics(s)
+	m := telemetry.NewMetrics(s)
 	a.observed.handler = m.Handler()
 	ctx, stop := context.WithCancel(context.Background())
 	follow := m.Follow(ctx, a.bus)
@@ -57,13 +57,13 @@ func (a *App) watch() {
 }
 
 // http is told of every door that serves HTTP.
-func (o *observed) http(d *http.Door) {
+func (o *observed) http(d *httpserver.Door) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.doors = append(o.doors, d)
 }
 
-func (o *observed) ofDoors(count func(*http.Door) int) int {
+func (o *observed) ofDoors(count func(*httpserver.Door) int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := 0

@@ -7,10 +7,10 @@ import (
 	"net/netip"
 	"strconv"
 
-	"gatehouse/internal/identity"
-	"gatehouse/internal/limit"
-	"gatehouse/internal/protocol"
-	"gatehouse/internal/transport/http"
+	"gatehouse/internal/access/identity"
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/server/httpserver"
 )
 
 // mostSessionKey is the longest session id that has a rate of its own.
@@ -50,12 +50,12 @@ func (a *App) paced(who protocol.Who, from origin) protocol.Who {
 }
 
 // tooMany is the answer to a request that came too soon.
-func tooMany(err error) *http.Denied {
+func tooMany(err error) *httpserver.Denied {
 	busy, ok := errors.AsType[*limit.Busy](err)
 	if !ok { // the client has gone
-		return &http.Denied{Status: nethttp.StatusServiceUnavailable, Message: err.Error()}
+		return &httpserver.Denied{Status: nethttp.StatusServiceUnavailable, Message: err.Error()}
 	}
-	return &http.Denied{Status: nethttp.StatusTooManyRequests, Message: busy.Error(), Header: nethttp.Header{"Retry-After": {strconv.Itoa(busy.Seconds())}}}
+	return &httpserver.Denied{Status: nethttp.StatusTooManyRequests, Message: busy.Error(), Header: nethttp.Header{"Retry-After": {strconv.Itoa(busy.Seconds())}}}
 }
 
 // remote is where a request comes from. Whoever comes through a proxy on this

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/limit"
-	"gatehouse/internal/protocol"
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/mcp/protocol"
 )
 
 // flood sends n requests and tells how many were turned away, and how.

@@ -11,15 +11,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gatehouse/internal/backup"
-	"gatehouse/internal/bus"
-	"gatehouse/internal/contexts"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/notify"
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/maintenance/backup"
 	hosting "gatehouse/internal/modules/packages"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/internal/packages"
-	"gatehouse/internal/secret"
 	"gatehouse/internal/state"
-	"gatehouse/internal/tidings"
 	"gatehouse/tool"
 )
 
@@ -84,8 +84,8 @@ func restoredPackages(folder string) func() (map[string]packages.Record, func() 
 
 // tellBroken has administrators notified of a package that is left alone.
 func (a *App) tellBroken(id string, why error) {
-	a.tellOfPackage(tidings.News{
-		Code: "package.broken", Level: tidings.Error, Title: "The package " + id + " keeps failing",
+	a.tellOfPackage(notify.News{
+		Code: "package.broken", Level: notify.Error, Title: "The package " + id + " keeps failing",
 		Message: why.Error() + ". It is no longer started by itself: see package_logs, then package_restart.",
 	})
 }
@@ -113,19 +113,19 @@ func (a *App) tellRelisted(id string, c packages.ToolChanges) {
 		}
 	}
 	data, _ := json.Marshal(fact) // strings only
-	a.tellOfPackage(tidings.News{
-		Code: "package.tools_changed", Level: tidings.Warning, Title: "The package " + id + " changed its tools", Data: data,
+	a.tellOfPackage(notify.News{
+		Code: "package.tools_changed", Level: notify.Warning, Title: "The package " + id + " changed its tools", Data: data,
 		Message: "Its server did so by itself, not an installation: " + strings.Join(said, "; ") +
 			". Look at them (package_info); package_stop ends it.",
 	})
 }
 
-func (a *App) tellOfPackage(news tidings.News) {
+func (a *App) tellOfPackage(news notify.News) {
 	data, err := json.Marshal(news)
 	if err != nil {
 		return // strings only: it cannot fail
 	}
-	a.bus.Publish(bus.Fact{Subject: "module." + packageModule + "." + tidings.Fact, At: time.Now(), Data: data})
+	a.bus.Publish(bus.Fact{Subject: "module." + packageModule + "." + notify.Fact, At: time.Now(), Data: data})
 }
 
 // packagesRoom are the packages of a host, and who is told when their tools
@@ -175,7 +175,7 @@ func (t *tree) callable(who tool.Caller) map[string]bool {
 	if err != nil || t.app.house == nil {
 		return mine
 	}
-	for _, e := range v.Entries(contexts.Tools) {
+	for _, e := range v.Entries(views.Tools) {
 		if e.Module == packageModule {
 			seen[e.Name] = true
 		}

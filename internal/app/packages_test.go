@@ -10,12 +10,12 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/audit"
-	"gatehouse/internal/backup"
-	"gatehouse/internal/modules/public"
+	"gatehouse/internal/access/audit"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/exec/shield"
+	"gatehouse/internal/maintenance/backup"
+	"gatehouse/internal/modules/publicstate"
 	"gatehouse/internal/packages/packagestest"
-	"gatehouse/internal/proc/shield"
-	"gatehouse/internal/secret"
 )
 
 func TestMain(m *testing.M) {
@@ -62,7 +62,7 @@ func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 	expect(t, got, `\"arguments\":{\"text\":\"a\",\"n\":12345678901234567890.50}`)
 	expect(t, eve.call("default", "up_raw", `{}`), strings.Trim(packagestest.Result, "{}"))
 	expect(t, eve.call("default", "up_echo", `{"n":1}`), "invalid_arguments")
-	at := public.PublicURI + "/packageData/up"
+	at := publicstate.PublicURI + "/packageData/up"
 	for _, who := range []*tenant{admin, eve} {
 		v, _ := who.readPublic("default", at)
 		m, _ := v.(map[string]any)
@@ -70,7 +70,7 @@ func TestToolsOfAPackageAreCalledLikeAnyOther(t *testing.T) {
 			t.Errorf("shown as %v", v)
 		}
 	}
-	v, _ := admin.readPublic("default", public.PublicURI+"/jobs/"+begun["job"].(string)+"/progress")
+	v, _ := admin.readPublic("default", publicstate.PublicURI+"/jobs/"+begun["job"].(string)+"/progress")
 	if b, _ := json.Marshal(v); string(b) != `{"overall":true,"phases":[{"name":"fetch","progress":true},{"name":"try","progress":true},{"name":"keep","progress":true}]}` {
 		t.Errorf("progress %s", b)
 	}
@@ -135,7 +135,7 @@ func TestAPackageIsSeenByThoseWhoMayCallIt(t *testing.T) {
 	_, client := liveOn(t, cfg, Options{})
 	admin, eve := client("ann", "admin"), client("eve")
 	admin.wait(admin.result("package_install", packageArgs(t, "up", "good")))
-	at := public.PublicURI + "/packageData"
+	at := publicstate.PublicURI + "/packageData"
 	if v, _ := admin.readPublic("default", at); !strings.Contains(fmt.Sprint(v), "A test server") {
 		t.Errorf("ann sees %v", v)
 	}

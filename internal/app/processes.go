@@ -6,8 +6,8 @@ import (
 	"iter"
 	"path/filepath"
 
+	"gatehouse/internal/mcp/session"
 	"gatehouse/internal/modules/process"
-	"gatehouse/internal/session"
 )
 
 // endings is how many ends of sessions may wait to be told to processes.

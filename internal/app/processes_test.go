@@ -12,8 +12,8 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/modules/public"
-	"gatehouse/internal/protocol"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/modules/publicstate"
 	"gatehouse/tool"
 )
 
@@ -145,14 +145,14 @@ func TestADetachedProcessSurvivesARestart(t *testing.T) {
 	})
 	host(func(c *tenant) {
 		eventually(t, "the process is in the tree", func() bool {
-			v, _ := c.readPublic("default", public.PublicURI+"/processes")
+			v, _ := c.readPublic("default", publicstate.PublicURI+"/processes")
 			return slices.Equal(members(v), []string{id})
 		})
 		expect(t, c.call("default", "process_list", "{}"), id, `"running"`)
 		expect(t, c.call("default", "process_output", fmt.Sprintf(`{"id":%q}`, id)), "begun", `"running"`)
 		expect(t, c.call("default", "process_kill", fmt.Sprintf(`{"id":%q}`, id)), `"success":true`)
 		eventually(t, "the process has left the tree", func() bool {
-			v, _ := c.readPublic("default", public.PublicURI+"/processes")
+			v, _ := c.readPublic("default", publicstate.PublicURI+"/processes")
 			return len(members(v)) == 0
 		})
 	})

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/contexts"
+	"gatehouse/internal/dispatch/views"
 	"gatehouse/tool"
 )
 
@@ -60,10 +60,10 @@ that. A yes to one act is no yes to the next. When in doubt, look first.
 
 // describeTools lists the modules of a view with their tools, and which of
 // those destroy something.
-func describeTools(b *strings.Builder, v *contexts.View) {
+func describeTools(b *strings.Builder, v *views.View) {
 	tools := map[string][]string{}
 	var destroy []string
-	for _, e := range v.Entries(contexts.Tools) {
+	for _, e := range v.Entries(views.Tools) {
 		tools[e.Module] = append(tools[e.Module], e.Listed)
 		if f := e.Tool.Effects; f == 0 || f&tool.Destroys != 0 {
 			destroy = append(destroy, e.Listed)

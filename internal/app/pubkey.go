@@ -1,8 +1,8 @@
 package app
 
 import (
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/modules/pubkey"
-	"gatehouse/internal/secret"
 )
 
 // pubkeyConfig gives the module that tells the host's public key where it is.

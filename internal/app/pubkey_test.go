@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 )
 
 func TestAHostTellsItsPublicKey(t *testing.T) {

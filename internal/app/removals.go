@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/identity"
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/state"
 	"gatehouse/module"
 )

@@ -14,11 +14,11 @@ import (
 	"strings"
 	"testing"
 
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/config"
-	"gatehouse/internal/identity"
-	"gatehouse/internal/jobs"
-	"gatehouse/internal/modules/public"
-	"gatehouse/internal/protocol"
+	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/modules/publicstate"
 	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -494,7 +494,7 @@ func TestWhatARemovedUserOwnsIsHandedOver(t *testing.T) {
 	for at, id := range map[string]string{"processes": process.ID, "sandboxes": box.ID} {
 		if id != "" {
 			eventually(t, at+" are shown to bob", func() bool {
-				v, _ := bob.readPublic("default", public.PublicURI+"/"+at)
+				v, _ := bob.readPublic("default", publicstate.PublicURI+"/"+at)
 				return slices.Contains(members(v), id)
 			})
 		}
@@ -504,7 +504,7 @@ func TestWhatARemovedUserOwnsIsHandedOver(t *testing.T) {
 	}
 	bob.does("process_kill", fmt.Sprintf(`{"id":%q}`, process.ID), &struct{}{})
 	eventually(t, "the process has ended", func() bool {
-		v, _ := bob.readPublic("default", public.PublicURI+"/processes")
+		v, _ := bob.readPublic("default", publicstate.PublicURI+"/processes")
 		return len(members(v)) == 0
 	})
 }

@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/schema"
+	"gatehouse/internal/mcp/schema"
 )
 
 // texts are the tools whose product is text.

@@ -6,11 +6,11 @@ import (
 	"log/slog"
 	"slices"
 
+	"gatehouse/internal/access/permit"
 	"gatehouse/internal/config"
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/modules"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/dispatch/modulehost"
 	"gatehouse/internal/modules/standard"
-	"gatehouse/internal/permit"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -18,7 +18,7 @@ import (
 // RuleWarnings finds rules that compare as text what arguments name of the
 // host: those of one context, or with nil those of the settings. Settings with
 // mistakes give none.
-func RuleWarnings(ctx context.Context, cfg config.Config, of *contextbook.Record) []string {
+func RuleWarnings(ctx context.Context, cfg config.Config, of *contextstore.Record) []string {
 	var rules []permit.Rule
 	if of != nil {
 		rules, _ = of.Permit()
@@ -43,7 +43,7 @@ func readsArguments(rules []permit.Rule) bool {
 	return slices.ContainsFunc(rules, func(r permit.Rule) bool { return r.When != "" })
 }
 
-func offered(all []modules.Offered) iter.Seq2[string, *tool.Tool] {
+func offered(all []modulehost.Offered) iter.Seq2[string, *tool.Tool] {
 	return func(yield func(string, *tool.Tool) bool) {
 		for _, o := range all {
 			for i := range o.Offer.Tools {

@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"gatehouse/internal/bus"
-	"gatehouse/internal/contexts"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/sandbox/manager"
-	"gatehouse/internal/secret"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -76,15 +76,15 @@ func (a *App) sandboxSecrets(who tool.Caller) (map[string]manager.Secret, error)
 }
 
 // specOf is the context of that name, or the one of callers who name none.
-func (a *App) specOf(name string) contexts.Spec {
+func (a *App) specOf(name string) views.Spec {
 	rules := a.views.Rules()
 	if name == "" {
 		name = rules.Default
 	}
-	if i := slices.IndexFunc(rules.Specs, func(s contexts.Spec) bool { return s.Name == name }); i >= 0 {
+	if i := slices.IndexFunc(rules.Specs, func(s views.Spec) bool { return s.Name == name }); i >= 0 {
 		return rules.Specs[i]
 	}
-	return contexts.Spec{}
+	return views.Spec{}
 }
 
 // untilSandboxesAreServed waits for a session in a context that offers

@@ -7,10 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
 	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/internal/sandbox/sandboxtest"
-	"gatehouse/internal/secret"
 	"gatehouse/tool"
 )
 

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 	"slices"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
 	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/sandbox/image"
-	"gatehouse/internal/secret"
 )
 
 // sandboxImages opens the store of images, where the settings name one or a

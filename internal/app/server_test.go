@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/modules/public"
+	"gatehouse/internal/modules/publicstate"
 )
 
 // ruled are settings of a host with some of its modules.
@@ -53,10 +53,10 @@ func TestAHostIsNamedForGood(t *testing.T) {
 		t.Fatal(got)
 	}
 	admin.result("server_language", `{"language":"de"}`)
-	if v, _ := eve.readPublic("default", public.PublicURI+"/serverInfo/name"); v != "House on the hill" {
+	if v, _ := eve.readPublic("default", publicstate.PublicURI+"/serverInfo/name"); v != "House on the hill" {
 		t.Errorf("eve sees %v", v)
 	}
-	expect(t, eve.say("default", "resources/read", fmt.Sprintf(`"uri":%q`, public.PromptURI)), "connected to House on the hill", "in the language de")
+	expect(t, eve.say("default", "resources/read", fmt.Sprintf(`"uri":%q`, publicstate.PromptURI)), "connected to House on the hill", "in the language de")
 	// Another host of the same folder of data has the name, and is told of the next.
 	b, other := liveOn(t, cfg, Options{})
 	root := other("root", "admin")
@@ -87,7 +87,7 @@ func TestTheMachineIsInThePublicTree(t *testing.T) {
 	_, client := liveOn(t, ruled(t, "server"), Options{})
 	eve := client("eve")
 	eventually(t, "a sample", func() bool {
-		v, _ := eve.readPublic("default", public.PublicURI+"/serverInfo/metrics/general")
+		v, _ := eve.readPublic("default", publicstate.PublicURI+"/serverInfo/metrics/general")
 		return v != nil
 	})
 	// Where nobody asked for the module, nothing is measured.

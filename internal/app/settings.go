@@ -11,14 +11,14 @@ import (
 	"strings"
 	"sync"
 
-	"gatehouse/internal/bus"
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/access/permit"
 	"gatehouse/internal/config"
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/contexts"
-	"gatehouse/internal/limit"
-	"gatehouse/internal/modules"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/dispatch/modulehost"
+	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/modules/standard"
-	"gatehouse/internal/permit"
 	"gatehouse/tool"
 )
 
@@ -104,12 +104,12 @@ func CheckSettings(cfg config.Config) error {
 	if err == nil {
 		err = checkView(cfg.View)
 	}
-	var fixed contextbook.Fixed
+	var fixed contextstore.Fixed
 	if err == nil {
 		fixed, err = fixedContexts(cfg, guests)
 	}
 	for i, c := range cfg.Contexts {
-		if c.Name == contextbook.Admin && err == nil {
+		if c.Name == contextstore.Admin && err == nil {
 			err = &config.Mistake{Path: fmt.Sprintf("contexts[%d].name", i), Err: fmt.Errorf(
 				"%q is the context in which this host is administered: what is said of it here counts for nothing, and callers cannot be let in; choose another name", c.Name)}
 		}
@@ -140,7 +140,7 @@ func ContextNames(cfg config.Config) ([]string, error) {
 	}
 	var names []string
 	for _, s := range fixed.Specs {
-		if s.Name != contextbook.Admin {
+		if s.Name != contextstore.Admin {
 			names = append(names, s.Name)
 		}
 	}
@@ -149,18 +149,18 @@ func ContextNames(cfg config.Config) ([]string, error) {
 			names = append(names, r.Name)
 		}
 	}
-	return append(names, contextbook.Admin), nil
+	return append(names, contextstore.Admin), nil
 }
 
 // madeContexts are the contexts that were made at run time; none where their file
 // is not there or cannot be read, which the host itself says when it starts.
-func madeContexts(f config.Folders) *contextbook.Snapshot {
-	none := &contextbook.Snapshot{}
+func madeContexts(f config.Folders) *contextstore.Snapshot {
+	none := &contextstore.Snapshot{}
 	path := ContextsFile(f)
 	if _, err := os.Stat(path); path == "" || err != nil {
 		return none
 	}
-	b, err := contextbook.Open(path, contextbook.Options{Log: slog.New(slog.DiscardHandler), Fixed: func(string) bool { return false }})
+	b, err := contextstore.Open(path, contextstore.Options{Log: slog.New(slog.DiscardHandler), Fixed: func(string) bool { return false }})
 	if err != nil {
 		return none
 	}
@@ -170,13 +170,13 @@ func madeContexts(f config.Folders) *contextbook.Snapshot {
 
 // fixedContexts are those of the settings: of the file, if it has some, or
 // one with everything and one for each module.
-func fixedContexts(cfg config.Config, guests []guest) (contextbook.Fixed, error) {
+func fixedContexts(cfg config.Config, guests []guest) (contextstore.Fixed, error) {
 	v := cfg.View
 	policy, err := cfg.Permit()
 	if err != nil {
-		return contextbook.Fixed{}, &SettingError{err}
+		return contextstore.Fixed{}, &SettingError{err}
 	}
-	f := contextbook.Fixed{Default: v.Context, Modules: defaultModules(guests), Admin: []string{contextModule, sshModule}, Policy: policy}
+	f := contextstore.Fixed{Default: v.Context, Modules: defaultModules(guests), Admin: []string{contextModule, sshModule}, Policy: policy}
 	if len(cfg.Contexts) == 0 {
 		f.Specs = specs(v, guests)
 		return f, nil
@@ -186,10 +186,10 @@ func fixedContexts(cfg config.Config, guests []guest) (contextbook.Fixed, error)
 			return f, err
 		}
 		f.Specs = append(f.Specs, spec(c, guests))
-		own := contextbook.Definition{Env: c.Env, Limits: contextbook.Limits(c.Limits)}
-		if r := (contextbook.Record{Name: c.Name, Definition: own}); len(c.Env)+len(c.Roots) > 0 || c.Limits != (config.ContextLimits{}) {
+		own := contextstore.Definition{Env: c.Env, Limits: contextstore.Limits(c.Limits)}
+		if r := (contextstore.Record{Name: c.Name, Definition: own}); len(c.Env)+len(c.Roots) > 0 || c.Limits != (config.ContextLimits{}) {
 			for _, path := range c.Roots {
-				r.Roots = append(r.Roots, contextbook.Root{Path: path})
+				r.Roots = append(r.Roots, contextstore.Root{Path: path})
 			}
 			f.Records = append(f.Records, r)
 		}
@@ -197,14 +197,14 @@ func fixedContexts(cfg config.Config, guests []guest) (contextbook.Fixed, error)
 	return f, nil
 }
 
-func spec(c config.Context, guests []guest) contexts.Spec {
+func spec(c config.Context, guests []guest) views.Spec {
 	modules := c.Modules
 	if modules == nil {
 		modules = defaultModules(guests)
 	}
-	return contexts.Spec{
+	return views.Spec{
 		Name: c.Name, Description: c.Description, Modules: modules, Tools: c.Tools, Prompts: c.Prompts, Resources: c.Resources,
-		Rename: c.Rename, Describe: c.Describe, Style: contexts.Style(c.Style), Aliases: c.Aliases, Results: c.Results,
+		Rename: c.Rename, Describe: c.Describe, Style: views.Style(c.Style), Aliases: c.Aliases, Results: c.Results,
 	}
 }
 
@@ -232,21 +232,21 @@ func checkRenames(cfg config.Config, guests []guest) error {
 	ctx := context.Background()
 	host := bareHost(ctx, guests)
 	defer host.Close(ctx)
-	views := contexts.New(contexts.Options{Offers: host.Offers, Rules: contexts.Rules{Policy: permit.Open(false)}, Log: slog.New(slog.DiscardHandler)})
+	set := views.New(views.Options{Offers: host.Offers, Rules: views.Rules{Policy: permit.Open(false)}, Log: slog.New(slog.DiscardHandler)})
 	for i, c := range cfg.Contexts {
 		if len(c.Rename) == 0 {
 			continue
 		}
 		plain := c
 		plain.Rename = nil
-		views.Set(contexts.Rules{Policy: permit.Open(false), Specs: []contexts.Spec{spec(plain, guests)}})
-		v, _, err := views.Whole(ctx, &tool.Caller{Context: c.Name})
+		set.Set(views.Rules{Policy: permit.Open(false), Specs: []views.Spec{spec(plain, guests)}})
+		v, _, err := set.Whole(ctx, &tool.Caller{Context: c.Name})
 		if err != nil {
 			continue
 		}
 		for _, from := range slices.Sorted(maps.Keys(c.Rename)) {
 			taken := v.Tool(c.Rename[from])
-			if taken == nil || taken.Name == from || c.Rename[taken.Name] != "" || !slices.ContainsFunc(v.Entries(contexts.Tools), func(e *contexts.Entry) bool { return e.Name == from }) {
+			if taken == nil || taken.Name == from || c.Rename[taken.Name] != "" || !slices.ContainsFunc(v.Entries(views.Tools), func(e *views.Entry) bool { return e.Name == from }) {
 				continue
 			}
 			return &SettingError{&config.Mistake{Path: fmt.Sprintf("contexts[%d].rename.%s", i, from),
@@ -258,8 +258,8 @@ func checkRenames(cfg config.Config, guests []guest) error {
 
 // bareHost has the modules that can be made without a host, to look at what they
 // offer. The caller closes it.
-func bareHost(ctx context.Context, guests []guest) *modules.Host {
-	host := modules.NewHost(modules.Options{Bus: bus.New(), Config: func(string, any) error { return nil }, Log: slog.New(slog.DiscardHandler)})
+func bareHost(ctx context.Context, guests []guest) *modulehost.Host {
+	host := modulehost.NewHost(modulehost.Options{Bus: bus.New(), Config: func(string, any) error { return nil }, Log: slog.New(slog.DiscardHandler)})
 	for _, g := range guests {
 		if i := slices.IndexFunc(standard.Guests(), func(s standard.Guest) bool { return s.Name == g.Name }); i >= 0 {
 			host.Add(ctx, g.Name, standard.Guests()[i].New) // whose error is that module's to tell when the host starts
@@ -270,8 +270,8 @@ func bareHost(ctx context.Context, guests []guest) *modules.Host {
 
 // checkDefault says what is wrong with the context that callers get who name
 // none.
-func checkDefault(name string, fixed *contextbook.Fixed, book *contextbook.Snapshot) error {
-	if name == "" || name != contextbook.Admin && fixed.Has(name) || book.Find(name) != nil {
+func checkDefault(name string, fixed *contextstore.Fixed, book *contextstore.Snapshot) error {
+	if name == "" || name != contextstore.Admin && fixed.Has(name) || book.Find(name) != nil {
 		return nil
 	}
 	var names []string

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"gatehouse/internal/config"
+	"gatehouse/internal/files/roots"
 	"gatehouse/internal/modules/shell"
-	"gatehouse/internal/roots"
 	"gatehouse/tool"
 )
 

@@ -14,13 +14,13 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/config"
-	"gatehouse/internal/contexts"
-	"gatehouse/internal/identity"
-	"gatehouse/internal/modules"
+	"gatehouse/internal/dispatch/modulehost"
+	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/notification"
-	"gatehouse/internal/modules/public"
+	"gatehouse/internal/modules/publicstate"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/smtp"
 	"gatehouse/internal/packages"
@@ -36,8 +36,8 @@ const publicModule = "public"
 type tree struct {
 	app     *App
 	state   *state.Tree
-	watches public.Watches
-	sight   public.Options // what the callers see of it
+	watches publicstate.Watches
+	sight   publicstate.Options // what the callers see of it
 
 	self      *state.Mount[hostSelf]
 	info      *state.Mount[serverInfo]
@@ -52,7 +52,7 @@ type tree struct {
 	mail      *state.Mount[smtp.Kept]
 
 	modules *state.Mount[map[string]moduleState]
-	failed  atomic.Pointer[[]modules.Offered] // what modules that make no offer offered last
+	failed  atomic.Pointer[[]modulehost.Offered] // what modules that make no offer offered last
 
 	packages       *state.Mount[map[string]packages.Public]
 	packageRecords *state.Mount[map[string]packages.Record] // at /private/packages
@@ -225,14 +225,14 @@ func (t *tree) attachUI(ctx context.Context) error {
 
 // module makes the module that shows the tree.
 func (t *tree) module() module.New {
-	t.sight = public.Options{
+	t.sight = publicstate.Options{
 		Tree: t.state, Watches: &t.watches, Everything: seesEverything, Prompt: t.prompt,
-		Listed: []public.Listed{
+		Listed: []publicstate.Listed{
 			{Name: "serverInfo", Title: "About this host", Description: "What this host is, its version and platform, and how the machine is doing, as JSON."},
 			{Name: "packageData", Title: "Packages", Description: "The packages of which you may call tools and the state of each, as JSON."},
 		},
 		PromptOf: []state.Pointer{{"public", "serverInfo", "name"}, {"public", "serverInfo", "language"}, {"public", "contexts"}},
-		Own: []public.Own{
+		Own: []publicstate.Own{
 			{At: state.Pointer{"public", "contexts"}, Sees: t.seesContext},
 			{At: state.Pointer{"public", "sessions"}, Sees: seesSession},
 			{At: state.Pointer{"public", "processes"}, Sees: seesProcess},
@@ -242,7 +242,7 @@ func (t *tree) module() module.New {
 			{At: state.Pointer{"public", "modules"}, Part: t.partOfModule},
 		},
 	}
-	return public.New(t.sight)
+	return publicstate.New(t.sight)
 }
 
 // seesEverything reports whether a caller may see all there is below /public:
@@ -255,7 +255,7 @@ func seesEverything(who tool.Caller) bool {
 func (t *tree) seesContext(who tool.Caller) func(string, any) bool {
 	open := t.app.views.Open(who)
 	return func(name string, _ any) bool {
-		return slices.ContainsFunc(open, func(s contexts.Spec) bool { return s.Name == name })
+		return slices.ContainsFunc(open, func(s views.Spec) bool { return s.Name == name })
 	}
 }
 

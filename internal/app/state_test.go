@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/modules/public"
+	"gatehouse/internal/modules/publicstate"
 	"gatehouse/internal/state"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
@@ -71,10 +71,10 @@ func TestPublicTreeSaysWhatThisHostIs(t *testing.T) {
 	a, client := live(t)
 	ann := client("ann")
 	eventually(t, "running", func() bool {
-		v, _ := ann.readPublic("default", public.PublicURI+"/serverInfo/status/state")
+		v, _ := ann.readPublic("default", publicstate.PublicURI+"/serverInfo/status/state")
 		return v == "running"
 	})
-	v, revision := ann.readPublic("default", public.PublicURI)
+	v, revision := ann.readPublic("default", publicstate.PublicURI)
 	for _, name := range []string{"contexts", "jobs", "processes", "serverInfo", "sessions", "ui"} {
 		if !slices.Contains(members(v), name) || revision == "" {
 			t.Fatalf("%v at %q, without %s", members(v), revision, name)
@@ -107,35 +107,35 @@ func TestEveryoneSeesTheirOwnSessionsAndContexts(t *testing.T) {
 		c.handshake()
 	}
 	sessions := func(c *tenant) []string {
-		v, _ := c.readPublic("default", public.PublicURI+"/sessions")
+		v, _ := c.readPublic("default", publicstate.PublicURI+"/sessions")
 		return members(v)
 	}
 	eventually(t, "three sessions", func() bool { return len(sessions(admin)) == 3 })
 	if len(sessions(ann)) != 1 || len(sessions(bob)) != 1 || len(sessions(nobody)) != 0 {
 		t.Fatalf("ann sees %v, bob %v, nobody %v", sessions(ann), sessions(bob), sessions(nobody))
 	}
-	bobs := public.PublicURI + "/sessions/" + sessions(bob)[0]
+	bobs := publicstate.PublicURI + "/sessions/" + sessions(bob)[0]
 	if v, _ := ann.readPublic("default", bobs); v != nil {
 		t.Errorf("ann reads bob's session: %v", v)
 	}
 	if v, _ := bob.readPublic("default", bobs+"/client"); v != "probe/1" {
 		t.Errorf("bob's client is %v", v)
 	}
-	got := ann.say("default", "completion/complete", fmt.Sprintf(`"ref":{"type":"ref/resource","uri":%q},"argument":{"name":"pointer","value":"sessions/"}`, public.PublicTemplate))
+	got := ann.say("default", "completion/complete", fmt.Sprintf(`"ref":{"type":"ref/resource","uri":%q},"argument":{"name":"pointer","value":"sessions/"}`, publicstate.PublicTemplate))
 	expect(t, got, `"values":["sessions/`+sessions(ann)[0]+`"]`)
 	bob.pipe.Close(nil)
 	eventually(t, "bob's session is gone", func() bool { return len(sessions(admin)) == 2 })
 
-	all, _ := admin.readPublic("default", public.PublicURI+"/contexts")
-	hers, _ := ann.readPublic("default", public.PublicURI+"/contexts")
+	all, _ := admin.readPublic("default", publicstate.PublicURI+"/contexts")
+	hers, _ := ann.readPublic("default", publicstate.PublicURI+"/contexts")
 	if !slices.Contains(members(all), "admin") || slices.Contains(members(hers), "admin") || !slices.Contains(members(hers), "default") {
 		t.Fatalf("contexts of the administrator %v, of ann %v", members(all), members(hers))
 	}
 	admin.call("admin", "context_create", `{"name":"dev","roles":["dev"]}`)
 	admin.call("admin", "context_create", `{"name":"open"}`)
 	eventually(t, "new contexts", func() bool {
-		all, _ := admin.readPublic("default", public.PublicURI+"/contexts")
-		hers, _ := ann.readPublic("default", public.PublicURI+"/contexts")
+		all, _ := admin.readPublic("default", publicstate.PublicURI+"/contexts")
+		hers, _ := ann.readPublic("default", publicstate.PublicURI+"/contexts")
 		return slices.Contains(members(all), "dev") && slices.Contains(members(hers), "open") && !slices.Contains(members(hers), "dev")
 	})
 }
@@ -170,7 +170,7 @@ func TestBothErasAreToldOfTheSameChange(t *testing.T) {
 	a, client := live(t)
 	older, modern := client("root", "admin"), client("root", "admin")
 	older.handshake()
-	uri := public.PublicURI + "/tests"
+	uri := publicstate.PublicURI + "/tests"
 	things, err := state.Attach[map[string]int](t.Context(), a.tree.state, "/public/tests", state.Live)
 	if err != nil {
 		t.Fatal(err)
@@ -193,7 +193,7 @@ func TestBothErasAreToldOfTheSameChange(t *testing.T) {
 	want, _ := now.JSON()
 	for era, c := range map[string]*tenant{"legacy": older, "modern": modern} {
 		meta := c.note(uri)
-		p, err := state.DecodePatch(meta[public.MetaPatch])
+		p, err := state.DecodePatch(meta[publicstate.MetaPatch])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -202,8 +202,8 @@ func TestBothErasAreToldOfTheSameChange(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, _ := state.View{Value: v}.JSON()
-		if string(got) != string(want) || string(meta[public.MetaRevision]) != fmt.Sprintf("%q", now.Revision) || string(meta[public.MetaFrom]) != fmt.Sprintf("%q", seen.Revision) {
-			t.Errorf("%s: from %s to %s, want from %s to %s", era, meta[public.MetaFrom], meta[public.MetaRevision], seen.Revision, now.Revision)
+		if string(got) != string(want) || string(meta[publicstate.MetaRevision]) != fmt.Sprintf("%q", now.Revision) || string(meta[publicstate.MetaFrom]) != fmt.Sprintf("%q", seen.Revision) {
+			t.Errorf("%s: from %s to %s, want from %s to %s", era, meta[publicstate.MetaFrom], meta[publicstate.MetaRevision], seen.Revision, now.Revision)
 		}
 	}
 	// Nobody is told twice, and who has unsubscribed is not told at all.
@@ -212,8 +212,8 @@ func TestBothErasAreToldOfTheSameChange(t *testing.T) {
 	if err := state.Put(t.Context(), things, "n", 2); err != nil {
 		t.Fatal(err)
 	}
-	if meta := modern.note(uri); string(meta[public.MetaPatch]) != `[{"op":"replace","path":"/n","value":2}]` {
-		t.Errorf("told %s", meta[public.MetaPatch])
+	if meta := modern.note(uri); string(meta[publicstate.MetaPatch]) != `[{"op":"replace","path":"/n","value":2}]` {
+		t.Errorf("told %s", meta[publicstate.MetaPatch])
 	}
 	older.pipe.Receive([]byte(`{"jsonrpc":"2.0","id":"p","method":"ping"}`))
 	expect(t, string(older.message()), `"id":"p"`)
@@ -244,7 +244,7 @@ func TestFactsOutOfOrder(t *testing.T) {
 	publish("session.ended", `{"client":"unknown/1","revision":"2025-11-25"}`)
 	publish("session.created", `not json`)
 	ids := func(of string) []string {
-		v, _ := admin.readPublic("default", public.PublicURI+"/"+of)
+		v, _ := admin.readPublic("default", publicstate.PublicURI+"/"+of)
 		return members(v)
 	}
 	eventually(t, "one process", func() bool { return slices.Equal(ids("processes"), []string{"slow"}) })
@@ -268,19 +268,19 @@ func TestToolsThatSync(t *testing.T) {
 	a, client := liveWith(t, Options{Extra: []Guest{{"touch", moduletest.Fixed(offer)}}})
 	eventually(t, "calls are followed", func() bool { return a.bus.(interface{ Followed(string) bool }).Followed("call.finished") })
 	root := client("root", "admin")
-	uri := public.PublicURI + "/contexts"
+	uri := publicstate.PublicURI + "/contexts"
 	root.listen(uri)
 	for _, name := range []string{"touch_silently", "touch_sync"} {
 		root.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":%q,"method":"tools/call","params":{"name":%q,"arguments":{},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, name, name))
 	}
 	meta := root.note(uri)
-	if string(meta[public.MetaPatch]) != "[]" || string(meta[public.MetaFrom]) != string(meta[public.MetaRevision]) {
+	if string(meta[publicstate.MetaPatch]) != "[]" || string(meta[publicstate.MetaFrom]) != string(meta[publicstate.MetaRevision]) {
 		t.Errorf("told %s", meta)
 	}
 	if _, err := a.tree.contexts.Set(t.Context(), map[string]contextState{}); err != nil {
 		t.Fatal(err)
 	}
-	if meta := root.note(uri); string(meta[public.MetaPatch]) == "[]" {
+	if meta := root.note(uri); string(meta[publicstate.MetaPatch]) == "[]" {
 		t.Error("told twice")
 	}
 }
@@ -290,7 +290,7 @@ func TestCallsAreFollowedOnlyForTools(t *testing.T) {
 	a, client := live(t)
 	root := client("root", "admin")
 	eventually(t, "running", func() bool {
-		v, _ := root.readPublic("default", public.PublicURI+"/serverInfo/status/state")
+		v, _ := root.readPublic("default", publicstate.PublicURI+"/serverInfo/status/state")
 		return v == "running"
 	})
 	if a.bus.(interface{ Followed(string) bool }).Followed("call.finished") {
@@ -308,7 +308,7 @@ func TestFollowersDoNotShare(t *testing.T) {
 		})
 	a, client := liveWith(t, Options{Extra: []Guest{{"touch", moduletest.Fixed(&module.Offer{Tools: []tool.Tool{touch}})}}})
 	eventually(t, "calls are followed", func() bool { return a.bus.(interface{ Followed(string) bool }).Followed("call.finished") })
-	uri := public.PublicURI + "/tests"
+	uri := publicstate.PublicURI + "/tests"
 	things, err := state.Attach[map[string]int](t.Context(), a.tree.state, "/public/tests", state.Live)
 	if err != nil {
 		t.Fatal(err)
@@ -342,7 +342,7 @@ func TestFollowersDoNotShare(t *testing.T) {
 		if err := json.Unmarshal(c.message(), &r); err != nil {
 			t.Fatal(err)
 		}
-		return string(r.Result.Meta[public.MetaRevision])
+		return string(r.Result.Meta[publicstate.MetaRevision])
 	}
 	seen := map[*tenant]string{
 		older:  read(older, "r", ""),
@@ -350,7 +350,7 @@ func TestFollowersDoNotShare(t *testing.T) {
 	}
 	put(1)
 	for _, c := range []*tenant{ann, bob} { // told, so that nothing of theirs is pending
-		if meta := c.note(uri); string(meta[public.MetaPatch]) != `[{"op":"replace","path":"/n","value":1}]` {
+		if meta := c.note(uri); string(meta[publicstate.MetaPatch]) != `[{"op":"replace","path":"/n","value":1}]` {
 			t.Fatalf("told %s", meta)
 		}
 	}
@@ -358,7 +358,7 @@ func TestFollowersDoNotShare(t *testing.T) {
 	modern.listen(uri)
 	for c, from := range seen {
 		meta := c.note(uri)
-		if string(meta[public.MetaPatch]) != `[{"op":"replace","path":"/n","value":1}]` || string(meta[public.MetaFrom]) != from {
+		if string(meta[publicstate.MetaPatch]) != `[{"op":"replace","path":"/n","value":1}]` || string(meta[publicstate.MetaFrom]) != from {
 			t.Errorf("who read %s is told %s", from, meta)
 		}
 	}
@@ -368,7 +368,7 @@ func TestFollowersDoNotShare(t *testing.T) {
 	modern.note(uri)
 	put(2)
 	for _, c := range []*tenant{ann, bob, older} {
-		if meta := c.note(uri); string(meta[public.MetaPatch]) != `[{"op":"replace","path":"/n","value":2}]` {
+		if meta := c.note(uri); string(meta[publicstate.MetaPatch]) != `[{"op":"replace","path":"/n","value":2}]` {
 			t.Errorf("another caller is told %s", meta)
 		}
 	}
@@ -378,15 +378,15 @@ func TestFollowersDoNotShare(t *testing.T) {
 func TestPatchesForThoseWhoSeeAPart(t *testing.T) {
 	a, client := live(t)
 	ann, bob := client("ann"), client("bob")
-	uri := public.PublicURI + "/processes"
+	uri := publicstate.PublicURI + "/processes"
 	ann.listen(uri)
 	bob.listen(uri)
 	a.tell("module.process.process.started", json.RawMessage(`{"id":"p1","owner":"ann/default","command":"sleep","pid":7}`))
-	if meta := ann.note(uri); !strings.Contains(string(meta[public.MetaPatch]), `"op":"add","path":"/p1"`) {
+	if meta := ann.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"op":"add","path":"/p1"`) {
 		t.Errorf("ann is told %s", meta)
 	}
 	a.tell("module.process.process.started", json.RawMessage(`{"id":"p2","owner":"bob/default","command":"sleep","pid":8}`))
-	if meta := bob.note(uri); !strings.Contains(string(meta[public.MetaPatch]), `"path":"/p2"`) || strings.Contains(string(meta[public.MetaPatch]), "p1") {
+	if meta := bob.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"path":"/p2"`) || strings.Contains(string(meta[publicstate.MetaPatch]), "p1") {
 		t.Errorf("bob is told %s", meta)
 	}
 	got := ann.say("default", "resources/list", "")
@@ -452,7 +452,7 @@ func TestFollowersAreToldOfTheEnd(t *testing.T) {
 	ended := make(chan error, 1)
 	go func() { ended <- a.Run(ctx) }()
 	older, modern := tenantOf(t, a, "ann"), tenantOf(t, a, "bob")
-	uri := public.PublicURI + "/serverInfo/status/state"
+	uri := publicstate.PublicURI + "/serverInfo/status/state"
 	eventually(t, "running", func() bool {
 		v, _ := older.readPublic("default", uri)
 		return v == "running"
@@ -463,7 +463,7 @@ func TestFollowersAreToldOfTheEnd(t *testing.T) {
 	modern.listen(uri)
 	stop()
 	for _, c := range []*tenant{older, modern} {
-		if meta := c.note(uri); !strings.Contains(string(meta[public.MetaPatch]), `"stopping"`) {
+		if meta := c.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"stopping"`) {
 			t.Errorf("told %s", meta)
 		}
 	}

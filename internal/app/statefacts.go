@@ -8,8 +8,8 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/bus"
-	"gatehouse/internal/procid"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/exec/procid"
 	"gatehouse/internal/state"
 )
 

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/modules/public"
-	"gatehouse/internal/protocol"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/modules/publicstate"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -76,7 +76,7 @@ func TestThousandClientsAreTold(t *testing.T) {
 	for i := range clients {
 		p := a.engine.Pipe(who, c.hears)
 		t.Cleanup(func() { p.Close(nil) })
-		uri := fmt.Sprintf("%s/things/%d", public.PublicURI, i%100)
+		uri := fmt.Sprintf("%s/things/%d", publicstate.PublicURI, i%100)
 		if i%2 == 0 {
 			p.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"ear","method":"subscriptions/listen","params":{"notifications":{"resourceSubscriptions":[%q]},"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28","io.modelcontextprotocol/clientCapabilities":{}}}}`, uri))
 			continue
@@ -97,7 +97,7 @@ func TestThousandClientsAreTold(t *testing.T) {
 	}
 	c.told.Wait()
 	root := client("root", "admin")
-	if v, _ := root.readPublic("default", public.PublicURI+"/things/7"); v != 1.0 {
+	if v, _ := root.readPublic("default", publicstate.PublicURI+"/things/7"); v != 1.0 {
 		t.Errorf("it is %v", v)
 	}
 	c.mu.Lock()
@@ -130,15 +130,15 @@ func TestClientsComeAndGo(t *testing.T) {
 			return nil
 		})
 		c.handshake()
-		c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":"%s/things/%d"}}`, public.PublicURI, i%100))
+		c.pipe.Receive(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":"sub","method":"resources/subscribe","params":{"uri":"%s/things/%d"}}`, publicstate.PublicURI, i%100))
 		expect(t, string(c.message()), `"id":"sub","result":{}`)
-		c.listen(fmt.Sprintf("%s/things/%d", public.PublicURI, i%77))
+		c.listen(fmt.Sprintf("%s/things/%d", publicstate.PublicURI, i%77))
 		c.pipe.Close(nil)
 	}
 	settled := func() (heap uint64, goroutines int) {
 		t.Helper()
 		eventually(t, "no session is left", func() bool {
-			v, _ := root.readPublic("default", public.PublicURI+"/sessions")
+			v, _ := root.readPublic("default", publicstate.PublicURI+"/sessions")
 			return len(members(v)) == 0
 		})
 		runtime.GC()

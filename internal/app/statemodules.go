@@ -6,9 +6,9 @@ import (
 	"strings"
 	"sync"
 
-	"gatehouse/internal/contexts"
-	"gatehouse/internal/modules"
-	"gatehouse/internal/plaintext"
+	"gatehouse/internal/access/displaytext"
+	"gatehouse/internal/dispatch/modulehost"
+	"gatehouse/internal/dispatch/views"
 	"gatehouse/tool"
 )
 
@@ -27,13 +27,13 @@ const mostModuleError = 300
 // shortError is the first line of an error.
 func shortError(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
-	return plaintext.Line(strings.ToValidUTF8(line[:min(len(line), mostModuleError)], ""))
+	return displaytext.Line(strings.ToValidUTF8(line[:min(len(line), mostModuleError)], ""))
 }
 
 // showModules writes how the modules are doing to the tree.
-func (t *tree) showModules(all []modules.Status) {
+func (t *tree) showModules(all []modulehost.Status) {
 	shown := make(map[string]moduleState, len(all))
-	var failed []modules.Offered
+	var failed []modulehost.Offered
 	for _, m := range all {
 		s := moduleState{Version: Version, State: "running", Tools: []string{}}
 		if m.Err != nil {
@@ -77,27 +77,27 @@ func (t *tree) partOfModule(who tool.Caller) func(string, any) (any, bool) {
 // toolsOfModules lists the tools of a caller's view by module. A module without
 // tools is there if it has a resource or prompt for the caller.
 func (t *tree) toolsOfModules(who tool.Caller) map[string][]any {
-	views := t.app.views
+	current := t.app.views
 	all := map[string][]any{}
-	add := func(v *contexts.View) {
-		for _, kind := range []contexts.Kind{contexts.Tools, contexts.Prompts, contexts.Resources, contexts.Templates} {
+	add := func(v *views.View) {
+		for _, kind := range []views.Kind{views.Tools, views.Prompts, views.Resources, views.Templates} {
 			for _, e := range v.Entries(kind) {
 				if all[e.Module] == nil {
 					all[e.Module] = []any{}
 				}
-				if kind == contexts.Tools {
+				if kind == views.Tools {
 					all[e.Module] = append(all[e.Module], e.Listed)
 				}
 			}
 		}
 	}
-	v, err := views.View(context.Background(), &who, views.Cut(who))
+	v, err := current.View(context.Background(), &who, current.Cut(who))
 	if err != nil {
 		return all
 	}
 	add(v)
 	if failed := t.failed.Load(); failed != nil && len(*failed) > 0 {
-		if v, err := views.Of(who, *failed); err == nil {
+		if v, err := current.Of(who, *failed); err == nil {
 			add(v)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/modules/public"
+	"gatehouse/internal/modules/publicstate"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -49,7 +49,7 @@ func (s *shaky) fail(broken bool) {
 // modulesOf reads /public/modules as a caller sees them, in a context.
 func (c *tenant) modulesOf(in string) map[string]moduleState {
 	c.t.Helper()
-	v, _ := c.readPublic(in, public.PublicURI+"/modules")
+	v, _ := c.readPublic(in, publicstate.PublicURI+"/modules")
 	b, err := json.Marshal(v)
 	if err != nil {
 		c.t.Fatal(err)
@@ -103,28 +103,28 @@ func TestModulesAreShownAsFarAsTheyMayBeCalled(t *testing.T) {
 		t.Errorf("in a view with dots it has %v", got)
 	}
 	for _, part := range []string{"/shaky", "/shaky/version"} {
-		if v, _ := bob.readPublic("main", public.PublicURI+"/modules"+part); v != nil {
+		if v, _ := bob.readPublic("main", publicstate.PublicURI+"/modules"+part); v != nil {
 			t.Errorf("bob reads %s: %v", part, v)
 		}
 	}
-	if v, _ := ann.readPublic("main", public.PublicURI+"/modules/shaky/tools/1"); v != nil {
+	if v, _ := ann.readPublic("main", publicstate.PublicURI+"/modules/shaky/tools/1"); v != nil {
 		t.Errorf("ann reads the tool she may not call: %v", v)
 	}
 
-	uri := public.PublicURI + "/modules"
+	uri := publicstate.PublicURI + "/modules"
 	root = client("chief", "admin") // who has read nothing: after two states the first update is to read again
 	for _, c := range []*tenant{root, ann, bob} {
 		c.listen(uri)
 	}
 	s.fail(true)
-	if p := string(ann.note(uri)[public.MetaPatch]); p != `[{"op":"replace","path":"/shaky/state","value":"failed"}]` {
+	if p := string(ann.note(uri)[publicstate.MetaPatch]); p != `[{"op":"replace","path":"/shaky/state","value":"failed"}]` {
 		t.Errorf("ann is told %s", p)
 	}
-	if meta := root.note(uri); !strings.Contains(string(meta[public.MetaPatch]), `cannot open /home/ann/shaky.sock`) {
+	if meta := root.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `cannot open /home/ann/shaky.sock`) {
 		t.Errorf("the administrator is told %s", meta)
 	}
 	s.fail(false)
-	if p := string(ann.note(uri)[public.MetaPatch]); p != `[{"op":"replace","path":"/shaky/state","value":"running"}]` {
+	if p := string(ann.note(uri)[publicstate.MetaPatch]); p != `[{"op":"replace","path":"/shaky/state","value":"running"}]` {
 		t.Errorf("ann is told %s", p)
 	}
 	root.note(uri)
@@ -132,14 +132,14 @@ func TestModulesAreShownAsFarAsTheyMayBeCalled(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, c := range []*tenant{root, ann} {
-		if p := string(c.note(uri)[public.MetaPatch]); p != `[{"op":"remove","path":"/shaky"}]` {
+		if p := string(c.note(uri)[publicstate.MetaPatch]); p != `[{"op":"remove","path":"/shaky"}]` {
 			t.Errorf("told %s", p)
 		}
 	}
 	if err := a.host.Remove("file")(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if p := string(bob.note(uri)[public.MetaPatch]); p != `[{"op":"remove","path":"/file"}]` {
+	if p := string(bob.note(uri)[publicstate.MetaPatch]); p != `[{"op":"remove","path":"/file"}]` {
 		t.Errorf("bob, who sees no shaky module, is told %s", p)
 	}
 }
@@ -148,12 +148,12 @@ func TestModulesAreShownAsFarAsTheyMayBeCalled(t *testing.T) {
 func TestToolsOfAPackageAreShownWithTheirModule(t *testing.T) {
 	_, client := liveOn(t, ruled(t, "package"), Options{})
 	admin, eve, follower := client("root", "admin"), client("eve"), client("frank")
-	uri := public.PublicURI + "/modules/" + packageModule
+	uri := publicstate.PublicURI + "/modules/" + packageModule
 	tools := func(c *tenant) []string { return c.modulesOf("default")[packageModule].Tools }
 	eventually(t, "the module is shown", func() bool { return slices.Contains(tools(eve), "package_list") })
 	follower.listen(uri)
 	admin.wait(admin.result("package_install", packageArgs(t, "up", "good")))
-	if p := string(follower.note(uri)[public.MetaPatch]); !strings.Contains(p, `"up_echo"`) {
+	if p := string(follower.note(uri)[publicstate.MetaPatch]); !strings.Contains(p, `"up_echo"`) {
 		t.Errorf("told %s", p)
 	}
 	if got := fmt.Sprint(tools(admin)); !strings.Contains(got, "up_echo") {

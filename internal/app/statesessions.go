@@ -7,9 +7,9 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/bus"
-	"gatehouse/internal/modules/public"
-	"gatehouse/internal/session"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/mcp/session"
+	"gatehouse/internal/modules/publicstate"
 	"gatehouse/internal/state"
 )
 
@@ -58,7 +58,7 @@ func (f *follower) session(what string, fact bus.Fact) {
 		return
 	}
 	s := sessionState{Client: d.Client, Revision: d.Revision, Since: fact.At.UTC()}
-	s.Principal, s.Context = public.Split(fact.Owner)
+	s.Principal, s.Context = publicstate.Split(fact.Owner)
 	if d.Session == "" {
 		key := "connection-" + sessionKey(fact.Owner+"\n"+d.Client+"\n"+d.Revision)
 		f.setSession(f.tree.connected.count(key, s, what == "created"))

@@ -4,7 +4,7 @@ import (
 	"context"
 	"encoding/json"
 
-	"gatehouse/internal/bus"
+	"gatehouse/internal/dispatch/bus"
 	"gatehouse/module"
 )
 

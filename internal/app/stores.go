@@ -9,12 +9,12 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/approvals"
+	"gatehouse/internal/access/approvals"
 	"gatehouse/internal/config"
-	"gatehouse/internal/jobs"
-	"gatehouse/internal/procid"
-	"gatehouse/internal/seal"
-	"gatehouse/internal/spool"
+	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/dispatch/spool"
+	"gatehouse/internal/exec/procid"
+	"gatehouse/internal/mcp/seal"
 )
 
 // openStores opens what is kept on disk. A host whose folders cannot be

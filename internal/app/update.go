@@ -11,9 +11,9 @@ import (
 	"time"
 
 	"gatehouse/internal/config"
+	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/maintenance/update"
 	making "gatehouse/internal/modules/update"
-	"gatehouse/internal/proc"
-	"gatehouse/internal/update"
 )
 
 // NewUpdater returns an updater of a program, "" for this one. If the settings

@@ -14,13 +14,13 @@ import (
 	"syscall"
 	"time"
 
-	"gatehouse/internal/bus"
+	"gatehouse/internal/access/identity"
+	"gatehouse/internal/access/permit"
 	"gatehouse/internal/config"
-	"gatehouse/internal/identity"
-	"gatehouse/internal/permit"
-	"gatehouse/internal/protocol"
-	"gatehouse/internal/transport/http"
-	"gatehouse/internal/transport/socket"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/server/httpserver"
+	"gatehouse/internal/server/socket"
 )
 
 // openIdentity opens the room that knows who is asking.
@@ -127,13 +127,13 @@ func whoIs(p identity.Principal) protocol.Who {
 }
 
 // identify says who sends an HTTP request.
-func (a *App) identify(r *nethttp.Request) (protocol.Who, *http.Denied) {
+func (a *App) identify(r *nethttp.Request) (protocol.Who, *httpserver.Denied) {
 	p, denied := a.who.HTTP(r)
 	if denied != nil {
 		if err := a.pace(r.Context(), "", "", remote(r)); err != nil { // who guesses is slowed down too
 			return protocol.Who{}, tooMany(err)
 		}
-		return protocol.Who{}, &http.Denied{Status: denied.Status, Message: denied.Message, Header: denied.Header}
+		return protocol.Who{}, &httpserver.Denied{Status: denied.Status, Message: denied.Message, Header: denied.Header}
 	}
 	if err := a.pace(r.Context(), p.Name, r.Header.Get("Mcp-Session-Id"), remote(r)); err != nil {
 		return protocol.Who{}, tooMany(err)
@@ -143,7 +143,7 @@ func (a *App) identify(r *nethttp.Request) (protocol.Who, *http.Denied) {
 
 // mayWatch says who may not read the metrics. Where nobody is asked who they
 // are, everybody who comes in may.
-func (a *App) mayWatch(who protocol.Who) *http.Denied {
+func (a *App) mayWatch(who protocol.Who) *httpserver.Denied {
 	if who.Principal == identity.Nobody || permit.Watches(who.Caller, identity.Admin) {
 		return nil
 	}
@@ -152,7 +152,7 @@ func (a *App) mayWatch(who protocol.Who) *http.Denied {
 	if challenge != "" {
 		denied.Header.Set("WWW-Authenticate", challenge)
 	}
-	return &http.Denied{Status: denied.Status, Header: denied.Header,
+	return &httpserver.Denied{Status: denied.Status, Header: denied.Header,
 		Message: "metrics are for admins and for tokens with the scope metrics: make one with gatehouse token create --scope metrics"}
 }
 

@@ -15,15 +15,15 @@ import (
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
-	"gatehouse/internal/transport/http"
-	"gatehouse/internal/transport/socket"
+	"gatehouse/internal/server/httpserver"
+	"gatehouse/internal/server/socket"
 )
 
 // warn says what the settings expose, before anything is open.
 func warn(stderr io.Writer, cfg config.Config) {
 	var lines []string
 	if cfg.Doors.HTTP.Open {
-		lines = append(lines, http.WarnExposed(cfg.Doors.HTTP.Host, cfg.Doors.HTTP.TLS.On)...)
+		lines = append(lines, httpserver.WarnExposed(cfg.Doors.HTTP.Host, cfg.Doors.HTTP.TLS.On)...)
 	}
 	if cfg.Doors.TCP != "" {
 		lines = append(lines, socket.WarnExposed(cfg.Doors.TCP)...)

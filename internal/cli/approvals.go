@@ -14,10 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gatehouse/internal/access/approvals"
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/app"
-	"gatehouse/internal/approvals"
 	"gatehouse/internal/config"
-	"gatehouse/internal/plaintext"
 )
 
 func approving(w World) *cobra.Command {
@@ -142,8 +142,8 @@ func sayYes(w World, b *approvals.Book, r approvals.Request, pass *[]byte) (appr
 			return r, "", err
 		}
 		defer tty.Close()
-		fmt.Fprintf(w.Err, "[gatehouse] %s, for %s: %s\n", plaintext.Line(r.Tool), plaintext.Line(r.Owner), plaintext.Line(r.Rule))
-		fmt.Fprintf(w.Err, "%s\n", plaintext.Text(string(r.Args)))
+		fmt.Fprintf(w.Err, "[gatehouse] %s, for %s: %s\n", displaytext.Line(r.Tool), displaytext.Line(r.Owner), displaytext.Line(r.Rule))
+		fmt.Fprintf(w.Err, "%s\n", displaytext.Text(string(r.Args)))
 		if *pass, err = readPassphrase(w, tty, "Passphrase for approvals: "); err != nil {
 			return r, "", err
 		}

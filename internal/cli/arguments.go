@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/cli/client"
+	"gatehouse/internal/mcp/client"
 )
 
 // stdinLimit bounds arguments that are read from standard input, in bytes.

@@ -13,11 +13,11 @@ import (
 
 	"golang.org/x/term"
 
+	"gatehouse/internal/access/approvals"
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/app"
-	"gatehouse/internal/approvals"
-	"gatehouse/internal/cli/client"
 	"gatehouse/internal/config"
-	"gatehouse/internal/plaintext"
+	"gatehouse/internal/mcp/client"
 )
 
 // asker puts questions to the person at the terminal; nil where standard input
@@ -29,7 +29,7 @@ func asker(w World, f config.Folders) client.Ask {
 	}
 	lines := bufio.NewReader(in)
 	return func(q client.Question) (string, map[string]any) {
-		fmt.Fprintf(w.Err, "[gatehouse] %s\n", plaintext.Text(q.Message))
+		fmt.Fprintf(w.Err, "[gatehouse] %s\n", displaytext.Text(q.Message))
 		content := map[string]any{}
 		for _, p := range q.Form.Properties {
 			v, action := askOne(w.Err, lines, p, slices.Contains(q.Form.Required, p.Name))
@@ -70,7 +70,7 @@ func askOne(to io.Writer, lines *bufio.Reader, p client.Property, needed bool) (
 		if slices.Contains(p.Type, "boolean") {
 			hint = " [y/N]"
 		}
-		fmt.Fprintf(to, "%s%s ", plaintext.Line(called), hint)
+		fmt.Fprintf(to, "%s%s ", displaytext.Line(called), hint)
 		line, err := lines.ReadString('\n')
 		if err != nil {
 			return nil, "cancel"

@@ -15,7 +15,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gatehouse/internal/audit"
+	"gatehouse/internal/access/audit"
 	"gatehouse/internal/config"
 )
 

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/audit"
+	"gatehouse/internal/access/audit"
 )
 
 // ledgerOf fills a ledger with three calls and a login, and gives the

@@ -16,10 +16,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/app"
-	"gatehouse/internal/backup"
 	"gatehouse/internal/config"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/maintenance/backup"
 )
 
 func backups(w World) *cobra.Command {

@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gatehouse/internal/backup"
+	"gatehouse/internal/maintenance/backup"
 )
 
 func backupTarget(w World) *cobra.Command {

@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gatehouse/internal/cli/client"
+	"gatehouse/internal/mcp/client"
 )
 
 func call(w World) *cobra.Command {

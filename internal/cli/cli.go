@@ -1,9 +1,3 @@
-// Package cli is the command line: arguments in, exit code out.
-//
-// Each command has a file of its own name. Commands start hosts through the
-// app room or speak to running ones through the client folder; they hold no
-// behaviour of the host. Standard output carries what was asked for, all else
-// goes to standard error.
 package cli
 
 import (
@@ -15,7 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gatehouse/internal/cli/client"
+	"gatehouse/internal/mcp/client"
 )
 
 // Exit codes.

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/cli/client"
+	"gatehouse/internal/mcp/client"
 )
 
 func schemaOf(t *testing.T, text string) (s client.Schema) {

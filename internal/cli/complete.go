@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/contextbook"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/modules/standard"
 )
 
@@ -79,7 +79,7 @@ func contextNames(w World) []string {
 	}
 	quiet := w
 	quiet.Err = io.Discard
-	withContexts(quiet, func(b *contextbook.Book, _ config.Config, _ []contextbook.Record) error {
+	withContexts(quiet, func(b *contextstore.Book, _ config.Config, _ []contextstore.Record) error {
 		for _, r := range b.Current().Records {
 			names = append(names, r.Name)
 		}

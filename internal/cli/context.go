@@ -19,7 +19,7 @@ import (
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
-	"gatehouse/internal/contextbook"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/modules/contextadmin"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/tool"
@@ -46,7 +46,7 @@ changed there and not here.`,
 }
 
 // definedContexts are those of the settings, which are changed there alone.
-func definedContexts(w World) (config.Config, []contextbook.Record, error) {
+func definedContexts(w World) (config.Config, []contextstore.Record, error) {
 	l, err := readSettings(w)
 	if err != nil {
 		return config.Config{}, nil, err
@@ -59,8 +59,8 @@ func definedContexts(w World) (config.Config, []contextbook.Record, error) {
 }
 
 // findContext finds a context by its name; nil when there is none.
-func findContext(all []contextbook.Record, name string) *contextbook.Record {
-	if i := slices.IndexFunc(all, func(r contextbook.Record) bool { return r.Name == name }); i >= 0 {
+func findContext(all []contextstore.Record, name string) *contextstore.Record {
+	if i := slices.IndexFunc(all, func(r contextstore.Record) bool { return r.Name == name }); i >= 0 {
 		return &all[i]
 	}
 	return nil
@@ -68,12 +68,12 @@ func findContext(all []contextbook.Record, name string) *contextbook.Record {
 
 // withContexts runs f with the book of contexts open, and with the contexts of
 // the settings.
-func withContexts(w World, f func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error) error {
+func withContexts(w World, f func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error) error {
 	cfg, defined, err := definedContexts(w)
 	if err != nil {
 		return err
 	}
-	b, err := contextbook.Open(app.ContextsFile(cfg.Folders), contextbook.Options{
+	b, err := contextstore.Open(app.ContextsFile(cfg.Folders), contextstore.Options{
 		Fixed: func(name string) bool {
 			return findContext(defined, name) != nil || app.ReservedContext(name)
 		},
@@ -88,10 +88,10 @@ func withContexts(w World, f func(b *contextbook.Book, cfg config.Config, define
 		return err
 	}
 	err = f(b, cfg, defined)
-	if errors.Is(err, contextbook.ErrFixed) {
+	if errors.Is(err, contextstore.ErrFixed) {
 		err = fmt.Errorf("%w: the settings define it, or every host has it; change it in gatehouse.yaml, or take another name", err)
 	}
-	if _, wrong := errors.AsType[*contextbook.Invalid](err); wrong {
+	if _, wrong := errors.AsType[*contextstore.Invalid](err); wrong {
 		err = &usageError{err}
 	}
 	return errors.Join(err, b.Close())
@@ -101,7 +101,7 @@ func withContexts(w World, f func(b *contextbook.Book, cfg config.Config, define
 // replace what was there.
 type definitionFlags struct {
 	set  *pflag.FlagSet
-	d    contextbook.Definition
+	d    contextstore.Definition
 	dirs []string
 	vars []string
 	from string
@@ -150,7 +150,7 @@ func (f *definitionFlags) load(stdin io.Reader) error {
 }
 
 // apply puts what was given into a definition.
-func (f *definitionFlags) apply(to *contextbook.Definition) error {
+func (f *definitionFlags) apply(to *contextstore.Definition) error {
 	if f.from != "" {
 		if err := to.ReadJSON(f.read); err != nil {
 			return err
@@ -203,18 +203,18 @@ func (f *definitionFlags) apply(to *contextbook.Definition) error {
 
 // asRoot makes a folder of a path as a person writes it. It has to be there
 // now; whether it is when a host opens it is another matter.
-func asRoot(dir string) (contextbook.Root, error) {
+func asRoot(dir string) (contextstore.Root, error) {
 	if dir == "" || dir == "~" || strings.HasPrefix(dir, "~/") {
-		return contextbook.Root{Path: dir}, nil
+		return contextstore.Root{Path: dir}, nil
 	}
 	abs, err := filepath.Abs(dir)
 	if err != nil {
-		return contextbook.Root{}, err
+		return contextstore.Root{}, err
 	}
 	if info, err := os.Stat(abs); err != nil || !info.IsDir() {
-		return contextbook.Root{}, usagef("--directory %s: there is no such folder", dir)
+		return contextstore.Root{}, usagef("--directory %s: there is no such folder", dir)
 	}
-	return contextbook.Root{Path: abs}, nil
+	return contextstore.Root{Path: abs}, nil
 }
 
 // definitionLimit bounds a definition that is read, in bytes.
@@ -244,8 +244,8 @@ file:
 			if err := f.load(w.In); err != nil {
 				return err
 			}
-			return withContexts(w, func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error {
-				r := contextbook.Record{Name: args[0]}
+			return withContexts(w, func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error {
+				r := contextstore.Record{Name: args[0]}
 				if err := f.apply(&r.Definition); err != nil {
 					return err
 				}
@@ -286,8 +286,8 @@ a whole; an empty list, and null in the file, take it away. The rest stays.`,
 			if err := f.load(w.In); err != nil {
 				return err
 			}
-			return withContexts(w, func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error {
-				r, err := b.Update(args[0], byCommand, func(r *contextbook.Record) error { return f.apply(&r.Definition) })
+			return withContexts(w, func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error {
+				r, err := b.Update(args[0], byCommand, func(r *contextstore.Record) error { return f.apply(&r.Definition) })
 				if err != nil {
 					return fmt.Errorf("context %s: %w", args[0], err)
 				}
@@ -310,7 +310,7 @@ func contextList(w World) *cobra.Command {
 		Example: "  gatehouse context list",
 		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withContexts(w, func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error {
+			return withContexts(w, func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error {
 				all := slices.Concat(defined, b.Current().Records)
 				if asJSON {
 					return showJSON(w.Out, map[string]any{"contexts": orEmpty(all)})
@@ -323,7 +323,7 @@ func contextList(w World) *cobra.Command {
 	return c
 }
 
-func printContexts(w World, all []contextbook.Record) error {
+func printContexts(w World, all []contextstore.Record) error {
 	if len(all) == 0 {
 		fmt.Fprintln(w.Err, "[gatehouse] There are no contexts; make one with gatehouse context create NAME")
 		return nil
@@ -356,13 +356,13 @@ func contextShow(w World) *cobra.Command {
 		Example: "  gatehouse context show notes",
 		Args:    exactly("NAME"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withContexts(w, func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error {
+			return withContexts(w, func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error {
 				r := findContext(defined, args[0])
 				if r == nil {
 					r = b.Current().Find(args[0])
 				}
 				if r == nil {
-					return fmt.Errorf("context %s: %w", args[0], contextbook.ErrNotFound)
+					return fmt.Errorf("context %s: %w", args[0], contextstore.ErrNotFound)
 				}
 				return showJSON(w.Out, r)
 			})
@@ -382,7 +382,7 @@ func contextDelete(w World) *cobra.Command {
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			return withContexts(w, func(b *contextbook.Book, cfg config.Config, defined []contextbook.Record) error {
+			return withContexts(w, func(b *contextstore.Book, cfg config.Config, defined []contextstore.Record) error {
 				for _, name := range args {
 					if err := b.Delete(name); err != nil {
 						return fmt.Errorf("context %s: %w", name, err)

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/contextbook"
+	"gatehouse/internal/dispatch/contextstore"
 )
 
 func TestContextsFromTheCommandLine(t *testing.T) {
@@ -62,10 +62,10 @@ func TestContextsFromTheCommandLine(t *testing.T) {
 		Tools, Roles []string
 		Env          map[string]string
 		Roots        []struct{ Path string }
-		Limits       contextbook.Limits
+		Limits       contextstore.Limits
 	}
 	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Tools) != 1 || len(got.Roles) != 0 || got.Env != nil || got.Roots[0].Path != dir ||
-		got.Limits != (contextbook.Limits{Calls: 4, Rate: 2.5, Burst: 9}) {
+		got.Limits != (contextstore.Limits{Calls: 4, Rate: 2.5, Burst: 9}) {
 		t.Errorf("after the updates: %s", out)
 	}
 	if code, _, said := run(out, "context", "update", "build", "--from", "-"); code != 0 {

@@ -18,10 +18,10 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"gatehouse/internal/cli/client"
 	"gatehouse/internal/config"
-	"gatehouse/internal/daemon"
-	"gatehouse/internal/procid"
+	"gatehouse/internal/exec/procid"
+	"gatehouse/internal/mcp/client"
+	"gatehouse/internal/server/daemon"
 )
 
 const (

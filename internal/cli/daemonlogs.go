@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gatehouse/internal/config"
-	"gatehouse/internal/daemon"
+	"gatehouse/internal/server/daemon"
 )
 
 // followEvery is how often a log is looked at that is followed.

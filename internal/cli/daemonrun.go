@@ -19,8 +19,8 @@ import (
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
-	"gatehouse/internal/daemon"
-	"gatehouse/internal/transport/socket"
+	"gatehouse/internal/server/daemon"
+	"gatehouse/internal/server/socket"
 )
 
 func daemonRun(w World) *cobra.Command {

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
-	"gatehouse/internal/cli/client"
+	"gatehouse/internal/mcp/client"
 )
 
 // listTools prints one line per tool.

@@ -13,10 +13,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gatehouse/internal/access/approvals"
 	"gatehouse/internal/app"
-	"gatehouse/internal/approvals"
 	"gatehouse/internal/config"
-	"gatehouse/internal/proc/shield"
+	"gatehouse/internal/exec/shield"
 )
 
 // finding is what one check found. fix is the line that would help.

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gatehouse/internal/cli/client"
+	"gatehouse/internal/mcp/client"
 )
 
 // exampleOf is a command line that calls a tool as it stands: with values that

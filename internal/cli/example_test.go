@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/cli/client"
+	"gatehouse/internal/mcp/client"
 
 	"mvdan.cc/sh/v3/shell"
 )

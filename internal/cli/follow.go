@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/cli/client"
+	"gatehouse/internal/mcp/client"
 )
 
 const (

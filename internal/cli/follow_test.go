@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
-	"gatehouse/internal/cli/client"
+	"gatehouse/internal/mcp/client"
 )
 
 // Who waits is told why, where the server says so.

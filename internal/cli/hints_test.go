@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/cli/client"
+	"gatehouse/internal/mcp/client"
 
 	"github.com/spf13/cobra"
 )

@@ -18,11 +18,11 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/app"
-	"gatehouse/internal/cli/client"
 	"gatehouse/internal/config"
+	"gatehouse/internal/mcp/client"
 	"gatehouse/internal/modules/standard"
-	"gatehouse/internal/plaintext"
 )
 
 // target is the server a command talks to: a running one, or one of its own
@@ -223,7 +223,7 @@ func progress(stderr io.Writer) func(done, total float64, note string) {
 // deceive its reader.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
-		if plaintext.Deceives(r) && r != '\n' && r != '\t' {
+		if displaytext.Deceives(r) && r != '\n' && r != '\t' {
 			return '?'
 		}
 		return r

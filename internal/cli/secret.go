@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 )
 
 func secrets(w World) *cobra.Command {

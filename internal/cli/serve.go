@@ -15,7 +15,7 @@ import (
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
-	"gatehouse/internal/observe"
+	"gatehouse/internal/telemetry"
 )
 
 func serve(w World) *cobra.Command {
@@ -177,7 +177,7 @@ func advise(err error) error {
 // logger logs to stderr as the settings say. level follows them later.
 func logger(stderr io.Writer, cfg config.Config, level *slog.LevelVar) *slog.Logger {
 	level.Set(cfg.Log.Level)
-	return observe.Logger(stderr, cfg.Log.Format, level)
+	return telemetry.Logger(stderr, cfg.Log.Format, level)
 }
 
 // isTerminal reports whether an input or an output is a terminal.

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/config"
-	"gatehouse/internal/secret"
 )
 
 // hostFlags are the flags of every command that builds a host: what it may

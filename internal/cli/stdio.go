@@ -15,11 +15,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"gatehouse/internal/app"
-	"gatehouse/internal/cli/client"
 	"gatehouse/internal/config"
-	"gatehouse/internal/daemon"
-	"gatehouse/internal/procid"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/exec/procid"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/mcp/client"
+	"gatehouse/internal/server/daemon"
 )
 
 func stdioCommand(w World) *cobra.Command {

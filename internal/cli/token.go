@@ -12,10 +12,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gatehouse/internal/access/identity"
+	"gatehouse/internal/access/permit"
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
-	"gatehouse/internal/identity"
-	"gatehouse/internal/permit"
 )
 
 func token(w World) *cobra.Command {

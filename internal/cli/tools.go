@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"gatehouse/internal/cli/client"
+	"gatehouse/internal/mcp/client"
 )
 
 func tools(w World) *cobra.Command {

@@ -8,7 +8,7 @@ import (
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
-	"gatehouse/internal/update"
+	"gatehouse/internal/maintenance/update"
 )
 
 func updating(w World) *cobra.Command {

@@ -15,9 +15,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
-	"gatehouse/internal/identity"
 )
 
 // openUsers opens the file of users that hosts on this machine read. Hosts

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/identity"
+	"gatehouse/internal/access/identity"
 )
 
 // home runs commands against a data folder of their own.

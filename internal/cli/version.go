@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gatehouse/internal/app"
-	"gatehouse/internal/revision"
+	"gatehouse/internal/mcp/mcpversion"
 )
 
 func version() *cobra.Command {
@@ -30,7 +30,7 @@ func version() *cobra.Command {
 				Version  string   `json:"version"`
 				Built    []string `json:"built"`
 				Protocol []string `json:"protocol"`
-			}{app.Version, built(), revision.Names()})
+			}{app.Version, built(), mcpversion.Names()})
 		},
 	}
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -39,7 +39,7 @@ func version() *cobra.Command {
 
 // versionText is the version in two lines.
 func versionText() string {
-	return fmt.Sprintf("gatehouse %s (%s)\nprotocol %s\n", app.Version, strings.Join(built(), ", "), strings.Join(revision.Names(), ", "))
+	return fmt.Sprintf("gatehouse %s (%s)\nprotocol %s\n", app.Version, strings.Join(built(), ", "), strings.Join(mcpversion.Names(), ", "))
 }
 
 // built says from what this program was made, as far as it knows.

@@ -8,11 +8,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"gatehouse/internal/access/audit"
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/app"
-	"gatehouse/internal/audit"
-	"gatehouse/internal/bus"
 	"gatehouse/internal/config"
-	"gatehouse/internal/identity"
+	"gatehouse/internal/dispatch/bus"
 )
 
 // changed is something a command has changed.

@@ -1,19 +1,10 @@
-// Package config is everything a host can be told before it starts: one plain
-// struct per room, their defaults in one place, and where they come from.
-//
-// Nothing here opens, listens or creates. Whoever starts a host takes Default,
-// FromEnv for what the environment says, or Load for what gatehouse.yaml says
-// as well; changes what its own flags say, and calls Validate. The environment
-// goes before the file, flags go before both. Mistakes name the setting, what
-// it holds and what was expected, in the file with line and column; several
-// are reported at once.
 package config
 
 import (
 	"log/slog"
 	"time"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 )
 
 // Config is one host's settings. Make it with Default, FromEnv or Load: the

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/permit"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/permit"
+	"gatehouse/internal/access/secret"
 )
 
 // Context is a named view that the file defines. Patterns are those of

@@ -15,7 +15,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
-	"gatehouse/internal/schema"
+	"gatehouse/internal/mcp/schema"
 )
 
 // Limits of a file.

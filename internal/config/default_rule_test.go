@@ -3,7 +3,7 @@ package config
 import (
 	"testing"
 
-	"gatehouse/internal/permit"
+	"gatehouse/internal/access/permit"
 	"gatehouse/tool"
 )
 

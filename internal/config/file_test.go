@@ -17,8 +17,8 @@ import (
 	"github.com/goccy/go-yaml"
 	"github.com/google/jsonschema-go/jsonschema"
 
-	"gatehouse/internal/permit"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/permit"
+	"gatehouse/internal/access/secret"
 )
 
 var update = flag.Bool("update", false, "write docs/settings.md and docs/gatehouse.schema.json")

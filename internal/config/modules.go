@@ -4,8 +4,8 @@ import (
 	"fmt"
 	"time"
 
-	"gatehouse/internal/command"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/exec/shellpolicy"
+	"gatehouse/internal/files/roots"
 )
 
 // Modules are what single modules are told.
@@ -134,7 +134,7 @@ func (s Shell) validate(w *wrong) {
 
 func (w *wrong) commands(at string, list []string) {
 	for i, p := range list {
-		if _, err := command.New(nil, []string{p}); err != nil {
+		if _, err := shellpolicy.New(nil, []string{p}); err != nil {
 			w.add(fmt.Sprintf("%s[%d]", at, i), "%w", err)
 		}
 	}

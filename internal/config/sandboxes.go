@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 )
 
 // Sandboxes are what the sandbox module is told: what a sandbox may use, how

@@ -11,7 +11,7 @@ import (
 	"time"
 	"unicode"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 )
 
 // setting is one field of the settings' structs as file, environment, schema

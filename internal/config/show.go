@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 )
 
 // Show writes the settings in force as a file could say them, each with where

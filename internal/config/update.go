@@ -1,7 +1,7 @@
 package config
 
 import (
-	releases "gatehouse/internal/update"
+	releases "gatehouse/internal/maintenance/update"
 )
 
 // Update says where newer releases of this program come from. Without a Source

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/certs"
+	"gatehouse/internal/access/certs"
 )
 
 // Mistake is a setting that cannot be.

@@ -15,7 +15,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"gatehouse/internal/proc"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/tool"
 )
 

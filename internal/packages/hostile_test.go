@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/rawjson"
-	"gatehouse/internal/schema"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/mcp/schema"
 	"gatehouse/tool"
 )
 

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/phases"
+	"gatehouse/internal/dispatch/progress"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -26,7 +26,7 @@ const (
 )
 
 // Tell is told how far something is; nil is told nothing.
-type Tell func(phases.Progress)
+type Tell func(progress.Progress)
 
 // Plan is what is to be installed.
 type Plan struct {
@@ -158,7 +158,7 @@ func (p *pack) renew(ctx context.Context, plan Plan, tell Tell) error {
 	defer context.AfterFunc(p.house.ctx, func() { end(errClosing) })()
 	ctx, cancel := context.WithTimeoutCause(ctx, p.house.opts.Install, fmt.Errorf("it was not installed within %v", p.house.opts.Install))
 	defer cancel()
-	track := phases.New(func(now phases.Progress) {
+	track := progress.New(func(now progress.Progress) {
 		p.mu.Lock()
 		p.progress = &now
 		p.mu.Unlock()
@@ -443,9 +443,9 @@ func (h *House) RebuildAll(ctx context.Context, tell Tell) ([]Outcome, error) {
 	}
 	defer leave()
 	if tell == nil {
-		tell = func(phases.Progress) {}
+		tell = func(progress.Progress) {}
 	}
-	track := phases.New(tell, PhaseStop, PhaseReinstall, PhaseStart)
+	track := progress.New(tell, PhaseStop, PhaseReinstall, PhaseStart)
 	all := h.packs()
 	track.At(PhaseStop, 0, int64(len(all)), "steps")
 	ran := map[*pack]bool{}

@@ -15,8 +15,8 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/proc"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/tool"
 )
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/rawjson"
+	"gatehouse/internal/mcp/rawjson"
 )
 
 // ours are the beginnings of names in _meta that are between a client and this

@@ -1,14 +1,3 @@
-// Package packages runs other people's MCP servers: it installs them, keeps
-// them alive and passes calls on to them.
-//
-// A package is a record of what is started and from where it came, a folder
-// with its program, and a folder of data that is its own. Its server is a child
-// of this host that speaks MCP over its standard input and output. What the
-// server says is not trusted: names, schemas and sizes are held to limits, its
-// hints about what a tool does are dropped, and what it answers is passed on as
-// it came.
-//
-// One host at a time runs the packages of a folder.
 package packages
 
 import (
@@ -23,9 +12,9 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/filelock"
-	"gatehouse/internal/secret"
-	"gatehouse/internal/sqlfile"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/files/filelock"
+	"gatehouse/internal/files/sqlfile"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )

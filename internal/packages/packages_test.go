@@ -14,9 +14,9 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/progress"
 	"gatehouse/internal/packages/packagestest"
-	"gatehouse/internal/phases"
-	"gatehouse/internal/secret"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -94,7 +94,7 @@ func (h *home) show(id string, p *Public) {
 	h.saw = append(h.saw, fmt.Sprintf("%s %s %s", id, p.State, p.Status))
 	if p.Progress != nil {
 		for _, f := range p.Progress.Phases {
-			if f.Progress.State == phases.Running {
+			if f.Progress.State == progress.Running {
 				h.saw = append(h.saw, id+" "+f.Name)
 			}
 		}

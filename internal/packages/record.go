@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/phases"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/progress"
 	"gatehouse/tool"
 )
 
@@ -204,16 +204,16 @@ func collides(id string, others []string) (string, bool) {
 
 // Public is what everybody may know who sees a package.
 type Public struct {
-	Title    string           `json:"title,omitempty"`
-	Version  string           `json:"version,omitempty"`
-	Source   string           `json:"source"` // its kind; of npm also the name
-	State    string           `json:"state"`
-	Status   string           `json:"status"` // stopped, idle, starting, running, waiting or broken
-	Start    string           `json:"start"`
-	Tools    int              `json:"tools"`
-	Started  *time.Time       `json:"started,omitempty"`
-	Error    string           `json:"error,omitempty"`
-	Progress *phases.Progress `json:"progress,omitempty"` // of what is being done to it
+	Title    string             `json:"title,omitempty"`
+	Version  string             `json:"version,omitempty"`
+	Source   string             `json:"source"` // its kind; of npm also the name
+	State    string             `json:"state"`
+	Status   string             `json:"status"` // stopped, idle, starting, running, waiting or broken
+	Start    string             `json:"start"`
+	Tools    int                `json:"tools"`
+	Started  *time.Time         `json:"started,omitempty"`
+	Error    string             `json:"error,omitempty"`
+	Progress *progress.Progress `json:"progress,omitempty"` // of what is being done to it
 }
 
 // Info is all there is to say of a package to those who rule the host.

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/phases"
-	"gatehouse/internal/privatefile"
+	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/files/atomicfile"
 	"gatehouse/tool"
 )
 
@@ -37,7 +37,7 @@ type pack struct {
 	mu       sync.Mutex
 	rec      Record
 	doing    string // what is being done to it; "" when nothing is
-	progress *phases.Progress
+	progress *progress.Progress
 	gone     bool // it was removed
 
 	up       *upstream
@@ -383,7 +383,7 @@ func (p *pack) learn(entries []json.RawMessage, agreed bool) {
 		p.house.opts.Relisted(p.id, changes)
 	}
 	if b, err := json.Marshal(entries); err == nil {
-		if err := privatefile.Write(filepath.Join(p.folder(), toolsFile), b); err != nil {
+		if err := atomicfile.Write(filepath.Join(p.folder(), toolsFile), b); err != nil {
 			p.house.log.Warn("the tools of a package are not remembered", "package", p.id, "err", err)
 		}
 	}
@@ -394,7 +394,7 @@ const toolsFile = "tools.json"
 
 // recall takes in which tools a server had when it last ran.
 func (p *pack) recall() {
-	b, err := privatefile.Read(filepath.Join(p.folder(), toolsFile), 2*mostListing)
+	b, err := atomicfile.Read(filepath.Join(p.folder(), toolsFile), 2*mostListing)
 	var entries []json.RawMessage
 	if err == nil && json.Unmarshal(b, &entries) == nil {
 		p.tools, p.left = offer(p.id, entries)

@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"strings"
 
-	"gatehouse/internal/plaintext"
-	"gatehouse/internal/rawjson"
-	"gatehouse/internal/schema"
+	"gatehouse/internal/access/displaytext"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/mcp/schema"
 )
 
 const (
@@ -144,7 +144,7 @@ func believe(e json.RawMessage) (json.RawMessage, error) {
 			edits = append(edits, rawjson.Edit{Key: "outputSchema"})
 		}
 	}
-	e = plaintext.Described(e)
+	e = displaytext.Described(e)
 	if d, ok := rawjson.Get(e, "description"); ok {
 		text, isText := rawjson.String(d)
 		switch {

@@ -12,9 +12,9 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/proc"
-	"gatehouse/internal/rawjson"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/tool"
 )
 

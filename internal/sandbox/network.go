@@ -4,7 +4,7 @@ import (
 	"context"
 	"net/netip"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 )
 
 // Networked is what a Sandbox offers whose code can be let out to some places.

@@ -1,10 +1,3 @@
-// Package sandbox says what a place for code that is not trusted offers, what
-// it may use up, and how the end of a call in it is judged.
-//
-// A Driver makes Sandboxes of one kind. Every driver passes the suite in
-// sandboxtest. What only some can do is asked for by type assertion on the
-// Sandbox: Files, Archive, Pausable, Snapshotter, Ported, Networked, Measured
-// and Adjustable.
 package sandbox
 
 import (

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/sqlfile"
+	"gatehouse/internal/files/sqlfile"
 )
 
 const tables = `

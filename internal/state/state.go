@@ -1,17 +1,3 @@
-// Package state is the live tree of a host: one JSON document made of mounts
-// below /public and /private, each with one writer and a revision of its own,
-// that can be read, changed by patches, and followed.
-//
-// Reading never waits: a reader gets a whole tree that does not change under
-// its hands. A change of a mount becomes a patch, the difference between the
-// value before and after, and the revision of the mount grows by one if there
-// is a difference. A durable mount's change is in a Log before anybody sees
-// it; a live mount's is in memory. Who follows a part of the tree is told
-// later what has become of it, in one patch for all the changes of a moment,
-// and never holds up a writer.
-//
-// What is below /public may be shown to clients; who may see which part is
-// decided above. A type that holds a secret cannot be mounted there.
 package state
 
 import (

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/state"
 )
 

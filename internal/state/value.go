@@ -9,7 +9,7 @@ import (
 	"reflect"
 	"unsafe"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 )
 
 // Values in the tree are what encoding/json makes of JSON, with numbers as
@@ -18,7 +18,7 @@ import (
 // is beside the way is shared.
 
 // ErrSecret is the answer to an attempt to put a secret into the tree.
-var ErrSecret = errors.New("a secret cannot be in the state tree; keep it with internal/secret and put its name here")
+var ErrSecret = errors.New("a secret cannot be in the state tree; keep it with internal/access/secret and put its name here")
 
 // ErrValue is matched by the errors of values that cannot be in the tree.
 var ErrValue = errors.New("not a value for the state tree")

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/schema"
+	"gatehouse/internal/mcp/schema"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/conformance"
+	"gatehouse/internal/tests/conformance"
 )
 
 // Who is measured beside us where files are concerned.
@@ -261,7 +261,7 @@ func (l *lineCount) Write(b []byte) (int, error) {
 
 // matrix has the test of the edit engine say how many edits it gets right.
 func (f *fileBench) matrix(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "^TestMatrix$", "./internal/edit")
+	cmd := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "^TestMatrix$", "./internal/files/edit")
 	cmd.Dir = ".."
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -317,7 +317,7 @@ it finds, ours that of a call that gives the first page and how many there are. 
 	f.sheet.judge(w, f.bars())
 	f.tables(w)
 	if f.edits != "" {
-		fmt.Fprintf(w, "\nThe matrix of edits, nine kinds of disturbance on 40 files, judged by bytes (`go test -v -run '^TestMatrix$' ./internal/edit`):\n%s.\n", f.edits)
+		fmt.Fprintf(w, "\nThe matrix of edits, nine kinds of disturbance on 40 files, judged by bytes (`go test -v -run '^TestMatrix$' ./internal/files/edit`):\n%s.\n", f.edits)
 	}
 }
 

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"time"
 
-	"gatehouse/internal/ruling"
+	"gatehouse/internal/access/operator"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -130,7 +130,7 @@ func (a *auth) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 	user := c.Caller.Principal
 	if in.All {
 		if !a.service.Rules(c.Caller) {
-			return listOut{}, ruling.Denied("see everybody's sessions", "Leave out all to see yours.")
+			return listOut{}, operator.Denied("see everybody's sessions", "Leave out all to see yours.")
 		}
 		user = ""
 	}

@@ -8,11 +8,11 @@ import (
 	"errors"
 	"time"
 
-	"gatehouse/internal/backup"
-	"gatehouse/internal/phases"
-	"gatehouse/internal/ruling"
-	"gatehouse/internal/secret"
-	"gatehouse/internal/tidings"
+	"gatehouse/internal/access/operator"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/notify"
+	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/maintenance/backup"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -22,8 +22,8 @@ type Config struct {
 	Room    *backup.Room   `json:"-"` // nil: this host keeps nothing that could be backed up
 	Secrets *secret.Store  `json:"-"` // nil: there are none
 	Folders backup.Folders `json:"-"`
-	Rules   ruling.Func    `json:"-"` // who may do what is everybody's matter; nil: nobody
-	Show    phases.Show    `json:"-"` // shows how far a job is
+	Rules   operator.Func  `json:"-"` // who may do what is everybody's matter; nil: nobody
+	Show    progress.Show  `json:"-"` // shows how far a job is
 }
 
 type keeper struct {
@@ -195,14 +195,14 @@ func refuse(err error) error {
 // or restored the next caller is refused at once, and no job is made.
 func (k *keeper) start(
 	c *tool.Call, title string, names []string, run func(context.Context, *backup.Hold, backup.Tell) (any, error),
-) (phases.Started, error) {
+) (progress.Started, error) {
 	hold, err := k.cfg.Room.Reserve()
 	if err != nil {
-		return phases.Started{}, refuse(err)
+		return progress.Started{}, refuse(err)
 	}
-	started, err := k.cfg.Show.Start(k.deps, c, title, func(ctx context.Context, _ *tool.Call, tell func(phases.Progress)) (any, error) {
+	started, err := k.cfg.Show.Start(k.deps, c, title, func(ctx context.Context, _ *tool.Call, tell func(progress.Progress)) (any, error) {
 		defer hold.Release()
-		track := phases.New(tell, names...)
+		track := progress.New(tell, names...)
 		out, err := run(ctx, hold, func(phase string, done, total int64) {
 			units := "bytes"
 			if phase == backup.PhaseSnapshot {
@@ -214,7 +214,7 @@ func (k *keeper) start(
 		case err == nil:
 			track.Finish()
 		case ctx.Err() == nil:
-			tidings.Tell(k.deps, tidings.News{Code: "backup.failed", Level: tidings.Error, Title: "The " + title + " failed", Message: err.Error()})
+			notify.Tell(k.deps, notify.News{Code: "backup.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
 		}
 		return out, refuse(err)
 	})

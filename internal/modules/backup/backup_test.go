@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/backup"
-	"gatehouse/internal/phases"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/maintenance/backup"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"
@@ -24,7 +24,7 @@ type person struct {
 	t      *testing.T
 	module module.Module
 	shelf  string
-	shown  []phases.Progress
+	shown  []progress.Progress
 	ended  []error
 	jobs   []tool.Handler
 	told   []string // notifications
@@ -43,8 +43,8 @@ func visit(t *testing.T) *person {
 		Config: func(into any) error {
 			*into.(*Config) = Config{Room: room, Secrets: secrets, Folders: folders,
 				Rules: func(who tool.Caller) bool { return who.Principal == "ann" },
-				Show: func(tool.Caller, string, string) (func(phases.Progress), func(error)) {
-					return func(now phases.Progress) { p.shown = append(p.shown, now) }, func(err error) { p.ended = append(p.ended, err) }
+				Show: func(tool.Caller, string, string) (func(progress.Progress), func(error)) {
+					return func(now progress.Progress) { p.shown = append(p.shown, now) }, func(err error) { p.ended = append(p.ended, err) }
 				}}
 			return nil
 		},
@@ -101,7 +101,7 @@ func TestABackupIsMadeLookedAtAndBroughtBack(t *testing.T) {
 	if refused != "" || made["target"] != "shelf" {
 		t.Fatal(made, refused)
 	}
-	if n := len(p.shown); n < 3 || p.shown[n-1].Overall.State != phases.Done || len(p.ended) != 1 || p.ended[0] != nil {
+	if n := len(p.shown); n < 3 || p.shown[n-1].Overall.State != progress.Done || len(p.ended) != 1 || p.ended[0] != nil {
 		t.Errorf("shown %+v, ended %v", p.shown, p.ended)
 	}
 	if n := len(call.Peer.Progressed); n < 2 || call.Peer.Progressed[0].Total != 3 {

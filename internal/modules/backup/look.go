@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"gatehouse/internal/backup"
+	"gatehouse/internal/maintenance/backup"
 	"gatehouse/tool"
 )
 

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/agreement"
-	"gatehouse/internal/backup"
-	"gatehouse/internal/phases"
-	"gatehouse/internal/tidings"
+	"gatehouse/internal/access/confirm"
+	"gatehouse/internal/dispatch/notify"
+	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/maintenance/backup"
 	"gatehouse/tool"
 )
 
@@ -36,23 +36,23 @@ type made struct {
 	Warning string   `json:"warning,omitempty"`
 }
 
-func (k *keeper) create(ctx context.Context, c *tool.Call, in createIn) (phases.Started, error) {
+func (k *keeper) create(ctx context.Context, c *tool.Call, in createIn) (progress.Started, error) {
 	if err := k.ready(c); err != nil {
-		return phases.Started{}, err
+		return progress.Started{}, err
 	}
 	key, err := k.key(in.keyIn)
 	if err != nil {
-		return phases.Started{}, err
+		return progress.Started{}, err
 	}
 	if err := key.CheckCreate(); err != nil {
-		return phases.Started{}, refuse(err)
+		return progress.Started{}, refuse(err)
 	}
 	t, err := k.cfg.Room.Target(in.Target)
 	if err != nil {
-		return phases.Started{}, refuse(err)
+		return progress.Started{}, refuse(err)
 	}
 	if err := k.cfg.Room.CheckPackages(ctx, in.Packages); err != nil {
-		return phases.Started{}, refuse(err)
+		return progress.Started{}, refuse(err)
 	}
 	names := []string{backup.PhaseSnapshot, backup.PhaseWrite, backup.PhaseTidy}
 	return k.start(c, "backup to "+t.Name, names, func(ctx context.Context, h *backup.Hold, tell backup.Tell) (any, error) {
@@ -61,11 +61,11 @@ func (k *keeper) create(ctx context.Context, c *tool.Call, in createIn) (phases.
 			return nil, err
 		}
 		out := made{Backup: m.Name, Target: t.Name, Size: m.Size, Files: len(m.Manifest.Files), Removed: m.Removed}
-		level := tidings.Success
+		level := notify.Success
 		if m.Left != nil {
-			level, out.Warning = tidings.Warning, "older backups could not be removed: "+m.Left.Error()
+			level, out.Warning = notify.Warning, "older backups could not be removed: "+m.Left.Error()
 		}
-		tidings.Tell(k.deps, tidings.News{
+		notify.Tell(k.deps, notify.News{
 			Code: "backup.created", Level: level, Title: "A backup was made in " + t.Name,
 			Message: strings.TrimSpace(fmt.Sprintf("%s, %d files, %d bytes. %s", m.Name, out.Files, m.Size, out.Warning)),
 		})
@@ -106,13 +106,13 @@ type staged struct {
 	Next    string `json:"next"`
 }
 
-func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (phases.Started, error) {
+func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progress.Started, error) {
 	if err := k.ready(c); err != nil {
-		return phases.Started{}, err
+		return progress.Started{}, err
 	}
 	key, err := k.key(in.keyIn)
 	if err != nil {
-		return phases.Started{}, err
+		return progress.Started{}, err
 	}
 	// The agreement is to one backup, also when a newer one comes meanwhile.
 	chosen, err := tool.Once(c, "backup", func() (map[string]string, error) {
@@ -126,7 +126,7 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (phase
 		return map[string]string{"packages": strings.Join(in.Packages, ", "), "name": e.Name, "of": m.Host.Name + " of " + m.Created.Format(time.RFC3339)}, nil
 	})
 	if err != nil {
-		return phases.Started{}, err
+		return progress.Started{}, err
 	}
 	name := chosen["name"]
 	what := "all this host keeps"
@@ -134,8 +134,8 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (phase
 		what = "the packages " + chosen["packages"]
 	}
 	question := "Replace " + what + " by the backup " + name + ", made by " + chosen["of"] + ", when the host is started again?"
-	if err := agreement.Ask(c, name, question, in.Confirm); err != nil {
-		return phases.Started{}, err
+	if err := confirm.Ask(c, name, question, in.Confirm); err != nil {
+		return progress.Started{}, err
 	}
 	return k.start(c, "restore of "+name, []string{backup.PhaseRead}, func(ctx context.Context, h *backup.Hold, tell backup.Tell) (any, error) {
 		e, m, err := h.Restore(ctx, in.Target, name, in.Packages, key, tell)
@@ -143,7 +143,7 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (phase
 			return nil, err
 		}
 		k.publish("staged", in.Target, e.Name, c)
-		tidings.Tell(k.deps, tidings.News{Code: "backup.staged", Title: "A backup waits to be restored", Message: e.Name + " takes effect when the host is started again."})
+		notify.Tell(k.deps, notify.News{Code: "backup.staged", Title: "A backup waits to be restored", Message: e.Name + " takes effect when the host is started again."})
 		return staged{e.Name, m.Created.Format(time.RFC3339), m.Host.Name, len(m.Files), "It takes effect when the host is started again: server_restart. Until then, backup_restore_cancel takes it back."}, nil
 	})
 }

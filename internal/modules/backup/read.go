@@ -10,7 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"gatehouse/internal/backup"
+	"gatehouse/internal/maintenance/backup"
 	"gatehouse/tool"
 )
 

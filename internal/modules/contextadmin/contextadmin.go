@@ -12,17 +12,17 @@ import (
 	"errors"
 	"time"
 
-	"gatehouse/internal/contextbook"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
 
 // Options of the module. Book is needed.
 type Options struct {
-	Book *contextbook.Book
+	Book *contextstore.Book
 	// Fixed lists the contexts beside those of the book: they can be seen
 	// here, not changed. nil means none.
-	Fixed func() []contextbook.Record
+	Fixed func() []contextstore.Record
 	// Judge answers what a caller may do in a context; nil leaves out the tool
 	// that asks.
 	Judge func(context.Context, Question) (Verdict, error)
@@ -50,8 +50,8 @@ type Verdict struct {
 }
 
 type admin struct {
-	book  *contextbook.Book
-	fixed func() []contextbook.Record
+	book  *contextstore.Book
+	fixed func() []contextstore.Record
 	judge func(context.Context, Question) (Verdict, error)
 	offer module.Offer
 }
@@ -60,7 +60,7 @@ type admin struct {
 func New(o Options) module.New {
 	return func(context.Context, module.Deps) (module.Module, error) {
 		if o.Fixed == nil {
-			o.Fixed = func() []contextbook.Record { return nil }
+			o.Fixed = func() []contextstore.Record { return nil }
 		}
 		a := &admin{book: o.Book, fixed: o.Fixed, judge: o.Judge}
 		a.offer.Tools = a.tools()
@@ -153,7 +153,7 @@ type nameIn struct {
 	Name string `json:"name" doc:"the context" min:"1"`
 }
 
-func (a *admin) get(_ context.Context, _ *tool.Call, in nameIn) (contextbook.Record, error) {
+func (a *admin) get(_ context.Context, _ *tool.Call, in nameIn) (contextstore.Record, error) {
 	for _, f := range a.fixed() {
 		if f.Name == in.Name {
 			return f, nil
@@ -161,7 +161,7 @@ func (a *admin) get(_ context.Context, _ *tool.Call, in nameIn) (contextbook.Rec
 	}
 	r := a.book.Current().Find(in.Name)
 	if r == nil {
-		return contextbook.Record{}, refuse(contextbook.ErrNotFound, in.Name)
+		return contextstore.Record{}, refuse(contextstore.ErrNotFound, in.Name)
 	}
 	return *r, nil
 }
@@ -172,11 +172,11 @@ func (a *admin) check(ctx context.Context, _ *tool.Call, in Question) (Verdict, 
 
 type createIn struct {
 	Name string `json:"name" doc:"a-z, 0-9 and -, at most 64" min:"1"`
-	contextbook.Definition
+	contextstore.Definition
 }
 
-func (a *admin) create(_ context.Context, c *tool.Call, in createIn) (contextbook.Record, error) {
-	r, err := a.book.Create(contextbook.Record{Name: in.Name, Definition: in.Definition}, c.Caller.Principal)
+func (a *admin) create(_ context.Context, c *tool.Call, in createIn) (contextstore.Record, error) {
+	r, err := a.book.Create(contextstore.Record{Name: in.Name, Definition: in.Definition}, c.Caller.Principal)
 	return r, refuse(err, in.Name)
 }
 
@@ -184,20 +184,20 @@ type updateIn struct {
 	Name     string   `json:"name" doc:"the context" min:"1"`
 	Revision int64    `json:"revision,omitempty" doc:"the one this change was made from" min:"1"`
 	Clear    []string `json:"clear,omitempty" doc:"members that go back to nothing"`
-	contextbook.Definition
+	contextstore.Definition
 }
 
-func (a *admin) update(_ context.Context, c *tool.Call, in updateIn) (contextbook.Record, error) {
+func (a *admin) update(_ context.Context, c *tool.Call, in updateIn) (contextstore.Record, error) {
 	var given map[string]json.RawMessage
 	if err := json.Unmarshal(c.Args, &given); err != nil {
-		return contextbook.Record{}, err
+		return contextstore.Record{}, err
 	}
 	for _, own := range []string{"name", "revision", "clear"} {
 		delete(given, own)
 	}
-	r, err := a.book.Update(in.Name, c.Caller.Principal, func(r *contextbook.Record) error {
+	r, err := a.book.Update(in.Name, c.Caller.Principal, func(r *contextstore.Record) error {
 		if in.Revision != 0 && in.Revision != r.Revision {
-			return contextbook.ErrStale
+			return contextstore.ErrStale
 		}
 		return r.Definition.Replace(given, in.Clear)
 	})
@@ -215,21 +215,21 @@ func (a *admin) delete(_ context.Context, _ *tool.Call, in nameIn) (struct {
 
 // refuse turns the book's errors into what a model can act on.
 func refuse(err error, name string) error {
-	invalid, wrong := errors.AsType[*contextbook.Invalid](err)
+	invalid, wrong := errors.AsType[*contextstore.Invalid](err)
 	switch {
 	case err == nil:
 		return nil
 	case wrong:
 		return &tool.Refusal{Code: "invalid_arguments", Message: invalid.Error(), Next: "Nothing was changed."}
-	case errors.Is(err, contextbook.ErrNotFound):
+	case errors.Is(err, contextstore.ErrNotFound):
 		return &tool.Refusal{Code: "not_found", Message: "there is no context " + name, Next: "context_list shows those there are."}
-	case errors.Is(err, contextbook.ErrExists):
+	case errors.Is(err, contextstore.ErrExists):
 		return &tool.Refusal{Code: "exists", Message: "there is a context " + name + " already", Next: "Change it with context_update, or choose another name."}
-	case errors.Is(err, contextbook.ErrFixed):
+	case errors.Is(err, contextstore.ErrFixed):
 		return &tool.Refusal{Code: "denied", Message: "the context " + name + " is fixed by the host's configuration", Next: "Change it there, or make one of another name."}
-	case errors.Is(err, contextbook.ErrStale):
+	case errors.Is(err, contextstore.ErrStale):
 		return &tool.Refusal{Code: "stale", Message: "the context " + name + " was changed by somebody else meanwhile", Next: "Look at it with context_get and repeat the change."}
-	case errors.Is(err, contextbook.ErrFull):
+	case errors.Is(err, contextstore.ErrFull):
 		return tool.Refuse("too_large", "%v", err)
 	}
 	return err

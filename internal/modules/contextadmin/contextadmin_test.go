@@ -7,22 +7,22 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/contextbook"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"
 )
 
 // desk is the module over a book in memory.
-func desk(t *testing.T) (*contextbook.Book, func(name, args string) (string, error)) {
+func desk(t *testing.T) (*contextstore.Book, func(name, args string) (string, error)) {
 	t.Helper()
-	fixed := []contextbook.Record{{Name: "default", Fixed: true, Definition: contextbook.Definition{Description: "What everyone gets.", Modules: []string{"file"}}}}
-	book, err := contextbook.Open("", contextbook.Options{Fixed: func(n string) bool { return n == "default" }})
+	fixed := []contextstore.Record{{Name: "default", Fixed: true, Definition: contextstore.Definition{Description: "What everyone gets.", Modules: []string{"file"}}}}
+	book, err := contextstore.Open("", contextstore.Options{Fixed: func(n string) bool { return n == "default" }})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { book.Close() })
-	m, err := New(Options{Book: book, Fixed: func() []contextbook.Record { return fixed }})(t.Context(), module.Deps{})
+	m, err := New(Options{Book: book, Fixed: func() []contextstore.Record { return fixed }})(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}

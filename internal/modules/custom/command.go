@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/proc"
-	"gatehouse/internal/rawjson"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/tool"
 )
 
@@ -26,27 +26,27 @@ const (
 
 // program is a command with its templates read.
 type program struct {
-	*contextbook.Command
-	args   []contextbook.Template
-	stdin  contextbook.Template
+	*contextstore.Command
+	args   []contextstore.Template
+	stdin  contextstore.Template
 	bounds bounds
 }
 
-func (m *Module) command(c *contextbook.Command, b bounds) (source, error) {
+func (m *Module) command(c *contextstore.Command, b bounds) (source, error) {
 	p := &program{Command: c, bounds: b}
 	for _, a := range c.Args {
-		t, err := contextbook.ParseTemplate(a)
+		t, err := contextstore.ParseTemplate(a)
 		if err != nil {
 			return nil, err
 		}
 		p.args = append(p.args, t)
 	}
 	var err error
-	p.stdin, err = contextbook.ParseTemplate(c.Stdin)
+	p.stdin, err = contextstore.ParseTemplate(c.Stdin)
 	return p.run, err
 }
 
-func (p *program) run(ctx context.Context, c *tool.Call, env *contextbook.Environment) (answer, error) {
+func (p *program) run(ctx context.Context, c *tool.Call, env *contextstore.Environment) (answer, error) {
 	spec, err := p.spec(c)
 	if err != nil {
 		return answer{}, err
@@ -134,7 +134,7 @@ func folder(c *tool.Call, dir string) (string, error) {
 
 // environment is that of a program: what every program needs, the context's,
 // and by which call it was started.
-func environment(c *tool.Call, own *contextbook.Environment) []string {
+func environment(c *tool.Call, own *contextstore.Environment) []string {
 	return slices.Concat(proc.BaseEnv(), own.Strings(), []string{
 		"GATEHOUSE_CALL=" + c.ID, "GATEHOUSE_CONTEXT=" + c.Caller.Context, "GATEHOUSE_PRINCIPAL=" + c.Caller.Principal,
 	})
@@ -144,7 +144,7 @@ func environment(c *tool.Call, own *contextbook.Environment) []string {
 // an argument for each of its values; a template whose optional value is
 // missing is left out. A value at the beginning of an argument cannot pass for
 // an option, unless it is a number or follows "--".
-func expandArgs(templates []contextbook.Template, v values) (args []string, err error) {
+func expandArgs(templates []contextstore.Template, v values) (args []string, err error) {
 	plain := false // no options can follow
 	for _, t := range templates {
 		if t.Droppable(v.has) {
@@ -177,7 +177,7 @@ type arg struct {
 	number bool
 }
 
-func expandArg(t contextbook.Template, v values) ([]arg, error) {
+func expandArg(t contextstore.Template, v values) ([]arg, error) {
 	name, alone := t.Only()
 	if !alone || rawjson.Kind(v[name]) != '[' {
 		s, err := v.expand(t)

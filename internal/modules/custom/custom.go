@@ -18,9 +18,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/filewatch"
-	"gatehouse/internal/schema"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/files/filewatch"
+	"gatehouse/internal/mcp/schema"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -29,7 +29,7 @@ import (
 type Options struct {
 	// Env is the environment of the caller's context. nil means that there is
 	// none. Its error refuses the call.
-	Env func(tool.Caller) (contextbook.Environment, error)
+	Env func(tool.Caller) (contextstore.Environment, error)
 	// Roots are the folders of the caller's context, in which files are watched
 	// for subscribers. nil means that there are none.
 	Roots func(tool.Caller) tool.Roots
@@ -54,7 +54,7 @@ type Module struct {
 // New makes a module that offers nothing yet.
 func New(o Options) *Module {
 	if o.Env == nil {
-		o.Env = func(tool.Caller) (contextbook.Environment, error) { return contextbook.Environment{}, nil }
+		o.Env = func(tool.Caller) (contextstore.Environment, error) { return contextstore.Environment{}, nil }
 	}
 	if o.Client == nil {
 		o.Client = &http.Client{
@@ -88,7 +88,7 @@ func (m *Module) Close(context.Context) error {
 
 // Set offers what a record defines from now on; calls that run go on with what
 // they began with. The record has been checked, and is not changed any more.
-func (m *Module) Set(r *contextbook.Record) error {
+func (m *Module) Set(r *contextstore.Record) error {
 	o := &module.Offer{}
 	for i := range r.OwnTools {
 		t, err := m.tool(&r.OwnTools[i])
@@ -141,10 +141,10 @@ func (m *Module) Set(r *contextbook.Record) error {
 
 // source runs a program or makes a request in its context's environment. The
 // error is a *failure if that is what failed.
-type source func(context.Context, *tool.Call, *contextbook.Environment) (answer, error)
+type source func(context.Context, *tool.Call, *contextstore.Environment) (answer, error)
 
 // environment is that of the caller's context.
-func (m *Module) environment(who tool.Caller) (contextbook.Environment, error) {
+func (m *Module) environment(who tool.Caller) (contextstore.Environment, error) {
 	env, err := m.opts.Env(who)
 	if err != nil {
 		err = &tool.Refusal{
@@ -182,7 +182,7 @@ func (m *Module) inEnvironment(run source, b *bounds) tool.Handler {
 
 // tool makes a tool of its definition, with everything that can be read
 // beforehand read.
-func (m *Module) tool(t *contextbook.Tool) (tool.Tool, error) {
+func (m *Module) tool(t *contextstore.Tool) (tool.Tool, error) {
 	b := bounds{timeout: t.Deadline(), most: t.Most()}
 	if t.Output != nil {
 		var err error

@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/roots"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/files/roots"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"
@@ -54,14 +54,14 @@ func TestMain(m *testing.M) {
 }
 
 // play makes the module of a record, whose programs play a part.
-func play(t *testing.T, part string, r contextbook.Record) *module.Offer {
+func play(t *testing.T, part string, r contextstore.Record) *module.Offer {
 	t.Helper()
 	r.Name = "dev"
 	if err := r.Check(); err != nil {
 		t.Fatal(err)
 	}
-	m := New(Options{Env: func(tool.Caller) (contextbook.Environment, error) {
-		return contextbook.Environment{
+	m := New(Options{Env: func(tool.Caller) (contextstore.Environment, error) {
+		return contextstore.Environment{
 			Plain:  map[string]string{"PLAY": part, "TEAM": "blue"},
 			Secret: map[string]secret.Text{"KEY": secret.New("s3cret \"key\"")},
 		}, nil
@@ -81,15 +81,15 @@ func play(t *testing.T, part string, r contextbook.Record) *module.Offer {
 }
 
 // running is a record with one tool that runs this program.
-func running(t *testing.T, input string, c contextbook.Command) contextbook.Record {
+func running(t *testing.T, input string, c contextstore.Command) contextstore.Record {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Path = self
-	return contextbook.Record{Definition: contextbook.Definition{
-		OwnTools: []contextbook.Tool{{Name: "run", Description: "Runs.", Input: json.RawMessage(input), Command: &c}},
+	return contextstore.Record{Definition: contextstore.Definition{
+		OwnTools: []contextstore.Tool{{Name: "run", Description: "Runs.", Input: json.RawMessage(input), Command: &c}},
 	}}
 }
 
@@ -108,7 +108,7 @@ func code(err error) string {
 const anything = `{"type":"object","properties":{"a":{},"b":{},"list":{}}}`
 
 func TestEachTemplateIsOneArgument(t *testing.T) {
-	o := play(t, "arguments", running(t, anything, contextbook.Command{Args: []string{"log", "-n{{a}}", "--x={{b?}}", "{{list?}}", "--", "{{b?}}"}}))
+	o := play(t, "arguments", running(t, anything, contextstore.Command{Args: []string{"log", "-n{{a}}", "--x={{b?}}", "{{list?}}", "--", "{{b?}}"}}))
 	for args, want := range map[string][]string{
 		`{"a":3}`:                            {"log", "-n3", "--"},
 		`{"a":"x y; rm -rf / $(id)","b":""}`: {"log", "-nx y; rm -rf / $(id)", "--x=", "--", ""},
@@ -154,7 +154,7 @@ func TestAProgramFindsItsFolderInputAndEnvironment(t *testing.T) {
 	for dir, want := range map[string]string{"": top, "sub": filepath.Join(top, "sub")} {
 		c := moduletest.NewCall(t, `{"a":"héllo"}`)
 		c.Roots = set
-		res, err := c.Tool(t.Context(), play(t, "where", running(t, anything, contextbook.Command{Dir: dir, Stdin: "{{a}}!"})).Tools[0])
+		res, err := c.Tool(t.Context(), play(t, "where", running(t, anything, contextstore.Command{Dir: dir, Stdin: "{{a}}!"})).Tools[0])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,13 +165,13 @@ func TestAProgramFindsItsFolderInputAndEnvironment(t *testing.T) {
 	}
 	c := moduletest.NewCall(t, `{"a":1}`)
 	c.Roots = set
-	if _, err := c.Tool(t.Context(), play(t, "where", running(t, anything, contextbook.Command{Dir: "../.."})).Tools[0]); code(err) != "outside_root" {
+	if _, err := c.Tool(t.Context(), play(t, "where", running(t, anything, contextstore.Command{Dir: "../.."})).Tools[0]); code(err) != "outside_root" {
 		t.Errorf("got %v, want outside_root", err)
 	}
 }
 
 func TestAProgramThatDoesNotEndIsEnded(t *testing.T) {
-	r := running(t, anything, contextbook.Command{})
+	r := running(t, anything, contextstore.Command{})
 	r.OwnTools[0].Timeout = "300ms"
 	if _, err := call(t, play(t, "wait", r), `{}`); code(err) != "timeout" {
 		t.Errorf("got %v, want timeout", err)
@@ -189,7 +189,7 @@ func TestAProgramThatDoesNotEndIsEnded(t *testing.T) {
 }
 
 func TestWhatAProgramGives(t *testing.T) {
-	r := running(t, anything, contextbook.Command{})
+	r := running(t, anything, contextstore.Command{})
 	res, err := call(t, play(t, "fail", r), `{}`)
 	if err != nil || !res.IsError || res.Content[0].Text != "failed: exit code 3\nno luck\nhalf done" {
 		t.Errorf("got %+v, %v", res, err)
@@ -210,13 +210,13 @@ func TestWhatAProgramGives(t *testing.T) {
 
 // A program that says its secrets says them to nobody.
 func TestSecretsAreNotPassedOn(t *testing.T) {
-	r := running(t, anything, contextbook.Command{})
+	r := running(t, anything, contextstore.Command{})
 	res, err := call(t, play(t, "tell", r), `{}`)
 	if err != nil || res.Content[0].Text != "[secret] \"[secret]\"\n" {
 		t.Errorf("got %v, %v", res.Content, err)
 	}
-	m := New(Options{Env: func(tool.Caller) (contextbook.Environment, error) {
-		return contextbook.Environment{}, errors.New("KEY: no such secret")
+	m := New(Options{Env: func(tool.Caller) (contextstore.Environment, error) {
+		return contextstore.Environment{}, errors.New("KEY: no such secret")
 	}})
 	if err := m.Set(&r); err != nil {
 		t.Fatal(err)
@@ -229,7 +229,7 @@ func TestSecretsAreNotPassedOn(t *testing.T) {
 
 // Simultaneous calls of one tool get each its own answer.
 func TestAnswersAreNotMixedUp(t *testing.T) {
-	o := play(t, "where", running(t, anything, contextbook.Command{Stdin: "{{a}}"}))
+	o := play(t, "where", running(t, anything, contextstore.Command{Stdin: "{{a}}"}))
 	var all sync.WaitGroup
 	for i := range 8 {
 		all.Go(func() {
@@ -261,17 +261,17 @@ func server(t *testing.T, answer http.HandlerFunc) (url string, last func() hear
 	return s.URL, func() heard { mu.Lock(); defer mu.Unlock(); return h }
 }
 
-func requesting(h contextbook.HTTP) contextbook.Record {
-	return contextbook.Record{Definition: contextbook.Definition{
+func requesting(h contextstore.HTTP) contextstore.Record {
+	return contextstore.Record{Definition: contextstore.Definition{
 		Env:      map[string]string{"KEY": ""},
-		OwnTools: []contextbook.Tool{{Name: "ask", Description: "Asks.", Input: json.RawMessage(anything), HTTP: &h}},
+		OwnTools: []contextstore.Tool{{Name: "ask", Description: "Asks.", Input: json.RawMessage(anything), HTTP: &h}},
 	}}
 }
 
 //redteam:attack Tools run with what the call carries: a value in the path of a tool's own HTTP request leads to another path
 func TestARequestGoesWhereItsAuthorWrote(t *testing.T) {
 	at, last := server(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "fine") })
-	get := contextbook.HTTP{Method: "GET", URL: at + "/items/{{a}}?q={{b?}}", Headers: map[string]string{"X-Key": "Bearer {{env.KEY}}"}}
+	get := contextstore.HTTP{Method: "GET", URL: at + "/items/{{a}}?q={{b?}}", Headers: map[string]string{"X-Key": "Bearer {{env.KEY}}"}}
 	o := play(t, "", requesting(get))
 	for args, uri := range map[string]string{
 		`{"a":"x"}`:                      "/items/x?q=",
@@ -304,7 +304,7 @@ func TestWhatARequestSends(t *testing.T) {
 		"": `{"a":"\"x","list":[1]}`,
 		`{"q":"{{a}}","n":"{{list}}","t":"v {{a}}","gone":"{{b?}}","k":1.50,"l":["{{b?}}",null]}`: `{"k":1.50,"l":[null],"n":[1],"q":"\"x","t":"v \"x"}`,
 	} {
-		h := contextbook.HTTP{URL: at + "/"}
+		h := contextstore.HTTP{URL: at + "/"}
 		if body != "" {
 			h.Body = json.RawMessage(body)
 		}
@@ -315,7 +315,7 @@ func TestWhatARequestSends(t *testing.T) {
 			t.Errorf("sent %s %s, want %s", got.method, got.body, want)
 		}
 	}
-	evil := contextbook.HTTP{URL: at + "/", Headers: map[string]string{"X-Key": "{{a}}"}}
+	evil := contextstore.HTTP{URL: at + "/", Headers: map[string]string{"X-Key": "{{a}}"}}
 	if _, err := call(t, play(t, "", requesting(evil)), `{"a":"x\r\nX-Admin: 1"}`); code(err) != "invalid_arguments" {
 		t.Errorf("got %v, want a header that is two refused", err)
 	}
@@ -343,7 +343,7 @@ func TestWhatAServerAnswers(t *testing.T) {
 	})
 	defer close(slow)
 	ask := func(path string) (tool.Result, error) {
-		r := requesting(contextbook.HTTP{Method: "GET", URL: at + path})
+		r := requesting(contextstore.HTTP{Method: "GET", URL: at + path})
 		r.OwnTools[0].MaxOutput = 1000
 		if path == "/slow" {
 			r.OwnTools[0].Timeout = "200ms"
@@ -365,17 +365,17 @@ func TestWhatAServerAnswers(t *testing.T) {
 	}
 	gone := httptest.NewServer(nil)
 	gone.Close()
-	_, err := call(t, play(t, "", requesting(contextbook.HTTP{URL: gone.URL + "/"})), `{}`)
+	_, err := call(t, play(t, "", requesting(contextstore.HTTP{URL: gone.URL + "/"})), `{}`)
 	if code(err) != "unavailable" || strings.Contains(err.Error(), "127.0.0.1") {
 		t.Errorf("got %v, want unavailable without an address", err)
 	}
 }
 
 func TestPrompts(t *testing.T) {
-	o := play(t, "", contextbook.Record{Definition: contextbook.Definition{OwnPrompts: []contextbook.Prompt{{
+	o := play(t, "", contextstore.Record{Definition: contextstore.Definition{OwnPrompts: []contextstore.Prompt{{
 		Name: "review", Description: "Reviews.",
-		Arguments: []contextbook.PromptArg{{Name: "lang", Required: true, Values: []string{"go", "golang", "c"}}, {Name: "note"}},
-		Messages:  []contextbook.Message{{Role: "user", Text: "Review this {{lang}}. {{note}}"}, {Role: "assistant", Text: `\{{ok}}`}},
+		Arguments: []contextstore.PromptArg{{Name: "lang", Required: true, Values: []string{"go", "golang", "c"}}, {Name: "note"}},
+		Messages:  []contextstore.Message{{Role: "user", Text: "Review this {{lang}}. {{note}}"}, {Role: "assistant", Text: `\{{ok}}`}},
 	}}}})
 	p := o.Prompts[0]
 	res, err := moduletest.NewCall(t, "lang", "{{note}}").Run(t.Context(), p.Get)

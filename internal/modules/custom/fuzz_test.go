@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/rawjson"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/mcp/rawjson"
 )
 
-func template(t *testing.T, text string) contextbook.Template {
+func template(t *testing.T, text string) contextstore.Template {
 	t.Helper()
-	tpl, err := contextbook.ParseTemplate(text)
+	tpl, err := contextstore.ParseTemplate(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func FuzzArguments(f *testing.F) {
 			return
 		}
 		if _, list := v["a"]; list && rawjson.Kind(v["a"]) != '[' {
-			got, err := expandArgs([]contextbook.Template{template(t, "run"), template(t, "{{a}}"), template(t, "--to={{a}}")}, v)
+			got, err := expandArgs([]contextstore.Template{template(t, "run"), template(t, "{{a}}"), template(t, "--to={{a}}")}, v)
 			if err == nil && (len(got) != 3 || got[0] != "run" || strings.HasPrefix(got[1], "-") && rawjson.Kind(v["a"]) != '0' || !strings.HasPrefix(got[2], "--to=")) {
 				t.Fatalf("%s became %q", args, got)
 			}

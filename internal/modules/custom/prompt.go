@@ -6,13 +6,13 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/contextbook"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
 
 // prompt makes a prompt of its definition.
-func prompt(p *contextbook.Prompt) (module.Prompt, error) {
+func prompt(p *contextstore.Prompt) (module.Prompt, error) {
 	out := module.Prompt{Name: p.Name, Title: p.Title, Description: p.Description}
 	proposed := map[string][]string{}
 	for _, a := range p.Arguments {
@@ -23,11 +23,11 @@ func prompt(p *contextbook.Prompt) (module.Prompt, error) {
 	}
 	messages := p.Messages
 	if p.Template != "" {
-		messages = []contextbook.Message{{Role: "user", Text: p.Template}}
+		messages = []contextstore.Message{{Role: "user", Text: p.Template}}
 	}
-	var templates []contextbook.Template
+	var templates []contextstore.Template
 	for _, m := range messages {
-		t, err := contextbook.ParseTemplate(m.Text)
+		t, err := contextstore.ParseTemplate(m.Text)
 		if err != nil {
 			return out, err
 		}

@@ -15,8 +15,8 @@ import (
 	"regexp"
 	"strings"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/rawjson"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/tool"
 )
 
@@ -27,15 +27,15 @@ const answerBytes = 4 << 10
 type request struct {
 	method  string
 	host    string // what the address begins with, up to its path
-	url     contextbook.Template
-	headers map[string]contextbook.Template
+	url     contextstore.Template
+	headers map[string]contextstore.Template
 	body    any // decoded; nil means the arguments
 	bounds  bounds
 	client  *http.Client
 }
 
-func (m *Module) request(h *contextbook.HTTP, b bounds) (source, error) {
-	r := &request{method: h.Method, headers: map[string]contextbook.Template{}, bounds: b, client: m.opts.Client}
+func (m *Module) request(h *contextstore.HTTP, b bounds) (source, error) {
+	r := &request{method: h.Method, headers: map[string]contextstore.Template{}, bounds: b, client: m.opts.Client}
 	if r.method == "" {
 		r.method = "POST"
 	}
@@ -43,11 +43,11 @@ func (m *Module) request(h *contextbook.HTTP, b bounds) (source, error) {
 	host, _, _ := strings.Cut(rest, "/")
 	r.host = scheme + "://" + host
 	var err error
-	if r.url, err = contextbook.ParseTemplate(h.URL); err != nil {
+	if r.url, err = contextstore.ParseTemplate(h.URL); err != nil {
 		return nil, err
 	}
 	for name, text := range h.Headers {
-		if r.headers[name], err = contextbook.ParseTemplate(text); err != nil {
+		if r.headers[name], err = contextstore.ParseTemplate(text); err != nil {
 			return nil, err
 		}
 	}
@@ -59,7 +59,7 @@ func (m *Module) request(h *contextbook.HTTP, b bounds) (source, error) {
 	return r.run, err
 }
 
-func (r *request) run(ctx context.Context, c *tool.Call, env *contextbook.Environment) (answer, error) {
+func (r *request) run(ctx context.Context, c *tool.Call, env *contextstore.Environment) (answer, error) {
 	ctx, stop := context.WithTimeoutCause(ctx, r.bounds.timeout, errTimeout)
 	defer stop()
 	req, err := r.build(ctx, c, env)
@@ -109,7 +109,7 @@ func refusedBy(res *http.Response, body []byte) error {
 }
 
 // build makes the request of one call.
-func (r *request) build(ctx context.Context, c *tool.Call, env *contextbook.Environment) (*http.Request, error) {
+func (r *request) build(ctx context.Context, c *tool.Call, env *contextstore.Environment) (*http.Request, error) {
 	v, err := readValues(c.Args)
 	if err != nil {
 		return nil, err
@@ -200,10 +200,10 @@ var escape = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 // separates reports whether some server ends a segment of a path at c.
 func separates(c rune) bool { return c == '/' || c == '\\' || c < ' ' || c == 0x7f }
 
-func (r *request) setHeaders(h http.Header, env *contextbook.Environment, v values) error {
+func (r *request) setHeaders(h http.Header, env *contextstore.Environment, v values) error {
 	for name, t := range r.headers {
 		s, err := t.Expand(func(name, _ string) (string, bool) {
-			if variable, ok := strings.CutPrefix(name, contextbook.EnvPrefix); ok {
+			if variable, ok := strings.CutPrefix(name, contextstore.EnvPrefix); ok {
 				return env.Find(variable)
 			}
 			return v.text(name)
@@ -271,7 +271,7 @@ func (v values) fill(into any) (any, error) {
 var absent any = &struct{ byte }{}
 
 func (v values) fillString(text string) (any, error) {
-	t, err := contextbook.ParseTemplate(text)
+	t, err := contextstore.ParseTemplate(text)
 	if err != nil {
 		return nil, err
 	}

@@ -14,25 +14,25 @@ import (
 
 	"github.com/yosida95/uritemplate/v3"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/files/roots"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
 
 // own is a resource of the context with its templates read.
 type own struct {
-	*contextbook.Resource
+	*contextstore.Resource
 	m      *Module
 	vars   *uritemplate.Template // nil of a resource that is no template
-	text   contextbook.Template  // of Text or File
+	text   contextstore.Template // of Text or File
 	source source                // of Command or HTTP
 	bounds bounds
 }
 
 // resource makes a resource of its definition, with everything that can be
 // read beforehand read.
-func (m *Module) resource(r *contextbook.Resource) (module.Resource, error) {
+func (m *Module) resource(r *contextstore.Resource) (module.Resource, error) {
 	o := &own{Resource: r, m: m, bounds: bounds{timeout: r.Deadline(), most: r.Most()}}
 	var err error
 	if o.vars, err = r.Template(); err != nil {
@@ -40,9 +40,9 @@ func (m *Module) resource(r *contextbook.Resource) (module.Resource, error) {
 	}
 	switch {
 	case r.Text != nil:
-		o.text, err = contextbook.ParseTemplate(*r.Text)
+		o.text, err = contextstore.ParseTemplate(*r.Text)
 	case r.File != "":
-		o.text, err = contextbook.ParseTemplate(r.File)
+		o.text, err = contextstore.ParseTemplate(r.File)
 	case r.Command != nil:
 		o.source, err = m.command(r.Command, o.bounds)
 	default:
@@ -252,7 +252,7 @@ func (o *own) pathFor(who tool.Caller, uri string) (string, error) {
 
 // basisOf is what the content of a resource follows from, apart from files and
 // what programs and servers say.
-func basisOf(r *contextbook.Record, res *contextbook.Resource) (string, error) {
+func basisOf(r *contextstore.Record, res *contextstore.Resource) (string, error) {
 	b, err := json.Marshal([]any{res, r.Env, r.Roots})
 	return string(b), err
 }

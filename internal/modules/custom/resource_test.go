@@ -12,15 +12,15 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/files/roots"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"
 )
 
-func offering(list ...contextbook.Resource) contextbook.Record {
-	return contextbook.Record{Definition: contextbook.Definition{Env: map[string]string{"KEY": ""}, OwnResources: list}}
+func offering(list ...contextstore.Resource) contextstore.Record {
+	return contextstore.Record{Definition: contextstore.Definition{Env: map[string]string{"KEY": ""}, OwnResources: list}}
 }
 
 // readOwn reads a resource with the variables of its URI, in the folder.
@@ -69,10 +69,10 @@ func folders(t *testing.T) (dir string, set *roots.Set) {
 
 func TestAResourceOfText(t *testing.T) {
 	o := play(t, "", offering(
-		contextbook.Resource{URI: "team://motd", Name: "motd", MIME: "text/markdown", Text: new(`Hello \{{you}}`)},
-		contextbook.Resource{URI: "team://hello/{who}{?note}", Name: "hello", Text: new("Hello {{who}}.{{note?}}"),
-			Variables: []contextbook.Variable{{Name: "who", Values: []string{"ann", "anna", "bob"}}}},
-		contextbook.Resource{URI: "team://long/{x}", Name: "long", Text: new("{{x}}{{x}}"), MaxOutput: 10},
+		contextstore.Resource{URI: "team://motd", Name: "motd", MIME: "text/markdown", Text: new(`Hello \{{you}}`)},
+		contextstore.Resource{URI: "team://hello/{who}{?note}", Name: "hello", Text: new("Hello {{who}}.{{note?}}"),
+			Variables: []contextstore.Variable{{Name: "who", Values: []string{"ann", "anna", "bob"}}}},
+		contextstore.Resource{URI: "team://long/{x}", Name: "long", Text: new("{{x}}{{x}}"), MaxOutput: 10},
 	))
 	if len(o.Resources) != 1 || len(o.Templates) != 2 {
 		t.Fatalf("%d resources and %d templates are offered", len(o.Resources), len(o.Templates))
@@ -99,9 +99,9 @@ func TestAResourceOfText(t *testing.T) {
 func TestAResourceOfAFileStaysInItsFolder(t *testing.T) {
 	_, set := folders(t)
 	o := play(t, "", offering(
-		contextbook.Resource{URI: "team://notes/{+topic}", Name: "notes", File: "notes/{{topic}}.md", MaxOutput: 100},
-		contextbook.Resource{URI: "team://any/{+name}", Name: "any", File: "./{{name}}{{name}}/{{name}}"},
-		contextbook.Resource{URI: "team://env", Name: "env", File: ".env"},
+		contextstore.Resource{URI: "team://notes/{+topic}", Name: "notes", File: "notes/{{topic}}.md", MaxOutput: 100},
+		contextstore.Resource{URI: "team://any/{+name}", Name: "any", File: "./{{name}}{{name}}/{{name}}"},
+		contextstore.Resource{URI: "team://env", Name: "env", File: ".env"},
 	))
 	r := o.Templates[0]
 	if c, err := readOwn(t, r, set, "topic", "build"); err != nil || c.Text != "# Build" {
@@ -134,26 +134,26 @@ func TestAResourceOfAProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	of := func(part string, c contextbook.Command) module.Resource {
+	of := func(part string, c contextstore.Command) module.Resource {
 		c.Path = self
-		r := contextbook.Resource{URI: "team://run/{a}", Name: "run", Command: &c, MaxOutput: 1000}
+		r := contextstore.Resource{URI: "team://run/{a}", Name: "run", Command: &c, MaxOutput: 1000}
 		if part == "wait" {
 			r.Timeout = "200ms"
 		}
 		return play(t, part, offering(r)).Templates[0]
 	}
-	if c, err := readOwn(t, of("arguments", contextbook.Command{Args: []string{"-n{{a}}"}}), nil, "a", "x; id"); err != nil || strings.TrimSpace(c.Text) != `["-nx; id"]` {
+	if c, err := readOwn(t, of("arguments", contextstore.Command{Args: []string{"-n{{a}}"}}), nil, "a", "x; id"); err != nil || strings.TrimSpace(c.Text) != `["-nx; id"]` {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	if c, err := readOwn(t, of("tell", contextbook.Command{}), nil, "{}"); err != nil || strings.Contains(c.Text, "s3cret") {
+	if c, err := readOwn(t, of("tell", contextstore.Command{}), nil, "{}"); err != nil || strings.Contains(c.Text, "s3cret") {
 		t.Errorf("got %+v, %v; want the secret hidden", c, err)
 	}
 	for part, want := range map[string]string{"fail": "failed", "flood": "too_large", "wait": "timeout"} {
-		if c, err := readOwn(t, of(part, contextbook.Command{}), nil, "{}"); code(err) != want {
+		if c, err := readOwn(t, of(part, contextstore.Command{}), nil, "{}"); code(err) != want {
 			t.Errorf("%s: got %+v, %v, want %s", part, c, err, want)
 		}
 	}
-	if _, err := readOwn(t, of("arguments", contextbook.Command{Args: []string{"{{a}}"}}), nil, "a", "--evil"); code(err) != "invalid_arguments" {
+	if _, err := readOwn(t, of("arguments", contextstore.Command{Args: []string{"{{a}}"}}), nil, "a", "--evil"); code(err) != "invalid_arguments" {
 		t.Errorf("an option: got %v", err)
 	}
 }
@@ -171,7 +171,7 @@ func TestAResourceOfARequest(t *testing.T) {
 			io.WriteString(w, `{"key":"`+r.Header.Get("X-Key")[len("Bearer "):]+`"}`)
 		}
 	})
-	r := play(t, "", offering(contextbook.Resource{URI: "team://items/{+id}", Name: "items", HTTP: &contextbook.HTTP{
+	r := play(t, "", offering(contextstore.Resource{URI: "team://items/{+id}", Name: "items", HTTP: &contextstore.HTTP{
 		URL: at + "/items/{{id}}", Headers: map[string]string{"X-Key": "Bearer {{env.KEY}}"},
 	}})).Templates[0]
 	if c, err := readOwn(t, r, nil, "id", "a b"); err != nil || c.MIME != "application/json" || strings.Contains(c.Text, "s3cret") {
@@ -199,8 +199,8 @@ func TestWhatSubscribersAreTold(t *testing.T) {
 	}
 	t.Cleanup(func() { m.Close(context.Background()) })
 	define := func(text, file string) *module.Offer {
-		r := offering(contextbook.Resource{URI: "team://motd", Name: "motd", Text: &text},
-			contextbook.Resource{URI: "team://notes/{topic}", Name: "notes", File: file})
+		r := offering(contextstore.Resource{URI: "team://motd", Name: "motd", Text: &text},
+			contextstore.Resource{URI: "team://notes/{topic}", Name: "notes", File: file})
 		r.Name = "dev"
 		if err := r.Check(); err != nil {
 			t.Fatal(err)

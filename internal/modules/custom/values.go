@@ -8,9 +8,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/rawjson"
-	"gatehouse/internal/schema"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/mcp/schema"
 	"gatehouse/tool"
 )
 
@@ -124,13 +124,13 @@ func asText(raw json.RawMessage) string {
 }
 
 // expand fills a template with the arguments alone.
-func (v values) expand(t contextbook.Template) (string, error) {
+func (v values) expand(t contextstore.Template) (string, error) {
 	s, err := t.Expand(func(name, _ string) (string, bool) { return v.text(name) })
 	return s, missing(err)
 }
 
 func missing(err error) error {
-	if errors.Is(err, contextbook.ErrAbsent) {
+	if errors.Is(err, contextstore.ErrAbsent) {
 		return tool.Refuse("invalid_arguments", "%v and is needed", err)
 	}
 	return err

@@ -10,7 +10,7 @@ import (
 	"fmt"
 	"strings"
 
-	"gatehouse/internal/ruling"
+	"gatehouse/internal/access/operator"
 	"gatehouse/internal/state"
 	"gatehouse/module"
 	"gatehouse/tool"
@@ -37,7 +37,7 @@ type Config struct {
 	// Everything reports whether a caller may see the private half too; nil
 	// means that nobody may.
 	Everything func(who tool.Caller) bool `json:"-"`
-	Rules      ruling.Func                `json:"-"` // who may write what is everybody's; nil: nobody
+	Rules      operator.Func              `json:"-"` // who may write what is everybody's; nil: nobody
 }
 
 type db struct {

@@ -14,7 +14,7 @@ import (
 	"strconv"
 	"strings"
 
-	"gatehouse/internal/tree"
+	"gatehouse/internal/files/walk"
 	"gatehouse/tool"
 )
 
@@ -32,8 +32,8 @@ func (a item) compare(b item) int {
 // more of them than are wanted and a few, however many there are.
 type chooser struct {
 	root   *os.Root
-	filter *tree.Filter
-	globs  tree.Globs
+	filter *walk.Filter
+	globs  walk.Globs
 	sort   string // "" or name, size, mtime
 
 	total, ignored int

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io/fs"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

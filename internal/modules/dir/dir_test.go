@@ -13,8 +13,8 @@ import (
 	"syscall"
 	"testing"
 
-	"gatehouse/internal/roots"
-	"gatehouse/internal/schema"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/mcp/schema"
 	"gatehouse/module"
 	"gatehouse/tool"
 )

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"gatehouse/internal/roots"
-	"gatehouse/internal/tree"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/files/walk"
 	"gatehouse/tool"
 )
 
@@ -106,7 +106,7 @@ func (m *dirs) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 	if in.Depth > 1 && in.Sort != "" && in.Sort != "name" {
 		return listOut{}, &tool.Refusal{Code: "invalid_arguments", Message: "a tree is sorted by name", Next: "Leave out depth or sort."}
 	}
-	globs, err := tree.ParseGlobs(tree.SplitGlobs(in.Glob))
+	globs, err := walk.ParseGlobs(walk.SplitGlobs(in.Glob))
 	if err != nil {
 		return listOut{}, &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
 	}
@@ -133,12 +133,12 @@ func (m *dirs) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 }
 
 // filterOf is what the ignore files leave out of a directory.
-func filterOf(p roots.Place) *tree.Filter {
+func filterOf(p roots.Place) *walk.Filter {
 	q, err := p.Followed(true)
 	if err != nil {
 		q = p
 	}
-	return tree.NewFilter(q.Root, filepath.ToSlash(q.Name))
+	return walk.NewFilter(q.Root, filepath.ToSlash(q.Name))
 }
 
 // lister makes one page.
@@ -147,8 +147,8 @@ type lister struct {
 	in     *listIn
 	p      roots.Place
 	root   *os.Root
-	globs  tree.Globs
-	filter *tree.Filter
+	globs  walk.Globs
+	filter *walk.Filter
 	most   int // about how many bytes a flat page gets
 }
 

@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/roots"
-	"gatehouse/internal/tree"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/files/walk"
 	"gatehouse/tool"
 )
 
@@ -82,14 +82,14 @@ func (m *dirs) size(ctx context.Context, c *tool.Call, in sizeIn) (sizeOut, erro
 	ctx, cancel := context.WithTimeout(ctx, sizeTime)
 	defer cancel()
 	s := &sum{shares: map[string]*share{}, linked: map[string]struct{}{}}
-	o := tree.Options{Root: root, All: true}
+	o := walk.Options{Root: root, All: true}
 	if root.Name() == "/" {
 		o.Skip = func(path string, dir bool) bool {
 			return dir && (path == "proc" || path == "sys" || path == "dev")
 		}
 	}
 	told := time.Now()
-	stats, err := tree.Walk(ctx, o, func(_ int, d *tree.Dir, entries []tree.Entry) {
+	stats, err := walk.Walk(ctx, o, func(_ int, d *walk.Dir, entries []walk.Entry) {
 		if files := s.add(d, entries); c.Peer != nil && files > 10_000 && time.Since(told) > time.Second {
 			c.Peer.Progress(float64(files), 0, "files counted")
 		}
@@ -104,7 +104,7 @@ func (m *dirs) size(ctx context.Context, c *tool.Call, in sizeIn) (sizeOut, erro
 	return out, nil
 }
 
-func (s *sum) add(d *tree.Dir, entries []tree.Entry) (files int64) {
+func (s *sum) add(d *walk.Dir, entries []walk.Entry) (files int64) {
 	top, _, _ := strings.Cut(d.Path, "/")
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -142,7 +142,7 @@ func (s *sum) share(name string) *share {
 }
 
 // weigh is how much a file adds: nothing if it was counted under another name.
-func (s *sum) weigh(e tree.Entry) int64 {
+func (s *sum) weigh(e walk.Entry) int64 {
 	info, err := e.Info()
 	if err != nil || !info.Mode().IsRegular() {
 		return 0
@@ -192,7 +192,7 @@ func plural(n int64, one, many string) string {
 	return fmt.Sprintf("%d %s", n, many)
 }
 
-func sizeNote(stats tree.Stats, late bool) string {
+func sizeNote(stats walk.Stats, late bool) string {
 	var s []string
 	if late {
 		s = append(s, fmt.Sprintf("stopped after %v, there is more", sizeTime))

@@ -11,9 +11,9 @@ import (
 	"strings"
 	"sync/atomic"
 
-	"gatehouse/internal/roots"
-	"gatehouse/internal/search"
-	"gatehouse/internal/tree"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/files/search"
+	"gatehouse/internal/files/walk"
 )
 
 const (
@@ -64,7 +64,7 @@ type treeWriter struct {
 
 // dir writes the entries of one directory, open as root. seen leads to what
 // was written last on the page before.
-func (w *treeWriter) dir(root *os.Root, f *tree.Filter, rel string, level int, seen []string) error {
+func (w *treeWriter) dir(root *os.Root, f *walk.Filter, rel string, level int, seen []string) error {
 	ch := chooser{root: root, filter: f}
 	left := w.in.Limit + 1 - w.lines
 	var after item
@@ -91,7 +91,7 @@ func (w *treeWriter) dir(root *os.Root, f *tree.Filter, rel string, level int, s
 }
 
 // resume goes on inside the directory that the page before ended in.
-func (w *treeWriter) resume(root *os.Root, f *tree.Filter, rel string, level int, seen []string) (inside bool, err error) {
+func (w *treeWriter) resume(root *os.Root, f *walk.Filter, rel string, level int, seen []string) (inside bool, err error) {
 	if level >= w.in.Depth || !isDir(root, seen[0]) {
 		return false, nil
 	}
@@ -110,7 +110,7 @@ func (w *treeWriter) resume(root *os.Root, f *tree.Filter, rel string, level int
 func indent(level int) string { return strings.Repeat(" ", level-1) }
 
 // entry writes one entry and what is below it.
-func (w *treeWriter) entry(root *os.Root, f *tree.Filter, rel string, level int, name string) error {
+func (w *treeWriter) entry(root *os.Root, f *walk.Filter, rel string, level int, name string) error {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return nil // deleted while we looked
@@ -142,7 +142,7 @@ func (w *treeWriter) entry(root *os.Root, f *tree.Filter, rel string, level int,
 
 // descend opens a directory and, while it holds one directory alone, that one.
 // names lead to the one it returns.
-func (w *treeWriter) descend(root *os.Root, f *tree.Filter, name string) (sub *os.Root, names []string, below *tree.Filter, err error) {
+func (w *treeWriter) descend(root *os.Root, f *walk.Filter, name string) (sub *os.Root, names []string, below *walk.Filter, err error) {
 	if sub, err = root.OpenRoot(filepath.FromSlash(name + "/.")); err != nil {
 		return nil, nil, nil, err
 	}
@@ -182,7 +182,7 @@ func (w *treeWriter) count(root *os.Root) string {
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
 	var files, all atomic.Int64
-	_, err := tree.Walk(ctx, tree.Options{Root: root, All: w.in.All}, func(_ int, _ *tree.Dir, entries []tree.Entry) {
+	_, err := walk.Walk(ctx, walk.Options{Root: root, All: w.in.All}, func(_ int, _ *walk.Dir, entries []walk.Entry) {
 		n := int64(0)
 		for _, e := range entries {
 			if !e.IsDir() {
@@ -233,7 +233,7 @@ func (l *lister) matches() (listOut, error) {
 		return listOut{}, err
 	}
 	q := search.Query{Mode: search.Names, Globs: l.globs, Limit: l.in.Limit, After: search.Key{Path: after.name},
-		Tree: tree.Options{Root: l.root, Depth: l.in.Depth, All: l.in.All}}
+		Tree: walk.Options{Root: l.root, Depth: l.in.Depth, All: l.in.All}}
 	res, err := search.Run(l.ctx, q)
 	if err != nil {
 		return listOut{}, l.p.Refuse(err)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"sync"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/module"
 	"gatehouse/tool"
 )

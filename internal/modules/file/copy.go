@@ -4,7 +4,7 @@ import (
 	"context"
 	"io"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

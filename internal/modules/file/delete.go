@@ -6,7 +6,7 @@ import (
 	"os"
 	"path/filepath"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"strconv"
 
-	"gatehouse/internal/edit"
-	"gatehouse/internal/reading"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/edit"
+	"gatehouse/internal/files/extract"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 
@@ -230,7 +230,7 @@ func (m *files) editable(p roots.Place) (there *seen, content []byte, err error)
 	case err != nil:
 		return nil, nil, p.Refuse(err)
 	}
-	if kind := binaryKind(content[:min(len(content), sniffed)]); kind != "" && !reading.IsWide(content) {
+	if kind := binaryKind(content[:min(len(content), sniffed)]); kind != "" && !extract.IsWide(content) {
 		return nil, nil, tool.Refuse("binary", "%s is not text: %s", p.Path, kind)
 	}
 	return there, content, nil

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"testing"
 
-	"gatehouse/internal/edit"
+	"gatehouse/internal/files/edit"
 )
 
 // What is found and written is tried in the room that does it; here is what a

@@ -9,21 +9,21 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"gatehouse/internal/edit"
-	"gatehouse/internal/reading"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/edit"
+	"gatehouse/internal/files/extract"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 
 // encoding is how the text of a file is written in it.
 type encoding struct {
-	wide  reading.Wide // zero for one byte a unit
+	wide  extract.Wide // zero for one byte a unit
 	bytes bool         // it is no UTF-8: Latin-1 or another encoding of one byte
 }
 
 // decoded is the text of a file as edits see it, and how to write it again.
 func decoded(p roots.Place, content []byte) (text []byte, e encoding, err error) {
-	w, ok := reading.WideOf(content)
+	w, ok := extract.WideOf(content)
 	if !ok {
 		return content, encoding{bytes: !utf8.Valid(content)}, nil
 	}
@@ -34,7 +34,7 @@ func decoded(p roots.Place, content []byte) (text []byte, e encoding, err error)
 	return text, encoding{wide: w}, nil
 }
 
-func damaged(p roots.Place, w reading.Wide) error {
+func damaged(p roots.Place, w extract.Wide) error {
 	return &tool.Refusal{
 		Code: "unsupported", Message: p.Path + " is " + w.Name + " text with units or odd bytes that are no characters; it cannot be written again as it is",
 		Next: "Write the whole file anew with file_write, which makes it UTF-8.",
@@ -100,7 +100,7 @@ func added(ctx context.Context, p roots.Place, there *seen, content string) (b [
 		return nil, 0, p.Refuse(err)
 	}
 	head = head[:n]
-	if w, ok := reading.WideOf(head); ok {
+	if w, ok := extract.WideOf(head); ok {
 		if there.info.Size()%int64(w.Unit) != 0 {
 			return nil, 0, damaged(p, w)
 		}

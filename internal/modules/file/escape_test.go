@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 )
 
 // canary stands in a file outside and must never be seen inside.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

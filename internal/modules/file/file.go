@@ -12,8 +12,8 @@ import (
 	"fmt"
 	"time"
 
-	"gatehouse/internal/filewatch"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/filewatch"
+	"gatehouse/internal/files/roots"
 	"gatehouse/module"
 	"gatehouse/tool"
 )

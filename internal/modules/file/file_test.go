@@ -10,8 +10,8 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/roots"
-	"gatehouse/internal/schema"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/mcp/schema"
 	"gatehouse/module"
 	"gatehouse/tool"
 )

@@ -14,10 +14,10 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/modules/file"
 	"gatehouse/internal/modules/filesystem"
-	"gatehouse/internal/rawjson"
-	"gatehouse/internal/roots"
 	"gatehouse/module"
 	"gatehouse/tool"
 )

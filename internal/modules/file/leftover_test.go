@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 )
 
 // half is a process that has written half of a file.

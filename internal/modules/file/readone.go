@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"strings"
 
-	"gatehouse/internal/language"
-	"gatehouse/internal/reading"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/extract"
+	"gatehouse/internal/files/language"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 
@@ -153,12 +153,12 @@ func style(text []byte) string {
 // show makes what is no plain text: outlines, documents, pictures, sounds. It
 // reports whether that was all there is to show; else the source holds text.
 func (m *files) show(ctx context.Context, o *opened, in *readIn, out *readOut) (bool, error) {
-	kind := reading.KindOf(o.p.Name, o.s.head)
-	converts := kind == reading.PDF || kind == reading.Word || kind == reading.Notebook || kind == reading.Page && in.As == "text"
+	kind := extract.KindOf(o.p.Name, o.s.head)
+	converts := kind == extract.PDF || kind == extract.Word || kind == extract.Notebook || kind == extract.Page && in.As == "text"
 	switch {
 	case converts && in.As != "raw":
 		return false, m.convert(ctx, o, kind, out)
-	case reading.IsWide(o.s.head):
+	case extract.IsWide(o.s.head):
 		if err := o.decode(out); err != nil {
 			return false, err
 		}
@@ -167,7 +167,7 @@ func (m *files) show(ctx context.Context, o *opened, in *readIn, out *readOut) (
 			return media, err
 		}
 		return false, o.s.mustBeText(in.Path)
-	case kind == reading.Page && in.As == "":
+	case kind == extract.Page && in.As == "":
 		out.say("as=text shows it without markup")
 	}
 	if in.As == "outline" {

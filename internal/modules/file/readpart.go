@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"gatehouse/internal/search"
+	"gatehouse/internal/files/search"
 	"gatehouse/tool"
 )
 

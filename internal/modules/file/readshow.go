@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/outline"
-	"gatehouse/internal/reading"
+	"gatehouse/internal/files/extract"
+	"gatehouse/internal/files/symbols"
 	"gatehouse/tool"
 )
 
@@ -30,7 +30,7 @@ func (o *opened) use(text []byte) {
 
 // convert reads a document as text. One is converted at a time, since a
 // decoder that got lost works until its time is up.
-func (m *files) convert(ctx context.Context, o *opened, kind reading.Kind, out *readOut) error {
+func (m *files) convert(ctx context.Context, o *opened, kind extract.Kind, out *readOut) error {
 	select {
 	case m.converting <- struct{}{}:
 		defer func() { <-m.converting }()
@@ -39,10 +39,10 @@ func (m *files) convert(ctx context.Context, o *opened, kind reading.Kind, out *
 	}
 	ctx, cancel := context.WithTimeout(ctx, convertTime)
 	defer cancel()
-	text, cut, err := reading.Text(ctx, kind, o.f, o.info.Size())
+	text, cut, err := extract.Text(ctx, kind, o.f, o.info.Size())
 	switch {
-	case errors.Is(err, reading.ErrTooLarge):
-		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("%s has %s bytes; documents of up to %s can be shown as text", o.p.Path, commas(o.info.Size()), commas(reading.MostIn))}
+	case errors.Is(err, extract.ErrTooLarge):
+		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("%s has %s bytes; documents of up to %s can be shown as text", o.p.Path, commas(o.info.Size()), commas(extract.MostIn))}
 	case errors.Is(err, context.DeadlineExceeded):
 		return &tool.Refusal{Code: "timeout", Message: fmt.Sprintf("%s could not be converted within %v", o.p.Path, convertTime)}
 	case err != nil:
@@ -51,14 +51,14 @@ func (m *files) convert(ctx context.Context, o *opened, kind reading.Kind, out *
 	o.use([]byte(text))
 	out.say(string(kind) + " shown as text")
 	if cut {
-		out.say("only its first " + commas(reading.MostOut) + " bytes")
+		out.say("only its first " + commas(extract.MostOut) + " bytes")
 	}
 	return nil
 }
 
 // decode turns UTF-16 or UTF-32 into UTF-8.
 func (o *opened) decode(out *readOut) error {
-	w, _ := reading.WideOf(o.s.head)
+	w, _ := extract.WideOf(o.s.head)
 	if o.info.Size() > wideMost {
 		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("%s is %s text of %s bytes; up to %s can be decoded", o.p.Path, w.Name, commas(o.info.Size()), commas(wideMost))}
 	}
@@ -77,18 +77,18 @@ func (o *opened) decode(out *readOut) error {
 
 // outline replaces the text by what it defines.
 func (o *opened) outline(out *readOut) error {
-	text, err := o.s.at(make([]byte, min(o.s.size, outline.Most)), 0)
+	text, err := o.s.at(make([]byte, min(o.s.size, symbols.Most)), 0)
 	if err != nil {
 		return o.p.Refuse(err)
 	}
-	all := outline.Write(outline.Of(out.Language, text))
+	all := symbols.Write(symbols.Of(out.Language, text))
 	if all == "" {
 		all = "[no definitions were recognised]\n"
 	}
 	o.use([]byte(all))
 	out.say("outline: line numbers are those of the file")
-	if o.s.size > outline.Most {
-		out.say("of its first " + commas(outline.Most) + " bytes")
+	if o.s.size > symbols.Most {
+		out.say("of its first " + commas(symbols.Most) + " bytes")
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"syscall"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

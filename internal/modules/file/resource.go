@@ -13,7 +13,7 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/module"
 	"gatehouse/tool"
 )

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/language"
-	"gatehouse/internal/roots"
-	"gatehouse/internal/search"
-	"gatehouse/internal/tree"
+	"gatehouse/internal/files/language"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/files/search"
+	"gatehouse/internal/files/walk"
 	"gatehouse/tool"
 )
 
@@ -120,7 +120,7 @@ func (in *searchIn) query(c *tool.Call) (q search.Query, p roots.Place, err erro
 	if err != nil {
 		return q, p, err
 	}
-	q.Tree = tree.Options{Root: p.Root, Start: filepath.ToSlash(p.Name), All: in.All}
+	q.Tree = walk.Options{Root: p.Root, Start: filepath.ToSlash(p.Name), All: in.All}
 	if q.Tree.Skip = virtual(p); !info.IsDir() {
 		if err := p.MustBeRegular(info); err != nil {
 			return q, p, err
@@ -174,7 +174,7 @@ func (in *searchIn) fill() {
 
 // compile fills in what decides which files and lines are chosen.
 func (in *searchIn) compile(q *search.Query) (err error) {
-	if q.Globs, err = tree.ParseGlobs(tree.SplitGlobs(in.Glob)); err != nil {
+	if q.Globs, err = walk.ParseGlobs(walk.SplitGlobs(in.Glob)); err != nil {
 		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
 	}
 	var only []func(path, name string) bool
@@ -236,7 +236,7 @@ func (in *searchIn) names() (func(path, name string) bool, error) {
 		return func(path, _ string) bool { return re.MatchString(path) }, nil
 	}
 	if !in.Literal && strings.ContainsAny(text, "*?[{") {
-		globs, err := tree.ParseGlobs([]string{text})
+		globs, err := walk.ParseGlobs([]string{text})
 		if err != nil {
 			return nil, &tool.Refusal{Code: "invalid_arguments", Message: "pattern: " + err.Error()}
 		}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"gatehouse/internal/search"
+	"gatehouse/internal/files/search"
 	"gatehouse/tool"
 )
 

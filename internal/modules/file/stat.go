@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"gatehouse/internal/reading"
+	"gatehouse/internal/files/extract"
 	"gatehouse/tool"
 )
 
@@ -31,7 +31,7 @@ func (s *source) mustBeText(path string) error {
 // binaryKind says what a file that begins like this is, or nothing if it can
 // be shown as text. Text in an 8-bit encoding counts as text.
 func binaryKind(head []byte) string {
-	if w, ok := reading.WideOf(head); ok {
+	if w, ok := extract.WideOf(head); ok {
 		return w.Name + " text"
 	}
 	switch {

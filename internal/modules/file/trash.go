@@ -13,8 +13,8 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/filelock"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/filelock"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

@@ -11,7 +11,7 @@ import (
 	"slices"
 	"sync"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -68,7 +68,7 @@ func await(t *testing.T, told chan struct{}, what string) {
 	}
 }
 
-// The watch that the module opens tells of changes; see internal/filewatch.
+// The watch that the module opens tells of changes; see internal/files/filewatch.
 func TestWatchTells(t *testing.T) {
 	w := newWatched(t)
 	w.write("a", "1")

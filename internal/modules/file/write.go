@@ -5,7 +5,7 @@ import (
 	"errors"
 	"io"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

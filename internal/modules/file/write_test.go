@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 )
 
 func TestWrite(t *testing.T) {

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"gatehouse/internal/edit"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/edit"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

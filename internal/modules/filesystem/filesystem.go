@@ -13,8 +13,8 @@ import (
 	"context"
 	"encoding/json"
 
-	"gatehouse/internal/rawjson"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/module"
 	"gatehouse/tool"
 )

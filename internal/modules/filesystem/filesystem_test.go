@@ -9,8 +9,8 @@ import (
 	"testing"
 	"unicode/utf8"
 
-	"gatehouse/internal/rawjson"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"
 )

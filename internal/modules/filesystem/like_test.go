@@ -15,13 +15,13 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/conformance"
-	"gatehouse/internal/contexts"
-	"gatehouse/internal/hosttest"
+	"gatehouse/internal/access/permit"
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/modules/filesystem"
-	"gatehouse/internal/permit"
-	"gatehouse/internal/rawjson"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/tests/conformance"
+	"gatehouse/internal/tests/hosttest"
 	"gatehouse/module"
 )
 
@@ -137,7 +137,7 @@ func ours(t *testing.T, dir string) *server {
 	}
 	t.Cleanup(func() { set.Close() })
 	h := hosttest.New(t, hosttest.Options{Roots: set, Modules: map[string]module.New{"filesystem": filesystem.New}})
-	h.Views.Set(contexts.Rules{Policy: permit.Open(false), Specs: []contexts.Spec{{Name: "filesystem", Modules: []string{"filesystem"}, Aliases: true}}})
+	h.Views.Set(views.Rules{Policy: permit.Open(false), Specs: []views.Spec{{Name: "filesystem", Modules: []string{"filesystem"}, Aliases: true}}})
 	c := h.Dial(t)
 	s := &server{t: t, dir: dir, send: c.Send, next: func() []byte { return c.Next() }}
 	s.greet()

@@ -19,7 +19,7 @@ import (
 	"unicode"
 	"unicode/utf16"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"runtime"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

@@ -8,19 +8,19 @@ import (
 	"path/filepath"
 	"strings"
 
-	"gatehouse/internal/roots"
-	"gatehouse/internal/tree"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/files/walk"
 	"gatehouse/tool"
 )
 
 const (
-	deepest   = tree.MaxDepth
+	deepest   = walk.MaxDepth
 	foundMost = 10_000 // paths that one search gives
 )
 
 // walk goes through a directory in the order of names, each followed by what is
 // below it.
-type walk struct {
+type walker struct {
 	ctx  context.Context
 	p    roots.Place
 	path string // as the caller wrote it
@@ -29,7 +29,7 @@ type walk struct {
 
 // each shows the entries of a directory; below is the path from where the walk
 // began. visit says what to do with a directory: nil leaves it out.
-func (w *walk) each(root *os.Root, below string, depth int, visit func(rel string, e fs.DirEntry) func(*os.Root) error) error {
+func (w *walker) each(root *os.Root, below string, depth int, visit func(rel string, e fs.DirEntry) func(*os.Root) error) error {
 	if err := context.Cause(w.ctx); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func searchFiles(ctx context.Context, c *tool.Call, in searchIn) (tool.Result, e
 		p = q
 	}
 	top := filepath.Join(p.Root.Name(), p.Name)
-	w := &walk{ctx: ctx, p: p, path: in.Path, left: entriesMost}
+	w := &walker{ctx: ctx, p: p, path: in.Path, left: entriesMost}
 	var found []string
 	var look func(*os.Root, string, int) error
 	look = func(dir *os.Root, below string, depth int) error {
@@ -118,7 +118,7 @@ func leadsAway(p roots.Place, rel string) bool {
 
 // patterns are globs that are matched against the whole path from where a walk
 // began.
-type patterns []tree.Globs
+type patterns []walk.Globs
 
 func globs(texts ...string) (all patterns, err error) {
 	for _, t := range texts {
@@ -127,7 +127,7 @@ func globs(texts ...string) (all patterns, err error) {
 		if not {
 			one = "!" + one
 		}
-		g, err := tree.ParseGlobs([]string{one})
+		g, err := walk.ParseGlobs([]string{one})
 		if err != nil {
 			return nil, say("Invalid pattern: %v", err)
 		}
@@ -175,7 +175,7 @@ func directoryTree(ctx context.Context, c *tool.Call, in treeIn) (tool.Result, e
 		return tool.Result{}, err
 	}
 	defer root.Close()
-	w := &walk{ctx: ctx, p: p, path: in.Path, left: entriesMost}
+	w := &walker{ctx: ctx, p: p, path: in.Path, left: entriesMost}
 	all, err := w.tree(root, "", 1, excluded)
 	if err != nil {
 		return tool.Result{}, err
@@ -190,7 +190,7 @@ func directoryTree(ctx context.Context, c *tool.Call, in treeIn) (tool.Result, e
 	return text(s)
 }
 
-func (w *walk) tree(root *os.Root, below string, depth int, excluded patterns) ([]node, error) {
+func (w *walker) tree(root *os.Root, below string, depth int, excluded patterns) ([]node, error) {
 	all := []node{}
 	err := w.each(root, below, depth, func(rel string, e fs.DirEntry) func(*os.Root) error {
 		if excluded.any(rel) {

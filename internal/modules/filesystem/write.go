@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

@@ -7,21 +7,21 @@ import (
 	"errors"
 	"time"
 
-	"gatehouse/internal/jobs"
-	"gatehouse/internal/rawjson"
-	"gatehouse/internal/ruling"
+	"gatehouse/internal/access/operator"
+	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
 
 type follower struct {
 	jobs  *jobs.Jobs
-	rules ruling.Func
+	rules operator.Func
 }
 
 // New returns what makes the module. rules says who may list and cancel the jobs
 // of all callers; nil means no one.
-func New(j *jobs.Jobs, rules ruling.Func) module.New {
+func New(j *jobs.Jobs, rules operator.Func) module.New {
 	return func(context.Context, module.Deps) (module.Module, error) { return &follower{j, rules}, nil }
 }
 

@@ -4,7 +4,7 @@ import (
 	"encoding/json"
 	"testing"
 
-	"gatehouse/internal/jobs"
+	"gatehouse/internal/dispatch/jobs"
 	"gatehouse/tool"
 )
 

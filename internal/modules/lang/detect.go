@@ -5,8 +5,8 @@ import (
 	"errors"
 	"io"
 
-	"gatehouse/internal/language"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/language"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

@@ -10,8 +10,8 @@ import (
 	"syscall"
 	"testing"
 
-	"gatehouse/internal/language"
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/language"
+	"gatehouse/internal/files/roots"
 	"gatehouse/module"
 	"gatehouse/tool"
 )

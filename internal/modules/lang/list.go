@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/language"
+	"gatehouse/internal/files/language"
 	"gatehouse/tool"
 )
 

@@ -11,9 +11,9 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/language"
-	"gatehouse/internal/roots"
-	"gatehouse/internal/tree"
+	"gatehouse/internal/files/language"
+	"gatehouse/internal/files/roots"
+	"gatehouse/internal/files/walk"
 )
 
 const (
@@ -62,7 +62,7 @@ func survey(ctx context.Context, p roots.Place) (detectOut, error) {
 	timed, cancel := context.WithTimeout(ctx, surveyTime)
 	defer cancel()
 	t := &tally{place: p, stop: stop, by: make(map[string]*share)}
-	_, err = tree.Walk(timed, tree.Options{Root: at.Root, Start: start}, t.visit)
+	_, err = walk.Walk(timed, walk.Options{Root: at.Root, Start: start}, t.visit)
 	note := ""
 	switch {
 	case err == nil:
@@ -74,7 +74,7 @@ func survey(ctx context.Context, p roots.Place) (detectOut, error) {
 	return t.result(p.Path, note), nil
 }
 
-func (t *tally) visit(_ int, d *tree.Dir, entries []tree.Entry) {
+func (t *tally) visit(_ int, d *walk.Dir, entries []walk.Entry) {
 	for _, e := range entries {
 		if !e.Type.IsRegular() {
 			continue
@@ -89,7 +89,7 @@ func (t *tally) visit(_ int, d *tree.Dir, entries []tree.Entry) {
 
 // judge opens a file only if its name says too little, and no more of those
 // than it may.
-func (t *tally) judge(d *tree.Dir, name string) string {
+func (t *tally) judge(d *walk.Dir, name string) string {
 	if v := language.Judge(name, nil); v.Method == "name" {
 		return v.ID
 	}

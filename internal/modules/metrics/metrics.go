@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/metrics"
+	"gatehouse/internal/telemetry/metrics"
 	"gatehouse/module"
 	"gatehouse/tool"
 )

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"time"
 
-	"gatehouse/internal/metrics"
+	"gatehouse/internal/telemetry/metrics"
 	"gatehouse/tool"
 )
 

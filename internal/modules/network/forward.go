@@ -15,7 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gatehouse/internal/ruling"
+	"gatehouse/internal/access/operator"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -97,7 +97,7 @@ func (n *network) startForward(ctx context.Context, c *tool.Call, in startForwar
 		return forwardOut{}, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("listen is %q", in.Listen), Next: "Give an address of this machine with a port, such as 127.0.0.1:0 for a free one."}
 	}
 	if !listen.Addr().Unmap().IsLoopback() && (!n.cfg.Rules.By(c.Caller)) {
-		return forwardOut{}, ruling.Denied("open a port that other machines reach", "Listen on 127.0.0.1.")
+		return forwardOut{}, operator.Denied("open a port that other machines reach", "Listen on 127.0.0.1.")
 	}
 	host, port, err := net.SplitHostPort(in.Target)
 	if number, e := strconv.ParseUint(port, 10, 16); err != nil || e != nil || number == 0 || host == "" || strings.ContainsAny(host, "/ @") {

@@ -11,14 +11,14 @@ import (
 	"errors"
 	"time"
 
-	"gatehouse/internal/ruling"
+	"gatehouse/internal/access/operator"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
 
 // Config is what the module is given.
 type Config struct {
-	Rules ruling.Func `json:"-"` // who may open a port beyond this machine, and list and end forwards of all callers; nil: nobody
+	Rules operator.Func `json:"-"` // who may open a port beyond this machine, and list and end forwards of all callers; nil: nobody
 	// ACME says how this host comes by certificates for public names; nil
 	// means that nobody knows.
 	ACME func() ACME `json:"-"`

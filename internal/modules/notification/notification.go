@@ -11,7 +11,7 @@ import (
 	"fmt"
 	"time"
 
-	"gatehouse/internal/ruling"
+	"gatehouse/internal/access/operator"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -20,8 +20,8 @@ import (
 type Config struct {
 	// Shelf holds the notifications and belongs to whoever gave it; nil means
 	// an empty one of the module's own.
-	Shelf *Shelf      `json:"-"`
-	Rules ruling.Func `json:"-"` // for whom the notifications are; nil: nobody
+	Shelf *Shelf        `json:"-"`
+	Rules operator.Func `json:"-"` // for whom the notifications are; nil: nobody
 }
 
 type reader struct {

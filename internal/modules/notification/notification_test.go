@@ -10,8 +10,8 @@ import (
 	"sync"
 	"testing"
 
+	"gatehouse/internal/dispatch/notify"
 	"gatehouse/internal/state"
-	"gatehouse/internal/tidings"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"
 )
@@ -53,7 +53,7 @@ func (p person) call(name, args string, into any) string {
 func (p person) tell(titles ...string) {
 	p.t.Helper()
 	for _, title := range titles {
-		if _, err := p.shelf.Add(p.t.Context(), tidings.News{Title: title}); err != nil {
+		if _, err := p.shelf.Add(p.t.Context(), notify.News{Title: title}); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -159,21 +159,21 @@ func TestNotificationsAreForThoseWhoRule(t *testing.T) {
 
 func TestNewsAreBroughtIntoForm(t *testing.T) {
 	p := newPerson(t, nil)
-	for name, bad := range map[string]tidings.News{"no title": {}, "blank": {Title: " \n"}, "no such level": {Title: "x", Level: "fatal"}} {
+	for name, bad := range map[string]notify.News{"no title": {}, "blank": {Title: " \n"}, "no such level": {Title: "x", Level: "fatal"}} {
 		if _, err := p.shelf.Add(t.Context(), bad); err == nil {
 			t.Errorf("%s was kept", name)
 		}
 	}
-	n, err := p.shelf.Add(t.Context(), tidings.News{
-		Title: strings.Repeat("ä", 500), Message: "\xff" + strings.Repeat("y", 9000), Data: json.RawMessage(`"` + strings.Repeat("z", mostData) + `"`), Level: tidings.Error,
+	n, err := p.shelf.Add(t.Context(), notify.News{
+		Title: strings.Repeat("ä", 500), Message: "\xff" + strings.Repeat("y", 9000), Data: json.RawMessage(`"` + strings.Repeat("z", mostData) + `"`), Level: notify.Error,
 	})
 	if err != nil || len(n.Title) > mostTitle || len(n.Message) > mostMessage || n.Data != nil || n.Code != "news" {
 		t.Errorf("%v: title %d, message %d, data %d bytes, code %s", err, len(n.Title), len(n.Message), len(n.Data), n.Code)
 	}
-	if n, err = p.shelf.Add(t.Context(), tidings.News{Title: "x", Data: json.RawMessage(`{"big":12345678901234567890}`)}); err != nil || string(n.Data) != `{"big":12345678901234567890}` {
+	if n, err = p.shelf.Add(t.Context(), notify.News{Title: "x", Data: json.RawMessage(`{"big":12345678901234567890}`)}); err != nil || string(n.Data) != `{"big":12345678901234567890}` {
 		t.Errorf("%v %s", err, n.Data)
 	}
-	if n, err = p.shelf.Add(t.Context(), tidings.News{Title: "x", Data: json.RawMessage(`{`)}); err != nil || n.Data != nil {
+	if n, err = p.shelf.Add(t.Context(), notify.News{Title: "x", Data: json.RawMessage(`{`)}); err != nil || n.Data != nil {
 		t.Errorf("%v %s", err, n.Data)
 	}
 }
@@ -194,12 +194,12 @@ func TestWhatWasToldSince(t *testing.T) {
 func TestWhatIsToldOnceIsNotToldTwice(t *testing.T) {
 	p := newPerson(t, nil)
 	for _, id := range []int64{1, 0} {
-		if n, err := p.shelf.Add(t.Context(), tidings.News{Title: "x", Once: "approval 1"}); err != nil || n.ID != id {
+		if n, err := p.shelf.Add(t.Context(), notify.News{Title: "x", Once: "approval 1"}); err != nil || n.ID != id {
 			t.Errorf("%+v, %v; want id %d", n, err, id)
 		}
 	}
 	p.call("notification_remove", `{"ids":[1]}`, nil)
-	if n, err := p.shelf.Add(t.Context(), tidings.News{Title: "x", Once: "approval 1"}); err != nil || n.ID != 2 {
+	if n, err := p.shelf.Add(t.Context(), notify.News{Title: "x", Once: "approval 1"}); err != nil || n.ID != 2 {
 		t.Errorf("after the first was removed: %+v, %v", n, err)
 	}
 }
@@ -210,7 +210,7 @@ func TestTheOldestGo(t *testing.T) {
 	if _, err := p.shelf.mount.Set(t.Context(), Kept{Last: most, Notes: func() map[string]Note {
 		all := map[string]Note{}
 		for id := range int64(most) {
-			all[key(id+1)] = Note{ID: id + 1, News: tidings.News{Title: "old", Level: tidings.Info}}
+			all[key(id+1)] = Note{ID: id + 1, News: notify.News{Title: "old", Level: notify.Info}}
 		}
 		return all
 	}()}); err != nil {
@@ -244,7 +244,7 @@ func TestHostsShareAShelf(t *testing.T) {
 	for _, s := range []*Shelf{host(), host()} {
 		all.Go(func() {
 			for range 10 {
-				if _, err := s.Add(t.Context(), tidings.News{Title: "x"}); err != nil {
+				if _, err := s.Add(t.Context(), notify.News{Title: "x"}); err != nil {
 					t.Error(err)
 				}
 			}

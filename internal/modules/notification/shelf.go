@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/internal/dispatch/notify"
 	"gatehouse/internal/state"
-	"gatehouse/internal/tidings"
 )
 
 // Limits of what is kept.
@@ -28,7 +28,7 @@ type Note struct {
 	ID        int64     `json:"id"` // grows
 	CreatedAt time.Time `json:"createdAt"`
 	Seen      bool      `json:"seen,omitempty"`
-	tidings.News
+	notify.News
 }
 
 // Kept is the value of the mount in which notifications lie.
@@ -101,7 +101,7 @@ func emptyShelf(ctx context.Context) (*Shelf, error) {
 
 // Add keeps what somebody has to tell. The Note has no ID when that was told
 // already. The error is about the news, or that of the state tree.
-func (s *Shelf) Add(ctx context.Context, news tidings.News) (Note, error) {
+func (s *Shelf) Add(ctx context.Context, news notify.News) (Note, error) {
 	news, err := checked(news)
 	if err != nil {
 		return Note{}, err
@@ -129,11 +129,11 @@ func (s *Shelf) Add(ctx context.Context, news tidings.News) (Note, error) {
 }
 
 // checked brings news into the form in which they are kept.
-func checked(n tidings.News) (tidings.News, error) {
+func checked(n notify.News) (notify.News, error) {
 	if n.Level == "" {
-		n.Level = tidings.Info
+		n.Level = notify.Info
 	}
-	if !slices.Contains([]tidings.Level{tidings.Success, tidings.Info, tidings.Warning, tidings.Error}, n.Level) {
+	if !slices.Contains([]notify.Level{notify.Success, notify.Info, notify.Warning, notify.Error}, n.Level) {
 		return n, fmt.Errorf("a notification has no level %q", n.Level)
 	}
 	if n.Code == "" {

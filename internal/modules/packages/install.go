@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"gatehouse/internal/agreement"
+	"gatehouse/internal/access/confirm"
 	"gatehouse/internal/packages"
 	"gatehouse/tool"
 )
@@ -56,7 +56,7 @@ func (k *keeper) install(_ context.Context, c *tool.Call, in installIn) (jobOut,
 	if err := k.cfg.House.Check(&packages.Plan{Record: r}); err != nil {
 		return jobOut{}, err
 	}
-	if err := agreement.Ask(c, in.ID, question(r), in.Confirm); err != nil {
+	if err := confirm.Ask(c, in.ID, question(r), in.Confirm); err != nil {
 		return jobOut{}, err
 	}
 	return k.work(c, "installation of package "+in.ID, in.ID, func(ctx context.Context, c *tool.Call, say packages.Tell) (any, error) {
@@ -160,7 +160,7 @@ func (k *keeper) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (jobOut,
 		}
 		in.Source = source.String()
 		question := fmt.Sprintf("Install the package %s from %s, where it came from %s before?", in.ID, in.Source, i.Source)
-		if err := agreement.Ask(c, in.ID, question, in.Confirm); err != nil {
+		if err := confirm.Ask(c, in.ID, question, in.Confirm); err != nil {
 			return jobOut{}, err
 		}
 	}
@@ -196,7 +196,7 @@ func (k *keeper) remove(_ context.Context, c *tool.Call, in removeIn) (removeOut
 	if in.KeepData {
 		question = fmt.Sprintf("Remove the package %s (%s)? Its data stay.", in.ID, i.Public.Title)
 	}
-	if err := agreement.Ask(c, in.ID, question, in.Confirm); err != nil {
+	if err := confirm.Ask(c, in.ID, question, in.Confirm); err != nil {
 		return removeOut{}, err
 	}
 	if err := k.cfg.House.Remove(in.ID, in.KeepData); err != nil {

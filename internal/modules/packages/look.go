@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/packages"
-	"gatehouse/internal/secret"
 	"gatehouse/tool"
 )
 

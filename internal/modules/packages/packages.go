@@ -10,11 +10,11 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/internal/access/operator"
+	"gatehouse/internal/dispatch/notify"
+	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/packages"
-	"gatehouse/internal/phases"
-	"gatehouse/internal/rawjson"
-	"gatehouse/internal/ruling"
-	"gatehouse/internal/tidings"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -23,9 +23,9 @@ import (
 type Config struct {
 	House *packages.House `json:"-"` // nil: this host keeps no packages
 	// Changed is called with what says that the tools are others.
-	Changed func(func()) `json:"-"`
-	Rules   ruling.Func  `json:"-"` // who may do what is everybody's matter; nil: nobody
-	Show    phases.Show  `json:"-"` // shows how far a job is
+	Changed func(func())  `json:"-"`
+	Rules   operator.Func `json:"-"` // who may do what is everybody's matter; nil: nobody
+	Show    progress.Show `json:"-"` // shows how far a job is
 }
 
 type keeper struct {
@@ -191,19 +191,19 @@ func explained(err error) error {
 
 // jobOut is the answer of what goes on by itself.
 type jobOut struct {
-	phases.Started
+	progress.Started
 	ID string `json:"id" doc:"of the package"`
 }
 
 // work runs something as a job, whose phases are shown.
 func (k *keeper) work(c *tool.Call, title, id string, run func(context.Context, *tool.Call, packages.Tell) (any, error)) (jobOut, error) {
-	started, err := k.cfg.Show.Start(k.deps, c, title, func(ctx context.Context, c *tool.Call, tell func(phases.Progress)) (any, error) {
+	started, err := k.cfg.Show.Start(k.deps, c, title, func(ctx context.Context, c *tool.Call, tell func(progress.Progress)) (any, error) {
 		out, err := run(ctx, c, tell)
 		switch {
 		case err == nil:
-			tidings.Tell(k.deps, tidings.News{Code: "package.changed", Level: tidings.Success, Title: "Done: " + title})
+			notify.Tell(k.deps, notify.News{Code: "package.changed", Level: notify.Success, Title: "Done: " + title})
 		case ctx.Err() == nil:
-			tidings.Tell(k.deps, tidings.News{Code: "package.failed", Level: tidings.Error, Title: "The " + title + " failed", Message: err.Error()})
+			notify.Tell(k.deps, notify.News{Code: "package.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
 		}
 		return out, explained(err)
 	})

@@ -9,9 +9,9 @@ import (
 	"sync"
 	"testing"
 
+	"gatehouse/internal/mcp/schema"
 	"gatehouse/internal/packages"
 	"gatehouse/internal/packages/packagestest"
-	"gatehouse/internal/schema"
 	"gatehouse/internal/state"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"

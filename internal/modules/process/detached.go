@@ -10,9 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/proc"
-	"gatehouse/internal/roots"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 

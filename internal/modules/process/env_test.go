@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"
 )
@@ -24,16 +24,16 @@ func withEnvironment(t *testing.T, folder string) *desk {
 	deps.Config = func(into any) error {
 		c := into.(*Config)
 		c.Folder = folder
-		c.Env = func(who tool.Caller) (contextbook.Environment, error) {
+		c.Env = func(who tool.Caller) (contextstore.Environment, error) {
 			switch who.Context {
 			case "lab":
-				return contextbook.Environment{Plain: map[string]string{"STAGE": "lab"}, Secret: map[string]secret.Text{"TOKEN": secret.New(token)}}, nil
+				return contextstore.Environment{Plain: map[string]string{"STAGE": "lab"}, Secret: map[string]secret.Text{"TOKEN": secret.New(token)}}, nil
 			case "den":
-				return contextbook.Environment{Plain: map[string]string{"STAGE": "den"}}, nil
+				return contextstore.Environment{Plain: map[string]string{"STAGE": "den"}}, nil
 			case "broken":
-				return contextbook.Environment{}, errors.New("there is no secret of the name LOST")
+				return contextstore.Environment{}, errors.New("there is no secret of the name LOST")
 			}
-			return contextbook.Environment{}, nil
+			return contextstore.Environment{}, nil
 		}
 		return nil
 	}

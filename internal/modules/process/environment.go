@@ -4,8 +4,8 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/proc"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/tool"
 )
 
@@ -16,7 +16,7 @@ const (
 )
 
 // own is the environment of the caller's context.
-func (m *manager) own(who tool.Caller) (env contextbook.Environment, err error) {
+func (m *manager) own(who tool.Caller) (env contextstore.Environment, err error) {
 	if m.cfg.Env == nil {
 		return env, nil
 	}

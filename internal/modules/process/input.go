@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/proc"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/tool"
 )
 

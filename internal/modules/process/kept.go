@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"gatehouse/internal/filelock"
-	"gatehouse/internal/proc"
+	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/files/filelock"
 )
 
 // The endings of the three files of a detached process.

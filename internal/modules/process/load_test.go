@@ -17,8 +17,8 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"gatehouse/internal/printout"
-	"gatehouse/internal/proc"
+	"gatehouse/internal/dispatch/delayed"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/module/moduletest"
 )
 
@@ -262,7 +262,7 @@ func FuzzText(f *testing.F) {
 		if p := plain(b); bytes.ContainsAny(p, "\x1b\a") || len(p) > len(b) {
 			t.Errorf("%q", p)
 		}
-		if n := printout.Unfinished(b); n < 0 || n > 3 || n > len(b) {
+		if n := delayed.Unfinished(b); n < 0 || n > 3 || n > len(b) {
 			t.Errorf("%d of %q", n, b)
 		}
 		if tail(b, 2); strings.Count(string(tail(b, 2)), "\n") > 2 {

@@ -6,7 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/terminal"
+	"gatehouse/internal/exec/terminal"
 )
 
 // The streams of a process. A terminal has only the first.

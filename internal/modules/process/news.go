@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"time"
 
-	"gatehouse/internal/hub"
-	"gatehouse/internal/printout"
+	"gatehouse/internal/dispatch/delayed"
+	"gatehouse/internal/dispatch/hub"
 )
 
 const (
@@ -97,7 +97,7 @@ func (n *news) say(t turn, lost int64, last bool) {
 	text := append(n.carry[t.stream], t.text...)
 	held := 0
 	if !last {
-		held = printout.Unfinished(text)
+		held = delayed.Unfinished(text)
 	}
 	n.carry[t.stream] = append([]byte(nil), text[len(text)-held:]...)
 	if text = text[:len(text)-held]; len(text) == 0 && lost == 0 {

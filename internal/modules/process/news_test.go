@@ -11,7 +11,7 @@ import (
 
 	"github.com/coder/websocket"
 
-	"gatehouse/internal/hub"
+	"gatehouse/internal/dispatch/hub"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"
 )

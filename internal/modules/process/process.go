@@ -19,10 +19,10 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/hub"
-	"gatehouse/internal/proc"
-	"gatehouse/internal/ruling"
+	"gatehouse/internal/access/operator"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/dispatch/hub"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -44,9 +44,9 @@ type Config struct {
 	// Env is what programs find in their environment in the caller's context;
 	// nil means that there is nothing. Its error refuses the call. The secrets
 	// in it are hidden in what they print.
-	Env func(tool.Caller) (contextbook.Environment, error) `json:"-"`
+	Env func(tool.Caller) (contextstore.Environment, error) `json:"-"`
 	// Rules says who may list and end the processes of all callers; nil means no one.
-	Rules ruling.Func `json:"-"`
+	Rules operator.Func `json:"-"`
 	// Sessions tells when sessions end; nil means that there are none.
 	Sessions Sessions `json:"-"`
 	// Folder is where detached processes are kept; "" means there are none.

@@ -6,11 +6,11 @@ import (
 	"io"
 	"time"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/hub"
-	"gatehouse/internal/proc"
-	"gatehouse/internal/roots"
-	"gatehouse/internal/terminal"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/dispatch/hub"
+	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/exec/terminal"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 
@@ -43,12 +43,12 @@ type spec struct {
 	args    []string
 	dir     string
 	env     []string
-	own     contextbook.Environment // of the caller's context
-	size    *proc.Size              // of a terminal; nil for none
-	input   bool                    // it can be typed to
-	stdin   io.Reader               // what it reads instead; nil means nothing
-	session string                  // it ends with; "" means it does not
-	detach  bool                    // it does not end with the host either
+	own     contextstore.Environment // of the caller's context
+	size    *proc.Size               // of a terminal; nil for none
+	input   bool                     // it can be typed to
+	stdin   io.Reader                // what it reads instead; nil means nothing
+	session string                   // it ends with; "" means it does not
+	detach  bool                     // it does not end with the host either
 	grace   time.Duration
 	also    [2]func([]byte)
 }

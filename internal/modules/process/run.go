@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/printout"
+	"gatehouse/internal/dispatch/delayed"
 	"gatehouse/tool"
 )
 
@@ -71,7 +71,7 @@ func (m *manager) run(ctx context.Context, c *tool.Call, in runIn) (runOut, erro
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(in.Timeout)*time.Second, errTimeout)
 	defer cancel()
-	feed := printout.To(c.Peer.Output())
+	feed := delayed.To(c.Peer.Output())
 	defer feed.Close()
 	told := func(b []byte) { feed.Write(b) } // takes everything and never fails
 	s := &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, grace: runGrace, also: [2]func([]byte){told, told}}

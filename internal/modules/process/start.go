@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"gatehouse/internal/proc"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/tool"
 )
 

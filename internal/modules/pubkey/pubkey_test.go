@@ -6,7 +6,7 @@ import (
 	"errors"
 	"testing"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"

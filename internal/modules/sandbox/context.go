@@ -7,7 +7,7 @@ import (
 	"io/fs"
 	"time"
 
-	"gatehouse/internal/sandbox/kernel"
+	"gatehouse/internal/sandbox/interpreter"
 	"gatehouse/internal/sandbox/manager"
 	"gatehouse/tool"
 )
@@ -77,9 +77,9 @@ func onContexts(b *manager.Box, in contextIn) (contextOut, error) {
 }
 
 func newContext(b *manager.Box, language string) (*manager.Context, error) {
-	l, known := kernel.Languages()[language]
-	if l == kernel.Shell {
-		l = kernel.Bash
+	l, known := interpreter.Languages()[language]
+	if l == interpreter.Shell {
+		l = interpreter.Bash
 	}
 	if !known {
 		return nil, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("there are contexts of python, node and bash, none of %q", language)}

@@ -11,10 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/namespaces"
-	"gatehouse/internal/secret"
 	"gatehouse/tool"
 )
 

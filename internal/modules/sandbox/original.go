@@ -8,7 +8,7 @@ import (
 	"reflect"
 	"strings"
 
-	"gatehouse/internal/rawjson"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/tool"
 )
 

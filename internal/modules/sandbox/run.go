@@ -12,9 +12,9 @@ import (
 	"time"
 	"unicode"
 
-	"gatehouse/internal/printout"
+	"gatehouse/internal/dispatch/delayed"
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/kernel"
+	"gatehouse/internal/sandbox/interpreter"
 	"gatehouse/internal/sandbox/manager"
 	"gatehouse/tool"
 )
@@ -149,24 +149,24 @@ func (m *desk) code(ctx context.Context, c *tool.Call, in codeIn) (ranOut, []too
 	if err := tooLarge("Code", len(in.Code), mostContent); err != nil {
 		return ranOut{}, nil, err
 	}
-	l, known := kernel.Languages()[strings.ToLower(in.Language)]
+	l, known := interpreter.Languages()[strings.ToLower(in.Language)]
 	if !known {
 		return ranOut{}, nil, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("Unsupported language: %s", in.Language), Next: "Languages are python, node, bash and sh."}
 	}
-	return m.run(ctx, c, in.ID, in.how, func(b *manager.Box, code kernel.Code) (kernel.Result, error) {
+	return m.run(ctx, c, in.ID, in.how, func(b *manager.Box, code interpreter.Code) (interpreter.Result, error) {
 		code.Source = in.Code
 		if in.Context == "" {
 			return b.Code(ctx, l, code)
 		}
 		if in.ID == "" {
-			return kernel.Result{}, &tool.Refusal{Code: "invalid_arguments", Message: "a context is in a sandbox", Next: "Give sandbox_id as well."}
+			return interpreter.Result{}, &tool.Refusal{Code: "invalid_arguments", Message: "a context is in a sandbox", Next: "Give sandbox_id as well."}
 		}
 		k, err := b.Context(in.Context)
 		if err != nil {
-			return kernel.Result{}, noContext(err)
+			return interpreter.Result{}, noContext(err)
 		}
 		if k.Language != l {
-			return kernel.Result{}, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("the context is one of %s, not of %s", k.Language, l)}
+			return interpreter.Result{}, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("the context is one of %s, not of %s", k.Language, l)}
 		}
 		return k.Run(ctx, code)
 	})
@@ -176,13 +176,13 @@ func (m *desk) command(ctx context.Context, c *tool.Call, in commandIn) (ranOut,
 	if err := tooLarge("Command", len(in.Command), mostCommand); err != nil {
 		return ranOut{}, nil, err
 	}
-	return m.run(ctx, c, in.ID, in.how, func(b *manager.Box, code kernel.Code) (kernel.Result, error) {
+	return m.run(ctx, c, in.ID, in.how, func(b *manager.Box, code interpreter.Code) (interpreter.Result, error) {
 		return b.Shell(ctx, in.Command, code)
 	})
 }
 
 // run runs something in a sandbox of the caller's.
-func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how, what func(*manager.Box, kernel.Code) (kernel.Result, error)) (ranOut, []tool.Content, error) {
+func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how, what func(*manager.Box, interpreter.Code) (interpreter.Result, error)) (ranOut, []tool.Content, error) {
 	if err := tooLarge("Stdin", len(h.Stdin), mostContent); err != nil {
 		return ranOut{}, nil, err
 	}
@@ -192,9 +192,9 @@ func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how, what fun
 	}
 	defer done()
 	var all transcript
-	tell := printout.To(c.Peer.Output())
+	tell := delayed.To(c.Peer.Output())
 	defer tell.Close()
-	code := kernel.Code{
+	code := interpreter.Code{
 		Stdin: []byte(h.Stdin), Dir: h.Dir, Env: h.Env, Timeout: time.Duration(h.Timeout * float64(time.Second)),
 		Stdout: all.stream(false, tell), Stderr: all.stream(true, tell), Show: all.show,
 	}
@@ -235,7 +235,7 @@ func (m *desk) place(ctx context.Context, c *tool.Call, id, template string) (b 
 	}, nil
 }
 
-func ended(r kernel.Result) ranOut {
+func ended(r interpreter.Result) ranOut {
 	o := ranOut{
 		ExitCode: r.Code, Outcome: string(r.Outcome), Signal: r.Signal, Forgotten: r.Forgot, MaxRSS: r.MaxRSS,
 		Took: milliseconds(r.Took), CPU: milliseconds(r.CPU),
@@ -258,7 +258,7 @@ func notRun(err error) error {
 	switch {
 	case errors.Is(err, sandbox.ErrClosed), errors.Is(err, sandbox.ErrPaused):
 		return gone(err)
-	case errors.Is(err, kernel.ErrBusy):
+	case errors.Is(err, interpreter.ErrBusy):
 		return &tool.Refusal{Code: "busy", Message: "the context runs other code", Next: "Wait for that, or interrupt it with sandbox_context."}
 	case errors.Is(err, fs.ErrNotExist):
 		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "A sandbox has the programs of the host that are in /usr and /bin."}
@@ -302,7 +302,7 @@ func (s *streamOf) Write(b []byte) (int, error) {
 }
 
 // show takes what code shows.
-func (t *transcript) show(p kernel.Part) {
+func (t *transcript) show(p interpreter.Part) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.partsLength += len(p.Data); t.partsLength > mostShown {
@@ -319,7 +319,7 @@ func (t *transcript) show(p kernel.Part) {
 }
 
 // into puts what was printed into a result, marked where it was cut.
-func (t *transcript) into(o *ranOut, r kernel.Result, separate bool) {
+func (t *transcript) into(o *ranOut, r interpreter.Result, separate bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	mark := ""

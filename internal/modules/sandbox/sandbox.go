@@ -14,8 +14,8 @@ import (
 	"log/slog"
 	"time"
 
-	"gatehouse/internal/roots"
-	"gatehouse/internal/ruling"
+	"gatehouse/internal/access/operator"
+	"gatehouse/internal/files/roots"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/sandbox/namespaces"
@@ -75,7 +75,7 @@ type Config struct {
 	// sandboxes, by the names of the variables they are in; nil means none.
 	Secrets func(tool.Caller) (map[string]manager.Secret, error) `json:"-"`
 	// Rules says who may list and end the sandboxes of all callers; nil means no one.
-	Rules ruling.Func `json:"-"`
+	Rules operator.Func `json:"-"`
 	// Original reports whether callers in a context are to be answered as by
 	// the original; nil means that none are.
 	Original func(context string) bool `json:"-"`

@@ -9,7 +9,7 @@ import (
 	"path"
 	"reflect"
 
-	"gatehouse/internal/roots"
+	"gatehouse/internal/files/roots"
 	"gatehouse/internal/sandbox"
 	"gatehouse/tool"
 )

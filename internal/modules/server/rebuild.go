@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 
-	"gatehouse/internal/agreement"
+	"gatehouse/internal/access/confirm"
+	"gatehouse/internal/dispatch/progress"
 	"gatehouse/internal/packages"
-	"gatehouse/internal/phases"
 	"gatehouse/tool"
 )
 
@@ -25,22 +25,22 @@ type rebuilt struct {
 	Packages []packages.Outcome `json:"packages"`
 }
 
-func (s *server) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (phases.Started, error) {
+func (s *server) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (progress.Started, error) {
 	if err := s.rules.Check(c, "install its packages again"); err != nil {
-		return phases.Started{}, err
+		return progress.Started{}, err
 	}
 	if s.cfg.Packages == nil {
-		return phases.Started{}, &tool.Refusal{Code: "unsupported", Message: "this host runs no packages", Next: "They are there where the module package is named in the settings: view.modules."}
+		return progress.Started{}, &tool.Refusal{Code: "unsupported", Message: "this host runs no packages", Next: "They are there where the module package is named in the settings: view.modules."}
 	}
 	all, err := s.cfg.Packages.List()
 	if err != nil {
-		return phases.Started{}, err
+		return progress.Started{}, err
 	}
 	question := fmt.Sprintf("Install all %d packages of this host again, from where they came? Their servers end meanwhile.", len(all))
-	if err := agreement.Ask(c, "all", question, in.Confirm); err != nil {
-		return phases.Started{}, err
+	if err := confirm.Ask(c, "all", question, in.Confirm); err != nil {
+		return progress.Started{}, err
 	}
-	return s.cfg.Show.Start(s.deps, c, "rebuild of all packages", func(ctx context.Context, _ *tool.Call, tell func(phases.Progress)) (any, error) {
+	return s.cfg.Show.Start(s.deps, c, "rebuild of all packages", func(ctx context.Context, _ *tool.Call, tell func(progress.Progress)) (any, error) {
 		out, err := s.cfg.Packages.RebuildAll(ctx, tell)
 		return rebuilt{out}, err
 	})

@@ -9,9 +9,9 @@ import (
 	"context"
 	"time"
 
+	"gatehouse/internal/access/operator"
+	"gatehouse/internal/dispatch/progress"
 	"gatehouse/internal/packages"
-	"gatehouse/internal/phases"
-	"gatehouse/internal/ruling"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -48,12 +48,12 @@ type Config struct {
 	Meter   *Meter   `json:"-"` // nil means one of the module's own
 
 	Packages *packages.House `json:"-"` // nil: there are none
-	Show     phases.Show     `json:"-"` // shows how far a job is
+	Show     progress.Show   `json:"-"` // shows how far a job is
 }
 
 type server struct {
 	cfg   Config
-	rules ruling.Func // who may do what is everybody's matter
+	rules operator.Func // who may do what is everybody's matter
 	deps  module.Deps
 	offer module.Offer
 }

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"

@@ -4,7 +4,7 @@ import (
 	"context"
 	"fmt"
 
-	"gatehouse/internal/agreement"
+	"gatehouse/internal/access/confirm"
 	"gatehouse/tool"
 )
 
@@ -37,7 +37,7 @@ func (s *server) stop(c *tool.Call, in stopIn, again bool) (stopOut, error) {
 	if again {
 		out.Status, question = "restarting", "End the host %s and start it again? What runs in it ends."
 	}
-	if err := agreement.Ask(c, out.Name, fmt.Sprintf(question, out.Name), in.Confirm); err != nil {
+	if err := confirm.Ask(c, out.Name, fmt.Sprintf(question, out.Name), in.Confirm); err != nil {
 		return stopOut{}, err
 	}
 	var err error

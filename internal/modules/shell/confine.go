@@ -11,7 +11,7 @@ import (
 	"syscall"
 	"time"
 
-	"gatehouse/internal/proc"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/namespaces"
 	"gatehouse/tool"

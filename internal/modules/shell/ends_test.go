@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/proc"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/module/moduletest"
 )
 

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"
 )
@@ -15,16 +15,16 @@ import (
 const token = "correct horse battery"
 
 // rooms gives the context lab variables, one of them secret, and den another.
-func rooms(who tool.Caller) (contextbook.Environment, error) {
+func rooms(who tool.Caller) (contextstore.Environment, error) {
 	switch who.Context {
 	case "lab":
-		return contextbook.Environment{Plain: map[string]string{"STAGE": "lab"}, Secret: map[string]secret.Text{"TOKEN": secret.New(token)}}, nil
+		return contextstore.Environment{Plain: map[string]string{"STAGE": "lab"}, Secret: map[string]secret.Text{"TOKEN": secret.New(token)}}, nil
 	case "den":
-		return contextbook.Environment{Plain: map[string]string{"STAGE": "den"}}, nil
+		return contextstore.Environment{Plain: map[string]string{"STAGE": "den"}}, nil
 	case "broken":
-		return contextbook.Environment{}, errors.New("there is no secret of the name LOST")
+		return contextstore.Environment{}, errors.New("there is no secret of the name LOST")
 	}
-	return contextbook.Environment{}, nil
+	return contextstore.Environment{}, nil
 }
 
 // in runs a command in a context.

@@ -14,10 +14,10 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/command"
-	"gatehouse/internal/contextbook"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/exec/shellpolicy"
+	"gatehouse/internal/mcp/schema"
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/schema"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -37,7 +37,7 @@ type Config struct {
 
 	// Env is what commands find in their environment in the caller's context;
 	// nil means that there is nothing. Its error refuses the call.
-	Env func(tool.Caller) (contextbook.Environment, error) `json:"-"`
+	Env func(tool.Caller) (contextstore.Environment, error) `json:"-"`
 }
 
 const (
@@ -56,7 +56,7 @@ const anything = tool.Writes | tool.Destroys | tool.OpenWorld
 type runner struct {
 	offer module.Offer
 	cfg   Config
-	rules *command.Rules
+	rules *shellpolicy.Rules
 	log   *slog.Logger
 
 	driver sandbox.Driver // nil unless commands are confined
@@ -109,7 +109,7 @@ func (m *runner) configure() (err error) {
 	if c.Output < leastOutput || c.Processes < 1 {
 		return fmt.Errorf("output is %d and processes is %d: expected at least %d and 1", c.Output, c.Processes, leastOutput)
 	}
-	m.rules, err = command.New(c.Allow, c.Deny)
+	m.rules, err = shellpolicy.New(c.Allow, c.Deny)
 	return err
 }
 

@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/proc"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"

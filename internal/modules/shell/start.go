@@ -10,12 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/command"
-	"gatehouse/internal/contextbook"
-	"gatehouse/internal/printout"
-	"gatehouse/internal/proc"
-	"gatehouse/internal/roots"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/dispatch/contextstore"
+	"gatehouse/internal/dispatch/delayed"
+	"gatehouse/internal/exec/proc"
+	"gatehouse/internal/exec/shellpolicy"
+	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
 
@@ -74,7 +74,7 @@ func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error
 	}
 	o.env = append(own.Strings(), o.env...)
 	out := &outcome{stdout: newCapture(m.cfg.Output), stderr: newCapture(m.cfg.Output)}
-	feed := printout.To(c.Peer.Output())
+	feed := delayed.To(c.Peer.Output())
 	defer feed.Close()
 	hide := own.Hider()
 	to := streams{hide.Writer(io.MultiWriter(out.stdout, feed)), hide.Writer(io.MultiWriter(out.stderr, feed))}
@@ -156,8 +156,8 @@ func (m *runner) permit(c *tool.Call, o *order) error {
 	v := m.rules.Judge(o.command, o.shell)
 	for _, kv := range o.env {
 		name, value, _ := strings.Cut(kv, "=")
-		if v.Allowed() && (command.Steers(name) || command.Runs(value)) {
-			v = command.Verdict{Command: name + "=…", Reason: fmt.Sprintf("the variable %s can change what commands do", name)}
+		if v.Allowed() && (shellpolicy.Steers(name) || shellpolicy.Runs(value)) {
+			v = shellpolicy.Verdict{Command: name + "=…", Reason: fmt.Sprintf("the variable %s can change what commands do", name)}
 		}
 	}
 	if v.Allowed() {
@@ -167,9 +167,9 @@ func (m *runner) permit(c *tool.Call, o *order) error {
 	m.log.Info("a command is refused", "call", c.ID, "principal", c.Caller.Principal, "decision", v.Decision.String(), "pattern", v.Pattern)
 	next := "Only commands on this host's allow list may run; each in the line has to be on it."
 	switch {
-	case v.Decision == command.Denied:
+	case v.Decision == shellpolicy.Denied:
 		next = "Do without this command; writing it in another way is refused too."
-	case v.Decision == command.Unclear:
+	case v.Decision == shellpolicy.Unclear:
 		next = "Name programs as they are, and run one plain command at a time."
 	}
 	return &tool.Refusal{Code: refused, Message: v.Reason, Next: next}
@@ -186,7 +186,7 @@ func isVariable(name string) bool {
 }
 
 // own is the environment of the caller's context.
-func (m *runner) own(who tool.Caller) (env contextbook.Environment, err error) {
+func (m *runner) own(who tool.Caller) (env contextstore.Environment, err error) {
 	if m.cfg.Env == nil {
 		return env, nil
 	}

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/state"
 )
 

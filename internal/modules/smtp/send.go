@@ -17,7 +17,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 )
 
 const (

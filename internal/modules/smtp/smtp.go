@@ -12,8 +12,8 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/ruling"
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/operator"
+	"gatehouse/internal/access/secret"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -22,8 +22,8 @@ import (
 type Config struct {
 	// Office sends mail and belongs to whoever gave it; nil means one of the
 	// module's own, which forgets everything with it.
-	Office *Office     `json:"-"`
-	Rules  ruling.Func `json:"-"` // who may do what is everybody's matter; nil: nobody
+	Office *Office       `json:"-"`
+	Rules  operator.Func `json:"-"` // who may do what is everybody's matter; nil: nobody
 }
 
 type desk struct {

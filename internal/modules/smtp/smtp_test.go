@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/state"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"

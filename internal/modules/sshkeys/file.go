@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"gatehouse/internal/privatefile"
+	"gatehouse/internal/files/atomicfile"
 	"gatehouse/tool"
 )
 
@@ -122,7 +122,7 @@ func (f *file) read() ([]line, error) {
 
 // change reads, changes and replaces the file, one process of ours at a time.
 func (f *file) change(how func([]line) ([]line, error)) error {
-	unlock, err := privatefile.Lock(f.path() + ".lock")
+	unlock, err := atomicfile.Lock(f.path() + ".lock")
 	if err != nil {
 		return err
 	}
@@ -147,5 +147,5 @@ func (f *file) change(how func([]line) ([]line, error)) error {
 	if len(text) > maxFile {
 		return tool.Refuse("too_large", "%s would have more than %d bytes", f.path(), maxFile)
 	}
-	return privatefile.Write(f.path(), text)
+	return atomicfile.Write(f.path(), text)
 }

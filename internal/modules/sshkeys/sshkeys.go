@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"gatehouse/internal/agreement"
+	"gatehouse/internal/access/confirm"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -140,7 +140,7 @@ func (k *keys) add(_ context.Context, c *tool.Call, in addIn) (keyOut, error) {
 	}
 	print := ssh.FingerprintSHA256(l.key)
 	question := "Let whoever has the key " + print + " (" + plain(l.comment) + ") log in to this machine by SSH?"
-	if err := agreement.Ask(c, print, question, in.Confirm); err != nil {
+	if err := confirm.Ask(c, print, question, in.Confirm); err != nil {
 		return keyOut{}, err
 	}
 	number := 0
@@ -181,7 +181,7 @@ func (k *keys) remove(_ context.Context, c *tool.Call, in removeIn) (removeOut, 
 		return removeOut{}, err
 	}
 	question := "Let whoever has the key " + in.Fingerprint + " (" + plain(l.comment) + ") log in to this machine by SSH no longer?"
-	if err := agreement.Ask(c, in.Fingerprint, question, in.Confirm); err != nil {
+	if err := confirm.Ask(c, in.Fingerprint, question, in.Confirm); err != nil {
 		return removeOut{}, err
 	}
 	out := removeOut{Removed: outOf(l, 0)}

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"gatehouse/internal/schema"
+	"gatehouse/internal/mcp/schema"
 	"gatehouse/module"
 )
 

@@ -9,11 +9,11 @@ import (
 	"fmt"
 	"time"
 
-	"gatehouse/internal/agreement"
-	"gatehouse/internal/phases"
-	"gatehouse/internal/ruling"
-	"gatehouse/internal/tidings"
-	"gatehouse/internal/update"
+	"gatehouse/internal/access/confirm"
+	"gatehouse/internal/access/operator"
+	"gatehouse/internal/dispatch/notify"
+	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/maintenance/update"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -22,8 +22,8 @@ import (
 type Config struct {
 	Updater *update.Updater `json:"-"` // of this program; nil: nothing replaces it
 	Current string          `json:"-"` // version that runs
-	Rules   ruling.Func     `json:"-"` // who may do what is everybody's matter; nil: nobody
-	Show    phases.Show     `json:"-"` // shows how far a job is
+	Rules   operator.Func   `json:"-"` // who may do what is everybody's matter; nil: nobody
+	Show    progress.Show   `json:"-"` // shows how far a job is
 	// Processors is where Linux has a folder for each; "" means where it is.
 	Processors string `json:"-"`
 }
@@ -150,7 +150,7 @@ type confirmIn struct {
 }
 
 type jobOut struct {
-	phases.Started
+	progress.Started
 	Target string `json:"target" doc:"the version"`
 }
 
@@ -178,7 +178,7 @@ func (m *maker) apply(ctx context.Context, c *tool.Call, in confirmIn) (jobOut, 
 		return jobOut{}, err
 	}
 	question := fmt.Sprintf("Replace the program of this host, version %s, by version %s?", m.cfg.Current, version)
-	if err := agreement.Ask(c, version, question, in.Confirm); err != nil {
+	if err := confirm.Ask(c, version, question, in.Confirm); err != nil {
 		return jobOut{}, err
 	}
 	started, err := m.start(c, version)
@@ -186,17 +186,17 @@ func (m *maker) apply(ctx context.Context, c *tool.Call, in confirmIn) (jobOut, 
 }
 
 // start runs the update as a job, whose phases are shown.
-func (m *maker) start(c *tool.Call, version string) (phases.Started, error) {
+func (m *maker) start(c *tool.Call, version string) (progress.Started, error) {
 	title := "update to " + version
-	return m.cfg.Show.Start(m.deps, c, title, func(ctx context.Context, _ *tool.Call, tell func(phases.Progress)) (any, error) {
-		track := phases.New(tell, update.PhaseCheck, update.PhaseDownload, update.PhaseTry, update.PhaseReplace)
+	return m.cfg.Show.Start(m.deps, c, title, func(ctx context.Context, _ *tool.Call, tell func(progress.Progress)) (any, error) {
+		track := progress.New(tell, update.PhaseCheck, update.PhaseDownload, update.PhaseTry, update.PhaseReplace)
 		r, err := m.cfg.Updater.Apply(ctx, func(phase string, done, total int64) { track.At(phase, done, total, "bytes") })
 		switch {
 		case err == nil:
 			track.Finish()
-			tidings.Tell(m.deps, tidings.News{Code: "update.applied", Level: tidings.Success, Title: "Version " + r.Version + " is in place", Message: startAgain})
+			notify.Tell(m.deps, notify.News{Code: "update.applied", Level: notify.Success, Title: "Version " + r.Version + " is in place", Message: startAgain})
 		case ctx.Err() == nil:
-			tidings.Tell(m.deps, tidings.News{Code: "update.failed", Level: tidings.Error, Title: "The " + title + " failed", Message: err.Error()})
+			notify.Tell(m.deps, notify.News{Code: "update.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
 		}
 		return applied{r.Version, m.cfg.Current, startAgain}, refuse(err)
 	})
@@ -218,7 +218,7 @@ func (m *maker) rollback(ctx context.Context, c *tool.Call, in confirmIn) (rollb
 	if version == "" {
 		return rollbackOut{}, refuse(update.ErrNoPrior)
 	}
-	if err := agreement.Ask(c, version, "Put version "+version+" of this host's program back in its place?", in.Confirm); err != nil {
+	if err := confirm.Ask(c, version, "Put version "+version+" of this host's program back in its place?", in.Confirm); err != nil {
 		return rollbackOut{}, err
 	}
 	version, err = m.cfg.Updater.Rollback(ctx)

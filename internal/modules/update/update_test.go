@@ -18,8 +18,8 @@ import (
 
 	"golang.org/x/crypto/blake2b"
 
-	"gatehouse/internal/phases"
-	"gatehouse/internal/update"
+	"gatehouse/internal/dispatch/progress"
+	"gatehouse/internal/maintenance/update"
 	"gatehouse/module"
 	"gatehouse/module/moduletest"
 	"gatehouse/tool"
@@ -30,7 +30,7 @@ type ruler struct {
 	t      *testing.T
 	module module.Module
 	jobs   []tool.Handler
-	shown  []phases.Progress
+	shown  []progress.Progress
 	told   []string // notifications
 }
 
@@ -38,8 +38,8 @@ func rule(t *testing.T, cfg Config) *ruler {
 	t.Helper()
 	r := &ruler{t: t}
 	cfg.Rules = func(who tool.Caller) bool { return who.Principal == "ann" }
-	cfg.Show = func(tool.Caller, string, string) (func(phases.Progress), func(error)) {
-		return func(p phases.Progress) { r.shown = append(r.shown, p) }, func(error) {}
+	cfg.Show = func(tool.Caller, string, string) (func(progress.Progress), func(error)) {
+		return func(p progress.Progress) { r.shown = append(r.shown, p) }, func(error) {}
 	}
 	m, err := New(t.Context(), module.Deps{
 		Config: func(into any) error { *into.(*Config) = cfg; return nil },
@@ -141,7 +141,7 @@ func TestAHostIsUpdatedByTools(t *testing.T) {
 	if refused := moduletest.Answer(t, res, err, &done); refused != "" || done.Version != "1.1.0" || done.Was != "1.0.0" {
 		t.Fatal(done, refused)
 	}
-	if n := len(r.shown); n < 4 || r.shown[n-1].Overall.State != phases.Done || len(c.Peer.Progressed) < 3 {
+	if n := len(r.shown); n < 4 || r.shown[n-1].Overall.State != progress.Done || len(c.Peer.Progressed) < 3 {
 		t.Errorf("shown %+v, told %+v", r.shown, c.Peer.Progressed)
 	}
 	if refused := r.ask("ann", "server_update", nil); refused != "" {

@@ -9,7 +9,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"gatehouse/internal/hub"
+	"gatehouse/internal/dispatch/hub"
 	"gatehouse/module"
 	"gatehouse/tool"
 )

@@ -20,7 +20,7 @@ import (
 	"runtime"
 	"strconv"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -84,19 +84,19 @@ func standardStreams() io.ReadWriter {
 // answers requests until the channel ends. again gives the channel that follows
 // one that has ended; it is nil where none ever does.
 func serveOn(channel io.ReadWriter, again func() (io.ReadWriter, error)) error {
-	f, err := wire.Read(channel)
-	if err != nil || f.Kind != wire.Setup {
+	f, err := agentprotocol.Read(channel)
+	if err != nil || f.Kind != agentprotocol.Setup {
 		return errors.Join(errors.New("no plan came first"), err)
 	}
-	plan, err := wire.ParsePlan(f.Body)
+	plan, err := agentprotocol.ParsePlan(f.Body)
 	if err != nil {
 		return err
 	}
 	if err := makePlace(plan); err != nil {
-		wire.Write(channel, wire.Frame{Kind: wire.Failed, ID: f.ID, Body: failure(err).Body()})
+		agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Failed, ID: f.ID, Body: failure(err).Body()})
 		return err
 	}
-	if err := wire.Write(channel, wire.Frame{Kind: wire.Ready, ID: f.ID}); err != nil {
+	if err := agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Ready, ID: f.ID}); err != nil {
 		return err
 	}
 	done := make(chan error)
@@ -125,8 +125,8 @@ func keepOnly() error {
 }
 
 // failure puts an error into a frame's words.
-func failure(err error) wire.Failure {
-	f := wire.Failure{Text: err.Error()}
+func failure(err error) agentprotocol.Failure {
+	f := agentprotocol.Failure{Text: err.Error()}
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
 		f.Errno = errno
 	}

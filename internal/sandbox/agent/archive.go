@@ -12,7 +12,7 @@ import (
 	"path"
 	"strings"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -43,7 +43,7 @@ func (r *request) packFolder(folder string) error {
 	if err := errors.Join(p.to.Close(), out.Flush()); err != nil {
 		return err
 	}
-	return r.send(wire.Stdout, nil)
+	return r.send(agentprotocol.Stdout, nil)
 }
 
 // granted sends what is written as Stdout.
@@ -55,7 +55,7 @@ func (g granted) Write(b []byte) (sent int, err error) {
 		if n == 0 {
 			return sent, unix.ECANCELED
 		}
-		if err := g.r.send(wire.Stdout, b[sent:sent+n]); err != nil {
+		if err := g.r.send(agentprotocol.Stdout, b[sent:sent+n]); err != nil {
 			return sent, err
 		}
 		sent += n
@@ -186,7 +186,7 @@ func (r *request) unpackFolder(folder string) error {
 type received struct {
 	r    *request
 	left []byte
-	debt wire.Debt
+	debt agentprotocol.Debt
 }
 
 func (s *received) Read(b []byte) (int, error) {
@@ -197,7 +197,7 @@ func (s *received) Read(b []byte) (int, error) {
 		}
 		s.left = next
 		if n := s.debt.Took(len(next)); n > 0 {
-			if err := s.r.send(wire.Credit, wire.Grant{Stream: wire.Stdin, Bytes: n}.Body()); err != nil {
+			if err := s.r.send(agentprotocol.Credit, agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: n}.Body()); err != nil {
 				return 0, err
 			}
 		}
@@ -361,5 +361,5 @@ func (r *request) usedDisk() error {
 		}
 		used += int64(fs.Blocks-fs.Bfree) * fs.Bsize
 	}
-	return r.send(wire.Entry, wire.Info{Size: used}.Body())
+	return r.send(agentprotocol.Entry, agentprotocol.Info{Size: used}.Body())
 }

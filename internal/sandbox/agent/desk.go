@@ -10,7 +10,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -29,7 +29,7 @@ type desk struct {
 	stages atomic.Uint32 // that were started
 
 	mu   sync.Mutex
-	plan wire.Plan
+	plan agentprotocol.Plan
 	open map[uint32]*request
 }
 
@@ -37,21 +37,21 @@ type desk struct {
 type request struct {
 	id     uint32
 	desk   *desk
-	stdin  *wire.Inbox
-	stdout *wire.Allowance
-	stderr *wire.Allowance
+	stdin  *agentprotocol.Inbox
+	stdout *agentprotocol.Allowance
+	stderr *agentprotocol.Allowance
 	stays  bool // it runs on when nobody waits for it any more
 
 	detached bool // nobody waits; guarded by the desk's sending
 
 	mu      sync.Mutex // of what comes to be while it is under way
 	signal  func(number uint8)
-	resize  func(wire.Size)
+	resize  func(agentprotocol.Size)
 	killed  bool
 	listens *listener // of a Listen
 }
 
-func newDesk(plan wire.Plan, channel io.ReadWriter, again func() (io.ReadWriter, error)) *desk {
+func newDesk(plan agentprotocol.Plan, channel io.ReadWriter, again func() (io.ReadWriter, error)) *desk {
 	return &desk{plan: plan, again: again, in: bufio.NewReaderSize(channel, chunk), out: channel, open: map[uint32]*request{}}
 }
 
@@ -59,7 +59,7 @@ func newDesk(plan wire.Plan, channel io.ReadWriter, again func() (io.ReadWriter,
 // kernel everything in the sandbox.
 func (d *desk) run() error {
 	for {
-		f, err := wire.Read(d.in)
+		f, err := agentprotocol.Read(d.in)
 		if err == nil {
 			err = d.take(f)
 		}
@@ -72,25 +72,25 @@ func (d *desk) run() error {
 	}
 }
 
-func (d *desk) take(f wire.Frame) error {
+func (d *desk) take(f agentprotocol.Frame) error {
 	switch f.Kind {
-	case wire.Ping:
-		return d.send(wire.Pong, f.ID, f.Body)
-	case wire.Start, wire.File, wire.Dial, wire.Listen, wire.Accept:
+	case agentprotocol.Ping:
+		return d.send(agentprotocol.Pong, f.ID, f.Body)
+	case agentprotocol.Start, agentprotocol.File, agentprotocol.Dial, agentprotocol.Listen, agentprotocol.Accept:
 		return d.begin(f)
-	case wire.Still:
+	case agentprotocol.Still:
 		return d.still(f.ID)
-	case wire.Renew:
+	case agentprotocol.Renew:
 		return d.renewed(f)
-	case wire.Adjust:
-		plan, err := wire.ParsePlan(f.Body)
+	case agentprotocol.Adjust:
+		plan, err := agentprotocol.ParsePlan(f.Body)
 		if err != nil {
 			return err
 		}
 		if err := d.adjust(plan); err != nil {
-			return d.send(wire.Failed, f.ID, failure(err).Body())
+			return d.send(agentprotocol.Failed, f.ID, failure(err).Body())
 		}
-		return d.send(wire.Ready, f.ID, nil)
+		return d.send(agentprotocol.Ready, f.ID, nil)
 	}
 	d.mu.Lock()
 	r := d.open[f.ID]
@@ -102,7 +102,7 @@ func (d *desk) take(f wire.Frame) error {
 }
 
 // adjust takes over what can still be changed of the plan.
-func (d *desk) adjust(to wire.Plan) error {
+func (d *desk) adjust(to agentprotocol.Plan) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	p := d.plan
@@ -125,15 +125,15 @@ func (d *desk) adjust(to wire.Plan) error {
 	return nil
 }
 
-func (d *desk) current() wire.Plan {
+func (d *desk) current() agentprotocol.Plan {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.plan
 }
 
 // begin opens a request and lets it run by itself.
-func (d *desk) begin(f wire.Frame) error {
-	r := &request{id: f.ID, desk: d, stdin: wire.NewInbox(), stdout: wire.NewAllowance(), stderr: wire.NewAllowance()}
+func (d *desk) begin(f agentprotocol.Frame) error {
+	r := &request{id: f.ID, desk: d, stdin: agentprotocol.NewInbox(), stdout: agentprotocol.NewAllowance(), stderr: agentprotocol.NewAllowance()}
 	run, err := r.plan(f)
 	if err != nil {
 		return err
@@ -146,33 +146,33 @@ func (d *desk) begin(f wire.Frame) error {
 	}
 	d.mu.Unlock()
 	if taken {
-		return fmt.Errorf("%w: request %d began twice", wire.ErrBroken, f.ID)
+		return fmt.Errorf("%w: request %d began twice", agentprotocol.ErrBroken, f.ID)
 	}
 	if full {
-		return d.send(wire.Failed, f.ID, failure(fmt.Errorf("%d requests are under way, which is the most: %w", mostRequests, unix.EAGAIN)).Body())
+		return d.send(agentprotocol.Failed, f.ID, failure(fmt.Errorf("%d requests are under way, which is the most: %w", mostRequests, unix.EAGAIN)).Body())
 	}
 	go r.whole(run)
 	return nil
 }
 
 // plan reads what is asked for.
-func (r *request) plan(f wire.Frame) (run func() error, err error) {
+func (r *request) plan(f agentprotocol.Frame) (run func() error, err error) {
 	switch f.Kind {
-	case wire.Start:
+	case agentprotocol.Start:
 		r.stays = true
-		program, err := wire.ParseProgram(f.Body)
+		program, err := agentprotocol.ParseProgram(f.Body)
 		return func() error { return r.runProgram(program) }, err
-	case wire.File:
-		work, err := wire.ParseFileWork(f.Body)
+	case agentprotocol.File:
+		work, err := agentprotocol.ParseFileWork(f.Body)
 		return func() error { return r.onFiles(work) }, err
-	case wire.Dial:
-		port, err := wire.ParsePort(f.Body)
+	case agentprotocol.Dial:
+		port, err := agentprotocol.ParsePort(f.Body)
 		return func() error { return r.dial(port) }, err
-	case wire.Listen:
-		port, err := wire.ParsePort(f.Body)
+	case agentprotocol.Listen:
+		port, err := agentprotocol.ParsePort(f.Body)
 		return func() error { return r.listen(port) }, err
 	}
-	of, err := wire.ParseNumber(f.Body)
+	of, err := agentprotocol.ParseNumber(f.Body)
 	return func() error { return r.accept(of) }, err
 }
 
@@ -187,36 +187,36 @@ func (r *request) whole(run func() error) {
 	}
 	r.desk.mu.Unlock()
 	if end, ok := errors.AsType[ended](err); ok {
-		r.send(wire.Exit, end.Body())
+		r.send(agentprotocol.Exit, end.Body())
 	} else {
-		r.send(wire.Failed, failure(err).Body())
+		r.send(agentprotocol.Failed, failure(err).Body())
 	}
 }
 
 // ended is the good end of a request.
-type ended struct{ wire.Ended }
+type ended struct{ agentprotocol.Ended }
 
 func (ended) Error() string { return "it ended" }
 
-func (r *request) take(f wire.Frame) error {
+func (r *request) take(f agentprotocol.Frame) error {
 	switch f.Kind {
-	case wire.Stdin:
+	case agentprotocol.Stdin:
 		if len(f.Body) == 0 {
 			r.stdin.End()
 			return nil
 		}
 		return r.stdin.Put(f.Body)
-	case wire.Credit:
-		g, err := wire.ParseGrant(f.Body)
+	case agentprotocol.Credit:
+		g, err := agentprotocol.ParseGrant(f.Body)
 		switch {
 		case err != nil:
 			return err
-		case g.Stream == wire.Stdout:
+		case g.Stream == agentprotocol.Stdout:
 			return r.stdout.Add(int(g.Bytes))
-		case g.Stream == wire.Stderr:
+		case g.Stream == agentprotocol.Stderr:
 			return r.stderr.Add(int(g.Bytes))
 		}
-	case wire.Signal:
+	case agentprotocol.Signal:
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.killed = r.killed || unix.Signal(f.Body[0]) == unix.SIGKILL
@@ -224,8 +224,8 @@ func (r *request) take(f wire.Frame) error {
 			r.signal(f.Body[0])
 		}
 		return nil
-	case wire.Resize:
-		size, err := wire.ParseSize(f.Body)
+	case agentprotocol.Resize:
+		size, err := agentprotocol.ParseSize(f.Body)
 		if err != nil {
 			return err
 		}
@@ -236,29 +236,29 @@ func (r *request) take(f wire.Frame) error {
 		}
 		return nil
 	}
-	return fmt.Errorf("%w: a frame of kind %d from the host", wire.ErrBroken, f.Kind)
+	return fmt.Errorf("%w: a frame of kind %d from the host", agentprotocol.ErrBroken, f.Kind)
 }
 
 // send says nothing when nobody waits for it any more.
-func (r *request) send(k wire.Kind, body []byte) error {
+func (r *request) send(k agentprotocol.Kind, body []byte) error {
 	r.desk.sending.Lock()
 	defer r.desk.sending.Unlock()
 	if r.detached {
 		return nil
 	}
-	return wire.Write(r.desk.out, wire.Frame{Kind: k, ID: r.id, Body: body})
+	return agentprotocol.Write(r.desk.out, agentprotocol.Frame{Kind: k, ID: r.id, Body: body})
 }
 
-func (d *desk) send(k wire.Kind, id uint32, body []byte) error {
+func (d *desk) send(k agentprotocol.Kind, id uint32, body []byte) error {
 	d.sending.Lock()
 	defer d.sending.Unlock()
-	return wire.Write(d.out, wire.Frame{Kind: k, ID: id, Body: body})
+	return agentprotocol.Write(d.out, agentprotocol.Frame{Kind: k, ID: id, Body: body})
 }
 
 const chunk = 32 << 10 // bytes of a stream in one frame
 
 // sendAll passes on what r brings, as it is granted, and tells the end.
-func (r *request) sendAll(k wire.Kind, from io.Reader, granted *wire.Allowance) error {
+func (r *request) sendAll(k agentprotocol.Kind, from io.Reader, granted *agentprotocol.Allowance) error {
 	buf := make([]byte, chunk)
 	for {
 		most := granted.Take(chunk)
@@ -284,7 +284,7 @@ func (r *request) sendAll(k wire.Kind, from io.Reader, granted *wire.Allowance) 
 
 // receiveAll writes what came of Stdin and lets the host send as much more.
 func (r *request) receiveAll(to io.Writer) error {
-	var debt wire.Debt
+	var debt agentprotocol.Debt
 	for {
 		b, ok := r.stdin.Take()
 		if !ok {
@@ -295,7 +295,7 @@ func (r *request) receiveAll(to io.Writer) error {
 			return err
 		}
 		if n := debt.Took(len(b)); n > 0 {
-			if err := r.send(wire.Credit, wire.Grant{Stream: wire.Stdin, Bytes: n}.Body()); err != nil {
+			if err := r.send(agentprotocol.Credit, agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: n}.Body()); err != nil {
 				return err
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"math"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -19,9 +19,9 @@ const waiting = 128
 // takes the connections itself: nothing in the sandbox stands in between, and
 // when the host closes it there is no listener any more. Where nothing can be
 // handed over the host asks for a Listen instead.
-func handOver(p wire.Plan) error {
+func handOver(p agentprotocol.Plan) error {
 	if p.Proxy < 1 || p.Proxy > math.MaxUint16 {
-		return fmt.Errorf("%w: no listener can be handed over", wire.ErrBroken)
+		return fmt.Errorf("%w: no listener can be handed over", agentprotocol.ErrBroken)
 	}
 	fd, err := listenAt(int(p.Proxy))
 	if err != nil {

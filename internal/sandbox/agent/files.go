@@ -13,7 +13,7 @@ import (
 	"slices"
 	"time"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,7 +24,7 @@ var errProc = fmt.Errorf("files of /proc are for programs: %w", unix.EACCES)
 
 // onFiles does work on files on a thread that has the rights of the code and
 // no others. The thread goes when the work is done.
-func (r *request) onFiles(work wire.FileWork) error {
+func (r *request) onFiles(work agentprotocol.FileWork) error {
 	r.command(func(uint8) { // whatever the number, the work is to stop
 		r.stdin.Drop()
 		r.stdout.End()
@@ -43,7 +43,7 @@ func (r *request) onFiles(work wire.FileWork) error {
 }
 
 // asCode makes the calling thread's file accesses those of the code.
-func asCode(p wire.Plan) error {
+func asCode(p agentprotocol.Plan) error {
 	if !p.OneUser {
 		if err := filesAs(p); err != nil {
 			return err
@@ -54,30 +54,30 @@ func asCode(p wire.Plan) error {
 	return call("capset", "none", unix.Capset(&head, &caps[0]))
 }
 
-func (r *request) files(work wire.FileWork) (err error) {
-	var end wire.Ended
+func (r *request) files(work agentprotocol.FileWork) (err error) {
+	var end agentprotocol.Ended
 	switch work.Op {
-	case wire.ReadFile:
+	case agentprotocol.ReadFile:
 		err = r.readFile(work)
-	case wire.StoreFile:
+	case agentprotocol.StoreFile:
 		err = r.storeFile(work)
-	case wire.ListFolder:
+	case agentprotocol.ListFolder:
 		end.Code, err = r.listFolder(work)
-	case wire.StatPath:
+	case agentprotocol.StatPath:
 		err = r.statPath(work.Path)
-	case wire.MakeFolder:
+	case agentprotocol.MakeFolder:
 		err = makeFolders(work.Path)
-	case wire.RemovePath:
+	case agentprotocol.RemovePath:
 		err = removePath(work.Path, work.All)
-	case wire.RenamePath:
+	case agentprotocol.RenamePath:
 		err = renamePath(work.Path, work.Other)
-	case wire.PackFolder:
+	case agentprotocol.PackFolder:
 		err = r.packFolder(work.Path)
-	case wire.UnpackFolder:
+	case agentprotocol.UnpackFolder:
 		err = r.unpackFolder(work.Path)
-	case wire.UsedGroup:
+	case agentprotocol.UsedGroup:
 		err = r.usedGroup()
-	case wire.UsedDisk:
+	case agentprotocol.UsedDisk:
 		err = r.usedDisk()
 	}
 	if err != nil {
@@ -127,15 +127,15 @@ func above(name string) (fd int, base string, err error) {
 	return fd, base, err
 }
 
-func regular(name string, flags int, mode uint32) (*os.File, wire.Info, error) {
+func regular(name string, flags int, mode uint32) (*os.File, agentprotocol.Info, error) {
 	fd, err := open(name, flags, mode)
 	if err != nil {
-		return nil, wire.Info{}, err
+		return nil, agentprotocol.Info{}, err
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		unix.Close(fd)
-		return nil, wire.Info{}, err
+		return nil, agentprotocol.Info{}, err
 	}
 	switch st.Mode & unix.S_IFMT {
 	case unix.S_IFREG:
@@ -146,27 +146,27 @@ func regular(name string, flags int, mode uint32) (*os.File, wire.Info, error) {
 		err = fmt.Errorf("it is no regular file: %w", unix.EINVAL)
 	}
 	unix.Close(fd)
-	return nil, wire.Info{}, err
+	return nil, agentprotocol.Info{}, err
 }
 
-func info(name, link string, st *unix.Stat_t) wire.Info {
-	return wire.Info{Name: name, Link: link, Size: max(st.Size, 0), Mode: st.Mode, Modified: time.Unix(st.Mtim.Unix())}
+func info(name, link string, st *unix.Stat_t) agentprotocol.Info {
+	return agentprotocol.Info{Name: name, Link: link, Size: max(st.Size, 0), Mode: st.Mode, Modified: time.Unix(st.Mtim.Unix())}
 }
 
-func (r *request) readFile(work wire.FileWork) error {
+func (r *request) readFile(work agentprotocol.FileWork) error {
 	f, about, err := regular(work.Path, unix.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if err := r.send(wire.Entry, about.Body()); err != nil {
+	if err := r.send(agentprotocol.Entry, about.Body()); err != nil {
 		return err
 	}
 	length := work.Length
 	if length <= 0 {
 		length = max(about.Size-work.Offset, 0)
 	}
-	if err := r.sendAll(wire.Stdout, io.NewSectionReader(f, work.Offset, length), r.stdout); err != nil {
+	if err := r.sendAll(agentprotocol.Stdout, io.NewSectionReader(f, work.Offset, length), r.stdout); err != nil {
 		return err
 	}
 	if r.isKilled() {
@@ -175,7 +175,7 @@ func (r *request) readFile(work wire.FileWork) error {
 	return nil
 }
 
-func (r *request) storeFile(work wire.FileWork) error {
+func (r *request) storeFile(work agentprotocol.FileWork) error {
 	if work.Parents {
 		if err := makeFolders(path.Dir(path.Clean(full(work.Path)))); err != nil {
 			return err
@@ -236,7 +236,7 @@ func (r *request) fill(f *os.File, name string) error {
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return err
 	}
-	return errors.Join(f.Close(), r.send(wire.Entry, info(name, "", &st).Body()))
+	return errors.Join(f.Close(), r.send(agentprotocol.Entry, info(name, "", &st).Body()))
 }
 
 func (r *request) isKilled() bool {
@@ -246,7 +246,7 @@ func (r *request) isKilled() bool {
 }
 
 // listFolder sends an entry for each name in order; 1 means there are more.
-func (r *request) listFolder(work wire.FileWork) (more uint8, err error) {
+func (r *request) listFolder(work agentprotocol.FileWork) (more uint8, err error) {
 	fd, err := open(work.Path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return 0, err
@@ -269,7 +269,7 @@ func (r *request) listFolder(work wire.FileWork) (more uint8, err error) {
 		if err != nil {
 			return 0, err
 		}
-		if err := r.send(wire.Entry, i.Body()); err != nil {
+		if err := r.send(agentprotocol.Entry, i.Body()); err != nil {
 			return 0, err
 		}
 	}
@@ -301,17 +301,17 @@ func firstNames(dir *os.File, after string, most int) (names []string, more uint
 	}
 }
 
-func entry(dir int, name string) (wire.Info, error) {
+func entry(dir int, name string) (agentprotocol.Info, error) {
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, name, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil {
-		return wire.Info{}, err
+		return agentprotocol.Info{}, err
 	}
 	link := ""
 	if st.Mode&unix.S_IFMT == unix.S_IFLNK {
 		b := make([]byte, unix.PathMax)
 		n, err := unix.Readlinkat(dir, name, b)
 		if err != nil {
-			return wire.Info{}, err
+			return agentprotocol.Info{}, err
 		}
 		link = string(b[:n])
 	}
@@ -328,7 +328,7 @@ func (r *request) statPath(name string) error {
 	if err != nil {
 		return err
 	}
-	return r.send(wire.Entry, i.Body())
+	return r.send(agentprotocol.Entry, i.Body())
 }
 
 // makeFolders makes a folder and those above it.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -85,17 +85,17 @@ func readBoot() (boot, error) {
 
 func parseBoot(line string) (b boot, err error) {
 	for word := range strings.FieldsSeq(line) {
-		if v, ok := strings.CutPrefix(word, wire.BootChannel); ok {
-			if b.vsock = v == wire.BootVsock; !b.vsock && v != wire.BootSerial {
+		if v, ok := strings.CutPrefix(word, agentprotocol.BootChannel); ok {
+			if b.vsock = v == agentprotocol.BootVsock; !b.vsock && v != agentprotocol.BootSerial {
 				return b, fmt.Errorf("the kernel's argument %s names no channel", word)
 			}
 		}
-		if v, ok := strings.CutPrefix(word, wire.BootRoot); ok {
+		if v, ok := strings.CutPrefix(word, agentprotocol.BootRoot); ok {
 			if b.root, err = parseDisk(v + ":/"); err != nil {
 				return b, err
 			}
 		}
-		if v, ok := strings.CutPrefix(word, wire.BootTree); ok {
+		if v, ok := strings.CutPrefix(word, agentprotocol.BootTree); ok {
 			t, err := parseDisk(v)
 			if err != nil {
 				return b, err
@@ -104,7 +104,7 @@ func parseBoot(line string) (b boot, err error) {
 		}
 	}
 	if b.root.name == "" {
-		return b, fmt.Errorf("the kernel's arguments name no root file system: %s is missing", wire.BootRoot)
+		return b, fmt.Errorf("the kernel's arguments name no root file system: %s is missing", agentprotocol.BootRoot)
 	}
 	return b, nil
 }
@@ -209,7 +209,7 @@ func holdGroup() error {
 
 // limitGroup holds all of the guest to what the plan says. Without memory of
 // its own in it there is no such group.
-func limitGroup(p wire.Plan) error {
+func limitGroup(p agentprotocol.Plan) error {
 	if p.MemoryBytes == 0 {
 		return nil
 	}
@@ -237,7 +237,7 @@ func limitGroup(p wire.Plan) error {
 
 // memoryKills counts what the guest's kernel ended in its group for want of
 // memory.
-func memoryKills(p wire.Plan) int64 {
+func memoryKills(p agentprotocol.Plan) int64 {
 	if p.MemoryBytes == 0 {
 		return 0
 	}
@@ -274,14 +274,14 @@ func (r *request) usedGroup() error {
 		return fmt.Errorf("the agent has no group of its own: %w", unix.ENOTSUP)
 	}
 	for _, c := range []struct{ name, file, line string }{
-		{wire.UsedCPU, "cpu.stat", "usage_usec "}, {wire.UsedMemory, "memory.current", ""}, {wire.UsedPeak, "memory.peak", ""},
-		{wire.UsedProcesses, "pids.current", ""}, {wire.UsedKills, "memory.events", "oom_kill "},
+		{agentprotocol.UsedCPU, "cpu.stat", "usage_usec "}, {agentprotocol.UsedMemory, "memory.current", ""}, {agentprotocol.UsedPeak, "memory.peak", ""},
+		{agentprotocol.UsedProcesses, "pids.current", ""}, {agentprotocol.UsedKills, "memory.events", "oom_kill "},
 	} {
 		n := inGroup(c.file, c.line)
 		if n < 0 {
 			continue // an older kernel does not count it
 		}
-		if err := r.send(wire.Entry, wire.Info{Name: c.name, Size: n}.Body()); err != nil {
+		if err := r.send(agentprotocol.Entry, agentprotocol.Info{Name: c.name, Size: n}.Body()); err != nil {
 			return err
 		}
 	}

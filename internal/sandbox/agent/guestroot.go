@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -99,7 +99,7 @@ func plainFolder(name string) error {
 
 // layTexts writes small files over what an image has at their paths. Where the
 // place was made with them there are none.
-func layTexts(texts []wire.Text) error {
+func layTexts(texts []agentprotocol.Text) error {
 	for _, t := range texts {
 		at := inside(t.At)
 		if err := plainFolder(filepath.Dir(at)); err != nil {
@@ -145,13 +145,13 @@ func untilThere(what string, do func() error, missing ...error) error {
 // it brings means that the host is away for a while, not for good.
 func openSerial() (io.ReadWriter, error) {
 	var port *os.File
-	err := untilThere("the port "+wire.BootPort, func() error {
+	err := untilThere("the port "+agentprotocol.BootPort, func() error {
 		names, err := filepath.Glob("/sys/class/virtio-ports/*/name")
 		if err != nil {
 			return err
 		}
 		for _, n := range names {
-			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == wire.BootPort {
+			if b, err := os.ReadFile(n); err == nil && strings.TrimSpace(string(b)) == agentprotocol.BootPort {
 				// Without O_NONBLOCK: a thread waits in the kernel, and a
 				// write that has begun is finished.
 				fd, err := unix.Open("/dev/"+filepath.Base(filepath.Dir(n)), unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -192,7 +192,7 @@ func listenVsock() (func() (io.ReadWriter, error), error) {
 	if err != nil {
 		return nil, call("socket", "AF_VSOCK", err)
 	}
-	if err := unix.Bind(fd, &unix.SockaddrVM{CID: unix.VMADDR_CID_ANY, Port: wire.VsockPort}); err != nil {
+	if err := unix.Bind(fd, &unix.SockaddrVM{CID: unix.VMADDR_CID_ANY, Port: agentprotocol.VsockPort}); err != nil {
 		return nil, call("bind", "vsock", err)
 	}
 	if err := unix.Listen(fd, 1); err != nil {

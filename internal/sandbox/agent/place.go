@@ -11,7 +11,7 @@ import (
 	"strings"
 	"unsafe"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,7 +32,7 @@ var devices = []string{"null", "zero", "full", "random", "urandom", "tty"}
 // makePlace turns the copy of the host's mounts that the agent was born with
 // into the place the plan describes. Mounts come first, since afterwards the
 // host's files are gone.
-func makePlace(p wire.Plan) error {
+func makePlace(p agentprotocol.Plan) error {
 	unix.Umask(0o022)
 	if p.Made {
 		return furnish(p)
@@ -67,7 +67,7 @@ func makePlace(p wire.Plan) error {
 }
 
 // furnish adds what can be written to a place that a container's runtime made.
-func furnish(p wire.Plan) error {
+func furnish(p agentprotocol.Plan) error {
 	if err := unix.Chdir("/"); err != nil {
 		return call("chdir", "/", err)
 	}
@@ -95,7 +95,7 @@ func furnish(p wire.Plan) error {
 
 // openTrees takes hold of what is to be shown, before the new root covers any
 // of it.
-func openTrees(trees []wire.Tree) ([]int, error) {
+func openTrees(trees []agentprotocol.Tree) ([]int, error) {
 	fds := make([]int, len(trees))
 	for i, t := range trees {
 		fds[i] = int(t.FD)
@@ -161,7 +161,7 @@ func newRoot() error {
 func inside(p string) string { return strings.TrimPrefix(path.Clean("/"+p), "/") }
 
 // hang puts the trees where they belong.
-func hang(fds []int, trees []wire.Tree) error {
+func hang(fds []int, trees []agentprotocol.Tree) error {
 	for i, t := range trees {
 		if err := hangOne(fds[i], t.To); err != nil {
 			return err
@@ -194,7 +194,7 @@ func write(at, says string) error {
 	return os.WriteFile(at, []byte(says), 0o644)
 }
 
-func writeTexts(p wire.Plan) error {
+func writeTexts(p agentprotocol.Plan) error {
 	for _, t := range p.Texts {
 		if err := write(inside(t.At), t.Says); err != nil {
 			return err
@@ -240,10 +240,10 @@ func makeDev(devs map[string]int) error {
 
 // makeWork makes everything that can be written to one file system, so that
 // its size holds for all of it together.
-func makeWork(p wire.Plan) error { return makeWorkOf(p, nil) }
+func makeWork(p agentprotocol.Plan) error { return makeWorkOf(p, nil) }
 
 // makeWorkOf takes what is there already along by a function, unless it is nil.
-func makeWorkOf(p wire.Plan, take func(from, to string) error) error {
+func makeWorkOf(p agentprotocol.Plan, take func(from, to string) error) error {
 	const at = "run"
 	if err := unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=755,"+workSize(p)); err != nil {
 		return call("mount", "tmpfs of the work", err)
@@ -279,12 +279,12 @@ func makeWorkOf(p wire.Plan, take func(from, to string) error) error {
 	return call("umount2", at, unix.Unmount(at, unix.MNT_DETACH))
 }
 
-func workSize(p wire.Plan) string {
+func workSize(p agentprotocol.Plan) string {
 	return fmt.Sprintf("size=%d,nr_inodes=%d", p.DiskBytes, p.DiskFiles)
 }
 
 // resizeWork changes how much all of it together may be.
-func resizeWork(p wire.Plan) error {
+func resizeWork(p agentprotocol.Plan) error {
 	return call("mount", "again, the tmpfs of the work", unix.Mount("", home, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV, workSize(p)))
 }
 
@@ -324,7 +324,7 @@ func leaveHost() error {
 }
 
 // settle does what is left once the files are in place.
-func settle(p wire.Plan) error {
+func settle(p agentprotocol.Plan) error {
 	if err := limitGroup(p); err != nil {
 		return err
 	}

@@ -13,7 +13,7 @@ import (
 	"time"
 	"unsafe"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -31,7 +31,7 @@ type streams struct {
 }
 
 // runProgram runs a program on a stage of its own.
-func (r *request) runProgram(program wire.Program) error {
+func (r *request) runProgram(program agentprotocol.Program) error {
 	before := memoryKills(r.desk.current())
 	s, err := r.openStreams(program.Size)
 	if err != nil {
@@ -52,42 +52,42 @@ func (r *request) runProgram(program wire.Program) error {
 		return err
 	}
 	var control sync.Mutex
-	tell := func(k wire.Kind, body []byte) error {
+	tell := func(k agentprotocol.Kind, body []byte) error {
 		control.Lock()
 		defer control.Unlock()
-		return wire.Write(ours, wire.Frame{Kind: k, ID: 1, Body: body})
+		return agentprotocol.Write(ours, agentprotocol.Frame{Kind: k, ID: 1, Body: body})
 	}
-	err = errors.Join(tell(wire.Setup, r.desk.current().Body()), tell(wire.Start, program.Body()))
-	var first wire.Frame
+	err = errors.Join(tell(agentprotocol.Setup, r.desk.current().Body()), tell(agentprotocol.Start, program.Body()))
+	var first agentprotocol.Frame
 	if err == nil {
-		first, err = wire.Read(ours)
+		first, err = agentprotocol.Read(ours)
 	}
-	if err != nil || first.Kind != wire.Ready {
+	if err != nil || first.Kind != agentprotocol.Ready {
 		return notStarted(p, first, err)
 	}
 	r.command(func(number uint8) {
 		if unix.Signal(number) == unix.SIGKILL {
 			p.Kill()
 		} else {
-			tell(wire.Signal, []byte{number})
+			tell(agentprotocol.Signal, []byte{number})
 		}
 	}, s)
 	defer r.command(nil, nil)
-	r.send(wire.Ready, nil)
+	r.send(agentprotocol.Ready, nil)
 	return r.countKills(before, r.attend(p, ours, s))
 }
 
 // attend passes on what a running program says until it has ended.
 func (r *request) attend(p *os.Process, control *os.File, s *streams) error {
 	var output sync.WaitGroup
-	output.Go(func() { r.sendAll(wire.Stdout, s.stdout, r.stdout) })
+	output.Go(func() { r.sendAll(agentprotocol.Stdout, s.stdout, r.stdout) })
 	if s.stderr != nil {
-		output.Go(func() { r.sendAll(wire.Stderr, s.stderr, r.stderr) })
+		output.Go(func() { r.sendAll(agentprotocol.Stderr, s.stderr, r.stderr) })
 	} else {
-		r.send(wire.Stderr, nil)
+		r.send(agentprotocol.Stderr, nil)
 	}
 	go r.typeIn(s)
-	last, err := wire.Read(control)
+	last, err := agentprotocol.Read(control)
 	if _, waitErr := p.Wait(); waitErr != nil {
 		return waitErr
 	}
@@ -100,9 +100,9 @@ func (r *request) attend(p *os.Process, control *os.File, s *streams) error {
 	switch {
 	case err != nil:
 		// The stage was killed before it could tell, and the program with it.
-		return ended{wire.Ended{Signal: uint8(unix.SIGKILL)}}
-	case last.Kind == wire.Exit:
-		e, err := wire.ParseEnded(last.Body)
+		return ended{agentprotocol.Ended{Signal: uint8(unix.SIGKILL)}}
+	case last.Kind == agentprotocol.Exit:
+		e, err := agentprotocol.ParseEnded(last.Body)
 		if err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (r *request) typeIn(s *streams) {
 }
 
 // notStarted is why, in the words of the stage if it had any.
-func notStarted(p *os.Process, f wire.Frame, err error) error {
+func notStarted(p *os.Process, f agentprotocol.Frame, err error) error {
 	if p != nil {
 		p.Kill()
 		p.Wait()
@@ -131,10 +131,10 @@ func notStarted(p *os.Process, f wire.Frame, err error) error {
 	if err != nil {
 		return fmt.Errorf("the program could not be started, since the process that starts it ended: %w", err)
 	}
-	if f.Kind != wire.Failed {
+	if f.Kind != agentprotocol.Failed {
 		return fmt.Errorf("the program could not be started: a frame of kind %d came", f.Kind)
 	}
-	why, err := wire.ParseFailure(f.Body)
+	why, err := agentprotocol.ParseFailure(f.Body)
 	if err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func (r *request) command(signal func(uint8), s *streams) {
 		signal(uint8(unix.SIGKILL))
 	}
 	if s != nil && s.stderr == nil {
-		r.resize = func(size wire.Size) { setSize(s.stdout, size) }
+		r.resize = func(size agentprotocol.Size) { setSize(s.stdout, size) }
 	}
 }
 
@@ -214,8 +214,8 @@ func socketPair() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "control"), os.NewFile(uintptr(fds[1]), "control"), nil
 }
 
-func (r *request) openStreams(size wire.Size) (*streams, error) {
-	if size != (wire.Size{}) {
+func (r *request) openStreams(size agentprotocol.Size) (*streams, error) {
+	if size != (agentprotocol.Size{}) {
 		return r.openTerminal(size)
 	}
 	s := &streams{}
@@ -241,7 +241,7 @@ func (r *request) openStreams(size wire.Size) (*streams, error) {
 	return s, nil
 }
 
-func (r *request) openTerminal(size wire.Size) (*streams, error) {
+func (r *request) openTerminal(size agentprotocol.Size) (*streams, error) {
 	fd, err := unix.Open("/dev/pts/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, call("open", "/dev/pts/ptmx", err)
@@ -270,7 +270,7 @@ func (r *request) openTerminal(size wire.Size) (*streams, error) {
 	return s, nil
 }
 
-func setSize(terminal *os.File, size wire.Size) {
+func setSize(terminal *os.File, size agentprotocol.Size) {
 	conn, err := terminal.SyscallConn()
 	if err != nil {
 		return

@@ -10,7 +10,7 @@ import (
 	"time"
 	"unsafe"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,7 +21,7 @@ import (
 func (d *desk) still(id uint32) error {
 	d.sending.Lock()
 	defer d.sending.Unlock()
-	if err := wire.Write(d.out, wire.Frame{Kind: wire.Ready, ID: id}); err != nil {
+	if err := agentprotocol.Write(d.out, agentprotocol.Frame{Kind: agentprotocol.Ready, ID: id}); err != nil {
 		return err
 	}
 	return d.untilTold(true)
@@ -30,7 +30,7 @@ func (d *desk) still(id uint32) error {
 // cutOff is what becomes of a channel that ended for this reason. Where another
 // one follows, what was under way on the old one is nobody's any more.
 func (d *desk) cutOff(why error) error {
-	if d.again == nil || errors.Is(why, wire.ErrBroken) {
+	if d.again == nil || errors.Is(why, agentprotocol.ErrBroken) {
 		return why
 	}
 	d.sending.Lock()
@@ -55,42 +55,42 @@ func (d *desk) next() error {
 // Renew, or a Go where nothing was lost. The caller holds sending.
 func (d *desk) untilTold(whole bool) error {
 	for {
-		f, err := wire.Read(d.in)
+		f, err := agentprotocol.Read(d.in)
 		switch {
-		case err != nil && d.again != nil && !errors.Is(err, wire.ErrBroken):
+		case err != nil && d.again != nil && !errors.Is(err, agentprotocol.ErrBroken):
 			if err := d.next(); err != nil {
 				return err
 			}
 		case err != nil:
 			return err
-		case f.Kind == wire.Go && whole:
+		case f.Kind == agentprotocol.Go && whole:
 			return catchUp(f)
-		case f.Kind == wire.Renew:
+		case f.Kind == agentprotocol.Renew:
 			return d.renew(f)
 		default:
-			return fmt.Errorf("%w: a frame of kind %d to an agent that is still", wire.ErrBroken, f.Kind)
+			return fmt.Errorf("%w: a frame of kind %d to an agent that is still", agentprotocol.ErrBroken, f.Kind)
 		}
 	}
 }
 
 // renewed is a Renew to an agent that was not still.
-func (d *desk) renewed(f wire.Frame) error {
+func (d *desk) renewed(f agentprotocol.Frame) error {
 	d.sending.Lock()
 	defer d.sending.Unlock()
 	return d.renew(f)
 }
 
 // renew makes this another place than it was. The caller holds sending.
-func (d *desk) renew(f wire.Frame) error {
-	n, err := wire.ParseRenewal(f.Body)
+func (d *desk) renew(f agentprotocol.Frame) error {
+	n, err := agentprotocol.ParseRenewal(f.Body)
 	if err != nil {
 		return err
 	}
 	d.detach()
 	if err := errors.Join(setClock(n.Clock), stir(n.Entropy)); err != nil {
-		return wire.Write(d.out, wire.Frame{Kind: wire.Failed, ID: f.ID, Body: failure(err).Body()})
+		return agentprotocol.Write(d.out, agentprotocol.Frame{Kind: agentprotocol.Failed, ID: f.ID, Body: failure(err).Body()})
 	}
-	return wire.Write(d.out, wire.Frame{Kind: wire.Ready, ID: f.ID, Body: []byte(n.Epoch)})
+	return agentprotocol.Write(d.out, agentprotocol.Frame{Kind: agentprotocol.Ready, ID: f.ID, Body: []byte(n.Epoch)})
 }
 
 // detach lets programs run on by themselves, and ends everything else. The
@@ -126,8 +126,8 @@ func (r *request) kill() {
 const lag = 100 * time.Millisecond
 
 // catchUp sets the clock of a sandbox that goes on, if it stood still meanwhile.
-func catchUp(f wire.Frame) error {
-	now, err := wire.ParseInstant(f.Body)
+func catchUp(f agentprotocol.Frame) error {
+	now, err := agentprotocol.ParseInstant(f.Body)
 	if err == nil && time.Since(now.Time).Abs() > lag {
 		setClock(now.Time) // nobody waits for an answer; and a sandbox with another time goes on all the same
 	}

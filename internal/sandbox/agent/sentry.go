@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
@@ -50,7 +50,7 @@ const (
 )
 
 // makePids makes the control group of all programs together.
-func makePids(p wire.Plan) error {
+func makePids(p agentprotocol.Plan) error {
 	if err := unix.Mount("tmpfs", groupsAt, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, "mode=700,size=4k"); err != nil {
 		return call("mount", "tmpfs of the groups", err)
 	}
@@ -67,7 +67,7 @@ func makePids(p wire.Plan) error {
 }
 
 // sizePids sets how many processes and threads may be in it, if there is one.
-func sizePids(p wire.Plan) error {
+func sizePids(p agentprotocol.Plan) error {
 	if !ownKernel() {
 		return nil
 	}
@@ -104,7 +104,7 @@ func joinPids() (leave func(), err error) {
 
 // filesAs makes the calling thread's file accesses those of the code's user. Its
 // real user stays the agent's, so that the code cannot send it signals.
-func filesAs(p wire.Plan) error {
+func filesAs(p agentprotocol.Plan) error {
 	err := errors.Join(unix.Setfsgid(int(p.GID)), unix.Setfsuid(int(p.UID)))
 	if !errors.Is(err, unix.ENOSYS) {
 		return call("setfsuid", strconv.FormatInt(p.UID, 10), err)
@@ -123,7 +123,7 @@ func filesAs(p wire.Plan) error {
 // resizeWork changes how much all that can be written may be. Such a kernel does
 // not change the size of a file system, so that another one takes its place,
 // while no program runs that has the old one. The caller holds the desk's lock.
-func (d *desk) resizeWork(p wire.Plan) error {
+func (d *desk) resizeWork(p agentprotocol.Plan) error {
 	if !ownKernel() {
 		return resizeWork(p)
 	}
@@ -135,7 +135,7 @@ func (d *desk) resizeWork(p wire.Plan) error {
 
 // takeAlong copies what is at a path to a folder that is to take its place, and
 // takes it away there.
-func takeAlong(p wire.Plan, from, to string) error {
+func takeAlong(p agentprotocol.Plan, from, to string) error {
 	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
 		return err
 	}

@@ -13,9 +13,9 @@ import (
 	"time"
 	"unsafe"
 
+	"gatehouse/internal/sandbox/agentprotocol"
 	"gatehouse/internal/sandbox/landlock"
 	"gatehouse/internal/sandbox/seccomp"
-	"gatehouse/internal/sandbox/wire"
 
 	"golang.org/x/sys/unix"
 )
@@ -61,10 +61,10 @@ func act() error {
 	}
 	status, err := perform(channel)
 	if err != nil {
-		wire.Write(channel, wire.Frame{Kind: wire.Failed, ID: 1, Body: failure(err).Body()})
+		agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Failed, ID: 1, Body: failure(err).Body()})
 		return err
 	}
-	return wire.Write(channel, wire.Frame{Kind: wire.Exit, ID: 1, Body: status.Body()})
+	return agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Exit, ID: 1, Body: status.Body()})
 }
 
 // defaultSignals gives up what the runtime does on signals. For the first process
@@ -85,39 +85,39 @@ func defaultSignals() error {
 }
 
 // perform runs the one program from beginning to end.
-func perform(channel *os.File) (wire.Ended, error) {
+func perform(channel *os.File) (agentprotocol.Ended, error) {
 	plan, program, err := orders(channel)
 	if err != nil {
-		return wire.Ended{}, err
+		return agentprotocol.Ended{}, err
 	}
 	if err := ownProc(); err != nil {
-		return wire.Ended{}, err
+		return agentprotocol.Ended{}, err
 	}
 	if err := bound(plan); err != nil {
-		return wire.Ended{}, err
+		return agentprotocol.Ended{}, err
 	}
 	pid, err := startClosed(plan, program)
 	if err != nil {
-		return wire.Ended{}, err
+		return agentprotocol.Ended{}, err
 	}
 	setOOM("500") // of what is left, the program's own processes go first
-	if err := wire.Write(channel, wire.Frame{Kind: wire.Ready, ID: 1}); err != nil {
-		return wire.Ended{}, err
+	if err := agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Ready, ID: 1}); err != nil {
+		return agentprotocol.Ended{}, err
 	}
 	go passSignals(channel, pid)
 	return reap(pid)
 }
 
-func orders(channel *os.File) (plan wire.Plan, program wire.Program, err error) {
-	f, err := wire.Read(channel)
+func orders(channel *os.File) (plan agentprotocol.Plan, program agentprotocol.Program, err error) {
+	f, err := agentprotocol.Read(channel)
 	if err == nil {
-		plan, err = wire.ParsePlan(f.Body)
+		plan, err = agentprotocol.ParsePlan(f.Body)
 	}
 	if err != nil {
 		return plan, program, err
 	}
-	if f, err = wire.Read(channel); err == nil {
-		program, err = wire.ParseProgram(f.Body)
+	if f, err = agentprotocol.Read(channel); err == nil {
+		program, err = agentprotocol.ParseProgram(f.Body)
 	}
 	return plan, program, err
 }
@@ -160,7 +160,7 @@ const noCore = 1
 
 // bound limits what one process may use, and offers the program to the kernel
 // first when memory is short.
-func bound(p wire.Plan) error {
+func bound(p agentprotocol.Plan) error {
 	limits := map[int]uint64{
 		unix.RLIMIT_CORE: noCore, unix.RLIMIT_MEMLOCK: 64 << 10, unix.RLIMIT_MSGQUEUE: 64 << 10,
 		unix.RLIMIT_FSIZE: uint64(p.DiskBytes),
@@ -202,7 +202,7 @@ func setOOM(score string) error { return os.WriteFile("/proc/self/oom_score_adj"
 
 // startClosed starts the program from a thread that gave up everything, which
 // the program inherits. The thread goes when the goroutine does.
-func startClosed(plan wire.Plan, program wire.Program) (pid int, err error) {
+func startClosed(plan agentprotocol.Plan, program agentprotocol.Program) (pid int, err error) {
 	type started struct {
 		pid int
 		err error
@@ -229,7 +229,7 @@ func startClosed(plan wire.Plan, program wire.Program) (pid int, err error) {
 
 // closeThread gives up, in an order that matters: each step needs what the
 // next ones take away.
-func closeThread(plan wire.Plan) error {
+func closeThread(plan agentprotocol.Plan) error {
 	for c := range 64 {
 		err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(c), 0, 0, 0)
 		if errors.Is(err, unix.EINVAL) {
@@ -273,7 +273,7 @@ func dropCapabilities() error {
 	return call("capset", "none", unix.Capset(&head, &none[0]))
 }
 
-func start(plan wire.Plan, program wire.Program) (int, error) {
+func start(plan agentprotocol.Plan, program agentprotocol.Program) (int, error) {
 	dir := program.Dir
 	if dir == "" {
 		dir = home
@@ -289,7 +289,7 @@ func start(plan wire.Plan, program wire.Program) (int, error) {
 	if !plan.OneUser {
 		attr.Sys.Credential = &syscall.Credential{Uid: uint32(plan.UID), Gid: uint32(plan.GID)}
 	}
-	if program.Size != (wire.Size{}) {
+	if program.Size != (agentprotocol.Size{}) {
 		attr.Sys.Setctty = true
 	}
 	pid, err := syscall.ForkExec(file, program.Argv, attr)
@@ -359,8 +359,8 @@ func find(name, dir string, env []string) (string, error) {
 // ends this stage when the agent is gone.
 func passSignals(channel *os.File, pid int) {
 	for {
-		f, err := wire.Read(channel)
-		if err != nil || f.Kind != wire.Signal {
+		f, err := agentprotocol.Read(channel)
+		if err != nil || f.Kind != agentprotocol.Signal {
 			os.Exit(1)
 		}
 		unix.Kill(-pid, unix.Signal(f.Body[0]))
@@ -368,7 +368,7 @@ func passSignals(channel *os.File, pid int) {
 }
 
 // reap takes away whatever ends in this space until the program has.
-func reap(pid int) (wire.Ended, error) {
+func reap(pid int) (agentprotocol.Ended, error) {
 	for {
 		var status unix.WaitStatus
 		var usage unix.Rusage
@@ -377,12 +377,12 @@ func reap(pid int) (wire.Ended, error) {
 			continue
 		}
 		if err != nil {
-			return wire.Ended{}, call("wait4", "the program", err)
+			return agentprotocol.Ended{}, call("wait4", "the program", err)
 		}
 		if got != pid || !status.Exited() && !status.Signaled() {
 			continue
 		}
-		e := wire.Ended{
+		e := agentprotocol.Ended{
 			CPU:    time.Duration(usage.Utime.Nano() + usage.Stime.Nano()),
 			MaxRSS: usage.Maxrss << 10,
 		}

@@ -11,13 +11,13 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 
 	"golang.org/x/sys/unix"
 )
 
 // dial connects to a port of the sandbox's loopback, and to nothing else.
-func (r *request) dial(port wire.Port) error {
+func (r *request) dial(port agentprotocol.Port) error {
 	c, err := connect(r, &unix.SockaddrInet4{Port: int(port), Addr: [4]byte{127, 0, 0, 1}}, unix.AF_INET)
 	if errors.Is(err, unix.ECONNREFUSED) {
 		six, err6 := connect(r, &unix.SockaddrInet6{Port: int(port), Addr: [16]byte{15: 1}}, unix.AF_INET6)
@@ -89,7 +89,7 @@ func (l *listener) close() {
 }
 
 // listen listens at a port of the sandbox's loopback until it is told to end.
-func (r *request) listen(port wire.Port) error {
+func (r *request) listen(port agentprotocol.Port) error {
 	fd, err := listenAt(int(port))
 	if err != nil {
 		return err
@@ -101,7 +101,7 @@ func (r *request) listen(port wire.Port) error {
 	r.mu.Lock()
 	r.listens = l
 	r.mu.Unlock()
-	if err := r.send(wire.Ready, nil); err != nil {
+	if err := r.send(agentprotocol.Ready, nil); err != nil {
 		return err
 	}
 	return l.take()
@@ -140,7 +140,7 @@ func (l *listener) take() error {
 }
 
 // accept takes a connection of a Listen that is under way.
-func (r *request) accept(of wire.Number) error {
+func (r *request) accept(of agentprotocol.Number) error {
 	l := r.desk.listener(uint32(of))
 	if l == nil {
 		return fmt.Errorf("nothing listens by the number %d: %w", of, unix.EBADF)
@@ -190,7 +190,7 @@ func (r *request) stream(c *os.File) error {
 	}, nil)
 	defer r.command(nil, nil)
 	setsockopt(c, func(fd int) error { return unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1) })
-	if err := r.send(wire.Ready, nil); err != nil {
+	if err := r.send(agentprotocol.Ready, nil); err != nil {
 		return err
 	}
 	var in error
@@ -219,12 +219,12 @@ func (r *request) tell(from *os.File) error {
 		n, err := from.Read(buf[:most])
 		r.stdout.Add(most - n)
 		if n > 0 {
-			if err := r.send(wire.Stdout, buf[:n]); err != nil {
+			if err := r.send(agentprotocol.Stdout, buf[:n]); err != nil {
 				return err
 			}
 		}
 		if errors.Is(err, io.EOF) {
-			return r.send(wire.Stdout, nil)
+			return r.send(agentprotocol.Stdout, nil)
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) {
 			return nil // nobody listens any more, but what was sent still goes out

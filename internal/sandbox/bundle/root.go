@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/place"
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 // AgentAt is where the agent's program is shown. The code may read it, which
@@ -20,7 +20,7 @@ const AgentAt = "/.agent"
 // Fill makes the root of a sandbox in a folder: the places where things go, a
 // few small files and the agent's program, which has to lie on the same file
 // system. It gives what is to be mounted there.
-func Fill(root, agent string, look place.Look) (mounts []Mount, err error) {
+func Fill(root, agent string, look rootfs.Look) (mounts []Mount, err error) {
 	for _, t := range look.Trees {
 		shown, err := stand(root, t)
 		if err != nil {
@@ -70,20 +70,20 @@ func stand(root string, t sandbox.Tree) (shown bool, err error) {
 		return false, fmt.Errorf("%s cannot be shown in a container: only folders and regular files can", t.From)
 	}
 	if info.Size() > largestCopy {
-		return false, put(root, wire.Text{At: t.To}, writeText)
+		return false, put(root, agentprotocol.Text{At: t.To}, writeText)
 	}
 	says, err := os.ReadFile(t.From)
 	if err != nil {
 		return false, err
 	}
-	return true, put(root, wire.Text{At: t.To, Says: string(says)}, func(says, at string) error {
+	return true, put(root, agentprotocol.Text{At: t.To, Says: string(says)}, func(says, at string) error {
 		return errors.Join(writeText(says, at), os.Chmod(at, info.Mode().Perm()))
 	})
 }
 
 func writeText(says, at string) error { return os.WriteFile(at, []byte(says), 0o644) }
 
-func put(root string, t wire.Text, how func(says, at string) error) error {
+func put(root string, t agentprotocol.Text, how func(says, at string) error) error {
 	at := filepath.Join(root, filepath.Clean("/"+t.At))
 	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		return err

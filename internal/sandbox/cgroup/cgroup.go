@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/procid"
+	"gatehouse/internal/exec/procid"
 	"gatehouse/internal/sandbox"
 
 	"golang.org/x/sys/unix"

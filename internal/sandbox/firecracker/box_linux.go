@@ -16,13 +16,13 @@ import (
 	"sync"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/agentclient"
+	"gatehouse/internal/sandbox/agentprotocol"
 	"gatehouse/internal/sandbox/cgroup"
-	"gatehouse/internal/sandbox/door"
+	"gatehouse/internal/sandbox/egress"
 	"gatehouse/internal/sandbox/guest"
-	"gatehouse/internal/sandbox/link"
-	"gatehouse/internal/sandbox/place"
 	"gatehouse/internal/sandbox/proxy"
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 const (
@@ -33,11 +33,11 @@ const (
 
 // box is one sandbox. What it can do is the link's.
 type box struct {
-	*link.Link
+	*agentclient.Link
 	driver  *Driver
 	machine *machine
 	jail    *jail
-	door    *door.Door
+	door    *egress.Door
 	slot    int
 	group   *cgroup.Group
 	size    size
@@ -46,9 +46,9 @@ type box struct {
 	closed func() error
 	gone   chan struct{}
 
-	asked  place.Asked // locked while the machine is stopped or kept, too
-	paused bool        // under the same lock, as what follows
-	reset  bool        // the agent's channel is lost, since a snapshot was taken
+	asked  rootfs.Asked // locked while the machine is stopped or kept, too
+	paused bool         // under the same lock, as what follows
+	reset  bool         // the agent's channel is lost, since a snapshot was taken
 }
 
 // size is what cannot be changed any more of a machine.
@@ -165,15 +165,15 @@ func ofImage(image *sandbox.Image) ([]string, error) {
 	if image == nil {
 		return nil, nil
 	}
-	look, err := place.Of(sandbox.Spec{Image: image})
+	look, err := rootfs.Of(sandbox.Spec{Image: image})
 	return look.Env, err
 }
 
 // live makes a link of the channel to the agent, has first speak through it, and
 // hands the sandbox out. One that fails is undone.
 func (b *box) live(conn net.Conn, first func() error) (*box, error) {
-	b.Link = link.New(conn, b.asked.Limits, b.group.OOMKills)
-	b.door = door.Over(b.Link.Listen, proxy.Options{})
+	b.Link = agentclient.New(conn, b.asked.Limits, b.group.OOMKills)
+	b.door = egress.Over(b.Link.Listen, proxy.Options{})
 	err := first()
 	if err != nil {
 		err = b.machine.process.why(err)
@@ -245,16 +245,16 @@ func (d *Driver) disks(ctx context.Context, spec sandbox.Spec) (disks []string, 
 const ofFirecracker = "pci=off reboot=k"
 
 // plan is what is left to say to the agent of a machine that has booted.
-func (b *box) plan() wire.Plan {
+func (b *box) plan() agentprotocol.Plan {
 	p := b.asked.Plan()
-	p.Hostname, p.Made, p.UID, p.GID, p.Strict = "sandbox", true, place.CodeID, place.CodeID, b.size.strict
+	p.Hostname, p.Made, p.UID, p.GID, p.Strict = "sandbox", true, rootfs.CodeID, rootfs.CodeID, b.size.strict
 	return p
 }
 
 // bounds is the part of a plan that can be changed later. The machine's own
 // kernel holds the limits.
-func bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
-	p := place.Bounds(env, limits, port, true)
+func bounds(env []string, limits sandbox.Limits, port int64) agentprotocol.Plan {
+	p := rootfs.Bounds(env, limits, port, true)
 	p.MemoryBytes, p.VCPUs = int64(limits.MemoryMiB)<<20, int64(limits.VCPUs)
 	return p
 }

@@ -12,12 +12,12 @@ import (
 	"path/filepath"
 	"strings"
 
-	"gatehouse/internal/procid"
+	"gatehouse/internal/exec/procid"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/guest"
 	"gatehouse/internal/sandbox/landlock"
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 // Driver makes sandboxes. New makes one; whoever does calls Close.
@@ -29,7 +29,7 @@ type Driver struct {
 	missing error // why there are no machines
 	system  system
 	groups  *cgroup.Place
-	users   *place.Users
+	users   *rootfs.Users
 	boxes   sandbox.Living[*box]
 }
 
@@ -51,7 +51,7 @@ const prefix = "gatehouse-firecracker-"
 // New prepares what every sandbox needs. What is missing is what Create and
 // Doctor tell.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: cgroup.Find(), users: place.NewUsers()}
+	d := &Driver{log: o.Log, groups: cgroup.Find(), users: rootfs.NewUsers()}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -217,7 +217,7 @@ const mostVCPUs = 32
 
 // held are the limits that hold when these are asked for.
 func held(l sandbox.Limits) (sandbox.Limits, error) {
-	l, err := place.Held(l)
+	l, err := rootfs.Held(l)
 	l.VCPUs = min(l.VCPUs, mostVCPUs)
 	return l, err
 }

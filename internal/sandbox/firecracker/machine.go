@@ -9,9 +9,9 @@ import (
 	"net"
 	"time"
 
+	"gatehouse/internal/sandbox/agentprotocol"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/firecracker/api"
-	"gatehouse/internal/sandbox/wire"
 )
 
 const (
@@ -148,7 +148,7 @@ func (m *machine) agent(ctx context.Context) (conn net.Conn, err error) {
 	err = m.until(ctx, func() error {
 		conn, err = m.jail.dial(ctx, agentSocket)
 		if err == nil {
-			err = connect(ctx, conn, wire.VsockPort)
+			err = connect(ctx, conn, agentprotocol.VsockPort)
 		}
 		return err
 	})

@@ -17,7 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"gatehouse/internal/procid"
+	"gatehouse/internal/exec/procid"
 )
 
 // process is Firecracker, or what it is started by, and ends with the host.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
 )
 
 // Tree is a disk that is shown in a guest, read-only.
@@ -40,16 +40,16 @@ func (b Boot) Arguments() (string, error) {
 			all = append(all, fmt.Sprintf("tsc_early_khz=%d", b.Emulated))
 		}
 	}
-	channel := wire.BootSerial
+	channel := agentprotocol.BootSerial
 	if b.Vsock {
-		channel = wire.BootVsock
+		channel = agentprotocol.BootVsock
 	}
-	all = append(all, wire.BootChannel+channel, wire.BootRoot+"vda:"+b.Root.Type)
+	all = append(all, agentprotocol.BootChannel+channel, agentprotocol.BootRoot+"vda:"+b.Root.Type)
 	for i, t := range b.Trees {
 		if strings.ContainsAny(t.At, " \t\n\"\\") || !strings.HasPrefix(t.At, "/") {
 			return "", fmt.Errorf("a tree in a virtual machine cannot be at %q", t.At)
 		}
-		all = append(all, fmt.Sprintf("%svd%c:%s:%s", wire.BootTree, 'b'+i, t.Type, t.At))
+		all = append(all, fmt.Sprintf("%svd%c:%s:%s", agentprotocol.BootTree, 'b'+i, t.Type, t.At))
 	}
 	line := strings.Join(all, " ")
 	if len(line) > longestLine {

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 // hostLayout is part of what a file system of the host's programs is named by.
@@ -148,7 +148,7 @@ func (s *stage) lay(tree string) error {
 			return err
 		}
 	}
-	for _, t := range place.Texts() {
+	for _, t := range rootfs.Texts() {
 		at := filepath.Join(tree, t.At)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(t.Says), 0o644)); err != nil {
 			return err

@@ -15,7 +15,7 @@ import (
 	"syscall"
 	"time"
 
-	"gatehouse/internal/filelock"
+	"gatehouse/internal/files/filelock"
 )
 
 // DefaultMost is that of Options.

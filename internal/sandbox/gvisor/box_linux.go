@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/agentclient"
+	"gatehouse/internal/sandbox/agentprotocol"
 	"gatehouse/internal/sandbox/cgroup"
-	"gatehouse/internal/sandbox/door"
-	"gatehouse/internal/sandbox/link"
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/egress"
 	"gatehouse/internal/sandbox/proxy"
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 // ending is how long a kernel may take to end by itself when its agent's
@@ -29,13 +29,13 @@ const ending = 5 * time.Second
 
 // box is one sandbox. What it can do is the link's.
 type box struct {
-	*link.Link
+	*agentclient.Link
 	driver *Driver
 	id     string
 	bundle string
 	root   *root
 	group  *group
-	door   *door.Door
+	door   *egress.Door
 	still  standing
 	strict bool          // the code may make few system calls
 	runsc  *os.Process   // which waits for the first process
@@ -43,7 +43,7 @@ type box struct {
 
 	closed func() error
 	gone   chan struct{}
-	asked  place.Asked
+	asked  rootfs.Asked
 }
 
 // group is what holds a sandbox from outside. The kernel in user space and all
@@ -90,7 +90,7 @@ func (g *group) Remove() error {
 
 // make makes a sandbox.
 func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Limits) (*box, error) {
-	look, err := place.Of(spec)
+	look, err := rootfs.Of(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -142,8 +142,8 @@ func (b *box) begin(args []string, greet func() error) (err error) {
 		return err
 	}
 	undo = append(undo, func() { b.stop(false) })
-	b.Link = link.New(channel, b.asked.Limits, b.group.OOMKills)
-	b.door = door.Over(b.Listen, proxy.Options{})
+	b.Link = agentclient.New(channel, b.asked.Limits, b.group.OOMKills)
+	b.door = egress.Over(b.Listen, proxy.Options{})
 	undo = append(undo, func() { b.Link.Close(); b.door.Close() })
 	if err := greet(); err != nil {
 		return b.explain(err)
@@ -197,15 +197,15 @@ func (b *box) explain(err error) error {
 }
 
 // plan is what is left to say to the agent of a place that is made.
-func (b *box) plan() wire.Plan {
+func (b *box) plan() agentprotocol.Plan {
 	p := b.asked.Plan()
 	p.Hostname, p.Made, p.Strict = "sandbox", true, b.strict
-	p.UID, p.GID = place.CodeID, place.CodeID
+	p.UID, p.GID = rootfs.CodeID, rootfs.CodeID
 	return p
 }
 
-func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
-	return place.Bounds(env, limits, port, d.groups.Held("memory") != sandbox.NotHeld)
+func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) agentprotocol.Plan {
+	return rootfs.Bounds(env, limits, port, d.groups.Held("memory") != sandbox.NotHeld)
 }
 
 // stop ends the kernel: by itself, since its agent has nobody to serve any more,

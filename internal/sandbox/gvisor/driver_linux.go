@@ -10,11 +10,11 @@ import (
 	"os"
 	"path/filepath"
 
-	"gatehouse/internal/procid"
+	"gatehouse/internal/exec/procid"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agent/binary"
 	"gatehouse/internal/sandbox/cgroup"
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 // Driver makes sandboxes. New makes one; whoever does calls Close.
@@ -25,7 +25,7 @@ type Driver struct {
 	runsc   *runsc
 	missing error // why there is no runsc
 	groups  *cgroup.Place
-	starter *place.Starter // the kernel ends what a thread of it started when the host ends
+	starter *rootfs.Starter // the kernel ends what a thread of it started when the host ends
 	boxes   sandbox.Living[*box]
 }
 
@@ -34,7 +34,7 @@ const prefix = "gatehouse-gvisor-"
 // New prepares what every sandbox needs. A runsc that is missing is what Create
 // and Doctor tell.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: cgroup.Find(), starter: place.NewStarter(0, nil)}
+	d := &Driver{log: o.Log, groups: cgroup.Find(), starter: rootfs.NewStarter(0, nil)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -95,7 +95,7 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 
 // Create makes a sandbox.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	limits, err := place.Held(spec.Limits)
+	limits, err := rootfs.Held(spec.Limits)
 	if err != nil {
 		return nil, err
 	}

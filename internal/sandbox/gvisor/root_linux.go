@@ -8,7 +8,7 @@ import (
 	"sync"
 
 	"gatehouse/internal/sandbox/bundle"
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 // root is what sandboxes see of the host, laid out in a folder. A sandbox, its
@@ -16,7 +16,7 @@ import (
 // made of an image wants its files to be as they were. It is only read.
 type root struct {
 	path   string
-	look   place.Look
+	look   rootfs.Look
 	mounts []bundle.Mount
 
 	mu    sync.Mutex
@@ -24,7 +24,7 @@ type root struct {
 }
 
 // newRoot makes one that has a user.
-func (d *Driver) newRoot(look place.Look) (*root, error) {
+func (d *Driver) newRoot(look rootfs.Look) (*root, error) {
 	path, err := os.MkdirTemp(d.folder, "root-")
 	if err != nil {
 		return nil, err

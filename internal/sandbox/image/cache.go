@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/filelock"
+	"gatehouse/internal/files/filelock"
 	"gatehouse/internal/sandbox"
 )
 

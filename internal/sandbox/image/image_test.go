@@ -22,7 +22,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	tarballs "github.com/google/go-containerregistry/pkg/v1/tarball"
 
-	"gatehouse/internal/filelock"
+	"gatehouse/internal/files/filelock"
 )
 
 // small is an image of three layers, packed in three ways, of which each

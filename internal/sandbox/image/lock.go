@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"gatehouse/internal/filelock"
+	"gatehouse/internal/files/filelock"
 )
 
 // tryLock locks an image, or returns nil if another holder is in the way.

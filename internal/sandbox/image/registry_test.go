@@ -26,7 +26,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
 
-	"gatehouse/internal/secret"
+	"gatehouse/internal/access/secret"
 )
 
 // served is a registry on loopback. Requests pass through what between gives,

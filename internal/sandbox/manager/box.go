@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/kernel"
+	"gatehouse/internal/sandbox/interpreter"
 )
 
 // Box is a sandbox with an owner. It is safe for concurrent use.
@@ -44,16 +44,16 @@ type Box struct {
 
 	pausing sync.Mutex // one of Pause and Resume at a time; before mu
 
-	starting     sync.Mutex      // guards what waits to run code, and is held only to look; before mu
-	python       *kernel.Forker  // nil until it is wanted
-	pythonLimits sandbox.Limits  // it was started with
-	pythonComes  chan struct{}   // closed when the one that is being started is there or is not to be had; nil when none is
-	noPython     bool            // none can be had in here
-	node         *kernel.Starter // nil until it is wanted
-	nodeLimits   sandbox.Limits  // it was started with
-	nodeComes    bool            // one is being started
-	noNode       bool            // none can be had in here
-	turn         int             // of the environment that what is started finds
+	starting     sync.Mutex           // guards what waits to run code, and is held only to look; before mu
+	python       *interpreter.Forker  // nil until it is wanted
+	pythonLimits sandbox.Limits       // it was started with
+	pythonComes  chan struct{}        // closed when the one that is being started is there or is not to be had; nil when none is
+	noPython     bool                 // none can be had in here
+	node         *interpreter.Starter // nil until it is wanted
+	nodeLimits   sandbox.Limits       // it was started with
+	nodeComes    bool                 // one is being started
+	noNode       bool                 // none can be had in here
+	turn         int                  // of the environment that what is started finds
 
 	contexts contextBook
 	out      wayOut
@@ -230,7 +230,7 @@ func (b *Box) Run(ctx context.Context, c sandbox.Command) (sandbox.Result, error
 // forker is the interpreter that waits for code, or nil when there is none to
 // be had before ctx ends. A waiting one whose limits are not those that hold is
 // replaced.
-func (b *Box) forker(ctx context.Context) *kernel.Forker {
+func (b *Box) forker(ctx context.Context) *interpreter.Forker {
 	b.starting.Lock()
 	if b.python != nil && (!b.python.Alive() || !alike(b.pythonLimits, b.Limits())) {
 		go b.python.Close()
@@ -258,7 +258,7 @@ func (b *Box) forker(ctx context.Context) *kernel.Forker {
 }
 
 func (b *Box) startForker(comes chan struct{}, turn int, limits sandbox.Limits) {
-	f, err := kernel.StartForker(b.manager.life, b.Sandbox)
+	f, err := interpreter.StartForker(b.manager.life, b.Sandbox)
 	b.starting.Lock()
 	defer b.starting.Unlock()
 	defer close(comes)
@@ -282,7 +282,7 @@ func (b *Box) lasting(err error) bool {
 // starter is the Node that waits for code, or nil when there is none. The first
 // to ask gets none: it has one started for those who come after it, because
 // who runs JavaScript once will again, and who does not shall not pay for it.
-func (b *Box) starter() *kernel.Starter {
+func (b *Box) starter() *interpreter.Starter {
 	b.starting.Lock()
 	defer b.starting.Unlock()
 	if b.node != nil && (!b.node.Alive() || !alike(b.nodeLimits, b.Limits())) {
@@ -300,7 +300,7 @@ func (b *Box) starter() *kernel.Starter {
 }
 
 func (b *Box) startNode(turn int, limits sandbox.Limits) {
-	s, err := kernel.StartNode(b.manager.life, b.Sandbox)
+	s, err := interpreter.StartNode(b.manager.life, b.Sandbox)
 	b.starting.Lock()
 	defer b.starting.Unlock()
 	b.nodeComes = false

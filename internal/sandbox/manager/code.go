@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/kernel"
+	"gatehouse/internal/sandbox/interpreter"
 )
 
 // mostContexts is how many contexts one sandbox may have.
@@ -25,10 +25,10 @@ var ErrTooManyContexts = fmt.Errorf("this sandbox has %d contexts, which is the 
 // Context is code that goes on from call to call.
 type Context struct {
 	ID       string
-	Language kernel.Language
+	Language interpreter.Language
 	Created  time.Time
 
-	kernel kernel.Context
+	kernel interpreter.Context
 	box    *Box
 }
 
@@ -42,7 +42,7 @@ type contextBook struct {
 func (c *contextBook) count() int { return len(c.all) }
 
 // NewContext begins a context of a language.
-func (b *Box) NewContext(l kernel.Language) (*Context, error) {
+func (b *Box) NewContext(l interpreter.Language) (*Context, error) {
 	b.mu.Lock()
 	if len(b.contexts.all)+b.contexts.making >= mostContexts {
 		b.mu.Unlock()
@@ -52,7 +52,7 @@ func (b *Box) NewContext(l kernel.Language) (*Context, error) {
 	b.mu.Unlock()
 	c := &Context{ID: b.manager.o.NewID("context"), Language: l, Created: time.Now(), box: b}
 	var err error
-	c.kernel, err = kernel.NewContext(b.manager.life, b.Sandbox, l, c.ID)
+	c.kernel, err = interpreter.NewContext(b.manager.life, b.Sandbox, l, c.ID)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.contexts.making--
@@ -108,7 +108,7 @@ func (b *Box) RestartContext(id string) error {
 		return err
 	}
 	c.kernel.Close()
-	k, err := kernel.NewContext(b.manager.life, b.Sandbox, c.Language, c.ID)
+	k, err := interpreter.NewContext(b.manager.life, b.Sandbox, c.Language, c.ID)
 	if err != nil {
 		return err
 	}
@@ -126,43 +126,43 @@ func (b *Box) RestartContext(id string) error {
 func (c *Context) Interrupt() { c.kernel.Interrupt() }
 
 // Run runs code in it.
-func (c *Context) Run(ctx context.Context, code kernel.Code) (kernel.Result, error) {
+func (c *Context) Run(ctx context.Context, code interpreter.Code) (interpreter.Result, error) {
 	code.Env = c.box.with(code.Env)
 	return c.kernel.Run(ctx, code)
 }
 
 // Code runs code as a program of its own, which ends with all it started. An
 // interpreter that waits already runs it, when there is one that is free.
-func (b *Box) Code(ctx context.Context, l kernel.Language, code kernel.Code) (kernel.Result, error) {
+func (b *Box) Code(ctx context.Context, l interpreter.Language, code interpreter.Code) (interpreter.Result, error) {
 	code.Env = b.with(code.Env)
-	if l == kernel.Python {
+	if l == interpreter.Python {
 		if f := b.forker(ctx); f != nil {
 			code.Env = append(slices.Clone(b.env), code.Env...) // it may have been started before they were known
 			r, err := f.Run(ctx, code)
-			if !errors.Is(err, kernel.ErrBusy) {
+			if !errors.Is(err, interpreter.ErrBusy) {
 				return r, err
 			}
 		}
 	}
-	if l == kernel.Node {
+	if l == interpreter.Node {
 		b.kind.scripted()
 		if n := b.starter(); n != nil {
 			code.Env = slices.Concat(b.env, code.Env)
 			r, err := n.Run(ctx, code)
-			if !errors.Is(err, kernel.ErrBusy) {
+			if !errors.Is(err, interpreter.ErrBusy) {
 				return r, err
 			}
 		}
 	}
-	return kernel.RunOnce(ctx, b.Sandbox, l, code)
+	return interpreter.RunOnce(ctx, b.Sandbox, l, code)
 }
 
 // Shell runs a line for a shell, Bash where there is one.
-func (b *Box) Shell(ctx context.Context, line string, code kernel.Code) (kernel.Result, error) {
+func (b *Box) Shell(ctx context.Context, line string, code interpreter.Code) (interpreter.Result, error) {
 	code.Source, code.Env = line, b.with(code.Env)
-	r, err := b.shell(ctx, kernel.Bash, code)
+	r, err := b.shell(ctx, interpreter.Bash, code)
 	if errors.Is(err, fs.ErrNotExist) {
-		r, err = b.shell(ctx, kernel.Shell, code)
+		r, err = b.shell(ctx, interpreter.Shell, code)
 	}
 	return r, err
 }
@@ -171,9 +171,9 @@ func (b *Box) Shell(ctx context.Context, line string, code kernel.Code) (kernel.
 // goes through a file.
 const longestLine = 32 << 10
 
-func (b *Box) shell(ctx context.Context, l kernel.Language, code kernel.Code) (kernel.Result, error) {
+func (b *Box) shell(ctx context.Context, l interpreter.Language, code interpreter.Code) (interpreter.Result, error) {
 	if len(code.Source) > longestLine {
-		return kernel.RunFile(ctx, b.Sandbox, l, code)
+		return interpreter.RunFile(ctx, b.Sandbox, l, code)
 	}
 	c := sandbox.Command{
 		Argv: []string{string(l), "-c", code.Source}, Dir: code.Dir, Env: code.Env,
@@ -183,5 +183,5 @@ func (b *Box) shell(ctx context.Context, l kernel.Language, code kernel.Code) (k
 		c.Stdin = bytes.NewReader(code.Stdin)
 	}
 	r, err := b.Run(ctx, c)
-	return kernel.Result{Result: r}, err
+	return interpreter.Result{Result: r}, err
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/secret"
 )
 
 // mostDecisions is how many decisions on ways out are remembered of a sandbox,

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/kernel"
+	"gatehouse/internal/sandbox/interpreter"
 )
 
 // priming makes the sandboxes of a pool: as the driver does, and with an
@@ -20,9 +20,9 @@ type priming struct {
 // primed is one of them.
 type primed struct {
 	sandbox.Sandbox
-	python *kernel.Forker  // nil where none could be started
-	node   *kernel.Starter // the same, or where nobody runs JavaScript
-	limits sandbox.Limits  // it was started with
+	python *interpreter.Forker  // nil where none could be started
+	node   *interpreter.Starter // the same, or where nobody runs JavaScript
+	limits sandbox.Limits       // it was started with
 }
 
 func (p primed) unwrap() primed { return p }
@@ -42,14 +42,14 @@ func (p priming) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	}
 	one := primed{Sandbox: s, limits: s.Limits()}
 	if ctx == p.m.life { // the pool's own, see Serve
-		if one.python, err = kernel.StartForker(ctx, s); err != nil {
+		if one.python, err = interpreter.StartForker(ctx, s); err != nil {
 			p.m.o.Log.Debug("no interpreter waits in a sandbox of the pool", "error", err)
 		} else {
-			one.python.Run(ctx, kernel.Code{Source: "pass", Timeout: 10 * time.Second}) // the first time takes longer than any other
+			one.python.Run(ctx, interpreter.Code{Source: "pass", Timeout: 10 * time.Second}) // the first time takes longer than any other
 		}
 	}
 	if ctx == p.m.life && p.scripts.Load() && one.limits.MemoryMiB >= leastForNode {
-		if one.node, err = kernel.StartNode(ctx, s); err != nil {
+		if one.node, err = interpreter.StartNode(ctx, s); err != nil {
 			p.m.o.Log.Debug("no Node waits in a sandbox of the pool", "error", err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/kernel"
+	"gatehouse/internal/sandbox/interpreter"
 	"gatehouse/internal/sandbox/namespaces"
 )
 
@@ -48,10 +48,10 @@ func real(t testing.TB, o Options) *Manager {
 }
 
 // says runs code and gives what it printed.
-func says(t testing.TB, run func(context.Context, kernel.Code) (kernel.Result, error), source string) string {
+func says(t testing.TB, run func(context.Context, interpreter.Code) (interpreter.Result, error), source string) string {
 	t.Helper()
 	var out bytes.Buffer
-	r, err := run(t.Context(), kernel.Code{Source: source, Stdout: &out, Stderr: &out, Timeout: time.Minute})
+	r, err := run(t.Context(), interpreter.Code{Source: source, Stdout: &out, Stderr: &out, Timeout: time.Minute})
 	if err != nil || r.Outcome != sandbox.OK {
 		t.Errorf("%q: %+v, %v: %s", source, r.Result, err, out.String())
 	}
@@ -80,7 +80,9 @@ func TestCodeOfAClaimedSandboxRunsAsAsked(t *testing.T) {
 		if !b.hasPython(t) {
 			t.Skip("sandboxes see no python3 here")
 		}
-		code := func(ctx context.Context, c kernel.Code) (kernel.Result, error) { return b.Code(ctx, kernel.Python, c) }
+		code := func(ctx context.Context, c interpreter.Code) (interpreter.Result, error) {
+			return b.Code(ctx, interpreter.Python, c)
+		}
 		if got := says(t, code, "import os; print(os.environ['WHO'])"); got != "ann\n" {
 			t.Errorf("%q", got)
 		}
@@ -120,7 +122,9 @@ func TestANodeWaitsWhereJavaScriptRuns(t *testing.T) {
 	}
 	waits("the pool is not filled again", one) // with one that was made before
 	code := func(b *Box) string {
-		return says(t, func(ctx context.Context, c kernel.Code) (kernel.Result, error) { return b.Code(ctx, kernel.Node, c) }, "console.log(process.env.WHO)")
+		return says(t, func(ctx context.Context, c interpreter.Code) (interpreter.Result, error) {
+			return b.Code(ctx, interpreter.Node, c)
+		}, "console.log(process.env.WHO)")
 	}
 	for range 3 {
 		if got := code(first); got != "ann\n" {
@@ -148,7 +152,7 @@ func TestANodeWaitsWhereJavaScriptRuns(t *testing.T) {
 func TestContextsOfASandbox(t *testing.T) {
 	m := real(t, Options{NoPool: true})
 	b := create(t, m, "ann", Ask{})
-	c, err := b.NewContext(kernel.Bash)
+	c, err := b.NewContext(interpreter.Bash)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,11 +170,11 @@ func TestContextsOfASandbox(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	for range mostContexts - 1 {
-		if _, err := b.NewContext(kernel.Bash); err != nil {
+		if _, err := b.NewContext(interpreter.Bash); err != nil {
 			t.Error(err)
 		}
 	}
-	if _, err := b.NewContext(kernel.Bash); err == nil {
+	if _, err := b.NewContext(interpreter.Bash); err == nil {
 		t.Error("there is no end of contexts")
 	}
 	if err := b.RemoveContext(c.ID); err != nil || len(b.Contexts()) != mostContexts-1 {
@@ -287,7 +291,7 @@ func TestNothingStaysOfManySandboxes(t *testing.T) {
 			t.Error(err)
 		}
 		var out bytes.Buffer
-		if r, err := b.Shell(t.Context(), fmt.Sprint("echo ", i), kernel.Code{Stdout: &out, Timeout: time.Minute}); err != nil || out.String() != fmt.Sprintln(i) {
+		if r, err := b.Shell(t.Context(), fmt.Sprint("echo ", i), interpreter.Code{Stdout: &out, Timeout: time.Minute}); err != nil || out.String() != fmt.Sprintln(i) {
 			t.Errorf("%+v, %v: %q", r.Result, err, out.String())
 		}
 		if err := m.Destroy("ann", b.ID); err != nil {
@@ -331,7 +335,9 @@ func TestTemplatesHaveTheirEnvironmentsToThemselves(t *testing.T) {
 	}
 	for template, want := range map[string]string{"plain": "None\n", "marked": "theirs\n"} {
 		b := create(t, m, "ann", Ask{Template: template})
-		code := func(ctx context.Context, c kernel.Code) (kernel.Result, error) { return b.Code(ctx, kernel.Python, c) }
+		code := func(ctx context.Context, c interpreter.Code) (interpreter.Result, error) {
+			return b.Code(ctx, interpreter.Python, c)
+		}
 		if got := says(t, code, "import os; print(os.environ.get('MARK'))"); got != want {
 			t.Errorf("one of the template %s finds %q", template, got)
 		}

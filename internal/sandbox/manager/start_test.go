@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/kernel"
+	"gatehouse/internal/sandbox/interpreter"
 )
 
 // slowBox starts nothing before it is let, and can be told what it may reach.
@@ -57,7 +57,7 @@ func slow(t *testing.T) (*Box, *slowBox) {
 func TestAnInterpreterThatIsSlowToStartHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b, s := slow(t)
-		patient := make(chan *kernel.Forker)
+		patient := make(chan *interpreter.Forker)
 		for range 2 { // for both the same one is started
 			go func() { patient <- b.forker(t.Context()) }()
 		}

@@ -5,13 +5,13 @@ package namespaces
 import (
 	"syscall"
 
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/rootfs"
 
 	"golang.org/x/sys/unix"
 )
 
 // attributes are how the agent of a slot is to be started.
-func attributes(u *place.Users, slot int) *syscall.SysProcAttr {
+func attributes(u *rootfs.Users, slot int) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
 			unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWCGROUP,

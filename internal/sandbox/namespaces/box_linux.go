@@ -13,28 +13,28 @@ import (
 
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agent"
+	"gatehouse/internal/sandbox/agentclient"
+	"gatehouse/internal/sandbox/agentprotocol"
 	"gatehouse/internal/sandbox/cgroup"
-	"gatehouse/internal/sandbox/door"
-	"gatehouse/internal/sandbox/link"
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/egress"
 	"gatehouse/internal/sandbox/proxy"
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/rootfs"
 
 	"golang.org/x/sys/unix"
 )
 
 // box is one sandbox. What it can do is the link's.
 type box struct {
-	*link.Link
-	*place.Still
+	*agentclient.Link
+	*rootfs.Still
 	driver *Driver
 	slot   int
 	group  *cgroup.Group
 	agent  *os.Process
 	closed func() error
 	gone   chan struct{}
-	door   *door.Door
-	asked  place.Asked
+	door   *egress.Door
+	asked  rootfs.Asked
 }
 
 // make makes a sandbox. What it had made before it failed is undone.
@@ -61,9 +61,9 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { ours.Close() })
-	side, theirSide, err := door.Sockets()
+	side, theirSide, err := egress.Sockets()
 	if err == nil {
-		if b.door, err = door.New(side, proxy.Options{}); err != nil {
+		if b.door, err = egress.New(side, proxy.Options{}); err != nil {
 			theirSide.Close()
 		}
 	}
@@ -72,7 +72,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { b.door.Close() })
-	look, err := place.Of(spec)
+	look, err := rootfs.Of(spec)
 	if err != nil {
 		theirs.Close()
 		theirSide.Close()
@@ -93,9 +93,9 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { b.kill() })
-	b.Link = link.New(ours, limits, b.group.OOMKills)
+	b.Link = agentclient.New(ours, limits, b.group.OOMKills)
 	undo = append(undo, func() { b.Link.Close() })
-	b.Still = place.NewStill(b.Link, b.group)
+	b.Still = rootfs.NewStill(b.Link, b.group)
 	if err := b.Setup(ctx, plan); err != nil {
 		return nil, err
 	}
@@ -196,14 +196,14 @@ const (
 
 // plan says what the place is to be like within bounds. files are trees that the
 // agent could not open itself.
-func (d *Driver) plan(plan wire.Plan, spec sandbox.Spec, look place.Look) (_ wire.Plan, files []*os.File, err error) {
+func (d *Driver) plan(plan agentprotocol.Plan, spec sandbox.Spec, look rootfs.Look) (_ agentprotocol.Plan, files []*os.File, err error) {
 	plan.Hostname, plan.OneUser, plan.Texts, plan.Links = "sandbox", d.users.One, look.Texts, look.Links
 	plan.Strict = spec.Strict
 	if !d.users.One {
-		plan.UID, plan.GID = place.CodeID, place.CodeID
+		plan.UID, plan.GID = rootfs.CodeID, rootfs.CodeID
 	}
 	for _, t := range look.Trees {
-		shown := wire.Tree{From: t.From, To: t.To}
+		shown := agentprotocol.Tree{From: t.From, To: t.To}
 		if !d.users.One {
 			fd, err := agent.OpenTree(t.From)
 			if err != nil {
@@ -218,8 +218,8 @@ func (d *Driver) plan(plan wire.Plan, spec sandbox.Spec, look place.Look) (_ wir
 }
 
 // bounds is the part of a plan that can be changed later.
-func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
-	return place.Bounds(env, limits, port, d.groups.Held("memory") != sandbox.NotHeld)
+func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) agentprotocol.Plan {
+	return rootfs.Bounds(env, limits, port, d.groups.Held("memory") != sandbox.NotHeld)
 }
 
 // Adjust is that of sandbox.Adjustable. Every limit can be changed.

@@ -13,7 +13,7 @@ import (
 	"gatehouse/internal/sandbox/agent/binary"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/landlock"
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/rootfs"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,15 +23,15 @@ type Driver struct {
 	log     *slog.Logger
 	image   *os.File // the agent, sealed
 	groups  *cgroup.Place
-	users   *place.Users
-	starter *place.Starter
+	users   *rootfs.Users
+	starter *rootfs.Starter
 	boxes   sandbox.Living[*box]
 }
 
 // New prepares what every sandbox needs. It fails only for want of memory and
 // the like: whether sandboxes can be made is what Doctor tells.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: &cgroup.Place{}, users: place.NewUsers(), starter: place.NewStarter(o.Boots, nil)}
+	d := &Driver{log: o.Log, groups: &cgroup.Place{}, users: rootfs.NewUsers(), starter: rootfs.NewStarter(o.Boots, nil)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -66,7 +66,7 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 
 // Create makes a sandbox.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	limits, err := place.Held(spec.Limits)
+	limits, err := rootfs.Held(spec.Limits)
 	if err != nil {
 		return nil, err
 	}

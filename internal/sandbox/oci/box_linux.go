@@ -17,13 +17,13 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/agentclient"
+	"gatehouse/internal/sandbox/agentprotocol"
 	"gatehouse/internal/sandbox/bundle"
 	"gatehouse/internal/sandbox/cgroup"
-	"gatehouse/internal/sandbox/door"
-	"gatehouse/internal/sandbox/link"
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/egress"
 	"gatehouse/internal/sandbox/proxy"
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/rootfs"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,21 +41,21 @@ const (
 
 // box is one sandbox. What it can do is the link's.
 type box struct {
-	*link.Link
-	*place.Still
+	*agentclient.Link
+	*rootfs.Still
 	driver  *Driver
 	id      string
 	bundle  string
 	slot    int
 	group   *cgroup.Group
-	door    *door.Door
+	door    *egress.Door
 	runtime *os.Process   // which waits for the container
 	ended   chan struct{} // the runtime has
 
 	closed func() error
 	gone   chan struct{}
 
-	asked  place.Asked
+	asked  rootfs.Asked
 	strict bool
 }
 
@@ -74,7 +74,7 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { d.users.Give(b.slot) })
-	look, err := place.Of(spec)
+	look, err := rootfs.Of(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -96,9 +96,9 @@ func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Lim
 		return nil, err
 	}
 	undo = append(undo, func() { b.door.Close(); b.stop() })
-	b.Link = link.New(ours, limits, b.group.OOMKills)
+	b.Link = agentclient.New(ours, limits, b.group.OOMKills)
 	undo = append(undo, func() { b.Link.Close() })
-	b.Still = place.NewStill(b.Link, b.group)
+	b.Still = rootfs.NewStill(b.Link, b.group)
 	if err := b.Setup(ctx, b.plan()); err != nil {
 		return nil, b.explain(ctx, err)
 	}
@@ -141,12 +141,12 @@ func (b *box) start() (channel *os.File, err error) {
 	unix.SetNonblock(fds[0], true)
 	ours, theirs := os.NewFile(uintptr(fds[0]), "sandbox"), os.NewFile(uintptr(fds[1]), "sandbox")
 	defer theirs.Close()
-	side, theirSide, err := door.Sockets()
+	side, theirSide, err := egress.Sockets()
 	if err != nil {
 		return nil, errors.Join(err, ours.Close())
 	}
 	defer theirSide.Close()
-	if b.door, err = door.New(side, proxy.Options{}); err != nil {
+	if b.door, err = egress.New(side, proxy.Options{}); err != nil {
 		return nil, errors.Join(err, ours.Close())
 	}
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
@@ -221,17 +221,17 @@ func (b *box) pid(ctx context.Context) (int, error) {
 }
 
 // plan is what is left to say to the agent of a place that is made.
-func (b *box) plan() wire.Plan {
+func (b *box) plan() agentprotocol.Plan {
 	p := b.asked.Plan()
 	p.Hostname, p.Made, p.Bound, p.Strict, p.OneUser, p.Side = "sandbox", true, true, b.strict, b.driver.users.One, sideFD
 	if !p.OneUser {
-		p.UID, p.GID = place.CodeID, place.CodeID
+		p.UID, p.GID = rootfs.CodeID, rootfs.CodeID
 	}
 	return p
 }
 
-func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) wire.Plan {
-	return place.Bounds(env, limits, port, d.groups.Held("memory") != sandbox.NotHeld)
+func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) agentprotocol.Plan {
+	return rootfs.Bounds(env, limits, port, d.groups.Held("memory") != sandbox.NotHeld)
 }
 
 // stop ends the container: by itself, since its agent has nobody to serve any

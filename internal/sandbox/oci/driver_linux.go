@@ -11,13 +11,13 @@ import (
 	"os/exec"
 	"path/filepath"
 
-	"gatehouse/internal/procid"
+	"gatehouse/internal/exec/procid"
 	"gatehouse/internal/sandbox"
 	"gatehouse/internal/sandbox/agent/binary"
 	"gatehouse/internal/sandbox/bundle"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/landlock"
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 // Driver makes sandboxes. New makes one; whoever does calls Close.
@@ -28,8 +28,8 @@ type Driver struct {
 	runtime *runtimeProgram
 	missing error // why there is no runtime
 	groups  *cgroup.Place
-	users   *place.Users
-	starter *place.Starter
+	users   *rootfs.Users
+	starter *rootfs.Starter
 	boxes   sandbox.Living[*box]
 }
 
@@ -38,7 +38,7 @@ const prefix = "gatehouse-oci-"
 // New prepares what every sandbox needs. A runtime that is missing is what
 // Create and Doctor tell.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: cgroup.Find(), users: place.NewUsers(), starter: place.NewStarter(0, hideHybrid)}
+	d := &Driver{log: o.Log, groups: cgroup.Find(), users: rootfs.NewUsers(), starter: rootfs.NewStarter(0, hideHybrid)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -123,7 +123,7 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 
 // Create makes a sandbox.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	limits, err := place.Held(spec.Limits)
+	limits, err := rootfs.Held(spec.Limits)
 	if err != nil {
 		return nil, err
 	}

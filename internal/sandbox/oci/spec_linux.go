@@ -7,12 +7,12 @@ import (
 	"path/filepath"
 
 	"gatehouse/internal/sandbox/bundle"
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/rootfs"
 	"gatehouse/internal/sandbox/seccomp"
 )
 
 // write makes the bundle of a sandbox.
-func (b *box) write(look place.Look, firstFree int) error {
+func (b *box) write(look rootfs.Look, firstFree int) error {
 	root := filepath.Join(b.bundle, "rootfs")
 	mounts, err := bundle.Fill(root, b.driver.agent, look)
 	if err != nil {

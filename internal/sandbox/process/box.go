@@ -9,7 +9,7 @@ import (
 	"strings"
 	"sync"
 
-	"gatehouse/internal/proc"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/internal/sandbox"
 )
 

@@ -14,7 +14,7 @@ import (
 	"syscall"
 	"time"
 
-	"gatehouse/internal/proc"
+	"gatehouse/internal/exec/proc"
 	"gatehouse/internal/sandbox"
 )
 

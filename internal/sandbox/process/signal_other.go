@@ -5,7 +5,7 @@ package process
 import (
 	"fmt"
 
-	"gatehouse/internal/proc"
+	"gatehouse/internal/exec/proc"
 )
 
 // signal cannot be had on this platform.

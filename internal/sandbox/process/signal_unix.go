@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"gatehouse/internal/proc"
+	"gatehouse/internal/exec/proc"
 )
 
 // signal reaches the group of a program.

@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/secret"
 )
 
 func mustURL(s string) *url.URL {

@@ -12,7 +12,7 @@ import (
 	"slices"
 	"strings"
 
-	"gatehouse/internal/rawjson"
+	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/sandbox"
 )
 

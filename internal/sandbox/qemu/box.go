@@ -9,19 +9,19 @@ import (
 	"sync"
 
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/door"
-	"gatehouse/internal/sandbox/link"
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/agentclient"
+	"gatehouse/internal/sandbox/agentprotocol"
+	"gatehouse/internal/sandbox/egress"
 	"gatehouse/internal/sandbox/proxy"
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 // box is one sandbox. What it can do is the link's.
 type box struct {
-	*link.Link
+	*agentclient.Link
 	driver  *Driver
 	machine *machine
-	door    *door.Door
+	door    *egress.Door
 	build   build
 	strict  bool
 	of      *template // whose memory it began with; nil when it booted
@@ -30,14 +30,14 @@ type box struct {
 	ending chan struct{} // closed when it is being closed
 	gone   chan struct{}
 
-	asked  place.Asked // locked while the machine is stopped or goes on, too
-	paused bool        // under the same lock
+	asked  rootfs.Asked // locked while the machine is stopped or goes on, too
+	paused bool         // under the same lock
 }
 
 // planOf is what is said to the agent of a place that is made.
-func planOf(limits sandbox.Limits, env []string, port int64, strict bool) wire.Plan {
-	p := place.Bounds(env, limits, port, true)
-	p.Hostname, p.Made, p.UID, p.GID = "sandbox", true, place.CodeID, place.CodeID
+func planOf(limits sandbox.Limits, env []string, port int64, strict bool) agentprotocol.Plan {
+	p := rootfs.Bounds(env, limits, port, true)
+	p.Hostname, p.Made, p.UID, p.GID = "sandbox", true, rootfs.CodeID, rootfs.CodeID
 	p.Strict = strict
 	p.MemoryBytes, p.VCPUs = int64(limits.MemoryMiB)<<20, int64(limits.VCPUs)
 	return p
@@ -47,7 +47,7 @@ func planOf(limits sandbox.Limits, env []string, port int64, strict bool) wire.P
 func (d *Driver) newBox(limits sandbox.Limits, look, env []string, strict bool) *box {
 	b := &box{driver: d, strict: strict}
 	b.asked.Limits, b.asked.Look, b.asked.Env = limits, look, env
-	b.asked.Bounds = func(env []string, limits sandbox.Limits, port int64) wire.Plan {
+	b.asked.Bounds = func(env []string, limits sandbox.Limits, port int64) agentprotocol.Plan {
 		return planOf(limits, env, port, strict)
 	}
 	return b
@@ -89,7 +89,7 @@ func (d *Driver) warm(ctx context.Context, b *box, from frozen) error {
 func (b *box) begin(ctx context.Context) error {
 	b.ending, b.gone = make(chan struct{}), make(chan struct{})
 	b.closed = sync.OnceValue(b.end)
-	b.door = door.Over(b.Listen, proxy.Options{})
+	b.door = egress.Over(b.Listen, proxy.Options{})
 	err := b.Link.Adjust(ctx, b.asked.Plan(), b.asked.Limits)
 	if err == nil {
 		err = b.driver.boxes.Add(b)

@@ -14,10 +14,10 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/agentprotocol"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/guest"
-	"gatehouse/internal/sandbox/place"
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 const (
@@ -33,8 +33,8 @@ type Driver struct {
 	missing error // why there can be no machines
 	guests  *guest.Guest
 	groups  *cgroup.Place
-	users   *place.Users
-	starter *place.Starter // the kernel ends a machine when the thread ends that started it
+	users   *rootfs.Users
+	starter *rootfs.Starter // the kernel ends a machine when the thread ends that started it
 	boxes   sandbox.Living[*box]
 	kvm     kvm
 	began   reading // when the driver was made
@@ -51,7 +51,7 @@ type Driver struct {
 // New looks for QEMU and a kernel. What is missing is what Create and Doctor
 // tell.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, began: readCounter(), groups: cgroup.Find(), users: place.NewUsers(), starter: place.NewStarter(0, nil), templates: map[string]*template{}, snapshots: map[*snapshot]struct{}{}}
+	d := &Driver{log: o.Log, began: readCounter(), groups: cgroup.Find(), users: rootfs.NewUsers(), starter: rootfs.NewStarter(0, nil), templates: map[string]*template{}, snapshots: map[*snapshot]struct{}{}}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -87,7 +87,7 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 
 // Create makes a sandbox.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	limits, err := place.Held(spec.Limits)
+	limits, err := rootfs.Held(spec.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -106,7 +106,7 @@ func (d *Driver) create(ctx context.Context, spec sandbox.Spec, limits sandbox.L
 	if err != nil {
 		return nil, err
 	}
-	look, err := place.Of(spec)
+	look, err := rootfs.Of(spec)
 	if err != nil {
 		return nil, err
 	}
@@ -133,7 +133,7 @@ func (d *Driver) create(ctx context.Context, spec sandbox.Spec, limits sandbox.L
 // kind is what sandboxes have in common that can go on from one template.
 type kind struct {
 	image       *sandbox.Image
-	texts       []wire.Text // which follow from the image
+	texts       []agentprotocol.Text // which follow from the image
 	memoryMiB   int
 	vcpus       int
 	accelerator string

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/agentprotocol"
 	"gatehouse/internal/sandbox/cgroup"
 	"gatehouse/internal/sandbox/guest"
-	"gatehouse/internal/sandbox/wire"
 
 	"golang.org/x/sys/unix"
 )
@@ -188,7 +188,7 @@ func (b build) line(own, waits bool) []string {
 		"-serial", "stdio",
 		"-chardev", fmt.Sprintf("socket,id=orders,fd=%d", ordersFD), "-mon", "chardev=orders,mode=control",
 		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentFD),
-		"-device", "virtio-serial-device", "-device", "virtserialport,chardev=agent,name=" + wire.BootPort,
+		"-device", "virtio-serial-device", "-device", "virtserialport,chardev=agent,name=" + agentprotocol.BootPort,
 	}
 	for i := range b.disks {
 		line = append(line,

@@ -10,9 +10,9 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/link"
-	"gatehouse/internal/sandbox/place"
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentclient"
+	"gatehouse/internal/sandbox/agentprotocol"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 // frozen is a machine at one moment: what its devices are, and its memory. That
@@ -52,7 +52,7 @@ func (d *Driver) freeze(ctx context.Context, k kind) (frozen, error) {
 	if err != nil {
 		return frozen{}, err
 	}
-	limits, err := place.Held(sandbox.Limits{MemoryMiB: k.memoryMiB, VCPUs: k.vcpus})
+	limits, err := rootfs.Held(sandbox.Limits{MemoryMiB: k.memoryMiB, VCPUs: k.vcpus})
 	if err != nil {
 		return frozen{}, err
 	}
@@ -80,7 +80,7 @@ func (d *Driver) freeze(ctx context.Context, k kind) (frozen, error) {
 }
 
 // keep has a machine that booted run what others will run first, and stops it.
-func (d *Driver) keep(ctx context.Context, m *machine, l *link.Link, f *frozen) (err error) {
+func (d *Driver) keep(ctx context.Context, m *machine, l *agentclient.Link, f *frozen) (err error) {
 	for _, argv := range warmings {
 		p, err := l.Exec(ctx, sandbox.Command{Argv: argv, Timeout: warmWait})
 		if err == nil {
@@ -102,7 +102,7 @@ func (d *Driver) keep(ctx context.Context, m *machine, l *link.Link, f *frozen) 
 
 // boot starts a machine from the beginning, and waits for its agent to have
 // made the place.
-func (d *Driver) boot(ctx context.Context, b build, plan wire.Plan) (*machine, *link.Link, error) {
+func (d *Driver) boot(ctx context.Context, b build, plan agentprotocol.Plan) (*machine, *agentclient.Link, error) {
 	memory, err := b.memory()
 	if err != nil {
 		return nil, nil, err
@@ -112,7 +112,7 @@ func (d *Driver) boot(ctx context.Context, b build, plan wire.Plan) (*machine, *
 	if err != nil {
 		return nil, nil, err
 	}
-	l := link.New(m.agent, sandbox.Defaults(), nil)
+	l := agentclient.New(m.agent, sandbox.Defaults(), nil)
 	if err := l.Setup(ctx, plan); err != nil {
 		err = d.explain(m, fmt.Errorf("the machine did not boot: %w", err))
 		l.Close()
@@ -125,7 +125,7 @@ func (d *Driver) boot(ctx context.Context, b build, plan wire.Plan) (*machine, *
 func (b build) memory() (*os.File, error) { return memoryFile("memory", int64(b.memoryMiB)<<20) }
 
 // thaw has a machine go on from a moment that was kept.
-func (d *Driver) thaw(ctx context.Context, f frozen) (*machine, *link.Link, error) {
+func (d *Driver) thaw(ctx context.Context, f frozen) (*machine, *agentclient.Link, error) {
 	m, err := d.awaken(ctx, f)
 	if err != nil {
 		return nil, nil, err
@@ -138,7 +138,7 @@ func (d *Driver) thaw(ctx context.Context, f frozen) (*machine, *link.Link, erro
 	if err == nil {
 		err = m.orders.order(ctx, "cont", nil)
 	}
-	l := link.New(m.agent, sandbox.Defaults(), nil)
+	l := agentclient.New(m.agent, sandbox.Defaults(), nil)
 	if err == nil {
 		err = l.Renew(ctx)
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/internal/procid"
+	"gatehouse/internal/exec/procid"
 	"gatehouse/internal/sandbox"
 )
 

@@ -13,7 +13,7 @@ import (
 	"syscall"
 
 	"gatehouse/internal/sandbox/agent/binary"
-	"gatehouse/internal/sandbox/place"
+	"gatehouse/internal/sandbox/rootfs"
 
 	"golang.org/x/sys/unix"
 )
@@ -25,7 +25,7 @@ const (
 	afterFDs  = 5
 )
 
-var users = sync.OnceValue(place.NewUsers)
+var users = sync.OnceValue(rootfs.NewUsers)
 
 // startAgent starts one in namespaces of its own. end ends it and everything in
 // there; so does the end of this process.

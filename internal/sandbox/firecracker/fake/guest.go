@@ -15,8 +15,8 @@ import (
 	"time"
 
 	"gatehouse/internal/sandbox"
-	"gatehouse/internal/sandbox/place"
-	"gatehouse/internal/sandbox/wire"
+	"gatehouse/internal/sandbox/agentprotocol"
+	"gatehouse/internal/sandbox/rootfs"
 )
 
 // AgentPort is where the agent listens in the machine.
@@ -64,11 +64,11 @@ func newGuest(plan []byte) (*guest, error) {
 
 // replant makes the place of an agent that was kept.
 func (g *guest) replant() error {
-	if err := wire.Write(g.agent, wire.Frame{Kind: wire.Setup, ID: 1, Body: g.plan}); err != nil {
+	if err := agentprotocol.Write(g.agent, agentprotocol.Frame{Kind: agentprotocol.Setup, ID: 1, Body: g.plan}); err != nil {
 		return err
 	}
-	f, err := wire.Read(g.agent)
-	if err == nil && f.Kind != wire.Ready {
+	f, err := agentprotocol.Read(g.agent)
+	if err == nil && f.Kind != agentprotocol.Ready {
 		err = fmt.Errorf("the agent answered its plan with a frame of kind %d: %s", f.Kind, f.Body)
 	}
 	return err
@@ -113,7 +113,7 @@ func (g *guest) until(more func() bool) bool {
 // toHost passes frames on to whoever is connected.
 func (g *guest) toHost() {
 	for {
-		f, err := wire.Read(g.agent)
+		f, err := agentprotocol.Read(g.agent)
 		if err != nil {
 			g.close()
 			return
@@ -125,7 +125,7 @@ func (g *guest) toHost() {
 		if !ok {
 			return
 		}
-		wire.Write(host, f) // what does not arrive was on its way when the connection ended
+		agentprotocol.Write(host, f) // what does not arrive was on its way when the connection ended
 	}
 }
 
@@ -158,14 +158,14 @@ func (g *guest) serve(c net.Conn) {
 		return
 	}
 	for {
-		f, err := wire.Read(in)
+		f, err := agentprotocol.Read(in)
 		if err == nil {
 			f, err = g.adapt(f)
 		}
 		g.mu.Lock()
 		ok := g.until(func() bool { return true }) && g.host == c
 		g.mu.Unlock()
-		if !ok || err != nil || wire.Write(g.agent, f) != nil {
+		if !ok || err != nil || agentprotocol.Write(g.agent, f) != nil {
 			break
 		}
 	}
@@ -214,22 +214,22 @@ func (g *guest) accept(c net.Conn, in *bufio.Reader) bool {
 
 // adapt makes a plan for a machine into one for namespaces: what would be on the
 // machine's disks is shown of the host, and its control groups are left out.
-func (g *guest) adapt(f wire.Frame) (wire.Frame, error) {
-	if f.Kind != wire.Setup && f.Kind != wire.Adjust {
+func (g *guest) adapt(f agentprotocol.Frame) (agentprotocol.Frame, error) {
+	if f.Kind != agentprotocol.Setup && f.Kind != agentprotocol.Adjust {
 		return f, nil
 	}
-	p, err := wire.ParsePlan(f.Body)
+	p, err := agentprotocol.ParsePlan(f.Body)
 	if err != nil {
 		return f, err
 	}
-	look, err := place.Of(sandbox.Spec{})
+	look, err := rootfs.Of(sandbox.Spec{})
 	if err != nil {
 		return f, err
 	}
 	p.Made, p.OneUser, p.MemoryBytes, p.VCPUs = false, users().One, 0, 0
 	p.Texts, p.Links, p.Trees = look.Texts, look.Links, nil
 	for _, t := range look.Trees {
-		p.Trees = append(p.Trees, wire.Tree{From: t.From, To: t.To})
+		p.Trees = append(p.Trees, agentprotocol.Tree{From: t.From, To: t.To})
 	}
 	if p.OneUser {
 		p.UID, p.GID = 0, 0

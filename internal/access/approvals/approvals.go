@@ -1,0 +1,468 @@
+// Package approvals keeps the yes and no of people: what waits for an
+// operator, what was decided, and which approvals are spent.
+//
+// An approval is for one call with these arguments, and is used up by it. A
+// rule may let a yes hold for a while; then it holds for the same caller, the
+// same tool and the same arguments. The records are in a file that the
+// command line and the running host share.
+package approvals
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"sync"
+	"time"
+
+	"gatehouse/internal/files/sqlfile"
+)
+
+// State is where a request for approval stands.
+type State string
+
+const (
+	Pending State = "pending"
+	Allowed State = "allowed"
+	Refused State = "refused"
+	Expired State = "expired" // nobody decided in time
+	Spent   State = "spent"   // allowed, and used
+)
+
+// Request is one request for an operator's approval.
+type Request struct {
+	ID      string          `json:"id"`
+	Owner   string          `json:"owner"` // principal and context of the caller
+	Tool    string          `json:"tool"`
+	Args    json.RawMessage `json:"arguments"` // canonical, as Shown shows them
+	Rule    string          `json:"rule"`
+	State   State           `json:"state"`
+	By      string          `json:"by,omitempty"` // who decided
+	Created time.Time       `json:"created"`
+	Until   time.Time       `json:"until"` // when it expires
+}
+
+// Errors of Decide.
+var (
+	ErrNotFound = errors.New("no such approval")
+	ErrDecided  = errors.New("decided already")
+)
+
+const schema = `
+CREATE TABLE request (
+	id TEXT PRIMARY KEY, owner TEXT NOT NULL, tool TEXT NOT NULL, args BLOB NOT NULL, rule TEXT NOT NULL,
+	state TEXT NOT NULL, by TEXT NOT NULL, created INTEGER NOT NULL, until INTEGER NOT NULL);
+CREATE INDEX request_state ON request (state, until);
+CREATE TABLE mark (key TEXT PRIMARY KEY, until INTEGER NOT NULL);`
+
+// Options of a Book.
+type Options struct {
+	Log  *slog.Logger
+	Wait time.Duration // how long a request waits for a decision; 0 means 1 h
+	Look time.Duration // how often the file is looked at for decisions of other processes; 0 means 500 ms
+	// Proof is the file of the proof that every yes needs; "" means none. Open
+	// reads it: what replaces it later does not count, because any program of the
+	// account could replace it by one of its own.
+	Proof string
+	Now   func() time.Time // nil means time.Now
+}
+
+// Book holds the approvals of a host. Safe for concurrent use.
+type Book struct {
+	opts Options
+	file sqlfile.File
+
+	proof    *Proof // nil where none is needed, or none could be read
+	proofErr error  // why none could be read
+
+	mu      sync.Mutex
+	waiting map[string]wait      // those that ask
+	lasting map[string]time.Time // with a proof: the yeses that hold, by sameCall
+	proved  map[string]time.Time // with a proof: the calls that a yes was spent on, by sameCall
+}
+
+// wait is a request of this host, as it asked it: the file may say otherwise by
+// the time of the decision.
+type wait struct {
+	asked Request
+	tell  func(Request) // once
+}
+
+// Open opens the book in the file at path, which need not exist; "" keeps it
+// in memory.
+func Open(path string, o Options) *Book {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Wait == 0 {
+		o.Wait = time.Hour
+	}
+	if o.Look == 0 {
+		o.Look = 500 * time.Millisecond
+	}
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	b := &Book{
+		opts:    o,
+		file:    sqlfile.File{Path: path, Schema: schema, Version: 1},
+		waiting: map[string]wait{},
+		lasting: map[string]time.Time{},
+		proved:  map[string]time.Time{},
+	}
+	if b.Proves() {
+		b.proof, b.proofErr = LoadProof(o.Proof)
+	}
+	return b
+}
+
+// ProofErr is why no yes counts here: a passphrase is needed, and the file of its
+// proof could not be read when the book was opened.
+func (b *Book) ProofErr() error { return b.proofErr }
+
+// Close closes the file.
+func (b *Book) Close() error { return b.file.Close() }
+
+// Ask makes a pending request; decided is called once, from Run, when it has
+// been decided or has expired. A *TooLong means that what would be run cannot be
+// shown, so that it is not asked.
+func (b *Book) Ask(owner, tool, rule string, args json.RawMessage, decided func(Request)) (Request, error) {
+	args, err := Shown(args)
+	if err != nil {
+		return Request{}, err
+	}
+	now := b.opts.Now().UTC().Truncate(time.Millisecond)
+	r := Request{
+		ID: "ap_" + rand.Text(), Owner: owner, Tool: tool, Args: args, Rule: rule,
+		State: Pending, Created: now, Until: now.Add(b.opts.Wait),
+	}
+	db, err := b.file.DB()
+	if err != nil {
+		return r, err
+	}
+	b.mu.Lock()
+	b.waiting[r.ID] = wait{r, decided}
+	b.mu.Unlock()
+	_, err = db.Exec("INSERT INTO request VALUES (?,?,?,?,?,?,'',?,?)",
+		r.ID, owner, tool, []byte(args), rule, Pending, r.Created.UnixMilli(), r.Until.UnixMilli())
+	if err != nil {
+		b.take(r.ID)
+	}
+	return r, err
+}
+
+func (b *Book) take(id string) func(Request) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f := b.waiting[id].tell
+	delete(b.waiting, id)
+	return f
+}
+
+// Proves reports whether a yes needs a passphrase here.
+func (b *Book) Proves() bool { return b.opts.Proof != "" }
+
+// proven returns why a yes to a request does not count.
+func (b *Book) proven(r Request) error {
+	if !b.Proves() {
+		return nil
+	}
+	if b.proofErr != nil {
+		return b.proofErr
+	}
+	db, err := b.file.DB()
+	if err != nil {
+		return err
+	}
+	var signature []byte
+	err = db.QueryRow("SELECT signature FROM proof WHERE id=?", r.ID).Scan(&signature)
+	if err != nil || !b.proof.checks(r, signature) {
+		return ErrUnproven
+	}
+	return nil
+}
+
+// prove keeps the signature of a yes. The table is not part of the schema,
+// because files of hosts before it have to stay readable.
+func (b *Book) prove(id string, signature []byte) error {
+	if len(signature) == 0 || !b.file.Exists() {
+		return nil
+	}
+	db, err := b.file.DB()
+	if err == nil {
+		_, err = db.Exec("CREATE TABLE IF NOT EXISTS proof (id TEXT PRIMARY KEY, signature BLOB NOT NULL)")
+	}
+	if err == nil {
+		_, err = db.Exec("INSERT OR REPLACE INTO proof VALUES (?,?)", id, signature)
+	}
+	return err
+}
+
+// Decide says yes or no to a pending request.
+func (b *Book) Decide(id string, yes bool, by string) (Request, error) {
+	to := Refused
+	if yes {
+		to = Allowed
+	}
+	return b.move(id, to, by)
+}
+
+// DecideProven says yes with the signature of Proof.Sign.
+func (b *Book) DecideProven(id, by string, signature []byte) (Request, error) {
+	if err := b.prove(id, signature); err != nil {
+		return Request{}, err
+	}
+	return b.move(id, Allowed, by)
+}
+
+// move takes a pending request to another state.
+func (b *Book) move(id string, to State, by string) (Request, error) {
+	if !b.file.Exists() {
+		return Request{}, ErrNotFound
+	}
+	db, err := b.file.DB()
+	if err != nil {
+		return Request{}, err
+	}
+	res, err := db.Exec("UPDATE request SET state=?, by=? WHERE id=? AND state=? AND (? OR until>?)",
+		to, by, id, Pending, to == Expired, b.opts.Now().UnixMilli())
+	if err != nil {
+		return Request{}, err
+	}
+	n, err := res.RowsAffected()
+	if err != nil {
+		return Request{}, err
+	}
+	r, err := b.Get(id)
+	if err == nil && n == 0 {
+		err = fmt.Errorf("%w: %s", ErrDecided, r.State)
+	}
+	return r, err
+}
+
+// Get finds a request.
+func (b *Book) Get(id string) (Request, error) {
+	list, err := b.list("WHERE id=?", id)
+	if err == nil && len(list) == 0 {
+		err = ErrNotFound
+	}
+	if err != nil {
+		return Request{}, err
+	}
+	return list[0], nil
+}
+
+// Pending lists what waits for a decision, oldest first; all lists the
+// decided of the last day too.
+func (b *Book) Pending(all bool) ([]Request, error) {
+	now := b.opts.Now()
+	if all {
+		return b.list("WHERE created>? ORDER BY created", now.Add(-24*time.Hour).UnixMilli())
+	}
+	return b.list("WHERE state=? AND until>? ORDER BY created", Pending, now.UnixMilli())
+}
+
+func (b *Book) list(where string, args ...any) ([]Request, error) {
+	if !b.file.Exists() {
+		return nil, nil
+	}
+	db, err := b.file.DB()
+	if err != nil {
+		return nil, err
+	}
+	rows, err := db.Query("SELECT id, owner, tool, args, rule, state, by, created, until FROM request "+where, args...)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	var list []Request
+	for rows.Next() {
+		var r Request
+		var created, until int64
+		var raw []byte
+		if err := rows.Scan(&r.ID, &r.Owner, &r.Tool, &raw, &r.Rule, &r.State, &r.By, &created, &until); err != nil {
+			return nil, err
+		}
+		r.Args, r.Created, r.Until = raw, time.UnixMilli(created).UTC(), time.UnixMilli(until).UTC()
+		list = append(list, r)
+	}
+	return list, rows.Err()
+}
+
+// Spend uses up an operator's yes. It reports false when there is none for
+// this call, or when it was used. The error says, among others, that it was
+// given without the passphrase that this host asks for.
+func (b *Book) Spend(r Request, owner, tool string) (bool, error) {
+	id := r.ID
+	if err := b.proven(r); err != nil {
+		return false, err
+	}
+	db, err := b.file.DB()
+	if err != nil {
+		return false, err
+	}
+	res, err := db.Exec("UPDATE request SET state=? WHERE id=? AND owner=? AND tool=? AND state=?", Spent, id, owner, tool, Allowed)
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n == 1, err
+}
+
+// Once marks a key as used for a while and reports whether it was unused: by
+// it a sealed answer is good for one call only, also after a restart.
+func (b *Book) Once(key string, life time.Duration) (bool, error) {
+	return b.mark("once "+key, life)
+}
+
+// Remember lets a yes hold for the same call for a while.
+func (b *Book) Remember(owner, tool string, args json.RawMessage, hold time.Duration) error {
+	key := sameCall(owner, tool, args)
+	if b.Proves() { // any program of the account could have written what is in the file
+		b.keep(b.lasting, key, hold)
+		return nil
+	}
+	_, err := b.mark(key, hold)
+	return err
+}
+
+// Remembered reports whether a yes holds for this call, given that the rule lets
+// one hold for so long. A yes that would hold longer was given before the clock
+// was set back, and is none.
+func (b *Book) Remembered(owner, tool string, args json.RawMessage, hold time.Duration) (bool, error) {
+	key := sameCall(owner, tool, args)
+	if b.Proves() {
+		return b.kept(b.lasting, key), nil
+	}
+	if !b.file.Exists() {
+		return false, nil
+	}
+	db, err := b.file.DB()
+	if err != nil {
+		return false, err
+	}
+	var until int64
+	err = db.QueryRow("SELECT until FROM mark WHERE key=?", key).Scan(&until)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	left := time.UnixMilli(until).Sub(b.opts.Now())
+	return err == nil && left > 0 && left <= hold, err
+}
+
+// Proved notes, where a proof is needed, that a proven yes was spent on the call
+// with this digest: what a client brings back of it is sealed with a key that any
+// program of the account can read.
+func (b *Book) Proved(digest string, life time.Duration) {
+	if b.Proves() {
+		b.keep(b.proved, digest, life)
+	}
+}
+
+// WasProved reports whether a yes was spent on a call, as far as that needs a
+// proof here.
+func (b *Book) WasProved(digest string) bool { return !b.Proves() || b.kept(b.proved, digest) }
+
+// keep and kept go by the monotonic clock, because times from memory keep their
+// reading of it: setting the clock changes nothing.
+func (b *Book) keep(m map[string]time.Time, key string, life time.Duration) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := b.opts.Now()
+	maps.DeleteFunc(m, func(_ string, until time.Time) bool { return until.Before(now) })
+	m[key] = now.Add(life)
+}
+
+func (b *Book) kept(m map[string]time.Time, key string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return m[key].After(b.opts.Now())
+}
+
+func (b *Book) mark(key string, life time.Duration) (fresh bool, err error) {
+	db, err := b.file.DB()
+	if err != nil {
+		return false, err
+	}
+	now := b.opts.Now()
+	res, err := db.Exec("INSERT INTO mark VALUES (?1,?2) ON CONFLICT (key) DO UPDATE SET until=?2 WHERE until<?3",
+		key, now.Add(life).UnixMilli(), now.UnixMilli())
+	if err != nil {
+		return false, err
+	}
+	n, err := res.RowsAffected()
+	return n == 1, err
+}
+
+// sameCall names a call by who makes it and with which arguments.
+func sameCall(owner, tool string, args json.RawMessage) string {
+	h := sha256.New()
+	for _, part := range []string{owner, tool, string(args)} {
+		fmt.Fprintf(h, "%d:%s,", len(part), part)
+	}
+	return "same " + hex.EncodeToString(h.Sum(nil))
+}
+
+// Run tells of decisions, also those that other processes have made, until
+// ctx is done. What then still waits is told to have expired.
+func (b *Book) Run(ctx context.Context) error {
+	tick := time.NewTicker(b.opts.Look)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			b.giveUp()
+			return nil
+		case <-tick.C:
+			b.look(b.opts.Now())
+		}
+	}
+}
+
+func (b *Book) look(now time.Time) {
+	b.mu.Lock()
+	ids := make([]string, 0, len(b.waiting))
+	for id := range b.waiting {
+		ids = append(ids, id)
+	}
+	b.mu.Unlock()
+	for _, id := range ids {
+		r, err := b.Get(id)
+		if err == nil && r.State == Pending && now.After(r.Until) {
+			r, err = b.move(id, Expired, "")
+		}
+		if err != nil {
+			b.opts.Log.Error("approval cannot be read", "approval", id, "err", err)
+			continue
+		}
+		if r.State == Pending {
+			continue
+		}
+		b.mu.Lock()
+		w := b.waiting[id]
+		b.mu.Unlock()
+		if tell := b.take(id); tell != nil {
+			w.asked.State, w.asked.By = r.State, r.By
+			tell(w.asked)
+		}
+	}
+}
+
+// giveUp expires what waits for a decision that this host would act on.
+func (b *Book) giveUp() {
+	b.mu.Lock()
+	waiting := b.waiting
+	b.waiting = map[string]wait{}
+	b.mu.Unlock()
+	for id := range waiting {
+		if _, err := b.move(id, Expired, ""); err != nil && !errors.Is(err, ErrDecided) {
+			b.opts.Log.Warn("approval is left pending", "approval", id, "err", err)
+		}
+	}
+}

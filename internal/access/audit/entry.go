@@ -1,0 +1,274 @@
+package audit
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+	"sync/atomic"
+	"time"
+	"unicode/utf8"
+
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/mcp/schema"
+	"gatehouse/tool"
+)
+
+// Level says how much a line matters.
+type Level string
+
+const (
+	Info     Level = "info"
+	Security Level = "security" // it changed something, reached out, or was denied
+)
+
+// Outcomes of calls.
+const (
+	Started   = "started"   // the intent: it is about to run
+	OK        = "ok"        //
+	Failed    = "error"     // an error for the client program
+	Refused   = "refused"   // the tool or the schema said no
+	Denied    = "denied"    // the policy said no
+	Busy      = "busy"      // there was no room for it
+	Asked     = "asked"     // it asks the client something and will be run again
+	Cancelled = "cancelled" //
+	TimedOut  = "timeout"   //
+	Overdue   = "overdue"   // it ended long after it was answered for
+	Pending   = "pending"   // it waits for an operator
+	Approved  = "approved"  //
+)
+
+// Entry is what a line tells. Empty fields are left out; texts are cut at
+// 256 bytes.
+type Entry struct {
+	At    time.Time // zero means now
+	Kind  string    // call, session.created, auth.login, config.changed, ...
+	Level Level     // "" means Info
+
+	Principal  string
+	Credential string // its public id
+	Session    string // its id; only a hash is kept
+	Context    string
+	Client     string
+
+	Call   string // the id of the call, the same in every round
+	Method string
+	Module string
+	Tool   string // or prompt, or URI
+	Depth  int
+
+	Args    json.RawMessage // checked JSON; kept redacted, and as a digest
+	Input   *schema.Schema  // of Args; says which members are secret. nil leaves that to their names
+	Outcome string
+	Reason  string        // of a no
+	Rule    string        // of the policy, that decided
+	Took    time.Duration // 0 leaves it out
+}
+
+// Line is an Entry as it was kept.
+type Line struct {
+	Seq        int64           `json:"seq"`
+	Prev       string          `json:"prev"` // SHA-256 of the line before, in hex
+	At         time.Time       `json:"at"`
+	Node       string          `json:"node"`
+	OSUser     string          `json:"os_user"`
+	Kind       string          `json:"kind"`
+	Level      Level           `json:"level"`
+	Principal  string          `json:"principal,omitempty"`
+	Credential string          `json:"credential,omitempty"`
+	Session    string          `json:"session,omitempty"` // the first 16 hex digits of the SHA-256 of its id
+	Context    string          `json:"context,omitempty"`
+	Client     string          `json:"client,omitempty"`
+	Call       string          `json:"call,omitempty"`
+	Method     string          `json:"method,omitempty"`
+	Module     string          `json:"module,omitempty"`
+	Tool       string          `json:"tool,omitempty"`
+	Depth      int             `json:"depth,omitempty"`
+	Digest     string          `json:"digest,omitempty"` // SHA-256 of the arguments, in hex
+	Args       json.RawMessage `json:"args,omitempty"`   // redacted, at most 2 KiB
+	Outcome    string          `json:"outcome,omitempty"`
+	Reason     string          `json:"reason,omitempty"`
+	Rule       string          `json:"rule,omitempty"`
+	Millis     float64         `json:"ms,omitempty"`
+
+	Raw []byte `json:"-"` // the line itself, without its newline
+}
+
+// levels are tools whose level is not the one their effects tell: those that
+// reach out although they change nothing, and small changes that would drown
+// what matters.
+var levels = map[string]Level{
+	"process_start": Security, "process_stop": Security, "process_kill": Security, "process_input": Security,
+	"rag_ingest": Security, "ws_start": Security, "webview_connect": Security, "webview_eval": Security,
+	"metrics_record": Info, "webview_navigate": Info, "webview_click": Info, "webview_type": Info,
+	"webview_disconnect": Info, "ide_chat_send": Info, "ide_session_create": Info,
+}
+
+// private are arguments of tools that are kept as a digest only: what is typed
+// into a process is often a password.
+var private = map[string]map[string]bool{"process_input": {"input": true}}
+
+// LevelOf is the level of a call of a tool, by its own name and its effects.
+func LevelOf(name string, e tool.Effects) Level {
+	if l, ok := levels[name]; ok {
+		return l
+	}
+	if e.ReadOnly() {
+		return Info
+	}
+	return Security
+}
+
+const longestText = 256 // bytes of one text in a line
+
+// append writes the entry as JSON members, each with a comma behind it but for
+// the last, without braces: number and chain are put in front later.
+func (e *Entry) append(b, who []byte, seen *seen) []byte {
+	at := e.At
+	if y := at.Year(); y < 1970 || y > 9999 { // zero, or nothing a line could hold
+		at = time.Now()
+	}
+	b = append(b, `"at":"`...)
+	b = seen.second.append(b, at)
+	b = append(b, `",`...)
+	b = append(b, who...)
+	b = appendMember(b, "kind", e.Kind)
+	level := e.Level
+	if level == "" {
+		level = Info
+	}
+	b = appendMember(b, "level", string(level))
+	b = appendMember(b, "principal", e.Principal)
+	b = appendMember(b, "credential", e.Credential)
+	if e.Session != "" {
+		b = append(b, `"session":"`...)
+		b = seen.sessions.append(b, e.Session)
+		b = append(b, `",`...)
+	}
+	b = appendMember(b, "context", e.Context)
+	b = appendMember(b, "client", e.Client)
+	b = appendMember(b, "call", e.Call)
+	b = appendMember(b, "method", e.Method)
+	b = appendMember(b, "module", e.Module)
+	b = appendMember(b, "tool", e.Tool)
+	if e.Depth > 0 {
+		b = append(b, `"depth":`...)
+		b = strconv.AppendInt(b, int64(e.Depth), 10)
+		b = append(b, ',')
+	}
+	if len(e.Args) > 0 {
+		h := sha256.Sum256(e.Args)
+		b = append(b, `"digest":"`...)
+		b = hex.AppendEncode(b, h[:])
+		b = append(b, `","args":`...)
+		from := len(b)
+		if b = redactShaped(b, e.Args, &seen.members, seen.secrets.of(e.Input), private[e.Tool], seen.secrets.shapeOf(e.Input)); rawjson.Check(b[from:], 0) != nil {
+			b = append(b[:from], left...) // nobody checked them; a line must be readable whatever they are
+		}
+		b = append(b, ',')
+	}
+	b = appendMember(b, "outcome", e.Outcome)
+	b = appendReason(b, e.Reason)
+	b = appendMember(b, "rule", e.Rule)
+	if e.Took > 0 {
+		b = append(b, `"ms":`...)
+		b = appendMillis(b, e.Took)
+		b = append(b, ',')
+	}
+	return b[:len(b)-1]
+}
+
+// appendMember writes one member that holds a text, and a comma; nothing when
+// the text is empty.
+func appendMember(b []byte, name, text string) []byte {
+	if text == "" {
+		return b
+	}
+	b = append(b, '"')
+	b = append(b, name...)
+	b = append(b, `":`...)
+	if len(text) > longestText {
+		text = cutText(text, longestText) + "…"
+	}
+	b = rawjson.AppendString(b, text)
+	return append(b, ',')
+}
+
+// appendReason is appendMember for what tools say, which may quote a secret.
+func appendReason(b []byte, text string) []byte {
+	if text == "" {
+		return b
+	}
+	from := len(b)
+	b = appendMember(b, "reason", text)
+	member := string(b[from:])
+	return appendMasked(b[:from], []byte(member))
+}
+
+// cutText cuts between characters.
+func cutText(s string, n int) string {
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
+}
+
+// appendTime writes a time in microseconds, UTC, always in the same width.
+func appendTime(b []byte, t time.Time) []byte {
+	t = t.UTC()
+	year, month, day := t.Date()
+	hour, minute, second := t.Clock()
+	b = append(appendDigits(b, year, 1000), '-')
+	b = append(appendDigits(b, int(month), 10), '-')
+	b = append(appendDigits(b, day, 10), 'T')
+	b = append(appendDigits(b, hour, 10), ':')
+	b = append(appendDigits(b, minute, 10), ':')
+	b = append(appendDigits(b, second, 10), '.')
+	return append(appendDigits(b, t.Nanosecond()/1000, 100_000), 'Z')
+}
+
+// clockText remembers the text of the second that was written last: there are
+// many lines in one. The zero value is ready. Safe for concurrent use.
+type clockText struct{ last atomic.Pointer[secondText] }
+
+type secondText struct {
+	unix int64
+	text [len("2006-01-02T15:04:05.")]byte
+}
+
+// append is appendTime.
+func (c *clockText) append(b []byte, t time.Time) []byte {
+	s := c.last.Load()
+	if s == nil || s.unix != t.Unix() {
+		s = &secondText{unix: t.Unix()}
+		copy(s.text[:], appendTime(nil, t))
+		c.last.Store(s)
+	}
+	b = append(b, s.text[:]...)
+	us := t.Nanosecond() / 1000
+	return append(b, byte('0'+us/100_000), byte('0'+us/10_000%10), byte('0'+us/1000%10), byte('0'+us/100%10), byte('0'+us/10%10), byte('0'+us%10), 'Z')
+}
+
+// appendMillis writes a duration in milliseconds, in microseconds' precision and
+// without zeros at the end.
+func appendMillis(b []byte, d time.Duration) []byte {
+	us := d.Microseconds()
+	b = strconv.AppendInt(b, us/1000, 10)
+	if us %= 1000; us == 0 {
+		return b
+	}
+	b = append(b, '.', byte('0'+us/100), byte('0'+us/10%10), byte('0'+us%10))
+	for b[len(b)-1] == '0' {
+		b = b[:len(b)-1]
+	}
+	return b
+}
+
+// appendDigits writes a number with as many digits as the power of ten that
+// its first digit stands for.
+func appendDigits(b []byte, n, power int) []byte {
+	for ; power > 0; power /= 10 {
+		b = append(b, byte('0'+n/power%10))
+	}
+	return b
+}

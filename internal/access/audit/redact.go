@@ -1,0 +1,364 @@
+package audit
+
+import (
+	"bytes"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/mcp/schema"
+)
+
+const (
+	longestArgs   = 2 << 10 // bytes of redacted arguments
+	longestString = 240     // bytes of a string in them
+	closing       = 160     // bytes kept free for what ends arguments that are too long
+	deepest       = 32      // objects and arrays inside each other
+	mask          = `"***"`
+	left          = `"…"` // stands for what was left out
+)
+
+// redact appends arguments without their secrets, at most 2 KiB. Members whose
+// name or schema says that they are secret are masked whatever they hold;
+// within other texts, what follows words like "password=" is.
+// So are the members in private.
+func redact(dst []byte, args json.RawMessage, names *memberNames, secret, private map[string]bool) []byte {
+	return redactShaped(dst, args, names, secret, private, nil)
+}
+
+// redactShaped also masks members that the schema does not allow: nothing says
+// what is in them, and a password under a wrong name is one of the reasons why a
+// call is refused.
+func redactShaped(dst []byte, args json.RawMessage, names *memberNames, secret, private map[string]bool, sh *shape) []byte {
+	r := redactor{dst: dst, cur: rawjson.At(args), until: len(dst) + longestArgs - closing, names: names, secret: secret, private: private}
+	r.value(0, sh)
+	if n := len(r.dst) - len(dst); n == 0 || n > longestArgs {
+		return append(dst, left...)
+	}
+	return r.dst
+}
+
+type redactor struct {
+	dst   []byte
+	cur   rawjson.Cursor
+	until int // of dst; beyond it nothing more is taken
+	over  int // members and elements that were left out; once there is one, all further are
+
+	names           *memberNames
+	secret, private map[string]bool
+}
+
+func (r *redactor) value(depth int, sh *shape) {
+	switch kind := r.cur.Kind(); {
+	case kind == '{' && depth < deepest:
+		r.object(depth, sh)
+	case kind == '[' && depth < deepest:
+		r.array(depth, sh)
+	case kind == '"':
+		r.string(r.cur.Value())
+	default:
+		v := r.cur.Value()
+		if kind == '{' || kind == '[' || len(v) > longestString {
+			v = []byte(left)
+		}
+		r.dst = append(r.dst, v...)
+	}
+}
+
+func (r *redactor) full() bool { return r.over > 0 || len(r.dst) >= r.until }
+
+func (r *redactor) object(depth int, sh *shape) {
+	r.dst = append(r.dst, '{')
+	r.cur.Enter()
+	first := true
+	for {
+		key, ok := r.cur.Key()
+		if !ok {
+			break
+		}
+		if r.full() || len(r.dst)+len(key) > r.until {
+			if r.over++; r.over == 1 {
+				r.comma(&first)
+				r.dst = append(r.dst, `"…":"more was given"`...)
+			}
+			r.cur.Value()
+			continue
+		}
+		r.comma(&first)
+		r.dst = rawjson.AppendString(r.dst, string(key))
+		r.dst = append(r.dst, ':')
+		member, allowed := sh.member(key)
+		if !allowed || r.names.secret(key) || r.secret[string(key)] || r.private[string(key)] {
+			r.cur.Value()
+			r.dst = append(r.dst, mask...)
+			continue
+		}
+		r.value(depth+1, member)
+	}
+	r.dst = append(r.dst, '}')
+}
+
+func (r *redactor) array(depth int, sh *shape) {
+	r.dst = append(r.dst, '[')
+	r.cur.Enter()
+	first := true
+	for r.cur.More() {
+		if r.full() {
+			if r.over++; r.over == 1 {
+				r.comma(&first)
+				r.dst = append(r.dst, left...)
+			}
+			r.cur.Value()
+			continue
+		}
+		r.comma(&first)
+		r.value(depth+1, sh.element())
+	}
+	r.dst = append(r.dst, ']')
+}
+
+func (r *redactor) comma(first *bool) {
+	if !*first {
+		r.dst = append(r.dst, ',')
+	}
+	*first = false
+}
+
+// string takes a string as it was written, with its escapes, so that a long
+// one is never decoded.
+func (r *redactor) string(v []byte) {
+	if len(v) < 2 {
+		return
+	}
+	body, cut := v[1:len(v)-1], false
+	if room := min(longestString, max(0, r.until-len(r.dst))); len(body) > room {
+		body, cut = body[:whole(body, room)], true
+	}
+	r.dst = append(r.dst, '"')
+	r.dst = appendMasked(r.dst, body)
+	if cut {
+		r.dst = append(r.dst, "… "...)
+		r.dst = strconv.AppendInt(r.dst, int64(len(v)-2), 10)
+		r.dst = append(r.dst, " bytes"...)
+	}
+	r.dst = append(r.dst, '"')
+}
+
+// whole is how many of at most n bytes of a string's body can be taken without
+// cutting a character or an escape.
+func whole(body []byte, n int) int {
+	at := 0
+	for at < n {
+		step := 1
+		switch {
+		case body[at] == '\\' && at+1 < len(body) && body[at+1] == 'u':
+			step = 6
+			if at+6 < len(body) && body[at+6] == '\\' && isHighSurrogate(body[at:]) {
+				step = 12
+			}
+		case body[at] == '\\':
+			step = 2
+		case body[at] >= utf8.RuneSelf:
+			_, step = utf8.DecodeRune(body[at:])
+		}
+		if at+step > n {
+			break
+		}
+		at += step
+	}
+	return at
+}
+
+func isHighSurrogate(b []byte) bool {
+	return len(b) >= 6 && b[2]|0x20 == 'd' && strings.IndexByte("89abAB", b[3]) >= 0
+}
+
+// secretWords make a member secret when they are anywhere in its name.
+var secretWords = []string{"secret", "password", "passwd", "passphrase", "token", "credential", "authorization", "cookie", "apikey"}
+
+// secretNames make a member secret when they are all of its name. Environments
+// are full of secrets under any name.
+var secretNames = []string{"pwd", "auth", "pin", "env", "environment"}
+
+// isSecret tells by a member's name whether it holds a secret.
+func isSecret(name []byte) bool {
+	if len(name) > 128 {
+		return false
+	}
+	var low [128]byte
+	n := low[:len(name)]
+	for i, c := range name {
+		if 'A' <= c && c <= 'Z' {
+			c |= 0x20
+		}
+		n[i] = c
+	}
+	if i := bytes.Index(n, []byte("key")); i >= 0 && endsWord(n[i+3:], name[i+3:]) {
+		return true
+	}
+	for _, w := range secretWords {
+		if bytes.Contains(n, []byte(w)) {
+			return true
+		}
+	}
+	return slices.Contains(secretNames, string(n))
+}
+
+// endsWord reports whether a word ends where rest begins: key, keys, key_id and
+// keyFile, but not keyboard or keyword.
+func endsWord(low, name []byte) bool {
+	if len(low) > 0 && low[0] == 's' {
+		low, name = low[1:], name[1:]
+	}
+	return len(low) == 0 || low[0] < 'a' || low[0] > 'z' || name[0] != low[0]
+}
+
+// secretCache remembers what schemas call secret, because asking them costs
+// more than a call.
+type secretCache struct {
+	mu     sync.RWMutex
+	by     map[*schema.Schema]map[string]bool
+	shapes map[*schema.Schema]*shape
+}
+
+// shape is which members an object may have by its schema. nil says nothing.
+type shape struct {
+	members map[string]*shape
+	closed  bool   // no other members are allowed
+	items   *shape // of the elements of an array
+}
+
+func (s *shape) member(key []byte) (member *shape, allowed bool) {
+	if s == nil {
+		return nil, true
+	}
+	member, there := s.members[string(key)]
+	return member, there || !s.closed
+}
+
+func (s *shape) element() *shape {
+	if s == nil {
+		return nil
+	}
+	return s.items
+}
+
+// shapeOf is the shape of what a schema allows.
+func (c *secretCache) shapeOf(in *schema.Schema) *shape {
+	if in == nil {
+		return nil
+	}
+	c.mu.RLock()
+	s, known := c.shapes[in]
+	c.mu.RUnlock()
+	if known {
+		return s
+	}
+	s = shapeIn(in.Raw(), 0)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.shapes == nil || len(c.shapes) >= mostSchemas {
+		c.shapes = map[*schema.Schema]*shape{}
+	}
+	c.shapes[in] = s
+	return s
+}
+
+// shapeIn reads a schema. What it cannot judge, because parts of the schema stand
+// elsewhere, it leaves open.
+func shapeIn(raw []byte, depth int) *shape {
+	if depth > deepest || rawjson.Kind(raw) != '{' {
+		return nil
+	}
+	s := &shape{}
+	for key, v := range rawjson.Object(raw) {
+		switch string(key) {
+		case "$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "if", "patternProperties", "dependentSchemas":
+			return nil
+		case "additionalProperties":
+			s.closed = string(v) == "false"
+		case "items":
+			s.items = shapeIn(v, depth+1)
+		case "properties":
+			if rawjson.Kind(v) != '{' {
+				return nil
+			}
+			s.members = map[string]*shape{}
+			for name, p := range rawjson.Object(v) {
+				s.members[string(name)] = shapeIn(p, depth+1)
+			}
+		}
+	}
+	return s
+}
+
+const mostSchemas = 10_000
+
+// of are the names of members that a schema calls secret.
+func (c *secretCache) of(in *schema.Schema) map[string]bool {
+	if in == nil {
+		return nil
+	}
+	c.mu.RLock()
+	names, known := c.by[in]
+	c.mu.RUnlock()
+	if known {
+		return names
+	}
+	names = secretMembers(in.Raw(), nil, 0)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.by == nil || len(c.by) >= mostSchemas {
+		c.by = map[*schema.Schema]map[string]bool{}
+	}
+	c.by[in] = names
+	return names
+}
+
+// secretMembers looks through a schema for properties with format password,
+// writeOnly or x-secret.
+func secretMembers(raw []byte, names map[string]bool, depth int) map[string]bool {
+	if depth > deepest {
+		return names
+	}
+	switch rawjson.Kind(raw) {
+	case '{':
+		for key, v := range rawjson.Object(raw) {
+			if string(key) == "properties" && rawjson.Kind(v) == '{' {
+				for name, p := range rawjson.Object(v) {
+					if saysSecret(p) {
+						if names == nil {
+							names = map[string]bool{}
+						}
+						names[string(name)] = true
+					}
+				}
+			}
+			names = secretMembers(v, names, depth+1)
+		}
+	case '[':
+		for v := range rawjson.Elements(raw) {
+			names = secretMembers(v, names, depth+1)
+		}
+	}
+	return names
+}
+
+func saysSecret(property []byte) bool {
+	if rawjson.Kind(property) != '{' {
+		return false
+	}
+	if v, ok := rawjson.Get(property, "format"); ok && rawjson.Equal(v, "password") {
+		return true
+	}
+	for _, name := range []string{"writeOnly", "x-secret"} {
+		if v, ok := rawjson.Get(property, name); ok && string(v) == "true" {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,97 @@
+package identity
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/internal/files/sqlfile"
+)
+
+// Link has a client certificate or a subject of the OAuth provider stand for
+// a user. kind is LinkCertificate or LinkOAuth.
+func (s *Service) Link(ctx context.Context, kind, subject, user string) error {
+	if err := checkLink(kind, subject); err != nil {
+		return err
+	}
+	err := s.change(ctx, ErrNoUser, func(tx *sql.Tx) error {
+		err := touched(tx.Exec("INSERT INTO link (kind, subject, user) SELECT ?, ?, number FROM user WHERE name = ?", kind, subject, user))
+		if sqlfile.IsTaken(err) {
+			return fmt.Errorf("%s %s stands for a user already: %w", kind, subject, ErrTaken)
+		}
+		return err
+	})
+	if err == nil {
+		s.tell("link_added", user, kind+" "+subject, "")
+	}
+	return err
+}
+
+// Kinds of links.
+const (
+	LinkCertificate = "certificate" // subject is sha256:HEX, uri:URI, email:ADDRESS, dns:NAME or cn:NAME
+	LinkOAuth       = "oauth"       // subject is what the user claim holds
+)
+
+const mostSubject = 512 // bytes
+
+func checkLink(kind, subject string) error {
+	if subject == "" || len(subject) > mostSubject {
+		return fmt.Errorf("a subject has 1 to %d bytes", mostSubject)
+	}
+	switch kind {
+	case LinkOAuth:
+		return nil
+	case LinkCertificate:
+		name, rest, ok := strings.Cut(subject, ":")
+		if ok && rest != "" && slices.Contains([]string{"sha256", "uri", "email", "dns", "cn"}, name) {
+			return nil
+		}
+		return fmt.Errorf("certificate %q: expected sha256:HEX, uri:URI, email:ADDRESS, dns:NAME or cn:NAME", clip(subject))
+	}
+	return fmt.Errorf("link %q: expected %s or %s", clip(kind), LinkCertificate, LinkOAuth)
+}
+
+// Unlink takes a link away and ends what was opened through it.
+func (s *Service) Unlink(ctx context.Context, kind, subject string) error {
+	var user string
+	err := s.change(ctx, ErrNone, func(tx *sql.Tx) error {
+		err := tx.QueryRow("SELECT name FROM link JOIN user ON user = number WHERE kind = ? AND subject = ?", kind, subject).Scan(&user)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrNone
+		}
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec("DELETE FROM link WHERE kind = ? AND subject = ?", kind, subject); err != nil {
+			return err
+		}
+		return end(tx, time.Now(), Revocation{Principal: user})
+	})
+	if err == nil {
+		s.tell("link_removed", user, kind+" "+subject, "")
+	}
+	return err
+}
+
+// Link is what stands for a user.
+type Link struct {
+	Kind    string `json:"kind"`
+	Subject string `json:"subject"`
+	User    string `json:"user"`
+}
+
+// Links are all links, by user.
+func (s *Service) Links(ctx context.Context) (all []Link, err error) {
+	err = s.each(ctx, func(scan func(...any) error) error {
+		var l Link
+		err := scan(&l.Kind, &l.Subject, &l.User)
+		all = append(all, l)
+		return err
+	}, "SELECT kind, subject, name FROM link JOIN user ON user = number ORDER BY name, kind, subject")
+	return all, err
+}

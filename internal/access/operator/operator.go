@@ -1,0 +1,35 @@
+// Package operator leaves what is everybody's matter on a host to those who rule
+// it.
+package operator
+
+import "gatehouse/tool"
+
+// anonymous is the name of a caller who brought no credential; see identity.
+const anonymous = "anonymous"
+
+// Func reports whether a caller is one of those who rule a host. nil says of
+// nobody that they are. It must be safe for concurrent use.
+type Func func(who tool.Caller) bool
+
+// By reports whether a caller rules.
+func (f Func) By(who tool.Caller) bool { return f != nil && f(who) }
+
+// Check refuses a call of somebody who does not rule. What it would have done
+// is said in words that follow "may": read the logs.
+func (f Func) Check(c *tool.Call, what string) error {
+	if f.By(c.Caller) {
+		return nil
+	}
+	next := "Ask an administrator, whose credential is not limited to some scopes."
+	if c.Caller.Principal == anonymous {
+		next = "Say who you are: on this machine this user's local token makes its bearer an administrator " +
+			"(gatehouse call --url URL --token local, or Authorization: Bearer), and so does the daemon's socket (gatehouse call --daemon)."
+	}
+	return Denied(what, next)
+}
+
+// Denied is the refusal of those who do not rule, for tools that know better
+// than to ask an administrator what can be done next.
+func Denied(what, next string) error {
+	return &tool.Refusal{Code: "denied", Message: "only those who rule this host may " + what + ", and you are not one of them", Next: next}
+}

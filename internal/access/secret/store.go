@@ -1,0 +1,251 @@
+package secret
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"filippo.io/age"
+
+	"gatehouse/internal/files/atomicfile"
+)
+
+// Limits of a Store.
+const (
+	MaxValue = 64 << 10 // bytes of one secret
+	maxFile  = 8 << 20  // bytes of all of them, encrypted
+	maxCount = 1000
+	maxKey   = 4 << 10 // bytes of the key's file
+)
+
+// Errors of a Store.
+var (
+	ErrNotFound = errors.New("there is no such secret")
+	ErrName     = errors.New("expected 1 to 64 of letters, digits, _, - and ., beginning with a letter or _")
+	ErrLost     = errors.New("the key of the secrets is gone")
+)
+
+// Store is a file of named secrets, encrypted with age to a key of its own.
+// Several processes may share it; a reader sees all of a change or nothing.
+// Nothing is kept in memory between two calls. Safe for concurrent use.
+type Store struct {
+	file string
+	key  string
+}
+
+// In is the store of a folder: secrets.age there, and the key in keyFile, or
+// in secrets.key beside it when keyFile is "". Neither is touched before it
+// is needed.
+func In(folder, keyFile string) *Store {
+	if keyFile == "" {
+		keyFile = filepath.Join(folder, "secrets.key")
+	}
+	return &Store{file: filepath.Join(folder, "secrets.age"), key: keyFile}
+}
+
+// record is one secret as it is kept inside the encryption.
+type record struct {
+	Value string    `json:"value"`
+	Set   time.Time `json:"set"`
+}
+
+// Entry is a secret without what it holds.
+type Entry struct {
+	Name string    `json:"name"`
+	Set  time.Time `json:"set"`
+}
+
+// CheckName says what is wrong with a name, if anything.
+func CheckName(name string) error {
+	for i, c := range []byte(name) {
+		letter := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_'
+		if !letter && (i == 0 || (c < '0' || c > '9') && c != '-' && c != '.') {
+			return fmt.Errorf("name %q: %w", name, ErrName)
+		}
+	}
+	if name == "" || len(name) > 64 {
+		return fmt.Errorf("name %q: %w", name, ErrName)
+	}
+	return nil
+}
+
+// Set keeps a value under a name, and makes the key if there is none.
+func (s *Store) Set(name string, value Text) error {
+	if err := CheckName(name); err != nil {
+		return err
+	}
+	if n := len(value.Reveal()); n == 0 || n > MaxValue {
+		return fmt.Errorf("the value has %d bytes; expected 1 to %d", n, MaxValue)
+	}
+	return s.change(true, func(all map[string]record) error {
+		if _, there := all[name]; !there && len(all) >= maxCount {
+			return fmt.Errorf("there are %d secrets, which is as many as can be kept; remove one", len(all))
+		}
+		all[name] = record{value.Reveal(), time.Now().UTC().Truncate(time.Second)}
+		return nil
+	})
+}
+
+// Remove forgets a secret; the error is ErrNotFound when there is none.
+func (s *Store) Remove(name string) error {
+	return s.change(false, func(all map[string]record) error {
+		if _, there := all[name]; !there {
+			return fmt.Errorf("%s: %w", name, ErrNotFound)
+		}
+		delete(all, name)
+		return nil
+	})
+}
+
+// Get is the value under a name; the error is ErrNotFound when there is none.
+func (s *Store) Get(name string) (Text, error) {
+	all, err := s.read()
+	if err != nil {
+		return Text{}, err
+	}
+	r, there := all[name]
+	if !there {
+		return Text{}, fmt.Errorf("%s: %w", name, ErrNotFound)
+	}
+	return New(r.Value), nil
+}
+
+// List is what there is, by name.
+func (s *Store) List() ([]Entry, error) {
+	all, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	var entries []Entry
+	for name, r := range all {
+		entries = append(entries, Entry{name, r.Set})
+	}
+	slices.SortFunc(entries, func(a, b Entry) int { return strings.Compare(a.Name, b.Name) })
+	return entries, nil
+}
+
+// change reads, changes and writes all secrets, one process at a time.
+func (s *Store) change(create bool, f func(map[string]record) error) error {
+	unlock, err := atomicfile.Lock(s.file + ".lock")
+	if err != nil {
+		return fmt.Errorf("change secrets: %w", err)
+	}
+	defer unlock()
+	all, err := s.read()
+	if err != nil {
+		return err
+	}
+	if err := f(all); err != nil {
+		return err
+	}
+	identity, err := s.identity()
+	if errors.Is(err, fs.ErrNotExist) && create {
+		identity, err = s.newIdentity()
+	}
+	if err != nil {
+		return err
+	}
+	sealed, err := encrypt(all, identity.Recipient())
+	if err != nil {
+		return fmt.Errorf("encrypt secrets: %w", err)
+	}
+	return atomicfile.Write(s.file, sealed)
+}
+
+// read decrypts all secrets. No file is no secrets.
+func (s *Store) read() (map[string]record, error) {
+	sealed, err := atomicfile.Read(s.file, maxFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[string]record{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read secrets: %w", err)
+	}
+	identity, err := s.identity()
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("%w: %s was encrypted to the one that was in %s; bring it back, or remove %s and set the secrets again", ErrLost, s.file, s.key, s.file)
+	}
+	if err != nil {
+		return nil, err
+	}
+	all, err := decrypt(sealed, identity)
+	if err != nil {
+		return nil, fmt.Errorf("decrypt %s with the key in %s: %w", s.file, s.key, err)
+	}
+	return all, nil
+}
+
+// identity reads the key. The errors never repeat what was read.
+func (s *Store) identity() (*age.X25519Identity, error) {
+	b, err := atomicfile.Read(s.key, maxKey)
+	if err != nil {
+		return nil, fmt.Errorf("read the key of the secrets: %w", err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if line = strings.TrimSpace(line); line == "" || line[0] == '#' {
+			continue
+		}
+		if i, err := age.ParseX25519Identity(line); err == nil {
+			return i, nil
+		}
+		break
+	}
+	return nil, fmt.Errorf("%s holds no key; expected a line that begins with AGE-SECRET-KEY-1, as age-keygen writes it", s.key)
+}
+
+func (s *Store) newIdentity() (*age.X25519Identity, error) {
+	i, err := age.GenerateX25519Identity()
+	if err != nil {
+		return nil, err
+	}
+	text := fmt.Sprintf("# opens secrets.age; whoever has both has the secrets\n# public key: %s\n%s\n", i.Recipient(), i)
+	if err := atomicfile.Create(s.key, []byte(text)); err != nil {
+		return nil, fmt.Errorf("keep the key of the secrets: %w", err)
+	}
+	return i, nil
+}
+
+func encrypt(all map[string]record, to age.Recipient) ([]byte, error) {
+	plain, err := json.Marshal(all)
+	if err != nil {
+		return nil, err
+	}
+	var sealed bytes.Buffer
+	w, err := age.Encrypt(&sealed, to)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := w.Write(plain); err != nil {
+		return nil, err
+	}
+	if err := w.Close(); err != nil {
+		return nil, err
+	}
+	if sealed.Len() > maxFile {
+		return nil, fmt.Errorf("all secrets together have more than %d bytes", maxFile)
+	}
+	return sealed.Bytes(), nil
+}
+
+func decrypt(sealed []byte, by age.Identity) (map[string]record, error) {
+	r, err := age.Decrypt(bytes.NewReader(sealed), by)
+	if err != nil {
+		return nil, err
+	}
+	plain, err := io.ReadAll(io.LimitReader(r, maxFile))
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]record{}
+	if err := json.Unmarshal(plain, &all); err != nil {
+		return nil, errors.New("it holds no secrets") // the error would quote them
+	}
+	return all, nil
+}

@@ -1,0 +1,342 @@
+package dispatch
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"gatehouse/internal/access/approvals"
+	"gatehouse/internal/access/audit"
+	"gatehouse/internal/access/confirm"
+	"gatehouse/internal/access/displaytext"
+	"gatehouse/internal/access/permit"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/tool"
+)
+
+// What approval needs to know between rounds is recorded beside what the
+// handler keeps, under names that neither a handler nor a client can use: a
+// client's answers do not begin with "=", a handler's values do not have the
+// second one.
+const (
+	house        = "==gatehouse/"
+	askedKey     = house + "asked"    // we asked the client, for this call
+	approvedKey  = house + "approved" // a yes was used up, for this call
+	operatorKey  = house + "operator" // it was an operator's, for this call
+	approvalLife = 24 * time.Hour     // how long a used answer is remembered as used
+)
+
+// ApprovalKey is the key of the question by which a person is asked to let a
+// call run. An answer to it that came before it was asked does not count.
+const ApprovalKey = "gatehouse_approval"
+
+// Pending is the error of a call that waits for an operator. Nobody waits
+// with it: Then says what happens when the decision has come.
+type Pending struct {
+	Approval approvals.Request
+
+	mu   sync.Mutex
+	then func(approvals.Request)
+	came *approvals.Request
+}
+
+func (p *Pending) Error() string {
+	return "waits for an operator's approval, " + p.Approval.ID
+}
+
+// Then sets what is done with the decision, which may have come already.
+func (p *Pending) Then(f func(approvals.Request)) {
+	p.mu.Lock()
+	p.then = f
+	came := p.came
+	p.mu.Unlock()
+	if came != nil {
+		f(*came)
+	}
+}
+
+func (p *Pending) decided(r approvals.Request) {
+	p.mu.Lock()
+	p.came = &r
+	then := p.then
+	p.mu.Unlock()
+	if then != nil {
+		then(r)
+	}
+}
+
+// approve asks whoever the verdict names, unless a yes is there. It reports
+// true when the call may run; otherwise the result or the error says why not.
+func (c *Calls) approve(r *Request, v permit.Verdict) (bool, Result, error) {
+	book := c.opts.Approvals
+	if book == nil {
+		return false, refused(tool.Refuse("denied", "%s needs an approval, and this host keeps none", r.Entry.Listed)), nil
+	}
+	ok, err := c.standing(book, r, v)
+	switch {
+	case err != nil:
+		return false, refused(unkept(err)), nil
+	case ok:
+		return true, Result{}, nil
+	case v.Kind == permit.AskOperator, c.onlyOperator(r), r.Facts.Can&tool.CanElicit == 0:
+		err := c.askOperator(book, r, v.Rule)
+		if long, ok := errors.AsType[*tool.Refusal](err); ok {
+			return false, refused(long), nil
+		}
+		return false, Result{}, err
+	}
+	return c.askClient(book, r, v)
+}
+
+// onlyOperator reports whether no yes of the caller's own client counts: every
+// yes needs a proof, or the client came of a child of this host.
+func (c *Calls) onlyOperator(r *Request) bool {
+	return r.Facts.Child || c.opts.Approvals != nil && c.opts.Approvals.Proves()
+}
+
+// asAsked is the caller as handlers see it: what its word is worth here is the
+// host's to say.
+func (c *Calls) asAsked(r *Request) *tool.Caller {
+	only := c.onlyOperator(r)
+	if !only && !c.opts.WordCounts {
+		return &r.Facts.Caller
+	}
+	who := r.Facts.Caller
+	if only {
+		who.Can |= tool.OnlyOperator
+	} else {
+		who.Can |= tool.WordCounts
+	}
+	return &who
+}
+
+// agree takes up a handler's question to an operator: the call waits, if it is a
+// client's own. It returns the *Pending, or why there is none.
+func (c *Calls) agree(r *Request, question string) error {
+	book := c.opts.Approvals
+	switch {
+	case r.Depth > 0:
+		return &tool.Refusal{Code: "denied", Message: r.Entry.Listed + " needs a person's agreement, which only a call of a client's own can get: " + question}
+	case book == nil || c.opts.NoOperators:
+		return &tool.Refusal{Code: "unconfirmed", Message: "nothing was done: " + r.Entry.Listed + " needs a person's agreement, and there is nobody to ask: " + question,
+			Next: "Run it at a terminal, where you are asked, or at a server, where gatehouse approvals lists what waits. With approvals.callers_word in the settings, confirm stands for a person's yes."}
+	}
+	return c.askOperator(book, r, "agreement: "+question)
+}
+
+// operatorAgreed reports whether an operator's yes to a handler's question was
+// spent on this call.
+func (c *Calls) operatorAgreed(r *Request) bool {
+	digest := callDigest(r)
+	if string(r.Recorded[operatorKey]) != digest {
+		return false
+	}
+	return c.opts.Approvals == nil || c.opts.Approvals.WasProved(r.ID+" "+digest)
+}
+
+// agreed tells the ledger whose word let a call go on that needed an agreement.
+func (c *Calls) agreed(r *Request, theirs map[string]json.RawMessage, err error) {
+	if err != nil || r.Method != "tools/call" || c.opts.Ledger == nil {
+		return
+	}
+	if _, ok := theirs[confirm.Key]; ok {
+		c.approvedLine(r, permit.Verdict{}, "by the person behind the client, as the client says")
+		return
+	}
+	if !c.opts.WordCounts || c.onlyOperator(r) || r.Facts.Can&tool.CanElicit != 0 || r.Recorded[operatorKey] != nil {
+		return
+	}
+	if said, ok := rawjson.Get(r.Args, "confirm"); ok && len(said) > 2 && said[0] == '"' {
+		c.approvedLine(r, permit.Verdict{}, "by the caller's own word (confirm)")
+	}
+}
+
+func unkept(err error) *tool.Refusal {
+	if ref, ok := errors.AsType[*tool.Refusal](err); ok {
+		return ref
+	}
+	return tool.Refuse("unavailable", "approvals cannot be kept at the moment: %v", err)
+}
+
+// standing reports whether an earlier yes covers the call: one the rule lets
+// hold, or one that this very conversation has used up. A sealed state that
+// carries the latter is good once.
+func (c *Calls) standing(book *approvals.Book, r *Request, v permit.Verdict) (bool, error) {
+	if v.Remember > 0 {
+		if ok, err := book.Remembered(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); ok || err != nil {
+			return ok, err
+		}
+	}
+	if string(r.Recorded[approvedKey]) != callDigest(r) || !book.WasProved(r.ID+" "+callDigest(r)) {
+		return false, nil
+	}
+	fresh, err := book.Once(r.ID+" "+recordDigest(r.Recorded), approvalLife)
+	if err == nil && !fresh {
+		err = tool.Refuse("denied", "this answer was used already; call again")
+	}
+	return fresh, err
+}
+
+// askClient puts the question to the person behind the client, or takes the
+// answer to it.
+func (c *Calls) askClient(book *approvals.Book, r *Request, v permit.Verdict) (bool, Result, error) {
+	answer, answered := r.Recorded[ApprovalKey]
+	if !answered || string(r.Recorded[askedKey]) != callDigest(r) {
+		return false, c.question(r, v), nil
+	}
+	var said struct{ Approve bool }
+	action, err := tool.Elicited(answer, &said)
+	if err != nil || action != "accept" || !said.Approve {
+		return false, refused(tool.Refuse("denied", "%s was not approved", r.Entry.Listed)), nil
+	}
+	fresh, err := book.Once(r.ID+" approval", approvalLife)
+	switch {
+	case err != nil:
+		return false, refused(unkept(err)), nil
+	case !fresh:
+		return false, refused(tool.Refuse("denied", "this approval was used already; call again")), nil
+	}
+	c.approved(book, r, v)
+	c.approvedLine(r, v, "by the person behind the client")
+	return true, Result{}, nil
+}
+
+// question is the result that asks.
+func (c *Calls) question(r *Request, v permit.Verdict) Result {
+	if r.ID == "" {
+		r.ID = NewID()
+	}
+	why := ""
+	if v.Reason != "" {
+		why = "\n" + v.Reason
+	}
+	args, err := approvals.Shown(r.Args)
+	if err != nil {
+		return refused(tool.Refuse("too_large", "%s cannot be approved: %v", r.Entry.Listed, err))
+	}
+	msg := fmt.Sprintf("Allow %s with %s?%s", displaytext.Line(r.Entry.Listed), args, why)
+	form := json.RawMessage(`{"type":"object","properties":{"approve":{"type":"boolean","title":"Approve","description":"yes lets it run once"}},"required":["approve"]}`)
+	recorded := maps.Clone(r.Recorded)
+	if recorded == nil {
+		recorded = map[string]json.RawMessage{}
+	}
+	recorded[askedKey] = json.RawMessage(callDigest(r))
+	return Result{
+		Result:   tool.Result{Input: &tool.Input{Questions: []tool.Question{tool.Elicit(ApprovalKey, msg, form)}, State: r.State}},
+		Recorded: recorded, ID: r.ID,
+	}
+}
+
+// askOperator has the call wait: the error is a *Pending, or a refusal.
+func (c *Calls) askOperator(book *approvals.Book, r *Request, why string) error {
+	if c.opts.NoOperators {
+		return &tool.Refusal{Code: "denied", Message: r.Entry.Listed + " needs an operator's approval, and this host has no operators", Next: "Call it at a server, where gatehouse approvals lists what waits."}
+	}
+	p := &Pending{}
+	req, err := book.Ask(r.Facts.Owner, r.Entry.Name, why, r.Args, p.decided)
+	if long, ok := errors.AsType[*approvals.TooLong](err); ok {
+		return tool.Refuse("too_large", "%s cannot be approved: %v", r.Entry.Listed, long)
+	}
+	if err != nil {
+		return unkept(err)
+	}
+	p.Approval = req
+	c.opts.Log.Info("approval is waited for", "approval", req.ID, "tool", r.Entry.Name, "owner", r.Facts.Owner)
+	return p
+}
+
+// Approved takes an operator's decision into a call that waited for it. It
+// reports false when the answer was no, came too late or was used.
+func (c *Calls) Approved(r *Request, ap approvals.Request) bool {
+	book := c.opts.Approvals
+	if ap.State != approvals.Allowed {
+		return false
+	}
+	ok, err := book.Spend(ap, r.Facts.Owner, r.Entry.Name)
+	if err != nil {
+		c.opts.Log.Error("approval cannot be used", "approval", ap.ID, "err", err)
+		c.turnedAway(r, audit.Denied, "an approval was not believed, "+ap.ID+": "+err.Error())
+	}
+	if !ok {
+		return false
+	}
+	args, err := r.Entry.In.Canonical(r.Args)
+	if err != nil {
+		return false
+	}
+	r.Args = args
+	v := r.Entry.Gate.Decide(args, &r.Facts.Caller)
+	c.approved(book, r, v)
+	r.Recorded[operatorKey] = json.RawMessage(callDigest(r))
+	book.Proved(r.ID+" "+callDigest(r), approvalLife)
+	proof := "the same account"
+	if book.Proves() {
+		proof = "the passphrase"
+	}
+	c.approvedLine(r, v, "by operator "+ap.By+" ("+proof+"), "+ap.ID)
+	return true
+}
+
+// Withdraw takes back a request for approval that nobody could use.
+func (c *Calls) Withdraw(p *Pending) {
+	if _, err := c.opts.Approvals.Decide(p.Approval.ID, false, "host"); err != nil {
+		c.opts.Log.Debug("approval is not withdrawn", "approval", p.Approval.ID, "err", err)
+	}
+}
+
+// approved notes the yes for the rounds to come, and for the same call if the
+// rule lets it hold.
+func (c *Calls) approved(book *approvals.Book, r *Request, v permit.Verdict) {
+	r.Recorded = maps.Clone(r.Recorded)
+	if r.Recorded == nil {
+		r.Recorded = map[string]json.RawMessage{}
+	}
+	r.Recorded[approvedKey] = json.RawMessage(callDigest(r))
+	if v.Remember > 0 {
+		if err := book.Remember(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); err != nil {
+			c.opts.Log.Warn("approval is not remembered", "err", err)
+		}
+	}
+}
+
+// callDigest names a call: what is run, with which arguments. It is a JSON
+// string.
+func callDigest(r *Request) string {
+	h := sha256.New()
+	for _, part := range []string{r.Facts.Owner, r.Entry.Module, r.Entry.Name, string(r.Args)} {
+		fmt.Fprintf(h, "%d:%s,", len(part), part)
+	}
+	return `"` + hex.EncodeToString(h.Sum(nil)) + `"`
+}
+
+func recordDigest(m map[string]json.RawMessage) string {
+	h := sha256.New()
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		fmt.Fprintf(h, "%d:%s%d:%s", len(k), k, len(m[k]), m[k])
+	}
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// split takes what approval keeps out of what the handler sees.
+func split(recorded map[string]json.RawMessage) (ours, theirs map[string]json.RawMessage) {
+	for k, v := range recorded {
+		if strings.HasPrefix(k, house) || k == ApprovalKey {
+			if ours == nil {
+				ours, theirs = map[string]json.RawMessage{}, maps.Clone(recorded)
+			}
+			ours[k] = v
+			delete(theirs, k)
+		}
+	}
+	if ours == nil {
+		return nil, recorded
+	}
+	return ours, theirs
+}

@@ -1,0 +1,351 @@
+// Package contextstore keeps the contexts that people make while the host
+// runs: what is in them, who may enter, and what they define for themselves.
+//
+// A record is checked before it is kept, and every change is whole. The book
+// is a file that the command line and running hosts share; each follows what
+// the others change within a second. What contexts there are besides, by
+// configuration, is not known here: Fixed lays the book on top of them.
+package contextstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/internal/files/sqlfile"
+)
+
+// Errors of the book. What is wrong with a record is an *Invalid.
+var (
+	ErrNotFound = errors.New("no such context")
+	ErrExists   = errors.New("there is a context of that name")
+	ErrFixed    = errors.New("that context is fixed and cannot be changed here")
+	ErrStale    = errors.New("it was changed meanwhile")
+	ErrFull     = fmt.Errorf("the book is full: %d contexts", maxRecords)
+)
+
+const maxRecords = 1000
+
+const tables = `
+CREATE TABLE context (name TEXT PRIMARY KEY, record BLOB NOT NULL);
+CREATE TABLE turn (n INTEGER NOT NULL);
+INSERT INTO turn VALUES (0);`
+
+// Options of a Book. The zero value is good.
+type Options struct {
+	Log  *slog.Logger
+	Look time.Duration // how often the file is looked at for changes of other processes; 0 means 250 ms
+	// Fixed reports whether a name belongs to a context that is not the
+	// book's; nil means none but the administration's.
+	Fixed func(name string) bool
+	// Modules are the names of modules that a context may choose from; nil
+	// leaves them unchecked.
+	Modules func() []string
+}
+
+// Book holds the records. Safe for concurrent use.
+type Book struct {
+	opts Options
+	file sqlfile.File
+	now  atomic.Pointer[Snapshot]
+
+	reading sync.Mutex // held while the records are read
+
+	mu      sync.Mutex
+	changed []func()
+	made    map[string]int64 // by name: the last turn in which this process changed it
+}
+
+// Made reports whether a change of a context was made by this process: the one
+// that led to a revision, or one after a revision that was removed since.
+func (b *Book) Made(name string, revision int64, removed bool) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	turn, ok := b.made[name]
+	if removed {
+		delete(b.made, name)
+		return ok && turn > revision
+	}
+	return ok && turn == revision
+}
+
+// Snapshot is all records at one moment, by name. It is immutable.
+type Snapshot struct {
+	Turn    int64 // grows with every change
+	Records []Record
+}
+
+// Find finds a record; nil when there is none.
+func (s *Snapshot) Find(name string) *Record {
+	i, ok := slices.BinarySearchFunc(s.Records, name, func(r Record, n string) int { return strings.Compare(r.Name, n) })
+	if !ok {
+		return nil
+	}
+	return &s.Records[i]
+}
+
+// Open opens the book in the file at path, which need not exist; "" keeps it
+// in memory. The error is that of a file that cannot be read.
+func Open(path string, o Options) (*Book, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	if o.Look == 0 {
+		o.Look = 250 * time.Millisecond
+	}
+	if o.Fixed == nil {
+		o.Fixed = func(string) bool { return false }
+	}
+	b := &Book{opts: o, file: sqlfile.File{Path: path, Schema: tables, Version: 1}}
+	b.now.Store(&Snapshot{})
+	if _, err := b.read(); err != nil {
+		return nil, errors.Join(err, b.file.Close())
+	}
+	return b, nil
+}
+
+// Close closes the file.
+func (b *Book) Close() error { return b.file.Close() }
+
+// Current is what the book holds, as far as this process knows.
+func (b *Book) Current() *Snapshot { return b.now.Load() }
+
+// OnChange registers f to be told that Current is another than before. It is
+// called by whoever made the change, or by Run, and may be called concurrently.
+func (b *Book) OnChange(f func()) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.changed = append(b.changed, f)
+}
+
+// Run follows what other processes change until ctx is done.
+func (b *Book) Run(ctx context.Context) error {
+	tick := time.NewTicker(b.opts.Look)
+	defer tick.Stop()
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		err := b.Refresh()
+		if err != nil && !failing {
+			b.opts.Log.Error("contexts cannot be read; those known so far stay", "err", err)
+		}
+		failing = err != nil
+	}
+}
+
+// Refresh reads the records if they have changed and tells of it. Run does so
+// by itself, a moment after every change.
+func (b *Book) Refresh() error {
+	if !b.file.Exists() {
+		return nil
+	}
+	news, err := b.read()
+	if news {
+		b.tell()
+	}
+	return err
+}
+
+func (b *Book) tell() {
+	b.mu.Lock()
+	fs := b.changed
+	b.mu.Unlock()
+	for _, f := range fs {
+		f()
+	}
+}
+
+// read takes in the records, unless they are those that are known.
+func (b *Book) read() (news bool, err error) {
+	if !b.file.Exists() {
+		return false, nil
+	}
+	b.reading.Lock()
+	defer b.reading.Unlock()
+	db, err := b.file.DB()
+	if err != nil {
+		return false, err
+	}
+	var turn int64
+	if err := db.QueryRow("SELECT n FROM turn").Scan(&turn); err != nil {
+		return false, err
+	}
+	if turn == b.now.Load().Turn {
+		return false, nil
+	}
+	next, err := readAll(db)
+	if err != nil {
+		return false, err
+	}
+	b.now.Store(next)
+	return true, nil
+}
+
+func readAll(db *sql.DB) (*Snapshot, error) {
+	tx, err := db.Begin()
+	if err != nil {
+		return nil, err
+	}
+	defer tx.Rollback()
+	s := &Snapshot{}
+	if err := tx.QueryRow("SELECT n FROM turn").Scan(&s.Turn); err != nil {
+		return nil, err
+	}
+	rows, err := tx.Query("SELECT name, record FROM context ORDER BY name")
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var name string
+		var raw []byte
+		if err := rows.Scan(&name, &raw); err != nil {
+			return nil, err
+		}
+		var r Record
+		if err := json.Unmarshal(raw, &r); err != nil {
+			return nil, fmt.Errorf("context %s: %w", name, err)
+		}
+		r.Name = name
+		s.Records = append(s.Records, r)
+	}
+	return s, rows.Err()
+}
+
+// Create keeps a new context. by says who made it.
+func (b *Book) Create(r Record, by string) (Record, error) {
+	if err := b.admit(&r); err != nil {
+		return r, err
+	}
+	now := time.Now().UTC().Truncate(time.Second)
+	r.Created, r.Updated, r.By = now, now, by
+	return r, b.change(r.Name, func(tx *sql.Tx, turn int64) error {
+		var n int
+		if err := tx.QueryRow("SELECT count(*) FROM context").Scan(&n); err != nil {
+			return err
+		}
+		if n >= maxRecords {
+			return ErrFull
+		}
+		r.Revision = turn
+		raw, err := json.Marshal(r)
+		if err != nil {
+			return err
+		}
+		res, err := tx.Exec("INSERT INTO context VALUES (?,?) ON CONFLICT DO NOTHING", r.Name, raw)
+		return changedOne(res, err, ErrExists)
+	})
+}
+
+// Update changes a context: change gets the record as it is and makes it what
+// it should be, all but its name. Its error leaves everything as it was. Nobody
+// else can change the book while it runs.
+func (b *Book) Update(name string, by string, change func(*Record) error) (r Record, err error) {
+	if b.opts.Fixed(name) || name == Admin {
+		return r, ErrFixed
+	}
+	if !b.file.Exists() {
+		return r, ErrNotFound
+	}
+	return r, b.change(name, func(tx *sql.Tx, turn int64) error {
+		var raw []byte
+		err := tx.QueryRow("SELECT record FROM context WHERE name=?", name).Scan(&raw)
+		if errors.Is(err, sql.ErrNoRows) {
+			return ErrNotFound
+		}
+		if err != nil {
+			return err
+		}
+		var was Record
+		if err := json.Unmarshal(raw, &was); err != nil {
+			return err
+		}
+		if r, err = b.amended(was, change); err != nil {
+			return err
+		}
+		r.Updated, r.By, r.Revision = time.Now().UTC().Truncate(time.Second), by, turn
+		if raw, err = json.Marshal(r); err != nil {
+			return err
+		}
+		_, err = tx.Exec("UPDATE context SET record=? WHERE name=?", raw, name)
+		return err
+	})
+}
+
+// amended is a record after a change, checked.
+func (b *Book) amended(was Record, change func(*Record) error) (Record, error) {
+	r := was
+	if err := change(&r); err != nil {
+		return r, err
+	}
+	r.Name, r.Created = was.Name, was.Created
+	return r, b.admit(&r)
+}
+
+// Delete takes a context out of the book.
+func (b *Book) Delete(name string) error {
+	if b.opts.Fixed(name) || name == Admin {
+		return ErrFixed
+	}
+	if !b.file.Exists() {
+		return ErrNotFound
+	}
+	return b.change(name, func(tx *sql.Tx, _ int64) error {
+		res, err := tx.Exec("DELETE FROM context WHERE name=?", name)
+		return changedOne(res, err, ErrNotFound)
+	})
+}
+
+func changedOne(res sql.Result, err, otherwise error) error {
+	if err != nil {
+		return err
+	}
+	n, err := res.RowsAffected()
+	if err == nil && n != 1 {
+		err = otherwise
+	}
+	return err
+}
+
+// change changes one context: it runs f in a transaction of its own, which
+// makes one turn.
+func (b *Book) change(name string, f func(tx *sql.Tx, turn int64) error) error {
+	db, err := b.file.DB()
+	if err != nil {
+		return err
+	}
+	tx, err := db.Begin()
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback()
+	var turn int64
+	if err := tx.QueryRow("UPDATE turn SET n=n+1 RETURNING n").Scan(&turn); err != nil {
+		return err
+	}
+	if err := f(tx, turn); err != nil {
+		return err
+	}
+	b.mu.Lock()
+	if b.made == nil {
+		b.made = map[string]int64{}
+	}
+	b.made[name] = turn // before others can see it; where it fails nobody does
+	b.mu.Unlock()
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	return b.Refresh()
+}

@@ -1,0 +1,72 @@
+package contextstore
+
+import (
+	"errors"
+	"maps"
+	"slices"
+
+	"gatehouse/internal/access/secret"
+)
+
+// Environment is what programs that run in a context find in theirs, besides
+// what every program needs.
+type Environment struct {
+	Plain  map[string]string
+	Secret map[string]secret.Text // the variables whose values refer to secrets, filled in
+}
+
+// Fill puts secrets into settings that refer to them; see secret.Store.
+type Fill func(settings map[string]string) (map[string]secret.Text, error)
+
+// Environment makes the context's environment. A nil fill refuses a context
+// that refers to secrets.
+func (r *Record) Environment(fill Fill) (e Environment, err error) {
+	hidden := map[string]string{}
+	e.Plain = map[string]string{}
+	for name, value := range r.Env {
+		if refers, err := secret.Names(value); err != nil || len(refers) > 0 {
+			hidden[name] = value
+		} else {
+			e.Plain[name] = value
+		}
+	}
+	if len(hidden) == 0 {
+		return e, nil
+	}
+	if fill == nil {
+		return e, errors.New("this host keeps no secrets")
+	}
+	e.Secret, err = fill(hidden)
+	return e, err
+}
+
+// Find is the value of a variable.
+func (e *Environment) Find(name string) (string, bool) {
+	if t, ok := e.Secret[name]; ok {
+		return t.Reveal(), true
+	}
+	s, ok := e.Plain[name]
+	return s, ok
+}
+
+// Strings are the variables as a program is given them, in order.
+func (e *Environment) Strings() (env []string) {
+	for _, name := range slices.Sorted(maps.Keys(e.Plain)) {
+		env = append(env, name+"="+e.Plain[name])
+	}
+	for _, name := range slices.Sorted(maps.Keys(e.Secret)) {
+		env = append(env, name+"="+e.Secret[name].Reveal())
+	}
+	return env
+}
+
+// Hider takes the secrets out of what a program or a server says.
+func (e *Environment) Hider() secret.Hider {
+	return secret.NewHider(slices.Collect(maps.Values(e.Secret))...)
+}
+
+// Mask takes the secrets out of what a program or a server has said.
+func (e *Environment) Mask(said []byte) []byte {
+	h := e.Hider()
+	return h.Hide(said)
+}

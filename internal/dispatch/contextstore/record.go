@@ -1,0 +1,323 @@
+package contextstore
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"gatehouse/internal/access/permit"
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/tool"
+)
+
+// Record is one context of the book, as it is kept and shown.
+type Record struct {
+	Name string `json:"name" doc:"a-z, 0-9 and -, at most 64"`
+	Definition
+
+	Fixed    bool      `json:"fixed,omitempty" doc:"by the host or its configuration; it is changed there"`
+	Revision int64     `json:"revision" doc:"grows with every change; 0 of one that is fixed"`
+	Created  time.Time `json:"created,omitzero"`
+	Updated  time.Time `json:"updated,omitzero"`
+	By       string    `json:"by,omitempty" doc:"who changed it last"`
+}
+
+// Definition is what a person says of a context. Patterns are those of
+// path.Match; "!" in front takes away; none at all means all.
+type Definition struct {
+	Description string `json:"description,omitempty" doc:"for people"`
+
+	Modules   []string          `json:"modules,omitzero" doc:"names; without it those of the default context, [] for none"`
+	Tools     []string          `json:"tools,omitempty" doc:"patterns of tool names such as file_*; ! in front takes away"`
+	Prompts   []string          `json:"prompts,omitempty" doc:"patterns of prompt names"`
+	Resources []string          `json:"resources,omitempty" doc:"patterns of URIs"`
+	Rename    map[string]string `json:"rename,omitempty" doc:"a tool's or prompt's own name to its name here"`
+	Describe  map[string]string `json:"describe,omitempty" doc:"a tool's or prompt's own name to its description here"`
+	Style     string            `json:"style,omitempty" enum:"underscore,dot,colon"`
+	Aliases   bool              `json:"aliases,omitempty" doc:"tools go by the first alias they declare"`
+	Results   string            `json:"results,omitempty" doc:"structured sends the whole output of every tool with its schema; without it a tool whose product is text sends text alone" enum:"text,structured"`
+
+	Roles   []string `json:"roles,omitempty" doc:"who may enter; with users, either will do; neither means everyone"`
+	Users   []string `json:"users,omitempty" doc:"patterns of principals who may enter"`
+	KnownTo []string `json:"known_to,omitempty" doc:"roles that may know of it without entering"`
+	Rules   []Rule   `json:"rules,omitempty" doc:"permission rules on top of the host's, never laxer; the first that fits decides"`
+
+	Limits Limits `json:"limits,omitzero" doc:"what its callers can take"`
+
+	Env   map[string]string `json:"env,omitempty" doc:"environment of programs that run in it; ${secret:NAME} stands for a secret"`
+	Roots []Root            `json:"roots,omitempty" doc:"folders its tools may touch; none means the host's"`
+
+	OwnTools   []Tool   `json:"own_tools,omitempty" doc:"tools it defines: programs and HTTP requests"`
+	OwnPrompts []Prompt `json:"own_prompts,omitempty" doc:"prompts it defines, with {{argument}} in them"`
+
+	OwnResources []Resource `json:"own_resources,omitempty" doc:"resources it defines: texts, files, programs and HTTP requests"`
+}
+
+// Rule is a permission rule of one context; see permit.Rule.
+type Rule struct {
+	Name       string   `json:"name,omitempty"`
+	Principals []string `json:"principals,omitempty"`
+	Roles      []string `json:"roles,omitempty"`
+	Methods    []string `json:"methods,omitempty"` // none means tools/call
+	Modules    []string `json:"modules,omitempty"`
+	Names      []string `json:"names,omitempty"`
+	Effects    []string `json:"effects,omitempty"` // reads, writes, destroys, open-world, idempotent
+	When       string   `json:"when,omitempty"`    // an expression over args, caller and op
+	Then       string   `json:"then" doc:"allow, ask, ask-operator or refuse"`
+	Reason     string   `json:"reason,omitempty"`
+	Remember   string   `json:"remember,omitempty"` // how long a yes holds, such as 10m
+}
+
+// Limits are what the callers of a context can take. Zero limits nothing.
+type Limits struct {
+	Calls int     `json:"calls,omitempty" doc:"calls that run at once, of all callers together; more wait" min:"0"`
+	Rate  float64 `json:"rate,omitempty" doc:"calls a second of one caller" min:"0"`
+	Burst int     `json:"burst,omitempty" doc:"calls of one caller that may come at once; 0 means twice the rate" min:"0"`
+}
+
+// Root is a folder. A path is absolute or begins with ~.
+type Root struct {
+	Name string `json:"name,omitempty"` // "" means the folder's own
+	Path string `json:"path"`
+}
+
+// Prompt is a prompt that a context defines.
+type Prompt struct {
+	Name        string      `json:"name"`
+	Title       string      `json:"title,omitempty"`
+	Description string      `json:"description,omitempty"`
+	Arguments   []PromptArg `json:"arguments,omitempty"`
+	Template    string      `json:"template,omitempty"` // one message of the user
+	Messages    []Message   `json:"messages,omitempty"` // or several
+}
+
+// PromptArg is an argument of a prompt.
+type PromptArg struct {
+	Name        string   `json:"name"`
+	Title       string   `json:"title,omitempty"`
+	Description string   `json:"description,omitempty"`
+	Required    bool     `json:"required,omitempty"`
+	Values      []string `json:"values,omitempty"` // proposed while it is typed
+}
+
+// Message is one message of a prompt, a template.
+type Message struct {
+	Role string `json:"role"` // user or assistant
+	Text string `json:"text"`
+}
+
+// Tool is a tool that a context defines: a program or an HTTP request.
+type Tool struct {
+	Name        string          `json:"name"`
+	Title       string          `json:"title,omitempty"`
+	Description string          `json:"description"`
+	Help        string          `json:"help,omitempty"`
+	Input       json.RawMessage `json:"input,omitempty" doc:"JSON Schema of its arguments, an object"` // JSON Schema of an object; none means no arguments
+	Output      json.RawMessage `json:"output,omitempty" doc:"JSON Schema of its result"`              // JSON Schema; what comes back is then JSON
+	Effects     []string        `json:"effects,omitempty"`                                             // none is taken for the worst
+	Timeout     string          `json:"timeout,omitempty"`                                             // such as 30s, which is the default; at most 10m
+	MaxOutput   int             `json:"max_output,omitempty"`                                          // bytes; 0 means 1 MiB, at most 16 MiB
+	Command     *Command        `json:"command,omitempty"`
+	HTTP        *HTTP           `json:"http,omitempty"`
+}
+
+// Command runs a program, without a shell.
+type Command struct {
+	Path  string   `json:"path"`            // a file, or a name in the host's PATH
+	Args  []string `json:"args,omitempty"`  // a template each
+	Dir   string   `json:"dir,omitempty"`   // in the context's roots; "" means the first of them
+	Stdin string   `json:"stdin,omitempty"` // a template
+}
+
+// HTTP makes a request. The scheme and the host of the URL are fixed.
+type HTTP struct {
+	Method  string            `json:"method,omitempty"` // "" means POST
+	URL     string            `json:"url"`              // a template
+	Headers map[string]string `json:"headers,omitempty"`
+	// Body is JSON. A string that is a placeholder and nothing else stands for
+	// the argument's value, others are templates. Without a Body, methods that
+	// have one send all arguments.
+	Body json.RawMessage `json:"body,omitempty" doc:"any JSON"`
+}
+
+// Resource is a resource that a context defines, or a template of such: exactly
+// one of Text, File, Command and HTTP gives its content. {{name}} in those
+// stands for a variable of the URI template.
+type Resource struct {
+	URI         string     `json:"uri" doc:"a URI with a scheme, or an RFC 6570 template such as team://notes/{topic}"`
+	Name        string     `json:"name"`
+	Title       string     `json:"title,omitempty"`
+	Description string     `json:"description,omitempty"`
+	MIME        string     `json:"mime_type,omitempty" doc:"without it that of the answer or of the file's extension, else text/plain"`
+	Variables   []Variable `json:"variables,omitempty" doc:"values of the template's variables, proposed while they are typed"`
+	Timeout     string     `json:"timeout,omitempty" doc:"of a command or request, such as 30s, which is the default; at most 10m"`
+	MaxOutput   int        `json:"max_output,omitempty" doc:"bytes of the content; 0 means 1 MiB, at most 16 MiB"`
+
+	Text    *string  `json:"text,omitempty" doc:"the content itself, a template"`
+	File    string   `json:"file,omitempty" doc:"a path in the context's folders, a template; a value is one name in it"`
+	Command *Command `json:"command,omitempty"`
+	HTTP    *HTTP    `json:"http,omitempty" doc:"a GET request"`
+}
+
+// Variable proposes values for a variable of a URI template.
+type Variable struct {
+	Name   string   `json:"name"`
+	Values []string `json:"values"`
+}
+
+// Module is the name of the module with what a context defines for itself.
+func (r *Record) Module() string { return "own-" + r.Name }
+
+// Defines reports whether the context has such a module.
+func (r *Record) Defines() bool { return len(r.OwnTools)+len(r.OwnPrompts)+len(r.OwnResources) > 0 }
+
+// Spec is the definition of the view. modules stands for those of the default
+// context.
+func (r *Record) Spec(modules []string) views.Spec {
+	chosen := r.Modules
+	if chosen == nil {
+		chosen = modules
+	}
+	var tools, prompts []string
+	for _, t := range r.OwnTools {
+		tools = append(tools, t.Name)
+	}
+	for _, p := range r.OwnPrompts {
+		prompts = append(prompts, p.Name)
+	}
+	var resources []string
+	for _, res := range r.OwnResources {
+		resources = append(resources, res.URI)
+	}
+	return views.Spec{
+		Name: r.Name, Description: r.Description, Modules: slices.Concat(chosen, []string{r.Module()}),
+		Tools: withOwn(r.Tools, tools), Prompts: withOwn(r.Prompts, prompts), Resources: withOwn(r.Resources, resources),
+		Rename: r.Rename, Describe: r.Describe, Style: views.Style(r.Style), Aliases: r.Aliases, Results: r.Results,
+	}
+}
+
+// withOwn adds what a context defines for itself to its choice.
+func withOwn(patterns, own []string) []string {
+	if !slices.ContainsFunc(patterns, func(p string) bool { return !strings.HasPrefix(p, "!") }) {
+		return patterns // all but some are chosen anyway
+	}
+	return slices.Concat(patterns, own)
+}
+
+// Access says who may enter.
+func (r *Record) Access() permit.Access {
+	return permit.Access{Context: r.Name, Roles: r.Roles, Users: r.Users, KnownTo: r.KnownTo}
+}
+
+// Permit are the context's rules as permit has them.
+func (r *Record) Permit() (rules []permit.Rule, err error) {
+	for i := range r.Rules {
+		one, err := r.Rules[i].permit(r.Name, i)
+		if err != nil {
+			return nil, err
+		}
+		rules = append(rules, one)
+	}
+	return rules, nil
+}
+
+// Does is what the tool does to the world; 0 claims nothing.
+func (t *Tool) Does() tool.Effects {
+	e, _ := permit.ParseEffects(t.Effects) // they have been checked
+	return e
+}
+
+// Deadline is how long a call of the tool may take.
+func (t *Tool) Deadline() time.Duration { return deadline(t.Timeout) }
+
+// Deadline is how long reading the resource may take.
+func (r *Resource) Deadline() time.Duration { return deadline(r.Timeout) }
+
+func deadline(timeout string) time.Duration {
+	if d, err := time.ParseDuration(timeout); err == nil && d > 0 {
+		return d
+	}
+	return DefaultTimeout
+}
+
+// Most is how many bytes a call of the tool may give back.
+func (t *Tool) Most() int { return most(t.MaxOutput) }
+
+// Most is how many bytes the resource's content may have.
+func (r *Resource) Most() int { return most(r.MaxOutput) }
+
+func most(output int) int {
+	if output > 0 {
+		return output
+	}
+	return DefaultMaxOutput
+}
+
+// Replace changes members by their JSON names: given ones are taken as they
+// are, cleared ones go back to nothing, the rest stays. The error is an
+// *Invalid that names a member which is not there or cannot be read.
+func (d *Definition) Replace(given map[string]json.RawMessage, clear []string) error {
+	raw, err := json.Marshal(d)
+	if err != nil {
+		return err
+	}
+	members := map[string]json.RawMessage{}
+	if err := json.Unmarshal(raw, &members); err != nil {
+		return err
+	}
+	maps.Copy(members, given)
+	for _, name := range clear {
+		if _, both := given[name]; both {
+			return &Invalid{fmt.Errorf("clear: %s is given as well", name)}
+		}
+		if !isMember(name) {
+			return &Invalid{fmt.Errorf("clear: there is no member %q", name)}
+		}
+		delete(members, name)
+	}
+	if raw, err = json.Marshal(members); err != nil {
+		return err
+	}
+	var next Definition
+	if err := decode(raw, &next); err != nil {
+		return err
+	}
+	*d = next
+	return nil
+}
+
+// ReadJSON is Replace with the members of a JSON object; null clears one. What
+// only a Record has is passed over, so that a record that was shown can be read.
+func (d *Definition) ReadJSON(raw []byte) error {
+	var given map[string]json.RawMessage
+	if err := json.Unmarshal(raw, &given); err != nil || given == nil {
+		return &Invalid{errors.New("expected a JSON object, the definition of a context")}
+	}
+	var clear []string
+	for _, own := range []string{"name", "fixed", "revision", "created", "updated", "by"} {
+		delete(given, own)
+	}
+	for name, v := range given {
+		if string(v) == "null" {
+			delete(given, name)
+			clear = append(clear, name)
+		}
+	}
+	return d.Replace(given, clear)
+}
+
+// isMember reports whether a definition has a member of that JSON name.
+func isMember(name string) bool {
+	t := reflect.TypeFor[Definition]()
+	for field := range t.Fields() {
+		if own, _, _ := strings.Cut(field.Tag.Get("json"), ","); own == name {
+			return true
+		}
+	}
+	return false
+}

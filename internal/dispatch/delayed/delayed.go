@@ -1,0 +1,81 @@
+// Package delayed passes on what a call prints while it runs, once it is known
+// that the call takes long or prints much: what is short is in the result, and
+// needs neither progress nor a resource.
+package delayed
+
+import (
+	"io"
+	"sync"
+	"time"
+	"unicode/utf8"
+)
+
+const (
+	enough = 32 << 10               // bytes that are held back
+	soon   = 500 * time.Millisecond // how long they are
+)
+
+// Feed is a Writer between those who print and whoever is told. It is safe for
+// concurrent use; writing to it never fails.
+type Feed struct {
+	to    io.Writer
+	timer *time.Timer
+
+	mu     sync.Mutex
+	opened bool
+	held   []byte
+}
+
+// To makes a feed that passes on to w, whose errors are of no interest. Whoever
+// makes one calls Close when the call has ended.
+func To(w io.Writer) *Feed {
+	f := &Feed{to: w}
+	f.timer = time.AfterFunc(soon, f.open)
+	return f
+}
+
+// Write takes all of b, in the order of the calls.
+func (f *Feed) Write(b []byte) (int, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.opened && len(f.held)+len(b) <= enough {
+		f.held = append(f.held, b...)
+		return len(b), nil
+	}
+	f.pass()
+	f.to.Write(b)
+	return len(b), nil
+}
+
+// Close ends the waiting. What was held back until now is not passed on.
+func (f *Feed) Close() error {
+	f.timer.Stop()
+	return nil
+}
+
+func (f *Feed) open() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.pass()
+}
+
+func (f *Feed) pass() {
+	f.opened = true
+	if len(f.held) > 0 {
+		f.to.Write(f.held)
+		f.held = nil
+	}
+}
+
+// Unfinished is how many bytes at the end of b begin a character of more bytes.
+func Unfinished(b []byte) int {
+	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
+		if c := b[len(b)-n]; utf8.RuneStart(c) {
+			if c >= utf8.RuneSelf && !utf8.FullRune(b[len(b)-n:]) {
+				return n
+			}
+			return 0
+		}
+	}
+	return 0
+}

@@ -1,0 +1,444 @@
+package dispatch
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/internal/access/approvals"
+	"gatehouse/internal/access/audit"
+	"gatehouse/internal/access/confirm"
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/access/permit"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/spool"
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/mcp/schema"
+	"gatehouse/internal/mcp/session"
+	"gatehouse/tool"
+)
+
+// Options of Calls. Bus, Views, Spool and Log are needed.
+type Options struct {
+	Bus   bus.Bus
+	Views *views.Contexts
+	Spool *spool.Spool
+	Log   *slog.Logger
+	// Approvals keeps the yes and no of people; nil refuses what needs them.
+	Approvals *approvals.Book
+	// WordCounts lets a caller whose client cannot ask say that its person
+	// agreed. NoOperators says that nobody decides what Approvals holds.
+	WordCounts, NoOperators bool
+
+	Ledger  Ledger        // nil remembers nothing
+	Queue   *limit.Queue  // who may run now; nil makes one with Slots
+	Timeout time.Duration // of a call that says nothing else; 0 means 60 s
+	Grace   time.Duration // between the deadline and giving up on the handler; 0 means 250 ms
+	Budget  int           // bytes of text in a result; 0 means 32,000
+	Slots   int           // calls that run at once, where there is no Queue; 0 means 1,024
+	Depth   int           // calls inside calls; 0 means 8
+}
+
+// Calls runs calls. Safe for concurrent use.
+type Calls struct {
+	opts    Options
+	queue   *limit.Queue
+	overdue atomic.Int64
+	alarms  sync.Pool // of *alarm, that will not fire
+}
+
+// New makes Calls.
+func New(o Options) *Calls {
+	if o.Timeout == 0 {
+		o.Timeout = time.Minute
+	}
+	if o.Grace == 0 {
+		o.Grace = 250 * time.Millisecond
+	}
+	if o.Budget == 0 {
+		o.Budget = 32_000
+	}
+	if o.Queue == nil {
+		o.Queue = limit.NewQueue(limit.Options{Calls: o.Slots})
+	}
+	if o.Depth == 0 {
+		o.Depth = 8
+	}
+	c := &Calls{opts: o, queue: o.Queue}
+	c.alarms.New = newAlarm
+	return c
+}
+
+// Request is one call on its way in.
+type Request struct {
+	ID     string // of the first round; "" makes a new one
+	Facts  *session.Facts
+	Entry  *views.Entry
+	Method string
+	Name   string          // the URI of a read; otherwise "" for the entry's own name
+	Args   json.RawMessage // as the caller gave them; checked here for tools
+	Params json.RawMessage // whole, for relays
+	// Complete asks for the whole structured output also where the view sends
+	// text alone. It changes nothing of the text.
+	Complete bool
+
+	Recorded map[string]json.RawMessage // of earlier rounds
+	State    []byte
+	Depth    int
+
+	// Cancel ends the context that Do is given, which the call's deadline
+	// does too; nil if somebody else's context must not be ended.
+	Cancel context.CancelCauseFunc
+
+	Notes Notes // nil hears nothing
+	// Slow is called, once and from another goroutine, when the call has run
+	// for SlowAfter; nil never.
+	Slow      func()
+	SlowAfter time.Duration
+	// Late is called, once and from another goroutine, when the handler has
+	// ignored its deadline; Do returns only when the handler does, and the
+	// caller drops what it then says. nil waits.
+	Late func(Result, error)
+}
+
+// Notes hears what a running call tells. Output arrives as progress.
+type Notes interface {
+	Progress(done, total float64, note string)
+	Log(level slog.Level, data json.RawMessage)
+	Detach()
+}
+
+// Result is what a call gives back: checked, cut to its budget, ready to be
+// written in any revision.
+type Result struct {
+	tool.Result
+	Full json.RawMessage // the whole output, never cut; nil if the tool gave none
+	// Complete says that the client is sent Full as structured content.
+	Complete bool
+	// Product is the text that the tool was called for, cut to its budget. If
+	// HasProduct is set, the client is sent it and the facts, which Fields
+	// repeats for programs; otherwise it is sent Full as JSON.
+	Product    string
+	HasProduct bool
+	Fields     json.RawMessage            // the output's members that are not in the text
+	Recorded   map[string]json.RawMessage // when Input asks for a further round
+	ID         string
+}
+
+// Overdue is how many handlers have ignored their deadline and still run.
+func (c *Calls) Overdue() int64 { return c.overdue.Load() }
+
+// Running is how many calls run.
+func (c *Calls) Running() int { return c.queue.Running() }
+
+// Do runs one call. The error is a *tool.WireError, a *tool.Refusal (of
+// anything but a tool, whose refusals are results), or the context's cause
+// when it ended before the call began.
+func (c *Calls) Do(ctx context.Context, r *Request) (Result, error) {
+	if r.ID == "" {
+		r.ID = NewID()
+	}
+	if r.Method == "tools/call" {
+		args, err := r.Entry.In.Canonical(r.Args)
+		if err != nil {
+			ref := mismatch(err)
+			c.turnedAway(r, audit.Refused, unquoted(err))
+			return refused(ref), nil
+		}
+		r.Args = args
+	}
+	if ok, res, err := c.admit(r); !ok {
+		c.notAdmitted(r, &res, err)
+		return res, err
+	}
+	pass, err := c.enter(ctx, r)
+	if err != nil {
+		outcome, reason := outcomeOf(nil, err)
+		c.turnedAway(r, outcome, reason)
+		return c.settle(r, bus.Outcome{}, err, nil)
+	}
+	defer pass.Leave()
+	if err := c.foretell(ctx, r); err != nil {
+		outcome, reason := outcomeOf(nil, err)
+		c.turnedAway(r, outcome, reason)
+		return c.settle(r, bus.Outcome{}, err, nil)
+	}
+	return c.run(ctx, r)
+}
+
+// admit asks the gate, and whoever the gate says must be asked. It reports
+// true when the call may run.
+func (c *Calls) admit(r *Request) (bool, Result, error) {
+	v := r.Entry.Gate.Decide(r.Args, &r.Facts.Caller)
+	isTool := r.Method == "tools/call"
+	switch {
+	case v.Kind == permit.Allow:
+		return true, Result{}, nil
+	case v.Kind != permit.Refuse && isTool && r.Depth == 0:
+		return c.approve(r, v)
+	}
+	reason := v.Reason
+	switch {
+	case reason != "":
+	case v.Kind != permit.Refuse:
+		reason = "it needs an approval, which can be given only to a call of a client's own"
+	default:
+		reason = "not allowed here"
+	}
+	ref := tool.Refuse("denied", "%s: %s", r.Entry.Listed, reason)
+	if isTool {
+		return false, refused(ref), nil
+	}
+	return false, Result{}, ref
+}
+
+// enter waits for the call's turn, and for no longer than a call may take. A
+// call inside another does not wait.
+func (c *Calls) enter(ctx context.Context, r *Request) (*limit.Pass, error) {
+	if r.Depth > 0 {
+		return c.queue.Nested(), nil
+	}
+	who := limit.Who{Principal: r.Facts.Principal, Session: r.Facts.Session, Context: r.Facts.Context, Tool: r.Entry.Name}
+	pass, err := c.queue.Enter(ctx, who, c.opts.Timeout)
+	if busy, ok := errors.AsType[*limit.Busy](err); ok {
+		return nil, &tool.Refusal{Code: "busy", Message: busy.Why, Next: fmt.Sprintf("Try again in %d s.", busy.Seconds())}
+	}
+	return pass, err
+}
+
+// errDeadline is the cause a handler's context ends with at its deadline.
+var errDeadline = errors.New("the call's deadline passed")
+
+// flight is all that one running call needs, in one piece. It is the handler's
+// context as well: one that says when it will end. The watch ends it; it has no
+// timer of its own.
+type flight struct {
+	context.Context
+	watch watch
+	out   output
+	req   bus.Request
+}
+
+// run sends the request over the bus under its deadline.
+func (c *Calls) run(ctx context.Context, r *Request) (Result, error) {
+	limit := c.limit(r)
+	cancel := r.Cancel
+	if cancel == nil {
+		ctx, cancel = context.WithCancelCause(ctx)
+		defer cancel(nil)
+	}
+	began := time.Now()
+	ours, theirs := split(r.Recorded)
+	f := &flight{
+		Context: ctx,
+		watch:   watch{calls: c, req: r, began: began, limit: limit, cancel: cancel},
+		out:     output{calls: c, req: r},
+		req: bus.Request{
+			Call: r.ID, Module: r.Entry.Module, Method: r.Method, Name: r.Name, Entry: r.Entry.Name,
+			Caller: c.asAsked(r), Args: r.Args, Params: r.Params,
+			Recorded: theirs, State: r.State, Left: limit, Depth: r.Depth,
+			Unpaged: r.Entry.Unpaged,
+		},
+	}
+	if r.Name == "" {
+		f.req.Name = r.Entry.Name
+	}
+	const given = "=" + confirm.Given
+	if f.req.Recorded = maps.Clone(theirs); c.operatorAgreed(r) {
+		if f.req.Recorded == nil {
+			f.req.Recorded = map[string]json.RawMessage{}
+		}
+		f.req.Recorded[given] = json.RawMessage("true")
+	} else {
+		delete(f.req.Recorded, given)
+	}
+	f.watch.arm()
+	defer f.out.close()
+	got, err := c.opts.Bus.Do(f, &f.req, &f.out)
+	if !f.watch.done() {
+		c.overdueLine(r, time.Since(began))
+		return Result{}, errLate
+	}
+	if err != nil && context.Cause(ctx) == errDeadline {
+		err = timedOut(limit)
+	}
+	if ref, ok := errors.AsType[*tool.Refusal](err); ok && ref.Code == confirm.Needed && r.Method == "tools/call" {
+		if err = c.agree(r, ref.Message); isPending(err) {
+			c.notAdmitted(r, nil, err)
+			return Result{}, err
+		}
+	}
+	c.agreed(r, theirs, err)
+	cause := err
+	res, err := c.settle(r, got, err, &f.out)
+	if res.Input != nil && ours != nil {
+		res.Recorded = maps.Clone(res.Recorded)
+		if res.Recorded == nil {
+			res.Recorded = ours
+		} else {
+			maps.Copy(res.Recorded, ours)
+		}
+	}
+	return c.record(r, began, res, err, cause)
+}
+
+func isPending(err error) bool {
+	_, ok := errors.AsType[*Pending](err)
+	return ok
+}
+
+// Deadline is when the handler's context ends.
+func (f *flight) Deadline() (time.Time, bool) { return f.watch.began.Add(f.watch.limit), true }
+
+// errLate is what Do returns after Late has been called: nobody is left to
+// hear it.
+var errLate = errors.New("answered already: the handler ignored its deadline")
+
+// IsLate reports whether an error of Do means that Late has answered.
+func IsLate(err error) bool { return errors.Is(err, errLate) }
+
+func (c *Calls) limit(r *Request) time.Duration {
+	if r.Entry.Tool != nil && r.Entry.Tool.Timeout > 0 {
+		return r.Entry.Tool.Timeout
+	}
+	if r.Entry.Resource != nil && r.Entry.Resource.Timeout > 0 {
+		return r.Entry.Resource.Timeout
+	}
+	return c.opts.Timeout
+}
+
+func timedOut(after time.Duration) *tool.Refusal {
+	return &tool.Refusal{
+		Code:    "timeout",
+		Message: fmt.Sprintf("no result within %v", after),
+		Next:    "Part of the work may have been done. Ask for less at once.",
+	}
+}
+
+// record tells the ledger, the log and whoever follows what happened; cause is
+// what came over the bus. What it returns is what may be answered.
+func (c *Calls) record(r *Request, began time.Time, res Result, err, cause error) (Result, error) {
+	now := time.Now()
+	took := now.Sub(began)
+	if cause == nil {
+		cause = err
+	}
+	if unkept := c.ended(r, now, took, &res, cause); unkept != nil {
+		res, err = c.settle(r, bus.Outcome{}, unkept, nil)
+	}
+	c.tell(r, took, &res, err)
+	return res, err
+}
+
+// tell tells the log and whoever follows.
+func (c *Calls) tell(r *Request, took time.Duration, res *Result, err error) {
+	outcome := "ok"
+	switch {
+	case err != nil:
+		outcome = "error"
+	case res.Input != nil:
+		outcome = "asked"
+	case res.IsError:
+		outcome = "refused"
+	}
+	level := slog.LevelDebug
+	if t := r.Entry.Tool; t != nil && !t.Effects.ReadOnly() {
+		level = slog.LevelInfo
+	}
+	if c.opts.Log.Enabled(context.Background(), level) {
+		c.opts.Log.LogAttrs(context.Background(), level, "call finished",
+			slog.String("call", r.ID), slog.String("method", r.Method), slog.String("name", r.Entry.Listed),
+			slog.String("owner", r.Facts.Owner), slog.String("outcome", outcome), slog.Duration("took", took))
+	}
+	if f, ok := c.opts.Bus.(interface{ Followed(string) bool }); ok && !f.Followed("call.finished") {
+		return
+	}
+	data, _ := json.Marshal(struct {
+		Call    string  `json:"call"`
+		Method  string  `json:"method"`
+		Module  string  `json:"module"`
+		Name    string  `json:"name"`
+		Outcome string  `json:"outcome"`
+		Millis  float64 `json:"ms"`
+	}{r.ID, r.Method, r.Entry.Module, r.Entry.Name, outcome, float64(took.Microseconds()) / 1000})
+	c.opts.Bus.Publish(bus.Fact{Subject: "call.finished", Owner: r.Facts.Owner, Session: r.Facts.Session, At: time.Now(), Data: data})
+}
+
+// Inner runs another tool for a running call: the same view, gate, limits and
+// ledger, one level deeper. Questions cannot be asked from in there.
+func (c *Calls) Inner(ctx context.Context, who tool.Caller, depth int, name string, args json.RawMessage) (tool.Result, error) {
+	if depth >= c.opts.Depth {
+		return tool.Result{}, tool.Refuse("denied", "calls inside calls go at most %d deep", c.opts.Depth)
+	}
+	f := session.Facts{Caller: who}
+	f.Can = 0
+	f.Cut = c.opts.Views.Cut(who)
+	v, err := c.opts.Views.View(ctx, &f.Caller, f.Cut)
+	if err != nil {
+		return tool.Result{}, err
+	}
+	e := v.Tool(name)
+	if e == nil {
+		ref := &tool.Refusal{Code: "not_found", Message: "unknown tool: " + name}
+		if near := v.Near(views.Tools, name); near != "" {
+			ref.Next = "Did you mean " + near + "?"
+		}
+		return tool.Result{}, ref
+	}
+	res, err := c.Do(ctx, &Request{Facts: &f, Entry: e, Method: "tools/call", Args: args, Depth: depth + 1})
+	if res.Full != nil {
+		res.Result.Structured = res.Full
+	}
+	return res.Result, err
+}
+
+// mismatch turns arguments that do not fit into something a model can act on.
+func mismatch(err error) *tool.Refusal {
+	if m, ok := errors.AsType[*schema.Mismatch](err); ok {
+		return &tool.Refusal{Code: "invalid_arguments", Message: m.Error()}
+	}
+	return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
+}
+
+// unquoted is what the ledger is told of arguments that do not fit: what is wrong
+// where, without the values, one of which may be a password in the wrong place.
+func unquoted(err error) string {
+	m, ok := errors.AsType[*schema.Mismatch](err)
+	if !ok {
+		return "invalid_arguments"
+	}
+	told := schema.Mismatch{}
+	for _, p := range m.Problems {
+		if p.Got != "" {
+			p.Got = "something else"
+		}
+		p.Hint = ""
+		told.Problems = append(told.Problems, p)
+	}
+	return "invalid_arguments: " + told.Error()
+}
+
+func refused(r *tool.Refusal) Result {
+	return Result{Result: tool.Result{IsError: true, Content: []tool.Content{tool.Text(r.Text())}}}
+}
+
+// NewID makes the id of a call. It is unguessable: the generator behind it is
+// ChaCha8, seeded by the system.
+func NewID() string {
+	const letters = "abcdefghijklmnopqrstuvwxyz234567"
+	id := [29]byte{'c', 'a', 'l', 'l', '_'}
+	for i := 5; i < len(id); i += 12 {
+		for n, j := rand.Uint64(), i; j < i+12; j++ {
+			id[j] = letters[n&31]
+			n >>= 5
+		}
+	}
+	return string(id[:])
+}

@@ -1,0 +1,90 @@
+package dispatch_test
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"path/filepath"
+	"testing"
+
+	"gatehouse/internal/access/approvals"
+	"gatehouse/internal/access/permit"
+	"gatehouse/internal/dispatch"
+	"gatehouse/internal/tests/hosttest"
+	"gatehouse/tool"
+)
+
+// What a client carries is sealed with a key that any program of the account can
+// read. With a passphrase, a yes in there counts only if this host saw it proven.
+//
+//redteam:attack Children never answer: a program of the account reads the key of sealed state and seals a yes
+func TestAForgedStateHoldsNoYes(t *testing.T) {
+	ran := 0
+	w := workshop{tools: []tool.Tool{made("w_wipe", tool.Destroys, func(context.Context, *tool.Call) (tool.Result, error) {
+		ran++
+		return text("gone")
+	})}}
+	policy, err := permit.New(permit.Options{Default: permit.Allow, Rules: []permit.Rule{
+		{Name: "wipes", Effects: tool.Destroys, Then: permit.AskOperator},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := filepath.Join(t.TempDir(), "approvals.proof")
+	pass := []byte("correct horse battery")
+	proof, err := approvals.NewProof(pass)
+	if err == nil {
+		err = proof.Save(key)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	visit(t, hosttest.Options{Policy: policy}, &w, func(t *testing.T, h *hosttest.Host) {
+		hostWith := func(o approvals.Options) (*dispatch.Calls, *approvals.Book) {
+			book := approvals.Open("", o)
+			return dispatch.New(dispatch.Options{Approvals: book, Bus: h.Bus, Views: h.Views, Spool: h.Spool, Log: o.Log}), book
+		}
+		log := slog.New(slog.NewTextHandler(t.Output(), nil))
+		theirs, theirBook := hostWith(approvals.Options{Log: log})
+		defer theirBook.Close()
+		ours, ourBook := hostWith(approvals.Options{Log: log, Proof: key})
+		defer ourBook.Close()
+
+		// approve asks for the call and says yes as the book wants it.
+		approve := func(c *dispatch.Calls, book *approvals.Book) *dispatch.Request {
+			r := request(t, h, "w_wipe", `{}`)
+			_, err := c.Do(t.Context(), r)
+			p, ok := errors.AsType[*dispatch.Pending](err)
+			if !ok {
+				t.Fatalf("got %v, want that it waits", err)
+			}
+			ap := p.Approval
+			if book.Proves() {
+				signature, err := proof.Sign(pass, ap)
+				if err == nil {
+					_, err = book.DecideProven(ap.ID, "op", signature)
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+			} else if _, err := book.Decide(ap.ID, true, "op"); err != nil {
+				t.Fatal(err)
+			}
+			ap.State, ap.By = approvals.Allowed, "op"
+			if !c.Approved(r, ap) {
+				t.Fatal("the yes does not count")
+			}
+			return r
+		}
+		if _, err := theirs.Do(t.Context(), approve(theirs, theirBook)); err != nil || ran != 1 {
+			t.Fatalf("where no passphrase is needed: %v, ran %d times", err, ran)
+		}
+		_, err := ours.Do(t.Context(), approve(theirs, theirBook))
+		if _, waits := errors.AsType[*dispatch.Pending](err); !waits || ran != 1 {
+			t.Errorf("a yes that this host never saw: got %v, ran %d times", err, ran-1)
+		}
+		if _, err := ours.Do(t.Context(), approve(ours, ourBook)); err != nil || ran != 2 {
+			t.Errorf("a yes with the passphrase: got %v, ran %d times", err, ran-1)
+		}
+	})
+}

@@ -1,0 +1,204 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"gatehouse/internal/access/audit"
+	"gatehouse/internal/access/permit"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/tool"
+)
+
+// Ledger remembers what was done. Calls that only read are noted; the line of
+// one that writes is kept before its answer leaves; one that destroys is kept
+// before it begins as well, and does not begin when that fails.
+type Ledger interface {
+	// Note adds a line soon, and does not wait for the disk.
+	Note(audit.Entry)
+	// Keep returns when the line is durable.
+	Keep(context.Context, audit.Entry) error
+	// Ready says why nothing can be kept at the moment. It costs next to nothing.
+	Ready() error
+}
+
+// duty is what the ledger owes to a call.
+type duty uint8
+
+const (
+	noted duty = iota
+	kept
+	foretold // kept before it begins as well
+)
+
+func dutyOf(r *Request) duty {
+	var e tool.Effects
+	switch t := r.Entry.Tool; {
+	case t != nil:
+		e = t.Effects
+	case r.Method == "resources/read", r.Method == "resources/subscribe", r.Method == "prompts/get", r.Method == "completion/complete":
+		return noted
+	}
+	switch {
+	case e.ReadOnly():
+		return noted
+	case e&tool.Destroys != 0 || e&tool.Writes == 0: // what promises nothing is the worst
+		return foretold
+	}
+	return kept
+}
+
+// line is what the ledger is told of a call.
+func (c *Calls) line(r *Request, outcome string) audit.Entry {
+	f := r.Facts
+	e := audit.Entry{
+		Kind: "call", Principal: f.Principal, Credential: f.Credential, Session: f.Session, Context: f.Context, Client: f.Client,
+		Call: r.ID, Method: r.Method, Module: r.Entry.Module, Tool: r.Entry.Name, Depth: r.Depth,
+		Args: r.Args, Input: r.Entry.In, Outcome: outcome,
+	}
+	if r.Name != "" {
+		e.Tool = r.Name
+	}
+	if t := r.Entry.Tool; t != nil {
+		e.Level = audit.LevelOf(t.Name, t.Effects)
+	} else if dutyOf(r) != noted {
+		e.Level = audit.Security
+	}
+	return e
+}
+
+// foretell keeps the intent of a call that destroys, and stops every call that
+// changes something while nothing can be kept. It returns why it may not run.
+func (c *Calls) foretell(ctx context.Context, r *Request) error {
+	owed := dutyOf(r)
+	if c.opts.Ledger == nil || owed == noted {
+		return nil
+	}
+	err := c.opts.Ledger.Ready()
+	if err == nil && owed == foretold {
+		err = c.opts.Ledger.Keep(ctx, c.line(r, audit.Started))
+	}
+	if err == nil || ctx.Err() != nil {
+		return err
+	}
+	c.opts.Log.Error("call refused: it cannot be written down", "call", r.ID, "name", r.Entry.Listed, "err", err)
+	return &tool.Refusal{
+		Code: "unavailable", Message: "this host cannot write down what is done at the moment, so it changes nothing; nothing was run",
+		Next: "What only reads still works. Whoever runs this host finds the reason in its log.",
+	}
+}
+
+// ended tells the ledger how a call ended. The error says that a call which
+// changed something could not be kept: it must not be answered as if it was.
+func (c *Calls) ended(r *Request, at time.Time, took time.Duration, res *Result, cause error) error {
+	if c.opts.Ledger == nil {
+		return nil
+	}
+	e := c.line(r, "")
+	e.At, e.Took = at, took
+	e.Outcome, e.Reason = outcomeOf(res, cause)
+	if dutyOf(r) == noted {
+		c.opts.Ledger.Note(e)
+		return nil
+	}
+	if err := c.opts.Ledger.Keep(context.Background(), e); err != nil {
+		c.opts.Log.Error("call ran and cannot be written down", "call", r.ID, "name", r.Entry.Listed, "outcome", e.Outcome, "err", err)
+		return &tool.Refusal{
+			Code: "unavailable", Message: r.Entry.Listed + " may have run, but this host could not write it down, and so does not tell its result",
+			Next: "Look at the outcome before you try again.",
+		}
+	}
+	return nil
+}
+
+// outcomeOf sorts how a call ended; cause is what came over the bus.
+func outcomeOf(res *Result, cause error) (outcome, reason string) {
+	if ref, ok := errors.AsType[*tool.Refusal](cause); ok {
+		switch ref.Code {
+		case "timeout":
+			return audit.TimedOut, ref.Message
+		case "busy":
+			return audit.Busy, ref.Message
+		}
+		return audit.Refused, ref.Error()
+	}
+	switch {
+	case errors.Is(cause, context.Canceled):
+		return audit.Cancelled, ""
+	case errors.Is(cause, context.DeadlineExceeded):
+		return audit.TimedOut, ""
+	case cause != nil:
+		return audit.Failed, cause.Error()
+	case res.Input != nil:
+		return audit.Asked, ""
+	case res.IsError:
+		return audit.Refused, firstLine(res.Content)
+	}
+	if v, ok := rawjson.Get(res.Raw, "isError"); ok && bytes.Equal(v, []byte("true")) {
+		return audit.Refused, "" // a relay's own words are its result, not ours to read
+	}
+	return audit.OK, ""
+}
+
+func firstLine(blocks []tool.Content) string {
+	for _, b := range blocks {
+		if b.Type == "text" {
+			line, _, _ := strings.Cut(b.Text, "\n")
+			return line
+		}
+	}
+	return ""
+}
+
+// turnedAway tells the ledger of a call that did not run.
+func (c *Calls) turnedAway(r *Request, outcome, reason string) {
+	if c.opts.Ledger == nil {
+		return
+	}
+	e := c.line(r, outcome)
+	if e.Reason = reason; outcome == audit.Denied {
+		e.Level = audit.Security
+		e.Rule = r.Entry.Gate.Decide(r.Args, &r.Facts.Caller).Rule
+	}
+	c.opts.Ledger.Note(e)
+}
+
+// overdueLine tells the ledger that a call which was answered for long ago has
+// ended.
+func (c *Calls) overdueLine(r *Request, took time.Duration) {
+	if c.opts.Ledger != nil {
+		e := c.line(r, audit.Overdue)
+		e.Took = took
+		c.opts.Ledger.Note(e)
+	}
+}
+
+// notAdmitted tells the ledger what the gate, or approval, said to a call that
+// does not run now.
+func (c *Calls) notAdmitted(r *Request, res *Result, err error) {
+	if p, ok := errors.AsType[*Pending](err); ok {
+		c.turnedAway(r, audit.Pending, "waits for an operator, "+p.Approval.ID)
+		return
+	}
+	switch {
+	case err != nil:
+		c.turnedAway(r, audit.Denied, err.Error())
+	case res.Input != nil:
+		c.turnedAway(r, audit.Asked, "a person must approve it")
+	default:
+		c.turnedAway(r, audit.Denied, firstLine(res.Content))
+	}
+}
+
+// approvedLine tells the ledger that a person said yes to a call.
+func (c *Calls) approvedLine(r *Request, v permit.Verdict, by string) {
+	if c.opts.Ledger == nil {
+		return
+	}
+	e := c.line(r, audit.Approved)
+	e.Kind, e.Level, e.Rule, e.Reason = "approval", audit.Security, v.Rule, by
+	c.opts.Ledger.Note(e)
+}

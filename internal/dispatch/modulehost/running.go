@@ -1,0 +1,339 @@
+package modulehost
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/mcp/schema"
+	"gatehouse/tool"
+)
+
+// Limits of a conversation that goes over several rounds.
+const (
+	RecordLimit = 16 << 10 // bytes of answers and recorded values
+	valueKey    = "="      // prefix of what Record keeps, beside answers under their questions' keys
+)
+
+// IsAnswerKey reports whether a client may bring an answer under this key: a
+// key that a handler's own recorded values could have is no question's.
+func IsAnswerKey(key string) bool { return key != "" && !strings.HasPrefix(key, valueKey) }
+
+// running is one call while its handler runs: the call, and the peer behind it.
+type running struct {
+	call  tool.Call
+	host  *Host
+	req   *bus.Request
+	notes bus.Notes
+
+	narrowed any // how, for the calls and jobs that this one makes
+
+	mu       sync.Mutex
+	recorded map[string]json.RawMessage // grows; the request's own map is not touched
+	owned    bool                       // recorded is a copy of ours
+	unseen   map[string]bool            // recorded earlier and not yet asked for again: while there are any, notes are replays
+	asked    []tool.Question
+	jobs     []string // that the handler has started
+	ended    bool
+}
+
+func newRunning(h *Host, r *bus.Request, n bus.Notes) *running {
+	rc := &running{host: h, req: r, notes: n, recorded: r.Recorded}
+	if len(r.Recorded) > 0 {
+		rc.unseen = make(map[string]bool, len(r.Recorded))
+		for k := range r.Recorded {
+			rc.unseen[k] = true
+		}
+	}
+	rc.call = tool.Call{
+		ID: r.Call, Method: r.Method, Name: r.Name, Args: r.Args, Params: r.Params,
+		State: r.State, Caller: *r.Caller, Roots: h.rootsOf(*r.Caller), Peer: rc,
+		Unpaged: r.Unpaged,
+	}
+	return rc
+}
+
+// end silences the peer: the handler has returned, and whatever it left
+// behind must not talk into a finished call.
+func (rc *running) end() {
+	rc.mu.Lock()
+	rc.ended = true
+	rc.mu.Unlock()
+}
+
+// quiet reports whether notes are muted: after the end, and while a further
+// round repeats what an earlier one has already told.
+func (rc *running) quiet() bool {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	return rc.ended || len(rc.unseen) > 0
+}
+
+func (rc *running) Progress(done, total float64, note string) {
+	if rc.notes != nil && !rc.quiet() {
+		rc.notes.Progress(done, total, note)
+	}
+}
+
+func (rc *running) Log(level slog.Level, data any) {
+	if rc.notes == nil || rc.quiet() {
+		return
+	}
+	b, err := json.Marshal(data)
+	if err != nil {
+		b, _ = json.Marshal(err.Error())
+	}
+	rc.notes.Log(level, b)
+}
+
+func (rc *running) Detach(context.Context) {
+	if rc.notes != nil && !rc.quiet() {
+		rc.notes.Detach()
+	}
+}
+
+func (rc *running) Output() io.Writer { return outputWriter{rc} }
+
+type outputWriter struct{ rc *running }
+
+func (w outputWriter) Write(p []byte) (int, error) {
+	if w.rc.notes != nil && !w.rc.quiet() {
+		w.rc.notes.Output(p)
+	}
+	return len(p), nil
+}
+
+func (rc *running) Ask(qs ...tool.Question) (map[string]tool.Answer, error) {
+	if err := able(rc.req.Caller.Can, qs); err != nil {
+		return nil, err
+	}
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	if rc.ended {
+		return nil, errors.New("ask: the call has ended")
+	}
+	answers := make(map[string]tool.Answer, len(qs))
+	missing := false
+	for _, q := range qs {
+		if !IsAnswerKey(q.Key) {
+			return nil, fmt.Errorf("ask: %q cannot be a question's key", q.Key)
+		}
+		a, ok := rc.recorded[q.Key]
+		delete(rc.unseen, q.Key)
+		if ok && fits(q, a) {
+			answers[q.Key] = a
+			continue
+		}
+		missing = true
+		if !slices.ContainsFunc(rc.asked, func(p tool.Question) bool { return p.Key == q.Key }) {
+			rc.asked = append(rc.asked, q)
+		}
+	}
+	if missing {
+		return nil, tool.ErrAsked
+	}
+	return answers, nil
+}
+
+func (rc *running) Recall(key string) (json.RawMessage, bool) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	v, ok := rc.recorded[valueKey+key]
+	delete(rc.unseen, valueKey+key)
+	return v, ok
+}
+
+func (rc *running) Record(key string, v any) error {
+	if strings.HasPrefix(key, valueKey) {
+		return fmt.Errorf("record: %q is kept for the host", key)
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return err
+	}
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	if !rc.owned {
+		rc.recorded, rc.owned = maps.Clone(rc.recorded), true
+		if rc.recorded == nil {
+			rc.recorded = make(map[string]json.RawMessage)
+		}
+	}
+	rc.recorded[valueKey+key] = b
+	if Size(rc.recorded) > RecordLimit {
+		delete(rc.recorded, valueKey+key)
+		return tool.Refuse("too_large", "a call remembers at most %d bytes between its rounds", RecordLimit)
+	}
+	return nil
+}
+
+// Size is what recorded values count against RecordLimit, in bytes.
+func Size(m map[string]json.RawMessage) (n int) {
+	for k, v := range m {
+		n += len(k) + len(v)
+	}
+	return n
+}
+
+// started notes a job that the handler has started.
+func (rc *running) started(job string) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	rc.jobs = append(rc.jobs, job)
+}
+
+// JobMeta is the member of a result's _meta that names the job in which its
+// call goes on, for clients that follow it.
+const JobMeta = "gatehouse/job"
+
+// marked names the job in a good result, if it was just one; rc.mu is held.
+// What a relay gives back is not ours to mark.
+func (rc *running) marked(res tool.Result) tool.Result {
+	if len(rc.jobs) != 1 || res.Raw != nil || res.IsError {
+		return res
+	}
+	id, _ := json.Marshal(rc.jobs[0]) // a string: it cannot fail
+	res.Meta = maps.Clone(res.Meta)
+	if res.Meta == nil {
+		res.Meta = map[string]json.RawMessage{}
+	}
+	res.Meta[JobMeta] = id
+	return res
+}
+
+// outcome makes what goes back over the bus. An unanswered question wins over
+// whatever the handler returned.
+func (rc *running) outcome(res tool.Result, err error) (bus.Outcome, error) {
+	rc.mu.Lock()
+	defer rc.mu.Unlock()
+	if len(rc.asked) > 0 {
+		in := &tool.Input{Questions: rc.asked}
+		if res.Input != nil {
+			in.State, in.Here = res.Input.State, res.Input.Here
+		}
+		return bus.Outcome{Result: tool.Result{Input: in}, Recorded: rc.recorded}, nil
+	}
+	if errors.Is(err, tool.ErrAsked) {
+		return bus.Outcome{}, errors.New("the handler returned ErrAsked without having asked")
+	}
+	if err != nil {
+		return bus.Outcome{}, err
+	}
+	out := bus.Outcome{Result: rc.marked(res)}
+	if res.Input != nil {
+		out.Recorded = rc.recorded
+	}
+	return out, nil
+}
+
+// able checks that the client said it can answer each of the questions.
+func able(can tool.Abilities, qs []tool.Question) error {
+	for _, q := range qs {
+		need, name := needs(q)
+		if can&need != need {
+			return &tool.WireError{
+				Code:    CodeMissingAbility,
+				Message: "this needs a client that can answer " + q.Method + "; it declared no such capability",
+				Data:    json.RawMessage(`{"requiredCapabilities":` + name + `}`),
+			}
+		}
+	}
+	return nil
+}
+
+// CodeMissingAbility is the protocol's number for a request that needs a
+// capability the client did not declare (2026-07-28).
+const CodeMissingAbility = -32021
+
+func needs(q tool.Question) (tool.Abilities, string) {
+	switch q.Method {
+	case "elicitation/create":
+		var p struct {
+			Mode string `json:"mode"`
+		}
+		if json.Unmarshal(q.Params, &p) == nil && p.Mode == "url" {
+			return tool.CanElicitURL, `{"elicitation":{"url":{}}}`
+		}
+		return tool.CanElicit, `{"elicitation":{"form":{}}}`
+	case "sampling/createMessage":
+		var p struct {
+			Tools json.RawMessage `json:"tools"`
+		}
+		if json.Unmarshal(q.Params, &p) == nil && len(p.Tools) > 0 {
+			return tool.CanSample | tool.CanSampleTools, `{"sampling":{"tools":{}}}`
+		}
+		return tool.CanSample, `{"sampling":{}}`
+	case "roots/list":
+		return tool.CanListRoots, `{"roots":{}}`
+	}
+	return 0, "{}"
+}
+
+// fits checks an answer against its question. One that does not fit is no
+// answer: the question is asked again.
+func fits(q tool.Question, a json.RawMessage) bool {
+	if q.Optional && string(a) == "null" {
+		return true
+	}
+	switch q.Method {
+	case "elicitation/create":
+		return fitsForm(q.Params, a)
+	case "sampling/createMessage":
+		var r struct {
+			Role    string          `json:"role"`
+			Content json.RawMessage `json:"content"`
+		}
+		return json.Unmarshal(a, &r) == nil && r.Role != "" && len(r.Content) > 0
+	case "roots/list":
+		var r struct {
+			Roots []struct {
+				URI string `json:"uri"`
+			} `json:"roots"`
+		}
+		return json.Unmarshal(a, &r) == nil && r.Roots != nil
+	}
+	return true
+}
+
+func fitsForm(params, a json.RawMessage) bool {
+	var p struct {
+		Schema json.RawMessage `json:"requestedSchema"`
+	}
+	var r struct {
+		Action  string          `json:"action"`
+		Content json.RawMessage `json:"content"`
+	}
+	if json.Unmarshal(params, &p) != nil || json.Unmarshal(a, &r) != nil {
+		return false
+	}
+	switch r.Action {
+	case "decline", "cancel":
+		return true
+	case "accept":
+		if p.Schema == nil {
+			return true
+		}
+		// A form that is none itself is its author's mistake, which asking again
+		// would not mend.
+		_, wrong := errors.AsType[*schema.Mismatch](schema.CheckForm(p.Schema, r.Content))
+		return !wrong
+	}
+	return false
+}
+
+// noRoots is a host that gives its modules no folders.
+type noRoots struct{}
+
+func (noRoots) Resolve(string) (*os.Root, string, error) {
+	return nil, "", tool.Refuse("outside_root", "this host opens no folders")
+}
+func (noRoots) List() []tool.Root { return nil }

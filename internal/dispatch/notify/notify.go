@@ -1,0 +1,44 @@
+// Package notify is how a module tells those who rule its host what happened
+// while nobody looked.
+package notify
+
+import (
+	"encoding/json"
+
+	"gatehouse/module"
+)
+
+// Fact is the subject under which a module publishes News.
+const Fact = "notification"
+
+// Level says how much news matters.
+type Level string
+
+// The levels there are.
+const (
+	Success Level = "success"
+	Info    Level = "info"
+	Warning Level = "warning"
+	Error   Level = "error"
+)
+
+// News is what somebody has to tell. Only a title is needed; what is too long
+// is cut, and data that is too long is left out.
+type News struct {
+	PackageID string          `json:"packageId,omitempty"` // of whom it is; "" is the host
+	Code      string          `json:"code,omitempty"`      // what happened, for programs
+	Level     Level           `json:"level,omitempty"`     // "" means info
+	Title     string          `json:"title"`
+	Message   string          `json:"message,omitempty"`
+	Data      json.RawMessage `json:"data,omitempty"`
+	// Once names what is told, so that it is not told twice while the first
+	// notification is there; "" tells it every time.
+	Once string `json:"once,omitempty"`
+}
+
+// Tell tells news for a module, to nobody where the host does not listen.
+func Tell(d module.Deps, n News) {
+	if d.Publish != nil {
+		d.Publish(Fact, n)
+	}
+}

@@ -1,0 +1,25 @@
+package notify
+
+import (
+	"encoding/json"
+	"testing"
+
+	"gatehouse/module"
+	"gatehouse/module/moduletest"
+)
+
+func TestNewsIsPublishedAsAFact(t *testing.T) {
+	host := moduletest.NewHost(t)
+	told := News{Code: "bell.rung", Level: Warning, Title: "The bell rang", Message: "Twice."}
+	Tell(host.Deps(), told)
+	facts := host.Facts()
+	if len(facts) != 1 || facts[0].Subject != Fact {
+		t.Fatalf("published %v", facts)
+	}
+	var heard News
+	if err := json.Unmarshal([]byte(facts[0].Data), &heard); err != nil || heard.Title != told.Title || heard.Level != told.Level || heard.Code != told.Code || heard.Message != told.Message {
+		t.Errorf("told %+v, heard %+v, %v", told, heard, err)
+	}
+}
+
+func TestAHostNeedNotListen(t *testing.T) { Tell(module.Deps{}, News{Title: "The bell rang"}) }

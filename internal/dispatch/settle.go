@@ -1,0 +1,273 @@
+package dispatch
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/tool"
+)
+
+// SpoolURI is where a spooled text can be read.
+const SpoolURI = "gatehouse:///spool/"
+
+const codeInternal = -32603
+
+// settle turns what came over the bus into a result: errors into what the
+// client or the model reads, output checked against its schema, text cut.
+func (c *Calls) settle(r *Request, got bus.Outcome, err error, out *output) (Result, error) {
+	if err != nil {
+		return c.failed(r, err)
+	}
+	res := Result{Result: got.Result, Recorded: got.Recorded, ID: r.ID}
+	if res.Input != nil || res.Raw != nil {
+		return res, nil
+	}
+	if err := c.output(r, &res); err != nil {
+		return c.failed(r, err)
+	}
+	if r.Method != "tools/call" {
+		return res, nil
+	}
+	if err := c.trim(r, &res); err != nil {
+		refused, failed := c.failed(r, err)
+		if big, ok := errors.AsType[*oversize](err); ok && failed == nil {
+			refused.Content = append(refused.Content, big.kept)
+		}
+		return refused, failed
+	}
+	if out != nil {
+		out.link(&res)
+	}
+	return res, nil
+}
+
+// failed sorts an error by whom it is for.
+func (c *Calls) failed(r *Request, err error) (Result, error) {
+	if w, ok := errors.AsType[*tool.WireError](err); ok {
+		return Result{}, w
+	}
+	ref, ok := errors.AsType[*tool.Refusal](err)
+	switch {
+	case ok:
+	case errors.Is(err, bus.ErrAbsent):
+		ref = &tool.Refusal{Code: "unavailable", Message: r.Entry.Listed + " is not there at the moment; nothing was run", Next: "Try again in a moment."}
+	case errors.Is(err, bus.ErrLost):
+		ref = &tool.Refusal{Code: "unavailable", Message: "no answer came; " + r.Entry.Listed + " may have run", Next: "Look at the outcome before you try again."}
+	case errors.Is(err, context.Canceled):
+		ref = tool.Refuse("cancelled", "the call was cancelled")
+	case errors.Is(err, context.DeadlineExceeded):
+		ref = timedOut(c.limit(r))
+	default:
+		ref = &tool.Refusal{Message: err.Error()}
+	}
+	if r.Method == "tools/call" {
+		return refused(ref), nil
+	}
+	return Result{}, ref
+}
+
+// output encodes the handler's output and holds it to its own schema.
+func (c *Calls) output(r *Request, res *Result) error {
+	e := r.Entry
+	if res.Result.Structured == nil {
+		if e.Out != nil && !res.IsError {
+			return c.incident(r, errors.New("the tool advertises an output schema and gave no output"))
+		}
+		return nil
+	}
+	full, err := encode(tool.Filled(res.Result.Structured))
+	if err != nil {
+		return c.incident(r, fmt.Errorf("output: %w", err))
+	}
+	res.Full = full
+	if e.Out != nil {
+		if err := e.Out.Check(full); err != nil {
+			return c.incident(r, fmt.Errorf("output does not fit its schema: %w", err))
+		}
+	}
+	shape(r, res)
+	return nil
+}
+
+// shape chooses what of an output the client is sent. A view of texts sends a
+// tool's product as text alone, because the most used clients hand the model
+// the structured content of a result or its text, never both.
+func shape(r *Request, res *Result) {
+	e := r.Entry
+	res.Complete = !res.IsError && (!e.Text || r.Complete)
+	if !e.Text {
+		res.Facts = ""
+		return
+	}
+	v, ok := rawjson.Get(res.Full, e.Product)
+	if !ok {
+		res.Facts = ""
+		return
+	}
+	res.Product, res.HasProduct = product(v)
+	edits := make([]rawjson.Edit, 0, 2)
+	for _, name := range e.InText {
+		edits = append(edits, rawjson.Edit{Key: name})
+	}
+	if fields := rawjson.Splice(res.Full, edits...); len(fields) > 2 && len(fields) <= mostFields {
+		res.Fields = fields
+	}
+}
+
+// mostFields is the size up to which an output's fields are repeated for
+// programs beside its text, in bytes.
+const mostFields = 32 << 10
+
+func product(v []byte) (string, bool) {
+	s, _ := rawjson.String(v)
+	return s, rawjson.Kind(v) == '"'
+}
+
+// Settled is the result of something that is no tool: encoded, but held to no
+// schema and cut to no budget.
+func Settled(res tool.Result) (Result, error) {
+	out := Result{Result: res}
+	if res.Structured != nil {
+		full, err := encode(res.Structured)
+		if err != nil {
+			return Result{}, err
+		}
+		out.Full, out.Complete = full, !res.IsError
+	}
+	return out, nil
+}
+
+// Refused is the result of a refusal.
+func Refused(r *tool.Refusal) Result { return refused(r) }
+
+func encode(v any) (json.RawMessage, error) {
+	if raw, ok := v.(json.RawMessage); ok {
+		return raw, rawjson.Check(raw, 0)
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimRight(b.Bytes(), "\n"), nil
+}
+
+// incident logs what is wrong with a tool of ours and gives the client an id
+// to ask about.
+func (c *Calls) incident(r *Request, err error) *tool.WireError {
+	c.opts.Log.Error("internal error", "incident", r.ID, "name", r.Entry.Listed, "err", err)
+	return &tool.WireError{Code: codeInternal, Message: "internal error, see " + r.ID + " in the log"}
+}
+
+// trim cuts the text of a result to its budget; all of it stays readable in
+// the spool for a while. Structured output is never cut, because what is left
+// of it could be taken for all of it: if it is too large the call is refused.
+func (c *Calls) trim(r *Request, res *Result) error {
+	left := c.opts.Budget
+	if t := r.Entry.Tool; t != nil && t.Budget != 0 {
+		left = t.Budget
+	}
+	if err := c.fit(r, res, left); err != nil || left < 0 {
+		return err
+	}
+	if res.HasProduct {
+		if cut, ok := c.cut(r, res.Product, left); ok {
+			res.Product = cut
+		}
+		left -= len(res.Product)
+	}
+	if cut, ok := c.cut(r, res.Facts, max(left, 1000)); ok {
+		res.Facts = cut
+	}
+	for i := range res.Content {
+		b := &res.Content[i]
+		if b.Type != "text" || b.Raw != nil {
+			continue
+		}
+		if cut, ok := c.cut(r, b.Text, max(left, 1000)); ok {
+			b.Text = cut
+		}
+		left -= len(b.Text)
+	}
+	return nil
+}
+
+// mostComplete is the largest structured output that a client is sent that
+// asks for all of it, by its view or for one call, in bytes: tool.MostUnpaged
+// with what JSON escapes in text.
+const mostComplete = 16 << 20
+
+// fit refuses a result whose structured output is too large to be sent, and
+// says where all of it can be read. A budget below 0 means no limit but that
+// of a message.
+func (c *Calls) fit(r *Request, res *Result, budget int) error {
+	most := budget
+	if most < 0 || r.Entry.Whole || r.Complete {
+		most = mostComplete
+	}
+	if res.Full == nil || len(res.Full) <= most {
+		return nil
+	}
+	if res.HasProduct {
+		res.Complete = false // the text is cut to its own budget
+		return nil
+	}
+	ref := &tool.Refusal{
+		Code:    "too_large",
+		Message: fmt.Sprintf("the call has run; its result has %d bytes, and %d fit in an answer", len(res.Full), most),
+		Next:    "Ask for less.",
+	}
+	if h, err := c.opts.Spool.Put(r.Facts.Owner, "application/json", res.Full); err == nil {
+		ref.Next = "Read " + SpoolURI + h + " for all of it, or ask for less."
+		kept := tool.Link(SpoolURI+h, "result", "application/json")
+		kept.Size = int64(len(res.Full))
+		return &oversize{ref, kept}
+	} else {
+		c.opts.Log.Warn("spool refuses a long result", "call", r.ID, "err", err)
+	}
+	return ref
+}
+
+// oversize refuses a result that is too large, and links to where all of it is.
+type oversize struct {
+	*tool.Refusal
+	kept tool.Content
+}
+
+func (e *oversize) Unwrap() error { return e.Refusal }
+
+// cut ends a text at a line within the budget and says how to get the rest.
+func (c *Calls) cut(r *Request, text string, budget int) (string, bool) {
+	if len(text) <= budget {
+		return text, false
+	}
+	n := lineEnd(text, budget)
+	rest := "it could not be kept"
+	if h, err := c.opts.Spool.Put(r.Facts.Owner, "text/plain", []byte(text)); err == nil {
+		rest = fmt.Sprintf("read %s%s?offset=%d for the rest", SpoolURI, h, n)
+	} else {
+		c.opts.Log.Warn("spool refuses a long result", "call", r.ID, "err", err)
+	}
+	return fmt.Sprintf("%s\n[cut after %d of %d bytes; %s]", strings.TrimSuffix(text[:n], "\n"), n, len(text), rest), true
+}
+
+// lineEnd is where to cut: after the last line that fits, or, within one long
+// line, between two characters.
+func lineEnd(text string, budget int) int {
+	if i := strings.LastIndexByte(text[:budget], '\n'); i >= budget/2 {
+		return i + 1
+	}
+	n := budget
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return n
+}

@@ -1,0 +1,125 @@
+package dispatch
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/internal/dispatch/bus"
+)
+
+// watch looks at the clock for one call, with one timer: it tells when the
+// call is slow, ends its context at the deadline, and makes sure that it is
+// answered once, by its handler or, when that ignores the deadline, by the
+// timer.
+type watch struct {
+	calls  *Calls
+	req    *Request
+	began  time.Time
+	limit  time.Duration
+	cancel context.CancelCauseFunc
+	state  atomic.Int32 // 0 running, 1 done, 2 late
+
+	mu    sync.Mutex
+	alarm *alarm
+	next  stage
+}
+
+// alarm is a timer that calls one watch after the other: making one costs as
+// much as half of what it is for.
+type alarm struct {
+	timer *time.Timer
+	watch atomic.Pointer[watch]
+}
+
+// newAlarm makes one that is set for nothing.
+func newAlarm() any {
+	a := &alarm{}
+	a.timer = time.AfterFunc(time.Hour, a.fire)
+	a.timer.Stop()
+	return a
+}
+
+func (a *alarm) fire() {
+	if w := a.watch.Load(); w != nil {
+		w.tick()
+	}
+}
+
+// stage is what the timer means when it fires next.
+type stage uint8
+
+const (
+	slow stage = iota
+	deadline
+	late
+)
+
+// arm sets the timer to when the call is slow or, if nobody minds that, to
+// its deadline.
+func (w *watch) arm() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	after := w.limit
+	if w.next = deadline; w.req.Slow != nil && w.req.SlowAfter < w.limit {
+		w.next, after = slow, w.req.SlowAfter
+	}
+	w.alarm = w.calls.alarms.Get().(*alarm)
+	w.alarm.watch.Store(w)
+	w.alarm.timer.Reset(after)
+}
+
+func (w *watch) tick() {
+	if w.state.Load() != 0 {
+		return
+	}
+	w.mu.Lock()
+	now := w.next
+	switch now {
+	case slow:
+		w.next = deadline
+		w.alarm.timer.Reset(w.limit - w.req.SlowAfter)
+	case deadline:
+		if w.next = late; w.req.Late != nil {
+			w.alarm.timer.Reset(w.calls.opts.Grace)
+		}
+	}
+	w.mu.Unlock()
+	switch now {
+	case slow:
+		w.req.Slow()
+	case deadline:
+		w.cancel(errDeadline)
+	case late:
+		w.late()
+	}
+}
+
+// done ends the watch and reports whether the handler's word counts.
+func (w *watch) done() bool {
+	first := w.state.CompareAndSwap(0, 1)
+	w.mu.Lock()
+	if w.alarm.timer.Stop() { // it will not fire, and nobody else sets it
+		w.alarm.watch.Store(nil)
+		w.calls.alarms.Put(w.alarm)
+	}
+	w.mu.Unlock()
+	if !first {
+		w.calls.overdue.Add(-1)
+		w.calls.opts.Log.Warn("overdue call ended", "call", w.req.ID, "name", w.req.Entry.Listed, "took", time.Since(w.began))
+	}
+	return first
+}
+
+func (w *watch) late() {
+	if !w.state.CompareAndSwap(0, 2) {
+		return
+	}
+	c, r := w.calls, w.req
+	c.overdue.Add(1)
+	c.opts.Log.Warn("call ignores its deadline and keeps its slot", "call", r.ID, "name", r.Entry.Listed)
+	timeout := timedOut(w.limit)
+	res, err := c.settle(r, bus.Outcome{}, timeout, nil)
+	r.Late(c.record(r, w.began, res, err, timeout))
+}

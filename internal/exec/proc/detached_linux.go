@@ -1,0 +1,280 @@
+package proc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"gatehouse/internal/exec/procid"
+	"gatehouse/internal/exec/shield"
+
+	"golang.org/x/sys/unix"
+)
+
+// keptPrefix begins the names of groups that outlive a host.
+const keptPrefix = leafPrefix + "kept-"
+
+// Detached is a process that does not end with its host. Safe for concurrent
+// use.
+type Detached struct {
+	mark  Mark
+	whole whole
+	grace time.Duration
+	began time.Time
+	child bool     // of this host, so that its end can be seen
+	pidfd *os.File // can be read when it has ended
+	done  chan struct{}
+	state State
+	over  chan struct{} // follow has returned
+
+	mu      sync.Mutex
+	reaped  bool
+	stopped error
+}
+
+// Detach starts a process that goes on when the host ends. Stdin has to be nil
+// or a file, Stdout and Stderr files; Input and Terminal are not used. Whole is
+// meant. Whoever starts it calls Leave, or waits for Done.
+func Detach(spec Spec) (*Detached, error) {
+	d := &Detached{grace: spec.Grace, whole: whole{kept: true}}
+	started := make(chan error)
+	shield.Thread(func() (spoilt bool) { // which enters the groups of version 1
+		spoilt, err := d.start(spec)
+		started <- err
+		return spoilt
+	})
+	if err := <-started; err != nil {
+		return nil, fmt.Errorf("start %s: %w", spec.Path, explain(err, spec.Dir))
+	}
+	return d, nil
+}
+
+func (d *Detached) start(spec Spec) (spoilt bool, err error) {
+	cmd := exec.Command(spec.Path, spec.Args...)
+	cmd.Dir, cmd.Env, cmd.SysProcAttr = spec.Dir, spec.Env, &syscall.SysProcAttr{Setsid: true}
+	if spec.Env == nil {
+		cmd.Env = BaseEnv()
+	}
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = spec.Stdin, spec.Stdout, spec.Stderr
+	d.whole.prepare(cmd, &spec)
+	d.began = time.Now()
+	if spoilt, err = d.whole.launch(&cmd, spec.Own); err != nil {
+		d.whole.close()
+		return spoilt, err
+	}
+	pid := cmd.Process.Pid
+	cmd.Process.Release() // follow waits for it
+	d.child = true
+	d.mark = Mark{Pid: pid, Born: procid.Of(pid), Boot: boot(), V2: d.whole.v2, V1: d.whole.v1, Label: d.whole.marked}
+	if err := d.begin(); err != nil {
+		syscall.Kill(-pid, syscall.SIGKILL)
+		d.whole.kill()
+		syscall.Wait4(pid, nil, 0, nil)
+		d.whole.close()
+		return spoilt, err
+	}
+	return spoilt, nil
+}
+
+// Find finds a process that an earlier host detached. ErrGone means that it has
+// ended; what came of it and is left is ended too.
+func Find(m Mark, grace time.Duration) (*Detached, error) {
+	for _, group := range []string{m.V2, m.V1} {
+		if group != "" && !strings.HasPrefix(filepath.Base(group), keptPrefix) {
+			return nil, fmt.Errorf("%q is no group of a detached process", group)
+		}
+	}
+	d := &Detached{mark: m, grace: grace, whole: whole{v2: m.V2, v1: m.V1, marked: m.Label, kept: true}}
+	if m.Boot != boot() {
+		return nil, ErrGone
+	}
+	parent, zombie, there := parentOf(m.Pid)
+	d.child = parent == os.Getpid()
+	if !there || m.Born == "" || procid.Of(m.Pid) != m.Born || zombie && !d.child {
+		d.whole.kill()
+		d.whole.close()
+		return nil, ErrGone
+	}
+	if err := d.begin(); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// begin follows the process to its end. What was opened is surely the process
+// that is meant, if it still is the one of that number afterwards.
+func (d *Detached) begin() error {
+	fd, err := unix.PidfdOpen(d.mark.Pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return errors.Join(ErrNotDetached, err)
+	}
+	d.pidfd = os.NewFile(uintptr(fd), "process")
+	if procid.Of(d.mark.Pid) != d.mark.Born {
+		d.pidfd.Close()
+		return ErrGone
+	}
+	if d.grace <= 0 {
+		d.grace = defaultGrace
+	}
+	d.done, d.over = make(chan struct{}), make(chan struct{})
+	go d.follow()
+	return nil
+}
+
+func (d *Detached) follow() {
+	defer close(d.over)
+	defer d.pidfd.Close()
+	raw, err := d.pidfd.SyscallConn()
+	if err == nil {
+		err = raw.Read(func(fd uintptr) bool {
+			n, _ := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			return n == 1
+		})
+	}
+	if err != nil {
+		return // it was left
+	}
+	d.whole.kill()
+	bury(d.mark.Pid)
+	d.mu.Lock()
+	d.reap()
+	d.state.Stopped = d.stopped
+	d.mu.Unlock()
+	d.whole.close()
+	close(d.done)
+}
+
+// reap takes the zombie away and looks at how it ended. d.mu is held.
+func (d *Detached) reap() {
+	d.reaped = true
+	d.state = State{Code: -1, Unseen: true}
+	if !d.began.IsZero() {
+		d.state.Took = time.Since(d.began)
+	}
+	if !d.child {
+		return
+	}
+	syscall.Kill(-d.mark.Pid, syscall.SIGKILL) // the zombie keeps the number
+	var status syscall.WaitStatus
+	var usage syscall.Rusage
+	if pid, err := syscall.Wait4(d.mark.Pid, &status, 0, &usage); err != nil || pid != d.mark.Pid {
+		return
+	}
+	d.state.Unseen, d.state.Code = false, status.ExitStatus()
+	d.state.CPU = time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+	if status.Signaled() {
+		d.state.Code, d.state.Signal = -1, status.Signal().String()
+	}
+}
+
+// Wait waits for the end and tells of it. The end of a process that was found
+// again is not seen: its State is Unseen.
+func (d *Detached) Wait() (State, error) {
+	<-d.done
+	return d.state, nil
+}
+
+// Leave stops following the process, which goes on. Done is not closed then,
+// unless it was already.
+func (d *Detached) Leave() {
+	d.pidfd.SetReadDeadline(time.Unix(1, 0))
+	<-d.over
+}
+
+// Stop asks the process and all that came of it to end, and kills them when the
+// grace is over or ctx ends. One that was left is not stopped.
+func (d *Detached) Stop(ctx context.Context) error {
+	select {
+	case <-d.over:
+		return d.ended()
+	default:
+	}
+	d.signal(ErrStopped, syscall.SIGTERM)
+	d.signal(nil, syscall.SIGCONT)
+	d.whole.ask()
+	grace := time.NewTimer(d.grace)
+	defer grace.Stop()
+	select {
+	case <-d.over:
+		return d.ended()
+	case <-grace.C:
+	case <-ctx.Done():
+	}
+	d.signal(nil, syscall.SIGKILL)
+	d.whole.kill()
+	select {
+	case <-d.over:
+		return d.ended()
+	case <-time.After(killWait):
+		return fmt.Errorf("process %d was killed and is still there", d.mark.Pid)
+	}
+}
+
+// Kill kills the process and all that came of it at once. One that was left is
+// not killed.
+func (d *Detached) Kill() error {
+	d.signal(ErrStopped, syscall.SIGKILL)
+	d.whole.kill()
+	select {
+	case <-d.over:
+		return d.ended()
+	case <-time.After(killWait):
+		return fmt.Errorf("process %d was killed and is still there", d.mark.Pid)
+	}
+}
+
+// ended says what is wrong when nobody follows the process any more.
+func (d *Detached) ended() error {
+	select {
+	case <-d.done:
+		return nil
+	default:
+		return fmt.Errorf("process %d is not this host's any more", d.mark.Pid)
+	}
+}
+
+// signal reaches the group as long as its number is surely its own.
+func (d *Detached) signal(why error, s syscall.Signal) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.reaped || procid.Of(d.mark.Pid) != d.mark.Born {
+		return
+	}
+	if why != nil && d.stopped == nil {
+		d.stopped = why
+	}
+	syscall.Kill(-d.mark.Pid, s)
+}
+
+// Usage adds up what the process and what came of it use now.
+func (d *Detached) Usage() (Usage, error) { return usageOf(&d.whole, d.mark.Pid) }
+
+// boot tells this start of the system from others.
+var boot = sync.OnceValue(func() string {
+	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return strings.TrimSpace(string(b))
+})
+
+// parentOf tells whose child a process is, and whether it has ended.
+func parentOf(pid int) (parent int, zombie, there bool) {
+	stat, err := procid.ReadStat(pid)
+	if err != nil {
+		return 0, false, false
+	}
+	parent, err = strconv.Atoi(stat.Field(4))
+	return parent, stat.Ended(), err == nil
+}
+
+// Free gives back the place on the disk of a file's beginning, whose length stays
+// as it is.
+func Free(f *os.File, until int64) error {
+	return unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, until)
+}

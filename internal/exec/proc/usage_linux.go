@@ -1,0 +1,110 @@
+package proc
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"gatehouse/internal/exec/procid"
+)
+
+const (
+	ticks   = 100  // of the kernel's process clock in a second, on every platform of Go's
+	mostFDs = 4096 // open files of one process that are looked at
+)
+
+// Usage adds up what the child and what it started use now. Without Whole that
+// is the child's group. It reads a few small files for each process.
+func (p *Process) Usage() (u Usage, err error) { return usageOf(&p.whole, p.Pid()) }
+
+func usageOf(w *whole, leader int) (u Usage, err error) {
+	pids := w.members()
+	if len(pids) == 0 {
+		pids = groupMembers(leader)
+	}
+	sockets := listening(leader)
+	for _, pid := range pids {
+		s, ok := statOf(pid)
+		if !ok {
+			continue
+		}
+		u.Processes++
+		u.CPU += s.cpu
+		u.Memory += s.memory
+		if len(sockets) > 0 {
+			u.Ports = append(u.Ports, portsOf(pid, sockets)...)
+		}
+	}
+	slices.Sort(u.Ports)
+	u.Ports = slices.Compact(u.Ports)
+	return u, nil
+}
+
+type stats struct {
+	group  int
+	cpu    time.Duration
+	memory int64
+}
+
+// statOf reads what the kernel tells of a process that is no zombie.
+func statOf(pid int) (s stats, ok bool) {
+	stat, err := procid.ReadStat(pid)
+	if err != nil || stat.Field(24) == "" || stat.Ended() {
+		return s, false
+	}
+	number := func(i int) int64 { n, _ := strconv.ParseInt(stat.Field(i), 10, 64); return n }
+	s.group = int(number(5))
+	s.cpu = time.Duration(number(14)+number(15)+number(16)+number(17)) * time.Second / ticks
+	s.memory = number(24) * int64(os.Getpagesize())
+	return s, true
+}
+
+func groupMembers(group int) (pids []int) {
+	for pid := range processes {
+		if s, ok := statOf(pid); ok && s.group == group {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// listening are the ports by the inodes of the sockets that listen, in the
+// network a process sees.
+func listening(pid int) map[string]int {
+	ports := map[string]int{}
+	for _, file := range []string{"tcp", "tcp6"} {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, file))
+		for line := range strings.Lines(string(b)) {
+			f := strings.Fields(line)
+			if len(f) < 10 || f[3] != "0A" {
+				continue
+			}
+			_, hex, _ := strings.Cut(f[1], ":")
+			if port, err := strconv.ParseUint(hex, 16, 16); err == nil {
+				ports["socket:["+f[9]+"]"] = int(port)
+			}
+		}
+	}
+	return ports
+}
+
+func portsOf(pid int, sockets map[string]int) (ports []int) {
+	dir := fmt.Sprintf("/proc/%d/fd", pid)
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(mostFDs)
+	for _, n := range names {
+		if to, err := os.Readlink(dir + "/" + n); err == nil {
+			if port, ok := sockets[to]; ok {
+				ports = append(ports, port)
+			}
+		}
+	}
+	return ports
+}

@@ -1,0 +1,58 @@
+package shellpolicy
+
+import (
+	"errors"
+	"path"
+	"strings"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+// A Found is one program that a command line runs, without the quoting of the
+// line: sh -c 'r\m x' runs sh and rm.
+type Found struct {
+	Program string   // as the shell looks it up: rm, /bin/rm
+	Name    string   // its last element in lower case, because some file systems do not tell RM from rm: rm
+	Args    []string // nil if an expansion makes some of them
+	Known   bool     // reports whether Args are all of the arguments
+}
+
+// Line returns the programs that a line runs which is given to a shell with
+// -c, through pipes, lists, substitutions, and programs that run others. The
+// program ">" stands for writing to a file by redirection. It returns an
+// error if the line may run what is not known from its text.
+func Line(line, shell string) ([]Found, error) {
+	return find(func(j *judging) { j.shell(line, path.Base(strings.ReplaceAll(shell, `\`, "/")), 0) })
+}
+
+// Program is Line of a program that is started with arguments, without a shell.
+func Program(argv ...string) ([]Found, error) {
+	words := make([]word, len(argv))
+	for i, a := range argv {
+		if strings.IndexByte(a, 0) >= 0 {
+			return nil, errors.New("an argument holds a NUL byte")
+		}
+		words[i] = literal(a)
+	}
+	return find(func(j *judging) { j.command(words, false, syntax.LangBash, 0) })
+}
+
+func find(judge func(*judging)) ([]Found, error) {
+	found := []Found{}
+	j := &judging{rules: &Rules{}, verdict: Verdict{Decision: Allowed}, each: func(c *simple) {
+		f := Found{Program: c.words[0].text, Name: strings.ToLower(c.name), Args: []string{}, Known: !c.open}
+		for _, w := range c.args() {
+			text, ok := w.known()
+			f.Args, f.Known = append(f.Args, text), f.Known && ok
+		}
+		if !f.Known {
+			f.Args = nil
+		}
+		found = append(found, f)
+	}}
+	judge(j)
+	if v := j.verdict; !v.Allowed() {
+		return nil, errors.New(v.Reason)
+	}
+	return found, nil
+}

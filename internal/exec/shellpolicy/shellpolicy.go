@@ -1,0 +1,324 @@
+// Package shellpolicy judges a shell command line against allow and deny patterns.
+//
+// The line is parsed and every simple command in it is looked at, through
+// pipes, lists, substitutions and functions, and through programs that run
+// others: env, sh -c, xargs, find -exec and many more. A pattern that denies
+// goes before everything else. Where there is a pattern at all, what cannot be
+// judged is refused: a program whose name comes from an expansion, a line that
+// cannot be parsed, one that is too long or nested too deep.
+//
+// This is a seat belt and no wall. It judges what a line says, not what the
+// programs do that it names: a script, an interpreter or a build tool that is
+// let through may run anything. What must be kept in is kept in by a sandbox.
+package shellpolicy
+
+import (
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"mvdan.cc/sh/v3/syntax"
+)
+
+const (
+	// MaxLine is how long a line may be that is judged, in bytes.
+	MaxLine = 64 << 10
+	// MaxDepth is how many command lines and programs that run others may be
+	// nested in each other.
+	MaxDepth = 16
+
+	mostParsed   = 512 << 10 // bytes of all lines within a line
+	mostCommands = 5000      // simple commands of a line
+	mostWords    = 5000      // of one of them, after brace expansion
+	mostTold     = 100       // commands that Verdict.Commands holds
+	mostShown    = 200       // bytes of a command in a verdict
+)
+
+// Rules are the patterns of allow and deny lists. Safe for concurrent use.
+type Rules struct{ allow, deny []pattern }
+
+// New compiles patterns. Each is a glob on the program's base name (*, ? and
+// [a-z]), and after a space, optionally, one on its arguments as they are
+// joined by spaces: "git push*". Note that "ls*" also means lsblk.
+//
+// An empty allow list allows what is not denied. A name that is allowed is
+// looked up by the shell or lies in a folder of the system; a program
+// elsewhere is allowed by a pattern with its path, "./configure". Names are
+// denied wherever they lie, in any case, and with options in front of the
+// arguments. The program ">" stands for writing to a file by redirection,
+// with the file as its argument.
+func New(allow, deny []string) (*Rules, error) {
+	r := &Rules{}
+	var err error
+	if r.allow, err = compile(allow, false); err != nil {
+		return nil, fmt.Errorf("allow: %w", err)
+	}
+	if r.deny, err = compile(deny, true); err != nil {
+		return nil, fmt.Errorf("deny: %w", err)
+	}
+	return r, nil
+}
+
+// Empty reports whether there is no pattern, so that everything is allowed and
+// nothing is looked at.
+func (r *Rules) Empty() bool { return r == nil || len(r.allow)+len(r.deny) == 0 }
+
+// Decision is what became of a line. The zero value refuses.
+type Decision uint8
+
+const (
+	Unclear  Decision = iota // it cannot be judged, which refuses it
+	Denied                   // a pattern denies a command of it
+	Unlisted                 // there is an allow list, and a command is not on it
+	Allowed
+)
+
+func (d Decision) String() string {
+	return [...]string{"unclear", "denied", "unlisted", "allowed"}[min(d, Allowed)]
+}
+
+// worse are the decisions by how much they weigh, the heaviest first.
+var worse = [...]int{Denied: 0, Unclear: 1, Unlisted: 2, Allowed: 3}
+
+// Verdict is what was decided and why. The zero value refuses.
+type Verdict struct {
+	Decision Decision
+	Command  string   // the simple command that decided, "…" for what is not known of it; "" when all are allowed
+	Pattern  string   // the pattern that decided, or may fit; "" when none did
+	Reason   string   // as a sentence without its full stop; "" when allowed
+	Commands []string // the simple commands that were found, at most 100
+}
+
+// Allowed reports whether the line may run.
+func (v Verdict) Allowed() bool { return v.Decision == Allowed }
+
+// Judge decides about a line that is given to a shell with -c. The shell is a
+// name or a path; sh stands for any POSIX shell, so that its lines have to
+// pass as its language and as bash's, which may be behind the name.
+func (r *Rules) Judge(line, shell string) Verdict {
+	if r.Empty() {
+		return Verdict{Decision: Allowed}
+	}
+	j := &judging{rules: r, verdict: Verdict{Decision: Allowed}}
+	j.shell(line, path.Base(strings.ReplaceAll(shell, `\`, "/")), 0)
+	return j.verdict
+}
+
+// judging is the judging of one line.
+type judging struct {
+	rules   *Rules
+	verdict Verdict
+	parsed  int           // bytes so far
+	found   int           // commands so far
+	each    func(*simple) // called for each command whose program is known; nil is not
+}
+
+// say notes a decision; the heaviest counts, and of equals the first.
+func (j *judging) say(d Decision, cmd, pattern, format string, args ...any) {
+	v := &j.verdict
+	if worse[d] < worse[v.Decision] {
+		v.Decision, v.Command, v.Pattern, v.Reason = d, cmd, pattern, fmt.Sprintf(format, args...)
+	}
+}
+
+func (j *judging) unclear(cmd, format string, args ...any) { j.say(Unclear, cmd, "", format, args...) }
+
+// shell judges a line of a shell, by its base name.
+func (j *judging) shell(line, name string, depth int) {
+	switch dialect(name) {
+	case posix:
+		j.line(line, syntax.LangPOSIX, depth)
+		j.line(line, syntax.LangBash, depth)
+	case bash:
+		j.line(line, syntax.LangBash, depth)
+	case plain:
+		// Other shells agree with bash on lines without anything special.
+		if i := strings.IndexFunc(line, isSpecial); i >= 0 {
+			r, _ := utf8.DecodeRuneInString(line[i:])
+			j.unclear("", "what %q means to %s is not known here; only plain commands can be judged for it", r, name)
+		}
+		j.line(line, syntax.LangBash, depth)
+	default:
+		j.unclear("", "the language of %s is not known here", name)
+	}
+}
+
+type language uint8
+
+const (
+	foreign language = iota
+	posix
+	bash
+	plain
+)
+
+// dialect is the language of a shell.
+func dialect(name string) language {
+	switch name = plainName(name); name {
+	case "sh", "dash", "ash":
+		return posix
+	case "bash", "rbash":
+		return bash
+	case "zsh", "ksh", "mksh", "yash":
+		return plain
+	}
+	return foreign
+}
+
+// isSpecial reports characters that zsh and ksh may read in a way of their own.
+func isSpecial(r rune) bool {
+	safe := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_./:,@%+- '\";|&<>\n\t", r)
+	return !safe
+}
+
+// line judges a command line in one language.
+func (j *judging) line(line string, lang syntax.LangVariant, depth int) {
+	j.parsed += len(line)
+	switch {
+	case depth > MaxDepth:
+		j.unclear("", "commands are nested more than %d deep", MaxDepth)
+		return
+	case len(line) > MaxLine || j.parsed > mostParsed:
+		j.unclear("", "the line is longer than %d bytes, or the lines within it are too long", MaxLine)
+		return
+	case !utf8.ValidString(line) || strings.ContainsFunc(line, isControl):
+		j.unclear("", "the line holds control characters, or bytes that are no UTF-8")
+		return
+	}
+	file, err := parse(line, lang)
+	if err != nil {
+		j.unclear("", "the line cannot be parsed: %v", err)
+		return
+	}
+	w := walker{judging: j, lang: lang, depth: depth, source: line}
+	syntax.Walk(file, w.visit)
+}
+
+func isControl(r rune) bool { return (r < ' ' && r != '\n' && r != '\t') || r == 0x7f }
+
+// parse gives an error for everything that is wrong with a line, also for what
+// the parser itself stumbles over.
+func parse(line string, lang syntax.LangVariant) (f *syntax.File, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			f, err = nil, fmt.Errorf("%v", p)
+		}
+	}()
+	return syntax.NewParser(syntax.Variant(lang)).Parse(strings.NewReader(line), "")
+}
+
+// command judges one simple command. open means that more arguments follow
+// that are not known.
+func (j *judging) command(words []word, open bool, lang syntax.LangVariant, depth int) {
+	if len(words) == 0 {
+		return
+	}
+	shown := show(words, open)
+	if j.found++; len(j.verdict.Commands) < mostTold && !slices.Contains(j.verdict.Commands, shown) {
+		j.verdict.Commands = append(j.verdict.Commands, shown)
+	}
+	switch {
+	case j.found > mostCommands || len(words) > mostWords:
+		j.unclear(shown, "there are too many commands or words")
+		return
+	case depth > MaxDepth:
+		j.unclear(shown, "commands are nested more than %d deep", MaxDepth)
+		return
+	}
+	name, ok := words[0].base()
+	if !ok {
+		j.unclear(shown, "the program's name comes from an expansion, so it is not known here")
+		return
+	}
+	if len(name) > 1 && name[0] == '-' {
+		j.unclear(shown, "%s stands where a program is expected, and shells may take it for an option", name)
+		return
+	}
+	c := simple{words: words, open: open, name: name, shown: shown, lang: lang, depth: depth}
+	if j.each != nil {
+		j.each(&c)
+	}
+	j.denied(&c)
+	if why := carries(&c); why != "" && !j.named(&c) {
+		j.unclear(shown, "%s; an allow pattern that names %s with these arguments lets it pass", why, name)
+	}
+	j.allowed(&c)
+	j.unwrap(&c)
+}
+
+// simple is a simple command whose program is known.
+type simple struct {
+	words []word
+	open  bool
+	name  string // the program's base name
+	shown string
+	lang  syntax.LangVariant
+	depth int
+}
+
+func (c *simple) args() []word { return c.words[1:] }
+
+// denied holds a command against the deny list.
+func (j *judging) denied(c *simple) {
+	for i := range j.rules.deny {
+		p := &j.rules.deny[i]
+		switch p.denies(c) {
+		case surely:
+			j.say(Denied, c.shown, p.text, "the pattern %q denies %s", p.text, c.shown)
+		case perhaps:
+			j.say(Unclear, c.shown, p.text, "an expansion may make it what the pattern %q denies", p.text)
+		}
+	}
+}
+
+// allowed holds a command against the allow list.
+func (j *judging) allowed(c *simple) {
+	if len(j.rules.allow) == 0 || slices.ContainsFunc(j.rules.allow, func(p pattern) bool { return p.allows(c) }) {
+		return
+	}
+	if slices.ContainsFunc(j.rules.allow, func(p pattern) bool { return p.wouldAllow(c) }) {
+		j.say(Unlisted, c.shown, "", "%s is not the %s of the system that is allowed by name; it has to be allowed by its path", c.words[0].show(), c.name)
+		return
+	}
+	j.say(Unlisted, c.shown, "", "no pattern of the allow list fits %s", c.shown)
+}
+
+// named reports whether an allow pattern names the program with arguments, and
+// does not just let everything pass: who allows git means git, not whatever git
+// is told to run.
+func (j *judging) named(c *simple) bool {
+	return slices.ContainsFunc(j.rules.allow, func(p pattern) bool { return p.names() && p.says() && p.allows(c) })
+}
+
+// show is a command for people.
+func show(words []word, open bool) string {
+	var b strings.Builder
+	for i, w := range words {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(w.show())
+		if b.Len() > mostShown {
+			break
+		}
+	}
+	if open {
+		b.WriteString(" …")
+	}
+	s := strings.Map(func(r rune) rune {
+		if r < ' ' {
+			return ' '
+		}
+		return r
+	}, b.String())
+	if len(s) > mostShown {
+		n := mostShown
+		for !utf8.RuneStart(s[n]) {
+			n--
+		}
+		s = s[:n] + "…"
+	}
+	return s
+}

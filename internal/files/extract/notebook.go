@@ -1,0 +1,106 @@
+package extract
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// notebook is what is read of a Jupyter notebook.
+type notebook struct {
+	Cells []struct {
+		Type    string       `json:"cell_type"`
+		Source  lines        `json:"source"`
+		Outputs []cellOutput `json:"outputs"`
+	} `json:"cells"`
+	Metadata struct {
+		Kernel struct {
+			Language string `json:"language"`
+		} `json:"kernelspec"`
+		Language struct {
+			Name string `json:"name"`
+		} `json:"language_info"`
+	} `json:"metadata"`
+}
+
+type cellOutput struct {
+	Text  lines                      `json:"text"`
+	Data  map[string]json.RawMessage `json:"data"`
+	Name  string                     `json:"ename"`
+	Value string                     `json:"evalue"`
+}
+
+// lines is a text as one string or as a list of them.
+type lines string
+
+func (l *lines) UnmarshalJSON(b []byte) error {
+	var one string
+	if json.Unmarshal(b, &one) == nil {
+		*l = lines(one)
+		return nil
+	}
+	var many []string
+	if err := json.Unmarshal(b, &many); err != nil {
+		return err
+	}
+	*l = lines(strings.Join(many, ""))
+	return nil
+}
+
+// mostOutput is how many bytes of one output of a cell are shown.
+const mostOutput = 2000
+
+// fromNotebook writes cells as Markdown: code fenced, outputs after it.
+func fromNotebook(w *writer, r io.Reader) error {
+	var n notebook
+	if err := json.NewDecoder(r).Decode(&n); err != nil {
+		if errors.Is(err, io.ErrUnexpectedEOF) {
+			return errors.New("the notebook is cut off")
+		}
+		return fmt.Errorf("the notebook is damaged: %w", err)
+	}
+	language := n.Metadata.Language.Name
+	if language == "" {
+		language = n.Metadata.Kernel.Language
+	}
+	for i, c := range n.Cells {
+		w.paragraph()
+		head := fmt.Sprintf("[cell %d, %s]\n", i+1, c.Type)
+		text := string(c.Source)
+		if c.Type == "code" {
+			text = "```" + language + "\n" + strings.TrimSuffix(text, "\n") + "\n```"
+		}
+		if err := w.raw(head + text); err != nil {
+			return err
+		}
+		for _, o := range c.Outputs {
+			w.line()
+			if err := w.raw(o.show()); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (o *cellOutput) show() string {
+	text := string(o.Text)
+	if o.Name != "" {
+		text = o.Name + ": " + o.Value
+	}
+	var plain lines
+	if text == "" && json.Unmarshal(o.Data["text/plain"], &plain) == nil {
+		text = string(plain)
+	}
+	for kind, data := range o.Data {
+		if strings.HasPrefix(kind, "image/") {
+			text += fmt.Sprintf(" [%s, %d bytes]", kind, len(data))
+		}
+	}
+	if len(text) > mostOutput {
+		text = strings.ToValidUTF8(text[:mostOutput], "") + fmt.Sprintf("\n[%d bytes more]", len(text)-mostOutput)
+	}
+	return "Output: " + strings.TrimRight(text, "\n")
+}

@@ -1,0 +1,183 @@
+package extract
+
+import (
+	"archive/zip"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+// Limits of the main part of a document, in bytes. Compressed, a few megabytes
+// stand for gigabytes.
+const (
+	mostXML   = 64 << 20 // that are decoded; the text of what follows is cut off
+	mostToken = 4 << 20  // of one tag or one run of text, which the decoder holds whole
+)
+
+// tokenReader refuses tokens that are too long to be held.
+type tokenReader struct {
+	r     io.Reader
+	guard *guarded
+	left  int // of the whole part
+	token int // bytes read since the last token
+}
+
+func (t *tokenReader) Read(b []byte) (int, error) {
+	if err := t.guard.stop(); err != nil {
+		return 0, err
+	}
+	if t.left <= 0 {
+		return 0, errFull
+	}
+	if t.token > mostToken {
+		return 0, errBomb
+	}
+	n, err := t.r.Read(b[:min(len(b), t.left)])
+	t.left -= n
+	t.token += n
+	return n, err
+}
+
+// fromWord writes the main part of a document.
+func fromWord(w *writer, f *guarded) error {
+	z, err := zip.NewReader(f, f.size)
+	if err != nil {
+		return fmt.Errorf("the document is damaged: %w", err)
+	}
+	for _, part := range z.File {
+		if part.Name != "word/document.xml" {
+			continue
+		}
+		r, err := part.Open()
+		if err != nil {
+			return fmt.Errorf("the document is damaged: %w", err)
+		}
+		defer r.Close()
+		return wordXML(w, &tokenReader{r: r, guard: f, left: mostXML})
+	}
+	return errors.New("the document has no text part")
+}
+
+// wordXML follows the elements of WordprocessingML by their local names.
+func wordXML(w *writer, r *tokenReader) error {
+	d := xml.NewDecoder(r)
+	d.Strict = false
+	p := &wordWriter{writer: w}
+	for depth := 0; ; {
+		t, err := d.Token()
+		r.token = 0
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if errors.Is(err, errBomb) && p.inText {
+			return errFull // a run of text without end
+		}
+		if errors.Is(err, errFull) || errors.Is(err, errBomb) {
+			return err
+		}
+		if err != nil {
+			if w.b.Len() > 0 {
+				return w.raw("\n[the rest is damaged]")
+			}
+			return fmt.Errorf("the document is damaged: %w", err)
+		}
+		switch t := t.(type) {
+		case xml.StartElement:
+			if depth++; depth > 1000 {
+				return errors.New("the document is nested too deeply")
+			}
+			err = p.begin(t)
+		case xml.EndElement:
+			depth--
+			p.end(t.Name.Local)
+		case xml.CharData:
+			if p.inText {
+				err = p.raw(string(t))
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+type wordWriter struct {
+	*writer
+	inText bool
+	table  int
+	cell   bool
+	deep   int // of the list item
+}
+
+func (p *wordWriter) begin(t xml.StartElement) error {
+	switch t.Name.Local {
+	case "t":
+		p.inText = true
+	case "tab":
+		return p.raw("\t")
+	case "br", "cr":
+		p.line()
+	case "p":
+		if p.table == 0 {
+			p.paragraph()
+		}
+	case "pStyle":
+		return p.style(value(t))
+	case "ilvl":
+		p.deep, _ = strconv.Atoi(value(t))
+	case "numId":
+		p.line()
+		return p.raw(strings.Repeat("  ", min(max(p.deep, 0), mostNested)) + "- ")
+	case "tbl":
+		p.table++
+		p.paragraph()
+	case "tr":
+		p.line()
+		p.cell = false
+	case "tc":
+		if p.cell {
+			return p.raw(" | ")
+		}
+		p.cell = true
+	}
+	return nil
+}
+
+// style marks headings.
+func (p *wordWriter) style(name string) error {
+	name = strings.ToLower(name)
+	if name == "title" {
+		return p.raw("# ")
+	}
+	level, ok := strings.CutPrefix(name, "heading")
+	if n, err := strconv.Atoi(level); ok && err == nil && n >= 1 && n <= 9 {
+		return p.raw(strings.Repeat("#", n) + " ")
+	}
+	return nil
+}
+
+func value(t xml.StartElement) string {
+	for _, a := range t.Attr {
+		if a.Name.Local == "val" {
+			return a.Value
+		}
+	}
+	return ""
+}
+
+func (p *wordWriter) end(name string) {
+	switch name {
+	case "t":
+		p.inText = false
+	case "tbl":
+		if p.table--; p.table < 0 {
+			p.table = 0
+		}
+		p.paragraph()
+	}
+}

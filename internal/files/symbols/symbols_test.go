@@ -1,0 +1,73 @@
+package symbols
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"unicode/utf8"
+)
+
+func TestDefines(t *testing.T) {
+	for line, want := range map[string]bool{ // the match is between brackets
+		"func [Open]() {": true, "func (s *Server) [Close]() error": true, "[func Open]()": true, "\tx := [Open]()": false, "func main() { [Open]() }": false,
+		"func (s *S) x() { [Open]() }": false, "export default class [Door] {": true, "class Door extends [House]": false, "pub(crate) fn [open]()": true,
+		"impl<T> [Door]<T> {": true, "  def [open](self):": true, "public static void [main]": false, "#define [MAX] 3": true, "#define MAX [LESS]": false,
+		"// the class [of] things": false, "struct [point] {": true, "[type Door] struct": true, "[struct]": true, "": false,
+	} {
+		at := max(strings.IndexByte(line, '['), 0)
+		plain := strings.NewReplacer("[", "", "]", "").Replace(line)
+		if got := Defines([]byte(plain), at); got != want {
+			t.Errorf("%s: got %v", line, got)
+		}
+	}
+}
+
+func TestOf(t *testing.T) {
+	for _, c := range []struct{ language, text, want string }{
+		{"go", "package a\n\nimport \"fmt\"\n\n// D is.\ntype D struct {\n\tA, B int\n}\n\ntype I interface{ M(x int) error }\n\nconst X, Y = 1, 2\n\nfunc (d *D) Close(\n\tx int,\n) error {\n\treturn nil\n}\n",
+			"6-8: D struct\n  7: A, B int\n10: I interface\n  10: M(x int) error\n12: X, Y\n14-18: func (d *D) Close( x int, ) error\n"},
+		{"go", "package a\n\nfunc Good() {}\n\nfunc bad( {\n", "3: func Good()\n"},
+		{"go", "// only\npackage a\n", "2: package a\n"},
+		{"python", "import x\n\nclass A(B):\n    # def no\n    def f(self):\n        if x:\n            return g()\n\nasync def main():\n    pass\n", "3: class A(B)\n  5: def f(self)\n9: async def main()\n"},
+		{"typescript", "export interface A {\n  x: number;\n}\nexport class B {\n  private run(x: string): void {\n    if (x) {\n    }\n  }\n}\nexport const f = (a: number) => {\n};\ntype C = string;\n",
+			"1: export interface A\n4: export class B\n  5: private run(x: string): void\n10: export const f = (a: number) =>\n12: type C = string;\n"},
+		{"c", "#include <x.h>\n#define MAX 3\nint main(int argc, char **argv)\n{\n\tif (x) {\n\t}\n\treturn f(x);\n}\nstruct p {\n};\nstatic void *g(void) {\n", "2: #define MAX 3\n3: int main(int argc, char **argv)\n9: struct p\n11: static void *g(void)\n"},
+		{"java", "public class A {\n    public int f(int x) {\n        while (x > 0) {\n        }\n        return g(x);\n    }\n}\n", "1: public class A\n  2: public int f(int x)\n"},
+		{"rust", "pub struct P;\nimpl P {\n    pub fn new() -> Self {\n    }\n}\nmacro_rules! m {\n}\n", "1: pub struct P;\n2: impl P\n  3: pub fn new() -> Self\n6: macro_rules! m\n"},
+		{"markdown", "# A\ntext\n## B\n```\n# no\n```\n### C\n## D\n", "1: # A\n  3: ## B\n    7: ### C\n  8: ## D\n"},
+		{"makefile", "CC = x\nall: a b\n\tdo it: now\n.PHONY: all\n", "2: all: a b\n4: .PHONY: all\n"},
+		{"yaml", "a:\n  b: 1\nc: 2\n# d: no\n", "1: a\n3: c: 2\n"},
+		{"toml", "[a]\nx = 1\n[[b]]\n", "1: [a]\n3: [[b]]\n"},
+		{"sql", "CREATE TABLE x (\n  a int\n);\nselect 1;\n", "1: CREATE TABLE x (\n"},
+		{"shell", "set -e\nrun() {\n  if x; then\n}\nfunction go_on {\n", "2: run()\n5: function go_on\n"},
+		{"plaintext", "a class of things\n", ""},
+	} {
+		if got := Write(Of(c.language, []byte(c.text))); got != c.want {
+			t.Errorf("%s: got\n%swant\n%s", c.language, got, c.want)
+		}
+	}
+}
+
+func TestOwnSource(t *testing.T) {
+	b, err := os.ReadFile("symbols.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := Write(Of("go", b))
+	for _, want := range []string{"func Of(language string, text []byte) []Symbol", "  17: Line int", "longestText"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is missing in\n%s", want, got)
+		}
+	}
+}
+
+func FuzzOutline(f *testing.F) {
+	f.Add("go", []byte("package a\nfunc x("))
+	f.Add("python", []byte("class \xff:\n  def x"))
+	f.Fuzz(func(t *testing.T, language string, text []byte) {
+		if s := Write(Of(language, text)); !utf8.ValidString(s) {
+			t.Errorf("%q", s)
+		}
+		Defines(text, len(text)/2)
+	})
+}

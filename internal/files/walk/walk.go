@@ -1,0 +1,358 @@
+// Package walk walks what lies below a directory of an open root, with several
+// workers, leaving out what the ignore files there say nobody wants to see.
+//
+// Every directory is opened through the one above it, so that a name that is
+// swapped for a link on the way leads nowhere. Links are told of and not
+// followed; therefore there are no loops. Memory does not grow with the number
+// of entries, only with the depth and with the directories still to be seen.
+package walk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"syscall"
+)
+
+const (
+	// MaxDepth is how many levels below its start a walk goes. Each level keeps
+	// a directory open.
+	MaxDepth = 200
+
+	batchSize = 512 // entries read at once
+	shareSize = 64  // entries that are visited at once, so that workers share a large directory
+)
+
+// Options of a walk. Root is needed.
+type Options struct {
+	Root    *os.Root
+	Start   string // a directory inside Root, with slashes; "" means Root itself
+	Depth   int    // levels below Start, 1 for its entries alone; 0 means MaxDepth
+	Workers int    // 0 means 2
+	All     bool   // also what ignore files and habit leave out
+
+	// Skip leaves out an entry whatever All says; nil for none. The path
+	// begins at Root.
+	Skip func(path string, dir bool) bool
+}
+
+// Entry is one name in a directory.
+type Entry struct {
+	Name string
+	Type fs.FileMode // its type bits; what a link leads to is not looked at
+
+	listed fs.DirEntry
+}
+
+// IsDir reports whether the entry is a directory.
+func (e Entry) IsDir() bool { return e.Type.IsDir() }
+
+// Info is what the listing of the directory told of the entry, links not
+// followed.
+func (e Entry) Info() (fs.FileInfo, error) { return e.listed.Info() }
+
+// Stats is what a walk has seen.
+type Stats struct {
+	Dirs       int64 // directories read
+	Entries    int64 // entries shown to the visitor
+	Ignored    int64 // entries left out by an ignore rule, with all below them
+	Unreadable int64 // directories that could not be opened or read
+	TooDeep    int64 // directories below MaxDepth
+}
+
+// Dir is an open directory of a walk. It is open while the visitor runs and
+// until its directories have been read.
+type Dir struct {
+	Path  string // from Start, with slashes; "" is Start itself
+	Depth int    // levels below Start
+
+	root   *os.Root
+	parent *Dir
+	rules  *rules
+	refs   atomic.Int32
+}
+
+// Join is the path of an entry, from Start.
+func (d *Dir) Join(name string) string {
+	if d.Path == "" {
+		return name
+	}
+	return d.Path + "/" + name
+}
+
+// Open opens an entry for reading without waiting: what turns out to be a pipe
+// gives nothing.
+func (d *Dir) Open(name string) (*os.File, error) {
+	return d.root.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+}
+
+// Lstat looks at an entry; of a link, at the link.
+func (d *Dir) Lstat(name string) (fs.FileInfo, error) { return d.root.Lstat(name) }
+
+func (d *Dir) hold() { d.refs.Add(1) }
+
+func (d *Dir) release() {
+	if d.refs.Add(-1) == 0 {
+		d.root.Close()
+	}
+}
+
+// Visit is shown some entries of one directory, the directories among them
+// included. It runs on several workers at once, also for one directory.
+type Visit func(worker int, d *Dir, entries []Entry)
+
+// Walk visits everything below a directory, in no order. It ends early when
+// ctx is done, with its cause. A start that cannot be opened is an error; other
+// directories that cannot be are counted.
+func Walk(ctx context.Context, o Options, visit Visit) (Stats, error) {
+	w := &walk{opts: o, visit: visit, ctx: ctx, prefix: path.Clean(o.Start)}
+	if w.opts.Depth <= 0 || w.opts.Depth > MaxDepth {
+		w.opts.Depth = MaxDepth
+	}
+	if w.opts.Workers <= 0 {
+		w.opts.Workers = 2
+	}
+	start := &Dir{}
+	var err error
+	if start.root, err = o.Root.OpenRoot(w.prefix); err != nil {
+		return Stats{}, err
+	}
+	if !o.All {
+		start.rules = rulesAbove(o.Root, w.prefix)
+	}
+	w.more.L = &w.mu
+	start.hold()
+	w.push(task{dir: start})
+	var workers sync.WaitGroup
+	for i := range w.opts.Workers {
+		workers.Go(func() { w.guarded(i) })
+	}
+	workers.Wait()
+	if w.panicked != nil {
+		panic(w.panicked) // here the caller can recover from it
+	}
+	return w.stats(), context.Cause(ctx)
+}
+
+// task is a directory to read, or some entries of it to visit.
+type task struct {
+	dir     *Dir // held
+	name    string
+	entries []Entry // nil: the directory name in dir, or dir itself when name is empty
+}
+
+type walk struct {
+	opts   Options
+	visit  Visit
+	ctx    context.Context
+	prefix string
+
+	dirs, entries, ignored, unreadable, tooDeep atomic.Int64
+	stopped                                     atomic.Bool
+
+	mu    sync.Mutex
+	more  sync.Cond
+	tasks []task // the last is done first, which keeps few directories open
+	busy  int
+
+	panicked any // what the first visitor that panicked said
+}
+
+func (w *walk) stats() Stats {
+	return Stats{w.dirs.Load(), w.entries.Load(), w.ignored.Load(), w.unreadable.Load(), w.tooDeep.Load()}
+}
+
+func (w *walk) push(ts ...task) {
+	w.mu.Lock()
+	w.tasks = append(w.tasks, ts...)
+	w.mu.Unlock()
+	if len(ts) > 1 {
+		w.more.Broadcast()
+	} else {
+		w.more.Signal()
+	}
+}
+
+// next waits for a task. There is none when all workers wait.
+func (w *walk) next() (t task, ok bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for len(w.tasks) == 0 {
+		if w.busy == 0 {
+			w.more.Broadcast()
+			return task{}, false
+		}
+		w.more.Wait()
+	}
+	last := len(w.tasks) - 1
+	t = w.tasks[last]
+	w.tasks[last] = task{}
+	w.tasks = w.tasks[:last]
+	w.busy++
+	return t, true
+}
+
+func (w *walk) done() {
+	w.mu.Lock()
+	w.busy--
+	last := w.busy == 0 && len(w.tasks) == 0
+	w.mu.Unlock()
+	if last {
+		w.more.Broadcast()
+	}
+}
+
+// guarded works until there is nothing left, or until a visitor panics; then the
+// others have nothing left either.
+func (w *walk) guarded(worker int) {
+	defer func() {
+		if p := recover(); p != nil {
+			w.mu.Lock()
+			if w.panicked == nil {
+				w.panicked = fmt.Sprintf("%v\n%s", p, debug.Stack())
+			}
+			w.mu.Unlock()
+			w.stopped.Store(true)
+			w.done()
+			w.guarded(worker) // lets go of the directories that are still open
+		}
+	}()
+	w.work(worker)
+}
+
+func (w *walk) work(worker int) {
+	for {
+		t, ok := w.next()
+		if !ok {
+			return
+		}
+		switch {
+		case w.ctx.Err() != nil, w.stopped.Load():
+			t.dir.release()
+		case t.entries != nil:
+			w.visit(worker, t.dir, t.entries)
+			t.dir.release()
+		default:
+			w.read(worker, t)
+		}
+		w.done()
+	}
+}
+
+// open opens the directory of a task. The dot makes the system refuse what is
+// no directory any more before it is opened, since opening a pipe waits.
+func (w *walk) open(t task) (*Dir, error) {
+	if t.name == "" {
+		return t.dir, nil
+	}
+	defer t.dir.release()
+	root, err := t.dir.root.OpenRoot(t.name + "/.")
+	if err != nil {
+		return nil, err
+	}
+	d := &Dir{Path: t.dir.Join(t.name), Depth: t.dir.Depth + 1, root: root, parent: t.dir, rules: t.dir.rules}
+	d.hold()
+	return d, nil
+}
+
+func (w *walk) read(worker int, t task) {
+	d, err := w.open(t)
+	if err != nil {
+		w.unreadable.Add(1)
+		return
+	}
+	defer d.release()
+	f, err := d.root.OpenFile(".", os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		w.unreadable.Add(1)
+		return
+	}
+	defer f.Close()
+	w.dirs.Add(1)
+	for first := true; w.ctx.Err() == nil && !w.stopped.Load(); first = false {
+		list, err := f.ReadDir(batchSize)
+		if first && !w.opts.All {
+			w.learn(d, list)
+		}
+		w.batch(worker, d, list)
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			w.unreadable.Add(1)
+			return
+		}
+	}
+}
+
+// learn adds the directory's own rules. Where the listing is whole, it tells
+// which ignore files there are.
+func (w *walk) learn(d *Dir, list []fs.DirEntry) {
+	if len(list) >= batchSize {
+		d.rules = readRules(d.root, d.Path, d.rules, allIgnoreFiles)
+		return
+	}
+	var files ignoreFiles
+	for _, e := range list {
+		files.see(e.Name())
+	}
+	if files != 0 {
+		d.rules = readRules(d.root, d.Path, d.rules, files)
+	}
+}
+
+// batch shows entries to the visitor and leaves the directories among them as
+// tasks.
+func (w *walk) batch(worker int, d *Dir, list []fs.DirEntry) {
+	kept := make([]Entry, 0, len(list))
+	var tasks []task
+	for _, e := range list {
+		name, mode := e.Name(), e.Type()
+		if w.leavesOut(d, name, mode.IsDir()) {
+			continue
+		}
+		kept = append(kept, Entry{name, mode, e})
+		switch {
+		case !mode.IsDir() || d.Depth+1 >= w.opts.Depth && w.opts.Depth < MaxDepth:
+		case d.Depth+1 >= w.opts.Depth:
+			w.tooDeep.Add(1)
+		default:
+			d.hold()
+			tasks = append(tasks, task{dir: d, name: name})
+		}
+	}
+	if len(kept) == 0 {
+		return
+	}
+	w.entries.Add(int64(len(kept)))
+	for len(kept) > shareSize {
+		d.hold()
+		tasks = append(tasks, task{dir: d, entries: kept[:shareSize:shareSize]})
+		kept = kept[shareSize:]
+	}
+	if len(tasks) > 0 {
+		w.push(tasks...)
+	}
+	w.visit(worker, d, kept)
+}
+
+func (w *walk) leavesOut(d *Dir, name string, dir bool) bool {
+	if w.opts.Skip != nil && w.opts.Skip(path.Join(w.prefix, d.Path, name), dir) {
+		return true
+	}
+	if w.opts.All {
+		return false
+	}
+	if dir && isRepository(name) || d.rules != nil && d.rules.ignore(d.Join(name), name, func() bool { return dir }) {
+		w.ignored.Add(1)
+		return true
+	}
+	return false
+}

@@ -1,0 +1,312 @@
+package backup
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/files/atomicfile"
+)
+
+// Kinds of targets.
+const (
+	Directory = "directory"
+	S3        = "s3"
+	SMB       = "smb"
+)
+
+// Target is a place for backups. What it needs to be kept from others is a
+// secret of the host, named here.
+type Target struct {
+	Name string `json:"name"`
+	Kind string `json:"kind"`           // directory, s3 or smb
+	Path string `json:"path,omitempty"` // the folder; for s3 what names in the bucket begin with, for smb the folder in the share
+	Keep int    `json:"keep,omitempty"` // backups of one host that are kept; 0 means all
+
+	Endpoint  string `json:"endpoint,omitempty"` // of s3: https://host[:port]
+	Bucket    string `json:"bucket,omitempty"`
+	Region    string `json:"region,omitempty"` // "" means us-east-1
+	AccessKey string `json:"access_key,omitempty"`
+
+	Host  string `json:"host,omitempty"` // of smb: a name or address, with :port unless it is 445
+	Share string `json:"share,omitempty"`
+	User  string `json:"user,omitempty"` // "" means a guest; DOMAIN\user names a domain
+
+	Secret string `json:"secret,omitempty"` // name of the secret with the password, or the secret key of s3
+}
+
+const (
+	targetsFile = "backup-targets.json"
+	maxTargets  = 100
+)
+
+var targetName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`)
+
+// store is where backups of a target are.
+type store interface {
+	list(context.Context) ([]Entry, error)
+	create(ctx context.Context, name string) (upload, error)
+	// open matches fs.ErrNotExist when there is no such backup. Reads end
+	// with ctx.
+	open(ctx context.Context, name string) (body io.ReadCloser, size int64, err error)
+	remove(ctx context.Context, name string) error
+	close() error
+}
+
+// upload is a backup that is being written. It is there once commit has
+// returned, and otherwise never.
+type upload interface {
+	io.Writer
+	commit(context.Context) error
+	abort() // does nothing after commit
+}
+
+// Targets lists the targets, by name.
+func (r *Room) Targets() ([]Target, error) {
+	if r.o.Folders.Config == "" {
+		return nil, nil
+	}
+	text, err := atomicfile.Read(r.targetsFile(), 1<<20)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var all []Target
+	if err := json.Unmarshal(text, &all); err != nil {
+		return nil, fmt.Errorf("%s: %w", r.targetsFile(), err)
+	}
+	return all, nil
+}
+
+func (r *Room) targetsFile() string { return filepath.Join(r.o.Folders.Config, targetsFile) }
+
+// Target finds a target; "" finds the only one there is, and a path from the
+// top is a folder.
+func (r *Room) Target(name string) (Target, error) {
+	if filepath.IsAbs(name) {
+		t := Target{Name: name, Kind: Directory, Path: name}
+		return t, t.checkDirectory(r.o.Folders)
+	}
+	all, err := r.Targets()
+	if err != nil {
+		return Target{}, err
+	}
+	i := slices.IndexFunc(all, func(t Target) bool { return t.Name == name })
+	switch {
+	case name == "" && len(all) == 1:
+		return all[0], nil
+	case name == "" && len(all) > 1:
+		return Target{}, invalid("there are %d targets; expected the name of one of them", len(all))
+	case i < 0:
+		return Target{}, ErrNoTarget
+	}
+	return all[i], nil
+}
+
+// SetTarget makes a target, or replaces the one of its name, after it was
+// tried.
+func (r *Room) SetTarget(ctx context.Context, t Target) error {
+	if err := t.check(r.o.Folders); err != nil {
+		return err
+	}
+	s, err := r.connect(ctx, t)
+	if err != nil {
+		return err
+	}
+	_, err = s.list(ctx)
+	if err = errors.Join(err, s.close()); err != nil {
+		return fmt.Errorf("try the target: %w", err)
+	}
+	return r.changeTargets(func(all []Target) ([]Target, error) {
+		if i := slices.IndexFunc(all, func(o Target) bool { return o.Name == t.Name }); i >= 0 {
+			all[i] = t
+			return all, nil
+		}
+		if len(all) >= maxTargets {
+			return nil, invalid("there are %d targets, which is as many as can be kept", len(all))
+		}
+		return append(all, t), nil
+	})
+}
+
+// RemoveTarget forgets a target; the backups in it stay.
+func (r *Room) RemoveTarget(name string) error {
+	return r.changeTargets(func(all []Target) ([]Target, error) {
+		left := slices.DeleteFunc(slices.Clone(all), func(t Target) bool { return t.Name == name })
+		if len(left) == len(all) {
+			return nil, ErrNoTarget
+		}
+		return left, nil
+	})
+}
+
+func (r *Room) changeTargets(f func([]Target) ([]Target, error)) error {
+	if r.o.Folders.Config == "" {
+		return errors.New("this host has no folder to keep targets in")
+	}
+	unlock, err := atomicfile.Lock(r.targetsFile() + ".lock")
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	all, err := r.Targets()
+	if err != nil {
+		return err
+	}
+	if all, err = f(all); err != nil {
+		return err
+	}
+	slices.SortFunc(all, func(a, b Target) int { return strings.Compare(a.Name, b.Name) })
+	text, err := json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(r.targetsFile(), append(text, '\n'))
+}
+
+// check says what is wrong with a target.
+func (t Target) check(f Folders) error {
+	if !targetName.MatchString(t.Name) {
+		return invalid("name %.60q: expected 1 to 40 of a-z, 0-9, - and _, beginning with a letter or digit", t.Name)
+	}
+	if t.Keep < 0 {
+		return invalid("keep is %d: expected 0 for all, or how many backups", t.Keep)
+	}
+	if t.Secret != "" {
+		if err := secret.CheckName(t.Secret); err != nil {
+			return invalid("secret: %v", err)
+		}
+	}
+	for name, of := range map[string]string{"endpoint": t.Endpoint, "bucket": t.Bucket, "region": t.Region, "access_key": t.AccessKey} {
+		if of != "" && t.Kind != S3 {
+			return invalid("%s is for targets of kind s3", name)
+		}
+	}
+	for name, of := range map[string]string{"host": t.Host, "share": t.Share, "user": t.User} {
+		if of != "" && t.Kind != SMB {
+			return invalid("%s is for targets of kind smb", name)
+		}
+	}
+	switch t.Kind {
+	case Directory:
+		return t.checkDirectory(f)
+	case S3:
+		return t.checkS3()
+	case SMB:
+		return t.checkSMB()
+	}
+	return invalid("kind %.40q: expected directory, s3 or smb", t.Kind)
+}
+
+// checkDirectory wants a folder that is there: one that is not may be a disk
+// that is not mounted.
+func (t Target) checkDirectory(f Folders) error {
+	if !filepath.IsAbs(t.Path) {
+		return invalid("path %.200q: expected a folder, from the top", t.Path)
+	}
+	info, err := os.Stat(t.Path)
+	if err != nil || !info.IsDir() {
+		return invalid("path %.200q: there is no such folder; make it, or mount it", t.Path)
+	}
+	real, err := filepath.EvalSymlinks(t.Path)
+	if err != nil {
+		return err
+	}
+	for _, n := range f.list() {
+		own, err := os.Stat(n.path)
+		if err != nil {
+			continue
+		}
+		for p := real; ; p = filepath.Dir(p) {
+			if at, err := os.Stat(p); err == nil && os.SameFile(at, own) {
+				return invalid("path %.200q lies in a folder that is backed up; choose one elsewhere", t.Path)
+			}
+			if p == filepath.Dir(p) {
+				break
+			}
+		}
+	}
+	return nil
+}
+
+func (t Target) checkS3() error {
+	u, err := url.Parse(t.Endpoint)
+	if err != nil || u.Scheme != "https" && u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" || u.RawQuery != "" || u.User != nil {
+		return invalid("endpoint %.200q: expected https://host or https://host:port", t.Endpoint)
+	}
+	if !regexp.MustCompile(`^[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]$`).MatchString(t.Bucket) {
+		return invalid("bucket %.80q: expected 3 to 63 of a-z, 0-9, - and .", t.Bucket)
+	}
+	if !regexp.MustCompile(`^[a-z0-9-]{0,40}$`).MatchString(t.Region) {
+		return invalid("region %.60q: expected one such as us-east-1", t.Region)
+	}
+	if t.AccessKey == "" || t.Secret == "" || strings.ContainsAny(t.AccessKey, "/, \r\n") {
+		return invalid("a target of kind s3 needs access_key, and secret with the name of the secret that holds the secret key")
+	}
+	return t.checkBelow()
+}
+
+func (t Target) checkSMB() error {
+	if t.Host == "" || strings.ContainsAny(t.Host, "/\\ ") || t.Share == "" || strings.ContainsAny(t.Share, `/\:*?"<>|`) {
+		return invalid("a target of kind smb needs host and share, such as nas and backups")
+	}
+	if t.User != "" && t.Secret == "" {
+		return invalid("a target of kind smb with user needs secret, the name of the secret that holds the password")
+	}
+	return t.checkBelow()
+}
+
+// checkBelow is for paths below a bucket or share.
+func (t Target) checkBelow() error {
+	if t.Path != "" && (!fs.ValidPath(t.Path) || path.Clean(t.Path) == "." || strings.ContainsAny(t.Path, "\\\r\n")) {
+		return invalid("path %.200q: expected folders with / between, such as hosts/house", t.Path)
+	}
+	return nil
+}
+
+// open finds a target and connects to it.
+func (r *Room) open(ctx context.Context, name string) (Target, store, error) {
+	t, err := r.Target(name)
+	if err != nil {
+		return t, nil, err
+	}
+	s, err := r.connect(ctx, t)
+	return t, s, err
+}
+
+func (r *Room) connect(ctx context.Context, t Target) (store, error) {
+	var password secret.Text
+	if t.Secret != "" {
+		if r.o.Secrets == nil {
+			return nil, errors.New("this host keeps no secrets")
+		}
+		var err error
+		if password, err = r.o.Secrets.Get(t.Secret); errors.Is(err, secret.ErrNotFound) {
+			return nil, invalid("the target %s needs the secret %s; keep it with gatehouse secret set %s", t.Name, t.Secret, t.Secret)
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	switch t.Kind {
+	case Directory:
+		return openDirectory(t)
+	case S3:
+		return newBucket(t, password, r.o.part, r.o.now)
+	case SMB:
+		return dialShare(ctx, t, password)
+	}
+	return nil, invalid("target %s is of kind %q, which this release does not know", t.Name, t.Kind)
+}

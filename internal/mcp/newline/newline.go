@@ -1,0 +1,228 @@
+// Package newline splits a byte stream into frames of at most N bytes, one
+// message to a line.
+//
+// Lines end in \n or \r\n; blank ones are skipped. A line that is too long is
+// thrown away as it arrives, never held in memory, and the next line is read
+// as if nothing had happened. Of what a frame says it knows only the id of a
+// request that was too long.
+package newline
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/internal/mcp/rawjson"
+)
+
+// Limit is how many bytes a frame may have when nothing else is said.
+const Limit = 24 << 20
+
+// window is how much is read at once, and what an idle reader holds.
+const window = 4 << 10
+
+// ErrTooLong is returned for a line that was thrown away. Reading goes on.
+var ErrTooLong = errors.New("a line is longer than the limit")
+
+// Reader reads frames. Not safe for concurrent use.
+type Reader struct {
+	r     *bufio.Reader
+	limit int
+	id    []byte // of the request in the last line that was too long; nil if none was found
+}
+
+// NewReader reads frames of at most limit bytes, line ends not counted; 0
+// means Limit.
+func NewReader(r io.Reader, limit int) *Reader {
+	if limit <= 0 {
+		limit = Limit
+	}
+	return &Reader{r: bufio.NewReaderSize(r, window), limit: limit}
+}
+
+// Next returns the next frame, which the caller may keep. A last line without
+// an end is a frame too. The error is ErrTooLong, io.EOF, or why reading
+// failed.
+func (r *Reader) Next() ([]byte, error) {
+	for {
+		frame, err := r.line()
+		if errors.Is(err, ErrTooLong) {
+			return nil, err
+		}
+		if len(bytes.Trim(frame, " \t\r")) > 0 && (err == nil || err == io.EOF) {
+			return frame, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// line reads up to the end of a line or of the stream. Memory grows with what
+// has arrived, not with what the limit would allow.
+func (r *Reader) line() ([]byte, error) {
+	var frame []byte
+	for {
+		part, err := r.r.ReadSlice('\n')
+		full := err == bufio.ErrBufferFull
+		if !full {
+			part = bytes.TrimSuffix(part, []byte("\n"))
+		}
+		if len(frame)+len(part) > r.limit+1 { // 1 for a \r that may come last
+			return nil, r.discard(frame, part, err)
+		}
+		frame = append(frame, part...)
+		if full {
+			continue
+		}
+		frame = bytes.TrimSuffix(frame, []byte("\r"))
+		if len(frame) > r.limit {
+			return nil, r.discard(frame, nil, err)
+		}
+		return frame, err
+	}
+}
+
+// discard reads away the rest of a line that is too long; err is how reading
+// its last part ended. It keeps the id of the request in it.
+func (r *Reader) discard(frame, part []byte, err error) error {
+	var s rawjson.Salvage
+	s.Write(frame)
+	s.Write(part)
+	for err == bufio.ErrBufferFull {
+		part, err = r.r.ReadSlice('\n')
+		s.Write(part)
+	}
+	r.id = s.Request()
+	return ErrTooLong // the end of the stream, if that was it, comes next
+}
+
+// Taker takes what a reader finds.
+type Taker interface {
+	// Take takes a frame and returns soon. What it returns is the work that
+	// remains, to be run once by any goroutine; nil is none.
+	Take(frame []byte) (work func())
+	// Oversized tells of a line that was thrown away. id is that of the request
+	// in it, a raw token, or nil if none could be found.
+	Oversized(limit int, id []byte)
+}
+
+// handOver is how long a reader works itself, at least, before somebody else
+// reads on; at most it is twice that.
+const handOver = time.Millisecond
+
+// Feed hands every frame to t until the stream ends, which is nil, or reading
+// fails: then all frames were taken, though some may still be worked on. The
+// work on a frame that came alone is done by the reader itself, because waking
+// another goroutine costs more than a usual answer. Should it take long, a new
+// reader takes over, so that nothing ever waits behind a slow frame.
+func (r *Reader) Feed(t Taker) error {
+	f := &feed{r: r, t: t, ended: make(chan error, 1)}
+	go f.read()
+	return <-f.ended
+}
+
+// feed is one stream on its way to its taker. One goroutine at a time reads.
+type feed struct {
+	r     *Reader
+	t     Taker
+	ended chan error
+
+	turn    atomic.Uint64 // odd while the reader works; whoever makes it even reads on
+	watched atomic.Bool   // look will run
+	last    uint64        // the turn that look saw; look's own
+}
+
+func (f *feed) read() {
+	for {
+		frame, err := f.r.Next()
+		switch {
+		case err == nil:
+			if !f.take(frame) {
+				return
+			}
+		case errors.Is(err, ErrTooLong):
+			f.t.Oversized(f.r.limit, f.r.id)
+		case err == io.EOF:
+			f.ended <- nil
+			return
+		default:
+			f.ended <- err
+			return
+		}
+	}
+}
+
+// take reports whether the caller is still the one who reads.
+func (f *feed) take(frame []byte) bool {
+	work := f.t.Take(frame)
+	if work == nil {
+		return true
+	}
+	if f.r.r.Buffered() > 0 { // another is waiting
+		go work()
+		return true
+	}
+	turn := f.turn.Add(1)
+	f.watch()
+	work()
+	return f.turn.CompareAndSwap(turn, turn+1)
+}
+
+// watch has somebody look at the reader. A timer for each frame would cost as
+// much as the goroutine that it saves, so one runs on from frame to frame.
+func (f *feed) watch() {
+	if !f.watched.Swap(true) {
+		time.AfterFunc(handOver, f.look)
+	}
+}
+
+// look takes over from a reader that has worked on one frame since it last
+// looked.
+func (f *feed) look() {
+	turn := f.turn.Load()
+	working, late := turn%2 == 1, turn == f.last
+	f.last = turn
+	f.watched.Store(false)
+	switch {
+	case working && late && f.turn.CompareAndSwap(turn, turn+1):
+		f.read()
+	case f.turn.Load()%2 == 1:
+		f.watch()
+	}
+}
+
+// Writer writes frames. Not safe for concurrent use.
+type Writer struct {
+	w   io.Writer
+	buf []byte
+}
+
+// NewWriter writes frames to w, each with one call of Write.
+func NewWriter(w io.Writer) *Writer { return &Writer{w: w} }
+
+// Write writes one message as a line. Line breaks inside it, which in JSON can
+// only stand between tokens, become spaces.
+func (w *Writer) Write(msg []byte) error {
+	w.buf = append(append(w.buf[:0], msg...), '\n')
+	flatten(w.buf[:len(msg)])
+	_, err := w.w.Write(w.buf)
+	if cap(w.buf) > 16*window {
+		w.buf = nil // one large message does not stay for ever
+	}
+	return err
+}
+
+func flatten(b []byte) {
+	if bytes.IndexByte(b, '\n') < 0 && bytes.IndexByte(b, '\r') < 0 {
+		return
+	}
+	for i, c := range b {
+		if c == '\n' || c == '\r' {
+			b[i] = ' '
+		}
+	}
+}

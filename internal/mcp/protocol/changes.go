@@ -1,0 +1,278 @@
+package protocol
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"time"
+
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/mcp/session"
+	"gatehouse/tool"
+)
+
+// settle is how long changes are gathered before clients are told.
+const gather = 20 * time.Millisecond
+
+// changes tells clients that a list of theirs is another now. Whether it is,
+// is found by comparing fingerprints, so that nobody is told for nothing.
+type changes struct {
+	poked chan struct{} // holds a token while offers have changed
+
+	mu        sync.Mutex
+	pipes     map[*session.Session]*Pipe // sessions that are in no table
+	listeners map[*listener]struct{}
+}
+
+// stamps are the fingerprints of the lists a client can be told about.
+type stamps = [3]uint64
+
+// listNotes are their notifications.
+var listNotes = [3]string{
+	"notifications/tools/list_changed",
+	"notifications/prompts/list_changed",
+	"notifications/resources/list_changed",
+}
+
+func (c *changes) init() {
+	c.poked = make(chan struct{}, 1)
+	c.pipes = make(map[*session.Session]*Pipe)
+	c.listeners = make(map[*listener]struct{})
+}
+
+// Changed says that offers have changed. It never blocks.
+func (e *Engine) Changed() {
+	select {
+	case e.changes.poked <- struct{}{}:
+	default:
+	}
+}
+
+func (c *changes) run(ctx context.Context, e *Engine) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.poked:
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(gather):
+		}
+		e.work.Go(func() { e.watches.renew(ctx, e) })
+		c.tell(ctx, e)
+	}
+}
+
+func (c *changes) tell(ctx context.Context, e *Engine) {
+	c.mu.Lock()
+	var sessions []*session.Session
+	for s := range c.pipes {
+		sessions = append(sessions, s)
+	}
+	var listeners []*listener
+	for l := range c.listeners {
+		listeners = append(listeners, l)
+	}
+	c.mu.Unlock()
+	if e.sessions != nil {
+		e.sessions.All(func(s *session.Session) { sessions = append(sessions, s) })
+	}
+	for _, s := range sessions {
+		e.tellSession(ctx, s)
+	}
+	for _, l := range listeners {
+		l.look(ctx)
+	}
+}
+
+func (e *Engine) tellSession(ctx context.Context, s *session.Session) {
+	if !s.Initialized() {
+		return
+	}
+	f := s.Facts()
+	now, view := e.stampsOf(ctx, &f)
+	active, suspended := s.Subscriptions()
+	for _, uri := range active {
+		if !holds(view, uri) {
+			s.Suspend(uri)
+		}
+	}
+	if view != nil && len(suspended) > 0 {
+		e.work.Go(func() { e.regained(ctx, s, &f, view, suspended) })
+	}
+	old := s.SwapSeen(now)
+	if old == (stamps{}) {
+		return // it has only just joined and asked for nothing yet
+	}
+	for i := range now {
+		if now[i] != old[i] {
+			s.Tell(appendNote(nil, listNotes[i], nil))
+		}
+	}
+}
+
+// holds reports whether a view, nil where the caller may enter none, still has
+// what a URI names: whoever may not read a resource hears nothing of it.
+func holds(v *views.View, uri string) bool {
+	if v == nil {
+		return false
+	}
+	entry, _ := v.Resource(uri)
+	return entry != nil
+}
+
+// gone are the stamps of a caller whose context is not there any more, or not
+// for them.
+var gone = stamps{1, 1, 1}
+
+// stampsOf fingerprints what a caller sees now, with the view it is in; nil
+// when there is none. Resources and templates are told of together.
+func (e *Engine) stampsOf(ctx context.Context, f *session.Facts) (stamps, *views.View) {
+	f.Cut = e.opts.Views.Cut(f.Caller)
+	v, err := e.opts.Views.View(ctx, &f.Caller, f.Cut)
+	if err != nil {
+		return gone, nil
+	}
+	return stamps{
+		v.Stamp(views.Tools), v.Stamp(views.Prompts),
+		v.Stamp(views.Resources)*31 + v.Stamp(views.Templates),
+	}, v
+}
+
+// joined notes what a new session has seen, and prepares what it is told
+// should it ever miss something.
+func (e *Engine) joined(s *session.Session) {
+	f := s.Facts()
+	s.OnLoss(lookAgain)
+	now, _ := e.stampsOf(e.base, &f)
+	if newer := s.SwapSeen(now); newer != (stamps{}) {
+		s.SwapSeen(newer)
+	}
+	e.told("session.created", s)
+}
+
+// Revoked ends every session and subscription that a credential of a
+// principal has opened; with an empty credential, all of the principal's. A
+// connection that was let in by it is closed, because it says of itself who it
+// is; standard input and output are not: nobody brought a credential there.
+func (e *Engine) Revoked(principal, credential string) {
+	hit := func(c *tool.Caller) bool {
+		return c.Principal == principal && (credential == "" || c.Credential == credential)
+	}
+	if e.sessions != nil {
+		e.sessions.All(func(s *session.Session) {
+			if f := s.Facts(); hit(&f.Caller) {
+				e.sessions.End(s, session.ErrRevoked)
+			}
+		})
+	}
+	c := &e.changes
+	var pipes []*Pipe
+	var listeners []*listener
+	c.mu.Lock()
+	for s, p := range c.pipes {
+		if f := s.Facts(); hit(&f.Caller) || hit(&p.who.Caller) {
+			pipes = append(pipes, p)
+		}
+	}
+	for l := range c.listeners {
+		if hit(&l.r.facts.Caller) {
+			listeners = append(listeners, l)
+		}
+	}
+	c.mu.Unlock()
+	for _, p := range pipes {
+		if hit(&p.who.Caller) && p.who.Prove != nil {
+			p.close(session.ErrRevoked) // the next message would be served for whoever connected
+			continue
+		}
+		p.sess.End(session.ErrRevoked)
+	}
+	for _, l := range listeners {
+		l.finish()
+	}
+}
+
+// Farewell ends every subscription with its result, and returns when clients
+// have taken what they were told, or ctx is done. It is for a host that stops,
+// before it closes connections.
+func (e *Engine) Farewell(ctx context.Context) {
+	c := &e.changes
+	var sessions []*session.Session
+	var listeners []*listener
+	c.mu.Lock()
+	for s := range c.pipes {
+		sessions = append(sessions, s)
+	}
+	for l := range c.listeners {
+		listeners = append(listeners, l)
+	}
+	c.mu.Unlock()
+	if e.sessions != nil {
+		e.sessions.All(func(s *session.Session) { sessions = append(sessions, s) })
+	}
+	pause := func() bool {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(5 * time.Millisecond):
+			return true
+		}
+	}
+	var each sync.WaitGroup // since a client that does not read holds up its own alone
+	for _, l := range listeners {
+		each.Go(func() {
+			for l.news.busyNow() && pause() {
+			}
+			l.finish()
+		})
+	}
+	for _, s := range sessions {
+		for !s.Settled() && pause() {
+		}
+	}
+	told := make(chan struct{})
+	go func() {
+		each.Wait()
+		close(told)
+	}()
+	select {
+	case <-told:
+	case <-ctx.Done():
+	}
+}
+
+// Left tells that a session of the table has ended; see session.Options.
+func (e *Engine) Left(s *session.Session, cause error) {
+	e.opts.Log.Debug("session ended", "client", s.Facts().Client, "cause", cause)
+	e.told("session.ended", s)
+}
+
+// lookAgain makes a client read everything again: it missed messages, and it
+// is not known which.
+func lookAgain(s *session.Session) (msgs [][]byte) {
+	for _, n := range listNotes {
+		msgs = append(msgs, appendNote(nil, n, nil))
+	}
+	active, _ := s.Subscriptions()
+	for _, uri := range active {
+		msgs = append(msgs, appendNote(nil, "notifications/resources/updated", updated(uri, nil)))
+	}
+	return msgs
+}
+
+// told publishes a fact about a session.
+func (e *Engine) told(subject string, s *session.Session) {
+	f := s.Facts()
+	data, _ := json.Marshal(struct { // strings
+		Session    string `json:"session,omitempty"`
+		Credential string `json:"credential,omitempty"`
+		Context    string `json:"context,omitempty"`
+		Client     string `json:"client,omitempty"`
+		Revision   string `json:"revision"`
+	}{s.ID, f.Credential, f.Context, f.Client, f.Revision.String()})
+	e.opts.Bus.Publish(bus.Fact{Subject: subject, Owner: f.Owner, At: time.Now(), Data: data})
+}

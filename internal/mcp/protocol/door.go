@@ -1,0 +1,170 @@
+package protocol
+
+import (
+	"context"
+	"time"
+
+	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/internal/mcp/session"
+	"gatehouse/tool"
+)
+
+// This file is what a door sees of the engine. A door brings frames in and
+// takes messages out; it knows no method but the few that decide about
+// sessions. Newline-framed doors need nothing but a Pipe. The HTTP door picks
+// the era of each message (EraOf) and then calls Open, Accept, Legacy or
+// Modern.
+
+// Sink takes what one request sends back. The door implements it; the engine
+// calls it from any goroutine, one call at a time, and never after Answer or
+// Drop. A sink keeps no message it was given after the call has returned,
+// unless it says so by copying.
+type Sink interface {
+	// Note sends a message that precedes the answer: a notification or, to a
+	// legacy client, a request of ours. It does not block for longer than a
+	// write deadline. It reports false when this client cannot be told
+	// anything before the answer; the engine then finds another way.
+	Note(msg []byte) bool
+	// Answer sends the response and ends the request. status is for doors
+	// that have status codes.
+	Answer(status int, msg []byte)
+	// Drop ends the request without a response: it was cancelled.
+	Drop()
+	// A sink of a door with headers also has Challenge(header string), which
+	// comes before an Answer that wants another credential.
+
+	// Detach lets go of the connection while the request goes on, if the
+	// client can come back for the rest. Otherwise it does nothing.
+	Detach()
+}
+
+// Era says how a message is served.
+type Era uint8
+
+const (
+	Legacy Era = iota // handshake and session
+	Modern            // every request stands alone
+)
+
+// Header reads one header of the request a message came in, all values. It is
+// nil where there are no headers.
+type Header func(name string) []string
+
+// Who is the caller as far as the door knows: filled by identity, completed
+// by the engine. An empty Principal is a connection on which nobody has proved
+// anything yet; a message on it must bring a token.
+type Who struct {
+	tool.Caller
+	Bound string    // the context the credential is good for; "" means any
+	Until time.Time // when the credential expires; zero means never
+
+	// Prove finds who stands behind a token that comes inside a message, on
+	// doors without headers. nil: no token is known there.
+	Prove func(ctx context.Context, token string) (Who, error)
+
+	// Work returns the folders in which the client of a connection works, and
+	// whether its user named them; see tool.Caller. It is called when the
+	// client has said something. nil: clients of this listener name none.
+	Work func() (folders []string, named bool)
+
+	// Advice says more about which token is wanted, to whoever brings none:
+	// it follows "put a token into ...". "" adds nothing.
+	Advice string
+
+	// Pace holds a request of a connection until its turn has come, or says
+	// that there were too many. nil: as fast as they come.
+	Pace func(context.Context) error
+}
+
+// EraOf decides how one message is served: modern when its envelope or the
+// version header names a modern revision, when the envelope has no version but
+// is one otherwise, and server/discover always. Other headers do not decide:
+// legacy clients send them too.
+func (e *Engine) EraOf(m *Message, h Header) Era {
+	if v, ok := m.envelopeVersion(); ok {
+		if mcpversion.ModernName(v) {
+			return Modern
+		}
+	} else if m.Method == "server/discover" || m.enveloped() {
+		return Modern
+	}
+	if h != nil {
+		if v := h("MCP-Protocol-Version"); len(v) > 0 && mcpversion.ModernName(v[0]) {
+			return Modern
+		}
+	}
+	return Legacy
+}
+
+// Open serves the initialize request. With sessions it opens one, and the
+// door sends its id; without them s is nil. f is set when the handshake was
+// refused.
+func (e *Engine) Open(who Who, m *Message) (s *session.Session, response []byte, f *Fault) {
+	return e.initialize(who, m)
+}
+
+// Accept takes a legacy notification or response. Nothing is ever answered;
+// a fault is only for the door's status code.
+func (e *Engine) Accept(s *session.Session, m *Message) *Fault { return e.accept(s, m) }
+
+// Legacy serves one legacy request to its end. It returns when the engine
+// needs the calling goroutine no longer, which may be before the answer: the
+// sink tells when that is. The request does not end with the connection it
+// came in on.
+func (e *Engine) Legacy(s *session.Session, m *Message, sink Sink) { e.legacy(s, m, sink) }
+
+// Stateless makes a session for one legacy request on a host without
+// sessions. version is the MCP-Protocol-Version header; "" stands for
+// 2025-03-26.
+func (e *Engine) Stateless(who Who, version string) (*session.Session, *Fault) {
+	return e.stateless(who, version)
+}
+
+// Respond makes the response to a fault.
+func Respond(f *Fault) []byte { return appendError(nil, f) }
+
+// Sessions is the table of sessions with an id; nil when the host serves
+// without.
+func (e *Engine) Sessions() *session.Table { return e.sessions }
+
+// Modern serves one modern message to its end. A request ends early when ctx
+// does: on a door whose connection stands for the request, that is when the
+// client has gone. It returns when the engine needs the calling goroutine no
+// longer, which may be before the answer (a subscription stays open): the
+// sink tells when that is.
+func (e *Engine) Modern(ctx context.Context, who Who, m *Message, h Header, sink Sink) {
+	e.modern(ctx, who, m, h, sink)
+}
+
+// Pipe makes one client's end of a newline-framed connection: all eras, all
+// messages, state of its own. write sends one frame, without its newline; it
+// is called from one goroutine at a time and its error ends the pipe.
+func (e *Engine) Pipe(who Who, write func(msg []byte) error) *Pipe { return e.newPipe(who, write) }
+
+// Take takes one frame, which the pipe keeps, and returns the work on the
+// request in it, if there is one: to be run once, on any goroutine, for as long
+// as it takes. Take itself blocks only when the client has too many requests in
+// flight or does not read its answers.
+func (p *Pipe) Take(frame []byte) (work func()) { return p.receive(frame) }
+
+// Receive takes one frame and works on a goroutine of its own.
+func (p *Pipe) Receive(frame []byte) {
+	if work := p.receive(frame); work != nil {
+		go work()
+	}
+}
+
+// Oversized answers a frame that was longer than limit bytes and was thrown
+// away unread by the door; the connection goes on. id is that of the request in it, a
+// raw token, or nil if none could be found.
+func (p *Pipe) Oversized(limit int, id []byte) { p.oversized(limit, id) }
+
+// Drain waits until every request that was received has been answered, or
+// until ctx is done. The door calls it when its input has ended.
+func (p *Pipe) Drain(ctx context.Context) { p.drain(ctx) }
+
+// Close cancels what is in flight and ends the pipe. Safe to call twice.
+func (p *Pipe) Close(cause error) { p.close(cause) }
+
+// Done is closed when the pipe has ended, also by a failed write.
+func (p *Pipe) Done() <-chan struct{} { return p.done }

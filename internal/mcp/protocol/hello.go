@@ -1,0 +1,354 @@
+package protocol
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"unique"
+
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/mcp/session"
+	"gatehouse/tool"
+)
+
+// hello is what the host says of itself in one revision, encoded once.
+type hello struct {
+	capabilities string
+	info         string
+}
+
+// Names of the members of the modern envelope.
+const (
+	envelope      = "io.modelcontextprotocol/"
+	metaVersion   = envelope + "protocolVersion"
+	metaCaps      = envelope + "clientCapabilities"
+	metaClient    = envelope + "clientInfo"
+	metaLevel     = envelope + "logLevel"
+	metaServer    = envelope + "serverInfo"
+	metaSub       = envelope + "subscriptionId"
+	metaTask      = envelope + "related-task"
+	tasksExt      = envelope + "tasks"
+	metaToken     = "gatehouse/token"   // credentials, on doors without headers
+	metaResults   = "gatehouse/results" // "structured" adds the whole structured output to the result of one call
+	metaContext   = "gatehouse/context" // which context, likewise
+	listTTL       = "60000"             // milliseconds a client may keep a list; a listener hears of changes at once
+	capsCommon    = `"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}`
+	capsLogging   = `,"logging":{}`
+	capsComplete  = `,"completions":{}`
+	capsCoreTasks = `,"tasks":{"list":{},"cancel":{},"requests":{"tools":{"call":{}}}}`
+	capsTasksExt  = `,"extensions":{"` + tasksExt + `":{}}`
+)
+
+// introduce encodes what is said at the start in each revision.
+func (e *Engine) introduce() {
+	for r := first; r <= latest; r++ {
+		e.hello[r] = hello{capabilities: capabilities(r), info: e.info(r)}
+	}
+	e.tails = map[bool]string{}
+	for shared, scope := range map[bool]string{true: "public", false: "private"} {
+		e.tails[shared] = `,"ttlMs":` + listTTL + `,"cacheScope":"` + scope + `"` + e.envelope("complete")
+	}
+}
+
+func capabilities(r mcpversion.Revision) string {
+	c := "{" + capsCommon + capsLogging
+	if r.Has(mcpversion.CompletionsFlag) {
+		c += capsComplete
+	}
+	if r.Has(mcpversion.CoreTasks) {
+		c += capsCoreTasks
+	}
+	if r.Modern() {
+		c += capsTasksExt
+	}
+	return c + "}"
+}
+
+func (e *Engine) info(r mcpversion.Revision) string {
+	i := e.opts.Info
+	v := struct {
+		Name        string      `json:"name"`
+		Title       string      `json:"title,omitempty"`
+		Version     string      `json:"version"`
+		Description string      `json:"description,omitempty"`
+		Website     string      `json:"websiteUrl,omitempty"`
+		Icons       []tool.Icon `json:"icons,omitempty"`
+	}{Name: i.Name, Version: i.Version}
+	if r.Has(mcpversion.Titles) {
+		v.Title = i.Title
+	}
+	if r.Has(mcpversion.Icons) {
+		v.Description, v.Website, v.Icons = i.Description, i.Website, i.Icons
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic("protocol: info: " + err.Error()) // strings only
+	}
+	return string(b)
+}
+
+// envelope is what a modern result ends with, a comma in front.
+func (e *Engine) envelope(kind string) string {
+	return `,"resultType":"` + kind + `","_meta":{"` + metaServer + `":` + e.hello[latest].info + `}`
+}
+
+// ListTail is what a list result ends with; see contexts.Tail.
+func (e *Engine) ListTail(r mcpversion.Revision, shared bool) string {
+	if !r.Modern() {
+		return ""
+	}
+	return e.tails[shared]
+}
+
+// empty is a result that says nothing but that it is one.
+func (r *request) empty() []byte {
+	if !r.rev.Modern() {
+		return []byte("{}")
+	}
+	return []byte("{" + r.e.envelope("complete")[1:] + "}")
+}
+
+// initialize answers the legacy handshake. An unknown revision, and one that
+// has no handshake, is answered with the newest that has one.
+func (e *Engine) initialize(who Who, m *Message) (*session.Session, []byte, *Fault) {
+	f, fault := e.greet(who, m)
+	if fault != nil {
+		return nil, nil, fault
+	}
+	if e.sessions == nil {
+		return nil, e.welcome(&f, m.ID), nil
+	}
+	s, err := e.sessions.Open(f)
+	if err != nil {
+		return nil, nil, &Fault{Status: 503, Code: CodeInternal, Message: err.Error() + "; try again later", ID: m.ID}
+	}
+	s.Initialize(f)
+	e.joined(s)
+	return s, e.welcome(&f, m.ID), nil
+}
+
+// greet reads the handshake's params into facts.
+func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
+	if m.ID == nil {
+		return session.Facts{}, invalid(nil, "initialize needs an id")
+	}
+	f := session.Facts{Caller: who.Caller, Revision: mcpversion.LatestLegacy, Until: who.Until}
+	if v, ok := rawjson.Get(m.Params, "protocolVersion"); ok {
+		name, isString := rawjson.String(v)
+		if !isString {
+			bad := badParam("protocolVersion", "a string such as "+mcpversion.LatestLegacy.String())
+			bad.ID = m.ID
+			return f, bad
+		}
+		if r, known := mcpversion.Parse(name); known && !r.Modern() {
+			f.Revision = r
+		}
+	}
+	if caps, ok := rawjson.Get(m.Params, "capabilities"); ok {
+		f.Can = abilities(caps, f.Revision)
+	}
+	if c, ok := rawjson.Get(m.Params, "clientInfo"); ok {
+		f.Client = clientName(c)
+	}
+	if fault := e.place(&f, &who, m.has.of().context); fault != nil {
+		fault.ID = m.ID
+		return f, fault
+	}
+	f.Owner, f.Client = unique.Make(f.Owner).Value(), unique.Make(f.Client).Value() // one text each for thousands of sessions
+	return f, nil
+}
+
+// place gives the caller a context, a cut and an owner. Which context it is,
+// is decided by the first of these that says one: the credential's binding, the
+// door (a path or a header), what the message's _meta wants, the host's default. What a
+// binding does not allow is not found.
+func (e *Engine) place(f *session.Facts, who *Who, wanted []byte) *Fault {
+	if who.Work != nil {
+		f.Folders, f.Named = who.Work()
+	}
+	bound := who.Bound
+	if f.Context == "" {
+		f.Context, _ = rawjson.String(wanted)
+	}
+	if bound != "" {
+		if f.Context != "" && f.Context != bound {
+			return notFound(views.ErrNotFound)
+		}
+		f.Context = bound
+	}
+	if f.Context == "" {
+		f.Context = e.opts.Views.Default()
+	}
+	f.Owner = cmp.Or(f.ID, f.Principal) + "/" + f.Context
+	f.Cut = e.opts.Views.Cut(f.Caller)
+	if _, err := e.opts.Views.View(e.base, &f.Caller, f.Cut); err != nil {
+		return notFound(err)
+	}
+	return nil
+}
+
+// notFound is the answer about a context that is not there for this caller.
+func notFound(err error) *Fault {
+	status := 404
+	if errors.Is(err, views.ErrForbidden) {
+		status = 403
+	}
+	return &Fault{Status: status, Outside: true, Code: CodeInvalidParams, Message: err.Error()}
+}
+
+// prove finds who sends a message on a door without headers: whoever its
+// token names, else whom the door knows.
+func (e *Engine) prove(who Who, m *Message) (Who, *Fault) {
+	v := m.has.of().token
+	if v == nil {
+		if who.Principal == "" {
+			return who, &Fault{Status: 401, Code: CodeInvalidRequest, ID: m.ID,
+				Message: `credentials are needed: put a token into params._meta["` + metaToken + `"]` + who.Advice}
+		}
+		return who, nil
+	}
+	token, _ := rawjson.String(v)
+	if who.Prove == nil || token == "" {
+		return who, badToken(m.ID)
+	}
+	proven, err := who.Prove(e.base, token)
+	if err != nil {
+		return who, badToken(m.ID)
+	}
+	if proven.Context == "" {
+		proven.Context = who.Context
+	}
+	proven.Work = who.Work
+	return proven, nil
+}
+
+func badToken(id []byte) *Fault {
+	return &Fault{Status: 401, Code: CodeInvalidRequest, ID: id, Message: "the token is not valid here"}
+}
+
+func (e *Engine) welcome(f *session.Facts, id []byte) []byte {
+	h := e.hello[f.Revision]
+	out := `{"protocolVersion":"` + f.Revision.String() + `","capabilities":` + h.capabilities + `,"serverInfo":` + h.info
+	if v, err := e.opts.Views.View(e.base, &f.Caller, f.Cut); err == nil {
+		out += e.instructions(v)
+	}
+	return appendResult(nil, id, []byte(out+"}"))
+}
+
+// instructions are the member that tells a client how to use a view.
+func (e *Engine) instructions(v *views.View) string {
+	if e.opts.Instructions == nil {
+		return ""
+	}
+	text := e.opts.Instructions(v)
+	if text == "" {
+		return ""
+	}
+	return `,"instructions":` + string(rawjson.AppendString(nil, text))
+}
+
+// discover is the modern counterpart of the handshake; nothing is remembered.
+func (r *request) discover() {
+	if !r.see() {
+		return
+	}
+	e := r.e
+	names, _ := json.Marshal(mcpversion.Names())
+	out := `{"supportedVersions":` + string(names) + `,"capabilities":` + string(r.extended(e.hello[r.rev].capabilities))
+	out += e.instructions(r.view)
+	r.result([]byte(out + e.tails[true] + "}"))
+}
+
+// extended adds the extensions that modules of the view bring.
+func (r *request) extended(capabilities string) []byte {
+	caps := []byte(capabilities)
+	all, _ := rawjson.Get(caps, "extensions")
+	for name, ext := range r.view.Extensions() {
+		if _, ours := rawjson.Get(all, name); !ours {
+			all = rawjson.Splice(all, rawjson.Edit{Key: name, Value: ext})
+		}
+	}
+	return rawjson.Splice(caps, rawjson.Edit{Key: "extensions", Value: all})
+}
+
+// stateless makes the session of one legacy request on a host without them.
+func (e *Engine) stateless(who Who, version string) (*session.Session, *Fault) {
+	f := session.Facts{Caller: who.Caller, Revision: mcpversion.V20250326, Until: who.Until}
+	if version != "" {
+		r, ok := mcpversion.Parse(version)
+		if !ok || r.Modern() {
+			return nil, &Fault{Status: 400, Code: CodeInvalidRequest, Message: "MCP-Protocol-Version: unknown revision " + version}
+		}
+		f.Revision = r
+	}
+	if fault := e.place(&f, &who, nil); fault != nil {
+		return nil, fault
+	}
+	s := session.New(f) // which can do nothing: there was no handshake to say otherwise
+	s.Initialize(f)
+	return s, nil
+}
+
+// abilities reads a capabilities object.
+func abilities(caps []byte, r mcpversion.Revision) (can tool.Abilities) {
+	if rawjson.Kind(caps) != '{' {
+		return 0
+	}
+	for k, v := range rawjson.Object(caps) {
+		if rawjson.Kind(v) != '{' {
+			continue
+		}
+		switch string(k) {
+		case "elicitation":
+			can |= elicitation(v, r)
+		case "sampling":
+			can |= tool.CanSample
+			if _, ok := rawjson.Get(v, "tools"); ok && r.Has(mcpversion.SamplingTools) {
+				can |= tool.CanSampleTools
+			}
+		case "roots":
+			can |= tool.CanListRoots
+		case "extensions":
+			if _, ok := rawjson.Get(v, tasksExt); ok && r.Modern() {
+				can |= tool.CanTasks
+			}
+		}
+	}
+	return can
+}
+
+// elicitation: an empty object means forms, as it did before there was
+// anything else.
+func elicitation(v []byte, r mcpversion.Revision) (can tool.Abilities) {
+	if !r.Has(mcpversion.Elicitation) {
+		return 0
+	}
+	_, form := rawjson.Get(v, "form")
+	_, url := rawjson.Get(v, "url")
+	if form || !url {
+		can |= tool.CanElicit
+	}
+	if url && r.Has(mcpversion.ElicitationURL) {
+		can |= tool.CanElicitURL
+	}
+	return can
+}
+
+// clientName makes "name/version" of an implementation object.
+func clientName(info []byte) string {
+	if rawjson.Kind(info) != '{' {
+		return ""
+	}
+	get := func(k string) string {
+		v, _ := rawjson.Get(info, k)
+		s, _ := rawjson.String(v)
+		return s[:min(len(s), 100)]
+	}
+	name, version := get("name"), get("version")
+	if version == "" {
+		return name
+	}
+	return name + "/" + version
+}

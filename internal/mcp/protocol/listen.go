@@ -1,0 +1,246 @@
+package protocol
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/tool"
+)
+
+// maxWatched is how many resources and tasks one client may watch at once.
+const maxWatched = 1000
+
+// listener is one open subscriptions/listen.
+type listener struct {
+	r     *request
+	lists [3]bool // which lists it wants to hear of
+
+	looking sync.Mutex // held while the lists are compared with seen
+	seen    stamps
+	watched map[string]func() // stops what is watched, by URI; nil while the caller may not read it
+
+	telling sync.Mutex // held while something is told; the acknowledgement comes first
+	stopped bool
+
+	news  news
+	stops []func()
+}
+
+// filter is what a client wants to hear of, and what it is promised.
+type filter struct {
+	Tools     bool     `json:"toolsListChanged,omitempty"`
+	Prompts   bool     `json:"promptsListChanged,omitempty"`
+	Resources bool     `json:"resourcesListChanged,omitempty"`
+	Watch     []string `json:"resourceSubscriptions,omitempty"`
+	Tasks     []string `json:"taskIds,omitempty"`
+}
+
+// readFilter reads what a client wants to hear of; what it does not know of is
+// left out.
+func readFilter(raw []byte) (want filter, err error) {
+	if rawjson.Kind(raw) != '{' {
+		return want, errors.New("an object such as {\"toolsListChanged\":true}")
+	}
+	for k, v := range rawjson.Object(raw) {
+		var into any
+		switch string(k) {
+		case "toolsListChanged":
+			into = &want.Tools
+		case "promptsListChanged":
+			into = &want.Prompts
+		case "resourcesListChanged":
+			into = &want.Resources
+		case "resourceSubscriptions":
+			into = &want.Watch
+		case "taskIds":
+			into = &want.Tasks
+		default:
+			continue
+		}
+		if json.Unmarshal(v, into) != nil {
+			return want, errors.New(string(k) + " to be true or false, or a list of strings where it names things")
+		}
+	}
+	if len(want.Watch)+len(want.Tasks) > maxWatched {
+		return want, errors.New("at most 1000 resources and tasks")
+	}
+	return want, nil
+}
+
+// listen serves subscriptions/listen. It returns at once; the subscription
+// lives until the client goes, cancels it, or the host stops.
+func (r *request) listen() {
+	raw, _ := rawjson.Get(r.msg.Params, "notifications")
+	want, err := readFilter(raw)
+	if err != nil {
+		r.fail(badParam("notifications", err.Error()))
+		return
+	}
+	if !r.see() {
+		return
+	}
+	l := &listener{r: r, watched: map[string]func(){}, lists: [3]bool{want.Tools, want.Prompts, want.Resources}}
+	l.seen, _ = r.e.stampsOf(r.ctx, r.facts)
+	if !l.begin(&want) {
+		l.stop()
+		r.fail(&Fault{Status: 406, Code: CodeInvalidRequest, Message: "subscriptions/listen needs a client that accepts text/event-stream"})
+		return
+	}
+	if !r.facts.Until.IsZero() {
+		expiry := time.AfterFunc(time.Until(r.facts.Until), l.finish)
+		r.onClose(func() { expiry.Stop() })
+	}
+	r.e.changes.add(l)
+	l.look(r.ctx) // for what changed before it was added
+	r.park(l.finish)
+}
+
+// begin opens what is watched and acknowledges it. It reports false when the
+// client could not be told.
+func (l *listener) begin(want *filter) bool {
+	l.telling.Lock()
+	defer l.telling.Unlock()
+	ack, _ := json.Marshal(l.open(want))
+	params := append([]byte(`{"notifications":`), ack...)
+	return l.r.sayNow(appendNote(nil, "notifications/subscriptions/acknowledged", l.mark(append(params, '}'))))
+}
+
+// open starts what can be honoured and says what that is.
+func (l *listener) open(want *filter) filter {
+	r := l.r
+	got := filter{Tools: want.Tools, Prompts: want.Prompts, Resources: want.Resources}
+	for _, uri := range want.Watch {
+		entry, _ := r.view.Resource(uri)
+		if entry == nil || slices.Contains(got.Watch, uri) {
+			continue
+		}
+		stop, err := r.e.watch(r.ctx, r.facts, r.view, entry, uri, l.tells(uri))
+		if err == nil {
+			l.stops, got.Watch = append(l.stops, stop), append(got.Watch, uri)
+			l.watched[uri] = stop
+		}
+	}
+	if r.facts.Can&tool.CanTasks == 0 {
+		return got
+	}
+	for _, id := range want.Tasks {
+		if slices.Contains(got.Tasks, id) {
+			continue
+		}
+		stop, err := r.e.opts.Jobs.Watch(r.facts.Owner, id, func(rec jobs.Record) {
+			l.tell("notifications/tasks", taskState(&rec))
+		})
+		if err == nil {
+			l.stops, got.Tasks = append(l.stops, stop), append(got.Tasks, id)
+		}
+	}
+	return got
+}
+
+// mark adds the subscription's id to params.
+func (l *listener) mark(params []byte) []byte {
+	meta, ok := rawjson.Get(params, "_meta")
+	if !ok {
+		meta = []byte("{}")
+	}
+	meta = rawjson.Splice(meta, rawjson.Edit{Key: metaSub, Value: l.r.msg.ID})
+	return rawjson.Splice(params, rawjson.Edit{Key: "_meta", Value: meta})
+}
+
+func (l *listener) tell(method string, params []byte) {
+	l.telling.Lock()
+	defer l.telling.Unlock()
+	if !l.stopped {
+		l.r.tell(method, l.mark(params))
+	}
+}
+
+// look compares the lists with what was last seen.
+func (l *listener) look(ctx context.Context) {
+	l.looking.Lock()
+	defer l.looking.Unlock()
+	now, view := l.r.e.stampsOf(ctx, l.r.facts)
+	if view == nil {
+		l.finish()
+		return
+	}
+	for uri, stop := range l.watched {
+		switch there := holds(view, uri); {
+		case !there && stop != nil:
+			stop()
+			l.watched[uri] = nil
+		case there && stop == nil:
+			l.regain(ctx, view, uri)
+		}
+	}
+	for i := range now {
+		if l.lists[i] && now[i] != l.seen[i] {
+			l.post(topic{note: listNotes[i]}, nil)
+		}
+	}
+	l.seen = now
+}
+
+// tells makes what passes on changes of a resource.
+func (l *listener) tells(uri string) func(json.RawMessage) {
+	return func(meta json.RawMessage) { l.post(topic{uri: uri}, meta) }
+}
+
+// regain goes on with what could not be read for a while, and tells the client
+// to read it again. l.looking is held.
+func (l *listener) regain(ctx context.Context, v *views.View, uri string) {
+	f := *l.r.facts
+	f.Cut = l.r.e.opts.Views.Cut(f.Caller)
+	entry, _ := v.Resource(uri)
+	told := l.tells(uri)
+	stop, err := l.r.e.watch(ctx, &f, v, entry, uri, told)
+	if err != nil {
+		return // it may still not be watched
+	}
+	l.telling.Lock()
+	if l.stopped {
+		defer stop()
+	} else {
+		l.stops, l.watched[uri] = append(l.stops, stop), stop
+	}
+	l.telling.Unlock()
+	told(nil)
+}
+
+// add keeps the listener until its request ends. When the host stops, the
+// request ends with a result.
+func (c *changes) add(l *listener) {
+	c.mu.Lock()
+	c.listeners[l] = struct{}{}
+	c.mu.Unlock()
+	context.AfterFunc(l.r.ctx, func() {
+		c.mu.Lock()
+		delete(c.listeners, l)
+		c.mu.Unlock()
+		l.finish()
+	})
+}
+
+func (l *listener) stop() {
+	l.telling.Lock()
+	stops := l.stops
+	l.stops, l.stopped = nil, true
+	l.telling.Unlock()
+	for _, f := range stops {
+		f()
+	}
+}
+
+// finish ends the subscription from our side, gracefully. It does nothing but
+// free what is watched when the client has ended it.
+func (l *listener) finish() {
+	l.stop()
+	l.r.result(append(append([]byte(`{"resultType":"complete","_meta":{"`+metaSub+`":`), l.r.msg.ID...), "}}"...))
+}

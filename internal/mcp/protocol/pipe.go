@@ -1,0 +1,296 @@
+package protocol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/mcp/session"
+)
+
+// Pipe is one client on a newline-framed connection. Legacy messages share
+// the connection's one session; modern ones stand alone. Nothing of it is
+// shared with other connections.
+type Pipe struct {
+	e     *Engine
+	who   Who
+	sess  *session.Session
+	slots chan struct{} // one for each request that is worked on
+	open  tally         // requests that have not been answered
+	ctx   context.Context
+	stop  context.CancelCauseFunc
+	done  chan struct{}
+	once  sync.Once
+
+	mu    sync.Mutex // held while one frame is written
+	write func([]byte) error
+}
+
+// openPerSlot is how many requests may be open at once for each that may be
+// worked on: the others wait for the client, or are subscriptions.
+const openPerSlot = 16
+
+// errPipe is why a pipe ended whose output could not be written.
+var errPipe = errors.New("the client does not take our output")
+
+func (e *Engine) newPipe(who Who, write func([]byte) error) *Pipe {
+	p := &Pipe{e: e, who: who, write: write, done: make(chan struct{})}
+	p.ctx, p.stop = context.WithCancelCause(e.base)
+	p.slots = make(chan struct{}, e.opts.InFlight)
+	p.open.limit = openPerSlot * e.opts.InFlight
+	p.sess = session.New(session.Facts{Caller: who.Caller, Revision: mcpversion.LatestLegacy})
+	p.sess.OnLoss(lookAgain)
+	p.sess.Queue().Attach(pipeWriter{p}, 0, false, false)
+	e.changes.mu.Lock()
+	e.changes.pipes[p.sess] = p
+	e.changes.mu.Unlock()
+	return p
+}
+
+// pipeWriter lets the pipe read its session's queue.
+type pipeWriter struct{ p *Pipe }
+
+func (w pipeWriter) WriteEvent(_ string, msg []byte) error { return w.p.send(msg) }
+func (w pipeWriter) Close()                                {}
+
+// send writes one frame. A failed write ends the pipe.
+func (p *Pipe) send(msg []byte) error {
+	p.mu.Lock()
+	select {
+	case <-p.done:
+		p.mu.Unlock()
+		return errPipe // nothing is said on a connection that was closed
+	default:
+	}
+	err := p.write(msg)
+	p.mu.Unlock()
+	if err != nil {
+		go p.close(fmt.Errorf("%w: %w", errPipe, err))
+	}
+	return err
+}
+
+// receive takes a frame and returns the work that remains; nil is none.
+func (p *Pipe) receive(frame []byte) (work func()) {
+	msgs, faults, batch := Parse(frame)
+	if batch && !(p.sess.Facts().Revision.Has(mcpversion.Batches) && p.sess.Initialized()) {
+		p.send(appendError(nil, invalid(nil, "batches exist only in revision 2025-03-26, after its handshake")))
+		return nil
+	}
+	if batch {
+		p.batch(msgs, faults)
+		return nil
+	}
+	for _, f := range faults {
+		if !f.Silent {
+			p.send(appendError(nil, f))
+		}
+	}
+	if len(msgs) == 0 {
+		return nil
+	}
+	return p.take(&msgs[0], &pipeSink{p: p})
+}
+
+func (p *Pipe) oversized(limit int, id []byte) {
+	p.send(appendError(nil, invalid(id, fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
+}
+
+// take serves one message. Of a request, which may take long, it returns the
+// work; everything else is quick. From here on a request can be cancelled.
+func (p *Pipe) take(m *Message, sink *pipeSink) (work func()) {
+	modern := p.e.EraOf(m, nil) == Modern
+	switch {
+	case !m.IsRequest():
+		p.hear(m)
+		sink.Drop()
+	case !modern && m.Method == "initialize":
+		p.initialize(m, sink)
+	case !p.enter(m, sink):
+	case modern:
+		return p.modern(m, sink)
+	default:
+		if r := p.e.newLegacy(p.e.base, p.sess, m, sink); r.takeOff(p.sess) {
+			return r.dispatch
+		}
+	}
+	return nil
+}
+
+// modern serves a message that stands alone, also by who sends it.
+func (p *Pipe) modern(m *Message, sink *pipeSink) (work func()) {
+	r := p.e.newModern(p.e.base, m, nil, sink)
+	if !r.takeOff(p.sess) {
+		return nil
+	}
+	return func() {
+		who, fault := p.e.prove(p.who, m)
+		if fault != nil {
+			r.fail(fault)
+			return
+		}
+		r.stand(who)
+	}
+}
+
+// hear takes a notification or a response.
+func (p *Pipe) hear(m *Message) {
+	if m.Method == "notifications/cancelled" {
+		if id, ok := rawjson.Get(m.Params, "requestId"); ok {
+			p.sess.Cancel(flightKey(id), errCancelled)
+		}
+		return
+	}
+	p.e.accept(p.sess, m)
+}
+
+// enter takes a slot, and waits for one: the client is not read meanwhile. It
+// reports false when the request was answered or dropped instead.
+func (p *Pipe) enter(m *Message, sink *pipeSink) bool {
+	if !p.open.add() {
+		sink.Answer(200, appendError(nil, &Fault{Code: CodeInternal, ID: m.ID,
+			Message: fmt.Sprintf("%d requests are open on this connection; wait for an answer, or cancel one", p.open.limit)}))
+		return false
+	}
+	sink.counted = true
+	if err := p.pace(); err != nil {
+		sink.Answer(200, appendError(nil, &Fault{Code: CodeInternal, ID: m.ID, Message: err.Error()}))
+		return false
+	}
+	select {
+	case p.slots <- struct{}{}:
+		sink.working.Store(true)
+	case <-p.ctx.Done():
+	}
+	switch {
+	case p.ctx.Err() == nil:
+		return true
+	case errors.Is(context.Cause(p.ctx), errStopping):
+		sink.Answer(200, appendError(nil, &Fault{Code: CodeInternal, ID: m.ID, Message: errStopping.Error()}))
+	default:
+		sink.Drop()
+	}
+	return false
+}
+
+// pace waits where the client sends too fast. It is not read meanwhile.
+func (p *Pipe) pace() error {
+	if p.who.Pace == nil || p.ctx.Err() != nil {
+		return nil
+	}
+	if err := p.who.Pace(p.ctx); p.ctx.Err() == nil {
+		return err
+	}
+	return nil // it ends; enter says why
+}
+
+// initialize serves the handshake, in order with what follows it.
+func (p *Pipe) initialize(m *Message, sink *pipeSink) {
+	who, fault := p.e.prove(p.who, m)
+	var f session.Facts
+	if fault == nil {
+		f, fault = p.e.greet(who, m)
+	}
+	if fault == nil && !p.sess.Initialize(f) {
+		fault = invalid(m.ID, "initialized already; a connection has one handshake")
+	}
+	if fault != nil {
+		sink.Answer(200, appendError(nil, fault))
+		return
+	}
+	sink.Answer(200, p.e.welcome(&f, m.ID))
+	p.e.joined(p.sess)
+	if !f.Until.IsZero() {
+		expiry := time.AfterFunc(time.Until(f.Until), func() { p.close(session.ErrExpired) })
+		p.sess.OnEnd(func() { expiry.Stop() })
+	}
+}
+
+// drain waits for the answers to what was received. A client that sends no
+// more cannot cancel a subscription or answer a question: what waits for that
+// ends.
+func (p *Pipe) drain(ctx context.Context) {
+	idle := p.open.idle()
+	for _, end := range p.open.deafen() {
+		end()
+	}
+	select {
+	case <-idle:
+	case <-ctx.Done():
+	case <-p.ctx.Done():
+	}
+}
+
+func (p *Pipe) close(cause error) {
+	p.once.Do(func() {
+		p.e.changes.mu.Lock()
+		delete(p.e.changes.pipes, p.sess)
+		p.e.changes.mu.Unlock()
+		if cause == nil {
+			cause = session.ErrClosed
+		}
+		p.stop(cause)
+		p.sess.End(cause)
+		if p.sess.Initialized() {
+			p.e.told("session.ended", p.sess)
+		}
+		close(p.done)
+	})
+}
+
+// batch gathers the answers to one batch; the last one sends them.
+type batch struct {
+	p    *Pipe
+	mu   sync.Mutex
+	left int
+	out  []byte
+}
+
+func (p *Pipe) batch(msgs []Message, faults []*Fault) {
+	b := &batch{p: p, left: len(msgs) + 1}
+	for _, f := range faults {
+		b.add(appendError(nil, f))
+	}
+	for i := range msgs {
+		m := &msgs[i]
+		switch {
+		case m.IsRequest() && m.Method == "initialize":
+			b.done(appendError(nil, invalid(m.ID, "initialize must not be part of a batch")))
+		case m.IsRequest() && p.e.EraOf(m, nil) == Modern:
+			b.done(appendError(nil, invalid(m.ID, "the revision of this message has no batches; send it alone")))
+		default:
+			if work := p.take(m, &pipeSink{p: p, batch: b}); work != nil {
+				go work()
+			}
+		}
+	}
+	b.done(nil)
+}
+
+func (b *batch) add(msg []byte) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if len(b.out) > 0 {
+		b.out = append(b.out, ',')
+	}
+	b.out = append(b.out, msg...)
+}
+
+// done counts one message off; a nil msg has no answer.
+func (b *batch) done(msg []byte) {
+	if msg != nil {
+		b.add(msg)
+	}
+	b.mu.Lock()
+	b.left--
+	out := b.out
+	last := b.left == 0
+	b.mu.Unlock()
+	if last && len(out) > 0 {
+		b.p.send(append(append([]byte("["), out...), ']'))
+	}
+}

@@ -1,0 +1,124 @@
+package protocol
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"sync"
+
+	"gatehouse/internal/dispatch"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/dispatch/modulehost"
+	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/tool"
+)
+
+// rounds are the jobs that handlers have started for themselves. What they
+// run is known to this process only: after a restart such a job fails.
+type rounds struct {
+	mu sync.Mutex
+	by map[string]modulehost.Round
+}
+
+func (x *rounds) init() { x.by = make(map[string]modulehost.Round) }
+
+// StartJob runs something that outlives the call which starts it; see
+// module.Deps.Job.
+func (e *Engine) StartJob(who tool.Caller, title string, run modulehost.Round) (string, error) {
+	req, err := json.Marshal(taskRequest{Caller: who, Revision: mcpversion.Latest.String()})
+	if err != nil {
+		return "", err
+	}
+	job, err := e.opts.Jobs.Create(e.base, jobs.Record{Owner: who.Owner, Title: title, Request: req})
+	if err != nil {
+		return "", err
+	}
+	e.rounds.mu.Lock()
+	e.rounds.by[job.ID()] = run
+	e.rounds.mu.Unlock()
+	e.work.Go(func() { e.runRound(job.Context(), job, run, nil, nil) })
+	return job.ID(), nil
+}
+
+// take finds what a waiting job runs.
+func (x *rounds) take(id string) (modulehost.Round, bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	run, ok := x.by[id]
+	return run, ok
+}
+
+// keep keeps what a job runs while it waits for answers, and no longer: it may
+// be cancelled meanwhile, and then there is no further round that forgets it.
+func (x *rounds) keep(j *jobs.Jobs, rec jobs.Record) {
+	ended, end := context.WithCancel(context.Background())
+	stop, err := j.Watch(rec.Owner, rec.ID, func(now jobs.Record) {
+		if now.Status.Terminal() {
+			x.forget(rec.ID)
+		}
+		if now.Status != jobs.InputRequired {
+			end()
+		}
+	})
+	if err != nil {
+		end()
+		return
+	}
+	context.AfterFunc(ended, stop)
+}
+
+func (x *rounds) forget(id string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.by, id)
+}
+
+// runRound runs one round and writes its outcome into the job.
+func (e *Engine) runRound(ctx context.Context, job *jobs.Running, run modulehost.Round, recorded map[string]json.RawMessage, state []byte) {
+	ctx, done := e.round(ctx)
+	defer done()
+	out, err := run(ctx, recorded, state, jobNotes{job})
+	if err == nil && out.Result.Input != nil {
+		if err = job.Ask(out.Result.Input.Questions, out.Recorded, out.Result.Input.State); err == nil {
+			e.rounds.keep(e.opts.Jobs, job.Record())
+			return
+		}
+	}
+	e.rounds.forget(job.ID())
+	if err := e.finishRound(job, out.Result, err); err != nil && !errors.Is(err, jobs.ErrSettled) {
+		e.opts.Log.Error("job outcome is lost", "job", job.ID(), "err", err)
+	}
+}
+
+func (e *Engine) finishRound(job *jobs.Running, res tool.Result, err error) error {
+	if e.interrupted(job, dispatch.Result{Result: res}, err) {
+		return job.Interrupt()
+	}
+	if w, ok := errors.AsType[*tool.WireError](err); ok {
+		return job.Fail(w)
+	}
+	settled := dispatch.Result{}
+	if err != nil {
+		ref, ok := errors.AsType[*tool.Refusal](err)
+		if !ok {
+			ref = &tool.Refusal{Message: err.Error()}
+		}
+		settled = dispatch.Refused(ref)
+	} else if settled, err = dispatch.Settled(res); err != nil {
+		return job.Fail(&tool.WireError{Code: CodeInternal, Message: "output: " + err.Error()})
+	}
+	r := &request{e: e, msg: &Message{}, rev: mcpversion.Latest}
+	return job.Finish(r.render(nil, &conversation{r: r, method: "tools/call"}, &settled))
+}
+
+// jobNotes lets a job's handler tell how far it is.
+type jobNotes struct{ run *jobs.Running }
+
+func (n jobNotes) Progress(done, total float64, note string) { n.run.Progress(done, total, note) }
+func (n jobNotes) Log(slog.Level, json.RawMessage)           {}
+func (n jobNotes) Output([]byte)                             {}
+func (n jobNotes) Detach()                                   {}
+
+var _ bus.Notes = jobNotes{}

@@ -1,0 +1,172 @@
+package protocol
+
+import (
+	"encoding/json"
+	"slices"
+	"strconv"
+	"sync"
+
+	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/mcp/session"
+	"gatehouse/tool"
+)
+
+// The tasks of 2025-11-25: the client asks for one with params.task, fetches
+// the result with a request that waits, and is asked on that request's stream.
+
+// legacyTask is a task as 2025-11-25 shows it. A tool's own failure counts as
+// the task's there.
+func legacyTask(rec *jobs.Record) []byte {
+	shown := *rec
+	if v, ok := rawjson.Get(rec.Result, "isError"); ok && rec.Status == jobs.Completed && string(v) == "true" {
+		shown.Status = jobs.Failed
+	}
+	b := append([]byte("{"), taskMembers(&shown, "ttl", "pollInterval")...)
+	return append(b, '}')
+}
+
+// taskList serves tasks/list.
+func (r *request) taskList() {
+	cursor, f := r.param("cursor")
+	if f != nil {
+		r.fail(f)
+		return
+	}
+	list, next, err := r.e.opts.Jobs.List(r.facts.Owner, cursor, 100)
+	if err != nil {
+		r.fail(&Fault{Code: CodeInvalidParams, Message: "params.cursor: " + err.Error()})
+		return
+	}
+	b := []byte(`{"tasks":[`)
+	for i := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, legacyTask(r.whole(&list[i]))...)
+	}
+	b = append(b, ']')
+	if next != "" {
+		b = append(b, `,"nextCursor":`...)
+		b = rawjson.AppendString(b, next)
+	}
+	r.result(append(b, '}'))
+}
+
+// whole is a completed task with its result, which tells whether the tool
+// failed; lists come without.
+func (r *request) whole(rec *jobs.Record) *jobs.Record {
+	if rec.Status != jobs.Completed {
+		return rec
+	}
+	full, err := r.e.opts.Jobs.Get(rec.Owner, rec.ID)
+	if err != nil {
+		return rec // expired meanwhile
+	}
+	return &full
+}
+
+// fetch is one tasks/result that waits.
+type fetch struct {
+	r    *request
+	id   string
+	mu   sync.Mutex
+	sent map[string]bool // questions put to the client already, by round
+	deaf bool            // the client sends no more
+}
+
+// taskResult serves tasks/result: it answers when the task has ended, and
+// meanwhile puts the task's questions to the client. No goroutine waits.
+func (r *request) taskResult() {
+	id, ok := r.taskID()
+	if !ok {
+		return
+	}
+	f := &fetch{r: r, id: id, sent: map[string]bool{}}
+	stop, err := r.e.opts.Jobs.Watch(r.facts.Owner, id, f.look)
+	if err != nil {
+		r.noTask(err)
+		return
+	}
+	r.onClose(stop)
+	rec, err := r.e.opts.Jobs.Get(r.facts.Owner, id)
+	if err != nil {
+		r.noTask(err)
+		return
+	}
+	f.look(rec)
+	r.park(f.deafen)
+}
+
+// deafen gives up when the task waits for an answer that cannot come.
+func (f *fetch) deafen() {
+	f.mu.Lock()
+	f.deaf = true
+	f.mu.Unlock()
+	if rec, err := f.r.e.opts.Jobs.Get(f.r.facts.Owner, f.id); err == nil {
+		f.look(rec)
+	}
+}
+
+// look acts on the newest state of the task.
+func (f *fetch) look(rec jobs.Record) {
+	switch rec.Status {
+	case jobs.Completed:
+		f.r.result(f.related(rec.Result))
+	case jobs.Failed:
+		fault := &Fault{Code: CodeInternal, Message: "the task failed"}
+		if rec.Error != nil {
+			fault.Code, fault.Message, fault.Data = rec.Error.Code, rec.Error.Message, rec.Error.Data
+		}
+		f.r.fail(fault)
+	case jobs.Cancelled:
+		f.r.fail(&Fault{Code: CodeInvalidRequest, Message: "the task was cancelled"})
+	case jobs.InputRequired:
+		f.ask(rec)
+	}
+}
+
+// related marks an object with the task it belongs to.
+func (f *fetch) related(obj []byte) []byte {
+	id, _ := json.Marshal(map[string]string{"taskId": f.id})
+	meta, ok := rawjson.Get(obj, "_meta")
+	if !ok {
+		meta = []byte("{}")
+	}
+	meta = rawjson.Splice(meta, rawjson.Edit{Key: metaTask, Value: id})
+	return rawjson.Splice(obj, rawjson.Edit{Key: "_meta", Value: meta})
+}
+
+// ask puts the open questions to the client, each once.
+func (f *fetch) ask(rec jobs.Record) {
+	for _, q := range rec.Questions {
+		key := strconv.FormatInt(rec.Round, 10) + " " + q.Key
+		f.mu.Lock()
+		again, deaf := f.sent[key], f.deaf
+		f.sent[key] = true
+		f.mu.Unlock()
+		switch {
+		case deaf:
+			f.r.fail(&Fault{Code: CodeInvalidRequest, Message: "the task waits for an answer; " + errDeaf.Error()})
+			return
+		case !again:
+			f.put(q)
+		}
+	}
+}
+
+// put sends one question. Its answer goes to the job, also when this request
+// has ended.
+func (f *fetch) put(q tool.Question) {
+	r := f.r
+	id, ok := r.sess.Expect(func(rep session.Reply) {
+		if rep.Result == nil {
+			return // declined by the client program: the question stays open
+		}
+		answer := map[string]json.RawMessage{q.Key: slices.Clone(rep.Result)}
+		r.e.work.Go(func() { r.e.opts.Jobs.Answer(r.facts.Owner, f.id, answer) })
+	})
+	if ok && !r.say(appendRequest(nil, id, q.Method, f.related(questionParams(r.rev, q)))) {
+		r.sess.Forget(id)
+	}
+}

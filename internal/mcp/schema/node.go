@@ -1,0 +1,441 @@
+package schema
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"strconv"
+
+	"gatehouse/internal/mcp/rawjson"
+)
+
+// typeSet is a set of JSON types; the empty one stands for all.
+type typeSet uint8
+
+const (
+	isNull typeSet = 1 << iota
+	isBoolean
+	isObject
+	isArray
+	isNumber
+	isString
+	isInteger
+)
+
+var typeNames = [...]struct {
+	name string
+	set  typeSet
+}{
+	{"string", isString}, {"integer", isInteger}, {"number", isNumber}, {"boolean", isBoolean},
+	{"object", isObject}, {"array", isArray}, {"null", isNull},
+}
+
+// kinds gives the types a value of a kind (see rawjson.Kind) can have.
+func kinds(kind byte) typeSet {
+	switch kind {
+	case '{':
+		return isObject
+	case '[':
+		return isArray
+	case '"':
+		return isString
+	case '0':
+		return isNumber | isInteger
+	case 't', 'f':
+		return isBoolean
+	case 'n':
+		return isNull
+	}
+	return 0
+}
+
+// node is one subschema as the walker sees it: the keywords it knows. What it
+// does not know it leaves to the full engine, so a node may accept too much and
+// never too little.
+type node struct {
+	types typeSet
+	never bool // the schema false
+
+	props    []prop
+	index    map[string]int // of props; nil while they are few
+	required int            // how many props are
+	defaults int            // how many props have a fill
+	closed   bool           // no other members
+	extra    *node          // of other members
+
+	items              *node
+	minItems, maxItems int // max -1: no limit
+
+	enum  [][]byte
+	words map[string]bool // enum, when it is long and all strings
+	tries int             // steps to compare with all of enum
+
+	low, high *bound
+
+	minLen, maxLen int // code points; max -1: no limit
+	pattern        *regexp.Regexp
+	patternSize    int // in instructions
+	format         string
+
+	title, doc string
+	def        json.RawMessage
+	header     []byte // x-mcp-header, as it stands
+}
+
+// prop is one member a node knows by name.
+type prop struct {
+	name       string
+	node       *node
+	declared   bool // in properties; false: only in required
+	required   bool
+	fill       []byte // "name":default
+	badDefault error  // why the default is not filled in
+}
+
+// bound is one end of a range of numbers.
+type bound struct {
+	text  string // as it stands in the schema
+	value float64
+	whole bool // exact holds it
+	exact int64
+	open  bool // the bound itself is outside
+}
+
+// manyProps is from how many members on they are found through a map.
+const manyProps = 9
+
+// find gives the place of a member, -1 when there is none. Members come in the
+// schema's order most of the time, so the search starts at next.
+func (n *node) find(key []byte, next int) int {
+	if n.index != nil {
+		if i, ok := n.index[string(key)]; ok {
+			return i
+		}
+		return -1
+	}
+	for i := next; i < len(n.props); i++ {
+		if n.props[i].name == string(key) {
+			return i
+		}
+	}
+	for i := range min(next, len(n.props)) {
+		if n.props[i].name == string(key) {
+			return i
+		}
+	}
+	return -1
+}
+
+// parser makes nodes from a schema that is known to be JSON.
+type parser struct {
+	draft07  bool
+	complex  bool // a keyword was met that only the full engine knows
+	room     int  // bytes of all defaults
+	count    int
+	patterns int   // size of all
+	err      error // the first
+}
+
+func (p *parser) fail(at, format string, args ...any) {
+	if p.err == nil {
+		if at == "" {
+			at = "schema"
+		}
+		p.err = fmt.Errorf("%s: %w", at, fmt.Errorf(format, args...))
+	}
+}
+
+// onlyFull holds the keywords that the walker leaves to the full engine.
+func onlyFull(keyword string) bool {
+	switch keyword {
+	case "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef",
+		"patternProperties", "propertyNames", "unevaluatedProperties", "unevaluatedItems",
+		"dependentRequired", "dependentSchemas", "dependencies", "prefixItems", "additionalItems",
+		"contains", "minContains", "maxContains", "uniqueItems", "multipleOf", "minProperties", "maxProperties":
+		return true
+	}
+	return false
+}
+
+// node makes the node of a subschema that stands at a JSON Pointer.
+func (p *parser) node(raw []byte, at string) *node {
+	if p.count++; p.count > MaxSubschemas {
+		p.fail("", "more than %d subschemas", MaxSubschemas)
+	}
+	n := &node{maxItems: -1, maxLen: -1}
+	if p.err != nil {
+		return n
+	}
+	switch rawjson.Kind(raw) {
+	case '{':
+	case 't':
+		return n
+	case 'f':
+		n.never = true
+		return n
+	default:
+		p.fail(at, "expected an object or a boolean, got %s", clip(string(raw), 40))
+		return n
+	}
+	if _, ok := rawjson.Get(raw, "$ref"); ok && p.draft07 {
+		p.complex = true // in that draft everything beside $ref is ignored
+		return n
+	}
+	for key, v := range rawjson.Object(raw) {
+		p.keyword(n, raw, string(key), v, at)
+	}
+	n.index = nil
+	for _, m := range n.props {
+		if m.required {
+			n.required++
+		}
+	}
+	if len(n.props) >= manyProps {
+		n.index = make(map[string]int, len(n.props))
+		for i, m := range n.props {
+			n.index[m.name] = i
+		}
+	}
+	return n
+}
+
+func (p *parser) keyword(n *node, raw []byte, key string, v []byte, at string) {
+	switch key {
+	case "type":
+		n.types = p.types(v, at)
+	case "enum":
+		p.enum(n, v, at)
+	case "const":
+		if n.enum != nil { // both count: the full engine's affair
+			p.complex = true
+			return
+		}
+		n.enum = [][]byte{v}
+	case "minimum", "exclusiveMinimum":
+		n.low = tighter(n.low, p.bound(key, v, at), 1)
+	case "maximum", "exclusiveMaximum":
+		n.high = tighter(n.high, p.bound(key, v, at), -1)
+	case "minLength":
+		n.minLen = p.length(key, v, at)
+	case "maxLength":
+		n.maxLen = p.length(key, v, at)
+	case "minItems":
+		n.minItems = p.length(key, v, at)
+	case "maxItems":
+		n.maxItems = p.length(key, v, at)
+	case "pattern":
+		p.pattern(n, v, at)
+	case "properties":
+		p.properties(n, v, at)
+	case "required":
+		p.required(n, v, at)
+	case "additionalProperties":
+		p.additional(n, raw, v, at)
+	case "items":
+		p.items(n, raw, v, at)
+	case "format":
+		n.format, _ = rawjson.String(v)
+	case "title":
+		n.title, _ = rawjson.String(v)
+	case "description":
+		n.doc, _ = rawjson.String(v)
+	case "default":
+		n.def = v
+		p.room += len(v) + len(at) + 4
+	case "x-mcp-header":
+		n.header = v
+	case "anyOf", "oneOf":
+		p.alternatives(n, v)
+	default:
+		p.complex = p.complex || onlyFull(key) && !(key == "uniqueItems" && rawjson.Kind(v) == 'f')
+	}
+}
+
+func (p *parser) types(v []byte, at string) (set typeSet) {
+	one := func(v []byte) {
+		for _, t := range typeNames {
+			if rawjson.Equal(v, t.name) {
+				set |= t.set
+				return
+			}
+		}
+		p.fail(at+"/type", "%s is no JSON type", clip(string(v), 40))
+	}
+	if rawjson.Kind(v) != '[' {
+		one(v)
+		return set
+	}
+	for t := range rawjson.Elements(v) {
+		one(t)
+	}
+	if set == 0 {
+		p.fail(at+"/type", "names no type")
+	}
+	return set
+}
+
+func (p *parser) enum(n *node, v []byte, at string) {
+	if rawjson.Kind(v) != '[' {
+		p.fail(at+"/enum", "expected an array")
+		return
+	}
+	if n.enum != nil {
+		p.complex = true
+		return
+	}
+	n.enum = [][]byte{}
+	words := map[string]bool{}
+	for e := range rawjson.Elements(v) {
+		n.enum = append(n.enum, e)
+		n.tries += 1 + len(e)/32
+		if s, ok := rawjson.String(e); ok {
+			words[s] = true
+		}
+	}
+	if len(words) == len(n.enum) && len(words) > 8 {
+		n.words = words
+	}
+}
+
+// alternatives reads a list of constants, the way forms give titles to choices,
+// as an enum; any other list is for the full engine. Constants that repeat make
+// a oneOf fail, so they are left to it too.
+func (p *parser) alternatives(n *node, v []byte) {
+	var values [][]byte
+	seen := map[string]bool{}
+	for alt := range rawjson.Elements(v) {
+		var value []byte
+		for key, v := range rawjson.Object(alt) {
+			switch string(key) {
+			case "const":
+				value = v
+			case "title", "description":
+			default:
+				p.complex = true
+				return
+			}
+		}
+		s, ok := rawjson.String(value)
+		if !ok || seen[s] {
+			p.complex = true
+			return
+		}
+		seen[s] = true
+		values = append(values, value)
+	}
+	if n.enum != nil || values == nil {
+		p.complex = true
+		return
+	}
+	n.enum = values
+}
+
+func (p *parser) bound(key string, v []byte, at string) *bound {
+	f, err := strconv.ParseFloat(string(v), 64)
+	if rawjson.Kind(v) != '0' || err != nil {
+		p.fail(at+"/"+key, "expected a number, got %s", clip(string(v), 40))
+		return nil
+	}
+	b := &bound{text: string(v), value: f, open: key[0] == 'e'}
+	b.exact, b.whole = rawjson.Int(v)
+	return b
+}
+
+// tighter gives the bound that excludes more; sign is 1 for lower bounds.
+func tighter(a, b *bound, sign float64) *bound {
+	if a == nil || b == nil {
+		if a == nil {
+			return b
+		}
+		return a
+	}
+	if d := (b.value - a.value) * sign; d > 0 || d == 0 && b.open {
+		return b
+	}
+	return a
+}
+
+func (p *parser) length(key string, v []byte, at string) int {
+	n, ok := rawjson.Int(v)
+	if !ok || n < 0 {
+		p.fail(at+"/"+key, "expected a whole number from 0 on, got %s", clip(string(v), 40))
+		return 0
+	}
+	return int(min(n, math.MaxInt32))
+}
+
+func (p *parser) pattern(n *node, v []byte, at string) {
+	expr, ok := rawjson.String(v)
+	re, size, err := compilePattern(expr, &p.patterns)
+	if !ok {
+		err = errors.New("expected a string")
+	}
+	if err != nil {
+		p.fail(at+"/pattern", "%w", err)
+		return
+	}
+	n.pattern, n.patternSize = re, size
+}
+
+func (p *parser) properties(n *node, v []byte, at string) {
+	if rawjson.Kind(v) != '{' {
+		p.fail(at+"/properties", "expected an object")
+		return
+	}
+	for key, sub := range rawjson.Object(v) {
+		i := p.member(n, string(key))
+		n.props[i].declared = true
+		n.props[i].node = p.node(sub, at+"/properties/"+string(key))
+	}
+}
+
+// member gives the place of a member among a node's, adding it if need be. The
+// index it keeps is dropped when the node is complete.
+func (p *parser) member(n *node, name string) int {
+	if n.index == nil {
+		n.index = map[string]int{}
+	}
+	i, ok := n.index[name]
+	if !ok {
+		i = len(n.props)
+		n.index[name] = i
+		n.props = append(n.props, prop{name: name})
+	}
+	return i
+}
+
+func (p *parser) required(n *node, v []byte, at string) {
+	if rawjson.Kind(v) != '[' {
+		p.fail(at+"/required", "expected an array of names")
+		return
+	}
+	for name := range rawjson.Elements(v) {
+		s, ok := rawjson.String(name)
+		if !ok {
+			p.fail(at+"/required", "expected an array of names, got %s", clip(string(name), 40))
+			return
+		}
+		n.props[p.member(n, s)].required = true
+	}
+}
+
+func (p *parser) additional(n *node, raw, v []byte, at string) {
+	if _, ok := rawjson.Get(raw, "patternProperties"); ok {
+		return // they have a say first: the full engine's affair
+	}
+	if rawjson.Kind(v) == 'f' {
+		n.closed = true
+		return
+	}
+	n.extra = p.node(v, at+"/additionalProperties")
+}
+
+func (p *parser) items(n *node, raw, v []byte, at string) {
+	if _, ok := rawjson.Get(raw, "prefixItems"); ok || rawjson.Kind(v) == '[' {
+		p.complex = true
+		return
+	}
+	n.items = p.node(v, at+"/items")
+}

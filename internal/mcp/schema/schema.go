@@ -1,0 +1,182 @@
+// Package schema turns Go types into JSON Schema, and JSON Schema into compiled
+// validators.
+//
+// For and ForOutput write the schema of a tool's arguments and results from
+// their Go types; Compile makes any schema, ours or a stranger's, into a
+// Schema that checks JSON text. What is wrong is told in words a model can act
+// on. Nothing here opens the network, and neither a schema nor a value from a
+// stranger makes a check run for long: what would cost too much is refused.
+//
+// Two engines stand behind one Schema. Our own walks the text once without
+// decoding it and knows the keywords tools use. A schema that also uses others
+// (allOf, $ref, patternProperties and their like) is walked first, for the
+// better messages, and then judged by github.com/google/jsonschema-go on a
+// decoded value. There, whole numbers that fit an int64 are exact, all others
+// and every bound are float64. Patterns are Go's (RE2) in both.
+package schema
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"gatehouse/internal/mcp/rawjson"
+)
+
+// Limits on a schema that is compiled.
+const (
+	MaxSize       = 256 << 10 // bytes
+	MaxDepth      = 128       // arrays and objects inside each other
+	MaxSubschemas = 4000
+)
+
+// Schema is a compiled schema. It is immutable and safe for concurrent use.
+type Schema struct {
+	raw     json.RawMessage
+	root    *node
+	room    int   // bytes that all defaults together take
+	full    *full // nil when the walker knows every keyword
+	formats bool  // whether format is enforced
+}
+
+// Compile makes a schema ready to check values. The schema is an object or a
+// boolean, of dialect 2020-12 (assumed when $schema is absent) or draft-07; an
+// empty one stands for an object without members. References must lead to
+// somewhere inside the schema. Keywords nobody knows, format among them, are
+// annotations and check nothing. raw must not be changed afterwards.
+func Compile(raw json.RawMessage) (*Schema, error) { return compile(raw, false) }
+
+// CompileStrict is Compile with the formats date-time, date, time, email, uri,
+// uuid, ipv4 and ipv6 enforced.
+func CompileStrict(raw json.RawMessage) (*Schema, error) { return compile(raw, true) }
+
+func compile(raw json.RawMessage, formats bool) (*Schema, error) {
+	if len(raw) == 0 {
+		raw = json.RawMessage(`{"type":"object","additionalProperties":false}`)
+	}
+	if len(raw) > MaxSize {
+		return nil, fmt.Errorf("schema of %d bytes: at most %d are taken", len(raw), MaxSize)
+	}
+	if err := rawjson.Check(raw, MaxDepth); err != nil {
+		return nil, fmt.Errorf("schema is not JSON: %w", err)
+	}
+	draft, err := dialect(raw)
+	if err != nil {
+		return nil, err
+	}
+	p := parser{draft07: draft == draft07}
+	s := &Schema{raw: raw, root: p.node(raw, ""), formats: formats}
+	if p.err != nil {
+		return nil, p.err
+	}
+	s.room = p.room
+	if p.complex {
+		if s.full, err = newFull(raw, draft); err != nil {
+			return nil, err
+		}
+	}
+	return s, s.keepDefaults(s.root)
+}
+
+const (
+	draft2020 = "https://json-schema.org/draft/2020-12/schema"
+	draft07   = "http://json-schema.org/draft-07/schema#"
+)
+
+// dialect tells which of the two dialects a schema is written in.
+func dialect(raw []byte) (string, error) {
+	v, ok := rawjson.Get(raw, "$schema")
+	if !ok {
+		return draft2020, nil
+	}
+	name, ok := rawjson.String(v)
+	switch strings.TrimSuffix(strings.Replace(name, "http://", "https://", 1), "#") {
+	case "":
+		if ok {
+			return draft2020, nil
+		}
+	case draft2020:
+		return draft2020, nil
+	case "https://json-schema.org/draft-07/schema":
+		return draft07, nil
+	}
+	return "", fmt.Errorf("$schema %s is not supported: use 2020-12 (%s) or draft-07 (%s)", clip(string(v), 100), draft2020, draft07)
+}
+
+// Raw is the text the schema was compiled from.
+func (s *Schema) Raw() json.RawMessage { return s.raw }
+
+// Check reports whether raw, which rawjson.Check has passed, fits the schema.
+// The error is a *Mismatch.
+func (s *Schema) Check(raw []byte) error {
+	w := walker{text: raw, cur: rawjson.At(raw), formats: s.formats}
+	return s.run(&w)
+}
+
+// run walks the text and, where that is not all, asks the full engine.
+func (s *Schema) run(w *walker) error {
+	w.left = maxWork
+	w.value(s.root)
+	if w.problems != nil {
+		return &Mismatch{w.problems}
+	}
+	if s.full != nil {
+		if p := s.full.check(w.text); p != nil {
+			return &Mismatch{[]Problem{*p}}
+		}
+	}
+	return nil
+}
+
+// Canonical gives arguments in the form a handler reads: checked, and with the
+// defaults of absent members filled in, at the top and in the objects that are
+// there. Nothing that was written is changed, so numbers keep their spelling;
+// when nothing has to be added, the result is args itself. No args at all count
+// as {}. The error is a *Mismatch. args has passed rawjson.Check.
+//
+// A default that does not fit its own schema, or that stands behind a reference
+// or a combination of schemas, is not filled in.
+func (s *Schema) Canonical(args []byte) (json.RawMessage, error) {
+	if len(args) == 0 {
+		args = []byte("{}")
+	}
+	w := walker{text: args, cur: rawjson.At(args), formats: s.formats, fill: true, room: s.room}
+	if err := s.run(&w); err != nil {
+		return nil, err
+	}
+	return w.filled(), nil
+}
+
+// keepDefaults keeps the defaults that can be filled in: those that fit their
+// own schema, made canonical themselves.
+func (s *Schema) keepDefaults(n *node) error {
+	if n == nil {
+		return nil
+	}
+	for i := range n.props {
+		p := &n.props[i]
+		if err := s.keepDefaults(p.node); err != nil {
+			return err
+		}
+		if p.node == nil || p.node.def == nil || p.required {
+			continue
+		}
+		v, err := s.canonicalDefault(p.node)
+		if err != nil {
+			p.badDefault = err
+			continue
+		}
+		p.fill = append(append(rawjson.AppendString(nil, p.name), ':'), v...)
+		n.defaults++
+	}
+	return errors.Join(s.keepDefaults(n.items), s.keepDefaults(n.extra))
+}
+
+func (s *Schema) canonicalDefault(n *node) (json.RawMessage, error) {
+	w := walker{text: n.def, cur: rawjson.At(n.def), formats: s.formats, fill: true, left: maxWork}
+	if w.value(n); w.problems != nil {
+		return nil, &Mismatch{w.problems}
+	}
+	return rawjson.Compact(nil, w.filled()), nil
+}

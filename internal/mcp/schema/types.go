@@ -1,0 +1,478 @@
+package schema
+
+import (
+	"encoding"
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strconv"
+	"time"
+	"unicode"
+
+	"gatehouse/internal/mcp/rawjson"
+)
+
+// For writes the schema of values of a type as arguments. It is as short as it
+// can be, since every client pays for each byte on every listing.
+//
+// Struct fields become members as encoding/json names them, in order, embedded
+// structs flattened; other members are refused. A member is required unless it
+// is a pointer, has omitempty or omitzero, or a default. null is never allowed
+// where the type does not ask for it: an optional member is left out. Types
+// that occur inside themselves are written once, under $defs.
+//
+// The tags of a field:
+//
+//	doc      the description
+//	default  a value as JSON; for strings the bare text
+//	min max  bounds of numbers, of the length of strings, of the count of items
+//	enum     allowed values, separated by commas; of a list's items
+//	pattern  a regular expression; of a list's items
+//	format   a format; of a list's items
+//	header   the name of the HTTP header that repeats the argument
+//	text     see Product; means nothing here
+func For(t reflect.Type) (json.RawMessage, error) { return write(t, false) }
+
+// ForOutput writes the schema of values of a type as encoding/json encodes
+// them, once tool.Typed has made empty lists of nil slices and maps: a nil
+// pointer is null, what is always written is required, and other members are
+// not excluded, so that a later version may add some; default and header mean nothing. A member tagged text:"product" must be a
+// string or a pointer to one.
+func ForOutput(t reflect.Type) (json.RawMessage, error) { return write(t, true) }
+
+func write(t reflect.Type, out bool) (json.RawMessage, error) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	w := writer{out: out, root: t, looping: map[reflect.Type]bool{}, names: map[reflect.Type]string{}, taken: map[string]bool{}}
+	w.findLoops(t, map[reflect.Type]bool{}, map[reflect.Type]bool{})
+	o, err := w.body(t, nil)
+	if err != nil {
+		return nil, fmt.Errorf("schema of %s: %w", t, err)
+	}
+	if err := w.defs(&o); err != nil {
+		return nil, fmt.Errorf("schema of %s: %w", t, err)
+	}
+	raw := o.close()
+	if err := verify(raw); err != nil {
+		return nil, fmt.Errorf("schema of %s: %w", t, err)
+	}
+	return raw, nil
+}
+
+// verify finds what an author got wrong: a default outside its own schema, a
+// pattern that is none, a header on a list.
+func verify(raw []byte) error {
+	s, err := CompileStrict(raw)
+	if err != nil {
+		return err
+	}
+	if err := s.root.badDefaults(""); err != nil {
+		return err
+	}
+	_, err = s.Headers()
+	return err
+}
+
+func (n *node) badDefaults(path string) error {
+	if n == nil {
+		return nil
+	}
+	for _, p := range n.props {
+		at := joinPath(path, p.name)
+		if p.badDefault != nil {
+			return fmt.Errorf("default of %s: %w", at, p.badDefault)
+		}
+		if err := p.node.badDefaults(at); err != nil {
+			return err
+		}
+	}
+	if err := n.items.badDefaults(path + "[]"); err != nil {
+		return err
+	}
+	return n.extra.badDefaults(path + "[*]")
+}
+
+// writer writes one schema.
+type writer struct {
+	out     bool
+	root    reflect.Type
+	looping map[reflect.Type]bool   // types that occur inside themselves
+	names   map[reflect.Type]string // under $defs
+	taken   map[string]bool
+	waiting []reflect.Type // named, not written yet
+}
+
+// object is JSON being written, one member after the other.
+type object []byte
+
+func (o *object) add(key string, value []byte) {
+	if len(*o) > 0 {
+		*o = append(*o, ',')
+	}
+	*o = append(rawjson.AppendString(*o, key), ':')
+	*o = append(*o, value...)
+}
+
+func (o *object) text(key, value string) { o.add(key, rawjson.AppendString(nil, value)) }
+
+func (o object) close() []byte {
+	return append(append(append(make([]byte, 0, len(o)+2), '{'), o...), '}')
+}
+
+var (
+	timeType   = reflect.TypeFor[time.Time]()
+	rawType    = reflect.TypeFor[json.RawMessage]()
+	numberType = reflect.TypeFor[json.Number]()
+)
+
+// opaque tells how types look that encode themselves: their JSON type, "" for
+// any.
+func (w *writer) opaque(t reflect.Type) (name string, ok bool) {
+	switch t {
+	case timeType:
+		return "string", true
+	case numberType:
+		return "number", true
+	case rawType:
+		return "", true
+	}
+	asJSON, asText := reflect.TypeFor[json.Unmarshaler](), reflect.TypeFor[encoding.TextUnmarshaler]()
+	if w.out {
+		asJSON, asText = reflect.TypeFor[json.Marshaler](), reflect.TypeFor[encoding.TextMarshaler]()
+	}
+	if t.Kind() == reflect.Interface {
+		return "", true
+	}
+	switch p := reflect.PointerTo(t); {
+	case t.Implements(asJSON) || p.Implements(asJSON):
+		return "", true
+	case t.Implements(asText) || p.Implements(asText):
+		return "string", true
+	}
+	return "", false
+}
+
+// findLoops notes the types that occur inside themselves.
+func (w *writer) findLoops(t reflect.Type, open, done map[reflect.Type]bool) {
+	if open[t] {
+		w.looping[t] = true
+		return
+	}
+	if _, ok := w.opaque(t); ok || done[t] {
+		return
+	}
+	open[t] = true
+	switch t.Kind() {
+	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
+		w.findLoops(t.Elem(), open, done)
+	case reflect.Struct:
+		for _, f := range fieldsOf(t) {
+			w.findLoops(f.typ, open, done)
+		}
+	}
+	open[t], done[t] = false, true
+}
+
+// schema writes the schema of a type at its place, by reference if it loops.
+// Inside a list or a member of an output, what can be nil may be null.
+func (w *writer) schema(t reflect.Type, f *field) (object, error) {
+	null := false
+	for t.Kind() == reflect.Pointer {
+		t, null = t.Elem(), true
+	}
+	null = null && w.out && (f == nil || !f.optional)
+	if w.looping[t] {
+		return w.reference(t, null), nil
+	}
+	o, err := w.body(t, f)
+	if err == nil && null {
+		o = nullable(o)
+	}
+	return o, err
+}
+
+func (w *writer) reference(t reflect.Type, null bool) (o object) {
+	to := "#"
+	if t != w.root {
+		to += "/$defs/" + w.name(t)
+	}
+	o.text("$ref", to)
+	if !null {
+		return o
+	}
+	var either object
+	either.add("anyOf", append(append([]byte{'['}, o.close()...), `,{"type":"null"}]`...))
+	return either
+}
+
+// nullable adds null to the type that a schema begins with, and to its enum.
+func nullable(o object) (n object) {
+	for key, v := range rawjson.Object(o.close()) {
+		switch string(key) {
+		case "type":
+			n.add("type", append(append([]byte{'['}, v...), `,"null"]`...))
+		case "enum":
+			n.add("enum", append(v[:len(v)-1:len(v)-1], ",null]"...))
+		default:
+			n.add(string(key), v)
+		}
+	}
+	return n
+}
+
+// body writes the schema of a type itself, with what the field's tags add.
+func (w *writer) body(t reflect.Type, f *field) (o object, err error) {
+	if f != nil && f.quoted {
+		o.text("type", "string")
+		return o, nil
+	}
+	if name, ok := w.opaque(t); ok {
+		if name != "" {
+			o.text("type", name)
+		}
+		if t == timeType && (f == nil || f.tag("format") == "") {
+			o.text("format", "date-time")
+		}
+		return o, f.constrain(&o, name)
+	}
+	switch t.Kind() {
+	case reflect.Struct:
+		return w.structBody(t)
+	case reflect.Slice, reflect.Array:
+		return w.listBody(t, f)
+	case reflect.Map:
+		return w.mapBody(t)
+	}
+	name := typeName(t.Kind())
+	if name == "" {
+		return nil, fmt.Errorf("%s has no JSON form", t)
+	}
+	o.text("type", name)
+	if err := f.constrain(&o, name); err != nil {
+		return nil, err
+	}
+	w.range_(&o, t, f)
+	return o, nil
+}
+
+func typeName(k reflect.Kind) string {
+	switch k {
+	case reflect.String:
+		return "string"
+	case reflect.Bool:
+		return "boolean"
+	case reflect.Float32, reflect.Float64:
+		return "number"
+	case reflect.Int, reflect.Int8, reflect.Int16, reflect.Int32, reflect.Int64,
+		reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
+		return "integer"
+	}
+	return ""
+}
+
+// range_ says what fits an unsigned or small integer, so that decoding cannot
+// fail on what the schema let through. An int64 goes without saying.
+func (w *writer) range_(o *object, t reflect.Type, f *field) {
+	if w.out || f.tag("enum") != "" {
+		return
+	}
+	bits := t.Bits
+	switch k := t.Kind(); k {
+	case reflect.Int8, reflect.Int16, reflect.Int32:
+		half := int64(1) << (bits() - 1)
+		if f.tag("min") == "" {
+			o.add("minimum", strconv.AppendInt(nil, -half, 10))
+		}
+		if f.tag("max") == "" {
+			o.add("maximum", strconv.AppendInt(nil, half-1, 10))
+		}
+	case reflect.Uint, reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64, reflect.Uintptr:
+		if f.tag("min") == "" {
+			o.add("minimum", []byte("0"))
+		}
+		if f.tag("max") == "" && bits() < 64 {
+			o.add("maximum", strconv.AppendUint(nil, 1<<bits()-1, 10))
+		}
+	}
+}
+
+func (w *writer) listBody(t reflect.Type, f *field) (o object, err error) {
+	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
+		if _, own := w.opaque(t.Elem()); !own {
+			o.text("type", "string")
+			o.text("contentEncoding", "base64")
+			return o, f.constrain(&o, "string")
+		}
+	}
+	o.text("type", "array")
+	items, err := w.schema(t.Elem(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("items: %w", err)
+	}
+	if f != nil {
+		if err := f.constrainItems(&items, t.Elem()); err != nil {
+			return nil, err
+		}
+	}
+	if len(items) > 0 {
+		o.add("items", items.close())
+	}
+	if t.Kind() == reflect.Array {
+		n := strconv.AppendInt(nil, int64(t.Len()), 10)
+		o.add("minItems", n)
+		o.add("maxItems", n)
+		return o, nil
+	}
+	return o, f.bounds(&o, "minItems", "maxItems")
+}
+
+func (w *writer) mapBody(t reflect.Type) (o object, err error) {
+	if key := t.Key(); key.Kind() != reflect.String && typeName(key.Kind()) != "integer" {
+		if name, ok := w.opaque(key); !ok || name != "string" {
+			return nil, fmt.Errorf("%s: keys must be strings or integers", t)
+		}
+	}
+	o.text("type", "object")
+	values, err := w.schema(t.Elem(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("values: %w", err)
+	}
+	if len(values) > 0 {
+		o.add("additionalProperties", values.close())
+	}
+	return o, nil
+}
+
+func (w *writer) structBody(t reflect.Type) (o object, err error) {
+	o.text("type", "object")
+	var props object
+	var required []byte
+	for _, f := range fieldsOf(t) {
+		if f.tag("text") == "product" && !isText(f.typ) {
+			return nil, fmt.Errorf("%s: the product of a tool must be a string", f.name)
+		}
+		member, err := w.member(f)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", f.name, err)
+		}
+		props.add(f.name, member.close())
+		if !f.optional && (w.out || f.typ.Kind() != reflect.Pointer && !f.has("default")) {
+			required = append(rawjson.AppendString(required, f.name), ',')
+		}
+	}
+	if len(props) > 0 || !w.out && t == w.root {
+		o.add("properties", props.close()) // also of no arguments, because some model APIs refuse a schema without
+	}
+	if len(required) > 0 {
+		required[len(required)-1] = ']'
+		o.add("required", append([]byte{'['}, required...))
+	}
+	if !w.out {
+		o.add("additionalProperties", []byte("false"))
+	}
+	return o, nil
+}
+
+// member writes a field's schema: its type's, and what is said about the field.
+func (w *writer) member(f *field) (object, error) {
+	o, err := w.schema(f.typ, f)
+	if err != nil {
+		return nil, err
+	}
+	if doc := f.tag("doc"); doc != "" {
+		o.text("description", doc)
+	}
+	if w.out {
+		return o, nil
+	}
+	if f.has("default") {
+		v, err := f.defaultValue()
+		if err != nil {
+			return nil, err
+		}
+		o.add("default", v)
+	}
+	if h := f.tag("header"); h != "" {
+		o.text("x-mcp-header", h)
+	}
+	return o, nil
+}
+
+// defs writes the types that were referred to. Writing one may name others.
+func (w *writer) defs(o *object) error {
+	var defs object
+	for len(w.waiting) > 0 {
+		t := w.waiting[0]
+		w.waiting = w.waiting[1:]
+		body, err := w.body(t, nil)
+		if err != nil {
+			return err
+		}
+		defs.add(w.names[t], body.close())
+	}
+	if len(defs) > 0 {
+		o.add("$defs", defs.close())
+	}
+	return nil
+}
+
+// name gives a type its name under $defs, letters and digits only.
+func (w *writer) name(t reflect.Type) string {
+	if name, ok := w.names[t]; ok {
+		return name
+	}
+	var plain []rune
+	for _, r := range t.Name() {
+		if unicode.IsLetter(r) || unicode.IsDigit(r) {
+			plain = append(plain, r)
+		}
+	}
+	name := string(plain)
+	for i := 2; w.taken[name]; i++ {
+		name = string(plain) + strconv.Itoa(i)
+	}
+	w.taken[name], w.names[t] = true, name
+	w.waiting = append(w.waiting, t)
+	return name
+}
+
+// Product finds the one member of a result type that is tagged text:"product":
+// the text that the tool is called for. It returns false if the type has none,
+// or more than one.
+func Product(t reflect.Type) (member string, ok bool) {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct {
+		return "", false
+	}
+	for _, f := range fieldsOf(t) {
+		if f.tag("text") == "product" && isText(f.typ) {
+			if ok {
+				return "", false
+			}
+			member, ok = f.name, true
+		}
+	}
+	return member, ok
+}
+
+func isText(t reflect.Type) bool {
+	return t.Kind() == reflect.String || t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.String
+}
+
+// InText lists the members of a result type that its text holds: its product,
+// and those tagged text:"facts".
+func InText(t reflect.Type) []string {
+	for t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	var names []string
+	for _, f := range fieldsOf(t) {
+		if f.tag("text") != "" {
+			names = append(names, f.name)
+		}
+	}
+	return names
+}

@@ -1,0 +1,308 @@
+package schema
+
+import (
+	"strconv"
+
+	"gatehouse/internal/mcp/rawjson"
+)
+
+const (
+	maxProblems = 5       // that are reported of one value
+	maxWork     = 4 << 20 // steps of one walk, beyond reading the text
+)
+
+// walker checks one text against nodes, in one pass and without decoding it. It
+// lives on the stack: its happy path allocates only what fill adds.
+type walker struct {
+	text     []byte
+	cur      rawjson.Cursor
+	formats  bool
+	problems []Problem
+	left     int  // steps before the walk is given up
+	spent    bool // it was
+	fill     bool
+	room     int
+	out      []byte // the text with defaults, up to copied
+	copied   int
+}
+
+// done reports whether enough is known.
+func (w *walker) done() bool { return w.spent || len(w.problems) >= maxProblems }
+
+func (w *walker) report(p Problem) {
+	if !w.done() {
+		w.problems = append(w.problems, p)
+	}
+}
+
+// wrong reports the value at a place that is not what the node wants.
+func (w *walker) wrong(at int, n *node, got string) {
+	v := w.at(at)
+	if got == "" {
+		got = describeValue(v)
+	}
+	w.report(Problem{Path: pathAt(w.text, at), Expected: n.expected(), Got: got, Hint: hintFor(n, v)})
+}
+
+// at gives the value that starts at a place.
+func (w *walker) at(i int) []byte {
+	c := rawjson.At(w.text[i:])
+	return c.Value()
+}
+
+// spend takes steps from the budget; without any left the walk ends.
+func (w *walker) spend(steps int) {
+	if w.left -= steps; w.left < 0 && !w.done() {
+		w.spent = true
+		w.problems = append(w.problems, tooCostly())
+	}
+}
+
+// value passes the next value and checks it.
+func (w *walker) value(n *node) {
+	kind := w.cur.Kind()
+	at := w.cur.Offset()
+	if n.never || kind == 0 || n.types != 0 && n.types&kinds(kind) == 0 {
+		w.wrong(at, n, "")
+		w.cur.Value()
+		return
+	}
+	switch kind {
+	case '{':
+		w.object(n, at)
+	case '[':
+		w.array(n, at)
+	case '"':
+		w.string(n, at, w.cur.Value())
+	case '0':
+		w.number(n, at, w.cur.Value())
+	default:
+		w.cur.Value()
+	}
+	if n.enum != nil {
+		w.enum(n, at)
+	}
+}
+
+func (w *walker) object(n *node, at int) {
+	if len(n.props) == 0 && !n.closed && n.extra == nil {
+		w.cur.Value()
+		return
+	}
+	w.cur.Enter()
+	var seen uint64 // which of the first 64 members with a default are there
+	required, defaults, next, empty := 0, 0, 0, true
+	for !w.done() {
+		key, ok := w.cur.Key()
+		if !ok {
+			break
+		}
+		empty = false
+		i := n.find(key, next)
+		if i < 0 {
+			w.other(n)
+			continue
+		}
+		p := &n.props[i]
+		next = i + 1
+		if p.required {
+			required++
+		}
+		if p.fill != nil {
+			defaults++
+			if i < 64 {
+				seen |= 1 << i
+			}
+		}
+		if p.declared {
+			w.value(p.node)
+		} else {
+			w.other(n)
+		}
+	}
+	if required < n.required {
+		w.missing(n, at)
+	}
+	if w.fill && defaults < n.defaults && w.problems == nil {
+		w.addDefaults(n, at, seen, empty)
+	}
+}
+
+// other passes the value of a member that is not among the properties.
+func (w *walker) other(n *node) {
+	switch {
+	case n.closed:
+		w.cur.Kind() // to the value
+		w.unknown(n, w.cur.Offset())
+		w.cur.Value()
+	case n.extra != nil:
+		w.value(n.extra)
+	default:
+		w.cur.Value()
+	}
+}
+
+func (w *walker) unknown(n *node, at int) {
+	if w.done() {
+		return
+	}
+	path := pathAt(w.text, at)
+	w.report(Problem{Path: path, Hint: hintUnknown(lastName(w.text, at), n.names())})
+}
+
+// missing reports the required members that an object lacks.
+func (w *walker) missing(n *node, at int) {
+	there := n.present(w.at(at))
+	for i, p := range n.props {
+		if p.required && !there[i] && !w.done() {
+			w.report(Problem{Path: joinPath(pathAt(w.text, at), p.name), Expected: p.node.expected()})
+		}
+	}
+}
+
+// present tells which of a node's members an object has.
+func (n *node) present(obj []byte) []bool {
+	there := make([]bool, len(n.props))
+	next := 0
+	for key := range rawjson.Object(obj) {
+		if i := n.find(key, next); i >= 0 {
+			there[i], next = true, i+1
+		}
+	}
+	return there
+}
+
+// addDefaults copies the text up to the end of the object that was just passed
+// and puts the defaults of absent members before its closing bracket. seen tells
+// of the first 64 members whether they are there.
+func (w *walker) addDefaults(n *node, at int, seen uint64, empty bool) {
+	end := w.cur.Offset() - 1
+	if w.out == nil {
+		w.out = make([]byte, 0, len(w.text)+w.room+8)
+	}
+	w.out = append(w.out, w.text[w.copied:end]...)
+	w.copied = end
+	var there []bool
+	if len(n.props) > 64 {
+		there = n.present(w.text[at:])
+	}
+	for i := range n.props {
+		p := &n.props[i]
+		if p.fill == nil || i < 64 && seen&(1<<i) != 0 || there != nil && there[i] {
+			continue
+		}
+		if !empty {
+			w.out = append(w.out, ',')
+		}
+		empty = false
+		w.out = append(w.out, p.fill...)
+	}
+}
+
+// filled is the text with its defaults; the text itself when none were added.
+func (w *walker) filled() []byte {
+	if w.out == nil {
+		return w.text
+	}
+	return append(w.out, w.text[w.copied:]...)
+}
+
+func (w *walker) array(n *node, at int) {
+	if n.items == nil && n.minItems == 0 && n.maxItems < 0 {
+		w.cur.Value()
+		return
+	}
+	count := 0
+	w.cur.Enter()
+	for ; !w.done() && w.cur.More(); count++ {
+		if n.items != nil {
+			w.value(n.items)
+		} else {
+			w.cur.Value()
+		}
+	}
+	if !w.done() && (count < n.minItems || n.maxItems >= 0 && count > n.maxItems) {
+		w.wrong(at, n, plural(count, "item"))
+	}
+}
+
+func (w *walker) string(n *node, at int, v []byte) {
+	if n.minLen > 0 || n.maxLen >= 0 {
+		if l := rawjson.Length(v); l < n.minLen || n.maxLen >= 0 && l > n.maxLen {
+			got := plural(l, "character")
+			if l == 0 {
+				got = `""`
+			}
+			w.wrong(at, n, got)
+			return
+		}
+	}
+	if n.pattern != nil {
+		w.spend(n.patternSize * len(v) / 64)
+		if w.spent {
+			return
+		}
+		if s, ok := rawjson.Bytes(v); !ok || !n.pattern.Match(s) {
+			w.wrong(at, n, "")
+			return
+		}
+	}
+	if w.formats && n.format != "" {
+		if s, _ := rawjson.String(v); !hasFormat(s, n.format) {
+			w.wrong(at, n, "")
+		}
+	}
+}
+
+func (w *walker) number(n *node, at int, v []byte) {
+	if n.types&(isInteger|isNumber) == isInteger && !rawjson.IsInteger(v) && !rawjson.Whole(v) {
+		w.wrong(at, n, "")
+		return
+	}
+	if n.low != nil && n.low.compare(v) < 0 || n.high != nil && n.high.compare(v) > 0 {
+		w.wrong(at, n, "")
+		return
+	}
+	if n.low != nil && n.low.open && n.low.compare(v) == 0 || n.high != nil && n.high.open && n.high.compare(v) == 0 {
+		w.wrong(at, n, "")
+	}
+}
+
+// compare tells on which side of the bound a number lies. It is exact where
+// both fit an int64, and as exact as float64 otherwise.
+func (b *bound) compare(v []byte) int {
+	if i, ok := rawjson.Int(v); ok && b.whole {
+		switch {
+		case i < b.exact:
+			return -1
+		case i > b.exact:
+			return 1
+		}
+		return 0
+	}
+	f, _ := strconv.ParseFloat(string(v), 64) // beyond its range it is an infinity, which compares well
+	switch {
+	case f < b.value:
+		return -1
+	case f > b.value:
+		return 1
+	}
+	return 0
+}
+
+func (w *walker) enum(n *node, at int) {
+	v := w.at(at)
+	if n.words != nil {
+		if s, ok := rawjson.Bytes(v); !ok || !n.words[string(s)] {
+			w.wrong(at, n, "")
+		}
+		return
+	}
+	w.spend(n.tries)
+	for _, e := range n.enum {
+		if equalText(v, e) {
+			return
+		}
+	}
+	w.wrong(at, n, "")
+}

@@ -1,0 +1,185 @@
+package seal
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"time"
+
+	"gatehouse/internal/files/atomicfile"
+)
+
+const (
+	keepKeys = 4        // how many keys a ring holds after Rotate, the new one included
+	maxFile  = 64 << 10 // bytes
+)
+
+// keyFile is what lies on disk. Secrets are base64 in JSON.
+type keyFile struct {
+	Keys []fileKey `json:"keys"` // the first one seals
+}
+
+type fileKey struct {
+	ID     uint32 `json:"id"`
+	Secret []byte `json:"secret"`
+}
+
+// stamp tells one state of a file from another.
+type stamp struct {
+	at   time.Time
+	size int64
+	info fs.FileInfo
+}
+
+// Load reads the ring kept at path, or makes one there with a new key. The
+// file has mode 0600, and Load refuses one that others can read. Several
+// processes may load the same path at the same time, also while it does not
+// exist: all of them get the same keys. A key that another process rotated in
+// later is found when a token names it.
+func Load(path string) (*Ring, error) {
+	r := &Ring{path: path}
+	err := r.reload()
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = create(path); err == nil {
+			err = r.reload()
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load sealing keys: %w", err)
+	}
+	return r, nil
+}
+
+// Rotate puts a new key first and forgets all but the last four. Tokens under
+// a forgotten key no longer open. A ring that was loaded changes its file as
+// well.
+func (r *Ring) Rotate() error {
+	if r.path == "" {
+		return r.rotateHere()
+	}
+	unlock, err := atomicfile.Lock(r.path + ".lock")
+	if err != nil {
+		return fmt.Errorf("rotate sealing keys: %w", err)
+	}
+	defer unlock()
+	keys, _, err := read(r.path) // what another process has rotated in stays
+	if err != nil {
+		return fmt.Errorf("rotate sealing keys: %w", err)
+	}
+	content, err := encode(turn(keys))
+	if err == nil {
+		err = atomicfile.Write(r.path, content)
+	}
+	if err != nil {
+		return fmt.Errorf("rotate sealing keys: %w", err)
+	}
+	return r.reload()
+}
+
+func (r *Ring) rotateHere() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var keys []Key
+	for _, k := range r.keys {
+		keys = append(keys, k.Key)
+	}
+	o, err := openers(turn(keys))
+	if err == nil {
+		r.keys = o
+	}
+	return err
+}
+
+// turn puts a new key first. Ids are random, so it looks for a free one.
+func turn(keys []Key) []Key {
+	fresh := NewKey()
+	for taken := true; taken; {
+		taken = false
+		for _, k := range keys {
+			if k.ID == fresh.ID {
+				fresh, taken = NewKey(), true
+			}
+		}
+	}
+	return append([]Key{fresh}, keys[:min(len(keys), keepKeys-1)]...)
+}
+
+func (r *Ring) stale() bool {
+	info, err := os.Stat(r.path)
+	if err != nil {
+		return false
+	}
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return !info.ModTime().Equal(r.seen.at) || info.Size() != r.seen.size || !os.SameFile(info, r.seen.info)
+}
+
+func (r *Ring) reload() error {
+	keys, seen, err := read(r.path)
+	if err != nil {
+		return err
+	}
+	o, err := openers(keys)
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.path, err)
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.keys, r.seen = o, seen
+	return nil
+}
+
+func read(path string) ([]Key, stamp, error) {
+	b, info, err := atomicfile.ReadState(path, maxFile)
+	if err != nil {
+		return nil, stamp{}, err
+	}
+	keys, err := parse(b)
+	if err != nil {
+		return nil, stamp{}, fmt.Errorf("%s: %w; remove it and a new one is made, which ends what the old keys sealed", path, err)
+	}
+	return keys, stamp{info.ModTime(), info.Size(), info}, nil
+}
+
+// parse never repeats what it read: that may be secret.
+func parse(b []byte) ([]Key, error) {
+	var file keyFile
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&file); err != nil {
+		return nil, errors.New("not a key file")
+	}
+	var keys []Key
+	for _, k := range file.Keys {
+		if len(k.Secret) != 32 {
+			return nil, fmt.Errorf("the secret of key %08x does not have 32 bytes", k.ID)
+		}
+		keys = append(keys, Key{k.ID, [32]byte(k.Secret)})
+	}
+	return keys, nil
+}
+
+// create makes the file with one new key, whole or not at all. That another
+// process was faster is no error.
+func create(path string) error {
+	content, err := encode([]Key{NewKey()})
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.Create(path, content); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("%w; keep the keys on a file system that knows hard links", err)
+	}
+	return nil
+}
+
+func encode(keys []Key) ([]byte, error) {
+	var file keyFile
+	for _, k := range keys {
+		file.Keys = append(file.Keys, fileKey{k.ID, k.Secret[:]})
+	}
+	b, err := json.Marshal(file)
+	return append(b, '\n'), err
+}

@@ -1,0 +1,242 @@
+package interpreter
+
+import (
+	"context"
+	_ "embed" // of what Node runs
+	"encoding/binary"
+	"encoding/json"
+	"io"
+	"sync"
+	"time"
+
+	"gatehouse/internal/sandbox"
+)
+
+//go:embed once.js
+var onceText string
+
+// termGrace is from asking code to end until killing it.
+const termGrace = 250 * time.Millisecond
+
+// A Starter keeps one Node that has started already and waits for code. Node
+// does not fork, so each serves once: it becomes the program that the code
+// makes, with streams and a process of its own, and the next is started at the
+// same time.
+type Starter struct {
+	life context.Context
+	box  sandbox.Sandbox
+
+	mu     sync.Mutex
+	waits  *waiting // nil while there is none
+	closed bool
+	starts sync.WaitGroup // of the next
+}
+
+// StartNode starts one, which lives until life ends or it is closed.
+func StartNode(life context.Context, box sandbox.Sandbox) (*Starter, error) {
+	s := &Starter{life: life, box: box}
+	w, err := await(life, box)
+	if err != nil {
+		return nil, err
+	}
+	s.waits = w
+	return s, nil
+}
+
+// Alive reports whether one waits, or will.
+func (s *Starter) Alive() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return !s.closed && (s.waits == nil || s.waits.alive())
+}
+
+// Close ends the one that waits. Code that runs goes on.
+func (s *Starter) Close() {
+	s.mu.Lock()
+	s.closed = true
+	w := s.waits
+	s.waits = nil
+	s.mu.Unlock()
+	if w != nil {
+		w.close()
+	}
+	s.starts.Wait()
+}
+
+// take takes the one that waits, and has the next started.
+func (s *Starter) take() *waiting {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.waits
+	if s.closed || w == nil || !w.alive() {
+		return nil
+	}
+	s.waits = nil
+	s.starts.Go(s.next)
+	return w
+}
+
+// next starts one. Where that fails the next piece of code finds none.
+func (s *Starter) next() {
+	w, err := await(s.life, s.box)
+	if err != nil {
+		w = &waiting{} // which is not alive
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.waits = w
+		return
+	}
+	if err == nil {
+		go w.close()
+	}
+}
+
+// Run runs code as a program of its own. While none waits it is ErrBusy. What
+// the code started ends with it.
+func (s *Starter) Run(ctx context.Context, c Code) (Result, error) {
+	w := s.take()
+	if w == nil {
+		return Result{}, ErrBusy
+	}
+	return w.run(ctx, c, s.box)
+}
+
+// waiting is a Node that waits.
+type waiting struct {
+	p    sandbox.Process // nil when there is none
+	in   *io.PipeWriter
+	over context.CancelFunc
+
+	mu   sync.Mutex // of the piece's Writers
+	code *Code      // nil while it waits
+	most int64
+	out  int64
+	err  int64
+	full chan struct{}
+	once sync.Once // of full
+}
+
+func await(life context.Context, box sandbox.Sandbox) (*waiting, error) {
+	life, over := context.WithCancel(life)
+	r, in := io.Pipe()
+	w := &waiting{in: in, over: over, full: make(chan struct{})}
+	p, err := box.Exec(life, sandbox.Command{
+		Argv: []string{"node", "-e", withShow(onceText)}, Stdin: r, Timeout: -1, OutputBytes: -1,
+		Stdout: writer(func(b []byte) error { return w.print(b, &w.out, func(c *Code) io.Writer { return c.Stdout }) }),
+		Stderr: writer(func(b []byte) error { return w.print(b, &w.err, func(c *Code) io.Writer { return c.Stderr }) }),
+	})
+	if err != nil {
+		over()
+		return nil, err
+	}
+	w.p = p
+	return w, nil
+}
+
+func (w *waiting) alive() bool {
+	if w.p == nil {
+		return false
+	}
+	select {
+	case <-w.p.Done():
+		return false
+	default:
+		return true
+	}
+}
+
+// print passes on what may still be.
+func (w *waiting) print(b []byte, passed *int64, to func(*Code) io.Writer) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.code == nil {
+		return nil // of a Node nobody has asked anything
+	}
+	if w.most >= 0 && *passed+int64(len(b)) > w.most {
+		b = b[:w.most-*passed]
+		w.once.Do(func() { close(w.full) })
+	}
+	*passed += int64(len(b))
+	if out := to(w.code); out != nil && len(b) > 0 {
+		out.Write(b)
+	}
+	return nil
+}
+
+func (w *waiting) run(ctx context.Context, c Code, box sandbox.Sandbox) (Result, error) {
+	began, limits, ooms := time.Now(), box.Limits(), oomKills(box)
+	w.mu.Lock()
+	w.code, w.most = &c, int64(limits.OutputBytes)
+	if c.OutputBytes != 0 {
+		w.most = int64(c.OutputBytes)
+	}
+	w.mu.Unlock()
+	show := shownBy(box)
+	go w.ask(c, show.name)
+	late, free := deadline(c, box)
+	defer free()
+	seen, why := w.await(ctx, late)
+	r, err := w.p.Wait()
+	w.over()
+	w.in.Close()
+	status(&seen, r)
+	if why == nil && !seen.Reaped {
+		why = err
+	}
+	if r.Code != 0 || r.Signal != 0 {
+		seen.OOMKills = oomKills(box) - ooms
+	}
+	select {
+	case <-w.full: // as it ended by itself
+		seen.OutputFull = true
+	default:
+	}
+	r.Outcome, r.Took, r.StdoutSize, r.StderrSize = seen.Judge(), time.Since(began), w.out, w.err
+	return Result{Result: r, Error: show.to(ctx, c)}, why
+}
+
+// ask sends the code, and what it can read behind it.
+func (w *waiting) ask(c Code, show string) {
+	body, err := json.Marshal(request{Code: c.Source, Env: c.Env, Dir: c.Dir, Shown: show})
+	if err != nil {
+		body = []byte("{}") // strings
+	}
+	b := append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(body)+len(c.Stdin)), uint32(len(body))), body...)
+	w.in.Write(append(b, c.Stdin...))
+	w.in.Close()
+}
+
+// await waits for the end and brings it about where it must.
+func (w *waiting) await(ctx context.Context, late <-chan struct{}) (seen sandbox.Evidence, why error) {
+	signal := 15
+	select {
+	case <-w.p.Done():
+		return seen, nil
+	case <-late:
+		seen.TimeUp = true
+	case <-ctx.Done():
+		why = context.Cause(ctx)
+	case <-w.full:
+		seen.OutputFull, signal = true, 9
+	}
+	w.p.Signal(signal)
+	select {
+	case <-w.p.Done():
+	case <-time.After(termGrace):
+		w.close()
+	}
+	return seen, why
+}
+
+// close ends it and all that came of it, and waits for that.
+func (w *waiting) close() {
+	if w.p == nil {
+		return
+	}
+	w.over()
+	w.p.Signal(9)
+	<-w.p.Done()
+	w.in.Close()
+}

@@ -1,0 +1,91 @@
+package daemon
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"gatehouse/internal/files/filelock"
+	"gatehouse/internal/server/socket"
+)
+
+// greetTime is how long a daemon may take to answer a greeting.
+const greetTime = 5 * time.Second
+
+// turnMost is how long Turn waits. After it the caller goes on without the turn:
+// the PID file still lets only one daemon run.
+const turnMost = time.Minute
+
+// Ask asks whoever listens at a socket who it is.
+func Ask(ctx context.Context, path string) (About, error) {
+	c, err := connect(ctx, path)
+	if err != nil {
+		return About{}, err
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { c.Close() })()
+	return Greet(c, "", false, Work{}, greetTime)
+}
+
+// Dial connects to the daemon at a socket, for a program of that build whose
+// client works in these folders. When the error is ErrRefused, About says who
+// refused.
+func Dial(ctx context.Context, path, build string, work Work) (net.Conn, About, error) {
+	return open(ctx, path, greeting{Build: build, Talk: true, Work: work})
+}
+
+// DialPlain is Dial for a command, of any build, that speaks a few messages and
+// nothing of the link.
+func DialPlain(ctx context.Context, path string, work Work) (net.Conn, About, error) {
+	return open(ctx, path, greeting{Talk: true, Plain: true, Work: work})
+}
+
+func open(ctx context.Context, path string, g greeting) (net.Conn, About, error) {
+	c, err := connect(ctx, path)
+	if err != nil {
+		return nil, About{}, err
+	}
+	stop := context.AfterFunc(ctx, func() { c.Close() })
+	about, err := greet(c, g, greetTime)
+	if !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		c.Close()
+		return nil, about, err
+	}
+	return c, about, nil
+}
+
+// connect connects to a socket, unless it is another user's.
+func connect(ctx context.Context, path string) (net.Conn, error) {
+	d := net.Dialer{Timeout: greetTime}
+	c, err := d.DialContext(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if uid, known := socket.PeerUID(c); known && uid != 0 && int64(uid) != int64(os.Getuid()) {
+		c.Close()
+		return nil, fmt.Errorf("user %d listens at %s, not this one; set GATEHOUSE_RUNTIME_DIR to a folder of your own", uid, path)
+	}
+	return c, nil
+}
+
+// Turn waits until nobody else starts a daemon, so that several who find none
+// start one. release lets the next one look.
+func Turn(ctx context.Context, path string) (release func(), err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("wait for the turn to start a daemon: %w", err)
+	}
+	late, cancel := context.WithTimeout(ctx, turnMost)
+	defer cancel()
+	err = filelock.WaitOpen(late, f, filelock.Exclusive)
+	if err != nil && (ctx.Err() != nil || late.Err() == nil) {
+		f.Close()
+		return nil, fmt.Errorf("wait for the turn to start a daemon: %w", err)
+	}
+	return func() { f.Close() }, nil
+}

@@ -1,0 +1,604 @@
+package daemon
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"gatehouse/internal/mcp/rawjson"
+)
+
+// talk is what a forwarder knows of its client's conversation: what waits to
+// be sent, what waits for an answer, and what a new daemon must be told before
+// the conversation can go on there. Safe for concurrent use.
+type talk struct {
+	mu      sync.Mutex
+	changed sync.Cond
+
+	queue []*message          // to be sent, in order
+	open  map[string]*message // sent or in the queue and not answered, by id
+	sent  uint64              // lines on this connection
+	held  bool                // nothing is sent now
+	busy  bool                // somebody is sending
+	write func([]byte) (int, error)
+	begun bool // the client has said something
+	last  bool // the client has said its last
+	gone  bool // nobody listens any longer
+
+	hello   []byte // the client's initialize, nil before it was answered
+	welcome []byte // the result of it
+	ready   []byte // notifications/initialized
+	level   []byte // logging/setLevel
+	subs    []sub
+
+	asksBack bool // the next daemon can be asked which tools change nothing
+
+	round   int               // how many daemons there were before this one
+	asks    map[string]string // requests of this daemon to the client, by the id the client sees
+	swallow map[string]bool   // ids whose answers are ours
+}
+
+// sub is a subscription of the session.
+type sub struct {
+	URI string
+	Raw []byte
+}
+
+func newTalk() *talk {
+	t := &talk{open: map[string]*message{}, asks: map[string]string{}, swallow: map[string]bool{}, held: true}
+	t.changed.L = &t.mu
+	return t
+}
+
+// take takes a message of the client. It waits while too many wait.
+func (t *talk) take(line []byte) {
+	m := parse(line)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.begun = true
+	for len(t.queue) >= mostWaiting && !t.gone {
+		t.changed.Wait()
+	}
+	switch {
+	case m.method == "notifications/cancelled":
+		if t.cancel(line) {
+			return
+		}
+	case m.method == "notifications/initialized":
+		t.ready = line
+	case m.method == "" && !m.batch && len(m.ids) == 0:
+		if !t.reply(m) {
+			return
+		}
+	}
+	for _, id := range m.ids {
+		t.open[id] = m
+	}
+	t.queue = append(t.queue, m)
+	if len(t.queue) == 1 && !t.held && !t.busy {
+		t.send() // waking somebody else for it costs more than a usual call
+		return
+	}
+	t.changed.Broadcast()
+}
+
+// send sends the next message over the connection there is. The lock is not
+// held while it does.
+func (t *talk) send() error {
+	m, write := t.queue[0], t.write
+	t.queue = t.queue[1:]
+	t.sent++
+	m.n, t.busy = t.sent, true
+	t.mu.Unlock()
+	line := m.line()
+	n, err := write(line)
+	t.mu.Lock()
+	t.busy = false
+	if err != nil {
+		t.held = true
+		if n < len(line)-1 { // nobody can make sense of a part of it
+			m.n = 0
+			t.sent--
+			t.queue = append([]*message{m}, t.queue...)
+		}
+	}
+	t.changed.Broadcast()
+	return err
+}
+
+// cancel notes that the client waits no longer for an answer, and reports
+// whether the request had not been sent yet.
+func (t *talk) cancel(line []byte) (unsent bool) {
+	_, _, params := parts(line)
+	if rawjson.Kind(params) != '{' {
+		return false
+	}
+	id, _ := rawjson.Get(params, "requestId")
+	m := t.open[string(id)]
+	if m == nil {
+		return false
+	}
+	m.cancelled = true
+	if m.batch || m.n > 0 {
+		return false
+	}
+	at := slices.Index(t.queue, m)
+	if at < 0 {
+		return false
+	}
+	t.queue = slices.Delete(t.queue, at, at+1)
+	delete(t.open, string(id))
+	return true
+}
+
+// reply makes a client's response one to the daemon that asked, and reports
+// whether that is there.
+func (t *talk) reply(m *message) bool {
+	if rawjson.Kind(m.raw) != '{' || rawjson.Check(m.raw, deepest) != nil {
+		return true // for the daemon to judge
+	}
+	id, _, _ := parts(m.raw)
+	theirs, asked := t.asks[string(id)]
+	if !asked {
+		return t.round == 0 // of a daemon that is gone
+	}
+	delete(t.asks, string(id))
+	if theirs != string(id) {
+		m.raw = rawjson.Splice(m.raw, rawjson.Edit{Key: "id", Value: []byte(theirs)})
+	}
+	return true
+}
+
+// over notes that the client has said its last.
+func (t *talk) over() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last = true
+	t.changed.Broadcast()
+}
+
+// end wakes everybody who waits.
+func (t *talk) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.gone = true
+	t.changed.Broadcast()
+}
+
+// first waits for the first message of the client, no longer than patience.
+func (t *talk) first(ctx context.Context, patience time.Duration) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	defer context.AfterFunc(ctx, t.wake)()
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for !t.begun && !t.last && !t.gone && ctx.Err() == nil {
+		t.changed.Wait()
+	}
+}
+
+// done reports whether the client has said its last and has every answer.
+func (t *talk) done() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.last && !t.wants()
+}
+
+// waiting reports whether a daemon is needed.
+func (t *talk) waiting() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.wants()
+}
+
+// wants: a subscription alone needs no daemon to be started, it waits for one.
+func (t *talk) wants() bool {
+	return slices.ContainsFunc(t.queue, func(m *message) bool { return m.method != listen || !m.again }) ||
+		slices.ContainsFunc(t.unanswered(), func(m *message) bool { return m.method != listen })
+}
+
+// unanswered are the messages that wait for an answer, in no order.
+func (t *talk) unanswered() (all []*message) {
+	for _, m := range t.open {
+		if !slices.Contains(all, m) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// flow has messages sent over a new connection.
+func (t *talk) flow(write func([]byte) (int, error)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held, t.write = false, write
+	t.changed.Broadcast()
+}
+
+// hold has messages wait.
+func (t *talk) hold() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held = true
+	t.changed.Broadcast()
+}
+
+// wake has who waits look again.
+func (t *talk) wake() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.changed.Broadcast()
+}
+
+// pump sends what waits until ctx is done, sending fails, or the client has
+// said its last and all of it was sent: then it reports true. Somebody calls
+// wake when ctx is done.
+func (t *talk) pump(ctx context.Context) (all bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for {
+		switch {
+		case ctx.Err() != nil || t.gone:
+			return false
+		case t.held || t.busy:
+		case len(t.queue) > 0:
+			if t.send() != nil {
+				return false
+			}
+			continue
+		case t.last:
+			return true
+		}
+		t.changed.Wait()
+	}
+}
+
+// heard takes a message of the daemon and returns what the client is to see of
+// it; nil for nothing.
+func (t *talk) heard(line []byte) []byte {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch rawjson.Kind(line) {
+	case '[':
+		for el := range rawjson.Elements(line) {
+			if rawjson.Kind(el) == '{' {
+				t.one(el)
+			}
+		}
+		return line
+	case '{':
+		return t.one(line)
+	}
+	return line
+}
+
+func (t *talk) one(line []byte) []byte {
+	id, method, params := parts(line)
+	switch {
+	case method == "" && id != nil:
+		return t.answer(line, string(id))
+	case method != "" && id != nil:
+		return t.ask(line, id)
+	case method == "notifications/cancelled" && t.round > 0:
+		return t.withdraw(line, params)
+	case method == "notifications/subscriptions/acknowledged":
+		return t.acknowledged(line, params)
+	}
+	return line
+}
+
+// answer takes a response.
+func (t *talk) answer(line []byte, id string) []byte {
+	if t.swallow[id] {
+		delete(t.swallow, id)
+		return nil
+	}
+	m := t.open[id]
+	if m == nil {
+		return line
+	}
+	if m.method == listen && t.held && !m.cancelled {
+		return nil // it ends with the daemon, and goes on with the next
+	}
+	delete(t.open, id)
+	if m.answered(id); m.batch {
+		return line
+	}
+	if result, ok := rawjson.Get(line, "result"); ok {
+		t.remember(m, result)
+	}
+	return line
+}
+
+// remember keeps what a new daemon must be told.
+func (t *talk) remember(m *message, result []byte) {
+	switch m.method {
+	case "initialize":
+		t.hello, t.welcome = m.raw, bytes.Clone(result)
+	case "logging/setLevel":
+		if !m.modern {
+			t.level = m.raw
+		}
+	case "resources/subscribe", "resources/unsubscribe":
+		t.subs = slices.DeleteFunc(t.subs, func(s sub) bool { return s.URI == m.uri })
+		if m.method == "resources/subscribe" {
+			t.subs = append(t.subs, sub{m.uri, m.raw})
+		}
+	}
+}
+
+// ask takes a request of the daemon. Daemons count theirs alike, so that those
+// of later ones get ids of their own.
+func (t *talk) ask(line, id []byte) []byte {
+	ours := string(id)
+	if t.round > 0 {
+		text, ok := rawjson.String(id)
+		if !ok {
+			text = string(id)
+		}
+		ours = string(rawjson.AppendString(nil, "r"+strconv.Itoa(t.round)+"-"+text))
+		line = rawjson.Splice(line, rawjson.Edit{Key: "id", Value: []byte(ours)})
+	}
+	t.asks[ours] = string(id)
+	return line
+}
+
+// withdraw has a daemon take back a request under the id the client knows.
+func (t *talk) withdraw(line, params []byte) []byte {
+	if rawjson.Kind(params) != '{' {
+		return line
+	}
+	id, _ := rawjson.Get(params, "requestId")
+	for ours, theirs := range t.asks {
+		if theirs == string(id) {
+			params = rawjson.Splice(params, rawjson.Edit{Key: "requestId", Value: []byte(ours)})
+			return rawjson.Splice(line, rawjson.Edit{Key: "params", Value: params})
+		}
+	}
+	return line
+}
+
+// acknowledged passes on the first acknowledgement of a subscription only.
+func (t *talk) acknowledged(line, params []byte) []byte {
+	if rawjson.Kind(params) != '{' {
+		return line
+	}
+	meta, _ := rawjson.Get(params, "_meta")
+	if rawjson.Kind(meta) != '{' {
+		return line
+	}
+	id, _ := rawjson.Get(meta, "io.modelcontextprotocol/subscriptionId")
+	if m := t.open[string(id)]; m != nil && m.again {
+		m.again = false
+		return nil
+	}
+	return line
+}
+
+// settle sorts what was sent over a connection that has ended: what was not
+// taken, or can be served twice, is sent again; the rest is answered. After a
+// crash, calls of tools that may change nothing wait for decide. It returns
+// what the client is to be told.
+func (t *talk) settle(end ending) (say [][]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.held = true
+	for t.busy { // the connection is closed, so it will not take long
+		t.changed.Wait()
+	}
+	var again []*message
+	sent := slices.DeleteFunc(t.unanswered(), func(m *message) bool { return m.n == 0 || m.doubt })
+	slices.SortFunc(sent, func(a, b *message) int { return int(int64(a.n) - int64(b.n)) })
+	for _, m := range sent {
+		switch untaken := end.known && m.n > end.lines; {
+		case m.cancelled:
+			t.forget(m)
+		case untaken, len(m.calls) == 0:
+			m.n, m.again = 0, !untaken
+			again = append(again, m)
+		case !end.known && !end.told && t.asksBack && m.tool() != "":
+			m.n, m.doubt = 0, true
+		default:
+			say = append(say, m.interrupted())
+			t.forget(m)
+		}
+	}
+	t.queue = append(again, t.queue...)
+	for ours := range t.asks {
+		say = append(say, []byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":`+ours+`,"reason":"the host that asked has ended"}}`))
+	}
+	clear(t.asks)
+	clear(t.swallow)
+	t.round++
+	t.sent = 0
+	return say
+}
+
+// doubtful returns the calls that wait for decide.
+func (t *talk) doubtful() (all []*message) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range t.unanswered() {
+		if m.doubt {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// decide sends the doubtful calls again whose tools change nothing, and returns
+// what the client is to be told of the others.
+func (t *talk) decide(calls []*message, reads map[string]bool) (say [][]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var again []*message
+	for _, m := range calls {
+		m.doubt = false
+		switch {
+		case m.cancelled:
+			t.forget(m)
+		case reads[m.tool()]:
+			m.again = true
+			again = append(again, m)
+		default:
+			say = append(say, m.interrupted())
+			t.forget(m)
+		}
+	}
+	t.queue = append(again, t.queue...)
+	return say
+}
+
+func (t *talk) forget(m *message) {
+	for _, id := range m.ids {
+		delete(t.open, id)
+	}
+}
+
+// refuse answers everything that waits.
+func (t *talk) refuse(why string) (say [][]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range t.unanswered() {
+		line := m.refused(why)
+		if m.doubt {
+			line = m.interrupted()
+		}
+		if line != nil && !m.cancelled {
+			say = append(say, line)
+		}
+		t.forget(m)
+	}
+	t.queue = nil
+	return say
+}
+
+// session is what opens the client's session at a new daemon: the first line
+// alone, and then the others, whose answers are swallowed. id is that of the
+// first; nil when there is no session.
+func (t *talk) session() (id, first []byte, others [][]byte) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.hello == nil {
+		return nil, nil, nil
+	}
+	id, _, _ = parts(t.hello)
+	others = [][]byte{}
+	if t.ready != nil && !t.queued(t.ready) {
+		others = append(others, t.ready)
+	}
+	for _, line := range append([][]byte{t.level}, raws(t.subs)...) {
+		if line == nil {
+			continue
+		}
+		id, _, _ := parts(line)
+		t.swallow[string(id)] = true
+		others = append(others, line)
+	}
+	t.sent = 1 + uint64(len(others))
+	return id, t.hello, others
+}
+
+func (t *talk) queued(line []byte) bool {
+	return slices.ContainsFunc(t.queue, func(m *message) bool { return &m.raw[0] == &line[0] })
+}
+
+func raws(subs []sub) (all [][]byte) {
+	for _, s := range subs {
+		all = append(all, s.Raw)
+	}
+	return all
+}
+
+// sameSession reports whether a new daemon's welcome lets the session go on,
+// and what the client is to be told of lists that may be others now.
+func (t *talk) sameSession(welcome []byte) (news [][]byte, same bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	was, _ := rawjson.Get(t.welcome, "protocolVersion")
+	now, _ := rawjson.Get(welcome, "protocolVersion")
+	if !bytes.Equal(was, now) {
+		return nil, false
+	}
+	can, _ := rawjson.Get(t.welcome, "capabilities")
+	if t.ready == nil || rawjson.Kind(can) != '{' {
+		return nil, true
+	}
+	for _, list := range []string{"tools", "prompts", "resources"} {
+		one, _ := rawjson.Get(can, list)
+		if rawjson.Kind(one) != '{' {
+			continue
+		}
+		if told, _ := rawjson.Get(one, "listChanged"); string(told) == "true" {
+			news = append(news, []byte(`{"jsonrpc":"2.0","method":"notifications/`+list+`/list_changed"}`))
+		}
+	}
+	return news, true
+}
+
+// kept is a conversation on its way from one process to the next.
+type kept struct {
+	Hello   string // all of these are JSON; "" when there is none
+	Welcome string
+	Ready   string
+	Level   string
+	Subs    []sub
+	Round   int
+	Queue   []string
+	Again   []string // ids of messages that were sent before
+	Lost    []string // calls that may have run
+	Last    bool
+	Rest    []byte // of the input, no whole line
+}
+
+func (t *talk) keep(rest []byte) kept {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	k := kept{
+		Hello: string(t.hello), Welcome: string(t.welcome), Ready: string(t.ready), Level: string(t.level),
+		Subs: t.subs, Round: t.round, Last: t.last, Rest: rest,
+	}
+	for _, m := range t.unanswered() {
+		if m.doubt { // the next process knows nothing of it
+			k.Lost = append(k.Lost, string(m.raw))
+		}
+	}
+	for _, m := range t.queue {
+		k.Queue = append(k.Queue, string(m.raw))
+		if m.again {
+			k.Again = append(k.Again, m.ids...)
+		}
+	}
+	return k
+}
+
+// goOn goes on with what another process has kept.
+func (t *talk) goOn(k kept) {
+	t.subs, t.round, t.last, t.begun = k.Subs, k.Round, k.Last, true
+	for into, text := range map[*[]byte]string{&t.hello: k.Hello, &t.welcome: k.Welcome, &t.ready: k.Ready, &t.level: k.Level} {
+		if text != "" {
+			*into = []byte(text)
+		}
+	}
+	for _, raw := range k.Lost {
+		m := parse([]byte(raw))
+		m.doubt = true
+		for _, id := range m.ids {
+			t.open[id] = m
+		}
+	}
+	for _, raw := range k.Queue {
+		m := parse([]byte(raw))
+		m.again = slices.ContainsFunc(m.ids, func(id string) bool { return slices.Contains(k.Again, id) })
+		for _, id := range m.ids {
+			t.open[id] = m
+		}
+		t.queue = append(t.queue, m)
+		if m.method == "notifications/initialized" {
+			t.ready = m.raw
+		}
+	}
+}

@@ -1,0 +1,147 @@
+package httpserver
+
+import (
+	"bytes"
+	nethttp "net/http"
+	"slices"
+	"sync"
+
+	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/mcp/session"
+)
+
+// Limits of a batch.
+const (
+	batchSize  = 1000 // messages
+	batchCrew  = 16   // requests served at once
+	noBatching = "batches exist only in revision 2025-03-26; send one message at a time"
+)
+
+// batch collects what the requests of one POST answer. x.mu guards it.
+type batch struct {
+	left    int
+	answers [][]byte // until the response becomes a stream
+}
+
+// take hands out what was collected.
+func (b *batch) take() [][]byte {
+	out := b.answers
+	b.answers = nil
+	return out
+}
+
+// part is the sink of one request of a batch.
+type part struct{ x *exchange }
+
+func (p part) Note(msg []byte) bool   { return p.x.Note(msg) }
+func (p part) Answer(_ int, m []byte) { p.x.partDone(m) }
+func (p part) Drop()                  { p.x.partDone(nil) }
+func (p part) Detach()                {} // the revision that has batches cannot come back
+func (p part) Late()                  { p.x.Late() }
+
+// partDone takes the answer of one request, nil if there is none; with the
+// last one the exchange ends.
+func (x *exchange) partDone(msg []byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.batch.left--
+	last := x.batch.left == 0
+	x.answered = last
+	switch {
+	case x.wire != nil:
+		x.say(msg, last)
+		return
+	case msg != nil:
+		x.batch.answers = append(x.batch.answers, bytes.Clone(msg))
+	}
+	if !last {
+		return
+	}
+	if x.w != nil && !x.gone {
+		x.replyAll(x.batch.take())
+	}
+	x.finish()
+}
+
+// replyAll writes the answers as one array. x.mu is held.
+func (x *exchange) replyAll(answers [][]byte) {
+	if len(answers) == 0 {
+		x.reply(202, nil)
+		return
+	}
+	all := bytes.Join(answers, []byte(","))
+	x.reply(200, slices.Concat([]byte("["), all, []byte("]")))
+}
+
+// postBatch takes several messages at once, from a client whose revision has
+// that.
+func (d *Door) postBatch(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, msgs []protocol.Message, faults []*protocol.Fault) {
+	header := headerOf(r.Header)
+	for i := range msgs {
+		if msgs[i].Method == "initialize" || d.engine.EraOf(&msgs[i], header) == protocol.Modern {
+			fail(w, 400, protocol.CodeInvalidRequest, noBatching)
+			return
+		}
+		msgs[i].Trace = who.Trace
+	}
+	s, by, f := d.sessionOf(r, &who)
+	if f == nil && !s.Known().Revision.Has(mcpversion.Batches) {
+		f = &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest, Message: noBatching}
+	}
+	if f == nil && len(msgs)+len(faults) > batchSize {
+		f = &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest, Message: "a batch has at most 1000 messages"}
+	}
+	if f == nil && len(msgs) == 0 && len(faults) == 1 && faults[0].ID == nil {
+		f = faults[0]
+	}
+	if f != nil {
+		answerFault(w, f)
+		return
+	}
+	for i := range msgs {
+		msgs[i].By = by
+	}
+	x := d.newExchange(w, r, s)
+	a := readAccept(r.Header["Accept"])
+	x.streams, x.events = a.events, a.onlyEvents()
+	x.serve(r.Context(), func() { x.serveBatch(msgs, faults) })
+}
+
+// serveBatch serves the messages of a batch; a bad one is answered like a
+// request.
+func (x *exchange) serveBatch(msgs []protocol.Message, faults []*protocol.Fault) {
+	var requests []*protocol.Message
+	for i := range msgs {
+		if msgs[i].IsRequest() {
+			requests = append(requests, &msgs[i])
+		} else if f := x.door.engine.Accept(x.session, &msgs[i]); f != nil {
+			faults = append(faults, f)
+		}
+	}
+	x.batch = &batch{left: len(requests) + len(faults) + 1}
+	for _, f := range faults {
+		x.partDone(protocol.Respond(f))
+	}
+	serveAll(x.door.engine, x.session, requests, part{x})
+	x.partDone(nil) // ourselves
+}
+
+// serveAll serves requests, some at a time, and returns when the engine needs
+// no goroutine for any of them.
+func serveAll(e engine, s *session.Session, requests []*protocol.Message, sink protocol.Sink) {
+	var crew sync.WaitGroup
+	work := make(chan *protocol.Message)
+	for range min(batchCrew, len(requests)) {
+		crew.Go(func() {
+			for m := range work {
+				e.Legacy(s, m, sink)
+			}
+		})
+	}
+	for _, m := range requests {
+		work <- m
+	}
+	close(work)
+	crew.Wait()
+}

@@ -1,0 +1,195 @@
+package httpserver
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	nethttp "net/http"
+	"strings"
+	"time"
+
+	"gatehouse/internal/mcp/protocol"
+)
+
+// firstRead is how much is made room for before anything has arrived. What a
+// client announces beyond that is believed as it comes.
+const firstRead = 64 << 10
+
+// readBody reads one message. What it returns belongs to the caller: the
+// engine and the handlers of tools look at it for as long as they like.
+func (d *Door) readBody(w nethttp.ResponseWriter, r *nethttp.Request) ([]byte, *protocol.Fault) {
+	limit := d.opts.MaxBody
+	if r.ContentLength > limit {
+		return nil, d.tooLarge(w)
+	}
+	if b, ok := r.Body.(interface{ Whole() []byte }); ok {
+		return bytes.Clone(b.Whole()), nil // it is here already, and below the limit
+	}
+	ctl, began := nethttp.NewResponseController(w), time.Now()
+	ctl.SetReadDeadline(began.Add(d.opts.BodyTime))
+	body, err := readAll(r.Body, r.ContentLength, limit)
+	ctl.SetReadDeadline(noLimit) // net/http reads on, to see when the client goes
+	if time.Since(began) > answerTime/2 {
+		extend(w, 0) // a server's limit for the answer counts from the headers
+	}
+	switch {
+	case err == nil:
+		return body, nil
+	case errors.Is(err, errTooLarge):
+		return nil, d.tooLarge(w)
+	}
+	w.Header().Set("Connection", "close")
+	return nil, &protocol.Fault{Status: 400, Code: protocol.CodeParse,
+		Message: fmt.Sprintf("the body could not be read to its end (%d bytes came): %v", len(body), err)}
+}
+
+func (d *Door) tooLarge(w nethttp.ResponseWriter) *protocol.Fault {
+	w.Header().Set("Connection", "close")
+	nethttp.NewResponseController(w).EnableFullDuplex() // the answer comes before the end of the body
+	return &protocol.Fault{Status: 413, Code: protocol.CodeInvalidRequest,
+		Message: fmt.Sprintf("a message has at most %d bytes", d.opts.MaxBody)}
+}
+
+// A client that sends too much is read from for so long, and so many bytes, so
+// that it comes to reading why it was refused.
+const (
+	lingerTime  = 5 * time.Second
+	lingerBytes = 256 << 20
+)
+
+// linger sends the answer and then reads what the client still sends: a
+// connection that is closed with unread bytes is reset, and the client loses
+// the answer that has arrived. A client that waits to be told to go on sends
+// nothing, and in HTTP/2 only the stream ends.
+func linger(w nethttp.ResponseWriter, r *nethttp.Request) {
+	if r.ProtoMajor != 1 || r.Header.Get("Expect") != "" {
+		return
+	}
+	ctl := nethttp.NewResponseController(w)
+	if ctl.Flush() != nil {
+		return
+	}
+	ctl.SetReadDeadline(time.Now().Add(lingerTime))
+	io.Copy(io.Discard, io.LimitReader(r.Body, lingerBytes))
+}
+
+var errTooLarge = errors.New("too large")
+
+// readAll reads a body of n bytes, or of any number when n is negative.
+func readAll(r io.Reader, n, limit int64) ([]byte, error) {
+	size := min(n, firstRead)
+	if n < 0 {
+		size = 512
+	}
+	buf := make([]byte, 0, size)
+	for n < 0 || int64(len(buf)) < n {
+		if len(buf) == cap(buf) {
+			buf = grow(buf, n, limit)
+		}
+		m, err := r.Read(buf[len(buf):cap(buf)])
+		buf = buf[:len(buf)+m]
+		if int64(len(buf)) > limit {
+			return buf, errTooLarge
+		}
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return buf, err
+		}
+	}
+	if int64(len(buf)) < n {
+		return buf, io.ErrUnexpectedEOF
+	}
+	return buf, drained(r, n)
+}
+
+// drained reads the end of the body after its last byte, by which net/http
+// knows that the connection is free.
+func drained(r io.Reader, n int64) error {
+	if n < 0 {
+		return nil
+	}
+	var one [1]byte
+	if _, err := r.Read(one[:]); err != nil && err != io.EOF {
+		return err
+	}
+	return nil
+}
+
+func grow(buf []byte, n, limit int64) []byte {
+	size := int64(2*cap(buf) + 512)
+	if n >= 0 {
+		size = min(size, n)
+	}
+	bigger := make([]byte, len(buf), min(size, limit+1))
+	copy(bigger, buf)
+	return bigger
+}
+
+// wantJSON checks the content type; a missing one is taken for JSON.
+func wantJSON(h nethttp.Header) *protocol.Fault {
+	v := h["Content-Type"]
+	if len(v) == 0 || len(v) == 1 && (v[0] == "application/json" || v[0] == "") {
+		return nil
+	}
+	mediaType, params, err := mime.ParseMediaType(v[0])
+	charset := strings.ToLower(params["charset"])
+	if len(v) == 1 && err == nil && mediaType == "application/json" && (charset == "" || charset == "utf-8") {
+		return nil
+	}
+	return &protocol.Fault{Status: 415, Code: protocol.CodeInvalidRequest,
+		Message: "Content-Type must be application/json in UTF-8, not " + clip(strings.Join(v, ", "))}
+}
+
+// accept is what a client says it can read.
+type accept struct {
+	none   bool // it says nothing
+	json   bool // named
+	events bool // named
+	any    bool // */*
+}
+
+// onlyEvents reports a client that reads event streams and no JSON.
+func (a accept) onlyEvents() bool { return a.events && !a.json && !a.any }
+
+// readAccept reads the Accept headers; what has weight 0 is not accepted.
+func readAccept(values []string) accept {
+	if len(values) == 1 && values[0] == usualAccept {
+		return accept{json: true, events: true}
+	}
+	a := accept{none: len(values) == 0}
+	for _, v := range values {
+		for part := range strings.SplitSeq(v, ",") {
+			name, params, _ := strings.Cut(part, ";")
+			if refused(params) {
+				continue
+			}
+			switch strings.ToLower(strings.Trim(name, " \t")) {
+			case "application/json", "application/*":
+				a.json = true
+			case "text/event-stream", "text/*":
+				a.events = true
+			case "*/*":
+				a.any = true
+			}
+		}
+	}
+	return a
+}
+
+// usualAccept is what nearly every client sends.
+const usualAccept = "application/json, text/event-stream"
+
+// refused reports a weight of 0.
+func refused(params string) bool {
+	for p := range strings.SplitSeq(params, ";") {
+		k, v, _ := strings.Cut(strings.Trim(p, " \t"), "=")
+		if strings.EqualFold(k, "q") && v != "" && strings.Trim(v, "0.") == "" {
+			return true
+		}
+	}
+	return false
+}

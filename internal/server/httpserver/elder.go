@@ -1,0 +1,131 @@
+package httpserver
+
+import (
+	"crypto/rand"
+	"io"
+	nethttp "net/http"
+	"sync"
+
+	"gatehouse/internal/mcp/protocol"
+)
+
+// elderLimit is how many clients of the old transport are served at once;
+// each of them costs a goroutine.
+const elderLimit = 1024
+
+// pipe is what this file uses of *protocol.Pipe.
+type pipe interface {
+	Receive(frame []byte)
+	Close(cause error)
+	Done() <-chan struct{}
+}
+
+// elders are the clients of revision 2024-11-05, which use two endpoints: a
+// stream that carries everything they are told, and an address to post to.
+type elders struct {
+	mu   sync.Mutex
+	open map[string]*elder
+}
+
+type elder struct {
+	principal string
+	context   string // that was chosen; "" means the default
+	bound     string
+	pipe      pipe
+}
+
+func (e *elders) add(c *elder) (id string, ok bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.open) >= elderLimit {
+		return "", false
+	}
+	if e.open == nil {
+		e.open = make(map[string]*elder)
+	}
+	id = rand.Text()
+	e.open[id] = c
+	return id, true
+}
+
+func (e *elders) remove(id string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	delete(e.open, id)
+}
+
+// get finds the stream of a caller. A message that names another context than
+// the stream was opened in, or comes with another binding, is none for it.
+func (e *elders) get(id string, who protocol.Who) *elder {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	c := e.open[id]
+	if c == nil || c.principal != who.Principal || c.bound != who.Bound || who.Context != "" && who.Context != c.context {
+		return nil
+	}
+	return c
+}
+
+// openElder is GET /sse: the stream, whose first event says where to post.
+func (d *Door) openElder(w nethttp.ResponseWriter, r *nethttp.Request) {
+	who, ok := d.identify(w, r)
+	if !ok {
+		return
+	}
+	if r.Method != "GET" {
+		notAllowed(w, "GET, OPTIONS")
+		return
+	}
+	if a := readAccept(r.Header["Accept"]); !a.none && !a.events && !a.any {
+		fail(w, 406, protocol.CodeInvalidRequest, "Accept must list text/event-stream")
+		return
+	}
+	if r.ProtoMajor > 1 {
+		unlimited(w)
+	}
+	g := newListener()
+	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
+	g.wire.idle = true
+	g.wire.mu.Lock() // nothing is written before the address
+	c := &elder{principal: who.Principal, context: who.Context, bound: who.Bound}
+	c.pipe = d.newPipe(who, func(msg []byte) error {
+		return g.wire.event([]byte("event: message\ndata: "), msg)
+	})
+	defer c.pipe.Close(errGone)
+	id, ok := d.elder.add(c)
+	if !ok {
+		g.wire.mu.Unlock()
+		fail(w, 503, protocol.CodeInternal, "too many clients of the old transport; use POST /mcp")
+		return
+	}
+	defer d.elder.remove(id)
+	g.ended = c.pipe.Done()
+	g.wire.begin([]byte("event: endpoint\ndata: /messages?session=" + id + "\n\n"))
+	g.wait(r)
+}
+
+// postElder is POST /messages: it takes a message, which is answered on the
+// stream.
+func (d *Door) postElder(w nethttp.ResponseWriter, r *nethttp.Request) {
+	who, ok := d.identify(w, r)
+	if !ok {
+		return
+	}
+	if f := wantJSON(r.Header); f != nil {
+		answerFault(w, f)
+		return
+	}
+	c := d.elder.get(r.URL.Query().Get("session"), who)
+	if c == nil {
+		fail(w, 404, protocol.CodeInvalidRequest, "there is no such stream, or it has ended; open one with GET /sse")
+		return
+	}
+	body, f := d.readBody(w, r)
+	if f != nil {
+		answerFault(w, f)
+		return
+	}
+	c.pipe.Receive(body)
+	w.WriteHeader(202)
+	io.WriteString(w, "Accepted")
+}

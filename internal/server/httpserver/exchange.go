@@ -1,0 +1,362 @@
+package httpserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	nethttp "net/http"
+	"sync"
+	"time"
+
+	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/internal/mcp/session"
+)
+
+// errGone ends a modern request whose client has closed the connection, which
+// is how it cancels.
+var errGone = errors.New("the client closed the connection")
+
+// answerTime is how long a client may take to accept an answer.
+const answerTime = 30 * time.Second
+
+// smallAnswer is a length below which h1 sends an answer in one piece, after
+// its handler, under a limit of its own.
+const smallAnswer = 32 << 10
+
+// exchange is one POST: what its requests send back, as JSON or, from the
+// first note on, as a stream. It is the sink of a single request; those of a
+// batch share it. Safe for concurrent use.
+type exchange struct {
+	door    *Door
+	session *session.Session // nil for a modern request
+	framing framing
+	streams bool // the client reads event streams
+	events  bool // and nothing else
+	returns bool // the client can come back for a stream
+
+	mu       sync.Mutex
+	w        nethttp.ResponseWriter // nil when the response is no longer ours to write
+	batch    *batch                 // nil for a single request
+	wire     *wire
+	stream   *session.Stream // where events have ids; nil otherwise
+	nudge    chan struct{}   // wakes the serving goroutine while it waits
+	answered bool            // the last message was given
+	over     bool            // nothing is left for the serving goroutine
+	gone     bool            // the client has
+	late     bool            // the serving goroutine is stuck inside a handler
+	cancel   func(error)     // ends a modern request
+}
+
+func (d *Door) newExchange(w nethttp.ResponseWriter, r *nethttp.Request, s *session.Session) *exchange {
+	return &exchange{door: d, session: s, w: w, framing: framingOf(r)}
+}
+
+// serve runs f, which has the engine serve the request, and stays until the
+// response is complete. In HTTP/2 a response can only be ended by the serving
+// goroutine, which therefore has to be free.
+func (x *exchange) serve(client context.Context, f func()) {
+	if x.framing == http2 {
+		x.aside(f)
+	} else {
+		f()
+	}
+	x.settle(client)
+}
+
+// aside runs f on a goroutine of its own.
+func (x *exchange) aside(f func()) {
+	x.door.serving.Add(1)
+	go func() {
+		defer x.door.serving.Add(-1)
+		f()
+	}()
+}
+
+// resumable reports whether the client knows how to come back for a stream
+// that was closed before its end.
+func resumable(s *session.Session) bool {
+	return s != nil && s.ID != "" && s.Known().Revision >= mcpversion.V20251125
+}
+
+// Note sends a message before the answer; with it the response becomes a
+// stream.
+func (x *exchange) Note(msg []byte) bool {
+	x.mu.Lock()
+	if x.answered || !x.open() {
+		x.mu.Unlock()
+		return false
+	}
+	st, w := x.stream, x.wire
+	x.mu.Unlock()
+	if st != nil {
+		return st.Send(bytes.Clone(msg))
+	}
+	if err := w.WriteEvent("", msg); err != nil {
+		w.fail(err)
+		return false
+	}
+	return true
+}
+
+// open makes the response a stream, if it is not one yet. x.mu is held.
+func (x *exchange) open() bool {
+	if x.wire != nil {
+		return x.stream != nil || !x.gone // with a stream the client can come back
+	}
+	if !x.streams || x.gone || x.w == nil {
+		return false
+	}
+	id := ""
+	if x.session != nil && x.session.ID != "" {
+		x.stream = x.session.Open()
+		id = x.stream.Prime()
+	}
+	x.wire = x.door.newWire(x.w, x.framing, x.wireOver, x.wakeUp)
+	x.wire.mu.Lock()
+	if x.framing == chunked {
+		// The connection may be taken over, and then nobody reads the next
+		// request on it: a client that pools connections must not send one.
+		x.w.Header().Set("Connection", "close")
+	}
+	x.wire.begin(opening(id, x.returns, x.door.opts.Retry))
+	if x.late {
+		x.wire.takeOver()
+	}
+	if x.stream != nil {
+		x.stream.Attach(x.wire, 0, false, true)
+	}
+	if x.batch != nil {
+		for _, msg := range x.batch.take() {
+			x.say(msg, false)
+		}
+	}
+	x.wake()
+	return true
+}
+
+// say sends one message on the open stream. x.mu is held.
+func (x *exchange) say(msg []byte, last bool) {
+	switch {
+	case x.stream != nil && last:
+		x.stream.Last(bytes.Clone(msg))
+	case x.stream != nil:
+		x.stream.Send(bytes.Clone(msg))
+	default:
+		if msg != nil && x.wire.WriteEvent("", msg) != nil {
+			go x.wire.fail(errGone) // it tells us, and we hold x.mu
+			return
+		}
+		if last {
+			go x.wire.Close()
+		}
+	}
+}
+
+// Answer ends the exchange with the response.
+func (x *exchange) Answer(status int, msg []byte) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.answered {
+		return
+	}
+	x.answered = true
+	if x.wire != nil || x.events && status == 200 && x.open() {
+		x.say(msg, true)
+		return
+	}
+	if x.w != nil && !x.gone {
+		x.reply(status, msg)
+	}
+	x.finish()
+}
+
+// Challenge says which credential the answer wants, unless the answer has
+// begun already.
+func (x *exchange) Challenge(header string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.w != nil && !x.gone && x.wire == nil {
+		x.w.Header().Set("WWW-Authenticate", header)
+	}
+}
+
+// reply writes a JSON response, or only a status when there is nothing to
+// say. x.mu is held.
+func (x *exchange) reply(status int, msg []byte) {
+	if _, own := x.w.(declarer); !own || x.late || len(msg) >= smallAnswer {
+		extend(x.w, len(msg))
+	}
+	if msg == nil {
+		x.w.WriteHeader(status)
+	} else {
+		answerJSON(x.w, status, msg)
+	}
+	if x.late {
+		x.letGo()
+	}
+}
+
+// extend gives the client its time to take an answer of so many bytes: a
+// server's own limit counts from the headers and may have passed.
+func extend(w nethttp.ResponseWriter, size int) {
+	t := answerTime + time.Duration(size/(64<<10))*time.Second // at 64 KiB/s at least
+	nethttp.NewResponseController(w).SetWriteDeadline(time.Now().Add(t))
+}
+
+// Drop ends the exchange without a response: the request was cancelled, or
+// there was none.
+func (x *exchange) Drop() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.answered {
+		return
+	}
+	x.answered = true
+	if x.wire != nil {
+		x.say(nil, true)
+		return
+	}
+	if x.w != nil && !x.gone {
+		x.reply(202, nil)
+	}
+	x.finish()
+}
+
+// Detach ends the response while the request goes on: a client that can come
+// back does so with the id it was given.
+func (x *exchange) Detach() {
+	x.mu.Lock()
+	if !x.returns || x.framing == http10 || x.answered || x.gone || !x.open() {
+		x.mu.Unlock()
+		return
+	}
+	w, st := x.wire, x.stream
+	x.mu.Unlock()
+	st.Detach(w)
+	w.takeOver() // the serving goroutine may be busy
+	w.Close()
+}
+
+// Late says that the serving goroutine is stuck inside a handler that does
+// not heed its deadline. The answer will come from elsewhere and must not
+// wait for that goroutine.
+func (x *exchange) Late() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.late = true
+	switch {
+	case x.over || x.w == nil:
+	case x.wire == nil:
+		x.w.Header().Set("Connection", "close")
+	default:
+		x.wire.takeOver()
+	}
+}
+
+// letGo sends what was written and ends the response without the serving
+// goroutine, where the connection can be taken. x.mu is held.
+func (x *exchange) letGo() {
+	ctl := nethttp.NewResponseController(x.w)
+	ctl.Flush()
+	if x.framing == http2 {
+		return
+	}
+	if conn, _, err := ctl.Hijack(); err == nil {
+		conn.Close()
+	}
+}
+
+// finish marks the end for the serving goroutine. x.mu is held.
+func (x *exchange) finish() {
+	x.over = true
+	x.wake()
+}
+
+// wake asks the serving goroutine to look again. x.mu is held.
+func (x *exchange) wake() {
+	if x.nudge != nil {
+		poke(x.nudge)
+	}
+}
+
+func (x *exchange) wakeUp() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.wake()
+}
+
+// wireOver is told when the wire has ended. A modern client that has gone has
+// cancelled; a legacy one may come back.
+func (x *exchange) wireOver(cause error) {
+	x.mu.Lock()
+	x.gone = x.gone || cause != nil
+	st, w, cancel := x.stream, x.wire, x.cancel
+	if x.answered {
+		cancel = nil
+	}
+	x.finish()
+	x.mu.Unlock()
+	if st != nil {
+		st.Detach(w)
+	}
+	switch {
+	case cancel == nil:
+	case cause == nil:
+		cancel(session.ErrStop) // we have closed it ourselves
+	default:
+		cancel(errGone)
+	}
+}
+
+// lost is called when the client has closed its connection.
+func (x *exchange) lost() {
+	x.mu.Lock()
+	x.gone = true
+	w, cancel := x.wire, x.cancel
+	if x.answered {
+		cancel = nil
+	}
+	if w == nil {
+		x.finish()
+	}
+	x.mu.Unlock()
+	if w != nil {
+		w.fail(errGone)
+	}
+	if cancel != nil {
+		cancel(errGone)
+	}
+}
+
+// settle is the rest of the serving goroutine's work, after the engine has
+// returned: it stays until the response is complete, or leaves at once when
+// the connection can be taken over.
+func (x *exchange) settle(client context.Context) {
+	x.mu.Lock()
+	for !x.over {
+		if x.nudge == nil {
+			x.nudge = make(chan struct{}, 1)
+		}
+		w, open := x.wire, x.wire != nil && !x.answered
+		takes := open && x.framing == chunked && client.Err() == nil
+		x.mu.Unlock()
+		if open && x.session == nil {
+			w.setIdle(func() { x.cancel(session.ErrStop) })
+		}
+		if takes && w.takeOver() {
+			x.mu.Lock()
+			break
+		}
+		select {
+		case <-x.nudge:
+			if w != nil {
+				w.alive()
+			}
+		case <-client.Done():
+			x.lost()
+		}
+		x.mu.Lock()
+	}
+	x.w = nil // net/http wants it back
+	x.mu.Unlock()
+}

@@ -1,0 +1,141 @@
+package httpserver
+
+import (
+	nethttp "net/http"
+	"time"
+
+	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/mcp/session"
+)
+
+var noLimit time.Time
+
+// sessionless answers GET and DELETE where there are no sessions: in the
+// modern era and on a host that serves without them.
+func (d *Door) sessionless(w nethttp.ResponseWriter, r *nethttp.Request) bool {
+	if d.engine.Sessions() != nil && !mcpversion.ModernName(r.Header.Get("Mcp-Protocol-Version")) {
+		return false
+	}
+	notAllowed(w, "POST, OPTIONS")
+	return true
+}
+
+// get opens the stream of what is said outside any request or, with
+// Last-Event-ID, goes on with a stream that broke.
+func (d *Door) get(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
+	if d.sessionless(w, r) {
+		return
+	}
+	if a := readAccept(r.Header["Accept"]); !a.events && !a.any {
+		fail(w, 406, protocol.CodeInvalidRequest, "Accept must list text/event-stream")
+		return
+	}
+	s, _, f := d.sessionOf(r, &who)
+	if f != nil {
+		answerFault(w, f)
+		return
+	}
+	st, after, resume := s.Queue(), uint64(0), false
+	if id := r.Header.Get("Last-Event-ID"); id != "" {
+		// A 404 would tell the client that its session is gone, and a fresh
+		// stream would let it wait for ever for the rest of the old one.
+		if st, after, resume = s.Find(id); !resume {
+			fail(w, 400, protocol.CodeInvalidRequest, "nothing is kept after Last-Event-ID "+clip(id)+"; open the stream without it")
+			return
+		}
+	}
+	if r.ProtoMajor > 1 {
+		unlimited(w)
+	}
+	d.listen(w, r, s, st, after, resume)
+}
+
+// listen attaches the connection to the stream. A stream that is being read
+// is taken over only by a client that has read it before, or when the client
+// that read it has closed its connection.
+func (d *Door) listen(w nethttp.ResponseWriter, r *nethttp.Request, s *session.Session, st *session.Stream, after uint64, resume bool) {
+	g := newListener()
+	g.st, g.release = st, s.Hold()
+	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
+	g.wire.idle = true
+	g.wire.mu.Lock() // nothing is written before the stream is ours
+	err := st.Attach(g.wire, after, resume, resume)
+	if old, ok := st.Reader().(*wire); err != nil && ok && old.gone() {
+		old.fail(errGone)
+		err = st.Attach(g.wire, after, resume, resume)
+	}
+	if err != nil {
+		g.wire.mu.Unlock()
+		g.release()
+		fail(w, 409, protocol.CodeInvalidRequest, err.Error()+"; close it, or send Last-Event-ID to take over")
+		return
+	}
+	takes := g.wire.kind == chunked
+	if takes {
+		w.Header().Set("Connection", "close") // it will not serve another request
+	}
+	g.wire.begin(opening(st.Prime(), resumable(s), d.opts.Retry))
+	if takes && g.wire.takeOver() {
+		return
+	}
+	g.wait(r)
+}
+
+// listener is a GET that reads a stream.
+type listener struct {
+	wire    *wire
+	st      *session.Stream
+	release func()
+	ended   <-chan struct{} // what is read has ended; may be nil
+	nudge   chan struct{}   // the wire wants the serving goroutine
+	done    chan struct{}   // the wire has ended
+}
+
+func newListener() *listener {
+	return &listener{nudge: make(chan struct{}, 1), done: make(chan struct{})}
+}
+
+func (g *listener) over(error) {
+	if g.st != nil {
+		g.st.Detach(g.wire)
+		g.release()
+	}
+	close(g.done)
+}
+
+func (g *listener) wakeUp() { poke(g.nudge) }
+
+// wait keeps the serving goroutine while net/http has the connection.
+func (g *listener) wait(r *nethttp.Request) {
+	for {
+		select {
+		case <-g.done:
+			return
+		case <-g.nudge:
+			g.wire.alive()
+		case <-g.ended:
+			g.wire.Close()
+			<-g.done
+			return
+		case <-r.Context().Done():
+			g.wire.fail(errGone)
+			<-g.done
+			return
+		}
+	}
+}
+
+// delete ends a session.
+func (d *Door) delete(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
+	if d.sessionless(w, r) {
+		return
+	}
+	s, _, f := d.sessionOf(r, &who)
+	if f != nil {
+		answerFault(w, f)
+		return
+	}
+	d.engine.Sessions().End(s, session.ErrClosed)
+	w.WriteHeader(200)
+}

@@ -1,0 +1,380 @@
+// Package httpserver is the door for Streamable HTTP: one endpoint that takes
+// messages by POST and answers with JSON or with a stream of events.
+//
+// It checks where a request comes from before it reads it, hands the message
+// to the engine and carries back what the engine says. A stream that stays
+// open costs a connection and a few hundred bytes, not a goroutine, wherever
+// HTTP allows the connection to be taken over. The door keeps no protocol
+// state of its own: sessions and streams belong to internal/mcp/session.
+package httpserver
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"maps"
+	nethttp "net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/mcp/rawjson"
+	"gatehouse/internal/mcp/session"
+	"gatehouse/tool"
+)
+
+// Options of a Door. The zero value serves loopback clients.
+type Options struct {
+	Bind    string   // the host that is listened on; "" means loopback
+	Hosts   []string // names a Host header may have besides the loopback ones
+	Origins []string // origins of web pages that may call, as scheme://host[:port]; "*" means any, without credentials
+
+	MaxBody   int64         // bytes of one POST; 0 means 24 MiB
+	BodyTime  time.Duration // until a body must have arrived; 0 means 60 s
+	KeepAlive time.Duration // the longest silence of a stream; 0 means 25 s
+	Retry     time.Duration // when a client should come back to a stream that ended; 0 means 3 s
+	Patience  time.Duration // for requests in flight when the door closes; 0 means 10 s
+
+	Name    string // of this server, for its page; "" means gatehouse
+	Version string // likewise; "" shows none
+
+	// Degraded returns what the host cannot do at the moment, "" if it can do
+	// everything. Everybody may read it at /ready, so it names no path and no
+	// user. nil means that nothing is ever degraded.
+	Degraded func() string
+
+	// Identify says who is asking, before anything of the body is read. nil
+	// means that everybody is anonymous.
+	Identify func(*nethttp.Request) (protocol.Who, *Denied)
+	// Public says which requests need no identity; nil means that only the
+	// endpoints for messages ask for one.
+	Public func(*nethttp.Request) bool
+	// Auth serves what lies below /auth/ and the metadata of the protected
+	// resource; nil means that there is none.
+	Auth nethttp.Handler
+	// Metrics is served at /metrics; nil means that there is none.
+	Metrics nethttp.Handler
+	// Watches says who may not read them; nil means that whoever may call may.
+	Watches func(protocol.Who) *Denied
+	// Socket makes WebSockets of requests to /ws, of callers who were let in;
+	// nil means that there are none.
+	Socket func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who)
+	// Alone serves Socket and nothing else.
+	Alone bool
+
+	Log *slog.Logger // nil: nothing is logged
+}
+
+// Denied is why a caller was turned away.
+type Denied struct {
+	Status  int            // 401 or 403
+	Message string         // says what was expected
+	Header  nethttp.Header // for instance WWW-Authenticate; may be nil
+}
+
+// engine is what the door uses of *protocol.Engine.
+type engine interface {
+	EraOf(m *protocol.Message, h protocol.Header) protocol.Era
+	Open(who protocol.Who, m *protocol.Message) (*session.Session, []byte, *protocol.Fault)
+	Accept(s *session.Session, m *protocol.Message) *protocol.Fault
+	Legacy(s *session.Session, m *protocol.Message, sink protocol.Sink)
+	Stateless(who protocol.Who, version string) (*session.Session, *protocol.Fault)
+	Modern(ctx context.Context, who protocol.Who, m *protocol.Message, h protocol.Header, sink protocol.Sink)
+	Sessions() *session.Table
+}
+
+// Door serves HTTP. Safe for concurrent use.
+type Door struct {
+	engine   engine
+	opts     Options
+	log      *slog.Logger
+	origins  origins
+	hosts    *hosts
+	mux      *nethttp.ServeMux
+	page     func(address string) []byte
+	pulse    pulse
+	stopping atomic.Bool
+	serving  atomic.Int64 // requests
+
+	newPipe func(who protocol.Who, write func([]byte) error) pipe
+	elder   elders
+}
+
+// New makes a door. The error names an origin or host that cannot be read.
+func New(e *protocol.Engine, o Options) (*Door, error) {
+	d, err := newDoor(e, o)
+	if err == nil {
+		d.newPipe = func(who protocol.Who, write func([]byte) error) pipe { return e.Pipe(who, write) }
+	}
+	return d, err
+}
+
+func newDoor(e engine, o Options) (*Door, error) {
+	o.fill()
+	d := &Door{engine: e, opts: o, log: o.Log}
+	var err error
+	if d.origins, err = newOrigins(o.Origins, loopbackBind(o.Bind)); err != nil {
+		return nil, err
+	}
+	if d.hosts, err = newHosts(o.Hosts, loopbackBind(o.Bind)); err != nil {
+		return nil, err
+	}
+	d.pulse.every = o.KeepAlive / 2
+	d.page = newPage(o)
+	d.routes()
+	return d, nil
+}
+
+func (o *Options) fill() {
+	o.MaxBody = orElse(o.MaxBody, 24<<20)
+	o.BodyTime = orElse(o.BodyTime, time.Minute)
+	o.KeepAlive = orElse(o.KeepAlive, 25*time.Second)
+	o.Retry = orElse(o.Retry, 3*time.Second)
+	o.Patience = orElse(o.Patience, 10*time.Second)
+	o.Name = orElse(o.Name, "gatehouse")
+	if o.Identify == nil {
+		o.Identify = func(*nethttp.Request) (protocol.Who, *Denied) {
+			return protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}, nil
+		}
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+func orElse[T comparable](v, otherwise T) T {
+	var zero T
+	if v == zero {
+		return otherwise
+	}
+	return v
+}
+
+func (d *Door) routes() {
+	d.mux = nethttp.NewServeMux()
+	if d.opts.Socket != nil {
+		d.mux.HandleFunc("/ws", d.only("GET", d.socket))
+		d.mux.HandleFunc("/ws/{context}", d.only("GET", d.socket))
+	}
+	if d.opts.Alone {
+		d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
+			fail(w, 404, protocol.CodeInvalidRequest, "there is nothing at "+clip(r.URL.Path)+"; the WebSocket endpoint is /ws")
+		})
+		return
+	}
+	d.mux.HandleFunc("/mcp", d.endpoint)
+	d.mux.HandleFunc("/mcp/{context}", d.endpoint)
+	d.mux.HandleFunc("/sse", d.only("GET", d.openElder))
+	d.mux.HandleFunc("/messages", d.only("POST", d.postElder))
+	d.mux.HandleFunc("/.well-known/mcp", d.only("GET", says(200, "application/json", `{"mcp_endpoint":"/mcp"}`)))
+	if d.opts.Auth != nil {
+		d.mux.Handle("/auth/", d.opts.Auth)
+		d.mux.Handle("/.well-known/oauth-protected-resource", d.opts.Auth)
+		d.mux.Handle("/.well-known/oauth-protected-resource/", d.opts.Auth)
+	}
+	if d.opts.Metrics != nil {
+		d.mux.HandleFunc("/metrics", d.only("GET", d.opts.Metrics.ServeHTTP))
+	}
+	d.mux.HandleFunc("/health", d.only("GET", says(200, "application/json", `{"status":"healthy","service":"gatehouse"}`)))
+	d.mux.HandleFunc("/healthz", d.only("GET", says(200, "application/json", `{"ok":true}`)))
+	d.mux.HandleFunc("/ready", d.only("GET", d.ready))
+	d.mux.HandleFunc("/{$}", d.only("GET", d.showPage))
+	d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		fail(w, 404, protocol.CodeInvalidRequest, "there is nothing at "+clip(r.URL.Path)+"; the MCP endpoint is /mcp")
+	})
+}
+
+// ServeHTTP serves one request. Where it comes from is checked first, so that
+// a page on a foreign site learns nothing and starts nothing.
+func (d *Door) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
+	d.serving.Add(1)
+	defer d.serving.Add(-1)
+	if !d.hosts.allow(r.Host) {
+		d.refuse(w, r, "Host "+clip(r.Host)+" is not a name of this server; add it to the allowed hosts if it should be")
+		return
+	}
+	if !d.origins.admit(w.Header(), r) {
+		d.refuse(w, r, "Origin "+clip(r.Header.Get("Origin"))+" is not allowed to call this server; the administrator adds it to the allowed origins if it should be (--origin, listen.http.origins)")
+		return
+	}
+	if r.Method == "OPTIONS" {
+		d.preflight(w, r)
+		return
+	}
+	if d.stopping.Load() {
+		w.Header().Set("Connection", "close")
+		w.Header().Set("Retry-After", "5")
+		fail(w, 503, protocol.CodeInternal, "the server is stopping; try again later")
+		return
+	}
+	if r.URL.Path == "/mcp" && !d.opts.Alone { // which the mux would find too, at a price
+		d.endpoint(w, r)
+		return
+	}
+	if !d.known(w, r) {
+		return
+	}
+	d.mux.ServeHTTP(w, r)
+}
+
+// known asks who calls for what is no endpoint of messages; those ask
+// themselves.
+func (d *Door) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
+	if d.opts.Public == nil || d.opts.Public(r) || asksItself(r) {
+		return true
+	}
+	who, ok := d.identify(w, r)
+	if !ok || d.opts.Watches == nil || r.URL.Path != "/metrics" {
+		return ok
+	}
+	return d.admitted(w, d.opts.Watches(who))
+}
+
+// admitted answers whoever is turned away.
+func (d *Door) admitted(w nethttp.ResponseWriter, denied *Denied) bool {
+	if denied != nil {
+		maps.Copy(w.Header(), denied.Header)
+		fail(w, denied.Status, protocol.CodeInvalidRequest, denied.Message)
+	}
+	return denied == nil
+}
+
+// asksItself reports whether a request comes to one of the endpoints of
+// messages. What is near them, and methods they do not have, are asked like
+// everything else.
+func asksItself(r *nethttp.Request) bool {
+	switch p := r.URL.Path; p {
+	case "/mcp":
+		return true
+	case "/sse", "/ws":
+		return r.Method == "GET" || r.Method == "HEAD"
+	case "/messages":
+		return r.Method == "POST"
+	default:
+		name, below := strings.CutPrefix(p, "/mcp/")
+		return below && name != "" && name != "." && name != ".." && !strings.Contains(name, "/")
+	}
+}
+
+// Serving is how many requests are being served, streams included.
+func (d *Door) Serving() int { return int(d.serving.Load()) }
+
+// Streams is how many event streams are open.
+func (d *Door) Streams() int { return d.pulse.count() }
+
+// poke leaves word in a channel with room for one, unless there is word
+// already.
+func poke(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func (d *Door) refuse(w nethttp.ResponseWriter, r *nethttp.Request, why string) {
+	d.log.DebugContext(r.Context(), "request refused", "from", r.RemoteAddr, "why", why)
+	w.Header().Set("Connection", "close")
+	fail(w, 403, protocol.CodeInvalidRequest, why)
+}
+
+// endpoint is /mcp.
+func (d *Door) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
+	who, ok := d.identify(w, r)
+	if !ok {
+		return
+	}
+	switch r.Method {
+	case "POST":
+		d.post(w, r, who)
+	case "GET":
+		d.get(w, r, who)
+	case "DELETE":
+		d.delete(w, r, who)
+	default:
+		notAllowed(w, "POST, GET, DELETE, OPTIONS")
+	}
+}
+
+// socket is /ws. Whoever has one says more than a GET does, so it is not let in
+// more easily than a POST: not with the cookie of another origin's page.
+func (d *Door) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
+	as := r.WithContext(r.Context())
+	as.Method = "POST"
+	if who, ok := d.identify(w, as); ok {
+		d.opts.Socket(w, r, who)
+	}
+}
+
+// identify asks who is calling and answers those who may not.
+func (d *Door) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.Who, bool) {
+	who, denied := d.opts.Identify(r)
+	if !d.admitted(w, denied) {
+		return who, false
+	}
+	name, ok := chosen(w.Header(), r)
+	if !ok {
+		fail(w, 400, protocol.CodeInvalidRequest, "the header X-MCP-Context may be there once, with the name of one context")
+		return who, false
+	}
+	if name != "" {
+		who.Context = name
+	}
+	if t := r.Header["Traceparent"]; len(t) == 1 && len(t[0]) <= 64 {
+		who.Trace = t[0]
+	}
+	return who, true
+}
+
+// chosen is the context that a request names: in its path or, without that, in
+// a header, which the answer then varies with. It reports false when the header
+// names several.
+func chosen(answer nethttp.Header, r *nethttp.Request) (name string, ok bool) {
+	if name := r.PathValue("context"); name != "" {
+		return name, true
+	}
+	values := r.Header["X-Mcp-Context"]
+	if len(values) == 0 {
+		return "", true
+	}
+	answer["Vary"] = varyContext
+	name = strings.Trim(values[0], " \t")
+	return name, len(values) == 1 && !strings.ContainsAny(name, ", ")
+}
+
+// elsewhere reports whether a caller chose, or is bound to, another context
+// than the one a session was opened in: it is a session there alone.
+func elsewhere(who protocol.Who, context string) bool {
+	return who.Context != "" && who.Context != context || who.Bound != "" && who.Bound != context
+}
+
+// only serves one method, HEAD counting as GET.
+func (d *Door) only(method string, f nethttp.HandlerFunc) nethttp.HandlerFunc {
+	return func(w nethttp.ResponseWriter, r *nethttp.Request) {
+		if r.Method != method && !(method == "GET" && r.Method == "HEAD") {
+			notAllowed(w, method+", OPTIONS")
+			return
+		}
+		f(w, r)
+	}
+}
+
+func (d *Door) ready(w nethttp.ResponseWriter, r *nethttp.Request) {
+	body := []byte(`{"status":"ready","service":"gatehouse"}`)
+	if d.opts.Degraded != nil {
+		if reason := d.opts.Degraded(); reason != "" {
+			body = fmt.Appendf(nil, `{"status":"degraded","service":"gatehouse","reason":%s}`, rawjson.AppendString(nil, reason))
+		}
+	}
+	says(200, "application/json", string(body))(w, r)
+}
+
+// says makes a handler that always gives the same short answer.
+func says(status int, mime, body string) nethttp.HandlerFunc {
+	return func(w nethttp.ResponseWriter, _ *nethttp.Request) {
+		w.Header().Set("Content-Type", mime)
+		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(status)
+		w.Write([]byte(body))
+	}
+}

@@ -1,0 +1,185 @@
+package httpserver
+
+import (
+	"context"
+	nethttp "net/http"
+
+	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/mcp/session"
+)
+
+// post takes one message, or a batch of them.
+func (d *Door) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
+	if r.ProtoMajor > 1 {
+		unlimited(w) // a server's limits would reset the stream in the middle of a call
+	}
+	if f := wantJSON(r.Header); f != nil {
+		answerFault(w, f)
+		return
+	}
+	body, f := d.readBody(w, r)
+	if f != nil {
+		answerFault(w, f)
+		if f.Status == 413 {
+			linger(w, r)
+		}
+		return
+	}
+	msgs, faults, batch := protocol.Parse(body)
+	if batch {
+		d.postBatch(w, r, who, msgs, faults)
+		return
+	}
+	if len(faults) > 0 {
+		answerFault(w, faults[0])
+		return
+	}
+	m := &msgs[0]
+	header := headerOf(r.Header)
+	a := readAccept(r.Header["Accept"])
+	if d.engine.EraOf(m, header) == protocol.Modern {
+		d.postModern(w, r, who, m, header, a)
+		return
+	}
+	if m.Method == "initialize" {
+		d.initialize(w, who, m, a)
+		return
+	}
+	d.postLegacy(w, r, who, m, a)
+}
+
+// unlimited lifts a server's time limits from this request.
+func unlimited(w nethttp.ResponseWriter) {
+	nethttp.NewResponseController(w).SetWriteDeadline(noLimit)
+}
+
+// headerOf reads headers under the names the protocol gives them.
+func headerOf(h nethttp.Header) protocol.Header {
+	return func(name string) []string {
+		if name == "MCP-Protocol-Version" { // saves making its canonical form
+			return h["Mcp-Protocol-Version"]
+		}
+		return h.Values(name)
+	}
+}
+
+// postModern serves a message that stands alone. Session headers mean nothing
+// here.
+func (d *Door) postModern(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, m *protocol.Message, h protocol.Header, a accept) {
+	if !(a.none || a.any || a.json && a.events) {
+		answerFault(w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
+			Message: "Accept must list application/json and text/event-stream"})
+		return
+	}
+	x := d.newExchange(w, r, nil)
+	x.streams = true
+	ctx, cancel := context.WithCancelCause(context.Background()) // of the connection, which may outlive r
+	x.cancel = cancel
+	stop := whenOver(r.Context(), x.lost)
+	x.serve(r.Context(), func() {
+		d.engine.Modern(ctx, who, m, h, x)
+		if !m.IsRequest() {
+			x.Drop() // unless it was answered
+		}
+	})
+	stop()
+}
+
+// whenOver is context.AfterFunc for a context that may do that by itself, at a
+// third of the cost.
+func whenOver(ctx context.Context, f func()) (stop func() bool) {
+	if own, ok := ctx.(interface {
+		AfterFunc(f func()) (stop func() bool)
+	}); ok {
+		return own.AfterFunc(f)
+	}
+	return context.AfterFunc(ctx, f)
+}
+
+// initialize opens a session.
+func (d *Door) initialize(w nethttp.ResponseWriter, who protocol.Who, m *protocol.Message, a accept) {
+	s, response, f := d.engine.Open(who, m)
+	if f != nil {
+		answerFault(w, f)
+		return
+	}
+	if s != nil {
+		w.Header()["Mcp-Session-Id"] = []string{s.ID}
+	}
+	if a.onlyEvents() {
+		answerEvent(w, response)
+		return
+	}
+	answerJSON(w, 200, response)
+}
+
+// postLegacy serves a message of a session. A client that does not name event
+// streams among what it accepts gets JSON whatever happens, and one that names
+// nothing else a stream.
+func (d *Door) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, m *protocol.Message, a accept) {
+	if !(a.none || a.any || a.json || a.events) {
+		answerFault(w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
+			Message: "Accept must list application/json or text/event-stream"})
+		return
+	}
+	s, by, f := d.sessionOf(r, &who)
+	if f != nil {
+		f.ID = m.ID
+		answerFault(w, f)
+		return
+	}
+	if !m.IsRequest() {
+		d.accept(w, s, m)
+		return
+	}
+	m.Trace, m.By = who.Trace, by
+	x := d.newExchange(w, r, s)
+	x.streams, x.returns, x.events = a.events, resumable(s), a.onlyEvents()
+	if x.framing == http2 {
+		x.aside(func() { d.engine.Legacy(s, m, x) })
+	} else {
+		d.engine.Legacy(s, m, x)
+	}
+	x.settle(r.Context())
+}
+
+func (d *Door) accept(w nethttp.ResponseWriter, s *session.Session, m *protocol.Message) {
+	if f := d.engine.Accept(s, m); f != nil {
+		answerFault(w, f)
+		return
+	}
+	w.WriteHeader(202)
+}
+
+// sessionOf finds the session a legacy request belongs to, and what is known
+// of its principal who has come with this credential; on a host without
+// sessions one is made for this request alone.
+func (d *Door) sessionOf(r *nethttp.Request, who *protocol.Who) (*session.Session, *session.Facts, *protocol.Fault) {
+	version := ""
+	if v := r.Header["Mcp-Protocol-Version"]; len(v) > 0 {
+		version = v[0]
+	}
+	if version != "" {
+		if rev, ok := mcpversion.Parse(version); !ok || rev.Modern() {
+			return nil, nil, &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest,
+				Message: "MCP-Protocol-Version " + clip(version) + " is not a revision with sessions that is spoken here"}
+		}
+	}
+	sessions := d.engine.Sessions()
+	if sessions == nil {
+		s, f := d.engine.Stateless(*who, version)
+		return s, nil, f
+	}
+	ids := r.Header["Mcp-Session-Id"]
+	if len(ids) != 1 || ids[0] == "" {
+		return nil, nil, &protocol.Fault{Status: 400, Code: protocol.CodeInvalidRequest,
+			Message: "the header Mcp-Session-Id is missing; initialize gives one"}
+	}
+	s, ok := sessions.Get(ids[0], who.Principal)
+	if !ok || elsewhere(*who, s.Known().Context) {
+		return nil, nil, &protocol.Fault{Status: 404, Code: protocol.CodeInvalidRequest,
+			Message: "there is no such session, or it has ended; initialize again"}
+	}
+	return s, s.Proven(&who.Caller, who.Until), nil
+}

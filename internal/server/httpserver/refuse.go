@@ -1,0 +1,61 @@
+package httpserver
+
+import (
+	"fmt"
+	nethttp "net/http"
+	"strconv"
+
+	"gatehouse/internal/mcp/protocol"
+)
+
+// fail answers with a JSON-RPC error that belongs to no request.
+func fail(w nethttp.ResponseWriter, status, code int, msg string) {
+	answerFault(w, &protocol.Fault{Status: status, Code: code, Message: msg})
+}
+
+func answerFault(w nethttp.ResponseWriter, f *protocol.Fault) {
+	status := f.Status
+	if status == 0 {
+		status = 400
+	}
+	answerJSON(w, status, protocol.Respond(f))
+}
+
+// jsonType is shared by all answers; net/http does not change header values.
+var jsonType = []string{"application/json"}
+
+func answerJSON(w nethttp.ResponseWriter, status int, body []byte) {
+	h := w.Header()
+	h["Content-Type"] = jsonType
+	if own, ok := w.(declarer); ok {
+		own.Declare(len(body))
+	} else {
+		h["Content-Length"] = []string{strconv.Itoa(len(body))}
+	}
+	w.WriteHeader(status)
+	w.Write(body)
+}
+
+// answerEvent answers with a stream of one event.
+func answerEvent(w nethttp.ResponseWriter, msg []byte) {
+	h := w.Header()
+	h["Content-Type"], h["Cache-Control"] = eventType, noCache
+	w.WriteHeader(200)
+	fmt.Fprintf(w, "data: %s\n\n", flattened(msg))
+}
+
+// declarer is a response that knows its length without a header.
+type declarer interface{ Declare(length int) }
+
+func notAllowed(w nethttp.ResponseWriter, allow string) {
+	w.Header().Set("Allow", allow)
+	fail(w, 405, protocol.CodeInvalidRequest, "this method is not served here; allowed: "+allow)
+}
+
+// clip shortens what a stranger sent before it is said back, and quotes it.
+func clip(s string) string {
+	if len(s) > 100 {
+		s = s[:100] + "..."
+	}
+	return strconv.QuoteToASCII(s)
+}

@@ -1,0 +1,90 @@
+package httpserver
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	nethttp "net/http"
+	"time"
+
+	"gatehouse/internal/server/httpserver/h1"
+)
+
+// Limits of a connection.
+const (
+	headerTime  = 10 * time.Second // until a request's headers have arrived
+	idleTime    = 2 * time.Minute  // between two requests
+	headerBytes = 64 << 10
+	lastWait    = 2 * time.Second // for goroutines whose connections were closed
+)
+
+// Serve serves the listener until ctx is done and closes it. Then new requests
+// are refused, streams on which nothing is owed end, and requests in flight
+// get Options.Patience to finish before their connections are closed. It
+// returns nil after an orderly end, and an error when the listener failed or
+// when a handler could not be made to return.
+func (d *Door) Serve(ctx context.Context, ln net.Listener) error {
+	srv := &h1.Server{Handler: d, Log: d.log, Rest: &nethttp.Server{
+		Handler:           d,
+		ReadHeaderTimeout: headerTime,
+		WriteTimeout:      answerTime, // from the headers; extended for whatever takes longer
+		IdleTimeout:       idleTime,
+		MaxHeaderBytes:    headerBytes,
+		ErrorLog:          slog.NewLogLogger(d.log.Handler(), slog.LevelDebug),
+	}}
+	failed := make(chan error, 1)
+	go func() { failed <- srv.Serve(ln) }()
+	var err error
+	select {
+	case <-ctx.Done():
+		err = d.drain(srv)
+		<-failed
+	case err = <-failed:
+		err = errors.Join(fmt.Errorf("serve http: %w", err), d.drain(srv))
+	}
+	return err
+}
+
+// drain ends what is open.
+func (d *Door) drain(srv *h1.Server) error {
+	d.stopping.Store(true)
+	d.pulse.each((*wire).dismiss)
+	patience, cancel := context.WithTimeout(context.Background(), d.opts.Patience)
+	defer cancel()
+	srv.Shutdown(patience)
+	d.rest(patience, d.streaming)
+	d.pulse.each((*wire).Close)
+	srv.Close()
+	last, cancel := context.WithTimeout(context.Background(), lastWait)
+	defer cancel()
+	d.rest(last, nil)
+	if n := d.serving.Load(); n > 0 {
+		return fmt.Errorf("%d requests could not be ended: their handlers do not heed cancellation", n)
+	}
+	return nil
+}
+
+func (d *Door) streaming() bool { return len(d.pulse.all()) > 0 }
+
+// rest waits until no request is being served and busy, if given, says no
+// more, or until ctx is done.
+func (d *Door) rest(ctx context.Context, busy func() bool) {
+	look := time.NewTicker(20 * time.Millisecond)
+	defer look.Stop()
+	for d.serving.Load() > 0 || busy != nil && busy() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-look.C:
+		}
+	}
+}
+
+// Close ends every open stream. It is for a Door that is embedded as a
+// handler in somebody else's server; Serve does it by itself.
+func (d *Door) Close() {
+	d.stopping.Store(true)
+	d.pulse.each((*wire).Close)
+}

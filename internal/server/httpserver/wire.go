@@ -1,0 +1,408 @@
+package httpserver
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	nethttp "net/http"
+	"os"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	writeTime = 10 * time.Second     // until a client must have taken a piece
+	pieceSize = 256 << 10            // bytes written under one deadline
+	joinSize  = 16 << 10             // events up to this many bytes are written in one go
+	beatTime  = 5 * time.Millisecond // how long a keep-alive may hold up the others
+	abortTime = time.Second          // for a write in progress when its stream must close
+)
+
+var errEnded = errors.New("the stream has ended")
+
+// framing is how a response is framed, and with that, what can be done with
+// its connection.
+type framing uint8
+
+const (
+	http10  framing = iota // ends with the connection
+	chunked                // HTTP/1.1: easy to go on with by hand
+	secure                 // the same inside TLS: taken over only to be ended, for a write that timed out cannot be finished
+	http2                  // shares its connection
+)
+
+func framingOf(r *nethttp.Request) framing {
+	switch {
+	case r.ProtoMajor > 1:
+		return http2
+	case r.ProtoMinor == 0:
+		return http10
+	case r.TLS != nil:
+		return secure
+	}
+	return chunked
+}
+
+// wire is one open event stream to a client. It begins as the response of a
+// request and may take the connection over from net/http, which frees the
+// goroutine and its buffers. It is a session.Writer. Safe for concurrent use.
+type wire struct {
+	limit atomic.Pointer[deadliner] // of the connection; for those who cannot have mu
+	pulse *pulse
+	nudge func()      // asks the serving goroutine to look after the wire
+	over  func(error) // told once how it ended; nil: as it should
+	kind  framing
+
+	mu     sync.Mutex
+	rw     nethttp.ResponseWriter // nil once taken over
+	ctl    *nethttp.ResponseController
+	conn   net.Conn // once taken over; framed by us
+	broken error    // why the last event could not be written
+	busy   bool     // written to since the last beat
+	due    bool     // a keep-alive, while net/http has the connection
+	ended  bool
+	idle   bool   // nothing is owed on it: it may be ended at any time
+	leave  func() // ends an idle stream with its last message; nil: by closing it
+}
+
+type deadliner interface{ SetWriteDeadline(time.Time) error }
+
+// newWire prepares an event stream as the response w. over is told of its
+// end, nudge when it wants the serving goroutine; neither is called by a
+// goroutine that is inside one of the wire's methods.
+func (d *Door) newWire(w nethttp.ResponseWriter, kind framing, over func(error), nudge func()) *wire {
+	wr := &wire{pulse: &d.pulse, kind: kind, rw: w, ctl: nethttp.NewResponseController(w), over: over, nudge: nudge}
+	limit := deadliner(wr.ctl)
+	wr.limit.Store(&limit)
+	return wr
+}
+
+// begin writes the head of the response and what opens the stream, and
+// unlocks w.mu, which the caller has locked so that no event comes before it.
+func (w *wire) begin(opening []byte) {
+	h := w.rw.Header()
+	h["Content-Type"] = eventType
+	h["Cache-Control"] = noCache
+	h["X-Accel-Buffering"] = no
+	w.busy = true
+	w.rw.WriteHeader(200)
+	w.pulse.add(w)
+	err := w.write(opening, nil, nil)
+	w.mu.Unlock()
+	if err != nil {
+		go w.fail(err)
+	}
+}
+
+var (
+	eventType = []string{"text/event-stream"}
+	noCache   = []string{"no-cache, no-transform"}
+	no        = []string{"no"}
+)
+
+// opening is what a stream begins with. An event without data would be
+// dropped by the parsers of clients that are meant to take its id, and an
+// empty one confuses older clients; so only those get it that know of priming.
+func opening(id string, prime bool, retry time.Duration) []byte {
+	b := []byte(": open\n\n")
+	if id == "" {
+		return b
+	}
+	b = append(b[:0], "id: "...)
+	b = append(b, id...)
+	b = append(b, "\nretry: "...)
+	b = strconv.AppendInt(b, retry.Milliseconds(), 10)
+	if prime {
+		b = append(b, "\ndata:"...)
+	}
+	return append(b, "\n\n"...)
+}
+
+// WriteEvent writes one message as an event; an empty id is left out.
+func (w *wire) WriteEvent(id string, msg []byte) error {
+	var head [64]byte
+	prefix := head[:0]
+	if id != "" {
+		prefix = append(prefix, "id: "...)
+		prefix = append(prefix, id...)
+		prefix = append(prefix, '\n')
+	}
+	return w.event(append(prefix, "data: "...), msg)
+}
+
+// event writes a message after a prefix that ends where its data begin.
+func (w *wire) event(prefix, msg []byte) error {
+	if bytes.IndexByte(msg, '\n') >= 0 || bytes.IndexByte(msg, '\r') >= 0 {
+		msg = flattened(msg)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended {
+		return errEnded
+	}
+	w.busy = true
+	w.broken = w.write(prefix, msg, eventEnd)
+	return w.broken
+}
+
+var eventEnd = []byte("\n\n")
+
+// flattened copies a message without its line breaks, which in JSON stand
+// between tokens only.
+func flattened(msg []byte) []byte {
+	flat := bytes.Clone(msg)
+	for i, c := range flat {
+		if c == '\n' || c == '\r' {
+			flat[i] = ' '
+		}
+	}
+	return flat
+}
+
+// buffers are for events that are written in one go.
+var buffers = sync.Pool{New: func() any { b := make([]byte, 0, 2<<10); return &b }}
+
+// write writes three parts as one chunk. w.mu is held.
+func (w *wire) write(prefix, msg, suffix []byte) error {
+	n := len(prefix) + len(msg) + len(suffix)
+	if n > joinSize {
+		return w.writeLarge(prefix, msg, suffix)
+	}
+	p := buffers.Get().(*[]byte)
+	b := (*p)[:0]
+	if w.conn != nil {
+		b = append(strconv.AppendInt(b, int64(n), 16), "\r\n"...)
+	}
+	b = append(append(append(b, prefix...), msg...), suffix...)
+	if w.conn != nil {
+		b = append(b, "\r\n"...)
+	}
+	err := w.put(b)
+	*p = b
+	buffers.Put(p)
+	if err == nil && w.conn == nil {
+		err = w.flush()
+	}
+	return err
+}
+
+// flush sends what net/http has of us. In HTTP/2 a deadline that passes
+// resets the stream even if nothing is being written.
+func (w *wire) flush() error {
+	err := w.ctl.Flush()
+	if w.kind == http2 {
+		w.ctl.SetWriteDeadline(noLimit)
+	}
+	return err
+}
+
+// writeLarge writes a large event without joining it.
+func (w *wire) writeLarge(parts ...[]byte) error {
+	n := 0
+	for _, p := range parts {
+		n += len(p)
+	}
+	if w.conn != nil {
+		parts[0] = append(append(strconv.AppendInt(nil, int64(n), 16), "\r\n"...), parts[0]...)
+		parts = append(parts, []byte("\r\n"))
+	}
+	for _, p := range parts {
+		if err := w.put(p); err != nil {
+			return err
+		}
+	}
+	if w.conn == nil {
+		return w.flush()
+	}
+	return nil
+}
+
+// put hands bytes to the connection. The deadline is for each piece: a slow
+// client gets a large message, one that has stopped reading does not hold us.
+func (w *wire) put(b []byte) error {
+	for len(b) > 0 {
+		piece := b[:min(len(b), pieceSize)]
+		(*w.limit.Load()).SetWriteDeadline(time.Now().Add(writeTime))
+		var err error
+		if w.conn != nil {
+			_, err = w.conn.Write(piece)
+		} else {
+			_, err = w.rw.Write(piece)
+		}
+		if err != nil {
+			return err
+		}
+		b = b[len(piece):]
+	}
+	return nil
+}
+
+// takeOver takes the connection from net/http, so that no goroutine needs to
+// wait beside it. It reports false where that cannot be done. The serving
+// goroutine must not have ended.
+func (w *wire) takeOver() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ended || w.rw == nil || w.kind != chunked && w.kind != secure {
+		return false
+	}
+	conn, _, err := w.ctl.Hijack()
+	if err != nil {
+		return false
+	}
+	w.conn, w.rw, w.ctl, w.nudge = conn, nil, nil, nil
+	limit := deadliner(conn)
+	w.limit.Store(&limit)
+	return true
+}
+
+// Close ends the stream as it should be; what was written arrives. A write
+// that is stuck is given up, because somebody else has taken the stream.
+func (w *wire) Close() {
+	if !w.mu.TryLock() {
+		(*w.limit.Load()).SetWriteDeadline(time.Now().Add(abortTime))
+		w.mu.Lock()
+	}
+	w.end(nil)
+}
+
+// goneTime is how long is waited for the end of a connection that may have
+// been closed already.
+const goneTime = 20 * time.Millisecond
+
+// gone reports whether the client has closed a connection that was taken from
+// net/http. Nobody reads from such a connection, so its end is noticed only
+// when a keep-alive cannot be written, or here.
+func (w *wire) gone() bool {
+	if !w.mu.TryLock() {
+		return false // being written to
+	}
+	conn := w.conn
+	w.mu.Unlock()
+	if conn == nil {
+		return false
+	}
+	conn.SetReadDeadline(time.Now().Add(goneTime))
+	_, err := conn.Read(make([]byte, 1))
+	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// fail ends the stream at once: the client is gone or must go.
+func (w *wire) fail(cause error) {
+	w.mu.Lock()
+	w.end(cause)
+}
+
+// end ends the stream and unlocks w.mu.
+func (w *wire) end(cause error) {
+	if w.ended {
+		w.mu.Unlock()
+		return
+	}
+	w.ended = true
+	if cause == nil {
+		cause = w.broken
+	}
+	if w.conn != nil {
+		if cause == nil {
+			w.conn.SetWriteDeadline(time.Now().Add(abortTime))
+			w.conn.Write([]byte("0\r\n\r\n"))
+		}
+		w.conn.Close()
+	} else if cause == nil {
+		w.ctl.SetWriteDeadline(time.Now().Add(writeTime)) // for what net/http still writes
+	}
+	w.rw = nil
+	w.mu.Unlock()
+	w.pulse.remove(w)
+	if w.over != nil {
+		w.over(cause)
+	}
+}
+
+// beat is called when a keep-alive may be due. It hardly ever waits: a client
+// whose buffers are full is left to a goroutine of its own, for as long as a
+// write may take.
+func (w *wire) beat() {
+	if !w.mu.TryLock() {
+		return // being written to
+	}
+	if w.ended || w.busy {
+		w.busy = false
+		w.mu.Unlock()
+		return
+	}
+	if w.conn == nil {
+		w.due = true
+		nudge := w.nudge
+		w.mu.Unlock()
+		nudge()
+		return
+	}
+	if w.kind == secure {
+		go w.finishBeat(aliveChunk)
+		return
+	}
+	w.conn.SetWriteDeadline(time.Now().Add(beatTime))
+	n, err := w.conn.Write(aliveChunk)
+	switch {
+	case err == nil:
+		w.mu.Unlock()
+	case errors.Is(err, os.ErrDeadlineExceeded):
+		go w.finishBeat(aliveChunk[n:])
+	default:
+		w.end(err)
+	}
+}
+
+var (
+	aliveEvent = []byte(": alive\n\n")
+	aliveChunk = []byte("9\r\n: alive\n\n\r\n")
+)
+
+// finishBeat writes what is left of a keep-alive. w.mu is held.
+func (w *wire) finishBeat(rest []byte) {
+	if err := w.put(rest); err != nil {
+		w.end(err)
+		return
+	}
+	w.mu.Unlock()
+}
+
+// alive writes a keep-alive that is due while net/http has the connection.
+func (w *wire) alive() {
+	w.mu.Lock()
+	if w.ended || !w.due || w.rw == nil {
+		w.mu.Unlock()
+		return
+	}
+	w.due = false
+	if err := w.write(aliveEvent, nil, nil); err != nil {
+		w.end(err)
+		return
+	}
+	w.mu.Unlock()
+}
+
+// setIdle says that nothing is owed on the stream, a subscription, and how it
+// is ended with a last message.
+func (w *wire) setIdle(leave func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.idle, w.leave = true, leave
+}
+
+// dismiss ends the stream if nothing is owed on it.
+func (w *wire) dismiss() {
+	w.mu.Lock()
+	idle, leave := w.idle, w.leave
+	w.mu.Unlock()
+	switch {
+	case leave != nil:
+		leave()
+	case idle:
+		w.Close()
+	}
+}

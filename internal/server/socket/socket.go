@@ -1,0 +1,176 @@
+// Package socket is the door for clients on TCP and Unix sockets, one message
+// to a line.
+//
+// Each connection is a client of its own. On a Unix socket only processes of
+// the same user, and root, are let in.
+package socket
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"gatehouse/internal/mcp/newline"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/tool"
+)
+
+// Options of a door. The zero value is good.
+type Options struct {
+	Limit    int           // bytes of one message; 0 means 24 MiB
+	Max      int           // connections at once; 0 means 1024
+	Patience time.Duration // for requests in flight when a client has said its last; 0 means 60 s
+	Stop     time.Duration // the same when the door closes; 0 means 5 s
+	Log      *slog.Logger  // nil: nothing is logged
+}
+
+const (
+	writeTime  = 30 * time.Second // until a client must have taken a message
+	refuseTime = time.Second      // to say why a connection is refused
+	firstPause = 5 * time.Millisecond
+	longPause  = time.Second
+)
+
+func (o *Options) fill() {
+	if o.Max == 0 {
+		o.Max = 1024
+	}
+	if o.Patience == 0 {
+		o.Patience = time.Minute
+	}
+	if o.Stop == 0 {
+		o.Stop = 5 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+}
+
+// Serve serves every connection of the listener until ctx is done, and closes
+// the listener. who says who is behind a connection; nil means that everybody
+// is anonymous. When it returns, all connections are closed and their
+// goroutines have ended. The error is why listening failed.
+func Serve(ctx context.Context, ln net.Listener, e *protocol.Engine, who func(net.Conn) (protocol.Who, error), o Options) error {
+	o.fill()
+	if who == nil {
+		who = func(net.Conn) (protocol.Who, error) {
+			return protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}, nil
+		}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { ln.Close() })()
+	d := &door{engine: e, who: who, o: o, slots: make(chan struct{}, o.Max)}
+	err := d.accept(ctx, ln)
+	ln.Close()
+	cancel()
+	d.open.Wait()
+	return err
+}
+
+// door is what the connections of one listener share.
+type door struct {
+	engine *protocol.Engine
+	who    func(net.Conn) (protocol.Who, error)
+	o      Options
+	slots  chan struct{} // one for each connection
+	open   sync.WaitGroup
+}
+
+// accept takes connections until ctx is done. A failing accept, for instance
+// for want of descriptors, is tried again after a pause.
+func (d *door) accept(ctx context.Context, ln net.Listener) error {
+	pause := firstPause
+	for {
+		conn, err := ln.Accept()
+		switch {
+		case err == nil:
+			pause = firstPause
+			d.admit(ctx, conn)
+			continue
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, net.ErrClosed):
+			return fmt.Errorf("accept on %s: %w", ln.Addr(), err)
+		}
+		d.o.Log.WarnContext(ctx, "cannot accept a connection", "door", ln.Addr().String(), "err", err, "again", pause)
+		select {
+		case <-time.After(pause):
+			pause = min(2*pause, longPause)
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// admit starts serving a connection, or says why it does not.
+func (d *door) admit(ctx context.Context, conn net.Conn) {
+	if err := checkPeer(conn); err != nil {
+		d.o.Log.WarnContext(ctx, "connection refused", "door", conn.LocalAddr().String(), "err", err)
+		refuse(conn, err.Error())
+		return
+	}
+	who, err := d.who(conn)
+	if err != nil {
+		refuse(conn, err.Error())
+		return
+	}
+	select {
+	case d.slots <- struct{}{}:
+	default:
+		refuse(conn, fmt.Sprintf("too many connections (%d); try again later", d.o.Max))
+		return
+	}
+	d.open.Go(func() {
+		defer func() { <-d.slots }()
+		d.serve(ctx, conn, who)
+	})
+}
+
+// refuse tells a client why it is not served. What fits into the socket's
+// buffer is sent at once.
+func refuse(conn net.Conn, why string) {
+	defer conn.Close()
+	conn.SetWriteDeadline(time.Now().Add(refuseTime))
+	newline.NewWriter(conn).Write(protocol.Respond(&protocol.Fault{Code: protocol.CodeInternal, Message: why}))
+}
+
+// serve serves one connection to its end.
+func (d *door) serve(ctx context.Context, conn net.Conn, who protocol.Who) {
+	defer conn.Close()
+	w := newline.NewWriter(conn)
+	pipe := d.engine.Pipe(who, func(msg []byte) error {
+		conn.SetWriteDeadline(time.Now().Add(writeTime))
+		err := w.Write(msg)
+		if err != nil {
+			conn.Close() // which ends reading too
+		}
+		return err
+	})
+	defer pipe.Close(nil)
+	defer context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Now()) })() // the last is read
+	over := make(chan struct{})
+	defer close(over)
+	d.open.Go(func() {
+		select {
+		case <-pipe.Done():
+			conn.Close()
+		case <-over:
+		}
+	})
+	newline.NewReader(conn, d.o.Limit).Feed(&screen{Taker: pipe, turnAway: func() { d.turnAway(ctx, conn) }})
+	d.drain(ctx, pipe)
+}
+
+// drain answers what is in flight when nothing more will be read.
+func (d *door) drain(ctx context.Context, pipe *protocol.Pipe) {
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.o.Patience)
+	defer cancel()
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d.o.Stop, cancel) })
+	defer stop()
+	pipe.Drain(last)
+}

@@ -1,0 +1,63 @@
+package socket
+
+import (
+	"context"
+	"net"
+	"strconv"
+	"time"
+
+	"gatehouse/internal/mcp/newline"
+)
+
+// screen keeps what speaks another protocol from being heard. A page in a
+// browser can have it send a request to any port of this machine; its body
+// would be read as messages after lines that are none. So a connection that
+// begins with something else is closed, whatever follows.
+type screen struct {
+	newline.Taker
+	turnAway func()
+	known    bool // a message has come: it is one of ours
+	stranger bool
+}
+
+// Take implements newline.Taker.
+func (s *screen) Take(frame []byte) (work func()) {
+	switch {
+	case s.known:
+	case s.stranger:
+		return nil
+	case foreign(frame):
+		s.stranger = true
+		s.turnAway()
+		return nil
+	case frame[0] == '{' || frame[0] == '[':
+		s.known = true
+	}
+	return s.Taker.Take(frame)
+}
+
+// Oversized implements newline.Taker.
+func (s *screen) Oversized(limit int, id []byte) {
+	if !s.stranger {
+		s.Taker.Oversized(limit, id)
+	}
+}
+
+// foreign tells lines that begin another protocol: the methods and headers of
+// HTTP begin with a capital letter, TLS with the byte of a handshake. No JSON
+// does.
+func foreign(line []byte) bool {
+	return line[0] >= 'A' && line[0] <= 'Z' || line[0] == 0x16
+}
+
+const wrongDoor = "This port speaks JSON-RPC, one message to a line, and no HTTP.\n"
+
+// turnAway tells a client that it is at the wrong door, in the words of the one
+// it was probably looking for, and closes the connection.
+func (d *door) turnAway(ctx context.Context, conn net.Conn) {
+	d.o.Log.WarnContext(ctx, "connection closed: it speaks another protocol, such as HTTP", "door", conn.LocalAddr().String(), "from", conn.RemoteAddr().String())
+	conn.SetWriteDeadline(time.Now().Add(refuseTime))
+	conn.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: " +
+		strconv.Itoa(len(wrongDoor)) + "\r\n\r\n" + wrongDoor))
+	conn.Close()
+}

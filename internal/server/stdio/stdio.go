@@ -1,0 +1,145 @@
+// Package stdio is the door for one client that holds both ends of a pair of
+// pipes: it writes messages to our input and reads ours from our output, one
+// to a line.
+//
+// Nothing but protocol is ever written to the output.
+package stdio
+
+import (
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"time"
+
+	"gatehouse/internal/mcp/newline"
+	"gatehouse/internal/mcp/protocol"
+)
+
+// Options of the door. The zero value is good.
+type Options struct {
+	Limit    int           // bytes of one message; 0 means 24 MiB
+	Patience time.Duration // for requests in flight when the input ends; 0 means 60 s
+	Stop     time.Duration // the same when the listener closes; 0 means 5 s
+	Log      *slog.Logger  // nil: nothing is logged
+}
+
+// unblockTime is how long a read that was interrupted may take to return.
+const unblockTime = 100 * time.Millisecond
+
+// Serve serves one client until its input ends, ctx is done or the output
+// fails. At the end of the input what is in flight is still answered, for as
+// long as Options.Patience, and when ctx is done for as long as Options.Stop;
+// the result is nil then.
+//
+// A read from in that cannot be interrupted stays behind until in ends; what
+// it finds is thrown away.
+func Serve(ctx context.Context, e *protocol.Engine, who protocol.Who, in io.Reader, out io.Writer, o Options) error {
+	if o.Patience == 0 {
+		o.Patience = time.Minute
+	}
+	if o.Stop == 0 {
+		o.Stop = 5 * time.Second
+	}
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	w := newline.NewWriter(out)
+	failed := make(chan error, 1)
+	pipe := e.Pipe(who, func(msg []byte) error {
+		err := w.Write(msg)
+		if err != nil {
+			select {
+			case failed <- err:
+			default:
+			}
+		}
+		return err
+	})
+	defer pipe.Close(nil)
+	read := make(chan error, 1)
+	go func() { read <- newline.NewReader(in, o.Limit).Feed(open{ctx, pipe}) }()
+	select {
+	case err := <-read:
+		return drain(ctx, pipe, failed, err, o)
+	case <-ctx.Done():
+		unblock(in, read)
+		finish(ctx, pipe, o.Stop)
+		pipe.Close(context.Cause(ctx))
+		o.Log.DebugContext(ctx, "standard input is left", "why", context.Cause(ctx))
+		return nil
+	case <-pipe.Done():
+		unblock(in, read)
+		return ended(failed)
+	}
+}
+
+// drain answers what is in flight after the input has ended.
+func drain(ctx context.Context, pipe *protocol.Pipe, failed <-chan error, err error, o Options) error {
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), o.Patience)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(o.Stop, cancel) })()
+	pipe.Drain(last)
+	if err != nil {
+		return errors.Join(errors.New("the input failed"), err)
+	}
+	select {
+	case err := <-failed:
+		return outputFailed(err)
+	default:
+		return nil
+	}
+}
+
+// finish answers what is in flight when nothing more is taken.
+func finish(ctx context.Context, pipe *protocol.Pipe, patience time.Duration) {
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	pipe.Drain(last)
+}
+
+// ended says why a pipe has ended by itself.
+func ended(failed <-chan error) error {
+	select {
+	case err := <-failed:
+		return outputFailed(err)
+	default:
+		return nil // the engine has ended
+	}
+}
+
+func outputFailed(err error) error {
+	return errors.Join(errors.New("the output failed"), err)
+}
+
+// open passes frames on until ctx is done.
+type open struct {
+	ctx  context.Context
+	pipe *protocol.Pipe
+}
+
+func (o open) Take(frame []byte) (work func()) {
+	if o.ctx.Err() == nil {
+		return o.pipe.Take(frame)
+	}
+	return nil
+}
+
+func (o open) Oversized(limit int, id []byte) {
+	if o.ctx.Err() == nil {
+		o.pipe.Oversized(limit, id)
+	}
+}
+
+// unblock interrupts a read where the input can do that, and waits a moment
+// for it to return.
+func unblock(in io.Reader, read <-chan error) {
+	d, ok := in.(interface{ SetReadDeadline(time.Time) error })
+	if !ok || d.SetReadDeadline(time.Now()) != nil {
+		return
+	}
+	select {
+	case <-read:
+	case <-time.After(unblockTime):
+	}
+}

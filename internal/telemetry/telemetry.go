@@ -1,0 +1,54 @@
+package telemetry
+
+import (
+	"context"
+	"io"
+	"log/slog"
+)
+
+// Logger writes what the host says, as text or, with the format "json", as
+// lines of JSON. What is logged for a call carries the call's id as request,
+// and as trace the id of the trace it is part of.
+func Logger(w io.Writer, format string, level slog.Leveler) *slog.Logger {
+	o := &slog.HandlerOptions{Level: level}
+	if format == "json" {
+		return slog.New(handler{slog.NewJSONHandler(w, o)})
+	}
+	return slog.New(handler{slog.NewTextHandler(w, o)})
+}
+
+// handler adds what the context knows of the call.
+type handler struct{ slog.Handler }
+
+func (h handler) Handle(ctx context.Context, r slog.Record) error {
+	if c, ok := ctx.Value(callKey{}).(*marked); ok {
+		r = r.Clone() // the record's room for attributes may be shared
+		r.AddAttrs(slog.String("request", c.id))
+		if c.trace != "" {
+			r.AddAttrs(slog.String("trace", c.trace))
+		}
+	}
+	return h.Handler.Handle(ctx, r)
+}
+
+func (h handler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return handler{h.Handler.WithAttrs(attrs)}
+}
+func (h handler) WithGroup(name string) slog.Handler { return handler{h.Handler.WithGroup(name)} }
+
+// marked is the context of a call: it knows the call's id and the id of the
+// trace it is part of.
+type marked struct {
+	context.Context
+	id, trace string
+}
+
+// callKey is what a marked context gives itself for.
+type callKey struct{}
+
+func (m *marked) Value(key any) any {
+	if key == (callKey{}) {
+		return m
+	}
+	return m.Context.Value(key)
+}

@@ -1,0 +1,224 @@
+package conformance
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"gatehouse/internal/app"
+	"gatehouse/internal/config"
+)
+
+// provider starts oidc-provider for a resource and gives its issuer.
+func provider(t *testing.T, tools Tools, resource string) (issuer string) {
+	t.Helper()
+	script, err := filepath.Abs(filepath.Join("..", "..", "access", "identity", "testdata", "provider.mjs"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(tools.Node, script, tools.Dir, resource, "mcp.read mcp.write")
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	late := time.AfterFunc(time.Minute, func() { cmd.Process.Kill() })
+	lines := bufio.NewReader(out)
+	line, err := lines.ReadBytes('\n')
+	late.Stop()
+	t.Cleanup(func() {
+		in.Close()
+		io.Copy(io.Discard, lines)
+		cmd.Wait()
+		if t.Failed() {
+			t.Logf("the provider said:\n%s", said.String())
+		}
+	})
+	var hello struct{ Issuer string }
+	if err != nil || json.Unmarshal(line, &hello) != nil {
+		t.Fatalf("the provider did not start: %v, %s", err, line)
+	}
+	return hello.Issuer
+}
+
+// protectedHost runs a host that takes the tokens of a provider alone: one
+// scope of it is good for reading, the other for everything.
+func protectedHost(t *testing.T, tools Tools) (url, folder string) {
+	t.Helper()
+	var door atomic.Pointer[http.Handler]
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*door.Load()).ServeHTTP(w, r) }))
+	t.Cleanup(srv.Close)
+	url = srv.URL + "/mcp"
+	home := t.TempDir()
+	folder = t.TempDir()
+	if err := os.WriteFile(filepath.Join(folder, "a.txt"), []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cfg, err := config.FromEnv(func(name string) string { return map[string]string{"HOME": home}[name] })
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Roots.Folders = []string{folder}
+	cfg.View.Modules = []string{"file"}
+	cfg.Auth.Required = true
+	cfg.Auth.OAuth = config.OAuth{
+		Issuer: provider(t, tools, url), Resource: url, Required: []string{"mcp.read"}, Scopes: []string{"mcp.write"},
+		Grants: map[string][]string{"mcp.read": {"read"}, "mcp.write": {"*"}},
+	}
+	a, err := app.New(t.Context(), cfg, app.Options{Log: slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelWarn}))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := a.HTTPDoor()
+	if err != nil {
+		t.Fatal(err)
+	}
+	handler := http.Handler(h)
+	door.Store(&handler)
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- a.Run(ctx) }()
+	t.Cleanup(func() {
+		srv.CloseClientConnections()
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return url, folder
+}
+
+// admitted is what a client prints that came in with OAuth.
+type admitted struct {
+	Era, Revision, Read, Again, Written, Client string
+	Before, After, Steps                        []string
+}
+
+func (a admitted) holds(t *testing.T, folder string) {
+	t.Helper()
+	if b, err := os.ReadFile(filepath.Join(folder, "b.txt")); err != nil || string(b) != "written" {
+		t.Errorf("b.txt holds %q, %v", b, err)
+	}
+	if !strings.Contains(a.Read, "hello") || !strings.Contains(a.Again, "hello") || !strings.Contains(a.Written, "written") {
+		t.Errorf("it read %q, %q and %q", a.Read, a.Again, a.Written)
+	}
+	if slices.Contains(a.Before, "file_write") || !slices.Contains(a.Before, "file_read") || !slices.Contains(a.After, "file_write") {
+		t.Errorf("it was shown %v, and then %v", a.Before, a.After)
+	}
+}
+
+// took holds the steps of a client to those it should take. Of what each client
+// does in its own way (finding the provider again, trying how the provider wants
+// to hear from it) nothing is said.
+func (a admitted) took(t *testing.T, want ...string) {
+	t.Helper()
+	var got []string
+	asked := false
+	for _, s := range a.Steps {
+		asked = asked || strings.HasPrefix(s, "403 ")
+		again := asked && (strings.HasPrefix(s, "metadata ") || strings.HasPrefix(s, "registration "))
+		if !again && !strings.HasPrefix(s, "token authorization_code 400") {
+			got = append(got, inOrder(s))
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("its steps were\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// inOrder puts the scopes of a step in order: they are a set, and clients name
+// them in any order (RFC 6749, section 3.3).
+func inOrder(step string) string {
+	before, rest, ok := strings.Cut(step, "[")
+	scopes, after, closed := strings.Cut(rest, "]")
+	if !ok || !closed {
+		return step
+	}
+	return before + "[" + strings.Join(slices.Sorted(slices.Values(strings.Fields(scopes))), " ") + "]" + after
+}
+
+// Steps that every client takes.
+var (
+	found   = []string{"401  [mcp.read]", "metadata 200"}
+	letIn   = []string{"authorize [mcp.read offline_access] S256 for the resource", "token authorization_code 200 for the resource"}
+	letMore = []string{"- a tool that needs more", "403 insufficient_scope [mcp.read mcp.write]",
+		"authorize [mcp.read mcp.write offline_access] S256 for the resource", "token authorization_code 200 for the resource"}
+)
+
+// registered is a step of clients that are not described by a document.
+func registered(known string) []string {
+	if known == "registers" {
+		return []string{"registration 201"}
+	}
+	return nil
+}
+
+// The official TypeScript client finds the provider from a 401, is known to it
+// in either way there is, is let in, has its token refreshed, and asks for more
+// when it needs more: in both eras.
+func TestTypeScriptClientWithOAuth(t *testing.T) {
+	h := needHouse(t)
+	for _, mode := range []string{"legacy", "modern"} {
+		for _, known := range []string{"registers", "document"} {
+			t.Run(mode+" "+known, func(t *testing.T) {
+				url, folder := protectedHost(t, h.tools)
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				out := output(t, h.tools.Command(ctx, t.TempDir(), h.tools.Script("oauth.mjs"), mode, known, url))
+				var got admitted
+				if err := json.Unmarshal(out, &got); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				got.holds(t, folder)
+				bad := []string{"- the token goes bad", "401 invalid_token [mcp.read]", "token refresh_token 200 for the resource"}
+				got.took(t, slices.Concat(found, registered(known), letIn, bad, letMore)...)
+				t.Logf("%s %s, as %s:\n%s", got.Era, got.Revision, got.Client, strings.Join(got.Steps, "\n"))
+			})
+		}
+	}
+}
+
+// The official Go client does the same.
+func TestGoSDKClientWithOAuth(t *testing.T) {
+	h := needHouse(t)
+	bin := buildGoSDK(t)
+	for _, revision := range []string{"2025-11-25", modernRevision} {
+		for _, known := range []string{"registers", "document"} {
+			t.Run(revision+" "+known, func(t *testing.T) {
+				url, folder := protectedHost(t, h.tools)
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				out := output(t, exec.CommandContext(ctx, bin, "oauth", revision, known, url))
+				var got admitted
+				if err := json.Unmarshal(out, &got); err != nil {
+					t.Fatalf("%v: %s", err, out)
+				}
+				got.holds(t, folder)
+				fresh := []string{"token refresh_token 200"}
+				got.took(t, slices.Concat(found, registered(known), letIn, fresh, letMore, fresh)...)
+				t.Logf("%s, as %s:\n%s", got.Revision, got.Client, strings.Join(got.Steps, "\n"))
+			})
+		}
+	}
+}

@@ -1,0 +1,45 @@
+// Command run has the official suites talk to our fixture and prints one
+// table; it ends with 1 unless every check of every scenario succeeded.
+//
+//	run install   puts the pinned npm packages below .tools, once, and the
+//	              clients that the client tests drive
+//	run           installs, then runs everything
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"gatehouse/internal/tests/conformance"
+	"gatehouse/internal/tests/conformance/clients"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintln(os.Stderr, "conformance:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string) error {
+	dir, err := conformance.ToolsDir()
+	if err != nil {
+		return err
+	}
+	tools, err := conformance.Install(ctx, dir, os.Stderr)
+	if err != nil {
+		return err
+	}
+	if len(args) == 1 && args[0] == "install" {
+		return clients.Install(ctx, os.Stderr)
+	}
+	if len(args) > 0 {
+		return fmt.Errorf("unknown argument %q: say install, or nothing to run the suites", args[0])
+	}
+	return conformance.RunAll(ctx, tools, os.Stdout)
+}

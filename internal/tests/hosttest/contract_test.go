@@ -1,0 +1,59 @@
+package hosttest_test
+
+import (
+	"context"
+	"testing"
+
+	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/dispatch/spool"
+	"gatehouse/internal/mcp/schema"
+	"gatehouse/internal/modules/job"
+	"gatehouse/internal/modules/resources"
+	"gatehouse/internal/modules/standard"
+	"gatehouse/module/moduletest"
+	"gatehouse/tool"
+)
+
+// compiles holds a tool's schemas to the compiler that will check calls.
+func compiles(x tool.Tool) error {
+	if x.In != nil {
+		if _, err := schema.For(x.In); err != nil {
+			return err
+		}
+	}
+	if x.Out != nil {
+		if _, err := schema.ForOutput(x.Out); err != nil {
+			return err
+		}
+	}
+	if _, err := schema.Compile(x.Input); err != nil {
+		return err
+	}
+	_, err := schema.Compile(x.Output)
+	return err
+}
+
+// Every module that is in the binary keeps the contract.
+func TestModulesKeepTheContract(t *testing.T) {
+	guests := standard.Guests()
+	j, err := jobs.Open("", jobs.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { j.Close(context.Background()) })
+	sp, err := spool.Open(t.TempDir(), spool.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { sp.Close() })
+	help := resources.Help{
+		Find:  func(context.Context, tool.Caller, string) (*tool.Def, bool) { return nil, false },
+		Names: func(context.Context, tool.Caller) []string { return nil },
+	}
+	guests = append(guests, standard.Guest{Name: "house", New: resources.New(sp, help)}, standard.Guest{Name: "job", New: job.New(j, nil)})
+	for _, g := range guests {
+		t.Run(g.Name, func(t *testing.T) {
+			moduletest.Run(t, g.New, moduletest.Options{Check: compiles})
+		})
+	}
+}

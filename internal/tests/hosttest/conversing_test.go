@@ -1,0 +1,173 @@
+package hosttest_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"gatehouse/internal/tests/hosttest"
+	"gatehouse/module/moduletest"
+)
+
+const toolsChanged = "notifications/tools/list_changed"
+
+// changing: everybody sees what is theirs, and hears of a change once, when
+// there is one.
+func changing(t *testing.T, named hosttest.Named) {
+	base := named.Make(t, offering("changing", moduletest.Changing(&moduletest.Board{})))
+	ada, bob := base.As("ada"), base.As("bob")
+	adas, bobs := ada.Listen(), bob.Listen()
+	if base.Traits().Restarts {
+		// Who listens to a host that stops is told that this is over, and
+		// looks again at the next one.
+		fine(t, "list", ada.Do("tools/list", `{}`, nil))
+		same(t, "end of listening", hosttest.Get(adas.Ended(), "resultType"), `"complete"`)
+		adas, bobs = nil, nil
+	}
+	// Without a session an older client cannot be told at all, and has to
+	// look: its lists are right all the same.
+	if told := adas != nil; told == (base.Traits().Restarts || !base.Traits().CanAsk()) {
+		t.Fatalf("listening: %v", told)
+	}
+	sees := func(h hosttest.Harness, want string) {
+		t.Helper()
+		same(t, "offer", fmt.Append(nil, hosttest.Names(hosttest.List(t, h, "tools/list"), "name", "extra_")), want)
+	}
+	hears := func(e *hosttest.Ear) {
+		t.Helper()
+		if e != nil {
+			same(t, "heard", []byte(e.Next()), toolsChanged)
+		}
+	}
+	change := func(h hosttest.Harness, args string) {
+		t.Helper()
+		fine(t, "change", hosttest.Call(h, "changing_add", args, nil))
+	}
+	sees(ada, "[]")
+
+	fine(t, "touch", hosttest.Call(ada, "changing_touch", `{}`, nil)) // tells nobody
+	change(ada, `{"name":"red"}`)                                     // tells ada
+	hears(adas)
+	sees(ada, "[extra_red]")
+	sees(bob, "[]")
+	r := fine(t, "new tool", hosttest.Call(ada, "extra_red", `{}`, nil))
+	same(t, "new tool", r.Get("structuredContent"), `{"name":"red","for":"ada"}`)
+	failed(t, "somebody else's tool", hosttest.Call(bob, "extra_red", `{}`, nil), -32602, "^unknown tool: extra_red$")
+
+	change(bob, `{"name":"blue","everyone":true}`)
+	hears(adas)
+	hears(bobs)
+	change(ada, `{"name":"blue"}`)                // hers already: tells nobody
+	change(ada, `{"name":"red","everyone":true}`) // hers already: tells bob
+	hears(bobs)
+	change(bob, `{"name":"green"}`) // a second look at everybody has been taken when bob hears
+	hears(bobs)
+	sees(ada, "[extra_blue extra_red]")
+	sees(bob, "[extra_blue extra_green extra_red]")
+	sees(base, "[extra_blue extra_red]")
+	if adas != nil {
+		adas.Quiet()
+		bobs.Quiet()
+	}
+}
+
+// ada answers what the TwoRounds probe asks; the colour only when asked for a
+// second time, so that a wrong answer is seen to be asked again.
+func ada(asked *[]string) hosttest.Answer {
+	wrong := false
+	return func(method string, params json.RawMessage) json.RawMessage {
+		question := method + strings.Trim(string(hosttest.Get(params, "message")), `"`)
+		*asked = append(*asked, question)
+		switch question {
+		case "elicitation/createWho are you?":
+			return json.RawMessage(`{"action":"accept","content":{"name":"Ada"}}`)
+		case "elicitation/createWhich colour?":
+			if !wrong {
+				wrong = true
+				return json.RawMessage(`{"action":"accept","content":{"colour":"blue"}}`)
+			}
+			return json.RawMessage(`{"action":"accept","content":{"colour":"green"}}`)
+		case "roots/list":
+			return json.RawMessage(`{"roots":[{"uri":"file:///a","name":"a"},{"uri":"file:///b"}]}`)
+		}
+		return json.RawMessage(`{}`)
+	}
+}
+
+// twoRounds: a handler that asks runs again from the top, does what it does
+// once, and says everything once.
+func twoRounds(t *testing.T, named hosttest.Named) {
+	var effects atomic.Int64
+	h := named.Make(t, offering("two", moduletest.TwoRounds(func() (int, error) { return int(effects.Add(1)), nil })))
+	if !h.Traits().CanAsk() {
+		cannotBeAsked(t, h)
+		cannotBeAsked(t, hosttest.Muted(h))
+		if n := effects.Load(); n != 0 {
+			t.Errorf("the effect ran %d times", n)
+		}
+		return
+	}
+	for i, name := range []string{"two_rounds", "two_rounds_task"} {
+		var asked []string
+		var r hosttest.Reply
+		if name == "two_rounds" {
+			r = hosttest.Call(h, name, `{}`, ada(&asked))
+		} else {
+			r = h.Finish(h.Start(name, `{}`), ada(&asked))
+		}
+		fine(t, name, r)
+		same(t, name, r.Get("structuredContent"), fmt.Sprintf(`{"name":"Ada","colour":"green","roots":2,"times":%d}`, i+1))
+		if n := effects.Load(); n != int64(i+1) {
+			t.Errorf("%s: the effect ran %d times in all, want %d", name, n, i+1)
+		}
+		// The wrong colour is asked again, alone.
+		slices.Sort(asked[1:3])
+		if got := fmt.Sprintf("%q", asked); got != `["elicitation/createWho are you?" "elicitation/createWhich colour?" "roots/list" "elicitation/createWhich colour?"]` {
+			t.Errorf("%s: asked %s", name, got)
+		}
+		if name == "two_rounds" {
+			saidOnce(t, &r)
+		}
+	}
+	declined(t, h)
+	r := fine(t, "prompt", h.Do("prompts/get", `{"name":"two_prompt"}`, ada(new([]string))))
+	same(t, "prompt", r.Get("messages", 0, "content", "text"), `"I am Ada."`)
+}
+
+// saidOnce: three log messages, and progress that only grows. Progress may be
+// coalesced, so that its last value is what must be there.
+func saidOnce(t *testing.T, r *hosttest.Reply) {
+	t.Helper()
+	var logs, progress []string
+	for _, p := range r.Told("notifications/message") {
+		logs = append(logs, string(hosttest.Get(p, "data")))
+	}
+	for _, p := range r.Told("notifications/progress") {
+		progress = append(progress, string(hosttest.Get(p, "progress")))
+	}
+	if got := strings.Join(logs, " "); got != `"asking" "working" "done"` {
+		t.Errorf("logged %s", got)
+	}
+	if !slices.IsSorted(progress) || len(slices.Compact(slices.Clone(progress))) != len(progress) || !slices.Contains(progress, "3") {
+		t.Errorf("progress %v", progress)
+	}
+}
+
+func declined(t *testing.T, h hosttest.Harness) {
+	t.Helper()
+	no := func(string, json.RawMessage) json.RawMessage { return json.RawMessage(`{"action":"decline"}`) }
+	refused(t, "declined", hosttest.Call(h, "two_rounds", `{}`, no), "declined: the person would not say (decline)")
+	refused(t, "declined task", h.Finish(h.Start("two_rounds_task", `{}`), no), "declined: the person would not say (decline)")
+}
+
+// cannotBeAsked: without a session nothing is known of what an older client
+// can answer, and nothing leads its answer back to the call. The tool says so.
+func cannotBeAsked(t *testing.T, h hosttest.Harness) {
+	t.Helper()
+	refused(t, "asking", hosttest.Call(h, "two_rounds", `{}`, nil), "this needs a client that can answer elicitation/create")
+	refused(t, "asking in a task", h.Finish(h.Start("two_rounds_task", `{}`), nil), "this needs a client that can answer elicitation/create")
+	failed(t, "asking in a prompt", h.Do("prompts/get", `{"name":"two_prompt"}`, nil), -32600, "can answer elicitation/create")
+}

@@ -1,0 +1,222 @@
+// Package hosttest builds a whole host in memory for tests: every room from
+// the engine down, with the modules a test brings.
+package hosttest
+
+import (
+	"context"
+	"encoding/json"
+	"log/slog"
+	"sync"
+	"testing"
+	"time"
+
+	"gatehouse/internal/access/approvals"
+	"gatehouse/internal/access/limit"
+	"gatehouse/internal/access/permit"
+	"gatehouse/internal/dispatch"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/jobs"
+	"gatehouse/internal/dispatch/modulehost"
+	"gatehouse/internal/dispatch/spool"
+	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/mcp/mcpversion"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/mcp/seal"
+	"gatehouse/internal/mcp/session"
+	"gatehouse/internal/modules/job"
+	"gatehouse/internal/modules/resources"
+	"gatehouse/module"
+	"gatehouse/tool"
+)
+
+// Options of a Host. The zero value is good.
+type Options struct {
+	Modules  map[string]module.New
+	Roots    tool.Roots
+	Policy   *permit.Policy
+	Bus      func(bus.Bus) bus.Bus // wraps the bus that requests take; nil leaves it
+	Seal     *seal.Ring            // nil makes one for this host alone
+	JobsFile string                // "" keeps jobs in memory
+	SpoolDir string                // "" makes one
+	Timeout  time.Duration         // of calls
+	Budget   int                   // of results, bytes
+	Promote  time.Duration
+	Silence  time.Duration
+	AskFor   time.Duration
+	Slots    int             // calls at once
+	Queue    *limit.Queue    // who may run now; nil makes one with Slots
+	Ledger   dispatch.Ledger // nil remembers nothing
+	InFlight int             // requests of one pipe at once
+	JobTools bool            // the tools with which a client without tasks follows jobs
+	NoTable  bool            // serve HTTP without sessions
+	Page     int
+}
+
+// Host is a running host.
+type Host struct {
+	Engine *protocol.Engine
+	Calls  *dispatch.Calls
+
+	Approvals *approvals.Book
+	Views     *views.Contexts
+	Modules   *modulehost.Host
+	Table     *session.Table
+	Jobs      *jobs.Jobs
+	Spool     *spool.Spool
+	Bus       bus.Bus
+	stop      func()
+}
+
+// New builds a host and runs it until the test ends or Stop is called.
+func New(t testing.TB, o Options) *Host {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	log := logTo(t)
+	if o.Seal == nil {
+		o.Seal = seal.Ephemeral()
+	}
+	if o.SpoolDir == "" {
+		o.SpoolDir = t.TempDir()
+	}
+	if o.Policy == nil {
+		o.Policy = permit.Open(false)
+	}
+	h := &Host{}
+	var err error
+	h.Spool, err = spool.Open(o.SpoolDir, spool.Options{Log: log})
+	must(err)
+	h.Jobs, err = jobs.Open(o.JobsFile, jobs.Options{Log: log})
+	must(err)
+	local := bus.New()
+	h.Bus = local
+	wire := bus.Bus(local)
+	if o.Bus != nil {
+		wire = o.Bus(local)
+	}
+	h.Modules = modulehost.NewHost(modulehost.Options{Bus: local, Roots: o.Roots, Log: log})
+	// The engine comes last but its list endings are needed first.
+	var engine *protocol.Engine
+	h.Views = views.New(views.Options{
+		Offers: h.Modules.Offers, Rules: views.Rules{Policy: o.Policy}, Log: log, Page: o.Page,
+		Tail: func(r mcpversion.Revision, shared bool) string { return engine.ListTail(r, shared) },
+	})
+	h.Approvals = approvals.Open("", approvals.Options{Log: log, Look: 5 * time.Millisecond})
+	h.Calls = dispatch.New(dispatch.Options{Approvals: h.Approvals, Bus: wire, Views: h.Views, Spool: h.Spool, Log: log, Timeout: o.Timeout, Budget: o.Budget, Slots: o.Slots, Queue: o.Queue, Ledger: o.Ledger})
+	if !o.NoTable {
+		h.Table = session.NewTable(session.Options{})
+	}
+	engine = protocol.New(protocol.Options{
+		Calls: h.Calls, Views: h.Views, Sessions: h.Table, Jobs: h.Jobs, Seal: o.Seal, Bus: local, Log: log,
+		Info:    protocol.Info{Name: "gatehouse-test", Version: "0.0.0"},
+		Promote: o.Promote, Silence: o.Silence, AskFor: o.AskFor, InFlight: o.InFlight,
+	})
+	h.Engine = engine
+	h.Modules.Bind(h.Calls.Inner, engine.StartJob)
+	h.Modules.OnChange(func(module.Audience) { h.Views.Stale(); engine.Changed() })
+	must(h.Modules.Add(t.Context(), "house", resources.New(h.Spool, resources.Help{Find: h.Views.Defined, Names: h.Views.ToolNames})))
+	if o.JobTools {
+		must(h.Modules.Add(t.Context(), "job", job.New(h.Jobs, nil)))
+	}
+	for name, make := range o.Modules {
+		must(h.Modules.Add(t.Context(), name, make))
+	}
+	h.run(t)
+	return h
+}
+
+// run runs the rooms and stops them one at a time, in the order of app.
+func (h *Host) run(t testing.TB) {
+	var stops []func()
+	start := func(run func(context.Context) error) {
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() { run(ctx) })
+		stops = append(stops, func() { cancel(); wg.Wait() })
+	}
+	start(h.Engine.Run)
+	if h.Table != nil {
+		start(h.Table.Run)
+	}
+	start(h.Jobs.Run)
+	start(h.Approvals.Run)
+	h.stop = sync.OnceFunc(func() {
+		for _, stop := range stops {
+			stop()
+		}
+		bg, done := context.WithTimeout(context.Background(), 10*time.Second)
+		defer done()
+		h.Modules.Close(bg)
+		h.Jobs.Close(bg)
+		h.Approvals.Close()
+		h.Spool.Close()
+	})
+	t.Cleanup(h.stop)
+}
+
+// Stop stops the host as a signal would; safe to call twice.
+func (h *Host) Stop() { h.stop() }
+
+// Client is the other end of a pipe to the host.
+type Client struct {
+	t    testing.TB
+	pipe *protocol.Pipe
+	in   chan []byte
+}
+
+// silence is how long a client waits for the host before the test fails.
+const silence = 30 * time.Second
+
+// Dial opens a pipe.
+func (h *Host) Dial(t testing.TB) *Client { return h.DialAs(t, "anonymous") }
+
+// DialAs opens a pipe for a principal.
+func (h *Host) DialAs(t testing.TB, principal string) *Client {
+	c := &Client{t: t, in: make(chan []byte, 10_000)}
+	c.pipe = h.Engine.Pipe(protocol.Who{Caller: tool.Caller{Principal: principal}}, func(m []byte) error {
+		c.in <- append([]byte(nil), m...)
+		return nil
+	})
+	t.Cleanup(func() { c.pipe.Close(nil) })
+	return c
+}
+
+// Send sends one frame.
+func (c *Client) Send(frame string) { c.pipe.Receive([]byte(frame)) }
+
+// Next is the next frame from the host.
+func (c *Client) Next() json.RawMessage {
+	c.t.Helper()
+	select {
+	case m := <-c.in:
+		return m
+	case <-time.After(silence):
+		c.t.Fatal("the host says nothing")
+		return nil
+	}
+}
+
+// Quiet fails the test if anything more has been said.
+func (c *Client) Quiet() {
+	c.t.Helper()
+	select {
+	case m := <-c.in:
+		c.t.Fatalf("unexpected: %s", m)
+	case <-time.After(50 * time.Millisecond):
+	}
+}
+
+// Close ends the connection.
+func (c *Client) Close() { c.pipe.Close(nil) }
+
+// logTo shows what a host says to a test; a benchmark is not slowed by it.
+func logTo(t testing.TB) *slog.Logger {
+	if _, ok := t.(*testing.B); ok {
+		return slog.New(slog.DiscardHandler)
+	}
+	return slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
+}
