@@ -74,6 +74,7 @@ type Def struct {
 	Task         TaskMode
 	Timeout      time.Duration // of work, not of waiting for people; 0 means the host's default (60 s)
 	Budget       int           // bytes of text in a result before it is cut and spooled; 0 means the host's default, -1 never
+	Linked       string        // the output member that is left out of a result over its budget; see LinkedOut
 	Handle       string        // the argument that holds a handle; the call is routed to the node named in it
 	Sync         bool          // after success the caller's resource subscriptions are brought up to date at once
 	NeedsSession bool          // the handler uses Caller.Session; it must still work when that is empty
@@ -88,6 +89,14 @@ type Def struct {
 	// Raw is a listing entry relayed from elsewhere, passed on verbatim but
 	// for its name. With Raw set, Input and Output are read from it.
 	Raw json.RawMessage
+}
+
+// LinkedOut is embedded in the output of a tool with Def.Linked. If a result is
+// over its budget, the host leaves that member out, which must be optional, fills
+// these in and links to all of the result. No value is cut.
+type LinkedOut struct {
+	URI   string `json:"uri,omitempty" doc:"instead of what is too large for one answer: where all of the result can be read"`
+	Bytes int    `json:"bytes,omitempty" doc:"with uri: the size of all of it"`
 }
 
 // A Handler does the work of one call with exactly what the call hands it.

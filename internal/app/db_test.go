@@ -1,10 +1,12 @@
 package app
 
 import (
+	"encoding/json"
 	"fmt"
 	"strings"
 	"testing"
 
+	"gatehouse/internal/dispatch"
 	"gatehouse/internal/modules/publicstate"
 )
 
@@ -59,5 +61,52 @@ func TestWhatAUserInterfaceKeepsIsPublicAndLasts(t *testing.T) {
 	defer b.abandon()
 	if text, err := b.tree.state.Read([]string{"public", "ui"}).JSON(); err != nil || string(text) != `{"theme":{"colour":"blue"}}` {
 		t.Errorf("another start has %s, %v", text, err)
+	}
+}
+
+// A dump that is too large for an answer is no error: it has the revision, and a
+// link to all of it, in which no value is cut. A caller that asks for the whole
+// result, as the command line does, gets it.
+func TestALargeDumpIsALink(t *testing.T) {
+	cfg := ruled(t, "db")
+	a, client := liveOn(t, cfg, Options{})
+	admin := client("root", "admin")
+	long := strings.Repeat("a long value ", 4000)
+	admin.result("db_put_ui", fmt.Sprintf(`{"pointer":"/long","value":%q}`, long))
+	answer := admin.toolResult("default", "db_dump", `{"pointer":"/public/ui"}`)
+	var out struct {
+		ID, URI string
+		Bytes   int64
+		Value   map[string]string
+	}
+	if err := json.Unmarshal(answer.StructuredContent, &out); err != nil || answer.IsError {
+		t.Fatalf("got %+v, %v", answer, err)
+	}
+	if out.ID == "" || out.Value != nil || !strings.HasPrefix(out.URI, "gatehouse:///spool/") || out.Bytes < 52_000 {
+		t.Errorf("got %.300s", answer.StructuredContent)
+	}
+	var whole struct {
+		Result struct {
+			Content           []struct{ Type, URI string }
+			StructuredContent struct{ Value map[string]string }
+		}
+	}
+	text := admin.call("default", "db_dump", `{"pointer":"/public/ui"}`)
+	if err := json.Unmarshal([]byte(text), &whole); err != nil {
+		t.Fatal(err)
+	}
+	content := whole.Result.Content
+	if len(content) != 2 || content[0].Type != "text" || content[1].Type != "resource_link" {
+		t.Fatalf("got %.500s", text)
+	}
+	expect(t, admin.say("default", "resources/read", fmt.Sprintf(`"uri":%q`, content[1].URI)), `"text":"{\"id\":\"`)
+	all, err := a.spool.Read("root/default", strings.TrimPrefix(content[1].URI, dispatch.SpoolURI), 0, 1<<20)
+	var kept struct{ Value map[string]string }
+	if err != nil || json.Unmarshal(all.Data, &kept) != nil || kept.Value["long"] != long {
+		t.Errorf("the dump that is kept: %.200s, %v", all.Data, err)
+	}
+	admin.meta = `"gatehouse/results":"structured",`
+	if err := json.Unmarshal([]byte(admin.call("default", "db_dump", `{"pointer":"/public/ui"}`)), &whole); err != nil || whole.Result.StructuredContent.Value["long"] != long {
+		t.Error("a caller that asks for all does not get it")
 	}
 }

@@ -229,11 +229,32 @@ func (c *Calls) fit(r *Request, res *Result, budget int) error {
 		ref.Next = "Read " + SpoolURI + h + " for all of it, or ask for less."
 		kept := tool.Link(SpoolURI+h, "result", "application/json")
 		kept.Size = int64(len(res.Full))
+		if t := r.Entry.Tool; t != nil && t.Linked != "" {
+			return c.linked(r, res, t.Linked, kept)
+		}
 		return &oversize{ref, kept}
 	} else {
 		c.opts.Log.Warn("spool refuses a long result", "call", r.ID, "err", err)
 	}
 	return ref
+}
+
+// linked leaves the large member out of a result, and links to all of it.
+func (c *Calls) linked(r *Request, res *Result, large string, all tool.Content) error {
+	uri, err := json.Marshal(all.URI)
+	if err != nil {
+		return err
+	}
+	rest := rawjson.Splice(res.Full, rawjson.Edit{Key: large},
+		rawjson.Edit{Key: "uri", Value: uri}, rawjson.Edit{Key: "bytes", Value: fmt.Append(nil, all.Size)})
+	if e := r.Entry; e.Out != nil {
+		if err := e.Out.Check(rest); err != nil {
+			return c.incident(r, fmt.Errorf("output without %s does not fit its schema: %w", large, err))
+		}
+	}
+	res.Full = rest
+	res.Content = append(res.Content, all)
+	return nil
 }
 
 // oversize refuses a result that is too large, and links to where all of it is.

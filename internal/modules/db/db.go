@@ -21,7 +21,7 @@ const UI = "/public/ui"
 
 // Limits of what is read and kept.
 const (
-	mostRead  = 8 << 20   // bytes of one answer
+	mostRead  = 64 << 20  // bytes of one dump
 	mostValue = 256 << 10 // bytes written at once
 	mostUI    = 1 << 20   // bytes below UI
 )
@@ -59,8 +59,9 @@ func New(ctx context.Context, d module.Deps) (module.Module, error) {
 	m.offer.Tools = []tool.Tool{
 		tool.New(tool.Def{
 			Name: "db_dump", Title: "Read the state tree", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"db.dump"},
+			Linked:      "value",
 			Description: "Shows the state tree of this host, or the part of it at a JSON Pointer, with its revision.",
-			Help:        "The tree below /public is shown as far as you may see it, which is what the resources below gatehouse:///public show too. Below /private, and as a whole, it is shown to administrators alone whose credential is not limited to some scopes; secrets are in no part of it. id is opaque: two that are equal mean the same state.",
+			Help:        "The tree below /public is shown as far as you may see it, which is what the resources below gatehouse:///public show too. Below /private, and as a whole, it is shown to administrators alone whose credential is not limited to some scopes; secrets are in no part of it. id is opaque: two that are equal mean the same state. A value that is too large for one answer is left out, and uri is where all of the dump can be read for a while; the command line gets it whole.",
 		}, m.dump),
 		tool.New(tool.Def{
 			Name: "db_put_ui", Title: "Write interface state", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"db.put.ui"},
@@ -101,7 +102,8 @@ type dumpIn struct {
 
 type dumpOut struct {
 	ID    string          `json:"id" doc:"the revision"`
-	Value json.RawMessage `json:"value" doc:"any JSON"`
+	Value json.RawMessage `json:"value,omitempty" doc:"any JSON; left out if it is too large for one answer"`
+	tool.LinkedOut
 }
 
 func (m *db) dump(_ context.Context, c *tool.Call, in dumpIn) (dumpOut, error) {
@@ -125,7 +127,7 @@ func (m *db) dump(_ context.Context, c *tool.Call, in dumpIn) (dumpOut, error) {
 	if err == nil && len(text) > mostRead {
 		err = &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("%.300q has more than %d bytes", in.Pointer, mostRead), Next: "Give a longer pointer, for a part of it."}
 	}
-	return dumpOut{string(v.Revision), text}, err
+	return dumpOut{ID: string(v.Revision), Value: text}, err
 }
 
 type putIn struct {
