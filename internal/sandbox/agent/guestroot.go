@@ -62,7 +62,7 @@ func fillGuest() error {
 			return err
 		}
 	}
-	devs, err := openDevices()
+	devs, err := openDevices(true)
 	if err != nil {
 		return err
 	}

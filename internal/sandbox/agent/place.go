@@ -44,7 +44,7 @@ func makePlace(p agentprotocol.Plan) error {
 	if err != nil {
 		return err
 	}
-	devs, err := openDevices()
+	devs, err := openDevices(p.DataBytes == 0)
 	if err != nil {
 		return err
 	}
@@ -78,6 +78,11 @@ func furnish(p agentprotocol.Plan) error {
 	}
 	if err := layTexts(p.Texts); err != nil {
 		return err
+	}
+	if p.DataBytes > 0 && !ownKernel() {
+		if err := unix.Mount("/dev/"+readsZeros, "/dev/zero", "", unix.MS_BIND, ""); err != nil {
+			return call("mount", "/dev/zero", err)
+		}
 	}
 	if err := makeWork(p); err != nil {
 		return err
@@ -125,15 +130,24 @@ func OpenTree(from string) (int, error) {
 	return fd, nil
 }
 
-func openDevices() (map[string]int, error) {
+// readsZeros is the device that is shown as zero where memory is held process by
+// process. It reads like zero; it cannot be mapped, while a shared mapping of zero
+// takes memory that is data of no process. Writing to it fails.
+const readsZeros = "full"
+
+func openDevices(mappable bool) (map[string]int, error) {
 	fds := map[string]int{}
 	for _, d := range devices {
-		fd, err := unix.OpenTree(unix.AT_FDCWD, "/dev/"+d, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
+		from := d
+		if d == "zero" && !mappable {
+			from = readsZeros
+		}
+		fd, err := unix.OpenTree(unix.AT_FDCWD, "/dev/"+from, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 		if errors.Is(err, unix.ENOENT) && d != "null" {
 			continue
 		}
 		if err != nil {
-			return nil, call("open_tree", "/dev/"+d, err)
+			return nil, call("open_tree", "/dev/"+from, err)
 		}
 		fds[d] = fd
 	}

@@ -20,6 +20,8 @@ import (
 // use afterwards, and so is another one.
 func (s suite) pressure(t *testing.T) {
 	limits := sandbox.Limits{MemoryMiB: 96, Processes: 64, Descriptors: 200}
+	// What is refused also where memory is held process by process.
+	held := map[string]bool{"memfd": true, "memfds": true, "shm": true, "shared": true, "zero": true}
 	neighbour := s.box(t, sandbox.Spec{})
 	for _, c := range []struct {
 		name, what, most string
@@ -31,6 +33,8 @@ func (s suite) pressure(t *testing.T) {
 		{"watches of files", "inotify", "100000", []string{"ENOSPC", "EMFILE", "ENOSYS"}},
 		{"many pieces of it", "memfds", "100", []string{"ENOSPC", "ENOMEM", "ENOSYS"}},
 		{"memory that is shared", "shm", "400", []string{"ENOSPC", "ENOMEM", "EINVAL", "EPERM", "ENOSYS"}},
+		{"mappings that are shared", "shared", "400", []string{"ENOMEM"}},
+		{"mappings of a device that are shared", "zero", "400", []string{"ENOMEM", "ENODEV"}},
 		{"sockets and what is in them", "sockets", "1000", []string{"EMFILE", "ENOBUFS", "ENOMEM"}},
 		{"queues of messages", "queues", "1000", []string{"EMFILE", "ENOSPC", "ENOMEM", "ENOSYS", "EACCES", "EPERM"}},
 	} {
@@ -43,7 +47,7 @@ func (s suite) pressure(t *testing.T) {
 			case told && slices.Contains(c.refused, got):
 			case r.Outcome == sandbox.OutOfMemory, r.Outcome == sandbox.Signalled:
 			case r.Outcome == sandbox.Failed && strings.Contains(r.stderr, "runtime"): // the probe's own threads are among those that are refused
-			case r.Outcome == sandbox.OK && !told && !s.together() && !strings.HasPrefix(c.what, "memfd") && c.what != "shm":
+			case r.Outcome == sandbox.OK && !told && !s.together() && !held[c.what]:
 				t.Logf("%s are not held together here", c.name) // each process by itself
 			default:
 				t.Errorf("%+v, %v: %q %.300q", r.Result, r.err, r.stdout, r.stderr)

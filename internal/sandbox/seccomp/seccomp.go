@@ -22,6 +22,7 @@ const (
 	arg0At = 16
 	arg1At = 24
 	arg2At = 32
+	arg3At = 40
 )
 
 const (
@@ -30,6 +31,7 @@ const (
 	eperm = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.EPERM)
 	// libc answers ENOSYS from clone3 with clone, whose flags a filter can see.
 	enosys = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOSYS)
+	enomem = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOMEM)
 	// done answers as if the call had been made, for calls that programs take for
 	// broken when they are refused.
 	done = uint32(unix.SECCOMP_RET_ERRNO)
@@ -134,15 +136,31 @@ func coreLimit(resource uint32, given ...uint32) []bpf.Instruction {
 // processor and load the number of the call.
 const prefix = 6
 
-// Unbacked closes the calls that take memory which belongs to no process, for
+// Unbacked closes the calls that take memory which is data of no process, for
 // sandboxes whose memory is held process by process. Programs find a kernel
-// without them.
+// without them, and with no memory for mappings that are shared and anonymous.
+// What is left is shared memory in files, which their file system bounds; the
+// device zero, which can be mapped shared as well, must not be there.
 func Unbacked(filter []bpf.Instruction) []bpf.Instruction {
 	var closed []bpf.Instruction
 	for _, nr := range []uint32{unix.SYS_MEMFD_CREATE, unix.SYS_SHMGET} {
 		closed = append(closed, when(nr, bpf.RetConstant{Val: enosys})...)
 	}
+	closed = append(closed, when(unix.SYS_MMAP, sharedAnonymous()...)...)
 	return slices.Insert(slices.Clone(filter), prefix, closed...)
+}
+
+// sharedAnonymous refuses mappings that are shared and of no file, for mmap: their
+// memory stays taken while any process maps it, and counts as data of none. Both
+// kinds of shared mapping have the lowest bit of the flags.
+func sharedAnonymous() []bpf.Instruction {
+	return []bpf.Instruction{
+		bpf.LoadAbsolute{Off: arg3At, Size: 4},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.MAP_ANONYMOUS, SkipFalse: 2},
+		bpf.JumpIf{Cond: bpf.JumpBitsSet, Val: unix.MAP_SHARED, SkipFalse: 1},
+		bpf.RetConstant{Val: enomem},
+		bpf.RetConstant{Val: allow},
+	}
 }
 
 // Install closes the calls for the calling thread and what it starts, for

@@ -25,6 +25,7 @@ func verdict(t *testing.T, arch, nr uint32, args ...uint64) uint32 {
 // process.
 //
 //redteam:attack Code in a sandbox is shut in several times: memory of no process is taken where no control group counts it
+//redteam:attack Code in a sandbox is shut in several times: shared anonymous memory is taken where no control group counts it
 func TestMemoryOfNoProcessIsClosed(t *testing.T) {
 	for name, filter := range map[string][]bpf.Instruction{"default": Default(), "strict": Strict()} {
 		vm, err := bpf.NewVM(Unbacked(filter))
@@ -34,6 +35,20 @@ func TestMemoryOfNoProcessIsClosed(t *testing.T) {
 		for nr, want := range map[uint32]uint32{unix.SYS_MEMFD_CREATE: enosys, unix.SYS_SHMGET: enosys, unix.SYS_MOUNT: eperm, unix.SYS_READ: allow} {
 			if got := says(t, vm, auditArch, nr); got != want {
 				t.Errorf("%s: call %d: %#x, want %#x", name, nr, got, want)
+			}
+		}
+		for flags, want := range map[uint64]uint32{
+			unix.MAP_SHARED | unix.MAP_ANONYMOUS:                      enomem,
+			unix.MAP_SHARED_VALIDATE | unix.MAP_ANONYMOUS:             enomem,
+			unix.MAP_SHARED | unix.MAP_ANONYMOUS | unix.MAP_NORESERVE: enomem,
+			unix.MAP_SHARED | unix.MAP_ANONYMOUS | 1<<40:              enomem,
+			unix.MAP_PRIVATE | unix.MAP_ANONYMOUS:                     allow,
+			unix.MAP_PRIVATE | unix.MAP_ANONYMOUS | unix.MAP_FIXED:    allow,
+			unix.MAP_SHARED:  allow,
+			unix.MAP_PRIVATE: allow,
+		} {
+			if got := says(t, vm, auditArch, unix.SYS_MMAP, 0, 1<<30, 3, flags); got != want {
+				t.Errorf("%s: mmap with flags %#x: %#x, want %#x", name, flags, got, want)
 			}
 		}
 	}

@@ -12,7 +12,7 @@ import (
 func useUp(say func(name, got string), args []string) {
 	most, _ := strconv.Atoi(args[1])
 	take := map[string]func(i int) error{
-		"threads": thread, "memfd": memoryFile(), "memfds": memoryFiles(), "pipes": pipe, "inotify": watches(), "shm": sharedMemory, "sockets": socketPair, "queues": queue,
+		"threads": thread, "memfd": memoryFile(), "memfds": memoryFiles(), "pipes": pipe, "inotify": watches(), "shm": sharedMemory, "shared": mapped(""), "zero": mapped("/dev/zero"), "sockets": socketPair, "queues": queue,
 	}[args[0]]
 	for i := range most {
 		if err := take(i); err != nil {
@@ -114,6 +114,29 @@ func sharedMemory(int) error {
 		b[i] = 1
 	}
 	return nil
+}
+
+// mapped takes shared mappings of 1 MiB, of a device or of no file, and lets go of
+// their pages, so that they no longer count as those of this process.
+func mapped(device string) func(int) error {
+	fd, flags := -1, unix.MAP_SHARED|unix.MAP_ANONYMOUS
+	return func(int) error {
+		if device != "" && fd < 0 {
+			f, err := unix.Open(device, unix.O_RDWR, 0)
+			if err != nil {
+				return err
+			}
+			fd, flags = f, unix.MAP_SHARED
+		}
+		b, err := unix.Mmap(fd, 0, 1<<20, unix.PROT_READ|unix.PROT_WRITE, flags)
+		if err != nil {
+			return err
+		}
+		for i := 0; i < len(b); i += 4096 {
+			b[i] = 1
+		}
+		return unix.Madvise(b, unix.MADV_DONTNEED)
+	}
 }
 
 func socketPair(int) error {
