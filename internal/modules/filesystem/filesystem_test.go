@@ -181,6 +181,42 @@ func TestWritingKeepsTheModeAndReadOnlyFiles(t *testing.T) {
 	}
 }
 
+// patched applies a unified diff to lines.
+func patched(t *testing.T, old []string, diff string) string {
+	t.Helper()
+	var out []string
+	at, added := 0, false
+	for line := range strings.Lines(diff) {
+		var from, n int
+		switch {
+		case strings.HasPrefix(line, "@@ "):
+			if _, err := fmt.Sscanf(line, "@@ -%d,%d ", &from, &n); err != nil {
+				t.Fatalf("%q: %v", line, err)
+			}
+			if n > 0 {
+				from--
+			}
+			out = append(out, old[at:from]...)
+			at = from
+		case strings.HasPrefix(line, "--- p\t"), strings.HasPrefix(line, "+++ p\t"):
+		case line[0] == ' ', line[0] == '-':
+			if at >= len(old) || strings.TrimSuffix(old[at], "\n") != strings.TrimSuffix(line[1:], "\n") {
+				t.Fatalf("%q is not line %d", line, at)
+			}
+			if line[0] == ' ' {
+				out = append(out, old[at])
+			}
+			at++
+		case line[0] == '+':
+			out = append(out, line[1:])
+		case line[0] == '\\' && added: // otherwise it is about a line of old
+			out[len(out)-1] = strings.TrimSuffix(out[len(out)-1], "\n")
+		}
+		added = line[0] == '+'
+	}
+	return strings.Join(append(out, old[at:]...), "")
+}
+
 // A diff, applied to the old text, gives the new one.
 func FuzzDiff(f *testing.F) {
 	f.Add("a\nb\nc\n", "a\nc\nd")
@@ -192,18 +228,7 @@ func FuzzDiff(f *testing.F) {
 			return
 		}
 		old, now := cut([]byte(before)), cut([]byte(after))
-		var got []string
-		at := 0
-		for _, e := range compare(old, now) {
-			if e.a < at || e.b < e.a || e.d < e.c || e.b > len(old) || e.d > len(now) {
-				t.Fatalf("block %+v of %q and %q", e, before, after)
-			}
-			got = append(got, old[at:e.a]...)
-			got = append(got, now[e.c:e.d]...)
-			at = e.b
-		}
-		got = append(got, old[at:]...)
-		if strings.Join(got, "") != strings.Join(now, "") {
+		if got := patched(t, old, unified("p", []byte(before), []byte(after))); got != strings.Join(now, "") {
 			t.Fatalf("%q and %q: got %q", before, after, got)
 		}
 		if d := unified("p", []byte(before), []byte(after)); strings.Contains(d, "@@") == (strings.Join(old, "") == strings.Join(now, "")) {
