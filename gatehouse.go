@@ -13,7 +13,9 @@ package gatehouse
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/http"
@@ -22,9 +24,9 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/access/secret"
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
-	"gatehouse/internal/access/secret"
 	"gatehouse/module"
 )
 
@@ -60,6 +62,24 @@ func WithModules(names ...string) Option {
 // nothing: give tools their whole name.
 func WithModule(name string, make module.New) Option {
 	return func(s *settings) { s.app.Extra = append(s.app.Extra, app.Guest{Name: name, New: make}) }
+}
+
+// WithModuleConfig sets the configuration of a module that WithModule adds. The
+// module reads it by Deps.Config. value is data that encoding/json can encode, or
+// a json.RawMessage; the module decodes it strictly into a type of its own. New
+// returns an error if value cannot be encoded, or if there is no such module.
+func WithModuleConfig(name string, value any) Option {
+	return func(s *settings) {
+		section, err := json.Marshal(value)
+		if err != nil {
+			s.errs = append(s.errs, fmt.Errorf("gatehouse: the configuration of module %q: %w", name, err))
+			return
+		}
+		if s.app.Configs == nil {
+			s.app.Configs = map[string]json.RawMessage{}
+		}
+		s.app.Configs[name] = section
+	}
 }
 
 // WithTools offers only the tools that match: names, or patterns such as

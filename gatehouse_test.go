@@ -3,6 +3,7 @@ package gatehouse_test
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -11,12 +12,14 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"gatehouse"
+	"gatehouse/module"
 )
 
 // book is where a host of a test logs.
@@ -253,13 +256,15 @@ func ask(t *testing.T, s *gatehouse.Server, method, path, host, origin, body str
 
 func TestNewRefusesWhatCannotBe(t *testing.T) {
 	for want, opt := range map[string]gatehouse.Option{
-		"no/such":                     gatehouse.WithWorkspaceRoot(filepath.Join(t.TempDir(), "no/such")),
-		`there is no module "attic"`:  gatehouse.WithModules("attic"),
-		`there is no context "attic"`: gatehouse.WithContext("attic"),
-		"is no pattern":               gatehouse.WithTools("["),
-		"tool deadline":               gatehouse.WithDeadline(-time.Second),
-		"origin":                      gatehouse.WithOrigins("pages.example"),
-		`host "a b"`:                  gatehouse.WithHosts("a b"),
+		"no/such":                      gatehouse.WithWorkspaceRoot(filepath.Join(t.TempDir(), "no/such")),
+		`there is no module "attic"`:   gatehouse.WithModules("attic"),
+		`there is no context "attic"`:  gatehouse.WithContext("attic"),
+		"is no pattern":                gatehouse.WithTools("["),
+		"tool deadline":                gatehouse.WithDeadline(-time.Second),
+		"origin":                       gatehouse.WithOrigins("pages.example"),
+		`host "a b"`:                   gatehouse.WithHosts("a b"),
+		`configuration for module "x"`: gatehouse.WithModuleConfig("x", 1),
+		"unsupported type: func()":     gatehouse.WithModuleConfig("x", func() {}),
 	} {
 		s, err := gatehouse.New(opt)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -270,6 +275,59 @@ func TestNewRefusesWhatCannotBe(t *testing.T) {
 		}
 	}
 }
+
+// A module of the program reads its own configuration, and learns of what does
+// not fit it.
+func TestAModuleReadsItsConfiguration(t *testing.T) {
+	type settings struct {
+		Depth int
+		Names []string
+	}
+	var got settings
+	read := func(into any) module.New {
+		return func(_ context.Context, d module.Deps) (module.Module, error) {
+			if err := d.Config(into); err != nil {
+				return nil, err
+			}
+			return offerless{}, nil
+		}
+	}
+	build(t, gatehouse.WithModule("mine", read(&got)), gatehouse.WithModuleConfig("mine", map[string]any{"depth": 3, "names": []string{"a"}}))
+	if want := (settings{3, []string{"a"}}); !reflect.DeepEqual(got, want) {
+		t.Errorf("got %+v, want %+v", got, want)
+	}
+
+	build(t, gatehouse.WithModule("mine", read(&got))) // it has no configuration, and keeps its defaults
+	if got.Depth != 3 {
+		t.Errorf("without a configuration: got %+v", got)
+	}
+
+	for want, opts := range map[string][]gatehouse.Option{
+		"expected a pointer": {gatehouse.WithModule("mine", read(42))},
+		`unknown field "depht"`: {
+			gatehouse.WithModule("mine", read(&got)), gatehouse.WithModuleConfig("mine", json.RawMessage(`{"depht":1}`)),
+		},
+		"cannot unmarshal string": {
+			gatehouse.WithModule("mine", read(&got)), gatehouse.WithModuleConfig("mine", struct{ Depth string }{"deep"}),
+		},
+	} {
+		s, err := gatehouse.New(append(opts, gatehouse.WithWorkspaceRoot(t.TempDir()))...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want an error with %q", err, want)
+		}
+		if s != nil {
+			s.Shutdown(t.Context())
+		}
+	}
+}
+
+// offerless is a module without tools.
+type offerless struct{}
+
+func (offerless) Offer(context.Context, module.Audience) (*module.Offer, error) {
+	return &module.Offer{}, nil
+}
+func (offerless) Close(context.Context) error { return nil }
 
 func TestShutdownTwiceAndWithoutUse(t *testing.T) {
 	s, err := gatehouse.New()

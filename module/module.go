@@ -51,7 +51,7 @@ type Transferable interface {
 // Heir names the owner that a thing goes to; "" leaves it where it is.
 type Heir func(owner string, made time.Time) string
 
-// New makes a module. What a module stands on (a workshop) is an argument of
+// New makes a module. What a module depends on besides Deps is an argument of
 // the function that returns the New.
 type New func(ctx context.Context, d Deps) (Module, error)
 
@@ -126,7 +126,12 @@ type Watch func(c tool.Caller, uri string, changed func(meta json.RawMessage)) (
 // Deps is what the host gives a module.
 type Deps struct {
 	Log *slog.Logger
-	// Config decodes this module's section of the configuration, strictly.
+	// Config decodes the configuration that the program gave for this module
+	// (gatehouse.WithModuleConfig) into the value that into points to. Members
+	// that the value does not have, a value of another type, and an into that
+	// is no pointer are errors. Without a configuration the value stays as it
+	// is. Modules of the binary do not use it: what they depend on is an
+	// argument of the function that returns their New.
 	Config func(into any) error
 	// Changed says that the offer for an audience is stale. It never blocks;
 	// bursts are coalesced.

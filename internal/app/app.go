@@ -2,6 +2,7 @@ package app
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"log/slog"
 	"net"
@@ -33,6 +34,7 @@ import (
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/smtp"
 	"gatehouse/internal/modules/sshkeys"
+	"gatehouse/internal/modules/standard"
 	"gatehouse/module"
 )
 
@@ -45,8 +47,11 @@ type Options struct {
 	Log   *slog.Logger  // nil drops what the host says
 	Info  protocol.Info // how it introduces itself; without a name, as Gatehouse
 	Extra []Guest       // modules that are not in the standard list
-	Bare  bool          // no module of the standard list, unless it is named
-	Hosts []string      // names of this machine that requests over HTTP may use, besides those of loopback
+	// Configs are the configurations of modules of Extra, by name; see
+	// module.DecodeConfig.
+	Configs map[string]json.RawMessage
+	Bare    bool     // no module of the standard list, unless it is named
+	Hosts   []string // names of this machine that requests over HTTP may use, besides those of loopback
 	// Embedded serves everybody who brings no token, but over TCP: who gets as
 	// far as the other doors is for the program around this host to decide.
 	Embedded bool
@@ -147,7 +152,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 		}
 	}()
 	a.narrowing.Store(narrowingOf(cfg))
-	if a.guests, err = choose(cfg, o); err != nil {
+	if a.guests, err = choose(cfg, o, standard.Modules(a.moduleDeps())); err != nil {
 		return a, &SettingError{err}
 	}
 	a.keepJournal()
@@ -213,7 +218,7 @@ func (a *App) openRoots(context.Context) (err error) {
 // build makes the rooms that hold nothing open, each from the ones before.
 func (a *App) build(context.Context) error {
 	a.bus = a.watched(bus.New())
-	a.host = modulehost.NewHost(modulehost.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Narrow: a.narrow, Config: a.moduleConfig, Log: a.log, OneCall: a.opts.OneCall})
+	a.host = modulehost.NewHost(modulehost.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Narrow: a.narrow, Configs: a.opts.Configs, Log: a.log, OneCall: a.opts.OneCall})
 	a.closing("modules", a.host.Close)
 	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
 	a.views = views.New(views.Options{
@@ -287,7 +292,7 @@ func (a *App) addModules(ctx context.Context) error {
 	if err := a.host.AddFor(ctx, contextstore.Admin, contextModule, a.contexts.admin()); err != nil {
 		return err
 	}
-	if err := a.host.AddFor(ctx, contextstore.Admin, sshModule, sshkeys.New); err != nil {
+	if err := a.host.AddFor(ctx, contextstore.Admin, sshModule, sshkeys.New(sshkeys.Config{})); err != nil {
 		return err
 	}
 	return a.contexts.begin()

@@ -133,11 +133,10 @@ func recordsOf(m *state.Mount[map[string]packages.Record]) (map[string]json.RawM
 	return records, nil
 }
 
-// backupConfig gives the module of backups what it stands on.
-func (a *App) backupConfig(c *keeping.Config) {
+func (a *App) backupDeps() (c keeping.Config, err error) {
 	c.Rules, c.Show = a.rules, a.tree.showJob
 	if a.opts.Private || a.cfg.Folders.Data == "" {
-		return
+		return c, nil
 	}
 	c.Folders = BackedUp(a.cfg)
 	if a.cfg.Folders.Config != "" {
@@ -152,6 +151,7 @@ func (a *App) backupConfig(c *keeping.Config) {
 		},
 		Packages: func(context.Context) (map[string]json.RawMessage, error) { return recordsOf(a.tree.packageRecords) },
 	})
+	return c, nil
 }
 
 // jobState is a member of /public/jobs: something that takes long, with its

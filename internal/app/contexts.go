@@ -41,7 +41,7 @@ func ContextsFile(f config.Folders) string {
 // has by itself, so that the book must not take it.
 func ReservedContext(name string) bool {
 	return name == DefaultContext || name == contextstore.Admin || slices.Contains(viewNames(), name) ||
-		slices.ContainsFunc(standard.Guests(), func(g standard.Guest) bool { return g.Name == name })
+		slices.ContainsFunc(standard.Modules(standard.Deps{}), func(g standard.Module) bool { return g.Name == name })
 }
 
 // inForce puts the contexts of the configuration and of the book in force: the

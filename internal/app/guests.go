@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -55,14 +56,15 @@ type guest struct {
 // ones that are served unasked, and the extra ones in either case. A module
 // that is named twice is there once. Presets are there where nothing was
 // named, or where their context was, so that naming modules holds nothing
-// back; those that run programs only in the latter case.
-func choose(cfg config.Config, o Options) ([]guest, error) {
+// back; those that run programs only in the latter case. all are the modules of
+// the binary.
+func choose(cfg config.Config, o Options, all []standard.Module) ([]guest, error) {
 	var chosen []guest
-	v, names, all := cfg.View, named(cfg, o), standard.Guests()
+	v, names := cfg.View, named(cfg, o)
 	unasked := len(names) == 0 && !o.Bare
 	names, stands := withViews(names, v.Context)
 	for _, name := range names {
-		i := slices.IndexFunc(all, func(g standard.Guest) bool { return g.Name == name })
+		i := slices.IndexFunc(all, func(g standard.Module) bool { return g.Name == name })
 		if i < 0 {
 			return nil, &config.Mistake{Path: "view.modules", Err: fmt.Errorf("there is no module %q; expected some of %s", name, strings.Join(append(guestNames(all), viewNames()...), ", "))}
 		}
@@ -79,6 +81,11 @@ func choose(cfg config.Config, o Options) ([]guest, error) {
 			chosen = append(chosen, guest{Guest: Guest{g.Name, g.New}})
 		case g.Preset && (unasked && !g.Runs || v.Context == g.Name):
 			chosen = append(chosen, guest{Guest{g.Name, g.New}, true})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.Configs)) {
+		if !slices.ContainsFunc(o.Extra, func(g Guest) bool { return g.Name == name }) {
+			return nil, fmt.Errorf("there is a configuration for module %q, which the program does not add", name)
 		}
 	}
 	for _, g := range o.Extra {
@@ -122,16 +129,16 @@ func viewNames() (names []string) {
 
 // preset finds a module that stands for somebody else's server; nil when it
 // does not.
-func preset(name string) *standard.Guest {
-	all := standard.Guests()
-	i := slices.IndexFunc(all, func(g standard.Guest) bool { return g.Name == name && g.Preset })
+func preset(name string) *standard.Module {
+	all := standard.Modules(standard.Deps{})
+	i := slices.IndexFunc(all, func(g standard.Module) bool { return g.Name == name && g.Preset })
 	if i < 0 {
 		return nil
 	}
 	return &all[i]
 }
 
-func guestNames(all []standard.Guest) (names []string) {
+func guestNames(all []standard.Module) (names []string) {
 	for _, g := range all {
 		names = append(names, g.Name)
 	}

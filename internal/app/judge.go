@@ -11,6 +11,7 @@ import (
 	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/modules/contextadmin"
+	"gatehouse/internal/modules/standard"
 	"gatehouse/tool"
 )
 
@@ -102,7 +103,7 @@ func Defined(cfg config.Config) ([]contextstore.Record, error) {
 	if len(cfg.Contexts) == 0 {
 		return nil, nil
 	}
-	guests, err := choose(cfg, Options{})
+	guests, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +121,7 @@ func Defined(cfg config.Config) ([]contextstore.Record, error) {
 // Unserved are modules that a host with these settings does not have, so that
 // a context which names them holds nothing of them.
 func Unserved(cfg config.Config, modules []string) (missing []string) {
-	guests, err := choose(cfg, Options{})
+	guests, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err != nil {
 		return nil
 	}

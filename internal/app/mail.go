@@ -7,19 +7,19 @@ import (
 	"gatehouse/internal/modules/smtp"
 )
 
-// smtpConfig gives the module the office that sends this host's mail.
-func (a *App) smtpConfig(c *smtp.Config) {
+// smtpDeps makes the sender of this host's mail.
+func (a *App) smtpDeps() (smtp.Config, error) {
 	o := smtp.Options{Mount: a.tree.mail, Secrets: &smtp.Memory{}, Name: steward{a}.name, Since: a.toldSince, Newest: a.toldLast, Log: a.log}
 	if dir := a.cfg.Folders.Config; dir != "" && !a.opts.Private {
 		o.Secrets = secret.In(dir, a.cfg.Secrets.KeyFile)
 	}
 	a.office = smtp.NewOffice(o)
-	c.Office, c.Rules = a.office, a.rules
 	a.startNotices()
 	a.room(Part{"mail", func(ctx context.Context) error {
 		a.office.Run(ctx)
 		return nil
 	}})
+	return smtp.Config{Office: a.office, Rules: a.rules}, nil
 }
 
 func (s steward) name() string { return s.About().Name }

@@ -9,51 +9,9 @@ import (
 	"time"
 
 	"gatehouse/internal/dispatch/bus"
-	keeping "gatehouse/internal/modules/backup"
-	"gatehouse/internal/modules/file"
-	measuring "gatehouse/internal/modules/metrics"
-	"gatehouse/internal/modules/network"
-	hosting "gatehouse/internal/modules/packages"
-	"gatehouse/internal/modules/process"
-	"gatehouse/internal/modules/pubkey"
-	"gatehouse/internal/modules/sandbox"
-	"gatehouse/internal/modules/shell"
-	making "gatehouse/internal/modules/update"
-	"gatehouse/internal/modules/ws"
 	"gatehouse/internal/telemetry/metrics"
 	"gatehouse/tool"
 )
-
-// moduleConfig gives a module what it stands on.
-func (a *App) moduleConfig(_ string, into any) error {
-	switch c := into.(type) {
-	case *file.Config:
-		a.fileConfig(c)
-	case *keeping.Config:
-		a.backupConfig(c)
-	case *network.Config:
-		a.networkConfig(c)
-	case *making.Config:
-		return a.updateConfig(c)
-	case *hosting.Config:
-		return a.packageConfig(c)
-	case *pubkey.Config:
-		a.pubkeyConfig(c)
-	case *measuring.Config:
-		c.Store = a.measures()
-	case *process.Config:
-		a.processConfig(c)
-	case *sandbox.Config:
-		a.sandboxConfig(c)
-	case *shell.Config:
-		a.shellConfig(c)
-	case *ws.Config:
-		c.Hub, c.Start, c.Addr = a.theHub(), a.startSocket, a.socketAddr
-	default:
-		return a.houseConfig(into)
-	}
-	return nil
-}
 
 // measures opens the store of what is measured, and has the calls of this host
 // measured too. Nobody follows them on a host without that module.

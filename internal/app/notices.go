@@ -24,10 +24,9 @@ const (
 	approvalsLook = 2 * time.Second // for requests that wait for an operator
 )
 
-// notificationConfig gives the module the shelf.
-func (a *App) notificationConfig(c *notification.Config) {
-	c.Shelf, c.Rules = a.tree.shelf, a.rules
+func (a *App) notificationDeps() (notification.Config, error) {
 	a.startNotices()
+	return notification.Config{Shelf: a.tree.shelf, Rules: a.rules}, nil
 }
 
 // startNotices has the shelf filled, for those who read it and those who mail

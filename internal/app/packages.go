@@ -135,17 +135,16 @@ type packagesRoom struct {
 	packagesChanged atomic.Pointer[func()]
 }
 
-// packageConfig gives the module of packages what it stands on.
-func (a *App) packageConfig(c *hosting.Config) (err error) {
+func (a *App) packageDeps() (c hosting.Config, err error) {
 	c.Rules, c.Show = a.rules, a.tree.showJob
 	c.Changed = func(f func()) { a.packagesChanged.Store(&f) }
 	c.House, err = a.packageHouse()
-	return err
+	return c, err
 }
 
 // takenNames are those of modules, whose tools no package may seem to have.
 func (a *App) takenNames() []string {
-	names := append(guestNames(standard.Guests()), a.host.Names()...)
+	names := append(guestNames(standard.Modules(standard.Deps{})), a.host.Names()...)
 	return slices.DeleteFunc(append(names, packageModule, houseModule, jobModule, publicModule, contextModule, sshModule), func(n string) bool {
 		return strings.ContainsAny(n, "/") // of contexts, which no tool is named after
 	})

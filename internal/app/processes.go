@@ -13,10 +13,10 @@ import (
 // endings is how many ends of sessions may wait to be told to processes.
 const endings = 4096
 
-// processConfig gives the processes their settings, what their contexts give
-// them, who listens to them, the sessions that some of them end with, and where those are kept that do not end
-// with this host.
-func (a *App) processConfig(c *process.Config) {
+// processDeps are the settings of processes, the environment of their contexts,
+// the hub that publishes their output, the sessions that some of them end with,
+// and the folder of those that outlive this host.
+func (a *App) processDeps() (c process.Config, err error) {
 	s := a.cfg.Modules.Process
 	c.Running, c.Context, c.Everyones, c.Processes, c.Buffer, c.Kept = s.Running, s.Context, s.Everyones, s.Processes, s.Buffer, s.Kept
 	if s.Keep > 0 {
@@ -35,6 +35,7 @@ func (a *App) processConfig(c *process.Config) {
 	if a.table != nil {
 		c.Sessions = sessions{a}
 	}
+	return c, nil
 }
 
 // sessions are those of the table.

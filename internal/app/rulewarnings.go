@@ -31,7 +31,7 @@ func RuleWarnings(ctx context.Context, cfg config.Config, of *contextstore.Recor
 	}
 	// Every standard module counts, because another start may serve another choice.
 	var guests []guest
-	for _, g := range standard.Guests() {
+	for _, g := range standard.Modules(standard.Deps{}) {
 		guests = append(guests, guest{Guest: Guest{g.Name, g.New}})
 	}
 	host := bareHost(ctx, guests)

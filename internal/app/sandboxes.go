@@ -20,10 +20,9 @@ import (
 // sandboxModule is the module that runs code which is not trusted.
 const sandboxModule = "sandbox"
 
-// sandboxConfig is what the sandbox module is told.
-func (a *App) sandboxConfig(c *sandbox.Config) {
+func (a *App) sandboxDeps() (c sandbox.Config, err error) {
 	s := a.cfg.Modules.Sandbox
-	*c = sandbox.Config{
+	c = sandbox.Config{
 		Memory: s.Memory, VCPUs: s.VCPUs, Processes: s.Processes, Disk: s.Disk, Descriptors: s.Descriptors, Output: s.Output, Call: s.Call,
 		MostMemory: s.MostMemory, MostVCPUs: s.MostVCPUs, MostCall: s.MostCall, Idle: s.Idle, Lifetime: s.Lifetime, Sandboxes: s.Most,
 		Snapshots: s.Snapshots, SnapshotBytes: s.SnapshotBytes, SnapshotLife: s.SnapshotLife, NoPorts: !s.Ports, Secrets: a.sandboxSecrets,
@@ -42,7 +41,8 @@ func (a *App) sandboxConfig(c *sandbox.Config) {
 	if !s.Auto() {
 		c.Default = s.Driver
 	}
-	a.sandboxImages(c)
+	a.sandboxImages(&c)
+	return c, nil
 }
 
 // sandboxSecrets are those that a caller may have swapped in on the way out of

@@ -9,11 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/internal/modules/auth"
-	"gatehouse/internal/modules/db"
-	"gatehouse/internal/modules/notification"
 	"gatehouse/internal/modules/server"
-	"gatehouse/internal/modules/smtp"
 	"gatehouse/internal/state"
 	"gatehouse/tool"
 )
@@ -54,24 +50,7 @@ func (a *App) keepJournal() {
 	a.log = slog.New(slog.NewMultiHandler(a.log.Handler(), a.journal.Handler()))
 }
 
-// houseConfig gives the modules that rule this host what they stand on.
-func (a *App) houseConfig(into any) error {
-	switch c := into.(type) {
-	case *server.Config:
-		return a.serverConfig(c)
-	case *auth.Config:
-		c.Service = logins{a}
-	case *db.Config:
-		c.Tree, c.See, c.Everything, c.Rules = a.tree.state, a.tree.sight.See, seesEverything, a.rules
-	case *notification.Config:
-		a.notificationConfig(c)
-	case *smtp.Config:
-		a.smtpConfig(c)
-	}
-	return nil
-}
-
-func (a *App) serverConfig(c *server.Config) (err error) {
+func (a *App) serverDeps() (c server.Config, err error) {
 	c.Host, c.Journal, c.Meter = steward{a}, a.journal, &server.Meter{}
 	if _, err := os.Stat(a.cfg.Folders.Data); err == nil {
 		c.Meter.Path = a.cfg.Folders.Data
@@ -89,7 +68,7 @@ func (a *App) serverConfig(c *server.Config) (err error) {
 	}})
 	c.Show = a.tree.showJob
 	c.Packages, err = a.packageHouse()
-	return err
+	return c, err
 }
 
 // Again reports whether this host has ended to be started again.

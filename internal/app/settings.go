@@ -87,7 +87,7 @@ func named(cfg config.Config, o Options) []string {
 	if len(names) > 0 || len(cfg.Contexts) == 0 {
 		return names
 	}
-	for _, g := range standard.Guests() {
+	for _, g := range standard.Modules(standard.Deps{}) {
 		asked := slices.ContainsFunc(cfg.Contexts, func(c config.Context) bool { return slices.Contains(c.Modules, g.Name) })
 		if asked || g.Default && !o.Bare {
 			names = append(names, g.Name)
@@ -100,7 +100,7 @@ func named(cfg config.Config, o Options) []string {
 // contexts there are not. A mistake is a *SettingError. Nothing is opened but the
 // file of the contexts that were made at run time, if there is one.
 func CheckSettings(cfg config.Config) error {
-	guests, err := choose(cfg, Options{})
+	guests, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err == nil {
 		err = checkView(cfg.View)
 	}
@@ -130,7 +130,7 @@ func CheckSettings(cfg config.Config) error {
 // in, those of the settings first and those that were made at run time after them,
 // and the administration last.
 func ContextNames(cfg config.Config) ([]string, error) {
-	guests, err := choose(cfg, Options{})
+	guests, err := choose(cfg, Options{}, standard.Modules(standard.Deps{}))
 	if err != nil {
 		return nil, err
 	}
@@ -259,10 +259,10 @@ func checkRenames(cfg config.Config, guests []guest) error {
 // bareHost has the modules that can be made without a host, to look at what they
 // offer. The caller closes it.
 func bareHost(ctx context.Context, guests []guest) *modulehost.Host {
-	host := modulehost.NewHost(modulehost.Options{Bus: bus.New(), Config: func(string, any) error { return nil }, Log: slog.New(slog.DiscardHandler)})
+	host := modulehost.NewHost(modulehost.Options{Bus: bus.New(), Log: slog.New(slog.DiscardHandler)})
 	for _, g := range guests {
-		if i := slices.IndexFunc(standard.Guests(), func(s standard.Guest) bool { return s.Name == g.Name }); i >= 0 {
-			host.Add(ctx, g.Name, standard.Guests()[i].New) // whose error is that module's to tell when the host starts
+		if i := slices.IndexFunc(standard.Modules(standard.Deps{}), func(s standard.Module) bool { return s.Name == g.Name }); i >= 0 {
+			host.Add(ctx, g.Name, standard.Modules(standard.Deps{})[i].New) // whose error is that module's to tell when the host starts
 		}
 	}
 	return host

@@ -48,12 +48,11 @@ func (a *App) checkShell(context.Context) error {
 	return where.Close()
 }
 
-// shellConfig is what the shell module is told.
-func (a *App) shellConfig(c *shell.Config) {
+func (a *App) shellDeps() (shell.Config, error) {
 	s := a.cfg.Modules.Shell
-	*c = shell.Config{
+	return shell.Config{
 		Timeout: int(s.Timeout / time.Second), Allow: s.Allow, Deny: s.Deny, Shell: s.Shell, WorkingDir: s.WorkingDir,
 		NoStderr: s.NoStderr, Output: s.Output, Processes: s.Processes, Confine: s.Confine,
 		Env: a.contexts.environment,
-	}
+	}, nil
 }

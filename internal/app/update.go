@@ -68,10 +68,9 @@ func (s *short) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// updateConfig gives the module that replaces the program what it stands on.
-func (a *App) updateConfig(c *making.Config) error {
+// updateDeps are those of the module that replaces the program.
+func (a *App) updateDeps() (c making.Config, err error) {
 	c.Current, c.Rules, c.Show = Version, a.rules, a.tree.showJob
-	var err error
 	c.Updater, err = NewUpdater(a.cfg.Update, "")
-	return err
+	return c, err
 }

@@ -15,7 +15,7 @@ import (
 // moduleNames completes the modules that a command takes as arguments.
 func moduleNames(_ *cobra.Command, named []string, begin string) ([]string, cobra.ShellCompDirective) {
 	var names []string
-	for _, g := range standard.Guests() {
+	for _, g := range standard.Modules(standard.Deps{}) {
 		if strings.HasPrefix(g.Name, begin) && !slices.Contains(named, g.Name) {
 			names = append(names, g.Name)
 		}

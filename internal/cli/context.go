@@ -78,7 +78,7 @@ func withContexts(w World, f func(b *contextstore.Book, cfg config.Config, defin
 			return findContext(defined, name) != nil || app.ReservedContext(name)
 		},
 		Modules: func() (names []string) {
-			for _, g := range standard.Guests() {
+			for _, g := range standard.Modules(standard.Deps{}) {
 				names = append(names, g.Name)
 			}
 			return names

@@ -277,7 +277,7 @@ func (t *target) naming(module string) string {
 // It looks at the program alone, never at what a server hides.
 func (t *target) other(ctx context.Context, w World, name string) (tool, module string) {
 	var modules []string
-	for _, g := range standard.Guests() {
+	for _, g := range standard.Modules(standard.Deps{}) {
 		if !g.Preset || g.Name == "shell" { // of a preset only shell has tools by names of ours that are used often
 			modules = append(modules, g.Name)
 		}
@@ -319,7 +319,7 @@ func elsewhere(all []client.Tool, name string) string {
 // moduleFlag is how to name a module so that its tools have names of ours; "" if
 // there is none of this name.
 func moduleFlag(module string) string {
-	for _, g := range standard.Guests() {
+	for _, g := range standard.Modules(standard.Deps{}) {
 		switch {
 		case g.Name != module:
 		case g.Preset: // by itself it has another server's names

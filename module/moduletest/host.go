@@ -1,7 +1,6 @@
 package moduletest
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -67,12 +66,7 @@ func (h *Host) Deps() module.Deps {
 }
 
 func (h *Host) config(into any) error {
-	if h.Config == nil {
-		return nil
-	}
-	d := json.NewDecoder(bytes.NewReader(h.Config))
-	d.DisallowUnknownFields()
-	return d.Decode(into)
+	return module.DecodeConfig(h.Config, into)
 }
 
 func (h *Host) change(a module.Audience) {

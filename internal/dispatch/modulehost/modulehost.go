@@ -35,7 +35,8 @@ type Options struct {
 	Narrow Narrower
 	Node   string // names this node in handles
 	Log    *slog.Logger
-	Config func(module string, into any) error // nil means no configuration
+	// Configs are what Deps.Config decodes, by module; see module.DecodeConfig.
+	Configs map[string]json.RawMessage
 
 	OneCall bool // the host ends with the first call, see module.Deps
 }
@@ -279,10 +280,7 @@ func (h *Host) deps(in *instance) module.Deps {
 		OneCall: h.opts.OneCall,
 		Log:     h.opts.Log.With("module", in.name),
 		Config: func(into any) error {
-			if h.opts.Config == nil {
-				return nil
-			}
-			return h.opts.Config(in.name, into)
+			return module.DecodeConfig(h.opts.Configs[in.name], into)
 		},
 		Changed: in.changed,
 		NewID:   h.NewID,

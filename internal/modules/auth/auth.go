@@ -60,35 +60,31 @@ type auth struct {
 }
 
 // New makes the module.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	var cfg Config
-	if d.Config != nil {
-		if err := d.Config(&cfg); err != nil {
-			return nil, err
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		if cfg.Service == nil {
+			cfg.Service = nobody{}
 		}
+		a := &auth{service: cfg.Service}
+		a.offer.Tools = []tool.Tool{
+			tool.New(tool.Def{
+				Name: "auth_session_list", Title: "List sessions", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"auth.session.list"},
+				Description: "Lists the sessions in which you are logged in, and says which one this is.",
+				Help:        "A session begins with a password at /auth/login; tokens and certificates have none. Those who rule this host may list everybody's. lastActive is up to a minute behind. Sessions that end with the host and the browser's window are known to their own host only.",
+			}, a.list),
+			tool.New(tool.Def{
+				Name: "auth_session_kill", Title: "End sessions", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"auth.session.kill"},
+				Description: "Ends sessions in which you are logged in, and what was opened in them.",
+				Help:        "All of them, or none where one is not there or not yours; those who rule this host may end everybody's. The session this call came in is ended by logging out, which is a POST to /auth/logout.",
+			}, a.kill),
+			tool.New(tool.Def{
+				Name: "auth_password", Title: "Change a password", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"auth.reset-password"},
+				Description: "Changes your password. All your sessions end, this one too; tokens stay.",
+				Help:        "It takes the present password, whoever calls, and after three tries of one login within 20 seconds the next has to wait. A user who has lost it asks an administrator: gatehouse user sets a new one.",
+			}, a.password),
+		}
+		return a, nil
 	}
-	if cfg.Service == nil {
-		cfg.Service = nobody{}
-	}
-	a := &auth{service: cfg.Service}
-	a.offer.Tools = []tool.Tool{
-		tool.New(tool.Def{
-			Name: "auth_session_list", Title: "List sessions", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"auth.session.list"},
-			Description: "Lists the sessions in which you are logged in, and says which one this is.",
-			Help:        "A session begins with a password at /auth/login; tokens and certificates have none. Those who rule this host may list everybody's. lastActive is up to a minute behind. Sessions that end with the host and the browser's window are known to their own host only.",
-		}, a.list),
-		tool.New(tool.Def{
-			Name: "auth_session_kill", Title: "End sessions", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"auth.session.kill"},
-			Description: "Ends sessions in which you are logged in, and what was opened in them.",
-			Help:        "All of them, or none where one is not there or not yours; those who rule this host may end everybody's. The session this call came in is ended by logging out, which is a POST to /auth/logout.",
-		}, a.kill),
-		tool.New(tool.Def{
-			Name: "auth_password", Title: "Change a password", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"auth.reset-password"},
-			Description: "Changes your password. All your sessions end, this one too; tokens stay.",
-			Help:        "It takes the present password, whoever calls, and after three tries of one login within 20 seconds the next has to wait. A user who has lost it asks an administrator: gatehouse user sets a new one.",
-		}, a.password),
-	}
-	return a, nil
 }
 
 // Offer implements module.Module.

@@ -14,7 +14,7 @@ import (
 )
 
 func TestTheModuleKeepsTheContract(t *testing.T) {
-	moduletest.Run(t, New, moduletest.Options{})
+	moduletest.Run(t, New(Config{}), moduletest.Options{})
 }
 
 // desk is a service with two users.
@@ -68,8 +68,7 @@ func newDesk() *desk {
 func (d *desk) call(t *testing.T, who tool.Caller, name, args string) string {
 	t.Helper()
 	deps := moduletest.NewHost(t).Deps()
-	deps.Config = func(into any) error { *into.(*Config) = Config{Service: d}; return nil }
-	m, err := New(t.Context(), deps)
+	m, err := New(Config{Service: d})(t.Context(), deps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +136,7 @@ func TestAPasswordIsChangedWithThePresentOne(t *testing.T) {
 }
 
 func TestWithoutAService(t *testing.T) {
-	m, err := New(t.Context(), moduletest.NewHost(t).Deps())
+	m, err := New(Config{})(t.Context(), moduletest.NewHost(t).Deps())
 	if err != nil {
 		t.Fatal(err)
 	}

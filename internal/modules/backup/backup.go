@@ -33,15 +33,13 @@ type keeper struct {
 }
 
 // New makes the module.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	k := &keeper{deps: d}
-	if d.Config != nil {
-		if err := d.Config(&k.cfg); err != nil {
-			return nil, err
-		}
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		k := &keeper{deps: d}
+		k.cfg = cfg
+		k.offer.Tools = k.tools()
+		return k, nil
 	}
-	k.offer.Tools = k.tools()
-	return k, nil
 }
 
 // Offer implements module.Module.

@@ -39,15 +39,12 @@ func visit(t *testing.T) *person {
 	room := backup.New(backup.Options{Folders: folders, Secrets: secrets, Version: "test",
 		Host: func(context.Context) (backup.Host, error) { return backup.Host{ID: "host_a", Name: "house"}, nil }})
 	p := &person{t: t, shelf: t.TempDir()}
-	m, err := New(t.Context(), module.Deps{
-		Config: func(into any) error {
-			*into.(*Config) = Config{Room: room, Secrets: secrets, Folders: folders,
-				Rules: func(who tool.Caller) bool { return who.Principal == "ann" },
-				Show: func(tool.Caller, string, string) (func(progress.Progress), func(error)) {
-					return func(now progress.Progress) { p.shown = append(p.shown, now) }, func(err error) { p.ended = append(p.ended, err) }
-				}}
-			return nil
-		},
+	cfg := Config{Room: room, Secrets: secrets, Folders: folders,
+		Rules: func(who tool.Caller) bool { return who.Principal == "ann" },
+		Show: func(tool.Caller, string, string) (func(progress.Progress), func(error)) {
+			return func(now progress.Progress) { p.shown = append(p.shown, now) }, func(err error) { p.ended = append(p.ended, err) }
+		}}
+	m, err := New(cfg)(t.Context(), module.Deps{
 		Publish: func(subject string, fact any) {
 			if b, _ := json.Marshal(fact); subject == "notification" {
 				p.told = append(p.told, string(b))
@@ -266,7 +263,7 @@ func TestABackupIsReadInto(t *testing.T) {
 }
 
 func TestNobodyIsLetInWithoutAHost(t *testing.T) {
-	m, err := New(t.Context(), module.Deps{})
+	m, err := New(Config{})(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -279,4 +276,6 @@ func TestNobodyIsLetInWithoutAHost(t *testing.T) {
 	}
 }
 
-func TestTheModuleKeepsTheContract(t *testing.T) { moduletest.Run(t, New, moduletest.Options{}) }
+func TestTheModuleKeepsTheContract(t *testing.T) {
+	moduletest.Run(t, New(Config{}), moduletest.Options{})
+}

@@ -46,30 +46,28 @@ type db struct {
 }
 
 // New makes the module.
-func New(ctx context.Context, d module.Deps) (module.Module, error) {
-	m := &db{}
-	if d.Config != nil {
-		if err := d.Config(&m.cfg); err != nil {
+func New(cfg Config) module.New {
+	return func(ctx context.Context, d module.Deps) (module.Module, error) {
+		m := &db{}
+		m.cfg = cfg
+		if err := m.complete(ctx); err != nil {
 			return nil, err
 		}
+		m.offer.Tools = []tool.Tool{
+			tool.New(tool.Def{
+				Name: "db_dump", Title: "Read the state tree", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"db.dump"},
+				Linked:      "value",
+				Description: "Shows the state tree of this host, or the part of it at a JSON Pointer, with its revision.",
+				Help:        "The tree below /public is shown as far as you may see it, which is what the resources below gatehouse:///public show too. Below /private, and as a whole, it is shown to administrators alone whose credential is not limited to some scopes; secrets are in no part of it. id is opaque: two that are equal mean the same state. A value that is too large for one answer is left out, and uri is where all of the dump can be read for a while; the command line gets it whole.",
+			}, m.dump),
+			tool.New(tool.Def{
+				Name: "db_put_ui", Title: "Write interface state", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"db.put.ui"},
+				Description: "Writes a value of a user interface below /public/ui, in place of what was there, or removes it.",
+				Help:        "For those who rule this host; everybody sees what is there. pointer is what comes behind /public/ui, such as /theme/colour; empty means all of it. Objects on the way are made, a place of an array must be there or be -, which is behind the last. 256 KiB can be written at once, 1 MiB be there in all.",
+			}, m.put),
+		}
+		return m, nil
 	}
-	if err := m.complete(ctx); err != nil {
-		return nil, err
-	}
-	m.offer.Tools = []tool.Tool{
-		tool.New(tool.Def{
-			Name: "db_dump", Title: "Read the state tree", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"db.dump"},
-			Linked:      "value",
-			Description: "Shows the state tree of this host, or the part of it at a JSON Pointer, with its revision.",
-			Help:        "The tree below /public is shown as far as you may see it, which is what the resources below gatehouse:///public show too. Below /private, and as a whole, it is shown to administrators alone whose credential is not limited to some scopes; secrets are in no part of it. id is opaque: two that are equal mean the same state. A value that is too large for one answer is left out, and uri is where all of the dump can be read for a while; the command line gets it whole.",
-		}, m.dump),
-		tool.New(tool.Def{
-			Name: "db_put_ui", Title: "Write interface state", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"db.put.ui"},
-			Description: "Writes a value of a user interface below /public/ui, in place of what was there, or removes it.",
-			Help:        "For those who rule this host; everybody sees what is there. pointer is what comes behind /public/ui, such as /theme/colour; empty means all of it. Objects on the way are made, a place of an array must be there or be -, which is behind the last. 256 KiB can be written at once, 1 MiB be there in all.",
-		}, m.put),
-	}
-	return m, nil
 }
 
 // complete fills in what nobody gave.

@@ -15,7 +15,7 @@ import (
 )
 
 func TestTheModuleKeepsTheContract(t *testing.T) {
-	moduletest.Run(t, New, moduletest.Options{})
+	moduletest.Run(t, New(Config{}), moduletest.Options{})
 }
 
 // desk is the module on a tree with a public and a private mount.
@@ -41,8 +41,7 @@ func newDesk(t *testing.T, cfg Config) desk {
 		}
 	}
 	deps := moduletest.NewHost(t).Deps()
-	deps.Config = func(into any) error { *into.(*Config) = cfg; return nil }
-	m, err := New(t.Context(), deps)
+	m, err := New(cfg)(t.Context(), deps)
 	if err != nil {
 		t.Fatal(err)
 	}

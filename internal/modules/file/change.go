@@ -21,45 +21,19 @@ import (
 type Config struct {
 	// Protect replaces the list of names that these tools stay away from, see
 	// roots.NewGuard; nil leaves it to the folders, an empty list protects none.
-	Protect []string `json:"protect,omitempty"`
-	// Trash is the folder where deleted directories are kept for undo; "" means
-	// one in the person's cache folder, "none" that they are not.
-	Trash string `json:"trash,omitempty"`
+	Protect []string
+	// Trash is the folder where deleted directories are kept for undo; ""
+	// keeps none.
+	Trash string
 	// MaxEdit is the largest file that is edited, before and after, in bytes;
 	// MaxCopy the largest that is copied or added to. 0 means the defaults.
-	MaxEdit int64 `json:"max_edit,omitempty"`
-	MaxCopy int64 `json:"max_copy,omitempty"`
+	MaxEdit int64
+	MaxCopy int64
 }
 
-// configured reads the configuration. Without any, nothing outside of the
-// roots is touched: there is no trash.
-func configured(d module.Deps) (cfg Config, err error) {
-	if d.Config == nil {
-		return Config{Trash: "none"}, nil
-	}
-	if err := d.Config(&cfg); err != nil {
-		return cfg, err
-	}
-	if cfg.Trash == "" {
-		cache, err := os.UserCacheDir()
-		if err != nil {
-			cfg.Trash = "none"
-			return cfg, nil
-		}
-		cfg.Trash = filepath.Join(cache, "gatehouse", "trash")
-	}
-	return cfg, nil
-}
-
-// setUp prepares what changes need.
-func (m *files) setUp(d module.Deps) error {
-	cfg, err := configured(d)
-	if err != nil {
-		return err
-	}
-	if cfg.Trash != "none" {
-		m.trash.dir = cfg.Trash
-	}
+// configure prepares what changes need.
+func (m *files) configure(cfg Config, d module.Deps) error {
+	m.trash.dir = cfg.Trash
 	m.editMost, m.copyMost = cmp.Or(cfg.MaxEdit, editMost), cmp.Or(cfg.MaxCopy, copyMost)
 	m.undo.drop, m.undo.lasts = m.trash.drop, !d.OneCall
 	if cfg.Protect == nil {

@@ -33,15 +33,17 @@ type files struct {
 }
 
 // New makes the module; Config says what can be configured.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	m := &files{converting: make(chan struct{}, 1)}
-	m.offer.Tools = []tool.Tool{
-		m.readTool(), m.writeTool(), m.editTool(), m.deleteTool(), m.renameTool(), m.copyTool(), m.statTool(), m.existsTool(),
-		m.undoTool(), m.searchTool(),
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		m := &files{converting: make(chan struct{}, 1)}
+		m.offer.Tools = []tool.Tool{
+			m.readTool(), m.writeTool(), m.editTool(), m.deleteTool(), m.renameTool(), m.copyTool(), m.statTool(), m.existsTool(),
+			m.undoTool(), m.searchTool(),
+		}
+		m.offer.Templates = []module.Resource{m.resource()}
+		m.watcher = filewatch.New(d.Log)
+		return m, m.configure(cfg, d)
 	}
-	m.offer.Templates = []module.Resource{m.resource()}
-	m.watcher = filewatch.New(d.Log)
-	return m, m.setUp(d)
 }
 
 // Offer implements module.Module.

@@ -53,11 +53,11 @@ func newHouse(t testing.TB) *house {
 func (h *house) use(rs tool.Roots) {
 	h.roots = rs
 	h.tools, h.in = map[string]tool.Tool{}, map[string]*schema.Schema{}
-	var deps module.Deps
+	var cfg Config
 	if h.cfg != nil {
-		deps.Config = func(into any) error { *into.(*Config) = *h.cfg; return nil }
+		cfg = *h.cfg
 	}
-	m, err := New(context.Background(), deps)
+	m, err := New(cfg)(context.Background(), module.Deps{})
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func TestAnEditingHost(t *testing.T) {
 	}
 	defer set.Close()
 	e := &editing{t, set, map[string]tool.Tool{}}
-	for _, make := range []module.New{file.New, filesystem.New} {
+	for _, make := range []module.New{file.New(file.Config{}), filesystem.New} {
 		m, err := make(t.Context(), module.Deps{})
 		if err != nil {
 			t.Fatal(err)

@@ -223,7 +223,7 @@ func TestDeleteRecursive(t *testing.T) {
 		t.Error("not all is back")
 	}
 	// Without a trash it is gone.
-	h.configure(Config{Trash: "none"})
+	h.configure(Config{Trash: ""})
 	h.want(h.call("file_delete", "path", "d", "recursive", true), map[string]any{"undoable": false})
 	h.want(h.call("file_undo"), map[string]any{"error": "!not_found"})
 	if h.get(h.out+"/f") != "outside" {
@@ -258,7 +258,7 @@ func TestOtherGuard(t *testing.T) {
 	h.configure(Config{Protect: []string{"plain"}})
 	h.want(h.call("file_read", "path", ".env"), map[string]any{"content": "secret"})
 	h.want(h.call("file_read", "path", "plain"), map[string]any{"error": "!denied"})
-	if _, err := New(t.Context(), module.Deps{Config: func(into any) error { into.(*Config).Protect = []string{"["}; return nil }}); err == nil {
+	if _, err := New(Config{Protect: []string{"["}})(t.Context(), module.Deps{}); err == nil {
 		t.Error("a broken pattern is taken")
 	}
 }
@@ -338,7 +338,7 @@ func TestLargeChangesAreUndone(t *testing.T) {
 	if kept := snapshot(t, filepath.Join(filepath.Dir(h.dir), "trash")); strings.Count(kept, "\n") != 2 {
 		t.Errorf("the trash still holds\n%.300s", kept)
 	}
-	h.configure(Config{Trash: "none"})
+	h.configure(Config{Trash: ""})
 	h.put("f", big)
 	for _, out := range []map[string]any{
 		h.call("file_write", "path", "f", "content", "more", "mode", "append"),
@@ -355,7 +355,7 @@ func TestLargeChangesAreUndone(t *testing.T) {
 func TestAHostOfOneCallPromisesNoUndo(t *testing.T) {
 	h := withTrash(t)
 	cfg := *h.cfg
-	m, err := New(t.Context(), module.Deps{OneCall: true, Config: func(into any) error { *into.(*Config) = cfg; return nil }})
+	m, err := New(cfg)(t.Context(), module.Deps{OneCall: true})
 	if err != nil {
 		t.Fatal(err)
 	}

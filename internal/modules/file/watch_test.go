@@ -32,7 +32,7 @@ func newWatched(t *testing.T) *watched {
 	}
 	t.Cleanup(func() { set.Close() })
 	w.set = set
-	m, err := New(t.Context(), module.Deps{})
+	m, err := New(Config{})(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -29,30 +29,26 @@ type measures struct {
 }
 
 // New makes the module.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	var cfg Config
-	if d.Config != nil {
-		if err := d.Config(&cfg); err != nil {
-			return nil, err
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		m := &measures{store: cfg.Store}
+		if m.store == nil {
+			m.store, m.own = metrics.Open("", metrics.Options{}), true
 		}
+		m.offer.Tools = []tool.Tool{
+			tool.New(tool.Def{
+				Name: "metrics_record", Title: "Record a metric", Effects: tool.Writes,
+				Description: "Records that something happened, and what was measured.",
+				Help:        recordHelp,
+			}, m.record),
+			tool.New(tool.Def{
+				Name: "metrics_query", Title: "Query metrics", Effects: tool.Reads,
+				Description: "Adds up what was recorded: totals, by type, repository and agent, over time, and the last events.",
+				Help:        queryHelp,
+			}, m.query),
+		}
+		return m, nil
 	}
-	m := &measures{store: cfg.Store}
-	if m.store == nil {
-		m.store, m.own = metrics.Open("", metrics.Options{}), true
-	}
-	m.offer.Tools = []tool.Tool{
-		tool.New(tool.Def{
-			Name: "metrics_record", Title: "Record a metric", Effects: tool.Writes,
-			Description: "Records that something happened, and what was measured.",
-			Help:        recordHelp,
-		}, m.record),
-		tool.New(tool.Def{
-			Name: "metrics_query", Title: "Query metrics", Effects: tool.Reads,
-			Description: "Adds up what was recorded: totals, by type, repository and agent, over time, and the last events.",
-			Help:        queryHelp,
-		}, m.query),
-	}
-	return m, nil
 }
 
 // Offer implements module.Module.

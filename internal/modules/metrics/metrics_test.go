@@ -15,7 +15,7 @@ type agent struct {
 }
 
 func start(t *testing.T) agent {
-	m, err := New(t.Context(), module.Deps{})
+	m, err := New(Config{})(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,16 +46,14 @@ var systemFiles = files{
 }
 
 // New makes the module.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	n := &network{deps: d, files: systemFiles}
-	if d.Config != nil {
-		if err := d.Config(&n.cfg); err != nil {
-			return nil, err
-		}
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		n := &network{deps: d, files: systemFiles}
+		n.cfg = cfg
+		n.forwards.init()
+		n.offer.Tools = n.tools()
+		return n, nil
 	}
-	n.forwards.init()
-	n.offer.Tools = n.tools()
-	return n, nil
 }
 
 // Offer implements module.Module.

@@ -29,9 +29,8 @@ type visitor struct {
 func visit(t *testing.T, cfg Config) visitor {
 	t.Helper()
 	ids := 0
-	m, err := New(t.Context(), module.Deps{
-		Config: func(into any) error { *into.(*Config) = cfg; return nil },
-		NewID:  func(kind string) string { ids++; return kind + "_" + strconv.Itoa(ids) },
+	m, err := New(cfg)(t.Context(), module.Deps{
+		NewID: func(kind string) string { ids++; return kind + "_" + strconv.Itoa(ids) },
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -371,7 +370,7 @@ func FuzzTables(f *testing.F) {
 
 func TestTheModuleKeepsTheContract(t *testing.T) {
 	alone := func(ctx context.Context, d module.Deps) (module.Module, error) {
-		m, err := New(ctx, d)
+		m, err := New(Config{})(ctx, d)
 		if err == nil {
 			m.(*network).files = files{} // no name server of this machine is asked
 		}

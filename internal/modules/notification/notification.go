@@ -30,21 +30,19 @@ type reader struct {
 }
 
 // New makes the module.
-func New(ctx context.Context, d module.Deps) (module.Module, error) {
-	r := &reader{}
-	if d.Config != nil {
-		if err := d.Config(&r.cfg); err != nil {
-			return nil, err
+func New(cfg Config) module.New {
+	return func(ctx context.Context, d module.Deps) (module.Module, error) {
+		r := &reader{}
+		r.cfg = cfg
+		if r.cfg.Shelf == nil {
+			var err error
+			if r.cfg.Shelf, err = emptyShelf(ctx); err != nil {
+				return nil, err
+			}
 		}
+		r.offer.Tools = r.tools()
+		return r, nil
 	}
-	if r.cfg.Shelf == nil {
-		var err error
-		if r.cfg.Shelf, err = emptyShelf(ctx); err != nil {
-			return nil, err
-		}
-	}
-	r.offer.Tools = r.tools()
-	return r, nil
 }
 
 // Offer implements module.Module.

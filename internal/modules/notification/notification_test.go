@@ -36,11 +36,8 @@ func newPerson(t *testing.T, unread func(int)) person {
 func (p person) call(name, args string, into any) string {
 	p.t.Helper()
 	deps := moduletest.NewHost(p.t).Deps()
-	deps.Config = func(into any) error {
-		*into.(*Config) = Config{Shelf: p.shelf, Rules: func(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }}
-		return nil
-	}
-	m, err := New(p.t.Context(), deps)
+	cfg := Config{Shelf: p.shelf, Rules: func(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }}
+	m, err := New(cfg)(p.t.Context(), deps)
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -78,7 +75,7 @@ func (p person) listed(args string) string {
 }
 
 func TestTheModuleKeepsTheContract(t *testing.T) {
-	moduletest.Run(t, New, moduletest.Options{})
+	moduletest.Run(t, New(Config{}), moduletest.Options{})
 }
 
 func TestNotificationsAreReadMarkedAndRemoved(t *testing.T) {

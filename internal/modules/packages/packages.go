@@ -35,18 +35,16 @@ type keeper struct {
 }
 
 // New makes the module.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	k := &keeper{deps: d}
-	if d.Config != nil {
-		if err := d.Config(&k.cfg); err != nil {
-			return nil, err
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		k := &keeper{deps: d}
+		k.cfg = cfg
+		k.own = k.tools()
+		if k.cfg.Changed != nil && d.Changed != nil {
+			k.cfg.Changed(func() { d.Changed(module.Audience{}) })
 		}
+		return k, nil
 	}
-	k.own = k.tools()
-	if k.cfg.Changed != nil && d.Changed != nil {
-		k.cfg.Changed(func() { d.Changed(module.Audience{}) })
-	}
-	return k, nil
 }
 
 // Offer implements module.Module.

@@ -48,14 +48,7 @@ func open(t *testing.T) *packages.House {
 
 // made makes the module of a house, for a caller who rules it.
 func made(t *testing.T, h *packages.House) module.New {
-	return func(ctx context.Context, d module.Deps) (module.Module, error) {
-		d.Config = func(into any) error {
-			c := into.(*Config)
-			c.House, c.Rules = h, func(tool.Caller) bool { return true }
-			return nil
-		}
-		return New(ctx, d)
-	}
+	return New(Config{House: h, Rules: func(tool.Caller) bool { return true }})
 }
 
 func check(x tool.Tool) error {
@@ -67,7 +60,7 @@ func check(x tool.Tool) error {
 }
 
 func TestContract(t *testing.T) {
-	moduletest.Run(t, New, moduletest.Options{Check: check})
+	moduletest.Run(t, New(Config{}), moduletest.Options{Check: check})
 }
 
 func TestContractWithAPackage(t *testing.T) {
@@ -88,10 +81,7 @@ func TestContractWithAPackage(t *testing.T) {
 
 func TestWhoDoesNotRuleTheHostIsRefused(t *testing.T) {
 	h := open(t)
-	m, err := New(t.Context(), module.Deps{Config: func(into any) error {
-		into.(*Config).House = h
-		return nil
-	}})
+	m, err := New(Config{House: h})(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,15 +21,9 @@ func keeping(t *testing.T, folder, config string) *desk {
 	}
 	host := moduletest.NewHost(t)
 	deps := host.Deps()
-	deps.Config = func(into any) error {
-		c := into.(*Config)
-		c.Folder = folder
-		if config == "" {
-			return nil
-		}
-		return json.Unmarshal([]byte(config), c)
-	}
-	m, err := New(t.Context(), deps)
+	cfg := configOf(t, config)
+	cfg.Folder = folder
+	m, err := New(cfg)(t.Context(), deps)
 	if err != nil {
 		t.Fatal(err)
 	}

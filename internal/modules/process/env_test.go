@@ -21,23 +21,20 @@ func withEnvironment(t *testing.T, folder string) *desk {
 	t.Helper()
 	host := moduletest.NewHost(t)
 	deps := host.Deps()
-	deps.Config = func(into any) error {
-		c := into.(*Config)
-		c.Folder = folder
-		c.Env = func(who tool.Caller) (contextstore.Environment, error) {
-			switch who.Context {
-			case "lab":
-				return contextstore.Environment{Plain: map[string]string{"STAGE": "lab"}, Secret: map[string]secret.Text{"TOKEN": secret.New(token)}}, nil
-			case "den":
-				return contextstore.Environment{Plain: map[string]string{"STAGE": "den"}}, nil
-			case "broken":
-				return contextstore.Environment{}, errors.New("there is no secret of the name LOST")
-			}
-			return contextstore.Environment{}, nil
+	var c Config
+	c.Folder = folder
+	c.Env = func(who tool.Caller) (contextstore.Environment, error) {
+		switch who.Context {
+		case "lab":
+			return contextstore.Environment{Plain: map[string]string{"STAGE": "lab"}, Secret: map[string]secret.Text{"TOKEN": secret.New(token)}}, nil
+		case "den":
+			return contextstore.Environment{Plain: map[string]string{"STAGE": "den"}}, nil
+		case "broken":
+			return contextstore.Environment{}, errors.New("there is no secret of the name LOST")
 		}
-		return nil
+		return contextstore.Environment{}, nil
 	}
-	m, err := New(t.Context(), deps)
+	m, err := New(c)(t.Context(), deps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -38,8 +38,7 @@ func withHub(t *testing.T, config Config) (*desk, func(owner string) listener) {
 	host := moduletest.NewHost(t)
 	deps := host.Deps()
 	config.Hub = h
-	deps.Config = func(into any) error { *into.(*Config) = config; return nil }
-	m, err := New(t.Context(), deps)
+	m, err := New(config)(t.Context(), deps)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -91,39 +91,37 @@ type manager struct {
 }
 
 // New makes the module; Config says what can be configured.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	m := &manager{log: d.Log, newID: d.NewID, tell: d.Publish, records: map[string]*record{}, running: map[string]int{}, within: map[string]int{}, broken: map[string]bool{}}
-	if err := m.configure(d); err != nil {
-		return nil, err
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		m := &manager{log: d.Log, newID: d.NewID, tell: d.Publish, records: map[string]*record{}, running: map[string]int{}, within: map[string]int{}, broken: map[string]bool{}}
+		m.cfg = cfg
+		if err := m.configure(); err != nil {
+			return nil, err
+		}
+		if m.log == nil {
+			m.log = slog.New(slog.DiscardHandler)
+		}
+		if m.tell == nil {
+			m.tell = func(string, any) {}
+		}
+		m.life, m.end = context.WithCancel(context.Background())
+		if m.cfg.Sessions != nil {
+			ended := m.cfg.Sessions.Ended(m.life) // from now on
+			m.follow.Go(func() { m.leave(ended) })
+		}
+		if m.cfg.Folder != "" {
+			m.follow.Go(m.adoptFirst)
+		}
+		m.offer.Tools = []tool.Tool{
+			m.startTool(), m.runTool(), m.listTool(), m.outputTool(), m.screenTool(), m.inputTool(), m.resizeTool(),
+			m.stopTool(), m.killTool(), m.removeTool(),
+		}
+		return m, nil
 	}
-	if m.log == nil {
-		m.log = slog.New(slog.DiscardHandler)
-	}
-	if m.tell == nil {
-		m.tell = func(string, any) {}
-	}
-	m.life, m.end = context.WithCancel(context.Background())
-	if m.cfg.Sessions != nil {
-		ended := m.cfg.Sessions.Ended(m.life) // from now on
-		m.follow.Go(func() { m.leave(ended) })
-	}
-	if m.cfg.Folder != "" {
-		m.follow.Go(m.adoptFirst)
-	}
-	m.offer.Tools = []tool.Tool{
-		m.startTool(), m.runTool(), m.listTool(), m.outputTool(), m.screenTool(), m.inputTool(), m.resizeTool(),
-		m.stopTool(), m.killTool(), m.removeTool(),
-	}
-	return m, nil
 }
 
-func (m *manager) configure(d module.Deps) (err error) {
+func (m *manager) configure() (err error) {
 	c := &m.cfg
-	if d.Config != nil {
-		if err := d.Config(c); err != nil {
-			return err
-		}
-	}
 	for _, n := range []struct {
 		value     *int
 		otherwise int

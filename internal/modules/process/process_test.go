@@ -27,13 +27,24 @@ type desk struct {
 	context string // of the calls; "" means the usual one
 }
 
+// configOf decodes dependencies that are plain data; "" means the defaults.
+func configOf(t testing.TB, text string) (c Config) {
+	t.Helper()
+	if text == "" {
+		return c
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func open(t testing.TB, config string) *desk {
 	t.Helper()
 	h := moduletest.NewHost(t)
-	if config != "" {
-		h.Config = json.RawMessage(config)
-	}
-	m, err := New(t.Context(), h.Deps())
+	m, err := New(configOf(t, config))(t.Context(), h.Deps())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,7 +161,7 @@ func (d *desk) ended(id string) result {
 }
 
 func TestContract(t *testing.T) {
-	moduletest.Run(t, New, moduletest.Options{Busy: map[string]json.RawMessage{
+	moduletest.Run(t, New(Config{}), moduletest.Options{Busy: map[string]json.RawMessage{
 		"process_run": json.RawMessage(`{"command":"sleep","args":["1000"],"timeout":3600}`),
 	}})
 }
@@ -348,7 +359,7 @@ func TestRefusesWhatCannotBeStarted(t *testing.T) {
 	if _, code := d.try("start", args{"command": "echo", "args": []string{"a\x00b"}}); code != "invalid_arguments" {
 		t.Errorf("a NUL byte: %q", code)
 	}
-	if _, err := New(t.Context(), module.Deps{Config: func(into any) error { into.(*Config).Keep = "soon"; return nil }}); err == nil {
+	if _, err := New(Config{Keep: "soon"})(t.Context(), module.Deps{}); err == nil {
 		t.Error("a wrong configuration was taken")
 	}
 }

@@ -35,8 +35,7 @@ func withSessions(t *testing.T, v visits) *desk {
 	t.Helper()
 	host := moduletest.NewHost(t)
 	deps := host.Deps()
-	deps.Config = func(into any) error { into.(*Config).Sessions = v; return nil }
-	m, err := New(t.Context(), deps)
+	m, err := New(Config{Sessions: v})(t.Context(), deps)
 	if err != nil {
 		t.Fatal(err)
 	}

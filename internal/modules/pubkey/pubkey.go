@@ -26,19 +26,17 @@ type teller struct {
 }
 
 // New makes the module.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	t := &teller{}
-	if d.Config != nil {
-		if err := d.Config(&t.cfg); err != nil {
-			return nil, err
-		}
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		t := &teller{}
+		t.cfg = cfg
+		t.offer.Tools = []tool.Tool{tool.New(tool.Def{
+			Name: "auth_pubkey", Title: "Show this host's public key", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"auth.get-pubkey"},
+			Description: "Tells this host's public key, as a JWK and in the form of age. What is encrypted to it only this host can read.",
+			Help:        "It is the key to which the host's secrets are encrypted; the private one is in secrets.key, in its config folder. `age -r` encrypts to it, and `gatehouse backup create --recipient` makes backups that are opened with `--identity secrets.key`. kid is the key's thumbprint (RFC 7638).",
+		}, t.tell)}
+		return t, nil
 	}
-	t.offer.Tools = []tool.Tool{tool.New(tool.Def{
-		Name: "auth_pubkey", Title: "Show this host's public key", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"auth.get-pubkey"},
-		Description: "Tells this host's public key, as a JWK and in the form of age. What is encrypted to it only this host can read.",
-		Help:        "It is the key to which the host's secrets are encrypted; the private one is in secrets.key, in its config folder. `age -r` encrypts to it, and `gatehouse backup create --recipient` makes backups that are opened with `--identity secrets.key`. kid is the key's thumbprint (RFC 7638).",
-	}, t.tell)}
-	return t, nil
 }
 
 // Offer implements module.Module.

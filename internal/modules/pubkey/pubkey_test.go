@@ -14,7 +14,7 @@ import (
 
 func ask(t *testing.T, recipient func() (string, error)) (keyOut, error) {
 	t.Helper()
-	m, err := New(t.Context(), module.Deps{Config: func(into any) error { into.(*Config).Recipient = recipient; return nil }})
+	m, err := New(Config{Recipient: recipient})(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,4 +89,6 @@ func TestWhereThereIsNoKey(t *testing.T) {
 	}
 }
 
-func TestTheModuleKeepsTheContract(t *testing.T) { moduletest.Run(t, New, moduletest.Options{}) }
+func TestTheModuleKeepsTheContract(t *testing.T) {
+	moduletest.Run(t, New(Config{}), moduletest.Options{})
+}

@@ -111,27 +111,25 @@ type desk struct {
 
 // New makes the module; Config says what can be configured. No sandbox is made
 // before somebody asks for one or is served them.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	m := &desk{waits: make(chan struct{}), log: d.Log}
-	if d.Config != nil {
-		if err := d.Config(&m.cfg); err != nil {
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		m := &desk{waits: make(chan struct{}), log: d.Log}
+		m.cfg = cfg
+		o, err := m.cfg.options()
+		if err != nil {
 			return nil, err
 		}
+		o.NewID, o.Tell, o.Log = d.NewID, d.Publish, d.Log
+		if m.cfg.Original == nil {
+			m.cfg.Original = func(string) bool { return false }
+		}
+		m.boxes = manager.New(o)
+		m.life, m.end = context.WithCancel(context.Background())
+		m.offer.Tools = m.tools()
+		m.offer.Templates = []module.Resource{m.fileResource()}
+		go m.whenServed() // ends with Close
+		return m, nil
 	}
-	o, err := m.cfg.options()
-	if err != nil {
-		return nil, err
-	}
-	o.NewID, o.Tell, o.Log = d.NewID, d.Publish, d.Log
-	if m.cfg.Original == nil {
-		m.cfg.Original = func(string) bool { return false }
-	}
-	m.boxes = manager.New(o)
-	m.life, m.end = context.WithCancel(context.Background())
-	m.offer.Tools = m.tools()
-	m.offer.Templates = []module.Resource{m.fileResource()}
-	go m.whenServed() // ends with Close
-	return m, nil
 }
 
 // HandOver implements module.Transferable.

@@ -55,11 +55,8 @@ func reach(t testing.TB, c Config) *reception {
 	t.Helper()
 	h := moduletest.NewHost(t)
 	deps := h.Deps()
-	deps.Config = func(into any) error {
-		*into.(*Config) = c
-		return nil
-	}
-	m, err := New(t.Context(), deps)
+	cfg := c
+	m, err := New(cfg)(t.Context(), deps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -183,7 +180,7 @@ func needs(t testing.TB, program string) {
 	t.Skipf("this machine has no %s where sandboxes look for it", program)
 }
 
-func TestModuleKeepsTheContract(t *testing.T) { moduletest.Run(t, New, moduletest.Options{}) }
+func TestModuleKeepsTheContract(t *testing.T) { moduletest.Run(t, New(Config{}), moduletest.Options{}) }
 
 func TestALifeOfASandbox(t *testing.T) {
 	r := open(t, Config{NoPool: true})

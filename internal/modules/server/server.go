@@ -59,22 +59,20 @@ type server struct {
 }
 
 // New makes the module.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	s := &server{deps: d}
-	if d.Config != nil {
-		if err := d.Config(&s.cfg); err != nil {
-			return nil, err
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		s := &server{deps: d}
+		s.cfg = cfg
+		if s.cfg.Host == nil {
+			s.cfg.Host = noHost{time.Now()}
 		}
+		if s.cfg.Meter == nil {
+			s.cfg.Meter = &Meter{}
+		}
+		s.rules = s.cfg.Host.Rules
+		s.offer.Tools = s.tools()
+		return s, nil
 	}
-	if s.cfg.Host == nil {
-		s.cfg.Host = noHost{time.Now()}
-	}
-	if s.cfg.Meter == nil {
-		s.cfg.Meter = &Meter{}
-	}
-	s.rules = s.cfg.Host.Rules
-	s.offer.Tools = s.tools()
-	return s, nil
 }
 
 // Offer implements module.Module.

@@ -73,8 +73,7 @@ type caller struct {
 
 func start(t *testing.T, cfg Config) *caller {
 	deps := moduletest.NewHost(t).Deps()
-	deps.Config = func(into any) error { *into.(*Config) = cfg; return nil }
-	m, err := New(t.Context(), deps)
+	m, err := New(cfg)(t.Context(), deps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +93,7 @@ func (c *caller) call(name, args string, into any) string {
 }
 
 func TestTheModuleKeepsTheContract(t *testing.T) {
-	moduletest.Run(t, New, moduletest.Options{})
+	moduletest.Run(t, New(Config{}), moduletest.Options{})
 }
 
 func TestTimeAndMachine(t *testing.T) {

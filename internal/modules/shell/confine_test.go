@@ -20,8 +20,7 @@ import (
 func confining(t *testing.T, config string) *desk {
 	t.Helper()
 	h := moduletest.NewHost(t)
-	h.Config = json.RawMessage(config)
-	m, err := New(t.Context(), h.Deps())
+	m, err := New(configOf(t, config))(t.Context(), h.Deps())
 	if err != nil {
 		if !strings.Contains(err.Error(), "commands cannot be confined here, and are not run otherwise") {
 			t.Fatal(err)

@@ -32,12 +32,9 @@ func in(t *testing.T, scope, config string, arguments args) (runOut, *moduletest
 	t.Helper()
 	needShell(t)
 	deps := moduletest.NewHost(t).Deps()
-	deps.Config = func(into any) error {
-		c := into.(*Config)
-		c.Env, c.Confine = rooms, config == "confine"
-		return nil
-	}
-	m, err := New(t.Context(), deps)
+	var cfg Config
+	cfg.Env, cfg.Confine = rooms, config == "confine"
+	m, err := New(cfg)(t.Context(), deps)
 	if err != nil && strings.Contains(err.Error(), "commands cannot be confined here") {
 		t.Skip(err)
 	}

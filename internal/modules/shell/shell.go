@@ -63,30 +63,28 @@ type runner struct {
 }
 
 // New makes the module; Config says what can be configured.
-func New(ctx context.Context, d module.Deps) (module.Module, error) {
-	m := &runner{log: d.Log}
-	if d.Config != nil {
-		if err := d.Config(&m.cfg); err != nil {
+func New(cfg Config) module.New {
+	return func(ctx context.Context, d module.Deps) (module.Module, error) {
+		m := &runner{log: d.Log}
+		m.cfg = cfg
+		if m.log == nil {
+			m.log = slog.New(slog.DiscardHandler)
+		}
+		if err := m.configure(); err != nil {
 			return nil, err
 		}
-	}
-	if m.log == nil {
-		m.log = slog.New(slog.DiscardHandler)
-	}
-	if err := m.configure(); err != nil {
-		return nil, err
-	}
-	run := m.runTool()
-	if err := m.advertise(&run); err != nil {
-		return nil, err
-	}
-	if m.cfg.Confine {
-		if err := m.confine(ctx); err != nil {
+		run := m.runTool()
+		if err := m.advertise(&run); err != nil {
 			return nil, err
 		}
+		if m.cfg.Confine {
+			if err := m.confine(ctx); err != nil {
+				return nil, err
+			}
+		}
+		m.offer.Tools = []tool.Tool{run, m.executeTool(), m.systemTool()}
+		return m, nil
 	}
-	m.offer.Tools = []tool.Tool{run, m.executeTool(), m.systemTool()}
-	return m, nil
 }
 
 func (m *runner) configure() (err error) {

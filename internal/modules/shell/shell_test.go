@@ -20,7 +20,7 @@ import (
 
 func TestContract(t *testing.T) {
 	needShell(t)
-	moduletest.Run(t, New, moduletest.Options{Busy: map[string]json.RawMessage{
+	moduletest.Run(t, New(Config{}), moduletest.Options{Busy: map[string]json.RawMessage{
 		"shell_run":             json.RawMessage(`{"command":"sleep 1000","timeout":300}`),
 		"shell_system":          json.RawMessage(`{"command":"sleep 1000","timeout":300}`),
 		"shell_execute_command": json.RawMessage(`{"command":"sleep 1000"}`),
@@ -43,14 +43,25 @@ type desk struct {
 	dir tool.Roots
 }
 
+// configOf decodes dependencies that are plain data; "" means the defaults.
+func configOf(t testing.TB, text string) (c Config) {
+	t.Helper()
+	if text == "" {
+		return c
+	}
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
 func open(t testing.TB, config string) *desk {
 	t.Helper()
 	needShell(t)
 	h := moduletest.NewHost(t)
-	if config != "" {
-		h.Config = json.RawMessage(config)
-	}
-	m, err := New(t.Context(), h.Deps())
+	m, err := New(configOf(t, config))(t.Context(), h.Deps())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -422,11 +433,11 @@ func TestOtherServersTools(t *testing.T) {
 
 func TestConfiguration(t *testing.T) {
 	for _, bad := range []Config{{Timeout: 3601}, {Timeout: -1}, {Output: 10}, {Processes: -1}, {Allow: []string{""}}, {Deny: []string{strings.Repeat("x", 1000)}}} {
-		if _, err := New(t.Context(), module.Deps{Config: func(into any) error { *into.(*Config) = bad; return nil }}); err == nil {
+		if _, err := New(bad)(t.Context(), module.Deps{}); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}
 	}
-	m, err := New(t.Context(), module.Deps{Config: func(into any) error { into.(*Config).Timeout = 7; return nil }})
+	m, err := New(Config{Timeout: 7})(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,21 +32,19 @@ type desk struct {
 }
 
 // New makes the module.
-func New(ctx context.Context, deps module.Deps) (module.Module, error) {
-	d := &desk{}
-	if deps.Config != nil {
-		if err := deps.Config(&d.cfg); err != nil {
-			return nil, err
+func New(cfg Config) module.New {
+	return func(ctx context.Context, deps module.Deps) (module.Module, error) {
+		d := &desk{}
+		d.cfg = cfg
+		if d.cfg.Office == nil {
+			var err error
+			if d.cfg.Office, err = forgetful(ctx); err != nil {
+				return nil, err
+			}
 		}
+		d.offer.Tools = d.tools()
+		return d, nil
 	}
-	if d.cfg.Office == nil {
-		var err error
-		if d.cfg.Office, err = forgetful(ctx); err != nil {
-			return nil, err
-		}
-	}
-	d.offer.Tools = d.tools()
-	return d, nil
 }
 
 // Offer implements module.Module.

@@ -19,7 +19,7 @@ import (
 )
 
 func TestTheModuleKeepsTheContract(t *testing.T) {
-	moduletest.Run(t, New, moduletest.Options{})
+	moduletest.Run(t, New(Config{}), moduletest.Options{})
 }
 
 // bench is the module with an office of its own.
@@ -45,11 +45,8 @@ func newBench(t *testing.T, o Options) *bench {
 func (b *bench) call(name, args string) string {
 	b.t.Helper()
 	deps := moduletest.NewHost(b.t).Deps()
-	deps.Config = func(into any) error {
-		*into.(*Config) = Config{Office: b.office, Rules: func(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }}
-		return nil
-	}
-	m, err := New(b.t.Context(), deps)
+	cfg := Config{Office: b.office, Rules: func(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }}
+	m, err := New(cfg)(b.t.Context(), deps)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -33,32 +33,28 @@ type keys struct {
 }
 
 // New makes the module.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	var cfg Config
-	if d.Config != nil {
-		if err := d.Config(&cfg); err != nil {
-			return nil, err
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		k := &keys{folder: cfg.Folder}
+		k.offer.Tools = []tool.Tool{
+			tool.New(tool.Def{
+				Name: "ssh_list", Title: "List SSH keys", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"ssh.list"},
+				Description: "Lists the keys that may log in by SSH as the user this host runs as.",
+				Help:        "It reads .ssh/authorized_keys in that user's home. other counts lines that are neither keys nor remarks.",
+			}, k.list),
+			tool.New(tool.Def{
+				Name: "ssh_add", Title: "Add an SSH key", Effects: tool.Writes, Task: tool.TaskNever, Aliases: []string{"ssh.add"},
+				Description: "Lets a public key log in by SSH as the user this host runs as, after the person has agreed.",
+				Help:        "key is one line as ssh-keygen writes it to a .pub file, with options in front if there are some. DSA and RSA below 2048 bits are refused. " + confirmHelp,
+			}, k.add),
+			tool.New(tool.Def{
+				Name: "ssh_remove", Title: "Remove an SSH key", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"ssh.remove"},
+				Description: "Lets a key log in by SSH no longer, after the person has agreed. Who is in stays in.",
+				Help:        "All lines with that key go; every other line stays as it is. " + confirmHelp,
+			}, k.remove),
 		}
+		return k, nil
 	}
-	k := &keys{folder: cfg.Folder}
-	k.offer.Tools = []tool.Tool{
-		tool.New(tool.Def{
-			Name: "ssh_list", Title: "List SSH keys", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"ssh.list"},
-			Description: "Lists the keys that may log in by SSH as the user this host runs as.",
-			Help:        "It reads .ssh/authorized_keys in that user's home. other counts lines that are neither keys nor remarks.",
-		}, k.list),
-		tool.New(tool.Def{
-			Name: "ssh_add", Title: "Add an SSH key", Effects: tool.Writes, Task: tool.TaskNever, Aliases: []string{"ssh.add"},
-			Description: "Lets a public key log in by SSH as the user this host runs as, after the person has agreed.",
-			Help:        "key is one line as ssh-keygen writes it to a .pub file, with options in front if there are some. DSA and RSA below 2048 bits are refused. " + confirmHelp,
-		}, k.add),
-		tool.New(tool.Def{
-			Name: "ssh_remove", Title: "Remove an SSH key", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"ssh.remove"},
-			Description: "Lets a key log in by SSH no longer, after the person has agreed. Who is in stays in.",
-			Help:        "All lines with that key go; every other line stays as it is. " + confirmHelp,
-		}, k.remove),
-	}
-	return k, nil
 }
 
 const confirmHelp = "The person is asked by the client; where it cannot ask, ask them yourself and give the fingerprint as confirm."

@@ -2,7 +2,6 @@ package sshkeys
 
 import (
 	"bytes"
-	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/rsa"
@@ -31,7 +30,7 @@ type admin struct {
 func enter(t *testing.T) *admin {
 	t.Helper()
 	a := &admin{t: t, folder: filepath.Join(t.TempDir(), "home", ".ssh")}
-	m, err := New(t.Context(), module.Deps{Config: func(into any) error { into.(*Config).Folder = a.folder; return nil }})
+	m, err := New(Config{Folder: a.folder})(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,9 +267,5 @@ func FuzzFile(f *testing.F) {
 
 func TestTheModuleKeepsTheContract(t *testing.T) {
 	folder := t.TempDir() // and not this machine's
-	elsewhere := func(ctx context.Context, d module.Deps) (module.Module, error) {
-		d.Config = func(into any) error { into.(*Config).Folder = folder; return nil }
-		return New(ctx, d)
-	}
-	moduletest.Run(t, elsewhere, moduletest.Options{})
+	moduletest.Run(t, New(Config{Folder: folder}), moduletest.Options{})
 }

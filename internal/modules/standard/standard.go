@@ -1,10 +1,12 @@
-// Package standard is the guest list: it says which modules are in the binary.
+// Package standard lists the modules that are in the binary.
 //
-// Adding a module is one folder beside this one and one line here. Nothing
-// registers itself.
+// A new module is one folder beside this one, one line in Modules and, if it
+// depends on the host, one field of Deps. No module registers itself.
 package standard
 
 import (
+	"context"
+
 	"gatehouse/internal/modules/auth"
 	"gatehouse/internal/modules/backup"
 	"gatehouse/internal/modules/db"
@@ -28,18 +30,55 @@ import (
 	"gatehouse/module"
 )
 
-// Guest is a module that is in the binary.
-type Guest struct {
+// Module is a module that is in the binary.
+type Module struct {
 	Name    string // as in the configuration, on the command line and before _ in its tools' names
 	New     module.New
-	Default bool // in the view that is served when no module is named; never one with the power to run programs
-	Preset  bool // it stands for somebody else's server: a view of its own, and in no other unless it is named
-	// Runs means that it can run programs: it is nowhere unless it is named, or
-	// its view is.
+	Default bool // in the view that is served if no module is named; never set for a module that can run programs
+	Preset  bool // it replaces another MCP server: it has a view of its own, and is in no other view unless it is named
+	// Runs means that it can run programs: a host has it only if it, or its
+	// view, is named.
 	Runs bool
-	// Without are tools that a preset's own view leaves out: the server it
-	// stands for does not have them.
+	// Without are tools that a preset's own view leaves out, because the server
+	// that it replaces does not have them.
 	Without []string
+}
+
+// Deps returns what each module depends on. A function is called once, when its
+// module is built, because some of them open files or start goroutines. A module
+// whose function is nil is built without a host: it offers the same tools, and
+// refuses the calls that need one.
+type Deps struct {
+	File         func() (file.Config, error)
+	Metrics      func() (metrics.Config, error)
+	Process      func() (process.Config, error)
+	WebSocket    func() (ws.Config, error)
+	Server       func() (server.Config, error)
+	Update       func() (update.Config, error)
+	Backup       func() (backup.Config, error)
+	Network      func() (network.Config, error)
+	Notification func() (notification.Config, error)
+	DB           func() (db.Config, error)
+	Auth         func() (auth.Config, error)
+	PublicKey    func() (pubkey.Config, error)
+	SMTP         func() (smtp.Config, error)
+	Packages     func() (packages.Config, error)
+	Sandbox      func() (sandbox.Config, error)
+	Shell        func() (shell.Config, error)
+}
+
+// with returns the constructor of a module, which calls deps when it runs.
+func with[C any](deps func() (C, error), build func(C) module.New) module.New {
+	return func(ctx context.Context, d module.Deps) (module.Module, error) {
+		var c C
+		if deps != nil {
+			var err error
+			if c, err = deps(); err != nil {
+				return nil, err
+			}
+		}
+		return build(c)(ctx, d)
+	}
 }
 
 // A View is a context that stands in for somebody else's server with tools of
@@ -67,27 +106,30 @@ func Views() []View {
 	}}
 }
 
-// Guests are the modules, in the order in which they start and are listed. The
-// slice is the caller's.
-func Guests() []Guest {
-	return []Guest{
-		{Name: "file", New: file.New, Default: true},
+// Modules returns the modules, in the order in which they start and are listed.
+// The slice belongs to the caller.
+func Modules(d Deps) []Module {
+	return []Module{
+		{Name: "file", New: with(d.File, file.New), Default: true},
 		{Name: "dir", New: dir.New, Default: true},
 		{Name: "lang", New: lang.New, Default: true},
-		{Name: "metrics", New: metrics.New},
-		{Name: "process", New: process.New, Runs: true},
-		{Name: "ws", New: ws.New},
-		{Name: "server", New: together(server.New, update.New)},
-		{Name: "backup", New: backup.New},
-		{Name: "net", New: network.New},
-		{Name: "notification", New: notification.New},
-		{Name: "db", New: db.New},
-		{Name: "auth", New: together(auth.New, pubkey.New)},
+		{Name: "metrics", New: with(d.Metrics, metrics.New)},
+		{Name: "process", New: with(d.Process, process.New), Runs: true},
+		{Name: "ws", New: with(d.WebSocket, ws.New)},
+		{Name: "server", New: together(with(d.Server, server.New), with(d.Update, update.New))},
+		{Name: "backup", New: with(d.Backup, backup.New)},
+		{Name: "net", New: with(d.Network, network.New)},
+		{Name: "notification", New: with(d.Notification, notification.New)},
+		{Name: "db", New: with(d.DB, db.New)},
+		{Name: "auth", New: together(with(d.Auth, auth.New), with(d.PublicKey, pubkey.New))},
 		{Name: "disk", New: disk.New},
-		{Name: "smtp", New: smtp.New},
-		{Name: "package", New: packages.New, Runs: true},
+		{Name: "smtp", New: with(d.SMTP, smtp.New)},
+		{Name: "package", New: with(d.Packages, packages.New), Runs: true},
 		{Name: "filesystem", New: filesystem.New, Preset: true},
-		{Name: "sandbox", New: sandbox.New, Preset: true, Runs: true},
-		{Name: "shell", New: shell.New, Preset: true, Runs: true, Without: []string{"shell_run", "shell_system"}},
+		{Name: "sandbox", New: with(d.Sandbox, sandbox.New), Preset: true, Runs: true},
+		{
+			Name: "shell", New: with(d.Shell, shell.New), Preset: true, Runs: true,
+			Without: []string{"shell_run", "shell_system"},
+		},
 	}
 }

@@ -21,7 +21,7 @@ func TestListingStaysSmall(t *testing.T) {
 	}
 	var names []string
 	var all []listed
-	for _, g := range Guests() {
+	for _, g := range Modules(Deps{}) {
 		if !g.Default {
 			continue // in a listing only where somebody asked for it
 		}
@@ -70,7 +70,7 @@ func TestToolsThatSync(t *testing.T) {
 		"server_update", "server_update_rollback", "server_set_name", "server_language", "package_install", "package_remove",
 		"package_start", "package_stop", "package_restart", "package_rebuild",
 	}
-	for _, g := range Guests() {
+	for _, g := range Modules(Deps{}) {
 		m, err := g.New(t.Context(), module.Deps{})
 		if err != nil {
 			continue // it needs a host

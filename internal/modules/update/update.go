@@ -35,18 +35,16 @@ type maker struct {
 }
 
 // New makes the module.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	m := &maker{deps: d}
-	if d.Config != nil {
-		if err := d.Config(&m.cfg); err != nil {
-			return nil, err
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		m := &maker{deps: d}
+		m.cfg = cfg
+		if m.cfg.Processors == "" {
+			m.cfg.Processors = "/sys/devices/system/cpu"
 		}
+		m.offer.Tools = m.tools()
+		return m, nil
 	}
-	if m.cfg.Processors == "" {
-		m.cfg.Processors = "/sys/devices/system/cpu"
-	}
-	m.offer.Tools = m.tools()
-	return m, nil
 }
 
 // Offer implements module.Module.

@@ -41,8 +41,7 @@ func rule(t *testing.T, cfg Config) *ruler {
 	cfg.Show = func(tool.Caller, string, string) (func(progress.Progress), func(error)) {
 		return func(p progress.Progress) { r.shown = append(r.shown, p) }, func(error) {}
 	}
-	m, err := New(t.Context(), module.Deps{
-		Config: func(into any) error { *into.(*Config) = cfg; return nil },
+	m, err := New(cfg)(t.Context(), module.Deps{
 		Publish: func(subject string, fact any) {
 			if b, _ := json.Marshal(fact); subject == "notification" {
 				r.told = append(r.told, string(b))
@@ -239,4 +238,6 @@ func TestTheGovernorIsSetForAllOrNone(t *testing.T) {
 	}
 }
 
-func TestTheModuleKeepsTheContract(t *testing.T) { moduletest.Run(t, New, moduletest.Options{}) }
+func TestTheModuleKeepsTheContract(t *testing.T) {
+	moduletest.Run(t, New(Config{}), moduletest.Options{})
+}

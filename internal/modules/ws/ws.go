@@ -44,33 +44,31 @@ type sockets struct {
 }
 
 // New makes the module.
-func New(_ context.Context, d module.Deps) (module.Module, error) {
-	s := &sockets{}
-	if d.Config != nil {
-		if err := d.Config(&s.cfg); err != nil {
-			return nil, err
+func New(cfg Config) module.New {
+	return func(_ context.Context, d module.Deps) (module.Module, error) {
+		s := &sockets{}
+		s.cfg = cfg
+		if s.cfg.Hub == nil {
+			s.cfg.Hub = hub.New(hub.Options{}) // with no door nobody comes
 		}
+		s.offer.Tools = []tool.Tool{
+			tool.New(tool.Def{
+				Name: "ws_start", Title: "Open the message hub", Effects: tool.Writes | tool.Idempotent,
+				Description: "Opens a WebSocket door on this machine, if it is not open, and gives an address that lets one client in as you.",
+				Help:        startHelp,
+			}, s.start),
+			tool.New(tool.Def{
+				Name: "ws_info", Title: "Describe the message hub", Effects: tool.Reads,
+				Description: "Tells who listens over WebSockets: your clients and their channels.",
+			}, s.info),
+			tool.New(tool.Def{
+				Name: "ws_publish", Title: "Publish a message", Effects: tool.Writes,
+				Description: "Tells something to those of your WebSocket clients that listen to a channel.",
+				Help:        publishHelp,
+			}, s.publish),
+		}
+		return s, nil
 	}
-	if s.cfg.Hub == nil {
-		s.cfg.Hub = hub.New(hub.Options{}) // with no door nobody comes
-	}
-	s.offer.Tools = []tool.Tool{
-		tool.New(tool.Def{
-			Name: "ws_start", Title: "Open the message hub", Effects: tool.Writes | tool.Idempotent,
-			Description: "Opens a WebSocket door on this machine, if it is not open, and gives an address that lets one client in as you.",
-			Help:        startHelp,
-		}, s.start),
-		tool.New(tool.Def{
-			Name: "ws_info", Title: "Describe the message hub", Effects: tool.Reads,
-			Description: "Tells who listens over WebSockets: your clients and their channels.",
-		}, s.info),
-		tool.New(tool.Def{
-			Name: "ws_publish", Title: "Publish a message", Effects: tool.Writes,
-			Description: "Tells something to those of your WebSocket clients that listen to a channel.",
-			Help:        publishHelp,
-		}, s.publish),
-	}
-	return s, nil
 }
 
 // Offer implements module.Module.

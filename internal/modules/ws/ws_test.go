@@ -16,8 +16,7 @@ import (
 func call(t *testing.T, cfg Config, name string, args map[string]any, into any) (code string) {
 	t.Helper()
 	deps := moduletest.NewHost(t).Deps()
-	deps.Config = func(into any) error { *into.(*Config) = cfg; return nil }
-	m, err := New(t.Context(), deps)
+	m, err := New(cfg)(t.Context(), deps)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +32,7 @@ func call(t *testing.T, cfg Config, name string, args map[string]any, into any) 
 	return ""
 }
 
-var _ module.New = New
+var _ module.New = New(Config{})
 
 func TestADoorIsOpenedForTheCaller(t *testing.T) {
 	until := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)

@@ -40,11 +40,11 @@ type Tool struct {
 // in its order, and those the host adds because they stand on its own rooms.
 func Standard(ctx context.Context) ([]Module, error) {
 	var all []Module
-	for _, g := range append(standard.Guests(),
-		standard.Guest{Name: "job", New: job.New(nil, nil)},
-		standard.Guest{Name: "house", New: resources.New(nil, resources.Help{})},
-		standard.Guest{Name: "context", New: contextadmin.New(contextadmin.Options{Judge: unasked})},
-		standard.Guest{Name: "ssh", New: sshkeys.New},
+	for _, g := range append(standard.Modules(standard.Deps{}),
+		standard.Module{Name: "job", New: job.New(nil, nil)},
+		standard.Module{Name: "house", New: resources.New(nil, resources.Help{})},
+		standard.Module{Name: "context", New: contextadmin.New(contextadmin.Options{Judge: unasked})},
+		standard.Module{Name: "ssh", New: sshkeys.New(sshkeys.Config{})},
 	) {
 		m, err := Read(ctx, g.Name, g.New)
 		if err != nil {
@@ -111,7 +111,7 @@ func Deps(name string) module.Deps {
 	alone := tool.Refuse("unsupported", "module %s is only asked what it offers", name)
 	return module.Deps{
 		Log:     slog.New(slog.DiscardHandler),
-		Config:  func(any) error { return nil },
+		Config:  func(into any) error { return module.DecodeConfig(nil, into) },
 		Changed: func(module.Audience) {},
 		NewID:   func(kind string) string { return kind + "-0" },
 		Call: func(context.Context, *tool.Call, string, json.RawMessage) (tool.Result, error) {

@@ -1,0 +1,85 @@
+package app
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+
+	"gatehouse/internal/access/secret"
+	"gatehouse/internal/modules/auth"
+	"gatehouse/internal/modules/db"
+	"gatehouse/internal/modules/file"
+	"gatehouse/internal/modules/metrics"
+	"gatehouse/internal/modules/network"
+	"gatehouse/internal/modules/pubkey"
+	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/modules/ws"
+)
+
+// moduleDeps returns what the modules of the binary depend on. Each function
+// runs when its module is built, after the subsystems of the host.
+func (a *App) moduleDeps() standard.Deps {
+	return standard.Deps{
+		File:         a.fileDeps,
+		Metrics:      func() (metrics.Config, error) { return metrics.Config{Store: a.measures()}, nil },
+		Process:      a.processDeps,
+		WebSocket:    a.webSocketDeps,
+		Server:       a.serverDeps,
+		Update:       a.updateDeps,
+		Backup:       a.backupDeps,
+		Network:      a.networkDeps,
+		Notification: a.notificationDeps,
+		DB:           a.dbDeps,
+		Auth:         func() (auth.Config, error) { return auth.Config{Service: logins{a}}, nil },
+		PublicKey:    a.publicKeyDeps,
+		SMTP:         a.smtpDeps,
+		Packages:     a.packageDeps,
+		Sandbox:      a.sandboxDeps,
+		Shell:        a.shellDeps,
+	}
+}
+
+func (a *App) fileDeps() (c file.Config, err error) {
+	c.MaxEdit, c.MaxCopy = a.cfg.Modules.File.MaxEdit, a.cfg.Modules.File.MaxCopy
+	if cache, err := os.UserCacheDir(); err == nil { // without one, removed folders cannot be restored
+		c.Trash = filepath.Join(cache, "gatehouse", "trash")
+	}
+	return c, nil
+}
+
+func (a *App) webSocketDeps() (ws.Config, error) {
+	return ws.Config{Hub: a.theHub(), Start: a.startSocket, Addr: a.socketAddr}, nil
+}
+
+func (a *App) networkDeps() (c network.Config, err error) {
+	c.Rules = a.rules
+	t := a.cfg.Doors.HTTP.TLS
+	if !a.cfg.Doors.HTTP.Open || !t.On || len(t.ACME.Domains) == 0 {
+		return c, nil
+	}
+	from := a.authority(t)
+	c.ACME = func() network.ACME {
+		out := network.ACME{
+			Directory: cmp.Or(from.Directory, "Let's Encrypt"),
+			Email:     from.Email,
+			Domains:   from.Domains,
+		}
+		for _, k := range from.Kept() {
+			out.Certificates = append(out.Certificates, network.Certificate(k))
+		}
+		return out
+	}
+	return c, nil
+}
+
+func (a *App) dbDeps() (db.Config, error) {
+	return db.Config{Tree: a.tree.state, See: a.tree.sight.See, Everything: seesEverything, Rules: a.rules}, nil
+}
+
+// publicKeyDeps returns no key on a private host, which would have to keep it.
+func (a *App) publicKeyDeps() (c pubkey.Config, err error) {
+	if !a.opts.Private && a.cfg.Folders.Config != "" {
+		c.Recipient = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Recipient
+	}
+	return c, nil
+}
