@@ -1,6 +1,12 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -22,3 +28,46 @@ func TestAChildOfTheHostApprovesNothing(t *testing.T) { attack(t, "children") }
 
 //redteam:attack Children never answer: without a passphrase a shell of the client itself says yes, and nothing says so
 func TestAYesWithoutPassphraseIsCalledSo(t *testing.T) { attack(t, "sameaccount") }
+
+//redteam:attack Children are kept from the host's own files: children of a host of a real ordinary user, which has Landlock alone
+//redteam:attack A package's server is a stranger: a child of an ordinary user's host forks without limit, each in a session of its own
+func TestAnOrdinaryUsersHost(t *testing.T) { attack(t, "ordinary") }
+
+// ordinary makes a user of this machine until the story ends, with the home $WORK/user
+// and a folder of its own. The script "as" then runs a command as that user, and the
+// file "uid" holds its number.
+func ordinary(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: ordinary FOLDER")
+	}
+	work := ts.Getenv("WORK")
+	name := fmt.Sprintf("ghtest%d", os.Getpid())
+	home := filepath.Join(work, "user")
+	if out, err := exec.Command("useradd", "--no-create-home", "--home-dir", home, "--shell", "/bin/sh", name).CombinedOutput(); err != nil {
+		ts.Fatalf("useradd: %v: %s", err, out)
+	}
+	ts.Defer(func() { exec.Command("userdel", name).Run() })
+	u, err := user.Lookup(name)
+	ts.Check(err)
+	uid, err := strconv.Atoi(u.Uid)
+	ts.Check(err)
+	gid, err := strconv.Atoi(u.Gid)
+	ts.Check(err)
+	program, err := os.ReadFile(find(ts, "gatehouse"))
+	ts.Check(err)
+	ts.Check(os.Mkdir(filepath.Join(work, "ubin"), 0o755))
+	ts.Check(os.WriteFile(filepath.Join(work, "ubin", "gatehouse"), program, 0o755))
+	for _, dir := range []string{home, filepath.Join(work, "urun")} {
+		ts.Check(os.Mkdir(dir, 0o700))
+		ts.Check(os.Chown(dir, uid, gid))
+	}
+	ts.Check(os.Chown(ts.MkAbs(args[0]), uid, gid))
+	// The user has to get to the story's folder.
+	for up := work; len(up) > len(os.TempDir()); up = filepath.Dir(up) {
+		ts.Check(os.Chmod(up, 0o755))
+	}
+	script := fmt.Sprintf("#!/bin/sh\nexec setpriv --reuid=%d --regid=%d --clear-groups env -i HOME=%s XDG_RUNTIME_DIR=%s/urun TMPDIR=%[3]s PATH=%[4]s/ubin:/usr/bin:/bin \"$@\"\n",
+		uid, gid, home, work)
+	ts.Check(os.WriteFile(filepath.Join(work, "as"), []byte(script), 0o755))
+	ts.Check(os.WriteFile(filepath.Join(work, "uid"), []byte(u.Uid), 0o644))
+}

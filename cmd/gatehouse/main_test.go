@@ -59,6 +59,7 @@ func params(t *testing.T, dir string, files ...string) testscript.Params {
 			"gone":       gone,
 			"until":      until,
 			"keep":       keep,
+			"ordinary":   ordinary,
 			"tokenfrom":  tokenFrom,
 			"daemonpid":  daemonPID,
 			"killdaemon": killDaemon,

@@ -73,6 +73,9 @@ func startChild(t *testing.T, path string) (kill func(), lines *bufio.Scanner) {
 	return kill, bufio.NewScanner(out)
 }
 
+// What was told of a job is there after kill -9, at whatever point of its life.
+//
+//redteam:attack A kill leaves whole files: a host is killed while jobs are made, ask and end
 func TestAKilledHostLosesNothingItAcknowledged(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "jobs.db")
 	kill, lines := startChild(t, path)
