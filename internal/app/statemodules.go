@@ -27,7 +27,7 @@ const mostModuleError = 300
 // shortError is the first line of an error.
 func shortError(err error) string {
 	line, _, _ := strings.Cut(err.Error(), "\n")
-	return displaytext.Line(strings.ToValidUTF8(line[:min(len(line), mostModuleError)], ""))
+	return displaytext.Line(displaytext.Cut(line, mostModuleError, ""))
 }
 
 // showModules writes how the modules are doing to the tree.

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"gatehouse/internal/access/audit"
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/config"
 )
 
@@ -210,11 +211,7 @@ func row(l audit.Line) string {
 }
 
 func shorten(s string) string {
-	const most = 120 // characters
-	if r := []rune(s); len(r) > most {
-		return string(r[:most]) + "…"
-	}
-	return s
+	return displaytext.Cut(s, 120, "…")
 }
 
 func auditVerify(w World) *cobra.Command {

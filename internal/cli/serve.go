@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/term"
 
 	"gatehouse/internal/app"
 	"gatehouse/internal/config"
@@ -183,9 +184,5 @@ func logger(stderr io.Writer, cfg config.Config, level *slog.LevelVar) *slog.Log
 // isTerminal reports whether an input or an output is a terminal.
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
+	return ok && term.IsTerminal(int(f.Fd()))
 }

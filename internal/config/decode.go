@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml/parser"
 	"github.com/goccy/go-yaml/token"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/mcp/schema"
 )
 
@@ -423,9 +424,4 @@ func (s setting) numeric() bool {
 }
 
 // clip keeps what is repeated from a file short.
-func clip(s string) string {
-	if len(s) > 60 {
-		return s[:60] + "..."
-	}
-	return s
-}
+func clip(s string) string { return displaytext.Cut(s, 60, "...") }

@@ -8,7 +8,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"gatehouse/internal/dispatch/delayed"
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/dispatch/spool"
 	"gatehouse/tool"
 )
@@ -68,7 +68,7 @@ func (o *output) Output(chunk []byte) {
 		return
 	}
 	o.keepTail(chunk)
-	whole := len(o.tail) - delayed.Unfinished(o.tail)
+	whole := displaytext.Whole(o.tail)
 	if now := time.Now(); whole > 0 && now.Sub(o.told) >= 100*time.Millisecond {
 		o.told = now
 		o.done += nudge

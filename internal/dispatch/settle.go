@@ -7,8 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/tool"
@@ -286,9 +286,5 @@ func lineEnd(text string, budget int) int {
 	if i := strings.LastIndexByte(text[:budget], '\n'); i >= budget/2 {
 		return i + 1
 	}
-	n := budget
-	for n > 0 && !utf8.RuneStart(text[n]) {
-		n--
-	}
-	return n
+	return len(displaytext.Cut(text, budget, ""))
 }

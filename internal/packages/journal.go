@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"gatehouse/internal/access/displaytext"
 )
 
 const (
@@ -100,9 +102,7 @@ func (j *journal) say(message string) {
 		}
 	}
 	text := strings.ToValidUTF8(strings.TrimRight(message, "\r"), "\uFFFD")
-	if len(text) > longestLine {
-		text = strings.ToValidUTF8(text[:longestLine], "") + " [cut]"
-	}
+	text = displaytext.Cut(text, longestLine, " [cut]")
 	n, err := j.file.WriteString(time.Now().UTC().Format(time.RFC3339Nano) + " " + strings.ReplaceAll(text, "\n", " ") + "\n")
 	j.end += int64(n)
 	j.err = err

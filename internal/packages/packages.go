@@ -1,6 +1,7 @@
 package packages
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -103,10 +104,10 @@ func Open(o Options) (*House, error) {
 	if o.Broken == nil {
 		o.Broken = func(string, error) {}
 	}
-	o.Begin, o.Answer = or(o.Begin, defaultBegin), or(o.Answer, defaultAnswer)
-	o.Idle, o.Install = or(o.Idle, defaultIdle), or(o.Install, defaultInstall)
-	o.Message, o.Most = or(o.Message, defaultMessage), or(o.Most, defaultMost)
-	o.pace = pace{or(o.pace.first, time.Second), or(o.pace.most, time.Minute), or(o.pace.good, time.Minute)}
+	o.Begin, o.Answer = cmp.Or(o.Begin, defaultBegin), cmp.Or(o.Answer, defaultAnswer)
+	o.Idle, o.Install = cmp.Or(o.Idle, defaultIdle), cmp.Or(o.Install, defaultInstall)
+	o.Message, o.Most = cmp.Or(o.Message, defaultMessage), cmp.Or(o.Most, defaultMost)
+	o.pace = pace{cmp.Or(o.pace.first, time.Second), cmp.Or(o.pace.most, time.Minute), cmp.Or(o.pace.good, time.Minute)}
 	h := &House{opts: o, log: o.Log, all: map[string]*pack{}}
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
@@ -121,13 +122,6 @@ func Open(o Options) (*House, error) {
 			"clients that start gatehouse stdio in place of gatehouse serve share one host", "folder", o.Folder)
 	}
 	return h, nil
-}
-
-func or[T int | time.Duration](v, otherwise T) T {
-	if v <= 0 {
-		return otherwise
-	}
-	return v
 }
 
 // Files that the one host which runs the packages locks.

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/dispatch/progress"
 	"gatehouse/tool"
@@ -251,10 +252,7 @@ func shorten(text string, n int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(text, "?"))), " ")
-	if len(text) <= n {
-		return text
-	}
-	return strings.ToValidUTF8(text[:n], "") + "..."
+	return displaytext.Cut(text, n, "...")
 }
 
 // program is the folder of a program.

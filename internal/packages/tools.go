@@ -151,7 +151,7 @@ func believe(e json.RawMessage) (json.RawMessage, error) {
 		case !isText:
 			edits = append(edits, rawjson.Edit{Key: "description"})
 		case len(text) > mostDescription:
-			cut := strings.ToValidUTF8(text[:mostDescription], "") + " [cut]"
+			cut := displaytext.Cut(text, mostDescription, " [cut]")
 			edits = append(edits, rawjson.Edit{Key: "description", Value: rawjson.AppendString(nil, cut)})
 		}
 	}

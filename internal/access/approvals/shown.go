@@ -87,7 +87,7 @@ func shorten(v json.RawMessage) json.RawMessage {
 	json.Unmarshal(v, &text) // a string loses its quotes, anything else stays as it is
 	sum := sha256.Sum256([]byte(text))
 	c := cut{Bytes: len(text), SHA256: hex.EncodeToString(sum[:])}
-	c.Beginning = strings.ToValidUTF8(text[:min(endsShown, len(text))], "")
+	c.Beginning = strings.ToValidUTF8(displaytext.Cut(text, endsShown, ""), "")
 	c.End = strings.ToValidUTF8(text[max(0, len(text)-endsShown):], "")
 	b, err := json.Marshal(c)
 	if err != nil {

@@ -12,6 +12,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -84,21 +85,14 @@ func Open(path string, o Options) *Ledger {
 	if o.Node == "" {
 		o.Node, _ = os.Hostname()
 	}
-	o.Flush = min(or(o.Flush, 250*time.Millisecond), time.Second)
-	o.Wait = or(o.Wait, 5*time.Second)
-	o.Pending = or(o.Pending, 16<<20)
-	o.MaxSize = or(o.MaxSize, 4<<30)
+	o.Flush = min(cmp.Or(o.Flush, 250*time.Millisecond), time.Second)
+	o.Wait = cmp.Or(o.Wait, 5*time.Second)
+	o.Pending = cmp.Or(o.Pending, 16<<20)
+	o.MaxSize = cmp.Or(o.MaxSize, 4<<30)
 	l := &Ledger{o: o, file: newFile(path), who: whoWrites(o.Node), batch: newBatch(), wake: make(chan struct{}, 1)}
 	l.scratch.New = func() any { b := make([]byte, 0, 1024); return &b }
 	l.room = sync.NewCond(&l.mu)
 	return l
-}
-
-func or[T int | int64 | time.Duration](v, otherwise T) T {
-	if v <= 0 {
-		return otherwise
-	}
-	return v
 }
 
 // whoWrites is what every line says of the process that wrote it.

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
-	"unicode/utf8"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/mcp/rawjson"
 	"gatehouse/internal/mcp/schema"
 	"gatehouse/tool"
@@ -187,10 +187,7 @@ func appendMember(b []byte, name, text string) []byte {
 	b = append(b, '"')
 	b = append(b, name...)
 	b = append(b, `":`...)
-	if len(text) > longestText {
-		text = cutText(text, longestText) + "…"
-	}
-	b = rawjson.AppendString(b, text)
+	b = rawjson.AppendString(b, displaytext.Cut(text, longestText, "…"))
 	return append(b, ',')
 }
 
@@ -203,14 +200,6 @@ func appendReason(b []byte, text string) []byte {
 	b = appendMember(b, "reason", text)
 	member := string(b[from:])
 	return appendMasked(b[:from], []byte(member))
-}
-
-// cutText cuts between characters.
-func cutText(s string, n int) string {
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
 }
 
 // appendTime writes a time in microseconds, UTC, always in the same width.

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/files/sqlfile"
 )
 
@@ -74,7 +75,7 @@ func tidyRoles(roles []string) ([]string, error) {
 	return roles, nil
 }
 
-func clip(s string) string { return s[:min(len(s), mostName)] }
+func clip(s string) string { return displaytext.Cut(s, mostName, "") }
 
 // AddUser adds a user. Without a password it can be let in by tokens,
 // certificates and the OAuth provider.

@@ -81,10 +81,3 @@ func (l *Limits) Stats() Stats {
 	s.Keys, s.Held, s.Allowed, s.TooSoon = s.Keys+r.Keys, s.Held+r.Held, s.Allowed+r.Allowed, s.TooSoon+r.TooSoon
 	return s
 }
-
-func or[T int | float64 | time.Duration](v, otherwise T) T {
-	if v == 0 {
-		return otherwise
-	}
-	return v
-}

@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"math"
@@ -54,13 +55,13 @@ type caller struct{ principal, session string }
 // NewQueue makes a Queue.
 func NewQueue(o Options) *Queue {
 	q := &Queue{
-		calls: or(o.Calls, 1024), perSession: or(o.Session, 64),
+		calls: cmp.Or(o.Calls, 1024), perSession: cmp.Or(o.Session, 64),
 		sessions: map[caller]*slots{}, tools: map[string]*slots{}, contexts: map[string]*room{}, queuedBy: map[string]int{},
 		unlimited: slots{most: math.MaxInt},
 	}
-	q.perTool = or(o.Tool, q.calls)
-	q.waiting = or(o.Waiting, 16*q.calls)
-	q.line = or(o.Line, max(1, q.waiting/4))
+	q.perTool = cmp.Or(o.Tool, q.calls)
+	q.waiting = cmp.Or(o.Waiting, 16*q.calls)
+	q.line = cmp.Or(o.Line, max(1, q.waiting/4))
 	q.host.most = q.calls
 	return q
 }

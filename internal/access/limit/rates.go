@@ -1,6 +1,7 @@
 package limit
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"math"
@@ -43,7 +44,7 @@ const (
 // NewRates makes Rates.
 func NewRates(o Options) *Rates {
 	r := &Rates{
-		keys: or(o.Keys, 65_536), hold: or(o.Hold, time.Second),
+		keys: cmp.Or(o.Keys, 65_536), hold: cmp.Or(o.Hold, time.Second),
 		buckets: map[string]*list.Element{}, held: map[string]int{},
 	}
 	r.Set(o.Rate, o.Burst)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"sync"
 	"time"
-	"unicode/utf8"
 )
 
 const (
@@ -65,17 +64,4 @@ func (f *Feed) pass() {
 		f.to.Write(f.held)
 		f.held = nil
 	}
-}
-
-// Unfinished is how many bytes at the end of b begin a character of more bytes.
-func Unfinished(b []byte) int {
-	for n := 1; n < utf8.UTFMax && n <= len(b); n++ {
-		if c := b[len(b)-n]; utf8.RuneStart(c) {
-			if c >= utf8.RuneSelf && !utf8.FullRune(b[len(b)-n:]) {
-				return n
-			}
-			return 0
-		}
-	}
-	return 0
 }

@@ -9,6 +9,7 @@ package hub
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -76,25 +77,19 @@ type channel struct {
 // New makes a hub without clients. Serve takes them in from then on; Run must
 // run for them to be looked after.
 func New(o Options) *Hub {
-	orElse(&o.Message, 64<<10)
-	orElse(&o.Clients, 4096)
-	orElse(&o.PerOwner, 2048)
-	orElse(&o.Channels, 100)
-	orElse(&o.Queue, 256)
-	orElse(&o.Waiting, 4<<20)
-	orElse(&o.Ping, 30*time.Second)
-	orElse(&o.Pong, time.Minute)
-	orElse(&o.Write, 10*time.Second)
+	o.Message = cmp.Or(o.Message, 64<<10)
+	o.Clients = cmp.Or(o.Clients, 4096)
+	o.PerOwner = cmp.Or(o.PerOwner, 2048)
+	o.Channels = cmp.Or(o.Channels, 100)
+	o.Queue = cmp.Or(o.Queue, 256)
+	o.Waiting = cmp.Or(o.Waiting, 4<<20)
+	o.Ping = cmp.Or(o.Ping, 30*time.Second)
+	o.Pong = cmp.Or(o.Pong, time.Minute)
+	o.Write = cmp.Or(o.Write, 10*time.Second)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Hub{o: o, log: o.Log, clients: map[*client]struct{}{}, places: map[string]int{}, channels: map[address]*channel{}}
-}
-
-func orElse[T int | int64 | time.Duration](v *T, otherwise T) {
-	if *v == 0 {
-		*v = otherwise
-	}
 }
 
 // Serve makes a client of a request that asks for a WebSocket, and answers any

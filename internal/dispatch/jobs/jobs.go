@@ -12,6 +12,7 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,6 +21,7 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/tool"
 )
 
@@ -124,10 +126,10 @@ func Open(path string, o Options) (*Jobs, error) {
 	if o.NewID == nil {
 		o.NewID = newID
 	}
-	o.DefaultTTL = or(o.DefaultTTL, time.Hour)
-	o.MaxTTL = or(o.MaxTTL, 24*time.Hour)
-	o.Poll = or(o.Poll, time.Second)
-	o.MaxPerOwner = or(o.MaxPerOwner, 100)
+	o.DefaultTTL = cmp.Or(o.DefaultTTL, time.Hour)
+	o.MaxTTL = cmp.Or(o.MaxTTL, 24*time.Hour)
+	o.Poll = cmp.Or(o.Poll, time.Second)
+	o.MaxPerOwner = cmp.Or(o.MaxPerOwner, 100)
 	ctx, stop := context.WithCancelCause(context.Background())
 	j := &Jobs{o: o, store: newStore(path), ctx: ctx, stop: stop, resume: o.Resume, live: map[string]*live{}}
 	if there, err := j.store.ready(false); err != nil {
@@ -139,13 +141,6 @@ func Open(path string, o Options) (*Jobs, error) {
 		}
 	}
 	return j, nil
-}
-
-func or[T int | time.Duration](v, otherwise T) T {
-	if v <= 0 {
-		return otherwise
-	}
-	return v
 }
 
 // SetResume says how further rounds are run, for whoever can only be built
@@ -171,9 +166,9 @@ func (j *Jobs) Create(ctx context.Context, r Record) (*Running, error) {
 	}
 	r.Status, r.Created, r.Result, r.Error, r.Questions = Working, now(), nil, nil, nil
 	r.Updated, r.Round = r.Created, 1
-	r.TTL = min(or(r.TTL, j.o.DefaultTTL), j.o.MaxTTL)
-	r.Poll = or(r.Poll, j.o.Poll)
-	r.Title, r.Note = short(r.Title), short(r.Note)
+	r.TTL = min(cmp.Or(max(r.TTL, 0), j.o.DefaultTTL), j.o.MaxTTL)
+	r.Poll = cmp.Or(max(r.Poll, 0), j.o.Poll)
+	r.Title, r.Note = displaytext.Cut(r.Title, maxText, ""), displaytext.Cut(r.Note, maxText, "")
 	var run *Running
 	err := j.store.create(row{Record: r}, j.o.MaxPerOwner, func(r row) { run = j.begin(r) })
 	return run, err
@@ -198,7 +193,7 @@ func (j *Jobs) Get(owner, id string) (Record, error) {
 // most 1000), and the cursor for the next page, "" at the end. Request,
 // Result, Recorded and State are left to Get.
 func (j *Jobs) List(owner, cursor string, limit int) (list []Record, next string, err error) {
-	limit = min(or(limit, 50), 1000)
+	limit = min(cmp.Or(max(limit, 0), 50), 1000)
 	from, err := parseCursor(cursor)
 	if err != nil {
 		return nil, "", err

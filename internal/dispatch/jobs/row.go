@@ -8,7 +8,6 @@ import (
 	"math"
 	"strings"
 	"time"
-	"unicode/utf8"
 )
 
 const (
@@ -58,18 +57,6 @@ func (r *row) size() int {
 // now has no more digits than are stored, so that a record is the same before
 // and after a restart.
 func now() time.Time { return time.Now().UTC().Truncate(time.Millisecond) }
-
-// short cuts a text to what is kept, between runes.
-func short(s string) string {
-	if len(s) <= maxText {
-		return s
-	}
-	n := maxText
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
-}
 
 func newID() string {
 	var b [16]byte

@@ -8,6 +8,7 @@ import (
 	"math"
 	"time"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/tool"
 )
 
@@ -47,7 +48,7 @@ func (run *Running) Record() Record {
 // Note says in a few words what the job does just now. Those who watch see it
 // at once; it is on disk at most once per second.
 func (run *Running) Note(text string) {
-	run.j.remark(run, func(r *row) { r.Note = short(text) })
+	run.j.remark(run, func(r *row) { r.Note = displaytext.Cut(text, maxText, "") })
 }
 
 // Progress tells how far the job is, as Note does; total 0 means unknown, and
@@ -59,7 +60,7 @@ func (run *Running) Progress(done, total float64, note string) {
 	run.j.remark(run, func(r *row) {
 		r.Done, r.Total = done, total
 		if note != "" {
-			r.Note = short(note)
+			r.Note = displaytext.Cut(note, maxText, "")
 		}
 	})
 }
@@ -83,7 +84,7 @@ func (run *Running) Fail(e *tool.WireError) error {
 	}
 	err := run.settle(func(r *row) error {
 		r.end(Failed)
-		r.Error, r.Note = e, short(e.Message)
+		r.Error, r.Note = e, displaytext.Cut(e.Message, maxText, "")
 		return nil
 	})
 	return run.orFail(err)

@@ -7,6 +7,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"gatehouse/internal/access/displaytext"
 )
 
 const (
@@ -107,24 +109,11 @@ func cut(b []byte, more, open bool) int {
 	if !more && !open {
 		return len(b)
 	}
-	n := wholeRunes(b)
+	n := displaytext.Whole(b)
 	if n == 0 && more {
 		return len(b) // a reader must get on
 	}
 	return n
-}
-
-// wholeRunes is the length of b without a rune that only begins in it.
-func wholeRunes(b []byte) int {
-	for i := len(b) - 1; i >= 0 && i >= len(b)-utf8.UTFMax; i-- {
-		if utf8.RuneStart(b[i]) {
-			if utf8.FullRune(b[i:]) {
-				return len(b)
-			}
-			return i
-		}
-	}
-	return len(b)
 }
 
 // toRune is how many bytes at the start of b belong to a rune before it.

@@ -10,6 +10,7 @@
 package spool
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base32"
@@ -66,10 +67,10 @@ type Spool struct {
 // Open opens the folder dir, which it makes with mode 0700 if need be, and
 // finds the items an earlier host left there.
 func Open(dir string, o Options) (*Spool, error) {
-	o.MaxItem = or(o.MaxItem, 256<<20)
-	o.MaxOwner = or(o.MaxOwner, 1<<30)
-	o.MaxTotal = or(o.MaxTotal, 4<<30)
-	o.Keep = or(o.Keep, time.Hour)
+	o.MaxItem = cmp.Or(o.MaxItem, 256<<20)
+	o.MaxOwner = cmp.Or(o.MaxOwner, 1<<30)
+	o.MaxTotal = cmp.Or(o.MaxTotal, 4<<30)
+	o.Keep = cmp.Or(o.Keep, time.Hour)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -89,13 +90,6 @@ func Open(dir string, o Options) (*Spool, error) {
 		return nil, fmt.Errorf("open spool: %w", err)
 	}
 	return s, nil
-}
-
-func or[T int64 | time.Duration](v, otherwise T) T {
-	if v <= 0 {
-		return otherwise
-	}
-	return v
 }
 
 func newID() string {

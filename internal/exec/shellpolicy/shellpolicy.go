@@ -20,6 +20,8 @@ import (
 	"unicode/utf8"
 
 	"mvdan.cc/sh/v3/syntax"
+
+	"gatehouse/internal/access/displaytext"
 )
 
 const (
@@ -313,12 +315,5 @@ func show(words []word, open bool) string {
 		}
 		return r
 	}, b.String())
-	if len(s) > mostShown {
-		n := mostShown
-		for !utf8.RuneStart(s[n]) {
-			n--
-		}
-		s = s[:n] + "…"
-	}
-	return s
+	return displaytext.Cut(s, mostShown, "…")
 }

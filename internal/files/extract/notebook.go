@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"gatehouse/internal/access/displaytext"
 )
 
 // notebook is what is read of a Jupyter notebook.
@@ -99,8 +101,6 @@ func (o *cellOutput) show() string {
 			text += fmt.Sprintf(" [%s, %d bytes]", kind, len(data))
 		}
 	}
-	if len(text) > mostOutput {
-		text = strings.ToValidUTF8(text[:mostOutput], "") + fmt.Sprintf("\n[%d bytes more]", len(text)-mostOutput)
-	}
+	text = displaytext.Cut(text, mostOutput, fmt.Sprintf("\n[%d bytes more]", len(text)-mostOutput))
 	return "Output: " + strings.TrimRight(text, "\n")
 }

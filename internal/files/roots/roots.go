@@ -21,6 +21,7 @@ import (
 	"runtime"
 	"strings"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/tool"
 )
 
@@ -269,9 +270,7 @@ func expand(path, home string) string {
 // when it is not.
 func quote(path string) string {
 	const most = 200
-	if len(path) > most {
-		path = strings.ToValidUTF8(path[:most], "") + "..."
-	}
+	path = displaytext.Cut(path, most, "...")
 	for _, r := range path {
 		if r < ' ' || r == 0x7f || r == '\uFFFD' {
 			return fmt.Sprintf("%q", path)

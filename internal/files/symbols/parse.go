@@ -9,7 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"sync"
-	"unicode/utf8"
+
+	"gatehouse/internal/access/displaytext"
 )
 
 // Symbol is one definition.
@@ -110,14 +111,7 @@ func ofSpec(kind token.Token, s ast.Spec, add func(n ast.Node, depth int, from, 
 // oneLine is a text on one line, not too long.
 func oneLine(b []byte) string {
 	s := strings.Join(strings.Fields(string(bytes.ToValidUTF8(b[:min(len(b), 4*longestText)], []byte("?")))), " ")
-	if len(s) <= longestText {
-		return s
-	}
-	cut := longestText
-	for !utf8.RuneStart(s[cut]) {
-		cut--
-	}
-	return s[:cut] + "..."
+	return displaytext.Cut(s, longestText, "...")
 }
 
 // extra are, by language, what defines something without a word that says so.

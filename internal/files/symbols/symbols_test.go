@@ -54,7 +54,7 @@ func TestOwnSource(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := Write(Of("go", b))
-	for _, want := range []string{"func Of(language string, text []byte) []Symbol", "  17: Line int", "longestText"} {
+	for _, want := range []string{"func Of(language string, text []byte) []Symbol", ": Line int", "longestText"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, got)
 		}

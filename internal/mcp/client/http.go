@@ -14,6 +14,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"gatehouse/internal/access/displaytext"
 )
 
 // DialHTTP connects to a server by its URL. A URL without a path gets /mcp.
@@ -240,8 +242,5 @@ func refused(resp *http.Response) error {
 // firstLine is the beginning of a body, for an error message.
 func firstLine(body []byte) string {
 	line, _, _ := strings.Cut(strings.TrimSpace(string(body)), "\n")
-	if len(line) > 200 {
-		line = line[:200] + "..."
-	}
-	return strings.ToValidUTF8(line, "?")
+	return displaytext.Cut(strings.ToValidUTF8(line, "?"), 200, "...")
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"unique"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/rawjson"
@@ -344,7 +345,7 @@ func clientName(info []byte) string {
 	get := func(k string) string {
 		v, _ := rawjson.Get(info, k)
 		s, _ := rawjson.String(v)
-		return s[:min(len(s), 100)]
+		return displaytext.Cut(s, 100, "")
 	}
 	name, version := get("name"), get("version")
 	if version == "" {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/files/edit"
 	"gatehouse/internal/files/extract"
 	"gatehouse/internal/files/roots"
@@ -131,15 +132,7 @@ func isUTF8(ctx context.Context, r io.Reader) (bool, error) {
 		}
 		n, err := r.Read(buf[kept:])
 		b := buf[:kept+n]
-		whole := len(b)
-		for back := 1; back < utf8.UTFMax && back <= len(b); back++ {
-			if i := len(b) - back; utf8.RuneStart(b[i]) {
-				if !utf8.FullRune(b[i:]) {
-					whole = i
-				}
-				break
-			}
-		}
+		whole := displaytext.Whole(b)
 		if !utf8.Valid(b[:whole]) {
 			return false, nil
 		}

@@ -8,6 +8,7 @@ import (
 	"io"
 	"unicode/utf8"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/tool"
 )
 
@@ -310,13 +311,8 @@ func cut(b []byte, limit int, more bool) (text []byte, whole bool) {
 	if i := bytes.LastIndexByte(b, '\n'); i >= 0 {
 		return b[:i+1], true
 	}
-	for i := len(b) - 1; i > 0 && i >= len(b)-utf8.UTFMax; i-- {
-		if utf8.RuneStart(b[i]) {
-			if !utf8.FullRune(b[i:]) {
-				b = b[:i]
-			}
-			break
-		}
+	if n := displaytext.Whole(b); n > 0 {
+		b = b[:n]
 	}
 	return b, false
 }

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/dispatch/notify"
 	"gatehouse/internal/state"
 )
@@ -152,10 +153,10 @@ func checked(n notify.News) (notify.News, error) {
 
 func cut(s string, most int) string {
 	s = strings.ToValidUTF8(strings.TrimSpace(s), "\uFFFD")
-	if len(s) > most {
-		s = strings.ToValidUTF8(s[:most-3], "") + "..."
+	if len(s) <= most {
+		return s
 	}
-	return s
+	return displaytext.Cut(s, most-len("..."), "...")
 }
 
 // change changes what is kept and tells how many are unread then.

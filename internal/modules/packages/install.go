@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"gatehouse/internal/access/confirm"
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/packages"
 	"gatehouse/tool"
 )
@@ -120,9 +121,7 @@ func question(r packages.Record) string {
 	if r.Command != "" {
 		what = fmt.Sprintf("%s, started as %s", what, strings.Join(append([]string{r.Command}, r.Args...), " "))
 	}
-	if len(what) > 600 {
-		what = strings.ToValidUTF8(what[:600], "") + "..."
-	}
+	what = displaytext.Cut(what, 600, "...")
 	text := fmt.Sprintf("Install the package %s (%s)? Its program runs with the rights of this host.", r.ID, what)
 	if names := r.Readable(); len(names) > 0 {
 		text += " Note: " + unsealed(names)

@@ -17,7 +17,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"gatehouse/internal/dispatch/delayed"
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/exec/proc"
 	"gatehouse/module/moduletest"
 )
@@ -262,7 +262,7 @@ func FuzzText(f *testing.F) {
 		if p := plain(b); bytes.ContainsAny(p, "\x1b\a") || len(p) > len(b) {
 			t.Errorf("%q", p)
 		}
-		if n := delayed.Unfinished(b); n < 0 || n > 3 || n > len(b) {
+		if n := len(b) - displaytext.Whole(b); n < 0 || n > 3 || n > len(b) {
 			t.Errorf("%d of %q", n, b)
 		}
 		if tail(b, 2); strings.Count(string(tail(b, 2)), "\n") > 2 {

@@ -5,7 +5,7 @@ import (
 	"encoding/json"
 	"time"
 
-	"gatehouse/internal/dispatch/delayed"
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/dispatch/hub"
 )
 
@@ -97,7 +97,7 @@ func (n *news) say(t turn, lost int64, last bool) {
 	text := append(n.carry[t.stream], t.text...)
 	held := 0
 	if !last {
-		held = delayed.Unfinished(text)
+		held = len(text) - displaytext.Whole(text)
 	}
 	n.carry[t.stream] = append([]byte(nil), text[len(text)-held:]...)
 	if text = text[:len(text)-held]; len(text) == 0 && lost == 0 {

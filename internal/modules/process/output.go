@@ -6,7 +6,7 @@ import (
 	"regexp"
 	"time"
 
-	"gatehouse/internal/dispatch/delayed"
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/tool"
 )
 
@@ -109,7 +109,7 @@ func (r *record) page(in *outputIn, out *outputOut, unpaged bool) {
 
 // endOnCharacter leaves the beginning of a character for the next page.
 func (p *part) endOnCharacter(more bool) {
-	if n := delayed.Unfinished(p.text); more && n > 0 && n <= p.whole && n < len(p.text) {
+	if n := len(p.text) - displaytext.Whole(p.text); more && n > 0 && n <= p.whole && n < len(p.text) {
 		p.text = p.text[:len(p.text)-n]
 		p.end -= int64(n)
 	}

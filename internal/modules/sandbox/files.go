@@ -13,6 +13,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/sandbox"
 	"gatehouse/tool"
 )
@@ -136,7 +137,7 @@ func readFile(ctx context.Context, f sandbox.Files, in readIn) (readOut, sandbox
 	out := readOut{Size: info.Size, Modified: new(info.Modified.UTC())}
 	content := b.Bytes()
 	if in.Encoding != "base64" && !utf8.Valid(content) {
-		cut := whole(content) // the part may end inside a character
+		cut := displaytext.Whole(content) // the part may end inside a character
 		if in.Length == 0 || !utf8.Valid(content[:cut]) || cut == 0 {
 			return readOut{}, info, &tool.Refusal{Code: "binary", Message: in.Path + " is no UTF-8 text", Next: "Read it with encoding base64."}
 		}
@@ -149,19 +150,6 @@ func readFile(ctx context.Context, f sandbox.Files, in readIn) (readOut, sandbox
 		out.Content, out.Encoding = base64.StdEncoding.EncodeToString(content), "base64"
 	}
 	return out, info, nil
-}
-
-// whole is how many bytes there are up to a character that is cut off.
-func whole(b []byte) int {
-	for i := 1; i < utf8.UTFMax && i <= len(b); i++ {
-		if c := b[len(b)-i]; utf8.RuneStart(c) {
-			if !utf8.FullRune(b[len(b)-i:]) {
-				return len(b) - i
-			}
-			break
-		}
-	}
-	return len(b)
 }
 
 type writeIn struct {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"gatehouse/internal/access/displaytext"
 )
 
 const (
@@ -100,7 +102,7 @@ func (w journalWriter) Write(line []byte) (int, error) {
 	switch attrs := strings.TrimSpace(string(line)); {
 	case attrs == "{}":
 	case len(attrs) > mostMessage:
-		e.attrs, _ = json.Marshal(map[string]string{"cut": strings.ToValidUTF8(attrs[:mostMessage], "")})
+		e.attrs, _ = json.Marshal(map[string]string{"cut": displaytext.Cut(attrs, mostMessage, "")})
 	default:
 		e.attrs = json.RawMessage(attrs)
 	}
@@ -108,12 +110,7 @@ func (w journalWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func cut(s string) string {
-	if len(s) > mostMessage {
-		s = strings.ToValidUTF8(s[:mostMessage], "") + " [...]"
-	}
-	return s
-}
+func cut(s string) string { return displaytext.Cut(s, mostMessage, " [...]") }
 
 // add keeps an entry and lets go of the oldest. j.mu is held.
 func (j *Journal) add(e *entry) {

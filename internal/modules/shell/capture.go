@@ -6,6 +6,8 @@ import (
 	"strings"
 	"sync"
 	"unicode/utf8"
+
+	"gatehouse/internal/access/displaytext"
 )
 
 // capture keeps the beginning and the end of a stream. Safe for concurrent use.
@@ -68,9 +70,7 @@ func wholeLines(head, tail []byte) (begin, end []byte) {
 	if i := bytes.LastIndexByte(head, '\n'); i >= 0 && i >= len(head)-near {
 		head = head[:i]
 	}
-	for n := 0; n < utf8.UTFMax && len(head) > 0 && !endsWhole(head); n++ {
-		head = head[:len(head)-1]
-	}
+	head = head[:displaytext.Whole(head)]
 	if i := bytes.IndexByte(tail, '\n'); i >= 0 && i < near && i+1 < len(tail) {
 		tail = tail[i+1:]
 	}
@@ -78,16 +78,6 @@ func wholeLines(head, tail []byte) (begin, end []byte) {
 		tail = tail[1:]
 	}
 	return head, tail
-}
-
-// endsWhole reports whether the last character is all there, or none at all.
-func endsWhole(b []byte) bool {
-	for n := 1; n <= utf8.UTFMax && n <= len(b); n++ {
-		if c := b[len(b)-n]; utf8.RuneStart(c) {
-			return utf8.FullRune(b[len(b)-n:])
-		}
-	}
-	return true
 }
 
 // visible is output as text: what is no UTF-8 is shown as \xNN.

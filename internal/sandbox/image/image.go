@@ -14,6 +14,7 @@
 package image
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,24 +77,18 @@ func (o *Options) fill() error {
 	if !filepath.IsAbs(o.Folder) {
 		return fmt.Errorf("the folder of images is %q; it has to be an absolute path", o.Folder)
 	}
-	or(&o.Most.Bytes, 8<<30)
-	or(&o.Most.File, 4<<30)
-	or(&o.Most.Entries, 500_000)
-	or(&o.Most.Depth, 64)
-	or(&o.Most.Ratio, 250)
-	or(&o.Together, 20<<30)
-	or(&o.Patience, 15*time.Minute)
+	o.Most.Bytes = cmp.Or(o.Most.Bytes, 8<<30)
+	o.Most.File = cmp.Or(o.Most.File, 4<<30)
+	o.Most.Entries = cmp.Or(o.Most.Entries, 500_000)
+	o.Most.Depth = cmp.Or(o.Most.Depth, 64)
+	o.Most.Ratio = cmp.Or(o.Most.Ratio, 250)
+	o.Together = cmp.Or(o.Together, 20<<30)
+	o.Patience = cmp.Or(o.Patience, 15*time.Minute)
 	o.Most.Bytes = min(o.Most.Bytes, o.Together)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return nil
-}
-
-func or[N int | int64 | time.Duration](n *N, otherwise N) {
-	if *n <= 0 {
-		*n = otherwise
-	}
 }
 
 // Store has the images of a host. It is safe for concurrent use.

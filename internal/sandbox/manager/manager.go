@@ -6,6 +6,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,8 +110,12 @@ func New(o Options) *Manager {
 	}
 	o.Limits = fill(o.Limits, sandbox.Defaults())
 	o.Most = fill(o.Most, ceiling(o.Limits))
-	o.Idle, o.Lifetime, o.Sandboxes = or(o.Idle, DefaultIdle), or(o.Lifetime, DefaultLifetime), or(o.Sandboxes, DefaultMost)
-	o.Snapshots, o.SnapshotBytes, o.SnapshotLife = or(o.Snapshots, DefaultSnapshots), or(o.SnapshotBytes, DefaultSnapshotBytes), or(o.SnapshotLife, DefaultSnapshotLife)
+	o.Idle = cmp.Or(o.Idle, DefaultIdle)
+	o.Lifetime = cmp.Or(o.Lifetime, DefaultLifetime)
+	o.Sandboxes = cmp.Or(o.Sandboxes, DefaultMost)
+	o.Snapshots = cmp.Or(o.Snapshots, DefaultSnapshots)
+	o.SnapshotBytes = cmp.Or(o.SnapshotBytes, DefaultSnapshotBytes)
+	o.SnapshotLife = cmp.Or(o.SnapshotLife, DefaultSnapshotLife)
 	m := &Manager{o: o, boxes: map[string]*Box{}, pools: map[key]*pool.Pool{}, images: map[string]*lease{}, scripts: map[key]*atomic.Bool{}, snapshots: map[string]*Snapshot{}}
 	for _, r := range o.Ladder {
 		m.ladder = append(m.ladder, &rung{Rung: r})
@@ -119,20 +124,12 @@ func New(o Options) *Manager {
 	return m
 }
 
-func or[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
-}
-
 // fill takes for each zero member of l that of by.
 func fill(l, by sandbox.Limits) sandbox.Limits {
 	return sandbox.Limits{
-		MemoryMiB: or(l.MemoryMiB, by.MemoryMiB), VCPUs: or(l.VCPUs, by.VCPUs), Processes: or(l.Processes, by.Processes),
-		DiskMiB: or(l.DiskMiB, by.DiskMiB), Descriptors: or(l.Descriptors, by.Descriptors),
-		OutputBytes: or(l.OutputBytes, by.OutputBytes), Call: or(l.Call, by.Call),
+		MemoryMiB: cmp.Or(l.MemoryMiB, by.MemoryMiB), VCPUs: cmp.Or(l.VCPUs, by.VCPUs), Processes: cmp.Or(l.Processes, by.Processes),
+		DiskMiB: cmp.Or(l.DiskMiB, by.DiskMiB), Descriptors: cmp.Or(l.Descriptors, by.Descriptors),
+		OutputBytes: cmp.Or(l.OutputBytes, by.OutputBytes), Call: cmp.Or(l.Call, by.Call),
 	}
 }
 
@@ -257,7 +254,7 @@ func (m *Manager) newBox(owner string, k *kind, a Ask, memoryMiB int) (*Box, err
 	return &Box{
 		memory: memoryMiB,
 		ID:     m.o.NewID("sandbox"), owner: owner, Name: a.Name, Created: now, last: now, Driver: k.rung.Name, Tier: k.rung.driver.Capabilities().Tier,
-		Template: or(a.Template, DefaultTemplate), manager: m, kind: k, ask: a, env: slices.Concat(k.Env, a.Env),
+		Template: cmp.Or(a.Template, DefaultTemplate), manager: m, kind: k, ask: a, env: slices.Concat(k.Env, a.Env),
 		idle: shorter(a.Idle, m.o.Idle), life: shorter(a.Lifetime, m.o.Lifetime), background: map[string]*Background{},
 		out: wayOut{setting: make(chan struct{}, 1)},
 	}, nil

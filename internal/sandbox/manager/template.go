@@ -1,6 +1,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -59,7 +60,7 @@ func (m *Manager) Templates() []string { return slices.Sorted(maps.Keys(m.o.Temp
 // kind finds what is asked for: a template, an image, a driver. The caller
 // drops the lease.
 func (m *Manager) kind(ctx context.Context, a Ask) (k kind, err error) {
-	t, there := m.o.Templates[or(a.Template, DefaultTemplate)]
+	t, there := m.o.Templates[cmp.Or(a.Template, DefaultTemplate)]
 	if !there && a.Template != "" && a.Template != DefaultTemplate {
 		return k, fmt.Errorf("the template %q: %w; there are: %v", a.Template, ErrNotOffered, m.Templates())
 	}
@@ -76,7 +77,7 @@ func (m *Manager) kind(ctx context.Context, a Ask) (k kind, err error) {
 	if t.Driver != "" && a.Driver != "" && t.Driver != a.Driver {
 		return k, fmt.Errorf("the driver %q: %w for the template %q, which is of %s", a.Driver, ErrNotOffered, a.Template, t.Driver)
 	}
-	if k.rung, err = m.pick(or(a.Driver, t.Driver), a.Least); err != nil {
+	if k.rung, err = m.pick(cmp.Or(a.Driver, t.Driver), a.Least); err != nil {
 		return k, err
 	}
 	if k.Image != "" {
@@ -126,7 +127,7 @@ func (m *Manager) keep(k *kind) {
 	}
 	p := &pool.Pool{
 		Driver: priming{m, k.rung.driver, k.scripts}, Spec: k.spec(fill(k.Limits, m.o.Limits), nil),
-		Log: m.o.Log, Ready: or(max(k.Ready, 0), m.o.Ready), Boots: m.o.Boots,
+		Log: m.o.Log, Ready: cmp.Or(max(k.Ready, 0), m.o.Ready), Boots: m.o.Boots,
 	}
 	m.pools[k.key] = p
 	m.runs.Go(func() {

@@ -6,6 +6,7 @@
 package pool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -80,14 +81,6 @@ func (s Stats) HitRate() float64 {
 // ErrClosed is the answer to a claim after the pool has ended.
 var ErrClosed = errors.New("the pool of sandboxes has ended")
 
-func or[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
-}
-
 // Run keeps the pool filled until ctx ends, and then closes those that wait.
 // It is called once.
 func (p *Pool) Run(ctx context.Context) error {
@@ -111,10 +104,10 @@ func (p *Pool) fill(ctx context.Context) (next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := time.Now()
-	next = or(p.Age, 30*time.Minute)
+	next = cmp.Or(p.Age, 30*time.Minute)
 	for len(p.waiting) > 0 {
 		oldest := p.waiting[0]
-		if left := oldest.born.Add(or(p.Age, 30*time.Minute)).Sub(now); left > 0 {
+		if left := oldest.born.Add(cmp.Or(p.Age, 30*time.Minute)).Sub(now); left > 0 {
 			next = min(next, left)
 			break
 		}
@@ -122,7 +115,7 @@ func (p *Pool) fill(ctx context.Context) (next time.Duration) {
 		p.stats.Expired++
 		p.dismiss(oldest)
 	}
-	most := or(p.Boots, 2*runtime.NumCPU())
+	most := cmp.Or(p.Boots, 2*runtime.NumCPU())
 	if p.stats.Failures > 0 {
 		most = 1 // until one works again
 		if wait := p.until.Sub(now); wait > 0 {
@@ -132,7 +125,7 @@ func (p *Pool) fill(ctx context.Context) (next time.Duration) {
 	if wait := p.claimed.Add(settle).Sub(now); wait > 0 && len(p.waiting) > 0 {
 		return min(next, wait)
 	}
-	for p.booting < most && len(p.waiting)+p.booting < or(p.Ready, 3) {
+	for p.booting < most && len(p.waiting)+p.booting < cmp.Or(p.Ready, 3) {
 		p.booting++
 		p.boots.Go(func() { p.boot(ctx) })
 	}
@@ -179,7 +172,7 @@ func (p *Pool) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
 	}
-	wait := min(or(p.Retry, 500*time.Millisecond)<<min(p.stats.Failures, 16), longestRetry)
+	wait := min(cmp.Or(p.Retry, 500*time.Millisecond)<<min(p.stats.Failures, 16), longestRetry)
 	wait += rand.N(wait/4 + 1)
 	p.stats.Failures++
 	p.stats.Reason = err.Error()
@@ -283,7 +276,7 @@ func (p *Pool) take(spec sandbox.Spec) (*waiting, error) {
 
 // prove finds out whether it is alive and makes it what is asked for.
 func (p *Pool) prove(ctx context.Context, w *waiting, spec sandbox.Spec) error {
-	ctx, cancel := context.WithTimeout(ctx, or(p.Ping, time.Second))
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(p.Ping, time.Second))
 	defer cancel()
 	if same(spec, p.Spec) {
 		return w.Ping(ctx)

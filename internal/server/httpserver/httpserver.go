@@ -9,6 +9,7 @@
 package httpserver
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -127,12 +128,12 @@ func newDoor(e engine, o Options) (*Door, error) {
 }
 
 func (o *Options) fill() {
-	o.MaxBody = orElse(o.MaxBody, 24<<20)
-	o.BodyTime = orElse(o.BodyTime, time.Minute)
-	o.KeepAlive = orElse(o.KeepAlive, 25*time.Second)
-	o.Retry = orElse(o.Retry, 3*time.Second)
-	o.Patience = orElse(o.Patience, 10*time.Second)
-	o.Name = orElse(o.Name, "gatehouse")
+	o.MaxBody = cmp.Or(o.MaxBody, 24<<20)
+	o.BodyTime = cmp.Or(o.BodyTime, time.Minute)
+	o.KeepAlive = cmp.Or(o.KeepAlive, 25*time.Second)
+	o.Retry = cmp.Or(o.Retry, 3*time.Second)
+	o.Patience = cmp.Or(o.Patience, 10*time.Second)
+	o.Name = cmp.Or(o.Name, "gatehouse")
 	if o.Identify == nil {
 		o.Identify = func(*nethttp.Request) (protocol.Who, *Denied) {
 			return protocol.Who{Caller: tool.Caller{Principal: "anonymous"}}, nil
@@ -141,14 +142,6 @@ func (o *Options) fill() {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-}
-
-func orElse[T comparable](v, otherwise T) T {
-	var zero T
-	if v == zero {
-		return otherwise
-	}
-	return v
 }
 
 func (d *Door) routes() {

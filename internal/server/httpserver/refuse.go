@@ -5,6 +5,7 @@ import (
 	nethttp "net/http"
 	"strconv"
 
+	"gatehouse/internal/access/displaytext"
 	"gatehouse/internal/mcp/protocol"
 )
 
@@ -54,8 +55,5 @@ func notAllowed(w nethttp.ResponseWriter, allow string) {
 
 // clip shortens what a stranger sent before it is said back, and quotes it.
 func clip(s string) string {
-	if len(s) > 100 {
-		s = s[:100] + "..."
-	}
-	return strconv.QuoteToASCII(s)
+	return strconv.QuoteToASCII(displaytext.Cut(s, 100, "..."))
 }

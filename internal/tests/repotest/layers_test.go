@@ -48,10 +48,10 @@ var layers = [][]unit{
 		{path: "internal/files/edit", only: []string{"tool"}, why: "finding the place of an edit needs the text and nothing else"},
 		{path: "internal/files/language", why: "the language of a text follows from the text"},
 		{path: "internal/files/walk", only: []string{}, why: "walking needs an open root and nothing else of ours"},
-		{path: "internal/files/symbols", only: []string{}, why: "the definitions in a text follow from the text"},
-		{path: "internal/files/extract", only: []string{}, why: "extracting text needs the bytes of the document alone"},
+		{path: "internal/files/symbols", only: []string{"internal/access/displaytext"}, why: "the definitions in a text follow from the text"},
+		{path: "internal/files/extract", only: []string{"internal/access/displaytext"}, why: "extracting text needs the bytes of the document alone"},
 		{path: "internal/exec/shield", only: []string{}, why: "closing folders to a child needs their paths alone"},
-		{path: "internal/exec/shellpolicy", only: []string{}, why: "the commands of a command line follow from its text"},
+		{path: "internal/exec/shellpolicy", only: []string{"internal/access/displaytext"}, why: "the commands of a command line follow from its text"},
 		{path: "internal/exec/terminal", only: []string{}, why: "the screen follows from the bytes written to it"},
 		{path: "internal/state", why: "modules write the tree; it calls none of them"},
 		{path: "internal/sandbox", why: "modules use sandboxes; sandboxes know no module"},
@@ -128,7 +128,7 @@ var layers = [][]unit{
 // moduleImports are the units that a module may import.
 var moduleImports = []string{
 	"tool", "module",
-	"internal/access/confirm", "internal/access/operator", "internal/access/secret",
+	"internal/access/confirm", "internal/access/displaytext", "internal/access/operator", "internal/access/secret",
 	"internal/dispatch/contextstore", "internal/dispatch/delayed", "internal/dispatch/hub", "internal/dispatch/jobs",
 	"internal/dispatch/notify", "internal/dispatch/progress", "internal/dispatch/spool",
 	"internal/exec/proc", "internal/exec/shellpolicy", "internal/exec/terminal",

@@ -2,6 +2,7 @@
 package pages
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -22,10 +23,10 @@ func Page(m catalog.Module) (string, error) {
 		}
 	}
 	for _, r := range m.Resources {
-		fmt.Fprintf(&b, "\n## Resource `%s`\n\n%s\n", r.URI, orElse(r.Description, r.Name))
+		fmt.Fprintf(&b, "\n## Resource `%s`\n\n%s\n", r.URI, cmp.Or(r.Description, r.Name))
 	}
 	for _, p := range m.Prompts {
-		fmt.Fprintf(&b, "\n## Prompt `%s`\n\n%s\n", p.Name, orElse(p.Description, p.Title))
+		fmt.Fprintf(&b, "\n## Prompt `%s`\n\n%s\n", p.Name, cmp.Or(p.Description, p.Title))
 	}
 	return b.String(), nil
 }
@@ -99,13 +100,6 @@ func writeTable(b *strings.Builder, what string, rows []field, none string) {
 // cell keeps a text in one cell of a table.
 func cell(s string) string {
 	return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", `\|`)
-}
-
-func orElse(s, other string) string {
-	if s == "" {
-		return other
-	}
-	return s
 }
 
 // lower moves the headings of a help text below the tool's own.

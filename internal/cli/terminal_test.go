@@ -1,0 +1,29 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"strings"
+	"testing"
+)
+
+// A character device such as /dev/null is no terminal: no person answers what
+// is asked there.
+func TestWhatIsNoTerminal(t *testing.T) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	for _, stream := range []any{null, r, w, strings.NewReader(""), io.Discard, nil} {
+		if isTerminal(stream) {
+			t.Errorf("%v is a terminal", stream)
+		}
+	}
+}
