@@ -142,6 +142,7 @@ func (a *App) backupDeps() (c keeping.Config, err error) {
 	if a.cfg.Folders.Config != "" {
 		c.Secrets = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile)
 	}
+	c.PutPackages = a.putPackages
 	c.Room = NewKeeper(a.cfg, backup.Options{
 		Log: a.log,
 		Host: func(context.Context) (backup.Host, error) {

@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -41,6 +42,7 @@ func (a *App) packageHouse() (*packages.House, error) {
 		Name: introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
 		Begin: s.Begin, Answer: s.Answer, Idle: s.Idle, Install: s.Install, Most: s.Most, Message: int(s.Message),
 		Broken: a.tellBroken, Relisted: a.tellRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
+		Waiting: a.waitingPackages,
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
 				(*f)()
@@ -80,6 +82,41 @@ func restoredPackages(folder string) func() (map[string]packages.Record, func() 
 		}
 		return records, done, nil
 	}
+}
+
+// waitingPackages gives the packages that a restore is to bring back while this
+// host runs.
+func (a *App) waitingPackages() (ids []string, put func() error, err error) {
+	f := BackedUp(a.cfg)
+	ids, err = backup.PackagesWaiting(f)
+	return ids, func() error {
+		done, err := backup.PutPackages(f)
+		if done != nil && err == nil {
+			a.log.Info("packages of a backup were brought back", "backup", done.Backup, "packages", done.Packages)
+			a.tell("config.restored", done)
+		}
+		return err
+	}, err
+}
+
+// putPackages brings packages of a backup back at once. now is false if this host
+// does not run the packages; then the restore waits.
+func (a *App) putPackages() (now bool, err error) {
+	if a.house == nil {
+		return false, nil
+	}
+	switch _, err = a.house.PutRestored(); {
+	case err == nil:
+		return true, nil
+	case refusedBusy(err):
+		return false, nil
+	}
+	return false, err
+}
+
+func refusedBusy(err error) bool {
+	r, ok := errors.AsType[*tool.Refusal](err)
+	return ok && r.Code == "busy"
 }
 
 // tellBroken has administrators notified of a package that is left alone.

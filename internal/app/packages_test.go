@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"gatehouse/internal/access/audit"
 	"gatehouse/internal/access/secret"
@@ -239,4 +240,80 @@ func TestABackupBringsPackagesBack(t *testing.T) {
 	if _, err := os.Stat(second.Folders.Data + "/packages/up/data/kept"); err != nil {
 		t.Error(err)
 	}
+}
+
+// Packages that a restore brings alone run on the host that is running: packages
+// it did not have, and those it has, which end first. It makes no difference
+// whether its own tool or another process restores them.
+func TestRestoredPackagesRunOnTheRunningHost(t *testing.T) {
+	shelf := t.TempDir()
+	first := ruled(t, "package", "backup")
+	a, stop := started(t, first)
+	admin := tenantOf(t, a, "ann", "admin")
+	admin.wait(admin.result("package_install", packageArgs(t, "up", "good")))
+	eventually(t, "the tools are listed", func() bool { return slices.Contains(admin.names("default"), "up_keep") })
+	expect(t, admin.call("default", "up_keep", `{}`), "kept")
+	made := admin.wait(admin.result("backup_create", fmt.Sprintf(`{"target":%q,"password":%q,"packages":["up"]}`, shelf, backupKey)))
+	name, _ := made["backup"].(string)
+	if name == "" {
+		t.Fatal(made)
+	}
+	stop()
+
+	second := ruled(t, "package", "backup")
+	second.Modules.Package.Idle = time.Second // so that it looks for restores of other processes often
+	b, client := liveOn(t, second, Options{})
+	admin = client("ann", "admin")
+	kept := filepath.Join(second.Folders.Data, "packages", "up", "data", "kept")
+	restore := func() {
+		t.Helper()
+		args := fmt.Sprintf(`{"target":%q,"password":%q,"packages":["up"],"confirm":%q}`, shelf, backupKey, name)
+		done := admin.wait(admin.result("backup_restore", args))
+		if next, _ := done["next"].(string); !strings.Contains(next, "are back and run") {
+			t.Fatal(done)
+		}
+	}
+	runs := func() {
+		t.Helper()
+		if !slices.Contains(admin.names("default"), "up_where") {
+			t.Fatalf("the tools are not there: %v", admin.names("default"))
+		}
+		expect(t, admin.call("default", "up_where", `{}`), second.Folders.Data)
+		if _, err := os.Stat(kept); err != nil {
+			t.Error(err)
+		}
+	}
+	restore()
+	runs()
+	if err := os.Remove(kept); err != nil {
+		t.Fatal(err)
+	}
+	restore() // in place of the one that runs
+	runs()
+	if v, _ := admin.readPublic("default", publicstate.PublicURI+"/packageData/up"); fmt.Sprint(v) == "<nil>" {
+		t.Error("it is not shown")
+	}
+	if got := admin.result("backup_list", `{}`); got["waiting"] != nil {
+		t.Errorf("a restore still waits: %v", got)
+	}
+
+	if err := os.Remove(kept); err != nil {
+		t.Fatal(err)
+	}
+	command := NewKeeper(second, backup.Options{Log: b.log})
+	hold, err := command.Reserve()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hold.Release()
+	if _, _, err := hold.Restore(t.Context(), shelf, name, []string{"up"}, backup.Key{Password: secret.New(backupKey)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "what another process restored is there", func() bool {
+		_, err := os.Stat(kept)
+		return err == nil
+	})
+	eventually(t, "it runs again", func() bool {
+		return strings.Contains(admin.call("default", "up_where", `{}`), second.Folders.Data)
+	})
 }

@@ -391,7 +391,8 @@ func backupRestore(w World) *cobra.Command {
 what is there now is kept in .before-restore in each folder, until the next
 restore. While a host is running the restore waits, and takes effect when one
 starts and no other runs. With --package those packages alone are brought back,
-and everything else stays as it is.`,
+and everything else stays as it is; a host that is running brings them back
+within seconds.`,
 		Args: oneTarget,
 		RunE: func(c *cobra.Command, args []string) error {
 			v, k, err := keys.open(w)
@@ -403,7 +404,7 @@ and everything else stays as it is.`,
 				return err
 			}
 			defer hold.Release()
-			e, _, err := hold.Restore(c.Context(), first(args), name, packages, k, v.tells())
+			e, m, err := hold.Restore(c.Context(), first(args), name, packages, k, v.tells())
 			if err != nil {
 				return asMistake(err)
 			}
@@ -413,7 +414,11 @@ and everything else stays as it is.`,
 			}
 			leave()
 			if done == nil {
-				fmt.Fprintf(w.Err, "[gatehouse] %s is unpacked and waits: a host is running. Stop all hosts and start one again\n", e.Name)
+				next := "Stop all hosts and start one again"
+				if len(packages) > 0 || m.OfPackages() {
+					next = "The one that runs the packages brings them back within seconds"
+				}
+				fmt.Fprintf(w.Err, "[gatehouse] %s is unpacked and waits: a host is running. %s\n", e.Name, next)
 				return writeDown(w, changed{"config.restore_staged", named(e.Name)})
 			}
 			fmt.Fprintf(w.Err, "[gatehouse] Restored %s with %d files; what was there is in .before-restore\n", e.Name, done.Files)

@@ -368,33 +368,156 @@ func (h *House) recover() error {
 		return err
 	}
 	for id, r := range records {
-		if r.ID != id || !idForm.MatchString(id) {
-			h.log.Warn("a record of a package is left out", "package", id)
-			continue
+		if err := h.takeIn(id, r); err != nil {
+			return err
 		}
-		p := h.newPack(r)
-		switch r.State {
-		case Installing, Removing:
-			if err := errors.Join(p.erase(r.Keep), h.forgetRecord(id)); err != nil {
-				h.log.Warn("a package cannot be removed", "package", id, "err", err)
-			} else {
-				h.log.Info("what was left of a package was removed", "package", id, "state", r.State)
-			}
-			continue
-		case Updating:
-			p.rec.State = Installed
-			if err := h.keepRecord(p.rec); err != nil {
-				return err
-			}
-			h.log.Info("the update of a package was interrupted: it is as it was", "package", id)
-		}
-		p.tidy()
-		p.recall()
-		h.all[id] = p
 	}
 	h.offered = nil
 	h.epoch++
 	return nil
+}
+
+// takeIn makes a package of a record, or finishes what that says was interrupted;
+// h.mu is held.
+func (h *House) takeIn(id string, r Record) error {
+	if r.ID != id || !idForm.MatchString(id) {
+		h.log.Warn("a record of a package is left out", "package", id)
+		return nil
+	}
+	p := h.newPack(r)
+	switch r.State {
+	case Installing, Removing:
+		if err := errors.Join(p.erase(r.Keep), h.forgetRecord(id)); err != nil {
+			h.log.Warn("a package cannot be removed", "package", id, "err", err)
+		} else {
+			h.log.Info("what was left of a package was removed", "package", id, "state", r.State)
+		}
+		return nil
+	case Updating:
+		p.rec.State = Installed
+		if err := h.keepRecord(p.rec); err != nil {
+			return err
+		}
+		h.log.Info("the update of a package was interrupted: it is as it was", "package", id)
+	}
+	p.tidy()
+	p.recall()
+	h.all[id] = p
+	return nil
+}
+
+// PutRestored brings packages back that a restore left waiting, and gives their
+// ids. Those of them that run end first; all run again as their records say. It
+// is called within seconds after a restore of packages alone, also by another
+// process, was left; the error is a *tool.Refusal if another host has the
+// packages, or one of them is busy, and then the restore goes on waiting.
+func (h *House) PutRestored() (ids []string, err error) {
+	if h.opts.Waiting == nil {
+		return nil, nil
+	}
+	leave, err := h.enter()
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	h.restoring.Lock()
+	defer h.restoring.Unlock()
+	ids, put, err := h.opts.Waiting()
+	if err != nil || len(ids) == 0 {
+		return nil, err
+	}
+	return ids, h.replace(ids, put)
+}
+
+// putRestored is PutRestored for the host itself, which logs a reason once.
+func (h *House) putRestored() {
+	_, err := h.PutRestored()
+	h.restoring.Lock()
+	defer h.restoring.Unlock()
+	switch {
+	case err == nil:
+		h.waits = ""
+	case err.Error() != h.waits:
+		h.waits = err.Error()
+		h.log.Warn("packages of a backup are not brought back yet", "err", err)
+	}
+}
+
+// replace ends packages, has put replace their folders, and takes in what is
+// there then. After an error of put they are taken in as they are.
+func (h *House) replace(ids []string, put func() error) error {
+	var old []func()
+	for _, id := range ids {
+		h.mu.Lock()
+		p := h.all[id]
+		h.mu.Unlock()
+		if p == nil {
+			continue
+		}
+		done, err := p.claim(Updating)
+		if err != nil {
+			for _, done := range old {
+				done()
+			}
+			return err
+		}
+		old = append(old, func() { done(); p.begin(false) })
+	}
+	var ended []*pack
+	for _, id := range ids {
+		h.mu.Lock()
+		p := h.all[id]
+		h.mu.Unlock()
+		if p == nil {
+			continue
+		}
+		if err := p.halt(); err != nil {
+			h.log.Warn("a package does not end", "package", id, "err", err)
+		}
+		p.mu.Lock()
+		p.gone = true // for whoever still holds it; the one in its place has its id
+		p.mu.Unlock()
+		p.journal.close()
+		ended = append(ended, p)
+	}
+	err := put()
+	now, e := h.takeAgain(ids)
+	for _, p := range ended {
+		p.show()
+	}
+	h.stale()
+	for _, p := range now {
+		p.show()
+		p.begin(false)
+	}
+	return errors.Join(err, e)
+}
+
+// takeAgain makes packages anew of the records that there are of them now.
+func (h *House) takeAgain(ids []string) (now []*pack, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := h.adopt(); err != nil {
+		return nil, err
+	}
+	records, _, err := h.opts.Records.Get()
+	if err != nil {
+		return nil, err
+	}
+	for _, id := range ids {
+		delete(h.all, id)
+		r, there := records[id]
+		if !there {
+			continue
+		}
+		if err := h.takeIn(id, r); err != nil {
+			return now, err
+		}
+		if p := h.all[id]; p != nil {
+			now = append(now, p)
+		}
+	}
+	return now, nil
 }
 
 // adopt keeps the records of packages that a restore has brought back. A record

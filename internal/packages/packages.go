@@ -35,6 +35,10 @@ type Options struct {
 	// Restored gives the records of packages that were brought back from a backup
 	// since the last time, and what is called when they are kept. nil means none.
 	Restored func() (records map[string]Record, kept func() error, err error)
+	// Waiting gives the ids of packages that a restore is to bring back, and what
+	// puts their folders in place and leaves their records for Restored. It is
+	// asked often, and answers no ids if no restore waits. nil means none.
+	Waiting func() (ids []string, put func() error, err error)
 
 	Log     *slog.Logger // nil drops what is said
 	Name    string       // how this host calls itself to servers
@@ -81,6 +85,9 @@ type House struct {
 	all     map[string]*pack
 	offered []Offered // as of the last change; nil when it has to be made
 	epoch   uint64    // how often it was forgotten
+
+	restoring sync.Mutex // held while packages are brought back; before mu
+	waits     string     // why a restore could not be put in place, when that was last logged; guarded by restoring
 }
 
 // errClosing is why things end when the host does.
@@ -179,6 +186,9 @@ func (h *House) keep(ctx context.Context) {
 		}
 		for _, p := range h.packs() {
 			p.rest()
+		}
+		if got {
+			h.putRestored()
 		}
 		select {
 		case <-look.C:

@@ -135,6 +135,38 @@ func TakeRestored(folder string) (records map[string]json.RawMessage, done func(
 	return records, func() error { return os.Remove(path) }, err
 }
 
+// PackagesWaiting gives the ids of the packages that a restore of packages alone is
+// to bring back; none if no such restore waits.
+func PackagesWaiting(f Folders) ([]string, error) {
+	w, err := Waiting(f)
+	if w == nil || err != nil {
+		return nil, err
+	}
+	return w.Packages, nil
+}
+
+// PutPackages puts a restore of packages alone in place while a host runs, and
+// leaves their records for TakeRestored. The caller holds the packages, so that
+// no other host uses their folders. It can be interrupted at any point and goes
+// on when it is called again, or when a host starts.
+func PutPackages(f Folders) (*Restored, error) {
+	l, err := f.lockRestore()
+	if err != nil {
+		return nil, err
+	}
+	defer l.Release()
+	o, err := readOrder(f)
+	switch {
+	case err != nil:
+		return nil, err
+	case o == nil:
+		return nil, nil // it was cancelled meanwhile
+	case len(o.Packages) == 0:
+		return nil, errors.New("the restore that waits replaces everything, which is done when a host starts")
+	}
+	return apply(f, os.Rename)
+}
+
 // CheckPackages says which of some ids is no package of this host.
 func (r *Room) CheckPackages(ctx context.Context, ids []string) error {
 	_, err := r.records(ctx, ids)

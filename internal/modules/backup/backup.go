@@ -22,8 +22,12 @@ type Config struct {
 	Room    *backup.Room   `json:"-"` // nil: this host keeps nothing that could be backed up
 	Secrets *secret.Store  `json:"-"` // nil: there are none
 	Folders backup.Folders `json:"-"`
-	Rules   operator.Func  `json:"-"` // who may do what is everybody's matter; nil: nobody
-	Show    progress.Show  `json:"-"` // shows how far a job is
+	// PutPackages puts a restore of packages alone that waits in place; now is
+	// false if it goes on waiting, because another host has the packages or one
+	// of them is busy. nil means that restores wait for the next start.
+	PutPackages func() (now bool, err error) `json:"-"`
+	Rules       operator.Func                `json:"-"` // who may do what is everybody's matter; nil: nobody
+	Show        progress.Show                `json:"-"` // shows how far a job is
 }
 
 type keeper struct {
@@ -59,10 +63,10 @@ const createHelp = `Puts all this host keeps into one encrypted file in a target
 - While one is made another is refused.
 - ` + keyHelp
 
-const restoreHelp = `Unpacks a backup beside what is there. It takes effect when a host starts while no other one runs on the same folders: use server_restart, or start it again.
+const restoreHelp = `Unpacks a backup beside what is there. A restore of everything takes effect when a host starts while no other one runs on the same folders: use server_restart, or start it again.
 
 - Everything becomes what it was then, users and tokens included. What was there is kept in .before-restore in each folder, until the next restore.
-- packages brings those packages back alone, and everything else stays as it is. A backup of packages alone brings back those it holds.
+- packages brings those packages back alone, and everything else stays as it is. A backup of packages alone brings back those it holds. The host that runs the packages ends them, replaces them and starts them again, within seconds and without a restart of its own; a package that is being changed is waited for.
 - It answers with a job at once; job_wait follows it. A damaged backup changes nothing.
 - ` + keyHelp
 
@@ -104,7 +108,7 @@ func (k *keeper) tools() []tool.Tool {
 		}, k.read),
 		tool.New(tool.Def{
 			Name: "backup_restore", Title: "Restore a backup", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"package.backup.restore"},
-			Description: "Unpacks a backup, after the person has agreed; it takes effect when the host is started again. It answers with a job.",
+			Description: "Unpacks a backup, after the person has agreed: packages alone at once, everything when the host is started again. It answers with a job.",
 			Help:        restoreHelp,
 		}, k.restore),
 		tool.New(tool.Def{

@@ -129,11 +129,11 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progr
 		return progress.Started{}, err
 	}
 	name := chosen["name"]
-	what := "all this host keeps"
+	what, when := "all this host keeps", ", when the host is started again?"
 	if chosen["packages"] != "" {
-		what = "the packages " + chosen["packages"]
+		what, when = "the packages "+chosen["packages"], " now?"
 	}
-	question := "Replace " + what + " by the backup " + name + ", made by " + chosen["of"] + ", when the host is started again?"
+	question := "Replace " + what + " by the backup " + name + ", made by " + chosen["of"] + when
 	if err := confirm.Ask(c, name, question, in.Confirm); err != nil {
 		return progress.Started{}, err
 	}
@@ -143,9 +143,34 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progr
 			return nil, err
 		}
 		k.publish("staged", in.Target, e.Name, c)
+		out := staged{Backup: e.Name, Created: m.Created.Format(time.RFC3339), Host: m.Host.Name, Files: len(m.Files)}
+		if chosen["packages"] != "" {
+			return k.putPackages(out, chosen["packages"])
+		}
 		notify.Tell(k.deps, notify.News{Code: "backup.staged", Title: "A backup waits to be restored", Message: e.Name + " takes effect when the host is started again."})
-		return staged{e.Name, m.Created.Format(time.RFC3339), m.Host.Name, len(m.Files), "It takes effect when the host is started again: server_restart. Until then, backup_restore_cancel takes it back."}, nil
+		out.Next = "It takes effect when the host is started again: server_restart. Until then, backup_restore_cancel takes it back."
+		return out, nil
 	})
+}
+
+// putPackages has packages that were unpacked brought back while the host runs.
+func (k *keeper) putPackages(out staged, packages string) (any, error) {
+	now := false
+	if k.cfg.PutPackages != nil {
+		var err error
+		if now, err = k.cfg.PutPackages(); err != nil {
+			return nil, err
+		}
+	}
+	if now {
+		notify.Tell(k.deps, notify.News{Code: "backup.restored", Title: "Packages were restored", Message: packages + " of " + out.Backup})
+		out.Next = "The packages " + packages + " are back and run as their records say: package_list shows them."
+		return out, nil
+	}
+	notify.Tell(k.deps, notify.News{Code: "backup.staged", Title: "Packages wait to be restored", Message: out.Backup + " takes effect when the packages are free."})
+	out.Next = "It takes effect as soon as the host that runs the packages is done with what it does to them, " +
+		"or when a host is started. Until then, backup_restore_cancel takes it back."
+	return out, nil
 }
 
 type cancelOut struct {
