@@ -1,17 +1,32 @@
-// Package edit finds what a model meant and changes exactly that.
+// Package edit replaces text in a file that the caller quotes from memory.
 //
-// An Edit says which text to replace, from memory. Apply looks for it in
-// levels, from byte for byte to nearly right, and takes the first level at
-// which it is found. There it must be found once: two places are never a
-// choice, whatever the level.
+// An Edit names the text to replace. Apply looks for it level by level, from
+// byte for byte to nearly equal, and uses the first level at which it is found.
+// At that level there must be one place: Apply never chooses between two.
 //
-// Finding is tolerant, writing is not. What is written is the difference of
-// the old and the new text, carried over to the bytes of the file: a line that
-// is the same in both keeps every byte it has there, its blanks, quotes and
-// line ending included. Where that is not one clear thing the edit is refused,
-// and the refusal shows the places and where they differ.
+// Finding is tolerant, writing is not. Apply writes the difference of the old
+// and the new text, carried over to the bytes of the file: a line that is the
+// same in both keeps all its bytes, its blanks, quotes and line ending included.
+// If it is not clear how to carry the difference over, Apply refuses the edit.
+// The refusal names the places and shows where they differ.
 //
-// Nothing here touches files. Everything is safe for concurrent use.
+// Each level must win edits that the levels before it do not find. TestLevels
+// measures that on the matrix of disturbed edits and on further kinds of them
+// (go test -v -run '^TestLevels$'):
+//
+//	level                  right  wrong  mostly
+//	exact                   +880      0  exact, byte order mark, and refusals that are right
+//	newlines                 +91      0  CRLF file
+//	trailing blanks         +203      0  trailing blanks
+//	indentation             +681      0  lost or deeper indentation, tabs and spaces, new blocks
+//	look-alike characters   +198      0  typographic quotes
+//	blank lines             +173      0  lost blank line
+//	escapes                 +320      0  escapes written out; a line break for \n in a string
+//	near miss               +157      0  a letter missing in a line that stays
+//
+// Of 2,720 edits 17 are refused although one result would be right.
+//
+// The package touches no files. All functions are safe for concurrent use.
 package edit
 
 import (
@@ -50,6 +65,16 @@ var levels = [...]string{"exact", "newlines", "trailing blanks", "indentation", 
 
 func (l Level) String() string { return levels[l] }
 
+// levelSet is a set of levels, a bit for each.
+type levelSet uint16
+
+func setOf(levels ...Level) (s levelSet) {
+	for _, l := range levels {
+		s |= 1 << l
+	}
+	return s
+}
+
 const (
 	// PlacesMost is how many places one edit may have; each takes memory.
 	PlacesMost = 1 << 20
@@ -85,8 +110,11 @@ type place struct {
 // error is a *tool.Refusal; name stands for the file in it. Edits whose places
 // overlap are refused, and so is one that changes nothing.
 func Apply(name string, content []byte, edits []Edit) (*Result, error) {
-	t := &text{name: name, content: content}
-	r := &Result{before: content, Line: -1}
+	return (&text{name: name, content: content}).apply(edits)
+}
+
+func (t *text) apply(edits []Edit) (*Result, error) {
+	r := &Result{before: t.content, Line: -1}
 	var all []place
 	owner := map[int]int{} // the edit that a place begins at, for the message
 	for i, e := range edits {
@@ -107,7 +135,7 @@ func Apply(name string, content []byte, edits []Edit) (*Result, error) {
 		if i > 0 && p.start < all[i-1].end {
 			return nil, &tool.Refusal{
 				Code:    "overlap",
-				Message: fmt.Sprintf("edits %d and %d overlap in %s, on line %d; nothing was written", owner[all[i-1].start], owner[p.start], name, t.lineAt(p.start)),
+				Message: fmt.Sprintf("edits %d and %d overlap in %s, on line %d; nothing was written", owner[all[i-1].start], owner[p.start], t.name, t.lineAt(p.start)),
 				Next:    "Make one edit of the two. All edits are found in the file as it is, not as an earlier one leaves it.",
 			}
 		}
@@ -165,17 +193,17 @@ func (t *text) find(e Edit) ([]place, Level, error) {
 	if e.Old == e.New {
 		return nil, 0, tool.Refuse("invalid_arguments", "old_string and new_string are the same: there is nothing to change")
 	}
-	if places, level := t.literal(e); len(places) > 0 {
+	if places, level := t.literal(e); len(places) > 0 && t.without&setOf(level) == 0 {
 		return t.settle(e, level, places)
 	}
 	if len(t.content) > tolerantMost || len(e.Old) > tolerantMost || len(e.New) > tolerantMost {
 		return nil, 0, t.missing(e)
 	}
 	places, level, err := t.tolerant(e)
-	if err == nil && len(places) == 0 {
+	if err == nil && len(places) == 0 && t.without&setOf(Escapes) == 0 {
 		places, level, err = t.escaped(e)
 	}
-	if err == nil && len(places) == 0 {
+	if err == nil && len(places) == 0 && t.without&setOf(Near) == 0 {
 		places, level, err = t.nearly(e)
 	}
 	switch {

@@ -10,11 +10,7 @@ import (
 // and \t, or the other way round.
 func (t *text) escaped(e Edit) ([]place, Level, error) {
 	if plain := (Edit{unescape(e.Old), unescape(e.New), e.All, e.Near}); plain.Old != e.Old && !strings.Contains(e.Old+e.New, "\n") && plain.Old != plain.New {
-		places, _ := t.literal(plain)
-		var err error
-		if len(places) == 0 {
-			places, _, err = t.tolerant(plain)
-		}
+		places, _, err := t.tolerant(plain)
 		if len(places) > 0 || err != nil {
 			return places, Escapes, err
 		}

@@ -21,6 +21,9 @@ func (p *projection) insertFlat(pending []int, gone int) error {
 	} else {
 		deep.line, deep.body = after.indent, ""
 	}
+	if now := deep; gone < 0 && ok && more && !now.leadsTo(after) {
+		return p.refuse("how deep line %d of new_string belongs is not clear", pending[0]+1) // nor does the file itself follow from brackets
+	}
 	level := ok && more && before.indent == after.indent && !opens(before.body) && p.even(pending)
 	for _, n := range pending {
 		l := p.w.new[n]
@@ -40,9 +43,9 @@ func (p *projection) insertFlat(pending []int, gone int) error {
 			}
 			gone = -1
 		}
-		p.put(l, -1, n)
+		p.put(l, -1)
 	}
-	if !level && more && (!deep.next(after.body) || deep.line != after.indent) {
+	if !level && more && !deep.leadsTo(after) {
 		return p.refuse("how deep line %d of new_string belongs is not clear", pending[len(pending)-1]+1)
 	}
 	return nil
@@ -124,6 +127,9 @@ func (d *depth) next(body string) bool {
 	d.line, d.body = in, body
 	return true
 }
+
+// leadsTo goes on to a line and reports whether it is as deep as it should be.
+func (d *depth) leadsTo(l line) bool { return d.next(l.body) && d.line == l.indent }
 
 // opens reports whether the lines after this one are one step deeper.
 func opens(body string) bool {

@@ -81,9 +81,6 @@ func sameLines(old, new []line, file []counterpart) []int {
 		if old[i].indent == new[j].indent {
 			score += 4
 		}
-		if old[i].trail == new[j].trail {
-			score += 2
-		}
 		if file != nil && file[i].blanks == blanksAfter(new, j) {
 			score++
 		}

@@ -11,7 +11,8 @@ import (
 type text struct {
 	name     string
 	content  []byte
-	newlines []int // where they are; nil until asked for
+	newlines []int    // where they are; nil until asked for
+	without  levelSet // levels that are left out; tests measure with it what each of them wins
 
 	// What the tolerant levels look at; nil until asked for.
 	lines  []line

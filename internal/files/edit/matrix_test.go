@@ -379,17 +379,21 @@ func TestMatrixOfSpaces(t *testing.T) {
 }
 
 func matrix(t *testing.T, files int, seed uint64, dialects ...dialect) {
-	seeds := 1
-	if s := os.Getenv("GATEHOUSE_MATRIX"); s != "" {
-		var err error
-		if seeds, err = strconv.Atoi(s); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for range seeds {
+	for range seedsOf(t, 1) {
 		matrixOf(t, seed, files, dialects...)
 		seed += 2
 	}
+}
+
+// seedsOf is how many seeds a test tries: n, or what GATEHOUSE_MATRIX says.
+func seedsOf(t *testing.T, n int) int {
+	if s := os.Getenv("GATEHOUSE_MATRIX"); s != "" {
+		var err error
+		if n, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return n
 }
 
 // These seeds once gave wrong edits: a changed line kept or lost blanks at its
@@ -454,6 +458,8 @@ func TestEndsOfChangedLines(t *testing.T) {
 			"a\nb\n", "a \nb \n", "x \ny \n", "x\ny\n"},
 		"of two lines alike but for blanks at the end the first goes": {
 			"a\npass\npass \n\tb\n", "a\npass\npass \n    b\n", "a\npass \n    b\n", "a\npass \n\tb\n"},
+		"the same between lines that change": {
+			"a\npass\npass \nb\n\tc\n", "a\npass\npass \nb\n    c\n", "q\npass \nr\n    c\n", "q\npass \nr\n\tc\n"},
 	} {
 		if v, _ := judge(t, name, c); v.right != 1 {
 			t.Errorf("%s: %+v", name, v)

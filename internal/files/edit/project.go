@@ -22,7 +22,6 @@ type projection struct {
 
 	out  []line
 	from []int // the line of the spot each of out is, -1 for none
-	told []int // the line of new each of out is, -1 for none
 }
 
 // project makes the place of a spot, or says why it cannot.
@@ -194,13 +193,6 @@ func (p *projection) place() (place, error) {
 		return place{}, p.refuse("what it means here is not clear")
 	}
 	head, tail := common(was, with)
-	if at := start + head; p.t.splits(at) { // a line ending is not torn
-		head--
-	}
-	if at := end - tail; p.t.splits(at) {
-		tail--
-	}
-	tail = max(tail, 0)
 	return place{start, end, splice{start + head, end - tail, with[head : len(with)-tail]}}, nil
 }
 
@@ -253,15 +245,15 @@ func (p *projection) frame() error {
 	if likeFile > likeOld {
 		// Lines that are less deep than the file's, and as deep as those of
 		// old, belong to a block that new puts around.
-		p.asIs = shallowest(p.w.new, 1) >= shallowest(p.s.lines, 1) || shallowest(p.w.new, 1) != shallowest(p.w.old, 1)
+		p.asIs = p.shallowest(p.w.new, 1) >= p.shallowest(p.s.lines, 1) || p.shallowest(p.w.new, 1) != p.shallowest(p.w.old, 1)
 		return nil
 	}
-	if likeOld > 0 || len(list) == 0 || !p.s.shift.moved() || shallowest(p.w.new, 1) == shallowest(p.w.old, 1) {
+	if likeOld > 0 || len(list) == 0 || !p.s.shift.moved() || p.shallowest(p.w.new, 1) == p.shallowest(p.w.old, 1) {
 		return nil
 	}
 	var other shift
 	if _, ok := other.uniform(list, p.t.unit); ok && len(other.models) > 0 {
-		if m := other.models[0]; m.tab > 0 && m.delta == 0 && shallowest(p.w.new, m.tab) == shallowest(p.s.lines, m.tab) {
+		if m := other.models[0]; m.tab > 0 && m.delta == 0 && p.shallowest(p.w.new, m.tab) == p.shallowest(p.s.lines, m.tab) {
 			p.shift = &other
 			return nil
 		}
@@ -269,12 +261,12 @@ func (p *projection) frame() error {
 	return p.refuse("how deep the lines of new_string belong is not clear")
 }
 
-// shallowest is the least width of the indentation of lines, but of a first
-// one that may begin after it.
-func shallowest(lines []line, tab int) int {
+// shallowest is the least width of the indentation of lines. The first does not
+// count if old begins after its indentation, because new then begins there too.
+func (p *projection) shallowest(lines []line, tab int) int {
 	least := -1
 	for i, l := range lines {
-		if l.blank() || i == 0 && l.indent == "" && len(lines) > 1 {
+		if l.blank() || i == 0 && (p.s.inside || p.s.shift.loose) && len(lines) > 1 {
 			continue
 		}
 		if w := width(l.indent, tab); least < 0 || w < least {
@@ -368,16 +360,15 @@ func (p *projection) build() error {
 		if err != nil {
 			return err
 		}
-		p.put(l, f, n)
+		p.put(l, f)
 		at, o = f+1, p.of[n]+1
 	}
 	return p.gap(at, len(p.s.lines), o, len(p.w.old), pending)
 }
 
-func (p *projection) put(l line, f, n int) {
+func (p *projection) put(l line, f int) {
 	p.out = append(p.out, l)
 	p.from = append(p.from, f)
-	p.told = append(p.told, n)
 }
 
 // gap puts what lies between two lines that stay: the inserted lines in the
@@ -418,7 +409,7 @@ func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 		return p.refuse("line %d, which old_string leaves out, lies among those to change", p.s.first+inside[0]+1)
 	}
 	for len(before) > 0 && len(pending) > 0 && p.w.new[pending[0]].blank() {
-		p.put(p.s.lines[before[0]], before[0], pending[0])
+		p.put(p.s.lines[before[0]], before[0])
 		before, pending = before[1:], pending[1:]
 	}
 	var closing []int
@@ -433,7 +424,7 @@ func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 	}
 	p.keep(after)
 	for range closing {
-		p.put(line{eol: p.eol}, -1, -1)
+		p.put(line{eol: p.eol}, -1)
 	}
 	return nil
 }
@@ -459,13 +450,13 @@ func (p *projection) between(kept, pending []int) error {
 	case head > 0 && tail > 0 || len(rest) == 0 && head > 0:
 		p.keep(kept[:min(len(kept), head)])
 		for range max(0, head-len(kept)) {
-			p.put(line{eol: p.eol}, -1, -1)
+			p.put(line{eol: p.eol}, -1)
 		}
 		if err := p.insert(rest, -1); err != nil {
 			return err
 		}
 		for range tail {
-			p.put(line{eol: p.eol}, -1, -1)
+			p.put(line{eol: p.eol}, -1)
 		}
 		return nil
 	case head > 0:
@@ -483,7 +474,7 @@ func (p *projection) between(kept, pending []int) error {
 
 func (p *projection) keep(lines []int) {
 	for _, f := range lines {
-		p.put(p.s.lines[f], f, -1)
+		p.put(p.s.lines[f], f)
 	}
 }
 
@@ -498,7 +489,7 @@ func (p *projection) insert(pending []int, gone int) error {
 		if err != nil {
 			return err
 		}
-		p.put(l, -1, n)
+		p.put(l, -1)
 	}
 	return nil
 }
@@ -584,11 +575,7 @@ func (p *projection) line(n, f int) (line, error) {
 		out.body = p.reworded(was.body, is.body, there.body)
 	}
 	wasTrail, isTrail := p.fix.oldEnds.meant(was.trail), p.fix.newEnds.meant(is.trail)
-	switch {
-	case !p.same[n] && (extends(is.body, was.body) || widestGap(is.body) > max(widestGap(was.body), len(there.trail))):
-		// What was added comes after the blanks that ended the line.
-		out.trail = isTrail
-	case isTrail != wasTrail && (!p.same[n] || wasTrail == there.trail):
+	if isTrail != wasTrail && (!p.same[n] || wasTrail == there.trail) {
 		out.trail = isTrail
 	}
 	if is.eol == "" {
@@ -607,24 +594,6 @@ func (p *projection) line(n, f int) (line, error) {
 		out.indent, err = p.indent(n)
 	}
 	return out, err
-}
-
-// extends reports whether a line is another one with more words at its end.
-func extends(is, was string) bool {
-	rest, ok := strings.CutPrefix(is, was)
-	return ok && strings.TrimLeftFunc(rest, isBlank) != rest
-}
-
-// widestGap is the length of the longest run of blanks inside a line.
-func widestGap(body string) (most int) {
-	n := 0
-	for _, c := range body {
-		if n++; !isBlank(c) {
-			n = 0
-		}
-		most = max(most, n)
-	}
-	return most
 }
 
 // alike reports whether a line of old counts as the one of the file.

@@ -131,7 +131,7 @@ func styleOf(pairs []indents, unit string) string {
 }
 
 // tabs are the widths a tab may have, the likeliest first.
-var tabs = [...]int{4, 2, 8, 3, 1, 5, 6, 7, 16}
+var tabs = [...]int{4, 2, 8, 3, 1}
 
 // modelsOf are the models that explain all pairs, those without a shift first.
 func modelsOf(pairs []indents, unit string) (models []model) {
@@ -201,9 +201,6 @@ func (s *shift) of(indent string) (file string, sure bool) {
 			return p.file, true
 		}
 	}
-	if s.already(indent) {
-		return indent, true
-	}
 	m, sure := s.model()
 	if !sure {
 		return "", false
@@ -228,25 +225,6 @@ func (s *shift) model() (model, bool) {
 		}
 	}
 	return model{}, false
-}
-
-// already reports whether an indentation is written as the file writes it and
-// old does not.
-func (s *shift) already(indent string) bool {
-	if indent == "" {
-		return false
-	}
-	tabbed, other := strings.Contains(indent, "\t"), false
-	for _, p := range s.pairs {
-		if p.old == "" {
-			continue
-		}
-		if strings.Contains(p.old, "\t") == tabbed {
-			return false
-		}
-		other = true
-	}
-	return other && tabbed == (s.style == "\t")
 }
 
 // by goes on from the nearest indentation that is known.

@@ -92,8 +92,9 @@ type spot struct {
 	first  int    // number of the first line, from 0
 	shift  shift
 	level  Level
-	faults forgiven
-	ended  bool // the last line of old ends in a newline
+	faults levelSet // the levels after Newlines that it needs
+	ended  bool     // the last line of old ends in a newline
+	inside bool     // the first line of old begins inside a line of the file
 }
 
 // tolerant finds an edit at the levels from Trailing to Blanks.
@@ -135,36 +136,18 @@ func (t *text) tolerant(e Edit) ([]place, Level, error) {
 	return places, level, nil
 }
 
-// forgiven is what had to be ignored for a spot.
-type forgiven uint8
-
-const (
-	trailing forgiven = 1 << iota
-	indented
-	looks
-	blanks
-)
-
-// forgive notes what a level stands for.
+// forgive notes that a spot is only found by a level.
 func (s *spot) forgive(l Level) {
 	s.level = max(s.level, l)
-	switch l {
-	case Trailing:
-		s.faults |= trailing
-	case Indent:
-		s.faults |= indented
-	case Lookalikes:
-		s.faults |= looks
-	case Blanks:
-		s.faults |= blanks
-	}
+	s.faults |= setOf(l) &^ setOf(Exact, Newlines)
 }
 
 // beats reports whether a spot is certainly nearer to what was written than
 // another: it differs in less. One that is indented otherwise and one that has
 // a blank line more say nothing about each other, and beside such things
 // blanks at the ends of lines do not count.
-func (a forgiven) beats(b forgiven) bool {
+func (a levelSet) beats(b levelSet) bool {
+	trailing := setOf(Trailing)
 	if a&^trailing != 0 || b&^trailing != 0 {
 		a, b = a&^trailing, b&^trailing
 	}
@@ -177,13 +160,13 @@ const spotLines = 100_000
 // spots are the places that no other place beats, those of the lowest level
 // first.
 func (t *text) spots(w *wanted, all bool) (best []*spot, err error) {
-	groups := map[forgiven][]*spot{}
+	groups := map[levelSet][]*spot{}
 	looked := 0
 	for _, at := range t.indexes([]byte(t.keys), w.key, all) {
 		if looked += len(w.solid); looked > spotLines {
 			return nil, &tool.Refusal{Code: "ambiguous", Message: fmt.Sprintf("old_string is not in %s as it is, and something like it is there too often to tell", t.name), Next: "Copy old_string exactly, with more lines around it."}
 		}
-		if s, ok := t.spot(w, at); ok {
+		if s, ok := t.spot(w, at); ok && (s.faults|setOf(s.level))&t.without == 0 {
 			groups[s.faults] = append(groups[s.faults], s)
 		}
 	}
@@ -233,7 +216,8 @@ func (t *text) spot(w *wanted, at int) (*spot, bool) {
 	t.growBlanks(w, s)
 	s.start = s.lines[0].at
 	s.ended = w.old[len(w.old)-1].eol != ""
-	return s, s.judge(w, t, head > 0)
+	s.inside = head > 0
+	return s, s.judge(w, t)
 }
 
 // bounded reports whether an occurrence begins and ends where a line or a word
@@ -378,7 +362,7 @@ func (t *text) blanksAround(w *wanted, s *spot, down int) bool {
 func (s *spot) end() int { return s.lines[len(s.lines)-1].end() }
 
 // judge finds the level of a spot; false means that it is none.
-func (s *spot) judge(w *wanted, t *text, inside bool) bool {
+func (s *spot) judge(w *wanted, t *text) bool {
 	var indents []indents
 	for o, f := range s.of {
 		if f < 0 {
@@ -401,7 +385,7 @@ func (s *spot) judge(w *wanted, t *text, inside bool) bool {
 		}
 		indents = append(indents, pairOf(a.indent, b.indent, o == w.solid[0]))
 	}
-	if inside {
+	if s.inside {
 		indents = indents[1:]
 	}
 	level, ok := s.shift.learn(indents, t.unit)
