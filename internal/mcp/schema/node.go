@@ -69,8 +69,7 @@ type node struct {
 	minItems, maxItems int // max -1: no limit
 
 	enum  [][]byte
-	words map[string]bool // enum, when it is long and all strings
-	tries int             // steps to compare with all of enum
+	tries int // steps to compare with all of enum
 
 	low, high *bound
 
@@ -286,16 +285,9 @@ func (p *parser) enum(n *node, v []byte, at string) {
 		return
 	}
 	n.enum = [][]byte{}
-	words := map[string]bool{}
 	for e := range rawjson.Elements(v) {
 		n.enum = append(n.enum, e)
 		n.tries += 1 + len(e)/32
-		if s, ok := rawjson.String(e); ok {
-			words[s] = true
-		}
-	}
-	if len(words) == len(n.enum) && len(words) > 8 {
-		n.words = words
 	}
 }
 

@@ -1,18 +1,35 @@
-// Package schema turns Go types into JSON Schema, and JSON Schema into compiled
-// validators.
+// Package schema writes JSON Schema for Go types, and compiles JSON Schema to
+// check values.
 //
 // For and ForOutput write the schema of a tool's arguments and results from
-// their Go types; Compile makes any schema, ours or a stranger's, into a
-// Schema that checks JSON text. What is wrong is told in words a model can act
-// on. Nothing here opens the network, and neither a schema nor a value from a
-// stranger makes a check run for long: what would cost too much is refused.
+// their Go types. Compile compiles any schema, one of ours or one that another
+// server sent. A Schema checks JSON text and describes each problem so that a
+// model can correct its call. The package opens no network connections. A check
+// does not run for long, because a check that would cost too much is
+// refused, so schemas and values from other servers are safe.
 //
-// Two engines stand behind one Schema. Our own walks the text once without
-// decoding it and knows the keywords tools use. A schema that also uses others
-// (allOf, $ref, patternProperties and their like) is walked first, for the
-// better messages, and then judged by github.com/google/jsonschema-go on a
-// decoded value. There, whole numbers that fit an int64 are exact, all others
-// and every bound are float64. Patterns are Go's (RE2) in both.
+// A Schema uses up to two engines. The walker reads the text once, without
+// decoding it, and knows the keywords that tools commonly use. A schema with
+// other keywords (allOf, $ref, patternProperties and similar ones) is also given
+// to the full engine, github.com/google/jsonschema-go, which checks a decoded
+// value. There, whole numbers that fit an int64 are exact; all other numbers and
+// all bounds are float64. Patterns are RE2, Go's syntax, in both engines.
+//
+// Both are needed, as TestEngines and BenchmarkEngines measure on real schemas
+// and TestOfficialSuite on the suite of JSON Schema:
+//
+//	                                   walker alone  full engine alone
+//	our tools, 291 schemas: complete            291                291
+//	  12,827 wrong values: found             12,827             12,827
+//	  one check, a value that fits           1.5 µs              77 µs
+//	npm servers, 163 schemas: complete          138                163
+//	  5,300 wrong values: found               4,957              5,300
+//	  one check, a value that fits           0.6 µs              52 µs
+//	MCP 2025-11-25, 29 of its types: complete     0                 29
+//	official suite, 1,937 checks: right       1,437              1,937
+//
+// The walker allocates nothing, reports up to five problems with their paths,
+// and fills in defaults. It never refuses what the full engine accepts.
 package schema
 
 import (
