@@ -49,7 +49,7 @@ func TestOf(t *testing.T) {
 }
 
 func TestOwnSource(t *testing.T) {
-	b, err := os.ReadFile("symbols.go")
+	b, err := os.ReadFile("parse.go")
 	if err != nil {
 		t.Fatal(err)
 	}

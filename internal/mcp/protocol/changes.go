@@ -186,7 +186,7 @@ func (e *Engine) Revoked(principal, credential string) {
 	c.mu.Unlock()
 	for _, p := range pipes {
 		if hit(&p.who.Caller) && p.who.Prove != nil {
-			p.close(session.ErrRevoked) // the next message would be served for whoever connected
+			p.Close(session.ErrRevoked) // the next message would be served for whoever connected
 			continue
 		}
 		p.sess.End(session.ErrRevoked)

@@ -103,38 +103,12 @@ func (e *Engine) Open(who Who, m *Message) (s *session.Session, response []byte,
 	return e.initialize(who, m)
 }
 
-// Accept takes a legacy notification or response. Nothing is ever answered;
-// a fault is only for the door's status code.
-func (e *Engine) Accept(s *session.Session, m *Message) *Fault { return e.accept(s, m) }
-
-// Legacy serves one legacy request to its end. It returns when the engine
-// needs the calling goroutine no longer, which may be before the answer: the
-// sink tells when that is. The request does not end with the connection it
-// came in on.
-func (e *Engine) Legacy(s *session.Session, m *Message, sink Sink) { e.legacy(s, m, sink) }
-
-// Stateless makes a session for one legacy request on a host without
-// sessions. version is the MCP-Protocol-Version header; "" stands for
-// 2025-03-26.
-func (e *Engine) Stateless(who Who, version string) (*session.Session, *Fault) {
-	return e.stateless(who, version)
-}
-
 // Respond makes the response to a fault.
 func Respond(f *Fault) []byte { return appendError(nil, f) }
 
 // Sessions is the table of sessions with an id; nil when the host serves
 // without.
 func (e *Engine) Sessions() *session.Table { return e.sessions }
-
-// Modern serves one modern message to its end. A request ends early when ctx
-// does: on a door whose connection stands for the request, that is when the
-// client has gone. It returns when the engine needs the calling goroutine no
-// longer, which may be before the answer (a subscription stays open): the
-// sink tells when that is.
-func (e *Engine) Modern(ctx context.Context, who Who, m *Message, h Header, sink Sink) {
-	e.modern(ctx, who, m, h, sink)
-}
 
 // Pipe makes one client's end of a newline-framed connection: all eras, all
 // messages, state of its own. write sends one frame, without its newline; it
@@ -153,18 +127,6 @@ func (p *Pipe) Receive(frame []byte) {
 		go work()
 	}
 }
-
-// Oversized answers a frame that was longer than limit bytes and was thrown
-// away unread by the door; the connection goes on. id is that of the request in it, a
-// raw token, or nil if none could be found.
-func (p *Pipe) Oversized(limit int, id []byte) { p.oversized(limit, id) }
-
-// Drain waits until every request that was received has been answered, or
-// until ctx is done. The door calls it when its input has ended.
-func (p *Pipe) Drain(ctx context.Context) { p.drain(ctx) }
-
-// Close cancels what is in flight and ends the pipe. Safe to call twice.
-func (p *Pipe) Close(cause error) { p.close(cause) }
 
 // Done is closed when the pipe has ended, also by a failed write.
 func (p *Pipe) Done() <-chan struct{} { return p.done }

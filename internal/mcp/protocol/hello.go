@@ -274,8 +274,10 @@ func (r *request) extended(capabilities string) []byte {
 	return rawjson.Splice(caps, rawjson.Edit{Key: "extensions", Value: all})
 }
 
-// stateless makes the session of one legacy request on a host without them.
-func (e *Engine) stateless(who Who, version string) (*session.Session, *Fault) {
+// Stateless makes a session for one legacy request on a host without
+// sessions. version is the MCP-Protocol-Version header; "" stands for
+// 2025-03-26.
+func (e *Engine) Stateless(who Who, version string) (*session.Session, *Fault) {
 	f := session.Facts{Caller: who.Caller, Revision: mcpversion.V20250326, Until: who.Until}
 	if version != "" {
 		r, ok := mcpversion.Parse(version)

@@ -12,8 +12,9 @@ import (
 	"gatehouse/tool"
 )
 
-// accept takes a legacy notification or response.
-func (e *Engine) accept(s *session.Session, m *Message) *Fault {
+// Accept takes a legacy notification or response. Nothing is ever answered;
+// a fault is only for the door's status code.
+func (e *Engine) Accept(s *session.Session, m *Message) *Fault {
 	if m.IsResponse() {
 		id, ok := rawjson.String(m.ID)
 		if !ok || !s.Respond(id, session.Reply{Result: m.Result, Error: m.Error}) {

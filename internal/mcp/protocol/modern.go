@@ -12,9 +12,13 @@ import (
 	"gatehouse/internal/mcp/session"
 )
 
-// modern serves one message that stands alone. Nothing of earlier ones on the
-// same connection is used.
-func (e *Engine) modern(door context.Context, who Who, m *Message, h Header, sink Sink) {
+// Modern serves one modern message to its end. A request ends early when ctx
+// does: on a door whose connection stands for the request, that is when the
+// client has gone. It returns when the engine needs the calling goroutine no
+// longer, which may be before the answer (a subscription stays open): the
+// sink tells when that is. Nothing of earlier messages on the same connection is
+// used.
+func (e *Engine) Modern(door context.Context, who Who, m *Message, h Header, sink Sink) {
 	switch {
 	case m.IsResponse():
 		sink.Answer(400, appendError(nil, invalid(m.ID, "a client sends no responses in this revision; answers travel in inputResponses")))

@@ -69,7 +69,7 @@ func (p *Pipe) send(msg []byte) error {
 	err := p.write(msg)
 	p.mu.Unlock()
 	if err != nil {
-		go p.close(fmt.Errorf("%w: %w", errPipe, err))
+		go p.Close(fmt.Errorf("%w: %w", errPipe, err))
 	}
 	return err
 }
@@ -96,7 +96,10 @@ func (p *Pipe) receive(frame []byte) (work func()) {
 	return p.take(&msgs[0], &pipeSink{p: p})
 }
 
-func (p *Pipe) oversized(limit int, id []byte) {
+// Oversized answers a frame that was longer than limit bytes and was thrown
+// away unread by the door; the connection goes on. id is that of the request in it, a
+// raw token, or nil if none could be found.
+func (p *Pipe) Oversized(limit int, id []byte) {
 	p.send(appendError(nil, invalid(id, fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
 }
 
@@ -145,7 +148,7 @@ func (p *Pipe) hear(m *Message) {
 		}
 		return
 	}
-	p.e.accept(p.sess, m)
+	p.e.Accept(p.sess, m)
 }
 
 // enter takes a slot, and waits for one: the client is not read meanwhile. It
@@ -205,15 +208,16 @@ func (p *Pipe) initialize(m *Message, sink *pipeSink) {
 	sink.Answer(200, p.e.welcome(&f, m.ID))
 	p.e.joined(p.sess)
 	if !f.Until.IsZero() {
-		expiry := time.AfterFunc(time.Until(f.Until), func() { p.close(session.ErrExpired) })
+		expiry := time.AfterFunc(time.Until(f.Until), func() { p.Close(session.ErrExpired) })
 		p.sess.OnEnd(func() { expiry.Stop() })
 	}
 }
 
-// drain waits for the answers to what was received. A client that sends no
-// more cannot cancel a subscription or answer a question: what waits for that
-// ends.
-func (p *Pipe) drain(ctx context.Context) {
+// Drain waits until every request that was received has been answered, or
+// until ctx is done. The server calls it when its input has ended. A client that
+// sends no more cannot cancel a subscription or answer a question, so what waits for
+// that ends.
+func (p *Pipe) Drain(ctx context.Context) {
 	idle := p.open.idle()
 	for _, end := range p.open.deafen() {
 		end()
@@ -225,7 +229,8 @@ func (p *Pipe) drain(ctx context.Context) {
 	}
 }
 
-func (p *Pipe) close(cause error) {
+// Close cancels what is in flight and ends the pipe. Safe to call twice.
+func (p *Pipe) Close(cause error) {
 	p.once.Do(func() {
 		p.e.changes.mu.Lock()
 		delete(p.e.changes.pipes, p.sess)

@@ -131,8 +131,11 @@ type request struct {
 	end    ending
 }
 
-// legacy serves one request of a session.
-func (e *Engine) legacy(s *session.Session, m *Message, sink Sink) {
+// Legacy serves one legacy request to its end. It returns when the engine
+// needs the calling goroutine no longer, which may be before the answer: the
+// sink tells when that is. The request does not end with the connection it
+// came in on.
+func (e *Engine) Legacy(s *session.Session, m *Message, sink Sink) {
 	parent := e.base
 	if s.ID != "" {
 		parent = context.Background() // the end of its session ends it, at the latest when the host stops
