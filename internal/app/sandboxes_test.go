@@ -1,6 +1,7 @@
 package app
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -79,6 +80,33 @@ func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
 		}
 		if !strings.Contains(made, c.want) {
 			t.Errorf("%s: %s, want %s", c.args, made, c.want)
+		}
+	}
+	// An image without an interpreter: what is missing, and what to do, which is
+	// nothing about the host's programs.
+	var box struct {
+		ID string `json:"sandbox_id"`
+	}
+	if err := json.Unmarshal(ann.toolResult("lab", "sandbox_create", `{"template":"tiny"}`).StructuredContent, &box); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ tool, args, program, such string }{
+		{"sandbox_run", `{"sandbox_id":%q,"language":"python","code":"1"}`, "python3", "python:3-slim"},
+		{"sandbox_run", `{"sandbox_id":%q,"language":"node","code":"1"}`, "node", "node:lts-slim"},
+		{"sandbox_context", `{"sandbox_id":%q,"action":"create","language":"python"}`, "python3", "python:3-slim"},
+	} {
+		got := ann.toolResult("lab", c.tool, fmt.Sprintf(c.args, box.ID))
+		text := got.Content[0].Text
+		for _, w := range []string{
+			"not_found: ", "there is no program " + c.program + " in the sandbox",
+			"has the programs of the image of the template tiny alone, and " + c.program + " is not among them", "such as " + c.such,
+		} {
+			if !got.IsError || !strings.Contains(text, w) {
+				t.Errorf("%s %s: %q, want %q", c.tool, c.args, text, w)
+			}
+		}
+		if strings.Contains(text, "of the host") || strings.Contains(text, root) {
+			t.Errorf("%s %s: %q tells of the host", c.tool, c.args, text)
 		}
 	}
 }

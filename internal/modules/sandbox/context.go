@@ -89,7 +89,7 @@ func newContext(b *manager.Box, language string) (*manager.Context, error) {
 	case errors.Is(err, manager.ErrTooManyContexts):
 		return nil, beyond(err)
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, notRun(err)
+		return nil, notRun(b, err)
 	case err != nil:
 		return nil, gone(err)
 	}

@@ -44,7 +44,7 @@ func (m *desk) startTool() tool.Tool {
 		case errors.Is(err, manager.ErrTooManyProcesses):
 			return startOut{}, beyond(err)
 		case err != nil:
-			return startOut{}, notRun(err)
+			return startOut{}, notRun(b, err)
 		}
 		return startOut{g.ID}, nil
 	})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -203,7 +204,7 @@ func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how, what fun
 		return ranOut{}, nil, context.Cause(ctx)
 	}
 	if err != nil && r.Outcome == "" {
-		return ranOut{}, nil, notRun(err)
+		return ranOut{}, nil, notRun(b, err)
 	}
 	out := ended(r)
 	all.into(&out, r, h.Separate || m.cfg.Original(c.Caller.Context))
@@ -251,7 +252,7 @@ func ended(r interpreter.Result) ranOut {
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-func notRun(err error) error {
+func notRun(b *manager.Box, err error) error {
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
 		return r
 	}
@@ -261,9 +262,41 @@ func notRun(err error) error {
 	case errors.Is(err, interpreter.ErrBusy):
 		return &tool.Refusal{Code: "busy", Message: "the context runs other code", Next: "Wait for that, or interrupt it with sandbox_context."}
 	case errors.Is(err, fs.ErrNotExist):
-		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "A sandbox has the programs of the host that are in /usr and /bin."}
+		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: withProgram(b, err.Error())}
 	}
 	return &tool.Refusal{Code: "not_started", Message: err.Error()}
+}
+
+// namedProgram is how drivers name a program that a sandbox does not have.
+var namedProgram = regexp.MustCompile(`there is no program ([^\s/]+)`)
+
+// packaged tells, of the interpreters of the tools, an image that has each and
+// the package of the host.
+var packaged = map[string]struct{ image, of string }{
+	"python3": {"python:3-slim", "python3"},
+	"node":    {"node:lts-slim", "nodejs"},
+	"bash":    {"debian:stable-slim", "bash"},
+}
+
+// withProgram says how to get a sandbox with what this one does not have. An
+// image has its own programs alone, and any other sandbox those of the host.
+func withProgram(b *manager.Box, text string) string {
+	found := namedProgram.FindStringSubmatch(text)
+	program := "this program"
+	such, install := "", "install it on the host"
+	if found != nil {
+		program = found[1]
+	}
+	if p, known := packaged[program]; known {
+		such, install = ", such as "+p.image, "install it on the host (apt-get install "+p.of+")"
+	}
+	other := "make a sandbox with a template or an image that has it (sandbox_create with template or image" + such +
+		"; sandbox_stats names the templates)"
+	if image := b.Image(); image != "" {
+		return fmt.Sprintf("This sandbox has the programs of the image %s alone, and %s is not among them: %s.", image, program, other)
+	}
+	return fmt.Sprintf("This sandbox has the programs of the host that are in /usr and /bin, and %s is not among them: have an administrator %s, or %s.",
+		program, install, other)
 }
 
 // transcript is what came of code. Its streams are written to by one goroutine

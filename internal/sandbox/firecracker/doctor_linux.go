@@ -74,8 +74,6 @@ func (d *Driver) programs() (findings []sandbox.Finding) {
 	return findings
 }
 
-const remedyKernel = "name one by GATEHOUSE_KERNEL; " + guest.RemedyKernel
-
 func found(name string, p *program) sandbox.Finding {
 	return sandbox.Finding{Name: name, Needed: true, OK: true, Detail: fmt.Sprintf("%s: %s", p.path, p.version)}
 }
@@ -120,7 +118,7 @@ func (d *Driver) kernel(ctx context.Context) sandbox.Finding {
 		_, err = d.system.Initrd(ctx)
 	}
 	if err != nil {
-		f.Detail, f.Remedy = err.Error(), remedyKernel
+		f.Detail, f.Remedy = err.Error(), "name another kernel by GATEHOUSE_KERNEL, and its modules by GATEHOUSE_SANDBOX_KERNEL_MODULES"
 		return f
 	}
 	f.OK, f.Detail = true, path

@@ -62,7 +62,7 @@ func New(o Options) (*Driver, error) {
 	}
 	made, err := guest.New(guest.Options{Kernel: o.Kernel, Modules: o.Modules, Rootfs: o.Rootfs, Folder: o.Cache, Most: o.DiskBytes, Log: d.log})
 	if err != nil {
-		d.missing = &Missing{nameKernel, err, remedyKernel}
+		d.missing = &Missing{nameKernel, err, guest.Remedy(err)}
 		return d, nil
 	}
 	if err := d.settle(parent); err != nil {

@@ -26,8 +26,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemedyKernel is what to do when there is no kernel.
-const RemedyKernel = "install one: apt-get install linux-image-cloud-amd64 (Debian), or name one and its modules in the settings"
+// What to do when a kernel cannot be used.
+const (
+	remedyNoKernel = "install one with its modules: apt-get install linux-image-cloud-amd64 (Debian), linux-image-virtual (Ubuntu), " +
+		"dnf install kernel-core (Fedora); or name one by GATEHOUSE_KERNEL, and its modules by GATEHOUSE_SANDBOX_KERNEL_MODULES"
+	remedyNamed = "name a kernel that this user can read by GATEHOUSE_KERNEL, and its modules by GATEHOUSE_SANDBOX_KERNEL_MODULES; " +
+		"without these settings it is the newest in /boot"
+)
+
+// Remedy is what to do about an error of New.
+func Remedy(err error) string {
+	switch {
+	case errors.Is(err, ErrNoKernel):
+		return remedyNoKernel
+	case errors.Is(err, ErrKernel):
+		return remedyNamed
+	}
+	return "see that this user can write to the cache folder, in which machines are prepared"
+}
 
 const (
 	half   = ".half-"            // part of the name of what is not finished
@@ -39,6 +55,7 @@ const (
 type Options struct {
 	Kernel  string       // a kernel's file; "" means the newest in /boot whose modules are there too
 	Modules string       // the folder of its modules; "" means the one of its version, near it or in /lib/modules
+	Boot    string       // the folder in which a kernel is looked for; "" means /boot
 	Rootfs  string       // a file with an ext4, squashfs or erofs; "" makes one of the host's own programs
 	Folder  string       // for what is made; "" means the user's folder for caches
 	Most    int64        // bytes that what is made may take on disk, in use or not, with the copies of it that Beside names; 0 means DefaultMost
@@ -59,8 +76,8 @@ type Guest struct {
 	drop   func() bool
 }
 
-// New finds the kernel and prepares the folder. An error that is ErrNoKernel
-// says what to install.
+// New finds the kernel and prepares the folder. Remedy tells what to do about an
+// error.
 func New(o Options) (*Guest, error) {
 	g := &Guest{options: o, folder: o.Folder, log: o.Log, making: map[string]chan struct{}{}, pinned: map[string]*os.File{}}
 	if g.options.Most == 0 {
@@ -70,7 +87,11 @@ func New(o Options) (*Guest, error) {
 		g.log = slog.New(slog.DiscardHandler)
 	}
 	var err error
-	if g.kernel, err = FindKernel(o.Kernel, o.Modules); err != nil {
+	boot := o.Boot
+	if boot == "" {
+		boot = "/boot"
+	}
+	if g.kernel, err = findKernel(boot, o.Kernel, o.Modules); err != nil {
 		return nil, err
 	}
 	if g.folder == "" {

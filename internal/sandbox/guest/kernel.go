@@ -14,8 +14,11 @@ import (
 	"strings"
 )
 
-// ErrNoKernel is why no machine can boot.
-var ErrNoKernel = errors.New("there is no kernel for virtual machines; " + RemedyKernel)
+// Why no machine can boot.
+var (
+	ErrNoKernel = errors.New("there is no kernel for virtual machines") // that was found
+	ErrKernel   = errors.New("the kernel that the settings name cannot be used")
+)
 
 // Kernel is one that a machine can boot.
 type Kernel struct {
@@ -34,13 +37,19 @@ const (
 
 // FindKernel takes the kernel at path, or, when that is "", the newest of /boot
 // whose modules are there. modules may be "".
-func FindKernel(path, modules string) (Kernel, error) {
+func FindKernel(path, modules string) (Kernel, error) { return findKernel("/boot", path, modules) }
+
+func findKernel(boot, path, modules string) (Kernel, error) {
 	if path != "" {
-		return readKernel(path, modules)
+		k, err := readKernel(path, modules)
+		if err != nil {
+			err = fmt.Errorf("%w: %w", ErrKernel, err)
+		}
+		return k, err
 	}
-	all, _ := filepath.Glob("/boot/vmlinuz-*")
+	all, _ := filepath.Glob(filepath.Join(boot, "vmlinuz-*"))
 	slices.SortFunc(all, newerFirst)
-	var why error
+	var why []string
 	for _, p := range all {
 		k, err := readKernel(p, modules)
 		if err == nil && k.Modules != "" {
@@ -49,9 +58,12 @@ func FindKernel(path, modules string) (Kernel, error) {
 		if err == nil {
 			err = fmt.Errorf("%s has no modules in /lib/modules/%s", p, k.Version)
 		}
-		why = errors.Join(why, err)
+		why = append(why, err.Error())
 	}
-	return Kernel{}, errors.Join(ErrNoKernel, why)
+	if len(why) == 0 {
+		return Kernel{}, fmt.Errorf("%w: %s has none", ErrNoKernel, boot)
+	}
+	return Kernel{}, fmt.Errorf("%w: %s", ErrNoKernel, strings.Join(why, "; "))
 }
 
 // newerFirst orders names by their numbers; among kernels of one version one
@@ -82,12 +94,12 @@ func numbers(s string) (all []int) {
 func readKernel(path, modules string) (Kernel, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return Kernel{}, fmt.Errorf("the kernel for virtual machines: %w", err)
+		return Kernel{}, err
 	}
 	defer f.Close()
 	b, err := io.ReadAll(io.LimitReader(f, largestKernel))
 	if err != nil {
-		return Kernel{}, fmt.Errorf("the kernel for virtual machines: %w", err)
+		return Kernel{}, err
 	}
 	k := Kernel{Path: path, Version: version(b), ELF: bytes.HasPrefix(b, []byte("\x7fELF"))}
 	if k.Version == "" {
@@ -97,7 +109,7 @@ func readKernel(path, modules string) (Kernel, error) {
 	if modules == "" {
 		k.Modules = modulesOf(path, k.Version)
 	} else if _, err := os.Stat(modules); err != nil {
-		return Kernel{}, fmt.Errorf("the kernel's modules: %w", err)
+		return Kernel{}, fmt.Errorf("its modules: %w", err)
 	}
 	return k, nil
 }

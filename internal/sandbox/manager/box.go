@@ -80,6 +80,19 @@ type destroyed struct {
 	Why   string `json:"why"` // destroyed, idle, expired, closed or lost
 }
 
+// Image names the image that it was made of, as its caller did, or by the
+// template, whose image may be a folder of the host; "" means the host's own
+// programs.
+func (b *Box) Image() string {
+	switch {
+	case b.kind.Image == "":
+		return ""
+	case b.ask.Image != "":
+		return b.ask.Image
+	}
+	return "of the template " + b.Template
+}
+
 // Owner is whose sandbox it is now.
 func (b *Box) Owner() string {
 	b.manager.mu.Lock()

@@ -4,7 +4,6 @@ package qemu
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -23,10 +22,7 @@ const (
 func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 	found := sandbox.Finding{Name: "QEMU and a kernel for machines", Needed: true}
 	if d.missing != nil {
-		found.Detail, found.Remedy = d.missing.Error(), remedyProgram
-		if errors.Is(d.missing, guest.ErrNoKernel) {
-			found.Remedy = guest.RemedyKernel
-		}
+		found.Detail, found.Remedy = d.missing.Error(), d.remedy
 		return []sandbox.Finding{found}
 	}
 	version, err := d.version(ctx)

@@ -30,7 +30,8 @@ const (
 type Driver struct {
 	log     *slog.Logger
 	program string
-	missing error // why there can be no machines
+	missing error  // why there can be no machines
+	remedy  string // what to do about that
 	guests  *guest.Guest
 	groups  *cgroup.Place
 	users   *rootfs.Users
@@ -63,10 +64,13 @@ func New(o Options) (*Driver, error) {
 	}
 	var err error
 	if d.program, err = exec.LookPath(program); err != nil {
-		d.missing = fmt.Errorf("there is no QEMU: %w; %s", err, remedyProgram)
+		d.missing, d.remedy = fmt.Errorf("there is no QEMU: %w", err), remedyProgram
 		return d, nil
 	}
-	d.guests, d.missing = guest.New(guest.Options{Kernel: o.Kernel, Modules: o.Modules, Rootfs: o.Rootfs, Folder: o.Folder, Most: o.DiskBytes, Log: d.log})
+	d.guests, d.missing = guest.New(guest.Options{Kernel: o.Kernel, Modules: o.Modules, Rootfs: o.Rootfs, Folder: o.Folder, Most: o.DiskBytes, Boot: o.boot, Log: d.log})
+	if d.missing != nil {
+		d.remedy = guest.Remedy(d.missing)
+	}
 	return d, nil
 }
 
@@ -92,7 +96,7 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 		return nil, err
 	}
 	if d.missing != nil {
-		return nil, fmt.Errorf("create a sandbox: %w", d.missing)
+		return nil, fmt.Errorf("create a sandbox: %w; %s", d.missing, d.remedy)
 	}
 	b, err := d.create(ctx, spec, limits)
 	if err != nil {

@@ -25,6 +25,8 @@ type Options struct {
 	DiskBytes   int64        // bytes that what machines boot may take on disk; 0 means 20 GiB
 	Accelerator string       // "kvm", "tcg", or "" for whichever works
 	Log         *slog.Logger // nil means nothing is logged
+
+	boot string // of tests: where a kernel is looked for
 }
 
 const remedyProgram = "install it: apt-get install qemu-system-x86 (Debian, Ubuntu), dnf install qemu-system-x86-core (Fedora)"
