@@ -18,13 +18,13 @@ const endings = 4096
 // and the folder of those that outlive this host.
 func (a *App) processDeps() (c process.Config, err error) {
 	s := a.cfg.Modules.Process
-	c.Running, c.Context, c.Everyones, c.Processes, c.Buffer, c.Kept = s.Running, s.Context, s.Everyones, s.Processes, s.Buffer, s.Kept
+	c.PerOwner, c.PerContext, c.Total, c.Processes, c.Buffer, c.MaxEnded = s.Running, s.Context, s.Everyones, s.Processes, s.Buffer, s.Kept
 	if s.Keep > 0 {
-		c.Keep = s.Keep.String()
+		c.Retention = s.Keep.String()
 	}
 	if !a.opts.Private {
 		begun := make(chan struct{})
-		c.Folder, c.Begun = filepath.Join(a.cfg.Folders.State, "processes"), begun
+		c.Folder, c.Ready = filepath.Join(a.cfg.Folders.State, "processes"), begun
 		a.room(Part{"detached processes", func(ctx context.Context) error { // when the tree follows the facts
 			close(begun)
 			<-ctx.Done()

@@ -22,10 +22,11 @@ func (m *dirs) createTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "dir_create",
 		Title:       "Create a directory",
-		Description: "Makes a directory and its missing parents; one that exists is fine.",
-		Help:        "Makes a directory with mode 0755, and all that is missing on the way to it. If a file is in the way it is refused and nothing is changed there.",
-		Effects:     tool.Writes | tool.Idempotent,
-		Task:        tool.TaskNever,
+		Description: "Makes a directory and its missing parents. If it exists, the call succeeds.",
+		Help: "The mode of the new directories is 0755. If a file has the name of one of them, the call is " +
+			"refused and the file stays as it is.",
+		Effects: tool.Writes | tool.Idempotent,
+		Task:    tool.TaskNever,
 	}, m.create)
 }
 

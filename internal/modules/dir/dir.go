@@ -1,8 +1,9 @@
-// Package dir lists, makes and measures directories inside the roots of a call.
+// Package dir is the module that lists, makes and measures directories inside
+// the roots of a call.
 //
-// A listing is paged by name, so that a directory of a million entries costs
-// one page of memory and each page begins where the last one ended, whatever
-// came and went in between.
+// A cursor is the name of the last entry on a page. A directory of a million
+// entries therefore costs one page of memory, and each page begins where the
+// previous one ended, even if entries were added or removed in between.
 package dir
 
 import (
@@ -15,7 +16,7 @@ import (
 // dirs is the module. It holds no state.
 type dirs struct{ offer module.Offer }
 
-// New makes the module. It takes no configuration.
+// New returns the module. It has no configuration.
 func New(_ context.Context, _ module.Deps) (module.Module, error) {
 	m := &dirs{}
 	m.offer.Tools = []tool.Tool{m.listTool(), m.createTool(), m.sizeTool()}

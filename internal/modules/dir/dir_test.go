@@ -42,7 +42,9 @@ func run(t *testing.T, rs tool.Roots, name string, args map[string]any, out any)
 	if given, err = in.Canonical(given); err != nil {
 		return "invalid_arguments"
 	}
-	res, err := tl.Run(context.Background(), &tool.Call{Name: name, Args: given, Roots: rs, Peer: struct{ tool.Peer }{}})
+	res, err := tl.Run(
+		context.Background(), &tool.Call{Name: name, Args: given, Roots: rs, Peer: struct{ tool.Peer }{}},
+	)
 	if err != nil {
 		r, ok := errors.AsType[*tool.Refusal](err)
 		if !ok {
@@ -98,8 +100,18 @@ func TestList(t *testing.T) {
 				t.Errorf("path: got %q, want %q", e.Path, want)
 			}
 		}
-		want := []string{"Z false 0 ", "b.txt false 5 ", `bad\xff false 1 `, "dangling false 0 link", "leads-out false 0 link", "link false 5 link",
-			"linkdir true 0 link", "pipe false 0 pipe", "sub true 0 ", "ä \n false 1 "}
+		want := []string{
+			"Z false 0 ",
+			"b.txt false 5 ",
+			`bad\xff false 1 `,
+			"dangling false 0 link",
+			"leads-out false 0 link",
+			"link false 5 link",
+			"linkdir true 0 link",
+			"pipe false 0 pipe",
+			"sub true 0 ",
+			"ä \n false 1 ",
+		}
 		if !slices.Equal(got, want) {
 			t.Errorf("%s: got %q, want %q", path, got, want)
 		}
@@ -120,8 +132,10 @@ func TestListRefuses(t *testing.T) {
 	os.Symlink("../out", dir+"/out")
 	os.Symlink("loop", dir+"/loop")
 	for path, want := range map[string]string{
-		"f": "not_a_directory", "missing": "not_found", "..": "outside_root", "/": "outside_root", "/etc": "outside_root",
-		"out": "outside_root", "out/secret": "outside_root", "loop": "unsupported", "f/x": "not_a_directory", "": "invalid_arguments",
+		"f": "not_a_directory", "missing": "not_found", "..": "outside_root", "/": "outside_root",
+		"/etc": "outside_root",
+		"out":  "outside_root", "out/secret": "outside_root", "loop": "unsupported", "f/x": "not_a_directory",
+		"": "invalid_arguments",
 	} {
 		if got := run(t, set, "dir_list", map[string]any{"path": path}, nil); got != want {
 			t.Errorf("%q: got %q, want %q", path, got, want)
@@ -232,8 +246,10 @@ func TestCreate(t *testing.T) {
 	os.Symlink(dir+"/a", dir+"/abs")
 	for _, c := range []struct{ path, want, lands string }{
 		{"a/b/c", "", "a/b/c"}, {"a/b/c", "", "a/b/c"}, {"abs/d/", "", "a/d"}, {".", "", "."}, {"x/../y", "", "y"},
-		{"f", "exists", ""}, {"a/.git/hooks", "denied", ""}, {"f/x", "not_a_directory", ""}, {"out/new", "outside_root", ""}, {"../out/new", "outside_root", ""},
-		{"new/../../elsewhere", "outside_root", ""}, {"/tmp/../elsewhere", "outside_root", ""}, {strings.Repeat("n", 300), "invalid_arguments", ""},
+		{"f", "exists", ""}, {"a/.git/hooks", "denied", ""}, {"f/x", "not_a_directory", ""},
+		{"out/new", "outside_root", ""}, {"../out/new", "outside_root", ""},
+		{"new/../../elsewhere", "outside_root", ""}, {"/tmp/../elsewhere", "outside_root", ""},
+		{strings.Repeat("n", 300), "invalid_arguments", ""},
 	} {
 		var out createOut
 		if got := run(t, set, "dir_create", map[string]any{"path": c.path}, &out); got != c.want {
@@ -242,7 +258,10 @@ func TestCreate(t *testing.T) {
 		if c.lands == "" {
 			continue
 		}
-		if info, err := os.Stat(filepath.Join(dir, c.lands)); err != nil || !info.IsDir() || info.Mode().Perm() != 0o755 || !out.Success || out.Path != c.path {
+		if info, err := os.Stat(filepath.Join(dir, c.lands)); err != nil || !info.IsDir() ||
+			info.Mode().Perm() != 0o755 ||
+			!out.Success ||
+			out.Path != c.path {
 			t.Errorf("%s: %+v, %v", c.path, out, err)
 		}
 	}

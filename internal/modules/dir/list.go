@@ -18,10 +18,10 @@ import (
 
 type listIn struct {
 	Path   string `json:"path" doc:"directory to list" min:"1" names:"path"`
-	Depth  int    `json:"depth,omitempty" doc:"levels, shown as a tree" min:"1" max:"100"`
+	Depth  int    `json:"depth,omitempty" doc:"levels of a tree" min:"1" max:"100"`
 	Glob   string `json:"glob,omitempty" doc:"such as *.go,!*_test.go"`
 	Sort   string `json:"sort,omitempty" enum:"name,size,mtime"`
-	All    bool   `json:"all,omitempty" doc:"also what .gitignore leaves out"`
+	All    bool   `json:"all,omitempty" doc:"also files ignored by .gitignore"`
 	Limit  int    `json:"limit,omitempty" default:"200" min:"1" max:"1000"`
 	Cursor string `json:"cursor,omitempty"`
 }
@@ -43,49 +43,48 @@ type entry struct {
 	Kind  string `json:"kind,omitempty"`
 }
 
-// Facts says what a tree does not show and how to read on.
+// Facts returns what the text of a tree does not show, and how to read on.
 func (o listOut) Facts() string {
 	words := []string{"total=" + strconv.Itoa(o.Total)}
 	if o.Ignored > 0 {
 		words = append(words, "ignored="+strconv.Itoa(o.Ignored))
 	}
 	if o.NextCursor != "" {
-		words = append(words, "to go on, list again with cursor="+o.NextCursor)
+		words = append(words, "to read on, call again with cursor="+o.NextCursor)
 	}
 	return tool.Facts(words...)
 }
 
 const listHelp = `Lists one directory, sorted by name, 200 entries at a time, or a tree of several levels.
 
-- next_cursor, given as cursor, continues; it stays good when entries come and go.
-- A page also ends at about 24 kB, however many entries were asked for; a tree's at 8 kB.
-- depth shows that many levels as indented text, with sizes; directories that hold one directory alone are written
-  as one path, and those at the last level tell how many files are below them.
-- What .gitignore and .ignore leave out, and .git itself, is only counted unless all is set.
-- glob takes several patterns, ! excludes; one without a slash is matched against the name, ** spans directories.
-  With depth it gives the paths of the files that match.
+- Give next_cursor as cursor for the next page; it stays valid if entries are added or removed.
+- A page ends at about 24 kB, even if limit allows more; a page of a tree ends at 8 kB.
+- depth shows that many levels as indented text, with sizes. A directory that contains only one directory is joined
+  with it to one path; a directory at the last level shows the number of files below it.
+- Entries that .gitignore and .ignore exclude, and .git itself, are only counted unless all is set.
+- glob is a list of patterns, ! excludes; one without a slash is matched against the name, ** spans directories.
+  With depth it returns the paths of the matching files.
 - sort size lists the largest first, mtime the newest; only without depth.
-- kind is link, pipe, socket, device or special, and left out for files and directories. Of a link that stays inside
-  the workspace, isDir and size are those of what it leads to.
-- Bytes of a name that are not UTF-8 are shown as \xNN; such an entry cannot be opened by that name.`
+- kind is link, pipe, socket, device or special; files and directories have none. If a link points to a target inside
+  the workspace, isDir and size are those of the target.
+- Bytes of a name that are not UTF-8 are shown as \xNN; the entry cannot be opened by that name.`
 
-// pageBytes is about how long a page gets. Names may be 255 bytes each and
-// come twice.
+// pageBytes is the approximate length of a page. A name has up to 255 bytes and
+// appears twice.
 const pageBytes = 24 << 10
 
-// pageEntries are the entries of a page unless the caller says otherwise.
-// mostUnpaged are those of an answer that is not paged, which the bytes limit
-// first.
+// pageEntries is the default of limit. maxUnpaged is the number of entries of a
+// result that is not paged; its length in bytes limits it first.
 const (
 	pageEntries = 200
-	mostUnpaged = 200_000
+	maxUnpaged  = 200_000
 )
 
 func (m *dirs) listTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "dir_list",
 		Title:       "List a directory",
-		Description: "Lists a directory by name, or with depth what is below it as a tree. next_cursor continues a long one.",
+		Description: "Lists a directory, or with depth a tree of what is below it. next_cursor leads to the next page.",
 		Help:        listHelp,
 		Effects:     tool.Reads,
 		Budget:      -1, // it pages itself
@@ -100,11 +99,15 @@ func (m *dirs) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 	if c.Unpaged && in.Depth <= 1 && in.Cursor == "" {
 		in.All, most = true, tool.MostUnpaged
 		if in.Limit == pageEntries {
-			in.Limit = mostUnpaged
+			in.Limit = maxUnpaged
 		}
 	}
 	if in.Depth > 1 && in.Sort != "" && in.Sort != "name" {
-		return listOut{}, &tool.Refusal{Code: "invalid_arguments", Message: "a tree is sorted by name", Next: "Leave out depth or sort."}
+		return listOut{}, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "a tree is sorted by name",
+			Next:    "Leave out depth or sort.",
+		}
 	}
 	globs, err := walk.ParseGlobs(walk.SplitGlobs(in.Glob))
 	if err != nil {
@@ -119,7 +122,7 @@ func (m *dirs) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 		return listOut{}, err
 	}
 	defer root.Close()
-	l := lister{ctx: ctx, in: &in, p: p, root: root, globs: globs, most: most}
+	l := lister{ctx: ctx, in: &in, p: p, root: root, globs: globs, maxBytes: most}
 	if !in.All {
 		l.filter = filterOf(p)
 	}
@@ -132,7 +135,7 @@ func (m *dirs) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 	return l.tree()
 }
 
-// filterOf is what the ignore files leave out of a directory.
+// filterOf returns the filter of the ignore files that apply to a directory.
 func filterOf(p roots.Place) *walk.Filter {
 	q, err := p.Followed(true)
 	if err != nil {
@@ -141,15 +144,15 @@ func filterOf(p roots.Place) *walk.Filter {
 	return walk.NewFilter(q.Root, filepath.ToSlash(q.Name))
 }
 
-// lister makes one page.
+// lister makes one page of a listing.
 type lister struct {
-	ctx    context.Context
-	in     *listIn
-	p      roots.Place
-	root   *os.Root
-	globs  walk.Globs
-	filter *walk.Filter
-	most   int // about how many bytes a flat page gets
+	ctx      context.Context // of the call: a lister lives no longer
+	in       *listIn
+	p        roots.Place
+	root     *os.Root
+	globs    walk.Globs
+	filter   *walk.Filter
+	maxBytes int // approximate length of a flat page
 }
 
 // flat lists the directory itself.
@@ -158,7 +161,7 @@ func (l *lister) flat() (listOut, error) {
 	if err != nil {
 		return listOut{}, err
 	}
-	ch := chooser{root: l.root, filter: l.filter, globs: l.globs, sort: l.in.Sort}
+	ch := selector{root: l.root, filter: l.filter, globs: l.globs, sort: l.in.Sort}
 	items, err := ch.first(l.ctx, after, l.in.Limit+1)
 	if err != nil {
 		return listOut{}, l.p.Refuse(err)
@@ -166,13 +169,13 @@ func (l *lister) flat() (listOut, error) {
 	out := listOut{Entries: []entry{}, Path: l.in.Path, Total: ch.total, Ignored: ch.ignored}
 	size := 0
 	for i, it := range items {
-		if i == l.in.Limit || size > l.most {
+		if i == l.in.Limit || size > l.maxBytes {
 			out.NextCursor = encodeCursor(items[i-1], l.in.Sort)
 			break
 		}
-		e, ok := look(l.p, l.root, it.name)
+		e, ok := describe(l.p, l.root, it.name)
 		if !ok {
-			continue // deleted while we looked
+			continue // deleted since the directory was read
 		}
 		out.Entries = append(out.Entries, e)
 		size += len(e.Name) + len(e.Path) + 50
@@ -180,13 +183,17 @@ func (l *lister) flat() (listOut, error) {
 	return out, nil
 }
 
-// look describes one entry.
-func look(p roots.Place, root *os.Root, name string) (entry, bool) {
+// describe returns one entry, or false if it was deleted.
+func describe(p roots.Place, root *os.Root, name string) (entry, bool) {
 	info, err := root.Lstat(name)
 	if err != nil {
 		return entry{}, false
 	}
-	e := entry{Name: visible(name), Path: path.Join(filepath.ToSlash(p.Path), visible(name)), Kind: roots.Kind(info.Mode())}
+	e := entry{
+		Name: visible(name),
+		Path: path.Join(filepath.ToSlash(p.Path), visible(name)),
+		Kind: roots.Kind(info.Mode()),
+	}
 	if p.Path == "~" || strings.HasPrefix(p.Path, "./") {
 		e.Path = strings.TrimSuffix(p.Path, "/") + "/" + e.Name
 	}
@@ -204,7 +211,7 @@ func look(p roots.Place, root *os.Root, name string) (entry, bool) {
 	return e, true
 }
 
-// visible is a name as JSON can carry it.
+// visible returns a name with the bytes that JSON cannot carry as \xNN.
 func visible(name string) string {
 	if utf8.ValidString(name) {
 		return name

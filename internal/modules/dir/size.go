@@ -28,43 +28,43 @@ type sizeOut struct {
 	Note    string `json:"note,omitempty" text:"facts"`
 }
 
-const sizeHelp = `Adds up the sizes of all files below a directory, also of those that ignore files leave out, and lists
-the largest entries of the directory itself.
+const sizeHelp = `Adds up the sizes of all files below a directory, including ignored files, and lists the largest entries of the
+directory itself.
 
-- A size is that of the content; a file with holes takes less room on disk. A file with several names counts once.
-- Links are not followed. What the system makes up (/proc, /sys, /dev) is left out.
-- It ends after 25 s with what it has counted by then, and says so.`
+- The size is that of the content; a sparse file uses less space on disk. A file with several hard links counts once.
+- Links are not followed. The virtual file systems /proc, /sys and /dev are skipped.
+- After 25 s it returns what it has counted so far, and note says so.`
 
 const (
 	sizeTime  = 25 * time.Second
-	sizeShown = 40        // entries of the directory that are shown
-	linksMost = 1_000_000 // files with several names that are remembered
-	sizesMost = 100_000   // entries of the directory that are told apart
+	maxShown  = 40        // entries of the directory in the result
+	maxLinks  = 1_000_000 // files with several hard links that are remembered
+	maxShares = 100_000   // entries of the directory that are counted separately
 )
 
 func (m *dirs) sizeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "dir_size",
 		Title:       "Measure a directory",
-		Description: "Adds up what is below a directory and shows its largest entries.",
+		Description: "Adds up the sizes of the files below a directory and lists its largest entries.",
 		Help:        sizeHelp,
 		Effects:     tool.Reads,
 	}, m.size)
 }
 
-// share is what one entry of the directory adds.
+// share is the part of the sum that one entry of the directory has.
 type share struct {
 	name         string
 	dir          bool
 	bytes, files int64
 }
 
-// sum adds up sizes from several goroutines.
-type sum struct {
+// sizeCounter adds up sizes. It is safe for concurrent use.
+type sizeCounter struct {
 	mu          sync.Mutex
 	shares      map[string]*share
-	rest        share               // of the entries beyond sizesMost
-	linked      map[string]struct{} // files with several names that were counted
+	rest        share               // of the entries beyond maxShares
+	linked      map[string]struct{} // files with several hard links that were counted
 	files, dirs int64
 	bytes       int64
 }
@@ -81,7 +81,7 @@ func (m *dirs) size(ctx context.Context, c *tool.Call, in sizeIn) (sizeOut, erro
 	defer root.Close()
 	ctx, cancel := context.WithTimeout(ctx, sizeTime)
 	defer cancel()
-	s := &sum{shares: map[string]*share{}, linked: map[string]struct{}{}}
+	s := &sizeCounter{shares: map[string]*share{}, linked: map[string]struct{}{}}
 	o := walk.Options{Root: root, All: true}
 	if root.Name() == "/" {
 		o.Skip = func(path string, dir bool) bool {
@@ -104,7 +104,7 @@ func (m *dirs) size(ctx context.Context, c *tool.Call, in sizeIn) (sizeOut, erro
 	return out, nil
 }
 
-func (s *sum) add(d *walk.Dir, entries []walk.Entry) (files int64) {
+func (s *sizeCounter) add(d *walk.Dir, entries []walk.Entry) (files int64) {
 	top, _, _ := strings.Cut(d.Path, "/")
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +119,7 @@ func (s *sum) add(d *walk.Dir, entries []walk.Entry) (files int64) {
 			sh.dir = sh.dir || top == ""
 			continue
 		}
-		n := s.weigh(e)
+		n := s.uncountedBytes(e)
 		sh.bytes += n
 		sh.files++
 		sh.dir = sh.dir || top != ""
@@ -129,10 +129,10 @@ func (s *sum) add(d *walk.Dir, entries []walk.Entry) (files int64) {
 	return s.files
 }
 
-func (s *sum) share(name string) *share {
+func (s *sizeCounter) share(name string) *share {
 	sh := s.shares[name]
 	if sh == nil {
-		if len(s.shares) >= sizesMost {
+		if len(s.shares) >= maxShares {
 			return &s.rest
 		}
 		sh = &share{name: name}
@@ -141,8 +141,9 @@ func (s *sum) share(name string) *share {
 	return sh
 }
 
-// weigh is how much a file adds: nothing if it was counted under another name.
-func (s *sum) weigh(e walk.Entry) int64 {
+// uncountedBytes returns the size of a file, or 0 if it was counted under another
+// name. s.mu is held.
+func (s *sizeCounter) uncountedBytes(e walk.Entry) int64 {
 	info, err := e.Info()
 	if err != nil || !info.Mode().IsRegular() {
 		return 0
@@ -152,31 +153,36 @@ func (s *sum) weigh(e walk.Entry) int64 {
 		if _, counted := s.linked[id]; counted {
 			return 0
 		}
-		if len(s.linked) < linksMost {
+		if len(s.linked) < maxLinks {
 			s.linked[id] = struct{}{}
 		}
 	}
 	return info.Size()
 }
 
-// table writes the largest entries, one per line.
-func (s *sum) table(path, note string) string {
+// table formats the largest entries, one per line.
+func (s *sizeCounter) table(path, note string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: %s in %s and %s\n", visible(path), human(s.bytes), plural(s.files, "file", "files"), plural(s.dirs, "directory", "directories"))
+	fmt.Fprintf(
+		&b, "%s: %s in %s and %s\n", visible(path), humanSize(s.bytes), plural(s.files, "file", "files"),
+		plural(s.dirs, "directory", "directories"),
+	)
 	all := make([]*share, 0, len(s.shares))
 	for _, sh := range s.shares {
 		all = append(all, sh)
 	}
-	slices.SortFunc(all, func(a, b *share) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), strings.Compare(a.name, b.name)) })
+	slices.SortFunc(
+		all, func(a, b *share) int { return cmp.Or(cmp.Compare(b.bytes, a.bytes), strings.Compare(a.name, b.name)) },
+	)
 	for i, sh := range all {
-		if i == sizeShown {
-			fmt.Fprintf(&b, "[%d smaller ones]\n", len(all)-i)
+		if i == maxShown {
+			fmt.Fprintf(&b, "[%d smaller entries]\n", len(all)-i)
 			break
 		}
 		if sh.dir {
-			fmt.Fprintf(&b, "%7s  %s/ (%s)\n", human(sh.bytes), visible(sh.name), plural(sh.files, "file", "files"))
+			fmt.Fprintf(&b, "%7s  %s/ (%s)\n", humanSize(sh.bytes), visible(sh.name), plural(sh.files, "file", "files"))
 		} else {
-			fmt.Fprintf(&b, "%7s  %s\n", human(sh.bytes), visible(sh.name))
+			fmt.Fprintf(&b, "%7s  %s\n", humanSize(sh.bytes), visible(sh.name))
 		}
 	}
 	if note != "" {
@@ -195,7 +201,7 @@ func plural(n int64, one, many string) string {
 func sizeNote(stats walk.Stats, late bool) string {
 	var s []string
 	if late {
-		s = append(s, fmt.Sprintf("stopped after %v, there is more", sizeTime))
+		s = append(s, fmt.Sprintf("stopped after %v; the sums are incomplete", sizeTime))
 	}
 	if stats.Unreadable > 0 {
 		s = append(s, plural(stats.Unreadable, "directory", "directories")+" not readable")

@@ -17,12 +17,12 @@ import (
 )
 
 const (
-	treeBytes  = 7600    // of text on a page; with what surrounds it, under 8 kB
-	countMost  = 20_000  // entries that are counted below one directory
-	countTotal = 200_000 // entries that are counted for one page
+	treeBytes     = 7600    // of text on a page; with the rest of the message less than 8 kB
+	maxCount      = 20_000  // entries that are counted below one directory
+	maxCountTotal = 200_000 // entries that are counted for one page
 )
 
-// tree writes the levels below the directory, as far as a page reaches.
+// tree returns one page of the levels below the directory.
 func (l *lister) tree() (listOut, error) {
 	after, err := decodeCursor(l.in.Cursor, "")
 	if err != nil {
@@ -59,13 +59,13 @@ type treeWriter struct {
 	lines   int
 	ignored int
 	counted int64
-	last    string // path of what was written last, from the start
+	last    string // path of the last entry written, relative to the start
 }
 
-// dir writes the entries of one directory, open as root. seen leads to what
-// was written last on the page before.
+// dir writes the entries of one directory, open as root. seen is the path to the
+// last entry of the previous page.
 func (w *treeWriter) dir(root *os.Root, f *walk.Filter, rel string, level int, seen []string) error {
-	ch := chooser{root: root, filter: f}
+	ch := selector{root: root, filter: f}
 	left := w.in.Limit + 1 - w.lines
 	var after item
 	if len(seen) > 0 {
@@ -90,14 +90,16 @@ func (w *treeWriter) dir(root *os.Root, f *walk.Filter, rel string, level int, s
 	return nil
 }
 
-// resume goes on inside the directory that the page before ended in.
-func (w *treeWriter) resume(root *os.Root, f *walk.Filter, rel string, level int, seen []string) (inside bool, err error) {
+// resume continues in the directory in which the previous page ended.
+func (w *treeWriter) resume(
+	root *os.Root, f *walk.Filter, rel string, level int, seen []string,
+) (inside bool, err error) {
 	if level >= w.in.Depth || !isDir(root, seen[0]) {
 		return false, nil
 	}
 	sub, names, below, err := w.descend(root, f, seen[0])
 	if err != nil {
-		return false, nil // gone meanwhile
+		return false, nil // deleted since the previous page
 	}
 	defer sub.Close()
 	rest := seen[min(len(names), len(seen)):]
@@ -109,46 +111,48 @@ func (w *treeWriter) resume(root *os.Root, f *walk.Filter, rel string, level int
 
 func indent(level int) string { return strings.Repeat(" ", level-1) }
 
-// entry writes one entry and what is below it.
+// entry writes one entry and the levels below it.
 func (w *treeWriter) entry(root *os.Root, f *walk.Filter, rel string, level int, name string) error {
 	info, err := root.Lstat(name)
 	if err != nil {
-		return nil // deleted while we looked
+		return nil // deleted since the directory was read
 	}
 	line := indent(level) + visible(name)
 	if !info.IsDir() {
 		if kind := roots.Kind(info.Mode()); kind != "" {
 			line += " (" + kind + ")"
 		} else {
-			line += " " + human(info.Size())
+			line += " " + humanSize(info.Size())
 		}
-		return w.put(line, path.Join(rel, name))
+		return w.writeLine(line, path.Join(rel, name))
 	}
 	sub, names, below, err := w.descend(root, f, name)
 	if err != nil {
-		return w.put(line+"/ (not readable)", path.Join(rel, name))
+		return w.writeLine(line+"/ (not readable)", path.Join(rel, name))
 	}
 	defer sub.Close()
 	line = indent(level) + visible(strings.Join(names, "/")) + "/"
 	at := path.Join(rel, strings.Join(names, "/"))
 	if level >= w.in.Depth {
-		return w.put(line+" ("+w.count(sub)+")", at)
+		return w.writeLine(line+" ("+w.countBelow(sub)+")", at)
 	}
-	if err := w.put(line, at); err != nil {
+	if err := w.writeLine(line, at); err != nil {
 		return err
 	}
 	return w.dir(sub, below, at, level+1, nil)
 }
 
-// descend opens a directory and, while it holds one directory alone, that one.
-// names lead to the one it returns.
-func (w *treeWriter) descend(root *os.Root, f *walk.Filter, name string) (sub *os.Root, names []string, below *walk.Filter, err error) {
+// descend opens a directory. While a directory contains only one directory, it
+// opens that instead. names is the path to the directory it returns.
+func (w *treeWriter) descend(
+	root *os.Root, f *walk.Filter, name string,
+) (sub *os.Root, names []string, below *walk.Filter, err error) {
 	if sub, err = root.OpenRoot(filepath.FromSlash(name + "/.")); err != nil {
 		return nil, nil, nil, err
 	}
 	names, below = []string{name}, f.Below(name, sub)
 	for len(names) < 20 {
-		ch := chooser{root: sub, filter: below}
+		ch := selector{root: sub, filter: below}
 		items, err := ch.first(w.ctx, item{}, 2)
 		if err != nil || len(items) != 1 || ch.ignored > 0 || !isDir(sub, items[0].name) {
 			break
@@ -164,7 +168,7 @@ func (w *treeWriter) descend(root *os.Root, f *walk.Filter, name string) (sub *o
 	return sub, names, below, nil
 }
 
-func (w *treeWriter) put(line, at string) error {
+func (w *treeWriter) writeLine(line, at string) error {
 	if w.lines == w.in.Limit || w.lines > 0 && w.text.Len()+len(line) > treeBytes {
 		return errPageFull
 	}
@@ -174,10 +178,11 @@ func (w *treeWriter) put(line, at string) error {
 	return nil
 }
 
-// count tells how much is below a directory, without going on for ever.
-func (w *treeWriter) count(root *os.Root) string {
-	if w.counted > countTotal {
-		return direct(root)
+// countBelow returns how many files are below a directory, as text. It stops
+// counting at maxCount and at maxCountTotal.
+func (w *treeWriter) countBelow(root *os.Root) string {
+	if w.counted > maxCountTotal {
+		return countEntries(root)
 	}
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
@@ -190,7 +195,7 @@ func (w *treeWriter) count(root *os.Root) string {
 			}
 		}
 		files.Add(n)
-		if all.Add(int64(len(entries))) > countMost {
+		if all.Add(int64(len(entries))) > maxCount {
 			cancel()
 		}
 	})
@@ -205,15 +210,15 @@ func (w *treeWriter) count(root *os.Root) string {
 	return fmt.Sprintf("%d%s files", files.Load(), plus)
 }
 
-// direct counts the entries of a directory itself.
-func direct(root *os.Root) string {
+// countEntries returns the number of entries of a directory itself, as text.
+func countEntries(root *os.Root) string {
 	d, err := root.Open(".")
 	if err != nil {
 		return "not readable"
 	}
 	defer d.Close()
 	n := 0
-	for n < countMost {
+	for n < maxCount {
 		names, err := d.Readdirnames(1024)
 		n += len(names)
 		if err == io.EOF {
@@ -226,7 +231,7 @@ func direct(root *os.Root) string {
 	return fmt.Sprintf("%d+ entries", n)
 }
 
-// matches lists the paths of the files a glob chooses.
+// matches lists the paths of the files that match the glob.
 func (l *lister) matches() (listOut, error) {
 	after, err := decodeCursor(l.in.Cursor, "")
 	if err != nil {
@@ -253,13 +258,13 @@ func (l *lister) matches() (listOut, error) {
 		fmt.Fprintf(&b, "[%d files; next cursor=%s]\n", out.Total, out.NextCursor)
 	}
 	if out.Content = b.String(); out.Content == "" {
-		out.Content = "[nothing matches]\n"
+		out.Content = "[no file matches]\n"
 	}
 	return out, nil
 }
 
-// human writes a size in few characters.
-func human(n int64) string {
+// humanSize formats a size with a unit, in few characters.
+func humanSize(n int64) string {
 	const units = "kMGTPE"
 	if n < 1000 {
 		return fmt.Sprint(n)

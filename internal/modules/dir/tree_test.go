@@ -56,7 +56,8 @@ func TestListChooses(t *testing.T) {
 	} {
 		c.args["path"] = "."
 		var out listOut
-		if code := run(t, set, "dir_list", c.args, &out); code != "" || names(out) != c.want || out.Ignored != c.ignored {
+		if code := run(t, set, "dir_list", c.args, &out); code != "" || names(out) != c.want ||
+			out.Ignored != c.ignored {
 			t.Errorf("%v: got %s %q, %d ignored, want %q", c.args, code, names(out), out.Ignored, c.want)
 		}
 		// One at a time gives the same.
@@ -98,12 +99,14 @@ func TestTree(t *testing.T) {
 		args map[string]any
 		want string
 	}{
-		{map[string]any{"depth": 2}, ".gitignore 4\ncmd/app/\n main.go 13\nlink (link)\nsrc/\n a/ (2 files)\n b/deep/er/ (1 file)\n z 1\nvoid/\n[1 ignored; all=true shows them]\n"},
-		{map[string]any{"depth": 3}, ".gitignore 4\ncmd/app/\n main.go 13\nlink (link)\nsrc/\n a/\n  one.go 1.5k\n  two.go 0\n b/deep/er/\n  f 0\n z 1\nvoid/\n[1 ignored; all=true shows them]\n"},
+		{map[string]any{"depth": 2}, ".gitignore 4\ncmd/app/\n main.go 13\nlink (link)\nsrc/\n a/ (2 files)\n " +
+			"b/deep/er/ (1 file)\n z 1\nvoid/\n[1 ignored; all=true shows them]\n"},
+		{map[string]any{"depth": 3}, ".gitignore 4\ncmd/app/\n main.go 13\nlink (link)\nsrc/\n a/\n  one.go 1.5k\n  " +
+			"two.go 0\n b/deep/er/\n  f 0\n z 1\nvoid/\n[1 ignored; all=true shows them]\n"},
 		{map[string]any{"depth": 2, "path": "src/a"}, "one.go 1.5k\ntwo.go 0\n"},
 		{map[string]any{"depth": 2, "path": "void"}, "[empty]\n"},
 		{map[string]any{"depth": 9, "glob": "*.go"}, "cmd/app/main.go\nsrc/a/one.go\nsrc/a/two.go\n"},
-		{map[string]any{"depth": 2, "glob": "*.go"}, "[nothing matches]\n"},
+		{map[string]any{"depth": 2, "glob": "*.go"}, "[no file matches]\n"},
 		{map[string]any{"depth": 9, "glob": "src/**"}, "src/a/one.go\nsrc/a/two.go\nsrc/b/deep/er/f\nsrc/z\n"},
 	} {
 		if c.args["path"] == nil {
@@ -164,7 +167,8 @@ func TestLargeTree(t *testing.T) {
 		put(t, dir, fmt.Sprintf("some-directory-%d/another-%d/file-with-a-long-name-%d", i%40, i%300, i), "")
 	}
 	for _, depth := range []int{2, 3, 100} {
-		if got := treeText(t, set, map[string]any{"path": ".", "depth": depth, "limit": 1000}); len(got) > 8000 || len(got) < 2000 {
+		if got := treeText(t, set, map[string]any{"path": ".", "depth": depth, "limit": 1000}); len(got) > 8000 ||
+			len(got) < 2000 {
 			t.Errorf("depth %d: a page of %d bytes", depth, len(got))
 		}
 	}
@@ -182,7 +186,9 @@ func TestSize(t *testing.T) {
 	if code := run(t, set, "dir_size", map[string]any{"path": "."}, &out); code != "" {
 		t.Fatal(code)
 	}
-	if out.Bytes != 2009 || out.Files != 6 || out.Dirs != 2 || !strings.HasPrefix(out.Content, ".: 2.0k in 6 files and 2 directories\n") || !strings.Contains(out.Content, "top\n") {
+	if out.Bytes != 2009 || out.Files != 6 || out.Dirs != 2 ||
+		!strings.HasPrefix(out.Content, ".: 2.0k in 6 files and 2 directories\n") ||
+		!strings.Contains(out.Content, "top\n") {
 		t.Errorf("%+v", out)
 	}
 	for path, want := range map[string]string{"top": "not_a_directory", "none": "not_found", "../out": "outside_root"} {
@@ -194,7 +200,7 @@ func TestSize(t *testing.T) {
 
 func TestHuman(t *testing.T) {
 	for n, want := range map[int64]string{0: "0", 999: "999", 1000: "1.0k", 12_345: "12k", 999_999: "1000k", 5 << 30: "5.4G"} {
-		if got := human(n); got != want {
+		if got := humanSize(n); got != want {
 			t.Errorf("%d: %s, want %s", n, got, want)
 		}
 	}

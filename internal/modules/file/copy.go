@@ -23,9 +23,9 @@ type copyOut struct {
 
 const copyHelp = `Copies a file, also from one folder of the workspace to another.
 
-- newPath is the whole new path. What exists there is refused; with overwrite a file is replaced.
-- The copy is there in one step, with the mode of the original; missing directories are made. Links are followed.
-- Directories and files over 4 GB are refused. file_undo takes a copy back.`
+- newPath is the whole new path. If it exists, the call is refused, unless overwrite is set and it is a file.
+- The copy appears in one step, with the mode of the original. Missing directories are made. Links are followed.
+- Directories and files over 4 GB are refused. file_undo undoes a copy.`
 
 func (m *files) copyTool() tool.Tool {
 	return tool.New(tool.Def{
@@ -51,41 +51,50 @@ func (m *files) copy(ctx context.Context, c *tool.Call, in copyIn) (out copyOut,
 		return copyOut{}, err
 	}
 	defer f.Close()
-	if info.Size() > m.copyMost {
-		return copyOut{}, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes are copied", in.OldPath, commas(info.Size()), commas(m.copyMost))
+	if info.Size() > m.maxCopy {
+		return copyOut{}, tool.Refuse(
+			"too_large", "%s has %s bytes; the largest file that can be copied has %s bytes", in.OldPath,
+			groupDigits(info.Size()), groupDigits(m.maxCopy),
+		)
 	}
-	err = m.changing(ctx, false, func(h *roots.Hold) (err error) {
-		out, err = m.copyTo(ctx, c, h, to, &seen{info, f}, in)
+	err = m.withLocks(ctx, false, func(h *roots.Hold) (err error) {
+		out, err = m.copyTo(ctx, c, h, to, &original{info, f}, in)
 		return err
 	}, to)
 	return out, err
 }
 
-func (m *files) copyTo(ctx context.Context, c *tool.Call, h *roots.Hold, to roots.Place, from *seen, in copyIn) (copyOut, error) {
-	there, err := existing(to)
+func (m *files) copyTo(
+	ctx context.Context, c *tool.Call, h *roots.Hold, to roots.Place, from *original, in copyIn,
+) (copyOut, error) {
+	there, err := openWritable(to)
 	if err != nil {
 		return copyOut{}, err
 	}
 	defer there.close()
 	if there != nil && !in.Overwrite {
-		return copyOut{}, &tool.Refusal{Code: "exists", Message: in.NewPath + " already exists", Next: "Choose another name, or set overwrite to replace it."}
+		return copyOut{}, &tool.Refusal{
+			Code:    "exists",
+			Message: in.NewPath + " already exists",
+			Next:    "Give another newPath, or set overwrite to replace the file.",
+		}
 	}
 	if there == nil {
 		if err := makeParents(to); err != nil {
 			return copyOut{}, err
 		}
 	}
-	before, err := m.keep(to, there)
+	before, err := m.snapshot(to, there)
 	if err != nil {
 		return copyOut{}, err
 	}
-	now, err := m.save(ctx, h, to, there.was(), mode{from.info.Mode().Perm(), true}, func(w io.Writer) error {
-		return pour(ctx, w, from.content())
+	now, err := m.save(ctx, h, to, there.fileInfo(), mode{from.info.Mode().Perm(), true}, func(w io.Writer) error {
+		return copyInSteps(ctx, w, from.content())
 	})
 	if err != nil {
-		m.dropped(before)
+		m.dropSnapshot(before)
 		return copyOut{}, err
 	}
-	note := m.remember(c, to, change{did: "copied", was: before, etag: now.etag})
+	note := m.recordChange(c, to, change{action: "copied", before: before, etag: now.etag})
 	return copyOut{in.NewPath, now.info.Size(), now.etag, note}, nil
 }

@@ -8,7 +8,7 @@ import (
 )
 
 func TestWriteModes(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	tagOf := func(path string) any { return h.call("file_stat", "path", path)["etag"] }
 	for _, c := range []struct {
 		path string
@@ -23,7 +23,8 @@ func TestWriteModes(t *testing.T) {
 		{"f", []any{"content", "x", "if_absent", true}, map[string]any{"error": "!exists"}, "0ab\n"},
 		{"f", []any{"content", "x", "mode", "insert"}, map[string]any{"error": "!invalid_arguments"}, "0ab\n"},
 		{"f", []any{"content", "x", "if_match", "0123456789ab"}, map[string]any{"error": "!stale"}, "0ab\n"},
-		{"f", []any{"content", "x", "if_match", tagOf("f")}, map[string]any{"error": "!stale"}, "0ab\n"}, // there was no file then
+		// there was no file then
+		{"f", []any{"content", "x", "if_match", tagOf("f")}, map[string]any{"error": "!stale"}, "0ab\n"},
 		{"new", []any{"content", "x", "if_match", "0123456789ab"}, map[string]any{"error": "!stale"}, ""},
 		{"sub/new", []any{"content", "x", "mode", "create"}, map[string]any{"created": true}, "x"},
 		{"new", []any{"content", "x", "if_absent", true}, map[string]any{"created": true}, "x"},
@@ -64,7 +65,7 @@ func TestWriteModes(t *testing.T) {
 
 func TestCopy(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o022))
-	h := newHouse(t)
+	h := newFixture(t)
 	os.Chmod(h.put("f", "content"), 0o751)
 	h.put("taken", "taken")
 	os.Mkdir(h.at("d"), 0o755)
@@ -76,9 +77,12 @@ func TestCopy(t *testing.T) {
 		overwrite bool
 		want      string
 	}{
-		{"f", "g", false, ""}, {"link", "deep/er/h", false, ""}, {"f", h.other + "/f", false, ""}, {"f", "taken", true, ""},
-		{"f", "g", false, "!exists"}, {"d", "e", false, "!is_a_directory"}, {"f", "d", true, "!is_a_directory"}, {"missing", "x", false, "!not_found"},
-		{"out", "x", false, "!outside_root"}, {"f", "out", true, "!outside_root"}, {"f", "../out/x", false, "!outside_root"}, {"f", "d/", false, "!is_a_directory"},
+		{"f", "g", false, ""}, {"link", "deep/er/h", false, ""}, {"f", h.other + "/f", false, ""},
+		{"f", "taken", true, ""},
+		{"f", "g", false, "!exists"}, {"d", "e", false, "!is_a_directory"}, {"f", "d", true, "!is_a_directory"},
+		{"missing", "x", false, "!not_found"},
+		{"out", "x", false, "!outside_root"}, {"f", "out", true, "!outside_root"},
+		{"f", "../out/x", false, "!outside_root"}, {"f", "d/", false, "!is_a_directory"},
 	} {
 		out := h.call("file_copy", "oldPath", c.from, "newPath", c.to, "overwrite", c.overwrite)
 		if e, _ := out["error"].(string); e != c.want {
@@ -100,13 +104,14 @@ func TestCopy(t *testing.T) {
 }
 
 func TestRenameOverwrite(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("f", "f")
 	h.put("g", "g")
 	os.Mkdir(h.at("d"), 0o755)
 	os.Symlink("f", h.at("link"))
 	for _, c := range []struct{ from, to, want string }{
-		{"f", "d", "!exists"}, {"d", "g", "!exists"}, {"f", "../out/f", "!outside_root"}, {"f", "no/such", "!not_found"},
+		{"f", "d", "!exists"}, {"d", "g", "!exists"}, {"f", "../out/f", "!outside_root"},
+		{"f", "no/such", "!not_found"},
 		{"f", "g", ""}, {"g", "link", ""}, {"link", "new", ""},
 	} {
 		out := h.call("file_rename", "oldPath", c.from, "newPath", c.to, "overwrite", true)
@@ -120,7 +125,7 @@ func TestRenameOverwrite(t *testing.T) {
 }
 
 func TestStat(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	os.Chmod(h.put("f", "12345"), 0o640)
 	os.Link(h.at("f"), h.at("g"))
 	os.Mkdir(h.at("d"), 0o700)
@@ -140,14 +145,15 @@ func TestStat(t *testing.T) {
 	} {
 		h.want(h.call("file_stat", "path", path), want)
 	}
-	if a, b := h.call("file_stat", "path", "f"), h.call("file_stat", "path", "link"); a["etag"] == nil || a["etag"] != b["etag"] {
+	if a, b := h.call("file_stat", "path", "f"), h.call("file_stat", "path", "link"); a["etag"] == nil ||
+		a["etag"] != b["etag"] {
 		t.Errorf("tags %v and %v", a["etag"], b["etag"])
 	}
 }
 
 // Where nothing may be written the answer says so and nothing is left behind.
 func TestReadOnlyFolder(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("d/f", "x")
 	os.Chmod(h.at("d"), 0o555)
 	defer os.Chmod(h.at("d"), 0o755)
@@ -156,8 +162,10 @@ func TestReadOnlyFolder(t *testing.T) {
 		t.Skip("this user may write to read-only folders")
 	}
 	for _, args := range [][]any{
-		{"file_write", "path", "d/f", "content", "y"}, {"file_write", "path", "d/new", "content", "y"}, {"file_delete", "path", "d/f"},
-		{"file_edit", "path", "d/f", "old_string", "x", "new_string", "y"}, {"file_rename", "oldPath", "d/f", "newPath", "f"}, {"file_copy", "oldPath", "d/f", "newPath", "d/g"},
+		{"file_write", "path", "d/f", "content", "y"}, {"file_write", "path", "d/new", "content", "y"},
+		{"file_delete", "path", "d/f"},
+		{"file_edit", "path", "d/f", "old_string", "x", "new_string", "y"},
+		{"file_rename", "oldPath", "d/f", "newPath", "f"}, {"file_copy", "oldPath", "d/f", "newPath", "d/g"},
 	} {
 		h.want(h.call(args[0].(string), args[1:]...), map[string]any{"error": "!denied"})
 	}
@@ -166,7 +174,7 @@ func TestReadOnlyFolder(t *testing.T) {
 	}
 }
 
-// Names that are not UTF-8 cannot be written in JSON; they are in nobody's way.
+// A name that is not UTF-8 cannot be written in JSON; it does not stop a call.
 func TestNamesThatAreNotText(t *testing.T) {
 	h := withTrash(t)
 	if err := os.MkdirAll(h.at("d/\xff\xfe"), 0o755); err != nil {

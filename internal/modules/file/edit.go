@@ -13,25 +13,24 @@ import (
 )
 
 const (
-	// editMost is the largest file that is edited, in bytes, before and after,
-	// unless the configuration says otherwise.
-	editMost = 64 << 20
-	// diffMost is how many lines an edit shows of what it did.
-	diffMost = 40
-	// editsMost is how many edits one call may have.
-	editsMost = 200
+	// defaultMaxEdit is the default of Config.MaxEdit, in bytes.
+	defaultMaxEdit = 64 << 20
+	// maxDiffLines is the number of lines of the diff in a result.
+	maxDiffLines = 40
+	// maxEdits is the number of edits in one call.
+	maxEdits = 200
 )
 
 type editIn struct {
 	Path       string    `json:"path" names:"path"`
-	OldString  string    `json:"old_string,omitempty" doc:"text to replace; has to occur once"`
+	OldString  string    `json:"old_string,omitempty" doc:"text to replace; must occur once"`
 	NewString  *string   `json:"new_string,omitempty"`
 	ReplaceAll bool      `json:"replace_all,omitempty"`
 	NearLine   int       `json:"near_line,omitempty"`
-	Edits      []oneEdit `json:"edits,omitempty" doc:"or several at once"`
+	Edits      []oneEdit `json:"edits,omitempty" doc:"several edits instead"`
 	IfMatch    string    `json:"if_match,omitempty" doc:"expected etag"`
 	DryRun     bool      `json:"dry_run,omitempty"`
-	Strict     bool      `json:"strict,omitempty" doc:"never break the syntax"`
+	Strict     bool      `json:"strict,omitempty" doc:"refuse to break the syntax"`
 }
 
 type oneEdit struct {
@@ -52,69 +51,77 @@ type editOut struct {
 	Note         string `json:"note,omitempty"`
 }
 
-// Facts says what was done and how the file can be changed again.
+// Facts returns the number of replacements, where they are, and the etag for the
+// next change.
 func (o editOut) Facts() string {
 	level := ""
 	if o.Level != edit.Exact.String() {
 		level = "found by " + o.Level
 	}
-	return tool.Facts(count(int64(o.Replacements), "replacement")+" in "+tool.Fact(o.Path),
+	return tool.Facts(plural(int64(o.Replacements), "replacement")+" in "+tool.Fact(o.Path),
 		"line="+strconv.Itoa(o.Line), level, o.Note, "etag="+o.ETag)
 }
 
 const editHelp = `Replaces text in a file: old_string by new_string, or all of edits at once.
 
-old_string must occur exactly once; give replace_all to change every occurrence, or near_line to take the one
-nearest to a line. It is looked for in levels, and the first at which it is found counts (level in the answer):
+old_string must occur exactly once. replace_all changes every occurrence; near_line selects the occurrence nearest to
+a line. The search goes through these levels and stops at the first that finds the text (level in the result):
 
 1. exact: byte for byte
-2. newlines: line endings, the byte order mark and a missing last newline do not matter
-3. trailing blanks
-4. indentation: all lines are indented otherwise in one way, with spaces for tabs, deeper, or not at all
-5. look-alike characters: typographic quotes and dashes, odd spaces, decomposed letters
-6. blank lines: more or fewer of them
+2. newlines: ignores line endings, the byte order mark and a missing last newline
+3. trailing blanks: ignores blanks at the ends of lines
+4. indentation: all lines are indented differently in one way: spaces for tabs, deeper, or not at all
+5. look-alike characters: typographic quotes and dashes, special spaces, decomposed letters
+6. blank lines: ignores how many there are
 7. escapes: \n and \t for the characters they stand for
-8. near miss: a few characters differ in lines that stay as they are, and nothing else comes close
+8. near miss: a few characters differ in lines that do not change, and no other place is similar
 
-At each level there must be one place. If there are several the answer names their lines; if there is none it shows
-the nearest and the first column that differs, with · for a space and → for a tab.
+A level must find exactly one place. If it finds several, the error names their lines. If no level finds the text, the
+error shows the most similar place and the first column that differs, with · for a space and → for a tab.
 
-- What is written is the difference of old_string and new_string, on the file's own lines: lines that are the same in
-  both keep every byte. New lines get the file's indentation and line endings. What cannot be told is refused.
-- edits are all found in the file as it is, not as an earlier one leaves it. If two overlap, or one cannot be
-  made, nothing is written.
-- if_match takes the etag of a read or of an earlier change: if the file is another by now, nothing is written.
-- dry_run shows the diff and writes nothing; etag is then that of the file as it is.
-- If a Go, JSON, YAML, TOML or XML file could be parsed before and cannot be after, note says so; with strict that is
-  refused.
-- A file in UTF-16 or UTF-32 keeps its encoding. In one that is in none of these, nor in UTF-8, \xNN stands for the
-  byte that file_read shows so, and new text is ASCII.
-- The change is atomic; the file keeps its mode. One of several hard links is parted from the others, which keep
-  the old content. Files over 64 MB and binary files are refused. file_undo takes an edit back.`
+- Only the difference between old_string and new_string is written: lines that are the same in both keep every byte.
+  New lines get the file's indentation and line endings. An ambiguous edit is refused.
+- All edits are searched in the file as it is before the call. If two overlap, or one fails, nothing is written.
+- if_match is the etag of a read or of an earlier change: if the file has changed since, nothing is written.
+- dry_run returns the diff and writes nothing; etag is then that of the unchanged file.
+- If the edit makes a Go, JSON, YAML, TOML or XML file unparsable, note says so; with strict the edit is refused.
+- A file in UTF-16 or UTF-32 keeps its encoding. In a file that is neither that nor UTF-8, \xNN stands for a byte as
+  file_read shows it, and new text must be ASCII.
+- The change is atomic; the file keeps its mode. If the file has several hard links, the others keep the old content.
+  Files over 64 MB and binary files are refused. file_undo undoes an edit.`
 
 func (m *files) editTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name:        "file_edit",
-		Title:       "Edit a file",
-		Description: "Replaces text in a file; blanks, indentation, quotes and line endings need not match exactly. Returns a diff.",
-		Help:        editHelp,
-		Effects:     tool.Writes | tool.Destroys,
+		Name:  "file_edit",
+		Title: "Edit a file",
+		Description: "Replaces text in a file; blanks, indentation, quotes and line endings need not match exactly. " +
+			"Returns a diff.",
+		Help:    editHelp,
+		Effects: tool.Writes | tool.Destroys,
 	}, m.edit)
 }
 
-// wanted are the edits of a call, in the one or the other form.
-func (in editIn) wanted() ([]edit.Edit, error) {
+// list returns the edits of a call, from edits or from old_string and new_string.
+func (in editIn) list() ([]edit.Edit, error) {
 	if len(in.Edits) == 0 {
 		if in.NewString == nil {
-			return nil, &tool.Refusal{Code: "invalid_arguments", Message: "new_string is missing", Next: `Give old_string and new_string, which is "" to delete, or edits.`}
+			return nil, &tool.Refusal{
+				Code:    "invalid_arguments",
+				Message: "new_string is missing",
+				Next:    `Give old_string and new_string ("" deletes the text), or edits.`,
+			}
 		}
 		return []edit.Edit{{Old: in.OldString, New: *in.NewString, All: in.ReplaceAll, Near: in.NearLine}}, nil
 	}
 	if in.OldString != "" || in.NewString != nil || in.ReplaceAll || in.NearLine != 0 {
-		return nil, tool.Refuse("invalid_arguments", "edits and old_string exclude each other; put all of them into edits")
+		return nil, tool.Refuse(
+			"invalid_arguments", "edits and old_string exclude each other; put every edit into edits",
+		)
 	}
-	if len(in.Edits) > editsMost {
-		return nil, tool.Refuse("invalid_arguments", "%d edits are too many for one call; at most %d", len(in.Edits), editsMost)
+	if len(in.Edits) > maxEdits {
+		return nil, tool.Refuse(
+			"invalid_arguments", "one call has at most %[2]d edits, this one has %[1]d", len(in.Edits), maxEdits,
+		)
 	}
 	var all []edit.Edit
 	for _, e := range in.Edits {
@@ -124,7 +131,7 @@ func (in editIn) wanted() ([]edit.Edit, error) {
 }
 
 func (m *files) edit(ctx context.Context, c *tool.Call, in editIn) (out editOut, err error) {
-	edits, err := in.wanted()
+	edits, err := in.list()
 	if err != nil {
 		return editOut{}, err
 	}
@@ -132,7 +139,7 @@ func (m *files) edit(ctx context.Context, c *tool.Call, in editIn) (out editOut,
 	if err != nil {
 		return editOut{}, err
 	}
-	err = m.changing(ctx, false, func(h *roots.Hold) (err error) {
+	err = m.withLocks(ctx, false, func(h *roots.Hold) (err error) {
 		if err := context.Cause(ctx); err != nil {
 			return err
 		}
@@ -142,8 +149,10 @@ func (m *files) edit(ctx context.Context, c *tool.Call, in editIn) (out editOut,
 	return out, err
 }
 
-func (m *files) editAt(ctx context.Context, c *tool.Call, h *roots.Hold, p roots.Place, in editIn, edits []edit.Edit) (editOut, error) {
-	there, content, err := m.editable(p)
+func (m *files) editAt(
+	ctx context.Context, c *tool.Call, h *roots.Hold, p roots.Place, in editIn, edits []edit.Edit,
+) (editOut, error) {
+	there, content, err := m.readEditable(p)
 	if err != nil {
 		return editOut{}, err
 	}
@@ -153,84 +162,105 @@ func (m *files) editAt(ctx context.Context, c *tool.Call, h *roots.Hold, p roots
 	if err := mustMatch(p, etag, in.IfMatch); err != nil {
 		return editOut{}, err
 	}
-	text, enc, err := decoded(p, content)
+	text, enc, err := decodeText(p, content)
 	if err != nil {
 		return editOut{}, err
 	}
-	if edits, err = enc.asRead(p, text, edits); err != nil {
+	if edits, err = enc.parseEscapes(p, text, edits); err != nil {
 		return editOut{}, err
 	}
 	r, err := edit.Apply(p.Path, text, edits)
 	if err != nil {
 		return editOut{}, err
 	}
-	if r.Size() > m.editMost {
-		return editOut{}, tool.Refuse("too_large", "the result would have %s bytes; at most %s are written", commas(r.Size()), commas(m.editMost))
+	if r.Size() > m.maxEdit {
+		return editOut{}, tool.Refuse(
+			"too_large", "the edited file would have %s bytes; at most %s can be written", groupDigits(r.Size()),
+			groupDigits(m.maxEdit),
+		)
 	}
 	newText := r.Content()
-	after := enc.encoded(newText)
-	out := editOut{Path: in.Path, Success: true, Replacements: r.Replacements, Line: r.Line, Level: r.Level.String(), ETag: etag, Diff: r.Diff(diffMost)}
+	after := enc.encode(newText)
+	out := editOut{
+		Path:         in.Path,
+		Success:      true,
+		Replacements: r.Replacements,
+		Line:         r.Line,
+		Level:        r.Level.String(),
+		ETag:         etag,
+		Diff:         r.Diff(maxDiffLines),
+	}
 	if broken := edit.Broken(p.Name, text, newText); broken != "" {
 		if in.Strict {
-			return editOut{}, &tool.Refusal{Code: "broken", Message: fmt.Sprintf("the edit would break the syntax of %s: %s; nothing was written\n%s", p.Path, broken, out.Diff), Next: "Correct new_string, or leave out strict."}
+			return editOut{}, &tool.Refusal{
+				Code: "broken",
+				Message: fmt.Sprintf(
+					"the edit would break the syntax of %s: %s; nothing was written\n%s", p.Path, broken, out.Diff,
+				),
+				Next: "Correct new_string, or leave out strict.",
+			}
 		}
-		out.Note = "the file could be parsed before and cannot be now: " + broken
+		out.Note = "the file could be parsed before the edit, and now it cannot: " + broken
 	}
-	if err := mayWrite(p); err != nil || in.DryRun {
+	if err := checkWritable(p); err != nil || in.DryRun {
 		out.note("nothing was written", in.DryRun)
 		return out, err
 	}
 	before := &state{content: content, info: was}
-	if len(content) > undoFile {
-		if before, err = m.keep(p, there); err != nil {
+	if len(content) > maxUndoContent {
+		if before, err = m.snapshot(p, there); err != nil {
 			return editOut{}, err
 		}
 	}
-	now, err := m.save(ctx, h, p, was, plainMode, bytesOf(after))
+	now, err := m.save(ctx, h, p, was, plainMode, writeBytes(after))
 	if err != nil {
-		m.dropped(before)
+		m.dropSnapshot(before)
 		return editOut{}, err
 	}
 	out.ETag = now.etag
-	out.note(linked(was), true)
-	out.note(m.remember(c, p, change{did: "edited", was: before, etag: out.ETag}), true)
+	out.note(linkNote(was), true)
+	out.note(m.recordChange(c, p, change{action: "edited", before: before, etag: out.ETag}), true)
 	return out, nil
 }
 
 func (o *editOut) note(s string, when bool) {
 	if when {
-		o.Note = joined(o.Note, s)
+		o.Note = joinNotes(o.Note, s)
 	}
 }
 
-// joined makes one note of two; either may be empty.
-func joined(a, b string) string {
+// joinNotes joins two notes, each of which may be empty.
+func joinNotes(a, b string) string {
 	if a == "" || b == "" {
 		return a + b
 	}
 	return a + "; " + b
 }
 
-// editable reads a text file that is to change. The caller closes it.
-func (m *files) editable(p roots.Place) (there *seen, content []byte, err error) {
+// readEditable opens and reads a text file that is to be edited. The caller
+// closes the returned file.
+func (m *files) readEditable(p roots.Place) (there *original, content []byte, err error) {
 	f, was, err := p.Regular()
 	if err != nil {
 		return nil, nil, err
 	}
-	there = &seen{was, f}
+	there = &original{was, f}
 	defer func() {
 		if err != nil {
 			there.close()
 		}
 	}()
-	content, err = readAll(f, was.Size(), m.editMost)
+	content, err = readAll(f, was.Size(), m.maxEdit)
 	switch {
 	case errors.Is(err, errTooLarge):
-		return nil, nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be edited", p.Path, commas(was.Size()), commas(m.editMost))
+		return nil, nil, tool.Refuse(
+			"too_large", "%s has %s bytes; the largest file that can be edited has %s bytes", p.Path,
+			groupDigits(was.Size()), groupDigits(m.maxEdit),
+		)
 	case err != nil:
 		return nil, nil, p.Refuse(err)
 	}
-	if kind := binaryKind(content[:min(len(content), sniffed)]); kind != "" && !extract.IsWide(content) {
+	if kind := binaryKind(content[:min(len(content), sniffBytes)]); kind != "" && !extract.IsWide(content) {
 		return nil, nil, tool.Refuse("binary", "%s is not text: %s", p.Path, kind)
 	}
 	return there, content, nil

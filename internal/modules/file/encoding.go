@@ -16,66 +16,70 @@ import (
 	"gatehouse/tool"
 )
 
-// encoding is how the text of a file is written in it.
+// encoding is the character encoding of a file.
 type encoding struct {
-	wide  extract.Wide // zero for one byte a unit
-	bytes bool         // it is no UTF-8: Latin-1 or another encoding of one byte
+	wide  extract.Wide // UTF-16 or UTF-32; zero for encodings with units of one byte
+	bytes bool         // not UTF-8: Latin-1 or another single-byte encoding
 }
 
-// decoded is the text of a file as edits see it, and how to write it again.
-func decoded(p roots.Place, content []byte) (text []byte, e encoding, err error) {
+// decodeText returns the text of a file as UTF-8, on which edits work, and the
+// encoding in which to write it back.
+func decodeText(p roots.Place, content []byte) (text []byte, e encoding, err error) {
 	w, ok := extract.WideOf(content)
 	if !ok {
 		return content, encoding{bytes: !utf8.Valid(content)}, nil
 	}
 	text, lost := w.Decode(content[len(w.Mark):])
 	if lost > 0 {
-		return nil, e, damaged(p, w)
+		return nil, e, errDamaged(p, w)
 	}
 	return text, encoding{wide: w}, nil
 }
 
-func damaged(p roots.Place, w extract.Wide) error {
+func errDamaged(p roots.Place, w extract.Wide) error {
 	return &tool.Refusal{
-		Code: "unsupported", Message: p.Path + " is " + w.Name + " text with units or odd bytes that are no characters; it cannot be written again as it is",
-		Next: "Write the whole file anew with file_write, which makes it UTF-8.",
+		Code:    "unsupported",
+		Message: p.Path + " is " + w.Name + " text with invalid characters; writing it back would change them",
+		Next:    "Write the whole file with file_write, which makes it UTF-8.",
 	}
 }
 
-// encoded writes a text as the file has it.
-func (e encoding) encoded(text []byte) []byte {
+// encode converts text to the encoding of the file.
+func (e encoding) encode(text []byte) []byte {
 	if e.wide.Unit == 0 {
 		return text
 	}
 	return append([]byte(e.wide.Mark), e.wide.Encode(text)...)
 }
 
-// otherBytes are bytes that are no UTF-8, as file_read shows them.
-var otherBytes = regexp.MustCompile(`\\x[89a-fA-F][0-9a-fA-F]`)
+// byteEscape matches the escape that file_read shows for a byte that is not
+// UTF-8.
+var byteEscape = regexp.MustCompile(`\\x[89a-fA-F][0-9a-fA-F]`)
 
-// asRead makes edits of a file in an encoding of one byte mean its bytes where
-// they have \xNN, as it was shown. A file that has such text itself is taken at
-// its word. Other characters than ASCII are refused: which bytes they are there
-// is not known.
-func (e encoding) asRead(p roots.Place, content []byte, edits []edit.Edit) ([]edit.Edit, error) {
+// parseEscapes replaces \xNN in the edits of a file in a single-byte encoding
+// by the byte it stands for, because file_read shows the byte that way. If the
+// file itself contains such an escape as text, the edits are left as they are.
+// New text with characters outside of ASCII is refused, because their bytes in
+// that encoding are not known.
+func (e encoding) parseEscapes(p roots.Place, content []byte, edits []edit.Edit) ([]edit.Edit, error) {
 	if !e.bytes {
 		return edits, nil
 	}
 	out := make([]edit.Edit, len(edits))
 	for i, one := range edits {
 		if !ascii(one.New) {
-			return nil, otherEncoding(p, "new_string")
+			return nil, errEncoding(p, "new_string")
 		}
-		if !otherBytes.Match(content) {
-			one.Old, one.New = unshown(one.Old), unshown(one.New)
+		if !byteEscape.Match(content) {
+			one.Old, one.New = parseEscape(one.Old), parseEscape(one.New)
 		}
 		out[i] = one
 	}
 	return out, nil
 }
 
-func unshown(s string) string {
-	return otherBytes.ReplaceAllStringFunc(s, func(x string) string {
+func parseEscape(s string) string {
+	return byteEscape.ReplaceAllStringFunc(s, func(x string) string {
 		n, _ := strconv.ParseUint(x[2:], 16, 8) // two hex digits
 		return string([]byte{byte(n)})
 	})
@@ -85,16 +89,19 @@ func ascii(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return r >= utf8.RuneSelf }) < 0
 }
 
-func otherEncoding(p roots.Place, field string) error {
+func errEncoding(p roots.Place, field string) error {
 	return &tool.Refusal{
-		Code: "unsupported", Message: p.Path + " is not in UTF-8, and " + field + " has characters that are not ASCII; nothing was written",
-		Next: `Use ASCII; file_edit takes other bytes as \xNN, as file_read shows them. Or write the whole file anew, which makes it UTF-8.`,
+		Code:    "unsupported",
+		Message: p.Path + " is not UTF-8, and " + field + " has characters that are not ASCII; nothing was written",
+		Next:    `Use ASCII; file_edit accepts \xNN for other bytes, as file_read shows them. Or write the whole file, which makes it UTF-8.`,
 	}
 }
 
-// added is content in the encoding of the file it is added to, and how many bytes
-// of mark the file begins with.
-func added(ctx context.Context, p roots.Place, there *seen, content string) (b []byte, mark int, err error) {
+// encodeAddition converts content to the encoding of the file to which it is
+// added. mark is the length of the file's byte order mark.
+func encodeAddition(
+	ctx context.Context, p roots.Place, there *original, content string,
+) (b []byte, mark int, err error) {
 	head := make([]byte, 4)
 	n, err := there.f.ReadAt(head, 0)
 	if err != nil && err != io.EOF {
@@ -103,7 +110,7 @@ func added(ctx context.Context, p roots.Place, there *seen, content string) (b [
 	head = head[:n]
 	if w, ok := extract.WideOf(head); ok {
 		if there.info.Size()%int64(w.Unit) != 0 {
-			return nil, 0, damaged(p, w)
+			return nil, 0, errDamaged(p, w)
 		}
 		return w.Encode([]byte(strings.TrimPrefix(content, bom))), len(w.Mark), nil
 	}
@@ -113,7 +120,7 @@ func added(ctx context.Context, p roots.Place, there *seen, content string) (b [
 			return nil, 0, err
 		}
 		if !valid {
-			return nil, 0, otherEncoding(p, "content")
+			return nil, 0, errEncoding(p, "content")
 		}
 	}
 	if bytes.HasPrefix(head, []byte(bom)) {
@@ -122,7 +129,7 @@ func added(ctx context.Context, p roots.Place, there *seen, content string) (b [
 	return []byte(content), 0, nil
 }
 
-// isUTF8 reads a file through.
+// isUTF8 reads r to the end and reports whether all of it is UTF-8.
 func isUTF8(ctx context.Context, r io.Reader) (bool, error) {
 	buf := make([]byte, chunkSize)
 	kept := 0

@@ -18,17 +18,20 @@ import (
 const canary = "a secret from outside"
 
 // traps are links inside, by name, that lead out or round about.
-func traps(h *house) map[string]string {
+func traps(h *fixture) map[string]string {
 	return map[string]string{
-		"abs": h.out + "/secret", "rel": "../out/secret", "dir": h.out, "reldir": "../out", "sub/up": "../..", "up": "..", "slash": "/", "here": ".",
-		"chain1": "rel", "chain2": "chain1", "chain3": "dir/../out/secret", "dangling": h.out + "/new", "reldangling": "../out/new", "dirnew": h.out + "/new/deep",
-		"magic": "/proc/self/root" + h.out + "/secret", "cwd": "/proc/self/cwd", "fds": "/proc/self/fd", "far": strings.Repeat("../", 60) + strings.TrimPrefix(h.out, "/") + "/secret",
+		"abs": h.out + "/secret", "rel": "../out/secret", "dir": h.out, "reldir": "../out", "sub/up": "../..",
+		"up": "..", "slash": "/", "here": ".",
+		"chain1": "rel", "chain2": "chain1", "chain3": "dir/../out/secret", "dangling": h.out + "/new",
+		"reldangling": "../out/new", "dirnew": h.out + "/new/deep",
+		"magic": "/proc/self/root" + h.out + "/secret", "cwd": "/proc/self/cwd", "fds": "/proc/self/fd",
+		"far":  strings.Repeat("../", 60) + strings.TrimPrefix(h.out, "/") + "/secret",
 		"loop": "loop", "sub/back": "../dir", "odd": "sub/../../out/./secret", "passwd": "/etc/passwd",
 	}
 }
 
 // lay puts the traps where they belong, and a file sub/f.
-func (h *house) lay(traps map[string]string) {
+func (h *fixture) lay(traps map[string]string) {
 	h.t.Helper()
 	if b, err := os.ReadFile(h.at("sub/f")); err != nil || string(b) != "inside\n" {
 		h.put("sub/f", "inside\n")
@@ -46,31 +49,82 @@ func (h *house) lay(traps map[string]string) {
 
 // tricks are ways to write a path that leads from inside to out, where there
 // are a file secret, nothing called new, and a folder full.
-func tricks(h *house) (all []string) {
+func tricks(h *fixture) (all []string) {
 	all = slices.Sorted(maps.Keys(traps(h)))
 	base := filepath.Base(h.dir)
 	for _, to := range []string{"secret", "new"} {
-		all = append(all,
+		all = append(
+			all,
 			// up and out
-			"../out/"+to, "./../out/"+to, "sub/../../out/"+to, "sub/./.././../out/"+to, "..//out//"+to, "../out/./"+to, "../out/../out/"+to,
-			"../"+base+"/../out/"+to, strings.Repeat("../", 50)+strings.TrimPrefix(h.out, "/")+"/"+to, "none/../../out/"+to, "sub/f/../../../out/"+to,
+			"../out/"+to,
+			"./../out/"+to,
+			"sub/../../out/"+to,
+			"sub/./.././../out/"+to,
+			"..//out//"+to,
+			"../out/./"+to,
+			"../out/../out/"+to,
+			"../"+base+"/../out/"+to,
+			strings.Repeat("../", 50)+strings.TrimPrefix(h.out, "/")+"/"+to,
+			"none/../../out/"+to,
+			"sub/f/../../../out/"+to,
 			// from the top
-			h.out+"/"+to, "/"+h.out+"/"+to, h.out+"/./"+to, h.dir+"/../out/"+to, h.dir+"/sub/../../out/"+to, h.dir+"/dir/"+to, h.dir+"//dir//"+to,
-			"/proc/self/root"+h.out+"/"+to, "/proc/thread-self/root"+h.out+"/"+to, "/proc/self/cwd/"+strings.Repeat("../", 50)+strings.TrimPrefix(h.out, "/")+"/"+to,
+			h.out+"/"+to,
+			"/"+h.out+"/"+to,
+			h.out+"/./"+to,
+			h.dir+"/../out/"+to,
+			h.dir+"/sub/../../out/"+to,
+			h.dir+"/dir/"+to,
+			h.dir+"//dir//"+to,
+			"/proc/self/root"+h.out+"/"+to,
+			"/proc/thread-self/root"+h.out+"/"+to,
+			"/proc/self/cwd/"+strings.Repeat("../", 50)+strings.TrimPrefix(h.out, "/")+"/"+to,
 			// through links
-			"dir/"+to, "dir/./"+to, "dir/../out/"+to, "dir//"+to, "reldir/"+to, "up/out/"+to, "sub/up/out/"+to, "slash"+h.out+"/"+to, "here/../out/"+to,
-			"here/here/dir/"+to, "sub/back/"+to, "up/"+base+"/dir/"+to, "dir/full/../"+to, "cwd/"+to, "fds/0/"+to,
+			"dir/"+to,
+			"dir/./"+to,
+			"dir/../out/"+to,
+			"dir//"+to,
+			"reldir/"+to,
+			"up/out/"+to,
+			"sub/up/out/"+to,
+			"slash"+h.out+"/"+to,
+			"here/../out/"+to,
+			"here/here/dir/"+to,
+			"sub/back/"+to,
+			"up/"+base+"/dir/"+to,
+			"dir/full/../"+to,
+			"cwd/"+to,
+			"fds/0/"+to,
 			// written otherwise
-			"~/../out/"+to, "~root/"+to, "file://"+h.out+"/"+to, `..\out\`+to, `sub\..\..\out\`+to, "..%2fout%2f"+to, "%2e%2e/out/"+to, "..%c0%afout/"+to,
-			"．．/out/"+to, "..∕out∕"+to, "../out/"+to+"\x00", "../out/"+to+"\x00.txt", "sub/f\x00/../../../out/"+to, ".. /out/"+to, "..\t/out/"+to, "....//out/"+to,
-			`\\?\`+h.out+`\`+to, `C:\..\out\`+to, "DIR/"+to, "dir/"+to+"/", "dir/"+to+"/.", "\ndir/"+to, "dir\u200b/"+to,
+			"~/../out/"+to,
+			"~root/"+to,
+			"file://"+h.out+"/"+to,
+			`..\out\`+to,
+			`sub\..\..\out\`+to,
+			"..%2fout%2f"+to,
+			"%2e%2e/out/"+to,
+			"..%c0%afout/"+to,
+			"．．/out/"+to,
+			"..∕out∕"+to,
+			"../out/"+to+"\x00",
+			"../out/"+to+"\x00.txt",
+			"sub/f\x00/../../../out/"+to,
+			".. /out/"+to,
+			"..\t/out/"+to,
+			"....//out/"+to,
+			`\\?\`+h.out+`\`+to,
+			`C:\..\out\`+to,
+			"DIR/"+to,
+			"dir/"+to+"/",
+			"dir/"+to+"/.",
+			"\ndir/"+to,
+			"dir\u200b/"+to,
 		)
 	}
 	return all
 }
 
 // outside is all there is outside, by name.
-func (h *house) outside() map[string]string {
+func (h *fixture) outside() map[string]string {
 	h.t.Helper()
 	all := map[string]string{}
 	err := filepath.WalkDir(h.out, func(path string, d fs.DirEntry, err error) error {
@@ -93,7 +147,7 @@ func (h *house) outside() map[string]string {
 //
 //redteam:attack Files stay inside the roots: paths and links that lead out, by every file tool
 func TestNothingLeadsOut(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	for _, name := range []string{"/secret", "/full/f"} {
 		h.put(h.out+name, canary+"\n")
 	}
@@ -106,12 +160,16 @@ func TestNothingLeadsOut(t *testing.T) {
 	for i, path := range paths {
 		inside := fmt.Sprint("made/", i)
 		for _, args := range [][]any{
-			{"file_read", "path", path}, {"file_read", "paths", []any{path}}, {"file_read", "path", path, "tail", 1}, {"file_stat", "path", path}, {"file_exists", "path", path},
+			{"file_read", "path", path}, {"file_read", "paths", []any{path}}, {"file_read", "path", path, "tail", 1},
+			{"file_stat", "path", path}, {"file_exists", "path", path},
 			{"file_search", "path", path, "pattern", "secret from", "literal", true},
-			{"file_copy", "oldPath", path, "newPath", inside}, {"file_rename", "oldPath", path, "newPath", inside + "r", "overwrite", true},
+			{"file_copy", "oldPath", path, "newPath", inside},
+			{"file_rename", "oldPath", path, "newPath", inside + "r", "overwrite", true},
 			{"file_edit", "path", path, "old_string", "secret", "new_string", "changed"},
-			{"file_write", "path", path, "content", "changed"}, {"file_write", "path", path, "content", "changed", "mode", "append"},
-			{"file_copy", "oldPath", "sub/f", "newPath", path, "overwrite", true}, {"file_rename", "oldPath", "sub/f", "newPath", path, "overwrite", true},
+			{"file_write", "path", path, "content", "changed"},
+			{"file_write", "path", path, "content", "changed", "mode", "append"},
+			{"file_copy", "oldPath", "sub/f", "newPath", path, "overwrite", true},
+			{"file_rename", "oldPath", "sub/f", "newPath", path, "overwrite", true},
 			{"file_delete", "path", path}, {"file_delete", "path", path, "recursive", true},
 		} {
 			if _, known := h.tools[args[0].(string)]; !known {
@@ -162,7 +220,7 @@ func TestNothingLeadsOut(t *testing.T) {
 // What is protected by the name of the directory above it stays protected when
 // that is renamed, by a move or by taking one back.
 func TestProtectionIsNotRenamedAway(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put(".aws/credentials", "secret")
 	h.want(h.call("file_rename", "oldPath", ".aws", "newPath", "aws2"), map[string]any{"error": "!denied"})
 	h.put("aws3/notes", "x")

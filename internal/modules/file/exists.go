@@ -22,10 +22,11 @@ func (m *files) existsTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_exists",
 		Title:       "Check for a file",
-		Description: "Says whether a path exists and whether it is a directory.",
-		Help:        "Links are followed inside the workspace. What cannot be looked at counts as missing; a path outside the workspace is refused.",
-		Effects:     tool.Reads,
-		Task:        tool.TaskNever,
+		Description: "Tells whether a path exists and whether it is a directory.",
+		Help: "Links are followed inside the workspace. A path that cannot be accessed counts as missing; a " +
+			"path outside the workspace is refused.",
+		Effects: tool.Reads,
+		Task:    tool.TaskNever,
 	}, m.exists)
 }
 

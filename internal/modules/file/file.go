@@ -1,9 +1,10 @@
-// Package file reads, searches and changes files inside the roots of a call,
-// and takes changes back.
+// Package file is the module that reads, searches and changes files inside the
+// roots of a call. It can also undo its changes.
 //
-// Reading gives pages that end on a line and never holds more than a page in
-// memory. Writing is atomic: a reader, a crash or kill -9 finds the old file
-// or the new one. Only regular files are opened.
+// Reading returns pages that end at the end of a line and holds no more than a
+// page in memory. Writing is atomic: a reader finds the old file or the new
+// one, also after a crash or kill -9. The module opens regular files only,
+// because opening a pipe or a device may block or have effects.
 package file
 
 import (
@@ -18,8 +19,8 @@ import (
 	"gatehouse/tool"
 )
 
-// files is the module. It holds the locks that let one change at a time happen
-// to a file, and what is needed to take changes back.
+// files is the module. It holds the locks that serialise the changes of a file,
+// and the data that undo needs.
 type files struct {
 	offer      module.Offer
 	changes    locks
@@ -27,12 +28,12 @@ type files struct {
 	undo       undo
 	trash      trash
 	watcher    *filewatch.Watcher
-	editMost   int64         // bytes of the largest file that is edited
-	copyMost   int64         // likewise copied, or added to
-	converting chan struct{} // holds a token for each document that is being converted
+	maxEdit    int64         // bytes of the largest file that can be edited
+	maxCopy    int64         // bytes of the largest file that can be copied or appended to
+	converting chan struct{} // holds one token while a document is converted
 }
 
-// New makes the module; Config says what can be configured.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		m := &files{converting: make(chan struct{}, 1)}
@@ -50,18 +51,18 @@ func New(cfg Config) module.New {
 func (m *files) Offer(context.Context, module.Audience) (*module.Offer, error) { return &m.offer, nil }
 
 // EndOwned implements module.Owned: it forgets the changes that file_undo could
-// take back. They are of this host's time, and have no time of their own.
+// undo. A change has no time of its own, so match gets the zero time.
 func (m *files) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) (ended []string) {
 	u := &m.undo
 	u.mu.Lock()
-	for owner, all := range u.of {
+	for owner, all := range u.changes {
 		if match(owner, time.Time{}) {
 			ended = append(ended, fmt.Sprintf("undo of %d changes of files", len(all)))
 			u.forget(owner, func(*change) bool { return true })
 		}
 	}
 	u.mu.Unlock()
-	u.clear()
+	u.removeForgotten()
 	return ended
 }
 
@@ -70,20 +71,24 @@ func (m *files) Close(context.Context) error {
 	return errors.Join(m.watcher.Close(), m.trash.close())
 }
 
-// findFile looks up a path that has to be a file's.
+// findFile resolves a path that must name a file.
 func findFile(c *tool.Call, path string) (roots.Place, error) {
 	p, err := roots.Find(c.Roots, path)
 	if err != nil {
 		return p, err
 	}
 	if p.NamesDir() {
-		return p, &tool.Refusal{Code: "is_a_directory", Message: path + " names a directory", Next: "Give the path of a file, without a slash at its end."}
+		return p, &tool.Refusal{
+			Code:    "is_a_directory",
+			Message: path + " names a directory",
+			Next:    "Give the path of a file, without a slash at the end.",
+		}
 	}
 	return p, nil
 }
 
-// commas writes a number of bytes for people.
-func commas(n int64) string {
+// groupDigits formats n with a comma between groups of three digits.
+func groupDigits(n int64) string {
 	s := fmt.Sprint(n)
 	for i := len(s) - 3; i > 0; i -= 3 {
 		s = s[:i] + "," + s[i:]

@@ -16,9 +16,9 @@ import (
 	"gatehouse/tool"
 )
 
-// house is the module with a workspace of two folders, called as the host
+// fixture is the module with a workspace of two folders, called as the host
 // calls it: with arguments checked against the schema and defaults filled in.
-type house struct {
+type fixture struct {
 	t     testing.TB
 	dir   string // of the first root
 	other string // the second
@@ -32,10 +32,10 @@ type house struct {
 	module module.Module
 }
 
-func newHouse(t testing.TB) *house {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	base := t.TempDir()
-	h := &house{t: t, dir: base + "/w", other: base + "/other", out: base + "/out"}
+	h := &fixture{t: t, dir: base + "/w", other: base + "/other", out: base + "/out"}
 	for _, d := range []string{h.dir, h.other, h.out} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
@@ -50,7 +50,7 @@ func newHouse(t testing.TB) *house {
 	return h
 }
 
-func (h *house) use(rs tool.Roots) {
+func (h *fixture) use(rs tool.Roots) {
 	h.roots = rs
 	h.tools, h.in = map[string]tool.Tool{}, map[string]*schema.Schema{}
 	var cfg Config
@@ -79,7 +79,7 @@ func (h *house) use(rs tool.Roots) {
 }
 
 // args are names and values in turn.
-func (h *house) result(name string, args ...any) (tool.Result, error) {
+func (h *fixture) result(name string, args ...any) (tool.Result, error) {
 	h.t.Helper()
 	m := make(map[string]any)
 	for i := 0; i < len(args); i += 2 {
@@ -92,12 +92,21 @@ func (h *house) result(name string, args ...any) (tool.Result, error) {
 	if raw, err = h.in[name].Canonical(raw); err != nil {
 		return tool.Result{}, &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
 	}
-	return h.tools[name].Run(context.Background(), &tool.Call{Name: name, Args: raw, Caller: tool.Caller{Owner: h.owner}, Roots: h.roots, Peer: struct{ tool.Peer }{}})
+	return h.tools[name].Run(
+		context.Background(),
+		&tool.Call{
+			Name:   name,
+			Args:   raw,
+			Caller: tool.Caller{Owner: h.owner},
+			Roots:  h.roots,
+			Peer:   struct{ tool.Peer }{},
+		},
+	)
 }
 
 // call returns the structured output; a refusal is the code after an
 // exclamation mark, under "error".
-func (h *house) call(name string, args ...any) map[string]any {
+func (h *fixture) call(name string, args ...any) map[string]any {
 	h.t.Helper()
 	res, err := h.result(name, args...)
 	if err != nil {
@@ -123,7 +132,7 @@ func (h *house) call(name string, args ...any) map[string]any {
 
 // text calls a tool whose product is text and returns the product and the
 // facts; a refusal is its code after an exclamation mark.
-func (h *house) text(name string, args ...any) string {
+func (h *fixture) text(name string, args ...any) string {
 	h.t.Helper()
 	res, err := h.result(name, args...)
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
@@ -146,7 +155,7 @@ func strs(args []any) (s []string) {
 	return s
 }
 
-func (h *house) put(name, content string) string {
+func (h *fixture) put(name, content string) string {
 	h.t.Helper()
 	path := h.at(name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -158,14 +167,14 @@ func (h *house) put(name, content string) string {
 	return path
 }
 
-func (h *house) at(name string) string {
+func (h *fixture) at(name string) string {
 	if filepath.IsAbs(name) {
 		return name
 	}
 	return filepath.Join(h.dir, name)
 }
 
-func (h *house) get(name string) string {
+func (h *fixture) get(name string) string {
 	h.t.Helper()
 	b, err := os.ReadFile(h.at(name))
 	if err != nil {
@@ -175,7 +184,7 @@ func (h *house) get(name string) string {
 }
 
 // noTemps fails if a temporary file was left anywhere.
-func (h *house) noTemps() {
+func (h *fixture) noTemps() {
 	h.t.Helper()
 	filepath.WalkDir(filepath.Dir(h.dir), func(path string, _ fs.DirEntry, _ error) error {
 		if strings.Contains(filepath.Base(path), ".gatehouse-") {
@@ -185,7 +194,7 @@ func (h *house) noTemps() {
 	})
 }
 
-func (h *house) want(out map[string]any, want map[string]any) {
+func (h *fixture) want(out map[string]any, want map[string]any) {
 	h.t.Helper()
 	for k, v := range want {
 		if n, ok := v.(int); ok {
@@ -198,15 +207,17 @@ func (h *house) want(out map[string]any, want map[string]any) {
 }
 
 func TestExists(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("d/f", "x")
 	os.Symlink("d/f", h.at("good"))
 	os.Symlink("nowhere", h.at("dangling"))
 	os.Symlink(h.out, h.at("out"))
 	for path, want := range map[string]map[string]any{
-		"d/f": {"exists": true, "isDir": false}, "d": {"exists": true, "isDir": true}, ".": {"exists": true, "isDir": true},
-		"missing": {"exists": false}, "d/f/x": {"exists": false}, "good": {"exists": true}, "dangling": {"exists": false},
-		"a\x00b": {"exists": false}, strings.Repeat("n", 300): {"exists": false},
+		"d/f": {"exists": true, "isDir": false}, "d": {"exists": true, "isDir": true},
+		".":       {"exists": true, "isDir": true},
+		"missing": {"exists": false}, "d/f/x": {"exists": false}, "good": {"exists": true},
+		"dangling": {"exists": false},
+		"a\x00b":   {"exists": false}, strings.Repeat("n", 300): {"exists": false},
 		"../out": {"error": "!outside_root"}, h.out: {"error": "!outside_root"}, "out": {"error": "!outside_root"},
 	} {
 		out := h.call("file_exists", "path", path)
@@ -218,7 +229,7 @@ func TestExists(t *testing.T) {
 }
 
 func TestDelete(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("f", "x")
 	h.put("full/f", "x")
 	h.put("kept", "x")
@@ -227,7 +238,8 @@ func TestDelete(t *testing.T) {
 	os.Symlink(h.out, h.at("out"))
 	for _, c := range []struct{ path, want string }{
 		{"f", ""}, {"f", "!not_found"}, {"full", "!not_empty"}, {"empty", ""}, {"link", ""}, {"out", ""},
-		{".", "!denied"}, {h.dir, "!denied"}, {"~", "!denied"}, {"..", "!outside_root"}, {h.out, "!outside_root"}, {"../out", "!outside_root"},
+		{".", "!denied"}, {h.dir, "!denied"}, {"~", "!denied"}, {"..", "!outside_root"}, {h.out, "!outside_root"},
+		{"../out", "!outside_root"},
 	} {
 		out := h.call("file_delete", "path", c.path)
 		if e, _ := out["error"].(string); e != c.want {
@@ -246,7 +258,7 @@ func TestDelete(t *testing.T) {
 
 // A folder of the workspace is protected when it is reached through another.
 func TestInnerRootStays(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	os.MkdirAll(h.at("a/inner"), 0o755)
 	set, err := roots.Open([]roots.Dir{{Path: h.dir}, {Path: h.at("a/inner")}}, roots.Options{})
 	if err != nil {
@@ -259,14 +271,14 @@ func TestInnerRootStays(t *testing.T) {
 }
 
 func TestHomeStays(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	os.Mkdir(h.at("home"), 0o755)
 	t.Setenv("HOME", h.at("home"))
 	h.want(h.call("file_delete", "path", "home"), map[string]any{"error": "!denied"})
 }
 
 func TestRename(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("f", "f")
 	h.put("taken", "taken")
 	h.put("d/in", "in")
@@ -274,9 +286,12 @@ func TestRename(t *testing.T) {
 	os.Symlink("taken", h.at("link"))
 	os.Symlink("nowhere", h.at("dangling"))
 	for _, c := range []struct{ from, to, want string }{
-		{"f", "taken", "!exists"}, {"f", "e", "!exists"}, {"d", "e", "!exists"}, {"d", "taken", "!exists"}, {"f", "dangling", "!exists"}, {"f", "f", "!exists"},
-		{"f", "no/such", "!not_found"}, {"missing", "g", "!not_found"}, {"d", "d/x", "!invalid_arguments"}, {"f", "g/", "!exists"},
-		{"f", "../out/f", "!outside_root"}, {"../out", "x", "!outside_root"}, {"f", h.other + "/f", "!unsupported"}, {".", "x", "!denied"},
+		{"f", "taken", "!exists"}, {"f", "e", "!exists"}, {"d", "e", "!exists"}, {"d", "taken", "!exists"},
+		{"f", "dangling", "!exists"}, {"f", "f", "!exists"},
+		{"f", "no/such", "!not_found"}, {"missing", "g", "!not_found"}, {"d", "d/x", "!invalid_arguments"},
+		{"f", "g/", "!exists"},
+		{"f", "../out/f", "!outside_root"}, {"../out", "x", "!outside_root"}, {"f", h.other + "/f", "!unsupported"},
+		{".", "x", "!denied"},
 		{"f", "e/g", ""}, {"link", "e/link", ""}, {"d", "e/d", ""},
 	} {
 		out := h.call("file_rename", "oldPath", c.from, "newPath", c.to)
@@ -296,7 +311,7 @@ func TestRename(t *testing.T) {
 }
 
 func TestDefinitionsStayShort(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	for name, tl := range h.tools {
 		if tl.Help == "" || tl.Effects == 0 || strings.Count(tl.Description, ". ") > 1 {
 			t.Errorf("%s: description %q, effects %v", name, tl.Description, tl.Effects)

@@ -36,7 +36,9 @@ func (e *editing) call(name string, args map[string]any) (res tool.Result, code 
 	if err != nil {
 		e.t.Fatal(err)
 	}
-	res, err = e.tools[name].Run(e.t.Context(), &tool.Call{Name: name, Args: raw, Roots: e.roots, Peer: struct{ tool.Peer }{}})
+	res, err = e.tools[name].Run(
+		e.t.Context(), &tool.Call{Name: name, Args: raw, Roots: e.roots, Peer: struct{ tool.Peer }{}},
+	)
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
 		if r.Code == "" {
 			e.t.Fatalf("%s %s: %v", name, raw, err)
@@ -117,7 +119,10 @@ func (e *editing) edit(me, edits int) {
 			if me%2 == 0 {
 				_, code = e.call("file_edit", map[string]any{"path": "lines", "old_string": old, "new_string": now})
 			} else {
-				_, code = e.call("filesystem_edit_file", map[string]any{"path": "lines", "edits": []any{map[string]any{"oldText": old, "newText": now}}})
+				_, code = e.call(
+					"filesystem_edit_file",
+					map[string]any{"path": "lines", "edits": []any{map[string]any{"oldText": old, "newText": now}}},
+				)
 			}
 			if code != "" {
 				e.t.Fatalf("edit: %s", code)

@@ -62,17 +62,22 @@ func TestNoToolHoldsALargeFile(t *testing.T) {
 		began := time.Now()
 		out := h.call(c.args[0].(string), c.args[1:]...)
 		runtime.ReadMemStats(&after)
-		t.Logf("%v: %d KiB, %v", c.args, (after.TotalAlloc-before.TotalAlloc)>>10, time.Since(began).Round(time.Millisecond))
+		t.Logf(
+			"%v: %d KiB, %v", c.args, (after.TotalAlloc-before.TotalAlloc)>>10,
+			time.Since(began).Round(time.Millisecond),
+		)
 		if used := after.TotalAlloc - before.TotalAlloc; used > most {
 			t.Errorf("%v: took %d bytes of memory", c.args, used)
 		}
-		if strings.HasPrefix(c.want, "!") && out["error"] != c.want || !strings.HasPrefix(c.want, "!") && out[c.want] == nil {
+		if strings.HasPrefix(c.want, "!") && out["error"] != c.want ||
+			!strings.HasPrefix(c.want, "!") && out[c.want] == nil {
 			t.Errorf("%v: got %.300v, want %s", c.args, out, c.want)
 		}
 	}
 	// Writing over it, taking that back and removing it need not hold it either.
 	for _, args := range [][]any{
-		{"file_write", "path", "line", "content", "short\n"}, {"file_rename", "oldPath", "big", "newPath", "large"}, {"file_delete", "path", "large"},
+		{"file_write", "path", "line", "content", "short\n"}, {"file_rename", "oldPath", "big", "newPath", "large"},
+		{"file_delete", "path", "large"},
 	} {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

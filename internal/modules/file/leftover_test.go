@@ -113,16 +113,16 @@ func age(t *testing.T, dir, name string) {
 // living one is filling does not, however long that takes.
 func TestLeftoversAreCleared(t *testing.T) {
 	if runtime.GOOS == "windows" {
-		t.Skip("nothing is cleared where nobody can tell who has a file")
+		t.Skip("nothing is removed on systems without file locks")
 	}
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("f", "whole")
 	dead, young, alive := writeHalf(t, h.dir), writeHalf(t, h.dir), writeHalf(t, h.dir)
 	defer alive.kill()
 	dead.kill()
 	young.kill()
 	const strange = ".gatehouse-notes.tmp"
-	h.put(strange, "somebody's notes")
+	h.put(strange, "a user's notes")
 	for _, name := range []string{dead.temp, alive.temp, strange} {
 		age(t, h.dir, name)
 	}

@@ -46,12 +46,14 @@ func TestTheEndOfAVastLine(t *testing.T) {
 		nextOffset int
 		bounded    bool // the beginning was not found
 	}{
-		"that line alone":         {"", -1, 0, x[:most-3], 0, true},
-		"an ended line":           {"\n", -1, 0, x[:most-4] + "\n", 0, true},
-		"lines behind it":         {"\none\ntwo\n", -3, 0, x[:most-12] + "\none\ntwo\n", 0, true},
-		"limited":                 {"\none\ntwo\n", -3, 2, x[:most-12] + "\none\n", -1, true},
-		"fewer lines than there":  {"\none\ntwo\n", -2, 0, "one\ntwo\n", 0, false},
-		"more lines than a page":  {"\n" + many, -2001, 0, x[:most/2-3] + "\n" + many[:strings.LastIndex(many[:most/2+2], "\n")+1], -1761, true},
+		"that line alone":        {"", -1, 0, x[:most-3], 0, true},
+		"an ended line":          {"\n", -1, 0, x[:most-4] + "\n", 0, true},
+		"lines behind it":        {"\none\ntwo\n", -3, 0, x[:most-12] + "\none\ntwo\n", 0, true},
+		"limited":                {"\none\ntwo\n", -3, 2, x[:most-12] + "\none\n", -1, true},
+		"fewer lines than there": {"\none\ntwo\n", -2, 0, "one\ntwo\n", 0, false},
+		"more lines than a page": {
+			"\n" + many, -2001, 0, x[:most/2-3] + "\n" + many[:strings.LastIndex(many[:most/2+2], "\n")+1], -1761, true,
+		},
 		"in the middle of a rune": {"ä" + x[:most-4], -1, 0, "ä" + x[:most-4], 0, true},
 		"where a rune begins":     {"ä" + x[:most-5], -1, 0, "ä" + x[:most-5], 0, true},
 	} {
@@ -66,12 +68,16 @@ func TestTheEndOfAVastLine(t *testing.T) {
 				t.Fatal(err)
 			}
 			if string(pg.text) != c.want || pg.nextOffset != c.nextOffset || pg.firstLine != 0 || pg.nextByte != 0 {
-				t.Errorf("got %.40q ... %.60q (%d bytes), next offset %d, next byte %d, line %d; want %d bytes, %d", pg.text, pg.text[max(len(pg.text)-60, 0):], len(pg.text), pg.nextOffset, pg.nextByte, pg.firstLine, len(c.want), c.nextOffset)
+				t.Errorf(
+					"got %.40q ... %.60q (%d bytes), next offset %d, next byte %d, line %d; want %d bytes, %d", pg.text,
+					pg.text[max(len(pg.text)-60, 0):], len(pg.text), pg.nextOffset, pg.nextByte, pg.firstLine,
+					len(c.want), c.nextOffset,
+				)
 			}
 			if told := strings.Contains(pg.note, "from_byte"); told != c.bounded {
 				t.Errorf("the note is %q", pg.note)
 			}
-			if v.read > lineMost+1<<20 {
+			if v.read > maxLineScan+1<<20 {
 				t.Errorf("%d bytes were read", v.read)
 			}
 		})

@@ -13,25 +13,26 @@ import (
 )
 
 const (
-	chunkSize = 128 << 10 // what is held while looking for a line
-	countMost = 16 << 20  // bytes that are read only to tell line numbers
-	lineMost  = 64 << 20  // bytes that are read back from a line's end to find its beginning
+	chunkSize   = 128 << 10 // bytes held in memory while searching for a line
+	maxCount    = 16 << 20  // bytes that are read only to count lines
+	maxLineScan = 64 << 20  // bytes that are read backwards to find the beginning of a line
 )
 
-// source is an open file as the pager sees it. Its size is that of the moment
-// it was opened: what is appended meanwhile belongs to the next read.
+// source is an open file that is read in pages. Its size is the size at the
+// time of opening, so that the pages of one call agree; the next call sees what
+// was appended since.
 type source struct {
-	ctx  context.Context
+	ctx  context.Context // of the call: a source lives no longer, and reads check it
 	f    io.ReaderAt
 	size int64
-	head []byte // the beginning; of a file up to chunkSize all of it, so that it is read once
+	head []byte // the first bytes; the whole file up to chunkSize, so that it is read once
 }
 
 func newSource(ctx context.Context, f io.ReaderAt, size int64) (*source, error) {
 	s := &source{ctx: ctx, f: f, size: size}
-	want := size + 1 // one more tells whether the size is true
+	want := size + 1 // one more byte shows whether the file is larger than its size says
 	if size > chunkSize {
-		want = sniffed
+		want = sniffBytes
 	}
 	head := make([]byte, want)
 	n, err := f.ReadAt(head, 0)
@@ -39,19 +40,20 @@ func newSource(ctx context.Context, f io.ReaderAt, size int64) (*source, error) 
 		return nil, err
 	}
 	if size == 0 && n > 0 {
-		// Files that make themselves up as they are read say they are empty;
-		// reading one may block or have effects.
-		return nil, &tool.Refusal{Code: "not_a_file", Message: "it is a virtual file of the system, not a regular one"}
+		// A virtual file such as those in /proc has size 0 and yet content;
+		// reading it may block or have effects.
+		return nil, &tool.Refusal{Code: "not_a_file", Message: "it is a virtual file of the system, not a regular file"}
 	}
 	s.head = head[:min(int64(n), size)]
 	if int64(n) < size && n < len(head) {
-		s.size = int64(n) // it was truncated meanwhile
+		s.size = int64(n) // truncated since it was opened
 	}
 	return s, nil
 }
 
-// at reads up to len(b) bytes at off. Fewer come at the end of the file only.
-func (s *source) at(b []byte, off int64) ([]byte, error) {
+// readAt reads up to len(b) bytes at off. It returns fewer only at the end of
+// the file. The result may share memory with the source.
+func (s *source) readAt(b []byte, off int64) ([]byte, error) {
 	if err := context.Cause(s.ctx); err != nil {
 		return nil, err
 	}
@@ -66,18 +68,18 @@ func (s *source) at(b []byte, off int64) ([]byte, error) {
 	return b[:n], err
 }
 
-// part is at with memory of its own where that is needed.
-func (s *source) part(off, n int64) ([]byte, error) {
+// readPart is readAt without a buffer: it allocates one if it needs one.
+func (s *source) readPart(off, n int64) ([]byte, error) {
 	if end := off + n; end <= int64(len(s.head)) {
 		return s.head[off:end], nil
 	}
-	return s.at(make([]byte, n), off)
+	return s.readAt(make([]byte, n), off)
 }
 
-// page is one page of a file. Zero line numbers are not known.
+// page is one page of a file. A line number of 0 is not known.
 type page struct {
 	text       []byte
-	start      int64 // byte the text starts at
+	start      int64 // offset of the text in bytes
 	firstLine  int
 	totalLines int
 	nextOffset int
@@ -91,12 +93,14 @@ func (s *source) page(in readIn) (page, error) {
 	note := ""
 	if long, ok := errors.AsType[*longLine](err); ok {
 		start, err = s.runeStart(min(s.size-int64(in.MaxBytes), long.end-int64(in.MaxBytes)/2) + utf8.UTFMax - 1)
-		note = fmt.Sprintf("the first line here begins more than %d MiB before; from_byte reads what is there", lineMost>>20)
+		note = fmt.Sprintf(
+			"the first line here begins more than %d MiB earlier; read it with from_byte", maxLineScan>>20,
+		)
 	}
 	if err != nil {
 		return page{}, err
 	}
-	buf, err := s.part(start, min(int64(in.MaxBytes), s.size-start))
+	buf, err := s.readPart(start, min(int64(in.MaxBytes), s.size-start))
 	if err != nil {
 		return page{}, err
 	}
@@ -120,13 +124,15 @@ func (s *source) page(in readIn) (page, error) {
 	return pg, s.total(&pg, end, lines)
 }
 
-// start finds the byte a page begins at, and its line if that is known.
+// start returns the offset at which a page begins, and its line number or 0.
 func (s *source) start(in readIn) (at int64, line int, err error) {
 	switch {
 	case in.FromByte > 0 && in.Offset != 0:
 		return 0, 0, tool.Refuse("invalid_arguments", "offset and from_byte exclude each other")
 	case in.FromByte >= s.size && in.FromByte > 0:
-		return 0, 0, tool.Refuse("invalid_arguments", "from_byte %d is past the end: the file has %d bytes", in.FromByte, s.size)
+		return 0, 0, tool.Refuse(
+			"invalid_arguments", "from_byte %d is past the end of the file, which has %d bytes", in.FromByte, s.size,
+		)
 	case in.FromByte > 0:
 		at, err = s.runeStart(in.FromByte)
 		return at, 0, err
@@ -136,7 +142,7 @@ func (s *source) start(in readIn) (at int64, line int, err error) {
 	return s.line(max(in.Offset, 1))
 }
 
-// line finds where line n starts.
+// line returns the offset of line n, and n.
 func (s *source) line(n int) (int64, int, error) {
 	if n == 1 {
 		return 0, 1, nil
@@ -144,7 +150,7 @@ func (s *source) line(n int) (int64, int, error) {
 	buf := make([]byte, min(s.size, chunkSize))
 	var at int64
 	for seen := 1; seen < n; {
-		b, err := s.at(buf, at)
+		b, err := s.readAt(buf, at)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -172,7 +178,10 @@ func pastEnd(n, seen int, ended bool) error {
 	if ended {
 		seen-- // nothing follows the last newline
 	}
-	return &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("offset %d is past the end: the file has %d lines", n, seen)}
+	return &tool.Refusal{
+		Code:    "invalid_arguments",
+		Message: fmt.Sprintf("offset %d is past the end of the file, which has %d lines", n, seen),
+	}
 }
 
 // endsInLine reports whether nothing follows the last newline.
@@ -181,18 +190,18 @@ func (s *source) endsInLine() bool {
 		return true
 	}
 	var last [1]byte
-	b, err := s.at(last[:], s.size-1)
+	b, err := s.readAt(last[:], s.size-1)
 	return err == nil && len(b) == 1 && b[0] == '\n'
 }
 
-// longLine says that the beginning of a line was not found: a page shows so
-// little of such a line that finding it is not worth reading it.
+// longLine is the error of a line that is longer than maxLineScan. Its
+// beginning is not searched, because a page shows only a small part of it.
 type longLine struct{ end int64 } // of the line, without its newline
 
 func (*longLine) Error() string { return "the beginning of a line is too far from its end" }
 
-// fromEnd finds where the last n lines start. The line number is known only
-// if that is the first line or the file is small enough to count. The error
+// fromEnd returns the offset of the last n lines. The line number is 0 unless it
+// is the first line or the lines before it are few enough to count. The error
 // may be a *longLine.
 func (s *source) fromEnd(n int) (at int64, line int, err error) {
 	buf := make([]byte, min(s.size, chunkSize))
@@ -201,11 +210,11 @@ func (s *source) fromEnd(n int) (at int64, line int, err error) {
 		end--
 	}
 	for lineEnd := end; end > 0; {
-		if lineEnd-end >= lineMost {
+		if lineEnd-end >= maxLineScan {
 			return 0, 0, &longLine{lineEnd}
 		}
 		from := max(end-int64(len(buf)), 0)
-		b, err := s.at(buf[:end-from], from)
+		b, err := s.readAt(buf[:end-from], from)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -219,24 +228,24 @@ func (s *source) fromEnd(n int) (at int64, line int, err error) {
 		for range n {
 			b = b[:bytes.LastIndexByte(b, '\n')]
 		}
-		return s.numbered(from + int64(len(b)) + 1)
+		return s.withLineNumber(from + int64(len(b)) + 1)
 	}
 	return 0, 1, nil
 }
 
-func (s *source) numbered(at int64) (int64, int, error) {
-	if at > countMost {
+func (s *source) withLineNumber(at int64) (int64, int, error) {
+	if at > maxCount {
 		return at, 0, nil
 	}
 	n, err := s.newlines(0, at)
 	return at, n + 1, err
 }
 
-// newlines counts those in [from, to).
+// newlines counts the newlines in [from, to).
 func (s *source) newlines(from, to int64) (n int, err error) {
 	buf := make([]byte, min(to-from, chunkSize))
 	for from < to {
-		b, err := s.at(buf[:min(to-from, int64(len(buf)))], from)
+		b, err := s.readAt(buf[:min(to-from, int64(len(buf)))], from)
 		if err != nil {
 			return 0, err
 		}
@@ -249,10 +258,10 @@ func (s *source) newlines(from, to int64) (n int, err error) {
 	return n, nil
 }
 
-// total tells how many lines there are if the page ends at the last one, or if
-// what follows is small enough to count.
+// total sets the number of lines of the file if the page ends with the last
+// line, or if at most maxCount bytes follow it.
 func (s *source) total(pg *page, end int64, lines int) error {
-	if pg.firstLine == 0 || s.size-end > countMost {
+	if pg.firstLine == 0 || s.size-end > maxCount {
 		return nil
 	}
 	pg.totalLines = pg.firstLine - 1 + lines
@@ -267,16 +276,16 @@ func (s *source) total(pg *page, end int64, lines int) error {
 		n++
 	}
 	if len(pg.text) > 0 && pg.text[len(pg.text)-1] != '\n' {
-		n-- // the rest of the page's last line
+		n-- // the first of them ends the last line of the page
 	}
 	pg.totalLines += n
 	return nil
 }
 
-// runeStart steps back from the middle of a character.
+// runeStart returns the offset of the character that contains the byte at at.
 func (s *source) runeStart(at int64) (int64, error) {
 	from := max(at-utf8.UTFMax+1, 0)
-	b, err := s.at(make([]byte, at-from+1), from)
+	b, err := s.readAt(make([]byte, at-from+1), from)
 	if err != nil {
 		return 0, err
 	}
@@ -290,8 +299,8 @@ func (s *source) runeStart(at int64) (int64, error) {
 
 var newline = []byte{'\n'}
 
-// cut ends a page at limit lines or at its last line. whole is false if it had
-// to cut inside a line, which it then does between two characters.
+// cut ends a page after limit lines or after its last whole line. If the page
+// has no whole line, cut ends it between two characters and whole is false.
 func cut(b []byte, limit int, more bool) (text []byte, whole bool) {
 	if limit > 0 {
 		for i, n := 0, 0; ; {
@@ -317,7 +326,7 @@ func cut(b []byte, limit int, more bool) (text []byte, whole bool) {
 	return b, false
 }
 
-// countLines counts a last line without a newline too.
+// countLines counts the lines of b, including a last line without a newline.
 func countLines(b []byte) int {
 	n := bytes.Count(b, newline)
 	if len(b) > 0 && b[len(b)-1] != '\n' {
@@ -326,7 +335,8 @@ func countLines(b []byte) int {
 	return n
 }
 
-// readAll reads a whole file that the tool has to hold, at most limit bytes.
+// readAll reads a whole file into memory. It returns errTooLarge if the file has
+// more than limit bytes.
 func readAll(f io.Reader, size, limit int64) ([]byte, error) {
 	if size > limit {
 		return nil, errTooLarge

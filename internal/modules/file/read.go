@@ -10,9 +10,9 @@ import (
 
 type readIn struct {
 	Path        string   `json:"path,omitempty" names:"path"`
-	Paths       []string `json:"paths,omitempty" doc:"several files instead, sharing max_bytes" max:"200" names:"path"`
-	Offset      int      `json:"offset,omitempty" doc:"first line, from 1; negative: that many lines from the end"`
-	Limit       int      `json:"limit,omitempty" doc:"most lines" min:"1"`
+	Paths       []string `json:"paths,omitempty" doc:"several files, which share max_bytes" max:"200" names:"path"`
+	Offset      int      `json:"offset,omitempty" doc:"first line, from 1; negative: lines from the end"`
+	Limit       int      `json:"limit,omitempty" doc:"maximum of lines" min:"1"`
 	Head        int      `json:"head,omitempty" doc:"first lines" min:"1"`
 	Tail        int      `json:"tail,omitempty" doc:"last lines" min:"1"`
 	Ranges      string   `json:"ranges,omitempty" doc:"lines, as 1-20,80-95"`
@@ -32,46 +32,48 @@ type readOut struct {
 	TotalLines int         `json:"total_lines,omitempty"`
 	NextOffset int         `json:"next_offset,omitempty"`
 	NextByte   int64       `json:"next_byte,omitempty"`
-	Truncated  bool        `json:"truncated,omitempty" doc:"max_bytes ended the page"`
+	Truncated  bool        `json:"truncated,omitempty" doc:"the page ended at max_bytes"`
 	ETag       string      `json:"etag,omitempty"`
 	Files      []readFacts `json:"files,omitempty"`
 	Note       string      `json:"note,omitempty"`
 
-	format string         // how lines end and are indented; said on a file's first page
-	media  []tool.Content // what is shown besides the text
-	each   []string       // the facts of each file, if several are read
+	format string         // line endings and indentation; set on the first page of a file
+	media  []tool.Content // images and audio beside the text
+	each   []string       // the facts of each file, if several were read
 }
 
-// pageBytes are the most of a page unless the caller says otherwise.
+// pageBytes is the default of max_bytes.
 const pageBytes = 32 << 10
 
 const readHelp = `Reads a file, a page at a time, or several files at once.
 
-- A page ends on a line and holds at most max_bytes. If there is more, next_offset says where to go on.
-- offset -50, or tail 50, reads the last 50 lines of a file of any size; ranges several parts; around the lines near
-  a line or near the first match of a regular expression, 41 unless limit says otherwise.
-- A line longer than a page is cut; next_byte, given as from_byte, goes on inside it. Counted from the end, a page
-  that would begin in a line of more than 64 MiB begins near that line's end.
-- The text is exactly what the file holds, with its line endings and byte order mark, which note mentions.
+- A page ends at the end of a line and has at most max_bytes. If the file goes on, next_offset is the offset of the
+  next page.
+- offset -50 or tail 50 reads the last 50 lines of a file of any size; ranges reads several parts; around reads the
+  lines near a line number or near the first match of a regular expression, 41 lines unless limit is given.
+- A line longer than a page is cut; give next_byte as from_byte to read on inside it. If a page counted from the end
+  would begin in a line of more than 64 MiB, it begins near the end of that line.
+- The text is exactly the content of the file, with its line endings and byte order mark, which note mentions.
   Bytes that are not UTF-8, and NUL bytes, are shown as \xNN. UTF-16 is decoded.
-- A second block of the result says which lines these are, how they end and are indented, and the etag, which
-  file_edit and file_write take as if_match.
-- paths reads up to 200 files one after the other until max_bytes is used up; a file that cannot be read does not
-  stop the others. files tells of each, and in the text each stands under its path.
-- as outline lists what a source file defines, with line numbers. PDF, Word documents and notebooks are shown as
-  text; HTML is with as text; as raw shows a notebook as the JSON it is.
-- Images and sounds come as such. Other binary files are refused with their type, size and first bytes, as are pipes,
-  devices and directories. Symbolic links are followed inside the workspace.
-- total_lines is left out where counting would mean reading more than 16 MB.`
+- A second block of the result has the line numbers, the line endings and indentation, and the etag, which file_edit
+  and file_write accept as if_match.
+- paths reads up to 200 files in order until max_bytes is used up; a file that cannot be read does not stop the
+  others. files describes each file; in the text each file follows its path.
+- as outline lists the definitions in a source file, with line numbers. PDF, Word documents and notebooks are
+  converted to text, HTML only with as text; as raw returns a notebook as JSON.
+- Images and audio are returned as such. Other binary files are refused with their type, size and first bytes; pipes,
+  devices and directories are refused too. Symbolic links are followed inside the workspace.
+- total_lines is missing if counting would read more than 16 MB.`
 
 func (m *files) readTool() tool.Tool {
 	t := tool.New(tool.Def{
-		Name:        "file_read",
-		Title:       "Read a file",
-		Description: "Reads a file, by default its first 32 kB; next_offset in the result says where to go on. Also reads documents, images and several files at once.",
-		Help:        readHelp,
-		Effects:     tool.Reads,
-		Budget:      -1, // it pages itself
+		Name:  "file_read",
+		Title: "Read a file",
+		Description: "Reads a file, by default its first 32 kB; next_offset in the result is where the next page " +
+			"begins. Also reads documents, images and several files at once.",
+		Help:    readHelp,
+		Effects: tool.Reads,
+		Budget:  -1, // it pages itself
 	}, m.read)
 	run := t.Run
 	t.Run = func(ctx context.Context, c *tool.Call) (tool.Result, error) {
@@ -84,7 +86,7 @@ func (m *files) readTool() tool.Tool {
 	return t
 }
 
-// Facts says which lines these are and how to read on.
+// Facts returns which lines the result has and how to read on.
 func (o readOut) Facts() string {
 	if len(o.each) > 0 {
 		lines := strings.Join(o.each, "\n")
@@ -106,9 +108,9 @@ func (o readOut) Facts() string {
 	}
 	switch {
 	case o.NextByte > 0:
-		s = append(s, fmt.Sprintf("to go on, read again with from_byte=%d of %d", o.NextByte, o.Size))
+		s = append(s, fmt.Sprintf("to read on, call again with from_byte=%d of %d", o.NextByte, o.Size))
 	case o.NextOffset != 0:
-		s = append(s, fmt.Sprintf("to go on, read again with offset=%d", o.NextOffset))
+		s = append(s, fmt.Sprintf("to read on, call again with offset=%d", o.NextOffset))
 	}
 	s = append(s, o.format, o.Note)
 	if o.ETag != "" {
@@ -118,7 +120,7 @@ func (o readOut) Facts() string {
 }
 
 func (m *files) read(ctx context.Context, c *tool.Call, in readIn) (readOut, error) {
-	if err := in.settle(); err != nil {
+	if err := in.normalize(); err != nil {
 		return readOut{}, err
 	}
 	if c.Unpaged && in.MaxBytes == pageBytes {
@@ -130,13 +132,13 @@ func (m *files) read(ctx context.Context, c *tool.Call, in readIn) (readOut, err
 	return m.readOne(ctx, c, in)
 }
 
-// settle turns the several ways to say which lines into offset and limit.
-func (in *readIn) settle() error {
+// normalize checks the arguments and turns head and tail into offset and limit.
+func (in *readIn) normalize() error {
 	if in.MaxBytes == 0 {
 		in.MaxBytes = pageBytes
 	}
 	if (in.Path == "") == (len(in.Paths) == 0) {
-		return &tool.Refusal{Code: "invalid_arguments", Message: "give path, or paths for several files"}
+		return &tool.Refusal{Code: "invalid_arguments", Message: "give either path or paths"}
 	}
 	ways := 0
 	for _, used := range []bool{in.Offset != 0 || in.Limit != 0 && in.Around == "", in.Head > 0, in.Tail > 0, in.Ranges != "", in.Around != "", in.FromByte > 0} {
@@ -145,7 +147,11 @@ func (in *readIn) settle() error {
 		}
 	}
 	if ways > 1 {
-		return &tool.Refusal{Code: "invalid_arguments", Message: "offset with limit, head, tail, ranges, around and from_byte exclude each other", Next: "Give one of them."}
+		return &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "offset with limit, head, tail, ranges, around and from_byte exclude each other",
+			Next:    "Give one of them.",
+		}
 	}
 	if in.Head > 0 {
 		in.Limit = in.Head

@@ -28,18 +28,18 @@ type renameOut struct {
 
 const renameHelp = `Renames or moves a file or directory.
 
-- newPath is the whole new path, not the directory to move into. What exists there is refused; with overwrite a file
-  is replaced by a file, in one step. A directory never is.
+- newPath is the whole new path, not the directory to move into. If it exists, the call is refused; with overwrite a
+  file replaces a file in one step. A directory is never replaced.
 - The directory to move into must exist; make it with dir_create.
-- A directory is not moved if that would take something in it out of the names the server protects.
-- A symbolic link itself is moved. Moving to another file system, or between two folders of the workspace, is refused;
-  there is file_copy. file_undo takes a rename back, with what it replaced.`
+- A directory is not moved if something in it has a protected name that the new path would not protect.
+- If oldPath is a symbolic link, the link is moved. Moving to another file system, or between two folders of the
+  workspace, is refused; use file_copy. file_undo undoes a rename and restores the file it replaced.`
 
 func (m *files) renameTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_rename",
 		Title:       "Move a file",
-		Description: "Renames or moves a file or directory. It replaces nothing unless overwrite is set.",
+		Description: "Renames or moves a file or directory. It replaces a file only if overwrite is set.",
 		Help:        renameHelp,
 		Effects:     tool.Writes | tool.Destroys,
 		Task:        tool.TaskNever,
@@ -55,11 +55,11 @@ func (m *files) rename(ctx context.Context, c *tool.Call, in renameIn) (renameOu
 	if err != nil {
 		return renameOut{}, err
 	}
-	if err := errors.Join(mayReplace(from), mayReplace(to)); err != nil {
+	if err := errors.Join(checkGuard(from), checkGuard(to)); err != nil {
 		return renameOut{}, to.Refuse(err)
 	}
 	out := renameOut{OldPath: in.OldPath, NewPath: in.NewPath}
-	err = m.changing(ctx, true, func(*roots.Hold) (err error) {
+	err = m.withLocks(ctx, true, func(*roots.Hold) (err error) {
 		out.Note, err = m.renameAt(c, from, to, in)
 		return err
 	}, from, to)
@@ -73,12 +73,20 @@ func (m *files) renameAt(c *tool.Call, from, to roots.Place, in renameIn) (note 
 		return "", err
 	}
 	if to.NamesDir() && !info.IsDir() {
-		return "", &tool.Refusal{Code: "exists", Message: in.NewPath + " names a directory", Next: "Give the whole new path, with the file's name."}
+		return "", &tool.Refusal{
+			Code:    "exists",
+			Message: in.NewPath + " names a directory",
+			Next:    "Give the whole new path, including the file's name.",
+		}
 	}
 	if from.Root != to.Root {
-		return "", &tool.Refusal{Code: "unsupported", Message: in.OldPath + " and " + in.NewPath + " lie in different folders of the workspace", Next: "Copy it with file_copy and delete the old file."}
+		return "", &tool.Refusal{
+			Code:    "unsupported",
+			Message: in.OldPath + " and " + in.NewPath + " are in different folders of the workspace",
+			Next:    "Copy the file with file_copy and delete the old one with file_delete.",
+		}
 	}
-	if err := mustBeLoose(c, from, info, true); err != nil {
+	if err := refuseRootOrHome(c, from, info, true); err != nil {
 		return "", err
 	}
 	was, err := m.replaced(to, info, in.Overwrite)
@@ -86,10 +94,10 @@ func (m *files) renameAt(c *tool.Call, from, to roots.Place, in renameIn) (note 
 		return "", err
 	}
 	if err := move(from, to, info, was != nil); err != nil {
-		m.dropped(was)
+		m.dropSnapshot(was)
 		return "", err
 	}
-	return m.remember(c, to, change{did: "renamed", from: from.Name, moved: info, was: was}), nil
+	return m.recordChange(c, to, change{action: "renamed", from: from.Name, moved: info, before: was}), nil
 }
 
 func placeToChange(c *tool.Call, path string) (roots.Place, error) {
@@ -100,12 +108,12 @@ func placeToChange(c *tool.Call, path string) (roots.Place, error) {
 	return p.Followed(false)
 }
 
-// replaced is what a rename with overwrite is about to replace; nil means
-// nothing.
+// replaced returns the state of the file that a rename with overwrite replaces,
+// or nil if it replaces none.
 func (m *files) replaced(to roots.Place, info fs.FileInfo, overwrite bool) (*state, error) {
 	there, err := to.Lstat()
 	if !overwrite || isCode(err, "not_found") {
-		return nil, nil // move looks for itself
+		return nil, nil // move checks that itself
 	}
 	switch {
 	case err != nil:
@@ -113,18 +121,23 @@ func (m *files) replaced(to roots.Place, info fs.FileInfo, overwrite bool) (*sta
 	case os.SameFile(there, info):
 		return nil, nil
 	case there.IsDir() || info.IsDir():
-		return nil, &tool.Refusal{Code: "exists", Message: to.Path + " already exists; a directory is not replaced and replaces nothing", Next: "Delete it first if it is not needed, or choose another name."}
+		return nil, &tool.Refusal{
+			Code:    "exists",
+			Message: to.Path + " already exists; a directory cannot be replaced or replace another file",
+			Next:    "Give another newPath, or delete what is there first.",
+		}
 	case there.Mode().IsRegular():
-		if err := mayWrite(to); err != nil {
+		if err := checkWritable(to); err != nil {
 			return nil, err
 		}
 	}
-	return m.keepAny(to, there)
+	return m.snapshotAny(to, there)
 }
 
-// move replaces nothing unless it is told to. A directory cannot: the system
-// refuses to rename one onto a file, os.Root onto a directory. A file gets a
-// second name and loses the first, because a rename would replace silently.
+// move moves a file or directory and replaces nothing unless overwrite is set.
+// A directory cannot replace anything: the system refuses to rename one onto a
+// file, and os.Root onto a directory. A file gets a second name and then loses
+// the first, because a rename would replace an existing file silently.
 func move(from, to roots.Place, info fs.FileInfo, overwrite bool) error {
 	if info.IsDir() {
 		if err := from.MayMove(to); err != nil {
@@ -136,7 +149,11 @@ func move(from, to roots.Place, info fs.FileInfo, overwrite bool) error {
 	}
 	if there, err := to.Lstat(); err == nil {
 		if !os.SameFile(there, info) || !otherCase(from.Name, to.Name) {
-			return &tool.Refusal{Code: "exists", Message: to.Path + " already exists", Next: "Choose another name, or set overwrite to replace a file."}
+			return &tool.Refusal{
+				Code:    "exists",
+				Message: to.Path + " already exists",
+				Next:    "Give another newPath, or set overwrite to replace the file.",
+			}
 		}
 		return renamed(from, to) // the same file on a file system that ignores case
 	}
@@ -151,10 +168,13 @@ func move(from, to roots.Place, info fs.FileInfo, overwrite bool) error {
 			return err
 		}
 		return nil
-	case errors.Is(err, fs.ErrExist), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EXDEV), errors.Is(err, syscall.ENOTDIR):
+	case errors.Is(err, fs.ErrExist),
+		errors.Is(err, fs.ErrNotExist),
+		errors.Is(err, syscall.EXDEV),
+		errors.Is(err, syscall.ENOTDIR):
 		return refuseMove(to, err)
 	}
-	return renamed(from, to) // no second names on this file system, or not for this file
+	return renamed(from, to) // the file system has no hard links, or not for this file
 }
 
 func renamed(from, to roots.Place) error {
@@ -167,7 +187,11 @@ func renamed(from, to roots.Place) error {
 func refuseMove(to roots.Place, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return &tool.Refusal{Code: "not_found", Message: "the directory of " + to.Path + " does not exist", Next: "Make it with dir_create."}
+		return &tool.Refusal{
+			Code:    "not_found",
+			Message: "the directory of " + to.Path + " does not exist",
+			Next:    "Make it with dir_create.",
+		}
 	case errors.Is(err, syscall.EINVAL):
 		return tool.Refuse("invalid_arguments", "a directory cannot be moved into itself: %s", to.Path)
 	}

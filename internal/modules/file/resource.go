@@ -19,17 +19,17 @@ import (
 )
 
 const (
-	resourceURI  = "file://{+path}"
-	resourceMost = 1 << 20 // bytes of a file that are read as a resource; file_read has pages
-	proposed     = 100     // paths a completion proposes
-	looked       = 10_000  // entries of a directory a completion looks at
+	resourceURI    = "file://{+path}"
+	maxResource    = 1 << 20 // bytes of a file as a resource; file_read has pages
+	maxCompletions = 100     // paths in a completion
+	maxDirEntries  = 10_000  // entries of a directory that a completion reads
 )
 
-// resource is every file below the roots.
+// resource returns the template of the files below the roots.
 func (m *files) resource() module.Resource {
 	return module.Resource{
 		URI: resourceURI, Name: "file", Title: "File",
-		Description: "A file, or the names in a directory, by absolute path. Can be subscribed to.",
+		Description: "A file, or the names in a directory, by absolute path. Supports subscriptions.",
 		Read:        m.readResource,
 		Complete:    m.completePath,
 		Watch:       m.watch,
@@ -37,20 +37,25 @@ func (m *files) resource() module.Resource {
 	}
 }
 
-// pathOf is the path a file URI means.
+// pathOf returns the path of a file URI.
 func pathOf(uri string) (string, error) {
 	u, err := url.Parse(uri)
 	if err != nil || u.Scheme != "file" || u.Host != "" && u.Host != "localhost" || !strings.HasPrefix(u.Path, "/") {
-		return "", &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("%.200q is no URI of a file here", uri), Next: "Write file:/// and the absolute path."}
+		return "", &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("%.200q is not a URI of a file on this host", uri),
+			Next:    "Give file:// and the absolute path, such as file:///tmp/a.txt.",
+		}
 	}
 	path := u.Path
-	if len(path) > 2 && path[2] == ':' { // a volume of Windows
+	if len(path) > 2 && path[2] == ':' { // a drive letter of Windows
 		path = path[1:]
 	}
 	return filepath.FromSlash(path), nil
 }
 
-// readResource gives a file as text, or as bytes where it is none.
+// readResource returns a file as text, or as a blob if it is not text, and a
+// directory as the list of its names.
 func (m *files) readResource(_ context.Context, c *tool.Call) (tool.Result, error) {
 	path, err := pathOf(c.Name)
 	if err != nil {
@@ -73,12 +78,14 @@ func (m *files) readResource(_ context.Context, c *tool.Call) (tool.Result, erro
 		return tool.Result{}, err
 	}
 	defer f.Close()
-	b, err := readAll(f, info.Size(), resourceMost)
+	b, err := readAll(f, info.Size(), maxResource)
 	if err == errTooLarge {
 		return tool.Result{}, &tool.Refusal{
-			Code:    "too_large",
-			Message: fmt.Sprintf("%s has %s bytes; as a resource up to %s are read", path, commas(info.Size()), commas(resourceMost)),
-			Next:    "Use file_read, which gives pages.",
+			Code: "too_large",
+			Message: fmt.Sprintf(
+				"%s has %s bytes; a resource has at most %s", path, groupDigits(info.Size()), groupDigits(maxResource),
+			),
+			Next: "Read it in pages with file_read.",
 		}
 	}
 	if err != nil {
@@ -89,7 +96,7 @@ func (m *files) readResource(_ context.Context, c *tool.Call) (tool.Result, erro
 
 func contentOf(uri, path string, b []byte) tool.Content {
 	kind, _, _ := strings.Cut(mime.TypeByExtension(filepath.Ext(path)), ";")
-	if bad := binaryKind(b[:min(len(b), sniffed)]); bad == "" && strings.ToValidUTF8(string(b), "") == string(b) {
+	if bad := binaryKind(b[:min(len(b), sniffBytes)]); bad == "" && strings.ToValidUTF8(string(b), "") == string(b) {
 		if !strings.HasPrefix(kind, "text/") && kind != "application/json" && kind != "image/svg+xml" {
 			kind = "text/plain"
 		}
@@ -101,7 +108,8 @@ func contentOf(uri, path string, b []byte) tool.Content {
 	return tool.BlobResource(uri, kind, b)
 }
 
-// namesIn lists a directory, those of directories with a slash at their end.
+// namesIn lists the names in a directory. The name of a directory ends with a
+// slash.
 func namesIn(p roots.Place) ([]string, error) {
 	root, err := p.Dir()
 	if err != nil {
@@ -113,7 +121,7 @@ func namesIn(p roots.Place) ([]string, error) {
 		return nil, p.Refuse(err)
 	}
 	defer d.Close()
-	entries, err := d.ReadDir(looked)
+	entries, err := d.ReadDir(maxDirEntries)
 	if err != nil && err != io.EOF {
 		return nil, p.Refuse(err)
 	}
@@ -134,8 +142,8 @@ func leadsToDir(root *os.Root, name string) bool {
 	return err == nil && info.IsDir()
 }
 
-// completePath proposes the entries of the directory that is being typed, or
-// the roots where nothing is.
+// completePath proposes the entries of the directory in the value so far, and
+// the roots that begin with it.
 func (m *files) completePath(_ context.Context, c *tool.Call) (tool.Result, error) {
 	var in module.Completing
 	if err := json.Unmarshal(c.Args, &in); err != nil {
@@ -152,7 +160,7 @@ func (m *files) completePath(_ context.Context, c *tool.Call) (tool.Result, erro
 		}
 	}
 	if p, err := roots.Find(c.Roots, filepath.FromSlash(dir)); err == nil && dir != "" {
-		names, _ := namesIn(p) // where nothing can be read nothing is proposed
+		names, _ := namesIn(p) // a directory that cannot be read has no proposals
 		for _, name := range names {
 			if strings.HasPrefix(name, part) && !p.Refuses(strings.TrimSuffix(name, "/")) {
 				found = append(found, dir+name)
@@ -160,6 +168,6 @@ func (m *files) completePath(_ context.Context, c *tool.Call) (tool.Result, erro
 		}
 	}
 	all := len(found)
-	found = append([]string{}, found[:min(all, proposed)]...)
+	found = append([]string{}, found[:min(all, maxCompletions)]...)
 	return tool.Result{Completion: &tool.Completion{Values: found, Total: all, More: all > len(found)}}, nil
 }

@@ -23,16 +23,16 @@ type searchIn struct {
 	Mode       string `json:"mode,omitempty" enum:"content,files,count,names" default:"content"`
 	Glob       string `json:"glob,omitempty" doc:"such as *.go,!vendor/**"`
 	Type       string `json:"type,omitempty" doc:"languages: go,python"`
-	Literal    bool   `json:"literal,omitempty" doc:"pattern is no regexp"`
+	Literal    bool   `json:"literal,omitempty" doc:"pattern is plain text"`
 	IgnoreCase bool   `json:"ignore_case,omitempty"`
 	Multiline  bool   `json:"multiline,omitempty"`
 	Context    int    `json:"context,omitempty" min:"0" max:"20"`
 	Limit      int    `json:"limit,omitempty" default:"100" min:"1" max:"1000"`
-	All        bool   `json:"all,omitempty" doc:"also what .gitignore leaves out"`
+	All        bool   `json:"all,omitempty" doc:"also files ignored by .gitignore"`
 	Cursor     string `json:"cursor,omitempty"`
 
-	file string // the name of the one file, when path is a file's
-	rest bool   // the hits of each file beyond its first are asked for
+	file string // the file's name, if path names a file
+	rest bool   // the cursor asks for the hits of each file beyond its first ones
 }
 
 type searchOut struct {
@@ -42,41 +42,42 @@ type searchOut struct {
 	NextCursor string `json:"next_cursor,omitempty"`
 	Note       string `json:"note,omitempty"`
 
-	atLeast bool // the search ended before its end
+	atLeast bool // the search was stopped, so that the numbers are lower bounds
 	mode    string
 }
 
-const searchHelp = `Searches the files below a directory, or one file. No other program is needed.
+const searchHelp = `Searches the files below a directory, or one file.
 
-- pattern is a regular expression as RE2 and Go have them, matched line by line; with literal, the text itself. With
+- pattern is a regular expression in the syntax of RE2 and Go, matched line by line; with literal, plain text. With
   multiline a match may span lines, and (?s) lets . match a newline.
 - mode content shows the lines, "12: " before a hit and "12- " before context, under the path and etag of their file;
-  the etag can be given to file_edit as if_match. Files in which a definition was hit come first, then by path. The
-  first 20 hits of each file come before the others, which follow after all files, by cursor.
-- mode files lists the files that match, count how many lines in each, names chooses files by name alone: pattern is
-  then a part of the path, a glob, or a regular expression.
-- glob takes several patterns, ! excludes. One without a slash is matched against the name, ** spans directories,
-  {a,b} are alternatives. type takes ids of lang_list or extensions.
-- Files that .gitignore and .ignore leave out, and .git itself, are passed over unless all is set. Binary files and
-  links always are; files in UTF-16 are decoded. Protected files are searched by name only.
-- A page has at most 8 kB; cursor continues with next_cursor. A search ends after 25 s with what it found by then.
-- Lines over 1 MB are looked at in pieces, files over 32 MB not across lines.`
+  file_edit accepts the etag as if_match. Files in which a definition matches come first, then the others by path.
+  The first 20 hits of each file come first; the other hits follow after all files, by cursor.
+- mode files lists the files that match, count the number of matching lines in each. names selects files by name
+  alone: pattern is then a part of the path, a glob, or a regular expression.
+- glob is a list of patterns, ! excludes. One without a slash is matched against the name, ** spans directories,
+  {a,b} are alternatives. type is a list of ids of lang_list or extensions.
+- Files that .gitignore and .ignore exclude, and .git itself, are skipped unless all is set. Binary files and links
+  are always skipped; files in UTF-16 are decoded. Protected files are searched by name only.
+- A page has at most 8 kB; give next_cursor as cursor for the next page. A search ends after 25 s with its hits so far.
+- Lines over 1 MB are searched in pieces. In files over 32 MB a match does not span lines.`
 
 const (
-	firstHits  = 20               // of each file come before those of the next; the others come after all files
-	restHits   = 200              // of one file are held for a page of the others
-	searchPage = 7400             // bytes of text on a page as it is sent; with what surrounds it, under 8 kB
-	searchTime = 25 * time.Second // clients lose patience before the tool's deadline
+	firstHits  = 20               // hits of each file that come first; its others come after all files
+	restHits   = 200              // hits of one file that are held for a page of the others
+	searchPage = 7400             // bytes of text on a page as JSON; with the rest of the message less than 8 kB
+	searchTime = 25 * time.Second // shorter than the tool's deadline, because clients time out earlier
 )
 
 func (m *files) searchTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name:        "file_search",
-		Title:       "Search files",
-		Description: "Searches file contents by regexp (RE2), or chooses files by name. Shows hits with line numbers, definitions first.",
-		Help:        searchHelp,
-		Effects:     tool.Reads,
-		Budget:      -1, // it pages itself
+		Name:  "file_search",
+		Title: "Search files",
+		Description: "Searches file contents by regexp (RE2), or selects files by name. Returns hits with line " +
+			"numbers, definitions first.",
+		Help:    searchHelp,
+		Effects: tool.Reads,
+		Budget:  -1, // it pages itself
 	}, m.search)
 }
 
@@ -107,9 +108,9 @@ func (m *files) search(ctx context.Context, c *tool.Call, in searchIn) (searchOu
 	return out, nil
 }
 
-// query compiles what is asked for.
+// query turns the arguments into a query. p is the place that is searched.
 func (in *searchIn) query(c *tool.Call) (q search.Query, p roots.Place, err error) {
-	in.fill()
+	in.setDefaults()
 	if p, err = roots.Find(c.Roots, in.Path); err != nil {
 		return q, p, err
 	}
@@ -121,7 +122,7 @@ func (in *searchIn) query(c *tool.Call) (q search.Query, p roots.Place, err erro
 		return q, p, err
 	}
 	q.Tree = walk.Options{Root: p.Root, Start: filepath.ToSlash(p.Name), All: in.All}
-	if q.Tree.Skip = virtual(p); !info.IsDir() {
+	if q.Tree.Skip = skipVirtual(p); !info.IsDir() {
 		if err := p.MustBeRegular(info); err != nil {
 			return q, p, err
 		}
@@ -155,9 +156,14 @@ func (in *searchIn) query(c *tool.Call) (q search.Query, p roots.Place, err erro
 	return q, p, in.compile(&q)
 }
 
-var searchModes = map[string]search.Mode{"content": search.Content, "files": search.Files, "count": search.Count, "names": search.Names}
+var searchModes = map[string]search.Mode{
+	"content": search.Content,
+	"files":   search.Files,
+	"count":   search.Count,
+	"names":   search.Names,
+}
 
-func (in *searchIn) fill() {
+func (in *searchIn) setDefaults() {
 	if in.Path == "" {
 		in.Path = "."
 	}
@@ -165,14 +171,14 @@ func (in *searchIn) fill() {
 		in.Mode = "content"
 	}
 	if in.Pattern == "" && (in.Glob != "" || in.Type != "") {
-		in.Mode = "names" // nothing is asked of the content
+		in.Mode = "names" // there is no pattern to search the content for
 	}
 	if in.Limit == 0 {
 		in.Limit = 100
 	}
 }
 
-// compile fills in what decides which files and lines are chosen.
+// compile sets the conditions of q on files and lines.
 func (in *searchIn) compile(q *search.Query) (err error) {
 	if q.Globs, err = walk.ParseGlobs(walk.SplitGlobs(in.Glob)); err != nil {
 		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
@@ -184,19 +190,27 @@ func (in *searchIn) compile(q *search.Query) (err error) {
 	if in.Type != "" {
 		ofType, err := language.Chooser(strings.Split(in.Type, ","))
 		if err != nil {
-			return &tool.Refusal{Code: "invalid_arguments", Message: err.Error(), Next: "Use ids of lang_list, or glob."}
+			return &tool.Refusal{
+				Code:    "invalid_arguments",
+				Message: err.Error(),
+				Next:    "Give ids of lang_list, or use glob.",
+			}
 		}
 		only = append(only, func(_, name string) bool { return ofType(name) })
 	}
 	if q.Mode == search.Names {
-		byName, err := in.names()
+		byName, err := in.nameMatcher()
 		if err != nil {
 			return err
 		}
 		only = append(only, byName)
 	} else {
 		if in.Pattern == "" {
-			return &tool.Refusal{Code: "invalid_arguments", Message: "pattern is missing", Next: "Give what to search for, or mode names with a glob."}
+			return &tool.Refusal{
+				Code:    "invalid_arguments",
+				Message: "pattern is missing",
+				Next:    "Give the text to search for, or mode names with a glob.",
+			}
 		}
 		if q.Pattern, err = search.Compile(in.Pattern, search.How{Literal: in.Literal, IgnoreCase: in.IgnoreCase, Multiline: in.Multiline}); err != nil {
 			return &tool.Refusal{Code: "invalid_arguments", Message: "pattern: " + err.Error()}
@@ -215,16 +229,17 @@ func (in *searchIn) compile(q *search.Query) (err error) {
 	return nil
 }
 
-// names makes of a pattern what chooses files by their paths: a regular
-// expression if only that makes sense, a glob if it has wildcards, else a part
-// of the path.
-func (in *searchIn) names() (func(path, name string) bool, error) {
+// nameMatcher returns a function that selects files by their paths. The pattern
+// is a regular expression if it has characters that only those use, a glob if
+// it has wildcards, and otherwise a part of the path.
+func (in *searchIn) nameMatcher() (func(path, name string) bool, error) {
 	fold := func(s string) string { return s }
 	if in.IgnoreCase {
 		fold = strings.ToLower
 	}
 	text := fold(in.Pattern)
-	if !in.Literal && strings.ContainsAny(text, `\^$|+()`) || strings.Contains(text, ".*") && !strings.HasPrefix(text, ".*") {
+	if !in.Literal && strings.ContainsAny(text, `\^$|+()`) ||
+		strings.Contains(text, ".*") && !strings.HasPrefix(text, ".*") {
 		source := in.Pattern
 		if in.IgnoreCase {
 			source = "(?i)" + source
@@ -245,9 +260,9 @@ func (in *searchIn) names() (func(path, name string) bool, error) {
 	return func(path, _ string) bool { return strings.Contains(fold(path), text) }, nil
 }
 
-// virtual leaves out the system's own file systems where the root is all there
-// is: reading what they make up may wait, or never end.
-func virtual(p roots.Place) func(path string, dir bool) bool {
+// skipVirtual returns a function that skips /proc, /sys and /dev if the root is
+// the whole file system: reading a virtual file may block or never end.
+func skipVirtual(p roots.Place) func(path string, dir bool) bool {
 	if p.Root.Name() != "/" {
 		return nil
 	}

@@ -9,10 +9,10 @@ import (
 )
 
 func TestSearch(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("src/a.go", "package a\n\n// Open opens.\nfunc Open() {}\n\nvar x = Open\n")
 	h.put("src/b_test.go", "package a\n\nvar y = Open()\n")
-	h.put("notes.md", "Open the door\n")
+	h.put("notes.md", "Open the file\n")
 	h.put("vendor/v.go", "Open\n")
 	h.put(".gitignore", "vendor/\n")
 	h.put(".env", "Open=1\n")
@@ -22,16 +22,35 @@ func TestSearch(t *testing.T) {
 		args []any
 		want string
 	}{
-		{[]any{"pattern", "Open", "glob", "a.go"}, head + "3: // Open opens.\n4: func Open() {}\n6: var x = Open\n[3 hits in 1 file]"},
-		{[]any{"pattern", "func Open", "context", 1}, head + "3- // Open opens.\n4: func Open() {}\n5- \n[1 hit in 1 file]"},
-		{[]any{"pattern", "Open", "path", "src/a.go", "context", 1}, head + "2- \n3: // Open opens.\n4: func Open() {}\n5- \n6: var x = Open\n[3 hits in 1 file]"},
-		{[]any{"pattern", "open", "mode", "files", "ignore_case", true}, "notes.md\nsrc/a.go\nsrc/b_test.go\n[3 files; 1 protected file not shown]"},
-		{[]any{"pattern", "Open", "mode", "count", "path", "src"}, "src/a.go: 3\nsrc/b_test.go: 1\n[4 hits in 2 files]"},
+		{
+			[]any{"pattern", "Open", "glob", "a.go"},
+			head + "3: // Open opens.\n4: func Open() {}\n6: var x = Open\n[3 hits in 1 file]",
+		},
+		{
+			[]any{"pattern", "func Open", "context", 1},
+			head + "3- // Open opens.\n4: func Open() {}\n5- \n[1 hit in 1 file]",
+		},
+		{
+			[]any{"pattern", "Open", "path", "src/a.go", "context", 1},
+			head + "2- \n3: // Open opens.\n4: func Open() {}\n5- \n6: var x = Open\n[3 hits in 1 file]",
+		},
+		{[]any{"pattern", "open", "mode", "files", "ignore_case", true}, "notes.md\nsrc/a.go\nsrc/b_test.go\n[3 " +
+			"files; 1 protected file not shown]"},
+		{
+			[]any{"pattern", "Open", "mode", "count", "path", "src"},
+			"src/a.go: 3\nsrc/b_test.go: 1\n[4 hits in 2 files]",
+		},
 		{[]any{"pattern", "Open()", "literal", true, "mode", "files"}, "src/a.go\nsrc/b_test.go\n[2 files]"},
 		{[]any{"pattern", "Open", "mode", "files", "type", "markdown"}, "notes.md\n[1 file]"},
-		{[]any{"pattern", "Open", "mode", "files", "type", "go", "all", true}, "src/a.go\nsrc/b_test.go\nvendor/v.go\n[3 files]"},
+		{
+			[]any{"pattern", "Open", "mode", "files", "type", "go", "all", true},
+			"src/a.go\nsrc/b_test.go\nvendor/v.go\n[3 files]",
+		},
 		{[]any{"pattern", "Open", "mode", "files", "path", "./src", "glob", "!*_test.go"}, "./src/a.go\n[1 file]"},
-		{[]any{"pattern", `\}\n\nvar`, "multiline", true, "path", "src/a.go"}, head + "4: func Open() {}\n5: \n6: var x = Open\n[1 hit in 1 file]"},
+		{
+			[]any{"pattern", `\}\n\nvar`, "multiline", true, "path", "src/a.go"},
+			head + "4: func Open() {}\n5: \n6: var x = Open\n[1 hit in 1 file]",
+		},
 		{[]any{"pattern", "nowhere"}, "[nothing found; 5 files searched, 1 entry ignored]"},
 		{[]any{"glob", "*.go"}, "src/a.go\nsrc/b_test.go\n[2 files]"},
 		{[]any{"mode", "names", "pattern", "_test"}, "src/b_test.go\n[1 file]"},
@@ -63,15 +82,22 @@ func TestSearch(t *testing.T) {
 
 // Pages are small, and following the cursor shows everything once.
 func TestSearchPages(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	for i := range 300 {
-		h.put(fmt.Sprintf("dir%d/a-rather-long-name-%d.txt", i%7, i), strings.Repeat("needle in a line of some length\n", 1+i%30))
+		h.put(
+			fmt.Sprintf("dir%d/a-rather-long-name-%d.txt", i%7, i),
+			strings.Repeat("needle in a line of some length\n", 1+i%30),
+		)
 	}
 	for _, mode := range []string{"content", "files", "count", "names"} {
 		seen := map[string]int{}
 		cursor, pages := "", 0
 		for {
-			out := h.call("file_search", "pattern", map[string]string{"names": "*.txt"}[mode]+map[bool]string{true: "needle"}[mode != "names"], "mode", mode, "cursor", cursor, "limit", 1000)
+			out := h.call(
+				"file_search", "pattern",
+				map[string]string{"names": "*.txt"}[mode]+map[bool]string{true: "needle"}[mode != "names"], "mode",
+				mode, "cursor", cursor, "limit", 1000,
+			)
 			text := out["content"].(string)
 			if len(text) > 8000 {
 				t.Fatalf("%s: a page of %d bytes", mode, len(text))
@@ -112,7 +138,7 @@ func TestSearchPages(t *testing.T) {
 
 // What has to be escaped on the way counts as it is sent.
 func TestSearchPageAsItIsSent(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	for i := range 200 {
 		h.put(fmt.Sprintf("f%d.txt", i), "\tneedle\t\"quoted\"\t\\\t\t\t\t\t\t\x01\n")
 	}
@@ -126,7 +152,7 @@ func TestSearchPageAsItIsSent(t *testing.T) {
 
 // Names that are no text, links and special files do no harm.
 func TestSearchOddities(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("bad\xff", "needle\n")
 	os.Symlink(h.out, h.at("leads-out"))
 	os.Symlink("bad\xff", h.at("link"))
@@ -142,12 +168,15 @@ func TestSearchOddities(t *testing.T) {
 		t.Errorf("through a link inside: %v", out)
 	}
 	h.want(h.call("file_search", "pattern", "needle", "path", "leads-out"), map[string]any{"error": "!outside_root"})
-	h.want(h.call("file_search", "pattern", "needle", "path", "leads-out/secret"), map[string]any{"error": "!outside_root"})
+	h.want(
+		h.call("file_search", "pattern", "needle", "path", "leads-out/secret"),
+		map[string]any{"error": "!outside_root"},
+	)
 }
 
 // Totals are true, and cursors lead to every hit of every file once.
 func TestSearchShowsEveryHit(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	want := map[string]bool{}
 	for name, n := range map[string]int{"a.go": 152, "b.txt": 7, "c.txt": 333} {
 		var b strings.Builder
@@ -192,7 +221,7 @@ func TestSearchShowsEveryHit(t *testing.T) {
 // A carriage return is found where the pattern asks for one, and is no part of
 // the line where it does not.
 func TestSearchForCarriageReturns(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("f", "one\r\ntwo\nthree \r\nfo\rur\n")
 	for pattern, want := range map[string]float64{`\r`: 3, `\r$`: 2, `e\r$`: 1, `[\r]`: 3, `one$`: 1, `e$`: 1, `two\r`: 0} {
 		if got, _ := h.call("file_search", "pattern", pattern)["hits"].(float64); got != want {

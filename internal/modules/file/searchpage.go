@@ -14,20 +14,20 @@ import (
 	"gatehouse/tool"
 )
 
-// searchPrinter writes one page of a result.
+// searchPrinter formats one page of a search result.
 type searchPrinter struct {
 	in     *searchIn
-	prefix string // what the caller's path adds to those of the result
-	only   string // the one file, as the caller wrote it
+	prefix string // the caller's path, in front of the paths of the result
+	only   string // the file's path as the caller wrote it, if path names a file
 
 	text  strings.Builder
-	sent  int // bytes of text in JSON
+	sent  int // bytes of text as JSON
 	lines int
-	last  search.Key // what was written last
+	last  search.Key // of the last hit or file on the page
 }
 
-// sent is how many bytes a text has in JSON.
-func sent(s string) int {
+// jsonLen returns the length of s as JSON, in bytes.
+func jsonLen(s string) int {
 	n := len(s)
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -40,7 +40,7 @@ func sent(s string) int {
 	return n
 }
 
-// page writes as much as there is room for, and says where to go on.
+// page formats as much as fits on a page, and returns the cursor of the next one.
 func (w *searchPrinter) page(res search.Result) (text, next string) {
 	for i := range res.Files {
 		if !w.file(&res.Files[i]) {
@@ -56,7 +56,7 @@ func (w *searchPrinter) page(res search.Result) (text, next string) {
 	return w.text.String(), ""
 }
 
-// file writes one file and reports whether there was room for all of it. The
+// file writes one file and reports whether all of it fitted on the page. The
 // first hit of a page is always written.
 func (w *searchPrinter) file(f *search.File) bool {
 	if w.in.Mode != "content" {
@@ -64,7 +64,7 @@ func (w *searchPrinter) file(f *search.File) bool {
 		if w.in.Mode == "count" {
 			line += ": " + strconv.Itoa(f.Count)
 		}
-		return w.put(line+"\n", search.Key{Rank: f.Rank, Path: f.Path})
+		return w.write(line+"\n", search.Key{Rank: f.Rank, Path: f.Path})
 	}
 	head := w.path(f.Path) + " etag=" + f.ETag + "\n"
 	if w.text.Len() > 0 {
@@ -80,7 +80,7 @@ func (w *searchPrinter) file(f *search.File) bool {
 			until = f.Hits[i+1].Line
 		}
 		shown = writeHit(&b, h, shown, until)
-		if !w.put(b.String(), search.Key{Rank: f.Rank, Path: f.Path, Line: h.Line}) {
+		if !w.write(b.String(), search.Key{Rank: f.Rank, Path: f.Path, Line: h.Line}) {
 			return false
 		}
 		head = ""
@@ -90,13 +90,15 @@ func (w *searchPrinter) file(f *search.File) bool {
 	case w.in.rest || w.only != "":
 		return false // the rest of this file comes next
 	default:
-		fmt.Fprintf(&w.text, "[%d more in this file, after the first ones of all files]\n", f.Count-firstHits)
+		fmt.Fprintf(
+			&w.text, "[%d more hits in this file, on the pages after the first hits of all files]\n", f.Count-firstHits,
+		)
 	}
 	return true
 }
 
-func (w *searchPrinter) put(s string, k search.Key) bool {
-	n := sent(s)
+func (w *searchPrinter) write(s string, k search.Key) bool {
+	n := jsonLen(s)
 	if w.lines > 0 && (w.lines == w.in.Limit || w.sent+n > searchPage) {
 		return false
 	}
@@ -117,9 +119,9 @@ func (w *searchPrinter) path(p string) string {
 	return visible(path.Join(filepath.ToSlash(w.prefix), p))
 }
 
-// writeHit writes a hit with what of its context has not been written yet, the
-// lines after number shown, and does not come with the hit at line until. It
-// returns the last line it wrote.
+// writeHit writes a hit with the lines of its context after line shown and before
+// line until, which the previous and the next hit have. It returns the number of
+// the last line it wrote.
 func writeHit(b *strings.Builder, h *search.Hit, shown, until int) int {
 	first := h.Line - len(h.Before)
 	if shown > 0 && first > shown+1 && len(h.Before)+len(h.After) > 0 {
@@ -148,7 +150,7 @@ func writeHit(b *strings.Builder, h *search.Hit, shown, until int) int {
 	return max(shown, n)
 }
 
-// total is in front of a number that is known only in part.
+// total returns the prefix of a number that is a lower bound.
 func (o searchOut) total() string {
 	if o.atLeast {
 		return "at least "
@@ -156,38 +158,44 @@ func (o searchOut) total() string {
 	return ""
 }
 
-// Facts says what was found and how to read on.
+// Facts returns how much was found and how to read on.
 func (o searchOut) Facts() string {
 	var s []string
 	switch {
 	case o.Files == 0:
 		s = append(s, "nothing found")
 	case o.mode == "content" || o.mode == "count":
-		s = append(s, o.total()+count(o.Hits, "hit")+" in "+count(o.Files, "file"))
+		s = append(s, o.total()+plural(o.Hits, "hit")+" in "+plural(o.Files, "file"))
 	default:
-		s = append(s, o.total()+count(o.Files, "file"))
+		s = append(s, o.total()+plural(o.Files, "file"))
 	}
 	s = append(s, o.Note)
 	if o.NextCursor != "" {
-		s = append(s, "to go on, search again with cursor="+o.NextCursor)
+		s = append(s, "to read on, call again with cursor="+o.NextCursor)
 	}
 	return tool.Facts(s...)
 }
 
-// searchNote says what was passed over.
+// searchNote returns what the search skipped, and whether it was stopped.
 func searchNote(res search.Result, late, names bool) string {
 	var s []string
 	add := func(n int64, one, rest string) {
 		if n > 0 {
-			s = append(s, count(n, one)+rest)
+			s = append(s, plural(n, one)+rest)
 		}
 	}
 	if late {
-		s = append(s, fmt.Sprintf("stopped after %v with %d files searched, narrow it with path or glob", searchTime, res.Searched))
+		s = append(
+			s,
+			fmt.Sprintf(
+				"stopped after %v with %d files searched, narrow the search with path or glob", searchTime,
+				res.Searched,
+			),
+		)
 	}
 	if !names && res.Matched == 0 {
 		add(res.Searched, "file", " searched")
-		add(res.Binary, "binary file", " passed over")
+		add(res.Binary, "binary file", " skipped")
 		add(res.Tree.Ignored, "entry", " ignored")
 	}
 	add(res.Denied, "protected file", " not shown")
@@ -198,8 +206,8 @@ func searchNote(res search.Result, late, names bool) string {
 	return strings.Join(s, ", ")
 }
 
-// count writes a number of things.
-func count(n int64, thing string) string {
+// plural formats a number with a noun.
+func plural(n int64, thing string) string {
 	switch {
 	case n == 1:
 	case strings.HasSuffix(thing, "y"):
@@ -210,7 +218,8 @@ func count(n int64, thing string) string {
 	return fmt.Sprintf("%d %s", n, thing)
 }
 
-// A cursor is the last thing that was seen. rest tells that it belongs to what comes after the first hits of all files.
+// searchCursor encodes the key of the last hit or file on a page. rest means that
+// the page is one of those after the first hits of all files.
 func searchCursor(k search.Key, rest bool) string {
 	if rest {
 		k.Rank += restRank
@@ -218,7 +227,7 @@ func searchCursor(k search.Key, rest bool) string {
 	return base64.RawURLEncoding.EncodeToString(fmt.Appendf(nil, "%d,%d,%s", k.Rank, k.Line, k.Path))
 }
 
-// restRank is added to the rank in such a cursor.
+// restRank is added to the rank in a cursor with rest.
 const restRank = 10
 
 func searchKey(cursor string) (k search.Key, rest bool, err error) {
@@ -234,7 +243,11 @@ func searchKey(cursor string) (k search.Key, rest bool, err error) {
 		}
 	}
 	if err != nil || len(parts) != 3 {
-		return k, false, &tool.Refusal{Code: "invalid_arguments", Message: "cursor is not one of file_search's", Next: "Give next_cursor of the page before with the same arguments, or none for the first page."}
+		return k, false, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "cursor is not one that file_search returned",
+			Next:    "Give next_cursor of the previous page with the same arguments, or no cursor for the first page.",
+		}
 	}
 	if rest = k.Rank >= restRank; rest {
 		k.Rank -= restRank
@@ -242,7 +255,8 @@ func searchKey(cursor string) (k search.Key, rest bool, err error) {
 	return k, rest, nil
 }
 
-// visible is text as JSON can carry it: bytes that are not UTF-8 become \xNN.
+// visible returns s with each NUL and each byte that is not UTF-8 as \xNN, because
+// JSON cannot carry them.
 func visible(s string) string {
 	if utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
 		return s

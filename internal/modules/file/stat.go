@@ -25,18 +25,18 @@ type statOut struct {
 	Target   string `json:"target,omitempty"`
 }
 
-const statHelp = `Tells what is at a path: type, size in bytes, permissions, time of the last change.
+const statHelp = `Describes the file or directory at a path: type, size in bytes, permissions, time of the last change.
 
-- etag names the state of a regular file, for if_match; protected and unreadable files have none.
-- type is file, directory, link, pipe, socket or device; mode is octal; links is how many hard links there are, if several.
-- Of a symbolic link target says where it leads, and the rest is about what is there; if that is missing or outside of
+- etag identifies the content of a regular file, for if_match; protected and unreadable files have none.
+- type is file, directory, link, pipe, socket or device; mode is octal; links is the number of hard links if over 1.
+- For a symbolic link, target is where it points, and the rest describes the target. If the target is missing or outside
   the workspace, type is link.`
 
 func (m *files) statTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_stat",
 		Title:       "Describe a file",
-		Description: "Tells type, size, mode, time and etag of a file or directory.",
+		Description: "Returns type, size, mode, time and etag of a file or directory.",
 		Help:        statHelp,
 		Effects:     tool.Reads,
 		Task:        tool.TaskNever,
@@ -67,7 +67,7 @@ func (m *files) stat(_ context.Context, c *tool.Call, in statIn) (statOut, error
 	out.Mode = fmt.Sprintf("%04o", info.Mode().Perm())
 	out.Modified = info.ModTime().UTC().Format(time.RFC3339Nano)
 	if info.Mode().IsRegular() {
-		out.ETag, _ = etagAt(p) // without one where it may not be read
+		out.ETag, _ = etagAt(p) // none if the file may not be read
 		if n := roots.Links(info); n > 1 {
 			out.Links = n
 		}

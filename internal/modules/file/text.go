@@ -11,24 +11,26 @@ import (
 	"gatehouse/tool"
 )
 
-// sniffed is how much of a file decides whether it is text.
-const sniffed = 8 << 10
+// sniffBytes is the length of the head of a file that decides whether it is text.
+const sniffBytes = 8 << 10
 
-// mustBeText refuses a binary file and says what it is.
+// mustBeText refuses a binary file with its type and first bytes.
 func (s *source) mustBeText(path string) error {
-	head := s.head[:min(len(s.head), sniffed)]
+	head := s.head[:min(len(s.head), sniffBytes)]
 	kind := binaryKind(head)
 	if kind == "" {
 		return nil
 	}
 	return &tool.Refusal{
-		Code:    "binary",
-		Message: fmt.Sprintf("%s is not text: %s, %s bytes, begins % x", path, kind, commas(s.size), head[:min(len(head), 24)]),
-		Next:    "The file tools show and edit UTF-8 text only.",
+		Code: "binary",
+		Message: fmt.Sprintf(
+			"%s is not text: %s, %s bytes, begins % x", path, kind, groupDigits(s.size), head[:min(len(head), 24)],
+		),
+		Next: "The file tools read and edit text only.",
 	}
 }
 
-// binaryKind says what a file that begins like this is, or nothing if it can
+// binaryKind returns the type of a binary file with this head, or "" if it can
 // be shown as text. Text in an 8-bit encoding counts as text.
 func binaryKind(head []byte) string {
 	if w, ok := extract.WideOf(head); ok {
@@ -38,7 +40,8 @@ func binaryKind(head []byte) string {
 	case bytes.IndexByte(head, 0) >= 0, controls(head) > len(head)/10:
 		return http.DetectContentType(head)
 	case !utf8.Valid(head):
-		// Signatures are short: only where the rest is not plain text either.
+		// A type is believed only if it is specific, because text in an 8-bit
+		// encoding may begin like a short signature.
 		kind := http.DetectContentType(head)
 		if !strings.HasPrefix(kind, "text/") && kind != "application/octet-stream" {
 			return kind
@@ -47,7 +50,7 @@ func binaryKind(head []byte) string {
 	return ""
 }
 
-// controls counts the control characters that text does not use.
+// controls counts the control characters that do not occur in text.
 func controls(b []byte) (n int) {
 	for _, c := range b {
 		if c < ' ' && c != '\t' && c != '\n' && c != '\r' && c != '\f' && c != '\b' && c != 0x1b {
@@ -59,9 +62,9 @@ func controls(b []byte) (n int) {
 
 const bom = "\xEF\xBB\xBF"
 
-// show makes a string of a page: bytes that are not UTF-8 and NULs become \xNN.
-// The note says what the eye would miss.
-func show(b []byte, atStart bool) (text, note string) {
+// printable returns a page as a string, with each NUL and each byte that is not
+// UTF-8 as \xNN. The note mentions what cannot be seen in the text.
+func printable(b []byte, atStart bool) (text, note string) {
 	var notes []string
 	if atStart && bytes.HasPrefix(b, []byte(bom)) {
 		notes = append(notes, "begins with a byte order mark")

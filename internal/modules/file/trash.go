@@ -19,25 +19,26 @@ import (
 )
 
 const (
-	trashEntries = 100_000 // in one directory that is kept; more are deleted for good
+	trashEntries = 100_000 // in one directory; a larger one is deleted permanently
 	trashBytes   = 1 << 30
-	trashAge     = 24 * time.Hour // what a server that was killed left there may be this old
+	trashAge     = 24 * time.Hour // minimum age of a stale folder that is removed
 )
 
-// trash keeps deleted directories, and what large files were, for undo. It is a folder of its own outside
-// of all roots, so that nothing strange appears in a workspace, and takes only
-// what lies on the same file system. What it holds lives no longer than the
-// server. Safe for concurrent use.
+// trash keeps deleted directories, and the previous contents of large files, for
+// undo. It is a folder outside of all roots, so that no foreign file appears in
+// a workspace. It takes directories of the same file system only, and is emptied
+// when the server ends. It is safe for concurrent use.
 type trash struct {
-	dir string // "" means that there is none
+	dir string // "" means that there is no trash
 
-	mu    sync.Mutex
-	own   string   // our folder in it, made when it is first needed
-	root  *os.Root // the same, open
-	claim *os.File // the same, claimed until it is closed
+	mu   sync.Mutex
+	own  string   // this server's folder in dir, made when it is first needed
+	root *os.Root // own, open
+	lock *os.File // own, with a file lock held until it is closed
 }
 
-// open makes the folder of this server and clears away what dead ones left.
+// open returns the folder of this server. The first call makes the folder and
+// removes those of servers that have ended.
 func (t *trash) open() (*os.Root, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -50,7 +51,7 @@ func (t *trash) open() (*os.Root, error) {
 	if err := os.MkdirAll(t.dir, 0o700); err != nil {
 		return nil, err
 	}
-	t.clear()
+	t.removeStale()
 	own := filepath.Join(t.dir, rand.Text())
 	if err := os.Mkdir(own, 0o700); err != nil {
 		return nil, err
@@ -59,17 +60,18 @@ func (t *trash) open() (*os.Root, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t.claim, err = root.Open("."); err == nil {
-		filelock.TryOpen(t.claim, filelock.Exclusive) // where that cannot be, no host clears any
+	if t.lock, err = root.Open("."); err == nil {
+		filelock.TryOpen(t.lock, filelock.Exclusive) // without file locks no server removes the folders of others
 	}
 	t.own, t.root = own, root
 	return root, nil
 }
 
-// clear removes the folders of hosts that have ended. A host claims its folder
-// for as long as it lives. Age is asked too, because a folder is claimed a moment
-// after it was made, and hosts of earlier versions claim none.
-func (t *trash) clear() {
+// removeStale removes the folders of servers that have ended. A server holds a
+// lock on its folder while it runs. A folder must also be older than trashAge,
+// because it is locked a moment after it was made, and earlier versions do not
+// lock theirs.
+func (t *trash) removeStale() {
 	entries, _ := os.ReadDir(t.dir)
 	for _, e := range entries {
 		info, err := e.Info()
@@ -86,32 +88,32 @@ func (t *trash) clear() {
 	}
 }
 
-// take moves a directory into the trash.
-func (t *trash) take(p roots.Place) (id string, err error) {
+// moveIn moves a directory into the trash and returns its id.
+func (t *trash) moveIn(p roots.Place) (id string, err error) {
 	root, err := t.open()
 	if err != nil {
 		return "", err
 	}
 	id = rand.Text()
-	err = t.between(p, root, func(there, here string) error { return os.Rename(there, filepath.Join(here, id)) })
+	err = t.withPaths(p, root, func(there, here string) error { return os.Rename(there, filepath.Join(here, id)) })
 	return id, err
 }
 
-// giveBack moves it to where it was, where nothing may be.
-func (t *trash) giveBack(p roots.Place, id string) error {
+// moveBack moves a directory from the trash to p, which must not exist.
+func (t *trash) moveBack(p roots.Place, id string) error {
 	root, err := t.open()
 	if err != nil {
 		return err
 	}
-	if err := t.between(p, root, func(there, here string) error { return os.Rename(filepath.Join(here, id), there) }); err != nil {
+	if err := t.withPaths(p, root, func(there, here string) error { return os.Rename(filepath.Join(here, id), there) }); err != nil {
 		return p.Refuse(err)
 	}
 	return nil
 }
 
-// store keeps the content of a file that is about to be replaced: by a second
-// name where the file system has them, else by a copy.
-func (t *trash) store(p roots.Place, there *seen) (id string, err error) {
+// store keeps the content of a file that is about to be replaced: by a hard link
+// if the file system has them, and otherwise by a copy.
+func (t *trash) store(p roots.Place, there *original) (id string, err error) {
 	if there.info.Size() > trashBytes {
 		return "", errTooLarge
 	}
@@ -120,12 +122,12 @@ func (t *trash) store(p roots.Place, there *seen) (id string, err error) {
 		return "", err
 	}
 	id = rand.Text()
-	err = t.between(p, root, func(there, here string) error { return os.Link(there, filepath.Join(here, id)) })
+	err = t.withPaths(p, root, func(there, here string) error { return os.Link(there, filepath.Join(here, id)) })
 	if err == nil {
 		if info, err := root.Lstat(id); err == nil && os.SameFile(info, there.info) {
 			return id, nil
 		}
-		root.Remove(id) // another file had the name by then
+		root.Remove(id) // another file had got the name
 	}
 	f, err := root.OpenFile(id, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -142,7 +144,7 @@ func (t *trash) store(p roots.Place, there *seen) (id string, err error) {
 	return id, nil
 }
 
-// reopen opens a content that was stored.
+// reopen opens a stored content.
 func (t *trash) reopen(id string) (*os.File, error) {
 	root, err := t.open()
 	if err != nil {
@@ -151,9 +153,10 @@ func (t *trash) reopen(id string) (*os.File, error) {
 	return root.Open(id)
 }
 
-// between names both ends of a move by open directories, as the kernel shows
-// them to their own process: no name on the way to either is looked up again.
-func (t *trash) between(p roots.Place, root *os.Root, f func(there, here string) error) error {
+// withPaths calls f with the paths of p and of the trash folder below
+// /proc/self/fd. These begin at open directories, so that no name on the way is
+// looked up again and could lead elsewhere.
+func (t *trash) withPaths(p roots.Place, root *os.Root, f func(there, here string) error) error {
 	parent, base, err := p.Parent()
 	if err != nil {
 		return err
@@ -172,8 +175,8 @@ func (t *trash) between(p roots.Place, root *os.Root, f func(there, here string)
 	return f(fmt.Sprintf("/proc/self/fd/%d/%s", there.Fd(), base), fmt.Sprintf("/proc/self/fd/%d", here.Fd()))
 }
 
-// drop deletes what need not be kept any longer.
-func (t *trash) drop(id string) {
+// remove deletes the directory or content with an id.
+func (t *trash) remove(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.root != nil && id != "" {
@@ -181,7 +184,7 @@ func (t *trash) drop(id string) {
 	}
 }
 
-// close deletes all that is in the trash.
+// close deletes this server's folder of the trash.
 func (t *trash) close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -190,15 +193,15 @@ func (t *trash) close() error {
 	}
 	err := errors.Join(t.root.Close(), os.RemoveAll(t.own))
 	t.root = nil
-	if t.claim != nil {
-		t.claim.Close()
+	if t.lock != nil {
+		t.lock.Close()
 	}
 	return err
 }
 
-// weigh looks through a directory that is to be deleted: whether it is small
-// enough to be kept. It refuses what must not be deleted.
-func weigh(ctx context.Context, p roots.Place) (small bool, size int64, err error) {
+// measure walks a directory that is to be deleted and reports whether it is small
+// enough for the trash. It refuses a directory with a protected file.
+func measure(ctx context.Context, p roots.Place) (small bool, size int64, err error) {
 	dir, err := p.Dir()
 	if err != nil {
 		return false, 0, err
@@ -210,13 +213,13 @@ func weigh(ctx context.Context, p roots.Place) (small bool, size int64, err erro
 			return cerr
 		}
 		if err != nil {
-			return nil // what cannot be looked at decides when it is deleted
+			return nil // what cannot be read fails when it is deleted
 		}
 		if p.Locked(name) {
 			return &tool.Refusal{
 				Code:    "denied",
-				Message: fmt.Sprintf("%s holds %s, which is protected by its name; nothing was deleted", p.Path, name),
-				Next:    "Delete the other things in it one by one, or ask the person to do it.",
+				Message: fmt.Sprintf("%s contains %s, whose name is protected; nothing was deleted", p.Path, name),
+				Next:    "Delete the other files in it one by one, or ask the user to delete it.",
 			}
 		}
 		entries++

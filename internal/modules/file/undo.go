@@ -15,188 +15,190 @@ import (
 	"gatehouse/tool"
 )
 
-// What is remembered of changes, no longer than the server lives.
+// Limits of the changes that are kept while the server runs.
 const (
-	undoMost  = 50        // changes for each owner and folder
-	undoBytes = 32 << 20  // of contents for each owner and folder
-	undoFile  = 8 << 20   // bytes of one content; a longer one goes to the trash
-	undoTotal = 128 << 20 // bytes of all contents
-	undoDisk  = 4 << 30   // bytes of all that is in the trash
+	maxUndoChanges = 50        // changes for each owner and folder
+	maxUndoBytes   = 32 << 20  // bytes of contents for each owner and folder
+	maxUndoContent = 8 << 20   // bytes of one content in memory; a longer one goes to the trash
+	maxUndoTotal   = 128 << 20 // bytes of all contents in memory
+	maxUndoDisk    = 4 << 30   // bytes of everything in the trash
 )
 
-// state is what was at a path before a change.
+// state is the file, link or directory at a path before a change.
 type state struct {
 	content []byte
-	stored  string // where the content lies in the trash, if it is long
-	link    string // the target, of a symbolic link
+	stored  string // id in the trash, if the content is long
+	link    string // the target, if it was a symbolic link
 	info    fs.FileInfo
-	lost    bool // it cannot be brought back
+	lost    bool // it cannot be restored
 }
 
-// change is one change that can be taken back.
+// change is one change that can be undone.
 type change struct {
-	did   string // edited, wrote, copied, renamed, deleted
-	root  string // the folder, without links
-	name  string // in it, without links
-	was   *state // nil: nothing was there
-	etag  string // of what is there since; "" for nothing, or for what has no tag
-	from  string // renamed: its old name in the same folder
-	moved fs.FileInfo
-	trash string // where a deleted directory lies in the trash
-	disk  int64  // bytes of what lies in the trash
-	seq   int
+	action string // edited, wrote, copied, renamed, deleted
+	root   string // the root's path, with links resolved
+	name   string // the path in the root, with links resolved
+	before *state // nil if nothing was there
+	etag   string // of the file after the change; "" if there is none, or none with a tag
+	from   string // the old name in the same root, if it was renamed
+	moved  fs.FileInfo
+	trash  string // id of a deleted directory in the trash
+	disk   int64  // bytes in the trash
+	seq    int
 }
 
 func (c *change) size() int64 {
-	if c.was == nil {
+	if c.before == nil {
 		return 0
 	}
-	return int64(len(c.was.content))
+	return int64(len(c.before.content))
 }
 
-// undo remembers the last changes of each owner.
+// undo keeps the last changes of each owner. It is safe for concurrent use.
 type undo struct {
-	drop  func(trash string) // deletes what was kept of a forgotten change
-	lasts bool               // the host serves further calls; else nothing is remembered
+	removeTrash func(trash string) // removes what a forgotten change has in the trash
+	enabled     bool               // false if the host serves a single call, after which undo is of no use
 
-	mu      sync.Mutex
-	of      map[string][]change // by owner, the oldest first
-	rubbish []string            // in the trash, no longer remembered
-	bytes   int64
-	disk    int64
-	seq     int
+	mu        sync.Mutex
+	changes   map[string][]change // by owner, oldest first
+	removable []string            // ids in the trash that no change refers to
+	bytes     int64
+	disk      int64
+	seq       int
 }
 
-// keep notes what a change of the regular file at p is about to replace.
-func (m *files) keep(p roots.Place, there *seen) (*state, error) {
+// snapshot saves the regular file at p, which a change is about to replace. It
+// returns nil if there is none.
+func (m *files) snapshot(p roots.Place, there *original) (*state, error) {
 	if there == nil {
 		return nil, nil
 	}
 	s := &state{info: there.info}
 	switch {
-	case !m.undo.lasts, there.f == nil: // it may be written but not read
+	case !m.undo.enabled, there.f == nil: // the file may be written but not read
 		s.lost = true
-	case there.info.Size() > undoFile:
+	case there.info.Size() > maxUndoContent:
 		var err error
 		s.stored, err = m.trash.store(p, there)
 		s.lost = err != nil
 	default:
-		b, err := readAll(there.content(), there.info.Size(), undoFile)
+		b, err := readAll(there.content(), there.info.Size(), maxUndoContent)
 		if errors.Is(err, errTooLarge) {
 			return nil, roots.ErrStale
 		}
 		if err != nil {
 			return nil, p.Refuse(err)
 		}
-		s.content = append(b, 0)[:len(b)] // not nil, even of an empty file
+		s.content = append(b, 0)[:len(b)] // not nil, even if the file is empty
 	}
 	return s, nil
 }
 
-// keepAny is keep of what may be something else than a file.
-func (m *files) keepAny(p roots.Place, info fs.FileInfo) (s *state, err error) {
-	s = &state{info: info, lost: !m.undo.lasts}
+// snapshotAny is snapshot for any kind of file, link or directory.
+func (m *files) snapshotAny(p roots.Place, info fs.FileInfo) (s *state, err error) {
+	s = &state{info: info, lost: !m.undo.enabled}
 	switch {
 	case info.Mode()&fs.ModeSymlink != 0:
 		if s.link, err = p.Root.Readlink(p.Name); err != nil {
 			return nil, p.Refuse(err)
 		}
 	case info.Mode().IsRegular():
-		there, err := lookAt(p)
+		there, err := openOriginal(p)
 		if err != nil {
 			return nil, err
 		}
 		defer there.close()
-		return m.keep(p, there)
+		return m.snapshot(p, there)
 	}
 	return s, nil
 }
 
-// dropped clears away what was kept for a change that did not happen.
-func (m *files) dropped(s *state) {
+// dropSnapshot removes the snapshot of a change that was not made.
+func (m *files) dropSnapshot(s *state) {
 	if s != nil {
-		m.trash.drop(s.stored)
+		m.trash.remove(s.stored)
 	}
 }
 
-// kept reports whether all is known that is needed to bring a state back.
-func (s *state) kept() bool {
+// restorable reports whether the state can be restored.
+func (s *state) restorable() bool {
 	return s == nil || !s.lost && (s.content != nil || s.stored != "" || s.link != "" || s.info.IsDir())
 }
 
-// add remembers a change of the call's owner, and reports whether it can be
-// taken back.
+// add records a change of the call's owner, and reports whether it can be undone.
 func (u *undo) add(c *tool.Call, p roots.Place, x change) bool {
 	x.root, x.name = p.Root.Name(), p.Name
-	defer u.clear()
+	defer u.removeForgotten()
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.of == nil {
-		u.of = make(map[string][]change)
+	if u.changes == nil {
+		u.changes = make(map[string][]change)
 	}
-	if !u.lasts || !x.was.kept() && x.trash == "" || x.size() > undoFile {
-		// What came before cannot be taken back past it.
+	if !u.enabled || !x.before.restorable() && x.trash == "" || x.size() > maxUndoContent {
+		// Earlier changes of the file cannot be undone without undoing this one.
 		u.forget(c.Caller.Owner, func(o *change) bool { return o.touches(&x) })
 		return false
 	}
-	if x.was != nil && x.was.stored != "" {
-		x.disk += x.was.info.Size()
+	if x.before != nil && x.before.stored != "" {
+		x.disk += x.before.info.Size()
 	}
 	u.seq++
 	x.seq = u.seq
-	u.of[c.Caller.Owner] = append(u.of[c.Caller.Owner], x)
+	u.changes[c.Caller.Owner] = append(u.changes[c.Caller.Owner], x)
 	u.bytes += x.size()
 	u.disk += x.disk
 	u.trim(c.Caller.Owner, x.root)
 	return true
 }
 
-// remember is undo.add of a change whose result may have a note: it returns one
-// if the change cannot be taken back.
-func (m *files) remember(c *tool.Call, p roots.Place, x change) (note string) {
+// recordChange calls undo.add and returns a note for the result if the change
+// cannot be undone.
+func (m *files) recordChange(c *tool.Call, p roots.Place, x change) (note string) {
 	switch {
-	case m.undo.add(c, p, x), !m.undo.lasts: // a host of one call has no file_undo to speak of
+	case m.undo.add(c, p, x), !m.undo.enabled: // a host that serves a single call cannot undo anything
 		return ""
-	case x.was != nil && x.was.info.Size() > undoFile:
-		return "file_undo cannot take this back: the previous content of " + commas(x.was.info.Size()) + " bytes could not be kept"
+	case x.before != nil && x.before.info.Size() > maxUndoContent:
+		return "file_undo cannot undo this: the previous content of " + groupDigits(
+			x.before.info.Size(),
+		) + " bytes could not be kept"
 	}
-	return "file_undo cannot take this back: the previous content could not be kept"
+	return "file_undo cannot undo this: the previous content could not be kept"
 }
 
 func (c *change) touches(o *change) bool {
 	return c.root == o.root && (c.name == o.name || c.from != "" && c.from == o.name)
 }
 
-// trim forgets the oldest changes until the limits are kept.
+// trim forgets the oldest changes until the limits are met. u.mu is held.
 func (u *undo) trim(owner, root string) {
 	n, bytes := 0, int64(0)
-	for i := len(u.of[owner]) - 1; i >= 0; i-- {
-		if x := &u.of[owner][i]; x.root == root {
+	for i := len(u.changes[owner]) - 1; i >= 0; i-- {
+		if x := &u.changes[owner][i]; x.root == root {
 			n++
 			bytes += x.size()
-			if n > undoMost || bytes > undoBytes {
+			if n > maxUndoChanges || bytes > maxUndoBytes {
 				last := x.seq
 				u.forget(owner, func(o *change) bool { return o.root == root && o.seq <= last })
 				break
 			}
 		}
 	}
-	for u.bytes > undoTotal || u.disk > undoDisk {
+	for u.bytes > maxUndoTotal || u.disk > maxUndoDisk {
 		oldest := ""
-		for owner, list := range u.of {
-			if oldest == "" || list[0].seq < u.of[oldest][0].seq {
+		for owner, list := range u.changes {
+			if oldest == "" || list[0].seq < u.changes[oldest][0].seq {
 				oldest = owner
 			}
 		}
-		first := u.of[oldest][0].seq
+		first := u.changes[oldest][0].seq
 		u.forget(oldest, func(o *change) bool { return o.seq == first })
 	}
 }
 
-// forget drops changes; the lock is held.
+// forget removes the changes for which which holds. u.mu is held.
 func (u *undo) forget(owner string, which func(*change) bool) {
-	rest := u.of[owner][:0:0]
-	for _, x := range u.of[owner] {
+	rest := u.changes[owner][:0:0]
+	for _, x := range u.changes[owner] {
 		if !which(&x) {
 			rest = append(rest, x)
 			continue
@@ -204,22 +206,22 @@ func (u *undo) forget(owner string, which func(*change) bool) {
 		u.bytes -= x.size()
 		u.disk -= x.disk
 		if x.trash != "" {
-			u.rubbish = append(u.rubbish, x.trash)
+			u.removable = append(u.removable, x.trash)
 		}
-		if x.was != nil && x.was.stored != "" {
-			u.rubbish = append(u.rubbish, x.was.stored)
+		if x.before != nil && x.before.stored != "" {
+			u.removable = append(u.removable, x.before.stored)
 		}
 	}
-	if u.of[owner] = rest; len(rest) == 0 {
-		delete(u.of, owner)
+	if u.changes[owner] = rest; len(rest) == 0 {
+		delete(u.changes, owner)
 	}
 }
 
-// last is the owner's latest change that fits.
+// last returns the owner's latest change for which fits holds.
 func (u *undo) last(owner string, fits func(*change) bool) (change, bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, x := range slices.Backward(u.of[owner]) {
+	for _, x := range slices.Backward(u.changes[owner]) {
 		if fits(&x) {
 			return x, true
 		}
@@ -227,23 +229,24 @@ func (u *undo) last(owner string, fits func(*change) bool) (change, bool) {
 	return change{}, false
 }
 
-// done forgets a change that was taken back.
-func (u *undo) done(owner string, seq int) {
+// forgetUndone removes a change that was undone.
+func (u *undo) forgetUndone(owner string, seq int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	was := len(u.rubbish)
+	was := len(u.removable)
 	u.forget(owner, func(o *change) bool { return o.seq == seq })
-	u.rubbish = u.rubbish[:was] // what it kept is in use again
+	u.removable = u.removable[:was] // the restored file uses what the change had in the trash
 }
 
-// clear drops what was forgotten; it may take a while.
-func (u *undo) clear() {
+// removeForgotten removes from the trash what no change refers to. It may take
+// long, and is called without u.mu.
+func (u *undo) removeForgotten() {
 	u.mu.Lock()
-	rubbish := u.rubbish
-	u.rubbish = nil
+	rubbish := u.removable
+	u.removable = nil
 	u.mu.Unlock()
 	for _, id := range rubbish {
-		u.drop(id)
+		u.removeTrash(id)
 	}
 }
 
@@ -256,28 +259,28 @@ type undoOut struct {
 	Undone []string `json:"undone"`
 }
 
-const undoHelp = `Takes back your last changes made with file_edit, file_write, file_copy, file_rename and file_delete, the latest first.
+const undoHelp = `Undoes your last changes made with file_edit, file_write, file_copy, file_rename and file_delete, the latest first.
 
-- With path, the last change of that file only.
-- A file that has been changed by somebody else since is left alone and the call refused.
-- Remembered are the last 50 changes, at most 32 MB of contents, for each caller and folder of the workspace, as long as
-  the server runs. Contents over 8 MB are kept in the trash, up to 1 GB each and 4 GB in all; the note of a change says
-  if its previous content could not be kept.
-- A directory deleted with recursive comes back from the trash, where it stays while its deletion is remembered.
-- Taking back cannot be taken back. Directories that a write made on the way stay.`
+- With path, it undoes the last change of that file only.
+- If another program or caller has changed the file since, the call is refused and the file stays as it is.
+- The last 50 changes with at most 32 MB of contents are kept for each caller and folder of the workspace, while the
+  server runs. Contents over 8 MB are kept in the trash, up to 1 GB each and 4 GB in all; the note of a change says if
+  its previous content could not be kept.
+- A directory deleted with recursive is restored from the trash, which keeps it as long as its deletion can be undone.
+- An undo cannot be undone. Parent directories that a write made stay.`
 
 func (m *files) undoTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_undo",
 		Title:       "Undo a change",
-		Description: "Takes back your last changes, of one path or of all.",
+		Description: "Undoes your last changes, of one path or of all.",
 		Help:        undoHelp,
 		Effects:     tool.Writes | tool.Destroys,
 		Task:        tool.TaskNever,
-	}, m.takeBack)
+	}, m.undoChanges)
 }
 
-func (m *files) takeBack(ctx context.Context, c *tool.Call, in undoIn) (undoOut, error) {
+func (m *files) undoChanges(ctx context.Context, c *tool.Call, in undoIn) (undoOut, error) {
 	fits := func(x *change) bool {
 		_, err := roots.Find(c.Roots, filepath.Join(x.root, x.name))
 		return err == nil
@@ -311,26 +314,30 @@ func (m *files) takeBack(ctx context.Context, c *tool.Call, in undoIn) (undoOut,
 			out.Undone = append(out.Undone, "stopped: "+err.Error())
 			return out, nil
 		}
-		m.undo.done(c.Caller.Owner, x.seq)
-		out.Undone = append(out.Undone, x.said())
+		m.undo.forgetUndone(c.Caller.Owner, x.seq)
+		out.Undone = append(out.Undone, x.describe())
 	}
 	if len(out.Undone) == 0 {
-		return undoOut{}, &tool.Refusal{Code: "not_found", Message: "there is no change of yours to take back", Next: "Only changes made with these tools since the server started are remembered."}
+		return undoOut{}, &tool.Refusal{
+			Code:    "not_found",
+			Message: "you have no change that can be undone",
+			Next:    "Only changes made with the file tools since the server started can be undone.",
+		}
 	}
 	return out, nil
 }
 
-func (c *change) said() string {
+func (c *change) describe() string {
 	switch {
-	case c.did == "renamed":
+	case c.action == "renamed":
 		return fmt.Sprintf("renamed %s back to %s", c.name, c.from)
-	case c.was == nil:
+	case c.before == nil:
 		return "removed " + c.name
 	}
 	return "restored " + c.name
 }
 
-// revert takes one change back, if nobody has changed the file since.
+// revert undoes one change. It refuses if the file was changed since.
 func (m *files) revert(ctx context.Context, c *tool.Call, x change) error {
 	p, err := roots.Find(c.Roots, filepath.Join(x.root, x.name))
 	if err != nil {
@@ -343,14 +350,14 @@ func (m *files) revert(ctx context.Context, c *tool.Call, x change) error {
 		return err
 	}
 	p.Path = x.name
-	if x.did == "renamed" {
+	if x.action == "renamed" {
 		return m.revertRename(ctx, c, p, x)
 	}
-	return m.changing(ctx, true, func(h *roots.Hold) error { return m.bringBack(ctx, h, p, x) }, p)
+	return m.withLocks(ctx, true, func(h *roots.Hold) error { return m.restore(ctx, h, p, x) }, p)
 }
 
-// bringBack puts what was at p there again. The directory is held.
-func (m *files) bringBack(ctx context.Context, h *roots.Hold, p roots.Place, x change) error {
+// restore restores the state of p before x. The directory is held.
+func (m *files) restore(ctx context.Context, h *roots.Hold, p roots.Place, x change) error {
 	now, err := p.Lstat()
 	if err != nil && !isCode(err, "not_found") {
 		return err
@@ -358,12 +365,12 @@ func (m *files) bringBack(ctx context.Context, h *roots.Hold, p roots.Place, x c
 	if (now != nil) != (x.etag != "") {
 		return changedSince(p)
 	}
-	var there *seen
+	var there *original
 	if now != nil {
 		if !now.Mode().IsRegular() {
 			return changedSince(p)
 		}
-		if there, err = lookAt(p); err != nil {
+		if there, err = openOriginal(p); err != nil {
 			return err
 		}
 		defer there.close()
@@ -375,20 +382,20 @@ func (m *files) bringBack(ctx context.Context, h *roots.Hold, p roots.Place, x c
 		}
 	}
 	switch {
-	case x.was == nil:
+	case x.before == nil:
 		return remove(p)
 	case x.trash != "":
-		return m.trash.giveBack(p, x.trash)
-	case x.was.link != "":
-		err = p.Root.Symlink(x.was.link, p.Name)
-	case x.was.info.IsDir():
-		err = p.Root.Mkdir(p.Name, x.was.info.Mode().Perm())
+		return m.trash.moveBack(p, x.trash)
+	case x.before.link != "":
+		err = p.Root.Symlink(x.before.link, p.Name)
+	case x.before.info.IsDir():
+		err = p.Root.Mkdir(p.Name, x.before.info.Mode().Perm())
 	default:
 		if now == nil {
 			err = makeParents(p)
 		}
 		if err == nil {
-			err = m.saveAs(ctx, h, p, there.was(), x.was)
+			err = m.restoreContent(ctx, h, p, there.fileInfo(), x.before)
 		}
 	}
 	if err != nil {
@@ -397,25 +404,26 @@ func (m *files) bringBack(ctx context.Context, h *roots.Hold, p roots.Place, x c
 	return nil
 }
 
-// saveAs writes a content with the mode and the owner it had.
-func (m *files) saveAs(ctx context.Context, h *roots.Hold, p roots.Place, now fs.FileInfo, was *state) error {
-	data := bytesOf(was.content)
+// restoreContent writes the content of before with the mode and the owner it had.
+func (m *files) restoreContent(ctx context.Context, h *roots.Hold, p roots.Place, now fs.FileInfo, was *state) error {
+	data := writeBytes(was.content)
 	if was.stored != "" {
 		f, err := m.trash.reopen(was.stored)
 		if err != nil {
 			return err
 		}
 		defer f.Close()
-		data = func(w io.Writer) error { return pour(ctx, w, f) }
+		data = func(w io.Writer) error { return copyInSteps(ctx, w, f) }
 	}
 	if _, err := m.save(ctx, h, p, now, mode{was.info.Mode().Perm(), true}, data); err != nil {
 		return err
 	}
-	m.dropped(was)
+	m.dropSnapshot(was)
 	return nil
 }
 
-// remove deletes what is at p, in the directory that was judged.
+// remove deletes the file or empty directory at p in the directory that was
+// checked before.
 func remove(p roots.Place) error {
 	parent, base, err := p.Parent()
 	if err != nil {
@@ -429,17 +437,21 @@ func remove(p roots.Place) error {
 }
 
 func changedSince(p roots.Place) error {
-	return &tool.Refusal{Code: "stale", Message: p.Path + " has been changed since by somebody else; it was left alone", Next: "Read it and change it by hand, or give path to take back a change of another file."}
+	return &tool.Refusal{
+		Code:    "stale",
+		Message: p.Path + " was changed by another program or caller since; it was left as it is",
+		Next:    "Read it and edit it, or give path to undo a change of another file.",
+	}
 }
 
-// revertRename moves a file back, and brings back what it replaced.
+// revertRename moves a file back, and restores the file that it had replaced.
 func (m *files) revertRename(ctx context.Context, c *tool.Call, p roots.Place, x change) error {
 	to, err := roots.Find(c.Roots, filepath.Join(x.root, x.from))
 	if err != nil {
 		return err
 	}
 	to.Path = x.from
-	return m.changing(ctx, true, func(h *roots.Hold) error {
+	return m.withLocks(ctx, true, func(h *roots.Hold) error {
 		now, err := p.Lstat()
 		if err != nil || !os.SameFile(now, x.moved) {
 			return changedSince(p)
@@ -448,9 +460,9 @@ func (m *files) revertRename(ctx context.Context, c *tool.Call, p roots.Place, x
 			return err
 		}
 		x.etag = ""
-		if x.was == nil {
+		if x.before == nil {
 			return nil
 		}
-		return m.bringBack(ctx, h, p, x)
+		return m.restore(ctx, h, p, x)
 	}, p, to)
 }

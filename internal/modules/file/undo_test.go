@@ -13,16 +13,16 @@ import (
 	"gatehouse/module"
 )
 
-// configure makes the house anew, with a configuration of the module.
-func (h *house) configure(cfg Config) {
+// configure makes the module again, with a configuration of the module.
+func (h *fixture) configure(cfg Config) {
 	h.t.Helper()
 	h.cfg = &cfg
 	h.use(h.roots)
 }
 
-// withTrash gives the house a trash on the same file system.
-func withTrash(t *testing.T) *house {
-	h := newHouse(t)
+// withTrash gives the fixture a trash on the same file system.
+func withTrash(t *testing.T) *fixture {
+	h := newFixture(t)
 	h.configure(Config{Trash: filepath.Join(filepath.Dir(h.dir), "trash")})
 	return h
 }
@@ -103,7 +103,7 @@ func TestUndoEverything(t *testing.T) {
 }
 
 func TestUndoOfOnePathAndSeveralSteps(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	for i := range 4 {
 		h.call("file_write", "path", "a", "content", fmt.Sprint("a", i))
 		h.call("file_write", "path", "b", "content", fmt.Sprint("b", i))
@@ -120,12 +120,12 @@ func TestUndoOfOnePathAndSeveralSteps(t *testing.T) {
 	h.want(h.call("file_undo", "path", "../out/f"), map[string]any{"error": "!outside_root"})
 }
 
-// What somebody else did is not undone on the way.
+// What another program did is not undone on the way.
 func TestUndoLeavesOthersAlone(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("f", "one")
 	h.call("file_edit", "path", "f", "old_string", "one", "new_string", "two")
-	h.put("f", "somebody else's")
+	h.put("f", "another program's")
 	h.want(h.call("file_undo"), map[string]any{"error": "!stale"})
 	os.Remove(h.at("f"))
 	h.want(h.call("file_undo"), map[string]any{"error": "!stale"})
@@ -140,7 +140,7 @@ func TestUndoLeavesOthersAlone(t *testing.T) {
 	h.want(h.call("file_undo"), map[string]any{"error": "!stale"})
 	os.Remove(h.at("g"))
 
-	h.owner = "somebody else"
+	h.owner = "other"
 	h.want(h.call("file_undo"), map[string]any{"error": "!not_found"})
 	h.owner = ""
 	h.want(h.call("file_undo"), map[string]any{"error": nil})
@@ -158,25 +158,25 @@ func TestUndoLimits(t *testing.T) {
 	if n := strings.Count(snapshot(t, trash), "/old") + strings.Count(snapshot(t, trash), "/f "); n != 1 {
 		t.Fatalf("the trash holds %s", snapshot(t, trash))
 	}
-	for i := range undoMost + 10 {
+	for i := range maxUndoChanges + 10 {
 		h.call("file_write", "path", "f", "content", fmt.Sprint(i))
 	}
 	if got := snapshot(t, trash); strings.Contains(got, "/f ") {
 		t.Errorf("the trash still holds %s", got)
 	}
-	out := h.call("file_undo", "steps", undoMost)
-	if n := len(out["undone"].([]any)); n != undoMost || h.get("f") != "9" {
+	out := h.call("file_undo", "steps", maxUndoChanges)
+	if n := len(out["undone"].([]any)); n != maxUndoChanges || h.get("f") != "9" {
 		t.Errorf("%d steps, f holds %s", n, h.get("f"))
 	}
 	h.want(h.call("file_undo"), map[string]any{"error": "!not_found"})
 
-	big := strings.Repeat("x", undoFile)
+	big := strings.Repeat("x", maxUndoContent)
 	for i := range 8 {
 		h.put(fmt.Sprint("big", i), big)
 		h.call("file_write", "path", fmt.Sprint("big", i), "content", "")
 	}
 	out = h.call("file_undo", "steps", 50)
-	if n := len(out["undone"].([]any)); n != undoBytes/undoFile {
+	if n := len(out["undone"].([]any)); n != maxUndoBytes/maxUndoContent {
 		t.Errorf("%d contents of 8 MB were kept", n)
 	}
 	h.put("vast", "")
@@ -189,9 +189,9 @@ func TestUndoLimits(t *testing.T) {
 
 // A change that is not kept ends what is known of the file.
 func TestUndoStopsAtWhatIsNotKept(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("f", "one")
-	h.call("file_write", "path", "f", "content", strings.Repeat("x", undoFile+1))
+	h.call("file_write", "path", "f", "content", strings.Repeat("x", maxUndoContent+1))
 	h.call("file_write", "path", "f", "content", "three")
 	h.want(h.call("file_undo"), map[string]any{"error": "!not_found"})
 	if h.get("f") != "three" {
@@ -246,7 +246,7 @@ func TestTrashIsEmptied(t *testing.T) {
 }
 
 func TestOtherGuard(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put(".env", "secret")
 	h.put("plain", "x")
 	h.want(h.call("file_read", "path", ".env"), map[string]any{"error": "!denied"})
@@ -301,7 +301,7 @@ func TestTrashOfALivingHostStays(t *testing.T) {
 // mode. A note says so where that cannot be.
 func TestLargeChangesAreUndone(t *testing.T) {
 	h := withTrash(t)
-	big := strings.Repeat("0123456789abcdef\n", undoFile/16)
+	big := strings.Repeat("0123456789abcdef\n", maxUndoContent/16)
 	for _, c := range []struct {
 		name string
 		do   func() map[string]any
@@ -345,7 +345,7 @@ func TestLargeChangesAreUndone(t *testing.T) {
 		h.call("file_edit", "path", "f", "old_string", big[:170], "new_string", "short\n", "near_line", 1),
 		h.call("file_copy", "oldPath", "other", "newPath", "f", "overwrite", true),
 	} {
-		if note := fmt.Sprint(out["note"]); !strings.Contains(note, "file_undo cannot take this back") {
+		if note := fmt.Sprint(out["note"]); !strings.Contains(note, "file_undo cannot undo this") {
 			t.Errorf("note: %q", note)
 		}
 	}

@@ -7,7 +7,8 @@ import (
 	"gatehouse/tool"
 )
 
-// mayWatch is asked before a watch is opened, with the folders of its caller.
+// mayWatch decides whether the caller may watch a path. It runs before watch,
+// with the roots of the caller, which watch does not have.
 func (m *files) mayWatch(ctx context.Context, c *tool.Call) (tool.Result, error) {
 	path, err := pathOf(c.Name)
 	if err != nil {
@@ -18,13 +19,13 @@ func (m *files) mayWatch(ctx context.Context, c *tool.Call) (tool.Result, error)
 		return tool.Result{}, err
 	}
 	if is.Type != "directory" && (is.Type != "file" || is.ETag == "") {
-		return tool.Result{}, tool.Refuse("not_watched", "%s is no file or directory that may be read", path)
+		return tool.Result{}, tool.Refuse("not_watched", "%s is not a file or directory that you may read", path)
 	}
 	return tool.Result{}, nil
 }
 
-// watch implements module.Watch. What is watched is the path that mayWatch has
-// seen; all that is ever told is that something changed.
+// watch implements module.Watch. mayWatch has checked the path. A notification
+// says only that something changed.
 func (m *files) watch(_ tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
 	path, err := pathOf(uri)
 	if err != nil {

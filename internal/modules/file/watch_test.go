@@ -52,7 +52,11 @@ func (w *watched) write(name, text string) {
 func (w *watched) follow(name string) (told chan struct{}, stop func()) {
 	w.t.Helper()
 	told = make(chan struct{}, 1000)
-	stop, err := w.offer.Templates[0].Watch(tool.Caller{}, "file://"+w.dir+"/"+name, func(json.RawMessage) { told <- struct{}{} })
+	stop, err := w.offer.Templates[0].Watch(
+		tool.Caller{},
+		"file://"+w.dir+"/"+name,
+		func(json.RawMessage) { told <- struct{}{} },
+	)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -108,9 +112,12 @@ func TestReadResource(t *testing.T) {
 	w.write("a b.md", "# hi\n")
 	w.write("x.png", "\x89PNG\r\n\x1a\n\x00\x01")
 	w.write(".env", "SECRET=1")
-	w.write("big", string(bytes.Repeat([]byte("x"), resourceMost+1)))
+	w.write("big", string(bytes.Repeat([]byte("x"), maxResource+1)))
 	read := func(name string) (tool.Content, error) {
-		res, err := w.offer.Templates[0].Read(t.Context(), &tool.Call{Name: "file://" + w.dir + "/" + name, Roots: w.set})
+		res, err := w.offer.Templates[0].Read(
+			t.Context(),
+			&tool.Call{Name: "file://" + w.dir + "/" + name, Roots: w.set},
+		)
 		if err != nil {
 			return tool.Content{}, err
 		}

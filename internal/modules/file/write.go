@@ -9,9 +9,8 @@ import (
 	"gatehouse/tool"
 )
 
-// copyMost is the largest file that is copied or added to, in bytes, unless
-// the configuration says otherwise.
-const copyMost = 4 << 30
+// defaultMaxCopy is the default of Config.MaxCopy, in bytes.
+const defaultMaxCopy = 4 << 30
 
 type writeIn struct {
 	Path     string `json:"path" names:"path"`
@@ -33,24 +32,25 @@ type writeOut struct {
 const writeHelp = `Writes a file.
 
 - mode overwrite, the default, replaces the whole content; append and prepend add to it; create, like if_absent,
-  refuses a file that exists. A file that is missing is made in every mode.
-- prepend puts the content after a byte order mark. append and prepend keep the encoding of a file in UTF-16 or UTF-32,
-  which its byte order mark tells; to one that is neither that nor UTF-8 only ASCII is added.
-- if_match takes the etag of a read or of an earlier change: if the file is another by now, nothing is written.
-- The change is atomic and on disk when the call returns: a reader finds the old file or the new one. Comparing and
-  replacing are one step also beside other hosts on the same folder.
-- Directories on the way are made (0755). A new file gets 0644, an existing one keeps its mode and, where possible, its owner.
-- A symbolic link is written through: the file it leads to changes, inside the workspace. One of several hard links is
-  parted from the others, which keep the old content; note says so.
-- To change part of a file use file_edit, which also keeps line endings. file_undo takes a write back.`
+  refuses a file that exists. A missing file is made in every mode.
+- prepend inserts the content after a byte order mark. append and prepend keep the encoding of a file with a byte order
+  mark of UTF-16 or UTF-32; to a file that is neither that nor UTF-8 only ASCII can be added.
+- if_match is the etag of a read or of an earlier change: if the file has changed since, nothing is written.
+- The change is atomic and on disk when the call returns: a reader finds the old file or the new one. The comparison and
+  the replacement are one step, even if other hosts write to the same folder.
+- Missing directories are made (0755). A new file gets mode 0644; an existing file keeps its mode and, if possible, its
+  owner.
+- If path is a symbolic link inside the workspace, its target is written. If the file has several hard links, the others
+  keep the old content, and note says so.
+- To change part of a file use file_edit, which also keeps line endings. file_undo undoes a write.`
 
 func (m *files) writeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "file_write",
 		Title:       "Write a file",
-		Description: "Writes a file and makes missing directories. Use file_edit to change a part.",
+		Description: "Writes a file and makes missing directories. To change a part of a file use file_edit.",
 		Help:        writeHelp,
-		Effects:     tool.Writes | tool.Destroys, // to append twice is not to append once
+		Effects:     tool.Writes | tool.Destroys, // not idempotent: mode append adds again
 	}, m.write)
 }
 
@@ -59,7 +59,7 @@ func (m *files) write(ctx context.Context, c *tool.Call, in writeIn) (out writeO
 	if err != nil {
 		return writeOut{}, err
 	}
-	err = m.changing(ctx, false, func(h *roots.Hold) (err error) {
+	err = m.withLocks(ctx, false, func(h *roots.Hold) (err error) {
 		out, err = m.writeAt(ctx, c, h, p, in)
 		return err
 	}, p)
@@ -67,7 +67,7 @@ func (m *files) write(ctx context.Context, c *tool.Call, in writeIn) (out writeO
 }
 
 func (m *files) writeAt(ctx context.Context, c *tool.Call, h *roots.Hold, p roots.Place, in writeIn) (writeOut, error) {
-	there, err := existing(p)
+	there, err := openWritable(p)
 	if err != nil {
 		return writeOut{}, err
 	}
@@ -75,7 +75,7 @@ func (m *files) writeAt(ctx context.Context, c *tool.Call, h *roots.Hold, p root
 	if err := in.allowed(p, there); err != nil {
 		return writeOut{}, err
 	}
-	was := there.was()
+	was := there.fileInfo()
 	if was == nil {
 		if err := makeParents(p); err != nil {
 			return writeOut{}, err
@@ -85,24 +85,28 @@ func (m *files) writeAt(ctx context.Context, c *tool.Call, h *roots.Hold, p root
 	if err != nil {
 		return writeOut{}, err
 	}
-	before, err := m.keep(p, there)
+	before, err := m.snapshot(p, there)
 	if err != nil {
 		return writeOut{}, err
 	}
 	now, err := m.save(ctx, h, p, was, plainMode, content)
 	if err != nil {
-		m.dropped(before)
+		m.dropSnapshot(before)
 		return writeOut{}, err
 	}
 	out := writeOut{Success: true, Path: in.Path, Size: now.info.Size(), Created: was == nil, ETag: now.etag}
-	out.Note = joined(linked(was), m.remember(c, p, change{did: "wrote", was: before, etag: now.etag}))
+	out.Note = joinNotes(linkNote(was), m.recordChange(c, p, change{action: "wrote", before: before, etag: now.etag}))
 	return out, nil
 }
 
-// allowed holds what is there against what the call wants to be there.
-func (in writeIn) allowed(p roots.Place, there *seen) error {
+// allowed checks if_absent, mode create and if_match against the present file.
+func (in writeIn) allowed(p roots.Place, there *original) error {
 	if there != nil && (in.IfAbsent || in.Mode == "create") {
-		return &tool.Refusal{Code: "exists", Message: p.Path + " already exists; nothing was written", Next: "Use mode overwrite to replace it, or file_edit to change a part."}
+		return &tool.Refusal{
+			Code:    "exists",
+			Message: p.Path + " already exists; nothing was written",
+			Next:    "Use mode overwrite to replace it, or file_edit to change a part of it.",
+		}
 	}
 	if in.IfMatch == "" {
 		return nil
@@ -117,25 +121,30 @@ func (in writeIn) allowed(p roots.Place, there *seen) error {
 	return mustMatch(p, etag, in.IfMatch)
 }
 
-// content is what writes the new content.
-func (in writeIn) content(ctx context.Context, m *files, p roots.Place, there *seen) (func(io.Writer) error, error) {
+// content returns a function that writes the new content.
+func (in writeIn) content(
+	ctx context.Context, m *files, p roots.Place, there *original,
+) (func(io.Writer) error, error) {
 	if there == nil || (in.Mode != "append" && in.Mode != "prepend") {
-		return bytesOf([]byte(in.Content)), nil
+		return writeBytes([]byte(in.Content)), nil
 	}
 	if there.f == nil {
 		return nil, &tool.Refusal{Code: "denied", Message: "the system does not allow reading " + p.Path}
 	}
-	if size := there.info.Size(); size > m.copyMost {
-		return nil, tool.Refuse("too_large", "%s has %s bytes; files up to %s bytes can be added to", p.Path, commas(size), commas(m.copyMost))
+	if size := there.info.Size(); size > m.maxCopy {
+		return nil, tool.Refuse(
+			"too_large", "%s has %s bytes; the largest file that can be appended to has %s bytes", p.Path,
+			groupDigits(size), groupDigits(m.maxCopy),
+		)
 	}
-	more, mark, err := added(ctx, p, there, in.Content)
+	more, mark, err := encodeAddition(ctx, p, there, in.Content)
 	if err != nil {
 		return nil, err
 	}
 	f := there.content()
 	return func(w io.Writer) error {
 		if in.Mode == "append" {
-			if err := pour(ctx, w, f); err != nil {
+			if err := copyInSteps(ctx, w, f); err != nil {
 				return err
 			}
 			_, err := w.Write(more)
@@ -147,12 +156,13 @@ func (in writeIn) content(ctx context.Context, m *files, p roots.Place, there *s
 		if _, err := w.Write(more); err != nil {
 			return err
 		}
-		return pour(ctx, w, f)
+		return copyInSteps(ctx, w, f)
 	}, nil
 }
 
-// pour copies a file, in steps between which the call may end.
-func pour(ctx context.Context, w io.Writer, r io.Reader) error {
+// copyInSteps copies r to w. Between steps it checks whether the call was
+// cancelled.
+func copyInSteps(ctx context.Context, w io.Writer, r io.Reader) error {
 	const step = 32 << 20
 	for {
 		if err := context.Cause(ctx); err != nil {
@@ -165,14 +175,14 @@ func pour(ctx context.Context, w io.Writer, r io.Reader) error {
 	}
 }
 
-// existing looks at the regular file a write is about to replace; nil means
-// there is none.
-func existing(p roots.Place) (*seen, error) {
-	there, err := lookAt(p)
+// openWritable opens the regular file that a write is about to replace. It
+// returns nil if there is none, and refuses a read-only file.
+func openWritable(p roots.Place) (*original, error) {
+	there, err := openOriginal(p)
 	if there == nil || err != nil {
 		return nil, err
 	}
-	if err := mayWrite(p); err != nil {
+	if err := checkWritable(p); err != nil {
 		there.close()
 		return nil, err
 	}
@@ -184,7 +194,8 @@ func isCode(err error, code string) bool {
 	return ok && r.Code == code
 }
 
-// placeToWrite looks up a file that is to change, past the links to it.
+// placeToWrite resolves the path of a file that is to be written, and follows
+// links.
 func placeToWrite(c *tool.Call, path string) (roots.Place, error) {
 	p, err := findFile(c, path)
 	if err == nil {
@@ -196,7 +207,7 @@ func placeToWrite(c *tool.Call, path string) (roots.Place, error) {
 	return p, err
 }
 
-// etagAt names the state of the regular file at p.
+// etagAt returns the tag of the regular file at p.
 func etagAt(p roots.Place) (string, error) {
 	f, info, err := p.Regular()
 	if err != nil {
@@ -210,13 +221,21 @@ func etagAt(p roots.Place) (string, error) {
 	return etag, nil
 }
 
-// mustMatch refuses to change a file that is not what the caller saw.
+// mustMatch refuses to change a file whose tag is not the one the caller gave.
 func mustMatch(p roots.Place, etag, want string) error {
 	switch {
 	case want == "" || etag == want:
 		return nil
 	case etag == "":
-		return &tool.Refusal{Code: "stale", Message: p.Path + " is not there any more; nothing was written", Next: "Leave out if_match to make it anew."}
+		return &tool.Refusal{
+			Code:    "stale",
+			Message: p.Path + " does not exist; nothing was written",
+			Next:    "Leave out if_match to make it.",
+		}
 	}
-	return &tool.Refusal{Code: "stale", Message: p.Path + " has changed: its etag is " + etag + ", not " + want + "; nothing was written", Next: "Read it again and repeat the change."}
+	return &tool.Refusal{
+		Code:    "stale",
+		Message: p.Path + " has changed: its etag is " + etag + ", not " + want + "; nothing was written",
+		Next:    "Read the file again and repeat the change.",
+	}
 }

@@ -17,7 +17,7 @@ import (
 )
 
 func TestWrite(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("f", "old")
 	h.put("d/keep", "x")
 	os.Symlink("f", h.at("link"))
@@ -27,12 +27,16 @@ func TestWrite(t *testing.T) {
 	os.Symlink(h.out, h.at("outdir"))
 	os.Symlink("loop", h.at("loop"))
 	for _, c := range []struct{ path, want, lands string }{
-		{"f", "", "f"}, {"a/b/c", "", "a/b/c"}, {"link", "", "f"}, {"absdir/n", "", "d/n"}, {"dangling", "", "new/deep/file"},
+		{"f", "", "f"}, {"a/b/c", "", "a/b/c"}, {"link", "", "f"}, {"absdir/n", "", "d/n"},
+		{"dangling", "", "new/deep/file"},
 		{h.other + "/x", "", h.other + "/x"}, {"~/y", "", h.other + "/y"},
-		{"d", "!is_a_directory", ""}, {"d/", "!is_a_directory", ""}, {"new/", "!is_a_directory", ""}, {".", "!is_a_directory", ""},
+		{"d", "!is_a_directory", ""}, {"d/", "!is_a_directory", ""}, {"new/", "!is_a_directory", ""},
+		{".", "!is_a_directory", ""},
 		{"f/x", "!not_a_directory", ""}, {"../out/f", "!outside_root", ""}, {h.out + "/f", "!outside_root", ""},
-		{"out", "!outside_root", ""}, {"outdir/f", "!outside_root", ""}, {"outdir/sub/f", "!outside_root", ""}, {"loop", "!unsupported", ""},
-		{"n\x00l", "!invalid_arguments", ""}, {strings.Repeat("n", 300), "!invalid_arguments", ""}, {"", "!invalid_arguments", ""},
+		{"out", "!outside_root", ""}, {"outdir/f", "!outside_root", ""}, {"outdir/sub/f", "!outside_root", ""},
+		{"loop", "!unsupported", ""},
+		{"n\x00l", "!invalid_arguments", ""}, {strings.Repeat("n", 300), "!invalid_arguments", ""},
+		{"", "!invalid_arguments", ""},
 	} {
 		out := h.call("file_write", "path", c.path, "content", "to "+c.path)
 		if e, _ := out["error"].(string); e != c.want {
@@ -53,11 +57,17 @@ func TestWrite(t *testing.T) {
 
 func TestWriteKeepsModeAndMakesPlainOnes(t *testing.T) {
 	defer syscall.Umask(syscall.Umask(0o022))
-	h := newHouse(t)
+	h := newFixture(t)
 	h.put("script", "old")
 	os.Chmod(h.at("script"), 0o751)
-	h.want(h.call("file_write", "path", "script", "content", "new"), map[string]any{"success": true, "created": nil, "size": 3})
-	h.want(h.call("file_edit", "path", "script", "old_string", "new", "new_string", "newer"), map[string]any{"replacements": 1})
+	h.want(
+		h.call("file_write", "path", "script", "content", "new"),
+		map[string]any{"success": true, "created": nil, "size": 3},
+	)
+	h.want(
+		h.call("file_edit", "path", "script", "old_string", "new", "new_string", "newer"),
+		map[string]any{"replacements": 1},
+	)
 	h.want(h.call("file_write", "path", "sub/new", "content", ""), map[string]any{"created": true, "size": 0})
 	for path, want := range map[string]fs.FileMode{"script": 0o751, "sub/new": 0o644, "sub": 0o755} {
 		if info, err := os.Stat(h.at(path)); err != nil || info.Mode().Perm() != want {
@@ -67,19 +77,21 @@ func TestWriteKeepsModeAndMakesPlainOnes(t *testing.T) {
 }
 
 func TestReadOnlyFileStays(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	os.Chmod(h.put("f", "old"), 0o444)
 	if f, err := os.OpenFile(h.at("f"), os.O_WRONLY, 0); err == nil {
 		f.Close()
 		t.Skip("this user may write read-only files")
 	}
 	h.want(h.call("file_write", "path", "f", "content", "new"), map[string]any{"error": "!denied"})
-	h.want(h.call("file_edit", "path", "f", "old_string", "old", "new_string", "new"), map[string]any{"error": "!denied"})
+	h.want(
+		h.call("file_edit", "path", "f", "old_string", "old", "new_string", "new"), map[string]any{"error": "!denied"},
+	)
 }
 
-// Pipes, sockets and devices are refused, and nobody waits for them.
+// Pipes, sockets and devices are refused, and no call waits for them.
 func TestSpecialFiles(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	if err := syscall.Mkfifo(h.at("pipe"), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -114,12 +126,12 @@ func TestSpecialFiles(t *testing.T) {
 	}
 }
 
-// While somebody keeps swapping a directory for a link that leads out, what is
+// While another process keeps swapping a directory for a link that leads out, what is
 // written lands inside or nowhere.
 //
 //redteam:attack Files stay inside the roots: folders are swapped while files are written
 func TestWriteRacer(t *testing.T) {
-	h := newHouse(t)
+	h := newFixture(t)
 	os.Mkdir(h.at("d"), 0o755)
 	h.put(h.out+"/f", "outside")
 	os.Symlink(h.out, h.at("evil"))
@@ -218,7 +230,7 @@ func versionOf(n int) string {
 func whole(c string) bool { return c == versionOf(int(c[0]-'a')) }
 
 func writeForever(t *testing.T, dir string) {
-	h := &house{t: t, dir: dir}
+	h := &fixture{t: t, dir: dir}
 	set, err := roots.Open([]roots.Dir{{Path: h.dir}}, roots.Options{})
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +239,10 @@ func writeForever(t *testing.T, dir string) {
 	for i := 1; ; i++ {
 		for _, args := range [][]any{
 			{"file_write", "path", "written", "content", versionOf(i)},
-			{"file_edit", "path", "edited", "old_string", h.get("edited"), "new_string", versionOf(int(h.get("edited")[0]-'a') + 1)},
+			{
+				"file_edit", "path", "edited", "old_string", h.get("edited"), "new_string",
+				versionOf(int(h.get("edited")[0]-'a') + 1),
+			},
 			{"file_copy", "oldPath", "written", "newPath", "copied", "overwrite", true},
 		} {
 			if out := h.call(args[0].(string), args[1:]...); out["error"] != nil {

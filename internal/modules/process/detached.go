@@ -32,10 +32,10 @@ type child interface {
 
 const (
 	tailBytes = 64 << 10              // that are read at once from a file of output
-	tailTurn  = 64                    // reads of one file before it is the other's turn
-	tailQuick = 10 * time.Millisecond // between two looks, while there is output
+	tailBurst  = 64                    // reads of one file before it is the other's turn
+	tailPause = 10 * time.Millisecond // between two looks, while there is output
 	tailSlow  = 250 * time.Millisecond
-	freeEvery = 4 << 20 // bytes that are read before their place on the disk is given back
+	freeBytes = 4 << 20 // bytes that are read before their place on the disk is given back
 )
 
 // detached is a process that does not end with the host. What it prints goes to
@@ -43,17 +43,17 @@ const (
 type detached struct {
 	*proc.Detached
 	files *files
-	log   *log
+	log   *outputLog
 	write sync.Mutex // guards End and Owner of card, and is held while its file is written
 	card  card
 	keep  int64 // bytes of each file that stay on the disk
 	tails [2]reader
-	to    [2]*secret.HidingWriter // of the log
-	warn  *slog.Logger
+	sinks    [2]*secret.HidingWriter // of the log
+	logger  *slog.Logger
 
 	done  chan struct{} // it has ended, and its output is read
-	leave chan struct{} // closed when the host does not follow it any more
-	left  chan struct{} // closed when it does not
+	unfollowing chan struct{} // closed when the host does not follow it any more
+	unfollowed  chan struct{} // closed when it does not
 	state proc.State
 }
 
@@ -81,7 +81,7 @@ func (m *manager) detach(c *tool.Call, r *record, s *spec, where roots.Workplace
 		f.remove()
 		return nil, err
 	}
-	d := m.newDetached(p, f, r.log, s.own.Hider(), card{ID: r.id, Owner: r.owner, Context: r.context, Command: r.command, Args: r.args, Dir: r.dir, Began: r.began, Mark: p.Mark()})
+	d := m.newDetached(p, f, r.log, s.contextEnv.Hider(), card{ID: r.id, Owner: r.owner, Context: r.context, Command: r.command, Args: r.args, Dir: r.dir, StartedAt: r.startedAt, Mark: p.Mark()})
 	if err := f.write(&d.card); err != nil {
 		now, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -93,34 +93,34 @@ func (m *manager) detach(c *tool.Call, r *record, s *spec, where roots.Workplace
 }
 
 // newDetached follows a process that runs, from the end of what is on the disk.
-func (m *manager) newDetached(p *proc.Detached, f *files, l *log, hide secret.Hider, c card) *detached {
+func (m *manager) newDetached(p *proc.Detached, f *files, l *outputLog, hide secret.Hider, c card) *detached {
 	d := &detached{
-		Detached: p, files: f, card: c, log: l, keep: int64(m.cfg.Buffer), warn: m.log,
-		done: make(chan struct{}), leave: make(chan struct{}), left: make(chan struct{}),
+		Detached: p, files: f, card: c, log: l, keep: int64(m.cfg.Buffer), logger: m.log,
+		done: make(chan struct{}), unfollowing: make(chan struct{}), unfollowed: make(chan struct{}),
 	}
-	d.print(hide)
-	d.skip()
+	d.setOutput(hide)
+	d.skipUnkept()
 	d.catchUp()
 	go d.follow()
 	return d
 }
 
 // print says where its output goes, and what is hidden in it.
-func (d *detached) print(hide secret.Hider) {
-	for i := range d.to {
-		d.to[i] = hide.Writer(stream{d.log, i})
+func (d *detached) setOutput(hide secret.Hider) {
+	for i := range d.sinks {
+		d.sinks[i] = hide.Writer(stream{d.log, i})
 	}
 }
 
 // flush passes on the last of the output.
 func (d *detached) flush() {
-	for _, w := range d.to {
+	for _, w := range d.sinks {
 		w.Flush() // a log takes everything
 	}
 }
 
 // skip passes over what is not kept of the output so far.
-func (d *detached) skip() {
+func (d *detached) skipUnkept() {
 	for i, f := range d.files.out {
 		if info, err := f.Stat(); err == nil && info.Size() > d.keep {
 			d.tails[i] = reader{info.Size() - d.keep, info.Size() - d.keep}
@@ -130,7 +130,7 @@ func (d *detached) skip() {
 }
 
 // rewrite changes the card, in memory and on the disk.
-func (d *detached) rewrite(change func(*card)) error {
+func (d *detached) updateCard(change func(*card)) error {
 	d.write.Lock()
 	defer d.write.Unlock()
 	change(&d.card)
@@ -138,25 +138,25 @@ func (d *detached) rewrite(change func(*card)) error {
 }
 
 func (d *detached) follow() {
-	defer close(d.left)
+	defer close(d.unfollowed)
 	pause := time.NewTimer(0)
-	for wait := tailQuick; ; {
+	for wait := tailPause; ; {
 		select {
 		case <-d.Detached.Done():
 			d.catchUp()
 			d.flush()
 			d.state, _ = d.Detached.Wait() // has no error
 			if d.state.Took == 0 {
-				d.state.Took = time.Since(d.card.Began)
+				d.state.Took = time.Since(d.card.StartedAt)
 			}
 			close(d.done)
 			return
-		case <-d.leave:
+		case <-d.unfollowing:
 			return
 		case <-pause.C:
 		}
 		if wait = min(2*wait, tailSlow); d.read() {
-			wait = tailQuick
+			wait = tailPause
 		}
 		pause.Reset(wait)
 	}
@@ -179,23 +179,23 @@ func (d *detached) read() (some bool) {
 	buf := make([]byte, tailBytes)
 	for i, f := range d.files.out {
 		t := &d.tails[i]
-		for range tailTurn {
+		for range tailBurst {
 			n, err := f.ReadAt(buf, t.read)
 			if n > 0 {
-				d.to[i].Write(buf[:n])
+				d.sinks[i].Write(buf[:n])
 				t.read, some = t.read+int64(n), true
 			}
 			if err != nil && err != io.EOF {
-				d.warn.Warn("the output of a process cannot be read", "process", d.card.ID, "err", err)
+				d.logger.Warn("the output of a process cannot be read", "process", d.card.ID, "err", err)
 			}
 			if err != nil || n == 0 {
 				break
 			}
 		}
-		if until := t.read - d.keep; until-t.freed >= freeEvery {
+		if until := t.read - d.keep; until-t.freed >= freeBytes {
 			t.freed = until
 			if err := proc.Free(f, until); err != nil {
-				d.warn.Warn("the output of a process fills the disk: what was read of it cannot be given back", "process", d.card.ID, "err", err)
+				d.logger.Warn("the output of a process fills the disk: what was read of it cannot be given back", "process", d.card.ID, "err", err)
 			}
 		}
 	}
@@ -213,7 +213,7 @@ func (d *detached) Stop(ctx context.Context) error {
 	if err := d.Detached.Stop(ctx); err != nil {
 		return err
 	}
-	<-d.left
+	<-d.unfollowed
 	return nil
 }
 
@@ -222,33 +222,33 @@ func (d *detached) Kill() error {
 	if err := d.Detached.Kill(); err != nil {
 		return err
 	}
-	<-d.left
+	<-d.unfollowed
 	return nil
 }
 
 // letGo stops following it; it goes on, or has ended.
-func (d *detached) letGo() {
-	close(d.leave)
-	<-d.left
+func (d *detached) unfollow() {
+	close(d.unfollowing)
+	<-d.unfollowed
 	d.Detached.Leave()
 }
 
 // past is a process that has ended, perhaps while no host was there.
-type past struct {
+type endedChild struct {
 	pid   int
 	state proc.State
 	done  chan struct{} // closed
 }
 
-func (p past) Pid() int                                  { return p.pid }
-func (p past) Done() <-chan struct{}                     { return p.done }
-func (p past) Wait() (proc.State, error)                 { return p.state, nil }
-func (p past) Stop(context.Context) error                { return nil }
-func (p past) Kill() error                               { return nil }
-func (p past) Usage() (proc.Usage, error)                { return proc.Usage{}, proc.ErrGone }
-func (p past) Type(context.Context, []byte) (int, error) { return 0, proc.ErrNoInput }
-func (p past) CloseInput(context.Context) error          { return proc.ErrNoInput }
-func (p past) Resize(proc.Size) error                    { return proc.ErrGone }
+func (p endedChild) Pid() int                                  { return p.pid }
+func (p endedChild) Done() <-chan struct{}                     { return p.done }
+func (p endedChild) Wait() (proc.State, error)                 { return p.state, nil }
+func (p endedChild) Stop(context.Context) error                { return nil }
+func (p endedChild) Kill() error                               { return nil }
+func (p endedChild) Usage() (proc.Usage, error)                { return proc.Usage{}, proc.ErrGone }
+func (p endedChild) Type(context.Context, []byte) (int, error) { return 0, proc.ErrNoInput }
+func (p endedChild) CloseInput(context.Context) error          { return proc.ErrNoInput }
+func (p endedChild) Resize(proc.Size) error                    { return proc.ErrGone }
 
 // adopt takes on the detached processes that no host looks after: those that an
 // earlier one left, whether they run, have ended, or ended while nobody was
@@ -261,78 +261,78 @@ func (m *manager) adopt() {
 	defer m.adopting.Unlock()
 	cards, _ := filepath.Glob(filepath.Join(m.cfg.Folder, "*"+cardFile)) // the pattern is good
 	for _, path := range cards {
-		if m.broken[path] || m.has(filepath.Base(path[:len(path)-len(cardFile)])) {
+		if m.badCards[path] || m.known(filepath.Base(path[:len(path)-len(cardFile)])) {
 			continue
 		}
-		f, c, err := findFiles(path)
+		f, c, err := claimFiles(path)
 		switch {
 		case errors.Is(err, os.ErrExist), errors.Is(err, os.ErrNotExist):
 		case err != nil:
-			m.broken[path] = true
+			m.badCards[path] = true
 			m.log.Warn("a detached process cannot be taken on", "err", err)
 		default:
-			m.takeOn(f, c)
+			m.adoptCard(f, c)
 		}
 	}
 }
 
-func (m *manager) has(id string) bool {
+func (m *manager) known(id string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.closed || m.records[id] != nil
 }
 
 // takeOn makes a record of what was found.
-func (m *manager) takeOn(f *files, c card) {
-	if c.End != nil && time.Since(c.End.At) >= m.keep {
+func (m *manager) adoptCard(f *files, c card) {
+	if c.End != nil && time.Since(c.End.At) >= m.retention {
 		f.remove()
 		return
 	}
-	r := &record{id: c.ID, owner: c.Owner, context: c.Context, command: c.Command, args: c.Args, dir: c.Dir, began: c.Began, files: f, log: newLog(m.cfg.Buffer, nil)}
-	own, err := m.own(tool.Caller{Context: c.Context})
+	r := &record{id: c.ID, owner: c.Owner, context: c.Context, command: c.Command, args: c.Args, dir: c.Dir, startedAt: c.StartedAt, files: f, log: newLog(m.cfg.Buffer, nil)}
+	own, err := m.contextEnv(tool.Caller{Context: c.Context})
 	if err != nil {
 		m.log.Warn("the secrets of a context cannot be hidden in what its processes print", "process", c.ID, "err", err)
 	}
 	hide := own.Hider()
 	p, err := (*proc.Detached)(nil), error(nil)
 	if c.End == nil {
-		p, err = proc.Find(c.Mark, mostGrace)
+		p, err = proc.Find(c.Mark, maxGrace)
 	}
 	switch {
 	case p != nil:
-		r.p = m.newDetached(p, f, r.log, hide, c)
+		r.child = m.newDetached(p, f, r.log, hide, c)
 	case err != nil && !errors.Is(err, proc.ErrGone):
 		m.log.Warn("a detached process cannot be taken on", "process", c.ID, "err", err)
 		f.close()
 		return
 	default:
-		m.readPast(r, f, hide, &c)
+		m.loadEnded(r, f, hide, &c)
 	}
-	m.count(r.owner, r.context)
-	if err := m.add(r, nil); err != nil {
+	m.reserveUnchecked(r.owner, r.context)
+	if err := m.register(r, nil); err != nil {
 		m.release(r.owner, r.context)
-		r.letGo()
+		r.unfollow()
 		f.close()
 		return
 	}
 	if p != nil {
-		m.tell("process.started", started{r.id, c.Owner, r.command, r.p.Pid()})
+		m.tell("process.started", startedEvent{r.id, c.Owner, r.command, r.child.Pid()})
 	}
 }
 
 // readPast is what is left of a process that has ended.
-func (m *manager) readPast(r *record, f *files, hide secret.Hider, c *card) {
+func (m *manager) loadEnded(r *record, f *files, hide secret.Hider, c *card) {
 	if c.End == nil {
 		c.End = endingOf(proc.State{Code: -1, Unseen: true}, true)
 		if err := f.write(c); err != nil {
 			m.log.Warn("what became of a process cannot be written down", "process", c.ID, "err", err)
 		}
 	}
-	r.end, r.p = c.End, past{c.Mark.Pid, c.End.state(), make(chan struct{})}
-	defer close(r.p.(past).done)
-	d := detached{files: f, card: *c, log: r.log, keep: int64(m.cfg.Buffer), warn: m.log}
-	d.print(hide)
-	d.skip()
+	r.ending, r.child = c.End, endedChild{c.Mark.Pid, c.End.state(), make(chan struct{})}
+	defer close(r.child.(endedChild).done)
+	d := detached{files: f, card: *c, log: r.log, keep: int64(m.cfg.Buffer), logger: m.log}
+	d.setOutput(hide)
+	d.skipUnkept()
 	d.catchUp()
 	d.flush()
 }

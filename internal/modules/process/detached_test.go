@@ -261,7 +261,7 @@ func FuzzCard(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		files, c, err := findFiles(path)
+		files, c, err := claimFiles(path)
 		if err != nil {
 			return
 		}

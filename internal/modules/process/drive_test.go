@@ -61,7 +61,7 @@ func TestDrivesAShell(t *testing.T) {
 	d.sees(id, "[1]")
 	d.do("stop", args{"id": id, "grace": 1})
 	rec := d.m.(*manager).records[id]
-	if u, err := rec.p.Usage(); err != nil || u.Processes != 0 {
+	if u, err := rec.child.Usage(); err != nil || u.Processes != 0 {
 		t.Errorf("left: %+v, %v", u, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // mostInput is how much is typed at once, in bytes.
-const mostInput = 1 << 20
+const maxInput = 1 << 20
 
 // keys are what terminals send for keys that have names.
 var keyNames = []string{
@@ -34,39 +34,39 @@ type inputIn struct {
 
 func (m *manager) inputTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "process_input", Title: "Type to a process", Effects: anything, Handle: "id",
+		Name: "process_input", Title: "Type to a process", Effects: allEffects, Handle: "id",
 		Description: "Types text and keys to a process, exactly as given: end a line with \\n, or with the key Enter in a terminal.",
 		Help:        "Keys: Enter, Tab, Escape, Backspace, Delete, Insert, Space, Up, Down, Left, Right, Home, End, PageUp, PageDown, F1 to F12; C- before a character is Ctrl, M- before a key or character is Alt. A terminal that reads whole lines takes at most 4095 bytes of one. `eof` closes a pipe; in a terminal it is Ctrl-D.\n\nA program that does not read is waited for 5 seconds; what it has not taken by then is not typed, and the error says how much was.",
-	}, func(ctx context.Context, c *tool.Call, in inputIn) (done, error) {
+	}, func(ctx context.Context, c *tool.Call, in inputIn) (actionOut, error) {
 		if in.Input == "" && len(in.Keys) == 0 && !in.EOF {
-			return done{}, tool.Refuse("invalid_arguments", "input cannot be empty")
+			return actionOut{}, tool.Refuse("invalid_arguments", "input cannot be empty")
 		}
 		r, err := m.find(c, in.ID)
 		if err != nil {
-			return done{}, err
+			return actionOut{}, err
 		}
-		text, err := r.typed(in)
+		text, err := r.encodeInput(in)
 		if err != nil {
-			return done{}, err
+			return actionOut{}, err
 		}
-		if len(text) > mostInput {
-			return done{}, tool.Refuse("too_large", "at most %d bytes are typed at once", mostInput)
+		if len(text) > maxInput {
+			return actionOut{}, tool.Refuse("too_large", "at most %d bytes are typed at once", maxInput)
 		}
 		if len(text) > 0 {
-			if n, err := r.p.Type(ctx, []byte(text)); err != nil {
-				return done{}, notTyped(err, n)
+			if n, err := r.child.Type(ctx, []byte(text)); err != nil {
+				return actionOut{}, inputError(err, n)
 			}
 		}
 		if in.EOF {
-			if err := r.p.CloseInput(ctx); err != nil {
-				return done{}, notTyped(err, 0)
+			if err := r.child.CloseInput(ctx); err != nil {
+				return actionOut{}, inputError(err, 0)
 			}
 		}
-		return done{in.ID, true, ""}, nil
+		return actionOut{in.ID, true, ""}, nil
 	})
 }
 
-func notTyped(err error, n int) error {
+func inputError(err error, n int) error {
 	switch {
 	case errors.Is(err, proc.ErrNoInput):
 		return &tool.Refusal{Code: "closed", Message: "the process does not read any more: it has ended, or its input was closed", Next: "process_output tells how it is."}
@@ -79,14 +79,14 @@ func notTyped(err error, n int) error {
 }
 
 // typed is the text of an input with its keys.
-func (r *record) typed(in inputIn) (string, error) {
+func (r *record) encodeInput(in inputIn) (string, error) {
 	r.log.mu.Lock()
 	app := r.log.screen != nil && r.log.screen.AppKeys()
 	r.log.mu.Unlock()
 	var text strings.Builder
 	text.WriteString(in.Input)
 	for _, k := range in.Keys {
-		s, ok := key(k, app)
+		s, ok := keySequence(k, app)
 		if !ok {
 			return "", &tool.Refusal{Code: "invalid_arguments", Message: "keys: there is no key " + k, Next: "Keys are Enter, Tab, Escape, Backspace, Up, PageDown, F1 and the like, C-c for Ctrl and M-x for Alt; write text as input."}
 		}
@@ -96,9 +96,9 @@ func (r *record) typed(in inputIn) (string, error) {
 }
 
 // key is what a terminal sends for a key.
-func key(name string, app bool) (string, bool) {
+func keySequence(name string, app bool) (string, bool) {
 	if rest, ok := strings.CutPrefix(name, "M-"); ok {
-		s, ok := key(rest, app)
+		s, ok := keySequence(rest, app)
 		return "\x1b" + s, ok
 	}
 	if rest, ok := strings.CutPrefix(name, "C-"); ok && len(rest) == 1 {
@@ -134,18 +134,18 @@ func (m *manager) resizeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_resize", Title: "Resize a terminal", Effects: tool.Writes | tool.Idempotent, Handle: "id",
 		Description: "Changes the size of a process's terminal.",
-	}, func(_ context.Context, c *tool.Call, in resizeIn) (done, error) {
+	}, func(_ context.Context, c *tool.Call, in resizeIn) (actionOut, error) {
 		r, err := m.findTerminal(c, in.ID)
 		if err != nil {
-			return done{}, err
+			return actionOut{}, err
 		}
 		r.log.mu.Lock()
 		r.log.screen.Resize(in.Cols, in.Rows)
 		r.log.mu.Unlock()
-		if err := r.p.Resize(proc.Size{Cols: in.Cols, Rows: in.Rows}); err != nil {
-			return done{}, notTyped(proc.ErrNoInput, 0)
+		if err := r.child.Resize(proc.Size{Cols: in.Cols, Rows: in.Rows}); err != nil {
+			return actionOut{}, inputError(proc.ErrNoInput, 0)
 		}
-		return done{in.ID, true, ""}, nil
+		return actionOut{in.ID, true, ""}, nil
 	})
 }
 

@@ -16,7 +16,7 @@ type listIn struct {
 	All         bool `json:"all,omitempty" doc:"of all callers; administrators only"`
 }
 
-type listed struct {
+type processOut struct {
 	ID      string   `json:"id"`
 	Owner   string   `json:"owner,omitempty" doc:"with all"`
 	Command string   `json:"command"`
@@ -35,7 +35,7 @@ type listed struct {
 }
 
 type listOut struct {
-	Processes []listed `json:"processes"`
+	Processes []processOut `json:"processes"`
 	Total     int      `json:"total"`
 }
 
@@ -45,7 +45,7 @@ func (m *manager) listTool() tool.Tool {
 		Description: "Lists your processes, oldest first; ended ones are kept for a while.",
 		Help:        "CPU, memory, ports and the number of processes count everything that came of a process. They are told where the system tells them (Linux); an ended process tells its CPU time.",
 	}, func(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
-		out := listOut{Processes: []listed{}}
+		out := listOut{Processes: []processOut{}}
 		if in.All {
 			if err := m.cfg.Rules.Check(c, "list the processes of all callers"); err != nil {
 				return out, err
@@ -53,7 +53,7 @@ func (m *manager) listTool() tool.Tool {
 		}
 		m.adopt() // what another host left meanwhile
 		for _, r := range m.matching(func(r *record) bool { return in.All || r.owner == c.Caller.Owner }) {
-			if l := r.listed(in.Usage); !in.RunningOnly || l.Status == "running" {
+			if l := r.describe(in.Usage); !in.RunningOnly || l.Status == "running" {
 				if in.All {
 					l.Owner = m.ownerOf(r)
 				}
@@ -75,24 +75,24 @@ func (m *manager) matching(match func(*record) bool) (all []*record) {
 	}
 	m.mu.Unlock()
 	slices.SortFunc(all, func(a, b *record) int {
-		return cmp.Or(a.began.Compare(b.began), strings.Compare(a.id, b.id))
+		return cmp.Or(a.startedAt.Compare(b.startedAt), strings.Compare(a.id, b.id))
 	})
 	return all
 }
 
-func (r *record) listed(usage bool) listed {
-	l := listed{
-		ID: r.id, Command: r.command, Args: list(r.args), Dir: r.dir, PID: r.p.Pid(),
-		StartedAt: r.began, Terminal: r.terminal, condition: r.condition(),
+func (r *record) describe(usage bool) processOut {
+	l := processOut{
+		ID: r.id, Command: r.command, Args: nonNil(r.args), Dir: r.dir, PID: r.child.Pid(),
+		StartedAt: r.startedAt, Terminal: r.terminal, condition: r.condition(),
 	}
 	if s, over := r.ended(); over {
 		l.Duration, l.Seconds, l.CPU = s.Took, s.Took.Seconds(), s.CPU.Seconds()
 		return l
 	}
-	l.Duration = time.Since(r.began)
+	l.Duration = time.Since(r.startedAt)
 	l.Seconds = l.Duration.Seconds()
 	if usage {
-		if u, err := r.p.Usage(); err == nil {
+		if u, err := r.child.Usage(); err == nil {
 			l.CPU, l.Memory, l.Processes, l.Ports = u.CPU.Seconds(), u.Memory, u.Processes, u.Ports
 		}
 	}

@@ -103,16 +103,16 @@ func TestAForkBombIsBounded(t *testing.T) {
 	id := d.do("start", args{"command": "bash", "args": []string{"-c", "b() { [ $1 -le 0 ] || { b $(($1-1)) & b $(($1-1)) & }; sleep 20; }; echo begun; b 7 2>/dev/null; wait"}}).ID
 	d.reads(id, "begun")
 	rec := d.m.(*manager).records[id]
-	_, limited := rec.p.(*proc.Process).Contained()
+	_, limited := rec.child.(*proc.Process).Contained()
 	for range 50 {
-		u, err := rec.p.Usage()
+		u, err := rec.child.Usage()
 		if err == nil && limited && u.Processes > 41 {
 			t.Fatalf("%d processes", u.Processes)
 		}
 		time.Sleep(2 * time.Millisecond)
 	}
 	d.do("kill", args{"id": id})
-	if u, err := rec.p.Usage(); err != nil || u.Processes != 0 {
+	if u, err := rec.child.Usage(); err != nil || u.Processes != 0 {
 		t.Errorf("left: %+v, %v", u, err)
 	}
 	t.Log("limited by the system:", limited)
@@ -245,7 +245,7 @@ func TestALogOfTurnsIsBounded(t *testing.T) {
 	for i := range 100_000 {
 		stream{l, i % 2}.Write([]byte("x"))
 	}
-	if n := len(l.rings[0].pieces); n > mostPieces {
+	if n := len(l.rings[0].pieces); n > maxPieces {
 		t.Errorf("%d pieces", n)
 	}
 	if p := l.read(0, streams("both"), 1<<20, false); p.lost+int64(len(p.text)) != l.total || len(p.text) == 0 {
@@ -265,8 +265,8 @@ func FuzzText(f *testing.F) {
 		if n := len(b) - displaytext.Whole(b); n < 0 || n > 3 || n > len(b) {
 			t.Errorf("%d of %q", n, b)
 		}
-		if tail(b, 2); strings.Count(string(tail(b, 2)), "\n") > 2 {
-			t.Errorf("%q", tail(b, 2))
+		if lastLines(b, 2); strings.Count(string(lastLines(b, 2)), "\n") > 2 {
+			t.Errorf("%q", lastLines(b, 2))
 		}
 	})
 }
@@ -274,7 +274,7 @@ func FuzzText(f *testing.F) {
 func FuzzKey(f *testing.F) {
 	f.Add("C-c", false)
 	f.Add("M-Up", true)
-	f.Fuzz(func(t *testing.T, name string, app bool) { key(name, app) })
+	f.Fuzz(func(t *testing.T, name string, app bool) { keySequence(name, app) })
 }
 
 // BenchmarkStart runs a program by turns with the tool and with os/exec, and

@@ -13,7 +13,7 @@ import (
 const (
 	pageBytes = 30_000                 // of output in one answer
 	idleTime  = 500 * time.Millisecond // without output
-	portPause = 100 * time.Millisecond // between two looks at the ports
+	portInterval = 100 * time.Millisecond // between two looks at the ports
 	overlap   = 4 << 10                // of what has been searched, in case a match began there
 )
 
@@ -99,7 +99,7 @@ func (r *record) page(in *outputIn, out *outputOut, unpaged bool) {
 		text = plain(text)
 	}
 	if in.Tail > 0 {
-		text = tail(text, in.Tail)
+		text = lastLines(text, in.Tail)
 	}
 	out.Output, out.Next, out.More = visible(text), p.end, total > p.end && !last
 	if out.Lost = p.lost; last && in.Since == nil {
@@ -116,7 +116,7 @@ func (p *part) endOnCharacter(more bool) {
 }
 
 // tail is the last n lines; what follows the last line's end is a line of its own.
-func tail(text []byte, n int) []byte {
+func lastLines(text []byte, n int) []byte {
 	at := len(bytes.TrimSuffix(text, []byte("\n")))
 	for ; n > 0 && at >= 0; n-- {
 		at = bytes.LastIndexByte(text[:at], '\n')
@@ -129,32 +129,32 @@ func (r *record) waitFor(ctx context.Context, in *outputIn, out *outputOut) (boo
 	timeout := time.Duration(in.Timeout) * time.Second
 	switch in.Wait {
 	case "exit":
-		return r.await(ctx, timeout, 0, func() bool { _, over := r.ended(); return over })
+		return r.waitUntil(ctx, timeout, 0, func() bool { _, over := r.ended(); return over })
 	case "idle":
-		return r.await(ctx, timeout, idleTime/10, func() bool {
+		return r.waitUntil(ctx, timeout, idleTime/10, func() bool {
 			r.log.mu.Lock()
 			defer r.log.mu.Unlock()
 			_, over := r.ended()
-			return over || time.Since(r.log.moved) >= idleTime
+			return over || time.Since(r.log.lastWrite) >= idleTime
 		})
 	case "port":
-		return r.await(ctx, timeout, portPause, func() bool {
-			u, err := r.p.Usage()
+		return r.waitUntil(ctx, timeout, portInterval, func() bool {
+			u, err := r.child.Usage()
 			out.Ports = u.Ports
 			return err == nil && len(u.Ports) > 0
 		})
 	case "output":
-		return r.await(ctx, timeout, 0, r.more(in))
+		return r.waitUntil(ctx, timeout, 0, r.hasMore(in))
 	}
-	found, err := r.search(in)
+	found, err := r.matcher(in)
 	if err != nil {
 		return false, err
 	}
-	return r.await(ctx, timeout, 0, found)
+	return r.waitUntil(ctx, timeout, 0, found)
 }
 
 // more tells whether there is output after the cursor, or after now.
-func (r *record) more(in *outputIn) func() bool {
+func (r *record) hasMore(in *outputIn) func() bool {
 	r.log.mu.Lock()
 	from := r.log.total
 	r.log.mu.Unlock()
@@ -171,7 +171,7 @@ func (r *record) more(in *outputIn) func() bool {
 }
 
 // search looks for what is to be matched, in what has come since it last looked.
-func (r *record) search(in *outputIn) (func() bool, error) {
+func (r *record) matcher(in *outputIn) (func() bool, error) {
 	if in.Match == "" || len(in.Match) > overlap {
 		return nil, &tool.Refusal{Code: "invalid_arguments", Message: "match: give what to wait for, of at most 4096 bytes", Next: "Or wait for output, exit or idle."}
 	}
@@ -203,7 +203,7 @@ func (r *record) search(in *outputIn) (func() bool, error) {
 
 // await waits until ok or the process has ended, and tells what ok says then. It
 // looks when something was printed, and every so often if that is not 0.
-func (r *record) await(ctx context.Context, timeout, every time.Duration, ok func() bool) (bool, error) {
+func (r *record) waitUntil(ctx context.Context, timeout, every time.Duration, ok func() bool) (bool, error) {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	var tick <-chan time.Time
@@ -214,7 +214,7 @@ func (r *record) await(ctx context.Context, timeout, every time.Duration, ok fun
 	}
 	for {
 		r.log.mu.Lock()
-		next := r.log.next()
+		next := r.log.changed()
 		r.log.mu.Unlock()
 		_, over := r.ended()
 		if ok() {
@@ -225,7 +225,7 @@ func (r *record) await(ctx context.Context, timeout, every time.Duration, ok fun
 		}
 		select {
 		case <-next:
-		case <-r.p.Done():
+		case <-r.child.Done():
 		case <-tick:
 		case <-deadline.C:
 			return false, nil

@@ -30,13 +30,13 @@ import (
 // Config is the module's section of the configuration. The zero value is
 // usable: each zero stands for the default.
 type Config struct {
-	Running   int    `json:"running,omitempty"`   // processes of one owner at once; 0 means 256
-	Context   int    `json:"context,omitempty"`   // processes of one context at once, of all its callers; 0 means as many as in all
-	Everyones int    `json:"everyones,omitempty"` // processes at once in all; 0 means 1000
+	PerOwner   int    `json:"running,omitempty"`   // processes of one owner at once; 0 means 256
+	PerContext   int    `json:"context,omitempty"`   // processes of one context at once, of all its callers; 0 means as many as in all
+	Total int    `json:"everyones,omitempty"` // processes at once in all; 0 means 1000
 	Processes int    `json:"processes,omitempty"` // what one process may become, threads included; 0 means 512
 	Buffer    int    `json:"buffer,omitempty"`    // bytes of each stream that are kept; 0 means 1 MiB
-	Kept      int    `json:"kept,omitempty"`      // ended processes of one owner that are remembered; 0 means 50
-	Keep      string `json:"keep,omitempty"`      // for how long; "" means 1h
+	MaxEnded      int    `json:"kept,omitempty"`      // ended processes of one owner that are remembered; 0 means 50
+	Retention      string `json:"keep,omitempty"`      // for how long; "" means 1h
 
 	// Hub is where owners hear of their processes; it belongs to whoever gave
 	// it. nil means that nobody listens.
@@ -53,7 +53,7 @@ type Config struct {
 	Folder string `json:"-"`
 	// Begun is closed when facts are followed, and the processes that an earlier
 	// host left are taken on; nil means at once.
-	Begun <-chan struct{} `json:"-"`
+	Ready <-chan struct{} `json:"-"`
 }
 
 // Sessions are those that a process may end with.
@@ -71,29 +71,29 @@ const closeWait = 2 * time.Second
 type manager struct {
 	offer  module.Offer
 	cfg    Config
-	keep   time.Duration
+	retention   time.Duration
 	log    *slog.Logger
 	newID  func(kind string) string
 	tell   func(subject string, fact any)
-	life   context.Context // of all processes
-	end    context.CancelFunc
-	follow sync.WaitGroup // goroutines of the records
+	ctx   context.Context // of all processes
+	cancel    context.CancelFunc
+	wg sync.WaitGroup // goroutines of the records
 
 	adopting sync.Mutex      // before mu; held while what an earlier host left is taken on
-	broken   map[string]bool // cards that cannot be read; guarded by adopting
+	badCards   map[string]bool // cards that cannot be read; guarded by adopting
 
 	mu      sync.Mutex
 	closed  bool
 	records map[string]*record
-	running map[string]int // by owner
-	within  map[string]int // by context
-	all     int            // running
+	byOwner map[string]int // by owner
+	byContext  map[string]int // by context
+	total     int            // running
 }
 
-// New makes the module; Config says what can be configured.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		m := &manager{log: d.Log, newID: d.NewID, tell: d.Publish, records: map[string]*record{}, running: map[string]int{}, within: map[string]int{}, broken: map[string]bool{}}
+		m := &manager{log: d.Log, newID: d.NewID, tell: d.Publish, records: map[string]*record{}, byOwner: map[string]int{}, byContext: map[string]int{}, badCards: map[string]bool{}}
 		m.cfg = cfg
 		if err := m.configure(); err != nil {
 			return nil, err
@@ -104,13 +104,13 @@ func New(cfg Config) module.New {
 		if m.tell == nil {
 			m.tell = func(string, any) {}
 		}
-		m.life, m.end = context.WithCancel(context.Background())
+		m.ctx, m.cancel = context.WithCancel(context.Background())
 		if m.cfg.Sessions != nil {
-			ended := m.cfg.Sessions.Ended(m.life) // from now on
-			m.follow.Go(func() { m.leave(ended) })
+			ended := m.cfg.Sessions.Ended(m.ctx) // from now on
+			m.wg.Go(func() { m.stopWithSessions(ended) })
 		}
 		if m.cfg.Folder != "" {
-			m.follow.Go(m.adoptFirst)
+			m.wg.Go(m.adoptWhenReady)
 		}
 		m.offer.Tools = []tool.Tool{
 			m.startTool(), m.runTool(), m.listTool(), m.outputTool(), m.screenTool(), m.inputTool(), m.resizeTool(),
@@ -125,7 +125,7 @@ func (m *manager) configure() (err error) {
 	for _, n := range []struct {
 		value     *int
 		otherwise int
-	}{{&c.Running, 256}, {&c.Everyones, 1000}, {&c.Context, math.MaxInt}, {&c.Processes, 512}, {&c.Buffer, 1 << 20}, {&c.Kept, 50}} {
+	}{{&c.PerOwner, 256}, {&c.Total, 1000}, {&c.PerContext, math.MaxInt}, {&c.Processes, 512}, {&c.Buffer, 1 << 20}, {&c.MaxEnded, 50}} {
 		if *n.value < 0 {
 			return fmt.Errorf("%d: a limit cannot be negative", *n.value)
 		}
@@ -133,8 +133,8 @@ func (m *manager) configure() (err error) {
 			*n.value = n.otherwise
 		}
 	}
-	if m.keep = time.Hour; c.Keep != "" {
-		if m.keep, err = time.ParseDuration(c.Keep); err != nil {
+	if m.retention = time.Hour; c.Retention != "" {
+		if m.retention, err = time.ParseDuration(c.Retention); err != nil {
 			return fmt.Errorf("keep: %w", err)
 		}
 	}
@@ -147,11 +147,11 @@ func (m *manager) Offer(context.Context, module.Audience) (*module.Offer, error)
 }
 
 // adoptFirst takes on what an earlier host left when somebody follows the facts.
-func (m *manager) adoptFirst() {
-	if m.cfg.Begun != nil {
+func (m *manager) adoptWhenReady() {
+	if m.cfg.Ready != nil {
 		select {
-		case <-m.cfg.Begun:
-		case <-m.life.Done():
+		case <-m.cfg.Ready:
+		case <-m.ctx.Done():
 			return
 		}
 	}
@@ -162,13 +162,13 @@ func (m *manager) adoptFirst() {
 // left. Processes that have ended, and their output, are forgotten unlisted.
 func (m *manager) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) (ended []string) {
 	m.adopt()
-	own := m.matching(func(r *record) bool { return match(r.owner, r.began) })
+	own := m.matching(func(r *record) bool { return match(r.owner, r.startedAt) })
 	lines := make([]string, len(own))
 	var wg sync.WaitGroup
 	for i, r := range own {
 		wg.Go(func() {
 			if _, over := r.ended(); !over {
-				if err := r.p.Kill(); err != nil {
+				if err := r.child.Kill(); err != nil {
 					m.log.Error("a process of a removed user did not end", "process", r.id, "err", err)
 					return // it stays known, so that the next attempt finds it
 				}
@@ -189,28 +189,28 @@ func (m *manager) HandOver(_ context.Context, heir module.Heir) (handed []string
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, r := range m.records {
-		to := heir(r.owner, r.began)
-		d, detached := r.p.(*detached)
+		to := heir(r.owner, r.startedAt)
+		d, detached := r.child.(*detached)
 		if m.closed || to == "" || r.session != "" || r.files != nil && !detached { // the last ended before this host
 			continue
 		}
 		if detached {
-			if err := d.rewrite(func(c *card) { c.Owner = to }); err != nil {
+			if err := d.updateCard(func(c *card) { c.Owner = to }); err != nil {
 				m.log.Error("a process cannot be handed over: its file cannot be written", "process", r.id, "err", err)
 				continue
 			}
 		}
 		from := r.owner
 		r.owner = to
-		if r.placed {
-			m.vacate(from, r.context)
-			m.take(to, r.context) // past the limits of the new owner too: it is there
+		if r.counted {
+			m.releaseLocked(from, r.context)
+			m.reserveLocked(to, r.context) // past the limits of the new owner too: it is there
 		}
 		if r.feed != nil {
 			r.feed.Close()
 			m.openFeed(r)
 		}
-		m.tell("process.handed_over", handedOver{r.id, to, from})
+		m.tell("process.handed_over", handedOverEvent{r.id, to, from})
 		if _, over := r.ended(); !over {
 			handed = append(handed, fmt.Sprintf("process %s: %s", r.id, r.command))
 		}
@@ -232,19 +232,19 @@ func (m *manager) Close(ctx context.Context) error {
 	for _, r := range records {
 		wg.Go(func() {
 			if r.files != nil {
-				r.letGo()
+				r.unfollow()
 				return
 			}
-			if err := r.p.Stop(ctx); err != nil {
+			if err := r.child.Stop(ctx); err != nil {
 				m.log.Error("a process did not end", "process", r.id, "err", err)
 			}
 		})
 	}
 	wg.Wait()
-	m.end()
-	m.follow.Wait()
+	m.cancel()
+	m.wg.Wait()
 	for _, r := range records {
-		r.forget()
+		r.stopExpiry()
 		if r.files != nil {
 			r.files.close()
 		}
@@ -259,44 +259,44 @@ func (m *manager) reserve(owner, in string) error {
 	switch {
 	case m.closed:
 		return tool.Refuse("busy", "the host is closing")
-	case m.running[owner] >= m.cfg.Running:
-		return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("%d processes of yours are running, which is the most there may be", m.running[owner]), Next: "Stop some: process_list shows them with running_only."}
-	case m.within[in] >= m.cfg.Context:
-		return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("%d processes are running in this context, which is the most there may be", m.within[in]), Next: "Stop some of yours, or try again later."}
-	case m.all >= m.cfg.Everyones:
+	case m.byOwner[owner] >= m.cfg.PerOwner:
+		return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("%d processes of yours are running, which is the most there may be", m.byOwner[owner]), Next: "Stop some: process_list shows them with running_only."}
+	case m.byContext[in] >= m.cfg.PerContext:
+		return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("%d processes are running in this context, which is the most there may be", m.byContext[in]), Next: "Stop some of yours, or try again later."}
+	case m.total >= m.cfg.Total:
 		return &tool.Refusal{Code: "busy", Message: "this host runs as many processes as it may", Next: "Try again later."}
 	}
-	m.take(owner, in)
+	m.reserveLocked(owner, in)
 	return nil
 }
 
 // count takes a place whatever the limits are: the process is there.
-func (m *manager) count(owner, in string) {
+func (m *manager) reserveUnchecked(owner, in string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.take(owner, in)
+	m.reserveLocked(owner, in)
 }
 
-func (m *manager) take(owner, in string) {
-	m.running[owner]++
-	m.within[in]++
-	m.all++
+func (m *manager) reserveLocked(owner, in string) {
+	m.byOwner[owner]++
+	m.byContext[in]++
+	m.total++
 }
 
 // release gives the place back.
 func (m *manager) release(owner, in string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.vacate(owner, in)
+	m.releaseLocked(owner, in)
 }
 
 // vacate is release with m.mu held.
-func (m *manager) vacate(owner, in string) {
-	m.all--
+func (m *manager) releaseLocked(owner, in string) {
+	m.total--
 	for _, x := range []struct {
 		of  map[string]int
 		key string
-	}{{m.running, owner}, {m.within, in}} {
+	}{{m.byOwner, owner}, {m.byContext, in}} {
 		if x.of[x.key]--; x.of[x.key] == 0 {
 			delete(x.of, x.key)
 		}
@@ -338,28 +338,28 @@ func (m *manager) remove(r *record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.records, r.id)
-	r.discard()
+	r.dropFiles()
 }
 
 // over is called when a process has ended: its place is free, and it is
 // remembered for a while.
-func (m *manager) over(r *record, s proc.State) {
+func (m *manager) recordEnd(r *record, s proc.State) {
 	m.mu.Lock()
 	owner := r.owner
-	m.vacate(owner, r.context)
-	r.placed = false
+	m.releaseLocked(owner, r.context)
+	r.counted = false
 	m.mu.Unlock()
-	keep := m.keep
-	if r.end != nil {
-		keep -= time.Since(r.end.At)
+	keep := m.retention
+	if r.ending != nil {
+		keep -= time.Since(r.ending.At)
 	}
-	if d, ok := r.p.(*detached); ok && m.record(r.id) == r {
-		if err := d.rewrite(func(c *card) { c.End = endingOf(s, false) }); err != nil && !errors.Is(err, os.ErrClosed) { // it was removed meanwhile
+	if d, ok := r.child.(*detached); ok && m.record(r.id) == r {
+		if err := d.updateCard(func(c *card) { c.End = endingOf(s, false) }); err != nil && !errors.Is(err, os.ErrClosed) { // it was removed meanwhile
 			m.log.Warn("what became of a process cannot be written down", "process", r.id, "err", err)
 		}
 	}
-	if r.end == nil {
-		m.tell("process.exited", exited{r.id, owner, s.Code, s.Signal, s.Took})
+	if r.ending == nil {
+		m.tell("process.exited", exitedEvent{r.id, owner, s.Code, s.Signal, s.Took})
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -374,20 +374,20 @@ func (m *manager) over(r *record, s proc.State) {
 			if o.owner != r.owner || o.expire == nil {
 				continue
 			}
-			if n++; oldest == nil || o.began.Before(oldest.began) {
+			if n++; oldest == nil || o.startedAt.Before(oldest.startedAt) {
 				oldest = o
 			}
 		}
-		if n <= m.cfg.Kept {
+		if n <= m.cfg.MaxEnded {
 			return
 		}
 		delete(m.records, oldest.id)
-		oldest.discard()
+		oldest.dropFiles()
 	}
 }
 
 // started and exited are the facts that are published.
-type started struct {
+type startedEvent struct {
 	ID      string `json:"id"`
 	Owner   string `json:"owner"`
 	Command string `json:"command"`
@@ -395,13 +395,13 @@ type started struct {
 }
 
 // handedOver is the fact that a process has another owner.
-type handedOver struct {
+type handedOverEvent struct {
 	ID    string `json:"id"`
 	Owner string `json:"owner"`
 	From  string `json:"from"`
 }
 
-type exited struct {
+type exitedEvent struct {
 	ID       string        `json:"id"`
 	Owner    string        `json:"owner"`
 	ExitCode int           `json:"exitCode"`

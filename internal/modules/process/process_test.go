@@ -237,7 +237,7 @@ func TestStopEndsAllThatCameOfIt(t *testing.T) {
 			t.Errorf("%s: %+v", name, r)
 		}
 		rec, _ := d.m.(*manager).find(&tool.Call{Caller: tool.Caller{Owner: "anonymous/default"}}, id)
-		if u, err := rec.p.Usage(); err != nil || u.Processes != 0 {
+		if u, err := rec.child.Usage(); err != nil || u.Processes != 0 {
 			t.Errorf("left: %+v, %v", u, err)
 		}
 		if r := d.do(name, how); !r.Success || !strings.Contains(r.Message, "already") {
@@ -350,7 +350,7 @@ func TestRefusesWhatCannotBeStarted(t *testing.T) {
 	for want, in := range map[string]args{
 		"not_started":       {"command": "no-such-program"},
 		"invalid_arguments": {"command": "echo", "env": []string{"novalue"}},
-		"too_large":         {"command": "echo", "args": []string{strings.Repeat("x", argBytes+1)}},
+		"too_large":         {"command": "echo", "args": []string{strings.Repeat("x", maxArgBytes+1)}},
 	} {
 		if _, code := d.try("start", in); code != want {
 			t.Errorf("%v: got %q, want %s", want, code, want)
@@ -359,7 +359,7 @@ func TestRefusesWhatCannotBeStarted(t *testing.T) {
 	if _, code := d.try("start", args{"command": "echo", "args": []string{"a\x00b"}}); code != "invalid_arguments" {
 		t.Errorf("a NUL byte: %q", code)
 	}
-	if _, err := New(Config{Keep: "soon"})(t.Context(), module.Deps{}); err == nil {
+	if _, err := New(Config{Retention: "soon"})(t.Context(), module.Deps{}); err == nil {
 		t.Error("a wrong configuration was taken")
 	}
 }

@@ -59,22 +59,22 @@ func (o runOut) Facts() string {
 
 func (m *manager) runTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "process_run", Title: "Run a program", Effects: anything, Timeout: runLimit + time.Minute,
+		Name: "process_run", Title: "Run a program", Effects: allEffects, Timeout: runLimit + time.Minute,
 		Description: "Runs a program to its end and gives its output and exit code; it and all it started end with the call.",
 		Help:        "What it prints rides on progress. It reads `stdin`, or nothing. The record stays for a while, so `process_output` reads on where the output here was too long.",
 	}, m.run)
 }
 
 func (m *manager) run(ctx context.Context, c *tool.Call, in runIn) (runOut, error) {
-	if len(in.Stdin) > mostInput {
-		return runOut{}, &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("stdin has %d bytes, the most is %d", len(in.Stdin), mostInput), Next: "Let it read a file."}
+	if len(in.Stdin) > maxInput {
+		return runOut{}, &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("stdin has %d bytes, the most is %d", len(in.Stdin), maxInput), Next: "Let it read a file."}
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(in.Timeout)*time.Second, errTimeout)
 	defer cancel()
 	feed := delayed.To(c.Peer.Output())
 	defer feed.Close()
 	told := func(b []byte) { feed.Write(b) } // takes everything and never fails
-	s := &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, grace: runGrace, also: [2]func([]byte){told, told}}
+	s := &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, grace: runGrace, extra: [2]func([]byte){told, told}}
 	if in.Stdin != "" {
 		s.stdin = strings.NewReader(in.Stdin)
 	}
@@ -82,7 +82,7 @@ func (m *manager) run(ctx context.Context, c *tool.Call, in runIn) (runOut, erro
 	if err != nil {
 		return runOut{}, err
 	}
-	<-r.p.Done()
+	<-r.child.Done()
 	end, _ := r.ended()
 	if ctx.Err() != nil {
 		return runOut{}, context.Cause(ctx)

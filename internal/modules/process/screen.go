@@ -46,10 +46,10 @@ func (m *manager) screen(ctx context.Context, c *tool.Call, in screenIn) (screen
 		if idle > 0 {
 			every = max(idle/5, 5*time.Millisecond)
 		}
-		ok, err := r.await(ctx, time.Duration(in.Timeout)*time.Second, every, func() bool {
+		ok, err := r.waitUntil(ctx, time.Duration(in.Timeout)*time.Second, every, func() bool {
 			r.log.mu.Lock()
 			defer r.log.mu.Unlock()
-			return (in.Text == "" || r.log.screen.Shows(in.Text)) && (idle == 0 || time.Since(r.log.moved) >= idle)
+			return (in.Text == "" || r.log.screen.Shows(in.Text)) && (idle == 0 || time.Since(r.log.lastWrite) >= idle)
 		})
 		if err != nil {
 			return screenOut{}, err

@@ -9,10 +9,10 @@ import (
 )
 
 // leaveGrace is how long a process may take to end after its session.
-const leaveGrace = 5 * time.Second
+const sessionGrace = 5 * time.Second
 
 // leave stops what ends with a session when that has ended.
-func (m *manager) leave(ended iter.Seq[func(string) bool]) {
+func (m *manager) stopWithSessions(ended iter.Seq[func(string) bool]) {
 	for has := range ended {
 		m.mu.Lock()
 		var gone []*record
@@ -23,20 +23,20 @@ func (m *manager) leave(ended iter.Seq[func(string) bool]) {
 		}
 		m.mu.Unlock()
 		for _, r := range gone {
-			m.stopLater(r)
+			m.stopAsync(r)
 		}
 	}
 }
 
 // stopLater stops a process that nobody waits for.
-func (m *manager) stopLater(r *record) {
-	m.follow.Go(func() {
-		ctx, cancel := context.WithTimeout(m.life, leaveGrace)
+func (m *manager) stopAsync(r *record) {
+	m.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(m.ctx, sessionGrace)
 		defer cancel()
 		if _, over := r.ended(); over {
 			return
 		}
-		if err := r.p.Stop(ctx); err != nil {
+		if err := r.child.Stop(ctx); err != nil {
 			m.log.Error("a process did not end with its session", "process", r.id, "err", err)
 		}
 	})
@@ -44,7 +44,7 @@ func (m *manager) stopLater(r *record) {
 
 // mayStay refuses what would end with a session that has ended already: nobody
 // would end it any more.
-func (m *manager) mayStay(r *record) error {
+func (m *manager) checkSession(r *record) error {
 	if r.session == "" || m.cfg.Sessions != nil && m.cfg.Sessions.Lives(r.session) {
 		return nil
 	}

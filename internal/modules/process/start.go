@@ -9,7 +9,7 @@ import (
 )
 
 // anything is what a program may do to the world.
-const anything = tool.Writes | tool.Destroys | tool.OpenWorld
+const allEffects = tool.Writes | tool.Destroys | tool.OpenWorld
 
 type startIn struct {
 	Command  string   `json:"command" doc:"a program, not a command line" min:"1" names:"program"`
@@ -33,7 +33,7 @@ type startOut struct {
 
 func (m *manager) startTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "process_start", Title: "Start a process", Effects: anything,
+		Name: "process_start", Title: "Start a process", Effects: allEffects,
 		Description: "Starts a program that goes on after this call. Read it with process_output or process_screen, drive it with process_input, end it with process_stop.",
 		Help: `The program is run directly, without a shell; for pipes and the like run ` + "`sh`" + ` with ` + "`-c`" + `. It begins in ` + "`dir`" + `, a folder inside your roots; that holds nothing back once it runs.
 
@@ -41,7 +41,7 @@ It gets a minimal environment (PATH, HOME, language and the like), what the cont
 
 It outlives this call and your session, and ends with the host, unless it is told to ` + "`detach`" + `: then it goes on, and the next host finds it by its id, with the newest of what it printed. One that ended while no host was there is lost: nobody knows how. With ` + "`lifetime`" + ` session it is stopped when your session ends, if you have one. When it ends, everything that it started ends too, whatever process group or session that is in. How many processes it may become is limited by the host where the system can count them.`,
 	}, func(_ context.Context, c *tool.Call, in startIn) (startOut, error) {
-		s := &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, input: true, grace: mostGrace}
+		s := &spec{command: in.Command, args: in.Args, dir: in.Dir, env: in.Env, input: true, grace: maxGrace}
 		if in.Lifetime == "session" {
 			if s.session = c.Caller.Session; s.session == "" {
 				return startOut{}, &tool.Refusal{Code: "unsupported", Message: "this call belongs to no session that could end", Next: "Leave lifetime out, and stop the process when it is no longer needed."}
@@ -55,16 +55,16 @@ It outlives this call and your session, and ends with the host, unless it is tol
 		if in.Terminal {
 			s.size = &proc.Size{Cols: in.Cols, Rows: in.Rows}
 		}
-		r, err := m.start(m.life, c, s)
+		r, err := m.start(m.ctx, c, s)
 		if err != nil {
 			return startOut{}, err
 		}
-		return startOut{r.id, r.p.Pid(), r.command, list(r.args), r.began}, nil
+		return startOut{r.id, r.child.Pid(), r.command, nonNil(r.args), r.startedAt}, nil
 	})
 }
 
 // list is never null.
-func list[T any](s []T) []T {
+func nonNil[T any](s []T) []T {
 	if s == nil {
 		return []T{}
 	}

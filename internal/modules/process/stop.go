@@ -9,10 +9,10 @@ import (
 )
 
 // killAtOnce is the grace of what is not asked to end.
-const killAtOnce = time.Duration(-1)
+const noGrace = time.Duration(-1)
 
 // mostGrace is the longest time from the request to end until it is killed.
-const mostGrace = 30 * time.Second
+const maxGrace = 30 * time.Second
 
 type stopIn struct {
 	ID    string `json:"id" min:"1"`
@@ -23,7 +23,7 @@ type idIn struct {
 	ID string `json:"id" min:"1"`
 }
 
-type done struct {
+type actionOut struct {
 	ID      string `json:"id"`
 	Success bool   `json:"success"`
 	Message string `json:"message,omitempty"`
@@ -33,8 +33,8 @@ func (m *manager) stopTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_stop", Title: "Stop a process", Effects: tool.Destroys | tool.Idempotent, Handle: "id",
 		Description: "Asks a process to end (SIGTERM), kills it when the grace is over, and returns when it and all it started are gone.",
-	}, func(ctx context.Context, c *tool.Call, in stopIn) (done, error) {
-		return m.end1(ctx, c, in.ID, time.Duration(in.Grace)*time.Second)
+	}, func(ctx context.Context, c *tool.Call, in stopIn) (actionOut, error) {
+		return m.stopOne(ctx, c, in.ID, time.Duration(in.Grace)*time.Second)
 	})
 }
 
@@ -42,32 +42,32 @@ func (m *manager) killTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_kill", Title: "Kill a process", Effects: tool.Destroys | tool.Idempotent, Handle: "id",
 		Description: "Ends a process and all it started at once (SIGKILL).",
-	}, func(ctx context.Context, c *tool.Call, in idIn) (done, error) {
-		return m.end1(ctx, c, in.ID, killAtOnce)
+	}, func(ctx context.Context, c *tool.Call, in idIn) (actionOut, error) {
+		return m.stopOne(ctx, c, in.ID, noGrace)
 	})
 }
 
 // end1 ends one process. The kill follows the grace even if the caller goes away.
-func (m *manager) end1(ctx context.Context, c *tool.Call, id string, grace time.Duration) (done, error) {
+func (m *manager) stopOne(ctx context.Context, c *tool.Call, id string, grace time.Duration) (actionOut, error) {
 	r, err := m.findAs(c, id, m.cfg.Rules.By(c.Caller)) // administrators end those of all callers
 	if err != nil {
-		return done{}, err
+		return actionOut{}, err
 	}
 	if s, over := r.ended(); over {
 		if s.Unseen {
-			return done{id, true, "it had ended already"}, nil
+			return actionOut{id, true, "it had ended already"}, nil
 		}
-		return done{id, true, fmt.Sprintf("it had ended already, with exit code %d", s.Code)}, nil
+		return actionOut{id, true, fmt.Sprintf("it had ended already, with exit code %d", s.Code)}, nil
 	}
-	if grace == killAtOnce {
-		err = r.p.Kill()
+	if grace == noGrace {
+		err = r.child.Kill()
 	} else {
 		limit, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 		defer cancel()
-		err = r.p.Stop(limit)
+		err = r.child.Stop(limit)
 	}
 	if err != nil {
-		return done{id, false, err.Error()}, nil
+		return actionOut{id, false, err.Error()}, nil
 	}
 	s, _ := r.ended()
 	how := fmt.Sprintf("it ended with exit code %d", s.Code)
@@ -77,22 +77,22 @@ func (m *manager) end1(ctx context.Context, c *tool.Call, id string, grace time.
 	case s.Signal != "":
 		how = "it ended by a signal: " + s.Signal
 	}
-	return done{id, true, how}, nil
+	return actionOut{id, true, how}, nil
 }
 
 func (m *manager) removeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_remove", Title: "Forget a process", Effects: tool.Destroys, Handle: "id",
 		Description: "Forgets an ended process and its output.",
-	}, func(_ context.Context, c *tool.Call, in idIn) (done, error) {
+	}, func(_ context.Context, c *tool.Call, in idIn) (actionOut, error) {
 		r, err := m.find(c, in.ID)
 		if err != nil {
-			return done{}, err
+			return actionOut{}, err
 		}
 		if _, over := r.ended(); !over {
-			return done{}, &tool.Refusal{Code: "busy", Message: "the process is running", Next: "Stop it first, with process_stop."}
+			return actionOut{}, &tool.Refusal{Code: "busy", Message: "the process is running", Next: "Stop it first, with process_stop."}
 		}
 		m.remove(r)
-		return done{in.ID, true, ""}, nil
+		return actionOut{in.ID, true, ""}, nil
 	})
 }

@@ -27,13 +27,13 @@ const (
 
 // covered are the places in a sandbox that it has for itself. Folders there are
 // shown below aside.
-var covered = []string{"/tmp", "/var/tmp", "/home/user", "/run", "/dev", "/proc", "/sys", aside}
+var reservedPaths = []string{"/tmp", "/var/tmp", "/home/user", "/run", "/dev", "/proc", "/sys", foldersPath}
 
-const aside = "/folders"
+const foldersPath = "/folders"
 
 // confine prepares sandboxes, and fails where there can be none: nothing is ever
 // run unconfined instead.
-func (m *runner) confine(ctx context.Context) error {
+func (m *runner) prepareSandboxes(ctx context.Context) error {
 	d, err := namespaces.New(namespaces.Options{Log: m.log})
 	if err != nil {
 		return fmt.Errorf("confine: %w", err)
@@ -49,35 +49,35 @@ func (m *runner) confine(ctx context.Context) error {
 }
 
 // shown is where a folder of the host is in a sandbox.
-type shown struct{ from, to string }
+type mapping struct{ from, to string }
 
 // show says where the folders of a call are in a sandbox: where they are on the
 // host, unless the sandbox has something of its own there.
-func show(folders []tool.Root) (all []shown, err error) {
+func mapFolders(folders []tool.Root) (all []mapping, err error) {
 	for i, r := range folders {
 		from := filepath.Clean(r.Path)
 		if from == "/" {
 			return nil, &tool.Refusal{Code: "unsupported", Message: "the whole file system cannot be shown to a command that is confined", Next: "Give the host folders, or the context, in place of --unrestricted."}
 		}
 		to := from
-		for _, c := range covered {
-			if below(c, from) || below(from, c) {
-				to = path.Join(aside, strconv.Itoa(i+1), path.Base(from))
+		for _, c := range reservedPaths {
+			if isWithin(c, from) || isWithin(from, c) {
+				to = path.Join(foldersPath, strconv.Itoa(i+1), path.Base(from))
 			}
 		}
-		all = append(all, shown{from, to})
+		all = append(all, mapping{from, to})
 	}
 	return all, nil
 }
 
 // below reports whether a path is a folder or in it. Both are clean, and made by
 // the host: nothing is allowed by it.
-func below(folder, p string) bool { return p == folder || strings.HasPrefix(p, folder+"/") }
+func isWithin(folder, p string) bool { return p == folder || strings.HasPrefix(p, folder+"/") }
 
 // seen is where a path of the host is in a sandbox; "" where it is not.
-func seen(all []shown, p string) string {
+func sandboxPath(all []mapping, p string) string {
 	for _, s := range all {
-		if below(s.from, p) {
+		if isWithin(s.from, p) {
 			return path.Join(s.to, strings.TrimPrefix(p, s.from))
 		}
 	}
@@ -86,12 +86,12 @@ func seen(all []shown, p string) string {
 
 // confined runs a command in a sandbox of its own, in which there is nothing of
 // the host's but its programs and the folders of the call, to be read.
-func (m *runner) confined(ctx context.Context, c *tool.Call, o order, at string, out *outcome, to streams) error {
-	folders, err := show(c.Roots.List())
+func (m *runner) runConfined(ctx context.Context, c *tool.Call, o spec, at string, out *outcome, to streams) error {
+	folders, err := mapFolders(c.Roots.List())
 	if err != nil {
 		return err
 	}
-	limits := sandbox.Limits{MemoryMiB: confinedMiB, DiskMiB: confinedMiB / 2, VCPUs: confinedCPUs, Processes: m.cfg.Processes, Descriptors: confinedFiles, Call: MostSeconds * time.Second}
+	limits := sandbox.Limits{MemoryMiB: confinedMiB, DiskMiB: confinedMiB / 2, VCPUs: confinedCPUs, Processes: m.cfg.Processes, Descriptors: confinedFiles, Call: MaxSeconds * time.Second}
 	spec := sandbox.Spec{Limits: limits}
 	for _, f := range folders {
 		spec.Trees = append(spec.Trees, sandbox.Tree{From: f.from, To: f.to})
@@ -106,7 +106,7 @@ func (m *runner) confined(ctx context.Context, c *tool.Call, o order, at string,
 		return &tool.Refusal{Code: "not_started", Message: err.Error(), Next: "Try again; if that does not help, the operator finds out more with: gatehouse doctor."}
 	}
 	defer box.Close()
-	dir := seen(folders, at)
+	dir := sandboxPath(folders, at)
 	cmd := sandbox.Command{
 		Argv: []string{o.shell, "-c", asArgument(o.command)}, Dir: dir, Env: o.env, Timeout: time.Duration(o.seconds) * time.Second, OutputBytes: -1,
 		Stdout: to.stdout, Stderr: to.stderr,

@@ -123,18 +123,18 @@ func TestAConfinedCommandEndsAsOthersDo(t *testing.T) {
 }
 
 func TestWhereFoldersAreShown(t *testing.T) {
-	all, err := show([]tool.Root{{Path: "/srv/a"}, {Path: "/tmp/b"}, {Path: "/home"}, {Path: "/home/user/c/"}})
+	all, err := mapFolders([]tool.Root{{Path: "/srv/a"}, {Path: "/tmp/b"}, {Path: "/home"}, {Path: "/home/user/c/"}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for p, want := range map[string]string{
 		"/srv/a": "/srv/a", "/srv/a/x": "/srv/a/x", "/srv/ab": "", "/tmp/b/y": "/folders/2/b/y", "/home/z": "/folders/3/home/z", "/etc": "",
 	} {
-		if got := seen(all, p); got != want {
+		if got := sandboxPath(all, p); got != want {
 			t.Errorf("%s is at %q, want %q", p, got, want)
 		}
 	}
-	if _, err := show([]tool.Root{{Path: "/"}}); err == nil {
+	if _, err := mapFolders([]tool.Root{{Path: "/"}}); err == nil {
 		t.Error("the whole file system is shown")
 	}
 }

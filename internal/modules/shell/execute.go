@@ -24,15 +24,15 @@ type executeOut struct {
 // and its timeout holds.
 func (m *runner) executeTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "shell_execute_command", Title: "Execute a command", Effects: anything, Timeout: MostSeconds*time.Second + time.Minute, Budget: -1,
+		Name: "shell_execute_command", Title: "Execute a command", Effects: allEffects, Timeout: MaxSeconds*time.Second + time.Minute, Budget: -1,
 		Description: "Executes a shell command and returns its output.",
 		Aliases:     []string{"execute_command"},
 		Out:         reflect.TypeFor[executeOut](),
 		Help:        "The output is that of both streams, one after the other; a host may leave standard error out. `shell_run` is the same with more to say: deadline, input, environment, streams apart.",
 	}, func(ctx context.Context, c *tool.Call, in executeIn) (tool.Result, error) {
 		out := executeOut{Command: in.Command}
-		o, err := m.do(ctx, c, order{command: in.Command, seconds: m.cfg.Timeout})
-		if no, ok := errors.AsType[*tool.Refusal](err); ok && no.Code == refused {
+		o, err := m.runCommand(ctx, c, spec{command: in.Command, seconds: m.cfg.Timeout})
+		if no, ok := errors.AsType[*tool.Refusal](err); ok && no.Code == codeDenied {
 			out.Output, out.ReturnCode = "Command denied by security policy", -1
 			return tool.Result{Structured: out, Content: []tool.Content{tool.Text(no.Text())}, IsError: true}, nil
 		}

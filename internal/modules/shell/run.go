@@ -31,7 +31,7 @@ type runOut struct {
 
 func (m *runner) runTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "shell_run", Title: "Run a command line", Effects: anything, Timeout: MostSeconds*time.Second + time.Minute, Budget: -1,
+		Name: "shell_run", Title: "Run a command line", Effects: allEffects, Timeout: MaxSeconds*time.Second + time.Minute, Budget: -1,
 		Description: "Runs a command line in a shell and gives its output and exit code. Everything it starts ends with it; use a process for what is to go on.",
 		Out:         reflect.TypeFor[runOut](),
 		Help: `The command begins in ` + "`working_dir`" + `, a folder inside your roots; that holds nothing back once it runs. It gets a minimal environment (PATH, HOME, language and the like), what the context has for its programs and what ` + "`env`" + ` adds, and reads ` + "`stdin`" + ` or nothing.
@@ -44,7 +44,7 @@ A host may confine commands: then each runs in a sandbox of its own that goes wi
 
 A host may allow and deny commands by patterns. Each is a glob on a program's name and, after a space, one on its arguments: ` + "`ls*`" + ` (which also means lsblk), ` + "`git push*`" + `. The line is parsed, and every command in it is held against them, through pipes, lists, substitutions and programs that run others; what cannot be judged is refused where there are patterns. They are a seat belt: what must be kept in is kept in by a sandbox.`,
 	}, func(ctx context.Context, c *tool.Call, in runIn) (tool.Result, error) {
-		o, err := m.do(ctx, c, order{command: in.Command, shell: in.Shell, dir: in.WorkingDir, env: in.Env, stdin: in.Stdin, seconds: in.Timeout})
+		o, err := m.runCommand(ctx, c, spec{command: in.Command, shell: in.Shell, dir: in.WorkingDir, env: in.Env, stdin: in.Stdin, seconds: in.Timeout})
 		if err != nil {
 			return tool.Result{}, err
 		}

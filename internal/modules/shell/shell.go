@@ -42,15 +42,15 @@ type Config struct {
 
 const (
 	// MostSeconds is the longest a command may be given.
-	MostSeconds    = 3600
+	MaxSeconds    = 3600
 	defaultSeconds = 30
-	leastOutput    = 1 << 10
+	minOutput    = 1 << 10
 
 	grace = 2 * time.Second // from the deadline until what is left is killed
 )
 
 // anything is what a command may do to the world.
-const anything = tool.Writes | tool.Destroys | tool.OpenWorld
+const allEffects = tool.Writes | tool.Destroys | tool.OpenWorld
 
 // runner is the module.
 type runner struct {
@@ -62,7 +62,7 @@ type runner struct {
 	driver sandbox.Driver // nil unless commands are confined
 }
 
-// New makes the module; Config says what can be configured.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(ctx context.Context, d module.Deps) (module.Module, error) {
 		m := &runner{log: d.Log}
@@ -74,11 +74,11 @@ func New(cfg Config) module.New {
 			return nil, err
 		}
 		run := m.runTool()
-		if err := m.advertise(&run); err != nil {
+		if err := m.setDefaultTimeout(&run); err != nil {
 			return nil, err
 		}
 		if m.cfg.Confine {
-			if err := m.confine(ctx); err != nil {
+			if err := m.prepareSandboxes(ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -92,8 +92,8 @@ func (m *runner) configure() (err error) {
 	if c.Timeout == 0 {
 		c.Timeout = defaultSeconds
 	}
-	if c.Timeout < 1 || c.Timeout > MostSeconds {
-		return fmt.Errorf("timeout: %d s is not between 1 and %d", c.Timeout, MostSeconds)
+	if c.Timeout < 1 || c.Timeout > MaxSeconds {
+		return fmt.Errorf("timeout: %d s is not between 1 and %d", c.Timeout, MaxSeconds)
 	}
 	if c.Shell == "" {
 		c.Shell = "/bin/sh"
@@ -104,15 +104,15 @@ func (m *runner) configure() (err error) {
 	if c.Processes == 0 {
 		c.Processes = 512
 	}
-	if c.Output < leastOutput || c.Processes < 1 {
-		return fmt.Errorf("output is %d and processes is %d: expected at least %d and 1", c.Output, c.Processes, leastOutput)
+	if c.Output < minOutput || c.Processes < 1 {
+		return fmt.Errorf("output is %d and processes is %d: expected at least %d and 1", c.Output, c.Processes, minOutput)
 	}
 	m.rules, err = shellpolicy.New(c.Allow, c.Deny)
 	return err
 }
 
 // advertise puts the configured timeout into the schema of shell_run.
-func (m *runner) advertise(t *tool.Tool) error {
+func (m *runner) setDefaultTimeout(t *tool.Tool) error {
 	if m.cfg.Timeout == defaultSeconds {
 		return nil
 	}

@@ -20,16 +20,16 @@ import (
 )
 
 const (
-	mostCommand = 100 << 10 // bytes of a command; systems take little more as one argument
-	mostInput   = 1 << 20   // bytes of stdin
-	mostEnv     = 100       // variables
-	mostValue   = 32 << 10  // bytes of one of them
+	maxCommand = 100 << 10 // bytes of a command; systems take little more as one argument
+	maxInput   = 1 << 20   // bytes of stdin
+	maxEnv     = 100       // variables
+	maxValue   = 32 << 10  // bytes of one of them
 )
 
 var errTimeout = errors.New("its time was over")
 
 // order is a command that is to be run.
-type order struct {
+type spec struct {
 	command string
 	shell   string   // "" means the configured one
 	dir     string   // "" means the configured one
@@ -50,14 +50,14 @@ func (o *outcome) timedOut() bool { return o.state.Stopped == errTimeout }
 func (o *outcome) truncated() bool { return o.stdout.cut() || o.stderr.cut() || o.state.Cut }
 
 // do runs a command to its end. A failing command is no error.
-func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error) {
+func (m *runner) runCommand(ctx context.Context, c *tool.Call, o spec) (*outcome, error) {
 	if o.shell == "" {
 		o.shell = m.cfg.Shell
 	}
 	if err := o.check(); err != nil {
 		return nil, err
 	}
-	if err := m.permit(c, &o); err != nil {
+	if err := m.checkPolicy(c, &o); err != nil {
 		return nil, err
 	}
 	where, err := roots.OpenWorkplace(c.Roots, cmp.Or(o.dir, m.cfg.WorkingDir), "working_dir")
@@ -65,7 +65,7 @@ func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error
 		return nil, err
 	}
 	defer where.Close()
-	own, err := m.own(c.Caller)
+	own, err := m.contextEnv(c.Caller)
 	if err != nil {
 		return nil, err
 	}
@@ -80,9 +80,9 @@ func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error
 	to := streams{hide.Writer(io.MultiWriter(out.stdout, feed)), hide.Writer(io.MultiWriter(out.stderr, feed))}
 
 	if m.cfg.Confine {
-		err = m.confined(ctx, c, o, where.Path, out, to)
+		err = m.runConfined(ctx, c, o, where.Path, out, to)
 	} else {
-		err = m.unconfined(ctx, c, o, where, out, to)
+		err = m.runUnconfined(ctx, c, o, where, out, to)
 	}
 	to.stdout.Flush() // neither what keeps output nor what passes it on fails
 	to.stderr.Flush()
@@ -93,7 +93,7 @@ func (m *runner) do(ctx context.Context, c *tool.Call, o order) (*outcome, error
 type streams struct{ stdout, stderr *secret.HidingWriter }
 
 // unconfined runs a command as a process of the host.
-func (m *runner) unconfined(ctx context.Context, c *tool.Call, o order, where roots.Workplace, out *outcome, to streams) error {
+func (m *runner) runUnconfined(ctx context.Context, c *tool.Call, o spec, where roots.Workplace, out *outcome, to streams) error {
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(o.seconds)*time.Second, errTimeout)
 	defer cancel()
 	spec := proc.Spec{
@@ -128,28 +128,28 @@ func asArgument(line string) string {
 	return line
 }
 
-func (o *order) check() error {
+func (o *spec) check() error {
 	switch {
 	case strings.TrimSpace(o.command) == "":
 		return &tool.Refusal{Code: "invalid_arguments", Message: "command: cannot be empty", Next: "Give a command line such as ls -l."}
-	case len(o.command) > mostCommand:
-		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("a command has at most %d bytes", mostCommand), Next: "Write what is longer to a file, or give it as stdin."}
-	case len(o.stdin) > mostInput:
-		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("stdin has at most %d bytes", mostInput), Next: "Write what is longer to a file, and read it from there."}
+	case len(o.command) > maxCommand:
+		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("a command has at most %d bytes", maxCommand), Next: "Write what is longer to a file, or give it as stdin."}
+	case len(o.stdin) > maxInput:
+		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("stdin has at most %d bytes", maxInput), Next: "Write what is longer to a file, and read it from there."}
 	case strings.IndexByte(o.command, 0) >= 0:
 		return tool.Refuse("invalid_arguments", "command: holds a NUL byte")
-	case o.seconds < 1 || o.seconds > MostSeconds:
-		return tool.Refuse("invalid_arguments", "timeout: %d s is not between 1 and %d", o.seconds, MostSeconds)
+	case o.seconds < 1 || o.seconds > MaxSeconds:
+		return tool.Refuse("invalid_arguments", "timeout: %d s is not between 1 and %d", o.seconds, MaxSeconds)
 	}
 	return nil
 }
 
 // refused is the code of a command that the lists do not let pass.
-const refused = "denied"
+const codeDenied = "denied"
 
 // permit holds the command, and the variables that could change it, against
 // the lists.
-func (m *runner) permit(c *tool.Call, o *order) error {
+func (m *runner) checkPolicy(c *tool.Call, o *spec) error {
 	if m.rules.Empty() {
 		return nil
 	}
@@ -172,7 +172,7 @@ func (m *runner) permit(c *tool.Call, o *order) error {
 	case v.Decision == shellpolicy.Unclear:
 		next = "Name programs as they are, and run one plain command at a time."
 	}
-	return &tool.Refusal{Code: refused, Message: v.Reason, Next: next}
+	return &tool.Refusal{Code: codeDenied, Message: v.Reason, Next: next}
 }
 
 // isVariable reports whether a variable of the environment can have this name.
@@ -186,7 +186,7 @@ func isVariable(name string) bool {
 }
 
 // own is the environment of the caller's context.
-func (m *runner) own(who tool.Caller) (env contextstore.Environment, err error) {
+func (m *runner) contextEnv(who tool.Caller) (env contextstore.Environment, err error) {
 	if m.cfg.Env == nil {
 		return env, nil
 	}
@@ -199,8 +199,8 @@ func (m *runner) own(who tool.Caller) (env contextstore.Environment, err error) 
 // checkEnv checks what the caller adds to what every program needs and what the
 // context gives. Nothing else of the host's environment is there.
 func checkEnv(add []string) error {
-	if len(add) > mostEnv {
-		return tool.Refuse("too_large", "env: at most %d variables can be added", mostEnv)
+	if len(add) > maxEnv {
+		return tool.Refuse("too_large", "env: at most %d variables can be added", maxEnv)
 	}
 	for _, kv := range add {
 		name, value, ok := strings.Cut(kv, "=")
@@ -209,8 +209,8 @@ func checkEnv(add []string) error {
 			return tool.Refuse("invalid_arguments", "env: %.100q is not of the form NAME=value", kv)
 		case strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_"):
 			return tool.Refuse("invalid_arguments", "env: names that begin with GATEHOUSE_ are the host's own")
-		case len(value) > mostValue || strings.IndexByte(value, 0) >= 0:
-			return tool.Refuse("too_large", "env: a value has at most %d bytes, none of them NUL", mostValue)
+		case len(value) > maxValue || strings.IndexByte(value, 0) >= 0:
+			return tool.Refuse("too_large", "env: a value has at most %d bytes, none of them NUL", maxValue)
 		}
 	}
 	return nil

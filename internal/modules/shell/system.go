@@ -26,13 +26,13 @@ type systemOut struct {
 // text.
 func (m *runner) systemTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "shell_system", Title: "Run a command on the host", Effects: anything, Timeout: MostSeconds*time.Second + time.Minute, Budget: -1,
+		Name: "shell_system", Title: "Run a command on the host", Effects: allEffects, Timeout: MaxSeconds*time.Second + time.Minute, Budget: -1,
 		Description: "Runs a command with bash on this host and gives its output as text. It is an error when the command fails.",
 		Aliases:     []string{"system.shell"},
 		Out:         reflect.TypeFor[systemOut](),
 		Help:        "Standard output comes first, then what was printed to standard error, then the exit code. `shell_run` gives the same apart from each other.",
 	}, func(ctx context.Context, c *tool.Call, in systemIn) (tool.Result, error) {
-		o, err := m.do(ctx, c, order{command: in.Command, shell: "bash", seconds: in.Timeout})
+		o, err := m.runCommand(ctx, c, spec{command: in.Command, shell: "bash", seconds: in.Timeout})
 		if err != nil {
 			return tool.Result{}, err
 		}

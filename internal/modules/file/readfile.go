@@ -39,18 +39,18 @@ func (m *files) readOne(ctx context.Context, c *tool.Call, in readIn) (readOut, 
 	}
 	o := opened{p, f, info, s}
 	out := readOut{Path: in.Path, Size: s.size, ETag: o.etag()}
-	// Two kilobytes settle most ties, and looking at more would cost more than reading did.
+	// Two kilobytes decide most cases; detecting on more would cost more than reading the file.
 	out.Language, _ = language.Detect(p.Name, s.head[:min(len(s.head), 2<<10)])
 	if shown, err := m.show(ctx, &o, &in, &out); shown || err != nil {
 		return out, err
 	}
-	if err := out.read(ctx, &o, &in); err != nil {
+	if err := out.readPage(ctx, &o, &in); err != nil {
 		return readOut{}, p.Refuse(err)
 	}
 	return out, nil
 }
 
-// etag is empty if the file changed while it was read.
+// etag returns the tag of the file, or "" if the file changed while it was read.
 func (o *opened) etag() string {
 	if o.info.Size() <= roots.ETagWhole && int64(len(o.s.head)) == o.info.Size() {
 		return roots.ETag(o.info, o.s.head)
@@ -62,13 +62,13 @@ func (o *opened) etag() string {
 	return tag
 }
 
-// read fills in the part of the text that was asked for.
-func (out *readOut) read(ctx context.Context, o *opened, in *readIn) error {
+// readPage sets the requested part of the text.
+func (out *readOut) readPage(ctx context.Context, o *opened, in *readIn) error {
 	switch {
 	case in.Ranges != "":
-		return out.ranges(o.s, in)
+		return out.readRanges(o.s, in)
 	case in.Around != "":
-		if err := in.near(ctx, o.s); err != nil {
+		if err := in.resolveAround(ctx, o.s); err != nil {
 			return err
 		}
 	}
@@ -78,16 +78,16 @@ func (out *readOut) read(ctx context.Context, o *opened, in *readIn) error {
 	}
 	out.FirstLine, out.TotalLines = pg.firstLine, pg.totalLines
 	out.NextOffset, out.NextByte, out.Truncated = pg.nextOffset, pg.nextByte, pg.truncated
-	text, note := show(pg.text, pg.start == 0)
+	text, note := printable(pg.text, pg.start == 0)
 	out.Content = text
-	out.say(note)
-	out.say(pg.note)
+	out.addNote(note)
+	out.addNote(pg.note)
 	if pg.start == 0 {
 		out.format = style(pg.text)
 	}
 	if in.LineNumbers {
 		if pg.firstLine == 0 {
-			out.say("line numbers are not known here")
+			out.addNote("the line numbers of this page are not known")
 			return nil
 		}
 		out.Content = numberedLines(text, pg.firstLine)
@@ -95,14 +95,14 @@ func (out *readOut) read(ctx context.Context, o *opened, in *readIn) error {
 	return nil
 }
 
-func (out *readOut) say(note string) {
+func (out *readOut) addNote(note string) {
 	if note != "" && out.Note != "" {
 		out.Note += "; "
 	}
 	out.Note += note
 }
 
-// numberedLines puts the number before each line.
+// numberedLines prefixes each line with its number, beginning with n.
 func numberedLines(text string, n int) string {
 	var b strings.Builder
 	b.Grow(len(text) + len(text)/4)
@@ -115,12 +115,12 @@ func numberedLines(text string, n int) string {
 	return b.String()
 }
 
-// styled is how much of a text is looked at to tell how it is indented.
-const styled = 4 << 10
+// styleBytes is the length of the text from which style detects the indentation.
+const styleBytes = 4 << 10
 
-// style says how lines end and are indented: "LF, tabs".
+// style returns the line endings and indentation of a text: "LF, tabs".
 func style(text []byte) string {
-	text = text[:min(len(text), styled)]
+	text = text[:min(len(text), styleBytes)]
 	all := bytes.Count(text, newline)
 	if all == 0 {
 		return ""
@@ -135,7 +135,7 @@ func style(text []byte) string {
 		switch {
 		case line[0] == '\t':
 			tabs++
-		case n > 1 && n < len(line)-1 && line[n] != '*': // not the stars of a comment
+		case n > 1 && n < len(line)-1 && line[n] != '*': // not the aligned stars of a block comment
 			if spaces++; least == 0 || n < least {
 				least = n
 			}
@@ -150,25 +150,26 @@ func style(text []byte) string {
 	return ends
 }
 
-// show makes what is no plain text: outlines, documents, pictures, sounds. It
-// reports whether that was all there is to show; else the source holds text.
+// show handles everything but plain text: outlines, documents, images, audio. It
+// reports true if out is complete; otherwise the source has the text to read.
 func (m *files) show(ctx context.Context, o *opened, in *readIn, out *readOut) (bool, error) {
 	kind := extract.KindOf(o.p.Name, o.s.head)
-	converts := kind == extract.PDF || kind == extract.Word || kind == extract.Notebook || kind == extract.Page && in.As == "text"
+	converts := kind == extract.PDF || kind == extract.Word || kind == extract.Notebook ||
+		kind == extract.Page && in.As == "text"
 	switch {
 	case converts && in.As != "raw":
 		return false, m.convert(ctx, o, kind, out)
 	case extract.IsWide(o.s.head):
-		if err := o.decode(out); err != nil {
+		if err := o.decodeWide(out); err != nil {
 			return false, err
 		}
-	case binaryKind(o.s.head[:min(len(o.s.head), sniffed)]) != "":
+	case binaryKind(o.s.head[:min(len(o.s.head), sniffBytes)]) != "":
 		if media, err := o.media(out); media || err != nil {
 			return media, err
 		}
 		return false, o.s.mustBeText(in.Path)
 	case kind == extract.Page && in.As == "":
-		out.say("as=text shows it without markup")
+		out.addNote("as=text removes the markup")
 	}
 	if in.As == "outline" {
 		return false, o.outline(out)

@@ -16,24 +16,24 @@ const (
 )
 
 const (
-	firstBuffer = 4 << 10 // of a ring, which grows to what the configuration says
-	mostPieces  = 8 << 10 // of one ring: how often the streams took turns
+	initialBuffer = 4 << 10 // of a ring, which grows to what the configuration says
+	maxPieces  = 8 << 10 // of one ring: how often the streams took turns
 )
 
 // log is the newest of what a process printed. Positions count the bytes of both
 // streams as they arrived, so one cursor serves each of them and both.
-type log struct {
+type outputLog struct {
 	mu      sync.Mutex
 	total   int64
 	rings   [2]ring
 	screen  *terminal.Screen // nil without a terminal
-	moved   time.Time        // when the last byte came
+	lastWrite   time.Time        // when the last byte came
 	waiting chan struct{}    // closed at the next byte; nil when nobody waits
 }
 
 // ring is the newest of one stream.
 type ring struct {
-	most   int
+	max   int
 	buf    []byte  // used as a circle of len(buf)
 	end    int64   // bytes of this stream so far
 	kept   int     // of those, the last
@@ -44,18 +44,18 @@ type ring struct {
 
 // piece is a part of a stream that arrived without the other between.
 type piece struct {
-	at, own, n int64 // position in the log, in the stream, and bytes
+	at, inStream, n int64 // position in the log, in the stream, and bytes
 }
 
-func newLog(most int, screen *terminal.Screen) *log {
-	l := &log{screen: screen, moved: time.Now()}
-	l.rings[stdout].most, l.rings[stderr].most = most, most
+func newLog(most int, screen *terminal.Screen) *outputLog {
+	l := &outputLog{screen: screen, lastWrite: time.Now()}
+	l.rings[stdout].max, l.rings[stderr].max = most, most
 	return l
 }
 
 // stream is the writer of one stream; it never blocks.
 type stream struct {
-	*log
+	*outputLog
 	n int
 }
 
@@ -67,13 +67,13 @@ func (s stream) Write(b []byte) (int, error) {
 	}
 	s.rings[s.n].add(b, s.total)
 	s.total += int64(len(b))
-	s.moved = time.Now()
+	s.lastWrite = time.Now()
 	s.wake()
 	return len(b), nil
 }
 
 // skip counts what was printed and is not kept any more.
-func (l *log) skip(stream int, n int64) {
+func (l *outputLog) skip(stream int, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	r := &l.rings[stream]
@@ -82,7 +82,7 @@ func (l *log) skip(stream int, n int64) {
 	r.lost, r.before = r.end, l.total
 }
 
-func (l *log) wake() {
+func (l *outputLog) wake() {
 	if l.waiting != nil {
 		close(l.waiting)
 		l.waiting = nil
@@ -90,7 +90,7 @@ func (l *log) wake() {
 }
 
 // next is closed when more has come. l.mu is held.
-func (l *log) next() <-chan struct{} {
+func (l *outputLog) changed() <-chan struct{} {
 	if l.waiting == nil {
 		l.waiting = make(chan struct{})
 	}
@@ -104,7 +104,7 @@ func (r *ring) add(b []byte, at int64) {
 		r.pieces = append(r.pieces, piece{at, r.end, int64(len(b))})
 	}
 	r.end += int64(len(b))
-	if over := len(b) - r.most; over > 0 {
+	if over := len(b) - r.max; over > 0 {
 		b = b[over:]
 	}
 	r.grow(len(b))
@@ -115,17 +115,17 @@ func (r *ring) add(b []byte, at int64) {
 	}
 	r.kept = min(r.kept, len(r.buf))
 	r.drop(r.end - int64(r.kept))
-	if len(r.pieces) > mostPieces {
-		r.drop(r.pieces[len(r.pieces)-mostPieces/2].own)
-		r.kept = int(r.end - r.pieces[0].own)
+	if len(r.pieces) > maxPieces {
+		r.drop(r.pieces[len(r.pieces)-maxPieces/2].inStream)
+		r.kept = int(r.end - r.pieces[0].inStream)
 	}
 }
 
 // grow makes the circle large enough for n more bytes, if it may.
 func (r *ring) grow(n int) {
-	size := max(len(r.buf), min(firstBuffer, r.most))
-	for size < r.kept+n && size < r.most {
-		size = min(2*size, r.most)
+	size := max(len(r.buf), min(initialBuffer, r.max))
+	for size < r.kept+n && size < r.max {
+		size = min(2*size, r.max)
 	}
 	if size == len(r.buf) {
 		return
@@ -142,7 +142,7 @@ func (r *ring) grow(n int) {
 // drop forgets what lies before a position in the stream.
 func (r *ring) drop(own int64) {
 	i := 0
-	for i < len(r.pieces) && r.pieces[i].own+r.pieces[i].n <= own {
+	for i < len(r.pieces) && r.pieces[i].inStream+r.pieces[i].n <= own {
 		r.before = r.pieces[i].at + r.pieces[i].n
 		i++
 	}
@@ -152,9 +152,9 @@ func (r *ring) drop(own int64) {
 		r.pieces = slices.Delete(r.pieces, 0, i)
 	}
 	if len(r.pieces) > 0 {
-		if p := &r.pieces[0]; p.own < own {
-			cut := own - p.own
-			p.at, p.own, p.n = p.at+cut, own, p.n-cut
+		if p := &r.pieces[0]; p.inStream < own {
+			cut := own - p.inStream
+			p.at, p.inStream, p.n = p.at+cut, own, p.n-cut
 			r.before = p.at
 		}
 	}
@@ -164,10 +164,10 @@ func (r *ring) drop(own int64) {
 // copyTo appends a piece's bytes.
 func (r *ring) copyTo(b []byte, p piece) []byte {
 	for p.n > 0 {
-		at := p.own % int64(len(r.buf))
+		at := p.inStream % int64(len(r.buf))
 		n := min(p.n, int64(len(r.buf))-at)
 		b = append(b, r.buf[at:at+n]...)
-		p.own, p.n = p.own+n, p.n-n
+		p.inStream, p.n = p.inStream+n, p.n-n
 	}
 	return b
 }
@@ -181,14 +181,14 @@ type part struct {
 }
 
 // taken is a piece and whose it is.
-type taken struct {
+type streamPiece struct {
 	piece
 	from *ring
 }
 
 // read gives what the streams hold from a position on, at most so many bytes: the
 // first, or with last the last of them. l.mu is held.
-func (l *log) read(since int64, streams []int, most int, last bool) part {
+func (l *outputLog) read(since int64, streams []int, most int, last bool) part {
 	all, lost := l.pieces(since, streams)
 	p := part{start: since, end: l.total, lost: lost}
 	if last {
@@ -204,7 +204,7 @@ func (l *log) read(since int64, streams []int, most int, last bool) part {
 }
 
 // turn is a part of one stream, and the position after it.
-type turn struct {
+type chunk struct {
 	stream int
 	text   []byte
 	end    int64
@@ -212,14 +212,14 @@ type turn struct {
 
 // turns gives what both streams hold from a position on, at most so many bytes
 // in so many parts, in the order in which they took turns. l.mu is held.
-func (l *log) turns(since int64, most, parts int) (all []turn, end, lost int64) {
+func (l *outputLog) chunks(since int64, most, parts int) (all []chunk, end, lost int64) {
 	found, lost := l.pieces(since, []int{stdout, stderr})
 	found, end = earliest(found, int64(most), l.total)
 	if len(found) > parts {
 		found, end = found[:parts], found[parts].at
 	}
 	for _, x := range found {
-		t := turn{text: x.from.copyTo(nil, x.piece), end: x.at + x.n}
+		t := chunk{text: x.from.copyTo(nil, x.piece), end: x.at + x.n}
 		if x.from == &l.rings[stderr] {
 			t.stream = stderr
 		}
@@ -230,7 +230,7 @@ func (l *log) turns(since int64, most, parts int) (all []turn, end, lost int64) 
 
 // pieces are those of some streams from a position on, in order, and how many
 // bytes of them are gone. l.mu is held.
-func (l *log) pieces(since int64, streams []int) (all []taken, lost int64) {
+func (l *outputLog) pieces(since int64, streams []int) (all []streamPiece, lost int64) {
 	for _, s := range streams {
 		r := &l.rings[s]
 		if r.before > since {
@@ -239,17 +239,17 @@ func (l *log) pieces(since int64, streams []int) (all []taken, lost int64) {
 		i, _ := slices.BinarySearchFunc(r.pieces, since, func(x piece, at int64) int { return cmp.Compare(x.at+x.n-1, at) })
 		for _, x := range r.pieces[i:] {
 			if cut := since - x.at; cut > 0 {
-				x = piece{x.at + cut, x.own + cut, x.n - cut}
+				x = piece{x.at + cut, x.inStream + cut, x.n - cut}
 			}
-			all = append(all, taken{x, r})
+			all = append(all, streamPiece{x, r})
 		}
 	}
-	slices.SortFunc(all, func(a, b taken) int { return cmp.Compare(a.at, b.at) })
+	slices.SortFunc(all, func(a, b streamPiece) int { return cmp.Compare(a.at, b.at) })
 	return all, lost
 }
 
 // earliest keeps the first so many bytes, and tells where reading on begins.
-func earliest(all []taken, most, end int64) ([]taken, int64) {
+func earliest(all []streamPiece, most, end int64) ([]streamPiece, int64) {
 	for i := range all {
 		if all[i].n > most {
 			all[i].n = most
@@ -261,11 +261,11 @@ func earliest(all []taken, most, end int64) ([]taken, int64) {
 }
 
 // latest keeps the last so many bytes, and tells where they begin.
-func latest(all []taken, most, since int64) ([]taken, int64) {
+func latest(all []streamPiece, most, since int64) ([]streamPiece, int64) {
 	for i := len(all) - 1; i >= 0; i-- {
 		if x := &all[i]; x.n > most {
 			cut := x.n - most
-			x.piece = piece{x.at + cut, x.own + cut, most}
+			x.piece = piece{x.at + cut, x.inStream + cut, most}
 			return all[i:], x.at
 		}
 		most -= all[i].n

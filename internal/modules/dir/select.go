@@ -18,9 +18,9 @@ import (
 	"gatehouse/tool"
 )
 
-// item is a name in its place of an order.
+// item is a name with its sort key.
 type item struct {
-	key  int64 // smaller comes first: the size or the time, negated; 0 by name
+	key  int64 // smaller comes first: the negated size or time; 0 if sorted by name
 	name string
 }
 
@@ -28,9 +28,9 @@ func (a item) compare(b item) int {
 	return cmp.Or(cmp.Compare(a.key, b.key), strings.Compare(a.name, b.name))
 }
 
-// chooser finds the first entries of one directory in an order. It holds no
-// more of them than are wanted and a few, however many there are.
-type chooser struct {
+// selector finds the first entries of one directory in an order. It holds little
+// more than those in memory, however many entries the directory has.
+type selector struct {
 	root   *os.Root
 	filter *walk.Filter
 	globs  walk.Globs
@@ -39,14 +39,14 @@ type chooser struct {
 	total, ignored int
 }
 
-// first returns the n first entries after one, sorted.
-func (ch *chooser) first(ctx context.Context, after item, n int) ([]item, error) {
+// first returns the first n entries that follow after, sorted.
+func (ch *selector) first(ctx context.Context, after item, n int) ([]item, error) {
 	d, err := ch.root.Open(".")
 	if err != nil {
 		return nil, err
 	}
 	defer d.Close()
-	var least lastFirst
+	var least maxHeap
 	for {
 		if err := context.Cause(ctx); err != nil {
 			return nil, err
@@ -54,7 +54,7 @@ func (ch *chooser) first(ctx context.Context, after item, n int) ([]item, error)
 		names, err := d.Readdirnames(1024)
 		for _, name := range names {
 			it := item{name: name}
-			if !ch.takes(&it) || it.compare(after) <= 0 && after != (item{}) {
+			if !ch.accept(&it) || it.compare(after) <= 0 && after != (item{}) {
 				continue
 			}
 			switch {
@@ -75,9 +75,9 @@ func (ch *chooser) first(ctx context.Context, after item, n int) ([]item, error)
 	}
 }
 
-// takes decides about an entry, counts it and finds its place. It looks at the
-// entry itself only if that is needed.
-func (ch *chooser) takes(it *item) bool {
+// accept reports whether an entry belongs to the listing, counts it and sets its
+// key. It calls stat only if the order needs it.
+func (ch *selector) accept(it *item) bool {
 	if ch.filter.Ignores(it.name, func() bool { return isDir(ch.root, it.name) }) {
 		ch.ignored++
 		return false
@@ -104,23 +104,24 @@ func isDir(root *os.Root, name string) bool {
 	return err == nil && info.IsDir()
 }
 
-// lastFirst is a heap whose top is the first to go.
-type lastFirst []item
+// maxHeap is a heap whose top is the last item in the order.
+type maxHeap []item
 
-func (h lastFirst) Len() int           { return len(h) }
-func (h lastFirst) Less(i, j int) bool { return h[i].compare(h[j]) > 0 }
-func (h lastFirst) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
-func (h *lastFirst) Push(x any)        { *h = append(*h, x.(item)) }
-func (h *lastFirst) Pop() any {
+func (h maxHeap) Len() int           { return len(h) }
+func (h maxHeap) Less(i, j int) bool { return h[i].compare(h[j]) > 0 }
+func (h maxHeap) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *maxHeap) Push(x any)        { *h = append(*h, x.(item)) }
+func (h *maxHeap) Pop() any {
 	old := *h
 	x := old[len(old)-1]
 	*h = old[:len(old)-1]
 	return x
 }
 
-// A cursor holds the last entry shown, whose name may be any bytes, and where
-// the order is not by name, its place. A checksum of it and of the order tells it
-// from any other text, which would begin somewhere without a word.
+// encodeCursor encodes the last entry of a page: its name, which may be any
+// bytes, and its key unless the order is by name. A checksum of both and of the
+// order lets decodeCursor refuse any other text, which would silently begin at
+// a wrong place.
 func encodeCursor(it item, sort string) string {
 	text := it.name
 	if sort == "size" || sort == "mtime" {
@@ -131,7 +132,7 @@ func encodeCursor(it item, sort string) string {
 
 func checksum(text, sort string) uint32 {
 	if sort != "size" && sort != "mtime" {
-		sort = "" // all others are by name
+		sort = "" // every other order is by name
 	}
 	return crc32.ChecksumIEEE([]byte(sort + "/" + text))
 }
@@ -143,7 +144,7 @@ func decodeCursor(cursor, sort string) (it item, err error) {
 	b, err := base64.RawURLEncoding.DecodeString(cursor)
 	if n := len(b) - 4; err == nil && n > 0 {
 		if it.name = string(b[:n]); binary.BigEndian.Uint32(b[n:]) != checksum(it.name, sort) {
-			err = errors.New("its checksum is another")
+			err = errors.New("its checksum is wrong")
 		}
 	} else if err == nil {
 		err = errors.New("it is too short")
@@ -156,7 +157,11 @@ func decodeCursor(cursor, sort string) (it item, err error) {
 		}
 	}
 	if err != nil || len(it.name) > 4096 {
-		return item{}, &tool.Refusal{Code: "invalid_arguments", Message: "cursor is not one of dir_list's", Next: "Give next_cursor of the page before with the same arguments, or none for the first page."}
+		return item{}, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "cursor is not one that dir_list returned",
+			Next:    "Give next_cursor of the previous page with the same arguments, or no cursor for the first page.",
+		}
 	}
 	return it, nil
 }

@@ -12,13 +12,14 @@ import (
 )
 
 const (
-	mostRanges    = 100
-	aroundDefault = 41 // lines, the one in question in the middle
+	maxRanges     = 100
+	aroundDefault = 41 // lines, with the given one in the middle
 )
 
 type lineRange struct{ from, to int }
 
-// parseRanges reads "1-20,80-95,120"; an open end means the end of the file.
+// parseRanges parses "1-20,80-95,120-"; a range without an end goes to the end of
+// the file.
 func parseRanges(s string) (all []lineRange, err error) {
 	for one := range strings.SplitSeq(s, ",") {
 		from, to, span := strings.Cut(strings.TrimSpace(one), "-")
@@ -28,17 +29,21 @@ func parseRanges(s string) (all []lineRange, err error) {
 		} else if to = strings.TrimSpace(to); err == nil && to != "" {
 			r.to, err = strconv.Atoi(to)
 		}
-		if err != nil || r.from < 1 || r.to < r.from || len(all) == mostRanges {
-			return nil, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("ranges: %.60q is no list of at most %d ranges of lines", s, mostRanges), Next: "Write 1-20,80-95,120."}
+		if err != nil || r.from < 1 || r.to < r.from || len(all) == maxRanges {
+			return nil, &tool.Refusal{
+				Code:    "invalid_arguments",
+				Message: fmt.Sprintf("ranges: %.60q is not a list of at most %d line ranges", s, maxRanges),
+				Next:    "Give ranges such as 1-20,80-95,120.",
+			}
 		}
 		all = append(all, r)
 	}
 	return all, nil
 }
 
-// ranges reads several parts, each under its line numbers, until max_bytes is
-// used up.
-func (out *readOut) ranges(s *source, in *readIn) error {
+// readRanges reads several parts until max_bytes is used up. Each part follows
+// a line with its line numbers.
+func (out *readOut) readRanges(s *source, in *readIn) error {
 	all, err := parseRanges(in.Ranges)
 	if err != nil {
 		return err
@@ -51,9 +56,9 @@ func (out *readOut) ranges(s *source, in *readIn) error {
 		if err != nil {
 			return err
 		}
-		text, note := show(pg.text, pg.start == 0)
+		text, note := printable(pg.text, pg.start == 0)
 		if out.Note == "" {
-			out.say(note)
+			out.addNote(note)
 		}
 		last := r.from - 1 + countLines(pg.text)
 		fmt.Fprintf(&b, "[lines %d-%d]\n", r.from, last)
@@ -72,7 +77,7 @@ func (out *readOut) ranges(s *source, in *readIn) error {
 		}
 		if left -= len(pg.text); pg.truncated || left < 1 && i+1 < len(all) {
 			out.Truncated = true
-			out.say("max_bytes ended it; go on with ranges=" + restOf(all[i:], last+1))
+			out.addNote("ended at max_bytes; to read on, call again with ranges=" + restOf(all[i:], last+1))
 			break
 		}
 	}
@@ -80,7 +85,7 @@ func (out *readOut) ranges(s *source, in *readIn) error {
 	return nil
 }
 
-// restOf writes the ranges that are left from a line of the first one.
+// restOf formats the ranges that are left, beginning at line from of the first.
 func restOf(all []lineRange, from int) string {
 	var s []string
 	for i, r := range all {
@@ -98,8 +103,8 @@ func restOf(all []lineRange, from int) string {
 	return strings.Join(s, ",")
 }
 
-// near turns around into offset and limit.
-func (in *readIn) near(ctx context.Context, s *source) error {
+// resolveAround turns around into offset and limit.
+func (in *readIn) resolveAround(ctx context.Context, s *source) error {
 	if in.Limit == 0 {
 		in.Limit = aroundDefault
 	}
@@ -113,7 +118,11 @@ func (in *readIn) near(ctx context.Context, s *source) error {
 			return err
 		}
 		if line == 0 {
-			return &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("nothing in the file matches %.100q", in.Around), Next: "Give another regular expression, or search with file_search."}
+			return &tool.Refusal{
+				Code:    "not_found",
+				Message: fmt.Sprintf("no line of the file matches %.100q", in.Around),
+				Next:    "Give another regular expression, or search with file_search.",
+			}
 		}
 	}
 	in.Offset = max(line-(in.Limit-1)/2, 1)

@@ -10,7 +10,7 @@ import (
 	"gatehouse/tool"
 )
 
-// readFacts tell of one of several files.
+// readFacts describes one of several files.
 type readFacts struct {
 	Path       string `json:"path"`
 	Error      string `json:"error,omitempty"`
@@ -22,11 +22,11 @@ type readFacts struct {
 	Note       string `json:"note,omitempty"`
 }
 
-// leastShare is how many bytes have to be left for another file to be begun.
-const leastShare = 256
+// minShare is the number of bytes that must be left to start another file.
+const minShare = 256
 
-// readMany reads files one after the other until max_bytes is used up. A file
-// that cannot be read says why in its place.
+// readMany reads files in order until max_bytes is used up. For a file that
+// cannot be read, the result has the reason in its place.
 func (m *files) readMany(ctx context.Context, c *tool.Call, in readIn) (readOut, error) {
 	out := readOut{}
 	var b strings.Builder
@@ -36,9 +36,13 @@ func (m *files) readMany(ctx context.Context, c *tool.Call, in readIn) (readOut,
 		if err := context.Cause(ctx); err != nil {
 			return readOut{}, err
 		}
-		if left < leastShare {
+		if left < minShare {
 			out.Truncated = true
-			out.say(fmt.Sprintf("max_bytes ended it; %s not read, from %s on", count(int64(len(in.Paths)-i), "file"), path))
+			out.addNote(
+				fmt.Sprintf(
+					"ended at max_bytes; %s not read, beginning with %s", plural(int64(len(in.Paths)-i), "file"), path,
+				),
+			)
 			break
 		}
 		one := in
@@ -77,7 +81,15 @@ func (m *files) readMany(ctx context.Context, c *tool.Call, in readIn) (readOut,
 }
 
 func (out *readOut) facts(path string, err error) readFacts {
-	f := readFacts{Path: path, FirstLine: out.FirstLine, TotalLines: out.TotalLines, NextOffset: out.NextOffset, NextByte: out.NextByte, ETag: out.ETag, Note: out.Note}
+	f := readFacts{
+		Path:       path,
+		FirstLine:  out.FirstLine,
+		TotalLines: out.TotalLines,
+		NextOffset: out.NextOffset,
+		NextByte:   out.NextByte,
+		ETag:       out.ETag,
+		Note:       out.Note,
+	}
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
 		f.Error = r.Error()
 	}

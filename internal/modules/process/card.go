@@ -19,7 +19,7 @@ const (
 	stdoutFile = ".out"
 	stderrFile = ".err"
 
-	mostCard = 4 << 20 // bytes; what a process is given is a quarter of it
+	maxCard = 4 << 20 // bytes; what a process is given is a quarter of it
 )
 
 // card is what a later host needs to know of a detached process.
@@ -30,7 +30,7 @@ type card struct {
 	Command string    `json:"command"`
 	Args    []string  `json:"args,omitempty"`
 	Dir     string    `json:"dir"`
-	Began   time.Time `json:"began"`
+	StartedAt   time.Time `json:"began"`
 	Mark    proc.Mark `json:"mark"`
 	End     *ending   `json:"end,omitempty"` // nil while it runs
 }
@@ -98,7 +98,7 @@ func (f *files) openOutput(how int) (err error) {
 
 // findFiles takes the files of a process that no host looks after. The error
 // matches os.ErrExist when one does.
-func findFiles(path string) (_ *files, c card, err error) {
+func claimFiles(path string) (_ *files, c card, err error) {
 	f := &files{base: path[:len(path)-len(cardFile)]}
 	defer func() {
 		if err != nil {
@@ -119,7 +119,7 @@ func findFiles(path string) (_ *files, c card, err error) {
 	if named, err := os.Stat(path); err != nil || !os.SameFile(opened, named) {
 		return nil, c, os.ErrExist
 	}
-	if err := json.NewDecoder(io.LimitReader(f.card, mostCard)).Decode(&c); err != nil {
+	if err := json.NewDecoder(io.LimitReader(f.card, maxCard)).Decode(&c); err != nil {
 		return nil, c, fmt.Errorf("%s: %w", path, err)
 	}
 	if c.ID == "" || filepath.Base(c.ID) != filepath.Base(f.base) {

@@ -73,7 +73,7 @@ func (l listener) hear() (m hub.Message) {
 }
 
 // joins listens to a process, and hears how it is.
-func (l listener) joins(id string) (s state) {
+func (l listener) joins(id string) (s statusEvent) {
 	l.t.Helper()
 	if err := l.conn.Write(l.t.Context(), websocket.MessageText, []byte(`{"type":"subscribe","data":"process:`+id+`"}`)); err != nil {
 		l.t.Fatal(err)
@@ -89,13 +89,13 @@ func (l listener) joins(id string) (s state) {
 }
 
 // toTheEnd gathers what is printed until the process ends.
-func (l listener) toTheEnd() (out [2]string, next, lost int64, end state) {
+func (l listener) toTheEnd() (out [2]string, next, lost int64, end statusEvent) {
 	l.t.Helper()
 	for {
 		m := l.hear()
 		switch m.Type {
 		case "process_output":
-			var p printed
+			var p outputEvent
 			json.Unmarshal(m.Data, &p)
 			n := map[string]int{"stdout": stdout, "stderr": stderr}[p.Stream]
 			out[n] += p.Text

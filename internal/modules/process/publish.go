@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	newsBytes = 32 << 10              // of output in one round of messages
-	newsTurns = 32                    // messages in one round
-	newsPause = 20 * time.Millisecond // between two rounds, so that a flood does not drown those who listen
+	roundBytes = 32 << 10              // of output in one round of messages
+	roundChunks = 32                    // messages in one round
+	roundPause = 20 * time.Millisecond // between two rounds, so that a flood does not drown those who listen
 )
 
 // news is what the owner of a process hears of it on its channel.
-type news struct {
+type publisher struct {
 	r     *record
 	feed  *hub.Feed
 	at    int64 // position in the log up to which it was told
-	carry [2][]byte
+	partial [2][]byte
 }
 
 // printed is the data of a process_output message.
-type printed struct {
+type outputEvent struct {
 	Stream string `json:"stream"`
 	Text   string `json:"text"`
 	Next   int64  `json:"next"`           // since of process_output, to read on from here
@@ -32,7 +32,7 @@ type printed struct {
 }
 
 // state is the data of a process_status message.
-type state struct {
+type statusEvent struct {
 	condition
 	Command  string        `json:"command"`
 	PID      int           `json:"pid"`
@@ -43,28 +43,28 @@ type state struct {
 // broadcast tells what happens to a process, until its end. It waits for nobody:
 // what is printed faster than it can be told is told as lost.
 func (r *record) broadcast(ctx context.Context, feed *hub.Feed) {
-	n := news{r: r, feed: feed}
-	n.status()
+	n := publisher{r: r, feed: feed}
+	n.publishStatus()
 	for {
 		r.log.mu.Lock()
-		next := r.log.next()
+		next := r.log.changed()
 		r.log.mu.Unlock()
 		_, over := r.ended() // before looking, so that nothing comes after
-		more := n.output(over)
+		more := n.publishOutput(over)
 		if over && !more {
-			n.status()
+			n.publishStatus()
 			return
 		}
 		if !more {
 			select {
 			case <-next:
-			case <-r.p.Done():
+			case <-r.child.Done():
 			case <-ctx.Done():
 				return
 			}
 		}
 		select {
-		case <-time.After(newsPause):
+		case <-time.After(roundPause):
 		case <-ctx.Done():
 			return
 		}
@@ -72,34 +72,34 @@ func (r *record) broadcast(ctx context.Context, feed *hub.Feed) {
 }
 
 // output is one round of what was printed, and reports whether there is more.
-func (n *news) output(over bool) (more bool) {
+func (n *publisher) publishOutput(over bool) (more bool) {
 	l := n.r.log
 	heard := n.feed.Heard()
 	l.mu.Lock()
 	if !heard {
-		n.at, n.carry = l.total, [2][]byte{}
+		n.at, n.partial = l.total, [2][]byte{}
 		l.mu.Unlock()
 		return false
 	}
-	turns, end, lost := l.turns(n.at, newsBytes, newsTurns)
+	turns, end, lost := l.chunks(n.at, roundBytes, roundChunks)
 	more = end < l.total
 	l.mu.Unlock()
 	n.at = end
 	for _, t := range turns {
-		n.say(t, lost, over && !more)
+		n.publishChunk(t, lost, over && !more)
 		lost = 0
 	}
 	return more
 }
 
 // say tells one stream's part. The beginning of a character waits for its end.
-func (n *news) say(t turn, lost int64, last bool) {
-	text := append(n.carry[t.stream], t.text...)
+func (n *publisher) publishChunk(t chunk, lost int64, last bool) {
+	text := append(n.partial[t.stream], t.text...)
 	held := 0
 	if !last {
 		held = len(text) - displaytext.Whole(text)
 	}
-	n.carry[t.stream] = append([]byte(nil), text[len(text)-held:]...)
+	n.partial[t.stream] = append([]byte(nil), text[len(text)-held:]...)
 	if text = text[:len(text)-held]; len(text) == 0 && lost == 0 {
 		return
 	}
@@ -107,18 +107,18 @@ func (n *news) say(t turn, lost int64, last bool) {
 	if t.stream == stderr {
 		name = "stderr"
 	}
-	n.send("process_output", printed{name, visible(text), t.end - int64(held), lost}, n.feed.Send)
+	n.publish("process_output", outputEvent{name, visible(text), t.end - int64(held), lost}, n.feed.Send)
 }
 
-func (n *news) status() {
-	s := state{condition: n.r.condition(), Command: n.r.command, PID: n.r.p.Pid()}
+func (n *publisher) publishStatus() {
+	s := statusEvent{condition: n.r.condition(), Command: n.r.command, PID: n.r.child.Pid()}
 	if ended, over := n.r.ended(); over {
 		s.Duration, s.Seconds = ended.Took, ended.Took.Seconds()
 	}
-	n.send("process_status", s, n.feed.State)
+	n.publish("process_status", s, n.feed.State)
 }
 
-func (n *news) send(kind string, data any, how func(hub.Message)) {
+func (n *publisher) publish(kind string, data any, how func(hub.Message)) {
 	b, err := json.Marshal(data)
 	if err != nil {
 		return // strings and numbers
