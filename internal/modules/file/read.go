@@ -141,7 +141,10 @@ func (in *readIn) normalize() error {
 		return &tool.Refusal{Code: "invalid_arguments", Message: "give either path or paths"}
 	}
 	ways := 0
-	for _, used := range []bool{in.Offset != 0 || in.Limit != 0 && in.Around == "", in.Head > 0, in.Tail > 0, in.Ranges != "", in.Around != "", in.FromByte > 0} {
+	for _, used := range []bool{
+		in.Offset != 0 || in.Limit != 0 && in.Around == "", in.Head > 0, in.Tail > 0, in.Ranges != "", in.Around != "",
+		in.FromByte > 0,
+	} {
 		if used {
 			ways++
 		}

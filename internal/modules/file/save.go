@@ -164,8 +164,8 @@ type headRecorder struct {
 
 func (k *headRecorder) Write(b []byte) (int, error) {
 	n, err := k.w.Write(b)
-	if room := roots.ETagWhole + 1 - len(k.b); room > 0 {
-		k.b = append(k.b, b[:min(room, n)]...)
+	if space := roots.ETagWhole + 1 - len(k.b); space > 0 {
+		k.b = append(k.b, b[:min(space, n)]...)
 	}
 	return n, err
 }

@@ -212,7 +212,8 @@ func (in *searchIn) compile(q *search.Query) (err error) {
 				Next:    "Give the text to search for, or mode names with a glob.",
 			}
 		}
-		if q.Pattern, err = search.Compile(in.Pattern, search.How{Literal: in.Literal, IgnoreCase: in.IgnoreCase, Multiline: in.Multiline}); err != nil {
+		how := search.How{Literal: in.Literal, IgnoreCase: in.IgnoreCase, Multiline: in.Multiline}
+		if q.Pattern, err = search.Compile(in.Pattern, how); err != nil {
 			return &tool.Refusal{Code: "invalid_arguments", Message: "pattern: " + err.Error()}
 		}
 	}

@@ -13,26 +13,26 @@ import (
 	"gatehouse/internal/files/filelock"
 )
 
-// The endings of the three files of a detached process.
+// The suffixes of the three files of a detached process.
 const (
 	cardFile   = ".json"
 	stdoutFile = ".out"
 	stderrFile = ".err"
 
-	maxCard = 4 << 20 // bytes; what a process is given is a quarter of it
+	maxCard = 4 << 20 // bytes; the arguments of a process have at most a quarter of it
 )
 
-// card is what a later host needs to know of a detached process.
+// card describes a detached process to a later host.
 type card struct {
-	ID      string    `json:"id"`
-	Owner   string    `json:"owner"`
-	Context string    `json:"context,omitempty"`
-	Command string    `json:"command"`
-	Args    []string  `json:"args,omitempty"`
-	Dir     string    `json:"dir"`
-	StartedAt   time.Time `json:"began"`
-	Mark    proc.Mark `json:"mark"`
-	End     *ending   `json:"end,omitempty"` // nil while it runs
+	ID        string    `json:"id"`
+	Owner     string    `json:"owner"`
+	Context   string    `json:"context,omitempty"`
+	Command   string    `json:"command"`
+	Args      []string  `json:"args,omitempty"`
+	Dir       string    `json:"dir"`
+	StartedAt time.Time `json:"began"`
+	Mark      proc.Mark `json:"mark"`
+	End       *ending   `json:"end,omitempty"` // nil while it runs
 }
 
 // ending is how a detached process ended.
@@ -43,8 +43,8 @@ type ending struct {
 	Took    time.Duration `json:"took"`
 	CPU     time.Duration `json:"cpu,omitempty"`
 	Stopped bool          `json:"stopped,omitempty"`
-	Unseen  bool          `json:"unseen,omitempty"` // nobody saw how
-	Lost    bool          `json:"lost,omitempty"`   // nor when
+	Unseen  bool          `json:"unseen,omitempty"` // no host was running when it ended, so how it ended is not known
+	Lost    bool          `json:"lost,omitempty"`   // nor is it known when it ended
 }
 
 func endingOf(s proc.State, lost bool) *ending {
@@ -59,15 +59,16 @@ func (e *ending) state() proc.State {
 	return s
 }
 
-// files are those of a detached process: its card, which is claimed as long as
-// this host looks after it, and what it prints. They belong to one record.
+// files are the files of a detached process: its card, on which this host holds
+// a lock while it follows the process, and its output. They belong to one record.
 type files struct {
-	base string // path without the ending
+	base string // path without the suffix
 	card *os.File
 	out  [2]*os.File
 }
 
-// newFiles makes them. The card has its name when it is written.
+// newFiles makes the files. The card gets its name when write is called, so that
+// no other host finds an incomplete card.
 func newFiles(folder, id string) (_ *files, err error) {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, err
@@ -96,8 +97,8 @@ func (f *files) openOutput(how int) (err error) {
 	return nil
 }
 
-// findFiles takes the files of a process that no host looks after. The error
-// matches os.ErrExist when one does.
+// claimFiles opens the files of a process and locks its card. The error matches
+// os.ErrExist if another host follows the process.
 func claimFiles(path string) (_ *files, c card, err error) {
 	f := &files{base: path[:len(path)-len(cardFile)]}
 	defer func() {
@@ -111,7 +112,7 @@ func claimFiles(path string) (_ *files, c card, err error) {
 	if err := filelock.TryOpen(f.card, filelock.Exclusive); err != nil {
 		return nil, c, os.ErrExist
 	}
-	// Whoever had it may have removed it meanwhile.
+	// The host that held the lock may have removed the card.
 	opened, err := f.card.Stat()
 	if err != nil {
 		return nil, c, err
@@ -123,12 +124,12 @@ func claimFiles(path string) (_ *files, c card, err error) {
 		return nil, c, fmt.Errorf("%s: %w", path, err)
 	}
 	if c.ID == "" || filepath.Base(c.ID) != filepath.Base(f.base) {
-		return nil, c, fmt.Errorf("%s is the card of another process", path)
+		return nil, c, fmt.Errorf("%s is the card of another process than its name says", path)
 	}
 	return f, c, f.openOutput(0)
 }
 
-// write writes the card, and gives it its name.
+// write writes the card and, the first time, gives it its name.
 func (f *files) write(c *card) error {
 	b, err := json.Marshal(c)
 	if err != nil {
@@ -142,12 +143,12 @@ func (f *files) write(c *card) error {
 	}
 	err = os.Rename(f.base+".new", f.base+cardFile)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // it has it
+		return nil // it has its name
 	}
 	return err
 }
 
-// close gives them to whoever comes next.
+// close closes the files, so that another host can claim them.
 func (f *files) close() {
 	for _, file := range []*os.File{f.out[0], f.out[1], f.card} {
 		if file != nil {

@@ -16,8 +16,8 @@ import (
 	"gatehouse/tool"
 )
 
-// child is a process as a record needs it: one that ends with the host, one that
-// does not, or one that has ended.
+// child is the process of a record: one that ends with the host, a detached one,
+// or one that has ended.
 type child interface {
 	Pid() int
 	Done() <-chan struct{}
@@ -31,39 +31,46 @@ type child interface {
 }
 
 const (
-	tailBytes = 64 << 10              // that are read at once from a file of output
-	tailBurst  = 64                    // reads of one file before it is the other's turn
-	tailPause = 10 * time.Millisecond // between two looks, while there is output
+	tailBytes = 64 << 10              // bytes in one read of an output file
+	tailBurst = 64                    // reads of one output file before the other is read
+	tailPause = 10 * time.Millisecond // between two reads, while there is output
 	tailSlow  = 250 * time.Millisecond
-	freeBytes = 4 << 20 // bytes that are read before their place on the disk is given back
+	freeBytes = 4 << 20 // bytes that are read before their disk space is freed
 )
 
-// detached is a process that does not end with the host. What it prints goes to
-// files, which are read as they grow and given back from their beginning.
+// detached is a process that does not end with the host. Its output goes to
+// files, which are read as they grow; the disk space of what was read is freed.
 type detached struct {
 	*proc.Detached
-	files *files
-	log   *outputLog
-	write sync.Mutex // guards End and Owner of card, and is held while its file is written
-	card  card
-	keep  int64 // bytes of each file that stay on the disk
-	tails [2]reader
-	sinks    [2]*secret.HidingWriter // of the log
-	logger  *slog.Logger
+	files  *files
+	log    *outputLog
+	write  sync.Mutex // guards card.End and card.Owner; held while the card is written
+	card   card
+	keep   int64 // bytes of each output file that stay on the disk
+	tails  [2]reader
+	sinks  [2]*secret.HidingWriter // writers of the log, which hide secrets
+	logger *slog.Logger
 
-	done  chan struct{} // it has ended, and its output is read
-	unfollowing chan struct{} // closed when the host does not follow it any more
-	unfollowed  chan struct{} // closed when it does not
-	state proc.State
+	done        chan struct{} // closed when it has ended and its output is read
+	unfollowing chan struct{} // closed to stop the goroutine that reads the output
+	unfollowed  chan struct{} // closed when that goroutine has returned
+	state       proc.State
 }
 
-// reader is how far a file of output has been read, and given back.
+// reader counts the bytes of an output file that were read, and those whose disk
+// space was freed.
 type reader struct{ read, freed int64 }
 
 // detach starts a detached process and writes its card.
-func (m *manager) detach(c *tool.Call, r *record, s *spec, where roots.Workplace, env []string) (_ *detached, err error) {
+func (m *manager) detach(
+	c *tool.Call, r *record, s *spec, where roots.Workplace, env []string,
+) (_ *detached, err error) {
 	if m.cfg.Folder == "" {
-		return nil, &tool.Refusal{Code: "unsupported", Message: "this host keeps nothing on disk, so no process can outlive it", Next: "Leave detach out."}
+		return nil, &tool.Refusal{
+			Code:    "unsupported",
+			Message: "this host has no data folder, so no process can outlive it",
+			Next:    "Leave out detach.",
+		}
 	}
 	f, err := newFiles(m.cfg.Folder, r.id)
 	if err != nil {
@@ -75,13 +82,25 @@ func (m *manager) detach(c *tool.Call, r *record, s *spec, where roots.Workplace
 	})
 	if errors.Is(err, proc.ErrNotDetached) {
 		f.remove()
-		return nil, &tool.Refusal{Code: "unsupported", Message: err.Error(), Next: "Leave detach out."}
+		return nil, &tool.Refusal{Code: "unsupported", Message: err.Error(), Next: "Leave out detach."}
 	}
 	if err != nil {
 		f.remove()
 		return nil, err
 	}
-	d := m.newDetached(p, f, r.log, s.contextEnv.Hider(), card{ID: r.id, Owner: r.owner, Context: r.context, Command: r.command, Args: r.args, Dir: r.dir, StartedAt: r.startedAt, Mark: p.Mark()})
+	d := m.newDetached(
+		p, f, r.log, s.contextEnv.Hider(),
+		card{
+			ID:        r.id,
+			Owner:     r.owner,
+			Context:   r.context,
+			Command:   r.command,
+			Args:      r.args,
+			Dir:       r.dir,
+			StartedAt: r.startedAt,
+			Mark:      p.Mark(),
+		},
+	)
 	if err := f.write(&d.card); err != nil {
 		now, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -92,7 +111,7 @@ func (m *manager) detach(c *tool.Call, r *record, s *spec, where roots.Workplace
 	return d, nil
 }
 
-// newDetached follows a process that runs, from the end of what is on the disk.
+// newDetached starts to read the output of a running process.
 func (m *manager) newDetached(p *proc.Detached, f *files, l *outputLog, hide secret.Hider, c card) *detached {
 	d := &detached{
 		Detached: p, files: f, card: c, log: l, keep: int64(m.cfg.Buffer), logger: m.log,
@@ -105,21 +124,21 @@ func (m *manager) newDetached(p *proc.Detached, f *files, l *outputLog, hide sec
 	return d
 }
 
-// print says where its output goes, and what is hidden in it.
+// setOutput sets the writers of the output, which hide the secrets of hide.
 func (d *detached) setOutput(hide secret.Hider) {
 	for i := range d.sinks {
 		d.sinks[i] = hide.Writer(stream{d.log, i})
 	}
 }
 
-// flush passes on the last of the output.
+// flush writes the buffered end of the output to the log.
 func (d *detached) flush() {
 	for _, w := range d.sinks {
-		w.Flush() // a log takes everything
+		w.Flush() // a log never fails
 	}
 }
 
-// skip passes over what is not kept of the output so far.
+// skipUnkept skips the part of the output that the log would not keep.
 func (d *detached) skipUnkept() {
 	for i, f := range d.files.out {
 		if info, err := f.Stat(); err == nil && info.Size() > d.keep {
@@ -129,7 +148,7 @@ func (d *detached) skipUnkept() {
 	}
 }
 
-// rewrite changes the card, in memory and on the disk.
+// updateCard changes the card in memory and on the disk.
 func (d *detached) updateCard(change func(*card)) error {
 	d.write.Lock()
 	defer d.write.Unlock()
@@ -162,7 +181,7 @@ func (d *detached) follow() {
 	}
 }
 
-// catchUp reads what there is by now.
+// catchUp reads the output up to its present end.
 func (d *detached) catchUp() {
 	var size int64
 	for _, f := range d.files.out {
@@ -174,7 +193,7 @@ func (d *detached) catchUp() {
 	}
 }
 
-// read reads what is new, and reports whether there was something.
+// read reads new output, and reports whether there was any.
 func (d *detached) read() (some bool) {
 	buf := make([]byte, tailBytes)
 	for i, f := range d.files.out {
@@ -186,7 +205,7 @@ func (d *detached) read() (some bool) {
 				t.read, some = t.read+int64(n), true
 			}
 			if err != nil && err != io.EOF {
-				d.logger.Warn("the output of a process cannot be read", "process", d.card.ID, "err", err)
+				d.logger.Warn("cannot read the output of a process", "process", d.card.ID, "err", err)
 			}
 			if err != nil || n == 0 {
 				break
@@ -195,20 +214,21 @@ func (d *detached) read() (some bool) {
 		if until := t.read - d.keep; until-t.freed >= freeBytes {
 			t.freed = until
 			if err := proc.Free(f, until); err != nil {
-				d.logger.Warn("the output of a process fills the disk: what was read of it cannot be given back", "process", d.card.ID, "err", err)
+				d.logger.Warn("cannot free the disk space of the output of a process", "process", d.card.ID, "err", err)
 			}
 		}
 	}
 	return some
 }
 
-// Done is closed when it has ended and its output is read.
+// Done returns a channel that is closed when the process has ended and its
+// output is read.
 func (d *detached) Done() <-chan struct{} { return d.done }
 
-// Wait tells how it ended.
+// Wait waits for Done and returns how the process ended.
 func (d *detached) Wait() (proc.State, error) { <-d.done; return d.state, nil }
 
-// Stop ends it.
+// Stop asks the process to end, and kills it when ctx is done.
 func (d *detached) Stop(ctx context.Context) error {
 	if err := d.Detached.Stop(ctx); err != nil {
 		return err
@@ -217,7 +237,7 @@ func (d *detached) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Kill ends it at once.
+// Kill kills the process.
 func (d *detached) Kill() error {
 	if err := d.Detached.Kill(); err != nil {
 		return err
@@ -226,18 +246,19 @@ func (d *detached) Kill() error {
 	return nil
 }
 
-// letGo stops following it; it goes on, or has ended.
+// unfollow stops reading the output and releases the files, so that another host
+// can adopt the process.
 func (d *detached) unfollow() {
 	close(d.unfollowing)
 	<-d.unfollowed
 	d.Detached.Leave()
 }
 
-// past is a process that has ended, perhaps while no host was there.
+// endedChild is a process that has ended, perhaps while no host was running.
 type endedChild struct {
 	pid   int
 	state proc.State
-	done  chan struct{} // closed
+	done  chan struct{} // always closed
 }
 
 func (p endedChild) Pid() int                                  { return p.pid }
@@ -250,16 +271,16 @@ func (p endedChild) Type(context.Context, []byte) (int, error) { return 0, proc.
 func (p endedChild) CloseInput(context.Context) error          { return proc.ErrNoInput }
 func (p endedChild) Resize(proc.Size) error                    { return proc.ErrGone }
 
-// adopt takes on the detached processes that no host looks after: those that an
-// earlier one left, whether they run, have ended, or ended while nobody was
-// there.
+// adopt makes records of the detached processes that no host follows: those of
+// an earlier host, which still run, have ended, or ended while no host was
+// running.
 func (m *manager) adopt() {
 	if m.cfg.Folder == "" {
 		return
 	}
 	m.adopting.Lock()
 	defer m.adopting.Unlock()
-	cards, _ := filepath.Glob(filepath.Join(m.cfg.Folder, "*"+cardFile)) // the pattern is good
+	cards, _ := filepath.Glob(filepath.Join(m.cfg.Folder, "*"+cardFile)) // the pattern is valid
 	for _, path := range cards {
 		if m.badCards[path] || m.known(filepath.Base(path[:len(path)-len(cardFile)])) {
 			continue
@@ -269,7 +290,7 @@ func (m *manager) adopt() {
 		case errors.Is(err, os.ErrExist), errors.Is(err, os.ErrNotExist):
 		case err != nil:
 			m.badCards[path] = true
-			m.log.Warn("a detached process cannot be taken on", "err", err)
+			m.log.Warn("cannot adopt a detached process", "err", err)
 		default:
 			m.adoptCard(f, c)
 		}
@@ -282,16 +303,26 @@ func (m *manager) known(id string) bool {
 	return m.closed || m.records[id] != nil
 }
 
-// takeOn makes a record of what was found.
+// adoptCard makes the record of a card.
 func (m *manager) adoptCard(f *files, c card) {
 	if c.End != nil && time.Since(c.End.At) >= m.retention {
 		f.remove()
 		return
 	}
-	r := &record{id: c.ID, owner: c.Owner, context: c.Context, command: c.Command, args: c.Args, dir: c.Dir, startedAt: c.StartedAt, files: f, log: newLog(m.cfg.Buffer, nil)}
+	r := &record{
+		id:        c.ID,
+		owner:     c.Owner,
+		context:   c.Context,
+		command:   c.Command,
+		args:      c.Args,
+		dir:       c.Dir,
+		startedAt: c.StartedAt,
+		files:     f,
+		log:       newLog(m.cfg.Buffer, nil),
+	}
 	own, err := m.contextEnv(tool.Caller{Context: c.Context})
 	if err != nil {
-		m.log.Warn("the secrets of a context cannot be hidden in what its processes print", "process", c.ID, "err", err)
+		m.log.Warn("cannot hide the secrets of a context in the output of its processes", "process", c.ID, "err", err)
 	}
 	hide := own.Hider()
 	p, err := (*proc.Detached)(nil), error(nil)
@@ -302,7 +333,7 @@ func (m *manager) adoptCard(f *files, c card) {
 	case p != nil:
 		r.child = m.newDetached(p, f, r.log, hide, c)
 	case err != nil && !errors.Is(err, proc.ErrGone):
-		m.log.Warn("a detached process cannot be taken on", "process", c.ID, "err", err)
+		m.log.Warn("cannot adopt a detached process", "process", c.ID, "err", err)
 		f.close()
 		return
 	default:
@@ -320,7 +351,7 @@ func (m *manager) adoptCard(f *files, c card) {
 	}
 }
 
-// readPast is what is left of a process that has ended.
+// loadEnded loads the end and the output of a process that has ended.
 func (m *manager) loadEnded(r *record, f *files, hide secret.Hider, c *card) {
 	if c.End == nil {
 		c.End = endingOf(proc.State{Code: -1, Unseen: true}, true)

@@ -14,7 +14,7 @@ import (
 )
 
 // keeping is the module of a host that keeps detached processes in a folder.
-func keeping(t *testing.T, folder, config string) *desk {
+func keeping(t *testing.T, folder, config string) *fixture {
 	t.Helper()
 	if runtime.GOOS != "linux" {
 		t.Skip("processes outlive their host on Linux only")
@@ -28,11 +28,11 @@ func keeping(t *testing.T, folder, config string) *desk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close(t.Context()) })
-	return &desk{t: t, m: m, host: host, dir: moduletest.Folder(t)}
+	return &fixture{t: t, m: m, host: host, dir: moduletest.Folder(t)}
 }
 
 // detach starts a script that outlives its host, and ends it after the test.
-func (d *desk) detach(script string) string {
+func (d *fixture) detach(script string) string {
 	d.t.Helper()
 	r, code := d.try("start", args{"command": "sh", "args": []string{"-c", script}, "detach": true})
 	if code == "unsupported" {
@@ -50,7 +50,7 @@ func (d *desk) detach(script string) string {
 }
 
 // next is the host after this one.
-func (d *desk) next(folder, config string) *desk {
+func (d *fixture) next(folder, config string) *fixture {
 	d.t.Helper()
 	if err := d.m.Close(d.t.Context()); err != nil {
 		d.t.Fatal(err)
@@ -93,12 +93,13 @@ func TestADetachedProcessOutlivesItsHost(t *testing.T) {
 	if r.TimedOut || r.Output != "second\n" || r.Lost != 0 {
 		t.Errorf("%+v", r)
 	}
-	if l := d.do("list", args{"usage": true}); l.Total != 1 || l.Processes[0].ID != id || l.Processes[0].Status != "running" || l.Processes[0].Processes < 2 {
+	if l := d.do("list", args{"usage": true}); l.Total != 1 || l.Processes[0].ID != id ||
+		l.Processes[0].Status != "running" || l.Processes[0].Processes < 2 {
 		t.Errorf("%+v", l)
 	}
-	d.as = "somebody else"
+	d.as = "other"
 	if _, code := d.try("output", args{"id": id}); code != "not_found" {
-		t.Errorf("somebody else finds it: %q", code)
+		t.Errorf("another caller finds it: %q", code)
 	}
 	d.as = ""
 	if r := d.do("stop", args{"id": id}); !r.Success {
@@ -138,7 +139,8 @@ func TestTheEndOfADetachedProcessIsRemembered(t *testing.T) {
 	p.Wait()
 
 	d = d.next(folder, "")
-	if r := d.do("output", args{"id": seen}); r.Status != "exited" || r.ExitCode == nil || *r.ExitCode != 3 || r.Output != "seen\n" {
+	if r := d.do("output", args{"id": seen}); r.Status != "exited" || r.ExitCode == nil || *r.ExitCode != 3 ||
+		r.Output != "seen\n" {
 		t.Errorf("%+v", r)
 	}
 	if r := d.do("output", args{"id": away}); r.Status != "lost" || r.ExitCode != nil || r.Output != "away\nmore\n" {
@@ -227,7 +229,7 @@ func TestBrokenCardsAreLeftAlone(t *testing.T) {
 	}
 }
 
-// The processes of one context are limited together, whoever starts them.
+// The processes of one context are limited together, for all callers.
 func TestAContextHasALimit(t *testing.T) {
 	d := open(t, `{"context":2}`)
 	d.as = "ann/default"
@@ -251,7 +253,11 @@ func TestAContextHasALimit(t *testing.T) {
 }
 
 func FuzzCard(f *testing.F) {
-	f.Add([]byte(`{"id":"process-x","owner":"o","began":"2026-01-01T00:00:00Z","mark":{"pid":1,"born":"1-1-1","boot":"b"},"end":{"at":"2026-01-01T00:00:00Z","code":1}}`))
+	f.Add(
+		[]byte(
+			`{"id":"process-x","owner":"o","began":"2026-01-01T00:00:00Z","mark":{"pid":1,"born":"1-1-1","boot":"b"},"end":{"at":"2026-01-01T00:00:00Z","code":1}}`,
+		),
+	)
 	f.Add([]byte(`{"id":"x"`))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		dir := t.TempDir()
@@ -272,7 +278,8 @@ func FuzzCard(f *testing.F) {
 		if err := files.write(&c); err != nil {
 			t.Fatal(err)
 		}
-		if after, err := os.ReadFile(path); err != nil || !json.Valid(after) || !bytes.Contains(after, []byte(`"id":"x"`)) {
+		if after, err := os.ReadFile(path); err != nil || !json.Valid(after) ||
+			!bytes.Contains(after, []byte(`"id":"x"`)) {
 			t.Fatalf("%s became %s, %v", b, after, err)
 		}
 	})

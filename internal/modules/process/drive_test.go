@@ -29,10 +29,13 @@ func TestDrivesAREPL(t *testing.T) {
 	d.sees(id, "42000")
 	d.do("input", args{"id": id, "input": "for i in range(2):\n    print('turn', i * 100)\n\n"})
 	d.sees(id, "turn 100")
-	// A terminal shows what is typed before anybody reads it, and an interrupt
+	// A terminal shows what is typed before the program reads it, and an interrupt
 	// throws that away: it has to be seen that the line runs. It sleeps in short
 	// turns, because Python misses an interrupt that comes just before a sleep.
-	d.do("input", args{"id": id, "input": "import time; print('as' + 'leep'); [time.sleep(0.01) for _ in range(10**6)]\n"})
+	d.do(
+		"input",
+		args{"id": id, "input": "import time; print('as' + 'leep'); [time.sleep(0.01) for _ in range(10**6)]\n"},
+	)
 	d.sees(id, "asleep")
 	d.do("input", args{"id": id, "keys": []string{"C-c"}})
 	d.sees(id, "KeyboardInterrupt")
@@ -98,7 +101,9 @@ func TestDrivesAnEditor(t *testing.T) {
 func TestAnswersAPasswordPrompt(t *testing.T) {
 	bash := need(t, "bash")
 	d := open(t, "")
-	id := d.terminal(bash, "-c", `read -r -s -p "Password: " p; echo; [ "$p" = "open sesame" ] && echo welcome || echo go away`)
+	id := d.terminal(
+		bash, "-c", `read -r -s -p "Password: " p; echo; [ "$p" = "open sesame" ] && echo welcome || echo go away`,
+	)
 	d.sees(id, "Password:")
 	d.do("input", args{"id": id, "input": "open sesame", "keys": []string{"Enter"}})
 	d.sees(id, "welcome")
@@ -117,7 +122,8 @@ func TestATerminalsOutputIsPlain(t *testing.T) {
 	if raw := d.do("output", args{"id": id, "raw": true}); !strings.Contains(raw.Output, "\x1b[1;31mred") {
 		t.Errorf("raw: %q", raw.Output)
 	}
-	if s := d.do("screen", args{"id": id}); s.Screen != "red\nnext" || s.Title != "title" || s.Cols != 80 || s.Rows != 24 || s.CursorRow != 2 {
+	if s := d.do("screen", args{"id": id}); s.Screen != "red\nnext" || s.Title != "title" || s.Cols != 80 ||
+		s.Rows != 24 || s.CursorRow != 2 {
 		t.Errorf("%+v", s)
 	}
 	if _, code := d.try("screen", args{"id": d.sh("exit 0")}); code != "unsupported" {
@@ -128,7 +134,8 @@ func TestATerminalsOutputIsPlain(t *testing.T) {
 func TestFindsPorts(t *testing.T) {
 	python := need(t, "python3")
 	d := open(t, "")
-	id := d.do("start", args{"command": python, "args": []string{"-c", "import socket,time\ns=socket.socket(); s.bind(('127.0.0.1',0)); s.listen(); print(s.getsockname()[1], flush=True); time.sleep(1000)"}}).ID
+	id := d.do("start", args{"command": python, "args": []string{"-c", "import socket,time\ns=socket.socket(); " +
+		"s.bind(('127.0.0.1',0)); s.listen(); print(s.getsockname()[1], flush=True); time.sleep(1000)"}}).ID
 	r := d.do("output", args{"id": id, "wait": "port", "timeout": 45})
 	port := strings.TrimSpace(d.do("output", args{"id": id, "wait": "regexp", "match": `\d+\n`}).Output)
 	if r.TimedOut || len(r.Ports) != 1 || port != itoa(r.Ports[0]) {

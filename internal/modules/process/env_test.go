@@ -17,7 +17,7 @@ const token = "correct horse battery"
 
 // withEnvironment is the module where the context lab has variables, one of
 // them secret, and den another. folder keeps detached processes; "" is none.
-func withEnvironment(t *testing.T, folder string) *desk {
+func withEnvironment(t *testing.T, folder string) *fixture {
 	t.Helper()
 	host := moduletest.NewHost(t)
 	deps := host.Deps()
@@ -26,7 +26,10 @@ func withEnvironment(t *testing.T, folder string) *desk {
 	c.Env = func(who tool.Caller) (contextstore.Environment, error) {
 		switch who.Context {
 		case "lab":
-			return contextstore.Environment{Plain: map[string]string{"STAGE": "lab"}, Secret: map[string]secret.Text{"TOKEN": secret.New(token)}}, nil
+			return contextstore.Environment{
+				Plain:  map[string]string{"STAGE": "lab"},
+				Secret: map[string]secret.Text{"TOKEN": secret.New(token)},
+			}, nil
 		case "den":
 			return contextstore.Environment{Plain: map[string]string{"STAGE": "den"}}, nil
 		case "broken":
@@ -39,7 +42,7 @@ func withEnvironment(t *testing.T, folder string) *desk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close(context.Background()) })
-	return &desk{t: t, m: m, host: host, dir: moduletest.Folder(t), context: "lab", as: "ann/lab"}
+	return &fixture{t: t, m: m, host: host, dir: moduletest.Folder(t), context: "lab", as: "ann/lab"}
 }
 
 func script(s string, more args) args {

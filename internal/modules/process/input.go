@@ -11,35 +11,43 @@ import (
 	"gatehouse/tool"
 )
 
-// mostInput is how much is typed at once, in bytes.
+// maxInput is the number of bytes in one input.
 const maxInput = 1 << 20
 
-// keys are what terminals send for keys that have names.
+// keyNames has the names of keys, each followed by what terminals send for it.
 var keyNames = []string{
-	"Enter", "\r", "Tab", "\t", "Escape", "\x1b", "Backspace", "\x7f", "Delete", "\x1b[3~", "Insert", "\x1b[2~", "Space", " ",
+	"Enter", "\r", "Tab", "\t", "Escape", "\x1b", "Backspace", "\x7f", "Delete", "\x1b[3~", "Insert", "\x1b[2~",
+	"Space", " ",
 	"Up", "\x1b[A", "Down", "\x1b[B", "Right", "\x1b[C", "Left", "\x1b[D", "Home", "\x1b[H", "End", "\x1b[F",
-	"PageUp", "\x1b[5~", "PageDown", "\x1b[6~", "F1", "\x1bOP", "F2", "\x1bOQ", "F3", "\x1bOR", "F4", "\x1bOS", "F5", "\x1b[15~",
-	"F6", "\x1b[17~", "F7", "\x1b[18~", "F8", "\x1b[19~", "F9", "\x1b[20~", "F10", "\x1b[21~", "F11", "\x1b[23~", "F12", "\x1b[24~",
+	"PageUp", "\x1b[5~", "PageDown", "\x1b[6~", "F1", "\x1bOP", "F2", "\x1bOQ", "F3", "\x1bOR", "F4", "\x1bOS", "F5",
+	"\x1b[15~",
+	"F6", "\x1b[17~", "F7", "\x1b[18~", "F8", "\x1b[19~", "F9", "\x1b[20~", "F10", "\x1b[21~", "F11", "\x1b[23~", "F12",
+	"\x1b[24~",
 }
 
-// arrows are the keys that change when a program asks for application keys.
+// arrows are the keys that send other bytes in application cursor mode.
 var arrows = []string{"Up", "Down", "Right", "Left", "Home", "End"}
 
 type inputIn struct {
 	ID    string   `json:"id" min:"1"`
-	Input string   `json:"input,omitempty" doc:"typed as it is; no newline is added"`
+	Input string   `json:"input,omitempty" doc:"typed unchanged; no newline is added"`
 	Keys  []string `json:"keys,omitempty" doc:"pressed after the input: Enter, Tab, Escape, Up, F1, C-c (Ctrl), M-x (Alt)"`
-	EOF   bool     `json:"eof,omitempty" doc:"then end the input"`
+	EOF   bool     `json:"eof,omitempty" doc:"then close the input"`
 }
 
 func (m *manager) inputTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_input", Title: "Type to a process", Effects: allEffects, Handle: "id",
-		Description: "Types text and keys to a process, exactly as given: end a line with \\n, or with the key Enter in a terminal.",
-		Help:        "Keys: Enter, Tab, Escape, Backspace, Delete, Insert, Space, Up, Down, Left, Right, Home, End, PageUp, PageDown, F1 to F12; C- before a character is Ctrl, M- before a key or character is Alt. A terminal that reads whole lines takes at most 4095 bytes of one. `eof` closes a pipe; in a terminal it is Ctrl-D.\n\nA program that does not read is waited for 5 seconds; what it has not taken by then is not typed, and the error says how much was.",
+		Description: "Types text and keys to a process, unchanged: end a line with \\n, or with the key Enter in a " +
+			"terminal.",
+		Help: "Keys: Enter, Tab, Escape, Backspace, Delete, Insert, Space, Up, Down, Left, Right, Home, End, " +
+			"PageUp, PageDown, F1 to F12; C- before a character is Ctrl, M- before a key or character is Alt. A " +
+			"terminal in line mode accepts at most 4095 bytes in one line. `eof` closes a pipe; in a terminal " +
+			"it types Ctrl-D.\n\nIf the program does not read for 5 seconds, the call fails, and the error " +
+			"says how many bytes were typed.",
 	}, func(ctx context.Context, c *tool.Call, in inputIn) (actionOut, error) {
 		if in.Input == "" && len(in.Keys) == 0 && !in.EOF {
-			return actionOut{}, tool.Refuse("invalid_arguments", "input cannot be empty")
+			return actionOut{}, tool.Refuse("invalid_arguments", "nothing to type: give input, keys or eof")
 		}
 		r, err := m.find(c, in.ID)
 		if err != nil {
@@ -50,7 +58,7 @@ func (m *manager) inputTool() tool.Tool {
 			return actionOut{}, err
 		}
 		if len(text) > maxInput {
-			return actionOut{}, tool.Refuse("too_large", "at most %d bytes are typed at once", maxInput)
+			return actionOut{}, tool.Refuse("too_large", "the input has more than %d bytes; type it in parts", maxInput)
 		}
 		if len(text) > 0 {
 			if n, err := r.child.Type(ctx, []byte(text)); err != nil {
@@ -69,16 +77,20 @@ func (m *manager) inputTool() tool.Tool {
 func inputError(err error, n int) error {
 	switch {
 	case errors.Is(err, proc.ErrNoInput):
-		return &tool.Refusal{Code: "closed", Message: "the process does not read any more: it has ended, or its input was closed", Next: "process_output tells how it is."}
+		return &tool.Refusal{
+			Code:    "closed",
+			Message: "the process does not read input: it has ended, or its input was closed",
+			Next:    "process_output shows its status.",
+		}
 	case errors.Is(err, os.ErrDeadlineExceeded):
-		r := tool.Refuse("timeout", "the process does not read; it took %d bytes", n)
-		r.Next = "Look at its output; type the rest when it reads again."
+		r := tool.Refuse("timeout", "the process does not read its input; %d bytes were typed", n)
+		r.Next = "Read its output with process_output, and type the rest when it reads again."
 		return r
 	}
 	return err
 }
 
-// typed is the text of an input with its keys.
+// encodeInput returns the bytes of an input and its keys.
 func (r *record) encodeInput(in inputIn) (string, error) {
 	r.log.mu.Lock()
 	app := r.log.screen != nil && r.log.screen.AppKeys()
@@ -88,14 +100,20 @@ func (r *record) encodeInput(in inputIn) (string, error) {
 	for _, k := range in.Keys {
 		s, ok := keySequence(k, app)
 		if !ok {
-			return "", &tool.Refusal{Code: "invalid_arguments", Message: "keys: there is no key " + k, Next: "Keys are Enter, Tab, Escape, Backspace, Up, PageDown, F1 and the like, C-c for Ctrl and M-x for Alt; write text as input."}
+			return "", &tool.Refusal{
+				Code:    "invalid_arguments",
+				Message: "keys: unknown key " + k,
+				Next: "Keys are Enter, Tab, Escape, Backspace, Up, PageDown, F1 and so on, C-c for Ctrl and M-x " +
+					"for Alt; give text as input.",
+			}
 		}
 		text.WriteString(s)
 	}
 	return text.String(), nil
 }
 
-// key is what a terminal sends for a key.
+// keySequence returns what a terminal sends for a key; app is application cursor
+// mode.
 func keySequence(name string, app bool) (string, bool) {
 	if rest, ok := strings.CutPrefix(name, "M-"); ok {
 		s, ok := keySequence(rest, app)
@@ -152,7 +170,11 @@ func (m *manager) resizeTool() tool.Tool {
 func (m *manager) findTerminal(c *tool.Call, id string) (*record, error) {
 	r, err := m.find(c, id)
 	if err == nil && !r.terminal {
-		err = &tool.Refusal{Code: "unsupported", Message: "the process has no terminal", Next: "Start it with terminal, or read it with process_output."}
+		err = &tool.Refusal{
+			Code:    "unsupported",
+			Message: "the process has no terminal",
+			Next:    "Start the program with terminal, or read its output with process_output.",
+		}
 	}
 	return r, err
 }

@@ -12,7 +12,7 @@ import (
 
 type listIn struct {
 	RunningOnly bool `json:"running_only,omitempty"`
-	Usage       bool `json:"usage,omitempty" doc:"tell CPU, memory and ports of what runs"`
+	Usage       bool `json:"usage,omitempty" doc:"with CPU, memory and ports of running ones"`
 	All         bool `json:"all,omitempty" doc:"of all callers; administrators only"`
 }
 
@@ -36,14 +36,15 @@ type processOut struct {
 
 type listOut struct {
 	Processes []processOut `json:"processes"`
-	Total     int      `json:"total"`
+	Total     int          `json:"total"`
 }
 
 func (m *manager) listTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_list", Title: "List processes", Effects: tool.Reads,
-		Description: "Lists your processes, oldest first; ended ones are kept for a while.",
-		Help:        "CPU, memory, ports and the number of processes count everything that came of a process. They are told where the system tells them (Linux); an ended process tells its CPU time.",
+		Description: "Lists your processes, oldest first. Ended ones are kept for a while.",
+		Help: "CPU, memory, ports and the number of processes include every process that it started. They " +
+			"are available on Linux; an ended process has its CPU time only.",
 	}, func(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
 		out := listOut{Processes: []processOut{}}
 		if in.All {
@@ -51,7 +52,7 @@ func (m *manager) listTool() tool.Tool {
 				return out, err
 			}
 		}
-		m.adopt() // what another host left meanwhile
+		m.adopt() // another host may have ended since the last time
 		for _, r := range m.matching(func(r *record) bool { return in.All || r.owner == c.Caller.Owner }) {
 			if l := r.describe(in.Usage); !in.RunningOnly || l.Status == "running" {
 				if in.All {
@@ -65,7 +66,8 @@ func (m *manager) listTool() tool.Tool {
 	})
 }
 
-// matching are the processes for which match holds, in the order they were started.
+// matching returns the processes for which match holds, in the order in which
+// they were started.
 func (m *manager) matching(match func(*record) bool) (all []*record) {
 	m.mu.Lock()
 	for _, r := range m.records {

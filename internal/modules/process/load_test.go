@@ -87,7 +87,8 @@ func TestAnyOutputIsShown(t *testing.T) {
 func TestZombiesAreNotOurs(t *testing.T) {
 	need(t, "bash")
 	d := open(t, "")
-	id := d.do("start", args{"command": "bash", "args": []string{"-c", "for i in {1..50}; do (exit 0) & done; echo made; exec sleep 1000"}}).ID
+	id := d.do("start", args{"command": "bash", "args": []string{"-c", "for i in {1..50}; do (exit 0) & done; echo " +
+		"made; exec sleep 1000"}}).ID
 	d.reads(id, "made")
 	if l := d.do("list", args{"usage": true}).Processes[0]; l.Processes > 51 {
 		t.Errorf("%+v", l)
@@ -100,7 +101,8 @@ func TestZombiesAreNotOurs(t *testing.T) {
 func TestAForkBombIsBounded(t *testing.T) {
 	need(t, "bash")
 	d := open(t, `{"processes":40}`)
-	id := d.do("start", args{"command": "bash", "args": []string{"-c", "b() { [ $1 -le 0 ] || { b $(($1-1)) & b $(($1-1)) & }; sleep 20; }; echo begun; b 7 2>/dev/null; wait"}}).ID
+	id := d.do("start", args{"command": "bash", "args": []string{"-c", "b() { [ $1 -le 0 ] || { b $(($1-1)) & b " +
+		"$(($1-1)) & }; sleep 20; }; echo begun; b 7 2>/dev/null; wait"}}).ID
 	d.reads(id, "begun")
 	rec := d.m.(*manager).records[id]
 	_, limited := rec.child.(*proc.Process).Contained()
@@ -123,12 +125,15 @@ func TestTwoHundredAtOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
-			r, code := d.try("start", args{"command": "sh", "args": []string{"-c", "echo number " + itoa(i) + "; exec sleep 1000"}})
+			r, code := d.try(
+				"start", args{"command": "sh", "args": []string{"-c", "echo number " + itoa(i) + "; exec sleep 1000"}},
+			)
 			if code != "" {
 				t.Errorf("%d: %s", i, code)
 				return
 			}
-			if r, code := d.try("output", args{"id": r.ID, "wait": "text", "match": "number " + itoa(i) + "\n", "timeout": 45}); code != "" || r.TimedOut {
+			if r, code := d.try("output", args{"id": r.ID, "wait": "text", "match": "number " + itoa(i) + "\n", "timeout": 45}); code != "" ||
+				r.TimedOut {
 				t.Errorf("%d: %s %+v", i, code, r)
 			}
 		})

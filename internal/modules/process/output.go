@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	pageBytes = 30_000                 // of output in one answer
-	idleTime  = 500 * time.Millisecond // without output
-	portInterval = 100 * time.Millisecond // between two looks at the ports
-	overlap   = 4 << 10                // of what has been searched, in case a match began there
+	pageBytes    = 30_000                 // bytes of output in one result
+	idleTime     = 500 * time.Millisecond // without output counts as idle
+	portInterval = 100 * time.Millisecond // between two checks of the ports
+	overlap      = 4 << 10                // bytes that are searched again, because a match may begin there
 )
 
 type outputIn struct {
 	ID      string `json:"id" min:"1"`
-	Since   *int64 `json:"since,omitempty" doc:"next of the answer before; without it, the newest" min:"0"`
+	Since   *int64 `json:"since,omitempty" doc:"next of the previous result; without it, the newest output" min:"0"`
 	Tail    int    `json:"tail,omitempty" doc:"only the last lines" min:"0" max:"10000"`
 	Stream  string `json:"stream,omitempty" enum:"both,stdout,stderr" default:"both"`
-	Wait    string `json:"wait,omitempty" doc:"first wait for any output, text, a regexp, the exit, half a second of silence, or a listening port" enum:"output,text,regexp,exit,idle,port"`
+	Wait    string `json:"wait,omitempty" doc:"first wait for any output, a text, a regexp, the exit, half a second without output, or a listening port" enum:"output,text,regexp,exit,idle,port"`
 	Match   string `json:"match,omitempty" doc:"the text or regexp (RE2) to wait for"`
 	Timeout int    `json:"timeout,omitempty" doc:"seconds to wait" default:"30" min:"0" max:"45"`
 	Raw     bool   `json:"raw,omitempty" doc:"keep a terminal's control sequences"`
@@ -33,17 +33,24 @@ type outputOut struct {
 	Output string `json:"output" text:"product"`
 	condition
 	Next     int64 `json:"next" doc:"since of the next call"`
-	More     bool  `json:"more,omitempty" doc:"there is more already"`
-	Lost     int64 `json:"lost,omitempty" doc:"bytes before this that are not kept any more"`
-	TimedOut bool  `json:"timedOut,omitempty" doc:"what was waited for did not come"`
+	More     bool  `json:"more,omitempty" doc:"there is more output now"`
+	Lost     int64 `json:"lost,omitempty" doc:"bytes before this that are no longer kept"`
+	TimedOut bool  `json:"timedOut,omitempty" doc:"the wait reached its timeout"`
 	Ports    []int `json:"ports,omitempty"`
 }
 
 func (m *manager) outputTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_output", Title: "Read a process's output", Effects: tool.Reads, Handle: "id",
-		Description: "Gives what a process has printed since a cursor, or the newest of it. It can first wait for text, for its exit or for more.",
-		Help:        "Both streams share one cursor: `next` of an answer is `since` of the next call, whatever `stream` is. The newest part of each stream is kept (1 MiB unless configured); `lost` tells how much before it is gone. Bytes that are no UTF-8 are shown as `\\xNN`. Control sequences of a terminal are left out unless `raw`; `process_screen` shows what they draw.\n\n`wait` with `text` or `regexp` searches from `since` on, or from the oldest output that is kept. A wait ends early when the process ends, and with `timedOut` after `timeout` seconds; the process goes on.",
+		Description: "Returns the output of a process since a cursor, or the newest of it. It can first wait for a " +
+			"text, more output or the exit.",
+		Help: "Both streams share one cursor: `next` of a result is `since` of the next call, for any " +
+			"`stream`. The newest part of each stream is kept (by default 1 MiB); `lost` is the number of bytes " +
+			"before it that are no longer kept. Bytes that are not UTF-8 are shown as `\\xNN`. Control " +
+			"sequences of a terminal are removed unless `raw` is set; `process_screen` shows what they " +
+			"draw.\n\n`wait` with `text` or `regexp` searches from `since` on, or from the oldest kept " +
+			"output. A wait ends early if the process ends, and with `timedOut` after `timeout` " +
+			"seconds; the process continues.",
 	}, m.output)
 }
 
@@ -60,12 +67,12 @@ func (m *manager) output(ctx context.Context, c *tool.Call, in outputIn) (output
 		}
 		out.TimedOut = !ok
 	}
-	out.condition = r.condition() // before the output, so that an ended process has no more
+	out.condition = r.condition() // read before the output, so that an ended process has no further output
 	r.page(&in, &out, c.Unpaged)
 	return out, nil
 }
 
-// streams are those a caller asks for.
+// streams returns the streams of a name.
 func streams(name string) []int {
 	switch name {
 	case "stdout":
@@ -76,8 +83,8 @@ func streams(name string) []int {
 	return []int{stdout, stderr}
 }
 
-// page fills in the output: a page of it or, unpaged and without a cursor, all
-// that is kept.
+// page sets the output: a page of it or, if the result is unpaged and there is no
+// cursor, everything that is kept.
 func (r *record) page(in *outputIn, out *outputOut, unpaged bool) {
 	most := pageBytes
 	if unpaged && in.Since == nil && in.Tail == 0 {
@@ -107,7 +114,8 @@ func (r *record) page(in *outputIn, out *outputOut, unpaged bool) {
 	}
 }
 
-// endOnCharacter leaves the beginning of a character for the next page.
+// endOnCharacter removes an incomplete character from the end, so that the next
+// page begins with it.
 func (p *part) endOnCharacter(more bool) {
 	if n := len(p.text) - displaytext.Whole(p.text); more && n > 0 && n <= p.whole && n < len(p.text) {
 		p.text = p.text[:len(p.text)-n]
@@ -115,7 +123,7 @@ func (p *part) endOnCharacter(more bool) {
 	}
 }
 
-// tail is the last n lines; what follows the last line's end is a line of its own.
+// lastLines returns the last n lines. Text after the last newline is a line.
 func lastLines(text []byte, n int) []byte {
 	at := len(bytes.TrimSuffix(text, []byte("\n")))
 	for ; n > 0 && at >= 0; n-- {
@@ -124,7 +132,7 @@ func lastLines(text []byte, n int) []byte {
 	return text[at+1:]
 }
 
-// waitFor tells whether what is waited for came.
+// waitFor waits for the condition of in.Wait and reports whether it was met.
 func (r *record) waitFor(ctx context.Context, in *outputIn, out *outputOut) (bool, error) {
 	timeout := time.Duration(in.Timeout) * time.Second
 	switch in.Wait {
@@ -153,7 +161,8 @@ func (r *record) waitFor(ctx context.Context, in *outputIn, out *outputOut) (boo
 	return r.waitUntil(ctx, timeout, 0, found)
 }
 
-// more tells whether there is output after the cursor, or after now.
+// hasMore returns a function that reports whether there is output after the
+// cursor or, without one, after now.
 func (r *record) hasMore(in *outputIn) func() bool {
 	r.log.mu.Lock()
 	from := r.log.total
@@ -170,10 +179,15 @@ func (r *record) hasMore(in *outputIn) func() bool {
 	}
 }
 
-// search looks for what is to be matched, in what has come since it last looked.
+// matcher returns a function that searches the output since its last call for
+// in.Match.
 func (r *record) matcher(in *outputIn) (func() bool, error) {
 	if in.Match == "" || len(in.Match) > overlap {
-		return nil, &tool.Refusal{Code: "invalid_arguments", Message: "match: give what to wait for, of at most 4096 bytes", Next: "Or wait for output, exit or idle."}
+		return nil, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "match: expected a text or regexp of 1 to 4096 bytes",
+			Next:    "Give match, or wait for output, exit or idle.",
+		}
 	}
 	pattern := regexp.QuoteMeta(in.Match)
 	if in.Wait == "regexp" {
@@ -201,8 +215,9 @@ func (r *record) matcher(in *outputIn) (func() bool, error) {
 	}, nil
 }
 
-// await waits until ok or the process has ended, and tells what ok says then. It
-// looks when something was printed, and every so often if that is not 0.
+// waitUntil waits until ok returns true, the process has ended, or timeout has
+// passed, and returns the result of ok. It calls ok when there is new output and,
+// if every is not 0, at that interval.
 func (r *record) waitUntil(ctx context.Context, timeout, every time.Duration, ok func() bool) (bool, error) {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()

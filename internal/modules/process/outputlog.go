@@ -9,42 +9,44 @@ import (
 	"gatehouse/internal/exec/terminal"
 )
 
-// The streams of a process. A terminal has only the first.
+// The streams of a process. A process with a terminal has only the first.
 const (
 	stdout = iota
 	stderr
 )
 
 const (
-	initialBuffer = 4 << 10 // of a ring, which grows to what the configuration says
-	maxPieces  = 8 << 10 // of one ring: how often the streams took turns
+	initialBuffer = 4 << 10 // bytes of a new ring, which grows up to Config.Buffer
+	maxPieces     = 8 << 10 // pieces of one ring; older ones are dropped
 )
 
-// log is the newest of what a process printed. Positions count the bytes of both
-// streams as they arrived, so one cursor serves each of them and both.
+// outputLog is the newest output of a process. A position counts the bytes of
+// both streams in the order in which they arrived, so that one cursor serves
+// each stream and both together. It is safe for concurrent use.
 type outputLog struct {
-	mu      sync.Mutex
-	total   int64
-	rings   [2]ring
-	screen  *terminal.Screen // nil without a terminal
-	lastWrite   time.Time        // when the last byte came
-	waiting chan struct{}    // closed at the next byte; nil when nobody waits
+	mu        sync.Mutex
+	total     int64
+	rings     [2]ring
+	screen    *terminal.Screen // nil if the process has no terminal
+	lastWrite time.Time        // when the last byte arrived
+	waiting   chan struct{}    // closed at the next byte; nil if no goroutine waits
 }
 
-// ring is the newest of one stream.
+// ring is the newest part of one stream.
 type ring struct {
-	max   int
-	buf    []byte  // used as a circle of len(buf)
-	end    int64   // bytes of this stream so far
-	kept   int     // of those, the last
-	pieces []piece // of what is kept, oldest first
-	lost   int64   // bytes that are not kept any more
-	before int64   // position in the log below which bytes were lost
+	max    int
+	buf    []byte  // a circular buffer
+	end    int64   // bytes that this stream has had
+	kept   int     // how many of them are kept, the last ones
+	pieces []piece // of the kept bytes, oldest first
+	lost   int64   // bytes that were dropped
+	before int64   // position in the log before which bytes were dropped
 }
 
-// piece is a part of a stream that arrived without the other between.
+// piece is a part of a stream that arrived without a part of the other stream in
+// between.
 type piece struct {
-	at, inStream, n int64 // position in the log, in the stream, and bytes
+	at, inStream, n int64 // position in the log, position in the stream, length
 }
 
 func newLog(most int, screen *terminal.Screen) *outputLog {
@@ -53,7 +55,7 @@ func newLog(most int, screen *terminal.Screen) *outputLog {
 	return l
 }
 
-// stream is the writer of one stream; it never blocks.
+// stream is the writer of one stream. It never blocks and never fails.
 type stream struct {
 	*outputLog
 	n int
@@ -72,7 +74,7 @@ func (s stream) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// skip counts what was printed and is not kept any more.
+// skip counts output that is not kept.
 func (l *outputLog) skip(stream int, n int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -89,7 +91,7 @@ func (l *outputLog) wake() {
 	}
 }
 
-// next is closed when more has come. l.mu is held.
+// changed returns a channel that is closed at the next output. l.mu is held.
 func (l *outputLog) changed() <-chan struct{} {
 	if l.waiting == nil {
 		l.waiting = make(chan struct{})
@@ -121,7 +123,7 @@ func (r *ring) add(b []byte, at int64) {
 	}
 }
 
-// grow makes the circle large enough for n more bytes, if it may.
+// grow enlarges the buffer for n more bytes, up to its limit.
 func (r *ring) grow(n int) {
 	size := max(len(r.buf), min(initialBuffer, r.max))
 	for size < r.kept+n && size < r.max {
@@ -131,7 +133,7 @@ func (r *ring) grow(n int) {
 		return
 	}
 	buf := make([]byte, size)
-	from := r.end - int64(n) - int64(r.kept) // the end has moved already, the bytes have not
+	from := r.end - int64(n) - int64(r.kept) // the end includes the n new bytes, which are not in the buffer yet
 	for i := range r.kept {
 		own := from + int64(i)
 		buf[own%int64(size)] = r.buf[own%int64(len(r.buf))]
@@ -139,7 +141,7 @@ func (r *ring) grow(n int) {
 	r.buf = buf
 }
 
-// drop forgets what lies before a position in the stream.
+// drop drops the bytes before a position in the stream.
 func (r *ring) drop(own int64) {
 	i := 0
 	for i < len(r.pieces) && r.pieces[i].inStream+r.pieces[i].n <= own {
@@ -172,22 +174,22 @@ func (r *ring) copyTo(b []byte, p piece) []byte {
 	return b
 }
 
-// part is some of the log.
+// part is a part of the log.
 type part struct {
 	text       []byte
-	start, end int64 // positions; reading on begins at end
-	lost       int64 // bytes between what was asked for and start that are gone, at most
-	whole      int   // bytes at the end of text that arrived in a row
+	start, end int64 // positions in the log; the next read begins at end
+	lost       int64 // upper bound of the dropped bytes between the requested position and start
+	whole      int   // bytes at the end of text that are of one piece
 }
 
-// taken is a piece and whose it is.
+// streamPiece is a piece with its stream.
 type streamPiece struct {
 	piece
 	from *ring
 }
 
-// read gives what the streams hold from a position on, at most so many bytes: the
-// first, or with last the last of them. l.mu is held.
+// read returns at most most bytes of the streams from position since on: the
+// first of them or, with last, the last. l.mu is held.
 func (l *outputLog) read(since int64, streams []int, most int, last bool) part {
 	all, lost := l.pieces(since, streams)
 	p := part{start: since, end: l.total, lost: lost}
@@ -203,15 +205,15 @@ func (l *outputLog) read(since int64, streams []int, most int, last bool) part {
 	return p
 }
 
-// turn is a part of one stream, and the position after it.
+// chunk is a part of one stream and the position after it.
 type chunk struct {
 	stream int
 	text   []byte
 	end    int64
 }
 
-// turns gives what both streams hold from a position on, at most so many bytes
-// in so many parts, in the order in which they took turns. l.mu is held.
+// chunks returns both streams from position since on in the order in which they
+// arrived: at most most bytes in at most parts chunks. l.mu is held.
 func (l *outputLog) chunks(since int64, most, parts int) (all []chunk, end, lost int64) {
 	found, lost := l.pieces(since, []int{stdout, stderr})
 	found, end = earliest(found, int64(most), l.total)
@@ -228,15 +230,17 @@ func (l *outputLog) chunks(since int64, most, parts int) (all []chunk, end, lost
 	return all, end, lost
 }
 
-// pieces are those of some streams from a position on, in order, and how many
-// bytes of them are gone. l.mu is held.
+// pieces returns the pieces of some streams from position since on, in order, and
+// how many of their bytes were dropped. l.mu is held.
 func (l *outputLog) pieces(since int64, streams []int) (all []streamPiece, lost int64) {
 	for _, s := range streams {
 		r := &l.rings[s]
 		if r.before > since {
 			lost += min(r.lost, r.before-since)
 		}
-		i, _ := slices.BinarySearchFunc(r.pieces, since, func(x piece, at int64) int { return cmp.Compare(x.at+x.n-1, at) })
+		i, _ := slices.BinarySearchFunc(
+			r.pieces, since, func(x piece, at int64) int { return cmp.Compare(x.at+x.n-1, at) },
+		)
 		for _, x := range r.pieces[i:] {
 			if cut := since - x.at; cut > 0 {
 				x = piece{x.at + cut, x.inStream + cut, x.n - cut}
@@ -248,7 +252,8 @@ func (l *outputLog) pieces(since int64, streams []int) (all []streamPiece, lost 
 	return all, lost
 }
 
-// earliest keeps the first so many bytes, and tells where reading on begins.
+// earliest returns the pieces with the first most bytes, and the position after
+// them.
 func earliest(all []streamPiece, most, end int64) ([]streamPiece, int64) {
 	for i := range all {
 		if all[i].n > most {
@@ -260,7 +265,8 @@ func earliest(all []streamPiece, most, end int64) ([]streamPiece, int64) {
 	return all, end
 }
 
-// latest keeps the last so many bytes, and tells where they begin.
+// latest returns the pieces with the last most bytes, and the position at which
+// they begin.
 func latest(all []streamPiece, most, since int64) ([]streamPiece, int64) {
 	for i := len(all) - 1; i >= 0; i-- {
 		if x := &all[i]; x.n > most {

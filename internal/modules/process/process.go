@@ -1,10 +1,10 @@
-// Package process starts programs that go on after the call that started them,
-// and lets their owner read, drive and end them.
+// Package process is the module that starts programs which outlive the call
+// that started them, and lets their owner read, type to and stop them.
 //
-// A process belongs to the principal and context that started it; nobody else
-// finds it. It outlives call and session and ends with the host, and with it
-// ends everything that came of it. What it prints never holds it up: the newest
-// part is kept, and a cursor tells what was lost.
+// A process belongs to the principal and context that started it; other callers
+// cannot find it. It outlives the call and the session and ends with the host.
+// When it ends, every process that it started ends too. Its output never blocks
+// it: the newest part is kept, and a cursor shows how much was lost.
 package process
 
 import (
@@ -30,70 +30,81 @@ import (
 // Config is the module's section of the configuration. The zero value is
 // usable: each zero stands for the default.
 type Config struct {
-	PerOwner   int    `json:"running,omitempty"`   // processes of one owner at once; 0 means 256
-	PerContext   int    `json:"context,omitempty"`   // processes of one context at once, of all its callers; 0 means as many as in all
-	Total int    `json:"everyones,omitempty"` // processes at once in all; 0 means 1000
-	Processes int    `json:"processes,omitempty"` // what one process may become, threads included; 0 means 512
-	Buffer    int    `json:"buffer,omitempty"`    // bytes of each stream that are kept; 0 means 1 MiB
-	MaxEnded      int    `json:"kept,omitempty"`      // ended processes of one owner that are remembered; 0 means 50
-	Retention      string `json:"keep,omitempty"`      // for how long; "" means 1h
+	PerOwner   int    `json:"running,omitempty"`   // running processes of one owner; 0 means 256
+	PerContext int    `json:"context,omitempty"`   // running processes of one context; 0 means Total
+	Total      int    `json:"everyones,omitempty"` // running processes of the host; 0 means 1000
+	Processes  int    `json:"processes,omitempty"` // processes and threads that one process may start; 0 means 512
+	Buffer     int    `json:"buffer,omitempty"`    // bytes kept of each stream; 0 means 1 MiB
+	MaxEnded   int    `json:"kept,omitempty"`      // ended processes kept of one owner; 0 means 50
+	Retention  string `json:"keep,omitempty"`      // how long an ended process is kept; "" means 1h
 
-	// Hub is where owners hear of their processes; it belongs to whoever gave
-	// it. nil means that nobody listens.
+	// Hub gets the messages about processes for their owners. The module does not
+	// close it. nil means that no messages are sent.
 	Hub *hub.Hub `json:"-"`
-	// Env is what programs find in their environment in the caller's context;
-	// nil means that there is nothing. Its error refuses the call. The secrets
-	// in it are hidden in what they print.
+	// Env returns the environment of programs in the caller's context; nil means
+	// an empty one. If it returns an error, the call is refused. Its secrets are
+	// hidden in the output of programs.
 	Env func(tool.Caller) (contextstore.Environment, error) `json:"-"`
-	// Rules says who may list and end the processes of all callers; nil means no one.
+	// Rules decides who may list and stop the processes of all callers; nil means
+	// that no caller may.
 	Rules operator.Func `json:"-"`
-	// Sessions tells when sessions end; nil means that there are none.
+	// Sessions reports the end of sessions; nil means that there are no sessions.
 	Sessions Sessions `json:"-"`
-	// Folder is where detached processes are kept; "" means there are none.
+	// Folder keeps the cards and the output of detached processes; "" means that
+	// no process can be detached.
 	Folder string `json:"-"`
-	// Begun is closed when facts are followed, and the processes that an earlier
-	// host left are taken on; nil means at once.
+	// Ready is closed when subscribers receive events. The module then adopts the
+	// detached processes of an earlier host. nil means at once.
 	Ready <-chan struct{} `json:"-"`
 }
 
-// Sessions are those that a process may end with.
+// Sessions reports the end of the sessions with which a process may end.
 type Sessions interface {
-	// Ended yields, from now on, which sessions have ended.
+	// Ended yields, from now on, functions that report whether a session has
+	// ended.
 	Ended(context.Context) iter.Seq[func(session string) bool]
 	// Lives reports whether a session has not ended.
 	Lives(session string) bool
 }
 
-// closeWait is how long one process may take to end when the module closes.
+// closeWait is the time that one process has to end when the module closes.
 const closeWait = 2 * time.Second
 
 // manager is the module.
 type manager struct {
-	offer  module.Offer
-	cfg    Config
-	retention   time.Duration
-	log    *slog.Logger
-	newID  func(kind string) string
-	tell   func(subject string, fact any)
-	ctx   context.Context // of all processes
+	offer     module.Offer
+	cfg       Config
+	retention time.Duration
+	log       *slog.Logger
+	newID     func(kind string) string
+	tell      func(subject string, fact any)
+	ctx       context.Context // of all processes; a field because they outlive the calls that start them
 	cancel    context.CancelFunc
-	wg sync.WaitGroup // goroutines of the records
+	wg        sync.WaitGroup // the goroutines of the records
 
-	adopting sync.Mutex      // before mu; held while what an earlier host left is taken on
-	badCards   map[string]bool // cards that cannot be read; guarded by adopting
+	adopting sync.Mutex      // held during adopt; acquired before mu, which adopt acquires for short times
+	badCards map[string]bool // paths of cards that cannot be read, which are logged once; guarded by adopting
 
-	mu      sync.Mutex
-	closed  bool
-	records map[string]*record
-	byOwner map[string]int // by owner
-	byContext  map[string]int // by context
-	total     int            // running
+	mu        sync.Mutex
+	closed    bool
+	records   map[string]*record
+	byOwner   map[string]int // running processes by owner
+	byContext map[string]int // running processes by context
+	total     int            // running processes
 }
 
 // New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		m := &manager{log: d.Log, newID: d.NewID, tell: d.Publish, records: map[string]*record{}, byOwner: map[string]int{}, byContext: map[string]int{}, badCards: map[string]bool{}}
+		m := &manager{
+			log:       d.Log,
+			newID:     d.NewID,
+			tell:      d.Publish,
+			records:   map[string]*record{},
+			byOwner:   map[string]int{},
+			byContext: map[string]int{},
+			badCards:  map[string]bool{},
+		}
 		m.cfg = cfg
 		if err := m.configure(); err != nil {
 			return nil, err
@@ -125,9 +136,12 @@ func (m *manager) configure() (err error) {
 	for _, n := range []struct {
 		value     *int
 		otherwise int
-	}{{&c.PerOwner, 256}, {&c.Total, 1000}, {&c.PerContext, math.MaxInt}, {&c.Processes, 512}, {&c.Buffer, 1 << 20}, {&c.MaxEnded, 50}} {
+	}{
+		{&c.PerOwner, 256}, {&c.Total, 1000}, {&c.PerContext, math.MaxInt}, {&c.Processes, 512}, {&c.Buffer, 1 << 20},
+		{&c.MaxEnded, 50},
+	} {
 		if *n.value < 0 {
-			return fmt.Errorf("%d: a limit cannot be negative", *n.value)
+			return fmt.Errorf("%d is negative; expected a limit of 0 or more", *n.value)
 		}
 		if *n.value == 0 {
 			*n.value = n.otherwise
@@ -146,7 +160,8 @@ func (m *manager) Offer(context.Context, module.Audience) (*module.Offer, error)
 	return &m.offer, nil
 }
 
-// adoptFirst takes on what an earlier host left when somebody follows the facts.
+// adoptWhenReady adopts the processes of an earlier host when subscribers receive
+// the events about them.
 func (m *manager) adoptWhenReady() {
 	if m.cfg.Ready != nil {
 		select {
@@ -158,8 +173,9 @@ func (m *manager) adoptWhenReady() {
 	m.adopt()
 }
 
-// EndOwned implements module.Owned: it kills, at once, also what another host
-// left. Processes that have ended, and their output, are forgotten unlisted.
+// EndOwned implements module.Owned: it kills the processes at once, including
+// detached ones of an earlier host. It forgets ended processes and their output
+// without listing them.
 func (m *manager) EndOwned(_ context.Context, match func(owner string, made time.Time) bool) (ended []string) {
 	m.adopt()
 	own := m.matching(func(r *record) bool { return match(r.owner, r.startedAt) })
@@ -169,8 +185,8 @@ func (m *manager) EndOwned(_ context.Context, match func(owner string, made time
 		wg.Go(func() {
 			if _, over := r.ended(); !over {
 				if err := r.child.Kill(); err != nil {
-					m.log.Error("a process of a removed user did not end", "process", r.id, "err", err)
-					return // it stays known, so that the next attempt finds it
+					m.log.Error("cannot end a process of a removed user", "process", r.id, "err", err)
+					return // it stays registered, so that the next attempt finds it
 				}
 				lines[i] = fmt.Sprintf("process %s: %s", r.id, r.command)
 			}
@@ -181,9 +197,9 @@ func (m *manager) EndOwned(_ context.Context, match func(owner string, made time
 	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
 }
 
-// HandOver implements module.Transferable. Processes that have ended go with
-// the others, unlisted. Those that end with a session, and those that ended
-// before this host, stay.
+// HandOver implements module.Transferable. Ended processes are handed over too,
+// without being listed. Processes that end with a session, and those that ended
+// before this host was started, are not handed over.
 func (m *manager) HandOver(_ context.Context, heir module.Heir) (handed []string) {
 	m.adopt()
 	m.mu.Lock()
@@ -191,12 +207,13 @@ func (m *manager) HandOver(_ context.Context, heir module.Heir) (handed []string
 	for _, r := range m.records {
 		to := heir(r.owner, r.startedAt)
 		d, detached := r.child.(*detached)
-		if m.closed || to == "" || r.session != "" || r.files != nil && !detached { // the last ended before this host
+		// the last condition: it ended before this host was started
+		if m.closed || to == "" || r.session != "" || r.files != nil && !detached {
 			continue
 		}
 		if detached {
 			if err := d.updateCard(func(c *card) { c.Owner = to }); err != nil {
-				m.log.Error("a process cannot be handed over: its file cannot be written", "process", r.id, "err", err)
+				m.log.Error("cannot hand over a process: its card cannot be written", "process", r.id, "err", err)
 				continue
 			}
 		}
@@ -204,7 +221,7 @@ func (m *manager) HandOver(_ context.Context, heir module.Heir) (handed []string
 		r.owner = to
 		if r.counted {
 			m.releaseLocked(from, r.context)
-			m.reserveLocked(to, r.context) // past the limits of the new owner too: it is there
+			m.reserveLocked(to, r.context) // even beyond the limits of the new owner, because the process exists
 		}
 		if r.feed != nil {
 			r.feed.Close()
@@ -219,7 +236,7 @@ func (m *manager) HandOver(_ context.Context, heir module.Heir) (handed []string
 	return handed
 }
 
-// Close ends all processes but those that are detached.
+// Close ends all processes except detached ones.
 func (m *manager) Close(ctx context.Context) error {
 	m.mu.Lock()
 	m.closed = true
@@ -252,25 +269,39 @@ func (m *manager) Close(ctx context.Context) error {
 	return nil
 }
 
-// reserve takes a place for one more process of an owner.
+// reserve counts one more running process of an owner in a context. It refuses
+// it if a limit is reached.
 func (m *manager) reserve(owner, in string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	switch {
 	case m.closed:
-		return tool.Refuse("busy", "the host is closing")
+		return tool.Refuse("busy", "the host is stopping")
 	case m.byOwner[owner] >= m.cfg.PerOwner:
-		return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("%d processes of yours are running, which is the most there may be", m.byOwner[owner]), Next: "Stop some: process_list shows them with running_only."}
+		return &tool.Refusal{
+			Code:    "busy",
+			Message: fmt.Sprintf("%d processes of yours are running, which is the limit", m.byOwner[owner]),
+			Next:    "Stop one with process_stop; process_list with running_only lists them.",
+		}
 	case m.byContext[in] >= m.cfg.PerContext:
-		return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("%d processes are running in this context, which is the most there may be", m.byContext[in]), Next: "Stop some of yours, or try again later."}
+		return &tool.Refusal{
+			Code:    "busy",
+			Message: fmt.Sprintf("%d processes are running in this context, which is the limit", m.byContext[in]),
+			Next:    "Stop one of yours, or try again later.",
+		}
 	case m.total >= m.cfg.Total:
-		return &tool.Refusal{Code: "busy", Message: "this host runs as many processes as it may", Next: "Try again later."}
+		return &tool.Refusal{
+			Code:    "busy",
+			Message: "this host runs as many processes as its limit allows",
+			Next:    "Try again later.",
+		}
 	}
 	m.reserveLocked(owner, in)
 	return nil
 }
 
-// count takes a place whatever the limits are: the process is there.
+// reserveUnchecked counts a running process without checking the limits, because
+// the process exists already.
 func (m *manager) reserveUnchecked(owner, in string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -283,14 +314,14 @@ func (m *manager) reserveLocked(owner, in string) {
 	m.total++
 }
 
-// release gives the place back.
+// release undoes reserve.
 func (m *manager) release(owner, in string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.releaseLocked(owner, in)
 }
 
-// vacate is release with m.mu held.
+// releaseLocked is release with m.mu held.
 func (m *manager) releaseLocked(owner, in string) {
 	m.total--
 	for _, x := range []struct {
@@ -303,20 +334,25 @@ func (m *manager) releaseLocked(owner, in string) {
 	}
 }
 
-// find is a process of the caller's; somebody else's is as if it were not there.
+// find returns a process of the caller. The process of another caller is
+// reported as missing.
 func (m *manager) find(c *tool.Call, id string) (*record, error) {
 	return m.findAs(c, id, false)
 }
 
-// findAs is find, or with all a process of any caller.
+// findAs returns a process of the caller or, with all, of any caller.
 func (m *manager) findAs(c *tool.Call, id string, all bool) (*record, error) {
 	r := m.record(id)
 	if r == nil {
-		m.adopt() // another host may have left it
+		m.adopt() // it may be a detached process of an earlier host
 		r = m.record(id)
 	}
 	if r == nil || !all && m.ownerOf(r) != c.Caller.Owner {
-		return nil, &tool.Refusal{Code: "not_found", Message: "process not found: " + id, Next: "process_list shows the processes there are; ended ones are kept for a while."}
+		return nil, &tool.Refusal{
+			Code:    "not_found",
+			Message: "process not found: " + id,
+			Next:    "process_list lists your processes; ended ones are kept for a while.",
+		}
 	}
 	return r, nil
 }
@@ -333,7 +369,7 @@ func (m *manager) record(id string) *record {
 	return m.records[id]
 }
 
-// remove forgets an ended process.
+// remove forgets an ended process and its output.
 func (m *manager) remove(r *record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -341,8 +377,8 @@ func (m *manager) remove(r *record) {
 	r.dropFiles()
 }
 
-// over is called when a process has ended: its place is free, and it is
-// remembered for a while.
+// recordEnd is called when a process has ended: it releases the place among the
+// running processes and keeps the record for the retention time.
 func (m *manager) recordEnd(r *record, s proc.State) {
 	m.mu.Lock()
 	owner := r.owner
@@ -354,8 +390,10 @@ func (m *manager) recordEnd(r *record, s proc.State) {
 		keep -= time.Since(r.ending.At)
 	}
 	if d, ok := r.child.(*detached); ok && m.record(r.id) == r {
-		if err := d.updateCard(func(c *card) { c.End = endingOf(s, false) }); err != nil && !errors.Is(err, os.ErrClosed) { // it was removed meanwhile
-			m.log.Warn("what became of a process cannot be written down", "process", r.id, "err", err)
+		// it was removed
+		if err := d.updateCard(func(c *card) { c.End = endingOf(s, false) }); err != nil &&
+			!errors.Is(err, os.ErrClosed) {
+			m.log.Warn("cannot write the end of a process to its card", "process", r.id, "err", err)
 		}
 	}
 	if r.ending == nil {
@@ -386,7 +424,7 @@ func (m *manager) recordEnd(r *record, s proc.State) {
 	}
 }
 
-// started and exited are the facts that are published.
+// startedEvent is published when a process was started.
 type startedEvent struct {
 	ID      string `json:"id"`
 	Owner   string `json:"owner"`
@@ -394,7 +432,7 @@ type startedEvent struct {
 	PID     int    `json:"pid"`
 }
 
-// handedOver is the fact that a process has another owner.
+// handedOverEvent is published when a process has got another owner.
 type handedOverEvent struct {
 	ID    string `json:"id"`
 	Owner string `json:"owner"`

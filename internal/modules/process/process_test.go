@@ -15,8 +15,8 @@ import (
 	"gatehouse/tool"
 )
 
-// desk is the module with one folder, and the callers that come to it.
-type desk struct {
+// fixture is the module with one folder, and its callers.
+type fixture struct {
 	t    testing.TB
 	m    module.Module
 	host *moduletest.Host
@@ -41,14 +41,14 @@ func configOf(t testing.TB, text string) (c Config) {
 	return c
 }
 
-func open(t testing.TB, config string) *desk {
+func open(t testing.TB, config string) *fixture {
 	t.Helper()
 	h := moduletest.NewHost(t)
 	m, err := New(configOf(t, config))(t.Context(), h.Deps())
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &desk{t: t, m: m, host: h, dir: moduletest.Folder(t)}
+	d := &fixture{t: t, m: m, host: h, dir: moduletest.Folder(t)}
 	t.Cleanup(func() { m.Close(t.Context()) })
 	return d
 }
@@ -57,7 +57,7 @@ func open(t testing.TB, config string) *desk {
 type args = map[string]any
 
 // try calls a tool and gives its result, or the code of its refusal.
-func (d *desk) try(name string, in args) (out result, code string) {
+func (d *fixture) try(name string, in args) (out result, code string) {
 	d.t.Helper()
 	c := moduletest.NewCall(d.t, in)
 	c.Roots, c.Caller.Session = d.dir, d.session
@@ -81,7 +81,7 @@ func (d *desk) try(name string, in args) (out result, code string) {
 	return out, ""
 }
 
-func (d *desk) do(name string, in args) result {
+func (d *fixture) do(name string, in args) result {
 	d.t.Helper()
 	out, code := d.try(name, in)
 	if code != "" {
@@ -120,19 +120,21 @@ type listedProcess struct {
 }
 
 // sh starts a script.
-func (d *desk) sh(script string) string {
+func (d *fixture) sh(script string) string {
 	d.t.Helper()
 	return d.do("start", args{"command": "sh", "args": []string{"-c", script}}).ID
 }
 
 // terminal starts a program in a terminal.
-func (d *desk) terminal(command string, arg ...string) string {
+func (d *fixture) terminal(command string, arg ...string) string {
 	d.t.Helper()
-	return d.do("start", args{"command": command, "args": arg, "terminal": true, "env": []string{"PS1=$ ", "HISTFILE="}}).ID
+	return d.do(
+		"start", args{"command": command, "args": arg, "terminal": true, "env": []string{"PS1=$ ", "HISTFILE="}},
+	).ID
 }
 
 // sees waits for a text on the screen.
-func (d *desk) sees(id, text string) result {
+func (d *fixture) sees(id, text string) result {
 	d.t.Helper()
 	r := d.do("screen", args{"id": id, "text": text, "timeout": 45})
 	if r.TimedOut {
@@ -142,7 +144,7 @@ func (d *desk) sees(id, text string) result {
 }
 
 // reads waits for a text in the output.
-func (d *desk) reads(id, text string) result {
+func (d *fixture) reads(id, text string) result {
 	d.t.Helper()
 	r := d.do("output", args{"id": id, "wait": "text", "match": text, "timeout": 45})
 	if r.TimedOut {
@@ -151,7 +153,7 @@ func (d *desk) reads(id, text string) result {
 	return r
 }
 
-func (d *desk) ended(id string) result {
+func (d *fixture) ended(id string) result {
 	d.t.Helper()
 	r := d.do("output", args{"id": id, "wait": "exit", "timeout": 45})
 	if r.TimedOut {
@@ -180,7 +182,8 @@ func TestAProcessOutlivesItsCall(t *testing.T) {
 	if end.Status != "exited" || end.ExitCode == nil || *end.ExitCode != 3 {
 		t.Errorf("%+v", end)
 	}
-	if more := d.do("output", args{"id": id, "since": r.Next}); more.Output != "got word\n" || more.More || more.Lost != 0 {
+	if more := d.do("output", args{"id": id, "since": r.Next}); more.Output != "got word\n" || more.More ||
+		more.Lost != 0 {
 		t.Errorf("since: %+v", more)
 	}
 	if one := d.do("output", args{"id": id, "stream": "stderr"}); one.Output != "err\n" {
@@ -190,7 +193,8 @@ func TestAProcessOutlivesItsCall(t *testing.T) {
 		t.Errorf("tail: %+v", tail)
 	}
 	facts := ""
-	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) { // it is told a moment after the end is seen
+	// it is told a moment after the end is seen
+	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(time.Millisecond) {
 		if facts = fmt.Sprint(d.host.Facts()); strings.Contains(facts, "process.exited") {
 			break
 		}
@@ -252,7 +256,8 @@ func TestNobodyElseFindsAProcess(t *testing.T) {
 	id := d.sh("sleep 1000")
 	d.as = "mallory/default"
 	for name, in := range map[string]args{
-		"output": {"id": id}, "stop": {"id": id}, "kill": {"id": id}, "remove": {"id": id}, "input": {"id": id, "input": "x"},
+		"output": {"id": id}, "stop": {"id": id}, "kill": {"id": id}, "remove": {"id": id},
+		"input":  {"id": id, "input": "x"},
 		"screen": {"id": id}, "resize": {"id": id, "cols": 10, "rows": 10},
 	} {
 		if _, code := d.try(name, in); code != "not_found" {
@@ -372,10 +377,14 @@ func TestRunsToTheEnd(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := res.Structured.(runOut)
-	if r.ExitCode != 4 || !strings.Contains(r.Output, "one\n") || !strings.Contains(r.Output, "two\n") || r.TimedOut || r.Command != "sh" {
+	if r.ExitCode != 4 || !strings.Contains(r.Output, "one\n") || !strings.Contains(r.Output, "two\n") ||
+		r.TimedOut || r.Command != "sh" {
 		t.Errorf("%+v", r)
 	}
-	slow := d.do("run", args{"command": "sh", "args": []string{"-c", "echo begun; (setsid sleep 1000 &); sleep 1000"}, "timeout": 1})
+	slow := d.do(
+		"run",
+		args{"command": "sh", "args": []string{"-c", "echo begun; (setsid sleep 1000 &); sleep 1000"}, "timeout": 1},
+	)
 	if !slow.TimedOut || slow.Output != "begun\n" || *slow.ExitCode != -1 {
 		t.Errorf("%+v", slow)
 	}
@@ -384,10 +393,12 @@ func TestRunsToTheEnd(t *testing.T) {
 func TestWaits(t *testing.T) {
 	d := open(t, "")
 	id := d.sh("echo first; sleep 0.05; echo line 42 done; sleep 1000")
-	if r := d.do("output", args{"id": id, "wait": "regexp", "match": `^line \d+`, "timeout": 45}); r.TimedOut || !strings.Contains(r.Output, "line 42") {
+	if r := d.do("output", args{"id": id, "wait": "regexp", "match": `^line \d+`, "timeout": 45}); r.TimedOut ||
+		!strings.Contains(r.Output, "line 42") {
 		t.Errorf("%+v", r)
 	}
-	if r := d.do("output", args{"id": id, "wait": "text", "match": "never", "timeout": 0}); !r.TimedOut || r.Status != "running" {
+	if r := d.do("output", args{"id": id, "wait": "text", "match": "never", "timeout": 0}); !r.TimedOut ||
+		r.Status != "running" {
 		t.Errorf("%+v", r)
 	}
 	if r := d.do("output", args{"id": id, "wait": "idle", "timeout": 45}); r.TimedOut {

@@ -10,38 +10,39 @@ import (
 )
 
 const (
-	roundBytes = 32 << 10              // of output in one round of messages
+	roundBytes  = 32 << 10              // bytes of output in one round of messages
 	roundChunks = 32                    // messages in one round
-	roundPause = 20 * time.Millisecond // between two rounds, so that a flood does not drown those who listen
+	roundPause  = 20 * time.Millisecond // between two rounds, which limits the rate of messages to a client
 )
 
-// news is what the owner of a process hears of it on its channel.
+// publisher sends the output and the status of a process to its channel.
 type publisher struct {
-	r     *record
-	feed  *hub.Feed
-	at    int64 // position in the log up to which it was told
+	r       *record
+	feed    *hub.Feed
+	at      int64 // position in the log up to which the output was published
 	partial [2][]byte
 }
 
-// printed is the data of a process_output message.
+// outputEvent is the data of a process_output message.
 type outputEvent struct {
 	Stream string `json:"stream"`
 	Text   string `json:"text"`
-	Next   int64  `json:"next"`           // since of process_output, to read on from here
-	Lost   int64  `json:"lost,omitempty"` // bytes before this that are not kept any more
+	Next   int64  `json:"next"`           // since of process_output, to read on after this text
+	Lost   int64  `json:"lost,omitempty"` // bytes before this text that were dropped
 }
 
-// state is the data of a process_status message.
+// statusEvent is the data of a process_status message.
 type statusEvent struct {
 	condition
 	Command  string        `json:"command"`
 	PID      int           `json:"pid"`
-	Duration time.Duration `json:"duration,omitempty"` // ns; of one that has ended
+	Duration time.Duration `json:"duration,omitempty"` // ns; of an ended process
 	Seconds  float64       `json:"durationSeconds,omitempty"`
 }
 
-// broadcast tells what happens to a process, until its end. It waits for nobody:
-// what is printed faster than it can be told is told as lost.
+// broadcast publishes the output and the status of a process until it ends. It
+// does not block the process: output that arrives faster than it can be
+// published is reported as lost.
 func (r *record) broadcast(ctx context.Context, feed *hub.Feed) {
 	n := publisher{r: r, feed: feed}
 	n.publishStatus()
@@ -49,7 +50,7 @@ func (r *record) broadcast(ctx context.Context, feed *hub.Feed) {
 		r.log.mu.Lock()
 		next := r.log.changed()
 		r.log.mu.Unlock()
-		_, over := r.ended() // before looking, so that nothing comes after
+		_, over := r.ended() // before the output is read, so that none can follow
 		more := n.publishOutput(over)
 		if over && !more {
 			n.publishStatus()
@@ -71,7 +72,7 @@ func (r *record) broadcast(ctx context.Context, feed *hub.Feed) {
 	}
 }
 
-// output is one round of what was printed, and reports whether there is more.
+// publishOutput publishes one round of output and reports whether there is more.
 func (n *publisher) publishOutput(over bool) (more bool) {
 	l := n.r.log
 	heard := n.feed.Heard()
@@ -92,7 +93,8 @@ func (n *publisher) publishOutput(over bool) (more bool) {
 	return more
 }
 
-// say tells one stream's part. The beginning of a character waits for its end.
+// publishChunk publishes a chunk. An incomplete character at its end is held back
+// until the rest arrives.
 func (n *publisher) publishChunk(t chunk, lost int64, last bool) {
 	text := append(n.partial[t.stream], t.text...)
 	held := 0
@@ -121,7 +123,7 @@ func (n *publisher) publishStatus() {
 func (n *publisher) publish(kind string, data any, how func(hub.Message)) {
 	b, err := json.Marshal(data)
 	if err != nil {
-		return // strings and numbers
+		return // cannot happen: data has strings and numbers only
 	}
 	how(hub.Message{Type: kind, ProcessID: n.r.id, Data: b})
 }

@@ -25,7 +25,7 @@ type listener struct {
 }
 
 // withHub is the module with a hub, and what makes clients of it.
-func withHub(t *testing.T, config Config) (*desk, func(owner string) listener) {
+func withHub(t *testing.T, config Config) (*fixture, func(owner string) listener) {
 	t.Helper()
 	h := hub.New(hub.Options{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -43,7 +43,7 @@ func withHub(t *testing.T, config Config) (*desk, func(owner string) listener) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close(context.Background()) })
-	return &desk{t: t, m: m, host: host, dir: moduletest.Folder(t)}, func(owner string) listener {
+	return &fixture{t: t, m: m, host: host, dir: moduletest.Folder(t)}, func(owner string) listener {
 		t.Helper()
 		conn, _, err := websocket.Dial(t.Context(), "ws"+strings.TrimPrefix(server.URL, "http")+"/"+owner, nil)
 		if err != nil {
@@ -109,7 +109,7 @@ func (l listener) toTheEnd() (out [2]string, next, lost int64, end statusEvent) 
 	}
 }
 
-// Whoever listens to a process hears what it prints from then on, stream by
+// A subscriber of a process gets its output from then on, stream by
 // stream and in whole characters, and how it ends.
 func TestOwnersHearTheirProcesses(t *testing.T) {
 	d, client := withHub(t, Config{})
@@ -130,7 +130,7 @@ func TestOwnersHearTheirProcesses(t *testing.T) {
 		t.Errorf("there is more after what was heard: %q", o.Output)
 	}
 	if s := client(usual).joins(id); s.Status != "exited" {
-		t.Errorf("whoever comes late hears %+v", s)
+		t.Errorf("a late subscriber gets %+v", s)
 	}
 	d.do("remove", args{"id": id})
 	if m := l.hear(); m.Type != "unsubscribe" {
@@ -150,7 +150,7 @@ func TestNobodyElseHearsAProcess(t *testing.T) {
 	}
 }
 
-// A flood neither holds up the process nor drowns those who listen: they hear
+// A flood of output neither blocks the process nor its subscribers: they get
 // where something is missing, and the end of it.
 func TestAFloodIsHeardInParts(t *testing.T) {
 	d, client := withHub(t, Config{Buffer: 64 << 10})

@@ -14,46 +14,47 @@ import (
 	"gatehouse/tool"
 )
 
-// replies is how many answers of a terminal may wait for a program to read them.
+// maxReplies is the number of replies of a terminal that wait until the program
+// reads them.
 const maxReplies = 16
 
-// record is one process, also after its end.
+// record is one process while it runs and after its end.
 type record struct {
-	id       string
-	owner    string // guarded by manager.mu once the record is known
-	counted   bool   // it has a place among the running ones of its owner; guarded by manager.mu
-	context  string // of the caller that started it
-	session  string // it ends with; "" means it does not
-	command  string
-	args     []string
-	dir      string
-	startedAt    time.Time
-	child        child
-	files    *files  // of a detached one; nil for others
-	ending      *ending // of one that ended before this host; nil for others
-	log      *outputLog
-	terminal bool
-	feed     *hub.Feed   // nil when nobody can listen; guarded by manager.mu
-	expire   *time.Timer // set when it has ended; guarded by manager.mu
+	id        string
+	owner     string // guarded by manager.mu once the record is registered
+	counted   bool   // it counts as a running process of its owner; guarded by manager.mu
+	context   string // the context of the caller that started it
+	session   string // the session with which it ends; "" means none
+	command   string
+	args      []string
+	dir       string
+	startedAt time.Time
+	child     child
+	files     *files  // of a detached process; nil for others
+	ending    *ending // of a process that ended before this host was started; nil for others
+	log       *outputLog
+	terminal  bool
+	feed      *hub.Feed   // nil if there is no hub; guarded by manager.mu
+	expire    *time.Timer // removes the record; set at its end; guarded by manager.mu
 }
 
-// spec is what to start.
+// spec describes a process to start.
 type spec struct {
-	command string
-	args    []string
-	dir     string
-	env     []string
-	contextEnv     contextstore.Environment // of the caller's context
-	size    *proc.Size               // of a terminal; nil for none
-	input   bool                     // it can be typed to
-	stdin   io.Reader                // what it reads instead; nil means nothing
-	session string                   // it ends with; "" means it does not
-	detach  bool                     // it does not end with the host either
-	grace   time.Duration
-	extra    [2]func([]byte)
+	command    string
+	args       []string
+	dir        string
+	env        []string
+	contextEnv contextstore.Environment // the environment of the caller's context
+	size       *proc.Size               // size of the terminal; nil for none
+	input      bool                     // its standard input is an open pipe
+	stdin      io.Reader                // its standard input otherwise; nil means empty
+	session    string                   // the session with which it ends; "" means none
+	detach     bool                     // it outlives the host
+	grace      time.Duration
+	extra      [2]func([]byte)
 }
 
-// start starts a process of the caller's, which is ended when ctx ends.
+// start starts a process of the caller. The process is stopped when ctx is done.
 func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, err error) {
 	owner, in := c.Caller.Owner, c.Caller.Context
 	if err := m.reserve(owner, in); err != nil {
@@ -76,21 +77,36 @@ func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, 
 	if err != nil {
 		return nil, err
 	}
-	r := &record{id: m.newID("process"), owner: owner, context: in, session: s.session, command: s.command, args: s.args, dir: where.Path, startedAt: time.Now(), terminal: s.size != nil}
+	r := &record{
+		id:        m.newID("process"),
+		owner:     owner,
+		context:   in,
+		session:   s.session,
+		command:   s.command,
+		args:      s.args,
+		dir:       where.Path,
+		startedAt: time.Now(),
+		terminal:  s.size != nil,
+	}
 	answers := make(chan []byte, maxReplies)
 	r.log = newLog(m.cfg.Buffer, r.newScreen(s.size, answers))
 	if err := m.launch(ctx, c, r, s, where, env); err != nil {
 		if no, ok := errors.AsType[*tool.Refusal](err); ok {
 			return nil, no
 		}
-		return nil, &tool.Refusal{Code: "not_started", Message: where.Says(err), Next: "Commands are programs, not command lines: give the program as command and each argument in args, or run sh with -c."}
+		return nil, &tool.Refusal{
+			Code:    "not_started",
+			Message: where.Says(err),
+			Next:    "command is a program and not a command line: give each argument in args, or run sh with -c.",
+		}
 	}
 	if err := m.register(r, answers); err != nil {
 		r.child.Stop(ctx)
 		r.dropFiles()
 		return nil, err
 	}
-	if err := m.checkSession(r); err != nil { // asked when its end can no longer be missed
+	// checked after registration, so that the end of the session is not missed
+	if err := m.checkSession(r); err != nil {
 		m.stopAsync(r)
 		return nil, err
 	}
@@ -98,8 +114,10 @@ func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, 
 	return r, nil
 }
 
-// begin starts the process of a record.
-func (m *manager) launch(ctx context.Context, c *tool.Call, r *record, s *spec, where roots.Workplace, env []string) error {
+// launch starts the process of a record.
+func (m *manager) launch(
+	ctx context.Context, c *tool.Call, r *record, s *spec, where roots.Workplace, env []string,
+) error {
 	if s.detach {
 		d, err := m.detach(c, r, s, where, env)
 		if err == nil {
@@ -111,7 +129,8 @@ func (m *manager) launch(ctx context.Context, c *tool.Call, r *record, s *spec, 
 	p, err := proc.Start(ctx, proc.Spec{
 		Path: s.command, Args: s.args, Dir: where.Dir, Env: env,
 		Stdin: s.stdin, Input: s.input, Terminal: s.size, Whole: true, Processes: m.cfg.Processes, Grace: s.grace,
-		Stdout: hide.Writer(teeWriter{stream{r.log, stdout}, s.extra[stdout]}), Stderr: hide.Writer(teeWriter{stream{r.log, stderr}, s.extra[stderr]}),
+		Stdout: hide.Writer(teeWriter{stream{r.log, stdout}, s.extra[stdout]}),
+		Stderr: hide.Writer(teeWriter{stream{r.log, stderr}, s.extra[stderr]}),
 	})
 	if err == nil {
 		r.child = p
@@ -119,7 +138,8 @@ func (m *manager) launch(ctx context.Context, c *tool.Call, r *record, s *spec, 
 	return err
 }
 
-// add makes a process known, and follows it to its end.
+// register adds a record and starts the goroutines that follow its process until
+// it ends.
 func (m *manager) register(r *record, answers chan []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,7 +152,7 @@ func (m *manager) register(r *record, answers chan []byte) error {
 		for {
 			select {
 			case b := <-answers:
-				r.child.Type(m.ctx, b) // nobody is there to be told
+				r.child.Type(m.ctx, b) // an error means that the process has ended
 				continue
 			case <-r.unfollowed():
 			case <-r.child.Done():
@@ -146,8 +166,8 @@ func (m *manager) register(r *record, answers chan []byte) error {
 	return nil
 }
 
-// openFeed tells the owner of a process what happens to it. m.mu is held, and
-// the manager is not closed.
+// openFeed starts to publish the events of a process to its owner. m.mu is held,
+// and the manager is not closed.
 func (m *manager) openFeed(r *record) {
 	if m.cfg.Hub == nil {
 		return
@@ -157,11 +177,11 @@ func (m *manager) openFeed(r *record) {
 	m.wg.Go(func() { r.broadcast(m.ctx, feed) })
 }
 
-// finish is what is done when a process has ended.
+// complete is called once when a process has ended.
 func (m *manager) complete(r *record) {
 	s, err := r.child.Wait()
 	if err != nil {
-		m.log.Warn("a process was not followed to its end", "process", r.id, "err", err)
+		m.log.Warn("cannot wait for the end of a process", "process", r.id, "err", err)
 	}
 	r.log.mu.Lock()
 	r.log.wake()
@@ -169,8 +189,8 @@ func (m *manager) complete(r *record) {
 	m.recordEnd(r, s)
 }
 
-// newScreen is the screen of a terminal. Its answers are thrown away when the
-// program does not read them: output is never held up.
+// newScreen returns the screen of a terminal. It drops its replies if the program
+// does not read them, so that they never block the output.
 func (r *record) newScreen(size *proc.Size, answers chan<- []byte) *terminal.Screen {
 	if size == nil {
 		return nil
@@ -185,8 +205,8 @@ func (r *record) newScreen(size *proc.Size, answers chan<- []byte) *terminal.Scr
 	return s
 }
 
-// left is closed when the host follows a process no more that may go on; it is
-// nil for those that end with the host.
+// unfollowed returns a channel that is closed when the host no longer follows a
+// detached process. It is nil for a process that ends with the host.
 func (r *record) unfollowed() <-chan struct{} {
 	if d, ok := r.child.(*detached); ok {
 		return d.unfollowed
@@ -194,14 +214,14 @@ func (r *record) unfollowed() <-chan struct{} {
 	return nil
 }
 
-// letGo leaves a detached process to the next host.
+// unfollow releases a detached process, so that the next host can adopt it.
 func (r *record) unfollow() {
 	if d, ok := r.child.(*detached); ok {
 		d.unfollow()
 	}
 }
 
-// discard forgets, and removes what is on the disk.
+// dropFiles stops the expiry and removes the files of the process.
 func (r *record) dropFiles() {
 	r.stopExpiry()
 	if r.files != nil {
@@ -209,7 +229,8 @@ func (r *record) dropFiles() {
 	}
 }
 
-// forget ends the remembering. manager.mu is held, or the manager is closed.
+// stopExpiry stops the timer and closes the feed. manager.mu is held, or the
+// manager is closed.
 func (r *record) stopExpiry() {
 	if r.expire != nil {
 		r.expire.Stop()
@@ -219,21 +240,21 @@ func (r *record) stopExpiry() {
 	}
 }
 
-// ended tells how it ended, if it has.
+// ended returns how the process ended, and false if it runs.
 func (r *record) ended() (proc.State, bool) {
 	select {
 	case <-r.child.Done():
-		s, _ := r.child.Wait() // the error has been logged
+		s, _ := r.child.Wait() // complete has logged the error
 		return s, true
 	default:
 		return proc.State{}, false
 	}
 }
 
-// condition is how a process is, in every result.
+// condition is the status of a process; every result has it.
 type condition struct {
 	Status   string `json:"status" enum:"running,exited,killed,lost"`
-	ExitCode *int   `json:"exitCode,omitempty" doc:"-1 when a signal ended it; left out when nobody saw it"`
+	ExitCode *int   `json:"exitCode,omitempty" doc:"-1 if a signal ended it; missing if not known"`
 	Signal   string `json:"signal,omitempty"`
 }
 
@@ -254,7 +275,7 @@ func (r *record) condition() condition {
 	return condition{"exited", &s.Code, ""}
 }
 
-// tee writes to a log and tells somebody else.
+// teeWriter writes to a log and calls extra with the same bytes.
 type teeWriter struct {
 	stream
 	extra func([]byte)

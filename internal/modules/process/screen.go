@@ -9,8 +9,8 @@ import (
 
 type screenIn struct {
 	ID      string `json:"id" min:"1"`
-	Text    string `json:"text,omitempty" doc:"first wait until this is on the screen"`
-	Idle    int    `json:"idle_ms,omitempty" doc:"first wait until nothing was drawn for so long" min:"0" max:"5000"`
+	Text    string `json:"text,omitempty" doc:"first wait until this text is on the screen"`
+	Idle    int    `json:"idle_ms,omitempty" doc:"first wait until nothing was drawn for this time" min:"0" max:"5000"`
 	Timeout int    `json:"timeout,omitempty" doc:"seconds to wait" default:"30" min:"0" max:"45"`
 }
 
@@ -23,15 +23,16 @@ type screenOut struct {
 	CursorCol    int    `json:"cursorCol" doc:"from 0"`
 	CursorRow    int    `json:"cursorRow" doc:"from 0"`
 	CursorHidden bool   `json:"cursorHidden,omitempty"`
-	FullScreen   bool   `json:"fullScreen,omitempty" doc:"a program such as an editor has the whole screen"`
+	FullScreen   bool   `json:"fullScreen,omitempty" doc:"a program such as an editor uses the whole screen"`
 	Title        string `json:"title,omitempty"`
-	TimedOut     bool   `json:"timedOut,omitempty" doc:"what was waited for did not come"`
+	TimedOut     bool   `json:"timedOut,omitempty" doc:"the wait reached its timeout"`
 }
 
 func (m *manager) screenTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_screen", Title: "Look at a terminal", Effects: tool.Reads, Handle: "id",
-		Description: "Shows the screen of a process's terminal as a person would see it. It can first wait for a text on it, or until nothing moves.",
+		Description: "Returns the screen of a process's terminal as text. It can first wait for a text on it, or " +
+			"until nothing changes.",
 	}, m.screen)
 }
 

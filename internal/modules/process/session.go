@@ -8,10 +8,11 @@ import (
 	"gatehouse/tool"
 )
 
-// leaveGrace is how long a process may take to end after its session.
+// sessionGrace is the time a process has to end after its session has ended,
+// before it is killed.
 const sessionGrace = 5 * time.Second
 
-// leave stops what ends with a session when that has ended.
+// stopWithSessions stops the processes of each session that ends.
 func (m *manager) stopWithSessions(ended iter.Seq[func(string) bool]) {
 	for has := range ended {
 		m.mu.Lock()
@@ -28,7 +29,7 @@ func (m *manager) stopWithSessions(ended iter.Seq[func(string) bool]) {
 	}
 }
 
-// stopLater stops a process that nobody waits for.
+// stopAsync stops a process in a goroutine of its own.
 func (m *manager) stopAsync(r *record) {
 	m.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(m.ctx, sessionGrace)
@@ -37,16 +38,18 @@ func (m *manager) stopAsync(r *record) {
 			return
 		}
 		if err := r.child.Stop(ctx); err != nil {
-			m.log.Error("a process did not end with its session", "process", r.id, "err", err)
+			m.log.Error("cannot end a process with its session", "process", r.id, "err", err)
 		}
 	})
 }
 
-// mayStay refuses what would end with a session that has ended already: nobody
-// would end it any more.
+// checkSession refuses a process that is to end with a session which has ended
+// already, because nothing would stop it.
 func (m *manager) checkSession(r *record) error {
 	if r.session == "" || m.cfg.Sessions != nil && m.cfg.Sessions.Lives(r.session) {
 		return nil
 	}
-	return tool.Refuse("unsupported", "the session that the process is to end with has ended, or is not one that this host can watch")
+	return tool.Refuse(
+		"unsupported", "the session with which the process is to end has ended, or is not a session of this host",
+	)
 }

@@ -31,7 +31,7 @@ func (v visits) Ended(ctx context.Context) iter.Seq[func(string) bool] {
 	}
 }
 
-func withSessions(t *testing.T, v visits) *desk {
+func withSessions(t *testing.T, v visits) *fixture {
 	t.Helper()
 	host := moduletest.NewHost(t)
 	deps := host.Deps()
@@ -40,7 +40,7 @@ func withSessions(t *testing.T, v visits) *desk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close(context.Background()) })
-	return &desk{t: t, m: m, host: host, dir: moduletest.Folder(t)}
+	return &fixture{t: t, m: m, host: host, dir: moduletest.Folder(t)}
 }
 
 // A process that was told to ends with its session; others stay.
@@ -82,7 +82,8 @@ func TestSomeProcessesEndWithTheirSession(t *testing.T) {
 
 func TestARunReadsWhatItIsGiven(t *testing.T) {
 	d := open(t, "")
-	if r := d.do("run", args{"command": "tr", "args": []string{"a-z", "A-Z"}, "stdin": "caf\xc3\xa9 and\nmore"}); r.Output != "CAF\xc3\xa9 AND\nMORE" || *r.ExitCode != 0 {
+	if r := d.do("run", args{"command": "tr", "args": []string{"a-z", "A-Z"}, "stdin": "caf\xc3\xa9 and\nmore"}); r.Output != "CAF\xc3\xa9 AND\nMORE" ||
+		*r.ExitCode != 0 {
 		t.Errorf("got %+v", r)
 	}
 	if r := d.do("run", args{"command": "cat"}); r.Output != "" || *r.ExitCode != 0 {

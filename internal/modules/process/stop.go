@@ -8,15 +8,15 @@ import (
 	"gatehouse/tool"
 )
 
-// killAtOnce is the grace of what is not asked to end.
+// noGrace means that a process is killed without being asked to end.
 const noGrace = time.Duration(-1)
 
-// mostGrace is the longest time from the request to end until it is killed.
+// maxGrace is the maximum time between the request to end and the kill.
 const maxGrace = 30 * time.Second
 
 type stopIn struct {
 	ID    string `json:"id" min:"1"`
-	Grace int    `json:"grace,omitempty" doc:"seconds from the request to end until it is killed" default:"5" min:"0" max:"30"`
+	Grace int    `json:"grace,omitempty" doc:"seconds between SIGTERM and SIGKILL" default:"5" min:"0" max:"30"`
 }
 
 type idIn struct {
@@ -32,7 +32,8 @@ type actionOut struct {
 func (m *manager) stopTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_stop", Title: "Stop a process", Effects: tool.Destroys | tool.Idempotent, Handle: "id",
-		Description: "Asks a process to end (SIGTERM), kills it when the grace is over, and returns when it and all it started are gone.",
+		Description: "Asks a process to end (SIGTERM), kills it after grace seconds, and returns when it and every " +
+			"process it started have ended.",
 	}, func(ctx context.Context, c *tool.Call, in stopIn) (actionOut, error) {
 		return m.stopOne(ctx, c, in.ID, time.Duration(in.Grace)*time.Second)
 	})
@@ -41,15 +42,16 @@ func (m *manager) stopTool() tool.Tool {
 func (m *manager) killTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_kill", Title: "Kill a process", Effects: tool.Destroys | tool.Idempotent, Handle: "id",
-		Description: "Ends a process and all it started at once (SIGKILL).",
+		Description: "Kills a process and every process it started at once (SIGKILL).",
 	}, func(ctx context.Context, c *tool.Call, in idIn) (actionOut, error) {
 		return m.stopOne(ctx, c, in.ID, noGrace)
 	})
 }
 
-// end1 ends one process. The kill follows the grace even if the caller goes away.
+// stopOne stops one process. The process is killed after the grace even if the
+// caller cancels the call.
 func (m *manager) stopOne(ctx context.Context, c *tool.Call, id string, grace time.Duration) (actionOut, error) {
-	r, err := m.findAs(c, id, m.cfg.Rules.By(c.Caller)) // administrators end those of all callers
+	r, err := m.findAs(c, id, m.cfg.Rules.By(c.Caller)) // administrators may stop the processes of all callers
 	if err != nil {
 		return actionOut{}, err
 	}
@@ -83,14 +85,18 @@ func (m *manager) stopOne(ctx context.Context, c *tool.Call, id string, grace ti
 func (m *manager) removeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "process_remove", Title: "Forget a process", Effects: tool.Destroys, Handle: "id",
-		Description: "Forgets an ended process and its output.",
+		Description: "Removes an ended process and its output from the list.",
 	}, func(_ context.Context, c *tool.Call, in idIn) (actionOut, error) {
 		r, err := m.find(c, in.ID)
 		if err != nil {
 			return actionOut{}, err
 		}
 		if _, over := r.ended(); !over {
-			return actionOut{}, &tool.Refusal{Code: "busy", Message: "the process is running", Next: "Stop it first, with process_stop."}
+			return actionOut{}, &tool.Refusal{
+				Code:    "busy",
+				Message: "the process is running",
+				Next:    "Stop it first with process_stop.",
+			}
 		}
 		m.remove(r)
 		return actionOut{in.ID, true, ""}, nil

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// visible is output as text: what is no UTF-8 is shown as \xNN.
+// visible returns output as text, with each byte that is not UTF-8 as \xNN.
 func visible(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)
@@ -26,15 +26,16 @@ func visible(b []byte) string {
 	return s.String()
 }
 
-// plain leaves out what a terminal does not show: control sequences, strings
-// such as titles, and the carriage return at the end of a line.
+// plain removes what a terminal does not show: control sequences, strings such
+// as titles, and the carriage return at the end of a line.
 func plain(b []byte) []byte {
 	out := make([]byte, 0, len(b))
 	for i := 0; i < len(b); i++ {
 		switch c := b[i]; {
 		case c == 0x1b:
 			i += sequence(b[i:]) - 1
-		case c == '\r' && i+1 < len(b) && b[i+1] == '\n', c < 0x20 && c != '\n' && c != '\r' && c != '\t' && c != '\b', c == 0x7f:
+		case c == '\r' && i+1 < len(b) && b[i+1] == '\n', c < 0x20 && c != '\n' && c != '\r' && c != '\t' &&
+			c != '\b', c == 0x7f:
 		default:
 			out = append(out, c)
 		}
@@ -42,8 +43,8 @@ func plain(b []byte) []byte {
 	return out
 }
 
-// sequence is the length of what begins with an escape, all that is left if its
-// end is not there.
+// sequence returns the length of the control sequence at the beginning of b, or
+// len(b) if its end is missing.
 func sequence(b []byte) int {
 	if len(b) < 2 {
 		return len(b)

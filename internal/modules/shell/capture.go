@@ -10,27 +10,28 @@ import (
 	"gatehouse/internal/access/displaytext"
 )
 
-// capture keeps the beginning and the end of a stream. Safe for concurrent use.
+// capture is a writer that keeps the beginning and the end of a stream. It is
+// safe for concurrent use.
 type capture struct {
-	half int // bytes of each
+	half int // bytes of the beginning, and of the end
 
 	mu    sync.Mutex
 	head  []byte
-	tail  []byte // up to twice half, of which the last half counts
+	tail  []byte // up to 2*half bytes, of which only the last half is used
 	total int64
 }
 
 func newCapture(most int) *capture { return &capture{half: most / 2} }
 
-// Write takes everything and never fails.
+// Write never fails.
 func (c *capture) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	n := len(b)
 	c.total += int64(n)
-	if room := c.half - len(c.head); room > 0 {
-		room = min(room, len(b))
-		c.head, b = append(c.head, b[:room]...), b[room:]
+	if space := c.half - len(c.head); space > 0 {
+		space = min(space, len(b))
+		c.head, b = append(c.head, b[:space]...), b[space:]
 	}
 	if over := len(b) - c.half; over > 0 {
 		c.tail, b = c.tail[:0], b[over:]
@@ -42,14 +43,14 @@ func (c *capture) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// cut reports whether something between the beginning and the end is missing.
+// cut reports whether a part between the beginning and the end is missing.
 func (c *capture) cut() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.total > int64(len(c.head)+min(len(c.tail), c.half))
 }
 
-// text is what was kept, with a line that says what is missing.
+// text returns what was kept, with a line in place of the missing part.
 func (c *capture) text() string {
 	missing := c.cut()
 	c.mu.Lock()
@@ -60,11 +61,12 @@ func (c *capture) text() string {
 	}
 	head, tail = wholeLines(head, tail)
 	gap := c.total - int64(len(head)+len(tail))
-	return visible(head) + fmt.Sprintf("\n[%d bytes are left out here; the linked resource has the whole output, as far as it is kept]\n", gap) + visible(tail)
+	return visible(head) + fmt.Sprintf("\n[%d bytes are missing here; the linked resource has the output, as far as "+
+		"it is kept]\n", gap) + visible(tail)
 }
 
-// wholeLines cuts at the ends of lines where those are near, and otherwise
-// between characters.
+// wholeLines cuts head and tail at the ends of lines if those are near, and
+// otherwise between characters.
 func wholeLines(head, tail []byte) (begin, end []byte) {
 	const near = 4 << 10
 	if i := bytes.LastIndexByte(head, '\n'); i >= 0 && i >= len(head)-near {
@@ -80,7 +82,7 @@ func wholeLines(head, tail []byte) (begin, end []byte) {
 	return head, tail
 }
 
-// visible is output as text: what is no UTF-8 is shown as \xNN.
+// visible returns output as text, with each byte that is not UTF-8 as \xNN.
 func visible(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)

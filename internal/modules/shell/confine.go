@@ -17,22 +17,23 @@ import (
 	"gatehouse/tool"
 )
 
-// What a confined command may use. Its own files lie in memory, half of it.
+// Limits of a confined command. Its files are in memory and use at most half of
+// it.
 const (
 	confinedMiB   = 1024
-	confinedFiles = 4096 // that one process may have open
+	confinedFiles = 4096 // open files of one process
 	confinedCPUs  = 4
-	createWait    = 20 * time.Second // for a sandbox to be made
+	createWait    = 20 * time.Second // time to make a sandbox
 )
 
-// covered are the places in a sandbox that it has for itself. Folders there are
-// shown below aside.
+// reservedPaths are the paths at which a sandbox has its own files. A folder of
+// the caller at such a path is mounted below foldersPath.
 var reservedPaths = []string{"/tmp", "/var/tmp", "/home/user", "/run", "/dev", "/proc", "/sys", foldersPath}
 
 const foldersPath = "/folders"
 
-// confine prepares sandboxes, and fails where there can be none: nothing is ever
-// run unconfined instead.
+// prepareSandboxes prepares the driver. It returns an error if this machine
+// cannot run sandboxes, because a command must not run unconfined instead.
 func (m *runner) prepareSandboxes(ctx context.Context) error {
 	d, err := namespaces.New(namespaces.Options{Log: m.log})
 	if err != nil {
@@ -41,23 +42,30 @@ func (m *runner) prepareSandboxes(ctx context.Context) error {
 	for _, f := range d.Doctor(ctx) {
 		if f.Needed && !f.OK {
 			d.Close()
-			return fmt.Errorf("confine: commands cannot be confined here, and are not run otherwise: %s: %s; %s", f.Name, f.Detail, f.Remedy)
+			return fmt.Errorf(
+				"confine: this machine cannot confine commands, so none can run: %s: %s; %s", f.Name, f.Detail,
+				f.Remedy,
+			)
 		}
 	}
 	m.driver = d
 	return nil
 }
 
-// shown is where a folder of the host is in a sandbox.
+// mapping is a folder of the host and its path in a sandbox.
 type mapping struct{ from, to string }
 
-// show says where the folders of a call are in a sandbox: where they are on the
-// host, unless the sandbox has something of its own there.
+// mapFolders returns the paths in a sandbox of the folders of a call: the same as
+// on the host, unless that path is reserved.
 func mapFolders(folders []tool.Root) (all []mapping, err error) {
 	for i, r := range folders {
 		from := filepath.Clean(r.Path)
 		if from == "/" {
-			return nil, &tool.Refusal{Code: "unsupported", Message: "the whole file system cannot be shown to a command that is confined", Next: "Give the host folders, or the context, in place of --unrestricted."}
+			return nil, &tool.Refusal{
+				Code:    "unsupported",
+				Message: "a confined command cannot have the whole file system as its folder",
+				Next:    "Ask an administrator to give the host or the context folders instead of --unrestricted.",
+			}
 		}
 		to := from
 		for _, c := range reservedPaths {
@@ -70,11 +78,12 @@ func mapFolders(folders []tool.Root) (all []mapping, err error) {
 	return all, nil
 }
 
-// below reports whether a path is a folder or in it. Both are clean, and made by
-// the host: nothing is allowed by it.
+// isWithin reports whether p is folder or below it. Both are clean paths of the
+// host; the result decides nothing about permissions.
 func isWithin(folder, p string) bool { return p == folder || strings.HasPrefix(p, folder+"/") }
 
-// seen is where a path of the host is in a sandbox; "" where it is not.
+// sandboxPath returns the path in a sandbox of a path of the host, or "" if the
+// sandbox does not have it.
 func sandboxPath(all []mapping, p string) string {
 	for _, s := range all {
 		if isWithin(s.from, p) {
@@ -84,14 +93,21 @@ func sandboxPath(all []mapping, p string) string {
 	return ""
 }
 
-// confined runs a command in a sandbox of its own, in which there is nothing of
-// the host's but its programs and the folders of the call, to be read.
+// runConfined runs a command in a sandbox of its own. Of the host, the sandbox has
+// only the programs and the folders of the call, all read-only.
 func (m *runner) runConfined(ctx context.Context, c *tool.Call, o spec, at string, out *outcome, to streams) error {
 	folders, err := mapFolders(c.Roots.List())
 	if err != nil {
 		return err
 	}
-	limits := sandbox.Limits{MemoryMiB: confinedMiB, DiskMiB: confinedMiB / 2, VCPUs: confinedCPUs, Processes: m.cfg.Processes, Descriptors: confinedFiles, Call: MaxSeconds * time.Second}
+	limits := sandbox.Limits{
+		MemoryMiB:   confinedMiB,
+		DiskMiB:     confinedMiB / 2,
+		VCPUs:       confinedCPUs,
+		Processes:   m.cfg.Processes,
+		Descriptors: confinedFiles,
+		Call:        MaxSeconds * time.Second,
+	}
 	spec := sandbox.Spec{Limits: limits}
 	for _, f := range folders {
 		spec.Trees = append(spec.Trees, sandbox.Tree{From: f.from, To: f.to})
@@ -103,12 +119,17 @@ func (m *runner) runConfined(ctx context.Context, c *tool.Call, o spec, at strin
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		return &tool.Refusal{Code: "not_started", Message: err.Error(), Next: "Try again; if that does not help, the operator finds out more with: gatehouse doctor."}
+		return &tool.Refusal{
+			Code:    "not_started",
+			Message: err.Error(),
+			Next:    "Try again. If that fails too, ask an administrator to run gatehouse doctor on the host.",
+		}
 	}
 	defer box.Close()
 	dir := sandboxPath(folders, at)
 	cmd := sandbox.Command{
-		Argv: []string{o.shell, "-c", asArgument(o.command)}, Dir: dir, Env: o.env, Timeout: time.Duration(o.seconds) * time.Second, OutputBytes: -1,
+		Argv: []string{o.shell, "-c", asArgument(o.command)}, Dir: dir, Env: o.env,
+		Timeout: time.Duration(o.seconds) * time.Second, OutputBytes: -1,
 		Stdout: to.stdout, Stderr: to.stderr,
 	}
 	if dir != "" {
@@ -125,7 +146,12 @@ func (m *runner) runConfined(ctx context.Context, c *tool.Call, o spec, at strin
 		return context.Cause(ctx)
 	}
 	if err != nil {
-		return &tool.Refusal{Code: "not_started", Message: err.Error(), Next: "The shell may be missing in the sandbox, or the folder may be closed to other users; a command that is confined has at most 60,000 bytes."}
+		return &tool.Refusal{
+			Code:    "not_started",
+			Message: err.Error(),
+			Next: "The sandbox may have no such shell, or other users may have no permission on the folder. A " +
+				"confined command has at most 60,000 bytes.",
+		}
 	}
 	r, err := p.Wait()
 	if ctx.Err() != nil {
@@ -133,12 +159,12 @@ func (m *runner) runConfined(ctx context.Context, c *tool.Call, o spec, at strin
 	}
 	out.state = stateOf(r)
 	if r.Outcome == sandbox.Lost {
-		return errors.Join(errors.New("the sandbox of the command broke"), err)
+		return errors.Join(errors.New("the sandbox of the command failed"), err)
 	}
 	return nil
 }
 
-// stateOf tells the end in a sandbox as that of any command.
+// stateOf converts the result of a sandbox to the state of a process.
 func stateOf(r sandbox.Result) proc.State {
 	s := proc.State{Code: r.Code, Took: r.Took, CPU: r.CPU}
 	if r.Signal != 0 {
@@ -148,7 +174,7 @@ func stateOf(r sandbox.Result) proc.State {
 	case sandbox.TimedOut:
 		s.Code, s.Stopped = -1, errTimeout
 	case sandbox.OutOfMemory:
-		s.Signal = fmt.Sprintf("killed: it needed more memory than the %d MiB there are", confinedMiB)
+		s.Signal = fmt.Sprintf("killed: it needed more than %d MiB of memory", confinedMiB)
 	}
 	return s
 }

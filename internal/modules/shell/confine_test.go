@@ -16,8 +16,8 @@ import (
 	"gatehouse/tool"
 )
 
-// confining is a desk whose commands are confined.
-func confining(t *testing.T, config string) *desk {
+// confining is a fixture whose commands are confined.
+func confining(t *testing.T, config string) *fixture {
 	t.Helper()
 	h := moduletest.NewHost(t)
 	m, err := New(configOf(t, config))(t.Context(), h.Deps())
@@ -32,7 +32,7 @@ func confining(t *testing.T, config string) *desk {
 			t.Error(err)
 		}
 	})
-	return &desk{t: t, m: m, dir: moduletest.Folder(t)}
+	return &fixture{t: t, m: m, dir: moduletest.Folder(t)}
 }
 
 // A command that is confined has the caller's folders, to read, and nothing
@@ -55,13 +55,18 @@ func TestAConfinedCommandHasItsFoldersAlone(t *testing.T) {
 	}
 	defer listener.Close()
 
-	if r := d.run("cat a.txt; cd sub && pwd; cat"); r.Stdout != "mine\n"+strings.TrimSpace(d.run("pwd").Stdout)+"/sub\n" || r.ExitCode != 0 {
+	if r := d.run("cat a.txt; cd sub && pwd; cat"); r.Stdout != "mine\n"+strings.TrimSpace(
+		d.run("pwd").Stdout,
+	)+"/sub\n" ||
+		r.ExitCode != 0 {
 		t.Errorf("%+v", r)
 	}
-	if r := d.run("cat ../a.txt; cat", "working_dir", "sub", "stdin", "typed\n"); r.Stdout != "mine\ntyped\n" || r.ExitCode != 0 {
+	if r := d.run("cat ../a.txt; cat", "working_dir", "sub", "stdin", "typed\n"); r.Stdout != "mine\ntyped\n" ||
+		r.ExitCode != 0 {
 		t.Errorf("%+v", r)
 	}
-	if r := d.run("echo x > ~/f && echo y > /tmp/f && cat ~/f /tmp/f; echo $A; exit 3", "env", []string{"A=b"}); r.Stdout != "x\ny\nb\n" || r.ExitCode != 3 {
+	if r := d.run("echo x > ~/f && echo y > /tmp/f && cat ~/f /tmp/f; echo $A; exit 3", "env", []string{"A=b"}); r.Stdout != "x\ny\nb\n" ||
+		r.ExitCode != 3 {
 		t.Errorf("%+v", r)
 	}
 	for _, command := range []string{
@@ -80,7 +85,8 @@ func TestAConfinedCommandHasItsFoldersAlone(t *testing.T) {
 	if b, err := os.ReadFile(d.path("a.txt")); err != nil || string(b) != "mine\n" {
 		t.Errorf("the file is %q, %v", b, err)
 	}
-	if r := d.run("cat /proc/self/environ; env"); strings.Contains(r.Stdout, "GATEHOUSE") || !strings.Contains(r.Stdout, "HOME=/home/user\n") {
+	if r := d.run("cat /proc/self/environ; env"); strings.Contains(r.Stdout, "GATEHOUSE") ||
+		!strings.Contains(r.Stdout, "HOME=/home/user\n") {
 		t.Errorf("%+v", r)
 	}
 }
@@ -100,7 +106,8 @@ func TestAConfinedCommandEndsAsOthersDo(t *testing.T) {
 	if r := d.run("kill -9 $$"); r.ExitCode != -1 || r.Signal != "killed" {
 		t.Errorf("%+v", r)
 	}
-	if r := d.run("seq 1 100000; echo oh >&2"); !r.Truncated || !strings.HasPrefix(r.Stdout, "1\n2\n") || !strings.HasSuffix(r.Stdout, "\n100000\n") || r.Stderr != "oh\n" {
+	if r := d.run("seq 1 100000; echo oh >&2"); !r.Truncated || !strings.HasPrefix(r.Stdout, "1\n2\n") ||
+		!strings.HasSuffix(r.Stdout, "\n100000\n") || r.Stderr != "oh\n" {
 		t.Errorf("%.300s", r.Stdout)
 	}
 	if got := d.refusal("run", args{"command": "echo; rm x"}); got != "denied" {
@@ -113,9 +120,12 @@ func TestAConfinedCommandEndsAsOthersDo(t *testing.T) {
 	if err != nil || res.Structured.(executeOut) != (executeOut{"pwd >/dev/null; echo out; exit 2", "out\n", 2}) {
 		t.Errorf("%+v, %v", res, err)
 	}
-	for _, wait := range []time.Duration{0, time.Millisecond, 300 * time.Millisecond} { // while it is being made, and later
+	// while it is being made, and later
+	for _, wait := range []time.Duration{0, time.Millisecond, 300 * time.Millisecond} {
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
-		if _, _, err := d.call(ctx, "run", args{"command": "sleep 1000", "timeout": 300}); !errors.Is(err, context.DeadlineExceeded) {
+		if _, _, err := d.call(ctx, "run", args{"command": "sleep 1000", "timeout": 300}); !errors.Is(
+			err, context.DeadlineExceeded,
+		) {
 			t.Errorf("cancelled, it ended with %v", err)
 		}
 		cancel()
@@ -128,7 +138,8 @@ func TestWhereFoldersAreShown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for p, want := range map[string]string{
-		"/srv/a": "/srv/a", "/srv/a/x": "/srv/a/x", "/srv/ab": "", "/tmp/b/y": "/folders/2/b/y", "/home/z": "/folders/3/home/z", "/etc": "",
+		"/srv/a": "/srv/a", "/srv/a/x": "/srv/a/x", "/srv/ab": "", "/tmp/b/y": "/folders/2/b/y",
+		"/home/z": "/folders/3/home/z", "/etc": "",
 	} {
 		if got := sandboxPath(all, p); got != want {
 			t.Errorf("%s is at %q, want %q", p, got, want)
@@ -150,7 +161,10 @@ func TestEndsInASandboxAreTold(t *testing.T) {
 		{sandbox.Result{Outcome: sandbox.Failed, Code: 4}, 4, "", false},
 		{sandbox.Result{Outcome: sandbox.Signalled, Signal: 15}, -1, "terminated", false},
 		{sandbox.Result{Outcome: sandbox.TimedOut, Signal: 9}, -1, "killed", true},
-		{sandbox.Result{Outcome: sandbox.OutOfMemory, Signal: 9}, -1, "killed: it needed more memory than the 1024 MiB there are", false},
+		{
+			sandbox.Result{Outcome: sandbox.OutOfMemory, Signal: 9}, -1,
+			"killed: it needed more than 1024 MiB of memory", false,
+		},
 	} {
 		if s := stateOf(x.r); s.Code != x.code || s.Signal != x.signal || (s.Stopped == errTimeout) != x.late {
 			t.Errorf("%+v: %+v", x.r, s)

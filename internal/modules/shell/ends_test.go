@@ -32,12 +32,15 @@ var leavers = []struct {
 	{`sh -c 'echo $$ >> pid; exec sleep 1000' &`, 1},
 	{`(sh -c 'echo $$ >> pid; exec sleep 1000' &) &`, 1},
 	{`setsid sh -c 'echo $$ >> pid; exec sleep 1000' &`, 1},
-	{`(setsid sh -c 'echo $$ >> pid; trap "" TERM HUP; (sh -c "echo \$\$ >> pid; exec sleep 1000" &) ; sleep 1000' >/dev/null 2>&1 </dev/null &) &`, 2},
+	{
+		`(setsid sh -c 'echo $$ >> pid; trap "" TERM HUP; (sh -c "echo \$\$ >> pid; exec sleep 1000" &) ; sleep 1000' >/dev/null 2>&1 </dev/null &) &`,
+		2,
+	},
 	{`nohup setsid sh -c 'echo $$ >> pid; exec sleep 1000' >/dev/null 2>&1 </dev/null &`, 1},
 }
 
 // gone fails for each process of the file that is alive.
-func (d *desk) gone(after string) {
+func (d *fixture) gone(after string) {
 	d.t.Helper()
 	b, _ := os.ReadFile(d.path("pid"))
 	for f := range strings.FieldsSeq(string(b)) {
@@ -91,7 +94,9 @@ func TestNothingOutlivesACommand(t *testing.T) {
 				return r.Stdout == "begun\n"
 			})
 
-			_, _, err := d.call(d.whenReady(), "run", args{"command": start + "touch ready; sleep 1000", "timeout": 300})
+			_, _, err := d.call(
+				d.whenReady(), "run", args{"command": start + "touch ready; sleep 1000", "timeout": 300},
+			)
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("cancelled, it ended with %v", err)
 			}
@@ -101,7 +106,7 @@ func TestNothingOutlivesACommand(t *testing.T) {
 }
 
 // whenReady is a context that ends as soon as there is a file named ready.
-func (d *desk) whenReady() context.Context {
+func (d *fixture) whenReady() context.Context {
 	ctx, cancel := context.WithCancel(d.t.Context())
 	go func() {
 		defer cancel()
@@ -143,14 +148,16 @@ func TestAFloodLeavesMemoryFlat(t *testing.T) {
 			}
 		}
 	}()
-	res, peer, err := d.call(t.Context(), "run", args{"command": fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; echo; echo the end", size), "timeout": 300})
+	res, peer, err := d.call(t.Context(), "run", args{"command": fmt.Sprintf("head -c %d /dev/zero | tr '\\0' x; "+
+		"echo; echo the end", size), "timeout": 300})
 	close(done)
 	<-watched
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := res.Structured.(runOut)
-	if !r.Truncated || r.TimedOut || len(r.Stdout) > 1<<20+200 || !strings.HasSuffix(r.Stdout, "\nthe end\n") || peer.PrintedAll != size+9 {
+	if !r.Truncated || r.TimedOut || len(r.Stdout) > 1<<20+200 || !strings.HasSuffix(r.Stdout, "\nthe end\n") ||
+		peer.PrintedAll != size+9 {
 		t.Errorf("%d bytes, %d in full, %+v", len(r.Stdout), peer.PrintedAll, r.ExitCode)
 	}
 	if grown := int64(most) - int64(before); grown > 24<<20 {
@@ -197,7 +204,8 @@ func TestCaptureCutsBetweenCharacters(t *testing.T) {
 	}
 	c := newCapture(40)
 	io.WriteString(c, "one\ntwo\nthree\n"+strings.Repeat("x\n", 100)+"end\n")
-	if text := c.text(); !strings.HasPrefix(text, "one\ntwo\nthree\nx\n") || !strings.HasSuffix(text, "\nx\nend\n") || !strings.Contains(text, "\n[") {
+	if text := c.text(); !strings.HasPrefix(text, "one\ntwo\nthree\nx\n") || !strings.HasSuffix(text, "\nx\nend\n") ||
+		!strings.Contains(text, "\n[") {
 		t.Errorf("%q", text)
 	}
 }

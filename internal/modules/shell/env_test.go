@@ -18,7 +18,10 @@ const token = "correct horse battery"
 func rooms(who tool.Caller) (contextstore.Environment, error) {
 	switch who.Context {
 	case "lab":
-		return contextstore.Environment{Plain: map[string]string{"STAGE": "lab"}, Secret: map[string]secret.Text{"TOKEN": secret.New(token)}}, nil
+		return contextstore.Environment{
+			Plain:  map[string]string{"STAGE": "lab"},
+			Secret: map[string]secret.Text{"TOKEN": secret.New(token)},
+		}, nil
 	case "den":
 		return contextstore.Environment{Plain: map[string]string{"STAGE": "den"}}, nil
 	case "broken":
@@ -80,21 +83,31 @@ func TestAConfinedCommandHasItToo(t *testing.T) {
 // Secrets of the context are in no stream of the answer, nor in what can be
 // read while the command runs and afterwards, however they were printed.
 func TestSecretsOfTheContextAreHiddenInOutput(t *testing.T) {
-	r, peer, err := in(t, "lab", "", args{"command": `echo "a $TOKEN b"; printf correct\ ; sleep 0.1; printf 'horse battery'; echo "$TOKEN" >&2; seq 20000; printf corr`})
+	r, peer, err := in(
+		t,
+		"lab",
+		"",
+		args{
+			"command": `echo "a $TOKEN b"; printf correct\ ; sleep 0.1; printf 'horse battery'; echo "$TOKEN" >&2; seq 20000; printf corr`,
+		},
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.HasPrefix(r.Stdout, "a [secret] b\n[secret]1\n2\n") || !strings.HasSuffix(r.Stdout, "20000\ncorr") || r.Stderr != "[secret]\n" {
+	if !strings.HasPrefix(r.Stdout, "a [secret] b\n[secret]1\n2\n") || !strings.HasSuffix(r.Stdout, "20000\ncorr") ||
+		r.Stderr != "[secret]\n" {
 		t.Errorf("got %.100q and %q", r.Stdout, r.Stderr)
 	}
-	if printed := string(peer.Printed); strings.Contains(printed, token) || !strings.Contains(printed, "a [secret] b\n") || !strings.Contains(printed, "\n20000\ncorr") {
+	if printed := string(peer.Printed); strings.Contains(printed, token) ||
+		!strings.Contains(printed, "a [secret] b\n") || !strings.Contains(printed, "\n20000\ncorr") {
 		t.Errorf("on the way there was %.100q", printed)
 	}
 }
 
 func TestNothingRunsWithoutTheSecretsOfItsContext(t *testing.T) {
 	_, _, err := in(t, "broken", "", args{"command": "true"})
-	if no, ok := errors.AsType[*tool.Refusal](err); !ok || no.Code != "unavailable" || !strings.Contains(no.Message, "LOST") {
+	if no, ok := errors.AsType[*tool.Refusal](err); !ok || no.Code != "unavailable" ||
+		!strings.Contains(no.Message, "LOST") {
 		t.Errorf("got %v", err)
 	}
 }

@@ -16,19 +16,21 @@ type executeIn struct {
 type executeOut struct {
 	Command    string `json:"command"`
 	Output     string `json:"output"`
-	ReturnCode int    `json:"return_code" doc:"-1 when it was refused, or ended by a signal"`
+	ReturnCode int    `json:"return_code" doc:"-1 if it was refused, or ended by a signal"`
 }
 
-// executeTool is the one tool of another shell server, by its name and with
-// its result. Two things are otherwise: a command that is refused is an error,
-// and its timeout holds.
+// executeTool returns a tool with the name, arguments and result of the tool of
+// another shell server. It differs in two points: a refused command is an error,
+// and the timeout is enforced.
 func (m *runner) executeTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "shell_execute_command", Title: "Execute a command", Effects: allEffects, Timeout: MaxSeconds*time.Second + time.Minute, Budget: -1,
+		Name: "shell_execute_command", Title: "Execute a command", Effects: allEffects,
+		Timeout: MaxSeconds*time.Second + time.Minute, Budget: -1,
 		Description: "Executes a shell command and returns its output.",
 		Aliases:     []string{"execute_command"},
 		Out:         reflect.TypeFor[executeOut](),
-		Help:        "The output is that of both streams, one after the other; a host may leave standard error out. `shell_run` is the same with more to say: deadline, input, environment, streams apart.",
+		Help: "The output is standard output followed by standard error, which a host may omit. `shell_run` " +
+			"does the same with a timeout, input, environment and separate streams.",
 	}, func(ctx context.Context, c *tool.Call, in executeIn) (tool.Result, error) {
 		out := executeOut{Command: in.Command}
 		o, err := m.runCommand(ctx, c, spec{command: in.Command, seconds: m.cfg.Timeout})

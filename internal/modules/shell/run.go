@@ -12,39 +12,63 @@ import (
 
 type runIn struct {
 	Command    string   `json:"command" doc:"a command line" min:"1" names:"line"`
-	WorkingDir string   `json:"working_dir,omitempty" doc:"where it begins, inside the roots" names:"path"`
+	WorkingDir string   `json:"working_dir,omitempty" doc:"working directory, inside the roots" names:"path"`
 	Timeout    int      `json:"timeout,omitempty" doc:"seconds" default:"30" min:"1" max:"3600"`
 	Env        []string `json:"env,omitempty" doc:"NAME=value, added to a minimal environment" names:"env"`
-	Stdin      string   `json:"stdin,omitempty" doc:"what it reads"`
-	Shell      string   `json:"shell,omitempty" doc:"another shell than the host's usual one" enum:"sh,bash,dash,zsh,ksh" names:"shell"`
+	Stdin      string   `json:"stdin,omitempty" doc:"its input"`
+	Shell      string   `json:"shell,omitempty" doc:"a shell instead of the host's default" enum:"sh,bash,dash,zsh,ksh" names:"shell"`
 }
 
 type runOut struct {
 	Stdout     string `json:"stdout" text:"product"`
 	Stderr     string `json:"stderr" text:"facts"`
-	ExitCode   int    `json:"exit_code" doc:"-1 when a signal ended it"`
+	ExitCode   int    `json:"exit_code" doc:"-1 if a signal ended it"`
 	Signal     string `json:"signal,omitempty"`
 	TimedOut   bool   `json:"timed_out"`
-	Truncated  bool   `json:"truncated" doc:"a stream is not all here"`
+	Truncated  bool   `json:"truncated" doc:"a part of a stream is missing"`
 	DurationMS int64  `json:"duration_ms"`
 }
 
+// runHelp is the help of shell_run.
+const runHelp = `The working directory is working_dir, inside your roots; that does not restrict which files the command can
+use. The environment is minimal (PATH, HOME, language and the like), plus the variables of the context, plus env. The
+input is stdin, or empty.
+
+- At the timeout, and when the call is cancelled, the command is asked to end. Two seconds later it is killed, with
+  every process it started, in whatever process group or session. Processes that it leaves in the background when it
+  ends are stopped the same way. Where the system supports it, the host limits the number of processes.
+- The result has up to 1 MiB of each stream: its beginning and its end, and between them a line with the number of
+  missing bytes. The result of a command with long output, or that runs long, links to a resource with the whole output
+  of both streams, which is kept for a while. Bytes that are not UTF-8 are shown as \xNN. Output is also sent as
+  progress.
+- A host may confine commands. Then each command runs in a sandbox of its own, which is removed afterwards. It can read
+  your folders, at the same path as on the host or below /folders, and write to its home directory and /tmp. It has no
+  other files of the host and no network. At its timeout it is killed at once.
+- A host may allow and deny commands by patterns. A pattern is a glob on the name of a program and, after a space, a
+  glob on its arguments: ls* (which also matches lsblk), git push*. The line is parsed, and every command in it is
+  checked, through pipes, lists, substitutions and programs that run others. If there are patterns, a command that
+  cannot be analysed is refused. Patterns prevent accidents; to contain a program, use a sandbox.`
+
 func (m *runner) runTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "shell_run", Title: "Run a command line", Effects: allEffects, Timeout: MaxSeconds*time.Second + time.Minute, Budget: -1,
-		Description: "Runs a command line in a shell and gives its output and exit code. Everything it starts ends with it; use a process for what is to go on.",
-		Out:         reflect.TypeFor[runOut](),
-		Help: `The command begins in ` + "`working_dir`" + `, a folder inside your roots; that holds nothing back once it runs. It gets a minimal environment (PATH, HOME, language and the like), what the context has for its programs and what ` + "`env`" + ` adds, and reads ` + "`stdin`" + ` or nothing.
-
-At the deadline, and when the call is cancelled, it is asked to end; two seconds later it is killed, together with everything that came of it, in whatever process group or session. The same happens to what it leaves in the background when it ends. How many processes it may become is limited where the system can count them.
-
-Up to 1 MiB of each stream is in the answer: its beginning and its end, with a line between that says how much is left out. What is long, or takes long, can be read in full as the resource the result links to, both streams as they came, for a while. Bytes that are no UTF-8 are shown as ` + "`\\xNN`" + `. What it prints rides on progress.
-
-A host may confine commands: then each runs in a sandbox of its own that goes with it. There it can read your folders, which lie where they do on the host or below ` + "`/folders`" + `; it can write to its home and ` + "`/tmp`" + `, and reaches nothing else of the host and no network. At its deadline it is killed at once.
-
-A host may allow and deny commands by patterns. Each is a glob on a program's name and, after a space, one on its arguments: ` + "`ls*`" + ` (which also means lsblk), ` + "`git push*`" + `. The line is parsed, and every command in it is held against them, through pipes, lists, substitutions and programs that run others; what cannot be judged is refused where there are patterns. They are a seat belt: what must be kept in is kept in by a sandbox.`,
+		Name: "shell_run", Title: "Run a command line", Effects: allEffects,
+		Timeout: MaxSeconds*time.Second + time.Minute, Budget: -1,
+		Description: "Runs a command line in a shell and returns its output and exit code. Every process it starts " +
+			"ends with it; use process_start for one that continues.",
+		Out:  reflect.TypeFor[runOut](),
+		Help: runHelp,
 	}, func(ctx context.Context, c *tool.Call, in runIn) (tool.Result, error) {
-		o, err := m.runCommand(ctx, c, spec{command: in.Command, shell: in.Shell, dir: in.WorkingDir, env: in.Env, stdin: in.Stdin, seconds: in.Timeout})
+		o, err := m.runCommand(
+			ctx, c,
+			spec{
+				command: in.Command,
+				shell:   in.Shell,
+				dir:     in.WorkingDir,
+				env:     in.Env,
+				stdin:   in.Stdin,
+				seconds: in.Timeout,
+			},
+		)
 		if err != nil {
 			return tool.Result{}, err
 		}
@@ -60,8 +84,8 @@ A host may allow and deny commands by patterns. Each is a glob on a program's na
 	})
 }
 
-// Facts holds what was printed to standard error, and says how the command
-// ended on a line of its own, the last.
+// Facts returns standard error and, on a last line of its own, how the command
+// ended.
 func (r runOut) Facts() string {
 	var b strings.Builder
 	if r.Stderr != "" {

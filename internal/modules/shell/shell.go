@@ -1,9 +1,9 @@
-// Package shell runs command lines: in one tool of this house, and in two that
-// stand in for those of other servers.
+// Package shell is the module that runs command lines. It has one tool of its own,
+// and two that replace those of other servers.
 //
-// Lists of patterns can allow and deny commands; see the command room for what
-// they promise and what not. A command has a deadline, and when it ends,
-// everything that it started has ended with it.
+// Lists of patterns can allow and deny commands; package shellpolicy documents
+// what they promise and what they do not. A command has a timeout. When it ends,
+// every process that it started has ended too.
 package shell
 
 import (
@@ -25,31 +25,33 @@ import (
 // Config is the module's section of the configuration. The zero value is
 // usable: each zero stands for the default.
 type Config struct {
-	Timeout    int      `json:"timeout,omitempty"`     // seconds of a command that says nothing itself; 0 means 30
-	Allow      []string `json:"allow,omitempty"`       // patterns of commands that may run; none means all
-	Deny       []string `json:"deny,omitempty"`        // patterns of commands that may not
-	Shell      string   `json:"shell,omitempty"`       // name or path; "" means /bin/sh
-	WorkingDir string   `json:"working_dir,omitempty"` // where commands begin, inside the roots; "" means the first of them
-	NoStderr   bool     `json:"no_stderr,omitempty"`   // what is printed to standard error is thrown away
-	Output     int      `json:"output,omitempty"`      // bytes of each stream in an answer; 0 means 1 MiB
-	Processes  int      `json:"processes,omitempty"`   // what one command may become, threads included; 0 means 512
-	Confine    bool     `json:"confine,omitempty"`     // run commands in sandboxes that can read the caller's folders
+	Timeout int      `json:"timeout,omitempty"` // default timeout of a command in seconds; 0 means 30
+	Allow   []string `json:"allow,omitempty"`   // patterns of commands that may run; empty means all
+	Deny    []string `json:"deny,omitempty"`    // patterns of commands that may not run
+	Shell   string   `json:"shell,omitempty"`   // name or path; "" means /bin/sh
+	// default working directory, inside the roots; "" means the first root
+	WorkingDir string `json:"working_dir,omitempty"`
+	NoStderr   bool   `json:"no_stderr,omitempty"` // standard error is discarded
+	Output     int    `json:"output,omitempty"`    // bytes of each stream in a result; 0 means 1 MiB
+	Processes  int    `json:"processes,omitempty"` // processes and threads that one command may start; 0 means 512
+	// run each command in a sandbox that can read the caller's folders
+	Confine bool `json:"confine,omitempty"`
 
-	// Env is what commands find in their environment in the caller's context;
-	// nil means that there is nothing. Its error refuses the call.
+	// Env returns the environment of commands in the caller's context; nil means
+	// an empty one. If it returns an error, the call is refused.
 	Env func(tool.Caller) (contextstore.Environment, error) `json:"-"`
 }
 
 const (
-	// MostSeconds is the longest a command may be given.
-	MaxSeconds    = 3600
+	// MaxSeconds is the maximum timeout of a command.
+	MaxSeconds     = 3600
 	defaultSeconds = 30
-	minOutput    = 1 << 10
+	minOutput      = 1 << 10
 
-	grace = 2 * time.Second // from the deadline until what is left is killed
+	grace = 2 * time.Second // between the request to end and the kill
 )
 
-// anything is what a command may do to the world.
+// allEffects are the possible effects of a command.
 const allEffects = tool.Writes | tool.Destroys | tool.OpenWorld
 
 // runner is the module.
@@ -93,7 +95,7 @@ func (m *runner) configure() (err error) {
 		c.Timeout = defaultSeconds
 	}
 	if c.Timeout < 1 || c.Timeout > MaxSeconds {
-		return fmt.Errorf("timeout: %d s is not between 1 and %d", c.Timeout, MaxSeconds)
+		return fmt.Errorf("timeout is %d s; expected 1 to %d", c.Timeout, MaxSeconds)
 	}
 	if c.Shell == "" {
 		c.Shell = "/bin/sh"
@@ -105,13 +107,15 @@ func (m *runner) configure() (err error) {
 		c.Processes = 512
 	}
 	if c.Output < minOutput || c.Processes < 1 {
-		return fmt.Errorf("output is %d and processes is %d: expected at least %d and 1", c.Output, c.Processes, minOutput)
+		return fmt.Errorf(
+			"output is %d and processes is %d: expected at least %d and 1", c.Output, c.Processes, minOutput,
+		)
 	}
 	m.rules, err = shellpolicy.New(c.Allow, c.Deny)
 	return err
 }
 
-// advertise puts the configured timeout into the schema of shell_run.
+// setDefaultTimeout puts the configured timeout into the schema of a tool.
 func (m *runner) setDefaultTimeout(t *tool.Tool) error {
 	if m.cfg.Timeout == defaultSeconds {
 		return nil
@@ -122,7 +126,7 @@ func (m *runner) setDefaultTimeout(t *tool.Tool) error {
 	}
 	was, is := fmt.Sprintf(`"default":%d`, defaultSeconds), fmt.Sprintf(`"default":%d`, m.cfg.Timeout)
 	if strings.Count(string(in), was) != 1 {
-		return fmt.Errorf("the schema of %s has no default of its timeout", t.Name)
+		return fmt.Errorf("the schema of %s has no default timeout", t.Name)
 	}
 	t.Input = json.RawMessage(strings.Replace(string(in), was, is, 1))
 	return nil

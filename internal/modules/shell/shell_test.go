@@ -36,8 +36,8 @@ func needShell(t testing.TB) {
 	}
 }
 
-// desk is the module with one folder.
-type desk struct {
+// fixture is the module with one folder.
+type fixture struct {
 	t   testing.TB
 	m   module.Module
 	dir tool.Roots
@@ -57,7 +57,7 @@ func configOf(t testing.TB, text string) (c Config) {
 	return c
 }
 
-func open(t testing.TB, config string) *desk {
+func open(t testing.TB, config string) *fixture {
 	t.Helper()
 	needShell(t)
 	h := moduletest.NewHost(t)
@@ -65,16 +65,16 @@ func open(t testing.TB, config string) *desk {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &desk{t: t, m: m, dir: moduletest.Folder(t)}
+	return &fixture{t: t, m: m, dir: moduletest.Folder(t)}
 }
 
-func (d *desk) path(name string) string { return filepath.Join(d.dir.List()[0].Path, name) }
+func (d *fixture) path(name string) string { return filepath.Join(d.dir.List()[0].Path, name) }
 
 // args are the arguments of a call.
 type args = map[string]any
 
 // call calls a tool; its name is given without the module's.
-func (d *desk) call(ctx context.Context, name string, in args) (tool.Result, *moduletest.Peer, error) {
+func (d *fixture) call(ctx context.Context, name string, in args) (tool.Result, *moduletest.Peer, error) {
 	d.t.Helper()
 	c := moduletest.NewCall(d.t, in)
 	c.Roots = d.dir
@@ -83,7 +83,7 @@ func (d *desk) call(ctx context.Context, name string, in args) (tool.Result, *mo
 }
 
 // run runs a command that is not refused.
-func (d *desk) run(command string, more ...any) runOut {
+func (d *fixture) run(command string, more ...any) runOut {
 	d.t.Helper()
 	in := args{"command": command}
 	for i := 0; i < len(more); i += 2 {
@@ -97,7 +97,7 @@ func (d *desk) run(command string, more ...any) runOut {
 }
 
 // refusal is the code with which a call is refused; "" when it is not.
-func (d *desk) refusal(name string, in args) string {
+func (d *fixture) refusal(name string, in args) string {
 	d.t.Helper()
 	_, _, err := d.call(d.t.Context(), name, in)
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
@@ -115,7 +115,8 @@ func TestRunsCommandLines(t *testing.T) {
 	if r.Stdout != "out\n" || r.Stderr != "err\n" || r.ExitCode != 3 || r.TimedOut || r.Truncated || r.Signal != "" {
 		t.Errorf("%+v", r)
 	}
-	if r := d.run("cat; echo $X", "stdin", "typed\n", "env", []string{"X=y z"}); r.Stdout != "typed\ny z\n" || r.ExitCode != 0 {
+	if r := d.run("cat; echo $X", "stdin", "typed\n", "env", []string{"X=y z"}); r.Stdout != "typed\ny z\n" ||
+		r.ExitCode != 0 {
 		t.Errorf("%+v", r)
 	}
 	if r := d.run("cat"); r.Stdout != "" || r.ExitCode != 0 {
@@ -222,10 +223,12 @@ func TestEnvironmentIsFiltered(t *testing.T) {
 	d := open(t, "")
 	for _, shell := range []string{"sh", "bash"} {
 		r := d.run("env", "shell", shell, "env", []string{"MINE=1"})
-		if strings.Contains(r.Stdout, "sesame") || !strings.Contains(r.Stdout, "MINE=1\n") || !strings.Contains(r.Stdout, "PATH=") {
+		if strings.Contains(r.Stdout, "sesame") || !strings.Contains(r.Stdout, "MINE=1\n") ||
+			!strings.Contains(r.Stdout, "PATH=") {
 			t.Errorf("%s", r.Stdout)
 		}
-		for line := range strings.Lines(r.Stdout) { // the mark is how what came of the command is found where there are no cgroups
+		// the mark is how what came of the command is found where there are no cgroups
+		for line := range strings.Lines(r.Stdout) {
 			if strings.HasPrefix(line, "GATEHOUSE_") && !strings.HasPrefix(line, "GATEHOUSE_TREE=") {
 				t.Errorf("it sees %s", line)
 			}
@@ -270,9 +273,12 @@ func TestAForkBombIsBounded(t *testing.T) {
 	d := open(t, `{"processes":40}`)
 	patiently(t, func(seconds int) bool {
 		os.Remove(d.path("n"))
-		r := d.run(`b() { echo x >> n; [ $1 -le 0 ] || { b $(($1-1)) & b $(($1-1)) & }; sleep 1000; }; b 8 2>/dev/null; wait`, "timeout", seconds, "shell", "bash")
+		r := d.run(
+			`b() { echo x >> n; [ $1 -le 0 ] || { b $(($1-1)) & b $(($1-1)) & }; sleep 1000; }; b 8 2>/dev/null; wait`,
+			"timeout", seconds, "shell", "bash",
+		)
 		n, _ := os.ReadFile(d.path("n"))
-		if len(n)/2 > 100 { // of 511; 40 at once, and one that cannot fork ends and makes room
+		if len(n)/2 > 100 { // of 511; 40 at once, and one that cannot fork ends and frees a place
 			t.Errorf("%d processes; %+v", len(n)/2, r)
 		}
 		return len(n)/2 > 10
@@ -314,7 +320,8 @@ func TestLongOutputKeepsBothEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	r := res.Structured.(runOut)
-	if !r.Truncated || len(r.Stdout) > 4096+200 || !strings.HasPrefix(r.Stdout, "1\n2\n3\n") || !strings.HasSuffix(r.Stdout, "\n99999\n100000\n") || !strings.Contains(r.Stdout, " bytes are left out here") {
+	if !r.Truncated || len(r.Stdout) > 4096+200 || !strings.HasPrefix(r.Stdout, "1\n2\n3\n") ||
+		!strings.HasSuffix(r.Stdout, "\n99999\n100000\n") || !strings.Contains(r.Stdout, " bytes are missing here") {
 		t.Errorf("%d bytes: %.200s", len(r.Stdout), r.Stdout)
 	}
 	if r.Stderr != "1\n2\n3\n" {
@@ -324,16 +331,18 @@ func TestLongOutputKeepsBothEnds(t *testing.T) {
 		t.Errorf("%d bytes can be read in full, want %d", peer.PrintedAll, want)
 	}
 	// What is short and quick needs no resource.
-	if _, peer, err := d.call(t.Context(), "run", args{"command": "echo x"}); err != nil || peer.PrintedAll != 0 && peer.PrintedAll != 2 {
+	if _, peer, err := d.call(t.Context(), "run", args{"command": "echo x"}); err != nil || peer.PrintedAll != 0 &&
+		peer.PrintedAll != 2 {
 		t.Errorf("%d bytes, %v", peer.PrintedAll, err)
 	}
 }
 
-// Whoever waits sees what a command has printed so far.
+// A waiting caller gets the output so far.
 func TestPartialOutputIsTold(t *testing.T) {
 	t.Parallel()
 	d := open(t, "")
-	if _, peer, err := d.call(t.Context(), "run", args{"command": "echo first; sleep 2; echo second"}); err != nil || string(peer.Printed) != "first\nsecond\n" {
+	if _, peer, err := d.call(t.Context(), "run", args{"command": "echo first; sleep 2; echo second"}); err != nil ||
+		string(peer.Printed) != "first\nsecond\n" {
 		t.Errorf("%q, %v", peer.Printed, err)
 	}
 }
@@ -342,7 +351,8 @@ func TestListsDecide(t *testing.T) {
 	d := open(t, `{"allow":["ls*","echo","cat"],"deny":["rm*","lsof"]}`)
 	for command, ok := range map[string]bool{
 		"ls": true, "ls | cat": true, "echo x; ls": true,
-		"id": false, "ls; rm x": false, "echo $(id)": false, "$x": false, "lsof": false, "ls (": false, "echo x > y": false,
+		"id": false, "ls; rm x": false, "echo $(id)": false, "$x": false, "lsof": false, "ls (": false,
+		"echo x > y": false,
 	} {
 		for _, name := range []string{"run", "system"} {
 			want := "denied"
@@ -358,7 +368,8 @@ func TestListsDecide(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := res.Structured.(executeOut)
-		if res.IsError == ok || ok == (out.Output == "Command denied by security policy") || ok == (out.ReturnCode == -1) || out.Command != command {
+		if res.IsError == ok || ok == (out.Output == "Command denied by security policy") ||
+			ok == (out.ReturnCode == -1) || out.Command != command {
 			t.Errorf("%s: %+v", command, res)
 		}
 	}
@@ -397,7 +408,8 @@ func TestOtherServersTools(t *testing.T) {
 	patiently(t, func(seconds int) bool {
 		hurried := open(t, fmt.Sprintf(`{"timeout":%d}`, seconds))
 		res, _, err := hurried.call(t.Context(), "execute_command", args{"command": "echo x; sleep 1000"})
-		if err != nil || !res.IsError || res.Content[0].Text != fmt.Sprintf("Command timed out after %d seconds", seconds) {
+		if err != nil || !res.IsError ||
+			res.Content[0].Text != fmt.Sprintf("Command timed out after %d seconds", seconds) {
 			t.Errorf("%+v, %v", res, err)
 		}
 		return res.Structured.(executeOut).Output == "x\n"
@@ -427,7 +439,9 @@ func TestOtherServersTools(t *testing.T) {
 		if err != nil || !res.IsError {
 			t.Errorf("%+v, %v", res, err)
 		}
-		return res.Structured.(systemOut) == systemOut{fmt.Sprintf("Command timed out after %d seconds\nx", seconds), -1, true}
+		return res.Structured.(systemOut) == systemOut{
+			fmt.Sprintf("Command timed out after %d seconds\nx", seconds), -1, true,
+		}
 	})
 }
 

@@ -20,25 +20,25 @@ import (
 )
 
 const (
-	maxCommand = 100 << 10 // bytes of a command; systems take little more as one argument
+	maxCommand = 100 << 10 // bytes of a command; systems accept little more in one argument
 	maxInput   = 1 << 20   // bytes of stdin
 	maxEnv     = 100       // variables
-	maxValue   = 32 << 10  // bytes of one of them
+	maxValue   = 32 << 10  // bytes of the value of a variable
 )
 
-var errTimeout = errors.New("its time was over")
+var errTimeout = errors.New("the timeout has passed")
 
-// order is a command that is to be run.
+// spec describes a command to run.
 type spec struct {
 	command string
 	shell   string   // "" means the configured one
 	dir     string   // "" means the configured one
-	env     []string // what the caller adds, and before it what the context does
+	env     []string // of the context, then of the caller
 	stdin   string
 	seconds int
 }
 
-// outcome is what became of it.
+// outcome is the result of a command.
 type outcome struct {
 	stdout, stderr *capture
 	state          proc.State
@@ -46,10 +46,11 @@ type outcome struct {
 
 func (o *outcome) timedOut() bool { return o.state.Stopped == errTimeout }
 
-// truncated reports whether something is missing of the output.
+// truncated reports whether a part of the output is missing.
 func (o *outcome) truncated() bool { return o.stdout.cut() || o.stderr.cut() || o.state.Cut }
 
-// do runs a command to its end. A failing command is no error.
+// runCommand runs a command until it ends. The exit code of the command is not an
+// error.
 func (m *runner) runCommand(ctx context.Context, c *tool.Call, o spec) (*outcome, error) {
 	if o.shell == "" {
 		o.shell = m.cfg.Shell
@@ -84,20 +85,23 @@ func (m *runner) runCommand(ctx context.Context, c *tool.Call, o spec) (*outcome
 	} else {
 		err = m.runUnconfined(ctx, c, o, where, out, to)
 	}
-	to.stdout.Flush() // neither what keeps output nor what passes it on fails
+	to.stdout.Flush() // cannot fail: neither a capture nor progress does
 	to.stderr.Flush()
 	return out, err
 }
 
-// streams are where a command prints to.
+// streams are the writers of a command's output.
 type streams struct{ stdout, stderr *secret.HidingWriter }
 
-// unconfined runs a command as a process of the host.
-func (m *runner) runUnconfined(ctx context.Context, c *tool.Call, o spec, where roots.Workplace, out *outcome, to streams) error {
+// runUnconfined runs a command as a process of the host.
+func (m *runner) runUnconfined(
+	ctx context.Context, c *tool.Call, o spec, where roots.Workplace, out *outcome, to streams,
+) error {
 	limited, cancel := context.WithTimeoutCause(ctx, time.Duration(o.seconds)*time.Second, errTimeout)
 	defer cancel()
 	spec := proc.Spec{
-		Path: o.shell, Args: []string{"-c", asArgument(o.command)}, Dir: where.Dir, Env: slices.Concat(proc.BaseEnv(), []string{"PWD=" + where.Path}, o.env),
+		Path: o.shell, Args: []string{"-c", asArgument(o.command)}, Dir: where.Dir,
+		Env:    slices.Concat(proc.BaseEnv(), []string{"PWD=" + where.Path}, o.env),
 		Stdout: to.stdout, Stderr: to.stderr,
 		Whole: true, Processes: m.cfg.Processes, Grace: grace,
 	}
@@ -109,10 +113,14 @@ func (m *runner) runUnconfined(ctx context.Context, c *tool.Call, o spec, where 
 	}
 	p, err := proc.Start(limited, spec)
 	if err != nil {
-		return &tool.Refusal{Code: "not_started", Message: where.Says(err), Next: "The shell of this host may be missing, or the command may be too long."}
+		return &tool.Refusal{
+			Code:    "not_started",
+			Message: where.Says(err),
+			Next:    "This host may not have the shell, or the command may be too long.",
+		}
 	}
 	if out.state, err = p.Wait(); err != nil {
-		m.log.WarnContext(ctx, "a command was not followed to its end", "call", c.ID, "err", err)
+		m.log.WarnContext(ctx, "cannot wait for the end of a command", "call", c.ID, "err", err)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -120,7 +128,7 @@ func (m *runner) runUnconfined(ctx context.Context, c *tool.Call, o spec, where 
 	return nil
 }
 
-// asArgument keeps a shell from taking a command for an option.
+// asArgument prevents a shell from reading a command as an option.
 func asArgument(line string) string {
 	if strings.HasPrefix(line, "-") || strings.HasPrefix(line, "+") {
 		return " " + line
@@ -131,24 +139,36 @@ func asArgument(line string) string {
 func (o *spec) check() error {
 	switch {
 	case strings.TrimSpace(o.command) == "":
-		return &tool.Refusal{Code: "invalid_arguments", Message: "command: cannot be empty", Next: "Give a command line such as ls -l."}
+		return &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "command is empty",
+			Next:    "Give a command line such as ls -l.",
+		}
 	case len(o.command) > maxCommand:
-		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("a command has at most %d bytes", maxCommand), Next: "Write what is longer to a file, or give it as stdin."}
+		return &tool.Refusal{
+			Code:    "too_large",
+			Message: fmt.Sprintf("command has more than %d bytes", maxCommand),
+			Next:    "Write it to a file and run the file, or give a part of it as stdin.",
+		}
 	case len(o.stdin) > maxInput:
-		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("stdin has at most %d bytes", maxInput), Next: "Write what is longer to a file, and read it from there."}
+		return &tool.Refusal{
+			Code:    "too_large",
+			Message: fmt.Sprintf("stdin has more than %d bytes", maxInput),
+			Next:    "Write the input to a file that the command reads.",
+		}
 	case strings.IndexByte(o.command, 0) >= 0:
-		return tool.Refuse("invalid_arguments", "command: holds a NUL byte")
+		return tool.Refuse("invalid_arguments", "command contains a NUL byte")
 	case o.seconds < 1 || o.seconds > MaxSeconds:
 		return tool.Refuse("invalid_arguments", "timeout: %d s is not between 1 and %d", o.seconds, MaxSeconds)
 	}
 	return nil
 }
 
-// refused is the code of a command that the lists do not let pass.
+// codeDenied is the error code of a command that the lists refuse.
 const codeDenied = "denied"
 
-// permit holds the command, and the variables that could change it, against
-// the lists.
+// checkPolicy checks the command, and the variables that could change what it
+// does, against the lists.
 func (m *runner) checkPolicy(c *tool.Call, o *spec) error {
 	if m.rules.Empty() {
 		return nil
@@ -157,25 +177,32 @@ func (m *runner) checkPolicy(c *tool.Call, o *spec) error {
 	for _, kv := range o.env {
 		name, value, _ := strings.Cut(kv, "=")
 		if v.Allowed() && (shellpolicy.Steers(name) || shellpolicy.Runs(value)) {
-			v = shellpolicy.Verdict{Command: name + "=…", Reason: fmt.Sprintf("the variable %s can change what commands do", name)}
+			v = shellpolicy.Verdict{
+				Command: name + "=…",
+				Reason:  fmt.Sprintf("the variable %s can change what commands run", name),
+			}
 		}
 	}
 	if v.Allowed() {
 		return nil
 	}
-	// The command itself may hold secrets; the ledger has it, redacted.
-	m.log.Info("a command is refused", "call", c.ID, "principal", c.Caller.Principal, "decision", v.Decision.String(), "pattern", v.Pattern)
-	next := "Only commands on this host's allow list may run; each in the line has to be on it."
+	// The log does not have the command, because it may contain secrets; the
+	// ledger has it redacted.
+	m.log.Info(
+		"command refused", "call", c.ID, "principal", c.Caller.Principal, "decision", v.Decision.String(), "pattern",
+		v.Pattern,
+	)
+	next := "Every command in the line must be on this host's allow list."
 	switch {
 	case v.Decision == shellpolicy.Denied:
-		next = "Do without this command; writing it in another way is refused too."
+		next = "Do not use this command; the host refuses it in any form."
 	case v.Decision == shellpolicy.Unclear:
-		next = "Name programs as they are, and run one plain command at a time."
+		next = "Run one simple command at a time, and give the names of programs literally."
 	}
 	return &tool.Refusal{Code: codeDenied, Message: v.Reason, Next: next}
 }
 
-// isVariable reports whether a variable of the environment can have this name.
+// isVariable reports whether name is a valid name of an environment variable.
 func isVariable(name string) bool {
 	for i, c := range []byte(name) {
 		if c != '_' && (c|0x20 < 'a' || c|0x20 > 'z') && (i == 0 || c < '0' || c > '9') {
@@ -185,32 +212,37 @@ func isVariable(name string) bool {
 	return name != ""
 }
 
-// own is the environment of the caller's context.
+// contextEnv returns the environment of the caller's context.
 func (m *runner) contextEnv(who tool.Caller) (env contextstore.Environment, err error) {
 	if m.cfg.Env == nil {
 		return env, nil
 	}
 	if env, err = m.cfg.Env(who); err != nil {
-		return env, &tool.Refusal{Code: "unavailable", Message: "the environment of this context is not complete: " + err.Error(), Next: "Whoever runs this host should look at the context's definition."}
+		return env, &tool.Refusal{
+			Code:    "unavailable",
+			Message: "the environment of this context is incomplete: " + err.Error(),
+			Next:    "Ask an administrator to correct the definition of the context.",
+		}
 	}
 	return env, nil
 }
 
-// checkEnv checks what the caller adds to what every program needs and what the
-// context gives. Nothing else of the host's environment is there.
+// checkEnv checks the variables of the caller. They are added to the base
+// environment and to that of the context; a command gets no other variable of
+// the host.
 func checkEnv(add []string) error {
 	if len(add) > maxEnv {
-		return tool.Refuse("too_large", "env: at most %d variables can be added", maxEnv)
+		return tool.Refuse("too_large", "env has more than %d variables", maxEnv)
 	}
 	for _, kv := range add {
 		name, value, ok := strings.Cut(kv, "=")
 		switch {
 		case !ok || !isVariable(name):
-			return tool.Refuse("invalid_arguments", "env: %.100q is not of the form NAME=value", kv)
+			return tool.Refuse("invalid_arguments", "env: %.100q does not have the form NAME=value", kv)
 		case strings.HasPrefix(strings.ToUpper(name), "GATEHOUSE_"):
-			return tool.Refuse("invalid_arguments", "env: names that begin with GATEHOUSE_ are the host's own")
+			return tool.Refuse("invalid_arguments", "env: names that begin with GATEHOUSE_ are reserved for the host")
 		case len(value) > maxValue || strings.IndexByte(value, 0) >= 0:
-			return tool.Refuse("too_large", "env: a value has at most %d bytes, none of them NUL", maxValue)
+			return tool.Refuse("too_large", "env: a value has more than %d bytes, or a NUL byte", maxValue)
 		}
 	}
 	return nil

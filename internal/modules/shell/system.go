@@ -17,20 +17,23 @@ type systemIn struct {
 }
 
 type systemOut struct {
-	Output   string `json:"output" text:"product" doc:"what it printed, and how it ended"`
-	ExitCode int    `json:"exit_code" text:"facts" doc:"-1 when a signal ended it"`
+	Output   string `json:"output" text:"product" doc:"its output, and how it ended"`
+	ExitCode int    `json:"exit_code" text:"facts" doc:"-1 if a signal ended it"`
 	TimedOut bool   `json:"timed_out" text:"facts"`
 }
 
-// systemTool is the host shell of another server, by its name and with its
-// text.
+// systemTool returns a tool with the name, arguments and text result of the host
+// shell of another server.
 func (m *runner) systemTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "shell_system", Title: "Run a command on the host", Effects: allEffects, Timeout: MaxSeconds*time.Second + time.Minute, Budget: -1,
-		Description: "Runs a command with bash on this host and gives its output as text. It is an error when the command fails.",
-		Aliases:     []string{"system.shell"},
-		Out:         reflect.TypeFor[systemOut](),
-		Help:        "Standard output comes first, then what was printed to standard error, then the exit code. `shell_run` gives the same apart from each other.",
+		Name: "shell_system", Title: "Run a command on the host", Effects: allEffects,
+		Timeout: MaxSeconds*time.Second + time.Minute, Budget: -1,
+		Description: "Runs a command with bash on this host and returns its output as text. If the command fails, " +
+			"the result is an error.",
+		Aliases: []string{"system.shell"},
+		Out:     reflect.TypeFor[systemOut](),
+		Help: "The text is standard output, then standard error, then the exit code. `shell_run` returns " +
+			"them separately.",
 	}, func(ctx context.Context, c *tool.Call, in systemIn) (tool.Result, error) {
 		o, err := m.runCommand(ctx, c, spec{command: in.Command, shell: "bash", seconds: in.Timeout})
 		if err != nil {
@@ -53,7 +56,7 @@ func (m *runner) systemTool() tool.Tool {
 
 func timedOut(seconds int) string { return fmt.Sprintf("Command timed out after %d seconds", seconds) }
 
-// systemText is both streams as one text.
+// systemText returns both streams as one text.
 func systemText(o *outcome) string {
 	text := strings.TrimSuffix(o.stdout.text(), "\n")
 	if failures := strings.TrimSuffix(o.stderr.text(), "\n"); failures != "" {
