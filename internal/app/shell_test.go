@@ -130,7 +130,7 @@ func TestThePresetShellOverHTTP(t *testing.T) {
 func TestLongOutputOfACommandCanBeRead(t *testing.T) {
 	v := shellHost(t, func(s *config.Shell) { s.Output = 4 << 10 })
 	r := v.execute("seq 1 30000; echo over >&2")
-	if s := r.StructuredContent; len(s.Output) > 5000 || !strings.HasPrefix(s.Output, "1\n2\n") || !strings.HasSuffix(s.Output, "\n30000\nover\n") || !strings.Contains(s.Output, "bytes are left out here") {
+	if s := r.StructuredContent; len(s.Output) > 5000 || !strings.HasPrefix(s.Output, "1\n2\n") || !strings.HasSuffix(s.Output, "\n30000\nover\n") || !strings.Contains(s.Output, "bytes are missing here") {
 		t.Errorf("%.300s", s.Output)
 	}
 	uri := ""

@@ -22,7 +22,7 @@ func confining(t *testing.T, config string) *fixture {
 	h := moduletest.NewHost(t)
 	m, err := New(configOf(t, config))(t.Context(), h.Deps())
 	if err != nil {
-		if !strings.Contains(err.Error(), "commands cannot be confined here, and are not run otherwise") {
+		if !strings.Contains(err.Error(), "this machine cannot confine commands") {
 			t.Fatal(err)
 		}
 		t.Skip(err)

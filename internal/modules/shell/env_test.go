@@ -38,7 +38,7 @@ func in(t *testing.T, scope, config string, arguments args) (runOut, *moduletest
 	var cfg Config
 	cfg.Env, cfg.Confine = rooms, config == "confine"
 	m, err := New(cfg)(t.Context(), deps)
-	if err != nil && strings.Contains(err.Error(), "commands cannot be confined here") {
+	if err != nil && strings.Contains(err.Error(), "this machine cannot confine commands") {
 		t.Skip(err)
 	}
 	if err != nil {
