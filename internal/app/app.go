@@ -132,7 +132,7 @@ type App struct {
 	sockets   sockets
 	journal   *server.Journal // nil without the module that shows it
 	noticing  bool            // notifications are made of facts
-	office    *smtp.Office    // mails them; nil without its module
+	mailer    *smtp.Mailer    // mails them; nil without its module
 	leaving   leaving
 	packagesRoom
 }

@@ -68,7 +68,7 @@ func (a *App) tellRestored(context.Context) error {
 
 // NewKeeper makes the room that backs this person's hosts up. host says whose
 // backups it makes.
-func NewKeeper(cfg config.Config, o backup.Options) *backup.Room {
+func NewKeeper(cfg config.Config, o backup.Options) *backup.Manager {
 	o.Folders, o.Version = BackedUp(cfg), Version
 	if cfg.Folders.Config != "" {
 		o.Secrets = secret.In(cfg.Folders.Config, cfg.Secrets.KeyFile)

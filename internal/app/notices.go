@@ -92,8 +92,8 @@ func (n *notices) add(ctx context.Context, news notify.News) {
 		return
 	}
 	if note.ID != 0 {
-		if n.app.office != nil {
-			n.app.office.Wake()
+		if n.app.mailer != nil {
+			n.app.mailer.Wake()
 		}
 		n.app.tell("notification.added", map[string]any{"id": note.ID, "code": note.Code, "level": note.Level, "title": note.Title})
 	}

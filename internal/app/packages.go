@@ -68,7 +68,7 @@ func (a *App) packageHouse() (*packages.House, error) {
 // back.
 func restoredPackages(folder string) func() (map[string]packages.Record, func() error, error) {
 	return func() (map[string]packages.Record, func() error, error) {
-		raw, done, err := backup.TakeRestored(folder)
+		raw, done, err := backup.ReadRestored(folder)
 		if err != nil {
 			return nil, nil, err
 		}

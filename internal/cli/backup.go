@@ -31,7 +31,7 @@ secrets with their key, the ledger, jobs, settings and the data of packages.
 A backup is one encrypted file in a folder, an S3-compatible service or a share.
 Hosts may go on meanwhile.
 
-TARGET is the name of a target, or a folder from the top; it may be left out
+TARGET is the name of a target, or an absolute folder; it may be left out
 where there is one target alone. The password is the secret BACKUP_PASSWORD,
 the one --secret names, or what standard input holds with --ask. Who loses it
 has no backup: keep it elsewhere as well.`,
@@ -52,7 +52,7 @@ has no backup: keep it elsewhere as well.`,
 type vault struct {
 	w    World
 	cfg  config.Config
-	room *backup.Room
+	room *backup.Manager
 }
 
 func openVault(w World) (*vault, error) {
@@ -153,7 +153,7 @@ func asMistake(err error) error {
 }
 
 // tells prints the phases as they begin.
-func (v *vault) tells() backup.Tell {
+func (v *vault) tells() backup.Progress {
 	last := ""
 	return func(phase string, _, _ int64) {
 		if phase != last {

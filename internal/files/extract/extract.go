@@ -1,10 +1,9 @@
 // Package extract turns documents into plain text: PDF, Word, web pages,
 // notebooks and text in UTF-16.
 //
-// Documents come from strangers. Each conversion ends when its context does,
-// holds no more than Most bytes of what it makes, and turns a panic of a
-// decoder into an error. Layout is kept where it carries meaning: headings,
-// lists, tables, paragraphs.
+// Documents may be hostile. Each conversion ends when its context is done, returns
+// at most MostOut bytes, and returns a panic of a decoder as an error. Headings,
+// lists, tables and paragraphs are kept; other layout is not.
 package extract
 
 import (
@@ -21,10 +20,10 @@ import (
 // Limits of one conversion.
 const (
 	MostIn  = 32 << 20 // bytes of a document
-	MostOut = 8 << 20  // bytes of the text made of it; the rest is cut off
+	MostOut = 8 << 20  // bytes of its text; the rest is cut off
 )
 
-// Kind is a kind of document. The zero value is none.
+// Kind is a kind of document. The zero value means that the kind is unknown.
 type Kind string
 
 const (
@@ -34,7 +33,7 @@ const (
 	Notebook Kind = "notebook"
 )
 
-// KindOf tells the kind of a document from its name and its first bytes.
+// KindOf returns the kind of a document by its name and its first bytes.
 func KindOf(name string, head []byte) Kind {
 	ext := strings.ToLower(path.Ext(name))
 	switch {
@@ -50,10 +49,11 @@ func KindOf(name string, head []byte) Kind {
 	return ""
 }
 
-// ErrTooLarge is the error for a document of more than MostIn bytes.
+// ErrTooLarge is returned for a document of more than MostIn bytes.
 var ErrTooLarge = errors.New("the document is too large to be converted")
 
-// Text converts a document. cut says that the text is only the beginning.
+// Text returns the text of a document. cut reports whether the text was cut off at
+// MostOut. If err is not nil, text is what was read before it.
 func Text(ctx context.Context, k Kind, f io.ReaderAt, size int64) (text string, cut bool, err error) {
 	if size > MostIn {
 		return "", false, ErrTooLarge
@@ -82,24 +82,23 @@ func Text(ctx context.Context, k Kind, f io.ReaderAt, size int64) (text string, 
 	case Notebook:
 		err = fromNotebook(out, io.NewSectionReader(r, 0, size))
 	default:
-		err = fmt.Errorf("%q is no kind of document", k)
+		err = fmt.Errorf("unknown kind of document %q", k)
 	}
 	return "", false, err
 }
 
-// guarded ends a decoder that reads, however it got lost, when its time is up
-// or when it has made the heap grow too much: a few bytes of a document can
-// stand for gigabytes.
+// guarded fails reads when ctx is done or the heap has grown too much, so that any
+// decoder that reads will end: a few compressed bytes can stand for gigabytes.
 type guarded struct {
 	ctx   context.Context
 	f     io.ReaderAt
 	size  int64
 	reads int
-	heap  uint64 // bytes when it began
+	heap  uint64 // bytes at the first read
 }
 
-// mostHeap is how many bytes the heap of the process may grow by while a
-// document is converted.
+// mostHeap is the number of bytes by which the heap of the process may grow while
+// a document is converted.
 const mostHeap = 256 << 20
 
 var errBomb = errors.New("the document takes too much memory")
@@ -136,20 +135,20 @@ func heapBytes() uint64 {
 	return s[0].Value.Uint64()
 }
 
-// errFull ends a conversion that has made enough.
+// errFull ends a conversion whose text has reached MostOut.
 var errFull = errors.New("the text is full")
 
-// writer collects text. Blank lines come one at a time, and spaces never end a
-// line.
+// writer collects text. It writes at most one blank line in a row, and no spaces at
+// the end of a line.
 type writer struct {
 	ctx   context.Context
 	b     strings.Builder
-	gap   int  // newlines that are due before the next word
-	space bool // a space is due
-	pre   bool // text is taken as it is
+	gap   int  // newlines to write before the next word
+	space bool // write a space before the next word
+	pre   bool // keep white space
 }
 
-// words adds running text, its white space folded.
+// words adds text and folds its white space.
 func (w *writer) words(s string) error {
 	if w.pre {
 		return w.raw(s)
@@ -173,7 +172,7 @@ func endsBlank(s string) bool {
 	return s != "" && strings.TrimLeft(s[len(s)-1:], " \t\r\n") == ""
 }
 
-// raw adds text as it is, after the line breaks that are due.
+// raw adds text unchanged, after the line breaks or the space to write before it.
 func (w *writer) raw(s string) error {
 	if s == "" {
 		return nil
@@ -192,7 +191,7 @@ func (w *writer) raw(s string) error {
 	return context.Cause(w.ctx)
 }
 
-// line ends the line, paragraph leaves a blank one.
+// line ends the line. paragraph also leaves a blank line.
 func (w *writer) line()      { w.gap = max(w.gap, 1) }
 func (w *writer) paragraph() { w.gap = 2 }
 

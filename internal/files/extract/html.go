@@ -8,15 +8,15 @@ import (
 	"golang.org/x/net/html/atom"
 )
 
-// mostTag is how long one tag, comment or piece of text may be, in bytes.
+// mostTag limits the bytes of one tag, comment or run of text.
 const mostTag = 4 << 20
 
-// unseen are the elements whose content is not for readers.
+// unseen are the elements whose content a browser does not show.
 var unseen = map[atom.Atom]bool{
 	atom.Script: true, atom.Style: true, atom.Template: true, atom.Noscript: true, atom.Svg: true, atom.Head: true, atom.Iframe: true, atom.Object: true,
 }
 
-// blocks begin and end a paragraph, rows a line.
+// An element of blocks is a paragraph of its own, one of rows a line.
 var (
 	blocks = map[atom.Atom]bool{
 		atom.P: true, atom.Div: true, atom.Section: true, atom.Article: true, atom.Header: true, atom.Footer: true, atom.Main: true, atom.Nav: true,
@@ -28,18 +28,18 @@ var (
 	}
 )
 
-// pageWriter follows the tags of a web page.
+// pageWriter writes the text of a web page, tag by tag.
 type pageWriter struct {
 	*writer
-	hidden   int       // unseen elements that are open
+	hidden   int       // number of open unseen elements
 	hiding   atom.Atom // the outermost of them
 	title    bool
-	cell     bool     // a cell of this row has been written
-	links    []string // of the a elements that are open
-	numbered []int    // of the lists that are open: the last number, or -1
+	cell     bool     // a cell of this row was written
+	links    []string // targets of the open a elements
+	numbered []int    // the last number of each open list, or -1
 }
 
-// fromHTML writes what a reader of the page sees.
+// fromHTML writes the text that a browser shows.
 func fromHTML(w *writer, r io.Reader) error {
 	p := &pageWriter{writer: w}
 	z := html.NewTokenizer(r)
@@ -92,11 +92,11 @@ func (p *pageWriter) open(z *html.Tokenizer, closed bool) error {
 		p.title = tag == atom.Title
 		return nil
 	}
-	return p.begin(tag, attr)
+	return p.start(tag, attr)
 }
 
-// begin writes what a tag stands for.
-func (p *pageWriter) begin(tag atom.Atom, attr string) error {
+// start writes the text for a start tag.
+func (p *pageWriter) start(tag atom.Atom, attr string) error {
 	switch {
 	case blocks[tag]:
 		p.paragraph()
@@ -137,14 +137,15 @@ func (p *pageWriter) begin(tag atom.Atom, attr string) error {
 	return nil
 }
 
-// mark writes a sign that the next word follows without a space of its own.
+// mark writes the mark of a heading or list item; the next word follows without
+// another space.
 func (p *pageWriter) mark(s string) error {
 	err := p.raw(s)
 	p.space = false
 	return err
 }
 
-const mostNested = 100 // lists in lists whose depth is shown
+const mostNested = 100 // levels of lists that are indented
 
 func (p *pageWriter) item() error {
 	depth := len(p.numbered)
@@ -193,11 +194,11 @@ func (p *pageWriter) closeHidden(tag atom.Atom) {
 		p.hidden--
 	}
 	if tag == atom.Body || tag == atom.Html {
-		p.hidden = 0 // something was never closed
+		p.hidden = 0 // an element was not closed
 	}
 }
 
-// link writes where a link leads, unless that says nothing.
+// link writes the target of a link, unless it is relative or too long.
 func (p *pageWriter) link() error {
 	n := len(p.links)
 	if n == 0 {

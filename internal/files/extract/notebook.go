@@ -10,7 +10,7 @@ import (
 	"gatehouse/internal/access/displaytext"
 )
 
-// notebook is what is read of a Jupyter notebook.
+// notebook is the part of a Jupyter notebook that is read.
 type notebook struct {
 	Cells []struct {
 		Type    string       `json:"cell_type"`
@@ -34,7 +34,7 @@ type cellOutput struct {
 	Value string                     `json:"evalue"`
 }
 
-// lines is a text as one string or as a list of them.
+// lines is a text that is one string or a list of strings in JSON.
 type lines string
 
 func (l *lines) UnmarshalJSON(b []byte) error {
@@ -51,10 +51,10 @@ func (l *lines) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// mostOutput is how many bytes of one output of a cell are shown.
+// mostOutput limits the bytes of one output of a cell.
 const mostOutput = 2000
 
-// fromNotebook writes cells as Markdown: code fenced, outputs after it.
+// fromNotebook writes the cells as Markdown: fenced code, then its outputs.
 func fromNotebook(w *writer, r io.Reader) error {
 	var n notebook
 	if err := json.NewDecoder(r).Decode(&n); err != nil {

@@ -8,17 +8,17 @@ import (
 	"github.com/ledongthuc/pdf"
 )
 
-// mostPages is how many pages of a document are read.
+// mostPages limits the pages of a document that are read.
 const mostPages = 5000
 
-// fromPDF writes the text of the pages, each under its number.
+// fromPDF writes the text of each page below its number.
 func fromPDF(w *writer, f *guarded) error {
 	r, err := pdf.NewReader(f, f.size)
 	if err != nil {
 		return fmt.Errorf("the document is damaged or encrypted: %w", err)
 	}
 	pages, empty := min(r.NumPage(), mostPages), 0
-	for i := 1; i <= pages && empty < 200; i++ { // it may say it has more than it has
+	for i := 1; i <= pages && empty < 200; i++ { // the page count may be false
 		text, err := pageText(w, r, i)
 		if cause := f.stop(); cause != nil {
 			return cause
@@ -37,13 +37,13 @@ func fromPDF(w *writer, f *guarded) error {
 		}
 	}
 	if w.b.Len() == 0 {
-		return w.raw("[the pages hold no text; they may be pictures]")
+		return w.raw("[the pages have no text; they may be images]")
 	}
 	return nil
 }
 
-// pageText reads one page. A page that makes the decoder panic gives what was
-// read of it and does not take the others along.
+// pageText returns the text of one page. If the decoder panics, it returns what was
+// read before, so that the other pages can still be read.
 func pageText(w *writer, r *pdf.Reader, i int) (text string, err error) {
 	t := &textState{scale: 1, line: identity, text: identity, page: identity, fonts: map[string]*font{}, most: MostOut - w.b.Len()}
 	defer func() {
@@ -69,7 +69,7 @@ func pageText(w *writer, r *pdf.Reader, i int) (text string, err error) {
 	return "", nil
 }
 
-// matrix is the six numbers of a transformation.
+// matrix is an affine transformation in the order of the operator Tm.
 type matrix [6]float64
 
 var identity = matrix{1, 0, 0, 1, 0, 0}
@@ -90,8 +90,8 @@ type font struct {
 	first  int
 }
 
-// textState follows the operators that place text. Where a piece of text
-// begins away from the end of the one before, a space or a line is missing.
+// textState executes the operators that place text. If a piece of text begins away
+// from the end of the piece before, a space or a line break is written between.
 type textState struct {
 	b    strings.Builder
 	most int
@@ -104,7 +104,7 @@ type textState struct {
 	spacing, wordGap float64
 	scale            float64
 
-	x, y    float64 // where the last piece ended, on the page
+	x, y    float64 // end of the last piece, in units of the page
 	started bool
 }
 
@@ -157,7 +157,7 @@ func (t *textState) do(p pdf.Page, op string, args []pdf.Value) {
 	}
 }
 
-// shows handles the operators that show text.
+// shows executes the operators that show text.
 func (t *textState) shows(op string, args []pdf.Value) {
 	if len(args) == 0 {
 		return
@@ -198,7 +198,7 @@ func (t *textState) use(p pdf.Page, name string) *font {
 	return f
 }
 
-// show writes a piece of text, after what is missing before it.
+// show writes a piece of text and what separates it from the piece before.
 func (t *textState) show(raw string) {
 	if t.font == nil {
 		return
@@ -225,8 +225,8 @@ func (t *textState) show(raw string) {
 	t.b.WriteString(text)
 }
 
-// between is what separates a piece of text from the one before: nothing, a
-// space, a line, a paragraph. Height is that of the text.
+// between returns what separates a piece of text at a place from the piece before:
+// nothing, a space, a line break or a blank line. height is that of the text.
 func (t *textState) between(at matrix, height float64) string {
 	down := math.Abs(at[5] - t.y)
 	switch {
@@ -240,10 +240,10 @@ func (t *textState) between(at matrix, height float64) string {
 	return ""
 }
 
-// width is how far a piece of text moves the place of the next one.
+// width returns how far a piece of text moves the start of the next.
 func (t *textState) width(raw, text string) (w float64) {
 	if t.font.V.Key("Subtype").Name() == "Type0" || len(t.font.widths) == 0 {
-		return (0.5*t.size + t.spacing) * float64(len([]rune(text))) * t.scale // a guess: the widths are elsewhere
+		return (0.5*t.size + t.spacing) * float64(len([]rune(text))) * t.scale // an estimate: the widths of composite fonts are not decoded
 	}
 	for i := range len(raw) {
 		if k := int(raw[i]) - t.font.first; k >= 0 && k < len(t.font.widths) {
@@ -256,7 +256,7 @@ func (t *textState) width(raw, text string) (w float64) {
 	return w * t.scale
 }
 
-// tidy takes spaces off the ends of lines and leaves one blank line at most.
+// tidy removes spaces at the ends of lines and repeated blank lines.
 func tidy(text string) string {
 	var b strings.Builder
 	blank := 0

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// Wide is an encoding of text whose units have two or four bytes. The zero value
-// is none.
+// Wide is an encoding of text in units of two or four bytes. The zero value is not
+// an encoding.
 type Wide struct {
 	Name string // UTF-16 or UTF-32
 	Unit int    // bytes
@@ -20,7 +20,7 @@ type Wide struct {
 	}
 }
 
-// wides are in this order because the mark of UTF-32 begins like that of UTF-16.
+// UTF-32 comes first, because its mark begins with that of UTF-16.
 var wides = []Wide{
 	{"UTF-32", 4, "\xFF\xFE\x00\x00", binary.LittleEndian},
 	{"UTF-32", 4, "\x00\x00\xFE\xFF", binary.BigEndian},
@@ -28,8 +28,7 @@ var wides = []Wide{
 	{"UTF-16", 2, "\xFE\xFF", binary.BigEndian},
 }
 
-// WideOf tells the encoding of a file that begins like this from its byte order
-// mark.
+// WideOf returns the encoding of a file by the byte order mark at its beginning.
 func WideOf(head []byte) (w Wide, ok bool) {
 	for _, w := range wides {
 		if bytes.HasPrefix(head, []byte(w.Mark)) {
@@ -39,15 +38,15 @@ func WideOf(head []byte) (w Wide, ok bool) {
 	return Wide{}, false
 }
 
-// IsWide reports whether a file that begins like this is text in UTF-16 or
+// IsWide reports whether a file begins with the byte order mark of UTF-16 or
 // UTF-32.
 func IsWide(head []byte) bool {
 	_, ok := WideOf(head)
 	return ok
 }
 
-// Decode makes UTF-8 of a text without its mark. lost is how many units, or parts
-// of one at the end, stand for no character; each becomes U+FFFD.
+// Decode converts a text without its mark to UTF-8. lost counts the units, and a
+// partial unit at the end, that are not valid; each becomes U+FFFD.
 func (w Wide) Decode(b []byte) (text []byte, lost int) {
 	text = make([]byte, 0, len(b)/w.Unit)
 	for ; len(b) >= w.Unit; b = b[w.Unit:] {
@@ -83,7 +82,7 @@ func (w Wide) unit(b []byte) rune {
 	return rune(w.order.Uint16(b))
 }
 
-// Encode is the other way round, without the mark.
+// Encode converts UTF-8 to the encoding, without a mark.
 func (w Wide) Encode(text []byte) []byte {
 	b := make([]byte, 0, len(text)*w.Unit)
 	for _, r := range string(text) {
@@ -100,8 +99,8 @@ func (w Wide) Encode(text []byte) []byte {
 	return b
 }
 
-// Narrow makes UTF-8 of text in a wide encoding that begins with its mark, which
-// is left out; any other text stays as it is.
+// Narrow converts text that begins with the mark of a wide encoding to UTF-8,
+// without the mark. It returns any other text unchanged.
 func Narrow(b []byte) []byte {
 	w, ok := WideOf(b)
 	if !ok {

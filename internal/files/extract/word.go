@@ -12,18 +12,18 @@ import (
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// Limits of the main part of a document, in bytes. Compressed, a few megabytes
-// stand for gigabytes.
+// Limits of the main part of a document in bytes, because a few compressed
+// megabytes can stand for gigabytes.
 const (
-	mostXML   = 64 << 20 // that are decoded; the text of what follows is cut off
-	mostToken = 4 << 20  // of one tag or one run of text, which the decoder holds whole
+	mostXML   = 64 << 20 // of decoded XML; the rest is cut off
+	mostToken = 4 << 20  // of one tag or one run of text, which the decoder holds in memory
 )
 
-// tokenReader refuses tokens that are too long to be held.
+// tokenReader returns an error if a token is longer than mostToken.
 type tokenReader struct {
 	r     io.Reader
 	guard *guarded
-	left  int // of the whole part
+	left  int // that may still be read
 	token int // bytes read since the last token
 }
 
@@ -43,7 +43,7 @@ func (t *tokenReader) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// fromWord writes the main part of a document.
+// fromWord writes the text of the main part of a document.
 func fromWord(w *writer, f *guarded) error {
 	z, err := zip.NewReader(f, f.size)
 	if err != nil {
@@ -63,7 +63,7 @@ func fromWord(w *writer, f *guarded) error {
 	return errors.New("the document has no text part")
 }
 
-// wordXML follows the elements of WordprocessingML by their local names.
+// wordXML reads WordprocessingML. It ignores the namespaces of elements.
 func wordXML(w *writer, r *tokenReader) error {
 	d := xml.NewDecoder(r)
 	d.Strict = false
@@ -75,7 +75,7 @@ func wordXML(w *writer, r *tokenReader) error {
 			return nil
 		}
 		if errors.Is(err, errBomb) && p.inText {
-			return errFull // a run of text without end
+			return errFull // a run of text that is too long
 		}
 		if errors.Is(err, errFull) || errors.Is(err, errBomb) {
 			return err
@@ -91,7 +91,7 @@ func wordXML(w *writer, r *tokenReader) error {
 			if depth++; depth > 1000 {
 				return errors.New("the document is nested too deeply")
 			}
-			err = p.begin(t)
+			err = p.start(t)
 		case xml.EndElement:
 			depth--
 			p.end(t.Name.Local)
@@ -111,10 +111,10 @@ type wordWriter struct {
 	inText bool
 	table  int
 	cell   bool
-	deep   int // of the list item
+	deep   int // level of the list item
 }
 
-func (p *wordWriter) begin(t xml.StartElement) error {
+func (p *wordWriter) start(t xml.StartElement) error {
 	switch t.Name.Local {
 	case "t":
 		p.inText = true
@@ -148,7 +148,7 @@ func (p *wordWriter) begin(t xml.StartElement) error {
 	return nil
 }
 
-// style marks headings.
+// style writes the mark of a heading.
 func (p *wordWriter) style(name string) error {
 	name = strings.ToLower(name)
 	if name == "title" {

@@ -19,32 +19,32 @@ import (
 
 const (
 	format = 1
-	// formatPackages is that of a backup of packages alone. A release that knows
-	// nothing of them would put it in the place of everything, so it has to refuse.
+	// formatPackages is the format of a backup of packages only. It has a number of
+	// its own so that older releases refuse it: they would replace everything with it.
 	formatPackages = 2
 
 	manifestName = "manifest.json"
 	maxManifest  = 256 << 20
-	maxTail      = 1 << 20  // behind the last file
-	maxWindow    = 32 << 20 // of zstd, while reading what somebody else made
+	maxTail      = 1 << 20  // bytes after the last file
+	maxWindow    = 32 << 20 // bytes, of zstd, because the backup may be hostile
 )
 
-// Manifest says what is in a backup.
+// Manifest lists the content of a backup.
 type Manifest struct {
 	Format  int       `json:"format"`
 	Created time.Time `json:"created"`
 	Host    Host      `json:"host"`
-	Version string    `json:"version"` // of the program that made it
+	Version string    `json:"version"` // of the program that created it
 	Files   []File    `json:"files"`
-	// Packages are the records of the packages in it, by id, as the host keeps
-	// them. Backups of earlier releases have none.
+	// Packages are the records of the packages in the backup by id, as the host
+	// stores them. Backups of earlier releases have none.
 	Packages map[string]json.RawMessage `json:"packages,omitempty"`
 }
 
-// OfPackages reports whether it holds packages alone.
+// OfPackages reports whether the backup holds packages only.
 func (m *Manifest) OfPackages() bool { return m.Format == formatPackages }
 
-// Bytes is how much the files hold.
+// Bytes returns the total size of the files.
 func (m *Manifest) Bytes() (n int64) {
 	for _, f := range m.Files {
 		n += f.Size
@@ -52,14 +52,14 @@ func (m *Manifest) Bytes() (n int64) {
 	return n
 }
 
-// Below is what lies directly in a folder of a backup.
+// Below is an entry of a folder in a backup.
 type Below struct {
-	Name string // with a slash at the end where it is a folder
+	Name string // of a folder, with a slash at the end
 	Size int64  // bytes of the file, or of all files below the folder
 }
 
-// Folder gives what lies in a folder, in no order; path "" means the top. It is
-// empty where there is no such folder.
+// Folder returns the entries of a folder, unsorted; path "" means the top. It
+// returns none if the folder does not exist.
 func (m *Manifest) Folder(path string) []Below {
 	if path != "" {
 		path += "/"
@@ -82,33 +82,33 @@ func (m *Manifest) Folder(path string) []Below {
 	return all
 }
 
-// check refuses what this program would not have written.
+// check returns an error for a manifest that this program does not write.
 func (m *Manifest) check() error {
 	if m.Format != format && !m.OfPackages() {
-		return fmt.Errorf("the backup has format %d and this release reads %d and %d: use the release that made it, %.40q", m.Format, format, formatPackages, m.Version)
+		return fmt.Errorf("the backup has format %d, but this release reads %d and %d: restore it with release %.40q, which created it", m.Format, format, formatPackages, m.Version)
 	}
 	seen := make(map[string]bool, len(m.Files))
 	for id := range m.Packages {
 		if !packageID.MatchString(id) {
-			return fmt.Errorf("%w: it holds a package %.100q that cannot be", ErrDamaged, id)
+			return fmt.Errorf("%w: it names the package %.100q, which is not a valid id", ErrDamaged, id)
 		}
 	}
 	for _, f := range m.Files {
 		member := f.Member()
 		known := f.Folder == dataFolder || f.Folder == configFolder || f.Folder == stateFolder || f.Folder == keyFolder && f.Path == keyFolder
 		if !known || !fs.ValidPath(f.Path) || f.Path == "." || f.Size < 0 || seen[member] || ours(f.Path) || m.OfPackages() && !m.inPackage(f) {
-			return fmt.Errorf("%w: it holds a file %.100q that cannot be", ErrDamaged, member)
+			return fmt.Errorf("%w: it names the file %.100q, which no backup may hold", ErrDamaged, member)
 		}
 		seen[member] = true
 	}
 	return nil
 }
 
-// Member is the name of a file in a backup: its folder, a slash and its path.
+// Member returns the name of a file in a backup: its folder, a slash and its path.
 func (f File) Member() string { return f.Folder + "/" + f.Path }
 
 // write writes a backup to w.
-func write(ctx context.Context, w io.Writer, to []age.Recipient, m *Manifest, c *collection, tell Tell) error {
+func write(ctx context.Context, w io.Writer, to []age.Recipient, m *Manifest, c *collection, progress Progress) error {
 	sealed, err := age.Encrypt(w, to...)
 	if err != nil {
 		return err
@@ -117,7 +117,7 @@ func write(ctx context.Context, w io.Writer, to []age.Recipient, m *Manifest, c 
 	if err != nil {
 		return err
 	}
-	defer packed.Close() // it has goroutines
+	defer packed.Close() // ends its goroutines
 	files := tar.NewWriter(packed)
 	head, err := json.Marshal(m)
 	if err != nil {
@@ -128,13 +128,13 @@ func write(ctx context.Context, w io.Writer, to []age.Recipient, m *Manifest, c 
 	}
 	done := int64(0)
 	for i, f := range m.Files {
-		tell.say(PhaseWrite, done, c.bytes)
-		if err := addFile(ctx, files, f, c.from[i], func(n int64) { tell.say(PhaseWrite, done+n, c.bytes) }); err != nil {
+		progress.report(PhaseWrite, done, c.bytes)
+		if err := addFile(ctx, files, f, c.from[i], func(n int64) { progress.report(PhaseWrite, done+n, c.bytes) }); err != nil {
 			return err
 		}
 		done += f.Size
 	}
-	tell.say(PhaseWrite, c.bytes, c.bytes)
+	progress.report(PhaseWrite, c.bytes, c.bytes)
 	for _, end := range []io.Closer{files, packed, sealed} {
 		if err := end.Close(); err != nil {
 			return err
@@ -152,7 +152,7 @@ func addFile(ctx context.Context, to *tar.Writer, f File, from string, told func
 	read := &telling{r: &interruptible{ctx, file}, told: told}
 	err = addMember(to, f.Member(), f.Size, f.Modified, io.LimitReader(read, f.Size))
 	if errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("%s became shorter while it was read; try again", from)
+		return fmt.Errorf("%s became shorter during the backup; try again", from)
 	}
 	return err
 }
@@ -181,7 +181,7 @@ func addMember(to *tar.Writer, name string, size int64, modified time.Time, from
 	return err
 }
 
-// archive is a backup that is read.
+// archive reads a backup.
 type archive struct {
 	manifest *Manifest
 	packed   *zstd.Decoder
@@ -189,7 +189,7 @@ type archive struct {
 	at       int
 }
 
-// openArchive reads the beginning of a backup.
+// openArchive decrypts a backup and reads its manifest.
 func openArchive(r io.Reader, key Key) (*archive, error) {
 	by, err := key.identities()
 	if err != nil {
@@ -205,7 +205,7 @@ func openArchive(r io.Reader, key Key) (*archive, error) {
 	return openPlain(plain)
 }
 
-// openPlain is openArchive for what was decrypted.
+// openPlain reads the manifest of a decrypted backup.
 func openPlain(plain io.Reader) (a *archive, err error) {
 	a = &archive{}
 	if a.packed, err = zstd.NewReader(plain, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow)); err != nil {
@@ -219,7 +219,7 @@ func openPlain(plain io.Reader) (a *archive, err error) {
 	return a, nil
 }
 
-// broken is an error in a stream: damage, unless whoever reads it was stopped.
+// broken returns an error that matches ErrDamaged, unless err is the end of a context.
 func broken(err error) error {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
@@ -236,7 +236,7 @@ func (a *archive) readManifest() error {
 		return broken(err)
 	}
 	if h.Name != manifestName || h.Size > maxManifest {
-		return fmt.Errorf("%w: it does not begin with %s", ErrDamaged, manifestName)
+		return fmt.Errorf("%w: its first member is not %s", ErrDamaged, manifestName)
 	}
 	a.manifest = &Manifest{}
 	if err := json.NewDecoder(io.LimitReader(a.files, maxManifest)).Decode(a.manifest); err != nil {
@@ -245,15 +245,15 @@ func (a *archive) readManifest() error {
 	return a.manifest.check()
 }
 
-// next gives the next file, which must be the one the manifest names; io.EOF
-// after the last, when the stream has ended as it should.
+// next returns the next file, which must be the next one of the manifest. It returns
+// io.EOF after the last file if the stream ends correctly.
 func (a *archive) next() (File, io.Reader, error) {
 	h, err := a.files.Next()
 	if errors.Is(err, io.EOF) && a.at == len(a.manifest.Files) {
-		// The rest has to be read for its end to be known as the true one.
+		// age authenticates the end of the stream only when it is read.
 		n, err := io.Copy(io.Discard, io.LimitReader(a.packed, maxTail))
 		if err == nil && n == maxTail {
-			err = errors.New("it does not end")
+			err = errors.New("data follows the last file")
 		}
 		if err != nil {
 			return File{}, nil, broken(err)
@@ -267,16 +267,16 @@ func (a *archive) next() (File, io.Reader, error) {
 		return File{}, nil, broken(err)
 	}
 	if a.at == len(a.manifest.Files) {
-		return File{}, nil, fmt.Errorf("%w: it holds %.100q, which its beginning does not name", ErrDamaged, h.Name)
+		return File{}, nil, fmt.Errorf("%w: it holds %.100q, which its manifest does not name", ErrDamaged, h.Name)
 	}
 	f := a.manifest.Files[a.at]
 	if a.at++; h.Name != f.Member() || h.Size != f.Size || h.Typeflag != tar.TypeReg {
-		return File{}, nil, fmt.Errorf("%w: it holds %.100q where %.100q was promised", ErrDamaged, h.Name, f.Member())
+		return File{}, nil, fmt.Errorf("%w: it holds %.100q, expected %.100q of its manifest", ErrDamaged, h.Name, f.Member())
 	}
 	return f, a.files, nil
 }
 
-// member is a file of an archive: what cannot be read of it is damage.
+// member is a file of an archive. Its read errors match ErrDamaged.
 type member struct{ r io.Reader }
 
 func (m *member) Read(p []byte) (int, error) {

@@ -1,14 +1,14 @@
-// Package backup puts everything a host keeps into one encrypted file, in a
-// folder, an S3 bucket or a share, and brings it back.
+// Package backup writes the data of a host to one encrypted file, in a folder, an
+// S3 bucket or an SMB share, and restores it.
 //
-// A backup is an age file around a zstd stream around a tar archive, whose
-// first member says what is in it. Databases go in as SQLite shows them at one
-// moment, while hosts go on; each is whole in itself. A backup that is
-// interrupted leaves nothing that looks like one.
+// A backup is a tar archive, compressed with zstd and encrypted with age. Its first
+// member is the manifest. A database is copied as a SQLite snapshot while hosts use
+// it: each database is consistent in itself, not with the others. An interrupted
+// backup leaves nothing that List returns.
 //
-// A restore unpacks beside what is there and takes effect when the next host
-// starts and no other one runs; see Enter. What was there before is kept until
-// the restore after that.
+// A restore unpacks files beside the current ones. It takes effect when the next
+// host starts while no other host runs; see Enter. The replaced files are kept until
+// the next restore.
 package backup
 
 import (
@@ -27,60 +27,60 @@ import (
 	"gatehouse/internal/access/secret"
 )
 
-// Errors of a Room.
+// Errors of a Manager.
 var (
-	ErrBusy     = errors.New("a backup or a restore is at work")
-	ErrNoTarget = errors.New("there is no such target")
-	ErrNoBackup = errors.New("there is no such backup")
-	ErrPassword = errors.New("the password is wrong, or the backup is encrypted to a key that is not here")
+	ErrBusy     = errors.New("another backup or restore is in progress")
+	ErrNoTarget = errors.New("no such backup target")
+	ErrNoBackup = errors.New("no such backup")
+	ErrPassword = errors.New("the password is wrong, or the backup is encrypted to another key")
 	ErrDamaged  = errors.New("the backup is damaged")
-	ErrNoFile   = errors.New("there is no such file in the backup")
+	ErrNoFile   = errors.New("no such file in the backup")
 )
 
-// Invalid is a mistake in what was asked for.
+// Invalid is an error in the arguments of a call.
 type Invalid struct{ Message string }
 
 func (e *Invalid) Error() string { return e.Message }
 
 func invalid(format string, args ...any) error { return &Invalid{fmt.Sprintf(format, args...)} }
 
-// DefaultSecret is the name of the secret that holds the password of backups,
-// where no other is named.
+// DefaultSecret is the name of the secret with the password of backups, if no other
+// is given.
 const DefaultSecret = "BACKUP_PASSWORD"
 
-// Host is whose backup it is.
+// Host identifies the host of a backup.
 type Host struct {
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"`
 }
 
-// Options of a Room. Folders is needed.
+// Options of a Manager. Folders is required.
 type Options struct {
 	Folders Folders
-	Secrets *secret.Store                       // nil: there are none
-	Host    func(context.Context) (Host, error) // needed to create
-	// Packages gives the records of the packages that are installed, by id; nil
-	// means that there are none.
+	Secrets *secret.Store                       // nil means that there are none
+	Host    func(context.Context) (Host, error) // required to create backups
+	// Packages returns the records of the installed packages by id; nil means that
+	// there are none.
 	Packages func(context.Context) (map[string]json.RawMessage, error)
 	Version  string       // of the program
-	Log      *slog.Logger // nil drops what is said
+	Log      *slog.Logger // nil discards the log
 
 	now  func() time.Time
-	work int // of scrypt, as a power of two
+	work int // of scrypt: the logarithm of its cost
 	part int // bytes of one part of an upload
 }
 
-// Room makes and restores backups. One thing is done at a time. Safe for
-// concurrent use.
-type Room struct {
+// Manager creates and restores backups, one at a time. It is safe for concurrent
+// use.
+type Manager struct {
 	o Options
 
 	mu     sync.Mutex
-	holder *Hold // makes or restores a backup, or is about to; nil: nothing is done
+	holder *Hold // of the backup or restore in progress or reserved; nil means none
 }
 
-// New makes a room; nothing is opened.
-func New(o Options) *Room {
+// New returns a Manager. It opens nothing.
+func New(o Options) *Manager {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -93,14 +93,14 @@ func New(o Options) *Room {
 	if o.part == 0 {
 		o.part = partSize
 	}
-	return &Room{o: o}
+	return &Manager{o: o}
 }
 
-// Tell is told how far something is: bytes of a phase, total 0 while nobody
-// knows. It is called from one goroutine and does not block.
-type Tell func(phase string, done, total int64)
+// Progress receives the progress of a phase in bytes. A total of 0 is unknown. It is
+// called from one goroutine and must not block.
+type Progress func(phase string, done, total int64)
 
-// Phases of Create and Restore, in their order.
+// Phases of Create and Restore, in order.
 const (
 	PhaseSnapshot = "snapshot"
 	PhaseWrite    = "write"
@@ -108,29 +108,29 @@ const (
 	PhaseRead     = "read"
 )
 
-// Made is a backup that was made.
+// Made is a backup that was created.
 type Made struct {
 	Entry
 	Manifest *Manifest
 	Removed  []string // older backups of this host that the target does not keep
-	Left     error    // why older ones could not be removed; the backup is there
+	Left     error    // why older ones could not be removed; the new backup is complete
 }
 
-// Create makes a backup of everything in a target. When ctx ends nothing is left
-// of it.
-func (r *Room) Create(ctx context.Context, target string, key Key, tell Tell) (Made, error) {
+// Create writes a backup of everything to a target. If it returns an error, it leaves
+// nothing in the target.
+func (r *Manager) Create(ctx context.Context, target string, key Key, progress Progress) (Made, error) {
 	h, err := r.Reserve()
 	if err != nil {
 		return Made{}, err
 	}
 	defer h.Release()
-	return h.Create(ctx, target, nil, key, tell)
+	return h.Create(ctx, target, nil, key, progress)
 }
 
-// Create makes a backup in a target: of everything or, with ids, of those
-// packages alone. When ctx ends nothing is left of it.
-func (h *Hold) Create(ctx context.Context, target string, packages []string, key Key, tell Tell) (made Made, err error) {
-	if err := h.begin(); err != nil {
+// Create writes a backup to a target: of everything or, with ids, of these packages
+// only. If it returns an error, it leaves nothing in the target.
+func (h *Hold) Create(ctx context.Context, target string, packages []string, key Key, progress Progress) (made Made, err error) {
+	if err := h.use(); err != nil {
 		return made, err
 	}
 	r := h.room
@@ -145,13 +145,13 @@ func (h *Hold) Create(ctx context.Context, target string, packages []string, key
 	defer s.close()
 	host, err := r.o.Host(ctx)
 	if err != nil {
-		return made, fmt.Errorf("find out whose backup it is: %w", err)
+		return made, fmt.Errorf("identify this host: %w", err)
 	}
 	records, err := r.records(ctx, packages)
 	if err != nil {
 		return made, err
 	}
-	c, err := collect(ctx, r.o.Folders, chosenFiles(packages), tell)
+	c, err := collect(ctx, r.o.Folders, chosenFiles(packages), progress)
 	if err != nil {
 		return made, err
 	}
@@ -164,11 +164,11 @@ func (h *Hold) Create(ctx context.Context, target string, packages []string, key
 	name := newName(host.ID, at, len(packages) > 0)
 	up, err := s.create(ctx, name)
 	if err != nil {
-		return made, fmt.Errorf("begin the backup in %s: %w", t.Name, err)
+		return made, fmt.Errorf("start the backup in %s: %w", t.Name, err)
 	}
 	defer up.abort()
 	count := &counter{w: up}
-	if err := write(ctx, count, recipients, m, c, tell); err != nil {
+	if err := write(ctx, count, recipients, m, c, progress); err != nil {
 		return made, fmt.Errorf("write the backup: %w", err)
 	}
 	if err := ctx.Err(); err != nil {
@@ -178,17 +178,17 @@ func (h *Hold) Create(ctx context.Context, target string, packages []string, key
 		return made, fmt.Errorf("finish the backup in %s: %w", t.Name, err)
 	}
 	made.Entry, made.Manifest = Entry{Name: name, Created: at, Size: count.n, Own: true}, m
-	tell.say(PhaseTidy, 0, 0)
+	progress.report(PhaseTidy, 0, 0)
 	if len(packages) > 0 {
-		return made, nil // it must not push a backup of everything out
+		return made, nil // it must not replace a backup of everything
 	}
-	made.Removed, made.Left = r.tidy(ctx, t, s, host)
+	made.Removed, made.Left = r.removeOld(ctx, t, s, host)
 	return made, nil
 }
 
-// tidy removes the oldest backups of this host that are more than a target
-// keeps, never the newest. Those of packages alone stay.
-func (r *Room) tidy(ctx context.Context, t Target, s store, host Host) (removed []string, err error) {
+// removeOld removes the oldest backups of this host if there are more than the target
+// keeps. It never removes the newest, nor backups of packages only.
+func (r *Manager) removeOld(ctx context.Context, t Target, s store, host Host) (removed []string, err error) {
 	if t.Keep <= 0 {
 		return nil, nil
 	}
@@ -210,8 +210,8 @@ func (r *Room) tidy(ctx context.Context, t Target, s store, host Host) (removed 
 	return removed, err
 }
 
-// List gives the backups in a target, the newest first, of all hosts.
-func (r *Room) List(ctx context.Context, target string) ([]Entry, error) {
+// List returns the backups of all hosts in a target, newest first.
+func (r *Manager) List(ctx context.Context, target string) ([]Entry, error) {
 	_, s, err := r.open(ctx, target)
 	if err != nil {
 		return nil, err
@@ -237,13 +237,13 @@ func newestFirst(a, b Entry) int {
 	return strings.Compare(b.Name, a.Name)
 }
 
-// Info says what is in a backup, of which only the beginning is read. name ""
-// means the newest.
-func (r *Room) Info(ctx context.Context, target, name string, key Key) (Entry, *Manifest, error) {
+// Info returns the manifest of a backup. It reads only the beginning. name "" means
+// the newest.
+func (r *Manager) Info(ctx context.Context, target, name string, key Key) (Entry, *Manifest, error) {
 	return r.info(ctx, target, name, false, key)
 }
 
-func (r *Room) info(ctx context.Context, target, name string, whole bool, key Key) (Entry, *Manifest, error) {
+func (r *Manager) info(ctx context.Context, target, name string, whole bool, key Key) (Entry, *Manifest, error) {
 	e, body, done, err := r.read(ctx, target, name, whole)
 	if err != nil {
 		return e, nil, err
@@ -257,11 +257,10 @@ func (r *Room) info(ctx context.Context, target, name string, whole bool, key Ke
 	return e, a.manifest, nil
 }
 
-// ReadFile reads one file out of a backup. path is as Manifest has it, with the
-// folder in front. use is called once; what it reads before an error may be the
-// beginning of a damaged file. The backup is read from its beginning up to the
-// file, because it is one stream.
-func (r *Room) ReadFile(ctx context.Context, target, name, path string, key Key, use func(Entry, File, io.Reader) error) error {
+// ReadFile calls use once with the content of a file in a backup. path is the Member
+// of a File. If reading fails, use has read the beginning of a damaged file. The
+// backup is read from its beginning up to the file, because it is one stream.
+func (r *Manager) ReadFile(ctx context.Context, target, name, path string, key Key, use func(Entry, File, io.Reader) error) error {
 	e, body, done, err := r.read(ctx, target, name, false)
 	if err != nil {
 		return err
@@ -286,24 +285,23 @@ func (r *Room) ReadFile(ctx context.Context, target, name, path string, key Key,
 	}
 }
 
-// Restore unpacks a backup beside what is there. It takes effect when a host
-// starts and no other runs; one that waits for that already is replaced. name ""
-// means the newest backup of everything.
-func (r *Room) Restore(ctx context.Context, target, name string, key Key, tell Tell) (Entry, *Manifest, error) {
+// Restore unpacks a backup beside the current files. It takes effect when a host
+// starts while no other runs. It replaces an earlier restore that has not taken
+// effect. name "" means the newest backup of everything.
+func (r *Manager) Restore(ctx context.Context, target, name string, key Key, progress Progress) (Entry, *Manifest, error) {
 	h, err := r.Reserve()
 	if err != nil {
 		return Entry{}, nil, err
 	}
 	defer h.Release()
-	return h.Restore(ctx, target, name, nil, key, tell)
+	return h.Restore(ctx, target, name, nil, key, progress)
 }
 
-// Restore is Room.Restore. With ids those packages alone are brought back,
-// programs, data and records, and everything else stays as it is; the newest
-// backup is then the newest of all. A backup of packages alone brings back those
-// it holds.
-func (h *Hold) Restore(ctx context.Context, target, name string, packages []string, key Key, tell Tell) (Entry, *Manifest, error) {
-	if err := h.begin(); err != nil {
+// Restore is like Manager.Restore. With ids it restores only the programs, data and
+// records of these packages, and name "" means the newest backup of any kind. From a
+// backup of packages it restores the packages it holds.
+func (h *Hold) Restore(ctx context.Context, target, name string, packages []string, key Key, progress Progress) (Entry, *Manifest, error) {
+	if err := h.use(); err != nil {
 		return Entry{}, nil, err
 	}
 	r := h.room
@@ -312,13 +310,13 @@ func (h *Hold) Restore(ctx context.Context, target, name string, packages []stri
 		return e, nil, err
 	}
 	defer done()
-	m, err := stage(ctx, r.o.Folders, &reporting{r: body, total: e.Size, tell: tell}, key, e.Name, packages)
+	m, err := stage(ctx, r.o.Folders, &reporting{r: body, total: e.Size, progress: progress}, key, e.Name, packages)
 	return e, m, body.explain(err)
 }
 
-// read opens a backup of a target. name "" means the newest, with whole only of
+// read opens a backup. name "" means the newest; if whole is true, the newest of
 // those that hold everything.
-func (r *Room) read(ctx context.Context, target, name string, whole bool) (e Entry, body *delivery, done func(), err error) {
+func (r *Manager) read(ctx context.Context, target, name string, whole bool) (e Entry, body *delivery, done func(), err error) {
 	_, s, err := r.open(ctx, target)
 	if err != nil {
 		return e, nil, nil, err
@@ -337,7 +335,7 @@ func (r *Room) read(ctx context.Context, target, name string, whole bool) (e Ent
 			all = slices.DeleteFunc(all, func(e Entry) bool { return OfPackages(e.Name) })
 		}
 		if len(all) == 0 {
-			return e, nil, nil, fmt.Errorf("%s is empty: %w", target, ErrNoBackup)
+			return e, nil, nil, fmt.Errorf("target %s is empty: %w", target, ErrNoBackup)
 		}
 		name = slices.MinFunc(all, newestFirst).Name
 	}
@@ -355,12 +353,12 @@ func (r *Room) read(ctx context.Context, target, name string, whole bool) (e Ent
 	return e, &delivery{r: &interruptible{ctx, file}, size: size}, func() { file.Close(); s.close() }, nil
 }
 
-// delivery is a backup on its way from its target. What goes wrong on the way
-// is no damage of the backup.
+// delivery reads a backup from its target and records errors of the transport, which
+// are not damage of the backup.
 type delivery struct {
 	r         io.Reader
-	got, size int64 // size is 0 where it is not known
-	err       error // on the way
+	got, size int64 // size is 0 if it is not known
+	err       error // of the transport
 }
 
 func (d *delivery) Read(p []byte) (int, error) {
@@ -375,35 +373,35 @@ func (d *delivery) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// explain says of an error in what was read whether it came about on the way.
+// explain replaces ErrDamaged by the error of the transport, if there was one.
 func (d *delivery) explain(err error) error {
 	if d.err == nil || !errors.Is(err, ErrDamaged) {
 		return err
 	}
-	return fmt.Errorf("the backup did not come whole, %d of %d bytes: %w; try again", d.got, d.size, d.err)
+	return fmt.Errorf("only %d of %d bytes of the backup arrived: %w; try again", d.got, d.size, d.err)
 }
 
-// reporting tells how much was read.
+// reporting reports how much was read.
 type reporting struct {
 	r           io.Reader
 	done, total int64
-	tell        Tell
+	progress    Progress
 }
 
 func (r *reporting) Read(p []byte) (int, error) {
 	n, err := r.r.Read(p)
 	r.done += int64(n)
-	r.tell.say(PhaseRead, r.done, r.total)
+	r.progress.report(PhaseRead, r.done, r.total)
 	return n, err
 }
 
-func (t Tell) say(phase string, done, total int64) {
-	if t != nil {
-		t(phase, done, total)
+func (p Progress) report(phase string, done, total int64) {
+	if p != nil {
+		p(phase, done, total)
 	}
 }
 
-// interruptible stops reading when its context ends.
+// interruptible fails reads when its context is done.
 type interruptible struct {
 	ctx context.Context
 	r   io.Reader

@@ -30,7 +30,7 @@ const password = "correct horse battery"
 type machine struct {
 	t *testing.T
 	Folders
-	room *Room
+	room *Manager
 	now  time.Time
 }
 
@@ -419,7 +419,7 @@ func TestKeys(t *testing.T) {
 	for want, k := range map[string]Key{
 		"the password has 5 bytes": key("short"),
 		"the password has 0 bytes": {},
-		"is no public key":         {Recipients: []string{"age1nothing"}},
+		"is not a public key":      {Recipients: []string{"age1nothing"}},
 		"not with both":            {Recipients: []string{"age1nothing"}, Password: secret.New(password)},
 	} {
 		if _, err := m.room.Create(t.Context(), "shelf", k, nil); !isInvalid(err) || !strings.Contains(err.Error(), want) {
@@ -500,26 +500,26 @@ func TestTargetsThatCannotBe(t *testing.T) {
 	smb := Target{Name: "x", Kind: SMB, Host: "nas", Share: "backups"}
 	with := func(t Target, f func(*Target)) Target { f(&t); return t }
 	for want, target := range map[string]Target{
-		"name":                      {Name: "X y", Kind: Directory, Path: t.TempDir()},
-		"kind":                      {Name: "x", Kind: "tape"},
-		"keep is -1":                {Name: "x", Kind: Directory, Path: t.TempDir(), Keep: -1},
-		"from the top":              {Name: "x", Kind: Directory, Path: "relative"},
-		"there is no such folder":   {Name: "x", Kind: Directory, Path: filepath.Join(t.TempDir(), "gone")},
-		"lies in a folder":          {Name: "x", Kind: Directory, Path: inside},
-		"link\" lies in a folder":   {Name: "x", Kind: Directory, Path: link},
-		"bucket is for":             {Name: "x", Kind: Directory, Path: t.TempDir(), Bucket: "b"},
-		"host is for":               {Name: "x", Kind: Directory, Path: t.TempDir(), Host: "b"},
-		"endpoint \"ftp://":         with(s3, func(t *Target) { t.Endpoint = "ftp://s3.example.com" }),
-		"endpoint \"https://s/path": with(s3, func(t *Target) { t.Endpoint = "https://s/path" }),
-		"bucket \"B\"":              with(s3, func(t *Target) { t.Bucket = "B" }),
-		"region":                    with(s3, func(t *Target) { t.Region = "eu/1" }),
-		"needs access_key":          with(s3, func(t *Target) { t.AccessKey = "" }),
-		"secret: name":              with(s3, func(t *Target) { t.Secret = "two words" }),
-		"path \"../x\"":             with(s3, func(t *Target) { t.Path = "../x" }),
-		"needs the secret S; keep":  s3,
-		"needs host and share":      with(smb, func(t *Target) { t.Share = "" }),
-		"needs secret, the name":    with(smb, func(t *Target) { t.User = "me" }),
-		"path \"/abs\"":             with(smb, func(t *Target) { t.Path = "/abs" }),
+		"name":                             {Name: "X y", Kind: Directory, Path: t.TempDir()},
+		"kind":                             {Name: "x", Kind: "tape"},
+		"keep is -1":                       {Name: "x", Kind: Directory, Path: t.TempDir(), Keep: -1},
+		"expected an absolute path":        {Name: "x", Kind: Directory, Path: "relative"},
+		"the folder does not exist":        {Name: "x", Kind: Directory, Path: filepath.Join(t.TempDir(), "gone")},
+		"is in a folder that is backed up": {Name: "x", Kind: Directory, Path: inside},
+		"link\" is in a folder":            {Name: "x", Kind: Directory, Path: link},
+		"bucket is for":                    {Name: "x", Kind: Directory, Path: t.TempDir(), Bucket: "b"},
+		"host is for":                      {Name: "x", Kind: Directory, Path: t.TempDir(), Host: "b"},
+		"endpoint \"ftp://":                with(s3, func(t *Target) { t.Endpoint = "ftp://s3.example.com" }),
+		"endpoint \"https://s/path":        with(s3, func(t *Target) { t.Endpoint = "https://s/path" }),
+		"bucket \"B\"":                     with(s3, func(t *Target) { t.Bucket = "B" }),
+		"region":                           with(s3, func(t *Target) { t.Region = "eu/1" }),
+		"needs access_key":                 with(s3, func(t *Target) { t.AccessKey = "" }),
+		"secret: name":                     with(s3, func(t *Target) { t.Secret = "two words" }),
+		"path \"../x\"":                    with(s3, func(t *Target) { t.Path = "../x" }),
+		"needs the secret S; store":        s3,
+		"needs host and share":             with(smb, func(t *Target) { t.Share = "" }),
+		"needs secret, the name":           with(smb, func(t *Target) { t.User = "me" }),
+		"path \"/abs\"":                    with(smb, func(t *Target) { t.Path = "/abs" }),
 	} {
 		if err := m.room.SetTarget(t.Context(), target); !isInvalid(err) || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)

@@ -431,7 +431,7 @@ func TestADownloadThatDoesNotEnd(t *testing.T) {
 	f.cut = true
 	f.mu.Unlock()
 	_, _, err := m.room.Restore(t.Context(), "cloud", "", key(password), nil)
-	if err == nil || errors.Is(err, ErrDamaged) || !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "did not come whole") {
+	if err == nil || errors.Is(err, ErrDamaged) || !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "bytes of the backup arrived") {
 		t.Errorf("a cut: got %v", err)
 	}
 	if waiting, err := Waiting(m.Folders); waiting != nil || err != nil {

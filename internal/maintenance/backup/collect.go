@@ -16,16 +16,16 @@ import (
 	"gatehouse/internal/files/sqlfile"
 )
 
-// Folders are what is backed up.
+// Folders are the folders that are backed up.
 type Folders struct {
 	Data, Config, State string // "" leaves one out, but never Data
-	// KeyFile opens the secrets; "" means that it lies in Config.
+	// KeyFile holds the key of the secrets; "" means a file in Config.
 	KeyFile string
-	// Not are folders that are left out where they lie in one of those.
+	// Not are folders inside those that are left out.
 	Not []string
 }
 
-// The folders as a manifest names them.
+// Names of the folders in a manifest.
 const (
 	dataFolder   = "data"
 	configFolder = "config"
@@ -33,7 +33,7 @@ const (
 	keyFolder    = "key" // holds one file of that name
 )
 
-// list gives the folders that are there to be walked, by name.
+// list returns the folders that are set, with their names.
 func (f Folders) list() (all []named) {
 	for _, n := range []named{{dataFolder, f.Data}, {configFolder, f.Config}, {stateFolder, f.State}} {
 		if n.path != "" {
@@ -45,8 +45,7 @@ func (f Folders) list() (all []named) {
 
 type named struct{ name, path string }
 
-// keyElsewhere reports whether the key of the secrets has to be looked for
-// outside the folders.
+// keyElsewhere reports whether the key of the secrets is outside the folders.
 func (f Folders) keyElsewhere() bool {
 	return f.KeyFile != "" && (f.Config == "" || filepath.Clean(f.KeyFile) != filepath.Join(f.Config, "secrets.key"))
 }
@@ -60,15 +59,15 @@ type File struct {
 	Modified time.Time   `json:"modified"`
 }
 
-// copied is the size up to which files are copied before the databases are
-// looked at: a small file that describes a database is then never ahead of it.
+// copied is the largest size of files that are copied before databases are
+// snapshotted, so that a small file that describes a database is never newer.
 const copied = 1 << 20
 
 const maxFiles = 1_000_000
 
-// collection is what goes into a backup.
+// collection is the content of a backup.
 type collection struct {
-	temp  string // snapshots and copies; removed at the end
+	temp  string // folder of snapshots and copies; close removes it
 	files []File
 	from  []string // where to read each
 	bytes int64
@@ -76,17 +75,16 @@ type collection struct {
 
 func (c *collection) close() { os.RemoveAll(c.temp) }
 
-// collect takes snapshots of databases and copies of what is small, and notes
-// the rest. What vanishes meanwhile is left out.
-// chosen is which files go in.
-func collect(ctx context.Context, f Folders, chosen func(File) bool, tell Tell) (c *collection, err error) {
+// collect copies small files, takes snapshots of databases, and lists the other files
+// that chosen selects. Files that are removed meanwhile are left out.
+func collect(ctx context.Context, f Folders, chosen func(File) bool, progress Progress) (c *collection, err error) {
 	if f.Data == "" {
-		return nil, errors.New("this host keeps nothing on disk")
+		return nil, errors.New("this host stores nothing on disk")
 	}
 	if err := os.MkdirAll(f.Data, 0o700); err != nil {
 		return nil, err
 	}
-	sweep(f.Data, time.Now())
+	removeSnapshots(f.Data, time.Now())
 	c = &collection{}
 	if c.temp, err = os.MkdirTemp(f.Data, snapshotPrefix+"*"); err != nil {
 		return nil, err
@@ -100,7 +98,7 @@ func collect(ctx context.Context, f Folders, chosen func(File) bool, tell Tell) 
 	note := func(folder, in string) func(string, fs.FileInfo) error {
 		return func(rel string, info fs.FileInfo) error {
 			if len(c.files) >= maxFiles {
-				return fmt.Errorf("there are more than %d files", maxFiles)
+				return fmt.Errorf("the folders hold more than %d files", maxFiles)
 			}
 			file := File{folder, filepath.ToSlash(rel), info.Size(), info.Mode().Perm(), info.ModTime().UTC()}
 			if !chosen(file) {
@@ -113,7 +111,7 @@ func collect(ctx context.Context, f Folders, chosen func(File) bool, tell Tell) 
 	}
 	for _, n := range f.list() {
 		if err := walk(n.path, f, false, note(n.name, n.path)); err != nil {
-			return nil, fmt.Errorf("look through %s: %w", n.path, err)
+			return nil, fmt.Errorf("list the files of %s: %w", n.path, err)
 		}
 	}
 	if f.keyElsewhere() && chosen(File{Folder: keyFolder, Path: keyFolder}) {
@@ -122,11 +120,11 @@ func collect(ctx context.Context, f Folders, chosen func(File) bool, tell Tell) 
 			found = append(found, f.KeyFile)
 		}
 	}
-	return c, c.take(ctx, found, tell)
+	return c, c.fill(ctx, found, progress)
 }
 
-// sweep removes the snapshots of whoever was killed while taking them.
-func sweep(data string, now time.Time) {
+// removeSnapshots removes the snapshots of processes that were killed.
+func removeSnapshots(data string, now time.Time) {
 	left, _ := filepath.Glob(filepath.Join(data, snapshotPrefix+"*"))
 	for _, p := range left {
 		if info, err := os.Stat(p); err == nil && now.Sub(info.ModTime()) > 24*time.Hour {
@@ -135,12 +133,12 @@ func sweep(data string, now time.Time) {
 	}
 }
 
-// take copies, then takes the snapshots, in this order.
-func (c *collection) take(ctx context.Context, found []string, tell Tell) error {
+// fill copies files, then takes snapshots; see copied.
+func (c *collection) fill(ctx context.Context, found []string, progress Progress) error {
 	c.from = make([]string, len(found))
 	databases := 0
 	for i, from := range found {
-		tell.say(PhaseSnapshot, int64(i), int64(len(found)))
+		progress.report(PhaseSnapshot, int64(i), int64(len(found)))
 		is, err := c.copy(i, from)
 		if err != nil {
 			return err
@@ -168,14 +166,14 @@ func (c *collection) take(ctx context.Context, found []string, tell Tell) error 
 			c.files, c.from, c.bytes = append(c.files, f), append(c.from, sources[i]), c.bytes+f.Size
 		}
 	}
-	tell.say(PhaseSnapshot, int64(len(found)), int64(len(found)))
+	progress.report(PhaseSnapshot, int64(len(found)), int64(len(found)))
 	return nil
 }
 
-// gone stands for a file that vanished; no path is like it.
+// gone marks a file that was removed. It is not a valid path.
 const gone = "\x00"
 
-// copy copies a small file; isDatabase means that it is for snapshot.
+// copy copies a small file. isDatabase reports that snapshot must copy it.
 func (c *collection) copy(i int, from string) (isDatabase bool, err error) {
 	c.from[i] = from
 	file, err := os.Open(from)
@@ -198,7 +196,7 @@ func (c *collection) copy(i int, from string) (isDatabase bool, err error) {
 		return false, fmt.Errorf("read %s: %w", from, err)
 	}
 	if len(b) == 2*copied {
-		return false, nil // it grows fast: read what was there when it was found
+		return false, nil // it is growing: read the size that was found
 	}
 	c.from[i], c.files[i].Size = c.staged(i), int64(len(b))
 	return false, os.WriteFile(c.from[i], b, 0o600)
@@ -227,13 +225,13 @@ const (
 	snapshotPrefix = ".snapshot-"
 	stagedFolder   = ".restore"
 	savedFolder    = ".before-restore"
-	lockName       = ".in-use.lock" // shared by the hosts that run; alone it is held by one that puts a restore in place
+	lockName       = ".in-use.lock" // shared by running hosts, exclusive for one that applies a restore
 	lockOlder      = ".in-use"      // of the version before
 )
 
-// walk calls f for the regular files below a folder, those with companions of
-// databases only if all. Links are not followed. Folders that are roots of
-// others, and what this package keeps, are left out.
+// walk calls f for the regular files below a folder; for the companions of databases
+// only if companions is true. It does not follow links. It leaves out the other
+// folders of all and the files of this package.
 func walk(root string, all Folders, companions bool, f func(rel string, info fs.FileInfo) error) error {
 	apart := all.apart(root)
 	return filepath.WalkDir(root, func(p string, d fs.DirEntry, err error) error {
@@ -267,7 +265,8 @@ func walk(root string, all Folders, companions bool, f func(rel string, info fs.
 	})
 }
 
-// apart reports which folders are others of these, or are left out.
+// apart returns a function that reports whether a folder is another one of f or is
+// left out.
 func (f Folders) apart(root string) func(fs.FileInfo) bool {
 	var not []fs.FileInfo
 	for _, p := range append([]string{f.Data, f.Config, f.State}, f.Not...) {
@@ -288,16 +287,14 @@ func (f Folders) apart(root string) func(fs.FileInfo) bool {
 	}
 }
 
-// ours reports whether a path is what this package keeps at the top of a
-// folder.
+// ours reports whether a path belongs to this package.
 func ours(rel string) bool {
 	top, _, _ := strings.Cut(filepath.ToSlash(rel), "/")
 	return top == stagedFolder || top == savedFolder || top == lockOlder || top == lockName ||
 		strings.HasPrefix(top, snapshotPrefix)
 }
 
-// passing reports whether a file lives only as long as a process, or is about
-// to be replaced.
+// passing reports whether a file is temporary or belongs to one process.
 func passing(base string) bool {
 	switch path.Ext(base) {
 	case ".tmp", ".lock", ".pid", ".sock", ".socket":
@@ -306,7 +303,7 @@ func passing(base string) bool {
 	return base == "local-token" || strings.Contains(base, ".db-host-")
 }
 
-// companion reports whether SQLite keeps a file beside a database.
+// companion reports whether a file is a journal of a SQLite database.
 func companion(rel string) bool {
 	for _, s := range []string{"-wal", "-shm", "-journal"} {
 		if strings.HasSuffix(rel, s) {

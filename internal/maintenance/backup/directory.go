@@ -10,14 +10,14 @@ import (
 	"time"
 )
 
-// abandoned is how old what was never finished has to be to be taken away.
+// abandoned is the age at which unfinished backups are removed.
 const abandoned = 24 * time.Hour
 
-// place is a folder, wherever it is.
+// place is a folder of this machine or of a file server.
 type place interface {
 	ReadDir() ([]fs.FileInfo, error)
 	Open(name string) (placeFile, error)
-	Create(name string) (placeFile, error) // new, for its user alone
+	Create(name string) (placeFile, error) // fails if it exists; only the user may read it
 	Rename(from, to string) error
 	Remove(name string) error
 	Sync() error
@@ -30,7 +30,7 @@ type placeFile interface {
 	Sync() error
 }
 
-// folder is a store in a place that has names.
+// folder is a store in a place.
 type folder struct{ at place }
 
 func (f *folder) close() error { return f.at.Close() }
@@ -48,7 +48,7 @@ func (f *folder) list(context.Context) (all []Entry, err error) {
 	return all, nil
 }
 
-// create also takes away what others left unfinished a day ago.
+// create also removes unfinished backups that were abandoned a day ago.
 func (f *folder) create(_ context.Context, name string) (upload, error) {
 	there, err := f.at.ReadDir()
 	if err != nil {
@@ -73,7 +73,7 @@ func (f *folder) open(_ context.Context, name string) (io.ReadCloser, int64, err
 	}
 	info, err := file.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file", name)
+		err = fmt.Errorf("%s is not a regular file", name)
 	}
 	if err != nil {
 		return nil, 0, errors.Join(err, file.Close())
@@ -86,7 +86,7 @@ func (f *folder) remove(_ context.Context, name string) error { return f.at.Remo
 type folderUpload struct {
 	folder *folder
 	name   string
-	file   placeFile // nil when it was closed
+	file   placeFile // nil after it was closed
 	done   bool
 }
 
@@ -135,11 +135,11 @@ func (l local) ReadDir() (all []fs.FileInfo, err error) {
 }
 
 func (l local) Open(name string) (placeFile, error) {
-	// A pipe of that name would be waited for.
+	// Opening a pipe would block.
 	if info, err := l.root.Lstat(name); err != nil {
 		return nil, err
 	} else if !info.Mode().IsRegular() {
-		return nil, fmt.Errorf("%s is no regular file", name)
+		return nil, fmt.Errorf("%s is not a regular file", name)
 	}
 	return l.root.Open(name)
 }

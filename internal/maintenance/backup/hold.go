@@ -5,23 +5,22 @@ import (
 	"time"
 )
 
-// holdFor is how long a Hold may wait to begin. The job that was to use it may
-// have been cancelled before it ran, and then nothing releases it.
+// holdFor limits the time before a Hold is used. A job that is cancelled before it
+// runs does not release its Hold.
 const holdFor = time.Minute
 
-// Hold is the right to make or restore one backup in a Room, which is given
-// before the work begins, so that the second who asks is refused at once. It
-// serves one Create or Restore. Release ends it.
+// Hold reserves a Manager for one Create or Restore before the work starts, so that
+// a second caller is refused at once. Release ends it.
 type Hold struct {
-	room  *Room
+	room  *Manager
 	since time.Time // guarded by room.mu
 	begun bool      // guarded by room.mu
 	once  sync.Once
 }
 
-// Reserve gives the right to make or restore a backup; ErrBusy while another
-// has it. It lapses if it is not used within a minute.
-func (r *Room) Reserve() (*Hold, error) {
+// Reserve returns a Hold, or ErrBusy while there is another. A Hold expires if it is
+// not used within a minute.
+func (r *Manager) Reserve() (*Hold, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := r.o.now()
@@ -32,8 +31,8 @@ func (r *Room) Reserve() (*Hold, error) {
 	return r.holder, nil
 }
 
-// begin uses the right.
-func (h *Hold) begin() error {
+// use marks the Hold as used.
+func (h *Hold) use() error {
 	h.room.mu.Lock()
 	defer h.room.mu.Unlock()
 	if h.room.holder != h || h.begun {
@@ -43,7 +42,7 @@ func (h *Hold) begin() error {
 	return nil
 }
 
-// Release gives the right back. It can be called twice.
+// Release ends the reservation. It can be called twice.
 func (h *Hold) Release() {
 	h.once.Do(func() {
 		h.room.mu.Lock()

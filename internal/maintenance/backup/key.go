@@ -9,23 +9,21 @@ import (
 )
 
 const (
-	// scryptWork makes guessing one password cost 64 MiB and a tenth of a
-	// second or more.
+	// scryptWork makes one guess of a password cost 64 MiB and at least 0.1 s.
 	scryptWork    = 16
-	maxScryptWork = 20 // of a backup that somebody else made: 1 GiB
-	// MinPassword is how many bytes a password has at least.
+	maxScryptWork = 20 // accepted in a backup: 1 GiB
+	// MinPassword is the smallest number of bytes of a password.
 	MinPassword = 12
 )
 
-// Key is what a backup is encrypted with: a password, or public keys of age.
+// Key encrypts a backup with a password or to age public keys, or decrypts it.
 type Key struct {
 	Password   secret.Text
 	Recipients []string    // age1..., instead of a password
-	Identity   secret.Text // AGE-SECRET-KEY-1..., to read what was encrypted to its public key
+	Identity   secret.Text // AGE-SECRET-KEY-1..., to decrypt
 }
 
-// CheckCreate says what is wrong with a key that a backup is to be made with, so
-// that a caller is told before the work begins.
+// CheckCreate returns an error if Create would refuse the key.
 func (k Key) CheckCreate() error {
 	_, err := k.recipients(1)
 	return err
@@ -50,7 +48,7 @@ func (k Key) recipients(work int) ([]age.Recipient, error) {
 	for _, text := range k.Recipients {
 		r, err := age.ParseX25519Recipient(strings.TrimSpace(text))
 		if err != nil {
-			return nil, invalid("%.80q is no public key; expected one that begins with age1", text)
+			return nil, invalid("%.80q is not a public key; expected one that begins with age1", text)
 		}
 		all = append(all, r)
 	}
@@ -61,12 +59,12 @@ func (k Key) identities() ([]age.Identity, error) {
 	if !k.Identity.Empty() {
 		all, err := age.ParseIdentities(strings.NewReader(k.Identity.Reveal()))
 		if err != nil {
-			return nil, invalid("the identity is none; expected a line that begins with AGE-SECRET-KEY-1") // the error would quote it
+			return nil, invalid("the identity is not valid; expected a line that begins with AGE-SECRET-KEY-1") // err would quote the key
 		}
 		return all, nil
 	}
 	if k.Password.Empty() {
-		return nil, invalid("there is no password to read the backup with")
+		return nil, invalid("no password is given to read the backup with")
 	}
 	i, err := age.NewScryptIdentity(k.Password.Reveal())
 	if err != nil {

@@ -12,19 +12,18 @@ import (
 )
 
 const (
-	enterWait  = 30 * time.Second // for another host that puts a restore in place
+	enterWait  = 30 * time.Second // for another host that applies a restore
 	enterPause = 10 * time.Millisecond
 )
 
-// tryHost locks the data folder for a host that runs, or, exclusively, for one
-// that puts a restore in place. It does not wait.
+// tryHost locks the data folder: shared for a running host, exclusive for one that
+// applies a restore. It does not wait.
 func (f Folders) tryHost(mode filelock.Mode) (*sqlfile.HostLock, error) {
 	return sqlfile.TryHost(filepath.Join(f.Data, lockName), filepath.Join(f.Data, lockOlder), mode)
 }
 
-// holdHost locks the data folder for a host that runs. A host that puts a
-// restore in place holds it alone for as long as moving files takes, which is
-// waited for.
+// holdHost locks the data folder for a running host. It waits while another host
+// applies a restore, which takes as long as moving files.
 func (f Folders) holdHost() (*sqlfile.HostLock, error) {
 	for end := time.Now().Add(enterWait); ; time.Sleep(enterPause) {
 		l, err := f.tryHost(filelock.Shared)
@@ -32,14 +31,14 @@ func (f Folders) holdHost() (*sqlfile.HostLock, error) {
 			return l, err
 		}
 		if time.Now().After(end) {
-			const held = "%s has been held for %v by a host that puts a restore in place; find and end it, then try again"
+			const held = "%s has been locked for %v by a host that applies a restore; find and stop that host, then try again"
 			return nil, fmt.Errorf(held, filepath.Join(f.Data, lockName), enterWait)
 		}
 	}
 }
 
-// lockRestore lets one process at a time stage or cancel a restore; the error is
-// ErrBusy while another does.
+// lockRestore locks the staging of restores. It returns ErrBusy while another process
+// stages or cancels one.
 func (f Folders) lockRestore() (*sqlfile.HostLock, error) {
 	if err := os.MkdirAll(f.Data, 0o700); err != nil {
 		return nil, err

@@ -18,14 +18,14 @@ import (
 // packagesFolder, in the data folder, holds a folder for each package.
 const packagesFolder = "packages"
 
-// restoredName is the file in it with the records of packages that a restore
-// brought back. The packages are opened later than the restore takes effect.
+// restoredName is the file in that folder with the records of restored packages. The
+// packages are opened after the restore has taken effect.
 const restoredName = ".restored.json"
 
 var packageID = regexp.MustCompile(`^[a-z][a-z0-9]*(-[a-z0-9]+)*$`)
 
-// records are those of all packages or, with ids, of these.
-func (r *Room) records(ctx context.Context, ids []string) (map[string]json.RawMessage, error) {
+// records returns the records of all packages or, with ids, of these.
+func (r *Manager) records(ctx context.Context, ids []string) (map[string]json.RawMessage, error) {
 	all := map[string]json.RawMessage{}
 	if r.o.Packages != nil {
 		var err error
@@ -36,8 +36,8 @@ func (r *Room) records(ctx context.Context, ids []string) (map[string]json.RawMe
 	return pick(all, ids, "this host")
 }
 
-// pick takes the records of some packages out of those that something holds; no
-// ids means all.
+// pick returns the records with some ids, or all if there are no ids. of names the
+// owner of the records in errors.
 func pick(all map[string]json.RawMessage, ids []string, of string) (map[string]json.RawMessage, error) {
 	if len(ids) == 0 {
 		return all, nil
@@ -47,29 +47,29 @@ func pick(all map[string]json.RawMessage, ids []string, of string) (map[string]j
 		record, ok := all[id]
 		switch {
 		case !ok && len(all) == 0:
-			return nil, invalid("there is no package %.40q: %s has none", id, of)
+			return nil, invalid("no such package %.40q: %s has none", id, of)
 		case !ok:
-			return nil, invalid("there is no package %.40q; %s has %s", id, of, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
+			return nil, invalid("no such package %.40q; %s has %s", id, of, strings.Join(slices.Sorted(maps.Keys(all)), ", "))
 		}
 		some[id] = record
 	}
 	return some, nil
 }
 
-// choose says which packages a restore brings back alone, with their records;
-// none means everything.
+// choose returns the packages that a restore is limited to, with their records; none
+// means everything.
 func (m *Manifest) choose(ids []string) ([]string, map[string]json.RawMessage, error) {
 	if len(ids) == 0 && !m.OfPackages() {
 		return nil, nil, nil
 	}
 	records, err := pick(m.Packages, ids, "the backup")
 	if err != nil && len(m.Packages) == 0 {
-		err = invalid("no package can be taken out of this backup: it holds none, or %.40q made it, a release that kept no records of them; restore it whole", m.Version)
+		err = invalid("no package can be restored from this backup: it holds none, or release %.40q, which created it, stored no records of them; restore everything", m.Version)
 	}
 	return slices.Sorted(maps.Keys(records)), records, err
 }
 
-// packageOf is the id of the package a file belongs to; "" when to none.
+// packageOf returns the id of the package that a file belongs to, or "".
 func (f File) packageOf() string {
 	below, ok := strings.CutPrefix(f.Path, packagesFolder+"/")
 	id, _, file := strings.Cut(below, "/")
@@ -84,13 +84,12 @@ func (m *Manifest) inPackage(f File) bool {
 	return ok
 }
 
-// chosenFiles are those of some packages; no ids means all files.
+// chosenFiles selects the files of some packages; no ids means all files.
 func chosenFiles(ids []string) func(File) bool {
 	return func(f File) bool { return len(ids) == 0 || slices.Contains(ids, f.packageOf()) }
 }
 
-// putPackagesAside moves the folders of the packages that are brought back out
-// of the way, and nothing else.
+// putPackagesAside moves the folders of the packages to restore out of the way.
 func (o *order) putPackagesAside(f Folders, rename renaming) error {
 	saved := filepath.Join(f.Data, savedFolder)
 	begun := filepath.Join(f.Data, stagedFolder, "aside")
@@ -110,8 +109,8 @@ func (o *order) putPackagesAside(f Folders, rename renaming) error {
 	return nil
 }
 
-// WriteRestored leaves the records of packages that were brought back for
-// TakeRestored. folder is that of the packages.
+// WriteRestored stores the records of restored packages for ReadRestored. folder is
+// that of the packages.
 func WriteRestored(folder string, records map[string]json.RawMessage) error {
 	text, err := json.Marshal(records)
 	if err != nil {
@@ -120,10 +119,10 @@ func WriteRestored(folder string, records map[string]json.RawMessage) error {
 	return atomicfile.Write(filepath.Join(folder, restoredName), text)
 }
 
-// TakeRestored gives the records of packages that a restore has brought back
-// since the last time. done is called when they are kept; until then they are
-// given again.
-func TakeRestored(folder string) (records map[string]json.RawMessage, done func() error, err error) {
+// ReadRestored returns the records of packages that were restored since done was last
+// called. The caller calls done when it has stored them; until then ReadRestored
+// returns them again.
+func ReadRestored(folder string) (records map[string]json.RawMessage, done func() error, err error) {
 	path := filepath.Join(folder, restoredName)
 	text, err := atomicfile.Read(path, maxManifest)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -135,8 +134,8 @@ func TakeRestored(folder string) (records map[string]json.RawMessage, done func(
 	return records, func() error { return os.Remove(path) }, err
 }
 
-// PackagesWaiting gives the ids of the packages that a restore of packages alone is
-// to bring back; none if no such restore waits.
+// PackagesWaiting returns the ids of the packages that a pending restore is limited
+// to; none if there is no such restore.
 func PackagesWaiting(f Folders) ([]string, error) {
 	w, err := Waiting(f)
 	if w == nil || err != nil {
@@ -145,10 +144,10 @@ func PackagesWaiting(f Folders) ([]string, error) {
 	return w.Packages, nil
 }
 
-// PutPackages puts a restore of packages alone in place while a host runs, and
-// leaves their records for TakeRestored. The caller holds the packages, so that
-// no other host uses their folders. It can be interrupted at any point and goes
-// on when it is called again, or when a host starts.
+// PutPackages applies a pending restore of packages while a host runs, and stores
+// their records for ReadRestored. The caller holds the packages, so that no other
+// host uses their folders. If it is interrupted, the next call or the next start of a
+// host continues.
 func PutPackages(f Folders) (*Restored, error) {
 	l, err := f.lockRestore()
 	if err != nil {
@@ -160,21 +159,21 @@ func PutPackages(f Folders) (*Restored, error) {
 	case err != nil:
 		return nil, err
 	case o == nil:
-		return nil, nil // it was cancelled meanwhile
+		return nil, nil // it was cancelled
 	case len(o.Packages) == 0:
-		return nil, errors.New("the restore that waits replaces everything, which is done when a host starts")
+		return nil, errors.New("the pending restore replaces everything; restart the host to apply it")
 	}
 	return apply(f, os.Rename)
 }
 
-// CheckPackages says which of some ids is no package of this host.
-func (r *Room) CheckPackages(ctx context.Context, ids []string) error {
+// CheckPackages returns an error if an id is not a package of this host.
+func (r *Manager) CheckPackages(ctx context.Context, ids []string) error {
 	_, err := r.records(ctx, ids)
 	return err
 }
 
-// Find is Info for what a restore of packages, or of everything, would take.
-func (r *Room) Find(ctx context.Context, target, name string, packages []string, key Key) (Entry, *Manifest, error) {
+// Find is Info for the backup that a restore of packages, or of everything, would use.
+func (r *Manager) Find(ctx context.Context, target, name string, packages []string, key Key) (Entry, *Manifest, error) {
 	e, m, err := r.info(ctx, target, name, len(packages) == 0, key)
 	if err == nil {
 		_, _, err = m.choose(packages)

@@ -67,7 +67,7 @@ func TestPackagesAloneAreBackedUp(t *testing.T) {
 	m.withPackages("one", "two")
 	whole := m.create()
 	m.now = m.now.Add(time.Hour)
-	if _, err := m.some("three"); !isInvalid(err) || !strings.Contains(err.Error(), `no package "three"; this host has one, two`) {
+	if _, err := m.some("three"); !isInvalid(err) || !strings.Contains(err.Error(), `no such package "three"; this host has one, two`) {
 		t.Errorf("a package that is not there: %v", err)
 	}
 	made, err := m.some("one")
@@ -118,14 +118,14 @@ func TestPackagesAloneAreBackedUp(t *testing.T) {
 		if string(saved) != "later" {
 			t.Errorf("what was there is gone: %q, %v", saved, err)
 		}
-		records, kept, err := TakeRestored(filepath.Join(m.Data, "packages"))
+		records, kept, err := ReadRestored(filepath.Join(m.Data, "packages"))
 		if err != nil || string(records["one"]) != `{"id":"one"}` || len(records) != 1 {
 			t.Errorf("the records are %s, %v", records, err)
 		}
 		if err := kept(); err != nil {
 			t.Error(err)
 		}
-		if again, _, err := TakeRestored(filepath.Join(m.Data, "packages")); len(again) > 0 || err != nil {
+		if again, _, err := ReadRestored(filepath.Join(m.Data, "packages")); len(again) > 0 || err != nil {
 			t.Errorf("the records are given again: %s, %v", again, err)
 		}
 	}
@@ -167,7 +167,7 @@ func TestPackagesOutOfAnOlderBackup(t *testing.T) {
 	m.target(0)
 	m.put(m.Data, "packages/one/data/notes", "notes")
 	m.create()
-	if _, _, err := m.room.Find(t.Context(), "shelf", "", []string{"one"}, key(password)); !isInvalid(err) || !strings.Contains(err.Error(), "restore it whole") {
+	if _, _, err := m.room.Find(t.Context(), "shelf", "", []string{"one"}, key(password)); !isInvalid(err) || !strings.Contains(err.Error(), "restore everything") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -198,7 +198,7 @@ func TestOneAtATime(t *testing.T) {
 		t.Errorf("a right that lapsed is used: %v", err)
 	}
 	h.Release() // takes nothing from the other
-	if err := next.begin(); err != nil {
+	if err := next.use(); err != nil {
 		t.Fatal(err)
 	}
 	m.now = m.now.Add(time.Hour)

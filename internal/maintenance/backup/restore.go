@@ -16,29 +16,29 @@ import (
 	"gatehouse/internal/files/filelock"
 )
 
-// Restored is a restore that took effect.
+// Restored describes a restore.
 type Restored struct {
 	Backup  string    `json:"backup"`
-	Created time.Time `json:"created"` // the backup
-	Host    Host      `json:"host"`    // that made it
+	Created time.Time `json:"created"` // time of the backup
+	Host    Host      `json:"host"`    // that created it
 	Files   int       `json:"files"`
-	// Packages are the ids of those that were brought back alone; none means
-	// that everything was.
+	// Packages are the ids of the packages that it was limited to; none means
+	// everything.
 	Packages []string `json:"packages,omitempty"`
 }
 
-// order is what a restore that waits has to do; it lies in the data folder
-// when everything was unpacked.
+// order describes a restore that has not taken effect. It is written to the data
+// folder after everything was unpacked.
 type order struct {
 	Restored
-	Saved   bool                       `json:"saved"`             // what was there has been put aside
+	Saved   bool                       `json:"saved"`             // the current files were moved aside
 	Records map[string]json.RawMessage `json:"records,omitempty"` // of Packages
 }
 
 const orderName = "restore.json"
 
-// stage unpacks a backup into the folders' staging places. It is there whole
-// or not at all.
+// stage unpacks a backup into the staging folders. If it returns an error, it leaves
+// nothing there.
 func stage(ctx context.Context, f Folders, r io.Reader, key Key, name string, packages []string) (m *Manifest, err error) {
 	a, err := openArchive(r, key)
 	if err != nil {
@@ -77,7 +77,7 @@ func stage(ctx context.Context, f Folders, r io.Reader, key Key, name string, pa
 
 func (f Folders) orderFile() string { return filepath.Join(f.Data, stagedFolder, orderName) }
 
-// place is where a folder's files wait, and where they go.
+// place returns where the files of a folder are staged, and where they go.
 func (f Folders) place(folder string) (staged, final string) {
 	for _, n := range f.list() {
 		if n.name == folder {
@@ -87,8 +87,8 @@ func (f Folders) place(folder string) (staged, final string) {
 	return "", ""
 }
 
-// unstage takes away a restore that waits. The order goes first: without it
-// the rest is nothing.
+// unstage removes a restore that has not taken effect. The order is removed first,
+// because without it the other files have no effect.
 func unstage(f Folders) error {
 	if err := os.Remove(f.orderFile()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -107,8 +107,8 @@ func unstage(f Folders) error {
 
 func (f Folders) stagedKey() string { return f.KeyFile + ".restored" }
 
-// unpack unpacks the chosen files, and reads the others, because only the end of
-// the stream shows that it is whole.
+// unpack writes the chosen files. It reads the others too, because only the end of
+// the stream shows that it is complete.
 func unpack(ctx context.Context, a *archive, f Folders, chosen func(File) bool) (files int, err error) {
 	roots := map[string]*os.Root{}
 	defer func() {
@@ -139,9 +139,9 @@ func unpack(ctx context.Context, a *archive, f Folders, chosen func(File) bool) 
 
 func unpackFile(roots map[string]*os.Root, f Folders, file File, content io.Reader) error {
 	if file.Folder == keyFolder {
-		if !f.keyElsewhere() { // the key has moved into the folder
+		if !f.keyElsewhere() { // here the key is in the folder
 			if f.Config == "" {
-				return errors.New("this host has no place for the key of the secrets")
+				return errors.New("this host has no folder for the key of the secrets")
 			}
 			file.Folder, file.Path = configFolder, "secrets.key"
 		} else {
@@ -183,7 +183,7 @@ func fill(to *os.File, content io.Reader) error {
 	return errors.Join(streamOrDisk(err), to.Sync(), to.Close())
 }
 
-// streamOrDisk tells damage of the stream from a disk that is full.
+// streamOrDisk returns an error that matches ErrDamaged, unless the disk failed.
 func streamOrDisk(err error) error {
 	if _, disk := errors.AsType[*fs.PathError](err); err == nil || disk {
 		return err
@@ -199,8 +199,7 @@ func writeKey(path string, content io.Reader) error {
 	return atomicfile.Write(path, b)
 }
 
-// Waiting is the restore that takes effect at the next start; nil when there
-// is none.
+// Waiting returns the restore that takes effect at the next start, or nil.
 func Waiting(f Folders) (*Restored, error) {
 	o, err := readOrder(f)
 	if o == nil || err != nil {
@@ -227,7 +226,7 @@ func readOrder(f Folders) (*order, error) {
 	return o, nil
 }
 
-// Cancel takes away a restore that waits, if there is one.
+// Cancel removes a restore that has not taken effect, if there is one.
 func Cancel(f Folders) error {
 	l, err := f.lockRestore()
 	if err != nil {
@@ -237,9 +236,9 @@ func Cancel(f Folders) error {
 	return unstage(f)
 }
 
-// Enter says that a host uses the folders, until leave. If a restore waits,
-// and no other host uses them, it takes effect first; it is given then. Every
-// host calls it before it opens anything.
+// Enter marks the folders as used by a host until leave is called. Every host calls
+// it before it opens a file in them. If a restore waits and no other host uses the
+// folders, Enter applies and returns it.
 func Enter(f Folders, log *slog.Logger) (done *Restored, leave func(), err error) {
 	if f.Data == "" {
 		return nil, func() {}, nil
@@ -249,13 +248,13 @@ func Enter(f Folders, log *slog.Logger) (done *Restored, leave func(), err error
 	}
 	waiting, err := readOrder(f)
 	if err != nil {
-		log.Error("a restore waits and cannot be read; it is left alone", "err", err)
+		log.Error("the pending restore cannot be read; it is not applied", "err", err)
 	}
 	if waiting != nil {
 		alone, err := f.tryHost(filelock.Exclusive)
 		switch {
 		case errors.Is(err, filelock.ErrHeld):
-			log.Warn("a restore waits until no other host is running", "backup", waiting.Backup)
+			log.Warn("the pending restore waits until no other host is running", "backup", waiting.Backup)
 		case err != nil:
 			return nil, nil, err
 		default:
@@ -272,10 +271,10 @@ func Enter(f Folders, log *slog.Logger) (done *Restored, leave func(), err error
 	return done, func() { held.Release() }, nil
 }
 
-// apply puts what was unpacked in the place of what is there. It can be
-// interrupted at any point and goes on the next time.
+// apply replaces the current files with the unpacked ones. If it is interrupted, the
+// next call continues.
 func apply(f Folders, rename renaming) (*Restored, error) {
-	o, err := readOrder(f) // again: somebody may have been faster
+	o, err := readOrder(f) // again, because another host may have applied it
 	if o == nil || err != nil {
 		return nil, err
 	}
@@ -285,7 +284,7 @@ func apply(f Folders, rename renaming) (*Restored, error) {
 			aside = o.putPackagesAside
 		}
 		if err := aside(f, rename); err != nil {
-			return nil, fmt.Errorf("put aside what is there: %w", err)
+			return nil, fmt.Errorf("move the current files aside: %w", err)
 		}
 		o.Saved = true
 		text, err := json.Marshal(o)
@@ -315,14 +314,14 @@ func apply(f Folders, rename renaming) (*Restored, error) {
 	return &o.Restored, unstage(f)
 }
 
-// putAside moves all that a backup would hold, and what SQLite keeps beside
-// it, out of the way. What an earlier restore put there is removed first,
-// unless this one put it there before it was interrupted.
+// putAside moves all files that a backup would hold, and the journals of databases,
+// to savedFolder. It first removes what an earlier restore moved there, but not what
+// this one did before an interruption.
 func putAside(f Folders, rename renaming) error {
 	for _, n := range f.list() {
 		staged, _ := f.place(n.name)
 		if _, err := os.Stat(staged); errors.Is(err, fs.ErrNotExist) {
-			continue // the backup holds nothing of this folder
+			continue // the backup has no files for this folder
 		}
 		saved := filepath.Join(n.path, savedFolder)
 		begun := filepath.Join(n.path, stagedFolder, "aside")
@@ -355,11 +354,10 @@ func putAside(f Folders, rename renaming) error {
 	return nil
 }
 
-// renaming is os.Rename, or a test's.
+// renaming is os.Rename, except in tests.
 type renaming func(from, to string) error
 
-// move moves a file, if it is there, and makes the folders above its new
-// place.
+// move moves a file, if it exists, and creates the folders above its new path.
 func move(from, to string, rename renaming) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
 		return err
@@ -386,7 +384,7 @@ func moveAll(from, to string, rename renaming) error {
 	})
 }
 
-// syncFolder makes new names survive a power cut, where the system can.
+// syncFolder makes new names survive a power failure, if the system supports it.
 func syncFolder(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

@@ -163,18 +163,18 @@ func TestHostileBackupsAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, plain := range map[string][]byte{
-		"has format 9":        packed(t, Manifest{Format: 9}),
-		"\"data/../x\"":       packed(t, Manifest{Format: format, Files: []File{file("data", "../x")}}, "data/../x"),
-		"\"data//etc/x\"":     packed(t, Manifest{Format: format, Files: []File{file("data", "/etc/x")}}, "data//etc/x"),
-		"\"data/.restore/x\"": packed(t, Manifest{Format: format, Files: []File{file("data", ".restore/x")}}, "data/.restore/x"),
-		"\"home/x\"":          packed(t, Manifest{Format: format, Files: []File{file("home", "x")}}, "home/x"),
-		"\"key/other\"":       packed(t, Manifest{Format: format, Files: []File{file("key", "other")}}, "key/other"),
-		"\"data/a\" that":     packed(t, Manifest{Format: format, Files: []File{file("data", "a"), file("data", "a")}}, "data/a", "data/a"),
-		"which its beginning": packed(t, good, "data/a", "config/sub/b", "data/c"),
-		"was promised":        packed(t, good, "config/sub/b", "data/a"),
-		"unexpected EOF":      packed(t, good, "data/a"),
-		"does not begin with": packed(t, good)[:0],
-		"cannot unmarshal":    packed(t, []int{1}),
+		"has format 9":                     packed(t, Manifest{Format: 9}),
+		"\"data/../x\"":                    packed(t, Manifest{Format: format, Files: []File{file("data", "../x")}}, "data/../x"),
+		"\"data//etc/x\"":                  packed(t, Manifest{Format: format, Files: []File{file("data", "/etc/x")}}, "data//etc/x"),
+		"\"data/.restore/x\"":              packed(t, Manifest{Format: format, Files: []File{file("data", ".restore/x")}}, "data/.restore/x"),
+		"\"home/x\"":                       packed(t, Manifest{Format: format, Files: []File{file("home", "x")}}, "home/x"),
+		"\"key/other\"":                    packed(t, Manifest{Format: format, Files: []File{file("key", "other")}}, "key/other"),
+		"\"data/a\", which no backup":      packed(t, Manifest{Format: format, Files: []File{file("data", "a"), file("data", "a")}}, "data/a", "data/a"),
+		"which its manifest does not name": packed(t, good, "data/a", "config/sub/b", "data/c"),
+		"of its manifest":                  packed(t, good, "config/sub/b", "data/a"),
+		"unexpected EOF":                   packed(t, good, "data/a"),
+		"does not begin with":              packed(t, good)[:0],
+		"cannot unmarshal":                 packed(t, []int{1}),
 	} {
 		err := tryUnpack(t, plain)
 		if len(plain) == 0 {

@@ -21,10 +21,10 @@ const (
 	shareStall = 2 * time.Minute // for one operation
 )
 
-var errStall = errors.New("the file server does not answer")
+var errStall = errors.New("the file server stopped answering")
 
-// share is a folder of a share. No operation takes longer than shareStall:
-// after that none succeeds any more.
+// share is a folder of an SMB share. If an operation takes longer than shareStall, it
+// and all later ones fail.
 type share struct {
 	conn    net.Conn
 	session *smb2.Session
@@ -34,7 +34,7 @@ type share struct {
 	dir     string
 }
 
-// dialShare connects to a share, and makes its folder if there is none.
+// dialShare connects to a share, and creates its folder if it does not exist.
 func dialShare(ctx context.Context, t Target, password secret.Text) (_ store, err error) {
 	addr := t.Host
 	if _, _, err := net.SplitHostPort(addr); err != nil {
@@ -62,7 +62,7 @@ func dialShare(ctx context.Context, t Target, password secret.Text) (_ store, er
 	if s.mount, err = s.session.WithContext(login).Mount(t.Share); err != nil {
 		return nil, fmt.Errorf("open the share %s: %w", t.Share, err)
 	}
-	living, stall := context.WithCancelCause(context.WithoutCancel(ctx)) // a file that cannot be closed cannot be removed
+	living, stall := context.WithCancelCause(context.WithoutCancel(ctx)) // aborting an upload closes its file after ctx is done
 	s.live, s.stall = s.mount.WithContext(living), stall
 	if err := s.makeFolder(); err != nil {
 		return nil, fmt.Errorf("open the folder %s: %w", t.Path, err)
@@ -89,7 +89,7 @@ func (s *share) makeFolder() error {
 	return nil
 }
 
-// during ends everything here if f takes too long.
+// during runs f. If f takes longer than shareStall, all operations fail.
 func (s *share) during(f func() error) error {
 	late := time.AfterFunc(shareStall, func() { s.stall(errStall) })
 	defer late.Stop()
@@ -132,9 +132,9 @@ func (s *share) Remove(name string) error {
 	return s.mount.WithContext(ctx).Remove(path.Join(s.dir, name))
 }
 
-func (s *share) Sync() error { return nil } // of folders, the file server sees to it
+func (s *share) Sync() error { return nil } // the file server syncs folders
 
-// Close says goodbye where that is possible at once.
+// Close logs off, if the file server answers within shareDial.
 func (s *share) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), shareDial)
 	defer cancel()

@@ -26,12 +26,12 @@ const (
 	SMB       = "smb"
 )
 
-// Target is a place for backups. What it needs to be kept from others is a
-// secret of the host, named here.
+// Target is a place for backups. Its password or key is a secret of the host, which
+// Secret names.
 type Target struct {
 	Name string `json:"name"`
 	Kind string `json:"kind"`           // directory, s3 or smb
-	Path string `json:"path,omitempty"` // the folder; for s3 what names in the bucket begin with, for smb the folder in the share
+	Path string `json:"path,omitempty"` // the folder; for s3 a prefix of the keys
 	Keep int    `json:"keep,omitempty"` // backups of one host that are kept; 0 means all
 
 	Endpoint  string `json:"endpoint,omitempty"` // of s3: https://host[:port]
@@ -41,9 +41,9 @@ type Target struct {
 
 	Host  string `json:"host,omitempty"` // of smb: a name or address, with :port unless it is 445
 	Share string `json:"share,omitempty"`
-	User  string `json:"user,omitempty"` // "" means a guest; DOMAIN\user names a domain
+	User  string `json:"user,omitempty"` // "" means a guest; DOMAIN\user is possible
 
-	Secret string `json:"secret,omitempty"` // name of the secret with the password, or the secret key of s3
+	Secret string `json:"secret,omitempty"` // name of the secret that holds the password or secret key
 }
 
 const (
@@ -53,27 +53,27 @@ const (
 
 var targetName = regexp.MustCompile(`^[a-z0-9][a-z0-9_-]{0,39}$`)
 
-// store is where backups of a target are.
+// store holds the backups of a target.
 type store interface {
 	list(context.Context) ([]Entry, error)
 	create(ctx context.Context, name string) (upload, error)
-	// open matches fs.ErrNotExist when there is no such backup. Reads end
-	// with ctx.
+	// open returns an error that matches fs.ErrNotExist if the backup does not
+	// exist. Reads fail when ctx is done.
 	open(ctx context.Context, name string) (body io.ReadCloser, size int64, err error)
 	remove(ctx context.Context, name string) error
 	close() error
 }
 
-// upload is a backup that is being written. It is there once commit has
-// returned, and otherwise never.
+// upload is a backup that is being written. It exists in the store once commit has
+// returned nil.
 type upload interface {
 	io.Writer
 	commit(context.Context) error
 	abort() // does nothing after commit
 }
 
-// Targets lists the targets, by name.
-func (r *Room) Targets() ([]Target, error) {
+// Targets returns the targets, sorted by name.
+func (r *Manager) Targets() ([]Target, error) {
 	if r.o.Folders.Config == "" {
 		return nil, nil
 	}
@@ -91,11 +91,11 @@ func (r *Room) Targets() ([]Target, error) {
 	return all, nil
 }
 
-func (r *Room) targetsFile() string { return filepath.Join(r.o.Folders.Config, targetsFile) }
+func (r *Manager) targetsFile() string { return filepath.Join(r.o.Folders.Config, targetsFile) }
 
-// Target finds a target; "" finds the only one there is, and a path from the
-// top is a folder.
-func (r *Room) Target(name string) (Target, error) {
+// Target returns a target. name "" means the only one; an absolute path means a
+// folder.
+func (r *Manager) Target(name string) (Target, error) {
 	if filepath.IsAbs(name) {
 		t := Target{Name: name, Kind: Directory, Path: name}
 		return t, t.checkDirectory(r.o.Folders)
@@ -109,16 +109,15 @@ func (r *Room) Target(name string) (Target, error) {
 	case name == "" && len(all) == 1:
 		return all[0], nil
 	case name == "" && len(all) > 1:
-		return Target{}, invalid("there are %d targets; expected the name of one of them", len(all))
+		return Target{}, invalid("there are %d targets; give the name of one", len(all))
 	case i < 0:
 		return Target{}, ErrNoTarget
 	}
 	return all[i], nil
 }
 
-// SetTarget makes a target, or replaces the one of its name, after it was
-// tried.
-func (r *Room) SetTarget(ctx context.Context, t Target) error {
+// SetTarget creates or replaces a target, if a connection to it succeeds.
+func (r *Manager) SetTarget(ctx context.Context, t Target) error {
 	if err := t.check(r.o.Folders); err != nil {
 		return err
 	}
@@ -136,14 +135,14 @@ func (r *Room) SetTarget(ctx context.Context, t Target) error {
 			return all, nil
 		}
 		if len(all) >= maxTargets {
-			return nil, invalid("there are %d targets, which is as many as can be kept", len(all))
+			return nil, invalid("there are %d targets, which is the limit", len(all))
 		}
 		return append(all, t), nil
 	})
 }
 
-// RemoveTarget forgets a target; the backups in it stay.
-func (r *Room) RemoveTarget(name string) error {
+// RemoveTarget removes a target from the settings. The backups in it stay.
+func (r *Manager) RemoveTarget(name string) error {
 	return r.changeTargets(func(all []Target) ([]Target, error) {
 		left := slices.DeleteFunc(slices.Clone(all), func(t Target) bool { return t.Name == name })
 		if len(left) == len(all) {
@@ -153,9 +152,9 @@ func (r *Room) RemoveTarget(name string) error {
 	})
 }
 
-func (r *Room) changeTargets(f func([]Target) ([]Target, error)) error {
+func (r *Manager) changeTargets(f func([]Target) ([]Target, error)) error {
 	if r.o.Folders.Config == "" {
-		return errors.New("this host has no folder to keep targets in")
+		return errors.New("this host has no folder to store targets in")
 	}
 	unlock, err := atomicfile.Lock(r.targetsFile() + ".lock")
 	if err != nil {
@@ -177,7 +176,7 @@ func (r *Room) changeTargets(f func([]Target) ([]Target, error)) error {
 	return atomicfile.Write(r.targetsFile(), append(text, '\n'))
 }
 
-// check says what is wrong with a target.
+// check returns an error if a target is not valid.
 func (t Target) check(f Folders) error {
 	if !targetName.MatchString(t.Name) {
 		return invalid("name %.60q: expected 1 to 40 of a-z, 0-9, - and _, beginning with a letter or digit", t.Name)
@@ -211,15 +210,15 @@ func (t Target) check(f Folders) error {
 	return invalid("kind %.40q: expected directory, s3 or smb", t.Kind)
 }
 
-// checkDirectory wants a folder that is there: one that is not may be a disk
-// that is not mounted.
+// checkDirectory requires that the folder exists, because otherwise a disk may not be
+// mounted.
 func (t Target) checkDirectory(f Folders) error {
 	if !filepath.IsAbs(t.Path) {
-		return invalid("path %.200q: expected a folder, from the top", t.Path)
+		return invalid("path %.200q: expected an absolute path of a folder", t.Path)
 	}
 	info, err := os.Stat(t.Path)
 	if err != nil || !info.IsDir() {
-		return invalid("path %.200q: there is no such folder; make it, or mount it", t.Path)
+		return invalid("path %.200q: the folder does not exist; create or mount it", t.Path)
 	}
 	real, err := filepath.EvalSymlinks(t.Path)
 	if err != nil {
@@ -232,7 +231,7 @@ func (t Target) checkDirectory(f Folders) error {
 		}
 		for p := real; ; p = filepath.Dir(p) {
 			if at, err := os.Stat(p); err == nil && os.SameFile(at, own) {
-				return invalid("path %.200q lies in a folder that is backed up; choose one elsewhere", t.Path)
+				return invalid("path %.200q is in a folder that is backed up; choose another", t.Path)
 			}
 			if p == filepath.Dir(p) {
 				break
@@ -269,16 +268,16 @@ func (t Target) checkSMB() error {
 	return t.checkBelow()
 }
 
-// checkBelow is for paths below a bucket or share.
+// checkBelow checks the path in a bucket or share.
 func (t Target) checkBelow() error {
 	if t.Path != "" && (!fs.ValidPath(t.Path) || path.Clean(t.Path) == "." || strings.ContainsAny(t.Path, "\\\r\n")) {
-		return invalid("path %.200q: expected folders with / between, such as hosts/house", t.Path)
+		return invalid("path %.200q: expected a relative path such as hosts/house", t.Path)
 	}
 	return nil
 }
 
-// open finds a target and connects to it.
-func (r *Room) open(ctx context.Context, name string) (Target, store, error) {
+// open connects to a target.
+func (r *Manager) open(ctx context.Context, name string) (Target, store, error) {
 	t, err := r.Target(name)
 	if err != nil {
 		return t, nil, err
@@ -287,15 +286,15 @@ func (r *Room) open(ctx context.Context, name string) (Target, store, error) {
 	return t, s, err
 }
 
-func (r *Room) connect(ctx context.Context, t Target) (store, error) {
+func (r *Manager) connect(ctx context.Context, t Target) (store, error) {
 	var password secret.Text
 	if t.Secret != "" {
 		if r.o.Secrets == nil {
-			return nil, errors.New("this host keeps no secrets")
+			return nil, errors.New("this host has no store of secrets")
 		}
 		var err error
 		if password, err = r.o.Secrets.Get(t.Secret); errors.Is(err, secret.ErrNotFound) {
-			return nil, invalid("the target %s needs the secret %s; keep it with gatehouse secret set %s", t.Name, t.Secret, t.Secret)
+			return nil, invalid("the target %s needs the secret %s; store it with gatehouse secret set %s", t.Name, t.Secret, t.Secret)
 		} else if err != nil {
 			return nil, err
 		}
@@ -308,5 +307,5 @@ func (r *Room) connect(ctx context.Context, t Target) (store, error) {
 	case SMB:
 		return dialShare(ctx, t, password)
 	}
-	return nil, invalid("target %s is of kind %q, which this release does not know", t.Name, t.Kind)
+	return nil, invalid("target %s has the kind %q, which this release does not support", t.Name, t.Kind)
 }

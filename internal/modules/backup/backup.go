@@ -19,9 +19,9 @@ import (
 
 // Config is what the module is given.
 type Config struct {
-	Room    *backup.Room   `json:"-"` // nil: this host keeps nothing that could be backed up
-	Secrets *secret.Store  `json:"-"` // nil: there are none
-	Folders backup.Folders `json:"-"`
+	Room    *backup.Manager `json:"-"` // nil: this host keeps nothing that could be backed up
+	Secrets *secret.Store   `json:"-"` // nil: there are none
+	Folders backup.Folders  `json:"-"`
 	// PutPackages puts a restore of packages alone that waits in place; now is
 	// false if it goes on waiting, because another host has the packages or one
 	// of them is busy. nil means that restores wait for the next start.
@@ -196,7 +196,7 @@ func refuse(err error) error {
 // start runs something as a job, whose phases are shown. While one backup is made
 // or restored the next caller is refused at once, and no job is made.
 func (k *keeper) start(
-	c *tool.Call, title string, names []string, run func(context.Context, *backup.Hold, backup.Tell) (any, error),
+	c *tool.Call, title string, names []string, run func(context.Context, *backup.Hold, backup.Progress) (any, error),
 ) (progress.Started, error) {
 	hold, err := k.cfg.Room.Reserve()
 	if err != nil {

@@ -170,19 +170,19 @@ func TestWhatIsRefused(t *testing.T) {
 		args       []any
 	}{
 		{"invalid_arguments: the password has 5 bytes; expected at least 12", "backup_create", []any{"password", "short", "target", p.shelf}},
-		{`no package "a": this host has none`, "backup_create", []any{"password", words, "target", p.shelf, "packages", []string{"a"}}},
+		{`no such package "a": this host has none`, "backup_create", []any{"password", words, "target", p.shelf, "packages", []string{"a"}}},
 		{"gatehouse secret set BACKUP_PASSWORD", "backup_create", nil},
 		{"gatehouse secret set OTHER", "backup_create", []any{"secret", "OTHER"}},
 		{"secret: name \"two words\"", "backup_info", []any{"secret", "two words"}},
 		{"exclude each other", "backup_info", []any{"password", words, "secret", "OTHER"}},
-		{"not_found: there is no such target", "backup_create", []any{"password", words, "target", "attic"}},
-		{"there is no such folder", "backup_create", []any{"password", words, "target", "/no/such/folder"}},
-		{"not_found: there is no such target", "backup_list", []any{"target", "attic"}},
-		{"there is no such backup", "backup_info", []any{"password", words, "target", p.shelf}},
-		{"is no name of a backup", "backup_restore", []any{"password", words, "target", p.shelf, "backup", "../x"}},
-		{"not_found: there is no such target", "backup_target_remove", []any{"name", "attic"}},
+		{"not_found: no such backup target", "backup_create", []any{"password", words, "target", "attic"}},
+		{"the folder does not exist", "backup_create", []any{"password", words, "target", "/no/such/folder"}},
+		{"not_found: no such backup target", "backup_list", []any{"target", "attic"}},
+		{"no such backup", "backup_info", []any{"password", words, "target", p.shelf}},
+		{"is not the name of a backup", "backup_restore", []any{"password", words, "target", p.shelf, "backup", "../x"}},
+		{"not_found: no such backup target", "backup_target_remove", []any{"name", "attic"}},
 		{"needs access_key", "backup_target_set", []any{"name", "c", "kind", "s3", "endpoint", "https://s3.example.com", "bucket", "backups"}},
-		{"expected a folder, from the top", "backup_target_set", []any{"name", "d", "kind", "directory", "path", "x"}},
+		{"expected an absolute path of a folder", "backup_target_set", []any{"name", "d", "kind", "directory", "path", "x"}},
 	} {
 		if _, refused := p.ask(c.name, c.args...); !strings.Contains(refused, c.want) {
 			t.Errorf("%s %v: got %q, want %q", c.name, c.args, refused, c.want)
@@ -252,7 +252,7 @@ func TestABackupIsReadInto(t *testing.T) {
 		"":                           "config/\t",
 		"/config/":                   "backup-targets.json\t",
 		"config/backup-targets.json": `"shelf"`,
-		"config/none":                "not_found: config/none: there is no such file",
+		"config/none":                "not_found: config/none: no such file",
 		"config/secrets.key":         "denied: config/secrets.key holds secrets",
 		"key/key":                    "denied: ",
 	} {

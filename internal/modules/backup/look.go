@@ -14,7 +14,7 @@ const (
 )
 
 type listIn struct {
-	Target string `json:"target,omitempty" doc:"list the backups in it: a name, or a folder from the top" max:"4096"`
+	Target string `json:"target,omitempty" doc:"list the backups in it: a name, or an absolute folder" max:"4096"`
 }
 
 type listOut struct {

@@ -16,7 +16,7 @@ import (
 )
 
 type createIn struct {
-	Target string `json:"target,omitempty" doc:"where to: a name, or a folder from the top; may be left out where there is one alone" max:"4096"`
+	Target string `json:"target,omitempty" doc:"where to: a name, or an absolute folder; may be left out where there is one alone" max:"4096"`
 	packagesIn
 	keyIn
 }
@@ -55,8 +55,8 @@ func (k *keeper) create(ctx context.Context, c *tool.Call, in createIn) (progres
 		return progress.Started{}, refuse(err)
 	}
 	names := []string{backup.PhaseSnapshot, backup.PhaseWrite, backup.PhaseTidy}
-	return k.start(c, "backup to "+t.Name, names, func(ctx context.Context, h *backup.Hold, tell backup.Tell) (any, error) {
-		m, err := h.Create(ctx, t.Name, in.Packages, key, tell)
+	return k.start(c, "backup to "+t.Name, names, func(ctx context.Context, h *backup.Hold, report backup.Progress) (any, error) {
+		m, err := h.Create(ctx, t.Name, in.Packages, key, report)
 		if err != nil {
 			return nil, err
 		}
@@ -86,7 +86,7 @@ func (k *keeper) publish(what, target, name string, c *tool.Call) {
 }
 
 type oneIn struct {
-	Target string `json:"target,omitempty" doc:"a name, or a folder from the top; may be left out where there is one alone" max:"4096"`
+	Target string `json:"target,omitempty" doc:"a name, or an absolute folder; may be left out where there is one alone" max:"4096"`
 	Backup string `json:"backup,omitempty" doc:"its name; left out, the newest" max:"100"`
 	keyIn
 }
@@ -137,8 +137,8 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progr
 	if err := confirm.Ask(c, name, question, in.Confirm); err != nil {
 		return progress.Started{}, err
 	}
-	return k.start(c, "restore of "+name, []string{backup.PhaseRead}, func(ctx context.Context, h *backup.Hold, tell backup.Tell) (any, error) {
-		e, m, err := h.Restore(ctx, in.Target, name, in.Packages, key, tell)
+	return k.start(c, "restore of "+name, []string{backup.PhaseRead}, func(ctx context.Context, h *backup.Hold, report backup.Progress) (any, error) {
+		e, m, err := h.Restore(ctx, in.Target, name, in.Packages, key, report)
 		if err != nil {
 			return nil, err
 		}

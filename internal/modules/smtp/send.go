@@ -11,7 +11,7 @@ import (
 	"mime"
 	"mime/quotedprintable"
 	"net"
-	wire "net/smtp"
+	netsmtp "net/smtp"
 	"net/textproto"
 	"strconv"
 	"strings"
@@ -21,49 +21,48 @@ import (
 )
 
 const (
-	sendTime = 30 * time.Second // that sending one mail takes at most
-	saysMost = 1 << 20          // bytes that a server sends for one mail, its certificates included
+	sendTimeout = 30 * time.Second // for one mail
+	maxReceived = 1 << 20          // bytes from the server for one mail, its certificates included
 )
 
-// letter is one mail.
-type letter struct {
+// message is one mail in plain text.
+type message struct {
 	to      []string
 	subject string
 	text    string
 }
 
-// answered is an error of the server, in a step of which somebody can do
-// something about it.
-type answered struct {
+// refusedStep is an error of the server with what to do about it.
+type refusedStep struct {
 	err  error
 	next string
 }
 
-func (e *answered) Error() string { return e.err.Error() }
-func (e *answered) Unwrap() error { return e.err }
+func (e *refusedStep) Error() string { return e.err.Error() }
+func (e *refusedStep) Unwrap() error { return e.err }
 
-// send hands a letter to a server. Nothing is sent in the clear unless the
-// settings say so. refused is about those who do not get it while others do.
-func (o *Office) send(ctx context.Context, s *Settings, password secret.Text, l letter) (refused, err error) {
-	ctx, cancel := context.WithTimeout(ctx, sendTime)
+// send sends a mail. It uses TLS unless the settings say none. refused describes
+// the recipients that the server refused, if it accepted others.
+func (m *Mailer) send(ctx context.Context, s *Settings, password secret.Text, l message) (refused, err error) {
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", net.JoinHostPort(s.Host, strconv.Itoa(s.Port)))
 	if err != nil {
 		return nil, err
 	}
-	defer context.AfterFunc(ctx, func() { conn.Close() })() // whatever it is waiting for
+	defer context.AfterFunc(ctx, func() { conn.Close() })() // ends any read or write
 	defer conn.Close()
 	if deadline, ok := ctx.Deadline(); ok {
 		conn.SetDeadline(deadline)
 	}
-	trust := &tls.Config{ServerName: s.Host, RootCAs: o.o.Roots, MinVersion: tls.VersionTLS12}
-	c, err := greet(&brief{Conn: conn, left: saysMost}, s, trust)
+	trust := &tls.Config{ServerName: s.Host, RootCAs: m.o.Roots, MinVersion: tls.VersionTLS12}
+	c, err := connect(&limitedConn{Conn: conn, left: maxReceived}, s, trust)
 	if err == nil {
 		defer c.Close()
 		err = logIn(c, s, password)
 	}
 	if err == nil {
-		refused, err = hand(c, s.From, l.to, l.message(s.From, time.Now()))
+		refused, err = deliver(c, s.From, l.to, l.bytes(s.From, time.Now()))
 	}
 	if ctx.Err() != nil && err != nil {
 		err = context.Cause(ctx)
@@ -71,34 +70,34 @@ func (o *Office) send(ctx context.Context, s *Settings, password secret.Text, l 
 	return refused, err
 }
 
-// brief is a connection to a server that may say only so much: what it says is
-// gathered up to the end of its line.
-type brief struct {
+// limitedConn limits what the server may send, because package net/smtp holds a
+// line in memory up to its end.
+type limitedConn struct {
 	net.Conn
 	left int
 }
 
-func (b *brief) Read(p []byte) (int, error) {
+func (b *limitedConn) Read(p []byte) (int, error) {
 	if b.left == 0 {
-		return 0, fmt.Errorf("it says more than %d bytes", saysMost)
+		return 0, fmt.Errorf("the server sent more than %d bytes", maxReceived)
 	}
 	n, err := b.Conn.Read(p[:min(len(p), b.left)])
 	b.left -= n
 	return n, err
 }
 
-// greet begins a conversation, encrypted where it shall be.
-func greet(conn net.Conn, s *Settings, trust *tls.Config) (*wire.Client, error) {
+// connect reads the greeting of a server and starts TLS as the settings say.
+func connect(conn net.Conn, s *Settings, trust *tls.Config) (*netsmtp.Client, error) {
 	if s.Security == "tls" {
 		conn = tls.Client(conn, trust)
 	}
-	c, err := wire.NewClient(conn, s.Host)
+	c, err := netsmtp.NewClient(conn, s.Host)
 	if err != nil || s.Security != "starttls" {
 		return c, err
 	}
 	if ok, _ := c.Extension("STARTTLS"); !ok {
 		c.Close()
-		return nil, &answered{errors.New("it does not offer starttls"), "Choose tls, or a server that encrypts."}
+		return nil, &refusedStep{errors.New("the server does not offer STARTTLS"), "Choose tls, or another server."}
 	}
 	if err := c.StartTLS(trust); err != nil {
 		c.Close()
@@ -107,20 +106,21 @@ func greet(conn net.Conn, s *Settings, trust *tls.Config) (*wire.Client, error) 
 	return c, nil
 }
 
-// hand gives a server a message, for as many receivers as it takes.
-func hand(c *wire.Client, from string, to []string, message []byte) (refused, err error) {
+// deliver sends a message to the recipients that the server accepts.
+func deliver(c *netsmtp.Client, from string, to []string, message []byte) (refused, err error) {
 	if err := c.Mail(from); err != nil {
-		return nil, step("sender", "It has to be an address this server sends for.", err)
+		return nil, step("sender", "Set from to an address that this server sends for.", err)
 	}
-	taken := 0
+	accepted := 0
 	for _, one := range to {
 		if err := c.Rcpt(one); err != nil {
-			refused = errors.Join(refused, step("receiver "+one, "Check the address, and whether the server relays for this sender.", err))
+			const next = "Check the address, and whether the server relays for this sender."
+			refused = errors.Join(refused, step("recipient "+one, next, err))
 			continue
 		}
-		taken++
+		accepted++
 	}
-	if taken == 0 {
+	if accepted == 0 {
 		return nil, refused
 	}
 	w, err := c.Data()
@@ -131,9 +131,9 @@ func hand(c *wire.Client, from string, to []string, message []byte) (refused, er
 		err = w.Close()
 	}
 	if err != nil {
-		return nil, step("mail", "The server says why.", err)
+		return nil, step("mail", "The answer of the server says why.", err)
 	}
-	c.Quit() // it has the mail: how it says goodbye does not matter
+	c.Quit() // the server has accepted the mail, so that an error does not matter
 	return refused, nil
 }
 
@@ -142,30 +142,34 @@ func step(what, next string, err error) error {
 	if !ok {
 		return err
 	}
-	return &answered{fmt.Errorf("it refuses the %s: %03d %.500q", what, said.Code, said.Msg), next}
+	return &refusedStep{fmt.Errorf("the server refused the %s: %03d %.500q", what, said.Code, said.Msg), next}
 }
 
-// logIn proves who we are, in a way that the server understands.
-func logIn(c *wire.Client, s *Settings, password secret.Text) error {
+// logIn authenticates with PLAIN or LOGIN.
+func logIn(c *netsmtp.Client, s *Settings, password secret.Text) error {
 	if s.Username == "" {
 		return nil
 	}
 	ok, ways := c.Extension("AUTH")
-	var a wire.Auth
+	var a netsmtp.Auth
 	switch all := " " + strings.ToUpper(ways) + " "; {
 	case ok && strings.Contains(all, " PLAIN "):
-		a = wire.PlainAuth("", s.Username, password.Reveal(), s.Host)
+		a = netsmtp.PlainAuth("", s.Username, password.Reveal(), s.Host)
 	case ok && strings.Contains(all, " LOGIN "):
 		a = &loginAuth{s, password}
 	default:
-		return &answered{errors.New("it offers no way to log in that we know"), "Leave out username and password, or choose a server with PLAIN or LOGIN."}
+		return &refusedStep{
+			err:  errors.New("the server offers neither PLAIN nor LOGIN authentication"),
+			next: "Leave out username and password, or choose another server.",
+		}
 	}
-	return step("username or password", "Set them again; many providers want a password made for programs.", hush(c.Auth(a), s, password))
+	const next = "Set them again; many providers require an app password."
+	return step("username or password", next, redact(c.Auth(a), s, password))
 }
 
-// hush takes an answer away in which a server repeats what proves who we are,
-// as some do with the line they did not understand.
-func hush(err error, s *Settings, password secret.Text) error {
+// redact replaces an answer that contains a part of the password, because some
+// servers repeat the line that they did not understand.
+func redact(err error, s *Settings, password secret.Text) error {
 	if err == nil {
 		return nil
 	}
@@ -175,8 +179,8 @@ func hush(err error, s *Settings, password secret.Text) error {
 	}
 	plain := password.Reveal()
 	for _, proof := range []string{plain, encoded(plain), encoded("\x00" + s.Username + "\x00" + plain)} {
-		if repeats(said, proof) {
-			return &textproto.Error{Code: code, Msg: "[an answer with the password in it]"}
+		if containsPart(said, proof) {
+			return &textproto.Error{Code: code, Msg: "[an answer that contains the password]"}
 		}
 	}
 	return err
@@ -184,8 +188,8 @@ func hush(err error, s *Settings, password secret.Text) error {
 
 func encoded(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
 
-// repeats reports whether a piece of a proof is in a text.
-func repeats(text, proof string) bool {
+// containsPart reports whether text contains 8 bytes in a row, or the end, of proof.
+func containsPart(text, proof string) bool {
 	const piece = 8
 	for i := 0; i+piece < len(proof); i++ {
 		if strings.Contains(text, proof[i:i+piece]) {
@@ -195,14 +199,14 @@ func repeats(text, proof string) bool {
 	return proof != "" && strings.Contains(text, proof[max(0, len(proof)-piece):])
 }
 
-// loginAuth is the older way in which some servers ask for a name and then for
-// a password.
+// loginAuth implements AUTH LOGIN, which some servers offer instead of PLAIN: the
+// server asks for the username, then for the password.
 type loginAuth struct {
 	s        *Settings
 	password secret.Text
 }
 
-func (a *loginAuth) Start(server *wire.ServerInfo) (string, []byte, error) {
+func (a *loginAuth) Start(server *netsmtp.ServerInfo) (string, []byte, error) {
 	if !server.TLS && !loopback(server.Name) {
 		return "", nil, errors.New("the connection is not encrypted")
 	}
@@ -218,25 +222,29 @@ func (a *loginAuth) Next(asked []byte, more bool) ([]byte, error) {
 	case strings.HasPrefix(what, "pass"):
 		return []byte(a.password.Reveal()), nil
 	}
-	return nil, fmt.Errorf("it asks for %.40q", asked)
+	return nil, fmt.Errorf("the server asks for %.40q", asked)
 }
 
-// message writes a letter as RFC 5322 and MIME want it, in ASCII.
-func (l *letter) message(from string, now time.Time) []byte {
+// bytes returns the mail in the form of RFC 5322 and MIME, in ASCII.
+func (l *message) bytes(from string, now time.Time) []byte {
 	_, domain, _ := strings.Cut(from, "@")
 	var b bytes.Buffer
 	for _, h := range [][2]string{
-		{"From", "<" + from + ">"}, {"To", "<" + strings.Join(l.to, ">, <") + ">"},
+		{"From", "<" + from + ">"},
+		{"To", "<" + strings.Join(l.to, ">, <") + ">"},
 		{"Subject", mime.QEncoding.Encode("utf-8", oneLine(l.subject))},
 		{"Date", now.Format("Mon, 02 Jan 2006 15:04:05 -0700")},
-		{"Message-ID", "<" + rand.Text() + "@" + domain + ">"}, {"Auto-Submitted", "auto-generated"}, {"MIME-Version", "1.0"},
-		{"Content-Type", "text/plain; charset=utf-8"}, {"Content-Transfer-Encoding", "quoted-printable"},
+		{"Message-ID", "<" + rand.Text() + "@" + domain + ">"},
+		{"Auto-Submitted", "auto-generated"},
+		{"MIME-Version", "1.0"},
+		{"Content-Type", "text/plain; charset=utf-8"},
+		{"Content-Transfer-Encoding", "quoted-printable"},
 	} {
 		b.WriteString(h[0] + ": " + h[1] + "\r\n")
 	}
 	b.WriteString("\r\n")
 	q := quotedprintable.NewWriter(&b)
-	q.Write([]byte(strings.ToValidUTF8(l.text, "\uFFFD"))) // to memory
+	q.Write([]byte(strings.ToValidUTF8(l.text, "\uFFFD"))) // into memory, which cannot fail
 	q.Close()
 	return b.Bytes()
 }

@@ -19,8 +19,8 @@ import (
 	"testing"
 )
 
-// postOffice is a small mail server on this machine.
-type postOffice struct {
+// fakeServer is a small mail server on this machine.
+type fakeServer struct {
 	t         *testing.T
 	port      int
 	cert      tls.Certificate
@@ -50,8 +50,8 @@ type received struct {
 	raw     string
 }
 
-// open opens the office on 127.0.0.1.
-func (p *postOffice) open(t *testing.T) *postOffice {
+// open starts the server on 127.0.0.1.
+func (p *fakeServer) open(t *testing.T) *fakeServer {
 	t.Helper()
 	p.t = t
 	web := httptest.NewUnstartedServer(nil) // for its certificate, which is for 127.0.0.1
@@ -77,13 +77,13 @@ func (p *postOffice) open(t *testing.T) *postOffice {
 	return p
 }
 
-func (p *postOffice) all() []received {
+func (p *fakeServer) all() []received {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.mails)
 }
 
-func (p *postOffice) serve(c net.Conn) {
+func (p *fakeServer) serve(c net.Conn) {
 	defer func() { c.Close() }()
 	if p.silent {
 		io.Copy(io.Discard, c)
@@ -101,7 +101,7 @@ func (p *postOffice) serve(c net.Conn) {
 		c = tls.Server(c, &tls.Config{Certificates: []tls.Certificate{p.cert}})
 	}
 	w := textproto.NewConn(c)
-	w.PrintfLine("220 post office ESMTP")
+	w.PrintfLine("220 mail server ESMTP")
 	var m received
 	for {
 		line, err := w.ReadLine()
@@ -113,7 +113,7 @@ func (p *postOffice) serve(c net.Conn) {
 		case p.refuse != "" && strings.HasPrefix(verb, p.refuse):
 			w.PrintfLine("550 5.7.1 not here")
 		case strings.HasPrefix(verb, "EHLO"):
-			w.PrintfLine("250-post office")
+			w.PrintfLine("250-mail server")
 			if p.starttls && !secured {
 				w.PrintfLine("250-STARTTLS")
 			}
@@ -166,7 +166,7 @@ func between(line string) string {
 	return address
 }
 
-func (p *postOffice) logIn(w *textproto.Conn, line string) bool {
+func (p *fakeServer) logIn(w *textproto.Conn, line string) bool {
 	way, rest, _ := strings.Cut(strings.TrimPrefix(line, "AUTH "), " ")
 	said := func(question string) string {
 		w.PrintfLine("334 %s", base64.StdEncoding.EncodeToString([]byte(question)))
@@ -182,7 +182,7 @@ func (p *postOffice) logIn(w *textproto.Conn, line string) bool {
 	return string(b) == "\x00"+p.user+"\x00"+p.password
 }
 
-func (p *postOffice) keep(m received, raw []byte) {
+func (p *fakeServer) keep(m received, raw []byte) {
 	read, err := mail.ReadMessage(bufio.NewReader(bytes.NewReader(raw)))
 	if err != nil {
 		p.t.Errorf("%v in %s", err, raw)

@@ -1,5 +1,5 @@
-// Package smtp is the module with which those who rule a host say by which mail
-// server it writes to people, and the post office that mails them notifications.
+// Package smtp is the module that lets administrators set the mail server of a
+// host, and the Mailer that sends notifications by mail.
 package smtp
 
 import (
@@ -18,27 +18,27 @@ import (
 	"gatehouse/tool"
 )
 
-// Config is what the module is given.
+// Config configures the module.
 type Config struct {
-	// Office sends mail and belongs to whoever gave it; nil means one of the
-	// module's own, which forgets everything with it.
-	Office *Office       `json:"-"`
-	Rules  operator.Func `json:"-"` // who may do what is everybody's matter; nil: nobody
+	// Mailer sends mail. The module does not close it. Nil means a Mailer that
+	// keeps its settings in memory.
+	Mailer *Mailer       `json:"-"`
+	Rules  operator.Func `json:"-"` // reports whether a caller is an administrator; nil means that no caller is
 }
 
-type desk struct {
+type service struct {
 	cfg   Config
 	offer module.Offer
 }
 
-// New makes the module.
+// New returns a constructor of the module.
 func New(cfg Config) module.New {
 	return func(ctx context.Context, deps module.Deps) (module.Module, error) {
-		d := &desk{}
+		d := &service{}
 		d.cfg = cfg
-		if d.cfg.Office == nil {
+		if d.cfg.Mailer == nil {
 			var err error
-			if d.cfg.Office, err = forgetful(ctx); err != nil {
+			if d.cfg.Mailer, err = inMemory(ctx); err != nil {
 				return nil, err
 			}
 		}
@@ -48,51 +48,66 @@ func New(cfg Config) module.New {
 }
 
 // Offer implements module.Module.
-func (d *desk) Offer(context.Context, module.Audience) (*module.Offer, error) {
+func (d *service) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	return &d.offer, nil
 }
 
-// Close implements module.Module; the office is its owner's.
-func (d *desk) Close(context.Context) error { return nil }
+// Close implements module.Module. It does not close the Mailer.
+func (d *service) Close(context.Context) error { return nil }
 
-const help = `For those who rule this host. The password is kept as a secret of the host, encrypted, and is shown to nobody.
+const help = `For administrators of this host. The password is stored encrypted with the secrets of the host and is never shown.
 
-- security is starttls, which begins in the clear and goes on encrypted, or tls from the start; the server's certificate has to be good. none is for a server on this machine.
-- to are those who are mailed notifications of at least a level; without them nobody is. Only what is told from then on is mailed. A mail that cannot be sent is tried again for a day.`
+- security is starttls, which upgrades the connection to TLS, or tls, which uses TLS from the start. Both verify the server's certificate. none is allowed only for a server on this machine.
+- to lists the addresses that receive notifications of at least a level; if it is empty, no notifications are mailed. Only notifications published after that are mailed. A mail that cannot be sent is retried for a day.`
 
-func (d *desk) tools() []tool.Tool {
+func (d *service) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "smtp_info", Title: "Show the mail server", Effects: tool.Reads, Task: tool.TaskNever,
-			Description: "Shows by which mail server this host writes, to whom, and whether it works. Never the password.",
+			Name:        "smtp_info",
+			Title:       "Show the mail server",
+			Effects:     tool.Reads,
+			Task:        tool.TaskNever,
+			Description: "Shows the mail server of this host, who receives its notifications, and the last error. Never shows the password.",
 			Help:        help,
 		}, d.info),
 		tool.New(tool.Def{
-			Name: "smtp_set", Title: "Set the mail server", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"server.set-smtp"},
-			Description: "Says by which mail server this host writes, and who is mailed its notifications.",
-			Help:        help + "\n\nWithout a password the one that is kept stays, as long as host and username do.",
+			Name:        "smtp_set",
+			Title:       "Set the mail server",
+			Effects:     tool.Writes | tool.Destroys | tool.Idempotent,
+			Task:        tool.TaskNever,
+			Aliases:     []string{"server.set-smtp"},
+			Description: "Sets the mail server of this host, and the addresses that receive its notifications.",
+			Help:        help + "\n\nIf password is left out, the stored one stays as long as host and username are the same.",
 		}, d.set),
 		tool.New(tool.Def{
-			Name: "smtp_test", Title: "Send a test mail", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"server.test-smtp"},
-			Description: "Sends a test mail, by the mail server that is set or by one that is given here, which is not kept.",
+			Name:        "smtp_test",
+			Title:       "Send a test mail",
+			Effects:     tool.Writes | tool.OpenWorld,
+			Task:        tool.TaskNever,
+			Aliases:     []string{"server.test-smtp"},
+			Description: "Sends a test mail with the mail server that is set, or with one given here, which is not stored.",
 			Help:        help,
 		}, d.test),
 		tool.New(tool.Def{
-			Name: "smtp_clear", Title: "Forget the mail server", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"server.clear-smtp"},
-			Description: "Forgets the mail server and its password. Nobody is mailed any more.",
+			Name:        "smtp_clear",
+			Title:       "Remove the mail server",
+			Effects:     tool.Writes | tool.Destroys | tool.Idempotent,
+			Task:        tool.TaskNever,
+			Aliases:     []string{"server.clear-smtp"},
+			Description: "Removes the mail server and its password. No notifications are mailed after that.",
 			Help:        help,
 		}, d.clear),
 	}
 }
 
-func (d *desk) check(c *tool.Call) error {
-	return d.cfg.Rules.Check(c, "say how it writes to people")
+func (d *service) check(c *tool.Call) error {
+	return d.cfg.Rules.Check(c, "manage its mail server")
 }
 
 type server struct {
-	Host     string `json:"host,omitempty" doc:"of the mail server" max:"255"`
+	Host     string `json:"host,omitempty" doc:"name or address of the mail server" max:"255"`
 	Port     int    `json:"port,omitempty" doc:"587 is usual for starttls, 465 for tls" min:"1" max:"65535"`
-	From     string `json:"from,omitempty" doc:"address of the sender" max:"320"`
+	From     string `json:"from,omitempty" doc:"mail address of the sender" max:"320"`
 	Username string `json:"username,omitempty" max:"320"`
 	Password string `json:"password,omitempty" max:"1024"`
 	Security string `json:"security,omitempty" default:"starttls" enum:"starttls,tls,none"`
@@ -100,8 +115,8 @@ type server struct {
 
 type setIn struct {
 	server
-	To    []string `json:"to,omitempty" doc:"addresses that are mailed notifications, 20 at most"`
-	Level string   `json:"level,omitempty" doc:"of notifications that are mailed, at least" default:"warning" enum:"info,warning,error"`
+	To    []string `json:"to,omitempty" doc:"addresses that receive notifications, 20 at most"`
+	Level string   `json:"level,omitempty" doc:"lowest level of notifications that are mailed" default:"warning" enum:"info,warning,error"`
 }
 
 type infoOut struct {
@@ -114,25 +129,36 @@ type infoOut struct {
 	Security    string   `json:"security,omitempty"`
 	To          []string `json:"to,omitempty"`
 	Level       string   `json:"level,omitempty"`
-	Error       string   `json:"error,omitempty" doc:"why the last mail of a notification could not be sent"`
+	Error       string   `json:"error,omitempty" doc:"why the last notification could not be mailed"`
 }
 
-func (d *desk) info(_ context.Context, c *tool.Call, _ struct{}) (infoOut, error) {
+func (d *service) info(_ context.Context, c *tool.Call, _ struct{}) (infoOut, error) {
 	if err := d.check(c); err != nil {
 		return infoOut{}, err
 	}
 	return d.shown()
 }
 
-func (d *desk) shown() (infoOut, error) {
-	s, err := d.cfg.Office.settings()
+func (d *service) shown() (infoOut, error) {
+	s, err := d.cfg.Mailer.settings()
 	if err != nil || s == nil {
 		return infoOut{}, err
 	}
-	return infoOut{true, s.Host, s.Port, s.From, s.Username, s.HasPassword, s.Security, s.To, s.Level, d.cfg.Office.trouble()}, nil
+	return infoOut{
+		Configured:  true,
+		Host:        s.Host,
+		Port:        s.Port,
+		From:        s.From,
+		Username:    s.Username,
+		HasPassword: s.HasPassword,
+		Security:    s.Security,
+		To:          s.To,
+		Level:       s.Level,
+		Error:       d.cfg.Mailer.lastError(),
+	}, nil
 }
 
-func (d *desk) set(ctx context.Context, c *tool.Call, in setIn) (infoOut, error) {
+func (d *service) set(ctx context.Context, c *tool.Call, in setIn) (infoOut, error) {
 	if err := d.check(c); err != nil {
 		return infoOut{}, err
 	}
@@ -140,8 +166,8 @@ func (d *desk) set(ctx context.Context, c *tool.Call, in setIn) (infoOut, error)
 	if err != nil {
 		return infoOut{}, err
 	}
-	if len(in.To) > mostTo {
-		return infoOut{}, tool.Refuse("invalid_arguments", "to has %d addresses, the most is %d", len(in.To), mostTo)
+	if len(in.To) > maxRecipients {
+		return infoOut{}, tool.Refuse("invalid_arguments", "to has %d addresses; the limit is %d", len(in.To), maxRecipients)
 	}
 	for _, to := range in.To {
 		if to, err = address("to", to); err != nil {
@@ -152,7 +178,7 @@ func (d *desk) set(ctx context.Context, c *tool.Call, in setIn) (infoOut, error)
 		}
 	}
 	s.Level = in.Level
-	if err := d.cfg.Office.set(ctx, s, secret.New(in.Password)); err != nil {
+	if err := d.cfg.Mailer.set(ctx, s, secret.New(in.Password)); err != nil {
 		return infoOut{}, err
 	}
 	return d.shown()
@@ -169,7 +195,7 @@ type testOut struct {
 	By   string `json:"by" doc:"the mail server"`
 }
 
-func (d *desk) test(ctx context.Context, c *tool.Call, in testIn) (testOut, error) {
+func (d *service) test(ctx context.Context, c *tool.Call, in testIn) (testOut, error) {
 	if err := d.check(c); err != nil {
 		return testOut{}, err
 	}
@@ -180,8 +206,8 @@ func (d *desk) test(ctx context.Context, c *tool.Call, in testIn) (testOut, erro
 	var s *Settings
 	password := secret.New(in.Password)
 	if in.Host == "" && in.From == "" && in.Username == "" && in.Password == "" && in.Port == 0 {
-		if s, password, err = d.cfg.Office.whole(); err == nil && s == nil {
-			err = &tool.Refusal{Code: "not_found", Message: "no mail server is set", Next: "Give one here, or set it with smtp_set."}
+		if s, password, err = d.cfg.Mailer.account(); err == nil && s == nil {
+			err = &tool.Refusal{Code: "not_found", Message: "no mail server is set", Next: "Give one here, or set one with smtp_set."}
 		}
 	} else {
 		s, err = in.settings()
@@ -189,10 +215,10 @@ func (d *desk) test(ctx context.Context, c *tool.Call, in testIn) (testOut, erro
 	if err != nil {
 		return testOut{}, err
 	}
-	name := d.cfg.Office.name()
-	refused, err := d.cfg.Office.send(ctx, s, password, letter{
+	name := d.cfg.Mailer.name()
+	refused, err := d.cfg.Mailer.send(ctx, s, password, message{
 		to: []string{to}, subject: "[" + name + "] Test mail",
-		text: "This is the mail that somebody had " + name + " send to try its mail server.\n",
+		text: "This is a test mail from " + name + ". An administrator sent it to test the mail server.\n",
 	})
 	if err = cmp.Or(err, refused); err != nil {
 		return testOut{}, refusal(err, s)
@@ -201,18 +227,18 @@ func (d *desk) test(ctx context.Context, c *tool.Call, in testIn) (testOut, erro
 }
 
 type clearOut struct {
-	Cleared bool `json:"cleared" doc:"false when there was nothing"`
+	Cleared bool `json:"cleared" doc:"false if no mail server was set"`
 }
 
-func (d *desk) clear(ctx context.Context, c *tool.Call, _ struct{}) (clearOut, error) {
+func (d *service) clear(ctx context.Context, c *tool.Call, _ struct{}) (clearOut, error) {
 	if err := d.check(c); err != nil {
 		return clearOut{}, err
 	}
-	was, err := d.cfg.Office.forget(ctx)
+	was, err := d.cfg.Mailer.clear(ctx)
 	return clearOut{was}, err
 }
 
-// settings checks what somebody says of a mail server.
+// settings returns the mail server of the arguments, or a refusal if they are invalid.
 func (in *server) settings() (*Settings, error) {
 	s := &Settings{Host: strings.TrimSpace(in.Host), Port: in.Port, Username: in.Username, Security: in.Security}
 	var err error
@@ -220,13 +246,17 @@ func (in *server) settings() (*Settings, error) {
 	case s.Host == "" || s.Port == 0 || in.From == "":
 		return nil, tool.Refuse("invalid_arguments", "a mail server needs host, port and from")
 	case strings.ContainsAny(s.Host, " /:@[]\r\n\t") && net.ParseIP(s.Host) == nil:
-		return nil, tool.Refuse("invalid_arguments", "%q is no name of a host", s.Host)
+		return nil, tool.Refuse("invalid_arguments", "host: %q is not a host name", s.Host)
 	case in.Password != "" && in.Username == "":
 		return nil, tool.Refuse("invalid_arguments", "a password needs a username")
 	case strings.ContainsAny(in.Username+in.Password, "\r\n\x00"):
-		return nil, tool.Refuse("invalid_arguments", "username and password are one line each")
+		return nil, tool.Refuse("invalid_arguments", "username and password must not contain line breaks")
 	case s.Security == "none" && !loopback(s.Host):
-		return nil, &tool.Refusal{Code: "denied", Message: "mail goes to another machine encrypted, or not at all", Next: "Choose starttls or tls; none is for a server on this machine."}
+		return nil, &tool.Refusal{
+			Code:    "denied",
+			Message: "security none is not allowed for a mail server on another machine",
+			Next:    "Choose starttls or tls.",
+		}
 	}
 	s.From, err = address("from", in.From)
 	return s, err
@@ -237,12 +267,16 @@ func loopback(host string) bool {
 	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
-// address is a mail address without a name: what goes into a header cannot say
-// anything else there.
+// address returns the mail address in text without its display name. It refuses
+// characters that could add to a header.
 func address(what, text string) (string, error) {
 	a, err := mail.ParseAddress(text)
 	if err != nil || strings.ContainsAny(a.Address, "\r\n <>") || !ascii(a.Address) {
-		return "", &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("%s: %.100q is no mail address", what, text), Next: "Give it as in ann@example.com."}
+		return "", &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("%s: %.100q is not a mail address", what, text),
+			Next:    "Give it as in ann@example.com.",
+		}
 	}
 	return a.Address, nil
 }
@@ -251,14 +285,18 @@ func ascii(s string) bool {
 	return !strings.ContainsFunc(s, func(r rune) bool { return r > 126 || r < 33 })
 }
 
-// refusal says of a mail that was not sent what to do about it.
+// refusal returns the error for a mail that was not sent, with what to do about it.
 func refusal(err error, s *Settings) error {
 	if _, ok := errors.AsType[*tool.Refusal](err); ok {
 		return err
 	}
 	next := "Check host, port and security."
-	if t, ok := errors.AsType[*answered](err); ok {
+	if t, ok := errors.AsType[*refusedStep](err); ok {
 		next = t.next
 	}
-	return &tool.Refusal{Code: "failed", Message: fmt.Sprintf("%s:%d did not take the mail: %v", s.Host, s.Port, err), Next: next}
+	return &tool.Refusal{
+		Code:    "failed",
+		Message: fmt.Sprintf("%s:%d did not accept the mail: %v", s.Host, s.Port, err),
+		Next:    next,
+	}
 }

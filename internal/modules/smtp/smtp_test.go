@@ -22,15 +22,15 @@ func TestTheModuleKeepsTheContract(t *testing.T) {
 	moduletest.Run(t, New(Config{}), moduletest.Options{})
 }
 
-// bench is the module with an office of its own.
-type bench struct {
+// fixture is the module with a Mailer of its own.
+type fixture struct {
 	t       *testing.T
-	office  *Office
+	mailer  *Mailer
 	secrets *Memory
 	role    string
 }
 
-func newBench(t *testing.T, o Options) *bench {
+func newFixture(t *testing.T, o Options) *fixture {
 	t.Helper()
 	m, err := state.Attach[Kept](t.Context(), state.New(state.Options{}), "/private/smtp", state.Live)
 	if err != nil {
@@ -38,14 +38,14 @@ func newBench(t *testing.T, o Options) *bench {
 	}
 	secrets := &Memory{}
 	o.Mount, o.Secrets, o.Name = m, secrets, func() string { return "lab" }
-	return &bench{t, NewOffice(o), secrets, "admin"}
+	return &fixture{t, NewMailer(o), secrets, "admin"}
 }
 
 // call gives a result as JSON, or the text of a refusal.
-func (b *bench) call(name, args string) string {
+func (b *fixture) call(name, args string) string {
 	b.t.Helper()
 	deps := moduletest.NewHost(b.t).Deps()
-	cfg := Config{Office: b.office, Rules: func(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }}
+	cfg := Config{Mailer: b.mailer, Rules: func(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }}
 	m, err := New(cfg)(b.t.Context(), deps)
 	if err != nil {
 		b.t.Fatal(err)
@@ -60,12 +60,12 @@ func (b *bench) call(name, args string) string {
 	return string(out)
 }
 
-func (p *postOffice) args(rest string) string {
+func (p *fakeServer) args(rest string) string {
 	return fmt.Sprintf(`{"host":"127.0.0.1","port":%d,"from":"house@example.com"%s}`, p.port, rest)
 }
 
 func TestSettingsAreKeptAndThePasswordIsHidden(t *testing.T) {
-	b := newBench(t, Options{})
+	b := newFixture(t, Options{})
 	const set = `{"host":"mail.example.com","port":587,"from":"House <house@example.com>","username":"house","password":"hunter2","to":["ann@example.com","Ann <ann@example.com>"]}`
 	want := `{"configured":true,"host":"mail.example.com","port":587,"from":"house@example.com","username":"house","hasPassword":true,"security":"starttls","to":["ann@example.com"],"level":"warning"}`
 	if got := b.call("smtp_set", set); got != want {
@@ -100,25 +100,25 @@ func TestSettingsAreKeptAndThePasswordIsHidden(t *testing.T) {
 }
 
 func TestWhatIsNoMailServer(t *testing.T) {
-	b := newBench(t, Options{})
+	b := newFixture(t, Options{})
 	for args, want := range map[string]string{
 		`{}`:                                     "needs host, port and from",
 		`{"host":"h","port":25}`:                 "needs host, port and from",
-		`{"host":"h","port":25,"from":"nobody"}`: "is no mail address",
-		`{"host":"h","port":25,"from":"a@b\r\nBcc: x@y"}`:                                 "is no mail address",
-		`{"host":"h","port":25,"from":"ä@example.com"}`:                                   "is no mail address",
-		`{"host":"h:25","port":25,"from":"a@b.c"}`:                                        "is no name of a host",
-		`{"host":"http://h","port":25,"from":"a@b.c"}`:                                    "is no name of a host",
+		`{"host":"h","port":25,"from":"nobody"}`: "is not a mail address",
+		`{"host":"h","port":25,"from":"a@b\r\nBcc: x@y"}`:                                 "is not a mail address",
+		`{"host":"h","port":25,"from":"ä@example.com"}`:                                   "is not a mail address",
+		`{"host":"h:25","port":25,"from":"a@b.c"}`:                                        "is not a host name",
+		`{"host":"http://h","port":25,"from":"a@b.c"}`:                                    "is not a host name",
 		`{"host":"h","port":25,"from":"a@b.c","password":"x"}`:                            "needs a username",
-		`{"host":"h","port":25,"from":"a@b.c","username":"x\r\nQUIT"}`:                    "one line each",
-		`{"host":"mail.example.com","port":25,"from":"a@b.c","security":"none"}`:          "encrypted, or not at all",
-		`{"host":"h","port":25,"from":"a@b.c","to":["ann@example.com, bob@example.com"]}`: "is no mail address",
+		`{"host":"h","port":25,"from":"a@b.c","username":"x\r\nQUIT"}`:                    "must not contain line breaks",
+		`{"host":"mail.example.com","port":25,"from":"a@b.c","security":"none"}`:          "is not allowed for a mail server on another machine",
+		`{"host":"h","port":25,"from":"a@b.c","to":["ann@example.com, bob@example.com"]}`: "is not a mail address",
 	} {
 		if got := b.call("smtp_set", args); !strings.Contains(got, want) {
 			t.Errorf("%s: %s, want %s", args, got, want)
 		}
 	}
-	many, _ := json.Marshal(slices.Repeat([]string{"a@b.c"}, mostTo+1))
+	many, _ := json.Marshal(slices.Repeat([]string{"a@b.c"}, maxRecipients+1))
 	if got := b.call("smtp_set", `{"host":"h","port":25,"from":"a@b.c","to":`+string(many)+`}`); !strings.Contains(got, "to has 21 addresses") {
 		t.Error(got)
 	}
@@ -128,8 +128,8 @@ func TestWhatIsNoMailServer(t *testing.T) {
 }
 
 //redteam:attack What is everybody's matter is for those who rule: an ordinary user sets the mail server
-func TestMailIsForThoseWhoRule(t *testing.T) {
-	b := newBench(t, Options{})
+func TestOnlyAdministratorsManageMail(t *testing.T) {
+	b := newFixture(t, Options{})
 	b.role = "writer"
 	for name, args := range map[string]string{"smtp_info": `{}`, "smtp_set": `{"host":"h","port":25,"from":"a@b.c"}`, "smtp_test": `{"to":"a@b.c"}`, "smtp_clear": `{}`} {
 		if got := b.call(name, args); !strings.HasPrefix(got, "denied: ") {
@@ -140,17 +140,17 @@ func TestMailIsForThoseWhoRule(t *testing.T) {
 
 func TestATestMailArrives(t *testing.T) {
 	for name, c := range map[string]struct {
-		office *postOffice
+		server *fakeServer
 		rest   string
 	}{
-		"starttls and PLAIN":      {&postOffice{starttls: true, auth: "PLAIN LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2"`},
-		"starttls and LOGIN":      {&postOffice{starttls: true, auth: "CRAM-MD5 LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2"`},
-		"tls from the start":      {&postOffice{tls: true, auth: "LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2","security":"tls"`},
-		"without a login":         {&postOffice{starttls: true}, ``},
-		"in the clear, from here": {&postOffice{auth: "PLAIN", user: "house", password: "x"}, `,"security":"none","username":"house","password":"x"`},
+		"starttls and PLAIN":      {&fakeServer{starttls: true, auth: "PLAIN LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2"`},
+		"starttls and LOGIN":      {&fakeServer{starttls: true, auth: "CRAM-MD5 LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2"`},
+		"tls from the start":      {&fakeServer{tls: true, auth: "LOGIN", user: "house", password: "hunter2"}, `,"username":"house","password":"hunter2","security":"tls"`},
+		"without a login":         {&fakeServer{starttls: true}, ``},
+		"in the clear, from here": {&fakeServer{auth: "PLAIN", user: "house", password: "x"}, `,"security":"none","username":"house","password":"x"`},
 	} {
-		p := c.office.open(t)
-		b := newBench(t, Options{Roots: p.roots})
+		p := c.server.open(t)
+		b := newFixture(t, Options{Roots: p.roots})
 		if got := b.call("smtp_test", p.args(c.rest+`,"to":"ann@example.com"`)); !strings.HasPrefix(got, `{"sent":true,"to":"ann@example.com"`) {
 			t.Errorf("%s: %s", name, got)
 		}
@@ -159,7 +159,7 @@ func TestATestMailArrives(t *testing.T) {
 			t.Fatalf("%s: %d mails arrived", name, len(all))
 		}
 		m := all[0]
-		if m.from != "house@example.com" || !slices.Equal(m.to, []string{"ann@example.com"}) || m.subject != "[lab] Test mail" || !strings.Contains(m.text, "somebody had lab send") ||
+		if m.from != "house@example.com" || !slices.Equal(m.to, []string{"ann@example.com"}) || m.subject != "[lab] Test mail" || !strings.Contains(m.text, "test mail from lab") ||
 			m.header.Get("From") != "<house@example.com>" || m.header.Get("Auto-Submitted") != "auto-generated" || !strings.HasSuffix(m.header.Get("Message-Id"), "@example.com>") {
 			t.Errorf("%s: %+v", name, m)
 		}
@@ -183,22 +183,22 @@ func TestATestMailArrives(t *testing.T) {
 func TestWhatAServerRefusesIsSaid(t *testing.T) {
 	login := `,"username":"house","password":"hunter2","to":"ann@example.com"`
 	for name, c := range map[string]struct {
-		office *postOffice
+		server *fakeServer
 		rest   string
 		want   string
 	}{
-		"a wrong password":        {&postOffice{starttls: true, auth: "PLAIN", user: "house", password: "other"}, login, "refuses the username or password: 535"},
-		"one that repeats it":     {&postOffice{starttls: true, auth: "PLAIN", user: "house", password: "other", echoes: true}, login, `refuses the username or password: 535 "[an answer with the password in it]"`},
-		"one that goes on":        {&postOffice{endless: true}, login, "it says more than"},
-		"no starttls":             {&postOffice{auth: "PLAIN", user: "house", password: "hunter2"}, login, "does not offer starttls"},
-		"no way to log in":        {&postOffice{starttls: true, auth: "GSSAPI"}, login, "no way to log in"},
-		"another sender":          {&postOffice{starttls: true, refuse: "MAIL"}, `,"to":"ann@example.com"`, "refuses the sender: 550"},
-		"another receiver":        {&postOffice{starttls: true, refuse: "RCPT"}, `,"to":"ann@example.com"`, "refuses the receiver ann@example.com: 550"},
-		"the mail":                {&postOffice{starttls: true, refuse: "DATA"}, `,"to":"ann@example.com"`, "refuses the mail: 550"},
-		"tls where there is none": {&postOffice{}, `,"security":"tls","to":"ann@example.com"`, "did not take the mail"},
+		"a wrong password":         {&fakeServer{starttls: true, auth: "PLAIN", user: "house", password: "other"}, login, "refused the username or password: 535"},
+		"one that containsPart it": {&fakeServer{starttls: true, auth: "PLAIN", user: "house", password: "other", echoes: true}, login, `refused the username or password: 535 "[an answer that contains the password]"`},
+		"one that goes on":         {&fakeServer{endless: true}, login, "the server sent more than"},
+		"no starttls":              {&fakeServer{auth: "PLAIN", user: "house", password: "hunter2"}, login, "does not offer STARTTLS"},
+		"no way to log in":         {&fakeServer{starttls: true, auth: "GSSAPI"}, login, "neither PLAIN nor LOGIN"},
+		"another sender":           {&fakeServer{starttls: true, refuse: "MAIL"}, `,"to":"ann@example.com"`, "refused the sender: 550"},
+		"another receiver":         {&fakeServer{starttls: true, refuse: "RCPT"}, `,"to":"ann@example.com"`, "refused the recipient ann@example.com: 550"},
+		"the mail":                 {&fakeServer{starttls: true, refuse: "DATA"}, `,"to":"ann@example.com"`, "refused the mail: 550"},
+		"tls where there is none":  {&fakeServer{}, `,"security":"tls","to":"ann@example.com"`, "did not accept the mail"},
 	} {
-		p := c.office.open(t)
-		b := newBench(t, Options{Roots: p.roots})
+		p := c.server.open(t)
+		b := newFixture(t, Options{Roots: p.roots})
 		if got := b.call("smtp_test", p.args(c.rest)); !strings.HasPrefix(got, "failed: ") || !strings.Contains(got, c.want) || !strings.Contains(got, "\n") || strings.Contains(got, "hunter2") || strings.Contains(got, encoded("\x00house\x00hunter2")) {
 			t.Errorf("%s: %s", name, got)
 		}
@@ -206,8 +206,8 @@ func TestWhatAServerRefusesIsSaid(t *testing.T) {
 			t.Errorf("%s: %d mails, logins encrypted %v", name, len(p.all()), p.encrypted)
 		}
 	}
-	p := (&postOffice{starttls: true}).open(t)
-	if got := newBench(t, Options{}).call("smtp_test", p.args(`,"to":"ann@example.com"`)); !strings.Contains(got, "certificate") {
+	p := (&fakeServer{starttls: true}).open(t)
+	if got := newFixture(t, Options{}).call("smtp_test", p.args(`,"to":"ann@example.com"`)); !strings.Contains(got, "certificate") {
 		t.Errorf("a server nobody knows: %s", got)
 	}
 }
@@ -217,7 +217,7 @@ func TestWhatRepeatsAPassword(t *testing.T) {
 		"": false, "wrong": false, "hunter2": true, "what is <hunter2>?": true, "hunter": false,
 		"AUTH PLAIN " + encoded("\x00house\x00hunter2"): true, "AUTH PLAIN " + encoded("\x00house\x00hunter2")[:12] + "...": true, encoded("hunter2"): true,
 	} {
-		err := hush(&textproto.Error{Code: 535, Msg: said}, &Settings{Username: "house"}, secret.New("hunter2"))
+		err := redact(&textproto.Error{Code: 535, Msg: said}, &Settings{Username: "house"}, secret.New("hunter2"))
 		if hushed := err.Error() != (&textproto.Error{Code: 535, Msg: said}).Error(); hushed != want {
 			t.Errorf("%q: %v", said, err)
 		}
@@ -226,11 +226,11 @@ func TestWhatRepeatsAPassword(t *testing.T) {
 
 // Whoever has gone does not wait for a server that says nothing.
 func TestASilentServer(t *testing.T) {
-	p := (&postOffice{silent: true}).open(t)
-	b := newBench(t, Options{})
+	p := (&fakeServer{silent: true}).open(t)
+	b := newFixture(t, Options{})
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
-	_, err := b.office.send(ctx, &Settings{Host: "127.0.0.1", Port: p.port, From: "a@b.c", Security: "none"}, secret.Text{}, letter{to: []string{"a@b.c"}})
+	_, err := b.mailer.send(ctx, &Settings{Host: "127.0.0.1", Port: p.port, From: "a@b.c", Security: "none"}, secret.Text{}, message{to: []string{"a@b.c"}})
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
@@ -239,19 +239,19 @@ func TestASilentServer(t *testing.T) {
 // told is what a host has told.
 type told struct {
 	mu   sync.Mutex
-	news []News
+	news []Notification
 }
 
-func (h *told) tell(b *bench, level string, titles ...string) {
+func (h *told) tell(b *fixture, level string, titles ...string) {
 	h.mu.Lock()
 	for _, title := range titles {
-		h.news = append(h.news, News{ID: int64(len(h.news) + 1), At: time.Now(), Level: level, Title: title, Message: "Grüße an\n.alle"})
+		h.news = append(h.news, Notification{ID: int64(len(h.news) + 1), At: time.Now(), Level: level, Title: title, Message: "Grüße an\n.alle"})
 	}
 	h.mu.Unlock()
-	b.office.Wake()
+	b.mailer.Wake()
 }
 
-func (h *told) since(id int64) []News {
+func (h *told) since(id int64) []Notification {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return slices.Clone(h.news[min(int(id), len(h.news)):])
@@ -268,10 +268,10 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-func (b *bench) run() {
+func (b *fixture) run() {
 	ctx, stop := context.WithCancel(context.Background())
 	done := make(chan struct{})
-	go func() { b.office.Run(ctx); close(done) }()
+	go func() { b.mailer.Run(ctx); close(done) }()
 	b.t.Cleanup(func() { stop(); <-done })
 }
 
@@ -291,9 +291,9 @@ func titles(all []received) string {
 }
 
 func TestNotificationsAreMailed(t *testing.T) {
-	p := (&postOffice{starttls: true}).open(t)
+	p := (&fakeServer{starttls: true}).open(t)
 	h := &told{}
-	b := newBench(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest})
+	b := newFixture(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest})
 	b.run()
 	h.tell(b, "error", "before")
 	b.call("smtp_set", p.args(`,"to":["ann@example.com","bob@example.com"]`))
@@ -318,10 +318,10 @@ func TestNotificationsAreMailed(t *testing.T) {
 // What a server does not take is tried again, told of, and nothing is sent
 // twice.
 func TestMailIsTriedAgain(t *testing.T) {
-	p := (&postOffice{starttls: true, auth: "PLAIN", user: "house", password: "hunter2"}).open(t)
+	p := (&fakeServer{starttls: true, auth: "PLAIN", user: "house", password: "hunter2"}).open(t)
 	h := &told{}
 	tries := make(chan int, 1000)
-	b := newBench(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest, Pause: func(try int) time.Duration {
+	b := newFixture(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest, Pause: func(try int) time.Duration {
 		tries <- try
 		return time.Millisecond
 	}})
@@ -333,19 +333,19 @@ func TestMailIsTriedAgain(t *testing.T) {
 			t.Errorf("try %d counts as %d", want, got)
 		}
 	}
-	eventually(t, "it is said", func() bool { return strings.Contains(b.call("smtp_info", `{}`), "refuses the username or password") })
+	eventually(t, "it is said", func() bool { return strings.Contains(b.call("smtp_info", `{}`), "refused the username or password") })
 	b.call("smtp_set", p.args(`,"username":"house","password":"hunter2","to":["ann@example.com"]`))
 	eventually(t, "the mail", func() bool { return titles(p.all()) == "one two" })
-	eventually(t, "all is well again", func() bool { return !strings.Contains(b.call("smtp_info", `{}`), "refuses") })
+	eventually(t, "all is well again", func() bool { return !strings.Contains(b.call("smtp_info", `{}`), "refused") })
 	if m := p.all(); len(m) != 1 || m[0].subject != "[lab] one (and 1 more)" {
 		t.Errorf("got %d mails, the first is %q", len(m), m[0].subject)
 	}
 }
 
 func TestTheOthersGetTheirMail(t *testing.T) {
-	p := (&postOffice{starttls: true, refuse: "RCPT TO:<BOB@"}).open(t)
+	p := (&fakeServer{starttls: true, refuse: "RCPT TO:<BOB@"}).open(t)
 	h := &told{}
-	b := newBench(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest})
+	b := newFixture(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest})
 	b.run()
 	b.call("smtp_set", p.args(`,"to":["ann@example.com","bob@example.com"],"level":"info"`))
 	h.tell(b, "warning", "one")
@@ -353,17 +353,17 @@ func TestTheOthersGetTheirMail(t *testing.T) {
 	if got := p.all()[0].to; !slices.Equal(got, []string{"ann@example.com"}) {
 		t.Errorf("it went to %v", got)
 	}
-	eventually(t, "bob is told of", func() bool { return strings.Contains(b.call("smtp_info", `{}`), "receiver bob@example.com") })
+	eventually(t, "bob is told of", func() bool { return strings.Contains(b.call("smtp_info", `{}`), "recipient bob@example.com") })
 }
 
 // Two hosts that share the settings mail each notification once.
 func TestHostsDoNotMailTwice(t *testing.T) {
-	p := (&postOffice{starttls: true}).open(t)
+	p := (&fakeServer{starttls: true}).open(t)
 	h := &told{}
 	o := Options{Roots: p.roots, Since: h.since, Newest: h.newest}
-	one := newBench(t, o)
-	o.Mount, o.Secrets = one.office.o.Mount, one.secrets
-	other := &bench{t, NewOffice(o), one.secrets, "admin"}
+	one := newFixture(t, o)
+	o.Mount, o.Secrets = one.mailer.o.Mount, one.secrets
+	other := &fixture{t, NewMailer(o), one.secrets, "admin"}
 	one.run()
 	other.run()
 	one.call("smtp_set", p.args(`,"to":["ann@example.com"]`))
@@ -371,7 +371,7 @@ func TestHostsDoNotMailTwice(t *testing.T) {
 	for i := range 20 {
 		want = append(want, fmt.Sprintf("n%d", i))
 		h.tell(one, "warning", want[i])
-		other.office.Wake()
+		other.mailer.Wake()
 	}
 	eventually(t, "all are mailed", func() bool { return len(strings.Fields(titles(p.all()))) >= len(want) })
 	got := strings.Fields(titles(p.all()))
@@ -383,13 +383,13 @@ func TestHostsDoNotMailTwice(t *testing.T) {
 }
 
 func TestOldNewsAreNotMailed(t *testing.T) {
-	p := (&postOffice{starttls: true}).open(t)
+	p := (&fakeServer{starttls: true}).open(t)
 	h := &told{}
-	b := newBench(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest})
+	b := newFixture(t, Options{Roots: p.roots, Since: h.since, Newest: h.newest})
 	b.call("smtp_set", p.args(`,"to":["ann@example.com"]`))
 	h.tell(b, "error", "old", "new")
 	h.news[0].At = time.Now().Add(-25 * time.Hour)
-	if err := b.office.mail(t.Context()); err != nil || titles(p.all()) != "new" {
+	if err := b.mailer.mail(t.Context()); err != nil || titles(p.all()) != "new" {
 		t.Errorf("%v, mailed is %q", err, titles(p.all()))
 	}
 }
@@ -409,8 +409,8 @@ func FuzzMessage(f *testing.F) {
 		if err != nil {
 			t.Skip()
 		}
-		l := letter{to: []string{"ann@example.com"}, subject: title, text: text}
-		raw := string(l.message(from, time.Unix(0, 0)))
+		l := message{to: []string{"ann@example.com"}, subject: title, text: text}
+		raw := string(l.bytes(from, time.Unix(0, 0)))
 		head, _, found := strings.Cut(raw, "\r\n\r\n")
 		if !found || strings.Contains(strings.ToLower(head), "\nbcc:") || strings.Count(head, "\r\nTo: ") != 1 {
 			t.Errorf("%q", raw)
