@@ -61,7 +61,7 @@ func (a *App) enter(context.Context) error {
 // tellRestored has the ledger remember what happened before it was opened.
 func (a *App) tellRestored(context.Context) error {
 	if a.restored != nil {
-		a.tell("config.restored", a.restored)
+		a.publish("config.restored", a.restored)
 	}
 	return nil
 }

@@ -339,7 +339,7 @@ func (f *inForce) publish(was, next *contextstore.Snapshot) {
 // tell tells of a change. One that another process has made is in the ledger
 // already: whoever makes a change writes it down.
 func (f *inForce) tell(subject string, r contextstore.Record, ours bool) {
-	fact := f.app.factOf(subject, struct {
+	fact := f.app.event(subject, struct {
 		Name     string `json:"name"`
 		Revision int64  `json:"revision"`
 		By       string `json:"by,omitempty"`

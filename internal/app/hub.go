@@ -120,13 +120,15 @@ func (a *App) bridge(ctx context.Context) {
 	}
 }
 
+// moduleEvent is the part of a module's events that says whose they are.
+type moduleEvent struct{ Owner string }
+
 // ownerOf is whose a fact is; that of a module says so itself. "" is nobody's.
-func ownerOf(f bus.Fact) string {
+func ownerOf(f bus.Event) string {
 	if f.Owner != "" || !strings.HasPrefix(f.Subject, "module.") {
 		return f.Owner
 	}
-	var of struct{ Owner string }
-	json.Unmarshal(f.Data, &of)
+	of, _ := bus.Decode[moduleEvent](f)
 	return of.Owner
 }
 

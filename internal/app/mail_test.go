@@ -90,7 +90,7 @@ func TestAHostWritesToPeople(t *testing.T) {
 	if got := admin.result("smtp_set", set); got["hasPassword"] != true {
 		t.Fatalf("got %v", got)
 	}
-	a.bus.Publish(bus.Fact{Subject: "module.backup.notification", At: time.Now(), Data: json.RawMessage(`{"title":"Backup failed","level":"error","message":"The disk is full."}`)})
+	a.bus.Publish(bus.Event{Subject: "module.backup.notification", At: time.Now(), Data: json.RawMessage(`{"title":"Backup failed","level":"error","message":"The disk is full."}`)})
 	eventually(t, "the mail", func() bool { return len(box.all()) == 1 })
 	expect(t, box.all()[0], "Subject: [gatehouse] Backup failed", "To: <ann@example.com>", "The disk is full.")
 

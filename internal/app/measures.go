@@ -2,12 +2,12 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/telemetry/metrics"
 	"gatehouse/tool"
@@ -46,10 +46,10 @@ type measured struct {
 }
 
 func (m *measured) follow(ctx context.Context) {
-	facts := make(chan bus.Fact)
+	facts := make(chan bus.Event)
 	go func() {
 		defer close(facts)
-		for f := range m.app.bus.Follow(ctx, "call.finished", measureQueue) {
+		for f := range m.app.bus.Follow(ctx, string(dispatch.CallFinished), measureQueue) {
 			facts <- f
 		}
 	}()
@@ -69,12 +69,9 @@ func (m *measured) follow(ctx context.Context) {
 	}
 }
 
-func (m *measured) add(f bus.Fact) {
-	var c struct {
-		Method, Name, Outcome string
-		MS                    float64 `json:"ms"`
-	}
-	if json.Unmarshal(f.Data, &c) != nil || c.Method != "tools/call" {
+func (m *measured) add(f bus.Event) {
+	c, ok := dispatch.CallFinished.Decode(f)
+	if !ok || c.Method != "tools/call" {
 		return
 	}
 	principal, scope := f.Owner, ""
@@ -90,12 +87,12 @@ func (m *measured) add(f bus.Fact) {
 		if len(m.sums) >= measureMost {
 			return
 		}
-		e = &metrics.Event{At: f.At, Type: s.kind, Agent: s.agent, Value: new(float64), Min: c.MS, Max: c.MS}
+		e = &metrics.Event{At: f.At, Type: s.kind, Agent: s.agent, Value: new(float64), Min: c.Millis, Max: c.Millis}
 		m.sums[s] = e
 	}
 	e.Count++
-	*e.Value += c.MS
-	e.Min, e.Max = min(e.Min, c.MS), max(e.Max, c.MS)
+	*e.Value += c.Millis
+	e.Min, e.Max = min(e.Min, c.Millis), max(e.Max, c.Millis)
 }
 
 // write keeps the sums, those of each scope in one transaction.

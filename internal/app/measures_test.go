@@ -19,11 +19,11 @@ func TestCallsAreMeasured(t *testing.T) {
 	m := measured{app: &App{bus: b, log: slog.New(slog.DiscardHandler)}, store: store, sums: map[series]*metrics.Event{}}
 	for i := range 100 {
 		outcome := []string{"ok", "ok", "ok", "error"}[i%4]
-		m.add(bus.Fact{Subject: "call.finished", Owner: "ann/lab", At: time.Now(),
+		m.add(bus.Event{Subject: "call.finished", Owner: "ann/lab", At: time.Now(),
 			Data: fmt.Appendf(nil, `{"method":"tools/call","name":"file_read","outcome":%q,"ms":%d}`, outcome, i)})
 	}
-	m.add(bus.Fact{Owner: "ann/lab", Data: []byte(`{"method":"resources/read","name":"file:///x","outcome":"ok"}`)})
-	m.add(bus.Fact{Owner: "ann/lab", Data: []byte(`[]`)})
+	m.add(bus.Event{Owner: "ann/lab", Data: []byte(`{"method":"resources/read","name":"file:///x","outcome":"ok"}`)})
+	m.add(bus.Event{Owner: "ann/lab", Data: []byte(`[]`)})
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	m.follow(ctx)

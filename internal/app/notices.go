@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/internal/access/identity"
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/notify"
@@ -49,12 +50,12 @@ func (a *App) startNotices() {
 // notices turns facts of the house into notifications.
 type notices struct {
 	app   *App
-	kinds []iter.Seq[bus.Fact]
+	kinds []iter.Seq[bus.Event]
 	told  map[string]bool // approvals that wait; belongs to run
 }
 
 func (n *notices) follow(ctx context.Context) {
-	for _, pattern := range []string{"auth.*", "config.changed", "module.*." + notify.Fact} {
+	for _, pattern := range []string{"auth.*", "config.changed", "module.*." + notify.Subject} {
 		n.kinds = append(n.kinds, n.app.bus.Follow(ctx, pattern, noticeQueue))
 	}
 }
@@ -65,7 +66,7 @@ func (n *notices) run(ctx context.Context) {
 	for _, facts := range n.kinds {
 		all.Go(func() {
 			for f := range facts {
-				if news, ok := newsOf(f); ok {
+				if news, ok := notificationOf(f); ok {
 					n.add(ctx, news)
 				}
 			}
@@ -95,7 +96,7 @@ func (n *notices) add(ctx context.Context, news notify.News) {
 		if n.app.mailer != nil {
 			n.app.mailer.Wake()
 		}
-		n.app.tell("notification.added", map[string]any{"id": note.ID, "code": note.Code, "level": note.Level, "title": note.Title})
+		n.app.publish("notification.added", map[string]any{"id": note.ID, "code": note.Code, "level": note.Level, "title": note.Title})
 	}
 }
 
@@ -125,13 +126,13 @@ func (n *notices) approvals(ctx context.Context) {
 // Notify adds notifications of facts to what hosts of the folders share: for a
 // command that changes something no host is told of. Folders of which no host
 // was ever started have no notifications.
-func Notify(ctx context.Context, f config.Folders, facts ...bus.Fact) (err error) {
+func Notify(ctx context.Context, f config.Folders, facts ...bus.Event) (err error) {
 	if _, err := os.Stat(stateFileOf(f)); err != nil || f.Data == "" {
 		return nil
 	}
 	var all []notify.News
 	for _, fact := range facts {
-		if news, ok := newsOf(fact); ok {
+		if news, ok := notificationOf(fact); ok {
 			all = append(all, news)
 		}
 	}
@@ -158,10 +159,10 @@ func Notify(ctx context.Context, f config.Folders, facts ...bus.Fact) (err error
 }
 
 // newsOf is what a fact is to those who rule the host, if anything.
-func newsOf(f bus.Fact) (notify.News, bool) {
+func notificationOf(f bus.Event) (notify.News, bool) {
 	if rest, ok := strings.CutPrefix(f.Subject, "module."); ok {
-		var news notify.News
-		if json.Unmarshal(f.Data, &news) != nil {
+		news, ok := bus.Decode[notify.News](f)
+		if !ok {
 			return news, false
 		}
 		module, _, _ := strings.Cut(rest, ".")
@@ -171,15 +172,13 @@ func newsOf(f bus.Fact) (notify.News, bool) {
 		}
 		return news, true
 	}
-	if f.Subject == "config.changed" {
-		var d struct{ Restart []string }
-		json.Unmarshal(f.Data, &d)
+	if d, ok := configChanged.Decode(f); ok {
 		return notify.News{
 			Code: f.Subject, Level: notify.Warning, Title: "Some settings need a new start", Data: f.Data,
 			Message: "They were changed while the host runs and are looked at when it is started again: " + strings.Join(d.Restart, ", "),
 		}, len(d.Restart) > 0
 	}
-	return newsOfAuth(f)
+	return authNotificationOf(f)
 }
 
 // authNews are the events of identity that are told, with a title that is
@@ -204,13 +203,13 @@ var authNews = map[string]struct {
 
 const limitedPer = 10 * time.Minute // one notification of many tries
 
-func newsOfAuth(f bus.Fact) (news notify.News, ok bool) {
+func authNotificationOf(f bus.Event) (news notify.News, ok bool) {
 	kind, ok := authNews[f.Subject]
 	if !ok {
 		return news, false
 	}
-	var e struct{ Principal, From string }
-	if json.Unmarshal(f.Data, &e) != nil {
+	e, ok := bus.Decode[identity.Event](f)
+	if !ok {
 		return news, false
 	}
 	news = notify.News{Code: f.Subject, Level: kind.level, Title: kind.title + " " + e.Principal, Data: f.Data}

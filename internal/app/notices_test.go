@@ -25,7 +25,7 @@ func TestWhatHappensBecomesANotification(t *testing.T) {
 	if n := eve.unread(); n != 0.0 {
 		t.Fatalf("%v are unread at first", n)
 	}
-	a.bus.Publish(bus.Fact{Subject: "module.backup.notification", At: time.Now(), Data: json.RawMessage(`{"title":"Backup failed","level":"error","packageId":"host","code":"backup.failed"}`)})
+	a.bus.Publish(bus.Event{Subject: "module.backup.notification", At: time.Now(), Data: json.RawMessage(`{"title":"Backup failed","level":"error","packageId":"host","code":"backup.failed"}`)})
 	eventually(t, "the first is there", func() bool { return eve.unread() == 1.0 })
 	if _, err := a.book.Ask("bob/default", "file_delete", "rule 1", json.RawMessage(`{}`), func(approvals.Request) {}); err != nil {
 		t.Fatal(err)
@@ -70,7 +70,7 @@ func TestNewsOfFacts(t *testing.T) {
 		{"module.x.notification", `{"title":"hello","packageId":"y"}`, ": hello from x"},
 		{"module.x.notification", `[]`, ""},
 	} {
-		news, ok := newsOf(bus.Fact{Subject: c.subject, At: at, Data: json.RawMessage(c.data)})
+		news, ok := notificationOf(bus.Event{Subject: c.subject, At: at, Data: json.RawMessage(c.data)})
 		got := ""
 		if ok {
 			got = string(news.Level) + ": " + news.Title
@@ -86,8 +86,8 @@ func TestNewsOfFacts(t *testing.T) {
 		}
 	}
 	var first, second notify.News
-	first, _ = newsOf(bus.Fact{Subject: "auth.login_limited", At: at, Data: json.RawMessage(`{"Principal":"bob"}`)})
-	second, _ = newsOf(bus.Fact{Subject: "auth.login_limited", At: at.Add(time.Minute), Data: json.RawMessage(`{"Principal":"bob"}`)})
+	first, _ = notificationOf(bus.Event{Subject: "auth.login_limited", At: at, Data: json.RawMessage(`{"Principal":"bob"}`)})
+	second, _ = notificationOf(bus.Event{Subject: "auth.login_limited", At: at.Add(time.Minute), Data: json.RawMessage(`{"Principal":"bob"}`)})
 	if first.Once == "" || first.Once != second.Once {
 		t.Errorf("many tries are told many times: %q and %q", first.Once, second.Once)
 	}
@@ -96,8 +96,8 @@ func TestNewsOfFacts(t *testing.T) {
 // What a command changes becomes a notification of the hosts that run.
 func TestWhatACommandChangesBecomesANotification(t *testing.T) {
 	cfg := ruled(t, "notification", "server")
-	fact := func(kind string) bus.Fact {
-		return bus.Fact{Subject: "auth." + kind, At: time.Now(), Data: json.RawMessage(`{"Principal":"dora"}`)}
+	fact := func(kind string) bus.Event {
+		return bus.Event{Subject: "auth." + kind, At: time.Now(), Data: json.RawMessage(`{"Principal":"dora"}`)}
 	}
 	if err := Notify(t.Context(), cfg.Folders, fact("user_added")); err != nil {
 		t.Fatal(err)

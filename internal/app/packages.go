@@ -93,7 +93,7 @@ func (a *App) waitingPackages() (ids []string, put func() error, err error) {
 		done, err := backup.PutPackages(f)
 		if done != nil && err == nil {
 			a.log.Info("packages of a backup were brought back", "backup", done.Backup, "packages", done.Packages)
-			a.tell("config.restored", done)
+			a.publish("config.restored", done)
 		}
 		return err
 	}, err
@@ -139,7 +139,7 @@ func (a *App) tellRelisted(id string, c packages.ToolChanges) {
 		Package string `json:"package"`
 		packages.ToolChanges
 	}{id, c}
-	a.tell("package.tools_changed", fact)
+	a.publish("package.tools_changed", fact)
 	var said []string
 	for _, one := range []struct {
 		what string
@@ -162,7 +162,7 @@ func (a *App) tellOfPackage(news notify.News) {
 	if err != nil {
 		return // strings only: it cannot fail
 	}
-	a.bus.Publish(bus.Fact{Subject: "module." + packageModule + "." + notify.Fact, At: time.Now(), Data: data})
+	a.bus.Publish(bus.Event{Subject: "module." + packageModule + "." + notify.Subject, At: time.Now(), Data: data})
 }
 
 // packagesRoom are the packages of a host, and who is told when their tools

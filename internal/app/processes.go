@@ -2,10 +2,10 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"iter"
 	"path/filepath"
 
+	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/session"
 	"gatehouse/internal/modules/process"
 )
@@ -44,13 +44,9 @@ type sessions struct{ app *App }
 // Ended implements process.Sessions. Where facts were lost, every session that
 // is not there is said to have ended.
 func (s sessions) Ended(ctx context.Context) iter.Seq[func(string) bool] {
-	facts := s.app.bus.Follow(ctx, "session.ended", endings)
+	events := protocol.SessionEnded.Follow(ctx, s.app.bus, endings)
 	return func(yield func(func(string) bool) bool) {
-		for f := range facts {
-			var of struct{ Session string }
-			if json.Unmarshal(f.Data, &of) != nil {
-				continue
-			}
+		for f, of := range events {
 			has := func(id string) bool { return id == of.Session }
 			if f.Lost > 0 {
 				has = func(id string) bool { return !s.Lives(id) }

@@ -86,13 +86,13 @@ func (a *App) endRemoved(ctx context.Context, all []identity.Removal, began time
 	}
 	for _, r := range all {
 		if lines := handed[r.Number]; len(lines) > 0 {
-			a.tell("auth.owned_handed_over", struct {
+			a.publish("auth.owned_handed_over", struct {
 				Principal, Heir string
 				Handed          []string
 			}{r.Name, r.Heir, lines})
 		}
 		if lines := ended[r.Owner]; len(lines) > 0 {
-			a.tell("auth.owned_ended", struct {
+			a.publish("auth.owned_ended", struct {
 				Principal string
 				Ended     []string
 			}{r.Name, lines})

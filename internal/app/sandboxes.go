@@ -3,7 +3,6 @@ package app
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"path/filepath"
 	"slices"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"gatehouse/internal/access/secret"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/modules/sandbox"
 	"gatehouse/internal/sandbox/manager"
 	"gatehouse/internal/state"
@@ -92,9 +92,8 @@ func (a *App) specOf(name string) views.Spec {
 func (a *App) untilSandboxesAreServed(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	for f := range a.bus.Follow(ctx, "session.created", factQueue) {
-		var in struct{ Context string }
-		if json.Unmarshal(f.Data, &in) == nil && slices.Contains(a.specOf(in.Context).Modules, sandboxModule) {
+	for _, in := range protocol.SessionCreated.Follow(ctx, a.bus, factQueue) {
+		if slices.Contains(a.specOf(in.Context).Modules, sandboxModule) {
 			return
 		}
 	}
@@ -123,12 +122,9 @@ func newShowSandboxes() showSandboxes {
 	return showSandboxes{map[string]sandboxState{}, map[string]*sandboxState{}, map[string]struct{}{}}
 }
 
-func (s *showSandboxes) take(fact bus.Fact) {
-	var d struct {
-		ID, Owner, Driver, Tier string
-		FromPool                bool `json:"from_pool"`
-	}
-	if json.Unmarshal(fact.Data, &d) != nil || d.ID == "" {
+func (s *showSandboxes) take(fact bus.Event) {
+	d, ok := bus.Decode[manager.Event](fact)
+	if !ok || d.ID == "" {
 		return
 	}
 	_, early := s.ended[d.ID]

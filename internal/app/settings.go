@@ -59,7 +59,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	a.limits.Rates.Set(rates.Rate, rates.Burst)
 	a.pacing.Store(next.Limits.Rate != nil)
 	a.settings.now = next
-	a.tell("config.changed", map[string][]string{"live": live, "restart": restart})
+	a.publish(string(configChanged), changedSettings{live, restart})
 	return live, restart, nil
 }
 
@@ -282,4 +282,13 @@ func checkDefault(name string, fixed *contextstore.Fixed, book *contextstore.Sna
 		names = append(names, r.Name)
 	}
 	return &SettingError{&config.Mistake{Path: "view.context", Err: fmt.Errorf("there is no context %q; expected one of %s", name, strings.Join(names, ", "))}}
+}
+
+// configChanged is the topic of settings that were read again.
+const configChanged = bus.Topic[changedSettings]("config.changed")
+
+// changedSettings names the settings that differ from those in force.
+type changedSettings struct {
+	Live    []string `json:"live"`    // in force now
+	Restart []string `json:"restart"` // in force after the next start
 }

@@ -235,7 +235,7 @@ func TestFactsOutOfOrder(t *testing.T) {
 	a, client := live(t)
 	admin := client("root", "admin")
 	publish := func(subject string, data string) {
-		a.tell(subject, json.RawMessage(data))
+		a.publish(subject, json.RawMessage(data))
 	}
 	publish("module.process.process.exited", `{"id":"quick","owner":"ann/default"}`)
 	publish("module.process.process.started", `{"id":"quick","owner":"ann/default","command":"true","pid":1}`)
@@ -381,11 +381,11 @@ func TestPatchesForThoseWhoSeeAPart(t *testing.T) {
 	uri := publicstate.PublicURI + "/processes"
 	ann.listen(uri)
 	bob.listen(uri)
-	a.tell("module.process.process.started", json.RawMessage(`{"id":"p1","owner":"ann/default","command":"sleep","pid":7}`))
+	a.publish("module.process.process.started", json.RawMessage(`{"id":"p1","owner":"ann/default","command":"sleep","pid":7}`))
 	if meta := ann.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"op":"add","path":"/p1"`) {
 		t.Errorf("ann is told %s", meta)
 	}
-	a.tell("module.process.process.started", json.RawMessage(`{"id":"p2","owner":"bob/default","command":"sleep","pid":8}`))
+	a.publish("module.process.process.started", json.RawMessage(`{"id":"p2","owner":"bob/default","command":"sleep","pid":8}`))
 	if meta := bob.note(uri); !strings.Contains(string(meta[publicstate.MetaPatch]), `"path":"/p2"`) || strings.Contains(string(meta[publicstate.MetaPatch]), "p1") {
 		t.Errorf("bob is told %s", meta)
 	}

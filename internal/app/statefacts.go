@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"iter"
 	"strings"
 	"sync"
@@ -10,6 +9,7 @@ import (
 
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/exec/procid"
+	"gatehouse/internal/modules/process"
 	"gatehouse/internal/state"
 )
 
@@ -23,8 +23,8 @@ const (
 // belongs to one goroutine.
 type follower struct {
 	tree  *tree
-	kinds []iter.Seq[bus.Fact]
-	facts chan bus.Fact
+	kinds []iter.Seq[bus.Event]
+	facts chan bus.Event
 	due   <-chan time.Time // when what has changed is written; nil while nothing has
 
 	processes map[string]processState
@@ -39,7 +39,7 @@ type follower struct {
 // newFollower follows from now on.
 func newFollower(ctx context.Context, t *tree) *follower {
 	f := &follower{
-		tree: t, facts: make(chan bus.Fact), ended: map[string]struct{}{},
+		tree: t, facts: make(chan bus.Event), ended: map[string]struct{}{},
 		processes:   map[string]processState{},
 		newSessions: map[string]*sessionState{}, newProcesses: map[string]*processState{},
 		sandboxes: newShowSandboxes(),
@@ -77,7 +77,7 @@ func (f *follower) run(ctx context.Context) {
 	}
 }
 
-func (f *follower) take(fact bus.Fact) {
+func (f *follower) take(fact bus.Event) {
 	kind, what, _ := strings.Cut(fact.Subject, ".")
 	switch {
 	case kind == "session":
@@ -110,12 +110,9 @@ func (f *follower) write(ctx context.Context) {
 	clear(f.newProcesses)
 }
 
-func (f *follower) process(fact bus.Fact) {
-	var d struct {
-		ID, Owner, Command string
-		PID                int
-	}
-	if json.Unmarshal(fact.Data, &d) != nil || d.ID == "" {
+func (f *follower) process(fact bus.Event) {
+	d, ok := bus.Decode[process.Event](fact)
+	if !ok || d.ID == "" {
 		return
 	}
 	_, early := f.ended[d.ID]

@@ -2,12 +2,12 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"maps"
 	"sync"
 	"time"
 
 	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/session"
 	"gatehouse/internal/modules/publicstate"
 	"gatehouse/internal/state"
@@ -49,12 +49,12 @@ func (t *tree) sessionsNow() map[string]sessionState {
 }
 
 // session takes in that one has begun or ended.
-func (f *follower) session(what string, fact bus.Fact) {
+func (f *follower) session(what string, fact bus.Event) {
 	if fact.Lost > 0 {
 		f.lookAgain()
 	}
-	var d struct{ Session, Client, Revision string }
-	if json.Unmarshal(fact.Data, &d) != nil || what != "created" && what != "ended" {
+	d, ok := bus.Decode[protocol.SessionEvent](fact)
+	if !ok || what != "created" && what != "ended" {
 		return
 	}
 	s := sessionState{Client: d.Client, Revision: d.Revision, Since: fact.At.UTC()}

@@ -2,8 +2,8 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 
+	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/module"
 )
@@ -14,7 +14,7 @@ import (
 type syncing struct {
 	tree   *tree
 	stale  chan struct{} // holds a token when offers have changed
-	facts  chan bus.Fact
+	facts  chan bus.Event
 	follow bool
 	tools  map[tooled]bool
 }
@@ -23,7 +23,7 @@ type syncing struct {
 type tooled struct{ Module, Name string }
 
 func (t *tree) syncs() {
-	s := &syncing{tree: t, stale: make(chan struct{}, 1), facts: make(chan bus.Fact)}
+	s := &syncing{tree: t, stale: make(chan struct{}, 1), facts: make(chan bus.Event)}
 	s.stale <- struct{}{}
 	t.app.host.OnChange(func(module.Audience) {
 		select {
@@ -45,7 +45,7 @@ func (s *syncing) run(ctx context.Context) error {
 			s.tree.watches.Look() // of packages and modules each sees those whose tools they may call
 			if len(s.tools) > 0 && !s.follow {
 				s.follow, done = true, make(chan struct{})
-				facts := s.tree.app.bus.Follow(ctx, "call.finished", factQueue)
+				facts := s.tree.app.bus.Follow(ctx, string(dispatch.CallFinished), factQueue)
 				go func() {
 					defer close(done)
 					for f := range facts {
@@ -81,12 +81,9 @@ func (s *syncing) look(ctx context.Context) {
 	}
 }
 
-func (s *syncing) take(f bus.Fact) {
-	var call struct {
-		tooled
-		Method, Outcome string
-	}
-	if json.Unmarshal(f.Data, &call) != nil || call.Method != "tools/call" || call.Outcome != "ok" || !s.tools[call.tooled] {
+func (s *syncing) take(f bus.Event) {
+	call, ok := dispatch.CallFinished.Decode(f)
+	if !ok || call.Method != "tools/call" || call.Outcome != "ok" || !s.tools[tooled{call.Module, call.Name}] {
 		return
 	}
 	s.tree.watches.Sync(f.Owner, f.Session)

@@ -2,7 +2,6 @@ package app
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"net"
@@ -12,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"syscall"
-	"time"
 
 	"gatehouse/internal/access/identity"
 	"gatehouse/internal/access/permit"
@@ -28,7 +26,7 @@ func (a *App) openIdentity(context.Context) (err error) {
 	c := a.cfg.Auth
 	o := identity.Options{
 		Insecure: c.Insecure, Embedded: a.opts.Embedded, Secure: c.BehindTLS, AuthToken: c.Token.Reveal(), OAuth: provider(c.OAuth), ClientCA: a.cfg.Doors.HTTP.TLS.ClientCA != "",
-		Origins: a.cfg.Doors.HTTP.Origins, Log: a.log, Told: a.told,
+		Origins: a.cfg.Doors.HTTP.Origins, Log: a.log, Told: a.publishAuth,
 	}
 	if c.Required {
 		o.Mode = identity.Required
@@ -76,17 +74,17 @@ func cannotExist(path string) bool {
 }
 
 // told publishes what identity has seen, for whoever follows.
-func (a *App) told(e identity.Event) { a.tell("auth."+e.Kind, e) }
+func (a *App) publishAuth(e identity.Event) { a.publish("auth."+e.Kind, e) }
 
 // tell publishes a fact of the house's own.
-func (a *App) tell(subject string, fact any) { a.bus.Publish(a.factOf(subject, fact)) }
+func (a *App) publish(subject string, fact any) { a.bus.Publish(a.event(subject, fact)) }
 
-func (a *App) factOf(subject string, fact any) bus.Fact {
-	data, err := json.Marshal(fact)
+func (a *App) event(subject string, fact any) bus.Event {
+	e, err := bus.NewEvent(subject, fact)
 	if err != nil {
-		a.log.Error("fact cannot be told", "subject", subject, "err", err)
+		a.log.Error("event cannot be encoded", "subject", subject, "err", err)
 	}
-	return bus.Fact{Subject: subject, At: time.Now(), Data: data}
+	return e
 }
 
 // KnownUsers are the files that remember, outside the data folder, that this host
@@ -167,7 +165,7 @@ func (a *App) owner() protocol.Who {
 // names on a Unix socket. Everybody else must bring a token in a message,
 // unless the host is told to ask nobody.
 func (a *App) connected(conn net.Conn) (protocol.Who, error) {
-	a.tellConnection(conn)
+	a.publishConnection(conn)
 	if uid, known := socket.PeerUID(conn); known {
 		if p, ok := a.who.Peer(uid); ok {
 			who := whoIs(p)
@@ -204,14 +202,14 @@ func (a *App) advice(addr netip.Addr) string {
 
 // tellConnection tells of a connection at a newline door: where it comes from,
 // and on a Unix socket whose process it is.
-func (a *App) tellConnection(conn net.Conn) {
+func (a *App) publishConnection(conn net.Conn) {
 	fact := map[string]any{"door": conn.LocalAddr().Network()}
 	if uid, known := socket.PeerUID(conn); known {
 		fact["uid"] = uid
 	} else {
 		fact["from"] = conn.RemoteAddr().String()
 	}
-	a.tell("connection.opened", fact)
+	a.publish("connection.opened", fact)
 }
 
 // proving adds how a token is proved that comes over this connection.

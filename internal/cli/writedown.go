@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -36,15 +35,14 @@ func writeDown(w World, changes ...changed) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	var facts []bus.Fact
+	var facts []bus.Event
 	l := audit.Open(filepath.Join(cfg.Folders.Data, audit.FileName), audit.Options{})
 	for _, c := range changes {
-		data, err := json.Marshal(c.fact)
+		fact, err := bus.NewEvent(c.subject, c.fact)
 		if err != nil {
 			return err
 		}
-		fact := bus.Fact{Subject: c.subject, At: time.Now(), Data: data}
-		if err := l.Keep(context.Background(), audit.FromFact(fact)); err != nil {
+		if err := l.Keep(context.Background(), audit.EntryOf(fact)); err != nil {
 			return errors.Join(fmt.Errorf("%s was done, but could not be written down: %w", c.subject, err), l.Close(context.Background()))
 		}
 		facts = append(facts, fact)

@@ -333,12 +333,25 @@ func (c *Calls) record(r *Request, began time.Time, res Result, err, cause error
 	if unkept := c.ended(r, now, took, &res, cause); unkept != nil {
 		res, err = c.settle(r, bus.Outcome{}, unkept, nil)
 	}
-	c.tell(r, took, &res, err)
+	c.publishFinished(r, took, &res, err)
 	return res, err
 }
 
-// tell tells the log and whoever follows.
-func (c *Calls) tell(r *Request, took time.Duration, res *Result, err error) {
+// CallFinished is the topic of every call that ended, whatever its outcome.
+const CallFinished = bus.Topic[Finished]("call.finished")
+
+// Finished describes a call that ended.
+type Finished struct {
+	Call    string  `json:"call"` // its id
+	Method  string  `json:"method"`
+	Module  string  `json:"module"`
+	Name    string  `json:"name"`    // as the module offers it
+	Outcome string  `json:"outcome"` // ok, refused (an isError result), asked (a question to the client) or error
+	Millis  float64 `json:"ms"`
+}
+
+// publishFinished logs a call that ended and publishes CallFinished.
+func (c *Calls) publishFinished(r *Request, took time.Duration, res *Result, err error) {
 	outcome := "ok"
 	switch {
 	case err != nil:
@@ -357,18 +370,12 @@ func (c *Calls) tell(r *Request, took time.Duration, res *Result, err error) {
 			slog.String("call", r.ID), slog.String("method", r.Method), slog.String("name", r.Entry.Listed),
 			slog.String("owner", r.Facts.Owner), slog.String("outcome", outcome), slog.Duration("took", took))
 	}
-	if f, ok := c.opts.Bus.(interface{ Followed(string) bool }); ok && !f.Followed("call.finished") {
+	if f, ok := c.opts.Bus.(interface{ Followed(string) bool }); ok && !f.Followed(string(CallFinished)) {
 		return
 	}
-	data, _ := json.Marshal(struct {
-		Call    string  `json:"call"`
-		Method  string  `json:"method"`
-		Module  string  `json:"module"`
-		Name    string  `json:"name"`
-		Outcome string  `json:"outcome"`
-		Millis  float64 `json:"ms"`
-	}{r.ID, r.Method, r.Entry.Module, r.Entry.Name, outcome, float64(took.Microseconds()) / 1000})
-	c.opts.Bus.Publish(bus.Fact{Subject: "call.finished", Owner: r.Facts.Owner, Session: r.Facts.Session, At: time.Now(), Data: data})
+	e, _ := CallFinished.Event(Finished{r.ID, r.Method, r.Entry.Module, r.Entry.Name, outcome, float64(took.Microseconds()) / 1000})
+	e.Owner, e.Session = r.Facts.Owner, r.Facts.Session
+	c.opts.Bus.Publish(e)
 }
 
 // Inner runs another tool for a running call: the same view, gate, limits and

@@ -2,7 +2,6 @@ package telemetry
 
 import (
 	"context"
-	"encoding/json"
 	"log/slog"
 	"net/http"
 	"runtime"
@@ -14,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"gatehouse/internal/access/limit"
+	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/bus"
 )
 
@@ -101,24 +101,21 @@ func (m *Metrics) Follow(ctx context.Context, b bus.Bus) func() error {
 	}
 }
 
-func (m *Metrics) count(f bus.Fact) {
+func (m *Metrics) count(f bus.Event) {
 	m.lost.Add(float64(f.Lost))
-	if f.Subject != "call.finished" {
+	if f.Subject != string(dispatch.CallFinished) {
 		m.events.WithLabelValues(m.known(f.Subject)).Inc()
 		return
 	}
-	var c struct {
-		Method, Module, Name, Outcome string
-		MS                            float64 `json:"ms"`
-	}
-	if json.Unmarshal(f.Data, &c) != nil {
+	c, ok := dispatch.CallFinished.Decode(f)
+	if !ok {
 		return
 	}
 	name := ""
 	if strings.HasPrefix(c.Method, "tools/") || strings.HasPrefix(c.Method, "prompts/") {
 		name = m.known(c.Name) // those of resources are without end
 	}
-	m.calls.WithLabelValues(c.Method, c.Module, name, c.Outcome).Observe(c.MS / 1000)
+	m.calls.WithLabelValues(c.Method, c.Module, name, c.Outcome).Observe(c.Millis / 1000)
 }
 
 // known is a name that has a series already, or may still get one.

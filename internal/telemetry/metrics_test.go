@@ -27,18 +27,18 @@ func scrape(t *testing.T, m *Metrics) string {
 	return string(b)
 }
 
-func finished(method, module, name, outcome string, ms float64) bus.Fact {
+func finished(method, module, name, outcome string, ms float64) bus.Event {
 	data, _ := json.Marshal(map[string]any{"call": "c", "method": method, "module": module, "name": name, "outcome": outcome, "ms": ms})
-	return bus.Fact{Subject: "call.finished", Data: data}
+	return bus.Event{Subject: "call.finished", Data: data}
 }
 
 // counted has the facts counted by metrics that follow a bus.
-func counted(t *testing.T, m *Metrics, facts ...bus.Fact) {
+func counted(t *testing.T, m *Metrics, facts ...bus.Event) {
 	t.Helper()
 	b := bus.New()
 	ctx, stop := context.WithCancel(t.Context())
 	follow := m.Follow(ctx, b)
-	for _, f := range append(facts, bus.Fact{Subject: "the.last"}) {
+	for _, f := range append(facts, bus.Event{Subject: "the.last"}) {
 		b.Publish(f)
 	}
 	done := make(chan error, 1)
@@ -65,7 +65,7 @@ func TestMetricsSayWhatHappened(t *testing.T) {
 	counted(t, m,
 		finished("tools/call", "file", "file_read", "ok", 3), finished("tools/call", "file", "file_read", "ok", 400), finished("tools/call", "file", "file_read", "refused", 1),
 		finished("resources/read", "file", "file:///a", "ok", 1), finished("resources/read", "file", "file:///b", "ok", 1),
-		bus.Fact{Subject: "session.created"}, bus.Fact{Subject: "session.created", Lost: 5}, bus.Fact{Subject: "call.finished", Data: []byte("nonsense")})
+		bus.Event{Subject: "session.created"}, bus.Event{Subject: "session.created", Lost: 5}, bus.Event{Subject: "call.finished", Data: []byte("nonsense")})
 	got := scrape(t, m)
 	for _, want := range []string{
 		`gatehouse_call_duration_seconds_count{method="tools/call",module="file",name="file_read",outcome="ok"} 2`,
@@ -101,7 +101,7 @@ func TestSeriesAreBounded(t *testing.T) {
 func TestNamesFollowTheConventions(t *testing.T) {
 	m := NewMetrics(full())
 	m.count(finished("tools/call", "file", "file_read", "ok", 3))
-	m.count(bus.Fact{Subject: "session.created"})
+	m.count(bus.Event{Subject: "session.created"})
 	families, err := m.registry.Gather()
 	if err != nil {
 		t.Fatal(err)

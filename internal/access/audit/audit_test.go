@@ -341,15 +341,15 @@ func TestFactsBecomeLines(t *testing.T) {
 	var watching sync.WaitGroup
 	run := l.Watch(ctx, b)
 	watching.Go(func() { run() })
-	b.Publish(bus.Fact{Subject: "auth.login", Data: json.RawMessage(`{"user":"alice","outcome":"ok","address":"127.0.0.1","password":"hunter2"}`)})
-	b.Publish(bus.Fact{Subject: "module.shell.auth.login", Data: json.RawMessage(`{"user":"root"}`)})
-	b.Publish(bus.Fact{Subject: "session.created", Owner: "team/alice/default", Data: json.RawMessage(`{"session":"abc","client":"c/1","revision":"2025-11-25"}`)})
-	b.Publish(bus.Fact{Subject: "module.sandbox.sandbox.network", Data: json.RawMessage(`{"id":"s","principal":"bob","context":"code","allowed":false,"target":"x:80","reason":"no rule allows it"}`)})
-	b.Publish(bus.Fact{Subject: "call.finished", Owner: "alice/default"})
+	b.Publish(bus.Event{Subject: "auth.login", Data: json.RawMessage(`{"user":"alice","outcome":"ok","address":"127.0.0.1","password":"hunter2"}`)})
+	b.Publish(bus.Event{Subject: "module.shell.auth.login", Data: json.RawMessage(`{"user":"root"}`)})
+	b.Publish(bus.Event{Subject: "session.created", Owner: "team/alice/default", Data: json.RawMessage(`{"session":"abc","client":"c/1","revision":"2025-11-25"}`)})
+	b.Publish(bus.Event{Subject: "module.sandbox.sandbox.network", Data: json.RawMessage(`{"id":"s","principal":"bob","context":"code","allowed":false,"target":"x:80","reason":"no rule allows it"}`)})
+	b.Publish(bus.Event{Subject: "call.finished", Owner: "alice/default"})
 	cancel()
 	watching.Wait()
 	l.Sync(t.Context())
-	failed := FromFact(bus.Fact{Subject: "auth.login_failed", Data: json.RawMessage(`{"Kind":"login_failed","Principal":"eve","Credential":"t_1","From":"10.0.0.1"}`)})
+	failed := EntryOf(bus.Event{Subject: "auth.login_failed", Data: json.RawMessage(`{"Kind":"login_failed","Principal":"eve","Credential":"t_1","From":"10.0.0.1"}`)})
 	if failed.Principal != "eve" || failed.Credential != "t_1" || failed.Outcome != Denied || string(failed.Args) != `{"Kind":"login_failed","From":"10.0.0.1"}` {
 		t.Errorf("failed login: got %+v, %s", failed, failed.Args)
 	}
@@ -407,7 +407,7 @@ func FuzzFromFact(f *testing.F) {
 	f.Add("auth.login", "alice/default", []byte(`{"user":"alice","password":"x","user":"bob"}`))
 	f.Add("session.created", "", []byte(`[1]`))
 	f.Fuzz(func(t *testing.T, subject, owner string, data []byte) {
-		e := FromFact(bus.Fact{Subject: subject, Owner: owner, Data: data})
+		e := EntryOf(bus.Event{Subject: subject, Owner: owner, Data: data})
 		line, _ := appendLine(nil, link{}, e.append(nil, whoWrites("node"), &seen{}))
 		if _, err := ParseLine(line); err != nil {
 			t.Errorf("%s cannot be read: %v", line, err)

@@ -30,7 +30,7 @@ const keepFacts = 4096
 // fact may fall out when thousands come at once, and then the next line says
 // how many did; what must not be lost is given to Keep instead.
 func (l *Ledger) Watch(ctx context.Context, b bus.Bus) (run func() error) {
-	var heard []iter.Seq[bus.Fact]
+	var heard []iter.Seq[bus.Event]
 	for _, pattern := range subjects {
 		heard = append(heard, b.Follow(ctx, pattern, keepFacts))
 	}
@@ -40,7 +40,7 @@ func (l *Ledger) Watch(ctx context.Context, b bus.Bus) (run func() error) {
 			all.Go(func() {
 				for f := range facts {
 					if !f.Kept {
-						l.Note(FromFact(f))
+						l.Note(EntryOf(f))
 					}
 				}
 			})
@@ -52,7 +52,7 @@ func (l *Ledger) Watch(ctx context.Context, b bus.Bus) (run func() error) {
 
 // FromFact makes an entry of a fact. Members of its data that an entry has a
 // field for go there, everything is kept redacted as its arguments.
-func FromFact(f bus.Fact) Entry {
+func EntryOf(f bus.Event) Entry {
 	e := Entry{At: f.At, Kind: f.Subject, Level: factLevel(f.Subject), Principal: principalOf(f.Owner)}
 	if f.Lost > 0 {
 		e.Reason = fmt.Sprintf("%d facts before this one came too fast to be kept", f.Lost)

@@ -1,4 +1,4 @@
-// Package bus carries requests to modules and facts to whoever follows them.
+// Package bus carries requests to modules and events to their followers.
 //
 // In this process a request is a function call: no queue, no copy, no
 // encoding. A bus between processes encodes the same plain data.
@@ -52,7 +52,7 @@ type Outcome struct {
 	Recorded map[string]json.RawMessage `json:"recorded,omitempty"` // only with Result.Input
 }
 
-// Bus carries requests and facts. Safe for concurrent use.
+// Bus carries requests and events. Safe for concurrent use.
 type Bus interface {
 	// Do runs a request and waits for its outcome. Errors that crossed the
 	// bus are *tool.Refusal and *tool.WireError; ErrAbsent and ErrLost are
@@ -62,23 +62,12 @@ type Bus interface {
 	// that run. A second Serve of one name replaces the first for new
 	// requests.
 	Serve(module string, h Handler) (stop func(context.Context) error, err error)
-	// Publish tells a fact. It never blocks.
-	Publish(f Fact)
-	// Follow yields the facts whose subject matches pattern, from now on.
-	// "*" stands for one dotted part, a final ">" for all that follow. Up to
-	// keep facts wait for a slow reader; the oldest fall out and are counted.
-	Follow(ctx context.Context, pattern string, keep int) iter.Seq[Fact]
-}
-
-// Fact is something that has happened: session.created, call.finished.
-type Fact struct {
-	Subject string          `json:"subject"`
-	Owner   string          `json:"owner,omitempty"`
-	Session string          `json:"-"` // in which it happened, "" for none; an id lets its bearer in and is told to no client
-	Kept    bool            `json:"-"` // another process made it happen and has written it down
-	At      time.Time       `json:"at"`
-	Data    json.RawMessage `json:"data,omitempty"`
-	Lost    int             `json:"lost,omitempty"` // how many fell out just before this one
+	// Publish sends an event to its followers. It never blocks.
+	Publish(f Event)
+	// Follow yields the events whose subject matches pattern, from now on.
+	// "*" matches one dotted part, a final ">" all that follow. Up to keep
+	// events wait for a slow reader; the oldest are dropped and counted.
+	Follow(ctx context.Context, pattern string, keep int) iter.Seq[Event]
 }
 
 var (

@@ -61,9 +61,9 @@ func TestSlowFollowerLosesTheOldestAndIsTold(t *testing.T) {
 	b := New()
 	facts := b.Follow(t.Context(), "call.*", 2)
 	for range 5 {
-		b.Publish(Fact{Subject: "call.finished"})
+		b.Publish(Event{Subject: "call.finished"})
 	}
-	b.Publish(Fact{Subject: "session.created"})
+	b.Publish(Event{Subject: "session.created"})
 	var got, lost int
 	for f := range facts {
 		got++
@@ -94,7 +94,7 @@ func TestSubjects(t *testing.T) {
 		b := New()
 		ctx, cancel := context.WithCancel(t.Context())
 		seq := b.Follow(ctx, c.pattern, 1)
-		b.Publish(Fact{Subject: c.subject})
+		b.Publish(Event{Subject: c.subject})
 		cancel()
 		got := false
 		for range seq {

@@ -95,13 +95,13 @@ type follower struct {
 	keep    int
 
 	mu    sync.Mutex
-	facts []Fact
+	facts []Event
 	lost  int
 	ready chan struct{} // holds a token while facts wait
 }
 
 // Publish hands a fact to everyone who follows its subject.
-func (b *Local) Publish(f Fact) {
+func (b *Local) Publish(f Event) {
 	b.fmu.RLock()
 	defer b.fmu.RUnlock()
 	if len(b.followers) == 0 {
@@ -148,7 +148,7 @@ func (b *Local) remember(subject string, yes bool) {
 	b.followed.Store(&said)
 }
 
-func (fo *follower) put(f Fact) {
+func (fo *follower) put(f Event) {
 	fo.mu.Lock()
 	if len(fo.facts) >= fo.keep {
 		fo.facts = fo.facts[1:]
@@ -165,11 +165,11 @@ func (fo *follower) put(f Fact) {
 	}
 }
 
-func (fo *follower) take() (Fact, bool) {
+func (fo *follower) take() (Event, bool) {
 	fo.mu.Lock()
 	defer fo.mu.Unlock()
 	if len(fo.facts) == 0 {
-		return Fact{}, false
+		return Event{}, false
 	}
 	f := fo.facts[0]
 	fo.facts = fo.facts[1:]
@@ -181,7 +181,7 @@ func (fo *follower) take() (Fact, bool) {
 
 // Follow starts listening at once, not when the sequence is first read; the
 // sequence may be read only once.
-func (b *Local) Follow(ctx context.Context, pattern string, keep int) iter.Seq[Fact] {
+func (b *Local) Follow(ctx context.Context, pattern string, keep int) iter.Seq[Event] {
 	fo := &follower{pattern: strings.Split(pattern, "."), keep: max(keep, 1), ready: make(chan struct{}, 1)}
 	b.fmu.Lock()
 	b.followers[fo] = struct{}{}
@@ -194,7 +194,7 @@ func (b *Local) Follow(ctx context.Context, pattern string, keep int) iter.Seq[F
 		b.fmu.Unlock()
 	}
 	context.AfterFunc(ctx, leave)
-	return func(yield func(Fact) bool) {
+	return func(yield func(Event) bool) {
 		defer leave()
 		for {
 			if f, ok := fo.take(); ok {

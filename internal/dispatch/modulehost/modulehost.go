@@ -305,14 +305,14 @@ func (h *Host) deps(in *instance) module.Deps {
 			return id, err
 		},
 		Publish: func(subject string, fact any) {
-			b, err := json.Marshal(fact)
+			// The ledger trusts the subjects of the host itself, so an event of
+			// a module carries the name of the module.
+			e, err := bus.NewEvent("module."+in.name+"."+subject, fact)
 			if err != nil {
-				h.opts.Log.Error("fact cannot be told", "subject", subject, "err", err)
+				h.opts.Log.Error("event cannot be encoded", "subject", subject, "err", err)
 				return
 			}
-			// Whoever keeps the ledger believes the house's own facts: a module
-			// speaks under its own name.
-			h.opts.Bus.Publish(bus.Fact{Subject: "module." + in.name + "." + subject, At: time.Now(), Data: b})
+			h.opts.Bus.Publish(e)
 		},
 	}
 }

@@ -9,7 +9,7 @@ import (
 )
 
 // Fact is the subject under which a module publishes News.
-const Fact = "notification"
+const Subject = "notification"
 
 // Level says how much news matters.
 type Level string
@@ -37,8 +37,8 @@ type News struct {
 }
 
 // Tell tells news for a module, to nobody where the host does not listen.
-func Tell(d module.Deps, n News) {
+func Publish(d module.Deps, n News) {
 	if d.Publish != nil {
-		d.Publish(Fact, n)
+		d.Publish(Subject, n)
 	}
 }

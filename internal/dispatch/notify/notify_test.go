@@ -11,9 +11,9 @@ import (
 func TestNewsIsPublishedAsAFact(t *testing.T) {
 	host := moduletest.NewHost(t)
 	told := News{Code: "bell.rung", Level: Warning, Title: "The bell rang", Message: "Twice."}
-	Tell(host.Deps(), told)
+	Publish(host.Deps(), told)
 	facts := host.Facts()
-	if len(facts) != 1 || facts[0].Subject != Fact {
+	if len(facts) != 1 || facts[0].Subject != Subject {
 		t.Fatalf("published %v", facts)
 	}
 	var heard News
@@ -22,4 +22,4 @@ func TestNewsIsPublishedAsAFact(t *testing.T) {
 	}
 }
 
-func TestAHostNeedNotListen(t *testing.T) { Tell(module.Deps{}, News{Title: "The bell rang"}) }
+func TestAHostNeedNotListen(t *testing.T) { Publish(module.Deps{}, News{Title: "The bell rang"}) }

@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"context"
-	"encoding/json"
 	"sync"
 	"time"
 
@@ -151,7 +150,7 @@ func (e *Engine) joined(s *session.Session) {
 	if newer := s.SwapSeen(now); newer != (stamps{}) {
 		s.SwapSeen(newer)
 	}
-	e.told("session.created", s)
+	e.publishSession(SessionCreated, s)
 }
 
 // Revoked ends every session and subscription that a credential of a
@@ -248,7 +247,7 @@ func (e *Engine) Farewell(ctx context.Context) {
 // Left tells that a session of the table has ended; see session.Options.
 func (e *Engine) Left(s *session.Session, cause error) {
 	e.opts.Log.Debug("session ended", "client", s.Facts().Client, "cause", cause)
-	e.told("session.ended", s)
+	e.publishSession(SessionEnded, s)
 }
 
 // lookAgain makes a client read everything again: it missed messages, and it
@@ -264,15 +263,26 @@ func lookAgain(s *session.Session) (msgs [][]byte) {
 	return msgs
 }
 
-// told publishes a fact about a session.
-func (e *Engine) told(subject string, s *session.Session) {
+// Topics of sessions.
+const (
+	SessionCreated = bus.Topic[SessionEvent]("session.created")
+	SessionEnded   = bus.Topic[SessionEvent]("session.ended")
+	RootsChanged   = bus.Topic[SessionEvent]("roots.changed")
+)
+
+// SessionEvent describes the session of an event.
+type SessionEvent struct {
+	Session    string `json:"session,omitempty"` // "" for a connection that is a session of its own
+	Credential string `json:"credential,omitempty"`
+	Context    string `json:"context,omitempty"`
+	Client     string `json:"client,omitempty"`
+	Revision   string `json:"revision"`
+}
+
+// publishSession publishes an event about a session.
+func (e *Engine) publishSession(topic bus.Topic[SessionEvent], s *session.Session) {
 	f := s.Facts()
-	data, _ := json.Marshal(struct { // strings
-		Session    string `json:"session,omitempty"`
-		Credential string `json:"credential,omitempty"`
-		Context    string `json:"context,omitempty"`
-		Client     string `json:"client,omitempty"`
-		Revision   string `json:"revision"`
-	}{s.ID, f.Credential, f.Context, f.Client, f.Revision.String()})
-	e.opts.Bus.Publish(bus.Fact{Subject: subject, Owner: f.Owner, At: time.Now(), Data: data})
+	event, _ := topic.Event(SessionEvent{s.ID, f.Credential, f.Context, f.Client, f.Revision.String()})
+	event.Owner = f.Owner
+	e.opts.Bus.Publish(event)
 }

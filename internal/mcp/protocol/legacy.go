@@ -28,7 +28,7 @@ func (e *Engine) Accept(s *session.Session, m *Message) *Fault {
 			s.Cancel(flightKey(id), errCancelled)
 		}
 	case "notifications/roots/list_changed":
-		e.told("roots.changed", s)
+		e.publishSession(RootsChanged, s)
 	}
 	return nil
 }

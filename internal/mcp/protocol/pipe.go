@@ -241,7 +241,7 @@ func (p *Pipe) Close(cause error) {
 		p.stop(cause)
 		p.sess.End(cause)
 		if p.sess.Initialized() {
-			p.e.told("session.ended", p.sess)
+			p.e.publishSession(SessionEnded, p.sess)
 		}
 		close(p.done)
 	})

@@ -216,7 +216,7 @@ func (k *keeper) start(
 		case err == nil:
 			track.Finish()
 		case ctx.Err() == nil:
-			notify.Tell(k.deps, notify.News{Code: "backup.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
+			notify.Publish(k.deps, notify.News{Code: "backup.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
 		}
 		return out, refuse(err)
 	})

@@ -65,7 +65,7 @@ func (k *keeper) create(ctx context.Context, c *tool.Call, in createIn) (progres
 		if m.Left != nil {
 			level, out.Warning = notify.Warning, "older backups could not be removed: "+m.Left.Error()
 		}
-		notify.Tell(k.deps, notify.News{
+		notify.Publish(k.deps, notify.News{
 			Code: "backup.created", Level: level, Title: "A backup was made in " + t.Name,
 			Message: strings.TrimSpace(fmt.Sprintf("%s, %d files, %d bytes. %s", m.Name, out.Files, m.Size, out.Warning)),
 		})
@@ -147,7 +147,7 @@ func (k *keeper) restore(ctx context.Context, c *tool.Call, in restoreIn) (progr
 		if chosen["packages"] != "" {
 			return k.putPackages(out, chosen["packages"])
 		}
-		notify.Tell(k.deps, notify.News{Code: "backup.staged", Title: "A backup waits to be restored", Message: e.Name + " takes effect when the host is started again."})
+		notify.Publish(k.deps, notify.News{Code: "backup.staged", Title: "A backup waits to be restored", Message: e.Name + " takes effect when the host is started again."})
 		out.Next = "It takes effect when the host is started again: server_restart. Until then, backup_restore_cancel takes it back."
 		return out, nil
 	})
@@ -163,11 +163,11 @@ func (k *keeper) putPackages(out staged, packages string) (any, error) {
 		}
 	}
 	if now {
-		notify.Tell(k.deps, notify.News{Code: "backup.restored", Title: "Packages were restored", Message: packages + " of " + out.Backup})
+		notify.Publish(k.deps, notify.News{Code: "backup.restored", Title: "Packages were restored", Message: packages + " of " + out.Backup})
 		out.Next = "The packages " + packages + " are back and run as their records say: package_list shows them."
 		return out, nil
 	}
-	notify.Tell(k.deps, notify.News{Code: "backup.staged", Title: "Packages wait to be restored", Message: out.Backup + " takes effect when the packages are free."})
+	notify.Publish(k.deps, notify.News{Code: "backup.staged", Title: "Packages wait to be restored", Message: out.Backup + " takes effect when the packages are free."})
 	out.Next = "It takes effect as soon as the host that runs the packages is done with what it does to them, " +
 		"or when a host is started. Until then, backup_restore_cancel takes it back."
 	return out, nil

@@ -199,9 +199,9 @@ func (k *keeper) work(c *tool.Call, title, id string, run func(context.Context, 
 		out, err := run(ctx, c, tell)
 		switch {
 		case err == nil:
-			notify.Tell(k.deps, notify.News{Code: "package.changed", Level: notify.Success, Title: "Done: " + title})
+			notify.Publish(k.deps, notify.News{Code: "package.changed", Level: notify.Success, Title: "Done: " + title})
 		case ctx.Err() == nil:
-			notify.Tell(k.deps, notify.News{Code: "package.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
+			notify.Publish(k.deps, notify.News{Code: "package.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
 		}
 		return out, explained(err)
 	})

@@ -347,7 +347,7 @@ func (m *manager) adoptCard(f *files, c card) {
 		return
 	}
 	if p != nil {
-		m.tell("process.started", startedEvent{r.id, c.Owner, r.command, r.child.Pid()})
+		m.tell("process.started", Event{ID: r.id, Owner: c.Owner, Command: r.command, PID: r.child.Pid()})
 	}
 }
 

@@ -227,7 +227,7 @@ func (m *manager) HandOver(_ context.Context, heir module.Heir) (handed []string
 			r.feed.Close()
 			m.openFeed(r)
 		}
-		m.tell("process.handed_over", handedOverEvent{r.id, to, from})
+		m.tell("process.handed_over", Event{ID: r.id, Owner: to, From: from})
 		if _, over := r.ended(); !over {
 			handed = append(handed, fmt.Sprintf("process %s: %s", r.id, r.command))
 		}
@@ -397,7 +397,7 @@ func (m *manager) recordEnd(r *record, s proc.State) {
 		}
 	}
 	if r.ending == nil {
-		m.tell("process.exited", exitedEvent{r.id, owner, s.Code, s.Signal, s.Took})
+		m.tell("process.exited", Event{ID: r.id, Owner: owner, ExitCode: &s.Code, Signal: s.Signal, Duration: s.Took})
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -424,25 +424,15 @@ func (m *manager) recordEnd(r *record, s proc.State) {
 	}
 }
 
-// startedEvent is published when a process was started.
-type startedEvent struct {
-	ID      string `json:"id"`
-	Owner   string `json:"owner"`
-	Command string `json:"command"`
-	PID     int    `json:"pid"`
-}
-
-// handedOverEvent is published when a process has got another owner.
-type handedOverEvent struct {
-	ID    string `json:"id"`
-	Owner string `json:"owner"`
-	From  string `json:"from"`
-}
-
-type exitedEvent struct {
+// Event is what the module publishes about a process: process.started,
+// process.handed_over and process.exited.
+type Event struct {
 	ID       string        `json:"id"`
 	Owner    string        `json:"owner"`
-	ExitCode int           `json:"exitCode"`
-	Signal   string        `json:"signal,omitempty"`
-	Duration time.Duration `json:"duration"` // ns
+	Command  string        `json:"command,omitempty"`  // started
+	PID      int           `json:"pid,omitempty"`      // started
+	From     string        `json:"from,omitempty"`     // handed_over: the owner before
+	ExitCode *int          `json:"exitCode,omitempty"` // exited
+	Signal   string        `json:"signal,omitempty"`   // exited
+	Duration time.Duration `json:"duration,omitempty"` // exited, in ns
 }

@@ -110,7 +110,7 @@ func (m *manager) start(ctx context.Context, c *tool.Call, s *spec) (_ *record, 
 		m.stopAsync(r)
 		return nil, err
 	}
-	m.tell("process.started", startedEvent{r.id, owner, r.command, r.child.Pid()})
+	m.tell("process.started", Event{ID: r.id, Owner: owner, Command: r.command, PID: r.child.Pid()})
 	return r, nil
 }
 

@@ -192,9 +192,9 @@ func (m *maker) start(c *tool.Call, version string) (progress.Started, error) {
 		switch {
 		case err == nil:
 			track.Finish()
-			notify.Tell(m.deps, notify.News{Code: "update.applied", Level: notify.Success, Title: "Version " + r.Version + " is in place", Message: startAgain})
+			notify.Publish(m.deps, notify.News{Code: "update.applied", Level: notify.Success, Title: "Version " + r.Version + " is in place", Message: startAgain})
 		case ctx.Err() == nil:
-			notify.Tell(m.deps, notify.News{Code: "update.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
+			notify.Publish(m.deps, notify.News{Code: "update.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
 		}
 		return applied{r.Version, m.cfg.Current, startAgain}, refuse(err)
 	})

@@ -59,25 +59,16 @@ type Box struct {
 	out      wayOut
 }
 
-// created, handedOver and destroyed are the facts that are told.
-type created struct {
+// Event is what the manager publishes about a sandbox: sandbox.created,
+// sandbox.handed_over and sandbox.destroyed.
+type Event struct {
 	ID       string `json:"id"`
 	Owner    string `json:"owner"`
-	Driver   string `json:"driver"`
-	Tier     string `json:"tier"`
-	FromPool bool   `json:"from_pool"`
-}
-
-type handedOver struct {
-	ID    string `json:"id"`
-	Owner string `json:"owner"`
-	From  string `json:"from"`
-}
-
-type destroyed struct {
-	ID    string `json:"id"`
-	Owner string `json:"owner"`
-	Why   string `json:"why"` // destroyed, idle, expired, closed or lost
+	Driver   string `json:"driver,omitempty"`    // created
+	Tier     string `json:"tier,omitempty"`      // created
+	FromPool bool   `json:"from_pool,omitempty"` // created
+	From     string `json:"from,omitempty"`      // handed_over: the owner before
+	Why      string `json:"why,omitempty"`       // destroyed: destroyed, idle, expired, closed or lost
 }
 
 // Image names the image that it was made of, as its caller did, or by the
@@ -102,7 +93,7 @@ func (b *Box) Owner() string {
 
 // begin lets it live: from here on it ends by its own.
 func (b *Box) begin() {
-	b.manager.o.Tell("sandbox.created", created{b.ID, b.Owner(), b.Driver, b.Tier.String(), b.Warm})
+	b.manager.o.Tell("sandbox.created", Event{ID: b.ID, Owner: b.Owner(), Driver: b.Driver, Tier: b.Tier.String(), FromPool: b.Warm})
 	b.mu.Lock()
 	b.timer = time.AfterFunc(b.wait(time.Now()), b.look)
 	b.mu.Unlock()
@@ -175,7 +166,7 @@ func (b *Box) leave(why string) bool {
 	}
 	b.mu.Unlock()
 	b.closePorts()
-	m.o.Tell("sandbox.destroyed", destroyed{b.ID, owner, why})
+	m.o.Tell("sandbox.destroyed", Event{ID: b.ID, Owner: owner, Why: why})
 	return true
 }
 

@@ -61,9 +61,9 @@ type Options struct {
 	Ready  int  // how many are kept ready; 0 means 3
 	Boots  int  // how many are made ready at the same time; 0 means twice the number of processors
 
-	NewID func(kind string) string       // makes handles nobody can guess
-	Tell  func(subject string, fact any) // hears of what happened; nil means nobody does
-	Log   *slog.Logger                   // nil means nothing is logged
+	NewID func(kind string) string        // makes handles nobody can guess
+	Tell  func(subject string, event any) // hears of what happened; nil means nobody does
+	Log   *slog.Logger                    // nil means nothing is logged
 }
 
 // ErrNotFound is the one answer to every id that is none of the asker's,
@@ -391,7 +391,7 @@ func (m *Manager) HandOver(heir func(owner string, made time.Time) string) (hand
 		m.granted.all += memory
 		m.granted.of[p] += memory
 		b.owner, b.memory = to, memory
-		m.o.Tell("sandbox.handed_over", handedOver{b.ID, to, from})
+		m.o.Tell("sandbox.handed_over", Event{ID: b.ID, Owner: to, From: from})
 		handed = append(handed, "sandbox "+b.ID+": "+b.Driver)
 	}
 	for _, s := range m.snapshots {

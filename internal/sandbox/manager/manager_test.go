@@ -163,7 +163,7 @@ func TestSandboxesEndWhenNobodyUsesThem(t *testing.T) {
 		m := open(t, &fake{}, Options{Tell: func(subject string, fact any) {
 			mu.Lock()
 			defer mu.Unlock()
-			if d, ok := fact.(destroyed); ok {
+			if d, ok := fact.(Event); ok && d.Why != "" {
 				told = append(told, d.ID+" "+d.Why)
 			}
 		}})

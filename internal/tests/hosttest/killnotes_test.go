@@ -33,7 +33,7 @@ func (b bell) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	ring := tool.New(tool.Def{Name: "bell_ring", Description: "For a test.", Effects: tool.Writes}, func(_ context.Context, _ *tool.Call, in struct {
 		N int `json:"n"`
 	}) (tool.Result, error) {
-		notify.Tell(b.deps, notify.News{Title: fmt.Sprintf("ring %d", in.N), Message: strings.Repeat("x", 20)})
+		notify.Publish(b.deps, notify.News{Title: fmt.Sprintf("ring %d", in.N), Message: strings.Repeat("x", 20)})
 		return tool.Result{Content: []tool.Content{tool.Text("done")}}, nil
 	})
 	return &module.Offer{Tools: []tool.Tool{ring}}, nil
