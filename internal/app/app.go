@@ -23,6 +23,7 @@ import (
 	"gatehouse/internal/dispatch/modulehost"
 	"gatehouse/internal/dispatch/spool"
 	"gatehouse/internal/dispatch/views"
+	"gatehouse/internal/files/clientroots"
 	"gatehouse/internal/files/roots"
 	"gatehouse/internal/maintenance/backup"
 	"gatehouse/internal/mcp/mcpversion"
@@ -35,6 +36,7 @@ import (
 	"gatehouse/internal/modules/smtp"
 	"gatehouse/internal/modules/sshkeys"
 	"gatehouse/internal/modules/standard"
+	"gatehouse/internal/server/websocket"
 	"gatehouse/module"
 )
 
@@ -127,13 +129,13 @@ type App struct {
 	restored *backup.Restored // when this host started; nil for nothing
 	readOnly bool             // the data folder could not be written when this host started
 
-	narrowing atomic.Pointer[narrowing]
-	tree      *tree
-	sockets   sockets
-	journal   *server.Journal // nil without the module that shows it
-	noticing  bool            // notifications are made of facts
-	mailer    *smtp.Mailer    // mails them; nil without its module
-	leaving   leaving
+	narrower *clientroots.Narrower
+	tree     *tree
+	sockets  *websocket.Server // nil without the module ws
+	journal  *server.Journal   // nil without the module that shows it
+	noticing bool              // notifications are made of events
+	mailer   *smtp.Mailer      // mails them; nil without its module
+	leaving  leaving
 	packagesRoom
 }
 
@@ -151,7 +153,6 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 			a = nil
 		}
 	}()
-	a.narrowing.Store(narrowingOf(cfg))
 	if a.guests, err = choose(cfg, o, standard.Modules(a.moduleDeps())); err != nil {
 		return a, &SettingError{err}
 	}
@@ -211,6 +212,7 @@ func (a *App) openRoots(context.Context) (err error) {
 	if err != nil {
 		return &SettingError{err}
 	}
+	a.narrower = a.clientRoots()
 	a.closing("roots", func(context.Context) error { return a.roots.Close() })
 	return nil
 }
@@ -218,7 +220,7 @@ func (a *App) openRoots(context.Context) (err error) {
 // build makes the rooms that hold nothing open, each from the ones before.
 func (a *App) build(context.Context) error {
 	a.bus = a.watched(bus.New())
-	a.host = modulehost.NewHost(modulehost.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Narrow: a.narrow, Configs: a.opts.Configs, Log: a.log, OneCall: a.opts.OneCall})
+	a.host = modulehost.NewHost(modulehost.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Narrow: a.narrower.Narrow, Configs: a.opts.Configs, Log: a.log, OneCall: a.opts.OneCall})
 	a.closing("modules", a.host.Close)
 	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
 	a.views = views.New(views.Options{

@@ -70,7 +70,7 @@ func (a *App) openBook(context.Context) (err error) {
 	if f.fixed, err = fixedContexts(a.cfg, a.guests); err != nil {
 		return err
 	}
-	f.fixed.Policy.Host = hostNames{a}
+	f.fixed.Policy.Host = a.resolver()
 	if a.cfg.Folders.Config != "" {
 		f.fill = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Fill
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"gatehouse/internal/access/certs"
 	"gatehouse/internal/access/identity"
 	"gatehouse/internal/config"
+	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/server/httpserver"
 	"gatehouse/internal/server/socket"
 	"gatehouse/internal/server/stdio"
@@ -91,8 +93,10 @@ func (a *App) HTTPDoor() (*httpserver.Door, error) {
 		Auth:     a.who.Handler(),
 		Metrics:  a.observed.handler,
 		Watches:  a.mayWatch,
-		Socket:   a.openSocket,
-		MaxBody:  int64(a.cfg.Limits.Message),
+		Socket: func(w http.ResponseWriter, r *http.Request, who protocol.Who) {
+			a.sockets.Serve(w, r, who) // which the modules make after this server
+		},
+		MaxBody: int64(a.cfg.Limits.Message),
 		// The door must have given up on its last request before the host
 		// gives up on the door.
 		Patience: a.cfg.Limits.StopPatience / 2,

@@ -158,20 +158,6 @@ func TestRulesSeeTheCommandsThatWouldRun(t *testing.T) {
 	}
 }
 
-// A rule over the commands of a call that runs programs it does not hold cannot
-// be judged.
-func TestCodeThatArgumentsDoNotHold(t *testing.T) {
-	type in struct {
-		Source string `json:"source,omitempty" names:"code"`
-	}
-	x := tool.New(tool.Def{Name: "x"}, func(context.Context, *tool.Call, in) (tool.Result, error) { return tool.Result{}, nil })
-	for _, args := range []string{`{}`, `{"source":"npm:x"}`} {
-		if got, err := (hostNames{}).Commands(&tool.Caller{}, permit.Op{Name: "x", Tool: &x}, []byte(args)); err == nil {
-			t.Errorf("%s: got %v", args, got)
-		}
-	}
-}
-
 // logText keeps what is logged.
 type logText struct {
 	mu sync.Mutex

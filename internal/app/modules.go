@@ -9,11 +9,9 @@ import (
 	"gatehouse/internal/modules/auth"
 	"gatehouse/internal/modules/db"
 	"gatehouse/internal/modules/file"
-	"gatehouse/internal/modules/metrics"
 	"gatehouse/internal/modules/network"
 	"gatehouse/internal/modules/pubkey"
 	"gatehouse/internal/modules/standard"
-	"gatehouse/internal/modules/ws"
 )
 
 // moduleDeps returns what the modules of the binary depend on. Each function
@@ -21,7 +19,7 @@ import (
 func (a *App) moduleDeps() standard.Deps {
 	return standard.Deps{
 		File:         a.fileDeps,
-		Metrics:      func() (metrics.Config, error) { return metrics.Config{Store: a.measures()}, nil },
+		Metrics:      a.metricsDeps,
 		Process:      a.processDeps,
 		WebSocket:    a.webSocketDeps,
 		Server:       a.serverDeps,
@@ -45,10 +43,6 @@ func (a *App) fileDeps() (c file.Config, err error) {
 		c.Trash = filepath.Join(cache, "gatehouse", "trash")
 	}
 	return c, nil
-}
-
-func (a *App) webSocketDeps() (ws.Config, error) {
-	return ws.Config{Hub: a.theHub(), Start: a.startSocket, Addr: a.socketAddr}, nil
 }
 
 func (a *App) networkDeps() (c network.Config, err error) {

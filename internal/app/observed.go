@@ -3,12 +3,15 @@ package app
 import (
 	"context"
 	nethttp "net/http"
+	"path/filepath"
 	"sync"
 
 	"gatehouse/internal/access/limit"
 	"gatehouse/internal/dispatch/bus"
+	metricsmodule "gatehouse/internal/modules/metrics"
 	"gatehouse/internal/server/httpserver"
 	"gatehouse/internal/telemetry"
+	"gatehouse/internal/telemetry/metrics"
 )
 
 // observed is what is shown to those who watch this host.
@@ -54,6 +57,22 @@ func (a *App) watch() {
 		defer context.AfterFunc(end, stop)()
 		return follow()
 	}})
+}
+
+// metricsDeps opens the store of measurements, and records the calls of this host
+// in it. A host without the module records none.
+func (a *App) metricsDeps() (metricsmodule.Config, error) {
+	path := ""
+	if !a.opts.Private {
+		path = filepath.Join(a.cfg.Folders.State, "metrics.db")
+	}
+	store := metrics.Open(path, metrics.Options{})
+	a.closing("metrics", func(context.Context) error { return store.Close() })
+	a.room(Part{"measured calls", func(ctx context.Context) error {
+		telemetry.RecordCalls(ctx, a.bus, store, a.log)
+		return nil
+	}})
+	return metricsmodule.Config{Store: store}, nil
 }
 
 // http is told of every door that serves HTTP.

@@ -17,6 +17,7 @@ import (
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/dispatch/modulehost"
+	"gatehouse/internal/dispatch/notifier"
 	"gatehouse/internal/dispatch/views"
 	"gatehouse/internal/modules/standard"
 	"gatehouse/tool"
@@ -50,16 +51,16 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	if err := checkDefault(next.View.Context, &fixed, a.contexts.book.Current()); err != nil {
 		return nil, nil, err
 	}
-	fixed.Policy.Host = hostNames{a}
+	fixed.Policy.Host = a.resolver()
 	if err := a.contexts.SetFixed(fixed); err != nil {
 		return nil, nil, &SettingError{err}
 	}
-	a.narrowing.Store(narrowingOf(next))
+	a.narrower.Set(clientRootSettings(next))
 	rates := limits(next)
 	a.limits.Rates.Set(rates.Rate, rates.Burst)
 	a.pacing.Store(next.Limits.Rate != nil)
 	a.settings.now = next
-	a.publish(string(configChanged), changedSettings{live, restart})
+	a.publish(string(notifier.ConfigChanged), notifier.ChangedSettings{live, restart})
 	return live, restart, nil
 }
 
@@ -282,13 +283,4 @@ func checkDefault(name string, fixed *contextstore.Fixed, book *contextstore.Sna
 		names = append(names, r.Name)
 	}
 	return &SettingError{&config.Mistake{Path: "view.context", Err: fmt.Errorf("there is no context %q; expected one of %s", name, strings.Join(names, ", "))}}
-}
-
-// configChanged is the topic of settings that were read again.
-const configChanged = bus.Topic[changedSettings]("config.changed")
-
-// changedSettings names the settings that differ from those in force.
-type changedSettings struct {
-	Live    []string `json:"live"`    // in force now
-	Restart []string `json:"restart"` // in force after the next start
 }

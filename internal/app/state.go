@@ -245,6 +245,19 @@ func (t *tree) module() module.New {
 	return publicstate.New(t.sight)
 }
 
+// prompt is the system prompt for a caller.
+func (t *tree) prompt(ctx context.Context, who tool.Caller) string {
+	info, _, err := t.info.Get()
+	if err != nil || info.Name == "" {
+		i := introduce(t.app.opts.Info)
+		info.Name, info.Title, info.Version, info.Platform = i.Name, i.Title, i.Version, runtime.GOOS+"/"+runtime.GOARCH
+	}
+	return t.app.views.SystemPrompt(ctx, who, views.Host{
+		Name: info.Name, Title: info.Title, Version: info.Version,
+		Platform: info.Platform, Started: info.Started, Language: info.Language,
+	})
+}
+
 // seesEverything reports whether a caller may see all there is below /public:
 // an administrator whose credential is not limited to some scopes. Both are
 // in the cut of a caller, so such callers share no view with others.

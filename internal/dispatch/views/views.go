@@ -295,3 +295,15 @@ func (c *Contexts) ToolNames(ctx context.Context, who tool.Caller) (names []stri
 	}
 	return names
 }
+
+// Sees reports whether the view of a caller has a tool of a module; name "" means
+// any tool of it.
+func (c *Contexts) Sees(ctx context.Context, who tool.Caller, module, name string) (bool, error) {
+	v, err := c.View(ctx, &who, c.Cut(who))
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(v.Entries(Tools), func(e *Entry) bool {
+		return e.Module == module && (name == "" || e.Name == name)
+	}), nil
+}

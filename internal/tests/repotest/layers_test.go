@@ -59,6 +59,7 @@ var layers = [][]unit{
 	{
 		{path: "internal/exec/proc", why: "child processes are started and ended the same way for every package"},
 		{path: "internal/dispatch/jobs", why: "a job outlives the request and the session that started it, so it knows neither"},
+		{path: "internal/files/clientroots", only: []string{"tool", "internal/files/roots"}, why: "the folders of a client are found the same way for every module"},
 		{path: "internal/files/search", why: "searching walks and matches for every caller alike"},
 	},
 	{
@@ -74,6 +75,10 @@ var layers = [][]unit{
 		{path: "internal/dispatch/modulehost", why: "the code that runs modules knows none of them"},
 	},
 	{
+		{path: "internal/access/resolve", only: []string{"tool", "internal/access/permit", "internal/exec/shellpolicy", "internal/files/roots"},
+			why: "what arguments name follows from the arguments and the folders of the caller"},
+		{path: "internal/dispatch/notifier", only: []string{"internal/access/approvals", "internal/access/identity", "internal/dispatch/bus", "internal/dispatch/notify"},
+			why: "a notification is made of an event, without knowing its readers"},
 		{path: "internal/mcp/session", why: "dispatch receives facts, not sessions"},
 	},
 	{
@@ -96,6 +101,8 @@ var layers = [][]unit{
 		{path: "internal/mcp/client", why: "a client speaks the protocol to any server"},
 	},
 	{
+		{path: "internal/server/websocket", never: []string{"internal/dispatch", "internal/dispatch/views", "internal/access/permit"},
+			why: "a WebSocket server moves messages; the host says who may see them"},
 		{path: "internal/packages", why: "other people's servers are reached through the protocol, as its client"},
 	},
 	{

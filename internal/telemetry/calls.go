@@ -1,8 +1,8 @@
-package app
+package telemetry
 
 import (
 	"context"
-	"path/filepath"
+	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -13,51 +13,44 @@ import (
 	"gatehouse/tool"
 )
 
-// measures opens the store of what is measured, and has the calls of this host
-// measured too. Nobody follows them on a host without that module.
-func (a *App) measures() *metrics.Store {
-	path := ""
-	if !a.opts.Private {
-		path = filepath.Join(a.cfg.Folders.State, "metrics.db")
-	}
-	store := metrics.Open(path, metrics.Options{})
-	a.closing("metrics", func(context.Context) error { return store.Close() })
-	a.room(Part{"measured calls", func(ctx context.Context) error {
-		m := measured{app: a, store: store, sums: map[series]*metrics.Event{}}
-		m.follow(ctx)
-		return nil
-	}})
-	return store
-}
-
 const (
-	measureEvery = 10 * time.Second // sums of calls are written
-	measureMost  = 1000             // series between two writes; what is more is not counted
-	measureQueue = 4096             // facts that may wait
+	recordInterval = 10 * time.Second // between two writes of the sums
+	maxCallSeries  = 1000             // series between two writes; calls of more are not counted
+	recordQueue    = 4096             // calls that may wait
 )
 
 type series struct{ scope, kind, agent string }
 
-// measured adds up calls, so that a thousand calls of one tool are one event.
-type measured struct {
-	app   *App
+// callRecorder adds up calls, so that a thousand calls of one tool are one event.
+type callRecorder struct {
 	store *metrics.Store
+	log   *slog.Logger
 	sums  map[series]*metrics.Event
 }
 
-func (m *measured) follow(ctx context.Context) {
-	facts := make(chan bus.Event)
+// RecordCalls writes the calls that finish to a store until ctx is done, summed by
+// tool, context and caller.
+func RecordCalls(ctx context.Context, b bus.Bus, store *metrics.Store, log *slog.Logger) {
+	newCallRecorder(store, log).follow(ctx, b)
+}
+
+func newCallRecorder(store *metrics.Store, log *slog.Logger) *callRecorder {
+	return &callRecorder{store: store, log: log, sums: map[series]*metrics.Event{}}
+}
+
+func (m *callRecorder) follow(ctx context.Context, b bus.Bus) {
+	calls := make(chan bus.Event)
 	go func() {
-		defer close(facts)
-		for f := range m.app.bus.Follow(ctx, string(dispatch.CallFinished), measureQueue) {
-			facts <- f
+		defer close(calls)
+		for f := range b.Follow(ctx, string(dispatch.CallFinished), recordQueue) {
+			calls <- f
 		}
 	}()
-	tick := time.NewTicker(measureEvery)
+	tick := time.NewTicker(recordInterval)
 	defer tick.Stop()
 	for {
 		select {
-		case f, ok := <-facts:
+		case f, ok := <-calls:
 			if !ok {
 				m.write(context.WithoutCancel(ctx))
 				return
@@ -69,7 +62,7 @@ func (m *measured) follow(ctx context.Context) {
 	}
 }
 
-func (m *measured) add(f bus.Event) {
+func (m *callRecorder) add(f bus.Event) {
 	c, ok := dispatch.CallFinished.Decode(f)
 	if !ok || c.Method != "tools/call" {
 		return
@@ -84,7 +77,7 @@ func (m *measured) add(f bus.Event) {
 	}
 	e := m.sums[s]
 	if e == nil {
-		if len(m.sums) >= measureMost {
+		if len(m.sums) >= maxCallSeries {
 			return
 		}
 		e = &metrics.Event{At: f.At, Type: s.kind, Agent: s.agent, Value: new(float64), Min: c.Millis, Max: c.Millis}
@@ -95,8 +88,8 @@ func (m *measured) add(f bus.Event) {
 	e.Min, e.Max = min(e.Min, c.Millis), max(e.Max, c.Millis)
 }
 
-// write keeps the sums, those of each scope in one transaction.
-func (m *measured) write(ctx context.Context) {
+// write writes the sums to the store, those of each scope in one transaction.
+func (m *callRecorder) write(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	scopes := map[string][]metrics.Event{}
@@ -107,7 +100,7 @@ func (m *measured) write(ctx context.Context) {
 	for scope, events := range scopes {
 		events = slices.DeleteFunc(events, func(e metrics.Event) bool { return len(e.Type) > metrics.MaxName || len(e.Agent) > metrics.MaxName })
 		if _, err := m.store.Record(ctx, scope, events...); err != nil {
-			m.app.log.Warn("calls could not be measured", "err", err)
+			m.log.Warn("calls could not be measured", "err", err)
 		}
 	}
 }

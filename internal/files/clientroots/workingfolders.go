@@ -1,4 +1,4 @@
-package app
+package clientroots
 
 import (
 	"strings"
@@ -7,11 +7,11 @@ import (
 	"gatehouse/tool"
 )
 
-// inClientFolders gives a call the folders in which its client works, of those
-// that its context may touch. A context or a host that names folders limits
-// them; a daemon that names none opens any, as gatehouse serve would have done
-// in the client's place. done closes what was opened for the call.
-func (a *App) inClientFolders(c *tool.Call) (done func(), err error) {
+// Working gives a call the folders in which its client was started, of those that
+// its context may use. A context or a host that names folders limits them; a
+// daemon that names none opens any, as gatehouse serve would do in the place of
+// the client. done closes what was opened for the call.
+func (n *Narrower) Working(c *tool.Call) (done func(), err error) {
 	done = func() {}
 	set, ok := c.Roots.(*roots.Set)
 	if !ok || len(c.Caller.Folders) == 0 {
@@ -19,12 +19,12 @@ func (a *App) inClientFolders(c *tool.Call) (done func(), err error) {
 	}
 	var part *roots.Set
 	switch {
-	case a.opts.AnyFolder && set == a.roots:
+	case n.opts.AnyFolder && set == n.opts.Roots:
 		var dirs []roots.Dir
 		for _, path := range c.Caller.Folders {
 			dirs = append(dirs, roots.Dir{Path: path})
 		}
-		if part, err = roots.Open(dirs, a.rootOptions()); err != nil {
+		if part, err = roots.Open(dirs, n.opts.Folders); err != nil {
 			return nil, &tool.Refusal{Code: "not_found", Message: err.Error(),
 				Next: "It is the folder this client was started for; make it again, or start the client elsewhere."}
 		}
@@ -37,8 +37,8 @@ func (a *App) inClientFolders(c *tool.Call) (done func(), err error) {
 	case part != nil:
 		c.Roots = part
 		return func() { part.Close() }, nil
-	case set != a.roots && !c.Caller.Named:
-		return done, nil // the context says where its callers work; the client was only started somewhere
+	case set != n.opts.Roots && !c.Caller.Named:
+		return done, nil // the folders of the context count; the client did not choose where it was started
 	}
 	return nil, &tool.Refusal{
 		Code:    "outside_root",

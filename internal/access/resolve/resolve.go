@@ -1,4 +1,6 @@
-package app
+// Package resolve finds what the arguments of a call name on this host, for rules
+// that compare paths and commands (op.paths and op.commands).
+package resolve
 
 import (
 	"cmp"
@@ -15,27 +17,34 @@ import (
 	"gatehouse/tool"
 )
 
-// hostNames resolves for rules what the arguments of a call name on this host.
-type hostNames struct{ app *App }
+// Resolver implements permit.Host. All fields are needed.
+type Resolver struct {
+	// RootsOf returns the folders in which a call of a caller runs.
+	RootsOf func(tool.Caller) tool.Roots
+	// Working narrows the folders of a call to those of its client; done closes
+	// what it opened.
+	Working func(*tool.Call) (done func(), err error)
+	// Asks reports whether the client of a call is asked for its folders, so
+	// that relative paths are not known before.
+	Asks func(*tool.Caller) bool
+	// Shell is the program that runs command lines which name none; "" means sh.
+	Shell string
+}
 
 // Paths resolves paths in the folders in which the call will look them up.
-// Links can be changed between this and the call; the roots hold then too.
-func (n hostNames) Paths(caller *tool.Caller, op permit.Op, args json.RawMessage) ([]string, error) {
+// Links can change between this and the call; the roots confine the call anyway.
+func (n Resolver) Paths(caller *tool.Caller, op permit.Op, args json.RawMessage) ([]string, error) {
 	written, err := pathsOf(op, args)
 	if err != nil || len(written) == 0 {
 		return nil, err
 	}
-	call := tool.Call{Caller: *caller, Roots: n.app.contexts.rootsOf(*caller)}
-	if call.Roots == nil {
-		call.Roots = n.app.roots
-	}
-	done, err := n.app.inClientFolders(&call)
+	call := tool.Call{Caller: *caller, Roots: n.RootsOf(*caller)}
+	done, err := n.Working(&call)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	announced := n.app.narrowing.Load()
-	asked := (announced.everywhere || announced.in[caller.Context]) && caller.Can&tool.CanListRoots != 0
+	asked := n.Asks(caller)
 	var all []string
 	for _, path := range written {
 		if asked && !filepath.IsAbs(path) {
@@ -80,7 +89,7 @@ func pathsOf(op permit.Op, args json.RawMessage) ([]string, error) {
 }
 
 // Commands parses what a call runs, as the shell of the host would.
-func (n hostNames) Commands(_ *tool.Caller, op permit.Op, args json.RawMessage) ([]permit.Command, error) {
+func (n Resolver) Commands(_ *tool.Caller, op permit.Op, args json.RawMessage) ([]permit.Command, error) {
 	if op.Tool == nil {
 		return nil, errors.New("which commands " + op.Method + " of " + op.Name + " runs is not known")
 	}
@@ -102,7 +111,7 @@ func (n hostNames) Commands(_ *tool.Caller, op permit.Op, args json.RawMessage) 
 		if list := in[tool.NamesShell]; len(list) > 0 {
 			shell = list[0]
 		}
-		one, err := shellpolicy.Line(line, cmp.Or(shell, n.app.cfg.Modules.Shell.Shell, "sh"))
+		one, err := shellpolicy.Line(line, cmp.Or(shell, n.Shell, "sh"))
 		if err != nil {
 			return nil, err
 		}

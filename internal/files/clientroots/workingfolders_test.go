@@ -1,4 +1,4 @@
-package app
+package clientroots
 
 import (
 	"errors"
@@ -6,7 +6,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"gatehouse/internal/config"
 	"gatehouse/internal/files/roots"
 	"gatehouse/tool"
 )
@@ -61,9 +60,9 @@ func TestClientFolders(t *testing.T) {
 		{"an unrestricted host", false, everything, at("other"), true, at("other")},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a := &App{cfg: config.Config{}, opts: Options{AnyFolder: c.any}, roots: host}
+			n := New(Options{Roots: host, AnyFolder: c.any}, Settings{})
 			call := &tool.Call{Caller: tool.Caller{Folders: c.folders, Named: c.named}, Roots: c.set}
-			done, err := a.inClientFolders(call)
+			done, err := n.Working(call)
 			if err != nil {
 				if r, ok := errors.AsType[*tool.Refusal](err); !ok || c.want != nil {
 					t.Fatalf("%v, %v", r, err)
@@ -87,9 +86,9 @@ func TestClientFolders(t *testing.T) {
 	}
 
 	// On an unrestricted host relative paths start where the client works.
-	a := &App{roots: everything}
+	n := New(Options{Roots: everything}, Settings{})
 	call := &tool.Call{Caller: tool.Caller{Folders: at("mine/a")}, Roots: everything}
-	done, err := a.inClientFolders(call)
+	done, err := n.Working(call)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package app
+package telemetry
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 func TestCallsAreMeasured(t *testing.T) {
 	b, store := bus.New(), metrics.Open("", metrics.Options{})
 	defer store.Close()
-	m := measured{app: &App{bus: b, log: slog.New(slog.DiscardHandler)}, store: store, sums: map[series]*metrics.Event{}}
+	m := newCallRecorder(store, slog.New(slog.DiscardHandler))
 	for i := range 100 {
 		outcome := []string{"ok", "ok", "ok", "error"}[i%4]
 		m.add(bus.Event{Subject: "call.finished", Owner: "ann/lab", At: time.Now(),
@@ -26,7 +26,7 @@ func TestCallsAreMeasured(t *testing.T) {
 	m.add(bus.Event{Owner: "ann/lab", Data: []byte(`[]`)})
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	m.follow(ctx)
+	m.follow(ctx, b)
 	a, err := store.Query(t.Context(), metrics.Query{Scope: "lab", Since: time.Now().Add(-time.Hour), Group: "type", Last: 10})
 	if err != nil {
 		t.Fatal(err)

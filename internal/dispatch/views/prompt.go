@@ -1,26 +1,28 @@
-package app
+package views
 
 import (
 	"context"
 	"fmt"
 	"maps"
-	"runtime"
 	"slices"
 	"strings"
+	"time"
 
-	"gatehouse/internal/dispatch/views"
 	"gatehouse/tool"
 )
 
-// prompt tells a model where it is: what this host is, what its view of it
-// holds, and what to ask people before. It says nothing the caller could not
+// Host describes the host in a system prompt.
+type Host struct {
+	Name, Title, Version string
+	Platform             string    // as Go names it: linux/amd64
+	Started              time.Time // zero while the host starts
+	Language             string    // that users want answers in, as POSIX names it; "" for none
+}
+
+// SystemPrompt tells a model about the host, what the caller's view holds, and
+// which actions the user must confirm. It says nothing that the caller could not
 // find out by listing.
-func (t *tree) prompt(ctx context.Context, who tool.Caller) string {
-	info, _, err := t.info.Get()
-	if err != nil || info.Name == "" {
-		i := introduce(t.app.opts.Info)
-		info.Name, info.Title, info.Version, info.Platform = i.Name, i.Title, i.Version, runtime.GOOS+"/"+runtime.GOARCH
-	}
+func (c *Contexts) SystemPrompt(ctx context.Context, who tool.Caller, info Host) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "You are connected to %s %s", info.Name, info.Version)
 	if info.Title != "" && !strings.EqualFold(info.Title, info.Name) {
@@ -34,8 +36,7 @@ func (t *tree) prompt(ctx context.Context, who tool.Caller) string {
 	if info.Language != "" {
 		fmt.Fprintf(&b, "Answer the people here in the language %s, unless they write in another.\n", info.Language)
 	}
-	views := t.app.views
-	v, err := views.View(ctx, &who, views.Cut(who))
+	v, err := c.View(ctx, &who, c.Cut(who))
 	if err != nil {
 		return b.String()
 	}
@@ -46,7 +47,7 @@ what it will do and to what, and go on only when they have said yes to exactly
 that. A yes to one act is no yes to the next. When in doubt, look first.
 `)
 	var open []string
-	for _, s := range views.Open(who) {
+	for _, s := range c.Open(who) {
 		open = append(open, s.Name)
 	}
 	if len(open) > 1 {
@@ -58,12 +59,12 @@ that. A yes to one act is no yes to the next. When in doubt, look first.
 	return b.String()
 }
 
-// describeTools lists the modules of a view with their tools, and which of
-// those destroy something.
-func describeTools(b *strings.Builder, v *views.View) {
+// describeTools lists the modules of a view with their tools, and which of those
+// are destructive.
+func describeTools(b *strings.Builder, v *View) {
 	tools := map[string][]string{}
 	var destroy []string
-	for _, e := range v.Entries(views.Tools) {
+	for _, e := range v.Entries(Tools) {
 		tools[e.Module] = append(tools[e.Module], e.Listed)
 		if f := e.Tool.Effects; f == 0 || f&tool.Destroys != 0 {
 			destroy = append(destroy, e.Listed)

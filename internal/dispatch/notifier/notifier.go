@@ -1,0 +1,179 @@
+// Package notifier turns events on the bus, and approvals that wait, into
+// notifications for the administrators of a host.
+//
+// It knows neither where notifications are kept nor who reads them: Options.Add
+// is given each. Only app imports this package.
+package notifier
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"iter"
+	"strings"
+	"sync"
+	"time"
+
+	"gatehouse/internal/access/approvals"
+	"gatehouse/internal/access/identity"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/notify"
+)
+
+const (
+	eventQueue        = 1024            // events of one pattern that may wait
+	approvalsInterval = 2 * time.Second // between two looks at the approvals that wait
+)
+
+// ConfigChanged is the topic of settings that were read again.
+const ConfigChanged = bus.Topic[ChangedSettings]("config.changed")
+
+// ChangedSettings names the settings that differ from those before.
+type ChangedSettings struct {
+	Live    []string `json:"live"`    // in force now
+	Restart []string `json:"restart"` // in force after the next start
+}
+
+// Options of a Notifier. All fields are needed.
+type Options struct {
+	Bus bus.Bus
+	// Pending lists the approvals that wait for an operator.
+	Pending func() ([]approvals.Request, error)
+	// Add keeps a notification. It may be called concurrently.
+	Add func(ctx context.Context, news notify.News)
+}
+
+// Notifier makes notifications. New makes one; Run serves it.
+type Notifier struct {
+	opts     Options
+	patterns []iter.Seq[bus.Event]
+	notified map[string]bool // approvals that wait, by id; used by Run alone
+	stop     context.CancelFunc
+}
+
+// New subscribes to the events, so that those from now on are not missed.
+func New(o Options) *Notifier {
+	ctx, stop := context.WithCancel(context.Background())
+	n := &Notifier{opts: o, notified: map[string]bool{}, stop: stop}
+	for _, pattern := range []string{"auth.*", string(ConfigChanged), "module.*." + notify.Subject} {
+		n.patterns = append(n.patterns, o.Bus.Follow(ctx, pattern, eventQueue))
+	}
+	return n
+}
+
+// Run makes notifications until ctx is done.
+func (n *Notifier) Run(ctx context.Context) error {
+	defer context.AfterFunc(ctx, n.stop)()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, events := range n.patterns {
+		all.Go(func() {
+			for event := range events {
+				if news, ok := Of(event); ok {
+					n.opts.Add(ctx, news)
+				}
+			}
+		})
+	}
+	tick := time.NewTicker(approvalsInterval)
+	defer tick.Stop()
+	for {
+		n.addApprovals(ctx)
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// addApprovals notifies of requests that wait for an operator. Every host of the
+// same data folder sees them; Once keeps each from being added twice.
+func (n *Notifier) addApprovals(ctx context.Context) {
+	waiting, err := n.opts.Pending()
+	if err != nil {
+		return // the caller of the command that decides them gets the error
+	}
+	pending := map[string]bool{}
+	for _, r := range waiting {
+		pending[r.ID] = true
+		if n.notified[r.ID] {
+			continue
+		}
+		data, _ := json.Marshal(map[string]any{"approval": r.ID, "tool": r.Tool, "owner": r.Owner, "until": r.Until})
+		n.opts.Add(ctx, notify.News{
+			Code:  "approval.waiting",
+			Level: notify.Warning,
+			Once:  "approval " + r.ID,
+			Title: r.Tool + " waits for an operator's approval",
+			Message: fmt.Sprintf("%s wants to call it; the request ends %s. Decide with: gatehouse approvals approve %s",
+				r.Owner, r.Until.UTC().Format("2006-01-02 15:04 MST"), r.ID),
+			Data: data,
+		})
+	}
+	n.notified = pending
+}
+
+// Of returns the notification of an event, if administrators get one.
+func Of(f bus.Event) (notify.News, bool) {
+	if rest, ok := strings.CutPrefix(f.Subject, "module."); ok {
+		news, ok := bus.Decode[notify.News](f)
+		if !ok {
+			return news, false
+		}
+		module, _, _ := strings.Cut(rest, ".")
+		news.PackageID = module // a module cannot notify under another name
+		if news.Once != "" {
+			news.Once = module + " " + news.Once
+		}
+		return news, true
+	}
+	if d, ok := ConfigChanged.Decode(f); ok {
+		return notify.News{
+			Code: f.Subject, Level: notify.Warning, Title: "Some settings need a new start", Data: f.Data,
+			Message: "They were changed while the host runs and are looked at when it is started again: " + strings.Join(d.Restart, ", "),
+		}, len(d.Restart) > 0
+	}
+	return ofAuth(f)
+}
+
+// authNews are the events of identity of which administrators are notified. The
+// title is followed by the name of the user.
+var authNews = map[string]struct {
+	level notify.Level
+	title string
+}{
+	"auth.login_limited":     {notify.Warning, "Too many tries to log in as"},
+	"auth.paired":            {notify.Info, "The first administrator was made:"},
+	"auth.user_added":        {notify.Info, "A user was added:"},
+	"auth.user_removed":      {notify.Info, "A user was removed:"},
+	"auth.owned_ended":       {notify.Info, "What belonged to a removed user was ended:"},
+	"auth.owned_handed_over": {notify.Info, "What belonged to a removed user went to another one:"},
+	"auth.roles_changed":     {notify.Info, "Roles were changed of"},
+	"auth.password_changed":  {notify.Info, "The password was changed of"},
+	"auth.token_created":     {notify.Info, "A token was made for"},
+	"auth.token_revoked":     {notify.Info, "A token was revoked of"},
+	"auth.link_added":        {notify.Info, "A certificate or OAuth subject now stands for"},
+	"auth.link_removed":      {notify.Info, "A certificate or OAuth subject stands no longer for"},
+}
+
+const limitedPer = 10 * time.Minute // one notification of many tries
+
+func ofAuth(f bus.Event) (news notify.News, ok bool) {
+	kind, ok := authNews[f.Subject]
+	if !ok {
+		return news, false
+	}
+	e, ok := bus.Decode[identity.Event](f)
+	if !ok {
+		return news, false
+	}
+	news = notify.News{Code: f.Subject, Level: kind.level, Title: kind.title + " " + e.Principal, Data: f.Data}
+	if e.From != "" {
+		news.Message = "It came from " + e.From + "."
+	}
+	if f.Subject == "auth.login_limited" {
+		news.Once = fmt.Sprintf("%s %s %d", f.Subject, e.Principal, f.At.Unix()/int64(limitedPer/time.Second))
+	}
+	return news, true
+}

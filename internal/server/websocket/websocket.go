@@ -1,0 +1,303 @@
+// Package websocket serves the message hub over WebSockets: at /ws of the host's
+// HTTP server, and at a listener on loopback that serves nothing else.
+//
+// A program that cannot send a header is let in by a ticket, which the caller of
+// Start gets and which is valid once. Only app imports this package.
+package websocket
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"time"
+
+	"gatehouse/internal/access/identity"
+	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/hub"
+	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/server/httpserver"
+	"gatehouse/tool"
+)
+
+const (
+	hubModule     = "ws"      // a caller whose view has none of its tools may not connect
+	processModule = "process" // a caller who may not read the output of a process may not subscribe to it
+
+	eventQueue       = 4096            // events that may wait for the hub
+	ticketTime       = 2 * time.Minute // how long a ticket can be used
+	ticketLife       = time.Hour       // how long a client that came with one may stay
+	maxTickets       = 1000            // unused ones at once
+	listenerPatience = 2 * time.Second // for the listener to close
+)
+
+// Options of a Server. All fields are needed.
+type Options struct {
+	Bus    bus.Bus
+	Engine *protocol.Engine
+	// Sees reports whether the view of a caller has a tool of a module; name ""
+	// means any tool of it.
+	Sees func(ctx context.Context, c tool.Caller, module, name string) (bool, error)
+	// Identify returns the caller of a request that brings no ticket.
+	Identify func(*http.Request) (protocol.Who, *httpserver.Denied)
+	// Pace holds the messages of a connection to the rates of its caller.
+	Pace func(who protocol.Who, r *http.Request) func(context.Context) error
+	// Origins are the web origins that may connect besides the listener's own.
+	Origins func() []string
+	Log     *slog.Logger
+}
+
+// Server serves the hub. New makes one; Run serves it. Safe for concurrent use.
+type Server struct {
+	opts Options
+	hub  *hub.Hub
+
+	mu        sync.Mutex
+	life      context.Context // of the listener; nil while Run does not serve, which ends it
+	addr      string          // of the listener; "" while there is none
+	listeners sync.WaitGroup
+	tickets   map[string]ticket
+}
+
+// ticket lets a client in once with the identity of a caller.
+type ticket struct {
+	caller tool.Caller
+	until  time.Time
+}
+
+// New makes a server and its hub, which has no clients before Run.
+func New(o Options) *Server {
+	s := &Server{opts: o, tickets: map[string]ticket{}}
+	s.hub = hub.New(hub.Options{May: s.mayHear, Log: o.Log})
+	return s
+}
+
+// Hub returns the hub.
+func (s *Server) Hub() *hub.Hub { return s.hub }
+
+// Revoke disconnects the clients whose credential was revoked.
+func (s *Server) Revoke(r identity.Revocation) {
+	s.hub.Drop(func(c tool.Caller) bool {
+		return c.Principal == r.Principal && (r.Credential == "" || c.Credential == r.Credential)
+	}, "what let you in was revoked")
+}
+
+// Run serves the hub until ctx is done. Then the listener closes first, so that
+// no client can connect to a hub that has stopped.
+func (s *Server) Run(ctx context.Context) error {
+	life, stop := context.WithCancel(context.WithoutCancel(ctx))
+	s.mu.Lock()
+	s.life = life
+	s.mu.Unlock()
+	events, stopEvents := context.WithCancel(context.WithoutCancel(ctx))
+	var all sync.WaitGroup
+	all.Go(func() { s.forward(events) })
+	all.Go(func() { s.hub.Run(events) })
+	<-ctx.Done()
+	s.mu.Lock()
+	s.life = nil
+	s.mu.Unlock()
+	stop()
+	s.listeners.Wait()
+	stopEvents()
+	all.Wait()
+	return nil
+}
+
+// forward sends each event on the bus to the clients of its owner.
+func (s *Server) forward(ctx context.Context) {
+	for f := range s.opts.Bus.Follow(ctx, ">", eventQueue) {
+		owner := ownerOf(f)
+		if owner == "" {
+			continue
+		}
+		for _, channel := range []string{hub.Event + ":" + f.Subject, hub.Event + ":*"} {
+			if !s.hub.Heard(owner, channel) {
+				continue
+			}
+			data, err := json.Marshal(struct {
+				Subject string          `json:"subject"`
+				Fact    json.RawMessage `json:"fact,omitempty"`
+				Lost    int             `json:"lost,omitempty"` // facts before this one
+			}{f.Subject, f.Data, f.Lost})
+			if err == nil {
+				_, err = s.hub.Send(owner, channel, hub.Message{Type: "event", Data: data, Timestamp: f.At})
+			}
+			if err != nil {
+				s.opts.Log.Error("event cannot be passed on", "subject", f.Subject, "err", err)
+			}
+		}
+	}
+}
+
+// moduleEvent is the member of a module's events that names the owner.
+type moduleEvent struct{ Owner string }
+
+// ownerOf returns the owner of an event, which that of a module has in its data;
+// "" means that it has none.
+func ownerOf(f bus.Event) string {
+	if f.Owner != "" || !strings.HasPrefix(f.Subject, "module.") {
+		return f.Owner
+	}
+	of, _ := bus.Decode[moduleEvent](f)
+	return of.Owner
+}
+
+// mayHear decides whether a caller may subscribe to a kind of channel. A caller
+// who may not read the output of processes may not subscribe to it either.
+func (s *Server) mayHear(ctx context.Context, c tool.Caller, kind string) error {
+	ok, err := s.opts.Sees(ctx, c, hubModule, "")
+	if ok && err == nil && kind == hub.Process {
+		ok, err = s.opts.Sees(ctx, c, processModule, "process_output")
+	}
+	switch {
+	case err != nil:
+		return tool.Refuse("denied", "%v", err)
+	case !ok:
+		return &tool.Refusal{
+			Code:    "denied",
+			Message: "you may not listen to this",
+			Next:    "It takes a tool of " + hubModule + " in your context, and process_output for processes.",
+		}
+	}
+	return nil
+}
+
+// Serve connects a client that the HTTP server has identified, with the owner that
+// it has in the context of the request. s is nil on a host without the hub.
+func (s *Server) Serve(w http.ResponseWriter, r *http.Request, who protocol.Who) {
+	if s == nil {
+		refuse(w, "this host serves no WebSockets: name its module "+hubModule+" to have some")
+		return
+	}
+	stateless, fault := s.opts.Engine.Stateless(who, "")
+	if fault != nil {
+		respond(w, fault)
+		return
+	}
+	f := stateless.Facts()
+	if err := s.mayHear(r.Context(), f.Caller, ""); err != nil {
+		refuse(w, "there are no WebSockets for you in the context "+f.Context)
+		return
+	}
+	s.hub.Serve(w, r, hub.Caller{Caller: f.Caller, Until: f.Until, Pace: s.opts.Pace(who, r)})
+}
+
+func refuse(w http.ResponseWriter, message string) {
+	respond(w, &protocol.Fault{Status: http.StatusForbidden, Code: protocol.CodeInvalidRequest, Message: message})
+}
+
+func respond(w http.ResponseWriter, f *protocol.Fault) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(f.Status)
+	w.Write(protocol.Respond(f))
+}
+
+// Started is an open listener and a ticket that lets one client in.
+type Started struct {
+	Addr   string
+	Ticket string
+	Until  time.Time // when the ticket stops being valid
+}
+
+// Start opens the listener that serves only the hub, unless it is open, and
+// returns its address with a ticket for the caller.
+func (s *Server) Start(ctx context.Context, c tool.Caller, addr string) (Started, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.listen(ctx, addr); err != nil {
+		return Started{}, err
+	}
+	now := time.Now()
+	for t, k := range s.tickets {
+		if now.After(k.until) {
+			delete(s.tickets, t)
+		}
+	}
+	if len(s.tickets) >= maxTickets {
+		return Started{}, &tool.Refusal{Code: "busy", Message: "too many tickets have not been used", Next: "Try again in two minutes."}
+	}
+	t, until := rand.Text()+rand.Text(), now.Add(ticketTime)
+	s.tickets[t] = ticket{c, until}
+	return Started{Addr: s.addr, Ticket: t, Until: until}, nil
+}
+
+// listen opens the listener; the caller holds s.mu. It is on loopback only,
+// because other machines need the HTTP server with its certificates.
+func (s *Server) listen(ctx context.Context, addr string) error {
+	at, err := netip.ParseAddrPort(strings.Replace(addr, "localhost:", "127.0.0.1:", 1))
+	switch {
+	case s.life == nil:
+		return tool.Refuse("busy", "the host is starting or stopping")
+	case err != nil:
+		return &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("addr is %q", addr), Next: "Give an address of loopback with a port, such as 127.0.0.1:0 for a free one."}
+	case !at.Addr().Unmap().IsLoopback():
+		return &tool.Refusal{Code: "denied", Message: "a WebSocket door is opened on loopback only", Next: "Other machines use /ws of the host's HTTP door."}
+	case s.addr != "" && at.Port() != 0 && at.String() != s.addr:
+		return &tool.Refusal{Code: "exists", Message: "the WebSocket door is open already, at " + s.addr, Next: "Leave addr out to use that."}
+	case s.addr != "":
+		return nil
+	}
+	server, err := httpserver.New(s.opts.Engine, httpserver.Options{
+		Identify: s.identify,
+		Public:   identity.Public,
+		Origins:  s.opts.Origins(),
+		Socket:   s.Serve,
+		Alone:    true,
+		Patience: listenerPatience,
+		Log:      s.opts.Log,
+	})
+	if err != nil {
+		return err
+	}
+	ln, err := new(net.ListenConfig).Listen(ctx, "tcp", at.String())
+	if err != nil {
+		return tool.Refuse("unsupported", "%v", err)
+	}
+	life := s.life
+	s.addr = ln.Addr().String()
+	s.listeners.Go(func() {
+		if err := server.Serve(life, ln); err != nil {
+			s.opts.Log.Error("the listener for WebSockets has failed", "err", err)
+		}
+		s.mu.Lock()
+		s.addr = ""
+		s.mu.Unlock()
+	})
+	return nil
+}
+
+// Addr returns the address of the listener; "" if it is not open.
+func (s *Server) Addr() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.addr
+}
+
+var errTicket = errors.New("this ticket is not valid: it is good once, for two minutes")
+
+// identify returns the caller that a ticket in the address of a request stands
+// for, and without one the caller of the request.
+func (s *Server) identify(r *http.Request) (protocol.Who, *httpserver.Denied) {
+	presented, there := r.URL.Query()["ticket"]
+	if !there {
+		return s.opts.Identify(r)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t, ok := s.tickets[presented[0]]
+	delete(s.tickets, presented[0])
+	if !ok || len(presented) > 1 || time.Now().After(t.until) {
+		return protocol.Who{}, &httpserver.Denied{Status: http.StatusUnauthorized, Message: errTicket.Error()}
+	}
+	c := t.caller
+	c.Session, c.Owner = "", "" // the engine sets them anew, for the context of the ticket
+	return protocol.Who{Caller: c, Bound: c.Context, Until: time.Now().Add(ticketLife)}, nil
+}
