@@ -18,6 +18,7 @@ import (
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/bus"
+	"gatehouse/internal/dispatch/contextmanager"
 	"gatehouse/internal/dispatch/contextstore"
 	"gatehouse/internal/dispatch/jobs"
 	"gatehouse/internal/dispatch/modulehost"
@@ -30,6 +31,7 @@ import (
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/seal"
 	"gatehouse/internal/mcp/session"
+	"gatehouse/internal/modules/contextadmin"
 	"gatehouse/internal/modules/job"
 	"gatehouse/internal/modules/resources"
 	"gatehouse/internal/modules/server"
@@ -122,9 +124,10 @@ type App struct {
 	pacing      atomic.Bool   // somebody has set a rate, so it is everybody's
 	connections atomic.Uint64 // that newline doors have had
 
-	contexts *inForce
-	settings settingsInForce
-	observed observed
+	contexts     *contextmanager.Manager
+	contextStore *contextstore.Book
+	settings     settingsInForce
+	observed     observed
 
 	restored *backup.Restored // when this host started; nil for nothing
 	readOnly bool             // the data folder could not be written when this host started
@@ -160,7 +163,7 @@ func New(ctx context.Context, cfg config.Config, o Options) (a *App, err error) 
 	if err := checkView(cfg.View); err != nil {
 		return a, &SettingError{err}
 	}
-	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.checkShell, a.openStores, a.openLedger, a.openIdentity, a.openBook, a.openState, a.build, a.addModules, a.followRemovals, a.openDoors, a.showState, a.tellRestored} {
+	for _, step := range []func(context.Context) error{a.enter, a.closeFiles, a.openRoots, a.checkShell, a.openStores, a.openLedger, a.openIdentity, a.openContexts, a.openState, a.build, a.addModules, a.followRemovals, a.openDoors, a.showState, a.tellRestored} {
 		if err := step(ctx); err != nil {
 			return a, err
 		}
@@ -220,14 +223,14 @@ func (a *App) openRoots(context.Context) (err error) {
 // build makes the rooms that hold nothing open, each from the ones before.
 func (a *App) build(context.Context) error {
 	a.bus = a.watched(bus.New())
-	a.host = modulehost.NewHost(modulehost.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.rootsOf, Narrow: a.narrower.Narrow, Configs: a.opts.Configs, Log: a.log, OneCall: a.opts.OneCall})
+	a.host = modulehost.NewHost(modulehost.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.RootsOf, Narrow: a.narrower.Narrow, Configs: a.opts.Configs, Log: a.log, OneCall: a.opts.OneCall})
 	a.closing("modules", a.host.Close)
 	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
 	a.views = views.New(views.Options{
 		Offers: a.host.Offers,
 		Rules:  views.Rules{Policy: permit.Open(a.cfg.View.ReadOnly)}, // until there are modules; see begin
 		Always: []string{houseModule, jobModule, publicModule},
-		Look:   a.contexts.look,
+		Look:   a.contexts.Refresh,
 		Tail:   func(r mcpversion.Revision, shared bool) string { return a.engine.ListTail(r, shared) },
 		Log:    a.log,
 	})
@@ -291,13 +294,15 @@ func (a *App) addModules(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := a.host.AddFor(ctx, contextstore.Admin, contextModule, a.contexts.admin()); err != nil {
+	if err := a.host.AddFor(ctx, contextstore.Admin, contextModule, contextadmin.New(contextadmin.Options{
+		Book: a.contextStore, Judge: a.judge, Fixed: a.contexts.Definitions,
+	})); err != nil {
 		return err
 	}
 	if err := a.host.AddFor(ctx, contextstore.Admin, sshModule, sshkeys.New(sshkeys.Config{})); err != nil {
 		return err
 	}
-	return a.contexts.begin()
+	return a.startContexts()
 }
 
 // Modules are the names of the modules that are served to callers who name no

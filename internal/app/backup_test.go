@@ -76,7 +76,7 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if got := fmt.Sprint(eve.result("backup_list", `{}`)); !strings.Contains(got, "denied") {
 		t.Errorf("eve sees %s", got)
 	}
-	if _, err := a.contexts.book.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Description: "of ann"}}, "ann"); err != nil {
+	if _, err := a.contextStore.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Description: "of ann"}}, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	if err := a.who.AddUser(t.Context(), "bob", nil, "a password of bob"); err != nil {
@@ -145,7 +145,7 @@ func TestABackupMakesAFreshHostThisOne(t *testing.T) {
 	if got, _, err := c.tree.self.Get(); err != nil || got.ID != self.ID {
 		t.Errorf("the host is %v, want %s (%v)", got, self.ID, err)
 	}
-	if c.contexts.book.Current().Find("notes") == nil {
+	if c.contextStore.Current().Find("notes") == nil {
 		t.Error("the context is not there")
 	}
 	users, err := c.who.Users(t.Context())

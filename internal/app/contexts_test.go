@@ -148,7 +148,7 @@ func TestOnlyAdministratorsFindTheAdministration(t *testing.T) {
 	expect(t, admin.call("admin", "context_delete", `{"name":"default"}`), `is fixed`)
 	expect(t, admin.call("admin", "context_create", `{"name":"x","roels":[]}`), `invalid_arguments`, `roels`)
 	expect(t, admin.call("admin", "context_create", `{"name":"x","rules":[{"then":"maybe"}]}`), `expected allow, ask`, `Nothing was changed`)
-	if n := len(a.contexts.book.Current().Records); n != 0 {
+	if n := len(a.contextStore.Current().Records); n != 0 {
 		t.Errorf("%d contexts were made", n)
 	}
 }
@@ -361,10 +361,9 @@ func TestContextsComeAndGoUnderUse(t *testing.T) {
 	for i := range 3 {
 		admin.call("admin", "context_delete", fmt.Sprintf(`{"name":"c%d"}`, i))
 	}
-	a.contexts.leaving.Wait()
-	if names := a.host.Names(); slices.ContainsFunc(names, func(n string) bool { return strings.HasPrefix(n, "own-") }) {
-		t.Errorf("left behind: %v", names)
-	}
+	eventually(t, "the modules of removed contexts are gone", func() bool {
+		return !slices.ContainsFunc(a.host.Names(), func(n string) bool { return strings.HasPrefix(n, "own-") })
+	})
 }
 
 // A context of the book can be the one that callers get who name none.

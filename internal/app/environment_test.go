@@ -30,7 +30,7 @@ func TestProgramsFindTheEnvironmentOfTheirContext(t *testing.T) {
 		{Name: "lost", Modules: modules, Env: map[string]string{"TOKEN": "${secret:NOBODY}"}},
 	}
 	a, client := liveOn(t, cfg, Options{})
-	if _, err := a.contexts.book.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Modules: modules, Env: map[string]string{"STAGE": "notes", "TOKEN": "of ${secret:DEPLOY}"}}}, "ann"); err != nil {
+	if _, err := a.contextStore.Create(contextstore.Record{Name: "notes", Definition: contextstore.Definition{Modules: modules, Env: map[string]string{"STAGE": "notes", "TOKEN": "of ${secret:DEPLOY}"}}}, "ann"); err != nil {
 		t.Fatal(err)
 	}
 	ann := client("ann")

@@ -40,7 +40,7 @@ func clientRootSettings(cfg config.Config) clientroots.Settings {
 func (a *App) resolver() resolve.Resolver {
 	return resolve.Resolver{
 		RootsOf: func(who tool.Caller) tool.Roots {
-			if set := a.contexts.rootsOf(who); set != nil {
+			if set := a.contexts.RootsOf(who); set != nil {
 				return set
 			}
 			return a.roots

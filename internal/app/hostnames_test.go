@@ -1,7 +1,6 @@
 package app
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -12,9 +11,7 @@ import (
 	"sync"
 	"testing"
 
-	"gatehouse/internal/access/permit"
 	"gatehouse/internal/config"
-	"gatehouse/tool"
 )
 
 // Rules over op.paths see where a path leads, whichever way it is written.

@@ -9,7 +9,6 @@ import (
 
 	"gatehouse/internal/access/approvals"
 	"gatehouse/internal/dispatch/bus"
-	"gatehouse/internal/dispatch/notify"
 	"gatehouse/internal/modules/publicstate"
 )
 
@@ -55,42 +54,6 @@ func TestWhatHappensBecomesANotification(t *testing.T) {
 		second, _, _ := b.tree.info.Get()
 		return first.Unread == 1 && second.Unread == 1
 	})
-}
-
-func TestNewsOfFacts(t *testing.T) {
-	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
-	for _, c := range []struct{ subject, data, want string }{
-		{"auth.login_limited", `{"Kind":"login_limited","Principal":"bob","From":"10.0.0.1"}`, "warning: Too many tries to log in as bob. It came from 10.0.0.1."},
-		{"auth.login", `{"Principal":"bob"}`, ""},
-		{"auth.login_failed", `{"Principal":"bob"}`, ""},
-		{"auth.password_changed", `{"Principal":"bob"}`, "info: The password was changed of bob"},
-		{"auth.user_added", `{`, ""},
-		{"config.changed", `{"live":["rules"],"restart":null}`, ""},
-		{"config.changed", `{"restart":["listen.tcp"]}`, "warning: Some settings need a new start. They were changed while the host runs and are looked at when it is started again: listen.tcp"},
-		{"module.x.notification", `{"title":"hello","packageId":"y"}`, ": hello from x"},
-		{"module.x.notification", `[]`, ""},
-	} {
-		news, ok := notificationOf(bus.Event{Subject: c.subject, At: at, Data: json.RawMessage(c.data)})
-		got := ""
-		if ok {
-			got = string(news.Level) + ": " + news.Title
-			if news.Message != "" {
-				got += ". " + news.Message
-			}
-			if news.PackageID != "" {
-				got += " from " + news.PackageID
-			}
-		}
-		if got != c.want {
-			t.Errorf("%s %s is %q, want %q", c.subject, c.data, got, c.want)
-		}
-	}
-	var first, second notify.News
-	first, _ = notificationOf(bus.Event{Subject: "auth.login_limited", At: at, Data: json.RawMessage(`{"Principal":"bob"}`)})
-	second, _ = notificationOf(bus.Event{Subject: "auth.login_limited", At: at.Add(time.Minute), Data: json.RawMessage(`{"Principal":"bob"}`)})
-	if first.Once == "" || first.Once != second.Once {
-		t.Errorf("many tries are told many times: %q and %q", first.Once, second.Once)
-	}
 }
 
 // What a command changes becomes a notification of the hosts that run.

@@ -31,7 +31,7 @@ func (a *App) processDeps() (c process.Config, err error) {
 			return nil
 		}})
 	}
-	c.Hub, c.Env, c.Rules = a.openWebSockets(), a.contexts.environment, a.rules
+	c.Hub, c.Env, c.Rules = a.openWebSockets(), a.contexts.Environment, a.rules
 	if a.table != nil {
 		c.Sessions = sessions{a}
 	}

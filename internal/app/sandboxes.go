@@ -54,7 +54,7 @@ func (a *App) sandboxSecrets(who tool.Caller) (map[string]manager.Secret, error)
 		hosts[s.Name] = s.Hosts
 	}
 	refers := map[string]string{} // variables, and the secret of each
-	for name, value := range a.contexts.variables(who.Context) {
+	for name, value := range a.contexts.Variables(who.Context) {
 		if of, err := secret.Names(value); err == nil && len(of) == 1 && hosts[of[0]] != nil {
 			refers[name] = of[0]
 		}
@@ -62,7 +62,7 @@ func (a *App) sandboxSecrets(who tool.Caller) (map[string]manager.Secret, error)
 	if len(refers) == 0 {
 		return nil, nil
 	}
-	env, err := a.contexts.environment(who)
+	env, err := a.contexts.Environment(who)
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := checkDefault(next.View.Context, &fixed, a.contexts.book.Current()); err != nil {
+	if err := checkDefault(next.View.Context, &fixed, a.contextStore.Current()); err != nil {
 		return nil, nil, err
 	}
 	fixed.Policy.Host = a.resolver()
@@ -60,7 +60,7 @@ func (a *App) Reload(cfg config.Config) (live, restart []string, err error) {
 	a.limits.Rates.Set(rates.Rate, rates.Burst)
 	a.pacing.Store(next.Limits.Rate != nil)
 	a.settings.now = next
-	a.publish(string(notifier.ConfigChanged), notifier.ChangedSettings{live, restart})
+	a.publish(string(notifier.ConfigChanged), notifier.ChangedSettings{Live: live, Restart: restart})
 	return live, restart, nil
 }
 

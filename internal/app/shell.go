@@ -53,6 +53,6 @@ func (a *App) shellDeps() (shell.Config, error) {
 	return shell.Config{
 		Timeout: int(s.Timeout / time.Second), Allow: s.Allow, Deny: s.Deny, Shell: s.Shell, WorkingDir: s.WorkingDir,
 		NoStderr: s.NoStderr, Output: s.Output, Processes: s.Processes, Confine: s.Confine,
-		Env: a.contexts.environment,
+		Env: a.contexts.Environment,
 	}, nil
 }

@@ -151,3 +151,8 @@ func Warnings(rules []Rule, tools iter.Seq2[string, *tool.Tool]) (all []string) 
 	}
 	return all
 }
+
+// ReadArguments reports whether a rule reads the arguments of calls.
+func ReadArguments(rules []Rule) bool {
+	return slices.ContainsFunc(rules, func(r Rule) bool { return r.When != "" })
+}

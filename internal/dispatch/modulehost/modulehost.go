@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"slices"
 	"strings"
@@ -348,4 +349,17 @@ func (h *Host) NewID(kind string) string {
 		id += "_" + h.opts.Node
 	}
 	return id
+}
+
+// Tools iterates over the tools that modules offer, with the name of the module.
+func Tools(all []Offered) iter.Seq2[string, *tool.Tool] {
+	return func(yield func(string, *tool.Tool) bool) {
+		for _, o := range all {
+			for i := range o.Offer.Tools {
+				if !yield(o.Module, &o.Offer.Tools[i]) {
+					return
+				}
+			}
+		}
+	}
 }

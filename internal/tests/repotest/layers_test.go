@@ -90,6 +90,8 @@ var layers = [][]unit{
 			why: "the store keeps contexts; it serves no call"},
 	},
 	{
+		{path: "internal/dispatch/contextmanager", never: []string{"internal/mcp/session", "internal/dispatch/bus"},
+			why: "contexts are applied to what serves calls; this serves none"},
 		{path: "internal/mcp/protocol", why: "the protocol knows no module and no transport"},
 	},
 	{
@@ -101,7 +103,7 @@ var layers = [][]unit{
 		{path: "internal/mcp/client", why: "a client speaks the protocol to any server"},
 	},
 	{
-		{path: "internal/server/websocket", never: []string{"internal/dispatch", "internal/dispatch/views", "internal/access/permit"},
+		{path: "internal/server/websocket", only: []string{"tool", "internal/access/identity", "internal/dispatch/bus", "internal/dispatch/hub", "internal/mcp/protocol", "internal/server/*"},
 			why: "a WebSocket server moves messages; the host says who may see them"},
 		{path: "internal/packages", why: "other people's servers are reached through the protocol, as its client"},
 	},
