@@ -15,6 +15,7 @@ import (
 	"gatehouse/internal/access/identity"
 	"gatehouse/internal/access/limit"
 	"gatehouse/internal/access/permit"
+	"gatehouse/internal/app/core"
 	"gatehouse/internal/config"
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/bus"
@@ -27,12 +28,10 @@ import (
 	"gatehouse/internal/files/clientroots"
 	"gatehouse/internal/files/roots"
 	"gatehouse/internal/maintenance/backup"
-	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/seal"
 	"gatehouse/internal/mcp/session"
 	"gatehouse/internal/modules/contextadmin"
-	"gatehouse/internal/modules/job"
 	"gatehouse/internal/modules/resources"
 	"gatehouse/internal/modules/server"
 	"gatehouse/internal/modules/smtp"
@@ -97,12 +96,15 @@ type SettingError struct{ Err error }
 func (e *SettingError) Error() string { return e.Err.Error() }
 func (e *SettingError) Unwrap() error { return e.Err }
 
-// App is a host with all its rooms. New makes one.
+// Part is a part of the host that runs.
+type Part = core.Part
+
+// App is a host with all its parts. New makes one.
 type App struct {
 	cfg    config.Config
 	opts   Options
 	log    *slog.Logger
-	rooms  []Part // in the order of starting
+	parts  []Part // in the order of starting
 	doors  []Door
 	guests []guest
 
@@ -114,6 +116,7 @@ type App struct {
 	who    *identity.Service
 	ring   *seal.Ring
 	bus    bus.Bus
+	core   *core.Core // what serves a call; the next fields are parts of it
 	host   *modulehost.Host
 	views  *views.Contexts
 	limits *limit.Limits
@@ -178,24 +181,26 @@ func (a *App) abandon() {
 	for _, d := range a.doors {
 		d.close()
 	}
-	Run(ctx, a.log, a.cfg.Limits.StopPatience, a.rooms...)
+	core.Run(ctx, a.log, a.cfg.Limits.StopPatience, a.parts...)
 }
 
 // Run serves until ctx is done, the last door has closed by itself, or a
 // part fails. It returns when everything has stopped.
 func (a *App) Run(ctx context.Context) error {
-	parts := slices.Clone(a.rooms)
+	parts := slices.Clone(a.parts)
 	if len(a.doors) > 0 {
 		parts = append(parts, a.doorsPart())
 	}
-	parts = append(parts, closing("farewell", a.cfg.Limits.StopPatience, a.farewell))
-	return Run(ctx, a.log, a.cfg.Limits.StopPatience, parts...)
+	parts = append(parts, core.Closing("farewell", a.cfg.Limits.StopPatience, a.farewell))
+	return core.Run(ctx, a.log, a.cfg.Limits.StopPatience, parts...)
 }
 
-func (a *App) room(p Part) { a.rooms = append(a.rooms, p) }
+func (a *App) addPart(name string, run func(context.Context) error) {
+	a.parts = append(a.parts, Part{Name: name, Run: run})
+}
 
 func (a *App) closing(name string, close func(context.Context) error) {
-	a.room(closing(name, a.cfg.Limits.StopPatience, close))
+	a.parts = append(a.parts, core.Closing(name, a.cfg.Limits.StopPatience, close))
 }
 
 func (a *App) openRoots(context.Context) (err error) {
@@ -220,67 +225,73 @@ func (a *App) openRoots(context.Context) (err error) {
 	return nil
 }
 
-// build makes the rooms that hold nothing open, each from the ones before.
+// build makes what serves a call.
 func (a *App) build(context.Context) error {
 	a.bus = a.watched(bus.New())
-	a.host = modulehost.NewHost(modulehost.Options{Bus: a.bus, Roots: a.roots, RootsOf: a.contexts.RootsOf, Narrow: a.narrower.Narrow, Configs: a.opts.Configs, Log: a.log, OneCall: a.opts.OneCall})
-	a.closing("modules", a.host.Close)
-	a.room(Part{"jobs", a.runJobs}) // stops before the modules in which its rounds run
-	a.views = views.New(views.Options{
-		Offers: a.host.Offers,
-		Rules:  views.Rules{Policy: permit.Open(a.cfg.View.ReadOnly)}, // until there are modules; see begin
-		Always: []string{houseModule, jobModule, publicModule},
-		Look:   a.contexts.Refresh,
-		Tail:   func(r mcpversion.Revision, shared bool) string { return a.engine.ListTail(r, shared) },
-		Log:    a.log,
-	})
-	l := a.cfg.Limits
 	a.limits = limit.New(limits(a.cfg))
 	a.pacing.Store(a.cfg.Limits.Rate != nil)
-	a.calls = dispatch.New(dispatch.Options{
-		Bus: a.bus, Views: a.views, Spool: a.spool, Log: a.log, Timeout: l.Deadline, Budget: l.Result,
-		WordCounts: a.cfg.Approvals.CallersWord, NoOperators: a.opts.Private,
-		Approvals: a.book, Queue: a.limits.Queue, Ledger: a.callLedger(),
-	})
+	o := core.Options{
+		Bus:   a.bus,
+		Jobs:  a.jobs,
+		Spool: a.spool,
+		Modules: modulehost.Options{
+			Roots:   a.roots,
+			RootsOf: a.contexts.RootsOf,
+			Narrow:  a.narrower.Narrow,
+			Configs: a.opts.Configs,
+			Log:     a.log,
+			OneCall: a.opts.OneCall,
+		},
+		Views: views.Options{
+			Rules:  views.Rules{Policy: permit.Open(a.cfg.View.ReadOnly)}, // until the contexts are applied
+			Always: []string{houseModule, jobModule, publicModule},
+			Look:   a.contexts.Refresh,
+			Log:    a.log,
+		},
+		Calls: dispatch.Options{
+			Log:         a.log,
+			Timeout:     a.cfg.Limits.Deadline,
+			Budget:      a.cfg.Limits.Result,
+			WordCounts:  a.cfg.Approvals.CallersWord,
+			NoOperators: a.opts.Private,
+			Approvals:   a.book,
+			Queue:       a.limits.Queue,
+			Ledger:      a.callLedger(),
+		},
+		Engine: protocol.Options{
+			Seal:         a.ring,
+			Log:          a.log,
+			Info:         introduce(a.opts.Info),
+			Instructions: instructions,
+			StepUp:       a.who.StepUp,
+		},
+	}
 	if s := a.cfg.Sessions; !s.Off {
-		a.table = session.NewTable(session.Options{
-			IdleTTL: s.Idle, Sweep: s.Sweep, Max: s.Max,
-			Ended: func(s *session.Session, cause error) { a.engine.Left(s, cause) },
-		})
+		o.Sessions = &session.Options{IdleTTL: s.Idle, Sweep: s.Sweep, Max: s.Max}
 	}
-	a.watch()
+	a.core = core.New(o)
+	a.host, a.views, a.calls = a.core.Modules, a.core.Views, a.core.Calls
+	a.table, a.engine = a.core.Sessions, a.core.Engine
+	a.watch() // metrics and the ledger stop after all that publishes events
 	a.watchLedger()
-	a.engine = protocol.New(protocol.Options{
-		Calls: a.calls, Views: a.views, Sessions: a.table, Jobs: a.jobs, Seal: a.ring, Bus: a.bus, Log: a.log,
-		Info: introduce(a.opts.Info), Instructions: instructions, StepUp: a.who.StepUp,
-	})
-	a.host.Bind(a.calls.Inner, a.engine.StartJob)
-	a.host.OnChange(func(module.Audience) {
-		a.views.Stale()
-		a.engine.Changed()
-	})
-	a.room(Part{"engine", a.engine.Run})
-	if a.table != nil {
-		a.room(Part{"sessions", a.table.Run})
-	}
+	a.parts = append(a.parts, a.core.Parts(a.cfg.Limits.StopPatience)...)
 	return nil
 }
 
 // The host's own modules, part of every view.
 const (
-	houseModule = "house"
-	jobModule   = "job"
+	houseModule = core.ResourcesModule
+	jobModule   = core.JobModule
 )
 
 // greetingModule is the host's own module in the default context alone.
 const greetingModule = "greeting"
 
 func (a *App) addModules(ctx context.Context) error {
-	help := resources.Help{Find: a.views.Defined, Names: a.views.ToolNames}
-	if err := a.host.Add(ctx, houseModule, resources.New(a.spool, help)); err != nil {
+	if err := a.core.AddResources(ctx); err != nil {
 		return err
 	}
-	if err := a.host.Add(ctx, jobModule, job.New(a.jobs, a.rules)); err != nil {
+	if err := a.core.AddJobs(ctx, a.rules); err != nil {
 		return err
 	}
 	if err := a.host.Add(ctx, publicModule, a.tree.module()); err != nil {

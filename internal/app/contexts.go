@@ -98,6 +98,6 @@ func (a *App) startContexts() error {
 	if err != nil {
 		return &SettingError{err}
 	}
-	a.room(Part{"context book", a.contextStore.Run})
+	a.addPart("context book", a.contextStore.Run)
 	return nil
 }

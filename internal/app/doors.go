@@ -16,6 +16,7 @@ import (
 
 	"gatehouse/internal/access/certs"
 	"gatehouse/internal/access/identity"
+	"gatehouse/internal/app/core"
 	"gatehouse/internal/config"
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/server/httpserver"
@@ -51,7 +52,7 @@ func (a *App) doorsPart() Part {
 	for _, d := range a.doors {
 		parts = append(parts, d.part)
 	}
-	return together("doors", parts...)
+	return core.Together("doors", parts...)
 }
 
 // openDoors listens at every door that the settings name.
@@ -138,7 +139,7 @@ func (a *App) openHTTP(ctx context.Context) (Door, error) {
 			open.Address = "https://" + d[0] + "/mcp" // whatever port leads here: the certificate is for this
 		}
 	}
-	open.part = Part{"http", func(ctx context.Context) error { return door.Serve(ctx, ln) }}
+	open.part = Part{Name: "http", Run: func(ctx context.Context) error { return door.Serve(ctx, ln) }}
 	return open, nil
 }
 
@@ -161,7 +162,7 @@ func (a *App) OpenListener(ln net.Listener) (Door, error) {
 		return Door{}, err
 	}
 	return Door{Kind: HTTP, Address: httpserver.URL(ln.Addr(), false), close: func() { ln.Close() },
-		part: Part{"http", func(ctx context.Context) error { return door.Serve(ctx, ln) }}}, nil
+		part: Part{Name: "http", Run: func(ctx context.Context) error { return door.Serve(ctx, ln) }}}, nil
 }
 
 // authority is where certificates for public names come from.
@@ -193,7 +194,7 @@ func (a *App) OpenStdio(in io.Reader, out io.Writer) (Door, error) {
 	if in == nil || out == nil {
 		return Door{}, errors.New("open the stdio door: there is no standard input and output")
 	}
-	return Door{Kind: Stdio, part: Part{"stdio", func(ctx context.Context) error {
+	return Door{Kind: Stdio, part: Part{Name: "stdio", Run: func(ctx context.Context) error {
 		return stdio.Serve(ctx, a.engine, a.owner(), in, out, stdio.Options{Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Log: a.log})
 	}}, close: func() {}}, nil
 }
@@ -246,7 +247,7 @@ func (a *App) OpenUnix(_ context.Context, path string) (Door, error) {
 
 // lines is a door for newline-framed clients.
 func (a *App) lines(kind, address string, ln net.Listener) Door {
-	return Door{Kind: kind, Address: address, part: Part{strings.ToLower(kind), func(ctx context.Context) error {
+	return Door{Kind: kind, Address: address, part: Part{Name: strings.ToLower(kind), Run: func(ctx context.Context) error {
 		return socket.Serve(ctx, ln, a.engine, a.connected, socket.Options{
 			Limit: a.cfg.Limits.Message, Stop: a.cfg.Limits.StopPatience / 2, Log: a.log,
 		})

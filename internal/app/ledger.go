@@ -44,8 +44,8 @@ func (a *App) watchLedger() {
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	write := a.ledger.Watch(ctx, a.bus)
-	a.room(Part{"facts for the ledger", func(end context.Context) error {
+	a.addPart("facts for the ledger", func(end context.Context) error {
 		defer context.AfterFunc(end, stop)()
 		return write()
-	}})
+	})
 }

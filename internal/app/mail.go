@@ -15,10 +15,10 @@ func (a *App) smtpDeps() (smtp.Config, error) {
 	}
 	a.mailer = smtp.NewMailer(o)
 	a.startNotices()
-	a.room(Part{"mail", func(ctx context.Context) error {
+	a.addPart("mail", func(ctx context.Context) error {
 		a.mailer.Run(ctx)
 		return nil
-	}})
+	})
 	return smtp.Config{Mailer: a.mailer, Rules: a.rules}, nil
 }
 

@@ -34,7 +34,7 @@ func (a *App) startNotices() {
 		Pending: func() ([]approvals.Request, error) { return a.book.Pending(false) },
 		Add:     a.addNotice,
 	})
-	a.room(Part{"notices", n.Run})
+	a.addPart("notices", n.Run)
 }
 
 func (a *App) addNotice(ctx context.Context, news notify.News) {

@@ -29,7 +29,7 @@ func (a *App) watched(b bus.Bus) bus.Bus {
 		a.observed.tracer = telemetry.NewTracer(telemetry.TraceOptions{
 			Endpoint: t.Endpoint, Headers: t.Headers, Sample: t.Sample, Service: t.Service, Version: Version, Attributes: t.Attributes, Log: a.log,
 		})
-		a.room(Part{"traces", a.observed.tracer.Run}) // stops after everyone whose calls it traces
+		a.addPart("traces", a.observed.tracer.Run) // stops after everyone whose calls it traces
 	}
 	return telemetry.Watch(b, a.observed.tracer)
 }
@@ -53,10 +53,10 @@ func (a *App) watch() {
 	a.observed.handler = m.Handler()
 	ctx, stop := context.WithCancel(context.Background())
 	follow := m.Follow(ctx, a.bus)
-	a.room(Part{"metrics", func(end context.Context) error {
+	a.addPart("metrics", func(end context.Context) error {
 		defer context.AfterFunc(end, stop)()
 		return follow()
-	}})
+	})
 }
 
 // metricsDeps opens the store of measurements, and records the calls of this host
@@ -68,10 +68,10 @@ func (a *App) metricsDeps() (metricsmodule.Config, error) {
 	}
 	store := metrics.Open(path, metrics.Options{})
 	a.closing("metrics", func(context.Context) error { return store.Close() })
-	a.room(Part{"measured calls", func(ctx context.Context) error {
+	a.addPart("measured calls", func(ctx context.Context) error {
 		telemetry.RecordCalls(ctx, a.bus, store, a.log)
 		return nil
-	}})
+	})
 	return metricsmodule.Config{Store: store}, nil
 }
 

@@ -60,7 +60,7 @@ func (a *App) packageHouse() (*packages.House, error) {
 		return nil, err
 	}
 	a.house = house
-	a.room(Part{"packages", house.Run})
+	a.addPart("packages", house.Run)
 	return house, nil
 }
 

@@ -25,11 +25,11 @@ func (a *App) processDeps() (c process.Config, err error) {
 	if !a.opts.Private {
 		begun := make(chan struct{})
 		c.Folder, c.Ready = filepath.Join(a.cfg.Folders.State, "processes"), begun
-		a.room(Part{"detached processes", func(ctx context.Context) error { // when the tree follows the facts
+		a.addPart("detached processes", func(ctx context.Context) error { // when the tree follows the facts
 			close(begun)
 			<-ctx.Done()
 			return nil
-		}})
+		})
 	}
 	c.Hub, c.Env, c.Rules = a.openWebSockets(), a.contexts.Environment, a.rules
 	if a.table != nil {

@@ -27,7 +27,7 @@ type removals struct {
 // removed, and at its start what those left who were removed before.
 func (a *App) followRemovals(context.Context) error {
 	r := &removals{wake: make(chan struct{}, 1)}
-	a.room(Part{"removed users", func(ctx context.Context) error {
+	a.addPart("removed users", func(ctx context.Context) error {
 		before := time.Now() // this host was built
 		for {
 			select {
@@ -41,7 +41,7 @@ func (a *App) followRemovals(context.Context) error {
 			r.mu.Unlock()
 			a.endRemoved(ctx, all, before)
 		}
-	}})
+	})
 	return a.who.OnRemoved(func(all []identity.Removal) {
 		r.mu.Lock()
 		r.waiting = append(r.waiting, all...)

@@ -55,17 +55,17 @@ func (a *App) serverDeps() (c server.Config, err error) {
 	if _, err := os.Stat(a.cfg.Folders.Data); err == nil {
 		c.Meter.Path = a.cfg.Folders.Data
 	}
-	a.room(Part{"ends when asked", func(ctx context.Context) error {
+	a.addPart("ends when asked", func(ctx context.Context) error {
 		select {
 		case <-a.leaving.asked:
 		case <-ctx.Done():
 		}
 		return nil
-	}})
-	a.room(Part{"samples", func(ctx context.Context) error {
+	})
+	a.addPart("samples", func(ctx context.Context) error {
 		a.tree.sample(ctx, c.Meter)
 		return nil
-	}})
+	})
 	c.Show = a.tree.showJob
 	c.Packages, err = a.packageHouse()
 	return c, err

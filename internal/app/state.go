@@ -136,9 +136,9 @@ func (a *App) openState(ctx context.Context) error {
 	}
 	t := &tree{app: a, state: state.New(o)}
 	a.tree = t
-	a.room(Part{"state", func(ctx context.Context) error {
+	a.addPart("state", func(ctx context.Context) error {
 		return errors.Join(t.state.Run(ctx), t.state.Close(), closeLog())
-	}})
+	})
 	if err := t.mount(ctx); err != nil {
 		return fmt.Errorf("state: %w", err)
 	}
@@ -320,7 +320,7 @@ func (t *tree) begin(ctx context.Context) error {
 	if err := t.recall(ctx); err != nil {
 		return err
 	}
-	t.app.room(Part{"what the host remembers", t.recalling})
+	t.app.addPart("what the host remembers", t.recalling)
 	t.follow()
 	t.syncs()
 	return nil
@@ -338,7 +338,7 @@ func nameHost(s *hostSelf) error {
 func (t *tree) follow() {
 	ctx, stop := context.WithCancel(context.Background())
 	f := newFollower(ctx, t)
-	t.app.room(Part{"public state", func(end context.Context) error {
+	t.app.addPart("public state", func(end context.Context) error {
 		t.status("running")
 		defer context.AfterFunc(end, func() {
 			t.status("stopping")
@@ -346,7 +346,7 @@ func (t *tree) follow() {
 		})()
 		f.run(ctx)
 		return nil
-	}})
+	})
 }
 
 // farewellTime is how long clients have to take what they are told before the

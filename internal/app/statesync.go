@@ -31,7 +31,7 @@ func (t *tree) syncs() {
 		default:
 		}
 	})
-	t.app.room(Part{"subscriptions in step", s.run})
+	t.app.addPart("subscriptions in step", s.run)
 }
 
 func (s *syncing) run(ctx context.Context) error {

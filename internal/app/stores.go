@@ -45,9 +45,9 @@ func (a *App) openStores(context.Context) (err error) {
 	if err := a.book.ProofErr(); err != nil {
 		a.log.Warn("calls that need an approval cannot get one until this host is started again", "err", err)
 	}
-	a.room(Part{"approvals", func(ctx context.Context) error {
+	a.addPart("approvals", func(ctx context.Context) error {
 		return errors.Join(a.book.Run(ctx), a.book.Close())
-	}})
+	})
 	return nil
 }
 
@@ -78,13 +78,6 @@ func (a *App) openJobs() (*jobs.Jobs, error) {
 	return jobs.Open(filepath.Join(dir, "jobs.db"), jobs.Options{Log: a.log, DefaultTTL: a.cfg.Limits.JobKeep})
 }
 
-func (a *App) runJobs(ctx context.Context) error {
-	err := a.jobs.Run(ctx)
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), a.cfg.Limits.StopPatience)
-	defer cancel()
-	return errors.Join(err, a.jobs.Close(ctx))
-}
-
 // openSpool takes a folder of this host's own, because a spool belongs to one
 // host at a time, and removes it at the end.
 func (a *App) openSpool() error {
@@ -97,9 +90,9 @@ func (a *App) openSpool() error {
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(dir))
 	}
-	a.room(Part{"spool", func(ctx context.Context) error {
+	a.addPart("spool", func(ctx context.Context) error {
 		return errors.Join(a.spool.Run(ctx), a.spool.Close(), os.RemoveAll(dir))
-	}})
+	})
 	return nil
 }
 

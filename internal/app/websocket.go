@@ -34,7 +34,7 @@ func (a *App) openWebSockets() *hub.Hub {
 			Log:     a.log,
 		})
 		a.who.OnRevoked(a.sockets.Revoke)
-		a.room(Part{"hub", a.sockets.Run})
+		a.addPart("hub", a.sockets.Run)
 	}
 	return a.sockets.Hub()
 }

@@ -48,9 +48,9 @@ func (a *App) openIdentity(context.Context) (err error) {
 		return &SettingError{err}
 	}
 	a.who.OnRevoked(func(r identity.Revocation) { a.engine.Revoked(r.Principal, r.Credential) })
-	a.room(Part{"identity", func(ctx context.Context) error {
+	a.addPart("identity", func(ctx context.Context) error {
 		return errors.Join(a.who.Run(ctx), a.who.Close())
-	}})
+	})
 	return nil
 }
 

@@ -1,10 +1,12 @@
-// Package hosttest builds a whole host in memory for tests: every room from
-// the engine down, with the modules a test brings.
+// Package hosttest builds a whole host in memory for tests: everything from the
+// engine down, built by the function that builds the real host, with the modules
+// that a test brings.
 package hosttest
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"log/slog"
 	"sync"
 	"testing"
@@ -13,18 +15,16 @@ import (
 	"gatehouse/internal/access/approvals"
 	"gatehouse/internal/access/limit"
 	"gatehouse/internal/access/permit"
+	"gatehouse/internal/app/core"
 	"gatehouse/internal/dispatch"
 	"gatehouse/internal/dispatch/bus"
 	"gatehouse/internal/dispatch/jobs"
 	"gatehouse/internal/dispatch/modulehost"
 	"gatehouse/internal/dispatch/spool"
 	"gatehouse/internal/dispatch/views"
-	"gatehouse/internal/mcp/mcpversion"
 	"gatehouse/internal/mcp/protocol"
 	"gatehouse/internal/mcp/seal"
 	"gatehouse/internal/mcp/session"
-	"gatehouse/internal/modules/job"
-	"gatehouse/internal/modules/resources"
 	"gatehouse/module"
 	"gatehouse/tool"
 )
@@ -64,7 +64,9 @@ type Host struct {
 	Jobs      *jobs.Jobs
 	Spool     *spool.Spool
 	Bus       bus.Bus
-	stop      func()
+
+	core *core.Core
+	stop func()
 }
 
 // New builds a host and runs it until the test ends or Stop is called.
@@ -86,74 +88,69 @@ func New(t testing.TB, o Options) *Host {
 	if o.Policy == nil {
 		o.Policy = permit.Open(false)
 	}
-	h := &Host{}
+	h := &Host{stop: func() {}}
 	var err error
 	h.Spool, err = spool.Open(o.SpoolDir, spool.Options{Log: log})
 	must(err)
 	h.Jobs, err = jobs.Open(o.JobsFile, jobs.Options{Log: log})
 	must(err)
-	local := bus.New()
-	h.Bus = local
-	wire := bus.Bus(local)
-	if o.Bus != nil {
-		wire = o.Bus(local)
-	}
-	h.Modules = modulehost.NewHost(modulehost.Options{Bus: local, Roots: o.Roots, Log: log})
-	// The engine comes last but its list endings are needed first.
-	var engine *protocol.Engine
-	h.Views = views.New(views.Options{
-		Offers: h.Modules.Offers, Rules: views.Rules{Policy: o.Policy}, Log: log, Page: o.Page,
-		Tail: func(r mcpversion.Revision, shared bool) string { return engine.ListTail(r, shared) },
-	})
 	h.Approvals = approvals.Open("", approvals.Options{Log: log, Look: 5 * time.Millisecond})
-	h.Calls = dispatch.New(dispatch.Options{Approvals: h.Approvals, Bus: wire, Views: h.Views, Spool: h.Spool, Log: log, Timeout: o.Timeout, Budget: o.Budget, Slots: o.Slots, Queue: o.Queue, Ledger: o.Ledger})
-	if !o.NoTable {
-		h.Table = session.NewTable(session.Options{})
+	h.Bus = bus.New()
+	c := core.Options{
+		Bus:     h.Bus,
+		Jobs:    h.Jobs,
+		Spool:   h.Spool,
+		Modules: modulehost.Options{Roots: o.Roots, Log: log},
+		Views:   views.Options{Rules: views.Rules{Policy: o.Policy}, Log: log, Page: o.Page},
+		Calls: dispatch.Options{
+			Approvals: h.Approvals, Log: log, Timeout: o.Timeout, Budget: o.Budget,
+			Slots: o.Slots, Queue: o.Queue, Ledger: o.Ledger,
+		},
+		Engine: protocol.Options{
+			Seal: o.Seal, Log: log, Info: protocol.Info{Name: "gatehouse-test", Version: "0.0.0"},
+			Promote: o.Promote, Silence: o.Silence, AskFor: o.AskFor, InFlight: o.InFlight,
+		},
 	}
-	engine = protocol.New(protocol.Options{
-		Calls: h.Calls, Views: h.Views, Sessions: h.Table, Jobs: h.Jobs, Seal: o.Seal, Bus: local, Log: log,
-		Info:    protocol.Info{Name: "gatehouse-test", Version: "0.0.0"},
-		Promote: o.Promote, Silence: o.Silence, AskFor: o.AskFor, InFlight: o.InFlight,
-	})
-	h.Engine = engine
-	h.Modules.Bind(h.Calls.Inner, engine.StartJob)
-	h.Modules.OnChange(func(module.Audience) { h.Views.Stale(); engine.Changed() })
-	must(h.Modules.Add(t.Context(), "house", resources.New(h.Spool, resources.Help{Find: h.Views.Defined, Names: h.Views.ToolNames})))
+	if o.Bus != nil {
+		c.Requests = o.Bus(h.Bus)
+	}
+	if !o.NoTable {
+		c.Sessions = &session.Options{}
+	}
+	h.core = core.New(c)
+	h.Modules, h.Views, h.Calls = h.core.Modules, h.core.Views, h.core.Calls
+	h.Table, h.Engine = h.core.Sessions, h.core.Engine
+	must(h.core.AddResources(t.Context()))
 	if o.JobTools {
-		must(h.Modules.Add(t.Context(), "job", job.New(h.Jobs, nil)))
+		must(h.core.AddJobs(t.Context(), nil))
 	}
 	for name, make := range o.Modules {
 		must(h.Modules.Add(t.Context(), name, make))
 	}
-	h.run(t)
+	h.run(t, log)
 	return h
 }
 
-// run runs the rooms and stops them one at a time, in the order of app.
-func (h *Host) run(t testing.TB) {
-	var stops []func()
-	start := func(run func(context.Context) error) {
-		ctx, cancel := context.WithCancel(context.Background())
-		var wg sync.WaitGroup
-		wg.Go(func() { run(ctx) })
-		stops = append(stops, func() { cancel(); wg.Wait() })
-	}
-	start(h.Engine.Run)
-	if h.Table != nil {
-		start(h.Table.Run)
-	}
-	start(h.Jobs.Run)
-	start(h.Approvals.Run)
+// stopPatience is how long each part of a host may take to stop.
+const stopPatience = 10 * time.Second
+
+// run runs the parts as the real host does, until Stop.
+func (h *Host) run(t testing.TB, log *slog.Logger) {
+	parts := append([]core.Part{
+		{Name: "spool", Run: func(ctx context.Context) error { return errors.Join(h.Spool.Run(ctx), h.Spool.Close()) }},
+		{Name: "approvals", Run: func(ctx context.Context) error {
+			return errors.Join(h.Approvals.Run(ctx), h.Approvals.Close())
+		}},
+	}, h.core.Parts(stopPatience)...)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		core.Run(ctx, log, stopPatience, parts...) // what a part returns is not of interest to the tests
+	}()
 	h.stop = sync.OnceFunc(func() {
-		for _, stop := range stops {
-			stop()
-		}
-		bg, done := context.WithTimeout(context.Background(), 10*time.Second)
-		defer done()
-		h.Modules.Close(bg)
-		h.Jobs.Close(bg)
-		h.Approvals.Close()
-		h.Spool.Close()
+		cancel()
+		<-ended
 	})
 	t.Cleanup(h.stop)
 }

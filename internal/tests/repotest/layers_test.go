@@ -121,6 +121,10 @@ var layers = [][]unit{
 			why: "the list of modules names them and does nothing else"},
 	},
 	{
+		{path: "internal/app/core", never: []string{"internal/config", "internal/telemetry", "internal/packages"},
+			why: "tests build the core without files and settings"},
+	},
+	{
 		{path: "internal/app", why: "app builds every subsystem, so only code that starts a host imports it"},
 	},
 	{

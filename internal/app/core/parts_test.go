@@ -1,4 +1,4 @@
-package app
+package core
 
 import (
 	"context"
@@ -101,7 +101,7 @@ func TestDoorsStayOpenUntilTheLastHasEnded(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 		defer cancel()
 		begin := time.Now()
-		doors := together("doors", Part{"stdio", func(context.Context) error { d.write("stdio"); return nil }}, d.part("http", 0, nil))
+		doors := Together("doors", Part{"stdio", func(context.Context) error { d.write("stdio"); return nil }}, d.part("http", 0, nil))
 		if err := Run(ctx, quiet(), time.Second, doors); err != nil {
 			t.Fatal(err)
 		}
@@ -114,7 +114,7 @@ func TestDoorsStayOpenUntilTheLastHasEnded(t *testing.T) {
 func TestADoorThatFailsClosesTheOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var d diary
-		doors := together("doors", d.part("http", 0, nil), Part{"tcp", func(context.Context) error { return errors.New("no") }})
+		doors := Together("doors", d.part("http", 0, nil), Part{"tcp", func(context.Context) error { return errors.New("no") }})
 		err := Run(t.Context(), quiet(), time.Second, doors)
 		if err == nil || err.Error() != "doors: tcp: no" || !slices.Equal(d.lines, []string{"http"}) {
 			t.Errorf("got %v and stopped %v, want tcp's error and http stopped", err, d.lines)
@@ -127,7 +127,7 @@ func TestClosingWaitsForItsTurnAndHasADeadline(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		var left time.Duration
-		p := closing("spool", 3*time.Second, func(ctx context.Context) error {
+		p := Closing("spool", 3*time.Second, func(ctx context.Context) error {
 			if ctx.Err() != nil {
 				t.Error("the context has already ended")
 			}

@@ -1,4 +1,4 @@
-package app
+package core
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 )
 
 // A Part runs for as long as the host does. Run blocks until ctx is done or
-// the part can go on no longer, and returns only after every goroutine it
+// the part cannot continue, and returns only after every goroutine it
 // started has ended.
 type Part struct {
 	Name string
@@ -21,11 +21,11 @@ type Part struct {
 var errStop = errors.New("the host is stopping")
 
 // Run starts the parts in order and waits until ctx is done or one of them
-// has ended, well or not. Then it stops them one at a time from the end: each
+// has ended, with or without an error. Then it stops them one at a time from the end: each
 // has a context of its own, so that it stops when its turn comes and not when
 // the signal does, and each may take as long as patience. A part that takes
 // longer is left behind and reported. All errors are joined; a context's own
-// end is none.
+// end is no error.
 func Run(ctx context.Context, log *slog.Logger, patience time.Duration, parts ...Part) error {
 	ended := make(chan *running, len(parts))
 	var all []*running
@@ -79,9 +79,9 @@ func (r *running) stop(patience time.Duration) error {
 	return fmt.Errorf("%s: %w", r.Name, r.err)
 }
 
-// closing is a part that only has to be closed when its turn comes. close
+// Closing returns a part that only has to be closed when its turn comes. close
 // gets a context that ends with the patience.
-func closing(name string, patience time.Duration, close func(context.Context) error) Part {
+func Closing(name string, patience time.Duration, close func(context.Context) error) Part {
 	return Part{name, func(ctx context.Context) error {
 		<-ctx.Done()
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
@@ -90,9 +90,9 @@ func closing(name string, patience time.Duration, close func(context.Context) er
 	}}
 }
 
-// together is one part that runs several. It ends when all of them have
+// Together returns one part that runs several. It ends when all of them have
 // ended, or when one fails: then the others are stopped.
-func together(name string, parts ...Part) Part {
+func Together(name string, parts ...Part) Part {
 	return Part{name, func(ctx context.Context) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
