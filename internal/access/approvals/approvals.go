@@ -31,7 +31,7 @@ const (
 	Pending State = "pending"
 	Allowed State = "allowed"
 	Refused State = "refused"
-	Expired State = "expired" // nobody decided in time
+	Expired State = "expired" // no decision in time
 	Spent   State = "spent"   // allowed, and used
 )
 

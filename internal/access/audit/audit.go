@@ -7,7 +7,7 @@
 // form one chain. The end of the chain is also kept in a second file, the head,
 // so that lines missing at the end are noticed as well. Verify finds what was
 // altered, removed, moved or cut off, and says which. It does not help against
-// somebody who may write both files and rebuilds the whole chain: export what
+// an attacker who can write both files and rebuilds the whole chain: export what
 // must be beyond that person's reach.
 package audit
 
@@ -136,7 +136,7 @@ func (l *Ledger) Keep(ctx context.Context, e Entry) error {
 	switch {
 	case closed:
 		return ErrClosed
-	case failing != nil: // the line waits for better times; nobody waits with it
+	case failing != nil: // the line is written when writing works again; no caller waits
 		return l.tolerate(fmt.Errorf("%w: %w", ErrFailing, failing))
 	case b == nil:
 		return l.tolerate(fmt.Errorf("%w: %w", ErrFailing, errFull))

@@ -240,7 +240,7 @@ func TestClosingWritesWhatIsPending(t *testing.T) {
 }
 
 // A full disk is told at once, to those who wait and to those who ask, and
-// holds nobody up; when there is room again, everything that was pending is
+// delays no caller; when there is room again, everything that was pending is
 // written.
 //
 //redteam:attack What destroys is written down before it begins: the disk of the ledger is full
@@ -298,7 +298,7 @@ func TestLossIsALine(t *testing.T) {
 	l := ledger(t, fresh(t), Options{Pending: 2000, Flush: time.Millisecond})
 	fill(t, l, 1)
 	l.mu.Lock()
-	l.failing = errors.New("full") // nobody waits for room then
+	l.failing = errors.New("full") // no caller waits for space then
 	l.mu.Unlock()
 	big := Entry{Kind: "call", Reason: strings.Repeat("x", 250)}
 	for range 3 {

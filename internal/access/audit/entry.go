@@ -163,7 +163,7 @@ func (e *Entry) append(b, who []byte, seen *seen) []byte {
 		b = append(b, `","args":`...)
 		from := len(b)
 		if b = redactShaped(b, e.Args, &seen.members, seen.secrets.of(e.Input), private[e.Tool], seen.secrets.shapeOf(e.Input)); rawjson.Check(b[from:], 0) != nil {
-			b = append(b[:from], left...) // nobody checked them; a line must be readable whatever they are
+			b = append(b[:from], left...) // they were not validated; a line must be readable in any case
 		}
 		b = append(b, ',')
 	}

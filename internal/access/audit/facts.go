@@ -14,7 +14,7 @@ import (
 )
 
 // subjects are the facts that Watch writes down. Calls are not among them:
-// whoever runs them keeps them, because they must not be lost.
+// dispatch writes them itself, because they must not be lost.
 var subjects = []string{
 	"session.>", "auth.>", "login.>", "user.>", "token.>", "context.>", "config.>", "approval.>", "secret.>", "connection.>", "module.*", "package.>",
 	"module.sandbox.sandbox.network", // what code in a sandbox was let out to

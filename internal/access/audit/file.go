@@ -62,7 +62,7 @@ func (f *file) close() error {
 }
 
 // writer opens the file for writing. When it is not the file any more that
-// stands at its path, because somebody moved or removed it, the one that
+// stands at its path, because it was moved or removed, the one that
 // stands there is opened; the head then shows what is missing.
 func (f *file) writer() (db *sql.DB, opened bool, err error) {
 	f.mu.Lock()

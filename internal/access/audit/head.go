@@ -45,7 +45,7 @@ func record(at link) []byte {
 	return fmt.Appendf(nil, "%d %x\n", at.seq, at.hash)
 }
 
-// shorten replaces a long head by its last place. Whoever calls it keeps all
+// shorten replaces a long head by its last place. The caller keeps all
 // others from adding lines to the chain, and at is its end.
 func (h head) shorten(at link) error {
 	info, err := os.Stat(h.path)

@@ -11,7 +11,7 @@ import (
 type batch struct {
 	text   []byte // the lines' members, one after the other
 	ends   []int  // where each line ends in text
-	urgent bool   // somebody waits
+	urgent bool   // a caller waits
 	tries  int
 	done   chan struct{} // closed when it is durable, or has failed for the first time
 	err    error         // set before done is closed
@@ -102,7 +102,7 @@ func (l *Ledger) write() {
 	}
 }
 
-// next waits for a batch: at once when somebody waits for it, else for as
+// next waits for a batch: at once if a caller waits for it, else for as
 // long as lines may gather. It returns nil when the ledger is closed and
 // nothing is left, or nothing can be written.
 func (l *Ledger) next() *batch {

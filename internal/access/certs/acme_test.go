@@ -25,7 +25,7 @@ import (
 	"golang.org/x/crypto/acme"
 )
 
-// fakeACME is an authority that gives certificates to whoever proves a name by
+// fakeACME is an authority that issues certificates to clients that prove a name by
 // TLS-ALPN at one address. It takes every signature for good.
 type fakeACME struct {
 	t      *testing.T

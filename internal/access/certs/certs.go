@@ -1,6 +1,6 @@
 // Package certs finds the certificate a door shows.
 //
-// It is one of three: a pair of files that somebody maintains, certificates
+// It is one of three: a pair of files that the administrator maintains, certificates
 // for public names from an ACME authority, or a self-signed one that is made
 // and kept here. All of them stay fresh while the host runs: files are read
 // again when they change, the others are renewed in time. What cannot be read
@@ -29,7 +29,7 @@ type Options struct {
 	now func() time.Time // for tests; nil means time.Now
 }
 
-// ACME says where certificates for public names come from. Whoever fills in
+// ACME says where certificates for public names come from. The user who fills in
 // Domains agrees to the terms of the authority.
 type ACME struct {
 	Domains   []string

@@ -122,7 +122,7 @@ func warn(o Options, leaf *x509.Certificate) {
 	}
 }
 
-// askClients lets clients show certificates signed by somebody in a file.
+// askClients lets clients show certificates signed by an authority in a file.
 func (s *Source) askClients(o Options) error {
 	base := s.config.Clone()
 	trusted := &followed[*tls.Config]{paths: []string{o.ClientCA}, log: o.Log, now: o.now, read: func() (*tls.Config, error) {

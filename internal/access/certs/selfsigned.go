@@ -95,7 +95,7 @@ func (w *own) find() (*tls.Certificate, error) {
 }
 
 // replace makes the pair on disk anew, unless another process has just done
-// so: then that one is everybody's.
+// so: then that one is used by all.
 func (w *own) replace() (*tls.Certificate, error) {
 	unlock, err := atomicfile.Lock(filepath.Join(w.opts.Folder, "self-signed.lock"))
 	if err != nil {

@@ -15,7 +15,7 @@ const (
 )
 
 // knownDevice reports whether a request comes from a browser in which this user
-// has logged in before, by its cookie. The cookie lets nobody in.
+// has logged in before, by its cookie. The cookie is no credential.
 func (s *Service) knownDevice(r *http.Request, user string) (hash digest, known bool) {
 	all := r.CookiesNamed(s.cookieName(r, deviceName))
 	if len(all) != 1 || len(all[0].Value) != cookieSize {

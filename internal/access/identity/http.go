@@ -98,7 +98,7 @@ func (s *Service) settle(ctx context.Context, from netip.Addr, p Principal, err 
 func (s *Service) refuse(code string, why refusal) *Denied {
 	wire := code
 	if code == "unauthorized" {
-		wire = "" // RFC 6750: whoever sent nothing made no mistake
+		wire = "" // RFC 6750: a request without credentials is no error
 	}
 	return &Denied{Status: 401, Code: code, Message: string(why), Header: s.challenge(wire)}
 }
@@ -194,7 +194,7 @@ func found(p Principal, ok bool, err error) (Principal, error) {
 }
 
 // Line says who is at the other end of a newline connection that sent this
-// token in _meta, "" for none: then it is nobody, also from this machine, or
+// token in _meta, "" for none: then the caller is refused, also from this machine, or
 // anonymous where the options say so. addr is where a TCP connection comes from;
 // what has no address is not taken for this machine.
 func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Principal, *Denied) {
@@ -217,7 +217,7 @@ func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Prin
 // token.
 const MetaToken = "gatehouse/token"
 
-// unnamed is whoever brings no credential over HTTP.
+// unnamed returns the principal of an HTTP request without credentials.
 func (s *Service) unnamed(local bool) (Principal, error) {
 	if s.o.Insecure || s.o.Embedded || local && s.o.Mode == OpenLoopback && !s.Authenticates() {
 		return nobody, nil
@@ -231,9 +231,9 @@ func (s *Service) Authenticates() bool {
 	return s.byHand.secret != "" || s.oauth != nil || s.o.ClientCA || s.watch.claimed.Load() || s.watch.lost.Load()
 }
 
-// MustAuthenticate refuses a door that other machines can reach while nobody
+// MustAuthenticate refuses a listener that other machines can reach while no user
 // could log in there. host is what the door binds to; "" means loopback. The
-// local token does not count. In mode Required nobody is let in before a user
+// local token does not count. In mode Required no caller is admitted before a user
 // exists, so a pairing code will do.
 func (s *Service) MustAuthenticate(host string) error {
 	if s.o.Insecure || s.o.Embedded || s.o.Mode == Required || isLoopback(host) || s.Authenticates() {
@@ -248,12 +248,12 @@ func beyond(host string) error {
 		"or name an OAuth provider; auth.insecure, or --insecure of gatehouse serve, serves everybody without asking")
 }
 
-// errNoToken is a door of lines at which everybody would be turned away.
+// errNoToken is returned for a TCP listener that would refuse every client.
 var errNoToken = errors.New("nobody could be let in over TCP, where every caller brings a token, and there is none: " +
 	"set one (auth.token, or --auth-token of gatehouse serve), or add a user (gatehouse user add NAME); " +
 	"auth.insecure, or --insecure of gatehouse serve, serves everybody without asking")
 
-// MustHaveTokens refuses a TCP door at which nobody could be let in, and beyond
+// MustHaveTokens refuses a TCP listener that no client could use, and beyond
 // loopback what MustAuthenticate refuses. On loopback the local token will do.
 func (s *Service) MustHaveTokens(host string) error {
 	switch {

@@ -5,7 +5,7 @@
 // end of a socket. One credential counts: a header before a cookie, a cookie
 // before a certificate. What is presented and wrong is refused, also where
 // nothing would have been needed, and every refusal of a kind costs and reads
-// the same, so that nobody learns who exists here.
+// the same, so that callers do not learn which users exist.
 //
 // Users, tokens and lasting logins lie in one SQLite file that several
 // processes may share; what one of them changes, the others follow within a
@@ -31,17 +31,17 @@ const (
 	// OpenLoopback lets callers over HTTP from loopback in as the anonymous
 	// principal, as long as nothing was ever set up here to tell callers apart:
 	// no user, no token set by hand, no OAuth provider, no authority for client
-	// certificates. Over TCP, where nothing else says who connects, everybody
+	// certificates. Over TCP, where nothing else says who connects, every client
 	// needs a token.
 	OpenLoopback Mode = iota
-	// Required lets nobody in without credentials.
+	// Required refuses callers without credentials.
 	Required
 )
 
 // Options of a Service. The zero value serves loopback callers.
 type Options struct {
 	Mode     Mode
-	Insecure bool // whoever brings no credential is anonymous, from wherever
+	Insecure bool // a caller without credentials is anonymous, from any address
 	Embedded bool // the same at all doors but TCP: a program has its own way to decide who gets as far as those
 
 	AuthToken  string // a token set by hand, at least 16 bytes; good from everywhere
@@ -57,7 +57,7 @@ type Options struct {
 	Secure  bool     // a proxy in front speaks TLS, so cookies are Secure although this host sees none
 
 	Log  *slog.Logger // nil means none
-	Told func(Event)  // learns what happened, for the ledger; must not block; nil means nobody
+	Told func(Event)  // receives events for the ledger; must not block; nil means none
 }
 
 // Event is something about users and credentials that should be remembered.
@@ -212,7 +212,7 @@ func (s *Service) tell(kind, principal, credential, from string) {
 	}
 }
 
-// Revocation says that what was granted to somebody no longer holds.
+// Revocation says that a principal or credential lost what it was granted.
 type Revocation struct {
 	Principal  string
 	Credential string // "" means all of the principal's

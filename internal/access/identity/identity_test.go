@@ -326,7 +326,7 @@ func commits(t *testing.T, s *Service) func() int {
 	}
 }
 
-// Where the file cannot be read, nobody is let in by it, and nobody is told why.
+// Where the file cannot be read, no caller is admitted by it, and none is told why.
 func TestWhatCannotBeAskedIsRefused(t *testing.T) {
 	s := house(t, Options{})
 	secret, _ := newToken(t, s, Token{User: "bob"})

@@ -123,7 +123,7 @@ func (k *keys) begin() chan struct{} {
 func (k *keys) refresh(ctx context.Context) {
 	k.mu.Lock()
 	var flight chan struct{}
-	if !k.got.IsZero() { // otherwise nobody has needed them yet
+	if !k.got.IsZero() { // otherwise no request has needed them yet
 		flight = k.begin()
 	}
 	k.mu.Unlock()

@@ -253,7 +253,7 @@ func TestACodeRunsOut(t *testing.T) {
 	})
 }
 
-// Somebody was faster: the code of a host that has a user now is worth nothing.
+// Another user was faster: the code of a host that has a user now is worth nothing.
 func TestACodeDoesNotMakeASecondUser(t *testing.T) {
 	s := empty(t, "", Options{})
 	code, err := s.Pairing(t.Context())

@@ -138,7 +138,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// A TCP door at which everybody would be turned away does not open.
+// A TCP listener that would refuse every client does not open.
 func TestATCPDoorNeedsATokenThatThereIs(t *testing.T) {
 	local := filepath.Join(t.TempDir(), "token")
 	for name, c := range map[string]struct {

@@ -107,7 +107,7 @@ func TestAFormMayLogIn(t *testing.T) {
 	}
 }
 
-// Whoever is wrong learns nothing from it: text, headers and work are the same.
+// A failed login reveals nothing: text, headers and work are the same.
 //
 //redteam:attack One principal, however it comes: the time and text of a refused login tell who is known
 func TestWrongLoginsAreAlike(t *testing.T) {
@@ -145,7 +145,7 @@ func TestWrongLoginsAreAlike(t *testing.T) {
 			t.Errorf("%s: got %s, want %s", name, got.String(), said)
 		}
 	}
-	// Too short and too long is known to whoever sent it, and costs nothing.
+	// Too short and too long is known to the sender, and costs nothing.
 	for _, user := range []string{"alice", "nobody"} {
 		s.tries = newTries()
 		derived = 0

@@ -66,7 +66,7 @@ func (i *issuer) RoundTrip(r *http.Request) (*http.Response, error) {
 		json.NewEncoder(w).Encode(map[string]string{"issuer": i.url, "jwks_uri": i.url + "/keys"})
 	case r.URL.String() == i.url+"/keys":
 		i.fetches.Add(1)
-		// What else lies in real sets: keys for encryption and kinds nobody knows.
+		// Real sets also hold keys for encryption and keys of unknown types.
 		set := []any{map[string]string{"kty": "XX", "kid": "strange"}, map[string]string{"kty": "oct", "k": "c2VjcmV0", "kid": "shared"}}
 		for kid, key := range i.keys {
 			set = append(set, jose.JSONWebKey{Key: key.Public(), KeyID: kid, Use: "sig"})
@@ -464,7 +464,7 @@ func TestKeysChange(t *testing.T) {
 }
 
 // Many callers at once wait for one fetch, and an impatient one spoils it for
-// nobody.
+// no other caller.
 func TestOneFetchForMany(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newIssuer(t)

@@ -14,7 +14,7 @@ const (
 	pairSize = 12 // letters, 60 bits
 )
 
-// pairing is the code that makes whoever reads this host's standard error its
+// pairing is the code that makes the reader of this host's standard error its
 // first admin. It is kept in memory as a hash.
 type pairing struct {
 	mu    sync.Mutex
@@ -23,10 +23,10 @@ type pairing struct {
 }
 
 // ErrPairing means that a pairing code is wrong, used, too old, or not wanted
-// any more; which one is nobody's business.
+// any more; the caller does not learn which.
 var ErrPairing = errors.New("this pairing code is not valid; one is printed when a host without users starts, and works once, for 15 minutes")
 
-// Pairing makes a new pairing code, in groups of four letters, if nobody can
+// Pairing makes a new pairing code, in groups of four letters, if no user can
 // log in here yet; otherwise it returns "". The code that was made before no
 // longer works.
 func (s *Service) Pairing(ctx context.Context) (code string, err error) {
@@ -41,8 +41,8 @@ func (s *Service) Pairing(ctx context.Context) (code string, err error) {
 	return raw[:4] + "-" + raw[4:8] + "-" + raw[8:], nil
 }
 
-// Pair makes the first user, an admin, for whoever has the code. What is
-// wrong with the name or the password is only said to whoever has it, and
+// Pair makes the first user, an admin, for the bearer of the code. An error about
+// the name or the password is only returned to the bearer, and
 // then the code still works.
 func (s *Service) Pair(ctx context.Context, code, user, password string) error {
 	s.pair.mu.Lock()

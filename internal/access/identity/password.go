@@ -68,7 +68,7 @@ func random(n int) []byte {
 	return b
 }
 
-// checkPassword says what is wrong with a password that somebody chose.
+// checkPassword returns an error that says why a chosen password is not accepted.
 func checkPassword(password string) error {
 	if n := len(password); n < leastPassword || n > mostPassword {
 		return fmt.Errorf("a password has %d to %d bytes, this one has %d", leastPassword, mostPassword, n)
@@ -105,7 +105,7 @@ func (p *passwords) hash(ctx context.Context, password string) (string, error) {
 // stale means that the hash should be made anew.
 func (p *passwords) check(ctx context.Context, kept, password string) (ok, stale bool, err error) {
 	if checkPassword(password) != nil {
-		return false, false, nil // whoever it is for
+		return false, false, nil // for any user
 	}
 	h, there := parseHash(kept)
 	if !there {

@@ -74,7 +74,7 @@ func TestAlteredHashesAreNone(t *testing.T) {
 	}
 }
 
-// Memory is bounded: whoever finds all slots taken waits, and not for ever.
+// Memory is bounded: a caller that finds all slots in use waits for a limited time.
 func TestFewAreHashedAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPasswords(cheap)

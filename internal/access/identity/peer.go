@@ -11,7 +11,7 @@ import (
 // Peer is who the kernel says is at the other end of a Unix socket. This
 // process's own user is an admin: it could read and change everything here
 // anyway. root and others have the roles of the user of their name; others
-// without such a user are nobody here.
+// without such a user are unknown here.
 func (s *Service) Peer(uid uint32) (Principal, bool) {
 	if int64(uid) == int64(os.Getuid()) {
 		return Principal{Name: s.owner, Roles: []string{Admin}, Way: Peer, Credential: "uid:" + strconv.Itoa(int(uid))}, true

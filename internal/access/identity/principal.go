@@ -12,7 +12,7 @@ import (
 type Way string
 
 const (
-	Anonymous   Way = "anonymous"   // nobody was asked
+	Anonymous   Way = "anonymous"   // no credentials were required
 	Cookie      Way = "cookie"      // logged in with a password
 	ByToken     Way = "token"       // a token or API key of a user
 	Certificate Way = "certificate" // a client certificate the door verified
@@ -20,13 +20,13 @@ const (
 	Peer        Way = "peer"        // the kernel's word about a Unix socket
 	Local       Way = "local"       // the token of this machine, from this machine
 	Flag        Way = "flag"        // the token set by hand
-	Stdio       Way = "stdio"       // whoever started this process
+	Stdio       Way = "stdio"       // the user who started this process
 )
 
 // Admin is the role of those who may administer this host.
 const Admin = "admin"
 
-// Nobody is the name of the principal that was not asked who it is.
+// Nobody is the name of the principal without credentials.
 const Nobody = "anonymous"
 
 // Principal is who is asking. Its slices are shared: do not change them. Users
@@ -53,7 +53,7 @@ func (p Principal) Caller() tool.Caller {
 // Has reports whether the principal has a role.
 func (p Principal) Has(role string) bool { return slices.Contains(p.Roles, role) }
 
-// Live reports whether the credential has not run out. Whoever holds a
+// Live reports whether the credential has not run out. A holder of a
 // principal for long asks again.
 func (p Principal) Live(now time.Time) bool { return p.Until.IsZero() || now.Before(p.Until) }
 

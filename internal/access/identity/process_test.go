@@ -155,7 +155,7 @@ func TestTwoProcessesOnOneFile(t *testing.T) {
 	becomes("no user", "anonymous by anonymous")
 	ask("add alice")
 	becomes("a user", unnamed401)
-	hears(Revocation{Principal: Nobody}) // whoever came in before
+	hears(Revocation{Principal: Nobody}) // callers admitted before
 	token := "X-API-Key: " + ask("token alice")
 	becomes("a token", "alice by token", token)
 	p, _ := s.HTTP(request("GET", "/mcp", here, token))

@@ -17,7 +17,7 @@ without credentials, also if the file of users is lost or its disk is not mounte
 // remember writes down, apart from the file of users, that there has been a user,
 // or finds that it was written down while the file knows of none. Then callers
 // are told apart all the same, and none is let in but the host's own user: a file
-// that is lost must not open the host to everybody.
+// that is lost must not open the host to every caller.
 func (s *Service) remember(claimed bool) {
 	w := &s.watch
 	if claimed {

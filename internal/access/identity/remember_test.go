@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// A file of users that is lost, emptied or not mounted opens the host to nobody.
+// A file of users that is lost, emptied or not mounted does not open the host.
 //
 //redteam:attack One principal, however it comes: the file of users is removed, emptied or not mounted
 func TestALostFileOfUsersOpensNothing(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"gatehouse/internal/files/sqlfile"
 )
 
-// User is somebody this host knows.
+// User is an account of this host.
 type User struct {
 	Name     string    `json:"name"`
 	Roles    []string  `json:"roles"`

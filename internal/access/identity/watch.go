@@ -17,7 +17,7 @@ const (
 	mostKnown  = 100_000        // credentials in memory
 )
 
-// watch notices that the file has changed, whoever changed it.
+// watch detects changes of the file by any process.
 type watch struct {
 	last atomic.Int64 // the last look, in nanoseconds of uptime; 0 means never
 	// claimed is set once there has been a user. It stays set when the last
@@ -54,7 +54,7 @@ func (s *Service) look(force bool) error {
 	if force {
 		w.mu.Lock()
 	} else if !w.mu.TryLock() {
-		return nil // somebody is looking
+		return nil // another goroutine is checking
 	}
 	w.last.Store(now)
 	version := w.version
@@ -104,7 +104,7 @@ func (s *Service) compare(force bool) (told []Revocation, err error) {
 	claimed = claimed || w.claimed.Load()
 	s.remember(claimed)
 	if !w.claimed.Swap(claimed) && claimed && s.o.Mode == OpenLoopback && !s.o.Insecure && !s.o.Embedded {
-		told = append(told, Revocation{Principal: Nobody}) // who was let in unasked is asked from now on
+		told = append(told, Revocation{Principal: Nobody}) // anonymous callers need credentials from now on
 	}
 	outdated, err := s.endOutdated(ctx, db)
 	if err != nil {
@@ -122,7 +122,7 @@ func (s *Service) compare(force bool) (told []Revocation, err error) {
 	return told, nil
 }
 
-// changed reports whether somebody has committed something. In memory only
+// changed reports whether a process has committed a change. In memory only
 // this process does, and it looks by force.
 func (s *Service) changed(ctx context.Context) (bool, error) {
 	version, err := s.store.file.Changes(ctx)
@@ -149,7 +149,7 @@ func endedAfter(ctx context.Context, db *sql.DB, seq int64) (all []Revocation, e
 	return all, rows.Err()
 }
 
-// end records revocations for everybody, in the transaction that makes them
+// end records revocations for all processes, in the transaction that makes them
 // true.
 func end(tx *sql.Tx, now time.Time, all ...Revocation) error {
 	for _, r := range all {

@@ -48,7 +48,7 @@ func (q *Queue) SetContexts(all map[string]Context) {
 }
 
 // set changes the limits of one context. Where the rate stays what it was,
-// nobody's bucket is filled by the change.
+// the change fills no bucket.
 func (q *Queue) set(r *room, c Context) {
 	if r.most = c.Calls; c.Calls <= 0 {
 		r.most = math.MaxInt

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// in is a call of somebody in a context.
+// in is a call of a principal in a context.
 func in(name, who string) Who { return Who{Principal: who, Session: who, Context: name, Tool: "t"} }
 
 func TestCallsOfOneContextWaitForEachOther(t *testing.T) {
@@ -41,7 +41,7 @@ func TestCallsOfOneContextWaitForEachOther(t *testing.T) {
 }
 
 // However full one context is, calls elsewhere do not notice, also of those who
-// wait in it, and also when nobody else may wait.
+// wait in it, and also if no other call may wait.
 func TestAFullContextHoldsUpNobodyElsewhere(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 8, Waiting: 100})

@@ -12,7 +12,7 @@ import (
 type Options struct {
 	// Rate is how many requests a second one principal may make, and one
 	// session; 0 means no limit. On standard input and loopback there is none
-	// unless somebody sets it, elsewhere it is DefaultRate.
+	// unless it is set, elsewhere it is DefaultRate.
 	Rate  float64
 	Burst int // requests that may come at once; 0 means twice the rate, at least 1
 	Keys  int // principals and sessions that are remembered; 0 means 65,536

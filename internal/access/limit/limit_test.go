@@ -324,7 +324,7 @@ func TestNestedCallsNeverWait(t *testing.T) {
 	})
 }
 
-// Nobody fills the waiting room for the others.
+// No principal fills the queue for the others.
 func TestTheWaitingRoomIsShared(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 1, Session: 1000, Waiting: 100, Line: 30})

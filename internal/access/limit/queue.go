@@ -39,7 +39,7 @@ type Queue struct {
 
 const (
 	mostSpare = 64
-	mostTools = 10_000 // whose slots are kept although nobody uses them
+	mostTools = 10_000 // whose slots are kept while unused
 )
 
 // Who is a call as the queue knows it.
@@ -86,7 +86,7 @@ type Pass struct {
 // The slots a call takes, in order.
 const (
 	ofSession = iota
-	ofContext // before the tool, so that waiting here holds up nobody elsewhere
+	ofContext // before the tool, so that waiting here delays no call elsewhere
 	ofTool
 	ofHost
 	stages
@@ -148,7 +148,7 @@ func (q *Queue) Nested() *Pass {
 }
 
 // few is how many calls of a principal may wait although the waiting room is
-// full: nobody who asks for little is turned away because others ask for much.
+// full: a principal with few calls is not refused because others make many.
 const few = 16
 
 // admit refuses a call that has to wait when those before it fill the waiting
@@ -321,7 +321,7 @@ func (q *Queue) giveBack(p *Pass) {
 	}
 }
 
-// release frees one slot and hands it on. Whoever gets it goes on to the next
+// release frees one slot and hands it on. The call that gets it goes on to the next
 // stage, where it may have to wait again.
 func (q *Queue) release(s *slots) {
 	s.used--

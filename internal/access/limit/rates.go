@@ -52,7 +52,7 @@ func NewRates(o Options) *Rates {
 }
 
 // Set changes the rate, per second, and the burst, as Options has them.
-// Everybody starts with a full bucket.
+// Every key starts with a full bucket.
 func (r *Rates) Set(rate float64, burst int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,7 +10,7 @@ type slots struct {
 	principals ring[string, *ring[string, *list.List]] // then sessions, then passes in the order they came
 }
 
-// take takes a place if one is free and nobody waits for it.
+// take takes a slot if one is free and no call waits for it.
 func (s *slots) take() bool {
 	if s.used >= s.most || s.waiting > 0 {
 		return false

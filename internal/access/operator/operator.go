@@ -1,4 +1,4 @@
-// Package operator leaves what is everybody's matter on a host to those who rule
+// Package operator restricts operations that affect the whole host to those who administer
 // it.
 package operator
 
@@ -8,13 +8,13 @@ import "gatehouse/tool"
 const anonymous = "anonymous"
 
 // Func reports whether a caller is one of those who rule a host. nil says of
-// nobody that they are. It must be safe for concurrent use.
+// no caller. It must be safe for concurrent use.
 type Func func(who tool.Caller) bool
 
 // By reports whether a caller rules.
 func (f Func) By(who tool.Caller) bool { return f != nil && f(who) }
 
-// Check refuses a call of somebody who does not rule. What it would have done
+// Check refuses a call if the caller is not an administrator. What it would have done
 // is said in words that follow "may": read the logs.
 func (f Func) Check(c *tool.Call, what string) error {
 	if f.By(c.Caller) {

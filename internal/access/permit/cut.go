@@ -8,7 +8,7 @@ import (
 )
 
 // Cut is what of a caller matters to a policy: two callers with the same cut
-// see the same view, whoever they are. It can be read: roles, scopes and the
+// see the same view, for any principal. It can be read: roles, scopes and the
 // patterns of principals that fit, sorted.
 type Cut string
 

@@ -214,7 +214,7 @@ func (p *Policy) Gate(cut Cut, op Op) *Gate {
 }
 
 // settled is a verdict as it can be carried out: only calls of tools wait for
-// somebody's yes, so that for everything else asking is refusing, and what is
+// an approval, so that for everything else asking is refusing, and what is
 // listed can be had.
 func (op Op) settled(v Verdict) Verdict {
 	if op.Method != "tools/call" && (v.Kind == AskClient || v.Kind == AskOperator) {
@@ -229,7 +229,7 @@ func (op Op) settled(v Verdict) Verdict {
 // chain is rules in order; the first that fits decides.
 type chain struct {
 	rules []conditional // they read arguments
-	last  *Verdict      // when none of them decides; nil means nobody says anything
+	last  *Verdict      // when none of them decides; nil means no rule decides
 }
 
 func (c *chain) add(r *rule, op Op) {
@@ -375,7 +375,7 @@ func covers(scope string, op Op) bool {
 const MetricsScope = "metrics"
 
 // Watches reports whether a caller may read how this host fares: who
-// administers it, unless the credential is scoped to something else, and whoever
+// administers it, unless the credential is scoped to something else, and a caller who
 // was given a credential for it.
 func Watches(c tool.Caller, admin string) bool {
 	if slices.Contains(c.Scopes, MetricsScope) {

@@ -222,7 +222,7 @@ func TestOwnRulesNeverAllowWhatTheHostsRefuse(t *testing.T) {
 	}
 }
 
-// Nobody can be asked about reading a resource or getting a prompt, so a rule
+// No question can be asked about reading a resource or getting a prompt, so a rule
 // that asks hides them.
 func TestAskingAboutWhatIsNoToolRefuses(t *testing.T) {
 	p := policy(t, Options{Default: AskOperator, Rules: []Rule{{Methods: []string{"*"}, Names: []string{"file*"}, Then: AskClient}}})

@@ -12,7 +12,7 @@ import (
 const shortest = 6
 
 // Hider takes secrets out of what a program or a server says, as they are and
-// as JSON writes them. It guards against accidents: whoever has a secret can
+// as JSON writes them. It guards against accidents: a holder of a secret can
 // say it in other words. The zero value finds nothing.
 type Hider struct{ forms [][]byte }
 

@@ -1,7 +1,7 @@
 // Package secret keeps what must not be seen: values that cannot print
 // themselves, and a file of them that is encrypted at rest.
 //
-// A Text says "[secret]" to fmt, to logs and to whoever looks at it by
+// A Text says "[secret]" to fmt, to logs and to code that reads it by
 // reflection, and refuses to become JSON, YAML or text. The only way to what
 // it holds is Reveal, a name that is easy to look for.
 package secret
@@ -47,8 +47,8 @@ var (
 // New makes a secret of a value.
 func New(value string) Text { return Text{func() string { return value }} }
 
-// Reveal is what the secret holds. Whoever calls it hands the value to
-// somebody who needs it, and to nobody else.
+// Reveal returns the value of the secret. The caller passes the value to
+// the code that needs it, and to no other.
 func (t Text) Reveal() string {
 	if t.reveal == nil {
 		return ""

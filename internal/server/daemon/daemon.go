@@ -1,15 +1,15 @@
 // Package daemon is a host's life in the background: PID file, proof of
 // readiness, health, and the link over which thin clients reach it.
 //
-// It wraps a host and does not build one. Whoever runs a daemon claims its PID
-// file, opens its doors, proves to whoever started it that it serves, and tells
-// the system's manager. Whoever talks to one greets it over its Unix socket:
+// It wraps a host and does not build one. The process that runs a daemon claims its PID
+// file, opens its listeners, proves to its parent that it serves, and tells
+// the system's manager. A client first greets it over its Unix socket:
 // the greeting tells both which program the other is, so that two versions
 // never mix. Forwarder carries a client's messages over that link and outlives
 // the daemon at its other end.
 //
 // This room starts the daemon by itself, not through proc: what proc starts
-// ends with whoever started it.
+// ends with its parent.
 package daemon
 
 import (
@@ -107,7 +107,7 @@ func (b Build) Replaced() bool {
 }
 
 // OwnFolder makes a folder for this user only, and refuses one that is
-// another's: whoever owns it could put a socket of their own there.
+// another user's: its owner could put a socket there.
 func OwnFolder(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err

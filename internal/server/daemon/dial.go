@@ -18,7 +18,7 @@ const greetTime = 5 * time.Second
 // the PID file still lets only one daemon run.
 const turnMost = time.Minute
 
-// Ask asks whoever listens at a socket who it is.
+// Ask returns what the daemon at a socket says about itself.
 func Ask(ctx context.Context, path string) (About, error) {
 	c, err := connect(ctx, path)
 	if err != nil {
@@ -73,7 +73,7 @@ func connect(ctx context.Context, path string) (net.Conn, error) {
 	return c, nil
 }
 
-// Turn waits until nobody else starts a daemon, so that several who find none
+// Turn waits until no other process starts a daemon, so that several who find none
 // start one. release lets the next one look.
 func Turn(ctx context.Context, path string) (release func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)

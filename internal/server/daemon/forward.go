@@ -59,8 +59,8 @@ type Forwarder struct {
 const (
 	redialEvery  = 100 * time.Millisecond
 	patientAfter = 10 * time.Second
-	// grace is how long after a daemon has stopped as it should nobody starts
-	// another: whoever stopped it may be about to.
+	// grace is how long after a daemon has stopped as it should no client starts
+	// another: the one that stopped it may be about to.
 	grace        = 3 * time.Second
 	replayTime   = 30 * time.Second // for a new daemon to open the session again
 	flushTime    = 10 * time.Second // until a daemon must have taken a message
@@ -226,7 +226,7 @@ func (f *Forwarder) replay(ctx context.Context, c net.Conn, in *bufio.Reader) er
 }
 
 // answerTo reads up to the result of a request. What is said before it is for
-// nobody.
+// no client.
 func answerTo(in *bufio.Reader, id []byte) ([]byte, error) {
 	for {
 		line, err := wholeLine(in)
@@ -295,7 +295,7 @@ func (f *Forwarder) takeover(about About) error {
 	if !f.in.interruptible() {
 		return fmt.Errorf("a daemon of another version runs, %s as process %d", about.Version, about.PID)
 	}
-	f.t.end()        // nobody waits for room any longer
+	f.t.end()        // no goroutine waits for space any longer
 	f.in.interrupt() // and nothing more is read
 	f.reading.Wait()
 	state, err := json.Marshal(f.t.keep(f.in.rest()))
@@ -319,7 +319,7 @@ func (f *Forwarder) resume(state []byte) error {
 	return nil
 }
 
-// giveUp answers what waits, because nobody will. A client begins by asking
+// giveUp answers what waits, because no daemon will. A client begins by asking
 // something, and one that is still about to is told why as well.
 func (f *Forwarder) giveUp(ctx context.Context, err error) error {
 	f.t.first(ctx, firstTime)
@@ -329,7 +329,7 @@ func (f *Forwarder) giveUp(ctx context.Context, err error) error {
 		}
 	}
 	if ctx.Err() != nil {
-		return errClientGone // whoever started this has ended it
+		return errClientGone // the client has ended this process
 	}
 	return err
 }

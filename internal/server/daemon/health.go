@@ -14,7 +14,7 @@ import (
 
 // Health shows at an address of its own whether the daemon lives and serves:
 // GET /health, and GET /ready, which ends before the doors close. It says
-// nothing else, to whoever asks.
+// nothing else, to any client.
 type Health struct {
 	// Check reports why the daemon does not serve as it should; nil is good.
 	// It is called at most once a second, with a context that ends after 2 s.
@@ -97,7 +97,7 @@ func (h *Health) check(ctx context.Context) error {
 	if h.Check == nil || !h.at.IsZero() && time.Since(h.at) < healthFresh {
 		return h.last
 	}
-	// Whoever asked may have gone; the answer is for all.
+	// The client may have gone; the answer serves all.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), healthTime)
 	defer cancel()
 	err := h.Check(ctx)

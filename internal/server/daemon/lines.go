@@ -83,7 +83,7 @@ func newInput(r io.Reader, limit int) *input { return &input{src: sourceOf(r), l
 func (in *input) interrupt()          { in.src.interrupt() }
 func (in *input) interruptible() bool { return in.src.interruptible() }
 
-// rest is what was read and is no whole line. It waits until nobody reads.
+// rest is what was read and is no whole line. It waits until no goroutine reads.
 func (in *input) rest() []byte {
 	in.mu.Lock()
 	defer in.mu.Unlock()

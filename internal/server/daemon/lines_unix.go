@@ -26,7 +26,7 @@ func sourceOf(r io.Reader) feed {
 
 // polled is a file that is read only when something is there.
 type polled struct {
-	f          *os.File // kept, so that nobody closes it
+	f          *os.File // kept, so that the finalizer does not close it
 	fd         int
 	wake, stop *os.File
 }

@@ -81,7 +81,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return &conn{Conn: c, l: l}, nil
 }
 
-// Stopping tells everybody who greeted to send nothing more, now and later. It
+// Stopping tells all linked clients to send nothing more, now and later. It
 // returns when they have been told, or after a second.
 func (l *Listener) Stopping() {
 	l.mu.Lock()
@@ -102,7 +102,7 @@ func (l *Listener) Stopping() {
 	}()
 	select {
 	case <-done:
-	case <-time.After(byeTime): // one that does not read holds up nobody
+	case <-time.After(byeTime): // a client that does not read delays no other
 	}
 }
 

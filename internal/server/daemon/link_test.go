@@ -108,7 +108,7 @@ func TestMessagesBehindTheGreetingAreServed(t *testing.T) {
 	}
 }
 
-// Whoever greeted is told that the daemon stops and, at the end, how many of
+// A linked client is told that the daemon stops and, at the end, how many of
 // its lines were taken; what came later was not.
 func TestFarewellCountsWhatWasTaken(t *testing.T) {
 	taken, end := make(chan string, 9), make(chan struct{})

@@ -260,7 +260,7 @@ func (r *LogReader) copyFile(w io.Writer) (more bool, err error) {
 	n, err := io.Copy(w, io.NewSectionReader(f, r.pos-files[at], left))
 	r.pos += n
 	if more && n < left && err == nil {
-		r.pos = files[at+1] // a gap: somebody has cut the file
+		r.pos = files[at+1] // a gap: the file was truncated
 	}
 	return more, err
 }

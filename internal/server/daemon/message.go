@@ -170,7 +170,7 @@ func (m *message) interrupted() []byte {
 }
 
 // lost is the answer to one request that may have run, or that was answered
-// to nobody.
+// to no client.
 func (m *message) lost(id string) []byte {
 	const why = "the host ended while this ran, and it may have run. Look what has become of it before asking again."
 	if m.method != "tools/call" {

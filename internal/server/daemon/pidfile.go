@@ -23,7 +23,7 @@ type PIDFile struct {
 }
 
 const (
-	claimTries = 10 // somebody may only be looking
+	claimTries = 10 // another process may only be checking
 	claimPause = 20 * time.Millisecond
 	longestPID = 32 // bytes
 )
@@ -77,7 +77,7 @@ func (p *PIDFile) claim() error {
 	if !p.same() {
 		return errMoved
 	}
-	if _, err := readPID(p.f); err != nil { // it is somebody's, and not for us to overwrite
+	if _, err := readPID(p.f); err != nil { // it is another program's, so it is not overwritten
 		return fmt.Errorf("PID file %s: %w", p.path, err)
 	}
 	return nil
@@ -131,7 +131,7 @@ func FindPID(path string) (pid int, running bool, err error) {
 	return pid, false, nil
 }
 
-// RemoveStale removes a file that nobody has claimed.
+// RemoveStale removes a file that no process has claimed.
 func RemoveStale(path string) error {
 	p, err := claimOnce(path)
 	if err != nil {

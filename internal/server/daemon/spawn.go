@@ -23,7 +23,7 @@ type Spawn struct {
 }
 
 // proof is the one line that a daemon writes to its standard output for
-// whoever started it, when it serves or knows that it never will.
+// the process that started it, when it serves or cannot start.
 type proof struct {
 	About *About `json:"about,omitempty"`
 	Error string `json:"error,omitempty"`
@@ -100,11 +100,11 @@ func lastWords(dir string, from int64, end error) string {
 	return why + ":\n" + words[:min(len(words), most)]
 }
 
-// Prove tells whoever started this daemon that it serves, and lets go of
+// Prove tells the process that started this daemon that it serves, and closes
 // standard output.
 func Prove(out *os.File, a About) error { return prove(out, proof{About: &a}) }
 
-// GiveUp tells whoever started this daemon why it never will serve.
+// GiveUp tells the process that started this daemon why it cannot serve.
 func GiveUp(out *os.File, reason error, usage bool) error {
 	return prove(out, proof{Error: reason.Error(), Usage: usage})
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // Notify tells the system's manager something, as systemd's sd_notify does:
-// "READY=1", "STOPPING=1" and so on. Where nobody asked to be told it does
+// "READY=1", "STOPPING=1" and so on. If no manager asked for notifications, it does
 // nothing.
 func Notify(getenv func(string) string, state string) error {
 	path := getenv("NOTIFY_SOCKET")

@@ -22,11 +22,11 @@ type talk struct {
 	open  map[string]*message // sent or in the queue and not answered, by id
 	sent  uint64              // lines on this connection
 	held  bool                // nothing is sent now
-	busy  bool                // somebody is sending
+	busy  bool                // a goroutine is sending
 	write func([]byte) (int, error)
 	begun bool // the client has said something
 	last  bool // the client has said its last
-	gone  bool // nobody listens any longer
+	gone  bool // the peer no longer reads
 
 	hello   []byte // the client's initialize, nil before it was answered
 	welcome []byte // the result of it
@@ -79,7 +79,7 @@ func (t *talk) take(line []byte) {
 	}
 	t.queue = append(t.queue, m)
 	if len(t.queue) == 1 && !t.held && !t.busy {
-		t.send() // waking somebody else for it costs more than a usual call
+		t.send() // waking another goroutine for it costs more than a usual call
 		return
 	}
 	t.changed.Broadcast()
@@ -99,7 +99,7 @@ func (t *talk) send() error {
 	t.busy = false
 	if err != nil {
 		t.held = true
-		if n < len(line)-1 { // nobody can make sense of a part of it
+		if n < len(line)-1 { // a part of a line is useless to the peer
 			m.n = 0
 			t.sent--
 			t.queue = append([]*message{m}, t.queue...)
@@ -160,7 +160,7 @@ func (t *talk) over() {
 	t.changed.Broadcast()
 }
 
-// end wakes everybody who waits.
+// end wakes all waiting goroutines.
 func (t *talk) end() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -234,7 +234,7 @@ func (t *talk) wake() {
 }
 
 // pump sends what waits until ctx is done, sending fails, or the client has
-// said its last and all of it was sent: then it reports true. Somebody calls
+// said its last and all of it was sent: then it reports true. The caller calls
 // wake when ctx is done.
 func (t *talk) pump(ctx context.Context) (all bool) {
 	t.mu.Lock()

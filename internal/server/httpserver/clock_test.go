@@ -178,7 +178,7 @@ func TestKeepAlive(t *testing.T) {
 	})
 }
 
-// A client that reads nothing is cut off, and nobody else notices.
+// A client that reads nothing is cut off, and no other client notices.
 //
 //redteam:attack Nobody takes the host from the others: a client that stops reading
 func TestClientThatStopsReading(t *testing.T) {
@@ -261,7 +261,7 @@ func TestClientThatStopsReading(t *testing.T) {
 	})
 }
 
-// nobody reads a stream and keeps nothing.
+// noClient is a client that reads no stream and keeps nothing.
 type nobody struct{}
 
 func (nobody) WriteEvent(string, []byte) error { return nil }

@@ -114,7 +114,7 @@ func (x *exchange) open() bool {
 	x.wire = x.door.newWire(x.w, x.framing, x.wireOver, x.wakeUp)
 	x.wire.mu.Lock()
 	if x.framing == chunked {
-		// The connection may be taken over, and then nobody reads the next
+		// The connection may be taken over, and then the server does not read the next
 		// request on it: a client that pools connections must not send one.
 		x.w.Header().Set("Connection", "close")
 	}

@@ -41,12 +41,12 @@ type Options struct {
 	Version string // likewise; "" shows none
 
 	// Degraded returns what the host cannot do at the moment, "" if it can do
-	// everything. Everybody may read it at /ready, so it names no path and no
+	// everything. Any client may read it at /ready, so it names no path and no
 	// user. nil means that nothing is ever degraded.
 	Degraded func() string
 
 	// Identify says who is asking, before anything of the body is read. nil
-	// means that everybody is anonymous.
+	// means that every caller is anonymous.
 	Identify func(*nethttp.Request) (protocol.Who, *Denied)
 	// Public says which requests need no identity; nil means that only the
 	// endpoints for messages ask for one.
@@ -56,7 +56,7 @@ type Options struct {
 	Auth nethttp.Handler
 	// Metrics is served at /metrics; nil means that there is none.
 	Metrics nethttp.Handler
-	// Watches says who may not read them; nil means that whoever may call may.
+	// Watches says who may not read them; nil means that every caller who may call may.
 	Watches func(protocol.Who) *Denied
 	// Socket makes WebSockets of requests to /ws, of callers who were let in;
 	// nil means that there are none.
@@ -224,7 +224,7 @@ func (d *Door) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
 	return d.admitted(w, d.opts.Watches(who))
 }
 
-// admitted answers whoever is turned away.
+// admitted answers a request that is refused.
 func (d *Door) admitted(w nethttp.ResponseWriter, denied *Denied) bool {
 	if denied != nil {
 		maps.Copy(w.Header(), denied.Header)
@@ -289,7 +289,7 @@ func (d *Door) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
 	}
 }
 
-// socket is /ws. Whoever has one says more than a GET does, so it is not let in
+// socket is /ws. A client that has one does more than a GET does, so it is not let in
 // more easily than a POST: not with the cookie of another origin's page.
 func (d *Door) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
 	as := r.WithContext(r.Context())

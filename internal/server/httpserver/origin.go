@@ -142,7 +142,7 @@ var (
 // admit decides about the Origin headers of a request and writes what the
 // browser needs to know into h, the headers of the answer. No Origin means
 // that no web page is asking. Other ports of loopback are foreign: behind them
-// may be a sandbox or a server that runs somebody else's code.
+// may be a sandbox or a server that runs untrusted code.
 func (o *origins) admit(h nethttp.Header, r *nethttp.Request) bool {
 	h["Vary"] = varyOrigin
 	values := r.Header["Origin"]

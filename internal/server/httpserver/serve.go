@@ -83,7 +83,7 @@ func (d *Door) rest(ctx context.Context, busy func() bool) {
 }
 
 // Close ends every open stream. It is for a Door that is embedded as a
-// handler in somebody else's server; Serve does it by itself.
+// handler in another server; Serve does it itself.
 func (d *Door) Close() {
 	d.stopping.Store(true)
 	d.pulse.each((*wire).Close)

@@ -259,7 +259,7 @@ func (w *wire) takeOver() bool {
 }
 
 // Close ends the stream as it should be; what was written arrives. A write
-// that is stuck is given up, because somebody else has taken the stream.
+// that is stuck is given up, because another request has taken the stream.
 func (w *wire) Close() {
 	if !w.mu.TryLock() {
 		(*w.limit.Load()).SetWriteDeadline(time.Now().Add(abortTime))
@@ -273,7 +273,7 @@ func (w *wire) Close() {
 const goneTime = 20 * time.Millisecond
 
 // gone reports whether the client has closed a connection that was taken from
-// net/http. Nobody reads from such a connection, so its end is noticed only
+// net/http. The server does not read from such a connection, so its end is noticed only
 // when a keep-alive cannot be written, or here.
 func (w *wire) gone() bool {
 	if !w.mu.TryLock() {

@@ -14,7 +14,7 @@ import (
 )
 
 // probeTime is how long a socket that is there already may take to show that
-// somebody listens on it.
+// a process listens on it.
 const probeTime = time.Second
 
 // ListenTCP listens on host:port; without a host it listens on 127.0.0.1
@@ -64,8 +64,8 @@ const maxPath = 103
 
 // ListenUnix listens on a Unix socket. The folder is made, for this user only,
 // if it is not there; the socket can be used by this user only. A socket that
-// is there already is removed if nobody answers on it, and the error says so
-// if somebody does. Closing the listener removes the socket.
+// is there already is removed if no process answers on it, and the error says so
+// if one does. Closing the listener removes the socket.
 func ListenUnix(path string) (net.Listener, error) {
 	if len(path) > maxPath {
 		return nil, fmt.Errorf("listen on unix socket: the path has %d bytes, the system allows %d: %s", len(path), maxPath, path)
@@ -88,7 +88,7 @@ func ListenUnix(path string) (net.Listener, error) {
 	return u, nil
 }
 
-// clear makes room for a socket: it removes one on which nobody listens.
+// clear removes a socket on which no process listens.
 func clear(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {

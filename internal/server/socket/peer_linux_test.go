@@ -35,7 +35,7 @@ func asNobody(t *testing.T, do func()) {
 }
 
 // Processes of other users come no further than the socket: its folder and its
-// mode keep them out, and should somebody have opened both, the kernel says who
+// mode keep them out, and if both were opened, the kernel says who
 // they are.
 func TestOtherUsersAreTurnedAway(t *testing.T) {
 	if os.Getuid() != 0 {
@@ -59,7 +59,7 @@ func TestOtherUsersAreTurnedAway(t *testing.T) {
 		conn.SetDeadline(time.Now().Add(time.Minute))
 		fmt.Fprintln(conn, hello) // may come too late to be taken
 		conn.(*net.UnixConn).CloseWrite()
-		said, _ := io.ReadAll(conn) // whoever is turned away is cut off
+		said, _ := io.ReadAll(conn) // a refused peer is disconnected
 		return string(said)
 	}
 	for _, c := range []struct {

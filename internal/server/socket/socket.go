@@ -51,7 +51,7 @@ func (o *Options) fill() {
 }
 
 // Serve serves every connection of the listener until ctx is done, and closes
-// the listener. who says who is behind a connection; nil means that everybody
+// the listener. who says who is behind a connection; nil means that every peer
 // is anonymous. When it returns, all connections are closed and their
 // goroutines have ended. The error is why listening failed.
 func Serve(ctx context.Context, ln net.Listener, e *protocol.Engine, who func(net.Conn) (protocol.Who, error), o Options) error {

@@ -180,7 +180,7 @@ func TestOtherProtocolsAreTurnedAway(t *testing.T) {
 	c.say("no message, and none of HTTP", hello)
 	c.hears(`"error"`)
 	c.hears(`"id":1,"result"`)
-	c.say("GET / HTTP/1.1", ping) // whoever has spoken is known, and goes on after a mistake
+	c.say("GET / HTTP/1.1", ping) // a known peer goes on after an error
 	c.hears(`"error"`)
 	c.hears(`"id":3,"result":{}`)
 	if heard.Load() == 0 {

@@ -8,7 +8,7 @@ import (
 
 // leaving is the context of a request: it ends when the client leaves or the
 // request has been answered. Unlike those of package context it costs next to
-// nothing as long as nobody waits for its end.
+// nothing as long as no goroutine waits for its end.
 type leaving struct {
 	context.Context // for its values
 
@@ -41,7 +41,7 @@ func (l *leaving) Err() error {
 	return nil
 }
 
-// AfterFunc is what package context asks for instead of Done, so that nobody
+// AfterFunc is what package context asks for instead of Done, so that no goroutine
 // has to wait in a goroutine.
 func (l *leaving) AfterFunc(f func()) (stop func() bool) {
 	l.mu.Lock()

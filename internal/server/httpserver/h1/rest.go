@@ -17,7 +17,7 @@ func newHanded() *handed {
 	return &handed{conns: make(chan net.Conn), done: make(chan struct{})}
 }
 
-// give hands a connection over, or closes it when nobody takes it any more.
+// give hands a connection over, or closes it if no server accepts it any more.
 func (h *handed) give(c net.Conn) {
 	select {
 	case h.conns <- c:

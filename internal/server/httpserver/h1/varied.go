@@ -11,7 +11,7 @@ type line struct {
 
 // varied recognises a head that differs from the last one in the values of
 // fields alone, and in none that the rest depends on. Most of it is then known
-// already, and its header is that of the last head, changed: whoever served
+// already, and its header is that of the last head, changed: the handler that served
 // that has returned. When it does not, the last head is forgotten.
 func (r *reader) varied(b []byte) (head, bool) {
 	if len(r.raw) == 0 {
