@@ -78,8 +78,8 @@ func announce(w World, cfg config.Config, host *app.App, same command) {
 	}
 }
 
-// pair says how the first user is made on a host that lets nobody in without
-// credentials and knows nobody yet.
+// pair says how the first user is made on a host that admits no caller without
+// credentials and has no user yet.
 func pair(ctx context.Context, w World, host *app.App) error {
 	code, err := host.Pairing(ctx)
 	if code != "" {

@@ -112,7 +112,7 @@ func show(w World, r *client.Result, full bool) (err error) {
 }
 
 // broken tells a server's refusal, and giving up, from a connection that
-// broke: the latter counts as nobody there.
+// broke: the latter counts as no server.
 func broken(err error) error {
 	_, refused := errors.AsType[*client.RPCError](err)
 	if refused || errors.Is(err, context.Canceled) {

@@ -17,7 +17,7 @@ const (
 	exitOK          = 0
 	exitFailed      = 1 // the tool, or the host, failed
 	exitUsage       = 2 // the command line or a setting is wrong
-	exitConnect     = 3 // nobody to talk to
+	exitConnect     = 3 // no server answered
 	exitInterrupted = 130
 )
 

@@ -444,7 +444,7 @@ settings the daemon that runs is left alone.`,
 			}
 			if now.silent == nil {
 				if _, err := startedIn(now.about); err != nil {
-					return err // before nobody serves
+					return err // before the old one stops
 				}
 			}
 			was, err := stopDaemon(c.Context(), w, l.Config, stopTime)
@@ -467,7 +467,7 @@ settings the daemon that runs is left alone.`,
 
 // startedIn is the folder in which the next daemon is started in the place of
 // one. Where that is gone it is one that its tools may touch anyway; never the
-// folder somebody happens to be in, which its tools would be let into.
+// current folder of the user, which its tools would be let into.
 func startedIn(a daemon.About) (dir string, err error) {
 	for _, dir := range append([]string{a.Dir}, a.Folders...) {
 		if info, err := os.Stat(dir); err == nil && info.IsDir() && filepath.IsAbs(dir) {

@@ -163,7 +163,7 @@ func (r *running) open(ctx context.Context) (err error) {
 		how = "" // who opened the sockets starts who takes them
 	}
 	defer func() {
-		for _, ln := range passed { // those that nobody took
+		for _, ln := range passed { // the unused ones
 			ln.Close()
 		}
 	}()
@@ -358,7 +358,7 @@ func (r *running) serve(ctx context.Context) error {
 	return err
 }
 
-// begin waits until the host answers at its own socket, and tells everybody
+// begin waits until the host answers at its own socket, and notifies every goroutine
 // who waits for that.
 func (r *running) begin(ctx context.Context) error {
 	if err := r.check(ctx); err != nil {

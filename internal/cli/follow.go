@@ -63,7 +63,7 @@ func (f *follower) follow(ctx context.Context, r *client.Result) (*client.Result
 }
 
 // begun says that a call goes on as a job: in the server's words, where it says
-// why, as when somebody has to approve of it.
+// why, for instance that it needs an approval.
 func begun(r *client.Result) string {
 	if len(r.Structured) == 0 && len(r.Content) > 0 && r.Content[0].Text != "" {
 		why, _, _ := strings.Cut(r.Content[0].Text, "\n")

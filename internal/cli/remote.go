@@ -100,7 +100,7 @@ func (t *target) connect(c *cobra.Command, w World) (cl *client.Client, end func
 
 // credential is the token for the server: what was given, or what the local
 // token's file holds, or what the environment says. The local token goes only
-// where somebody said so: any program may listen on this machine.
+// where the user said so: any program may listen on this machine.
 func (t *target) credential(getenv func(string) string) (string, error) {
 	switch t.token {
 	case "":
@@ -180,7 +180,7 @@ func (t *target) within(ctx context.Context, w World, o client.Options) (*client
 		cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // a command says its answer, not how it was made
 	}
 	cfg.Doors.Stdio, cfg.Doors.HTTP.Open, cfg.Doors.TCP, cfg.Doors.Unix = false, false, "", ""
-	cfg.Limits.Result = cfg.Limits.Message // whoever reads a terminal can page
+	cfg.Limits.Result = cfg.Limits.Message // the reader of a terminal can page
 	ours, theirs := net.Pipe()
 	host, err := app.New(ctx, cfg, app.Options{Log: logger(w.Err, cfg, new(slog.LevelVar)), Private: true, OneCall: true, Conn: theirs, Settings: l.File})
 	if err != nil {

@@ -200,7 +200,7 @@ func (s *thin) reads(ctx context.Context, view string) (map[string]bool, error) 
 	return reads, err
 }
 
-// start starts a daemon, unless somebody else has meanwhile: with the flags and
+// start starts a daemon, unless another process has meanwhile: with the flags and
 // in the folder of the one before, if the client had one.
 func (s *thin) start(ctx context.Context, last daemon.About) error {
 	cfg := s.l.Config
@@ -252,7 +252,7 @@ func (s *thin) retire(ctx context.Context, about daemon.About) (retired bool, er
 	}
 	defer done()
 	if now, err := daemon.Ask(ctx, socketPath(cfg)); err != nil || now.PID != about.PID {
-		return true, nil // somebody else has
+		return true, nil // another process has
 	}
 	dir, err := startedIn(about)
 	if err != nil {

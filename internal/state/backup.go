@@ -93,7 +93,7 @@ func syncFile(path string) error {
 
 // Restore makes every mount what it was when a backup was made, all of them or
 // none; one the backup does not know becomes null. Revisions go on from where
-// they are, so that whoever follows is told. The backup is read as a whole
+// they are, so that followers are notified. The backup is read as a whole
 // first, and a damaged one changes nothing.
 func (l *FileLog) Restore(ctx context.Context, path string) error {
 	saved, err := readBackup(ctx, path)

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// A Demand is a live mount of many that has its members only while somebody
-// looks at them, so that keeping them costs nothing when nobody does. Whoever
+// A Demand is a live mount that holds its members only while a client
+// reads or follows them, so that it costs nothing otherwise. The package that
 // reads or follows a part of the tree in which the mount lies finds it filled;
-// when the last subscription has gone and nobody has read for a while, it is
+// when the last subscription has gone and no client has read for a while, it is
 // emptied. OnDemand makes one. Safe for concurrent use.
 type Demand[E any] struct {
 	to   *Mount[map[string]E]
 	fill func() map[string]E
 	idle time.Duration
 
-	looked atomic.Bool // somebody does; set before the members are looked up
+	looked atomic.Bool // a client does; set before the members are looked up
 
 	mu     sync.Mutex // taken before the mount's
-	last   time.Time  // when somebody began to look
+	last   time.Time  // when the first client read it
 	timer  *time.Timer
 	filled bool
 }
@@ -33,7 +33,7 @@ type demand interface {
 
 // OnDemand makes the members of a mount be there on demand. fill gives them as
 // they are; it is run while the mount cannot be written to, and must use
-// neither the mount nor the tree. Once is called once, before anybody reads.
+// neither the mount nor the tree. Once is called once, before the first read.
 func OnDemand[E any](m *Mount[map[string]E], idle time.Duration, fill func() map[string]E) *Demand[E] {
 	d := &Demand[E]{to: m, fill: fill, idle: idle}
 	t := m.tree
@@ -88,7 +88,7 @@ func (d *Demand[E]) set(to func() map[string]E) error {
 	return err
 }
 
-// rest empties the mount when nobody looks any more.
+// rest empties the mount when no client reads it any more.
 func (d *Demand[E]) rest() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -102,10 +102,10 @@ func (d *Demand[E]) rest() {
 	}
 	d.looked.Store(false)
 	d.filled = false
-	d.set(func() map[string]E { return map[string]E{} }) // a tree that is closed is seen by nobody
+	d.set(func() map[string]E { return map[string]E{} }) // a closed tree has no readers
 }
 
-// followed reports whether somebody follows a part of the tree in which a place
+// followed reports whether a client follows a part of the tree in which a place
 // lies, or one below it.
 func (t *Tree) followed(place Pointer) bool {
 	t.mu.Lock()

@@ -93,7 +93,7 @@ func TestAMountThatIsFollowedStaysFilled(t *testing.T) {
 	})
 }
 
-// Whatever is changed while somebody begins to look is there in the end.
+// Whatever is changed while a client starts reading is there in the end.
 func TestNothingIsLostWhenALookBegins(t *testing.T) {
 	for i := range 200 {
 		tr := state.New(state.Options{})

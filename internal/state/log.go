@@ -13,14 +13,14 @@ import (
 // is said here. Safe for concurrent use.
 type Log interface {
 	// Append adds a change to a mount whose revision is expected; a mount
-	// that nobody has written to is at 0. When it returns without an error
+	// that was never written to is at 0. When it returns without an error
 	// the change is where it survives whatever the log is made to survive,
 	// and the mount is at the revision it returns, expected+1. The error is a
 	// *Conflict when the mount is at another revision, ErrPatch for a patch
 	// that is empty or too large. After any other error it is unknown whether
 	// the change is there: Follow tells.
 	Append(ctx context.Context, mount string, expected uint64, p Patch) (revision uint64, err error)
-	// Follow yields what brings whoever knows a mount at a revision up to
+	// Follow yields the changes that bring a reader of a mount at a revision up to
 	// date, and then every further change, until ctx is done; then it ends
 	// without an error. The first Change comes at once, with an empty patch
 	// when there is nothing new. Further ones may cover several revisions.

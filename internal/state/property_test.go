@@ -183,7 +183,7 @@ func TestFoldedPatchesAreTheTree(t *testing.T) {
 				}
 				time.Sleep(time.Duration(rnd.IntN(400)) * time.Millisecond)
 			}
-			time.Sleep(time.Hour) // everybody has had the time to hear of everything
+			time.Sleep(time.Hour) // all followers have had the time to receive everything
 			cancel()
 			for range readers {
 				if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {

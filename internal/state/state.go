@@ -20,7 +20,7 @@ import (
 
 // Options of a Tree. The zero value is a tree of which nothing is kept.
 type Options struct {
-	// Log keeps the durable mounts; nil keeps them as long as the tree. Whoever
+	// Log keeps the durable mounts; nil keeps them as long as the tree. The package that
 	// opened it closes it, after the tree.
 	Log Log
 	// Window is how long changes are gathered, from the first one on, before a
@@ -57,9 +57,9 @@ type Tree struct {
 	epoch string // tells the revisions of this tree from those of its earlier lives
 	now   atomic.Pointer[moment]
 
-	demands atomic.Pointer[[]demand] // mounts that are filled when somebody looks
+	demands atomic.Pointer[[]demand] // mounts that are filled when a client reads them
 
-	mu       sync.Mutex // of everything below; held for short, never while a log or anybody else is waited for
+	mu       sync.Mutex // of everything below; held for short, never while waiting for a log or a caller
 	mounts   map[string]*mount
 	topics   map[string]*topic
 	subs     int
@@ -282,7 +282,7 @@ func (t *Tree) mount(at string) (*mount, error) {
 	return nil, fmt.Errorf("%w: %q", ErrNoMount, at)
 }
 
-// publish makes a new value of a mount what everybody sees. m.mu is held.
+// publish makes a new value of a mount what readers see. m.mu is held.
 func (t *Tree) publish(m *mount, revision uint64, v any) {
 	d := differ{}
 	d.diff(m.value, v) // they share what is alike, so this costs what has changed
@@ -364,7 +364,7 @@ func (v View) Mark() Mark { return Mark{v.Revision, v.of} }
 // JSON writes the value, the members of objects sorted by name.
 func (v View) JSON() ([]byte, error) { return encode(v.Value) }
 
-// Read gives the part of the tree at a pointer. It waits for nobody, but what
+// Read gives the part of the tree at a pointer. It does not wait, but what
 // is there on demand is filled by the first who reads it.
 func (t *Tree) Read(at Pointer) View {
 	t.wake(at)

@@ -47,7 +47,7 @@ type Sub struct {
 	opened int // counts windows, so that the end of an earlier one does nothing
 }
 
-// topic is a part of the tree that somebody follows.
+// topic is a part of the tree with followers.
 type topic struct {
 	at   Pointer
 	subs map[*Sub]struct{}
@@ -244,7 +244,7 @@ func (s *Sub) Flush(always bool) {
 }
 
 // Next waits for an Update. The error is ErrClosed after Close, or the cause
-// of ctx. Changes that come meanwhile are put together: whoever is slow gets
+// of ctx. Changes that come meanwhile are put together: a slow follower gets
 // fewer and larger updates, or one that says Again.
 func (s *Sub) Next(ctx context.Context) (Update, error) {
 	for {

@@ -169,7 +169,7 @@ func TestFlushTellsAtOnce(t *testing.T) {
 }
 
 // Who does not read gets everything in one patch, or once the word to read
-// again, and nobody else notices.
+// again, and no other client notices.
 func TestSlowReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		tr := state.New(state.Options{Pending: 4000})
@@ -363,7 +363,7 @@ func TestThousandSubscribers(t *testing.T) {
 	for i := range 1000 {
 		at := fmt.Sprintf("/public/m/%d", i%100)
 		s, _ := subscribe(t, tr, at, "")
-		subscribe(t, tr, at, "") // nobody reads this one
+		subscribe(t, tr, at, "") // this one is not read
 		go func() {
 			u, err := s.Next(t.Context())
 			if err == nil && (len(u.Patch) != 1 || u.Again) {

@@ -25,7 +25,7 @@ const (
 	scrapeTime   = 10 * time.Second
 )
 
-// Sources are asked when somebody looks. Each may be nil: then there is
+// Sources are called at each scrape. Each may be nil: then there is
 // nothing of the kind.
 type Sources struct {
 	Version  string
@@ -36,7 +36,7 @@ type Sources struct {
 	Overdue  func() int           // calls that ignore their deadline
 	Limits   func() limit.Stats   // of calls and rates
 	Traces   *Tracer              // what became of spans
-	Log      *slog.Logger         // hears of scrapes that fail; nil: nobody
+	Log      *slog.Logger         // hears of scrapes that fail; nil means none
 	Extra    prometheus.Collector // whatever else is to be shown
 }
 
@@ -130,7 +130,7 @@ func (m *Metrics) known(name string) string {
 	return name
 }
 
-// moment is the collector of what is asked for when somebody looks.
+// moment is the collector of what is read at each scrape.
 type moment struct{ Sources }
 
 // reading is one metric of the moment.

@@ -99,7 +99,7 @@ func usable(path string) bool {
 
 const leafPrefix = "gatehouse-"
 
-// leafName is a name nobody else has, and tells whose the group is.
+// leafName returns a unique name that says whose the group is.
 func leafName() string { return leafPrefix + procid.Self() + "-" + rand.Text() }
 
 // sweepLeft ends what hosts left behind that are gone: of this folder, and of

@@ -42,7 +42,7 @@ type Detached struct {
 
 // Detach starts a process that goes on when the host ends. Stdin has to be nil
 // or a file, Stdout and Stderr files; Input and Terminal are not used. Whole is
-// meant. Whoever starts it calls Leave, or waits for Done.
+// meant. The caller calls Leave, or waits for Done.
 func Detach(spec Spec) (*Detached, error) {
 	d := &Detached{grace: spec.Grace, whole: whole{kept: true}}
 	started := make(chan error)
@@ -231,7 +231,7 @@ func (d *Detached) Kill() error {
 	}
 }
 
-// ended says what is wrong when nobody follows the process any more.
+// ended returns the error of a process that is no longer followed.
 func (d *Detached) ended() error {
 	select {
 	case <-d.done:

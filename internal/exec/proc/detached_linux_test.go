@@ -159,7 +159,7 @@ func TestADetachedProcessOutlivesAKilledHost(t *testing.T) {
 	patiently(t, "it is still there", func() bool { return !running(m.Pid) })
 }
 
-// A mark of another process, of another start of the system or of somebody
+// A mark of another process, of another start of the system or of another user
 // else's groups finds nothing, and ends nothing.
 func TestAMarkFindsItsOwnProcessOnly(t *testing.T) {
 	detachable(t)

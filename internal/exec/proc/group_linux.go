@@ -14,7 +14,7 @@ type group struct{ cmd *exec.Cmd }
 func dieWithHost(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }
 
 // await waits for the child's end and leaves it a zombie, so that its number,
-// which is the group's, cannot be given to somebody else yet.
+// which is the group's, cannot be reused yet.
 func (g *group) await() {
 	const byPid = 1
 	var info [128]byte // siginfo_t

@@ -32,9 +32,9 @@ func (g *group) hangUp() { syscall.Kill(-g.cmd.Process.Pid, syscall.SIGHUP) }
 
 func (g *group) kill() { syscall.Kill(-g.cmd.Process.Pid, syscall.SIGKILL) }
 
-// close waits a moment for what was killed to be gone, so that whoever waited
-// finds nothing of it at work. Zombies that nobody takes away do not hold it up
-// for long, and asking with signal 0 harms nobody who has the number by now.
+// close waits a moment for what was killed to be gone, so that the caller
+// finds nothing of it at work. Zombies that are not reaped do not delay it
+// for long, and asking with signal 0 does no harm to a process that has the number by now.
 func (g *group) close() {
 	for range 100 {
 		if syscall.Kill(-g.cmd.Process.Pid, 0) == syscall.ESRCH {
@@ -44,7 +44,7 @@ func (g *group) close() {
 	}
 }
 
-// Signal sends a signal to the child's group, and to nobody once the child has
+// Signal sends a signal to the child's group, and to none once the child has
 // ended and the number may be another's.
 func (p *Process) Signal(s syscall.Signal) (err error) {
 	p.signal(func() { err = syscall.Kill(-p.cmd.Process.Pid, s) })

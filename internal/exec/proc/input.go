@@ -9,7 +9,7 @@ import (
 )
 
 // ErrNoInput is what Type returns when the child's input was not kept open, is
-// closed, or has nobody left to read it.
+// closed, or has no reader left.
 var ErrNoInput = errors.New("its input is closed")
 
 // typeWait is how long Type waits for a child that does not read.

@@ -12,7 +12,7 @@ import (
 )
 
 // pipes carry what is not a file to and from the child. exec.Cmd could do
-// that, but then nobody could tell the child's end from its output's.
+// that, but then the kernel could not tell the child's end from its output's.
 type pipes struct {
 	theirs []*os.File // the child's ends; closed here once it has them
 	ours   []*os.File
@@ -92,7 +92,7 @@ func (p *pipes) output(to io.Writer) (io.Writer, error) {
 	p.copies = append(p.copies, func() {
 		defer p.out.Done()
 		err := pass(to, r)
-		r.Close() // a child that prints on learns that nobody reads
+		r.Close() // a child that prints on gets EPIPE
 		if err != nil && !errors.Is(err, os.ErrClosed) {
 			p.fail(fmt.Errorf("output: %w", err))
 		}

@@ -93,7 +93,7 @@ type State struct {
 	Took    time.Duration // from Start to the end
 	CPU     time.Duration // user and system time of the child and what it waited for
 	Stopped error         // why we ended it; nil when it ended by itself
-	Unseen  bool          // nobody saw how it ended, so that Code and Signal say nothing
+	Unseen  bool          // its end was not observed, so that Code and Signal say nothing
 	Cut     bool          // something outside the group still held the output, so the rest of it is lost
 }
 
@@ -117,7 +117,7 @@ type Process struct {
 	stopped error // why we ended it
 }
 
-// Start starts a child, which is ended when ctx ends. Whoever starts it calls
+// Start starts a child, which is ended when ctx ends. The caller calls
 // Wait or Stop.
 func Start(ctx context.Context, spec Spec) (*Process, error) {
 	if ctx.Err() != nil {

@@ -130,7 +130,7 @@ func TestAChildOutlivesItsCallersThread(t *testing.T) {
 }
 
 // onOtherThread runs f on a thread that ends with it. The process's first
-// thread never ends, so whoever lands there lets somebody else go first.
+// thread never ends, so a goroutine that runs there yields.
 func onOtherThread(f func()) {
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine

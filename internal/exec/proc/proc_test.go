@@ -70,7 +70,7 @@ func (w *lineWriter) pid(t *testing.T) int {
 	return n
 }
 
-// eventually asks again and again: the kernel tells nobody when an orphan ends.
+// eventually asks again and again: the kernel does not report the end of an orphan.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {

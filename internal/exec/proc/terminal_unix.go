@@ -33,7 +33,7 @@ func (p *pipes) openTerminal(cmd *exec.Cmd, spec Spec, in *input) error {
 	p.out.Add(1)
 	p.copies = append(p.copies, func() {
 		defer p.out.Done()
-		// EIO is how a terminal says that nobody has its other end open.
+		// A terminal returns EIO if its other end is closed.
 		if err := pass(to, ours); err != nil && !errors.Is(err, syscall.EIO) && !errors.Is(err, os.ErrClosed) {
 			p.fail(err)
 		}

@@ -103,7 +103,7 @@ func (w *whole) makeV1(name string, most int) {
 }
 
 // withdraw tells whether it is worth starting without a group what could not be
-// started in one: the system may know cgroups and still not let anybody be born
+// started in one: the system may know cgroups and still not let a process start
 // in them.
 func (w *whole) withdraw(cmd *exec.Cmd) bool {
 	if w.dir == nil {
@@ -159,7 +159,7 @@ func (w *whole) kill() {
 	}
 }
 
-// gone tells whether there was a group and nobody is in it: then it could be
+// gone reports whether there was a group and no process is in it: then it could be
 // removed, which is the quickest way to know.
 func (w *whole) gone() bool {
 	path := w.v2 + w.v1

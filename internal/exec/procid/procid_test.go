@@ -70,7 +70,7 @@ func TestWhatWasLeftBehindIsToldByItsName(t *testing.T) {
 		"left-" + gone + "-":                   false,
 		"else-" + gone + "-rest":               false,
 		"left-" + Self() + "-rest":             false,
-		"left-1-4194305-1-rest":                false, // another space, where the number may be somebody's
+		"left-1-4194305-1-rest":                false, // another space, where the number may be in use
 		"left-" + space + "-x-1-rest":          false,
 		"left-" + strconv.Itoa(1<<30) + "-one": false,
 	} {

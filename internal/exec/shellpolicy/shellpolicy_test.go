@@ -138,7 +138,7 @@ var verdicts = []struct{ want, line string }{
 	{"ANN", `./ls`},
 	{"ANN", `/bin/../tmp/ls`},
 
-	// Names nobody knows.
+	// Unknown names.
 	{"UUU", `$x`},
 	{"UUU", `${x}`},
 	{"UUU", `$x y`},

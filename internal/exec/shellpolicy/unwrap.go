@@ -186,7 +186,7 @@ func (j *judging) find(c *simple) {
 	}
 }
 
-// xargs judges what xargs runs, with arguments nobody knows.
+// xargs judges what xargs runs, with unknown arguments.
 func (j *judging) xargs(c *simple) {
 	s := wrappers["xargs"]
 	run, replace, ok := j.options(c, &s)

@@ -118,7 +118,7 @@ func TestWordsOfTheseTexts(t *testing.T) {
 	}
 }
 
-// Files nobody learnt from are told by their content alone, and better by
+// Files outside the training set are recognised by their content alone, and better by
 // their names.
 func TestAccuracy(t *testing.T) {
 	by := corpus(t)

@@ -22,7 +22,7 @@ const (
 	offset     = 16   // what the file adds to a weight so that it is a character above '0'
 	perDigit   = 8    // steps of a weight per unit of the natural logarithm
 	repeats    = 4    // how often one word counts
-	votes      = 40.0 // words from which on more of them make nobody surer
+	votes      = 40.0 // words from which on more of them add no certainty
 	wordsWorth = 0.25 // what words count beside clues
 )
 

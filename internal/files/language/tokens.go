@@ -18,7 +18,7 @@ func tokens(b []byte, found func(string)) {
 	}
 }
 
-const tokenMost = 24 // bytes of a word that are looked at; longer ones are nobody's mark
+const tokenMost = 24 // bytes of a word that are looked at; longer ones identify no language
 
 func nextToken(b []byte) (n int, token string) {
 	c := b[0]

@@ -21,7 +21,7 @@ type folder struct {
 	// Of a part of another folder:
 	above string // its name in there; "" for a whole one
 	fixed bool   // it is what it was when it was opened, and closed soon
-	lent  bool   // the root is somebody else's to close
+	lent  bool   // the caller of the constructor closes the root
 
 	now atomic.Pointer[opened]
 

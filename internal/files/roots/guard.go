@@ -26,7 +26,7 @@ func Protected() []string {
 // A Guard keeps tools away from files by their names. It guards against
 // accidents and against what a model is talked into, on top of the roots,
 // which guard against everything else: it does not know a secret that has
-// another name, through a hard link for instance, and nobody who may run
+// another name, through a hard link for instance, and no caller who may run
 // programs is stopped by it. The nil Guard lets everything pass.
 type Guard struct{ patterns []pattern }
 

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	leftAge     = 5 * time.Minute  // what is younger may be somebody's who has not claimed it yet
+	leftAge     = 5 * time.Minute  // a younger file may belong to a process that has not claimed it yet
 	sweepPause  = 10 * time.Minute // between two looks at one directory
 	sweepMost   = 20_000           // entries that one look goes through; more would be felt
 	sweptMost   = 1000             // directories that are remembered
@@ -55,7 +55,7 @@ func (w *Writer) due(dir string) bool {
 }
 
 // sweep clears a directory that a file was just put in. What cannot be cleared
-// stays; it is in nobody's way.
+// stays; it does no harm.
 func (w *Writer) sweep(p Place, parent *os.Root) {
 	if !w.due(filepath.Join(p.Root.Name(), filepath.Dir(p.Name))) {
 		return
@@ -79,7 +79,7 @@ func (w *Writer) sweep(p Place, parent *os.Root) {
 }
 
 // clear removes a temporary file that is ours, has been left alone for
-// a while, and that no process has claimed: whoever fills one holds it until it
+// a while, and that no process has claimed: the process that fills one locks it until it
 // is whole, and needs but a moment from then until it has its name.
 func (w *Writer) clear(parent *os.Root, name string) {
 	f, err := parent.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)

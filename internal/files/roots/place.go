@@ -200,7 +200,7 @@ const maxLinks = 40
 
 // Followed is the place that p leads to, with no link left in its name; with
 // last false a link at the very end stays. What does not exist yet stays as
-// it is. Somebody may change things meanwhile: the name is an aid, and the
+// it is. Another process may change things meanwhile: the name is an aid, and the
 // root that is asked for it decides.
 func (p Place) Followed(last bool) (Place, error) {
 	q := p

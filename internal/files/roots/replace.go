@@ -64,7 +64,7 @@ func (w *Writer) Replace(
 	if nerr == nil && os.SameFile(now, ours) {
 		return now, nil
 	}
-	return ours, nil // somebody was quicker; what we wrote was there
+	return ours, nil // another process was quicker; what we wrote was there
 }
 
 // swap gives the temporary file its name, unless was is not what has it.

@@ -220,7 +220,7 @@ func (s *Set) named(name string) bool {
 }
 
 // Outside is the refusal of a path that lies in no folder of the call. It
-// names no folder: which ones there are is not for whoever is refused.
+// names no folder: a refused caller does not learn which folders exist.
 func Outside(path string) *tool.Refusal {
 	return &tool.Refusal{
 		Code:    "outside_root",

@@ -259,7 +259,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// While somebody keeps swapping a directory for a link that leads out, a
+// While another process keeps swapping a directory for a link that leads out, a
 // reader gets what is inside or a refusal, and never what is outside.
 //
 //redteam:attack Files stay inside the roots: folders and links are swapped during calls

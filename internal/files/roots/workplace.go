@@ -23,7 +23,7 @@ type Workplace struct {
 // OpenWorkplace finds the folder dir in r; "" means the first of r, or the
 // system's place for temporary files where r is empty. Where the system can,
 // the program begins in what was opened, whatever has the name by then. field
-// is what the caller knows dir by. Whoever opens one calls Close once the
+// is what the caller knows dir by. The caller calls Close once the
 // program has begun.
 func OpenWorkplace(r tool.Roots, dir, field string) (Workplace, error) {
 	if dir == "" {

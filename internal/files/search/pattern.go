@@ -30,7 +30,7 @@ type Pattern struct {
 const maxPattern = 16 << 10
 
 // Compile reads a pattern: Go's regular expressions, which are RE2's, or a
-// literal text. The error is for whoever wrote the pattern and says what to
+// literal text. The error is for the author of the pattern and says what to
 // write instead.
 func Compile(text string, how How) (*Pattern, error) {
 	if len(text) > maxPattern {

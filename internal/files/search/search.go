@@ -48,7 +48,7 @@ type Query struct {
 	After   Key                          // files and hits up to this one are left out
 
 	// Progress is told now and then how many files were looked at; nil for
-	// nobody. It is called from several goroutines.
+	// no caller. It is called from several goroutines.
 	Progress func(files int64)
 }
 

@@ -104,7 +104,7 @@ func (f *File) Reader() (*sql.DB, error) {
 	return f.read, nil
 }
 
-// Changes is a number that is another one once anybody, this program
+// Changes returns a number that differs once any process, this program
 // included, has committed something; 0 where there is no file yet, and always
 // in memory.
 func (f *File) Changes(ctx context.Context) (version int64, err error) {

@@ -83,7 +83,7 @@ func TestReadersOnlyRead(t *testing.T) {
 	}
 }
 
-// Whoever commits, the number changes, and only then.
+// The number changes with a commit of any process, and only then.
 func TestChanges(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "n.db")
 	ours, theirs := file(t, path), file(t, path)

@@ -1,5 +1,5 @@
 // Package walk walks what lies below a directory of an open root, with several
-// workers, leaving out what the ignore files there say nobody wants to see.
+// workers, leaving out what the ignore files there exclude.
 //
 // Every directory is opened through the one above it, so that a name that is
 // swapped for a link on the way leads nowhere. Links are told of and not

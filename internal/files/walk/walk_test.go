@@ -104,7 +104,7 @@ func TestUnreadable(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer root.Close()
-	// Whoever runs the tests may read everything; a directory that goes away
+	// The user of the tests may be able to read everything; a directory that goes away
 	// between being listed and being opened is the same to a walk.
 	var once sync.Once
 	stats, err := Walk(t.Context(), Options{Root: root, Workers: 1}, func(_ int, d *Dir, entries []Entry) {

@@ -64,7 +64,7 @@ func add(t *testing.T, l state.Log, mount string, expected uint64, p state.Patch
 	}
 }
 
-// catchUp takes the first change for whoever knows a value at a revision.
+// catchUp returns the first change for a reader that has the value at a revision.
 func catchUp(t *testing.T, l state.Log, mount string, v any, from uint64) (any, uint64) {
 	t.Helper()
 	for c, err := range l.Follow(t.Context(), mount, from) {
@@ -149,7 +149,7 @@ func hears(t *testing.T, o Options) {
 		if revision == 20 {
 			break
 		}
-		if first { // from here on somebody else changes it
+		if first { // from here on another process changes it
 			first = false
 			go func() {
 				for i := range uint64(19) {

@@ -274,7 +274,7 @@ func (r *reader) each(p part, number, name string, args []any, found func(int64,
 	return rows.Err()
 }
 
-// rows chooses among sums: those of all series together where nobody asks for
+// rows chooses among sums: those of all series together unless the query asks for
 // single ones.
 func (r *reader) rows(number string) string {
 	if number != "series" && r.q.Group == "" && r.only == "" {

@@ -105,7 +105,7 @@ func overAll(ctx context.Context, t Tools, all *turns, url, out string, leave fu
 // tries is how often a scenario that is not clean is run in all.
 const tries = 3
 
-// turns has those who run suites share a machine, and whoever needs all of it
+// turns lets suites share a machine; a suite that needs all of it
 // wait for the others.
 type turns struct{ sync.RWMutex }
 
@@ -150,7 +150,7 @@ func throughLines(ctx context.Context, t Tools, all *turns, door string, d dial,
 	return columns, err
 }
 
-// withToken runs every suite against a fixture that lets nobody in without a
+// withToken runs every suite against a fixture that refuses callers without a
 // token, which a proxy in front adds: the suites know no credentials. Host and
 // Origin stay as they came, since some scenarios are about them.
 func withToken(ctx context.Context, t Tools, all *turns, bin, out string) ([]Column, error) {

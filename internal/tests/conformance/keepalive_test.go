@@ -60,7 +60,7 @@ func (h *house) initialize(t *testing.T) string {
 	return id
 }
 
-// connection is one that nobody pools. It goes past the tap, which has a
+// connection is outside any pool. It goes past the tap, which has a
 // pool of its own.
 type connection struct {
 	net.Conn

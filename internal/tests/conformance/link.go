@@ -18,7 +18,7 @@ type link struct {
 	waiting  map[string]*waiter
 	order    []*waiter // those of waiting, the oldest first
 	stream   *waiter   // a legacy client's GET
-	held     [][]byte  // for nobody in particular, while nobody is there
+	held     [][]byte  // for any reader, while there is none
 	ended    bool
 }
 
@@ -153,7 +153,7 @@ func (l *link) route(msg []byte) {
 }
 
 // owner is who a message is for: the request it answers or tells of, or else
-// whoever has been waiting the longest. It is called with l.mu held.
+// the reader that has waited longest. It is called with l.mu held.
 func (l *link) owner(e envelope) *waiter {
 	switch {
 	case e.isResponse():

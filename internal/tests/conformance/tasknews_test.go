@@ -13,7 +13,7 @@ import (
 )
 
 // The suite only announces a scenario for notifications/tasks, so here is
-// ours: whoever listens for a task is told of each new status, in the shape
+// ours: a subscriber of a task is told of each new status, in the shape
 // of tasks/get, on the listen stream and tagged with it.
 func TestTaskNotifications(t *testing.T) {
 	h := needHouse(t)

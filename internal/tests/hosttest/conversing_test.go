@@ -14,7 +14,7 @@ import (
 
 const toolsChanged = "notifications/tools/list_changed"
 
-// changing: everybody sees what is theirs, and hears of a change once, when
+// changing: each client sees what is its own, and hears of a change once, when
 // there is one.
 func changing(t *testing.T, named hosttest.Named) {
 	base := named.Make(t, offering("changing", moduletest.Changing(&moduletest.Board{})))
@@ -48,7 +48,7 @@ func changing(t *testing.T, named hosttest.Named) {
 	}
 	sees(ada, "[]")
 
-	fine(t, "touch", hosttest.Call(ada, "changing_touch", `{}`, nil)) // tells nobody
+	fine(t, "touch", hosttest.Call(ada, "changing_touch", `{}`, nil)) // notifies no client
 	change(ada, `{"name":"red"}`)                                     // tells ada
 	hears(adas)
 	sees(ada, "[extra_red]")
@@ -60,10 +60,10 @@ func changing(t *testing.T, named hosttest.Named) {
 	change(bob, `{"name":"blue","everyone":true}`)
 	hears(adas)
 	hears(bobs)
-	change(ada, `{"name":"blue"}`)                // hers already: tells nobody
+	change(ada, `{"name":"blue"}`)                // hers already: notifies no client
 	change(ada, `{"name":"red","everyone":true}`) // hers already: tells bob
 	hears(bobs)
-	change(bob, `{"name":"green"}`) // a second look at everybody has been taken when bob hears
+	change(bob, `{"name":"green"}`) // all clients were checked again when bob is notified
 	hears(bobs)
 	sees(ada, "[extra_blue extra_red]")
 	sees(bob, "[extra_blue extra_green extra_red]")

@@ -83,7 +83,7 @@ func gateSettings(t testing.TB) config.Config {
 }
 
 // openGate runs a host that asks for nothing from loopback, guardedGate one
-// that asks everybody, and listens where other machines could reach it.
+// that requires credentials, and listens where other machines could reach it.
 func openGate(t *testing.T, secure bool) *gatehouse {
 	g := &gatehouse{t: t, cfg: gateSettings(t)}
 	g.run("127.0.0.1", secure)
@@ -156,7 +156,7 @@ func (g *gatehouse) run(host string, secure bool) {
 
 func (g *gatehouse) database() string { return filepath.Join(g.cfg.Folders.Data, "identity.db") }
 
-// invite adds the people this host knows. alice may know of the lab; nobody is
+// invite adds the people this host knows. alice may know of the lab; no user is
 // staff but zoe.
 func (g *gatehouse) invite() {
 	g.t.Helper()
@@ -352,7 +352,7 @@ func until(t testing.TB, what string, holds func() bool) {
 	}
 }
 
-// Nobody can be let in beyond loopback before there is a way to tell callers
+// No caller can be admitted beyond loopback before there is a way to tell callers
 // apart; the local token is none.
 //
 //redteam:attack Loopback by default: a host without users is told to bind to every address

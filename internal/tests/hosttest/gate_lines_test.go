@@ -46,7 +46,7 @@ const (
 
 func tokenMember(token string) string { return fmt.Sprintf(`"gatehouse/token":%q`, token) }
 
-// A TCP door on loopback asks everybody for a token, also while nothing is set
+// A TCP door on loopback requires a token of every client, also while nothing is set
 // up, in every method of every era, and says where there is one.
 //
 //redteam:attack Lines over TCP bring a token: messages without a token, with a wrong one, and from other listeners
@@ -136,7 +136,7 @@ func TestATokenOpensTheTCPDoor(t *testing.T) {
 	})
 }
 
-// Told so, the door asks nobody. A token that is wrong is refused even then.
+// With --insecure the listener requires no token. A token that is wrong is refused even then.
 func TestAnInsecureTCPDoorAsksNobody(t *testing.T) {
 	g := &gatehouse{t: t, cfg: gateSettings(t)}
 	g.cfg.Auth.Insecure = true

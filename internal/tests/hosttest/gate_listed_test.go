@@ -135,7 +135,7 @@ func (f *fair) settings() config.Config {
 	return c
 }
 
-// entry is what becomes of somebody who asks for a context, worked out without
+// entry is the outcome of a request for a context, worked out without
 // the host's help.
 func entry(c config.Config, who, bound, in string) (status int) {
 	if bound != "" && in != "" && in != bound {
@@ -165,7 +165,7 @@ func entry(c config.Config, who, bound, in string) (status int) {
 	return 200
 }
 
-// guest is somebody with a token, in one era, in one context.
+// guest is a client with a token, in one era, in one context.
 type guest struct {
 	f                    *fair
 	secret, in, era, who string

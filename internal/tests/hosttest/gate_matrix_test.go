@@ -51,7 +51,7 @@ const (
 	noRole    = "its principal has no such role"
 )
 
-// gateWays are all ways in. Some are open only on a host that asks nobody.
+// gateWays are all ways in. Some are open only on a host that requires no credentials.
 func gateWays() []gateWay {
 	inHeader := func(name, prefix string) func(string, string) credential {
 		return func(_ string, secret string) credential {
@@ -415,7 +415,7 @@ func (m *matrix) ended(g *gatehouse, c credential, end func()) string {
 	return m.all(b)
 }
 
-// over waits until somebody is served no longer: neither by what the
+// over waits until a caller is served no longer: neither by what the
 // credential says, nor in the session that it began.
 func (m *matrix) over(b caller, who string) {
 	m.t.Helper()
@@ -453,7 +453,7 @@ func (m *matrix) elsewhere(g *gatehouse, context string) string {
 	return m.all(b)
 }
 
-// others uses a session that somebody else began.
+// others uses a session of another caller.
 func (m *matrix) others(g *gatehouse) string {
 	if m.door != "HTTP" && m.door != "HTTPS" {
 		return "- a connection is its own session"

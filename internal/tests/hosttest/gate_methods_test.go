@@ -73,7 +73,7 @@ func TestEveryMethodAsksWhoIsThere(t *testing.T) {
 	}
 }
 
-// Somebody else's session is answered by every method like one that never was.
+// The session of another user is answered by every method like one that never was.
 //
 //redteam:attack What is not yours is not there: sessions of other principals are named
 func TestOthersSessionsAreNotThere(t *testing.T) {

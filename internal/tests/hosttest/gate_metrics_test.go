@@ -10,7 +10,7 @@ import (
 )
 
 // The metrics are for admins and for tokens made to read them, which are good
-// for nothing else; where nobody is asked who they are, for everybody.
+// for nothing else; without authentication, for all clients.
 func TestWhoReadsTheMetrics(t *testing.T) {
 	withMetrics := func(c *config.Config) { c.Observe.Metrics = true }
 	g := guardedGate(t, false, withMetrics)
@@ -75,7 +75,7 @@ func TestWhoReadsTheMetrics(t *testing.T) {
 	})
 }
 
-// A provider's scope that is good for the metrics is named to whoever lacks it.
+// A provider's scope that is good for the metrics is named to a caller that lacks it.
 func TestAScopeForMetricsIsNamed(t *testing.T) {
 	g := guardedGate(t, false, func(c *config.Config) {
 		c.Observe.Metrics = true

@@ -70,8 +70,8 @@ func TestASessionOutlivesItsFirstToken(t *testing.T) {
 	}
 }
 
-// Whoever lacks a scope that the provider could grant is told which, in the
-// status that makes clients ask for it; nobody else is.
+// A caller that lacks a scope that the provider could grant is told which, in the
+// status that makes clients ask for it; no other caller is.
 func TestScopesThatAreLackingAreNamed(t *testing.T) {
 	g := guardedGate(t, false, func(c *config.Config) {
 		c.Auth.OAuth.Required = []string{"mcp"}

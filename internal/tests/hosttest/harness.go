@@ -21,7 +21,7 @@ type Harness interface {
 	// Host is the one that serves now; with Traits.Restarts it is another
 	// after every request.
 	Host() *Host
-	// As reaches the same host as somebody else.
+	// As reaches the same host as another user.
 	As(principal string) Harness
 	// Do sends a request and gives its answer. What is asked meanwhile,
 	// answer answers, over as many rounds as it takes; nil answers nothing.

@@ -90,7 +90,7 @@ func sandboxHost(t *testing.T, change func(*config.Config)) *sandboxHouse {
 	return h
 }
 
-// coder is somebody who calls tools over HTTP, in one context.
+// coder is a client that calls tools over HTTP, in one context.
 type coder struct {
 	h       *sandboxHouse
 	who, in string
@@ -302,7 +302,7 @@ func TestSandboxesBelongToPrincipalAndContext(t *testing.T) {
 	ann.until(func(s string) bool { return !strings.Contains(s, id) })
 }
 
-// public is what somebody sees at /public/sandboxes.
+// public is what a caller sees at /public/sandboxes.
 func (c *coder) public() string {
 	c.h.t.Helper()
 	return string(c.send("resources/read", `{"uri":"gatehouse:///public/sandboxes"}`, nil))
@@ -360,7 +360,7 @@ func TestOutputStreamsAndCancellingKills(t *testing.T) {
 	}
 }
 
-// A pool is filled when somebody comes to whom sandboxes are offered, and not
+// A pool is filled when a client connects to which sandboxes are offered, and not
 // before.
 func TestThePoolFillsWhenSandboxesAreServed(t *testing.T) {
 	needSandboxes(t)

@@ -101,7 +101,7 @@ while True:
     c.close()
 `
 
-// Somebody who is logged in opens what a sandbox serves: a browser sends the
+// A logged-in user opens what a sandbox serves: a browser sends the
 // sandbox no cookie of the host, and a page of the sandbox may not call the host.
 //
 //redteam:attack Origin and Host: a server in a sandbox waits for the login cookie, and its page calls the host

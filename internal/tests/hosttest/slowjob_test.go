@@ -19,7 +19,7 @@ import (
 const maxGrowth = 20 << 20
 
 // slowJob: a call that takes long becomes a task where the client can follow
-// one, prints far more than anybody can be sent, and costs little memory.
+// one, prints far more than a client can be sent, and costs little memory.
 func slowJob(t *testing.T, named hosttest.Named) {
 	o := offering("slow", moduletest.SlowJob)
 	o.Promote = 20 * time.Millisecond
@@ -118,7 +118,7 @@ func stopped(t *testing.T, h hosttest.Harness) {
 	t.Helper()
 	forever := `{"forever":true}`
 	if h.Traits().Restarts {
-		// Nobody can go on with work whose host has gone: the job has failed,
+		// No host can go on with work whose host has gone: the job has failed,
 		// and says why.
 		task := h.Start("slow_wait", forever)
 		r := h.Do("tasks/get", `{"taskId":"`+task+`"}`, nil)

@@ -12,7 +12,7 @@ import (
 )
 
 // Every endpoint called present is knocked at. An empty request may well be
-// wrong there, but somebody has to answer the door.
+// wrong there, but the test needs a server.
 func TestEndpointsListedAsPresentAnswer(t *testing.T) {
 	s, err := gatehouse.New(gatehouse.WithWorkspaceRoot(t.TempDir()))
 	if err != nil {

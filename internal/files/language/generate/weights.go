@@ -27,7 +27,7 @@ var known = []string{
 
 const (
 	strongest = 900 // words kept per language
-	usual     = 0.2 // share of a language's text that could be anybody's
+	usual     = 0.2 // share of a language's text that could be in any language
 	digit     = 8   // steps of a weight per unit of the natural logarithm
 )
 

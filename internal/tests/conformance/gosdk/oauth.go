@@ -131,7 +131,7 @@ func (v *visitor) config(document bool) *auth.AuthorizationCodeHandlerConfig {
 	return c
 }
 
-// agree is the browser of somebody who agrees to everything.
+// agree is the browser of a user who agrees to everything.
 func (v *visitor) agree(ctx context.Context, args *auth.AuthorizationArgs) (*auth.AuthorizationResult, error) {
 	ask, err := url.Parse(args.URL)
 	if err != nil {
