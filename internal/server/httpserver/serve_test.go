@@ -34,6 +34,12 @@ func (h *house) serve() (stop func() error) {
 		h.t.Fatal(err)
 	}
 	h.url = "http://" + ln.Addr().String()
+	return h.serveOn(ln)
+}
+
+// serveOn is serve on a listener that is open.
+func (h *house) serveOn(ln net.Listener) (stop func() error) {
+	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- h.door.Serve(ctx, ln) }()
