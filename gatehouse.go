@@ -164,7 +164,9 @@ type Server struct {
 	app     *app.App
 	log     *slog.Logger
 	handler handler
-	closing context.Context // ends when the doors must close
+	// closing ends when the listeners have to close. Everything that serves waits for it, so it
+	// lives as long as the Server.
+	closing context.Context
 	close   context.CancelFunc
 	doors   sync.WaitGroup
 

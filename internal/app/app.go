@@ -99,7 +99,8 @@ func (e *SettingError) Unwrap() error { return e.Err }
 // Part is a part of the host that runs.
 type Part = core.Part
 
-// App is a host with all its parts. New makes one.
+// App is a host with all its parts. New makes one. One struct, because each field is
+// a subsystem that New builds once and that the parts close in reverse order.
 type App struct {
 	cfg    config.Config
 	opts   Options

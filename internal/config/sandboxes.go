@@ -10,7 +10,8 @@ import (
 )
 
 // Sandboxes are what the sandbox module is told: what a sandbox may use, how
-// long it lives, and how many are kept ready.
+// long it lives, and how many are kept ready. One struct, because each field is one
+// setting of one section of gatehouse.yaml.
 type Sandboxes struct {
 	Memory          int               `yaml:"memory_mib" doc:"Memory of a sandbox, in MiB, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_MEMORY_MIB"`
 	VCPUs           int               `yaml:"vcpu_count" doc:"Processors it may keep busy, unless its maker asks otherwise." env:"GATEHOUSE_SANDBOX_VCPU_COUNT"`

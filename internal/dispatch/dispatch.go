@@ -220,6 +220,7 @@ var errDeadline = errors.New("the call's deadline passed")
 // context as well: one that says when it will end. The watch ends it; it has no
 // timer of its own.
 type flight struct {
+	// A flight is itself the context of its call, so that a call costs no second one.
 	context.Context
 	watch watch
 	out   output

@@ -147,6 +147,7 @@ func copyLock(from, to string) error {
 
 // copying fills a folder with files, within limits.
 type copying struct {
+	// ctx is that of the one installation that copies.
 	ctx   context.Context
 	to    *os.Root
 	say   func(done, total int64, units string)
@@ -214,6 +215,7 @@ func (c *copying) file(at string, mode fs.FileMode, from io.Reader) error {
 
 // reading ends with its context.
 type reading struct {
+	// ctx is there because io.Reader has none.
 	ctx context.Context
 	io.Reader
 }

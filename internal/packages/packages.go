@@ -75,10 +75,12 @@ const (
 type House struct {
 	opts Options
 	log  *slog.Logger
-	ctx  context.Context // ends when the house closes
+	// ctx ends with Close. Servers of packages outlive the calls that start them.
+	ctx  context.Context
 	end  context.CancelCauseFunc
 	work sync.WaitGroup // everything the house does by itself, and every change that runs
 
+	// mu guards what follows, up to restoring.
 	mu      sync.Mutex
 	release func() error // of the lock; nil while another host has it
 	closed  bool

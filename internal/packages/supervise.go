@@ -32,8 +32,10 @@ type pack struct {
 	id      string
 	journal journal
 
-	showing sync.Mutex // what is shown comes in the order it was made
+	// showing keeps what is shown in the order in which it was made. It is taken before mu.
+	showing sync.Mutex
 
+	// mu guards what follows.
 	mu       sync.Mutex
 	rec      Record
 	doing    string // what is being done to it; "" when nothing is

@@ -67,7 +67,8 @@ type Tree struct {
 	pastSize int
 	closed   bool
 
-	run     context.Context // while Run runs
+	// run is that of Run, while it runs. What follows the tree belongs to no call.
+	run     context.Context
 	follows sync.WaitGroup
 }
 

@@ -39,6 +39,7 @@ func (h handler) WithGroup(name string) slog.Handler { return handler{h.Handler.
 // marked is the context of a call: it knows the call's id and the id of the
 // trace it is part of.
 type marked struct {
+	// A marked is itself the context of a call.
 	context.Context
 	id, trace string
 }

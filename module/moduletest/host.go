@@ -22,7 +22,8 @@ type Host struct {
 
 	t    testing.TB
 	work sync.WaitGroup
-	ctx  context.Context
+	// ctx ends with the test, which outlives each call.
+	ctx context.Context
 
 	mu      sync.Mutex
 	changed []module.Audience

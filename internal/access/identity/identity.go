@@ -87,6 +87,7 @@ type Service struct {
 	owner  string   // name of the user this process belongs to
 	salt   [16]byte // of digests in events; another one in each process
 
+	// mu guards what follows, up to removals.
 	mu      sync.Mutex
 	revoked []func(Revocation)
 	leaving map[string]*leavingLogin // by id; see ChangePassword

@@ -36,9 +36,11 @@ const (
 type keys struct {
 	o      OAuth
 	client *http.Client
-	ctx    context.Context // ends with the service; fetches live in it
-	stop   context.CancelFunc
-	under  sync.WaitGroup // the fetch that is under way
+	// ctx ends with the service. A fetch outlives the request that began it, because other
+	// requests wait for the same keys.
+	ctx   context.Context
+	stop  context.CancelFunc
+	under sync.WaitGroup // the fetch that is under way
 
 	mu     sync.Mutex
 	set    []jose.JSONWebKey

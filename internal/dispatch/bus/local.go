@@ -14,9 +14,12 @@ import (
 
 // Local is the bus within one process. Its zero value is not ready; use New.
 type Local struct {
+	// mu guards modules. It is another lock than fmu, so that a request does not wait for an event
+	// that is published.
 	mu      sync.RWMutex
 	modules map[string]*station
 
+	// fmu guards followers and followed.
 	fmu       sync.RWMutex
 	followers map[*follower]struct{}
 	followed  atomic.Pointer[map[string]bool] // what Followed has said; nil once the followers are others

@@ -57,8 +57,11 @@ type Book struct {
 	file sqlfile.File
 	now  atomic.Pointer[Snapshot]
 
-	reading sync.Mutex // held while the records are read
+	// reading is held while the records are read from the file, which takes longer than mu may be
+	// held.
+	reading sync.Mutex
 
+	// mu guards what follows.
 	mu      sync.Mutex
 	changed []func()
 	made    map[string]int64 // by name: the last turn in which this process changed it

@@ -107,7 +107,9 @@ type Jobs struct {
 	store *store
 	crew  crew
 
-	ctx  context.Context // ends when the host stops; rounds live in it
+	// ctx ends when the host stops. Rounds of jobs live in it, because a job outlives the call
+	// that made it.
+	ctx  context.Context
 	stop context.CancelCauseFunc
 
 	// mu is never held while the disk or a callback is waited for.

@@ -18,9 +18,10 @@ const saveEvery = time.Second // at most so often a remark is put on disk
 // settled once, by Finish, Fail or Ask; afterwards these give ErrSettled and
 // the rest does nothing. Safe for concurrent use.
 type Running struct {
-	j      *Jobs
-	id     string
-	round  int64
+	j     *Jobs
+	id    string
+	round int64
+	// ctx is that of the round, not of the call that began it; see Context.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 }

@@ -90,6 +90,7 @@ func Text(ctx context.Context, k Kind, f io.ReaderAt, size int64) (text string, 
 // guarded fails reads when ctx is done or the heap has grown too much, so that any
 // decoder that reads will end: a few compressed bytes can stand for gigabytes.
 type guarded struct {
+	// ctx is that of one Extract, because io.ReaderAt has none.
 	ctx   context.Context
 	f     io.ReaderAt
 	size  int64
@@ -141,6 +142,7 @@ var errFull = errors.New("the text is full")
 // writer collects text. It writes at most one blank line in a row, and no spaces at
 // the end of a line.
 type writer struct {
+	// ctx is that of one Extract, whose writers have no other way to see that it ended.
 	ctx   context.Context
 	b     strings.Builder
 	gap   int  // newlines to write before the next word

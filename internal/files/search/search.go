@@ -114,7 +114,8 @@ func Run(ctx context.Context, q Query) (Result, error) {
 }
 
 type run struct {
-	q        *Query
+	q *Query
+	// ctx is that of one search, which a run is.
 	ctx      context.Context
 	scanners []*scanner // by worker
 

@@ -149,8 +149,9 @@ type task struct {
 }
 
 type walk struct {
-	opts   Options
-	visit  Visit
+	opts  Options
+	visit Visit
+	// ctx is that of one Walk, whose recursion would hand it down unchanged.
 	ctx    context.Context
 	prefix string
 

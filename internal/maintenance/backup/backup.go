@@ -403,6 +403,7 @@ func (p Progress) report(phase string, done, total int64) {
 
 // interruptible fails reads when its context is done.
 type interruptible struct {
+	// ctx is there because io.Reader has none.
 	ctx context.Context
 	r   io.Reader
 }

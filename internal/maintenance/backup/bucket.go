@@ -168,12 +168,13 @@ func (b *bucket) removeAbandoned(ctx context.Context) {
 // not known before its end.
 type bucketUpload struct {
 	bucket *bucket
-	ctx    context.Context // of create, because Write has none
-	key    string
-	id     string
-	buf    []byte
-	parts  []minio.CompletePart
-	done   bool
+	// ctx is that of the upload, because io.Writer has none.
+	ctx   context.Context
+	key   string
+	id    string
+	buf   []byte
+	parts []minio.CompletePart
+	done  bool
 }
 
 func (u *bucketUpload) Write(p []byte) (n int, err error) {
@@ -271,8 +272,9 @@ func (t *boundedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // answer is the body of a bounded answer.
 type answer struct {
-	body   io.ReadCloser
-	ctx    context.Context // of the request; its cause tells why a read failed
+	body io.ReadCloser
+	// ctx is that of the request; its cause says why a read failed.
+	ctx    context.Context
 	cancel context.CancelCauseFunc
 	idle   *time.Timer
 	wait   time.Duration

@@ -22,11 +22,14 @@ type listener struct {
 	r     *request
 	lists [3]bool // which lists it wants to hear of
 
-	looking sync.Mutex // held while the lists are compared with seen
+	// looking is held while the lists are compared with seen, which asks others. It is taken
+	// before telling.
+	looking sync.Mutex
 	seen    stamps
 	watched map[string]func() // stops what is watched, by URI; nil while the caller may not read it
 
-	telling sync.Mutex // held while something is told; the acknowledgement comes first
+	// telling is held while something is sent; the acknowledgement comes first.
+	telling sync.Mutex
 	stopped bool
 
 	news  news

@@ -21,10 +21,11 @@ type Pipe struct {
 	sess  *session.Session
 	slots chan struct{} // one for each request that is worked on
 	open  tally         // requests that have not been answered
-	ctx   context.Context
-	stop  context.CancelCauseFunc
-	done  chan struct{}
-	once  sync.Once
+	// ctx ends with the pipe. Requests live in it after Take has returned.
+	ctx  context.Context
+	stop context.CancelCauseFunc
+	done chan struct{}
+	once sync.Once
 
 	mu    sync.Mutex // held while one frame is written
 	write func([]byte) error

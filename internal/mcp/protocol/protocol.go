@@ -60,14 +60,15 @@ type Info struct {
 type Engine struct {
 	opts     Options
 	sessions *session.Table
-	base     context.Context // of work that outlives its connection
-	stop     context.CancelCauseFunc
-	hello    [mcpversion.Latest + 1]hello // what is said at the start, by revision
-	tails    map[bool]string              // by shared: what a modern list ends with
-	watches  watches
-	changes  changes
-	work     crew // rounds that run on goroutines of ours
-	rounds   rounds
+	// base is the context of work that outlives its connection.
+	base    context.Context
+	stop    context.CancelCauseFunc
+	hello   [mcpversion.Latest + 1]hello // what is said at the start, by revision
+	tails   map[bool]string              // by shared: what a modern list ends with
+	watches watches
+	changes changes
+	work    crew // rounds that run on goroutines of ours
+	rounds  rounds
 }
 
 // New makes an engine. Run must be running while it is used.
@@ -121,10 +122,11 @@ type request struct {
 	sink Sink
 	head Header
 
-	facts  *session.Facts // may be shared: changed by way of own
-	owns   bool           // facts are this request's alone
-	ready  bool           // the session had its handshake
-	view   *views.View
+	facts *session.Facts // may be shared: changed by way of own
+	owns  bool           // facts are this request's alone
+	ready bool           // the session had its handshake
+	view  *views.View
+	// ctx is that of this one request; a request is handed on in place of it.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 	note   notes

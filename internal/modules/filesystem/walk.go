@@ -21,6 +21,7 @@ const (
 // walk goes through a directory in the order of names, each followed by what is
 // below it.
 type walker struct {
+	// ctx is that of the one call that walks.
 	ctx  context.Context
 	p    roots.Place
 	path string // as the caller wrote it

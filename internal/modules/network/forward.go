@@ -30,7 +30,8 @@ const (
 
 // forwards are those that are open, of all owners. Safe for concurrent use.
 type forwards struct {
-	life context.Context // of all of them
+	// life ends with the module. Forwards outlive the calls that opened them.
+	life context.Context
 	end  context.CancelFunc
 	work sync.WaitGroup
 
@@ -52,8 +53,9 @@ type forward struct {
 	target   string
 	since    time.Time
 	until    time.Time // zero: until it is stopped
-	ctx      context.Context
-	stop     context.CancelFunc
+	// ctx ends when the forward is stopped, which another call does, or when its time is over.
+	ctx  context.Context
+	stop context.CancelFunc
 
 	connections atomic.Int64 // open now
 	served      atomic.Int64

@@ -85,6 +85,8 @@ type manager struct {
 	adopting sync.Mutex      // held during adopt; acquired before mu, which adopt acquires for short times
 	badCards map[string]bool // paths of cards that cannot be read, which are logged once; guarded by adopting
 
+	// mu guards what follows. It is another lock than adopting because files are read while
+	// adopting is held.
 	mu        sync.Mutex
 	closed    bool
 	records   map[string]*record

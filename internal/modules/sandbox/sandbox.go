@@ -25,7 +25,8 @@ import (
 )
 
 // Config is the module's section of the configuration. The zero value is
-// usable: each zero stands for the default.
+// usable: each zero stands for the default. One struct, because it mirrors one section
+// of gatehouse.yaml, setting by setting.
 type Config struct {
 	Memory      int           `json:"memory_mib,omitempty"`   // of a sandbox nobody asked otherwise for, as all up to Call; 0 means 256
 	VCPUs       int           `json:"vcpu_count,omitempty"`   // 0 means 2
@@ -101,6 +102,7 @@ type desk struct {
 	offer module.Offer
 	cfg   Config
 	boxes *manager.Manager
+	// life ends with the module. Sandboxes outlive the calls that made them.
 	life  context.Context
 	end   context.CancelFunc
 	waits chan struct{} // closed when Served has returned

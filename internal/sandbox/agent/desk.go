@@ -23,11 +23,14 @@ type desk struct {
 	in    io.Reader                     // of the goroutine that runs it
 	again func() (io.ReadWriter, error) // the channel after one that ended; nil where none follows
 
+	// sending keeps frames apart. It is another lock than mu, because a write may wait for the
+	// host.
 	sending sync.Mutex
 	out     io.Writer
 
 	stages atomic.Uint32 // that were started
 
+	// mu guards what follows.
 	mu   sync.Mutex
 	plan agentprotocol.Plan
 	open map[uint32]*request

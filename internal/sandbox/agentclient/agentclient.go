@@ -44,10 +44,13 @@ type Link struct {
 
 	dialled, accepted chan struct{} // an element for each connection of that kind
 
-	pace    pace
+	pace pace
+	// sending keeps frames apart. It is another lock than mu, because a write may wait for the
+	// agent.
 	sending sync.Mutex
 	channel Channel // also guarded by mu: who holds either may read it
 
+	// mu guards what follows.
 	mu       sync.Mutex
 	silent   *silence // the agent says nothing until it is told; nil when it may speak
 	last     uint32   // number of a request

@@ -28,7 +28,8 @@ type listener struct {
 	over  chan struct{} // the last frame came, or the link broke
 	err   error         // why it is over; set before
 
-	ctx   context.Context // of those who accept
+	// ctx ends with Close, because Accept of net.Listener has no context.
+	ctx   context.Context
 	close context.CancelFunc
 	once  sync.Once
 

@@ -33,6 +33,7 @@ type conn struct {
 	ready chan struct{} // it is connected, or over
 	over  chan struct{} // the last frame came, or the link broke
 
+	// mu guards what follows, up to turn.
 	mu     sync.Mutex
 	change *sync.Cond // of anything below
 	up     bool       // it was connected
@@ -48,7 +49,8 @@ type conn struct {
 
 	reading, writing deadline
 
-	turn sync.Mutex // of writers
+	// turn lets one Write at a time send. It is taken before mu.
+	turn sync.Mutex
 }
 
 // deadline is a moment after which waiting ends. The stream's mu guards it.

@@ -20,10 +20,13 @@ type shelf struct {
 	dir  string
 	room func(bytes int64) error // sees to it that so many more may be there
 
-	putting sync.Mutex // one at a time, as each may need the room
-	mu      sync.Mutex
-	have    map[edition]*shelved
-	next    int // number of the next
+	// putting lets one file at a time be stored, because each may need the space. It guards next,
+	// and is taken before mu.
+	putting sync.Mutex
+	// mu guards have, and is not held while files are copied.
+	mu   sync.Mutex
+	have map[edition]*shelved
+	next int // number of the next
 }
 
 // edition is a file as it was at a time.

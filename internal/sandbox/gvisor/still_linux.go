@@ -12,7 +12,8 @@ import (
 
 // standing is whether a sandbox stands still.
 type standing struct {
-	over context.Context // ends with the sandbox
+	// over ends with the sandbox, which may be in the middle of a pause.
+	over context.Context
 	end  context.CancelFunc
 
 	mu     sync.Mutex // held while it stops, goes on and is kept

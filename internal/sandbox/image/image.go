@@ -96,9 +96,11 @@ type Store struct {
 	o          Options
 	registries registries
 	cache      *cache
-	ctx        context.Context // ends with Close
-	stop       context.CancelFunc
-	running    sync.WaitGroup
+	// ctx ends with Close. A pull outlives the caller that began it, because others wait for the
+	// same image.
+	ctx     context.Context
+	stop    context.CancelFunc
+	running sync.WaitGroup
 
 	mu     sync.Mutex
 	closed bool

@@ -39,6 +39,7 @@ const (
 // measured counts and hashes what is read through it, and ends when ctx does or
 // when there is more than most.
 type measured struct {
+	// ctx is there because io.Reader has none.
 	ctx  context.Context
 	from io.Reader
 	most int64

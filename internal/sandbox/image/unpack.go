@@ -197,6 +197,7 @@ func putFile(ctx context.Context, e entry, dir *os.Root, r io.Reader) error {
 // untilDone ends when ctx does. A hole in a file is read out of nothing, so
 // that nobody else would notice.
 type untilDone struct {
+	// ctx is there because io.Reader has none.
 	ctx context.Context
 	io.Reader
 }

@@ -58,6 +58,7 @@ func NewContext(life context.Context, box sandbox.Sandbox, l Language, name stri
 
 // remembering is an interpreter that remembers.
 type remembering struct {
+	// life is that of the manager, because the interpreter outlives the call that started it.
 	life context.Context
 	box  sandbox.Sandbox
 	argv []string
@@ -133,8 +134,11 @@ type shell struct {
 	files sandbox.Files
 	dir   string
 
+	// turn lets one piece of code run at a time. It is taken before mu.
 	turn sync.Mutex
 
+	// mu guards what follows. It is another lock than turn, so that Close can end the code that
+	// runs.
 	mu     sync.Mutex
 	now    sandbox.Process // nil while nothing runs
 	closed bool

@@ -23,6 +23,8 @@ const termGrace = 250 * time.Millisecond
 // makes, with streams and a process of its own, and the next is started at the
 // same time.
 type Starter struct {
+	// life is that of the manager, because the interpreter that waits outlives the call that
+	// started it.
 	life context.Context
 	box  sandbox.Sandbox
 

@@ -52,11 +52,13 @@ type talk struct {
 
 	request func(Code) []byte // how it is asked
 
-	turn sync.Mutex // of the piece that runs
+	// turn lets one piece of code run at a time. It is taken before mu.
+	turn sync.Mutex
 
 	ready chan struct{}
 	once  sync.Once
 
+	// mu guards what follows.
 	mu     sync.Mutex
 	buf    bytes.Buffer // of what came, an unfinished frame
 	stderr bytes.Buffer

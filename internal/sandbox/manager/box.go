@@ -11,7 +11,8 @@ import (
 	"gatehouse/internal/sandbox/interpreter"
 )
 
-// Box is a sandbox with an owner. It is safe for concurrent use.
+// Box is a sandbox with an owner. It is safe for concurrent use. One struct, because
+// what is below each of its locks is one part of the life of one sandbox.
 type Box struct {
 	sandbox.Sandbox
 
@@ -31,6 +32,7 @@ type Box struct {
 	idle, life time.Duration
 	memory     int // MiB that it was granted; Manager.mu guards it
 
+	// mu guards what follows, up to pausing.
 	mu         sync.Mutex
 	using      int       // calls under way
 	last       time.Time // when somebody used it last

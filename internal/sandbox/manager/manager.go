@@ -77,8 +77,9 @@ var errEnded = errors.New("the host is closing")
 
 // Manager is safe for concurrent use. Whoever makes it calls Close.
 type Manager struct {
-	o    Options
-	life context.Context // of what runs for nobody in particular
+	o Options
+	// life ends with Close. It is the context of work that belongs to no call.
+	life context.Context
 	end  context.CancelFunc
 	runs sync.WaitGroup
 

@@ -21,7 +21,8 @@ type box struct {
 	limits sandbox.Limits
 	env    []string
 
-	life   context.Context // ends with Close
+	// life ends with Close. Programs outlive the calls that started them.
+	life   context.Context
 	end    context.CancelCauseFunc
 	closed func() error
 	gone   chan struct{}

@@ -103,6 +103,7 @@ func (b *box) WriteFile(ctx context.Context, p string, r io.Reader, how sandbox.
 
 // while reads for as long as both the call and the sandbox go on.
 type while struct {
+	// call and life are there because io.Reader has no context.
 	call, life context.Context
 	r          io.Reader
 }

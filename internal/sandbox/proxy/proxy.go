@@ -83,9 +83,10 @@ type Proxy struct {
 	mine   func(netip.AddrPort) (bool, error)
 	roots  *x509.CertPool
 	policy atomic.Pointer[policy]
-	ctx    context.Context // ends with Close
-	stop   context.CancelFunc
-	work   sync.WaitGroup
+	// ctx ends with Close. Connections belong to no call.
+	ctx  context.Context
+	stop context.CancelFunc
+	work sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool

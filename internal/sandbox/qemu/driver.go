@@ -40,7 +40,8 @@ type Driver struct {
 	kvm     kvm
 	began   reading // when the driver was made
 
-	alive context.Context // ends with Close
+	// alive ends with Close, and with it the trial of KVM, which outlives the call that began it.
+	alive context.Context
 	end   context.CancelFunc
 	works sync.WaitGroup // what makes templates
 

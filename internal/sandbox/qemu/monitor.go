@@ -31,9 +31,11 @@ const (
 type monitor struct {
 	conn *net.UnixConn
 
-	ordering sync.Mutex // one order at a time
+	// ordering lets one order at a time wait for its answer.
+	ordering sync.Mutex
 	answers  chan message
 
+	// mu guards what follows.
 	mu     sync.Mutex
 	moved  chan struct{} // closed, and made anew, when an event has come
 	events map[string]string

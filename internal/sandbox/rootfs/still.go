@@ -18,8 +18,9 @@ import (
 type Still struct {
 	link  *agentclient.Link
 	group *cgroup.Group
-	over  context.Context
-	end   context.CancelFunc
+	// over ends with the sandbox, which may be in the middle of a pause.
+	over context.Context
+	end  context.CancelFunc
 
 	mu     sync.Mutex // held while it stops and goes on
 	paused bool

@@ -114,6 +114,7 @@ func outputFailed(err error) error {
 
 // open passes frames on until ctx is done.
 type open struct {
+	// ctx is that of the one Serve that an open belongs to.
 	ctx  context.Context
 	pipe *protocol.Pipe
 }

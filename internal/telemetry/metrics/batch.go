@@ -11,7 +11,8 @@ import (
 
 // batch is one transaction of Record. Store.mu is held.
 type batch struct {
-	s      *Store
+	s *Store
+	// ctx is that of the one Record that a batch belongs to.
 	ctx    context.Context
 	tx     *sql.Tx
 	scope  string

@@ -117,6 +117,7 @@ func (q *Query) check(now time.Time) error {
 
 // reader is one query on its way.
 type reader struct {
+	// ctx is that of the one query that a reader is.
 	ctx    context.Context
 	tx     *sql.Tx
 	q      Query

@@ -44,8 +44,9 @@ type Server struct {
 	handed *handed      // the connections that became net/http's
 	now    atomic.Int64 // seconds since the server began, as of the last sweep
 	dated  atomic.Pointer[date]
-	ctx    context.Context
-	ended  chan struct{}
+	// ctx is the parent of the contexts of requests, as in net/http.
+	ctx   context.Context
+	ended chan struct{}
 
 	mu       sync.Mutex
 	listener net.Listener

@@ -10,7 +10,8 @@ import (
 // request has been answered. Unlike those of package context it costs next to
 // nothing as long as no goroutine waits for its end.
 type leaving struct {
-	context.Context // for its values
+	// The parent, for its values. A leaving is itself a context.
+	context.Context
 
 	mu    sync.Mutex
 	over  bool
