@@ -171,12 +171,10 @@ func newBlock(disturb ...disturbance) disturbance {
 		t.new = strings.Join(lines, "")
 		t.want = strings.Replace(t.file, was, t.new, 1)
 		ok := !strings.Contains(t.file, t.new)
-		for _, f := range disturb {
-			if t, ok = f(r, t); !ok {
-				return t, false
-			}
+		for i := 0; ok && i < len(disturb); i++ {
+			t, ok = disturb[i](r, t)
 		}
-		return t, true
+		return t, ok
 	}
 }
 
