@@ -25,15 +25,16 @@ func hintUnknown(name string, known []string) string {
 }
 
 func didYouMean(name string, known []string) string {
-	if s, ok := nearest(name, known); ok {
+	if s, ok := Nearest(name, known); ok {
 		return fmt.Sprintf("did you mean %q?", s)
 	}
 	return ""
 }
 
-// nearest finds the name closest to what was written, if one is close: by edit
-// distance, blind to case and to how words are joined.
-func nearest(name string, known []string) (best string, ok bool) {
+// Nearest returns the known name that is closest to the one that was written. It
+// compares by edit distance, and ignores case and how words are joined. It returns
+// false if no name is close, or if it is not clear which one is meant.
+func Nearest(name string, known []string) (best string, ok bool) {
 	const longest, most = 64, 500 // beyond these nobody is helped and the table grows
 	written := fold(name)
 	if len(name) > longest || written == "" {
@@ -114,6 +115,3 @@ func distance(a, b string) int {
 }
 
 func abs(n int) int { return max(n, -n) }
-
-// Nearest finds the name closest to what was written, if one is close.
-func Nearest(name string, known []string) (best string, ok bool) { return nearest(name, known) }

@@ -177,7 +177,7 @@ func TestNearest(t *testing.T) {
 		"filePath": "file_path", "FILE-PATH": "file_path", "path": "file_path", "replaceAll": "replace_all", "all": "replace_all",
 		"x": "", "": "", "content": "", "recurse": "recursive",
 	} {
-		if got, _ := nearest(name, known); got != want {
+		if got, _ := Nearest(name, known); got != want {
 			t.Errorf("%s: got %q, want %q", name, got, want)
 		}
 	}
