@@ -74,7 +74,7 @@ func (e *lineEnds) decide() {
 }
 
 // meant returns the blanks that the writer meant to end a line with.
-func (e *lineEnds) meant(trail string) string {
+func (e *lineEnds) intended(trail string) string {
 	if e.mixed {
 		return ""
 	}
@@ -187,7 +187,7 @@ func (p *projection) reworded(was, is, there string) string {
 		out.WriteString(p.fix.apply(new.String()))
 		new.Reset()
 	}
-	of := matched(len(a), len(b), func(i, j int) int {
+	of := pairSequences(len(a), len(b), func(i, j int) int {
 		if a[i].key != b[j].key {
 			return 0
 		}

@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	context = 2   // lines shown around a change
-	widest  = 200 // bytes of a line that are shown
+	contextLines = 2   // lines shown around a change
+	maxShownWidth  = 200 // bytes of a line that are shown
 )
 
 // hunk is a run of changed lines: [from, to) before, with now in its place.
@@ -26,13 +26,13 @@ func (r *Result) Diff(most int) string {
 	shift := 0
 	for len(hunks) > 0 {
 		n := 1
-		for n < len(hunks) && hunks[n].from-hunks[n-1].to <= 2*context {
+		for n < len(hunks) && hunks[n].from-hunks[n-1].to <= 2*contextLines {
 			n++
 		}
 		group := hunks[:n]
 		hunks = hunks[n:]
-		from := max(group[0].from-context, 0)
-		to := min(group[n-1].to+context, r.lines.count())
+		from := max(group[0].from-contextLines, 0)
+		to := min(group[n-1].to+contextLines, r.lines.count())
 		body, added := r.group(group, from, to)
 		out = append(out, fmt.Sprintf("@@ -%s +%s @@", span(from, to-from), span(from+shift, to-from+added)))
 		out = append(out, body...)
@@ -62,16 +62,16 @@ func (r *Result) group(group []hunk, from, to int) (out []string, added int) {
 	at := from
 	same := func(end int) {
 		for ; at < end; at++ {
-			out = append(out, " "+shown(r.lines.line(at)))
+			out = append(out, " "+diffLine(r.lines.line(at)))
 		}
 	}
 	for _, h := range group {
 		same(h.from)
 		for ; at < h.to; at++ {
-			out = append(out, "-"+shown(r.lines.line(at)))
+			out = append(out, "-"+diffLine(r.lines.line(at)))
 		}
 		for _, s := range h.now {
-			out = append(out, "+"+shown(s))
+			out = append(out, "+"+diffLine(s))
 		}
 		added += len(h.now) - (h.to - h.from)
 	}
@@ -80,11 +80,11 @@ func (r *Result) group(group []hunk, from, to int) (out []string, added int) {
 }
 
 // shown is a line as a diff has it.
-func shown(s string) string {
+func diffLine(s string) string {
 	s = strings.TrimSuffix(s, "\n")
 	s = strings.TrimSuffix(s, "\r")
-	if len(s) > widest {
-		s = s[:widest] + "…"
+	if len(s) > maxShownWidth {
+		s = s[:maxShownWidth] + "…"
 	}
 	if !utf8.ValidString(s) {
 		s = strings.ToValidUTF8(s, "\uFFFD")
@@ -116,14 +116,14 @@ func (r *Result) hunks(most int) (hunks []hunk) {
 			}
 			to++ // the line after joins the last one
 		}
-		hunks = append(hunks, r.narrowed(from, to, b.String())...)
+		hunks = append(hunks, r.trimHunk(from, to, b.String())...)
 		i = j
 	}
 	return hunks
 }
 
 // narrowed drops the lines that a changed run has before and after.
-func (r *Result) narrowed(from, to int, now string) (hunks []hunk) {
+func (r *Result) trimHunk(from, to int, now string) (hunks []hunk) {
 	var was []string
 	for i := from; i < to; i++ {
 		was = append(was, r.lines.line(i))
@@ -132,7 +132,7 @@ func (r *Result) narrowed(from, to int, now string) (hunks []hunk) {
 	if is[len(is)-1] == "" {
 		is = is[:len(is)-1]
 	}
-	of := matched(len(was), len(is), func(i, j int) int {
+	of := pairSequences(len(was), len(is), func(i, j int) int {
 		if was[i] != is[j] {
 			return 0
 		}

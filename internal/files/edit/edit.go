@@ -77,10 +77,10 @@ func setOf(levels ...Level) (s levelSet) {
 
 const (
 	// PlacesMost is how many places one edit may have; each takes memory.
-	PlacesMost = 1 << 20
+	MaxPlaces = 1 << 20
 	// tolerantMost is the largest content, in bytes, that is searched at the
 	// levels after Newlines.
-	tolerantMost = 8 << 20
+	maxTolerant = 8 << 20
 )
 
 // Result is what edits make of a content.
@@ -120,7 +120,7 @@ func (t *text) apply(edits []Edit) (*Result, error) {
 	for i, e := range edits {
 		places, level, err := t.find(e)
 		if err != nil {
-			return nil, numbered(err, i, len(edits))
+			return nil, withEditNumber(err, i, len(edits))
 		}
 		for _, p := range places {
 			owner[p.start] = i + 1
@@ -142,10 +142,10 @@ func (t *text) apply(edits []Edit) (*Result, error) {
 		r.changes = append(r.changes, p.splice)
 	}
 	r.Replacements = len(all)
-	return r, r.settle(t)
+	return r, r.dropUnchanged(t)
 }
 
-func (r *Result) settle(t *text) error {
+func (r *Result) dropUnchanged(t *text) error {
 	r.changes = slices.DeleteFunc(r.changes, func(s splice) bool { return string(r.before[s.from:s.to]) == s.with })
 	if len(r.changes) == 0 {
 		return &tool.Refusal{Code: "unchanged", Message: t.name + " already is as the edit wants it", Next: "Read that part of the file before changing it further."}
@@ -155,7 +155,7 @@ func (r *Result) settle(t *text) error {
 	return nil
 }
 
-func numbered(err error, i, n int) error {
+func withEditNumber(err error, i, n int) error {
 	if r, ok := err.(*tool.Refusal); ok && n > 1 {
 		c := *r
 		c.Message = fmt.Sprintf("edit %d of %d: %s; nothing was written", i+1, n, r.Message)
@@ -193,33 +193,33 @@ func (t *text) find(e Edit) ([]place, Level, error) {
 	if e.Old == e.New {
 		return nil, 0, tool.Refuse("invalid_arguments", "old_string and new_string are the same: there is nothing to change")
 	}
-	if places, level := t.literal(e); len(places) > 0 && t.without&setOf(level) == 0 {
-		return t.settle(e, level, places)
+	if places, level := t.findLiteral(e); len(places) > 0 && t.without&setOf(level) == 0 {
+		return t.choose(e, level, places)
 	}
-	if len(t.content) > tolerantMost || len(e.Old) > tolerantMost || len(e.New) > tolerantMost {
-		return nil, 0, t.missing(e)
+	if len(t.content) > maxTolerant || len(e.Old) > maxTolerant || len(e.New) > maxTolerant {
+		return nil, 0, t.notFound(e)
 	}
-	places, level, err := t.tolerant(e)
+	places, level, err := t.findTolerant(e)
 	if err == nil && len(places) == 0 && t.without&setOf(Escapes) == 0 {
-		places, level, err = t.escaped(e)
+		places, level, err = t.findEscaped(e)
 	}
 	if err == nil && len(places) == 0 && t.without&setOf(Near) == 0 {
-		places, level, err = t.nearly(e)
+		places, level, err = t.findNear(e)
 	}
 	switch {
 	case err != nil:
 		return nil, 0, err
 	case len(places) == 0:
-		return nil, 0, t.missing(e)
+		return nil, 0, t.notFound(e)
 	}
-	return t.settle(e, level, places)
+	return t.choose(e, level, places)
 }
 
 // settle chooses among places of one level.
-func (t *text) settle(e Edit, level Level, places []place) ([]place, Level, error) {
+func (t *text) choose(e Edit, level Level, places []place) ([]place, Level, error) {
 	switch {
-	case len(places) > PlacesMost:
-		return nil, 0, tool.Refuse("too_large", "old_string occurs more than %d times in %s", PlacesMost, t.name)
+	case len(places) > MaxPlaces:
+		return nil, 0, tool.Refuse("too_large", "old_string occurs more than %d times in %s", MaxPlaces, t.name)
 	case len(places) == 1 || e.All:
 		return places, level, nil
 	case e.Near > 0:

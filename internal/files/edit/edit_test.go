@@ -266,12 +266,12 @@ func TestWhichOfSeveral(t *testing.T) {
 
 // What would take long is refused, and what is long is found.
 func TestLarge(t *testing.T) {
-	many := strings.Repeat("a\n", 2*spotLines)
+	many := strings.Repeat("a\n", 2*maxCandidateLines)
 	if got, _ := apply(t, many, Edit{Old: " a\n", New: "b\n"}); got != "!ambiguous" {
 		t.Errorf("a line that is everywhere: %.40q", got)
 	}
-	wide := strings.Repeat("“x” ", foldMost)
-	if got, _ := apply(t, wide, Edit{Old: strings.Repeat("\"x\" ", foldMost), New: ""}); got != "!not_found" {
+	wide := strings.Repeat("“x” ", maxFold)
+	if got, _ := apply(t, wide, Edit{Old: strings.Repeat("\"x\" ", maxFold), New: ""}); got != "!not_found" {
 		t.Errorf("a very long line: %.40q", got)
 	}
 	var b strings.Builder
@@ -283,7 +283,7 @@ func TestLarge(t *testing.T) {
 	if got, _ := apply(t, file, Edit{Old: old, New: strings.Replace(old, "line xxxd\n", "line d\n", 1)}); got != strings.Replace(file, "line xxxd\n", "line d\n", 1) {
 		t.Errorf("a block of 20,000 lines: %.200q", got)
 	}
-	big := strings.Repeat("0123456789abcdef\n", tolerantMost/16)
+	big := strings.Repeat("0123456789abcdef\n", maxTolerant/16)
 	if got, _ := apply(t, big+"end\n", Edit{Old: " end\n", New: "x"}); got != "!not_found" {
 		t.Error("a file over the limit is searched tolerantly")
 	}

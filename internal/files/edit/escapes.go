@@ -8,14 +8,14 @@ import (
 
 // escaped finds an old text in which line breaks and tabs were written as \n
 // and \t, or the other way round.
-func (t *text) escaped(e Edit) ([]place, Level, error) {
+func (t *text) findEscaped(e Edit) ([]place, Level, error) {
 	if plain := (Edit{unescape(e.Old), unescape(e.New), e.All, e.Near}); plain.Old != e.Old && !strings.Contains(e.Old+e.New, "\n") && plain.Old != plain.New {
-		places, _, err := t.tolerant(plain)
+		places, _, err := t.findTolerant(plain)
 		if len(places) > 0 || err != nil {
 			return places, Escapes, err
 		}
 	}
-	return t.unescaped(e)
+	return t.findUnescaped(e)
 }
 
 var unescaper = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r", `\t`, "\t", `\"`, `"`, `\'`, `'`)
@@ -26,15 +26,15 @@ var controls = strings.NewReplacer(`\n`, "\n", `\t`, "\t")
 
 // unescaped finds an old text that has line breaks or tabs where the file has
 // \n or \t, inside a string for instance.
-func (t *text) unescaped(e Edit) ([]place, Level, error) {
+func (t *text) findUnescaped(e Edit) ([]place, Level, error) {
 	if !bytes.Contains(t.content, []byte(`\n`)) && !bytes.Contains(t.content, []byte(`\t`)) || bytes.Contains(t.content, crlf) {
 		return nil, 0, nil
 	}
-	old, new := controls.Replace(unixed(e.Old)), controls.Replace(unixed(e.New))
+	old, new := controls.Replace(withoutCR(e.Old)), controls.Replace(withoutCR(e.New))
 	if old == new || !strings.ContainsAny(e.Old, "\n\t") {
 		return nil, 0, nil
 	}
-	bare, at := uncontrolled(t.content)
+	bare, at := unescapeControls(t.content)
 	head, tail := common(old, new)
 	var places []place
 	for _, i := range t.indexes(bare, old, e.All) {
@@ -55,7 +55,7 @@ func (t *text) unescaped(e Edit) ([]place, Level, error) {
 
 // uncontrolled replaces \n and \t in a content by what they stand for; at
 // translates places back.
-func uncontrolled(content []byte) (bare []byte, at func(int) int) {
+func unescapeControls(content []byte) (bare []byte, at func(int) int) {
 	var cuts []int // places in bare, each after a character that took two bytes
 	for i := 0; i < len(content); i++ {
 		if content[i] == '\\' && i+1 < len(content) && (content[i+1] == 'n' || content[i+1] == 't') {

@@ -36,7 +36,7 @@ func plain(r rune) string {
 
 // foldMost is the longest body, in bytes, that is compared tolerantly. A longer
 // one counts as itself.
-const foldMost = 64 << 10
+const maxFold = 64 << 10
 
 // fold is what a body counts as: with plain characters, composed letters and
 // single spaces.
@@ -56,7 +56,7 @@ func fold(body string) string {
 
 // isPlain reports whether a body counts as itself.
 func isPlain(body string) bool {
-	if len(body) > foldMost {
+	if len(body) > maxFold {
 		return true
 	}
 	for i := range len(body) {
@@ -145,7 +145,7 @@ func difference(a, b string) (l Level, ok bool) {
 	if a == b {
 		return Exact, true
 	}
-	if max(len(a), len(b)) > foldMost {
+	if max(len(a), len(b)) > maxFold {
 		return 0, false
 	}
 	pairs, ok := align(clusters(a), clusters(b))

@@ -141,7 +141,7 @@ func FuzzDisturbed(f *testing.F) {
 		got := string(res.Content())
 		was, is := strings.SplitAfter(x.file, "\n"), strings.SplitAfter(got, "\n")
 		gone := strings.Count(res.Diff(1<<20), "\n-")
-		of := matched(len(was), len(is), func(i, j int) int {
+		of := pairSequences(len(was), len(is), func(i, j int) int {
 			if was[i] == is[j] {
 				return 1
 			}

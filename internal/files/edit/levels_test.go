@@ -60,7 +60,7 @@ func lineBreakForEscape(r *rand.Rand, t trial) (trial, bool) {
 // slipped changes one letter of a line that stays, in both texts.
 func slipped(r *rand.Rand, t trial) (trial, bool) {
 	old, new := strings.Split(t.old, "\n"), strings.Split(t.new, "\n")
-	if len(t.old) < 2*nearKey {
+	if len(t.old) < 2*minNearKey {
 		return t, false
 	}
 	for _, i := range r.Perm(len(old)) {

@@ -2,17 +2,17 @@ package edit
 
 // matchMost bounds the table of a comparison; what is longer is taken for
 // different.
-const matchMost = 4 << 20
+const maxPairTable = 4 << 20
 
 // matched compares two sequences. It gives each element of b the one of a it
 // goes with, or -1, in order, so that the sum of the scores is the largest. A
 // score of 0 means that two do not go together.
-func matched(n, m int, score func(i, j int) int) []int {
+func pairSequences(n, m int, score func(i, j int) int) []int {
 	of := make([]int, m)
 	for j := range of {
 		of[j] = -1
 	}
-	if n == 0 || m == 0 || n > matchMost/m {
+	if n == 0 || m == 0 || n > maxPairTable/m {
 		return of
 	}
 	w := m + 1
@@ -60,7 +60,7 @@ func sameLines(old, new []line, file []counterpart) []int {
 	literal := func(i, j int) bool { return old[i].body == new[j].body || file != nil && file[i].body == new[j].body }
 	same := func(i, j int) bool { return old[i].indent == new[j].indent && literal(i, j) }
 	head, tail := ends(len(a), len(b), func(i, j int) bool { return same(i, j) && old[i].trail == new[j].trail })
-	if len(a)-head-tail > matchMost/max(len(b)-head-tail, 1) {
+	if len(a)-head-tail > maxPairTable/max(len(b)-head-tail, 1) {
 		head, tail = ends(len(a), len(b), same)
 	}
 	for i := range head {
@@ -69,7 +69,7 @@ func sameLines(old, new []line, file []counterpart) []int {
 	for i := range tail {
 		of[len(b)-1-i] = len(a) - 1 - i
 	}
-	mid := matched(len(a)-head-tail, len(b)-head-tail, func(i, j int) int {
+	mid := pairSequences(len(a)-head-tail, len(b)-head-tail, func(i, j int) int {
 		i, j = head+i, head+j
 		if a[i] != b[j] {
 			return 0
@@ -139,19 +139,19 @@ func changedLines(old, new []line, of []int) {
 		if end < len(new) {
 			stop = of[end]
 		}
-		pairUp(old[o:stop], new[n:end], of[n:end], o)
+		pairChanged(old[o:stop], new[n:end], of[n:end], o)
 		n = end
 	}
 }
 
-func pairUp(old, new []line, of []int, base int) {
+func pairChanged(old, new []line, of []int, base int) {
 	if len(old) == len(new) && sameShape(old, new) {
 		for i := range of {
 			of[i] = base + i
 		}
 		return
 	}
-	for j, i := range matched(len(old), len(new), func(i, j int) int { return likeness(old[i].body, new[j].body) }) {
+	for j, i := range pairSequences(len(old), len(new), func(i, j int) int { return likeness(old[i].body, new[j].body) }) {
 		if i >= 0 {
 			of[j] = base + i
 		}

@@ -15,7 +15,7 @@ var (
 
 // literal looks for the old text as it is and, if it is not there, with line
 // endings of either kind taken for the same.
-func (t *text) literal(e Edit) ([]place, Level) {
+func (t *text) findLiteral(e Edit) ([]place, Level) {
 	old, with := e.Old, e.New
 	level := Exact
 	if marked := bytes.HasPrefix(t.content, []byte(bom)); marked { // it is not part of the first line
@@ -30,18 +30,18 @@ func (t *text) literal(e Edit) ([]place, Level) {
 	literal := meansReturns(old, with)
 	starts := t.indexes(t.content, old, e.All)
 	if !literal && old[0] == '\n' {
-		starts = slices.DeleteFunc(starts, t.splits) // half a line ending is not what is meant
+		starts = slices.DeleteFunc(starts, t.splitsCRLF) // half a line ending is not what is meant
 	}
-	if len(starts) == 1 && t.doubles(starts[0], old, with) {
+	if len(starts) == 1 && t.indentsTwice(starts[0], old, with) {
 		return nil, 0
 	}
 	if len(starts) > 0 {
 		return t.exact(starts, old, with, literal), level
 	}
 	if bytes.Contains(t.content, crlf) || strings.Contains(old, "\r\n") {
-		old, with = unixed(old), unixed(with)
-		places := t.neutral(old, with, e.All)
-		if len(places) == 1 && t.doubles(places[0].start, old, with) {
+		old, with = withoutCR(old), withoutCR(with)
+		places := t.findNeutral(old, with, e.All)
+		if len(places) == 1 && t.indentsTwice(places[0].start, old, with) {
 			return nil, 0
 		}
 		if len(places) > 0 {
@@ -51,15 +51,15 @@ func (t *text) literal(e Edit) ([]place, Level) {
 	return nil, 0
 }
 
-func unixed(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
+func withoutCR(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
 
 // doubles reports whether to take an edit literally would indent a line twice:
 // old begins after the indentation of its first line, new with it, and another
 // line shows that no change of indentation is meant.
-func (t *text) doubles(at int, old, with string) bool {
+func (t *text) indentsTwice(at int, old, with string) bool {
 	start := bytes.LastIndexByte(t.content[:at], '\n') + 1
 	indent := string(t.content[start:at])
-	if indent == "" || !allBlank(indent) || !strings.HasPrefix(with, indent) || !strings.Contains(old, "\n") || len(old) > tolerantMost {
+	if indent == "" || !allBlank(indent) || !strings.HasPrefix(with, indent) || !strings.Contains(old, "\n") || len(old) > maxTolerant {
 		return false
 	}
 	o, n := split(old), split(with)
@@ -85,7 +85,7 @@ func (t *text) indexes(b []byte, old string, all bool) (at []int) {
 	if all {
 		step = len(sub)
 	}
-	for off := 0; len(at) <= PlacesMost; {
+	for off := 0; len(at) <= MaxPlaces; {
 		i := bytes.Index(b[off:], sub)
 		if i < 0 {
 			return at
@@ -103,8 +103,8 @@ func (t *text) exact(starts []int, old, with string, literal bool) (places []pla
 		head, tail := common(old, with)
 		from, to, with = head, len(old)-tail, with[head:len(with)-tail]
 	} else {
-		bare := unixed(old)
-		with = unixed(with)
+		bare := withoutCR(old)
+		with = withoutCR(with)
 		head, tail := common(bare, with)
 		back := translator{content: []byte(old)}
 		from, to, with = back.to(head), back.to(len(bare)-tail), with[head:len(with)-tail]
@@ -112,7 +112,7 @@ func (t *text) exact(starts []int, old, with string, literal bool) (places []pla
 	for _, at := range starts {
 		p := place{at, at + len(old), splice{at + from, at + to, with}}
 		if !literal {
-			p.with = t.ended(at, with)
+			p.with = t.withLineEndings(at, with)
 		}
 		places = append(places, p)
 	}
@@ -126,17 +126,17 @@ func meansReturns(old, with string) bool {
 	if !strings.Contains(old, "\r") {
 		return false
 	}
-	return strings.Contains(with, "\r") || strings.Contains(unixed(old), "\r") || with == unixed(old)
+	return strings.Contains(with, "\r") || strings.Contains(withoutCR(old), "\r") || with == withoutCR(old)
 }
 
 // splits reports whether at lies between a \r and its \n.
-func (t *text) splits(at int) bool {
+func (t *text) splitsCRLF(at int) bool {
 	return at > 0 && at < len(t.content) && t.content[at-1] == '\r' && t.content[at] == '\n'
 }
 
 // neutral finds old, which has no \r\n, in the content without its own, and
 // translates the places back.
-func (t *text) neutral(old, with string, all bool) (places []place) {
+func (t *text) findNeutral(old, with string, all bool) (places []place) {
 	if old == "" || old == with {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (t *text) neutral(old, with string, all bool) (places []place) {
 	for _, at := range starts {
 		p := place{start: start.to(at), end: end.to(at + len(old))}
 		p.splice = splice{from.to(at + head), to.to(at + len(old) - tail), ""}
-		p.with = t.ended(p.start, with[head:len(with)-tail])
+		p.with = t.withLineEndings(p.start, with[head:len(with)-tail])
 		places = append(places, p)
 	}
 	return places
@@ -190,7 +190,7 @@ func common(a, b string) (head, tail int) {
 
 // ended gives text the line endings used around at: those of the line it is
 // on or, on the last line, of the line before.
-func (t *text) ended(at int, s string) string {
+func (t *text) withLineEndings(at int, s string) string {
 	if !strings.Contains(s, "\n") {
 		return s
 	}

@@ -3,17 +3,17 @@ package edit
 import "strings"
 
 const (
-	nearEnough = 0.95 // how alike a near miss has to be
-	nearOther  = 0.8  // how alike the next best place may be
-	nearLines  = 3    // the first and the last have to be there; something lies between
-	nearKey    = 40   // bytes; less says too little
+	minNearScore = 0.95 // how alike a near miss has to be
+	maxOtherScore  = 0.8  // how alike the next best place may be
+	minNearLines  = 3    // the first and the last have to be there; something lies between
+	minNearKey    = 40   // bytes; less says too little
 )
 
 // nearly finds an old text of which a few characters differ, in lines that
 // stay as they are. Its first and its last line have to be there.
-func (t *text) nearly(e Edit) ([]place, Level, error) {
-	w, ok := want(e.Old, e.New)
-	if !ok || len(w.solid) < nearLines || len(w.key) < nearKey || e.All {
+func (t *text) findNear(e Edit) ([]place, Level, error) {
+	w, ok := newLineEdit(e.Old, e.New)
+	if !ok || len(w.solid) < minNearLines || len(w.key) < minNearKey || e.All {
 		return nil, 0, nil
 	}
 	t.prepare()
@@ -21,7 +21,7 @@ func (t *text) nearly(e Edit) ([]place, Level, error) {
 	if !ok {
 		return nil, 0, nil
 	}
-	s := t.nearSpot(&w, a)
+	s := t.nearCandidate(&w, a)
 	if s == nil {
 		return nil, 0, nil
 	}
@@ -34,13 +34,13 @@ func (t *text) nearly(e Edit) ([]place, Level, error) {
 
 // nearMiss is the first line, as an index of full, of the one place that is
 // near enough.
-func (t *text) nearMiss(w *wanted) (best int, ok bool) {
+func (t *text) nearMiss(w *lineEdit) (best int, ok bool) {
 	k := len(w.solid)
 	keys := strings.Split(w.key, "\n")
 	scores := t.resemblance(w.key, k)
 	best = -1
 	for a, score := range scores {
-		if score >= nearEnough && t.keyOf(a) == keys[0] && t.keyOf(a+k-1) == keys[k-1] && (best < 0 || score > scores[best]) {
+		if score >= minNearScore && t.keyOf(a) == keys[0] && t.keyOf(a+k-1) == keys[k-1] && (best < 0 || score > scores[best]) {
 			best = a
 		}
 	}
@@ -48,7 +48,7 @@ func (t *text) nearMiss(w *wanted) (best int, ok bool) {
 		return 0, false
 	}
 	for a, score := range scores {
-		if score > nearOther && abs(a-best) > k/2 {
+		if score > maxOtherScore && abs(a-best) > k/2 {
 			return 0, false
 		}
 	}
@@ -113,9 +113,9 @@ func (t *text) resemblance(key string, k int) []float64 {
 }
 
 // nearSpot makes the spot that begins at a line.
-func (t *text) nearSpot(w *wanted, a int) *spot {
+func (t *text) nearCandidate(w *lineEdit, a int) *candidate {
 	k := len(w.solid)
-	s := &spot{first: t.full[a], level: Near, of: make([]int, len(w.old))}
+	s := &candidate{first: t.full[a], level: Near, of: make([]int, len(w.old))}
 	s.lines = append(s.lines, t.lines[t.full[a]:t.full[a+k-1]+1]...)
 	for i := range s.of {
 		s.of[i] = -1

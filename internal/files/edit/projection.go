@@ -11,12 +11,12 @@ import (
 // projection carries the difference of old and new over to a spot.
 type projection struct {
 	t     *text
-	w     *wanted
-	s     *spot
+	w     *lineEdit
+	s     *candidate
 	of    []int // for each line of new the line of old it is or was, -1 for none
 	same  []bool
 	shift *shift // from the indentation of new to that of the file
-	asIs  bool   // new is indented as the file is, not as old
+	newAsFile  bool   // new is indented as the file is, not as old
 	eol   string // what ends an inserted line
 	fix   corrections
 
@@ -25,17 +25,17 @@ type projection struct {
 }
 
 // project makes the place of a spot, or says why it cannot.
-func (t *text) project(w *wanted, s *spot) (place, error) {
+func (t *text) project(w *lineEdit, s *candidate) (place, error) {
 	p := &projection{t: t, w: w, s: s}
 	p.pair()
-	if err := p.knownGaps(); err != nil {
+	if err := p.dropKnownBlanks(); err != nil {
 		return place{}, err
 	}
 	s.shift.steps(append(append([]line{}, w.old...), w.new...), t.unit)
-	if err := p.slides(); err != nil {
+	if err := p.checkEqualLines(); err != nil {
 		return place{}, err
 	}
-	if err := p.frame(); err != nil {
+	if err := p.chooseShift(); err != nil {
 		return place{}, err
 	}
 	p.eol = ending(s.lines, t)
@@ -69,7 +69,7 @@ func (p *projection) pair() {
 // file there, and means no change; adding what new has more than old would
 // double them. It gives new the blank lines of old in such gaps. Where new has
 // even more, what it means is not clear.
-func (p *projection) knownGaps() error {
+func (p *projection) dropKnownBlanks() error {
 	w := *p.w
 	w.new = nil
 	var of []int
@@ -80,7 +80,7 @@ func (p *projection) knownGaps() error {
 		if l.blank() {
 			continue
 		}
-		gap, ok, err := p.knownGap(ends, starts, last, n)
+		gap, ok, err := p.matchGap(ends, starts, last, n)
 		if err != nil {
 			return err
 		}
@@ -152,7 +152,7 @@ func (p *projection) edges() (starts, ends []int) {
 }
 
 // knownGap is the gap of old between two lines of new, if it is such a one.
-func (p *projection) knownGap(ends, starts []int, from, to int) (gap lineRange, ok bool, err error) {
+func (p *projection) matchGap(ends, starts []int, from, to int) (gap lineRange, ok bool, err error) {
 	if from < 0 {
 		return lineRange{}, false, nil
 	}
@@ -222,7 +222,7 @@ func (p *projection) refuse(format string, args ...any) error {
 
 // frame finds out whose indentation new has: that of old, as usual, or that of
 // the file, which the writer knew after all, be it with spaces for tabs.
-func (p *projection) frame() error {
+func (p *projection) chooseShift() error {
 	likeOld, likeFile := 0, 0
 	var list []indents
 	for n, o := range p.of {
@@ -245,7 +245,7 @@ func (p *projection) frame() error {
 	if likeFile > likeOld {
 		// Lines that are less deep than the file's, and as deep as those of
 		// old, belong to a block that new puts around.
-		p.asIs = p.shallowest(p.w.new, 1) >= p.shallowest(p.s.lines, 1) || p.shallowest(p.w.new, 1) != p.shallowest(p.w.old, 1)
+		p.newAsFile = p.shallowest(p.w.new, 1) >= p.shallowest(p.s.lines, 1) || p.shallowest(p.w.new, 1) != p.shallowest(p.w.old, 1)
 		return nil
 	}
 	if likeOld > 0 || len(list) == 0 || !p.s.shift.moved() || p.shallowest(p.w.new, 1) == p.shallowest(p.w.old, 1) {
@@ -266,7 +266,7 @@ func (p *projection) frame() error {
 func (p *projection) shallowest(lines []line, tab int) int {
 	least := -1
 	for i, l := range lines {
-		if l.blank() || i == 0 && (p.s.inside || p.s.shift.loose) && len(lines) > 1 {
+		if l.blank() || i == 0 && (p.s.inside || p.s.shift.startsInside) && len(lines) > 1 {
 			continue
 		}
 		if w := width(l.indent, tab); least < 0 || w < least {
@@ -278,7 +278,7 @@ func (p *projection) shallowest(lines []line, tab int) int {
 
 // slides refuses to delete one of several lines that old cannot tell apart
 // where the file can: "}" after "}" when the indentation is lost.
-func (p *projection) slides() error {
+func (p *projection) checkEqualLines() error {
 	stays := make([]bool, len(p.w.old))
 	for _, o := range p.of {
 		if o >= 0 {
@@ -293,7 +293,7 @@ func (p *projection) slides() error {
 		if b == a {
 			continue
 		}
-		if p.apart(a, b) || p.apart(b-1, a-1) {
+		if p.differInFile(a, b) || p.differInFile(b-1, a-1) {
 			return p.refuse("which of the lines %q is to go is not clear", p.w.old[a].body)
 		}
 		a = b
@@ -303,7 +303,7 @@ func (p *projection) slides() error {
 
 // apart reports whether two lines of old are the same and those of the file
 // are not.
-func (p *projection) apart(a, b int) bool {
+func (p *projection) differInFile(a, b int) bool {
 	if a < 0 || b < 0 || a >= len(p.w.old) || b >= len(p.w.old) || p.w.old[a].blank() {
 		return false
 	}
@@ -356,7 +356,7 @@ func (p *projection) build() error {
 			return err
 		}
 		pending = nil
-		l, err := p.line(n, f)
+		l, err := p.keptLine(n, f)
 		if err != nil {
 			return err
 		}
@@ -481,11 +481,11 @@ func (p *projection) keep(lines []int) {
 // insert puts lines that only new has; gone is the first line of the spot they
 // take the place of, -1 for none.
 func (p *projection) insert(pending []int, gone int) error {
-	if (p.shift.flat || p.lost() && !p.even(pending)) && !p.asIs {
-		return p.insertFlat(pending, gone)
+	if (p.shift.unindented || p.lostIndentation() && !p.sameDepth(pending)) && !p.newAsFile {
+		return p.insertUnindented(pending, gone)
 	}
 	for _, n := range pending {
-		l, err := p.fresh(n)
+		l, err := p.insertedLine(n)
 		if err != nil {
 			return err
 		}
@@ -497,7 +497,7 @@ func (p *projection) insert(pending []int, gone int) error {
 // lost reports whether old and new have no indentation at all, and the file has
 // the same in all of its lines: what old says of that is no help for blocks
 // that new begins.
-func (p *projection) lost() bool {
+func (p *projection) lostIndentation() bool {
 	if len(p.shift.pairs) != 1 || p.shift.pairs[0].old != "" {
 		return false
 	}
@@ -510,7 +510,7 @@ func (p *projection) lost() bool {
 }
 
 // fresh is an inserted line.
-func (p *projection) fresh(n int) (line, error) {
+func (p *projection) insertedLine(n int) (line, error) {
 	l := p.w.new[n]
 	if l.eol != "" {
 		l.eol = p.eol
@@ -522,7 +522,7 @@ func (p *projection) fresh(n int) (line, error) {
 		return l, nil
 	}
 	l.body = p.fix.apply(l.body)
-	l.trail = p.fix.newEnds.meant(l.trail)
+	l.trail = p.fix.newEnds.intended(l.trail)
 	var err error
 	l.indent, err = p.indent(n)
 	return l, err
@@ -531,13 +531,13 @@ func (p *projection) fresh(n int) (line, error) {
 // indent is that of a line of new in the file.
 func (p *projection) indent(n int) (string, error) {
 	i := p.w.new[n].indent
-	if first := p.w.solid[0]; n == 0 && i == "" && p.w.old[first].indent == "" && (p.s.shift.loose || p.asIs) {
+	if first := p.w.solid[0]; n == 0 && i == "" && p.w.old[first].indent == "" && (p.s.shift.startsInside || p.newAsFile) {
 		return p.s.lines[p.s.of[first]].indent, nil // it begins after its indentation, as old does
 	}
-	if p.asIs {
+	if p.newAsFile {
 		return i, nil
 	}
-	if p.shift.flat {
+	if p.shift.unindented {
 		if i == "" {
 			return "", p.refuse("how deep line %d of new_string belongs is not clear", n+1)
 		}
@@ -554,7 +554,7 @@ func (p *projection) indent(n int) (string, error) {
 }
 
 // line is a line of new that is, or was, line f of the spot.
-func (p *projection) line(n, f int) (line, error) {
+func (p *projection) keptLine(n, f int) (line, error) {
 	o := p.of[n]
 	was, is, there := p.w.old[o], p.w.new[n], p.s.lines[f]
 	out := there
@@ -574,7 +574,7 @@ func (p *projection) line(n, f int) (line, error) {
 	default:
 		out.body = p.reworded(was.body, is.body, there.body)
 	}
-	wasTrail, isTrail := p.fix.oldEnds.meant(was.trail), p.fix.newEnds.meant(is.trail)
+	wasTrail, isTrail := p.fix.oldEnds.intended(was.trail), p.fix.newEnds.intended(is.trail)
 	if isTrail != wasTrail && (!p.same[n] || wasTrail == there.trail) {
 		out.trail = isTrail
 	}
@@ -585,10 +585,10 @@ func (p *projection) line(n, f int) (line, error) {
 	}
 	var err error
 	switch {
-	case p.shift.flat && !p.asIs && !p.same[n] && (opens(is.body) != opens(was.body) || closes(is.body) != closes(was.body)):
+	case p.shift.unindented && !p.newAsFile && !p.same[n] && (opens(is.body) != opens(was.body) || closes(is.body) != closes(was.body)):
 		err = p.refuse("how deep line %d of new_string belongs is not clear", n+1)
-	case is.indent == was.indent && !p.asIs && p.shift == &p.s.shift:
-	case p.shift.flat && !p.asIs:
+	case is.indent == was.indent && !p.newAsFile && p.shift == &p.s.shift:
+	case p.shift.unindented && !p.newAsFile:
 		err = p.refuse("how deep line %d of new_string belongs is not clear", n+1)
 	default:
 		out.indent, err = p.indent(n)

@@ -10,9 +10,9 @@ import (
 )
 
 const (
-	shownMost = 10 // places a refusal names
-	toldMost  = 3  // places it describes
-	voteMost  = 1 << 18
+	maxListed = 10 // places a refusal names
+	maxDescribed  = 3  // places it describes
+	maxVotes  = 1 << 18
 )
 
 // ambiguous is the refusal of an edit that means several places.
@@ -25,7 +25,7 @@ func (t *text) ambiguous(level Level, places []place) error {
 	if level > Exact {
 		r.Message = fmt.Sprintf("old_string is not in %s as it is; ignoring %s it occurs %d times, on %s", t.name, level, len(places), t.linesOf(places))
 	}
-	for _, p := range places[:min(len(places), toldMost)] {
+	for _, p := range places[:min(len(places), maxDescribed)] {
 		n := t.lineAt(p.start)
 		if n > 1 {
 			r.Message += fmt.Sprintf("\n  line %d, after %s", n, visible(t.lineText(n-1), 0))
@@ -36,11 +36,11 @@ func (t *text) ambiguous(level Level, places []place) error {
 
 func (t *text) linesOf(places []place) string {
 	var s []string
-	for _, p := range places[:min(len(places), shownMost)] {
+	for _, p := range places[:min(len(places), maxListed)] {
 		s = append(s, fmt.Sprint(t.lineAt(p.start)))
 	}
 	text := "lines " + strings.Join(s, ", ")
-	if len(places) > shownMost {
+	if len(places) > maxListed {
 		text += " and more"
 	}
 	return text
@@ -61,9 +61,9 @@ func (t *text) lineText(n int) string {
 
 // missing is the refusal of an old text that is nowhere. It shows where it
 // nearly is and what differs there first.
-func (t *text) missing(e Edit) error {
+func (t *text) notFound(e Edit) error {
 	r := &tool.Refusal{Code: "not_found", Message: "old_string is not in " + t.name, Next: "Read that part of the file and copy the text exactly."}
-	if len(t.content) <= tolerantMost && len(e.Old) <= tolerantMost {
+	if len(t.content) <= maxTolerant && len(e.Old) <= maxTolerant {
 		t.prepare()
 		r.Message += t.nearest(e.Old)
 	}
@@ -77,9 +77,9 @@ func (t *text) nearest(old string) string {
 	if len(lines) == 0 {
 		return ""
 	}
-	at := t.votes(lines)
+	at := t.likelyPlaces(lines)
 	if len(at) == 0 {
-		if i := t.likeliest(lines); i >= 0 {
+		if i := t.likeliestLine(lines); i >= 0 {
 			n := t.lineAt(t.lines[t.full[i]].at)
 			return fmt.Sprintf("\n  nearest is line %d: %s", n, visible(t.lineText(n), 0))
 		}
@@ -94,7 +94,7 @@ func (t *text) nearest(old string) string {
 
 // votes are the places, as indexes of full, at which most lines are as they
 // should be.
-func (t *text) votes(lines []line) []int {
+func (t *text) likelyPlaces(lines []line) []int {
 	where := map[string][]int{}
 	for j, l := range lines[:min(len(lines), 200)] {
 		if k := fold(l.body); len(k) > 3 || len(lines) == 1 {
@@ -106,7 +106,7 @@ func (t *text) votes(lines []line) []int {
 	for i := range t.starts {
 		k := t.keyOf(i)
 		for _, j := range where[k] {
-			if steps++; i >= j && steps < voteMost {
+			if steps++; i >= j && steps < maxVotes {
 				votes[i-j] += len(k)
 			}
 		}
@@ -122,7 +122,7 @@ func (t *text) votes(lines []line) []int {
 		return a - b
 	})
 	for i, a := range at {
-		if i == toldMost || votes[a] < votes[at[0]]*3/4 {
+		if i == maxDescribed || votes[a] < votes[at[0]]*3/4 {
 			return at[:i]
 		}
 	}
@@ -130,7 +130,7 @@ func (t *text) votes(lines []line) []int {
 }
 
 // likeliest is the line most like the longest one; -1 for none.
-func (t *text) likeliest(lines []line) int {
+func (t *text) likeliestLine(lines []line) int {
 	long := slices.MaxFunc(lines, func(a, b line) int { return len(a.body) - len(b.body) })
 	key := fold(long.body)
 	if len(key) < 2 || len(key) > 4096 {

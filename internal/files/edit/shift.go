@@ -10,8 +10,8 @@ type shift struct {
 	step   int       // the step in which old and new indent, in spaces
 	tabbed bool      // old or new indents with tabs
 	style  string    // what the file indents with here: "\t", " " or "" for nothing
-	flat   bool      // old has no indentation at all and the file has several
-	loose  bool      // old begins after the indentation of its first line
+	unindented   bool      // old has no indentation at all and the file has several
+	startsInside  bool      // old begins after the indentation of its first line
 }
 
 // indents is the indentation of one line.
@@ -45,18 +45,18 @@ func (s *shift) learn(list []indents, unit string) (Level, bool) {
 	}
 	if len(list) > 1 && list[0].first && list[0].old == "" {
 		if level, ok := s.uniform(list[1:], unit); ok && (level == Exact || !lost) {
-			s.loose = true
+			s.startsInside = true
 			return level, true
 		}
 	}
 	s.pairs, s.models = nil, nil
-	s.flat = lost
+	s.unindented = lost
 	return Indent, lost
 }
 
 // moved reports whether the lines of old are not as deep as those of the file.
 func (s *shift) moved() bool {
-	return s.flat || len(s.models) > 0 && (s.models[0].tab == 0 || s.models[0].delta != 0)
+	return s.unindented || len(s.models) > 0 && (s.models[0].tab == 0 || s.models[0].delta != 0)
 }
 
 func (s *shift) uniform(list []indents, unit string) (Level, bool) {
@@ -205,7 +205,7 @@ func (s *shift) of(indent string) (file string, sure bool) {
 	if !sure {
 		return "", false
 	}
-	file, sure = s.by(m, indent)
+	file, sure = s.extrapolate(m, indent)
 	if by := width(indent, m.tab) - width(s.pairs[0].old, m.tab); len(s.pairs) == 1 && m.delta == 0 && by >= 2*m.tab && m.tab < 4 && s.style == "\t" && s.pairs[0].file != "\t" {
 		return "", false // two narrow steps or a wide one
 	}
@@ -228,7 +228,7 @@ func (s *shift) model() (model, bool) {
 }
 
 // by goes on from the nearest indentation that is known.
-func (s *shift) by(m model, indent string) (string, bool) {
+func (s *shift) extrapolate(m model, indent string) (string, bool) {
 	tab := max(m.tab, 1)
 	near := s.pairs[0]
 	w := width(indent, tab)
@@ -246,7 +246,7 @@ func (s *shift) by(m model, indent string) (string, bool) {
 		by = by / m.from * m.to
 	}
 	if by < 0 {
-		return narrowed(near.file, -by, tab)
+		return trimIndent(near.file, -by, tab)
 	}
 	if s.style == "\t" {
 		if by%tab != 0 && strings.TrimLeft(indent, "\t ") == "" && by > tab && m.delta != 0 {
@@ -258,7 +258,7 @@ func (s *shift) by(m model, indent string) (string, bool) {
 }
 
 // narrowed takes so many spaces off the end of an indentation.
-func narrowed(s string, by, tab int) (string, bool) {
+func trimIndent(s string, by, tab int) (string, bool) {
 	for by > 0 && s != "" {
 		if s[len(s)-1] == '\t' {
 			by -= tab

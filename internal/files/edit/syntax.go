@@ -17,13 +17,13 @@ import (
 )
 
 const (
-	syntaxMost = 1 << 20 // bytes of a content whose syntax is looked at
+	maxSyntax = 1 << 20 // bytes of a content whose syntax is looked at
 
 	// The parsers of YAML and TOML take time that grows with the square of
 	// what they are given, so they are given less.
-	simpleMost = 64 << 10 // bytes
-	simpleLine = 2 << 10  // bytes of a line
-	simpleDeep = 64       // brackets inside each other
+	maxSlow = 64 << 10 // bytes
+	maxSlowLine = 2 << 10  // bytes of a line
+	maxSlowDepth = 64       // brackets inside each other
 )
 
 // Broken says what is wrong with the syntax of a file after a change, in one
@@ -31,11 +31,11 @@ const (
 // the ends of their names.
 func Broken(name string, before, after []byte) string {
 	parse := parsers[strings.ToLower(path.Ext(name))]
-	if parse == nil || len(before) > syntaxMost || len(after) > syntaxMost {
+	if parse == nil || len(before) > maxSyntax || len(after) > maxSyntax {
 		return ""
 	}
-	err := parsed(parse, after)
-	if err == nil || errors.Is(err, errNotLooked) || parsed(parse, before) != nil {
+	err := parseSafely(parse, after)
+	if err == nil || errors.Is(err, errNotParsed) || parseSafely(parse, before) != nil {
 		return ""
 	}
 	text, _, _ := strings.Cut(strings.TrimSpace(err.Error()), "\n")
@@ -45,14 +45,14 @@ func Broken(name string, before, after []byte) string {
 	return text
 }
 
-var errNotLooked = errors.New("too much to look at")
+var errNotParsed = errors.New("too much to look at")
 
 var parsers = map[string]func([]byte) error{
 	".go": parseGo, ".json": parseJSON, ".yaml": parseYAML, ".yml": parseYAML, ".toml": parseTOML, ".xml": parseXML, ".svg": parseXML,
 }
 
 // parsed survives a parser that does not.
-func parsed(parse func([]byte) error, b []byte) (err error) {
+func parseSafely(parse func([]byte) error, b []byte) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("cannot be parsed: %v", p)
@@ -81,23 +81,23 @@ func parseJSON(b []byte) error {
 }
 
 func parseYAML(b []byte) error {
-	if !simple(b) {
-		return errNotLooked
+	if !parsesFast(b) {
+		return errNotParsed
 	}
 	_, err := yaml.ParseBytes(b, 0)
 	return err
 }
 
 func parseTOML(b []byte) error {
-	if !simple(b) {
-		return errNotLooked
+	if !parsesFast(b) {
+		return errNotParsed
 	}
 	var v map[string]any
 	return toml.Unmarshal(b, &v)
 }
 
 // simple reports whether a text is parsed in a moment.
-func simple(b []byte) bool {
+func parsesFast(b []byte) bool {
 	line, deep := 0, 0
 	for _, c := range b {
 		switch c {
@@ -108,11 +108,11 @@ func simple(b []byte) bool {
 		case ']', '}':
 			deep = max(deep-1, 0)
 		}
-		if line++; line > simpleLine || deep > simpleDeep {
+		if line++; line > maxSlowLine || deep > maxSlowDepth {
 			return false
 		}
 	}
-	return len(b) <= simpleMost
+	return len(b) <= maxSlow
 }
 
 func parseXML(b []byte) error {

@@ -13,7 +13,7 @@ import (
 
 // wanted is an edit prepared for the tolerant levels: old and new as lines,
 // without the blank lines both begin or end with.
-type wanted struct {
+type lineEdit struct {
 	old, new   []line
 	solid      []int  // the lines of old that are not blank
 	key        string // theirs, with newlines between them
@@ -24,7 +24,7 @@ type wanted struct {
 }
 
 // want prepares an edit; ok is false if there is nothing to look for.
-func want(old, new string) (w wanted, ok bool) {
+func newLineEdit(old, new string) (w lineEdit, ok bool) {
 	old, new = strings.TrimPrefix(old, bom), strings.TrimPrefix(new, bom)
 	w.old, w.new = split(old), split(new)
 	for len(w.old) > 0 && len(w.new) > 0 && w.old[0].blank() && w.new[0].blank() && w.old[0].eol != "" && w.new[0].eol != "" {
@@ -35,7 +35,7 @@ func want(old, new string) (w wanted, ok bool) {
 		w.startsLine = true
 	}
 	w.below = w.dropBelow()
-	if begun(w.old) || begun(w.new) {
+	if endsInIndent(w.old) || endsInIndent(w.new) {
 		return w, false
 	}
 	var key strings.Builder
@@ -63,7 +63,7 @@ func want(old, new string) (w wanted, ok bool) {
 // dropBelow takes away blank lines that old and new both end with, and counts
 // those that were whole. A last one without a newline is the beginning of the
 // next line.
-func (w *wanted) dropBelow() (whole int) {
+func (w *lineEdit) dropBelow() (whole int) {
 	lastBlank := func(ls []line) bool { return len(ls) > 0 && ls[len(ls)-1].blank() }
 	for lastBlank(w.old) && lastBlank(w.new) {
 		o, n := w.old[len(w.old)-1], w.new[len(w.new)-1]
@@ -79,32 +79,32 @@ func (w *wanted) dropBelow() (whole int) {
 }
 
 // begun reports whether a text ends in the blanks that begin a line.
-func begun(ls []line) bool {
+func endsInIndent(ls []line) bool {
 	return len(ls) > 0 && ls[len(ls)-1].blank() && ls[len(ls)-1].eol == ""
 }
 
 // spot is a place of a file that may be meant: its lines, and which line of
 // old each of them is.
-type spot struct {
+type candidate struct {
 	start  int    // byte
 	lines  []line // the first and the last may be parts of lines
 	of     []int  // for each line of old its line here, -1 for none
 	first  int    // number of the first line, from 0
 	shift  shift
 	level  Level
-	faults levelSet // the levels after Newlines that it needs
+	required levelSet // the levels after Newlines that it needs
 	ended  bool     // the last line of old ends in a newline
 	inside bool     // the first line of old begins inside a line of the file
 }
 
 // tolerant finds an edit at the levels from Trailing to Blanks.
-func (t *text) tolerant(e Edit) ([]place, Level, error) {
-	w, ok := want(e.Old, e.New)
+func (t *text) findTolerant(e Edit) ([]place, Level, error) {
+	w, ok := newLineEdit(e.Old, e.New)
 	if !ok {
 		return nil, 0, nil
 	}
 	t.prepare()
-	spots, err := t.spots(&w, e.All)
+	spots, err := t.candidates(&w, e.All)
 	if len(spots) == 0 {
 		return nil, 0, err
 	}
@@ -114,13 +114,13 @@ func (t *text) tolerant(e Edit) ([]place, Level, error) {
 		for _, s := range spots {
 			places = append(places, place{start: s.start, end: s.end()})
 		}
-		chosen, _, err := t.settle(e, level, places)
+		chosen, _, err := t.choose(e, level, places)
 		if err != nil {
 			return nil, 0, err
 		}
 		for _, s := range spots {
 			if s.start == chosen[0].start {
-				spots, level = []*spot{s}, s.level
+				spots, level = []*candidate{s}, s.level
 				break
 			}
 		}
@@ -137,16 +137,16 @@ func (t *text) tolerant(e Edit) ([]place, Level, error) {
 }
 
 // forgive notes that a spot is only found by a level.
-func (s *spot) forgive(l Level) {
+func (s *candidate) require(l Level) {
 	s.level = max(s.level, l)
-	s.faults |= setOf(l) &^ setOf(Exact, Newlines)
+	s.required |= setOf(l) &^ setOf(Exact, Newlines)
 }
 
 // beats reports whether a spot is certainly nearer to what was written than
 // another: it differs in less. One that is indented otherwise and one that has
 // a blank line more say nothing about each other, and beside such things
 // blanks at the ends of lines do not count.
-func (a levelSet) beats(b levelSet) bool {
+func (a levelSet) isCloserThan(b levelSet) bool {
 	trailing := setOf(Trailing)
 	if a&^trailing != 0 || b&^trailing != 0 {
 		a, b = a&^trailing, b&^trailing
@@ -155,44 +155,44 @@ func (a levelSet) beats(b levelSet) bool {
 }
 
 // spotLines bounds the lines that are looked at closely, over all places.
-const spotLines = 100_000
+const maxCandidateLines = 100_000
 
 // spots are the places that no other place beats, those of the lowest level
 // first.
-func (t *text) spots(w *wanted, all bool) (best []*spot, err error) {
-	groups := map[levelSet][]*spot{}
+func (t *text) candidates(w *lineEdit, all bool) (best []*candidate, err error) {
+	groups := map[levelSet][]*candidate{}
 	looked := 0
 	for _, at := range t.indexes([]byte(t.keys), w.key, all) {
-		if looked += len(w.solid); looked > spotLines {
+		if looked += len(w.solid); looked > maxCandidateLines {
 			return nil, &tool.Refusal{Code: "ambiguous", Message: fmt.Sprintf("old_string is not in %s as it is, and something like it is there too often to tell", t.name), Next: "Copy old_string exactly, with more lines around it."}
 		}
-		if s, ok := t.spot(w, at); ok && (s.faults|setOf(s.level))&t.without == 0 {
-			groups[s.faults] = append(groups[s.faults], s)
+		if s, ok := t.candidateAt(w, at); ok && (s.required|setOf(s.level))&t.without == 0 {
+			groups[s.required] = append(groups[s.required], s)
 		}
 	}
 	for faults, group := range groups {
 		beaten := false
 		for other := range groups {
-			beaten = beaten || other.beats(faults)
+			beaten = beaten || other.isCloserThan(faults)
 		}
 		if !beaten {
 			best = append(best, group...)
 		}
 	}
-	slices.SortFunc(best, func(a, b *spot) int {
+	slices.SortFunc(best, func(a, b *candidate) int {
 		return cmp.Or(cmp.Compare(a.level, b.level), cmp.Compare(a.start, b.start))
 	})
 	return best, nil
 }
 
 // spot looks closer at an occurrence of the key.
-func (t *text) spot(w *wanted, at int) (*spot, bool) {
+func (t *text) candidateAt(w *lineEdit, at int) (*candidate, bool) {
 	a := t.keyAt(at)
 	b := a + len(w.solid) - 1
 	if b >= len(t.full) || !t.bounded(w, at, t.starts[a]) {
 		return nil, false
 	}
-	s := &spot{first: t.full[a], level: Newlines, of: make([]int, len(w.old))}
+	s := &candidate{first: t.full[a], level: Newlines, of: make([]int, len(w.old))}
 	s.lines = append(s.lines, t.lines[t.full[a]:t.full[b]+1]...)
 	for i := range s.of {
 		s.of[i] = -1
@@ -217,12 +217,12 @@ func (t *text) spot(w *wanted, at int) (*spot, bool) {
 	s.start = s.lines[0].at
 	s.ended = w.old[len(w.old)-1].eol != ""
 	s.inside = head > 0
-	return s, s.judge(w, t)
+	return s, s.findLevel(w, t)
 }
 
 // bounded reports whether an occurrence begins and ends where a line or a word
 // does.
-func (t *text) bounded(w *wanted, at, start int) bool {
+func (t *text) bounded(w *lineEdit, at, start int) bool {
 	end := at + len(w.key)
 	switch {
 	case at > start && (w.startsLine || inWord(t.keys, at)):
@@ -263,7 +263,7 @@ func rawAt(body string, n int) int {
 }
 
 // trimStart drops the first n bytes of the first line's key.
-func (s *spot) trimStart(n int) int {
+func (s *candidate) trimStart(n int) int {
 	l := &s.lines[0]
 	raw := rawAt(l.body, n)
 	if raw <= 0 {
@@ -280,7 +280,7 @@ func (s *spot) trimStart(n int) int {
 
 // trimEnd keeps the first n bytes of the last line's key, and leaves what is
 // after them to the file.
-func (s *spot) trimEnd(last, n int) bool {
+func (s *candidate) trimEnd(last, n int) bool {
 	l := &s.lines[last]
 	raw := rawAt(l.body, n)
 	if raw < 0 {
@@ -293,12 +293,12 @@ func (s *spot) trimEnd(last, n int) bool {
 
 // matchBlanks gives the blank lines of old those of the file, in each gap
 // between two solid lines.
-func (s *spot) matchBlanks(w *wanted) {
+func (s *candidate) matchBlanks(w *lineEdit) {
 	for i := 1; i < len(w.solid); i++ {
 		o, end := w.solid[i-1]+1, w.solid[i]
 		f, stop := s.of[o-1]+1, s.of[end]
 		if end-o != stop-f {
-			s.forgive(Blanks)
+			s.require(Blanks)
 		}
 		for ; o < end && f < stop; o, f = o+1, f+1 {
 			s.of[o] = f
@@ -308,13 +308,13 @@ func (s *spot) matchBlanks(w *wanted) {
 
 // growBlanks takes in the blank lines of the file that old begins or ends
 // with, and looks whether those around old are there.
-func (t *text) growBlanks(w *wanted, s *spot) {
+func (t *text) growBlanks(w *lineEdit, s *candidate) {
 	lead, up := w.solid[0], 0
 	for up < lead && s.first > up && t.lines[s.first-up-1].blank() {
 		up++
 	}
 	if up < lead {
-		s.forgive(Blanks)
+		s.require(Blanks)
 	}
 	s.first -= up
 	s.lines = append(append([]line{}, t.lines[s.first:s.first+up]...), s.lines...)
@@ -335,17 +335,17 @@ func (t *text) growBlanks(w *wanted, s *spot) {
 			s.lines = append(s.lines, t.lines[down])
 			down++
 		default:
-			s.forgive(Blanks)
+			s.require(Blanks)
 		}
 	}
 	if !t.blanksAround(w, s, down) {
-		s.forgive(Blanks)
+		s.require(Blanks)
 	}
 }
 
 // blanksAround reports whether the blank lines old and new have in common lie
 // around the spot.
-func (t *text) blanksAround(w *wanted, s *spot, down int) bool {
+func (t *text) blanksAround(w *lineEdit, s *candidate, down int) bool {
 	for i := range max(w.above-1, 0) { // the first may only end the line before
 		if at := s.first - 1 - i; at < 0 || !t.lines[at].blank() {
 			return false
@@ -359,10 +359,10 @@ func (t *text) blanksAround(w *wanted, s *spot, down int) bool {
 	return true
 }
 
-func (s *spot) end() int { return s.lines[len(s.lines)-1].end() }
+func (s *candidate) end() int { return s.lines[len(s.lines)-1].end() }
 
 // judge finds the level of a spot; false means that it is none.
-func (s *spot) judge(w *wanted, t *text) bool {
+func (s *candidate) findLevel(w *lineEdit, t *text) bool {
 	var indents []indents
 	for o, f := range s.of {
 		if f < 0 {
@@ -373,15 +373,15 @@ func (s *spot) judge(w *wanted, t *text) bool {
 		if !ok {
 			return false
 		}
-		s.forgive(level)
+		s.require(level)
 		switch {
 		case a.blank():
 			if a.indent != b.indent {
-				s.forgive(Trailing)
+				s.require(Trailing)
 			}
 			continue
 		case a.trail != b.trail && (a.eol != "" || o < len(w.old)-1):
-			s.forgive(Trailing)
+			s.require(Trailing)
 		}
 		indents = append(indents, pairOf(a.indent, b.indent, o == w.solid[0]))
 	}
@@ -389,8 +389,8 @@ func (s *spot) judge(w *wanted, t *text) bool {
 		indents = indents[1:]
 	}
 	level, ok := s.shift.learn(indents, t.unit)
-	s.forgive(level)
-	if s.shift.loose && s.level == Newlines {
+	s.require(level)
+	if s.shift.startsInside && s.level == Newlines {
 		s.level = Indent // it is there as it is, but new is not meant literally
 	}
 	return ok

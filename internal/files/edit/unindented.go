@@ -6,7 +6,7 @@ import "strings"
 // one did. How deep they are follows from the brackets, and only if it leads
 // from the line before to the line after, past where the line was that they
 // take the place of: otherwise it is a guess.
-func (p *projection) insertFlat(pending []int, gone int) error {
+func (p *projection) insertUnindented(pending []int, gone int) error {
 	if len(pending) == 0 {
 		return nil
 	}
@@ -24,7 +24,7 @@ func (p *projection) insertFlat(pending []int, gone int) error {
 	if now := deep; gone < 0 && ok && more && !now.leadsTo(after) {
 		return p.refuse("how deep line %d of new_string belongs is not clear", pending[0]+1) // nor does the file itself follow from brackets
 	}
-	level := ok && more && before.indent == after.indent && !opens(before.body) && p.even(pending)
+	level := ok && more && before.indent == after.indent && !opens(before.body) && p.sameDepth(pending)
 	for _, n := range pending {
 		l := p.w.new[n]
 		if l.eol != "" {
@@ -33,7 +33,7 @@ func (p *projection) insertFlat(pending []int, gone int) error {
 		l.indent = ""
 		if !l.blank() {
 			l.body = p.fix.apply(l.body)
-			l.trail = p.fix.newEnds.meant(l.trail)
+			l.trail = p.fix.newEnds.intended(l.trail)
 			if !level && !deep.next(l.body) {
 				return p.refuse("how deep line %d of new_string belongs is not clear", n+1)
 			}
@@ -52,7 +52,7 @@ func (p *projection) insertFlat(pending []int, gone int) error {
 }
 
 // even reports whether lines are all equally deep.
-func (p *projection) even(lines []int) bool {
+func (p *projection) sameDepth(lines []int) bool {
 	for _, n := range lines {
 		if b := p.w.new[n].body; b != "" && (opens(b) || closes(b)) {
 			return false

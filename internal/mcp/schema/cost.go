@@ -24,7 +24,7 @@ const baseURI = "schema:///root"
 // The last step repeats beyond its end.
 type cost struct{ ways []float64 }
 
-func (c cost) tooMuch(d *decoder, size int) bool {
+func (c cost) exceeded(d *decoder, size int) bool {
 	var steps, most float64
 	for depth, count := range d.levels[:d.deep+1] {
 		if depth < len(c.ways) {

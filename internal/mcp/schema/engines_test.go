@@ -18,7 +18,7 @@ import (
 type real struct {
 	name   string
 	schema *Schema
-	full   *full    // the full engine, also where the walker needs none
+	full   *fullEngine    // the full engine, also where the walker needs none
 	right  [][]byte // values that fit
 	wrong  [][]byte // values that do not
 }
@@ -37,7 +37,7 @@ func realSchemas(tb testing.TB) map[string][]real {
 		if err != nil {
 			tb.Fatal(err)
 		}
-		f, err := newFull(raw, draft)
+		f, err := newFullEngine(raw, draft)
 		if err != nil {
 			tb.Fatalf("%s %s: %v", from, name, err)
 		}

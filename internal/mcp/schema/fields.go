@@ -187,7 +187,7 @@ func (f *field) defaultValue() ([]byte, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	name, own := (&writer{}).opaque(t)
+	name, own := (&writer{}).ownEncoding(t)
 	if t.Kind() == reflect.String || f.quoted || own && name == "string" {
 		if !isJSON || rawjson.Kind([]byte(v)) != '"' {
 			return rawjson.AppendString(nil, v), nil

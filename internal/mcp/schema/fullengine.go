@@ -13,17 +13,17 @@ import (
 )
 
 // full is the engine for every keyword of both dialects.
-type full struct {
+type fullEngine struct {
 	resolved *jsonschema.Resolved
 	cost     cost
 }
 
 // newFull makes the engine for a schema that the parser has passed.
-func newFull(raw []byte, dialect string) (*full, error) {
+func newFullEngine(raw []byte, dialect string) (*fullEngine, error) {
 	if bytes.Count(raw, []byte{'{'}) > 2*MaxSubschemas {
 		return nil, fmt.Errorf("schema: more than %d subschemas", MaxSubschemas)
 	}
-	raw, err := exact(raw)
+	raw, err := dropWrongCase(raw)
 	if err != nil {
 		return nil, fmt.Errorf("schema: %w", err)
 	}
@@ -42,23 +42,23 @@ func newFull(raw []byte, dialect string) (*full, error) {
 	if err != nil {
 		return nil, fmt.Errorf("schema: %w", err)
 	}
-	return &full{resolved, c}, nil
+	return &fullEngine{resolved, c}, nil
 }
 
 // check gives the first problem the engine sees, nil for none. Its errors say
 // what failed in terms of the schema, so that is passed on as the hint.
-func (f *full) check(raw []byte) *Problem {
+func (f *fullEngine) check(raw []byte) *Problem {
 	var d decoder
 	v, err := d.decode(raw)
 	if err != nil {
 		return &Problem{Expected: "numbers of ordinary size", Got: err.Error()}
 	}
-	if f.cost.tooMuch(&d, len(raw)) {
-		p := tooCostly()
+	if f.cost.exceeded(&d, len(raw)) {
+		p := costProblem()
 		return &p
 	}
 	if err := f.resolved.Validate(v); err != nil {
-		path, why := explain(err.Error())
+		path, why := parseEngineError(err.Error())
 		return &Problem{Path: path, Expected: "a value its schema allows", Got: describeValue(valueAt(raw, path)), Hint: why}
 	}
 	return nil
@@ -66,7 +66,7 @@ func (f *full) check(raw []byte) *Problem {
 
 // explain takes the engine's error apart: "validating /properties/a: validating
 // ...: why". The path ends where the schema's pointer leaves the properties.
-func explain(text string) (path, why string) {
+func parseEngineError(text string) (path, why string) {
 	inProperties := true
 	for {
 		rest, ok := strings.CutPrefix(text, "validating ")

@@ -124,7 +124,7 @@ func suiteFile(t *testing.T, file, dialect string, sum *suiteResult) {
 			sum.refused++
 			continue
 		}
-		full, fullErr := newFull(g.Schema, dialect)
+		full, fullErr := newFullEngine(g.Schema, dialect)
 		for _, c := range g.Tests {
 			sum.run++
 			if (s.walk(c.Data) == nil) == c.Valid {

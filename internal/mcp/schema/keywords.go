@@ -23,28 +23,28 @@ var keywords = func() map[string]string {
 }()
 
 // misspelt reports whether a key is a keyword in other letters.
-func misspelt(key string) bool {
+func inWrongCase(key string) bool {
 	word, known := keywords[strings.ToLower(key)]
 	return known && word != key
 }
 
 // exact leaves out of a schema what is a keyword but for the case of its
 // letters. Nearly every schema is returned as it is.
-func exact(raw []byte) ([]byte, error) {
+func dropWrongCase(raw []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
 	var v any
 	if err := d.Decode(&v); err != nil {
 		return nil, err
 	}
-	if !exactly(v) {
+	if !dropWrongCaseIn(v) {
 		return raw, nil
 	}
 	return json.Marshal(v)
 }
 
 // exactly cleans one schema in place and reports whether that changed it.
-func exactly(v any) (changed bool) {
+func dropWrongCaseIn(v any) (changed bool) {
 	s, ok := v.(map[string]any)
 	if !ok {
 		return false
@@ -54,16 +54,16 @@ func exactly(v any) (changed bool) {
 		case "properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies":
 			named, _ := sub.(map[string]any)
 			for _, one := range named {
-				changed = exactly(one) || changed
+				changed = dropWrongCaseIn(one) || changed
 			}
 		case "allOf", "anyOf", "oneOf", "prefixItems", "items", "additionalItems", "contains", "not", "if", "then", "else",
 			"additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema":
 			list, _ := sub.([]any)
 			for _, one := range append(list, sub) {
-				changed = exactly(one) || changed
+				changed = dropWrongCaseIn(one) || changed
 			}
 		default:
-			if misspelt(key) {
+			if inWrongCase(key) {
 				delete(s, key)
 				changed = true
 			}

@@ -103,7 +103,7 @@ type bound struct {
 }
 
 // manyProps is from how many members on they are found through a map.
-const manyProps = 9
+const minIndexed = 9
 
 // find gives the place of a member, -1 when there is none. Members come in the
 // schema's order most of the time, so the search starts at next.
@@ -130,8 +130,8 @@ func (n *node) find(key []byte, next int) int {
 // parser makes nodes from a schema that is known to be JSON.
 type parser struct {
 	draft07  bool
-	complex  bool // a keyword was met that only the full engine knows
-	room     int  // bytes of all defaults
+	needsFull  bool // a keyword was met that only the full engine knows
+	defaultsSize     int  // bytes of all defaults
 	count    int
 	patterns int   // size of all
 	err      error // the first
@@ -147,7 +147,7 @@ func (p *parser) fail(at, format string, args ...any) {
 }
 
 // onlyFull holds the keywords that the walker leaves to the full engine.
-func onlyFull(keyword string) bool {
+func needsFullEngine(keyword string) bool {
 	switch keyword {
 	case "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef",
 		"patternProperties", "propertyNames", "unevaluatedProperties", "unevaluatedItems",
@@ -179,7 +179,7 @@ func (p *parser) node(raw []byte, at string) *node {
 		return n
 	}
 	if _, ok := rawjson.Get(raw, "$ref"); ok && p.draft07 {
-		p.complex = true // in that draft everything beside $ref is ignored
+		p.needsFull = true // in that draft everything beside $ref is ignored
 		return n
 	}
 	for key, v := range rawjson.Object(raw) {
@@ -191,7 +191,7 @@ func (p *parser) node(raw []byte, at string) *node {
 			n.required++
 		}
 	}
-	if len(n.props) >= manyProps {
+	if len(n.props) >= minIndexed {
 		n.index = make(map[string]int, len(n.props))
 		for i, m := range n.props {
 			n.index[m.name] = i
@@ -208,7 +208,7 @@ func (p *parser) keyword(n *node, raw []byte, key string, v []byte, at string) {
 		p.enum(n, v, at)
 	case "const":
 		if n.enum != nil { // both count: the full engine's affair
-			p.complex = true
+			p.needsFull = true
 			return
 		}
 		n.enum = [][]byte{v}
@@ -242,13 +242,13 @@ func (p *parser) keyword(n *node, raw []byte, key string, v []byte, at string) {
 		n.doc, _ = rawjson.String(v)
 	case "default":
 		n.def = v
-		p.room += len(v) + len(at) + 4
+		p.defaultsSize += len(v) + len(at) + 4
 	case "x-mcp-header":
 		n.header = v
 	case "anyOf", "oneOf":
-		p.alternatives(n, v)
+		p.titledChoices(n, v)
 	default:
-		p.complex = p.complex || onlyFull(key) && !(key == "uniqueItems" && rawjson.Kind(v) == 'f')
+		p.needsFull = p.needsFull || needsFullEngine(key) && !(key == "uniqueItems" && rawjson.Kind(v) == 'f')
 	}
 }
 
@@ -281,7 +281,7 @@ func (p *parser) enum(n *node, v []byte, at string) {
 		return
 	}
 	if n.enum != nil {
-		p.complex = true
+		p.needsFull = true
 		return
 	}
 	n.enum = [][]byte{}
@@ -294,7 +294,7 @@ func (p *parser) enum(n *node, v []byte, at string) {
 // alternatives reads a list of constants, the way forms give titles to choices,
 // as an enum; any other list is for the full engine. Constants that repeat make
 // a oneOf fail, so they are left to it too.
-func (p *parser) alternatives(n *node, v []byte) {
+func (p *parser) titledChoices(n *node, v []byte) {
 	var values [][]byte
 	seen := map[string]bool{}
 	for alt := range rawjson.Elements(v) {
@@ -305,20 +305,20 @@ func (p *parser) alternatives(n *node, v []byte) {
 				value = v
 			case "title", "description":
 			default:
-				p.complex = true
+				p.needsFull = true
 				return
 			}
 		}
 		s, ok := rawjson.String(value)
 		if !ok || seen[s] {
-			p.complex = true
+			p.needsFull = true
 			return
 		}
 		seen[s] = true
 		values = append(values, value)
 	}
 	if n.enum != nil || values == nil {
-		p.complex = true
+		p.needsFull = true
 		return
 	}
 	n.enum = values
@@ -426,7 +426,7 @@ func (p *parser) additional(n *node, raw, v []byte, at string) {
 
 func (p *parser) items(n *node, raw, v []byte, at string) {
 	if _, ok := rawjson.Get(raw, "prefixItems"); ok || rawjson.Kind(v) == '[' {
-		p.complex = true
+		p.needsFull = true
 		return
 	}
 	n.items = p.node(v, at+"/items")

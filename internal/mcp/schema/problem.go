@@ -50,7 +50,7 @@ func (p Problem) String() string {
 	return s
 }
 
-func tooCostly() Problem {
+func costProblem() Problem {
 	return Problem{Expected: "a value that can be checked in reasonable time", Got: "too many parts for this schema", Hint: "send less at once"}
 }
 

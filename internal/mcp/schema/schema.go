@@ -52,8 +52,8 @@ const (
 type Schema struct {
 	raw     json.RawMessage
 	root    *node
-	room    int   // bytes that all defaults together take
-	full    *full // nil when the walker knows every keyword
+	defaultsSize    int   // bytes that all defaults together take
+	full    *fullEngine // nil when the walker knows every keyword
 	formats bool  // whether format is enforced
 }
 
@@ -87,13 +87,13 @@ func compile(raw json.RawMessage, formats bool) (*Schema, error) {
 	if p.err != nil {
 		return nil, p.err
 	}
-	s.room = p.room
-	if p.complex {
-		if s.full, err = newFull(raw, draft); err != nil {
+	s.defaultsSize = p.defaultsSize
+	if p.needsFull {
+		if s.full, err = newFullEngine(raw, draft); err != nil {
 			return nil, err
 		}
 	}
-	return s, s.keepDefaults(s.root)
+	return s, s.compileDefaults(s.root)
 }
 
 const (
@@ -128,12 +128,12 @@ func (s *Schema) Raw() json.RawMessage { return s.raw }
 // The error is a *Mismatch.
 func (s *Schema) Check(raw []byte) error {
 	w := walker{text: raw, cur: rawjson.At(raw), formats: s.formats}
-	return s.run(&w)
+	return s.check(&w)
 }
 
 // run walks the text and, where that is not all, asks the full engine.
-func (s *Schema) run(w *walker) error {
-	w.left = maxWork
+func (s *Schema) check(w *walker) error {
+	w.budget = maxWork
 	w.value(s.root)
 	if w.problems != nil {
 		return &Mismatch{w.problems}
@@ -158,8 +158,8 @@ func (s *Schema) Canonical(args []byte) (json.RawMessage, error) {
 	if len(args) == 0 {
 		args = []byte("{}")
 	}
-	w := walker{text: args, cur: rawjson.At(args), formats: s.formats, fill: true, room: s.room}
-	if err := s.run(&w); err != nil {
+	w := walker{text: args, cur: rawjson.At(args), formats: s.formats, fill: true, defaultsSize: s.defaultsSize}
+	if err := s.check(&w); err != nil {
 		return nil, err
 	}
 	return w.filled(), nil
@@ -167,13 +167,13 @@ func (s *Schema) Canonical(args []byte) (json.RawMessage, error) {
 
 // keepDefaults keeps the defaults that can be filled in: those that fit their
 // own schema, made canonical themselves.
-func (s *Schema) keepDefaults(n *node) error {
+func (s *Schema) compileDefaults(n *node) error {
 	if n == nil {
 		return nil
 	}
 	for i := range n.props {
 		p := &n.props[i]
-		if err := s.keepDefaults(p.node); err != nil {
+		if err := s.compileDefaults(p.node); err != nil {
 			return err
 		}
 		if p.node == nil || p.node.def == nil || p.required {
@@ -187,11 +187,11 @@ func (s *Schema) keepDefaults(n *node) error {
 		p.fill = append(append(rawjson.AppendString(nil, p.name), ':'), v...)
 		n.defaults++
 	}
-	return errors.Join(s.keepDefaults(n.items), s.keepDefaults(n.extra))
+	return errors.Join(s.compileDefaults(n.items), s.compileDefaults(n.extra))
 }
 
 func (s *Schema) canonicalDefault(n *node) (json.RawMessage, error) {
-	w := walker{text: n.def, cur: rawjson.At(n.def), formats: s.formats, fill: true, left: maxWork}
+	w := walker{text: n.def, cur: rawjson.At(n.def), formats: s.formats, fill: true, budget: maxWork}
 	if w.value(n); w.problems != nil {
 		return nil, &Mismatch{w.problems}
 	}

@@ -44,8 +44,8 @@ func write(t reflect.Type, out bool) (json.RawMessage, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	w := writer{out: out, root: t, looping: map[reflect.Type]bool{}, names: map[reflect.Type]string{}, taken: map[string]bool{}}
-	w.findLoops(t, map[reflect.Type]bool{}, map[reflect.Type]bool{})
+	w := writer{out: out, root: t, recursive: map[reflect.Type]bool{}, names: map[reflect.Type]string{}, usedNames: map[string]bool{}}
+	w.findRecursive(t, map[reflect.Type]bool{}, map[reflect.Type]bool{})
 	o, err := w.body(t, nil)
 	if err != nil {
 		return nil, fmt.Errorf("schema of %s: %w", t, err)
@@ -97,10 +97,10 @@ func (n *node) badDefaults(path string) error {
 type writer struct {
 	out     bool
 	root    reflect.Type
-	looping map[reflect.Type]bool   // types that occur inside themselves
+	recursive map[reflect.Type]bool   // types that occur inside themselves
 	names   map[reflect.Type]string // under $defs
-	taken   map[string]bool
-	waiting []reflect.Type // named, not written yet
+	usedNames   map[string]bool
+	pending []reflect.Type // named, not written yet
 }
 
 // object is JSON being written, one member after the other.
@@ -128,7 +128,7 @@ var (
 
 // opaque tells how types look that encode themselves: their JSON type, "" for
 // any.
-func (w *writer) opaque(t reflect.Type) (name string, ok bool) {
+func (w *writer) ownEncoding(t reflect.Type) (name string, ok bool) {
 	switch t {
 	case timeType:
 		return "string", true
@@ -154,21 +154,21 @@ func (w *writer) opaque(t reflect.Type) (name string, ok bool) {
 }
 
 // findLoops notes the types that occur inside themselves.
-func (w *writer) findLoops(t reflect.Type, open, done map[reflect.Type]bool) {
+func (w *writer) findRecursive(t reflect.Type, open, done map[reflect.Type]bool) {
 	if open[t] {
-		w.looping[t] = true
+		w.recursive[t] = true
 		return
 	}
-	if _, ok := w.opaque(t); ok || done[t] {
+	if _, ok := w.ownEncoding(t); ok || done[t] {
 		return
 	}
 	open[t] = true
 	switch t.Kind() {
 	case reflect.Pointer, reflect.Slice, reflect.Array, reflect.Map:
-		w.findLoops(t.Elem(), open, done)
+		w.findRecursive(t.Elem(), open, done)
 	case reflect.Struct:
 		for _, f := range fieldsOf(t) {
-			w.findLoops(f.typ, open, done)
+			w.findRecursive(f.typ, open, done)
 		}
 	}
 	open[t], done[t] = false, true
@@ -182,7 +182,7 @@ func (w *writer) schema(t reflect.Type, f *field) (object, error) {
 		t, null = t.Elem(), true
 	}
 	null = null && w.out && (f == nil || !f.optional)
-	if w.looping[t] {
+	if w.recursive[t] {
 		return w.reference(t, null), nil
 	}
 	o, err := w.body(t, f)
@@ -227,7 +227,7 @@ func (w *writer) body(t reflect.Type, f *field) (o object, err error) {
 		o.text("type", "string")
 		return o, nil
 	}
-	if name, ok := w.opaque(t); ok {
+	if name, ok := w.ownEncoding(t); ok {
 		if name != "" {
 			o.text("type", name)
 		}
@@ -252,7 +252,7 @@ func (w *writer) body(t reflect.Type, f *field) (o object, err error) {
 	if err := f.constrain(&o, name); err != nil {
 		return nil, err
 	}
-	w.range_(&o, t, f)
+	w.integerRange(&o, t, f)
 	return o, nil
 }
 
@@ -273,7 +273,7 @@ func typeName(k reflect.Kind) string {
 
 // range_ says what fits an unsigned or small integer, so that decoding cannot
 // fail on what the schema let through. An int64 goes without saying.
-func (w *writer) range_(o *object, t reflect.Type, f *field) {
+func (w *writer) integerRange(o *object, t reflect.Type, f *field) {
 	if w.out || f.tag("enum") != "" {
 		return
 	}
@@ -299,7 +299,7 @@ func (w *writer) range_(o *object, t reflect.Type, f *field) {
 
 func (w *writer) listBody(t reflect.Type, f *field) (o object, err error) {
 	if t.Kind() == reflect.Slice && t.Elem().Kind() == reflect.Uint8 {
-		if _, own := w.opaque(t.Elem()); !own {
+		if _, own := w.ownEncoding(t.Elem()); !own {
 			o.text("type", "string")
 			o.text("contentEncoding", "base64")
 			return o, f.constrain(&o, "string")
@@ -329,7 +329,7 @@ func (w *writer) listBody(t reflect.Type, f *field) (o object, err error) {
 
 func (w *writer) mapBody(t reflect.Type) (o object, err error) {
 	if key := t.Key(); key.Kind() != reflect.String && typeName(key.Kind()) != "integer" {
-		if name, ok := w.opaque(key); !ok || name != "string" {
+		if name, ok := w.ownEncoding(key); !ok || name != "string" {
 			return nil, fmt.Errorf("%s: keys must be strings or integers", t)
 		}
 	}
@@ -402,9 +402,9 @@ func (w *writer) member(f *field) (object, error) {
 // defs writes the types that were referred to. Writing one may name others.
 func (w *writer) defs(o *object) error {
 	var defs object
-	for len(w.waiting) > 0 {
-		t := w.waiting[0]
-		w.waiting = w.waiting[1:]
+	for len(w.pending) > 0 {
+		t := w.pending[0]
+		w.pending = w.pending[1:]
 		body, err := w.body(t, nil)
 		if err != nil {
 			return err
@@ -429,11 +429,11 @@ func (w *writer) name(t reflect.Type) string {
 		}
 	}
 	name := string(plain)
-	for i := 2; w.taken[name]; i++ {
+	for i := 2; w.usedNames[name]; i++ {
 		name = string(plain) + strconv.Itoa(i)
 	}
-	w.taken[name], w.names[t] = true, name
-	w.waiting = append(w.waiting, t)
+	w.usedNames[name], w.names[t] = true, name
+	w.pending = append(w.pending, t)
 	return name
 }
 

@@ -18,16 +18,16 @@ type walker struct {
 	cur      rawjson.Cursor
 	formats  bool
 	problems []Problem
-	left     int  // steps before the walk is given up
-	spent    bool // it was
+	budget     int  // steps before the walk is given up
+	exhausted    bool // it was
 	fill     bool
-	room     int
+	defaultsSize     int
 	out      []byte // the text with defaults, up to copied
 	copied   int
 }
 
 // done reports whether enough is known.
-func (w *walker) done() bool { return w.spent || len(w.problems) >= maxProblems }
+func (w *walker) done() bool { return w.exhausted || len(w.problems) >= maxProblems }
 
 func (w *walker) report(p Problem) {
 	if !w.done() {
@@ -36,7 +36,7 @@ func (w *walker) report(p Problem) {
 }
 
 // wrong reports the value at a place that is not what the node wants.
-func (w *walker) wrong(at int, n *node, got string) {
+func (w *walker) reportValue(at int, n *node, got string) {
 	v := w.at(at)
 	if got == "" {
 		got = describeValue(v)
@@ -51,10 +51,10 @@ func (w *walker) at(i int) []byte {
 }
 
 // spend takes steps from the budget; without any left the walk ends.
-func (w *walker) spend(steps int) {
-	if w.left -= steps; w.left < 0 && !w.done() {
-		w.spent = true
-		w.problems = append(w.problems, tooCostly())
+func (w *walker) charge(steps int) {
+	if w.budget -= steps; w.budget < 0 && !w.done() {
+		w.exhausted = true
+		w.problems = append(w.problems, costProblem())
 	}
 }
 
@@ -63,7 +63,7 @@ func (w *walker) value(n *node) {
 	kind := w.cur.Kind()
 	at := w.cur.Offset()
 	if n.never || kind == 0 || n.types != 0 && n.types&kinds(kind) == 0 {
-		w.wrong(at, n, "")
+		w.reportValue(at, n, "")
 		w.cur.Value()
 		return
 	}
@@ -100,7 +100,7 @@ func (w *walker) object(n *node, at int) {
 		empty = false
 		i := n.find(key, next)
 		if i < 0 {
-			w.other(n)
+			w.otherMember(n)
 			continue
 		}
 		p := &n.props[i]
@@ -117,11 +117,11 @@ func (w *walker) object(n *node, at int) {
 		if p.declared {
 			w.value(p.node)
 		} else {
-			w.other(n)
+			w.otherMember(n)
 		}
 	}
 	if required < n.required {
-		w.missing(n, at)
+		w.reportMissing(n, at)
 	}
 	if w.fill && defaults < n.defaults && w.problems == nil {
 		w.addDefaults(n, at, seen, empty)
@@ -129,11 +129,11 @@ func (w *walker) object(n *node, at int) {
 }
 
 // other passes the value of a member that is not among the properties.
-func (w *walker) other(n *node) {
+func (w *walker) otherMember(n *node) {
 	switch {
 	case n.closed:
 		w.cur.Kind() // to the value
-		w.unknown(n, w.cur.Offset())
+		w.reportUnknown(n, w.cur.Offset())
 		w.cur.Value()
 	case n.extra != nil:
 		w.value(n.extra)
@@ -142,7 +142,7 @@ func (w *walker) other(n *node) {
 	}
 }
 
-func (w *walker) unknown(n *node, at int) {
+func (w *walker) reportUnknown(n *node, at int) {
 	if w.done() {
 		return
 	}
@@ -151,7 +151,7 @@ func (w *walker) unknown(n *node, at int) {
 }
 
 // missing reports the required members that an object lacks.
-func (w *walker) missing(n *node, at int) {
+func (w *walker) reportMissing(n *node, at int) {
 	there := n.present(w.at(at))
 	for i, p := range n.props {
 		if p.required && !there[i] && !w.done() {
@@ -178,7 +178,7 @@ func (n *node) present(obj []byte) []bool {
 func (w *walker) addDefaults(n *node, at int, seen uint64, empty bool) {
 	end := w.cur.Offset() - 1
 	if w.out == nil {
-		w.out = make([]byte, 0, len(w.text)+w.room+8)
+		w.out = make([]byte, 0, len(w.text)+w.defaultsSize+8)
 	}
 	w.out = append(w.out, w.text[w.copied:end]...)
 	w.copied = end
@@ -222,7 +222,7 @@ func (w *walker) array(n *node, at int) {
 		}
 	}
 	if !w.done() && (count < n.minItems || n.maxItems >= 0 && count > n.maxItems) {
-		w.wrong(at, n, plural(count, "item"))
+		w.reportValue(at, n, plural(count, "item"))
 	}
 }
 
@@ -233,38 +233,38 @@ func (w *walker) string(n *node, at int, v []byte) {
 			if l == 0 {
 				got = `""`
 			}
-			w.wrong(at, n, got)
+			w.reportValue(at, n, got)
 			return
 		}
 	}
 	if n.pattern != nil {
-		w.spend(n.patternSize * len(v) / 64)
-		if w.spent {
+		w.charge(n.patternSize * len(v) / 64)
+		if w.exhausted {
 			return
 		}
 		if s, ok := rawjson.Bytes(v); !ok || !n.pattern.Match(s) {
-			w.wrong(at, n, "")
+			w.reportValue(at, n, "")
 			return
 		}
 	}
 	if w.formats && n.format != "" {
 		if s, _ := rawjson.String(v); !hasFormat(s, n.format) {
-			w.wrong(at, n, "")
+			w.reportValue(at, n, "")
 		}
 	}
 }
 
 func (w *walker) number(n *node, at int, v []byte) {
 	if n.types&(isInteger|isNumber) == isInteger && !rawjson.IsInteger(v) && !rawjson.Whole(v) {
-		w.wrong(at, n, "")
+		w.reportValue(at, n, "")
 		return
 	}
 	if n.low != nil && n.low.compare(v) < 0 || n.high != nil && n.high.compare(v) > 0 {
-		w.wrong(at, n, "")
+		w.reportValue(at, n, "")
 		return
 	}
 	if n.low != nil && n.low.open && n.low.compare(v) == 0 || n.high != nil && n.high.open && n.high.compare(v) == 0 {
-		w.wrong(at, n, "")
+		w.reportValue(at, n, "")
 	}
 }
 
@@ -292,11 +292,11 @@ func (b *bound) compare(v []byte) int {
 
 func (w *walker) enum(n *node, at int) {
 	v := w.at(at)
-	w.spend(n.tries)
+	w.charge(n.tries)
 	for _, e := range n.enum {
 		if equalText(v, e) {
 			return
 		}
 	}
-	w.wrong(at, n, "")
+	w.reportValue(at, n, "")
 }

@@ -190,7 +190,7 @@ func TestEditLimits(t *testing.T) {
 	h.want(
 		h.call("file_edit", "path", "big", "old_string", "a", "new_string", "b"), map[string]any{"error": "!too_large"},
 	)
-	h.put("many", strings.Repeat("a", edit.PlacesMost+1))
+	h.put("many", strings.Repeat("a", edit.MaxPlaces+1))
 	h.want(
 		h.call("file_edit", "path", "many", "old_string", "a", "new_string", "b", "replace_all", true),
 		map[string]any{"error": "!too_large"},
