@@ -5,18 +5,19 @@ import (
 	"unicode/utf8"
 )
 
-// corrections is what a writer got wrong about the characters of a file, as
-// the lines that were found show it.
+// corrections is what the writer of old got wrong about the characters of the
+// file, as the lines that were found show. They are applied to text that only
+// new has.
 type corrections struct {
-	chars    map[string]string // what was written for what is there
-	straight bool              // typographic characters were written for plain ones
-	oldEnds  lineEnds          // blanks that old has at the ends of lines and the file has not
-	newEnds  lineEnds          // the same of new
-	tab      int               // spaces that were written for a tab inside of lines, 0 for none
-	text     string            // the file, to see what it has
+	chars    map[string]string // from what old has to what the file has
+	straight bool              // old has typographic characters where the file has plain ones
+	oldEnds  lineEnds          // trailing blanks of old
+	newEnds  lineEnds          // trailing blanks of new
+	tab      int               // number of spaces written for a tab inside lines; 0 if none
+	text     string            // the file; a character that it uses is not corrected
 }
 
-// corrections learns from the lines of old and the file.
+// corrections compares the lines of old with their lines in the file.
 func (p *projection) corrections() corrections {
 	c := corrections{text: string(p.t.content)}
 	c.oldEnds, c.newEnds = p.lineEnds()
@@ -36,18 +37,18 @@ func (p *projection) corrections() corrections {
 	return c
 }
 
-// lineEnds says which blanks a writer put at the end of every line, beyond those
-// of the file. The writers of old and of new may differ, since a model often
-// corrects itself in new.
+// lineEnds is the blanks that a writer put at the end of every line, beyond
+// those of the file. old and new have one each, because a model often drops such
+// blanks in new.
 type lineEnds struct {
-	surplus string // what most lines end in beyond the file
-	mixed   bool   // no surplus is that of most lines
+	surplus string // what most lines end with beyond the file
+	mixed   bool   // no surplus is common to most lines, so none is intended
 	counts  map[string]int
 }
 
-// learn compares a line that was written with the same line of the file. A line
-// with fewer blanks than the file says nothing, because writers drop blanks at
-// ends that they do not see.
+// learn compares a line that was written with its line in the file. A line with
+// fewer blanks than the file does not count, because writers omit trailing
+// blanks that they do not see.
 func (e *lineEnds) learn(written, there string) {
 	surplus, ok := strings.CutPrefix(written, there)
 	if !ok {
@@ -59,7 +60,7 @@ func (e *lineEnds) learn(written, there string) {
 	e.counts[surplus]++
 }
 
-// decide sets the surplus from all lines that were compared.
+// decide sets the surplus after all lines were compared.
 func (e *lineEnds) decide() {
 	all := 0
 	for _, n := range e.counts {
@@ -73,7 +74,7 @@ func (e *lineEnds) decide() {
 	}
 }
 
-// meant returns the blanks that the writer meant to end a line with.
+// intended returns the trailing blanks that the writer meant.
 func (e *lineEnds) intended(trail string) string {
 	if e.mixed {
 		return ""
@@ -81,8 +82,8 @@ func (e *lineEnds) intended(trail string) string {
 	return strings.TrimSuffix(trail, e.surplus)
 }
 
-// lineEnds learns the line ends of old from all its lines and those of new from
-// the lines that stay.
+// lineEnds compares all lines of old, and the lines of new that stay, with the
+// file.
 func (p *projection) lineEnds() (old, new lineEnds) {
 	for o, f := range p.s.of {
 		if a := p.w.old[o]; f >= 0 && !a.blank() && (a.eol != "" || o < len(p.w.old)-1) {
@@ -95,7 +96,7 @@ func (p *projection) lineEnds() (old, new lineEnds) {
 			new.learn(a.trail, p.s.lines[p.s.of[o]].trail)
 		}
 	}
-	if len(new.counts) == 0 { // no line stays: new is taken to be written as old was
+	if len(new.counts) == 0 { // No line stays, so assume that new was written as old was.
 		new = old
 	}
 	old.decide()
@@ -103,8 +104,9 @@ func (p *projection) lineEnds() (old, new lineEnds) {
 	return old, new
 }
 
-// learn takes one part of a line: typographic characters for plain ones, and
-// spaces for a tab if that is what they always stand for.
+// learn compares one part of a line of old with the file. It records typographic
+// characters written for plain ones, and spaces written for a tab if they always
+// stand for that.
 func (c *corrections) learn(q pair) {
 	switch {
 	case allBlank(q.a) && len(q.a) > 1 && ascii(q.a):
@@ -155,15 +157,16 @@ func ascii(s string) bool {
 	return true
 }
 
-// reworded is a line that changes from was to is, where the file has a line
-// that counts as was: what stays is as the file has it.
+// reworded returns the line for is, which replaces was, where the file has the
+// line there. was and there are equal but for look-alike characters and blanks.
+// The parts of was that stay in is keep the bytes of the file.
 func (p *projection) reworded(was, is, there string) string {
 	a, b := clusters(was), clusters(is)
 	pairs, ok := align(a, clusters(there))
-	if head, tail := common(was, is); !ok || 2*(head+tail) < min(len(was), len(is)) { // another line altogether
+	if head, tail := common(was, is); !ok || 2*(head+tail) < min(len(was), len(is)) { // too different to compare in parts
 		return p.fix.apply(is)
 	}
-	// The clusters of was that stand alone opposite to the file's.
+	// The clusters of was that pair with one cluster of the file each.
 	file := make([]string, len(a))
 	known := make([]bool, len(a))
 	i := 0

@@ -8,18 +8,18 @@ import (
 )
 
 const (
-	contextLines = 2   // lines shown around a change
-	maxShownWidth  = 200 // bytes of a line that are shown
+	contextLines  = 2   // lines shown around a change
+	maxShownWidth = 200 // bytes of a line that are shown at most
 )
 
-// hunk is a run of changed lines: [from, to) before, with now in its place.
+// hunk is a run of changed lines: now replaces the lines [from, to).
 type hunk struct {
 	from, to int // lines, from 0
 	now      []string
 }
 
-// Diff shows the changes as a unified diff of at most so many lines; the last
-// one says how many are left out.
+// Diff returns the changes as a unified diff of at most most lines. If the diff
+// is longer, its last line says how many lines were left out.
 func (r *Result) Diff(most int) string {
 	hunks := r.hunks(most)
 	var out []string
@@ -48,6 +48,7 @@ func (r *Result) Diff(most int) string {
 	return strings.Join(out, "\n")
 }
 
+// span formats a range of lines as the header of a unified diff does.
 func span(from, n int) string {
 	if n == 1 {
 		return fmt.Sprint(from + 1)
@@ -58,6 +59,7 @@ func span(from, n int) string {
 	return fmt.Sprintf("%d,%d", from+1, n)
 }
 
+// group formats hunks that share one header, and counts the lines they add.
 func (r *Result) group(group []hunk, from, to int) (out []string, added int) {
 	at := from
 	same := func(end int) {
@@ -79,7 +81,8 @@ func (r *Result) group(group []hunk, from, to int) (out []string, added int) {
 	return out, added
 }
 
-// shown is a line as a diff has it.
+// diffLine formats a line for a diff: without its line ending, cut to
+// maxShownWidth, and as valid UTF-8.
 func diffLine(s string) string {
 	s = strings.TrimSuffix(s, "\n")
 	s = strings.TrimSuffix(s, "\r")
@@ -92,7 +95,8 @@ func diffLine(s string) string {
 	return s
 }
 
-// hunks makes whole lines of the changes, of a few more than are shown.
+// hunks returns the changes as whole lines. It stops after 1,000 hunks more than
+// Diff shows, which bounds its time.
 func (r *Result) hunks(most int) (hunks []hunk) {
 	for i := 0; i < len(r.changes) && len(hunks) <= most+1000; {
 		from := r.lines.number(r.changes[i].from)
@@ -114,7 +118,7 @@ func (r *Result) hunks(most int) (hunks []hunk) {
 			if s := b.String(); s == "" || s[len(s)-1] == '\n' || to == r.lines.count() {
 				break
 			}
-			to++ // the line after joins the last one
+			to++ // The change removed a line ending, so the next line joins.
 		}
 		hunks = append(hunks, r.trimHunk(from, to, b.String())...)
 		i = j
@@ -122,7 +126,8 @@ func (r *Result) hunks(most int) (hunks []hunk) {
 	return hunks
 }
 
-// narrowed drops the lines that a changed run has before and after.
+// trimHunk splits a changed run where lines are equal before and after, and
+// drops these lines.
 func (r *Result) trimHunk(from, to int, now string) (hunks []hunk) {
 	var was []string
 	for i := from; i < to; i++ {
@@ -154,13 +159,13 @@ func (r *Result) trimHunk(from, to int, now string) (hunks []hunk) {
 	return hunks
 }
 
-// index tells where the lines of a content are.
+// index finds lines in a content by number and by byte.
 type index struct {
 	b        []byte
 	newlines []int
 }
 
-// count is how many lines there are; an empty content has none.
+// count returns the number of lines. An empty content has none.
 func (x *index) count() int {
 	n := len(x.newlines)
 	if len(x.b) > 0 && x.b[len(x.b)-1] != '\n' {
@@ -169,13 +174,14 @@ func (x *index) count() int {
 	return n
 }
 
-// number is the line a byte lies on, from 0.
+// number returns the line that a byte lies on, from 0.
 func (x *index) number(at int) int {
 	n, _ := slices.BinarySearch(x.newlines, at)
 	return n
 }
 
-// start is where a line begins; that of the line after the last is the end.
+// start returns the byte that a line begins at. For the number after the last
+// line it returns the length of the content.
 func (x *index) start(n int) int {
 	switch {
 	case n == 0:
@@ -186,9 +192,10 @@ func (x *index) start(n int) int {
 	return x.newlines[n-1] + 1
 }
 
+// line returns a line with its line ending.
 func (x *index) line(n int) string { return string(x.b[x.start(n):x.start(n+1)]) }
 
-// after is the first line a change leaves alone.
+// after returns the first line that a change leaves alone.
 func (x *index) after(c splice) int {
 	n := x.number(c.to)
 	if c.to == x.start(n) && (strings.HasSuffix(c.with, "\n") || c.with == "" && c.from == x.start(x.number(c.from))) {

@@ -37,35 +37,35 @@ import (
 	"gatehouse/tool"
 )
 
-// An Edit is one replacement.
+// An Edit replaces one text by another.
 type Edit struct {
-	Old  string // what to replace, not empty
-	New  string // what to put there
-	All  bool   // every place is meant
-	Near int    // of several places the one nearest to this line, from 1, is meant; 0 means there must be one
+	Old  string // the text to replace; not empty
+	New  string // its replacement; may be empty
+	All  bool   // replace every place
+	Near int    // if there are several places, use the one nearest to this line, from 1; 0 refuses several
 }
 
-// Level says how closely an old text was found.
+// Level says how closely the old text was found.
 type Level int
 
-// The levels, in the order in which they are tried. Each forgives what the
-// ones before it do.
+// The levels, in the order in which they are tried. Each ignores what its comment
+// names, and what the levels before it ignore.
 const (
 	Exact      Level = iota
 	Newlines         // line endings, the byte order mark, a missing last newline
 	Trailing         // blanks at the ends of lines
-	Indent           // one change of all indentation, tabs for spaces
+	Indent           // one change of the indentation of all lines
 	Lookalikes       // typographic quotes, dashes, spaces; composed letters
 	Blanks           // blank lines
 	Escapes          // \n and \t for the characters they stand for
-	Near             // a few characters in lines that stay as they are
+	Near             // a few characters, in lines that the edit keeps
 )
 
 var levels = [...]string{"exact", "newlines", "trailing blanks", "indentation", "look-alike characters", "blank lines", "escapes", "near miss"}
 
 func (l Level) String() string { return levels[l] }
 
-// levelSet is a set of levels, a bit for each.
+// levelSet is a set of levels, one bit for each.
 type levelSet uint16
 
 func setOf(levels ...Level) (s levelSet) {
@@ -76,47 +76,49 @@ func setOf(levels ...Level) (s levelSet) {
 }
 
 const (
-	// PlacesMost is how many places one edit may have; each takes memory.
+	// MaxPlaces is how many places one edit may have, because each takes memory.
 	MaxPlaces = 1 << 20
-	// tolerantMost is the largest content, in bytes, that is searched at the
-	// levels after Newlines.
+	// maxTolerant is the largest content, in bytes, that is searched at the levels
+	// after Newlines, because these take time and several times its memory.
 	maxTolerant = 8 << 20
 )
 
-// Result is what edits make of a content.
+// Result describes the changes that edits make to a content.
 type Result struct {
 	Replacements int
-	Line         int   // of the first change, from 1
-	Level        Level // the most tolerant that was needed
+	Line         int   // line of the first change, from 1
+	Level        Level // the most tolerant level that an edit needed
 
 	before  []byte
 	changes []splice
 	lines   index
 }
 
-// splice replaces the bytes [from, to).
+// splice replaces the bytes [from, to) by with.
 type splice struct {
 	from, to int
 	with     string
 }
 
-// place is where an old text was found and what is to change there.
+// place is where an old text was found, and the change to make there.
 type place struct {
-	start, end int // of all of it
+	start, end int // of the whole old text
 	splice
 }
 
-// Apply finds all edits in the content as it is, which it does not change. The
-// error is a *tool.Refusal; name stands for the file in it. Edits whose places
-// overlap are refused, and so is one that changes nothing.
+// Apply finds all edits in content, which it does not change. All edits are
+// found in content as it is, not as an earlier edit leaves it. The error is a
+// *tool.Refusal, in which name stands for the file. Apply refuses edits that
+// overlap and edits that change nothing.
 func Apply(name string, content []byte, edits []Edit) (*Result, error) {
 	return (&text{name: name, content: content}).apply(edits)
 }
 
+// apply is Apply for a prepared text.
 func (t *text) apply(edits []Edit) (*Result, error) {
 	r := &Result{before: t.content, Line: -1}
 	var all []place
-	owner := map[int]int{} // the edit that a place begins at, for the message
+	owner := map[int]int{} // from the start of a place to the number of its edit
 	for i, e := range edits {
 		places, level, err := t.find(e)
 		if err != nil {
@@ -145,16 +147,20 @@ func (t *text) apply(edits []Edit) (*Result, error) {
 	return r, r.dropUnchanged(t)
 }
 
+// dropUnchanged drops the changes that leave the bytes as they are. It refuses
+// if none is left.
 func (r *Result) dropUnchanged(t *text) error {
 	r.changes = slices.DeleteFunc(r.changes, func(s splice) bool { return string(r.before[s.from:s.to]) == s.with })
 	if len(r.changes) == 0 {
-		return &tool.Refusal{Code: "unchanged", Message: t.name + " already is as the edit wants it", Next: "Read that part of the file before changing it further."}
+		return &tool.Refusal{Code: "unchanged", Message: t.name + " already has new_string in the place of old_string", Next: "Read that part of the file before changing it further."}
 	}
 	r.Line = t.lineAt(r.changes[0].from)
 	r.lines = index{t.content, t.newlines}
 	return nil
 }
 
+// withEditNumber adds the number of the edit to a refusal if there are several
+// edits.
 func withEditNumber(err error, i, n int) error {
 	if r, ok := err.(*tool.Refusal); ok && n > 1 {
 		c := *r
@@ -164,7 +170,7 @@ func withEditNumber(err error, i, n int) error {
 	return err
 }
 
-// Size is that of the new content, in bytes.
+// Size returns the size of the new content in bytes, without making it.
 func (r *Result) Size() int64 {
 	n := int64(len(r.before))
 	for _, s := range r.changes {
@@ -173,7 +179,7 @@ func (r *Result) Size() int64 {
 	return n
 }
 
-// Content is the new content.
+// Content returns the new content.
 func (r *Result) Content() []byte {
 	out := make([]byte, 0, r.Size())
 	at := 0
@@ -185,7 +191,7 @@ func (r *Result) Content() []byte {
 	return append(out, r.before[at:]...)
 }
 
-// find goes through the levels.
+// find tries the levels in order.
 func (t *text) find(e Edit) ([]place, Level, error) {
 	if e.Old == "" {
 		return nil, 0, &tool.Refusal{Code: "invalid_arguments", Message: "old_string is empty", Next: "Give the text to replace; file_write writes a whole file."}
@@ -215,7 +221,8 @@ func (t *text) find(e Edit) ([]place, Level, error) {
 	return t.choose(e, level, places)
 }
 
-// settle chooses among places of one level.
+// choose returns the places that the edit means among those found at one level:
+// all, the one nearest to a line, or the only one.
 func (t *text) choose(e Edit, level Level, places []place) ([]place, Level, error) {
 	switch {
 	case len(places) > MaxPlaces:
@@ -230,7 +237,8 @@ func (t *text) choose(e Edit, level Level, places []place) ([]place, Level, erro
 	return nil, 0, t.ambiguous(level, places)
 }
 
-// nearestTo picks the place that begins nearest to a line, unless two do.
+// nearestTo returns the place that begins nearest to a line. It returns false if
+// two are equally near.
 func (t *text) nearestTo(line int, places []place) (best place, ok bool) {
 	least := -1
 	for _, p := range places {
@@ -246,7 +254,7 @@ func (t *text) nearestTo(line int, places []place) (best place, ok bool) {
 	return best, ok
 }
 
-// lineAt is the number of the line that a byte lies on, from 1.
+// lineAt returns the number of the line that a byte lies on, from 1.
 func (t *text) lineAt(at int) int {
 	if t.newlines == nil {
 		t.newlines = make([]int, 0, len(t.content)/32+1)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// escaped finds an old text in which line breaks and tabs were written as \n
-// and \t, or the other way round.
+// findEscaped finds an old text in which line breaks, tabs and quotes were
+// escaped once too often (\n for a line break), or once too few.
 func (t *text) findEscaped(e Edit) ([]place, Level, error) {
 	if plain := (Edit{unescape(e.Old), unescape(e.New), e.All, e.Near}); plain.Old != e.Old && !strings.Contains(e.Old+e.New, "\n") && plain.Old != plain.New {
 		places, _, err := t.findTolerant(plain)
@@ -20,12 +20,13 @@ func (t *text) findEscaped(e Edit) ([]place, Level, error) {
 
 var unescaper = strings.NewReplacer(`\\`, `\`, `\n`, "\n", `\r`, "\r", `\t`, "\t", `\"`, `"`, `\'`, `'`)
 
+// unescape replaces escapes by the characters they stand for.
 func unescape(s string) string { return unescaper.Replace(s) }
 
 var controls = strings.NewReplacer(`\n`, "\n", `\t`, "\t")
 
-// unescaped finds an old text that has line breaks or tabs where the file has
-// \n or \t, inside a string for instance.
+// findUnescaped finds an old text that has line breaks or tabs where the file
+// has \n or \t, for instance in a string literal.
 func (t *text) findUnescaped(e Edit) ([]place, Level, error) {
 	if !bytes.Contains(t.content, []byte(`\n`)) && !bytes.Contains(t.content, []byte(`\t`)) || bytes.Contains(t.content, crlf) {
 		return nil, 0, nil
@@ -43,7 +44,7 @@ func (t *text) findUnescaped(e Edit) ([]place, Level, error) {
 		if strings.ContainsAny(with, "\n\t") {
 			region := string(t.content[p.start:p.end])
 			if strings.Contains(region, "\n") && strings.Contains(with, "\n") || strings.Contains(region, "\t") && strings.Contains(with, "\t") {
-				return nil, 0, nil // which of the two is meant cannot be told
+				return nil, 0, nil // It is not clear whether a new line break is to be escaped.
 			}
 			with = strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(with)
 		}
@@ -53,10 +54,10 @@ func (t *text) findUnescaped(e Edit) ([]place, Level, error) {
 	return places, Escapes, nil
 }
 
-// uncontrolled replaces \n and \t in a content by what they stand for; at
-// translates places back.
+// unescapeControls replaces \n and \t in a content by line breaks and tabs. at
+// translates a place in the result back to the content.
 func unescapeControls(content []byte) (bare []byte, at func(int) int) {
-	var cuts []int // places in bare, each after a character that took two bytes
+	var cuts []int // places in bare, each behind a character that took two bytes in the content
 	for i := 0; i < len(content); i++ {
 		if content[i] == '\\' && i+1 < len(content) && (content[i+1] == 'n' || content[i+1] == 't') {
 			c := byte('\n')

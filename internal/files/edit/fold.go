@@ -8,13 +8,13 @@ import (
 	"golang.org/x/text/unicode/norm"
 )
 
-// cluster is the smallest part of a line that is compared: what is written
-// and what it counts as. Two texts that count as the same may be cut into
-// clusters differently ("..." and one ellipsis).
+// cluster is the smallest part of a line that is compared: its bytes, and the
+// key it is compared by. Equal texts may have different clusters (three dots and
+// one ellipsis).
 type cluster struct{ raw, key string }
 
-// lookalikes are the characters that are taken for plain ones. Models, word
-// processors and web pages put them in the place of what was typed.
+// lookalikes maps characters to the plain text that they are compared as.
+// Models, word processors and web pages write them for the plain text.
 var lookalikes = map[rune]string{
 	'\u2018': "'", '\u2019': "'", '\u201A': "'", '\u201B': "'", '\u2032': "'", '\u00B4': "'", '\u02BC': "'",
 	'\u201C': `"`, '\u201D': `"`, '\u201E': `"`, '\u201F': `"`, '\u2033': `"`,
@@ -23,22 +23,23 @@ var lookalikes = map[rune]string{
 	'\u200B': "", '\u200C': "", '\u200D': "", '\u2060': "", '\uFEFF': "", '\u200E': "", '\u200F': "",
 }
 
-// plain is what a character counts as.
+// plain returns the text that a character is compared as.
 func plain(r rune) string {
 	if s, ok := lookalikes[r]; ok {
 		return s
 	}
-	if r >= '\uFF01' && r <= '\uFF5E' { // the wide forms of ASCII
+	if r >= '\uFF01' && r <= '\uFF5E' { // full-width forms of ASCII
 		return string(r - '\uFF01' + '!')
 	}
 	return string(r)
 }
 
-// foldMost is the longest body, in bytes, that is compared tolerantly. A longer
-// one counts as itself.
+// maxFold is the longest body, in bytes, whose characters are compared by their
+// looks. A longer one is compared byte for byte, which bounds the time for files
+// without line breaks.
 const maxFold = 64 << 10
 
-// fold is what a body counts as: with plain characters, composed letters and
+// fold returns the key of a body: with plain characters, composed letters and
 // single spaces.
 func fold(body string) string {
 	if isPlain(body) {
@@ -54,7 +55,7 @@ func fold(body string) string {
 	return strings.Trim(b.String(), " ")
 }
 
-// isPlain reports whether a body counts as itself.
+// isPlain reports whether a body is its own key.
 func isPlain(body string) bool {
 	if len(body) > maxFold {
 		return true
@@ -68,12 +69,12 @@ func isPlain(body string) bool {
 	return true
 }
 
-// clusters cuts a text. The keys put together are what it counts as.
+// clusters splits a text. The keys joined are the key of the text.
 func clusters(s string) []cluster {
 	all := make([]cluster, 0, len(s))
 	for i := 0; i < len(s); {
 		n, key := next(s[i:])
-		if key == "" && len(all) > 0 { // what does not show belongs to what is before it
+		if key == "" && len(all) > 0 { // An invisible character belongs to the cluster before it.
 			all[len(all)-1].raw += s[i : i+n]
 		} else {
 			all = append(all, cluster{s[i : i+n], key})
@@ -83,6 +84,7 @@ func clusters(s string) []cluster {
 	return all
 }
 
+// next returns the length of the first cluster of s, and its key.
 func next(s string) (n int, key string) {
 	if c := s[0]; c != ' ' && c != '\t' && c < utf8.RuneSelf && (len(s) == 1 || s[1] < utf8.RuneSelf) {
 		return 1, s[:1]
@@ -99,7 +101,7 @@ func next(s string) (n int, key string) {
 		n = 1
 	}
 	if _, size := utf8.DecodeRuneInString(s); size == 1 && s[0] >= utf8.RuneSelf {
-		return 1, s[:1] // not UTF-8
+		return 1, s[:1] // not valid UTF-8
 	}
 	var b strings.Builder
 	for _, r := range norm.NFC.String(s[:n]) {
@@ -108,11 +110,11 @@ func next(s string) (n int, key string) {
 	return n, b.String()
 }
 
-// pair is a part of two texts that counts as the same in both.
+// pair is a part of two texts that is equal in both but for its bytes.
 type pair struct{ a, b string }
 
-// align cuts two texts that count as the same into the smallest parts that
-// do. ok is false if they do not.
+// align splits two texts with equal keys into the smallest parts with equal
+// keys. It returns false if the keys differ.
 func align(a, b []cluster) (pairs []pair, ok bool) {
 	for i, j := 0, 0; i < len(a) || j < len(b); {
 		var p pair
@@ -139,8 +141,8 @@ func align(a, b []cluster) (pairs []pair, ok bool) {
 	return pairs, true
 }
 
-// difference is the level at which two bodies that count as the same are
-// taken for the same; ok is false if they are not at any.
+// difference returns the level at which two bodies are equal. It returns false
+// if they are equal at none.
 func difference(a, b string) (l Level, ok bool) {
 	if a == b {
 		return Exact, true
@@ -162,7 +164,7 @@ func difference(a, b string) (l Level, ok bool) {
 			case strings.Contains(p.a+p.b, "\t"):
 				l = max(l, Indent)
 			default:
-				return 0, false // how many spaces there are is not a matter of looks
+				return 0, false // the number of spaces counts
 			}
 		default:
 			l = max(l, Lookalikes)
@@ -171,9 +173,10 @@ func difference(a, b string) (l Level, ok bool) {
 	return l, true
 }
 
+// allBlank reports whether a text has blanks only.
 func allBlank(s string) bool { return strings.TrimLeftFunc(s, isBlank) == "" }
 
-// plainBlanks makes spaces of all blanks but tabs, and drops those without
+// plainBlanks replaces all blanks except tabs by spaces, and drops those without
 // width.
 func plainBlanks(s string) string {
 	return strings.Map(func(r rune) rune {

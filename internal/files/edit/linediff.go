@@ -1,12 +1,13 @@
 package edit
 
-// matchMost bounds the table of a comparison; what is longer is taken for
-// different.
+// maxPairTable bounds the table of pairSequences, in cells of 4 bytes. Nothing
+// pairs in longer sequences.
 const maxPairTable = 4 << 20
 
-// matched compares two sequences. It gives each element of b the one of a it
-// goes with, or -1, in order, so that the sum of the scores is the largest. A
-// score of 0 means that two do not go together.
+// pairSequences pairs the elements of two sequences, of n and m elements, in
+// order, so that the sum of the scores is as large as possible. It returns for
+// each element of the second the index of its partner in the first, or -1.
+// Elements with a score of 0 do not pair.
 func pairSequences(n, m int, score func(i, j int) int) []int {
 	of := make([]int, m)
 	for j := range of {
@@ -47,10 +48,11 @@ type counterpart struct {
 	blanks int // blank lines after it; -1 if that is not known
 }
 
-// sameLines gives each line of new the line of old that it still is, or -1.
-// file has the counterparts of the lines of old, nil if they are not known: a
-// line of new may be written as either. Of several equal lines the one is
-// chosen that has as many blank lines after it as the line of new.
+// sameLines returns for each line of new the line of old that it still is, or
+// -1. file has the counterparts of the lines of old; it is nil if they are not
+// known. A line of new may be written as old or as the file has it. Among equal
+// lines it prefers the one that is followed by as many blank lines as the line
+// of new.
 func sameLines(old, new []line, file []counterpart) []int {
 	of := make([]int, len(new))
 	for i := range of {
@@ -94,7 +96,7 @@ func sameLines(old, new []line, file []counterpart) []int {
 	return of
 }
 
-// blanksAfter counts the blank lines after a line.
+// blanksAfter returns the number of blank lines after a line.
 func blanksAfter(lines []line, i int) (n int) {
 	for i++; i < len(lines) && lines[i].blank(); i++ {
 		n++
@@ -102,7 +104,8 @@ func blanksAfter(lines []line, i int) (n int) {
 	return n
 }
 
-// ends counts how many elements two sequences begin and end with alike.
+// ends returns how many elements two sequences of n and m elements begin and end
+// with alike.
 func ends(n, m int, same func(i, j int) bool) (head, tail int) {
 	for head < min(n, m) && same(head, head) {
 		head++
@@ -113,6 +116,7 @@ func ends(n, m int, same func(i, j int) bool) (head, tail int) {
 	return head, tail
 }
 
+// keysOf returns the keys of lines.
 func keysOf(lines []line) []string {
 	keys := make([]string, len(lines))
 	for i, l := range lines {
@@ -121,8 +125,8 @@ func keysOf(lines []line) []string {
 	return keys
 }
 
-// changedLines pairs, between the lines that stay, those of new that are a
-// changed line of old. of is filled in further.
+// changedLines pairs, between the lines that stay, the lines of new that are
+// changed lines of old. It completes of, the result of sameLines.
 func changedLines(old, new []line, of []int) {
 	o := 0
 	for n := 0; n < len(new); {
@@ -144,6 +148,8 @@ func changedLines(old, new []line, of []int) {
 	}
 }
 
+// pairChanged pairs two runs of changed lines: in order if they have the same
+// shape, else by likeness. base is the index of the first old line.
 func pairChanged(old, new []line, of []int, base int) {
 	if len(old) == len(new) && sameShape(old, new) {
 		for i := range of {
@@ -158,7 +164,8 @@ func pairChanged(old, new []line, of []int, base int) {
 	}
 }
 
-// sameShape reports whether the blank lines are at the same places.
+// sameShape reports whether two equally long runs have blank lines at the same
+// places.
 func sameShape(old, new []line) bool {
 	for i := range old {
 		if old[i].blank() != new[i].blank() {
@@ -168,8 +175,8 @@ func sameShape(old, new []line) bool {
 	return true
 }
 
-// likeness tells how much of two lines is the same, in hundredths; less than
-// half is nothing.
+// likeness returns how much of two lines is equal, in hundredths. It returns 0
+// for less than half.
 func likeness(a, b string) int {
 	if a == "" || b == "" {
 		return 0

@@ -7,29 +7,29 @@ import (
 	"unicode/utf8"
 )
 
-// text is a file prepared for edits.
+// text is a file that edits are looked for in. It is used by one goroutine.
 type text struct {
 	name     string
 	content  []byte
-	newlines []int    // where they are; nil until asked for
-	without  levelSet // levels that are left out; tests measure with it what each of them wins
+	newlines []int    // their bytes; nil until first used
+	without  levelSet // levels that are not tried; only TestLevels sets it
 
-	// What the tolerant levels look at; nil until asked for.
+	// For the tolerant levels; nil until prepare.
 	lines  []line
-	keys   string // those of the lines that are not blank, each with a newline
-	starts []int  // of the keys, in keys
-	full   []int  // the lines they are of
+	keys   string // the keys of the lines that are not blank, each with a newline
+	starts []int  // where each key begins in keys
+	full   []int  // the line of each key
 	unit   string // one step of indentation, "" if there is none
 }
 
-// line is one line, in the four parts that edits treat differently. Blanks
-// are spaces of all kinds; in a blank line they are all indent.
+// line is a line in the four parts that edits treat differently. Blanks are
+// spaces of all kinds. In a blank line all of them are indent.
 type line struct {
-	at     int // byte it begins at
+	at     int // the byte it begins at
 	indent string
 	body   string
 	trail  string
-	eol    string // "\n", "\r\n" or, at the end, ""
+	eol    string // "\n", "\r\n" or, on the last line, ""
 }
 
 func (l line) blank() bool  { return l.body == "" }
@@ -38,7 +38,7 @@ func (l line) end() int {
 	return l.at + len(l.indent) + len(l.body) + len(l.trail) + len(l.eol)
 }
 
-// split makes lines of a text. A text that ends in a newline has no line
+// split splits a text into lines. A text that ends in a newline has no line
 // after it.
 func split(s string) []line {
 	lines := make([]line, 0, strings.Count(s, "\n")+1)
@@ -57,6 +57,7 @@ func split(s string) []line {
 	return lines
 }
 
+// cut splits one line, with its line ending, into its parts.
 func cut(raw string) (l line) {
 	if s, ok := strings.CutSuffix(raw, "\r\n"); ok {
 		raw, l.eol = s, "\r\n"
@@ -70,11 +71,12 @@ func cut(raw string) (l line) {
 	return l
 }
 
+// isBlank reports whether a character is a space of any kind but a line break.
 func isBlank(r rune) bool {
 	return r == ' ' || r == '\t' || (r >= utf8.RuneSelf && (unicode.Is(unicode.Zs, r) || r == '\uFEFF' || r == '\u200B'))
 }
 
-// prepare splits the file and makes the keys of its lines.
+// prepare splits the file into lines and makes their keys, once.
 func (t *text) prepare() {
 	if t.lines != nil {
 		return
@@ -102,9 +104,9 @@ func (t *text) prepare() {
 	t.unit = unitOf(t.lines)
 }
 
-// unitOf is the step in which lines are indented: a tab where tabs begin most
-// indented lines, else the number of spaces by which a line is most often
-// deeper than the one before it.
+// unitOf returns one step of indentation: a tab if tabs begin most indented
+// lines, else as many spaces as a line is most often deeper than the line before
+// it.
 func unitOf(lines []line) string {
 	tabs, spaces, before := 0, 0, 0
 	var steps [9]int
@@ -139,7 +141,7 @@ func unitOf(lines []line) string {
 	return strings.Repeat(" ", best)
 }
 
-// keyAt finds the line, as an index of full, whose key holds a place in keys.
+// keyAt returns the line, as an index of full, whose key covers a byte of keys.
 func (t *text) keyAt(at int) int {
 	i, ok := slices.BinarySearch(t.starts, at)
 	if !ok {

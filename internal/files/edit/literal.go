@@ -13,12 +13,12 @@ var (
 	crlf    = []byte("\r\n")
 )
 
-// literal looks for the old text as it is and, if it is not there, with line
-// endings of either kind taken for the same.
+// findLiteral finds the old text byte for byte or, if it is not there, with \n
+// and \r\n as equals.
 func (t *text) findLiteral(e Edit) ([]place, Level) {
 	old, with := e.Old, e.New
 	level := Exact
-	if marked := bytes.HasPrefix(t.content, []byte(bom)); marked { // it is not part of the first line
+	if marked := bytes.HasPrefix(t.content, []byte(bom)); marked { // The mark is not part of the first line.
 		old, with = strings.TrimPrefix(old, bom), strings.TrimPrefix(with, bom)
 	} else if strings.HasPrefix(old, bom) && !bytes.Contains(t.content, []byte(old)) {
 		old, with = old[len(bom):], strings.TrimPrefix(with, bom)
@@ -30,7 +30,7 @@ func (t *text) findLiteral(e Edit) ([]place, Level) {
 	literal := meansReturns(old, with)
 	starts := t.indexes(t.content, old, e.All)
 	if !literal && old[0] == '\n' {
-		starts = slices.DeleteFunc(starts, t.splitsCRLF) // half a line ending is not what is meant
+		starts = slices.DeleteFunc(starts, t.splitsCRLF) // An edit does not mean half a line ending.
 	}
 	if len(starts) == 1 && t.indentsTwice(starts[0], old, with) {
 		return nil, 0
@@ -51,11 +51,12 @@ func (t *text) findLiteral(e Edit) ([]place, Level) {
 	return nil, 0
 }
 
+// withoutCR replaces \r\n by \n.
 func withoutCR(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
 
-// doubles reports whether to take an edit literally would indent a line twice:
-// old begins after the indentation of its first line, new with it, and another
-// line shows that no change of indentation is meant.
+// indentsTwice reports whether an exact replacement would indent a line twice:
+// old begins after the indentation of its first line, new begins with it, and
+// another line shows that the edit does not change indentation.
 func (t *text) indentsTwice(at int, old, with string) bool {
 	start := bytes.LastIndexByte(t.content[:at], '\n') + 1
 	indent := string(t.content[start:at])
@@ -76,9 +77,9 @@ func (t *text) indentsTwice(at int, old, with string) bool {
 	return false
 }
 
-// indexes are the places of the occurrences; it stops one after the most there
-// may be. If all are to be replaced they do not overlap; if one is looked for,
-// two that overlap are still two.
+// indexes returns where old occurs, up to one occurrence more than MaxPlaces.
+// The occurrences do not overlap if all are to be replaced. Otherwise they may,
+// because an edit of one of two that overlap is ambiguous.
 func (t *text) indexes(b []byte, old string, all bool) (at []int) {
 	sub := []byte(old)
 	step := 1
@@ -96,7 +97,7 @@ func (t *text) indexes(b []byte, old string, all bool) (at []int) {
 	return at
 }
 
-// exact fills in occurrences of old itself.
+// exact makes the places for the occurrences of old.
 func (t *text) exact(starts []int, old, with string, literal bool) (places []place) {
 	from, to := 0, 0
 	if literal {
@@ -119,9 +120,9 @@ func (t *text) exact(starts []int, old, with string, literal bool) (places []pla
 	return places
 }
 
-// meansReturns reports whether an edit is about carriage returns. One that
-// copied them from the file but left them out of the new text is not, unless
-// taking them out is all it does.
+// meansReturns reports whether an edit is about carriage returns. It is not if
+// old has those of the file and new has none, unless removing them is all it
+// does.
 func meansReturns(old, with string) bool {
 	if !strings.Contains(old, "\r") {
 		return false
@@ -129,12 +130,12 @@ func meansReturns(old, with string) bool {
 	return strings.Contains(with, "\r") || strings.Contains(withoutCR(old), "\r") || with == withoutCR(old)
 }
 
-// splits reports whether at lies between a \r and its \n.
+// splitsCRLF reports whether a byte lies between \r and \n.
 func (t *text) splitsCRLF(at int) bool {
 	return at > 0 && at < len(t.content) && t.content[at-1] == '\r' && t.content[at] == '\n'
 }
 
-// neutral finds old, which has no \r\n, in the content without its own, and
+// findNeutral finds old, which has no \r\n, in the content without its own, and
 // translates the places back.
 func (t *text) findNeutral(old, with string, all bool) (places []place) {
 	if old == "" || old == with {
@@ -153,8 +154,8 @@ func (t *text) findNeutral(old, with string, all bool) (places []place) {
 	return places
 }
 
-// translator turns places in a text whose \r\n became \n into places in the
-// original. They must be asked for in order.
+// translator translates places in a text whose \r\n were replaced by \n into
+// places in the original. The places must not decrease from call to call.
 type translator struct {
 	content []byte
 	bare    int // a place in the shortened text
@@ -176,7 +177,7 @@ func (t *translator) to(bare int) int {
 	return t.full
 }
 
-// common is how many bytes two texts begin and end with alike.
+// common returns how many bytes two texts begin and end with alike.
 func common(a, b string) (head, tail int) {
 	n := min(len(a), len(b))
 	for head < n && a[head] == b[head] {
@@ -188,8 +189,8 @@ func common(a, b string) (head, tail int) {
 	return head, tail
 }
 
-// ended gives text the line endings used around at: those of the line it is
-// on or, on the last line, of the line before.
+// withLineEndings gives s the line endings that the file uses at a byte: those
+// of its line or, on the last line, of the line before.
 func (t *text) withLineEndings(at int, s string) string {
 	if !strings.Contains(s, "\n") {
 		return s

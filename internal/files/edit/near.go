@@ -3,14 +3,14 @@ package edit
 import "strings"
 
 const (
-	minNearScore = 0.95 // how alike a near miss has to be
-	maxOtherScore  = 0.8  // how alike the next best place may be
-	minNearLines  = 3    // the first and the last have to be there; something lies between
-	minNearKey    = 40   // bytes; less says too little
+	minNearScore  = 0.95 // resemblance of a near miss, at least
+	maxOtherScore = 0.8  // resemblance of any other place, at most
+	minNearLines  = 3    // the first, the last, and one between them
+	minNearKey    = 40   // bytes; a shorter key is too often near by chance
 )
 
-// nearly finds an old text of which a few characters differ, in lines that
-// stay as they are. Its first and its last line have to be there.
+// findNear finds an old text in which a few characters differ from the file, in
+// lines that the edit keeps. The first and the last line must be equal.
 func (t *text) findNear(e Edit) ([]place, Level, error) {
 	w, ok := newLineEdit(e.Old, e.New)
 	if !ok || len(w.solid) < minNearLines || len(w.key) < minNearKey || e.All {
@@ -32,8 +32,8 @@ func (t *text) findNear(e Edit) ([]place, Level, error) {
 	return []place{p}, Near, nil
 }
 
-// nearMiss is the first line, as an index of full, of the one place that is
-// near enough.
+// nearMiss returns the first line, as an index of full, of the only place that
+// is near enough.
 func (t *text) nearMiss(w *lineEdit) (best int, ok bool) {
 	k := len(w.solid)
 	keys := strings.Split(w.key, "\n")
@@ -55,6 +55,7 @@ func (t *text) nearMiss(w *lineEdit) (best int, ok bool) {
 	return best, true
 }
 
+// keyOf returns the key of a line, given as an index of full.
 func (t *text) keyOf(i int) string {
 	end := len(t.keys)
 	if i+1 < len(t.starts) {
@@ -63,10 +64,11 @@ func (t *text) keyOf(i int) string {
 	return t.keys[t.starts[i] : end-1]
 }
 
-// resemblance tells of each run of k lines how many pairs of neighbouring
-// bytes it has in common with a key, from 0 to 1. It takes one pass.
+// resemblance returns for each run of k lines the share of neighbouring byte
+// pairs that it has in common with a key, from 0 to 1. It takes one pass over
+// the file.
 func (t *text) resemblance(key string, k int) []float64 {
-	var left [1 << 16]int32 // how often a pair is still to be met; below 0 it is there too often
+	var left [1 << 16]int32 // how many more of a pair the key has than the run
 	for i := range len(key) - 1 {
 		left[int(key[i])<<8|int(key[i+1])]++
 	}
@@ -92,8 +94,8 @@ func (t *text) resemblance(key string, k int) []float64 {
 	if n <= 0 {
 		return nil
 	}
-	// Each line is taken with its newline and the first byte after it, so that
-	// the pairs of a run are those of its text.
+	// A piece has the newline and the first byte after it too, so that the pairs
+	// of a run are those of its text.
 	piece := func(i int) string {
 		return t.keys[t.starts[i]:min(t.starts[i]+len(t.keyOf(i))+2, len(t.keys))]
 	}
@@ -112,7 +114,8 @@ func (t *text) resemblance(key string, k int) []float64 {
 	return scores
 }
 
-// nearSpot makes the spot that begins at a line.
+// nearCandidate makes the candidate that begins at a line. It returns nil if its
+// indentation does not fit.
 func (t *text) nearCandidate(w *lineEdit, a int) *candidate {
 	k := len(w.solid)
 	s := &candidate{first: t.full[a], level: Near, of: make([]int, len(w.old))}

@@ -8,23 +8,24 @@ import (
 	"gatehouse/tool"
 )
 
-// projection carries the difference of old and new over to a spot.
+// projection carries the difference of old and new over to a candidate.
 type projection struct {
-	t     *text
-	w     *lineEdit
-	s     *candidate
-	of    []int // for each line of new the line of old it is or was, -1 for none
-	same  []bool
-	shift *shift // from the indentation of new to that of the file
-	newAsFile  bool   // new is indented as the file is, not as old
-	eol   string // what ends an inserted line
-	fix   corrections
+	t         *text
+	w         *lineEdit
+	s         *candidate
+	of        []int // for each line of new the line of old that it is or was; -1 for none
+	same      []bool
+	shift     *shift // from the indentation of new to that of the file
+	newAsFile bool   // new is indented as the file, not as old
+	eol       string // line ending of inserted lines
+	fix       corrections
 
 	out  []line
-	from []int // the line of the spot each of out is, -1 for none
+	from []int // for each line of out the line of the candidate; -1 for none
 }
 
-// project makes the place of a spot, or says why it cannot.
+// project returns the place and the change that an edit makes at a candidate. It
+// refuses if the change is not clear there.
 func (t *text) project(w *lineEdit, s *candidate) (place, error) {
 	p := &projection{t: t, w: w, s: s}
 	p.pair()
@@ -47,7 +48,7 @@ func (t *text) project(w *lineEdit, s *candidate) (place, error) {
 	return p.place()
 }
 
-// pair finds out which lines of new are, or were, which of old.
+// pair finds which lines of new are, or were, which lines of old.
 func (p *projection) pair() {
 	file := make([]counterpart, len(p.w.old))
 	for o, f := range p.s.of {
@@ -64,18 +65,19 @@ func (p *projection) pair() {
 	changedLines(p.w.old, p.w.new, p.of)
 }
 
-// knownGaps looks for blank lines between two lines of which old has another
-// number than the file, and new as many as the file. The writer of new knew the
-// file there, and means no change; adding what new has more than old would
-// double them. It gives new the blank lines of old in such gaps. Where new has
-// even more, what it means is not clear.
+// dropKnownBlanks looks for gaps between two lines in which old has another
+// number of blank lines than the file, and new has as many as the file. There
+// the writer of new knew the file and means no change, so the blank lines that
+// new has more than old must not be inserted again. dropKnownBlanks gives new
+// the blank lines of old in such gaps. It refuses if new has even more blank
+// lines than the file, because it is not clear how many are meant.
 func (p *projection) dropKnownBlanks() error {
 	w := *p.w
 	w.new = nil
 	var of []int
 	var same []bool
 	starts, ends := p.edges()
-	last := -1 // the line of new before the gap
+	last := -1 // line of new before the gap
 	for n, l := range p.w.new {
 		if l.blank() {
 			continue
@@ -96,7 +98,7 @@ func (p *projection) dropKnownBlanks() error {
 	}
 	w.new, p.of, p.same = append(w.new, p.w.new[last+1:]...), append(of, p.of[last+1:]...), append(same, p.same[last+1:]...)
 	p.w = &w
-	for n := range p.of { // runs that are equally long now are paired in order
+	for n := range p.of { // Runs may have the same shape now, and then pair in order.
 		if !p.same[n] {
 			p.of[n] = -1
 		}
@@ -105,16 +107,16 @@ func (p *projection) dropKnownBlanks() error {
 	return nil
 }
 
-// edges gives each line of new that is not blank the line of old that it begins
-// with and the one that it ends with, or -1. They are the same for a line of new
-// that is, or was, one of old. Of a run of lines that are too unlike to pair, the
-// first begins where the run of old does and the last ends where that does; if
-// both runs are equally long their lines are paired in order.
+// edges returns for each line of new that is not blank the line of old that it
+// begins with and the one that it ends with, or -1. Both are the same for a line
+// that is, or was, a line of old. Lines too unlike to pair form runs: the first
+// begins where the run of old begins, and the last ends where that ends. Runs of
+// equal length pair in order.
 func (p *projection) edges() (starts, ends []int) {
 	starts, ends = slices.Clone(p.of), slices.Clone(p.of)
-	var open []int // lines of new without one of old, since the last that has one
-	next := 0      // the line of old after that
-	last := -1     // the last line of new that has one
+	var open []int // lines of new without a line of old, since the last that has one
+	next := 0      // line of old after that
+	last := -1     // last line of new that has a line of old
 	pair := func(end int) {
 		var free []int
 		for o := next; o < end; o++ {
@@ -124,7 +126,7 @@ func (p *projection) edges() (starts, ends []int) {
 		}
 		switch {
 		case len(open) == 0 && len(free) > 0 && last >= 0:
-			// Whether this line goes or the equal one at the end of the run is the same.
+			// Deleting the equal line at the end of the run has the same result.
 			if end := free[len(free)-1]; p.w.old[end].text() == p.w.old[next-1].text() {
 				ends[last] = end
 			}
@@ -151,7 +153,8 @@ func (p *projection) edges() (starts, ends []int) {
 	return starts, ends
 }
 
-// knownGap is the gap of old between two lines of new, if it is such a one.
+// matchGap returns the gap of old between two lines of new. It returns false if
+// new does not have the blank lines of the file there.
 func (p *projection) matchGap(ends, starts []int, from, to int) (gap lineRange, ok bool, err error) {
 	if from < 0 {
 		return lineRange{}, false, nil
@@ -170,7 +173,7 @@ func (p *projection) matchGap(ends, starts []int, from, to int) (gap lineRange, 
 	}
 	now := to - from - 1
 	if now > len(file) && len(file) > len(old) && len(old) > 0 {
-		return lineRange{}, false, p.refuse("how many blank lines belong before line %d of new_string is not clear", to+1)
+		return lineRange{}, false, p.refuse("it is not clear how many blank lines belong before line %d of new_string", to+1)
 	}
 	return gap, now == len(file) && len(file) != len(old), nil
 }
@@ -178,7 +181,7 @@ func (p *projection) matchGap(ends, starts []int, from, to int) (gap lineRange, 
 // lineRange is the lines [from, to) of old.
 type lineRange struct{ from, to int }
 
-// place makes one splice of what was built, without the bytes that stay.
+// place returns the change that was built, without the bytes that stay.
 func (p *projection) place() (place, error) {
 	var b strings.Builder
 	for _, l := range p.out {
@@ -190,13 +193,14 @@ func (p *projection) place() (place, error) {
 	start, end := p.s.start, p.s.end()
 	was, with := string(p.t.content[start:end]), b.String()
 	if p.s.level != Near && !p.faithful(with) {
-		return place{}, p.refuse("what it means here is not clear")
+		return place{}, p.refuse("it is not clear which change is meant")
 	}
 	head, tail := common(was, with)
 	return place{start, end, splice{start + head, end - tail, with[head : len(with)-tail]}}, nil
 }
 
-// faithful holds the result against new: its lines have to count as the same.
+// faithful reports whether the result has the lines of new, compared by their
+// keys. It turns a mistake in the projection into a refusal.
 func (p *projection) faithful(with string) bool {
 	var a, b []string
 	for _, l := range split(with) {
@@ -212,6 +216,7 @@ func (p *projection) faithful(with string) bool {
 	return strings.Join(a, "\n") == strings.Join(b, "\n")
 }
 
+// refuse returns the refusal of an edit that is not clear at the candidate.
 func (p *projection) refuse(format string, args ...any) error {
 	return &tool.Refusal{
 		Code:    "unclear",
@@ -220,8 +225,9 @@ func (p *projection) refuse(format string, args ...any) error {
 	}
 }
 
-// frame finds out whose indentation new has: that of old, as usual, or that of
-// the file, which the writer knew after all, be it with spaces for tabs.
+// chooseShift finds whose indentation new has. Usually it is that of old. It is
+// that of the file, possibly with spaces for tabs, if the writer of new knew the
+// file.
 func (p *projection) chooseShift() error {
 	likeOld, likeFile := 0, 0
 	var list []indents
@@ -231,7 +237,7 @@ func (p *projection) chooseShift() error {
 		}
 		i, oi, fi := p.w.new[n].indent, p.w.old[o].indent, p.s.lines[p.s.of[o]].indent
 		if n == 0 && i == "" && oi == "" {
-			continue // both may begin after it
+			continue // Both may begin after the indentation.
 		}
 		list = append(list, indents{i, fi, false})
 		if i == oi {
@@ -243,8 +249,8 @@ func (p *projection) chooseShift() error {
 	}
 	p.shift = &p.s.shift
 	if likeFile > likeOld {
-		// Lines that are less deep than the file's, and as deep as those of
-		// old, belong to a block that new puts around.
+		// Lines less deep than those of the file, and as deep as those of old,
+		// belong to a block that new puts around the lines.
 		p.newAsFile = p.shallowest(p.w.new, 1) >= p.shallowest(p.s.lines, 1) || p.shallowest(p.w.new, 1) != p.shallowest(p.w.old, 1)
 		return nil
 	}
@@ -258,11 +264,12 @@ func (p *projection) chooseShift() error {
 			return nil
 		}
 	}
-	return p.refuse("how deep the lines of new_string belong is not clear")
+	return p.refuse("it is not clear how deep to indent the lines of new_string")
 }
 
-// shallowest is the least width of the indentation of lines. The first does not
-// count if old begins after its indentation, because new then begins there too.
+// shallowest returns the least width of the indentation of lines. The first line
+// does not count if old begins after its indentation, because new then begins
+// there too.
 func (p *projection) shallowest(lines []line, tab int) int {
 	least := -1
 	for i, l := range lines {
@@ -276,8 +283,9 @@ func (p *projection) shallowest(lines []line, tab int) int {
 	return least
 }
 
-// slides refuses to delete one of several lines that old cannot tell apart
-// where the file can: "}" after "}" when the indentation is lost.
+// checkEqualLines refuses to delete one of several lines that are equal in old
+// and differ in the file, such as one of two closing braces when old lost its
+// indentation.
 func (p *projection) checkEqualLines() error {
 	stays := make([]bool, len(p.w.old))
 	for _, o := range p.of {
@@ -294,15 +302,15 @@ func (p *projection) checkEqualLines() error {
 			continue
 		}
 		if p.differInFile(a, b) || p.differInFile(b-1, a-1) {
-			return p.refuse("which of the lines %q is to go is not clear", p.w.old[a].body)
+			return p.refuse("it is not clear which of the lines %q to delete", p.w.old[a].body)
 		}
 		a = b
 	}
 	return nil
 }
 
-// apart reports whether two lines of old are the same and those of the file
-// are not.
+// differInFile reports whether two lines of old are equal and those of the file
+// differ.
 func (p *projection) differInFile(a, b int) bool {
 	if a < 0 || b < 0 || a >= len(p.w.old) || b >= len(p.w.old) || p.w.old[a].blank() {
 		return false
@@ -314,7 +322,7 @@ func (p *projection) differInFile(a, b int) bool {
 	return p.s.lines[f].indent != p.s.lines[g].indent || p.s.lines[f].body != p.s.lines[g].body
 }
 
-// ending is what most of the lines end with.
+// ending returns the line ending of most of the lines.
 func ending(lines []line, t *text) string {
 	n := map[string]int{}
 	for _, l := range lines {
@@ -331,10 +339,10 @@ func ending(lines []line, t *text) string {
 	return "\n"
 }
 
-// build walks through new and through the lines of the file beside it.
+// build goes through new, and through the lines of the file beside it.
 func (p *projection) build() error {
-	at := 0 // the next line of the spot
-	o := 0  // the next line of old
+	at := 0 // next line of the candidate
+	o := 0  // next line of old
 	var pending []int
 	for n := range p.w.new {
 		if p.of[n] < 0 {
@@ -342,9 +350,9 @@ func (p *projection) build() error {
 			continue
 		}
 		f := p.s.of[p.of[n]]
-		if f < 0 { // a blank line the file does not have
+		if f < 0 { // The file does not have this line.
 			if !p.w.old[p.of[n]].blank() {
-				return p.refuse("line %d of new_string has no line there", n+1)
+				return p.refuse("line %d of new_string has no counterpart there", n+1)
 			}
 			if p.w.new[n].blank() {
 				continue
@@ -371,8 +379,8 @@ func (p *projection) put(l line, f int) {
 	p.from = append(p.from, f)
 }
 
-// gap puts what lies between two lines that stay: the inserted lines in the
-// place of those that go, and the lines of the file that old did not know of.
+// gap writes what lies between two lines that stay: the inserted lines in the
+// place of the deleted ones, and the lines of the file that old does not have.
 func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 	gone := map[int]bool{}
 	first, last := -1, -1
@@ -382,7 +390,7 @@ func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 			continue
 		}
 		if p.s.level == Near && !p.alike(o, f) {
-			return p.refuse("line %d, which is to change, is not as old_string has it", p.s.first+f+1)
+			return p.refuse("line %d, which the edit changes, differs from old_string", p.s.first+f+1)
 		}
 		gone[f] = true
 		if first < 0 {
@@ -390,7 +398,7 @@ func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 		}
 		last = f
 	}
-	var before, inside, after []int // lines that old did not know of
+	var before, inside, after []int // lines that old does not have
 	for f := at; f < end; f++ {
 		switch {
 		case gone[f]:
@@ -406,7 +414,7 @@ func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 		return p.between(before, pending)
 	}
 	if len(inside) > 0 && (len(pending) > 1 || p.s.level == Near) {
-		return p.refuse("line %d, which old_string leaves out, lies among those to change", p.s.first+inside[0]+1)
+		return p.refuse("line %d, which old_string does not have, lies among the lines to change", p.s.first+inside[0]+1)
 	}
 	for len(before) > 0 && len(pending) > 0 && p.w.new[pending[0]].blank() {
 		p.put(p.s.lines[before[0]], before[0])
@@ -429,13 +437,13 @@ func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 	return nil
 }
 
-// between puts inserted lines beside blank ones that old did not know of. On
-// which side is clear only if new has blank lines there too.
+// between writes inserted lines beside blank lines that old does not have. The
+// side is clear only if new has blank lines there too.
 func (p *projection) between(kept, pending []int) error {
 	blank := func(n int) bool { return p.w.new[n].blank() }
 	for _, f := range kept {
 		if !p.s.lines[f].blank() {
-			return p.refuse("whether the new lines come before or after line %d is not clear", p.s.first+f+1)
+			return p.refuse("it is not clear whether the new lines come before or after line %d", p.s.first+f+1)
 		}
 	}
 	head, tail := 0, 0
@@ -469,17 +477,18 @@ func (p *projection) between(kept, pending []int) error {
 		p.keep(kept)
 		return nil
 	}
-	return p.refuse("whether the new lines come before or after the blank line %d is not clear", p.s.first+kept[0]+1)
+	return p.refuse("it is not clear whether the new lines come before or after the blank line %d", p.s.first+kept[0]+1)
 }
 
+// keep writes lines of the file as they are.
 func (p *projection) keep(lines []int) {
 	for _, f := range lines {
 		p.put(p.s.lines[f], f)
 	}
 }
 
-// insert puts lines that only new has; gone is the first line of the spot they
-// take the place of, -1 for none.
+// insert writes lines that only new has. gone is the first line of the candidate
+// that they replace, -1 if there is none.
 func (p *projection) insert(pending []int, gone int) error {
 	if (p.shift.unindented || p.lostIndentation() && !p.sameDepth(pending)) && !p.newAsFile {
 		return p.insertUnindented(pending, gone)
@@ -494,9 +503,9 @@ func (p *projection) insert(pending []int, gone int) error {
 	return nil
 }
 
-// lost reports whether old and new have no indentation at all, and the file has
-// the same in all of its lines: what old says of that is no help for blocks
-// that new begins.
+// lostIndentation reports whether old and new have no indentation and all lines
+// of the file have the same. Then old does not show how deep the blocks of new
+// are.
 func (p *projection) lostIndentation() bool {
 	if len(p.shift.pairs) != 1 || p.shift.pairs[0].old != "" {
 		return false
@@ -509,7 +518,7 @@ func (p *projection) lostIndentation() bool {
 	return true
 }
 
-// fresh is an inserted line.
+// insertedLine returns the line for a line that only new has.
 func (p *projection) insertedLine(n int) (line, error) {
 	l := p.w.new[n]
 	if l.eol != "" {
@@ -528,32 +537,33 @@ func (p *projection) insertedLine(n int) (line, error) {
 	return l, err
 }
 
-// indent is that of a line of new in the file.
+// indent returns the indentation of a line of new in the file.
 func (p *projection) indent(n int) (string, error) {
 	i := p.w.new[n].indent
 	if first := p.w.solid[0]; n == 0 && i == "" && p.w.old[first].indent == "" && (p.s.shift.startsInside || p.newAsFile) {
-		return p.s.lines[p.s.of[first]].indent, nil // it begins after its indentation, as old does
+		return p.s.lines[p.s.of[first]].indent, nil // as old, it begins after its indentation
 	}
 	if p.newAsFile {
 		return i, nil
 	}
 	if p.shift.unindented {
 		if i == "" {
-			return "", p.refuse("how deep line %d of new_string belongs is not clear", n+1)
+			return "", p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
 		}
 		return i, nil
 	}
 	file, sure := p.shift.of(i)
 	if !sure {
-		return "", p.refuse("how deep line %d of new_string belongs is not clear", n+1)
+		return "", p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
 	}
 	if len(p.shift.models) == 0 && p.fix.tab > 0 && p.t.unit == "\t" && len(file)%p.fix.tab == 0 && strings.Trim(file, " ") == "" {
-		file = strings.Repeat("\t", len(file)/p.fix.tab) // spaces were written for tabs here too
+		file = strings.Repeat("\t", len(file)/p.fix.tab) // old has spaces for the tabs of the file
 	}
 	return file, nil
 }
 
-// line is a line of new that is, or was, line f of the spot.
+// keptLine returns the line for a line of new that is, or was, line f of the
+// candidate.
 func (p *projection) keptLine(n, f int) (line, error) {
 	o := p.of[n]
 	was, is, there := p.w.old[o], p.w.new[n], p.s.lines[f]
@@ -565,7 +575,7 @@ func (p *projection) keptLine(n, f int) (line, error) {
 		return out, nil
 	}
 	if !p.alike(o, f) && (!p.same[n] || is.indent != was.indent) {
-		return out, p.refuse("line %d, which is to change, is not as old_string has it", p.s.first+f+1)
+		return out, p.refuse("line %d, which the edit changes, differs from old_string", p.s.first+f+1)
 	}
 	switch {
 	case p.same[n] && (was.body == is.body || was.body != there.body):
@@ -586,17 +596,18 @@ func (p *projection) keptLine(n, f int) (line, error) {
 	var err error
 	switch {
 	case p.shift.unindented && !p.newAsFile && !p.same[n] && (opens(is.body) != opens(was.body) || closes(is.body) != closes(was.body)):
-		err = p.refuse("how deep line %d of new_string belongs is not clear", n+1)
+		err = p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
 	case is.indent == was.indent && !p.newAsFile && p.shift == &p.s.shift:
 	case p.shift.unindented && !p.newAsFile:
-		err = p.refuse("how deep line %d of new_string belongs is not clear", n+1)
+		err = p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
 	default:
 		out.indent, err = p.indent(n)
 	}
 	return out, err
 }
 
-// alike reports whether a line of old counts as the one of the file.
+// alike reports whether a line of old is equal to its line in the file, at the
+// level of the candidate.
 func (p *projection) alike(o, f int) bool {
 	if p.s.level != Near {
 		return true
@@ -605,8 +616,8 @@ func (p *projection) alike(o, f int) bool {
 	return ok
 }
 
-// close ends the lines as the spot ended: where the file had no last newline
-// there is none, and no line but the last goes without.
+// close sets the line endings that depend on the place: the last line has none
+// if the file ends without, and all others have one.
 func (p *projection) close() {
 	if len(p.out) == 0 {
 		return

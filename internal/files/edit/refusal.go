@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	maxListed = 10 // places a refusal names
-	maxDescribed  = 3  // places it describes
-	maxVotes  = 1 << 18
+	maxListed    = 10 // places whose lines a refusal lists
+	maxDescribed = 3  // places that it describes
+	maxVotes     = 1 << 18
 )
 
-// ambiguous is the refusal of an edit that means several places.
+// ambiguous returns the refusal of an edit that has several places.
 func (t *text) ambiguous(level Level, places []place) error {
 	r := &tool.Refusal{
 		Code:    "ambiguous",
@@ -34,6 +34,7 @@ func (t *text) ambiguous(level Level, places []place) error {
 	return r
 }
 
+// linesOf lists the line numbers of places.
 func (t *text) linesOf(places []place) string {
 	var s []string
 	for _, p := range places[:min(len(places), maxListed)] {
@@ -46,7 +47,8 @@ func (t *text) linesOf(places []place) string {
 	return text
 }
 
-// lineText is a line by its number, without its newline.
+// lineText returns a line by its number, without its newline, cut to 4,096
+// bytes.
 func (t *text) lineText(n int) string {
 	t.lineAt(0)
 	from, to := 0, len(t.content)
@@ -59,8 +61,8 @@ func (t *text) lineText(n int) string {
 	return strings.TrimSuffix(string(t.content[from:min(to, from+4096)]), "\r")
 }
 
-// missing is the refusal of an old text that is nowhere. It shows where it
-// nearly is and what differs there first.
+// notFound returns the refusal of an old text that occurs nowhere. It shows the
+// places that are nearly equal and what differs there first.
 func (t *text) notFound(e Edit) error {
 	r := &tool.Refusal{Code: "not_found", Message: "old_string is not in " + t.name, Next: "Read that part of the file and copy the text exactly."}
 	if len(t.content) <= maxTolerant && len(e.Old) <= maxTolerant {
@@ -70,7 +72,7 @@ func (t *text) notFound(e Edit) error {
 	return r
 }
 
-// nearest describes the places where most of an old text is.
+// nearest describes the places that have most of an old text.
 func (t *text) nearest(old string) string {
 	lines := split(strings.TrimPrefix(old, bom))
 	lines = slices.DeleteFunc(lines, line.blank)
@@ -92,8 +94,9 @@ func (t *text) nearest(old string) string {
 	return b.String()
 }
 
-// votes are the places, as indexes of full, at which most lines are as they
-// should be.
+// likelyPlaces returns the places, as indexes of full, that have the most bytes
+// of lines in common with an old text, and those with at least three quarters as
+// many.
 func (t *text) likelyPlaces(lines []line) []int {
 	where := map[string][]int{}
 	for j, l := range lines[:min(len(lines), 200)] {
@@ -129,7 +132,8 @@ func (t *text) likelyPlaces(lines []line) []int {
 	return at
 }
 
-// likeliest is the line most like the longest one; -1 for none.
+// likeliestLine returns the line most like the longest line of an old text, -1
+// if none is.
 func (t *text) likeliestLine(lines []line) int {
 	long := slices.MaxFunc(lines, func(a, b line) int { return len(a.body) - len(b.body) })
 	key := fold(long.body)
@@ -145,7 +149,7 @@ func (t *text) likeliestLine(lines []line) int {
 	return at
 }
 
-// firstDifference tells what differs first where old begins at a line.
+// firstDifference describes what differs first if old begins at a line.
 func (t *text) firstDifference(a int, lines []line) string {
 	for j, l := range lines {
 		if a+j >= len(t.full) {
@@ -168,10 +172,10 @@ func (t *text) firstDifference(a int, lines []line) string {
 	return fmt.Sprintf("\n  line %d matches but for blank lines", t.full[a]+1)
 }
 
-// glyphs show what the eye would miss.
+// glyphs makes blanks and other invisible characters visible.
 var glyphs = strings.NewReplacer(" ", "·", "\t", "→", "\r", "␍", "\n", "␊", "\u00A0", "⍽", "\u200B", "<U+200B>", "\uFEFF", "<U+FEFF>", "\x00", "␀")
 
-// visible is a part of a line around a byte, in quotes, with its blanks shown.
+// visible quotes the part of a line around a byte, with its blanks made visible.
 func visible(s string, at int) string {
 	const before, most = 30, 70
 	from := max(min(at, len(s))-before, 0)

@@ -2,19 +2,19 @@ package edit
 
 import "strings"
 
-// shift is how the indentation of an old text became that of the file: none,
-// one change for all lines, or lost altogether.
+// shift is how the indentation of an old text became that of the file: not at
+// all, by one change for all lines, or lost altogether.
 type shift struct {
-	pairs  []indents // one for each indentation of old, in order of width; none if nothing differs
-	models []model   // ways to go on from them, the likeliest first
-	step   int       // the step in which old and new indent, in spaces
-	tabbed bool      // old or new indents with tabs
-	style  string    // what the file indents with here: "\t", " " or "" for nothing
-	unindented   bool      // old has no indentation at all and the file has several
-	startsInside  bool      // old begins after the indentation of its first line
+	pairs        []indents // one for each indentation of old; empty if none differs
+	models       []model   // models that explain the pairs, the likeliest first
+	step         int       // step of old and new, in characters
+	tabbed       bool      // old or new indents with tabs
+	style        string    // what the file indents with at these lines: "\t", " ", or "" if it does not
+	unindented   bool      // old has no indentation, and the file has several
+	startsInside bool      // old begins after the indentation of its first line
 }
 
-// indents is the indentation of one line.
+// indents is the indentation of one line in old and in the file.
 type indents struct {
 	old, file string
 	first     bool
@@ -22,18 +22,18 @@ type indents struct {
 
 func pairOf(old, file string, first bool) indents { return indents{old, file, first} }
 
-// model says how wide the indentation of the file is where that of old has a
-// width: a tab counts as so many spaces in both, or one step stands for
-// another.
+// model computes the width of an indentation in the file from that in old:
+// either a tab counts as a number of spaces in both, or a step of old stands for
+// a step of the file.
 type model struct {
-	tab       int // 0: steps
-	delta     int // file less old, in spaces
+	tab       int // width of a tab; 0 if steps stand for steps
+	delta     int // width in the file minus width in old, in spaces
 	from, to  int // one step of old and of the file, in characters
 	base, top int // the same indentation in both, in characters
 }
 
-// learn takes the indentation of the lines that are not blank. The level is
-// Exact if none differs; false means that no one change explains them.
+// learn compares the indentation of the lines that are not blank. It returns the
+// level Exact if none differs, and false if no one change explains all of them.
 func (s *shift) learn(list []indents, unit string) (Level, bool) {
 	*s = shift{}
 	if level, ok := s.uniform(list, unit); ok {
@@ -59,6 +59,8 @@ func (s *shift) moved() bool {
 	return s.unindented || len(s.models) > 0 && (s.models[0].tab == 0 || s.models[0].delta != 0)
 }
 
+// uniform is learn without the exceptions for a first line that begins after its
+// indentation and for lost indentation.
 func (s *shift) uniform(list []indents, unit string) (Level, bool) {
 	level := Exact
 	s.pairs, s.models, s.style = nil, nil, ""
@@ -83,8 +85,8 @@ func (s *shift) uniform(list []indents, unit string) (Level, bool) {
 	return level, len(s.models) > 0
 }
 
-// add keeps one pair for each indentation, and refuses one indentation that
-// means two.
+// add keeps one pair for each indentation. It returns false if one indentation
+// stands for two.
 func (s *shift) add(p indents) bool {
 	for _, q := range s.pairs {
 		if q.old == p.old || q.file == p.file {
@@ -95,7 +97,8 @@ func (s *shift) add(p indents) bool {
 	return true
 }
 
-// steps takes what is known of how old and new indent. unit is the file's step.
+// steps finds the step and the tabs in the indentation of old and new. unit is
+// the step of the file.
 func (s *shift) steps(lines []line, unit string) {
 	least := -1
 	for _, l := range lines {
@@ -114,6 +117,8 @@ func (s *shift) steps(lines []line, unit string) {
 	}
 }
 
+// styleOf returns the character that the file indents with at these lines, else
+// that of its step.
 func styleOf(pairs []indents, unit string) string {
 	style := ""
 	for _, p := range pairs {
@@ -130,10 +135,11 @@ func styleOf(pairs []indents, unit string) string {
 	return style
 }
 
-// tabs are the widths a tab may have, the likeliest first.
+// tabs are the widths that a tab may have, the likeliest first.
 var tabs = [...]int{4, 2, 8, 3, 1}
 
-// modelsOf are the models that explain all pairs, those without a shift first.
+// modelsOf returns the models that explain all pairs, those without a shift
+// first.
 func modelsOf(pairs []indents, unit string) (models []model) {
 	var shifted []model
 	for _, tab := range tabs {
@@ -157,7 +163,8 @@ func modelsOf(pairs []indents, unit string) (models []model) {
 	return stepped(pairs, unit)
 }
 
-// stepped is the model in which steps stand for steps.
+// stepped returns the model in which steps stand for steps, if it explains all
+// pairs.
 func stepped(pairs []indents, unit string) []model {
 	m := model{base: len(pairs[0].old), top: len(pairs[0].file)}
 	for _, p := range pairs {
@@ -178,7 +185,8 @@ func stepped(pairs []indents, unit string) []model {
 	return []model{m}
 }
 
-// width of an indentation, in spaces; those that are not ASCII count as one.
+// width returns the width of an indentation in spaces. Characters outside ASCII
+// count as one.
 func width(s string, tab int) (n int) {
 	for _, r := range plainBlanks(s) {
 		if r == '\t' {
@@ -190,8 +198,8 @@ func width(s string, tab int) (n int) {
 	return n
 }
 
-// of is the indentation in the file where new has this one. sure is false
-// where it could be one or another.
+// of returns the indentation in the file for one of new. sure is false if more
+// than one is possible.
 func (s *shift) of(indent string) (file string, sure bool) {
 	if len(s.models) == 0 {
 		return indent, true
@@ -207,14 +215,14 @@ func (s *shift) of(indent string) (file string, sure bool) {
 	}
 	file, sure = s.extrapolate(m, indent)
 	if by := width(indent, m.tab) - width(s.pairs[0].old, m.tab); len(s.pairs) == 1 && m.delta == 0 && by >= 2*m.tab && m.tab < 4 && s.style == "\t" && s.pairs[0].file != "\t" {
-		return "", false // two narrow steps or a wide one
+		return "", false // either two narrow steps or a wide one
 	}
 	return file, sure
 }
 
-// model chooses how to go on. Without a shift there is one; with a shift that
-// one indentation shows, the width of a tab follows from the steps of the
-// other side.
+// model returns the model for indentation that old does not have. Without a
+// shift it is the first. With a shift that a single indentation shows, the width
+// of a tab follows from the step of the side with spaces.
 func (s *shift) model() (model, bool) {
 	if len(s.models) == 1 || s.models[0].delta == 0 || s.style != "\t" && !s.tabbed {
 		return s.models[0], true
@@ -227,7 +235,7 @@ func (s *shift) model() (model, bool) {
 	return model{}, false
 }
 
-// by goes on from the nearest indentation that is known.
+// extrapolate continues from the nearest indentation that is known.
 func (s *shift) extrapolate(m model, indent string) (string, bool) {
 	tab := max(m.tab, 1)
 	near := s.pairs[0]
@@ -250,14 +258,15 @@ func (s *shift) extrapolate(m model, indent string) (string, bool) {
 	}
 	if s.style == "\t" {
 		if by%tab != 0 && strings.TrimLeft(indent, "\t ") == "" && by > tab && m.delta != 0 {
-			return "", false // neither a step nor a few spaces
+			return "", false // neither whole steps nor alignment by a few spaces
 		}
 		return near.file + strings.Repeat("\t", by/tab) + strings.Repeat(" ", by%tab), true
 	}
 	return near.file + strings.Repeat(" ", by), true
 }
 
-// narrowed takes so many spaces off the end of an indentation.
+// trimIndent removes a width from the end of an indentation. It returns false if
+// that would split a tab.
 func trimIndent(s string, by, tab int) (string, bool) {
 	for by > 0 && s != "" {
 		if s[len(s)-1] == '\t' {

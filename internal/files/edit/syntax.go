@@ -17,18 +17,18 @@ import (
 )
 
 const (
-	maxSyntax = 1 << 20 // bytes of a content whose syntax is looked at
+	maxSyntax = 1 << 20 // largest content that is parsed, in bytes
 
-	// The parsers of YAML and TOML take time that grows with the square of
-	// what they are given, so they are given less.
-	maxSlow = 64 << 10 // bytes
-	maxSlowLine = 2 << 10  // bytes of a line
-	maxSlowDepth = 64       // brackets inside each other
+	// Limits for YAML and TOML, because the time of these parsers grows with the
+	// square of the input.
+	maxSlow      = 64 << 10 // bytes
+	maxSlowLine  = 2 << 10  // bytes in a line
+	maxSlowDepth = 64       // depth of nested brackets
 )
 
-// Broken says what is wrong with the syntax of a file after a change, in one
-// line, if nothing was wrong before. It knows Go, JSON, YAML, TOML and XML by
-// the ends of their names.
+// Broken returns the first syntax error of after, in one line, if before has
+// none. It returns "" if after has none, and for files of other kinds than Go,
+// JSON, YAML, TOML and XML, which it tells by the extension of name.
 func Broken(name string, before, after []byte) string {
 	parse := parsers[strings.ToLower(path.Ext(name))]
 	if parse == nil || len(before) > maxSyntax || len(after) > maxSyntax {
@@ -45,13 +45,13 @@ func Broken(name string, before, after []byte) string {
 	return text
 }
 
-var errNotParsed = errors.New("too much to look at")
+var errNotParsed = errors.New("too large to parse")
 
 var parsers = map[string]func([]byte) error{
 	".go": parseGo, ".json": parseJSON, ".yaml": parseYAML, ".yml": parseYAML, ".toml": parseTOML, ".xml": parseXML, ".svg": parseXML,
 }
 
-// parsed survives a parser that does not.
+// parseSafely turns a panic of a parser into an error.
 func parseSafely(parse func([]byte) error, b []byte) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -66,7 +66,8 @@ func parseGo(b []byte) error {
 	return err
 }
 
-// parseJSON names the line, which the standard error does not.
+// parseJSON adds the line number to the error, because that of encoding/json has
+// none.
 func parseJSON(b []byte) error {
 	if json.Valid(b) {
 		return nil
@@ -96,7 +97,8 @@ func parseTOML(b []byte) error {
 	return toml.Unmarshal(b, &v)
 }
 
-// simple reports whether a text is parsed in a moment.
+// parsesFast reports whether a text is small and flat enough for a parser whose
+// time grows with the square of the input.
 func parsesFast(b []byte) bool {
 	line, deep := 0, 0
 	for _, c := range b {

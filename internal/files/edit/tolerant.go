@@ -11,19 +11,19 @@ import (
 	"gatehouse/tool"
 )
 
-// wanted is an edit prepared for the tolerant levels: old and new as lines,
-// without the blank lines both begin or end with.
+// lineEdit is an edit prepared for the tolerant levels: old and new as lines,
+// without the blank lines that both begin or end with.
 type lineEdit struct {
 	old, new   []line
-	solid      []int  // the lines of old that are not blank
-	key        string // theirs, with newlines between them
-	startsLine bool   // the first solid line begins where a line does
-	endsLine   bool   // the last solid line ends where a line does
-	above      int    // blank lines that were there before old; below after it
+	solid      []int  // indexes of the lines of old that are not blank
+	key        string // their keys, with newlines between them
+	startsLine bool   // the first solid line begins at the start of a line
+	endsLine   bool   // the last solid line ends at the end of a line
+	above      int    // number of blank lines removed before old; below: after it
 	below      int
 }
 
-// want prepares an edit; ok is false if there is nothing to look for.
+// newLineEdit prepares an edit. It returns false if old has nothing to look for.
 func newLineEdit(old, new string) (w lineEdit, ok bool) {
 	old, new = strings.TrimPrefix(old, bom), strings.TrimPrefix(new, bom)
 	w.old, w.new = split(old), split(new)
@@ -31,7 +31,7 @@ func newLineEdit(old, new string) (w lineEdit, ok bool) {
 		w.old, w.new = w.old[1:], w.new[1:]
 		w.above++
 	}
-	if w.above > 0 { // the first newline ended the line before, unless blanks show that it is a line
+	if w.above > 0 { // The first newline may end the line before, so the next line is whole.
 		w.startsLine = true
 	}
 	w.below = w.dropBelow()
@@ -60,8 +60,8 @@ func newLineEdit(old, new string) (w lineEdit, ok bool) {
 	return w, strings.Trim(w.key, "\n") != ""
 }
 
-// dropBelow takes away blank lines that old and new both end with, and counts
-// those that were whole. A last one without a newline is the beginning of the
+// dropBelow removes the blank lines that old and new both end with. It returns
+// the number of those with a newline: a last one without is the beginning of the
 // next line.
 func (w *lineEdit) dropBelow() (whole int) {
 	lastBlank := func(ls []line) bool { return len(ls) > 0 && ls[len(ls)-1].blank() }
@@ -78,26 +78,25 @@ func (w *lineEdit) dropBelow() (whole int) {
 	return whole
 }
 
-// begun reports whether a text ends in the blanks that begin a line.
+// endsInIndent reports whether a text ends with the indentation of a line.
 func endsInIndent(ls []line) bool {
 	return len(ls) > 0 && ls[len(ls)-1].blank() && ls[len(ls)-1].eol == ""
 }
 
-// spot is a place of a file that may be meant: its lines, and which line of
-// old each of them is.
+// candidate is a place of the file that an edit may mean.
 type candidate struct {
-	start  int    // byte
-	lines  []line // the first and the last may be parts of lines
-	of     []int  // for each line of old its line here, -1 for none
-	first  int    // number of the first line, from 0
-	shift  shift
-	level  Level
-	required levelSet // the levels after Newlines that it needs
-	ended  bool     // the last line of old ends in a newline
-	inside bool     // the first line of old begins inside a line of the file
+	start    int    // its first byte in the file
+	lines    []line // of the file; the first and the last may be parts of lines
+	of       []int  // for each line of old its index in lines; -1 for none
+	first    int    // number of the first line in the file, from 0
+	shift    shift
+	level    Level
+	required levelSet // the levels after Newlines that it requires
+	ended    bool     // the last line of old ends in a newline
+	inside   bool     // the first line of old begins inside a line of the file
 }
 
-// tolerant finds an edit at the levels from Trailing to Blanks.
+// findTolerant finds an edit at the levels from Trailing to Blanks.
 func (t *text) findTolerant(e Edit) ([]place, Level, error) {
 	w, ok := newLineEdit(e.Old, e.New)
 	if !ok {
@@ -109,7 +108,7 @@ func (t *text) findTolerant(e Edit) ([]place, Level, error) {
 		return nil, 0, err
 	}
 	level := spots[len(spots)-1].level
-	if len(spots) > 1 && !e.All { // which it is comes first, whether it can be done after
+	if len(spots) > 1 && !e.All { // Choose first: a candidate that is not meant need not be clear.
 		var places []place
 		for _, s := range spots {
 			places = append(places, place{start: s.start, end: s.end()})
@@ -136,16 +135,16 @@ func (t *text) findTolerant(e Edit) ([]place, Level, error) {
 	return places, level, nil
 }
 
-// forgive notes that a spot is only found by a level.
+// require records that a candidate matches only at a level.
 func (s *candidate) require(l Level) {
 	s.level = max(s.level, l)
 	s.required |= setOf(l) &^ setOf(Exact, Newlines)
 }
 
-// beats reports whether a spot is certainly nearer to what was written than
-// another: it differs in less. One that is indented otherwise and one that has
-// a blank line more say nothing about each other, and beside such things
-// blanks at the ends of lines do not count.
+// isCloserThan reports whether a candidate that requires the levels a is
+// certainly closer to old than one that requires b: it requires fewer. Different
+// indentation and a blank line more are not comparable. Trailing blanks do not
+// count beside other differences.
 func (a levelSet) isCloserThan(b levelSet) bool {
 	trailing := setOf(Trailing)
 	if a&^trailing != 0 || b&^trailing != 0 {
@@ -154,17 +153,18 @@ func (a levelSet) isCloserThan(b levelSet) bool {
 	return a != b && a&b == a
 }
 
-// spotLines bounds the lines that are looked at closely, over all places.
+// maxCandidateLines bounds the lines that are compared, over all candidates of
+// an edit.
 const maxCandidateLines = 100_000
 
-// spots are the places that no other place beats, those of the lowest level
-// first.
+// candidates returns the candidates that no other is closer than, those of the
+// lowest level first.
 func (t *text) candidates(w *lineEdit, all bool) (best []*candidate, err error) {
 	groups := map[levelSet][]*candidate{}
 	looked := 0
 	for _, at := range t.indexes([]byte(t.keys), w.key, all) {
 		if looked += len(w.solid); looked > maxCandidateLines {
-			return nil, &tool.Refusal{Code: "ambiguous", Message: fmt.Sprintf("old_string is not in %s as it is, and something like it is there too often to tell", t.name), Next: "Copy old_string exactly, with more lines around it."}
+			return nil, &tool.Refusal{Code: "ambiguous", Message: fmt.Sprintf("old_string is not in %s as it is, and similar text occurs too often to compare all of it", t.name), Next: "Copy old_string exactly, with more lines around it."}
 		}
 		if s, ok := t.candidateAt(w, at); ok && (s.required|setOf(s.level))&t.without == 0 {
 			groups[s.required] = append(groups[s.required], s)
@@ -185,7 +185,7 @@ func (t *text) candidates(w *lineEdit, all bool) (best []*candidate, err error) 
 	return best, nil
 }
 
-// spot looks closer at an occurrence of the key.
+// candidateAt compares the lines at an occurrence of the key with those of old.
 func (t *text) candidateAt(w *lineEdit, at int) (*candidate, bool) {
 	a := t.keyAt(at)
 	b := a + len(w.solid) - 1
@@ -197,7 +197,7 @@ func (t *text) candidateAt(w *lineEdit, at int) (*candidate, bool) {
 	for i := range s.of {
 		s.of[i] = -1
 	}
-	// The first and the last line may be met in part.
+	// Old may begin and end inside a line of the file.
 	last := len(s.lines) - 1
 	end := at + len(w.key)
 	if !w.endsLine && !s.trimEnd(last, end-t.starts[b]) {
@@ -220,8 +220,8 @@ func (t *text) candidateAt(w *lineEdit, at int) (*candidate, bool) {
 	return s, s.findLevel(w, t)
 }
 
-// bounded reports whether an occurrence begins and ends where a line or a word
-// does.
+// bounded reports whether an occurrence begins and ends at the end of a line or
+// of a word.
 func (t *text) bounded(w *lineEdit, at, start int) bool {
 	end := at + len(w.key)
 	switch {
@@ -233,17 +233,18 @@ func (t *text) bounded(w *lineEdit, at, start int) bool {
 	return true
 }
 
-// inWord reports whether a place lies inside a word.
+// inWord reports whether a byte lies inside a word.
 func inWord(s string, at int) bool {
 	before, _ := utf8.DecodeLastRuneInString(s[:at])
 	after, _ := utf8.DecodeRuneInString(s[at:])
 	return wordRune(before) && wordRune(after)
 }
 
+// wordRune reports whether a character is part of a word.
 func wordRune(r rune) bool { return r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r) }
 
-// rawAt is how many bytes of a body count for the first n of its key; -1 if n
-// lies inside of what cannot be parted.
+// rawAt returns how many bytes of a body have the first n bytes of its key; -1
+// if n lies inside a cluster.
 func rawAt(body string, n int) int {
 	if isPlain(body) {
 		return n
@@ -262,7 +263,9 @@ func rawAt(body string, n int) int {
 	return raw
 }
 
-// trimStart drops the first n bytes of the first line's key.
+// trimStart removes the first n bytes of the first line's key from the
+// candidate. It returns the number of bytes removed, -1 if n lies inside a
+// cluster.
 func (s *candidate) trimStart(n int) int {
 	l := &s.lines[0]
 	raw := rawAt(l.body, n)
@@ -278,8 +281,8 @@ func (s *candidate) trimStart(n int) int {
 	return raw
 }
 
-// trimEnd keeps the first n bytes of the last line's key, and leaves what is
-// after them to the file.
+// trimEnd keeps the first n bytes of the last line's key; what follows is not
+// part of the candidate. It returns false if n lies inside a cluster.
 func (s *candidate) trimEnd(last, n int) bool {
 	l := &s.lines[last]
 	raw := rawAt(l.body, n)
@@ -291,8 +294,8 @@ func (s *candidate) trimEnd(last, n int) bool {
 	return true
 }
 
-// matchBlanks gives the blank lines of old those of the file, in each gap
-// between two solid lines.
+// matchBlanks pairs the blank lines of old with those of the file, in each gap
+// between two lines that are not blank.
 func (s *candidate) matchBlanks(w *lineEdit) {
 	for i := 1; i < len(w.solid); i++ {
 		o, end := w.solid[i-1]+1, w.solid[i]
@@ -306,8 +309,8 @@ func (s *candidate) matchBlanks(w *lineEdit) {
 	}
 }
 
-// growBlanks takes in the blank lines of the file that old begins or ends
-// with, and looks whether those around old are there.
+// growBlanks adds the blank lines of the file that old begins or ends with, and
+// checks those around old.
 func (t *text) growBlanks(w *lineEdit, s *candidate) {
 	lead, up := w.solid[0], 0
 	for up < lead && s.first > up && t.lines[s.first-up-1].blank() {
@@ -343,10 +346,10 @@ func (t *text) growBlanks(w *lineEdit, s *candidate) {
 	}
 }
 
-// blanksAround reports whether the blank lines old and new have in common lie
-// around the spot.
+// blanksAround reports whether the blank lines that were removed from both old
+// and new lie around the candidate.
 func (t *text) blanksAround(w *lineEdit, s *candidate, down int) bool {
-	for i := range max(w.above-1, 0) { // the first may only end the line before
+	for i := range max(w.above-1, 0) { // the first newline may only end the line before
 		if at := s.first - 1 - i; at < 0 || !t.lines[at].blank() {
 			return false
 		}
@@ -359,9 +362,11 @@ func (t *text) blanksAround(w *lineEdit, s *candidate, down int) bool {
 	return true
 }
 
+// end returns the byte that the candidate ends before.
 func (s *candidate) end() int { return s.lines[len(s.lines)-1].end() }
 
-// judge finds the level of a spot; false means that it is none.
+// findLevel finds the level at which the candidate matches. It returns false if
+// it matches at none.
 func (s *candidate) findLevel(w *lineEdit, t *text) bool {
 	var indents []indents
 	for o, f := range s.of {
@@ -391,7 +396,7 @@ func (s *candidate) findLevel(w *lineEdit, t *text) bool {
 	level, ok := s.shift.learn(indents, t.unit)
 	s.require(level)
 	if s.shift.startsInside && s.level == Newlines {
-		s.level = Indent // it is there as it is, but new is not meant literally
+		s.level = Indent // the bytes are equal, but new is indented otherwise
 	}
 	return ok
 }

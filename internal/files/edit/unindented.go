@@ -2,10 +2,10 @@ package edit
 
 import "strings"
 
-// insertFlat puts lines of a new text that lost all indentation, as the old
-// one did. How deep they are follows from the brackets, and only if it leads
-// from the line before to the line after, past where the line was that they
-// take the place of: otherwise it is a guess.
+// insertUnindented writes lines of new if old and new lost all indentation.
+// Their depth follows from brackets. It refuses unless the brackets lead from
+// the line before to the line after, and to the replaced line, because
+// everything else is a guess.
 func (p *projection) insertUnindented(pending []int, gone int) error {
 	if len(pending) == 0 {
 		return nil
@@ -13,7 +13,7 @@ func (p *projection) insertUnindented(pending []int, gone int) error {
 	before, ok := p.lineBefore()
 	after, more := p.lineAfter()
 	if !ok && !more {
-		return p.refuse("how deep line %d of new_string belongs is not clear", pending[0]+1)
+		return p.refuse("it is not clear how deep to indent line %d of new_string", pending[0]+1)
 	}
 	deep := depth{unit: p.t.unit}
 	if ok {
@@ -22,7 +22,8 @@ func (p *projection) insertUnindented(pending []int, gone int) error {
 		deep.line, deep.body = after.indent, ""
 	}
 	if now := deep; gone < 0 && ok && more && !now.leadsTo(after) {
-		return p.refuse("how deep line %d of new_string belongs is not clear", pending[0]+1) // nor does the file itself follow from brackets
+		// The brackets do not explain the file as it is, so they say nothing of new.
+		return p.refuse("it is not clear how deep to indent line %d of new_string", pending[0]+1)
 	}
 	level := ok && more && before.indent == after.indent && !opens(before.body) && p.sameDepth(pending)
 	for _, n := range pending {
@@ -35,23 +36,23 @@ func (p *projection) insertUnindented(pending []int, gone int) error {
 			l.body = p.fix.apply(l.body)
 			l.trail = p.fix.newEnds.intended(l.trail)
 			if !level && !deep.next(l.body) {
-				return p.refuse("how deep line %d of new_string belongs is not clear", n+1)
+				return p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
 			}
 			l.indent = deep.line
 			if gone >= 0 && l.indent != p.s.lines[gone].indent {
-				return p.refuse("how deep line %d of new_string belongs is not clear", n+1)
+				return p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
 			}
 			gone = -1
 		}
 		p.put(l, -1)
 	}
 	if !level && more && !deep.leadsTo(after) {
-		return p.refuse("how deep line %d of new_string belongs is not clear", pending[len(pending)-1]+1)
+		return p.refuse("it is not clear how deep to indent line %d of new_string", pending[len(pending)-1]+1)
 	}
 	return nil
 }
 
-// even reports whether lines are all equally deep.
+// sameDepth reports whether no line opens or closes a block.
 func (p *projection) sameDepth(lines []int) bool {
 	for _, n := range lines {
 		if b := p.w.new[n].body; b != "" && (opens(b) || closes(b)) {
@@ -61,7 +62,8 @@ func (p *projection) sameDepth(lines []int) bool {
 	return true
 }
 
-// lineBefore is the last line that is not blank before what is put next.
+// lineBefore returns the last line that is not blank before what is written
+// next.
 func (p *projection) lineBefore() (line, bool) {
 	for i := len(p.out) - 1; i >= 0; i-- {
 		if !p.out[i].blank() {
@@ -76,7 +78,7 @@ func (p *projection) lineBefore() (line, bool) {
 	return line{}, false
 }
 
-// lineAfter is the next line of the file that will stay.
+// lineAfter returns the next line of the file that stays.
 func (p *projection) lineAfter() (line, bool) {
 	stays := map[int]bool{}
 	done := -1
@@ -104,11 +106,12 @@ func (p *projection) lineAfter() (line, bool) {
 // depth follows indentation from line to line.
 type depth struct {
 	unit string
-	line string // the indentation of the last line
-	body string // and what it says
+	line string // indentation of the last line
+	body string // its text
 }
 
-// next goes on to a line; false means that it is deeper than can be told.
+// next goes on to a line. It returns false if the depth of the line is not
+// known.
 func (d *depth) next(body string) bool {
 	in := d.line
 	if opens(d.body) {
@@ -128,12 +131,13 @@ func (d *depth) next(body string) bool {
 	return true
 }
 
-// leadsTo goes on to a line and reports whether it is as deep as it should be.
+// leadsTo goes on to a line and reports whether the line has the expected
+// indentation.
 func (d *depth) leadsTo(l line) bool { return d.next(l.body) && d.line == l.indent }
 
 // opens reports whether the lines after this one are one step deeper.
 func opens(body string) bool {
-	for _, mark := range []string{"//", "#"} { // what a comment ends in counts for nothing
+	for _, mark := range []string{"//", "#"} { // What a comment ends with does not count.
 		if strings.HasPrefix(body, mark) {
 			return false
 		}
