@@ -11,7 +11,13 @@ import (
 // A place that differs in less from old wins over one that differs in more.
 func TestClosestPlaceWins(t *testing.T) {
 	try(t, map[string]change{
-		"blanks at ends before indentation": {"a \nb\n\tx\n\ta\n\tb\n", "a\nb\n", "a\nc\n", "a \nc\n\tx\n\ta\n\tb\n", Trailing},
+		"blanks at ends before indentation": {
+			"a \nb\n\tx\n\ta\n\tb\n",
+			"a\nb\n",
+			"a\nc\n",
+			"a \nc\n\tx\n\ta\n\tb\n",
+			Trailing,
+		},
 		"indentation before indentation and quotes": {
 			"\ta(\"x\")\n\tb\nz\n\ta(“x”)\n\tb\n", "  a(\"x\")\n  b\n", "  a(\"x\")\n  c\n",
 			"\ta(\"x\")\n\tc\nz\n\ta(“x”)\n\tb\n", Indent},
@@ -25,14 +31,32 @@ func TestTolerantPlacesAreWholeWords(t *testing.T) {
 	try(t, map[string]change{
 		"inside a word at the start": {"discount = 1 \nb\n", "count = 1\nb\n", "total = 1\nb\n", "!not_found", 0},
 		"inside a word at the end":   {"b \ncount = 10\n", "b\ncount = 1", "b\ncount = 2", "!not_found", 0},
-		"after a sign":               {"(count = 1 \nb\n", "count = 1\nb\n", "total = 1\nb\n", "(total = 1 \nb\n", Trailing},
+		"after a sign": {
+			"(count = 1 \nb\n",
+			"count = 1\nb\n",
+			"total = 1\nb\n",
+			"(total = 1 \nb\n",
+			Trailing,
+		},
 	})
 }
 
 func TestBlankLinesThatOldDoesNotHave(t *testing.T) {
 	try(t, map[string]change{
-		"one of two is known before a changed line": {"a\n\n\nb\nc\n", "a\nb\nc\n", "a\n\nxyz\nc\n", "a\n\n\nxyz\nc\n", Blanks},
-		"one of two is known after a changed line":  {"a\nb\n\n\nc\n", "a\nb\nc\n", "a\nxyz\n\nc\n", "a\nxyz\n\n\nc\n", Blanks},
+		"one of two is known before a changed line": {
+			"a\n\n\nb\nc\n",
+			"a\nb\nc\n",
+			"a\n\nxyz\nc\n",
+			"a\n\n\nxyz\nc\n",
+			Blanks,
+		},
+		"one of two is known after a changed line": {
+			"a\nb\n\n\nc\n",
+			"a\nb\nc\n",
+			"a\nxyz\n\nc\n",
+			"a\nxyz\n\n\nc\n",
+			Blanks,
+		},
 		"more lines than there were, a blank one among them": {
 			"a\n\nb\nc\n", "a\nb\nc\n", "uvw\nxyz\nrst\nc\n", "!unclear", 0},
 	})
@@ -63,9 +87,12 @@ func TestRefusalsShowWhere(t *testing.T) {
 		old, code string
 		want      []string
 	}{
-		{"\tcall(1)\n\treturn y\n}\n", "not_found", []string{`line 3 differs at column 9: file "→return·x", old_string "→return·y"`}},
-		{"func b() {\n\tcall(3)\n\treturn x\n", "not_found", []string{`line 7 differs at column 7: file "→call(2)"`, `old_string "→call(3)"`}},
-		{"\treturn x\n", "ambiguous", []string{"occurs 2 times in f.txt, on lines 3, 8", `line 3, after "→call(1)"`, `line 8, after "→call(2)"`}},
+		{"\tcall(1)\n\treturn y\n}\n", "not_found", []string{
+			`line 3 differs at column 9: file "→return·x", old_string "→return·y"`}},
+		{"func b() {\n\tcall(3)\n\treturn x\n", "not_found", []string{
+			`line 7 differs at column 7: file "→call(2)"`, `old_string "→call(3)"`}},
+		{"\treturn x\n", "ambiguous", []string{
+			"occurs 2 times in f.txt, on lines 3, 8", `line 3, after "→call(1)"`, `line 8, after "→call(2)"`}},
 		{"return  x\n}\n", "not_found", []string{"old_string is not in f.txt"}},
 		{"\tcall(2)\n\treturn x\n}\nend\n", "not_found", []string{`line 7 matches, but the file ends before "end"`}},
 		{"\tcal(1)\n", "not_found", []string{`nearest is line 2: "→call(1)"`}},
@@ -135,8 +162,16 @@ func TestResult(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Line != 2 || r.Replacements != 3 || r.Size() != 8 || string(r.Content()) != "a\n\n\nccc\n" || r.Level != Exact {
-		t.Errorf("got line %d, %d replacements, %d bytes, %q at level %v", r.Line, r.Replacements, r.Size(), r.Content(), r.Level)
+	if r.Line != 2 || r.Replacements != 3 || r.Size() != 8 || string(r.Content()) != "a\n\n\nccc\n" ||
+		r.Level != Exact {
+		t.Errorf(
+			"got line %d, %d replacements, %d bytes, %q at level %v",
+			r.Line,
+			r.Replacements,
+			r.Size(),
+			r.Content(),
+			r.Level,
+		)
 	}
 	if r := refusal(t, "a\n  b\n", Edit{Old: "a\nb\n", New: "a\n  b\n"}); r.Code != "unchanged" {
 		t.Errorf("an edit that is there already: got %s: %s", r.Code, r.Message)

@@ -163,7 +163,8 @@ func ascii(s string) bool {
 func (p *projection) reworded(was, is, there string) string {
 	a, b := clusters(was), clusters(is)
 	pairs, ok := align(a, clusters(there))
-	if head, tail := common(was, is); !ok || 2*(head+tail) < min(len(was), len(is)) { // too different to compare in parts
+	if head, tail := common(was, is); !ok ||
+		2*(head+tail) < min(len(was), len(is)) { // too different to compare in parts
 		return p.fix.apply(is)
 	}
 	// The clusters of was that pair with one cluster of the file each.

@@ -61,7 +61,16 @@ const (
 	Near             // a few characters, in lines that the edit keeps
 )
 
-var levels = [...]string{"exact", "newlines", "trailing blanks", "indentation", "look-alike characters", "blank lines", "escapes", "near miss"}
+var levels = [...]string{
+	"exact",
+	"newlines",
+	"trailing blanks",
+	"indentation",
+	"look-alike characters",
+	"blank lines",
+	"escapes",
+	"near miss",
+}
 
 func (l Level) String() string { return levels[l] }
 
@@ -136,9 +145,16 @@ func (t *text) apply(edits []Edit) (*Result, error) {
 	for i, p := range all {
 		if i > 0 && p.start < all[i-1].end {
 			return nil, &tool.Refusal{
-				Code:    "overlap",
-				Message: fmt.Sprintf("edits %d and %d overlap in %s, on line %d; nothing was written", owner[all[i-1].start], owner[p.start], t.name, t.lineAt(p.start)),
-				Next:    "Make one edit of the two. All edits are found in the file as it is, not as an earlier one leaves it.",
+				Code: "overlap",
+				Message: fmt.Sprintf(
+					"edits %d and %d overlap in %s, on line %d; nothing was written",
+					owner[all[i-1].start],
+					owner[p.start],
+					t.name,
+					t.lineAt(p.start),
+				),
+				Next: "Make one edit of the two. All edits are found in the file as it is, " +
+					"not as an earlier one leaves it.",
 			}
 		}
 		r.changes = append(r.changes, p.splice)
@@ -152,7 +168,11 @@ func (t *text) apply(edits []Edit) (*Result, error) {
 func (r *Result) dropUnchanged(t *text) error {
 	r.changes = slices.DeleteFunc(r.changes, func(s splice) bool { return string(r.before[s.from:s.to]) == s.with })
 	if len(r.changes) == 0 {
-		return &tool.Refusal{Code: "unchanged", Message: t.name + " already has new_string in the place of old_string", Next: "Read that part of the file before changing it further."}
+		return &tool.Refusal{
+			Code:    "unchanged",
+			Message: t.name + " already has new_string in the place of old_string",
+			Next:    "Read that part of the file before changing it further.",
+		}
 	}
 	r.Line = t.lineAt(r.changes[0].from)
 	r.lines = index{t.content, t.newlines}
@@ -194,10 +214,17 @@ func (r *Result) Content() []byte {
 // find tries the levels in order.
 func (t *text) find(e Edit) ([]place, Level, error) {
 	if e.Old == "" {
-		return nil, 0, &tool.Refusal{Code: "invalid_arguments", Message: "old_string is empty", Next: "Give the text to replace; file_write writes a whole file."}
+		return nil, 0, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "old_string is empty",
+			Next:    "Give the text to replace; file_write writes a whole file.",
+		}
 	}
 	if e.Old == e.New {
-		return nil, 0, tool.Refuse("invalid_arguments", "old_string and new_string are the same: there is nothing to change")
+		return nil, 0, tool.Refuse(
+			"invalid_arguments",
+			"old_string and new_string are the same: there is nothing to change",
+		)
 	}
 	if places, level := t.findLiteral(e); len(places) > 0 && t.without&setOf(level) == 0 {
 		return t.choose(e, level, places)

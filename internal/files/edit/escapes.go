@@ -9,7 +9,9 @@ import (
 // findEscaped finds an old text in which line breaks, tabs and quotes were
 // escaped once too often (\n for a line break), or once too few.
 func (t *text) findEscaped(e Edit) ([]place, Level, error) {
-	if plain := (Edit{unescape(e.Old), unescape(e.New), e.All, e.Near}); plain.Old != e.Old && !strings.Contains(e.Old+e.New, "\n") && plain.Old != plain.New {
+	if plain := (Edit{unescape(e.Old), unescape(e.New), e.All, e.Near}); plain.Old != e.Old &&
+		!strings.Contains(e.Old+e.New, "\n") &&
+		plain.Old != plain.New {
 		places, _, err := t.findTolerant(plain)
 		if len(places) > 0 || err != nil {
 			return places, Escapes, err
@@ -28,7 +30,8 @@ var controls = strings.NewReplacer(`\n`, "\n", `\t`, "\t")
 // findUnescaped finds an old text that has line breaks or tabs where the file
 // has \n or \t, for instance in a string literal.
 func (t *text) findUnescaped(e Edit) ([]place, Level, error) {
-	if !bytes.Contains(t.content, []byte(`\n`)) && !bytes.Contains(t.content, []byte(`\t`)) || bytes.Contains(t.content, crlf) {
+	if !bytes.Contains(t.content, []byte(`\n`)) && !bytes.Contains(t.content, []byte(`\t`)) ||
+		bytes.Contains(t.content, crlf) {
 		return nil, 0, nil
 	}
 	old, new := controls.Replace(withoutCR(e.Old)), controls.Replace(withoutCR(e.New))
@@ -43,7 +46,8 @@ func (t *text) findUnescaped(e Edit) ([]place, Level, error) {
 		with := new[head : len(new)-tail]
 		if strings.ContainsAny(with, "\n\t") {
 			region := string(t.content[p.start:p.end])
-			if strings.Contains(region, "\n") && strings.Contains(with, "\n") || strings.Contains(region, "\t") && strings.Contains(with, "\t") {
+			if strings.Contains(region, "\n") && strings.Contains(with, "\n") ||
+				strings.Contains(region, "\t") && strings.Contains(with, "\t") {
 				return nil, 0, nil // It is not clear whether a new line break is to be escaped.
 			}
 			with = strings.NewReplacer("\n", `\n`, "\t", `\t`).Replace(with)

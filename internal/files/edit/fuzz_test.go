@@ -18,12 +18,24 @@ func FuzzApply(f *testing.F) {
 	f.Add([]byte("a\r\nb\nc\r\n"), "b\nc", "b\nX\nc", "a", "z")
 	f.Add([]byte(bom+"a\r\n\r\n"), "\n\n", "\n", "", "")
 	f.Add([]byte("\r\r\n\n\r"), "\n", "\r\n\n", "", "")
-	f.Add([]byte("\tif x {  \n\n\t\ty()\n\t}\n\ty()"), "    if x {\n        y()\n    }\n", "    if x {\n        z()\n        “q”\n    }\n", "y()", "n")
+	f.Add(
+		[]byte("\tif x {  \n\n\t\ty()\n\t}\n\ty()"),
+		"    if x {\n        y()\n    }\n",
+		"    if x {\n        z()\n        “q”\n    }\n",
+		"y()",
+		"n",
+	)
 	f.Add([]byte("aXaXa"), "aXa", "", "", "")
 	f.Add([]byte("\ta\u00a0b\n\t\tc…\n\td\n"), "a b\n\tc...\nd", "\n\na b\nc...\n\n\nd", "d\n", "")
 	f.Add([]byte("x\n  a\n\n\n  b\n  c"), "a\nb\n", "a\n\nnew\nb\nlast\n", "c\n", "d\n")
 	f.Add([]byte("s := \"a\\nb\"\n\\t\n"), "\"a\nb\"", "\"a\nc\"", `\\t`, "")
-	f.Add([]byte("begin of it\n0123456789012345678901234567890\n  end\n"), "begin of it\n012345678901234567890123456789\nend\n", "begin of it\n012345678901234567890123456789\n\nend\nx", "", "")
+	f.Add(
+		[]byte("begin of it\n0123456789012345678901234567890\n  end\n"),
+		"begin of it\n012345678901234567890123456789\nend\n",
+		"begin of it\n012345678901234567890123456789\n\nend\nx",
+		"",
+		"",
+	)
 	f.Add([]byte("\n00y0Dy00\n00\n\n0"), "D", "F", "\n", "") // the last line is joined by the one before
 	f.Fuzz(func(t *testing.T, content []byte, old, with, old2, with2 string) {
 		edits := []Edit{{Old: old, New: with, Near: len(with) % 3}}
@@ -66,7 +78,10 @@ func FuzzApply(f *testing.F) {
 // patched applies the diff to what was there.
 func patched(t *testing.T, r *Result, want []byte) {
 	t.Helper()
-	if !utf8.Valid(r.before) || !utf8.Valid(want) || bytes.IndexByte(r.before, '\r') >= 0 || bytes.IndexByte(want, '\r') >= 0 || len(want) > 150 || len(r.before) > 150 {
+	if !utf8.Valid(r.before) || !utf8.Valid(want) || bytes.IndexByte(r.before, '\r') >= 0 ||
+		bytes.IndexByte(want, '\r') >= 0 ||
+		len(want) > 150 ||
+		len(r.before) > 150 {
 		return // lines are shown without returns, whole characters and up to a width
 	}
 	before := strings.Split(strings.TrimSuffix(string(r.before), "\n"), "\n")

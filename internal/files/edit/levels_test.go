@@ -19,8 +19,20 @@ var furtherKinds = map[string][]disturbance{
 	"two disturbances":       {twice},
 	"indented deeper":        {deeper},
 	"tabs for spaces":        {tabbed},
-	"new block": {newBlock(spaced(4, true)), newBlock(spaced(2, true)), newBlock(dedented(true)), newBlock(spaced(4, true), dedented(true)),
-		newBlock(spaced(2, true), dedented(true)), newBlock(deeper), newBlock(tabbed), newBlock(tabbed, dedented(true)), newBlock(stripped(true))},
+	"new block": {
+		newBlock(spaced(4, true)),
+		newBlock(spaced(2, true)),
+		newBlock(dedented(true)),
+		newBlock(spaced(4, true), dedented(true)),
+		newBlock(
+			spaced(2, true),
+			dedented(true),
+		),
+		newBlock(deeper),
+		newBlock(tabbed),
+		newBlock(tabbed, dedented(true)),
+		newBlock(stripped(true)),
+	},
 	"text that is gone":     {gone},
 	"changed line is stale": {stale},
 }
@@ -42,7 +54,8 @@ func lineBreakForEscape(r *rand.Rand, t trial) (trial, bool) {
 	for _, i := range r.Perm(len(lines)) {
 		line := lines[i]
 		at := strings.IndexByte(line, '"') + 1
-		if at <= 0 || strings.Count(t.file, line) != 1 || strings.TrimSpace(line[:at]) == "" || strings.Contains(t.file, `\`) {
+		if at <= 0 || strings.Count(t.file, line) != 1 || strings.TrimSpace(line[:at]) == "" ||
+			strings.Contains(t.file, `\`) {
 			continue
 		}
 		word := fmt.Sprintf("word%d", r.IntN(100))
@@ -64,7 +77,8 @@ func slipped(r *rand.Rand, t trial) (trial, bool) {
 		return t, false
 	}
 	for _, i := range r.Perm(len(old)) {
-		if i == 0 || i >= len(old)-2 || len(strings.TrimSpace(old[i])) < 8 || strings.Count(t.old, old[i]) != 1 || strings.Count(t.new, old[i]) != 1 {
+		if i == 0 || i >= len(old)-2 || len(strings.TrimSpace(old[i])) < 8 || strings.Count(t.old, old[i]) != 1 ||
+			strings.Count(t.new, old[i]) != 1 {
 			continue
 		}
 		j := slices.Index(new, old[i])
@@ -82,7 +96,16 @@ func slipped(r *rand.Rand, t trial) (trial, bool) {
 
 // twice disturbs an edit in two of the nine ways.
 func twice(r *rand.Rand, t trial) (trial, bool) {
-	kinds := []disturbance{spaced(4, true), trailed(true), trailedFile, dedented(true), crlfFile, quoted(true), unblanked(true), marked}
+	kinds := []disturbance{
+		spaced(4, true),
+		trailed(true),
+		trailedFile,
+		dedented(true),
+		crlfFile,
+		quoted(true),
+		unblanked(true),
+		marked,
+	}
 	two := r.Perm(len(kinds))[:2]
 	slices.Sort(two) // those of the texts before that of line endings
 	t, ok := kinds[two[0]](r, t)
@@ -146,7 +169,9 @@ func newBlock(disturb ...disturbance) disturbance {
 		lines = lines[:len(lines)-1]
 		i := r.IntN(len(lines))
 		deep := lines[i][:len(lines[i])-len(strings.TrimLeft(lines[i], "\t "))]
-		if strings.TrimSpace(lines[i]) == "" || opens(strings.TrimSpace(lines[i])) || i+1 < len(lines) && !strings.HasPrefix(lines[i+1], deep) || slices.Contains(lines, "\n") {
+		if strings.TrimSpace(lines[i]) == "" || opens(strings.TrimSpace(lines[i])) ||
+			i+1 < len(lines) && !strings.HasPrefix(lines[i+1], deep) ||
+			slices.Contains(lines, "\n") {
 			return t, false
 		}
 		block := []string{deep + head + "\n", deep + unit + "call(1)\n"}
@@ -189,7 +214,8 @@ func gone(_ *rand.Rand, t trial) (trial, bool) {
 func stale(_ *rand.Rand, t trial) (trial, bool) {
 	for line := range strings.SplitSeq(t.old, "\n") {
 		words := strings.FieldsFunc(line, func(r rune) bool { return !wordRune(r) })
-		if len(words) == 0 || strings.Count(t.old, line) != 1 || strings.Contains(t.new, line) || strings.Count(t.file, line) != 1 {
+		if len(words) == 0 || strings.Count(t.old, line) != 1 || strings.Contains(t.new, line) ||
+			strings.Count(t.file, line) != 1 {
 			continue
 		}
 		t.file = strings.Replace(t.file, line, strings.Replace(line, words[0], words[0]+"Now", 1), 1)
@@ -282,7 +308,13 @@ func TestLevels(t *testing.T) {
 				won = append(won, fmt.Sprintf("%s %d", kind, v.right))
 			}
 		}
-		t.Logf("| %s | %+d | %+d | %s |", Level(l), sum.right-before.right, sum.wrong-before.wrong, strings.Join(won, ", "))
+		t.Logf(
+			"| %s | %+d | %+d | %s |",
+			Level(l),
+			sum.right-before.right,
+			sum.wrong-before.wrong,
+			strings.Join(won, ", "),
+		)
 		if sum.right <= before.right {
 			t.Errorf("the level %q wins nothing", Level(l))
 		}

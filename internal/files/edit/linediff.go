@@ -157,7 +157,8 @@ func pairChanged(old, new []line, of []int, base int) {
 		}
 		return
 	}
-	for j, i := range pairSequences(len(old), len(new), func(i, j int) int { return likeness(old[i].body, new[j].body) }) {
+	score := func(i, j int) int { return likeness(old[i].body, new[j].body) }
+	for j, i := range pairSequences(len(old), len(new), score) {
 		if i >= 0 {
 			of[j] = base + i
 		}

@@ -73,7 +73,8 @@ func cut(raw string) (l line) {
 
 // isBlank reports whether a character is a space of any kind but a line break.
 func isBlank(r rune) bool {
-	return r == ' ' || r == '\t' || (r >= utf8.RuneSelf && (unicode.Is(unicode.Zs, r) || r == '\uFEFF' || r == '\u200B'))
+	return r == ' ' || r == '\t' ||
+		(r >= utf8.RuneSelf && (unicode.Is(unicode.Zs, r) || r == '\uFEFF' || r == '\u200B'))
 }
 
 // prepare splits the file into lines and makes their keys, once.

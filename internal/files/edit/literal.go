@@ -60,7 +60,8 @@ func withoutCR(s string) string { return strings.ReplaceAll(s, "\r\n", "\n") }
 func (t *text) indentsTwice(at int, old, with string) bool {
 	start := bytes.LastIndexByte(t.content[:at], '\n') + 1
 	indent := string(t.content[start:at])
-	if indent == "" || !allBlank(indent) || !strings.HasPrefix(with, indent) || !strings.Contains(old, "\n") || len(old) > maxTolerant {
+	if indent == "" || !allBlank(indent) || !strings.HasPrefix(with, indent) || !strings.Contains(old, "\n") ||
+		len(old) > maxTolerant {
 		return false
 	}
 	o, n := split(old), split(with)
@@ -144,7 +145,15 @@ func (t *text) findNeutral(old, with string, all bool) (places []place) {
 	bare := bytes.ReplaceAll(t.content, crlf, newline)
 	head, tail := common(old, with)
 	starts := t.indexes(bare, old, all)
-	start, from, to, end := translator{content: t.content}, translator{content: t.content}, translator{content: t.content}, translator{content: t.content}
+	start, from, to, end := translator{
+		content: t.content,
+	}, translator{
+		content: t.content,
+	}, translator{
+		content: t.content,
+	}, translator{
+		content: t.content,
+	}
 	for _, at := range starts {
 		p := place{start: start.to(at), end: end.to(at + len(old))}
 		p.splice = splice{from.to(at + head), to.to(at + len(old) - tail), ""}

@@ -51,7 +51,11 @@ func spaced(n int, new bool) disturbance {
 
 func trailed(new bool) disturbance {
 	return func(r *rand.Rand, t trial) (trial, bool) {
-		return both(t, new, func(s string) string { return strings.ReplaceAll(s, "\n", strings.Repeat(" ", 1+r.IntN(3))+"\n") })
+		return both(
+			t,
+			new,
+			func(s string) string { return strings.ReplaceAll(s, "\n", strings.Repeat(" ", 1+r.IntN(3))+"\n") },
+		)
 	}
 }
 
@@ -60,7 +64,9 @@ func trailedFile(r *rand.Rand, t trial) (trial, bool) {
 	old, new := strings.SplitAfter(t.old, "\n"), strings.SplitAfter(t.new, "\n")
 	for _, i := range r.Perm(len(old) - 1) {
 		line := old[i]
-		if len(line) < 8 || strings.Count(t.old, line) != 1 || !slices.Contains(new, line) || strings.Count(t.file, line) != 1 || strings.Count(t.want, line) != 1 {
+		if len(line) < 8 || strings.Count(t.old, line) != 1 || !slices.Contains(new, line) ||
+			strings.Count(t.file, line) != 1 ||
+			strings.Count(t.want, line) != 1 {
 			continue
 		}
 		spoilt := strings.TrimSuffix(line, "\n") + []string{" ", "   ", "\t", " \t "}[r.IntN(4)] + "\n"
@@ -195,8 +201,22 @@ type dialect struct {
 
 var braces = dialect{
 	indent: "\t", close: "}", comment: "// ",
-	open:  []string{"func %s(a int, %s string) error {", "if %s := %s(); %s != nil {", "for i, %s := range %s {", "type %s struct {", "switch %s {"},
-	lines: []string{"%s := %s(%d, \"%s\")", "return %s, nil", "%s.%s = '%s'", "%s int // how many %s", "case %d:", "x, %s = %s, 0x%d", "_ = `%s` + \"%s\""},
+	open: []string{
+		"func %s(a int, %s string) error {",
+		"if %s := %s(); %s != nil {",
+		"for i, %s := range %s {",
+		"type %s struct {",
+		"switch %s {",
+	},
+	lines: []string{
+		"%s := %s(%d, \"%s\")",
+		"return %s, nil",
+		"%s.%s = '%s'",
+		"%s int // how many %s",
+		"case %d:",
+		"x, %s = %s, 0x%d",
+		"_ = `%s` + \"%s\"",
+	},
 }
 
 var spaced4 = dialect{
@@ -213,12 +233,21 @@ var spaced2 = dialect{
 
 var prose = dialect{
 	indent: "   ", comment: "<!-- ", anywhere: true,
-	open:  []string{"# %s", "* %s:", "%d. %s"},
-	lines: []string{"%s %s %s, %s.", "%s it's \"%s\" %d times", "| %s | %d |", "> %s %s", "--- %s", "<p class=\"%s\">%s</p>"},
+	open: []string{"# %s", "* %s:", "%d. %s"},
+	lines: []string{
+		"%s %s %s, %s.",
+		"%s it's \"%s\" %d times",
+		"| %s | %d |",
+		"> %s %s",
+		"--- %s",
+		"<p class=\"%s\">%s</p>",
+	},
 }
 
-var vocabulary = strings.Fields("alpha count index result err value name total buffer key node list item user request config path line offset limit " +
-	"state token parse write read open close find first last next send Reader Writer handler server client")
+var vocabulary = strings.Fields(
+	"alpha count index result err value name total buffer key node list item user request config path line offset limit " +
+		"state token parse write read open close find first last next send Reader Writer handler server client",
+)
 
 // text makes a text of a dialect. It repeats itself as real ones do, and has
 // blank lines, runs of them and, if the dialect does, lines of blanks.
@@ -324,12 +353,17 @@ func once(r *rand.Rand, block []string) []string {
 		block[i] = strings.Replace(line, words[r.IntN(len(words))], fmt.Sprintf("changed%d", r.IntN(100)), 1) + "\n"
 	case 2:
 		if i+1 >= len(block) || !strings.HasPrefix(block[i+1], deep) || strings.TrimSpace(block[i+1]) == "" ||
-			strings.HasPrefix(block[i+1], deep+"\t") || strings.HasPrefix(block[i+1], deep+" ") || opens(strings.TrimSpace(line)) {
+			strings.HasPrefix(
+				block[i+1],
+				deep+"\t",
+			) || strings.HasPrefix(block[i+1], deep+" ") || opens(strings.TrimSpace(line)) {
 			return block
 		}
 		return slices.Insert(block, i+1, deep+fmt.Sprintf("inserted(%d, \"x\")\n", r.IntN(100)))
 	case 3:
-		if body := strings.TrimSpace(line); opens(body) || closes(body) || i == 0 || i == len(block)-1 || strings.TrimSpace(block[i+1]) == "" || strings.TrimSpace(block[i-1]) == "" {
+		if body := strings.TrimSpace(line); opens(body) || closes(body) || i == 0 || i == len(block)-1 ||
+			strings.TrimSpace(block[i+1]) == "" ||
+			strings.TrimSpace(block[i-1]) == "" {
 			return block
 		}
 		return slices.Delete(block, i, i+1)
@@ -434,7 +468,15 @@ func matrixOf(t *testing.T, seed uint64, files int, dialects ...dialect) {
 	}
 	slices.Sort(times)
 	n := sum.right + sum.refused + sum.wrong
-	t.Logf("all: right %d of %d, refused %d, wrong %d; median %v, slowest %v", sum.right, n, sum.refused, sum.wrong, times[len(times)/2], times[len(times)-1])
+	t.Logf(
+		"all: right %d of %d, refused %d, wrong %d; median %v, slowest %v",
+		sum.right,
+		n,
+		sum.refused,
+		sum.wrong,
+		times[len(times)/2],
+		times[len(times)-1],
+	)
 	if sum.wrong > 0 || sum.right*100 < n*97 {
 		t.Errorf("right %d of %d, wrong %d; want at least 97 in a hundred and none wrong", sum.right, n, sum.wrong)
 	}

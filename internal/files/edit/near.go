@@ -40,7 +40,8 @@ func (t *text) nearMiss(w *lineEdit) (best int, ok bool) {
 	scores := t.resemblance(w.key, k)
 	best = -1
 	for a, score := range scores {
-		if score >= minNearScore && t.keyOf(a) == keys[0] && t.keyOf(a+k-1) == keys[k-1] && (best < 0 || score > scores[best]) {
+		if score >= minNearScore && t.keyOf(a) == keys[0] && t.keyOf(a+k-1) == keys[k-1] &&
+			(best < 0 || score > scores[best]) {
 			best = a
 		}
 	}

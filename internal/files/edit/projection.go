@@ -91,12 +91,20 @@ func (p *projection) dropKnownBlanks() error {
 				w.new, of, same = append(w.new, p.w.old[o]), append(of, o), append(same, true)
 			}
 		} else {
-			w.new, of, same = append(w.new, p.w.new[last+1:n]...), append(of, p.of[last+1:n]...), append(same, p.same[last+1:n]...)
+			w.new = append(w.new, p.w.new[last+1:n]...)
+			of = append(of, p.of[last+1:n]...)
+			same = append(same, p.same[last+1:n]...)
 		}
 		w.new, of, same = append(w.new, l), append(of, p.of[n]), append(same, p.same[n])
 		last = n
 	}
-	w.new, p.of, p.same = append(w.new, p.w.new[last+1:]...), append(of, p.of[last+1:]...), append(same, p.same[last+1:]...)
+	w.new, p.of, p.same = append(
+		w.new,
+		p.w.new[last+1:]...), append(
+		of,
+		p.of[last+1:]...), append(
+		same,
+		p.same[last+1:]...)
 	p.w = &w
 	for n := range p.of { // Runs may have the same shape now, and then pair in order.
 		if !p.same[n] {
@@ -173,7 +181,10 @@ func (p *projection) matchGap(ends, starts []int, from, to int) (gap lineRange, 
 	}
 	now := to - from - 1
 	if now > len(file) && len(file) > len(old) && len(old) > 0 {
-		return lineRange{}, false, p.refuse("it is not clear how many blank lines belong before line %d of new_string", to+1)
+		return lineRange{}, false, p.refuse(
+			"it is not clear how many blank lines belong before line %d of new_string",
+			to+1,
+		)
 	}
 	return gap, now == len(file) && len(file) != len(old), nil
 }
@@ -219,9 +230,16 @@ func (p *projection) faithful(with string) bool {
 // refuse returns the refusal of an edit that is not clear at the candidate.
 func (p *projection) refuse(format string, args ...any) error {
 	return &tool.Refusal{
-		Code:    "unclear",
-		Message: fmt.Sprintf("old_string was found in %s on line %d only by ignoring %s, and ", p.t.name, p.t.lineAt(p.s.start), p.s.level) + fmt.Sprintf(format, args...),
-		Next:    "Read that part of the file and copy old_string exactly.",
+		Code: "unclear",
+		Message: fmt.Sprintf(
+			"old_string was found in %s on line %d only by ignoring %s, and ",
+			p.t.name,
+			p.t.lineAt(p.s.start),
+			p.s.level,
+		) + fmt.Sprintf(
+			format,
+			args...),
+		Next: "Read that part of the file and copy old_string exactly.",
 	}
 }
 
@@ -251,7 +269,8 @@ func (p *projection) chooseShift() error {
 	if likeFile > likeOld {
 		// Lines less deep than those of the file, and as deep as those of old,
 		// belong to a block that new puts around the lines.
-		p.newAsFile = p.shallowest(p.w.new, 1) >= p.shallowest(p.s.lines, 1) || p.shallowest(p.w.new, 1) != p.shallowest(p.w.old, 1)
+		p.newAsFile = p.shallowest(p.w.new, 1) >= p.shallowest(p.s.lines, 1) ||
+			p.shallowest(p.w.new, 1) != p.shallowest(p.w.old, 1)
 		return nil
 	}
 	if likeOld > 0 || len(list) == 0 || !p.s.shift.moved() || p.shallowest(p.w.new, 1) == p.shallowest(p.w.old, 1) {
@@ -259,7 +278,8 @@ func (p *projection) chooseShift() error {
 	}
 	var other shift
 	if _, ok := other.uniform(list, p.t.unit); ok && len(other.models) > 0 {
-		if m := other.models[0]; m.tab > 0 && m.delta == 0 && p.shallowest(p.w.new, m.tab) == p.shallowest(p.s.lines, m.tab) {
+		if m := other.models[0]; m.tab > 0 && m.delta == 0 &&
+			p.shallowest(p.w.new, m.tab) == p.shallowest(p.s.lines, m.tab) {
 			p.shift = &other
 			return nil
 		}
@@ -414,7 +434,10 @@ func (p *projection) gap(at, end, o, oEnd int, pending []int) error {
 		return p.between(before, pending)
 	}
 	if len(inside) > 0 && (len(pending) > 1 || p.s.level == Near) {
-		return p.refuse("line %d, which old_string does not have, lies among the lines to change", p.s.first+inside[0]+1)
+		return p.refuse(
+			"line %d, which old_string does not have, lies among the lines to change",
+			p.s.first+inside[0]+1,
+		)
 	}
 	for len(before) > 0 && len(pending) > 0 && p.w.new[pending[0]].blank() {
 		p.put(p.s.lines[before[0]], before[0])
@@ -540,7 +563,8 @@ func (p *projection) insertedLine(n int) (line, error) {
 // indent returns the indentation of a line of new in the file.
 func (p *projection) indent(n int) (string, error) {
 	i := p.w.new[n].indent
-	if first := p.w.solid[0]; n == 0 && i == "" && p.w.old[first].indent == "" && (p.s.shift.startsInside || p.newAsFile) {
+	if first := p.w.solid[0]; n == 0 && i == "" && p.w.old[first].indent == "" &&
+		(p.s.shift.startsInside || p.newAsFile) {
 		return p.s.lines[p.s.of[first]].indent, nil // as old, it begins after its indentation
 	}
 	if p.newAsFile {
@@ -556,7 +580,8 @@ func (p *projection) indent(n int) (string, error) {
 	if !sure {
 		return "", p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
 	}
-	if len(p.shift.models) == 0 && p.fix.tab > 0 && p.t.unit == "\t" && len(file)%p.fix.tab == 0 && strings.Trim(file, " ") == "" {
+	if len(p.shift.models) == 0 && p.fix.tab > 0 && p.t.unit == "\t" && len(file)%p.fix.tab == 0 &&
+		strings.Trim(file, " ") == "" {
 		file = strings.Repeat("\t", len(file)/p.fix.tab) // old has spaces for the tabs of the file
 	}
 	return file, nil
@@ -595,7 +620,8 @@ func (p *projection) keptLine(n, f int) (line, error) {
 	}
 	var err error
 	switch {
-	case p.shift.unindented && !p.newAsFile && !p.same[n] && (opens(is.body) != opens(was.body) || closes(is.body) != closes(was.body)):
+	case p.shift.unindented && !p.newAsFile && !p.same[n] &&
+		(opens(is.body) != opens(was.body) || closes(is.body) != closes(was.body)):
 		err = p.refuse("it is not clear how deep to indent line %d of new_string", n+1)
 	case is.indent == was.indent && !p.newAsFile && p.shift == &p.s.shift:
 	case p.shift.unindented && !p.newAsFile:

@@ -23,7 +23,13 @@ func (t *text) ambiguous(level Level, places []place) error {
 		Next:    "Add the lines before or after it until it occurs once, or set near_line or replace_all.",
 	}
 	if level > Exact {
-		r.Message = fmt.Sprintf("old_string is not in %s as it is; ignoring %s it occurs %d times, on %s", t.name, level, len(places), t.linesOf(places))
+		r.Message = fmt.Sprintf(
+			"old_string is not in %s as it is; ignoring %s it occurs %d times, on %s",
+			t.name,
+			level,
+			len(places),
+			t.linesOf(places),
+		)
 	}
 	for _, p := range places[:min(len(places), maxDescribed)] {
 		n := t.lineAt(p.start)
@@ -64,7 +70,11 @@ func (t *text) lineText(n int) string {
 // notFound returns the refusal of an old text that occurs nowhere. It shows the
 // places that are nearly equal and what differs there first.
 func (t *text) notFound(e Edit) error {
-	r := &tool.Refusal{Code: "not_found", Message: "old_string is not in " + t.name, Next: "Read that part of the file and copy the text exactly."}
+	r := &tool.Refusal{
+		Code:    "not_found",
+		Message: "old_string is not in " + t.name,
+		Next:    "Read that part of the file and copy the text exactly.",
+	}
 	if len(t.content) <= maxTolerant && len(e.Old) <= maxTolerant {
 		t.prepare()
 		r.Message += t.nearest(e.Old)
@@ -159,21 +169,44 @@ func (t *text) firstDifference(a int, lines []line) string {
 		if there.text() == l.text() {
 			continue
 		}
-		if (j == 0 && strings.HasSuffix(there.text(), l.text())) || (j == len(lines)-1 && strings.HasPrefix(there.text(), l.text())) {
+		if (j == 0 && strings.HasSuffix(there.text(), l.text())) ||
+			(j == len(lines)-1 && strings.HasPrefix(there.text(), l.text())) {
 			continue
 		}
 		col, _ := common(there.text(), l.text())
 		for col > 0 && col < len(l.text()) && !utf8.RuneStart(l.text()[col]) {
 			col--
 		}
-		return fmt.Sprintf("\n  line %d differs at column %d: file %s, old_string %s",
-			t.full[a+j]+1, utf8.RuneCountInString(there.text()[:col])+1, visible(there.text(), col), visible(l.text(), col))
+		return fmt.Sprintf(
+			"\n  line %d differs at column %d: file %s, old_string %s",
+			t.full[a+j]+1,
+			utf8.RuneCountInString(there.text()[:col])+1,
+			visible(there.text(), col),
+			visible(l.text(), col),
+		)
 	}
 	return fmt.Sprintf("\n  line %d matches but for blank lines", t.full[a]+1)
 }
 
 // glyphs makes blanks and other invisible characters visible.
-var glyphs = strings.NewReplacer(" ", "·", "\t", "→", "\r", "␍", "\n", "␊", "\u00A0", "⍽", "\u200B", "<U+200B>", "\uFEFF", "<U+FEFF>", "\x00", "␀")
+var glyphs = strings.NewReplacer(
+	" ",
+	"·",
+	"\t",
+	"→",
+	"\r",
+	"␍",
+	"\n",
+	"␊",
+	"\u00A0",
+	"⍽",
+	"\u200B",
+	"<U+200B>",
+	"\uFEFF",
+	"<U+FEFF>",
+	"\x00",
+	"␀",
+)
 
 // visible quotes the part of a line around a byte, with its blanks made visible.
 func visible(s string, at int) string {

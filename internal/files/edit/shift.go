@@ -214,7 +214,10 @@ func (s *shift) of(indent string) (file string, sure bool) {
 		return "", false
 	}
 	file, sure = s.extrapolate(m, indent)
-	if by := width(indent, m.tab) - width(s.pairs[0].old, m.tab); len(s.pairs) == 1 && m.delta == 0 && by >= 2*m.tab && m.tab < 4 && s.style == "\t" && s.pairs[0].file != "\t" {
+	if by := width(indent, m.tab) - width(s.pairs[0].old, m.tab); len(s.pairs) == 1 && m.delta == 0 && by >= 2*m.tab &&
+		m.tab < 4 &&
+		s.style == "\t" &&
+		s.pairs[0].file != "\t" {
 		return "", false // either two narrow steps or a wide one
 	}
 	return file, sure

@@ -48,7 +48,13 @@ func Broken(name string, before, after []byte) string {
 var errNotParsed = errors.New("too large to parse")
 
 var parsers = map[string]func([]byte) error{
-	".go": parseGo, ".json": parseJSON, ".yaml": parseYAML, ".yml": parseYAML, ".toml": parseTOML, ".xml": parseXML, ".svg": parseXML,
+	".go":   parseGo,
+	".json": parseJSON,
+	".yaml": parseYAML,
+	".yml":  parseYAML,
+	".toml": parseTOML,
+	".xml":  parseXML,
+	".svg":  parseXML,
 }
 
 // parseSafely turns a panic of a parser into an error.

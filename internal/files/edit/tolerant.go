@@ -27,7 +27,8 @@ type lineEdit struct {
 func newLineEdit(old, new string) (w lineEdit, ok bool) {
 	old, new = strings.TrimPrefix(old, bom), strings.TrimPrefix(new, bom)
 	w.old, w.new = split(old), split(new)
-	for len(w.old) > 0 && len(w.new) > 0 && w.old[0].blank() && w.new[0].blank() && w.old[0].eol != "" && w.new[0].eol != "" {
+	wholeBlank := func(ls []line) bool { return len(ls) > 0 && ls[0].blank() && ls[0].eol != "" }
+	for wholeBlank(w.old) && wholeBlank(w.new) {
 		w.old, w.new = w.old[1:], w.new[1:]
 		w.above++
 	}
@@ -164,7 +165,14 @@ func (t *text) candidates(w *lineEdit, all bool) (best []*candidate, err error) 
 	looked := 0
 	for _, at := range t.indexes([]byte(t.keys), w.key, all) {
 		if looked += len(w.solid); looked > maxCandidateLines {
-			return nil, &tool.Refusal{Code: "ambiguous", Message: fmt.Sprintf("old_string is not in %s as it is, and similar text occurs too often to compare all of it", t.name), Next: "Copy old_string exactly, with more lines around it."}
+			return nil, &tool.Refusal{
+				Code: "ambiguous",
+				Message: fmt.Sprintf(
+					"old_string is not in %s as it is, and similar text occurs too often to compare all of it",
+					t.name,
+				),
+				Next: "Copy old_string exactly, with more lines around it.",
+			}
 		}
 		if s, ok := t.candidateAt(w, at); ok && (s.required|setOf(s.level))&t.without == 0 {
 			groups[s.required] = append(groups[s.required], s)

@@ -6,7 +6,7 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// Arg describes one argument for help texts, generated pages and forms.
+// Arg describes one argument, for help texts, generated pages and forms.
 type Arg struct {
 	Name     string
 	Type     string // string, integer, number, boolean, object, "array of string" ..., "any"
@@ -17,10 +17,10 @@ type Arg struct {
 	Enum     []string        // allowed values, strings without their quotes
 	Format   string
 	Expected string // in words, with all limits: "an integer from 1 to 2000"
-	Members  []Arg  // of an object, or of a list's objects
+	Members  []Arg  // of an object, or of the objects in a list
 }
 
-// Args lists the arguments in the schema's order.
+// Args returns the arguments in the order of the schema.
 func (s *Schema) Args() []Arg { return s.root.args(0) }
 
 func (n *node) args(depth int) (args []Arg) {

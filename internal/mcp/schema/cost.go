@@ -9,21 +9,24 @@ import (
 	"github.com/google/jsonschema-go/jsonschema"
 )
 
-// Limits on what the full engine is asked to do. It cannot be interrupted, so
-// the work is estimated from above before it starts.
+// Limits on the work of the full engine. It cannot be interrupted, so an upper
+// bound of the work is computed before it starts.
 const (
 	maxSteps = 2_000_000 // subschemas tried, over all values
 	maxRead  = 128 << 20 // bytes of values read or printed, over all subschemas
 	maxWays  = 10_000    // subschemas tried on one value at the top
 )
 
-// baseURI is what relative references are resolved against. Nothing is there.
+// baseURI is what relative references are resolved against. No schema is loaded
+// from it.
 const baseURI = "schema:///root"
 
-// cost says how many subschemas are tried on a value at each depth, at most.
-// The last step repeats beyond its end.
+// cost holds, for each depth of the value, how many subschemas are tried on one
+// value at that depth, at most. The last number also counts for greater depths.
 type cost struct{ ways []float64 }
 
+// exceeded reports whether checking a decoded value of size bytes would exceed
+// the limits.
 func (c cost) exceeded(d *decoder, size int) bool {
 	var steps, most float64
 	for depth, count := range d.levels[:d.deep+1] {
@@ -35,9 +38,9 @@ func (c cost) exceeded(d *decoder, size int) bool {
 	return steps > maxSteps || most*float64(size) > maxRead
 }
 
-// costOf estimates a schema. It refuses references that lead nowhere inside the
-// schema, or in a circle without going down into the value, which would never
-// end.
+// costOf estimates the cost of a schema. It refuses references that lead to
+// nothing in the schema, and references in a circle on the same value, because
+// checking them would not end.
 func costOf(root *jsonschema.Schema, draft07 bool) (cost, error) {
 	g := &graph{
 		draft07: draft07,
@@ -59,28 +62,28 @@ func costOf(root *jsonschema.Schema, draft07 bool) (cost, error) {
 	return g.estimate(root)
 }
 
-// graph holds who is tried when a schema is: here, on the same value, and below,
-// on its parts.
+// graph records which subschemas are tried when a schema is tried: on the same
+// value, and on its parts.
 type graph struct {
 	draft07  bool
 	places   map[string]*jsonschema.Schema   // by absolute URI with JSON Pointer or anchor
 	anchors  map[string][]*jsonschema.Schema // by the name of a dynamic anchor
 	bases    map[*jsonschema.Schema]string
-	patterns int                  // size of all
-	sorted   []*jsonschema.Schema // what is tried here comes before who tries it
+	patterns int                  // size of all patterns
+	sorted   []*jsonschema.Schema // each after those it tries on the same value
 	edges    map[*jsonschema.Schema]*edges
-	weights  map[*jsonschema.Schema][2]float64 // steps of its pattern, and of those for names
+	weights  map[*jsonschema.Schema][2]float64 // steps of its pattern, and of its patternProperties
 }
 
 type edges struct {
 	here  []*jsonschema.Schema
-	any   []*jsonschema.Schema // on any part
-	named []*jsonschema.Schema // each on a part of its own
+	any   []*jsonschema.Schema // tried on any part
+	named []*jsonschema.Schema // each tried on one named member
 	own   float64              // steps of the schema itself
 	parts float64              // steps on each part
 }
 
-// index notes where a schema and its subschemas stand.
+// index records where a schema and its subschemas are.
 func (g *graph) index(s *jsonschema.Schema, base *url.URL, pointer string) error {
 	if s == nil {
 		return fmt.Errorf("schema: null at %s", pointer)
@@ -119,7 +122,8 @@ func (g *graph) index(s *jsonschema.Schema, base *url.URL, pointer string) error
 	return nil
 }
 
-// measure counts a schema and its patterns, before anyone compiles them.
+// measure counts a schema and the size of its patterns, before these are
+// compiled.
 func (g *graph) measure(s *jsonschema.Schema, pointer string) error {
 	if len(g.bases) >= MaxSubschemas {
 		return fmt.Errorf("schema: more than %d subschemas", MaxSubschemas)
@@ -136,14 +140,14 @@ func (g *graph) measure(s *jsonschema.Schema, pointer string) error {
 	if err != nil {
 		return fmt.Errorf("%s/pattern: %w", pointer, err)
 	}
-	if g.patterns += size + n; g.patterns > maxPattern+MaxSubschemas { // no pattern counts as one step
+	if g.patterns += size + n; g.patterns > maxPattern+MaxSubschemas { // A schema without a pattern counts as one step.
 		return fmt.Errorf("schema: patterns of more than %d steps together: repeat less", maxPattern)
 	}
 	g.weights[s] = [2]float64{float64(n) / 4, float64(size) / 4}
 	return nil
 }
 
-// children yields all subschemas with the end of their JSON Pointers.
+// children yields all subschemas with the last parts of their JSON Pointers.
 func children(s *jsonschema.Schema) func(func(string, *jsonschema.Schema) bool) {
 	return func(yield func(string, *jsonschema.Schema) bool) {
 		ok := true
@@ -188,7 +192,7 @@ func children(s *jsonschema.Schema) func(func(string, *jsonschema.Schema) bool) 
 	}
 }
 
-// refer finds what a reference leads to.
+// refer returns the schema that a reference leads to.
 func (g *graph) refer(s *jsonschema.Schema, ref string) (*jsonschema.Schema, error) {
 	u, err := url.Parse(ref)
 	if err != nil {
@@ -203,11 +207,15 @@ func (g *graph) refer(s *jsonschema.Schema, ref string) (*jsonschema.Schema, err
 	u.Fragment, u.RawFragment = "", ""
 	to := g.places[u.String()+"#"+fragment]
 	if to == nil {
-		return nil, fmt.Errorf("schema: reference %q leads to nothing inside the schema, and nothing outside is fetched", clip(ref, 100))
+		return nil, fmt.Errorf(
+			"schema: reference %q leads to nothing inside the schema, and nothing outside is fetched",
+			clip(ref, 100),
+		)
 	}
 	return to, nil
 }
 
+// edgesOf returns what is tried when s is tried.
 func (g *graph) edgesOf(s *jsonschema.Schema) (*edges, error) {
 	weight := g.weights[s]
 	e := &edges{own: 1 + float64(len(s.Enum)+len(s.Required)+len(s.Properties))/8 + weight[0], parts: weight[1]}
@@ -241,8 +249,8 @@ func (g *graph) edgesOf(s *jsonschema.Schema) (*edges, error) {
 	return e, nil
 }
 
-// order sorts the schemas that can be reached so that each comes after those it
-// tries on the same value.
+// order sorts the schemas that can be reached. Each comes after those it tries
+// on the same value.
 func (g *graph) order(root *jsonschema.Schema) error {
 	g.edges = map[*jsonschema.Schema]*edges{}
 	todo := []*jsonschema.Schema{root}
@@ -250,7 +258,10 @@ func (g *graph) order(root *jsonschema.Schema) error {
 	var visit func(s *jsonschema.Schema) error
 	visit = func(s *jsonschema.Schema) error {
 		if open[s] {
-			return fmt.Errorf("schema: a reference leads back to itself without going into the value (%s)", clip(s.Ref, 100))
+			return fmt.Errorf(
+				"schema: a reference leads back to itself without going into the value (%s)",
+				clip(s.Ref, 100),
+			)
 		}
 		if g.edges[s] != nil {
 			return nil
@@ -282,8 +293,8 @@ func (g *graph) order(root *jsonschema.Schema) error {
 }
 
 // estimate counts, depth by depth, the steps on one value at that depth below
-// the value a schema is tried on. Steps of parts with different names do not add
-// up, since they are made on different values.
+// the value that a schema is tried on. The steps of members with different names
+// do not add up, because they are made on different values.
 func (g *graph) estimate(root *jsonschema.Schema) (c cost, err error) {
 	var above map[*jsonschema.Schema]float64
 	for depth := range MaxDepth + 1 {

@@ -7,7 +7,7 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// expected says in words what a node wants: "an integer from 1 to 2000".
+// expected describes the values that a node allows: "an integer from 1 to 2000".
 func (n *node) expected() string {
 	switch {
 	case n == nil:
@@ -40,7 +40,7 @@ func article(name string) string {
 	return "a " + name
 }
 
-// limits says in words what a node wants of values of some types.
+// limits describes the limits that a node sets on values of some types.
 func (n *node) limits(of typeSet) (s string) {
 	if of&(isInteger|isNumber) != 0 {
 		s += n.numberRange()
@@ -96,7 +96,7 @@ func countRange(low, high int, thing string) string {
 	return ""
 }
 
-// choices lists what is allowed, the first ones of many.
+// choices lists the allowed values, at most 12 of them.
 func choices(values [][]byte) string {
 	const most = 12
 	if len(values) == 0 {
@@ -116,7 +116,7 @@ func choices(values [][]byte) string {
 	return s
 }
 
-// describeValue says in a few words what was sent instead.
+// describeValue describes the value that was sent.
 func describeValue(v []byte) string {
 	switch rawjson.Kind(v) {
 	case '{':
@@ -133,7 +133,7 @@ func describeValue(v []byte) string {
 	return clip(string(v), 60)
 }
 
-// hintFor says how to put right what is a common slip.
+// hintFor returns how to correct a common mistake, "" if it knows none.
 func hintFor(n *node, v []byte) string {
 	s, isText := rawjson.String(v)
 	switch {
@@ -149,7 +149,7 @@ func hintFor(n *node, v []byte) string {
 	return ""
 }
 
-// looksNested reports whether a text is an array or object written as a string.
+// looksNested reports whether a string holds a JSON array or object.
 func looksNested(s string) bool {
 	kind := rawjson.Kind([]byte(clip(s, 100)))
 	return kind == '[' || kind == '{'
@@ -164,7 +164,7 @@ func (n *node) enumWords() (words []string) {
 	return words
 }
 
-// names lists the members a node knows, in order.
+// names returns the names of the declared members, in order.
 func (n *node) names() (names []string) {
 	for _, p := range n.props {
 		if p.declared {

@@ -18,9 +18,9 @@ import (
 type real struct {
 	name   string
 	schema *Schema
-	full   *fullEngine    // the full engine, also where the walker needs none
-	right  [][]byte // values that fit
-	wrong  [][]byte // values that do not
+	full   *fullEngine // the full engine, also where the walker needs none
+	right  [][]byte    // values that fit
+	wrong  [][]byte    // values that do not
 }
 
 // realSchemas reads the schemas of our own tools, of servers from npm and of the

@@ -6,8 +6,8 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// equalText reports whether two JSON values are equal: numbers by value,
-// objects whatever the order of their members.
+// equalText reports whether two JSON values are equal: numbers by value, and
+// objects regardless of the order of their members.
 func equalText(a, b []byte) bool {
 	kind := rawjson.Kind(a)
 	if kind != rawjson.Kind(b) {
@@ -27,7 +27,7 @@ func equalText(a, b []byte) bool {
 	case '{':
 		return equalObjects(a, b)
 	}
-	return true // null, true and false are their kind
+	return true // For null, true and false the kinds are equal if the values are.
 }
 
 func equalNumbers(a, b []byte) bool {

@@ -9,7 +9,7 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// field is a struct field that encoding/json writes as a member.
+// field is a struct field that encoding/json encodes as a member.
 type field struct {
 	name     string
 	typ      reflect.Type
@@ -20,9 +20,10 @@ type field struct {
 	depth    int
 }
 
-// fieldsOf lists the members of a struct type in order, those of embedded
-// structs in their place. Of several fields with one name the shallowest
-// counts, then the one whose tag gives the name; otherwise none does.
+// fieldsOf returns the members of a struct type in order, with those of embedded
+// structs in their place. Of several fields with one name the shallowest counts,
+// then the one whose tag gives the name. If that leaves several, none counts.
+// These are the rules of encoding/json.
 func fieldsOf(t reflect.Type) []*field {
 	all := collect(nil, t, 0, false, map[reflect.Type]bool{})
 	var seen []*field
@@ -34,7 +35,7 @@ func fieldsOf(t reflect.Type) []*field {
 	return seen
 }
 
-// hides reports whether f cannot be seen because of g.
+// hides reports whether f is hidden by g.
 func (g *field) hides(f *field) bool {
 	switch {
 	case g.name != f.name:
@@ -81,7 +82,7 @@ func collect(to []*field, t reflect.Type, depth int, optional bool, open map[ref
 	return to
 }
 
-// quotable reports whether the string option does anything for a type.
+// quotable reports whether the option string of encoding/json applies to a type.
 func quotable(t reflect.Type) bool {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -101,7 +102,8 @@ func (f *field) has(key string) bool {
 	return ok
 }
 
-// constrain adds what the tags say about a value of a JSON type, "" for any.
+// constrain adds the constraints in the tags for a value of a JSON type, "" for
+// any type.
 func (f *field) constrain(o *object, name string) error {
 	if f == nil {
 		return nil
@@ -152,7 +154,7 @@ func (f *field) words(o *object, name string) error {
 	return nil
 }
 
-// constrainItems adds what the tags say about a list's items.
+// constrainItems adds the constraints in the tags for the items of a list.
 func (f *field) constrainItems(o *object, t reflect.Type) error {
 	if f.tag("enum")+f.tag("pattern")+f.tag("format") == "" {
 		return nil
@@ -163,7 +165,7 @@ func (f *field) constrainItems(o *object, t reflect.Type) error {
 	return f.words(o, typeName(t.Kind()))
 }
 
-// bounds adds the tags min and max under the names they have for the type.
+// bounds adds the tags min and max under their keywords for the type.
 func (f *field) bounds(o *object, low, high string) error {
 	for _, b := range []struct{ tag, keyword string }{{"min", low}, {"max", high}} {
 		v := f.tag(b.tag)
@@ -178,8 +180,8 @@ func (f *field) bounds(o *object, low, high string) error {
 	return nil
 }
 
-// defaultValue gives the default as JSON: the tag's text, or for a string the
-// text as it is, unless it is a JSON string already.
+// defaultValue returns the default as JSON. For strings it quotes the text of
+// the tag, unless that is a JSON string already.
 func (f *field) defaultValue() ([]byte, error) {
 	v := f.tag("default")
 	isJSON := rawjson.Check([]byte(v), 0) == nil

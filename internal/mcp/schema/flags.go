@@ -8,11 +8,11 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// FromFlags makes arguments from the words of a command line, typed by the
-// schema: key=value, a.b=value for a member of an object, a repeated key or
-// key=[...] for a list, key={...} for an object, and a key alone for true. It
-// only types; whether the whole fits the schema is for Check to say. The error
-// names the word and says what there is.
+// FromFlags makes arguments from the words of a command line: key=value,
+// a.b=value for a member of an object, a repeated key or key=[...] for a list,
+// key={...} for an object, and a key alone for true. The schema decides which
+// JSON type a value gets. FromFlags does not check the arguments; Check does.
+// The error names the word and lists what is possible.
 func (s *Schema) FromFlags(words []string) (json.RawMessage, error) {
 	top := &tree{node: s.root}
 	for _, word := range words {
@@ -24,14 +24,14 @@ func (s *Schema) FromFlags(words []string) (json.RawMessage, error) {
 	return top.append(nil), nil
 }
 
-// tree is an object being put together from words.
+// tree is an object that is built from words.
 type tree struct {
-	node *node // nil: anything goes
+	node *node // nil: any member is allowed
 	keys []string
 	vals map[string]*flagValue
 }
 
-// flagValue is what is known of one member so far.
+// flagValue is what the words said of one member so far.
 type flagValue struct {
 	node   *node
 	raw    []byte
@@ -40,7 +40,7 @@ type flagValue struct {
 	sub    *tree
 }
 
-// set puts a word's value under a key; word is the whole key, for errors.
+// set stores the value of a word under a key. word is the whole key, for errors.
 func (t *tree) set(word, key, text string, given bool) error {
 	name, rest, nested := t.split(key)
 	n, err := t.member(word, name)
@@ -59,7 +59,7 @@ func (t *tree) set(word, key, text string, given bool) error {
 		return fmt.Errorf("%s: given twice", word)
 	}
 	if !nested {
-		return v.take(word, text, given)
+		return v.set(word, text, given)
 	}
 	if n != nil && n.types != 0 && n.types&isObject == 0 {
 		return fmt.Errorf("%s: %s has no members, it is %s", word, name, n.expected())
@@ -70,8 +70,8 @@ func (t *tree) set(word, key, text string, given bool) error {
 	return v.sub.set(word, rest, text, given)
 }
 
-// split takes the first name off a key, unless the whole key names a member or
-// the members are free to choose and hold no objects.
+// split separates the first name of a key from the rest. It does not if the
+// whole key names a member, or if any member is allowed and none is an object.
 func (t *tree) split(key string) (name, rest string, nested bool) {
 	if n := t.node; n != nil {
 		flat := n.extra != nil && n.extra.types != 0 && n.extra.types&isObject == 0
@@ -82,7 +82,7 @@ func (t *tree) split(key string) (name, rest string, nested bool) {
 	return strings.Cut(key, ".")
 }
 
-// member finds the schema of a member; nil when anything is allowed.
+// member returns the schema of a member, nil if any value is allowed.
 func (t *tree) member(word, name string) (*node, error) {
 	n := t.node
 	switch {
@@ -100,7 +100,7 @@ func (t *tree) member(word, name string) (*node, error) {
 	return n.extra, nil
 }
 
-// unknownWord says what was probably meant and what there is.
+// unknownWord says which key was probably meant, and which keys there are.
 func unknownWord(name string, known []string) string {
 	all := hintUnknown("", known)
 	if near := didYouMean(name, known); near != "" {
@@ -109,8 +109,8 @@ func unknownWord(name string, known []string) string {
 	return all
 }
 
-// take sets the value, or adds it where a list is wanted.
-func (v *flagValue) take(word, text string, given bool) error {
+// set stores the value, or appends it if the schema allows a list.
+func (v *flagValue) set(word, text string, given bool) error {
 	if !given {
 		if v.node == nil || v.node.types&isBoolean == 0 {
 			return fmt.Errorf("%s: expected %s=value", word, word)
@@ -135,8 +135,8 @@ func isJSON(text string, kind byte) bool {
 	return rawjson.Kind([]byte(text)) == kind && rawjson.Check([]byte(text), 0) == nil
 }
 
-// typed gives a word's text the type its schema wants: as JSON where that is
-// one of the types, else as a string where that is.
+// typed returns the text of a word as the type that its schema allows: as JSON
+// if that has an allowed type, else as a string.
 func typed(word string, n *node, text string) ([]byte, error) {
 	if n == nil || n.types == 0 {
 		if n != nil && n.enum != nil && len(n.enumWords()) == len(n.enum) {
@@ -157,7 +157,7 @@ func typed(word string, n *node, text string) ([]byte, error) {
 	return nil, fmt.Errorf("%s: expected %s, got %s", word, n.expected(), rawjson.AppendString(nil, clip(text, 60)))
 }
 
-// append writes the object as JSON.
+// append appends the object as JSON.
 func (t *tree) append(dst []byte) []byte {
 	dst = append(dst, '{')
 	for i, key := range t.keys {

@@ -7,10 +7,11 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// CheckForm checks what a person filled in against the form they were shown:
-// the requestedSchema of elicitation/create, a flat object of strings, numbers,
-// integers, booleans, choices and lists of choices. Formats are enforced. A
-// content that does not fit is a *Mismatch; any other error is the form's.
+// CheckForm checks the content that a person entered into a form. schema is the
+// requestedSchema of elicitation/create: a flat object of strings, numbers,
+// integers, booleans, choices and lists of choices. Formats are enforced. The
+// error is a *Mismatch if the content does not fit, and another error if the
+// form is not valid.
 func CheckForm(schema, content []byte) error {
 	s, err := CompileStrict(schema)
 	if err != nil {
@@ -28,6 +29,7 @@ func CheckForm(schema, content []byte) error {
 	return s.Check(content)
 }
 
+// isForm returns an error if the node is not the schema of a form.
 func (n *node) isForm() error {
 	if n.types != isObject {
 		return errors.New(`the schema's type must be "object"`)
@@ -39,7 +41,10 @@ func (n *node) isForm() error {
 			return fmt.Errorf("%s: required but not among the properties", p.name)
 		case f.types == isArray && f.items != nil && f.items.enum != nil:
 		case f.types&(isArray|isObject|isNull) != 0, f.types == 0 && f.enum == nil:
-			return fmt.Errorf("%s: a form holds strings, numbers, integers, booleans, choices and lists of choices", p.name)
+			return fmt.Errorf(
+				"%s: a form holds strings, numbers, integers, booleans, choices and lists of choices",
+				p.name,
+			)
 		}
 	}
 	return nil

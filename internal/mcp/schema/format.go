@@ -10,8 +10,8 @@ import (
 
 var uuid = regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`)
 
-// hasFormat reports whether a string has a format we enforce; of any other
-// format it says yes.
+// hasFormat reports whether a string has a format. It returns true for formats
+// that are not enforced.
 func hasFormat(s, format string) bool {
 	switch format {
 	case "date-time":

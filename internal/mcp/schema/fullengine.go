@@ -12,13 +12,13 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// full is the engine for every keyword of both dialects.
+// fullEngine checks every keyword of both dialects, by jsonschema-go.
 type fullEngine struct {
 	resolved *jsonschema.Resolved
 	cost     cost
 }
 
-// newFull makes the engine for a schema that the parser has passed.
+// newFullEngine prepares a schema that the parser has accepted.
 func newFullEngine(raw []byte, dialect string) (*fullEngine, error) {
 	if bytes.Count(raw, []byte{'{'}) > 2*MaxSubschemas {
 		return nil, fmt.Errorf("schema: more than %d subschemas", MaxSubschemas)
@@ -36,8 +36,8 @@ func newFullEngine(raw []byte, dialect string) (*fullEngine, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Without a loader a reference to elsewhere is an error; costOf has found
-	// it already.
+	// Without a loader a reference outside the schema is an error. costOf has
+	// refused it before.
 	resolved, err := s.Resolve(&jsonschema.ResolveOptions{BaseURI: baseURI})
 	if err != nil {
 		return nil, fmt.Errorf("schema: %w", err)
@@ -45,8 +45,9 @@ func newFullEngine(raw []byte, dialect string) (*fullEngine, error) {
 	return &fullEngine{resolved, c}, nil
 }
 
-// check gives the first problem the engine sees, nil for none. Its errors say
-// what failed in terms of the schema, so that is passed on as the hint.
+// check returns the first problem that the engine finds, nil if there is none.
+// The engine reports a problem in terms of the schema, so its text becomes the
+// hint.
 func (f *fullEngine) check(raw []byte) *Problem {
 	var d decoder
 	v, err := d.decode(raw)
@@ -59,13 +60,19 @@ func (f *fullEngine) check(raw []byte) *Problem {
 	}
 	if err := f.resolved.Validate(v); err != nil {
 		path, why := parseEngineError(err.Error())
-		return &Problem{Path: path, Expected: "a value its schema allows", Got: describeValue(valueAt(raw, path)), Hint: why}
+		return &Problem{
+			Path:     path,
+			Expected: "a value its schema allows",
+			Got:      describeValue(valueAt(raw, path)),
+			Hint:     why,
+		}
 	}
 	return nil
 }
 
-// explain takes the engine's error apart: "validating /properties/a: validating
-// ...: why". The path ends where the schema's pointer leaves the properties.
+// parseEngineError splits an error of the engine, "validating /properties/a:
+// validating ...: why". The path ends where the pointer of the schema leaves the
+// properties.
 func parseEngineError(text string) (path, why string) {
 	inProperties := true
 	for {
@@ -85,7 +92,8 @@ func parseEngineError(text string) (path, why string) {
 	}
 }
 
-// propertyPath turns /properties/a/properties/b into a.b.
+// propertyPath turns /properties/a/properties/b into a.b. It returns false for
+// other pointers.
 func propertyPath(pointer string) (path string, ok bool) {
 	parts := strings.Split(strings.TrimPrefix(pointer, "/"), "/")
 	if len(parts)%2 != 0 {
@@ -100,7 +108,8 @@ func propertyPath(pointer string) (path string, ok bool) {
 	return path, true
 }
 
-// valueAt finds the value at a path of plain names, as near as it gets.
+// valueAt returns the value at a path of plain names, or the last value on the
+// way to it.
 func valueAt(raw []byte, path string) []byte {
 	if path == "" {
 		return raw
@@ -115,11 +124,10 @@ func valueAt(raw []byte, path string) []byte {
 	return raw
 }
 
-// decoder makes Go values the way the engine wants them and counts what it
-// makes.
+// decoder makes the Go values that the engine expects, and counts them.
 type decoder struct {
 	cur    rawjson.Cursor
-	levels [MaxDepth + 1]int // values at each depth; the last takes what is deeper
+	levels [MaxDepth + 1]int // number of values at each depth; the last counts deeper ones too
 	deep   int               // the greatest depth
 }
 

@@ -18,24 +18,79 @@ import (
 // message still names the place.
 func TestFullEngine(t *testing.T) {
 	for _, c := range []struct{ schema, good, bad, want string }{
-		{`{"properties":{"a":{"allOf":[{"type":"string"},{"minLength":2}]}}}`, `{"a":"xy"}`, `{"a":"x"}`, `a: expected a value its schema allows, got "x", minLength: `},
-		{`{"properties":{"a":{"properties":{"b":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}}`, `{"a":{"b":null}}`, `{"a":{"b":1}}`, `a.b: expected a value its schema allows, got 1, anyOf: `},
-		{`{"oneOf":[{"required":["a"]},{"required":["b"]}]}`, `{"a":1}`, `{"a":1,"b":2}`, `arguments: expected a value its schema allows, got an object, oneOf: `},
+		{
+			`{"properties":{"a":{"allOf":[{"type":"string"},{"minLength":2}]}}}`,
+			`{"a":"xy"}`,
+			`{"a":"x"}`,
+			`a: expected a value its schema allows, got "x", minLength: `,
+		},
+		{
+			`{"properties":{"a":{"properties":{"b":{"anyOf":[{"type":"string"},{"type":"null"}]}}}}}`,
+			`{"a":{"b":null}}`,
+			`{"a":{"b":1}}`,
+			`a.b: expected a value its schema allows, got 1, anyOf: `,
+		},
+		{
+			`{"oneOf":[{"required":["a"]},{"required":["b"]}]}`,
+			`{"a":1}`,
+			`{"a":1,"b":2}`,
+			`arguments: expected a value its schema allows, got an object, oneOf: `,
+		},
 		{`{"not":{"type":"string"}}`, `1`, `"x"`, `not: `},
-		{`{"if":{"properties":{"k":{"const":1}}},"then":{"required":["x"]},"else":{"required":["y"]}}`, `{"k":1,"x":1}`, `{"k":1,"y":1}`, `required: `},
-		{`{"$defs":{"s":{"type":"string"}},"properties":{"a":{"$ref":"#/$defs/s"}}}`, `{"a":"x"}`, `{"a":1}`, `a: expected a value its schema allows, got 1, type: `},
-		{`{"$defs":{"s":{"$anchor":"here","type":"string"}},"properties":{"a":{"$ref":"#here"}}}`, `{"a":"x"}`, `{"a":1}`, `type: `},
-		{`{"patternProperties":{"^x":{"type":"integer"}},"additionalProperties":false}`, `{"x1":1}`, `{"y":1}`, `unexpected additional properties ["y"]`},
+		{
+			`{"if":{"properties":{"k":{"const":1}}},"then":{"required":["x"]},"else":{"required":["y"]}}`,
+			`{"k":1,"x":1}`,
+			`{"k":1,"y":1}`,
+			`required: `,
+		},
+		{
+			`{"$defs":{"s":{"type":"string"}},"properties":{"a":{"$ref":"#/$defs/s"}}}`,
+			`{"a":"x"}`,
+			`{"a":1}`,
+			`a: expected a value its schema allows, got 1, type: `,
+		},
+		{
+			`{"$defs":{"s":{"$anchor":"here","type":"string"}},"properties":{"a":{"$ref":"#here"}}}`,
+			`{"a":"x"}`,
+			`{"a":1}`,
+			`type: `,
+		},
+		{
+			`{"patternProperties":{"^x":{"type":"integer"}},"additionalProperties":false}`,
+			`{"x1":1}`,
+			`{"y":1}`,
+			`unexpected additional properties ["y"]`,
+		},
 		{`{"prefixItems":[{"type":"string"}],"items":false}`, `["a"]`, `["a",1]`, `got an array`},
 		{`{"uniqueItems":true}`, `[1,2]`, `[1,1.0]`, `uniqueItems`},
 		{`{"multipleOf":0.5}`, `1.5`, `1.3`, `multipleOf`},
 		{`{"dependentRequired":{"a":["b"]}}`, `{"b":1}`, `{"a":1}`, `dependentRequired`},
 		{`{"minProperties":1}`, `{"a":1}`, `{}`, `minProperties`},
 		{`{"enum":[1,2],"const":2}`, `2`, `1`, `const`},
-		{`{"$schema":"http://json-schema.org/draft-07/schema#","definitions":{"s":{"type":"string"}},"items":[{"$ref":"#/definitions/s","minLength":5}],"additionalItems":false}`, `["a"]`, `["a",1]`, `got an array`},
-		{`{"type":"object","properties":{"n":{"type":"integer"}},"allOf":[{}],"additionalProperties":false}`, `{"n":1}`, `{"m":1}`, `m: unknown argument, there is only n`},
-		{`{"$id":"https://example.com/a","$defs":{"b":{"$id":"b","type":"string"}},"items":{"$ref":"b"}}`, `["x"]`, `[1]`, `got an array`},
-		{`{"maximum":9007199254740994,"allOf":[{"minimum":9007199254740992}]}`, `9007199254740993`, `9007199254740991`, `minimum`},
+		{
+			`{"$schema":"http://json-schema.org/draft-07/schema#","definitions":{"s":{"type":"string"}},"items":[{"$ref":"#/definitions/s","minLength":5}],"additionalItems":false}`,
+			`["a"]`,
+			`["a",1]`,
+			`got an array`,
+		},
+		{
+			`{"type":"object","properties":{"n":{"type":"integer"}},"allOf":[{}],"additionalProperties":false}`,
+			`{"n":1}`,
+			`{"m":1}`,
+			`m: unknown argument, there is only n`,
+		},
+		{
+			`{"$id":"https://example.com/a","$defs":{"b":{"$id":"b","type":"string"}},"items":{"$ref":"b"}}`,
+			`["x"]`,
+			`[1]`,
+			`got an array`,
+		},
+		{
+			`{"maximum":9007199254740994,"allOf":[{"minimum":9007199254740992}]}`,
+			`9007199254740993`,
+			`9007199254740991`,
+			`minimum`,
+		},
 	} {
 		s := mustCompile(t, c.schema)
 		if s.full == nil {
@@ -71,7 +126,8 @@ func TestCommonKeywordsNeedNoFullEngine(t *testing.T) {
 // The official suite of both dialects, as it comes with jsonschema-go. Schemas
 // we refuse on purpose (references to elsewhere) are counted, not run.
 func TestOfficialSuite(t *testing.T) {
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/google/jsonschema-go").Output()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/google/jsonschema-go").
+		Output()
 	if err != nil {
 		t.Skip("the module's source is not here: ", err)
 	}
@@ -85,7 +141,14 @@ func TestOfficialSuite(t *testing.T) {
 		for _, file := range files {
 			suiteFile(t, file, uri, &sum)
 		}
-		t.Logf("%s: %d checks run, %d schemas refused; right by the walker alone %d, by the full engine alone %d", draft, sum.run, sum.refused, sum.walker, sum.full)
+		t.Logf(
+			"%s: %d checks run, %d schemas refused; right by the walker alone %d, by the full engine alone %d",
+			draft,
+			sum.run,
+			sum.refused,
+			sum.walker,
+			sum.full,
+		)
 		if sum.run < 700 || sum.refused > 40 {
 			t.Errorf("%s: %d checks run, %d schemas refused", draft, sum.run, sum.refused)
 		}
@@ -134,7 +197,16 @@ func suiteFile(t *testing.T, file, dialect string, sum *suiteResult) {
 				sum.full++
 			}
 			if err := s.Check(c.Data); (err == nil) != c.Valid {
-				t.Errorf("%s: %s: %s: got %v, want valid %v\n%s\n%s", filepath.Base(file), g.Description, c.Description, err, c.Valid, g.Schema, c.Data)
+				t.Errorf(
+					"%s: %s: %s: got %v, want valid %v\n%s\n%s",
+					filepath.Base(file),
+					g.Description,
+					c.Description,
+					err,
+					c.Valid,
+					g.Schema,
+					c.Data,
+				)
 			}
 		}
 	}
@@ -146,12 +218,16 @@ func FuzzEnginesAgree(f *testing.F) {
 		f.Add([]byte(editSchema), []byte(v))
 	}
 	f.Add([]byte(`{"type":["integer","null"],"enum":[1,2.0,null,{"a":[]}],"minimum":1}`), []byte(`2`))
-	f.Add([]byte(`{"items":{"required":["a"],"maxLength":1},"minItems":1,"additionalProperties":false}`), []byte(`["é",{"a":1}]`))
+	f.Add(
+		[]byte(`{"items":{"required":["a"],"maxLength":1},"minItems":1,"additionalProperties":false}`),
+		[]byte(`["é",{"a":1}]`),
+	)
 	f.Add([]byte(`{"miNimum":1,"Properties":{"a":false},"items":{"Not":{}}}`), []byte(`0`))
 	long := regexp.MustCompile(`[0-9]{15}|[0-9][eE]`)
 	f.Fuzz(func(t *testing.T, schema, value []byte) {
 		walks, err := Compile(schema)
-		if err != nil || walks.full != nil || rawjson.Check(value, 0) != nil || long.Match(value) || long.Match(schema) {
+		if err != nil || walks.full != nil || rawjson.Check(value, 0) != nil || long.Match(value) ||
+			long.Match(schema) {
 			return // the engines differ on numbers that float64 rounds
 		}
 		full, err := Compile([]byte(`{"allOf":[` + string(schema) + `]}`))
@@ -168,7 +244,10 @@ func FuzzEnginesAgree(f *testing.F) {
 // A keyword in other letters means nothing, wherever it stands; a property may
 // have any name.
 func TestKeywordsAreExact(t *testing.T) {
-	s := mustCompile(t, `{"allOf":[{"Minimum":5,"items":{"NOT":{}},"properties":{"Type":{"type":"string","MaxLength":1}}}],"Required":["x"]}`)
+	s := mustCompile(
+		t,
+		`{"allOf":[{"Minimum":5,"items":{"NOT":{}},"properties":{"Type":{"type":"string","MaxLength":1}}}],"Required":["x"]}`,
+	)
 	for value, valid := range map[string]bool{`1`: true, `[1]`: true, `{}`: true, `{"Type":"long"}`: true, `{"Type":1}`: false} {
 		if err := s.Check([]byte(value)); (err == nil) != valid {
 			t.Errorf("%s: got %v, want valid %v", value, err, valid)
@@ -182,7 +261,8 @@ func TestSchemasAreSafeForConcurrentUse(t *testing.T) {
 	for range 8 {
 		wg.Go(func() {
 			for range 50 {
-				if got, err := s.Canonical([]byte(`{"a":[{"a":"x"}]}`)); err != nil || string(got) != `{"a":[{"a":"x"}],"b":1}` {
+				if got, err := s.Canonical([]byte(`{"a":[{"a":"x"}]}`)); err != nil ||
+					string(got) != `{"a":[{"a":"x"}],"b":1}` {
 					t.Errorf("got %s, %v", got, err)
 				}
 			}

@@ -8,17 +8,17 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// Header is an argument that a client repeats in an HTTP header: the property's
-// x-mcp-header.
+// Header is an argument that clients repeat in an HTTP header, because its
+// schema has x-mcp-header.
 type Header struct {
-	Name string   // without the Mcp-Param- before it
-	Path []string // of member names, from the arguments down
+	Name string   // without the prefix Mcp-Param-
+	Path []string // member names, from the arguments down
 	Type string   // string, integer or boolean
 }
 
-// Headers lists the arguments that are repeated in headers, in order. The error
-// says which rule an x-mcp-header breaks: its name is an HTTP token that no
-// other has, whatever the case of its letters; its type is string, integer or
+// Headers returns the arguments that are repeated in headers, in order. It
+// returns an error if an x-mcp-header breaks a rule: its value is an HTTP token
+// and unique regardless of case; its schema has the type string, integer or
 // boolean; and only properties lead to it.
 func (s *Schema) Headers() ([]Header, error) {
 	var f headerFinder
@@ -31,7 +31,8 @@ type headerFinder struct {
 	err   error
 }
 
-// walk looks at a subschema; path leads to it, through properties only if direct.
+// walk looks for headers in a subschema. path leads to it. direct says whether
+// only properties lead to it.
 func (f *headerFinder) walk(raw []byte, path []string, direct bool) {
 	for key, v := range rawjson.Object(raw) {
 		switch k := string(key); k {
@@ -45,8 +46,9 @@ func (f *headerFinder) walk(raw []byte, path []string, direct bool) {
 			for _, sub := range rawjson.Object(v) {
 				f.walk(sub, path, false)
 			}
-		case "items", "prefixItems", "additionalItems", "contains", "unevaluatedItems", "additionalProperties",
-			"propertyNames", "unevaluatedProperties", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "contentSchema":
+		case "items", "prefixItems", "additionalItems", "contains", "unevaluatedItems",
+			"additionalProperties", "propertyNames", "unevaluatedProperties",
+			"allOf", "anyOf", "oneOf", "not", "if", "then", "else", "contentSchema":
 			f.walk(v, path, false)
 			for sub := range rawjson.Elements(v) {
 				f.walk(sub, path, false)

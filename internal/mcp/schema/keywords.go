@@ -6,15 +6,18 @@ import (
 	"strings"
 )
 
-// keywords of JSON Schema by their lower-case form. encoding/json, with which
-// jsonschema-go reads a schema, would take "miNimum" for "minimum"; by the
-// standard it is a word without meaning.
+// keywords maps the keywords of JSON Schema from their lower-case form.
+// encoding/json, which jsonschema-go uses to read a schema, ignores case: it
+// would read "miNimum" as "minimum". By the standard an unknown keyword means
+// nothing.
 var keywords = func() map[string]string {
 	all := map[string]string{}
-	for word := range strings.FieldsSeq(`$schema $id $ref $comment $defs $anchor $dynamicAnchor $dynamicRef $vocabulary $recursiveRef $recursiveAnchor
+	for word := range strings.FieldsSeq(`$schema $id $ref $comment $defs $anchor $dynamicAnchor $dynamicRef
+		$vocabulary $recursiveRef $recursiveAnchor
 		id definitions dependencies title description default deprecated readOnly writeOnly examples type enum const
-		multipleOf minimum maximum exclusiveMinimum exclusiveMaximum minLength maxLength pattern prefixItems items minItems maxItems
-		additionalItems uniqueItems contains minContains maxContains unevaluatedItems minProperties maxProperties required
+		multipleOf minimum maximum exclusiveMinimum exclusiveMaximum minLength maxLength pattern
+		prefixItems items minItems maxItems additionalItems uniqueItems contains minContains maxContains
+		unevaluatedItems minProperties maxProperties required
 		dependentRequired properties patternProperties additionalProperties propertyNames unevaluatedProperties
 		allOf anyOf oneOf not if then else dependentSchemas contentEncoding contentMediaType contentSchema format`) {
 		all[strings.ToLower(word)] = word
@@ -22,14 +25,14 @@ var keywords = func() map[string]string {
 	return all
 }()
 
-// misspelt reports whether a key is a keyword in other letters.
+// inWrongCase reports whether a key differs from a keyword in case only.
 func inWrongCase(key string) bool {
 	word, known := keywords[strings.ToLower(key)]
 	return known && word != key
 }
 
-// exact leaves out of a schema what is a keyword but for the case of its
-// letters. Nearly every schema is returned as it is.
+// dropWrongCase removes the keys of a schema that differ from a keyword in case
+// only. It returns nearly every schema unchanged.
 func dropWrongCase(raw []byte) ([]byte, error) {
 	d := json.NewDecoder(bytes.NewReader(raw))
 	d.UseNumber()
@@ -43,7 +46,8 @@ func dropWrongCase(raw []byte) ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// exactly cleans one schema in place and reports whether that changed it.
+// dropWrongCaseIn is dropWrongCase in place. It reports whether it removed
+// anything.
 func dropWrongCaseIn(v any) (changed bool) {
 	s, ok := v.(map[string]any)
 	if !ok {
@@ -56,8 +60,22 @@ func dropWrongCaseIn(v any) (changed bool) {
 			for _, one := range named {
 				changed = dropWrongCaseIn(one) || changed
 			}
-		case "allOf", "anyOf", "oneOf", "prefixItems", "items", "additionalItems", "contains", "not", "if", "then", "else",
-			"additionalProperties", "propertyNames", "unevaluatedItems", "unevaluatedProperties", "contentSchema":
+		case "allOf",
+			"anyOf",
+			"oneOf",
+			"prefixItems",
+			"items",
+			"additionalItems",
+			"contains",
+			"not",
+			"if",
+			"then",
+			"else",
+			"additionalProperties",
+			"propertyNames",
+			"unevaluatedItems",
+			"unevaluatedProperties",
+			"contentSchema":
 			list, _ := sub.([]any)
 			for _, one := range append(list, sub) {
 				changed = dropWrongCaseIn(one) || changed

@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// hintUnknown helps with a name that is not among those that exist: the one
-// that was probably meant, or else what there is.
+// hintUnknown helps with an unknown name: it returns the one that was probably
+// meant, else the known names.
 func hintUnknown(name string, known []string) string {
 	if hint := didYouMean(name, known); hint != "" {
 		return hint
@@ -35,12 +35,12 @@ func didYouMean(name string, known []string) string {
 // compares by edit distance, and ignores case and how words are joined. It returns
 // false if no name is close, or if it is not clear which one is meant.
 func Nearest(name string, known []string) (best string, ok bool) {
-	const longest, most = 64, 500 // beyond these nobody is helped and the table grows
+	const longest, most = 64, 500 // limits of the time; longer names and lists are rare
 	written := fold(name)
 	if len(name) > longest || written == "" {
 		return "", false
 	}
-	limit := 1 // more than the edits that are forgiven: none in a letter or two
+	limit := 1 // one more than the allowed distance, which is 0 for one or two letters
 	if len(written) > 2 {
 		limit += max(1, min(3, len(written)/3))
 	}
@@ -49,7 +49,7 @@ func Nearest(name string, known []string) (best string, ok bool) {
 			continue
 		}
 		f := fold(k)
-		if abs(len(written)-len(f)) >= 4*limit { // in bytes, of which a letter has four at most
+		if abs(len(written)-len(f)) >= 4*limit { // lengths in bytes; a letter has at most four
 			continue
 		}
 		if d := distance(written, f); d < limit {
@@ -62,8 +62,8 @@ func Nearest(name string, known []string) (best string, ok bool) {
 	return containing(written, known)
 }
 
-// containing finds the only name that holds what was written or is held by it:
-// file for file_path.
+// containing returns the only known name that contains written or is contained
+// in it, such as file for file_path.
 func containing(written string, known []string) (only string, ok bool) {
 	for _, k := range known {
 		f := fold(k)
@@ -78,7 +78,8 @@ func containing(written string, known []string) (only string, ok bool) {
 	return only, only != ""
 }
 
-// fold makes camelCase, snake_case and kebab-case of the same words equal.
+// fold returns the same text for camelCase, snake_case and kebab-case of the
+// same words.
 func fold(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || r == ' ' || r == '.' {
@@ -88,7 +89,8 @@ func fold(s string) string {
 	}, s)
 }
 
-// distance counts the letters to add, drop, change or swap with a neighbour.
+// distance returns how many letters to insert, delete, replace or swap with a
+// neighbour to turn a into b.
 func distance(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	n := len(y) + 1

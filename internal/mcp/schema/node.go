@@ -11,7 +11,7 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// typeSet is a set of JSON types; the empty one stands for all.
+// typeSet is a set of JSON types. The empty set stands for all types.
 type typeSet uint8
 
 const (
@@ -32,7 +32,7 @@ var typeNames = [...]struct {
 	{"object", isObject}, {"array", isArray}, {"null", isNull},
 }
 
-// kinds gives the types a value of a kind (see rawjson.Kind) can have.
+// kinds returns the types that a value of a kind can have. See rawjson.Kind.
 func kinds(kind byte) typeSet {
 	switch kind {
 	case '{':
@@ -51,25 +51,25 @@ func kinds(kind byte) typeSet {
 	return 0
 }
 
-// node is one subschema as the walker sees it: the keywords it knows. What it
-// does not know it leaves to the full engine, so a node may accept too much and
-// never too little.
+// node is one subschema with the keywords that the walker knows. It leaves the
+// others to the full engine, so a node may accept too much, but it never accepts
+// too little.
 type node struct {
 	types typeSet
-	never bool // the schema false
+	never bool // the schema is false
 
 	props    []prop
-	index    map[string]int // of props; nil while they are few
-	required int            // how many props are
-	defaults int            // how many props have a fill
-	closed   bool           // no other members
-	extra    *node          // of other members
+	index    map[string]int // of props; nil for fewer than minIndexed
+	required int            // number of required props
+	defaults int            // number of props with a fill
+	closed   bool           // no other members are allowed
+	extra    *node          // schema of other members
 
 	items              *node
 	minItems, maxItems int // max -1: no limit
 
 	enum  [][]byte
-	tries int // steps to compare with all of enum
+	tries int // steps to compare a value with all of enum
 
 	low, high *bound
 
@@ -80,33 +80,35 @@ type node struct {
 
 	title, doc string
 	def        json.RawMessage
-	header     []byte // x-mcp-header, as it stands
+	header     []byte // x-mcp-header, as JSON
 }
 
-// prop is one member a node knows by name.
+// prop is a member that a node knows by name.
 type prop struct {
 	name       string
 	node       *node
 	declared   bool // in properties; false: only in required
 	required   bool
 	fill       []byte // "name":default
-	badDefault error  // why the default is not filled in
+	badDefault error  // the reason why the default is not filled in
 }
 
 // bound is one end of a range of numbers.
 type bound struct {
-	text  string // as it stands in the schema
+	text  string // as in the schema
 	value float64
-	whole bool // exact holds it
+	whole bool // the bound is exact
 	exact int64
-	open  bool // the bound itself is outside
+	open  bool // the bound itself is not allowed
 }
 
-// manyProps is from how many members on they are found through a map.
+// minIndexed is the number of members from which on a map finds them. It bounds
+// the time for schemas with thousands of members. The measured schemas are not
+// faster with it.
 const minIndexed = 9
 
-// find gives the place of a member, -1 when there is none. Members come in the
-// schema's order most of the time, so the search starts at next.
+// find returns the index of a member, -1 if the node does not know it. Members
+// mostly come in the order of the schema, so the search starts at next.
 func (n *node) find(key []byte, next int) int {
 	if n.index != nil {
 		if i, ok := n.index[string(key)]; ok {
@@ -129,12 +131,12 @@ func (n *node) find(key []byte, next int) int {
 
 // parser makes nodes from a schema that is known to be JSON.
 type parser struct {
-	draft07  bool
-	needsFull  bool // a keyword was met that only the full engine knows
-	defaultsSize     int  // bytes of all defaults
-	count    int
-	patterns int   // size of all
-	err      error // the first
+	draft07      bool
+	needsFull    bool // a keyword was found that only the full engine knows
+	defaultsSize int  // size of all patterns defaults in bytes
+	count        int
+	patterns     int   // size of all patterns
+	err          error // the first error
 }
 
 func (p *parser) fail(at, format string, args ...any) {
@@ -146,7 +148,8 @@ func (p *parser) fail(at, format string, args ...any) {
 	}
 }
 
-// onlyFull holds the keywords that the walker leaves to the full engine.
+// needsFullEngine reports whether the walker leaves a keyword to the full
+// engine.
 func needsFullEngine(keyword string) bool {
 	switch keyword {
 	case "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "$ref", "$dynamicRef",
@@ -158,7 +161,7 @@ func needsFullEngine(keyword string) bool {
 	return false
 }
 
-// node makes the node of a subschema that stands at a JSON Pointer.
+// node makes the node of the subschema at a JSON Pointer.
 func (p *parser) node(raw []byte, at string) *node {
 	if p.count++; p.count > MaxSubschemas {
 		p.fail("", "more than %d subschemas", MaxSubschemas)
@@ -179,7 +182,7 @@ func (p *parser) node(raw []byte, at string) *node {
 		return n
 	}
 	if _, ok := rawjson.Get(raw, "$ref"); ok && p.draft07 {
-		p.needsFull = true // in that draft everything beside $ref is ignored
+		p.needsFull = true // Draft-07 ignores the keywords beside $ref.
 		return n
 	}
 	for key, v := range rawjson.Object(raw) {
@@ -207,7 +210,7 @@ func (p *parser) keyword(n *node, raw []byte, key string, v []byte, at string) {
 	case "enum":
 		p.enum(n, v, at)
 	case "const":
-		if n.enum != nil { // both count: the full engine's affair
+		if n.enum != nil { // Both count, which only the full engine checks.
 			p.needsFull = true
 			return
 		}
@@ -260,7 +263,7 @@ func (p *parser) types(v []byte, at string) (set typeSet) {
 				return
 			}
 		}
-		p.fail(at+"/type", "%s is no JSON type", clip(string(v), 40))
+		p.fail(at+"/type", "%s is not a JSON type", clip(string(v), 40))
 	}
 	if rawjson.Kind(v) != '[' {
 		one(v)
@@ -291,9 +294,9 @@ func (p *parser) enum(n *node, v []byte, at string) {
 	}
 }
 
-// alternatives reads a list of constants, the way forms give titles to choices,
-// as an enum; any other list is for the full engine. Constants that repeat make
-// a oneOf fail, so they are left to it too.
+// titledChoices reads a list of constants with titles, which forms use, as an
+// enum. It leaves other lists to the full engine, and also lists with repeated
+// constants, because these make a oneOf fail.
 func (p *parser) titledChoices(n *node, v []byte) {
 	var values [][]byte
 	seen := map[string]bool{}
@@ -335,7 +338,8 @@ func (p *parser) bound(key string, v []byte, at string) *bound {
 	return b
 }
 
-// tighter gives the bound that excludes more; sign is 1 for lower bounds.
+// tighter returns the bound that excludes more. sign is 1 for lower bounds, -1
+// for upper ones.
 func tighter(a, b *bound, sign float64) *bound {
 	if a == nil || b == nil {
 		if a == nil {
@@ -383,8 +387,8 @@ func (p *parser) properties(n *node, v []byte, at string) {
 	}
 }
 
-// member gives the place of a member among a node's, adding it if need be. The
-// index it keeps is dropped when the node is complete.
+// member returns the index of a member, and adds the member if necessary. The
+// index map that it keeps is replaced when the node is complete.
 func (p *parser) member(n *node, name string) int {
 	if n.index == nil {
 		n.index = map[string]int{}
@@ -415,7 +419,7 @@ func (p *parser) required(n *node, v []byte, at string) {
 
 func (p *parser) additional(n *node, raw, v []byte, at string) {
 	if _, ok := rawjson.Get(raw, "patternProperties"); ok {
-		return // they have a say first: the full engine's affair
+		return // It does not apply to members that a pattern matches; the full engine checks that.
 	}
 	if rawjson.Kind(v) == 'f' {
 		n.closed = true

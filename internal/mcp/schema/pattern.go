@@ -7,12 +7,13 @@ import (
 )
 
 // maxPattern is how large the patterns of one schema may be together, in
-// instructions of the matcher. Matching takes time in proportion to them and to
-// the text; a few characters like (some words){1000} make thousands.
+// instructions of the matcher. The time of a match grows with the size of the
+// pattern and of the text, and a short pattern like (some words){1000} has
+// thousands of instructions.
 const maxPattern = 10_000
 
-// patternSize estimates the instructions of a regular expression before it is
-// compiled.
+// patternSize estimates the number of instructions of a regular expression
+// without compiling it.
 func patternSize(expr string) (int, error) {
 	re, err := syntax.Parse(expr, syntax.Perl)
 	if err != nil {
@@ -39,7 +40,7 @@ func instructions(re *syntax.Regexp) int {
 	return min(n, 1<<30/1001)
 }
 
-// compilePattern compiles a pattern whose size is added to spent.
+// compilePattern compiles a pattern and adds its size to spent.
 func compilePattern(expr string, spent *int) (*regexp.Regexp, int, error) {
 	n, err := patternSize(expr)
 	if *spent += n; err == nil && *spent > maxPattern {

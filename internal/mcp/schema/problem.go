@@ -8,10 +8,10 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// Mismatch is the error of a value that does not fit its schema.
+// Mismatch is the error for a value that does not fit its schema.
 type Mismatch struct{ Problems []Problem } // 1 to 5, in the order of the text
 
-// Error puts one problem on a line.
+// Error returns the problems, one on each line.
 func (m *Mismatch) Error() string {
 	lines := make([]string, len(m.Problems))
 	for i, p := range m.Problems {
@@ -20,16 +20,17 @@ func (m *Mismatch) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Problem is one thing that is wrong. Without Expected a member is unknown;
-// without Got a member is absent.
+// Problem is one mistake in a value. If Expected is empty, the member is
+// unknown. If Got is empty, the member is missing.
 type Problem struct {
 	Path     string // like edits[2].old; "" is the value itself
 	Expected string
 	Got      string
-	Hint     string // what to do about it, "" when there is nothing to add
+	Hint     string // how to correct it, "" if that is obvious
 }
 
-// String is a line for whoever sent the value, a model most of the time.
+// String returns the problem in one line that tells the sender, mostly a model,
+// what to correct.
 func (p Problem) String() string {
 	path := p.Path
 	if path == "" {
@@ -50,18 +51,23 @@ func (p Problem) String() string {
 	return s
 }
 
+// costProblem is the problem of a value that would take too long to check.
 func costProblem() Problem {
-	return Problem{Expected: "a value that can be checked in reasonable time", Got: "too many parts for this schema", Hint: "send less at once"}
+	return Problem{
+		Expected: "a value that can be checked in reasonable time",
+		Got:      "too many parts for this schema",
+		Hint:     "send less at once",
+	}
 }
 
-// pathAt gives the path of the value that starts at a place. The walker keeps no
-// path while it goes; the text is read again when one is wanted.
+// pathAt returns the path of the value that starts at a byte. It reads the text
+// again, because the walker does not record paths while it checks.
 func pathAt(text []byte, at int) string {
 	path, _ := locate(text, at)
 	return path
 }
 
-// lastName gives the name of the member whose value starts at a place.
+// lastName returns the name of the member whose value starts at a byte.
 func lastName(text []byte, at int) string {
 	_, name := locate(text, at)
 	return name
@@ -92,7 +98,7 @@ func locate(text []byte, at int) (path, name string) {
 	}
 }
 
-// enterMember stops before the member's value in which a place lies.
+// enterMember stops before the value of the member that a byte lies in.
 func enterMember(c *rawjson.Cursor, at int) (name string, ok bool) {
 	for {
 		key, ok := c.Key()
@@ -118,12 +124,12 @@ func enterElement(c *rawjson.Cursor, at int) (i int, ok bool) {
 	return 0, false
 }
 
-// joinPath appends a member's name, quoted where it would read as something
-// else.
+// joinPath appends the name of a member, quoted if it is not plain.
 func joinPath(path, name string) string {
 	plain := name != "" && len(name) <= 100
 	for _, r := range name {
-		plain = plain && (r == '_' || r == '-' || r == '$' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r > 127)
+		plain = plain &&
+			(r == '_' || r == '-' || r == '$' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r > 127)
 	}
 	switch {
 	case !plain:
@@ -134,7 +140,7 @@ func joinPath(path, name string) string {
 	return path + "." + name
 }
 
-// clip cuts a text for display, at a whole character.
+// clip shortens a text for display, between two characters.
 func clip(s string, most int) string {
 	if len(s) <= most {
 		return s

@@ -4,9 +4,9 @@
 // For and ForOutput write the schema of a tool's arguments and results from
 // their Go types. Compile compiles any schema, one of ours or one that another
 // server sent. A Schema checks JSON text and describes each problem so that a
-// model can correct its call. The package opens no network connections. A check
-// does not run for long, because a check that would cost too much is
-// refused, so schemas and values from other servers are safe.
+// model can correct its call. The package opens no network connections. It
+// refuses a check that would cost too much, so schemas and values from other
+// servers are safe.
 //
 // A Schema uses up to two engines. The walker reads the text once, without
 // decoding it, and knows the keywords that tools commonly use. A schema with
@@ -41,31 +41,31 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// Limits on a schema that is compiled.
+// Limits of a schema.
 const (
 	MaxSize       = 256 << 10 // bytes
-	MaxDepth      = 128       // arrays and objects inside each other
+	MaxDepth      = 128       // of nested arrays and objects
 	MaxSubschemas = 4000
 )
 
 // Schema is a compiled schema. It is immutable and safe for concurrent use.
 type Schema struct {
-	raw     json.RawMessage
-	root    *node
-	defaultsSize    int   // bytes that all defaults together take
-	full    *fullEngine // nil when the walker knows every keyword
-	formats bool  // whether format is enforced
+	raw          json.RawMessage
+	root         *node
+	defaultsSize int         // size of all defaults in bytes
+	full         *fullEngine // nil if the walker knows every keyword
+	formats      bool        // formats are enforced
 }
 
-// Compile makes a schema ready to check values. The schema is an object or a
-// boolean, of dialect 2020-12 (assumed when $schema is absent) or draft-07; an
-// empty one stands for an object without members. References must lead to
-// somewhere inside the schema. Keywords nobody knows, format among them, are
-// annotations and check nothing. raw must not be changed afterwards.
+// Compile prepares a schema to check values. The schema is an object or a
+// boolean, of dialect 2020-12 (also if $schema is missing) or draft-07. An empty
+// raw stands for an object without members. References must lead to a place
+// inside the schema. Unknown keywords, and format, are annotations and check
+// nothing. The caller must not change raw afterwards.
 func Compile(raw json.RawMessage) (*Schema, error) { return compile(raw, false) }
 
-// CompileStrict is Compile with the formats date-time, date, time, email, uri,
-// uuid, ipv4 and ipv6 enforced.
+// CompileStrict is Compile, but enforces the formats date-time, date, time,
+// email, uri, uuid, ipv4 and ipv6.
 func CompileStrict(raw json.RawMessage) (*Schema, error) { return compile(raw, true) }
 
 func compile(raw json.RawMessage, formats bool) (*Schema, error) {
@@ -73,7 +73,7 @@ func compile(raw json.RawMessage, formats bool) (*Schema, error) {
 		raw = json.RawMessage(`{"type":"object","additionalProperties":false}`)
 	}
 	if len(raw) > MaxSize {
-		return nil, fmt.Errorf("schema of %d bytes: at most %d are taken", len(raw), MaxSize)
+		return nil, fmt.Errorf("schema of %d bytes: at most %d are allowed", len(raw), MaxSize)
 	}
 	if err := rawjson.Check(raw, MaxDepth); err != nil {
 		return nil, fmt.Errorf("schema is not JSON: %w", err)
@@ -101,7 +101,7 @@ const (
 	draft07   = "http://json-schema.org/draft-07/schema#"
 )
 
-// dialect tells which of the two dialects a schema is written in.
+// dialect returns the dialect that a schema is written in.
 func dialect(raw []byte) (string, error) {
 	v, ok := rawjson.Get(raw, "$schema")
 	if !ok {
@@ -118,20 +118,25 @@ func dialect(raw []byte) (string, error) {
 	case "https://json-schema.org/draft-07/schema":
 		return draft07, nil
 	}
-	return "", fmt.Errorf("$schema %s is not supported: use 2020-12 (%s) or draft-07 (%s)", clip(string(v), 100), draft2020, draft07)
+	return "", fmt.Errorf(
+		"$schema %s is not supported: use 2020-12 (%s) or draft-07 (%s)",
+		clip(string(v), 100),
+		draft2020,
+		draft07,
+	)
 }
 
-// Raw is the text the schema was compiled from.
+// Raw returns the text that the schema was compiled from.
 func (s *Schema) Raw() json.RawMessage { return s.raw }
 
-// Check reports whether raw, which rawjson.Check has passed, fits the schema.
-// The error is a *Mismatch.
+// Check reports whether raw fits the schema. The caller has checked raw by
+// rawjson.Check. The error is a *Mismatch.
 func (s *Schema) Check(raw []byte) error {
 	w := walker{text: raw, cur: rawjson.At(raw), formats: s.formats}
 	return s.check(&w)
 }
 
-// run walks the text and, where that is not all, asks the full engine.
+// check runs the walker and, if the schema needs it, the full engine.
 func (s *Schema) check(w *walker) error {
 	w.budget = maxWork
 	w.value(s.root)
@@ -146,14 +151,14 @@ func (s *Schema) check(w *walker) error {
 	return nil
 }
 
-// Canonical gives arguments in the form a handler reads: checked, and with the
-// defaults of absent members filled in, at the top and in the objects that are
-// there. Nothing that was written is changed, so numbers keep their spelling;
-// when nothing has to be added, the result is args itself. No args at all count
-// as {}. The error is a *Mismatch. args has passed rawjson.Check.
+// Canonical checks arguments and fills in the defaults of missing members, at
+// the top and in the objects that are present. It changes nothing else, so
+// numbers keep their spelling. If there is nothing to fill in, the result is
+// args itself. Empty args count as {}. The caller has checked args by
+// rawjson.Check. The error is a *Mismatch.
 //
-// A default that does not fit its own schema, or that stands behind a reference
-// or a combination of schemas, is not filled in.
+// A default is not filled in if it does not fit its own schema, or is inside a
+// reference or a combination of schemas.
 func (s *Schema) Canonical(args []byte) (json.RawMessage, error) {
 	if len(args) == 0 {
 		args = []byte("{}")
@@ -165,8 +170,8 @@ func (s *Schema) Canonical(args []byte) (json.RawMessage, error) {
 	return w.filled(), nil
 }
 
-// keepDefaults keeps the defaults that can be filled in: those that fit their
-// own schema, made canonical themselves.
+// compileDefaults prepares the defaults that fit their own schema, with the
+// defaults inside them filled in.
 func (s *Schema) compileDefaults(n *node) error {
 	if n == nil {
 		return nil

@@ -41,14 +41,23 @@ func TestProblems(t *testing.T) {
 		{`{}`, `path: required, expected a string of at least 1 character`},
 		{`{"path":""}`, `path: expected a string of at least 1 character, got ""`},
 		{`{"path":7}`, `path: expected a string of at least 1 character, got 7`},
-		{`{"path":null}`, `path: expected a string of at least 1 character, got null, leave it out when there is nothing to say`},
+		{
+			`{"path":null}`,
+			`path: expected a string of at least 1 character, got null, leave it out when there is nothing to say`,
+		},
 		{`[]`, `arguments: expected an object, got an array`},
 		{`"{\"path\":1}"`, `arguments: expected an object, got "{\"path\":1}", send JSON itself, not a string of it`},
 		{`{"path":"a","offest":1}`, `offest: unknown argument, did you mean "offset"?`},
 		{`{"path":"a","OffSet":1}`, `OffSet: unknown argument, did you mean "offset"?`},
 		{`{"path":"a","filePath":"b"}`, `filePath: unknown argument, did you mean "file_path"?`},
-		{`{"path":"a","zzz":1}`, `zzz: unknown argument, there are path, offset, limit, file_path, mode, edits, ratio, tag, env, when, exact, pair`},
-		{`{"path":"a","a b":1}`, `["a b"]: unknown argument, there are path, offset, limit, file_path, mode, edits, ratio, tag, env, when, exact, pair`},
+		{
+			`{"path":"a","zzz":1}`,
+			`zzz: unknown argument, there are path, offset, limit, file_path, mode, edits, ratio, tag, env, when, exact, pair`,
+		},
+		{
+			`{"path":"a","a b":1}`,
+			`["a b"]: unknown argument, there are path, offset, limit, file_path, mode, edits, ratio, tag, env, when, exact, pair`,
+		},
 		{`{"path":"a","limit":"abc"}`, `limit: expected an integer from 1 to 2000, got "abc"`},
 		{`{"path":"a","limit":0}`, `limit: expected an integer from 1 to 2000, got 0`},
 		{`{"path":"a","limit":2001}`, `limit: expected an integer from 1 to 2000, got 2001`},
@@ -58,19 +67,37 @@ func TestProblems(t *testing.T) {
 		{`{"path":"a","mode":"txt"}`, `mode: expected one of "text", "hex", "auto", got "txt", did you mean "text"?`},
 		{`{"path":"a","mode":1}`, `mode: expected one of "text", "hex", "auto", got 1`},
 		{`{"path":"a","edits":[]}`, `edits: expected an array of 1 to 3 items, got 0 items`},
-		{`{"path":"a","edits":[{},{},{},{}]}`, "edits[0].old: required, expected a string\nedits[0].new: required, expected a string\nedits[1].old: required, expected a string\nedits[1].new: required, expected a string\nedits[2].old: required, expected a string"},
+		{
+			`{"path":"a","edits":[{},{},{},{}]}`,
+			"edits[0].old: required, expected a string\nedits[0].new: required, expected a string\nedits[1].old: required, expected a string\nedits[1].new: required, expected a string\nedits[2].old: required, expected a string",
+		},
 		{`{"path":"a","pair":[1]}`, `pair: expected an array of exactly 2 items, got 1 item`},
-		{`{"path":"a","edits":[{"old":"x","new":"y"},{"old":"x","new":[]}]}`, `edits[1].new: expected a string, got an array`},
-		{`{"path":"a","edits":[{"old":"x","nwe":"y","new":"z"}]}`, `edits[0].nwe: unknown argument, did you mean "new"?`},
-		{`{"path":"a","edits":"[{\"old\":\"x\"}]"}`, `edits: expected an array of 1 to 3 items, got "[{\"old\":\"x\"}]", send JSON itself, not a string of it`},
+		{
+			`{"path":"a","edits":[{"old":"x","new":"y"},{"old":"x","new":[]}]}`,
+			`edits[1].new: expected a string, got an array`,
+		},
+		{
+			`{"path":"a","edits":[{"old":"x","nwe":"y","new":"z"}]}`,
+			`edits[0].nwe: unknown argument, did you mean "new"?`,
+		},
+		{
+			`{"path":"a","edits":"[{\"old\":\"x\"}]"}`,
+			`edits: expected an array of 1 to 3 items, got "[{\"old\":\"x\"}]", send JSON itself, not a string of it`,
+		},
 		{`{"path":"a","ratio":0}`, `ratio: expected a number greater than 0 and at most 1, got 0`},
 		{`{"path":"a","ratio":true}`, `ratio: expected a number greater than 0 and at most 1, got true`},
-		{`{"path":"a","tag":"abcdef"}`, `tag: expected a string of at most 5 characters that matches ^[a-z]+$, got 6 characters`},
+		{
+			`{"path":"a","tag":"abcdef"}`,
+			`tag: expected a string of at most 5 characters that matches ^[a-z]+$, got 6 characters`,
+		},
 		{`{"path":"a","tag":"A"}`, `tag: expected a string of at most 5 characters that matches ^[a-z]+$, got "A"`},
 		{`{"path":"a","env":{"PATH":1}}`, `env.PATH: expected a string, got 1`},
 		{`{"path":"a","when":1}`, `when: expected a string (date-time) or null, got 1`},
 		{`{"path":"a","exact":{"a":[1,3]}}`, `exact: expected {"a":[1,2]}, got an object`},
-		{`{"offset":"x","limit":"y"}`, "offset: expected an integer of at least 1, got \"x\"\nlimit: expected an integer from 1 to 2000, got \"y\"\npath: required, expected a string of at least 1 character"},
+		{
+			`{"offset":"x","limit":"y"}`,
+			"offset: expected an integer of at least 1, got \"x\"\nlimit: expected an integer from 1 to 2000, got \"y\"\npath: required, expected a string of at least 1 character",
+		},
 	} {
 		err := s.Check([]byte(c.args))
 		if m, ok := errors.AsType[*Mismatch](err); !ok || m.Error() != c.want {
@@ -110,9 +137,15 @@ func TestCanonical(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
 		{`{"need":"y"}`, `{"need":"y","a":1,"b":{"c":"x"}}`},
 		{`{"a":2,"b":{"c":"z"},"need":"y"}`, `{"a":2,"b":{"c":"z"},"need":"y"}`},
-		{` { "need" : "y" , "n" : 12345678901234567890.0 } `, ` { "need" : "y" , "n" : 12345678901234567890.0 ,"a":1,"b":{"c":"x"}} `},
+		{
+			` { "need" : "y" , "n" : 12345678901234567890.0 } `,
+			` { "need" : "y" , "n" : 12345678901234567890.0 ,"a":1,"b":{"c":"x"}} `,
+		},
 		{`{"need":"y","b":{"d":1},"a":5}`, `{"need":"y","b":{"d":1,"c":"x"},"a":5}`},
-		{`{"need":"y","b":{},"a":5,"list":[{},{"e":2},{ }]}`, `{"need":"y","b":{"c":"x"},"a":5,"list":[{"e":[1]},{"e":2},{ "e":[1]}]}`},
+		{
+			`{"need":"y","b":{},"a":5,"list":[{},{"e":2},{ }]}`,
+			`{"need":"y","b":{"c":"x"},"a":5,"list":[{"e":[1]},{"e":2},{ "e":[1]}]}`,
+		},
 	} {
 		got, err := s.Canonical([]byte(c.args))
 		if err != nil || string(got) != c.want {
@@ -134,7 +167,8 @@ func TestCanonicalOfNothing(t *testing.T) {
 			t.Errorf("got %s, %v, want {}", got, err)
 		}
 	}
-	if _, err := mustCompile(t, ``).Canonical([]byte(`{"a":1}`)); err == nil || err.Error() != "a: unknown argument, there are none" {
+	if _, err := mustCompile(t, ``).Canonical([]byte(`{"a":1}`)); err == nil ||
+		err.Error() != "a: unknown argument, there are none" {
 		t.Errorf("got %v", err)
 	}
 }
@@ -166,7 +200,9 @@ func TestCanonicalOfManyMembers(t *testing.T) {
 
 func TestCheckAndCanonicalHardlyAllocate(t *testing.T) {
 	s := mustCompile(t, editSchema)
-	args := []byte(`{"path":"docs/design.md","offset":10,"limit":500,"mode":"text","edits":[{"old":"a\nb","new":"c"}],"tag":"abc"}`)
+	args := []byte(
+		`{"path":"docs/design.md","offset":10,"limit":500,"mode":"text","edits":[{"old":"a\nb","new":"c"}],"tag":"abc"}`,
+	)
 	if n := testing.AllocsPerRun(100, func() {
 		if _, err := s.Canonical(args); err != nil {
 			t.Error(err)
@@ -181,9 +217,12 @@ func TestCompileRefuses(t *testing.T) {
 	for _, c := range []struct{ schema, want string }{
 		{`{`, "schema is not JSON: unexpected end of text at byte 1"},
 		{`[]`, "schema: expected an object or a boolean, got []"},
-		{`{"$schema":"http://json-schema.org/draft-04/schema#"}`, "is not supported: use 2020-12 (https://json-schema.org/draft/2020-12/schema) or draft-07"},
+		{
+			`{"$schema":"http://json-schema.org/draft-04/schema#"}`,
+			"is not supported: use 2020-12 (https://json-schema.org/draft/2020-12/schema) or draft-07",
+		},
 		{`{"$schema":7}`, "$schema 7 is not supported"},
-		{`{"type":"text"}`, `/type: "text" is no JSON type`},
+		{`{"type":"text"}`, `/type: "text" is not a JSON type`},
 		{`{"type":[]}`, "names no type"},
 		{`{"properties":{"a":{"minimum":"1"}}}`, `/properties/a/minimum: expected a number, got "1"`},
 		{`{"minLength":-1}`, "/minLength: expected a whole number from 0 on, got -1"},
@@ -191,18 +230,30 @@ func TestCompileRefuses(t *testing.T) {
 		{`{"enum":{}}`, "/enum: expected an array"},
 		{`{"pattern":"(?=x)"}`, "/pattern: error parsing regexp"},
 		{`{"properties":{"a":null}}`, "/properties/a: expected an object or a boolean, got null"},
-		{`{"$ref":"https://example.com/other.json"}`, `reference "https://example.com/other.json" leads to nothing inside the schema, and nothing outside is fetched`},
+		{
+			`{"$ref":"https://example.com/other.json"}`,
+			`reference "https://example.com/other.json" leads to nothing inside the schema, and nothing outside is fetched`,
+		},
 		{`{"$ref":"#/$defs/x"}`, "leads to nothing inside the schema"},
 		{`{"$ref":"#"}`, "leads back to itself without going into the value"},
-		{`{"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"}]},"b":{"anyOf":[{},{"$ref":"#/$defs/a"}]}},"properties":{"p":{"$ref":"#/$defs/a"}}}`, "leads back to itself"},
+		{
+			`{"$defs":{"a":{"allOf":[{"$ref":"#/$defs/b"}]},"b":{"anyOf":[{},{"$ref":"#/$defs/a"}]}},"properties":{"p":{"$ref":"#/$defs/a"}}}`,
+			"leads back to itself",
+		},
 		{deep, "nested too deep"},
-		{`{"description":"` + strings.Repeat("x", MaxSize) + `"}`, "at most 262144 are taken"},
+		{`{"description":"` + strings.Repeat("x", MaxSize) + `"}`, "at most 262144 are allowed"},
 		{`{"prefixItems":[` + strings.Repeat(`true,`, MaxSubschemas) + `{}]}`, "more than 4000 subschemas"},
 		{`{"allOf":[` + strings.Repeat(`{},`, 3*MaxSubschemas) + `{}]}`, "more than 4000 subschemas"},
 		{`{"pattern":"(abcdefghijklmnop){999}"}`, "/pattern: a pattern of more than 10000 steps"},
 		{`{"not":{"pattern":"(abcdefghijklmnop){999}"}}`, "/not/pattern: a pattern of more than 10000 steps"},
-		{`{"patternProperties":{"x{900}":{},"y{900}":{}` + strings.Repeat(`},"not":{"patternProperties":{"x{900}":{},"y{900}":{}`, 9) + strings.Repeat(`}`, 9) + `}}`, "patterns of more than 10000 steps together"},
-		{`{"items":{"pattern":"x{900}"` + strings.Repeat(`,"items":{"pattern":"x{900}"`, 11) + strings.Repeat(`}`, 12) + `}`, "patterns of more than 10000 steps together"},
+		{
+			`{"patternProperties":{"x{900}":{},"y{900}":{}` + strings.Repeat(`},"not":{"patternProperties":{"x{900}":{},"y{900}":{}`, 9) + strings.Repeat(`}`, 9) + `}}`,
+			"patterns of more than 10000 steps together",
+		},
+		{
+			`{"items":{"pattern":"x{900}"` + strings.Repeat(`,"items":{"pattern":"x{900}"`, 11) + strings.Repeat(`}`, 12) + `}`,
+			"patterns of more than 10000 steps together",
+		},
 	} {
 		_, err := Compile([]byte(c.schema))
 		if err == nil || !strings.Contains(err.Error(), c.want) {
@@ -213,7 +264,8 @@ func TestCompileRefuses(t *testing.T) {
 	for i := range MaxSubschemas + 1 {
 		fmt.Fprintf(&wide, `,"p%d":{}`, i)
 	}
-	if _, err := Compile([]byte(`{"properties":{` + wide.String()[1:] + `}}`)); err == nil || !strings.Contains(err.Error(), "more than 4000 subschemas") {
+	if _, err := Compile([]byte(`{"properties":{` + wide.String()[1:] + `}}`)); err == nil ||
+		!strings.Contains(err.Error(), "more than 4000 subschemas") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -241,11 +293,13 @@ func TestHostileSchemasDoNotHang(t *testing.T) {
 	}
 
 	s = mustCompile(t, `{"pattern":"^(x{0,900}y{0,900})*$"}`)
-	if err := s.Check([]byte(`"` + strings.Repeat("x", 10<<20) + `"`)); err == nil || !strings.Contains(err.Error(), "too many parts") {
+	if err := s.Check([]byte(`"` + strings.Repeat("x", 10<<20) + `"`)); err == nil ||
+		!strings.Contains(err.Error(), "too many parts") {
 		t.Errorf("slow pattern: got %v", err)
 	}
 	s = mustCompile(t, `{"anyOf":[{"pattern":"^(x{0,900}y{0,900})*$"}]}`)
-	if err := s.Check([]byte(`"` + strings.Repeat("x", 10<<20) + `"`)); err == nil || !strings.Contains(err.Error(), "too many parts") {
+	if err := s.Check([]byte(`"` + strings.Repeat("x", 10<<20) + `"`)); err == nil ||
+		!strings.Contains(err.Error(), "too many parts") {
 		t.Errorf("slow pattern: got %v", err)
 	}
 
@@ -277,7 +331,15 @@ func TestFormatsAreEnforcedOnlyWhenStrict(t *testing.T) {
 	for _, c := range []struct{ format, good, bad string }{
 		{"date-time", "2026-01-02T03:04:05.5+01:00", "2026-01-02 03:04"}, {"date", "2026-02-28", "2026-02-30"},
 		{"time", "10:00:00Z", "25:00:00Z"}, {"email", "a@b.example", "A <a@b.example>"}, {"uri", "https://x/y", "x/y"},
-		{"uuid", "123e4567-e89b-12d3-a456-426614174000", "123e4567"}, {"ipv4", "1.2.3.4", "::1"}, {"ipv6", "::1", "1.2.3.4"},
+		{
+			"uuid",
+			"123e4567-e89b-12d3-a456-426614174000",
+			"123e4567"}, {"ipv4",
+			"1.2.3.4",
+			"::1"}, {"ipv6",
+			"::1",
+			"1.2.3.4",
+		},
 	} {
 		raw := []byte(`{"type":"string","format":"` + c.format + `"}`)
 		strict, err := CompileStrict(raw)
@@ -288,7 +350,8 @@ func TestFormatsAreEnforcedOnlyWhenStrict(t *testing.T) {
 		if err := strict.Check(good); err != nil {
 			t.Error(err)
 		}
-		if err := strict.Check(bad); err == nil || !strings.Contains(err.Error(), "expected a string ("+c.format+"), got ") {
+		if err := strict.Check(bad); err == nil ||
+			!strings.Contains(err.Error(), "expected a string ("+c.format+"), got ") {
 			t.Errorf("%s: got %v", c.format, err)
 		}
 		if err := mustCompile(t, string(raw)).Check(bad); err != nil {
@@ -313,7 +376,8 @@ func FuzzCheck(f *testing.F) {
 		_, _ = s.FromFlags([]string{"a=1", "a.b=2", string(value)})
 		checked := rawjson.Check(value, 0) == nil
 		err = s.Check(value)
-		if m, ok := errors.AsType[*Mismatch](err); err != nil && (!ok || len(m.Problems) == 0 || len(m.Problems) > maxProblems || m.Error() == "") {
+		if m, ok := errors.AsType[*Mismatch](err); err != nil &&
+			(!ok || len(m.Problems) == 0 || len(m.Problems) > maxProblems || m.Error() == "") {
 			t.Fatalf("odd error %#v", err)
 		}
 		full, cerr := s.Canonical(value)
@@ -345,7 +409,11 @@ func FuzzCompile(f *testing.F) {
 	f.Add([]byte(editSchema))
 	f.Add([]byte(`{"$defs":{"a":{"$dynamicAnchor":"n"}},"$dynamicRef":"#n"}`))
 	f.Add([]byte(`{"$id":"http://x/","$ref":"y#z","$defs":{"q":{"$id":"y","$anchor":"z"}}}`))
-	f.Add([]byte(`{"$schema":"http://json-schema.org/draft-07/schema#","dependencies":{"a":["b"],"c":{}},"definitions":{}}`))
+	f.Add(
+		[]byte(
+			`{"$schema":"http://json-schema.org/draft-07/schema#","dependencies":{"a":["b"],"c":{}},"definitions":{}}`,
+		),
+	)
 	f.Fuzz(func(t *testing.T, schema []byte) {
 		s, err := Compile(schema)
 		if err != nil {

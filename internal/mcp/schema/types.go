@@ -12,39 +12,45 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// For writes the schema of values of a type as arguments. It is as short as it
-// can be, since every client pays for each byte on every listing.
+// For writes the schema of a type for arguments. The schema is short, because
+// clients pay for each byte of a listing.
 //
-// Struct fields become members as encoding/json names them, in order, embedded
-// structs flattened; other members are refused. A member is required unless it
-// is a pointer, has omitempty or omitzero, or a default. null is never allowed
-// where the type does not ask for it: an optional member is left out. Types
-// that occur inside themselves are written once, under $defs.
+// Struct fields become members as in encoding/json, in order, with embedded
+// structs flattened. Other members are refused. A member is required unless it
+// is a pointer, has omitempty or omitzero, or has a default. null is allowed
+// only if the type asks for it: an optional member is left out instead.
+// Recursive types are written once, under $defs.
 //
 // The tags of a field:
 //
 //	doc      the description
 //	default  a value as JSON; for strings the bare text
 //	min max  bounds of numbers, of the length of strings, of the count of items
-//	enum     allowed values, separated by commas; of a list's items
-//	pattern  a regular expression; of a list's items
-//	format   a format; of a list's items
+//	enum     allowed values, separated by commas; of the items of a list
+//	pattern  a regular expression; of the items of a list
+//	format   a format; of the items of a list
 //	header   the name of the HTTP header that repeats the argument
-//	text     see Product; means nothing here
+//	text     see Product; ignored here
 func For(t reflect.Type) (json.RawMessage, error) { return write(t, false) }
 
-// ForOutput writes the schema of values of a type as encoding/json encodes
-// them, once tool.Typed has made empty lists of nil slices and maps: a nil
-// pointer is null, what is always written is required, and other members are
-// not excluded, so that a later version may add some; default and header mean nothing. A member tagged text:"product" must be a
-// string or a pointer to one.
+// ForOutput writes the schema of a type for results, as encoding/json encodes
+// them after tool.Typed has replaced nil slices and maps by empty ones: a nil
+// pointer is null, and what is always encoded is required. Other members are
+// allowed, so that a later version can add some. The tags default and header are
+// ignored. A member tagged text:"product" must be a string or a pointer to one.
 func ForOutput(t reflect.Type) (json.RawMessage, error) { return write(t, true) }
 
 func write(t reflect.Type, out bool) (json.RawMessage, error) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
 	}
-	w := writer{out: out, root: t, recursive: map[reflect.Type]bool{}, names: map[reflect.Type]string{}, usedNames: map[string]bool{}}
+	w := writer{
+		out:       out,
+		root:      t,
+		recursive: map[reflect.Type]bool{},
+		names:     map[reflect.Type]string{},
+		usedNames: map[string]bool{},
+	}
 	w.findRecursive(t, map[reflect.Type]bool{}, map[reflect.Type]bool{})
 	o, err := w.body(t, nil)
 	if err != nil {
@@ -60,8 +66,8 @@ func write(t reflect.Type, out bool) (json.RawMessage, error) {
 	return raw, nil
 }
 
-// verify finds what an author got wrong: a default outside its own schema, a
-// pattern that is none, a header on a list.
+// verify finds mistakes of the author: a default that does not fit its schema,
+// an invalid pattern, a header on a list.
 func verify(raw []byte) error {
 	s, err := CompileStrict(raw)
 	if err != nil {
@@ -95,15 +101,15 @@ func (n *node) badDefaults(path string) error {
 
 // writer writes one schema.
 type writer struct {
-	out     bool
-	root    reflect.Type
-	recursive map[reflect.Type]bool   // types that occur inside themselves
-	names   map[reflect.Type]string // under $defs
-	usedNames   map[string]bool
-	pending []reflect.Type // named, not written yet
+	out       bool
+	root      reflect.Type
+	recursive map[reflect.Type]bool   // types that contain themselves
+	names     map[reflect.Type]string // names under $defs
+	usedNames map[string]bool
+	pending   []reflect.Type // named, but not written yet
 }
 
-// object is JSON being written, one member after the other.
+// object is a JSON object that is being written, without its braces.
 type object []byte
 
 func (o *object) add(key string, value []byte) {
@@ -126,8 +132,8 @@ var (
 	numberType = reflect.TypeFor[json.Number]()
 )
 
-// opaque tells how types look that encode themselves: their JSON type, "" for
-// any.
+// ownEncoding returns the JSON type of a type that encodes itself, "" for any
+// type. It returns false for other types.
 func (w *writer) ownEncoding(t reflect.Type) (name string, ok bool) {
 	switch t {
 	case timeType:
@@ -153,7 +159,7 @@ func (w *writer) ownEncoding(t reflect.Type) (name string, ok bool) {
 	return "", false
 }
 
-// findLoops notes the types that occur inside themselves.
+// findRecursive records the recursive types.
 func (w *writer) findRecursive(t reflect.Type, open, done map[reflect.Type]bool) {
 	if open[t] {
 		w.recursive[t] = true
@@ -174,8 +180,8 @@ func (w *writer) findRecursive(t reflect.Type, open, done map[reflect.Type]bool)
 	open[t], done[t] = false, true
 }
 
-// schema writes the schema of a type at its place, by reference if it loops.
-// Inside a list or a member of an output, what can be nil may be null.
+// schema writes the schema of a type at its place, as a reference if it is
+// recursive. In outputs, pointers in a list or a member may be null.
 func (w *writer) schema(t reflect.Type, f *field) (object, error) {
 	null := false
 	for t.Kind() == reflect.Pointer {
@@ -206,7 +212,7 @@ func (w *writer) reference(t reflect.Type, null bool) (o object) {
 	return either
 }
 
-// nullable adds null to the type that a schema begins with, and to its enum.
+// nullable adds null to the type and to the enum of a schema.
 func nullable(o object) (n object) {
 	for key, v := range rawjson.Object(o.close()) {
 		switch string(key) {
@@ -221,7 +227,8 @@ func nullable(o object) (n object) {
 	return n
 }
 
-// body writes the schema of a type itself, with what the field's tags add.
+// body writes the schema of a type itself, with the constraints in the tags of
+// the field.
 func (w *writer) body(t reflect.Type, f *field) (o object, err error) {
 	if f != nil && f.quoted {
 		o.text("type", "string")
@@ -271,8 +278,9 @@ func typeName(k reflect.Kind) string {
 	return ""
 }
 
-// range_ says what fits an unsigned or small integer, so that decoding cannot
-// fail on what the schema let through. An int64 goes without saying.
+// integerRange adds the range of unsigned and small integers, so that decoding
+// cannot fail on a value that fits the schema. It omits that of int64, which
+// nearly every schema would repeat.
 func (w *writer) integerRange(o *object, t reflect.Type, f *field) {
 	if w.out || f.tag("enum") != "" {
 		return
@@ -362,7 +370,7 @@ func (w *writer) structBody(t reflect.Type) (o object, err error) {
 		}
 	}
 	if len(props) > 0 || !w.out && t == w.root {
-		o.add("properties", props.close()) // also of no arguments, because some model APIs refuse a schema without
+		o.add("properties", props.close()) // even if empty, because some model APIs refuse a schema without
 	}
 	if len(required) > 0 {
 		required[len(required)-1] = ']'
@@ -374,7 +382,8 @@ func (w *writer) structBody(t reflect.Type) (o object, err error) {
 	return o, nil
 }
 
-// member writes a field's schema: its type's, and what is said about the field.
+// member writes the schema of a field: that of its type, with description,
+// default and header.
 func (w *writer) member(f *field) (object, error) {
 	o, err := w.schema(f.typ, f)
 	if err != nil {
@@ -399,7 +408,7 @@ func (w *writer) member(f *field) (object, error) {
 	return o, nil
 }
 
-// defs writes the types that were referred to. Writing one may name others.
+// defs writes the types that were referred to. Writing one may add others.
 func (w *writer) defs(o *object) error {
 	var defs object
 	for len(w.pending) > 0 {
@@ -417,7 +426,8 @@ func (w *writer) defs(o *object) error {
 	return nil
 }
 
-// name gives a type its name under $defs, letters and digits only.
+// name returns the name of a type under $defs, which has letters and digits
+// only.
 func (w *writer) name(t reflect.Type) string {
 	if name, ok := w.names[t]; ok {
 		return name
@@ -437,9 +447,9 @@ func (w *writer) name(t reflect.Type) string {
 	return name
 }
 
-// Product finds the one member of a result type that is tagged text:"product":
-// the text that the tool is called for. It returns false if the type has none,
-// or more than one.
+// Product returns the only member of a result type that is tagged
+// text:"product": the text that the tool is called for. It returns false if the
+// type has none or several.
 func Product(t reflect.Type) (member string, ok bool) {
 	for t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -462,7 +472,7 @@ func isText(t reflect.Type) bool {
 	return t.Kind() == reflect.String || t.Kind() == reflect.Pointer && t.Elem().Kind() == reflect.String
 }
 
-// InText lists the members of a result type that its text holds: its product,
+// InText returns the members of a result type that are in its text: the product,
 // and those tagged text:"facts".
 func InText(t reflect.Type) []string {
 	for t.Kind() == reflect.Pointer {

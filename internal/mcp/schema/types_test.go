@@ -114,8 +114,16 @@ func TestFor(t *testing.T) {
 			*deepName
 			Name string `json:"name"`
 		}{}, `{"type":"object","properties":{"a":{"type":"string"},"b":{"type":"integer"},"name":{"type":"string"}},"required":["a","name"]` + end},
-		{"a type inside itself", loop{}, `{"type":"object","properties":{"name":{"type":"string"},"kids":{"type":"array","items":{"$ref":"#"}}},"required":["name"]` + end},
-		{"a type inside itself, further in", pair{}, `{"type":"object","properties":{"left":{"$ref":"#/$defs/loop"},"right":{"$ref":"#/$defs/loop"}},"required":["right"],"additionalProperties":false,"$defs":{"loop":{"type":"object","properties":{"name":{"type":"string"},"kids":{"type":"array","items":{"$ref":"#/$defs/loop"}}},"required":["name"],"additionalProperties":false}}}`},
+		{
+			"a type inside itself",
+			loop{},
+			`{"type":"object","properties":{"name":{"type":"string"},"kids":{"type":"array","items":{"$ref":"#"}}},"required":["name"]` + end,
+		},
+		{
+			"a type inside itself, further in",
+			pair{},
+			`{"type":"object","properties":{"left":{"$ref":"#/$defs/loop"},"right":{"$ref":"#/$defs/loop"}},"required":["right"],"additionalProperties":false,"$defs":{"loop":{"type":"object","properties":{"name":{"type":"string"},"kids":{"type":"array","items":{"$ref":"#/$defs/loop"}}},"required":["name"],"additionalProperties":false}}}`,
+		},
 		{"a list of itself", list{}, `{"type":"array","items":{"$ref":"#"}}`},
 	} {
 		got, err := For(reflect.TypeOf(c.of))

@@ -7,26 +7,26 @@ import (
 )
 
 const (
-	maxProblems = 5       // that are reported of one value
-	maxWork     = 4 << 20 // steps of one walk, beyond reading the text
+	maxProblems = 5       // most problems that are reported for one value
+	maxWork     = 4 << 20 // most steps of one walk, besides reading the text
 )
 
 // walker checks one text against nodes, in one pass and without decoding it. It
-// lives on the stack: its happy path allocates only what fill adds.
+// lives on the stack. If the value fits, only filling in defaults allocates.
 type walker struct {
-	text     []byte
-	cur      rawjson.Cursor
-	formats  bool
-	problems []Problem
-	budget     int  // steps before the walk is given up
-	exhausted    bool // it was
-	fill     bool
-	defaultsSize     int
-	out      []byte // the text with defaults, up to copied
-	copied   int
+	text         []byte
+	cur          rawjson.Cursor
+	formats      bool
+	problems     []Problem
+	budget       int  // steps that are left
+	exhausted    bool // the budget was exceeded
+	fill         bool
+	defaultsSize int
+	out          []byte // the text up to copied, with defaults
+	copied       int
 }
 
-// done reports whether enough is known.
+// done reports whether the walk can stop.
 func (w *walker) done() bool { return w.exhausted || len(w.problems) >= maxProblems }
 
 func (w *walker) report(p Problem) {
@@ -35,7 +35,7 @@ func (w *walker) report(p Problem) {
 	}
 }
 
-// wrong reports the value at a place that is not what the node wants.
+// reportValue reports the value at a byte, which the node does not allow.
 func (w *walker) reportValue(at int, n *node, got string) {
 	v := w.at(at)
 	if got == "" {
@@ -44,13 +44,13 @@ func (w *walker) reportValue(at int, n *node, got string) {
 	w.report(Problem{Path: pathAt(w.text, at), Expected: n.expected(), Got: got, Hint: hintFor(n, v)})
 }
 
-// at gives the value that starts at a place.
+// at returns the value that starts at a byte.
 func (w *walker) at(i int) []byte {
 	c := rawjson.At(w.text[i:])
 	return c.Value()
 }
 
-// spend takes steps from the budget; without any left the walk ends.
+// charge subtracts steps from the budget. The walk ends if none is left.
 func (w *walker) charge(steps int) {
 	if w.budget -= steps; w.budget < 0 && !w.done() {
 		w.exhausted = true
@@ -58,7 +58,7 @@ func (w *walker) charge(steps int) {
 	}
 }
 
-// value passes the next value and checks it.
+// value reads the next value and checks it.
 func (w *walker) value(n *node) {
 	kind := w.cur.Kind()
 	at := w.cur.Offset()
@@ -90,7 +90,7 @@ func (w *walker) object(n *node, at int) {
 		return
 	}
 	w.cur.Enter()
-	var seen uint64 // which of the first 64 members with a default are there
+	var seen uint64 // bits of the first 64 members with a default that are present
 	required, defaults, next, empty := 0, 0, 0, true
 	for !w.done() {
 		key, ok := w.cur.Key()
@@ -128,11 +128,11 @@ func (w *walker) object(n *node, at int) {
 	}
 }
 
-// other passes the value of a member that is not among the properties.
+// otherMember reads the value of a member that is not among the properties.
 func (w *walker) otherMember(n *node) {
 	switch {
 	case n.closed:
-		w.cur.Kind() // to the value
+		w.cur.Kind() // moves to the value
 		w.reportUnknown(n, w.cur.Offset())
 		w.cur.Value()
 	case n.extra != nil:
@@ -150,7 +150,7 @@ func (w *walker) reportUnknown(n *node, at int) {
 	w.report(Problem{Path: path, Hint: hintUnknown(lastName(w.text, at), n.names())})
 }
 
-// missing reports the required members that an object lacks.
+// reportMissing reports the required members that an object lacks.
 func (w *walker) reportMissing(n *node, at int) {
 	there := n.present(w.at(at))
 	for i, p := range n.props {
@@ -160,7 +160,7 @@ func (w *walker) reportMissing(n *node, at int) {
 	}
 }
 
-// present tells which of a node's members an object has.
+// present reports for each member of a node whether an object has it.
 func (n *node) present(obj []byte) []bool {
 	there := make([]bool, len(n.props))
 	next := 0
@@ -172,9 +172,9 @@ func (n *node) present(obj []byte) []bool {
 	return there
 }
 
-// addDefaults copies the text up to the end of the object that was just passed
-// and puts the defaults of absent members before its closing bracket. seen tells
-// of the first 64 members whether they are there.
+// addDefaults copies the text up to the end of the object that was just read,
+// and adds the defaults of missing members before its closing brace. seen says
+// which of the first 64 members are present.
 func (w *walker) addDefaults(n *node, at int, seen uint64, empty bool) {
 	end := w.cur.Offset() - 1
 	if w.out == nil {
@@ -199,7 +199,8 @@ func (w *walker) addDefaults(n *node, at int, seen uint64, empty bool) {
 	}
 }
 
-// filled is the text with its defaults; the text itself when none were added.
+// filled returns the text with its defaults. It is the text itself if none was
+// added.
 func (w *walker) filled() []byte {
 	if w.out == nil {
 		return w.text
@@ -268,8 +269,8 @@ func (w *walker) number(n *node, at int, v []byte) {
 	}
 }
 
-// compare tells on which side of the bound a number lies. It is exact where
-// both fit an int64, and as exact as float64 otherwise.
+// compare returns -1, 0 or 1 if a number is below, at or above the bound. It is
+// exact if both fit an int64. Otherwise it compares as float64.
 func (b *bound) compare(v []byte) int {
 	if i, ok := rawjson.Int(v); ok && b.whole {
 		switch {
@@ -280,7 +281,7 @@ func (b *bound) compare(v []byte) int {
 		}
 		return 0
 	}
-	f, _ := strconv.ParseFloat(string(v), 64) // beyond its range it is an infinity, which compares well
+	f, _ := strconv.ParseFloat(string(v), 64) // Out of range it returns an infinity, which compares correctly.
 	switch {
 	case f < b.value:
 		return -1
