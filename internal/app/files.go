@@ -11,7 +11,7 @@ import (
 
 // rootOptions are how every folder of this host is opened.
 func (a *App) rootOptions() roots.Options {
-	return roots.Options{Protect: a.cfg.Modules.File.Protect()}
+	return roots.Options{Protect: a.cfg.Modules.File.Protected()}
 }
 
 // clientRoots makes what narrows the folders of calls to those of their clients.

@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/internal/config"
 	"gatehouse/internal/mcp/protocol"
+	"gatehouse/internal/modules/file"
 	"gatehouse/tool"
 )
 
@@ -68,7 +69,7 @@ func TestSettingsOfFiles(t *testing.T) {
 	cfg := settings(t)
 	own := t.TempDir()
 	cfg.Contexts = []config.Context{{Name: "main"}, {Name: "own", Roots: []string{own}}}
-	cfg.Modules.File = config.Files{Deny: []string{"secrets/**", "write:*.lock"}, Allow: []string{".env.test"}, MaxEdit: 100, MaxCopy: 200}
+	cfg.Modules.File = file.Settings{Deny: []string{"secrets/**", "write:*.lock"}, Allow: []string{".env.test"}, MaxEdit: 100, MaxCopy: 200}
 	for _, dir := range []string{cfg.Roots.Folders[0], own} {
 		for _, name := range []string{"secrets/plan", ".env", ".env.test", "go.lock"} {
 			putFile(t, "text of it", dir, name)
@@ -86,9 +87,9 @@ func TestSettingsOfFiles(t *testing.T) {
 			{"file_write", `{"path":"go.lock","content":""}`, "denied"},
 			{"file_copy", `{"oldPath":"secrets/plan","newPath":"plan"}`, "denied"},
 			{"dir_create", `{"path":"secrets/more"}`, "denied"},
-			{"file_edit", `{"path":"long","old_string":"nothing","new_string":"x"}`, "files up to 100 bytes can be edited"},
+			{"file_edit", `{"path":"long","old_string":"nothing","new_string":"x"}`, "the largest file that can be edited has 100 bytes"},
 			{"file_copy", `{"oldPath":"long","newPath":"long.copy"}`, `"size":150`},
-			{"file_copy", `{"oldPath":"longer","newPath":"copy"}`, "files up to 200 bytes are copied"},
+			{"file_copy", `{"oldPath":"longer","newPath":"copy"}`, "the largest file that can be copied has 200 bytes"},
 		} {
 			if got := c.call(in, x.tool, x.args); !strings.Contains(got, x.want) {
 				t.Errorf("%s: %s %s: got %s, want %q in it", in, x.tool, x.args, got, x.want)

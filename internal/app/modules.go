@@ -38,7 +38,7 @@ func (a *App) moduleDeps() standard.Deps {
 }
 
 func (a *App) fileDeps() (c file.Config, err error) {
-	c.MaxEdit, c.MaxCopy = a.cfg.Modules.File.MaxEdit, a.cfg.Modules.File.MaxCopy
+	c.Settings = a.cfg.Modules.File
 	if cache, err := os.UserCacheDir(); err == nil { // without one, removed folders cannot be restored
 		c.Trash = filepath.Join(cache, "gatehouse", "trash")
 	}

@@ -36,12 +36,11 @@ func (a *App) packageHouse() (*packages.House, error) {
 	if a.house != nil || a.opts.Private || a.cfg.Folders.Data == "" || !a.hasGuest(packageModule) {
 		return a.house, nil
 	}
-	s, l := a.cfg.Modules.Package, a.cfg.Limits
 	o := packages.Options{
 		Folder: filepath.Join(a.cfg.Folders.Data, "packages"), Records: a.tree.packageRecords, Log: a.log,
 		Name: introduce(a.opts.Info).Name, Version: Version, Taken: a.takenNames, Show: a.tree.showPackage,
-		Begin: s.Begin, Answer: s.Answer, Idle: s.Idle, Install: s.Install, Most: s.Most, Message: int(s.Message),
-		Broken: a.tellBroken, Relisted: a.tellRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
+		Settings: a.cfg.Modules.Package,
+		Broken:   a.tellBroken, Relisted: a.tellRelisted, Restored: restoredPackages(filepath.Join(a.cfg.Folders.Data, "packages")),
 		Waiting: a.waitingPackages,
 		Changed: func() {
 			if f := a.packagesChanged.Load(); f != nil {
@@ -50,7 +49,7 @@ func (a *App) packageHouse() (*packages.House, error) {
 		},
 	}
 	if o.Message == 0 {
-		o.Message = int(min(l.Message, 16<<20))
+		o.Message = int64(min(a.cfg.Limits.Message, 16<<20)) // no more than a listener accepts
 	}
 	if a.cfg.Folders.Config != "" {
 		o.Secrets = secret.In(a.cfg.Folders.Config, a.cfg.Secrets.KeyFile).Fill

@@ -17,11 +17,7 @@ const endings = 4096
 // the hub that publishes their output, the sessions that some of them end with,
 // and the folder of those that outlive this host.
 func (a *App) processDeps() (c process.Config, err error) {
-	s := a.cfg.Modules.Process
-	c.PerOwner, c.PerContext, c.Total, c.Processes, c.Buffer, c.MaxEnded = s.Running, s.Context, s.Everyones, s.Processes, s.Buffer, s.Kept
-	if s.Keep > 0 {
-		c.Retention = s.Keep.String()
-	}
+	c.Settings = a.cfg.Modules.Process
 	if !a.opts.Private {
 		begun := make(chan struct{})
 		c.Folder, c.Ready = filepath.Join(a.cfg.Folders.State, "processes"), begun

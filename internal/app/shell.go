@@ -7,7 +7,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-	"time"
 
 	"gatehouse/internal/config"
 	"gatehouse/internal/files/roots"
@@ -49,10 +48,5 @@ func (a *App) checkShell(context.Context) error {
 }
 
 func (a *App) shellDeps() (shell.Config, error) {
-	s := a.cfg.Modules.Shell
-	return shell.Config{
-		Timeout: int(s.Timeout / time.Second), Allow: s.Allow, Deny: s.Deny, Shell: s.Shell, WorkingDir: s.WorkingDir,
-		NoStderr: s.NoStderr, Output: s.Output, Processes: s.Processes, Confine: s.Confine,
-		Env: a.contexts.Environment,
-	}, nil
+	return shell.Config{Settings: a.cfg.Modules.Shell, Env: a.contexts.Environment}, nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"gatehouse/internal/config"
+	"gatehouse/internal/modules/shell"
 )
 
 // A host has a shell where somebody names it, and in no view besides.
@@ -67,7 +68,7 @@ func needShell(t *testing.T) {
 
 // shellHost is a host at a door whose default context stands for the other
 // shell server.
-func shellHost(t *testing.T, change func(*config.Shell)) *visitor {
+func shellHost(t *testing.T, change func(*shell.Settings)) *visitor {
 	t.Helper()
 	needShell(t)
 	h := hearingHost(t, func(c *config.Config) {
@@ -103,7 +104,7 @@ func (v *visitor) execute(command string) (r struct {
 }
 
 func TestThePresetShellOverHTTP(t *testing.T) {
-	v := shellHost(t, func(s *config.Shell) { s.Deny, s.NoStderr = []string{"rm*"}, true })
+	v := shellHost(t, func(s *shell.Settings) { s.Deny, s.NoStderr = []string{"rm*"}, true })
 	var list struct {
 		Result struct{ Tools []struct{ Name string } }
 	}
@@ -128,7 +129,7 @@ func TestThePresetShellOverHTTP(t *testing.T) {
 
 // What does not fit into a result can be read in full, by whoever ran it.
 func TestLongOutputOfACommandCanBeRead(t *testing.T) {
-	v := shellHost(t, func(s *config.Shell) { s.Output = 4 << 10 })
+	v := shellHost(t, func(s *shell.Settings) { s.Output = 4 << 10 })
 	r := v.execute("seq 1 30000; echo over >&2")
 	if s := r.StructuredContent; len(s.Output) > 5000 || !strings.HasPrefix(s.Output, "1\n2\n") || !strings.HasSuffix(s.Output, "\n30000\nover\n") || !strings.Contains(s.Output, "bytes are missing here") {
 		t.Errorf("%.300s", s.Output)

@@ -19,6 +19,9 @@ import (
 
 	"gatehouse/internal/access/permit"
 	"gatehouse/internal/access/secret"
+	"gatehouse/internal/modules/file"
+	"gatehouse/internal/modules/process"
+	"gatehouse/internal/modules/shell"
 )
 
 var update = flag.Bool("update", false, "write docs/settings.md and docs/gatehouse.schema.json")
@@ -70,13 +73,15 @@ func TestEverythingAFileCanSay(t *testing.T) {
 			Roles: []string{"builder"}, Users: []string{"ci-*"}, KnownTo: []string{"staff"}, Limits: ContextLimits{Calls: 8, Rate: 2.5, Burst: 10},
 		}},
 		"empty list": {l.Contexts[1].Modules, []string{}},
-		"files":      {l.Modules.File, Files{Deny: []string{"*.sqlite", "secrets/**"}, Allow: []string{".env.test", "write:.git/**"}, MaxEdit: 8 << 20, MaxCopy: 1 << 30}},
-		"shell": {l.Modules.Shell, Shell{
+		"files":      {l.Modules.File, file.Settings{Deny: []string{"*.sqlite", "secrets/**"}, Allow: []string{".env.test", "write:.git/**"}, MaxEdit: 8 << 20, MaxCopy: 1 << 30}},
+		"shell": {l.Modules.Shell, shell.Settings{
 			Timeout: time.Minute, Allow: []string{"ls", "git"}, Deny: []string{"rm*", "git push*"}, Shell: "bash", WorkingDir: "work", NoStderr: true, Output: 64 << 10, Processes: 100, Confine: true,
 		}},
-		"processes": {l.Modules.Process, Processes{Running: 20, Context: 30, Everyones: 40, Processes: 50, Buffer: 64 << 10, Kept: 5, Keep: 10 * time.Minute}},
-		"log":       {l.Log, Log{Level: slog.LevelDebug, Format: "json"}},
-		"traces":    {l.Observe.Traces.Headers, map[string]string{"Authorization": "Bearer x"}},
+		"processes": {l.Modules.Process, process.Settings{
+			PerOwner: 20, PerContext: 30, Total: 40, Processes: 50, Buffer: 64 << 10, MaxEnded: 5, Retention: 10 * time.Minute,
+		}},
+		"log":    {l.Log, Log{Level: slog.LevelDebug, Format: "json"}},
+		"traces": {l.Observe.Traces.Headers, map[string]string{"Authorization": "Bearer x"}},
 	} {
 		if !reflect.DeepEqual(pair[0], pair[1]) {
 			t.Errorf("%s: got %+v, want %+v", what, pair[0], pair[1])

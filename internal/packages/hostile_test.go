@@ -50,7 +50,7 @@ func TestServersThatAreNoneAreNotKept(t *testing.T) {
 // installed and when it is started.
 func TestAServerThatIsNotReadyIsShownWithWhatItPrinted(t *testing.T) {
 	for wait := 300 * time.Millisecond; ; wait *= 2 { // until the server has got as far as that
-		h := openHome(t, Options{Begin: wait})
+		h := openHome(t, Options{Settings: Settings{Begin: wait}})
 		_, err := h.Install(t.Context(), Plan{Record: server(t, "up", "silent")}, nil)
 		if err == nil || !strings.Contains(err.Error(), "it was not ready within") {
 			t.Fatalf("got %v", err)
@@ -118,7 +118,7 @@ func TestWhatAServerLiesAboutIsLeftOut(t *testing.T) {
 }
 
 func TestWhatIsTooLongIsAnErrorOfItsOwnCall(t *testing.T) {
-	h := openHome(t, Options{Message: 64 << 10})
+	h := openHome(t, Options{Settings: Settings{Message: 64 << 10}})
 	h.install(server(t, "up", "good"))
 	slow := make(chan error, 1)
 	go func() {
@@ -227,7 +227,7 @@ func TestAStoppedServerStaysStopped(t *testing.T) {
 }
 
 func TestAServerWithoutCallsEnds(t *testing.T) {
-	h := openHome(t, Options{Idle: 50 * time.Millisecond})
+	h := openHome(t, Options{Settings: Settings{Idle: 50 * time.Millisecond}})
 	h.install(server(t, "up", "good"))
 	if _, err := h.call("up", "echo", `{"text":"a"}`); err != nil {
 		t.Fatal(err)

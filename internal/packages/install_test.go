@@ -254,7 +254,7 @@ func TestNPMInstallsWithoutScriptsAndAgainByTheLockFile(t *testing.T) {
 func TestAnInstallThatTakesTooLongSaysWhatWasPrinted(t *testing.T) {
 	fakeNPM(t)
 	for wait := 300 * time.Millisecond; ; wait *= 2 { // until npm has got as far as that
-		h := openHome(t, Options{Install: wait})
+		h := openHome(t, Options{Settings: Settings{Install: wait}})
 		_, err := h.Install(t.Context(), Plan{Record: from("up", "npm:stuck")}, nil)
 		if err == nil || !strings.Contains(err.Error(), "it was not installed within") {
 			t.Fatalf("got %v", err)
@@ -409,7 +409,7 @@ func TestOneHostAtATimeHasThePackages(t *testing.T) {
 	log, dir := new(state.MemoryLog), t.TempDir()
 	first := reopen(t, Options{}, dir, log)
 	first.install(server(t, "up", "good"))
-	second := reopen(t, Options{Idle: 40 * 1e6}, dir, log)
+	second := reopen(t, Options{Settings: Settings{Idle: 40 * 1e6}}, dir, log)
 	if _, err := second.List(); code(err) != "busy" {
 		t.Errorf("got %v", err)
 	}

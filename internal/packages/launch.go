@@ -47,7 +47,7 @@ func (p *pack) launch(ctx context.Context, r *Record) (u *upstream, entries []js
 		return nil, nil, err
 	}
 	words := &printed{to: &p.journal}
-	u, err = talk(p.house.ctx, p.house.opts.Message, &p.journal, hider, func(f *frames) (*proc.Process, error) {
+	u, err = talk(p.house.ctx, int(p.house.opts.Message), &p.journal, hider, func(f *frames) (*proc.Process, error) {
 		return proc.Start(p.house.ctx, proc.Spec{
 			Path: command, Args: args, Dir: p.data(), Env: env, Input: true,
 			Stdout: f, Stderr: flushed{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Processes: mostProcesses,

@@ -22,6 +22,8 @@ import (
 
 // Options of a House. Folder and Records are needed.
 type Options struct {
+	Settings
+
 	Folder  string                                                  // holds a folder for each package; private to its user
 	Records *state.Mount[map[string]Record]                         // what is installed, beyond the end of the host
 	Secrets func(map[string]string) (map[string]secret.Text, error) // puts secrets into an environment that refers to them; nil: there are none
@@ -43,13 +45,6 @@ type Options struct {
 	Log     *slog.Logger // nil drops what is said
 	Name    string       // how this host calls itself to servers
 	Version string
-
-	Begin   time.Duration // for a server to be ready; 0 means 30 s
-	Answer  time.Duration // for one call; 0 means 5 min
-	Idle    time.Duration // without calls, after which what is started on demand ends; 0 means 10 min
-	Install time.Duration // for one installation; 0 means 15 min
-	Message int           // bytes of one message of a server; 0 means 16 MiB
-	Most    int           // packages; 0 means 100
 
 	pace pace // for tests
 }

@@ -18,6 +18,8 @@ import (
 
 // Config is the module's configuration. The zero value selects the defaults.
 type Config struct {
+	Settings
+
 	// Protect replaces the list of protected names, see roots.NewGuard. nil
 	// keeps the list of the roots; an empty list protects no name.
 	Protect []string
@@ -25,11 +27,6 @@ type Config struct {
 	// they are not kept, so that a program that embeds the module writes to
 	// nothing outside of the roots.
 	Trash string
-	// MaxEdit is the size in bytes of the largest file that can be edited, before
-	// and after the edit; MaxCopy is that of the largest file that can be copied
-	// or appended to. 0 means defaultMaxEdit and defaultMaxCopy.
-	MaxEdit int64
-	MaxCopy int64
 }
 
 // configure applies the configuration to the module.

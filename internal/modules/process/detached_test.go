@@ -146,7 +146,7 @@ func TestTheEndOfADetachedProcessIsRemembered(t *testing.T) {
 	if r := d.do("output", args{"id": away}); r.Status != "lost" || r.ExitCode != nil || r.Output != "away\nmore\n" {
 		t.Errorf("%+v", r)
 	}
-	d = d.next(folder, `{"keep":"1ns"}`)
+	d = d.next(folder, `{"Retention":1}`)
 	if l := d.do("list", args{}); l.Total != 0 || len(left(t, folder)) > 0 {
 		t.Errorf("%+v, %v", l, left(t, folder))
 	}
@@ -231,7 +231,7 @@ func TestBrokenCardsAreLeftAlone(t *testing.T) {
 
 // The processes of one context are limited together, for all callers.
 func TestAContextHasALimit(t *testing.T) {
-	d := open(t, `{"context":2}`)
+	d := open(t, `{"PerContext":2}`)
 	d.as = "ann/default"
 	first := d.sh("sleep 1000")
 	d.as = "bob/default"

@@ -8,6 +8,7 @@
 package process
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,35 +28,28 @@ import (
 	"gatehouse/tool"
 )
 
-// Config is the module's section of the configuration. The zero value is
-// usable: each zero stands for the default.
+// Config is what the module depends on. The zero value is usable.
 type Config struct {
-	PerOwner   int    `json:"running,omitempty"`   // running processes of one owner; 0 means 256
-	PerContext int    `json:"context,omitempty"`   // running processes of one context; 0 means Total
-	Total      int    `json:"everyones,omitempty"` // running processes of the host; 0 means 1000
-	Processes  int    `json:"processes,omitempty"` // processes and threads that one process may start; 0 means 512
-	Buffer     int    `json:"buffer,omitempty"`    // bytes kept of each stream; 0 means 1 MiB
-	MaxEnded   int    `json:"kept,omitempty"`      // ended processes kept of one owner; 0 means 50
-	Retention  string `json:"keep,omitempty"`      // how long an ended process is kept; "" means 1h
+	Settings
 
 	// Hub gets the messages about processes for their owners. The module does not
 	// close it. nil means that no messages are sent.
-	Hub *hub.Hub `json:"-"`
+	Hub *hub.Hub
 	// Env returns the environment of programs in the caller's context; nil means
 	// an empty one. If it returns an error, the call is refused. Its secrets are
 	// hidden in the output of programs.
-	Env func(tool.Caller) (contextstore.Environment, error) `json:"-"`
+	Env func(tool.Caller) (contextstore.Environment, error)
 	// Rules decides who may list and stop the processes of all callers; nil means
 	// that no caller may.
-	Rules operator.Func `json:"-"`
+	Rules operator.Func
 	// Sessions reports the end of sessions; nil means that there are no sessions.
-	Sessions Sessions `json:"-"`
+	Sessions Sessions
 	// Folder keeps the cards and the output of detached processes; "" means that
 	// no process can be detached.
-	Folder string `json:"-"`
+	Folder string
 	// Ready is closed when subscribers receive events. The module then adopts the
 	// detached processes of an earlier host. nil means at once.
-	Ready <-chan struct{} `json:"-"`
+	Ready <-chan struct{}
 }
 
 // Sessions reports the end of the sessions with which a process may end.
@@ -133,7 +127,7 @@ func New(cfg Config) module.New {
 	}
 }
 
-func (m *manager) configure() (err error) {
+func (m *manager) configure() error {
 	c := &m.cfg
 	for _, n := range []struct {
 		value     *int
@@ -149,10 +143,8 @@ func (m *manager) configure() (err error) {
 			*n.value = n.otherwise
 		}
 	}
-	if m.retention = time.Hour; c.Retention != "" {
-		if m.retention, err = time.ParseDuration(c.Retention); err != nil {
-			return fmt.Errorf("keep: %w", err)
-		}
+	if m.retention = cmp.Or(c.Retention, time.Hour); m.retention < 0 {
+		return fmt.Errorf("keep is %v; expected 0 or more", c.Retention)
 	}
 	return nil
 }

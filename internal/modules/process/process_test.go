@@ -270,7 +270,7 @@ func TestNobodyElseFindsAProcess(t *testing.T) {
 }
 
 func TestEndedOnesAreKeptForAWhile(t *testing.T) {
-	d := open(t, `{"kept":2,"keep":"1h"}`)
+	d := open(t, `{"MaxEnded":2,"Retention":3600000000000}`)
 	var ids []string
 	for range 3 {
 		id := d.sh("exit 0")
@@ -294,7 +294,7 @@ func TestEndedOnesAreKeptForAWhile(t *testing.T) {
 		t.Errorf("a running one was removed: %q", code)
 	}
 
-	d = open(t, `{"keep":"1ms"}`)
+	d = open(t, `{"Retention":1000000}`)
 	d.sh("exit 0")
 	for end := time.Now().Add(time.Minute); d.do("list", args{}).Total != 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
@@ -304,7 +304,7 @@ func TestEndedOnesAreKeptForAWhile(t *testing.T) {
 }
 
 func TestAnOwnerHasALimit(t *testing.T) {
-	d := open(t, `{"running":2,"everyones":3}`)
+	d := open(t, `{"PerOwner":2,"Total":3}`)
 	ids := []string{d.sh("sleep 1000"), d.sh("sleep 1000")}
 	start := args{"command": "sleep", "args": []string{"1000"}}
 	if _, code := d.try("start", start); code != "busy" {
@@ -364,7 +364,7 @@ func TestRefusesWhatCannotBeStarted(t *testing.T) {
 	if _, code := d.try("start", args{"command": "echo", "args": []string{"a\x00b"}}); code != "invalid_arguments" {
 		t.Errorf("a NUL byte: %q", code)
 	}
-	if _, err := New(Config{Retention: "soon"})(t.Context(), module.Deps{}); err == nil {
+	if _, err := New(Config{Settings: Settings{Retention: -1}})(t.Context(), module.Deps{}); err == nil {
 		t.Error("a wrong configuration was taken")
 	}
 }

@@ -153,7 +153,7 @@ func TestNobodyElseHearsAProcess(t *testing.T) {
 // A flood of output neither blocks the process nor its subscribers: they get
 // where something is missing, and the end of it.
 func TestAFloodIsHeardInParts(t *testing.T) {
-	d, client := withHub(t, Config{Buffer: 64 << 10})
+	d, client := withHub(t, Config{Settings: Settings{Buffer: 64 << 10}})
 	id := d.sh(`read x; head -c 50000000 /dev/zero | tr '\0' a; echo; echo the end`)
 	l := client(usual)
 	l.joins(id)

@@ -33,7 +33,7 @@ func (m *runner) executeTool() tool.Tool {
 			"does the same with a timeout, input, environment and separate streams.",
 	}, func(ctx context.Context, c *tool.Call, in executeIn) (tool.Result, error) {
 		out := executeOut{Command: in.Command}
-		o, err := m.runCommand(ctx, c, spec{command: in.Command, seconds: m.cfg.Timeout})
+		o, err := m.runCommand(ctx, c, spec{command: in.Command, seconds: m.seconds()})
 		if no, ok := errors.AsType[*tool.Refusal](err); ok && no.Code == codeDenied {
 			out.Output, out.ReturnCode = "Command denied by security policy", -1
 			return tool.Result{Structured: out, Content: []tool.Content{tool.Text(no.Text())}, IsError: true}, nil
@@ -45,7 +45,7 @@ func (m *runner) executeTool() tool.Tool {
 		res := tool.Result{Structured: out}
 		if o.timedOut() {
 			res.IsError = true
-			res.Content = []tool.Content{tool.Text(timedOut(m.cfg.Timeout))}
+			res.Content = []tool.Content{tool.Text(timedOut(m.seconds()))}
 		}
 		return res, nil
 	})

@@ -22,24 +22,13 @@ import (
 	"gatehouse/tool"
 )
 
-// Config is the module's section of the configuration. The zero value is
-// usable: each zero stands for the default.
+// Config is what the module depends on. The zero value is usable.
 type Config struct {
-	Timeout int      `json:"timeout,omitempty"` // default timeout of a command in seconds; 0 means 30
-	Allow   []string `json:"allow,omitempty"`   // patterns of commands that may run; empty means all
-	Deny    []string `json:"deny,omitempty"`    // patterns of commands that may not run
-	Shell   string   `json:"shell,omitempty"`   // name or path; "" means /bin/sh
-	// default working directory, inside the roots; "" means the first root
-	WorkingDir string `json:"working_dir,omitempty"`
-	NoStderr   bool   `json:"no_stderr,omitempty"` // standard error is discarded
-	Output     int    `json:"output,omitempty"`    // bytes of each stream in a result; 0 means 1 MiB
-	Processes  int    `json:"processes,omitempty"` // processes and threads that one command may start; 0 means 512
-	// run each command in a sandbox that can read the caller's folders
-	Confine bool `json:"confine,omitempty"`
+	Settings
 
 	// Env returns the environment of commands in the caller's context; nil means
 	// an empty one. If it returns an error, the call is refused.
-	Env func(tool.Caller) (contextstore.Environment, error) `json:"-"`
+	Env func(tool.Caller) (contextstore.Environment, error)
 }
 
 const (
@@ -92,10 +81,10 @@ func New(cfg Config) module.New {
 func (m *runner) configure() (err error) {
 	c := &m.cfg
 	if c.Timeout == 0 {
-		c.Timeout = defaultSeconds
+		c.Timeout = defaultSeconds * time.Second
 	}
-	if c.Timeout < 1 || c.Timeout > MaxSeconds {
-		return fmt.Errorf("timeout is %d s; expected 1 to %d", c.Timeout, MaxSeconds)
+	if c.Timeout < time.Second || c.Timeout > MaxSeconds*time.Second || c.Timeout%time.Second != 0 {
+		return fmt.Errorf("timeout is %v; expected whole seconds from 1 to %d", c.Timeout, MaxSeconds)
 	}
 	if c.Shell == "" {
 		c.Shell = "/bin/sh"
@@ -115,16 +104,19 @@ func (m *runner) configure() (err error) {
 	return err
 }
 
+// seconds returns the default timeout of a command in seconds.
+func (m *runner) seconds() int { return int(m.cfg.Timeout / time.Second) }
+
 // setDefaultTimeout puts the configured timeout into the schema of a tool.
 func (m *runner) setDefaultTimeout(t *tool.Tool) error {
-	if m.cfg.Timeout == defaultSeconds {
+	if m.seconds() == defaultSeconds {
 		return nil
 	}
 	in, err := schema.For(t.In)
 	if err != nil {
 		return err
 	}
-	was, is := fmt.Sprintf(`"default":%d`, defaultSeconds), fmt.Sprintf(`"default":%d`, m.cfg.Timeout)
+	was, is := fmt.Sprintf(`"default":%d`, defaultSeconds), fmt.Sprintf(`"default":%d`, m.seconds())
 	if strings.Count(string(in), was) != 1 {
 		return fmt.Errorf("the schema of %s has no default timeout", t.Name)
 	}

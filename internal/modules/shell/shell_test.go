@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"gatehouse/internal/exec/proc"
 	"gatehouse/module"
@@ -206,7 +207,7 @@ func TestBeginsInsideTheRoots(t *testing.T) {
 			t.Errorf("%s: it began there", dir)
 		}
 	}
-	there := open(t, `{"working_dir":"sub"}`)
+	there := open(t, `{"WorkingDir":"sub"}`)
 	os.Mkdir(there.path("sub"), 0o755)
 	if r := there.run("pwd -P"); !strings.HasSuffix(r.Stdout, "/sub\n") {
 		t.Errorf("it began in %q", r.Stdout)
@@ -306,7 +307,7 @@ func TestAnyOutputIsShown(t *testing.T) {
 		r := d.run("for i in 1 2 3 4 5 6 7 8 9; do (exit 0) & done; echo made; exec sleep 1000", "timeout", seconds)
 		return r.TimedOut && r.Stdout == "made\n"
 	})
-	if r := open(t, `{"no_stderr":true}`).run("echo out; echo err >&2"); r.Stdout != "out\n" || r.Stderr != "" {
+	if r := open(t, `{"NoStderr":true}`).run("echo out; echo err >&2"); r.Stdout != "out\n" || r.Stderr != "" {
 		t.Errorf("%+v", r)
 	}
 }
@@ -406,7 +407,7 @@ func TestOtherServersTools(t *testing.T) {
 		}
 	}
 	patiently(t, func(seconds int) bool {
-		hurried := open(t, fmt.Sprintf(`{"timeout":%d}`, seconds))
+		hurried := open(t, fmt.Sprintf(`{"timeout":%d}`, time.Duration(seconds)*time.Second))
 		res, _, err := hurried.call(t.Context(), "execute_command", args{"command": "echo x; sleep 1000"})
 		if err != nil || !res.IsError ||
 			res.Content[0].Text != fmt.Sprintf("Command timed out after %d seconds", seconds) {
@@ -446,12 +447,21 @@ func TestOtherServersTools(t *testing.T) {
 }
 
 func TestConfiguration(t *testing.T) {
-	for _, bad := range []Config{{Timeout: 3601}, {Timeout: -1}, {Output: 10}, {Processes: -1}, {Allow: []string{""}}, {Deny: []string{strings.Repeat("x", 1000)}}} {
-		if _, err := New(bad)(t.Context(), module.Deps{}); err == nil {
+	for _, bad := range []Settings{
+		{Timeout: 3601 * time.Second},
+		{Timeout: -time.Second},
+		{Timeout: time.Millisecond},
+		{Timeout: 1500 * time.Millisecond},
+		{Output: 10},
+		{Processes: -1},
+		{Allow: []string{""}},
+		{Deny: []string{strings.Repeat("x", 1000)}},
+	} {
+		if _, err := New(Config{Settings: bad})(t.Context(), module.Deps{}); err == nil {
 			t.Errorf("%+v was taken", bad)
 		}
 	}
-	m, err := New(Config{Timeout: 7})(t.Context(), module.Deps{})
+	m, err := New(Config{Settings: Settings{Timeout: 7 * time.Second}})(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -108,7 +108,6 @@ var layers = [][]unit{
 		{path: "internal/packages", why: "other people's servers are reached through the protocol, as its client"},
 	},
 	{
-		{path: "internal/config", why: "one plain struct per subsystem, filled before any of them is built"},
 		{path: "internal/telemetry", why: "observed packages do not know the observer"},
 		{path: "internal/server/daemon", why: "running in the background wraps the host; it does not build it"},
 	},
@@ -117,6 +116,7 @@ var layers = [][]unit{
 			why: "modules call each other through dispatch, with the caller's view, gate and limits; they never import each other"},
 	},
 	{
+		{path: "internal/config", why: "it embeds the settings struct of each subsystem, and is filled before any of them is built"},
 		{path: "internal/modules/standard", only: append([]string{"internal/modules/*"}, moduleImports...),
 			why: "the list of modules names them and does nothing else"},
 	},
