@@ -42,8 +42,10 @@ type Options struct {
 	Timeout time.Duration // of a call that says nothing else; 0 means 60 s
 	Grace   time.Duration // between the deadline and giving up on the handler; 0 means 250 ms
 	Budget  int           // bytes of text in a result; 0 means 32,000
-	Slots   int           // calls that run at once, where there is no Queue; 0 means 1,024
-	Depth   int           // calls inside calls; 0 means 8
+	// Slots is how many calls run at once, where there is no Queue; 0 means 1,024. Tests that
+	// build no Queue set it.
+	Slots int
+	Depth int // calls inside calls; 0 means 8
 }
 
 // Calls runs calls. Safe for concurrent use.

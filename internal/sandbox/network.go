@@ -26,7 +26,9 @@ type Network struct {
 	Deny    []string       // rules that count before those that allow
 	Secrets []Secret       // swapped in on the way, never in the sandbox
 	Decided func(Decision) // hears of every decision, on several goroutines, and returns soon; may be nil
-	Resolve Resolver       // finds the addresses of names; nil means as the host does
+	// Resolve finds the addresses of names; nil means as the host does. Tests set it, because no
+	// name has to resolve where they run.
+	Resolve Resolver
 }
 
 // Resolver finds the addresses of a name, as *net.Resolver does. network is
@@ -41,7 +43,9 @@ type Secret struct {
 	Placeholder string // 8 to 200 letters, digits, dashes and underscores that nothing else contains
 	Value       secret.Text
 	Hosts       []string // rules for where it may go
-	Plain       bool     // it may travel without TLS
+	// Plain allows the secret to travel without TLS. Tests set it; no setting does, so that
+	// secrets are not sent in the clear.
+	Plain bool
 }
 
 // Decision is what was said to one attempt to get out, or why one was ended.

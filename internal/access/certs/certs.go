@@ -38,6 +38,7 @@ type ACME struct {
 	Folder    string // of its certificates and the account's key
 	// Roots are the authorities by which Directory is known; nil means the
 	// system's.
+	// Tests set it, for a directory of their own.
 	Roots *x509.CertPool
 }
 

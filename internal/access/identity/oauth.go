@@ -37,9 +37,11 @@ type OAuth struct {
 	// principal may.
 	Grants map[string][]string
 
-	UserClaim  string       // names the caller; "" means sub
-	RolesClaim string       // its roles here, a string or strings; "" means that only users here have roles
-	Client     *http.Client // fetches metadata and keys; nil means one of our own
+	UserClaim  string // names the caller; "" means sub
+	RolesClaim string // its roles here, a string or strings; "" means that only users here have roles
+	// Client fetches metadata and keys; nil means a client of our own. Tests set it, for a
+	// provider of their own.
+	Client *http.Client
 }
 
 const (

@@ -15,16 +15,21 @@ type Options struct {
 	// unless it is set, elsewhere it is DefaultRate.
 	Rate  float64
 	Burst int // requests that may come at once; 0 means twice the rate, at least 1
-	Keys  int // principals and sessions that are remembered; 0 means 65,536
+	// Keys is how many principals and sessions are remembered; 0 means 65,536. Tests set it,
+	// because no other host has that many.
+	Keys int
 	// Hold is how long a request that came too soon may be kept waiting, for
 	// its turn or for its refusal; 0 means 1 s, negative not at all.
+	// Tests set it, so as not to wait.
 	Hold time.Duration
 
 	Calls   int // that run at once on this host; 0 means 1,024
 	Session int // that run at once for one session; 0 means 64
 	Tool    int // that run at once of one tool; 0 means as many as on the host
 	Waiting int // calls that wait on this host, half of them of one principal; 0 means sixteen times Calls
-	Line    int // calls that wait for one session; 0 means a quarter of Waiting
+	// Line is how many calls wait for one session; 0 means a quarter of Waiting. Tests set it,
+	// to fill it with few calls.
+	Line int
 }
 
 // The rate beyond loopback, when nothing is said.

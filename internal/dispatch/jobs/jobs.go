@@ -98,7 +98,9 @@ type Options struct {
 	MaxTTL      time.Duration // 0 means 24 h
 	Poll        time.Duration // for records that name none; 0 means 1 s
 	MaxPerOwner int           // unfinished jobs; 0 means 100. Ten times as many ended ones are kept, the newest
-	Resume      Resume        // see SetResume
+	// Resume is what SetResume sets. Tests set it, because what they resume is there before they
+	// open the store.
+	Resume Resume
 }
 
 // Jobs are the jobs of one host. Safe for concurrent use.

@@ -33,7 +33,9 @@ type Dir struct {
 
 // Options adjust a Set. The zero value is fine.
 type Options struct {
-	Home    string   // what ~ stands for; "" means the user's home directory
+	// Home is what ~ stands for; "" means the user's home directory. Tests set it, to leave that
+	// alone.
+	Home    string
 	Protect []string // names tools stay away from, see NewGuard; nil means Protected(), an empty list none
 }
 

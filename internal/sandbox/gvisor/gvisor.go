@@ -19,8 +19,10 @@ const Program = "gatehouse-runsc"
 
 // Options are for New. The zero value serves.
 type Options struct {
-	Runsc  string       // the program's path or name; "" means ours, or else one that is installed
-	Folder string       // for bundles, state and snapshots; "" means the system's place for temporary files
+	Runsc string // the program's path or name; "" means ours, or else one that is installed
+	// Folder is for bundles, state and snapshots; "" means the system's place for temporary
+	// files. Tests set it, to see what is left there.
+	Folder string
 	Log    *slog.Logger // nil means nothing is logged
 }
 

@@ -53,6 +53,7 @@ type Options struct {
 	// Logins are who pulls, by the registry's host and port.
 	Logins map[string]Login
 	// Most is what one image may have.
+	// Tests set it, because images at the default limits are gigabytes.
 	Most Most
 	// Together is how many bytes all unpacked images may have on disk; 0
 	// means 20 GiB. Those that were not used for longest go first.

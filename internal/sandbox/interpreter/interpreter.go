@@ -28,8 +28,10 @@ type Code struct {
 	Stdout, Stderr io.Writer
 	Show           func(Part)
 
-	Timeout     time.Duration // 0 means the sandbox's Limits.Call, less than 0 none
-	OutputBytes int           // what each stream may bring; 0 means the sandbox's limit
+	Timeout time.Duration // 0 means the sandbox's Limits.Call, less than 0 none
+	// OutputBytes is how much each stream may bring; 0 means the sandbox's limit. Tests set it,
+	// because callers have the sandbox's limit.
+	OutputBytes int
 }
 
 // Part is something that code shows besides what it prints.

@@ -18,5 +18,6 @@ type Options struct {
 	// number of processors, above which each only takes longer.
 	Boots int
 	// NoCgroups does without control groups even where they can be made.
+	// Tests set it, for the way of machines without them.
 	NoCgroups bool
 }

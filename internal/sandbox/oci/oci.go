@@ -15,9 +15,11 @@ const Name = "oci"
 
 // Options are for New. The zero value serves.
 type Options struct {
-	Runtime string       // a program's path or name; "" means the first there is of crun and runc
-	Folder  string       // for bundles and the runtime's state; "" means the system's place for temporary files
-	Log     *slog.Logger // nil means nothing is logged
+	Runtime string // a program's path or name; "" means the first there is of crun and runc
+	// Folder is for bundles and the runtime's state; "" means the system's place for temporary
+	// files. Tests set it, to see what is left there.
+	Folder string
+	Log    *slog.Logger // nil means nothing is logged
 }
 
 // runtimes are looked for in this order.

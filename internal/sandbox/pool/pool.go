@@ -23,13 +23,14 @@ import (
 // for concurrent use.
 type Pool struct {
 	Driver sandbox.Driver
-	Spec   sandbox.Spec  // what those that wait are like
-	Log    *slog.Logger  // nil means nothing is logged
-	Ready  int           // how many are kept ready; 0 means 3
-	Boots  int           // how many are made at the same time; 0 means twice the number of processors
-	Age    time.Duration // how long one may wait; 0 means half an hour
-	Retry  time.Duration // after the first failure, and twice as long after each further one up to a minute; 0 means half a second
-	Ping   time.Duration // for one to answer before it is handed out; 0 means a second
+	Spec   sandbox.Spec // what those that wait are like
+	Log    *slog.Logger // nil means nothing is logged
+	Ready  int          // how many are kept ready; 0 means 3
+	Boots  int          // how many are made at the same time; 0 means twice the number of processors
+	// Age is how long a sandbox may wait; 0 means half an hour. Tests set it, so as not to wait.
+	Age   time.Duration
+	Retry time.Duration // after the first failure, and twice as long after each further one up to a minute; 0 means half a second
+	Ping  time.Duration // for one to answer before it is handed out; 0 means a second
 
 	mu      sync.Mutex
 	waiting []*waiting // the youngest last

@@ -25,8 +25,10 @@ var ErrNotAsked = errors.New("the driver process holds nothing back: code it run
 
 // Options are for New.
 type Options struct {
-	Unsafe bool         // it is known that nothing is held back; needed
-	Folder string       // where sandboxes get their folders; "" means the system's place for temporary files
+	Unsafe bool // it is known that nothing is held back; needed
+	// Folder is where sandboxes get their folders; "" means the system's place for temporary
+	// files. Tests set it, to see what is left there.
+	Folder string
 	Log    *slog.Logger // nil means nothing is logged
 }
 

@@ -67,11 +67,17 @@ func (l Limits) filled() Limits {
 
 // Options are for New. The zero value serves.
 type Options struct {
+	// Limits are set by tests, to reach them; the zero value means the defaults.
 	Limits Limits
-	Dial   func(context.Context, netip.AddrPort) (net.Conn, error) // nil means TCP
-	Own    func() []netip.Addr                                     // addresses of this host; nil means to ask the system
-	Mine   func(netip.AddrPort) (bool, error)                      // a listener of this process is there; nil means to ask the kernel
-	Roots  *x509.CertPool                                          // nil means the host's
+	// Dial connects; nil means TCP. Tests set it, because they have no network.
+	Dial func(context.Context, netip.AddrPort) (net.Conn, error)
+	// Own returns the addresses of this host; nil means to ask the system. Tests set it, to have
+	// others.
+	Own func() []netip.Addr
+	// Mine reports whether a listener of this process is there; nil means to ask the kernel.
+	// Tests set it, for systems whose kernel does not say.
+	Mine  func(netip.AddrPort) (bool, error)
+	Roots *x509.CertPool // nil means the host's
 }
 
 // Proxy is the way out of one sandbox. It lets nothing through until Set says
