@@ -307,7 +307,7 @@ func (a *App) addModules(ctx context.Context) error {
 		}
 	}
 	if err := a.host.AddFor(ctx, contextstore.Admin, contextModule, contextadmin.New(contextadmin.Options{
-		Book: a.contextStore, Judge: a.judge, Fixed: a.contexts.Definitions,
+		Store: a.contextStore, Judge: a.judge, Fixed: a.contexts.Definitions,
 	})); err != nil {
 		return err
 	}

@@ -67,7 +67,7 @@ func (a *App) networkDeps() (c network.Config, err error) {
 }
 
 func (a *App) dbDeps() (db.Config, error) {
-	return db.Config{Tree: a.tree.state, See: a.tree.sight.See, Everything: seesEverything, Rules: a.rules}, nil
+	return db.Config{Tree: a.tree.state, See: a.tree.sight.See, SeesAll: seesEverything, Rules: a.rules}, nil
 }
 
 // publicKeyDeps returns no key on a private host, which would have to keep it.

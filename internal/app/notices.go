@@ -20,7 +20,7 @@ const noticeTime = 5 * time.Second
 
 func (a *App) notificationDeps() (notification.Config, error) {
 	a.startNotices()
-	return notification.Config{Shelf: a.tree.shelf, Rules: a.rules}, nil
+	return notification.Config{Store: a.tree.shelf, Rules: a.rules}, nil
 }
 
 // startNotices makes the notifier, which the modules notification and smtp need.
@@ -78,11 +78,11 @@ func Notify(ctx context.Context, f config.Folders, events ...bus.Event) (err err
 	}
 	t := state.New(state.Options{Log: log})
 	defer func() { err = errors.Join(err, t.Close(), log.Close()) }()
-	m, err := state.Attach[notification.Kept](ctx, t, "/private/notifications", state.Durable)
+	m, err := state.Attach[notification.Stored](ctx, t, "/private/notifications", state.Durable)
 	if err != nil {
 		return err
 	}
-	shelf := notification.NewShelf(m, nil)
+	shelf := notification.NewStore(m, nil)
 	for _, news := range all {
 		if _, err := shelf.Add(ctx, news); err != nil {
 			return err

@@ -174,7 +174,7 @@ type packagesRoom struct {
 func (a *App) packageDeps() (c hosting.Config, err error) {
 	c.Rules, c.Show = a.rules, a.tree.showJob
 	c.Changed = func(f func()) { a.packagesChanged.Store(&f) }
-	c.House, err = a.packageHouse()
+	c.Packages, err = a.packageHouse()
 	return c, err
 }
 

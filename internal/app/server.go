@@ -42,7 +42,7 @@ func (a *App) keepJournal() {
 	}
 	a.journal = server.NewJournal(slog.LevelInfo)
 	if dir := a.cfg.Folders.State; dir != "" && !a.opts.Private {
-		if err := a.journal.Keep(filepath.Join(dir, "journal")); err != nil {
+		if err := a.journal.OpenFile(filepath.Join(dir, "journal")); err != nil {
 			a.log.Warn("what this host logs cannot be read after it has ended", "folder", dir, "err", err)
 		}
 		a.closing("journal", func(context.Context) error { return a.journal.CloseFile() })
@@ -191,7 +191,7 @@ func (t *tree) sample(ctx context.Context, m *server.Meter) {
 	tick := time.NewTicker(sampleEvery)
 	defer tick.Stop()
 	for {
-		s, err := m.Take(ctx)
+		s, err := m.Measure(ctx)
 		if err == nil {
 			_, err = t.info.Update(ctx, state.Any, func(i *serverInfo) error {
 				i.Metrics = &s

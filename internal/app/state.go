@@ -48,7 +48,7 @@ type tree struct {
 	processes *state.Mount[map[string]processState]
 	sandboxes *state.Mount[map[string]sandboxState]
 	jobs      *state.Mount[map[string]jobState]
-	shelf     *notification.Shelf // at /private/notifications
+	shelf     *notification.Store // at /private/notifications
 	mail      *state.Mount[smtp.Kept]
 
 	modules *state.Mount[map[string]moduleState]
@@ -183,11 +183,11 @@ func (t *tree) mount(ctx context.Context) (err error) {
 	if t.mail, err = state.Attach[smtp.Kept](ctx, t.state, "/private/smtp", state.Durable); err != nil {
 		return err
 	}
-	notes, err := state.Attach[notification.Kept](ctx, t.state, "/private/notifications", state.Durable)
+	notes, err := state.Attach[notification.Stored](ctx, t.state, "/private/notifications", state.Durable)
 	if err != nil {
 		return err
 	}
-	t.shelf = notification.NewShelf(notes, func(int) {
+	t.shelf = notification.NewStore(notes, func(int) {
 		if err := t.recall(context.Background()); err != nil {
 			t.app.log.Warn("the number of unread notifications is not shown", "err", err)
 		}
@@ -226,13 +226,13 @@ func (t *tree) attachUI(ctx context.Context) error {
 // module makes the module that shows the tree.
 func (t *tree) module() module.New {
 	t.sight = publicstate.Options{
-		Tree: t.state, Watches: &t.watches, Everything: seesEverything, Prompt: t.prompt,
+		Tree: t.state, Watches: &t.watches, SeesAll: seesEverything, Prompt: t.prompt,
 		Listed: []publicstate.Listed{
 			{Name: "serverInfo", Title: "About this host", Description: "What this host is, its version and platform, and how the machine is doing, as JSON."},
 			{Name: "packageData", Title: "Packages", Description: "The packages of which you may call tools and the state of each, as JSON."},
 		},
 		PromptOf: []state.Pointer{{"public", "serverInfo", "name"}, {"public", "serverInfo", "language"}, {"public", "contexts"}},
-		Own: []publicstate.Own{
+		Restricted: []publicstate.RestrictedMount{
 			{At: state.Pointer{"public", "contexts"}, Sees: t.seesContext},
 			{At: state.Pointer{"public", "sessions"}, Sees: seesSession},
 			{At: state.Pointer{"public", "processes"}, Sees: seesProcess},

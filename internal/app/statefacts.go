@@ -91,7 +91,7 @@ func (f *follower) take(fact bus.Event) {
 		f.process(fact)
 	default:
 		f.tree.lookAtContexts()
-		f.tree.watches.Look() // what each may see follows from the rules
+		f.tree.watches.Recheck() // what each may see follows from the rules
 	}
 	if f.due == nil && len(f.newSessions)+len(f.newProcesses)+len(f.sandboxes.fresh) > 0 {
 		f.due = time.After(factGather)

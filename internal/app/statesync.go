@@ -42,7 +42,7 @@ func (s *syncing) run(ctx context.Context) error {
 		select {
 		case <-s.stale:
 			s.look(ctx)
-			s.tree.watches.Look() // of packages and modules each sees those whose tools they may call
+			s.tree.watches.Recheck() // of packages and modules each sees those whose tools they may call
 			if len(s.tools) > 0 && !s.follow {
 				s.follow, done = true, make(chan struct{})
 				facts := s.tree.app.bus.Follow(ctx, string(dispatch.CallFinished), factQueue)

@@ -1,7 +1,7 @@
-// Package auth is the module with which people look after their own way in:
-// the sessions in which they are logged in, and their password.
+// Package auth is the module with which users manage their own login sessions and
+// their password.
 //
-// Users, roles and tokens are made and taken away with the command line.
+// Users, roles and tokens are managed with the command line.
 package auth
 
 import (
@@ -16,19 +16,19 @@ import (
 	"gatehouse/tool"
 )
 
-// A Service knows who is logged in. Safe for concurrent use.
+// A Service manages login sessions and passwords. It is safe for concurrent use.
 type Service interface {
-	// Logins are the open logins of a user, or of everybody for "", oldest
+	// Logins returns the open logins of a user, or of all users for "", oldest
 	// first.
 	Logins(ctx context.Context, user string) ([]Login, error)
-	// EndLogin ends one; of two that end the same one may get ErrNone.
+	// EndLogin ends a login. It returns ErrNone if there is no such login, also if
+	// another call has just ended it.
 	EndLogin(ctx context.Context, id string) error
-	// ChangePassword replaces the password of a user who knows the present
-	// one, and ends the user's logins, the one it is asked for in last. The
-	// error is ErrPassword, a *tool.Refusal, or another that says what is
-	// wrong with the new password.
+	// ChangePassword replaces the password of a user if the present password is
+	// right, and ends the user's logins, that of the caller last. The error is
+	// ErrPassword, a *tool.Refusal, or an error about the new password.
 	ChangePassword(ctx context.Context, who tool.Caller, present, next string) error
-	// Rules reports whether a caller may see and end everybody's logins.
+	// Rules reports whether a caller may see and end the logins of all users.
 	Rules(who tool.Caller) bool
 }
 
@@ -38,12 +38,12 @@ var (
 	ErrPassword = errors.New("the password is wrong")
 )
 
-// Login is a session of somebody who logged in with a password.
+// Login is the session of a user who logged in with a password.
 type Login struct {
 	ID      string
 	User    string
-	Agent   string // what the browser calls itself
-	Lasting bool   // it outlives the host and the browser's window
+	Agent   string // the browser's User-Agent
+	Lasting bool   // it outlives the host and the browser session
 	Created time.Time
 	Used    time.Time
 	Until   time.Time
@@ -51,7 +51,7 @@ type Login struct {
 
 // Config is what the module is given.
 type Config struct {
-	Service Service `json:"-"` // nil means that nobody logs in here
+	Service Service `json:"-"` // nil means that users cannot log in to this host
 }
 
 type auth struct {
@@ -59,28 +59,37 @@ type auth struct {
 	offer   module.Offer
 }
 
-// New makes the module.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		if cfg.Service == nil {
-			cfg.Service = nobody{}
+			cfg.Service = noService{}
 		}
 		a := &auth{service: cfg.Service}
 		a.offer.Tools = []tool.Tool{
 			tool.New(tool.Def{
-				Name: "auth_session_list", Title: "List sessions", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"auth.session.list"},
-				Description: "Lists the sessions in which you are logged in, and says which one this is.",
-				Help:        "A session begins with a password at /auth/login; tokens and certificates have none. Those who rule this host may list everybody's. lastActive is up to a minute behind. Sessions that end with the host and the browser's window are known to their own host only.",
+				Name: "auth_session_list", Title: "List sessions", Effects: tool.Reads, Task: tool.TaskNever,
+				Aliases:     []string{"auth.session.list"},
+				Description: "Lists your login sessions, and marks the one of this call.",
+				Help: "A session begins with a login at /auth/login; tokens and certificates have none. " +
+					"Administrators may list the sessions of all users. lastActive may be up to a minute old. " +
+					"Sessions that end with the host and the browser session are listed by their own host only.",
 			}, a.list),
 			tool.New(tool.Def{
-				Name: "auth_session_kill", Title: "End sessions", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"auth.session.kill"},
-				Description: "Ends sessions in which you are logged in, and what was opened in them.",
-				Help:        "All of them, or none where one is not there or not yours; those who rule this host may end everybody's. The session this call came in is ended by logging out, which is a POST to /auth/logout.",
+				Name: "auth_session_kill", Title: "End sessions",
+				Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever,
+				Aliases:     []string{"auth.session.kill"},
+				Description: "Ends login sessions of yours, and closes what was opened in them.",
+				Help: "If one of them does not exist or is not yours, none is ended. Administrators may end " +
+					"the sessions of all users. To end the session of this call, log out with a POST to /auth/logout.",
 			}, a.kill),
 			tool.New(tool.Def{
-				Name: "auth_password", Title: "Change a password", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"auth.reset-password"},
-				Description: "Changes your password. All your sessions end, this one too; tokens stay.",
-				Help:        "It takes the present password, whoever calls, and after three tries of one login within 20 seconds the next has to wait. A user who has lost it asks an administrator: gatehouse user sets a new one.",
+				Name: "auth_password", Title: "Change a password", Effects: tool.Writes | tool.Destroys,
+				Task: tool.TaskNever, Aliases: []string{"auth.reset-password"},
+				Description: "Changes your password. All your sessions end, including this one; tokens stay valid.",
+				Help: "The present password is required from every caller. After three failed tries within " +
+					"20 seconds, the next try must wait. If the password is lost, an administrator can set a new " +
+					"one with gatehouse user.",
 			}, a.password),
 		}
 		return a, nil
@@ -94,11 +103,11 @@ func (a *auth) Offer(context.Context, module.Audience) (*module.Offer, error) { 
 func (a *auth) Close(context.Context) error { return nil }
 
 type listIn struct {
-	All bool `json:"all,omitempty" doc:"everybody's, for those who rule this host"`
+	All bool `json:"all,omitempty" doc:"those of all users; administrators only"`
 }
 
 type listOut struct {
-	Current  string             `json:"current,omitempty" doc:"the id of this one; none where nobody logged in for it"`
+	Current  string             `json:"current,omitempty" doc:"id of the session of this call; missing if it has none"`
 	Sessions map[string]session `json:"sessions" doc:"by id"`
 }
 
@@ -108,32 +117,38 @@ type session struct {
 	LastActive string `json:"lastActive"`
 	UserAgent  string `json:"userAgent,omitempty"`
 	Expires    string `json:"expires"`
-	Lasting    bool   `json:"lasting,omitempty" doc:"outlives the host and the browser's window"`
+	Lasting    bool   `json:"lasting,omitempty" doc:"outlives the host and the browser session"`
 }
 
-// own refuses callers whose credential is good for something else.
-func own(c *tool.Call) error {
+// checkCredential refuses a caller whose credential is limited to scopes.
+func checkCredential(c *tool.Call) error {
 	if len(c.Caller.Scopes) == 0 {
 		return nil
 	}
-	return &tool.Refusal{Code: "denied", Message: "your credential is limited to some scopes, and logging in is in none of them", Next: "Use one that is not."}
+	return &tool.Refusal{
+		Code:    "denied",
+		Message: "your credential is limited to scopes, which do not include the management of logins",
+		Next:    "Use a credential without scopes.",
+	}
 }
 
 func (a *auth) list(ctx context.Context, c *tool.Call, in listIn) (listOut, error) {
-	if err := own(c); err != nil {
+	if err := checkCredential(c); err != nil {
 		return listOut{}, err
 	}
 	user := c.Caller.Principal
 	if in.All {
 		if !a.service.Rules(c.Caller) {
-			return listOut{}, operator.Denied("see everybody's sessions", "Leave out all to see yours.")
+			return listOut{}, operator.Denied("see the sessions of all users", "Leave out all to list your own.")
 		}
 		user = ""
 	}
 	all, err := a.service.Logins(ctx, user)
 	out := listOut{Sessions: map[string]session{}}
 	for _, l := range all {
-		out.Sessions[l.ID] = session{l.User, stamp(l.Created), stamp(l.Used), l.Agent, stamp(l.Until), l.Lasting}
+		out.Sessions[l.ID] = session{
+			l.User, formatTime(l.Created), formatTime(l.Used), l.Agent, formatTime(l.Until), l.Lasting,
+		}
 		if l.ID == c.Caller.Credential {
 			out.Current = l.ID
 		}
@@ -141,10 +156,10 @@ func (a *auth) list(ctx context.Context, c *tool.Call, in listIn) (listOut, erro
 	return out, err
 }
 
-func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+func formatTime(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
 type killIn struct {
-	IDs []string `json:"ids" doc:"of auth_session_list"`
+	IDs []string `json:"ids" doc:"ids from auth_session_list"`
 }
 
 type killOut struct {
@@ -153,7 +168,7 @@ type killOut struct {
 
 func (a *auth) kill(ctx context.Context, c *tool.Call, in killIn) (killOut, error) {
 	out := killOut{Ended: []string{}}
-	if err := own(c); err != nil {
+	if err := checkCredential(c); err != nil {
 		return out, err
 	}
 	user := c.Caller.Principal
@@ -166,16 +181,19 @@ func (a *auth) kill(ctx context.Context, c *tool.Call, in killIn) (killOut, erro
 	}
 	ids := slices.Compact(slices.Sorted(slices.Values(in.IDs)))
 	if slices.Contains(ids, c.Caller.Credential) {
-		return out, &tool.Refusal{Code: "denied", Message: "one of them is the session this call came in, and its answer could not be sent; nothing was ended", Next: "Log out of that one with a POST to /auth/logout."}
+		return out, &tool.Refusal{Code: "denied", Message: "one of them is the session of this call, whose result " +
+			"could not be sent; no session was ended", Next: "Leave it out, and log out of it with a POST to " +
+			"/auth/logout."}
 	}
 	for _, id := range ids {
 		if !slices.ContainsFunc(all, func(l Login) bool { return l.ID == id }) {
-			return out, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("you have no session %.80q; nothing was ended", id), Next: "auth_session_list shows those you have."}
+			return out, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("you have no session %.80q; no "+
+				"session was ended", id), Next: "auth_session_list lists your sessions."}
 		}
 	}
 	for _, id := range ids {
 		switch err := a.service.EndLogin(ctx, id); {
-		case errors.Is(err, ErrNone): // somebody was faster
+		case errors.Is(err, ErrNone): // another call has ended it
 		case err != nil:
 			return out, err
 		default:
@@ -186,8 +204,8 @@ func (a *auth) kill(ctx context.Context, c *tool.Call, in killIn) (killOut, erro
 }
 
 type passwordIn struct {
-	Old string `json:"oldPassword" doc:"the present one" max:"1024"`
-	New string `json:"newPassword" doc:"8 bytes at least" max:"1024"`
+	Old string `json:"oldPassword" doc:"the present password" max:"1024"`
+	New string `json:"newPassword" doc:"at least 8 bytes" max:"1024"`
 }
 
 type passwordOut struct {
@@ -196,28 +214,32 @@ type passwordOut struct {
 }
 
 func (a *auth) password(ctx context.Context, c *tool.Call, in passwordIn) (passwordOut, error) {
-	if err := own(c); err != nil {
+	if err := checkCredential(c); err != nil {
 		return passwordOut{}, err
 	}
 	err := a.service.ChangePassword(ctx, c.Caller, in.Old, in.New)
 	refusal, refused := errors.AsType[*tool.Refusal](err)
 	switch {
 	case err == nil:
-		return passwordOut{true, "Your sessions end now: log in again with the new password. Tokens are good as before."}, nil
+		return passwordOut{true, "Your sessions end now: log in again with the new password. Tokens stay valid."}, nil
 	case refused:
 		return passwordOut{}, refusal
 	case errors.Is(err, ErrPassword):
-		return passwordOut{}, &tool.Refusal{Code: "denied", Message: "oldPassword is not your password, or you have none here", Next: "Ask the person for it. Who has lost it asks whoever runs this host."}
+		return passwordOut{}, &tool.Refusal{
+			Code:    "denied",
+			Message: "oldPassword is not your password, or you have none on this host",
+			Next:    "Ask the user for it. If it is lost, an administrator of this host can set a new one.",
+		}
 	}
 	return passwordOut{}, err
 }
 
-// nobody is the service of a host where nobody logs in.
-type nobody struct{}
+// noService is the Service of a host to which users cannot log in.
+type noService struct{}
 
-func (nobody) Logins(context.Context, string) ([]Login, error) { return nil, nil }
-func (nobody) EndLogin(context.Context, string) error          { return ErrNone }
-func (nobody) ChangePassword(context.Context, tool.Caller, string, string) error {
+func (noService) Logins(context.Context, string) ([]Login, error) { return nil, nil }
+func (noService) EndLogin(context.Context, string) error          { return ErrNone }
+func (noService) ChangePassword(context.Context, tool.Caller, string, string) error {
 	return ErrPassword
 }
-func (nobody) Rules(tool.Caller) bool { return false }
+func (noService) Rules(tool.Caller) bool { return false }

@@ -17,13 +17,13 @@ func TestTheModuleKeepsTheContract(t *testing.T) {
 	moduletest.Run(t, New(Config{}), moduletest.Options{})
 }
 
-// desk is a service with two users.
-type desk struct {
+// fixture is a service with two users.
+type fixture struct {
 	logins   []Login
 	password string
 }
 
-func (d *desk) Logins(_ context.Context, user string) (all []Login, err error) {
+func (d *fixture) Logins(_ context.Context, user string) (all []Login, err error) {
 	for _, l := range d.logins {
 		if user == "" || l.User == user {
 			all = append(all, l)
@@ -32,7 +32,7 @@ func (d *desk) Logins(_ context.Context, user string) (all []Login, err error) {
 	return all, nil
 }
 
-func (d *desk) EndLogin(_ context.Context, id string) error {
+func (d *fixture) EndLogin(_ context.Context, id string) error {
 	n := len(d.logins)
 	d.logins = slices.DeleteFunc(d.logins, func(l Login) bool { return l.ID == id })
 	if len(d.logins) == n || id == "s_gone" {
@@ -41,7 +41,7 @@ func (d *desk) EndLogin(_ context.Context, id string) error {
 	return nil
 }
 
-func (d *desk) ChangePassword(_ context.Context, who tool.Caller, present, next string) error {
+func (d *fixture) ChangePassword(_ context.Context, who tool.Caller, present, next string) error {
 	switch {
 	case who.Principal != "ann" || present != d.password:
 		return ErrPassword
@@ -54,18 +54,25 @@ func (d *desk) ChangePassword(_ context.Context, who tool.Caller, present, next 
 	return nil
 }
 
-func (d *desk) Rules(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }
+func (d *fixture) Rules(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }
 
-func newDesk() *desk {
+func newFixture() *fixture {
 	at := time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 	one := func(id, user string) Login {
-		return Login{ID: id, User: user, Agent: "browser", Created: at, Used: at.Add(time.Hour), Until: at.Add(2 * time.Hour)}
+		return Login{
+			ID:      id,
+			User:    user,
+			Agent:   "browser",
+			Created: at,
+			Used:    at.Add(time.Hour),
+			Until:   at.Add(2 * time.Hour),
+		}
 	}
-	return &desk{[]Login{one("s_1", "ann"), one("s_2", "bob"), one("s_3", "ann"), one("s_gone", "ann")}, "old password"}
+	return &fixture{[]Login{one("s_1", "ann"), one("s_2", "bob"), one("s_3", "ann"), one("s_gone", "ann")}, "old password"}
 }
 
 // call gives a result as JSON, or the text of a refusal.
-func (d *desk) call(t *testing.T, who tool.Caller, name, args string) string {
+func (d *fixture) call(t *testing.T, who tool.Caller, name, args string) string {
 	t.Helper()
 	deps := moduletest.NewHost(t).Deps()
 	m, err := New(Config{Service: d})(t.Context(), deps)
@@ -87,21 +94,30 @@ func (d *desk) call(t *testing.T, who tool.Caller, name, args string) string {
 }
 
 func TestEverybodySeesAndEndsTheirOwnSessions(t *testing.T) {
-	ann, bob, root := tool.Caller{Principal: "ann", Credential: "s_3"}, tool.Caller{Principal: "bob"}, tool.Caller{Principal: "root", Roles: []string{"admin"}}
-	d := newDesk()
+	ann, bob, root := tool.Caller{Principal: "ann", Credential: "s_3"}, tool.Caller{Principal: "bob"}, tool.Caller{
+		Principal: "root",
+		Roles:     []string{"admin"},
+	}
+	d := newFixture()
 	for _, step := range []struct {
 		who              tool.Caller
 		tool, args, want string
 	}{
-		{ann, "auth_session_list", `{}`, `{"current":"s_3","sessions":{"s_1":{"user":"ann","loggedIn":"2030-01-02T03:04:05Z","lastActive":"2030-01-02T04:04:05Z","userAgent":"browser","expires":"2030-01-02T05:04:05Z"},"s_3":{`},
+		{
+			ann, "auth_session_list", `{}`,
+			`{"current":"s_3","sessions":{"s_1":{"user":"ann","loggedIn":"2030-01-02T03:04:05Z","lastActive":"2030-01-02T04:04:05Z","userAgent":"browser","expires":"2030-01-02T05:04:05Z"},"s_3":{`,
+		},
 		{bob, "auth_session_list", `{}`, `{"sessions":{"s_2":{"user":"bob"`},
-		{ann, "auth_session_list", `{"all":true}`, "denied: only those who rule this host may see everybody's sessions"},
+		{
+			ann, "auth_session_list", `{"all":true}`,
+			"denied: only those who rule this host may see the sessions of all users",
+		},
 		{root, "auth_session_list", `{}`, `{"sessions":{}}`},
 		{root, "auth_session_list", `{"all":true}`, `{"sessions":{"s_1":{"user":"ann"`},
-		{bob, "auth_session_kill", `{"ids":["s_2","s_1"]}`, `not_found: you have no session "s_1"; nothing was ended`},
+		{bob, "auth_session_kill", `{"ids":["s_2","s_1"]}`, `not_found: you have no session "s_1"; no session was ended`},
 		{bob, "auth_session_list", `{}`, `{"sessions":{"s_2":{"user":"bob"`},
 		{ann, "auth_session_kill", `{"ids":[]}`, `{"ended":[]}`},
-		{ann, "auth_session_kill", `{"ids":["s_1","s_3"]}`, "denied: one of them is the session this call came in"},
+		{ann, "auth_session_kill", `{"ids":["s_1","s_3"]}`, "denied: one of them is the session of this call"},
 		{ann, "auth_session_kill", `{"ids":["s_1","s_1","s_gone"]}`, `{"ended":["s_1"]}`},
 		{root, "auth_session_kill", `{"ids":["s_2"]}`, `{"ended":["s_2"]}`},
 		{bob, "auth_session_list", `{}`, `{"sessions":{}}`},
@@ -113,17 +129,23 @@ func TestEverybodySeesAndEndsTheirOwnSessions(t *testing.T) {
 }
 
 func TestAPasswordIsChangedWithThePresentOne(t *testing.T) {
-	d := newDesk()
+	d := newFixture()
 	ann := tool.Caller{Principal: "ann"}
 	for _, step := range []struct {
 		who        tool.Caller
 		args, want string
 	}{
 		{ann, `{"oldPassword":"guess","newPassword":"new password"}`, "denied: oldPassword is not your password"},
-		{tool.Caller{Principal: "root", Roles: []string{"admin"}}, `{"oldPassword":"old password","newPassword":"new password"}`, "denied: oldPassword is not your password"},
+		{
+			tool.Caller{Principal: "root", Roles: []string{"admin"}},
+			`{"oldPassword":"old password","newPassword":"new password"}`, "denied: oldPassword is not your password",
+		},
 		{ann, `{"oldPassword":"old password","newPassword":"short"}`, "error: a password has 8"},
 		{ann, `{"oldPassword":"old password","newPassword":"too often"}`, "busy: wait"},
-		{tool.Caller{Principal: "ann", Scopes: []string{"files"}}, `{"oldPassword":"old password","newPassword":"new password"}`, "denied: your credential is limited"},
+		{
+			tool.Caller{Principal: "ann", Scopes: []string{"files"}},
+			`{"oldPassword":"old password","newPassword":"new password"}`, "denied: your credential is limited",
+		},
 		{ann, `{"oldPassword":"old password","newPassword":"new password"}`, `{"changed":true`},
 	} {
 		if got := d.call(t, step.who, "auth_password", step.args); !strings.HasPrefix(got, step.want) {

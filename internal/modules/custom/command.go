@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	grace       = time.Second     // from the request to end until a program is killed
-	patience    = 5 * time.Second // for what was stopped to be over
-	stderrBytes = 16 << 10        // of what a program complains about, its end
-	argBytes    = 100 << 10       // of one argument; systems take little more
+	grace       = time.Second     // between the request to end and the kill
+	stopTimeout = 5 * time.Second // for a stopped program to end
+	maxStderr   = 16 << 10        // bytes at the end of a program's standard error
+	maxArgBytes = 100 << 10       // bytes of one argument; systems accept little more
 )
 
-// program is a command with its templates read.
+// program is a command with parsed templates.
 type program struct {
 	*contextstore.Command
 	args   []contextstore.Template
@@ -55,8 +55,8 @@ func (p *program) run(ctx context.Context, c *tool.Call, env *contextstore.Envir
 	defer cancel(nil)
 	ctx, stop := context.WithTimeoutCause(ctx, p.bounds.timeout, errTimeout)
 	defer stop()
-	out := &limited{most: p.bounds.most, full: func() { cancel(errTooLong) }}
-	complaints := &tail{}
+	out := &limitedBuffer{max: p.bounds.max, full: func() { cancel(errTooLong) }}
+	complaints := &tailBuffer{}
 	spec.Env, spec.Grace = environment(c, env), grace
 	spec.Stdout, spec.Stderr = out, complaints
 	child, err := proc.Start(ctx, spec)
@@ -64,13 +64,17 @@ func (p *program) run(ctx context.Context, c *tool.Call, env *contextstore.Envir
 		if context.Cause(ctx) != nil {
 			return answer{}, context.Cause(ctx)
 		}
-		return answer{}, &tool.Refusal{Code: "unavailable", Message: "the program of this tool cannot be started", Next: "Whoever runs this host should look at the context's definition: " + innermost(err) + "."}
+		return answer{}, &tool.Refusal{
+			Code:    "unavailable",
+			Message: "the program of this tool cannot be started",
+			Next:    "Ask an administrator to correct the definition of the context: " + innermost(err) + ".",
+		}
 	}
 	state, err := child.Wait()
 	if out.over {
-		return answer{}, p.bounds.ended(errTooLong)
+		return answer{}, p.bounds.refusal(errTooLong)
 	}
-	if refusal := p.bounds.ended(state.Stopped); refusal != nil {
+	if refusal := p.bounds.refusal(state.Stopped); refusal != nil {
 		return answer{}, refusal
 	}
 	switch {
@@ -79,14 +83,14 @@ func (p *program) run(ctx context.Context, c *tool.Call, env *contextstore.Envir
 	case err != nil:
 		return answer{}, err
 	case state.Signal != "":
-		return answer{}, failed("the program was ended by a signal ("+state.Signal+")", complaints.b, out.b.Bytes())
+		return answer{}, newFailure("the program was ended by a signal ("+state.Signal+")", complaints.b, out.b.Bytes())
 	case state.Code != 0:
-		return answer{}, failed(fmt.Sprintf("exit code %d", state.Code), complaints.b, out.b.Bytes())
+		return answer{}, newFailure(fmt.Sprintf("exit code %d", state.Code), complaints.b, out.b.Bytes())
 	}
 	return answer{body: out.b.Bytes()}, nil
 }
 
-// innermost is an error without the paths around it.
+// innermost returns the innermost wrapped error, whose text has no paths.
 func innermost(err error) string {
 	for {
 		next := errors.Unwrap(err)
@@ -97,7 +101,7 @@ func innermost(err error) string {
 	}
 }
 
-// spec is what to start for one call.
+// spec returns the program to start for one call.
 func (p *program) spec(c *tool.Call) (s proc.Spec, err error) {
 	v, err := readValues(c.Args)
 	if err != nil {
@@ -112,13 +116,13 @@ func (p *program) spec(c *tool.Call) (s proc.Spec, err error) {
 		return s, err
 	}
 	s.Stdin = strings.NewReader(stdin)
-	s.Dir, err = folder(c, p.Dir)
+	s.Dir, err = workingDir(c, p.Dir)
 	return s, err
 }
 
-// folder is where a program begins. It may go elsewhere: roots hold file tools,
-// not programs.
-func folder(c *tool.Call, dir string) (string, error) {
+// workingDir returns the working directory of a program. The roots do not confine
+// the program, only file tools.
+func workingDir(c *tool.Call, dir string) (string, error) {
 	if dir == "" {
 		if len(c.Roots.List()) == 0 {
 			return os.TempDir(), nil
@@ -132,18 +136,18 @@ func folder(c *tool.Call, dir string) (string, error) {
 	return filepath.Join(root.Name(), name), nil
 }
 
-// environment is that of a program: what every program needs, the context's,
-// and by which call it was started.
+// environment returns the environment of a program: the base environment, that of
+// the context, and the identity of the call.
 func environment(c *tool.Call, own *contextstore.Environment) []string {
 	return slices.Concat(proc.BaseEnv(), own.Strings(), []string{
 		"GATEHOUSE_CALL=" + c.ID, "GATEHOUSE_CONTEXT=" + c.Caller.Context, "GATEHOUSE_PRINCIPAL=" + c.Caller.Principal,
 	})
 }
 
-// expandArgs makes the arguments of a program. A list that stands alone becomes
-// an argument for each of its values; a template whose optional value is
-// missing is left out. A value at the beginning of an argument cannot pass for
-// an option, unless it is a number or follows "--".
+// expandArgs returns the arguments of a program. A template that is only a list
+// becomes one argument for each value; a template whose optional value is
+// missing is omitted. A value at the beginning of an argument cannot be an
+// option, unless it is a number or follows "--".
 func expandArgs(templates []contextstore.Template, v values) (args []string, err error) {
 	plain := false // no options can follow
 	for _, t := range templates {
@@ -158,11 +162,13 @@ func expandArgs(templates []contextstore.Template, v values) (args []string, err
 		for _, a := range some {
 			switch {
 			case strings.IndexByte(a.text, 0) >= 0:
-				return nil, tool.Refuse("invalid_arguments", "an argument of a program cannot hold a NUL byte")
-			case len(a.text) > argBytes:
-				return nil, tool.Refuse("too_large", "an argument of a program has at most %d bytes", argBytes)
+				return nil, tool.Refuse("invalid_arguments", "an argument of a program contains a NUL byte")
+			case len(a.text) > maxArgBytes:
+				return nil, tool.Refuse("too_large", "an argument of a program has more than %d bytes", maxArgBytes)
 			case lead != "" && !plain && strings.HasPrefix(a.text, "-") && !a.number:
-				return nil, tool.Refuse("invalid_arguments", "%s begins with -, which the program would take for an option", lead)
+				return nil, tool.Refuse(
+					"invalid_arguments", "%s begins with -, and the program would read it as an option", lead,
+				)
 			}
 			args = append(args, a.text)
 		}
@@ -171,7 +177,7 @@ func expandArgs(templates []contextstore.Template, v values) (args []string, err
 	return args, nil
 }
 
-// arg is one argument; number says that it begins with a number.
+// arg is one argument; number means that it begins with a number.
 type arg struct {
 	text   string
 	number bool
@@ -190,29 +196,30 @@ func expandArg(t contextstore.Template, v values) ([]arg, error) {
 	return list, nil
 }
 
-// limited keeps what is written up to a limit, and says when there is more.
-type limited struct {
+// limitedBuffer keeps what is written up to a limit, and calls full if there is
+// more.
+type limitedBuffer struct {
 	b    bytes.Buffer
-	most int
+	max  int
 	full func()
 	over bool
 }
 
-func (l *limited) Write(p []byte) (int, error) {
-	if l.b.Len()+len(p) > l.most {
+func (l *limitedBuffer) Write(p []byte) (int, error) {
+	if l.b.Len()+len(p) > l.max {
 		l.over = true
 		l.full()
-		return len(p), nil // the program is on its way out
+		return len(p), nil // the program is being stopped
 	}
 	return l.b.Write(p)
 }
 
-// tail keeps the end of what is written.
-type tail struct{ b []byte }
+// tailBuffer keeps the end of what is written.
+type tailBuffer struct{ b []byte }
 
-func (t *tail) Write(p []byte) (int, error) {
+func (t *tailBuffer) Write(p []byte) (int, error) {
 	t.b = append(t.b, p...)
-	if over := len(t.b) - stderrBytes; over > 0 {
+	if over := len(t.b) - maxStderr; over > 0 {
 		t.b = append(t.b[:0], t.b[over:]...)
 	}
 	return len(p), nil

@@ -1,11 +1,11 @@
-// Package custom is the module with what one context defines for itself:
-// prompts made of templates, tools that run a program or make an HTTP request,
-// and resources that are texts, files, or come from such programs and requests.
+// Package custom is the module with the definitions of one context: prompts made
+// of templates, tools that run a program or make an HTTP request, and resources
+// that are texts, files, or the output of such programs and requests.
 //
-// No shell is involved: each argument of a program is a template of its own,
-// and a value can be neither more than one argument nor an option. A request
-// goes to the host that its author wrote, whatever the values. Programs and
-// requests have a deadline, and what comes back has a limit.
+// It uses no shell: each argument of a program is a template of its own, and a
+// value cannot become more than one argument, nor an option. A request goes to
+// the host in its definition, whatever the values are. Programs and requests
+// have a deadline, and their output has a limit.
 package custom
 
 import (
@@ -27,19 +27,18 @@ import (
 
 // Options of a Module. The zero value is good.
 type Options struct {
-	// Env is the environment of the caller's context. nil means that there is
-	// none. Its error refuses the call.
+	// Env returns the environment of the caller's context. nil means an empty one.
+	// If it returns an error, the call is refused.
 	Env func(tool.Caller) (contextstore.Environment, error)
-	// Roots are the folders of the caller's context, in which files are watched
-	// for subscribers. nil means that there are none.
+	// Roots returns the folders of the caller's context, in which files are
+	// watched for subscribers. nil means that there are none.
 	Roots func(tool.Caller) tool.Roots
-	// Client makes the requests; nil means one that follows no redirects.
+	// Client makes the requests; nil means a client that follows no redirects.
 	Client *http.Client
 	Log    *slog.Logger // nil discards
 }
 
-// Module is the module of one context. Set may be called before and after the
-// host has made it.
+// Module is the module of one context. Set may be called before and after Make.
 type Module struct {
 	opts  Options
 	offer atomic.Pointer[module.Offer]
@@ -47,11 +46,11 @@ type Module struct {
 
 	mu      sync.Mutex
 	changed func(module.Audience)
-	basis   map[string]string      // by URI: what the resource's content follows from
-	watches map[*watching]struct{} // that are open
+	basis   map[string]string       // by URI: what the content of the resource depends on, see basisOf
+	watches map[*openWatch]struct{} // that are open
 }
 
-// New makes a module that offers nothing yet.
+// New returns a module that offers nothing until Set is called.
 func New(o Options) *Module {
 	if o.Env == nil {
 		o.Env = func(tool.Caller) (contextstore.Environment, error) { return contextstore.Environment{}, nil }
@@ -62,7 +61,7 @@ func New(o Options) *Module {
 			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 		}
 	}
-	m := &Module{opts: o, files: filewatch.New(o.Log), watches: map[*watching]struct{}{}}
+	m := &Module{opts: o, files: filewatch.New(o.Log), watches: map[*openWatch]struct{}{}}
 	m.offer.Store(&module.Offer{})
 	return m
 }
@@ -86,8 +85,9 @@ func (m *Module) Close(context.Context) error {
 	return m.files.Close()
 }
 
-// Set offers what a record defines from now on; calls that run go on with what
-// they began with. The record has been checked, and is not changed any more.
+// Set replaces the offer by the definitions of a record. Running calls keep the
+// definitions with which they began. The record must be valid and must not be
+// changed afterwards.
 func (m *Module) Set(r *contextstore.Record) error {
 	o := &module.Offer{}
 	for i := range r.OwnTools {
@@ -123,7 +123,7 @@ func (m *Module) Set(r *contextstore.Record) error {
 	m.mu.Lock()
 	changed, was := m.changed, m.basis
 	m.basis = basis
-	var stale []*watching
+	var stale []*openWatch
 	for w := range m.watches {
 		if now, there := basis[w.of]; there && now != was[w.of] {
 			stale = append(stale, w)
@@ -139,24 +139,24 @@ func (m *Module) Set(r *contextstore.Record) error {
 	return nil
 }
 
-// source runs a program or makes a request in its context's environment. The
-// error is a *failure if that is what failed.
+// source runs a program or makes a request in the environment of its context. The
+// error is a *failure if the program or the request failed.
 type source func(context.Context, *tool.Call, *contextstore.Environment) (answer, error)
 
-// environment is that of the caller's context.
+// environment returns the environment of the caller's context.
 func (m *Module) environment(who tool.Caller) (contextstore.Environment, error) {
 	env, err := m.opts.Env(who)
 	if err != nil {
 		err = &tool.Refusal{
-			Code: "unavailable", Message: "the environment of this context is not complete: " + err.Error(),
-			Next: "An administrator should look at the context's definition.",
+			Code: "unavailable", Message: "the environment of this context is incomplete: " + err.Error(),
+			Next: "Ask an administrator to correct the definition of the context.",
 		}
 	}
 	return env, err
 }
 
-// inEnvironment gives a source its environment, and takes the secrets of that
-// out of the result.
+// inEnvironment returns a handler that runs a source in its environment and hides
+// the secrets of the environment in the result.
 func (m *Module) inEnvironment(run source, b *bounds) tool.Handler {
 	return func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 		env, err := m.environment(c.Caller)
@@ -180,10 +180,9 @@ func (m *Module) inEnvironment(run source, b *bounds) tool.Handler {
 	}
 }
 
-// tool makes a tool of its definition, with everything that can be read
-// beforehand read.
+// tool returns the tool of a definition, whose templates and schemas it parses.
 func (m *Module) tool(t *contextstore.Tool) (tool.Tool, error) {
-	b := bounds{timeout: t.Deadline(), most: t.Most()}
+	b := bounds{timeout: t.Deadline(), max: t.Most()}
 	if t.Output != nil {
 		var err error
 		if b.output, err = schema.Compile(t.Output); err != nil {
@@ -200,8 +199,8 @@ func (m *Module) tool(t *contextstore.Tool) (tool.Tool, error) {
 	return tool.Tool{
 		Def: tool.Def{
 			Name: t.Name, Title: t.Title, Description: t.Description, Help: t.Help, Effects: t.Does(),
-			// What ends late of itself has time to say so.
-			Timeout: b.timeout + patience, Input: t.Input, Output: t.Output,
+			// Longer than the source's own deadline, so that the source reports it.
+			Timeout: b.timeout + stopTimeout, Input: t.Input, Output: t.Output,
 		},
 		Run: m.inEnvironment(run, &b),
 	}, err

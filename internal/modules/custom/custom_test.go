@@ -108,7 +108,13 @@ func code(err error) string {
 const anything = `{"type":"object","properties":{"a":{},"b":{},"list":{}}}`
 
 func TestEachTemplateIsOneArgument(t *testing.T) {
-	o := play(t, "arguments", running(t, anything, contextstore.Command{Args: []string{"log", "-n{{a}}", "--x={{b?}}", "{{list?}}", "--", "{{b?}}"}}))
+	o := play(
+		t, "arguments",
+		running(
+			t, anything,
+			contextstore.Command{Args: []string{"log", "-n{{a}}", "--x={{b?}}", "{{list?}}", "--", "{{b?}}"}},
+		),
+	)
 	for args, want := range map[string][]string{
 		`{"a":3}`:                            {"log", "-n3", "--"},
 		`{"a":"x y; rm -rf / $(id)","b":""}`: {"log", "-nx y; rm -rf / $(id)", "--x=", "--", ""},
@@ -154,7 +160,10 @@ func TestAProgramFindsItsFolderInputAndEnvironment(t *testing.T) {
 	for dir, want := range map[string]string{"": top, "sub": filepath.Join(top, "sub")} {
 		c := moduletest.NewCall(t, `{"a":"héllo"}`)
 		c.Roots = set
-		res, err := c.Tool(t.Context(), play(t, "where", running(t, anything, contextstore.Command{Dir: dir, Stdin: "{{a}}!"})).Tools[0])
+		res, err := c.Tool(
+			t.Context(),
+			play(t, "where", running(t, anything, contextstore.Command{Dir: dir, Stdin: "{{a}}!"})).Tools[0],
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +174,9 @@ func TestAProgramFindsItsFolderInputAndEnvironment(t *testing.T) {
 	}
 	c := moduletest.NewCall(t, `{"a":1}`)
 	c.Roots = set
-	if _, err := c.Tool(t.Context(), play(t, "where", running(t, anything, contextstore.Command{Dir: "../.."})).Tools[0]); code(err) != "outside_root" {
+	if _, err := c.Tool(t.Context(), play(t, "where", running(t, anything, contextstore.Command{Dir: "../.."})).Tools[0]); code(
+		err,
+	) != "outside_root" {
 		t.Errorf("got %v, want outside_root", err)
 	}
 }
@@ -208,7 +219,7 @@ func TestWhatAProgramGives(t *testing.T) {
 	}
 }
 
-// A program that says its secrets says them to nobody.
+// The secrets in the output of a program are hidden from the caller.
 func TestSecretsAreNotPassedOn(t *testing.T) {
 	r := running(t, anything, contextstore.Command{})
 	res, err := call(t, play(t, "tell", r), `{}`)
@@ -271,7 +282,11 @@ func requesting(h contextstore.HTTP) contextstore.Record {
 //redteam:attack Tools run with what the call carries: a value in the path of a tool's own HTTP request leads to another path
 func TestARequestGoesWhereItsAuthorWrote(t *testing.T) {
 	at, last := server(t, func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "fine") })
-	get := contextstore.HTTP{Method: "GET", URL: at + "/items/{{a}}?q={{b?}}", Headers: map[string]string{"X-Key": "Bearer {{env.KEY}}"}}
+	get := contextstore.HTTP{
+		Method:  "GET",
+		URL:     at + "/items/{{a}}?q={{b?}}",
+		Headers: map[string]string{"X-Key": "Bearer {{env.KEY}}"},
+	}
 	o := play(t, "", requesting(get))
 	for args, uri := range map[string]string{
 		`{"a":"x"}`:                      "/items/x?q=",
@@ -283,14 +298,18 @@ func TestARequestGoesWhereItsAuthorWrote(t *testing.T) {
 		if err != nil || res.Content[0].Text != "fine" {
 			t.Errorf("%s: got %v, %v", args, res.Content, err)
 		}
-		if h := last(); h.uri != uri || h.method != "GET" || h.key != `Bearer s3cret "key"` || h.id != "call_test" || h.body != "" {
+		if h := last(); h.uri != uri || h.method != "GET" || h.key != `Bearer s3cret "key"` || h.id != "call_test" ||
+			h.body != "" {
 			t.Errorf("%s: the server heard %+v, want %s", args, h, uri)
 		}
 	}
 	for _, args := range []string{
-		`{}`, `{"a":".."}`, `{"a":"."}`, `{"a":"../private"}`, `{"a":"x/../private"}`, `{"a":"/private"}`, `{"a":"x/y"}`, `{"a":"..\\private"}`,
-		`{"a":"%2e%2e"}`, `{"a":"%2E."}`, `{"a":"..%2fprivate"}`, `{"a":"..%5Cprivate"}`, `{"a":"..%252fprivate"}`, `{"a":"%25252e%2525252e"}`,
-		`{"a":"..;x=1"}`, `{"a":"..%3b/private"}`, `{"a":"%zz%2fprivate"}`, `{"a":"x\u0000"}`, `{"a":"x%0d%0aX: y"}`, `{"a":["/"]}`, `{"a":"%` + strings.Repeat("25", 20) + `41"}`,
+		`{}`, `{"a":".."}`, `{"a":"."}`, `{"a":"../private"}`, `{"a":"x/../private"}`, `{"a":"/private"}`,
+		`{"a":"x/y"}`, `{"a":"..\\private"}`,
+		`{"a":"%2e%2e"}`, `{"a":"%2E."}`, `{"a":"..%2fprivate"}`, `{"a":"..%5Cprivate"}`, `{"a":"..%252fprivate"}`,
+		`{"a":"%25252e%2525252e"}`,
+		`{"a":"..;x=1"}`, `{"a":"..%3b/private"}`, `{"a":"%zz%2fprivate"}`, `{"a":"x\u0000"}`, `{"a":"x%0d%0aX: y"}`,
+		`{"a":["/"]}`, `{"a":"%` + strings.Repeat("25", 20) + `41"}`,
 	} {
 		if res, err := call(t, o, args); code(err) != "invalid_arguments" {
 			t.Errorf("%s: got %v, %v; the server heard %+v", args, res.Content, err, last())
@@ -350,7 +369,8 @@ func TestWhatAServerAnswers(t *testing.T) {
 		}
 		return call(t, play(t, "", r), `{}`)
 	}
-	if res, err := ask("/image"); err != nil || res.Content[0].Type != "image" || string(res.Content[0].Data) != "\x89PNG" {
+	if res, err := ask("/image"); err != nil || res.Content[0].Type != "image" ||
+		string(res.Content[0].Data) != "\x89PNG" {
 		t.Errorf("got %+v, %v", res, err)
 	}
 	for path, want := range map[string]string{"/missing": "failed: HTTP 404 Not Found\nno such thing", "/away": "failed: HTTP 302 Found; redirects are not followed"} {
@@ -374,8 +394,12 @@ func TestWhatAServerAnswers(t *testing.T) {
 func TestPrompts(t *testing.T) {
 	o := play(t, "", contextstore.Record{Definition: contextstore.Definition{OwnPrompts: []contextstore.Prompt{{
 		Name: "review", Description: "Reviews.",
-		Arguments: []contextstore.PromptArg{{Name: "lang", Required: true, Values: []string{"go", "golang", "c"}}, {Name: "note"}},
-		Messages:  []contextstore.Message{{Role: "user", Text: "Review this {{lang}}. {{note}}"}, {Role: "assistant", Text: `\{{ok}}`}},
+		Arguments: []contextstore.PromptArg{
+			{Name: "lang", Required: true, Values: []string{"go", "golang", "c"}}, {Name: "note"},
+		},
+		Messages: []contextstore.Message{
+			{Role: "user", Text: "Review this {{lang}}. {{note}}"}, {Role: "assistant", Text: `\{{ok}}`},
+		},
 	}}}})
 	p := o.Prompts[0]
 	res, err := moduletest.NewCall(t, "lang", "{{note}}").Run(t.Context(), p.Get)

@@ -44,7 +44,8 @@ func FuzzAddress(f *testing.F) {
 			t.Fatalf("%q leads to %s", value, s)
 		}
 		parts := strings.Split(u.EscapedPath(), "/")
-		if once, err := url.PathUnescape(u.EscapedPath()); err != nil || strings.Count(once, "/") != 3 || strings.Contains(once, "\\") {
+		if once, err := url.PathUnescape(u.EscapedPath()); err != nil || strings.Count(once, "/") != 3 ||
+			strings.Contains(once, "\\") {
 			t.Fatalf("%q leads to %s, which is %q to a server that decodes it", value, s, once)
 		}
 		if len(parts) != 4 || parts[1] != "x" || parts[3] != "y" || parts[2] == ".." || parts[2] == "." {
@@ -72,8 +73,11 @@ func FuzzArguments(f *testing.F) {
 			return
 		}
 		if _, list := v["a"]; list && rawjson.Kind(v["a"]) != '[' {
-			got, err := expandArgs([]contextstore.Template{template(t, "run"), template(t, "{{a}}"), template(t, "--to={{a}}")}, v)
-			if err == nil && (len(got) != 3 || got[0] != "run" || strings.HasPrefix(got[1], "-") && rawjson.Kind(v["a"]) != '0' || !strings.HasPrefix(got[2], "--to=")) {
+			got, err := expandArgs(
+				[]contextstore.Template{template(t, "run"), template(t, "{{a}}"), template(t, "--to={{a}}")}, v,
+			)
+			if err == nil && (len(got) != 3 || got[0] != "run" || strings.HasPrefix(got[1], "-") &&
+				rawjson.Kind(v["a"]) != '0' || !strings.HasPrefix(got[2], "--to=")) {
 				t.Fatalf("%s became %q", args, got)
 			}
 		}

@@ -11,12 +11,14 @@ import (
 	"gatehouse/tool"
 )
 
-// prompt makes a prompt of its definition.
+// prompt returns the prompt of a definition.
 func prompt(p *contextstore.Prompt) (module.Prompt, error) {
 	out := module.Prompt{Name: p.Name, Title: p.Title, Description: p.Description}
 	proposed := map[string][]string{}
 	for _, a := range p.Arguments {
-		out.Args = append(out.Args, module.PromptArg{Name: a.Name, Title: a.Title, Description: a.Description, Required: a.Required})
+		out.Args = append(
+			out.Args, module.PromptArg{Name: a.Name, Title: a.Title, Description: a.Description, Required: a.Required},
+		)
 		if len(a.Values) > 0 {
 			proposed[a.Name] = a.Values
 		}
@@ -54,14 +56,18 @@ func prompt(p *contextstore.Prompt) (module.Prompt, error) {
 	return out, nil
 }
 
-// complete proposes the values of an argument that begin as what is there.
+// complete proposes the values of an argument that begin with the value so far.
 func complete(values map[string][]string) tool.Handler {
 	return func(_ context.Context, c *tool.Call) (tool.Result, error) {
 		var in module.Completing
 		if err := json.Unmarshal(c.Args, &in); err != nil {
 			return tool.Result{}, err
 		}
-		fit := slices.DeleteFunc(slices.Clone(values[in.Argument]), func(v string) bool { return !strings.HasPrefix(v, in.Value) })
-		return tool.Result{Completion: &tool.Completion{Values: fit[:min(len(fit), 100)], Total: len(fit), More: len(fit) > 100}}, nil
+		fit := slices.DeleteFunc(
+			slices.Clone(values[in.Argument]), func(v string) bool { return !strings.HasPrefix(v, in.Value) },
+		)
+		return tool.Result{
+			Completion: &tool.Completion{Values: fit[:min(len(fit), 100)], Total: len(fit), More: len(fit) > 100},
+		}, nil
 	}
 }

@@ -20,16 +20,17 @@ import (
 	"gatehouse/tool"
 )
 
-// answerBytes of the body of an answer that is an error are shown.
-const answerBytes = 4 << 10
+// maxErrorBody is the number of bytes of the body of an error response that are
+// shown.
+const maxErrorBody = 4 << 10
 
-// request is an HTTP request with its templates read.
+// request is an HTTP request with parsed templates.
 type request struct {
 	method  string
-	host    string // what the address begins with, up to its path
+	host    string // scheme and host of the URL
 	url     contextstore.Template
 	headers map[string]contextstore.Template
-	body    any // decoded; nil means the arguments
+	body    any // decoded JSON; nil means the arguments
 	bounds  bounds
 	client  *http.Client
 }
@@ -68,26 +69,27 @@ func (r *request) run(ctx context.Context, c *tool.Call, env *contextstore.Envir
 	}
 	res, err := r.client.Do(req)
 	if err != nil {
-		return answer{}, r.broken(ctx, err)
+		return answer{}, r.refuse(ctx, err)
 	}
 	defer res.Body.Close()
-	body, err := io.ReadAll(io.LimitReader(res.Body, int64(r.bounds.most)+1))
+	body, err := io.ReadAll(io.LimitReader(res.Body, int64(r.bounds.max)+1))
 	switch {
 	case err != nil:
-		return answer{}, r.broken(ctx, err)
-	case len(body) > r.bounds.most:
-		return answer{}, r.bounds.ended(errTooLong)
+		return answer{}, r.refuse(ctx, err)
+	case len(body) > r.bounds.max:
+		return answer{}, r.bounds.refusal(errTooLong)
 	case res.StatusCode < 200 || res.StatusCode > 299:
-		return answer{}, refusedBy(res, body)
+		return answer{}, statusError(res, body)
 	}
 	kind, _, _ := mime.ParseMediaType(res.Header.Get("Content-Type"))
 	return answer{body, kind, true}, nil
 }
 
-// broken is an answer that did not come. The address stays with the author.
-func (r *request) broken(ctx context.Context, err error) error {
+// refuse turns the error of a request without a response into a refusal. The text
+// does not have the URL, which only the author of the tool may know.
+func (r *request) refuse(ctx context.Context, err error) error {
 	cause := context.Cause(ctx)
-	if refusal := r.bounds.ended(cause); refusal != nil {
+	if refusal := r.bounds.refusal(cause); refusal != nil {
 		return refusal
 	}
 	if cause != nil {
@@ -95,20 +97,24 @@ func (r *request) broken(ctx context.Context, err error) error {
 	}
 	why := innermost(err)
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
-		why = "the host is not known"
+		why = "unknown host"
 	}
-	return &tool.Refusal{Code: "unavailable", Message: "no answer came: " + why, Next: "Try again in a moment."}
+	return &tool.Refusal{
+		Code:    "unavailable",
+		Message: "the server did not respond: " + why,
+		Next:    "Call the tool again later.",
+	}
 }
 
-func refusedBy(res *http.Response, body []byte) error {
+func statusError(res *http.Response, body []byte) error {
 	what := "HTTP " + res.Status
 	if res.StatusCode/100 == 3 {
 		what += "; redirects are not followed"
 	}
-	return failed(what, body[:min(len(body), answerBytes)])
+	return newFailure(what, body[:min(len(body), maxErrorBody)])
 }
 
-// build makes the request of one call.
+// build returns the request of one call.
 func (r *request) build(ctx context.Context, c *tool.Call, env *contextstore.Environment) (*http.Request, error) {
 	v, err := readValues(c.Args)
 	if err != nil {
@@ -128,7 +134,7 @@ func (r *request) build(ctx context.Context, c *tool.Call, env *contextstore.Env
 	}
 	req, err := http.NewRequestWithContext(ctx, r.method, address, body)
 	if err != nil {
-		return nil, tool.Refuse("invalid_arguments", "the arguments make no address")
+		return nil, tool.Refuse("invalid_arguments", "the URL is invalid with these arguments")
 	}
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
@@ -141,10 +147,10 @@ func (r *request) build(ctx context.Context, c *tool.Call, env *contextstore.Env
 	return req, r.setHeaders(req.Header, env, v)
 }
 
-// address fills the template of the address. A value is one segment of the
-// path or one value of the query, never more. Escaping alone does not keep it
-// there: many servers decode a path before they look for separators and dots,
-// some of them twice.
+// address expands the template of the URL. A value is one segment of the path or
+// one value of the query, never more. Escaping alone does not ensure that,
+// because many servers decode a path before they search for separators and
+// dots, some of them twice.
 func (r *request) address(v values) (string, error) {
 	leaves := ""
 	s, err := r.url.Expand(func(name, before string) (string, bool) {
@@ -152,7 +158,7 @@ func (r *request) address(v values) (string, error) {
 		if strings.Contains(before, "?") {
 			return url.QueryEscape(text), ok
 		}
-		if plain, whole := decoded(text); !whole || strings.ContainsFunc(plain, separates) {
+		if plain, whole := decodeAll(text); !whole || strings.ContainsFunc(plain, isSeparator) {
 			leaves = name
 		}
 		return url.PathEscape(text), ok
@@ -161,26 +167,30 @@ func (r *request) address(v values) (string, error) {
 		return "", missing(err)
 	}
 	if leaves != "" {
-		return "", tool.Refuse("invalid_arguments", "%s: a value in the path is one segment, without / \\ or control characters, encoded ones included", leaves)
+		return "", tool.Refuse(
+			"invalid_arguments",
+			"%s: a value in the path must be one segment, without / \\ or control characters, also encoded ones",
+			leaves,
+		)
 	}
 	u, err := url.Parse(s)
 	if err != nil || !strings.HasPrefix(s, r.host+"/") && s != r.host {
-		return "", tool.Refuse("invalid_arguments", "the arguments make no address")
+		return "", tool.Refuse("invalid_arguments", "the URL is invalid with these arguments")
 	}
 	for part := range strings.SplitSeq(u.EscapedPath(), "/") {
-		part, _ = decoded(part)
-		part, _, _ = strings.Cut(part, ";") // before the parameters of the segment
+		part, _ = decodeAll(part)
+		part, _, _ = strings.Cut(part, ";") // without the parameters of the segment
 		if part == "." || part == ".." {
-			return "", tool.Refuse("invalid_arguments", "an argument that is . or .. would lead elsewhere")
+			return "", tool.Refuse("invalid_arguments", "an argument that is . or .. would change the path")
 		}
 	}
 	return s, nil
 }
 
-// decoded undoes percent-encoding as often as it was done, each %XX by itself, so
-// that a malformed one elsewhere hides nothing. It is false for what was encoded
-// more often than any server decodes.
-func decoded(s string) (plain string, whole bool) {
+// decodeAll removes all levels of percent-encoding. It decodes each %XX by itself,
+// so that a malformed one elsewhere does not hide it. It returns false for a
+// string that is encoded more often than any server decodes.
+func decodeAll(s string) (plain string, whole bool) {
 	const most = 8
 	for range most {
 		next := escape.ReplaceAllStringFunc(s, func(e string) string {
@@ -197,8 +207,8 @@ func decoded(s string) (plain string, whole bool) {
 
 var escape = regexp.MustCompile("%[0-9A-Fa-f]{2}")
 
-// separates reports whether some server ends a segment of a path at c.
-func separates(c rune) bool { return c == '/' || c == '\\' || c < ' ' || c == 0x7f }
+// isSeparator reports whether some server ends a path segment at c.
+func isSeparator(c rune) bool { return c == '/' || c == '\\' || c < ' ' || c == 0x7f }
 
 func (r *request) setHeaders(h http.Header, env *contextstore.Environment, v values) error {
 	for name, t := range r.headers {
@@ -212,7 +222,7 @@ func (r *request) setHeaders(h http.Header, env *contextstore.Environment, v val
 			return missing(err)
 		}
 		if strings.ContainsFunc(s, func(c rune) bool { return c < ' ' && c != '\t' || c == 0x7f }) {
-			return tool.Refuse("invalid_arguments", "the header %s cannot hold control characters", name)
+			return tool.Refuse("invalid_arguments", "the value of the header %s contains control characters", name)
 		}
 		h.Set(name, s)
 	}
@@ -233,8 +243,8 @@ func (r *request) encode(args json.RawMessage, v values) ([]byte, error) {
 	return json.Marshal(filled)
 }
 
-// fill puts the arguments into a decoded JSON value. A member whose optional
-// value is missing is left out.
+// fill expands the templates in a decoded JSON value. A member whose optional
+// value is missing is omitted.
 func (v values) fill(into any) (any, error) {
 	switch into := into.(type) {
 	case string:
@@ -267,7 +277,7 @@ func (v values) fill(into any) (any, error) {
 	return into, nil
 }
 
-// absent stands for an optional value that is missing.
+// absent represents an optional value that is missing.
 var absent any = &struct{ byte }{}
 
 func (v values) fillString(text string) (any, error) {

@@ -20,20 +20,19 @@ import (
 	"gatehouse/tool"
 )
 
-// own is a resource of the context with its templates read.
-type own struct {
+// contextResource is a resource of the context with parsed templates.
+type contextResource struct {
 	*contextstore.Resource
 	m      *Module
-	vars   *uritemplate.Template // nil of a resource that is no template
+	vars   *uritemplate.Template // nil if the resource is not a template
 	text   contextstore.Template // of Text or File
 	source source                // of Command or HTTP
 	bounds bounds
 }
 
-// resource makes a resource of its definition, with everything that can be
-// read beforehand read.
+// resource returns the resource of a definition, whose templates it parses.
 func (m *Module) resource(r *contextstore.Resource) (module.Resource, error) {
-	o := &own{Resource: r, m: m, bounds: bounds{timeout: r.Deadline(), most: r.Most()}}
+	o := &contextResource{Resource: r, m: m, bounds: bounds{timeout: r.Deadline(), max: r.Most()}}
 	var err error
 	if o.vars, err = r.Template(); err != nil {
 		return module.Resource{}, err
@@ -53,7 +52,7 @@ func (m *Module) resource(r *contextstore.Resource) (module.Resource, error) {
 	out := module.Resource{
 		URI: r.URI, Name: r.Name, Title: r.Title, Description: r.Description, MIME: r.MIME,
 		// The source ends at its own deadline first and reports that it did.
-		Timeout: o.bounds.timeout + patience, Read: o.read, Watch: o.watch,
+		Timeout: o.bounds.timeout + stopTimeout, Read: o.read, Watch: o.watch,
 	}
 	if r.File != "" {
 		out.MayWatch = o.mayWatch
@@ -68,16 +67,16 @@ func (m *Module) resource(r *contextstore.Resource) (module.Resource, error) {
 	return out, err
 }
 
-// read gives the content. The variables of the URI are the call's arguments.
-func (o *own) read(ctx context.Context, c *tool.Call) (tool.Result, error) {
+// read returns the content. The variables of the URI are the call's arguments.
+func (o *contextResource) read(ctx context.Context, c *tool.Call) (tool.Result, error) {
 	a, err := o.content(ctx, c)
 	if err != nil {
 		return tool.Result{}, err
 	}
-	return tool.Result{Content: []tool.Content{o.shown(c.Name, a)}}, nil
+	return tool.Result{Content: []tool.Content{o.toContent(c.Name, a)}}, nil
 }
 
-func (o *own) content(ctx context.Context, c *tool.Call) (answer, error) {
+func (o *contextResource) content(ctx context.Context, c *tool.Call) (answer, error) {
 	switch {
 	case o.Text != nil:
 		v, err := readValues(c.Args)
@@ -85,8 +84,8 @@ func (o *own) content(ctx context.Context, c *tool.Call) (answer, error) {
 			return answer{}, err
 		}
 		text, err := v.expand(o.text)
-		if err == nil && len(text) > o.bounds.most {
-			err = tool.Refuse("too_large", "the text has %d bytes; at most %d are read", len(text), o.bounds.most)
+		if err == nil && len(text) > o.bounds.max {
+			err = tool.Refuse("too_large", "the text has %d bytes; at most %d are allowed", len(text), o.bounds.max)
 		}
 		return answer{body: []byte(text)}, err
 	case o.File != "":
@@ -105,8 +104,9 @@ func (o *own) content(ctx context.Context, c *tool.Call) (answer, error) {
 	return a, err
 }
 
-// shown is the content of a resource as text, or as bytes if it is none.
-func (o *own) shown(uri string, a answer) tool.Content {
+// toContent returns the content of a resource as text, or as a blob if it is not
+// text.
+func (o *contextResource) toContent(uri string, a answer) tool.Content {
 	kind := o.MIME
 	if kind == "" {
 		kind = a.kind
@@ -123,9 +123,9 @@ func (o *own) shown(uri string, a answer) tool.Content {
 	return tool.BlobResource(uri, kind, a.body)
 }
 
-// file reads the file, which is resolved in the folders of the call.
-func (o *own) file(c *tool.Call) (answer, error) {
-	p, err := o.place(c.Roots, c.Args)
+// file reads the file, whose path is resolved in the folders of the call.
+func (o *contextResource) file(c *tool.Call) (answer, error) {
+	p, err := o.resolve(c.Roots, c.Args)
 	if err != nil {
 		return answer{}, err
 	}
@@ -135,26 +135,26 @@ func (o *own) file(c *tool.Call) (answer, error) {
 	}
 	defer f.Close()
 	tooLarge := &tool.Refusal{
-		Code: "too_large", Message: "the file has more bytes than max_output of this resource allows",
-		Next: "Read it in parts with a tool, or let an administrator raise max_output.",
+		Code: "too_large", Message: "the file is larger than max_output of this resource",
+		Next: "Read it in parts with a file tool, or ask an administrator to raise max_output.",
 	}
-	if info.Size() > int64(o.bounds.most) {
+	if info.Size() > int64(o.bounds.max) {
 		return answer{}, tooLarge
 	}
-	b, err := io.ReadAll(io.LimitReader(f, int64(o.bounds.most)+1)) // it may have grown
+	b, err := io.ReadAll(io.LimitReader(f, int64(o.bounds.max)+1)) // the file may have grown
 	if err != nil {
 		return answer{}, p.Refuse(err)
 	}
-	if len(b) > o.bounds.most {
+	if len(b) > o.bounds.max {
 		return answer{}, tooLarge
 	}
 	kind, _, _ := strings.Cut(mime.TypeByExtension(filepath.Ext(p.Name)), ";")
 	return answer{body: b, kind: kind}, nil
 }
 
-// place is where the file is. A value is one name of the path or a part of
-// one, so that it leads to no other folder than its author wrote.
-func (o *own) place(rs tool.Roots, args json.RawMessage) (roots.Place, error) {
+// resolve returns the place of the file. A value is one name of the path or a
+// part of one, so that it cannot lead to another folder than in the definition.
+func (o *contextResource) resolve(rs tool.Roots, args json.RawMessage) (roots.Place, error) {
 	v, err := readValues(args)
 	if err != nil {
 		return roots.Place{}, err
@@ -162,7 +162,7 @@ func (o *own) place(rs tool.Roots, args json.RawMessage) (roots.Place, error) {
 	leaves := ""
 	path, err := o.text.Expand(func(name, _ string) (string, bool) {
 		text, ok := v.text(name)
-		if strings.ContainsFunc(text, separates) {
+		if strings.ContainsFunc(text, isSeparator) {
 			leaves = name
 		}
 		return text, ok
@@ -171,17 +171,19 @@ func (o *own) place(rs tool.Roots, args json.RawMessage) (roots.Place, error) {
 		return roots.Place{}, missing(err)
 	}
 	if leaves != "" {
-		return roots.Place{}, tool.Refuse("invalid_arguments", "%s: a value is one name of a path, without / \\ or control characters", leaves)
+		return roots.Place{}, tool.Refuse(
+			"invalid_arguments", "%s: a value must be one name of a path, without / \\ or control characters", leaves,
+		)
 	}
-	if slices.Contains(strings.FieldsFunc(path, separates), "..") {
-		return roots.Place{}, tool.Refuse("invalid_arguments", "a value that is .. would lead elsewhere")
+	if slices.Contains(strings.FieldsFunc(path, isSeparator), "..") {
+		return roots.Place{}, tool.Refuse("invalid_arguments", "a value that is .. would lead to another folder")
 	}
 	return roots.Find(rs, filepath.FromSlash(path))
 }
 
-// mayWatch refuses a watch of a file that the caller may not read.
-func (o *own) mayWatch(_ context.Context, c *tool.Call) (tool.Result, error) {
-	p, err := o.place(c.Roots, c.Args)
+// mayWatch refuses to watch a file that the caller may not read.
+func (o *contextResource) mayWatch(_ context.Context, c *tool.Call) (tool.Result, error) {
+	p, err := o.resolve(c.Roots, c.Args)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -192,15 +194,15 @@ func (o *own) mayWatch(_ context.Context, c *tool.Call) (tool.Result, error) {
 	return tool.Result{}, err
 }
 
-// watching is one open watch.
-type watching struct {
+// openWatch is one open watch.
+type openWatch struct {
 	of      string // the URI or template of the resource
 	changed func(json.RawMessage)
 }
 
-// watch implements module.Watch: it tells of changes of the definition, and of
-// the file if the content is one.
-func (o *own) watch(who tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
+// watch implements module.Watch: it reports changes of the definition and, if the
+// content is a file, of the file.
+func (o *contextResource) watch(who tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
 	end := func() {}
 	if o.File != "" {
 		path, err := o.pathFor(who, uri)
@@ -211,7 +213,7 @@ func (o *own) watch(who tool.Caller, uri string, changed func(json.RawMessage)) 
 			return nil, err
 		}
 	}
-	w := &watching{o.URI, changed}
+	w := &openWatch{o.URI, changed}
 	o.m.mu.Lock()
 	defer o.m.mu.Unlock()
 	o.m.watches[w] = struct{}{}
@@ -223,9 +225,9 @@ func (o *own) watch(who tool.Caller, uri string, changed func(json.RawMessage)) 
 	}, nil
 }
 
-// pathFor is the path of the file that a URI means for a caller, which mayWatch
-// has checked.
-func (o *own) pathFor(who tool.Caller, uri string) (string, error) {
+// pathFor returns the path of the file of a URI for a caller. mayWatch has checked
+// it.
+func (o *contextResource) pathFor(who tool.Caller, uri string) (string, error) {
 	vars := map[string]string{}
 	if o.vars != nil {
 		for name, value := range o.vars.Match(uri) {
@@ -243,15 +245,16 @@ func (o *own) pathFor(who tool.Caller, uri string) (string, error) {
 	if rs == nil {
 		return "", tool.Refuse("outside_root", "this context has no folders")
 	}
-	p, err := o.place(rs, args)
+	p, err := o.resolve(rs, args)
 	if err != nil {
 		return "", err
 	}
 	return filepath.Join(p.Root.Name(), p.Name), nil
 }
 
-// basisOf is what the content of a resource follows from, apart from files and
-// what programs and servers say.
+// basisOf returns, as a string, everything in a record on which the content of a
+// resource depends. If it is unchanged, the content can change only with files,
+// programs and servers.
 func basisOf(r *contextstore.Record, res *contextstore.Resource) (string, error) {
 	b, err := json.Marshal([]any{res, r.Env, r.Roots})
 	return string(b), err

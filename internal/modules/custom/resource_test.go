@@ -20,7 +20,9 @@ import (
 )
 
 func offering(list ...contextstore.Resource) contextstore.Record {
-	return contextstore.Record{Definition: contextstore.Definition{Env: map[string]string{"KEY": ""}, OwnResources: list}}
+	return contextstore.Record{
+		Definition: contextstore.Definition{Env: map[string]string{"KEY": ""}, OwnResources: list},
+	}
 }
 
 // readOwn reads a resource with the variables of its URI, in the folder.
@@ -77,10 +79,12 @@ func TestAResourceOfText(t *testing.T) {
 	if len(o.Resources) != 1 || len(o.Templates) != 2 {
 		t.Fatalf("%d resources and %d templates are offered", len(o.Resources), len(o.Templates))
 	}
-	if c, err := readOwn(t, o.Resources[0], nil, "{}"); err != nil || c.Text != "Hello {{you}}" || c.MIME != "text/markdown" {
+	if c, err := readOwn(t, o.Resources[0], nil, "{}"); err != nil || c.Text != "Hello {{you}}" ||
+		c.MIME != "text/markdown" {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	if c, err := readOwn(t, o.Templates[0], nil, "who", "{{note}}"); err != nil || c.Text != "Hello {{note}}." || c.MIME != "text/plain" {
+	if c, err := readOwn(t, o.Templates[0], nil, "who", "{{note}}"); err != nil || c.Text != "Hello {{note}}." ||
+		c.MIME != "text/plain" {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	if _, err := readOwn(t, o.Templates[0], nil, "note", "x"); code(err) != "invalid_arguments" {
@@ -111,8 +115,9 @@ func TestAResourceOfAFileStaysInItsFolder(t *testing.T) {
 		t.Errorf("got %+v, %v; want the bytes", c, err)
 	}
 	for topic, want := range map[string]string{
-		"../other": "invalid_arguments", "..\\other": "invalid_arguments", "/etc/passwd": "invalid_arguments", "x\x00": "invalid_arguments",
-		"none": "not_found", "big": "too_large", "link": "outside_root",
+		"../other": "invalid_arguments", "..\\other": "invalid_arguments", "/etc/passwd": "invalid_arguments",
+		"x\x00": "invalid_arguments",
+		"none":  "not_found", "big": "too_large", "link": "outside_root",
 	} {
 		if c, err := readOwn(t, r, set, "topic", topic); code(err) != want {
 			t.Errorf("%q: got %+v, %v, want %s", topic, c, err, want)
@@ -142,10 +147,12 @@ func TestAResourceOfAProgram(t *testing.T) {
 		}
 		return play(t, part, offering(r)).Templates[0]
 	}
-	if c, err := readOwn(t, of("arguments", contextstore.Command{Args: []string{"-n{{a}}"}}), nil, "a", "x; id"); err != nil || strings.TrimSpace(c.Text) != `["-nx; id"]` {
+	if c, err := readOwn(t, of("arguments", contextstore.Command{Args: []string{"-n{{a}}"}}), nil, "a", "x; id"); err != nil ||
+		strings.TrimSpace(c.Text) != `["-nx; id"]` {
 		t.Errorf("got %+v, %v", c, err)
 	}
-	if c, err := readOwn(t, of("tell", contextstore.Command{}), nil, "{}"); err != nil || strings.Contains(c.Text, "s3cret") {
+	if c, err := readOwn(t, of("tell", contextstore.Command{}), nil, "{}"); err != nil ||
+		strings.Contains(c.Text, "s3cret") {
 		t.Errorf("got %+v, %v; want the secret hidden", c, err)
 	}
 	for part, want := range map[string]string{"fail": "failed", "flood": "too_large", "wait": "timeout"} {
@@ -153,7 +160,9 @@ func TestAResourceOfAProgram(t *testing.T) {
 			t.Errorf("%s: got %+v, %v, want %s", part, c, err, want)
 		}
 	}
-	if _, err := readOwn(t, of("arguments", contextstore.Command{Args: []string{"{{a}}"}}), nil, "a", "--evil"); code(err) != "invalid_arguments" {
+	if _, err := readOwn(t, of("arguments", contextstore.Command{Args: []string{"{{a}}"}}), nil, "a", "--evil"); code(
+		err,
+	) != "invalid_arguments" {
 		t.Errorf("an option: got %v", err)
 	}
 }
@@ -174,13 +183,15 @@ func TestAResourceOfARequest(t *testing.T) {
 	r := play(t, "", offering(contextstore.Resource{URI: "team://items/{+id}", Name: "items", HTTP: &contextstore.HTTP{
 		URL: at + "/items/{{id}}", Headers: map[string]string{"X-Key": "Bearer {{env.KEY}}"},
 	}})).Templates[0]
-	if c, err := readOwn(t, r, nil, "id", "a b"); err != nil || c.MIME != "application/json" || strings.Contains(c.Text, "s3cret") {
+	if c, err := readOwn(t, r, nil, "id", "a b"); err != nil || c.MIME != "application/json" ||
+		strings.Contains(c.Text, "s3cret") {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	if h := last(); h.method != "GET" || h.uri != "/items/a%20b" || h.body != "" {
 		t.Errorf("the server heard %+v", h)
 	}
-	if c, err := readOwn(t, r, nil, "id", "picture"); err != nil || c.MIME != "image/png" || string(c.Data) != "\x89PNG\x00" {
+	if c, err := readOwn(t, r, nil, "id", "picture"); err != nil || c.MIME != "image/png" ||
+		string(c.Data) != "\x89PNG\x00" {
 		t.Errorf("got %+v, %v", c, err)
 	}
 	for id, want := range map[string]string{"none": "failed", "../admin": "invalid_arguments", "..": "invalid_arguments"} {

@@ -14,38 +14,46 @@ import (
 	"gatehouse/tool"
 )
 
-// bounds are what a call may take and what it must give.
+// bounds are the limits of a call and the schema of its result.
 type bounds struct {
 	timeout time.Duration
-	most    int            // bytes of what comes back
+	max     int            // bytes of output
 	output  *schema.Schema // nil means text
 }
 
-// Causes with which the context of a call's work ends.
+// Causes with which the context of a program or request is cancelled.
 var (
-	errTimeout = errors.New("the tool's own deadline passed")
-	errTooLong = errors.New("it gave more than it may")
+	errTimeout = errors.New("the deadline of the tool has passed")
+	errTooLong = errors.New("the output is too large")
 )
 
-// ended turns such a cause into what the model reads; nil for any other.
-func (b *bounds) ended(cause error) error {
+// refusal turns such a cause into a refusal. It returns nil for any other.
+func (b *bounds) refusal(cause error) error {
 	switch {
 	case errors.Is(cause, errTimeout):
-		return &tool.Refusal{Code: "timeout", Message: fmt.Sprintf("it did not end within %v and was stopped", b.timeout), Next: "Part of the work may have been done."}
+		return &tool.Refusal{
+			Code:    "timeout",
+			Message: fmt.Sprintf("the tool did not finish within %v and was stopped", b.timeout),
+			Next:    "It may have done a part of its work.",
+		}
 	case errors.Is(cause, errTooLong):
-		return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("it gave more than %d bytes and was stopped", b.most), Next: "Ask for less at once."}
+		return &tool.Refusal{
+			Code:    "too_large",
+			Message: fmt.Sprintf("the tool returned more than %d bytes and was stopped", b.max),
+			Next:    "Request less in one call.",
+		}
 	}
 	return nil
 }
 
-// answer is what a program printed, or a server sent.
+// answer is the output of a program, or the response of a server.
 type answer struct {
 	body []byte
-	kind string // the media type that a server names, without parameters
-	sent bool   // by a server
+	kind string // media type of a response, without parameters
+	sent bool   // it is the response of a server
 }
 
-// result makes a tool's result of an answer.
+// result returns the result of a tool with an answer.
 func (b *bounds) result(a answer) (tool.Result, error) {
 	switch {
 	case b.output != nil:
@@ -55,29 +63,31 @@ func (b *bounds) result(a answer) (tool.Result, error) {
 	case strings.HasPrefix(a.kind, "audio/"):
 		return tool.Result{Content: []tool.Content{tool.Audio(a.kind, a.body)}}, nil
 	case a.sent && !utf8.Valid(a.body):
-		return tool.Result{}, tool.Refuse("binary", "the answer is not text: %s, %d bytes", a.kind, len(a.body))
+		return tool.Result{}, tool.Refuse("binary", "the response is not text: %s, %d bytes", a.kind, len(a.body))
 	}
 	return tool.Result{Content: []tool.Content{tool.Text(printable(a.body))}}, nil
 }
 
-// structured makes a result of JSON that fits the output schema.
+// structured returns a result with JSON that must match the output schema.
 func (b *bounds) structured(text []byte) (tool.Result, error) {
 	text = []byte(strings.TrimSpace(string(text)))
 	if err := rawjson.Check(text, 0); err != nil {
-		return tool.Result{}, tool.Refuse("failed", "the tool promises JSON and gave something else: %v", err)
+		return tool.Result{}, tool.Refuse(
+			"failed", "the tool has an output schema, and its output is not JSON: %v", err,
+		)
 	}
 	if err := b.output.Check(text); err != nil {
-		return tool.Result{}, tool.Refuse("failed", "what the tool gave does not fit its output schema: %v", err)
+		return tool.Result{}, tool.Refuse("failed", "the output of the tool does not match its output schema: %v", err)
 	}
 	return tool.Result{Structured: json.RawMessage(text)}, nil
 }
 
-// failure is what went wrong in a program or at a server, with what it said.
+// failure is the error of a program or a server, with its output.
 type failure struct{ text string }
 
 func (f *failure) Error() string { return f.text }
 
-func failed(what string, said ...[]byte) error {
+func newFailure(what string, said ...[]byte) error {
 	var text strings.Builder
 	text.WriteString("failed: " + what)
 	for _, s := range said {
@@ -108,7 +118,7 @@ func (v values) has(name string) bool {
 	return ok && rawjson.Kind(raw) != 'n'
 }
 
-// text is a value as text: a string as it is, anything else as JSON.
+// text returns a value as text: a string itself, any other value as JSON.
 func (v values) text(name string) (string, bool) {
 	if !v.has(name) {
 		return "", false
@@ -131,7 +141,7 @@ func (v values) expand(t contextstore.Template) (string, error) {
 
 func missing(err error) error {
 	if errors.Is(err, contextstore.ErrAbsent) {
-		return tool.Refuse("invalid_arguments", "%v and is needed", err)
+		return tool.Refuse("invalid_arguments", "%v, which is required", err)
 	}
 	return err
 }

@@ -1,5 +1,5 @@
-// Package db is the module that reads the state tree as a value, and keeps what
-// a user interface wants to remember in it.
+// Package db is the module that reads the state tree as a value, and stores the
+// state of user interfaces in it.
 package db
 
 import (
@@ -16,28 +16,28 @@ import (
 	"gatehouse/tool"
 )
 
-// UI is where user interfaces keep what is theirs: a durable mount.
+// UI is the path of the durable mount with the state of user interfaces.
 const UI = "/public/ui"
 
-// Limits of what is read and kept.
+// Limits of reads and of stored values.
 const (
-	mostRead  = 64 << 20  // bytes of one dump
-	mostValue = 256 << 10 // bytes written at once
-	mostUI    = 1 << 20   // bytes below UI
+	maxRead  = 64 << 20  // bytes of one dump
+	maxValue = 256 << 10 // bytes in one write
+	maxUI    = 1 << 20   // bytes below UI
 )
 
 // Config is what the module is given.
 type Config struct {
-	// Tree has the mount UI and belongs to whoever gave it; nil means an empty
-	// one of the module's own.
+	// Tree has the mount UI. The module does not close it; nil means an empty tree
+	// of the module.
 	Tree *state.Tree `json:"-"`
-	// See gives a part below /public as far as a caller may see it; nil shows
-	// all of it.
+	// See returns the part below /public that a caller may see; nil means all of
+	// it.
 	See func(who tool.Caller, at state.Pointer) state.View `json:"-"`
-	// Everything reports whether a caller may see the private half too; nil
-	// means that nobody may.
-	Everything func(who tool.Caller) bool `json:"-"`
-	Rules      operator.Func              `json:"-"` // who may write what is everybody's; nil: nobody
+	// SeesAll reports whether a caller may also see the tree below /private; nil
+	// means that no caller may.
+	SeesAll func(who tool.Caller) bool `json:"-"`
+	Rules   operator.Func              `json:"-"` // decides who may write below UI; nil means no caller
 }
 
 type db struct {
@@ -45,33 +45,45 @@ type db struct {
 	offer module.Offer
 }
 
-// New makes the module.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(ctx context.Context, d module.Deps) (module.Module, error) {
 		m := &db{}
 		m.cfg = cfg
-		if err := m.complete(ctx); err != nil {
+		if err := m.setDefaults(ctx); err != nil {
 			return nil, err
 		}
 		m.offer.Tools = []tool.Tool{
 			tool.New(tool.Def{
-				Name: "db_dump", Title: "Read the state tree", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"db.dump"},
-				Linked:      "value",
-				Description: "Shows the state tree of this host, or the part of it at a JSON Pointer, with its revision.",
-				Help:        "The tree below /public is shown as far as you may see it, which is what the resources below gatehouse:///public show too. Below /private, and as a whole, it is shown to administrators alone whose credential is not limited to some scopes; secrets are in no part of it. id is opaque: two that are equal mean the same state. A value that is too large for one answer is left out, and uri is where all of the dump can be read for a while; the command line gets it whole.",
+				Name: "db_dump", Title: "Read the state tree", Effects: tool.Reads, Task: tool.TaskNever,
+				Aliases: []string{"db.dump"},
+				Linked:  "value",
+				Description: "Returns the state tree of this host, or the part of it at a JSON Pointer, with its " +
+					"revision.",
+				Help: "Below /public it returns what you may see, like the resources below " +
+					"gatehouse:///public. Only administrators whose credential is not limited to scopes can read " +
+					"the whole tree, or below /private. No part of it has secrets. id is opaque: equal ids mean " +
+					"equal state. A value that is too large for one answer is left out, and uri is where " +
+					"all of the dump can be read for a while; the command line gets it whole.",
 			}, m.dump),
 			tool.New(tool.Def{
-				Name: "db_put_ui", Title: "Write interface state", Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"db.put.ui"},
-				Description: "Writes a value of a user interface below /public/ui, in place of what was there, or removes it.",
-				Help:        "For those who rule this host; everybody sees what is there. pointer is what comes behind /public/ui, such as /theme/colour; empty means all of it. Objects on the way are made, a place of an array must be there or be -, which is behind the last. 256 KiB can be written at once, 1 MiB be there in all.",
+				Name: "db_put_ui", Title: "Write interface state",
+				Effects: tool.Writes | tool.Destroys | tool.Idempotent, Task: tool.TaskNever, Sync: true,
+				Aliases: []string{"db.put.ui"},
+				Description: "Writes or removes a value of a user interface below /public/ui. It replaces the " +
+					"previous value.",
+				Help: "For administrators only; every caller can read the value. pointer is the part after " +
+					"/public/ui, such as /theme/colour; empty means all of it. Missing objects on the way are made. " +
+					"An index of an array must exist, or be - for the position after the last. One write has at " +
+					"most 256 KiB, and all values together at most 1 MiB.",
 			}, m.put),
 		}
 		return m, nil
 	}
 }
 
-// complete fills in what nobody gave.
-func (m *db) complete(ctx context.Context) error {
+// setDefaults sets the members of the configuration that are nil.
+func (m *db) setDefaults(ctx context.Context) error {
 	c := &m.cfg
 	if c.Tree == nil {
 		c.Tree = state.New(state.Options{})
@@ -82,8 +94,8 @@ func (m *db) complete(ctx context.Context) error {
 	if c.See == nil {
 		c.See = func(_ tool.Caller, at state.Pointer) state.View { return c.Tree.Read(at) }
 	}
-	if c.Everything == nil {
-		c.Everything = func(tool.Caller) bool { return false }
+	if c.SeesAll == nil {
+		c.SeesAll = func(tool.Caller) bool { return false }
 	}
 	return nil
 }
@@ -91,7 +103,7 @@ func (m *db) complete(ctx context.Context) error {
 // Offer implements module.Module.
 func (m *db) Offer(context.Context, module.Audience) (*module.Offer, error) { return &m.offer, nil }
 
-// Close implements module.Module; the tree is its owner's.
+// Close implements module.Module. It does not close the tree.
 func (m *db) Close(context.Context) error { return nil }
 
 type dumpIn struct {
@@ -107,40 +119,56 @@ type dumpOut struct {
 func (m *db) dump(_ context.Context, c *tool.Call, in dumpIn) (dumpOut, error) {
 	at, err := state.ParsePointer(in.Pointer)
 	if err != nil {
-		return dumpOut{}, &tool.Refusal{Code: "invalid_arguments", Message: err.Error(), Next: "A pointer is empty, or names that each begin with a slash; / and ~ in a name are ~1 and ~0."}
+		return dumpOut{}, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: err.Error(),
+			Next:    "Give an empty pointer, or names that each follow a slash; write / and ~ in a name as ~1 and ~0.",
+		}
 	}
 	var v state.View
 	switch {
-	case m.cfg.Everything(c.Caller):
+	case m.cfg.SeesAll(c.Caller):
 		v = m.cfg.Tree.Read(at)
 	case len(at) > 0 && at[0] == "public":
 		v = m.cfg.See(c.Caller, at)
 	default:
-		return dumpOut{}, &tool.Refusal{Code: "denied", Message: "what is not below /public is for administrators whose credential is not limited to some scopes", Next: "Give a pointer that begins with /public."}
+		return dumpOut{}, &tool.Refusal{
+			Code:    "denied",
+			Message: "only administrators whose credential is not limited to scopes can read outside of /public",
+			Next:    "Give a pointer that begins with /public.",
+		}
 	}
 	if !v.Found {
-		return dumpOut{}, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is nothing at %.300q", in.Pointer), Next: "Look at /public to see what there is."}
+		return dumpOut{}, &tool.Refusal{
+			Code:    "not_found",
+			Message: fmt.Sprintf("the state tree has no value at %.300q", in.Pointer),
+			Next:    "Read /public to find its parts.",
+		}
 	}
 	text, err := v.JSON()
-	if err == nil && len(text) > mostRead {
-		err = &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("%.300q has more than %d bytes", in.Pointer, mostRead), Next: "Give a longer pointer, for a part of it."}
+	if err == nil && len(text) > maxRead {
+		err = &tool.Refusal{
+			Code:    "too_large",
+			Message: fmt.Sprintf("%.300q has more than %d bytes", in.Pointer, maxRead),
+			Next:    "Give a longer pointer to read a part of it.",
+		}
 	}
 	return dumpOut{ID: string(v.Revision), Value: text}, err
 }
 
 type putIn struct {
-	Pointer string          `json:"pointer" doc:"what comes behind /public/ui: /theme; empty for all of it" max:"4096"`
+	Pointer string          `json:"pointer" doc:"the part after /public/ui, such as /theme; empty for all of it" max:"4096"`
 	Value   json.RawMessage `json:"value,omitempty" doc:"any JSON"`
-	Remove  bool            `json:"remove,omitempty" doc:"take away what is there, instead of a value"`
+	Remove  bool            `json:"remove,omitempty" doc:"remove the value at pointer"`
 }
 
 type putOut struct {
-	Pointer string `json:"pointer" doc:"in the whole tree"`
-	ID      string `json:"id" doc:"the revision of what is there now"`
+	Pointer string `json:"pointer" doc:"pointer in the whole tree"`
+	ID      string `json:"id" doc:"the new revision"`
 }
 
 func (m *db) put(ctx context.Context, c *tool.Call, in putIn) (putOut, error) {
-	if err := m.cfg.Rules.Check(c, "write what user interfaces remember"); err != nil {
+	if err := m.cfg.Rules.Check(c, "write the state of user interfaces"); err != nil {
 		return putOut{}, err
 	}
 	at, value, err := in.parse()
@@ -151,16 +179,16 @@ func (m *db) put(ctx context.Context, c *tool.Call, in putIn) (putOut, error) {
 		if old == nil {
 			old = map[string]any{}
 		}
-		now, err := placed(old, at, value, in.Remove)
+		now, err := setAt(old, at, value, in.Remove)
 		if err != nil {
 			return nil, err
 		}
 		n, err := size(now)
-		if err == nil && n > mostUI {
+		if err == nil && n > maxUI {
 			err = &tool.Refusal{
 				Code:    "too_large",
-				Message: fmt.Sprintf("there would be %d bytes below %s, the most is %d", n, UI, mostUI),
-				Next:    "Remove something first.",
+				Message: fmt.Sprintf("the values below %[2]s would have %[1]d bytes; at most %[3]d are allowed", n, UI, maxUI),
+				Next:    "Remove a value first.",
 			}
 		}
 		return now, err
@@ -174,28 +202,32 @@ func (m *db) put(ctx context.Context, c *tool.Call, in putIn) (putOut, error) {
 	return putOut{whole.String(), string(m.cfg.Tree.Read(whole).Revision)}, nil
 }
 
-// parse reads the arguments. value is as the tree has its values.
+// parse returns the pointer and the decoded value of the arguments.
 func (in *putIn) parse() (at state.Pointer, value any, err error) {
 	if at, err = state.ParsePointer(in.Pointer); err != nil {
 		return nil, nil, tool.Refuse("invalid_arguments", "%v", err)
 	}
 	switch {
 	case in.Pointer == UI || strings.HasPrefix(in.Pointer, UI+"/"):
-		err = &tool.Refusal{Code: "invalid_arguments", Message: "the pointer begins behind " + UI, Next: fmt.Sprintf("Leave that out: %q.", strings.TrimPrefix(in.Pointer, UI))}
+		err = &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "pointer is relative to " + UI,
+			Next:    fmt.Sprintf("Give %q.", strings.TrimPrefix(in.Pointer, UI)),
+		}
 	case in.Remove == (in.Value != nil):
-		err = tool.Refuse("invalid_arguments", "give either a value or remove")
+		err = tool.Refuse("invalid_arguments", "give either value or remove")
 	case in.Remove:
 	default:
 		value, err = in.decode()
 	}
 	if _, object := value.(map[string]any); err == nil && len(at) == 0 && !in.Remove && !object {
-		err = tool.Refuse("invalid_arguments", "%s itself is an object", UI)
+		err = tool.Refuse("invalid_arguments", "the value of %s itself must be an object", UI)
 	}
 	return at, value, err
 }
 
-// decode reads the value. Its size is that of the value, however the caller
-// wrote it: escapes and blanks do not count.
+// decode decodes the value and checks its size as compact JSON, so that escapes and
+// blanks in the arguments do not count.
 func (in *putIn) decode() (value any, err error) {
 	d := json.NewDecoder(bytes.NewReader(in.Value))
 	d.UseNumber()
@@ -203,22 +235,22 @@ func (in *putIn) decode() (value any, err error) {
 		return nil, err
 	}
 	n, err := size(value)
-	if err == nil && n > mostValue {
+	if err == nil && n > maxValue {
 		err = &tool.Refusal{
 			Code:    "too_large",
-			Message: fmt.Sprintf("the value has %d bytes, the most is %d", n, mostValue),
-			Next:    "Write parts of it, each at a longer pointer.",
+			Message: fmt.Sprintf("the value has %d bytes; at most %d can be written", n, maxValue),
+			Next:    "Write it in parts, each at a longer pointer.",
 		}
 	}
 	return value, err
 }
 
-// size is how many bytes a value has as compact JSON in UTF-8, in which only
+// size returns the length of a value as compact JSON in UTF-8, in which only
 // quotes, backslashes and control characters are escaped.
 func size(value any) (int, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	err := e.Encode(value)
-	return b.Len() - 1, err // Encode ends with a line break
+	return b.Len() - 1, err // Encode adds a newline
 }

@@ -18,14 +18,14 @@ func TestTheModuleKeepsTheContract(t *testing.T) {
 	moduletest.Run(t, New(Config{}), moduletest.Options{})
 }
 
-// desk is the module on a tree with a public and a private mount.
-type desk struct {
+// fixture is the module on a tree with a public and a private mount.
+type fixture struct {
 	t    *testing.T
 	m    module.Module
 	tree *state.Tree
 }
 
-func newDesk(t *testing.T, cfg Config) desk {
+func newFixture(t *testing.T, cfg Config) fixture {
 	t.Helper()
 	cfg.Tree = state.New(state.Options{})
 	if cfg.Rules == nil {
@@ -46,11 +46,11 @@ func newDesk(t *testing.T, cfg Config) desk {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { m.Close(context.Background()) })
-	return desk{t, m, cfg.Tree}
+	return fixture{t, m, cfg.Tree}
 }
 
 // call gives a result as text, or that of a refusal.
-func (d desk) call(name string, args any) string {
+func (d fixture) call(name string, args any) string {
 	d.t.Helper()
 	res, err := moduletest.NewCall(d.t, args).Tool(d.t.Context(), moduletest.Tool(d.t, d.m, name))
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
@@ -75,7 +75,7 @@ func (d desk) call(name string, args any) string {
 }
 
 func TestADumpIsCutForItsCaller(t *testing.T) {
-	d := newDesk(t, Config{See: func(_ tool.Caller, at state.Pointer) state.View {
+	d := newFixture(t, Config{See: func(_ tool.Caller, at state.Pointer) state.View {
 		if at[len(at)-1] == "of" {
 			return state.View{}
 		}
@@ -84,14 +84,14 @@ func TestADumpIsCutForItsCaller(t *testing.T) {
 	for args, want := range map[string]string{
 		`{}`:                               `{"cut":true}`,
 		`{"pointer":"/public/info"}`:       `{"cut":true}`,
-		`{"pointer":"/public/info/of"}`:    `not_found: there is nothing at "/public/info/of"`,
-		`{"pointer":""}`:                   "denied: what is not below /public",
-		`{"pointer":"/private/host"}`:      "denied: what is not below /public",
-		`{"pointer":"/publicX"}`:           "denied: what is not below /public",
-		`{"pointer":"/"}`:                  "denied: what is not below /public",
+		`{"pointer":"/public/info/of"}`:    `not_found: the state tree has no value at "/public/info/of"`,
+		`{"pointer":""}`:                   "denied: only administrators whose credential",
+		`{"pointer":"/private/host"}`:      "denied: only administrators whose credential",
+		`{"pointer":"/publicX"}`:           "denied: only administrators whose credential",
+		`{"pointer":"/"}`:                  "denied: only administrators whose credential",
 		`{"pointer":"public"}`:             "invalid_arguments: ",
 		`{"pointer":"/public/~2"}`:         "invalid_arguments: ",
-		`{"pointer":"/public\u0000/x"}`:    "denied: what is not below /public",
+		`{"pointer":"/public\u0000/x"}`:    "denied: only administrators whose credential",
 		`{"pointer":"/public/../private"}`: `{"cut":true}`, // a member called "..", which See decides on
 	} {
 		if got := d.call("db_dump", args); !strings.HasPrefix(got, want) {
@@ -101,7 +101,7 @@ func TestADumpIsCutForItsCaller(t *testing.T) {
 }
 
 func TestAnAdministratorSeesAll(t *testing.T) {
-	d := newDesk(t, Config{Everything: func(tool.Caller) bool { return true }})
+	d := newFixture(t, Config{SeesAll: func(tool.Caller) bool { return true }})
 	for args, want := range map[string]string{
 		`{}`:                              `{"info":{"name":"lab","of":[1,2]}}`,
 		`{"pointer":""}`:                  `{"private":{"host":{"id":"h1"}},"public":{"info":{"name":"lab","of":[1,2]}}}`,
@@ -116,27 +116,39 @@ func TestAnAdministratorSeesAll(t *testing.T) {
 }
 
 func TestAUserInterfaceKeepsValues(t *testing.T) {
-	d := newDesk(t, Config{})
+	d := newFixture(t, Config{})
 	for _, step := range []struct{ args, want, then string }{
 		{`{"pointer":"/theme/colour","value":"blue"}`, "/public/ui/theme/colour", `{"theme":{"colour":"blue"}}`},
-		{`{"pointer":"/theme/size","value":12345678901234567890}`, "/public/ui/theme/size", `{"theme":{"colour":"blue","size":12345678901234567890}}`},
-		{`{"pointer":"/a~1b","value":[1]}`, "/public/ui/a~1b", `{"a/b":[1],"theme":{"colour":"blue","size":12345678901234567890}}`},
-		{`{"pointer":"/a~1b/-","value":null}`, "/public/ui/a~1b/-", `{"a/b":[1,null],"theme":{"colour":"blue","size":12345678901234567890}}`},
-		{`{"pointer":"/a~1b/0","value":{"x":[]}}`, "/public/ui/a~1b/0", `{"a/b":[{"x":[]},null],"theme":{"colour":"blue","size":12345678901234567890}}`},
+		{
+			`{"pointer":"/theme/size","value":12345678901234567890}`, "/public/ui/theme/size",
+			`{"theme":{"colour":"blue","size":12345678901234567890}}`,
+		},
+		{
+			`{"pointer":"/a~1b","value":[1]}`, "/public/ui/a~1b",
+			`{"a/b":[1],"theme":{"colour":"blue","size":12345678901234567890}}`,
+		},
+		{
+			`{"pointer":"/a~1b/-","value":null}`, "/public/ui/a~1b/-",
+			`{"a/b":[1,null],"theme":{"colour":"blue","size":12345678901234567890}}`,
+		},
+		{
+			`{"pointer":"/a~1b/0","value":{"x":[]}}`, "/public/ui/a~1b/0",
+			`{"a/b":[{"x":[]},null],"theme":{"colour":"blue","size":12345678901234567890}}`,
+		},
 		{`{"pointer":"/theme","remove":true}`, "/public/ui/theme", `{"a/b":[{"x":[]},null]}`},
 		{`{"pointer":"/a~1b/0","remove":true}`, "/public/ui/a~1b/0", `{"a/b":[null]}`},
-		{`{"pointer":"/theme","remove":true}`, `not_found: there is nothing at "theme"`, `{"a/b":[null]}`},
-		{`{"pointer":"/a~1b/5","value":1}`, `not_found: there is nothing at "5"`, `{"a/b":[null]}`},
-		{`{"pointer":"/a~1b/00","value":1}`, `not_found: there is nothing at "00"`, `{"a/b":[null]}`},
+		{`{"pointer":"/theme","remove":true}`, `not_found: there is no value at "theme"`, `{"a/b":[null]}`},
+		{`{"pointer":"/a~1b/5","value":1}`, `not_found: there is no value at "5"`, `{"a/b":[null]}`},
+		{`{"pointer":"/a~1b/00","value":1}`, `not_found: there is no value at "00"`, `{"a/b":[null]}`},
 		{`{"pointer":"","value":{"n":1}}`, "/public/ui", `{"n":1}`},
-		{`{"pointer":"/n/x","value":1}`, "invalid_arguments: there is a value", `{"n":1}`},
-		{`{"pointer":"","value":[1]}`, "invalid_arguments: /public/ui itself is an object", `{"n":1}`},
+		{`{"pointer":"/n/x","value":1}`, "invalid_arguments: the value before \"x\"", `{"n":1}`},
+		{`{"pointer":"","value":[1]}`, "invalid_arguments: the value of /public/ui itself must be an object", `{"n":1}`},
 		{`{"pointer":"/x"}`, "invalid_arguments: give either", `{"n":1}`},
 		{`{"pointer":"/x","value":1,"remove":true}`, "invalid_arguments: give either", `{"n":1}`},
 		{`{"pointer":"x","value":1}`, "invalid_arguments: ", `{"n":1}`},
-		{`{"pointer":"/public/ui/x","value":1}`, "invalid_arguments: the pointer begins behind /public/ui", `{"n":1}`},
+		{`{"pointer":"/public/ui/x","value":1}`, "invalid_arguments: pointer is relative to /public/ui", `{"n":1}`},
 		{`{"pointer":"` + strings.Repeat("/d", 70) + `","value":1}`, "invalid_arguments: ", `{"n":1}`},
-		{`{"pointer":"/big","value":"` + strings.Repeat("x", mostValue) + `"}`, "too_large: ", `{"n":1}`},
+		{`{"pointer":"/big","value":"` + strings.Repeat("x", maxValue) + `"}`, "too_large: ", `{"n":1}`},
 		{`{"pointer":"","remove":true}`, "/public/ui", `{}`},
 	} {
 		if got := d.call("db_put_ui", step.args); !strings.HasPrefix(got, step.want) {
@@ -149,39 +161,43 @@ func TestAUserInterfaceKeepsValues(t *testing.T) {
 }
 
 func TestAllThatIsKeptHasALimit(t *testing.T) {
-	d := newDesk(t, Config{})
-	part := strings.Repeat("x", mostValue-10)
+	d := newFixture(t, Config{})
+	part := strings.Repeat("x", maxValue-10)
 	for i := range 3 {
-		if got := d.call("db_put_ui", map[string]any{"pointer": fmt.Sprintf("/p%d", i), "value": part}); got != fmt.Sprintf("/public/ui/p%d", i) {
+		if got := d.call("db_put_ui", map[string]any{"pointer": fmt.Sprintf("/p%d", i), "value": part}); got != fmt.Sprintf(
+			"/public/ui/p%d", i,
+		) {
 			t.Errorf("part %d: %s", i, got)
 		}
 	}
 	d.call("db_put_ui", map[string]any{"pointer": "/p3", "value": part})
-	if got := d.call("db_put_ui", map[string]any{"pointer": "/last", "value": part}); !strings.HasPrefix(got, "too_large: there would be") {
+	if got := d.call("db_put_ui", map[string]any{"pointer": "/last", "value": part}); !strings.HasPrefix(
+		got, "too_large: the values below /public/ui would have",
+	) {
 		t.Errorf("one too many: %s", got)
 	}
 }
 
 // A value counts as what it is, not as how its caller or the encoder writes it.
 func TestEscapesDoNotCount(t *testing.T) {
-	d := newDesk(t, Config{})
+	d := newFixture(t, Config{})
 	for name, value := range map[string]string{
-		"html":   `"` + strings.Repeat("<", mostValue-10) + `"`,
-		"escape": `"` + strings.Repeat(`\u0078`, mostValue-10) + `"`,
-		"blanks": strings.Repeat(" ", mostValue) + "1",
+		"html":   `"` + strings.Repeat("<", maxValue-10) + `"`,
+		"escape": `"` + strings.Repeat(`\u0078`, maxValue-10) + `"`,
+		"blanks": strings.Repeat(" ", maxValue) + "1",
 	} {
 		if got := d.call("db_put_ui", `{"pointer":"/`+name+`","value":`+value+`}`); got != "/public/ui/"+name {
 			t.Errorf("%s: %.200s", name, got)
 		}
 	}
-	over := `{"pointer":"/over","value":"` + strings.Repeat(`\u00fc`, mostValue/2) + `"}`
+	over := `{"pointer":"/over","value":"` + strings.Repeat(`\u00fc`, maxValue/2) + `"}`
 	if got := d.call("db_put_ui", over); !strings.HasPrefix(got, "too_large: the value has 262146 bytes") {
 		t.Errorf("got %.200s", got)
 	}
 }
 
 func TestOnlyThoseWhoRuleWrite(t *testing.T) {
-	d := newDesk(t, Config{Rules: func(tool.Caller) bool { return false }})
+	d := newFixture(t, Config{Rules: func(tool.Caller) bool { return false }})
 	if got := d.call("db_put_ui", `{"pointer":"/x","value":1}`); !strings.HasPrefix(got, "denied: ") {
 		t.Error(got)
 	}
@@ -195,11 +211,12 @@ func FuzzPlaced(f *testing.F) {
 	f.Fuzz(func(t *testing.T, tree, at, value string, remove bool) {
 		var old, v any
 		p, err := state.ParsePointer(at)
-		if json.Unmarshal([]byte(tree), &old) != nil || json.Unmarshal([]byte(value), &v) != nil || err != nil || len(p) == 0 || len(p) > 50 {
+		if json.Unmarshal([]byte(tree), &old) != nil || json.Unmarshal([]byte(value), &v) != nil || err != nil ||
+			len(p) == 0 || len(p) > 50 {
 			t.Skip()
 		}
 		before, _ := json.Marshal(old)
-		now, err := placed(old, p, v, remove)
+		now, err := setAt(old, p, v, remove)
 		if after, _ := json.Marshal(old); string(after) != string(before) {
 			t.Fatalf("%s became %s", before, after)
 		}

@@ -28,8 +28,8 @@ type sizeOut struct {
 	Note    string `json:"note,omitempty" text:"facts"`
 }
 
-const sizeHelp = `Adds up the sizes of all files below a directory, including ignored files, and lists the largest entries
-of the directory itself.
+const sizeHelp = `Adds up the sizes of all files below a directory, including ignored files, and lists the largest
+entries of the directory itself.
 
 - The size is that of the content; a sparse file uses less space on disk. A file with several hard links counts once.
 - Links are not followed. The virtual file systems /proc, /sys and /dev are skipped.

@@ -1,7 +1,7 @@
-// Package disk is the module that lists the disks of the machine, with their
-// partitions and how full these are.
+// Package disk is the module that lists the disks of the machine with their
+// partitions and used space.
 //
-// Setting them up and repairing them is the operating system's business.
+// It does not partition or repair disks, which is up to the operating system.
 package disk
 
 import (
@@ -13,15 +13,18 @@ import (
 
 type disks struct{ offer module.Offer }
 
-// New makes the module.
+// New returns the module.
 func New(context.Context, module.Deps) (module.Module, error) {
 	d := &disks{}
 	d.offer.Tools = []tool.Tool{tool.New(tool.Def{
-		Name: "disk_list", Title: "List disks", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"disk.list"},
-		Description: "Lists the disks of this machine and their partitions: size, where they are mounted and how full they are.",
-		Help: `Sizes are in bytes. What the system does not tell is left out; used is there for what is mounted.
+		Name: "disk_list", Title: "List disks", Effects: tool.Reads, Task: tool.TaskNever,
+		Aliases:     []string{"disk.list"},
+		Description: "Lists the disks of this machine and their partitions: size, mount points and used space.",
+		Help: `Sizes are in bytes. Values that the system does not report are missing; used is present for mounted file
+systems.
 
-On Linux disks are those of /sys/block, without loop devices and such that have no medium in them; on other systems each mounted file system is listed as a disk with one partition.`,
+On Linux it lists the disks of /sys/block, without loop devices and drives without a medium. On other systems it lists
+each mounted file system as a disk with one partition.`,
 	}, d.list)}
 	return d, nil
 }
@@ -36,9 +39,9 @@ type listOut struct {
 	Disks []Disk `json:"disks"`
 }
 
-// Disk is what can be divided into partitions.
+// Disk is a disk with its partitions.
 type Disk struct {
-	LogicalName    string      `json:"logicalname" doc:"where it is among the devices"`
+	LogicalName    string      `json:"logicalname" doc:"device file"`
 	PartitionTable string      `json:"partitionTable,omitempty" doc:"gpt or dos"`
 	Vendor         string      `json:"vendor,omitempty"`
 	Model          string      `json:"model,omitempty"`
@@ -46,10 +49,10 @@ type Disk struct {
 	Removable      bool        `json:"removable,omitempty"`
 	ReadOnly       bool        `json:"readOnly,omitempty"`
 	GUID           string      `json:"guid,omitempty"`
-	Partitions     []Partition `json:"partitions" doc:"the whole disk, where it is not divided but used"`
+	Partitions     []Partition `json:"partitions" doc:"the whole disk if it is used without partitions"`
 }
 
-// Partition is what can hold a file system.
+// Partition is a part of a disk that can have a file system.
 type Partition struct {
 	LogicalName string   `json:"logicalname"`
 	Label       string   `json:"label,omitempty"`
@@ -61,13 +64,13 @@ type Partition struct {
 }
 
 func (d *disks) list(ctx context.Context, _ *tool.Call, _ struct{}) (listOut, error) {
-	mounts, err := mounted(ctx)
+	mounts, err := listMounts(ctx)
 	if err != nil {
 		return listOut{}, err
 	}
-	all, there, err := machine(used).disks(ctx, mounts)
+	all, there, err := newSystem(measureUsage).disks(ctx, mounts)
 	if err == nil && !there {
-		all = ofMounts(ctx, mounts, used)
+		all = disksOfMounts(ctx, mounts, measureUsage)
 	}
 	return listOut{all}, err
 }

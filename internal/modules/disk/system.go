@@ -16,31 +16,32 @@ import (
 )
 
 const (
-	sector     = 512 // bytes, in which Linux counts whatever the disk does
-	mostFile   = 64 << 10
-	usagePause = 2 * time.Second // for a file system to say how full it is
+	sector       = 512 // bytes; Linux counts in sectors of this size on every disk
+	mostFile     = 64 << 10
+	usageTimeout = 2 * time.Second // for one file system to report its used space
 )
 
-// mount is a file system and where it is.
+// mount is a mounted file system.
 type mount struct{ device, point, kind string }
 
-// usage says how many bytes of a file system are used, and how many it has.
+// usage returns the used bytes and the size of a file system.
 type usage func(ctx context.Context, point string) (used, all uint64, err error)
 
-// mounted are the file systems on devices of this machine.
-func mounted(ctx context.Context) (all []mount, err error) {
+// listMounts returns the mounted file systems on devices of this machine.
+func listMounts(ctx context.Context) (all []mount, err error) {
 	found, err := disk.PartitionsWithContext(ctx, false)
 	for _, p := range found {
 		all = append(all, mount{p.Device, p.Mountpoint, p.Fstype})
 	}
-	if len(all) > 0 { // the others could not be looked at
+	if len(all) > 0 { // an error of the others is ignored
 		err = nil
 	}
 	return all, err
 }
 
-// used asks a file system. One that does not answer in time is left to itself.
-func used(ctx context.Context, point string) (uint64, uint64, error) {
+// measureUsage is the usage of a mounted file system. If the file system does not
+// answer in time, its goroutine is abandoned.
+func measureUsage(ctx context.Context, point string) (uint64, uint64, error) {
 	type answer struct {
 		stat *disk.UsageStat
 		err  error
@@ -56,16 +57,16 @@ func used(ctx context.Context, point string) (uint64, uint64, error) {
 			return 0, 0, a.err
 		}
 		return a.stat.Used, a.stat.Total, nil
-	case <-time.After(usagePause):
-		return 0, 0, errors.New("it does not answer")
+	case <-time.After(usageTimeout):
+		return 0, 0, errors.New("the file system does not answer")
 	case <-ctx.Done():
 		return 0, 0, context.Cause(ctx)
 	}
 }
 
-// ofMounts lists file systems as disks of their own, where the system has no
-// list of disks.
-func ofMounts(ctx context.Context, mounts []mount, ask usage) []Disk {
+// disksOfMounts returns each file system as a disk, for systems without a list of
+// disks.
+func disksOfMounts(ctx context.Context, mounts []mount, ask usage) []Disk {
 	all := []Disk{}
 	for _, m := range mounts {
 		p := Partition{LogicalName: m.device, FileSystem: m.kind, MountPoints: []string{m.point}}
@@ -77,18 +78,18 @@ func ofMounts(ctx context.Context, mounts []mount, ask usage) []Disk {
 	return all
 }
 
-// system is where Linux tells of its disks.
+// system has the directories in which Linux describes its disks.
 type system struct {
-	sys  fs.FS // /sys/class/block
-	udev fs.FS // /run/udev/data: what was found on a device, if anybody looked
-	ask  usage
+	sys   fs.FS // /sys/class/block
+	udev  fs.FS // /run/udev/data: what udev has found on a device
+	usage usage
 }
 
-func machine(ask usage) system {
+func newSystem(ask usage) system {
 	return system{os.DirFS("/sys/class/block"), os.DirFS("/run/udev/data"), ask}
 }
 
-// disks lists them by name; there is false where this is no such system.
+// disks lists the disks by name. there is false if the system has no such directory.
 func (s system) disks(ctx context.Context, mounts []mount) (all []Disk, there bool, err error) {
 	names, err := fs.ReadDir(s.sys, ".")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -106,8 +107,8 @@ func (s system) disks(ctx context.Context, mounts []mount) (all []Disk, there bo
 	return all, true, err
 }
 
-// isDisk tells disks from partitions, from what is made of files or memory, and
-// from drives without a medium.
+// isDisk reports whether a block device is a disk: not a partition, not made of a
+// file or memory, and not a drive without a medium.
 func (s system) isDisk(name string) bool {
 	for _, no := range []string{"loop", "ram", "zram", "nbd"} {
 		if rest, ok := strings.CutPrefix(name, no); ok && strings.Trim(rest, "0123456789") == "" {
@@ -119,7 +120,7 @@ func (s system) isDisk(name string) bool {
 }
 
 func (s system) disk(ctx context.Context, name string, mounts []mount) Disk {
-	about := s.about(name)
+	about := s.udevProperties(name)
 	d := Disk{
 		LogicalName: device(name), Capacity: s.number(name, "size") * sector,
 		Vendor: s.text(name, "device/vendor"), Model: s.text(name, "device/model"),
@@ -144,7 +145,7 @@ func (s system) disk(ctx context.Context, name string, mounts []mount) Disk {
 }
 
 func (s system) partition(ctx context.Context, at string, mounts []mount) Partition {
-	about := s.about(at)
+	about := s.udevProperties(at)
 	p := Partition{
 		LogicalName: device(path.Base(at)), Capacity: s.number(at, "size") * sector,
 		Label: about["ID_FS_LABEL"], FileSystem: about["ID_FS_TYPE"], GUID: about["ID_PART_ENTRY_UUID"],
@@ -155,7 +156,7 @@ func (s system) partition(ctx context.Context, at string, mounts []mount) Partit
 		}
 		p.MountPoints = append(p.MountPoints, m.point)
 		if p.FileSystem = cmp.Or(p.FileSystem, m.kind); p.Used == nil {
-			if n, _, err := s.ask(ctx, m.point); err == nil {
+			if n, _, err := s.usage(ctx, m.point); err == nil {
 				p.Used = &n
 			}
 		}
@@ -163,17 +164,17 @@ func (s system) partition(ctx context.Context, at string, mounts []mount) Partit
 	return p
 }
 
-// isMapped reports whether a device is the one at a place by its other name:
-// /dev/mapper/root is /dev/dm-0.
+// isMapped reports whether a device is the mapped device at, as /dev/mapper/root is
+// /dev/dm-0.
 func (s system) isMapped(at, device string) bool {
 	name, ok := strings.CutPrefix(device, "/dev/mapper/")
 	return ok && name != "" && s.text(at, "dm/name") == name
 }
 
-// device is the device file of a name of the kernel, which has ! for /.
+// device returns the device file of a kernel name, which has ! in place of /.
 func device(name string) string { return "/dev/" + strings.ReplaceAll(name, "!", "/") }
 
-// text is what a file of the kernel says; "" when it says nothing.
+// text returns the content of a file in sysfs, or "".
 func (s system) text(name, file string) string {
 	b, err := fs.ReadFile(s.sys, path.Join(name, file))
 	if err != nil || len(b) > mostFile {
@@ -190,8 +191,8 @@ func (s system) number(name, file string) uint64 {
 	return n
 }
 
-// about is what udev has found out of a device.
-func (s system) about(at string) map[string]string {
+// udevProperties returns the properties that udev has stored for a device.
+func (s system) udevProperties(at string) map[string]string {
 	all := map[string]string{}
 	numbers := s.text(at, "dev")
 	if numbers == "" {

@@ -259,7 +259,8 @@ type undoOut struct {
 	Undone []string `json:"undone"`
 }
 
-const undoHelp = `Undoes your last changes made with file_edit, file_write, file_copy, file_rename and file_delete, latest first.
+const undoHelp = `Undoes your last changes made with file_edit, file_write, file_copy, file_rename and file_delete,
+latest first.
 
 - With path, it undoes the last change of that file only.
 - If another program or caller has changed the file since, the call is refused and the file stays as it is.

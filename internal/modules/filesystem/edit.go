@@ -26,10 +26,10 @@ func (m *fileServer) change(ctx context.Context, c *tool.Call, in changeIn) (too
 		return tool.Result{}, err
 	}
 	if p, err = p.Followed(true); err != nil {
-		return tool.Result{}, told(err, "open", in.Path)
+		return tool.Result{}, nodeError(err, "open", in.Path)
 	}
 	var diff string
-	err = m.changing(ctx, p, func(h *roots.Hold) (err error) {
+	err = m.withHold(ctx, p, func(h *roots.Hold) (err error) {
 		diff, err = m.changeAt(ctx, h, p, in)
 		return err
 	})
@@ -37,26 +37,26 @@ func (m *fileServer) change(ctx context.Context, c *tool.Call, in changeIn) (too
 		return tool.Result{}, cause
 	}
 	if err != nil {
-		return tool.Result{}, told(p.Refuse(err), "open", in.Path)
+		return tool.Result{}, nodeError(p.Refuse(err), "open", in.Path)
 	}
-	return text(diff)
+	return textResult(diff)
 }
 
 func (m *fileServer) changeAt(ctx context.Context, h *roots.Hold, p roots.Place, in changeIn) (diff string, err error) {
 	f, was, err := p.Regular()
 	if code(err) == "is_a_directory" {
-		return "", told(err, "read", in.Path)
+		return "", nodeError(err, "read", in.Path)
 	}
 	if err != nil {
 		return "", err
 	}
-	defer f.Close() // not before the file was replaced, or another might get its inode
+	defer f.Close() // after the file was replaced, so that no other file gets its inode before
 	before, err := readAll(f)
 	if err != nil {
-		return "", say("File too large: files up to %d bytes can be edited", most)
+		return "", refuse("File too large: the largest file that can be edited has %d bytes", maxBytes)
 	}
 	if !utf8.Valid(before) || bytes.IndexByte(before, 0) >= 0 {
-		return "", say("%s is not UTF-8 text and is left as it is", in.Path)
+		return "", refuse("%s is not UTF-8 text; it was not changed", in.Path)
 	}
 	after := before
 	for _, e := range in.Edits {
@@ -67,11 +67,13 @@ func (m *fileServer) changeAt(ctx context.Context, h *roots.Hold, p roots.Place,
 			return "", err
 		}
 	}
-	if len(after) > most {
-		return "", say("Content too large: the result would have %d bytes; at most %d are written", len(after), most)
+	if len(after) > maxBytes {
+		return "", refuse(
+			"Content too large: the result would have %d bytes; at most %d are written", len(after), maxBytes,
+		)
 	}
 	if !in.DryRun && !bytes.Equal(before, after) {
-		if _, err := writable(p); err != nil {
+		if _, err := checkWritable(p); err != nil {
 			return "", err
 		}
 		if err := m.replace(ctx, h, p, was, after); err != nil {
@@ -81,12 +83,12 @@ func (m *fileServer) changeAt(ctx context.Context, h *roots.Hold, p roots.Place,
 	return fenced(unified(in.Path, before, after)), nil
 }
 
-// apply makes one edit in what the edits before it have left. Like the
-// original it takes the first place where the text is as it was given, and
-// forgives blanks around lines where it is nowhere; more it does not guess.
+// apply makes one edit on the result of the previous edits. Like the original it
+// replaces the first exact occurrence of the text. If there is none, it ignores
+// blanks around lines, and nothing else.
 func apply(content []byte, old, new string) ([]byte, error) {
 	if old == "" {
-		return nil, say("oldText must not be empty: give the text to replace")
+		return nil, refuse("oldText must not be empty: give the text to replace")
 	}
 	if old == new && bytes.Contains(content, []byte(old)) {
 		return content, nil
@@ -96,18 +98,18 @@ func apply(content []byte, old, new string) ([]byte, error) {
 	case "":
 	case "unchanged":
 		return content, nil
-	case "ambiguous": // the first two on one line
+	case "ambiguous": // the first two occurrences are on one line
 		if bytes.Contains(content, []byte(old)) {
 			return bytes.Replace(content, []byte(old), []byte(new), 1), nil
 		}
 	}
 	if err != nil || r.Level > edit.Indent {
-		return nil, say("Could not find exact match for edit:\n%s", old)
+		return nil, refuse("Could not find exact match for edit:\n%s", old)
 	}
 	return r.Content(), nil
 }
 
-// fenced puts a diff between marks that are in no line of it.
+// fenced puts a diff into a code fence that does not occur in it.
 func fenced(diff string) string {
 	marks := "```"
 	for strings.Contains(diff, marks) {

@@ -38,7 +38,7 @@ func in(t *testing.T, dirs ...string) func(name string, args ...any) string {
 		c.Roots = set
 		res, err := c.Tool(t.Context(), byName[name])
 		if err != nil {
-			return "Error: " + spoken(err)
+			return "Error: " + errorText(err)
 		}
 		s, _ := rawjson.Get(res.Raw, "structuredContent")
 		s, _ = rawjson.Get(s, "content")
@@ -70,7 +70,10 @@ func TestOffsetAndLimit(t *testing.T) {
 		{[]any{"path", "a", "limit", 2}, "1\n2"},
 		{[]any{"path", "a", "offset", 3, "limit", 1}, "3"},
 		{[]any{"path", "a", "offset", 9}, ""},
-		{[]any{"path", "a", "head", 1, "offset", 1}, "Error: Cannot specify offset or limit together with head or tail"},
+		{
+			[]any{"path", "a", "head", 1, "offset", 1},
+			"Error: Cannot specify offset or limit together with head or tail",
+		},
 		{[]any{"path", "a", "tail", 1, "limit", 1}, "Error: Cannot specify offset or limit together with head or tail"},
 	} {
 		if got := call("read_file", c.args...); got != c.want {
@@ -85,13 +88,13 @@ func TestOffsetAndLimit(t *testing.T) {
 func TestLimitsOfSize(t *testing.T) {
 	dir := t.TempDir()
 	call := in(t, dir)
-	laid(t, dir, "big", strings.Repeat("0123456789abcde\n", most/16+1))
+	laid(t, dir, "big", strings.Repeat("0123456789abcde\n", maxBytes/16+1))
 	for name, args := range map[string][]any{
 		"read_file":       {"path", "big"},
 		"read_text_file":  {"path", "big", "tail", 1e9},
 		"read_media_file": {"path", "big"},
 		"edit_file":       {"path", "big", "edits", []map[string]string{{"oldText": "0", "newText": "1"}}},
-		"write_file":      {"path", "new", "content", strings.Repeat("x", most+1)},
+		"write_file":      {"path", "new", "content", strings.Repeat("x", maxBytes+1)},
 	} {
 		if got := call(name, args...); !strings.HasPrefix(got, "Error: ") || !strings.Contains(got, "too large") {
 			t.Errorf("%s: got %.100q", name, got)
@@ -120,17 +123,21 @@ func TestNothingIsSaidOfTheFolders(t *testing.T) {
 	}
 	for _, path := range []string{"link", "dirlink/s", "dirlink/new", "../x", secret + "/s", "/", ".env", "none", "a/../../b", `C:\x`} {
 		for name, args := range map[string][]any{
-			"read_file": {"path", path}, "read_media_file": {"path", path}, "write_file": {"path", path, "content", "x"},
+			"read_file": {"path", path}, "read_media_file": {"path", path},
+			"write_file":       {"path", path, "content", "x"},
 			"edit_file":        {"path", path, "edits", []map[string]string{{"oldText": "a", "newText": "b"}}},
-			"create_directory": {"path", filepath.Join(path, "d")}, "list_directory": {"path", path}, "directory_tree": {"path", path},
-			"search_files": {"path", path, "pattern", "*"}, "get_file_info": {"path", path},
+			"create_directory": {"path", filepath.Join(path, "d")}, "list_directory": {"path", path},
+			"directory_tree": {"path", path},
+			"search_files":   {"path", path, "pattern", "*"}, "get_file_info": {"path", path},
 			"move_file": {"source", path, "destination", "moved"},
 		} {
-			if path == ".env" && name == "get_file_info" || path == "link" && (name == "move_file" || name == "get_file_info") || path == "none" && (name == "write_file" || name == "create_directory") {
+			if path == ".env" && name == "get_file_info" || path == "link" && (name == "move_file" ||
+				name == "get_file_info") || path == "none" && (name == "write_file" || name == "create_directory") {
 				continue // allowed, or there is nothing to refuse
 			}
 			got := call(name, args...)
-			if !strings.HasPrefix(got, "Error: ") || strings.Contains(got, dir) || strings.Contains(got, secret) && !strings.Contains(path, secret) {
+			if !strings.HasPrefix(got, "Error: ") || strings.Contains(got, dir) || strings.Contains(got, secret) &&
+				!strings.Contains(path, secret) {
 				t.Errorf("%s %s: got %q", name, path, got)
 			}
 		}
@@ -147,7 +154,9 @@ func TestMovingBetweenFolders(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	call := in(t, a, b)
 	laid(t, a, "f", "content")
-	if got := call("move_file", "source", filepath.Join(a, "f"), "destination", filepath.Join(b, "g")); !strings.HasPrefix(got, "Successfully moved") {
+	if got := call("move_file", "source", filepath.Join(a, "f"), "destination", filepath.Join(b, "g")); !strings.HasPrefix(
+		got, "Successfully moved",
+	) {
 		t.Fatal(got)
 	}
 	if got := call("read_file", "path", filepath.Join(b, "g")); got != "content" {
@@ -157,7 +166,9 @@ func TestMovingBetweenFolders(t *testing.T) {
 		t.Errorf("it is still there: %q", got)
 	}
 	laid(t, a, "f", "other")
-	if got := call("move_file", "source", filepath.Join(a, "f"), "destination", filepath.Join(b, "g")); !strings.Contains(got, "already exists") {
+	if got := call("move_file", "source", filepath.Join(a, "f"), "destination", filepath.Join(b, "g")); !strings.Contains(
+		got, "already exists",
+	) {
 		t.Errorf("got %q", got)
 	}
 	if left, _ := filepath.Glob(filepath.Join(b, ".gatehouse-*")); len(left) > 0 {
@@ -227,11 +238,13 @@ func FuzzDiff(f *testing.F) {
 		if len(before)+len(after) > 4000 {
 			return
 		}
-		old, now := cut([]byte(before)), cut([]byte(after))
+		old, now := splitLines([]byte(before)), splitLines([]byte(after))
 		if got := patched(t, old, unified("p", []byte(before), []byte(after))); got != strings.Join(now, "") {
 			t.Fatalf("%q and %q: got %q", before, after, got)
 		}
-		if d := unified("p", []byte(before), []byte(after)); strings.Contains(d, "@@") == (strings.Join(old, "") == strings.Join(now, "")) {
+		if d := unified("p", []byte(before), []byte(after)); strings.Contains(
+			d, "@@",
+		) == (strings.Join(old, "") == strings.Join(now, "")) {
 			t.Fatalf("%q and %q: %s", before, after, d)
 		}
 	})
@@ -263,7 +276,7 @@ func FuzzTail(f *testing.F) {
 func FuzzLossy(f *testing.F) {
 	f.Add([]byte("\xff\xe2\x82x"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s := lossy(b)
+		s := toValidUTF8(b)
 		if !utf8.ValidString(s) || utf8.Valid(b) && s != string(b) {
 			t.Fatalf("% x became %q", b, s)
 		}
@@ -288,7 +301,8 @@ func TestProtectionIsNotMovedAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	laid(t, dir, ".aws/credentials", "secret")
-	if got := call("move_file", "source", ".aws", "destination", "aws2"); !strings.Contains(got, "EACCES") || !strings.Contains(got, "credentials, which is protected") {
+	if got := call("move_file", "source", ".aws", "destination", "aws2"); !strings.Contains(got, "EACCES") ||
+		!strings.Contains(got, "credentials, which is protected") {
 		t.Errorf("got %q", got)
 	}
 	if got := call("read_text_file", "path", "aws2/credentials"); !strings.HasPrefix(got, "Error: ENOENT") {

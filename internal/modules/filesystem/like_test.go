@@ -100,7 +100,9 @@ func original(t *testing.T, dir string) *server {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	home := t.TempDir()
-	cmd := tools.Command(ctx, home, tools.Script("node_modules", "@modelcontextprotocol", "server-filesystem", "dist", "index.js"), dir)
+	cmd := tools.Command(
+		ctx, home, tools.Script("node_modules", "@modelcontextprotocol", "server-filesystem", "dist", "index.js"), dir,
+	)
 	cmd.Env = append(cmd.Env, "TZ=UTC")
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -128,7 +130,7 @@ func original(t *testing.T, dir string) *server {
 	return s
 }
 
-// ours is the preset of this house.
+// ours is the preset of this host.
 func ours(t *testing.T, dir string) *server {
 	t.Helper()
 	set, err := roots.Open([]roots.Dir{{Path: dir}}, roots.Options{})
@@ -137,7 +139,12 @@ func ours(t *testing.T, dir string) *server {
 	}
 	t.Cleanup(func() { set.Close() })
 	h := hosttest.New(t, hosttest.Options{Roots: set, Modules: map[string]module.New{"filesystem": filesystem.New}})
-	h.Views.Set(views.Rules{Policy: permit.Open(false), Specs: []views.Spec{{Name: "filesystem", Modules: []string{"filesystem"}, Aliases: true}}})
+	h.Views.Set(
+		views.Rules{
+			Policy: permit.Open(false),
+			Specs:  []views.Spec{{Name: "filesystem", Modules: []string{"filesystem"}, Aliases: true}},
+		},
+	)
 	c := h.Dial(t)
 	s := &server{t: t, dir: dir, send: c.Send, next: func() []byte { return c.Next() }}
 	s.greet()
@@ -153,11 +160,15 @@ func furnish(t *testing.T) string {
 	}
 	when := time.Date(2024, 5, 17, 8, 9, 10, 0, time.UTC)
 	for name, content := range map[string]string{
-		"a.txt": "one\ntwo\nthree\n", "B.md": "B", "crlf.txt": "x\r\ny\r\nz\r\n", "empty.txt": "", "bad.txt": "\xff\xfeabc\xe2\x82\n\xed\xa0\x80",
-		"many.txt": strings.Repeat("line\n", 40) + "here\n" + strings.Repeat("line\n", 40) + "there\n", "twice.txt": "x = 1\ny = 1\nx = 1\n",
-		"indented.go": "func f() {\n\tif a {\n\t\treturn 1\n\t}\n}\n", ".hidden": "", "pic.png": "png", "sound.MP3": "mp3", "blob.bin": "\x00\x01",
+		"a.txt": "one\ntwo\nthree\n", "B.md": "B", "crlf.txt": "x\r\ny\r\nz\r\n", "empty.txt": "",
+		"bad.txt":     "\xff\xfeabc\xe2\x82\n\xed\xa0\x80",
+		"many.txt":    strings.Repeat("line\n", 40) + "here\n" + strings.Repeat("line\n", 40) + "there\n",
+		"twice.txt":   "x = 1\ny = 1\nx = 1\n",
+		"indented.go": "func f() {\n\tif a {\n\t\treturn 1\n\t}\n}\n", ".hidden": "", "pic.png": "png",
+		"sound.MP3": "mp3", "blob.bin": "\x00\x01",
 		"big.txt": strings.Repeat("0123456789abcde\n", 100_000), "marks.md": "a\n```go\nb\n```\nc\n", "ünï.txt": "ü",
-		"sub/y.go": "", "sub/deep/z.go": "package z\n", "sub/deep/z.txt": "z", "ten10.txt": "", "ten9.txt": "", "_x": "", "C.txt": "c",
+		"sub/y.go": "", "sub/deep/z.go": "package z\n", "sub/deep/z.txt": "z", "ten10.txt": "", "ten9.txt": "",
+		"_x": "", "C.txt": "c",
 	} {
 		p := filepath.Join(dir, name)
 		if err := os.MkdirAll(filepath.Dir(p), 0o755); err != nil {
@@ -294,7 +305,9 @@ func TestLikeTheOriginal(t *testing.T) {
 		name, args, _ := strings.Cut(line, " ")
 		want, got := theirs.call(name, args), mine.call(name, args)
 		for _, a := range []*answer{&want, &got} {
-			a.Text, a.Structured = lastRead.ReplaceAllString(made.ReplaceAllString(a.Text, ""), ""), lastRead.ReplaceAllString(regexp.MustCompile(`created: [^\\]*`).ReplaceAllString(a.Structured, ""), "")
+			a.Text, a.Structured = lastRead.ReplaceAllString(
+				made.ReplaceAllString(a.Text, ""), "",
+			), lastRead.ReplaceAllString(regexp.MustCompile(`created: [^\\]*`).ReplaceAllString(a.Structured, ""), "")
 		}
 		if got != want {
 			t.Errorf("%s\n got %+v\nwant %+v", line, got, want)
@@ -307,27 +320,58 @@ func TestUnlikeTheOriginal(t *testing.T) {
 	theirs, mine := original(t, furnish(t)), ours(t, furnish(t))
 	for _, c := range []struct{ line, theirs, ours string }{
 		// A refusal says which folders are allowed, and where a link leads.
-		{`read_text_file {"path":"/etc/passwd"}`, `Access denied - path outside allowed directories: /etc/passwd not in $DIR`, `Access denied - path outside allowed directories: /etc/passwd`},
-		{`read_text_file {"path":"$DIR/out"}`, `not in $DIR`, `Access denied - symlink target outside allowed directories: $DIR/out`},
-		{`write_file {"path":"$DIR/../x","content":""}`, `not in $DIR`, `Access denied - path outside allowed directories: $DIR/../x`},
-		{`move_file {"source":"$DIR/a.txt","destination":"/etc/x"}`, `not in $DIR`, `Access denied - path outside allowed directories: /etc/x`},
+		{
+			`read_text_file {"path":"/etc/passwd"}`,
+			`Access denied - path outside allowed directories: /etc/passwd not in $DIR`,
+			`Access denied - path outside allowed directories: /etc/passwd`,
+		},
+		{
+			`read_text_file {"path":"$DIR/out"}`, `not in $DIR`,
+			`Access denied - symlink target outside allowed directories: $DIR/out`,
+		},
+		{
+			`write_file {"path":"$DIR/../x","content":""}`, `not in $DIR`,
+			`Access denied - path outside allowed directories: $DIR/../x`,
+		},
+		{
+			`move_file {"source":"$DIR/a.txt","destination":"/etc/x"}`, `not in $DIR`,
+			`Access denied - path outside allowed directories: /etc/x`,
+		},
 		// The nothing after the last newline counts as a line.
 		{`read_text_file {"path":"$DIR/a.txt","tail":1}`, ``, "three\n"},
 		// A link to nowhere is blamed on the directory it lies in.
-		{`read_text_file {"path":"$DIR/gone"}`, `Parent directory does not exist: $DIR`, "ENOENT: no such file or directory, open '$DIR/gone'"},
+		{
+			`read_text_file {"path":"$DIR/gone"}`, `Parent directory does not exist: $DIR`,
+			"ENOENT: no such file or directory, open '$DIR/gone'",
+		},
 		// Line endings are lost, also those of lines that stay.
 		{`edit_file {"path":"$DIR/crlf.txt","edits":[{"oldText":"y","newText":"Y"}]}`, "+Y", "+Y"},
 		{`read_text_file {"path":"$DIR/crlf.txt"}`, "x\nY\nz\n", "x\r\nY\r\nz\r\n"},
 		// What is not text is written back damaged.
-		{`edit_file {"path":"$DIR/bad.txt","edits":[{"oldText":"abc","newText":"x"}],"dryRun":true}`, "-", "is not UTF-8 text and is left as it is"},
+		{
+			`edit_file {"path":"$DIR/bad.txt","edits":[{"oldText":"abc","newText":"x"}],"dryRun":true}`, "-",
+			"is not UTF-8 text; it was not changed",
+		},
 		// Nothing is found everywhere.
-		{`edit_file {"path":"$DIR/C.txt","edits":[{"oldText":"","newText":"x"}],"dryRun":true}`, "+xc", "oldText must not be empty"},
+		{
+			`edit_file {"path":"$DIR/C.txt","edits":[{"oldText":"","newText":"x"}],"dryRun":true}`, "+xc",
+			"oldText must not be empty",
+		},
 		// A link to nowhere is written through here, if that is inside the folders; the original refuses.
-		{`write_file {"path":"$DIR/gone","content":"x"}`, `Parent directory does not exist`, "Successfully wrote to $DIR/gone"},
+		{
+			`write_file {"path":"$DIR/gone","content":"x"}`, `Parent directory does not exist`,
+			"Successfully wrote to $DIR/gone",
+		},
 		// Lines found by forgiving their indentation are written as deep as the file has them; the original loses the depth of all but the first.
-		{`edit_file {"path":"$DIR/indented.go","edits":[{"oldText":"if a {\n  return 1\n}","newText":"if a {\n  return 1\n  return 2\n}"}],"dryRun":true}`, "+\treturn 1", "+\t\treturn 2"},
+		{
+			`edit_file {"path":"$DIR/indented.go","edits":[{"oldText":"if a {\n  return 1\n}","newText":"if a {\n  return 1\n  return 2\n}"}],"dryRun":true}`,
+			"+\treturn 1", "+\t\treturn 2",
+		},
 		// A path inside the host shows through.
-		{`write_file {"path":"$DIR/sub","content":""}`, ".tmp' -> '", "EISDIR: illegal operation on a directory, open '$DIR/sub'"},
+		{
+			`write_file {"path":"$DIR/sub","content":""}`, ".tmp' -> '",
+			"EISDIR: illegal operation on a directory, open '$DIR/sub'",
+		},
 	} {
 		name, args, _ := strings.Cut(c.line, " ")
 		want, got := theirs.call(name, args), mine.call(name, args)
@@ -390,12 +434,15 @@ func TestListedLikeTheOriginal(t *testing.T) {
 				t.Errorf("%s: argument %s is %+v, want %+v", name, arg, q, p)
 			}
 		}
-		if !slices.Equal(got.InputSchema.Required, want.InputSchema.Required) || !slices.Equal(got.OutputSchema.Required, want.OutputSchema.Required) || got.Title != want.Title {
+		if !slices.Equal(got.InputSchema.Required, want.InputSchema.Required) ||
+			!slices.Equal(got.OutputSchema.Required, want.OutputSchema.Required) || got.Title != want.Title {
 			t.Errorf("%s: got %+v, want %+v", name, got, want)
 		}
 		a, b := want.Annotations, got.Annotations
-		if is(a.ReadOnlyHint, false) != is(b.ReadOnlyHint, false) || is(a.OpenWorldHint, true) != is(b.OpenWorldHint, true) ||
-			!is(a.ReadOnlyHint, false) && (is(a.DestructiveHint, true) != is(b.DestructiveHint, true) || is(a.IdempotentHint, false) != is(b.IdempotentHint, false)) {
+		if is(a.ReadOnlyHint, false) != is(b.ReadOnlyHint, false) ||
+			is(a.OpenWorldHint, true) != is(b.OpenWorldHint, true) ||
+			!is(a.ReadOnlyHint, false) &&
+				(is(a.DestructiveHint, true) != is(b.DestructiveHint, true) || is(a.IdempotentHint, false) != is(b.IdempotentHint, false)) {
 			t.Errorf("%s: the hints differ", name)
 		}
 	}

@@ -23,45 +23,45 @@ import (
 	"gatehouse/tool"
 )
 
-// entriesMost is how many entries of directories one call looks at.
-const entriesMost = 200_000
+// maxEntries is the number of directory entries that one call reads.
+const maxEntries = 200_000
 
-// open opens a directory as a root of its own, which the caller closes.
-func open(c *tool.Call, path string) (roots.Place, *os.Root, error) {
+// openDir opens a directory as a root of its own, which the caller closes.
+func openDir(c *tool.Call, path string) (roots.Place, *os.Root, error) {
 	p, err := find(c, path)
 	if err != nil {
 		return p, nil, err
 	}
 	root, err := p.Dir()
 	if err != nil {
-		return p, nil, told(err, "scandir", path)
+		return p, nil, nodeError(err, "scandir", path)
 	}
 	return p, root, nil
 }
 
-// entries lists a directory by name.
-func entries(p roots.Place, root *os.Root, path string) ([]fs.DirEntry, error) {
+// readEntries reads a directory, sorted by name.
+func readEntries(p roots.Place, root *os.Root, path string) ([]fs.DirEntry, error) {
 	d, err := root.Open(".")
 	if err != nil {
-		return nil, told(p.Refuse(err), "scandir", path)
+		return nil, nodeError(p.Refuse(err), "scandir", path)
 	}
 	defer d.Close()
-	list, err := d.ReadDir(entriesMost + 1)
+	list, err := d.ReadDir(maxEntries + 1)
 	if err != nil && !errors.Is(err, io.EOF) {
-		return nil, told(p.Refuse(err), "scandir", path)
+		return nil, nodeError(p.Refuse(err), "scandir", path)
 	}
-	if len(list) > entriesMost {
-		return nil, tooMany(path)
+	if len(list) > maxEntries {
+		return nil, errTooMany(path)
 	}
 	slices.SortFunc(list, func(a, b fs.DirEntry) int { return strings.Compare(a.Name(), b.Name()) })
 	return list, nil
 }
 
-func tooMany(path string) error {
-	return say("Too many entries: more than %d below %s; choose a directory further down", entriesMost, path)
+func errTooMany(path string) error {
+	return refuse("Too many entries: more than %d below %s; use a subdirectory", maxEntries, path)
 }
 
-func mark(dir bool) string {
+func typeMark(dir bool) string {
 	if dir {
 		return "[DIR] "
 	}
@@ -69,20 +69,20 @@ func mark(dir bool) string {
 }
 
 func listDirectory(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) {
-	p, root, err := open(c, in.Path)
+	p, root, err := openDir(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
 	}
 	defer root.Close()
-	list, err := entries(p, root, in.Path)
+	list, err := readEntries(p, root, in.Path)
 	if err != nil {
 		return tool.Result{}, err
 	}
 	var rows []string
 	for _, e := range list {
-		rows = append(rows, mark(e.IsDir())+lossy([]byte(e.Name())))
+		rows = append(rows, typeMark(e.IsDir())+toValidUTF8([]byte(e.Name())))
 	}
-	return text(strings.Join(rows, "\n"))
+	return textResult(strings.Join(rows, "\n"))
 }
 
 type sizesIn struct {
@@ -97,12 +97,12 @@ type sized struct {
 }
 
 func listSizes(_ context.Context, c *tool.Call, in sizesIn) (tool.Result, error) {
-	p, root, err := open(c, in.Path)
+	p, root, err := openDir(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
 	}
 	defer root.Close()
-	list, err := entries(p, root, in.Path)
+	list, err := readEntries(p, root, in.Path)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -110,7 +110,7 @@ func listSizes(_ context.Context, c *tool.Call, in sizesIn) (tool.Result, error)
 	var files, dirs int
 	var total int64
 	for _, e := range list {
-		one := sized{lossy([]byte(e.Name())), e.IsDir(), sizeOf(p, e)}
+		one := sized{toValidUTF8([]byte(e.Name())), e.IsDir(), sizeOf(p, e)}
 		if one.dir {
 			dirs++
 		} else {
@@ -130,14 +130,16 @@ func listSizes(_ context.Context, c *tool.Call, in sizesIn) (tool.Result, error)
 		if !e.dir {
 			size = fmt.Sprintf("%10s", formatSize(e.size))
 		}
-		rows = append(rows, mark(e.dir)+pad(e.name, 30)+" "+size)
+		rows = append(rows, typeMark(e.dir)+pad(e.name, 30)+" "+size)
 	}
-	rows = append(rows, "", fmt.Sprintf("Total: %d files, %d directories", files, dirs), "Combined size: "+formatSize(total))
-	return text(strings.Join(rows, "\n"))
+	rows = append(
+		rows, "", fmt.Sprintf("Total: %d files, %d directories", files, dirs), "Combined size: "+formatSize(total),
+	)
+	return textResult(strings.Join(rows, "\n"))
 }
 
-// sizeOf is the size of what an entry leads to inside the folders; 0 where
-// that is nothing.
+// sizeOf returns the size of an entry, or of the target of a link inside the
+// folders. It returns 0 if there is no such target.
 func sizeOf(p roots.Place, e fs.DirEntry) int64 {
 	p.Name = filepath.Join(p.Name, e.Name())
 	info, err := p.Stat()
@@ -147,13 +149,14 @@ func sizeOf(p roots.Place, e fs.DirEntry) int64 {
 	return info.Size()
 }
 
-// pad fills a name with blanks to a width in UTF-16 units.
+// pad fills a name with blanks up to a width in UTF-16 units.
 func pad(s string, width int) string {
 	return s + strings.Repeat(" ", max(width-len(utf16.Encode([]rune(s))), 0))
 }
 
-// collate orders names nearly as people do: punctuation, digits, letters
-// whatever their case, and small letters first where that is all they differ in.
+// collate approximates the order of a locale: punctuation, then digits, then
+// letters without regard to case. Lower case comes first if names differ in
+// nothing else.
 func collate(a, b string) int {
 	x, y := []rune(a), []rune(b)
 	for i := range min(len(x), len(y)) {
@@ -178,7 +181,7 @@ func class(r rune) int {
 	return 0
 }
 
-// formatSize writes a size as the original does.
+// formatSize formats a size as the original does.
 func formatSize(n int64) string {
 	if n < 1024 {
 		return fmt.Sprintf("%d B", max(n, 0))
@@ -195,14 +198,15 @@ func info(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) {
 	}
 	i, err := p.Stat()
 	if err != nil {
-		return tool.Result{}, told(err, "stat", in.Path)
+		return tool.Result{}, nodeError(err, "stat", in.Path)
 	}
 	made, read := times(i)
-	return text(fmt.Sprintf("size: %d\ncreated: %s\nmodified: %s\naccessed: %s\nisDirectory: %t\nisFile: %t\npermissions: %03o",
+	return textResult(fmt.Sprintf("size: %d\ncreated: %s\nmodified: %s\naccessed: %s\nisDirectory: %t\nisFile: "+
+		"%t\npermissions: %03o",
 		i.Size(), date(made), date(i.ModTime()), date(read), i.IsDir(), i.Mode().IsRegular(), i.Mode().Perm()))
 }
 
-// date writes a time as JavaScript does.
+// date formats a time as JavaScript does.
 func date(t time.Time) string {
 	zone, offset := t.Zone()
 	if offset == 0 && (zone == "UTC" || zone == "") {
@@ -211,9 +215,9 @@ func date(t time.Time) string {
 	return t.Format("Mon Jan 02 2006 15:04:05 GMT-0700") + " (" + zone + ")"
 }
 
-// times are when a file was made, as far as that is known, and last read. The
-// fields are found by name, since they differ by system; where there is no
-// time of birth it is the earliest time there is.
+// times returns when a file was created and last read. It finds the fields by
+// name, because they differ between systems. Without a birth time, created is
+// the earliest of the other times.
 func times(info fs.FileInfo) (made, read time.Time) {
 	made, read = info.ModTime(), info.ModTime()
 	v := reflect.Indirect(reflect.ValueOf(info.Sys()))
@@ -223,7 +227,8 @@ func times(info fs.FileInfo) (made, read time.Time) {
 	at := func(names ...string) (time.Time, bool) {
 		for _, n := range names {
 			f := v.FieldByName(n)
-			if f.IsValid() && f.Kind() == reflect.Struct && f.NumField() >= 2 && f.Field(0).CanInt() && f.Field(1).CanInt() {
+			if f.IsValid() && f.Kind() == reflect.Struct && f.NumField() >= 2 && f.Field(0).CanInt() &&
+				f.Field(1).CanInt() {
 				return time.Unix(f.Field(0).Int(), f.Field(1).Int()), true
 			}
 		}
@@ -241,15 +246,15 @@ func times(info fs.FileInfo) (made, read time.Time) {
 	return made, read
 }
 
-func allowed(_ context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
+func listAllowed(_ context.Context, c *tool.Call, _ struct{}) (tool.Result, error) {
 	rows := []string{"Allowed directories:"}
 	for _, r := range c.Roots.List() {
 		rows = append(rows, r.Path)
 	}
-	return text(strings.Join(rows, "\n"))
+	return textResult(strings.Join(rows, "\n"))
 }
 
-// pretty writes JSON with two blanks a level.
+// pretty formats v as JSON, indented by two blanks.
 func pretty(v any) (string, error) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

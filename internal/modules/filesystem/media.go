@@ -11,7 +11,7 @@ import (
 	"gatehouse/tool"
 )
 
-// mediaTypes are those the original knows, by extension.
+// mediaTypes are the types that the original supports, by extension.
 var mediaTypes = map[string]string{
 	".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp",
 	".bmp": "image/bmp", ".svg": "image/svg+xml",
@@ -25,18 +25,18 @@ func readMedia(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) 
 	}
 	f, info, err := p.Regular()
 	if code(err) == "is_a_directory" {
-		return tool.Result{}, told(err, "read", in.Path)
+		return tool.Result{}, nodeError(err, "read", in.Path)
 	}
 	if err != nil {
-		return tool.Result{}, told(err, "open", in.Path)
+		return tool.Result{}, nodeError(err, "open", in.Path)
 	}
 	defer f.Close()
-	if info.Size() > most {
-		return tool.Result{}, say("File too large: %s has more than %d bytes", in.Path, most)
+	if info.Size() > maxBytes {
+		return tool.Result{}, refuse("File too large: %s has more than %d bytes", in.Path, maxBytes)
 	}
 	b, err := readAll(f)
 	if err != nil {
-		return tool.Result{}, told(p.Refuse(err), "read", in.Path)
+		return tool.Result{}, nodeError(p.Refuse(err), "read", in.Path)
 	}
 	if q, err := p.Followed(true); err == nil {
 		p = q
@@ -49,7 +49,7 @@ func readMedia(_ context.Context, c *tool.Call, in pathIn) (tool.Result, error) 
 	return tool.Result{Raw: json.RawMessage(raw)}, nil
 }
 
-// media is a content block of the file at a path.
+// media returns a content block of the file at a path.
 func media(path string, b []byte) any {
 	type inline struct {
 		Type string `json:"type"`

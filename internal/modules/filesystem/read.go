@@ -19,7 +19,7 @@ type readIn struct {
 	lineIn
 }
 
-// lineIn chooses lines. What is not positive chooses nothing.
+// lineIn selects lines. A value that is not positive has no effect.
 type lineIn struct {
 	Offset float64 `json:"offset"`
 	Limit  float64 `json:"limit"`
@@ -32,7 +32,7 @@ func readText(ctx context.Context, c *tool.Call, in readIn) (tool.Result, error)
 	if err != nil {
 		return tool.Result{}, err
 	}
-	return text(s)
+	return textResult(s)
 }
 
 func readOne(ctx context.Context, c *tool.Call, in readIn) (string, error) {
@@ -42,16 +42,16 @@ func readOne(ctx context.Context, c *tool.Call, in readIn) (string, error) {
 	}
 	switch {
 	case in.Head > 0 && in.Tail > 0:
-		return "", say("Cannot specify both head and tail parameters simultaneously")
+		return "", refuse("Cannot specify both head and tail parameters simultaneously")
 	case (in.Head > 0 || in.Tail > 0) && in.any():
-		return "", say("Cannot specify offset or limit together with head or tail")
+		return "", refuse("Cannot specify offset or limit together with head or tail")
 	}
 	f, info, err := p.Regular()
 	if code(err) == "is_a_directory" {
-		return "", told(err, "read", in.Path)
+		return "", nodeError(err, "read", in.Path)
 	}
 	if err != nil {
-		return "", told(err, "open", in.Path)
+		return "", nodeError(err, "open", in.Path)
 	}
 	defer f.Close()
 	var b []byte
@@ -59,36 +59,37 @@ func readOne(ctx context.Context, c *tool.Call, in readIn) (string, error) {
 	case in.Tail > 0:
 		b, err = tail(f, info.Size(), in.Tail)
 	case in.Head > 0:
-		b, err = someLines(ctx, f, 1, in.Head)
+		b, err = readLines(ctx, f, 1, in.Head)
 	case in.any():
-		b, err = someLines(ctx, f, max(in.Offset, 1), in.Limit)
-	case info.Size() > most:
+		b, err = readLines(ctx, f, max(in.Offset, 1), in.Limit)
+	case info.Size() > maxBytes:
 		err = errTooLarge
 	default:
 		b, err = readAll(f)
 	}
 	if errors.Is(err, errTooLarge) {
-		return "", say("File too large: more than %d bytes would be read from %s; choose lines with head, tail, offset and limit", most, in.Path)
+		return "", refuse("File too large: more than %d bytes would be read from %s; select lines with head, tail, "+
+			"offset and limit", maxBytes, in.Path)
 	}
 	if err != nil {
-		return "", told(p.Refuse(err), "read", in.Path)
+		return "", nodeError(p.Refuse(err), "read", in.Path)
 	}
-	return lossy(b), nil
+	return toValidUTF8(b), nil
 }
 
 var errTooLarge = errors.New("too large")
 
 func readAll(f io.Reader) ([]byte, error) {
-	b, err := io.ReadAll(io.LimitReader(f, most+1))
-	if err == nil && len(b) > most {
+	b, err := io.ReadAll(io.LimitReader(f, maxBytes+1))
+	if err == nil && len(b) > maxBytes {
 		err = errTooLarge
 	}
 	return b, err
 }
 
-// someLines reads lines from a number on, counted from 1; limit 0 means all of
-// them. The last comes without its newline.
-func someLines(ctx context.Context, f io.Reader, from, limit float64) ([]byte, error) {
+// readLines reads up to limit lines from line from on, which counts from 1; limit 0
+// means all. It returns the last line without its newline.
+func readLines(ctx context.Context, f io.Reader, from, limit float64) ([]byte, error) {
 	r := bufio.NewReaderSize(f, 64<<10)
 	var out []byte
 	for n := 1.0; limit <= 0 || n < from+limit; {
@@ -99,12 +100,12 @@ func someLines(ctx context.Context, f io.Reader, from, limit float64) ([]byte, e
 		if n >= from {
 			out = append(out, part...)
 		}
-		if len(out) > most {
+		if len(out) > maxBytes {
 			return nil, errTooLarge
 		}
 		switch {
 		case errors.Is(err, bufio.ErrBufferFull):
-			continue // the line goes on
+			continue // the line continues
 		case errors.Is(err, io.EOF):
 			return bytes.TrimSuffix(out, newline), nil
 		case err != nil:
@@ -117,8 +118,8 @@ func someLines(ctx context.Context, f io.Reader, from, limit float64) ([]byte, e
 
 var newline = []byte("\n")
 
-// tail reads the last lines, with the newline that ends the file. The original
-// counts the nothing after that newline as a line.
+// tail reads the last lines, with the newline at the end of the file. Like the
+// original, it counts the empty text after that newline as a line.
 func tail(f io.ReaderAt, size int64, count float64) ([]byte, error) {
 	var out []byte
 	for at := size; at > 0; {
@@ -128,7 +129,7 @@ func tail(f io.ReaderAt, size int64, count float64) ([]byte, error) {
 		if _, err := f.ReadAt(part, at); err != nil && !errors.Is(err, io.EOF) {
 			return nil, err
 		}
-		if out = append(part, out...); len(out) > most+1 {
+		if out = append(part, out...); len(out) > maxBytes+1 {
 			return nil, errTooLarge
 		}
 		if float64(bytes.Count(bytes.TrimSuffix(out, newline), newline)) >= count {
@@ -154,40 +155,40 @@ type readManyIn struct {
 	lineIn
 }
 
-// readMany reads the files one by one; all of them together have the limit of
-// one.
+// readMany reads files in order. The limit of one file applies to all of them
+// together.
 func readMany(ctx context.Context, c *tool.Call, in readManyIn) (tool.Result, error) {
 	var parts []string
 	size := 0
 	for _, path := range in.Paths {
 		s, err := readOne(ctx, c, readIn{Path: path, lineIn: in.lineIn})
-		if err == nil && size+len(s) > most {
-			err = say("File too large: the files before it have filled this answer")
+		if err == nil && size+len(s) > maxBytes {
+			err = refuse("File too large: the files before it have filled this result")
 		}
 		if err != nil {
 			if cause := context.Cause(ctx); cause != nil {
 				return tool.Result{}, cause
 			}
-			parts = append(parts, path+": Error - "+spoken(err))
+			parts = append(parts, path+": Error - "+errorText(err))
 			continue
 		}
 		size += len(s)
 		parts = append(parts, path+":\n"+s+"\n")
 	}
-	return text(strings.Join(parts, "\n---\n"))
+	return textResult(strings.Join(parts, "\n---\n"))
 }
 
-// spoken is what a model would read of an error.
-func spoken(err error) string {
+// errorText returns the text of an error as a model reads it.
+func errorText(err error) string {
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
 		return r.Text()
 	}
 	return err.Error()
 }
 
-// lossy makes text of bytes as browsers do: whatever cannot begin or go on a
-// character becomes one U+FFFD.
-func lossy(b []byte) string {
+// toValidUTF8 decodes bytes as browsers do: each maximal invalid sequence becomes
+// one U+FFFD.
+func toValidUTF8(b []byte) string {
 	if utf8.Valid(b) {
 		return string(b)
 	}
@@ -196,7 +197,7 @@ func lossy(b []byte) string {
 	for len(b) > 0 {
 		r, n := utf8.DecodeRune(b)
 		if r == utf8.RuneError && n == 1 {
-			n = begun(b)
+			n = incompleteRune(b)
 			s.WriteRune(utf8.RuneError)
 		} else {
 			s.Write(b[:n])
@@ -206,9 +207,9 @@ func lossy(b []byte) string {
 	return s.String()
 }
 
-// begun is how many bytes belong to a character that b begins and does not
-// end; 1 if none.
-func begun(b []byte) int {
+// incompleteRune returns how many bytes at the beginning of b belong to one
+// incomplete character, at least 1.
+func incompleteRune(b []byte) int {
 	for n := min(3, len(b)); n > 1; n-- {
 		if !utf8.FullRune(b[:n]) {
 			return n

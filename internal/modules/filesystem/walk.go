@@ -14,33 +14,36 @@ import (
 )
 
 const (
-	deepest   = walk.MaxDepth
-	foundMost = 10_000 // paths that one search gives
+	deepest  = walk.MaxDepth
+	maxFound = 10_000 // paths in the result of one search
 )
 
-// walk goes through a directory in the order of names, each followed by what is
-// below it.
+// walker walks a directory in the order of names; the content of a directory
+// follows its name.
 type walker struct {
 	// ctx is that of the one call that walks.
 	ctx  context.Context
 	p    roots.Place
 	path string // as the caller wrote it
-	left int    // entries that may still be looked at
+	left int    // entries that may still be read
 }
 
-// each shows the entries of a directory; below is the path from where the walk
-// began. visit says what to do with a directory: nil leaves it out.
-func (w *walker) each(root *os.Root, below string, depth int, visit func(rel string, e fs.DirEntry) func(*os.Root) error) error {
+// walk calls visit for the entries of a directory; below is its path relative to
+// the start. If the entry is a directory, the function that visit returns
+// handles its content; nil skips it.
+func (w *walker) walk(
+	root *os.Root, below string, depth int, visit func(rel string, e fs.DirEntry) func(*os.Root) error,
+) error {
 	if err := context.Cause(w.ctx); err != nil {
 		return err
 	}
-	list, err := entries(w.p, root, w.path)
+	list, err := readEntries(w.p, root, w.path)
 	if err != nil {
 		return err
 	}
 	for _, e := range list {
 		if w.left--; w.left < 0 {
-			return tooMany(w.path)
+			return errTooMany(w.path)
 		}
 		enter := visit(path.Join(below, e.Name()), e)
 		if enter == nil || !e.IsDir() || depth >= deepest {
@@ -48,7 +51,7 @@ func (w *walker) each(root *os.Root, below string, depth int, visit func(rel str
 		}
 		sub, err := root.OpenRoot(e.Name())
 		if err != nil {
-			continue // gone, or not ours to read
+			continue // deleted, or not readable
 		}
 		err = enter(sub)
 		sub.Close()
@@ -66,15 +69,15 @@ type searchIn struct {
 }
 
 func searchFiles(ctx context.Context, c *tool.Call, in searchIn) (tool.Result, error) {
-	wanted, err := globs(in.Pattern)
+	wanted, err := parsePatterns(in.Pattern)
 	if err != nil {
 		return tool.Result{}, err
 	}
-	excluded, err := globs(in.Excludes...)
+	excluded, err := parsePatterns(in.Excludes...)
 	if err != nil {
 		return tool.Result{}, err
 	}
-	p, root, err := open(c, in.Path)
+	p, root, err := openDir(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
 	}
@@ -83,16 +86,16 @@ func searchFiles(ctx context.Context, c *tool.Call, in searchIn) (tool.Result, e
 		p = q
 	}
 	top := filepath.Join(p.Root.Name(), p.Name)
-	w := &walker{ctx: ctx, p: p, path: in.Path, left: entriesMost}
+	w := &walker{ctx: ctx, p: p, path: in.Path, left: maxEntries}
 	var found []string
 	var look func(*os.Root, string, int) error
 	look = func(dir *os.Root, below string, depth int) error {
-		return w.each(dir, below, depth, func(rel string, e fs.DirEntry) func(*os.Root) error {
-			if excluded.any(rel) || e.Type()&fs.ModeSymlink != 0 && leadsAway(p, rel) {
+		return w.walk(dir, below, depth, func(rel string, e fs.DirEntry) func(*os.Root) error {
+			if excluded.any(rel) || e.Type()&fs.ModeSymlink != 0 && leavesRoots(p, rel) {
 				return nil
 			}
-			if wanted.any(rel) && len(found) <= foundMost {
-				found = append(found, lossy([]byte(filepath.Join(top, filepath.FromSlash(rel)))))
+			if wanted.any(rel) && len(found) <= maxFound {
+				found = append(found, toValidUTF8([]byte(filepath.Join(top, filepath.FromSlash(rel)))))
 			}
 			return func(sub *os.Root) error { return look(sub, rel, depth+1) }
 		})
@@ -102,26 +105,26 @@ func searchFiles(ctx context.Context, c *tool.Call, in searchIn) (tool.Result, e
 	}
 	switch {
 	case len(found) == 0:
-		return text("No matches found")
-	case len(found) > foundMost:
-		found[foundMost] = "[there are more; choose a directory further down or a narrower pattern]"
+		return textResult("No matches found")
+	case len(found) > maxFound:
+		found[maxFound] = "[there are more; search a subdirectory or use a narrower pattern]"
 	}
-	return text(strings.Join(found, "\n"))
+	return textResult(strings.Join(found, "\n"))
 }
 
-// leadsAway reports whether a link leads to where the caller may not go, or
-// nowhere.
-func leadsAway(p roots.Place, rel string) bool {
+// leavesRoots reports whether a link points to a missing file or to one outside of
+// the roots.
+func leavesRoots(p roots.Place, rel string) bool {
 	p.Name = filepath.Join(p.Name, filepath.FromSlash(rel))
 	_, err := p.Stat()
 	return err != nil
 }
 
-// patterns are globs that are matched against the whole path from where a walk
-// began.
+// patterns are globs that are matched against the whole path relative to the
+// start of a walk.
 type patterns []walk.Globs
 
-func globs(texts ...string) (all patterns, err error) {
+func parsePatterns(texts ...string) (all patterns, err error) {
 	for _, t := range texts {
 		not := strings.HasPrefix(t, "!")
 		one := "/" + strings.TrimPrefix(strings.TrimPrefix(t, "!"), "/")
@@ -130,7 +133,7 @@ func globs(texts ...string) (all patterns, err error) {
 		}
 		g, err := walk.ParseGlobs([]string{one})
 		if err != nil {
-			return nil, say("Invalid pattern: %v", err)
+			return nil, refuse("Invalid pattern: %v", err)
 		}
 		all = append(all, g)
 	}
@@ -151,8 +154,7 @@ type treeIn struct {
 	Excludes []string `json:"excludePatterns"`
 }
 
-// node is one entry of a tree. Directories have children, also when there are
-// none.
+// node is one entry of a tree. A directory always has children, possibly none.
 type node struct {
 	Name     string  `json:"name"`
 	Type     string  `json:"type"`
@@ -163,20 +165,20 @@ func directoryTree(ctx context.Context, c *tool.Call, in treeIn) (tool.Result, e
 	var texts []string
 	for _, t := range in.Excludes {
 		texts = append(texts, t)
-		if !strings.Contains(t, "*") { // a plain name means it everywhere
+		if !strings.Contains(t, "*") { // a name without a wildcard matches at any depth
 			texts = append(texts, "**/"+t, "**/"+t+"/**")
 		}
 	}
-	excluded, err := globs(texts...)
+	excluded, err := parsePatterns(texts...)
 	if err != nil {
 		return tool.Result{}, err
 	}
-	p, root, err := open(c, in.Path)
+	p, root, err := openDir(c, in.Path)
 	if err != nil {
 		return tool.Result{}, err
 	}
 	defer root.Close()
-	w := &walker{ctx: ctx, p: p, path: in.Path, left: entriesMost}
+	w := &walker{ctx: ctx, p: p, path: in.Path, left: maxEntries}
 	all, err := w.tree(root, "", 1, excluded)
 	if err != nil {
 		return tool.Result{}, err
@@ -185,19 +187,19 @@ func directoryTree(ctx context.Context, c *tool.Call, in treeIn) (tool.Result, e
 	if err != nil {
 		return tool.Result{}, err
 	}
-	if len(s) > most {
-		return tool.Result{}, tooMany(in.Path)
+	if len(s) > maxBytes {
+		return tool.Result{}, errTooMany(in.Path)
 	}
-	return text(s)
+	return textResult(s)
 }
 
 func (w *walker) tree(root *os.Root, below string, depth int, excluded patterns) ([]node, error) {
 	all := []node{}
-	err := w.each(root, below, depth, func(rel string, e fs.DirEntry) func(*os.Root) error {
+	err := w.walk(root, below, depth, func(rel string, e fs.DirEntry) func(*os.Root) error {
 		if excluded.any(rel) {
 			return nil
 		}
-		one := node{Name: lossy([]byte(e.Name())), Type: "file"}
+		one := node{Name: toValidUTF8([]byte(e.Name())), Type: "file"}
 		if e.IsDir() {
 			one.Type, one.Children = "directory", &[]node{}
 		}

@@ -22,28 +22,28 @@ func (m *fileServer) write(ctx context.Context, c *tool.Call, in writeIn) (tool.
 	if err != nil {
 		return tool.Result{}, err
 	}
-	if len(in.Content) > most {
-		return tool.Result{}, say("Content too large: %d bytes; at most %d are written", len(in.Content), most)
+	if len(in.Content) > maxBytes {
+		return tool.Result{}, refuse("Content too large: %d bytes; at most %d are written", len(in.Content), maxBytes)
 	}
 	if p, err = p.Followed(true); err != nil {
-		return tool.Result{}, told(err, "open", in.Path)
+		return tool.Result{}, nodeError(err, "open", in.Path)
 	}
-	err = m.changing(ctx, p, func(h *roots.Hold) error {
-		was, err := writable(p)
+	err = m.withHold(ctx, p, func(h *roots.Hold) error {
+		was, err := checkWritable(p)
 		if err != nil {
 			return err
 		}
 		return m.replace(ctx, h, p, was, []byte(in.Content))
 	})
 	if err != nil {
-		return tool.Result{}, told(p.Refuse(err), "open", in.Path)
+		return tool.Result{}, nodeError(p.Refuse(err), "open", in.Path)
 	}
-	return text("Successfully wrote to " + in.Path)
+	return textResult("Successfully wrote to " + in.Path)
 }
 
-// writable looks at the file a write will replace; nil means there is none. A
-// file that somebody made read-only stays as it is.
-func writable(p roots.Place) (fs.FileInfo, error) {
+// checkWritable returns the file that a write will replace, or nil if there is
+// none. It refuses a read-only file, which a rename would replace.
+func checkWritable(p roots.Place) (fs.FileInfo, error) {
 	if err := p.MayWrite(); err != nil {
 		return nil, err
 	}
@@ -67,9 +67,9 @@ func writable(p roots.Place) (fs.FileInfo, error) {
 	return was, nil
 }
 
-// changing runs a change of a file. If another process was quicker, it runs again
-// and holds the directory, so that the others wait.
-func (m *fileServer) changing(ctx context.Context, p roots.Place, f func(*roots.Hold) error) error {
+// withHold runs f, which changes a file. If another process changed the file in
+// between, it runs f again and holds the directory, so that others wait.
+func (m *fileServer) withHold(ctx context.Context, p roots.Place, f func(*roots.Hold) error) error {
 	err := f(nil)
 	if !errors.Is(err, roots.ErrStale) {
 		return err
@@ -80,12 +80,14 @@ func (m *fileServer) changing(ctx context.Context, p roots.Place, f func(*roots.
 	}
 	defer h.Release()
 	if err = f(h); errors.Is(err, roots.ErrStale) {
-		return say("%s was changed by another program meanwhile and is left as it is; read it again and repeat the change", p.Path)
+		return refuse(
+			"%s was changed by another program and was left as it is; read it again and repeat the change", p.Path,
+		)
 	}
 	return err
 }
 
-// replace puts data where p is; a new file gets the mode the original gives it.
+// replace writes data to p. A new file gets the mode that the original gives it.
 func (m *fileServer) replace(ctx context.Context, h *roots.Hold, p roots.Place, was fs.FileInfo, data []byte) error {
 	_, err := m.writer.Replace(ctx, h, p, was, 0o666, func(f *os.File) error { _, err := f.Write(data); return err })
 	return err
@@ -100,15 +102,15 @@ func createDirectory(_ context.Context, c *tool.Call, in pathIn) (tool.Result, e
 		err = p.MayWrite()
 	}
 	if err != nil {
-		return tool.Result{}, told(err, "mkdir", in.Path)
+		return tool.Result{}, nodeError(err, "mkdir", in.Path)
 	}
 	if err := p.Root.MkdirAll(p.Name, 0o777); err != nil {
 		if there, serr := p.Stat(); serr == nil && !there.IsDir() {
-			return tool.Result{}, say("%s, mkdir '%s'", words["exists"], in.Path)
+			return tool.Result{}, refuse("%s, mkdir '%s'", nodeErrors["exists"], in.Path)
 		}
-		return tool.Result{}, told(p.Refuse(err), "mkdir", in.Path)
+		return tool.Result{}, nodeError(p.Refuse(err), "mkdir", in.Path)
 	}
-	return text("Successfully created directory " + in.Path)
+	return textResult("Successfully created directory " + in.Path)
 }
 
 type moveIn struct {
@@ -127,23 +129,23 @@ func (m *fileServer) move(ctx context.Context, c *tool.Call, in moveIn) (tool.Re
 	}
 	both := "rename '" + in.Source + "' -> '" + in.Destination + "'"
 	if _, err := to.Lstat(); err == nil {
-		return tool.Result{}, say("Destination already exists: %s", in.Destination)
+		return tool.Result{}, refuse("Destination already exists: %s", in.Destination)
 	}
 	if _, err := from.Lstat(); err != nil {
-		return tool.Result{}, say("%s, %s", words["not_found"], both)
+		return tool.Result{}, refuse("%s, %s", nodeErrors["not_found"], both)
 	}
 	if from.Name == "." {
-		return tool.Result{}, say("EBUSY: resource busy or locked, %s", both)
+		return tool.Result{}, refuse("EBUSY: resource busy or locked, %s", both)
 	}
 	h, err := m.writer.Hold(ctx, from, to)
 	if err != nil {
-		return tool.Result{}, told(err, "rename", in.Destination)
+		return tool.Result{}, nodeError(err, "rename", in.Destination)
 	}
 	defer h.Release()
 	info, err := from.Lstat()
 	if err == nil && info.IsDir() {
 		if err := from.MayMove(to); err != nil {
-			return tool.Result{}, told(err, "rename", in.Source)
+			return tool.Result{}, nodeError(err, "rename", in.Source)
 		}
 	}
 	if err == nil {
@@ -151,17 +153,17 @@ func (m *fileServer) move(ctx context.Context, c *tool.Call, in moveIn) (tool.Re
 	}
 	switch {
 	case err == nil:
-		return text("Successfully moved " + in.Source + " to " + in.Destination)
+		return textResult("Successfully moved " + in.Source + " to " + in.Destination)
 	case errors.Is(err, syscall.EXDEV):
-		return tool.Result{}, say("EXDEV: cross-device link not permitted, %s", both)
+		return tool.Result{}, refuse("EXDEV: cross-device link not permitted, %s", both)
 	case errors.Is(err, syscall.EINVAL):
-		return tool.Result{}, say("EINVAL: invalid argument, %s", both)
+		return tool.Result{}, refuse("EINVAL: invalid argument, %s", both)
 	case errors.Is(err, fs.ErrNotExist):
-		return tool.Result{}, say("%s, %s", words["not_found"], both)
+		return tool.Result{}, refuse("%s, %s", nodeErrors["not_found"], both)
 	case errors.Is(err, fs.ErrExist):
-		return tool.Result{}, say("Destination already exists: %s", in.Destination)
+		return tool.Result{}, refuse("Destination already exists: %s", in.Destination)
 	}
-	return tool.Result{}, told(to.Refuse(err), "rename", in.Destination)
+	return tool.Result{}, nodeError(to.Refuse(err), "rename", in.Destination)
 }
 
 func placeToMove(c *tool.Call, path string) (roots.Place, error) {
@@ -174,19 +176,19 @@ func placeToMove(c *tool.Call, path string) (roots.Place, error) {
 		err = q.MayWrite()
 	}
 	if err != nil {
-		return p, told(err, "rename", path)
+		return p, nodeError(err, "rename", path)
 	}
 	return q, nil
 }
 
-// rename never replaces anything: a file gets a second name and loses the
-// first, and the system refuses to rename a directory onto what exists.
+// rename never replaces anything: a file gets a second name and then loses the
+// first, and the system refuses to rename a directory onto an existing file.
 func (m *fileServer) rename(ctx context.Context, h *roots.Hold, from, to roots.Place, info fs.FileInfo) error {
 	if from.Root != to.Root {
 		if !info.Mode().IsRegular() {
 			return syscall.EXDEV
 		}
-		return m.carry(ctx, h, from, to, info)
+		return m.copyAndRemove(ctx, h, from, to, info)
 	}
 	if !info.IsDir() {
 		err := roots.Link(from, to)
@@ -200,8 +202,8 @@ func (m *fileServer) rename(ctx context.Context, h *roots.Hold, from, to roots.P
 	return roots.Rename(from, to)
 }
 
-// carry moves a file from one folder to another by copying it.
-func (m *fileServer) carry(ctx context.Context, h *roots.Hold, from, to roots.Place, info fs.FileInfo) error {
+// copyAndRemove moves a file to another root by copying it.
+func (m *fileServer) copyAndRemove(ctx context.Context, h *roots.Hold, from, to roots.Place, info fs.FileInfo) error {
 	src, _, err := from.Regular()
 	if err != nil {
 		return err
@@ -220,7 +222,7 @@ func (m *fileServer) carry(ctx context.Context, h *roots.Hold, from, to roots.Pl
 	return remove(from)
 }
 
-// remove deletes a file from the directory that was judged.
+// remove deletes a file in the directory that was checked before.
 func remove(p roots.Place) error {
 	parent, base, err := p.Parent()
 	if err != nil {

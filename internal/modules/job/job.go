@@ -1,5 +1,5 @@
-// Package job is the module with which a client that knows no tasks follows
-// what has become a job.
+// Package job is the module with which a client that does not support tasks waits
+// for jobs.
 package job
 
 import (
@@ -14,25 +14,26 @@ import (
 	"gatehouse/tool"
 )
 
-type follower struct {
+type jobModule struct {
 	jobs  *jobs.Jobs
 	rules operator.Func
 }
 
-// New returns what makes the module. rules says who may list and cancel the jobs
-// of all callers; nil means no one.
+// New returns what makes the module. rules decides who may list and cancel the jobs
+// of all callers; nil means that no caller may.
 func New(j *jobs.Jobs, rules operator.Func) module.New {
-	return func(context.Context, module.Deps) (module.Module, error) { return &follower{j, rules}, nil }
+	return func(context.Context, module.Deps) (module.Module, error) { return &jobModule{j, rules}, nil }
 }
 
-func (f *follower) Close(context.Context) error { return nil }
+func (f *jobModule) Close(context.Context) error { return nil }
 
-func (f *follower) Offer(context.Context, module.Audience) (*module.Offer, error) {
+func (f *jobModule) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	return &module.Offer{Tools: []tool.Tool{
 		tool.New(tool.Def{
 			Name: "job_wait", Title: "Wait for a job", Effects: tool.Reads, Task: tool.TaskNever,
-			Description: "Waits for a job and gives its result, or how far it is.",
-			Help:        "A call that takes long answers with the id of a job. `job_wait` waits for it up to 35 seconds at a time; call it again while the job works. If the job asks something, the question is passed on to you.",
+			Description: "Waits for a job and returns its result, or its progress.",
+			Help: "A call that takes long returns the id of a job. `job_wait` waits for it up to 35 seconds; " +
+				"call it again while the job runs. If the job asks a question, this call asks it.",
 		}, f.wait),
 		tool.New(tool.Def{
 			Name: "job_list", Title: "List jobs", Effects: tool.Reads, Task: tool.TaskNever,
@@ -45,7 +46,7 @@ func (f *follower) Offer(context.Context, module.Audience) (*module.Offer, error
 	}}, nil
 }
 
-// State is what there is to say of a job.
+// State describes a job.
 type State struct {
 	ID      string  `json:"id"`
 	Title   string  `json:"title"`
@@ -54,10 +55,11 @@ type State struct {
 	Done    float64 `json:"done,omitempty"`
 	Total   float64 `json:"total,omitempty"`
 	Created string  `json:"created"`
-	Owner   string  `json:"owner,omitempty" doc:"in a list of all"`
+	Owner   string  `json:"owner,omitempty" doc:"with all"`
 }
 
-// stateOf says failed of a job whose tool failed: what was to be done is not.
+// stateOf returns the state of a job. A job whose tool returned an error has the
+// status failed, because its work was not done.
 func stateOf(r *jobs.Record) State {
 	status := r.Status
 	if v, ok := rawjson.Get(r.Result, "isError"); ok && status == jobs.Completed && string(v) == "true" {
@@ -71,12 +73,12 @@ func stateOf(r *jobs.Record) State {
 
 type waitIn struct {
 	ID      string `json:"id" doc:"the job" min:"1"`
-	Seconds int    `json:"seconds,omitempty" doc:"how long to wait" default:"35" min:"0" max:"35"`
+	Seconds int    `json:"seconds,omitempty" doc:"seconds to wait" default:"35" min:"0" max:"35"`
 }
 
-// wait gives a job's own result once it has ended. A question of the job
-// becomes a question of this call.
-func (f *follower) wait(ctx context.Context, c *tool.Call, in waitIn) (tool.Result, error) {
+// wait returns the result of a job when it has ended. A question of the job becomes
+// a question of this call.
+func (f *jobModule) wait(ctx context.Context, c *tool.Call, in waitIn) (tool.Result, error) {
 	owner := c.Caller.Owner
 	ctx, cancel := context.WithTimeout(ctx, time.Duration(in.Seconds)*time.Second)
 	defer cancel()
@@ -84,7 +86,7 @@ func (f *follower) wait(ctx context.Context, c *tool.Call, in waitIn) (tool.Resu
 		return r.Status.Terminal() || r.Status == jobs.InputRequired
 	})
 	if err != nil && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, jobs.ErrTerminal) {
-		return tool.Result{}, missing(err)
+		return tool.Result{}, refuse(err)
 	}
 	switch rec.Status {
 	case jobs.Completed:
@@ -100,21 +102,21 @@ func (f *follower) wait(ctx context.Context, c *tool.Call, in waitIn) (tool.Resu
 			return tool.Result{}, err
 		}
 		if rec, err = f.jobs.Answer(owner, in.ID, answers); err != nil {
-			return tool.Result{}, missing(err)
+			return tool.Result{}, refuse(err)
 		}
 	}
 	return tool.Typed(stateOf(&rec)), nil
 }
 
-func missing(err error) error {
+func refuse(err error) error {
 	if errors.Is(err, jobs.ErrNotFound) {
-		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "job_list shows the jobs there are."}
+		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "job_list lists your jobs."}
 	}
 	return err
 }
 
 type listIn struct {
-	Cursor string `json:"cursor,omitempty" doc:"next_cursor of the page before"`
+	Cursor string `json:"cursor,omitempty" doc:"next_cursor of the previous page"`
 	All    bool   `json:"all,omitempty" doc:"the unfinished jobs of all callers, oldest first; administrators only"`
 }
 
@@ -123,7 +125,7 @@ type listOut struct {
 	Next string  `json:"next_cursor,omitempty"`
 }
 
-func (f *follower) list(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
+func (f *jobModule) list(_ context.Context, c *tool.Call, in listIn) (listOut, error) {
 	if in.All {
 		return f.listAll(c)
 	}
@@ -133,12 +135,12 @@ func (f *follower) list(_ context.Context, c *tool.Call, in listIn) (listOut, er
 	}
 	out := listOut{Jobs: []State{}, Next: next}
 	for i := range recs {
-		out.Jobs = append(out.Jobs, stateOf(f.whole(&recs[i])))
+		out.Jobs = append(out.Jobs, stateOf(f.withResult(&recs[i])))
 	}
 	return out, nil
 }
 
-func (f *follower) listAll(c *tool.Call) (listOut, error) {
+func (f *jobModule) listAll(c *tool.Call) (listOut, error) {
 	out := listOut{Jobs: []State{}}
 	if err := f.rules.Check(c, "list the jobs of all callers"); err != nil {
 		return out, err
@@ -152,32 +154,32 @@ func (f *follower) listAll(c *tool.Call) (listOut, error) {
 	return out, err
 }
 
-// whole is a completed job with its result, which lists come without.
-func (f *follower) whole(r *jobs.Record) *jobs.Record {
+// withResult returns a completed job with its result, which lists do not have.
+func (f *jobModule) withResult(r *jobs.Record) *jobs.Record {
 	if r.Status != jobs.Completed {
 		return r
 	}
 	if full, err := f.jobs.Get(r.Owner, r.ID); err == nil {
 		return &full
 	}
-	return r // it is gone by now
+	return r // it was removed since
 }
 
 type cancelIn struct {
 	ID string `json:"id" doc:"the job" min:"1"`
 }
 
-func (f *follower) cancel(_ context.Context, c *tool.Call, in cancelIn) (State, error) {
+func (f *jobModule) cancel(_ context.Context, c *tool.Call, in cancelIn) (State, error) {
 	owner := c.Caller.Owner
 	if f.rules.By(c.Caller) {
 		var err error
 		if owner, err = f.jobs.Owner(in.ID); err != nil {
-			return State{}, missing(err)
+			return State{}, refuse(err)
 		}
 	}
 	rec, err := f.jobs.Cancel(owner, in.ID)
 	if err != nil && !errors.Is(err, jobs.ErrTerminal) {
-		return State{}, missing(err)
+		return State{}, refuse(err)
 	}
 	return stateOf(&rec), nil
 }

@@ -8,7 +8,7 @@ import (
 	"gatehouse/tool"
 )
 
-// A job whose tool has failed has failed for whoever lists it, whatever its
+// A job whose tool has failed is listed as failed, whatever its
 // record says.
 func TestAListTellsWhatHasFailed(t *testing.T) {
 	j, err := jobs.Open("", jobs.Options{})
@@ -25,7 +25,7 @@ func TestAListTellsWhatHasFailed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f := &follower{jobs: j}
+	f := &jobModule{jobs: j}
 	got, err := f.list(t.Context(), &tool.Call{Caller: tool.Caller{Owner: "ann"}}, listIn{})
 	if err != nil || len(got.Jobs) != 2 {
 		t.Fatalf("got %v, %v; want two jobs", got, err)

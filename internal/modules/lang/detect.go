@@ -12,43 +12,44 @@ import (
 
 type detectIn struct {
 	Path    string `json:"path,omitempty" doc:"file or directory" names:"path"`
-	Content string `json:"content,omitempty" doc:"text to judge instead"`
+	Content string `json:"content,omitempty" doc:"text to examine instead"`
 }
 
 type detectOut struct {
-	Language     string  `json:"language"`
-	Path         string  `json:"path"`
-	Method       string  `json:"method"`
-	Confidence   float64 `json:"confidence"`
-	Alternatives []other `json:"alternatives,omitempty"`
-	Shares       []share `json:"shares,omitempty"`
-	Files        int     `json:"files,omitempty"`
-	Note         string  `json:"note,omitempty"`
+	Language     string        `json:"language"`
+	Path         string        `json:"path"`
+	Method       string        `json:"method"`
+	Confidence   float64       `json:"confidence"`
+	Alternatives []alternative `json:"alternatives,omitempty"`
+	Shares       []share       `json:"shares,omitempty"`
+	Files        int           `json:"files,omitempty"`
+	Note         string        `json:"note,omitempty"`
 }
 
-// other is a language it could also be.
-type other struct {
+// alternative is another possible language.
+type alternative struct {
 	Language   string  `json:"language"`
 	Confidence float64 `json:"confidence"`
 }
 
-const detectHelp = `Names the language of a file by its name and, where the name leaves a choice and the file exists, by its content;
-of text given as content, whose name path may tell; or the languages of a directory.
+const detectHelp = `Detects the language of a file by its name and, if the name is ambiguous and the file exists, by its
+content; the
+language of a text given as content, for which path may give a name; or the languages of a directory.
 
-- The id is one of lang_list's: go, cpp, csharp, typescript, shell, dockerfile ...; plaintext if nothing is known.
-- method tells what settled it: name; content, by marks such as #! lines; words, by the words and lines of the text;
-  guess, where several languages share the name and the content favours none, and the most usual one is given;
-  unknown; and shares, for a directory.
-- confidence is 0 to 1; alternatives are what it could be as well.
-- Of a directory shares holds the languages by bytes, the largest first, at most 20; language is the first. What ignore
-  files leave out does not count. It ends after 10 s or 200,000 files with what it has, and note says so.
-- Only the first 16 kB of a file or text are looked at.`
+- The id is one of lang_list: go, cpp, csharp, typescript, shell, dockerfile ...; plaintext if it is unknown.
+- method is what decided: name; content, by marks such as #! lines; words, by the words and lines of the text; guess,
+  if several languages share the name and the content favours none, which returns the most common one; unknown; and
+  shares, for a directory.
+- confidence is 0 to 1; alternatives are other possible languages.
+- For a directory, shares are its languages by bytes, largest first, at most 20; language is the first. Ignored files
+  do not count. After 10 s or 200,000 files it returns what it has found, and note says so.
+- Only the first 16 kB of a file or text are examined.`
 
 func (m *langs) detectTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "lang_detect",
 		Title:       "Detect a language",
-		Description: "Names the programming language of a file or text, or the languages of a directory.",
+		Description: "Detects the programming language of a file or text, or the languages of a directory.",
 		Help:        detectHelp,
 		Effects:     tool.Reads,
 	}, m.detect)
@@ -56,10 +57,16 @@ func (m *langs) detectTool() tool.Tool {
 
 func (m *langs) detect(ctx context.Context, c *tool.Call, in detectIn) (detectOut, error) {
 	if in.Content != "" {
-		return judged(in.Path, language.Judge(in.Path, []byte(in.Content[:min(len(in.Content), language.HeadSize)]))), nil
+		return newDetectOut(
+			in.Path, language.Judge(in.Path, []byte(in.Content[:min(len(in.Content), language.HeadSize)])),
+		), nil
 	}
 	if in.Path == "" {
-		return detectOut{}, &tool.Refusal{Code: "invalid_arguments", Message: "there is nothing to look at", Next: "Give path, or content for text."}
+		return detectOut{}, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "path and content are missing",
+			Next:    "Give path, or content for text.",
+		}
 	}
 	p, err := roots.Find(c.Roots, in.Path)
 	if err != nil {
@@ -72,19 +79,19 @@ func (m *langs) detect(ctx context.Context, c *tool.Call, in detectIn) (detectOu
 	if err != nil {
 		return detectOut{}, err
 	}
-	return judged(in.Path, language.Judge(p.Name, head)), nil
+	return newDetectOut(in.Path, language.Judge(p.Name, head)), nil
 }
 
-func judged(path string, v language.Verdict) detectOut {
+func newDetectOut(path string, v language.Verdict) detectOut {
 	out := detectOut{Language: v.ID, Path: path, Method: v.Method, Confidence: v.Confidence}
 	for _, a := range v.Alternatives {
-		out.Alternatives = append(out.Alternatives, other{a.ID, a.Confidence})
+		out.Alternatives = append(out.Alternatives, alternative{a.ID, a.Confidence})
 	}
 	return out
 }
 
-// headOf reads the beginning of a file. What cannot be read is judged by its
-// name; only a path outside the roots is refused.
+// headOf reads the beginning of a file. It returns nil for a file that cannot be
+// read, whose name then decides; it refuses only a path outside of the roots.
 func headOf(p roots.Place) ([]byte, error) {
 	f, _, err := p.Regular()
 	if r, ok := errors.AsType[*tool.Refusal](err); ok && r.Code == "outside_root" {

@@ -1,5 +1,5 @@
-// Package lang says which language a file is written in and which languages
-// there are.
+// Package lang is the module that detects the language of a file and lists the known
+// languages.
 package lang
 
 import (
@@ -12,7 +12,7 @@ import (
 // langs is the module. It holds no state.
 type langs struct{ offer module.Offer }
 
-// New makes the module. It takes no configuration.
+// New returns the module. It has no configuration.
 func New(_ context.Context, _ module.Deps) (module.Module, error) {
 	m := &langs{}
 	m.offer.Tools = []tool.Tool{m.detectTool(), m.listTool()}

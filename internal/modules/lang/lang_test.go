@@ -53,11 +53,14 @@ func TestDetect(t *testing.T) {
 	os.Symlink(filepath.Dir(dir), dir+"/out")
 	syscall.Mkfifo(dir+"/pipe.rb", 0o644)
 	for path, want := range map[string][2]string{
-		"missing.go": {"go", "name"}, "missing.h": {"c", "guess"}, "vector.h": {"cpp", "content"}, "run": {"python", "content"},
-		"data": {"plaintext", "unknown"}, "d.go": {"plaintext", "shares"}, "pipe.rb": {"ruby", "name"}, "sub/Dockerfile": {"dockerfile", "name"}, ".": {"cpp", "shares"},
+		"missing.go": {"go", "name"}, "missing.h": {"c", "guess"}, "vector.h": {"cpp", "content"},
+		"run":  {"python", "content"},
+		"data": {"plaintext", "unknown"}, "d.go": {"plaintext", "shares"}, "pipe.rb": {"ruby", "name"},
+		"sub/Dockerfile": {"dockerfile", "name"}, ".": {"cpp", "shares"},
 	} {
 		var out detectOut
-		if code := run(t, set, "lang_detect", detectIn{Path: path}, &out); code != "" || out.Language != want[0] || out.Method != want[1] || out.Path != path {
+		if code := run(t, set, "lang_detect", detectIn{Path: path}, &out); code != "" || out.Language != want[0] ||
+			out.Method != want[1] || out.Path != path {
 			t.Errorf("%s: got %+v %s, want %v", path, out, code, want)
 		}
 	}
@@ -119,8 +122,10 @@ func TestDetectDirectory(t *testing.T) {
 	defer set.Close()
 	os.MkdirAll(dir+"/p/ignored", 0o755)
 	for name, text := range map[string]string{
-		"p/a.go": strings.Repeat("x", 60), "p/b.go": strings.Repeat("x", 15), "p/run": "#!/bin/sh\n" + strings.Repeat("x", 15),
-		"p/picture.png": "\x89PNG\r\n\x1a\n\x00", "p/empty.rs": "", ".gitignore": "ignored/\n", "p/ignored/c.py": strings.Repeat("x", 999),
+		"p/a.go": strings.Repeat("x", 60), "p/b.go": strings.Repeat("x", 15),
+		"p/run":         "#!/bin/sh\n" + strings.Repeat("x", 15),
+		"p/picture.png": "\x89PNG\r\n\x1a\n\x00", "p/empty.rs": "", ".gitignore": "ignored/\n",
+		"p/ignored/c.py": strings.Repeat("x", 999),
 	} {
 		os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644)
 	}
@@ -139,11 +144,13 @@ func TestDetectDirectory(t *testing.T) {
 
 func TestDetectContent(t *testing.T) {
 	var out detectOut
-	if code := run(t, nil, "lang_detect", detectIn{Content: "package a\n\nfunc b() {}\n"}, &out); code != "" || out.Language != "go" || out.Confidence < 0.9 || out.Method != "words" {
+	if code := run(t, nil, "lang_detect", detectIn{Content: "package a\n\nfunc b() {}\n"}, &out); code != "" ||
+		out.Language != "go" || out.Confidence < 0.9 || out.Method != "words" {
 		t.Errorf("got %+v %s", out, code)
 	}
 	out = detectOut{}
-	if run(t, nil, "lang_detect", detectIn{Content: "int x;\n", Path: "no/such.h"}, &out); out.Language != "c" || out.Path != "no/such.h" {
+	if run(t, nil, "lang_detect", detectIn{Content: "int x;\n", Path: "no/such.h"}, &out); out.Language != "c" ||
+		out.Path != "no/such.h" {
 		t.Errorf("got %+v", out)
 	}
 	if code := run(t, nil, "lang_detect", detectIn{}, nil); code != "invalid_arguments" {

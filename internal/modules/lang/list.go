@@ -12,7 +12,7 @@ import (
 type listIn struct {
 	Filter string `json:"filter,omitempty" doc:"part of an id, name or extension"`
 	Limit  int    `json:"limit,omitempty" default:"50" min:"1" max:"1000"`
-	Cursor string `json:"cursor,omitempty" doc:"next_cursor of the page before"`
+	Cursor string `json:"cursor,omitempty" doc:"next_cursor of the previous page"`
 }
 
 type listOut struct {
@@ -27,19 +27,19 @@ type lang struct {
 	Extensions []string `json:"extensions"`
 }
 
-// pageLanguages are the languages of a page unless the caller says otherwise.
+// pageLanguages is the default of limit.
 const pageLanguages = 50
 
-const listHelp = `Lists the languages lang_detect can name, ordered by id, 50 at a time.
+const listHelp = `Lists the languages that lang_detect knows, ordered by id, 50 at a time.
 
-- filter keeps those whose id or name contains it, or whose extension it is: "script", ".pl".
-- next_cursor, given as cursor, continues.`
+- filter selects languages whose id or name contains it, or that have it as an extension: "script", ".pl".
+- Give next_cursor as cursor for the next page.`
 
 func (m *langs) listTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name:        "lang_list",
 		Title:       "List languages",
-		Description: "Lists the languages lang_detect can name.",
+		Description: "Lists the languages that lang_detect knows.",
 		Help:        listHelp,
 		Effects:     tool.Reads,
 		Task:        tool.TaskNever,

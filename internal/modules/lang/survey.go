@@ -17,14 +17,14 @@ import (
 )
 
 const (
-	surveyTime  = 10 * time.Second
-	surveyFiles = 200_000
-	surveyHeads = 2_000 // files that are opened because their name says too little
-	sharesShown = 20
-	leastSure   = 0.5 // a language told by words alone counts from here on
+	surveyTime    = 10 * time.Second
+	surveyFiles   = 200_000
+	maxHeads      = 2_000 // files that are opened because their name is ambiguous
+	sharesShown   = 20
+	minConfidence = 0.5 // minimum confidence of a language that was detected by words
 )
 
-// share is what one language has of a directory.
+// share is the share of one language in a directory.
 type share struct {
 	Language string  `json:"language"`
 	Bytes    int64   `json:"bytes"`
@@ -32,22 +32,22 @@ type share struct {
 	Share    float64 `json:"share"`
 }
 
-// tally adds up files from several goroutines.
+// tally adds up files. It is safe for concurrent use.
 type tally struct {
 	place roots.Place
 	stop  context.CancelCauseFunc
 
-	mu    sync.Mutex
-	by    map[string]*share
-	files int
-	heads int // files that were opened
+	mu     sync.Mutex
+	shares map[string]*share
+	files  int
+	heads  int // files that were opened
 }
 
-// errEnough ends a walk that has seen as many files as it may.
-var errEnough = errors.New("enough files")
+// errLimit stops a walk that has reached the limit of files.
+var errLimit = errors.New("enough files")
 
-// survey adds up the languages below a directory. Files whose language is not
-// known, pictures for instance, do not count.
+// survey adds up the languages below a directory. Files of unknown language, such
+// as images, do not count.
 func survey(ctx context.Context, p roots.Place) (detectOut, error) {
 	at, err := p.Followed(true)
 	if err != nil {
@@ -61,13 +61,13 @@ func survey(ctx context.Context, p roots.Place) (detectOut, error) {
 	defer stop(nil)
 	timed, cancel := context.WithTimeout(ctx, surveyTime)
 	defer cancel()
-	t := &tally{place: p, stop: stop, by: make(map[string]*share)}
+	t := &tally{place: p, stop: stop, shares: make(map[string]*share)}
 	_, err = walk.Walk(timed, walk.Options{Root: at.Root, Start: start}, t.visit)
 	note := ""
 	switch {
 	case err == nil:
-	case errors.Is(err, errEnough), errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
-		note = "stopped early: there are more files than were counted"
+	case errors.Is(err, errLimit), errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+		note = "stopped early: not all files were counted"
 	default:
 		return detectOut{}, p.Refuse(err)
 	}
@@ -83,19 +83,19 @@ func (t *tally) visit(_ int, d *walk.Dir, entries []walk.Entry) {
 		if err != nil || info.Size() == 0 {
 			continue
 		}
-		t.add(t.judge(d, e.Name), info.Size())
+		t.add(t.detect(d, e.Name), info.Size())
 	}
 }
 
-// judge opens a file only if its name says too little, and no more of those
-// than it may.
-func (t *tally) judge(d *walk.Dir, name string) string {
+// detect returns the language of a file. It opens the file only if the name is
+// ambiguous, and opens at most maxHeads files.
+func (t *tally) detect(d *walk.Dir, name string) string {
 	if v := language.Judge(name, nil); v.Method == "name" {
 		return v.ID
 	}
 	t.mu.Lock()
 	t.heads++
-	most := t.heads > surveyHeads
+	most := t.heads > maxHeads
 	t.mu.Unlock()
 	if most || t.place.Refuses(d.Join(name)) {
 		return language.ByName(name)
@@ -106,7 +106,7 @@ func (t *tally) judge(d *walk.Dir, name string) string {
 	}
 	defer f.Close()
 	v := language.Judge(name, headFrom(f))
-	if v.Method == "words" && v.Confidence < leastSure {
+	if v.Method == "words" && v.Confidence < minConfidence {
 		return language.Unknown
 	}
 	return v.ID
@@ -116,15 +116,15 @@ func (t *tally) add(id string, size int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.files++; t.files >= surveyFiles {
-		t.stop(errEnough)
+		t.stop(errLimit)
 	}
 	if id == language.Unknown {
 		return
 	}
-	s := t.by[id]
+	s := t.shares[id]
 	if s == nil {
 		s = &share{Language: id}
-		t.by[id] = s
+		t.shares[id] = s
 	}
 	s.Files++
 	s.Bytes += size
@@ -133,8 +133,8 @@ func (t *tally) add(id string, size int64) {
 func (t *tally) result(path, note string) detectOut {
 	out := detectOut{Language: language.Unknown, Path: path, Method: "shares", Files: t.files, Note: note}
 	all := int64(0)
-	shares := make([]share, 0, len(t.by))
-	for _, s := range t.by {
+	shares := make([]share, 0, len(t.shares))
+	for _, s := range t.shares {
 		all += s.Bytes
 		shares = append(shares, *s)
 	}

@@ -1,4 +1,5 @@
-// Package metrics lets agents count and measure, and asks what it adds up to.
+// Package metrics is the module with which agents record measurements and query
+// their sums.
 package metrics
 
 import (
@@ -17,7 +18,7 @@ import (
 
 // Config is what the module is given.
 type Config struct {
-	// Store holds the events and belongs to whoever gave it; nil keeps them in
+	// Store has the events. The module does not close it; nil means a store in
 	// memory.
 	Store *metrics.Store `json:"-"`
 }
@@ -28,7 +29,7 @@ type measures struct {
 	offer module.Offer
 }
 
-// New makes the module.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		m := &measures{store: cfg.Store}
@@ -38,13 +39,14 @@ func New(cfg Config) module.New {
 		m.offer.Tools = []tool.Tool{
 			tool.New(tool.Def{
 				Name: "metrics_record", Title: "Record a metric", Effects: tool.Writes,
-				Description: "Records that something happened, and what was measured.",
+				Description: "Records an event, optionally with a measured value.",
 				Help:        recordHelp,
 			}, m.record),
 			tool.New(tool.Def{
 				Name: "metrics_query", Title: "Query metrics", Effects: tool.Reads,
-				Description: "Adds up what was recorded: totals, by type, repository and agent, over time, and the last events.",
-				Help:        queryHelp,
+				Description: "Adds up recorded events: totals, by type, repository and agent, over time, and the " +
+					"last events.",
+				Help: queryHelp,
 			}, m.query),
 		}
 		return m, nil
@@ -66,24 +68,24 @@ func (m *measures) Close(context.Context) error {
 
 const recordHelp = `Records one event. When it returns, the event is on disk, unless warning says otherwise.
 
-- type is what happened, such as build.finished; value is what was measured, if anything.
-- agent_id and repo are who and where; labels are more of that, to group by; data is kept and shown again.
-- Everyone in your context sees it, nobody else does.
-- Single events and sums by the hour are kept for 90 days, sums by the day for 900.`
+- type names the event, such as build.finished; value is an optional measurement.
+- agent_id and repo are the agent and the repository; labels are further keys to group by; data is stored and returned.
+- All callers of your context can see it; callers of other contexts cannot.
+- Single events and sums by the hour are kept for 90 days, sums by the day for 900 days.`
 
 const queryHelp = `Adds up the events of your context.
 
 - since is a number with d, h or m: 7d, 12h, 30m. type may be a pattern: build.*
-- group_by is type, repo, agent_id, or a label: then groups holds count, sum, avg, min and max of each.
-- step, such as 1h or 1d, adds steps, the same over time, at most 500; steps without events are left out.
-- events are the 10 newest. Lists hold at most 100 entries, the largest first; more says how many were left out.
-- The calls of this host are there too, as type call.TOOL, or call.TOOL.failed, with milliseconds as value.`
+- group_by is type, repo, agent_id, or a label: then groups has count, sum, avg, min and max of each.
+- step, such as 1h or 1d, adds steps, the sums over time, at most 500; steps without events are omitted.
+- events are the 10 newest. A list has at most 100 entries, largest first; more is the number of omitted ones.
+- The host records its calls as type call.TOOL, or call.TOOL.failed, with milliseconds as value.`
 
 type recordIn struct {
-	Type   string            `json:"type" doc:"what happened" min:"1" max:"200"`
-	Agent  string            `json:"agent_id,omitempty" doc:"who did it" max:"200"`
-	Repo   string            `json:"repo,omitempty" doc:"where" max:"200"`
-	Value  *float64          `json:"value,omitempty" doc:"what was measured"`
+	Type   string            `json:"type" doc:"name of the event" min:"1" max:"200"`
+	Agent  string            `json:"agent_id,omitempty" doc:"the agent" max:"200"`
+	Repo   string            `json:"repo,omitempty" doc:"the repository" max:"200"`
+	Value  *float64          `json:"value,omitempty" doc:"the measurement"`
 	Labels map[string]string `json:"labels,omitempty" doc:"names and values to group by"`
 	Data   json.RawMessage   `json:"data,omitempty" doc:"anything else, at most 8 kB"`
 }
@@ -95,7 +97,15 @@ type recordOut struct {
 }
 
 func (m *measures) record(ctx context.Context, c *tool.Call, in recordIn) (recordOut, error) {
-	e := metrics.Event{At: time.Now(), Type: in.Type, Agent: in.Agent, Repo: in.Repo, Value: in.Value, Labels: in.Labels, Data: in.Data}
+	e := metrics.Event{
+		At:     time.Now(),
+		Type:   in.Type,
+		Agent:  in.Agent,
+		Repo:   in.Repo,
+		Value:  in.Value,
+		Labels: in.Labels,
+		Data:   in.Data,
+	}
 	folded, err := m.store.Record(ctx, c.Caller.Context, e)
 	if bad, ok := errors.AsType[*metrics.Invalid](err); ok {
 		return recordOut{}, &tool.Refusal{Code: "invalid_arguments", Message: bad.Error()}
@@ -106,15 +116,16 @@ func (m *measures) record(ctx context.Context, c *tool.Call, in recordIn) (recor
 	out := recordOut{Success: true, Timestamp: e.At.UTC().Format(time.RFC3339Nano)}
 	switch {
 	case !m.store.Durable():
-		out.Warning = "this host keeps nothing on disk; the event is gone when it stops"
+		out.Warning = "this host has no data folder; the event is lost when the host stops"
 	case folded:
-		out.Warning = fmt.Sprintf("there are %d combinations of type, repo and agent_id already; this one was counted as %q", metrics.MaxSeries, metrics.Other)
+		out.Warning = fmt.Sprintf("there are already %d combinations of type, repo and agent_id; this event was "+
+			"counted as %q", metrics.MaxSeries, metrics.Other)
 	}
 	return out, nil
 }
 
-// span reads 7d, 12h, 30m.
-func span(name, text string) (time.Duration, error) {
+// parseSpan parses a time such as 7d, 12h or 30m.
+func parseSpan(name, text string) (time.Duration, error) {
 	units := map[string]time.Duration{"d": 24 * time.Hour, "h": time.Hour, "m": time.Minute, "s": time.Second}
 	if n := len(text) - 1; n > 0 {
 		count, err := strconv.Atoi(strings.TrimPrefix(text[:n], "+"))
@@ -122,5 +133,9 @@ func span(name, text string) (time.Duration, error) {
 			return time.Duration(count) * unit, nil
 		}
 	}
-	return 0, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("%s is %q", name, text), Next: "Give a number with d, h, m or s, such as 7d."}
+	return 0, &tool.Refusal{
+		Code:    "invalid_arguments",
+		Message: fmt.Sprintf("%s is %q; expected a number with a unit", name, text),
+		Next:    "Give a number with d, h, m or s, such as 7d.",
+	}
 }

@@ -35,8 +35,8 @@ func TestWhatIsRecordedAddsUp(t *testing.T) {
 	a := start(t)
 	var done recordOut
 	for _, args := range []string{
-		`{"type":"build","agent_id":"ann","repo":"house","value":2.5,"labels":{"os":"linux"},"data":{"big":12345678901234567890}}`,
-		`{"type":"build","agent_id":"bob","repo":"house","value":7.5,"labels":{"os":"mac"}}`,
+		`{"type":"build","agent_id":"ann","repo":"main","value":2.5,"labels":{"os":"linux"},"data":{"big":12345678901234567890}}`,
+		`{"type":"build","agent_id":"bob","repo":"main","value":7.5,"labels":{"os":"mac"}}`,
 		`{"type":"chat","agent_id":"bob"}`,
 	} {
 		if bad := a.call("metrics_record", "lab", args, &done); bad != "" || !done.Success || done.Timestamp == "" {
@@ -45,10 +45,12 @@ func TestWhatIsRecordedAddsUp(t *testing.T) {
 	}
 	var q queryOut
 	a.call("metrics_query", "lab", `{"group_by":"os","step":"1h"}`, &q)
-	if q.Total != 3 || len(q.ByType) != 2 || q.ByType[0] != (entry{"build", 2}) || q.ByAgent[0] != (entry{"bob", 2}) || q.ByRepo[0] != (entry{"house", 2}) {
+	if q.Total != 3 || len(q.ByType) != 2 || q.ByType[0] != (entry{"build", 2}) ||
+		q.ByAgent[0] != (entry{"bob", 2}) || q.ByRepo[0] != (entry{"main", 2}) {
 		t.Errorf("got %+v", q)
 	}
-	if len(q.Groups) != 3 || len(q.Events) != 3 || q.Events[0].Type != "chat" || string(q.Events[2].Data) != `{"big":12345678901234567890}` {
+	if len(q.Groups) != 3 || len(q.Events) != 3 || q.Events[0].Type != "chat" ||
+		string(q.Events[2].Data) != `{"big":12345678901234567890}` {
 		t.Errorf("got %+v", q)
 	}
 	a.call("metrics_query", "lab", `{"type":"b*","group_by":"type"}`, &q)
@@ -60,11 +62,13 @@ func TestWhatIsRecordedAddsUp(t *testing.T) {
 	if a.call("metrics_query", "lab", `{}`, &own); own.Total != 3 || len(own.ByType) != 2 || len(own.Events) != 3 {
 		t.Errorf("the calls of the host are among what agents measured: %+v", own)
 	}
-	if a.call("metrics_query", "lab", `{"type":"call.*"}`, &own); own.Total != 1 || own.ByType[0].Key != "call.file_read" {
+	if a.call("metrics_query", "lab", `{"type":"call.*"}`, &own); own.Total != 1 ||
+		own.ByType[0].Key != "call.file_read" {
 		t.Errorf("asked for calls: %+v", own)
 	}
 	var elsewhere queryOut
-	if a.call("metrics_query", "den", `{}`, &elsewhere); elsewhere.Total != 0 || elsewhere.Events == nil || elsewhere.ByType == nil {
+	if a.call("metrics_query", "den", `{}`, &elsewhere); elsewhere.Total != 0 || elsewhere.Events == nil ||
+		elsewhere.ByType == nil {
 		t.Errorf("another context sees %+v", elsewhere)
 	}
 }
@@ -81,11 +85,14 @@ func TestQuestionsThatAreRefused(t *testing.T) {
 		`{"step":"1m"}`:            "more than 500 steps",
 		`{"type":"["}`:             "is no pattern",
 	} {
-		if got := a.call("metrics_query", "lab", args, &queryOut{}); !strings.HasPrefix(got, "invalid_arguments") || !strings.Contains(got, want) {
+		if got := a.call("metrics_query", "lab", args, &queryOut{}); !strings.HasPrefix(got, "invalid_arguments") ||
+			!strings.Contains(got, want) {
 			t.Errorf("%s: got %q, want %q", args, got, want)
 		}
 	}
-	if got := a.call("metrics_record", "lab", `{"type":"x","data":"`+strings.Repeat("x", 9000)+`"}`, &recordOut{}); !strings.Contains(got, "data has") {
+	if got := a.call("metrics_record", "lab", `{"type":"x","data":"`+strings.Repeat("x", 9000)+`"}`, &recordOut{}); !strings.Contains(
+		got, "data has",
+	) {
 		t.Errorf("got %q", got)
 	}
 }

@@ -11,18 +11,18 @@ import (
 	"gatehouse/tool"
 )
 
-// ownCalls begin the types of what the host itself measures: calls of tools.
-// They are told of when they are asked for by type.
-const ownCalls = "call."
+// callPrefix is the prefix of the types that the host itself records: calls of
+// tools. A query returns them only if its type asks for them.
+const callPrefix = "call."
 
-// most is how many entries a list of an answer has.
-const most = 100
+// maxEntries is the number of entries in a list of a result.
+const maxEntries = 100
 
 type queryIn struct {
-	Since string `json:"since,omitempty" doc:"how far back: 7d, 12h, 30m" default:"7d"`
-	Type  string `json:"type,omitempty" doc:"only this type, or pattern of types; without it all but the calls of this host, which are call.*" max:"200"`
+	Since string `json:"since,omitempty" doc:"age of the oldest events: 7d, 12h, 30m" default:"7d"`
+	Type  string `json:"type,omitempty" doc:"a type or a pattern of types; default: all except call.*, the calls of this host" max:"200"`
 	Group string `json:"group_by,omitempty" doc:"type, repo, agent_id or a label" max:"200"`
-	Step  string `json:"step,omitempty" doc:"length of the steps of a series over time: 1h, 1d"`
+	Step  string `json:"step,omitempty" doc:"interval of sums over time: 1h, 1d"`
 }
 
 type queryOut struct {
@@ -41,7 +41,7 @@ type entry struct {
 	Count int64  `json:"count"`
 }
 
-// values are left out where no event had one.
+// values are missing if no event had a value.
 type values struct {
 	Sum *float64 `json:"sum,omitempty"`
 	Avg *float64 `json:"avg,omitempty"`
@@ -74,16 +74,16 @@ type event struct {
 }
 
 func (m *measures) query(ctx context.Context, c *tool.Call, in queryIn) (queryOut, error) {
-	since, err := span("since", in.Since)
+	since, err := parseSpan("since", in.Since)
 	if err != nil {
 		return queryOut{}, err
 	}
 	q := metrics.Query{Scope: c.Caller.Context, Since: time.Now().Add(-since), Type: in.Type, Group: in.Group, Last: 10}
 	if in.Type == "" {
-		q.Not = ownCalls
+		q.Not = callPrefix
 	}
 	if in.Step != "" {
-		if q.Step, err = span("step", in.Step); err != nil {
+		if q.Step, err = parseSpan("step", in.Step); err != nil {
 			return queryOut{}, err
 		}
 	}
@@ -94,20 +94,28 @@ func (m *measures) query(ctx context.Context, c *tool.Call, in queryIn) (queryOu
 	if err != nil {
 		return queryOut{}, err
 	}
-	return shown(a), nil
+	return newQueryOut(a), nil
 }
 
-func shown(a metrics.Answer) queryOut {
+func newQueryOut(a metrics.Answer) queryOut {
 	out := queryOut{Total: a.Count, Events: []event{}}
 	out.ByType, out.ByRepo, out.ByAgent = out.entries(a.Types), out.entries(a.Repos), out.entries(a.Agents)
-	for _, n := range first(&out, a.Groups, most) {
+	for _, n := range first(&out, a.Groups, maxEntries) {
 		out.Groups = append(out.Groups, group{n.Name, n.Count, valuesOf(n.Sum)})
 	}
 	for _, s := range first(&out, a.Steps, 2*metrics.MaxSteps) {
 		out.Steps = append(out.Steps, step{s.At.Format(time.RFC3339), s.Group, s.Count, valuesOf(s.Sum)})
 	}
 	for _, e := range a.Events {
-		shown := event{Type: e.Type, Timestamp: e.At.Format(time.RFC3339Nano), Agent: e.Agent, Repo: e.Repo, Value: e.Value, Labels: e.Labels, Data: e.Data}
+		shown := event{
+			Type:      e.Type,
+			Timestamp: e.At.Format(time.RFC3339Nano),
+			Agent:     e.Agent,
+			Repo:      e.Repo,
+			Value:     e.Value,
+			Labels:    e.Labels,
+			Data:      e.Data,
+		}
 		if e.Count > 1 {
 			shown.Count = e.Count
 		}
@@ -118,13 +126,14 @@ func shown(a metrics.Answer) queryOut {
 
 func (o *queryOut) entries(all []metrics.Named) []entry {
 	out := []entry{}
-	for _, n := range first(o, all, most) {
+	for _, n := range first(o, all, maxEntries) {
 		out = append(out, entry{n.Name, n.Count})
 	}
 	return out
 }
 
-// first is the beginning of a list; what is left out is counted.
+// first returns the first n elements of a list, and adds the number of the others
+// to o.More.
 func first[T any](o *queryOut, all []T, n int) []T {
 	n = min(n, len(all))
 	o.More += len(all) - n

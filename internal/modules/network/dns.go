@@ -19,42 +19,44 @@ import (
 )
 
 const (
-	dnsWait     = 4 * time.Second // for one server, by UDP and by TCP each
-	dnsTries    = 3               // servers that are asked in turn
-	mostRecords = 200             // in one answer
-	typeCAA     = dnsmessage.Type(257)
+	dnsTimeout = 4 * time.Second // for one server by UDP, and again by TCP
+	maxTries   = 3               // servers that are tried in order
+	maxRecords = 200             // in one result
+	typeCAA    = dnsmessage.Type(257)
 )
 
 var recordTypes = map[string]dnsmessage.Type{
-	"A": dnsmessage.TypeA, "AAAA": dnsmessage.TypeAAAA, "CNAME": dnsmessage.TypeCNAME, "MX": dnsmessage.TypeMX, "NS": dnsmessage.TypeNS,
-	"TXT": dnsmessage.TypeTXT, "SRV": dnsmessage.TypeSRV, "SOA": dnsmessage.TypeSOA, "PTR": dnsmessage.TypePTR, "CAA": typeCAA,
+	"A": dnsmessage.TypeA, "AAAA": dnsmessage.TypeAAAA, "CNAME": dnsmessage.TypeCNAME, "MX": dnsmessage.TypeMX,
+	"NS":  dnsmessage.TypeNS,
+	"TXT": dnsmessage.TypeTXT, "SRV": dnsmessage.TypeSRV, "SOA": dnsmessage.TypeSOA, "PTR": dnsmessage.TypePTR,
+	"CAA": typeCAA,
 }
 
 type queryIn struct {
-	Name   string `json:"name" doc:"the name, from the top; for PTR also an address" min:"1" max:"255"`
+	Name   string `json:"name" doc:"fully qualified name; for PTR also an address" min:"1" max:"255"`
 	Type   string `json:"type,omitempty" default:"A" enum:"A,AAAA,CNAME,MX,NS,TXT,SRV,CAA,SOA,PTR"`
-	Server string `json:"server,omitempty" doc:"address of the name server, with :port unless it is 53" max:"100"`
+	Server string `json:"server,omitempty" doc:"address of a name server; :port unless 53" max:"100"`
 }
 
 type queryOut struct {
 	Name    string      `json:"name"`
 	Type    string      `json:"type"`
-	Server  string      `json:"server" doc:"that answered"`
+	Server  string      `json:"server" doc:"the server that answered"`
 	Status  string      `json:"status"`
 	Records []recordOut `json:"records"`
-	More    int         `json:"more,omitempty" doc:"records that are not listed"`
+	More    int         `json:"more,omitempty" doc:"number of records not listed"`
 }
 
 type recordOut struct {
 	Name  string `json:"name"`
 	Type  string `json:"type"`
-	TTL   uint32 `json:"ttl" doc:"seconds it may be remembered"`
+	TTL   uint32 `json:"ttl" doc:"seconds"`
 	Value string `json:"value"`
 }
 
 func (n *network) query(ctx context.Context, _ *tool.Call, in queryIn) (queryOut, error) {
 	out := queryOut{Type: in.Type, Records: []recordOut{}}
-	q, err := question(in.Name, recordTypes[in.Type])
+	q, err := newQuestion(in.Name, recordTypes[in.Type])
 	if err != nil {
 		return out, err
 	}
@@ -64,23 +66,27 @@ func (n *network) query(ctx context.Context, _ *tool.Call, in queryIn) (queryOut
 	}
 	out.Name = strings.TrimSuffix(q.Name.String(), ".")
 	var failed error
-	for _, s := range servers[:min(dnsTries, len(servers))] {
+	for _, s := range servers[:min(maxTries, len(servers))] {
 		m, err := exchange(ctx, s, q)
 		if err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%s: %s", s, why(err)))
+			failed = errors.Join(failed, fmt.Errorf("%s: %s", s, reason(err)))
 			continue
 		}
 		out.Server, out.Status = s.Addr().String(), statusOf(m.RCode)
-		out.take(m.Answers)
+		out.addRecords(m.Answers)
 		return out, nil
 	}
-	return out, &tool.Refusal{Code: "unreachable", Message: "no name server answers: " + strings.ReplaceAll(failed.Error(), "\n", "; "), Next: "net_dns_check tries the machine's own; server names another."}
+	return out, &tool.Refusal{
+		Code:    "unreachable",
+		Message: "no name server answers: " + strings.ReplaceAll(failed.Error(), "\n", "; "),
+		Next:    "Check the machine's name servers with net_dns_check, or give another as server.",
+	}
 }
 
-// question makes a question of what somebody wants to know.
-func question(name string, t dnsmessage.Type) (q dnsmessage.Question, err error) {
+// newQuestion returns the DNS question for a name or, for PTR, an address.
+func newQuestion(name string, t dnsmessage.Type) (q dnsmessage.Question, err error) {
 	if a, e := netip.ParseAddr(name); e == nil && t == dnsmessage.TypePTR {
-		name = reverse(a)
+		name = reverseName(a)
 	}
 	if !strings.HasSuffix(name, ".") {
 		name += "."
@@ -88,19 +94,25 @@ func question(name string, t dnsmessage.Type) (q dnsmessage.Question, err error)
 	q = dnsmessage.Question{Type: t, Class: dnsmessage.ClassINET}
 	if q.Name, err = dnsmessage.NewName(name); err == nil {
 		for label := range strings.SplitSeq(strings.TrimSuffix(name, "."), ".") {
-			if len(label) > 63 || label == "" && name != "." || strings.ContainsFunc(label, func(r rune) bool { return r <= ' ' || r > '~' }) {
+			if len(label) > 63 || label == "" && name != "." ||
+				strings.ContainsFunc(label, func(r rune) bool { return r <= ' ' || r > '~' }) {
 				err = errors.New("not a name")
 			}
 		}
 	}
 	if err != nil {
-		return q, &tool.Refusal{Code: "invalid_arguments", Message: strconv.Quote(name) + " is no name: expected labels of 1 to 63 characters with a dot between", Next: "Write international names in their xn-- form."}
+		return q, &tool.Refusal{
+			Code: "invalid_arguments",
+			Message: strconv.Quote(name) + " is not a domain name: expected labels of 1 to 63 characters, separated " +
+				"by dots",
+			Next: "Give an international name in its xn-- form.",
+		}
 	}
 	return q, nil
 }
 
-// reverse is the name under which an address is looked up.
-func reverse(a netip.Addr) string {
+// reverseName returns the name with which a PTR record of an address is queried.
+func reverseName(a netip.Addr) string {
 	a = a.Unmap()
 	if a.Is4() {
 		b := a.As4()
@@ -114,13 +126,17 @@ func reverse(a netip.Addr) string {
 	return s.String() + "ip6.arpa."
 }
 
-// serversFor are the one that was named, or the machine's own.
+// serversFor returns the named server, or the name servers of the machine.
 func (n *network) serversFor(named string) ([]netip.AddrPort, error) {
 	if named == "" {
-		if all := parseResolv(small(n.files.resolv)).Servers; len(all) > 0 {
+		if all := parseResolv(readSmall(n.files.resolv)).Servers; len(all) > 0 {
 			return all, nil
 		}
-		return nil, &tool.Refusal{Code: "unsupported", Message: "this machine does not say which name servers it asks", Next: "Give server."}
+		return nil, &tool.Refusal{
+			Code:    "unsupported",
+			Message: "this machine has no configured name servers",
+			Next:    "Give the address of a name server as server.",
+		}
 	}
 	if a, err := netip.ParseAddr(strings.Trim(named, "[]")); err == nil {
 		return []netip.AddrPort{netip.AddrPortFrom(a, 53)}, nil
@@ -128,24 +144,30 @@ func (n *network) serversFor(named string) ([]netip.AddrPort, error) {
 	if a, err := netip.ParseAddrPort(named); err == nil && a.Port() != 0 {
 		return []netip.AddrPort{a}, nil
 	}
-	return nil, tool.Refuse("invalid_arguments", "server is %q; expected an address, such as 192.0.2.53 or [2001:db8::53]:5353", named)
+	return nil, tool.Refuse("invalid_arguments", "server is %q; expected an address such as 192.0.2.53 or "+
+		"[2001:db8::53]:5353", named)
 }
 
-// exchange asks one server by UDP, and by TCP what does not fit.
+// exchange queries one server by UDP and, if the response is truncated, by TCP.
 func exchange(ctx context.Context, server netip.AddrPort, q dnsmessage.Question) (*dnsmessage.Message, error) {
-	m, err := ask(ctx, "udp", server, q)
+	m, err := roundTrip(ctx, "udp", server, q)
 	if err == nil && m.Truncated {
-		return ask(ctx, "tcp", server, q)
+		return roundTrip(ctx, "tcp", server, q)
 	}
 	return m, err
 }
 
-func ask(ctx context.Context, over string, server netip.AddrPort, q dnsmessage.Question) (*dnsmessage.Message, error) {
-	ctx, cancel := context.WithTimeout(ctx, dnsWait)
+func roundTrip(
+	ctx context.Context, over string, server netip.AddrPort, q dnsmessage.Question,
+) (*dnsmessage.Message, error) {
+	ctx, cancel := context.WithTimeout(ctx, dnsTimeout)
 	defer cancel()
 	var id [2]byte
 	rand.Read(id[:])
-	send := dnsmessage.Message{Header: dnsmessage.Header{ID: binary.BigEndian.Uint16(id[:]), RecursionDesired: true}, Questions: []dnsmessage.Question{q}}
+	send := dnsmessage.Message{
+		Header:    dnsmessage.Header{ID: binary.BigEndian.Uint16(id[:]), RecursionDesired: true},
+		Questions: []dnsmessage.Question{q},
+	}
 	packed, err := send.Pack()
 	if err != nil {
 		return nil, err
@@ -169,19 +191,19 @@ func ask(ctx context.Context, over string, server netip.AddrPort, q dnsmessage.Q
 		}
 		var m dnsmessage.Message
 		err = m.Unpack(answer)
-		ours := err == nil && m.ID == send.ID && m.Response && len(m.Questions) == 1 && same(m.Questions[0], q)
+		ours := err == nil && m.ID == send.ID && m.Response && len(m.Questions) == 1 && sameQuestion(m.Questions[0], q)
 		switch {
 		case ours:
 			return &m, nil
 		case over == "tcp" && err == nil:
-			return nil, errors.New("the server answers another question")
+			return nil, errors.New("the server answered another question")
 		case over == "tcp":
-			return nil, fmt.Errorf("the server's answer cannot be read: %w", err)
-		} // over UDP anybody may send something: wait on
+			return nil, fmt.Errorf("the response of the server is invalid: %w", err)
+		} // over UDP any host may send a packet: wait for the right one
 	}
 }
 
-func same(a, b dnsmessage.Question) bool {
+func sameQuestion(a, b dnsmessage.Question) bool {
 	return a.Type == b.Type && a.Class == b.Class && strings.EqualFold(a.Name.String(), b.Name.String())
 }
 
@@ -219,13 +241,18 @@ func statusOf(c dnsmessage.RCode) string {
 	return "rcode " + strconv.Itoa(int(c))
 }
 
-func (o *queryOut) take(answers []dnsmessage.Resource) {
+func (o *queryOut) addRecords(answers []dnsmessage.Resource) {
 	for _, r := range answers {
-		if len(o.Records) == mostRecords {
+		if len(o.Records) == maxRecords {
 			o.More++
 			continue
 		}
-		o.Records = append(o.Records, recordOut{strings.TrimSuffix(r.Header.Name.String(), "."), typeName(r.Header.Type), r.Header.TTL, valueOf(r.Body)})
+		o.Records = append(
+			o.Records,
+			recordOut{
+				strings.TrimSuffix(r.Header.Name.String(), "."), typeName(r.Header.Type), r.Header.TTL, valueOf(r.Body),
+			},
+		)
 	}
 }
 
@@ -238,8 +265,8 @@ func typeName(t dnsmessage.Type) string {
 	return "TYPE" + strconv.Itoa(int(t))
 }
 
-// valueOf writes a record as zone files do; what a stranger put into it is
-// quoted.
+// valueOf formats a record as in a zone file. It quotes text, because anyone may
+// have put it into the record.
 func valueOf(body dnsmessage.ResourceBody) string {
 	bare := func(n dnsmessage.Name) string { return strings.TrimSuffix(n.String(), ".") }
 	switch b := body.(type) {
@@ -258,7 +285,9 @@ func valueOf(body dnsmessage.ResourceBody) string {
 	case *dnsmessage.SRVResource:
 		return fmt.Sprintf("%d %d %d %s", b.Priority, b.Weight, b.Port, bare(b.Target))
 	case *dnsmessage.SOAResource:
-		return fmt.Sprintf("%s %s %d %d %d %d %d", bare(b.NS), bare(b.MBox), b.Serial, b.Refresh, b.Retry, b.Expire, b.MinTTL)
+		return fmt.Sprintf(
+			"%s %s %d %d %d %d %d", bare(b.NS), bare(b.MBox), b.Serial, b.Refresh, b.Retry, b.Expire, b.MinTTL,
+		)
 	case *dnsmessage.TXTResource:
 		return strings.ToValidUTF8(strings.Join(b.TXT, ""), "\uFFFD")
 	case *dnsmessage.UnknownResource:
@@ -270,7 +299,7 @@ func valueOf(body dnsmessage.ResourceBody) string {
 	return ""
 }
 
-// caa reads which authority may make certificates.
+// caa formats a CAA record.
 func caa(data []byte) string {
 	if len(data) < 2 || len(data) < 2+int(data[1]) {
 		return fmt.Sprintf("\\# %d %x", len(data), data)

@@ -25,7 +25,7 @@ func nameServer(t *testing.T, answer func(over string, q dnsmessage.Message) [][
 		}
 		l, err := net.Listen("tcp", u.LocalAddr().String())
 		if err != nil {
-			u.Close() // somebody has that port of TCP
+			u.Close() // another process has that port of TCP
 			continue
 		}
 		t.Cleanup(func() { u.Close(); l.Close() })
@@ -72,7 +72,13 @@ func nameServer(t *testing.T, answer func(over string, q dnsmessage.Message) [][
 func answerWith(q dnsmessage.Message, change func(*dnsmessage.Message), bodies ...dnsmessage.ResourceBody) []byte {
 	m := dnsmessage.Message{Header: dnsmessage.Header{ID: q.ID, Response: true}, Questions: slices.Clone(q.Questions)}
 	for _, b := range bodies {
-		m.Answers = append(m.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: q.Questions[0].Name, Class: dnsmessage.ClassINET, TTL: 60}, Body: b})
+		m.Answers = append(
+			m.Answers,
+			dnsmessage.Resource{
+				Header: dnsmessage.ResourceHeader{Name: q.Questions[0].Name, Class: dnsmessage.ClassINET, TTL: 60},
+				Body:   b,
+			},
+		)
 	}
 	if change != nil {
 		change(&m)
@@ -97,9 +103,14 @@ func TestRecordsAreAskedFor(t *testing.T) {
 		"MX":    {&dnsmessage.MXResource{Pref: 10, MX: name}, "10 other.example"},
 		"TXT":   {&dnsmessage.TXTResource{TXT: []string{"v=spf1 ", "-all\xff"}}, "v=spf1 -all\uFFFD"},
 		"SRV":   {&dnsmessage.SRVResource{Priority: 1, Weight: 2, Port: 443, Target: name}, "1 2 443 other.example"},
-		"SOA":   {&dnsmessage.SOAResource{NS: name, MBox: name, Serial: 1, Refresh: 2, Retry: 3, Expire: 4, MinTTL: 5}, "other.example other.example 1 2 3 4 5"},
-		"PTR":   {&dnsmessage.PTRResource{PTR: name}, "other.example"},
-		"CAA":   {&dnsmessage.UnknownResource{Type: typeCAA, Data: []byte("\x00\x05issueca.example")}, `0 issue "ca.example"`},
+		"SOA": {
+			&dnsmessage.SOAResource{NS: name, MBox: name, Serial: 1, Refresh: 2, Retry: 3, Expire: 4, MinTTL: 5},
+			"other.example other.example 1 2 3 4 5",
+		},
+		"PTR": {&dnsmessage.PTRResource{PTR: name}, "other.example"},
+		"CAA": {
+			&dnsmessage.UnknownResource{Type: typeCAA, Data: []byte("\x00\x05issueca.example")}, `0 issue "ca.example"`,
+		},
 	}
 	asked := make(chan string, len(bodies)+1)
 	server := nameServer(t, func(_ string, q dnsmessage.Message) [][]byte {
@@ -113,7 +124,8 @@ func TestRecordsAreAskedFor(t *testing.T) {
 			t.Errorf("%s: %s", kind, refused)
 			continue
 		}
-		if len(out.Records) != 1 || out.Records[0] != (recordOut{"a.example", kind, 60, c.want}) || out.Status != "ok" || out.Name != "a.example" {
+		if len(out.Records) != 1 || out.Records[0] != (recordOut{"a.example", kind, 60, c.want}) ||
+			out.Status != "ok" || out.Name != "a.example" {
 			t.Errorf("%s: got %+v, want %s", kind, out, c.want)
 		}
 		<-asked
@@ -129,7 +141,7 @@ func TestRecordsAreAskedFor(t *testing.T) {
 	}
 }
 
-// Whoever sends answers to questions nobody asked is not listened to, and what
+// Responses to questions that were not asked are ignored, and what
 // does not fit comes over TCP.
 func TestOnlyTheAnswerToTheQuestionCounts(t *testing.T) {
 	true4 := &dnsmessage.AResource{A: [4]byte{192, 0, 2, 1}}
@@ -142,7 +154,9 @@ func TestOnlyTheAnswerToTheQuestionCounts(t *testing.T) {
 			[]byte("nonsense"),
 			answerWith(q, func(m *dnsmessage.Message) { m.ID++ }, false4),
 			answerWith(q, func(m *dnsmessage.Message) { m.Response = false }, false4),
-			answerWith(q, func(m *dnsmessage.Message) { m.Questions[0].Name = dnsmessage.MustNewName("b.example.") }, false4),
+			answerWith(
+				q, func(m *dnsmessage.Message) { m.Questions[0].Name = dnsmessage.MustNewName("b.example.") }, false4,
+			),
 			answerWith(q, func(m *dnsmessage.Message) { m.Truncated = true }),
 		}
 	})
@@ -160,7 +174,9 @@ func TestOnlyTheAnswerToTheQuestionCounts(t *testing.T) {
 		}
 		return [][]byte{answerWith(q, func(m *dnsmessage.Message) { m.ID++ }, false4)}
 	})
-	if refused := v.ask("ann", "net_dns_query", nil, "name", "a.example", "server", liar.String()); !strings.Contains(refused, "answers another question") {
+	if refused := v.ask("ann", "net_dns_query", nil, "name", "a.example", "server", liar.String()); !strings.Contains(
+		refused, "answered another question",
+	) {
 		t.Errorf("got %q", refused)
 	}
 }
@@ -171,18 +187,22 @@ func TestServersAreAskedInTurn(t *testing.T) {
 	})
 	v := visit(t, Config{})
 	var out queryOut
-	if refused := v.ask("ann", "net_dns_query", &out, "name", "a.example", "server", server.String()); refused != "" || out.Status != "nxdomain" || len(out.Records) != 0 {
+	if refused := v.ask("ann", "net_dns_query", &out, "name", "a.example", "server", server.String()); refused != "" ||
+		out.Status != "nxdomain" ||
+		len(out.Records) != 0 {
 		t.Errorf("got %+v, %s", out, refused)
 	}
 	_, closed := listening(t)
-	if refused := v.ask("ann", "net_dns_query", nil, "name", "a.example", "server", fmt.Sprintf("127.0.0.1:%d", closed)); !strings.HasPrefix(refused, "unreachable: ") {
+	if refused := v.ask("ann", "net_dns_query", nil, "name", "a.example", "server", fmt.Sprintf("127.0.0.1:%d", closed)); !strings.HasPrefix(
+		refused, "unreachable: ",
+	) {
 		t.Errorf("got %q", refused)
 	}
 	for want, args := range map[string][]any{
-		"is no name":          {"name", "a..example"},
-		"of 1 to 63":          {"name", strings.Repeat("a", 64) + ".example"},
-		"server is \"a.b\"":   {"name", "a.example", "server", "a.b"},
-		"server is \"1.2.3.4": {"name", "a.example", "server", "1.2.3.4:0"},
+		"is not a domain name": {"name", "a..example"},
+		"of 1 to 63":           {"name", strings.Repeat("a", 64) + ".example"},
+		"server is \"a.b\"":    {"name", "a.example", "server", "a.b"},
+		"server is \"1.2.3.4":  {"name", "a.example", "server", "1.2.3.4:0"},
 	} {
 		if refused := v.ask("ann", "net_dns_query", nil, args...); !strings.Contains(refused, want) {
 			t.Errorf("%v: got %q, want %q", args, refused, want)
@@ -208,7 +228,12 @@ func TestNameServersOfTheMachineAreTried(t *testing.T) {
 }
 
 func FuzzAnswer(f *testing.F) {
-	q := dnsmessage.Message{Header: dnsmessage.Header{ID: 7}, Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName("a.example."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET}}}
+	q := dnsmessage.Message{
+		Header: dnsmessage.Header{ID: 7},
+		Questions: []dnsmessage.Question{
+			{Name: dnsmessage.MustNewName("a.example."), Type: dnsmessage.TypeA, Class: dnsmessage.ClassINET},
+		},
+	}
 	f.Add(answerWith(q, nil, &dnsmessage.TXTResource{TXT: []string{"a"}}))
 	f.Add(answerWith(q, nil, &dnsmessage.UnknownResource{Type: typeCAA, Data: []byte{0, 200, 1}}))
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -217,8 +242,8 @@ func FuzzAnswer(f *testing.F) {
 			return
 		}
 		var out queryOut
-		out.take(m.Answers)
-		if len(out.Records) > mostRecords {
+		out.addRecords(m.Answers)
+		if len(out.Records) > maxRecords {
 			t.Errorf("%d records", len(out.Records))
 		}
 	})

@@ -21,39 +21,39 @@ import (
 )
 
 const (
-	mostOfOwner     = 20
-	mostForwards    = 200
-	mostConnections = 256 // of one forward
-	forwardDial     = 10 * time.Second
-	forwardIdle     = 10 * time.Minute
+	mostOfOwner    = 20
+	mostForwards   = 200
+	maxConnections = 256 // open connections of one forward
+	forwardDial    = 10 * time.Second
+	forwardIdle    = 10 * time.Minute
 )
 
-// forwards are those that are open, of all owners. Safe for concurrent use.
+// forwards are the open forwards of all owners. It is safe for concurrent use.
 type forwards struct {
-	// life ends with the module. Forwards outlive the calls that opened them.
-	life context.Context
-	end  context.CancelFunc
-	work sync.WaitGroup
+	// ctx ends with the module. Forwards outlive the calls that started them.
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
 
-	mu   sync.Mutex
-	open map[string]*forward
-	shut bool
+	mu     sync.Mutex
+	open   map[string]*forward
+	closed bool
 }
 
 func (s *forwards) init() {
-	s.life, s.end = context.WithCancel(context.Background())
+	s.ctx, s.cancel = context.WithCancel(context.Background())
 	s.open = map[string]*forward{}
 }
 
-// forward is one port that is passed on.
+// forward is one listening port whose connections are relayed to a target.
 type forward struct {
 	id       string
 	owner    string // guarded by forwards.mu
 	listener net.Listener
 	target   string
 	since    time.Time
-	until    time.Time // zero: until it is stopped
-	// ctx ends when the forward is stopped, which another call does, or when its time is over.
+	until    time.Time // zero means until it is stopped
+	// ctx ends when another call stops the forward, or at until.
 	ctx  context.Context
 	stop context.CancelFunc
 
@@ -66,7 +66,7 @@ type forward struct {
 type startForwardIn struct {
 	Listen  string `json:"listen,omitempty" doc:"address and port of this machine" default:"127.0.0.1:0" max:"100"`
 	Target  string `json:"target" doc:"host:port" min:"3" max:"300"`
-	Seconds int    `json:"seconds,omitempty" doc:"it ends by itself after them; 0 means it does not" min:"0" max:"604800"`
+	Seconds int    `json:"seconds,omitempty" doc:"stops after this time; 0 means never" min:"0" max:"604800"`
 }
 
 type forwardOut struct {
@@ -76,8 +76,8 @@ type forwardOut struct {
 	Target      string `json:"target"`
 	Since       string `json:"since"`
 	Until       string `json:"until,omitempty"`
-	Connections int64  `json:"connections" doc:"open now"`
-	Served      int64  `json:"served" doc:"in all"`
+	Connections int64  `json:"connections" doc:"open connections"`
+	Served      int64  `json:"served" doc:"connections since the start"`
 	Sent        int64  `json:"sent" doc:"bytes to the target"`
 	Received    int64  `json:"received" doc:"bytes from it"`
 }
@@ -96,14 +96,23 @@ func (f *forward) out() forwardOut {
 func (n *network) startForward(ctx context.Context, c *tool.Call, in startForwardIn) (forwardOut, error) {
 	listen, err := netip.ParseAddrPort(strings.Replace(in.Listen, "localhost:", "127.0.0.1:", 1))
 	if err != nil {
-		return forwardOut{}, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("listen is %q", in.Listen), Next: "Give an address of this machine with a port, such as 127.0.0.1:0 for a free one."}
+		return forwardOut{}, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("listen is %q; expected address:port", in.Listen),
+			Next:    "Give an address of this machine and a port, such as 127.0.0.1:0 for a free port.",
+		}
 	}
 	if !listen.Addr().Unmap().IsLoopback() && (!n.cfg.Rules.By(c.Caller)) {
 		return forwardOut{}, operator.Denied("open a port that other machines reach", "Listen on 127.0.0.1.")
 	}
 	host, port, err := net.SplitHostPort(in.Target)
-	if number, e := strconv.ParseUint(port, 10, 16); err != nil || e != nil || number == 0 || host == "" || strings.ContainsAny(host, "/ @") {
-		return forwardOut{}, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("target is %q", in.Target), Next: "Give host:port, such as 192.0.2.7:5432."}
+	if number, e := strconv.ParseUint(port, 10, 16); err != nil || e != nil || number == 0 || host == "" ||
+		strings.ContainsAny(host, "/ @") {
+		return forwardOut{}, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("target is %q; expected host:port", in.Target),
+			Next:    "Give a target such as 192.0.2.7:5432.",
+		}
 	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", listen.String())
 	if err != nil {
@@ -126,7 +135,8 @@ func (n *network) newID() string {
 	return n.deps.NewID("forward")
 }
 
-// add serves a forward until it ends.
+// add registers a forward and starts to serve it. It refuses it if a limit is
+// reached.
 func (s *forwards) add(f *forward) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,17 +147,21 @@ func (s *forwards) add(f *forward) error {
 		}
 	}
 	switch {
-	case s.shut:
+	case s.closed:
 		return tool.Refuse("busy", "the host is stopping")
 	case own >= mostOfOwner || len(s.open) >= mostForwards:
-		return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("there are %d forwards of yours, and %d in all", own, len(s.open)), Next: "End one with net_forward_stop."}
+		return &tool.Refusal{
+			Code:    "busy",
+			Message: fmt.Sprintf("you have %d forwards, and the host has %d, which is the limit", own, len(s.open)),
+			Next:    "Stop one with net_forward_stop.",
+		}
 	}
-	f.ctx, f.stop = context.WithCancel(s.life)
+	f.ctx, f.stop = context.WithCancel(s.ctx)
 	if !f.until.IsZero() {
-		f.ctx, f.stop = context.WithDeadline(s.life, f.until)
+		f.ctx, f.stop = context.WithDeadline(s.ctx, f.until)
 	}
 	s.open[f.id] = f
-	s.work.Go(func() {
+	s.wg.Go(func() {
 		f.serve()
 		s.mu.Lock()
 		delete(s.open, f.id)
@@ -156,8 +170,8 @@ func (s *forwards) add(f *forward) error {
 	return nil
 }
 
-// serve takes connections until the forward ends, and returns when all of them
-// have.
+// serve accepts connections until the forward ends, and returns when all of them
+// have ended.
 func (f *forward) serve() {
 	defer f.stop()
 	defer context.AfterFunc(f.ctx, func() { f.listener.Close() })()
@@ -172,7 +186,7 @@ func (f *forward) serve() {
 			}
 			return
 		}
-		if err != nil { // too many files are open, perhaps
+		if err != nil { // possibly too many open files
 			select {
 			case <-time.After(100 * time.Millisecond):
 				continue
@@ -180,7 +194,7 @@ func (f *forward) serve() {
 				return
 			}
 		}
-		if f.connections.Load() >= mostConnections {
+		if f.connections.Load() >= maxConnections {
 			c.Close()
 			continue
 		}
@@ -188,14 +202,14 @@ func (f *forward) serve() {
 		f.served.Add(1)
 		all.Go(func() {
 			defer f.connections.Add(-1)
-			f.pass(c)
+			f.relay(c)
 		})
 	}
 }
 
-// pass carries bytes both ways until both are done, nothing moves, or the
-// forward ends.
-func (f *forward) pass(from net.Conn) {
+// relay copies bytes in both directions until both are closed, the connection is
+// idle for too long, or the forward ends.
+func (f *forward) relay(from net.Conn) {
 	defer from.Close()
 	to, err := (&net.Dialer{Timeout: forwardDial}).DialContext(f.ctx, "tcp", f.target)
 	if err != nil {
@@ -212,14 +226,15 @@ func (f *forward) pass(from net.Conn) {
 	})
 	defer idle.Stop()
 	var both sync.WaitGroup
-	both.Go(func() { carry(to, from, &f.sent, idle) })
-	carry(from, to, &f.received, idle)
+	both.Go(func() { copyHalf(to, from, &f.sent, idle) })
+	copyHalf(from, to, &f.received, idle)
 	both.Wait()
 }
 
-// carry copies one direction and tells the other end where it ends.
-func carry(to, from net.Conn, count *atomic.Int64, idle *time.Timer) {
-	_, err := io.Copy(&moving{to, count, idle}, from)
+// copyHalf copies one direction and closes the write side of the other
+// connection at its end.
+func copyHalf(to, from net.Conn, count *atomic.Int64, idle *time.Timer) {
+	_, err := io.Copy(&countingWriter{to, count, idle}, from)
 	if half, ok := to.(*net.TCPConn); ok && err == nil {
 		half.CloseWrite()
 		return
@@ -228,14 +243,14 @@ func carry(to, from net.Conn, count *atomic.Int64, idle *time.Timer) {
 	from.Close()
 }
 
-// moving counts what is written, and that something moves.
-type moving struct {
+// countingWriter counts the bytes written to it, and resets the idle timer.
+type countingWriter struct {
 	to    io.Writer
 	count *atomic.Int64
 	idle  *time.Timer
 }
 
-func (m *moving) Write(p []byte) (int, error) {
+func (m *countingWriter) Write(p []byte) (int, error) {
 	m.idle.Reset(forwardIdle)
 	n, err := m.to.Write(p)
 	m.count.Add(int64(n))
@@ -247,7 +262,7 @@ type forwardsOut struct {
 }
 
 type listForwardsIn struct {
-	All bool `json:"all,omitempty" doc:"of all callers; administrators only"`
+	All bool `json:"all,omitempty" doc:"those of all callers; administrators only"`
 }
 
 func (n *network) listForwards(_ context.Context, c *tool.Call, in listForwardsIn) (forwardsOut, error) {
@@ -289,14 +304,18 @@ func (n *network) stopForward(_ context.Context, c *tool.Call, in stopForwardIn)
 	}
 	s.mu.Unlock()
 	if !mine {
-		return forwardOut{}, &tool.Refusal{Code: "not_found", Message: "there is no such forward", Next: "net_forward_list shows yours."}
+		return forwardOut{}, &tool.Refusal{
+			Code:    "not_found",
+			Message: "you have no forward with this id",
+			Next:    "net_forward_list lists your forwards.",
+		}
 	}
 	f.stop()
-	f.listener.Close() // at once: the port is free when the call returns
+	f.listener.Close() // here, so that the port is free when the call returns
 	return f.out(), nil
 }
 
-// endOwned ends the forwards for which match holds, and frees their ports.
+// endOwned stops the forwards for which match holds, and frees their ports.
 func (s *forwards) endOwned(match func(owner string, made time.Time) bool) (ended []string) {
 	s.mu.Lock()
 	var all []*forward
@@ -316,7 +335,7 @@ func (s *forwards) endOwned(match func(owner string, made time.Time) bool) (ende
 	return ended
 }
 
-// handOver gives the forwards for which heir names an owner to that owner.
+// handOver changes the owner of the forwards for which heir names a new one.
 func (s *forwards) handOver(heir module.Heir) (handed []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -330,15 +349,15 @@ func (s *forwards) handOver(heir module.Heir) (handed []string) {
 	return handed
 }
 
-// close ends all forwards and waits for them.
+// close stops all forwards and waits for them until ctx is done.
 func (s *forwards) close(ctx context.Context) error {
 	s.mu.Lock()
-	s.shut = true
+	s.closed = true
 	s.mu.Unlock()
-	s.end()
+	s.cancel()
 	ended := make(chan struct{})
 	go func() {
-		s.work.Wait()
+		s.wg.Wait()
 		close(ended)
 	}()
 	select {

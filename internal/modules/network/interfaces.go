@@ -36,15 +36,22 @@ func (n *network) interfaces(context.Context, *tool.Call, struct{}) (interfacesO
 	if err != nil {
 		return out, err
 	}
-	routers := parseRoutes(small(n.files.routes4))
-	for name, more := range parseRoutes6(small(n.files.routes6)) {
+	routers := parseRoutes(readSmall(n.files.routes4))
+	for name, more := range parseRoutes6(readSmall(n.files.routes6)) {
 		routers[name] = append(routers[name], more...)
 	}
 	for _, i := range all {
-		one := interfaceOut{Name: i.Name, Type: n.typeOf(i), Up: i.Flags&net.FlagUp != 0, MAC: i.HardwareAddr.String(), MTU: i.MTU, Subnets: []string{}}
+		one := interfaceOut{
+			Name:    i.Name,
+			Type:    n.typeOf(i),
+			Up:      i.Flags&net.FlagUp != 0,
+			MAC:     i.HardwareAddr.String(),
+			MTU:     i.MTU,
+			Subnets: []string{},
+		}
 		addrs, err := i.Addrs()
 		if err != nil {
-			continue // it is gone by now
+			continue // removed since the list was read
 		}
 		for _, a := range addrs {
 			one.Subnets = append(one.Subnets, a.String())
@@ -57,15 +64,15 @@ func (n *network) interfaces(context.Context, *tool.Call, struct{}) (interfacesO
 	return out, nil
 }
 
-// typeOf is what kind of interface it is, as Linux tells, or as far as every
-// system does.
+// typeOf returns the type of an interface, from Linux's files or else from its
+// flags.
 func (n *network) typeOf(i net.Interface) string {
 	at := filepath.Join(n.files.class, filepath.Base(i.Name))
 	there := func(name string) bool {
 		_, err := os.Stat(filepath.Join(at, name))
 		return err == nil
 	}
-	kind := strings.TrimSpace(string(small(filepath.Join(at, "type"))))
+	kind := strings.TrimSpace(string(readSmall(filepath.Join(at, "type"))))
 	switch {
 	case i.Flags&net.FlagLoopback != 0:
 		return "loopback"
@@ -73,7 +80,7 @@ func (n *network) typeOf(i net.Interface) string {
 		return "wireless"
 	case there("bridge"):
 		return "bridge"
-	case bytes.Contains(small(filepath.Join(at, "uevent")), []byte("DEVTYPE=wireguard")):
+	case bytes.Contains(readSmall(filepath.Join(at, "uevent")), []byte("DEVTYPE=wireguard")):
 		return "wireguard"
 	case i.Flags&net.FlagPointToPoint != 0:
 		return "tunnel"
@@ -83,8 +90,8 @@ func (n *network) typeOf(i net.Interface) string {
 	return ""
 }
 
-// small reads a file of the system's; nothing where there is none.
-func small(path string) []byte {
+// readSmall reads a small file of the system. It returns nil if there is none.
+func readSmall(path string) []byte {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil
@@ -94,7 +101,7 @@ func small(path string) []byte {
 	return b
 }
 
-// lines are the fields of each line of a text.
+// lines returns the fields of each line of a text.
 func lines(text []byte) (all [][]string) {
 	s := bufio.NewScanner(bytes.NewReader(text))
 	s.Buffer(nil, 64<<10)
@@ -106,21 +113,21 @@ func lines(text []byte) (all [][]string) {
 	return all
 }
 
-// parseRoutes finds the routers in Linux's table of routes, by interface:
-// addresses are numbers in the machine's order of bytes, little-endian on all
-// that matter.
+// parseRoutes returns the default routers in Linux's routing table, by interface.
+// The table has addresses as numbers in the machine's byte order; parseRoutes
+// assumes little-endian, which holds on all supported machines.
 func parseRoutes(text []byte) map[string][]netip.Addr {
 	all := map[string][]netip.Addr{}
 	for _, f := range lines(text) {
 		if len(f) < 3 || f[1] != "00000000" {
-			continue // leads to some addresses only
+			continue // not a default route
 		}
 		b, err := hex.DecodeString(f[2])
 		if err != nil || len(b) != 4 {
 			continue
 		}
 		slices.Reverse(b)
-		add(all, f[0], b)
+		addRouter(all, f[0], b)
 	}
 	return all
 }
@@ -136,12 +143,12 @@ func parseRoutes6(text []byte) map[string][]netip.Addr {
 		if err != nil || len(b) != 16 {
 			continue
 		}
-		add(all, f[9], b)
+		addRouter(all, f[9], b)
 	}
 	return all
 }
 
-func add(all map[string][]netip.Addr, name string, raw []byte) {
+func addRouter(all map[string][]netip.Addr, name string, raw []byte) {
 	a, ok := netip.AddrFromSlice(raw)
 	if ok && !a.IsUnspecified() && !slices.Contains(all[name], a) {
 		all[name] = append(all[name], a)

@@ -18,14 +18,14 @@ const (
 )
 
 type listenersIn struct {
-	Port     int    `json:"port,omitempty" doc:"only this one" min:"0" max:"65535"`
-	Protocol string `json:"protocol,omitempty" doc:"only this one" enum:"tcp,udp"`
+	Port     int    `json:"port,omitempty" doc:"only listeners with this value" min:"0" max:"65535"`
+	Protocol string `json:"protocol,omitempty" doc:"only listeners with this value" enum:"tcp,udp"`
 }
 
 type listenersOut struct {
 	Listeners []listenerOut `json:"listeners"`
 	Hidden    int           `json:"hidden,omitempty"`
-	More      int           `json:"more,omitempty" doc:"listeners that are not listed"`
+	More      int           `json:"more,omitempty" doc:"number of listeners not listed"`
 }
 
 type listenerOut struct {
@@ -51,22 +51,28 @@ func (n *network) listeners(ctx context.Context, _ *tool.Call, in listenersIn) (
 		}
 		for _, c := range all {
 			if listens(protocol, c) && (in.Port == 0 || int(c.Laddr.Port) == in.Port) {
-				out.Listeners = append(out.Listeners, listenerOut{Protocol: protocol, Address: c.Laddr.IP, Port: int(c.Laddr.Port), PID: int(c.Pid)})
+				out.Listeners = append(
+					out.Listeners,
+					listenerOut{Protocol: protocol, Address: c.Laddr.IP, Port: int(c.Laddr.Port), PID: int(c.Pid)},
+				)
 			}
 		}
 	}
 	slices.SortFunc(out.Listeners, func(a, b listenerOut) int {
-		return cmp.Or(cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Address, b.Address), cmp.Compare(a.PID, b.PID))
+		return cmp.Or(
+			cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol), cmp.Compare(a.Address, b.Address),
+			cmp.Compare(a.PID, b.PID),
+		)
 	})
 	out.Listeners = slices.Compact(out.Listeners)
 	if len(out.Listeners) > mostListeners {
 		out.Listeners, out.More = out.Listeners[:mostListeners], len(out.Listeners)-mostListeners
 	}
-	out.name(ctx)
+	out.resolveNames(ctx)
 	return out, nil
 }
 
-// listens reports whether a socket waits for whoever comes.
+// listens reports whether a socket accepts connections or packets from any peer.
 func listens(protocol string, c psnet.ConnectionStat) bool {
 	if protocol == "tcp" {
 		return c.Status == "LISTEN"
@@ -74,8 +80,8 @@ func listens(protocol string, c psnet.ConnectionStat) bool {
 	return c.Raddr.Port == 0
 }
 
-// name adds the names of processes and their users.
-func (o *listenersOut) name(ctx context.Context) {
+// resolveNames adds the names of processes and their users.
+func (o *listenersOut) resolveNames(ctx context.Context) {
 	known := map[int]listenerOut{}
 	for i := range o.Listeners {
 		l := &o.Listeners[i]
@@ -86,7 +92,7 @@ func (o *listenersOut) name(ctx context.Context) {
 		k, there := known[l.PID]
 		if !there {
 			if p, err := process.NewProcessWithContext(ctx, int32(l.PID)); err == nil {
-				k.Process, _ = p.NameWithContext(ctx) // one that has ended has none
+				k.Process, _ = p.NameWithContext(ctx) // empty if the process has ended
 				k.User, _ = p.UsernameWithContext(ctx)
 			}
 			known[l.PID] = k

@@ -1,9 +1,8 @@
-// Package network is the module that looks at the network of the machine and
-// beyond it, and passes connections on.
+// Package network is the module that inspects the network of the machine, queries
+// DNS, checks ports and forwards TCP connections.
 //
-// It looks and connects as the host's user does, in any network: who may ask
-// for what is said by the host's rules, as for every tool. Every wait ends by
-// itself.
+// It connects to any network that the host's user can reach; the host's rules
+// decide which caller may use it, as for every tool. Every wait has a timeout.
 package network
 
 import (
@@ -18,37 +17,39 @@ import (
 
 // Config is what the module is given.
 type Config struct {
-	Rules operator.Func `json:"-"` // who may open a port beyond this machine, and list and end forwards of all callers; nil: nobody
-	// ACME says how this host comes by certificates for public names; nil
-	// means that nobody knows.
+	// decides who may listen beyond loopback, and list and stop the forwards of all callers; nil
+	// means no caller
+	Rules operator.Func `json:"-"`
+	// ACME returns the state of the certificates that this host gets by ACME; nil
+	// means that it gets none.
 	ACME func() ACME `json:"-"`
 }
 
 type network struct {
 	cfg      Config
 	deps     module.Deps
-	files    files
+	files    paths
 	forwards forwards
 	offer    module.Offer
 }
 
-// files are where a system says how its network is set up. Where there is no
-// such file nothing is said.
-type files struct {
+// paths are the files with the network configuration of the system. A file may be
+// missing.
+type paths struct {
 	resolv, hosts    string
 	routes4, routes6 string
-	class            string // a folder for each interface
+	class            string // has a folder for each interface
 }
 
-var systemFiles = files{
+var systemPaths = paths{
 	resolv: "/etc/resolv.conf", hosts: "/etc/hosts",
 	routes4: "/proc/net/route", routes6: "/proc/net/ipv6_route", class: "/sys/class/net",
 }
 
-// New makes the module.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		n := &network{deps: d, files: systemFiles}
+		n := &network{deps: d, files: systemPaths}
 		n.cfg = cfg
 		n.forwards.init()
 		n.offer.Tools = n.tools()
@@ -75,69 +76,91 @@ func (n *network) EndOwned(_ context.Context, match func(owner string, made time
 }
 
 const (
-	interfacesHelp = "type is ethernet, wireless, bridge, wireguard, tunnel or loopback, where the system tells. subnets are the addresses with the length of their prefix; lanIp are the routers that lead elsewhere, on Linux."
-	portHelp       = "Every address of the name is tried, at most 8, for up to `timeout` seconds each. open says that one of them took the connection; nothing is sent over it. A refusal means that the machine is there and nobody listens; a timeout, that nobody answers."
-	queryHelp      = "Asks a name server, not the file of hosts: those of the system in turn, or `server`. type is A, AAAA, CNAME, MX, NS, TXT, SRV, CAA, SOA or PTR; for PTR, name may be an address. What is too long for UDP is asked for over TCP. status is what the server says: ok, nxdomain, servfail, refused ..."
-	listenersHelp  = "Which process a port belongs to is known for those of the host's own user, and for all where the host runs as root. hidden counts those whose process the system keeps to itself."
-	forwardHelp    = "Listens on an address of this machine and passes each TCP connection on to `target`, until net_forward_stop, the end of the host, or for `seconds`. listen is on loopback unless you rule this host; port 0 takes a free one. At most 20 forwards of an owner, and 256 connections of one; one over which nothing moves for 10 minutes is closed. Whoever reaches the port is passed on: the forward asks nobody who they are."
+	interfacesHelp = "type is ethernet, wireless, bridge, wireguard, tunnel or loopback, if known. subnets are the " +
+		"addresses with their prefix lengths; lanIp are the default routers, on Linux."
+	portHelp = "Up to 8 addresses of the name are tried, each for up to `timeout` seconds. open means that " +
+		"one of them accepted the connection; nothing is sent over it. If the connection is refused, the machine is " +
+		"up and no process listens on the port; if it times out, there was no answer."
+	queryHelp = "Queries `server`, or the system's name servers in order; it does not use the hosts file. type " +
+		"is A, AAAA, CNAME, MX, NS, TXT, SRV, CAA, SOA or PTR; for PTR, name may be an address. If a response is " +
+		"too long for UDP, the query is repeated over TCP. status is the response code: ok, nxdomain, servfail, " +
+		"refused ..."
+	listenersHelp = "The process of a port is known if it runs as the host's user, or if the host runs as root. " +
+		"hidden is the number of ports whose process the host cannot see."
+	forwardHelp = "Listens on an address of this machine and forwards each TCP connection to `target`, until " +
+		"net_forward_stop, until the host ends, or for `seconds`. listen must be a loopback address unless you are " +
+		"an administrator; port 0 selects a free port. An owner can have 20 forwards, a forward 256 " +
+		"connections; a connection that is idle for 10 minutes is closed. The port requires no credentials: " +
+		"every client that reaches it is forwarded."
 )
 
 func (n *network) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "net_interfaces", Title: "List network interfaces", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"net.gateway.list", "server.host.address.list"},
+			Name: "net_interfaces", Title: "List network interfaces", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"net.gateway.list", "server.host.address.list"},
 			Description: "Lists the network interfaces of this machine with their addresses.", Help: interfacesHelp,
 		}, n.interfaces),
 		tool.New(tool.Def{
-			Name: "net_listeners", Title: "List listening ports", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.host.binding.list"},
-			Description: "Lists the ports that are listened on, and by which process.", Help: listenersHelp,
+			Name: "net_listeners", Title: "List listening ports", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"server.host.binding.list"},
+			Description: "Lists the listening ports of this machine and their processes.", Help: listenersHelp,
 		}, n.listeners),
 		tool.New(tool.Def{
-			Name: "net_port_check", Title: "Check a port", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 2 * time.Minute, Aliases: []string{"net.gateway.check-port"},
-			Description: "Tries whether this machine can open a TCP connection to a port.", Help: portHelp,
+			Name: "net_port_check", Title: "Check a port", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever,
+			Timeout: 2 * time.Minute, Aliases: []string{"net.gateway.check-port"},
+			Description: "Checks whether this machine can open a TCP connection to a port.", Help: portHelp,
 		}, n.checkPort),
 		tool.New(tool.Def{
-			Name: "net_dns_query", Title: "Query DNS", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"net.dns.query"},
-			Description: "Asks a name server for records of a name.", Help: queryHelp,
+			Name: "net_dns_query", Title: "Query DNS", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever,
+			Aliases:     []string{"net.dns.query"},
+			Description: "Queries a name server for the records of a name.", Help: queryHelp,
 		}, n.query),
 		tool.New(tool.Def{
-			Name: "net_dns_check", Title: "Check name servers", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"net.gateway.check-dns"},
-			Description: "Tries whether each name server of this machine answers.",
+			Name: "net_dns_check", Title: "Check name servers", Effects: tool.Reads | tool.OpenWorld,
+			Task: tool.TaskNever, Aliases: []string{"net.gateway.check-dns"},
+			Description: "Checks whether each name server of this machine answers.",
 		}, n.checkDNS),
 		tool.New(tool.Def{
-			Name: "net_dns_dump", Title: "Show name resolution", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"net.dns.dump-table"},
-			Description: "Shows how this machine resolves names: its name servers, search domains and file of hosts.",
-			Help:        "Names of the file of hosts are cut after 500.",
+			Name: "net_dns_dump", Title: "Show name resolution", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"net.dns.dump-table"},
+			Description: "Shows how this machine resolves names: its name servers, search domains and hosts file.",
+			Help:        "At most 500 names of the hosts file are listed.",
 		}, n.dumpDNS),
 		tool.New(tool.Def{
-			Name: "net_forward_start", Title: "Forward a port", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever,
-			Description: "Passes TCP connections to a port of this machine on to another address, until it is stopped.", Help: forwardHelp,
+			Name: "net_forward_start", Title: "Forward a port", Effects: tool.Writes | tool.OpenWorld,
+			Task:        tool.TaskNever,
+			Description: "Forwards TCP connections from a port of this machine to another address, until it is stopped.",
+			Help:        forwardHelp,
 		}, n.startForward),
 		tool.New(tool.Def{
-			Name: "net_forward_list", Title: "List port forwards", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"net.forward.dump-table"},
-			Description: "Lists your forwards of TCP connections.",
+			Name: "net_forward_list", Title: "List port forwards", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"net.forward.dump-table"},
+			Description: "Lists your port forwards.",
 		}, n.listForwards),
 		tool.New(tool.Def{
-			Name: "net_forward_stop", Title: "Stop a port forward", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Handle: "id",
-			Description: "Ends a forward, and the connections that go through it.",
+			Name: "net_forward_stop", Title: "Stop a port forward", Effects: tool.Writes | tool.Idempotent,
+			Task: tool.TaskNever, Handle: "id",
+			Description: "Stops a port forward and closes its connections.",
 		}, n.stopForward),
 		tool.New(tool.Def{
 			Name: "net_acme_status", Title: "Show ACME certificates", Effects: tool.Reads, Task: tool.TaskNever,
-			Description: "Says how this host comes by certificates for its public names, and until when they are good.",
-			Help:        "Names and authority are settings, listen.http.tls.acme: naming a domain there agrees to the authority's terms, which is for a person to do.",
+			Description: "Shows how this host gets certificates for its public names, and when they expire.",
+			Help: "Domains and authority are in the settings, listen.http.tls.acme. To name a domain there " +
+				"accepts the authority's terms, so a person must do it.",
 		}, n.acme),
 	}
 }
 
-// ACME says how a host comes by certificates for public names.
+// ACME is the state of the certificates that a host gets by ACME.
 type ACME struct {
-	Directory    string // of the authority
+	Directory    string // directory URL of the authority
 	Email        string
-	Domains      []string // none means that there is no authority
+	Domains      []string // none means that ACME is off
 	Certificates []Certificate
 }
 
-// Certificate is one that was fetched.
+// Certificate is a certificate from the authority.
 type Certificate struct {
 	Name      string
 	Issuer    string
@@ -158,7 +181,7 @@ type certOut struct {
 	Issuer string `json:"issuer,omitempty"`
 	From   string `json:"from"`
 	Until  string `json:"until"`
-	Good   bool   `json:"good" doc:"at this moment"`
+	Good   bool   `json:"good" doc:"valid now"`
 }
 
 func (n *network) acme(context.Context, *tool.Call, struct{}) (acmeOut, error) {
@@ -176,13 +199,19 @@ func (n *network) acme(context.Context, *tool.Call, struct{}) (acmeOut, error) {
 	}
 	now := time.Now()
 	for _, c := range a.Certificates {
-		out.Certificates = append(out.Certificates, certOut{c.Name, c.Issuer, c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339), now.After(c.NotBefore) && now.Before(c.NotAfter)})
+		out.Certificates = append(
+			out.Certificates,
+			certOut{
+				c.Name, c.Issuer, c.NotBefore.UTC().Format(time.RFC3339), c.NotAfter.UTC().Format(time.RFC3339),
+				now.After(c.NotBefore) && now.Before(c.NotAfter),
+			},
+		)
 	}
 	return out, nil
 }
 
-// why says what kept a connection from being made, in a word.
-func why(err error) string {
+// reason returns, in a few words, why a connection failed.
+func reason(err error) string {
 	timeout, ok := errors.AsType[interface {
 		error
 		Timeout() bool

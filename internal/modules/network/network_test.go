@@ -45,7 +45,7 @@ func visit(t *testing.T, cfg Config) visitor {
 	return visitor{t, m.(*network)}
 }
 
-// ask calls a tool as somebody; what is refused comes as text.
+// ask calls a tool as a user and returns a refusal as text.
 func (v visitor) ask(who, name string, into any, args ...any) string {
 	v.t.Helper()
 	c := moduletest.NewCall(v.t, args...)
@@ -104,7 +104,7 @@ func TestTypesOfInterfacesAreRead(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	n := &network{files: files{class: class}}
+	n := &network{files: paths{class: class}}
 	for name, want := range map[string]string{"eth0": "ethernet", "wlan0": "wireless", "br0": "bridge", "wg0": "wireguard", "new": "", "../../etc": ""} {
 		if got := n.typeOf(net.Interface{Name: name}); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
@@ -127,16 +127,23 @@ func TestListenersAreFoundWithTheirProcess(t *testing.T) {
 	if refused := v.ask("ann", "net_listeners", &out, "port", portOf(l), "protocol", "tcp"); refused != "" {
 		t.Fatal(refused)
 	}
-	if len(out.Listeners) != 1 || out.Listeners[0].PID != os.Getpid() || out.Listeners[0].Process == "" || out.Listeners[0].Address != "127.0.0.1" {
+	if len(out.Listeners) != 1 || out.Listeners[0].PID != os.Getpid() || out.Listeners[0].Process == "" ||
+		out.Listeners[0].Address != "127.0.0.1" {
 		t.Errorf("got %+v", out)
 	}
-	if v.ask("ann", "net_listeners", &out, "port", u.LocalAddr().(*net.UDPAddr).Port, "protocol", "udp"); len(out.Listeners) != 1 || out.Listeners[0].Protocol != "udp" {
+	if v.ask("ann", "net_listeners", &out, "port", u.LocalAddr().(*net.UDPAddr).Port, "protocol", "udp"); len(
+		out.Listeners,
+	) != 1 ||
+		out.Listeners[0].Protocol != "udp" {
 		t.Errorf("got %+v", out)
 	}
 	if v.ask("ann", "net_listeners", &out, "port", closed, "protocol", "tcp"); len(out.Listeners) != 0 {
 		t.Errorf("got %+v", out)
 	}
-	if v.ask("ann", "net_listeners", &out); !slices.ContainsFunc(out.Listeners, func(o listenerOut) bool { return o.Port == portOf(l) }) && out.More == 0 {
+	if v.ask("ann", "net_listeners", &out); !slices.ContainsFunc(
+		out.Listeners, func(o listenerOut) bool { return o.Port == portOf(l) },
+	) &&
+		out.More == 0 {
 		t.Errorf("got %+v", out)
 	}
 }
@@ -145,13 +152,16 @@ func TestPortsAreTried(t *testing.T) {
 	l, closed := listening(t)
 	v := visit(t, Config{})
 	var out portOut
-	if refused := v.ask("ann", "net_port_check", &out, "host", "127.0.0.1", "port", portOf(l)); refused != "" || !out.Open || out.Addresses[0].IP != "127.0.0.1" {
+	if refused := v.ask("ann", "net_port_check", &out, "host", "127.0.0.1", "port", portOf(l)); refused != "" ||
+		!out.Open || out.Addresses[0].IP != "127.0.0.1" {
 		t.Errorf("got %+v, %s", out, refused)
 	}
-	if refused := v.ask("ann", "net_port_check", &out, "host", "127.0.0.1", "port", closed); refused != "" || out.Open || !strings.Contains(out.Addresses[0].Why, "refused") {
+	if refused := v.ask("ann", "net_port_check", &out, "host", "127.0.0.1", "port", closed); refused != "" ||
+		out.Open || !strings.Contains(out.Addresses[0].Why, "refused") {
 		t.Errorf("got %+v, %s", out, refused)
 	}
-	if refused := v.ask("ann", "net_port_check", &out, "host", "localhost", "port", portOf(l)); refused != "" || !out.Open {
+	if refused := v.ask("ann", "net_port_check", &out, "host", "localhost", "port", portOf(l)); refused != "" ||
+		!out.Open {
 		t.Errorf("got %+v, %s", out, refused)
 	}
 	for host, want := range map[string]string{
@@ -159,7 +169,9 @@ func TestPortsAreTried(t *testing.T) {
 		"a b":                 "neither a name nor an address",
 		"no.such.invalid":     "cannot be resolved",
 	} {
-		if refused := v.ask("ann", "net_port_check", nil, "host", host, "port", 80, "timeout", 2); !strings.Contains(refused, want) {
+		if refused := v.ask("ann", "net_port_check", nil, "host", host, "port", 80, "timeout", 2); !strings.Contains(
+			refused, want,
+		) {
 			t.Errorf("%s: got %q, want %q", host, refused, want)
 		}
 	}
@@ -170,7 +182,14 @@ func TestResolversAreRead(t *testing.T) {
 	v := visit(t, Config{})
 	v.n.files.resolv, v.n.files.hosts = filepath.Join(dir, "resolv.conf"), filepath.Join(dir, "hosts")
 	if err := errors.Join(
-		os.WriteFile(v.n.files.resolv, []byte("# made by hand\nnameserver 192.0.2.1\nnameserver nonsense\nnameserver fe80::1%eth0\nsearch a.example\nsearch b.example c.example\noptions edns0 trust-ad\n"), 0o600),
+		os.WriteFile(
+			v.n.files.resolv,
+			[]byte(
+				"# made by hand\nnameserver 192.0.2.1\nnameserver nonsense\nnameserver fe80::1%eth0\nsearch "+
+					"a.example\nsearch b.example c.example\noptions edns0 trust-ad\n",
+			),
+			0o600,
+		),
 		os.WriteFile(v.n.files.hosts, []byte("127.0.0.1 localhost Me # not this\n::1 localhost\nnonsense x\n"), 0o600),
 	); err != nil {
 		t.Fatal(err)
@@ -198,12 +217,23 @@ func TestCertificatesAreTold(t *testing.T) {
 	}
 	now := time.Now()
 	v := visit(t, Config{ACME: func() ACME {
-		return ACME{Directory: "https://ca.example.com", Email: "a@example.com", Domains: []string{"x.example.com"}, Certificates: []Certificate{
-			{Name: "x.example.com", Issuer: "CA", NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)},
-			{Name: "x.example.com", Issuer: "CA", NotBefore: now.Add(-2 * time.Hour), NotAfter: now.Add(-time.Hour)},
-		}}
+		return ACME{
+			Directory: "https://ca.example.com",
+			Email:     "a@example.com",
+			Domains:   []string{"x.example.com"},
+			Certificates: []Certificate{
+				{Name: "x.example.com", Issuer: "CA", NotBefore: now.Add(-time.Hour), NotAfter: now.Add(time.Hour)},
+				{
+					Name:      "x.example.com",
+					Issuer:    "CA",
+					NotBefore: now.Add(-2 * time.Hour),
+					NotAfter:  now.Add(-time.Hour),
+				},
+			},
+		}
 	}})
-	if v.ask("ann", "net_acme_status", &out); !out.On || !out.Certificates[0].Good || out.Certificates[1].Good || out.Contact[0] != "a@example.com" {
+	if v.ask("ann", "net_acme_status", &out); !out.On || !out.Certificates[0].Good || out.Certificates[1].Good ||
+		out.Contact[0] != "a@example.com" {
 		t.Errorf("got %+v", out)
 	}
 }
@@ -263,7 +293,8 @@ func TestConnectionsArePassedOn(t *testing.T) {
 		}
 	}
 	var all forwardsOut
-	if v.ask("ann", "net_forward_list", &all); len(all.Forwards) != 1 || all.Forwards[0].Served != 3 || all.Forwards[0].Sent != int64(3*len(text)) || all.Forwards[0].Received != int64(3*len(text)) {
+	if v.ask("ann", "net_forward_list", &all); len(all.Forwards) != 1 || all.Forwards[0].Served != 3 ||
+		all.Forwards[0].Sent != int64(3*len(text)) || all.Forwards[0].Received != int64(3*len(text)) {
 		t.Errorf("got %+v", all)
 	}
 	if v.ask("eve", "net_forward_list", &all); len(all.Forwards) != 0 {
@@ -322,11 +353,12 @@ func TestForwardsHaveLimits(t *testing.T) {
 		t.Errorf("got %q", refused)
 	}
 	_, closed := listening(t)
-	if refused := v.ask("ann", "net_forward_start", &f, "target", "127.0.0.1:"+strconv.Itoa(closed), "seconds", 3600); refused != "" || f.Until == "" {
+	if refused := v.ask("ann", "net_forward_start", &f, "target", "127.0.0.1:"+strconv.Itoa(closed), "seconds", 3600); refused != "" ||
+		f.Until == "" {
 		t.Fatal(f, refused)
 	}
 	if got, err := send(t, f.Listen, "x"); got != "" {
-		t.Errorf("nobody is there, and %q came, %v", got, err)
+		t.Errorf("there is no target, and %q came, %v", got, err)
 	}
 }
 
@@ -354,7 +386,7 @@ func FuzzTables(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		parseRoutes(text)
 		parseRoutes6(text)
-		if r := parseResolv(text); len(r.Servers) > mostServers {
+		if r := parseResolv(text); len(r.Servers) > maxServers {
 			t.Errorf("%d servers", len(r.Servers))
 		}
 		all, _ := parseHosts(text)
@@ -372,7 +404,7 @@ func TestTheModuleKeepsTheContract(t *testing.T) {
 	alone := func(ctx context.Context, d module.Deps) (module.Module, error) {
 		m, err := New(Config{})(ctx, d)
 		if err == nil {
-			m.(*network).files = files{} // no name server of this machine is asked
+			m.(*network).files = paths{} // no name server of this machine is asked
 		}
 		return m, err
 	}

@@ -12,7 +12,7 @@ import (
 	"gatehouse/tool"
 )
 
-const mostAddresses = 8 // of one name that are tried
+const maxAddresses = 8 // addresses of one name that are tried
 
 type portIn struct {
 	Host    string `json:"host" doc:"a name or an address" min:"1" max:"255"`
@@ -21,32 +21,32 @@ type portIn struct {
 }
 
 type portOut struct {
-	Host      string   `json:"host"`
-	Port      int      `json:"port"`
-	Open      bool     `json:"open"`
-	Addresses []tryOut `json:"addresses"`
-	More      int      `json:"more,omitempty" doc:"addresses that were not tried"`
+	Host      string       `json:"host"`
+	Port      int          `json:"port"`
+	Open      bool         `json:"open"`
+	Addresses []addressOut `json:"addresses"`
+	More      int          `json:"more,omitempty" doc:"number of addresses not tried"`
 }
 
-type tryOut struct {
+type addressOut struct {
 	IP   string `json:"ip"`
 	Open bool   `json:"open"`
 	MS   int64  `json:"ms"`
-	Why  string `json:"why,omitempty" doc:"what kept the connection from being made"`
+	Why  string `json:"why,omitempty" doc:"why the connection failed"`
 }
 
 func (n *network) checkPort(ctx context.Context, _ *tool.Call, in portIn) (portOut, error) {
-	out := portOut{Host: in.Host, Port: in.Port, Addresses: []tryOut{}}
+	out := portOut{Host: in.Host, Port: in.Port, Addresses: []addressOut{}}
 	wait := time.Duration(in.Timeout) * time.Second
 	addrs, err := addresses(ctx, in.Host, wait)
 	if err != nil {
 		return out, err
 	}
-	if len(addrs) > mostAddresses {
-		addrs, out.More = addrs[:mostAddresses], len(addrs)-mostAddresses
+	if len(addrs) > maxAddresses {
+		addrs, out.More = addrs[:maxAddresses], len(addrs)-maxAddresses
 	}
 	for _, a := range addrs {
-		t := try(ctx, a, in.Port, wait)
+		t := dialAddress(ctx, a, in.Port, wait)
 		out.Addresses, out.Open = append(out.Addresses, t), out.Open || t.Open
 		if ctx.Err() != nil {
 			return out, context.Cause(ctx)
@@ -55,19 +55,27 @@ func (n *network) checkPort(ctx context.Context, _ *tool.Call, in portIn) (portO
 	return out, nil
 }
 
-// addresses are those of a name, or the address it is.
+// addresses returns the addresses of a name, or the address that it is.
 func addresses(ctx context.Context, host string, wait time.Duration) ([]netip.Addr, error) {
 	if a, err := netip.ParseAddr(strings.Trim(host, "[]")); err == nil {
 		return []netip.Addr{a}, nil
 	}
 	if strings.ContainsAny(host, ":/ @") {
-		return nil, &tool.Refusal{Code: "invalid_arguments", Message: strconv.Quote(host) + " is neither a name nor an address", Next: "Give the host without scheme, port or path."}
+		return nil, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: strconv.Quote(host) + " is neither a name nor an address",
+			Next:    "Give only the name or the address, without scheme, port or path.",
+		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	all, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 	if err != nil {
-		return nil, &tool.Refusal{Code: "not_found", Message: "the name cannot be resolved: " + why(err), Next: "net_dns_query asks a name server directly."}
+		return nil, &tool.Refusal{
+			Code:    "not_found",
+			Message: "the name cannot be resolved: " + reason(err),
+			Next:    "Query a name server directly with net_dns_query.",
+		}
 	}
 	for i := range all {
 		all[i] = all[i].Unmap()
@@ -76,10 +84,10 @@ func addresses(ctx context.Context, host string, wait time.Duration) ([]netip.Ad
 	return slices.Compact(all), nil
 }
 
-func try(ctx context.Context, a netip.Addr, port int, wait time.Duration) tryOut {
-	t, begun := tryOut{IP: a.String()}, time.Now()
+func dialAddress(ctx context.Context, a netip.Addr, port int, wait time.Duration) addressOut {
+	t, begun := addressOut{IP: a.String()}, time.Now()
 	c, err := (&net.Dialer{Timeout: wait}).DialContext(ctx, "tcp", netip.AddrPortFrom(a, uint16(port)).String())
-	t.MS, t.Why = time.Since(begun).Milliseconds(), why(err)
+	t.MS, t.Why = time.Since(begun).Milliseconds(), reason(err)
 	if err == nil {
 		t.Open = true
 		c.Close()

@@ -12,31 +12,31 @@ import (
 )
 
 const (
-	mostServers = 8   // of a machine
-	mostHosts   = 500 // names of the file of hosts in one answer
+	maxServers = 8   // name servers of a machine
+	maxHosts   = 500 // names of the hosts file in one result
 )
 
-// resolving is how a machine resolves names.
-type resolving struct {
+// resolverConfig is the content of resolv.conf.
+type resolverConfig struct {
 	Servers []netip.AddrPort
 	Search  []string
 	Options []string
 }
 
-// parseResolv reads resolv.conf. What cannot be understood is left out, as the
-// system does.
-func parseResolv(text []byte) (r resolving) {
+// parseResolv parses resolv.conf. Like the system, it ignores lines that it does
+// not understand.
+func parseResolv(text []byte) (r resolverConfig) {
 	for _, f := range lines(text) {
 		switch f[0] {
 		case "nameserver":
-			if len(f) < 2 || len(r.Servers) >= mostServers {
+			if len(f) < 2 || len(r.Servers) >= maxServers {
 				continue
 			}
 			if a, err := netip.ParseAddr(f[1]); err == nil {
 				r.Servers = append(r.Servers, netip.AddrPortFrom(a, 53))
 			}
 		case "domain", "search":
-			r.Search = f[1:] // the last one counts
+			r.Search = f[1:] // the last line overrides earlier ones
 		case "options":
 			r.Options = append(r.Options, f[1:]...)
 		}
@@ -44,8 +44,8 @@ func parseResolv(text []byte) (r resolving) {
 	return r
 }
 
-// parseHosts reads a file of hosts: each name with its addresses, in the order
-// of the file.
+// parseHosts parses a hosts file: each name with its addresses, in the order of
+// the file.
 func parseHosts(text []byte) (all []hostOut, more int) {
 	at := map[string]int{}
 	for _, f := range lines(text) {
@@ -62,7 +62,7 @@ func parseHosts(text []byte) (all []hostOut, more int) {
 			switch {
 			case known:
 				all[i].Addresses = append(all[i].Addresses, a.String())
-			case len(all) < mostHosts:
+			case len(all) < maxHosts:
 				at[name] = len(all)
 				all = append(all, hostOut{name, []string{a.String()}})
 			default:
@@ -78,7 +78,7 @@ type dumpOut struct {
 	Search  []string  `json:"search,omitempty"`
 	Options []string  `json:"options,omitempty"`
 	Hosts   []hostOut `json:"hosts"`
-	More    int       `json:"more,omitempty" doc:"names that are not listed"`
+	More    int       `json:"more,omitempty" doc:"number of names not listed"`
 }
 
 type hostOut struct {
@@ -87,12 +87,12 @@ type hostOut struct {
 }
 
 func (n *network) dumpDNS(context.Context, *tool.Call, struct{}) (dumpOut, error) {
-	r := parseResolv(small(n.files.resolv))
+	r := parseResolv(readSmall(n.files.resolv))
 	out := dumpOut{Servers: []string{}, Search: r.Search, Options: r.Options}
 	for _, s := range r.Servers {
 		out.Servers = append(out.Servers, s.Addr().String())
 	}
-	if out.Hosts, out.More = parseHosts(small(n.files.hosts)); out.Hosts == nil {
+	if out.Hosts, out.More = parseHosts(readSmall(n.files.hosts)); out.Hosts == nil {
 		out.Hosts = []hostOut{}
 	}
 	return out, nil
@@ -105,25 +105,31 @@ type checkDNSOut struct {
 
 type serverOut struct {
 	Server string `json:"server"`
-	Status string `json:"status,omitempty" doc:"what it answered"`
+	Status string `json:"status,omitempty" doc:"response code"`
 	MS     int64  `json:"ms"`
-	Why    string `json:"why,omitempty" doc:"why there is no answer"`
+	Why    string `json:"why,omitempty" doc:"why it did not answer"`
 }
 
-// checkDNS asks each server where the names of the world begin, which every
-// one that works knows.
+// checkDNS queries each server for the root name servers, which every working
+// server knows.
 func (n *network) checkDNS(ctx context.Context, _ *tool.Call, _ struct{}) (checkDNSOut, error) {
 	out := checkDNSOut{Servers: []serverOut{}}
-	servers := parseResolv(small(n.files.resolv)).Servers
+	servers := parseResolv(readSmall(n.files.resolv)).Servers
 	if len(servers) == 0 {
-		return out, &tool.Refusal{Code: "unsupported", Message: "this machine does not say which name servers it asks", Next: "net_dns_query takes a server."}
+		return out, &tool.Refusal{
+			Code:    "unsupported",
+			Message: "this machine has no configured name servers",
+			Next:    "Use net_dns_query with server.",
+		}
 	}
 	root := dnsmessage.MustNewName(".")
 	for _, s := range servers {
 		one, begun := serverOut{Server: s.Addr().String()}, time.Now()
-		m, err := exchange(ctx, s, dnsmessage.Question{Name: root, Type: dnsmessage.TypeNS, Class: dnsmessage.ClassINET})
+		m, err := exchange(
+			ctx, s, dnsmessage.Question{Name: root, Type: dnsmessage.TypeNS, Class: dnsmessage.ClassINET},
+		)
 		if one.MS = time.Since(begun).Milliseconds(); err != nil {
-			one.Why = why(err)
+			one.Why = reason(err)
 		} else {
 			one.Status, out.Good = statusOf(m.RCode), true
 		}

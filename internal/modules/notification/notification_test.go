@@ -16,27 +16,27 @@ import (
 	"gatehouse/tool"
 )
 
-// person calls the tools of one shelf.
+// person calls the tools of one store.
 type person struct {
 	t     *testing.T
-	shelf *Shelf
+	store *Store
 	role  string
 }
 
 func newPerson(t *testing.T, unread func(int)) person {
 	t.Helper()
-	m, err := state.Attach[Kept](t.Context(), state.New(state.Options{}), "/private/notifications", state.Live)
+	m, err := state.Attach[Stored](t.Context(), state.New(state.Options{}), "/private/notifications", state.Live)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return person{t, NewShelf(m, unread), "admin"}
+	return person{t, NewStore(m, unread), "admin"}
 }
 
 // call gives a result, or the text of a refusal.
 func (p person) call(name, args string, into any) string {
 	p.t.Helper()
 	deps := moduletest.NewHost(p.t).Deps()
-	cfg := Config{Shelf: p.shelf, Rules: func(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }}
+	cfg := Config{Store: p.store, Rules: func(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }}
 	m, err := New(cfg)(p.t.Context(), deps)
 	if err != nil {
 		p.t.Fatal(err)
@@ -50,7 +50,7 @@ func (p person) call(name, args string, into any) string {
 func (p person) tell(titles ...string) {
 	p.t.Helper()
 	for _, title := range titles {
-		if _, err := p.shelf.Add(p.t.Context(), notify.News{Title: title}); err != nil {
+		if _, err := p.store.Add(p.t.Context(), notify.News{Title: title}); err != nil {
 			p.t.Fatal(err)
 		}
 	}
@@ -86,9 +86,9 @@ func TestNotificationsAreReadMarkedAndRemoved(t *testing.T) {
 		{"notification_list", `{}`, "", "5 4 3 2 1, 5 unread"},
 		{"notification_mark_seen", `{"ids":[2,4]}`, "{2 3}", "5 4* 3 2* 1, 3 unread"},
 		{"notification_mark_seen", `{"ids":[4,5]}`, "{1 2}", "5* 4* 3 2* 1, 2 unread"},
-		{"notification_mark_seen", `{"ids":[3,99]}`, "not_found: there is no notification 99; nothing was marked", "5* 4* 3 2* 1, 2 unread"},
+		{"notification_mark_seen", `{"ids":[3,99]}`, "not_found: there is no notification 99; none was marked", "5* 4* 3 2* 1, 2 unread"},
 		{"notification_mark_unseen", `{"ids":[5]}`, "{1 3}", "5 4* 3 2* 1, 3 unread"},
-		{"notification_mark_unseen", `{"ids":[-1]}`, "not_found: there is no notification -1; nothing was marked", "5 4* 3 2* 1, 3 unread"},
+		{"notification_mark_unseen", `{"ids":[-1]}`, "not_found: there is no notification -1; none was marked", "5 4* 3 2* 1, 3 unread"},
 		{"notification_mark_seen_before", `{"before":3}`, "{1 2}", "5 4* 3 2* 1*, 2 unread"},
 		{"notification_remove", `{"ids":[1,77]}`, "{1 2}", "5 4* 3 2*, 2 unread"},
 		{"notification_remove_before", `{"before":4}`, "{2 1}", "5 4*, 1 unread"},
@@ -143,7 +143,8 @@ func TestNotificationsAreForThoseWhoRule(t *testing.T) {
 	p.role = "writer"
 	for name, args := range map[string]string{
 		"notification_list": `{}`, "notification_remove": `{"ids":[1]}`, "notification_remove_before": `{"before":9}`,
-		"notification_mark_seen": `{"ids":[1]}`, "notification_mark_unseen": `{"ids":[1]}`, "notification_mark_seen_before": `{"before":9}`,
+		"notification_mark_seen": `{"ids":[1]}`, "notification_mark_unseen": `{"ids":[1]}`,
+		"notification_mark_seen_before": `{"before":9}`,
 	} {
 		if got := p.call(name, args, nil); !strings.HasPrefix(got, "denied: ") {
 			t.Errorf("%s: %q", name, got)
@@ -157,33 +158,38 @@ func TestNotificationsAreForThoseWhoRule(t *testing.T) {
 func TestNewsAreBroughtIntoForm(t *testing.T) {
 	p := newPerson(t, nil)
 	for name, bad := range map[string]notify.News{"no title": {}, "blank": {Title: " \n"}, "no such level": {Title: "x", Level: "fatal"}} {
-		if _, err := p.shelf.Add(t.Context(), bad); err == nil {
+		if _, err := p.store.Add(t.Context(), bad); err == nil {
 			t.Errorf("%s was kept", name)
 		}
 	}
-	n, err := p.shelf.Add(t.Context(), notify.News{
-		Title: strings.Repeat("ä", 500), Message: "\xff" + strings.Repeat("y", 9000), Data: json.RawMessage(`"` + strings.Repeat("z", mostData) + `"`), Level: notify.Error,
+	n, err := p.store.Add(t.Context(), notify.News{
+		Title: strings.Repeat("ä", 500), Message: "\xff" + strings.Repeat("y", 9000),
+		Data: json.RawMessage(`"` + strings.Repeat("z", maxData) + `"`), Level: notify.Error,
 	})
-	if err != nil || len(n.Title) > mostTitle || len(n.Message) > mostMessage || n.Data != nil || n.Code != "news" {
-		t.Errorf("%v: title %d, message %d, data %d bytes, code %s", err, len(n.Title), len(n.Message), len(n.Data), n.Code)
+	if err != nil || len(n.Title) > maxTitle || len(n.Message) > maxMessage || n.Data != nil || n.Code != "news" {
+		t.Errorf(
+			"%v: title %d, message %d, data %d bytes, code %s", err, len(n.Title), len(n.Message), len(n.Data), n.Code,
+		)
 	}
-	if n, err = p.shelf.Add(t.Context(), notify.News{Title: "x", Data: json.RawMessage(`{"big":12345678901234567890}`)}); err != nil || string(n.Data) != `{"big":12345678901234567890}` {
+	if n, err = p.store.Add(t.Context(), notify.News{Title: "x", Data: json.RawMessage(`{"big":12345678901234567890}`)}); err != nil ||
+		string(n.Data) != `{"big":12345678901234567890}` {
 		t.Errorf("%v %s", err, n.Data)
 	}
-	if n, err = p.shelf.Add(t.Context(), notify.News{Title: "x", Data: json.RawMessage(`{`)}); err != nil || n.Data != nil {
+	if n, err = p.store.Add(t.Context(), notify.News{Title: "x", Data: json.RawMessage(`{`)}); err != nil ||
+		n.Data != nil {
 		t.Errorf("%v %s", err, n.Data)
 	}
 }
 
 func TestWhatWasToldSince(t *testing.T) {
 	p := newPerson(t, nil)
-	if n, err := p.shelf.Newest(); n != 0 || err != nil {
+	if n, err := p.store.Newest(); n != 0 || err != nil {
 		t.Errorf("the newest of none is %d, %v", n, err)
 	}
 	p.tell("a", "b", "c", "d")
 	p.call("notification_remove", `{"ids":[3,4]}`, nil)
-	since, err := p.shelf.Since(1)
-	if n, _ := p.shelf.Newest(); err != nil || n != 4 || len(since) != 1 || since[0].Title != "b" {
+	since, err := p.store.Since(1)
+	if n, _ := p.store.Newest(); err != nil || n != 4 || len(since) != 1 || since[0].Title != "b" {
 		t.Errorf("the newest is %d, since the first %+v, %v", n, since, err)
 	}
 }
@@ -191,22 +197,22 @@ func TestWhatWasToldSince(t *testing.T) {
 func TestWhatIsToldOnceIsNotToldTwice(t *testing.T) {
 	p := newPerson(t, nil)
 	for _, id := range []int64{1, 0} {
-		if n, err := p.shelf.Add(t.Context(), notify.News{Title: "x", Once: "approval 1"}); err != nil || n.ID != id {
+		if n, err := p.store.Add(t.Context(), notify.News{Title: "x", Once: "approval 1"}); err != nil || n.ID != id {
 			t.Errorf("%+v, %v; want id %d", n, err, id)
 		}
 	}
 	p.call("notification_remove", `{"ids":[1]}`, nil)
-	if n, err := p.shelf.Add(t.Context(), notify.News{Title: "x", Once: "approval 1"}); err != nil || n.ID != 2 {
+	if n, err := p.store.Add(t.Context(), notify.News{Title: "x", Once: "approval 1"}); err != nil || n.ID != 2 {
 		t.Errorf("after the first was removed: %+v, %v", n, err)
 	}
 }
 
-// A shelf that nobody tidies up keeps the newest.
+// A store from which no notification is removed keeps the newest.
 func TestTheOldestGo(t *testing.T) {
 	p := newPerson(t, nil)
-	if _, err := p.shelf.mount.Set(t.Context(), Kept{Last: most, Notes: func() map[string]Note {
+	if _, err := p.store.mount.Set(t.Context(), Stored{Last: maxNotes, Notes: func() map[string]Note {
 		all := map[string]Note{}
-		for id := range int64(most) {
+		for id := range int64(maxNotes) {
 			all[key(id+1)] = Note{ID: id + 1, News: notify.News{Title: "old", Level: notify.Info}}
 		}
 		return all
@@ -214,31 +220,31 @@ func TestTheOldestGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	p.tell("one more")
-	all, _, err := p.shelf.all()
-	if err != nil || len(all) != most || all[0].ID != most+1 || all[most-1].ID != 2 {
+	all, _, err := p.store.all()
+	if err != nil || len(all) != maxNotes || all[0].ID != maxNotes+1 || all[maxNotes-1].ID != 2 {
 		t.Errorf("%d are kept, %d to %d, %v", len(all), all[0].ID, all[len(all)-1].ID, err)
 	}
 }
 
-// Two hosts of one folder of data share a shelf: none overwrites what the
+// Two hosts of one folder of data share a store: none overwrites what the
 // other has told, and both start again with all of it.
 func TestHostsShareAShelf(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "state.db")
-	host := func() *Shelf {
+	host := func() *Store {
 		log, err := state.OpenFile(file, state.FileOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		tree := state.New(state.Options{Log: log})
 		t.Cleanup(func() { tree.Close(); log.Close() })
-		m, err := state.Attach[Kept](t.Context(), tree, "/private/notifications", state.Durable)
+		m, err := state.Attach[Stored](t.Context(), tree, "/private/notifications", state.Durable)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return NewShelf(m, nil)
+		return NewStore(m, nil)
 	}
 	var all sync.WaitGroup
-	for _, s := range []*Shelf{host(), host()} {
+	for _, s := range []*Store{host(), host()} {
 		all.Go(func() {
 			for range 10 {
 				if _, err := s.Add(t.Context(), notify.News{Title: "x"}); err != nil {

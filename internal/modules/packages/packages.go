@@ -1,6 +1,6 @@
-// Package packages is the module of other people's MCP servers: it offers
-// their tools under names of this house, and lets those who rule the host
-// install, look after and remove them.
+// Package packages is the module for third-party MCP servers: it offers their
+// tools under names of this host, and lets administrators install, manage and
+// remove them.
 package packages
 
 import (
@@ -21,23 +21,23 @@ import (
 
 // Config is what the module is given.
 type Config struct {
-	House *packages.House `json:"-"` // nil: this host keeps no packages
-	// Changed is called with what says that the tools are others.
+	Packages *packages.House `json:"-"` // nil means that this host has no packages
+	// Changed is called once with a function to call when the tools have changed.
 	Changed func(func())  `json:"-"`
-	Rules   operator.Func `json:"-"` // who may do what is everybody's matter; nil: nobody
-	Show    progress.Show `json:"-"` // shows how far a job is
+	Rules   operator.Func `json:"-"` // decides who may manage packages; nil means no caller
+	Show    progress.Show `json:"-"` // shows the progress of jobs
 }
 
-type keeper struct {
+type manager struct {
 	cfg  Config
 	deps module.Deps
 	own  []tool.Tool
 }
 
-// New makes the module.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		k := &keeper{deps: d}
+		k := &manager{deps: d}
 		k.cfg = cfg
 		k.own = k.tools()
 		if k.cfg.Changed != nil && d.Changed != nil {
@@ -48,44 +48,46 @@ func New(cfg Config) module.New {
 }
 
 // Offer implements module.Module.
-func (k *keeper) Offer(context.Context, module.Audience) (*module.Offer, error) {
+func (k *manager) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	o := &module.Offer{Tools: k.own[:len(k.own):len(k.own)]}
-	if k.cfg.House != nil {
-		for _, t := range k.cfg.House.Tools() {
-			o.Tools = append(o.Tools, k.relayed(t))
+	if k.cfg.Packages != nil {
+		for _, t := range k.cfg.Packages.Tools() {
+			o.Tools = append(o.Tools, k.relayTool(t))
 		}
 	}
 	return o, nil
 }
 
-// Close implements module.Module. The packages are the host's.
-func (k *keeper) Close(context.Context) error { return nil }
+// Close implements module.Module. It does not stop the packages, which belong to
+// the host.
+func (k *manager) Close(context.Context) error { return nil }
 
-// relayed is a tool of a package. Nothing is believed of what it does: it may
-// write, destroy and reach anywhere.
-func (k *keeper) relayed(t packages.Offered) tool.Tool {
-	house := k.cfg.House
+// relayTool returns a tool of a package. It ignores what the server declares about
+// the effects of the tool, and assumes that it can write, destroy and access the
+// network.
+func (k *manager) relayTool(t packages.Offered) tool.Tool {
+	servers := k.cfg.Packages
 	listed := t.Raw
 	if t.Text {
 		listed = rawjson.Splice(listed, rawjson.Edit{Key: "outputSchema"})
 	}
 	return tool.Tool{
-		Def: tool.Def{Name: t.Name, Raw: listed, Timeout: house.Patience()},
+		Def: tool.Def{Name: t.Name, Raw: listed, Timeout: servers.Patience()},
 		Run: func(ctx context.Context, c *tool.Call) (tool.Result, error) {
 			meta, _ := rawjson.Get(c.Params, "_meta")
-			raw, err := house.Call(ctx, t.Package, t.Own, c.Args, meta, c.Peer.Progress)
+			raw, err := servers.Call(ctx, t.Package, t.Own, c.Args, meta, c.Peer.Progress)
 			if err == nil && t.Text {
-				raw = textAlone(raw)
+				raw = textOnly(raw)
 			}
 			return tool.Result{Raw: raw}, err
 		},
 	}
 }
 
-// textAlone takes the structured content out of a result. If the result has no
+// textOnly removes the structured content from a result. If the result has no
 // other content, the structured content becomes its text, so that nothing is
 // lost.
-func textAlone(result json.RawMessage) json.RawMessage {
+func textOnly(result json.RawMessage) json.RawMessage {
 	structured, ok := rawjson.Get(result, "structuredContent")
 	if !ok {
 		return result
@@ -104,112 +106,151 @@ func textAlone(result json.RawMessage) json.RawMessage {
 }
 
 const (
-	installHelp = `Installs an MCP server as a package, after the person has agreed: its tools are then offered as <id>_<tool>, or by their own names where these begin with <id>_ already.
+	installHelp = `Installs an MCP server as a package, after the user has agreed. Its tools are then offered as
+<id>_<tool>, or by their own names if these begin with <id>_ already.
 
-- source is "command" (a program of this machine), "npm:name@version" (installed by the host's npm into the package's own folder, without running scripts), "folder:path" or "archive:path" (.tar.gz, .tgz, .tar, .zip), which are copied. Paths lie in the folders of this host.
-- command is what is started. It may be left out where a package.json names the program. ./name lies in the program's folder; ${program} and ${data} in command, args and env stand for the package's folders.
-- results "text" leaves the structured content out of its results, and the output schemas out of its list: Claude Code and Codex hand the model the structured content of a result alone, so that of a server whose text says more the model would see less.
-- env may refer to secrets of the host as ${secret:NAME}; they are kept with gatehouse secret set NAME, where no model sees them, and never belong in args.
-- The server runs with the rights of this host, in no sandbox. Its home and working folder are the package's data, which stay when it is rebuilt.
-- It answers with a job at once; job_wait follows it, and gatehouse:///public/packageData shows its phases. A server that does not answer initialize is not kept.`
-	startHelp   = "A package that is started on demand is started by the first call of one of its tools, and ends after a while without calls. One that keeps failing is no longer started by itself, until package_start or package_restart."
-	confirmHelp = "The person is asked by the client; where it cannot ask, ask them yourself and give the id as confirm."
-	logsHelp    = "What the server prints to its standard error, what it logs, and what this host has to say of it ([host]). About 1 MiB is kept of each package; secrets from its environment are masked. Without a cursor the newest lines are shown; with one, those after it or, with before, those before it."
+- source is "command" (a program of this machine), "npm:name@version" (installed by the host's npm into the package's
+  own folder, without running scripts), "folder:path" or "archive:path" (.tar.gz, .tgz, .tar, .zip), which are copied.
+  Paths are in the folders of this host.
+- command is the program to start. It may be missing if a package.json names the program. ./name is in the program's
+  folder; ${program} and ${data} in command, args and env stand for the package's folders.
+- results "text" removes the structured content from its results, and the output schemas from its tools. Claude Code and
+  Codex give the model only the structured content of a result, so that the model would not see text that says more.
+- env may refer to secrets of the host as ${secret:NAME}. Store them with gatehouse secret set NAME, where no model sees
+  them; do not put them into args.
+- The server runs with the permissions of this host and without a sandbox. Its home and working directory are the
+  package's data folder, which a rebuild keeps.
+- It returns a job at once; wait for it with job_wait. gatehouse:///public/packageData shows its phases. If the server
+  does not answer initialize, the package is removed again.`
+	startHelp = "A package with start demand is started by the first call of one of its tools, and is stopped " +
+		"after a while without calls. One that fails repeatedly is no longer started automatically, until " +
+		"package_start or package_restart."
+	confirmHelp = "The client asks the user. If it cannot ask, ask the user yourself and give the id as confirm."
+	logsHelp    = "The log has the server's standard error, its log messages, and messages of this host about it " +
+		"([host]). About 1 MiB is kept for each package; secrets from its environment are masked. Without a cursor " +
+		"the newest lines are returned; with a cursor, the lines after it or, with before, before it."
 )
 
-func (k *keeper) tools() []tool.Tool {
+func (k *manager) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "package_install", Title: "Install a package", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.install"},
-			Description: "Installs somebody's MCP server as a package of this host, after the person has agreed. It answers with a job.",
-			Help:        installHelp + "\n- " + confirmHelp,
+			Name: "package_install", Title: "Install a package", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
+			Task: tool.TaskNever, Sync: true, Aliases: []string{"package.install"},
+			Description: "Installs a third-party MCP server as a package of this host, after the user has agreed. " +
+				"It returns a job.",
+			Help: installHelp + "\n- " + confirmHelp,
 		}, k.install),
 		tool.New(tool.Def{
-			Name: "package_list", Title: "List packages", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"package.list"},
-			Description: "Lists the packages of this host, how each is and how many tools it has.",
+			Name: "package_list", Title: "List packages", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"package.list"},
+			Description: "Lists the packages of this host with their status and number of tools.",
 		}, k.list),
 		tool.New(tool.Def{
-			Name: "package_info", Title: "Describe a package", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"package.installed-version"},
-			Description: "Says all there is to know of a package: what is started, from where it came, its tools, and those that cannot be offered.",
-			Help:        "Of the environment only the names of variables are shown, and which secrets they refer to.",
+			Name: "package_info", Title: "Describe a package", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"package.installed-version"},
+			Description: "Describes a package: its command, its source, its tools, and tools that cannot be offered.",
+			Help:        "Of the environment, only the names of variables and of the secrets they refer to are shown.",
 		}, k.info),
 		tool.New(tool.Def{
-			Name: "package_start", Title: "Start a package", Effects: tool.Writes | tool.Idempotent | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.start"},
-			Description: "Starts the server of a package, and lets it be started from now on.", Help: startHelp,
+			Name: "package_start", Title: "Start a package", Effects: tool.Writes | tool.Idempotent | tool.OpenWorld,
+			Task: tool.TaskNever, Sync: true, Aliases: []string{"package.start"},
+			Description: "Starts the server of a package, and allows it to be started on demand again.",
+			Help:        startHelp,
 		}, k.start),
 		tool.New(tool.Def{
-			Name: "package_stop", Title: "Stop a package", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.stop"},
-			Description: "Ends the server of a package. It stays ended, also when this host is started again, until package_start.",
+			Name: "package_stop", Title: "Stop a package", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever,
+			Sync: true, Aliases: []string{"package.stop"},
+			Description: "Stops the server of a package. It stays stopped until package_start, also after a restart " +
+				"of this host.",
 		}, k.stop),
 		tool.New(tool.Def{
-			Name: "package_restart", Title: "Restart a package", Effects: tool.Writes | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.restart"},
-			Description: "Ends the server of a package and starts it again.", Help: startHelp,
+			Name: "package_restart", Title: "Restart a package", Effects: tool.Writes | tool.OpenWorld,
+			Task: tool.TaskNever, Sync: true, Aliases: []string{"package.restart"},
+			Description: "Stops the server of a package and starts it again.", Help: startHelp,
 		}, k.restart),
 		tool.New(tool.Def{
-			Name: "package_rebuild", Title: "Rebuild a package", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.rebuild"},
-			Description: "Installs a package again from its source, or another version of it, and keeps its data. It answers with a job.",
-			Help:        "source may name another version of the same npm package, or another path of the same kind; the person is asked then. After an error the package is as it was. " + confirmHelp,
+			Name: "package_rebuild", Title: "Rebuild a package", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
+			Task: tool.TaskNever, Sync: true, Aliases: []string{"package.rebuild"},
+			Description: "Installs a package again from its source, or another version of it, and keeps its data. " +
+				"It returns a job.",
+			Help: "source may name another version of the same npm package, or another path of the same " +
+				"kind; then the user is asked. After an error the package is as before. " + confirmHelp,
 		}, k.rebuild),
 		tool.New(tool.Def{
-			Name: "package_remove", Title: "Remove a package", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Sync: true, Aliases: []string{"package.uninstall"},
-			Description: "Ends a package and removes it with its data, after the person has agreed.",
-			Help:        "keep_data leaves its folder of data, which the next package of that id gets. " + confirmHelp,
+			Name: "package_remove", Title: "Remove a package", Effects: tool.Writes | tool.Destroys,
+			Task: tool.TaskNever, Sync: true, Aliases: []string{"package.uninstall"},
+			Description: "Stops a package and removes it with its data, after the user has agreed.",
+			Help:        "keep_data keeps its data folder for the next package with that id. " + confirmHelp,
 		}, k.remove),
 		tool.New(tool.Def{
-			Name: "package_logs", Title: "Read a package's log", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"package.logs"},
-			Description: "Shows what the server of a package has said, page by page.", Help: logsHelp,
+			Name: "package_logs", Title: "Read a package's log", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"package.logs"},
+			Description: "Returns the log of a package's server, page by page.", Help: logsHelp,
 		}, k.logs),
 	}
 }
 
-// ready refuses who does not rule this host, and everybody where there are no
-// packages.
-func (k *keeper) ready(c *tool.Call) error {
-	if err := k.cfg.Rules.Check(c, "deal with its packages"); err != nil {
+// check refuses a caller that is not an administrator, and every caller if the host
+// has no packages.
+func (k *manager) check(c *tool.Call) error {
+	if err := k.cfg.Rules.Check(c, "manage its packages"); err != nil {
 		return err
 	}
-	if k.cfg.House == nil {
-		return &tool.Refusal{Code: "unsupported", Message: "this host keeps nothing on disk, and so no packages", Next: "Call a host that does."}
+	if k.cfg.Packages == nil {
+		return &tool.Refusal{
+			Code:    "unsupported",
+			Message: "this host has no data folder and therefore no packages",
+			Next:    "Use a host with a data folder.",
+		}
 	}
 	return nil
 }
 
-// explained is an error with what the server said before it.
-func explained(err error) error {
+// withServerOutput adds the last output of the server to an error.
+func withServerOutput(err error) error {
 	words := packages.Words(err)
 	if words == "" {
 		return err
 	}
-	said := "It printed last:\n" + words
+	said := "Its last output was:\n" + words
 	if r, ok := errors.AsType[*tool.Refusal](err); ok {
 		return &tool.Refusal{Code: r.Code, Message: r.Message, Next: strings.TrimSpace(r.Next + "\n" + said)}
 	}
 	return &tool.Refusal{Code: "failed", Message: err.Error(), Next: said}
 }
 
-// jobOut is the answer of what goes on by itself.
+// jobOut is the result of a tool that starts a job.
 type jobOut struct {
 	progress.Started
-	ID string `json:"id" doc:"of the package"`
+	ID string `json:"id" doc:"id of the package"`
 }
 
-// work runs something as a job, whose phases are shown.
-func (k *keeper) work(c *tool.Call, title, id string, run func(context.Context, *tool.Call, packages.Tell) (any, error)) (jobOut, error) {
-	started, err := k.cfg.Show.Start(k.deps, c, title, func(ctx context.Context, c *tool.Call, tell func(progress.Progress)) (any, error) {
+// startJob runs a function as a job and shows its phases.
+func (k *manager) startJob(
+	c *tool.Call, title, id string, run func(context.Context, *tool.Call, packages.Tell) (any, error),
+) (jobOut, error) {
+	work := func(ctx context.Context, c *tool.Call, tell func(progress.Progress)) (any, error) {
 		out, err := run(ctx, c, tell)
 		switch {
 		case err == nil:
 			notify.Publish(k.deps, notify.News{Code: "package.changed", Level: notify.Success, Title: "Done: " + title})
 		case ctx.Err() == nil:
-			notify.Publish(k.deps, notify.News{Code: "package.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
+			notify.Publish(k.deps, notify.News{
+				Code:    "package.failed",
+				Level:   notify.Error,
+				Title:   "The " + title + " failed",
+				Message: err.Error(),
+			})
 		}
-		return out, explained(err)
-	})
+		return out, withServerOutput(err)
+	}
+	started, err := k.cfg.Show.Start(k.deps, c, title, work)
 	return jobOut{started, id}, err
 }
 
-// publish tells what was done, without what it was done with.
-func (k *keeper) publish(what, id string, c *tool.Call) {
+// publish publishes that something was done to a package. The event has neither
+// its command nor its environment.
+func (k *manager) publish(what, id string, c *tool.Call) {
 	if k.deps.Publish != nil {
 		k.deps.Publish(what, struct {
 			Owner   string `json:"owner"`

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// open makes a house that runs as long as the test.
+// open returns a host of packages that runs as long as the test.
 func open(t *testing.T) *packages.House {
 	t.Helper()
 	tree := state.New(state.Options{})
@@ -46,9 +46,9 @@ func open(t *testing.T) *packages.House {
 	return h
 }
 
-// made makes the module of a house, for a caller who rules it.
+// made makes the module with packages, for an administrator.
 func made(t *testing.T, h *packages.House) module.New {
-	return New(Config{House: h, Rules: func(tool.Caller) bool { return true }})
+	return New(Config{Packages: h, Rules: func(tool.Caller) bool { return true }})
 }
 
 func check(x tool.Tool) error {
@@ -69,19 +69,31 @@ func TestContractWithAPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := packages.Record{ID: "up", Source: packages.Source{Kind: packages.Command}, Command: program, Env: packagestest.Environment("steady")}
+	r := packages.Record{
+		ID:      "up",
+		Source:  packages.Source{Kind: packages.Command},
+		Command: program,
+		Env:     packagestest.Environment("steady"),
+	}
 	if _, err := h.Install(t.Context(), packages.Plan{Record: r}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.Start(t.Context(), "up"); err != nil { // its goroutines are there before those of the module are counted
+	// its goroutines are there before those of the module are counted
+	if _, err := h.Start(t.Context(), "up"); err != nil {
 		t.Fatal(err)
 	}
-	moduletest.Run(t, made(t, h), moduletest.Options{Check: check, Busy: map[string]json.RawMessage{"up_sleep": json.RawMessage(`{"long":true}`)}})
+	moduletest.Run(
+		t, made(t, h),
+		moduletest.Options{
+			Check: check,
+			Busy:  map[string]json.RawMessage{"up_sleep": json.RawMessage(`{"long":true}`)},
+		},
+	)
 }
 
 func TestWhoDoesNotRuleTheHostIsRefused(t *testing.T) {
 	h := open(t)
-	m, err := New(Config{House: h})(t.Context(), module.Deps{})
+	m, err := New(Config{Packages: h})(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +117,13 @@ func TestResultsOfAPackageAsTextAlone(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := packages.Record{ID: "up", Source: packages.Source{Kind: packages.Command}, Command: program, Env: packagestest.Environment("basic"), Results: packages.TextResults}
+	r := packages.Record{
+		ID:      "up",
+		Source:  packages.Source{Kind: packages.Command},
+		Command: program,
+		Env:     packagestest.Environment("basic"),
+		Results: packages.TextResults,
+	}
 	if _, err := h.Install(t.Context(), packages.Plan{Record: r}, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +150,7 @@ func TestResultsOfAPackageAsTextAlone(t *testing.T) {
 		`{"structuredContent":[1]}`:                      `{"content":[{"type":"text","text":"[1]"}]}`,
 		`{"content":[]}`:                                 `{"content":[]}`,
 	} {
-		if got := string(textAlone(json.RawMessage(was))); got != want {
+		if got := string(textOnly(json.RawMessage(was))); got != want {
 			t.Errorf("%s: got %s, want %s", was, got, want)
 		}
 	}

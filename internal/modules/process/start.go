@@ -32,8 +32,8 @@ type startOut struct {
 }
 
 // startHelp is the help of process_start.
-const startHelp = `The program is run directly, without a shell; for pipes and the like run sh with -c. Its working directory is dir,
-inside your roots; that does not restrict which files the program can use.
+const startHelp = `The program is run directly, without a shell; for pipes and the like run sh with -c. Its working
+directory is dir, inside your roots; that does not restrict which files the program can use.
 
 - Its environment is minimal (PATH, HOME, language and the like), plus the variables of the context, whose secrets are
   hidden in the output, plus env.

@@ -1,5 +1,5 @@
-// Package pubkey is the module that tells a host's public key. Its tool stands
-// beside those of the auth module.
+// Package pubkey is the module that returns the public key of the host. Its tool is
+// offered together with those of the module auth.
 package pubkey
 
 import (
@@ -15,35 +15,41 @@ import (
 
 // Config is what the module is given.
 type Config struct {
-	// Recipient is the host's public key as age writes it; nil means that it
-	// has none.
+	// Recipient returns the host's public key in the format of age; nil means that
+	// the host has none.
 	Recipient func() (string, error) `json:"-"`
 }
 
-type teller struct {
+type publicKey struct {
 	cfg   Config
 	offer module.Offer
 }
 
-// New makes the module.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		t := &teller{}
+		t := &publicKey{}
 		t.cfg = cfg
 		t.offer.Tools = []tool.Tool{tool.New(tool.Def{
-			Name: "auth_pubkey", Title: "Show this host's public key", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"auth.get-pubkey"},
-			Description: "Tells this host's public key, as a JWK and in the form of age. What is encrypted to it only this host can read.",
-			Help:        "It is the key to which the host's secrets are encrypted; the private one is in secrets.key, in its config folder. `age -r` encrypts to it, and `gatehouse backup create --recipient` makes backups that are opened with `--identity secrets.key`. kid is the key's thumbprint (RFC 7638).",
-		}, t.tell)}
+			Name: "auth_pubkey", Title: "Show this host's public key", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases: []string{"auth.get-pubkey"},
+			Description: "Returns this host's public key, as a JWK and in the format of age. Only this host can " +
+				"decrypt what is encrypted to it.",
+			Help: "The host's secrets are encrypted to this key; the private key is in secrets.key in its " +
+				"config folder. `age -r` encrypts to it, and `gatehouse backup create --recipient` makes backups " +
+				"that `--identity secrets.key` decrypts. kid is the key's thumbprint (RFC 7638).",
+		}, t.show)}
 		return t, nil
 	}
 }
 
 // Offer implements module.Module.
-func (t *teller) Offer(context.Context, module.Audience) (*module.Offer, error) { return &t.offer, nil }
+func (t *publicKey) Offer(context.Context, module.Audience) (*module.Offer, error) {
+	return &t.offer, nil
+}
 
 // Close implements module.Module.
-func (t *teller) Close(context.Context) error { return nil }
+func (t *publicKey) Close(context.Context) error { return nil }
 
 type keyOut struct {
 	Type  string `json:"kty"`
@@ -54,9 +60,9 @@ type keyOut struct {
 	Age   string `json:"age"`
 }
 
-func (t *teller) tell(context.Context, *tool.Call, struct{}) (keyOut, error) {
+func (t *publicKey) show(context.Context, *tool.Call, struct{}) (keyOut, error) {
 	if t.cfg.Recipient == nil {
-		return keyOut{}, tool.Refuse("unsupported", "this host keeps no key")
+		return keyOut{}, tool.Refuse("unsupported", "this host has no key")
 	}
 	public, err := t.cfg.Recipient()
 	if err != nil {
@@ -67,28 +73,28 @@ func (t *teller) tell(context.Context, *tool.Call, struct{}) (keyOut, error) {
 		return keyOut{}, err
 	}
 	x := base64.RawURLEncoding.EncodeToString(raw)
-	// The members that are needed, in the order of their names, without spaces.
+	// The required members in the order of their names, without spaces (RFC 7638).
 	sum := sha256.Sum256(fmt.Appendf(nil, `{"crv":"X25519","kty":"OKP","x":%q}`, x))
 	return keyOut{"OKP", "X25519", x, base64.RawURLEncoding.EncodeToString(sum[:]), "enc", public}, nil
 }
 
-// letters are those of Bech32, by what they stand for.
+// letters are the characters of Bech32, in the order of their values.
 const letters = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 
-// decode reads the 32 bytes of a key out of age1..., which age itself has
-// written: its checksum is not looked at.
+// decode returns the 32 bytes of a key in the format age1... It does not verify the
+// checksum, because age itself has written the key.
 func decode(public string) ([]byte, error) {
 	const checksum = 6
 	data, ok := strings.CutPrefix(public, "age1")
 	if !ok || len(data) < checksum {
-		return nil, fmt.Errorf("the key is none of age: %.20q", public)
+		return nil, fmt.Errorf("the key is not an age key: %.20q", public)
 	}
 	var raw []byte
 	bits, held := uint32(0), 0
 	for _, c := range []byte(data[:len(data)-checksum]) {
 		v := strings.IndexByte(letters, c)
 		if v < 0 {
-			return nil, fmt.Errorf("the key is none of age: %.20q", public)
+			return nil, fmt.Errorf("the key is not an age key: %.20q", public)
 		}
 		bits, held = bits<<5|uint32(v), held+5
 		if held >= 8 {

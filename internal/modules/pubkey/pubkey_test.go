@@ -37,7 +37,8 @@ func TestTheKeyIsThatOfAge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ecdh.X25519().NewPublicKey(raw); err != nil || k.Type != "OKP" || k.Curve != "X25519" || len(k.ID) != 43 || k.Age == "" {
+	if _, err := ecdh.X25519().NewPublicKey(raw); err != nil || k.Type != "OKP" || k.Curve != "X25519" ||
+		len(k.ID) != 43 || k.Age == "" {
 		t.Errorf("got %+v, %v", k, err)
 	}
 	if again, err := ask(t, s.Recipient); err != nil || again != k {

@@ -8,36 +8,38 @@ import (
 	"gatehouse/tool"
 )
 
-// pointerOf reads an address below gatehouse:///public. Each part of the tree
-// has exactly one: characters a path may hold stand for themselves, all others
-// are percent-encoded in upper case, and a slash in a name is ~1. Whatever else
-// would mean the same is refused, so that who compares addresses compares
-// parts of the tree.
+// pointerOf returns the pointer of an address below gatehouse:///public. Each part
+// of the tree has exactly one address: characters that are allowed in a path
+// stand for themselves, all others are percent-encoded in upper case, and a
+// slash in a name is ~1. Other spellings are refused, so that addresses can be
+// compared as strings.
 func pointerOf(uri string) (state.Pointer, error) {
 	rest, ok := strings.CutPrefix(uri, PublicURI)
 	if !ok || rest != "" && rest[0] != '/' {
-		return nil, absent(uri)
+		return nil, errNotFound(uri)
 	}
-	text, err := decoded(rest)
+	text, err := decode(rest)
 	if err != nil {
-		return nil, bad(uri, err)
+		return nil, errAddress(uri, err)
 	}
 	p, err := state.ParsePointer("/public" + text)
 	if err != nil {
-		return nil, bad(uri, err)
+		return nil, errAddress(uri, err)
 	}
 	return p, nil
 }
 
-func bad(uri string, err error) *tool.Refusal {
+func errAddress(uri string, err error) *tool.Refusal {
 	return &tool.Refusal{
-		Code: "invalid_arguments", Message: fmt.Sprintf("%.300q is no address of a part of the tree: %v", uri, err),
-		Next: "Append a JSON Pointer to " + PublicURI + "; percent-encode in upper case, and only what a path cannot hold.",
+		Code:    "invalid_arguments",
+		Message: fmt.Sprintf("%.300q is not an address of a part of the state tree: %v", uri, err),
+		Next: "Append a JSON Pointer to " + PublicURI + "; percent-encode in upper case, and only characters not " +
+			"allowed in a path.",
 	}
 }
 
-// plain are the characters that stand for themselves, besides letters and
-// digits: those of a path's segment, and the slash.
+// plain are the characters, besides letters and digits, that stand for
+// themselves: those of a path segment, and the slash.
 const plain = "-._~!$&'()*+,;=:@/"
 
 func isPlain(b byte) bool {
@@ -46,7 +48,7 @@ func isPlain(b byte) bool {
 
 const hex = "0123456789ABCDEF"
 
-func decoded(s string) (string, error) {
+func decode(s string) (string, error) {
 	var b strings.Builder
 	for i := 0; i < len(s); i++ {
 		if s[i] != '%' {
@@ -57,11 +59,11 @@ func decoded(s string) (string, error) {
 			continue
 		}
 		if i+2 >= len(s) {
-			return "", fmt.Errorf("a %% stands alone")
+			return "", fmt.Errorf("a %% without two hexadecimal digits")
 		}
 		high, low := strings.IndexByte(hex, s[i+1]), strings.IndexByte(hex, s[i+2])
 		if high < 0 || low < 0 {
-			return "", fmt.Errorf("%q is no character", s[i:i+3])
+			return "", fmt.Errorf("%q is not a percent-encoded byte", s[i:i+3])
 		}
 		c := byte(high<<4 | low)
 		if isPlain(c) {
@@ -73,8 +75,8 @@ func decoded(s string) (string, error) {
 	return b.String(), nil
 }
 
-// encoded writes a pointer's text as it stands in an address.
-func encoded(text string) string {
+// encode returns the text of a pointer in the form of an address.
+func encode(text string) string {
 	var b strings.Builder
 	for i := range len(text) {
 		if c := text[i]; isPlain(c) {

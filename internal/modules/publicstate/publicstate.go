@@ -1,6 +1,6 @@
-// Package publicstate is the host's own module that shows the state tree: as
-// resources that can be read, completed and subscribed to, each caller seeing
-// their own part, and as a text that tells a model where it is.
+// Package publicstate is the module that shows the state tree as resources, which
+// can be read, completed and subscribed to. Each caller sees the part that it
+// may see. A further resource is a text that describes the host to a model.
 package publicstate
 
 import (
@@ -15,95 +15,94 @@ import (
 	"gatehouse/tool"
 )
 
-// Addresses of what the module serves.
+// URIs of the resources.
 const (
 	PublicURI      = "gatehouse:///public"
 	PublicTemplate = "gatehouse:///public/{+pointer}"
 	PromptURI      = "gatehouse:///mcp/system-prompt"
 )
 
-// Members of _meta, of what is read and of updates.
+// Members of _meta in results of reads and in updates.
 const (
-	MetaRevision = "gatehouse/revision" // of what was read, or after the update
-	MetaFrom     = "gatehouse/from"     // the revision the update leads from
+	MetaRevision = "gatehouse/revision" // the revision that was read, or after the update
+	MetaFrom     = "gatehouse/from"     // the revision before the update
 	MetaPatch    = "gatehouse/patch"    // JSON Patch relative to the resource
-	MetaAgain    = "gatehouse/again"    // true: there is no patch, read again
+	MetaAgain    = "gatehouse/again"    // true means that there is no patch: read again
 )
 
-// readMost is how many bytes of the tree are read at once.
-const readMost = 8 << 20
+// maxRead is the number of bytes of the tree in one read.
+const maxRead = 8 << 20
 
 // Options of the module. Tree, Everything and Watches are needed.
 type Options struct {
 	Tree *state.Tree
-	// Everything reports whether a caller sees the whole public tree.
-	Everything func(who tool.Caller) bool
-	// Own are the mounts of which the others see some members only.
-	Own     []Own
-	Watches *Watches // those that are open, of all generations of the module
-	// Listed are the parts that have an entry of their own in the list of
-	// resources. The others are found by the template.
+	// SeesAll reports whether a caller sees the whole public tree.
+	SeesAll func(who tool.Caller) bool
+	// Restricted are the mounts of which other callers see some members only.
+	Restricted []RestrictedMount
+	Watches    *Watches // the open watches of all instances of the module
+	// Listed are the parts with an entry of their own in the list of resources.
+	// The others are available through the template.
 	Listed []Listed
-	// Prompt is the text that tells a model where it is; nil means none.
+	// Prompt returns the text that describes the host to a model; nil means none.
 	Prompt func(ctx context.Context, who tool.Caller) string
-	// PromptOf are the parts of the tree that the text is made of: when one
-	// changes, whoever follows the text is told to read it again.
+	// PromptOf are the parts of the tree from which the text is made: if one
+	// changes, subscribers of the text are told to read it again.
 	PromptOf []state.Pointer
 }
 
-// Listed is a part of the tree that is listed.
+// Listed is an entry in the list of resources.
 type Listed struct{ Name, Title, Description string }
 
-// Own is a mount whose value is an object with members that are not for
-// everybody.
-type Own struct {
+// RestrictedMount is a mount whose value is an object with members that only some
+// callers may see.
+type RestrictedMount struct {
 	At state.Pointer
-	// Sees gives what says whether a caller sees a member.
+	// Sees returns a function that reports whether a caller sees a member.
 	Sees func(who tool.Caller) func(key string, member any) bool
-	// Part, if it is set, decides instead of Sees, and gives as much of a
-	// member as the caller sees. It does not change the member itself, because
-	// that is shared.
+	// Part, if set, is used instead of Sees. Its function returns the part of a
+	// member that the caller sees. It must not change the member, which is shared.
 	Part func(who tool.Caller) func(key string, member any) (part any, sees bool)
 }
 
-// shown is one generation of the module.
-type shown struct {
+// publicState is one instance of the module.
+type publicState struct {
 	o       Options
 	offer   *module.Offer
 	closed  bool // guarded by Watches.mu
 	running sync.WaitGroup
 }
 
-// New returns what makes the module.
+// New returns what makes the module with options.
 func New(o Options) module.New {
 	return func(context.Context, module.Deps) (module.Module, error) {
-		m := &shown{o: o}
-		m.offer = m.offers()
+		m := &publicState{o: o}
+		m.offer = m.newOffer()
 		return m, nil
 	}
 }
 
-func (m *shown) offers() *module.Offer {
+func (m *publicState) newOffer() *module.Offer {
 	public := module.Resource{
 		URI: PublicURI, Name: "public", Title: "State of this host", MIME: "application/json",
-		Description: "What this host is and does at the moment, as JSON, as far as you may see it. Can be subscribed to.",
+		Description: "The state of this host as JSON, as far as you may see it. Supports subscriptions.",
 		Read:        m.read, Watch: m.watch, Each: true,
 	}
 	part := public
 	part.URI, part.Name, part.Title = PublicTemplate, "public part", "Part of the state of this host"
-	part.Description = "The value at a JSON Pointer below public. Can be subscribed to."
+	part.Description = "The value at a JSON Pointer below public. Supports subscriptions."
 	part.Complete = m.complete
 	offer := &module.Offer{Resources: []module.Resource{public}, Templates: []module.Resource{part}}
 	for _, one := range m.o.Listed {
 		r := public
-		r.URI, r.Name = PublicURI+encoded(state.Pointer{one.Name}.String()), one.Name
-		r.Title, r.Description = one.Title, one.Description+" Can be subscribed to."
+		r.URI, r.Name = PublicURI+encode(state.Pointer{one.Name}.String()), one.Name
+		r.Title, r.Description = one.Title, one.Description+" Supports subscriptions."
 		offer.Resources = append(offer.Resources, r)
 	}
 	if m.o.Prompt != nil {
 		offer.Resources = append(offer.Resources, module.Resource{
 			URI: PromptURI, Name: "system-prompt", Title: "Where you are", MIME: "text/plain",
-			Description: "What this host is, what it offers you and what to ask people before.",
+			Description: "What this host is, what it offers you, and what needs the agreement of a person.",
 			Read:        m.readPrompt, Watch: m.watchPrompt, Each: true,
 		})
 	}
@@ -111,11 +110,13 @@ func (m *shown) offers() *module.Offer {
 }
 
 // Offer implements module.Module.
-func (m *shown) Offer(context.Context, module.Audience) (*module.Offer, error) { return m.offer, nil }
+func (m *publicState) Offer(context.Context, module.Audience) (*module.Offer, error) {
+	return m.offer, nil
+}
 
 // Close ends all watches.
-func (m *shown) Close(ctx context.Context) error {
-	m.o.Watches.end(m)
+func (m *publicState) Close(ctx context.Context) error {
+	m.o.Watches.closeAll(m)
 	ended := make(chan struct{})
 	go func() {
 		m.running.Wait()
@@ -129,8 +130,8 @@ func (m *shown) Close(ctx context.Context) error {
 	}
 }
 
-// read gives a part of the tree with its revision.
-func (m *shown) read(_ context.Context, c *tool.Call) (tool.Result, error) {
+// read returns a part of the tree with its revision.
+func (m *publicState) read(_ context.Context, c *tool.Call) (tool.Result, error) {
 	at, err := pointerOf(c.Name)
 	if err != nil {
 		return tool.Result{}, err
@@ -141,16 +142,16 @@ func (m *shown) read(_ context.Context, c *tool.Call) (tool.Result, error) {
 		return v.Mark()
 	})
 	if !v.Found {
-		return tool.Result{}, absent(c.Name)
+		return tool.Result{}, errNotFound(c.Name)
 	}
 	text, err := pretty(v)
 	if err != nil {
 		return tool.Result{}, err
 	}
-	if len(text) > readMost {
+	if len(text) > maxRead {
 		return tool.Result{}, &tool.Refusal{
-			Code: "too_large", Message: fmt.Sprintf("%s has more than %d bytes", c.Name, readMost),
-			Next: "Read a part of it: append /name to the address.",
+			Code: "too_large", Message: fmt.Sprintf("%s has more than %d bytes", c.Name, maxRead),
+			Next: "Read a part of it: append /name to the URI.",
 		}
 	}
 	return tool.Result{
@@ -159,8 +160,12 @@ func (m *shown) read(_ context.Context, c *tool.Call) (tool.Result, error) {
 	}, nil
 }
 
-func absent(uri string) *tool.Refusal {
-	return &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is nothing at %.300q", uri), Next: "Read " + PublicURI + " to see what there is."}
+func errNotFound(uri string) *tool.Refusal {
+	return &tool.Refusal{
+		Code:    "not_found",
+		Message: fmt.Sprintf("the state tree has no value at %.300q", uri),
+		Next:    "Read " + PublicURI + " to find its parts.",
+	}
 }
 
 func pretty(v state.View) (string, error) {
@@ -175,9 +180,10 @@ func pretty(v state.View) (string, error) {
 	return out.String(), nil
 }
 
-// quote writes a revision, in which nothing needs escaping.
+// quote returns a revision as a JSON string. A revision has no characters that
+// need escaping.
 func quote(r state.Revision) json.RawMessage { return json.RawMessage(`"` + r + `"`) }
 
-func (m *shown) readPrompt(ctx context.Context, c *tool.Call) (tool.Result, error) {
+func (m *publicState) readPrompt(ctx context.Context, c *tool.Call) (tool.Result, error) {
 	return tool.Result{Content: []tool.Content{tool.TextResource(c.Name, "text/plain", m.o.Prompt(ctx, c.Caller))}}, nil
 }

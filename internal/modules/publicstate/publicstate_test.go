@@ -16,9 +16,9 @@ import (
 	"gatehouse/tool"
 )
 
-// room is the module over a tree with a mount for everybody and one of which
+// fixture is the module on a tree with a mount for every caller and one of which
 // each sees what is theirs.
-type room struct {
+type fixture struct {
 	t       testing.TB
 	tree    *state.Tree
 	offer   *module.Offer
@@ -32,9 +32,9 @@ type thing struct {
 	N     int    `json:"n"`
 }
 
-func options(t testing.TB) (Options, *room) {
+func options(t testing.TB) (Options, *fixture) {
 	t.Helper()
-	r := &room{t: t, tree: state.New(state.Options{}), watches: new(Watches)}
+	r := &fixture{t: t, tree: state.New(state.Options{}), watches: new(Watches)}
 	var err error
 	if r.info, err = state.Attach[map[string]any](t.Context(), r.tree, "/public/info", state.Live); err != nil {
 		t.Fatal(err)
@@ -47,23 +47,28 @@ func options(t testing.TB) (Options, *room) {
 		t.Fatal(err)
 	}
 	private.Set(t.Context(), "hidden")
-	r.info.Set(t.Context(), map[string]any{"name": "gate", "a/b": map[string]any{"~": 1, "é ?": []int{7, 8}}, "list": []string{"x"}})
+	r.info.Set(
+		t.Context(),
+		map[string]any{"name": "gate", "a/b": map[string]any{"~": 1, "é ?": []int{7, 8}}, "list": []string{"x"}},
+	)
 	r.things.Set(t.Context(), map[string]thing{"1": {"ann", 1}, "2": {"bob", 2}})
 	return Options{
 		Tree: r.tree, Watches: r.watches,
-		Everything: func(who tool.Caller) bool { return who.Principal == "root" },
-		Own: []Own{{At: state.Pointer{"public", "things"}, Sees: func(who tool.Caller) func(string, any) bool {
-			return func(_ string, m any) bool {
-				c, _ := m.(map[string]any)
-				return c["owner"] == who.Principal
-			}
-		}}},
+		SeesAll: func(who tool.Caller) bool { return who.Principal == "root" },
+		Restricted: []RestrictedMount{
+			{At: state.Pointer{"public", "things"}, Sees: func(who tool.Caller) func(string, any) bool {
+				return func(_ string, m any) bool {
+					c, _ := m.(map[string]any)
+					return c["owner"] == who.Principal
+				}
+			}},
+		},
 		Prompt:   func(_ context.Context, who tool.Caller) string { return "for " + who.Principal },
 		PromptOf: []state.Pointer{{"public", "info", "name"}, {"private", "p"}},
 	}, r
 }
 
-func newRoom(t testing.TB) *room {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 	o, r := options(t)
 	m, err := New(o)(t.Context(), module.Deps{})
@@ -85,7 +90,7 @@ func as(name string) tool.Caller {
 	return tool.Caller{Principal: name, Context: "default", Owner: name + "/default"}
 }
 
-func (r *room) read(who, uri string) (string, error) {
+func (r *fixture) read(who, uri string) (string, error) {
 	c := moduletest.NewCall(r.t)
 	c.Name, c.Caller = uri, as(who)
 	res, err := r.offer.Templates[0].Read(r.t.Context(), &c.Call)
@@ -108,7 +113,7 @@ func TestContract(t *testing.T) {
 }
 
 func TestEveryoneReadsTheirOwn(t *testing.T) {
-	r := newRoom(t)
+	r := newFixture(t)
 	const info = `"info": {"a/b": {"~": 1,"é ?": [7,8]},"list": ["x"],"name": "gate"}`
 	for _, c := range []struct{ who, uri, want string }{
 		{"ann", "", `{` + info + `,"things": {"1": {"n": 1,"owner": "ann"}}}`},
@@ -128,7 +133,7 @@ func TestEveryoneReadsTheirOwn(t *testing.T) {
 }
 
 func TestWhatIsNotThereAndWhatIsNoAddress(t *testing.T) {
-	r := newRoom(t)
+	r := newFixture(t)
 	for uri, code := range map[string]string{
 		PublicURI + "X":                       "not_found",
 		"gatehouse:///private":                "not_found",
@@ -143,7 +148,7 @@ func TestWhatIsNotThereAndWhatIsNoAddress(t *testing.T) {
 		PublicURI + "/info/list/1":            "not_found",
 		PublicURI + "/info/list/00":           "not_found",
 		PublicURI + "/info/":                  "not_found",
-		PublicURI + "/things/2":               "not_found", // somebody else's
+		PublicURI + "/things/2":               "not_found", // another caller's
 		PublicURI + "/things/2/n":             "not_found",
 		PublicURI + "/info/%6Eame":            "invalid_arguments", // another way to write name
 		PublicURI + "/info%2Fname":            "invalid_arguments",
@@ -172,11 +177,11 @@ func FuzzAddress(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, s string) {
 		p, err := pointerOf(PublicURI + s)
-		if err == nil && PublicURI+encoded(p[1:].String()) != PublicURI+s {
-			t.Fatalf("%q is %q, whose address is %q", s, p, encoded(p[1:].String()))
+		if err == nil && PublicURI+encode(p[1:].String()) != PublicURI+s {
+			t.Fatalf("%q is %q, whose address is %q", s, p, encode(p[1:].String()))
 		}
 		if p, err := state.ParsePointer(s); err == nil && len(p) < state.MaxDepth {
-			if q, err := pointerOf(PublicURI + encoded(s)); err != nil || q[1:].String() != s {
+			if q, err := pointerOf(PublicURI + encode(s)); err != nil || q[1:].String() != s {
 				t.Fatalf("%q: %q, %v", s, q, err)
 			}
 		}
@@ -184,7 +189,7 @@ func FuzzAddress(f *testing.F) {
 }
 
 func TestCompletionProposesWhatTheCallerSees(t *testing.T) {
-	r := newRoom(t)
+	r := newFixture(t)
 	for _, c := range []struct{ who, typed, want string }{
 		{"ann", "", "info things"},
 		{"ann", "in", "info"},
@@ -217,7 +222,7 @@ type ear struct {
 	stop func()
 }
 
-func (r *room) watch(who, uri string) *ear {
+func (r *fixture) watch(who, uri string) *ear {
 	r.t.Helper()
 	e := &ear{t: r.t, told: make(chan json.RawMessage, 100)}
 	stop, err := r.offer.Templates[0].Watch(as(who), uri, func(meta json.RawMessage) { e.told <- meta })
@@ -263,15 +268,22 @@ func (e *ear) quiet() {
 // of the rest.
 func TestWatchesTellNobodyWhatIsNotTheirs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t)
-		root, ann, part, own := r.watch("root", PublicURI), r.watch("ann", PublicURI), r.watch("ann", PublicURI+"/info"), r.watch("ann", PublicURI+"/things/1")
+		r := newFixture(t)
+		root, ann, part, own := r.watch(
+			"root", PublicURI,
+		), r.watch("ann", PublicURI), r.watch("ann", PublicURI+"/info"), r.watch("ann", PublicURI+"/things/1")
 		eve := r.watch("eve", PublicURI+"/things")
 		state.Put(t.Context(), r.things, "2", thing{"bob", 9})
 		state.Put(t.Context(), r.info, "name", any("new"))
-		if u := root.next(); string(u.Patch) != `[{"op":"replace","path":"/info/name","value":"new"},{"op":"replace","path":"/things/2/n","value":9}]` || u.Again || u.From == "" {
+		if u := root.next(); string(
+			u.Patch,
+		) != `[{"op":"replace","path":"/info/name","value":"new"},{"op":"replace","path":"/things/2/n","value":9}]` ||
+			u.Again ||
+			u.From == "" {
 			t.Errorf("root is told %+v", u)
 		}
-		if u := ann.next(); string(u.Patch) != `[{"op":"replace","path":"/info/name","value":"new"}]` || u.Again || u.From == "" {
+		if u := ann.next(); string(u.Patch) != `[{"op":"replace","path":"/info/name","value":"new"}]` || u.Again ||
+			u.From == "" {
 			t.Errorf("ann is told %+v", u)
 		}
 		if u := part.next(); string(u.Patch) != `[{"op":"replace","path":"/name","value":"new"}]` || u.Again {
@@ -304,7 +316,7 @@ func TestWatchesTellNobodyWhatIsNotTheirs(t *testing.T) {
 // also for callers who see a part.
 func TestPatchesFitWhatEachHasRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t)
+		r := newFixture(t)
 		revision := func(who tool.Caller) string {
 			t.Helper()
 			c := moduletest.NewCall(t)
@@ -330,7 +342,8 @@ func TestPatchesFitWhatEachHasRead(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer stop()
-		if u := e.next(); u.From != before || string(u.Patch) != `[{"op":"replace","path":"/1/n","value":78}]` || u.Revision != revision(ann) {
+		if u := e.next(); u.From != before || string(u.Patch) != `[{"op":"replace","path":"/1/n","value":78}]` ||
+			u.Revision != revision(ann) {
 			t.Errorf("ann, who read %s, is told %+v and now reads %s", before, u, revision(ann))
 		}
 		e.quiet()
@@ -344,8 +357,8 @@ func TestSightThatChanges(t *testing.T) {
 		o, r := options(t)
 		var also atomic.Value
 		also.Store("")
-		own := o.Own[0].Sees
-		o.Own[0].Sees = func(who tool.Caller) func(string, any) bool {
+		own := o.Restricted[0].Sees
+		o.Restricted[0].Sees = func(who tool.Caller) func(string, any) bool {
 			mine := own(who)
 			return func(key string, m any) bool { return mine(key, m) || key == also.Load() }
 		}
@@ -362,12 +375,12 @@ func TestSightThatChanges(t *testing.T) {
 		}
 		ann := r.watch("ann", PublicURI+"/things")
 		also.Store("2")
-		r.watches.Look()
+		r.watches.Recheck()
 		if u := ann.next(); string(u.Patch) != `[{"op":"add","path":"/2","value":{"n":2,"owner":"bob"}}]` {
 			t.Errorf("told %+v", u)
 		}
 		also.Store("")
-		r.watches.Look()
+		r.watches.Recheck()
 		if u := ann.next(); string(u.Patch) != `[{"op":"remove","path":"/2"}]` {
 			t.Errorf("told %+v", u)
 		}
@@ -380,7 +393,7 @@ func TestSightThatChanges(t *testing.T) {
 }
 
 func TestWhatCannotBeWatched(t *testing.T) {
-	r := newRoom(t)
+	r := newFixture(t)
 	for _, uri := range []string{PublicURI + "X", PublicURI + "/~2", PublicURI + "/things/2", "gatehouse:///private/p"} {
 		if _, err := r.offer.Templates[0].Watch(as("ann"), uri, func(json.RawMessage) {}); err == nil {
 			t.Errorf("%s can be watched", uri)
@@ -390,7 +403,7 @@ func TestWhatCannotBeWatched(t *testing.T) {
 
 func TestSyncTellsAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t)
+		r := newFixture(t)
 		ann, bob := r.watch("ann", PublicURI+"/info/name"), r.watch("bob", PublicURI+"/info")
 		other := as("ann")
 		other.Session = "elsewhere"
@@ -426,7 +439,7 @@ func TestSyncTellsAtOnce(t *testing.T) {
 }
 
 func TestPrompt(t *testing.T) {
-	r := newRoom(t)
+	r := newFixture(t)
 	c := moduletest.NewCall(t)
 	c.Name, c.Caller = PromptURI, as("ann")
 	res, err := r.offer.Resources[1].Read(t.Context(), &c.Call)
@@ -435,13 +448,15 @@ func TestPrompt(t *testing.T) {
 	}
 }
 
-// Whoever follows the text is told to read it again when what it is made of
+// A subscriber of the text is told to read it again when what it is made of
 // has changed, and at no other time; what is private in it is not told.
 func TestThePromptIsToldToBeReadAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t)
+		r := newFixture(t)
 		said := make(chan string, 10)
-		stop, err := r.offer.Resources[1].Watch(as("ann"), PromptURI, func(meta json.RawMessage) { said <- string(meta) })
+		stop, err := r.offer.Resources[1].Watch(
+			as("ann"), PromptURI, func(meta json.RawMessage) { said <- string(meta) },
+		)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -470,10 +485,10 @@ func TestThePromptIsToldToBeReadAgain(t *testing.T) {
 }
 
 // What happens between reading and subscribing is told, in a patch for what
-// was read, to the first who watches and to those who come later.
+// was read, to the first subscriber and to later ones.
 func TestNothingIsLostBetweenReadingAndSubscribing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := newRoom(t)
+		r := newFixture(t)
 		in := func(session string) tool.Caller {
 			who := as("ann")
 			who.Session = session
@@ -503,14 +518,16 @@ func TestNothingIsLostBetweenReadingAndSubscribing(t *testing.T) {
 		read := revisionOf(one)
 		state.Put(t.Context(), r.info, "name", any("between"))
 		first := follow(one)
-		if u := first.next(); u.From != read || string(u.Patch) != `[{"op":"replace","path":"/name","value":"between"}]` {
+		if u := first.next(); u.From != read ||
+			string(u.Patch) != `[{"op":"replace","path":"/name","value":"between"}]` {
 			t.Fatalf("the first, who read %s, is told %+v", read, u)
 		}
 		read = revisionOf(two)
 		state.Put(t.Context(), r.info, "name", any("while the first follows"))
 		first.next()
 		second := follow(two)
-		if u := second.next(); u.From != read || string(u.Patch) != `[{"op":"replace","path":"/name","value":"while the first follows"}]` {
+		if u := second.next(); u.From != read ||
+			string(u.Patch) != `[{"op":"replace","path":"/name","value":"while the first follows"}]` {
 			t.Fatalf("the second, who read %s, is told %+v", read, u)
 		}
 		state.Put(t.Context(), r.info, "name", any("within a window"))
@@ -550,14 +567,14 @@ func TestNothingIsLostBetweenReadingAndSubscribing(t *testing.T) {
 }
 
 func TestReadingsAreForgotten(t *testing.T) {
-	r := newRoom(t)
-	for i := range 2 * mostSeen {
+	r := newFixture(t)
+	for i := range 2 * maxReads {
 		r.watches.read(as("ann"), PublicURI+strings.Repeat("x", i), func() state.Mark { return state.Mark{} })
 	}
 	if r.watches.lastRead(as("ann"), PublicURI+"/never") != state.Unknown {
 		t.Error("who may have read something is taken for one that has not")
 	}
-	if n := len(r.watches.seen); n != mostSeen {
+	if n := len(r.watches.lastReads); n != maxReads {
 		t.Fatalf("%d readings are remembered", n)
 	}
 }

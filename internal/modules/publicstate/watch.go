@@ -11,54 +11,54 @@ import (
 	"gatehouse/tool"
 )
 
-// watching is one watch: one client's subscription to the tree. A goroutine
-// passes on what it tells, while there is something to tell.
-type watching struct {
-	of      *shown
+// subscription is one client's subscription to a part of the tree. A goroutine
+// sends its updates; it runs only while there are updates.
+type subscription struct {
+	of      *publicState
 	by      client
 	uri     string
 	sub     *state.Sub
 	whole   bool // the caller sees all of it
-	text    bool // a text is made of it, which is to be read again
+	text    bool // the subscription is to a text made of the part, which must be read again
 	changed func(json.RawMessage)
-	pokes   atomic.Int32 // since the goroutine last looked; it lives while there are some
+	pending atomic.Int32 // notifications since the goroutine last read updates; it runs while there are some
 }
 
-// client is whose watch it is, as far as that is known. Clients of one
-// principal that have no session and go by one name cannot be told apart.
+// client identifies the client of a subscription. Clients of one principal that
+// have no session and the same name cannot be distinguished.
 type client struct{ owner, session, name string }
 
 func clientOf(who tool.Caller) client { return client{who.Owner, who.Session, who.Client} }
 
-// watch implements module.Watch. It begins with what the client last read, so
-// that nothing between reading and subscribing is lost.
-func (m *shown) watch(who tool.Caller, uri string, changed func(json.RawMessage)) (stop func(), err error) {
+// watch implements module.Watch. It begins at the revision that the client last
+// read, so that no change between reading and subscribing is lost.
+func (m *publicState) watch(who tool.Caller, uri string, changed func(json.RawMessage)) (stop func(), err error) {
 	at, err := pointerOf(uri)
 	if err != nil {
 		return nil, err
 	}
-	sight := m.o.sight(who, at)
+	sight := m.o.visibility(who, at)
 	if sight != nil && !m.o.Tree.See(at, sight).Found {
-		return nil, absent(uri)
+		return nil, errNotFound(uri)
 	}
 	sub, _, err := m.o.Tree.Follow(at, m.o.Watches.lastRead(who, uri), sight)
 	if err != nil {
 		return nil, tool.Refuse("unsupported", "%v", err)
 	}
-	w := &watching{of: m, by: clientOf(who), uri: uri, sub: sub, whole: sight == nil, changed: changed}
-	if err := m.o.Watches.begin(w); err != nil {
+	w := &subscription{of: m, by: clientOf(who), uri: uri, sub: sub, whole: sight == nil, changed: changed}
+	if err := m.o.Watches.add(w); err != nil {
 		return nil, err
 	}
-	return func() { m.o.Watches.stop(w) }, nil
+	return func() { m.o.Watches.remove(w) }, nil
 }
 
-// watchPrompt implements module.Watch for the text that is made of some parts
-// of the tree. Its tools are told of as those of any list.
-func (m *shown) watchPrompt(who tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
-	var all []*watching
+// watchPrompt implements module.Watch for the text that is made of some parts of
+// the tree. Changes of the tools in the text are reported by list_changed.
+func (m *publicState) watchPrompt(who tool.Caller, uri string, changed func(json.RawMessage)) (func(), error) {
+	var all []*subscription
 	stop := func() {
 		for _, w := range all {
-			m.o.Watches.stop(w)
+			m.o.Watches.remove(w)
 		}
 	}
 	for _, at := range m.o.PromptOf {
@@ -67,8 +67,8 @@ func (m *shown) watchPrompt(who tool.Caller, uri string, changed func(json.RawMe
 			stop()
 			return nil, tool.Refuse("unsupported", "%v", err)
 		}
-		w := &watching{of: m, by: clientOf(who), uri: uri, sub: sub, whole: true, text: true, changed: changed}
-		if err := m.o.Watches.begin(w); err != nil {
+		w := &subscription{of: m, by: clientOf(who), uri: uri, sub: sub, whole: true, text: true, changed: changed}
+		if err := m.o.Watches.add(w); err != nil {
 			stop()
 			return nil, err
 		}
@@ -77,37 +77,38 @@ func (m *shown) watchPrompt(who tool.Caller, uri string, changed func(json.RawMe
 	return stop, nil
 }
 
-// poke has the updates passed on. It is called with the tree locked.
-func (w *watching) poke() {
-	if w.pokes.Add(1) == 1 {
+// notify starts to send the updates. It is called with the tree locked, so that it
+// must not read the tree itself.
+func (w *subscription) notify() {
+	if w.pending.Add(1) == 1 {
 		w.of.running.Go(w.run)
 	}
 }
 
-// run passes on updates until there are none.
-func (w *watching) run() {
+// run sends updates until there are none.
+func (w *subscription) run() {
 	for {
-		n := w.pokes.Load()
+		n := w.pending.Load()
 		for u, ok := w.sub.Take(); ok; u, ok = w.sub.Take() {
-			w.tell(u)
+			w.send(u)
 		}
-		if w.pokes.CompareAndSwap(n, 0) {
+		if w.pending.CompareAndSwap(n, 0) {
 			return
 		}
 	}
 }
 
-func (w *watching) tell(u state.Update) {
+func (w *subscription) send(u state.Update) {
 	switch {
 	case !w.text:
 		w.changed(w.meta(u))
-	case u.Again || len(u.Patch) > 0: // and not merely up to date
+	case u.Again || len(u.Patch) > 0: // a change, and not only a new revision
 		w.changed(json.RawMessage(`{"` + MetaAgain + `":true}`))
 	}
 }
 
-// meta is what an update says of itself.
-func (w *watching) meta(u state.Update) json.RawMessage {
+// meta returns the _meta of an update.
+func (w *subscription) meta(u state.Update) json.RawMessage {
 	meta := map[string]json.RawMessage{MetaRevision: quote(u.Revision)}
 	patch, err := u.Patch.MarshalJSON()
 	if u.Again || err != nil {
@@ -115,84 +116,84 @@ func (w *watching) meta(u state.Update) json.RawMessage {
 	} else {
 		meta[MetaFrom], meta[MetaPatch] = quote(u.From), patch
 	}
-	b, _ := json.Marshal(meta) // of texts and of JSON that was written here
+	b, _ := json.Marshal(meta) // cannot fail: strings and JSON made here
 	return b
 }
 
-// Watches are those that are open. The zero value is ready; safe for
-// concurrent use.
+// Watches are the open subscriptions. The zero value is ready to use. It is safe
+// for concurrent use.
 type Watches struct {
-	mu     sync.Mutex // taken before the tree is locked
-	open   int
-	by     map[session]map[*watching]struct{}
-	seen   map[reading]shownTo // what was read last
-	forgot bool                // some readings are not remembered any more
+	mu        sync.Mutex // acquired before the lock of the tree
+	open      int
+	bySession map[session]map[*subscription]struct{}
+	lastReads map[readKey]readState // the last read of each client and URI
+	forgot    bool                  // some reads are no longer remembered
 }
 
-// session are the watches that a call of one session brings up to date.
+// session is the key of the subscriptions that a call in a session brings up to
+// date.
 type session struct{ owner, id string }
 
-// reading is one client's reading of one address.
-type reading struct {
+// readKey is the key of a client's last read of one URI.
+type readKey struct {
 	client
 	uri string
 }
 
-// shownTo is what those who go by one name were shown.
-type shownTo struct {
+// readState is what the clients with one readKey have read.
+type readState struct {
 	last state.Mark
-	// several says that they were shown more than one state, and that there
-	// is no session to say by which of them which one was read.
+	// several means that they have read more than one state, and that without a
+	// session it is not known which client has read which.
 	several bool
 }
 
-// mostSeen are how many readings are remembered.
-const mostSeen = 16384
+// maxReads is the number of reads that are remembered.
+const maxReads = 16384
 
-// read notes what a client has read. Its watches of the same address are
-// brought up to date, so that the next patch leads from what was read.
+// read records what a client has read, and brings its subscriptions to the same
+// URI up to date, so that the next patch applies to what was read.
 func (x *Watches) read(who tool.Caller, uri string, read func() state.Mark) {
 	by := clientOf(who)
 	x.mu.Lock()
-	for w := range x.by[session{by.owner, by.session}] {
+	for w := range x.bySession[session{by.owner, by.session}] {
 		if w.uri == uri && w.by == by {
 			w.sub.Flush(false)
 		}
 	}
 	x.mu.Unlock()
-	now := shownTo{last: read()}
+	now := readState{last: read()}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if x.seen == nil {
-		x.seen = make(map[reading]shownTo)
+	if x.lastReads == nil {
+		x.lastReads = make(map[readKey]readState)
 	}
-	key := reading{by, uri}
-	was, again := x.seen[key]
-	for old := range x.seen { // any one
-		if again || len(x.seen) < mostSeen {
+	key := readKey{by, uri}
+	was, again := x.lastReads[key]
+	for old := range x.lastReads { // any one
+		if again || len(x.lastReads) < maxReads {
 			break
 		}
-		delete(x.seen, old)
+		delete(x.lastReads, old)
 		x.forgot = true
 	}
 	now.several = again && by.session == "" && (was.several || was.last != now.last)
-	x.seen[key] = now
+	x.lastReads[key] = now
 }
 
-// lastRead is what a client was shown when it last read an address; zero for
-// one that has not.
+// lastRead returns what a client last read at a URI, or the zero Mark.
 func (x *Watches) lastRead(who tool.Caller, uri string) state.Mark {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	was, ok := x.seen[reading{clientOf(who), uri}]
+	was, ok := x.lastReads[readKey{clientOf(who), uri}]
 	if was.several || !ok && x.forgot {
 		return state.Unknown
 	}
 	return was.last
 }
 
-// begin opens a watch, or closes its subscription where none can be opened.
-func (x *Watches) begin(w *watching) error {
+// add adds a subscription, or closes it if the module is closing.
+func (x *Watches) add(w *subscription) error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if w.of.closed {
@@ -200,44 +201,44 @@ func (x *Watches) begin(w *watching) error {
 		return tool.Refuse("unsupported", "the module is closing")
 	}
 	key := session{w.by.owner, w.by.session}
-	if x.by == nil {
-		x.by = make(map[session]map[*watching]struct{})
+	if x.bySession == nil {
+		x.bySession = make(map[session]map[*subscription]struct{})
 	}
-	if x.by[key] == nil {
-		x.by[key] = make(map[*watching]struct{})
+	if x.bySession[key] == nil {
+		x.bySession[key] = make(map[*subscription]struct{})
 	}
-	x.by[key][w] = struct{}{}
+	x.bySession[key][w] = struct{}{}
 	x.open++
-	w.sub.OnReady(w.poke)
+	w.sub.OnReady(w.notify)
 	return nil
 }
 
-// stop closes a watch; safe to call twice.
-func (x *Watches) stop(w *watching) {
+// remove closes a subscription. It may be called twice.
+func (x *Watches) remove(w *subscription) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.close(w)
 }
 
-// close closes a watch. x.mu is held.
-func (x *Watches) close(w *watching) {
+// close closes a subscription. x.mu is held.
+func (x *Watches) close(w *subscription) {
 	key := session{w.by.owner, w.by.session}
-	if _, there := x.by[key][w]; !there {
+	if _, there := x.bySession[key][w]; !there {
 		return
 	}
 	w.sub.Close()
 	x.open--
-	if delete(x.by[key], w); len(x.by[key]) == 0 {
-		delete(x.by, key)
+	if delete(x.bySession[key], w); len(x.bySession[key]) == 0 {
+		delete(x.bySession, key)
 	}
 }
 
-// end closes the watches of one generation.
-func (x *Watches) end(of *shown) {
+// closeAll closes the subscriptions of one instance of the module.
+func (x *Watches) closeAll(of *publicState) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	of.closed = true
-	for _, all := range x.by {
+	for _, all := range x.bySession {
 		for w := range all {
 			if w.of == of {
 				x.close(w)
@@ -246,22 +247,20 @@ func (x *Watches) end(of *shown) {
 	}
 }
 
-// Sync brings the watches of a session, or of an owner's clients that have
-// none, up to date at once: each is told what has changed, or the revision
-// alone.
+// Sync brings the subscriptions of a session, or of an owner's clients without a
+// session, up to date at once: it sends each the changes, or the revision alone.
 func (x *Watches) Sync(owner, id string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for w := range x.by[session{owner, id}] {
+	for w := range x.bySession[session{owner, id}] {
 		w.sub.Flush(true)
 	}
 }
 
-// Flush passes on what has changed, to all watches. It returns when that has
-// been done or ctx is done.
+// Flush sends all pending updates. It returns when they are sent or ctx is done.
 func (x *Watches) Flush(ctx context.Context) {
 	x.mu.Lock()
-	for _, all := range x.by {
+	for _, all := range x.bySession {
 		for w := range all {
 			w.sub.Flush(false)
 		}
@@ -269,7 +268,7 @@ func (x *Watches) Flush(ctx context.Context) {
 	x.mu.Unlock()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	for x.telling() {
+	for x.sending() {
 		select {
 		case <-ctx.Done():
 			return
@@ -278,13 +277,13 @@ func (x *Watches) Flush(ctx context.Context) {
 	}
 }
 
-// telling reports whether something is being passed on.
-func (x *Watches) telling() bool {
+// sending reports whether an update is being sent.
+func (x *Watches) sending() bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, all := range x.by {
+	for _, all := range x.bySession {
 		for w := range all {
-			if w.pokes.Load() > 0 {
+			if w.pending.Load() > 0 {
 				return true
 			}
 		}
@@ -292,12 +291,12 @@ func (x *Watches) telling() bool {
 	return false
 }
 
-// Look has what callers see compared with what they were told, because what
-// they may see is another now.
-func (x *Watches) Look() {
+// Recheck compares what callers may see now with what they were sent, after the
+// permissions have changed.
+func (x *Watches) Recheck() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	for _, all := range x.by {
+	for _, all := range x.bySession {
 		for w := range all {
 			if !w.whole {
 				w.sub.Look()
@@ -306,12 +305,12 @@ func (x *Watches) Look() {
 	}
 }
 
-// Split takes an owner apart into principal and context.
+// Split splits an owner into principal and context.
 func Split(owner string) (principal, scope string) {
 	return tool.SplitOwner(owner)
 }
 
-// Len is how many watches are open.
+// Len returns the number of open subscriptions.
 func (x *Watches) Len() int {
 	x.mu.Lock()
 	defer x.mu.Unlock()

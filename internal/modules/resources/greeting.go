@@ -8,7 +8,7 @@ import (
 	"gatehouse/tool"
 )
 
-// Greeting makes the module with the one prompt of the default context.
+// Greeting makes the module with the prompt of the default context.
 func Greeting(context.Context, module.Deps) (module.Module, error) { return greeting{}, nil }
 
 type greeting struct{}
@@ -18,8 +18,10 @@ func (greeting) Close(context.Context) error { return nil }
 func (greeting) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	return &module.Offer{Prompts: []module.Prompt{{
 		Name: "greeting", Title: "Greeting", Description: "Asks for a greeting by name.",
-		Args: []module.PromptArg{{Name: "name", Title: "Name", Description: "The name of the person to greet.", Required: true}},
-		Get:  greet,
+		Args: []module.PromptArg{
+			{Name: "name", Title: "Name", Description: "The name of the person to greet.", Required: true},
+		},
+		Get: greet,
 	}}}, nil
 }
 
@@ -30,6 +32,8 @@ func greet(_ context.Context, c *tool.Call) (tool.Result, error) {
 	}
 	return tool.Result{
 		Description: "A greeting for " + in.Name,
-		Messages:    []tool.Message{{Role: "user", Content: tool.Text("Greet " + in.Name + " by name and offer your help.")}},
+		Messages: []tool.Message{
+			{Role: "user", Content: tool.Text("Greet " + in.Name + " by name and offer your help.")},
+		},
 	}, nil
 }

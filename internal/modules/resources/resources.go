@@ -1,5 +1,5 @@
-// Package resources is the host's own module: what every view holds besides the
-// tools, the help of each of them and the long outputs kept for a while.
+// Package resources is the module with the resources of every view: the help of each
+// tool, and outputs that were too long for a result.
 package resources
 
 import (
@@ -16,53 +16,54 @@ import (
 	"gatehouse/tool"
 )
 
-// Addresses of what the module serves.
+// URI templates of the resources.
 const (
 	SpoolTemplate = "gatehouse:///spool/{handle}{?offset}"
 	HelpTemplate  = "gatehouse:///help/{tool}"
 )
 
-// pageBytes of a spooled output are read at once.
+// pageBytes is the number of bytes of an output in one read.
 const pageBytes = 32_000
 
-// Help finds the definition of a tool by its name in a caller's view, and
-// lists the names.
+// Help finds the definition of a tool by its name in a caller's view, and lists the
+// names.
 type Help struct {
 	Find  func(ctx context.Context, who tool.Caller, name string) (*tool.Def, bool)
 	Names func(ctx context.Context, who tool.Caller) []string
 }
 
-type house struct {
+type builtin struct {
 	spool *spool.Spool
 	help  Help
 }
 
-// New returns what makes the module.
+// New returns what makes the module with a spool and the help of tools.
 func New(sp *spool.Spool, help Help) module.New {
 	return func(context.Context, module.Deps) (module.Module, error) {
-		return &house{sp, help}, nil
+		return &builtin{sp, help}, nil
 	}
 }
 
-func (h *house) Close(context.Context) error { return nil }
+func (h *builtin) Close(context.Context) error { return nil }
 
-func (h *house) Offer(context.Context, module.Audience) (*module.Offer, error) {
+func (h *builtin) Offer(context.Context, module.Audience) (*module.Offer, error) {
 	return &module.Offer{Templates: []module.Resource{
 		{
 			URI: HelpTemplate, Name: "help", Title: "Help for one tool", MIME: "text/markdown",
-			Description: "What a tool does, takes and gives, in full.",
+			Description: "The full description of a tool, its arguments and its result.",
 			Read:        h.readHelp, Complete: h.completeHelp,
 		},
 		{
 			URI: SpoolTemplate, Name: "spool", Title: "Long output", MIME: "text/plain",
-			Description: "Output that was too long for its result. Read on at the offset the text ends with.",
+			Description: "Output that was too long for its result. To read on, use the offset at the end of the text.",
 			Read:        h.readSpool,
 		},
 	}}, nil
 }
 
-// readSpool reads a page of an output; its end says where the next begins.
-func (h *house) readSpool(_ context.Context, c *tool.Call) (tool.Result, error) {
+// readSpool reads a page of an output. The text ends with the offset of the next
+// page.
+func (h *builtin) readSpool(_ context.Context, c *tool.Call) (tool.Result, error) {
 	var in struct{ Handle, Offset string }
 	if err := json.Unmarshal(c.Args, &in); err != nil {
 		return tool.Result{}, err
@@ -73,7 +74,7 @@ func (h *house) readSpool(_ context.Context, c *tool.Call) (tool.Result, error) 
 	}
 	chunk, err := h.spool.Read(c.Caller.Owner, in.Handle, offset, pageBytes)
 	if errors.Is(err, spool.ErrNotFound) {
-		return tool.Result{}, tool.Refuse("not_found", "no such output; it is kept for a while only")
+		return tool.Result{}, tool.Refuse("not_found", "there is no such output: outputs are kept for a limited time")
 	}
 	if err != nil {
 		return tool.Result{}, err
@@ -94,22 +95,24 @@ func page(uri string, chunk *spool.Chunk) tool.Content {
 	text := string(chunk.Data)
 	if !chunk.Done {
 		text = strings.TrimSuffix(text, "\n") + "\n[" + strconv.FormatInt(chunk.Next, 10) + " of " +
-			strconv.FormatInt(chunk.Size, 10) + " bytes read; go on with ?offset=" + strconv.FormatInt(chunk.Next, 10) + "]"
+			strconv.FormatInt(
+				chunk.Size, 10,
+			) + " bytes read; to read on, use ?offset=" + strconv.FormatInt(chunk.Next, 10) + "]"
 	}
 	return tool.TextResource(uri, chunk.MIME, text)
 }
 
 func number(n int64) json.RawMessage { return json.RawMessage(strconv.FormatInt(n, 10)) }
 
-// readHelp writes out a tool's definition.
-func (h *house) readHelp(ctx context.Context, c *tool.Call) (tool.Result, error) {
+// readHelp returns the definition of a tool as text.
+func (h *builtin) readHelp(ctx context.Context, c *tool.Call) (tool.Result, error) {
 	var in struct{ Tool string }
 	if err := json.Unmarshal(c.Args, &in); err != nil {
 		return tool.Result{}, err
 	}
 	d, ok := h.help.Find(ctx, c.Caller, in.Tool)
 	if !ok {
-		return tool.Result{}, tool.Refuse("not_found", "there is no tool %s here", in.Tool)
+		return tool.Result{}, tool.Refuse("not_found", "this context has no tool %s", in.Tool)
 	}
 	text := "# " + in.Tool + "\n\n" + d.Description + "\n"
 	if d.Help != "" {
@@ -118,7 +121,7 @@ func (h *house) readHelp(ctx context.Context, c *tool.Call) (tool.Result, error)
 	return tool.Result{Content: []tool.Content{tool.TextResource(c.Name, "text/markdown", text)}}, nil
 }
 
-func (h *house) completeHelp(ctx context.Context, c *tool.Call) (tool.Result, error) {
+func (h *builtin) completeHelp(ctx context.Context, c *tool.Call) (tool.Result, error) {
 	var in module.Completing
 	if err := json.Unmarshal(c.Args, &in); err != nil {
 		return tool.Result{}, err

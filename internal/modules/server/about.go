@@ -15,14 +15,17 @@ import (
 
 type timeOut struct {
 	Now           string `json:"now" doc:"UTC, RFC 3339"`
-	Uptime        int64  `json:"uptime" doc:"seconds since this host was started"`
-	MachineUptime uint64 `json:"machineUptime,omitempty" doc:"seconds since the machine was"`
+	Uptime        int64  `json:"uptime" doc:"seconds since the host was started"`
+	MachineUptime uint64 `json:"machineUptime,omitempty" doc:"seconds since the machine was started"`
 }
 
 func (s *server) time(ctx context.Context, _ *tool.Call, _ struct{}) (timeOut, error) {
 	now := time.Now()
-	out := timeOut{Now: now.UTC().Format(time.RFC3339Nano), Uptime: int64(now.Sub(s.cfg.Host.About().Started) / time.Second)}
-	out.MachineUptime, _ = host.UptimeWithContext(ctx) // left out where the system does not tell
+	out := timeOut{
+		Now:    now.UTC().Format(time.RFC3339Nano),
+		Uptime: int64(now.Sub(s.cfg.Host.About().Started) / time.Second),
+	}
+	out.MachineUptime, _ = host.UptimeWithContext(ctx) // missing if the system does not report it
 	return out, nil
 }
 
@@ -31,7 +34,7 @@ type infoOut struct {
 	Name       string   `json:"name"`
 	Version    string   `json:"version,omitempty"`
 	Started    string   `json:"started"`
-	Transports []string `json:"transports" doc:"kinds of its doors"`
+	Transports []string `json:"transports" doc:"types of its listeners"`
 	OS         system   `json:"os"`
 	Hardware   hardware `json:"hardware"`
 }
@@ -41,7 +44,7 @@ type system struct {
 	Version  string `json:"version,omitempty" doc:"the distribution and its version"`
 	Kernel   string `json:"kernel,omitempty"`
 	Hostname string `json:"hostname,omitempty"`
-	Language string `json:"language,omitempty" doc:"people here want to be answered in"`
+	Language string `json:"language,omitempty" doc:"in which users of this host want answers"`
 }
 
 type hardware struct {
@@ -57,11 +60,15 @@ type hardware struct {
 func (s *server) info(ctx context.Context, _ *tool.Call, _ struct{}) (infoOut, error) {
 	a := s.cfg.Host.About()
 	out := infoOut{
-		ID: a.ID, Name: a.Name, Version: a.Version, Started: a.Started.UTC().Format(time.RFC3339Nano), Transports: a.Transports,
-		OS: system{Platform: runtime.GOOS, Language: a.Language}, Hardware: hardware{Arch: runtime.GOARCH, Processors: runtime.NumCPU()},
+		ID: a.ID, Name: a.Name, Version: a.Version, Started: a.Started.UTC().Format(time.RFC3339Nano),
+		Transports: a.Transports,
+		OS:         system{Platform: runtime.GOOS, Language: a.Language},
+		Hardware:   hardware{Arch: runtime.GOARCH, Processors: runtime.NumCPU()},
 	}
 	if h, err := host.InfoWithContext(ctx); err == nil {
-		out.OS.Version, out.OS.Kernel, out.OS.Hostname = strings.TrimSpace(h.Platform+" "+h.PlatformVersion), h.KernelVersion, h.Hostname
+		out.OS.Version, out.OS.Kernel, out.OS.Hostname = strings.TrimSpace(
+			h.Platform+" "+h.PlatformVersion,
+		), h.KernelVersion, h.Hostname
 	}
 	if all, err := cpu.InfoWithContext(ctx); err == nil && len(all) > 0 {
 		out.Hardware.Model = all[0].ModelName

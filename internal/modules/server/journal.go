@@ -17,12 +17,12 @@ import (
 const (
 	journalEntries = 4000
 	journalBytes   = 4 << 20
-	mostMessage    = 8 << 10 // bytes of one message, and of its attributes
+	maxMessage     = 8 << 10 // bytes of one message, and as many of its attributes
 )
 
-// A Journal keeps the newest of what is logged, in memory and, after Keep, in a
-// file too, as a slog.Handler.
-// NewJournal makes one. Safe for concurrent use.
+// A Journal keeps the newest log messages in memory and, after OpenFile, also in a
+// file. Its Handler is a slog.Handler. It is safe for concurrent use; make one
+// with NewJournal.
 type Journal struct {
 	boot  string
 	level slog.Leveler
@@ -31,45 +31,45 @@ type Journal struct {
 	entries []entry
 	first   uint64 // sequence number of entries[0]; the first of all is 1
 	bytes   int
-	now     *entry        // is being written
-	more    chan struct{} // closed when there is another entry
+	current *entry        // the entry that the handler is writing
+	changed chan struct{} // closed when an entry is added
 
-	folder  string   // of the files of all starts; "" when nothing is kept on disk
-	file    *os.File // of this start; nil when it is not written
-	written int64    // bytes in it
+	folder  string   // of the files of all starts; "" if no file is written
+	file    *os.File // of this start; nil if no file is written
+	written int64    // bytes in file
 }
 
-// entry is one message of a log.
+// entry is one log message.
 type entry struct {
 	seq     uint64
 	at      time.Time
 	level   string
 	message string
-	attrs   json.RawMessage // an object; nil when it has none
+	attrs   json.RawMessage // a JSON object, or nil
 }
 
 func (e *entry) size() int { return len(e.message) + len(e.attrs) + 64 }
 
-// NewJournal makes a journal of what is logged at a level and above.
+// NewJournal returns a journal of messages at a level and above.
 func NewJournal(level slog.Leveler) *Journal {
-	return &Journal{boot: strings.ToLower(rand.Text()[:16]), level: level, first: 1, more: make(chan struct{})}
+	return &Journal{boot: strings.ToLower(rand.Text()[:16]), level: level, first: 1, changed: make(chan struct{})}
 }
 
-// Handler is what loggers write to.
+// Handler returns the handler for loggers.
 func (j *Journal) Handler() slog.Handler {
 	return journalHandler{j, slog.NewJSONHandler(journalWriter{j}, &slog.HandlerOptions{
 		Level: j.level,
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
-				return slog.Attr{} // they are kept beside the attributes
+				return slog.Attr{} // an entry has them beside the attributes
 			}
 			return a
 		},
 	})}
 }
 
-// journalHandler has the library's handler write out the attributes of each
-// record, and adds the rest.
+// journalHandler lets the handler of package slog format the attributes of a
+// record, and adds the time, level and message.
 type journalHandler struct {
 	journal *Journal
 	slog.Handler
@@ -79,7 +79,7 @@ func (h journalHandler) Handle(ctx context.Context, r slog.Record) error {
 	j := h.journal
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.now = &entry{at: r.Time, level: strings.ToLower(r.Level.String()), message: cut(r.Message)}
+	j.current = &entry{at: r.Time, level: strings.ToLower(r.Level.String()), message: cut(r.Message)}
 	return h.Handler.Handle(ctx, r)
 }
 
@@ -91,18 +91,18 @@ func (h journalHandler) WithGroup(name string) slog.Handler {
 	return journalHandler{h.journal, h.Handler.WithGroup(name)}
 }
 
-// journalWriter takes the line of the record that is being handled.
+// journalWriter gets the formatted line of the record that is being handled.
 type journalWriter struct{ journal *Journal }
 
 var _ io.Writer = journalWriter{}
 
 func (w journalWriter) Write(line []byte) (int, error) {
 	j := w.journal
-	e := j.now
+	e := j.current
 	switch attrs := strings.TrimSpace(string(line)); {
 	case attrs == "{}":
-	case len(attrs) > mostMessage:
-		e.attrs, _ = json.Marshal(map[string]string{"cut": displaytext.Cut(attrs, mostMessage, "")})
+	case len(attrs) > maxMessage:
+		e.attrs, _ = json.Marshal(map[string]string{"cut": displaytext.Cut(attrs, maxMessage, "")})
 	default:
 		e.attrs = json.RawMessage(attrs)
 	}
@@ -110,9 +110,9 @@ func (w journalWriter) Write(line []byte) (int, error) {
 	return len(line), nil
 }
 
-func cut(s string) string { return displaytext.Cut(s, mostMessage, " [...]") }
+func cut(s string) string { return displaytext.Cut(s, maxMessage, " [...]") }
 
-// add keeps an entry and lets go of the oldest. j.mu is held.
+// add adds an entry and drops the oldest ones beyond the limits. j.mu is held.
 func (j *Journal) add(e *entry) {
 	e.seq = j.first + uint64(len(j.entries))
 	j.entries = append(j.entries, *e)
@@ -122,15 +122,16 @@ func (j *Journal) add(e *entry) {
 		j.bytes -= j.entries[drop].size()
 		drop++
 	}
-	j.entries, j.first = j.entries[drop:], j.first+uint64(drop) // readers may still have the old ones
+	j.entries, j.first = j.entries[drop:], j.first+uint64(drop) // a new slice, because readers may use the old one
 	j.write(e)
-	close(j.more)
-	j.more = make(chan struct{})
+	close(j.changed)
+	j.changed = make(chan struct{})
 }
 
-// snapshot is what there is now, and what is closed when there is more.
+// snapshot returns the present entries, and a channel that is closed when one is
+// added.
 func (j *Journal) snapshot() (boot string, all []entry, more <-chan struct{}) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	return j.boot, j.entries[:len(j.entries):len(j.entries)], j.more
+	return j.boot, j.entries[:len(j.entries):len(j.entries)], j.changed
 }

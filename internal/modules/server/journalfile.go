@@ -14,23 +14,23 @@ import (
 )
 
 const (
-	keptStarts = 20               // starts of hosts whose messages are kept
-	mostFile   = 2 * journalBytes // bytes of a file, after which it is written anew with what is in memory
+	maxStarts = 20               // starts whose files are kept
+	maxFile   = 2 * journalBytes // bytes of a file, after which it is rewritten with the entries in memory
 )
 
-// startName is the name of the file of one start: when it was, and its boot.
+// startName matches the name of the file of one start: its time and boot id.
 var startName = regexp.MustCompile(`^([0-9]{8}T[0-9]{6}\.[0-9]{3})-([a-z2-7]{16})\.jsonl$`)
 
 const startStamp = "20060102T150405.000"
 
-// hostStart is one start of a host, as its file names it.
+// hostStart is one start of a host, from the name of its file.
 type hostStart struct {
 	boot string
 	at   time.Time
 	path string
 }
 
-// line is one message in a file.
+// line is the JSON of one message in a file.
 type line struct {
 	Seq     uint64          `json:"seq"`
 	At      time.Time       `json:"at"`
@@ -39,11 +39,11 @@ type line struct {
 	Attrs   json.RawMessage `json:"attrs,omitempty"`
 }
 
-// Keep has the journal write what it takes to a file in a folder, from now on,
-// so that it can be read after this host has ended. The files of the oldest
-// starts are removed. Without a folder that can be written to, the error says
-// why, and nothing is kept.
-func (j *Journal) Keep(folder string) error {
+// OpenFile makes a file in a folder and writes the entries of the journal to it, so
+// that they can be read after this host has ended. It removes the files of the
+// oldest starts. If the folder cannot be written, OpenFile returns an error and
+// the journal stays in memory.
+func (j *Journal) OpenFile(folder string) error {
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return err
 	}
@@ -51,8 +51,8 @@ func (j *Journal) Keep(folder string) error {
 	if err != nil {
 		return err
 	}
-	for _, s := range old[min(keptStarts-1, len(old)):] {
-		os.Remove(s.path) // another host may have been faster
+	for _, s := range old[min(maxStarts-1, len(old)):] {
+		os.Remove(s.path) // fails if another host has removed it
 	}
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -67,7 +67,7 @@ func (j *Journal) Keep(folder string) error {
 	return nil
 }
 
-// CloseFile ends the writing. What is logged later is in memory alone.
+// CloseFile closes the file. Later entries are in memory only.
 func (j *Journal) CloseFile() error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -79,8 +79,8 @@ func (j *Journal) CloseFile() error {
 	return err
 }
 
-// write writes one entry; j.mu is held. A file that cannot be written to, as on
-// a full disk, is given up: a journal cannot log its own failure.
+// write writes one entry. j.mu is held. If the write fails, as on a full disk, the
+// journal stops writing the file, because it cannot log its own failure.
 func (j *Journal) write(e *entry) {
 	if j.file == nil {
 		return
@@ -89,7 +89,7 @@ func (j *Journal) write(e *entry) {
 	if err != nil {
 		return
 	}
-	if j.written+int64(len(b)) > mostFile {
+	if j.written+int64(len(b)) > maxFile {
 		j.written = 0
 		if err = j.file.Truncate(0); err == nil {
 			for i := range j.entries {
@@ -110,7 +110,7 @@ func (j *Journal) write(e *entry) {
 	}
 }
 
-// starts are those whose messages lie in a folder, the newest first.
+// starts returns the starts whose files are in a folder, newest first.
 func starts(folder string) ([]hostStart, error) {
 	if folder == "" {
 		return nil, nil
@@ -141,9 +141,9 @@ func starts(folder string) ([]hostStart, error) {
 	return all, nil
 }
 
-// entriesOf reads the messages of a start. A line that was cut off by the end of
-// its host is left out.
-func (s *hostStart) entriesOf() ([]entry, error) {
+// readEntries reads the messages of a start. It skips an incomplete line, which a
+// host leaves if it is killed.
+func (s *hostStart) readEntries() ([]entry, error) {
 	f, err := os.Open(s.path)
 	if err != nil {
 		return nil, err
@@ -151,7 +151,7 @@ func (s *hostStart) entriesOf() ([]entry, error) {
 	defer f.Close()
 	var all []entry
 	lines := bufio.NewScanner(f)
-	lines.Buffer(nil, 4*mostMessage+(1<<10)*64)
+	lines.Buffer(nil, 4*maxMessage+(1<<10)*64)
 	for lines.Scan() {
 		var l line
 		if json.Unmarshal(lines.Bytes(), &l) != nil || len(all) > 0 && l.Seq <= all[len(all)-1].seq {

@@ -19,29 +19,31 @@ import (
 )
 
 func (s *server) kernelLogs(ctx context.Context, c *tool.Call, in pageIn) (pageOut, error) {
-	if err := s.rules.Check(c, "read what the kernel says"); err != nil {
+	if err := s.rules.Check(c, "read the kernel log"); err != nil {
 		return pageOut{}, err
 	}
 	return page(ctx, kernel{}, in)
 }
 
 const (
-	kernelFile   = "/dev/kmsg"
-	kernelRecord = 16 << 10 // bytes; the kernel's own limit is half of it
-	kernelMost   = 50_000   // records
-	kernelLook   = time.Second
-	kernelPause  = 20 * time.Millisecond // after which nothing more is there,
-	kernelIdle   = 2                     // but for so many of them in a row
+	kernelFile       = "/dev/kmsg"
+	kernelRecord     = 16 << 10 // bytes of one record; twice the kernel's limit
+	maxKernelRecords = 50_000   // records in memory
+	kernelLook       = time.Second
+	kernelTimeout    = 20 * time.Millisecond // without a record means the end,
+	maxKernelIdle    = 2                     // after this many timeouts in a row
 )
 
-// kernel is the log of the machine's kernel.
+// kernel is the kernel log of the machine.
 type kernel struct{}
 
-// read implements journal. Each read of the file gives one record, and the
-// last one says that it would have to wait.
+// read implements journal. Each read of the file returns one record; the last one
+// returns that it would block.
 func (kernel) read(ctx context.Context) (boot string, all []entry, wait func(context.Context), err error) {
 	if runtime.GOOS != "linux" {
-		return "", nil, nil, tool.Refuse("unsupported", "messages of the kernel are read on Linux only; this is %s", runtime.GOOS)
+		return "", nil, nil, tool.Refuse(
+			"unsupported", "the kernel log is available on Linux only; this is %s", runtime.GOOS,
+		)
 	}
 	f, err := os.OpenFile(kernelFile, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
@@ -51,18 +53,18 @@ func (kernel) read(ctx context.Context) (boot string, all []entry, wait func(con
 	booted := bootTime(ctx)
 	buf := make([]byte, kernelRecord)
 	idle := 0
-	for len(all) < kernelMost && ctx.Err() == nil {
-		f.SetReadDeadline(time.Now().Add(kernelPause)) // where it can be waited for; otherwise it does not wait
+	for len(all) < maxKernelRecords && ctx.Err() == nil {
+		f.SetReadDeadline(time.Now().Add(kernelTimeout)) // ignored if the file has no deadlines; then it does not block
 		n, err := f.Read(buf)
-		if errors.Is(err, os.ErrDeadlineExceeded) && idle < kernelIdle {
-			idle++ // a busy machine is late to ask, which looks the same
+		if errors.Is(err, os.ErrDeadlineExceeded) && idle < maxKernelIdle {
+			idle++ // on a busy machine the deadline may have passed before the read
 			continue
 		}
 		switch {
-		case errors.Is(err, syscall.EPIPE): // the oldest have just gone: go on with what is there
+		case errors.Is(err, syscall.EPIPE): // the kernel overwrote the oldest records: continue with the next
 			continue
 		case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, syscall.EAGAIN), err == nil && n == 0:
-			return bootID(), all, again, nil
+			return bootID(), all, waitPoll, nil
 		case err != nil:
 			return "", nil, nil, kernelRefusal(err)
 		}
@@ -71,11 +73,11 @@ func (kernel) read(ctx context.Context) (boot string, all []entry, wait func(con
 		}
 		idle = 0
 	}
-	return bootID(), all, again, ctx.Err()
+	return bootID(), all, waitPoll, ctx.Err()
 }
 
-// again waits until it is time to look again.
-func again(ctx context.Context) {
+// waitPoll waits for the interval between two reads of the log.
+func waitPoll(ctx context.Context) {
 	select {
 	case <-time.After(kernelLook):
 	case <-ctx.Done():
@@ -85,14 +87,19 @@ func again(ctx context.Context) {
 func kernelRefusal(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return tool.Refuse("unsupported", "there is no %s here, as in most containers", kernelFile)
+		return tool.Refuse("unsupported", "this system has no %s, as in most containers", kernelFile)
 	case errors.Is(err, fs.ErrPermission):
-		return &tool.Refusal{Code: "denied", Message: "the system keeps the kernel's messages from this host's user", Next: "Give it the capability CAP_SYSLOG, or set kernel.dmesg_restrict to 0."}
+		return &tool.Refusal{
+			Code:    "denied",
+			Message: "the system does not let this host's user read the kernel log",
+			Next: "An administrator of the machine can give the host the capability CAP_SYSLOG, or set " +
+				"kernel.dmesg_restrict to 0.",
+		}
 	}
 	return fmt.Errorf("read %s: %w", kernelFile, err)
 }
 
-// bootID names the present start of the machine.
+// bootID returns the id of the present boot of the machine.
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -109,12 +116,13 @@ func bootTime(ctx context.Context) time.Time {
 	return time.Unix(int64(seconds), 0)
 }
 
-// kernelLevels are those of syslog, from emergencies on.
+// kernelLevels are the levels for the priorities of syslog, beginning with 0,
+// emergency.
 var kernelLevels = [...]string{"error", "error", "error", "error", "warn", "info", "info", "debug"}
 
-// parseRecord reads one record of the kernel's log: priority, sequence number,
-// microseconds since the start and flags, a semicolon, the message, and lines
-// with details that begin with a blank.
+// parseRecord parses one record of the kernel log: priority, sequence number,
+// microseconds since the boot and flags, a semicolon, the message, and lines
+// with details, which begin with a blank.
 func parseRecord(text string, booted time.Time) (e entry, ok bool) {
 	head, body, found := strings.Cut(text, ";")
 	fields := strings.Split(head, ",")
@@ -124,19 +132,25 @@ func parseRecord(text string, booted time.Time) (e entry, ok bool) {
 	priority, err1 := strconv.ParseUint(fields[0], 10, 32)
 	seq, err2 := strconv.ParseUint(fields[1], 10, 64)
 	micros, err3 := strconv.ParseInt(fields[2], 10, 64)
-	if errors.Join(err1, err2, err3) != nil || micros < 0 || micros > int64(200*365*24*time.Hour/time.Microsecond) || seq == ^uint64(0) {
+	if errors.Join(err1, err2, err3) != nil || micros < 0 || micros > int64(200*365*24*time.Hour/time.Microsecond) ||
+		seq == ^uint64(0) {
 		return e, false
 	}
 	message, rest, _ := strings.Cut(body, "\n")
-	// The first is 0 for the kernel, and before the first for our cursors.
-	e = entry{seq: seq + 1, at: booted.Add(time.Duration(micros) * time.Microsecond), level: kernelLevels[priority&7], message: cut(unescaped(message))}
+	// The kernel counts from 0; a cursor of 0 means before the first record.
+	e = entry{
+		seq:     seq + 1,
+		at:      booted.Add(time.Duration(micros) * time.Microsecond),
+		level:   kernelLevels[priority&7],
+		message: cut(unescape(message)),
+	}
 	e.attrs = details(rest)
 	return e, true
 }
 
-// unescaped reverses what the kernel does to bytes that are not printable
-// ASCII, and to the backslash: \x and two hexadecimal digits stand for each.
-func unescaped(s string) string {
+// unescape decodes \xNN, with which the kernel escapes the backslash and bytes that
+// are not printable ASCII.
+func unescape(s string) string {
 	if !strings.Contains(s, `\x`) {
 		return strings.ToValidUTF8(s, "\uFFFD")
 	}
@@ -159,14 +173,14 @@ func details(lines string) json.RawMessage {
 	for line := range strings.Lines(lines) {
 		key, value, found := strings.Cut(strings.TrimSpace(line), "=")
 		if found && key != "" {
-			all[key] = unescaped(value)
+			all[key] = unescape(value)
 		}
 	}
 	if len(all) == 0 {
 		return nil
 	}
-	b, err := json.Marshal(all) // invalid UTF-8 is replaced
-	if err != nil || len(b) > mostMessage {
+	b, err := json.Marshal(all) // cannot fail; invalid UTF-8 is replaced
+	if err != nil || len(b) > maxMessage {
 		return nil
 	}
 	return b

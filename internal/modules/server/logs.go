@@ -12,18 +12,20 @@ import (
 	"gatehouse/tool"
 )
 
-const pageHelp = `- Without a cursor it gives the newest messages; with one, those after it, or with before those before it. The oldest of a page comes first.
-- endCursor is where the next call goes on, startCursor, with before, where the one before ends. lost says how many messages after the cursor are not kept any more.
-- follow waits that many seconds for the first new message.
-- boot is the bootId of the start whose messages are wanted; left out, the present one.`
+const pageHelp = `- Without a cursor it returns the newest messages; with a cursor, the messages after it or, with
+before, before it. A page begins with its oldest message.
+- Give endCursor as cursor for the next page, and startCursor with before for the previous page. lost is the number of
+  messages after the cursor that are no longer kept.
+- follow waits up to that many seconds for the first new message.
+- boot is the bootId of a start of the host or machine; the default is the present one.`
 
 type pageIn struct {
-	Limit  int    `json:"limit,omitempty" doc:"messages" default:"50" min:"1" max:"500"`
-	Cursor string `json:"cursor,omitempty" doc:"startCursor or endCursor of an earlier answer" max:"100"`
-	Before bool   `json:"before,omitempty" doc:"what came before the cursor"`
-	Boot   string `json:"boot,omitempty" doc:"bootId of the start whose messages are wanted" max:"100"`
-	Level  string `json:"level,omitempty" doc:"at least this one" enum:"debug,info,warn,error"`
-	Follow int    `json:"follow,omitempty" doc:"seconds to wait when there is nothing new" min:"0" max:"35"`
+	Limit  int    `json:"limit,omitempty" doc:"maximum of messages" default:"50" min:"1" max:"500"`
+	Cursor string `json:"cursor,omitempty" doc:"startCursor or endCursor of an earlier result" max:"100"`
+	Before bool   `json:"before,omitempty" doc:"messages before the cursor"`
+	Boot   string `json:"boot,omitempty" doc:"bootId of an earlier start" max:"100"`
+	Level  string `json:"level,omitempty" doc:"lowest level" enum:"debug,info,warn,error"`
+	Follow int    `json:"follow,omitempty" doc:"seconds to wait if there are no messages" min:"0" max:"35"`
 }
 
 type pageOut struct {
@@ -31,7 +33,7 @@ type pageOut struct {
 	Start   string     `json:"startCursor"`
 	End     string     `json:"endCursor"`
 	Lost    uint64     `json:"lost,omitempty"`
-	Boots   []bootOut  `json:"boots,omitempty" doc:"without a cursor: starts whose messages can be read, the newest first"`
+	Boots   []bootOut  `json:"boots,omitempty" doc:"without a cursor: starts with messages, newest first"`
 }
 
 type bootOut struct {
@@ -44,25 +46,29 @@ type logEntry struct {
 	Timestamp  string          `json:"timestamp"`
 	Level      string          `json:"level"`
 	Message    string          `json:"message"`
-	Attributes json.RawMessage `json:"attributes,omitempty" doc:"of the line, an object"`
+	Attributes json.RawMessage `json:"attributes,omitempty" doc:"an object"`
 	BootID     string          `json:"bootId"`
 }
 
-// journal is a log that can be paged through: the host's or the kernel's.
+// journal is a log that can be read in pages: the host's or the kernel's.
 type journal interface {
-	// read gives everything that is kept, in order, and wait, which returns
-	// when there may be more or ctx is done.
+	// read returns all kept entries, in order, and wait, which returns when there
+	// may be more or ctx is done.
 	read(ctx context.Context) (boot string, all []entry, wait func(context.Context), err error)
 }
 
 func (s *server) logs(ctx context.Context, c *tool.Call, in pageIn) (pageOut, error) {
-	if err := s.rules.Check(c, "read what it logs"); err != nil {
+	if err := s.rules.Check(c, "read its log"); err != nil {
 		return pageOut{}, err
 	}
 	if s.cfg.Journal == nil {
-		return pageOut{}, &tool.Refusal{Code: "unsupported", Message: "this host does not keep what it says", Next: "Look where its standard error goes to."}
+		return pageOut{}, &tool.Refusal{
+			Code:    "unsupported",
+			Message: "this host does not keep its log messages",
+			Next:    "Read them where the standard error of the host goes.",
+		}
 	}
-	j, err := s.cfg.Journal.ofStart(&in)
+	j, err := s.cfg.Journal.logOf(&in)
 	if err != nil {
 		return pageOut{}, err
 	}
@@ -73,9 +79,9 @@ func (s *server) logs(ctx context.Context, c *tool.Call, in pageIn) (pageOut, er
 	return out, err
 }
 
-// ofStart is the log of the start that boot or the cursor names: this one, or an
-// earlier one that is kept on disk.
-func (j *Journal) ofStart(in *pageIn) (journal, error) {
+// logOf returns the log of the start that boot or the cursor names: this one, or an
+// earlier one on disk.
+func (j *Journal) logOf(in *pageIn) (journal, error) {
 	boot := in.Boot
 	if i := strings.LastIndexByte(in.Cursor, '.'); boot == "" && i > 0 {
 		boot = in.Cursor[:i]
@@ -89,13 +95,13 @@ func (j *Journal) ofStart(in *pageIn) (journal, error) {
 	}
 	i := slices.IndexFunc(all, func(s hostStart) bool { return s.boot == boot })
 	if i < 0 {
-		return j, nil // which refuses it
+		return j, nil // whose reader refuses the unknown boot
 	}
-	in.Follow = 0 // nothing more comes
+	in.Follow = 0 // an earlier start has no new messages
 	return &all[i], nil
 }
 
-// boots are the starts whose messages can be read, the newest first.
+// boots returns the starts whose messages can be read, newest first.
 func (j *Journal) boots() ([]bootOut, error) {
 	all, err := starts(j.folder)
 	if err != nil {
@@ -110,7 +116,7 @@ func (j *Journal) boots() ([]bootOut, error) {
 
 // read implements journal.
 func (s *hostStart) read(context.Context) (string, []entry, func(context.Context), error) {
-	all, err := s.entriesOf()
+	all, err := s.readEntries()
 	return s.boot, all, func(ctx context.Context) { <-ctx.Done() }, err
 }
 
@@ -125,7 +131,7 @@ func (j *Journal) read(context.Context) (string, []entry, func(context.Context),
 	}, nil
 }
 
-// page reads one page of a log, and waits for it where it is asked to.
+// page reads one page of a log, and waits for the first message if follow is set.
 func page(ctx context.Context, j journal, in pageIn) (pageOut, error) {
 	patience, cancel := context.WithTimeout(ctx, time.Duration(in.Follow)*time.Second)
 	defer cancel()
@@ -134,10 +140,10 @@ func page(ctx context.Context, j journal, in pageIn) (pageOut, error) {
 		if err != nil {
 			return pageOut{}, err
 		}
-		if first && in.Cursor == "" && in.Follow > 0 { // from now on
+		if first && in.Cursor == "" && in.Follow > 0 { // wait for messages after now
 			in.Cursor = cursor(boot, lastOf(all))
 		}
-		out, err := in.of(boot, all)
+		out, err := in.selectPage(boot, all)
 		if err != nil || len(out.Entries) > 0 || in.Before || patience.Err() != nil {
 			return out, err
 		}
@@ -145,10 +151,12 @@ func page(ctx context.Context, j journal, in pageIn) (pageOut, error) {
 	}
 }
 
-// of is the page that is asked for.
-func (in *pageIn) of(boot string, all []entry) (out pageOut, err error) {
+// selectPage returns the requested page.
+func (in *pageIn) selectPage(boot string, all []entry) (out pageOut, err error) {
 	if in.Boot != "" && in.Boot != boot {
-		return out, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is nothing here of boot %q; the present one is %s", in.Boot, boot), Next: "Call it without boot and cursor."}
+		return out, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there are no messages of boot %q; the "+
+			"present one is %s", in.Boot, boot), Next: "Call the tool without boot and cursor; boots lists the " +
+			"starts with messages."}
 	}
 	at, err := in.position(boot)
 	if err != nil {
@@ -173,13 +181,15 @@ func (in *pageIn) of(boot string, all []entry) (out pageOut, err error) {
 			out.Lost = all[0].seq - at - 1
 		}
 	}
-	return in.fill(out, boot, chosen, max(at, lastOf(all)), in.Cursor == "" || in.Before), nil
+	return in.setEntries(out, boot, chosen, max(at, lastOf(all)), in.Cursor == "" || in.Before), nil
 }
 
-// fill takes the newest of what was chosen, or the oldest. Where nothing is
-// left the cursors stay where the reading ended.
-func (in *pageIn) fill(out pageOut, boot string, chosen []entry, end uint64, newest bool) pageOut {
-	fits := slices.DeleteFunc(slices.Clone(chosen), func(e entry) bool { return weight(e.level) < weight(in.Level) })
+// setEntries sets the newest of the chosen entries, or the oldest, up to the limit.
+// If there are none, the cursors are the position at which reading ended.
+func (in *pageIn) setEntries(out pageOut, boot string, chosen []entry, end uint64, newest bool) pageOut {
+	fits := slices.DeleteFunc(
+		slices.Clone(chosen), func(e entry) bool { return severity(e.level) < severity(in.Level) },
+	)
 	more := len(fits) > in.Limit
 	if more && newest {
 		fits = fits[len(fits)-in.Limit:]
@@ -188,7 +198,9 @@ func (in *pageIn) fill(out pageOut, boot string, chosen []entry, end uint64, new
 	}
 	out.Entries = make([]logEntry, 0, len(fits))
 	for _, e := range fits {
-		out.Entries = append(out.Entries, logEntry{e.at.UTC().Format(time.RFC3339Nano), e.level, e.message, e.attrs, boot})
+		out.Entries = append(
+			out.Entries, logEntry{e.at.UTC().Format(time.RFC3339Nano), e.level, e.message, e.attrs, boot},
+		)
 	}
 	start := end
 	if len(fits) > 0 {
@@ -210,33 +222,41 @@ func lastOf(all []entry) uint64 {
 
 func cursor(boot string, seq uint64) string { return boot + "." + strconv.FormatUint(seq, 10) }
 
-// position is the sequence number of the cursor, 0 without one.
+// position returns the sequence number of the cursor, or 0 without one.
 func (in *pageIn) position(boot string) (uint64, error) {
 	if in.Cursor == "" {
 		if in.Before {
-			return 0, tool.Refuse("invalid_arguments", "before needs a cursor")
+			return 0, tool.Refuse("invalid_arguments", "before requires a cursor")
 		}
 		return 0, nil
 	}
 	i := strings.LastIndexByte(in.Cursor, '.')
 	seq, err := strconv.ParseUint(in.Cursor[i+1:], 10, 64)
 	if i < 0 || err != nil {
-		return 0, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("%q is no cursor", in.Cursor), Next: "Give startCursor or endCursor of an earlier answer."}
+		return 0, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("%q is not a cursor", in.Cursor),
+			Next:    "Give startCursor or endCursor of an earlier result.",
+		}
 	}
 	if in.Cursor[:i] != boot {
-		return 0, &tool.Refusal{Code: "stale", Message: "the cursor is of an earlier start, whose messages are not here", Next: "Call it without a cursor."}
+		return 0, &tool.Refusal{
+			Code:    "stale",
+			Message: "the cursor is from an earlier start, whose messages are not kept",
+			Next:    "Call the tool without a cursor.",
+		}
 	}
 	return seq, nil
 }
 
-var weights = map[string]int{"debug": -1, "info": 0, "warn": 1, "error": 2}
+var severities = map[string]int{"debug": -1, "info": 0, "warn": 1, "error": 2}
 
-// weight orders levels; what is between two counts as the lower one.
-func weight(level string) int {
+// severity orders levels. A level between two others counts as the lower one.
+func severity(level string) int {
 	if level == "" {
-		return weights["debug"]
+		return severities["debug"]
 	}
 	name, _, _ := strings.Cut(strings.ToLower(level), "+")
 	name, _, _ = strings.Cut(name, "-")
-	return weights[name]
+	return severities[name]
 }

@@ -18,8 +18,8 @@ import (
 	"gatehouse/tool"
 )
 
-// Sample is what was measured at one moment. What the system does not tell is
-// nil. Sizes are bytes, rates bytes per second, parts percent.
+// Sample is one measurement of the machine. A value that the system does not report
+// is nil. Sizes are in bytes, rates in bytes per second, shares in percent.
 type Sample struct {
 	At      string   `json:"at"`
 	General general  `json:"general"`
@@ -30,7 +30,7 @@ type Sample struct {
 }
 
 type general struct {
-	Temperature *float64 `json:"temperature" doc:"the highest that a sensor tells, in degrees Celsius; null without one"`
+	Temperature *float64 `json:"temperature" doc:"highest temperature of a sensor, in degrees Celsius; null without a sensor"`
 }
 
 type load struct {
@@ -49,7 +49,7 @@ type memory struct {
 	SwapTotal uint64  `json:"swapTotal"`
 	SwapUsed  uint64  `json:"swapUsed"`
 
-	// Of compressed swap in memory, before compression; nil without it.
+	// The size of compressed swap in memory before compression; nil without zram.
 	ZRAMTotal     *uint64 `json:"zramTotal,omitempty"`
 	ZRAMAvailable *uint64 `json:"zramAvailable,omitempty"`
 	ZRAMUsed      *uint64 `json:"zramUsed,omitempty"`
@@ -63,60 +63,66 @@ type storage struct {
 }
 
 type network struct {
-	Received     uint64  `json:"received" doc:"since the machine was booted, loopback left out"`
+	Received     uint64  `json:"received" doc:"bytes since the boot, without loopback"`
 	Sent         uint64  `json:"sent"`
 	ReceivedRate float64 `json:"receivedRate"`
 	SentRate     float64 `json:"sentRate"`
 }
 
-// A Meter measures the machine. What grows over time it compares with what
-// there was when it last looked, at least a fifth of a second ago. The zero value is
-// ready. Safe for concurrent use.
+// A Meter measures the machine. It computes rates from the difference of counters
+// since its previous measurement, at least minInterval ago. The zero value is
+// ready to use. It is safe for concurrent use.
 type Meter struct {
-	Path string // of the disk that is looked at; "" means the root
+	Path string // of the measured file system; "" means the root
 
 	mu   sync.Mutex
-	last counted
+	last counters
 }
 
-// leastApart is what lies between two looks that are compared.
-const leastApart = 200 * time.Millisecond
+// minInterval is the minimum time between two measurements that are compared.
+const minInterval = 200 * time.Millisecond
 
-// counted are the figures that grow.
-type counted struct {
+// counters are the values that increase over time.
+type counters struct {
 	at       time.Time
 	cpu      *cpu.TimesStat
 	sent     uint64
 	received uint64
 }
 
-// Take measures. It waits as long if it has nothing to compare with.
-// The error is that of ctx.
-func (m *Meter) Take(ctx context.Context) (Sample, error) {
+// Measure returns a measurement. Without a previous one it waits for minInterval
+// and measures twice. The error is that of ctx.
+func (m *Meter) Measure(ctx context.Context) (Sample, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.last.at.IsZero() {
-		m.last = count(ctx)
+		m.last = readCounters(ctx)
 	}
-	if rest := leastApart - time.Since(m.last.at); rest > 0 {
+	if rest := minInterval - time.Since(m.last.at); rest > 0 {
 		select {
 		case <-time.After(rest):
 		case <-ctx.Done():
 			return Sample{}, context.Cause(ctx)
 		}
 	}
-	before, now := m.last, count(ctx)
+	before, now := m.last, readCounters(ctx)
 	m.last = now
-	s := Sample{At: now.at.UTC().Format(time.RFC3339), CPU: loadBetween(before.cpu, now.cpu), General: general{hottest(ctx)}}
+	s := Sample{
+		At:      now.at.UTC().Format(time.RFC3339),
+		CPU:     loadBetween(before.cpu, now.cpu),
+		General: general{hottest(ctx)},
+	}
 	if took := now.at.Sub(before.at).Seconds(); now.received+now.sent > 0 {
-		s.Network = &network{now.received, now.sent, rate(before.received, now.received, took), rate(before.sent, now.sent, took)}
+		s.Network = &network{
+			now.received, now.sent, rate(before.received, now.received, took), rate(before.sent, now.sent, took),
+		}
 	}
 	s.Memory, s.Disk = memoryNow(ctx), m.diskNow(ctx)
 	return s, ctx.Err()
 }
 
-func count(ctx context.Context) counted {
-	c := counted{at: time.Now()}
+func readCounters(ctx context.Context) counters {
+	c := counters{at: time.Now()}
 	if all, err := cpu.TimesWithContext(ctx, false); err == nil && len(all) > 0 {
 		c.cpu = &all[0]
 	}
@@ -131,38 +137,39 @@ func count(ctx context.Context) counted {
 	return c
 }
 
-// loadBetween says what processors did between two looks; nil where that
-// cannot be told.
+// loadBetween returns the processor load between two measurements, or nil if it is
+// not known.
 func loadBetween(a, b *cpu.TimesStat) *load {
 	if a == nil || b == nil {
 		return nil
 	}
 	user, wait, idle := b.User+b.Nice-a.User-a.Nice, b.Iowait-a.Iowait, b.Idle-a.Idle
 	kernel := b.System + b.Irq + b.Softirq + b.Steal - a.System - a.Irq - a.Softirq - a.Steal
-	user, kernel, wait, idle = max(user, 0), max(kernel, 0), max(wait, 0), max(idle, 0) // some count backwards at times
+	// some kernels decrease these counters at times
+	user, kernel, wait, idle = max(user, 0), max(kernel, 0), max(wait, 0), max(idle, 0)
 	all := user + kernel + wait + idle
 	if all <= 0 {
 		return nil
 	}
-	percent := func(x float64) float64 { return rounded(100 * x / all) }
+	percent := func(x float64) float64 { return round(100 * x / all) }
 	return &load{percent(user + kernel), percent(idle), percent(user), percent(kernel), percent(wait)}
 }
 
 func rate(before, now uint64, seconds float64) float64 {
-	if now < before || seconds <= 0 { // an interface has gone
+	if now < before || seconds <= 0 { // an interface was removed
 		return 0
 	}
 	return math.Round(float64(now-before) / seconds)
 }
 
-func rounded(x float64) float64 { return math.Round(10*x) / 10 }
+func round(x float64) float64 { return math.Round(10*x) / 10 }
 
 func memoryNow(ctx context.Context) *memory {
 	m, err := mem.VirtualMemoryWithContext(ctx)
 	if err != nil {
 		return nil
 	}
-	out := &memory{Percent: rounded(m.UsedPercent), Total: m.Total, Available: m.Available, Used: m.Used}
+	out := &memory{Percent: round(m.UsedPercent), Total: m.Total, Available: m.Available, Used: m.Used}
 	if s, err := mem.SwapMemoryWithContext(ctx); err == nil {
 		out.SwapTotal, out.SwapUsed = s.Total, s.Used
 	}
@@ -185,33 +192,37 @@ func (m *Meter) diskNow(ctx context.Context) *storage {
 	if err != nil {
 		return nil
 	}
-	return &storage{rounded(d.UsedPercent), d.Used, d.Free, d.Total}
+	return &storage{round(d.UsedPercent), d.Used, d.Free, d.Total}
 }
 
-// hottest is the highest temperature that can be: sensors that are not
-// connected tell of 0, or of what would melt them.
+// hottest returns the highest plausible temperature. It ignores 0 and extreme
+// values, which sensors that are not connected report.
 func hottest(ctx context.Context) *float64 {
 	all, err := sensors.TemperaturesWithContext(ctx)
 	if err != nil && len(all) == 0 {
 		return nil
 	}
-	all = slices.DeleteFunc(all, func(t sensors.TemperatureStat) bool { return t.Temperature <= 0 || t.Temperature >= 150 })
+	all = slices.DeleteFunc(
+		all, func(t sensors.TemperatureStat) bool { return t.Temperature <= 0 || t.Temperature >= 150 },
+	)
 	if len(all) == 0 {
 		return nil
 	}
 	hot := slices.MaxFunc(all, func(a, b sensors.TemperatureStat) int {
 		return int(math.Copysign(1, a.Temperature-b.Temperature))
 	}).Temperature
-	hot = rounded(hot)
+	hot = round(hot)
 	return &hot
 }
 
-const metricsHelp = `Sizes are in bytes, rates in bytes per second, and what the processors did is in percent of the time since somebody last looked, a fifth of a second at least.
+const metricsHelp = `Sizes are in bytes, rates in bytes per second. The processor load is in percent of the time since
+the previous measurement, at least 0.2 seconds.
 
-- disk is the file system of the host's data. disk_list shows all of them.
-- The same is at gatehouse:///public/serverInfo/metrics, every ten seconds, to follow.
-- What the system does not tell is left out; temperature is null without a sensor.`
+- disk is the file system of the host's data. disk_list lists all of them.
+- The resource gatehouse:///public/serverInfo/metrics has the same values, updated every ten seconds; it supports
+  subscriptions.
+- Values that the system does not report are missing; temperature is null without a sensor.`
 
 func (s *server) metrics(ctx context.Context, _ *tool.Call, _ struct{}) (Sample, error) {
-	return s.cfg.Meter.Take(ctx)
+	return s.cfg.Meter.Measure(ctx)
 }

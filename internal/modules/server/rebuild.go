@@ -10,18 +10,20 @@ import (
 	"gatehouse/tool"
 )
 
-const rebuildHelp = `For those who rule this host. It ends the servers of all packages, installs each again from the source it came from (npm packages by their lock file), and starts those that ran.
+const rebuildHelp = `For administrators only. It stops the servers of all packages, installs each package again from its
+source (npm packages by their lock file), and starts the servers that ran before.
 
-- It answers with a job at once; job_wait follows it, gatehouse:///public/jobs and packageData show its phases.
-- Data stay. A package that cannot be installed again is as it was, and the result says why.
-- The person is asked by the client; where it cannot ask, ask them yourself and give "all" as confirm.`
+- It returns a job at once; wait for it with job_wait. gatehouse:///public/jobs and packageData show its phases.
+- The data of packages are kept. A package that cannot be installed again stays as it was, and the result has the
+  reason.
+- The client asks the user. If it cannot ask, ask the user yourself and give "all" as confirm.`
 
 type rebuildIn struct {
-	Confirm string `json:"confirm,omitempty" doc:"all, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"64"`
+	Confirm string `json:"confirm,omitempty" doc:"all, once the user has agreed; needs the setting approvals.callers_word" max:"64"`
 }
 
-// rebuilt is the result of a job that installed all packages again.
-type rebuilt struct {
+// rebuildResult is the result of a job that installed all packages again.
+type rebuildResult struct {
 	Packages []packages.Outcome `json:"packages"`
 }
 
@@ -30,18 +32,29 @@ func (s *server) rebuild(_ context.Context, c *tool.Call, in rebuildIn) (progres
 		return progress.Started{}, err
 	}
 	if s.cfg.Packages == nil {
-		return progress.Started{}, &tool.Refusal{Code: "unsupported", Message: "this host runs no packages", Next: "They are there where the module package is named in the settings: view.modules."}
+		return progress.Started{}, &tool.Refusal{
+			Code:    "unsupported",
+			Message: "this host runs no packages",
+			Next:    "Packages need the module package in the setting view.modules.",
+		}
 	}
 	all, err := s.cfg.Packages.List()
 	if err != nil {
 		return progress.Started{}, err
 	}
-	question := fmt.Sprintf("Install all %d packages of this host again, from where they came? Their servers end meanwhile.", len(all))
+	question := fmt.Sprintf(
+		"Install all %d packages of this host again from their sources? Their servers are stopped meanwhile.", len(all),
+	)
 	if err := confirm.Ask(c, "all", question, in.Confirm); err != nil {
 		return progress.Started{}, err
 	}
-	return s.cfg.Show.Start(s.deps, c, "rebuild of all packages", func(ctx context.Context, _ *tool.Call, tell func(progress.Progress)) (any, error) {
-		out, err := s.cfg.Packages.RebuildAll(ctx, tell)
-		return rebuilt{out}, err
-	})
+	return s.cfg.Show.Start(
+		s.deps,
+		c,
+		"rebuild of all packages",
+		func(ctx context.Context, _ *tool.Call, tell func(progress.Progress)) (any, error) {
+			out, err := s.cfg.Packages.RebuildAll(ctx, tell)
+			return rebuildResult{out}, err
+		},
+	)
 }

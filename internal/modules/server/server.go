@@ -1,8 +1,9 @@
-// Package server is the module that tells what this host and its machine are
-// and do, and with which those who rule the host name, stop and restart it.
+// Package server is the module that describes this host and its machine, measures
+// the machine and returns logs. Administrators use it to name, stop and restart
+// the host.
 //
-// The machine's own settings are its operating system's business: nothing here
-// turns it off, renames it or changes its locale.
+// It does not change the machine: it does not turn it off, rename it or change
+// its locale, which is up to the operating system.
 package server
 
 import (
@@ -16,49 +17,50 @@ import (
 	"gatehouse/tool"
 )
 
-// A Host is what the tools speak of. Safe for concurrent use.
+// A Host is the host that the tools describe and control. It is safe for concurrent
+// use.
 type Host interface {
 	About() About
-	// Rules reports whether a caller may do what is everybody's matter here.
+	// Rules reports whether a caller may change this host for all its users.
 	Rules(who tool.Caller) bool
-	// SetName and SetLanguage are kept beyond the end of the host; "" goes
-	// back to what it is by itself.
+	// SetName and SetLanguage change the name and the language. The change survives
+	// the end of the host; "" restores the default.
 	SetName(ctx context.Context, name string) error
 	SetLanguage(ctx context.Context, language string) error
-	// Stop ends the host soon after it has returned; again means that it is
-	// to be started again, and how says in which way that happens. The error
-	// is a *tool.Refusal where it cannot be.
+	// Stop ends the host soon after Stop has returned. again means that it is to be
+	// started again; how describes what happens then. If the host cannot be stopped
+	// or started again, the error is a *tool.Refusal.
 	Stop(again bool) (how string, err error)
 }
 
-// About is what there is to say of a host.
+// About describes a host.
 type About struct {
 	ID         string
 	Name       string
 	Version    string
-	Language   string // as POSIX names it; "" means that nobody has said
+	Language   string // in POSIX form; "" means that it is not set
 	Started    time.Time
 	Transports []string
 }
 
 // Config is what the module is given.
 type Config struct {
-	Host    Host     `json:"-"` // nil means that there is none: only the machine can be looked at
-	Journal *Journal `json:"-"` // nil means that nothing is kept of what the host says
-	Meter   *Meter   `json:"-"` // nil means one of the module's own
+	Host    Host     `json:"-"` // nil means that the tools can only describe the machine
+	Journal *Journal `json:"-"` // nil means that log messages are not kept
+	Meter   *Meter   `json:"-"` // nil means a Meter of the module
 
-	Packages *packages.House `json:"-"` // nil: there are none
-	Show     progress.Show   `json:"-"` // shows how far a job is
+	Packages *packages.House `json:"-"` // nil means that the host has no packages
+	Show     progress.Show   `json:"-"` // shows the progress of jobs
 }
 
 type server struct {
 	cfg   Config
-	rules operator.Func // who may do what is everybody's matter
+	rules operator.Func // who may change the host for all its users
 	deps  module.Deps
 	offer module.Offer
 }
 
-// New makes the module.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		s := &server{deps: d}
@@ -86,58 +88,75 @@ func (s *server) Close(context.Context) error { return nil }
 func (s *server) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "server_time", Title: "Show the time", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.time"},
-			Description: "Tells the time, and how long this host and its machine have been running.",
+			Name: "server_time", Title: "Show the time", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"server.time"},
+			Description: "Returns the time, and how long this host and its machine have been running.",
 		}, s.time),
 		tool.New(tool.Def{
-			Name: "server_info", Title: "Describe this host", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.device-info"},
-			Description: "Tells what this host is and what it runs on: name, version, operating system, processor and memory.",
-			Help:        "ram is in bytes. What the system does not tell is left out.",
+			Name: "server_info", Title: "Describe this host", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"server.device-info"},
+			Description: "Describes this host and its machine: name, version, operating system, processor and memory.",
+			Help:        "ram is in bytes. Values that the system does not report are missing.",
 		}, s.info),
 		tool.New(tool.Def{
-			Name: "server_metrics", Title: "Measure this host", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"server.metrics"},
-			Description: "Measures the machine: processor, memory, disk, network and, where there is a sensor, temperature.",
+			Name: "server_metrics", Title: "Measure this host", Effects: tool.Reads, Task: tool.TaskNever,
+			Aliases:     []string{"server.metrics"},
+			Description: "Measures the machine: processor, memory, disk, network and, if there is a sensor, temperature.",
 			Help:        metricsHelp,
 		}, s.metrics),
 		tool.New(tool.Def{
 			Name: "server_logs", Title: "Read this host's log", Effects: tool.Reads, Aliases: []string{"server.logs"},
-			Description: "Shows what this host has logged since it was started, or in an earlier start, and waits for more.",
-			Help:        "For those who rule this host. It keeps the newest 4,000 messages of level info and above, at most 4 MiB, of each of the last 20 starts of hosts on its folders; boots names them.\n\n" + pageHelp,
+			Description: "Returns log messages of this host since its start, or of an earlier start, and can wait " +
+				"for new ones.",
+			Help: "For administrators only. The newest 4,000 messages of level info and above, at most 4 " +
+				"MiB, are kept for each of the last 20 starts of hosts on its folders; boots lists these starts.\n\n" + pageHelp,
 		}, s.logs),
 		tool.New(tool.Def{
-			Name: "server_kernel_logs", Title: "Read the kernel log", Effects: tool.Reads, Aliases: []string{"server.kernel-logs"},
-			Description: "Shows the messages of the machine's kernel since it was booted, and waits for more.",
-			Help:        "For those who rule this host. It reads /dev/kmsg, which exists on Linux and which the system may keep from this host.\n\n" + pageHelp,
+			Name: "server_kernel_logs", Title: "Read the kernel log", Effects: tool.Reads,
+			Aliases:     []string{"server.kernel-logs"},
+			Description: "Returns messages of the machine's kernel since its boot, and can wait for new ones.",
+			Help: "For administrators only. It reads /dev/kmsg, which exists on Linux; the system may deny " +
+				"access to it.\n\n" + pageHelp,
 		}, s.kernelLogs),
 		tool.New(tool.Def{
-			Name: "server_set_name", Title: "Name this host", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-hostname"},
-			Description: "Gives this host a name for people, which stays when it is started again.",
-			Help:        "For those who rule this host. clear goes back to its own. The name its machine has in the network is the operating system's business.",
+			Name: "server_set_name", Title: "Name this host", Effects: tool.Writes | tool.Idempotent,
+			Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-hostname"},
+			Description: "Sets the display name of this host, which is kept when the host is restarted.",
+			Help: "For administrators only. clear restores the default name. It does not change the network " +
+				"name of the machine.",
 		}, s.setName),
 		tool.New(tool.Def{
-			Name: "server_language", Title: "Set the language", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-language"},
-			Description: "Tells which language the people of this host want to be answered in, or sets it.",
-			Help:        "Setting it is for those who rule this host. Models read it in gatehouse:///mcp/system-prompt. It is none of the system's locale, which the tools do not depend on.",
+			Name: "server_language", Title: "Set the language", Effects: tool.Writes | tool.Idempotent,
+			Task: tool.TaskNever, Sync: true, Aliases: []string{"server.set-language"},
+			Description: "Returns or sets the language in which users of this host want answers.",
+			Help: "Only administrators can set it. Models read it in gatehouse:///mcp/system-prompt. It is " +
+				"independent of the system's locale, which the tools do not use.",
 		}, s.language),
 		tool.New(tool.Def{
-			Name: "server_rebuild", Title: "Rebuild packages", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Aliases: []string{"server.rebuild"},
-			Description: "Installs all packages of this host again from where they came, after the person has agreed. It answers with a job.",
-			Help:        rebuildHelp,
+			Name: "server_rebuild", Title: "Rebuild packages", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
+			Task: tool.TaskNever, Aliases: []string{"server.rebuild"},
+			Description: "Installs all packages of this host again from their sources, after the user has agreed. " +
+				"It returns a job.",
+			Help: rebuildHelp,
 		}, s.rebuild),
 		tool.New(tool.Def{
-			Name: "server_restart", Title: "Restart this host", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"server.restart"},
-			Description: "Ends this host and starts it again, after the person has agreed. The machine goes on.",
-			Help:        stopHelp + " A host that a client started over standard input and output is started again by its client, not by itself.",
+			Name: "server_restart", Title: "Restart this host", Effects: tool.Writes | tool.Destroys,
+			Task: tool.TaskNever, Aliases: []string{"server.restart"},
+			Description: "Stops this host and starts it again, after the user has agreed. The machine keeps running.",
+			Help: stopHelp + " If a client started this host over standard input and output, the client must " +
+				"start it again.",
 		}, s.restart),
 		tool.New(tool.Def{
-			Name: "server_shutdown", Title: "Stop this host", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"server.shutdown"},
-			Description: "Ends this host, after the person has agreed. Nobody is served until somebody starts it again; the machine goes on.",
-			Help:        stopHelp,
+			Name: "server_shutdown", Title: "Stop this host", Effects: tool.Writes | tool.Destroys,
+			Task: tool.TaskNever, Aliases: []string{"server.shutdown"},
+			Description: "Stops this host, after the user has agreed. It serves no client until it is started " +
+				"again; the machine keeps running.",
+			Help: stopHelp,
 		}, s.shutdown),
 	}
 }
 
-// noHost is that of a module nobody has given one.
+// noHost is the Host of a module that was configured without one.
 type noHost struct{ started time.Time }
 
 func (h noHost) About() About {
@@ -149,5 +168,5 @@ func (noHost) SetLanguage(context.Context, string) error { return errNoHost() }
 func (noHost) Stop(bool) (string, error)                 { return "", errNoHost() }
 
 func errNoHost() error {
-	return tool.Refuse("unsupported", "this module has no host that it could change")
+	return tool.Refuse("unsupported", "this program does not let its tools change the host")
 }

@@ -21,40 +21,48 @@ import (
 	"gatehouse/tool"
 )
 
-// house is a host as the tools see it.
-type house struct {
+// fakeHost is a host as the tools see it.
+type fakeHost struct {
 	mu      sync.Mutex
 	about   About
 	stopped []bool
 }
 
-func newHouse() *house {
-	return &house{about: About{ID: "host_1", Name: "lab", Version: "1.2", Started: time.Now().Add(-time.Minute), Transports: []string{"http"}}}
+func newFakeHost() *fakeHost {
+	return &fakeHost{
+		about: About{
+			ID:         "host_1",
+			Name:       "lab",
+			Version:    "1.2",
+			Started:    time.Now().Add(-time.Minute),
+			Transports: []string{"http"},
+		},
+	}
 }
 
-func (h *house) About() About {
+func (h *fakeHost) About() About {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.about
 }
 
-func (h *house) Rules(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }
+func (h *fakeHost) Rules(who tool.Caller) bool { return slices.Contains(who.Roles, "admin") }
 
-func (h *house) SetName(_ context.Context, name string) error {
+func (h *fakeHost) SetName(_ context.Context, name string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.about.Name = name
 	return nil
 }
 
-func (h *house) SetLanguage(_ context.Context, language string) error {
+func (h *fakeHost) SetLanguage(_ context.Context, language string) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.about.Language = language
 	return nil
 }
 
-func (h *house) Stop(again bool) (string, error) {
+func (h *fakeHost) Stop(again bool) (string, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.stopped = append(h.stopped, again)
@@ -97,17 +105,19 @@ func TestTheModuleKeepsTheContract(t *testing.T) {
 }
 
 func TestTimeAndMachine(t *testing.T) {
-	c := start(t, Config{Host: newHouse()})
-	c.roles = nil // everybody may look
+	c := start(t, Config{Host: newFakeHost()})
+	c.roles = nil // every caller may read
 	var now timeOut
 	if bad := c.call("server_time", `{}`, &now); bad != "" || now.Uptime < 60 {
 		t.Errorf("%s %+v", bad, now)
 	}
-	if at, err := time.Parse(time.RFC3339Nano, now.Now); err != nil || time.Since(at).Abs() > time.Hour || at.Location() != time.UTC {
+	if at, err := time.Parse(time.RFC3339Nano, now.Now); err != nil || time.Since(at).Abs() > time.Hour ||
+		at.Location() != time.UTC {
 		t.Errorf("now is %q, %v", now.Now, err)
 	}
 	var info infoOut
-	if bad := c.call("server_info", `{}`, &info); bad != "" || info.ID != "host_1" || info.Name != "lab" || info.OS.Platform != runtime.GOOS || info.Hardware.Processors < 1 ||
+	if bad := c.call("server_info", `{}`, &info); bad != "" || info.ID != "host_1" || info.Name != "lab" ||
+		info.OS.Platform != runtime.GOOS || info.Hardware.Processors < 1 ||
 		len(info.Hardware.Devices) == 0 || info.Hardware.Devices[0].Class != "processor" {
 		t.Errorf("%s %+v", bad, info)
 	}
@@ -123,7 +133,7 @@ func TestTheMachineIsMeasured(t *testing.T) {
 		t.Fatal(bad)
 	}
 	if runtime.GOOS != "linux" {
-		t.Skip("what there is to measure differs")
+		t.Skip("this system has no such measurements")
 	}
 	switch {
 	case s.Memory == nil || s.Memory.Total == 0 || s.Memory.Used > s.Memory.Total:
@@ -139,25 +149,27 @@ func TestTheMachineIsMeasured(t *testing.T) {
 	}
 }
 
-// Nobody waits for a measurement after they have gone.
+// A measurement ends when its caller has gone.
 func TestMeasuringEndsWithItsCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := (&Meter{}).Take(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := (&Meter{}).Measure(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 }
 
 //redteam:attack What is everybody's matter is for those who rule: an ordinary user reads logs and ends the host
 func TestWhatIsEverybodysMatterIsForThoseWhoRule(t *testing.T) {
-	h := newHouse()
+	h := newFakeHost()
 	c := start(t, Config{Host: h, Journal: NewJournal(slog.LevelInfo)})
 	c.roles, c.can = []string{"writer"}, 0
 	for name, args := range map[string]string{
-		"server_logs": `{}`, "server_kernel_logs": `{}`, "server_set_name": `{"name":"mine"}`, "server_language": `{"language":"de"}`,
-		"server_restart": `{"confirm":"lab"}`, "server_shutdown": `{"confirm":"lab"}`,
+		"server_logs": `{}`, "server_kernel_logs": `{}`, "server_set_name": `{"name":"mine"}`,
+		"server_language": `{"language":"de"}`,
+		"server_restart":  `{"confirm":"lab"}`, "server_shutdown": `{"confirm":"lab"}`,
 	} {
-		if got := c.call(name, args, nil); !strings.HasPrefix(got, "denied: ") || !strings.Contains(got, "administrator") {
+		if got := c.call(name, args, nil); !strings.HasPrefix(got, "denied: ") ||
+			!strings.Contains(got, "administrator") {
 			t.Errorf("%s: %q", name, got)
 		}
 	}
@@ -167,16 +179,18 @@ func TestWhatIsEverybodysMatterIsForThoseWhoRule(t *testing.T) {
 }
 
 func TestNameAndLanguage(t *testing.T) {
-	c := start(t, Config{Host: newHouse()})
+	c := start(t, Config{Host: newFakeHost()})
 	var n nameOut
-	if bad := c.call("server_set_name", `{"name":"  House on the hill "}`, &n); bad != "" || n.Name != "House on the hill" {
+	if bad := c.call("server_set_name", `{"name":"  Tower on the hill "}`, &n); bad != "" ||
+		n.Name != "Tower on the hill" {
 		t.Errorf("%s %+v", bad, n)
 	}
-	if got := c.call("server_set_name", `{}`, nil); !strings.HasPrefix(got, "invalid_arguments: expected either name or clear") {
+	if got := c.call("server_set_name", `{}`, nil); !strings.HasPrefix(got, "invalid_arguments: expected either "+
+		"name or clear") {
 		t.Errorf("a call without arguments: %q", got)
 	}
 	var kept struct{ Name string }
-	if c.call("server_info", `{}`, &kept); kept.Name != "House on the hill" {
+	if c.call("server_info", `{}`, &kept); kept.Name != "Tower on the hill" {
 		t.Errorf("a call without arguments left the name %q", kept.Name)
 	}
 	for args, want := range map[string]string{`{"clear":true}`: "", `{"name":""}`: ""} {
@@ -215,22 +229,25 @@ func TestNameAndLanguage(t *testing.T) {
 func TestAHostEndsOnlyWhenThePersonAgrees(t *testing.T) {
 	yes, no := moduletest.Accept(map[string]any{"confirm": true}), moduletest.Accept(map[string]any{"confirm": false})
 	for name, again := range map[string]bool{"server_shutdown": false, "server_restart": true} {
-		h := newHouse()
+		h := newFakeHost()
 		c := start(t, Config{Host: h})
 		for want, answer := range map[string]json.RawMessage{"said no": no, "declined": moduletest.Decline()} {
 			// What the model says does not count where the person can be asked.
-			if c.answer = answer; !strings.HasPrefix(c.call(name, `{"confirm":"lab"}`, nil), "declined") || len(h.stopped) > 0 {
+			if c.answer = answer; !strings.HasPrefix(c.call(name, `{"confirm":"lab"}`, nil), "declined") ||
+				len(h.stopped) > 0 {
 				t.Errorf("%s when the person %s: stopped %v", name, want, h.stopped)
 			}
 		}
 		c.answer = yes
 		var out stopOut
-		if bad := c.call(name, `{}`, &out); bad != "" || c.asked != 1 || !slices.Equal(h.stopped, []bool{again}) || out.How != "as told" {
+		if bad := c.call(name, `{}`, &out); bad != "" || c.asked != 1 || !slices.Equal(h.stopped, []bool{again}) ||
+			out.How != "as told" {
 			t.Errorf("%s: %s %+v, asked %d times, stopped %v", name, bad, out, c.asked, h.stopped)
 		}
 		c.can = tool.WordCounts
 		for _, args := range []string{`{}`, `{"confirm":"yes"}`, `{"confirm":"LAB"}`} {
-			if got := c.call(name, args, nil); !strings.HasPrefix(got, "unconfirmed") || !strings.Contains(got, `"lab"`) || len(h.stopped) != 1 {
+			if got := c.call(name, args, nil); !strings.HasPrefix(got, "unconfirmed") ||
+				!strings.Contains(got, `"lab"`) || len(h.stopped) != 1 {
 				t.Errorf("%s %s: %q", name, args, got)
 			}
 		}
@@ -253,7 +270,7 @@ func TestWithoutAHost(t *testing.T) {
 func TestLogsArePagedThrough(t *testing.T) {
 	j := NewJournal(slog.LevelInfo)
 	log := slog.New(j.Handler())
-	c := start(t, Config{Host: newHouse(), Journal: j})
+	c := start(t, Config{Host: newFakeHost(), Journal: j})
 	for i := range 10 {
 		log.Info("counted", "n", i)
 	}
@@ -264,7 +281,8 @@ func TestLogsArePagedThrough(t *testing.T) {
 		t.Fatalf("%s %+v", bad, newest)
 	}
 	last := newest.Entries[2]
-	if last.Level != "warn" || last.Message != "odd" || string(last.Attributes) != `{"user":"ann","of":{"password":"[secret]","err":"broken"}}` || last.BootID == "" {
+	if last.Level != "warn" || last.Message != "odd" ||
+		string(last.Attributes) != `{"user":"ann","of":{"password":"[secret]","err":"broken"}}` || last.BootID == "" {
 		t.Errorf("the newest is %+v with %s", last, last.Attributes)
 	}
 	if string(newest.Entries[0].Attributes) != `{"n":8}` {
@@ -292,7 +310,8 @@ func TestLogsArePagedThrough(t *testing.T) {
 	if c.call("server_logs", `{"level":"warn"}`, &none); len(none.Entries) != 1 || none.Entries[0].Message != "odd" {
 		t.Errorf("warnings are %+v", none)
 	}
-	if c.call("server_logs", `{"cursor":"`+newest.End+`"}`, &none); none.Entries == nil || len(none.Entries) != 0 || none.End != newest.End {
+	if c.call("server_logs", `{"cursor":"`+newest.End+`"}`, &none); none.Entries == nil || len(none.Entries) != 0 ||
+		none.End != newest.End {
 		t.Errorf("after the last: %+v", none)
 	}
 }
@@ -301,7 +320,7 @@ func TestLogsAreWaitedFor(t *testing.T) {
 	j := NewJournal(slog.LevelInfo)
 	log := slog.New(j.Handler())
 	log.Info("before")
-	c := start(t, Config{Host: newHouse(), Journal: j})
+	c := start(t, Config{Host: newFakeHost(), Journal: j})
 	done := make(chan pageOut)
 	go func() {
 		var p pageOut
@@ -309,7 +328,7 @@ func TestLogsAreWaitedFor(t *testing.T) {
 		done <- p
 	}()
 	for {
-		log.Info("news") // until somebody is there to hear it
+		log.Info("news") // until a reader waits for it
 		select {
 		case p := <-done:
 			if len(p.Entries) == 0 || p.Entries[0].Message != "news" {
@@ -324,7 +343,7 @@ func TestLogsAreWaitedFor(t *testing.T) {
 func TestCursorsThatAreNone(t *testing.T) {
 	j := NewJournal(slog.LevelInfo)
 	slog.New(j.Handler()).Info("x")
-	c := start(t, Config{Host: newHouse(), Journal: j})
+	c := start(t, Config{Host: newFakeHost(), Journal: j})
 	for args, want := range map[string]string{
 		`{"cursor":"soon"}`:            "invalid_arguments",
 		`{"cursor":".1"}`:              "stale",
@@ -366,15 +385,17 @@ func TestAJournalHasLimits(t *testing.T) {
 	if size > journalBytes || len(all) < 100 {
 		t.Errorf("%d messages have %d bytes", len(all), size)
 	}
-	if e := all[len(all)-1]; len(e.message) > mostMessage+10 || !json.Valid(e.attrs) {
+	if e := all[len(all)-1]; len(e.message) > maxMessage+10 || !json.Valid(e.attrs) {
 		t.Errorf("one message has %d bytes, its attributes %d", len(e.message), len(e.attrs))
 	}
 }
 
 func TestRecordsOfTheKernel(t *testing.T) {
 	booted := time.Unix(1000, 0)
-	e, ok := parseRecord("4,1234,5140900,-,caller=T1;ACPI: a \"thing\"; more\n SUBSYSTEM=acpi\n DEVICE=+acpi:PNP0A03:00\n", booted)
-	if !ok || e.seq != 1235 || e.level != "warn" || e.message != `ACPI: a "thing"; more` || !e.at.Equal(booted.Add(5140900*time.Microsecond)) ||
+	e, ok := parseRecord("4,1234,5140900,-,caller=T1;ACPI: a \"thing\"; more\n SUBSYSTEM=acpi\n "+
+		"DEVICE=+acpi:PNP0A03:00\n", booted)
+	if !ok || e.seq != 1235 || e.level != "warn" || e.message != `ACPI: a "thing"; more` ||
+		!e.at.Equal(booted.Add(5140900*time.Microsecond)) ||
 		string(e.attrs) != `{"DEVICE":"+acpi:PNP0A03:00","SUBSYSTEM":"acpi"}` {
 		t.Errorf("got %v %+v with %s", ok, e, e.attrs)
 	}
@@ -395,7 +416,8 @@ func FuzzParseRecord(f *testing.F) {
 	f.Add("0,0,0;\xff\n =\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		e, ok := parseRecord(text, time.Unix(0, 0))
-		if ok && (e.seq == 0 || e.level == "" || len(e.message) > mostMessage+10 || e.attrs != nil && !json.Valid(e.attrs)) {
+		if ok && (e.seq == 0 || e.level == "" || len(e.message) > maxMessage+10 || e.attrs != nil &&
+			!json.Valid(e.attrs)) {
 			t.Errorf("%q is %+v", text, e)
 		}
 	})
@@ -407,7 +429,8 @@ func FuzzCursor(f *testing.F) {
 	f.Fuzz(func(t *testing.T, at string, before bool) {
 		in := pageIn{Limit: 2, Cursor: at, Before: before}
 		all := []entry{{seq: 4, level: "info"}, {seq: 5, level: "info"}, {seq: 6, level: "info"}}
-		if out, err := in.of("boot", all); err == nil && (len(out.Entries) > 2 || out.End == "" || out.Start == "") {
+		if out, err := in.selectPage("boot", all); err == nil && (len(out.Entries) > 2 || out.End == "" ||
+			out.Start == "") {
 			t.Errorf("%q: %+v", at, out)
 		}
 	})
@@ -419,7 +442,7 @@ func TestTheKernelIsHeard(t *testing.T) {
 		t.Skip("the kernel's messages cannot be read here:", err)
 	}
 	f.Close()
-	c := start(t, Config{Host: newHouse()})
+	c := start(t, Config{Host: newFakeHost()})
 	var p, after pageOut
 	switch got := c.call("server_kernel_logs", `{"limit":5}`, &p); {
 	case strings.HasPrefix(got, "denied"):
@@ -429,10 +452,12 @@ func TestTheKernelIsHeard(t *testing.T) {
 	case len(p.Entries) == 0:
 		t.Skip("the kernel has said nothing")
 	}
-	if at, err := time.Parse(time.RFC3339Nano, p.Entries[0].Timestamp); err != nil || at.Year() < 2000 || p.Entries[0].BootID == "" {
+	if at, err := time.Parse(time.RFC3339Nano, p.Entries[0].Timestamp); err != nil || at.Year() < 2000 ||
+		p.Entries[0].BootID == "" {
 		t.Errorf("got %+v, %v", p.Entries[0], err)
 	}
-	if got := c.call("server_kernel_logs", `{"cursor":"`+p.Start+`","limit":500}`, &after); got != "" || len(after.Entries) < len(p.Entries)-1 {
+	if got := c.call("server_kernel_logs", `{"cursor":"`+p.Start+`","limit":500}`, &after); got != "" ||
+		len(after.Entries) < len(p.Entries)-1 {
 		t.Errorf("after the first: %s %d messages", got, len(after.Entries))
 	}
 }
@@ -446,7 +471,7 @@ func TestEarlierStartsAreRead(t *testing.T) {
 		l := slog.New(j.Handler())
 		for i, text := range texts {
 			if i == 1 { // what came before is written as well
-				if err := j.Keep(folder); err != nil {
+				if err := j.OpenFile(folder); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -460,7 +485,7 @@ func TestEarlierStartsAreRead(t *testing.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(2 * time.Millisecond) // the names of files have milliseconds
-	c := start(t, Config{Host: newHouse(), Journal: log("four", "five")})
+	c := start(t, Config{Host: newFakeHost(), Journal: log("four", "five")})
 	page := func(args string) (out pageOut) {
 		t.Helper()
 		if bad := c.call("server_logs", args, &out); bad != "" {
@@ -469,12 +494,14 @@ func TestEarlierStartsAreRead(t *testing.T) {
 		return out
 	}
 	now := page(`{}`)
-	if len(now.Entries) != 2 || len(now.Boots) != 2 || !now.Boots[0].Present || now.Boots[1].Present || now.Boots[1].BootID == now.Boots[0].BootID {
+	if len(now.Entries) != 2 || len(now.Boots) != 2 || !now.Boots[0].Present || now.Boots[1].Present ||
+		now.Boots[1].BootID == now.Boots[0].BootID {
 		t.Fatalf("the present start: %+v", now)
 	}
 	boot := now.Boots[1].BootID
 	then := page(fmt.Sprintf(`{"boot":%q,"limit":2,"follow":30}`, boot)) // nothing is waited for
-	if len(then.Entries) != 2 || then.Entries[1].Message != "three" || then.Entries[1].BootID != boot || string(then.Entries[1].Attributes) != `{"n":2}` {
+	if len(then.Entries) != 2 || then.Entries[1].Message != "three" || then.Entries[1].BootID != boot ||
+		string(then.Entries[1].Attributes) != `{"n":2}` {
 		t.Errorf("the earlier start: %+v", then)
 	}
 	before := page(fmt.Sprintf(`{"cursor":%q,"before":true}`, then.Start))
@@ -484,11 +511,11 @@ func TestEarlierStartsAreRead(t *testing.T) {
 	if got := c.call("server_logs", `{"boot":"aaaaaaaaaaaaaaaa"}`, nil); !strings.HasPrefix(got, "not_found: ") {
 		t.Errorf("a start that is not there: %s", got)
 	}
-	for range keptStarts + 3 {
+	for range maxStarts + 3 {
 		log("x", "y").CloseFile()
 	}
 	left, err := starts(folder)
-	if err != nil || len(left) > keptStarts {
+	if err != nil || len(left) > maxStarts {
 		t.Errorf("%d starts are kept, %v", len(left), err)
 	}
 }
@@ -498,11 +525,11 @@ func TestEarlierStartsAreRead(t *testing.T) {
 func TestAFileOfALogHasALimit(t *testing.T) {
 	folder := t.TempDir()
 	j := NewJournal(slog.LevelInfo)
-	if err := j.Keep(folder); err != nil {
+	if err := j.OpenFile(folder); err != nil {
 		t.Fatal(err)
 	}
-	l, text := slog.New(j.Handler()), strings.Repeat("x", mostMessage)
-	for i := range 2 * mostFile / mostMessage {
+	l, text := slog.New(j.Handler()), strings.Repeat("x", maxMessage)
+	for i := range 2 * maxFile / maxMessage {
 		l.Info(text, "n", i)
 	}
 	if err := j.CloseFile(); err != nil {
@@ -514,11 +541,11 @@ func TestAFileOfALogHasALimit(t *testing.T) {
 		t.Fatal(all, err)
 	}
 	info, err := os.Stat(all[0].path)
-	if err != nil || info.Size() > mostFile || info.Mode().Perm() != 0o600 {
+	if err != nil || info.Size() > maxFile || info.Mode().Perm() != 0o600 {
 		t.Errorf("the file has %d bytes, mode %v, %v", info.Size(), info.Mode(), err)
 	}
-	kept, err := all[0].entriesOf()
-	if err != nil || string(kept[len(kept)-1].attrs) != fmt.Sprintf(`{"n":%d}`, 2*mostFile/mostMessage-1) {
+	kept, err := all[0].readEntries()
+	if err != nil || string(kept[len(kept)-1].attrs) != fmt.Sprintf(`{"n":%d}`, 2*maxFile/maxMessage-1) {
 		t.Errorf("%d messages, %v", len(kept), err)
 	}
 }

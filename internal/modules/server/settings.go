@@ -11,8 +11,8 @@ import (
 )
 
 type nameIn struct {
-	Name  *string `json:"name,omitempty" doc:"what people call it; empty for its own" max:"64"`
-	Clear bool    `json:"clear,omitempty" doc:"go back to its own name"`
+	Name  *string `json:"name,omitempty" doc:"display name; empty for the default" max:"64"`
+	Clear bool    `json:"clear,omitempty" doc:"restore the default name"`
 }
 
 type nameOut struct {
@@ -20,14 +20,14 @@ type nameOut struct {
 }
 
 func (s *server) setName(ctx context.Context, c *tool.Call, in nameIn) (nameOut, error) {
-	if err := s.rules.Check(c, "name it"); err != nil {
+	if err := s.rules.Check(c, "set its name"); err != nil {
 		return nameOut{}, err
 	}
-	if in.Clear == (in.Name != nil) { // neither must erase a name: an empty call says nothing
+	if in.Clear == (in.Name != nil) { // a call without arguments must not erase the name
 		return nameOut{}, &tool.Refusal{
 			Code:    "invalid_arguments",
 			Message: "expected either name or clear",
-			Next:    "Give the name, or clear as true to go back to the host's own name.",
+			Next:    "Give the name, or clear as true to restore the host's default name.",
 		}
 	}
 	name := ""
@@ -35,7 +35,7 @@ func (s *server) setName(ctx context.Context, c *tool.Call, in nameIn) (nameOut,
 		name = strings.TrimSpace(*in.Name)
 	}
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return nameOut{}, tool.Refuse("invalid_arguments", "a name is one line of letters, digits and what else can be printed")
+		return nameOut{}, tool.Refuse("invalid_arguments", "a name must be one line of printable characters")
 	}
 	if err := s.cfg.Host.SetName(ctx, name); err != nil {
 		return nameOut{}, err
@@ -44,16 +44,18 @@ func (s *server) setName(ctx context.Context, c *tool.Call, in nameIn) (nameOut,
 }
 
 type languageIn struct {
-	Language string `json:"language,omitempty" doc:"as in en_US or de; without it nothing is changed" max:"32"`
-	Clear    bool   `json:"clear,omitempty" doc:"forget it"`
+	Language string `json:"language,omitempty" doc:"such as en_US or de; without it nothing is changed" max:"32"`
+	Clear    bool   `json:"clear,omitempty" doc:"remove the setting"`
 }
 
 type languageOut struct {
-	Language string `json:"language" doc:"empty while nobody has set one"`
+	Language string `json:"language" doc:"empty if not set"`
 }
 
-// locale is a language as POSIX or the web write it: en, en_US, zh-Hant-TW.
-var locale = regexp.MustCompile(`^([a-z]{2,3})(?:[_-]([A-Z][a-z]{3}))?(?:[_-]([A-Z]{2}|[0-9]{3}))?(?:\.[Uu][Tt][Ff]-?8)?$`)
+// locale matches a language in the form of POSIX or the web: en, en_US, zh-Hant-TW.
+var locale = regexp.MustCompile(
+	`^([a-z]{2,3})(?:[_-]([A-Z][a-z]{3}))?(?:[_-]([A-Z]{2}|[0-9]{3}))?(?:\.[Uu][Tt][Ff]-?8)?$`,
+)
 
 func (s *server) language(ctx context.Context, c *tool.Call, in languageIn) (languageOut, error) {
 	if in.Language == "" && !in.Clear {
@@ -65,9 +67,13 @@ func (s *server) language(ctx context.Context, c *tool.Call, in languageIn) (lan
 	parts := locale.FindStringSubmatch(in.Language)
 	switch {
 	case in.Clear && in.Language != "":
-		return languageOut{}, tool.Refuse("invalid_arguments", "either a language is set, or it is cleared")
+		return languageOut{}, tool.Refuse("invalid_arguments", "language and clear exclude each other")
 	case !in.Clear && parts == nil:
-		return languageOut{}, &tool.Refusal{Code: "invalid_arguments", Message: in.Language + " is no language", Next: "Give it as in en_US, de or zh_Hant_TW."}
+		return languageOut{}, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: in.Language + " is not a language",
+			Next:    "Give a language such as en_US, de or zh_Hant_TW.",
+		}
 	}
 	language := ""
 	for _, part := range parts[min(1, len(parts)):] {

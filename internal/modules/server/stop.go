@@ -8,16 +8,18 @@ import (
 	"gatehouse/tool"
 )
 
-const stopHelp = "For those who rule this host. Calls that run have a little time to finish; jobs that cannot go on later end. The person is asked by the client; where it cannot ask, ask them yourself and give the host's name as confirm. Where only an operator may decide this, the host's rules should say so."
+const stopHelp = "For administrators only. Running calls have a short time to finish; jobs that cannot be resumed " +
+	"end. The client asks the user. If it cannot ask, ask the user yourself and give the host's name as confirm. " +
+	"The host's rules can require the approval of an operator."
 
 type stopIn struct {
-	Confirm string `json:"confirm,omitempty" doc:"the host's name, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"64"`
+	Confirm string `json:"confirm,omitempty" doc:"the host's name, once the user has agreed; needs the setting approvals.callers_word" max:"64"`
 }
 
 type stopOut struct {
-	Name   string `json:"name" doc:"of the host that ends"`
+	Name   string `json:"name" doc:"name of the host"`
 	Status string `json:"status" doc:"stopping or restarting"`
-	How    string `json:"how" doc:"what happens now"`
+	How    string `json:"how" doc:"what happens next"`
 }
 
 func (s *server) restart(_ context.Context, c *tool.Call, in stopIn) (stopOut, error) {
@@ -29,13 +31,14 @@ func (s *server) shutdown(_ context.Context, c *tool.Call, in stopIn) (stopOut, 
 }
 
 func (s *server) stop(c *tool.Call, in stopIn, again bool) (stopOut, error) {
-	if err := s.rules.Check(c, "end it"); err != nil {
+	if err := s.rules.Check(c, "stop it"); err != nil {
 		return stopOut{}, err
 	}
 	out := stopOut{Name: s.cfg.Host.About().Name, Status: "stopping"}
-	question := "End the host %s? Nobody is served until somebody starts it again."
+	question := "Stop the host %s? It serves no client until it is started again."
 	if again {
-		out.Status, question = "restarting", "End the host %s and start it again? What runs in it ends."
+		out.Status, question = "restarting", "Stop the host %s and start it again? Processes and jobs that run in "+
+			"it end."
 	}
 	if err := confirm.Ask(c, out.Name, fmt.Sprintf(question, out.Name), in.Confirm); err != nil {
 		return stopOut{}, err

@@ -11,9 +11,12 @@ func text(s string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(s + "\
 
 func TestDevicesAreListed(t *testing.T) {
 	sys := fstest.MapFS{
-		"class/drm/card0/device/vendor":    text("0x8086"),
-		"class/drm/card0/device/device":    text("0x46a6"),
-		"class/drm/card0/device/driver":    &fstest.MapFile{Data: []byte("../../../bus/pci/drivers/i915"), Mode: fs.ModeSymlink},
+		"class/drm/card0/device/vendor": text("0x8086"),
+		"class/drm/card0/device/device": text("0x46a6"),
+		"class/drm/card0/device/driver": &fstest.MapFile{
+			Data: []byte("../../../bus/pci/drivers/i915"),
+			Mode: fs.ModeSymlink,
+		},
 		"class/drm/card0-DP-1/device/x":    text("an outlet"),
 		"class/net/lo/mtu":                 text("65536"),
 		"class/net/eth0/device/vendor":     text("0x1af4"),
@@ -41,8 +44,10 @@ func TestCompressedSwapIsMeasured(t *testing.T) {
 		total, used uint64
 		ok          bool
 	}{
-		"none":       {fstest.MapFS{"block/sda/size": text("1")}, 0, 0, false},
-		"not in use": {fstest.MapFS{"block/zram0/disksize": text("0"), "block/zram0/mm_stat": text("0 0 0")}, 0, 0, false},
+		"none": {fstest.MapFS{"block/sda/size": text("1")}, 0, 0, false},
+		"not in use": {
+			fstest.MapFS{"block/zram0/disksize": text("0"), "block/zram0/mm_stat": text("0 0 0")}, 0, 0, false,
+		},
 		"two": {fstest.MapFS{
 			"block/zram0/disksize": text("1000"), "block/zram0/mm_stat": text("  400 100 200 0 200 0 0 0 0"),
 			"block/zram1/disksize": text("500"), "block/zram1/mm_stat": text("50 10 20 0 20 0 0 0 0"),

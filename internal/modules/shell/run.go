@@ -30,9 +30,9 @@ type runOut struct {
 }
 
 // runHelp is the help of shell_run.
-const runHelp = `The working directory is working_dir, inside your roots; that does not restrict which files the command can
-use. The environment is minimal (PATH, HOME, language and the like), plus the variables of the context, plus env. The
-input is stdin, or empty.
+const runHelp = `The working directory is working_dir, inside your roots; that does not restrict which files the command
+can use. The environment is minimal (PATH, HOME, language and the like), plus the variables of the context, plus env.
+The input is stdin, or empty.
 
 - At the timeout, and when the call is cancelled, the command is asked to end. Two seconds later it is killed, with
   every process it started, in whatever process group or session. Processes that it leaves in the background when it

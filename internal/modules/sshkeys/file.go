@@ -19,22 +19,22 @@ import (
 )
 
 const (
-	maxFile     = 1 << 20 // bytes
-	maxKeys     = 1000
-	shortestRSA = 2048 // bits
+	maxFile    = 1 << 20 // bytes
+	maxKeys    = 1000
+	minRSABits = 2048 // bits
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
 
-// file is the file of keys in a folder.
+// file is the authorized_keys file in a folder.
 type file struct{ folder string }
 
 func (f *file) path() string { return filepath.Join(f.folder, "authorized_keys") }
 
-// line is one line of the file with its end, and what it says.
+// line is one line of the file with its newline, and its parsed key.
 type line struct {
 	text    []byte
-	key     ssh.PublicKey // nil where it is none
+	key     ssh.PublicKey // nil if the line has no key
 	comment string
 	options []string
 }
@@ -43,18 +43,19 @@ func (l line) is(key ssh.PublicKey) bool {
 	return l.key != nil && bytes.Equal(l.key.Marshal(), key.Marshal())
 }
 
-// remark reports whether the line says nothing to sshd.
-func (l line) remark() bool {
+// isComment reports whether sshd ignores the line.
+func (l line) isComment() bool {
 	t := bytes.TrimSpace(l.text)
 	return len(t) == 0 || t[0] == '#'
 }
 
-// parse reads a file; together the lines' texts are the file.
+// parse splits a file into lines, whose texts joined are the file.
 func parse(text []byte) (all []line) {
 	for t := range bytes.Lines(text) {
 		l := line{text: t}
-		if !l.remark() {
-			if key, comment, options, rest, err := ssh.ParseAuthorizedKey(t); err == nil && len(bytes.TrimSpace(rest)) == 0 {
+		if !l.isComment() {
+			if key, comment, options, rest, err := ssh.ParseAuthorizedKey(t); err == nil &&
+				len(bytes.TrimSpace(rest)) == 0 {
 				l.key, l.comment, l.options = key, comment, options
 			}
 		}
@@ -63,37 +64,44 @@ func parse(text []byte) (all []line) {
 	return all
 }
 
-// parseNew reads a key that somebody wants to add.
+// parseNew parses a key that is to be added.
 func parseNew(text string) (line, error) {
 	bad := func(next, format string, args ...any) (line, error) {
 		return line{}, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf(format, args...), Next: next}
 	}
 	text = strings.TrimSpace(text)
 	if strings.Contains(text, "PRIVATE KEY") {
-		return bad("Give the public one, from the file that ends in .pub, and make a new pair: this one has been shown.", "this is a private key")
+		return bad(
+			"Make a new pair, because this key has been disclosed, and give the public key from the file that ends "+
+				"in .pub.",
+			"this is a private key",
+		)
 	}
 	if strings.ContainsFunc(text, func(r rune) bool { return r < ' ' && r != '\t' || r == 0x7f }) {
-		return bad("Give one key at a time.", "a key is one line without control characters")
+		return bad("Give one key at a time.", "a key must be one line without control characters")
 	}
 	key, comment, options, _, err := ssh.ParseAuthorizedKey([]byte(text))
 	if err != nil {
-		return bad("It looks like: ssh-ed25519 AAAAC3Nza... name", "this is no public key of OpenSSH")
+		return bad("Give a key such as ssh-ed25519 AAAAC3Nza... name", "this is not a public key of OpenSSH")
 	}
 	switch k := key.(type) {
 	case *ssh.Certificate:
-		return bad("Add the key itself, or its authority by hand.", "this is a certificate, which opens nothing as a key")
+		return bad(
+			"Give the key itself, or let an administrator add the authority by hand.",
+			"this is a certificate, which sshd does not accept as a key",
+		)
 	case ssh.CryptoPublicKey:
-		if r, ok := k.CryptoPublicKey().(*rsa.PublicKey); ok && r.N.BitLen() < shortestRSA {
-			return bad("Make one with ssh-keygen -t ed25519.", "the RSA key has %d bits; expected at least %d", r.N.BitLen(), shortestRSA)
+		if r, ok := k.CryptoPublicKey().(*rsa.PublicKey); ok && r.N.BitLen() < minRSABits {
+			return bad("Make one with ssh-keygen -t ed25519.", "the RSA key has %d bits; expected at least %d", r.N.BitLen(), minRSABits)
 		}
 	}
 	if strings.HasPrefix(key.Type(), "ssh-dss") {
-		return bad("Make one with ssh-keygen -t ed25519.", "DSA keys are too weak, and OpenSSH takes none any more")
+		return bad("Make one with ssh-keygen -t ed25519.", "DSA keys are too weak, and OpenSSH no longer accepts them")
 	}
 	return line{text: []byte(text + "\n"), key: key, comment: comment, options: options}, nil
 }
 
-// read gives the lines of the file; none where there is no file.
+// read returns the lines of the file, or none if there is no file.
 func (f *file) read() ([]line, error) {
 	info, err := os.Lstat(f.path())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -115,12 +123,16 @@ func (f *file) read() ([]line, error) {
 		return nil, err
 	}
 	if len(text) > maxFile {
-		return nil, &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("%s has more than %d bytes", f.path(), maxFile)}
+		return nil, &tool.Refusal{
+			Code:    "too_large",
+			Message: fmt.Sprintf("%s has more than %d bytes", f.path(), maxFile),
+		}
 	}
 	return parse(text), nil
 }
 
-// change reads, changes and replaces the file, one process of ours at a time.
+// change reads, changes and replaces the file. A file lock serialises the changes
+// of all hosts.
 func (f *file) change(how func([]line) ([]line, error)) error {
 	unlock, err := atomicfile.Lock(f.path() + ".lock")
 	if err != nil {
@@ -135,7 +147,7 @@ func (f *file) change(how func([]line) ([]line, error)) error {
 		return err
 	}
 	if len(all) > maxKeys {
-		return tool.Refuse("too_large", "there are %d lines, which is as many as can be kept", len(all)-1)
+		return tool.Refuse("too_large", "the file has %d lines, which is the limit", len(all)-1)
 	}
 	var text []byte
 	for i, l := range all {

@@ -1,9 +1,9 @@
-// Package sshkeys is the module with which an administrator says whose keys
-// open the host's user to SSH.
+// Package sshkeys is the module with which an administrator manages the SSH keys
+// that may log in as the host's user.
 //
-// It belongs to the administration context alone: a key opens a shell, which
-// no rule of this host reaches. Changes are whole or not made, and every line
-// that is not meant stays byte for byte.
+// Only the administration context has it, because a key gives access to a shell,
+// which the rules of this host do not restrict. Changes are atomic, and every
+// other line stays byte for byte.
 package sshkeys
 
 import (
@@ -32,32 +32,40 @@ type keys struct {
 	offer  module.Offer
 }
 
-// New makes the module.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		k := &keys{folder: cfg.Folder}
 		k.offer.Tools = []tool.Tool{
 			tool.New(tool.Def{
-				Name: "ssh_list", Title: "List SSH keys", Effects: tool.Reads, Task: tool.TaskNever, Aliases: []string{"ssh.list"},
+				Name: "ssh_list", Title: "List SSH keys", Effects: tool.Reads, Task: tool.TaskNever,
+				Aliases:     []string{"ssh.list"},
 				Description: "Lists the keys that may log in by SSH as the user this host runs as.",
-				Help:        "It reads .ssh/authorized_keys in that user's home. other counts lines that are neither keys nor remarks.",
+				Help: "It reads .ssh/authorized_keys in that user's home. other is the number of lines that " +
+					"are neither keys nor comments.",
 			}, k.list),
 			tool.New(tool.Def{
-				Name: "ssh_add", Title: "Add an SSH key", Effects: tool.Writes, Task: tool.TaskNever, Aliases: []string{"ssh.add"},
-				Description: "Lets a public key log in by SSH as the user this host runs as, after the person has agreed.",
-				Help:        "key is one line as ssh-keygen writes it to a .pub file, with options in front if there are some. DSA and RSA below 2048 bits are refused. " + confirmHelp,
+				Name: "ssh_add", Title: "Add an SSH key", Effects: tool.Writes, Task: tool.TaskNever,
+				Aliases: []string{"ssh.add"},
+				Description: "Allows a public key to log in by SSH as the user this host runs as, after the user " +
+					"has agreed.",
+				Help: "key is one line as ssh-keygen writes it to a .pub file, optionally with options in " +
+					"front. DSA keys, and RSA keys below 2048 bits, are refused. " + confirmHelp,
 			}, k.add),
 			tool.New(tool.Def{
-				Name: "ssh_remove", Title: "Remove an SSH key", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Aliases: []string{"ssh.remove"},
-				Description: "Lets a key log in by SSH no longer, after the person has agreed. Who is in stays in.",
-				Help:        "All lines with that key go; every other line stays as it is. " + confirmHelp,
+				Name: "ssh_remove", Title: "Remove an SSH key", Effects: tool.Writes | tool.Destroys,
+				Task: tool.TaskNever, Aliases: []string{"ssh.remove"},
+				Description: "Removes a key, so that it can no longer log in by SSH, after the user has agreed. " +
+					"Open SSH sessions stay open.",
+				Help: "All lines with that key are removed; every other line stays as it is. " + confirmHelp,
 			}, k.remove),
 		}
 		return k, nil
 	}
 }
 
-const confirmHelp = "The person is asked by the client; where it cannot ask, ask them yourself and give the fingerprint as confirm."
+const confirmHelp = "The client asks the user. If it cannot ask, ask the user yourself and give the fingerprint as " +
+	"confirm."
 
 // Offer implements module.Module.
 func (k *keys) Offer(context.Context, module.Audience) (*module.Offer, error) { return &k.offer, nil }
@@ -65,14 +73,14 @@ func (k *keys) Offer(context.Context, module.Audience) (*module.Offer, error) { 
 // Close implements module.Module.
 func (k *keys) Close(context.Context) error { return nil }
 
-// file is the file of keys of the host's user, by the system's own word: what
-// HOME says is not what sshd reads.
+// file returns the authorized_keys file of the host's user. It takes the home
+// directory from the user database, because sshd does not use HOME either.
 func (k *keys) file() (*file, error) {
 	folder := k.folder
 	if folder == "" {
 		me, err := user.Current()
 		if err != nil || !filepath.IsAbs(me.HomeDir) {
-			return nil, &tool.Refusal{Code: "unsupported", Message: "the user this host runs as has no home"}
+			return nil, &tool.Refusal{Code: "unsupported", Message: "the user this host runs as has no home directory"}
 		}
 		folder = filepath.Join(me.HomeDir, ".ssh")
 	}
@@ -88,14 +96,16 @@ type listOut struct {
 type keyOut struct {
 	Alg         string   `json:"alg"`
 	Fingerprint string   `json:"fingerprint"`
-	MD5         string   `json:"md5" doc:"the fingerprint in its old form"`
-	Hostname    string   `json:"hostname,omitempty" doc:"what is written behind the key, often whose it is"`
+	MD5         string   `json:"md5" doc:"the fingerprint in its old format"`
+	Hostname    string   `json:"hostname,omitempty" doc:"comment of the key, often its owner"`
 	Options     []string `json:"options,omitempty"`
 	Line        int      `json:"line,omitempty"`
 }
 
-func outOf(l line, number int) keyOut {
-	return keyOut{l.key.Type(), ssh.FingerprintSHA256(l.key), ssh.FingerprintLegacyMD5(l.key), l.comment, l.options, number}
+func newKeyOut(l line, number int) keyOut {
+	return keyOut{
+		l.key.Type(), ssh.FingerprintSHA256(l.key), ssh.FingerprintLegacyMD5(l.key), l.comment, l.options, number,
+	}
 }
 
 func (k *keys) list(context.Context, *tool.Call, struct{}) (listOut, error) {
@@ -112,8 +122,8 @@ func (k *keys) list(context.Context, *tool.Call, struct{}) (listOut, error) {
 	for i, l := range all {
 		switch {
 		case l.key != nil:
-			out.Keys = append(out.Keys, outOf(l, i+1))
-		case !l.remark():
+			out.Keys = append(out.Keys, newKeyOut(l, i+1))
+		case !l.isComment():
 			out.Other++
 		}
 	}
@@ -122,7 +132,7 @@ func (k *keys) list(context.Context, *tool.Call, struct{}) (listOut, error) {
 
 type addIn struct {
 	Key     string `json:"key" doc:"a public key, one line" min:"1" max:"16384"`
-	Confirm string `json:"confirm,omitempty" doc:"the key's fingerprint, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"100"`
+	Confirm string `json:"confirm,omitempty" doc:"the key's fingerprint, once the user has agreed; needs the setting approvals.callers_word" max:"100"`
 }
 
 func (k *keys) add(_ context.Context, c *tool.Call, in addIn) (keyOut, error) {
@@ -135,7 +145,9 @@ func (k *keys) add(_ context.Context, c *tool.Call, in addIn) (keyOut, error) {
 		return keyOut{}, err
 	}
 	print := ssh.FingerprintSHA256(l.key)
-	question := "Let whoever has the key " + print + " (" + plain(l.comment) + ") log in to this machine by SSH?"
+	question := "Allow the holder of the key " + print + " (" + displayName(
+		l.comment,
+	) + ") to log in to this machine by SSH?"
 	if err := confirm.Ask(c, print, question, in.Confirm); err != nil {
 		return keyOut{}, err
 	}
@@ -143,24 +155,28 @@ func (k *keys) add(_ context.Context, c *tool.Call, in addIn) (keyOut, error) {
 	err = f.change(func(all []line) ([]line, error) {
 		for i, other := range all {
 			if other.is(l.key) {
-				return nil, &tool.Refusal{Code: "exists", Message: "this key may log in already", Next: "ssh_list shows it, at line " + itoa(i+1) + ". To change its options, remove it first."}
+				return nil, &tool.Refusal{
+					Code:    "exists",
+					Message: "this key may log in already",
+					Next:    "ssh_list shows it at line " + itoa(i+1) + ". To change its options, remove it first.",
+				}
 			}
 		}
 		number = len(all) + 1
 		return append(all, l), nil
 	})
-	return outOf(l, number), err
+	return newKeyOut(l, number), err
 }
 
 type removeIn struct {
-	Fingerprint string `json:"fingerprint" doc:"as ssh_list shows it, of either form" min:"1" max:"100"`
-	Confirm     string `json:"confirm,omitempty" doc:"the same, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"100"`
+	Fingerprint string `json:"fingerprint" doc:"from ssh_list, in either format" min:"1" max:"100"`
+	Confirm     string `json:"confirm,omitempty" doc:"the same, once the user has agreed; needs the setting approvals.callers_word" max:"100"`
 }
 
 type removeOut struct {
 	Removed keyOut `json:"removed"`
-	Lines   int    `json:"lines" doc:"that were removed"`
-	Left    int    `json:"left" doc:"keys that may still log in"`
+	Lines   int    `json:"lines" doc:"number of removed lines"`
+	Left    int    `json:"left" doc:"number of keys that may still log in"`
 }
 
 func (k *keys) remove(_ context.Context, c *tool.Call, in removeIn) (removeOut, error) {
@@ -176,11 +192,12 @@ func (k *keys) remove(_ context.Context, c *tool.Call, in removeIn) (removeOut, 
 	if err != nil {
 		return removeOut{}, err
 	}
-	question := "Let whoever has the key " + in.Fingerprint + " (" + plain(l.comment) + ") log in to this machine by SSH no longer?"
+	question := "Remove the key " + in.Fingerprint + " (" + displayName(l.comment) + "), so that it can no longer " +
+		"log in to this machine by SSH?"
 	if err := confirm.Ask(c, in.Fingerprint, question, in.Confirm); err != nil {
 		return removeOut{}, err
 	}
-	out := removeOut{Removed: outOf(l, 0)}
+	out := removeOut{Removed: newKeyOut(l, 0)}
 	err = f.change(func(all []line) (left []line, err error) {
 		for _, other := range all {
 			if other.is(l.key) {
@@ -193,7 +210,7 @@ func (k *keys) remove(_ context.Context, c *tool.Call, in removeIn) (removeOut, 
 			left = append(left, other)
 		}
 		if out.Lines == 0 {
-			return nil, absent(in.Fingerprint)
+			return nil, errNotFound(in.Fingerprint)
 		}
 		return left, nil
 	})
@@ -207,15 +224,19 @@ func find(all []line, fingerprint string) (line, error) {
 			return l, nil
 		}
 	}
-	return line{}, absent(fingerprint)
+	return line{}, errNotFound(fingerprint)
 }
 
-func absent(fingerprint string) error {
-	return &tool.Refusal{Code: "not_found", Message: "no key has the fingerprint " + plain(fingerprint), Next: "ssh_list shows those there are."}
+func errNotFound(fingerprint string) error {
+	return &tool.Refusal{
+		Code:    "not_found",
+		Message: "no key has the fingerprint " + displayName(fingerprint),
+		Next:    "ssh_list lists the keys.",
+	}
 }
 
-// plain is a stranger's text that a person is asked about.
-func plain(s string) string {
+// displayName returns untrusted text in a form that can be shown to a user.
+func displayName(s string) string {
 	s = strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f {
 			return '?'
@@ -228,4 +249,4 @@ func plain(s string) string {
 	return s[:min(len(s), 100)]
 }
 
-var errLink = errors.New("it is a link or no regular file, which this host does not replace: change it by hand")
+var errLink = errors.New("it is a link or not a regular file, which this host does not replace: change it by hand")

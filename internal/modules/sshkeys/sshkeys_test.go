@@ -93,10 +93,13 @@ func TestKeysAreAddedListedAndRemoved(t *testing.T) {
 	}
 	one, key := newKey(t)
 	var added keyOut
-	if refused := a.ask("ssh_add", &added, "key", "  "+one+" ann@house \n"); refused != "" || added.Fingerprint != ssh.FingerprintSHA256(key) || added.Hostname != "ann@house" || added.Line != 1 || added.Alg != "ssh-ed25519" {
+	if refused := a.ask("ssh_add", &added, "key", "  "+one+" ann@home \n"); refused != "" ||
+		added.Fingerprint != ssh.FingerprintSHA256(
+			key,
+		) || added.Hostname != "ann@home" || added.Line != 1 || added.Alg != "ssh-ed25519" {
 		t.Fatal(added, refused)
 	}
-	a.holds(one + " ann@house\n")
+	a.holds(one + " ann@home\n")
 	if info, err := os.Stat(a.folder); err != nil || info.Mode().Perm() != 0o700 && runtime.GOOS != "windows" {
 		t.Errorf("the folder: %v, %v", info.Mode(), err)
 	}
@@ -107,28 +110,32 @@ func TestKeysAreAddedListedAndRemoved(t *testing.T) {
 		t.Error(refused)
 	}
 	a.holds("")
-	if refused := a.ask("ssh_remove", nil, "fingerprint", ssh.FingerprintSHA256(key)); !strings.HasPrefix(refused, "not_found: ") {
+	if refused := a.ask("ssh_remove", nil, "fingerprint", ssh.FingerprintSHA256(key)); !strings.HasPrefix(
+		refused, "not_found: ",
+	) {
 		t.Errorf("twice: %q", refused)
 	}
 }
 
 // What is not meant stays byte for byte: remarks, options, odd spaces, lines
-// nobody can read, ends of lines as some editors write them.
+// cannot be read, ends of lines as some editors write them.
 func TestOtherLinesStayAsTheyAre(t *testing.T) {
 	a := enter(t)
 	one, first := newKey(t)
 	two, second := newKey(t)
 	three, _ := newKey(t)
-	before := "# the house\r\n\n\t" + one + "  ann  \n"
+	before := "# the home\r\n\n\t" + one + "  ann  \n"
 	doomed := `restrict,command="echo \"a b\"" ` + two + " bob\n" + two + "\n"
 	after := "what is this\nfrom=\"10.0.0.0/8,!10.1.0.0/16\",no-pty " + three + " carol" // without an end
 	a.put(before + doomed + after)
 	var all listOut
-	if a.ask("ssh_list", &all); len(all.Keys) != 4 || all.Other != 1 || len(all.Keys[1].Options) != 2 || all.Keys[1].Options[1] != `command="echo \"a b\""` || all.Keys[3].Line != 7 {
+	if a.ask("ssh_list", &all); len(all.Keys) != 4 || all.Other != 1 || len(all.Keys[1].Options) != 2 ||
+		all.Keys[1].Options[1] != `command="echo \"a b\""` || all.Keys[3].Line != 7 {
 		t.Errorf("got %+v", all)
 	}
 	var gone removeOut
-	if refused := a.ask("ssh_remove", &gone, "fingerprint", ssh.FingerprintSHA256(second)); refused != "" || gone.Lines != 2 || gone.Left != 2 {
+	if refused := a.ask("ssh_remove", &gone, "fingerprint", ssh.FingerprintSHA256(second)); refused != "" ||
+		gone.Lines != 2 || gone.Left != 2 {
 		t.Fatal(gone, refused)
 	}
 	a.holds(before + after)
@@ -140,21 +147,25 @@ func TestOtherLinesStayAsTheyAre(t *testing.T) {
 	if refused := a.ask("ssh_remove", nil, "fingerprint", "MD5:"+ssh.FingerprintLegacyMD5(first)); refused != "" {
 		t.Fatal(refused)
 	}
-	a.holds("# the house\r\n\n" + after + "\n" + `command="uptime" ` + four + "\n")
+	a.holds("# the home\r\n\n" + after + "\n" + `command="uptime" ` + four + "\n")
 }
 
 //redteam:attack Keys of SSH are the administration's: a key is added without a yes
 func TestNobodyIsLetInWithoutAYes(t *testing.T) {
 	a := enter(t)
 	one, key := newKey(t)
-	if refused := a.answer("ssh_add", moduletest.Decline(), nil, "key", one); !strings.HasPrefix(refused, "declined: ") {
+	if refused := a.answer("ssh_add", moduletest.Decline(), nil, "key", one); !strings.HasPrefix(
+		refused, "declined: ",
+	) {
 		t.Errorf("got %q", refused)
 	}
 	if _, err := os.Stat(a.file()); err == nil {
 		t.Error("there is a file")
 	}
 	a.put(one + "\n")
-	if refused := a.answer("ssh_remove", moduletest.Decline(), nil, "fingerprint", ssh.FingerprintSHA256(key)); !strings.HasPrefix(refused, "declined: ") {
+	if refused := a.answer("ssh_remove", moduletest.Decline(), nil, "fingerprint", ssh.FingerprintSHA256(key)); !strings.HasPrefix(
+		refused, "declined: ",
+	) {
 		t.Errorf("got %q", refused)
 	}
 	a.holds(one + "\n")
@@ -184,15 +195,16 @@ func TestKeysThatAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	for want, key := range map[string]string{
-		"this is a private key":    "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----",
-		"a key is one line":        one + "\n" + one,
-		"control characters":       one + " \x1b[2J",
-		"no public key of OpenSSH": "ssh-ed25519 AAAA",
-		"is no public key":         "# only a remark",
-		"has 1024 bits":            string(ssh.MarshalAuthorizedKey(short)),
-		"this is a certificate":    string(ssh.MarshalAuthorizedKey(cert)),
+		"this is a private key":       "-----BEGIN OPENSSH PRIVATE KEY-----\nb3Bl\n-----END OPENSSH PRIVATE KEY-----",
+		"a key must be one line":      one + "\n" + one,
+		"control characters":          one + " \x1b[2J",
+		"not a public key of OpenSSH": "ssh-ed25519 AAAA",
+		"is not a public key":         "# only a remark",
+		"has 1024 bits":               string(ssh.MarshalAuthorizedKey(short)),
+		"this is a certificate":       string(ssh.MarshalAuthorizedKey(cert)),
 	} {
-		if refused := a.ask("ssh_add", nil, "key", key); !strings.HasPrefix(refused, "invalid_arguments: ") || !strings.Contains(refused, want) {
+		if refused := a.ask("ssh_add", nil, "key", key); !strings.HasPrefix(refused, "invalid_arguments: ") ||
+			!strings.Contains(refused, want) {
 			t.Errorf("got %q, want %q", refused, want)
 		}
 	}

@@ -32,7 +32,7 @@ import (
 
 // Module is a module that is in the binary.
 type Module struct {
-	Name    string // as in the configuration, on the command line and before _ in its tools' names
+	Name    string // in the configuration, on the command line, and before _ in the names of its tools
 	New     module.New
 	Default bool // in the view that is served if no module is named; never set for a module that can run programs
 	Preset  bool // it replaces another MCP server: it has a view of its own, and is in no other view unless it is named
@@ -81,26 +81,27 @@ func with[C any](deps func() (C, error), build func(C) module.New) module.New {
 	}
 }
 
-// A View is a context that stands in for somebody else's server with tools of
-// several modules. It is on a host where it was named, as a module or as the
-// context of callers, and its modules are in no other context then, unless they
-// were named as well.
+// A View is a context that replaces another server with tools of several modules.
+// A host has it if it was named as a module or as the context of callers. Its
+// modules are then in no other context, unless they were named too.
 type View struct {
 	Name    string
 	Modules []string
-	Tools   []string // all it lists
+	Tools   []string // all tools that it lists
 }
 
-// Views are the contexts that stand in for other servers. Their tools go by the
-// names of the modules, their results are structured and whole. The slice is
-// the caller's.
+// Views returns the contexts that replace other servers. Their tools have the names
+// of the modules; their results are structured and complete. The caller owns the
+// slice.
 func Views() []View {
 	return []View{{
 		Name:    "core",
 		Modules: []string{"file", "dir", "lang", "metrics", "process", "ws"},
 		Tools: []string{
-			"file_read", "file_write", "file_edit", "file_delete", "file_rename", "file_exists", "dir_list", "dir_create",
-			"lang_detect", "lang_list", "metrics_record", "metrics_query", "process_start", "process_stop", "process_kill",
+			"file_read", "file_write", "file_edit", "file_delete", "file_rename", "file_exists", "dir_list",
+			"dir_create",
+			"lang_detect", "lang_list", "metrics_record", "metrics_query", "process_start", "process_stop",
+			"process_kill",
 			"process_list", "process_output", "process_input", "ws_start", "ws_info",
 		},
 	}}
@@ -116,12 +117,12 @@ func Modules(d Deps) []Module {
 		{Name: "metrics", New: with(d.Metrics, metrics.New)},
 		{Name: "process", New: with(d.Process, process.New), Runs: true},
 		{Name: "ws", New: with(d.WebSocket, ws.New)},
-		{Name: "server", New: together(with(d.Server, server.New), with(d.Update, update.New))},
+		{Name: "server", New: merge(with(d.Server, server.New), with(d.Update, update.New))},
 		{Name: "backup", New: with(d.Backup, backup.New)},
 		{Name: "net", New: with(d.Network, network.New)},
 		{Name: "notification", New: with(d.Notification, notification.New)},
 		{Name: "db", New: with(d.DB, db.New)},
-		{Name: "auth", New: together(with(d.Auth, auth.New), with(d.PublicKey, pubkey.New))},
+		{Name: "auth", New: merge(with(d.Auth, auth.New), with(d.PublicKey, pubkey.New))},
 		{Name: "disk", New: disk.New},
 		{Name: "smtp", New: with(d.SMTP, smtp.New)},
 		{Name: "package", New: with(d.Packages, packages.New), Runs: true},

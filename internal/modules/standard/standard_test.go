@@ -23,7 +23,7 @@ func TestListingStaysSmall(t *testing.T) {
 	var all []listed
 	for _, g := range Modules(Deps{}) {
 		if !g.Default {
-			continue // in a listing only where somebody asked for it
+			continue // in a listing only if it was named
 		}
 		m, err := g.New(t.Context(), module.Deps{})
 		if err != nil {
@@ -45,7 +45,13 @@ func TestListingStaysSmall(t *testing.T) {
 				}
 			}
 			names = append(names, tl.Name)
-			all = append(all, listed{tl.Name, tl.Description, in, out, map[string]bool{"readOnlyHint": true, "destructiveHint": false, "openWorldHint": false}})
+			all = append(
+				all,
+				listed{
+					tl.Name, tl.Description, in, out,
+					map[string]bool{"readOnlyHint": true, "destructiveHint": false, "openWorldHint": false},
+				},
+			)
 		}
 	}
 	for _, want := range []string{"file_read", "file_write", "file_edit", "file_delete", "file_rename", "file_exists", "file_search", "dir_list", "dir_create", "lang_detect", "lang_list"} {
@@ -67,7 +73,8 @@ func TestListingStaysSmall(t *testing.T) {
 // the original: each changes what subscribers see before its result is back.
 func TestToolsThatSync(t *testing.T) {
 	want := []string{
-		"server_update", "server_update_rollback", "server_set_name", "server_language", "package_install", "package_remove",
+		"server_update", "server_update_rollback", "server_set_name", "server_language", "package_install",
+		"package_remove",
 		"package_start", "package_stop", "package_restart", "package_rebuild",
 	}
 	for _, g := range Modules(Deps{}) {

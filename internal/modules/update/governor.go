@@ -15,20 +15,24 @@ import (
 )
 
 type governorIn struct {
-	Set string `json:"set,omitempty" doc:"one of those available; left out, nothing is changed" max:"40"`
+	Set string `json:"set,omitempty" doc:"one of the available ones; default: no change" max:"40"`
 }
 
 type governorOut struct {
 	Current   string   `json:"current"`
 	Available []string `json:"available"`
-	Differ    bool     `json:"differ,omitempty" doc:"not all processors have the same; current is that of the first"`
+	Differ    bool     `json:"differ,omitempty" doc:"the processors have different governors; current is that of the first"`
 }
 
-// governor is about all processors that can be slowed down.
-func (m *maker) governor(_ context.Context, c *tool.Call, in governorIn) (governorOut, error) {
+// governor returns or sets the governor of all processors that have one.
+func (m *updates) governor(_ context.Context, c *tool.Call, in governorIn) (governorOut, error) {
 	all, err := filepath.Glob(filepath.Join(m.cfg.Processors, "cpu[0-9]*", "cpufreq", "scaling_governor"))
 	if err != nil || len(all) == 0 {
-		return governorOut{}, &tool.Refusal{Code: "unsupported", Message: "this machine has no governor: its kernel does not choose the speed of the processors", Next: "That is usual in virtual machines, and outside Linux."}
+		return governorOut{}, &tool.Refusal{
+			Code:    "unsupported",
+			Message: "this machine has no governor: its kernel does not control the speed of the processors",
+			Next:    "Virtual machines and systems other than Linux usually have none.",
+		}
 	}
 	slices.SortFunc(all, func(a, b string) int {
 		if len(a) != len(b) {
@@ -43,7 +47,7 @@ func (m *maker) governor(_ context.Context, c *tool.Call, in governorIn) (govern
 	}
 	out := governorOut{Available: available(all[0])}
 	for i, path := range all {
-		now := word(path)
+		now := readWord(path)
 		if i == 0 {
 			out.Current = now
 		}
@@ -53,33 +57,40 @@ func (m *maker) governor(_ context.Context, c *tool.Call, in governorIn) (govern
 }
 
 func available(governor string) []string {
-	return append([]string{}, strings.Fields(word(filepath.Join(filepath.Dir(governor), "scaling_available_governors")))...)
+	return append(
+		[]string{},
+		strings.Fields(readWord(filepath.Join(filepath.Dir(governor), "scaling_available_governors")))...)
 }
 
-// word is what a file of the kernel says.
-func word(path string) string {
+// readWord returns the content of a file in sysfs, or "".
+func readWord(path string) string {
 	f, err := os.Open(path)
 	if err != nil {
 		return ""
 	}
 	defer f.Close()
-	b, _ := io.ReadAll(io.LimitReader(f, 4<<10)) // what cannot be read says nothing
+	b, _ := io.ReadAll(io.LimitReader(f, 4<<10)) // an error leaves the text empty
 	return strings.TrimSpace(string(b))
 }
 
-// setGovernor sets that of all processors, or puts back what was there.
-func (m *maker) setGovernor(c *tool.Call, all []string, to string) error {
+// setGovernor sets the governor of all processors. If one fails, it restores the
+// previous governors.
+func (m *updates) setGovernor(c *tool.Call, all []string, to string) error {
 	if err := m.cfg.Rules.Check(c, "set its governor"); err != nil {
 		return err
 	}
 	for _, path := range all {
 		if there := available(path); !slices.Contains(there, to) {
-			return &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("there is no governor %q", to), Next: "There are " + strings.Join(there, ", ") + "."}
+			return &tool.Refusal{
+				Code:    "invalid_arguments",
+				Message: fmt.Sprintf("there is no governor %q", to),
+				Next:    "Give one of " + strings.Join(there, ", ") + ".",
+			}
 		}
 	}
 	var was []string
 	for i, path := range all {
-		was = append(was, word(path))
+		was = append(was, readWord(path))
 		err := os.WriteFile(path, []byte(to), 0)
 		if err == nil {
 			continue
@@ -88,7 +99,11 @@ func (m *maker) setGovernor(c *tool.Call, all []string, to string) error {
 			err = errors.Join(err, os.WriteFile(all[j], []byte(was[j]), 0))
 		}
 		if errors.Is(err, fs.ErrPermission) {
-			return &tool.Refusal{Code: "denied", Message: "the system does not let this host set it", Next: "It takes a host that runs as root."}
+			return &tool.Refusal{
+				Code:    "denied",
+				Message: "the system does not let this host set the governor",
+				Next:    "Only a host that runs as root can set it.",
+			}
 		}
 		return err
 	}

@@ -1,6 +1,6 @@
-// Package update is the module with which those who rule a host replace its
-// program by a newer release, and say how fast its machine runs. Its tools
-// stand beside those of the server module.
+// Package update is the module with which administrators replace the host's program
+// by a newer release, and set the CPU governor of its machine. Its tools are
+// offered together with those of the module server.
 package update
 
 import (
@@ -20,24 +20,25 @@ import (
 
 // Config is what the module is given.
 type Config struct {
-	Updater *update.Updater `json:"-"` // of this program; nil: nothing replaces it
-	Current string          `json:"-"` // version that runs
-	Rules   operator.Func   `json:"-"` // who may do what is everybody's matter; nil: nobody
-	Show    progress.Show   `json:"-"` // shows how far a job is
-	// Processors is where Linux has a folder for each; "" means where it is.
+	Updater *update.Updater `json:"-"` // of this program; nil means that it cannot be updated
+	Current string          `json:"-"` // the running version
+	Rules   operator.Func   `json:"-"` // decides who may use the tools; nil means no caller
+	Show    progress.Show   `json:"-"` // shows the progress of jobs
+	// Processors is the directory in which Linux has a folder for each processor;
+	// "" means the default.
 	Processors string `json:"-"`
 }
 
-type maker struct {
+type updates struct {
 	cfg   Config
 	deps  module.Deps
 	offer module.Offer
 }
 
-// New makes the module.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
-		m := &maker{deps: d}
+		m := &updates{deps: d}
 		m.cfg = cfg
 		if m.cfg.Processors == "" {
 			m.cfg.Processors = "/sys/devices/system/cpu"
@@ -48,48 +49,62 @@ func New(cfg Config) module.New {
 }
 
 // Offer implements module.Module.
-func (m *maker) Offer(context.Context, module.Audience) (*module.Offer, error) { return &m.offer, nil }
+func (m *updates) Offer(context.Context, module.Audience) (*module.Offer, error) {
+	return &m.offer, nil
+}
 
 // Close implements module.Module.
-func (m *maker) Close(context.Context) error { return nil }
+func (m *updates) Close(context.Context) error { return nil }
 
 const (
-	updateHelp = `Fetches the newest release from the source in the settings (update.source), verifies it with the key there (update.key), tries it, and puts it in the program's place.
+	updateHelp = `Fetches the newest release from the source in the settings (update.source), verifies it with the key
+in the settings (update.key), tests it, and replaces the program.
 
-- It answers with a job at once; job_wait follows it, job_cancel ends it, gatehouse:///public/jobs shows its phases.
-- The new program runs when the host is started again: server_restart. server_update_rollback puts the one before back.
-- After an error everything is as it was. An older release, or one that somebody else signed, is never taken.
+- It returns a job at once; wait for it with job_wait, cancel it with job_cancel. gatehouse:///public/jobs shows its
+  phases.
+- The new program runs after the host is restarted: server_restart. server_update_rollback restores the previous
+  program.
+- After an error everything is as before. An older release, or one signed with another key, is never installed.
 - ` + confirmHelp
-	confirmHelp  = "The person is asked by the client; where it cannot ask, ask them yourself and give the version as confirm."
-	governorHelp = "The governor says how the kernel chooses the speed of the processors: powersave, schedutil, performance. set is for those who rule this host, and needs a host that runs as root. Linux only, and only where the kernel has a choice: virtual machines often have none."
+	confirmHelp  = "The client asks the user. If it cannot ask, ask the user yourself and give the version as confirm."
+	governorHelp = "The governor decides how the kernel controls the speed of the processors: powersave, schedutil, " +
+		"performance. Only administrators can use set, and only if the host runs as root. It is available on Linux; " +
+		"virtual machines often have no governor."
 )
 
-func (m *maker) tools() []tool.Tool {
+func (m *updates) tools() []tool.Tool {
 	return []tool.Tool{
 		tool.New(tool.Def{
-			Name: "server_update_check", Title: "Check for an update", Effects: tool.Reads | tool.OpenWorld, Task: tool.TaskNever, Timeout: 3 * time.Minute,
-			Description: "Says whether there is a newer release of this host's program.",
-			Help:        "It reads the manifest at the source in the settings and verifies its signature. previous is the version that server_update_rollback would put back.",
+			Name: "server_update_check", Title: "Check for an update", Effects: tool.Reads | tool.OpenWorld,
+			Task: tool.TaskNever, Timeout: 3 * time.Minute,
+			Description: "Checks whether there is a newer release of this host's program.",
+			Help: "It reads the manifest at the source in the settings and verifies its signature. previous " +
+				"is the version that server_update_rollback would restore.",
 		}, m.check),
 		tool.New(tool.Def{
-			Name: "server_update", Title: "Update this host", Effects: tool.Writes | tool.Destroys | tool.OpenWorld, Task: tool.TaskNever, Sync: true, Timeout: 3 * time.Minute, Aliases: []string{"server.update"},
-			Description: "Replaces this host's program by the newest release, after the person has agreed. It answers with a job.",
-			Help:        updateHelp,
+			Name: "server_update", Title: "Update this host", Effects: tool.Writes | tool.Destroys | tool.OpenWorld,
+			Task: tool.TaskNever, Sync: true, Timeout: 3 * time.Minute, Aliases: []string{"server.update"},
+			Description: "Replaces this host's program by the newest release, after the user has agreed. It returns " +
+				"a job.",
+			Help: updateHelp,
 		}, m.apply),
 		tool.New(tool.Def{
-			Name: "server_update_rollback", Title: "Undo an update", Effects: tool.Writes | tool.Destroys, Task: tool.TaskNever, Sync: true, Timeout: 3 * time.Minute,
-			Description: "Puts the program that ran before the last update back, after the person has agreed. It runs when the host is started again.",
-			Help:        "The other one is kept, so that a second rollback undoes the first. " + confirmHelp,
+			Name: "server_update_rollback", Title: "Undo an update", Effects: tool.Writes | tool.Destroys,
+			Task: tool.TaskNever, Sync: true, Timeout: 3 * time.Minute,
+			Description: "Restores the program from before the last update, after the user has agreed. It runs " +
+				"after the host is restarted.",
+			Help: "The replaced program is kept, so that a second rollback undoes the first. " + confirmHelp,
 		}, m.rollback),
 		tool.New(tool.Def{
-			Name: "server_governor", Title: "Set the CPU governor", Effects: tool.Writes | tool.Idempotent, Task: tool.TaskNever, Aliases: []string{"server.experimental.governor"},
-			Description: "Tells how the kernel chooses the speed of the processors, or sets it.",
+			Name: "server_governor", Title: "Set the CPU governor", Effects: tool.Writes | tool.Idempotent,
+			Task: tool.TaskNever, Aliases: []string{"server.experimental.governor"},
+			Description: "Returns or sets how the kernel controls the speed of the processors.",
 			Help:        governorHelp,
 		}, m.governor),
 	}
 }
 
-func (m *maker) ready(c *tool.Call) error {
+func (m *updates) checkAllowed(c *tool.Call) error {
 	if err := m.cfg.Rules.Check(c, "update its program"); err != nil {
 		return err
 	}
@@ -100,7 +115,7 @@ func (m *maker) ready(c *tool.Call) error {
 }
 
 type checkOut struct {
-	Current  string `json:"current" doc:"version that runs"`
+	Current  string `json:"current" doc:"the running version"`
 	Newest   string `json:"newest"`
 	Newer    bool   `json:"newer"`
 	Released string `json:"released,omitempty"`
@@ -108,17 +123,23 @@ type checkOut struct {
 	Previous string `json:"previous,omitempty"`
 }
 
-const maxNotes = 16 << 10 // bytes that are shown
+const maxNotes = 16 << 10 // bytes of release notes in a result
 
-func (m *maker) check(ctx context.Context, c *tool.Call, _ struct{}) (checkOut, error) {
-	if err := m.ready(c); err != nil {
+func (m *updates) check(ctx context.Context, c *tool.Call, _ struct{}) (checkOut, error) {
+	if err := m.checkAllowed(c); err != nil {
 		return checkOut{}, err
 	}
 	r, newer, err := m.cfg.Updater.Check(ctx)
 	if err != nil {
 		return checkOut{}, refuse(err)
 	}
-	out := checkOut{Current: m.cfg.Current, Newest: r.Version, Newer: newer, Notes: r.Notes[:min(len(r.Notes), maxNotes)], Previous: m.cfg.Updater.Prior(ctx)}
+	out := checkOut{
+		Current:  m.cfg.Current,
+		Newest:   r.Version,
+		Newer:    newer,
+		Notes:    r.Notes[:min(len(r.Notes), maxNotes)],
+		Previous: m.cfg.Updater.Prior(ctx),
+	}
 	if !r.Released.IsZero() {
 		out.Released = r.Released.UTC().Format(time.RFC3339)
 	}
@@ -130,21 +151,29 @@ func refuse(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, update.ErrNoSource):
-		return &tool.Refusal{Code: "unsupported", Message: err.Error(), Next: "A person sets update.source and update.key, in gatehouse.yaml."}
+		return &tool.Refusal{
+			Code:    "unsupported",
+			Message: err.Error(),
+			Next:    "Ask an administrator to set update.source and update.key in gatehouse.yaml.",
+		}
 	case errors.Is(err, update.ErrSignature):
-		return &tool.Refusal{Code: "denied", Message: err.Error(), Next: "Nothing was changed. Tell a person: somebody may be offering a false release."}
+		return &tool.Refusal{
+			Code:    "denied",
+			Message: err.Error(),
+			Next:    "Nothing was changed. Tell the user, because the release may be forged.",
+		}
 	case errors.Is(err, update.ErrWaiting):
-		return &tool.Refusal{Code: "exists", Message: err.Error(), Next: "server_restart starts it again."}
+		return &tool.Refusal{Code: "exists", Message: err.Error(), Next: "Restart the host with server_restart."}
 	case errors.Is(err, update.ErrNone), errors.Is(err, update.ErrNoPrior), errors.Is(err, update.ErrNoBuild):
 		return &tool.Refusal{Code: "not_found", Message: err.Error()}
 	case errors.Is(err, update.ErrBusy):
-		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Wait for it with job_wait."}
+		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Wait for the running update with job_wait."}
 	}
 	return err
 }
 
 type confirmIn struct {
-	Confirm string `json:"confirm,omitempty" doc:"the version, once the person has agreed; counts where the settings let a caller's word stand (approvals.callers_word)" max:"100"`
+	Confirm string `json:"confirm,omitempty" doc:"the version, once the user has agreed; needs the setting approvals.callers_word" max:"100"`
 }
 
 type jobOut struct {
@@ -152,17 +181,17 @@ type jobOut struct {
 	Target string `json:"target" doc:"the version"`
 }
 
-// applied is the result of a job that replaced the program.
-type applied struct {
+// updateResult is the result of a job that replaced the program.
+type updateResult struct {
 	Version string `json:"version"`
 	Was     string `json:"was"`
 	Next    string `json:"next"`
 }
 
-const startAgain = "It runs when the host is started again: server_restart."
+const restartHint = "It runs after the host is restarted: server_restart."
 
-func (m *maker) apply(ctx context.Context, c *tool.Call, in confirmIn) (jobOut, error) {
-	if err := m.ready(c); err != nil {
+func (m *updates) apply(ctx context.Context, c *tool.Call, in confirmIn) (jobOut, error) {
+	if err := m.checkAllowed(c); err != nil {
 		return jobOut{}, err
 	}
 	version, err := tool.Once(c, "version", func() (string, error) {
@@ -183,30 +212,42 @@ func (m *maker) apply(ctx context.Context, c *tool.Call, in confirmIn) (jobOut, 
 	return jobOut{started, version}, err
 }
 
-// start runs the update as a job, whose phases are shown.
-func (m *maker) start(c *tool.Call, version string) (progress.Started, error) {
+// start runs the update as a job and shows its phases.
+func (m *updates) start(c *tool.Call, version string) (progress.Started, error) {
 	title := "update to " + version
-	return m.cfg.Show.Start(m.deps, c, title, func(ctx context.Context, _ *tool.Call, tell func(progress.Progress)) (any, error) {
+	work := func(ctx context.Context, _ *tool.Call, tell func(progress.Progress)) (any, error) {
 		track := progress.New(tell, update.PhaseCheck, update.PhaseDownload, update.PhaseTry, update.PhaseReplace)
-		r, err := m.cfg.Updater.Apply(ctx, func(phase string, done, total int64) { track.At(phase, done, total, "bytes") })
+		show := func(phase string, done, total int64) { track.At(phase, done, total, "bytes") }
+		r, err := m.cfg.Updater.Apply(ctx, show)
 		switch {
 		case err == nil:
 			track.Finish()
-			notify.Publish(m.deps, notify.News{Code: "update.applied", Level: notify.Success, Title: "Version " + r.Version + " is in place", Message: startAgain})
+			notify.Publish(m.deps, notify.News{
+				Code:    "update.applied",
+				Level:   notify.Success,
+				Title:   "Version " + r.Version + " is installed",
+				Message: restartHint,
+			})
 		case ctx.Err() == nil:
-			notify.Publish(m.deps, notify.News{Code: "update.failed", Level: notify.Error, Title: "The " + title + " failed", Message: err.Error()})
+			notify.Publish(m.deps, notify.News{
+				Code:    "update.failed",
+				Level:   notify.Error,
+				Title:   "The " + title + " failed",
+				Message: err.Error(),
+			})
 		}
-		return applied{r.Version, m.cfg.Current, startAgain}, refuse(err)
-	})
+		return updateResult{r.Version, m.cfg.Current, restartHint}, refuse(err)
+	}
+	return m.cfg.Show.Start(m.deps, c, title, work)
 }
 
 type rollbackOut struct {
-	Version string `json:"version" doc:"that runs when the host is started again"`
+	Version string `json:"version" doc:"runs after the host is restarted"`
 	Next    string `json:"next"`
 }
 
-func (m *maker) rollback(ctx context.Context, c *tool.Call, in confirmIn) (rollbackOut, error) {
-	if err := m.ready(c); err != nil {
+func (m *updates) rollback(ctx context.Context, c *tool.Call, in confirmIn) (rollbackOut, error) {
+	if err := m.checkAllowed(c); err != nil {
 		return rollbackOut{}, err
 	}
 	version, err := tool.Once(c, "prior", func() (string, error) { return m.cfg.Updater.Prior(ctx), nil })
@@ -216,9 +257,9 @@ func (m *maker) rollback(ctx context.Context, c *tool.Call, in confirmIn) (rollb
 	if version == "" {
 		return rollbackOut{}, refuse(update.ErrNoPrior)
 	}
-	if err := confirm.Ask(c, version, "Put version "+version+" of this host's program back in its place?", in.Confirm); err != nil {
+	if err := confirm.Ask(c, version, "Restore version "+version+" of this host's program?", in.Confirm); err != nil {
 		return rollbackOut{}, err
 	}
 	version, err = m.cfg.Updater.Rollback(ctx)
-	return rollbackOut{version, startAgain}, refuse(err)
+	return rollbackOut{version, restartHint}, refuse(err)
 }

@@ -82,7 +82,13 @@ func updater(t *testing.T, version, program string) *update.Updater {
 		t.Fatal(err)
 	}
 	manifest, err := json.Marshal(update.Release{Version: version, Notes: "better", Files: []update.File{
-		{OS: runtime.GOOS, Arch: runtime.GOARCH, Name: "program", Size: int64(len(program)), SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(program)))},
+		{
+			OS:     runtime.GOOS,
+			Arch:   runtime.GOARCH,
+			Name:   "program",
+			Size:   int64(len(program)),
+			SHA256: fmt.Sprintf("%x", sha256.Sum256([]byte(program))),
+		},
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +120,9 @@ func whatItSays(_ context.Context, path string) (string, error) {
 func kept(t *testing.T) string {
 	t.Helper()
 	program := filepath.Join(t.TempDir(), "gatehouse")
-	err := errors.Join(os.WriteFile(program, []byte("1.0.0"), 0o700), os.WriteFile(program+".previous", []byte("0.9.0"), 0o700))
+	err := errors.Join(
+		os.WriteFile(program, []byte("1.0.0"), 0o700), os.WriteFile(program+".previous", []byte("0.9.0"), 0o700),
+	)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,20 +132,25 @@ func kept(t *testing.T) string {
 func TestAHostIsUpdatedByTools(t *testing.T) {
 	r := rule(t, Config{Updater: updater(t, "1.1.0", "1.1.0"), Current: "1.0.0"})
 	var seen checkOut
-	if refused := r.ask("ann", "server_update_check", &seen); refused != "" || !seen.Newer || seen.Newest != "1.1.0" || seen.Notes != "better" || seen.Previous != "" {
+	if refused := r.ask("ann", "server_update_check", &seen); refused != "" || !seen.Newer ||
+		seen.Newest != "1.1.0" || seen.Notes != "better" || seen.Previous != "" {
 		t.Fatal(seen, refused)
 	}
-	if refused := r.ask("ann", "server_update_rollback", nil); !strings.HasPrefix(refused, "not_found: no earlier program") {
+	if refused := r.ask("ann", "server_update_rollback", nil); !strings.HasPrefix(
+		refused, "not_found: no earlier program",
+	) {
 		t.Errorf("got %q", refused)
 	}
 	var begun jobOut
-	if refused := r.ask("ann", "server_update", &begun); refused != "" || begun.Job != "job_1" || begun.Target != "1.1.0" {
+	if refused := r.ask("ann", "server_update", &begun); refused != "" || begun.Job != "job_1" ||
+		begun.Target != "1.1.0" {
 		t.Fatal(begun, refused)
 	}
-	var done applied
+	var done updateResult
 	c := moduletest.NewCall(t)
 	res, err := c.Run(t.Context(), r.jobs[0])
-	if refused := moduletest.Answer(t, res, err, &done); refused != "" || done.Version != "1.1.0" || done.Was != "1.0.0" {
+	if refused := moduletest.Answer(t, res, err, &done); refused != "" || done.Version != "1.1.0" ||
+		done.Was != "1.0.0" {
 		t.Fatal(done, refused)
 	}
 	if n := len(r.shown); n < 4 || r.shown[n-1].Overall.State != progress.Done || len(c.Peer.Progressed) < 3 {
@@ -150,7 +163,8 @@ func TestAHostIsUpdatedByTools(t *testing.T) {
 	if refused := moduletest.Answer(t, res, err, nil); !strings.HasPrefix(refused, "exists: ") {
 		t.Errorf("twice: %q", refused)
 	}
-	if len(r.told) != 2 || !strings.Contains(r.told[0], `"code":"update.applied","level":"success"`) || !strings.Contains(r.told[1], "update.failed") {
+	if len(r.told) != 2 || !strings.Contains(r.told[0], `"code":"update.applied","level":"success"`) ||
+		!strings.Contains(r.told[1], "update.failed") {
 		t.Errorf("told %q", r.told)
 	}
 	var back rollbackOut
@@ -170,14 +184,17 @@ func TestWhatIsRefused(t *testing.T) {
 		}
 	}
 	bare := rule(t, Config{Updater: update.New(update.Options{Program: kept(t), Try: whatItSays}), Current: "1.0.0"})
-	if refused := bare.ask("ann", "server_update_check", nil); !strings.HasPrefix(refused, "unsupported: the settings name no source") {
+	if refused := bare.ask("ann", "server_update_check", nil); !strings.HasPrefix(
+		refused, "unsupported: the settings name no source",
+	) {
 		t.Errorf("a check without a source: %q", refused)
 	}
 	var back rollbackOut
 	if refused := bare.ask("ann", "server_update_rollback", &back); refused != "" || back.Version != "0.9.0" {
 		t.Errorf("a rollback needs no source: %+v, %s", back, refused)
 	}
-	if refused := old.ask("ann", "server_update", nil); !strings.HasPrefix(refused, "not_found: there is no newer") || len(old.jobs) > 0 {
+	if refused := old.ask("ann", "server_update", nil); !strings.HasPrefix(refused, "not_found: there is no newer") ||
+		len(old.jobs) > 0 {
 		t.Errorf("got %q", refused)
 	}
 	if got := refuse(fmt.Errorf("x: %w", update.ErrSignature)); !strings.HasPrefix(got.Error(), "denied") {
@@ -204,20 +221,26 @@ func TestTheGovernorIsToldAndSet(t *testing.T) {
 	dir := processors(t, "powersave", "powersave", "performance")
 	r := rule(t, Config{Processors: dir})
 	var out governorOut
-	if refused := r.ask("eve", "server_governor", &out); refused != "" || out.Current != "powersave" || !out.Differ || !slices.Equal(out.Available, []string{"performance", "powersave"}) {
+	if refused := r.ask("eve", "server_governor", &out); refused != "" || out.Current != "powersave" || !out.Differ ||
+		!slices.Equal(out.Available, []string{"performance", "powersave"}) {
 		t.Errorf("got %+v, %s", out, refused)
 	}
 	if refused := r.ask("eve", "server_governor", nil, "set", "performance"); !strings.HasPrefix(refused, "denied: ") {
 		t.Errorf("eve sets it: %q", refused)
 	}
-	if refused := r.ask("ann", "server_governor", nil, "set", "warp"); !strings.Contains(refused, "There are performance, powersave.") {
+	if refused := r.ask("ann", "server_governor", nil, "set", "warp"); !strings.Contains(
+		refused, "Give one of performance, powersave.",
+	) {
 		t.Errorf("got %q", refused)
 	}
 	out = governorOut{}
-	if refused := r.ask("ann", "server_governor", &out, "set", "performance"); refused != "" || out.Current != "performance" || out.Differ {
+	if refused := r.ask("ann", "server_governor", &out, "set", "performance"); refused != "" ||
+		out.Current != "performance" || out.Differ {
 		t.Errorf("got %+v, %s", out, refused)
 	}
-	if refused := rule(t, Config{Processors: t.TempDir()}).ask("ann", "server_governor", nil); !strings.HasPrefix(refused, "unsupported: this machine has no governor") {
+	if refused := rule(t, Config{Processors: t.TempDir()}).ask("ann", "server_governor", nil); !strings.HasPrefix(
+		refused, "unsupported: this machine has no governor",
+	) {
 		t.Errorf("got %q", refused)
 	}
 }
@@ -233,7 +256,7 @@ func TestTheGovernorIsSetForAllOrNone(t *testing.T) {
 	if refused := r.ask("ann", "server_governor", nil, "set", "performance"); refused == "" {
 		t.Error("it was set")
 	}
-	if got := word(filepath.Join(dir, "cpu0", "cpufreq", "scaling_governor")); got != "powersave" {
+	if got := readWord(filepath.Join(dir, "cpu0", "cpufreq", "scaling_governor")); got != "powersave" {
 		t.Errorf("the first is %s", got)
 	}
 }

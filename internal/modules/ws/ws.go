@@ -1,7 +1,7 @@
-// Package ws lets agents say where news can be heard over WebSockets, and tell
-// some.
+// Package ws is the module with which agents open a WebSocket listener for messages,
+// list its clients and publish messages to them.
 //
-// Who listens, and what is told of processes and by the house, is the hub's.
+// Package hub manages the clients and the messages about processes and events.
 package ws
 
 import (
@@ -15,27 +15,28 @@ import (
 )
 
 const (
-	mostData    = 64 << 10 // bytes of what is published at once
-	mostClients = 100      // in an answer
+	maxData    = 64 << 10 // bytes of one message
+	maxClients = 100      // in one result
 )
 
 // Config is what the module is given.
 type Config struct {
-	// Hub holds the clients and belongs to whoever gave it; nil means that
-	// there is nobody who could listen.
+	// Hub has the clients. The module does not close it; nil means that there are
+	// no clients.
 	Hub *hub.Hub `json:"-"`
-	// Start opens a door to the hub, if it is not open, and lets the caller in
-	// there. nil means that there is no door but the host's own.
+	// Start opens a WebSocket listener, if it is not open, and returns a ticket with
+	// which the caller can connect. nil means that only the host's HTTP listener
+	// has WebSockets.
 	Start func(ctx context.Context, c tool.Caller, addr string) (Started, error) `json:"-"`
-	// Addr is where that door is; "" while it is not open.
+	// Addr returns the address of that listener, or "" while it is not open.
 	Addr func() string `json:"-"`
 }
 
-// Started is a door that is open.
+// Started describes an open listener.
 type Started struct {
 	Addr   string
-	Ticket string    // lets one client in as the caller
-	Until  time.Time // when the ticket is of no use any more
+	Ticket string    // allows one client to connect as the caller
+	Until  time.Time // when the ticket expires
 }
 
 type sockets struct {
@@ -43,27 +44,28 @@ type sockets struct {
 	offer module.Offer
 }
 
-// New makes the module.
+// New returns what makes the module with a configuration.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		s := &sockets{}
 		s.cfg = cfg
 		if s.cfg.Hub == nil {
-			s.cfg.Hub = hub.New(hub.Options{}) // with no door nobody comes
+			s.cfg.Hub = hub.New(hub.Options{}) // without a listener it has no clients
 		}
 		s.offer.Tools = []tool.Tool{
 			tool.New(tool.Def{
 				Name: "ws_start", Title: "Open the message hub", Effects: tool.Writes | tool.Idempotent,
-				Description: "Opens a WebSocket door on this machine, if it is not open, and gives an address that lets one client in as you.",
-				Help:        startHelp,
+				Description: "Opens a WebSocket listener on this machine, if it is not open, and returns a URL with " +
+					"which one client can connect as you.",
+				Help: startHelp,
 			}, s.start),
 			tool.New(tool.Def{
 				Name: "ws_info", Title: "Describe the message hub", Effects: tool.Reads,
-				Description: "Tells who listens over WebSockets: your clients and their channels.",
+				Description: "Lists your WebSocket clients and their channels.",
 			}, s.info),
 			tool.New(tool.Def{
 				Name: "ws_publish", Title: "Publish a message", Effects: tool.Writes,
-				Description: "Tells something to those of your WebSocket clients that listen to a channel.",
+				Description: "Sends a message to those of your WebSocket clients that are subscribed to a channel.",
 				Help:        publishHelp,
 			}, s.publish),
 		}
@@ -79,46 +81,62 @@ func (s *sockets) Offer(context.Context, module.Audience) (*module.Offer, error)
 // Close implements module.Module.
 func (s *sockets) Close(context.Context) error { return nil }
 
-const startHelp = `The door is on loopback only and there is one for all; a second call gives the same. Clients come in as everywhere, with a token as Authorization: Bearer, or with the ticket in url: it is good once, for two minutes, and its client for an hour. Where the host has an HTTP door, its /ws leads to the same place, for other machines too.
+const startHelp = `The listener is on loopback only, and all callers share it: a second call returns the same one.
+Clients authenticate with a token as Authorization: Bearer, or with the ticket in url. The ticket can be used once,
+within two minutes, and its client stays connected for up to an hour. If the host has an HTTP listener, its /ws serves
+the same messages, also to other machines.
 
-A client sends {"type":"subscribe","data":"process:<id>"}, one message in each frame, and is answered with the same type or with error. Channels are yours alone:
+A client sends {"type":"subscribe","data":"process:<id>"}, one message in each frame, and gets a reply with the same
+type or with error. You can subscribe to these channels, of which you get only your own messages:
 
-- process:<id> of a process you started: process_output, with data {stream, text, next, lost}, and process_status. ` + "`next`" + ` is a cursor for process_output's ` + "`since`" + `.
-- chat:<id> and ide:<type>: what ws_publish tells.
-- event:<subject> and event:*: facts of the house that are yours, such as call.finished.
+- process:<id> of a process you started: process_output, with data {stream, text, next, lost}, and process_status. next
+  is a cursor for since of process_output.
+- chat:<id> and ide:<type>: messages of ws_publish.
+- event:<subject> and event:*: events of the host that are yours, such as call.finished.
 
-unsubscribe and ping are understood too. The server pings every 30 seconds and lets go of clients that are silent for 60, of those that are too slow, with 1013 and a reason, and of those whose credential ends.`
+A client can also send unsubscribe and ping. The server pings every 30 seconds. It disconnects clients that are silent
+for 60 seconds, clients that read too slowly, with status 1013 and a reason, and clients whose credential expires.`
 
-const publishHelp = `The channel is chat:<id> or ide:<type>; those of processes and events are the host's own. Clients get {"type":"event","channel":...,"data":...}. What nobody listens to is not kept.`
+const publishHelp = `The channel is chat:<id> or ide:<type>; only the host publishes on channels of processes and events. Clients get {"type":"event","channel":...,"data":...}. A message without subscribers is dropped.`
 
 type startIn struct {
-	Addr string `json:"addr,omitempty" doc:"of loopback, with a port; 0 is a free one" default:"127.0.0.1:0" max:"100"`
+	Addr string `json:"addr,omitempty" doc:"loopback address with a port; 0 selects a free port" default:"127.0.0.1:0" max:"100"`
 }
 
 type startOut struct {
 	Success bool   `json:"success"`
 	Addr    string `json:"addr"`
 	Message string `json:"message"`
-	URL     string `json:"url" doc:"lets one client in as you, once"`
-	Expires string `json:"expires" doc:"when url is of no use any more"`
+	URL     string `json:"url" doc:"one client can connect as you, once"`
+	Expires string `json:"expires" doc:"when url expires"`
 }
 
 func (s *sockets) start(ctx context.Context, c *tool.Call, in startIn) (startOut, error) {
 	if s.cfg.Start == nil {
-		return startOut{}, &tool.Refusal{Code: "unsupported", Message: "this host opens no door for WebSockets", Next: "Use /ws of its HTTP door."}
+		return startOut{}, &tool.Refusal{
+			Code:    "unsupported",
+			Message: "this host cannot open a WebSocket listener",
+			Next:    "Connect to /ws of its HTTP listener.",
+		}
 	}
 	at, err := s.cfg.Start(ctx, c.Caller, in.Addr)
 	if err != nil {
 		return startOut{}, err
 	}
 	url := "ws://" + at.Addr + "/ws"
-	return startOut{true, at.Addr, "WebSockets are served at " + url, url + "?ticket=" + at.Ticket, at.Until.UTC().Format(time.RFC3339)}, nil
+	return startOut{
+		true,
+		at.Addr,
+		"WebSockets are served at " + url,
+		url + "?ticket=" + at.Ticket,
+		at.Until.UTC().Format(time.RFC3339),
+	}, nil
 }
 
 type infoOut struct {
 	Clients  int        `json:"clients"`
-	Channels int        `json:"channels" doc:"that these listen to"`
-	Running  bool       `json:"running" doc:"whether the door of ws_start is open"`
+	Channels int        `json:"channels" doc:"number of channels with subscribers"`
+	Running  bool       `json:"running" doc:"whether the listener of ws_start is open"`
 	Addr     string     `json:"addr,omitempty"`
 	List     []hub.Info `json:"list" doc:"the first 100, oldest first"`
 }
@@ -131,7 +149,7 @@ func (s *sockets) info(_ context.Context, c *tool.Call, _ struct{}) (infoOut, er
 			channels[name] = true
 		}
 	}
-	out := infoOut{Clients: len(all), Channels: len(channels), List: all[:min(len(all), mostClients)]}
+	out := infoOut{Clients: len(all), Channels: len(channels), List: all[:min(len(all), maxClients)]}
 	if s.cfg.Addr != nil {
 		out.Addr = s.cfg.Addr()
 	}
@@ -146,7 +164,7 @@ type publishIn struct {
 
 type publishOut struct {
 	Channel string `json:"channel"`
-	Clients int    `json:"clients" doc:"that it is on its way to"`
+	Clients int    `json:"clients" doc:"number of clients to which it is sent"`
 }
 
 func (s *sockets) publish(_ context.Context, c *tool.Call, in publishIn) (publishOut, error) {
@@ -155,10 +173,16 @@ func (s *sockets) publish(_ context.Context, c *tool.Call, in publishIn) (publis
 		return publishOut{}, err
 	}
 	if !hub.Public(kind) {
-		return publishOut{}, &tool.Refusal{Code: "denied", Message: "what is heard on " + kind + " channels is told by the host alone", Next: "Use a channel chat:<id> or ide:<type>."}
+		return publishOut{}, &tool.Refusal{
+			Code:    "denied",
+			Message: "only the host publishes on " + kind + " channels",
+			Next:    "Use a channel chat:<id> or ide:<type>.",
+		}
 	}
-	if len(in.Data) > mostData {
-		return publishOut{}, tool.Refuse("too_large", "data has %d bytes, the most is %d", len(in.Data), mostData)
+	if len(in.Data) > maxData {
+		return publishOut{}, tool.Refuse(
+			"too_large", "data has %d bytes; at most %d are allowed", len(in.Data), maxData,
+		)
 	}
 	n, err := s.cfg.Hub.Send(c.Caller.Owner, in.Channel, hub.Message{Type: "event", Data: in.Data})
 	return publishOut{in.Channel, n}, err

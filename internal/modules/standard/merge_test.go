@@ -37,7 +37,7 @@ func pieceOf(name string, closed *[]string, makes, offers error) module.New {
 
 func TestPartsStandSideBySide(t *testing.T) {
 	var closed []string
-	m, err := together(pieceOf("a", &closed, nil, nil), pieceOf("b", &closed, nil, nil))(t.Context(), module.Deps{})
+	m, err := merge(pieceOf("a", &closed, nil, nil), pieceOf("b", &closed, nil, nil))(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,10 +53,12 @@ func TestPartsStandSideBySide(t *testing.T) {
 func TestAPartThatFailsLeavesNothingOpen(t *testing.T) {
 	var closed []string
 	no := errors.New("no luck")
-	if m, err := together(pieceOf("a", &closed, nil, nil), pieceOf("b", &closed, no, nil))(t.Context(), module.Deps{}); m != nil || !errors.Is(err, no) || !slices.Equal(closed, []string{"a"}) {
+	if m, err := merge(pieceOf("a", &closed, nil, nil), pieceOf("b", &closed, no, nil))(t.Context(), module.Deps{}); m != nil ||
+		!errors.Is(err, no) ||
+		!slices.Equal(closed, []string{"a"}) {
 		t.Errorf("%v, %v, closed %v", m, err, closed)
 	}
-	m, err := together(pieceOf("a", &closed, nil, nil), pieceOf("b", &closed, nil, no))(t.Context(), module.Deps{})
+	m, err := merge(pieceOf("a", &closed, nil, nil), pieceOf("b", &closed, nil, no))(t.Context(), module.Deps{})
 	if err != nil {
 		t.Fatal(err)
 	}

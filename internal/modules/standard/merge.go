@@ -9,11 +9,12 @@ import (
 	"gatehouse/module"
 )
 
-// together makes one module of several that share a name: what they offer
-// stands side by side, in their order. Their tools have names of their own.
-func together(parts ...module.New) module.New {
+// merge makes one module of several that share a name. Its offer has the tools,
+// prompts and resources of all parts, in their order. The names of the tools must
+// differ.
+func merge(parts ...module.New) module.New {
 	return func(ctx context.Context, d module.Deps) (module.Module, error) {
-		all := &several{}
+		all := &mergedModule{}
 		for _, make := range parts {
 			m, err := make(ctx, d)
 			if err != nil {
@@ -25,11 +26,10 @@ func together(parts ...module.New) module.New {
 	}
 }
 
-type several struct{ parts []module.Module }
+type mergedModule struct{ parts []module.Module }
 
-// Offer implements module.Module. One part that cannot make its offer takes
-// the others along, as within one module.
-func (s *several) Offer(ctx context.Context, to module.Audience) (*module.Offer, error) {
+// Offer implements module.Module. It fails if one part cannot make its offer.
+func (s *mergedModule) Offer(ctx context.Context, to module.Audience) (*module.Offer, error) {
 	whole := &module.Offer{}
 	for _, m := range s.parts {
 		o, err := m.Offer(ctx, to)
@@ -41,13 +41,13 @@ func (s *several) Offer(ctx context.Context, to module.Audience) (*module.Offer,
 		whole.Resources = append(whole.Resources, o.Resources...)
 		whole.Templates = append(whole.Templates, o.Templates...)
 		whole.Prompts = append(whole.Prompts, o.Prompts...)
-		whole.Methods = merged(whole.Methods, o.Methods)
-		whole.Extensions = merged(whole.Extensions, o.Extensions)
+		whole.Methods = mergeMaps(whole.Methods, o.Methods)
+		whole.Extensions = mergeMaps(whole.Extensions, o.Extensions)
 	}
 	return whole, nil
 }
 
-func merged[V any](a, b map[string]V) map[string]V {
+func mergeMaps[V any](a, b map[string]V) map[string]V {
 	if len(b) == 0 {
 		return a
 	}
@@ -59,7 +59,7 @@ func merged[V any](a, b map[string]V) map[string]V {
 }
 
 // Close closes the parts in reverse order.
-func (s *several) Close(ctx context.Context) error {
+func (s *mergedModule) Close(ctx context.Context) error {
 	var errs []error
 	for _, m := range slices.Backward(s.parts) {
 		errs = append(errs, m.Close(ctx))

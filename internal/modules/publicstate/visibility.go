@@ -13,16 +13,17 @@ import (
 	"gatehouse/tool"
 )
 
-// See gives the part of the tree at a pointer below /public as far as a caller
-// may see it. Its revision is that of what the caller sees.
+// See returns the part of the tree at a pointer below /public that a caller may
+// see. The revision is that of this part.
 func (o Options) See(who tool.Caller, at state.Pointer) state.View {
-	return o.Tree.See(at, o.sight(who, at))
+	return o.Tree.See(at, o.visibility(who, at))
 }
 
-// sight is what a caller sees of the part at a pointer; nil is all of it.
-func (o Options) sight(who tool.Caller, at state.Pointer) state.Sight {
-	touched := func(own Own) bool { return own.At.Has(at) || at.Has(own.At) }
-	if o.Everything(who) || !slices.ContainsFunc(o.Own, touched) {
+// visibility returns what a caller sees of the part at a pointer; nil means all of
+// it.
+func (o Options) visibility(who tool.Caller, at state.Pointer) state.Sight {
+	touched := func(own RestrictedMount) bool { return own.At.Has(at) || at.Has(own.At) }
+	if o.SeesAll(who) || !slices.ContainsFunc(o.Restricted, touched) {
 		return nil
 	}
 	return func(root any) (any, bool) {
@@ -30,13 +31,13 @@ func (o Options) sight(who tool.Caller, at state.Pointer) state.Sight {
 		if !found {
 			return nil, false
 		}
-		for _, own := range o.Own {
+		for _, own := range o.Restricted {
 			switch {
 			case own.At.Has(at) && len(at) > len(own.At):
-				// Below the mount: the member it lies in decides.
+				// Below the mount, the member that contains it decides.
 				key := at[len(own.At)]
 				member, _ := at[:len(own.At)+1].In(root)
-				part, sees := own.part(who)(key, member)
+				part, sees := own.partFor(who)(key, member)
 				if !sees {
 					return nil, false
 				}
@@ -44,15 +45,15 @@ func (o Options) sight(who tool.Caller, at state.Pointer) state.Sight {
 					return nil, false
 				}
 			case at.Has(own.At):
-				v = without(v, own.At[len(at):], own.part(who))
+				v = filterMembers(v, own.At[len(at):], own.partFor(who))
 			}
 		}
 		return v, true
 	}
 }
 
-// part gives what decides how much of each member a caller sees.
-func (own Own) part(who tool.Caller) func(key string, member any) (part any, sees bool) {
+// partFor returns a function that returns how much of a member a caller sees.
+func (own RestrictedMount) partFor(who tool.Caller) func(key string, member any) (part any, sees bool) {
 	if own.Part != nil {
 		return own.Part(who)
 	}
@@ -60,9 +61,9 @@ func (own Own) part(who tool.Caller) func(key string, member any) (part any, see
 	return func(key string, member any) (any, bool) { return member, sees(key, member) }
 }
 
-// without copies the way to an object and leaves out the members that are not
-// seen. What is not on the way is shared.
-func without(v any, way state.Pointer, part func(string, any) (any, bool)) any {
+// filterMembers copies the path to an object and removes the members that the
+// caller does not see. Values beside the path are shared.
+func filterMembers(v any, way state.Pointer, part func(string, any) (any, bool)) any {
 	c, ok := v.(map[string]any)
 	if !ok {
 		return v
@@ -70,7 +71,7 @@ func without(v any, way state.Pointer, part func(string, any) (any, bool)) any {
 	if len(way) > 0 {
 		if child, there := c[way[0]]; there {
 			c = maps.Clone(c)
-			c[way[0]] = without(child, way[1:], part)
+			c[way[0]] = filterMembers(child, way[1:], part)
 		}
 		return c
 	}
@@ -83,11 +84,11 @@ func without(v any, way state.Pointer, part func(string, any) (any, bool)) any {
 	return seen
 }
 
-const proposed = 100 // pointers a completion proposes
+const maxCompletions = 100 // pointers in a completion
 
-// complete proposes the names below the pointer that is being typed, as far as
-// the caller sees them.
-func (m *shown) complete(_ context.Context, c *tool.Call) (tool.Result, error) {
+// complete proposes the names below the pointer so far, as far as the caller sees
+// them.
+func (m *publicState) complete(_ context.Context, c *tool.Call) (tool.Result, error) {
 	var in module.Completing
 	if err := json.Unmarshal(c.Args, &in); err != nil {
 		return tool.Result{}, err
@@ -99,17 +100,17 @@ func (m *shown) complete(_ context.Context, c *tool.Call) (tool.Result, error) {
 	found := []string{}
 	if at, err := pointerOf(strings.TrimSuffix(PublicURI+"/"+parent, "/")); err == nil {
 		for _, name := range names(m.o.See(c.Caller, at).Value) {
-			if name = encoded(state.Pointer{name}.String()[1:]); strings.HasPrefix(name, part) {
+			if name = encode(state.Pointer{name}.String()[1:]); strings.HasPrefix(name, part) {
 				found = append(found, parent+name)
 			}
 		}
 	}
 	all := len(found)
-	found = found[:min(all, proposed)]
+	found = found[:min(all, maxCompletions)]
 	return tool.Result{Completion: &tool.Completion{Values: found, Total: all, More: all > len(found)}}, nil
 }
 
-// names are those of an object's members, or the places in an array.
+// names returns the names of an object's members, or the indexes of an array.
 func names(v any) (names []string) {
 	switch c := v.(type) {
 	case map[string]any:

@@ -19,7 +19,7 @@ type entryOut struct {
 	Title   string `json:"title"`
 	Version string `json:"version,omitempty"`
 	State   string `json:"state" doc:"installing, installed, updating or removing"`
-	Status  string `json:"status" doc:"of its server: stopped, idle, starting, running, waiting or broken"`
+	Status  string `json:"status" doc:"status of its server: stopped, idle, starting, running, waiting or broken"`
 	Tools   int    `json:"tools"`
 	Error   string `json:"error,omitempty"`
 }
@@ -29,11 +29,11 @@ func entry(i packages.Info) entryOut {
 	return entryOut{i.ID, p.Title, p.Version, p.State, p.Status, p.Tools, p.Error}
 }
 
-func (k *keeper) list(_ context.Context, c *tool.Call, _ struct{}) (listOut, error) {
-	if err := k.ready(c); err != nil {
+func (k *manager) list(_ context.Context, c *tool.Call, _ struct{}) (listOut, error) {
+	if err := k.check(c); err != nil {
 		return listOut{}, err
 	}
-	all, err := k.cfg.House.List()
+	all, err := k.cfg.Packages.List()
 	out := listOut{Packages: []entryOut{}}
 	for _, i := range all {
 		out.Packages = append(out.Packages, entry(i))
@@ -50,30 +50,31 @@ type infoOut struct {
 	Source    string            `json:"source"`
 	Command   string            `json:"command,omitempty"`
 	Args      []string          `json:"args,omitempty"`
-	Env       map[string]string `json:"env,omitempty" doc:"variables; of each the secrets it refers to"`
+	Env       map[string]string `json:"env,omitempty" doc:"variables, each with the secrets it refers to"`
 	Start     string            `json:"start"`
-	Data      string            `json:"data" doc:"its folder of data"`
+	Data      string            `json:"data" doc:"its data folder"`
 	Installed string            `json:"installed"`
 	By        string            `json:"by,omitempty"`
-	Protocol  string            `json:"protocol,omitempty" doc:"revision the server speaks"`
+	Protocol  string            `json:"protocol,omitempty" doc:"protocol version of the server"`
 	PID       int               `json:"pid,omitempty"`
-	Fails     int               `json:"fails,omitempty" doc:"starts and lives that failed, one after the other"`
+	Fails     int               `json:"fails,omitempty" doc:"consecutive failures of its server"`
 	Next      string            `json:"next_start,omitempty"`
-	Names     []string          `json:"names" doc:"of its tools, here"`
+	Names     []string          `json:"names" doc:"names of its tools on this host"`
 	Left      []string          `json:"left_out,omitempty" doc:"tools that cannot be offered, with the reason"`
 }
 
-func (k *keeper) info(_ context.Context, c *tool.Call, in idIn) (infoOut, error) {
-	if err := k.ready(c); err != nil {
+func (k *manager) info(_ context.Context, c *tool.Call, in idIn) (infoOut, error) {
+	if err := k.check(c); err != nil {
 		return infoOut{}, err
 	}
-	i, err := k.cfg.House.Info(in.ID)
+	i, err := k.cfg.Packages.Info(in.ID)
 	if err != nil {
 		return infoOut{}, err
 	}
 	out := infoOut{
-		entryOut: entry(i), Source: i.Source.String(), Command: i.Command, Args: i.Args, Env: variables(i.Env), Start: i.Record.Start,
-		Data: i.Data, Installed: stamp(i.Installed), By: i.By, Protocol: i.Server.Protocol, PID: i.PID, Fails: i.Fails,
+		entryOut: entry(i), Source: i.Source.String(), Command: i.Command, Args: i.Args, Env: variables(i.Env),
+		Start: i.Record.Start,
+		Data:  i.Data, Installed: stamp(i.Installed), By: i.By, Protocol: i.Server.Protocol, PID: i.PID, Fails: i.Fails,
 		Next: stamp(i.Next), Names: i.Names, Left: i.Left,
 	}
 	if out.Names == nil {
@@ -82,7 +83,7 @@ func (k *keeper) info(_ context.Context, c *tool.Call, in idIn) (infoOut, error)
 	return out, nil
 }
 
-// variables shows an environment without what is in it.
+// variables returns an environment with references to secrets in place of values.
 func variables(env map[string]string) map[string]string {
 	out := map[string]string{}
 	for name, value := range env {
@@ -97,25 +98,28 @@ func variables(env map[string]string) map[string]string {
 	return out
 }
 
-func (k *keeper) start(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
+func (k *manager) start(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
 	return k.set(ctx, c, in.ID, "started", (*packages.House).Start)
 }
 
-func (k *keeper) stop(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
+func (k *manager) stop(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
 	return k.set(ctx, c, in.ID, "stopped", (*packages.House).Stop)
 }
 
-func (k *keeper) restart(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
+func (k *manager) restart(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
 	return k.set(ctx, c, in.ID, "restarted", (*packages.House).Restart)
 }
 
-func (k *keeper) set(ctx context.Context, c *tool.Call, id, what string, do func(*packages.House, context.Context, string) (packages.Info, error)) (entryOut, error) {
-	if err := k.ready(c); err != nil {
+func (k *manager) set(
+	ctx context.Context, c *tool.Call, id, what string,
+	do func(*packages.House, context.Context, string) (packages.Info, error),
+) (entryOut, error) {
+	if err := k.check(c); err != nil {
 		return entryOut{}, err
 	}
-	i, err := do(k.cfg.House, ctx, id)
+	i, err := do(k.cfg.Packages, ctx, id)
 	if err != nil {
-		return entryOut{}, explained(err)
+		return entryOut{}, withServerOutput(err)
 	}
 	k.publish(what, id, c)
 	return entry(i), nil
@@ -123,13 +127,13 @@ func (k *keeper) set(ctx context.Context, c *tool.Call, id, what string, do func
 
 type logsIn struct {
 	ID     string `json:"id" min:"1" max:"32"`
-	Limit  int    `json:"limit,omitempty" doc:"lines at most" default:"50" min:"1" max:"1000"`
-	Cursor string `json:"cursor,omitempty" doc:"of an earlier answer" max:"20" pattern:"^[0-9]*$"`
+	Limit  int    `json:"limit,omitempty" doc:"maximum of lines" default:"50" min:"1" max:"1000"`
+	Cursor string `json:"cursor,omitempty" doc:"from an earlier result" max:"20" pattern:"^[0-9]*$"`
 	Before bool   `json:"before,omitempty" doc:"lines before the cursor instead of those after it"`
 }
 
 type logsOut struct {
-	Entries []lineOut `json:"entries" doc:"the oldest first"`
+	Entries []lineOut `json:"entries" doc:"oldest first"`
 	Start   string    `json:"start,omitempty" doc:"cursor for the lines before these"`
 	End     string    `json:"end,omitempty" doc:"cursor for the lines after these"`
 }
@@ -139,19 +143,21 @@ type lineOut struct {
 	Message string `json:"message"`
 }
 
-func (k *keeper) logs(_ context.Context, c *tool.Call, in logsIn) (logsOut, error) {
-	if err := k.ready(c); err != nil {
+func (k *manager) logs(_ context.Context, c *tool.Call, in logsIn) (logsOut, error) {
+	if err := k.check(c); err != nil {
 		return logsOut{}, err
 	}
 	cursor := int64(-1)
 	if in.Cursor != "" {
 		n, err := strconv.ParseInt(in.Cursor, 10, 64)
 		if err != nil {
-			return logsOut{}, tool.Refuse("invalid_arguments", "cursor %q did not come from here", in.Cursor)
+			return logsOut{}, tool.Refuse(
+				"invalid_arguments", "cursor %q is not one that package_logs returned", in.Cursor,
+			)
 		}
 		cursor = n
 	}
-	lines, err := k.cfg.House.Logs(in.ID, cursor, in.Before, in.Limit)
+	lines, err := k.cfg.Packages.Logs(in.ID, cursor, in.Before, in.Limit)
 	if err != nil {
 		return logsOut{}, err
 	}
