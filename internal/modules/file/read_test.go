@@ -16,22 +16,29 @@ func numbered(n int) string {
 	return s.String()
 }
 
+// readCase is one call of file_read, and members of its result.
+type readCase struct {
+	args []any
+	want map[string]any
+}
+
+func (h *fixture) reads(t *testing.T, cases []readCase) {
+	for _, c := range cases {
+		t.Run(fmt.Sprint(c.args...), func(t *testing.T) {
+			h.t = t
+			h.want(h.call("file_read", c.args...), c.want)
+		})
+	}
+	h.t = t
+}
+
 func TestRead(t *testing.T) {
 	h := newFixture(t)
 	h.put("main.go", "package main\n\nfunc main() {}\n")
 	h.put("ten", numbered(10))
 	h.put("open", "a\nb\nc")
 	h.put("empty", "")
-	h.put("dos", "a\r\nb\r\n")
-	h.put("mixed", "a\r\nb\n")
-	h.put("bom", "\xEF\xBB\xBFa\n")
-	h.put("latin", "na\xefve caf\xe9\n")
-	h.put("holes", strings.Repeat("text ", 2000)+"\x00\n")
-	h.put("wide", strings.Repeat("ä", 400)+"\nnext\n")
-	for _, c := range []struct {
-		args []any
-		want map[string]any
-	}{
+	h.reads(t, []readCase{
 		{
 			[]any{"path", "main.go"},
 			map[string]any{
@@ -77,6 +84,19 @@ func TestRead(t *testing.T) {
 			[]any{"path", "empty", "offset", 2},
 			map[string]any{"message": "invalid_arguments: offset 2 is past the end of the file, which has 0 lines"},
 		},
+	})
+}
+
+func TestReadUnusualFiles(t *testing.T) {
+	h := newFixture(t)
+	h.put("ten", numbered(10))
+	h.put("dos", "a\r\nb\r\n")
+	h.put("mixed", "a\r\nb\n")
+	h.put("bom", "\xEF\xBB\xBFa\n")
+	h.put("latin", "na\xefve caf\xe9\n")
+	h.put("holes", strings.Repeat("text ", 2000)+"\x00\n")
+	h.put("wide", strings.Repeat("ä", 400)+"\nnext\n")
+	h.reads(t, []readCase{
 		{[]any{"path", "dos"}, map[string]any{"content": "a\r\nb\r\n", "note": "CRLF line endings", "total_lines": 2}},
 		{[]any{"path", "mixed"}, map[string]any{"content": "a\r\nb\n", "note": "mixed line endings"}},
 		{[]any{"path", "bom"}, map[string]any{"content": "\uFEFFa\n", "note": "begins with a byte order mark"}},
@@ -104,12 +124,7 @@ func TestRead(t *testing.T) {
 		{[]any{"path", "missing"}, map[string]any{"error": "!not_found"}},
 		{[]any{"path", "."}, map[string]any{"error": "!is_a_directory"}},
 		{[]any{"path", "ten/"}, map[string]any{"error": "!is_a_directory"}},
-	} {
-		t.Run(fmt.Sprint(c.args...), func(t *testing.T) {
-			h.t = t
-			h.want(h.call("file_read", c.args...), c.want)
-		})
-	}
+	})
 }
 
 // Following next_offset and next_byte gives the whole file, byte for byte.

@@ -52,6 +52,16 @@ const (
 	excludes       = `"excludePatterns":{"type":"array","items":{"type":"string"},"default":[],"description":"globs of paths to exclude"}`
 )
 
+// Properties of schemas.
+const (
+	manyPaths = `"paths":{"type":"array","items":{"type":"string"},"minItems":1,"description":"files to read"}`
+	editList  = `"edits":{"type":"array","items":{"type":"object","properties":{` +
+		`"oldText":{"type":"string","description":"text to look for"},` +
+		`"newText":{"type":"string","description":"its replacement"}},"required":["oldText","newText"]}},` +
+		`"dryRun":{"type":"boolean","default":false,"description":"only show the diff"}`
+	sortBy = `"sortBy":{"type":"string","enum":["name","size"],"default":"name","description":"what to sort by"}`
+)
+
 // tools returns the tools in the order of the original.
 func (m *fileServer) tools() []tool.Tool {
 	return []tool.Tool{
@@ -70,14 +80,9 @@ func (m *fileServer) tools() []tool.Tool {
 			[]string{"path"}, readMedia,
 		),
 		define(
-			"read_multiple_files",
-			"Read Multiple Files",
-			"Reads several files as text at once. A file that "+
-				"cannot be read is reported in its place.",
-			reads,
-			`"paths":{"type":"array","items":{"type":"string"},"minItems":1,"description":"files to read"},`+lineProperties,
-			[]string{"paths"},
-			readMany,
+			"read_multiple_files", "Read Multiple Files",
+			"Reads several files as text at once. A file that cannot be read is reported in its place.", reads,
+			manyPaths+","+lineProperties, []string{"paths"}, readMany,
 		),
 		define(
 			"write_file", "Write File", "Writes a whole file and replaces an existing one.",
@@ -85,14 +90,8 @@ func (m *fileServer) tools() []tool.Tool {
 			[]string{"path", "content"}, m.write,
 		),
 		define(
-			"edit_file",
-			"Edit File",
-			"Replaces text in a file and returns a diff of the changes.",
-			tool.Writes|tool.Destroys,
-			pathOnly+`,"edits":{"type":"array","items":{"type":"object","properties":{"oldText":{"type":"string","description":"text to look for"},"newText":{"type":"string","description":"its replacement"}},"required":["oldText","newText"]}},`+
-				`"dryRun":{"type":"boolean","default":false,"description":"only show the diff"}`,
-			[]string{"path", "edits"},
-			m.change,
+			"edit_file", "Edit File", "Replaces text in a file and returns a diff of the changes.",
+			tool.Writes|tool.Destroys, pathOnly+","+editList, []string{"path", "edits"}, m.change,
 		),
 		define(
 			"create_directory", "Create Directory",
@@ -104,13 +103,8 @@ func (m *fileServer) tools() []tool.Tool {
 			pathOnly, []string{"path"}, listDirectory,
 		),
 		define(
-			"list_directory_with_sizes",
-			"List Directory with Sizes",
-			"Lists a directory with the sizes of its "+
-				"files and a total.",
-			reads,
-			pathOnly+`,"sortBy":{"type":"string","enum":["name","size"],"default":"name","description":"what to sort by"}`,
-			[]string{"path"},
+			"list_directory_with_sizes", "List Directory with Sizes",
+			"Lists a directory with the sizes of its files and a total.", reads, pathOnly+","+sortBy, []string{"path"},
 			listSizes,
 		),
 		define(
@@ -123,9 +117,11 @@ func (m *fileServer) tools() []tool.Tool {
 			tool.Writes|tool.Destroys, `"source":{"type":"string"},"destination":{"type":"string"}`,
 			[]string{"source", "destination"}, m.move,
 		),
-		define("search_files", "Search Files", "Finds files and directories below a path by a glob such as "+
-			"**/*.ext, relative to that path.", reads,
-			pathOnly+`,"pattern":{"type":"string"},`+excludes, []string{"path", "pattern"}, searchFiles),
+		define(
+			"search_files", "Search Files",
+			"Finds files and directories below a path by a glob such as **/*.ext, relative to that path.", reads,
+			pathOnly+`,"pattern":{"type":"string"},`+excludes, []string{"path", "pattern"}, searchFiles,
+		),
 		define(
 			"get_file_info", "Get File Info", "Returns size, times, type and permissions of a file or directory.",
 			reads, pathOnly, []string{"path"}, info,
