@@ -126,7 +126,7 @@ func expect(t *testing.T, got string, want ...string) {
 	}
 }
 
-//redteam:attack What is everybody's matter is for those who rule: an ordinary user enters the administration
+//redteam:attack Matters of the whole host are for administrators: an ordinary user enters the administration
 func TestOnlyAdministratorsFindTheAdministration(t *testing.T) {
 	a, client := live(t)
 	admin, eve := client("ann", "admin"), client("eve", "writer")

@@ -134,7 +134,7 @@ func TestPeopleLookAfterTheirLogins(t *testing.T) {
 // anonymous one administers nothing; the person who can read this user's local
 // token does, as over the socket.
 //
-//redteam:attack What is everybody's matter is for those who rule: an anonymous caller on an open loopback administers
+//redteam:attack Matters of the whole host are for administrators: an anonymous caller on an open loopback administers
 func TestTheLocalTokenAdministersAndAnAnonymousCallerNeverDoes(t *testing.T) {
 	cfg := ruled(t, "server", "package", "smtp", "backup")
 	cfg.Doors.HTTP.Open, cfg.Doors.HTTP.Host, cfg.Doors.HTTP.Port = true, "127.0.0.1", 0

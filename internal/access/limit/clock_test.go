@@ -9,7 +9,7 @@ import (
 
 // A clock that is set gives no requests, and takes none away.
 //
-//redteam:attack Nobody takes the host from the others: the clock is set forward to refill a budget, and back to starve its owner
+//redteam:attack No principal takes the host from the others: the clock is set forward to refill a budget, and back to starve its owner
 func TestAClockThatJumpsChangesNoRate(t *testing.T) {
 	var c wallclock.Clock
 	was := clock

@@ -184,7 +184,7 @@ func work(q *Queue, who Who, took time.Duration) error {
 
 // However many calls one session sends, another waits for one of them at most.
 //
-//redteam:attack Nobody takes the host from the others: one principal asks without end
+//redteam:attack No principal takes the host from the others: one principal asks without end
 func TestAFloodDoesNotStarveOthers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := NewQueue(Options{Calls: 4, Session: 64, Waiting: 10_000})

@@ -16,7 +16,7 @@ import (
 // while it is stuck, and it is let go. GATEHOUSE_TEST_ALL=1 makes it 2,000
 // clients; how long messages take is told either way.
 //
-//redteam:attack Nobody takes the host from the others: a WebSocket client that does not read
+//redteam:attack No principal takes the host from the others: a WebSocket client that does not read
 func TestOneThatDoesNotReadHoldsUpNobody(t *testing.T) {
 	clients, rounds := 200, 20
 	if os.Getenv("GATEHOUSE_TEST_ALL") != "" {

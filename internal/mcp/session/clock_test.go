@@ -9,7 +9,7 @@ import (
 
 // Sessions end when they were idle for so long, whatever the time of day.
 //
-//redteam:attack Nobody takes the host from the others: the clock is set forward, so that all sessions are idle
+//redteam:attack No principal takes the host from the others: the clock is set forward, so that all sessions are idle
 func TestAClockThatJumpsEndsNoSession(t *testing.T) {
 	var c wallclock.Clock
 	was := clock

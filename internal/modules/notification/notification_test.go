@@ -136,7 +136,7 @@ func TestListsArePaged(t *testing.T) {
 	}
 }
 
-//redteam:attack What is everybody's matter is for those who rule: an ordinary user reads the host's notifications
+//redteam:attack Matters of the whole host are for administrators: an ordinary user reads the host's notifications
 func TestNotificationsAreForThoseWhoRule(t *testing.T) {
 	p := newPerson(t, nil)
 	p.tell("secret")

@@ -158,7 +158,7 @@ func TestMeasuringEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-//redteam:attack What is everybody's matter is for those who rule: an ordinary user reads logs and ends the host
+//redteam:attack Matters of the whole host are for administrators: an ordinary user reads logs and ends the host
 func TestWhatIsEverybodysMatterIsForThoseWhoRule(t *testing.T) {
 	h := newFakeHost()
 	c := start(t, Config{Host: h, Journal: NewJournal(slog.LevelInfo)})
@@ -225,7 +225,7 @@ func TestNameAndLanguage(t *testing.T) {
 	}
 }
 
-//redteam:attack What is everybody's matter is for those who rule: a host is ended without a yes
+//redteam:attack Matters of the whole host are for administrators: a host is ended without a yes
 func TestAHostEndsOnlyWhenThePersonAgrees(t *testing.T) {
 	yes, no := moduletest.Accept(map[string]any{"confirm": true}), moduletest.Accept(map[string]any{"confirm": false})
 	for name, again := range map[string]bool{"server_shutdown": false, "server_restart": true} {

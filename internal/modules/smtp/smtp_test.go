@@ -127,7 +127,7 @@ func TestWhatIsNoMailServer(t *testing.T) {
 	}
 }
 
-//redteam:attack What is everybody's matter is for those who rule: an ordinary user sets the mail server
+//redteam:attack Matters of the whole host are for administrators: an ordinary user sets the mail server
 func TestOnlyAdministratorsManageMail(t *testing.T) {
 	b := newFixture(t, Options{})
 	b.role = "writer"

@@ -16,7 +16,7 @@ func asking(mib int) Ask { return Ask{Limits: sandbox.Limits{MemoryMiB: mib}} }
 // What living sandboxes may use together is no more than the host, or one
 // principal in all of its contexts, may have, however many ask at once.
 //
-//redteam:attack Nobody takes the host from the others: sandboxes larger than the host, in one and in many, by one principal and by several
+//redteam:attack No principal takes the host from the others: sandboxes larger than the host, in one and in many, by one principal and by several
 func TestMemoryIsGrantedWithinSums(t *testing.T) {
 	f := &fake{slow: time.Millisecond}
 	m := open(t, f, Options{NoPool: true, MemoryMiB: 1000, PrincipalMiB: 700})

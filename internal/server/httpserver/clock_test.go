@@ -180,7 +180,7 @@ func TestKeepAlive(t *testing.T) {
 
 // A client that reads nothing is cut off, and no other client notices.
 //
-//redteam:attack Nobody takes the host from the others: a client that stops reading
+//redteam:attack No principal takes the host from the others: a client that stops reading
 func TestClientThatStopsReading(t *testing.T) {
 	onStage(t, "an idle stream", &script{}, func(t *testing.T, st *stage) {
 		c := st.connect(st.listening("HTTP/1.1"))
@@ -280,7 +280,7 @@ func readSome(t *testing.T, c *client) {
 	}
 }
 
-//redteam:attack Nobody takes the host from the others: a request that is sent a byte at a time
+//redteam:attack No principal takes the host from the others: a request that is sent a byte at a time
 func TestSlowHeaders(t *testing.T) {
 	onStage(t, "headers", &script{}, func(t *testing.T, st *stage) {
 		c := st.connect("POST /mcp HTTP/1.1\r\nHost: loc").read()
