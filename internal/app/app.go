@@ -112,7 +112,7 @@ type App struct {
 	roots  *roots.Set
 	spool  *spool.Spool
 	jobs   *jobs.Jobs
-	book   *approvals.Book
+	book   *approvals.Store
 	ledger *audit.Ledger // nil on a private host
 	who    *identity.Service
 	ring   *seal.Ring

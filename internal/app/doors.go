@@ -82,7 +82,7 @@ func (a *App) openDoors(ctx context.Context) error {
 }
 
 // HTTPDoor makes the HTTP door without a listener.
-func (a *App) HTTPDoor() (*httpserver.Door, error) {
+func (a *App) HTTPDoor() (*httpserver.Server, error) {
 	h := a.cfg.Doors.HTTP
 	info := introduce(a.opts.Info)
 	door, err := httpserver.New(a.engine, httpserver.Options{

@@ -20,7 +20,7 @@ type observed struct {
 	handler nethttp.Handler   // of /metrics; nil: none
 
 	mu    sync.Mutex
-	doors []*httpserver.Door
+	doors []*httpserver.Server
 }
 
 // watched is the bus as those see it who log and trace.
@@ -43,8 +43,8 @@ func (a *App) watch() {
 		Version: Version, Jobs: a.jobs.Live, Traces: a.observed.tracer, Log: a.log,
 		Overdue:  func() int { return int(a.calls.Overdue()) },
 		Limits:   func() limit.Stats { return a.limits.Stats() },
-		Streams:  func() int { return a.observed.ofDoors((*httpserver.Door).Streams) },
-		Requests: func() int { return a.observed.ofDoors((*httpserver.Door).Serving) },
+		Streams:  func() int { return a.observed.ofDoors((*httpserver.Server).Streams) },
+		Requests: func() int { return a.observed.ofDoors((*httpserver.Server).Serving) },
 	}
 	if a.table != nil {
 		s.Sessions = a.table.Len
@@ -76,13 +76,13 @@ func (a *App) metricsDeps() (metricsmodule.Config, error) {
 }
 
 // http is told of every door that serves HTTP.
-func (o *observed) http(d *httpserver.Door) {
+func (o *observed) http(d *httpserver.Server) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.doors = append(o.doors, d)
 }
 
-func (o *observed) ofDoors(count func(*httpserver.Door) int) int {
+func (o *observed) ofDoors(count func(*httpserver.Server) int) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := 0

@@ -164,7 +164,7 @@ func sameOnStdio(c *cobra.Command, w World, modules []string, l *config.Loaded, 
 		}
 	}
 	left := pflag.NewFlagSet("", pflag.ContinueOnError)
-	new(doorFlags).add(left)
+	new(listenerFlags).add(left)
 	c.Flags().Visit(func(f *pflag.Flag) {
 		switch {
 		case f.Name == "directory", f.Name == "unrestricted":

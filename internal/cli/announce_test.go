@@ -18,7 +18,7 @@ import (
 func serveSettings(t *testing.T, args []string, env map[string]string) (*cobra.Command, []string, *config.Loaded) {
 	t.Helper()
 	var host hostFlags
-	var listen doorFlags
+	var listen listenerFlags
 	var sh shellFlags
 	c := &cobra.Command{Use: "serve"}
 	listen.add(c.Flags())

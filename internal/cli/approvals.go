@@ -35,7 +35,7 @@ with those arguments, unless the rule lets it hold for a while.`,
   gatehouse approvals deny ap_5KQ7 ap_M2XN`,
 		Args: knownCommand,
 		RunE: func(c *cobra.Command, _ []string) error {
-			return withApprovals(w, func(b *approvals.Book) error { return listApprovals(w, b, all, asJSON) })
+			return withApprovals(w, func(b *approvals.Store) error { return listApprovals(w, b, all, asJSON) })
 		},
 
 		SuggestionsMinimumDistance: 2,
@@ -47,7 +47,7 @@ with those arguments, unless the rule lets it hold for a while.`,
 }
 
 // withApprovals runs f with the approvals of the hosts of this user open.
-func withApprovals(w World, f func(*approvals.Book) error) error {
+func withApprovals(w World, f func(*approvals.Store) error) error {
 	cfg, err := config.FromEnv(w.Getenv)
 	if err != nil {
 		return &usageError{err}
@@ -121,9 +121,9 @@ was forgotten is removed with its file.`,
 	}
 }
 
-// sayYes approves of one request, with the passphrase where one is set: a host
+// confirmApproval approves of one request, with the passphrase where one is set: a host
 // that asks for none takes the yes as well.
-func sayYes(w World, b *approvals.Book, r approvals.Request, pass *[]byte) (approvals.Request, string, error) {
+func confirmApproval(w World, b *approvals.Store, r approvals.Request, pass *[]byte) (approvals.Request, string, error) {
 	cfg, err := config.FromEnv(w.Getenv)
 	if err != nil {
 		return r, "", err
@@ -156,7 +156,7 @@ func sayYes(w World, b *approvals.Book, r approvals.Request, pass *[]byte) (appr
 	return r, "passphrase", err
 }
 
-func listApprovals(w World, b *approvals.Book, all, asJSON bool) error {
+func listApprovals(w World, b *approvals.Store, all, asJSON bool) error {
 	list, err := b.Pending(all)
 	if err != nil {
 		return err
@@ -187,7 +187,7 @@ func approvalShow(w World) *cobra.Command {
 		Example: "  gatehouse approvals show ap_5KQ7",
 		Args:    exactly("ID"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return withApprovals(w, func(b *approvals.Book) error {
+			return withApprovals(w, func(b *approvals.Store) error {
 				r, err := findApproval(b, args[0])
 				if err != nil {
 					return err
@@ -211,7 +211,7 @@ func decide(w World, word string, yes bool) *cobra.Command {
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			return withApprovals(w, func(b *approvals.Book) error {
+			return withApprovals(w, func(b *approvals.Store) error {
 				var pass []byte
 				for _, id := range args {
 					r, err := findApproval(b, id)
@@ -219,7 +219,7 @@ func decide(w World, word string, yes bool) *cobra.Command {
 					switch {
 					case err != nil:
 					case yes:
-						r, how, err = sayYes(w, b, r, &pass)
+						r, how, err = confirmApproval(w, b, r, &pass)
 					default:
 						r, err = b.Decide(r.ID, false, operator())
 					}
@@ -250,7 +250,7 @@ type decision struct {
 
 // findApproval finds the one request whose id begins so, first among those
 // that wait.
-func findApproval(b *approvals.Book, id string) (approvals.Request, error) {
+func findApproval(b *approvals.Store, id string) (approvals.Request, error) {
 	list, err := b.Pending(true)
 	if err != nil {
 		return approvals.Request{}, err

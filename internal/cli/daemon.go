@@ -90,7 +90,7 @@ func (f *daemonFlags) config(c *cobra.Command, w World, modules ...string) (*con
 		return l, err
 	}
 	f.take(c, l)
-	openDoors(l)
+	openListeners(l)
 	if err := l.Validate(); err != nil {
 		return l, &usageError{err}
 	}
@@ -115,13 +115,13 @@ func (f *daemonFlags) find(c *cobra.Command, w World) (*config.Loaded, error) {
 		return l, err
 	}
 	f.take(c, l)
-	openDoors(l)
+	openListeners(l)
 	return l, nil
 }
 
-// openDoors opens the doors of a daemon: its own socket, and what its
+// openListeners sets the listeners of a daemon: its own socket, and what its
 // transport says. Where that is not said, the doors that listen names stay.
-func openDoors(l *config.Loaded) {
+func openListeners(l *config.Loaded) {
 	d := &l.Doors
 	d.Stdio, d.Unix = false, socketPath(l.Config)
 	addr := cmp.Or(l.Daemon.Addr, config.DefaultTCP)

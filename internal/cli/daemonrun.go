@@ -340,7 +340,7 @@ func (r *running) serve(ctx context.Context) error {
 		stopHost(errStopped)
 	})
 	beside.Go(func() {
-		if err := r.begin(host); err != nil && host.Err() == nil {
+		if err := r.awaitReady(host); err != nil && host.Err() == nil {
 			stopHost(err)
 		}
 		daemon.Watchdog(host, r.w.Getenv, r.check)
@@ -358,9 +358,9 @@ func (r *running) serve(ctx context.Context) error {
 	return err
 }
 
-// begin waits until the host answers at its own socket, and notifies every goroutine
+// awaitReady waits until the host answers at its own socket, and notifies every goroutine
 // who waits for that.
-func (r *running) begin(ctx context.Context) error {
+func (r *running) awaitReady(ctx context.Context) error {
 	if err := r.check(ctx); err != nil {
 		return fmt.Errorf("the daemon does not answer at its own socket: %w", err)
 	}

@@ -55,7 +55,7 @@ func (f *follower) follow(ctx context.Context, r *client.Result) (*client.Result
 	f.wait = all[i]
 	for r.Meta.Job != "" {
 		fmt.Fprintln(f.stderr, "[gatehouse] "+printable(begun(r)))
-		if r, err = f.end(ctx, r.Meta.Job); err != nil {
+		if r, err = f.awaitEnd(ctx, r.Meta.Job); err != nil {
 			return nil, err
 		}
 	}
@@ -72,11 +72,11 @@ func begun(r *client.Result) string {
 	return "it goes on as job " + r.Meta.Job
 }
 
-// end waits for the end of one job and gives its result.
-func (f *follower) end(ctx context.Context, id string) (*client.Result, error) {
+// awaitEnd waits for the end of one job and gives its result.
+func (f *follower) awaitEnd(ctx context.Context, id string) (*client.Result, error) {
 	tell, last := progress(f.stderr), jobState{}
 	for seconds := 1; ; seconds = min(2*seconds, mostWait) {
-		now, r, err := f.look(ctx, id, seconds)
+		now, r, err := f.poll(ctx, id, seconds)
 		switch {
 		case err != nil:
 			return nil, err
@@ -93,8 +93,8 @@ func (f *follower) end(ctx context.Context, id string) (*client.Result, error) {
 	}
 }
 
-// look waits a while for a job. It gives its result, or how it is without one.
-func (f *follower) look(ctx context.Context, id string, seconds int) (now jobState, r *client.Result, err error) {
+// poll waits a while for a job. It gives its result, or how it is without one.
+func (f *follower) poll(ctx context.Context, id string, seconds int) (now jobState, r *client.Result, err error) {
 	args, err := json.Marshal(map[string]any{"id": id, "seconds": seconds})
 	if err != nil {
 		return now, nil, err

@@ -21,7 +21,7 @@ import (
 
 func serve(w World) *cobra.Command {
 	var host hostFlags
-	var doors doorFlags
+	var doors listenerFlags
 	var shell shellFlags
 	c := &cobra.Command{
 		Use:     "serve [module...]",
@@ -66,7 +66,7 @@ TCP there. SIGHUP reads them again; no session ends by it.`,
 }
 
 // serveConfig is everything serve was told, checked.
-func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *doorFlags, shell *shellFlags, args []string) (*config.Loaded, error) {
+func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *listenerFlags, shell *shellFlags, args []string) (*config.Loaded, error) {
 	l, err := host.config(w.Getenv)
 	if err != nil {
 		return l, err

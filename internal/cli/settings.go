@@ -142,8 +142,8 @@ func (f flags) take(all []flagged) {
 	}
 }
 
-// doorFlags are the flags of serve that open doors.
-type doorFlags struct {
+// listenerFlags are the flags of serve that open listeners.
+type listenerFlags struct {
 	stdio     bool
 	http      bool
 	port      int
@@ -159,7 +159,7 @@ type doorFlags struct {
 	rate      float64
 }
 
-func (f *doorFlags) add(set *pflag.FlagSet) {
+func (f *listenerFlags) add(set *pflag.FlagSet) {
 	set.BoolVar(&f.http, "http", false, "serve HTTP, at /mcp")
 	set.IntVarP(&f.port, "port", "p", 3000, "port to listen on, 0 for any free one; needs --http")
 	set.StringVarP(&f.host, "host", "H", "127.0.0.1", "address to bind to; needs --http")
@@ -183,7 +183,7 @@ func (f *doorFlags) add(set *pflag.FlagSet) {
 // apply opens the doors that were named. Naming one on the command line
 // closes those that file and environment open; a setting of a door stays what
 // they say until a flag says otherwise.
-func (f *doorFlags) apply(c *cobra.Command, l *config.Loaded) error {
+func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 	if err := f.open(c, l); err != nil {
 		return err
 	}
@@ -213,7 +213,7 @@ func (f *doorFlags) apply(c *cobra.Command, l *config.Loaded) error {
 }
 
 // open opens the doors that were named, or standard input and output.
-func (f *doorFlags) open(c *cobra.Command, l *config.Loaded) error {
+func (f *listenerFlags) open(c *cobra.Command, l *config.Loaded) error {
 	d, given := &l.Doors, c.Flags().Changed
 	if given("http") || given("tcp") || given("unix") || given("stdio") {
 		d.Stdio, d.HTTP.Open, d.TCP, d.Unix = f.stdio, f.http, "", f.unix

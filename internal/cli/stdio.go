@@ -53,13 +53,13 @@ To have a host in this very process instead, with no daemon: gatehouse serve.`,
 			if err != nil {
 				return err
 			}
-			openDoors(l)
+			openListeners(l)
 			cfg := l.Config
 			if !host.verbose {
 				cfg.Log.Level = max(cfg.Log.Level, slog.LevelWarn) // clients show people what is said as trouble
 			}
 			work, err := workOf(l.Config, host.folders)
-			s := &thin{w: w, l: l, work: work, wrong: err, args: given(c.Flags(), "context", "verbose", "directory"),
+			s := &forwarder{w: w, l: l, work: work, wrong: err, args: given(c.Flags(), "context", "verbose", "directory"),
 				log: logger(w.Err, cfg, new(slog.LevelVar))}
 			context := ""
 			if c.Flags().Changed("context") {
@@ -73,8 +73,8 @@ To have a host in this very process instead, with no daemon: gatehouse serve.`,
 	return c
 }
 
-// thin is gatehouse stdio.
-type thin struct {
+// forwarder runs gatehouse stdio.
+type forwarder struct {
 	w     World
 	l     *config.Loaded
 	work  daemon.Work
@@ -84,7 +84,7 @@ type thin struct {
 	build daemon.Build
 }
 
-func (s *thin) run(ctx context.Context, view string) (err error) {
+func (s *forwarder) run(ctx context.Context, view string) (err error) {
 	if s.build, err = daemon.Self(app.Version); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (s *thin) run(ctx context.Context, view string) (err error) {
 }
 
 // dial connects to the daemon, if it has the settings that were asked for.
-func (s *thin) dial(ctx context.Context) (net.Conn, daemon.About, error) {
+func (s *forwarder) dial(ctx context.Context) (net.Conn, daemon.About, error) {
 	if s.wrong != nil {
 		return nil, daemon.About{}, &usageError{fmt.Errorf("%w: %w", daemon.ErrUnfit, s.wrong)}
 	}
@@ -182,7 +182,7 @@ func allowed(about daemon.About, work daemon.Work) error {
 }
 
 // reads returns the tools that change nothing, by their own word, of a context.
-func (s *thin) reads(ctx context.Context, view string) (map[string]bool, error) {
+func (s *forwarder) reads(ctx context.Context, view string) (map[string]bool, error) {
 	c, _, err := daemon.DialPlain(ctx, socketPath(s.l.Config), s.work)
 	if err != nil {
 		return nil, err
@@ -202,7 +202,7 @@ func (s *thin) reads(ctx context.Context, view string) (map[string]bool, error) 
 
 // start starts a daemon, unless another process has meanwhile: with the flags and
 // in the folder of the one before, if the client had one.
-func (s *thin) start(ctx context.Context, last daemon.About) error {
+func (s *forwarder) start(ctx context.Context, last daemon.About) error {
 	cfg := s.l.Config
 	done, err := daemon.Turn(ctx, turnFile(cfg))
 	if err != nil {
@@ -228,7 +228,7 @@ func (s *thin) start(ctx context.Context, last daemon.About) error {
 }
 
 // helpless says what can be done where no daemon can be started.
-func (s *thin) helpless(err error) error {
+func (s *forwarder) helpless(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err
 	}
@@ -241,7 +241,7 @@ func (s *thin) helpless(err error) error {
 
 // retire ends a daemon in whose place another program lies by now, and starts
 // that, if it is this one.
-func (s *thin) retire(ctx context.Context, about daemon.About) (retired bool, err error) {
+func (s *forwarder) retire(ctx context.Context, about daemon.About) (retired bool, err error) {
 	if !about.Replaced || s.build.Replaced() {
 		return false, nil
 	}
@@ -269,7 +269,7 @@ func (s *thin) retire(ctx context.Context, about daemon.About) (retired bool, er
 
 // takeover settles that the daemon is another program than this one: if one
 // lies in this one's place, it goes on from here.
-func (s *thin) takeover(about daemon.About, state []byte) error {
+func (s *forwarder) takeover(about daemon.About, state []byte) error {
 	if s.build.Replaced() {
 		return daemon.Replace(s.build.Path, s.l.Folders.Runtime, state)
 	}

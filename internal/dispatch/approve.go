@@ -168,7 +168,7 @@ func unkept(err error) *tool.Refusal {
 // standing reports whether an earlier yes covers the call: one the rule lets
 // hold, or one that this very conversation has used up. A sealed state that
 // carries the latter is good once.
-func (c *Calls) standing(book *approvals.Book, r *Request, v permit.Verdict) (bool, error) {
+func (c *Calls) standing(book *approvals.Store, r *Request, v permit.Verdict) (bool, error) {
 	if v.Remember > 0 {
 		if ok, err := book.Remembered(r.Facts.Owner, r.Entry.Name, r.Args, v.Remember); ok || err != nil {
 			return ok, err
@@ -186,7 +186,7 @@ func (c *Calls) standing(book *approvals.Book, r *Request, v permit.Verdict) (bo
 
 // askClient puts the question to the person behind the client, or takes the
 // answer to it.
-func (c *Calls) askClient(book *approvals.Book, r *Request, v permit.Verdict) (bool, Result, error) {
+func (c *Calls) askClient(book *approvals.Store, r *Request, v permit.Verdict) (bool, Result, error) {
 	answer, answered := r.Recorded[ApprovalKey]
 	if !answered || string(r.Recorded[askedKey]) != callDigest(r) {
 		return false, c.question(r, v), nil
@@ -235,7 +235,7 @@ func (c *Calls) question(r *Request, v permit.Verdict) Result {
 }
 
 // askOperator has the call wait: the error is a *Pending, or a refusal.
-func (c *Calls) askOperator(book *approvals.Book, r *Request, why string) error {
+func (c *Calls) askOperator(book *approvals.Store, r *Request, why string) error {
 	if c.opts.NoOperators {
 		return &tool.Refusal{Code: "denied", Message: r.Entry.Listed + " needs an operator's approval, and this host has no operators", Next: "Call it at a server, where gatehouse approvals lists what waits."}
 	}
@@ -293,7 +293,7 @@ func (c *Calls) Withdraw(p *Pending) {
 
 // approved notes the yes for the rounds to come, and for the same call if the
 // rule lets it hold.
-func (c *Calls) approved(book *approvals.Book, r *Request, v permit.Verdict) {
+func (c *Calls) approved(book *approvals.Store, r *Request, v permit.Verdict) {
 	r.Recorded = maps.Clone(r.Recorded)
 	if r.Recorded == nil {
 		r.Recorded = map[string]json.RawMessage{}

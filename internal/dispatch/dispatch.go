@@ -32,7 +32,7 @@ type Options struct {
 	Spool *spool.Spool
 	Log   *slog.Logger
 	// Approvals keeps the yes and no of people; nil refuses what needs them.
-	Approvals *approvals.Book
+	Approvals *approvals.Store
 	// WordCounts lets a caller whose client cannot ask say that its person
 	// agreed. NoOperators says that nobody decides what Approvals holds.
 	WordCounts, NoOperators bool

@@ -40,7 +40,7 @@ func TestAForgedStateHoldsNoYes(t *testing.T) {
 		t.Fatal(err)
 	}
 	visit(t, hosttest.Options{Policy: policy}, &w, func(t *testing.T, h *hosttest.Host) {
-		hostWith := func(o approvals.Options) (*dispatch.Calls, *approvals.Book) {
+		hostWith := func(o approvals.Options) (*dispatch.Calls, *approvals.Store) {
 			book := approvals.Open("", o)
 			return dispatch.New(dispatch.Options{Approvals: book, Bus: h.Bus, Views: h.Views, Spool: h.Spool, Log: o.Log}), book
 		}
@@ -51,7 +51,7 @@ func TestAForgedStateHoldsNoYes(t *testing.T) {
 		defer ourBook.Close()
 
 		// approve asks for the call and says yes as the book wants it.
-		approve := func(c *dispatch.Calls, book *approvals.Book) *dispatch.Request {
+		approve := func(c *dispatch.Calls, book *approvals.Store) *dispatch.Request {
 			r := request(t, h, "w_wipe", `{}`)
 			_, err := c.Do(t.Context(), r)
 			p, ok := errors.AsType[*dispatch.Pending](err)

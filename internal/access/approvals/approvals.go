@@ -61,7 +61,7 @@ CREATE TABLE request (
 CREATE INDEX request_state ON request (state, until);
 CREATE TABLE mark (key TEXT PRIMARY KEY, until INTEGER NOT NULL);`
 
-// Options of a Book.
+// Options of a Store.
 type Options struct {
 	Log  *slog.Logger
 	Wait time.Duration // how long a request waits for a decision; 0 means 1 h
@@ -73,8 +73,8 @@ type Options struct {
 	Now   func() time.Time // nil means time.Now
 }
 
-// Book holds the approvals of a host. Safe for concurrent use.
-type Book struct {
+// Store holds the approvals of a host. Safe for concurrent use.
+type Store struct {
 	opts Options
 	file sqlfile.File
 
@@ -96,7 +96,7 @@ type wait struct {
 
 // Open opens the book in the file at path, which need not exist; "" keeps it
 // in memory.
-func Open(path string, o Options) *Book {
+func Open(path string, o Options) *Store {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -109,7 +109,7 @@ func Open(path string, o Options) *Book {
 	if o.Now == nil {
 		o.Now = time.Now
 	}
-	b := &Book{
+	b := &Store{
 		opts:    o,
 		file:    sqlfile.File{Path: path, Schema: schema, Version: 1},
 		waiting: map[string]wait{},
@@ -124,15 +124,15 @@ func Open(path string, o Options) *Book {
 
 // ProofErr is why no yes counts here: a passphrase is needed, and the file of its
 // proof could not be read when the book was opened.
-func (b *Book) ProofErr() error { return b.proofErr }
+func (b *Store) ProofErr() error { return b.proofErr }
 
 // Close closes the file.
-func (b *Book) Close() error { return b.file.Close() }
+func (b *Store) Close() error { return b.file.Close() }
 
 // Ask makes a pending request; decided is called once, from Run, when it has
 // been decided or has expired. A *TooLong means that what would be run cannot be
 // shown, so that it is not asked.
-func (b *Book) Ask(owner, tool, rule string, args json.RawMessage, decided func(Request)) (Request, error) {
+func (b *Store) Ask(owner, tool, rule string, args json.RawMessage, decided func(Request)) (Request, error) {
 	args, err := Shown(args)
 	if err != nil {
 		return Request{}, err
@@ -152,12 +152,12 @@ func (b *Book) Ask(owner, tool, rule string, args json.RawMessage, decided func(
 	_, err = db.Exec("INSERT INTO request VALUES (?,?,?,?,?,?,'',?,?)",
 		r.ID, owner, tool, []byte(args), rule, Pending, r.Created.UnixMilli(), r.Until.UnixMilli())
 	if err != nil {
-		b.take(r.ID)
+		b.takeCallback(r.ID)
 	}
 	return r, err
 }
 
-func (b *Book) take(id string) func(Request) {
+func (b *Store) takeCallback(id string) func(Request) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	f := b.waiting[id].tell
@@ -166,10 +166,10 @@ func (b *Book) take(id string) func(Request) {
 }
 
 // Proves reports whether a yes needs a passphrase here.
-func (b *Book) Proves() bool { return b.opts.Proof != "" }
+func (b *Store) Proves() bool { return b.opts.Proof != "" }
 
 // proven returns why a yes to a request does not count.
-func (b *Book) proven(r Request) error {
+func (b *Store) proven(r Request) error {
 	if !b.Proves() {
 		return nil
 	}
@@ -190,7 +190,7 @@ func (b *Book) proven(r Request) error {
 
 // prove keeps the signature of a yes. The table is not part of the schema,
 // because files of hosts before it have to stay readable.
-func (b *Book) prove(id string, signature []byte) error {
+func (b *Store) prove(id string, signature []byte) error {
 	if len(signature) == 0 || !b.file.Exists() {
 		return nil
 	}
@@ -205,7 +205,7 @@ func (b *Book) prove(id string, signature []byte) error {
 }
 
 // Decide says yes or no to a pending request.
-func (b *Book) Decide(id string, yes bool, by string) (Request, error) {
+func (b *Store) Decide(id string, yes bool, by string) (Request, error) {
 	to := Refused
 	if yes {
 		to = Allowed
@@ -214,7 +214,7 @@ func (b *Book) Decide(id string, yes bool, by string) (Request, error) {
 }
 
 // DecideProven says yes with the signature of Proof.Sign.
-func (b *Book) DecideProven(id, by string, signature []byte) (Request, error) {
+func (b *Store) DecideProven(id, by string, signature []byte) (Request, error) {
 	if err := b.prove(id, signature); err != nil {
 		return Request{}, err
 	}
@@ -222,7 +222,7 @@ func (b *Book) DecideProven(id, by string, signature []byte) (Request, error) {
 }
 
 // move takes a pending request to another state.
-func (b *Book) move(id string, to State, by string) (Request, error) {
+func (b *Store) move(id string, to State, by string) (Request, error) {
 	if !b.file.Exists() {
 		return Request{}, ErrNotFound
 	}
@@ -247,7 +247,7 @@ func (b *Book) move(id string, to State, by string) (Request, error) {
 }
 
 // Get finds a request.
-func (b *Book) Get(id string) (Request, error) {
+func (b *Store) Get(id string) (Request, error) {
 	list, err := b.list("WHERE id=?", id)
 	if err == nil && len(list) == 0 {
 		err = ErrNotFound
@@ -260,7 +260,7 @@ func (b *Book) Get(id string) (Request, error) {
 
 // Pending lists what waits for a decision, oldest first; all lists the
 // decided of the last day too.
-func (b *Book) Pending(all bool) ([]Request, error) {
+func (b *Store) Pending(all bool) ([]Request, error) {
 	now := b.opts.Now()
 	if all {
 		return b.list("WHERE created>? ORDER BY created", now.Add(-24*time.Hour).UnixMilli())
@@ -268,7 +268,7 @@ func (b *Book) Pending(all bool) ([]Request, error) {
 	return b.list("WHERE state=? AND until>? ORDER BY created", Pending, now.UnixMilli())
 }
 
-func (b *Book) list(where string, args ...any) ([]Request, error) {
+func (b *Store) list(where string, args ...any) ([]Request, error) {
 	if !b.file.Exists() {
 		return nil, nil
 	}
@@ -298,7 +298,7 @@ func (b *Book) list(where string, args ...any) ([]Request, error) {
 // Spend uses up an operator's yes. It reports false when there is none for
 // this call, or when it was used. The error says, among others, that it was
 // given without the passphrase that this host asks for.
-func (b *Book) Spend(r Request, owner, tool string) (bool, error) {
+func (b *Store) Spend(r Request, owner, tool string) (bool, error) {
 	id := r.ID
 	if err := b.proven(r); err != nil {
 		return false, err
@@ -317,15 +317,15 @@ func (b *Book) Spend(r Request, owner, tool string) (bool, error) {
 
 // Once marks a key as used for a while and reports whether it was unused: by
 // it a sealed answer is good for one call only, also after a restart.
-func (b *Book) Once(key string, life time.Duration) (bool, error) {
+func (b *Store) Once(key string, life time.Duration) (bool, error) {
 	return b.mark("once "+key, life)
 }
 
 // Remember lets a yes hold for the same call for a while.
-func (b *Book) Remember(owner, tool string, args json.RawMessage, hold time.Duration) error {
+func (b *Store) Remember(owner, tool string, args json.RawMessage, hold time.Duration) error {
 	key := sameCall(owner, tool, args)
 	if b.Proves() { // any program of the account could have written what is in the file
-		b.keep(b.lasting, key, hold)
+		b.rememberUntil(b.lasting, key, hold)
 		return nil
 	}
 	_, err := b.mark(key, hold)
@@ -335,7 +335,7 @@ func (b *Book) Remember(owner, tool string, args json.RawMessage, hold time.Dura
 // Remembered reports whether a yes holds for this call, given that the rule lets
 // one hold for so long. A yes that would hold longer was given before the clock
 // was set back, and is none.
-func (b *Book) Remembered(owner, tool string, args json.RawMessage, hold time.Duration) (bool, error) {
+func (b *Store) Remembered(owner, tool string, args json.RawMessage, hold time.Duration) (bool, error) {
 	key := sameCall(owner, tool, args)
 	if b.Proves() {
 		return b.kept(b.lasting, key), nil
@@ -359,19 +359,19 @@ func (b *Book) Remembered(owner, tool string, args json.RawMessage, hold time.Du
 // Proved notes, where a proof is needed, that a proven yes was spent on the call
 // with this digest: what a client brings back of it is sealed with a key that any
 // program of the account can read.
-func (b *Book) Proved(digest string, life time.Duration) {
+func (b *Store) Proved(digest string, life time.Duration) {
 	if b.Proves() {
-		b.keep(b.proved, digest, life)
+		b.rememberUntil(b.proved, digest, life)
 	}
 }
 
 // WasProved reports whether a yes was spent on a call, as far as that needs a
 // proof here.
-func (b *Book) WasProved(digest string) bool { return !b.Proves() || b.kept(b.proved, digest) }
+func (b *Store) WasProved(digest string) bool { return !b.Proves() || b.kept(b.proved, digest) }
 
-// keep and kept go by the monotonic clock, because times from memory keep their
+// rememberUntil and kept go by the monotonic clock, because times from memory keep their
 // reading of it: setting the clock changes nothing.
-func (b *Book) keep(m map[string]time.Time, key string, life time.Duration) {
+func (b *Store) rememberUntil(m map[string]time.Time, key string, life time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := b.opts.Now()
@@ -379,13 +379,13 @@ func (b *Book) keep(m map[string]time.Time, key string, life time.Duration) {
 	m[key] = now.Add(life)
 }
 
-func (b *Book) kept(m map[string]time.Time, key string) bool {
+func (b *Store) kept(m map[string]time.Time, key string) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return m[key].After(b.opts.Now())
 }
 
-func (b *Book) mark(key string, life time.Duration) (fresh bool, err error) {
+func (b *Store) mark(key string, life time.Duration) (fresh bool, err error) {
 	db, err := b.file.DB()
 	if err != nil {
 		return false, err
@@ -411,7 +411,7 @@ func sameCall(owner, tool string, args json.RawMessage) string {
 
 // Run tells of decisions, also those that other processes have made, until
 // ctx is done. What then still waits is told to have expired.
-func (b *Book) Run(ctx context.Context) error {
+func (b *Store) Run(ctx context.Context) error {
 	tick := time.NewTicker(b.opts.Look)
 	defer tick.Stop()
 	for {
@@ -420,12 +420,12 @@ func (b *Book) Run(ctx context.Context) error {
 			b.giveUp()
 			return nil
 		case <-tick.C:
-			b.look(b.opts.Now())
+			b.poll(b.opts.Now())
 		}
 	}
 }
 
-func (b *Book) look(now time.Time) {
+func (b *Store) poll(now time.Time) {
 	b.mu.Lock()
 	ids := make([]string, 0, len(b.waiting))
 	for id := range b.waiting {
@@ -447,7 +447,7 @@ func (b *Book) look(now time.Time) {
 		b.mu.Lock()
 		w := b.waiting[id]
 		b.mu.Unlock()
-		if tell := b.take(id); tell != nil {
+		if tell := b.takeCallback(id); tell != nil {
 			w.asked.State, w.asked.By = r.State, r.By
 			tell(w.asked)
 		}
@@ -455,7 +455,7 @@ func (b *Book) look(now time.Time) {
 }
 
 // giveUp expires what waits for a decision that this host would act on.
-func (b *Book) giveUp() {
+func (b *Store) giveUp() {
 	b.mu.Lock()
 	waiting := b.waiting
 	b.waiting = map[string]wait{}

@@ -80,7 +80,7 @@ func (f *Filter) pass(text []byte, marks [][]byte, yield func(Line, error) bool)
 			continue
 		}
 		f.After = seq
-		line, fits, err := f.take(raw, marks)
+		line, fits, err := f.match(raw, marks)
 		if (fits || err != nil) && (!yield(line, err) || err != nil) {
 			return false
 		}
@@ -215,8 +215,8 @@ func (f *Filter) marks() (marks [][]byte) {
 	return marks
 }
 
-// take decodes a line when it fits.
-func (f *Filter) take(raw []byte, marks [][]byte) (line Line, fits bool, err error) {
+// match decodes a line when it fits.
+func (f *Filter) match(raw []byte, marks [][]byte) (line Line, fits bool, err error) {
 	for _, m := range marks {
 		if !bytes.Contains(raw, m) {
 			return line, false, nil

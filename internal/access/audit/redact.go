@@ -136,7 +136,7 @@ func (r *redactor) string(v []byte) {
 	}
 	body, cut := v[1:len(v)-1], false
 	if room := min(longestString, max(0, r.until-len(r.dst))); len(body) > room {
-		body, cut = body[:whole(body, room)], true
+		body, cut = body[:validPrefix(body, room)], true
 	}
 	r.dst = append(r.dst, '"')
 	r.dst = appendMasked(r.dst, body)
@@ -148,9 +148,9 @@ func (r *redactor) string(v []byte) {
 	r.dst = append(r.dst, '"')
 }
 
-// whole is how many of at most n bytes of a string's body can be taken without
+// validPrefix is how many of at most n bytes of a string's body can be taken without
 // cutting a character or an escape.
-func whole(body []byte, n int) int {
+func validPrefix(body []byte, n int) int {
 	at := 0
 	for at < n {
 		step := 1

@@ -96,7 +96,7 @@ func (l *Ledger) write() {
 		if took := time.Since(began); took > slowWrite {
 			l.o.Log.Warn("audit: the disk is slow", "took", took, "lines", b.lines())
 		}
-		if l.settle(b, err) {
+		if l.finishBatch(b, err) {
 			l.prune()
 		}
 	}
@@ -142,9 +142,9 @@ func (l *Ledger) next() *batch {
 	}
 }
 
-// settle tells those who wait how the write of a batch went. The lines of a
+// finishBatch reports the result of writing a batch to its waiters. The lines of a
 // failed one stay and are tried again.
-func (l *Ledger) settle(b *batch, err error) (written bool) {
+func (l *Ledger) finishBatch(b *batch, err error) (written bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	defer l.room.Broadcast()

@@ -21,7 +21,7 @@ func (s *Service) ofCertificate(ctx context.Context, c *x509.Certificate) (Princ
 	if p, ok := s.known.get(hash); ok {
 		return p, nil
 	}
-	epoch := s.known.begin()
+	epoch := s.known.currentEpoch()
 	a, ok, err := s.holder(ctx, c, hex.EncodeToString(hash[:]))
 	if err != nil {
 		return Principal{}, err

@@ -22,11 +22,11 @@ const lastWords = 5 * time.Second
 // the rest. Tokens, and logins with the new password, stay. Besides ErrPassword the error is a *Denied after too
 // many tries, or says what is wrong with the new password.
 func (s *Service) ChangePassword(ctx context.Context, name, present, next, here string) error {
-	if wait := s.tries.held.take(clip(name) + "\n" + here); wait > 0 {
-		s.tell("login_limited", clip(name), "", "")
+	if wait := s.tries.held.countTry(clip(name) + "\n" + here); wait > 0 {
+		s.publishEvent("login_limited", clip(name), "", "")
 		return &Denied{Status: 429, Code: "too_many_tries", Message: "too many tries; wait " + seconds(wait) + " s"}
 	}
-	s.look(false)
+	s.refreshCaches(false)
 	a, there, err := s.find(ctx, "name = ?", name)
 	if err != nil {
 		return err
@@ -36,7 +36,7 @@ func (s *Service) ChangePassword(ctx context.Context, name, present, next, here 
 	case err != nil:
 		return err
 	case !ok || !there:
-		s.tell("login_failed", clip(name), "", "")
+		s.publishEvent("login_failed", clip(name), "", "")
 		return ErrPassword
 	}
 	kept, err := s.pass.hash(ctx, next)
@@ -59,14 +59,14 @@ func (s *Service) ChangePassword(ctx context.Context, name, present, next, here 
 		}
 		return err
 	}
-	s.look(true) // ends the logins, but for the one here
+	s.refreshCaches(true) // ends the logins, but for the one here
 	gone := s.brief.remove(func(l *briefLogin) bool { return l.ID == here })
 	if len(gone) > 0 || slices.Contains(lasting, here) {
 		s.endLater(name, here)
 	} else {
 		s.keepNoLonger(here) // a token, a certificate or a socket: they stay
 	}
-	s.tell("password_changed", name, "", "")
+	s.publishEvent("password_changed", name, "", "")
 	return nil
 }
 
@@ -94,7 +94,7 @@ func endLogins(tx *sql.Tx, name, keep string) (ids []string, err error) {
 		return nil, err
 	}
 	rows.Close()
-	return ids, end(tx, time.Now(), others...)
+	return ids, recordRevocations(tx, time.Now(), others...)
 }
 
 // endOutdated ends the logins kept in memory whose user is gone or has another
@@ -189,7 +189,7 @@ func (s *Service) endNow(id string) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	if err := s.create(ctx, func(tx *sql.Tx) error { return end(tx, time.Now(), Revocation{l.user, id}) }); err != nil {
+	if err := s.create(ctx, func(tx *sql.Tx) error { return recordRevocations(tx, time.Now(), Revocation{l.user, id}) }); err != nil {
 		s.log.Error("what was opened before a password was changed is still open", "user", l.user, "err", err)
 	}
 }

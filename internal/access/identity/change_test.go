@@ -107,7 +107,7 @@ func TestTheLoginOfAChangeEndsLast(t *testing.T) {
 	if !slices.Equal(ended, []string{here}) {
 		t.Errorf("at the end %q ended, want the login of the change", ended)
 	}
-	other.look(true)
+	other.refreshCaches(true)
 	if r := <-told; r != (Revocation{"bob", here}) {
 		t.Errorf("another process is told %+v", r)
 	}
@@ -140,7 +140,7 @@ func TestANewPasswordEndsOnlyWhatTheOldOneOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	brief, lasting := logIn(t, s, "bob", "a second password", false), logIn(t, s, "bob", "a second password", true)
-	other.look(true)
+	other.refreshCaches(true)
 	if !slices.Equal(elsewhere, []string{theirs[0].ID}) {
 		t.Errorf("in another process ended %q, want its login with the old password alone", elsewhere)
 	}
@@ -169,7 +169,7 @@ func TestANewPasswordEndsOnlyWhatTheOldOneOpened(t *testing.T) {
 		t.Fatal(err)
 	}
 	logIn(t, s, "bob", "a fourth password", false)
-	s.look(true)
+	s.refreshCaches(true)
 	if len(ended) != 1 || ended[0] == "" {
 		t.Errorf("ended are %q, want the one login with the old password", ended)
 	}

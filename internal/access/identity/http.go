@@ -24,15 +24,15 @@ func Public(r *http.Request) bool {
 // HTTP says who is behind a request. It reads headers and the connection,
 // never the body, and treats all methods alike.
 func (s *Service) HTTP(r *http.Request) (Principal, *Denied) {
-	s.look(false)
+	s.refreshCaches(false)
 	from, local := From(r)
 	token, presented, err := headerToken(r.Header)
 	switch {
 	case err != nil:
-		return s.settle(r.Context(), from, Principal{}, err)
+		return s.resolveRequest(r.Context(), from, Principal{}, err)
 	case presented:
 		p, err := s.bearer(r.Context(), token, local)
-		return s.settle(r.Context(), from, p, err)
+		return s.resolveRequest(r.Context(), from, p, err)
 	}
 	if secret, ok := s.cookie(r); ok {
 		if err := s.sameAs.Check(r); err != nil {
@@ -43,14 +43,14 @@ func (s *Service) HTTP(r *http.Request) (Principal, *Denied) {
 		if err == nil && !ok {
 			err = errLogin
 		}
-		return s.settle(r.Context(), from, p, err)
+		return s.resolveRequest(r.Context(), from, p, err)
 	}
 	if r.TLS != nil && len(r.TLS.VerifiedChains) > 0 && len(r.TLS.VerifiedChains[0]) > 0 {
 		p, err := s.ofCertificate(r.Context(), r.TLS.VerifiedChains[0][0])
-		return s.settle(r.Context(), from, p, err)
+		return s.resolveRequest(r.Context(), from, p, err)
 	}
 	p, err := s.unnamed(local)
-	return s.settle(r.Context(), from, p, err)
+	return s.resolveRequest(r.Context(), from, p, err)
 }
 
 // refusal is why a credential is not good here and now, in the words its
@@ -72,8 +72,8 @@ const (
 
 var errCannotAsk = errors.New("it cannot be checked just now who is asking; try again in a moment")
 
-// settle makes an answer of what a way in found.
-func (s *Service) settle(ctx context.Context, from netip.Addr, p Principal, err error) (Principal, *Denied) {
+// resolveRequest turns the result of one way to authenticate into a principal or a denial.
+func (s *Service) resolveRequest(ctx context.Context, from netip.Addr, p Principal, err error) (Principal, *Denied) {
 	if err == nil {
 		return p, nil
 	}
@@ -85,7 +85,7 @@ func (s *Service) settle(ctx context.Context, from netip.Addr, p Principal, err 
 	case why == errUnnamed, why == errNoHeader:
 		return Principal{}, s.refuse("unauthorized", why)
 	case refused:
-		s.tell("refused", "", "", from.String())
+		s.publishEvent("refused", "", "", from.String())
 		return Principal{}, s.refuse("invalid_token", why)
 	}
 	if ctx.Err() == nil {
@@ -198,7 +198,7 @@ func found(p Principal, ok bool, err error) (Principal, error) {
 // anonymous where the options say so. addr is where a TCP connection comes from;
 // what has no address is not taken for this machine.
 func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Principal, *Denied) {
-	s.look(false)
+	s.refreshCaches(false)
 	var p Principal
 	var err error
 	addr = addr.Unmap()
@@ -210,7 +210,7 @@ func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Prin
 	default:
 		err = errNoHeader
 	}
-	return s.settle(ctx, addr, p, err)
+	return s.resolveRequest(ctx, addr, p, err)
 }
 
 // MetaToken is the key of _meta under which doors without headers find a

@@ -125,7 +125,7 @@ func Open(path string, o Options) (*Service, error) {
 	if err := s.configure(); err != nil {
 		return nil, fmt.Errorf("identity: %w", err)
 	}
-	if err := s.look(true); err != nil {
+	if err := s.refreshCaches(true); err != nil {
 		s.store.close()
 		return nil, fmt.Errorf("identity: %w", err)
 	}
@@ -176,7 +176,7 @@ func (s *Service) LocalToken() string { return s.local.secret }
 // provider's keys fresh, until ctx is done.
 func (s *Service) Run(ctx context.Context) error {
 	var all sync.WaitGroup
-	all.Go(func() { every(ctx, lookEvery, func() { s.look(false) }) })
+	all.Go(func() { every(ctx, lookEvery, func() { s.refreshCaches(false) }) })
 	all.Go(func() { every(ctx, flushEvery, func() { s.flush() }) })
 	if s.oauth != nil {
 		all.Go(func() { every(ctx, keysEvery, func() { s.oauth.keys.refresh(ctx) }) })
@@ -207,7 +207,7 @@ func (s *Service) Close() error {
 	return errors.Join(s.flush(), s.store.close())
 }
 
-func (s *Service) tell(kind, principal, credential, from string) {
+func (s *Service) publishEvent(kind, principal, credential, from string) {
 	if s.o.Told != nil {
 		s.o.Told(Event{kind, principal, credential, from})
 	}

@@ -570,18 +570,18 @@ func BenchmarkAnonymous(b *testing.B) {
 func TestNothingOldIsRemembered(t *testing.T) {
 	var k known
 	h := digestOf("secret")
-	epoch := k.begin()
+	epoch := k.currentEpoch()
 	k.forget() // the file changes while it is read
 	k.put(epoch, h, Principal{Name: "alice"})
 	if p, ok := k.get(h); ok {
 		t.Errorf("%s is remembered", p.Name)
 	}
-	k.put(k.begin(), h, Principal{Name: "alice"})
+	k.put(k.currentEpoch(), h, Principal{Name: "alice"})
 	if _, ok := k.get(h); !ok {
 		t.Error("what is new is not remembered")
 	}
 	for i := range mostKnown + 10 {
-		k.put(k.begin(), digestOf(string(rune(i))), Principal{})
+		k.put(k.currentEpoch(), digestOf(string(rune(i))), Principal{})
 	}
 	if len(k.all) > mostKnown {
 		t.Errorf("%d are remembered", len(k.all))

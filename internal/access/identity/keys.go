@@ -79,7 +79,7 @@ func (k *keys) find(ctx context.Context, kid, alg string) ([]jose.JSONWebKey, er
 		k.mu.Unlock()
 		return fits, nil
 	}
-	flight := k.begin()
+	flight := k.startFetch()
 	k.mu.Unlock()
 	if flight != nil {
 		select {
@@ -99,11 +99,11 @@ func (k *keys) find(ctx context.Context, kid, alg string) ([]jose.JSONWebKey, er
 	return nil, errToken
 }
 
-// begin has the keys fetched if that may help now, and gives what is closed
+// startFetch has the keys fetched if that may help now, and gives what is closed
 // at the end of the fetch; nil when none is due. It is called with mu held.
 // The fetch is bounded by its own deadline, so that one impatient caller does
 // not spoil it for the others.
-func (k *keys) begin() chan struct{} {
+func (k *keys) startFetch() chan struct{} {
 	if k.flight != nil || k.ctx.Err() != nil {
 		return k.flight
 	}
@@ -126,7 +126,7 @@ func (k *keys) refresh(ctx context.Context) {
 	k.mu.Lock()
 	var flight chan struct{}
 	if !k.got.IsZero() { // otherwise no request has needed them yet
-		flight = k.begin()
+		flight = k.startFetch()
 	}
 	k.mu.Unlock()
 	if flight != nil {
@@ -247,7 +247,7 @@ func (k *keys) discover(ctx context.Context) (string, error) {
 		"/.well-known/oauth-authorization-server" + path,
 		"/.well-known/openid-configuration" + path,
 	} {
-		found, err := k.ask(ctx, top+place)
+		found, err := k.fetchJWKSURL(ctx, top+place)
 		if err == nil {
 			return found, nil
 		}
@@ -256,7 +256,7 @@ func (k *keys) discover(ctx context.Context) (string, error) {
 	return "", errors.Join(errs...)
 }
 
-func (k *keys) ask(ctx context.Context, place string) (string, error) {
+func (k *keys) fetchJWKSURL(ctx context.Context, place string) (string, error) {
 	body, err := k.get(ctx, place)
 	if err != nil {
 		return "", err

@@ -44,13 +44,13 @@ func newLimiter(tries int, window time.Duration) *limiter {
 	return &limiter{tries: tries, window: window, tried: map[string][]time.Time{}}
 }
 
-// take counts a try. When it is one too many, it does not count and wait says
+// countTry counts a try. When it is one too many, it does not count and wait says
 // when the next one may come.
-func (l *limiter) take(key string) (wait time.Duration) {
+func (l *limiter) countTry(key string) (wait time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := clock()
-	l.sweep(now)
+	l.dropExpired(now)
 	past, known := l.tried[key]
 	if !known && len(l.tried) >= mostWatched {
 		return l.window
@@ -65,8 +65,8 @@ func (l *limiter) take(key string) (wait time.Duration) {
 	return 0
 }
 
-// sweep forgets keys that were not tried for a window.
-func (l *limiter) sweep(now time.Time) {
+// dropExpired forgets keys that were not tried for a window.
+func (l *limiter) dropExpired(now time.Time) {
 	if now.Sub(l.swept) < l.window {
 		return
 	}

@@ -27,11 +27,11 @@ func TestThreeTriesInTwentySeconds(t *testing.T) {
 			{0, 18 * time.Second},
 		} {
 			time.Sleep(step.after)
-			if got := l.take("a"); got != step.want {
+			if got := l.countTry("a"); got != step.want {
 				t.Errorf("try %d waits %v, want %v", i, got, step.want)
 			}
 		}
-		if got := l.take("b"); got != 0 {
+		if got := l.countTry("b"); got != 0 {
 			t.Errorf("another key waits %v", got)
 		}
 	})
@@ -41,13 +41,13 @@ func TestTheLimiterForgetsAndIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(3, 20*time.Second)
 		for i := range mostWatched {
-			l.take(fmt.Sprint(i))
+			l.countTry(fmt.Sprint(i))
 		}
-		if l.take("one more") == 0 || l.take("7") != 0 {
+		if l.countTry("one more") == 0 || l.countTry("7") != 0 {
 			t.Error("a full limiter lets a new key in, or a known one wait")
 		}
 		time.Sleep(20 * time.Second)
-		if l.take("one more") != 0 || len(l.tried) != 1 {
+		if l.countTry("one more") != 0 || len(l.tried) != 1 {
 			t.Errorf("%d keys are remembered, want 1", len(l.tried))
 		}
 	})

@@ -26,7 +26,7 @@ func (s *Service) Link(ctx context.Context, kind, subject, user string) error {
 		return err
 	})
 	if err == nil {
-		s.tell("link_added", user, kind+" "+subject, "")
+		s.publishEvent("link_added", user, kind+" "+subject, "")
 	}
 	return err
 }
@@ -70,10 +70,10 @@ func (s *Service) Unlink(ctx context.Context, kind, subject string) error {
 		if _, err := tx.Exec("DELETE FROM link WHERE kind = ? AND subject = ?", kind, subject); err != nil {
 			return err
 		}
-		return end(tx, time.Now(), Revocation{Principal: user})
+		return recordRevocations(tx, time.Now(), Revocation{Principal: user})
 	})
 	if err == nil {
-		s.tell("link_removed", user, kind+" "+subject, "")
+		s.publishEvent("link_removed", user, kind+" "+subject, "")
 	}
 	return err
 }

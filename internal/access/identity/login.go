@@ -89,24 +89,24 @@ func (s *Service) readEntry(w http.ResponseWriter, r *http.Request) (e entry, fo
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	form = kind == "application/x-www-form-urlencoded"
 	if !form && kind != "application/json" {
-		say(w, 415, "unsupported_media_type", "send application/json, or a form")
+		writeError(w, 415, "unsupported_media_type", "send application/json, or a form")
 		return e, form, false
 	}
 	if s.sameAs.Check(r) != nil {
-		say(w, 403, "cross_origin", "only pages of this server may log in here")
+		writeError(w, 403, "cross_origin", "only pages of this server may log in here")
 		return e, form, false
 	}
 	http.NewResponseController(w).SetReadDeadline(time.Now().Add(authTime)) // where there is a connection
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, mostEntry))
 	if _, big := errors.AsType[*http.MaxBytesError](err); big {
-		say(w, 413, "too_large", "this is too long for a login")
+		writeError(w, 413, "too_large", "this is too long for a login")
 		return e, form, false
 	}
 	if err == nil {
 		e, err = parseEntry(body, form)
 	}
 	if err != nil {
-		say(w, 400, "invalid_request", `expected user and password, as {"user":"...","password":"..."} or a form`)
+		writeError(w, 400, "invalid_request", `expected user and password, as {"user":"...","password":"..."} or a form`)
 		return e, form, false
 	}
 	return e, form, true
@@ -127,16 +127,16 @@ func (s *Service) slow(w http.ResponseWriter, r *http.Request, account string) b
 	from, _ := From(r)
 	var wait time.Duration
 	if device, known := s.knownDevice(r, account); known {
-		wait = s.tries.device.take(string(device[:]))
-	} else if wait = s.tries.network.take(network(from)); wait <= 0 {
-		wait = s.tries.account.take(account)
+		wait = s.tries.device.countTry(string(device[:]))
+	} else if wait = s.tries.network.countTry(network(from)); wait <= 0 {
+		wait = s.tries.account.countTry(account)
 	}
 	if wait <= 0 {
 		return false
 	}
 	w.Header().Set("Retry-After", seconds(wait))
-	say(w, 429, "too_many_tries", "too many tries; wait "+seconds(wait)+" s")
-	s.tell("login_limited", s.claimed(r.Context(), account), "", from.String())
+	writeError(w, 429, "too_many_tries", "too many tries; wait "+seconds(wait)+" s")
+	s.publishEvent("login_limited", s.claimed(r.Context(), account), "", from.String())
 	return true
 }
 
@@ -149,9 +149,9 @@ func (s *Service) login(w http.ResponseWriter, r *http.Request) {
 	secret, l, err := s.logIn(r.Context(), e, r.UserAgent())
 	switch {
 	case errors.Is(err, errWrong):
-		s.tell("login_failed", s.claimed(r.Context(), e.User), "", from.String())
+		s.publishEvent("login_failed", s.claimed(r.Context(), e.User), "", from.String())
 		w.Header()["Www-Authenticate"] = s.challenge("")["Www-Authenticate"]
-		say(w, 401, "invalid_login", err.Error())
+		writeError(w, 401, "invalid_login", err.Error())
 		return
 	case err != nil:
 		s.unable(w, r, err)
@@ -160,7 +160,7 @@ func (s *Service) login(w http.ResponseWriter, r *http.Request) {
 	s.endPresented(r)
 	s.setCookie(w, r, secret, l)
 	s.rememberDevice(w, r, l.User)
-	s.tell("login", l.User, l.ID, from.String())
+	s.publishEvent("login", l.User, l.ID, from.String())
 	if form {
 		http.Redirect(w, r, "/", http.StatusSeeOther)
 		return
@@ -174,7 +174,7 @@ var errWrong = errors.New("user or password is wrong")
 
 // logIn compares a password and opens a login. Unknown users cost the same.
 func (s *Service) logIn(ctx context.Context, e entry, agent string) (secret string, l Login, err error) {
-	s.look(false)
+	s.refreshCaches(false)
 	a, there, err := s.find(ctx, "name = ?", e.User)
 	if err != nil {
 		return "", l, err
@@ -225,12 +225,12 @@ func (s *Service) endPresented(r *http.Request) (id string) {
 
 func (s *Service) logout(w http.ResponseWriter, r *http.Request) {
 	if s.sameAs.Check(r) != nil {
-		say(w, 403, "cross_origin", "only pages of this server may log out here")
+		writeError(w, 403, "cross_origin", "only pages of this server may log out here")
 		return
 	}
 	if s.endPresented(r) == "" {
 		w.Header()["Www-Authenticate"] = s.challenge("")["Www-Authenticate"]
-		say(w, 401, "unauthorized", "you are not logged in")
+		writeError(w, 401, "unauthorized", "you are not logged in")
 		return
 	}
 	s.setCookie(w, r, "", Login{})
@@ -247,13 +247,13 @@ func (s *Service) pairFirst(w http.ResponseWriter, r *http.Request) {
 	err := s.Pair(r.Context(), e.Code, e.User, e.Password)
 	switch {
 	case err == nil:
-		s.tell("paired", e.User, "", from.String())
+		s.publishEvent("paired", e.User, "", from.String())
 		answer(w, 201, map[string]any{"user": e.User, "roles": []string{Admin}})
 	case errors.Is(err, ErrPairing):
-		s.tell("pair_failed", s.claimed(r.Context(), e.User), "", from.String())
-		say(w, 403, "invalid_code", err.Error())
+		s.publishEvent("pair_failed", s.claimed(r.Context(), e.User), "", from.String())
+		writeError(w, 403, "invalid_code", err.Error())
 	case checkUser(e.User) != nil || checkPassword(e.Password) != nil:
-		say(w, 400, "invalid_request", err.Error())
+		writeError(w, 400, "invalid_request", err.Error())
 	default:
 		s.unable(w, r, err)
 	}
@@ -265,7 +265,7 @@ func (s *Service) unable(w http.ResponseWriter, r *http.Request, err error) {
 		s.log.ErrorContext(r.Context(), "cannot log in", "err", err)
 	}
 	w.Header().Set("Retry-After", "5")
-	say(w, 503, "unavailable", errBusyOr(err).Error())
+	writeError(w, 503, "unavailable", errBusyOr(err).Error())
 }
 
 func errBusyOr(err error) error {
@@ -275,7 +275,7 @@ func errBusyOr(err error) error {
 	return errCannotAsk
 }
 
-func say(w http.ResponseWriter, status int, code, message string) {
+func writeError(w http.ResponseWriter, status int, code, message string) {
 	answer(w, status, map[string]any{"error": code, "message": message})
 }
 

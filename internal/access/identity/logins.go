@@ -130,7 +130,7 @@ func (s *Service) ofBrief(ctx context.Context, hash digest) (p Principal, ok boo
 		return p, false, nil
 	}
 	if p, ok = s.known.get(hash); !ok {
-		epoch := s.known.begin()
+		epoch := s.known.currentEpoch()
 		a, ok, err := s.find(ctx, "number = ? AND epoch = ?", l.number, l.epoch)
 		if !ok {
 			return p, false, err
@@ -181,7 +181,7 @@ func (s *Service) EndLogin(ctx context.Context, id string) error {
 		return s.drop(ctx, "login", "logout", id)
 	}
 	s.known.forget()
-	s.tell("logout", gone[0].User, id, "")
+	s.publishEvent("logout", gone[0].User, id, "")
 	s.revoke([]Revocation{{gone[0].User, id}})
 	return nil
 }

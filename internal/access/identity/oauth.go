@@ -145,7 +145,7 @@ func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Princip
 	if p, ok := s.known.get(hash); ok && p.Live(now) && s.oauth.keys.has(p.signer) {
 		return p, nil
 	}
-	epoch := s.known.begin()
+	epoch := s.known.currentEpoch()
 	c, all, kid, err := s.oauth.verify(ctx, token, now)
 	if err != nil {
 		return Principal{}, err

@@ -20,7 +20,7 @@ func (s *Service) Peer(uid uint32) (Principal, bool) {
 	if !ok {
 		return Principal{}, false
 	}
-	s.look(false)
+	s.refreshCaches(false)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	a, there, err := s.find(ctx, "name = ?", name)

@@ -82,7 +82,7 @@ func (s *Service) CreateToken(ctx context.Context, t Token) (secret string, made
 	if err != nil {
 		return "", Token{}, err
 	}
-	s.tell("token_created", t.User, t.ID, "")
+	s.publishEvent("token_created", t.User, t.ID, "")
 	return secret, t, nil
 }
 
@@ -122,10 +122,10 @@ func (s *Service) drop(ctx context.Context, table, kind, id string) error {
 		if _, err := tx.Exec("DELETE FROM "+table+" WHERE id = ?", id); err != nil {
 			return err
 		}
-		return end(tx, clock(), Revocation{user, id})
+		return recordRevocations(tx, clock(), Revocation{user, id})
 	})
 	if err == nil {
-		s.tell(kind, user, id, "")
+		s.publishEvent(kind, user, id, "")
 	}
 	return err
 }
@@ -146,7 +146,7 @@ func (s *Service) ofLogin(ctx context.Context, hash digest) (p Principal, ok boo
 func (s *Service) lookup(ctx context.Context, hash digest, way Way, query string, args ...any) (p Principal, ok bool, err error) {
 	now := clock()
 	if p, ok = s.known.get(hash); !ok {
-		epoch := s.known.begin()
+		epoch := s.known.currentEpoch()
 		if p, ok, err = s.read(ctx, way, query, args...); !ok {
 			return p, false, err
 		}

@@ -123,7 +123,7 @@ func (s *Service) addUser(ctx context.Context, name string, roles []string, pass
 		return err
 	})
 	if err == nil {
-		s.tell("user_added", name, "", "")
+		s.publishEvent("user_added", name, "", "")
 	}
 	return err
 }
@@ -224,7 +224,7 @@ func (s *Service) SetPassword(ctx context.Context, name, password string) error 
 		return err
 	})
 	if err == nil {
-		s.tell("password_changed", name, "", "")
+		s.publishEvent("password_changed", name, "", "")
 	}
 	return err
 }
@@ -235,10 +235,10 @@ func (s *Service) alter(ctx context.Context, name, kind string, change func(*sql
 		if err := touched(change(tx)); err != nil {
 			return err
 		}
-		return end(tx, time.Now(), Revocation{Principal: name})
+		return recordRevocations(tx, time.Now(), Revocation{Principal: name})
 	})
 	if err == nil {
-		s.tell(kind, name, "", "")
+		s.publishEvent(kind, name, "", "")
 	}
 	return err
 }

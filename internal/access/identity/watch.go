@@ -43,9 +43,9 @@ var (
 
 func uptime() time.Duration { return clock().Sub(start) }
 
-// look brings what is known up to date, at most every half second unless it
+// refreshCaches brings the caches up to date, at most every half second unless it
 // is forced. It costs an atomic load when nothing is due.
-func (s *Service) look(force bool) error {
+func (s *Service) refreshCaches(force bool) error {
 	w := &s.watch
 	now := int64(uptime())
 	if last := w.last.Load(); !force && last != 0 && now-last < int64(lookEvery) {
@@ -149,9 +149,9 @@ func endedAfter(ctx context.Context, db *sql.DB, seq int64) (all []Revocation, e
 	return all, rows.Err()
 }
 
-// end records revocations for all processes, in the transaction that makes them
+// recordRevocations records revocations for all processes, in the transaction that makes them
 // true.
-func end(tx *sql.Tx, now time.Time, all ...Revocation) error {
+func recordRevocations(tx *sql.Tx, now time.Time, all ...Revocation) error {
 	for _, r := range all {
 		if _, err := tx.Exec("INSERT INTO ended (user, credential, at) VALUES (?, ?, ?)", r.Principal, r.Credential, stamp(now)); err != nil {
 			return err
@@ -177,7 +177,7 @@ func (s *Service) create(ctx context.Context, f func(*sql.Tx) error) error {
 	if err := s.store.change(ctx, f); err != nil {
 		return err
 	}
-	return s.look(true)
+	return s.refreshCaches(true)
 }
 
 type digest = [sha256.Size]byte
@@ -197,9 +197,9 @@ func (k *known) get(h digest) (Principal, bool) {
 	return p, ok
 }
 
-// begin is called before the file is read; put forgets what was read if the
+// currentEpoch is called before the file is read; put forgets what was read if the
 // file may have changed since.
-func (k *known) begin() uint64 {
+func (k *known) currentEpoch() uint64 {
 	k.mu.RLock()
 	defer k.mu.RUnlock()
 	return k.epoch
@@ -239,7 +239,7 @@ func (u *uses) note(id string, now time.Time) {
 	u.all[id] = now.UnixMilli()
 }
 
-func (u *uses) take() map[string]int64 {
+func (u *uses) drain() map[string]int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	all := u.all
@@ -249,7 +249,7 @@ func (u *uses) take() map[string]int64 {
 
 // flush writes the last uses, all in one transaction.
 func (s *Service) flush() error {
-	all := s.uses.take()
+	all := s.uses.drain()
 	if len(all) == 0 {
 		return nil
 	}

@@ -13,15 +13,15 @@ type Context struct {
 	Burst int     // of them, how many may come at once; 0 means twice the rate, at least 1
 }
 
-// room is a context with limits of its own. It is guarded by Queue.mu.
-type room struct {
+// contextLimits holds the limits of one context. Queue.mu guards it.
+type contextLimits struct {
 	slots
 	rates  *Rates // nil: as fast as they come
 	limits Context
 }
 
 // SetContexts changes the limits of contexts; those that are not named have
-// none. Calls that run go on, those that wait are let in where there is room
+// none. Calls that run go on, those that wait are let in where there is space
 // now.
 func (q *Queue) SetContexts(all map[string]Context) {
 	q.mu.Lock()
@@ -38,7 +38,7 @@ func (q *Queue) SetContexts(all map[string]Context) {
 	for name, c := range all {
 		r := q.contexts[name]
 		if r == nil {
-			r = &room{}
+			r = &contextLimits{}
 			q.contexts[name] = r
 		}
 		q.set(r, c)
@@ -49,7 +49,7 @@ func (q *Queue) SetContexts(all map[string]Context) {
 
 // set changes the limits of one context. Where the rate stays what it was,
 // the change fills no bucket.
-func (q *Queue) set(r *room, c Context) {
+func (q *Queue) set(r *contextLimits, c Context) {
 	if r.most = c.Calls; c.Calls <= 0 {
 		r.most = math.MaxInt
 	}

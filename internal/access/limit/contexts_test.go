@@ -51,7 +51,7 @@ func TestAFullContextHoldsUpNobodyElsewhere(t *testing.T) {
 		}
 		synctest.Wait()
 		if s := q.Stats(); s.Running != 1 || s.Waiting < 100 || s.Full == 0 {
-			t.Fatalf("got %+v, want one that runs and a full waiting room", s)
+			t.Fatalf("got %+v, want one that runs and a full waiting list", s)
 		}
 		for _, who := range []string{"0", "1", "another"} {
 			for range 50 {

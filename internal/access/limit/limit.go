@@ -47,7 +47,7 @@ type Limits struct {
 // New makes Limits.
 func New(o Options) *Limits { return &Limits{NewRates(o), NewQueue(o)} }
 
-// Busy says that there was no room, or that a caller came too often.
+// Busy says that there was no space, or that a caller came too often.
 type Busy struct {
 	Why   string        // for the caller
 	Retry time.Duration // when to come again; at least 1 s
@@ -65,7 +65,7 @@ func seconds(d time.Duration) int {
 
 // Stats are what metrics show. Counters only grow.
 type Stats struct {
-	Running int // calls that run, those that found no room of their own included
+	Running int // calls that run, those that found no slot of their own included
 	Waiting int // calls that wait
 	Keys    int // principals and sessions whose rate is remembered
 	Held    int // requests that wait because they came too soon

@@ -134,7 +134,7 @@ func TestHoldingIsBounded(t *testing.T) {
 		began := time.Now()
 		busy, ok := errors.AsType[*Busy](r.Wait(t.Context(), "flood"))
 		if !ok || busy.Seconds() < 1 || time.Since(began) > 0 {
-			t.Errorf("got %v after %v, want a refusal at once where there is no room to hold", busy, time.Since(began))
+			t.Errorf("got %v after %v, want a refusal at once where there is no space to hold", busy, time.Since(began))
 		}
 		if s := r.Stats(); s.Held != mostHeldKey {
 			t.Errorf("%d are held, want %d", s.Held, mostHeldKey)
@@ -211,7 +211,7 @@ func TestAFloodDoesNotStarveOthers(t *testing.T) {
 // Turns go to principals first: many sessions are no way to get more.
 func TestTurnsGoToPrincipalsThenSessions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		q := NewQueue(Options{Calls: 1, Waiting: 100}) // room for all: this is about turns
+		q := NewQueue(Options{Calls: 1, Waiting: 100}) // space for all: this is about turns
 		var mu sync.Mutex
 		done := map[string]int{}
 		stop := make(chan struct{})

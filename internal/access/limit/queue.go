@@ -23,9 +23,9 @@ type Queue struct {
 	host     slots
 	sessions map[caller]*slots
 	tools    map[string]*slots
-	contexts map[string]*room // those with limits of their own
-	queued   int              // calls that wait
-	queuedBy map[string]int   // of each principal
+	contexts map[string]*contextLimits // those with limits of their own
+	queued   int                       // calls that wait
+	queuedBy map[string]int            // of each principal
 	stats    Stats
 	hold     time.Duration // how long a call usually runs, smoothed
 
@@ -56,7 +56,7 @@ type caller struct{ principal, session string }
 func NewQueue(o Options) *Queue {
 	q := &Queue{
 		calls: cmp.Or(o.Calls, 1024), perSession: cmp.Or(o.Session, 64),
-		sessions: map[caller]*slots{}, tools: map[string]*slots{}, contexts: map[string]*room{}, queuedBy: map[string]int{},
+		sessions: map[caller]*slots{}, tools: map[string]*slots{}, contexts: map[string]*contextLimits{}, queuedBy: map[string]int{},
 		unlimited: slots{most: math.MaxInt},
 	}
 	q.perTool = cmp.Or(o.Tool, q.calls)
@@ -141,18 +141,18 @@ func (q *Queue) Nested() *Pass {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	p := &Pass{q: q, began: time.Now(), nested: true}
-	if q.running++; q.host.take() {
+	if q.running++; q.host.tryAcquire() {
 		p.stage = stages
 	}
 	return p
 }
 
-// few is how many calls of a principal may wait although the waiting room is
+// few is how many calls of a principal may wait although the waiting list is
 // full: a principal with few calls is not refused because others make many.
 const few = 16
 
 // admit refuses a call that has to wait when those before it fill the waiting
-// room, or when its session or principal fills too much of it.
+// space, or when its session or principal fills too much of it.
 func (q *Queue) admit(p *Pass) error {
 	line, mine := 0, q.queuedBy[p.who.principal]
 	if p.stage == ofSession {
@@ -175,7 +175,7 @@ func (q *Queue) admit(p *Pass) error {
 	return &Busy{Why: why, Retry: q.estimate()}
 }
 
-// count counts a call in or out of the waiting room.
+// count counts a call in or out of the waiting list.
 func (q *Queue) count(p *Pass, n int) {
 	q.queued += n
 	if q.queuedBy[p.who.principal] += n; q.queuedBy[p.who.principal] == 0 {
@@ -218,7 +218,7 @@ func (q *Queue) wait(ctx context.Context, p *Pass, patience time.Duration) (*Pas
 func (q *Queue) advance(p *Pass) bool {
 	for p.stage < stages {
 		s := q.slots(p, p.stage)
-		if !s.take() {
+		if !s.tryAcquire() {
 			s.join(p)
 			return false
 		}

@@ -76,7 +76,7 @@ func (r *Rates) Allow(keys ...string) (ok bool, retry time.Duration) {
 	if r.rate == 0 {
 		return true, 0
 	}
-	if retry = r.take(keys, 0); retry > 0 {
+	if retry = r.reserveTokens(keys, 0); retry > 0 {
 		r.tooSoon++
 		return false, retry
 	}
@@ -89,7 +89,7 @@ func (r *Rates) Allow(keys ...string) (ok bool, retry time.Duration) {
 // as it is answered is slowed down instead of refused over and over. One that
 // would have to be held for longer than Options.Hold is refused with a *Busy,
 // after that time: a client that minds no refusal costs little then. Only what
-// there is no room to hold is refused at once. The other error is the cause of
+// there is no space to hold is refused at once. The other error is the cause of
 // ctx.
 func (r *Rates) Wait(ctx context.Context, keys ...string) error {
 	if r == nil {
@@ -119,15 +119,15 @@ func (r *Rates) reserve(keys []string) (wait time.Duration, held bool, err error
 		return 0, false, nil
 	}
 	hold := max(0, r.hold)
-	room := hold > 0 && r.waiting < mostHeld
+	space := hold > 0 && r.waiting < mostHeld
 	for _, k := range keys {
-		room = room && (k == "" || r.held[k] < mostHeldKey)
+		space = space && (k == "" || r.held[k] < mostHeldKey)
 	}
-	if !room {
+	if !space {
 		hold = 0
 	}
 	wait = r.due(keys)
-	if retry := r.take(keys, hold); retry > 0 {
+	if retry := r.reserveTokens(keys, hold); retry > 0 {
 		r.tooSoon++
 		wait, err = hold, &Busy{Why: "too many requests", Retry: retry}
 	} else {
@@ -154,9 +154,9 @@ func (r *Rates) release(keys []string) {
 	}
 }
 
-// take counts a request against all keys unless one of them would have to
+// reserveTokens counts a request against all keys unless one of them would have to
 // wait longer than hold; then it says how long until it need not.
-func (r *Rates) take(keys []string, hold time.Duration) (retry time.Duration) {
+func (r *Rates) reserveTokens(keys []string, hold time.Duration) (retry time.Duration) {
 	if wait := r.due(keys); wait > hold {
 		return wait - hold
 	}
@@ -195,15 +195,15 @@ func (r *Rates) bucket(key string) *bucket {
 		return b
 	}
 	if len(r.buckets) >= r.keys {
-		r.forget()
+		r.dropOldest()
 	}
 	b := &bucket{key: key, full: r.burst, at: now}
 	r.buckets[key] = r.recent.PushFront(b)
 	return b
 }
 
-// forget drops the key that has not come for the longest time.
-func (r *Rates) forget() {
+// dropOldest drops the key that has not come for the longest time.
+func (r *Rates) dropOldest() {
 	e := r.recent.Back()
 	delete(r.buckets, e.Value.(*bucket).key)
 	r.recent.Remove(e)

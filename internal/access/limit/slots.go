@@ -10,8 +10,8 @@ type slots struct {
 	principals ring[string, *ring[string, *list.List]] // then sessions, then passes in the order they came
 }
 
-// take takes a slot if one is free and no call waits for it.
-func (s *slots) take() bool {
+// tryAcquire takes a slot if one is free and no call waits for it.
+func (s *slots) tryAcquire() bool {
 	if s.used >= s.most || s.waiting > 0 {
 		return false
 	}
@@ -62,11 +62,11 @@ func (s *slots) left(p *Pass, principal, session string) {
 
 // ring holds values by key and gives each its turn.
 type ring[K comparable, V any] struct {
-	by    map[K]*list.Element // of seat[K, V]
+	by    map[K]*list.Element // of ringEntry[K, V]
 	order list.List           // whose turn it is next in front
 }
 
-type seat[K comparable, V any] struct {
+type ringEntry[K comparable, V any] struct {
 	key   K
 	value V
 }
@@ -74,24 +74,24 @@ type seat[K comparable, V any] struct {
 // get finds a value or makes it; a new one has its turn after all others.
 func (r *ring[K, V]) get(key K, create func() V) V {
 	if e := r.by[key]; e != nil {
-		return e.Value.(seat[K, V]).value
+		return e.Value.(ringEntry[K, V]).value
 	}
 	if r.by == nil {
 		r.by = map[K]*list.Element{}
 	}
 	v := create()
-	r.by[key] = r.order.PushBack(seat[K, V]{key, v})
+	r.by[key] = r.order.PushBack(ringEntry[K, V]{key, v})
 	return v
 }
 
 // find is get for what is there.
-func (r *ring[K, V]) find(key K) V { return r.by[key].Value.(seat[K, V]).value }
+func (r *ring[K, V]) find(key K) V { return r.by[key].Value.(ringEntry[K, V]).value }
 
 // turn gives the value whose turn it is, and puts it behind all others.
 func (r *ring[K, V]) turn() (K, V) {
 	e := r.order.Front()
 	r.order.MoveToBack(e)
-	s := e.Value.(seat[K, V])
+	s := e.Value.(ringEntry[K, V])
 	return s.key, s.value
 }
 

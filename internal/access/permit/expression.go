@@ -127,12 +127,12 @@ func exactly(v any) (any, error) {
 			}
 		}
 	case json.Number:
-		return number(string(x))
+		return parseNumber(string(x))
 	}
 	return v, nil
 }
 
-func number(s string) (any, error) {
+func parseNumber(s string) (any, error) {
 	if n, err := strconv.ParseInt(s, 10, 64); err == nil {
 		return n, nil
 	}

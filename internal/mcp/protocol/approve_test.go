@@ -173,7 +173,7 @@ func TestARememberedYesIsNotAskedForAgain(t *testing.T) {
 }
 
 // pending waits until a request for approval is in the book.
-func pending(t *testing.T, b *approvals.Book) approvals.Request {
+func pending(t *testing.T, b *approvals.Store) approvals.Request {
 	t.Helper()
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
 		if list, err := b.Pending(false); err == nil && len(list) == 1 {

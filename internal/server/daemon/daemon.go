@@ -1,5 +1,5 @@
-// Package daemon is a host's life in the background: PID file, proof of
-// readiness, health, and the link over which thin clients reach it.
+// Package daemon runs a host in the background: PID file, proof of readiness,
+// health, and the link that gatehouse stdio uses to reach it.
 //
 // It wraps a host and does not build one. The process that runs a daemon claims its PID
 // file, opens its listeners, proves to its parent that it serves, and tells
@@ -8,8 +8,8 @@
 // never mix. Forwarder carries a client's messages over that link and outlives
 // the daemon at its other end.
 //
-// This room starts the daemon by itself, not through proc: what proc starts
-// ends with its parent.
+// This package starts the daemon directly and not through proc, because a process
+// that proc starts ends with its parent.
 package daemon
 
 import (
@@ -20,7 +20,7 @@ import (
 	"time"
 )
 
-// About is what a daemon says of itself.
+// About is how a daemon describes itself.
 type About struct {
 	PID        int       `json:"pid"`
 	Version    string    `json:"version"`
@@ -38,7 +38,7 @@ type About struct {
 	Accepted   bool      `json:"accepted"`         // of a greeting: what follows is served
 }
 
-// Running is the error of who would be a second daemon.
+// Running is the error of starting a second daemon.
 type Running struct{ PID int }
 
 func (r *Running) Error() string {
@@ -48,7 +48,7 @@ func (r *Running) Error() string {
 	return fmt.Sprintf("a daemon is running already, as process %d", r.PID)
 }
 
-// Build is which program a process runs.
+// Build identifies the program that a process runs.
 type Build struct {
 	Version string
 	ID      string // the version, and what tells two programs of one version apart
@@ -121,7 +121,7 @@ func OwnFolder(dir string) error {
 	case !owned(info):
 		return fmt.Errorf("%s belongs to another user; set GATEHOUSE_RUNTIME_DIR to a folder of your own", dir)
 	case exposed(info):
-		return fmt.Errorf("others can write to %s; chmod 700 it, or set GATEHOUSE_RUNTIME_DIR to a folder of your own", dir)
+		return fmt.Errorf("other users can write to %s; chmod 700 it, or set GATEHOUSE_RUNTIME_DIR to a folder of your own", dir)
 	}
 	return nil
 }

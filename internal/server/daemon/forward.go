@@ -49,7 +49,7 @@ type Forwarder struct {
 	Context  string        // in which the client is; "" leaves that to the client and the daemon
 
 	in      *input
-	t       *talk
+	t       *clientState
 	reading sync.WaitGroup
 
 	mu   sync.Mutex // held while a line is written to Out
@@ -86,7 +86,7 @@ func (f *Forwarder) Run(ctx context.Context, state []byte) error {
 	if f.Limit == 0 {
 		f.Limit = 24 << 20
 	}
-	f.t = newTalk()
+	f.t = newClientState()
 	f.t.asksBack = f.Reads != nil
 	f.in = newInput(f.In, f.Limit)
 	if err := f.resume(state); err != nil {
@@ -98,7 +98,7 @@ func (f *Forwarder) Run(ctx context.Context, state []byte) error {
 	err := f.carry(ctx, state == nil)
 	cancel(errClientGone)
 	f.in.interrupt()
-	f.t.end()
+	f.t.close()
 	if f.in.interruptible() {
 		f.reading.Wait()
 	}
@@ -114,9 +114,9 @@ func (f *Forwarder) readClient(ctx context.Context) {
 		line, err := f.in.next()
 		switch {
 		case err == nil:
-			f.t.take(inContext(line, f.Context))
+			f.t.enqueue(inContext(line, f.Context))
 		case errors.Is(err, errTooLong):
-			f.say(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"the message is longer than %d bytes and was dropped"}}`, f.Limit))
+			f.writeClient(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":null,"error":{"code":-32600,"message":"the message is longer than %d bytes and was dropped"}}`, f.Limit))
 		default:
 			if ctx.Err() == nil && !errors.Is(err, errInterrupted) {
 				f.t.over()
@@ -126,8 +126,8 @@ func (f *Forwarder) readClient(ctx context.Context) {
 	}
 }
 
-// say writes a line to the client.
-func (f *Forwarder) say(line []byte) error {
+// writeClient writes a line to the client.
+func (f *Forwarder) writeClient(line []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	_, err := f.Out.Write(append(line[:len(line):len(line)], '\n'))
@@ -150,7 +150,7 @@ func (f *Forwarder) carry(ctx context.Context, first bool) error {
 				return f.giveUp(ctx, err)
 			}
 			f.Log.Warn("the session could not be opened again; trying once more", "err", err)
-			f.settle(ending{})
+			f.connectionEnded(ending{})
 			continue
 		}
 		first, failed = false, 0
@@ -159,7 +159,7 @@ func (f *Forwarder) carry(ctx context.Context, first bool) error {
 		if err != nil {
 			return err
 		}
-		f.settle(end)
+		f.connectionEnded(end)
 		if f.t.done() {
 			return errClientGone
 		}
@@ -185,7 +185,7 @@ func (f *Forwarder) decide(ctx context.Context) {
 		f.Log.Warn("which calls change nothing is not known, so none is made again", "err", err)
 	}
 	for _, line := range f.t.decide(calls, reads) {
-		f.say(line)
+		f.writeClient(line)
 	}
 }
 
@@ -218,7 +218,7 @@ func (f *Forwarder) replay(ctx context.Context, c net.Conn, in *bufio.Reader) er
 		}
 	}
 	for _, line := range news {
-		if err := f.say(line); err != nil {
+		if err := f.writeClient(line); err != nil {
 			return err
 		}
 	}
@@ -295,10 +295,10 @@ func (f *Forwarder) takeover(about About) error {
 	if !f.in.interruptible() {
 		return fmt.Errorf("a daemon of another version runs, %s as process %d", about.Version, about.PID)
 	}
-	f.t.end()        // no goroutine waits for space any longer
+	f.t.close()      // no goroutine waits for space any longer
 	f.in.interrupt() // and nothing more is read
 	f.reading.Wait()
-	state, err := json.Marshal(f.t.keep(f.in.rest()))
+	state, err := json.Marshal(f.t.snapshot(f.in.rest()))
 	if err != nil {
 		return err
 	}
@@ -314,7 +314,7 @@ func (f *Forwarder) resume(state []byte) error {
 	if err := json.Unmarshal(state, &k); err != nil {
 		return fmt.Errorf("go on with the client of the process before: %w", err)
 	}
-	f.t.goOn(k)
+	f.t.restore(k)
 	f.in.buf = []byte(k.Rest)
 	return nil
 }
@@ -325,7 +325,7 @@ func (f *Forwarder) giveUp(ctx context.Context, err error) error {
 	f.t.first(ctx, firstTime)
 	if !errors.Is(err, errClientGone) && ctx.Err() == nil {
 		for _, line := range f.t.refuse("there is no host: " + err.Error()) {
-			f.say(line)
+			f.writeClient(line)
 		}
 	}
 	if ctx.Err() != nil {
@@ -399,15 +399,15 @@ func (f *Forwarder) read(in *bufio.Reader) (end ending, err error) {
 		if line = f.t.heard(line); line == nil {
 			continue
 		}
-		if err := f.say(line); err != nil {
+		if err := f.writeClient(line); err != nil {
 			return end, errors.Join(errors.New("the output failed"), err)
 		}
 	}
 }
 
-// settle sorts what was sent over a connection that has ended.
-func (f *Forwarder) settle(end ending) {
-	for _, line := range f.t.settle(end) {
-		f.say(line)
+// connectionEnded sorts what was sent over a connection that has ended.
+func (f *Forwarder) connectionEnded(end ending) {
+	for _, line := range f.t.connectionEnded(end) {
+		f.writeClient(line)
 	}
 }

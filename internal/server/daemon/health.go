@@ -13,7 +13,7 @@ import (
 )
 
 // Health shows at an address of its own whether the daemon lives and serves:
-// GET /health, and GET /ready, which ends before the doors close. It says
+// GET /health, and GET /ready, which fails before the listeners close. It says
 // nothing else, to any client.
 type Health struct {
 	// Check reports why the daemon does not serve as it should; nil is good.
@@ -115,7 +115,7 @@ func says(w http.ResponseWriter, status int, body string) {
 	w.Write([]byte(body))
 }
 
-// AskHealth asks a daemon's health at its address, such as
+// AskHealth returns the health of the daemon at an address, such as
 // http://127.0.0.1:9101: "healthy", "unhealthy", or why there is no answer.
 func AskHealth(ctx context.Context, url string) string {
 	ctx, cancel := context.WithTimeout(ctx, 2*healthTime)

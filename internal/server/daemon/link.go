@@ -93,11 +93,11 @@ func (l *Listener) Stopping() {
 	l.mu.Unlock()
 	var told sync.WaitGroup
 	for _, c := range all {
-		told.Go(func() { c.say(linkStopping) })
+		told.Go(func() { c.writeLine(linkStopping) })
 	}
 	done := make(chan struct{})
 	go func() {
-		told.Wait() // a client that does not read is cut off by who writes to it
+		told.Wait() // a client that does not read is cut off by its writer
 		close(done)
 	}()
 	select {
@@ -147,7 +147,7 @@ func (c *conn) ClientWork() (folders []string, named bool) {
 
 func (c *conn) Read(p []byte) (int, error) {
 	if !c.begun {
-		if n, err := c.begin(p); n > 0 || err != nil {
+		if n, err := c.readGreeting(p); n > 0 || err != nil {
 			return n, err
 		}
 	}
@@ -167,9 +167,9 @@ func (c *conn) count(p []byte, err error) (int, error) {
 	return len(p), err
 }
 
-// begin reads the first bytes. If they are a greeting it is answered and
+// readGreeting reads the first bytes. If they are a greeting it is answered and
 // nothing of it is handed on.
-func (c *conn) begin(p []byte) (int, error) {
+func (c *conn) readGreeting(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n == 0 {
 		return 0, err
@@ -206,7 +206,7 @@ func (c *conn) greet(line []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := c.say(linkGreeting + string(answer)); err != nil {
+	if err := c.writeLine(linkGreeting + string(answer)); err != nil {
 		return err
 	}
 	if !about.Accepted {
@@ -218,12 +218,12 @@ func (c *conn) greet(line []byte) error {
 	}
 	c.linked.Store(true)
 	if c.l.add(c) {
-		go c.say(linkStopping)
+		go c.writeLine(linkStopping)
 	}
 	return nil
 }
 
-func (c *conn) say(line string) error {
+func (c *conn) writeLine(line string) error {
 	_, err := c.Write([]byte(line + "\n"))
 	return err
 }
@@ -245,21 +245,21 @@ func (c *conn) Close() error {
 		c.l.remove(c)
 		c.SetWriteDeadline(time.Now().Add(byeTime))
 		if last, err := json.Marshal(farewell{c.taken.Load()}); err == nil && !c.broken.Load() {
-			c.say(linkBye + string(last))
+			c.writeLine(linkBye + string(last))
 		}
 	})
 	return c.Conn.Close()
 }
 
-// ErrRefused is why a daemon does not serve who greeted it: it is of another
-// build, or stopping.
+// ErrRefused means that a daemon does not serve the client that greeted it,
+// because it is of another build, or stopping.
 var ErrRefused = errors.New("the daemon does not serve this program")
 
-// ErrUnfit is why a client does not want the daemon that there is.
+// ErrUnfit means that the running daemon does not fit the client.
 var ErrUnfit = errors.New("another daemon is wanted")
 
-// Greet says hello over a connection to a daemon's socket, within timeout, and
-// returns what the daemon says of itself. With talk, messages may follow when
+// Greet sends a greeting over a connection to a daemon's socket, within timeout, and
+// returns the daemon's description of itself. With talk, messages may follow when
 // the error is nil; it is ErrRefused when the daemon answered and refuses.
 // Nothing behind the answer has been read.
 func Greet(c net.Conn, build string, talk bool, work Work, timeout time.Duration) (About, error) {

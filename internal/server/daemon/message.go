@@ -48,7 +48,7 @@ var repeatable = []string{
 const listen = "subscriptions/listen"
 
 // parse reads what a line is. One that is no JSON is passed on as it is, to be
-// answered by who knows.
+// answered by the host.
 func parse(line []byte) *message {
 	m := &message{raw: line}
 	if rawjson.Check(line, deepest) != nil {

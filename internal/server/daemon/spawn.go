@@ -77,11 +77,11 @@ func (s Spawn) Start(ctx context.Context) (About, error) {
 	case p.Error != "":
 		return About{}, &StartError{p.Error, p.Usage}
 	}
-	return About{}, &StartError{Reason: lastWords(s.Logs, began, end)}
+	return About{}, &StartError{Reason: lastLogLines(s.Logs, began, end)}
 }
 
-// lastWords is what a daemon that ended without a proof has logged.
-func lastWords(dir string, from int64, end error) string {
+// lastLogLines returns the log of a daemon that ended without a proof.
+func lastLogLines(dir string, from int64, end error) string {
 	why := "the daemon ended before it served"
 	if end != nil {
 		why += " (" + end.Error() + ")"
@@ -115,7 +115,7 @@ func prove(out *os.File, p proof) error {
 		return err
 	}
 	_, err = out.Write(append(line, '\n'))
-	return errors.Join(err, leave(out))
+	return errors.Join(err, clearFile(out))
 }
 
 // Stop asks a daemon to end, and kills it when it has not after patience. gone

@@ -13,9 +13,9 @@ import (
 // alone gives a child a session of its own: no terminal ends it.
 func alone(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
-// leave puts nothing in the place of a file, so that whatever is written there
-// later goes nowhere.
-func leave(f *os.File) error {
+// clearFile replaces a file by /dev/null, so that later output to its descriptor
+// is discarded.
+func clearFile(f *os.File) error {
 	null, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
 	if err != nil {
 		return err

@@ -13,7 +13,7 @@ func alone(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{HideWindow: true, CreationFlags: windows.CREATE_NEW_PROCESS_GROUP | windows.DETACHED_PROCESS}
 }
 
-func leave(f *os.File) error { return f.Close() }
+func clearFile(f *os.File) error { return f.Close() }
 
 // terminate ends a process at once: one without a console cannot be asked.
 func terminate(p *os.Process) error { return p.Kill() }

@@ -69,7 +69,7 @@ const (
 
 const firstPassed = 3 // descriptor, by systemd's convention
 
-// Passed are the listeners that the system's manager has opened for this
+// Passed returns the listeners that the system's manager has opened for this
 // process (LISTEN_FDS), by door. One without a name of ours is the socket when
 // it is a Unix socket, else tcp. It takes them once: clear the variables
 // afterwards, so that no child believes them to be its own.

@@ -13,9 +13,9 @@ import (
 
 // Limits of a batch.
 const (
-	batchSize  = 1000 // messages
-	batchCrew  = 16   // requests served at once
-	noBatching = "batches exist only in revision 2025-03-26; send one message at a time"
+	batchSize    = 1000 // messages
+	batchWorkers = 16   // requests served at once
+	noBatching   = "batches exist only in revision 2025-03-26; send one message at a time"
 )
 
 // batch collects what the requests of one POST answer. x.mu guards it.
@@ -24,8 +24,8 @@ type batch struct {
 	answers [][]byte // until the response becomes a stream
 }
 
-// take hands out what was collected.
-func (b *batch) take() [][]byte {
+// drain returns the collected answers.
+func (b *batch) drain() [][]byte {
 	out := b.answers
 	b.answers = nil
 	return out
@@ -50,7 +50,7 @@ func (x *exchange) partDone(msg []byte) {
 	x.answered = last
 	switch {
 	case x.wire != nil:
-		x.say(msg, last)
+		x.sendEvent(msg, last)
 		return
 	case msg != nil:
 		x.batch.answers = append(x.batch.answers, bytes.Clone(msg))
@@ -59,7 +59,7 @@ func (x *exchange) partDone(msg []byte) {
 		return
 	}
 	if x.w != nil && !x.gone {
-		x.replyAll(x.batch.take())
+		x.replyAll(x.batch.drain())
 	}
 	x.finish()
 }
@@ -74,9 +74,9 @@ func (x *exchange) replyAll(answers [][]byte) {
 	x.reply(200, slices.Concat([]byte("["), all, []byte("]")))
 }
 
-// postBatch takes several messages at once, from a client whose revision has
-// that.
-func (d *Door) postBatch(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, msgs []protocol.Message, faults []*protocol.Fault) {
+// postBatch serves several messages at once, if the revision of the client has
+// batches.
+func (d *Server) postBatch(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, msgs []protocol.Message, faults []*protocol.Fault) {
 	header := headerOf(r.Header)
 	for i := range msgs {
 		if msgs[i].Method == "initialize" || d.engine.EraOf(&msgs[i], header) == protocol.Modern {
@@ -115,7 +115,7 @@ func (x *exchange) serveBatch(msgs []protocol.Message, faults []*protocol.Fault)
 	for i := range msgs {
 		if msgs[i].IsRequest() {
 			requests = append(requests, &msgs[i])
-		} else if f := x.door.engine.Accept(x.session, &msgs[i]); f != nil {
+		} else if f := x.server.engine.Accept(x.session, &msgs[i]); f != nil {
 			faults = append(faults, f)
 		}
 	}
@@ -123,17 +123,17 @@ func (x *exchange) serveBatch(msgs []protocol.Message, faults []*protocol.Fault)
 	for _, f := range faults {
 		x.partDone(protocol.Respond(f))
 	}
-	serveAll(x.door.engine, x.session, requests, part{x})
+	serveAll(x.server.engine, x.session, requests, part{x})
 	x.partDone(nil) // ourselves
 }
 
 // serveAll serves requests, some at a time, and returns when the engine needs
 // no goroutine for any of them.
 func serveAll(e engine, s *session.Session, requests []*protocol.Message, sink protocol.Sink) {
-	var crew sync.WaitGroup
+	var workers sync.WaitGroup
 	work := make(chan *protocol.Message)
-	for range min(batchCrew, len(requests)) {
-		crew.Go(func() {
+	for range min(batchWorkers, len(requests)) {
+		workers.Go(func() {
 			for m := range work {
 				e.Legacy(s, m, sink)
 			}
@@ -143,5 +143,5 @@ func serveAll(e engine, s *session.Session, requests []*protocol.Message, sink p
 		work <- m
 	}
 	close(work)
-	crew.Wait()
+	workers.Wait()
 }

@@ -19,7 +19,7 @@ const firstRead = 64 << 10
 
 // readBody reads one message. What it returns belongs to the caller: the
 // engine and the handlers of tools look at it for as long as they like.
-func (d *Door) readBody(w nethttp.ResponseWriter, r *nethttp.Request) ([]byte, *protocol.Fault) {
+func (d *Server) readBody(w nethttp.ResponseWriter, r *nethttp.Request) ([]byte, *protocol.Fault) {
 	limit := d.opts.MaxBody
 	if r.ContentLength > limit {
 		return nil, d.tooLarge(w)
@@ -45,7 +45,7 @@ func (d *Door) readBody(w nethttp.ResponseWriter, r *nethttp.Request) ([]byte, *
 		Message: fmt.Sprintf("the body could not be read to its end (%d bytes came): %v", len(body), err)}
 }
 
-func (d *Door) tooLarge(w nethttp.ResponseWriter) *protocol.Fault {
+func (d *Server) tooLarge(w nethttp.ResponseWriter) *protocol.Fault {
 	w.Header().Set("Connection", "close")
 	nethttp.NewResponseController(w).EnableFullDuplex() // the answer comes before the end of the body
 	return &protocol.Fault{Status: 413, Code: protocol.CodeInvalidRequest,

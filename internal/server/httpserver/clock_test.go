@@ -51,7 +51,7 @@ func (s *script) Sessions() *session.Table { return s.table }
 // stage is a door in a bubble of its own time.
 type stage struct {
 	t    *testing.T
-	door *Door
+	door *Server
 	ln   *memory
 	s    *session.Session
 }
@@ -62,7 +62,7 @@ func onStage(t *testing.T, name string, s *script, f func(t *testing.T, st *stag
 		synctest.Test(t, func(t *testing.T) {
 			s.table = session.NewTable(session.Options{})
 			sess, _ := s.table.Open(session.Facts{Caller: tool.Caller{Principal: "anonymous"}, Revision: mcpversion.V20251125})
-			d, err := newDoor(s, Options{})
+			d, err := newServer(s, Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

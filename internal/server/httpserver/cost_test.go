@@ -34,7 +34,7 @@ func BenchmarkDoor(b *testing.B) {
 		modern: func(_ context.Context, s protocol.Sink) { s.Answer(200, answer) },
 	}
 	sess, _ := e.table.Open(session.Facts{Caller: tool.Caller{Principal: "anonymous"}, Revision: mcpversion.V20251125})
-	d, err := newDoor(e, Options{})
+	d, err := newServer(e, Options{})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -27,7 +27,7 @@ const smallAnswer = 32 << 10
 // first note on, as a stream. It is the sink of a single request; those of a
 // batch share it. Safe for concurrent use.
 type exchange struct {
-	door    *Door
+	server  *Server
 	session *session.Session // nil for a modern request
 	framing framing
 	streams bool // the client reads event streams
@@ -47,8 +47,8 @@ type exchange struct {
 	cancel   func(error)     // ends a modern request
 }
 
-func (d *Door) newExchange(w nethttp.ResponseWriter, r *nethttp.Request, s *session.Session) *exchange {
-	return &exchange{door: d, session: s, w: w, framing: framingOf(r)}
+func (d *Server) newExchange(w nethttp.ResponseWriter, r *nethttp.Request, s *session.Session) *exchange {
+	return &exchange{server: d, session: s, w: w, framing: framingOf(r)}
 }
 
 // serve runs f, which has the engine serve the request, and stays until the
@@ -60,14 +60,14 @@ func (x *exchange) serve(client context.Context, f func()) {
 	} else {
 		f()
 	}
-	x.settle(client)
+	x.waitForEngine(client)
 }
 
 // aside runs f on a goroutine of its own.
 func (x *exchange) aside(f func()) {
-	x.door.serving.Add(1)
+	x.server.serving.Add(1)
 	go func() {
-		defer x.door.serving.Add(-1)
+		defer x.server.serving.Add(-1)
 		f()
 	}()
 }
@@ -111,14 +111,14 @@ func (x *exchange) open() bool {
 		x.stream = x.session.Open()
 		id = x.stream.Prime()
 	}
-	x.wire = x.door.newWire(x.w, x.framing, x.wireOver, x.wakeUp)
+	x.wire = x.server.newWire(x.w, x.framing, x.wireOver, x.wakeUp)
 	x.wire.mu.Lock()
 	if x.framing == chunked {
 		// The connection may be taken over, and then the server does not read the next
 		// request on it: a client that pools connections must not send one.
 		x.w.Header().Set("Connection", "close")
 	}
-	x.wire.begin(opening(id, x.returns, x.door.opts.Retry))
+	x.wire.writeOpening(opening(id, x.returns, x.server.opts.Retry))
 	if x.late {
 		x.wire.takeOver()
 	}
@@ -126,16 +126,16 @@ func (x *exchange) open() bool {
 		x.stream.Attach(x.wire, 0, false, true)
 	}
 	if x.batch != nil {
-		for _, msg := range x.batch.take() {
-			x.say(msg, false)
+		for _, msg := range x.batch.drain() {
+			x.sendEvent(msg, false)
 		}
 	}
 	x.wake()
 	return true
 }
 
-// say sends one message on the open stream. x.mu is held.
-func (x *exchange) say(msg []byte, last bool) {
+// sendEvent sends one message on the open stream. x.mu is held.
+func (x *exchange) sendEvent(msg []byte, last bool) {
 	switch {
 	case x.stream != nil && last:
 		x.stream.Last(bytes.Clone(msg))
@@ -161,7 +161,7 @@ func (x *exchange) Answer(status int, msg []byte) {
 	}
 	x.answered = true
 	if x.wire != nil || x.events && status == 200 && x.open() {
-		x.say(msg, true)
+		x.sendEvent(msg, true)
 		return
 	}
 	if x.w != nil && !x.gone {
@@ -213,7 +213,7 @@ func (x *exchange) Drop() {
 	}
 	x.answered = true
 	if x.wire != nil {
-		x.say(nil, true)
+		x.sendEvent(nil, true)
 		return
 	}
 	if x.w != nil && !x.gone {
@@ -237,7 +237,7 @@ func (x *exchange) Detach() {
 	w.Close()
 }
 
-// Late says that the serving goroutine is stuck inside a handler that does
+// Late reports that the serving goroutine is stuck inside a handler that does
 // not heed its deadline. The answer will come from elsewhere and must not
 // wait for that goroutine.
 func (x *exchange) Late() {
@@ -285,7 +285,7 @@ func (x *exchange) wakeUp() {
 	x.wake()
 }
 
-// wireOver is told when the wire has ended. A modern client that has gone has
+// wireOver is called when the wire has ended. A modern client that has gone has
 // cancelled; a legacy one may come back.
 func (x *exchange) wireOver(cause error) {
 	x.mu.Lock()
@@ -328,10 +328,10 @@ func (x *exchange) lost() {
 	}
 }
 
-// settle is the rest of the serving goroutine's work, after the engine has
-// returned: it stays until the response is complete, or leaves at once when
+// waitForEngine runs on the serving goroutine after the engine has returned:
+// it stays until the response is complete, or leaves at once when
 // the connection can be taken over.
-func (x *exchange) settle(client context.Context) {
+func (x *exchange) waitForEngine(client context.Context) {
 	x.mu.Lock()
 	for !x.over {
 		if x.nudge == nil {

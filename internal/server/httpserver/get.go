@@ -13,7 +13,7 @@ var noLimit time.Time
 
 // sessionless answers GET and DELETE where there are no sessions: in the
 // modern era and on a host that serves without them.
-func (d *Door) sessionless(w nethttp.ResponseWriter, r *nethttp.Request) bool {
+func (d *Server) sessionless(w nethttp.ResponseWriter, r *nethttp.Request) bool {
 	if d.engine.Sessions() != nil && !mcpversion.ModernName(r.Header.Get("Mcp-Protocol-Version")) {
 		return false
 	}
@@ -23,7 +23,7 @@ func (d *Door) sessionless(w nethttp.ResponseWriter, r *nethttp.Request) bool {
 
 // get opens the stream of what is said outside any request or, with
 // Last-Event-ID, goes on with a stream that broke.
-func (d *Door) get(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
+func (d *Server) get(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
 	if d.sessionless(w, r) {
 		return
 	}
@@ -54,7 +54,7 @@ func (d *Door) get(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Wh
 // listen attaches the connection to the stream. A stream that is being read
 // is taken over only by a client that has read it before, or when the client
 // that read it has closed its connection.
-func (d *Door) listen(w nethttp.ResponseWriter, r *nethttp.Request, s *session.Session, st *session.Stream, after uint64, resume bool) {
+func (d *Server) listen(w nethttp.ResponseWriter, r *nethttp.Request, s *session.Session, st *session.Stream, after uint64, resume bool) {
 	g := newListener()
 	g.st, g.release = st, s.Hold()
 	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
@@ -75,14 +75,14 @@ func (d *Door) listen(w nethttp.ResponseWriter, r *nethttp.Request, s *session.S
 	if takes {
 		w.Header().Set("Connection", "close") // it will not serve another request
 	}
-	g.wire.begin(opening(st.Prime(), resumable(s), d.opts.Retry))
+	g.wire.writeOpening(opening(st.Prime(), resumable(s), d.opts.Retry))
 	if takes && g.wire.takeOver() {
 		return
 	}
 	g.wait(r)
 }
 
-// listener is a GET that reads a stream.
+// listener serves a GET that reads a stream.
 type listener struct {
 	wire    *wire
 	st      *session.Stream
@@ -127,7 +127,7 @@ func (g *listener) wait(r *nethttp.Request) {
 }
 
 // delete ends a session.
-func (d *Door) delete(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
+func (d *Server) delete(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
 	if d.sessionless(w, r) {
 		return
 	}

@@ -1,10 +1,10 @@
-// Package httpserver is the door for Streamable HTTP: one endpoint that takes
-// messages by POST and answers with JSON or with a stream of events.
+// Package httpserver serves Streamable HTTP: one endpoint that accepts messages
+// by POST and answers with JSON or with a stream of events.
 //
-// It checks where a request comes from before it reads it, hands the message
-// to the engine and carries back what the engine says. A stream that stays
+// It checks the Host and Origin of a request before it reads the body, passes
+// the message to the engine and writes what the engine returns. A stream that stays
 // open costs a connection and a few hundred bytes, not a goroutine, wherever
-// HTTP allows the connection to be taken over. The door keeps no protocol
+// HTTP allows the connection to be taken over. The server keeps no protocol
 // state of its own: sessions and streams belong to internal/mcp/session.
 package httpserver
 
@@ -25,7 +25,7 @@ import (
 	"gatehouse/tool"
 )
 
-// Options of a Door. The zero value serves loopback clients.
+// Options of a Server. The zero value serves loopback clients.
 type Options struct {
 	Bind    string   // the host that is listened on; "" means loopback
 	Hosts   []string // names a Host header may have besides the loopback ones
@@ -35,7 +35,7 @@ type Options struct {
 	BodyTime  time.Duration // until a body must have arrived; 0 means 60 s
 	KeepAlive time.Duration // the longest silence of a stream; 0 means 25 s
 	Retry     time.Duration // when a client should come back to a stream that ended; 0 means 3 s
-	Patience  time.Duration // for requests in flight when the door closes; 0 means 10 s
+	Patience  time.Duration // for requests in flight when the server stops; 0 means 10 s
 
 	Name    string // of this server, for its page; "" means gatehouse
 	Version string // likewise; "" shows none
@@ -45,21 +45,21 @@ type Options struct {
 	// user. nil means that nothing is ever degraded.
 	Degraded func() string
 
-	// Identify says who is asking, before anything of the body is read. nil
+	// Identify returns the caller before the body is read. nil
 	// means that every caller is anonymous.
 	Identify func(*nethttp.Request) (protocol.Who, *Denied)
-	// Public says which requests need no identity; nil means that only the
-	// endpoints for messages ask for one.
+	// Public reports whether a request needs no identity; nil means that only the
+	// message endpoints require one.
 	Public func(*nethttp.Request) bool
 	// Auth serves what lies below /auth/ and the metadata of the protected
 	// resource; nil means that there is none.
 	Auth nethttp.Handler
 	// Metrics is served at /metrics; nil means that there is none.
 	Metrics nethttp.Handler
-	// Watches says who may not read them; nil means that every caller who may call may.
+	// Watches returns an error for callers that may not read them; if nil, every caller may.
 	Watches func(protocol.Who) *Denied
-	// Socket makes WebSockets of requests to /ws, of callers who were let in;
-	// nil means that there are none.
+	// Socket upgrades requests of identified callers to /ws; nil means that
+	// there are no WebSockets.
 	Socket func(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who)
 	// Alone serves Socket and nothing else.
 	Alone bool
@@ -67,14 +67,14 @@ type Options struct {
 	Log *slog.Logger // nil: nothing is logged
 }
 
-// Denied is why a caller was turned away.
+// Denied is the reason why a caller was refused.
 type Denied struct {
 	Status  int            // 401 or 403
 	Message string         // says what was expected
 	Header  nethttp.Header // for instance WWW-Authenticate; may be nil
 }
 
-// engine is what the door uses of *protocol.Engine.
+// engine is the part of *protocol.Engine that the server uses.
 type engine interface {
 	EraOf(m *protocol.Message, h protocol.Header) protocol.Era
 	Open(who protocol.Who, m *protocol.Message) (*session.Session, []byte, *protocol.Fault)
@@ -85,8 +85,8 @@ type engine interface {
 	Sessions() *session.Table
 }
 
-// Door serves HTTP. Safe for concurrent use.
-type Door struct {
+// Server serves HTTP. Safe for concurrent use.
+type Server struct {
 	engine   engine
 	opts     Options
 	log      *slog.Logger
@@ -99,21 +99,21 @@ type Door struct {
 	serving  atomic.Int64 // requests
 
 	newPipe func(who protocol.Who, write func([]byte) error) pipe
-	elder   elders
+	legacy  legacyStreams
 }
 
-// New makes a door. The error names an origin or host that cannot be read.
-func New(e *protocol.Engine, o Options) (*Door, error) {
-	d, err := newDoor(e, o)
+// New returns a server. The error names an origin or host that cannot be read.
+func New(e *protocol.Engine, o Options) (*Server, error) {
+	d, err := newServer(e, o)
 	if err == nil {
 		d.newPipe = func(who protocol.Who, write func([]byte) error) pipe { return e.Pipe(who, write) }
 	}
 	return d, err
 }
 
-func newDoor(e engine, o Options) (*Door, error) {
+func newServer(e engine, o Options) (*Server, error) {
 	o.fill()
-	d := &Door{engine: e, opts: o, log: o.Log}
+	d := &Server{engine: e, opts: o, log: o.Log}
 	var err error
 	if d.origins, err = newOrigins(o.Origins, loopbackBind(o.Bind)); err != nil {
 		return nil, err
@@ -144,7 +144,7 @@ func (o *Options) fill() {
 	}
 }
 
-func (d *Door) routes() {
+func (d *Server) routes() {
 	d.mux = nethttp.NewServeMux()
 	if d.opts.Socket != nil {
 		d.mux.HandleFunc("/ws", d.only("GET", d.socket))
@@ -158,9 +158,9 @@ func (d *Door) routes() {
 	}
 	d.mux.HandleFunc("/mcp", d.endpoint)
 	d.mux.HandleFunc("/mcp/{context}", d.endpoint)
-	d.mux.HandleFunc("/sse", d.only("GET", d.openElder))
-	d.mux.HandleFunc("/messages", d.only("POST", d.postElder))
-	d.mux.HandleFunc("/.well-known/mcp", d.only("GET", says(200, "application/json", `{"mcp_endpoint":"/mcp"}`)))
+	d.mux.HandleFunc("/sse", d.only("GET", d.openLegacyStream))
+	d.mux.HandleFunc("/messages", d.only("POST", d.postLegacyStream))
+	d.mux.HandleFunc("/.well-known/mcp", d.only("GET", writeText(200, "application/json", `{"mcp_endpoint":"/mcp"}`)))
 	if d.opts.Auth != nil {
 		d.mux.Handle("/auth/", d.opts.Auth)
 		d.mux.Handle("/.well-known/oauth-protected-resource", d.opts.Auth)
@@ -169,8 +169,8 @@ func (d *Door) routes() {
 	if d.opts.Metrics != nil {
 		d.mux.HandleFunc("/metrics", d.only("GET", d.opts.Metrics.ServeHTTP))
 	}
-	d.mux.HandleFunc("/health", d.only("GET", says(200, "application/json", `{"status":"healthy","service":"gatehouse"}`)))
-	d.mux.HandleFunc("/healthz", d.only("GET", says(200, "application/json", `{"ok":true}`)))
+	d.mux.HandleFunc("/health", d.only("GET", writeText(200, "application/json", `{"status":"healthy","service":"gatehouse"}`)))
+	d.mux.HandleFunc("/healthz", d.only("GET", writeText(200, "application/json", `{"ok":true}`)))
 	d.mux.HandleFunc("/ready", d.only("GET", d.ready))
 	d.mux.HandleFunc("/{$}", d.only("GET", d.showPage))
 	d.mux.HandleFunc("/", func(w nethttp.ResponseWriter, r *nethttp.Request) {
@@ -180,7 +180,7 @@ func (d *Door) routes() {
 
 // ServeHTTP serves one request. Where it comes from is checked first, so that
 // a page on a foreign site learns nothing and starts nothing.
-func (d *Door) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
+func (d *Server) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	d.serving.Add(1)
 	defer d.serving.Add(-1)
 	if !d.hosts.allow(r.Host) {
@@ -211,10 +211,10 @@ func (d *Door) ServeHTTP(w nethttp.ResponseWriter, r *nethttp.Request) {
 	d.mux.ServeHTTP(w, r)
 }
 
-// known asks who calls for what is no endpoint of messages; those ask
-// themselves.
-func (d *Door) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
-	if d.opts.Public == nil || d.opts.Public(r) || asksItself(r) {
+// known identifies the caller of a path that is not a message endpoint, because
+// the message endpoints identify theirs.
+func (d *Server) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
+	if d.opts.Public == nil || d.opts.Public(r) || identifiesItself(r) {
 		return true
 	}
 	who, ok := d.identify(w, r)
@@ -224,8 +224,8 @@ func (d *Door) known(w nethttp.ResponseWriter, r *nethttp.Request) bool {
 	return d.admitted(w, d.opts.Watches(who))
 }
 
-// admitted answers a request that is refused.
-func (d *Door) admitted(w nethttp.ResponseWriter, denied *Denied) bool {
+// admitted reports whether denied is nil, and otherwise answers with it.
+func (d *Server) admitted(w nethttp.ResponseWriter, denied *Denied) bool {
 	if denied != nil {
 		maps.Copy(w.Header(), denied.Header)
 		fail(w, denied.Status, protocol.CodeInvalidRequest, denied.Message)
@@ -233,10 +233,10 @@ func (d *Door) admitted(w nethttp.ResponseWriter, denied *Denied) bool {
 	return denied == nil
 }
 
-// asksItself reports whether a request comes to one of the endpoints of
+// identifiesItself reports whether a request comes to one of the endpoints of
 // messages. What is near them, and methods they do not have, are asked like
 // everything else.
-func asksItself(r *nethttp.Request) bool {
+func identifiesItself(r *nethttp.Request) bool {
 	switch p := r.URL.Path; p {
 	case "/mcp":
 		return true
@@ -250,14 +250,13 @@ func asksItself(r *nethttp.Request) bool {
 	}
 }
 
-// Serving is how many requests are being served, streams included.
-func (d *Door) Serving() int { return int(d.serving.Load()) }
+// Serving returns how many requests are being served, streams included.
+func (d *Server) Serving() int { return int(d.serving.Load()) }
 
-// Streams is how many event streams are open.
-func (d *Door) Streams() int { return d.pulse.count() }
+// Streams returns how many event streams are open.
+func (d *Server) Streams() int { return d.pulse.count() }
 
-// poke leaves word in a channel with room for one, unless there is word
-// already.
+// poke sends on a channel with a buffer of one, unless a value waits in it.
 func poke(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -265,14 +264,14 @@ func poke(c chan struct{}) {
 	}
 }
 
-func (d *Door) refuse(w nethttp.ResponseWriter, r *nethttp.Request, why string) {
+func (d *Server) refuse(w nethttp.ResponseWriter, r *nethttp.Request, why string) {
 	d.log.DebugContext(r.Context(), "request refused", "from", r.RemoteAddr, "why", why)
 	w.Header().Set("Connection", "close")
 	fail(w, 403, protocol.CodeInvalidRequest, why)
 }
 
 // endpoint is /mcp.
-func (d *Door) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
+func (d *Server) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
 	who, ok := d.identify(w, r)
 	if !ok {
 		return
@@ -291,7 +290,7 @@ func (d *Door) endpoint(w nethttp.ResponseWriter, r *nethttp.Request) {
 
 // socket is /ws. A client that has one does more than a GET does, so it is not let in
 // more easily than a POST: not with the cookie of another origin's page.
-func (d *Door) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
+func (d *Server) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
 	as := r.WithContext(r.Context())
 	as.Method = "POST"
 	if who, ok := d.identify(w, as); ok {
@@ -299,8 +298,8 @@ func (d *Door) socket(w nethttp.ResponseWriter, r *nethttp.Request) {
 	}
 }
 
-// identify asks who is calling and answers those who may not.
-func (d *Door) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.Who, bool) {
+// identify returns the caller. It answers the request if the caller is refused.
+func (d *Server) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.Who, bool) {
 	who, denied := d.opts.Identify(r)
 	if !d.admitted(w, denied) {
 		return who, false
@@ -319,7 +318,7 @@ func (d *Door) identify(w nethttp.ResponseWriter, r *nethttp.Request) (protocol.
 	return who, true
 }
 
-// chosen is the context that a request names: in its path or, without that, in
+// chosen returns the context that a request names: in its path or, without that, in
 // a header, which the answer then varies with. It reports false when the header
 // names several.
 func chosen(answer nethttp.Header, r *nethttp.Request) (name string, ok bool) {
@@ -342,7 +341,7 @@ func elsewhere(who protocol.Who, context string) bool {
 }
 
 // only serves one method, HEAD counting as GET.
-func (d *Door) only(method string, f nethttp.HandlerFunc) nethttp.HandlerFunc {
+func (d *Server) only(method string, f nethttp.HandlerFunc) nethttp.HandlerFunc {
 	return func(w nethttp.ResponseWriter, r *nethttp.Request) {
 		if r.Method != method && !(method == "GET" && r.Method == "HEAD") {
 			notAllowed(w, method+", OPTIONS")
@@ -352,18 +351,18 @@ func (d *Door) only(method string, f nethttp.HandlerFunc) nethttp.HandlerFunc {
 	}
 }
 
-func (d *Door) ready(w nethttp.ResponseWriter, r *nethttp.Request) {
+func (d *Server) ready(w nethttp.ResponseWriter, r *nethttp.Request) {
 	body := []byte(`{"status":"ready","service":"gatehouse"}`)
 	if d.opts.Degraded != nil {
 		if reason := d.opts.Degraded(); reason != "" {
 			body = fmt.Appendf(nil, `{"status":"degraded","service":"gatehouse","reason":%s}`, rawjson.AppendString(nil, reason))
 		}
 	}
-	says(200, "application/json", string(body))(w, r)
+	writeText(200, "application/json", string(body))(w, r)
 }
 
-// says makes a handler that always gives the same short answer.
-func says(status int, mime, body string) nethttp.HandlerFunc {
+// writeText returns a handler that always writes the same short body.
+func writeText(status int, mime, body string) nethttp.HandlerFunc {
 	return func(w nethttp.ResponseWriter, _ *nethttp.Request) {
 		w.Header().Set("Content-Type", mime)
 		w.Header().Set("Cache-Control", "no-store")

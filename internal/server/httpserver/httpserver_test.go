@@ -23,7 +23,7 @@ import (
 type house struct {
 	*hosttest.Host
 	t       testing.TB
-	door    *Door
+	server  *Server
 	url     string
 	started chan context.Context // a call of t_hold has begun
 	release chan string          // what it is to answer
@@ -103,12 +103,12 @@ func newHouse(t testing.TB, o Options, ho hosttest.Options) *house {
 	h.Host = hosttest.New(t, ho)
 	o.Log = slog.New(slog.NewTextHandler(t.Output(), &slog.HandlerOptions{Level: slog.LevelDebug}))
 	var err error
-	if h.door, err = New(h.Engine, o); err != nil {
+	if h.server, err = New(h.Engine, o); err != nil {
 		t.Fatal(err)
 	}
-	server := httptest.NewServer(h.door)
+	server := httptest.NewServer(h.server)
 	t.Cleanup(func() {
-		h.door.Close()
+		h.server.Close()
 		server.CloseClientConnections()
 		server.Close()
 	})

@@ -277,7 +277,7 @@ func TestTenThousandAtOnce(t *testing.T) {
 	ln := newMemory()
 	ctx, stop := context.WithCancel(t.Context())
 	closed := make(chan error, 1)
-	go func() { closed <- h.door.Serve(ctx, ln) }()
+	go func() { closed <- h.server.Serve(ctx, ln) }()
 	client := &nethttp.Client{Transport: &nethttp.Transport{
 		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return ln.dial(ctx) },
 		MaxIdleConnsPerHost: -1,

@@ -187,7 +187,7 @@ func (o origin) own(r *nethttp.Request) bool {
 const requestHeaders = "Accept, Authorization, Content-Type, Last-Event-ID, Mcp-Method, Mcp-Name, MCP-Protocol-Version, Mcp-Session-Id, Traceparent, Tracestate, X-API-Key, X-MCP-Context"
 
 // preflight answers OPTIONS.
-func (d *Door) preflight(w nethttp.ResponseWriter, r *nethttp.Request) {
+func (d *Server) preflight(w nethttp.ResponseWriter, r *nethttp.Request) {
 	h := w.Header()
 	if h["Access-Control-Allow-Origin"] == nil {
 		h["Allow"] = allowMethods
@@ -261,8 +261,8 @@ func (h *hosts) allow(host string) bool {
 	return ok
 }
 
-// WarnExposed is what to say before listening on a host that other machines
-// can reach; nothing for loopback.
+// WarnExposed returns the warning for listening on a host that other machines
+// can reach; nil for loopback.
 func WarnExposed(host string, tls bool) []string {
 	if loopbackBind(host) {
 		return nil
@@ -283,7 +283,7 @@ func WarnExposed(host string, tls bool) []string {
 	return lines
 }
 
-// URL is where a door is found whose listener has this address.
+// URL returns the address of the endpoint of a listener.
 func URL(addr net.Addr, tls bool) string {
 	scheme := "http"
 	if tls {

@@ -37,7 +37,7 @@ func newPage(o Options) func(address string) []byte {
 	}
 }
 
-func (d *Door) showPage(w nethttp.ResponseWriter, r *nethttp.Request) {
+func (d *Server) showPage(w nethttp.ResponseWriter, r *nethttp.Request) {
 	if _, ok := d.identify(w, r); !ok {
 		return
 	}

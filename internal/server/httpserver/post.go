@@ -10,7 +10,7 @@ import (
 )
 
 // post takes one message, or a batch of them.
-func (d *Door) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
+func (d *Server) post(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who) {
 	if r.ProtoMajor > 1 {
 		unlimited(w) // a server's limits would reset the stream in the middle of a call
 	}
@@ -66,7 +66,7 @@ func headerOf(h nethttp.Header) protocol.Header {
 
 // postModern serves a message that stands alone. Session headers mean nothing
 // here.
-func (d *Door) postModern(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, m *protocol.Message, h protocol.Header, a accept) {
+func (d *Server) postModern(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, m *protocol.Message, h protocol.Header, a accept) {
 	if !(a.none || a.any || a.json && a.events) {
 		answerFault(w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
 			Message: "Accept must list application/json and text/event-stream"})
@@ -98,7 +98,7 @@ func whenOver(ctx context.Context, f func()) (stop func() bool) {
 }
 
 // initialize opens a session.
-func (d *Door) initialize(w nethttp.ResponseWriter, who protocol.Who, m *protocol.Message, a accept) {
+func (d *Server) initialize(w nethttp.ResponseWriter, who protocol.Who, m *protocol.Message, a accept) {
 	s, response, f := d.engine.Open(who, m)
 	if f != nil {
 		answerFault(w, f)
@@ -117,7 +117,7 @@ func (d *Door) initialize(w nethttp.ResponseWriter, who protocol.Who, m *protoco
 // postLegacy serves a message of a session. A client that does not name event
 // streams among what it accepts gets JSON whatever happens, and one that names
 // nothing else a stream.
-func (d *Door) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, m *protocol.Message, a accept) {
+func (d *Server) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who protocol.Who, m *protocol.Message, a accept) {
 	if !(a.none || a.any || a.json || a.events) {
 		answerFault(w, &protocol.Fault{Status: 406, Code: protocol.CodeInvalidRequest, ID: m.ID,
 			Message: "Accept must list application/json or text/event-stream"})
@@ -141,10 +141,10 @@ func (d *Door) postLegacy(w nethttp.ResponseWriter, r *nethttp.Request, who prot
 	} else {
 		d.engine.Legacy(s, m, x)
 	}
-	x.settle(r.Context())
+	x.waitForEngine(r.Context())
 }
 
-func (d *Door) accept(w nethttp.ResponseWriter, s *session.Session, m *protocol.Message) {
+func (d *Server) accept(w nethttp.ResponseWriter, s *session.Session, m *protocol.Message) {
 	if f := d.engine.Accept(s, m); f != nil {
 		answerFault(w, f)
 		return
@@ -155,7 +155,7 @@ func (d *Door) accept(w nethttp.ResponseWriter, s *session.Session, m *protocol.
 // sessionOf finds the session a legacy request belongs to, and what is known
 // of its principal who has come with this credential; on a host without
 // sessions one is made for this request alone.
-func (d *Door) sessionOf(r *nethttp.Request, who *protocol.Who) (*session.Session, *session.Facts, *protocol.Fault) {
+func (d *Server) sessionOf(r *nethttp.Request, who *protocol.Who) (*session.Session, *session.Facts, *protocol.Fault) {
 	version := ""
 	if v := r.Header["Mcp-Protocol-Version"]; len(v) > 0 {
 		version = v[0]

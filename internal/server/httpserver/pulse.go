@@ -69,10 +69,10 @@ func (p *pulse) beat() {
 // each calls f for every open stream, several at a time so that those that
 // are stuck do not add up.
 func (p *pulse) each(f func(*wire)) {
-	var crew sync.WaitGroup
+	var workers sync.WaitGroup
 	work := make(chan *wire)
 	for range 16 {
-		crew.Go(func() {
+		workers.Go(func() {
 			for w := range work {
 				f(w)
 			}
@@ -82,5 +82,5 @@ func (p *pulse) each(f func(*wire)) {
 		work <- w
 	}
 	close(work)
-	crew.Wait()
+	workers.Wait()
 }

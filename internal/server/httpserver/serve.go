@@ -25,7 +25,7 @@ const (
 // get Options.Patience to finish before their connections are closed. It
 // returns nil after an orderly end, and an error when the listener failed or
 // when a handler could not be made to return.
-func (d *Door) Serve(ctx context.Context, ln net.Listener) error {
+func (d *Server) Serve(ctx context.Context, ln net.Listener) error {
 	srv := &h1.Server{Handler: d, Log: d.log, Rest: &nethttp.Server{
 		Handler:           d,
 		ReadHeaderTimeout: headerTime,
@@ -48,7 +48,7 @@ func (d *Door) Serve(ctx context.Context, ln net.Listener) error {
 }
 
 // drain ends what is open.
-func (d *Door) drain(srv *h1.Server) error {
+func (d *Server) drain(srv *h1.Server) error {
 	d.stopping.Store(true)
 	d.pulse.each((*wire).dismiss)
 	patience, cancel := context.WithTimeout(context.Background(), d.opts.Patience)
@@ -66,11 +66,11 @@ func (d *Door) drain(srv *h1.Server) error {
 	return nil
 }
 
-func (d *Door) streaming() bool { return len(d.pulse.all()) > 0 }
+func (d *Server) streaming() bool { return len(d.pulse.all()) > 0 }
 
-// rest waits until no request is being served and busy, if given, says no
-// more, or until ctx is done.
-func (d *Door) rest(ctx context.Context, busy func() bool) {
+// rest waits until no request is being served and busy, if given, returns
+// false, or until ctx is done.
+func (d *Server) rest(ctx context.Context, busy func() bool) {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	for d.serving.Load() > 0 || busy != nil && busy() {
@@ -82,9 +82,9 @@ func (d *Door) rest(ctx context.Context, busy func() bool) {
 	}
 }
 
-// Close ends every open stream. It is for a Door that is embedded as a
+// Close ends every open stream. It is for a Server that is embedded as a
 // handler in another server; Serve does it itself.
-func (d *Door) Close() {
+func (d *Server) Close() {
 	d.stopping.Store(true)
 	d.pulse.each((*wire).Close)
 }

@@ -42,7 +42,7 @@ func (h *house) serveOn(ln net.Listener) (stop func() error) {
 	h.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
-	go func() { done <- h.door.Serve(ctx, ln) }()
+	go func() { done <- h.server.Serve(ctx, ln) }()
 	h.t.Cleanup(cancel)
 	return func() error {
 		h.t.Helper()
@@ -81,7 +81,7 @@ func TestServeStops(t *testing.T) {
 	if err := soon(t, stopped, "the door to close"); err != nil {
 		t.Errorf("an orderly end is %v, want nil", err)
 	}
-	if n := len(h.door.pulse.all()); n != 0 {
+	if n := len(h.server.pulse.all()); n != 0 {
 		t.Errorf("%d streams outlive the door", n)
 	}
 }
@@ -134,7 +134,7 @@ func TestServeFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	ln.Close()
-	if err := h.door.Serve(t.Context(), ln); !errors.Is(err, net.ErrClosed) {
+	if err := h.server.Serve(t.Context(), ln); !errors.Is(err, net.ErrClosed) {
 		t.Errorf("a closed listener: got %v", err)
 	}
 }

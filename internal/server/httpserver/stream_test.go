@@ -99,7 +99,7 @@ func TestQuestion(t *testing.T) {
 	s := stream(t, h.open("POST", "/mcp", call(9, "t_ask", `{}`), "Mcp-Session-Id", id))
 	q := s.next()
 	has(t, q.data, `"method":"elicitation/create"`, `"id":"gh-1"`)
-	waitFor(t, "the serving goroutine to leave", func() bool { return h.door.serving.Load() == 0 })
+	waitFor(t, "the serving goroutine to leave", func() bool { return h.server.serving.Load() == 0 })
 	r := h.do("POST", "/mcp", `{"jsonrpc":"2.0","id":"gh-1","result":{"action":"accept","content":{"name":"Ada"}}}`, "Mcp-Session-Id", id)
 	if r.status != 202 || r.body != "" {
 		t.Errorf("the answer to a question: got %d %q, want 202 and nothing", r.status, r.body)
@@ -268,14 +268,14 @@ func TestAnOpenStreamCostsNoGoroutine(t *testing.T) {
 	open(0)
 	open(1)
 	nethttp.DefaultTransport.(*nethttp.Transport).CloseIdleConnections()
-	waitFor(t, "requests to end", func() bool { return h.door.serving.Load() == 0 })
+	waitFor(t, "requests to end", func() bool { return h.server.serving.Load() == 0 })
 	before := runtime.NumGoroutine()
 	for i := range streams {
 		open(i)
 	}
 	nethttp.DefaultTransport.(*nethttp.Transport).CloseIdleConnections()
 	waitFor(t, "the goroutines of open streams to leave", func() bool { return runtime.NumGoroutine() <= before+5 })
-	if n := len(h.door.pulse.all()); n != streams+2 {
+	if n := len(h.server.pulse.all()); n != streams+2 {
 		t.Errorf("%d streams are open, want %d", n, streams+2)
 	}
 }
@@ -293,8 +293,8 @@ func TestSubscription(t *testing.T) {
 		t.Errorf("X-Accel-Buffering is %q, want no", v)
 	}
 	has(t, s.next().data, "notifications/subscriptions/acknowledged")
-	waitFor(t, "the serving goroutine to leave", func() bool { return h.door.serving.Load() == 0 })
-	for _, w := range h.door.pulse.all() {
+	waitFor(t, "the serving goroutine to leave", func() bool { return h.server.serving.Load() == 0 })
+	for _, w := range h.server.pulse.all() {
 		w.beat() // something was just written
 		w.beat()
 	}
@@ -302,7 +302,7 @@ func TestSubscription(t *testing.T) {
 		t.Errorf("got %+v, want a comment that keeps the stream alive", ev)
 	}
 	leave()
-	for _, w := range h.door.pulse.all() { // what a keep-alive finds out sooner or later
+	for _, w := range h.server.pulse.all() { // what a keep-alive finds out sooner or later
 		waitFor(t, "the door to notice that the client has gone", func() bool {
 			w.beat()
 			w.mu.Lock()
@@ -310,7 +310,7 @@ func TestSubscription(t *testing.T) {
 			return w.ended
 		})
 	}
-	if n := len(h.door.pulse.all()); n != 0 {
+	if n := len(h.server.pulse.all()); n != 0 {
 		t.Errorf("%d streams are open after the only client has gone", n)
 	}
 }
@@ -330,7 +330,7 @@ func TestModernClientVanishes(t *testing.T) {
 	if err := soon(t, h.dropped, "the call to be cancelled"); err == nil {
 		t.Error("the call was not told why it is cancelled")
 	}
-	waitFor(t, "the request to end", func() bool { return h.door.serving.Load() == 0 })
+	waitFor(t, "the request to end", func() bool { return h.server.serving.Load() == 0 })
 }
 
 // A legacy client that closes its connection has not: its call goes on, and
@@ -430,7 +430,7 @@ func TestWhereTheConnectionIsNotOurs(t *testing.T) {
 	h := newHouse(t, Options{}, hosttest.Options{})
 	for _, version := range []string{"HTTP/1.1", "HTTP/2.0"} {
 		t.Run(version, func(t *testing.T) {
-			client, url := overTLS(t, h.door, version == "HTTP/2.0")
+			client, url := overTLS(t, h.server, version == "HTTP/2.0")
 			tls := *h
 			tls.url = url
 			do := func(method, body string, headers ...string) *nethttp.Response {
@@ -461,7 +461,7 @@ func TestWhereTheConnectionIsNotOurs(t *testing.T) {
 			h.release <- "never mind"
 			h.do("DELETE", "/mcp", "", "Mcp-Session-Id", id)
 			listening.end()
-			waitFor(t, "the requests to end", func() bool { return h.door.serving.Load() == 0 })
+			waitFor(t, "the requests to end", func() bool { return h.server.serving.Load() == 0 })
 		})
 	}
 }

@@ -72,16 +72,16 @@ type deadliner interface{ SetWriteDeadline(time.Time) error }
 // newWire prepares an event stream as the response w. over is told of its
 // end, nudge when it wants the serving goroutine; neither is called by a
 // goroutine that is inside one of the wire's methods.
-func (d *Door) newWire(w nethttp.ResponseWriter, kind framing, over func(error), nudge func()) *wire {
+func (d *Server) newWire(w nethttp.ResponseWriter, kind framing, over func(error), nudge func()) *wire {
 	wr := &wire{pulse: &d.pulse, kind: kind, rw: w, ctl: nethttp.NewResponseController(w), over: over, nudge: nudge}
 	limit := deadliner(wr.ctl)
 	wr.limit.Store(&limit)
 	return wr
 }
 
-// begin writes the head of the response and what opens the stream, and
+// writeOpening writes the head of the response and what opens the stream, and
 // unlocks w.mu, which the caller has locked so that no event comes before it.
-func (w *wire) begin(opening []byte) {
+func (w *wire) writeOpening(opening []byte) {
 	h := w.rw.Header()
 	h["Content-Type"] = eventType
 	h["Cache-Control"] = noCache
@@ -265,7 +265,7 @@ func (w *wire) Close() {
 		(*w.limit.Load()).SetWriteDeadline(time.Now().Add(abortTime))
 		w.mu.Lock()
 	}
-	w.end(nil)
+	w.closeLocked(nil)
 }
 
 // goneTime is how long is waited for the end of a connection that may have
@@ -292,11 +292,11 @@ func (w *wire) gone() bool {
 // fail ends the stream at once: the client is gone or must go.
 func (w *wire) fail(cause error) {
 	w.mu.Lock()
-	w.end(cause)
+	w.closeLocked(cause)
 }
 
-// end ends the stream and unlocks w.mu.
-func (w *wire) end(cause error) {
+// closeLocked ends the stream and unlocks w.mu.
+func (w *wire) closeLocked(cause error) {
 	if w.ended {
 		w.mu.Unlock()
 		return
@@ -353,7 +353,7 @@ func (w *wire) beat() {
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		go w.finishBeat(aliveChunk[n:])
 	default:
-		w.end(err)
+		w.closeLocked(err)
 	}
 }
 
@@ -365,7 +365,7 @@ var (
 // finishBeat writes what is left of a keep-alive. w.mu is held.
 func (w *wire) finishBeat(rest []byte) {
 	if err := w.put(rest); err != nil {
-		w.end(err)
+		w.closeLocked(err)
 		return
 	}
 	w.mu.Unlock()
@@ -380,7 +380,7 @@ func (w *wire) alive() {
 	}
 	w.due = false
 	if err := w.write(aliveEvent, nil, nil); err != nil {
-		w.end(err)
+		w.closeLocked(err)
 		return
 	}
 	w.mu.Unlock()

@@ -6,8 +6,8 @@ import (
 	"os"
 )
 
-// PeerUID tells which user's process is at the other end of a Unix socket.
-// known is false where the system does not say, and for other connections.
+// PeerUID returns the user ID of the peer process of a Unix socket. known is
+// false if the system does not report it, and for other connections.
 func PeerUID(conn net.Conn) (uid uint32, known bool) {
 	u, ok := below(conn).(*net.UnixConn)
 	if !ok {

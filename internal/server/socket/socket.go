@@ -1,5 +1,5 @@
-// Package socket is the door for clients on TCP and Unix sockets, one message
-// to a line.
+// Package socket serves clients on TCP and Unix sockets, with one message
+// on each line.
 //
 // Each connection is a client of its own. On a Unix socket only processes of
 // the same user, and root, are let in.
@@ -19,12 +19,12 @@ import (
 	"gatehouse/tool"
 )
 
-// Options of a door. The zero value is good.
+// Options of Serve. The zero value is usable.
 type Options struct {
 	Limit    int           // bytes of one message; 0 means 24 MiB
 	Max      int           // connections at once; 0 means 1024
-	Patience time.Duration // for requests in flight when a client has said its last; 0 means 60 s
-	Stop     time.Duration // the same when the door closes; 0 means 5 s
+	Patience time.Duration // for requests in flight when the client has closed its side; 0 means 60 s
+	Stop     time.Duration // the same when ctx is done; 0 means 5 s
 	Log      *slog.Logger  // nil: nothing is logged
 }
 
@@ -51,8 +51,8 @@ func (o *Options) fill() {
 }
 
 // Serve serves every connection of the listener until ctx is done, and closes
-// the listener. who says who is behind a connection; nil means that every peer
-// is anonymous. When it returns, all connections are closed and their
+// the listener. who returns the caller behind a connection; if it is nil, every
+// peer is anonymous. When it returns, all connections are closed and their
 // goroutines have ended. The error is why listening failed.
 func Serve(ctx context.Context, ln net.Listener, e *protocol.Engine, who func(net.Conn) (protocol.Who, error), o Options) error {
 	o.fill()
@@ -64,7 +64,7 @@ func Serve(ctx context.Context, ln net.Listener, e *protocol.Engine, who func(ne
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { ln.Close() })()
-	d := &door{engine: e, who: who, o: o, slots: make(chan struct{}, o.Max)}
+	d := &server{engine: e, who: who, o: o, slots: make(chan struct{}, o.Max)}
 	err := d.accept(ctx, ln)
 	ln.Close()
 	cancel()
@@ -72,8 +72,8 @@ func Serve(ctx context.Context, ln net.Listener, e *protocol.Engine, who func(ne
 	return err
 }
 
-// door is what the connections of one listener share.
-type door struct {
+// server is what the connections of one listener share.
+type server struct {
 	engine *protocol.Engine
 	who    func(net.Conn) (protocol.Who, error)
 	o      Options
@@ -83,7 +83,7 @@ type door struct {
 
 // accept takes connections until ctx is done. A failing accept, for instance
 // for want of descriptors, is tried again after a pause.
-func (d *door) accept(ctx context.Context, ln net.Listener) error {
+func (d *server) accept(ctx context.Context, ln net.Listener) error {
 	pause := firstPause
 	for {
 		conn, err := ln.Accept()
@@ -108,7 +108,7 @@ func (d *door) accept(ctx context.Context, ln net.Listener) error {
 }
 
 // admit starts serving a connection, or says why it does not.
-func (d *door) admit(ctx context.Context, conn net.Conn) {
+func (d *server) admit(ctx context.Context, conn net.Conn) {
 	if err := checkPeer(conn); err != nil {
 		d.o.Log.WarnContext(ctx, "connection refused", "door", conn.LocalAddr().String(), "err", err)
 		refuse(conn, err.Error())
@@ -140,7 +140,7 @@ func refuse(conn net.Conn, why string) {
 }
 
 // serve serves one connection to its end.
-func (d *door) serve(ctx context.Context, conn net.Conn, who protocol.Who) {
+func (d *server) serve(ctx context.Context, conn net.Conn, who protocol.Who) {
 	defer conn.Close()
 	w := newline.NewWriter(conn)
 	pipe := d.engine.Pipe(who, func(msg []byte) error {
@@ -162,12 +162,12 @@ func (d *door) serve(ctx context.Context, conn net.Conn, who protocol.Who) {
 		case <-over:
 		}
 	})
-	newline.NewReader(conn, d.o.Limit).Feed(&screen{Taker: pipe, turnAway: func() { d.turnAway(ctx, conn) }})
+	newline.NewReader(conn, d.o.Limit).Feed(&screen{Taker: pipe, refuseForeign: func() { d.refuseForeign(ctx, conn) }})
 	d.drain(ctx, pipe)
 }
 
 // drain answers what is in flight when nothing more will be read.
-func (d *door) drain(ctx context.Context, pipe *protocol.Pipe) {
+func (d *server) drain(ctx context.Context, pipe *protocol.Pipe) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), d.o.Patience)
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d.o.Stop, cancel) })

@@ -1,6 +1,6 @@
-// Package stdio is the door for one client that holds both ends of a pair of
-// pipes: it writes messages to our input and reads ours from our output, one
-// to a line.
+// Package stdio serves one client over a pair of pipes: the client writes
+// messages to standard input and reads messages from standard output, one on
+// each line.
 //
 // Nothing but protocol is ever written to the output.
 package stdio
@@ -16,7 +16,7 @@ import (
 	"gatehouse/internal/mcp/protocol"
 )
 
-// Options of the door. The zero value is good.
+// Options of Serve. The zero value is usable.
 type Options struct {
 	Limit    int           // bytes of one message; 0 means 24 MiB
 	Patience time.Duration // for requests in flight when the input ends; 0 means 60 s
@@ -98,7 +98,7 @@ func finish(ctx context.Context, pipe *protocol.Pipe, patience time.Duration) {
 	pipe.Drain(last)
 }
 
-// ended says why a pipe has ended by itself.
+// ended returns the reason why a pipe ended on its own.
 func ended(failed <-chan error) error {
 	select {
 	case err := <-failed:

@@ -239,9 +239,9 @@ func (s *Server) listen(ctx context.Context, addr string) error {
 	case err != nil:
 		return &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("addr is %q", addr), Next: "Give an address of loopback with a port, such as 127.0.0.1:0 for a free one."}
 	case !at.Addr().Unmap().IsLoopback():
-		return &tool.Refusal{Code: "denied", Message: "a WebSocket door is opened on loopback only", Next: "Other machines use /ws of the host's HTTP door."}
+		return &tool.Refusal{Code: "denied", Message: "the WebSocket listener opens on loopback only", Next: "Other machines use /ws of the host's HTTP server."}
 	case s.addr != "" && at.Port() != 0 && at.String() != s.addr:
-		return &tool.Refusal{Code: "exists", Message: "the WebSocket door is open already, at " + s.addr, Next: "Leave addr out to use that."}
+		return &tool.Refusal{Code: "exists", Message: "the WebSocket listener is open already, at " + s.addr, Next: "Leave addr out to use that."}
 	case s.addr != "":
 		return nil
 	}

@@ -57,7 +57,7 @@ type Host struct {
 	Engine *protocol.Engine
 	Calls  *dispatch.Calls
 
-	Approvals *approvals.Book
+	Approvals *approvals.Store
 	Views     *views.Contexts
 	Modules   *modulehost.Host
 	Table     *session.Table

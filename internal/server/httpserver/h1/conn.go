@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// phase is what a connection is doing.
+// phase is the state of a connection.
 type phase uint8
 
 const (

@@ -1,5 +1,5 @@
 // Package h1 answers the plain POST that nearly every HTTP/1.1 request of a
-// client is, at a fraction of the usual cost, and leaves all others to
+// client is, at a fraction of the usual cost, and hands all others to
 // net/http.
 //
 // A request is plain when it lies whole in a small buffer soon after its
@@ -105,7 +105,7 @@ func (s *Server) accept(ln net.Listener) error {
 	}
 }
 
-// passing reports an error of accept that goes away, such as too many open
+// passing reports whether an error of accept is temporary, such as too many open
 // descriptors.
 func passing(err error) bool {
 	ne, ok := errors.AsType[interface {
@@ -205,7 +205,7 @@ func (s *Server) closeIdle() int {
 	return len(s.conns)
 }
 
-// sweep looks after the limits of time: one goroutine for all connections
+// sweep enforces the time limits: one goroutine for all connections
 // instead of a timer for each request.
 func (s *Server) sweep() {
 	tick := time.NewTicker(sweepEvery)

@@ -15,7 +15,7 @@ type leaving struct {
 
 	mu    sync.Mutex
 	over  bool
-	done  chan struct{} // made for the first who asks
+	done  chan struct{} // made by the first call of Done
 	after []*func()     // to be called at the end; nil where it was stopped
 }
 

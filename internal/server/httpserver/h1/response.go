@@ -17,7 +17,7 @@ import (
 // handler returns before, so that the whole answer is one write.
 const holds = 64 << 10
 
-// framing is how the end of an answer is told.
+// framing is how the end of an answer is marked.
 type framing uint8
 
 const (
@@ -293,7 +293,7 @@ func (w *response) FlushError() error {
 	return w.push()
 }
 
-// Flush is FlushError for those who do not look.
+// Flush is FlushError without the error.
 func (w *response) Flush() { w.FlushError() }
 
 // SetReadDeadline has nothing to limit: the body is there.

@@ -9,15 +9,15 @@ import (
 	"gatehouse/internal/mcp/newline"
 )
 
-// screen keeps what speaks another protocol from being heard. A page in a
+// screen refuses connections that speak another protocol. A page in a
 // browser can have it send a request to any port of this machine; its body
-// would be read as messages after lines that are none. So a connection that
-// begins with something else is closed, whatever follows.
+// would be read as messages after lines that are not JSON. So a connection that
+// begins with anything else is closed.
 type screen struct {
 	newline.Taker
-	turnAway func()
-	known    bool // a message has come: it is one of ours
-	stranger bool
+	refuseForeign func()
+	known         bool // a message has come: it is one of ours
+	stranger      bool
 }
 
 // Take implements newline.Taker.
@@ -28,7 +28,7 @@ func (s *screen) Take(frame []byte) (work func()) {
 		return nil
 	case foreign(frame):
 		s.stranger = true
-		s.turnAway()
+		s.refuseForeign()
 		return nil
 	case frame[0] == '{' || frame[0] == '[':
 		s.known = true
@@ -50,14 +50,14 @@ func foreign(line []byte) bool {
 	return line[0] >= 'A' && line[0] <= 'Z' || line[0] == 0x16
 }
 
-const wrongDoor = "This port speaks JSON-RPC, one message to a line, and no HTTP.\n"
+const wrongProtocol = "This port speaks JSON-RPC, one message to a line, and no HTTP.\n"
 
-// turnAway tells a client that it is at the wrong door, in the words of the one
-// it was probably looking for, and closes the connection.
-func (d *door) turnAway(ctx context.Context, conn net.Conn) {
+// refuseForeign tells a client of another protocol, in HTTP because most are
+// HTTP clients, which protocol is served here, and closes the connection.
+func (d *server) refuseForeign(ctx context.Context, conn net.Conn) {
 	d.o.Log.WarnContext(ctx, "connection closed: it speaks another protocol, such as HTTP", "door", conn.LocalAddr().String(), "from", conn.RemoteAddr().String())
 	conn.SetWriteDeadline(time.Now().Add(refuseTime))
 	conn.Write([]byte("HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nConnection: close\r\nContent-Length: " +
-		strconv.Itoa(len(wrongDoor)) + "\r\n\r\n" + wrongDoor))
+		strconv.Itoa(len(wrongProtocol)) + "\r\n\r\n" + wrongProtocol))
 	conn.Close()
 }

@@ -9,9 +9,9 @@ import (
 	"gatehouse/internal/mcp/protocol"
 )
 
-// elderLimit is how many clients of the old transport are served at once;
+// legacyStreamLimit is how many clients of the old transport are served at once;
 // each of them costs a goroutine.
-const elderLimit = 1024
+const legacyStreamLimit = 1024
 
 // pipe is what this file uses of *protocol.Pipe.
 type pipe interface {
@@ -20,35 +20,35 @@ type pipe interface {
 	Done() <-chan struct{}
 }
 
-// elders are the clients of revision 2024-11-05, which use two endpoints: a
-// stream that carries everything they are told, and an address to post to.
-type elders struct {
+// legacyStreams are the clients of revision 2024-11-05, which use two endpoints: a
+// stream that carries every message to them, and an address to post to.
+type legacyStreams struct {
 	mu   sync.Mutex
-	open map[string]*elder
+	open map[string]*legacyStream
 }
 
-type elder struct {
+type legacyStream struct {
 	principal string
 	context   string // that was chosen; "" means the default
 	bound     string
 	pipe      pipe
 }
 
-func (e *elders) add(c *elder) (id string, ok bool) {
+func (e *legacyStreams) add(c *legacyStream) (id string, ok bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if len(e.open) >= elderLimit {
+	if len(e.open) >= legacyStreamLimit {
 		return "", false
 	}
 	if e.open == nil {
-		e.open = make(map[string]*elder)
+		e.open = make(map[string]*legacyStream)
 	}
 	id = rand.Text()
 	e.open[id] = c
 	return id, true
 }
 
-func (e *elders) remove(id string) {
+func (e *legacyStreams) remove(id string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	delete(e.open, id)
@@ -56,7 +56,7 @@ func (e *elders) remove(id string) {
 
 // get finds the stream of a caller. A message that names another context than
 // the stream was opened in, or comes with another binding, is none for it.
-func (e *elders) get(id string, who protocol.Who) *elder {
+func (e *legacyStreams) get(id string, who protocol.Who) *legacyStream {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	c := e.open[id]
@@ -66,8 +66,8 @@ func (e *elders) get(id string, who protocol.Who) *elder {
 	return c
 }
 
-// openElder is GET /sse: the stream, whose first event says where to post.
-func (d *Door) openElder(w nethttp.ResponseWriter, r *nethttp.Request) {
+// openLegacyStream is GET /sse: the stream, whose first event says where to post.
+func (d *Server) openLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) {
 	who, ok := d.identify(w, r)
 	if !ok {
 		return
@@ -87,26 +87,26 @@ func (d *Door) openElder(w nethttp.ResponseWriter, r *nethttp.Request) {
 	g.wire = d.newWire(w, framingOf(r), g.over, g.wakeUp)
 	g.wire.idle = true
 	g.wire.mu.Lock() // nothing is written before the address
-	c := &elder{principal: who.Principal, context: who.Context, bound: who.Bound}
+	c := &legacyStream{principal: who.Principal, context: who.Context, bound: who.Bound}
 	c.pipe = d.newPipe(who, func(msg []byte) error {
 		return g.wire.event([]byte("event: message\ndata: "), msg)
 	})
 	defer c.pipe.Close(errGone)
-	id, ok := d.elder.add(c)
+	id, ok := d.legacy.add(c)
 	if !ok {
 		g.wire.mu.Unlock()
 		fail(w, 503, protocol.CodeInternal, "too many clients of the old transport; use POST /mcp")
 		return
 	}
-	defer d.elder.remove(id)
+	defer d.legacy.remove(id)
 	g.ended = c.pipe.Done()
-	g.wire.begin([]byte("event: endpoint\ndata: /messages?session=" + id + "\n\n"))
+	g.wire.writeOpening([]byte("event: endpoint\ndata: /messages?session=" + id + "\n\n"))
 	g.wait(r)
 }
 
-// postElder is POST /messages: it takes a message, which is answered on the
+// postLegacyStream is POST /messages: it takes a message, which is answered on the
 // stream.
-func (d *Door) postElder(w nethttp.ResponseWriter, r *nethttp.Request) {
+func (d *Server) postLegacyStream(w nethttp.ResponseWriter, r *nethttp.Request) {
 	who, ok := d.identify(w, r)
 	if !ok {
 		return
@@ -115,7 +115,7 @@ func (d *Door) postElder(w nethttp.ResponseWriter, r *nethttp.Request) {
 		answerFault(w, f)
 		return
 	}
-	c := d.elder.get(r.URL.Query().Get("session"), who)
+	c := d.legacy.get(r.URL.Query().Get("session"), who)
 	if c == nil {
 		fail(w, 404, protocol.CodeInvalidRequest, "there is no such stream, or it has ended; open one with GET /sse")
 		return

@@ -11,10 +11,10 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// talk is what a forwarder knows of its client's conversation: what waits to
-// be sent, what waits for an answer, and what a new daemon must be told before
-// the conversation can go on there. Safe for concurrent use.
-type talk struct {
+// clientState is the state of a client's session in the forwarder: messages to send,
+// requests without an answer, and the messages that open the session again at a
+// new daemon. Safe for concurrent use.
+type clientState struct {
 	mu      sync.Mutex
 	changed sync.Cond
 
@@ -47,14 +47,14 @@ type sub struct {
 	Raw []byte
 }
 
-func newTalk() *talk {
-	t := &talk{open: map[string]*message{}, asks: map[string]string{}, swallow: map[string]bool{}, held: true}
+func newClientState() *clientState {
+	t := &clientState{open: map[string]*message{}, asks: map[string]string{}, swallow: map[string]bool{}, held: true}
 	t.changed.L = &t.mu
 	return t
 }
 
-// take takes a message of the client. It waits while too many wait.
-func (t *talk) take(line []byte) {
+// enqueue adds a message of the client to the queue. It waits while the queue is full.
+func (t *clientState) enqueue(line []byte) {
 	m := parse(line)
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -87,7 +87,7 @@ func (t *talk) take(line []byte) {
 
 // send sends the next message over the connection there is. The lock is not
 // held while it does.
-func (t *talk) send() error {
+func (t *clientState) send() error {
 	m, write := t.queue[0], t.write
 	t.queue = t.queue[1:]
 	t.sent++
@@ -111,7 +111,7 @@ func (t *talk) send() error {
 
 // cancel notes that the client waits no longer for an answer, and reports
 // whether the request had not been sent yet.
-func (t *talk) cancel(line []byte) (unsent bool) {
+func (t *clientState) cancel(line []byte) (unsent bool) {
 	_, _, params := parts(line)
 	if rawjson.Kind(params) != '{' {
 		return false
@@ -136,7 +136,7 @@ func (t *talk) cancel(line []byte) (unsent bool) {
 
 // reply makes a client's response one to the daemon that asked, and reports
 // whether that is there.
-func (t *talk) reply(m *message) bool {
+func (t *clientState) reply(m *message) bool {
 	if rawjson.Kind(m.raw) != '{' || rawjson.Check(m.raw, deepest) != nil {
 		return true // for the daemon to judge
 	}
@@ -153,15 +153,15 @@ func (t *talk) reply(m *message) bool {
 }
 
 // over notes that the client has said its last.
-func (t *talk) over() {
+func (t *clientState) over() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last = true
 	t.changed.Broadcast()
 }
 
-// end wakes all waiting goroutines.
-func (t *talk) end() {
+// close marks the client as gone and wakes all waiting goroutines.
+func (t *clientState) close() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.gone = true
@@ -169,7 +169,7 @@ func (t *talk) end() {
 }
 
 // first waits for the first message of the client, no longer than patience.
-func (t *talk) first(ctx context.Context, patience time.Duration) {
+func (t *clientState) first(ctx context.Context, patience time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	defer context.AfterFunc(ctx, t.wake)()
@@ -181,27 +181,27 @@ func (t *talk) first(ctx context.Context, patience time.Duration) {
 }
 
 // done reports whether the client has said its last and has every answer.
-func (t *talk) done() bool {
+func (t *clientState) done() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.last && !t.wants()
 }
 
 // waiting reports whether a daemon is needed.
-func (t *talk) waiting() bool {
+func (t *clientState) waiting() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.wants()
 }
 
 // wants: a subscription alone needs no daemon to be started, it waits for one.
-func (t *talk) wants() bool {
+func (t *clientState) wants() bool {
 	return slices.ContainsFunc(t.queue, func(m *message) bool { return m.method != listen || !m.again }) ||
 		slices.ContainsFunc(t.unanswered(), func(m *message) bool { return m.method != listen })
 }
 
 // unanswered are the messages that wait for an answer, in no order.
-func (t *talk) unanswered() (all []*message) {
+func (t *clientState) unanswered() (all []*message) {
 	for _, m := range t.open {
 		if !slices.Contains(all, m) {
 			all = append(all, m)
@@ -211,7 +211,7 @@ func (t *talk) unanswered() (all []*message) {
 }
 
 // flow has messages sent over a new connection.
-func (t *talk) flow(write func([]byte) (int, error)) {
+func (t *clientState) flow(write func([]byte) (int, error)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.held, t.write = false, write
@@ -219,15 +219,15 @@ func (t *talk) flow(write func([]byte) (int, error)) {
 }
 
 // hold has messages wait.
-func (t *talk) hold() {
+func (t *clientState) hold() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.held = true
 	t.changed.Broadcast()
 }
 
-// wake has who waits look again.
-func (t *talk) wake() {
+// wake wakes every goroutine that waits on cond.
+func (t *clientState) wake() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.changed.Broadcast()
@@ -236,7 +236,7 @@ func (t *talk) wake() {
 // pump sends what waits until ctx is done, sending fails, or the client has
 // said its last and all of it was sent: then it reports true. The caller calls
 // wake when ctx is done.
-func (t *talk) pump(ctx context.Context) (all bool) {
+func (t *clientState) pump(ctx context.Context) (all bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for {
@@ -258,7 +258,7 @@ func (t *talk) pump(ctx context.Context) (all bool) {
 
 // heard takes a message of the daemon and returns what the client is to see of
 // it; nil for nothing.
-func (t *talk) heard(line []byte) []byte {
+func (t *clientState) heard(line []byte) []byte {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch rawjson.Kind(line) {
@@ -275,13 +275,13 @@ func (t *talk) heard(line []byte) []byte {
 	return line
 }
 
-func (t *talk) one(line []byte) []byte {
+func (t *clientState) one(line []byte) []byte {
 	id, method, params := parts(line)
 	switch {
 	case method == "" && id != nil:
 		return t.answer(line, string(id))
 	case method != "" && id != nil:
-		return t.ask(line, id)
+		return t.trackServerRequest(line, id)
 	case method == "notifications/cancelled" && t.round > 0:
 		return t.withdraw(line, params)
 	case method == "notifications/subscriptions/acknowledged":
@@ -291,7 +291,7 @@ func (t *talk) one(line []byte) []byte {
 }
 
 // answer takes a response.
-func (t *talk) answer(line []byte, id string) []byte {
+func (t *clientState) answer(line []byte, id string) []byte {
 	if t.swallow[id] {
 		delete(t.swallow, id)
 		return nil
@@ -314,7 +314,7 @@ func (t *talk) answer(line []byte, id string) []byte {
 }
 
 // remember keeps what a new daemon must be told.
-func (t *talk) remember(m *message, result []byte) {
+func (t *clientState) remember(m *message, result []byte) {
 	switch m.method {
 	case "initialize":
 		t.hello, t.welcome = m.raw, bytes.Clone(result)
@@ -330,9 +330,9 @@ func (t *talk) remember(m *message, result []byte) {
 	}
 }
 
-// ask takes a request of the daemon. Daemons count theirs alike, so that those
+// trackServerRequest records a request of the daemon. Daemons count theirs alike, so that those
 // of later ones get ids of their own.
-func (t *talk) ask(line, id []byte) []byte {
+func (t *clientState) trackServerRequest(line, id []byte) []byte {
 	ours := string(id)
 	if t.round > 0 {
 		text, ok := rawjson.String(id)
@@ -347,7 +347,7 @@ func (t *talk) ask(line, id []byte) []byte {
 }
 
 // withdraw has a daemon take back a request under the id the client knows.
-func (t *talk) withdraw(line, params []byte) []byte {
+func (t *clientState) withdraw(line, params []byte) []byte {
 	if rawjson.Kind(params) != '{' {
 		return line
 	}
@@ -362,7 +362,7 @@ func (t *talk) withdraw(line, params []byte) []byte {
 }
 
 // acknowledged passes on the first acknowledgement of a subscription only.
-func (t *talk) acknowledged(line, params []byte) []byte {
+func (t *clientState) acknowledged(line, params []byte) []byte {
 	if rawjson.Kind(params) != '{' {
 		return line
 	}
@@ -378,11 +378,11 @@ func (t *talk) acknowledged(line, params []byte) []byte {
 	return line
 }
 
-// settle sorts what was sent over a connection that has ended: what was not
+// connectionEnded sorts what was sent over a connection that has ended: what was not
 // taken, or can be served twice, is sent again; the rest is answered. After a
 // crash, calls of tools that may change nothing wait for decide. It returns
 // what the client is to be told.
-func (t *talk) settle(end ending) (say [][]byte) {
+func (t *clientState) connectionEnded(end ending) (say [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.held = true
@@ -395,7 +395,7 @@ func (t *talk) settle(end ending) (say [][]byte) {
 	for _, m := range sent {
 		switch untaken := end.known && m.n > end.lines; {
 		case m.cancelled:
-			t.forget(m)
+			t.remove(m)
 		case untaken, len(m.calls) == 0:
 			m.n, m.again = 0, !untaken
 			again = append(again, m)
@@ -403,7 +403,7 @@ func (t *talk) settle(end ending) (say [][]byte) {
 			m.n, m.doubt = 0, true
 		default:
 			say = append(say, m.interrupted())
-			t.forget(m)
+			t.remove(m)
 		}
 	}
 	t.queue = append(again, t.queue...)
@@ -418,7 +418,7 @@ func (t *talk) settle(end ending) (say [][]byte) {
 }
 
 // doubtful returns the calls that wait for decide.
-func (t *talk) doubtful() (all []*message) {
+func (t *clientState) doubtful() (all []*message) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range t.unanswered() {
@@ -431,7 +431,7 @@ func (t *talk) doubtful() (all []*message) {
 
 // decide sends the doubtful calls again whose tools change nothing, and returns
 // what the client is to be told of the others.
-func (t *talk) decide(calls []*message, reads map[string]bool) (say [][]byte) {
+func (t *clientState) decide(calls []*message, reads map[string]bool) (say [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var again []*message
@@ -439,27 +439,27 @@ func (t *talk) decide(calls []*message, reads map[string]bool) (say [][]byte) {
 		m.doubt = false
 		switch {
 		case m.cancelled:
-			t.forget(m)
+			t.remove(m)
 		case reads[m.tool()]:
 			m.again = true
 			again = append(again, m)
 		default:
 			say = append(say, m.interrupted())
-			t.forget(m)
+			t.remove(m)
 		}
 	}
 	t.queue = append(again, t.queue...)
 	return say
 }
 
-func (t *talk) forget(m *message) {
+func (t *clientState) remove(m *message) {
 	for _, id := range m.ids {
 		delete(t.open, id)
 	}
 }
 
 // refuse answers everything that waits.
-func (t *talk) refuse(why string) (say [][]byte) {
+func (t *clientState) refuse(why string) (say [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, m := range t.unanswered() {
@@ -470,7 +470,7 @@ func (t *talk) refuse(why string) (say [][]byte) {
 		if line != nil && !m.cancelled {
 			say = append(say, line)
 		}
-		t.forget(m)
+		t.remove(m)
 	}
 	t.queue = nil
 	return say
@@ -479,7 +479,7 @@ func (t *talk) refuse(why string) (say [][]byte) {
 // session is what opens the client's session at a new daemon: the first line
 // alone, and then the others, whose answers are swallowed. id is that of the
 // first; nil when there is no session.
-func (t *talk) session() (id, first []byte, others [][]byte) {
+func (t *clientState) session() (id, first []byte, others [][]byte) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.hello == nil {
@@ -502,7 +502,7 @@ func (t *talk) session() (id, first []byte, others [][]byte) {
 	return id, t.hello, others
 }
 
-func (t *talk) queued(line []byte) bool {
+func (t *clientState) queued(line []byte) bool {
 	return slices.ContainsFunc(t.queue, func(m *message) bool { return &m.raw[0] == &line[0] })
 }
 
@@ -515,7 +515,7 @@ func raws(subs []sub) (all [][]byte) {
 
 // sameSession reports whether a new daemon's welcome lets the session go on,
 // and what the client is to be told of lists that may be others now.
-func (t *talk) sameSession(welcome []byte) (news [][]byte, same bool) {
+func (t *clientState) sameSession(welcome []byte) (news [][]byte, same bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	was, _ := rawjson.Get(t.welcome, "protocolVersion")
@@ -554,7 +554,7 @@ type kept struct {
 	Rest    []byte // of the input, no whole line
 }
 
-func (t *talk) keep(rest []byte) kept {
+func (t *clientState) snapshot(rest []byte) kept {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	k := kept{
@@ -575,8 +575,8 @@ func (t *talk) keep(rest []byte) kept {
 	return k
 }
 
-// goOn goes on with what another process has kept.
-func (t *talk) goOn(k kept) {
+// restore goes on with what another process has kept.
+func (t *clientState) restore(k kept) {
 	t.subs, t.round, t.last, t.begun = k.Subs, k.Round, k.Last, true
 	for into, text := range map[*[]byte]string{&t.hello: k.Hello, &t.welcome: k.Welcome, &t.ready: k.Ready, &t.level: k.Level} {
 		if text != "" {

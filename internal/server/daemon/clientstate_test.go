@@ -11,16 +11,16 @@ import (
 )
 
 // send takes lines of the client and has all of them sent.
-func send(t *testing.T, k *talk, lines ...string) {
+func send(t *testing.T, k *clientState, lines ...string) {
 	t.Helper()
 	for _, l := range lines {
-		k.take([]byte(l))
+		k.enqueue([]byte(l))
 	}
 	drain(k)
 }
 
 // drain is what is sent over a new connection.
-func drain(k *talk) (lines []string) {
+func drain(k *clientState) (lines []string) {
 	k.flow(func(b []byte) (int, error) {
 		lines = append(lines, strings.TrimSuffix(string(b), "\n"))
 		return len(b), nil
@@ -64,12 +64,12 @@ func TestOnlyWhatWasNotTakenIsSentAgain(t *testing.T) {
 		{"nothing was", ending{known: true, lines: 0}, []string{call("2"), list, call("3"), call(`"four"`)}, nil},
 		{"nobody knows", ending{}, []string{list}, []string{"2", "3", `"four"`}},
 	} {
-		k := newTalk()
+		k := newClientState()
 		send(t, k, call("2"), list, call("3"), call(`"four"`))
 		k.hold()
-		k.take([]byte(call("5"))) // came later, was never sent
+		k.enqueue([]byte(call("5"))) // came later, was never sent
 		var ids []string
-		for _, line := range k.settle(c.end) {
+		for _, line := range k.connectionEnded(c.end) {
 			id, _ := rawjson.Get(line, "id")
 			ids = append(ids, string(id))
 			if !strings.Contains(string(line), `"isError":true`) || !strings.Contains(string(line), "it may have run") {
@@ -87,7 +87,7 @@ func TestOnlyWhatWasNotTakenIsSentAgain(t *testing.T) {
 
 // What has its answer is over.
 func TestAnsweredRequestsAreNotSentAgain(t *testing.T) {
-	k := newTalk()
+	k := newClientState()
 	send(t, k, call("2"), call("3"))
 	answer := `{"jsonrpc":"2.0","id":2,"result":{}}`
 	if got := k.heard([]byte(answer)); string(got) != answer {
@@ -98,25 +98,25 @@ func TestAnsweredRequestsAreNotSentAgain(t *testing.T) {
 	}
 	k.heard([]byte(`{"jsonrpc":"2.0","id":3,"error":{"code":-1,"message":"no"}}`))
 	k.over()
-	if say := k.settle(ending{}); len(say) > 0 || !k.done() {
+	if say := k.connectionEnded(ending{}); len(say) > 0 || !k.done() {
 		t.Errorf("the client is told %s", say)
 	}
 }
 
 func TestCancelledRequestsAreOverWithTheDaemon(t *testing.T) {
-	k := newTalk()
+	k := newClientState()
 	send(t, k, call("2"))
 	k.hold()
-	k.take([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`))
+	k.enqueue([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":2}}`))
 	if got := drain(k); len(got) != 1 {
 		t.Errorf("the daemon is told %v", got)
 	}
-	if say := k.settle(ending{}); len(say) > 0 {
+	if say := k.connectionEnded(ending{}); len(say) > 0 {
 		t.Errorf("the client is told %s", say)
 	}
 	// One that was never sent needs to be cancelled nowhere.
-	k.take([]byte(call("3")))
-	k.take([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`))
+	k.enqueue([]byte(call("3")))
+	k.enqueue([]byte(`{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":3}}`))
 	if got := drain(k); len(got) > 0 {
 		t.Errorf("the next daemon is told %v", got)
 	}
@@ -125,7 +125,7 @@ func TestCancelledRequestsAreOverWithTheDaemon(t *testing.T) {
 // The session is opened at a new daemon with the lines the client opened it
 // with; it hears nothing of that but that lists may be others.
 func TestSessionIsOpenedAgainUnseen(t *testing.T) {
-	k := newTalk()
+	k := newClientState()
 	sub := func(id, uri string) string {
 		return `{"jsonrpc":"2.0","id":` + id + `,"method":"resources/subscribe","params":{"uri":"` + uri + `"}}`
 	}
@@ -137,7 +137,7 @@ func TestSessionIsOpenedAgainUnseen(t *testing.T) {
 		k.heard([]byte(`{"jsonrpc":"2.0","id":` + id + `,"result":{}}`))
 	}
 	k.heard([]byte(`{"jsonrpc":"2.0","id":8,"error":{"code":-32602,"message":"no such thing"}}`))
-	k.settle(ending{known: true, lines: 7})
+	k.connectionEnded(ending{known: true, lines: 7})
 	id, first, others := k.session()
 	if string(id) != "1" || string(first) != hello1 || !slices.Equal(texts(others), []string{ready1, level, lines[4]}) {
 		t.Errorf("the new daemon is told %s, %s", first, others)
@@ -160,13 +160,13 @@ func TestSessionIsOpenedAgainUnseen(t *testing.T) {
 // Daemons count their requests alike. An answer to one that is gone does not
 // become the answer to another.
 func TestRequestsOfTwoDaemonsAreNotMixed(t *testing.T) {
-	k := newTalk()
+	k := newClientState()
 	ask := `{"jsonrpc":"2.0","id":"gh-1","method":"roots/list"}`
 	reply := func(id string) string { return `{"jsonrpc":"2.0","id":` + id + `,"result":{"roots":[]}}` }
 	if got := k.heard([]byte(ask)); string(got) != ask {
 		t.Errorf("the client is asked %s", got)
 	}
-	told := texts(k.settle(ending{}))
+	told := texts(k.connectionEnded(ending{}))
 	if len(told) != 1 || !strings.Contains(told[0], `"requestId":"gh-1"`) || !strings.Contains(told[0], "notifications/cancelled") {
 		t.Errorf("the client is told %v", told)
 	}
@@ -178,9 +178,9 @@ func TestRequestsOfTwoDaemonsAreNotMixed(t *testing.T) {
 	if !strings.Contains(string(gone), `"requestId":"r1-gh-1"`) {
 		t.Errorf("the client is told %s", gone)
 	}
-	k.take([]byte(reply(`"gh-1"`)))    // for the first
-	k.take([]byte(reply(`"r1-gh-1"`))) // for the second
-	k.take([]byte(reply(`"r1-gh-1"`))) // twice
+	k.enqueue([]byte(reply(`"gh-1"`)))    // for the first
+	k.enqueue([]byte(reply(`"r1-gh-1"`))) // for the second
+	k.enqueue([]byte(reply(`"r1-gh-1"`))) // twice
 	if got := drain(k); !slices.Equal(got, []string{reply(`"gh-1"`)}) {
 		t.Errorf("the second daemon is told %v", got)
 	}
@@ -189,7 +189,7 @@ func TestRequestsOfTwoDaemonsAreNotMixed(t *testing.T) {
 // A subscription that stands alone ends with the daemon and goes on with the
 // next, and the client hears of neither.
 func TestListeningGoesOn(t *testing.T) {
-	k := newTalk()
+	k := newClientState()
 	listening := `{"jsonrpc":"2.0","id":"s","method":"subscriptions/listen","params":{"_meta":{"io.modelcontextprotocol/protocolVersion":"2026-07-28"}}}`
 	ack := `{"jsonrpc":"2.0","method":"notifications/subscriptions/acknowledged","params":{"_meta":{"io.modelcontextprotocol/subscriptionId":"s"}}}`
 	send(t, k, listening)
@@ -200,7 +200,7 @@ func TestListeningGoesOn(t *testing.T) {
 	if got := k.heard([]byte(`{"jsonrpc":"2.0","id":"s","result":{}}`)); got != nil {
 		t.Errorf("the client sees %s", got)
 	}
-	if say := k.settle(ending{known: true, lines: 1}); len(say) > 0 || k.waiting() {
+	if say := k.connectionEnded(ending{known: true, lines: 1}); len(say) > 0 || k.waiting() {
 		t.Errorf("the client is told %s, and a daemon is started: %v", say, k.waiting())
 	}
 	if got := drain(k); !slices.Equal(got, []string{listening}) {
@@ -215,9 +215,9 @@ func TestListeningGoesOn(t *testing.T) {
 }
 
 func TestBatchIsAnsweredWhole(t *testing.T) {
-	k := newTalk()
+	k := newClientState()
 	send(t, k, `[`+call("1")+`,{"jsonrpc":"2.0","id":2,"method":"ping"},{"jsonrpc":"2.0","method":"notifications/x"}]`)
-	say := k.settle(ending{})
+	say := k.connectionEnded(ending{})
 	var all []struct {
 		ID    int
 		Error struct{ Message string }
@@ -252,12 +252,12 @@ func TestContextIsAddedWhereItCounts(t *testing.T) {
 
 // What one process keeps, the next goes on with.
 func TestConversationGoesToAnotherProcess(t *testing.T) {
-	k := newTalk()
+	k := newClientState()
 	send(t, k, hello1, ready1, call("2"), `{"jsonrpc":"2.0","id":"<&>","method":"tools/list"}`)
 	k.heard([]byte(welcome1))
-	k.settle(ending{known: true, lines: 2})
-	k.take([]byte("no message <"))
-	state, err := json.Marshal(k.keep([]byte("half a l\xff")))
+	k.connectionEnded(ending{known: true, lines: 2})
+	k.enqueue([]byte("no message <"))
+	state, err := json.Marshal(k.snapshot([]byte("half a l\xff")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,8 +268,8 @@ func TestConversationGoesToAnotherProcess(t *testing.T) {
 	if string(there.Rest) != "half a l\xff" {
 		t.Errorf("the rest is %q", there.Rest)
 	}
-	n := newTalk()
-	n.goOn(there)
+	n := newClientState()
+	n.restore(there)
 	_, first, others := n.session()
 	_, first2, others2 := k.session()
 	if string(first) != string(first2) || !slices.Equal(texts(others), texts(others2)) || n.round != k.round {
@@ -289,10 +289,10 @@ func FuzzTalk(f *testing.F) {
 	f.Add([]byte(hello1+"\n"+ready1+"\n"+call("2")), []byte(welcome1), uint64(2), true)
 	f.Add([]byte("["+call("1")+"]\n{\n"), []byte("[{\"id\":1,\"result\":{}}]"), uint64(0), false)
 	f.Fuzz(func(t *testing.T, client, daemon []byte, taken uint64, known bool) {
-		k := newTalk()
+		k := newClientState()
 		for line := range strings.SplitSeq(string(client), "\n") {
 			if line != "" && len(k.queue) < mostWaiting {
-				k.take([]byte(line))
+				k.enqueue([]byte(line))
 			}
 		}
 		drain(k)
@@ -302,7 +302,7 @@ func FuzzTalk(f *testing.F) {
 			}
 		}
 		owed := len(k.open)
-		for _, line := range k.settle(ending{known: known, lines: taken}) {
+		for _, line := range k.connectionEnded(ending{known: known, lines: taken}) {
 			if err := rawjson.Check(line, deepest); err != nil {
 				t.Fatalf("the client is told %s: %v", line, err)
 			}
@@ -310,7 +310,7 @@ func FuzzTalk(f *testing.F) {
 		if len(k.open) > owed {
 			t.Fatalf("%d answers were owed, %d now", owed, len(k.open))
 		}
-		state, err := json.Marshal(k.keep(nil))
+		state, err := json.Marshal(k.snapshot(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -318,7 +318,7 @@ func FuzzTalk(f *testing.F) {
 		if err := json.Unmarshal(state, &there); err != nil {
 			t.Fatal(err)
 		}
-		newTalk().goOn(there)
+		newClientState().restore(there)
 		for _, line := range k.refuse("no") {
 			if err := rawjson.Check(line, deepest); err != nil {
 				t.Fatalf("the client is told %s: %v", line, err)
