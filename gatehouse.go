@@ -1,14 +1,14 @@
-// Package gatehouse embeds the house in a Go program: a host with its tools
-// and doors, built by New and stopped by Shutdown.
+// Package gatehouse embeds a Gatehouse host in a Go program: the host with its
+// tools and servers is built by New and stopped by Shutdown.
 //
 //	s, err := gatehouse.New(gatehouse.WithWorkspaceRoot("/srv/data"))
 //	if err != nil { ... }
 //	defer s.Shutdown(ctx)
 //	http.Handle("/mcp", s.Handler())
 //
-// Any number of doors may be open at once, and several hosts may live in one
-// program. A host keeps its jobs and keys in memory unless WithState names a
-// folder. Tools are written against the packages tool and module.
+// A host may serve over several transports at once, and a program may have several
+// hosts. A host keeps its jobs and keys in memory unless WithState names a folder.
+// Tools are written with the packages tool and module.
 package gatehouse
 
 import (
@@ -39,9 +39,9 @@ type settings struct {
 	errs []error
 }
 
-// WithWorkspaceRoot adds a folder the tools may touch; the first one is where
-// relative paths start. "" lifts every restriction, which is logged as a
-// warning. Without this option it is the current folder.
+// WithWorkspaceRoot adds a folder that the tools may use. Relative paths start in
+// the first one. "" removes every restriction, which is logged as a warning.
+// Without this option the tools may use the current folder.
 func WithWorkspaceRoot(dir string) Option {
 	return func(s *settings) {
 		if dir == "" {
@@ -52,14 +52,14 @@ func WithWorkspaceRoot(dir string) Option {
 	}
 }
 
-// WithModules chooses among the modules that Gatehouse brings: file, dir and
-// lang. Without names it brings none; without this option, all.
+// WithModules selects modules of Gatehouse by name. Without names the host has none
+// of them; without this option it has the default ones: file, dir and lang.
 func WithModules(names ...string) Option {
 	return func(s *settings) { s.cfg.View.Modules, s.app.Bare = names, len(names) == 0 }
 }
 
-// WithModule adds a module of your own. Its name stands before the names of
-// nothing: give tools their whole name.
+// WithModule adds a module of the program. The name of the module is not put before
+// the names of its tools: give tools their full name.
 func WithModule(name string, make module.New) Option {
 	return func(s *settings) { s.app.Extra = append(s.app.Extra, app.Guest{Name: name, New: make}) }
 }
@@ -82,8 +82,8 @@ func WithModuleConfig(name string, value any) Option {
 	}
 }
 
-// WithTools offers only the tools that match: names, or patterns such as
-// file_*; "!" in front leaves out.
+// WithTools offers only the tools that match: names, or patterns such as file_*. A
+// pattern that begins with "!" excludes tools.
 func WithTools(patterns ...string) Option {
 	return func(s *settings) { s.cfg.View.Tools = append(s.cfg.View.Tools, patterns...) }
 }
@@ -91,14 +91,14 @@ func WithTools(patterns ...string) Option {
 // WithReadOnly leaves out every tool that does not promise to change nothing.
 func WithReadOnly() Option { return func(s *settings) { s.cfg.View.ReadOnly = true } }
 
-// WithContext names the view that callers get who name none.
+// WithContext sets the context of callers that name none.
 func WithContext(name string) Option { return func(s *settings) { s.cfg.View.Context = name } }
 
-// WithLogger says where the host logs, for instance at which address a door
-// listens. Without it, it is silent.
+// WithLogger sets the logger of the host, which among other things gets the address
+// of each listener. Without this option the host logs nothing.
 func WithLogger(l *slog.Logger) Option { return func(s *settings) { s.app.Log = l } }
 
-// WithInfo says how the host introduces itself to clients.
+// WithInfo sets the name and version that the host gives to clients.
 func WithInfo(name, version string) Option {
 	return func(s *settings) { s.app.Info.Name, s.app.Info.Version = name, version }
 }
@@ -106,24 +106,24 @@ func WithInfo(name, version string) Option {
 // WithoutSessions serves HTTP without sessions.
 func WithoutSessions() Option { return func(s *settings) { s.cfg.Sessions.Off = true } }
 
-// WithOrigins lets web pages of these origins call: scheme://host[:port], or
-// "*" for every one, then without credentials. Loopback pages may always.
+// WithOrigins allows calls from web pages of these origins: scheme://host[:port],
+// or "*" for all, which then call without credentials. Pages on loopback are always
+// allowed.
 func WithOrigins(origins ...string) Option {
 	return func(s *settings) { s.cfg.Doors.HTTP.Origins = append(s.cfg.Doors.HTTP.Origins, origins...) }
 }
 
-// WithHosts lets requests in whose Host header has one of these names,
-// besides those of loopback. "*" means every name: for a Handler that stands
-// behind a proxy which has checked it.
+// WithHosts accepts requests whose Host header has one of these names, besides those
+// of loopback. "*" accepts every name, for a Handler behind a proxy that checks it.
 func WithHosts(names ...string) Option {
 	return func(s *settings) { s.app.Hosts = append(s.app.Hosts, names...) }
 }
 
-// WithAuthToken asks everybody at the doors for this token, of at least 16
-// characters: as Authorization: Bearer over HTTP, in a message's _meta on lines.
-// The client on standard input and output is whoever started the program.
-// Without this option HTTP serves everybody, Unix sockets serve this user, and
-// ServeTCP refuses to open.
+// WithAuthToken requires this token, of at least 16 characters, from every caller:
+// as Authorization: Bearer over HTTP, and in the _meta of a message over TCP and Unix
+// sockets. The client on standard input and output needs none, because it is the
+// program that started this one. Without this option HTTP requires no credentials,
+// Unix sockets serve the user of the program, and ServeTCP returns ErrNoToken.
 func WithAuthToken(token string) Option {
 	return func(s *settings) {
 		s.cfg.Auth.Token, s.cfg.Auth.Required, s.cfg.Auth.Insecure = secret.New(token), true, false
@@ -131,23 +131,23 @@ func WithAuthToken(token string) Option {
 	}
 }
 
-// WithInsecure asks nobody for anything, over TCP neither: every program of
-// every user of this machine may call, and beyond loopback everybody on the
-// network. Of this and WithAuthToken the last one counts.
+// WithInsecure requires no credentials, over TCP neither: every program of every
+// user of this machine may call, and beyond loopback every machine on the network. If
+// WithAuthToken is given too, the later option wins.
 func WithInsecure() Option {
 	return func(s *settings) {
 		s.cfg.Auth.Token, s.cfg.Auth.Required, s.cfg.Auth.Insecure = secret.Text{}, false, true
 	}
 }
 
-// WithDeadline is how long a tool may work that says nothing itself. Without
-// it, 60 s.
+// WithDeadline sets the time limit of a call whose tool does not set one. Without
+// this option it is 60 s.
 func WithDeadline(d time.Duration) Option {
 	return func(s *settings) { s.cfg.Limits.Deadline = d }
 }
 
-// WithState keeps jobs, keys and the ledger of what is done in a folder, so that
-// they outlive the host.
+// WithState keeps jobs, keys and the ledger of calls in a folder, so that they
+// outlive the host.
 func WithState(dir string) Option {
 	return func(s *settings) {
 		abs, err := filepath.Abs(dir)
@@ -168,31 +168,34 @@ type Server struct {
 	// lives as long as the Server.
 	closing context.Context
 	close   context.CancelFunc
-	doors   sync.WaitGroup
+	serving sync.WaitGroup
 
-	begin sync.Once
-	stop  context.CancelFunc // of everything behind the doors
-	ended chan struct{}
-	err   error // set before ended is closed
+	started sync.Once
+	stop    context.CancelFunc // stops the host, after the listeners have closed
+	ended   chan struct{}
+	err     error // set before ended is closed
 }
 
-// handler is the HTTP door without a listener.
+// handler is the HTTP server without a listener.
 type handler interface {
 	http.Handler
 	Close()
 }
 
-// ErrClosed is what a door says that is opened after Shutdown.
+// ErrClosed is returned by the methods that serve if Shutdown was called before.
 var ErrClosed = errors.New("gatehouse: the server is shut down")
 
-// ErrNoToken is what ServeTCP says of a host that could let nobody in.
-var ErrNoToken = errors.New("gatehouse: callers over TCP bring a token, and this host has none: build it WithAuthToken, or WithInsecure to serve everybody")
+// ErrNoToken is returned by ServeTCP if the host has no token that callers could
+// bring.
+var ErrNoToken = errors.New("gatehouse: callers over TCP need a token, and this host has none: " +
+	"build it WithAuthToken, or WithInsecure to require no credentials")
 
-// New builds a host: its folders are open when it returns, and nothing runs
-// before the first door is opened. A host that was built must be shut down.
+// New builds a host. Its folders are open when New returns, and nothing runs before
+// the first call of Handler or of a Serve method. The caller must call Shutdown, also
+// if it never serves.
 func New(opts ...Option) (*Server, error) {
 	s := settings{cfg: config.Default(), app: app.Options{Private: true}}
-	s.app.Embedded = true // who may reach a Handler is the program's to decide
+	s.app.Embedded = true // the program decides who can reach its Handler
 	for _, o := range opts {
 		o(&s)
 	}
@@ -203,7 +206,8 @@ func New(opts ...Option) (*Server, error) {
 		s.app.Log = slog.New(slog.DiscardHandler)
 	}
 	if s.cfg.Roots.Unrestricted {
-		s.app.Log.Warn("unrestricted: the tools can touch every file this user can; name folders with WithWorkspaceRoot instead")
+		s.app.Log.Warn("unrestricted: the tools can touch every file this user can; " +
+			"name folders with WithWorkspaceRoot instead")
 	}
 	host, err := app.New(context.Background(), s.cfg, s.app)
 	if err != nil {
@@ -211,17 +215,17 @@ func New(opts ...Option) (*Server, error) {
 	}
 	srv := &Server{app: host, log: s.app.Log, ended: make(chan struct{})}
 	srv.closing, srv.close = context.WithCancel(context.Background())
-	door, err := host.HTTPDoor()
+	handler, err := host.HTTPDoor()
 	if err != nil {
 		return nil, errors.Join(err, srv.Shutdown(context.Background()))
 	}
-	srv.handler = door
+	srv.handler = handler
 	return srv, nil
 }
 
-// start lets the host run, once.
+// start runs the host, once.
 func (s *Server) start() {
-	s.begin.Do(func() {
+	s.started.Do(func() {
 		ctx, stop := context.WithCancel(context.Background())
 		s.stop = stop
 		go func() {
@@ -231,36 +235,38 @@ func (s *Server) start() {
 	})
 }
 
-// Handler serves HTTP: MCP at /mcp, with /health and a page beside it. It can
-// be used until Shutdown. Whoever listens must set no write timeout: streams
-// stay open.
+// Handler returns the HTTP handler: MCP at /mcp, /health, and a start page. It can be
+// used until Shutdown. Its server must have no write timeout, because streams stay
+// open.
 //
-// It serves everybody who reaches it: put the program's own authentication in
-// front of it before other machines do.
+// Without WithAuthToken it serves every request that reaches it: put the program's
+// own authentication in front of it before other machines can reach it.
 func (s *Server) Handler() http.Handler {
 	s.start()
 	return s.handler
 }
 
-// Serve serves HTTP on ln until ctx is done, and closes it: what Handler
-// serves, with limits of time, in the way that gatehouse serve does, which
-// costs less for each call than a server of net/http.
+// Serve serves on ln what Handler serves, until ctx is done, and closes ln. It has
+// time limits, and uses the HTTP server of gatehouse serve, which costs less for each
+// call than that of net/http.
 func (s *Server) Serve(ctx context.Context, ln net.Listener) error {
 	err := s.serve(ctx, func(context.Context) (app.Door, error) { return s.app.OpenListener(ln) })
-	ln.Close() // also when it was never served
+	ln.Close() // also if it was never served
 	return err
 }
 
-// ServeStdio serves standard input and output until the input ends or ctx is
-// done. Nothing else may write to standard output meanwhile.
+// ServeStdio serves standard input and output until the input ends or ctx is done.
+// The program must not write to standard output meanwhile.
 func (s *Server) ServeStdio(ctx context.Context) error {
-	return s.serve(ctx, func(context.Context) (app.Door, error) { return s.app.OpenStdio(os.Stdin, os.Stdout) })
+	return s.serve(ctx, func(context.Context) (app.Door, error) {
+		return s.app.OpenStdio(os.Stdin, os.Stdout)
+	})
 }
 
-// ServeTCP listens on host:port and serves lines until ctx is done. An empty
-// host means loopback. Callers bring the token of WithAuthToken, on loopback
-// too; the error is ErrNoToken where there is none, unless the host was built
-// with WithInsecure.
+// ServeTCP listens on host:port and serves newline-framed messages until ctx is done.
+// An empty host means loopback. Callers need the token of WithAuthToken, on loopback
+// too. Without one ServeTCP returns ErrNoToken, unless the host was built with
+// WithInsecure.
 func (s *Server) ServeTCP(ctx context.Context, addr string) error {
 	addr, err := config.ParseTCP(addr)
 	if err != nil {
@@ -274,42 +280,42 @@ func (s *Server) ServeTCP(ctx context.Context, addr string) error {
 	})
 }
 
-// ServeUnix listens on a Unix socket and serves lines until ctx is done. The
-// socket is for this user only and is removed at the end.
+// ServeUnix listens on a Unix socket and serves newline-framed messages until ctx is
+// done. Only this user can connect. The socket is removed at the end.
 func (s *Server) ServeUnix(ctx context.Context, path string) error {
 	return s.serve(ctx, func(ctx context.Context) (app.Door, error) { return s.app.OpenUnix(ctx, path) })
 }
 
-// serve opens a door and serves it until ctx is done or the host shuts down.
+// serve opens a listener and serves it until ctx is done or the host shuts down.
 func (s *Server) serve(ctx context.Context, open func(context.Context) (app.Door, error)) error {
 	if s.closing.Err() != nil {
 		return ErrClosed
 	}
-	s.doors.Add(1)
-	defer s.doors.Done()
+	s.serving.Add(1)
+	defer s.serving.Done()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(s.closing, cancel)
 	defer stop()
-	door, err := open(ctx)
+	listener, err := open(ctx)
 	if err != nil {
 		return err
 	}
-	s.log.Info("listening", "door", door.Kind, "address", door.Address)
+	s.log.Info("listening", "door", listener.Kind, "address", listener.Address)
 	s.start()
-	return door.Serve(ctx)
+	return listener.Serve(ctx)
 }
 
-// Shutdown closes the doors, lets what is in flight finish, and stops the
-// host. It waits for that until ctx is done. Safe to call twice.
+// Shutdown closes the listeners, waits for active calls, and stops the host. It waits
+// until ctx is done, then returns ctx's cause. It may be called more than once.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.start() // what was never used has to be closed as well
+	s.start() // Run also closes a host that never served
 	s.close()
 	if s.handler != nil {
 		s.handler.Close()
 	}
 	closed := make(chan struct{})
-	go func() { s.doors.Wait(); close(closed) }()
+	go func() { s.serving.Wait(); close(closed) }()
 	select {
 	case <-closed:
 	case <-ctx.Done():

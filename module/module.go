@@ -1,9 +1,9 @@
-// Package module is the contract of a plug-in: a module offers tools,
-// resources and prompts, and says when its offer has changed.
+// Package module is the contract of a plug-in: a module offers tools, resources and
+// prompts, and reports when its offer has changed.
 //
-// A module never meets another module: it calls other tools through
-// Deps.Call, with the view, gate and limits of the call it is serving. The
-// suite in moduletest holds a module to what is said here.
+// A module never imports another module: it calls other tools through Deps.Call,
+// with the view, gate and limits of the call that it serves. The test suite in
+// moduletest checks this contract.
 package module
 
 import (
@@ -17,10 +17,10 @@ import (
 
 // A Module owns what its tools share: a browser, a pool, an index.
 type Module interface {
-	// Offer says what there is for an audience. It is cheap, may be called
-	// concurrently and often, and returns an immutable value: after a change
-	// the module makes a new one and calls Deps.Changed. While something
-	// upstream is away it returns the last good one.
+	// Offer returns what the module offers an audience. It is cheap, may be called
+	// often and concurrently, and returns an immutable value: after a change the
+	// module makes a new one and calls Deps.Changed. While a server that it relays
+	// is unavailable, it returns the last good offer.
 	Offer(ctx context.Context, to Audience) (*Offer, error)
 	// Close is called once, after the last call of this generation has
 	// returned. Two generations of a module may be alive at the same time.
@@ -55,7 +55,7 @@ type Heir func(owner string, made time.Time) string
 // the function that returns the New.
 type New func(ctx context.Context, d Deps) (Module, error)
 
-// Audience is for whom an offer is made. The zero value means everyone.
+// Audience names the callers that an offer is for. The zero value means all.
 type Audience struct{ Principal, Context string }
 
 // Offer is what a module offers one audience.
@@ -85,12 +85,16 @@ type Resource struct {
 
 	Read     tool.Handler // Call.Name is the URI that is read
 	Complete tool.Handler // of a template's variables; nil for none
-	Watch    Watch        // nil when it never tells of changes
-	MayWatch tool.Handler // runs as a call before a watch is opened, and refuses it; nil for what may be watched if it may be read
-	Each     bool         // each subscriber has a watch of its own, since they are not told the same
+	Watch    Watch        // nil if changes are not reported
+	// MayWatch runs as a call before a watch is opened, and may refuse it. nil means
+	// that a caller who may read the resource may watch it.
+	MayWatch tool.Handler
+	// Each gives each subscriber its own watch, because subscribers get different
+	// updates.
+	Each bool
 }
 
-// Prompt is a text a person can ask for by name.
+// Prompt is a text that a user can request by name.
 type Prompt struct {
 	Name        string
 	Title       string
@@ -109,18 +113,18 @@ type PromptArg struct {
 	Required                 bool
 }
 
-// Completing is the Call.Args of a completion: the argument being typed, what
-// is there of it, and the other arguments that are already known.
+// Completing is the Call.Args of a completion: the name of the argument, its value so
+// far, and the other arguments that are already known.
 type Completing struct {
 	Argument string            `json:"argument"`
 	Value    string            `json:"value"`
 	Known    map[string]string `json:"known,omitempty"`
 }
 
-// Watch tells of changes of a resource until stop is called. changed never
-// blocks and may be called from any goroutine; meta, which may be nil, is an
-// object whose members travel in the update's _meta. Unless the resource says
-// Each, a watch is opened once for all the subscribers of one view.
+// Watch calls changed for each change of a resource until stop is called. changed
+// never blocks and may be called from any goroutine; meta, which may be nil, is an
+// object whose members are sent in the _meta of the update. Unless Each is set, one
+// watch serves all subscribers of one view.
 type Watch func(c tool.Caller, uri string, changed func(meta json.RawMessage)) (stop func(), err error)
 
 // Deps is what the host gives a module.
@@ -133,19 +137,20 @@ type Deps struct {
 	// is. Modules of the binary do not use it: what they depend on is an
 	// argument of the function that returns their New.
 	Config func(into any) error
-	// Changed says that the offer for an audience is stale. It never blocks;
+	// Changed reports that the offer for an audience is stale. It never blocks, and
 	// bursts are coalesced.
 	Changed func(Audience)
-	// NewID makes an unguessable handle that names this node.
+	// NewID returns an unguessable handle that names this node.
 	NewID func(kind string) string
 	// Call runs another tool of the parent's view, through the same gate,
 	// limits and ledger, one level deeper.
 	Call func(ctx context.Context, parent *tool.Call, name string, args json.RawMessage) (tool.Result, error)
-	// Job runs something that outlives the parent's request and session.
+	// Job starts a run that outlives the parent's request and session.
 	Job func(parent *tool.Call, title string, run tool.Handler) (id string, err error)
-	// Publish tells a fact, in the past tense; nobody waits for it.
+	// Publish publishes an event, named in the past tense. It does not wait for the
+	// subscribers.
 	Publish func(subject string, fact any)
-	// OneCall says that the host ends with the first call: what a module keeps
-	// for later calls is lost.
+	// OneCall reports that the host ends with the first call, so that a module need
+	// not keep anything for later ones.
 	OneCall bool
 }
