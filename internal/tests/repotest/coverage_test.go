@@ -19,7 +19,7 @@ type entry struct {
 }
 
 // parts are what a later line may be waiting for.
-var parts = []string{"files", "gate", "live house", "host tools", "sandboxes", "packages", "workshops"}
+var parts = []string{"files", "gate", "live state", "host tools", "sandboxes", "packages", "services"}
 
 // inventory is how much each design has of what can be counted.
 var inventory = map[string]map[string]int{
