@@ -96,12 +96,34 @@ func (p *projection) lineEnds() (old, new lineEnds) {
 			new.learn(a.trail, p.s.lines[p.s.of[o]].trail)
 		}
 	}
-	if len(new.counts) == 0 { // No line stays, so assume that new was written as old was.
-		new = old
-	}
 	old.decide()
 	new.decide()
+	if len(new.counts) == 0 { // No line stays, so the lines of new have to show it among themselves.
+		new = lineEnds{mixed: old.mixed}
+		if old.surplus != "" {
+			new.surplus = commonTrail(p.w.new)
+		}
+	}
 	return old, new
+}
+
+// commonTrail returns the blanks that all lines end with which are not blank. A
+// last line without a line ending does not count.
+func commonTrail(lines []line) string {
+	shared, found := "", false
+	for _, l := range lines {
+		if l.blank() || l.eol == "" {
+			continue
+		}
+		if !found {
+			shared, found = l.trail, true
+		}
+		for !strings.HasSuffix(l.trail, shared) {
+			_, n := utf8.DecodeRuneInString(shared)
+			shared = shared[n:]
+		}
+	}
+	return shared
 }
 
 // learn compares one part of a line of old with the file. It records typographic

@@ -433,6 +433,7 @@ func seedsOf(t *testing.T, n int) int {
 // These seeds once gave wrong edits: a changed line kept or lost blanks at its
 // end, and blank lines were doubled beside lines too unlike to be paired.
 func TestMatrixOfSeedsThatFailed(t *testing.T) {
+	matrixOf(t, 149, 40, braces)
 	for _, seed := range []uint64{89, 103, 325, 377, 347, 365, 465, 521, 587, 741, 751} {
 		matrixOf(t, seed, 40, spaced4, spaced2, prose)
 	}
@@ -496,6 +497,9 @@ func TestEndsOfChangedLines(t *testing.T) {
 			"a \nb\t\nc\n\td\n", "a \nb\t\nc\n    d\n", "a\nb\t\nc\n    d\n", "a\nb\t\nc\n\td\n"},
 		"no two lines agree on the surplus": {
 			"a\nb\nc\nd\n", "a \nb  \nc   \nd\t\n", "a \nX  \nc   \nd\t\n", "a\nX\nc\nd\n"},
+		"no line stays, and new has a surplus of its own": {
+			"a\nb \n", "a   \nb    \n", "xyz \nuvw  \n", "xyz\nuvw \n",
+		},
 		"no line stays": {
 			"a\nb\n", "a \nb \n", "x \ny \n", "x\ny\n"},
 		"of two lines alike but for blanks at the end the first goes": {
