@@ -19,7 +19,7 @@ func TestTheDriversAreThoseOfTheSettings(t *testing.T) {
 		}
 		d, err := r.Open()
 		if r.Name == process.Name {
-			if !errors.Is(err, process.ErrNotAsked) {
+			if !errors.Is(err, process.ErrUnsafeNotSet) {
 				t.Errorf("without being asked for: %v", err)
 			}
 			continue

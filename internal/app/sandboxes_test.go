@@ -71,7 +71,7 @@ func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
 		{`{"template":"tiny"}`, "ID=tiny"},
 		{`{"template":"gone"}`, "nowhere"},
 		{fmt.Sprintf(`{"image":%q}`, "dir:"+root), "templates alone"},
-		{`{"image":"other.example.com/x:1"}`, "images are not pulled from there"},
+		{`{"image":"other.example.com/x:1"}`, "the registry is not allowed"},
 	} {
 		made := ann.call("lab", "sandbox_create", c.args)
 		if _, id, ok := strings.Cut(made, `"sandbox_id":"`); ok {
@@ -98,8 +98,8 @@ func TestSandboxesRunTheImageOfTheirTemplate(t *testing.T) {
 		got := ann.toolResult("lab", c.tool, fmt.Sprintf(c.args, box.ID))
 		text := got.Content[0].Text
 		for _, w := range []string{
-			"not_found: ", "there is no program " + c.program + " in the sandbox",
-			"has the programs of the image of the template tiny alone, and " + c.program + " is not among them", "such as " + c.such,
+			"not_found: ", "program " + c.program + " does not exist in the sandbox",
+			"has only the programs of the image of the template tiny, and " + c.program + " is not among them", "such as " + c.such,
 		} {
 			if !got.IsError || !strings.Contains(text, w) {
 				t.Errorf("%s %s: %q, want %q", c.tool, c.args, text, w)

@@ -28,7 +28,7 @@ func (a *App) sandboxImages(c *sandbox.Config) {
 		}
 	}
 	store, err := image.New(image.Options{
-		Folder: filepath.Join(a.cfg.Folders.Cache, "images"), Registries: s.Registries, Logins: a.registryLogins(), Together: s.ImageBytes, Log: a.log,
+		Folder: filepath.Join(a.cfg.Folders.Cache, "images"), Registries: s.Registries, Logins: a.registryLogins(), TotalBytes: s.ImageBytes, Log: a.log,
 	})
 	if err != nil {
 		a.log.Warn("there are no images for sandboxes", "err", err)

@@ -54,7 +54,7 @@ func works(found []sandbox.Finding) bool {
 }
 
 func least(s config.Sandboxes) sandbox.Tier {
-	for t := sandbox.NoWall; t <= sandbox.Machine; t++ {
+	for t := sandbox.NoIsolation; t <= sandbox.Machine; t++ {
 		if t.String() == s.Isolation {
 			return t
 		}

@@ -5,15 +5,15 @@ import (
 	"io"
 )
 
-// Archive is what a Sandbox offers whose folders can be taken out and put in as
-// a whole. Like Files it is done inside with the rights of the code, so nothing
-// leads out: a name in an archive that is absolute or has "..", and a file that
-// is neither a regular one nor a folder nor a symbolic link, is an error.
+// Archive is implemented by a Sandbox whose folders can be packed and unpacked as a whole. As with Files, the
+// work is done inside the sandbox with the permissions of the code, so no link leads out of it. A name in an
+// archive that is absolute or contains "..", and an entry that is neither a regular file nor a folder nor a
+// symbolic link, is an error.
 type Archive interface {
-	// Pack writes a tar of what is below a folder to w, names relative to it.
-	// Sockets, pipes and devices are left out.
+	// Pack writes the contents of a folder to w as a tar, with names relative to the folder. Sockets, pipes
+	// and devices are left out.
 	Pack(ctx context.Context, folder string, w io.Writer) error
-	// Unpack makes what a tar holds below a folder, which it makes if need
-	// be. What is there is replaced. On an error what was made stays.
+	// Unpack creates the entries of a tar below a folder, which it creates if it does not exist. Existing
+	// files are replaced. After an error the entries made so far stay.
 	Unpack(ctx context.Context, folder string, r io.Reader) error
 }

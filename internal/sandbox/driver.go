@@ -1,21 +1,20 @@
 package sandbox
 
-// Tier is how much stands between the code and the host. A higher one is
-// stronger.
+// Tier says how strongly the code is isolated from the host. A higher tier is stronger.
 type Tier int
 
 const (
-	Unknown    Tier = iota
-	NoWall          // a process of the host
-	Filtered        // system calls and paths are filtered, the rest is the host's
-	Namespaces      // own users, files, processes and network on the host's kernel
-	UserKernel      // a kernel in user space between the code and the host's
-	Machine         // a virtual machine
+	Unknown     Tier = iota
+	NoIsolation      // a process of the host, not isolated
+	Filtered         // system calls and paths are filtered; everything else is the host's
+	Namespaces       // own users, files, processes and network on the host's kernel
+	UserKernel       // a kernel in user space between the code and the host's
+	Machine          // a virtual machine
 )
 
 func (t Tier) String() string {
 	switch t {
-	case NoWall:
+	case NoIsolation:
 		return "process"
 	case Filtered:
 		return "filtered"
@@ -29,34 +28,34 @@ func (t Tier) String() string {
 	return "unknown"
 }
 
-// Capabilities are what a driver holds on this machine.
+// Capabilities describe what a driver enforces on this machine.
 type Capabilities struct {
 	Tier      Tier
-	Memory    Held // how Limits.MemoryMiB is held
-	Processes Held // how Limits.Processes is held
-	CPU       Held // how Limits.VCPUs is held
-	OwnUsers  bool // each sandbox has users nobody else on the host has, and the agent is another one than the code
-	Seccomp   bool // system calls are filtered
-	Landlock  int  // version of the kernel's Landlock; 0 when it has none
-	Terminals bool // Command.Terminal works
+	Memory    Enforcement // how Limits.MemoryMiB is enforced
+	Processes Enforcement // how Limits.Processes is enforced
+	CPU       Enforcement // how Limits.VCPUs is enforced
+	OwnUsers  bool        // each sandbox has user ids of its own on the host, and the agent's differs from the code's
+	Seccomp   bool        // system calls are filtered
+	Landlock  int         // version of the kernel's Landlock; 0 if it has none
+	Terminals bool        // Command.Terminal works
 }
 
-// Held is how a limit is held.
-type Held string
+// Enforcement says how a limit is enforced.
+type Enforcement string
 
 const (
-	NotHeld   Held = "not held"
-	PerCall   Held = "per process" // each process by itself
-	ByCgroup1 Held = "cgroup v1"   // all of the sandbox together
-	ByCgroup2 Held = "cgroup v2"   // all of the sandbox together
-	ByUser    Held = "per user"    // all of the sandbox together, by what its user may have
+	NotEnforced Enforcement = "not held"
+	PerProcess  Enforcement = "per process" // for each process separately
+	ByCgroup1   Enforcement = "cgroup v1"   // for all processes of the sandbox together
+	ByCgroup2   Enforcement = "cgroup v2"   // for all processes of the sandbox together
+	PerUser     Enforcement = "per user"    // for all processes of the sandbox together, by the limits of its user
 )
 
-// Finding is one thing a driver needs, tried.
+// Finding is the result of trying one thing that a driver needs.
 type Finding struct {
 	Name   string // what was tried, in a few words
 	OK     bool
-	Needed bool   // without it there are no sandboxes; else they hold less
-	Detail string // what was found; when not OK the system call and its error
-	Remedy string // what to do about it, when not OK
+	Needed bool   // if it fails, no sandbox can be made; otherwise sandboxes enforce less
+	Detail string // what was found; if not OK, the system call and its error
+	Remedy string // what to do about it, if not OK
 }

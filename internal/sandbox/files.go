@@ -7,44 +7,42 @@ import (
 	"time"
 )
 
-// Files is what a Sandbox offers whose files can be reached without a program
-// in it. Everything is done inside the sandbox with the rights of the code that
-// runs there, so no link leads out of it. Paths are absolute or relative to the
-// home folder. Only regular files and folders are opened, never those of /proc.
-// Errors are *fs.PathError and match fs.ErrNotExist and its like.
+// Files is implemented by a Sandbox whose files can be accessed without running a program in it. The work is
+// done inside the sandbox with the permissions of the code, so no link leads out of it. Paths are absolute or
+// relative to the home folder. Only regular files and folders are opened, never those of /proc. Errors are
+// *fs.PathError and match fs.ErrNotExist and the like.
 type Files interface {
-	// ReadFile copies length bytes from offset on to w; length 0 or less
-	// means up to the end. The Info is that of the whole file.
+	// ReadFile copies length bytes, starting at offset, to w. A length of 0 or less means up to the end. The
+	// Info describes the whole file.
 	ReadFile(ctx context.Context, path string, offset, length int64, w io.Writer) (Info, error)
-	// WriteFile makes a file of what r brings. The file appears whole or not
-	// at all, unless it is appended to.
-	WriteFile(ctx context.Context, path string, r io.Reader, how Writing) (Info, error)
-	// List names what is in a folder, sorted, what sorts after the name after
-	// and at most limit of it; limit 0 means 1,000, which is also the most.
-	// more tells that there is more.
+	// WriteFile creates a file from the content of r. The file appears whole or not at all, unless it is
+	// appended to.
+	WriteFile(ctx context.Context, path string, r io.Reader, how WriteOptions) (Info, error)
+	// List returns the entries of a folder, sorted by name, that sort after the name after, and at most limit
+	// of them; limit 0 means 1,000, which is also the maximum. more reports whether there are further entries.
 	List(ctx context.Context, path, after string, limit int) (entries []Info, more bool, err error)
-	// Stat describes what is at a path without following a link there.
+	// Stat describes a path without following a symbolic link there.
 	Stat(ctx context.Context, path string) (Info, error)
-	// Mkdir makes a folder and the folders above it. One that exists is fine.
+	// Mkdir creates a folder and its parents. An existing folder is not an error.
 	Mkdir(ctx context.Context, path string) error
-	// Remove takes away a file or a folder, with all that is in it when asked.
+	// Remove removes a file or a folder. If all is set, it also removes the folder's contents.
 	Remove(ctx context.Context, path string, all bool) error
-	// Rename moves a file or folder; what is at the new path is replaced.
+	// Rename moves a file or folder. It replaces a file at the new path.
 	Rename(ctx context.Context, from, to string) error
 }
 
-// Writing is how a file is written.
-type Writing struct {
+// WriteOptions holds the options of WriteFile.
+type WriteOptions struct {
 	Mode    fs.FileMode // permissions of a new file; 0 means 0644
-	Append  bool        // add to what is there
-	Parents bool        // make the folders above it
+	Append  bool        // append to an existing file
+	Parents bool        // create missing parent folders
 }
 
 // Info describes a file.
 type Info struct {
-	Name     string // without the folder
+	Name     string // base name
 	Size     int64  // bytes
 	Mode     fs.FileMode
 	Modified time.Time
-	Link     string // where it leads, when it is a link
+	Link     string // target of a symbolic link, else ""
 }

@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// Limits are what one sandbox may use. A zero member takes the value of
-// Defaults.
+// Limits are the resources that one sandbox may use. A zero field takes the value of Defaults.
 type Limits struct {
-	MemoryMiB   int           // memory of everything in it together
-	VCPUs       int           // processors it may keep busy
+	MemoryMiB   int           // memory of all processes together
+	VCPUs       int           // processors that may be busy at once
 	Processes   int           // processes and threads alive at once
 	DiskMiB     int           // bytes of its writable file systems together
 	Descriptors int           // files one process may have open
@@ -17,11 +16,11 @@ type Limits struct {
 	Call        time.Duration // how long one call may take
 }
 
-// LeastMemoryMiB is the least memory of a sandbox: with less the agent in it may
-// not even start, or ends with the first program.
+// LeastMemoryMiB is the least memory of a sandbox. With less, the agent inside may not start, or may be killed
+// with the first program.
 const LeastMemoryMiB = 16
 
-// Defaults are the limits of a sandbox nobody asked otherwise for.
+// Defaults returns the limits of a sandbox that is created without any.
 func Defaults() Limits {
 	return Limits{
 		MemoryMiB: 256, VCPUs: 2, Processes: 256, DiskMiB: 1024, Descriptors: 1024,
@@ -29,13 +28,13 @@ func Defaults() Limits {
 	}
 }
 
-// A LimitError is a limit that may not be asked for.
+// A LimitError reports a limit outside the allowed range.
 type LimitError struct{ text string }
 
 func (e *LimitError) Error() string { return e.text }
 
-// Within fills in what l leaves open and checks it against the most that may
-// be asked for. The error names the member and the range.
+// Within returns l with its zero fields filled in, or an error if a field exceeds most. The error names the
+// field and the range.
 func (l Limits) Within(most Limits) (Limits, error) {
 	d := Defaults()
 	for _, m := range []struct {

@@ -50,7 +50,7 @@ func TestEndsAreJudged(t *testing.T) {
 		{OutOfMemory, Evidence{Reaped: true, Code: 137, OOMKills: 2}},
 		{Lost, Evidence{}},
 	} {
-		if got := c.seen.Judge(); got != c.want {
+		if got := c.seen.Outcome(); got != c.want {
 			t.Errorf("%+v is called %s, want %s", c.seen, got, c.want)
 		}
 	}

@@ -1,32 +1,32 @@
 package sandbox
 
-// Outcome is the one word for how a call in a sandbox ended.
+// Outcome says in one word how a call in a sandbox ended.
 type Outcome string
 
 const (
-	OK          Outcome = "ok"           // it ended by itself with code 0
-	Failed      Outcome = "error"        // it ended by itself with another code
-	Signalled   Outcome = "signal"       // a signal ended it
-	TimedOut    Outcome = "timeout"      // it was ended because its time was up
-	OutOfMemory Outcome = "oom"          // the kernel ended it for want of memory
-	OutputLimit Outcome = "output-limit" // it was ended because it printed too much
-	Lost        Outcome = "lost"         // nobody knows: the channel to it broke before its status came
+	OK          Outcome = "ok"           // it exited with code 0
+	Failed      Outcome = "error"        // it exited with another code
+	Signalled   Outcome = "signal"       // a signal killed it
+	TimedOut    Outcome = "timeout"      // it was killed because its time was up
+	OutOfMemory Outcome = "oom"          // the kernel killed it because memory ran out
+	OutputLimit Outcome = "output-limit" // it was killed because it printed too much
+	Lost        Outcome = "lost"         // unknown: the channel to the sandbox broke before the exit status arrived
 )
 
-// Evidence is what was seen of a call's end.
+// Evidence is what was observed of a call's end.
 type Evidence struct {
-	Reaped     bool // Code and Signal are the status the kernel gave
+	Reaped     bool // Code and Signal are the status that the kernel reported
 	Code       int
 	Signal     int
-	TimeUp     bool // the host ended it at its deadline
-	OutputFull bool // the host ended it for its output
-	OOMKills   int  // the rise of the memory controller's count during the call; without a status, up to the sandbox's end
+	TimeUp     bool // the host killed it at its deadline
+	OutputFull bool // the host killed it for its output
+	// the rise of the memory controller's count during the call; without a status, up to the sandbox's end
+	OOMKills int
 }
 
-// Judge finds the word for what was seen. What the host did itself explains a
-// signal better than the signal does, and without a status nothing is ever
-// called ok.
-func (e Evidence) Judge() Outcome {
+// Outcome returns the outcome. What the host did itself explains a signal better than the signal does, and
+// without a status no call is ever OK.
+func (e Evidence) Outcome() Outcome {
 	switch {
 	case e.TimeUp:
 		return TimedOut

@@ -7,131 +7,123 @@ import (
 	"time"
 )
 
-// ErrClosed is what a sandbox answers when it is gone, for whatever reason.
+// ErrClosed is returned by a sandbox that has ended, for any reason.
 var ErrClosed = errors.New("the sandbox is gone; create another one")
 
-// ErrPaused is what a sandbox answers while it is paused.
+// ErrPaused is returned by a sandbox while it is paused.
 var ErrPaused = errors.New("the sandbox is paused; resume it first")
 
-// Driver makes sandboxes of one kind. It is safe for concurrent use, and making,
-// using and closing different sandboxes do not wait for each other.
+// Driver makes sandboxes of one kind. It is safe for concurrent use. Making, using and closing different
+// sandboxes do not wait for each other.
 type Driver interface {
-	// Name is a word for configuration and reports, such as "namespaces".
+	// Name returns a word for configuration and reports, such as "namespaces".
 	Name() string
-	// Capabilities tells what this driver holds on this machine. It is found
-	// out once and answered at once afterwards.
+	// Capabilities returns what this driver enforces on this machine. The first call probes the machine; later
+	// calls return its result.
 	Capabilities() Capabilities
-	// Doctor tries each thing the driver needs and says what is missing and
-	// what to do about it.
+	// Doctor tries each thing that the driver needs and reports what is missing and what to do about it.
 	Doctor(ctx context.Context) []Finding
-	// Create makes a sandbox that is ready for Exec. ctx bounds the making
-	// only. The error names the system call that failed where one did.
+	// Create makes a sandbox that is ready for Exec. ctx bounds the creation only. If a system call failed,
+	// the error names it.
 	Create(ctx context.Context, spec Spec) (Sandbox, error)
-	// Close ends every sandbox that is left and gives back what the driver
-	// holds.
+	// Close ends the remaining sandboxes and releases the driver's resources.
 	Close() error
 }
 
-// Spec is what is asked of a new sandbox. Its zero value is an ordinary one.
+// Spec describes a new sandbox. The zero value asks for the defaults.
 type Spec struct {
-	Limits Limits   // zero members take the defaults
-	Env    []string // NAME=value, for every call in it; nothing comes from the host
-	Trees  []Tree   // more of the host's folders
-	Image  *Image   // what it has for a system; nil means the host's own programs
-	Strict bool     // only the system calls of the strict profile may be made, see package seccomp
+	Limits Limits   // zero fields take the defaults
+	Env    []string // NAME=value, for every call in the sandbox; nothing is inherited from the host
+	Trees  []Tree   // further folders of the host
+	Image  *Image   // its root file system; nil means the host's own programs
+	Strict bool     // only the system calls of the strict profile are allowed, see package seccomp
 }
 
-// Image is a system to run code in, laid out in a folder of the host. It is
-// only read.
+// Image is a root file system, unpacked into a folder of the host. It is mounted read-only.
 type Image struct {
-	ID   string   // names what is in it; two with one ID are the same
-	Root string   // an absolute path of the host, of the folder that is / in the sandbox
-	Env  []string // NAME=value, what its programs expect
+	ID   string   // identifies the content; two images with one ID are the same
+	Root string   // absolute path, on the host, of the folder that becomes / in the sandbox
+	Env  []string // NAME=value, the environment that its programs expect
 }
 
-// Tree is a folder of the host that can be read in the sandbox and not written.
+// Tree is a folder of the host that is visible read-only in the sandbox.
 type Tree struct {
-	From string // an absolute path of the host
-	To   string // an absolute path in the sandbox; "" means the same
+	From string // absolute path on the host
+	To   string // absolute path in the sandbox; "" means the same as From
 }
 
-// Sandbox is one closed place with its own files, processes and network. It is
-// safe for concurrent use.
+// Sandbox isolates code with its own files, processes and network. It is safe for concurrent use.
 type Sandbox interface {
-	// Limits are those that hold, which may be lower than what was asked for.
+	// Limits returns the limits in force, which may be lower than those requested.
 	Limits() Limits
-	// Exec starts a program. When ctx ends, the program and all that came of
-	// it are killed; a program that is to outlive a call gets a context that
-	// does. The sandbox lives on whatever happens to the program.
+	// Exec starts a program. When ctx ends, the program and all its descendants are killed; for a program that
+	// is to outlive a call, pass a context that does. The end of a program does not end the sandbox.
 	Exec(ctx context.Context, c Command) (Process, error)
-	// Ping asks whether the sandbox answers.
+	// Ping checks that the sandbox answers.
 	Ping(ctx context.Context) error
-	// Done is closed when the sandbox is gone, by Close or by itself.
+	// Done is closed when the sandbox has ended, by Close or on its own.
 	Done() <-chan struct{}
-	// Close ends everything in the sandbox and returns when nothing of it is
-	// left. It may be called more than once.
+	// Close ends everything in the sandbox and returns after its resources are released. It may be called more
+	// than once.
 	Close() error
 }
 
-// Command is a program to run. Only Argv is needed.
+// Command is a program to run. Only Argv is required.
 type Command struct {
-	// Argv[0] is a path in the sandbox or a name that is looked up in its
-	// PATH. All of Argv, Env and Dir together may have 60,000 bytes; what is
-	// longer goes through Stdin or a file.
+	// Argv[0] is a path in the sandbox or a name that is looked up in its PATH. Argv, Env and Dir together may
+	// have 60,000 bytes; pass longer data by Stdin or a file.
 	Argv []string
 	Dir  string   // "" means the home folder
-	Env  []string // NAME=value, on top of the sandbox's; the later wins
+	Env  []string // NAME=value, added to the sandbox's; later values override earlier ones
 
-	// Stdin nil means nothing to read. It is read as the program asks for
-	// more. A Reader that is an io.Closer is closed at the program's end.
+	// A nil Stdin is empty. It is read as the program consumes it. If it is an io.Closer, it is closed when
+	// the program ends.
 	Stdin io.Reader
-	// Stdout and Stderr nil mean thrown away. Each is written to by one
-	// goroutine; a Writer that blocks holds up the program, nothing else. One
-	// Writer for both must be safe for concurrent use.
+	// Output to a nil Stdout or Stderr is discarded. One goroutine writes to each; a Writer that blocks holds
+	// up the program and nothing else. One Writer for both must be safe for concurrent use.
 	Stdout, Stderr io.Writer
 
-	Timeout     time.Duration // 0 means Limits.Call, less than 0 none
-	OutputBytes int           // what each stream may bring before the call is ended; 0 means Limits.OutputBytes, less than 0 no limit
+	Timeout time.Duration // 0 means Limits.Call, less than 0 means none
+	// most bytes of each stream before the call is ended; 0 means Limits.OutputBytes, less than 0 no limit
+	OutputBytes int
 
-	// Terminal gives the program a terminal of this size. Stdin types into
-	// it, Stdout gets what it shows, Stderr nothing.
+	// Terminal gives the program a terminal of this size. Stdin is its keyboard, Stdout receives what it
+	// displays, and Stderr stays empty.
 	Terminal *Size
 }
 
-// Size is that of a terminal, in characters.
+// Size is the size of a terminal in characters.
 type Size struct{ Cols, Rows uint16 }
 
 // Process is a program that was started.
 type Process interface {
-	// Signal sends a signal to the program's process group. SIGKILL ends
-	// everything that came of it. After the end it does nothing.
+	// Signal sends a signal to the program's process group. SIGKILL also kills every descendant of the
+	// program. After the program's end it does nothing.
 	Signal(number int) error
-	// Resize changes the size of its terminal.
+	// Resize changes the size of the program's terminal.
 	Resize(Size) error
 	// Done is closed when the program and its output have ended.
 	Done() <-chan struct{}
-	// Wait waits for Done and tells how it ended. The error says why the
-	// outcome is Lost, why the call was ended from outside, or that a Writer
-	// did not take the output. It may be called more than once.
+	// Wait waits for Done and returns how the program ended. The error says why the outcome is Lost, why the
+	// call was ended from outside, or that a Writer failed. It may be called more than once.
 	Wait() (Result, error)
 }
 
 // Result is how a call ended.
 type Result struct {
 	Outcome    Outcome
-	Code       int           // the exit code, when it ended by itself
-	Signal     int           // the signal that ended it, else 0
+	Code       int           // exit code, if it exited
+	Signal     int           // the signal that killed it, else 0
 	Took       time.Duration // from the request to the end
-	CPU        time.Duration // user and system time of the program and what it waited for
-	MaxRSS     int64         // bytes of memory of the largest of them
+	CPU        time.Duration // user and system time of the program and of the children it waited for
+	MaxRSS     int64         // bytes of memory of the largest of these processes
 	StdoutSize int64         // bytes that were written to Stdout
 	StderrSize int64         // bytes that were written to Stderr
 }
 
-// Adjustable is what a Sandbox offers that can be made another one before its
-// first call, so that one made in advance serves whatever is asked for. Limits
-// are checked and defaulted as in Create; a limit that cannot be changed any
-// more is an error, and the sandbox is then of no use.
+// Adjustable is implemented by a Sandbox that can be reconfigured before its first call, so that a sandbox
+// made in advance can serve any request. Limits are checked and defaulted as in Create. If a limit can no
+// longer be changed, Adjust returns an error and the sandbox must be closed.
 type Adjustable interface {
 	Adjust(ctx context.Context, limits Limits, env []string) error
 }

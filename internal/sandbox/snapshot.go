@@ -2,37 +2,31 @@ package sandbox
 
 import "context"
 
-// Pausable is what a Sandbox offers whose programs can be stopped for a while.
-// Both may be called again when they have been already. While it is paused it
-// answers ErrPaused to everything but Resume and Close.
+// Pausable is implemented by a Sandbox whose programs can be stopped for a while. Repeated calls of either
+// method succeed. While the sandbox is paused, every method but Resume and Close returns ErrPaused.
 type Pausable interface {
-	// Pause stops every program in it where it is, between two instructions,
-	// and returns when none runs any more.
+	// Pause stops every program in the sandbox between two instructions and returns when none runs any more.
 	Pause(ctx context.Context) error
-	// Resume lets them go on. The time they stood still for does not count
-	// against the time of a call.
+	// Resume continues the programs. The pause does not count against the time of a call.
 	Resume(ctx context.Context) error
 }
 
-// Snapshotter is what a Sandbox offers that can be kept as it is at a moment,
-// with its files and with the programs that run in it. What only has Archive
-// can have its files kept.
+// Snapshotter is implemented by a Sandbox whose state can be saved with its files and its running programs. Of
+// a sandbox that only implements Archive, the files alone can be saved.
 type Snapshotter interface {
-	// Snapshot stops the sandbox, keeps what it is, and lets it go on. A
-	// sandbox that is paused stays so.
+	// Snapshot stops the sandbox, saves its state and lets it continue. A paused sandbox stays paused.
 	Snapshot(ctx context.Context) (Snapshot, error)
 }
 
-// Snapshot is a sandbox at one moment. It stays when that sandbox ends, and
-// ends with its driver. It is safe for concurrent use.
+// Snapshot is the state of a sandbox at one moment. It outlives that sandbox but not its driver. It is safe
+// for concurrent use.
 type Snapshot interface {
-	// Size is how many bytes it takes on disk.
+	// Size returns how many bytes it occupies on disk.
 	Size() int64
-	// Create makes a sandbox that goes on from that moment, any number of
-	// times. Each has a clock that is right, randomness of its own and no
-	// connection of the old one; what a caller of the old one had started runs
-	// on in it with its output thrown away. ctx bounds the making only.
+	// Create makes a sandbox that continues from that moment, any number of times. Each has a correct clock,
+	// fresh randomness and no connection of the old one. Programs that callers of the old sandbox started run
+	// on in it, and their output is discarded. ctx bounds the creation only.
 	Create(ctx context.Context) (Sandbox, error)
-	// Close throws it away. What was made of it lives on.
+	// Close deletes the snapshot. Sandboxes made from it live on.
 	Close() error
 }

@@ -5,18 +5,17 @@ import (
 	"time"
 )
 
-// Measured is what a Sandbox offers that knows what it uses.
-type Measured interface {
+// UsageReporter is implemented by a Sandbox that measures its resource use.
+type UsageReporter interface {
 	Usage(ctx context.Context) (Usage, error)
 }
 
-// Usage is what a sandbox uses at a moment, everything in it together. A member
-// that is not known is -1.
+// Usage is the resource use of all of a sandbox at a moment. An unknown field is -1.
 type Usage struct {
-	CPU       time.Duration // since it was made
+	CPU       time.Duration // since the sandbox was made
 	Memory    int64         // bytes
-	Peak      int64         // bytes of memory, at most so far
+	Peak      int64         // highest Memory so far, in bytes
 	Processes int64
 	Disk      int64 // bytes of its writable file systems
-	OOMKills  int64 // programs the kernel ended for want of memory
+	OOMKills  int64 // programs that the kernel killed because memory ran out
 }

@@ -15,8 +15,8 @@ import (
 type contextIn struct {
 	ID       string `json:"sandbox_id"`
 	Action   string `json:"action" enum:"create,list,interrupt,restart,remove"`
-	Language string `json:"language,omitempty" doc:"of a new one: python, node or bash"`
-	Context  string `json:"context_id,omitempty" doc:"which one to interrupt, restart or remove"`
+	Language string `json:"language,omitempty" doc:"language of a new context: python, node or bash"`
+	Context  string `json:"context_id,omitempty" doc:"the context to interrupt, restart or remove"`
 }
 
 type listedContext struct {
@@ -34,10 +34,11 @@ type contextOut struct {
 func (m *desk) contextTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_context", Title: "Contexts in a sandbox", Effects: inside, Handle: "sandbox_id",
-		Description: "Makes, lists, interrupts, restarts or removes contexts: interpreters in a sandbox that remember, for sandbox_run's context_id.",
-		Help: `Code in a context finds what earlier code there has set and defined. One piece runs at a time. Code whose time is up, or that is interrupted, is asked to stop as with Ctrl-C, and what the context knows is kept if it does.
+		Description: "Creates, lists, interrupts, restarts or removes contexts: interpreters in a sandbox that " +
+			"keep their state, for context_id of sandbox_run.",
+		Help: `Code in a context can use the variables and definitions of earlier code there. A context runs one piece of code at a time. Code whose time is up, or that is interrupted, receives an interrupt as by Ctrl-C, and the state of the context is kept if the code stops.
 
-Bash remembers variables, functions, options and the folder; the others everything. ` + "`restart`" + ` forgets all of it and keeps the id.`,
+Bash keeps variables, functions, options and the working directory; the others keep everything. ` + "`restart`" + ` drops the state and keeps the id.`,
 	}, func(_ context.Context, c *tool.Call, in contextIn) (contextOut, error) {
 		b, done, err := m.find(c, in.ID)
 		if err != nil {
@@ -82,7 +83,10 @@ func newContext(b *manager.Box, language string) (*manager.Context, error) {
 		l = interpreter.Bash
 	}
 	if !known {
-		return nil, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("there are contexts of python, node and bash, none of %q", language)}
+		return nil, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("%q has no contexts; expected python, node or bash", language),
+		}
 	}
 	k, err := b.NewContext(l)
 	switch {
@@ -98,7 +102,11 @@ func newContext(b *manager.Box, language string) (*manager.Context, error) {
 
 func noContext(err error) error {
 	if errors.Is(err, manager.ErrNoContext) {
-		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "sandbox_context with the action list shows those there are."}
+		return &tool.Refusal{
+			Code:    "not_found",
+			Message: err.Error(),
+			Next:    "sandbox_context with the action list shows the contexts.",
+		}
 	}
 	return err
 }

@@ -10,51 +10,52 @@ import (
 	"gatehouse/tool"
 )
 
-// inside is what tools that change something in a sandbox may do to the world:
-// nothing beyond it.
+// inside are the effects of tools that change something in a sandbox: nothing outside it.
 const inside = tool.Writes | tool.Destroys
 
 type createIn struct {
-	Memory int `json:"memory_mib,omitempty" doc:"memory of all in it together; left out, the host's default (256)" min:"1"`
-	VCPUs  int `json:"vcpu_count,omitempty" doc:"processors it may keep busy; left out, the host's default (2)" min:"1"`
+	Memory int `json:"memory_mib,omitempty" doc:"memory of all processes together; default: the host's (256)" min:"1"`
+	VCPUs  int `json:"vcpu_count,omitempty" doc:"processors that may be busy; default: the host's (2)" min:"1"`
 
-	Name      string   `json:"name,omitempty" doc:"for you to know it by"`
+	Name      string   `json:"name,omitempty" doc:"a name of your choice"`
 	Processes int      `json:"processes,omitempty" doc:"processes and threads alive at once" min:"1"`
-	Disk      int      `json:"disk_mib,omitempty" doc:"of all its files together; they are in memory, so at most half of that" min:"1"`
-	Env       []string `json:"env,omitempty" doc:"NAME=value, for all that runs in it"`
-	Call      int      `json:"call_seconds,omitempty" doc:"for one call, unless the call says otherwise" min:"1"`
-	Idle      int      `json:"idle_seconds,omitempty" doc:"unused for so long it ends; at most the host's limit" min:"1"`
-	Lifetime  int      `json:"lifetime_seconds,omitempty" doc:"it ends in any case; at most the host's limit" min:"1"`
+	Disk      int      `json:"disk_mib,omitempty" doc:"size of all files together; they are in memory, so at most half of memory_mib" min:"1"`
+	Env       []string `json:"env,omitempty" doc:"NAME=value, for all programs in it"`
+	Call      int      `json:"call_seconds,omitempty" doc:"time limit of a call that gives none" min:"1"`
+	Idle      int      `json:"idle_seconds,omitempty" doc:"it ends if it is unused for this long; at most the host's limit" min:"1"`
+	Lifetime  int      `json:"lifetime_seconds,omitempty" doc:"it ends after this time in any case; at most the host's limit" min:"1"`
 
-	Snapshot string `json:"snapshot_id,omitempty" doc:"of sandbox_snapshot: go on from there. What it is made of and its limits are as they were; name and times can be given"`
-	Template string `json:"template,omitempty" doc:"what it is made of, one of sandbox_stats' templates; left out, the default"`
-	Image    string `json:"image,omitempty" doc:"the system it runs, host/name:tag of a registry, where this host lets callers choose; else template names one"`
-	Driver   string `json:"driver,omitempty" doc:"what makes it, one of sandbox_stats' drivers; left out, the host chooses"`
-	Least    string `json:"min_isolation,omitempty" doc:"what has to stand between the code and the host at least" enum:"process,filtered,namespaces,user kernel,machine"`
+	Snapshot string `json:"snapshot_id,omitempty" doc:"from sandbox_snapshot: restore this snapshot with its template and limits; only name and times can be given in addition"`
+	Template string `json:"template,omitempty" doc:"one of the templates of sandbox_stats; default: default"`
+	Image    string `json:"image,omitempty" doc:"image of its file system, host/name:tag of a registry, if this host lets callers choose; default: that of the template"`
+	Driver   string `json:"driver,omitempty" doc:"one of the drivers of sandbox_stats; default: chosen by the host"`
+	Least    string `json:"min_isolation,omitempty" doc:"the least isolation between the code and the host" enum:"process,filtered,namespaces,user kernel,machine"`
 }
 
 type createOut struct {
 	ID        string     `json:"sandbox_id"`
-	Isolation string     `json:"isolation,omitempty" doc:"what stands between the code and the host"`
-	Driver    string     `json:"driver,omitempty" doc:"what made it"`
-	Template  string     `json:"template,omitempty" doc:"what it was made of"`
-	From      string     `json:"created_from,omitempty" doc:"pool: it was ready before it was asked for" enum:"pool,cold,snapshot"`
-	FromPool  bool       `json:"from_pool,omitempty" doc:"it was ready before it was asked for"`
+	Isolation string     `json:"isolation,omitempty" doc:"the isolation between the code and the host"`
+	Driver    string     `json:"driver,omitempty" doc:"the driver that made it"`
+	Template  string     `json:"template,omitempty" doc:"the template it was made from"`
+	From      string     `json:"created_from,omitempty" doc:"pool: it was ready before the request" enum:"pool,cold,snapshot"`
+	FromPool  bool       `json:"from_pool,omitempty" doc:"it was ready before the request"`
 	Took      float64    `json:"took_ms,omitempty"`
 	Memory    int        `json:"memory_mib,omitempty"`
 	VCPUs     int        `json:"vcpu_count,omitempty"`
 	Disk      int        `json:"disk_mib,omitempty"`
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
-	Kept      string     `json:"kept,omitempty" doc:"of the snapshot: memory, or files alone" enum:"memory,files"`
+	Kept      string     `json:"kept,omitempty" doc:"content of the snapshot: memory, or files only" enum:"memory,files"`
 }
 
 func (m *desk) createTool() tool.Tool {
 	return adapted(m, tool.Def{
-		Name: "sandbox_create", Title: "Create a sandbox", Effects: tool.Writes, Aliases: []string{"create_sandbox"}, Timeout: 20 * time.Minute,
-		Description: "Creates a sandbox: a closed place with its own files and processes and no network, in which code cannot harm the host.",
-		Help: `It has the host's own interpreters and libraries, read-only, or the system of an image, an empty home folder ` + "`/home/user`" + `, and no network. Nothing of the host's files, processes or environment is in it.
+		Name: "sandbox_create", Title: "Create a sandbox", Effects: tool.Writes,
+		Aliases: []string{"create_sandbox"}, Timeout: 20 * time.Minute,
+		Description: "Creates a sandbox: an isolated environment with its own files and processes and no " +
+			"network, in which code cannot harm the host.",
+		Help: `It contains the host's interpreters and libraries, read-only, or the file system of an image, and an empty home folder ` + "`/home/user`" + `. It has no network and none of the host's files, processes or environment.
 
-It is yours: nobody else finds it. It ends when you destroy it, when you did not use it for a while, after its lifetime, and with the host. What it may use is limited as you ask, within the limits of the host.`,
+Only you can use it. It ends when you destroy it, when it is unused for its idle time, after its lifetime, and with the host. Its resources are limited as you request, within the limits of the host.`,
 	}, "Failed to create sandbox: ", func(o createOut) any {
 		return map[string]string{"sandbox_id": o.ID}
 	}, m.create)
@@ -69,31 +70,43 @@ func (m *desk) create(ctx context.Context, c *tool.Call, in createIn) (createOut
 	b, err := m.boxes.Create(ctx, c.Caller.Owner, manager.Ask{
 		Name: in.Name, Env: in.Env, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime),
 		Template: in.Template, Image: in.Image, Driver: in.Driver, Progress: pulled(c.Peer), Least: tier(in.Least),
-		Limits: sandbox.Limits{MemoryMiB: in.Memory, VCPUs: in.VCPUs, Processes: in.Processes, DiskMiB: in.Disk, Call: seconds(in.Call)},
+		Limits: sandbox.Limits{
+			MemoryMiB: in.Memory,
+			VCPUs:     in.VCPUs,
+			Processes: in.Processes,
+			DiskMiB:   in.Disk,
+			Call:      seconds(in.Call),
+		},
 	})
-	m.boxes.Serve() // others will follow
+	m.boxes.Serve() // further requests are likely
 	if err != nil {
 		return createOut{}, nil, notCreated(ctx, err)
 	}
 	return made(b, began), nil, nil
 }
 
-// pulled tells a caller how far an image is.
+// pulled reports the progress of preparing an image.
 func pulled(p tool.Peer) func(done, total int64) {
-	return func(done, total int64) { p.Progress(float64(done), float64(total), "making the image ready") }
+	return func(done, total int64) { p.Progress(float64(done), float64(total), "preparing the image") }
 }
 
-// restore makes a sandbox of a snapshot.
+// restore makes a sandbox from a snapshot.
 func (m *desk) restore(ctx context.Context, c *tool.Call, in createIn) (out createOut, err error) {
 	began := time.Now()
 	s, err := m.boxes.FindSnapshot(c.Caller.Owner, in.Snapshot)
 	if err != nil {
 		return out, noSnapshot
 	}
-	if in.Memory+in.VCPUs+in.Processes+in.Disk+in.Call+len(in.Env) > 0 || in.Template+in.Image+in.Driver+in.Least != "" {
-		return out, &tool.Refusal{Code: "invalid_arguments", Message: "a sandbox made of a snapshot has the limits, environment and driver of that", Next: "Give snapshot_id with name, idle_seconds and lifetime_seconds alone."}
+	if in.Memory+in.VCPUs+in.Processes+in.Disk+in.Call+len(in.Env) > 0 ||
+		in.Template+in.Image+in.Driver+in.Least != "" {
+		return out, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "a sandbox restored from a snapshot has its limits, environment and driver",
+			Next:    "Give snapshot_id only with name, idle_seconds and lifetime_seconds.",
+		}
 	}
-	b, err := m.boxes.Restore(ctx, c.Caller.Owner, s.ID, manager.Ask{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})
+	b, err := m.boxes.Restore(ctx, c.Caller.Owner, s.ID,
+		manager.Ask{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})
 	switch {
 	case errors.Is(err, manager.ErrNoSnapshot):
 		return out, noSnapshot
@@ -105,7 +118,7 @@ func (m *desk) restore(ctx context.Context, c *tool.Call, in createIn) (out crea
 	return out, nil
 }
 
-// made tells of a sandbox that was made since began.
+// made describes a sandbox whose creation started at began.
 func made(b *manager.Box, began time.Time) createOut {
 	l, from := b.Limits(), "cold"
 	switch {
@@ -116,7 +129,8 @@ func made(b *manager.Box, began time.Time) createOut {
 	}
 	return createOut{
 		ID: b.ID, Isolation: b.Tier.String(), Driver: b.Driver, Template: b.Template, From: from, FromPool: b.Warm,
-		Took: milliseconds(time.Since(began)), Memory: l.MemoryMiB, VCPUs: l.VCPUs, Disk: l.DiskMiB, ExpiresAt: new(b.Facts().ExpiresAt.UTC()),
+		Took: milliseconds(time.Since(began)), Memory: l.MemoryMiB, VCPUs: l.VCPUs, Disk: l.DiskMiB,
+		ExpiresAt: new(b.Facts().ExpiresAt.UTC()),
 	}
 }
 
@@ -127,18 +141,34 @@ func notCreated(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, manager.ErrFull):
-		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Destroy sandboxes that are no longer needed, or try again later."}
+		return &tool.Refusal{
+			Code:    "busy",
+			Message: err.Error(),
+			Next:    "Destroy sandboxes that are no longer needed, or try again later.",
+		}
 	}
 	if errors.Is(err, manager.ErrMemory) {
-		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "Ask for less memory_mib, or destroy sandboxes that are no longer needed."}
+		return &tool.Refusal{
+			Code:    "busy",
+			Message: err.Error(),
+			Next:    "Request less memory_mib, or destroy sandboxes that are no longer needed.",
+		}
 	}
 	if errors.Is(err, manager.ErrNotOffered) {
-		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error(), Next: "sandbox_stats names the templates and drivers there are."}
+		return &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: err.Error(),
+			Next:    "sandbox_stats lists the templates and drivers.",
+		}
 	}
 	if _, ok := errors.AsType[*sandbox.LimitError](err); ok {
 		return &tool.Refusal{Code: "invalid_arguments", Message: err.Error()}
 	}
-	return &tool.Refusal{Code: "unsupported", Message: err.Error(), Next: "Whoever runs this host learns by gatehouse doctor what it lacks."}
+	return &tool.Refusal{
+		Code:    "unsupported",
+		Message: err.Error(),
+		Next:    "The administrator finds what is missing with gatehouse doctor.",
+	}
 }
 
 type idIn struct {
@@ -153,24 +183,26 @@ func asIs[T any](v T) any { return v }
 
 func (m *desk) destroyTool() tool.Tool {
 	return adapted(m, tool.Def{
-		Name: "sandbox_destroy", Title: "Destroy a sandbox", Effects: tool.Destroys, Aliases: []string{"destroy_sandbox"}, Handle: "sandbox_id",
+		Name: "sandbox_destroy", Title: "Destroy a sandbox", Effects: tool.Destroys,
+		Aliases: []string{"destroy_sandbox"}, Handle: "sandbox_id",
 		Description: "Ends a sandbox and everything in it. Its files are lost.",
-	}, "Failed to destroy sandbox: ", asIs, func(_ context.Context, c *tool.Call, in idIn) (successOut, []tool.Content, error) {
-		owner := c.Caller.Owner
-		if m.cfg.Rules.By(c.Caller) { // administrators end those of all callers
-			if of, err := m.boxes.Owner(in.ID); err == nil {
-				owner = of
+	}, "Failed to destroy sandbox: ", asIs,
+		func(_ context.Context, c *tool.Call, in idIn) (successOut, []tool.Content, error) {
+			owner := c.Caller.Owner
+			if m.cfg.Rules.By(c.Caller) { // administrators may destroy those of all callers
+				if of, err := m.boxes.Owner(in.ID); err == nil {
+					owner = of
+				}
 			}
-		}
-		switch err := m.boxes.Destroy(owner, in.ID); {
-		case errors.Is(err, manager.ErrNotFound):
-			_, _, err := m.find(c, "")
-			return successOut{}, nil, err
-		case err != nil:
-			return successOut{}, nil, err
-		}
-		return successOut{true}, nil, nil
-	})
+			switch err := m.boxes.Destroy(owner, in.ID); {
+			case errors.Is(err, manager.ErrNotFound):
+				_, _, err := m.find(c, "")
+				return successOut{}, nil, err
+			case err != nil:
+				return successOut{}, nil, err
+			}
+			return successOut{true}, nil, nil
+		})
 }
 
 type listedBox struct {
@@ -183,7 +215,7 @@ type listedBox struct {
 	Memory    int       `json:"memory_mib,omitempty"`
 	Driver    string    `json:"driver,omitempty"`
 	Template  string    `json:"template,omitempty"`
-	Busy      bool      `json:"busy,omitempty" doc:"a call is under way in it"`
+	Busy      bool      `json:"busy,omitempty" doc:"a call is in progress"`
 	Processes int       `json:"background_processes,omitempty"`
 	Contexts  int       `json:"contexts,omitempty"`
 	IdleAt    string    `json:"ends_unless_used_by,omitempty"`
@@ -194,7 +226,7 @@ type listOut struct {
 }
 
 type listIn struct {
-	All bool `json:"all,omitempty" doc:"of all callers; administrators only"`
+	All bool `json:"all,omitempty" doc:"list those of all callers; administrators only"`
 }
 
 func (m *desk) listTool() tool.Tool {
@@ -213,7 +245,7 @@ func (m *desk) listTool() tool.Tool {
 		}
 		return map[string]any{"sandboxes": all}
 	}, func(_ context.Context, c *tool.Call, in listIn) (listOut, []tool.Content, error) {
-		m.boxes.Serve() // one will be asked for
+		m.boxes.Serve() // a request is likely
 		all, boxes := []listedBox{}, m.boxes.List(c.Caller.Owner)
 		if in.All {
 			if err := m.cfg.Rules.Check(c, "list the sandboxes of all callers"); err != nil {
@@ -227,7 +259,8 @@ func (m *desk) listTool() tool.Tool {
 				state = "Paused"
 			}
 			all = append(all, listedBox{
-				b.ID, "", state, b.Created.UTC(), b.Name, b.Tier.String(), b.Limits().MemoryMiB, b.Driver, b.Template, f.Busy, f.Processes, f.Contexts,
+				b.ID, "", state, b.Created.UTC(), b.Name, b.Tier.String(), b.Limits().MemoryMiB, b.Driver,
+				b.Template, f.Busy, f.Processes, f.Contexts,
 				f.IdleAt.UTC().Format(time.RFC3339),
 			})
 			if in.All {

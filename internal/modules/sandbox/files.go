@@ -18,7 +18,7 @@ import (
 	"gatehouse/tool"
 )
 
-// onFiles does something with the files of a sandbox of the caller's.
+// onFiles calls do with the files of a sandbox of the caller.
 func (m *desk) onFiles(c *tool.Call, id string, do func(sandbox.Files) error) error {
 	b, done, err := m.find(c, id)
 	if err != nil {
@@ -32,7 +32,7 @@ func (m *desk) onFiles(c *tool.Call, id string, do func(sandbox.Files) error) er
 	return refused(do(f))
 }
 
-// refused puts an error about a file into a refusal.
+// refused converts an error about a file to a refusal.
 func refused(err error) error {
 	if err == nil {
 		return nil
@@ -53,8 +53,10 @@ func refused(err error) error {
 		is   error
 		code string
 	}{
-		{fs.ErrNotExist, "not_found"}, {fs.ErrExist, "exists"}, {fs.ErrPermission, "denied"}, {syscall.EROFS, "denied"}, {syscall.EISDIR, "is_a_directory"},
-		{syscall.ENOTDIR, "not_a_directory"}, {syscall.ENOTEMPTY, "not_empty"}, {syscall.ENOSPC, "disk_full"}, {syscall.EDQUOT, "disk_full"},
+		{fs.ErrNotExist, "not_found"}, {fs.ErrExist, "exists"}, {fs.ErrPermission, "denied"},
+		{syscall.EROFS, "denied"}, {syscall.EISDIR, "is_a_directory"},
+		{syscall.ENOTDIR, "not_a_directory"}, {syscall.ENOTEMPTY, "not_empty"}, {syscall.ENOSPC, "disk_full"},
+		{syscall.EDQUOT, "disk_full"},
 		{syscall.EINVAL, "invalid_arguments"}, {syscall.ENAMETOOLONG, "invalid_arguments"}, {syscall.ELOOP, "denied"},
 	} {
 		if errors.Is(err, c.is) {
@@ -66,31 +68,33 @@ func refused(err error) error {
 
 type readIn struct {
 	ID       string `json:"sandbox_id"`
-	Path     string `json:"path" doc:"absolute, or from the home folder" min:"1"`
+	Path     string `json:"path" doc:"absolute, or relative to the home folder" min:"1"`
 	Offset   int64  `json:"offset,omitempty" doc:"bytes to skip" min:"0"`
-	Length   int64  `json:"length,omitempty" doc:"bytes to read; left out, all, which may be 10 MiB" min:"1" max:"10485760"`
-	Encoding string `json:"encoding,omitempty" doc:"how bytes that may be no text are given" enum:"utf8,base64" default:"utf8"`
+	Length   int64  `json:"length,omitempty" doc:"bytes to read; default: all, at most 10 MiB" min:"1" max:"10485760"`
+	Encoding string `json:"encoding,omitempty" doc:"how the content is returned" enum:"utf8,base64" default:"utf8"`
 }
 
 type readOut struct {
 	Content  string     `json:"content" text:"product"`
 	Encoding string     `json:"encoding,omitempty"`
 	Size     int64      `json:"size,omitempty" doc:"of the whole file"`
-	Next     int64      `json:"next_offset,omitempty" doc:"where to go on, when there is more"`
+	Next     int64      `json:"next_offset,omitempty" doc:"the offset to continue at, if there is more"`
 	Modified *time.Time `json:"modified,omitempty"`
 }
 
 func (m *desk) readTool() tool.Tool {
 	return adapted(m, tool.Def{
-		Name: "sandbox_read", Title: "Read a file in a sandbox", Effects: tool.Reads, Aliases: []string{"read_file"}, Handle: "sandbox_id",
+		Name: "sandbox_read", Title: "Read a file in a sandbox", Effects: tool.Reads,
+		Aliases: []string{"read_file"}, Handle: "sandbox_id",
 		Description: "Reads a file in a sandbox, at most 10 MiB at once.",
-		Help:        "Text is UTF-8; other files are read with `encoding` base64, or as the resource `sandbox://{sandbox_id}/{path}`.",
+		Help: "Text is UTF-8; other files are read with `encoding` base64, or as the resource " +
+			"`sandbox://{sandbox_id}/{path}`.",
 	}, "Failed to read file: ", func(o readOut) any { return map[string]string{"content": o.Content} }, m.read)
 }
 
-var errTooMuch = errors.New("more than was to be read")
+var errTooMuch = errors.New("the content exceeds the limit")
 
-// bounded takes up to most bytes.
+// bounded accepts up to most bytes.
 type bounded struct {
 	bytes.Buffer
 	most int
@@ -108,7 +112,11 @@ func (m *desk) read(ctx context.Context, c *tool.Call, in readIn) (out readOut, 
 		var info sandbox.Info
 		out, info, err = readFile(ctx, f, in)
 		if errors.Is(err, errTooMuch) {
-			return &tool.Refusal{Code: "too_large", Message: sizeText("File", info.Size), Next: "Read it in parts, with offset and length."}
+			return &tool.Refusal{
+				Code:    "too_large",
+				Message: sizeText("File", info.Size),
+				Next:    "Read it in parts, with offset and length.",
+			}
 		}
 		return err
 	})
@@ -139,7 +147,11 @@ func readFile(ctx context.Context, f sandbox.Files, in readIn) (readOut, sandbox
 	if in.Encoding != "base64" && !utf8.Valid(content) {
 		cut := displaytext.Whole(content) // the part may end inside a character
 		if in.Length == 0 || !utf8.Valid(content[:cut]) || cut == 0 {
-			return readOut{}, info, &tool.Refusal{Code: "binary", Message: in.Path + " is no UTF-8 text", Next: "Read it with encoding base64."}
+			return readOut{}, info, &tool.Refusal{
+				Code:    "binary",
+				Message: in.Path + " is not UTF-8 text",
+				Next:    "Read it with encoding base64.",
+			}
 		}
 		content = content[:cut]
 	}
@@ -154,11 +166,11 @@ func readFile(ctx context.Context, f sandbox.Files, in readIn) (readOut, sandbox
 
 type writeIn struct {
 	ID       string `json:"sandbox_id"`
-	Path     string `json:"path" doc:"absolute, or from the home folder; folders above it are made" min:"1"`
+	Path     string `json:"path" doc:"absolute, or relative to the home folder; missing parent folders are created" min:"1"`
 	Content  string `json:"content"`
 	Encoding string `json:"encoding,omitempty" enum:"utf8,base64" default:"utf8"`
-	Append   bool   `json:"append,omitempty" doc:"add to what is there"`
-	Mode     string `json:"mode,omitempty" doc:"permissions of a new file, as 0755" pattern:"^0?[0-7]{3}$"`
+	Append   bool   `json:"append,omitempty" doc:"append to an existing file"`
+	Mode     string `json:"mode,omitempty" doc:"permissions of a new file, such as 0755" pattern:"^0?[0-7]{3}$"`
 }
 
 type writeOut struct {
@@ -168,7 +180,8 @@ type writeOut struct {
 
 func (m *desk) writeTool() tool.Tool {
 	return adapted(m, tool.Def{
-		Name: "sandbox_write", Title: "Write a file in a sandbox", Effects: inside, Aliases: []string{"write_file"}, Handle: "sandbox_id",
+		Name: "sandbox_write", Title: "Write a file in a sandbox", Effects: inside,
+		Aliases: []string{"write_file"}, Handle: "sandbox_id",
 		Description: "Writes a file in a sandbox, whole or not at all, at most 10 MiB at once.",
 	}, "Failed to write file: ", func(o writeOut) any { return successOut{o.Success} }, m.write)
 }
@@ -186,7 +199,7 @@ func (m *desk) write(ctx context.Context, c *tool.Call, in writeIn) (out writeOu
 	if err := tooLarge("Content", len(content), mostContent); err != nil {
 		return out, nil, err
 	}
-	how := sandbox.Writing{Append: in.Append, Parents: true, Mode: mode(in.Mode)}
+	how := sandbox.WriteOptions{Append: in.Append, Parents: true, Mode: mode(in.Mode)}
 	err = m.onFiles(c, in.ID, func(f sandbox.Files) error {
 		info, err := f.WriteFile(ctx, in.Path, bytes.NewReader(content), how)
 		out = writeOut{err == nil, info.Size}
@@ -204,8 +217,8 @@ func mode(octal string) (m fs.FileMode) {
 
 type folderIn struct {
 	ID    string `json:"sandbox_id"`
-	Path  string `json:"path" doc:"absolute, or from the home folder" min:"1"`
-	After string `json:"after,omitempty" doc:"only what sorts after this name, to go on where a list ended"`
+	Path  string `json:"path" doc:"absolute, or relative to the home folder" min:"1"`
+	After string `json:"after,omitempty" doc:"list only names that sort after this one, to continue a list"`
 	Limit int    `json:"limit,omitempty" min:"1" max:"1000" default:"1000"`
 }
 
@@ -215,17 +228,18 @@ type listedFile struct {
 	Size     int64  `json:"size"`
 	Mode     string `json:"mode,omitempty"`
 	Modified string `json:"modified,omitempty"`
-	Link     string `json:"link,omitempty" doc:"where it leads"`
+	Link     string `json:"link,omitempty" doc:"target of a symbolic link"`
 }
 
 type folderOut struct {
 	Entries []listedFile `json:"entries"`
-	More    bool         `json:"more,omitempty" doc:"there are more: ask again with after"`
+	More    bool         `json:"more,omitempty" doc:"there are more; call again with after"`
 }
 
 func (m *desk) folderTool() tool.Tool {
 	return adapted(m, tool.Def{
-		Name: "sandbox_dir", Title: "List a folder in a sandbox", Effects: tool.Reads, Aliases: []string{"list_directory"}, Handle: "sandbox_id",
+		Name: "sandbox_dir", Title: "List a folder in a sandbox", Effects: tool.Reads,
+		Aliases: []string{"list_directory"}, Handle: "sandbox_id",
 		Description: "Lists a folder in a sandbox, sorted by name.",
 	}, "Failed to list directory: ", func(o folderOut) any {
 		type plain struct {
@@ -252,21 +266,23 @@ func (m *desk) folderTool() tool.Tool {
 }
 
 func described(i sandbox.Info) listedFile {
-	return listedFile{name(i.Name), i.Mode.IsDir(), i.Size, i.Mode.String(), i.Modified.UTC().Format(time.RFC3339), name(i.Link)}
+	return listedFile{name(i.Name), i.Mode.IsDir(), i.Size, i.Mode.String(),
+		i.Modified.UTC().Format(time.RFC3339), name(i.Link)}
 }
 
-// name is that of a file as text.
+// name returns the name of a file as text.
 func name(s string) string { return visible([]byte(s)) }
 
 type pathIn struct {
 	ID   string `json:"sandbox_id"`
-	Path string `json:"path" doc:"absolute, or from the home folder" min:"1"`
+	Path string `json:"path" doc:"absolute, or relative to the home folder" min:"1"`
 }
 
 func (m *desk) statTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_stat", Title: "Describe a file in a sandbox", Effects: tool.Reads, Handle: "sandbox_id",
-		Description: "Tells kind, size, permissions and time of a file or folder in a sandbox, without following a link.",
+		Description: "Returns type, size, permissions and time of a file or folder in a sandbox, without " +
+			"following a link.",
 	}, func(ctx context.Context, c *tool.Call, in pathIn) (out listedFile, err error) {
 		err = m.onFiles(c, in.ID, func(f sandbox.Files) error {
 			i, err := f.Stat(ctx, in.Path)
@@ -280,7 +296,7 @@ func (m *desk) statTool() tool.Tool {
 type moveIn struct {
 	ID   string `json:"sandbox_id"`
 	From string `json:"from" min:"1"`
-	To   string `json:"to" min:"1" doc:"what is there is replaced; the folder above has to exist"`
+	To   string `json:"to" min:"1" doc:"an existing file is replaced; the parent folder must exist"`
 }
 
 func (m *desk) moveTool() tool.Tool {
@@ -296,7 +312,7 @@ func (m *desk) moveTool() tool.Tool {
 type removeIn struct {
 	ID        string `json:"sandbox_id"`
 	Path      string `json:"path" min:"1"`
-	Recursive bool   `json:"recursive,omitempty" doc:"a folder with all that is in it"`
+	Recursive bool   `json:"recursive,omitempty" doc:"remove a folder with its contents"`
 }
 
 func (m *desk) removeTool() tool.Tool {
@@ -304,7 +320,9 @@ func (m *desk) removeTool() tool.Tool {
 		Name: "sandbox_remove", Title: "Remove a file in a sandbox", Effects: tool.Destroys, Handle: "sandbox_id",
 		Description: "Removes a file or folder in a sandbox.",
 	}, func(ctx context.Context, c *tool.Call, in removeIn) (successOut, error) {
-		err := m.onFiles(c, in.ID, func(f sandbox.Files) error { return f.Remove(ctx, path.Clean(in.Path), in.Recursive) })
+		err := m.onFiles(c, in.ID, func(f sandbox.Files) error {
+			return f.Remove(ctx, path.Clean(in.Path), in.Recursive)
+		})
 		return successOut{err == nil}, err
 	})
 }

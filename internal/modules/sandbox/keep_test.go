@@ -34,16 +34,26 @@ func (r *reception) offered(name string, in args) result {
 func TestAPausedSandboxStandsStill(t *testing.T) {
 	r := open(t, Config{NoPool: true})
 	in := args{"sandbox_id": r.box()}
-	r.do("exec", args{"sandbox_id": in["sandbox_id"], "command": "(while :; do echo x >>ticks; sleep 0.01; done) >/dev/null 2>&1 & sleep 0.1; exit 0"})
+	r.do("exec", args{
+		"sandbox_id": in["sandbox_id"],
+		"command":    "(while :; do echo x >>ticks; sleep 0.01; done) >/dev/null 2>&1 & sleep 0.1; exit 0",
+	})
 	for range 2 {
 		if !r.offered("pause", in).Paused {
 			t.Error("it is not paused")
 		}
 	}
-	for name, more := range map[string]args{"exec": {"command": "true"}, "run": {"language": "bash", "code": ""}, "read": {"path": "ticks"}, "start": {"command": "true"}, "processes": {}} {
+	for name, more := range map[string]args{
+		"exec":      {"command": "true"},
+		"run":       {"language": "bash", "code": ""},
+		"read":      {"path": "ticks"},
+		"start":     {"command": "true"},
+		"processes": {},
+	} {
 		more["sandbox_id"] = in["sandbox_id"]
 		_, err := r.try(name, more)
-		if f, ok := errors.AsType[*tool.Refusal](err); !ok || f.Code != "paused" || !strings.Contains(f.Next, "sandbox_resume") {
+		if f, ok := errors.AsType[*tool.Refusal](err); !ok || f.Code != "paused" ||
+			!strings.Contains(f.Next, "sandbox_resume") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -91,7 +101,10 @@ func TestASandboxGoesOnFromASnapshot(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 	r.as = "bob"
-	for name, in := range map[string]args{"create": {"snapshot_id": s.SnapshotID}, "snapshot_remove": {"snapshot_id": s.SnapshotID}} {
+	for name, in := range map[string]args{
+		"create":          {"snapshot_id": s.SnapshotID},
+		"snapshot_remove": {"snapshot_id": s.SnapshotID},
+	} {
 		if got := r.code(name, in); got != "not_found" || len(r.do("snapshots", nil).Snapshots) != 0 {
 			t.Errorf("%s by somebody else: %s", name, got)
 		}
@@ -130,7 +143,8 @@ while True:
 	if got != "PING" {
 		t.Errorf("%q", got)
 	}
-	if ports := r.do("stats", args{"sandbox_id": id}).Sandbox.Ports; len(ports) != 1 || ports[0].Address != port.Address {
+	if ports := r.do("stats", args{"sandbox_id": id}).Sandbox.Ports; len(ports) != 1 ||
+		ports[0].Address != port.Address {
 		t.Errorf("%+v", ports)
 	}
 	r.do("unexpose", args{"sandbox_id": id, "port": 8000})
@@ -150,10 +164,14 @@ func TestPortsStayClosedWhereTheHostSaysSo(t *testing.T) {
 func TestACallWithoutASandboxHasOneOfItsOwn(t *testing.T) {
 	r := open(t, Config{NoPool: true, Templates: map[string]manager.Template{"other": {Env: []string{"FROM=other"}}}})
 	for range 2 {
-		if got := r.do("run", args{"language": "bash", "code": "ls /home/user; echo x >file; echo done"}); got.Output != "done\n" {
+		if got := r.do("run",
+			args{"language": "bash", "code": "ls /home/user; echo x >file; echo done"}); got.Output != "done\n" {
 			t.Errorf("%+v", got)
 		}
-		if got := r.do("exec", args{"command": "ls /home/user; echo x >file; echo $FROM", "template": "other"}); got.Output != "other\n" {
+		if got := r.do("exec", args{
+			"command":  "ls /home/user; echo x >file; echo $FROM",
+			"template": "other",
+		}); got.Output != "other\n" {
 			t.Errorf("%+v", got)
 		}
 	}
@@ -170,7 +188,8 @@ func TestACallWithoutASandboxHasOneOfItsOwn(t *testing.T) {
 			t.Errorf("%v: %s", in, got)
 		}
 	}
-	if got := r.code("run", args{"language": "bash", "code": "", "context_id": "context_1"}); got != "invalid_arguments" {
+	if got := r.code("run",
+		args{"language": "bash", "code": "", "context_id": "context_1"}); got != "invalid_arguments" {
 		t.Errorf("in a context of no sandbox: %s", got)
 	}
 }
@@ -187,7 +206,8 @@ func TestASandboxIsMadeOfWhatIsAskedFor(t *testing.T) {
 	if made.Driver != "namespaces" || made.Template != "small" || made.MemoryMiB != 77 || made.From != "cold" {
 		t.Errorf("%+v", made)
 	}
-	if got := r.do("exec", args{"sandbox_id": made.SandboxID, "command": "echo $KIND $WHO"}); got.Output != "small ann\n" {
+	if got := r.do("exec",
+		args{"sandbox_id": made.SandboxID, "command": "echo $KIND $WHO"}); got.Output != "small ann\n" {
 		t.Errorf("%q", got.Output)
 	}
 	for _, c := range []struct {
@@ -208,7 +228,8 @@ func TestASandboxIsMadeOfWhatIsAskedFor(t *testing.T) {
 	if got := r.do("create", args{"min_isolation": "process"}).Isolation; got != "namespaces" {
 		t.Errorf("less was asked for than the host asks, and it is %s", got)
 	}
-	if s := r.do("stats", nil); !slices.Equal(s.Drivers, []string{"gone", "namespaces"}) || !slices.Equal(s.Templates, []string{"small"}) || s.Driver != "namespaces" {
+	if s := r.do("stats", nil); !slices.Equal(s.Drivers, []string{"gone", "namespaces"}) ||
+		!slices.Equal(s.Templates, []string{"small"}) || s.Driver != "namespaces" {
 		t.Errorf("%+v", s)
 	}
 }
@@ -218,7 +239,8 @@ func TestAFileIsGivenAsALink(t *testing.T) {
 	id := r.box()
 	r.do("write", args{"sandbox_id": id, "path": "a b.csv", "content": "1,2\n"})
 	got := r.do("download", args{"sandbox_id": id, "from": "a b.csv"})
-	if len(got.parts) != 1 || got.parts[0].Type != "resource_link" || got.parts[0].URI != "sandbox://"+id+"/home/user/a%20b.csv" || got.Size != 4 {
+	if len(got.parts) != 1 || got.parts[0].Type != "resource_link" ||
+		got.parts[0].URI != "sandbox://"+id+"/home/user/a%20b.csv" || got.Size != 4 {
 		t.Errorf("%+v, %+v", got, got.parts)
 	}
 	for from, want := range map[string]string{"none": "not_found", "/tmp": "invalid_arguments"} {
@@ -235,7 +257,8 @@ func TestSecretsStayOutside(t *testing.T) {
 	r := open(t, Config{NoPool: true, Network: true, Secrets: func(who tool.Caller) (map[string]manager.Secret, error) {
 		switch who.Context {
 		case "lab":
-			return map[string]manager.Secret{"TOKEN": {Value: secret.New(value), Hosts: []string{"api.example.com"}}}, nil
+			return map[string]manager.Secret{"TOKEN": {Value: secret.New(value),
+				Hosts: []string{"api.example.com"}}}, nil
 		case "lost":
 			return nil, errors.New("TOKEN: there is no such secret")
 		}
@@ -251,7 +274,8 @@ func TestSecretsStayOutside(t *testing.T) {
 	}
 	r.in = "lab"
 	got := r.do("network", set)
-	if len(got.Secrets) != 1 || got.Secrets[0].Name != "TOKEN" || !slices.Equal(got.Secrets[0].Hosts, []string{"api.example.com"}) {
+	if len(got.Secrets) != 1 || got.Secrets[0].Name != "TOKEN" ||
+		!slices.Equal(got.Secrets[0].Hosts, []string{"api.example.com"}) {
 		t.Fatalf("%+v", got)
 	}
 	mark := got.Secrets[0].Placeholder
@@ -266,7 +290,11 @@ func TestSecretsStayOutside(t *testing.T) {
 		r.do("output", args{"sandbox_id": id, "process_id": p, "wait": 30}).Output,
 	}
 	if _, err := os.Stat("/usr/bin/python3"); err == nil {
-		outputs = append(outputs, r.do("run", args{"sandbox_id": id, "language": "python", "code": "import os; print(os.environ['TOKEN'])"}).Output)
+		outputs = append(outputs, r.do("run", args{
+			"sandbox_id": id,
+			"language":   "python",
+			"code":       "import os; print(os.environ['TOKEN'])",
+		}).Output)
 	}
 	for i, out := range outputs {
 		if out != mark+"\n" {
@@ -277,7 +305,8 @@ func TestSecretsStayOutside(t *testing.T) {
 	for _, f := range r.host.Facts() {
 		told.WriteString(f.Subject + " " + string(f.Data) + "\n")
 	}
-	if s := told.String(); !strings.Contains(s, `"way":"secret"`) || !strings.Contains(s, `"target":"TOKEN"`) || strings.Contains(s, value) {
+	if s := told.String(); !strings.Contains(s, `"way":"secret"`) || !strings.Contains(s, `"target":"TOKEN"`) ||
+		strings.Contains(s, value) {
 		t.Errorf("what was told: %s", s)
 	}
 	if got := r.do("network", args{"sandbox_id": id, "action": "set"}).Secrets; len(got) != 0 {

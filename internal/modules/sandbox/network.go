@@ -15,10 +15,10 @@ import (
 type networkIn struct {
 	ID     string   `json:"sandbox_id"`
 	Action string   `json:"action" enum:"show,set"`
-	Allow  []string `json:"allow,omitempty" doc:"with set: what may be reached, such as example.com, *.example.com:443 or 203.0.113.0/24:80,443; left out, nothing"`
-	Deny   []string `json:"deny,omitempty" doc:"with set: what may not, whatever is allowed"`
+	Allow  []string `json:"allow,omitempty" doc:"with set: what may be reached, such as example.com, *.example.com:443 or 203.0.113.0/24:80,443; default: nothing"`
+	Deny   []string `json:"deny,omitempty" doc:"with set: what may not be reached, even if it is allowed"`
 
-	Secrets []string `json:"secrets,omitempty" doc:"with set: variables of this context that hold secrets; in the sandbox they hold placeholders"`
+	Secrets []string `json:"secrets,omitempty" doc:"with set: variables of this context that contain secrets; in the sandbox they contain placeholders"`
 }
 
 type decision struct {
@@ -30,29 +30,30 @@ type decision struct {
 }
 
 type swapped struct {
-	Name        string   `json:"name" doc:"the variable that holds the placeholder"`
+	Name        string   `json:"name" doc:"the variable that contains the placeholder"`
 	Placeholder string   `json:"placeholder"`
-	Hosts       []string `json:"hosts" doc:"where it may go"`
+	Hosts       []string `json:"hosts" doc:"hosts it may be sent to"`
 }
 
 type networkOut struct {
 	Allow     []string   `json:"allow"`
 	Deny      []string   `json:"deny"`
-	Decisions []decision `json:"decisions" doc:"on the newest attempts to get out, the newest last"`
-	Lost      int        `json:"lost,omitempty" doc:"decisions before these"`
+	Decisions []decision `json:"decisions" doc:"about the newest attempts to connect, the newest last"`
+	Lost      int        `json:"lost,omitempty" doc:"number of earlier decisions"`
 
-	Secrets []swapped `json:"secrets,omitempty" doc:"what is swapped in on the way"`
+	Secrets []swapped `json:"secrets,omitempty" doc:"secrets that the proxy inserts"`
 }
 
 func (m *desk) networkTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_network", Title: "Network of a sandbox", Effects: inside | tool.OpenWorld, Handle: "sandbox_id",
-		Description: "Shows or sets what a sandbox may reach by way of a proxy, and shows why attempts to get out were allowed or not.",
-		Help: `A sandbox has no network. Where this host lets its callers open a way out, ` + "`set`" + ` replaces the rules: what is denied counts first, then what is allowed, and nothing else is. Loopback, private networks, metadata services and the host's own addresses are reached only where the host's settings open them as well, and listeners of the host never. At ports 80 and 443 only HTTP and TLS pass, unless the rule ends in ` + "`/tcp`" + `, as in ` + "`example.com:443/tcp`" + `.
+		Description: "Shows or sets what a sandbox may reach through a proxy, and shows why attempts to connect " +
+			"were allowed or refused.",
+		Help: `A sandbox has no network. If this host allows network access, ` + "`set`" + ` replaces the rules: denied targets are refused first, then allowed ones may be reached, and all others are refused. Loopback, private networks, metadata services and the host's own addresses may be reached only if the host's settings allow them as well, and listeners of the host never. At ports 80 and 443 only HTTP and TLS are allowed, unless the rule ends in ` + "`/tcp`" + `, as in ` + "`example.com:443/tcp`" + `.
 
-Programs find the way by ` + "`HTTP_PROXY`" + `, ` + "`HTTPS_PROXY`" + ` and ` + "`ALL_PROXY`" + `; those that already run keep the environment they began with. What is under way and no longer allowed is cut off.
+Programs find the proxy in ` + "`HTTP_PROXY`" + `, ` + "`HTTPS_PROXY`" + ` and ` + "`ALL_PROXY`" + `; those that already run keep their environment. Open connections that are no longer allowed are closed.
 
-A secret never gets in. ` + "`secrets`" + ` names variables of this context that refer to secrets of the host; code finds a placeholder in the variable of that name and sends it in a field or the query of a request, and the proxy puts the secret in its place, over TLS and to the hosts alone that the host's settings name for it. For that the request goes to the proxy as ` + "`http://`" + `; inside a tunnel to ` + "`https://`" + ` nothing is swapped.`,
+A secret never enters the sandbox. ` + "`secrets`" + ` names variables of this context that refer to secrets of the host. The variable contains a placeholder, which code sends in a field or the query of a request; the proxy replaces it by the secret, only over TLS and only for the hosts that the host's settings name. For this, send the request to the proxy as ` + "`http://`" + ` : inside a tunnel to ` + "`https://`" + ` nothing is replaced.`,
 	}, m.network)
 }
 
@@ -64,7 +65,11 @@ func (m *desk) network(ctx context.Context, c *tool.Call, in networkIn) (network
 	defer done()
 	if in.Action == "set" {
 		if !m.cfg.Network && len(in.Allow) > 0 {
-			return networkOut{}, &tool.Refusal{Code: "denied", Message: "this host gives sandboxes no network", Next: "Whoever runs it may set modules.sandbox.network."}
+			return networkOut{}, &tool.Refusal{
+				Code:    "denied",
+				Message: "this host does not allow network access for sandboxes",
+				Next:    "The administrator can set modules.sandbox.network.",
+			}
 		}
 		secrets, err := m.secrets(c.Caller, in.Secrets)
 		if err != nil {
@@ -73,7 +78,8 @@ func (m *desk) network(ctx context.Context, c *tool.Call, in networkIn) (network
 		err = b.SetNetwork(ctx, sandbox.Network{
 			Allow: in.Allow, Special: m.cfg.NetworkSpecial, Deny: slices.Concat(m.cfg.NetworkDeny, in.Deny),
 		}, secrets)
-		if errors.Is(err, manager.ErrUnsupported) || errors.Is(err, sandbox.ErrClosed) || errors.Is(err, sandbox.ErrPaused) {
+		if errors.Is(err, manager.ErrUnsupported) || errors.Is(err, sandbox.ErrClosed) ||
+			errors.Is(err, sandbox.ErrPaused) {
 			return networkOut{}, able(err)
 		}
 		if err != nil {
@@ -83,7 +89,7 @@ func (m *desk) network(ctx context.Context, c *tool.Call, in networkIn) (network
 	rules, said, lost := b.Network()
 	out := networkOut{Allow: list(rules.Allow), Deny: list(rules.Deny), Decisions: []decision{}, Lost: lost}
 	for _, d := range said {
-		out.Decisions = append(out.Decisions, decision{d.Allowed, d.Way, d.Target, d.Rule, d.Reason})
+		out.Decisions = append(out.Decisions, decision{d.Allowed, d.Method, d.Target, d.Rule, d.Reason})
 	}
 	for name, mark := range b.Placeholders() {
 		for _, s := range rules.Secrets {
@@ -96,7 +102,7 @@ func (m *desk) network(ctx context.Context, c *tool.Call, in networkIn) (network
 	return out, nil
 }
 
-// secrets are those of the caller's context that are asked for.
+// secrets returns the named secrets of the caller's context.
 func (m *desk) secrets(who tool.Caller, names []string) (map[string]manager.Secret, error) {
 	if len(names) == 0 {
 		return nil, nil
@@ -105,7 +111,11 @@ func (m *desk) secrets(who tool.Caller, names []string) (map[string]manager.Secr
 	if m.cfg.Secrets != nil {
 		var err error
 		if all, err = m.cfg.Secrets(who); err != nil {
-			return nil, &tool.Refusal{Code: "unavailable", Message: err.Error(), Next: "Whoever runs this host sets secrets with gatehouse secret set."}
+			return nil, &tool.Refusal{
+				Code:    "unavailable",
+				Message: err.Error(),
+				Next:    "The administrator sets secrets with gatehouse secret set.",
+			}
 		}
 	}
 	asked := map[string]manager.Secret{}
@@ -114,7 +124,8 @@ func (m *desk) secrets(who tool.Caller, names []string) (map[string]manager.Secr
 		if !there {
 			return nil, &tool.Refusal{
 				Code: "denied", Message: fmt.Sprintf("sandboxes of this context may not use the secret %q", name),
-				Next: "Those they may are the context's variables that refer to one secret for which modules.sandbox.secrets names hosts.",
+				Next: "Allowed are variables of the context that refer to one secret for which " +
+					"modules.sandbox.secrets names hosts.",
 			}
 		}
 		asked[name] = s
@@ -122,7 +133,7 @@ func (m *desk) secrets(who tool.Caller, names []string) (map[string]manager.Secr
 	return asked, nil
 }
 
-// list is never null.
+// list returns an empty list instead of nil, because JSON clients expect a list.
 func list(s []string) []string {
 	if s == nil {
 		return []string{}

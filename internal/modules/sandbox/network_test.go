@@ -12,7 +12,8 @@ import (
 func TestAWayOutIsOpenedOnlyWhereTheHostLetsCallers(t *testing.T) {
 	r := open(t, Config{NoPool: true})
 	id := r.box()
-	if got := r.code("network", args{"sandbox_id": id, "action": "set", "allow": []string{"example.com"}}); got != "denied" {
+	if got := r.code("network",
+		args{"sandbox_id": id, "action": "set", "allow": []string{"example.com"}}); got != "denied" {
 		t.Errorf("on a host that gives none: %s", got)
 	}
 	needs(t, "python3")
@@ -23,7 +24,11 @@ try: print(urllib.request.urlopen("http://%s/", timeout=20).status)
 except Exception as e: print(e)`
 	try := func(host string) string {
 		t.Helper()
-		return r.do("run", args{"sandbox_id": id, "language": "python", "code": strings.ReplaceAll(fetch, "%s", host)}).Output
+		return r.do("run", args{
+			"sandbox_id": id,
+			"language":   "python",
+			"code":       strings.ReplaceAll(fetch, "%s", host),
+		}).Output
 	}
 	if got := try("other.example"); strings.HasPrefix(got, "200") {
 		t.Errorf("without a network: %q", got)
@@ -38,10 +43,12 @@ except Exception as e: print(e)`
 		}
 	}
 	said := r.do("network", args{"sandbox_id": id, "action": "show"}).Decisions
-	if len(said) != 3 || said[0].Allowed || !strings.HasPrefix(said[0].Target, "secret.example") || said[0].Reason == "" {
+	if len(said) != 3 || said[0].Allowed || !strings.HasPrefix(said[0].Target, "secret.example") ||
+		said[0].Reason == "" {
 		t.Errorf("%+v", said)
 	}
-	if got := r.code("network", args{"sandbox_id": id, "action": "set", "allow": []string{"no rule\x00"}}); got != "invalid_arguments" {
+	if got := r.code("network",
+		args{"sandbox_id": id, "action": "set", "allow": []string{"no rule\x00"}}); got != "invalid_arguments" {
 		t.Errorf("a rule that is none: %s", got)
 	}
 }

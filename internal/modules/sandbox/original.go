@@ -12,14 +12,14 @@ import (
 	"gatehouse/tool"
 )
 
-// missing is the code of a refusal for want of what only the original asks for.
+// missing is the code of a refusal for a parameter that only the original requires.
 const missing = "missing_parameters"
 
-// adapted makes a tool that also takes the place of an original's: where a view
-// has the original's names, results are its members as one pretty text, and
-// failures have its words. like picks those members; failed begins the text of
-// a failure.
-func adapted[In, Out any](m *desk, d tool.Def, failed string, like func(Out) any, f func(context.Context, *tool.Call, In) (Out, []tool.Content, error)) tool.Tool {
+// adapted makes a tool that can also replace one of the original server: if a view uses the original's names,
+// results contain the original's members as one formatted text, and errors use its wording. like selects those
+// members; failed is the start of an error's text.
+func adapted[In, Out any](m *desk, d tool.Def, failed string, like func(Out) any,
+	f func(context.Context, *tool.Call, In) (Out, []tool.Content, error)) tool.Tool {
 	t := tool.New(d, func(ctx context.Context, c *tool.Call, in In) (tool.Result, error) {
 		out, more, err := f(ctx, c, in)
 		switch original := m.cfg.Original(c.Caller.Context); {
@@ -38,8 +38,8 @@ func adapted[In, Out any](m *desk, d tool.Def, failed string, like func(Out) any
 	return t
 }
 
-// asOriginal is a result the way the original gives it, and once more as
-// structured content. Pictures follow, which the original does not have.
+// asOriginal formats a result as the original does, and adds it as structured content. Images follow, which
+// the original does not have.
 func asOriginal(members any, more []tool.Content) (tool.Result, error) {
 	var flat bytes.Buffer
 	e := json.NewEncoder(&flat)
@@ -74,7 +74,7 @@ func asOriginal(members any, more []tool.Content) (tool.Result, error) {
 	return tool.Result{Raw: append(raw, '}')}, nil
 }
 
-// inItsWords puts a failure into the words of the original.
+// inItsWords gives an error the wording of the original.
 func inItsWords(err error, failed string) error {
 	r, ok := errors.AsType[*tool.Refusal](err)
 	if !ok {

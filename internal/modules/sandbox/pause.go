@@ -16,10 +16,10 @@ type pausedOut struct {
 func (m *desk) pauseTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_pause", Title: "Pause a sandbox", Effects: tool.Writes | tool.Idempotent, Handle: "sandbox_id",
-		Description: "Stops everything in a sandbox where it is. sandbox_resume lets it go on.",
-		Help: `A paused sandbox uses no processor and keeps its memory. Until it is resumed every other call in it is refused, but for destroying and listing it; calls that were under way stand still, and that time does not count against theirs.
+		Description: "Stops all programs in a sandbox. sandbox_resume continues them.",
+		Help: `A paused sandbox uses no processor and keeps its memory. Until it is resumed all calls in it are refused, except destroying and listing it; calls in progress stop, and the pause does not count against their time limits.
 
-It does not end for want of use while it is paused. Its lifetime goes on.`,
+Its idle time stops while it is paused. Its lifetime does not.`,
 	}, func(ctx context.Context, c *tool.Call, in idIn) (pausedOut, error) {
 		return m.pausing(c, in.ID, true, func(b *manager.Box) error { return b.Pause(ctx) })
 	})
@@ -28,7 +28,7 @@ It does not end for want of use while it is paused. Its lifetime goes on.`,
 func (m *desk) resumeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_resume", Title: "Resume a sandbox", Effects: tool.Writes | tool.Idempotent, Handle: "sandbox_id",
-		Description: "Lets a sandbox go on that sandbox_pause has stopped.",
+		Description: "Continues a sandbox that sandbox_pause has stopped.",
 	}, func(ctx context.Context, c *tool.Call, in idIn) (pausedOut, error) {
 		return m.pausing(c, in.ID, false, func(b *manager.Box) error { return b.Resume(ctx) })
 	})
@@ -43,12 +43,16 @@ func (m *desk) pausing(c *tool.Call, id string, paused bool, do func(*manager.Bo
 	return pausedOut{paused}, able(do(b))
 }
 
-// able puts what a sandbox cannot do, or cannot do any more, into a refusal.
+// able converts the error of an unsupported operation, or of an ended sandbox, to a refusal.
 func able(err error) error {
 	if errors.Is(err, manager.ErrUnsupported) {
-		return &tool.Refusal{Code: "unsupported", Message: err.Error(), Next: "sandbox_create takes another driver, if this host offers one; sandbox_stats names them."}
+		return &tool.Refusal{
+			Code:    "unsupported",
+			Message: err.Error(),
+			Next:    "Use sandbox_create with another driver, if this host offers one; sandbox_stats lists them.",
+		}
 	}
 	return gone(err)
 }
 
-var paused = &tool.Refusal{Code: "paused", Message: sandbox.ErrPaused.Error(), Next: "sandbox_resume lets it go on."}
+var paused = &tool.Refusal{Code: "paused", Message: sandbox.ErrPaused.Error(), Next: "Continue it with sandbox_resume."}

@@ -10,7 +10,7 @@ import (
 
 type portIn struct {
 	ID   string `json:"sandbox_id"`
-	Port int    `json:"port" doc:"a TCP port on the sandbox's loopback" min:"1" max:"65535"`
+	Port int    `json:"port" doc:"a TCP port on the sandbox's loopback interface" min:"1" max:"65535"`
 }
 
 type openPort struct {
@@ -20,14 +20,20 @@ type openPort struct {
 
 func (m *desk) exposeTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "sandbox_expose", Title: "Open a port of a sandbox", Effects: tool.Writes | tool.Idempotent, Handle: "sandbox_id",
-		Description: "Lets programs of the host reach a server in a sandbox: gives an address on the host's loopback that leads to it.",
-		Help: `The server listens on 127.0.0.1 in the sandbox; it may begin to later. Every program of this machine can reach the address, which is one of loopback that no other sandbox has: a browser sends it no cookies of this host. A sandbox can have 8 ports open, each with 64 connections at once.
+		Name: "sandbox_expose", Title: "Open a port of a sandbox", Effects: tool.Writes | tool.Idempotent,
+		Handle: "sandbox_id",
+		Description: "Lets programs of the host reach a server in a sandbox: returns an address on the host's " +
+			"loopback interface that is forwarded to it.",
+		Help: `The server must listen on 127.0.0.1 in the sandbox; it may start later. Every program of this machine can reach the address. No other sandbox has the same address, so a browser sends it no cookies of this host. A sandbox can have 8 ports open, each with 64 connections at once.
 
-It closes with ` + "`sandbox_unexpose`" + ` and with the sandbox, which does not end for want of use while somebody is connected.`,
+It closes with ` + "`sandbox_unexpose`" + ` and with the sandbox, whose idle time stops while a client is connected.`,
 	}, func(_ context.Context, c *tool.Call, in portIn) (openPort, error) {
 		if m.cfg.NoPorts {
-			return openPort{}, &tool.Refusal{Code: "denied", Message: "this host opens no ports of sandboxes", Next: "Whoever runs it may set modules.sandbox.ports."}
+			return openPort{}, &tool.Refusal{
+				Code:    "denied",
+				Message: "this host does not allow opening ports of sandboxes",
+				Next:    "The administrator can set modules.sandbox.ports.",
+			}
 		}
 		b, done, err := m.find(c, in.ID)
 		if err != nil {
@@ -48,7 +54,7 @@ It closes with ` + "`sandbox_unexpose`" + ` and with the sandbox, which does not
 func (m *desk) unexposeTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_unexpose", Title: "Close a port of a sandbox", Effects: tool.Destroys, Handle: "sandbox_id",
-		Description: "Closes a port that sandbox_expose has opened, and cuts off who uses it.",
+		Description: "Closes a port that sandbox_expose has opened, and its connections.",
 	}, func(_ context.Context, c *tool.Call, in portIn) (successOut, error) {
 		b, done, err := m.findAny(c, in.ID)
 		if err != nil {
@@ -56,7 +62,11 @@ func (m *desk) unexposeTool() tool.Tool {
 		}
 		defer done()
 		if err := b.Unexpose(uint16(in.Port)); err != nil {
-			return successOut{}, &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "sandbox_stats shows those that are open."}
+			return successOut{}, &tool.Refusal{
+				Code:    "not_found",
+				Message: err.Error(),
+				Next:    "sandbox_stats lists the open ports.",
+			}
 		}
 		return successOut{true}, nil
 	})

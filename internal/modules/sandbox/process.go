@@ -13,9 +13,9 @@ import (
 
 type startIn struct {
 	ID      string   `json:"sandbox_id"`
-	Command string   `json:"command" doc:"a line for the shell" min:"1"`
-	Dir     string   `json:"dir,omitempty" doc:"where it begins; left out, the home folder"`
-	Env     []string `json:"env,omitempty" doc:"NAME=value, on top of the sandbox's"`
+	Command string   `json:"command" doc:"a shell command line" min:"1"`
+	Dir     string   `json:"dir,omitempty" doc:"working directory; default: the home folder"`
+	Env     []string `json:"env,omitempty" doc:"NAME=value, in addition to the sandbox's"`
 }
 
 type startOut struct {
@@ -25,8 +25,10 @@ type startOut struct {
 func (m *desk) startTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_start", Title: "Start a process in a sandbox", Effects: inside, Handle: "sandbox_id",
-		Description: "Starts a shell command in a sandbox that goes on after this call. sandbox_output reads it, sandbox_input drives and ends it.",
-		Help:        "It ends with its sandbox at the latest. That it runs does not keep the sandbox from ending for want of use; reading its output does.",
+		Description: "Starts a shell command in a sandbox that continues after this call. Read its output with " +
+			"sandbox_output; send input and signals with sandbox_input.",
+		Help: "It ends with its sandbox at the latest. A running process does not count as use of the sandbox; " +
+			"reading its output does.",
 	}, func(_ context.Context, c *tool.Call, in startIn) (startOut, error) {
 		if err := tooLarge("Command", len(in.Command), 32<<10); err != nil {
 			return startOut{}, err
@@ -50,7 +52,7 @@ func (m *desk) startTool() tool.Tool {
 	})
 }
 
-// start starts a line for a shell, the same that sandbox_exec has.
+// start starts a command line with the same shells as sandbox_exec.
 func start(b *manager.Box, shell string, in startIn) (*manager.Background, error) {
 	return b.Start(sandbox.Command{Argv: []string{shell, "-c", in.Command}, Dir: in.Dir, Env: in.Env}, in.Command)
 }
@@ -58,27 +60,27 @@ func start(b *manager.Box, shell string, in startIn) (*manager.Background, error
 type outputIn struct {
 	ID      string  `json:"sandbox_id"`
 	Process string  `json:"process_id"`
-	Since   int64   `json:"since,omitempty" doc:"next of an earlier call, to go on there" min:"0"`
-	Wait    float64 `json:"wait,omitempty" doc:"seconds to wait for something new" min:"0" max:"40"`
+	Since   int64   `json:"since,omitempty" doc:"next of an earlier call, to continue there" min:"0"`
+	Wait    float64 `json:"wait,omitempty" doc:"seconds to wait for new output" min:"0" max:"40"`
 }
 
 type outputOut struct {
 	Output   string  `json:"output" text:"product"`
 	Next     int64   `json:"next"`
-	Lost     int64   `json:"lost,omitempty" doc:"bytes before this that are not kept any more"`
+	Lost     int64   `json:"lost,omitempty" doc:"number of earlier bytes that are no longer kept"`
 	Running  bool    `json:"running"`
-	ExitCode *int    `json:"exit_code,omitempty" doc:"-1 when it did not end by itself"`
+	ExitCode *int    `json:"exit_code,omitempty" doc:"-1 if it did not exit on its own"`
 	Outcome  string  `json:"outcome,omitempty"`
 	Took     float64 `json:"took_ms,omitempty"`
 }
 
-// mostRead is how many bytes of output one call gives.
+// mostRead is how many bytes of output one call returns.
 const mostRead = 256 << 10
 
 func (m *desk) outputTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_output", Title: "Output of a process in a sandbox", Effects: tool.Reads, Handle: "sandbox_id",
-		Description: "Gives what a process of sandbox_start has printed, and whether it runs.",
+		Description: "Returns the output of a process started by sandbox_start, and whether it runs.",
 	}, func(ctx context.Context, c *tool.Call, in outputIn) (outputOut, error) {
 		b, done, err := m.find(c, in.ID)
 		if err != nil {
@@ -91,7 +93,7 @@ func (m *desk) outputTool() tool.Tool {
 		}
 		waiting, cancel := context.WithTimeout(ctx, time.Duration(in.Wait*float64(time.Second)))
 		defer cancel()
-		r, over := g.Ended() // before reading, so that nothing comes after
+		r, over := g.Ended() // before reading, so that no output follows
 		text, next, lost := g.Output(waiting, in.Since, mostRead)
 		out := outputOut{Output: visible(text), Next: next, Lost: lost, Running: !over}
 		if over {
@@ -111,7 +113,11 @@ func exitCode(r sandbox.Result) int {
 func process(b *manager.Box, id string) (*manager.Background, error) {
 	g, err := b.Process(id)
 	if err != nil {
-		return nil, &tool.Refusal{Code: "not_found", Message: err.Error(), Next: "sandbox_processes shows those there are."}
+		return nil, &tool.Refusal{
+			Code:    "not_found",
+			Message: err.Error(),
+			Next:    "sandbox_processes lists the processes.",
+		}
 	}
 	return g, nil
 }
@@ -119,9 +125,9 @@ func process(b *manager.Box, id string) (*manager.Background, error) {
 type inputIn struct {
 	ID      string `json:"sandbox_id"`
 	Process string `json:"process_id"`
-	Text    string `json:"text,omitempty" doc:"what it reads; end a line with a line end"`
-	End     bool   `json:"end,omitempty" doc:"nothing follows"`
-	Signal  string `json:"signal,omitempty" doc:"to send it; KILL ends all that came of it" enum:"INT,TERM,HUP,USR1,USR2,STOP,CONT,KILL"`
+	Text    string `json:"text,omitempty" doc:"input to send; end lines with a newline"`
+	End     bool   `json:"end,omitempty" doc:"close its input afterwards"`
+	Signal  string `json:"signal,omitempty" doc:"the signal to send; KILL also ends all its descendants" enum:"INT,TERM,HUP,USR1,USR2,STOP,CONT,KILL"`
 }
 
 var signals = map[string]int{"HUP": 1, "INT": 2, "KILL": 9, "USR1": 10, "USR2": 12, "TERM": 15, "CONT": 18, "STOP": 19}
@@ -129,7 +135,7 @@ var signals = map[string]int{"HUP": 1, "INT": 2, "KILL": 9, "USR1": 10, "USR2": 
 func (m *desk) inputTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_input", Title: "Drive a process in a sandbox", Effects: inside, Handle: "sandbox_id",
-		Description: "Gives a process of sandbox_start something to read, or sends it a signal.",
+		Description: "Sends input or a signal to a process started by sandbox_start.",
 	}, func(ctx context.Context, c *tool.Call, in inputIn) (successOut, error) {
 		if err := tooLarge("Text", len(in.Text), mostCommand); err != nil {
 			return successOut{}, err
@@ -173,7 +179,7 @@ type processesOut struct {
 func (m *desk) processesTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_processes", Title: "Processes in a sandbox", Effects: tool.Reads, Handle: "sandbox_id",
-		Description: "Lists the processes that sandbox_start has started in a sandbox, ended ones included.",
+		Description: "Lists the processes that sandbox_start has started in a sandbox, including ended ones.",
 	}, func(_ context.Context, c *tool.Call, in idIn) (processesOut, error) {
 		b, done, err := m.find(c, in.ID)
 		if err != nil {

@@ -18,8 +18,8 @@ import (
 
 const resourceURI = "sandbox://{sandbox_id}/{+path}"
 
-// fileResource is every file in the caller's sandboxes, to be fetched without
-// passing a model.
+// fileResource is the resource of all files in the caller's sandboxes, which clients can fetch without passing
+// them through a model.
 func (m *desk) fileResource() module.Resource {
 	return module.Resource{
 		URI: resourceURI, Name: "sandbox_file", Title: "File in a sandbox",
@@ -28,7 +28,7 @@ func (m *desk) fileResource() module.Resource {
 	}
 }
 
-// fileURI names a file in a sandbox.
+// fileURI returns the URI of a file in a sandbox.
 func fileURI(id, file string) string {
 	if !path.IsAbs(file) {
 		file = path.Join("/home/user", file)
@@ -39,13 +39,21 @@ func fileURI(id, file string) string {
 func (m *desk) readResource(ctx context.Context, c *tool.Call) (tool.Result, error) {
 	u, err := url.Parse(c.Name)
 	if err != nil || u.Scheme != "sandbox" || u.Host == "" || u.Path == "" {
-		return tool.Result{}, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("%.200q is no URI of a file in a sandbox", c.Name), Next: "Write sandbox://, the sandbox's id and the absolute path."}
+		return tool.Result{}, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("%.200q is not the URI of a file in a sandbox", c.Name),
+			Next:    "Expected sandbox://, the sandbox's id and the absolute path.",
+		}
 	}
 	b := bounded{most: mostContent}
 	err = m.onFiles(c, u.Host, func(f sandbox.Files) error {
 		_, err := f.ReadFile(ctx, u.Path, 0, 0, &b)
 		if errors.Is(err, errTooMuch) {
-			return &tool.Refusal{Code: "too_large", Message: "the file has more than 10 MiB", Next: "Read it in parts with sandbox_read."}
+			return &tool.Refusal{
+				Code:    "too_large",
+				Message: "the file has more than 10 MiB",
+				Next:    "Read it in parts with sandbox_read.",
+			}
 		}
 		return err
 	})

@@ -20,47 +20,47 @@ import (
 	"gatehouse/tool"
 )
 
-// how is how code or a command is run.
+// how holds the parameters of running code or a command.
 type how struct {
-	Timeout  float64  `json:"timeout,omitempty" doc:"seconds; left out, the sandbox's (30)" min:"0" max:"86400"`
-	Stdin    string   `json:"stdin,omitempty" doc:"what it reads"`
-	Dir      string   `json:"dir,omitempty" doc:"where it begins; left out, the home folder"`
-	Env      []string `json:"env,omitempty" doc:"NAME=value, on top of the sandbox's"`
-	Template string   `json:"template,omitempty" doc:"without sandbox_id: what the sandbox is made of"`
-	Separate bool     `json:"separate,omitempty" doc:"give what it wrote to standard output and standard error apart"`
+	Timeout  float64  `json:"timeout,omitempty" doc:"seconds; default: the sandbox's (30)" min:"0" max:"86400"`
+	Stdin    string   `json:"stdin,omitempty" doc:"standard input"`
+	Dir      string   `json:"dir,omitempty" doc:"working directory; default: the home folder"`
+	Env      []string `json:"env,omitempty" doc:"NAME=value, in addition to the sandbox's"`
+	Template string   `json:"template,omitempty" doc:"without sandbox_id: the template of the sandbox"`
+	Separate bool     `json:"separate,omitempty" doc:"return standard output and standard error separately"`
 }
 
 type codeIn struct {
-	ID       string `json:"sandbox_id,omitempty" doc:"left out, one of its own, which ends with the call; the preset sandbox wants it"`
-	Language string `json:"language" doc:"python, node, bash or sh, also by the names python3, javascript, js and shell"`
+	ID       string `json:"sandbox_id,omitempty" doc:"default: a new one that ends with the call; required by the preset sandbox"`
+	Language string `json:"language" doc:"python, node, bash or sh; also python3, javascript, js and shell"`
 	Code     string `json:"code"`
-	Context  string `json:"context_id,omitempty" doc:"of sandbox_context: run it where earlier code left off; left out, it is a program of its own"`
+	Context  string `json:"context_id,omitempty" doc:"from sandbox_context: run the code with the state of earlier code; default: as a program of its own"`
 	how
 }
 
 type commandIn struct {
-	ID      string `json:"sandbox_id,omitempty" doc:"left out, one of its own, which ends with the call; the preset sandbox wants it"`
-	Command string `json:"command" doc:"a line for the shell"`
+	ID      string `json:"sandbox_id,omitempty" doc:"default: a new one that ends with the call; required by the preset sandbox"`
+	Command string `json:"command" doc:"a shell command line"`
 	how
 }
 
-// ranOut is how code or a command ended.
+// ranOut is the result of code or a command.
 type ranOut struct {
-	ExitCode  int      `json:"exit_code" doc:"-1 when it did not end by itself"`
+	ExitCode  int      `json:"exit_code" doc:"-1 if it did not exit on its own"`
 	Outcome   string   `json:"outcome,omitempty" enum:"ok,error,signal,timeout,oom,output-limit,lost"`
-	Output    *string  `json:"output,omitempty" text:"product" doc:"standard output and standard error as they came in"`
+	Output    *string  `json:"output,omitempty" text:"product" doc:"standard output and standard error in order of arrival"`
 	Stdout    string   `json:"stdout,omitempty"`
 	Stderr    string   `json:"stderr,omitempty"`
-	Signal    int      `json:"signal,omitempty" doc:"the one that ended it"`
-	Error     *failure `json:"error,omitempty" doc:"what the code did not catch"`
-	Forgotten bool     `json:"context_forgot,omitempty" doc:"the context begins anew: what earlier code did in it is lost"`
-	Shown     int      `json:"shown,omitempty" doc:"how many results follow as blocks of their own"`
+	Signal    int      `json:"signal,omitempty" doc:"the signal that killed it"`
+	Error     *failure `json:"error,omitempty" doc:"an uncaught error of the code"`
+	Forgotten bool     `json:"context_forgot,omitempty" doc:"the context was restarted: the state of earlier code is lost"`
+	Shown     int      `json:"shown,omitempty" doc:"number of results that follow as separate content blocks"`
 	Took      float64  `json:"took_ms,omitempty"`
 	CPU       float64  `json:"cpu_ms,omitempty"`
 	MaxRSS    int64    `json:"max_rss_bytes,omitempty"`
 }
 
-// Facts says how the code ended.
+// Facts returns how the code ended, in one line.
 func (o ranOut) Facts() string {
 	words := []string{"exit code " + strconv.Itoa(o.ExitCode)}
 	if o.Outcome != string(sandbox.OK) {
@@ -73,7 +73,7 @@ func (o ranOut) Facts() string {
 		words = append(words, "error="+tool.Fact(o.Error.Name+": "+o.Error.Message))
 	}
 	if o.Forgotten {
-		words = append(words, "the context begins anew: what earlier code did in it is lost")
+		words = append(words, "the context was restarted: the state of earlier code is lost")
 	}
 	return tool.Facts(append(words, fmt.Sprintf("took %.0f ms", o.Took))...)
 }
@@ -84,7 +84,7 @@ type failure struct {
 	Traceback string `json:"traceback,omitempty"`
 }
 
-// plainRun is what the original gives.
+// plainRun returns the members of the original's result.
 func plainRun(o ranOut) any {
 	return struct {
 		ExitCode int    `json:"exit_code"`
@@ -93,18 +93,18 @@ func plainRun(o ranOut) any {
 	}{o.ExitCode, o.Stdout, withReason(o)}
 }
 
-// reasons word how something ended that did not end by itself.
+// reasons explain outcomes of code that did not exit on its own.
 var reasons = map[sandbox.Outcome]string{
-	sandbox.Signalled:   "it was ended by a signal",
-	sandbox.TimedOut:    "its time was over; timeout gives it more",
-	sandbox.OutOfMemory: "there was no memory left in the sandbox; memory_mib of create_sandbox gives it more",
-	sandbox.OutputLimit: "it printed more than is kept",
-	sandbox.Lost:        "the sandbox ended, or what runs it there was lost",
+	sandbox.Signalled:   "it was killed by a signal",
+	sandbox.TimedOut:    "its time was up; use timeout to give it more",
+	sandbox.OutOfMemory: "the sandbox ran out of memory; use memory_mib of create_sandbox to give it more",
+	sandbox.OutputLimit: "it printed more than the output limit",
+	sandbox.Lost:        "the sandbox ended, or the connection to it was lost",
 }
 
-// withReason is what was printed to standard error and, if it did not end by
-// itself, a line that says why: the original's answer has no member for that,
-// and -1 alone tells nobody whether to give it more time or more memory.
+// withReason returns the standard error output and, if the code did not exit on its own, a line that says why:
+// the original's result has no member for that, and -1 alone does not say whether more time or more memory
+// would help.
 func withReason(o ranOut) string {
 	why, ok := reasons[sandbox.Outcome(o.Outcome)]
 	if !ok {
@@ -121,28 +121,31 @@ func withReason(o ranOut) string {
 }
 
 const outcomes = `
-The outcome is one word: ` + "`ok`" + `, ` + "`error`" + ` (another exit code), ` + "`signal`" + `, ` + "`timeout`" + `, ` + "`oom`" + ` (no memory left), ` + "`output-limit`" + ` or ` + "`lost`" + ` (nobody knows). What it printed until then is there in any case. It ends with all it started; the sandbox lives on.
+The outcome is one word: ` + "`ok`" + `, ` + "`error`" + ` (another exit code), ` + "`signal`" + `, ` + "`timeout`" + `, ` + "`oom`" + ` (out of memory), ` + "`output-limit`" + ` or ` + "`lost`" + ` (unknown). The output up to that point is returned in any case. All processes that it started end with it; the sandbox continues.
 
-What it prints rides on progress while it runs, and cancelling the call kills it.`
+Its output is sent in progress notifications while it runs, and cancelling the call kills it.`
 
 func (m *desk) codeTool() tool.Tool {
 	return adapted(m, tool.Def{
-		Name: "sandbox_run", Title: "Run code", Effects: inside, Aliases: []string{"execute_code"}, Handle: "sandbox_id", Timeout: longest,
-		Description: "Runs code in a sandbox, as a program of its own or in a context that remembers, and gives its output, exit code and results.",
-		Help: `Without ` + "`sandbox_id`" + ` the code runs in a sandbox of its own, one that waits if there is one, which is destroyed when the call ends.
+		Name: "sandbox_run", Title: "Run code", Effects: inside, Aliases: []string{"execute_code"},
+		Handle: "sandbox_id", Timeout: longest,
+		Description: "Runs code in a sandbox, as a program of its own or in a context that keeps state, and " +
+			"returns its output, exit code and results.",
+		Help: `Without ` + "`sandbox_id`" + ` the code runs in a new sandbox, taken from the pool if possible, which is destroyed when the call ends.
 
-Code is Python, JavaScript for Node, or Bash. With ` + "`context_id`" + ` it goes on where earlier code in that context left off, and the value of its last expression is a result.
+Code is Python, JavaScript for Node, or Bash. With ` + "`context_id`" + ` it runs with the state of earlier code in that context, and the value of its last expression is a result.
 
-Python and Node code shows results with ` + "`display(value)`" + `: pictures (PNG, matplotlib figures), JSON (dict, list) or text. Open matplotlib figures are shown at the end.
+Python and Node code shows results with ` + "`display(value)`" + `: images (PNG, matplotlib figures), JSON (dict, list) or text. Open matplotlib figures are shown at the end.
 ` + outcomes,
 	}, "Execution failed: ", plainRun, m.code)
 }
 
 func (m *desk) commandTool() tool.Tool {
 	return adapted(m, tool.Def{
-		Name: "sandbox_exec", Title: "Run a command", Effects: inside, Aliases: []string{"run_command"}, Handle: "sandbox_id", Timeout: longest,
-		Description: "Runs a shell command in a sandbox to its end, and gives its output and exit code.",
-		Help:        "Without `sandbox_id` it runs in a sandbox of its own, which is destroyed when the call ends.\n\nThe shell is Bash where the host has it, else sh. For what goes on after the call there is `sandbox_start`.\n" + outcomes,
+		Name: "sandbox_exec", Title: "Run a command", Effects: inside, Aliases: []string{"run_command"},
+		Handle: "sandbox_id", Timeout: longest,
+		Description: "Runs a shell command in a sandbox to its end, and returns its output and exit code.",
+		Help:        "Without `sandbox_id` it runs in a new sandbox, which is destroyed when the call ends.\n\nThe shell is Bash if it exists, else sh. For a command that continues after the call use `sandbox_start`.\n" + outcomes,
 	}, "Execution failed: ", plainRun, m.command)
 }
 
@@ -152,7 +155,11 @@ func (m *desk) code(ctx context.Context, c *tool.Call, in codeIn) (ranOut, []too
 	}
 	l, known := interpreter.Languages()[strings.ToLower(in.Language)]
 	if !known {
-		return ranOut{}, nil, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("Unsupported language: %s", in.Language), Next: "Languages are python, node, bash and sh."}
+		return ranOut{}, nil, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: fmt.Sprintf("Unsupported language: %s", in.Language),
+			Next:    "Languages are python, node, bash and sh.",
+		}
 	}
 	return m.run(ctx, c, in.ID, in.how, func(b *manager.Box, code interpreter.Code) (interpreter.Result, error) {
 		code.Source = in.Code
@@ -160,14 +167,21 @@ func (m *desk) code(ctx context.Context, c *tool.Call, in codeIn) (ranOut, []too
 			return b.Code(ctx, l, code)
 		}
 		if in.ID == "" {
-			return interpreter.Result{}, &tool.Refusal{Code: "invalid_arguments", Message: "a context is in a sandbox", Next: "Give sandbox_id as well."}
+			return interpreter.Result{}, &tool.Refusal{
+				Code:    "invalid_arguments",
+				Message: "context_id requires sandbox_id",
+				Next:    "Give the sandbox_id of the context as well.",
+			}
 		}
 		k, err := b.Context(in.Context)
 		if err != nil {
 			return interpreter.Result{}, noContext(err)
 		}
 		if k.Language != l {
-			return interpreter.Result{}, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("the context is one of %s, not of %s", k.Language, l)}
+			return interpreter.Result{}, &tool.Refusal{
+				Code:    "invalid_arguments",
+				Message: fmt.Sprintf("the language of the context is %s, not %s", k.Language, l),
+			}
 		}
 		return k.Run(ctx, code)
 	})
@@ -182,8 +196,9 @@ func (m *desk) command(ctx context.Context, c *tool.Call, in commandIn) (ranOut,
 	})
 }
 
-// run runs something in a sandbox of the caller's.
-func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how, what func(*manager.Box, interpreter.Code) (interpreter.Result, error)) (ranOut, []tool.Content, error) {
+// run runs code or a command in a sandbox of the caller.
+func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how,
+	what func(*manager.Box, interpreter.Code) (interpreter.Result, error)) (ranOut, []tool.Content, error) {
 	if err := tooLarge("Stdin", len(h.Stdin), mostContent); err != nil {
 		return ranOut{}, nil, err
 	}
@@ -211,19 +226,23 @@ func (m *desk) run(ctx context.Context, c *tool.Call, id string, h how, what fun
 	return out, all.parts, nil
 }
 
-// place is where something is to run: in a sandbox of the caller's, or in one
-// that done destroys.
+// place returns a sandbox of the caller, or a new one that done destroys.
 func (m *desk) place(ctx context.Context, c *tool.Call, id, template string) (b *manager.Box, done func(), err error) {
 	switch {
 	case id != "" && template != "":
-		return nil, nil, &tool.Refusal{Code: "invalid_arguments", Message: "a sandbox that is there is made of what it is made of", Next: "Leave template out, or sandbox_id."}
+		return nil, nil, &tool.Refusal{
+			Code:    "invalid_arguments",
+			Message: "template cannot be given for an existing sandbox",
+			Next:    "Give either template or sandbox_id.",
+		}
 	case id != "":
 		return m.find(c, id)
 	case m.cfg.Original(c.Caller.Context):
 		return nil, nil, &tool.Refusal{Code: missing, Message: "Missing required parameters: sandbox_id"}
 	}
-	b, err = m.boxes.Create(ctx, c.Caller.Owner, manager.Ask{Name: "for one call", Template: template, Progress: pulled(c.Peer)})
-	m.boxes.Serve() // others will follow
+	b, err = m.boxes.Create(ctx, c.Caller.Owner,
+		manager.Ask{Name: "for one call", Template: template, Progress: pulled(c.Peer)})
+	m.boxes.Serve() // further requests are likely
 	if err != nil {
 		return nil, nil, notCreated(ctx, err)
 	}
@@ -231,14 +250,14 @@ func (m *desk) place(ctx context.Context, c *tool.Call, id, template string) (b 
 	return b, func() {
 		used()
 		if err := m.boxes.Destroy(c.Caller.Owner, b.ID); err != nil && !errors.Is(err, manager.ErrNotFound) {
-			m.log.Warn("a sandbox left something behind", "error", err)
+			m.log.Warn("a sandbox was not released completely", "error", err)
 		}
 	}, nil
 }
 
 func ended(r interpreter.Result) ranOut {
 	o := ranOut{
-		ExitCode: r.Code, Outcome: string(r.Outcome), Signal: r.Signal, Forgotten: r.Forgot, MaxRSS: r.MaxRSS,
+		ExitCode: r.Code, Outcome: string(r.Outcome), Signal: r.Signal, Forgotten: r.StateLost, MaxRSS: r.MaxRSS,
 		Took: milliseconds(r.Took), CPU: milliseconds(r.CPU),
 	}
 	if r.Outcome != sandbox.OK && r.Outcome != sandbox.Failed && r.Code == 0 {
@@ -260,26 +279,29 @@ func notRun(b *manager.Box, err error) error {
 	case errors.Is(err, sandbox.ErrClosed), errors.Is(err, sandbox.ErrPaused):
 		return gone(err)
 	case errors.Is(err, interpreter.ErrBusy):
-		return &tool.Refusal{Code: "busy", Message: "the context runs other code", Next: "Wait for that, or interrupt it with sandbox_context."}
+		return &tool.Refusal{
+			Code:    "busy",
+			Message: "the context runs other code",
+			Next:    "Wait for it, or interrupt it with sandbox_context.",
+		}
 	case errors.Is(err, fs.ErrNotExist):
 		return &tool.Refusal{Code: "not_found", Message: err.Error(), Next: withProgram(b, err.Error())}
 	}
 	return &tool.Refusal{Code: "not_started", Message: err.Error()}
 }
 
-// namedProgram is how drivers name a program that a sandbox does not have.
-var namedProgram = regexp.MustCompile(`there is no program ([^\s/]+)`)
+// namedProgram matches how drivers name a program that a sandbox lacks.
+var namedProgram = regexp.MustCompile(`program ([^\s/]+) does not exist`)
 
-// packaged tells, of the interpreters of the tools, an image that has each and
-// the package of the host.
+// packaged maps the interpreters of the tools to an image that has each and the package of the host.
 var packaged = map[string]struct{ image, of string }{
 	"python3": {"python:3-slim", "python3"},
 	"node":    {"node:lts-slim", "nodejs"},
 	"bash":    {"debian:stable-slim", "bash"},
 }
 
-// withProgram says how to get a sandbox with what this one does not have. An
-// image has its own programs alone, and any other sandbox those of the host.
+// withProgram says how to get a sandbox with the program that this one lacks. A sandbox of an image has only
+// the image's programs, and any other sandbox those of the host.
 func withProgram(b *manager.Box, text string) string {
 	found := namedProgram.FindStringSubmatch(text)
 	program := "this program"
@@ -293,14 +315,14 @@ func withProgram(b *manager.Box, text string) string {
 	other := "make a sandbox with a template or an image that has it (sandbox_create with template or image" + such +
 		"; sandbox_stats names the templates)"
 	if image := b.Image(); image != "" {
-		return fmt.Sprintf("This sandbox has the programs of the image %s alone, and %s is not among them: %s.", image, program, other)
+		return fmt.Sprintf("This sandbox has only the programs of the image %s, and %s is not among them: %s.",
+			image, program, other)
 	}
-	return fmt.Sprintf("This sandbox has the programs of the host that are in /usr and /bin, and %s is not among them: have an administrator %s, or %s.",
-		program, install, other)
+	return fmt.Sprintf("This sandbox has the programs of the host that are in /usr and /bin, and %s is not among "+
+		"them: have an administrator %s, or %s.", program, install, other)
 }
 
-// transcript is what came of code. Its streams are written to by one goroutine
-// each.
+// transcript collects the output of code. One goroutine writes to each stream.
 type transcript struct {
 	mu          sync.Mutex
 	both        []byte
@@ -309,7 +331,7 @@ type transcript struct {
 	partsLength int
 }
 
-const mostShown = 8 << 20 // bytes of all parts together; what is more is left out
+const mostShown = 8 << 20 // bytes of all parts; further parts are dropped
 
 type streamOf struct {
 	t     *transcript
@@ -322,7 +344,7 @@ func (t *transcript) stream(isErr bool, tell interface{ Write([]byte) (int, erro
 }
 
 func (s *streamOf) Write(b []byte) (int, error) {
-	s.tell.Write(b) // takes everything and never fails
+	s.tell.Write(b) // accepts all data and never fails
 	s.t.mu.Lock()
 	defer s.t.mu.Unlock()
 	s.t.both = append(s.t.both, b...)
@@ -334,7 +356,7 @@ func (s *streamOf) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// show takes what code shows.
+// show adds a part that code shows.
 func (t *transcript) show(p interpreter.Part) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -351,7 +373,7 @@ func (t *transcript) show(p interpreter.Part) {
 	}
 }
 
-// into puts what was printed into a result, marked where it was cut.
+// into adds the output to a result, with a mark if it was cut.
 func (t *transcript) into(o *ranOut, r interpreter.Result, separate bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -372,8 +394,8 @@ func (t *transcript) into(o *ranOut, r interpreter.Result, separate bool) {
 	}
 }
 
-// visible is text that does nothing to whoever shows it: what is no UTF-8 is
-// marked, and control characters but for line ends and tabs are pictures.
+// visible returns text that is safe to display: invalid UTF-8 is marked, and control characters except line
+// ends and tabs are replaced by symbols.
 func visible(b []byte) string {
 	return strings.Map(func(r rune) rune {
 		switch {

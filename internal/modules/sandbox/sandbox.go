@@ -1,10 +1,9 @@
-// Package sandbox lets callers run code they do not trust: each gets closed
-// places of its own, with files and processes nobody else has.
+// Package sandbox lets callers run untrusted code in sandboxes of their own, with files and processes that no
+// other caller can access.
 //
-// Eight of the tools answer to the names, arguments and texts of an original
-// where a view asks for those; the preset context sandbox does. A sandbox
-// belongs to the principal and context that made it; for everybody else there
-// is no such sandbox, and one text says so of every id that is not theirs.
+// Eight of the tools also have the names, arguments and texts of an original server, for views that ask for
+// them, such as the preset context sandbox. A sandbox belongs to the principal and context that made it; for
+// all others it does not exist, and the error for an id is the same whether it exists or not.
 package sandbox
 
 import (
@@ -24,77 +23,84 @@ import (
 	"gatehouse/tool"
 )
 
-// Config is the module's section of the configuration. The zero value is
-// usable: each zero stands for the default. One struct, because it mirrors one section
-// of gatehouse.yaml, setting by setting.
+// Config is the module's section of the configuration. Each zero field stands for its default. One struct, because
+// it mirrors one section of gatehouse.yaml, setting by setting.
 type Config struct {
-	Memory      int           `json:"memory_mib,omitempty"`   // of a sandbox nobody asked otherwise for, as all up to Call; 0 means 256
+	// Default of a sandbox, as all fields up to Call; 0 means 256.
+	Memory      int           `json:"memory_mib,omitempty"`
 	VCPUs       int           `json:"vcpu_count,omitempty"`   // 0 means 2
-	Processes   int           `json:"processes,omitempty"`    // and threads, alive at once; 0 means 256
+	Processes   int           `json:"processes,omitempty"`    // processes and threads alive at once; 0 means 256
 	Disk        int           `json:"disk_mib,omitempty"`     // 0 means 1024; at most half of the memory is used for it
-	Descriptors int           `json:"descriptors,omitempty"`  // files one process may have open; 0 means 1024
+	Descriptors int           `json:"descriptors,omitempty"`  // open files of one process; 0 means 1024
 	Output      int           `json:"output_bytes,omitempty"` // of each stream of a call; 0 means 1 MiB
-	Call        time.Duration `json:"call,omitempty"`         // for one call, in ns; 0 means 30 s
+	Call        time.Duration `json:"call,omitempty"`         // time limit of one call, in ns; 0 means 30 s
 
-	MostMemory      int           `json:"most_memory_mib,omitempty"`      // that may be asked for; 0 means 32768
-	TotalMemory     int           `json:"total_memory_mib,omitempty"`     // of the limits of all sandboxes together, in MiB; 0 means any
-	PrincipalMemory int           `json:"principal_memory_mib,omitempty"` // of those of one principal; 0 means any
-	MostVCPUs       int           `json:"most_vcpu_count,omitempty"`      // that may be asked for; 0 means 32
-	MostCall        time.Duration `json:"most_call,omitempty"`            // that may be asked for, in ns; 0 means 1 h
-	Idle            time.Duration `json:"idle,omitempty"`                 // unused for so long a sandbox ends, in ns; 0 means 15 min
-	Lifetime        time.Duration `json:"lifetime,omitempty"`             // it ends in any case, in ns; 0 means 24 h
-	Sandboxes       int           `json:"sandboxes,omitempty"`            // alive at once, of everybody; 0 means 100
-	Least           string        `json:"min_isolation,omitempty"`        // the lowest tier there may be: process, filtered, namespaces, user kernel or machine; "" means namespaces
+	MostMemory int `json:"most_memory_mib,omitempty"` // most that may be requested; 0 means 32768
+	// Most of all sandboxes' limits together, in MiB; 0 means no limit.
+	TotalMemory     int `json:"total_memory_mib,omitempty"`
+	PrincipalMemory int `json:"principal_memory_mib,omitempty"` // most of one principal's; 0 means no limit
+	MostVCPUs       int `json:"most_vcpu_count,omitempty"`      // most that may be requested; 0 means 32
+	// Most that may be requested, in ns; 0 means 1 h.
+	MostCall time.Duration `json:"most_call,omitempty"`
+	// A sandbox ends if it is unused for this long, in ns; 0 means 15 min.
+	Idle time.Duration `json:"idle,omitempty"`
+	// A sandbox ends after this time in any case, in ns; 0 means 24 h.
+	Lifetime  time.Duration `json:"lifetime,omitempty"`
+	Sandboxes int           `json:"sandboxes,omitempty"` // open at once, of all owners; 0 means 100
+	// The lowest tier allowed: process, filtered, namespaces, user kernel or machine; "" means namespaces.
+	Least string `json:"min_isolation,omitempty"`
 
-	Snapshots     int           `json:"snapshots,omitempty"`         // kept at once, of everybody; 0 means 20
-	SnapshotBytes int64         `json:"snapshot_bytes,omitempty"`    // that all of them may take; 0 means 4 GiB
-	SnapshotLife  time.Duration `json:"snapshot_lifetime,omitempty"` // one is kept for so long, in ns; 0 means 24 h
-	Folder        string        `json:"snapshot_folder,omitempty"`   // where their files are; "" means the folder for temporary files
+	Snapshots     int           `json:"snapshots,omitempty"`         // kept at once, of all owners; 0 means 20
+	SnapshotBytes int64         `json:"snapshot_bytes,omitempty"`    // most bytes of all of them; 0 means 4 GiB
+	SnapshotLife  time.Duration `json:"snapshot_lifetime,omitempty"` // how long one is kept, in ns; 0 means 24 h
+	// Folder of their files; "" means the folder for temporary files.
+	Folder string `json:"snapshot_folder,omitempty"`
 
-	NoPorts        bool     `json:"no_ports,omitempty"`        // no ports of sandboxes are opened on the host's loopback
-	Network        bool     `json:"network,omitempty"`         // callers may open a way out of their sandboxes
-	NetworkSpecial []string `json:"network_special,omitempty"` // addresses that are not public and that it may lead to, as rules
-	NetworkDeny    []string `json:"network_deny,omitempty"`    // what that never leads to, as rules
+	// Ports of sandboxes may not be exposed on the host's loopback interface.
+	NoPorts bool `json:"no_ports,omitempty"`
+	Network bool `json:"network,omitempty"` // callers may give their sandboxes network access
+	// Addresses that are not public and may be reached, as rules.
+	NetworkSpecial []string `json:"network_special,omitempty"`
+	NetworkDeny    []string `json:"network_deny,omitempty"` // what may never be reached, as rules
 
-	NoPool bool `json:"no_pool,omitempty"`        // keep none ready
-	Ready  int  `json:"pool_min_size,omitempty"`  // how many are kept ready; 0 means 3
-	Boots  int  `json:"pool_max_boots,omitempty"` // how many are made ready at the same time; 0 means twice the number of processors
+	NoPool bool `json:"no_pool,omitempty"`       // keep no sandboxes ready
+	Ready  int  `json:"pool_min_size,omitempty"` // how many are kept ready; 0 means 3
+	// How many are made ready concurrently; 0 means twice the number of processors.
+	Boots int `json:"pool_max_boots,omitempty"`
 
-	// Ladder are the drivers that callers may ask for, the preferred first;
-	// nil means namespaces. Default is the one for who asks for none; "" means
-	// the first that works and is as strong as is asked.
+	// Ladder are the drivers that callers may request, the preferred first; nil means namespaces. Default is
+	// the driver used if none is requested; "" means the first that works and is strong enough.
 	Ladder  []manager.Rung `json:"-"`
 	Default string         `json:"-"`
-	// Templates are what callers may have sandboxes made of, by name.
+	// Templates are the templates that callers may request, by name.
 	Templates map[string]manager.Template `json:"-"`
-	// Image makes ready what a template or a caller names; nil means that there
-	// are no images. MayImage says why a caller may not name one; nil means
-	// that callers name none.
+	// Image prepares an image that a template or a caller names; nil means that there are no images. MayImage
+	// returns an error if a caller may not name an image; nil means that callers may name none.
 	Image    func(ctx context.Context, ref string, progress func(done, total int64)) (*Image, func(), error) `json:"-"`
 	MayImage func(ref string) error                                                                          `json:"-"`
-	// Secrets are those that a caller may have swapped in on the way out of
-	// sandboxes, by the names of the variables they are in; nil means none.
+	// Secrets returns the secrets that a caller may use in sandboxes, by the names of their variables; nil
+	// means none.
 	Secrets func(tool.Caller) (map[string]manager.Secret, error) `json:"-"`
-	// Rules says who may list and end the sandboxes of all callers; nil means no one.
+	// Rules decides who may list and end the sandboxes of all callers; nil means no caller.
 	Rules operator.Func `json:"-"`
-	// Original reports whether callers in a context are to be answered as by
-	// the original; nil means that none are.
+	// Original reports whether callers in a context get the answers of the original server; nil means that
+	// none do.
 	Original func(context string) bool `json:"-"`
-	// Served returns when somebody came to whom sandboxes are offered, or ctx
-	// ends; nil means that the first call tells.
+	// Served returns when a client is connected to which sandboxes are offered, or ctx ends; nil means that
+	// the first call shows it.
 	Served func(ctx context.Context) `json:"-"`
 }
 
-// Image is a system that sandboxes run.
+// Image is a file system for sandboxes.
 type Image = sandbox.Image
 
-// Limits of what one call brings or takes, in bytes.
+// Limits of the parameters and results of one call, in bytes.
 const (
 	mostContent = 10 << 20 // of a file's content, or of code
 	mostCommand = 1 << 20
 )
 
-// longest is how long a call of a tool that runs code may take in all.
+// longest is the time limit of a tool that runs code.
 const longest = 25 * time.Hour
 
 // desk is the module.
@@ -108,11 +114,11 @@ type desk struct {
 	waits chan struct{} // closed when Served has returned
 	log   *slog.Logger
 
-	writer roots.Writer // of files that are taken out
+	writer roots.Writer // of downloaded files
 }
 
-// New makes the module; Config says what can be configured. No sandbox is made
-// before somebody asks for one or is served them.
+// New returns the module; Config says what can be configured. It makes no sandbox before a caller requests one
+// or Served returns.
 func New(cfg Config) module.New {
 	return func(_ context.Context, d module.Deps) (module.Module, error) {
 		m := &desk{waits: make(chan struct{}), log: d.Log}
@@ -142,7 +148,7 @@ func (m *desk) EndOwned(_ context.Context, match func(owner string, made time.Ti
 	return m.boxes.EndOwned(match)
 }
 
-// options are those of the manager.
+// options returns the manager's options.
 func (c *Config) options() (manager.Options, error) {
 	if err := proxy.Check(sandbox.Network{Special: c.NetworkSpecial, Deny: c.NetworkDeny}); err != nil {
 		return manager.Options{}, fmt.Errorf("network_special, network_deny: %w", err)
@@ -154,29 +160,37 @@ func (c *Config) options() (manager.Options, error) {
 			Descriptors: c.Descriptors, OutputBytes: c.Output, Call: c.Call,
 		},
 		Most: sandbox.Limits{MemoryMiB: c.MostMemory, VCPUs: c.MostVCPUs, Call: c.MostCall},
-		Idle: c.Idle, Lifetime: c.Lifetime, Sandboxes: c.Sandboxes, MemoryMiB: c.TotalMemory, PrincipalMiB: c.PrincipalMemory,
-		Snapshots: c.Snapshots, SnapshotBytes: c.SnapshotBytes, SnapshotLife: c.SnapshotLife, Folder: c.Folder,
+		Idle: c.Idle, Lifetime: c.Lifetime, Sandboxes: c.Sandboxes, MemoryMiB: c.TotalMemory,
+		PrincipalMiB: c.PrincipalMemory,
+		Snapshots:    c.Snapshots, SnapshotBytes: c.SnapshotBytes, SnapshotLife: c.SnapshotLife, Folder: c.Folder,
 		NoPool: c.NoPool, Ready: c.Ready, Boots: c.Boots,
 	}
-	for _, n := range []int{c.Memory, c.VCPUs, c.Processes, c.Disk, c.Descriptors, c.Output, c.MostMemory, c.MostVCPUs, c.TotalMemory, c.PrincipalMemory, c.Sandboxes, c.Snapshots, int(c.SnapshotBytes), c.Ready, c.Boots} {
+	for _, n := range []int{
+		c.Memory, c.VCPUs, c.Processes, c.Disk, c.Descriptors, c.Output, c.MostMemory, c.MostVCPUs, c.TotalMemory,
+		c.PrincipalMemory, c.Sandboxes, c.Snapshots, int(c.SnapshotBytes), c.Ready, c.Boots,
+	} {
 		if n < 0 {
 			return o, fmt.Errorf("%d: a limit cannot be negative", n)
 		}
 	}
 	if o.Ladder == nil {
-		o.Ladder = []manager.Rung{{Name: namespaces.Name, Open: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{Boots: c.Boots}) }}}
+		o.Ladder = []manager.Rung{{
+			Name: namespaces.Name,
+			Open: func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{Boots: c.Boots}) },
+		}}
 	}
 	o.Least = sandbox.Namespaces
 	if c.Least != "" {
 		if o.Least = tier(c.Least); o.Least == sandbox.Unknown {
-			return o, fmt.Errorf("min_isolation is %q; expected process, filtered, namespaces, user kernel or machine", c.Least)
+			return o, fmt.Errorf("min_isolation is %q; expected process, filtered, namespaces, user "+
+				"kernel or machine", c.Least)
 		}
 	}
 	return o, nil
 }
 
 func tier(name string) sandbox.Tier {
-	for t := sandbox.NoWall; t <= sandbox.Machine; t++ {
+	for t := sandbox.NoIsolation; t <= sandbox.Machine; t++ {
 		if t.String() == name {
 			return t
 		}
@@ -184,7 +198,7 @@ func tier(name string) sandbox.Tier {
 	return sandbox.Unknown
 }
 
-// whenServed has some kept ready as soon as they may be wanted.
+// whenServed enables pools when sandboxes are likely to be requested.
 func (m *desk) whenServed() {
 	defer close(m.waits)
 	if m.cfg.Served == nil {
@@ -198,19 +212,21 @@ func (m *desk) whenServed() {
 // Offer implements module.Module.
 func (m *desk) Offer(context.Context, module.Audience) (*module.Offer, error) { return &m.offer, nil }
 
-// Close ends all sandboxes.
+// Close closes all sandboxes.
 func (m *desk) Close(context.Context) error {
 	m.end()
 	<-m.waits
 	return m.boxes.Close()
 }
 
-// tools are in the order in which they are needed.
+// tools returns the tools, the most used first.
 func (m *desk) tools() []tool.Tool {
 	return []tool.Tool{
-		m.createTool(), m.destroyTool(), m.listTool(), m.codeTool(), m.commandTool(), m.readTool(), m.writeTool(), m.folderTool(),
+		m.createTool(), m.destroyTool(), m.listTool(), m.codeTool(), m.commandTool(), m.readTool(), m.writeTool(),
+		m.folderTool(),
 		m.statTool(), m.moveTool(), m.removeTool(), m.searchTool(), m.contextTool(),
-		m.startTool(), m.outputTool(), m.inputTool(), m.processesTool(), m.uploadTool(), m.downloadTool(), m.networkTool(), m.statsTool(),
+		m.startTool(), m.outputTool(), m.inputTool(), m.processesTool(), m.uploadTool(), m.downloadTool(),
+		m.networkTool(), m.statsTool(),
 		m.exposeTool(), m.unexposeTool(), m.pauseTool(), m.resumeTool(),
 		m.snapshotTool(), m.forkTool(), m.snapshotsTool(), m.snapshotRemoveTool(),
 	}
@@ -218,8 +234,7 @@ func (m *desk) tools() []tool.Tool {
 
 const notFound = "Sandbox not found or invalid ID"
 
-// find is a sandbox of the caller's, kept from ending while it is in use. One
-// that is paused is refused.
+// find returns a sandbox of the caller and keeps it in use until done is called. It refuses a paused one.
 func (m *desk) find(c *tool.Call, id string) (b *manager.Box, done func(), err error) {
 	if b, done, err = m.findAny(c, id); err == nil && b.Paused() {
 		done()
@@ -228,37 +243,44 @@ func (m *desk) find(c *tool.Call, id string) (b *manager.Box, done func(), err e
 	return b, done, err
 }
 
-// findAny is find, paused or not.
+// findAny is find for paused sandboxes too.
 func (m *desk) findAny(c *tool.Call, id string) (b *manager.Box, done func(), err error) {
 	b, err = m.boxes.Find(c.Caller.Owner, id)
 	if err != nil {
-		return nil, nil, &tool.Refusal{Code: "not_found", Message: notFound, Next: "sandbox_list shows the sandboxes that are yours. One ends when it was not used for a while."}
+		return nil, nil, &tool.Refusal{
+			Code:    "not_found",
+			Message: notFound,
+			Next:    "sandbox_list lists your sandboxes. A sandbox ends if it is unused for its idle time.",
+		}
 	}
 	return b, b.Use(), nil
 }
 
-// tooLarge is how what is too long is refused, before anything else is looked
-// at.
+// tooLarge refuses a parameter that is too long. It is checked before all others.
 func tooLarge(what string, n, most int) error {
 	if n <= most {
 		return nil
 	}
 	return &tool.Refusal{
 		Code: "too_large", Message: fmt.Sprintf("%s exceeds maximum size (%d bytes > %d bytes)", what, n, most),
-		Next: "Write what is long to a file in parts, with append.",
+		Next: "Write long content to a file in parts, with append.",
 	}
 }
 
-// gone tells of a sandbox that ended while it was used.
+// gone converts the error of a sandbox that has ended or is paused to a refusal.
 func gone(err error) error {
 	if errors.Is(err, sandbox.ErrPaused) {
 		return paused
 	}
 	if errors.Is(err, sandbox.ErrClosed) {
-		return &tool.Refusal{Code: "gone", Message: "the sandbox ended: " + err.Error(), Next: "Create another one; what was in this one is lost."}
+		return &tool.Refusal{
+			Code:    "gone",
+			Message: "the sandbox ended: " + err.Error(),
+			Next:    "Create another one; the content of this one is lost.",
+		}
 	}
 	return err
 }
 
-// beyond tells of something that is used up.
+// beyond converts the error of an exhausted limit to a refusal.
 func beyond(err error) error { return &tool.Refusal{Code: "busy", Message: err.Error()} }

@@ -189,16 +189,27 @@ func TestALifeOfASandbox(t *testing.T) {
 		t.Fatalf("%+v", made)
 	}
 	id := made.SandboxID
-	if all := r.do("list", nil).Sandboxes; len(all) != 1 || all[0].ID != id || all[0].State != "Ready" || all[0].Name != "first" {
+	if all := r.do("list", nil).Sandboxes; len(all) != 1 || all[0].ID != id || all[0].State != "Ready" ||
+		all[0].Name != "first" {
 		t.Errorf("%+v", all)
 	}
-	if got := r.do("exec", args{"sandbox_id": id, "command": "echo $WHO; echo oops >&2; exit 3"}); *got.ExitCode != 3 || got.Outcome != "error" || !strings.Contains(got.Output, "ann\n") || !strings.Contains(got.Output, "oops\n") {
+	if got := r.do("exec",
+		args{"sandbox_id": id, "command": "echo $WHO; echo oops >&2; exit 3"}); *got.ExitCode != 3 ||
+		got.Outcome != "error" || !strings.Contains(got.Output, "ann\n") || !strings.Contains(got.Output, "oops\n") {
 		t.Errorf("%+v", got)
 	}
-	if got := r.do("exec", args{"sandbox_id": id, "command": "cat; pwd; echo $X; echo e >&2", "stdin": "in\n", "dir": "/tmp", "env": []string{"X=y"}, "separate": true}); got.Stdout != "in\n/tmp\ny\n" || got.Stderr != "e\n" || got.Output != "" {
+	if got := r.do("exec", args{
+		"sandbox_id": id,
+		"command":    "cat; pwd; echo $X; echo e >&2",
+		"stdin":      "in\n",
+		"dir":        "/tmp",
+		"env":        []string{"X=y"},
+		"separate":   true,
+	}); got.Stdout != "in\n/tmp\ny\n" || got.Stderr != "e\n" || got.Output != "" {
 		t.Errorf("%+v", got)
 	}
-	if s := r.do("stats", args{"sandbox_id": id}); s.Yours != 1 || s.Sandbox.Limits.Memory != 128 || s.Sandbox.Calls < 2 || s.Held.Isolation != "namespaces" {
+	if s := r.do("stats", args{"sandbox_id": id}); s.Yours != 1 || s.Sandbox.Limits.Memory != 128 ||
+		s.Sandbox.Calls < 2 || s.Held.Isolation != "namespaces" {
 		t.Errorf("%+v %+v", s, s.Sandbox)
 	}
 	if !r.do("destroy", args{"sandbox_id": id}).Success {
@@ -223,10 +234,14 @@ func TestNobodyFindsWhatIsNotTheirs(t *testing.T) {
 	id := r.box()
 	own := r.do("context", args{"sandbox_id": id, "action": "create", "language": "bash"}).ContextID
 	calls := map[string]args{
-		"destroy": {}, "run": {"language": "bash", "code": "true"}, "exec": {"command": "true"}, "read": {"path": "x"}, "write": {"path": "x", "content": ""},
-		"dir": {"path": "."}, "stat": {"path": "."}, "move": {"from": "a", "to": "b"}, "remove": {"path": "x"}, "search": {}, "context": {"action": "list"},
-		"start": {"command": "true"}, "output": {"process_id": "x"}, "input": {"process_id": "x"}, "processes": {}, "stats": {},
-		"download": {"from": "x", "to": "x"}, "network": {"action": "show"}, "pause": {}, "resume": {}, "snapshot": {}, "fork": {},
+		"destroy": {}, "run": {"language": "bash", "code": "true"}, "exec": {"command": "true"},
+		"read": {"path": "x"}, "write": {"path": "x", "content": ""},
+		"dir": {"path": "."}, "stat": {"path": "."}, "move": {"from": "a", "to": "b"}, "remove": {"path": "x"},
+		"search": {}, "context": {"action": "list"},
+		"start": {"command": "true"}, "output": {"process_id": "x"}, "input": {"process_id": "x"},
+		"processes": {}, "stats": {},
+		"download": {"from": "x", "to": "x"}, "network": {"action": "show"}, "pause": {}, "resume": {},
+		"snapshot": {}, "fork": {},
 		"expose": {"port": 80}, "unexpose": {"port": 80},
 	}
 	offer, err := r.m.Offer(t.Context(), module.Audience{})
@@ -264,12 +279,19 @@ func TestNobodyFindsWhatIsNotTheirs(t *testing.T) {
 			}
 		}
 	}
-	if len(texts) != 1 || !texts["not_found: "+notFound+"\nsandbox_list shows the sandboxes that are yours. One ends when it was not used for a while."] {
+	if len(texts) != 1 ||
+		!texts["not_found: "+
+			notFound+"\nsandbox_list lists your sandboxes. A sandbox ends if it is unused for its idle time."] {
 		t.Errorf("there is more than one answer: %v", texts)
 	}
 	r.as = "ann"
 	other := r.box()
-	if got := r.code("run", args{"sandbox_id": other, "language": "bash", "code": "true", "context_id": own}); got != "not_found" {
+	if got := r.code("run", args{
+		"sandbox_id": other,
+		"language":   "bash",
+		"code":       "true",
+		"context_id": own,
+	}); got != "not_found" {
 		t.Errorf("a context of another sandbox: %s", got)
 	}
 }
@@ -278,12 +300,16 @@ func TestCodeOfEachLanguageRuns(t *testing.T) {
 	r := open(t, Config{NoPool: true})
 	id := r.box()
 	for _, c := range []struct{ program, names, code string }{
-		{"python3", "python python3 Python", "print(6 * 7)"}, {"node", "node javascript js", "console.log(6 * 7)"}, {"bash", "bash", "echo $((6 * 7))"}, {"sh", "sh", "echo 42"},
+		{"python3", "python python3 Python", "print(6 * 7)"},
+		{"node", "node javascript js", "console.log(6 * 7)"}, {"bash", "bash", "echo $((6 * 7))"},
+		{"sh", "sh", "echo 42"},
 	} {
 		t.Run(c.program, func(t *testing.T) {
 			needs(t, c.program)
 			for name := range strings.FieldsSeq(c.names) {
-				if got := r.do("run", args{"sandbox_id": id, "language": name, "code": c.code}); got.Output != "42\n" || got.Outcome != "ok" || *got.ExitCode != 0 {
+				if got := r.do("run",
+					args{"sandbox_id": id, "language": name, "code": c.code}); got.Output != "42\n" ||
+					got.Outcome != "ok" || *got.ExitCode != 0 {
 					t.Errorf("%s: %+v", name, got)
 				}
 			}
@@ -303,7 +329,8 @@ class Picture:
     def _repr_png_(self): return b'\x89PNG\r\n'
 display(Picture(), {'a': 1}, 'text')
 1/0`})
-	if got.Outcome != "error" || got.Error == nil || got.Error.Name != "ZeroDivisionError" || !strings.Contains(got.Error.Traceback, "line 5") || got.Shown != 3 || len(got.parts) != 3 {
+	if got.Outcome != "error" || got.Error == nil || got.Error.Name != "ZeroDivisionError" ||
+		!strings.Contains(got.Error.Traceback, "line 5") || got.Shown != 3 || len(got.parts) != 3 {
 		t.Fatalf("%+v, %+v, %+v", got, got.Error, got.parts)
 	}
 	if p := got.parts[0]; p.Type != "image" || p.MIME != "image/png" || string(p.Data) != "\x89PNG\r\n" {
@@ -329,17 +356,25 @@ func TestEndsAreJudged(t *testing.T) {
 		if got.Outcome != c.want || *got.ExitCode != c.code {
 			t.Errorf("%s: %+v, want %s with %d", c.command, got, c.want, c.code)
 		}
-		if cut := strings.Contains(got.Output, "[output cut: the limit of 5000 bytes was reached]"); cut != (c.want == "output-limit") {
+		if cut := strings.Contains(got.Output,
+			"[output cut: the limit of 5000 bytes was reached]"); cut != (c.want == "output-limit") {
 			t.Errorf("%s: marked as cut %v", c.command, cut)
 		}
 	}
 	if h := r.do("stats", nil).Held; strings.HasPrefix(h.Memory, "cgroup") {
-		got := r.do("exec", args{"sandbox_id": id, "command": "head -c 500M /dev/zero | tail -c 400M >/dev/null; exit $?"})
+		got := r.do("exec", args{
+			"sandbox_id": id,
+			"command":    "head -c 500M /dev/zero | tail -c 400M >/dev/null; exit $?",
+		})
 		if got.Outcome != "oom" && got.Outcome != "ok" { // the shell may have coped
 			t.Errorf("%+v", got)
 		}
 		if _, err := os.Stat("/usr/bin/python3"); err == nil {
-			if got := r.do("run", args{"sandbox_id": id, "language": "python", "code": "x = b'x' * 500_000_000"}); got.Outcome != "oom" {
+			if got := r.do("run", args{
+				"sandbox_id": id,
+				"language":   "python",
+				"code":       "x = b'x' * 500_000_000",
+			}); got.Outcome != "oom" {
 				t.Errorf("%+v", got)
 			}
 		}
@@ -364,28 +399,41 @@ func TestFilesComeAndGo(t *testing.T) {
 		in["sandbox_id"] = id
 		return in
 	}
-	if got := r.do("write", f("write", args{"path": "deep/er/file.txt", "content": "one\ntwo\n", "mode": "0600"})); !got.Success || got.Size != 8 {
+	if got := r.do("write",
+		f("write", args{"path": "deep/er/file.txt", "content": "one\ntwo\n", "mode": "0600"})); !got.Success ||
+		got.Size != 8 {
 		t.Errorf("%+v", got)
 	}
 	r.do("write", f("write", args{"path": "deep/er/file.txt", "content": "three\n", "append": true}))
-	if got := r.do("read", f("read", args{"path": "/home/user/deep/er/file.txt"})); got.Content != "one\ntwo\nthree\n" || got.Size != 14 {
+	if got := r.do("read",
+		f("read", args{"path": "/home/user/deep/er/file.txt"})); got.Content != "one\ntwo\nthree\n" || got.Size != 14 {
 		t.Errorf("%+v", got)
 	}
-	if got := r.do("read", f("read", args{"path": "deep/er/file.txt", "offset": 4, "length": 4})); got.Content != "two\n" || got.NextOffset != 8 {
+	if got := r.do("read",
+		f("read", args{"path": "deep/er/file.txt", "offset": 4, "length": 4})); got.Content != "two\n" ||
+		got.NextOffset != 8 {
 		t.Errorf("%+v", got)
 	}
 	if got := r.do("stat", f("stat", args{"path": "deep/er/file.txt"})); got.Size != 14 || got.Mode != "-rw-------" {
 		t.Errorf("%+v", got)
 	}
 	binary := []byte{0, 0xff, 'x'}
-	r.do("write", f("write", args{"path": "bin", "content": base64.StdEncoding.EncodeToString(binary), "encoding": "base64"}))
-	if got := r.do("read", f("read", args{"path": "bin", "encoding": "base64"})); got.Content != base64.StdEncoding.EncodeToString(binary) {
+	r.do("write", f("write", args{
+		"path":     "bin",
+		"content":  base64.StdEncoding.EncodeToString(binary),
+		"encoding": "base64",
+	}))
+	if got := r.do("read",
+		f("read", args{"path": "bin",
+			"encoding": "base64"})); got.Content != base64.StdEncoding.EncodeToString(binary) {
 		t.Errorf("%+v", got)
 	}
-	if got := r.do("dir", f("dir", args{"path": "."})); len(got.Entries) != 2 || got.Entries[0].Name != "bin" || !got.Entries[1].IsDir {
+	if got := r.do("dir", f("dir", args{"path": "."})); len(got.Entries) != 2 || got.Entries[0].Name != "bin" ||
+		!got.Entries[1].IsDir {
 		t.Errorf("%+v", got.Entries)
 	}
-	if got := r.do("search", f("search", args{"name": "*.txt", "text": "^t"})); len(got.Found) != 2 || got.Found[0].Path != "/home/user/deep/er/file.txt" || got.Found[0].Line != 2 || got.Found[1].Text != "three" {
+	if got := r.do("search", f("search", args{"name": "*.txt", "text": "^t"})); len(got.Found) != 2 ||
+		got.Found[0].Path != "/home/user/deep/er/file.txt" || got.Found[0].Line != 2 || got.Found[1].Text != "three" {
 		t.Errorf("%+v", got.Found)
 	}
 	if got := r.do("search", f("search", args{"name": "file*"})); len(got.Found) != 1 || got.Found[0].Line != 0 {
@@ -401,11 +449,15 @@ func TestFilesComeAndGo(t *testing.T) {
 		in   args
 		want string
 	}{
-		"a file that is missing": {"read", args{"path": "none"}, "not_found"}, "a folder read": {"read", args{"path": "/tmp"}, "is_a_directory"},
-		"no text": {"read", args{"path": "moved"}, "binary"}, "a file of the host": {"read", args{"path": "/etc/shadow"}, "not_found"},
-		"of proc": {"read", args{"path": "/proc/self/environ"}, "denied"}, "above": {"read", args{"path": "../../../etc/shadow"}, "not_found"},
-		"read-only": {"write", args{"path": "/usr/x", "content": ""}, "denied"}, "a full folder": {"remove", args{"path": "/home"}, "denied"},
-		"a pattern": {"search", args{"name": "["}, "invalid_arguments"},
+		"a file that is missing": {"read", args{"path": "none"}, "not_found"},
+		"a folder read":          {"read", args{"path": "/tmp"}, "is_a_directory"},
+		"no text":                {"read", args{"path": "moved"}, "binary"},
+		"a file of the host":     {"read", args{"path": "/etc/shadow"}, "not_found"},
+		"of proc":                {"read", args{"path": "/proc/self/environ"}, "denied"},
+		"above":                  {"read", args{"path": "../../../etc/shadow"}, "not_found"},
+		"read-only":              {"write", args{"path": "/usr/x", "content": ""}, "denied"},
+		"a full folder":          {"remove", args{"path": "/home"}, "denied"},
+		"a pattern":              {"search", args{"name": "["}, "invalid_arguments"},
 	} {
 		if got := r.code(c.tool, f(c.tool, c.in)); got != c.want {
 			t.Errorf("%s: %s, want %s", name, got, c.want)
@@ -419,7 +471,8 @@ func TestFilesPassBetweenTheFoldersAndASandbox(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "data.csv"), []byte("a,b\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if got := r.do("upload", args{"sandbox_id": id, "from": "data.csv"}); got.Path != "data.csv" || got.Size != 4 || got.URI != "sandbox://"+id+"/home/user/data.csv" {
+	if got := r.do("upload", args{"sandbox_id": id, "from": "data.csv"}); got.Path != "data.csv" ||
+		got.Size != 4 || got.URI != "sandbox://"+id+"/home/user/data.csv" {
 		t.Errorf("%+v", got)
 	}
 	r.do("exec", args{"sandbox_id": id, "command": "tr a-z A-Z <data.csv >out.csv"})
@@ -433,7 +486,8 @@ func TestFilesPassBetweenTheFoldersAndASandbox(t *testing.T) {
 		tool string
 		in   args
 	}{
-		{"download", args{"from": "out.csv", "to": "result.csv"}}, {"download", args{"from": "out.csv", "to": "../outside.csv"}}, {"upload", args{"from": "/etc/passwd"}},
+		{"download", args{"from": "out.csv", "to": "result.csv"}},
+		{"download", args{"from": "out.csv", "to": "../outside.csv"}}, {"upload", args{"from": "/etc/passwd"}},
 	} {
 		c.in["sandbox_id"] = id
 		if _, err := r.try(c.tool, c.in); err == nil {
@@ -447,10 +501,12 @@ func TestFilesPassBetweenTheFoldersAndASandbox(t *testing.T) {
 		return c.Run(t.Context(), offer.Templates[0].Read)
 	}
 	res, err := read("ann", "sandbox://"+id+"/home/user/out.csv")
-	if err != nil || len(res.Content) != 1 || res.Content[0].Text != "A,B\n" || !strings.HasPrefix(res.Content[0].MIME, "text/csv") {
+	if err != nil || len(res.Content) != 1 || res.Content[0].Text != "A,B\n" ||
+		!strings.HasPrefix(res.Content[0].MIME, "text/csv") {
 		t.Errorf("%+v, %v", res, err)
 	}
-	for _, c := range [][2]string{{"bob", "sandbox://" + id + "/home/user/out.csv"}, {"ann", "sandbox://" + id}, {"ann", "file:///etc/passwd"}, {"ann", "sandbox:///etc/passwd"}} {
+	for _, c := range [][2]string{{"bob", "sandbox://" + id + "/home/user/out.csv"}, {"ann", "sandbox://" + id},
+		{"ann", "file:///etc/passwd"}, {"ann", "sandbox:///etc/passwd"}} {
 		if res, err := read(c[0], c[1]); err == nil {
 			t.Errorf("%q was given %s: %+v", c[0], c[1], res)
 		}
@@ -469,14 +525,20 @@ func TestContextsRememberAndForget(t *testing.T) {
 	if got := run("echo $x $PWD"); got.Output != "1 /tmp\n" {
 		t.Errorf("%+v", got)
 	}
-	if got := r.do("context", args{"sandbox_id": id, "action": "list"}).Contexts; len(got) != 1 || got[0].ID != k || got[0].Language != "bash" {
+	if got := r.do("context", args{"sandbox_id": id, "action": "list"}).Contexts; len(got) != 1 ||
+		got[0].ID != k || got[0].Language != "bash" {
 		t.Errorf("%+v", got)
 	}
 	r.do("context", args{"sandbox_id": id, "action": "restart", "context_id": k})
 	if got := run("echo ${x-none}"); got.Output != "none\n" {
 		t.Errorf("%+v", got)
 	}
-	if got := r.code("run", args{"sandbox_id": id, "language": "python", "code": "1", "context_id": k}); got != "invalid_arguments" {
+	if got := r.code("run", args{
+		"sandbox_id": id,
+		"language":   "python",
+		"code":       "1",
+		"context_id": k,
+	}); got != "invalid_arguments" {
 		t.Errorf("another language: %s", got)
 	}
 	r.do("context", args{"sandbox_id": id, "action": "remove", "context_id": k})
@@ -485,7 +547,8 @@ func TestContextsRememberAndForget(t *testing.T) {
 			t.Errorf("%s of one that is gone: %s", action, got)
 		}
 	}
-	if got := r.code("context", args{"sandbox_id": id, "action": "create", "language": "cobol"}); got != "invalid_arguments" {
+	if got := r.code("context",
+		args{"sandbox_id": id, "action": "create", "language": "cobol"}); got != "invalid_arguments" {
 		t.Errorf("%s", got)
 	}
 }
@@ -501,10 +564,14 @@ func TestASearchTellsOfPathsTooLongForIt(t *testing.T) {
 		found  int
 		cut    bool
 	}{{"some", 3, 1, false}, {"many", 30, 0, true}} {
-		if ran := r.do("exec", args{"sandbox_id": id, "command": fmt.Sprintf("set -- %s %d; %s", c.name, c.levels, dig)}); ran.Outcome != "ok" {
+		if ran := r.do("exec", args{
+			"sandbox_id": id,
+			"command":    fmt.Sprintf("set -- %s %d; %s", c.name, c.levels, dig),
+		}); ran.Outcome != "ok" {
 			t.Fatalf("%+v", ran)
 		}
-		if got := r.do("search", args{"sandbox_id": id, "path": c.name, "name": "bottom"}); len(got.Found) != c.found || got.Cut != c.cut {
+		if got := r.do("search",
+			args{"sandbox_id": id, "path": c.name, "name": "bottom"}); len(got.Found) != c.found || got.Cut != c.cut {
 			t.Errorf("%s: %d found, cut %v", c.name, len(got.Found), got.Cut)
 		}
 	}
@@ -557,7 +624,8 @@ func TestProcessesGoOn(t *testing.T) {
 	if got.Outcome != "signal" || *got.ExitCode != -1 {
 		t.Errorf("%+v", got)
 	}
-	if all := r.do("processes", args{"sandbox_id": id}).Processes; len(all) != 2 || all[0].Running || all[1].Outcome != "signal" {
+	if all := r.do("processes", args{"sandbox_id": id}).Processes; len(all) != 2 || all[0].Running ||
+		all[1].Outcome != "signal" {
 		t.Errorf("%+v", all)
 	}
 	p = "process_none"
@@ -610,7 +678,8 @@ func TestAMissingDriverIsNamedWhenASandboxIsAskedFor(t *testing.T) {
 		return nil, errors.New("clone(CLONE_NEWUSER): operation not permitted (run as root)")
 	}}}})
 	_, err := r.try("create", nil)
-	if f, ok := errors.AsType[*tool.Refusal](err); !ok || f.Code != "unsupported" || !strings.Contains(f.Message, "run as root") || !strings.Contains(f.Next, "gatehouse doctor") {
+	if f, ok := errors.AsType[*tool.Refusal](err); !ok || f.Code != "unsupported" ||
+		!strings.Contains(f.Message, "run as root") || !strings.Contains(f.Next, "gatehouse doctor") {
 		t.Errorf("%v", err)
 	}
 	if s := r.do("list", nil); len(s.Sandboxes) != 0 {
@@ -672,11 +741,13 @@ func TestAnswersAsTheOriginalGivesThem(t *testing.T) {
 		{"read", args{"path": "/home/user/a/f"}, `{"content":"text <&>"}`},
 		{"dir", args{"path": "/home/user"}, `{"entries":[{"name":"a","is_dir":true,"size":60}]}`},
 		{"dir", args{"path": "/home/user/a"}, `{"entries":[{"name":"f","is_dir":false,"size":8}]}`},
-		{"exec", args{"command": "echo out; echo err >&2; exit 2"}, `{"exit_code":2,"stdout":"out\n","stderr":"err\n"}`},
+		{"exec", args{"command": "echo out; echo err >&2; exit 2"},
+			`{"exit_code":2,"stdout":"out\n","stderr":"err\n"}`},
 		{"run", args{"language": "bash", "code": "echo x"}, `{"exit_code":0,"stdout":"x\n","stderr":""}`},
 		{"exec", args{"command": "printf begun; printf odd >&2; sleep 600", "timeout": 0.5},
-			`{"exit_code":-1,"stdout":"begun","stderr":"odd\n[ended after N ms: its time was over; timeout gives it more]\n"}`},
-		{"exec", args{"command": "kill -9 $$"}, `{"exit_code":-1,"stdout":"","stderr":"[ended after N ms: it was ended by a signal (9)]\n"}`},
+			`{"exit_code":-1,"stdout":"begun","stderr":"odd\n[ended after N ms: its time was up; use timeout to give it more]\n"}`},
+		{"exec", args{"command": "kill -9 $$"},
+			`{"exit_code":-1,"stdout":"","stderr":"[ended after N ms: it was killed by a signal (9)]\n"}`},
 		{"read", args{"path": "/none"}, "Error: Failed to read file: /none: no such file or directory"},
 		{"dir", args{"path": "/none"}, "Error: Failed to list directory: /none: no such file or directory"},
 		{"run", args{"language": "cobol", "code": ""}, "Error: Execution failed: Unsupported language: cobol"},
@@ -684,7 +755,8 @@ func TestAnswersAsTheOriginalGivesThem(t *testing.T) {
 		{"destroy", args{}, "Error: Sandbox not found or invalid ID"},
 		{"exec", args{"command": "true"}, "Error: Sandbox not found or invalid ID"},
 		{"exec", args{"command": "true", "sandbox_id": ""}, "Error: Missing required parameters: sandbox_id"},
-		{"run", args{"language": "sh", "code": "true", "sandbox_id": ""}, "Error: Missing required parameters: sandbox_id"},
+		{"run", args{"language": "sh", "code": "true", "sandbox_id": ""},
+			"Error: Missing required parameters: sandbox_id"},
 		{"list", args{}, `{"sandboxes":[]}`},
 	} {
 		if _, given := c.in["sandbox_id"]; !given && c.name != "list" {

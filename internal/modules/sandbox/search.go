@@ -15,16 +15,16 @@ import (
 
 // Limits of one search.
 const (
-	searchEntries = 20_000  // files and folders that are looked at
-	searchFile    = 1 << 20 // bytes of one file that is searched; longer ones are left out
-	searchLine    = 300     // bytes of a line that are shown
+	searchEntries = 20_000  // files and folders examined
+	searchFile    = 1 << 20 // bytes of one file; longer files are left out
+	searchLine    = 300     // bytes of a line in the result
 )
 
 type searchIn struct {
 	ID      string `json:"sandbox_id"`
-	Path    string `json:"path,omitempty" doc:"the folder to begin in; left out, the home folder"`
+	Path    string `json:"path,omitempty" doc:"the folder to start in; default: the home folder"`
 	Name    string `json:"name,omitempty" doc:"a pattern of file names, such as *.py"`
-	Text    string `json:"text,omitempty" doc:"a regular expression (RE2) that a line has to fit"`
+	Text    string `json:"text,omitempty" doc:"a regular expression (RE2) that a line must match"`
 	Results int    `json:"results,omitempty" min:"1" max:"1000" default:"100"`
 }
 
@@ -36,25 +36,25 @@ type found struct {
 
 type searchOut struct {
 	Found    []found `json:"found"`
-	Searched int     `json:"searched" doc:"files and folders that were looked at"`
-	Cut      bool    `json:"cut,omitempty" doc:"there is more than was looked at or is shown"`
+	Searched int     `json:"searched" doc:"number of files and folders examined"`
+	Cut      bool    `json:"cut,omitempty" doc:"the search or the results were cut off"`
 }
 
 func (m *desk) searchTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_search", Title: "Search files in a sandbox", Effects: tool.Reads, Handle: "sandbox_id",
 		Description: "Finds files in a sandbox by name, by text, or by both.",
-		Help:        "Links are not followed. With `text`, files that are no text or longer than 1 MiB are left out.",
+		Help:        "Links are not followed. With `text`, binary files and files longer than 1 MiB are left out.",
 	}, m.search)
 }
 
-// seeker looks through a sandbox.
+// seeker searches a sandbox.
 type seeker struct {
 	files sandbox.Files
 	in    searchIn
-	text  *regexp.Regexp // nil means any
+	text  *regexp.Regexp // nil means any text
 	out   searchOut
-	deep  bool // a path was too long to go on
+	deep  bool // a path was too long to continue
 }
 
 func (m *desk) search(ctx context.Context, c *tool.Call, in searchIn) (searchOut, error) {
@@ -80,8 +80,8 @@ func (m *desk) search(ctx context.Context, c *tool.Call, in searchIn) (searchOut
 	return s.out, err
 }
 
-// folder looks through a folder and those below. What goes or may not be read
-// meanwhile is passed over, but for the first.
+// folder searches a folder and those below. Folders that disappear or cannot be read are skipped, except the
+// first.
 func (s *seeker) folder(ctx context.Context, dir string, first bool) error {
 	for after, more := "", true; more && !s.out.Cut; {
 		entries, m, err := s.files.List(ctx, dir, after, 0)
@@ -112,7 +112,7 @@ func (s *seeker) entry(ctx context.Context, at string, e sandbox.Info) error {
 	}
 	fits := s.in.Name == ""
 	if !fits {
-		fits, _ = path.Match(s.in.Name, e.Name) // the pattern was tried
+		fits, _ = path.Match(s.in.Name, e.Name) // the pattern was checked
 	}
 	switch {
 	case fits && s.text == nil:
@@ -128,7 +128,8 @@ func (s *seeker) entry(ctx context.Context, at string, e sandbox.Info) error {
 
 func (s *seeker) file(ctx context.Context, at string) {
 	b := bounded{most: searchFile}
-	if _, err := s.files.ReadFile(ctx, at, 0, searchFile, &b); err != nil || !utf8.Valid(b.Bytes()) || bytes.IndexByte(b.Bytes(), 0) >= 0 {
+	if _, err := s.files.ReadFile(ctx, at, 0, searchFile, &b); err != nil || !utf8.Valid(b.Bytes()) ||
+		bytes.IndexByte(b.Bytes(), 0) >= 0 {
 		return
 	}
 	n := 0

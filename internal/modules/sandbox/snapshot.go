@@ -11,14 +11,14 @@ import (
 
 type keepIn struct {
 	ID   string `json:"sandbox_id"`
-	Name string `json:"name,omitempty" doc:"for you to know it by" max:"200"`
+	Name string `json:"name,omitempty" doc:"a name of your choice" max:"200"`
 }
 
 type keptSnapshot struct {
 	ID        string    `json:"snapshot_id"`
 	Name      string    `json:"name,omitempty"`
-	Sandbox   string    `json:"sandbox_id" doc:"what it was made of"`
-	Kept      string    `json:"kept" doc:"memory: files and what ran; files: what was in /home/user and /tmp" enum:"memory,files"`
+	Sandbox   string    `json:"sandbox_id" doc:"the sandbox it was taken of"`
+	Kept      string    `json:"kept" doc:"memory: files and running programs; files: the content of /home/user and /tmp" enum:"memory,files"`
 	Size      int64     `json:"size" doc:"bytes on the host's disk"`
 	Driver    string    `json:"driver"`
 	Isolation string    `json:"isolation"`
@@ -29,21 +29,23 @@ type keptSnapshot struct {
 
 func kept(s *manager.Snapshot) keptSnapshot {
 	return keptSnapshot{
-		s.ID, s.Name, s.Sandbox, s.Kept, s.Size, s.Driver, s.Tier.String(), s.Template, s.Created.UTC(), s.ExpiresAt.UTC(),
+		s.ID, s.Name, s.Sandbox, s.Kept, s.Size, s.Driver, s.Tier.String(), s.Template, s.Created.UTC(),
+		s.ExpiresAt.UTC(),
 	}
 }
 
-// keeping is how long a sandbox may take to be kept or to be made of what was
-// kept.
+// keeping is the time limit of taking or restoring a snapshot.
 const keeping = 5 * time.Minute
 
 func (m *desk) snapshotTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "sandbox_snapshot", Title: "Keep a sandbox as it is", Effects: tool.Writes, Handle: "sandbox_id", Timeout: keeping,
-		Description: "Keeps a sandbox as it is now, for sandbox_create's snapshot_id to go on from, any number of times. The sandbox goes on.",
-		Help: `What is kept depends on the driver, and ` + "`kept`" + ` says it. With ` + "`memory`" + ` programs go on in what is made of it, with a right clock, new randomness and no connection: contexts and started processes are not to be reached in it any more. With ` + "`files`" + ` there is what was in /home/user and /tmp, as it was found while programs ran; nothing runs.
+		Name: "sandbox_snapshot", Title: "Take a snapshot of a sandbox", Effects: tool.Writes,
+		Handle: "sandbox_id", Timeout: keeping,
+		Description: "Saves the current state of a sandbox. sandbox_create with snapshot_id restores it, any " +
+			"number of times. The sandbox continues.",
+		Help: `What is saved depends on the driver; ` + "`kept`" + ` says which. With ` + "`memory`" + ` programs continue in a restored sandbox, with a correct clock, new randomness and no connections; its contexts and started processes cannot be accessed there. With ` + "`files`" + ` it contains /home/user and /tmp as they were found while programs ran, and no programs run.
 
-Snapshots are yours alone. They are limited in number and size, of everybody together, and are gone after their time and when the host ends. A network, open ports and secrets are not kept.`,
+Only you can use your snapshots. Their number and size is limited for all users together, and they are removed after their time and when the host ends. Network access, open ports and secrets are not saved.`,
 	}, func(ctx context.Context, c *tool.Call, in keepIn) (keptSnapshot, error) {
 		b, done, err := m.findAny(c, in.ID)
 		if err != nil {
@@ -63,32 +65,41 @@ func notKept(ctx context.Context, err error) error {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)
 	case errors.Is(err, manager.ErrSnapshotsFull):
-		return &tool.Refusal{Code: "busy", Message: err.Error(), Next: "sandbox_snapshot_remove makes room, of your own; otherwise try again later."}
+		return &tool.Refusal{
+			Code:    "busy",
+			Message: err.Error(),
+			Next:    "Remove your own snapshots with sandbox_snapshot_remove, or try again later.",
+		}
 	case errors.Is(err, manager.ErrNoSnapshot):
 		return noSnapshot
 	}
 	return able(err)
 }
 
-var noSnapshot = &tool.Refusal{Code: "not_found", Message: "Snapshot not found or invalid ID", Next: "sandbox_snapshots shows those that are yours. One is gone after its time."}
+var noSnapshot = &tool.Refusal{
+	Code:    "not_found",
+	Message: "Snapshot not found or invalid ID",
+	Next:    "sandbox_snapshots lists your snapshots. A snapshot is removed after its time.",
+}
 
 type forkIn struct {
 	ID       string `json:"sandbox_id"`
-	Name     string `json:"name,omitempty" doc:"of the new one, for you to know it by"`
-	Idle     int    `json:"idle_seconds,omitempty" doc:"unused for so long it ends; at most the host's limit" min:"1"`
-	Lifetime int    `json:"lifetime_seconds,omitempty" doc:"it ends in any case; at most the host's limit" min:"1"`
+	Name     string `json:"name,omitempty" doc:"a name of your choice for the new one"`
+	Idle     int    `json:"idle_seconds,omitempty" doc:"it ends if it is unused for this long; at most the host's limit" min:"1"`
+	Lifetime int    `json:"lifetime_seconds,omitempty" doc:"it ends after this time in any case; at most the host's limit" min:"1"`
 }
 
 type forkOut struct {
 	createOut
-	Kept string `json:"kept" doc:"what it has of the other: memory, or files alone" enum:"memory,files"`
+	Kept string `json:"kept" doc:"what was copied: memory, or files only" enum:"memory,files"`
 }
 
 func (m *desk) forkTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_fork", Title: "Fork a sandbox", Effects: tool.Writes, Handle: "sandbox_id", Timeout: keeping,
-		Description: "Makes another sandbox that goes on from where one is now. Afterwards neither knows of the other.",
-		Help:        "It is a snapshot, a sandbox made of it, and the snapshot removed; `sandbox_snapshot` says what is kept.",
+		Description: "Makes a copy of a sandbox that continues from its current state. Afterwards both are " +
+			"independent.",
+		Help: "It takes a snapshot, restores it and removes it; `sandbox_snapshot` documents what is copied.",
 	}, func(ctx context.Context, c *tool.Call, in forkIn) (out forkOut, _ error) {
 		began := time.Now()
 		b, done, err := m.findAny(c, in.ID)
@@ -96,7 +107,8 @@ func (m *desk) forkTool() tool.Tool {
 			return out, err
 		}
 		defer done()
-		fork, kept, err := m.boxes.Fork(ctx, b, manager.Ask{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})
+		fork, kept, err := m.boxes.Fork(ctx, b,
+			manager.Ask{Name: in.Name, Idle: seconds(in.Idle), Lifetime: seconds(in.Lifetime)})
 		if errors.Is(err, manager.ErrFull) {
 			return out, notCreated(ctx, err)
 		}
@@ -131,7 +143,7 @@ type snapshotIn struct {
 func (m *desk) snapshotRemoveTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_snapshot_remove", Title: "Remove a snapshot", Effects: tool.Destroys, Handle: "snapshot_id",
-		Description: "Throws a snapshot away. Sandboxes that were made of it live on.",
+		Description: "Removes a snapshot. Sandboxes restored from it continue.",
 	}, func(_ context.Context, c *tool.Call, in snapshotIn) (successOut, error) {
 		switch err := m.boxes.RemoveSnapshot(c.Caller.Owner, in.ID); {
 		case errors.Is(err, manager.ErrNoSnapshot):

@@ -11,22 +11,22 @@ import (
 )
 
 type statsIn struct {
-	ID string `json:"sandbox_id,omitempty" doc:"one of your sandboxes; left out, only the host's part"`
+	ID string `json:"sandbox_id,omitempty" doc:"one of your sandboxes; default: only the host's statistics"`
 }
 
 type poolStats struct {
 	Waiting int       `json:"waiting" doc:"ready to be claimed"`
 	Booting int       `json:"booting"`
-	Hits    int       `json:"hits" doc:"claims met from the pool"`
-	Misses  int       `json:"misses" doc:"claims for which one was made"`
+	Hits    int       `json:"hits" doc:"requests served from the pool"`
+	Misses  int       `json:"misses" doc:"requests for which a sandbox was made"`
 	HitRate float64   `json:"hit_rate"`
 	Created int       `json:"created"`
 	Expired int       `json:"expired,omitempty"`
-	Failed  int       `json:"failed,omitempty" doc:"found dead before they were handed out"`
+	Failed  int       `json:"failed,omitempty" doc:"found ended before they were handed out"`
 	Claim   float64   `json:"claim_mean_ms,omitempty"`
 	Worst   float64   `json:"claim_worst_ms,omitempty"`
-	Reason  string    `json:"reason,omitempty" doc:"why none can be made ready"`
-	Resume  time.Time `json:"resume,omitzero" doc:"when that is tried again"`
+	Reason  string    `json:"reason,omitempty" doc:"why none can be made in advance"`
+	Resume  time.Time `json:"resume,omitzero" doc:"when the next attempt starts"`
 }
 
 type namedPool struct {
@@ -46,7 +46,7 @@ type boxStats struct {
 	Expires time.Time  `json:"expires_at"`
 	Paused  bool       `json:"paused,omitempty"`
 	Ports   []openPort `json:"ports,omitempty" doc:"open to the host"`
-	Usage   *usage     `json:"usage,omitempty" doc:"now, where the driver knows; a member that is not known is left out"`
+	Usage   *usage     `json:"usage,omitempty" doc:"current use, if the driver measures it; unknown members are omitted"`
 }
 
 type usage struct {
@@ -55,7 +55,7 @@ type usage struct {
 	Peak      *int64   `json:"peak_memory_bytes,omitempty"`
 	Processes *int64   `json:"processes,omitempty"`
 	Disk      *int64   `json:"disk_bytes,omitempty"`
-	OOMKills  *int64   `json:"oom_kills,omitempty" doc:"programs that were ended for want of memory"`
+	OOMKills  *int64   `json:"oom_kills,omitempty" doc:"programs that were killed because memory ran out"`
 }
 
 type limitStats struct {
@@ -70,38 +70,44 @@ type limitStats struct {
 
 type heldStats struct {
 	Isolation string `json:"isolation"`
-	Memory    string `json:"memory" doc:"how its limit is held"`
+	Memory    string `json:"memory" doc:"how its limit is enforced"`
 	Processes string `json:"processes"`
 	CPU       string `json:"cpu"`
 	OwnUsers  bool   `json:"own_users"`
 	Seccomp   bool   `json:"seccomp"`
-	Landlock  int    `json:"landlock" doc:"version; 0 when the kernel has none"`
+	Landlock  int    `json:"landlock" doc:"version; 0 if the kernel has none"`
 }
 
 type statsOut struct {
-	Driver    string      `json:"driver,omitempty" doc:"what makes sandboxes when nobody asks otherwise"`
-	Drivers   []string    `json:"drivers" doc:"what may be asked for; each is tried when it is"`
-	Templates []string    `json:"templates" doc:"what sandboxes can be made of"`
+	Driver    string      `json:"driver,omitempty" doc:"the driver used if none is requested"`
+	Drivers   []string    `json:"drivers" doc:"drivers that may be requested; each is tried on its first request"`
+	Templates []string    `json:"templates" doc:"templates that may be requested"`
 	Held      *heldStats  `json:"held,omitempty"`
-	Missing   string      `json:"missing,omitempty" doc:"why there can be no sandboxes"`
-	Yours     int         `json:"yours" doc:"sandboxes that are alive"`
+	Missing   string      `json:"missing,omitempty" doc:"why no sandbox can be made"`
+	Yours     int         `json:"yours" doc:"number of your sandboxes"`
 	Pool      *poolStats  `json:"pool,omitempty" doc:"of the default template"`
-	Pools     []namedPool `json:"pools,omitempty" doc:"of each template that was asked for"`
+	Pools     []namedPool `json:"pools,omitempty" doc:"of each template that was requested"`
 	Sandbox   *boxStats   `json:"sandbox,omitempty"`
 }
 
 func (m *desk) statsTool() tool.Tool {
 	return tool.New(tool.Def{
-		Name: "sandbox_stats", Title: "How sandboxes do", Effects: tool.Reads, Handle: "sandbox_id",
-		Description: "Tells what holds sandboxes on this host, how the pool does, and limits and use of one sandbox.",
+		Name: "sandbox_stats", Title: "Statistics of sandboxes", Effects: tool.Reads, Handle: "sandbox_id",
+		Description: "Returns how sandboxes are isolated on this host, the counters of the pools, and the " +
+			"limits and use of one sandbox.",
 	}, func(ctx context.Context, c *tool.Call, in statsIn) (statsOut, error) {
-		out := statsOut{Yours: len(m.boxes.List(c.Caller.Owner)), Drivers: list(m.boxes.Drivers()), Templates: list(m.boxes.Templates())}
+		out := statsOut{
+			Yours:     len(m.boxes.List(c.Caller.Owner)),
+			Drivers:   list(m.boxes.Drivers()),
+			Templates: list(m.boxes.Templates()),
+		}
 		if d, err := m.boxes.Driver(); err != nil {
 			out.Missing = err.Error()
 		} else {
 			h := d.Capabilities()
 			out.Driver = d.Name()
-			out.Held = &heldStats{h.Tier.String(), string(h.Memory), string(h.Processes), string(h.CPU), h.OwnUsers, h.Seccomp, h.Landlock}
+			out.Held = &heldStats{h.Tier.String(), string(h.Memory), string(h.Processes), string(h.CPU),
+				h.OwnUsers, h.Seccomp, h.Landlock}
 		}
 		out.Pool, out.Pools = m.pools()
 		if in.ID == "" {
@@ -135,7 +141,8 @@ func (m *desk) pools() (first *poolStats, all []namedPool) {
 
 func asStats(s pool.Stats) poolStats {
 	p := poolStats{
-		s.Waiting, s.Booting, s.Hits, s.Misses, s.HitRate(), s.Created, s.Expired, s.Failed, 0, milliseconds(s.Worst), s.Reason, s.Resume,
+		s.Waiting, s.Booting, s.Hits, s.Misses, s.HitRate(), s.Created, s.Expired, s.Failed, 0,
+		milliseconds(s.Worst), s.Reason, s.Resume,
 	}
 	if s.Hits > 0 {
 		p.Claim = milliseconds(s.Claiming / time.Duration(s.Hits))
@@ -150,9 +157,9 @@ func portsOf(b *manager.Box) (all []openPort) {
 	return all
 }
 
-// usageOf is what a sandbox uses, or nil where nobody knows.
+// usageOf returns what a sandbox uses, or nil if that is unknown.
 func usageOf(ctx context.Context, b *manager.Box) *usage {
-	m, ok := b.Sandbox.(sandbox.Measured)
+	m, ok := b.Sandbox.(sandbox.UsageReporter)
 	if !ok {
 		return nil
 	}

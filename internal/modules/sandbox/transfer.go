@@ -14,13 +14,13 @@ import (
 	"gatehouse/tool"
 )
 
-// mostTransfer is how many bytes one file may have that is passed in or out.
+// mostTransfer is the most bytes of a file that is uploaded or downloaded.
 const mostTransfer = 1 << 30
 
 type uploadIn struct {
 	ID   string `json:"sandbox_id"`
 	From string `json:"from" doc:"a file of the host, inside the roots" min:"1" names:"path"`
-	To   string `json:"to,omitempty" doc:"where in the sandbox; left out, its name in the home folder"`
+	To   string `json:"to,omitempty" doc:"path in the sandbox; default: its name in the home folder"`
 }
 
 type transferOut struct {
@@ -32,7 +32,8 @@ type transferOut struct {
 func (m *desk) uploadTool() tool.Tool {
 	return tool.New(tool.Def{
 		Name: "sandbox_upload", Title: "Put a file into a sandbox", Effects: inside, Handle: "sandbox_id",
-		Description: "Copies a file from the folders this host opens into a sandbox, without it passing through the conversation.",
+		Description: "Copies a file from the host's permitted folders into a sandbox, without passing it " +
+			"through the conversation.",
 	}, func(ctx context.Context, c *tool.Call, in uploadIn) (out transferOut, err error) {
 		p, err := roots.Find(c.Roots, in.From)
 		if err == nil {
@@ -47,13 +48,17 @@ func (m *desk) uploadTool() tool.Tool {
 		}
 		defer file.Close()
 		if info.Size() > mostTransfer {
-			return out, &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("the file has %d bytes; up to %d are copied", info.Size(), mostTransfer)}
+			return out, &tool.Refusal{
+				Code:    "too_large",
+				Message: fmt.Sprintf("the file has %d bytes; up to %d are copied", info.Size(), mostTransfer),
+			}
 		}
 		if in.To == "" {
 			in.To = path.Base(info.Name())
 		}
 		err = m.onFiles(c, in.ID, func(f sandbox.Files) error {
-			i, err := f.WriteFile(ctx, in.To, io.LimitReader(file, mostTransfer), sandbox.Writing{Parents: true, Mode: info.Mode().Perm()})
+			i, err := f.WriteFile(ctx, in.To, io.LimitReader(file, mostTransfer),
+				sandbox.WriteOptions{Parents: true, Mode: info.Mode().Perm()})
 			out = transferOut{in.To, i.Size, fileURI(in.ID, in.To)}
 			return err
 		})
@@ -64,20 +69,24 @@ func (m *desk) uploadTool() tool.Tool {
 type downloadIn struct {
 	ID   string `json:"sandbox_id"`
 	From string `json:"from" doc:"a file in the sandbox" min:"1"`
-	To   string `json:"to,omitempty" doc:"where, inside the roots; nothing may be there. Left out, only a link to the file as a resource is given" names:"path"`
+	To   string `json:"to,omitempty" doc:"path inside the roots, which must not exist; default: only a link to the file as a resource is returned" names:"path"`
 }
 
 func (m *desk) downloadTool() tool.Tool {
 	t := tool.New(tool.Def{
 		Name: "sandbox_download", Title: "Take a file out of a sandbox", Effects: tool.Writes, Handle: "sandbox_id",
-		Description: "Copies a file from a sandbox into the folders this host opens, or gives a link by which the client fetches it. It replaces nothing.",
-		Help:        "Up to 1 GiB is copied; by its link a file of up to 10 MiB can be read, while the sandbox is there.",
+		Description: "Copies a file from a sandbox into the host's permitted folders, or returns a link by " +
+			"which the client fetches it. It never replaces a file.",
+		Help: "Files of up to 1 GiB are copied; a link works for files of up to 10 MiB, as long as the sandbox exists.",
 	}, func(ctx context.Context, c *tool.Call, in downloadIn) (tool.Result, error) {
 		out, err := m.download(ctx, c, in)
 		if err != nil {
 			return tool.Result{}, err
 		}
-		return tool.Result{Structured: tool.Filled(out), Content: []tool.Content{tool.Link(out.URI, path.Base(in.From), mime.TypeByExtension(path.Ext(in.From)))}}, nil
+		return tool.Result{
+			Structured: tool.Filled(out),
+			Content:    []tool.Content{tool.Link(out.URI, path.Base(in.From), mime.TypeByExtension(path.Ext(in.From)))},
+		}, nil
 	})
 	t.Out = reflect.TypeFor[transferOut]()
 	return t
@@ -100,11 +109,18 @@ func (m *desk) download(ctx context.Context, c *tool.Call, in downloadIn) (out t
 		i, err := f.Stat(ctx, in.From)
 		switch {
 		case err == nil && i.Size > mostTransfer:
-			return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("the file has %d bytes; up to %d are copied", i.Size, mostTransfer)}
+			return &tool.Refusal{
+				Code:    "too_large",
+				Message: fmt.Sprintf("the file has %d bytes; up to %d are copied", i.Size, mostTransfer),
+			}
 		case err == nil && in.To == "" && !i.Mode.IsRegular():
-			return &tool.Refusal{Code: "invalid_arguments", Message: in.From + " is no regular file"}
+			return &tool.Refusal{Code: "invalid_arguments", Message: in.From + " is not a regular file"}
 		case err == nil && in.To == "" && i.Size > mostContent:
-			return &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("the file has %d bytes; up to %d are read by a link", i.Size, mostContent), Next: "Say in to where it is to be copied, or read it in parts with sandbox_read."}
+			return &tool.Refusal{
+				Code:    "too_large",
+				Message: fmt.Sprintf("the file has %d bytes; up to %d are read by a link", i.Size, mostContent),
+				Next:    "Give the destination in to, or read it in parts with sandbox_read.",
+			}
 		case in.To == "":
 			out = transferOut{in.From, i.Size, fileURI(in.ID, in.From)}
 			return err
@@ -115,7 +131,7 @@ func (m *desk) download(ctx context.Context, c *tool.Call, in downloadIn) (out t
 	return out, err
 }
 
-// takeOut writes what is read of a sandbox to a new file of the host.
+// takeOut writes a file of a sandbox to a new file of the host.
 func (m *desk) takeOut(ctx context.Context, f sandbox.Files, in downloadIn, p roots.Place) (transferOut, error) {
 	var reading error
 	info, err := m.writer.Replace(ctx, nil, p, nil, 0o644, func(to *os.File) error {
@@ -131,8 +147,7 @@ func (m *desk) takeOut(ctx context.Context, f sandbox.Files, in downloadIn, p ro
 	return transferOut{in.To, info.Size(), fileURI(in.ID, in.From)}, nil
 }
 
-// capped takes no more than so many bytes, however much a file grows while it
-// is read.
+// capped accepts at most left bytes, even if the file grows while it is read.
 type capped struct {
 	w    io.Writer
 	left int64

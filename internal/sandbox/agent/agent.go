@@ -1,13 +1,12 @@
 //go:build linux && (amd64 || arm64)
 
-// Package agent is what runs inside a sandbox on behalf of the host: it makes
-// the place, and then starts programs, passes on what they say, and reaches
-// files, as the host asks over one channel.
+// Package agent is the program that runs inside a sandbox on behalf of the host. It sets up the sandbox's file
+// system and limits, and then starts programs, relays their streams, and reads and writes files, as the host
+// requests over one channel.
 //
-// The agent is process 1 in there and another user than the code. For each
-// program it starts itself once more as the first process of a space of process
-// numbers below its own (see stage.go), so that a program ends with everything
-// that came of it. Neither trusts the program, and the agent does not trust the
+// The agent is process 1 in the sandbox and runs as another user than the code. For each program it starts
+// itself once more as a launcher, the first process of a PID namespace nested in its own (see launcher.go), so
+// that a program ends with all its descendants. Neither trusts the program, and the agent does not trust the
 // host's bytes either: a malformed frame ends it, and with it the sandbox.
 package agent
 
@@ -26,27 +25,27 @@ import (
 )
 
 const (
-	channelFD = 3       // of the agent and of a stage, towards whoever started it
-	imageFD   = 4       // of the agent: the file it was started from, not needed any more
-	stageName = "stage" // argv[0] of the agent when it is a stage
-	stdioName = "stdio" // the agent's argument when its standard streams are the channel
+	channelFD    = 3          // of the agent and of a launcher: the channel to the process that started it
+	imageFD      = 4          // of the agent: its own executable, which it closes
+	launcherName = "launcher" // argv[0] of the agent when it runs as a launcher
+	stdioName    = "stdio"    // the agent's argument if its standard streams are the channel
 )
 
-// The kernel ends the agent when the host's thread that started it is gone. It
-// keeps that in mind for the agent's first thread only, and forgets it when
-// that thread changes its user, so the first thread does nothing but wait.
+// The kernel kills the agent when the host thread that started it exits (PR_SET_PDEATHSIG). That setting
+// belongs to the agent's first thread and is lost when that thread changes its user, so the first thread only
+// waits.
 func init() { runtime.LockOSThread() }
 
-// Main is the whole life of the agent, or of a stage. It does not return.
+// Main runs the agent or a launcher and exits the process.
 func Main() {
 	run := serve
 	switch os.Args[0] {
-	case stageName:
-		run = stage
+	case launcherName:
+		run = runLauncher
 	case initName:
 		run = bootGuest
 	case guestName:
-		run = guest
+		run = runGuest
 	}
 	if err := run(); err != nil {
 		os.Exit(1)
@@ -54,23 +53,22 @@ func Main() {
 	os.Exit(0)
 }
 
-// serve makes the place and answers requests until the host is gone.
+// serve sets up the sandbox and handles requests until the channel ends.
 func serve() error {
 	if len(os.Args) == 2 && os.Args[1] == stdioName {
 		return serveOn(standardStreams(), nil)
 	}
-	if err := keepOnly(); err != nil {
+	if err := closeInherited(); err != nil {
 		return err
 	}
-	// What waits for the host then waits with everything else, and no thread
-	// is woken for each frame.
+	// A non-blocking channel is polled by the runtime, so that no thread is woken for each frame.
 	if err := unix.SetNonblock(channelFD, true); err != nil {
-		return call("fcntl", "O_NONBLOCK", err)
+		return sysErr("fcntl", "O_NONBLOCK", err)
 	}
 	return serveOn(os.NewFile(channelFD, "channel"), nil)
 }
 
-// standardStreams are a channel where nothing else can be passed on.
+// standardStreams returns a channel for runtimes that pass no other file on.
 func standardStreams() io.ReadWriter {
 	unix.CloseOnExec(0)
 	unix.CloseOnExec(1)
@@ -80,43 +78,42 @@ func standardStreams() io.ReadWriter {
 	}{os.NewFile(0, "channel"), os.NewFile(1, "channel")}
 }
 
-// serveOn makes the place that the first frame of a channel tells of, and
-// answers requests until the channel ends. again gives the channel that follows
-// one that has ended; it is nil where none ever does.
+// serveOn sets up the sandbox as the first frame of the channel describes, and handles requests until the
+// channel ends. reopen returns the channel that replaces one that has ended; it is nil if there never is one.
 func serveOn(channel io.ReadWriter, again func() (io.ReadWriter, error)) error {
 	f, err := agentprotocol.Read(channel)
 	if err != nil || f.Kind != agentprotocol.Setup {
-		return errors.Join(errors.New("no plan came first"), err)
+		return errors.Join(errors.New("the first frame is not a Setup"), err)
 	}
 	plan, err := agentprotocol.ParsePlan(f.Body)
 	if err != nil {
 		return err
 	}
-	if err := makePlace(plan); err != nil {
-		agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Failed, ID: f.ID, Body: failure(err).Body()})
+	if err := setUpRoot(plan); err != nil {
+		agentprotocol.Write(channel,
+			agentprotocol.Frame{Kind: agentprotocol.Failed, ID: f.ID, Body: failure(err).Body()})
 		return err
 	}
 	if err := agentprotocol.Write(channel, agentprotocol.Frame{Kind: agentprotocol.Ready, ID: f.ID}); err != nil {
 		return err
 	}
 	done := make(chan error)
-	go func() { done <- newDesk(plan, channel, again).run() }()
+	go func() { done <- newServer(plan, channel, again).run() }()
 	return <-done
 }
 
-// keepOnly closes every file that is not meant for the agent: what the host
-// itself was started with, for one, which the host does not know of. The host
-// says by an argument which number is the first of those.
-func keepOnly() error {
+// closeInherited closes every file that the host did not pass on purpose, for instance those that the host
+// itself inherited and does not know of. The argument of the process is the number of the first such file.
+func closeInherited() error {
 	if len(os.Args) != 2 {
-		return errors.New("the agent wants one argument; the host starts it, people do not")
+		return errors.New("the agent requires one argument; it is started by the host, not by hand")
 	}
 	first, err := strconv.ParseUint(os.Args[1], 10, 16)
 	if err != nil || first <= imageFD {
-		return errors.New("the argument is no number of a file")
+		return fmt.Errorf("the argument %q is not the number of a file above %d", os.Args[1], imageFD)
 	}
 	if err := unix.CloseRange(uint(first), math.MaxInt32, 0); err != nil {
-		return call("close_range", os.Args[1], err)
+		return sysErr("close_range", os.Args[1], err)
 	}
 	for fd := channelFD; fd < int(first); fd++ {
 		unix.CloseOnExec(fd)
@@ -124,7 +121,7 @@ func keepOnly() error {
 	return unix.Close(imageFD)
 }
 
-// failure puts an error into a frame's words.
+// failure encodes an error for a Failed frame.
 func failure(err error) agentprotocol.Failure {
 	f := agentprotocol.Failure{Text: err.Error()}
 	if errno, ok := errors.AsType[unix.Errno](err); ok {
@@ -133,8 +130,8 @@ func failure(err error) agentprotocol.Failure {
 	return f
 }
 
-// call names a system call, and what it was about, in the error it gave.
-func call(name, about string, err error) error {
+// sysErr wraps the error of a system call with the call's name and argument. It returns nil for a nil error.
+func sysErr(name, about string, err error) error {
 	if err == nil {
 		return nil
 	}

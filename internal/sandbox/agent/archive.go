@@ -17,27 +17,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// deepest is how many folders may be within each other in what is packed. For
-// each a file is open and a thousand names are held.
-const deepest = 256
+// maxDepth is the deepest nesting of folders that is packed. Each level holds an open file and a thousand
+// names.
+const maxDepth = 256
 
-// beneath opens something below a folder, without any link on the way.
-func beneath(dir int, name string, flags int) (int, error) {
+// openBelow opens a path below dir without following any symbolic link.
+func openBelow(dir int, name string, flags int) (int, error) {
 	return unix.Openat2(dir, name, &unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOFOLLOW),
 		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_MAGICLINKS,
 	})
 }
 
-// packFolder sends a tar of what is below a folder.
+// packFolder sends a tar of the contents of a folder.
 func (r *request) packFolder(folder string) error {
-	fd, err := open(folder, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	fd, err := openPath(folder, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
-	out := bufio.NewWriterSize(granted{r}, chunk)
+	out := bufio.NewWriterSize(stdoutWriter{r}, chunk)
 	p := packer{request: r, to: tar.NewWriter(out)}
-	if err := p.below(fd, "", 0); err != nil {
+	if err := p.packContents(fd, "", 0); err != nil {
 		return err
 	}
 	if err := errors.Join(p.to.Close(), out.Flush()); err != nil {
@@ -46,12 +46,12 @@ func (r *request) packFolder(folder string) error {
 	return r.send(agentprotocol.Stdout, nil)
 }
 
-// granted sends what is written as Stdout.
-type granted struct{ r *request }
+// stdoutWriter sends what is written as Stdout.
+type stdoutWriter struct{ r *request }
 
-func (g granted) Write(b []byte) (sent int, err error) {
+func (g stdoutWriter) Write(b []byte) (sent int, err error) {
 	for sent < len(b) {
-		n := g.r.stdout.Take(min(len(b)-sent, chunk))
+		n := g.r.stdout.Acquire(min(len(b)-sent, chunk))
 		if n == 0 {
 			return sent, unix.ECANCELED
 		}
@@ -68,21 +68,21 @@ type packer struct {
 	to *tar.Writer
 }
 
-// below packs what is in an open folder, which it closes. name is that of the
-// folder in the tar.
-func (p packer) below(fd int, name string, depth int) error {
+// packContents packs the contents of an open folder, which it closes. name is the name of the folder in the tar.
+func (p packer) packContents(fd int, name string, depth int) error {
 	dir := os.NewFile(uintptr(fd), name)
 	defer dir.Close()
-	if depth > deepest {
-		return fmt.Errorf("%s: folders are nested deeper than %d: %w", name, deepest, unix.ELOOP)
+	if depth > maxDepth {
+		return fmt.Errorf("%s: folders are nested deeper than %d: %w", name, maxDepth, unix.ELOOP)
 	}
 	for {
-		names, err := dir.Readdirnames(mostEntries)
+		names, err := dir.Readdirnames(maxEntries)
 		for _, n := range names {
 			if p.isKilled() {
 				return unix.ECANCELED
 			}
-			if err := p.one(fd, n, path.Join(name, n), depth); err != nil && !errors.Is(err, unix.ENOENT) { // it went meanwhile
+			// Removed meanwhile.
+			if err := p.packEntry(fd, n, path.Join(name, n), depth); err != nil && !errors.Is(err, unix.ENOENT) {
 				return fmt.Errorf("%s: %w", path.Join(name, n), err)
 			}
 		}
@@ -95,7 +95,7 @@ func (p packer) below(fd int, name string, depth int) error {
 	}
 }
 
-func (p packer) one(dir int, base, name string, depth int) error {
+func (p packer) packEntry(dir int, base, name string, depth int) error {
 	i, err := entry(dir, base)
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (p packer) one(dir int, base, name string, depth int) error {
 		h.Typeflag, h.Linkname = tar.TypeSymlink, i.Link
 		return p.to.WriteHeader(h)
 	case unix.S_IFDIR:
-		fd, err := beneath(dir, base, unix.O_RDONLY|unix.O_DIRECTORY)
+		fd, err := openBelow(dir, base, unix.O_RDONLY|unix.O_DIRECTORY)
 		if err != nil {
 			return err
 		}
@@ -115,17 +115,17 @@ func (p packer) one(dir int, base, name string, depth int) error {
 			unix.Close(fd)
 			return err
 		}
-		return p.below(fd, name, depth+1)
+		return p.packContents(fd, name, depth+1)
 	case unix.S_IFREG:
-		return p.file(dir, base, h)
+		return p.packFile(dir, base, h)
 	}
 	return nil
 }
 
-// file packs as many bytes as the file has when it is opened. What it loses
-// meanwhile comes as zeros, since the size has been told.
-func (p packer) file(dir int, base string, h *tar.Header) error {
-	fd, err := beneath(dir, base, unix.O_RDONLY|unix.O_NONBLOCK)
+// packFile packs as many bytes as the file has when it is opened. If the file shrinks meanwhile, the rest is
+// zeros, because the header with the size has been sent.
+func (p packer) packFile(dir int, base string, h *tar.Header) error {
+	fd, err := openBelow(dir, base, unix.O_RDONLY|unix.O_NONBLOCK)
 	if err != nil {
 		return err
 	}
@@ -133,7 +133,7 @@ func (p packer) file(dir int, base string, h *tar.Header) error {
 	defer f.Close()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return err // another thing has taken its place
+		return err // replaced meanwhile by something that is not a file
 	}
 	h.Typeflag, h.Size = tar.TypeReg, max(st.Size, 0)
 	if err := p.to.WriteHeader(h); err != nil {
@@ -153,18 +153,18 @@ func (zeros) Read(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// unpackFolder makes what a tar brings below a folder.
+// unpackFolder unpacks a tar below a folder.
 func (r *request) unpackFolder(folder string) error {
 	if err := makeFolders(folder); err != nil {
 		return err
 	}
-	fd, err := open(folder, unix.O_PATH|unix.O_DIRECTORY, 0)
+	fd, err := openPath(folder, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(fd)
 	u := unpacker{r, fd}
-	from := tar.NewReader(&received{r: r})
+	from := tar.NewReader(&stdinReader{r: r})
 	for {
 		h, err := from.Next()
 		if r.isKilled() {
@@ -174,30 +174,31 @@ func (r *request) unpackFolder(folder string) error {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("it is no tar, or a damaged one: %w", err)
+			return fmt.Errorf("the data is not a valid tar: %w", err)
 		}
-		if err := u.one(h, from); err != nil {
+		if err := u.unpackEntry(h, from); err != nil {
 			return fmt.Errorf("%.200q: %w", h.Name, err)
 		}
 	}
 }
 
-// received reads what comes as Stdin.
-type received struct {
+// stdinReader reads what arrives as Stdin.
+type stdinReader struct {
 	r    *request
 	left []byte
-	debt agentprotocol.Debt
+	debt agentprotocol.Consumed
 }
 
-func (s *received) Read(b []byte) (int, error) {
+func (s *stdinReader) Read(b []byte) (int, error) {
 	if len(s.left) == 0 {
-		next, ok := s.r.stdin.Take()
+		next, ok := s.r.stdin.Receive()
 		if !ok {
 			return 0, io.EOF
 		}
 		s.left = next
-		if n := s.debt.Took(len(next)); n > 0 {
-			if err := s.r.send(agentprotocol.Credit, agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: n}.Body()); err != nil {
+		if n := s.debt.Add(len(next)); n > 0 {
+			if err := s.r.send(agentprotocol.Credit,
+				agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: n}.Body()); err != nil {
 				return 0, err
 			}
 		}
@@ -212,18 +213,18 @@ type unpacker struct {
 	root int
 }
 
-// one makes what an entry says. Links are made and never followed, so that
-// nothing is made through one.
-func (u unpacker) one(h *tar.Header, from io.Reader) error {
+// unpackEntry creates what a header describes. It never follows symbolic links, so that nothing is created
+// through one.
+func (u unpacker) unpackEntry(h *tar.Header, from io.Reader) error {
 	if h.Typeflag == tar.TypeXGlobalHeader {
-		return nil // it is about other entries
+		return nil // it describes other entries
 	}
 	if path.IsAbs(h.Name) {
-		return fmt.Errorf("the name is absolute, and it has to be one below the folder: %w", unix.EINVAL)
+		return fmt.Errorf("the name is absolute; expected a name relative to the folder: %w", unix.EINVAL)
 	}
 	for part := range strings.SplitSeq(h.Name, "/") {
 		if part == ".." {
-			return fmt.Errorf("the name leads out of the folder: %w", unix.EINVAL)
+			return fmt.Errorf(`the name contains "..", which leads out of the folder: %w`, unix.EINVAL)
 		}
 	}
 	name := path.Clean(h.Name)
@@ -231,14 +232,15 @@ func (u unpacker) one(h *tar.Header, from io.Reader) error {
 		if h.Typeflag == tar.TypeDir {
 			return nil // the folder itself
 		}
-		return fmt.Errorf("it has no name: %w", unix.EINVAL)
+		return fmt.Errorf("the entry has no name: %w", unix.EINVAL)
 	}
 	switch h.Typeflag {
 	case tar.TypeReg, tar.TypeSymlink, tar.TypeDir:
 	default:
-		return fmt.Errorf("it is of type %q, and only files, folders and symbolic links can be unpacked: %w", h.Typeflag, unix.EINVAL)
+		return fmt.Errorf("entries of type %q cannot be unpacked, only files, folders and symbolic links: %w",
+			h.Typeflag, unix.EINVAL)
 	}
-	dir, err := u.folder(path.Dir(name))
+	dir, err := u.openFolder(path.Dir(name))
 	if err != nil {
 		return err
 	}
@@ -248,24 +250,24 @@ func (u unpacker) one(h *tar.Header, from io.Reader) error {
 	case tar.TypeDir:
 		return makeFolder(dir, base, uint32(h.Mode))
 	case tar.TypeSymlink:
-		if err := clearAway(dir, base); err != nil {
+		if err := removeExisting(dir, base); err != nil {
 			return err
 		}
 		return unix.Symlinkat(h.Linkname, dir, base)
 	}
-	return u.file(dir, base, h, from)
+	return u.unpackFile(dir, base, h, from)
 }
 
-// folder opens a folder below, and makes what is missing of it.
-func (u unpacker) folder(name string) (int, error) {
-	fd, err := beneath(u.root, name, unix.O_PATH|unix.O_DIRECTORY)
+// openFolder opens a folder below the root and creates missing ones.
+func (u unpacker) openFolder(name string) (int, error) {
+	fd, err := openBelow(u.root, name, unix.O_PATH|unix.O_DIRECTORY)
 	if !errors.Is(err, unix.ENOENT) {
 		if errors.Is(err, unix.ELOOP) || errors.Is(err, unix.ENOTDIR) {
-			err = fmt.Errorf("%.200q is a link or a file, and nothing is made through one: %w", name, err)
+			err = fmt.Errorf("%.200q is a link or a file, and nothing is unpacked through one: %w", name, err)
 		}
 		return fd, err
 	}
-	above, err := u.folder(path.Dir(name))
+	above, err := u.openFolder(path.Dir(name))
 	if err != nil {
 		return -1, err
 	}
@@ -273,22 +275,23 @@ func (u unpacker) folder(name string) (int, error) {
 	if err := unix.Mkdirat(above, path.Base(name), 0o755); err != nil && !errors.Is(err, unix.EEXIST) {
 		return -1, err
 	}
-	return beneath(u.root, name, unix.O_PATH|unix.O_DIRECTORY)
+	return openBelow(u.root, name, unix.O_PATH|unix.O_DIRECTORY)
 }
 
-// makeFolder makes one in a folder, or takes the one that is there. Its owner
-// can always make files in it, as the rest of the tar may need.
+// makeFolder creates a folder or reuses an existing one. Its owner can always create files in it, as the rest
+// of the tar may require.
 func makeFolder(dir int, base string, mode uint32) error {
 	var st unix.Stat_t
-	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		if err := clearAway(dir, base); err != nil {
+	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil ||
+		st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		if err := removeExisting(dir, base); err != nil {
 			return err
 		}
 		if err := unix.Mkdirat(dir, base, 0o700); err != nil {
 			return err
 		}
 	}
-	fd, err := beneath(dir, base, unix.O_RDONLY|unix.O_DIRECTORY)
+	fd, err := openBelow(dir, base, unix.O_RDONLY|unix.O_DIRECTORY)
 	if err != nil {
 		return err
 	}
@@ -296,17 +299,17 @@ func makeFolder(dir int, base string, mode uint32) error {
 	return unix.Fchmod(fd, mode&0o777|0o700)
 }
 
-// clearAway removes a file or a link, or a folder that is empty.
-func clearAway(dir int, base string) error {
+// removeExisting removes a file, a link, or an empty folder.
+func removeExisting(dir int, base string) error {
 	err := unix.Unlinkat(dir, base, 0)
 	if errors.Is(err, unix.EISDIR) {
 		err = unix.Unlinkat(dir, base, unix.AT_REMOVEDIR)
 	}
-	return ignoring(err, unix.ENOENT)
+	return ignore(err, unix.ENOENT)
 }
 
-func (u unpacker) file(dir int, base string, h *tar.Header, from io.Reader) error {
-	if err := clearAway(dir, base); err != nil {
+func (u unpacker) unpackFile(dir int, base string, h *tar.Header, from io.Reader) error {
+	if err := removeExisting(dir, base); err != nil {
 		return err
 	}
 	fd, err := unix.Openat(dir, base, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
@@ -315,7 +318,7 @@ func (u unpacker) file(dir int, base string, h *tar.Header, from io.Reader) erro
 	}
 	f := os.NewFile(uintptr(fd), base)
 	defer f.Close()
-	if _, err := io.Copy(whileWanted{u.request, f}, from); err != nil {
+	if _, err := io.Copy(cancelWriter{u.request, f}, from); err != nil {
 		if e, ok := errors.AsType[unix.Errno](err); ok {
 			return e
 		}
@@ -326,22 +329,22 @@ func (u unpacker) file(dir int, base string, h *tar.Header, from io.Reader) erro
 		unix.UtimesNanoAt(dir, base, []unix.Timespec{when, when}, unix.AT_SYMLINK_NOFOLLOW))
 }
 
-// whileWanted writes until the host calls the work off: what a tar says that a
-// file has may be far more than the tar.
-type whileWanted struct {
+// cancelWriter writes until the host cancels the request. The sizes in a tar may be far larger than the tar
+// itself, so the end of the input alone does not stop the work soon.
+type cancelWriter struct {
 	r  *request
 	to *os.File
 }
 
-func (w whileWanted) Write(b []byte) (int, error) {
+func (w cancelWriter) Write(b []byte) (int, error) {
 	if w.r.isKilled() {
 		return 0, unix.ECANCELED
 	}
 	return w.to.Write(b)
 }
 
-// usedDisk tells how many bytes what can be written holds.
-func (r *request) usedDisk() error {
+// diskUsage sends how many bytes are in use on the writable file systems.
+func (r *request) diskUsage() error {
 	var used int64
 	seen := map[uint64]bool{}
 	for _, at := range []string{home, "/tmp", "/var/tmp", "/dev/shm"} {
@@ -350,14 +353,14 @@ func (r *request) usedDisk() error {
 		if err := unix.Stat(at, &st); errors.Is(err, unix.ENOENT) {
 			continue
 		} else if err != nil {
-			return call("stat", at, err)
+			return sysErr("stat", at, err)
 		}
 		if seen[st.Dev] {
 			continue
 		}
 		seen[st.Dev] = true
 		if err := unix.Statfs(at, &fs); err != nil {
-			return call("statfs", at, err)
+			return sysErr("statfs", at, err)
 		}
 		used += int64(fs.Blocks-fs.Bfree) * fs.Bsize
 	}

@@ -18,44 +18,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const mostEntries = 1000 // of one answer
+const maxEntries = 1000 // of one answer
 
-var errProc = fmt.Errorf("files of /proc are for programs: %w", unix.EACCES)
+var errProc = fmt.Errorf("files of /proc can be read by programs only: %w", unix.EACCES)
 
-// onFiles does work on files on a thread that has the rights of the code and
-// no others. The thread goes when the work is done.
-func (r *request) onFiles(work agentprotocol.FileWork) error {
-	r.command(func(uint8) { // whatever the number, the work is to stop
-		r.stdin.Drop()
-		r.stdout.End()
+// runFileRequest performs a file operation on a thread that has the permissions of the code and no others. The thread
+// exits with the goroutine.
+func (r *request) runFileRequest(work agentprotocol.FileRequest) error {
+	r.setHandlers(func(uint8) { // any signal cancels the operation
+		r.stdin.Discard()
+		r.stdout.Close()
 	}, nil)
-	defer r.command(nil, nil)
+	defer r.setHandlers(nil, nil)
 	done := make(chan error)
 	go func() {
 		runtime.LockOSThread()
-		err := asCode(r.desk.current())
+		err := assumeCode(r.server.currentPlan())
 		if err == nil {
-			err = r.files(work)
+			err = r.dispatchFile(work)
 		}
 		done <- err
 	}()
 	return <-done
 }
 
-// asCode makes the calling thread's file accesses those of the code.
-func asCode(p agentprotocol.Plan) error {
-	if !p.OneUser {
-		if err := filesAs(p); err != nil {
+// assumeCode gives the calling thread the code's permissions for file access.
+func assumeCode(p agentprotocol.Plan) error {
+	if !p.SingleUser {
+		if err := setFileUser(p); err != nil {
 			return err
 		}
 	}
 	head := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var caps [2]unix.CapUserData
-	return call("capset", "none", unix.Capset(&head, &caps[0]))
+	return sysErr("capset", "none", unix.Capset(&head, &caps[0]))
 }
 
-func (r *request) files(work agentprotocol.FileWork) (err error) {
-	var end agentprotocol.Ended
+func (r *request) dispatchFile(work agentprotocol.FileRequest) (err error) {
+	var end agentprotocol.ExitStatus
 	switch work.Op {
 	case agentprotocol.ReadFile:
 		err = r.readFile(work)
@@ -75,10 +75,10 @@ func (r *request) files(work agentprotocol.FileWork) (err error) {
 		err = r.packFolder(work.Path)
 	case agentprotocol.UnpackFolder:
 		err = r.unpackFolder(work.Path)
-	case agentprotocol.UsedGroup:
-		err = r.usedGroup()
-	case agentprotocol.UsedDisk:
-		err = r.usedDisk()
+	case agentprotocol.GroupUsage:
+		err = r.groupUsage()
+	case agentprotocol.DiskUsage:
+		err = r.diskUsage()
 	}
 	if err != nil {
 		return err
@@ -86,16 +86,16 @@ func (r *request) files(work agentprotocol.FileWork) (err error) {
 	return ended{end}
 }
 
-// full is the path of what is named, seen from the home folder.
-func full(name string) string {
+// absolute returns the absolute path of a name relative to the home folder.
+func absolute(name string) string {
 	if !path.IsAbs(name) {
 		name = home + "/" + name
 	}
 	return name
 }
 
-// open opens what a path leads to, but nothing by way of proc.
-func open(name string, flags int, mode uint32) (int, error) {
+// openPath opens a path. It refuses files of /proc and links through it.
+func openPath(name string, flags int, mode uint32) (int, error) {
 	how := unix.OpenHow{
 		Flags:   uint64(flags | unix.O_CLOEXEC | unix.O_NOCTTY | unix.O_NONBLOCK),
 		Mode:    uint64(mode),
@@ -104,7 +104,7 @@ func open(name string, flags int, mode uint32) (int, error) {
 	if flags&unix.O_PATH != 0 {
 		how.Flags &^= unix.O_NOCTTY | unix.O_NONBLOCK
 	}
-	fd, err := unix.Openat2(unix.AT_FDCWD, full(name), &how)
+	fd, err := unix.Openat2(unix.AT_FDCWD, absolute(name), &how)
 	if err != nil {
 		return -1, err
 	}
@@ -116,19 +116,19 @@ func open(name string, flags int, mode uint32) (int, error) {
 	return fd, nil
 }
 
-// above opens the folder a name is in.
-func above(name string) (fd int, base string, err error) {
-	name = path.Clean(full(name))
+// openParent opens the parent folder of a path.
+func openParent(name string) (fd int, base string, err error) {
+	name = path.Clean(absolute(name))
 	base = path.Base(name)
 	if base == "/" {
 		base = "."
 	}
-	fd, err = open(path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, 0)
+	fd, err = openPath(path.Dir(name), unix.O_PATH|unix.O_DIRECTORY, 0)
 	return fd, base, err
 }
 
-func regular(name string, flags int, mode uint32) (*os.File, agentprotocol.Info, error) {
-	fd, err := open(name, flags, mode)
+func openRegular(name string, flags int, mode uint32) (*os.File, agentprotocol.Info, error) {
+	fd, err := openPath(name, flags, mode)
 	if err != nil {
 		return nil, agentprotocol.Info{}, err
 	}
@@ -143,18 +143,24 @@ func regular(name string, flags int, mode uint32) (*os.File, agentprotocol.Info,
 	case unix.S_IFDIR:
 		err = unix.EISDIR
 	default:
-		err = fmt.Errorf("it is no regular file: %w", unix.EINVAL)
+		err = fmt.Errorf("not a regular file: %w", unix.EINVAL)
 	}
 	unix.Close(fd)
 	return nil, agentprotocol.Info{}, err
 }
 
 func info(name, link string, st *unix.Stat_t) agentprotocol.Info {
-	return agentprotocol.Info{Name: name, Link: link, Size: max(st.Size, 0), Mode: st.Mode, Modified: time.Unix(st.Mtim.Unix())}
+	return agentprotocol.Info{
+		Name:     name,
+		Link:     link,
+		Size:     max(st.Size, 0),
+		Mode:     st.Mode,
+		Modified: time.Unix(st.Mtim.Unix()),
+	}
 }
 
-func (r *request) readFile(work agentprotocol.FileWork) error {
-	f, about, err := regular(work.Path, unix.O_RDONLY, 0)
+func (r *request) readFile(work agentprotocol.FileRequest) error {
+	f, about, err := openRegular(work.Path, unix.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -175,25 +181,25 @@ func (r *request) readFile(work agentprotocol.FileWork) error {
 	return nil
 }
 
-func (r *request) storeFile(work agentprotocol.FileWork) error {
+func (r *request) storeFile(work agentprotocol.FileRequest) error {
 	if work.Parents {
-		if err := makeFolders(path.Dir(path.Clean(full(work.Path)))); err != nil {
+		if err := makeFolders(path.Dir(path.Clean(absolute(work.Path)))); err != nil {
 			return err
 		}
 	}
 	if work.Append {
-		f, _, err := regular(work.Path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(work.Mode))
+		f, _, err := openRegular(work.Path, unix.O_WRONLY|unix.O_APPEND|unix.O_CREAT, uint32(work.Mode))
 		if err != nil {
 			return err
 		}
-		return r.fill(f, path.Base(work.Path))
+		return r.writeContent(f, path.Base(work.Path))
 	}
-	dir, base, err := above(work.Path)
+	dir, base, err := openParent(work.Path)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	// What is there keeps its permissions; what is no file is not replaced.
+	// An existing file keeps its permissions. A folder is not replaced.
 	var st unix.Stat_t
 	if err := unix.Fstatat(dir, base, &st, unix.AT_SYMLINK_NOFOLLOW); err == nil {
 		switch st.Mode & unix.S_IFMT {
@@ -206,14 +212,14 @@ func (r *request) storeFile(work agentprotocol.FileWork) error {
 	return r.replace(dir, base, uint32(work.Mode))
 }
 
-// replace writes beside the file and then takes its place.
+// replace writes a temporary file and renames it to base.
 func (r *request) replace(dir int, base string, mode uint32) error {
 	temporary := ".writing-" + rand.Text()
 	fd, err := unix.Openat(dir, temporary, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, mode)
 	if err != nil {
 		return err
 	}
-	err = errors.Join(unix.Fchmod(fd, mode), r.fill(os.NewFile(uintptr(fd), base), base))
+	err = errors.Join(unix.Fchmod(fd, mode), r.writeContent(os.NewFile(uintptr(fd), base), base))
 	if err == nil {
 		err = unix.Renameat(dir, temporary, dir, base)
 	}
@@ -223,8 +229,8 @@ func (r *request) replace(dir int, base string, mode uint32) error {
 	return err
 }
 
-// fill writes what the host sends, closes the file and describes it.
-func (r *request) fill(f *os.File, name string) error {
+// writeContent writes the data of Stdin to f, closes f, and sends an Entry for it.
+func (r *request) writeContent(f *os.File, name string) error {
 	defer f.Close()
 	if err := r.receiveAll(f); err != nil {
 		return err
@@ -245,17 +251,17 @@ func (r *request) isKilled() bool {
 	return r.killed
 }
 
-// listFolder sends an entry for each name in order; 1 means there are more.
-func (r *request) listFolder(work agentprotocol.FileWork) (more uint8, err error) {
-	fd, err := open(work.Path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+// listFolder sends an Entry for each name in order. It returns 1 if there are more.
+func (r *request) listFolder(work agentprotocol.FileRequest) (more uint8, err error) {
+	fd, err := openPath(work.Path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return 0, err
 	}
 	dir := os.NewFile(uintptr(fd), work.Path)
 	defer dir.Close()
-	most := mostEntries
+	most := maxEntries
 	if work.Length > 0 {
-		most = int(min(work.Length, mostEntries))
+		most = int(min(work.Length, maxEntries))
 	}
 	names, more, err := firstNames(dir, work.Other, most)
 	if err != nil {
@@ -264,7 +270,7 @@ func (r *request) listFolder(work agentprotocol.FileWork) (more uint8, err error
 	for _, name := range names {
 		i, err := entry(fd, name)
 		if errors.Is(err, unix.ENOENT) {
-			continue // it went meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return 0, err
@@ -276,17 +282,17 @@ func (r *request) listFolder(work agentprotocol.FileWork) (more uint8, err error
 	return more, nil
 }
 
-// firstNames are the first names after one, sorted. However many there are in
-// the folder, few are held.
+// firstNames returns the first most names that sort after a name. It holds few names in memory at once,
+// however many the folder has.
 func firstNames(dir *os.File, after string, most int) (names []string, more uint8, err error) {
 	for {
-		some, err := dir.Readdirnames(mostEntries)
+		some, err := dir.Readdirnames(maxEntries)
 		for _, n := range some {
 			if n > after {
 				names = append(names, n)
 			}
 		}
-		if len(names) > most+mostEntries || err != nil {
+		if len(names) > most+maxEntries || err != nil {
 			slices.Sort(names)
 			if len(names) > most {
 				names, more = slices.Clone(names[:most]), 1
@@ -319,7 +325,7 @@ func entry(dir int, name string) (agentprotocol.Info, error) {
 }
 
 func (r *request) statPath(name string) error {
-	dir, base, err := above(name)
+	dir, base, err := openParent(name)
 	if err != nil {
 		return err
 	}
@@ -331,10 +337,10 @@ func (r *request) statPath(name string) error {
 	return r.send(agentprotocol.Entry, i.Body())
 }
 
-// makeFolders makes a folder and those above it.
+// makeFolders creates a folder and its missing parents.
 func makeFolders(name string) error {
-	name = path.Clean(full(name))
-	fd, err := open(name, unix.O_PATH|unix.O_DIRECTORY, 0)
+	name = path.Clean(absolute(name))
+	fd, err := openPath(name, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err == nil {
 		unix.Close(fd)
 		return nil
@@ -345,7 +351,7 @@ func makeFolders(name string) error {
 	if err := makeFolders(path.Dir(name)); err != nil {
 		return err
 	}
-	dir, base, err := above(name)
+	dir, base, err := openParent(name)
 	if err != nil {
 		return err
 	}
@@ -357,7 +363,7 @@ func makeFolders(name string) error {
 }
 
 func removePath(name string, all bool) error {
-	dir, base, err := above(name)
+	dir, base, err := openParent(name)
 	if err != nil {
 		return err
 	}
@@ -370,8 +376,7 @@ func removePath(name string, all bool) error {
 	if !all || !errors.Is(err, unix.ENOTEMPTY) {
 		return err
 	}
-	// A Root removes what is below without being led astray, whatever is
-	// moved about meanwhile.
+	// An os.Root never leaves the folder, even if its contents are moved during the removal.
 	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", dir))
 	if err != nil {
 		return err
@@ -381,12 +386,12 @@ func removePath(name string, all bool) error {
 }
 
 func renamePath(from, to string) error {
-	dir, base, err := above(from)
+	dir, base, err := openParent(from)
 	if err != nil {
 		return err
 	}
 	defer unix.Close(dir)
-	toDir, toBase, err := above(to)
+	toDir, toBase, err := openParent(to)
 	if err != nil {
 		return err
 	}

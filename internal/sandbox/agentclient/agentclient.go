@@ -1,9 +1,8 @@
-// Package agentclient is the host's end of the channel to the agent in a sandbox: it
-// numbers requests, keeps their output apart, and ends what takes too long.
+// Package agentclient is the host's end of the channel to the agent in a sandbox. It numbers requests,
+// separates their output, and ends those that take too long.
 //
-// Nothing the agent sends is trusted. Each stream is bounded, a frame that was
-// not to come breaks the link, and a broken link never comes back; whoever owns
-// the sandbox then ends it.
+// Nothing the agent sends is trusted. Each stream is bounded, an unexpected frame breaks the client, and a
+// broken client never recovers; the owner of the sandbox then closes it.
 package agentclient
 
 import (
@@ -23,76 +22,82 @@ import (
 )
 
 const (
-	writeWait = 10 * time.Second       // for an agent that does not read
-	termGrace = 250 * time.Millisecond // from asking a program to end until killing it
-	killWait  = 5 * time.Second        // from killing a program until the sandbox is given up
-	mostOwed  = 16                     // answers nobody waits for any more, until the sandbox is given up
+	writeWait = 10 * time.Second       // for a write to an agent that does not read
+	termGrace = 250 * time.Millisecond // from asking a program to end to killing it
+	killWait  = 5 * time.Second        // from killing a program to giving up the sandbox
+	maxOwed   = 16                     // answers that no caller waits for any more, before the sandbox is given up
 )
 
-// Channel is what frames go through: a socket, or a virtual machine's port.
+// Channel carries the frames: a socket, or a virtual machine's port.
 type Channel interface {
 	io.ReadWriteCloser
 	SetWriteDeadline(time.Time) error
 }
 
-// Link is safe for concurrent use.
-type Link struct {
+// Client sends requests to the agent of one sandbox. It is safe for concurrent use.
+type Client struct {
 	limits   atomic.Pointer[sandbox.Limits]
-	oomKill  func() int // how often memory ran out so far
+	oomKill  func() int // returns how many processes were killed so far because memory ran out
 	done     chan struct{}
-	switched chan Channel // what is read after the one before ended
+	switched chan Channel // the channel to read after the current one ends
 
-	dialled, accepted chan struct{} // an element for each connection of that kind
+	dialled, accepted chan struct{} // semaphores: one element for each open connection of that kind
 
-	pace pace
-	// sending keeps frames apart. It is another lock than mu, because a write may wait for the
-	// agent.
+	clock clock
+	// sending serializes writes to the channel, which may block for long. If both are locked, sending comes
+	// before mu.
 	sending sync.Mutex
-	channel Channel // also guarded by mu: who holds either may read it
+	channel Channel // written with both mutexes held, so that either suffices for reading
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu       sync.Mutex
-	silent   *silence // the agent says nothing until it is told; nil when it may speak
-	last     uint32   // number of a request
+	silent   *silence // not nil while the agent is quiesced
+	last     uint32   // number of the last request
 	requests map[uint32]receiver
-	err      error // why it broke
+	err      error // why the client broke
 }
 
-// receiver takes the frames of one request.
+// receiver handles the frames of one request.
 type receiver interface {
-	take(agentprotocol.Frame) (last bool, err error)
-	broken(error) // nothing comes any more
+	handle(agentprotocol.Frame) (last bool, err error)
+	broken(error) // called if no frame will come any more
 }
 
-// New makes a link of a channel whose agent waits for its plan. oomKills may be
-// nil. Whoever makes it calls Close.
-func New(channel Channel, limits sandbox.Limits, oomKills func() int) *Link {
+// New returns a client for a channel whose agent waits for its plan. oomKills may be nil. The caller must call
+// Close.
+func New(channel Channel, limits sandbox.Limits, oomKills func() int) *Client {
 	if oomKills == nil {
 		oomKills = func() int { return 0 }
 	}
-	l := &Link{channel: channel, oomKill: oomKills, done: make(chan struct{}), switched: make(chan Channel, 1),
-		dialled: make(chan struct{}, mostStreams), accepted: make(chan struct{}, mostStreams),
-		requests: map[uint32]receiver{}}
+	l := &Client{
+		channel:  channel,
+		oomKill:  oomKills,
+		done:     make(chan struct{}),
+		switched: make(chan Channel, 1),
+		dialled:  make(chan struct{}, mostStreams),
+		accepted: make(chan struct{}, mostStreams),
+		requests: map[uint32]receiver{},
+	}
 	l.limits.Store(&limits)
 	go l.read()
 	return l
 }
 
-// Done is closed when the link is broken or closed.
-func (l *Link) Done() <-chan struct{} { return l.done }
+// Done is closed when the client is broken or closed.
+func (l *Client) Done() <-chan struct{} { return l.done }
 
-// Limits are those that hold.
-func (l *Link) Limits() sandbox.Limits { return *l.limits.Load() }
+// Limits returns the limits in force.
+func (l *Client) Limits() sandbox.Limits { return *l.limits.Load() }
 
-// Close breaks the link.
-func (l *Link) Close() error {
+// Close closes the channel and fails all requests with sandbox.ErrClosed.
+func (l *Client) Close() error {
 	l.fail(sandbox.ErrClosed)
 	<-l.done
 	return nil
 }
 
-// read hands out frames until the link breaks.
-func (l *Link) read() {
+// read dispatches frames until the client breaks.
+func (l *Client) read() {
 	for channel := l.channel; channel != nil; {
 		err := l.readAll(channel)
 		if channel = l.next(); channel == nil {
@@ -110,13 +115,13 @@ func (l *Link) read() {
 	}
 }
 
-// readAll hands out what comes of one channel until it ends.
-func (l *Link) readAll(channel Channel) error {
+// readAll dispatches the frames of one channel until it ends.
+func (l *Client) readAll(channel Channel) error {
 	in := bufio.NewReaderSize(channel, agentprotocol.MaxBody)
 	for {
 		f, err := agentprotocol.Read(in)
 		if err == nil {
-			err = l.hand(f)
+			err = l.dispatch(f)
 		}
 		if err != nil {
 			return err
@@ -124,24 +129,25 @@ func (l *Link) readAll(channel Channel) error {
 	}
 }
 
-func (l *Link) hand(f agentprotocol.Frame) error {
+func (l *Client) dispatch(f agentprotocol.Frame) error {
 	l.mu.Lock()
 	r := l.requests[f.ID]
 	l.mu.Unlock()
 	if r == nil {
-		return fmt.Errorf("%w: a frame of kind %d for request %d, which is not under way", agentprotocol.ErrBroken, f.Kind, f.ID)
+		return fmt.Errorf("%w: unexpected frame of kind %d for request %d, which is not in progress",
+			agentprotocol.ErrBroken, f.Kind, f.ID)
 	}
-	last, err := r.take(f)
+	last, err := r.handle(f)
 	if last {
 		l.forget(f.ID)
 	}
 	return err
 }
 
-// fail breaks the link for this reason, unless it was broken before.
-func (l *Link) fail(err error) {
+// fail breaks the client with an error, unless it is broken already.
+func (l *Client) fail(err error) {
 	if errors.Is(err, io.EOF) {
-		err = errors.New("the agent in the sandbox ended")
+		err = errors.New("the agent in the sandbox exited")
 	}
 	l.mu.Lock()
 	if l.err == nil {
@@ -156,11 +162,11 @@ func (l *Link) fail(err error) {
 	channel.Close()
 }
 
-// add gives a request a number, unless the link is held.
-func (l *Link) add(r receiver) (uint32, error) { return l.number(r, l.paused()) }
+// add assigns a number to a request, or fails if the client is suspended.
+func (l *Client) add(r receiver) (uint32, error) { return l.assign(r, l.paused()) }
 
-// number gives a request a number, unless there is a reason against it.
-func (l *Link) number(r receiver, against error) (uint32, error) {
+// assign assigns a number to a request, unless the error against is not nil.
+func (l *Client) assign(r receiver, against error) (uint32, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := cmp.Or(l.err, against); err != nil {
@@ -176,15 +182,15 @@ func (l *Link) number(r receiver, against error) (uint32, error) {
 	return l.last, nil
 }
 
-func (l *Link) forget(id uint32) {
+func (l *Client) forget(id uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.requests, id)
 }
 
-// request sends the first frame of a request; while the link is held it does
-// not. On an error the number is free again.
-func (l *Link) request(k agentprotocol.Kind, id uint32, body []byte) error {
+// request sends the first frame of a request, or fails if the client is suspended. On an error the number is free
+// again.
+func (l *Client) request(k agentprotocol.Kind, id uint32, body []byte) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
 	err := l.paused()
@@ -197,17 +203,16 @@ func (l *Link) request(k agentprotocol.Kind, id uint32, body []byte) error {
 	return err
 }
 
-// send sends a frame that belongs to a request under way. While the link is
-// held it waits.
-func (l *Link) send(k agentprotocol.Kind, id uint32, body []byte) error {
+// send sends a further frame of a request. While the client is suspended it waits.
+func (l *Client) send(k agentprotocol.Kind, id uint32, body []byte) error {
 	return l.sendUnless(nil, k, id, body)
 }
 
-// sendUnless is send that waits no longer than until left is closed.
-func (l *Link) sendUnless(left <-chan struct{}, k agentprotocol.Kind, id uint32, body []byte) error {
+// sendUnless is like send but stops waiting when left is closed.
+func (l *Client) sendUnless(left <-chan struct{}, k agentprotocol.Kind, id uint32, body []byte) error {
 	for {
 		l.sending.Lock()
-		let := l.pace.held()
+		let := l.clock.paused()
 		if let == nil {
 			defer l.sending.Unlock()
 			return l.write(k, id, body)
@@ -223,13 +228,12 @@ func (l *Link) sendUnless(left <-chan struct{}, k agentprotocol.Kind, id uint32,
 	}
 }
 
-// write breaks the link when the agent does not take the frame. The caller
-// holds the lock.
-func (l *Link) write(k agentprotocol.Kind, id uint32, body []byte) error {
+// write sends a frame. It breaks the client if the channel fails. The caller holds sending.
+func (l *Client) write(k agentprotocol.Kind, id uint32, body []byte) error {
 	l.channel.SetWriteDeadline(time.Now().Add(writeWait))
 	err := agentprotocol.Write(l.channel, agentprotocol.Frame{Kind: k, ID: id, Body: body})
 	if err != nil && !errors.Is(err, agentprotocol.ErrBroken) {
-		l.fail(fmt.Errorf("writing to the agent: %w", err))
+		l.fail(fmt.Errorf("write to the agent: %w", err))
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		return l.err
@@ -240,13 +244,13 @@ func (l *Link) write(k agentprotocol.Kind, id uint32, body []byte) error {
 // answer waits for one frame.
 type answer struct {
 	want agentprotocol.Kind
-	body string // what it has to be; "" means anything
-	then func() // called before anything else is read; may be nil
+	body string // the expected body; "" means any
+	then func() // called before the next frame is read; may be nil
 	came chan error
-	owed bool // nobody waits for it any more; guarded by the link's mu
+	owed bool // its caller has stopped waiting; guarded by the client's mu
 }
 
-func (a *answer) take(f agentprotocol.Frame) (bool, error) {
+func (a *answer) handle(f agentprotocol.Frame) (bool, error) {
 	switch {
 	case f.Kind == a.want && (a.body == "" || a.body == string(f.Body)):
 		if a.then != nil {
@@ -262,17 +266,19 @@ func (a *answer) take(f agentprotocol.Frame) (bool, error) {
 		}
 		return true, err
 	}
-	return false, fmt.Errorf("%w: a frame of kind %d, where one of kind %d was due", agentprotocol.ErrBroken, f.Kind, a.want)
+	return false, fmt.Errorf("%w: unexpected frame of kind %d; expected kind %d", agentprotocol.ErrBroken,
+		f.Kind, a.want)
 }
 
 func (a *answer) broken(err error) { a.came <- err }
 
-// ask sends a frame and waits for the one that answers it.
-func (l *Link) ask(ctx context.Context, k agentprotocol.Kind, body []byte, want agentprotocol.Kind, echo string) error {
-	return l.asked(ctx, k, body, &answer{want: want, body: echo, came: make(chan error, 2)})
+// ask sends a frame and waits for its answer.
+func (l *Client) ask(ctx context.Context, k agentprotocol.Kind, body []byte, want agentprotocol.Kind,
+	echo string) error {
+	return l.askWith(ctx, k, body, &answer{want: want, body: echo, came: make(chan error, 2)})
 }
 
-func (l *Link) asked(ctx context.Context, k agentprotocol.Kind, body []byte, a *answer) error {
+func (l *Client) askWith(ctx context.Context, k agentprotocol.Kind, body []byte, a *answer) error {
 	id, err := l.add(a)
 	if err != nil {
 		return err
@@ -287,9 +293,9 @@ func (l *Link) asked(ctx context.Context, k agentprotocol.Kind, body []byte, a *
 	return err
 }
 
-// owe notes that nobody waits for an answer any more, which may still come. An
-// agent that owes too many is given up.
-func (l *Link) owe(a *answer) {
+// owe records that the caller of a has stopped waiting. If the agent owes too many answers, the sandbox is
+// given up.
+func (l *Client) owe(a *answer) {
 	l.mu.Lock()
 	a.owed = true
 	owed := 0
@@ -299,8 +305,8 @@ func (l *Link) owe(a *answer) {
 		}
 	}
 	l.mu.Unlock()
-	if owed > mostOwed {
-		l.fail(errors.New("the agent answers no more"))
+	if owed > maxOwed {
+		l.fail(errors.New("the agent does not answer"))
 	}
 }
 
@@ -313,14 +319,14 @@ func (a *answer) wait(ctx context.Context) error {
 	}
 }
 
-// Setup has the agent make the place. It comes first, and once.
-func (l *Link) Setup(ctx context.Context, plan agentprotocol.Plan) error {
+// Setup sends the plan of the sandbox to the agent and waits until it is set up. It must be called first, and
+// once.
+func (l *Client) Setup(ctx context.Context, plan agentprotocol.Plan) error {
 	return l.ask(ctx, agentprotocol.Setup, plan.Body(), agentprotocol.Ready, "")
 }
 
-// Adjust has the agent go by other limits and another environment, and goes by
-// them itself.
-func (l *Link) Adjust(ctx context.Context, plan agentprotocol.Plan, limits sandbox.Limits) error {
+// Adjust applies other limits and another environment, in the agent and in the client.
+func (l *Client) Adjust(ctx context.Context, plan agentprotocol.Plan, limits sandbox.Limits) error {
 	if err := l.ask(ctx, agentprotocol.Adjust, plan.Body(), agentprotocol.Ready, ""); err != nil {
 		return err
 	}
@@ -328,12 +334,11 @@ func (l *Link) Adjust(ctx context.Context, plan agentprotocol.Plan, limits sandb
 	return nil
 }
 
-// OOMKills is how often memory ran out in the sandbox so far, where that is
-// counted.
-func (l *Link) OOMKills() int { return l.oomKill() }
+// OOMKills returns how many processes were killed so far because memory ran out, if that is counted.
+func (l *Client) OOMKills() int { return l.oomKill() }
 
-// Ping asks whether the agent answers.
-func (l *Link) Ping(ctx context.Context) error {
+// Ping checks that the agent answers.
+func (l *Client) Ping(ctx context.Context) error {
 	word := rand.Text()
 	return l.ask(ctx, agentprotocol.Ping, []byte(word), agentprotocol.Pong, word)
 }

@@ -22,7 +22,7 @@ type peer struct {
 	conn net.Conn
 }
 
-func pair(t *testing.T, l sandbox.Limits, ooms func() int) (*Link, *peer) {
+func pair(t *testing.T, l sandbox.Limits, ooms func() int) (*Client, *peer) {
 	here, there := net.Pipe()
 	return New(here, l, ooms), &peer{t, there}
 }
@@ -63,7 +63,7 @@ func TestAProgramIsJudgedByItsStatusAlone(t *testing.T) {
 			agent.say(id, agentprotocol.Ready, nil)
 			agent.say(id, agentprotocol.Stdout, []byte("hello"))
 			agent.say(id, agentprotocol.Stdout, nil)
-			agent.say(id, agentprotocol.Exit, agentprotocol.Ended{Signal: 9, CPU: time.Second, MaxRSS: 5}.Body())
+			agent.say(id, agentprotocol.Exit, agentprotocol.ExitStatus{Signal: 9, CPU: time.Second, MaxRSS: 5}.Body())
 		}()
 		var out bytes.Buffer
 		p, err := l.Exec(t.Context(), sandbox.Command{Argv: []string{"x"}, Stdout: &out})
@@ -71,7 +71,8 @@ func TestAProgramIsJudgedByItsStatusAlone(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := p.Wait()
-		if err != nil || r.Outcome != sandbox.OutOfMemory || r.Signal != 9 || r.CPU != time.Second || out.String() != "hello" || r.StdoutSize != 5 {
+		if err != nil || r.Outcome != sandbox.OutOfMemory || r.Signal != 9 || r.CPU != time.Second ||
+			out.String() != "hello" || r.StdoutSize != 5 {
 			t.Errorf("%+v, %v, %q", r, err, out.String())
 		}
 	})
@@ -146,29 +147,37 @@ func TestAnAgentThatDoesNotAnswerEndsWithTheCaller(t *testing.T) {
 func TestWhatIsNotToComeBreaksTheLink(t *testing.T) {
 	flood := func(id uint32) (all []agentprotocol.Frame) {
 		for range agentprotocol.Window/agentprotocol.MaxBody + 2 { // the Writer has one in its hands
-			all = append(all, agentprotocol.Frame{Kind: agentprotocol.Stdout, ID: id, Body: make([]byte, agentprotocol.MaxBody)})
+			all = append(all, agentprotocol.Frame{
+				Kind: agentprotocol.Stdout,
+				ID:   id,
+				Body: make([]byte, agentprotocol.MaxBody),
+			})
 		}
 		return all
 	}
 	one := func(k agentprotocol.Kind, body []byte) func(uint32) []agentprotocol.Frame {
 		return func(id uint32) []agentprotocol.Frame { return []agentprotocol.Frame{{Kind: k, ID: id, Body: body}} }
 	}
-	exit := agentprotocol.Ended{}.Body()
+	exit := agentprotocol.ExitStatus{}.Body()
 	for name, frames := range map[string]func(id uint32) []agentprotocol.Frame{
 		"more output than granted": flood,
 		"a frame of the host's":    one(agentprotocol.Start, agentprotocol.Program{Argv: []string{"x"}}.Body()),
 		"an entry of a folder":     one(agentprotocol.Entry, agentprotocol.Info{}.Body()),
 		"a status of no kernel":    one(agentprotocol.Exit, append([]byte{1, 9}, exit[2:]...)),
-		"a grant for output":       one(agentprotocol.Credit, agentprotocol.Grant{Stream: agentprotocol.Stdout, Bytes: 1}.Body()),
-		"a grant of too much":      one(agentprotocol.Credit, agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: 1}.Body()),
+		"a grant for output": one(agentprotocol.Credit,
+			agentprotocol.Grant{Stream: agentprotocol.Stdout, Bytes: 1}.Body()),
+		"a grant of too much": one(agentprotocol.Credit,
+			agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: 1}.Body()),
 		"a request nobody made": func(id uint32) []agentprotocol.Frame {
 			return []agentprotocol.Frame{{Kind: agentprotocol.Exit, ID: id + 1, Body: exit}}
 		},
 		"an end told twice": func(id uint32) []agentprotocol.Frame {
-			return []agentprotocol.Frame{{Kind: agentprotocol.Exit, ID: id, Body: exit}, {Kind: agentprotocol.Exit, ID: id, Body: exit}}
+			return []agentprotocol.Frame{{Kind: agentprotocol.Exit, ID: id, Body: exit},
+				{Kind: agentprotocol.Exit, ID: id, Body: exit}}
 		},
 		"output after its end": func(id uint32) []agentprotocol.Frame {
-			return []agentprotocol.Frame{{Kind: agentprotocol.Stdout, ID: id}, {Kind: agentprotocol.Stdout, ID: id, Body: []byte("x")}}
+			return []agentprotocol.Frame{{Kind: agentprotocol.Stdout, ID: id},
+				{Kind: agentprotocol.Stdout, ID: id, Body: []byte("x")}}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -229,11 +238,43 @@ func FuzzLink(f *testing.F) {
 		}
 		return b.Bytes()
 	}
-	f.Add(frames(agentprotocol.Frame{Kind: agentprotocol.Ready, ID: 1}, agentprotocol.Frame{Kind: agentprotocol.Stdout, ID: 1, Body: []byte("x")}, agentprotocol.Frame{Kind: agentprotocol.Exit, ID: 1, Body: agentprotocol.Ended{}.Body()}))
-	f.Add(frames(agentprotocol.Frame{Kind: agentprotocol.Failed, ID: 1, Body: agentprotocol.Failure{Errno: 2, Text: "no"}.Body()}, agentprotocol.Frame{Kind: agentprotocol.Entry, ID: 2, Body: agentprotocol.Info{Name: "a"}.Body()}, agentprotocol.Frame{Kind: agentprotocol.Exit, ID: 2, Body: agentprotocol.Ended{}.Body()}))
-	f.Add(frames(agentprotocol.Frame{Kind: agentprotocol.Entry, ID: 2, Body: agentprotocol.Info{Name: "a", Size: 5}.Body()}, agentprotocol.Frame{Kind: agentprotocol.Stdout, ID: 2, Body: []byte("12345")}, agentprotocol.Frame{Kind: agentprotocol.Credit, ID: 1, Body: agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: 1}.Body()}))
-	f.Add(frames(agentprotocol.Frame{Kind: agentprotocol.Ready, ID: 3}, agentprotocol.Frame{Kind: agentprotocol.Stdout, ID: 3, Body: []byte("x")}, agentprotocol.Frame{Kind: agentprotocol.Stdout, ID: 3}, agentprotocol.Frame{Kind: agentprotocol.Exit, ID: 3, Body: agentprotocol.Ended{}.Body()}))
-	f.Add(frames(agentprotocol.Frame{Kind: agentprotocol.Ready, ID: 4}, agentprotocol.Frame{Kind: agentprotocol.Ready, ID: 3}, agentprotocol.Frame{Kind: agentprotocol.Failed, ID: 3, Body: agentprotocol.Failure{Errno: 104, Text: "reset"}.Body()}, agentprotocol.Frame{Kind: agentprotocol.Exit, ID: 4, Body: agentprotocol.Ended{}.Body()}))
+	f.Add(frames(agentprotocol.Frame{Kind: agentprotocol.Ready, ID: 1},
+		agentprotocol.Frame{Kind: agentprotocol.Stdout, ID: 1, Body: []byte("x")}, agentprotocol.Frame{
+			Kind: agentprotocol.Exit,
+			ID:   1,
+			Body: agentprotocol.ExitStatus{}.Body(),
+		}))
+	f.Add(frames(agentprotocol.Frame{
+		Kind: agentprotocol.Failed,
+		ID:   1,
+		Body: agentprotocol.Failure{Errno: 2, Text: "no"}.Body(),
+	}, agentprotocol.Frame{
+		Kind: agentprotocol.Entry,
+		ID:   2,
+		Body: agentprotocol.Info{Name: "a"}.Body(),
+	}, agentprotocol.Frame{Kind: agentprotocol.Exit, ID: 2, Body: agentprotocol.ExitStatus{}.Body()}))
+	f.Add(frames(agentprotocol.Frame{
+		Kind: agentprotocol.Entry,
+		ID:   2,
+		Body: agentprotocol.Info{Name: "a", Size: 5}.Body(),
+	}, agentprotocol.Frame{Kind: agentprotocol.Stdout, ID: 2, Body: []byte("12345")}, agentprotocol.Frame{
+		Kind: agentprotocol.Credit,
+		ID:   1,
+		Body: agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: 1}.Body(),
+	}))
+	f.Add(frames(agentprotocol.Frame{Kind: agentprotocol.Ready, ID: 3},
+		agentprotocol.Frame{Kind: agentprotocol.Stdout, ID: 3, Body: []byte("x")},
+		agentprotocol.Frame{Kind: agentprotocol.Stdout, ID: 3}, agentprotocol.Frame{
+			Kind: agentprotocol.Exit,
+			ID:   3,
+			Body: agentprotocol.ExitStatus{}.Body(),
+		}))
+	f.Add(frames(agentprotocol.Frame{Kind: agentprotocol.Ready, ID: 4},
+		agentprotocol.Frame{Kind: agentprotocol.Ready, ID: 3}, agentprotocol.Frame{
+			Kind: agentprotocol.Failed,
+			ID:   3,
+			Body: agentprotocol.Failure{Errno: 104, Text: "reset"}.Body(),
+		}, agentprotocol.Frame{Kind: agentprotocol.Exit, ID: 4, Body: agentprotocol.ExitStatus{}.Body()}))
 	f.Fuzz(func(t *testing.T, said []byte) {
 		// What it says comes once all four requests are under way.
 		start, say := io.Pipe()
@@ -306,7 +347,7 @@ func FuzzLink(f *testing.F) {
 }
 
 // underWay counts requests that were ever made.
-func (l *Link) underWay() int {
+func (l *Client) underWay() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return int(l.last)
@@ -316,7 +357,7 @@ func TestAnAgentThatOwesTooManyAnswersIsGivenUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, agent := pair(t, sandbox.Defaults(), nil)
 		defer l.Close()
-		asked := make(chan agentprotocol.Frame, 3*mostOwed)
+		asked := make(chan agentprotocol.Frame, 3*maxOwed)
 		go func() {
 			for {
 				f, err := agentprotocol.Read(agent.conn)
@@ -333,15 +374,15 @@ func TestAnAgentThatOwesTooManyAnswersIsGivenUp(t *testing.T) {
 				t.Errorf("an agent that says nothing: %v", err)
 			}
 		}
-		for range mostOwed {
+		for range maxOwed {
 			askInVain()
 		}
-		for range mostOwed { // one that is late only is not given up
+		for range maxOwed { // one that is late only is not given up
 			f := <-asked
 			agent.say(f.ID, agentprotocol.Pong, f.Body)
 		}
 		synctest.Wait()
-		for range mostOwed {
+		for range maxOwed {
 			askInVain()
 		}
 		select {

@@ -18,28 +18,28 @@ const (
 	sigkill = 9
 )
 
-// process is a program in the sandbox, seen from here.
+// process is the client's view of a program in the sandbox.
 type process struct {
-	link  *Link
-	id    uint32
-	began time.Time
-	most  int64 // bytes of each stream; less than 0 means no limit
-	ooms  int   // when it began
+	client *Client
+	id     uint32
+	began  time.Time
+	most   int64 // bytes of each stream; less than 0 means no limit
+	ooms   int   // the count of OOM kills when it started
 
-	ready    chan struct{} // it runs, or over is closed
-	over     chan struct{} // the last frame came, or the link broke
-	overflow chan struct{} // a stream brought too much
-	left     chan struct{} // the host waits for it no more, though it is not over
-	done     chan struct{} // all is said: result and err are set
-	once     sync.Once     // of overflow
-	started  sync.Once     // of ready
-	runs     bool          // it was started; set before ready is closed
+	ready    chan struct{} // closed when the program runs, or with over
+	over     chan struct{} // closed when the last frame arrived or the client broke
+	overflow chan struct{} // closed when a stream exceeded its limit
+	left     chan struct{} // closed when the host stops waiting though it is not over
+	done     chan struct{} // closed when result and err are set
+	once     sync.Once     // guards closing overflow
+	started  sync.Once     // guards closing ready
+	runs     bool          // the program was started; set before ready is closed
 
 	stdin          *agentprotocol.Allowance
 	stdout, stderr stream
 	drains         sync.WaitGroup
 
-	status agentprotocol.Ended // set before over
+	status agentprotocol.ExitStatus // set before over is closed
 	reaped bool
 	failed error
 
@@ -47,26 +47,25 @@ type process struct {
 	err    error
 }
 
-// stream is what comes of one of a program's outputs.
+// stream is one output of a program.
 type stream struct {
 	kind   agentprotocol.Kind
 	inbox  *agentprotocol.Inbox
 	to     io.Writer
-	closed bool // of the reading goroutine
+	closed bool // used only by the goroutine that reads the channel
 
 	mu    sync.Mutex
 	wrote int64
 	err   error
 }
 
-// Exec starts a program. One that is called off while the link is held may have
-// started.
-func (l *Link) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, error) {
+// Exec starts a program. If ctx ends while the client is suspended, the program may have been started.
+func (l *Client) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
 	if len(c.Argv) == 0 {
-		return nil, errors.New("there is no program to run: Argv is empty")
+		return nil, errors.New("the command names no program: Argv is empty")
 	}
 	p := newProcess(l, c)
 	program := agentprotocol.Program{Argv: c.Argv, Env: c.Env, Dir: c.Dir}
@@ -80,17 +79,18 @@ func (l *Link) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, er
 	p.id = id
 	if err := l.request(agentprotocol.Start, id, program.Body()); err != nil {
 		if errors.Is(err, agentprotocol.ErrBroken) {
-			return nil, fmt.Errorf("the arguments and the environment are too long, together %d bytes: pass what is long by standard input or a file", len(program.Body()))
+			return nil, fmt.Errorf("the arguments and the environment together have %d bytes, which is too "+
+				"long: pass long data by standard input or a file", len(program.Body()))
 		}
 		return nil, err
 	}
 	p.drains.Go(func() { p.drain(&p.stdout) })
 	p.drains.Go(func() { p.drain(&p.stderr) })
-	go p.attend(ctx, c)
+	go p.supervise(ctx, c)
 	select {
 	case <-p.ready:
 	case <-ctx.Done():
-		select { // attend sees to that
+		select { // the supervising goroutine ends the program
 		case <-p.over:
 			<-p.ready
 		case <-p.left:
@@ -107,13 +107,17 @@ func (l *Link) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, er
 	return p, nil
 }
 
-func newProcess(l *Link, c sandbox.Command) *process {
+func newProcess(l *Client, c sandbox.Command) *process {
 	p := &process{
-		link: l, began: time.Now(), ooms: l.oomKill(), most: int64(l.Limits().OutputBytes),
-		ready: make(chan struct{}), over: make(chan struct{}), overflow: make(chan struct{}), left: make(chan struct{}), done: make(chan struct{}),
-		stdin:  agentprotocol.NewAllowance(),
-		stdout: stream{kind: agentprotocol.Stdout, inbox: agentprotocol.NewInbox(), to: c.Stdout},
-		stderr: stream{kind: agentprotocol.Stderr, inbox: agentprotocol.NewInbox(), to: c.Stderr},
+		client: l, began: time.Now(), ooms: l.oomKill(), most: int64(l.Limits().OutputBytes),
+		ready:    make(chan struct{}),
+		over:     make(chan struct{}),
+		overflow: make(chan struct{}),
+		left:     make(chan struct{}),
+		done:     make(chan struct{}),
+		stdin:    agentprotocol.NewAllowance(),
+		stdout:   stream{kind: agentprotocol.Stdout, inbox: agentprotocol.NewInbox(), to: c.Stdout},
+		stderr:   stream{kind: agentprotocol.Stderr, inbox: agentprotocol.NewInbox(), to: c.Stderr},
 	}
 	if c.OutputBytes != 0 {
 		p.most = int64(c.OutputBytes)
@@ -121,8 +125,8 @@ func newProcess(l *Link, c sandbox.Command) *process {
 	return p
 }
 
-// take is called by the goroutine that reads the link.
-func (p *process) take(f agentprotocol.Frame) (last bool, err error) {
+// handle is called by the goroutine that reads the channel.
+func (p *process) handle(f agentprotocol.Frame) (last bool, err error) {
 	switch f.Kind {
 	case agentprotocol.Ready:
 		p.started.Do(func() {
@@ -131,20 +135,20 @@ func (p *process) take(f agentprotocol.Frame) (last bool, err error) {
 		})
 		return false, nil
 	case agentprotocol.Stdout:
-		return false, p.stdout.take(f.Body)
+		return false, p.stdout.receive(f.Body)
 	case agentprotocol.Stderr:
-		return false, p.stderr.take(f.Body)
+		return false, p.stderr.receive(f.Body)
 	case agentprotocol.Credit:
 		g, err := agentprotocol.ParseGrant(f.Body)
 		if err == nil && g.Stream != agentprotocol.Stdin {
-			err = fmt.Errorf("%w: a grant for what the agent sends", agentprotocol.ErrBroken)
+			err = fmt.Errorf("%w: a grant for a stream that the agent sends", agentprotocol.ErrBroken)
 		}
 		if err == nil {
 			err = p.stdin.Add(int(g.Bytes))
 		}
 		return false, err
 	case agentprotocol.Exit:
-		status, err := agentprotocol.ParseEnded(f.Body)
+		status, err := agentprotocol.ParseExitStatus(f.Body)
 		if err != nil {
 			return false, err
 		}
@@ -156,7 +160,7 @@ func (p *process) take(f agentprotocol.Frame) (last bool, err error) {
 		}
 		p.failed = why
 	default:
-		return false, fmt.Errorf("%w: a frame of kind %d for a program", agentprotocol.ErrBroken, f.Kind)
+		return false, fmt.Errorf("%w: unexpected frame of kind %d for a program", agentprotocol.ErrBroken, f.Kind)
 	}
 	p.ended()
 	return true, nil
@@ -168,43 +172,44 @@ func (p *process) broken(err error) {
 }
 
 func (p *process) ended() {
-	p.stdout.inbox.End()
-	p.stderr.inbox.End()
-	p.stdin.End()
+	p.stdout.inbox.Close()
+	p.stderr.inbox.Close()
+	p.stdin.Close()
 	close(p.over)
 	p.started.Do(func() { close(p.ready) })
 }
 
-func (s *stream) take(body []byte) error {
+func (s *stream) receive(body []byte) error {
 	if s.closed {
-		return fmt.Errorf("%w: more of a stream that was closed", agentprotocol.ErrBroken)
+		return fmt.Errorf("%w: data for a stream that was closed", agentprotocol.ErrBroken)
 	}
 	if len(body) == 0 {
 		s.closed = true
-		s.inbox.End()
+		s.inbox.Close()
 		return nil
 	}
 	return s.inbox.Put(body)
 }
 
-// drain writes what comes, and lets the agent send as much more. What comes
-// after too much, or after the Writer failed, is thrown away.
+// drain writes the data of a stream to its Writer and grants the agent as much more. Data beyond the limit, or
+// after the Writer failed, is discarded.
 func (p *process) drain(s *stream) {
-	var debt agentprotocol.Debt
+	var debt agentprotocol.Consumed
 	for {
-		b, ok := s.inbox.Take()
+		b, ok := s.inbox.Receive()
 		if !ok {
 			return
 		}
 		s.write(b, p)
-		n := debt.Took(len(b))
+		n := debt.Add(len(b))
 		if n == 0 {
 			continue
 		}
 		select {
-		case <-p.over: // nobody waits for a grant any more
+		case <-p.over: // the agent needs no grant any more
 		default:
-			p.link.sendUnless(p.left, agentprotocol.Credit, p.id, agentprotocol.Grant{Stream: s.kind, Bytes: n}.Body())
+			p.client.sendUnless(p.left, agentprotocol.Credit, p.id,
+				agentprotocol.Grant{Stream: s.kind, Bytes: n}.Body())
 		}
 	}
 }
@@ -225,25 +230,25 @@ func (s *stream) write(b []byte, p *process) {
 	s.mu.Unlock()
 }
 
-func (s *stream) tell() (int64, error) {
+func (s *stream) totals() (int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.wrote, s.err
 }
 
-// ending is how a program came to its end.
+// ending is how a program ended.
 type ending struct {
 	seen sandbox.Evidence
 	why  error
 }
 
-// attend sees to it that the program ends, and judges how. Where the agent is
-// stopped and cannot end it, that is left for later, and the host goes on.
-func (p *process) attend(ctx context.Context, c sandbox.Command) {
+// supervise ends the program when it must, and judges how it ended. If ctx ends while the agent is stopped,
+// the program is abandoned and the host goes on.
+func (p *process) supervise(ctx context.Context, c sandbox.Command) {
 	over := make(chan ending, 1)
 	go func() {
 		if c.Stdin == nil {
-			p.link.send(agentprotocol.Stdin, p.id, nil)
+			p.client.send(agentprotocol.Stdin, p.id, nil)
 		} else {
 			go p.feed(c.Stdin)
 		}
@@ -253,9 +258,9 @@ func (p *process) attend(ctx context.Context, c sandbox.Command) {
 		over <- ending{seen, why}
 	}()
 	var e ending
-	if p.link.pace.lost(ctx, p.over) {
-		e.why = calledOff(ctx)
-		p.leave()
+	if p.client.clock.mustAbandon(ctx, p.over) {
+		e.why = errAbandoned(ctx)
+		p.abandon()
 	} else {
 		e = <-over
 	}
@@ -267,28 +272,28 @@ func (p *process) attend(ctx context.Context, c sandbox.Command) {
 	close(p.done)
 }
 
-// leave lets go of the program, which the agent still has. What comes of it from
-// here on is for nobody.
-func (p *process) leave() {
+// abandon gives up waiting for the program, which the agent still has. Its further output is discarded.
+func (p *process) abandon() {
 	close(p.left)
-	p.stdout.inbox.End()
-	p.stderr.inbox.End()
-	p.stdin.End()
+	p.stdout.inbox.Close()
+	p.stderr.inbox.Close()
+	p.stdin.Close()
 }
 
-// deadline is when its time is up, which may be never.
+// deadline returns a timer for the program's time limit, which may be infinite.
 func (p *process) deadline(c sandbox.Command) *timer {
 	most := c.Timeout
 	if most == 0 {
-		most = p.link.Limits().Call
+		most = p.client.Limits().Call
 	}
 	if most <= 0 {
-		return &timer{pace: &p.link.pace}
+		return &timer{clock: &p.client.clock}
 	}
-	return p.link.pace.after(most)
+	return p.client.clock.after(most)
 }
 
-// untilOver waits for the program's end and brings it about where it must.
+// untilOver waits for the program's end. It ends the program when ctx or the time ends, or when a stream
+// overflows.
 func (p *process) untilOver(ctx context.Context, late *timer) (seen sandbox.Evidence, why error) {
 	select {
 	case <-p.over:
@@ -304,22 +309,21 @@ func (p *process) untilOver(ctx context.Context, late *timer) (seen sandbox.Evid
 		p.end(sigkill, termGrace)
 	}
 	if !p.end(sigkill, killWait) {
-		p.link.fail(errors.New("the agent did not end a program that was to be killed"))
+		p.client.fail(errors.New("the agent did not kill a program within the time allowed"))
 		<-p.over
 	}
 	return seen, why
 }
 
-// end sends a signal, unless it is over, and reports whether it is within this
-// time.
+// end sends a signal, unless the program has ended, and reports whether it ends within the given time.
 func (p *process) end(signal byte, within time.Duration) bool {
 	select {
 	case <-p.over:
 		return true
 	default:
 	}
-	p.link.send(agentprotocol.Signal, p.id, []byte{signal})
-	t := p.link.pace.after(within)
+	p.client.send(agentprotocol.Signal, p.id, []byte{signal})
+	t := p.client.clock.after(within)
 	defer t.stop()
 	select {
 	case <-p.over:
@@ -329,8 +333,7 @@ func (p *process) end(signal byte, within time.Duration) bool {
 	}
 }
 
-// untilDrained waits for the Writers. When ctx has ended it does so only for a
-// while.
+// untilDrained waits for the Writers. When ctx has ended it waits at most killWait.
 func (p *process) untilDrained(ctx context.Context) {
 	drained := make(chan struct{})
 	go func() {
@@ -349,16 +352,16 @@ func (p *process) untilDrained(ctx context.Context) {
 }
 
 func (p *process) judge(seen sandbox.Evidence, why error) {
-	stdout, outErr := p.stdout.tell()
-	stderr, errErr := p.stderr.tell()
+	stdout, outErr := p.stdout.totals()
+	stderr, errErr := p.stderr.totals()
 	select {
-	case <-p.overflow: // as it ended by itself
+	case <-p.overflow: // even if it exited at the same time
 		seen.OutputFull = true
 	default:
 	}
-	var status agentprotocol.Ended
+	var status agentprotocol.ExitStatus
 	select {
-	case <-p.left: // whatever it is told from here on
+	case <-p.left: // what the agent reports from now on does not count
 	default:
 		status, seen.Reaped = p.status, p.reaped
 		if !p.reaped && why == nil {
@@ -367,65 +370,65 @@ func (p *process) judge(seen sandbox.Evidence, why error) {
 	}
 	seen.Code, seen.Signal = int(status.Code), int(status.Signal)
 	if seen.Code != 0 || seen.Signal != 0 || !seen.Reaped {
-		seen.OOMKills = p.link.oomKill() - p.ooms + int(status.OOMKills)
+		seen.OOMKills = p.client.oomKill() - p.ooms + int(status.OOMKills)
 	}
 	p.result = sandbox.Result{
-		Outcome: seen.Judge(), Code: seen.Code, Signal: seen.Signal,
+		Outcome: seen.Outcome(), Code: seen.Code, Signal: seen.Signal,
 		Took: time.Since(p.began), CPU: status.CPU, MaxRSS: status.MaxRSS,
 		StdoutSize: stdout, StderrSize: stderr,
 	}
 	p.err = errors.Join(why, outErr, errErr)
 }
 
-// feed passes on what is read, as the program takes it.
+// feed sends the Reader's data as the program consumes it.
 func (p *process) feed(from io.Reader) {
 	buf := make([]byte, 32<<10)
 	for {
-		most := p.stdin.Take(len(buf))
+		most := p.stdin.Acquire(len(buf))
 		if most == 0 {
 			return
 		}
 		n, err := from.Read(buf[:most])
 		p.stdin.Add(most - n)
-		if n > 0 && p.link.sendUnless(p.left, agentprotocol.Stdin, p.id, buf[:n]) != nil {
+		if n > 0 && p.client.sendUnless(p.left, agentprotocol.Stdin, p.id, buf[:n]) != nil {
 			return
 		}
 		if err != nil {
-			p.link.sendUnless(p.left, agentprotocol.Stdin, p.id, nil)
+			p.client.sendUnless(p.left, agentprotocol.Stdin, p.id, nil)
 			return
 		}
 	}
 }
 
-// Signal sends a signal to the program's process group.
+// Signal implements sandbox.Process.
 func (p *process) Signal(number int) error {
 	if number < 1 || number > 64 {
 		return fmt.Errorf("there is no signal %d: %w", number, syscall.EINVAL)
 	}
-	return p.tell(agentprotocol.Signal, []byte{byte(number)})
+	return p.sendControl(agentprotocol.Signal, []byte{byte(number)})
 }
 
-// Resize changes the size of its terminal.
+// Resize implements sandbox.Process.
 func (p *process) Resize(s sandbox.Size) error {
-	return p.tell(agentprotocol.Resize, agentprotocol.Size(s).Body())
+	return p.sendControl(agentprotocol.Resize, agentprotocol.Size(s).Body())
 }
 
-func (p *process) tell(k agentprotocol.Kind, body []byte) error {
+func (p *process) sendControl(k agentprotocol.Kind, body []byte) error {
 	select {
 	case <-p.over:
 		return nil
 	default:
 	}
-	if err := p.link.paused(); err != nil {
+	if err := p.client.paused(); err != nil {
 		return err
 	}
-	return p.link.send(k, p.id, body)
+	return p.client.send(k, p.id, body)
 }
 
-// Done is closed when it and its output have ended.
+// Done implements sandbox.Process.
 func (p *process) Done() <-chan struct{} { return p.done }
 
-// Wait waits for that.
+// Wait implements sandbox.Process.
 func (p *process) Wait() (sandbox.Result, error) {
 	<-p.done
 	return p.result, p.err

@@ -15,29 +15,36 @@ import (
 
 const mostEntries = 1000 // of one listing
 
-// fileWork is a request that concerns files, seen from here.
-type fileWork struct {
-	link  *Link
-	id    uint32
-	most  int  // entries that may come
-	bytes bool // it brings some
-	words bool // an error is told in the agent's words
+// fileRequest is the client's view of a file operation.
+type fileRequest struct {
+	client *Client
+	id     uint32
+	most   int  // most entries that may arrive
+	bytes  bool // the agent sends data
+	words  bool // an error is reported with the agent's text
 
-	inbox   *agentprotocol.Inbox     // what is read
-	granted *agentprotocol.Allowance // what may be written
-	over    chan struct{}            // the last frame came, or the link broke
-	left    chan struct{}            // the host waits for it no more, though it is not over
-	entries []agentprotocol.Info     // of the reading goroutine until over
+	inbox   *agentprotocol.Inbox     // data from the agent
+	granted *agentprotocol.Allowance // what may be sent
+	over    chan struct{}            // closed when the last frame arrived or the client broke
+	left    chan struct{}            // closed when the host stops waiting though it is not over
+	entries []agentprotocol.Info     // used by the goroutine that reads the channel until over is closed
 	code    uint8
 	err     error
 }
 
-func (l *Link) work(w agentprotocol.FileWork) (*fileWork, error) {
-	f := &fileWork{link: l, most: 1, inbox: agentprotocol.NewInbox(), granted: agentprotocol.NewAllowance(), over: make(chan struct{}), left: make(chan struct{})}
+func (l *Client) startFileRequest(w agentprotocol.FileRequest) (*fileRequest, error) {
+	f := &fileRequest{
+		client:  l,
+		most:    1,
+		inbox:   agentprotocol.NewInbox(),
+		granted: agentprotocol.NewAllowance(),
+		over:    make(chan struct{}),
+		left:    make(chan struct{}),
+	}
 	switch w.Op {
 	case agentprotocol.ListFolder:
 		f.most = mostEntries
-	case agentprotocol.UsedGroup:
+	case agentprotocol.GroupUsage:
 		f.most = mostCounts
 	case agentprotocol.ReadFile:
 		f.bytes = true
@@ -60,22 +67,22 @@ func (l *Link) work(w agentprotocol.FileWork) (*fileWork, error) {
 	return f, nil
 }
 
-// take is called by the goroutine that reads the link.
-func (f *fileWork) take(frame agentprotocol.Frame) (last bool, err error) {
+// handle is called by the goroutine that reads the channel.
+func (f *fileRequest) handle(frame agentprotocol.Frame) (last bool, err error) {
 	switch frame.Kind {
 	case agentprotocol.Entry:
 		i, err := agentprotocol.ParseInfo(frame.Body)
 		if err == nil && len(f.entries) >= f.most {
-			err = fmt.Errorf("%w: more entries than were asked for", agentprotocol.ErrBroken)
+			err = fmt.Errorf("%w: more entries than were requested", agentprotocol.ErrBroken)
 		}
 		f.entries = append(f.entries, i)
 		return false, err
 	case agentprotocol.Stdout:
 		if !f.bytes {
-			return false, fmt.Errorf("%w: bytes of a file nobody reads", agentprotocol.ErrBroken)
+			return false, fmt.Errorf("%w: data for a request that reads none", agentprotocol.ErrBroken)
 		}
 		if len(frame.Body) == 0 {
-			f.inbox.End()
+			f.inbox.Close()
 			return false, nil
 		}
 		return false, f.inbox.Put(frame.Body)
@@ -86,7 +93,7 @@ func (f *fileWork) take(frame agentprotocol.Frame) (last bool, err error) {
 		}
 		return false, err
 	case agentprotocol.Exit:
-		e, err := agentprotocol.ParseEnded(frame.Body)
+		e, err := agentprotocol.ParseExitStatus(frame.Body)
 		if err != nil {
 			return false, err
 		}
@@ -101,38 +108,38 @@ func (f *fileWork) take(frame agentprotocol.Frame) (last bool, err error) {
 			f.err = why.Errno
 		}
 	default:
-		return false, fmt.Errorf("%w: a frame of kind %d for a file", agentprotocol.ErrBroken, frame.Kind)
+		return false, fmt.Errorf("%w: unexpected frame of kind %d for a file", agentprotocol.ErrBroken, frame.Kind)
 	}
 	f.end()
 	return true, nil
 }
 
-func (f *fileWork) broken(err error) {
+func (f *fileRequest) broken(err error) {
 	f.err = err
 	f.end()
 }
 
-func (f *fileWork) end() {
-	f.inbox.End()
-	f.granted.End()
+func (f *fileRequest) end() {
+	f.inbox.Close()
+	f.granted.Close()
 	close(f.over)
 }
 
-// heed has the work called off when ctx ends. Where the agent is stopped and
-// cannot do so, that is left for later, and the host goes on. stop ends that.
-func (f *fileWork) heed(ctx context.Context) (stop func() bool) {
+// cancelAfter cancels the operation when ctx ends. If the agent is stopped, the operation is abandoned and the
+// host goes on. stop undoes it.
+func (f *fileRequest) cancelAfter(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, func() {
 		f.cancel()
-		if f.link.pace.lost(ctx, f.over) {
+		if f.client.clock.mustAbandon(ctx, f.over) {
 			close(f.left)
-			f.inbox.End()
-			f.granted.End()
+			f.inbox.Close()
+			f.granted.Close()
 		}
 	})
 }
 
-// wait waits for the end, to which heed sees when ctx ends before.
-func (f *fileWork) wait(ctx context.Context) error {
+// wait waits for the end, also after ctx has ended, because cancelAfter then brings it about.
+func (f *fileRequest) wait(ctx context.Context) error {
 	select {
 	case <-f.over:
 		if ctx.Err() != nil {
@@ -140,51 +147,57 @@ func (f *fileWork) wait(ctx context.Context) error {
 		}
 		return f.err
 	case <-f.left:
-		return calledOff(ctx)
+		return errAbandoned(ctx)
 	}
 }
 
-// cancel calls the work off. An agent that does not even do that is given up.
-func (f *fileWork) cancel() {
+// cancel cancels the operation. If the agent does not even end it then, the sandbox is given up.
+func (f *fileRequest) cancel() {
 	go func() {
-		f.link.send(agentprotocol.Signal, f.id, []byte{sigkill})
-		late := f.link.pace.after(killWait)
+		f.client.send(agentprotocol.Signal, f.id, []byte{sigkill})
+		late := f.client.clock.after(killWait)
 		defer late.stop()
 		select {
 		case <-f.over:
 		case <-late.up:
-			f.link.fail(errors.New("the agent did not end work on files that was called off"))
+			f.client.fail(errors.New("the agent did not end a file operation that was cancelled"))
 		}
 	}()
 }
 
-// do is work of which only the end and perhaps an entry come.
-func (l *Link) do(ctx context.Context, name, path string, w agentprotocol.FileWork) (*fileWork, error) {
+// do performs an operation that only answers with its end and perhaps entries.
+func (l *Client) do(ctx context.Context, name, path string, w agentprotocol.FileRequest) (*fileRequest, error) {
 	w.Path = path
-	f, err := l.work(w)
+	f, err := l.startFileRequest(w)
 	if err == nil {
-		defer f.heed(ctx)()
+		defer f.cancelAfter(ctx)()
 		err = f.wait(ctx)
 	}
-	return f, inWords(name, path, err)
+	return f, pathError(name, path, err)
 }
 
-// inWords tells which file it was about, if it was about one.
-func inWords(op, path string, err error) error {
-	if err == nil || errors.Is(err, sandbox.ErrClosed) || errors.Is(err, sandbox.ErrPaused) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+// pathError adds the operation and the path to an error, unless it concerns the sandbox or the context.
+func pathError(op, path string, err error) error {
+	if err == nil || errors.Is(err, sandbox.ErrClosed) || errors.Is(err, sandbox.ErrPaused) ||
+		errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return &fs.PathError{Op: op, Path: path, Err: err}
 }
 
-// ReadFile is that of sandbox.Files.
-func (l *Link) ReadFile(ctx context.Context, path string, offset, length int64, w io.Writer) (sandbox.Info, error) {
+// ReadFile implements sandbox.Files.
+func (l *Client) ReadFile(ctx context.Context, path string, offset, length int64, w io.Writer) (sandbox.Info, error) {
 	if offset < 0 {
-		return sandbox.Info{}, inWords("read", path, syscall.EINVAL)
+		return sandbox.Info{}, pathError("read", path, syscall.EINVAL)
 	}
-	f, err := l.work(agentprotocol.FileWork{Op: agentprotocol.ReadFile, Path: path, Offset: offset, Length: length})
+	f, err := l.startFileRequest(agentprotocol.FileRequest{
+		Op:     agentprotocol.ReadFile,
+		Path:   path,
+		Offset: offset,
+		Length: length,
+	})
 	if err != nil {
-		return sandbox.Info{}, inWords("read", path, err)
+		return sandbox.Info{}, pathError("read", path, err)
 	}
 	if err := f.copyTo(ctx, w, "read", path); err != nil {
 		return sandbox.Info{}, err
@@ -192,13 +205,13 @@ func (l *Link) ReadFile(ctx context.Context, path string, offset, length int64, 
 	return f.only(), nil
 }
 
-// copyTo writes what comes, and waits for the end.
-func (f *fileWork) copyTo(ctx context.Context, w io.Writer, op, path string) error {
-	defer f.heed(ctx)()
+// copyTo writes the data that arrives to w and waits for the end.
+func (f *fileRequest) copyTo(ctx context.Context, w io.Writer, op, path string) error {
+	defer f.cancelAfter(ctx)()
 	var writing error
-	var debt agentprotocol.Debt
+	var debt agentprotocol.Consumed
 	for {
-		b, ok := f.inbox.Take()
+		b, ok := f.inbox.Receive()
 		if !ok {
 			break
 		}
@@ -207,25 +220,33 @@ func (f *fileWork) copyTo(ctx context.Context, w io.Writer, op, path string) err
 				f.cancel()
 			}
 		}
-		if n := debt.Took(len(b)); n > 0 {
-			f.link.sendUnless(f.left, agentprotocol.Credit, f.id, agentprotocol.Grant{Stream: agentprotocol.Stdout, Bytes: n}.Body())
+		if n := debt.Add(len(b)); n > 0 {
+			f.client.sendUnless(f.left, agentprotocol.Credit, f.id,
+				agentprotocol.Grant{Stream: agentprotocol.Stdout, Bytes: n}.Body())
 		}
 	}
 	if err := f.wait(ctx); writing == nil && err != nil {
-		return inWords(op, path, errors.Join(err, context.Cause(ctx)))
+		return pathError(op, path, errors.Join(err, context.Cause(ctx)))
 	}
 	return writing
 }
 
-// WriteFile is that of sandbox.Files.
-func (l *Link) WriteFile(ctx context.Context, path string, r io.Reader, how sandbox.Writing) (sandbox.Info, error) {
+// WriteFile implements sandbox.Files.
+func (l *Client) WriteFile(ctx context.Context, path string, r io.Reader,
+	how sandbox.WriteOptions) (sandbox.Info, error) {
 	mode := how.Mode.Perm()
 	if mode == 0 {
 		mode = 0o644
 	}
-	f, err := l.work(agentprotocol.FileWork{Op: agentprotocol.StoreFile, Path: path, Mode: int64(mode), Append: how.Append, Parents: how.Parents})
+	f, err := l.startFileRequest(agentprotocol.FileRequest{
+		Op:      agentprotocol.StoreFile,
+		Path:    path,
+		Mode:    int64(mode),
+		Append:  how.Append,
+		Parents: how.Parents,
+	})
 	if err != nil {
-		return sandbox.Info{}, inWords("write", path, err)
+		return sandbox.Info{}, pathError("write", path, err)
 	}
 	if err := f.copyFrom(ctx, r, "write", path); err != nil {
 		return sandbox.Info{}, err
@@ -233,9 +254,9 @@ func (l *Link) WriteFile(ctx context.Context, path string, r io.Reader, how sand
 	return f.only(), nil
 }
 
-// copyFrom sends what is read, and waits for the end.
-func (f *fileWork) copyFrom(ctx context.Context, r io.Reader, op, path string) error {
-	defer f.heed(ctx)()
+// copyFrom sends the data of r and waits for the end.
+func (f *fileRequest) copyFrom(ctx context.Context, r io.Reader, op, path string) error {
+	defer f.cancelAfter(ctx)()
 	reading := f.feed(r)
 	if reading != nil {
 		f.cancel()
@@ -247,24 +268,24 @@ func (f *fileWork) copyFrom(ctx context.Context, r io.Reader, op, path string) e
 	case err != nil && ctx.Err() != nil:
 		err = errors.Join(err, context.Cause(ctx))
 	}
-	return inWords(op, path, err)
+	return pathError(op, path, err)
 }
 
-// feed sends what is read, as it is granted. The error is that of the Reader.
-func (f *fileWork) feed(r io.Reader) error {
+// feed sends the data of r as it is granted. The error is that of r.
+func (f *fileRequest) feed(r io.Reader) error {
 	buf := make([]byte, 32<<10)
 	for {
-		most := f.granted.Take(len(buf))
+		most := f.granted.Acquire(len(buf))
 		if most == 0 {
-			return nil // it is over, and wait knows why
+			return nil // it is over, and wait returns why
 		}
 		n, err := r.Read(buf[:most])
 		f.granted.Add(most - n)
-		if n > 0 && f.link.sendUnless(f.left, agentprotocol.Stdin, f.id, buf[:n]) != nil {
+		if n > 0 && f.client.sendUnless(f.left, agentprotocol.Stdin, f.id, buf[:n]) != nil {
 			return nil
 		}
 		if errors.Is(err, io.EOF) {
-			f.link.sendUnless(f.left, agentprotocol.Stdin, f.id, nil)
+			f.client.sendUnless(f.left, agentprotocol.Stdin, f.id, nil)
 			return nil
 		}
 		if err != nil {
@@ -273,8 +294,8 @@ func (f *fileWork) feed(r io.Reader) error {
 	}
 }
 
-// only is the one entry that came.
-func (f *fileWork) only() sandbox.Info {
+// only returns the single entry that arrived, or the zero value.
+func (f *fileRequest) only() sandbox.Info {
 	select {
 	case <-f.over:
 	default:
@@ -286,9 +307,11 @@ func (f *fileWork) only() sandbox.Info {
 	return describe(f.entries[0])
 }
 
-// List is that of sandbox.Files.
-func (l *Link) List(ctx context.Context, path, after string, limit int) (entries []sandbox.Info, more bool, err error) {
-	f, err := l.do(ctx, "list", path, agentprotocol.FileWork{Op: agentprotocol.ListFolder, Other: after, Length: int64(limit)})
+// List implements sandbox.Files.
+func (l *Client) List(ctx context.Context, path, after string,
+	limit int) (entries []sandbox.Info, more bool, err error) {
+	f, err := l.do(ctx, "list", path, agentprotocol.FileRequest{Op: agentprotocol.ListFolder, Other: after,
+		Length: int64(limit)})
 	if err != nil {
 		return nil, false, err
 	}
@@ -298,37 +321,37 @@ func (l *Link) List(ctx context.Context, path, after string, limit int) (entries
 	return entries, f.code == 1, nil
 }
 
-// Stat is that of sandbox.Files.
-func (l *Link) Stat(ctx context.Context, path string) (sandbox.Info, error) {
-	f, err := l.do(ctx, "stat", path, agentprotocol.FileWork{Op: agentprotocol.StatPath})
+// Stat implements sandbox.Files.
+func (l *Client) Stat(ctx context.Context, path string) (sandbox.Info, error) {
+	f, err := l.do(ctx, "stat", path, agentprotocol.FileRequest{Op: agentprotocol.StatPath})
 	if err != nil {
 		return sandbox.Info{}, err
 	}
 	return f.only(), nil
 }
 
-// Mkdir is that of sandbox.Files.
-func (l *Link) Mkdir(ctx context.Context, path string) error {
-	_, err := l.do(ctx, "mkdir", path, agentprotocol.FileWork{Op: agentprotocol.MakeFolder})
+// Mkdir implements sandbox.Files.
+func (l *Client) Mkdir(ctx context.Context, path string) error {
+	_, err := l.do(ctx, "mkdir", path, agentprotocol.FileRequest{Op: agentprotocol.MakeFolder})
 	return err
 }
 
-// Remove is that of sandbox.Files.
-func (l *Link) Remove(ctx context.Context, path string, all bool) error {
-	_, err := l.do(ctx, "remove", path, agentprotocol.FileWork{Op: agentprotocol.RemovePath, All: all})
+// Remove implements sandbox.Files.
+func (l *Client) Remove(ctx context.Context, path string, all bool) error {
+	_, err := l.do(ctx, "remove", path, agentprotocol.FileRequest{Op: agentprotocol.RemovePath, All: all})
 	return err
 }
 
-// Rename is that of sandbox.Files.
-func (l *Link) Rename(ctx context.Context, from, to string) error {
-	_, err := l.do(ctx, "rename", from, agentprotocol.FileWork{Op: agentprotocol.RenamePath, Other: to})
+// Rename implements sandbox.Files.
+func (l *Client) Rename(ctx context.Context, from, to string) error {
+	_, err := l.do(ctx, "rename", from, agentprotocol.FileRequest{Op: agentprotocol.RenamePath, Other: to})
 	if e, ok := errors.AsType[*fs.PathError](err); ok {
 		return &os.LinkError{Op: "rename", Old: from, New: to, Err: e.Err}
 	}
 	return err
 }
 
-// The kernel's types of files, which are the same on every platform here.
+// File types and bits of the kernel's st_mode, which are the same on every architecture supported.
 const (
 	typeBits  = 0o170000
 	socket    = 0o140000
@@ -342,7 +365,7 @@ const (
 	stickyBit = 0o1000
 )
 
-// describe puts what the agent told into Go's words.
+// describe converts an agent's Info to the host's.
 func describe(i agentprotocol.Info) sandbox.Info {
 	mode := fs.FileMode(i.Mode & 0o777)
 	switch i.Mode & typeBits {

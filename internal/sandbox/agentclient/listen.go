@@ -13,37 +13,33 @@ import (
 	"gatehouse/internal/sandbox/agentprotocol"
 )
 
-// tryAgain is the wait when the agent has too much under way for one more
-// connection.
-const tryAgain = 50 * time.Millisecond
+// retryDelay is how long to wait if the agent has too many requests in progress for one more connection.
+const retryDelay = 50 * time.Millisecond
 
-// listener is a port in the sandbox that the host listens at. It is a
-// net.Listener.
+// listener is a net.Listener for a port in the sandbox.
 type listener struct {
-	link *Link
-	id   uint32
-	port uint16
+	client *Client
+	id     uint32
+	port   uint16
 
-	ready chan struct{} // the agent listens, or it is over
-	over  chan struct{} // the last frame came, or the link broke
-	err   error         // why it is over; set before
+	ready chan struct{} // closed when the agent listens, or with over
+	over  chan struct{} // closed when the last frame arrived or the client broke
+	err   error         // why it is over; set before over is closed
 
-	// ctx ends with Close, because Accept of net.Listener has no context.
-	ctx   context.Context
+	ctx   context.Context // bounds Accept, whose signature has no context; cancelled by Close
 	close context.CancelFunc
 	once  sync.Once
 
-	up bool // of the goroutine that reads the link
+	up bool // used only by the goroutine that reads the channel
 }
 
-// Listen has the agent listen at a port of the sandbox's loopback, whose
-// connections are then taken from here. ctx bounds that only. The listener and
-// its connections end with the sandbox.
-func (l *Link) Listen(ctx context.Context, port uint16) (net.Listener, error) {
+// Listen makes the agent listen on a port of the sandbox's loopback interface and returns a listener for its
+// connections. ctx bounds only the call. The listener and its connections end with the sandbox.
+func (l *Client) Listen(ctx context.Context, port uint16) (net.Listener, error) {
 	if port == 0 {
-		return nil, fmt.Errorf("there is no port 0: %w", syscall.EINVAL)
+		return nil, fmt.Errorf("port 0 does not exist: %w", syscall.EINVAL)
 	}
-	n := &listener{link: l, port: port, ready: make(chan struct{}), over: make(chan struct{})}
+	n := &listener{client: l, port: port, ready: make(chan struct{}), over: make(chan struct{})}
 	n.ctx, n.close = context.WithCancel(context.WithoutCancel(ctx))
 	id, err := l.add(n)
 	if err == nil {
@@ -69,8 +65,8 @@ func (l *Link) Listen(ctx context.Context, port uint16) (net.Listener, error) {
 	}
 }
 
-// take is called by the goroutine that reads the link.
-func (n *listener) take(f agentprotocol.Frame) (last bool, err error) {
+// handle is called by the goroutine that reads the channel.
+func (n *listener) handle(f agentprotocol.Frame) (last bool, err error) {
 	switch {
 	case f.Kind == agentprotocol.Ready && !n.up:
 		n.up = true
@@ -84,13 +80,13 @@ func (n *listener) take(f agentprotocol.Frame) (last bool, err error) {
 		n.broken(why)
 		return true, nil
 	case f.Kind == agentprotocol.Exit && n.up:
-		if _, err := agentprotocol.ParseEnded(f.Body); err != nil {
+		if _, err := agentprotocol.ParseExitStatus(f.Body); err != nil {
 			return false, err
 		}
 		n.broken(net.ErrClosed)
 		return true, nil
 	}
-	return false, fmt.Errorf("%w: a frame of kind %d for what listens", agentprotocol.ErrBroken, f.Kind)
+	return false, fmt.Errorf("%w: unexpected frame of kind %d for a listener", agentprotocol.ErrBroken, f.Kind)
 }
 
 func (n *listener) broken(err error) {
@@ -102,41 +98,40 @@ func (n *listener) broken(err error) {
 	}
 }
 
-// Accept waits for a connection. While as many are open as there may be, it
-// waits for the end of one.
+// Accept waits for a connection. While the most connections are open, it waits for the end of one.
 func (n *listener) Accept() (net.Conn, error) {
 	select {
-	case n.link.accepted <- struct{}{}:
+	case n.client.accepted <- struct{}{}:
 	case <-n.ctx.Done():
-		return nil, n.wrong(net.ErrClosed)
+		return nil, n.opError(net.ErrClosed)
 	}
 	for {
-		c, err := n.link.open(n.ctx, agentprotocol.Accept, agentprotocol.Number(n.id).Body(), n.link.accepted, loopback(n.port), &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
+		c, err := n.client.open(n.ctx, agentprotocol.Accept, agentprotocol.RequestID(n.id).Body(),
+			n.client.accepted, loopback(n.port), &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
 		switch {
 		case err == nil:
 			return c, nil
 		case n.ctx.Err() != nil:
-			return nil, n.wrong(net.ErrClosed)
-		case !n.passing(err):
-			return nil, n.wrong(err)
+			return nil, n.opError(net.ErrClosed)
+		case !n.retriable(err):
+			return nil, n.opError(err)
 		}
 		select {
-		case n.link.accepted <- struct{}{}:
+		case n.client.accepted <- struct{}{}:
 		case <-n.ctx.Done():
-			return nil, n.wrong(net.ErrClosed)
+			return nil, n.opError(net.ErrClosed)
 		}
 	}
 }
 
-// passing waits for the end of what is in the way of a connection for the time
-// being, and reports whether it was that.
-func (n *listener) passing(err error) bool {
-	wait := time.NewTimer(tryAgain)
+// retriable reports whether err is temporary, after waiting until the next attempt makes sense.
+func (n *listener) retriable(err error) bool {
+	wait := time.NewTimer(retryDelay)
 	defer wait.Stop()
-	let := n.link.pace.held()
+	let := n.client.clock.paused()
 	if errors.Is(err, sandbox.ErrPaused) {
 		select {
-		case <-let: // nil when it has gone on already
+		case <-let: // nil if it has resumed already
 			return true
 		case <-wait.C:
 			return true
@@ -155,42 +150,42 @@ func (n *listener) passing(err error) bool {
 	}
 }
 
-func (n *listener) wrong(err error) error {
+func (n *listener) opError(err error) error {
 	return &net.OpError{Op: "accept", Net: "tcp", Addr: n.Addr(), Err: err}
 }
 
-// Close returns when nobody listens any more, and at once while the link is
-// held. Connections stay.
+// Close returns when the agent no longer listens, and at once while the client is suspended. Accepted connections
+// stay open.
 func (n *listener) Close() error {
 	n.once.Do(func() {
 		n.close()
 		off := make(chan struct{})
-		go n.callOff(off)
+		go n.stopListening(off)
 		select {
 		case <-off:
-		case <-n.link.pace.still(): // it is done when the sandbox goes on
+		case <-n.client.clock.stopped(): // the agent stops listening after Continue
 		}
 	})
 	return nil
 }
 
-// callOff has the agent listen no more. One that does not is given up.
-func (n *listener) callOff(off chan struct{}) {
+// stopListening makes the agent stop listening. If it does not, the sandbox is given up.
+func (n *listener) stopListening(off chan struct{}) {
 	defer close(off)
 	select {
 	case <-n.over:
 		return
 	default:
 	}
-	n.link.send(agentprotocol.Signal, n.id, []byte{sigkill})
-	late := n.link.pace.after(killWait)
+	n.client.send(agentprotocol.Signal, n.id, []byte{sigkill})
+	late := n.client.clock.after(killWait)
 	defer late.stop()
 	select {
 	case <-n.over:
 	case <-late.up:
-		n.link.fail(errors.New("the agent did not end what was to listen no more"))
+		n.client.fail(errors.New("the agent did not close a listener within the time allowed"))
 	}
 }
 
-// Addr is that of the port in the sandbox.
+// Addr returns the address of the port in the sandbox.
 func (n *listener) Addr() net.Addr { return loopback(n.port) }

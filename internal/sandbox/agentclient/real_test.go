@@ -28,7 +28,7 @@ import (
 
 // linked is a sandbox, seen through its link.
 type linked struct {
-	*agentclient.Link
+	*agentclient.Client
 	box sandbox.Sandbox
 }
 
@@ -43,13 +43,19 @@ func real(t *testing.T) linked {
 	if err != nil {
 		t.Skipf("no sandbox can be made here: %v", err)
 	}
-	return linked{reflect.ValueOf(b).Elem().FieldByName("Link").Interface().(*agentclient.Link), b}
+	return linked{reflect.ValueOf(b).Elem().FieldByName("Client").Interface().(*agentclient.Client), b}
 }
 
 // python runs a program in the background; without Python the test is skipped.
 func python(t *testing.T, b linked, text string, out io.Writer) sandbox.Process {
 	t.Helper()
-	p, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"python3", "-uc", text}, Stdout: out, Stderr: os.Stderr, Timeout: -1, OutputBytes: -1})
+	p, err := b.Exec(t.Context(), sandbox.Command{
+		Argv:        []string{"python3", "-uc", text},
+		Stdout:      out,
+		Stderr:      os.Stderr,
+		Timeout:     -1,
+		OutputBytes: -1,
+	})
 	if errors.Is(err, os.ErrNotExist) {
 		t.Skip("Python is not there")
 	}
@@ -194,9 +200,11 @@ with concurrent.futures.ThreadPoolExecutor(30) as e:
 func TestTheWayOutLeadsThroughTheLink(t *testing.T) {
 	b := real(t)
 	body := strings.Repeat("served ", 100_000)
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, body) }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, body)
+	}))
 	defer server.Close()
-	d := egress.Over(b.Listen, proxy.Options{Mine: func(netip.AddrPort) (bool, error) { return false, nil }})
+	d := egress.NewOver(b.Listen, proxy.Options{OwnListener: func(netip.AddrPort) (bool, error) { return false, nil }})
 	defer d.Close()
 	tell := func(int64) error { return nil }
 	here := []string{strings.TrimPrefix(server.URL, "http://")}
@@ -266,13 +274,13 @@ func TestAStillAgentSaysNothingAndThenGoesOn(t *testing.T) {
 	for range 3 {
 		before := out.count()
 		until(t, "the program speaks", func() bool { return out.count() > before })
-		if err := b.Still(t.Context()); err != nil {
+		if err := b.Quiesce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"true"}}); !errors.Is(err, sandbox.ErrPaused) {
 			t.Error(err)
 		}
-		b.Let()
+		b.Continue()
 		if err := b.Ping(t.Context()); err != nil {
 			t.Fatal(err)
 		}

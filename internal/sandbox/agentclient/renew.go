@@ -10,16 +10,15 @@ import (
 	"gatehouse/internal/sandbox/agentprotocol"
 )
 
-// silence is the time from Still to Let, when nothing is on its way.
+// silence lasts from Quiesce to Continue, when no frame is in flight.
 type silence struct {
 	over chan struct{} // closed when it ends
 }
 
-// Still is Hold for a snapshot: the agent says nothing either until Let, so
-// that the snapshot holds no part of a frame, and neither does the channel. The
-// programs run on; whoever takes the snapshot stops them. On an error nothing
-// is held.
-func (l *Link) Still(ctx context.Context) error {
+// Quiesce is Suspend for a snapshot: the agent sends nothing either until Continue, so that neither the snapshot
+// nor the channel contains part of a frame. The programs run on; the caller stops them. On an error nothing is
+// paused.
+func (l *Client) Quiesce(ctx context.Context) error {
 	l.mu.Lock()
 	already := l.silent != nil
 	l.mu.Unlock()
@@ -28,46 +27,45 @@ func (l *Link) Still(ctx context.Context) error {
 	}
 	s := &silence{over: make(chan struct{})}
 	a := &answer{want: agentprotocol.Ready, came: make(chan error, 2)}
-	a.then = func() { // before the end of the channel can be read
+	a.then = func() { // called before the end of the channel can be read
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.err == nil {
 			l.silent = s
 		}
 	}
-	id, err := l.number(a, nil)
+	id, err := l.assign(a, nil)
 	if err != nil {
 		return err
 	}
 	held := l.paused() != nil
-	l.pace.hold()
+	l.clock.pause()
 	l.sending.Lock()
-	err = l.write(agentprotocol.Still, id, nil)
+	err = l.write(agentprotocol.Quiesce, id, nil)
 	l.sending.Unlock()
 	if err == nil {
 		err = a.wait(ctx)
 	}
 	if err != nil && ctx.Err() != nil {
-		// It may become still yet, and nobody would know.
-		l.fail(errors.New("the agent did not become still in time"))
+		// The agent may still become quiesced, and the client would not notice.
+		l.fail(errors.New("the agent did not become quiet in time"))
 	}
 	if err != nil && !held {
-		l.pace.goOn()
+		l.clock.resume()
 	}
 	return err
 }
 
-// Switch has the link go on through another channel after Still, when the one
-// before ended, or will. Requests under way are not lost. The channel is the
-// link's from here on.
-func (l *Link) Switch(channel Channel) error {
+// Switch replaces the channel of a quiesced client. The old channel may have ended or is closed. Requests in
+// progress continue. The client owns the channel from then on.
+func (l *Client) Switch(channel Channel) error {
 	l.sending.Lock()
 	defer l.sending.Unlock()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.silent == nil || l.err != nil || len(l.switched) > 0 {
 		channel.Close()
-		return cmp.Or(l.err, errors.New("a link changes its channel once it is still, and not otherwise"))
+		return cmp.Or(l.err, errors.New("the channel can be replaced once, while the client is quiesced"))
 	}
 	old := l.channel
 	l.channel = channel
@@ -75,8 +73,8 @@ func (l *Link) Switch(channel Channel) error {
 	return old.Close()
 }
 
-// next is what is read after a channel has ended; nil when nothing is.
-func (l *Link) next() Channel {
+// next returns the channel to read after one has ended; nil if there is none.
+func (l *Client) next() Channel {
 	l.mu.Lock()
 	s := l.silent
 	l.mu.Unlock()
@@ -95,8 +93,8 @@ func (l *Link) next() Channel {
 	}
 }
 
-// endSilence reports whether there was one. The caller holds mu.
-func (l *Link) endSilence() bool {
+// endSilence reports whether the client was quiesced. The caller holds mu.
+func (l *Client) endSilence() bool {
 	s := l.silent
 	if s == nil {
 		return false
@@ -106,10 +104,9 @@ func (l *Link) endSilence() bool {
 	return true
 }
 
-// Renew is the first call through the channel to an agent that was restored
-// from a snapshot: it gets the time, randomness of its own, and lets go of what
-// the old sandbox had under way. Programs run on with their output thrown away.
-func (l *Link) Renew(ctx context.Context) error {
+// Renew is the first call to an agent that was restored from a snapshot. It sets the agent's clock, gives it
+// fresh randomness, and drops the requests of the old sandbox. Programs run on with their output discarded.
+func (l *Client) Renew(ctx context.Context) error {
 	entropy := make([]byte, 64)
 	rand.Read(entropy)
 	n := agentprotocol.Renewal{Epoch: rand.Text(), Clock: time.Now(), Entropy: string(entropy)}
@@ -125,7 +122,7 @@ func (l *Link) Renew(ctx context.Context) error {
 			}
 		}
 	}
-	return l.asked(ctx, agentprotocol.Renew, n.Body(), a)
+	return l.askWith(ctx, agentprotocol.Renew, n.Body(), a)
 }
 
-var errRestored = errors.New("the sandbox was restored from a snapshot, and what was under way then is nobody's any more")
+var errRestored = errors.New("the sandbox was restored from a snapshot, which ended the calls in progress")

@@ -21,16 +21,16 @@ func TestAStillAgentIsToldToGoOnAndNothingElseInBetween(t *testing.T) {
 			p, said := started(t.Context(), t, l, agent, sandbox.Command{Argv: []string{"x"}, Timeout: time.Minute})
 			<-said
 			asked := make(chan error)
-			go func() { asked <- l.Still(t.Context()) }()
+			go func() { asked <- l.Quiesce(t.Context()) }()
 			f := <-said
-			if f.Kind != agentprotocol.Still {
+			if f.Kind != agentprotocol.Quiesce {
 				t.Errorf("the agent heard %+v", f)
 			}
 			agent.say(f.ID, agentprotocol.Ready, nil)
 			if err := <-asked; err != nil {
 				t.Fatal(err)
 			}
-			if err := l.Still(t.Context()); err != nil {
+			if err := l.Quiesce(t.Context()); err != nil {
 				t.Errorf("again: %v", err)
 			}
 			if err := l.Ping(t.Context()); !errors.Is(err, sandbox.ErrPaused) {
@@ -58,15 +58,16 @@ func TestAStillAgentIsToldToGoOnAndNothingElseInBetween(t *testing.T) {
 					}
 				}()
 			}
-			l.Let()
+			l.Continue()
 			f = <-said
-			if at, err := agentprotocol.ParseInstant(f.Body); f.Kind != agentprotocol.Go || err != nil || !at.Equal(began.Add(time.Hour)) {
+			if at, err := agentprotocol.ParseInstant(f.Body); f.Kind != agentprotocol.Resume || err != nil ||
+				!at.Equal(began.Add(time.Hour)) {
 				t.Errorf("the agent heard %+v at %v", f, time.Now())
 			}
 			if f, took := <-said, time.Since(began); f.Kind != agentprotocol.Signal || took != time.Hour+time.Minute {
 				t.Errorf("%+v after %v", f, took)
 			}
-			agent.say(1, agentprotocol.Exit, agentprotocol.Ended{Signal: 15}.Body())
+			agent.say(1, agentprotocol.Exit, agentprotocol.ExitStatus{Signal: 15}.Body())
 			if r, err := p.Wait(); err != nil || r.Outcome != sandbox.TimedOut {
 				t.Errorf("%+v, %v", r, err)
 			}
@@ -84,15 +85,15 @@ type closing struct{ net.Conn }
 func (*closing) Close() error { return nil }
 
 func TestASilenceEndsWithTheLink(t *testing.T) {
-	for name, end := range map[string]func(*Link, *peer){
-		"closed":                     func(l *Link, _ *peer) { l.Close() },
-		"gone, and no other channel": func(l *Link, a *peer) { a.conn.Close(); l.Let() },
+	for name, end := range map[string]func(*Client, *peer){
+		"closed":                     func(l *Client, _ *peer) { l.Close() },
+		"gone, and no other channel": func(l *Client, a *peer) { a.conn.Close(); l.Continue() },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				l, agent := pair(t, sandbox.Defaults(), nil)
-				go func() { agent.say(agent.next(agentprotocol.Still).ID, agentprotocol.Ready, nil) }()
-				if err := l.Still(t.Context()); err != nil {
+				go func() { agent.say(agent.next(agentprotocol.Quiesce).ID, agentprotocol.Ready, nil) }()
+				if err := l.Quiesce(t.Context()); err != nil {
 					t.Fatal(err)
 				}
 				end(l, agent)
@@ -115,7 +116,7 @@ func TestAnAgentThatDoesNotBecomeStillIsGivenUp(t *testing.T) {
 		agent.ignore()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if err := l.Still(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		if err := l.Quiesce(ctx); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 		<-l.Done()

@@ -16,44 +16,43 @@ import (
 )
 
 const (
-	mostStreams = 64               // that may be open each way; fewer than the agent takes of requests
+	mostStreams = 64               // open in each direction; fewer than the requests the agent accepts
 	closeWait   = 30 * time.Second // for the last bytes of a connection that was closed
 )
 
-// conn is a connection in the sandbox. It is a net.Conn.
+// conn is a net.Conn to a port in the sandbox.
 type conn struct {
-	link *Link
-	id   uint32
-	from net.Addr
-	to   net.Addr
+	client *Client
+	id     uint32
+	from   net.Addr
+	to     net.Addr
 
-	place chan struct{} // has an element for it while it is not over
-	gone  sync.Once     // of its giving that back
+	place chan struct{} // the semaphore that holds an element for it while it is not over
+	gone  sync.Once     // guards the release of place
 
-	ready chan struct{} // it is connected, or over
-	over  chan struct{} // the last frame came, or the link broke
+	ready chan struct{} // closed when it is connected, or with over
+	over  chan struct{} // closed when the last frame arrived or the client broke
 
-	// mu guards what follows, up to turn.
+	// mu guards the fields up to turn.
 	mu     sync.Mutex
-	change *sync.Cond // of anything below
+	change *sync.Cond // signals a change of any field below
 	up     bool       // it was connected
-	got    [][]byte   // what came and was not read yet
-	size   int        // bytes of it
-	ended  bool       // nothing more comes
-	debt   agentprotocol.Debt
-	left   int   // what may be sent
-	shut   bool  // nothing more is sent
-	closed bool  // by us
+	got    [][]byte   // data that was not read yet
+	size   int        // bytes of got
+	ended  bool       // the peer sends no more
+	debt   agentprotocol.Consumed
+	left   int   // bytes that may be sent
+	shut   bool  // this side sends no more
+	closed bool  // by this side
 	err    error // why it is over
-	wakes  bool  // somebody sees to it that writers hear of the link's going on
+	wakes  bool  // a goroutine waits to wake writers when the client resumes
 
 	reading, writing deadline
 
-	// turn lets one Write at a time send. It is taken before mu.
-	turn sync.Mutex
+	turn sync.Mutex // serializes writers; locked before mu
 }
 
-// deadline is a moment after which waiting ends. The stream's mu guards it.
+// deadline is the time after which a wait ends. The conn's mu guards it.
 type deadline struct {
 	at    time.Time
 	timer *time.Timer
@@ -61,10 +60,19 @@ type deadline struct {
 
 func (d *deadline) passed() bool { return !d.at.IsZero() && !time.Now().Before(d.at) }
 
-// open asks for a connection and waits until it is made. It has taken a place
-// among others, and gives it back when it is over.
-func (l *Link) open(ctx context.Context, k agentprotocol.Kind, body []byte, place chan struct{}, from, to net.Addr) (*conn, error) {
-	s := &conn{link: l, place: place, from: from, to: to, left: agentprotocol.Window, ready: make(chan struct{}), over: make(chan struct{})}
+// open requests a connection and waits until it is established. The caller has acquired an element of place,
+// which the connection releases when it is over.
+func (l *Client) open(ctx context.Context, k agentprotocol.Kind, body []byte, place chan struct{}, from,
+	to net.Addr) (*conn, error) {
+	s := &conn{
+		client: l,
+		place:  place,
+		from:   from,
+		to:     to,
+		left:   agentprotocol.Window,
+		ready:  make(chan struct{}),
+		over:   make(chan struct{}),
+	}
 	s.change = sync.NewCond(&s.mu)
 	id, err := l.add(s)
 	if err == nil {
@@ -72,14 +80,14 @@ func (l *Link) open(ctx context.Context, k agentprotocol.Kind, body []byte, plac
 		err = l.request(k, id, body)
 	}
 	if err != nil {
-		s.leave() // unless the link broke, and did so already
+		s.release() // it does nothing if the client broke and released it already
 		return nil, err
 	}
 	select {
 	case <-s.ready:
 	case <-ctx.Done():
 		s.mu.Lock()
-		s.closed = true // what comes meanwhile is for nobody
+		s.closed = true // data that arrives meanwhile is discarded
 		s.mu.Unlock()
 		s.abandon(sigkill)
 		return nil, context.Cause(ctx)
@@ -92,32 +100,33 @@ func (l *Link) open(ctx context.Context, k agentprotocol.Kind, body []byte, plac
 	return s, nil
 }
 
-// take is called by the goroutine that reads the link.
-func (s *conn) take(f agentprotocol.Frame) (last bool, err error) {
+// handle is called by the goroutine that reads the channel.
+func (s *conn) handle(f agentprotocol.Frame) (last bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	defer s.change.Broadcast()
 	if !s.up && f.Kind != agentprotocol.Ready && f.Kind != agentprotocol.Failed {
-		return false, fmt.Errorf("%w: a frame of kind %d for a connection that is not made", agentprotocol.ErrBroken, f.Kind)
+		return false, fmt.Errorf("%w: unexpected frame of kind %d for a connection that is not established",
+			agentprotocol.ErrBroken, f.Kind)
 	}
 	switch f.Kind {
 	case agentprotocol.Ready:
 		if s.up {
-			return false, fmt.Errorf("%w: a connection that is made twice", agentprotocol.ErrBroken)
+			return false, fmt.Errorf("%w: a connection was established twice", agentprotocol.ErrBroken)
 		}
 		s.up = true
 		close(s.ready)
 		return false, nil
 	case agentprotocol.Stdout:
-		return false, s.keep(f.Body)
+		return false, s.receive(f.Body)
 	case agentprotocol.Credit:
 		g, err := agentprotocol.ParseGrant(f.Body)
 		if s.left += int(g.Bytes); err == nil && (g.Stream != agentprotocol.Stdin || s.left > agentprotocol.Window) {
-			err = fmt.Errorf("%w: a grant of what was not sent", agentprotocol.ErrBroken)
+			err = fmt.Errorf("%w: a grant of bytes that were not sent", agentprotocol.ErrBroken)
 		}
 		return false, err
 	case agentprotocol.Exit:
-		if _, err := agentprotocol.ParseEnded(f.Body); err != nil {
+		if _, err := agentprotocol.ParseExitStatus(f.Body); err != nil {
 			return false, err
 		}
 		s.finish(net.ErrClosed)
@@ -130,24 +139,24 @@ func (s *conn) take(f agentprotocol.Frame) (last bool, err error) {
 		s.finish(why)
 		return true, nil
 	}
-	return false, fmt.Errorf("%w: a frame of kind %d for a connection", agentprotocol.ErrBroken, f.Kind)
+	return false, fmt.Errorf("%w: unexpected frame of kind %d for a connection", agentprotocol.ErrBroken, f.Kind)
 }
 
-// keep takes bytes that came. The caller holds mu, as below.
-func (s *conn) keep(b []byte) error {
+// receive buffers data. The caller holds mu, as for the functions below.
+func (s *conn) receive(b []byte) error {
 	switch {
-	case s.closed: // nobody wants them
+	case s.closed: // the data is discarded
 		return nil
 	case s.ended:
-		return fmt.Errorf("%w: more of a connection that ended", agentprotocol.ErrBroken)
+		return fmt.Errorf("%w: data on a connection that ended", agentprotocol.ErrBroken)
 	case len(b) == 0:
 		s.ended = true
 		return nil
 	case s.size+len(b) > agentprotocol.Window:
-		return fmt.Errorf("%w: more of a connection than was granted", agentprotocol.ErrBroken)
+		return fmt.Errorf("%w: more data on a connection than was granted", agentprotocol.ErrBroken)
 	}
 	s.size += len(b)
-	const small = 1 << 10 // bytes gathered of what comes in less
+	const small = 1 << 10 // smaller pieces are gathered up to this many bytes
 	if last := len(s.got) - 1; last >= 0 && len(s.got[last])+len(b) <= small {
 		s.got[last] = append(s.got[last], b...)
 	} else {
@@ -162,11 +171,11 @@ func (s *conn) finish(why error) {
 		close(s.ready)
 	}
 	close(s.over)
-	s.leave()
+	s.release()
 }
 
-// leave gives its place back.
-func (s *conn) leave() { s.gone.Do(func() { <-s.place }) }
+// release returns the connection's element of the semaphore.
+func (s *conn) release() { s.gone.Do(func() { <-s.place }) }
 
 func (s *conn) broken(err error) {
 	s.mu.Lock()
@@ -175,14 +184,14 @@ func (s *conn) broken(err error) {
 	s.change.Broadcast()
 }
 
-// Read takes what came. It is io.EOF once the other side has said that no more
-// will.
+// Read implements net.Conn.
 func (s *conn) Read(b []byte) (int, error) {
 	s.mu.Lock()
 	n, grant, err := s.read(b)
 	s.mu.Unlock()
 	if grant > 0 {
-		s.link.send(agentprotocol.Credit, s.id, agentprotocol.Grant{Stream: agentprotocol.Stdout, Bytes: grant}.Body())
+		s.client.send(agentprotocol.Credit, s.id,
+			agentprotocol.Grant{Stream: agentprotocol.Stdout, Bytes: grant}.Body())
 	}
 	return n, err
 }
@@ -191,9 +200,9 @@ func (s *conn) read(b []byte) (n int, grant uint32, err error) {
 	for {
 		switch {
 		case s.closed:
-			return 0, 0, s.wrong("read", net.ErrClosed)
+			return 0, 0, s.opError("read", net.ErrClosed)
 		case s.reading.passed():
-			return 0, 0, s.wrong("read", os.ErrDeadlineExceeded)
+			return 0, 0, s.opError("read", os.ErrDeadlineExceeded)
 		case len(b) == 0:
 			return 0, 0, nil
 		case len(s.got) > 0:
@@ -202,17 +211,17 @@ func (s *conn) read(b []byte) (n int, grant uint32, err error) {
 				s.got = s.got[1:]
 			}
 			s.size -= n
-			return n, s.debt.Took(n), nil
+			return n, s.debt.Add(n), nil
 		case s.ended:
 			return 0, 0, io.EOF
 		case s.err != nil:
-			return 0, 0, s.wrong("read", s.err)
+			return 0, 0, s.opError("read", s.err)
 		}
 		s.change.Wait()
 	}
 }
 
-// Write sends, as the other side grants it.
+// Write sends data as the agent grants it.
 func (s *conn) Write(b []byte) (sent int, err error) {
 	s.turn.Lock()
 	defer s.turn.Unlock()
@@ -221,27 +230,27 @@ func (s *conn) Write(b []byte) (sent int, err error) {
 		if err != nil || sent == len(b) {
 			return sent, err
 		}
-		if err := s.link.send(agentprotocol.Stdin, s.id, b[sent:sent+n]); err != nil {
-			return sent, s.wrong("write", err)
+		if err := s.client.send(agentprotocol.Stdin, s.id, b[sent:sent+n]); err != nil {
+			return sent, s.opError("write", err)
 		}
 		sent += n
 	}
 }
 
-// mayWrite waits until some of so many bytes may be sent.
+// mayWrite waits until some of most bytes may be sent, and returns how many.
 func (s *conn) mayWrite(most int) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for {
 		switch {
 		case s.closed:
-			return 0, s.wrong("write", net.ErrClosed)
+			return 0, s.opError("write", net.ErrClosed)
 		case s.err != nil && !errors.Is(s.err, net.ErrClosed):
-			return 0, s.wrong("write", s.err)
+			return 0, s.opError("write", s.err)
 		case s.shut:
-			return 0, s.wrong("write", syscall.EPIPE)
+			return 0, s.opError("write", syscall.EPIPE)
 		case s.writing.passed():
-			return 0, s.wrong("write", os.ErrDeadlineExceeded)
+			return 0, s.opError("write", os.ErrDeadlineExceeded)
 		case most == 0:
 			return 0, nil
 		case s.paused():
@@ -254,10 +263,10 @@ func (s *conn) mayWrite(most int) (int, error) {
 	}
 }
 
-// paused reports whether the link is held. Who waits for its end waits for a
-// change. The caller holds mu.
+// paused reports whether the client is suspended. If so, change is signalled when it resumes. The caller holds
+// mu.
 func (s *conn) paused() bool {
-	let := s.link.pace.held()
+	let := s.client.clock.paused()
 	if let != nil && !s.wakes {
 		s.wakes = true
 		go func() {
@@ -274,13 +283,13 @@ func (s *conn) paused() bool {
 	return let != nil
 }
 
-func (s *conn) wrong(op string, err error) error {
+func (s *conn) opError(op string, err error) error {
 	return &net.OpError{Op: op, Net: "tcp", Source: s.from, Addr: s.to, Err: err}
 }
 
-// CloseWrite says that no more will be sent. What comes can still be read.
+// CloseWrite sends the end of the data. Incoming data can still be read.
 func (s *conn) CloseWrite() error {
-	s.turn.Lock() // after what is being written
+	s.turn.Lock() // waits for a write in progress
 	defer s.turn.Unlock()
 	s.mu.Lock()
 	shut := s.shut
@@ -290,10 +299,10 @@ func (s *conn) CloseWrite() error {
 	if shut {
 		return nil
 	}
-	return s.link.send(agentprotocol.Stdin, s.id, nil)
+	return s.client.send(agentprotocol.Stdin, s.id, nil)
 }
 
-// Close ends it. What was written still arrives, if the other side reads it.
+// Close closes the connection. Data that was written still arrives, if the peer reads it.
 func (s *conn) Close() error {
 	s.mu.Lock()
 	closed := s.closed
@@ -301,9 +310,9 @@ func (s *conn) Close() error {
 	s.change.Broadcast()
 	s.mu.Unlock()
 	if closed {
-		return s.wrong("close", net.ErrClosed)
+		return s.opError("close", net.ErrClosed)
 	}
-	s.deadlines(time.Time{}) // its timers are not needed any more
+	s.deadlines(time.Time{}) // stops the timers
 	go func() {
 		s.CloseWrite()
 		s.abandon(sigterm)
@@ -311,7 +320,7 @@ func (s *conn) Close() error {
 	return nil
 }
 
-// abandon has the agent end it. One that does not is given up.
+// abandon makes the agent end the connection. If it does not, the sandbox is given up.
 func (s *conn) abandon(signal byte) {
 	select {
 	case <-s.over:
@@ -319,30 +328,30 @@ func (s *conn) abandon(signal byte) {
 	default:
 	}
 	go func() {
-		s.link.send(agentprotocol.Signal, s.id, []byte{signal})
-		late := s.link.pace.after(closeWait)
+		s.client.send(agentprotocol.Signal, s.id, []byte{signal})
+		late := s.client.clock.after(closeWait)
 		defer late.stop()
 		select {
 		case <-s.over:
 		case <-late.up:
-			s.link.fail(errors.New("the agent did not end a connection that was closed"))
+			s.client.fail(errors.New("the agent did not end a connection that was closed"))
 		}
 	}()
 }
 
-// LocalAddr is made up: the host's end has no address.
+// LocalAddr returns a placeholder: the host's end has no address.
 func (s *conn) LocalAddr() net.Addr { return s.from }
 
-// RemoteAddr is that of the port in the sandbox.
+// RemoteAddr returns the address of the port in the sandbox.
 func (s *conn) RemoteAddr() net.Addr { return s.to }
 
-// SetDeadline is that of net.Conn.
+// SetDeadline implements net.Conn.
 func (s *conn) SetDeadline(t time.Time) error { return s.set(t, &s.reading, &s.writing) }
 
-// SetReadDeadline is that of net.Conn.
+// SetReadDeadline implements net.Conn.
 func (s *conn) SetReadDeadline(t time.Time) error { return s.set(t, &s.reading) }
 
-// SetWriteDeadline is that of net.Conn.
+// SetWriteDeadline implements net.Conn.
 func (s *conn) SetWriteDeadline(t time.Time) error { return s.set(t, &s.writing) }
 
 func (s *conn) set(t time.Time, which ...*deadline) error {
@@ -350,13 +359,13 @@ func (s *conn) set(t time.Time, which ...*deadline) error {
 	closed := s.closed
 	s.mu.Unlock()
 	if closed {
-		return s.wrong("set", net.ErrClosed)
+		return s.opError("set", net.ErrClosed)
 	}
 	s.deadlines(t, which...)
 	return nil
 }
 
-// deadlines moves these, and with none given both.
+// deadlines sets the given deadlines, or both if none is given.
 func (s *conn) deadlines(t time.Time, which ...*deadline) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -371,7 +380,7 @@ func (s *conn) deadlines(t time.Time, which ...*deadline) {
 		if d.at = t; !t.IsZero() {
 			d.timer = time.AfterFunc(time.Until(t), func() {
 				s.mu.Lock()
-				//lint:ignore SA2001 whoever has looked waits before this gets the lock
+				//lint:ignore SA2001 a goroutine that has just checked the deadline waits on change before this locks
 				s.mu.Unlock()
 				s.change.Broadcast()
 			})
@@ -380,32 +389,34 @@ func (s *conn) deadlines(t time.Time, which ...*deadline) {
 	s.change.Broadcast()
 }
 
-// loopback is an address in the sandbox.
+// loopback returns an address in the sandbox.
 func loopback(port uint16) net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: int(port)}
 }
 
-// Dial is that of sandbox.Ported.
-func (l *Link) Dial(ctx context.Context, port uint16) (net.Conn, error) {
+// Dial implements sandbox.Dialer.
+func (l *Client) Dial(ctx context.Context, port uint16) (net.Conn, error) {
 	if port == 0 {
-		return nil, fmt.Errorf("there is no port 0: %w", syscall.EINVAL)
+		return nil, fmt.Errorf("port 0 does not exist: %w", syscall.EINVAL)
 	}
 	if ctx.Err() != nil {
-		return nil, dialing(port, context.Cause(ctx))
+		return nil, dialError(port, context.Cause(ctx))
 	}
 	select {
 	case l.dialled <- struct{}{}:
 	default:
-		return nil, dialing(port, fmt.Errorf("%d connections are open, which is the most: %w", mostStreams, syscall.EMFILE))
+		return nil, dialError(port, fmt.Errorf("%d connections are open, which is the most: %w", mostStreams,
+			syscall.EMFILE))
 	}
-	s, err := l.open(ctx, agentprotocol.Dial, agentprotocol.Port(port).Body(), l.dialled, &net.TCPAddr{}, loopback(port))
+	s, err := l.open(ctx, agentprotocol.Dial, agentprotocol.Port(port).Body(), l.dialled, &net.TCPAddr{},
+		loopback(port))
 	if err != nil {
-		return nil, dialing(port, err)
+		return nil, dialError(port, err)
 	}
 	return s, nil
 }
 
-func dialing(port uint16, err error) error {
+func dialError(port uint16, err error) error {
 	if errors.Is(err, sandbox.ErrClosed) || errors.Is(err, sandbox.ErrPaused) {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // dialled is a connection whose agent is in the test's hand from then on.
-func dialled(t *testing.T, l *Link, agent *peer) (c net.Conn, id uint32) {
+func dialled(t *testing.T, l *Client, agent *peer) (c net.Conn, id uint32) {
 	t.Helper()
 	asked := make(chan uint32)
 	go func() {
@@ -45,12 +45,13 @@ func TestAConnectionPassesBytesBothWaysAndEndsByHalves(t *testing.T) {
 					break
 				}
 				all.Write(f.Body)
-				agent.say(id, agentprotocol.Credit, agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: uint32(len(f.Body))}.Body())
+				agent.say(id, agentprotocol.Credit,
+					agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: uint32(len(f.Body))}.Body())
 			}
 			sent <- all.String()
 			agent.say(id, agentprotocol.Stdout, []byte("answer"))
 			agent.say(id, agentprotocol.Stdout, nil)
-			agent.say(id, agentprotocol.Exit, agentprotocol.Ended{}.Body())
+			agent.say(id, agentprotocol.Exit, agentprotocol.ExitStatus{}.Body())
 		}()
 		want := string(bytes.Repeat([]byte("0123456789"), agentprotocol.Window/5)) // twice what is granted at first
 		if n, err := io.WriteString(c, want); n != len(want) || err != nil {
@@ -86,11 +87,13 @@ func TestAConnectionKeepsItsDeadlines(t *testing.T) {
 		agent.ignore()
 		began := time.Now()
 		c.SetReadDeadline(began.Add(time.Hour))
-		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) || time.Since(began) != time.Hour {
+		if _, err := c.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) ||
+			time.Since(began) != time.Hour {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}
 		c.SetWriteDeadline(time.Now().Add(time.Minute))
-		if n, err := c.Write(make([]byte, agentprotocol.Window+1)); n != agentprotocol.Window || !errors.Is(err, os.ErrDeadlineExceeded) {
+		if n, err := c.Write(make([]byte, agentprotocol.Window+1)); n != agentprotocol.Window ||
+			!errors.Is(err, os.ErrDeadlineExceeded) {
 			t.Errorf("%d, %v", n, err)
 		}
 		// One that is moved, or taken away, counts for who waits already.
@@ -122,7 +125,7 @@ func TestAConnectionWaitsWhileTheLinkIsHeld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, agent := pair(t, sandbox.Defaults(), nil)
 		c, _ := dialled(t, l, agent)
-		l.Hold()
+		l.Suspend()
 		if _, err := l.Dial(t.Context(), 80); !errors.Is(err, sandbox.ErrPaused) {
 			t.Errorf("another one: %v", err)
 		}
@@ -145,7 +148,7 @@ func TestAConnectionWaitsWhileTheLinkIsHeld(t *testing.T) {
 			t.Errorf("it was written while it was held: %v", err)
 		default:
 		}
-		l.Let()
+		l.Continue()
 		if f := agent.next(agentprotocol.Stdin); string(f.Body) != "x" {
 			t.Errorf("%q", f.Body)
 		}
@@ -188,7 +191,7 @@ func TestSoManyConnectionsAndNoMore(t *testing.T) {
 		}
 		go func() {
 			f := agent.next(agentprotocol.Signal)
-			agent.say(f.ID, agentprotocol.Exit, agentprotocol.Ended{}.Body())
+			agent.say(f.ID, agentprotocol.Exit, agentprotocol.ExitStatus{}.Body())
 		}()
 		all[0].Close()
 		synctest.Wait()
@@ -205,12 +208,13 @@ func TestConnectionsAreAcceptedOneAfterTheOther(t *testing.T) {
 			agent.say(n.ID, agentprotocol.Ready, nil)
 			for i := range 3 {
 				a := agent.next(agentprotocol.Accept)
-				if of, err := agentprotocol.ParseNumber(a.Body); err != nil || uint32(of) != n.ID {
+				if of, err := agentprotocol.ParseRequestID(a.Body); err != nil || uint32(of) != n.ID {
 					t.Errorf("a connection of %d, %v", of, err)
 				}
 				switch i {
 				case 1: // which passes
-					agent.say(a.ID, agentprotocol.Failed, agentprotocol.Failure{Errno: syscall.EAGAIN, Text: "too much"}.Body())
+					agent.say(a.ID, agentprotocol.Failed,
+						agentprotocol.Failure{Errno: syscall.EAGAIN, Text: "too much"}.Body())
 				default:
 					agent.say(a.ID, agentprotocol.Ready, nil)
 					agent.say(a.ID, agentprotocol.Stdout, []byte{'a' + byte(i)})
@@ -222,8 +226,9 @@ func TestConnectionsAreAcceptedOneAfterTheOther(t *testing.T) {
 				t.Errorf("a signal for %d", f.ID)
 			}
 			agent.ignore()
-			agent.say(waits.ID, agentprotocol.Failed, agentprotocol.Failure{Errno: syscall.ECANCELED, Text: "over"}.Body())
-			agent.say(n.ID, agentprotocol.Exit, agentprotocol.Ended{}.Body())
+			agent.say(waits.ID, agentprotocol.Failed,
+				agentprotocol.Failure{Errno: syscall.ECANCELED, Text: "over"}.Body())
+			agent.say(n.ID, agentprotocol.Exit, agentprotocol.ExitStatus{}.Body())
 		}()
 		n, err := l.Listen(t.Context(), 80)
 		if err != nil {
@@ -258,22 +263,30 @@ func TestConnectionsAreAcceptedOneAfterTheOther(t *testing.T) {
 }
 
 func TestWhatCannotBeOnAConnectionBreaksTheLink(t *testing.T) {
-	exit, grant := agentprotocol.Ended{}.Body(), func(n uint32) []byte { return agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: n}.Body() }
+	exit, grant := agentprotocol.ExitStatus{}.Body(), func(n uint32) []byte {
+		return agentprotocol.Grant{Stream: agentprotocol.Stdin, Bytes: n}.Body()
+	}
 	type said struct {
 		k    agentprotocol.Kind
 		body []byte
 	}
 	for name, frames := range map[string][]said{
-		"bytes before it is made":      {{agentprotocol.Stdout, []byte("x")}},
-		"its end before it is made":    {{agentprotocol.Exit, exit}},
-		"made twice":                   {{agentprotocol.Ready, nil}, {agentprotocol.Ready, nil}},
-		"more than was granted":        {{agentprotocol.Ready, nil}, {agentprotocol.Stdout, make([]byte, agentprotocol.MaxBody)}, {agentprotocol.Stdout, make([]byte, agentprotocol.MaxBody)}, {agentprotocol.Stdout, make([]byte, agentprotocol.MaxBody)}, {agentprotocol.Stdout, make([]byte, agentprotocol.MaxBody)}, {agentprotocol.Stdout, []byte("x")}},
-		"bytes after its end":          {{agentprotocol.Ready, nil}, {agentprotocol.Stdout, nil}, {agentprotocol.Stdout, []byte("x")}},
+		"bytes before it is made":   {{agentprotocol.Stdout, []byte("x")}},
+		"its end before it is made": {{agentprotocol.Exit, exit}},
+		"made twice":                {{agentprotocol.Ready, nil}, {agentprotocol.Ready, nil}},
+		"more than was granted": {{agentprotocol.Ready, nil},
+			{agentprotocol.Stdout, make([]byte, agentprotocol.MaxBody)},
+			{agentprotocol.Stdout, make([]byte, agentprotocol.MaxBody)},
+			{agentprotocol.Stdout, make([]byte, agentprotocol.MaxBody)},
+			{agentprotocol.Stdout, make([]byte, agentprotocol.MaxBody)}, {agentprotocol.Stdout, []byte("x")}},
+		"bytes after its end": {{agentprotocol.Ready, nil}, {agentprotocol.Stdout, nil},
+			{agentprotocol.Stdout, []byte("x")}},
 		"a grant of what was not sent": {{agentprotocol.Ready, nil}, {agentprotocol.Credit, grant(1)}},
-		"a grant for what it sends":    {{agentprotocol.Ready, nil}, {agentprotocol.Credit, agentprotocol.Grant{Stream: agentprotocol.Stdout, Bytes: 1}.Body()}},
-		"another stream":               {{agentprotocol.Ready, nil}, {agentprotocol.Stderr, []byte("x")}},
-		"an entry":                     {{agentprotocol.Ready, nil}, {agentprotocol.Entry, agentprotocol.Info{}.Body()}},
-		"a connection from nowhere":    {{agentprotocol.Accept, agentprotocol.Number(1).Body()}},
+		"a grant for what it sends": {{agentprotocol.Ready, nil},
+			{agentprotocol.Credit, agentprotocol.Grant{Stream: agentprotocol.Stdout, Bytes: 1}.Body()}},
+		"another stream":            {{agentprotocol.Ready, nil}, {agentprotocol.Stderr, []byte("x")}},
+		"an entry":                  {{agentprotocol.Ready, nil}, {agentprotocol.Entry, agentprotocol.Info{}.Body()}},
+		"a connection from nowhere": {{agentprotocol.Accept, agentprotocol.RequestID(1).Body()}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -309,7 +322,7 @@ func TestWhoGivesUpDiallingLeavesNothing(t *testing.T) {
 			agent.next(agentprotocol.Signal)
 			agent.say(id, agentprotocol.Ready, nil) // too late
 			agent.say(id, agentprotocol.Stdout, []byte("x"))
-			agent.say(id, agentprotocol.Exit, agentprotocol.Ended{}.Body())
+			agent.say(id, agentprotocol.Exit, agentprotocol.ExitStatus{}.Body())
 		}()
 		if _, err := l.Dial(ctx, 80); !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)

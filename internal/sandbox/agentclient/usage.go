@@ -8,14 +8,14 @@ import (
 	"gatehouse/internal/sandbox/agentprotocol"
 )
 
-const mostCounts = 8 // things that a group may tell of
+const mostCounts = 8 // most counters of a control group
 
-// killsWait is for the agent to say how often memory ran out.
+// killsWait is how long the agent may take to answer GroupKills.
 const killsWait = 5 * time.Second
 
-// GroupKills is how often memory ran out where the agent holds everything to its
-// limits by a group of its own. It is 0 where that is not known.
-func (l *Link) GroupKills() int {
+// GroupKills returns how many processes the agent's control group has killed because memory ran out. It is 0
+// if the agent has no control group of its own.
+func (l *Client) GroupKills() int {
 	ctx, cancel := context.WithTimeout(context.Background(), killsWait)
 	defer cancel()
 	u, err := l.groupUsage(ctx)
@@ -25,9 +25,9 @@ func (l *Link) GroupKills() int {
 	return int(max(u.OOMKills, 0))
 }
 
-// GroupUsage is what everything in the sandbox uses, where the agent holds it to its
-// limits by a group of its own. It is an error elsewhere.
-func (l *Link) GroupUsage(ctx context.Context) (sandbox.Usage, error) {
+// GroupUsage returns what the agent's control group counts. It fails if the agent has no control group of its
+// own.
+func (l *Client) GroupUsage(ctx context.Context) (sandbox.Usage, error) {
 	u, err := l.groupUsage(ctx)
 	if err == nil {
 		u.Disk, err = l.DiskUsed(ctx)
@@ -35,24 +35,24 @@ func (l *Link) GroupUsage(ctx context.Context) (sandbox.Usage, error) {
 	return u, err
 }
 
-// groupUsage is that without what its files take.
-func (l *Link) groupUsage(ctx context.Context) (sandbox.Usage, error) {
+// groupUsage is GroupUsage without the disk.
+func (l *Client) groupUsage(ctx context.Context) (sandbox.Usage, error) {
 	u := sandbox.Usage{CPU: -1, Memory: -1, Peak: -1, Processes: -1, Disk: -1, OOMKills: -1}
-	f, err := l.do(ctx, "usage", "/", agentprotocol.FileWork{Op: agentprotocol.UsedGroup})
+	f, err := l.do(ctx, "usage", "/", agentprotocol.FileRequest{Op: agentprotocol.GroupUsage})
 	if err != nil {
 		return u, err
 	}
 	for _, e := range f.entries {
 		switch e.Name {
-		case agentprotocol.UsedCPU:
+		case agentprotocol.UsageCPU:
 			u.CPU = time.Duration(e.Size) * time.Microsecond
-		case agentprotocol.UsedMemory:
+		case agentprotocol.UsageMemory:
 			u.Memory = e.Size
-		case agentprotocol.UsedPeak:
+		case agentprotocol.UsagePeak:
 			u.Peak = e.Size
-		case agentprotocol.UsedProcesses:
+		case agentprotocol.UsageProcesses:
 			u.Processes = e.Size
-		case agentprotocol.UsedKills:
+		case agentprotocol.UsageOOMKills:
 			u.OOMKills = e.Size
 		}
 	}

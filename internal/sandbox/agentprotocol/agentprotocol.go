@@ -1,9 +1,8 @@
-// Package agentprotocol carries frames between the host and the agent inside a
-// sandbox, neither of which trusts the other's bytes.
+// Package agentprotocol encodes the frames between the host and the agent inside a sandbox. Neither side
+// trusts the other's bytes.
 //
-// A frame is a kind (1 byte), the number of the request it belongs to (4
-// bytes, never 0), the length of its body (4 bytes) and the body. Numbers are
-// big-endian.
+// A frame is a kind (1 byte), the number of the request it belongs to (4 bytes, never 0), the length of its
+// body (4 bytes) and the body. Numbers are big-endian.
 package agentprotocol
 
 import (
@@ -13,46 +12,46 @@ import (
 	"io"
 )
 
-// MaxBody is the most bytes one frame carries. Longer streams take several.
+// MaxBody is the most bytes in the body of one frame. Longer streams take several frames.
 const MaxBody = 64 << 10
 
 const headSize = 9
 
-// Kind says what a frame's body is.
+// Kind says how to decode a frame's body.
 type Kind uint8
 
 const (
-	Setup  Kind = 1 + iota // a Plan: make this place; the first frame of all, answered by Ready
-	Ready                  // the place is made
-	Adjust                 // a Plan with other limits and another environment; answered by Ready
-	Ping                   // is the other side there; answered by Pong with the same body
-	Pong                   // the answer to Ping
-	Start                  // a Program: run it
-	File                   // a FileWork: do it
-	Entry                  // an Info, an answer to File
-	Stdin                  // bytes for its standard input; an empty body closes it
-	Stdout                 // bytes from its standard output or of a file; an empty body says it was closed
-	Stderr                 // bytes from its standard error; an empty body says it was closed
-	Credit                 // a Grant: so much more may be sent
-	Signal                 // one byte, the number to send
-	Resize                 // a Window: the terminal has this size now
-	Exit                   // an Ended, the last frame of a request
-	Failed                 // a Failure: the request was not done; the last frame of a request
-	Still                  // say nothing after the Ready that answers this until Go or Renew comes
-	Go                     // the end of Still, an Instant: what time it is; nothing answers it
-	Renew                  // a Renewal: this is another place now; answered by Ready with its epoch
-	Dial                   // a Port to connect to; answered by Ready, then Stdin and Stdout are its bytes
-	Listen                 // a Port to listen at; answered by Ready, and a Signal ends it
-	Accept                 // a Port's Listen, by its number: take a connection; then as Dial
+	Setup   Kind = 1 + iota // a Plan: set up the sandbox; the first frame of all, answered by Ready
+	Ready                   // the request is done, or the program runs
+	Adjust                  // a Plan with other limits and another environment; answered by Ready
+	Ping                    // checks that the other side answers, by Pong with the same body
+	Pong                    // the answer to Ping
+	Start                   // a Program to run
+	File                    // a FileRequest to do
+	Entry                   // an Info, an answer to File
+	Stdin                   // bytes of standard input; an empty body closes it
+	Stdout                  // bytes of standard output or of a file; an empty body says it was closed
+	Stderr                  // bytes of standard error; an empty body says it was closed
+	Credit                  // a Grant: so many more bytes may be sent
+	Signal                  // one byte, the number of the signal
+	Resize                  // a Size: the terminal's new size
+	Exit                    // an Ended, the last frame of a request
+	Failed                  // a Failure: the request failed; the last frame of a request
+	Quiesce                 // after the Ready that answers this, send nothing until Resume or Renew arrives
+	Resume                  // ends Quiesce; the body is an Instant, the current time; it has no answer
+	Renew                   // a Renewal: the sandbox was restored from a snapshot; answered by Ready with its epoch
+	Dial                    // a Port to connect to; answered by Ready, after which Stdin and Stdout carry its bytes
+	Listen                  // a Port to listen on; answered by Ready, and a Signal ends it
+	Accept                  // the RequestID of a Listen: accept a connection; then as Dial
 	afterKinds
 )
 
-// Window is how many bytes of one stream may be under way before the one who
-// reads it grants more. Who sends more than was granted breaks the protocol.
+// Window is how many bytes of one stream may be in flight before the reader grants more. A sender that exceeds
+// what was granted breaks the protocol.
 const Window = 256 << 10
 
-// ErrBroken is what every malformed frame is. The channel cannot be used any
-// further, since where the next frame begins is unknown.
+// ErrBroken wraps every error about a malformed frame. The channel cannot be used any further, since it is
+// unknown where the next frame begins.
 var ErrBroken = errors.New("the other end of the sandbox broke the agent protocol")
 
 // Frame is one message.
@@ -62,8 +61,7 @@ type Frame struct {
 	Body []byte
 }
 
-// Write sends one frame with one call to w. Callers on several goroutines
-// take turns themselves.
+// Write sends one frame with one call to w. Concurrent callers must serialize their calls.
 func Write(w io.Writer, f Frame) error {
 	if err := check(f.Kind, f.ID, len(f.Body)); err != nil {
 		return err
@@ -76,9 +74,8 @@ func Write(w io.Writer, f Frame) error {
 	return err
 }
 
-// Read takes one frame. It is io.EOF between frames, io.ErrUnexpectedEOF
-// inside one, and ErrBroken when the bytes are no frame; nothing is allocated
-// for a length that is not allowed.
+// Read reads one frame. It returns io.EOF between frames, io.ErrUnexpectedEOF inside one, and ErrBroken if the
+// bytes are not a frame. It allocates nothing for a length that exceeds MaxBody.
 func Read(r io.Reader) (Frame, error) {
 	var head [headSize]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -110,8 +107,14 @@ func check(k Kind, id uint32, size int) error {
 		return fmt.Errorf("%w: a frame that belongs to no request", ErrBroken)
 	case size > MaxBody:
 		return fmt.Errorf("%w: a frame of %d bytes, at most %d are allowed", ErrBroken, size, MaxBody)
-	case k == Signal && size != 1, k == Exit && size != endedSize, k == Credit && size != grantSize, k == Resize && size != resizeSize,
-		(k == Dial || k == Listen) && size != portSize, k == Accept && size != numberSize, k == Go && size != instantSize, k == Still && size != 0:
+	case k == Signal && size != 1,
+		k == Exit && size != exitStatusSize,
+		k == Credit && size != grantSize,
+		k == Resize && size != resizeSize,
+		(k == Dial || k == Listen) && size != portSize,
+		k == Accept && size != requestIDSize,
+		k == Resume && size != instantSize,
+		k == Quiesce && size != 0:
 		return fmt.Errorf("%w: a frame of kind %d with %d bytes", ErrBroken, k, size)
 	}
 	return nil

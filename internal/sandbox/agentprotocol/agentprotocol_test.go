@@ -13,7 +13,7 @@ func TestFramesComeOutAsTheyWentIn(t *testing.T) {
 		{Ping, 1, []byte("are you there")},
 		{Stdin, 7, []byte{}},
 		{Stdout, 1<<32 - 1, bytes.Repeat([]byte{0xff}, MaxBody)},
-		{Exit, 7, Ended{Code: 3}.Body()},
+		{Exit, 7, ExitStatus{Code: 3}.Body()},
 	}
 	var pipe bytes.Buffer
 	for _, f := range want {
@@ -56,13 +56,13 @@ func TestWhatIsNoFrameBreaksTheChannel(t *testing.T) {
 }
 
 func TestAnExitStatusNoKernelGivesIsRefused(t *testing.T) {
-	for _, e := range []Ended{{}, {Code: 255, CPU: 3, MaxRSS: 1 << 40}, {Signal: 9}, {Signal: 64}} {
-		if got, err := ParseEnded(e.Body()); err != nil || got != e {
+	for _, e := range []ExitStatus{{}, {Code: 255, CPU: 3, MaxRSS: 1 << 40}, {Signal: 9}, {Signal: 64}} {
+		if got, err := ParseExitStatus(e.Body()); err != nil || got != e {
 			t.Errorf("%+v came back as %+v, %v", e, got, err)
 		}
 	}
-	for _, e := range []Ended{{Code: 1, Signal: 9}, {Signal: 65}, {CPU: -1}, {MaxRSS: -1}} {
-		if _, err := ParseEnded(e.Body()); !errors.Is(err, ErrBroken) {
+	for _, e := range []ExitStatus{{Code: 1, Signal: 9}, {Signal: 65}, {CPU: -1}, {MaxRSS: -1}} {
+		if _, err := ParseExitStatus(e.Body()); !errors.Is(err, ErrBroken) {
 			t.Errorf("%+v: %v, want ErrBroken", e, err)
 		}
 	}
@@ -70,7 +70,7 @@ func TestAnExitStatusNoKernelGivesIsRefused(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	f.Add([]byte{byte(Ping), 0, 0, 0, 1, 0, 0, 0, 1, 'x'})
-	f.Add(append([]byte{byte(Exit), 0, 0, 0, 1, 0, 0, 0, endedSize}, Ended{Signal: 9}.Body()...))
+	f.Add(append([]byte{byte(Exit), 0, 0, 0, 1, 0, 0, 0, exitStatusSize}, ExitStatus{Signal: 9}.Body()...))
 	f.Add([]byte{byte(Stdout), 0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		frame, err := Read(bytes.NewReader(b))
@@ -85,7 +85,7 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("%x was read from %x", again.Bytes(), b)
 		}
 		if frame.Kind == Exit {
-			ParseEnded(frame.Body)
+			ParseExitStatus(frame.Body)
 		}
 	})
 }

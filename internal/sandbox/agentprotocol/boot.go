@@ -1,23 +1,22 @@
 package agentprotocol
 
-// The kernel of a virtual machine passes these to the agent, which is its first
-// process, in its arguments.
+// The kernel of a virtual machine passes these in its arguments to the agent, which is its first process.
 const (
 	BootChannel = "gatehouse.channel=" // BootSerial or BootVsock
 	BootRoot    = "gatehouse.root="    // disk:type of the root file system
-	BootTree    = "gatehouse.tree="    // disk:type:path of one more; may come several times
+	BootTree    = "gatehouse.tree="    // disk:type:path of a further file system; may be repeated
 
 	BootSerial = "serial" // the channel is the port BootPort of a virtio console
-	BootVsock  = "vsock"  // the agent listens at VsockPort
+	BootVsock  = "vsock"  // the agent listens on VsockPort
 	BootPort   = "gatehouse"
 	VsockPort  = 52
 )
 
-// What an agent's own group counts, as the Entries of UsedGroup name it.
+// Names of the counters of the agent's own control group, as the Entries of GroupUsage report them.
 const (
-	UsedCPU       = "cpu"       // microseconds
-	UsedMemory    = "memory"    // bytes
-	UsedPeak      = "peak"      // bytes
-	UsedProcesses = "processes" // with those of the agent itself
-	UsedKills     = "oom"       // ended for want of memory
+	UsageCPU       = "cpu"       // microseconds
+	UsageMemory    = "memory"    // bytes
+	UsagePeak      = "peak"      // bytes
+	UsageProcesses = "processes" // including those of the agent itself
+	UsageOOMKills  = "oom"       // processes killed because memory ran out
 )

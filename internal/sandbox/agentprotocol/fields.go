@@ -5,8 +5,7 @@ import (
 	"fmt"
 )
 
-// writer lays fields one after the other: numbers as varints, texts and lists
-// after their length.
+// writer encodes fields one after the other: numbers as varints, strings and lists prefixed by their length.
 type writer struct{ b []byte }
 
 func (w *writer) number(n int64) { w.b = binary.AppendVarint(w.b, n) }
@@ -31,7 +30,7 @@ func (w *writer) flag(f bool) {
 	w.number(n)
 }
 
-// reader takes what writer laid. After the first mistake everything is zero.
+// reader decodes what writer encoded. After the first error all values are zero.
 type reader struct {
 	b      []byte
 	broken bool
@@ -47,7 +46,7 @@ func (r *reader) number() int64 {
 	return n
 }
 
-// count reads a length that what is left can hold.
+// count reads a length. It fails if fewer bytes are left than that.
 func (r *reader) count() int {
 	n, size := binary.Uvarint(r.b)
 	if size <= 0 || n > uint64(len(r.b)-size) {
@@ -86,8 +85,8 @@ func (r *reader) flag() bool {
 
 func (r *reader) fail() { r.b, r.broken = nil, true }
 
-// done is ErrBroken when a field was wrong or bytes are left.
-func (r *reader) done(what string) error {
+// finish returns ErrBroken if a field was malformed or bytes are left.
+func (r *reader) finish(what string) error {
 	if r.broken || len(r.b) > 0 {
 		return fmt.Errorf("%w: the body of %s is malformed", ErrBroken, what)
 	}

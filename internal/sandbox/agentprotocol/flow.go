@@ -5,39 +5,38 @@ import (
 	"sync"
 )
 
-// small is how many bytes a chunk gathers of frames that are smaller still, so
-// that what waits takes hardly more memory than it has bytes.
-const small = 1 << 10
+// coalesceBelow is the size up to which frames are gathered in one chunk, so that waiting data takes hardly more
+// memory than it has bytes.
+const coalesceBelow = 1 << 10
 
-// Inbox holds what arrived of one stream until it is taken. It is safe for
-// concurrent use.
+// Inbox buffers the data of one stream until it is read. It is safe for concurrent use.
 type Inbox struct {
 	mu     sync.Mutex
 	more   *sync.Cond
 	chunks [][]byte
 	size   int
-	ended  bool
+	closed bool
 }
 
-// NewInbox makes an empty one.
+// NewInbox returns an empty Inbox.
 func NewInbox() *Inbox {
 	i := &Inbox{}
 	i.more = sync.NewCond(&i.mu)
 	return i
 }
 
-// Put adds bytes, which the inbox then owns. It is ErrBroken when there would
-// be more than a Window: whoever sent them was not granted so much.
+// Put adds b, which the inbox then owns. It returns ErrBroken if more than a Window would be buffered, because
+// the sender was not granted that much.
 func (i *Inbox) Put(b []byte) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if i.ended {
-		return nil // what was on its way when the reader left
+	if i.closed {
+		return nil // was in flight when the reader stopped
 	}
 	if i.size+len(b) > Window {
 		return fmt.Errorf("%w: more of a stream than was granted", ErrBroken)
 	}
-	if last := len(i.chunks) - 1; last >= 0 && len(i.chunks[last])+len(b) <= small {
+	if last := len(i.chunks) - 1; last >= 0 && len(i.chunks[last])+len(b) <= coalesceBelow {
 		i.chunks[last] = append(i.chunks[last], b...)
 	} else {
 		i.chunks = append(i.chunks, b)
@@ -47,28 +46,28 @@ func (i *Inbox) Put(b []byte) error {
 	return nil
 }
 
-// End says that nothing follows.
-func (i *Inbox) End() {
+// Close marks the end of the stream. Buffered data can still be read.
+func (i *Inbox) Close() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.ended = true
+	i.closed = true
 	i.more.Broadcast()
 }
 
-// Drop ends it and throws away what was not taken.
-func (i *Inbox) Drop() {
+// Discard marks the end of the stream and drops the buffered data.
+func (i *Inbox) Discard() {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.ended, i.chunks, i.size = true, nil, 0
+	i.closed, i.chunks, i.size = true, nil, 0
 	i.more.Broadcast()
 }
 
-// Take waits for bytes; ok is false after the last of them. Who takes grants
-// the sender as many.
-func (i *Inbox) Take() (b []byte, ok bool) {
+// Receive waits for data; ok is false after the last of it. The caller must grant the sender as many bytes,
+// see Consumed.
+func (i *Inbox) Receive() (b []byte, ok bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	for len(i.chunks) == 0 && !i.ended {
+	for len(i.chunks) == 0 && !i.closed {
 		i.more.Wait()
 	}
 	if len(i.chunks) == 0 {
@@ -79,13 +78,13 @@ func (i *Inbox) Take() (b []byte, ok bool) {
 	return b, true
 }
 
-// Debt counts what was taken of a stream and not granted yet. Grants are made
-// for many bytes at once: whoever sends has most of a Window left meanwhile. It
-// is one goroutine's.
-type Debt struct{ bytes int }
+// Consumed counts the bytes that were read of a stream and not granted again yet. Grants are sent for many
+// bytes at once, because the sender still has most of a Window left meanwhile. It is not safe for concurrent
+// use.
+type Consumed struct{ bytes int }
 
-// Took counts n bytes and gives how many to grant now, which may be none.
-func (d *Debt) Took(n int) uint32 {
+// Add counts n bytes and returns how many to grant now, which may be 0.
+func (d *Consumed) Add(n int) uint32 {
 	if d.bytes += n; d.bytes < Window/4 {
 		return 0
 	}
@@ -94,35 +93,34 @@ func (d *Debt) Took(n int) uint32 {
 	return uint32(grant)
 }
 
-// Allowance is what may still be sent of one stream. It is safe for concurrent
-// use.
+// Allowance is how many bytes may still be sent of one stream. It is safe for concurrent use.
 type Allowance struct {
-	mu    sync.Mutex
-	more  *sync.Cond
-	left  int
-	free  bool
-	ended bool
+	mu        sync.Mutex
+	more      *sync.Cond
+	left      int
+	unlimited bool
+	closed    bool
 }
 
-// NewAllowance begins with a Window.
+// NewAllowance returns an Allowance of one Window.
 func NewAllowance() *Allowance {
 	a := &Allowance{left: Window}
 	a.more = sync.NewCond(&a.mu)
 	return a
 }
 
-// Take waits until something may be sent and takes at most most of it; 0
-// means that nothing will be granted any more.
-func (a *Allowance) Take(most int) int {
+// Acquire waits until something may be sent and acquires at most most bytes. It returns 0 if nothing will be
+// granted any more.
+func (a *Allowance) Acquire(most int) int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for a.left == 0 && !a.ended && !a.free {
+	for a.left == 0 && !a.closed && !a.unlimited {
 		a.more.Wait()
 	}
-	if a.ended {
+	if a.closed {
 		return 0
 	}
-	if a.free {
+	if a.unlimited {
 		return most
 	}
 	n := min(most, a.left)
@@ -130,11 +128,11 @@ func (a *Allowance) Take(most int) int {
 	return n
 }
 
-// Add grants n bytes. It is ErrBroken when that is more than was taken.
+// Add grants n bytes. It returns ErrBroken if that is more than was acquired.
 func (a *Allowance) Add(n int) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.free {
+	if a.unlimited {
 		return nil
 	}
 	if a.left += n; a.left > Window {
@@ -144,18 +142,18 @@ func (a *Allowance) Add(n int) error {
 	return nil
 }
 
-// Free grants whatever will be asked for: what is sent from here on goes nowhere.
-func (a *Allowance) Free() {
+// Unlimit makes every Acquire succeed at once, because the data is discarded from now on.
+func (a *Allowance) Unlimit() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.free = true
+	a.unlimited = true
 	a.more.Broadcast()
 }
 
-// End lets those who wait go.
-func (a *Allowance) End() {
+// Close makes every Acquire return 0.
+func (a *Allowance) Close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.ended = true
+	a.closed = true
 	a.more.Broadcast()
 }

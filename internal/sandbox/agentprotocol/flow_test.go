@@ -14,17 +14,17 @@ func TestAnInboxTakesNoMoreThanAWindow(t *testing.T) {
 	if err := i.Put([]byte{1}); !errors.Is(err, ErrBroken) {
 		t.Errorf("one byte above the window: %v, want ErrBroken", err)
 	}
-	if b, ok := i.Take(); !ok || len(b) != Window {
+	if b, ok := i.Receive(); !ok || len(b) != Window {
 		t.Errorf("took %d bytes, %v", len(b), ok)
 	}
 	if err := i.Put([]byte{1}); err != nil {
 		t.Errorf("after taking: %v", err)
 	}
-	i.End()
-	if b, ok := i.Take(); !ok || len(b) != 1 {
+	i.Close()
+	if b, ok := i.Receive(); !ok || len(b) != 1 {
 		t.Errorf("what came before the end: %v, %v", b, ok)
 	}
-	if _, ok := i.Take(); ok {
+	if _, ok := i.Receive(); ok {
 		t.Error("there was something after the end")
 	}
 }
@@ -32,11 +32,11 @@ func TestAnInboxTakesNoMoreThanAWindow(t *testing.T) {
 func TestWhoSendsWaitsForTheGrant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		a := NewAllowance()
-		if n := a.Take(2 * Window); n != Window {
+		if n := a.Acquire(2 * Window); n != Window {
 			t.Fatalf("took %d, want the window", n)
 		}
 		got := make(chan int)
-		go func() { got <- a.Take(10) }()
+		go func() { got <- a.Acquire(10) }()
 		synctest.Wait()
 		select {
 		case n := <-got:
@@ -49,8 +49,8 @@ func TestWhoSendsWaitsForTheGrant(t *testing.T) {
 		if err := a.Add(Window + 1); !errors.Is(err, ErrBroken) {
 			t.Errorf("a grant of more than was sent: %v", err)
 		}
-		a.End()
-		if n := a.Take(10); n != 0 {
+		a.Close()
+		if n := a.Acquire(10); n != 0 {
 			t.Errorf("took %d after the end", n)
 		}
 	})
@@ -58,7 +58,7 @@ func TestWhoSendsWaitsForTheGrant(t *testing.T) {
 
 func TestSmallFramesAreGathered(t *testing.T) {
 	i := NewInbox()
-	for range 10 * small {
+	for range 10 * coalesceBelow {
 		if err := i.Put([]byte{7}); err != nil {
 			t.Fatal(err)
 		}
@@ -67,37 +67,37 @@ func TestSmallFramesAreGathered(t *testing.T) {
 		t.Errorf("they are %d chunks, want 10", len(i.chunks))
 	}
 	for n := range 10 {
-		if b, ok := i.Take(); !ok || len(b) != small {
+		if b, ok := i.Receive(); !ok || len(b) != coalesceBelow {
 			t.Errorf("chunk %d has %d bytes", n, len(b))
 		}
 	}
 }
 
 func TestGrantsAreMadeForManyBytes(t *testing.T) {
-	var d Debt
-	if n := d.Took(Window/4 - 1); n != 0 {
+	var d Consumed
+	if n := d.Add(Window/4 - 1); n != 0 {
 		t.Errorf("%d bytes were granted already", n)
 	}
-	if n := d.Took(1); n != Window/4 {
+	if n := d.Add(1); n != Window/4 {
 		t.Errorf("%d bytes were granted, want all", n)
 	}
-	if n := d.Took(1); n != 0 {
+	if n := d.Add(1); n != 0 {
 		t.Errorf("%d bytes were granted twice", n)
 	}
 }
 
 func TestWhatGoesNowhereNeedsNoGrant(t *testing.T) {
 	a := NewAllowance()
-	a.Take(Window)
-	a.Free()
-	if n := a.Take(3 * Window); n != 3*Window {
+	a.Acquire(Window)
+	a.Unlimit()
+	if n := a.Acquire(3 * Window); n != 3*Window {
 		t.Errorf("took %d", n)
 	}
 	if err := a.Add(Window); err != nil {
 		t.Error(err)
 	}
-	a.End()
-	if n := a.Take(1); n != 0 {
+	a.Close()
+	if n := a.Acquire(1); n != 0 {
 		t.Errorf("took %d after the end", n)
 	}
 }

@@ -8,50 +8,54 @@ import (
 	"time"
 )
 
-// Plan is what the place is to be like. The agent makes it before anything
-// else runs.
+// Plan describes the sandbox. The agent sets it up before anything else runs.
 type Plan struct {
-	Hostname    string
-	UID, GID    int64    // of the code, in the sandbox
-	Made        bool     // somebody else made the place; only what can be written is missing
-	Bound       bool     // the agent ends with the process that started it, even while it is stopped
-	Strict      bool     // the code may make the calls of the strict filter only
-	OneUser     bool     // the agent cannot become anybody else, so the code has its id
-	DiskBytes   int64    // of everything that can be written, together
-	DiskFiles   int64    // how many files and folders that may be
-	Descriptors int64    // files a process may have open
-	Processes   int64    // processes of the code's user; 0 means that is held elsewhere
-	DataBytes   int64    // data of one process; 0 means memory is held elsewhere
-	Side        int64    // a socket the agent inherited, through which it hands over listeners; 0 means none
-	Proxy       int64    // port on loopback that the host listens at; 0 means none
-	MemoryBytes int64    // of everything together, which the agent's own group holds, as it does Processes and VCPUs; 0 means that is held elsewhere
-	VCPUs       int64    // processors that may be kept busy, where MemoryBytes is not 0
+	Hostname       string
+	UID, GID       int64 // of the code, in the sandbox
+	Prebuilt       bool  // a container runtime set up the root file system; only the writable folders are missing
+	DieWithParent  bool  // the agent is killed when the process that started it ends, even while it is stopped
+	Strict         bool  // the code may make only the system calls of the strict filter
+	SingleUser     bool  // the agent cannot change its user, so the code runs as the agent's
+	DiskBytes      int64 // most bytes of all writable file systems together
+	DiskFiles      int64 // most files and folders on them
+	Descriptors    int64 // open files of one process
+	Processes      int64 // processes of the code's user; 0 means the limit is enforced elsewhere
+	DataBytes      int64 // data segment of one process; 0 means memory is limited elsewhere
+	ListenerSocket int64 // an inherited socket, through which the agent passes listeners to the host; 0 means none
+	Proxy          int64 // loopback port on which the host accepts connections; 0 means none
+	// memory of everything together, enforced, like Processes and VCPUs, by the agent's own control group; 0
+	// means that is done elsewhere
+	MemoryBytes int64
+	VCPUs       int64    // processors that may be busy, if MemoryBytes is not 0
 	Env         []string // for every program
 	Trees       []Tree
-	Links       []Text // symbolic links and where they lead
-	Texts       []Text // small files and what they say
+	Links       []TextFile // symbolic links; Content is the target
+	Files       []TextFile // small files to write
 }
 
-// Text is a path of the place and what is to be there.
-type Text struct{ At, Says string }
+// TextFile is a path in the sandbox and the content of the file there.
+type TextFile struct{ Path, Content string }
 
-// Tree is what is shown read-only. FD is a detached mount the agent inherited,
-// or 0 when the agent opens From itself.
+// Tree is a read-only mount. FD is a detached mount that the agent inherited, or 0 if the agent opens From
+// itself.
 type Tree struct {
 	FD       int64
 	From, To string
 }
 
-// Body is the body of a Setup frame.
+// Body encodes the body of a Setup frame.
 func (p Plan) Body() []byte {
 	var w writer
 	w.text(p.Hostname)
-	for _, n := range []int64{p.UID, p.GID, p.DiskBytes, p.DiskFiles, p.Descriptors, p.Processes, p.DataBytes, p.Side, p.Proxy, p.MemoryBytes, p.VCPUs} {
+	for _, n := range []int64{
+		p.UID, p.GID, p.DiskBytes, p.DiskFiles, p.Descriptors, p.Processes, p.DataBytes, p.ListenerSocket, p.Proxy,
+		p.MemoryBytes, p.VCPUs,
+	} {
 		w.number(n)
 	}
-	w.flag(p.OneUser)
-	w.flag(p.Made)
-	w.flag(p.Bound)
+	w.flag(p.SingleUser)
+	w.flag(p.Prebuilt)
+	w.flag(p.DieWithParent)
 	w.flag(p.Strict)
 	w.texts(p.Env)
 	w.number(int64(len(p.Trees)))
@@ -60,47 +64,51 @@ func (p Plan) Body() []byte {
 		w.text(t.From)
 		w.text(t.To)
 	}
-	for _, l := range [][]Text{p.Links, p.Texts} {
+	for _, l := range [][]TextFile{p.Links, p.Files} {
 		w.number(int64(len(l)))
 		for _, t := range l {
-			w.text(t.At)
-			w.text(t.Says)
+			w.text(t.Path)
+			w.text(t.Content)
 		}
 	}
 	return w.b
 }
 
-// ParsePlan reads the body of a Setup frame.
+// ParsePlan decodes the body of a Setup frame.
 func ParsePlan(body []byte) (p Plan, err error) {
 	r := reader{b: body}
 	p.Hostname = r.text()
-	for _, n := range []*int64{&p.UID, &p.GID, &p.DiskBytes, &p.DiskFiles, &p.Descriptors, &p.Processes, &p.DataBytes, &p.Side, &p.Proxy, &p.MemoryBytes, &p.VCPUs} {
+	for _, n := range []*int64{
+		&p.UID, &p.GID, &p.DiskBytes, &p.DiskFiles, &p.Descriptors, &p.Processes, &p.DataBytes,
+		&p.ListenerSocket, &p.Proxy,
+		&p.MemoryBytes, &p.VCPUs,
+	} {
 		*n = r.number()
 	}
-	p.OneUser = r.flag()
-	p.Made = r.flag()
-	p.Bound = r.flag()
+	p.SingleUser = r.flag()
+	p.Prebuilt = r.flag()
+	p.DieWithParent = r.flag()
 	p.Strict = r.flag()
 	p.Env = r.texts()
 	for n := r.number(); n > 0 && !r.broken; n-- {
 		p.Trees = append(p.Trees, Tree{FD: r.number(), From: r.text(), To: r.text()})
 	}
-	for _, l := range []*[]Text{&p.Links, &p.Texts} {
+	for _, l := range []*[]TextFile{&p.Links, &p.Files} {
 		for n := r.number(); n > 0 && !r.broken; n-- {
-			*l = append(*l, Text{At: r.text(), Says: r.text()})
+			*l = append(*l, TextFile{Path: r.text(), Content: r.text()})
 		}
 	}
-	return p, r.done("a plan")
+	return p, r.finish("a plan")
 }
 
-// Program is what a Start frame asks to run.
+// Program is the program that a Start frame runs.
 type Program struct {
 	Argv, Env []string
 	Dir       string
-	Size      Size // of its terminal; zero means it has none
+	Size      Size // size of its terminal; zero means it has none
 }
 
-// Body is the body of a Start frame.
+// Body encodes the body of a Start frame.
 func (p Program) Body() []byte {
 	var w writer
 	w.texts(p.Argv)
@@ -111,7 +119,7 @@ func (p Program) Body() []byte {
 	return w.b
 }
 
-// ParseProgram reads the body of a Start frame.
+// ParseProgram decodes the body of a Start frame.
 func ParseProgram(body []byte) (p Program, err error) {
 	r := reader{b: body}
 	p.Argv, p.Env, p.Dir = r.texts(), r.texts(), r.text()
@@ -120,20 +128,20 @@ func ParseProgram(body []byte) (p Program, err error) {
 		r.fail()
 	}
 	p.Size = Size{Cols: uint16(cols), Rows: uint16(rows)}
-	return p, r.done("a program")
+	return p, r.finish("a program")
 }
 
-// Size is that of a terminal, in characters.
+// Size is the size of a terminal in characters.
 type Size struct{ Cols, Rows uint16 }
 
 const resizeSize = 4
 
-// Body is the body of a Resize frame.
+// Body encodes the body of a Resize frame.
 func (s Size) Body() []byte {
 	return binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, s.Cols), s.Rows)
 }
 
-// ParseSize reads the body of a Resize frame.
+// ParseSize decodes the body of a Resize frame.
 func ParseSize(body []byte) (Size, error) {
 	if len(body) != resizeSize {
 		return Size{}, fmt.Errorf("%w: a size of %d bytes", ErrBroken, len(body))
@@ -143,16 +151,16 @@ func ParseSize(body []byte) (Size, error) {
 
 const grantSize = 5
 
-// Grant lets the sender of a stream send so many bytes more.
+// Grant allows the sender of a stream to send Bytes more.
 type Grant struct {
 	Stream Kind // Stdin, Stdout or Stderr
 	Bytes  uint32
 }
 
-// Body is the body of a Credit frame.
+// Body encodes the body of a Credit frame.
 func (g Grant) Body() []byte { return binary.BigEndian.AppendUint32([]byte{byte(g.Stream)}, g.Bytes) }
 
-// ParseGrant reads the body of a Credit frame.
+// ParseGrant decodes the body of a Credit frame.
 func ParseGrant(body []byte) (Grant, error) {
 	if len(body) != grantSize {
 		return Grant{}, fmt.Errorf("%w: a grant of %d bytes", ErrBroken, len(body))
@@ -164,15 +172,15 @@ func ParseGrant(body []byte) (Grant, error) {
 	return g, nil
 }
 
-// Failure is why a request was not done.
+// Failure is the error of a request.
 type Failure struct {
-	Errno syscall.Errno // 0 when no system call is to blame
+	Errno syscall.Errno // 0 if no system call failed
 	Text  string
 }
 
 func (f Failure) Error() string { return f.Text }
 
-// Unwrap gives the error number, so that errors.Is finds fs.ErrNotExist.
+// Unwrap returns the error number, so that errors.Is matches fs.ErrNotExist.
 func (f Failure) Unwrap() error {
 	if f.Errno == 0 {
 		return nil
@@ -182,13 +190,13 @@ func (f Failure) Unwrap() error {
 
 const longestText = 4 << 10 // bytes of a failure's text
 
-// Body is the body of a Failed frame. A text that is too long is cut.
+// Body encodes the body of a Failed frame. It truncates a long text.
 func (f Failure) Body() []byte {
 	b := binary.BigEndian.AppendUint16(nil, uint16(f.Errno))
 	return append(b, f.Text[:min(len(f.Text), longestText)]...)
 }
 
-// ParseFailure reads the body of a Failed frame.
+// ParseFailure decodes the body of a Failed frame.
 func ParseFailure(body []byte) (Failure, error) {
 	if len(body) < 2 || len(body) > 2+longestText {
 		return Failure{}, fmt.Errorf("%w: a failure of %d bytes", ErrBroken, len(body))
@@ -196,37 +204,39 @@ func ParseFailure(body []byte) (Failure, error) {
 	return Failure{Errno: syscall.Errno(binary.BigEndian.Uint16(body)), Text: string(body[2:])}, nil
 }
 
-// Op says what a FileWork does.
+// Op is the operation of a FileRequest.
 type Op int64
 
 const (
-	ReadFile     Op = 1 + iota // an Entry of the whole file, then its bytes as Stdout
-	StoreFile                  // the bytes come as Stdin; an Entry at the end
-	ListFolder                 // an Entry for each name; Exit has code 1 when there are more
-	StatPath                   // an Entry
-	MakeFolder                 // nothing but Exit
-	RemovePath                 // nothing but Exit
-	RenamePath                 // nothing but Exit
-	PackFolder                 // a tar of what is below comes as Stdout
-	UnpackFolder               // a tar of what is to be below comes as Stdin
-	UsedDisk                   // an Entry whose size is what the writable file systems hold together
-	UsedGroup                  // an Entry for each thing the agent's own group counts, with the number as its size
+	ReadFile     Op = 1 + iota // answered by an Entry for the whole file, then its bytes as Stdout
+	StoreFile                  // the bytes arrive as Stdin; answered by an Entry at the end
+	ListFolder                 // answered by an Entry for each name; Exit has code 1 if there are more
+	StatPath                   // answered by an Entry
+	MakeFolder                 // answered by Exit alone
+	RemovePath                 // answered by Exit alone
+	RenamePath                 // answered by Exit alone
+	PackFolder                 // a tar of the folder's contents is sent as Stdout
+	UnpackFolder               // a tar to unpack into the folder arrives as Stdin
+	DiskUsage                  // answered by an Entry with the bytes in use on the writable file systems as its size
+	// answered by an Entry for each counter of the agent's own control group, with the value as its size
+	GroupUsage
 	afterOps
 )
 
-// FileWork is what a File frame asks for.
-type FileWork struct {
-	Op             Op
-	Path, Other    string // Other is the new path of RenamePath, and for ListFolder what sorts before the first
-	Offset, Length int64  // of ReadFile; a Length of 0 or less means up to the end. For ListFolder Length is the most entries
-	Mode           int64  // permissions of a new file
-	Append         bool   // of StoreFile
-	Parents        bool   // of StoreFile: make the folders above
-	All            bool   // of RemovePath: also what is in it
+// FileRequest is the operation that a File frame requests.
+type FileRequest struct {
+	Op          Op
+	Path, Other string // Other is the new path of RenamePath; for ListFolder, entries start after this name
+	// of ReadFile; a Length of 0 or less means up to the end. For ListFolder, Length is the most entries
+	Offset, Length int64
+	Mode           int64 // permissions of a new file
+	Append         bool  // of StoreFile
+	Parents        bool  // of StoreFile: create missing parent folders
+	All            bool  // of RemovePath: also remove the contents
 }
 
-// Body is the body of a File frame.
-func (f FileWork) Body() []byte {
+// Body encodes the body of a File frame.
+func (f FileRequest) Body() []byte {
 	var w writer
 	w.number(int64(f.Op))
 	w.text(f.Path)
@@ -240,8 +250,8 @@ func (f FileWork) Body() []byte {
 	return w.b
 }
 
-// ParseFileWork reads the body of a File frame.
-func ParseFileWork(body []byte) (f FileWork, err error) {
+// ParseFileRequest decodes the body of a File frame.
+func ParseFileRequest(body []byte) (f FileRequest, err error) {
 	r := reader{b: body}
 	f.Op = Op(r.number())
 	f.Path, f.Other = r.text(), r.text()
@@ -250,19 +260,19 @@ func ParseFileWork(body []byte) (f FileWork, err error) {
 	if f.Op < 1 || f.Op >= afterOps || f.Offset < 0 || f.Mode < 0 || f.Mode > 0o777 {
 		r.fail()
 	}
-	return f, r.done("work on a file")
+	return f, r.finish("work on a file")
 }
 
 // Info describes a file.
 type Info struct {
 	Name     string
-	Link     string // where it leads, when it is a link
+	Link     string // target of a symbolic link, else ""
 	Size     int64
-	Mode     uint32 // as the kernel has it, type included
+	Mode     uint32 // as in the kernel's st_mode, including the type
 	Modified time.Time
 }
 
-// Body is the body of an Entry frame.
+// Body encodes the body of an Entry frame.
 func (i Info) Body() []byte {
 	var w writer
 	w.text(i.Name)
@@ -273,7 +283,7 @@ func (i Info) Body() []byte {
 	return w.b
 }
 
-// ParseInfo reads the body of an Entry frame.
+// ParseInfo decodes the body of an Entry frame.
 func ParseInfo(body []byte) (i Info, err error) {
 	r := reader{b: body}
 	i.Name, i.Link, i.Size = r.text(), r.text(), r.number()
@@ -283,5 +293,5 @@ func ParseInfo(body []byte) (i Info, err error) {
 		r.fail()
 	}
 	i.Mode = uint32(mode)
-	return i, r.done("an entry")
+	return i, r.finish("an entry")
 }

@@ -23,17 +23,49 @@ func parsed[T interface{ Body() []byte }](f func([]byte) (T, error)) func([]byte
 
 func messages() []body {
 	return []body{
-		{"plan", Plan{Hostname: "h", UID: 1000, GID: 1000, OneUser: true, Made: true, DiskBytes: 1 << 30, Side: 5, Proxy: 3128, Env: []string{"A=b", ""}, Trees: []Tree{{FD: 7, To: "/usr"}, {From: "/opt", To: "/opt"}}, Links: []Text{{"/bin", "usr/bin"}}, Texts: []Text{{"/etc/hosts", "x\n"}}}, parsed(ParsePlan)},
-		{"program", Program{Argv: []string{"sh", "-c", "exit"}, Env: []string{"X=y"}, Dir: "/tmp", Size: Size{80, 25}}, parsed(ParseProgram)},
+		{"plan", Plan{
+			Hostname:       "h",
+			UID:            1000,
+			GID:            1000,
+			SingleUser:     true,
+			Prebuilt:       true,
+			DiskBytes:      1 << 30,
+			ListenerSocket: 5,
+			Proxy:          3128,
+			Env:            []string{"A=b", ""},
+			Trees:          []Tree{{FD: 7, To: "/usr"}, {From: "/opt", To: "/opt"}},
+			Links:          []TextFile{{"/bin", "usr/bin"}},
+			Files:          []TextFile{{"/etc/hosts", "x\n"}},
+		}, parsed(ParsePlan)},
+		{"program", Program{
+			Argv: []string{"sh", "-c", "exit"},
+			Env:  []string{"X=y"},
+			Dir:  "/tmp",
+			Size: Size{80, 25},
+		}, parsed(ParseProgram)},
 		{"size", Size{65535, 1}, parsed(ParseSize)},
 		{"grant", Grant{Stderr, Window}, parsed(ParseGrant)},
 		{"failure", Failure{syscall.ENOENT, "open x: no such file"}, parsed(ParseFailure)},
-		{"file work", FileWork{Op: RenamePath, Path: "a", Other: "b", Offset: 5, Length: -1, Mode: 0o600, All: true}, parsed(ParseFileWork)},
-		{"entry", Info{Name: "\xff\n", Link: "up", Size: 9, Mode: 0o100644, Modified: time.Unix(0, 12345)}, parsed(ParseInfo)},
+		{"file work", FileRequest{
+			Op:     RenamePath,
+			Path:   "a",
+			Other:  "b",
+			Offset: 5,
+			Length: -1,
+			Mode:   0o600,
+			All:    true,
+		}, parsed(ParseFileRequest)},
+		{"entry", Info{
+			Name:     "\xff\n",
+			Link:     "up",
+			Size:     9,
+			Mode:     0o100644,
+			Modified: time.Unix(0, 12345),
+		}, parsed(ParseInfo)},
 		{"renewal", Renewal{Epoch: "e", Clock: time.Unix(0, 1e18), Entropy: "\x00\xff"}, parsed(ParseRenewal)},
 		{"instant", Instant{time.Unix(0, 1e18)}, parsed(ParseInstant)},
 		{"port", Port(65535), parsed(ParsePort)},
-		{"number", Number(1<<32 - 1), parsed(ParseNumber)},
+		{"number", RequestID(1<<32 - 1), parsed(ParseRequestID)},
 	}
 }
 
@@ -49,7 +81,8 @@ func TestMessagesComeOutAsTheyWentIn(t *testing.T) {
 func TestPartsOfMessagesAreNoMessages(t *testing.T) {
 	for _, m := range messages() {
 		b := m.value.Body()
-		if _, err := m.parse(append(bytes.Clone(b), bytes.Repeat([]byte{1}, longestText+1)...)); !errors.Is(err, ErrBroken) {
+		if _, err := m.parse(append(bytes.Clone(b), bytes.Repeat([]byte{1}, longestText+1)...)); !errors.Is(err,
+			ErrBroken) {
 			t.Errorf("%s with more behind it: %v, want ErrBroken", m.name, err)
 		}
 		if _, err := m.parse(b[:1]); !errors.Is(err, ErrBroken) {
@@ -58,12 +91,13 @@ func TestPartsOfMessagesAreNoMessages(t *testing.T) {
 	}
 	for name, err := range map[string]error{
 		"a program without a name": second(ParseProgram(Program{}.Body())),
-		"work of no kind":          second(ParseFileWork(FileWork{Op: afterOps}.Body())),
+		"work of no kind":          second(ParseFileRequest(FileRequest{Op: afterOps}.Body())),
 		"a grant above the window": second(ParseGrant(Grant{Stdout, Window + 1}.Body())),
 		"port 0":                   second(ParsePort(Port(0).Body())),
 		"a renewal of no epoch":    second(ParseRenewal(Renewal{}.Body())),
-		"too much entropy":         second(ParseRenewal(Renewal{Epoch: "e", Entropy: strings.Repeat("x", longestRandom+1)}.Body())),
-		"a grant for no stream":    second(ParseGrant(Grant{Exit, 1}.Body())),
+		"too much entropy": second(ParseRenewal(Renewal{Epoch: "e",
+			Entropy: strings.Repeat("x", longestRandom+1)}.Body())),
+		"a grant for no stream": second(ParseGrant(Grant{Exit, 1}.Body())),
 	} {
 		if !errors.Is(err, ErrBroken) {
 			t.Errorf("%s: %v, want ErrBroken", name, err)

@@ -6,18 +6,17 @@ import (
 	"time"
 )
 
-// Renewal is what the agent of a sandbox hears that was restored from a
-// snapshot: it is another one now. What was under way is nobody's any more;
-// programs run on, and what they say is thrown away.
+// Renewal tells the agent that its sandbox was restored from a snapshot and is now a different one. Requests
+// in progress lose their client: programs run on, and their output is discarded.
 type Renewal struct {
-	Epoch   string    // random; tells the answer from what the old sandbox said
-	Clock   time.Time // what time it is
+	Epoch   string    // random; distinguishes the answer from frames of the old sandbox
+	Clock   time.Time // the current time
 	Entropy string    // random bytes for the kernel's generator
 }
 
 const longestRandom = 512 // bytes of an epoch or of entropy
 
-// Body is the body of a Renew frame.
+// Body encodes the body of a Renew frame.
 func (r Renewal) Body() []byte {
 	var w writer
 	w.text(r.Epoch)
@@ -26,7 +25,7 @@ func (r Renewal) Body() []byte {
 	return w.b
 }
 
-// ParseRenewal reads the body of a Renew frame.
+// ParseRenewal decodes the body of a Renew frame.
 func ParseRenewal(body []byte) (n Renewal, err error) {
 	r := reader{b: body}
 	n.Epoch = r.text()
@@ -35,22 +34,22 @@ func ParseRenewal(body []byte) (n Renewal, err error) {
 	if n.Epoch == "" || len(n.Epoch) > longestRandom || len(n.Entropy) > longestRandom {
 		r.fail()
 	}
-	return n, r.done("a renewal")
+	return n, r.finish("a renewal")
 }
 
 const (
-	portSize    = 2
-	numberSize  = 4
-	instantSize = 8
+	portSize      = 2
+	requestIDSize = 4
+	instantSize   = 8
 )
 
-// Instant is what time it is.
+// Instant is the current time.
 type Instant struct{ time.Time }
 
-// Body is the body of a Go frame.
+// Body encodes the body of a Resume frame.
 func (i Instant) Body() []byte { return binary.BigEndian.AppendUint64(nil, uint64(i.UnixNano())) }
 
-// ParseInstant reads the body of a Go frame.
+// ParseInstant decodes the body of a Resume frame.
 func ParseInstant(body []byte) (Instant, error) {
 	if len(body) != instantSize {
 		return Instant{}, fmt.Errorf("%w: a time of %d bytes", ErrBroken, len(body))
@@ -58,30 +57,30 @@ func ParseInstant(body []byte) (Instant, error) {
 	return Instant{time.Unix(0, int64(binary.BigEndian.Uint64(body)))}, nil
 }
 
-// Port is one on the loopback of the sandbox.
+// Port is a TCP port on the loopback interface of the sandbox.
 type Port uint16
 
-// Body is the body of a Dial or Listen frame.
+// Body encodes the body of a Dial or Listen frame.
 func (p Port) Body() []byte { return binary.BigEndian.AppendUint16(nil, uint16(p)) }
 
-// ParsePort reads the body of a Dial or Listen frame.
+// ParsePort decodes the body of a Dial or Listen frame.
 func ParsePort(body []byte) (Port, error) {
 	if len(body) != portSize || body[0] == 0 && body[1] == 0 {
-		return 0, fmt.Errorf("%w: %x is no port", ErrBroken, body)
+		return 0, fmt.Errorf("%w: %x is not a port", ErrBroken, body)
 	}
 	return Port(binary.BigEndian.Uint16(body)), nil
 }
 
-// Number is that of a request another one belongs to.
-type Number uint32
+// RequestID is the number of the request that this one refers to.
+type RequestID uint32
 
-// Body is the body of an Accept frame.
-func (n Number) Body() []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
+// Body encodes the body of an Accept frame.
+func (n RequestID) Body() []byte { return binary.BigEndian.AppendUint32(nil, uint32(n)) }
 
-// ParseNumber reads the body of an Accept frame.
-func ParseNumber(body []byte) (Number, error) {
-	if len(body) != numberSize {
+// ParseRequestID decodes the body of an Accept frame.
+func ParseRequestID(body []byte) (RequestID, error) {
+	if len(body) != requestIDSize {
 		return 0, fmt.Errorf("%w: a number of %d bytes", ErrBroken, len(body))
 	}
-	return Number(binary.BigEndian.Uint32(body)), nil
+	return RequestID(binary.BigEndian.Uint32(body)), nil
 }

@@ -1,9 +1,9 @@
 //go:build linux && (amd64 || arm64)
 
-// Package bundle writes a sandbox down as container runtimes read it: a folder
-// with a root, empty but for where things go, and a configuration.
+// Package bundle writes a sandbox as an OCI bundle for container runtimes: a folder with a root file system,
+// which contains little but mount points, and a configuration.
 //
-// It holds of the OCI's runtime specification what is needed here.
+// It defines the part of the OCI runtime specification that is used here.
 package bundle
 
 import (
@@ -15,7 +15,7 @@ import (
 )
 
 type (
-	// Config is what a container is to be.
+	// Config is the configuration of a container.
 	Config struct {
 		Version  string  `json:"ociVersion"`
 		Process  Program `json:"process"`
@@ -24,74 +24,74 @@ type (
 		Mounts   []Mount `json:"mounts"`
 		Linux    Linux   `json:"linux"`
 	}
-	// Program is the first that runs in it.
+	// Program is the container's first process.
 	Program struct {
-		User         User                `json:"user"`
-		Args         []string            `json:"args"`
-		Env          []string            `json:"env"`
-		Cwd          string              `json:"cwd"`
-		Capabilities map[string][]string `json:"capabilities"`
-		NoNew        bool                `json:"noNewPrivileges"`
+		User            User                `json:"user"`
+		Args            []string            `json:"args"`
+		Env             []string            `json:"env"`
+		Cwd             string              `json:"cwd"`
+		Capabilities    map[string][]string `json:"capabilities"`
+		NoNewPrivileges bool                `json:"noNewPrivileges"`
 	}
-	// User is who runs it.
+	// User is the user of the process.
 	User struct {
 		UID int `json:"uid"`
 		GID int `json:"gid"`
 	}
-	// Root is the folder of the host that is / in it.
+	// Root is the folder of the host that is / in the container.
 	Root struct {
 		Path     string `json:"path"`
 		Readonly bool   `json:"readonly"`
 	}
-	// Mount is what is shown at a path of it.
+	// Mount is a mount in the container.
 	Mount struct {
-		At      string   `json:"destination"`
-		Type    string   `json:"type,omitempty"`
-		From    string   `json:"source,omitempty"`
-		Options []string `json:"options,omitempty"`
+		Destination string   `json:"destination"`
+		Type        string   `json:"type,omitempty"`
+		Source      string   `json:"source,omitempty"`
+		Options     []string `json:"options,omitempty"`
 	}
-	// Linux is what only that kernel has.
+	// Linux holds the settings specific to Linux.
 	Linux struct {
-		UIDs       []IDs             `json:"uidMappings,omitempty"`
-		GIDs       []IDs             `json:"gidMappings,omitempty"`
-		Namespaces []Namespace       `json:"namespaces"`
-		Groups     string            `json:"cgroupsPath,omitempty"`
-		Seccomp    *seccomp.Profile  `json:"seccomp,omitempty"`
-		Masked     []string          `json:"maskedPaths,omitempty"`
-		Readonly   []string          `json:"readonlyPaths,omitempty"`
-		Resources  map[string]string `json:"resources,omitempty"`
+		UIDMappings   []IDs             `json:"uidMappings,omitempty"`
+		GIDMappings   []IDs             `json:"gidMappings,omitempty"`
+		Namespaces    []Namespace       `json:"namespaces"`
+		CgroupsPath   string            `json:"cgroupsPath,omitempty"`
+		Seccomp       *seccomp.Profile  `json:"seccomp,omitempty"`
+		MaskedPaths   []string          `json:"maskedPaths,omitempty"`
+		ReadonlyPaths []string          `json:"readonlyPaths,omitempty"`
+		Resources     map[string]string `json:"resources,omitempty"`
 	}
-	// IDs are which ids of the host those in it are.
+	// IDs maps ids in the container to ids of the host.
 	IDs struct {
 		Inside int `json:"containerID"`
 		Host   int `json:"hostID"`
 		Size   int `json:"size"`
 	}
-	// Namespace is one of the kernel's kinds that it has of its own.
+	// Namespace is a kind of namespace that the container does not share.
 	Namespace struct {
 		Type string `json:"type"`
 	}
 )
 
-// Version is that of the specification.
+// Version is the version of the specification.
 const Version = "1.0.2"
 
-// Needed are what the agent can do in its container. It makes a space of
-// processes for each program and gives all of this up before it starts one.
+// Needed are the agent's capabilities in its container. It creates a PID namespace for each program, and gives
+// up all of these before it starts one.
 var Needed = []string{
 	"CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER", "CAP_FSETID", "CAP_KILL", "CAP_NET_ADMIN",
 	"CAP_SETGID", "CAP_SETPCAP", "CAP_SETUID", "CAP_SYS_ADMIN", "CAP_SYS_PTRACE", "CAP_SYS_RESOURCE",
 }
 
-// Spaces names kinds of namespaces.
-func Spaces(kinds ...string) (all []Namespace) {
+// Namespaces returns namespaces of the given kinds.
+func Namespaces(kinds ...string) (all []Namespace) {
 	for _, k := range kinds {
 		all = append(all, Namespace{k})
 	}
 	return all
 }
 
-// Write puts the configuration into the folder of a bundle.
+// Write writes the configuration to the folder of a bundle.
 func (c Config) Write(folder string) error {
 	text, err := json.Marshal(c)
 	if err != nil {

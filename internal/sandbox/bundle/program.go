@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// Patience is how long the program of a container runtime may take for what is
-// done in a moment: saying its version, removing what is left.
+// Patience is how long a container runtime may take for short operations such as printing its version or
+// removing remains.
 const Patience = 10 * time.Second
 
-// VersionOf is what such a program says of itself, in one line.
+// VersionOf returns the first line of a program's --version.
 func VersionOf(ctx context.Context, program string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
@@ -26,8 +26,8 @@ func VersionOf(ctx context.Context, program string) (string, error) {
 	return line, nil
 }
 
-// mostWords is how much of what a program said is passed on, in bytes.
-const mostWords = 2 << 10
+// maxOneLine is how many bytes of a program's output are kept.
+const maxOneLine = 2 << 10
 
-// Words are what such a program said, in one line and not too long.
-func Words(s string) string { return strings.Join(strings.Fields(s[:min(len(s), mostWords)]), " ") }
+// OneLine returns a program's output in one line, truncated.
+func OneLine(s string) string { return strings.Join(strings.Fields(s[:min(len(s), maxOneLine)]), " ") }

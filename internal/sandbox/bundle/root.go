@@ -13,21 +13,19 @@ import (
 	"gatehouse/internal/sandbox/rootfs"
 )
 
-// AgentAt is where the agent's program is shown. The code may read it, which
-// tells it nothing.
+// AgentAt is the path of the agent's program. The code may read it, which reveals nothing.
 const AgentAt = "/.agent"
 
-// Fill makes the root of a sandbox in a folder: the places where things go, a
-// few small files and the agent's program, which has to lie on the same file
-// system. It gives what is to be mounted there.
-func Fill(root, agent string, look rootfs.Look) (mounts []Mount, err error) {
-	for _, t := range look.Trees {
-		shown, err := stand(root, t)
+// Fill creates the root file system of a sandbox in a folder: the mount points, a few small files and the
+// agent's program, which must be on the same file system. It returns what is to be mounted.
+func Fill(root, agent string, layout rootfs.Layout) (mounts []Mount, err error) {
+	for _, t := range layout.Trees {
+		shown, err := prepare(root, t)
 		if err != nil {
 			return nil, err
 		}
 		if !shown {
-			mounts = append(mounts, Mount{At: t.To, Type: "bind", From: t.From, Options: readOnly})
+			mounts = append(mounts, Mount{Destination: t.To, Type: "bind", Source: t.From, Options: readOnly})
 		}
 	}
 	if err := os.Link(agent, filepath.Join(root, AgentAt)); err != nil {
@@ -38,13 +36,13 @@ func Fill(root, agent string, look rootfs.Look) (mounts []Mount, err error) {
 			return nil, err
 		}
 	}
-	for _, l := range look.Links {
-		if err := put(root, l, os.Symlink); err != nil {
+	for _, l := range layout.Links {
+		if err := place(root, l, os.Symlink); err != nil {
 			return nil, err
 		}
 	}
-	for _, t := range look.Texts {
-		if err := put(root, t, writeText); err != nil {
+	for _, t := range layout.Files {
+		if err := place(root, t, writeText); err != nil {
 			return nil, err
 		}
 	}
@@ -53,12 +51,12 @@ func Fill(root, agent string, look rootfs.Look) (mounts []Mount, err error) {
 
 var readOnly = []string{"rbind", "ro", "rro", "nosuid", "nodev"}
 
-const largestCopy = 4 << 20 // bytes of a file that is shown as a copy
+const largestCopy = 4 << 20 // bytes of a file that is copied instead of mounted
 
-// stand makes what a tree is shown over. A file is copied, which shows it
-// already: some runtimes cannot mount over a file in a user namespace, which
-// only one that is large has to put up with.
-func stand(root string, t sandbox.Tree) (shown bool, err error) {
+// prepare creates the mount point of a tree. It copies a small file instead, because some runtimes cannot
+// mount over a file in a user namespace; shown reports that it did. A large file is not copied and needs a
+// runtime that can mount it.
+func prepare(root string, t sandbox.Tree) (shown bool, err error) {
 	info, err := os.Stat(t.From)
 	if err != nil {
 		return false, err
@@ -67,26 +65,26 @@ func stand(root string, t sandbox.Tree) (shown bool, err error) {
 		return false, os.MkdirAll(filepath.Join(root, filepath.Clean("/"+t.To)), 0o755)
 	}
 	if !info.Mode().IsRegular() {
-		return false, fmt.Errorf("%s cannot be shown in a container: only folders and regular files can", t.From)
+		return false, fmt.Errorf("%s cannot be mounted in a container: only folders and regular files can", t.From)
 	}
 	if info.Size() > largestCopy {
-		return false, put(root, agentprotocol.Text{At: t.To}, writeText)
+		return false, place(root, agentprotocol.TextFile{Path: t.To}, writeText)
 	}
 	says, err := os.ReadFile(t.From)
 	if err != nil {
 		return false, err
 	}
-	return true, put(root, agentprotocol.Text{At: t.To, Says: string(says)}, func(says, at string) error {
+	return true, place(root, agentprotocol.TextFile{Path: t.To, Content: string(says)}, func(says, at string) error {
 		return errors.Join(writeText(says, at), os.Chmod(at, info.Mode().Perm()))
 	})
 }
 
 func writeText(says, at string) error { return os.WriteFile(at, []byte(says), 0o644) }
 
-func put(root string, t agentprotocol.Text, how func(says, at string) error) error {
-	at := filepath.Join(root, filepath.Clean("/"+t.At))
+func place(root string, t agentprotocol.TextFile, how func(says, at string) error) error {
+	at := filepath.Join(root, filepath.Clean("/"+t.Path))
 	if err := os.MkdirAll(filepath.Dir(at), 0o755); err != nil {
 		return err
 	}
-	return how(t.Says, at)
+	return how(t.Content, at)
 }

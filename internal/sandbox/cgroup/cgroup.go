@@ -1,8 +1,7 @@
 //go:build linux
 
-// Package cgroup holds everything in one sandbox to its limits together, in
-// whatever layout the machine's control groups have: version 2, version 1, or
-// both at once.
+// Package cgroup enforces the limits of all processes of a sandbox together, with the machine's control groups
+// of version 2, version 1, or both at once.
 package cgroup
 
 import (
@@ -24,41 +23,39 @@ import (
 const (
 	prefix    = "gatehouse-sandbox-"
 	cpuPeriod = 100_000         // microseconds
-	emptyWait = 5 * time.Second // for the kernel to let go of a group
+	emptyWait = 5 * time.Second // how long the kernel may take to empty a group
 )
 
-// controllers are what limits need, each for its own.
+// controllers are those that enforce limits.
 var controllers = []string{"memory", "pids", "cpu"}
 
-// Place is where groups of sandboxes can be made. The zero value is nowhere.
-type Place struct {
-	v2    string            // "" when there is none
-	in2   []string          // controllers that v2 has
-	v1    map[string]string // controller to the folder in version 1
-	self  map[string]string // controller to this process's own folder in version 1
-	Notes []string          // why something cannot be held
+// Hierarchy is the groups of the machine in which groups of sandboxes can be created. The zero value has none.
+type Hierarchy struct {
+	v2    string            // folder of version 2; "" if there is none
+	in2   []string          // controllers of version 2
+	v1    map[string]string // controller to its folder in version 1
+	self  map[string]string // controller to the folder of this process in version 1
+	Notes []string          // why a limit cannot be enforced
 }
 
-// Find looks where groups can be made, and ends what hosts that are gone left
-// there.
-func Find() *Place {
+// Discover finds the groups in which groups can be created. It removes the groups that ended hosts left there.
+func Discover() *Hierarchy {
 	mounts, err1 := os.ReadFile("/proc/self/mountinfo")
 	own, err2 := os.ReadFile("/proc/self/cgroup")
 	if err := errors.Join(err1, err2); err != nil {
-		return &Place{Notes: []string{err.Error()}}
+		return &Hierarchy{Notes: []string{err.Error()}}
 	}
-	p := find(string(mounts), string(own), usable)
+	p := parseHierarchy(string(mounts), string(own), usable)
 	for _, dir := range p.folders() {
 		sweep(dir)
 	}
 	return p
 }
 
-// find reads where this process is, from what the kernel tells of its mounts
-// and groups.
-func find(mounts, own string, usable func(dir string) error) *Place {
-	p := &Place{v1: map[string]string{}, self: map[string]string{}}
-	in := map[string]string{} // controller to path; "" is version 2
+// parseHierarchy parses the kernel's lists of mounts and of this process's groups.
+func parseHierarchy(mounts, own string, usable func(dir string) error) *Hierarchy {
+	p := &Hierarchy{v1: map[string]string{}, self: map[string]string{}}
+	in := map[string]string{} // controller to path; "" stands for version 2
 	for line := range strings.Lines(own) {
 		f := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(f) != 3 {
@@ -90,13 +87,13 @@ func find(mounts, own string, usable func(dir string) error) *Place {
 	}
 	for _, c := range controllers {
 		if p.v1[c] == "" && !slices.Contains(p.in2, c) {
-			p.Notes = append(p.Notes, "no control group for "+c+" can be made")
+			p.Notes = append(p.Notes, "no control group for "+c+" can be created")
 		}
 	}
 	return p
 }
 
-// below is a group's folder where only what is below root is mounted.
+// below returns the folder of a group in a mount that shows only the groups below root.
 func below(at, root, path string) string {
 	rel, err := filepath.Rel(root, path)
 	if path == "" || strings.Contains(path, "..") || err != nil || !filepath.IsLocal(rel) {
@@ -105,10 +102,9 @@ func below(at, root, path string) string {
 	return filepath.Join(at, rel)
 }
 
-// findV2 takes the nearest group from our own upward below which groups can be
-// made, preferring one that hands on the controllers: a group that has
-// processes of its own, as ours does, cannot.
-func (p *Place) findV2(mount, own string, usable func(string) error) {
+// findV2 finds the nearest group, from this process's own upwards, in which groups can be created, preferring
+// one that delegates the controllers: a group with processes in it, as this process's own, cannot.
+func (p *Hierarchy) findV2(mount, own string, usable func(string) error) {
 	if own == "" {
 		return
 	}
@@ -135,7 +131,7 @@ func (p *Place) findV2(mount, own string, usable func(string) error) {
 	}
 }
 
-func (p *Place) findV1(controller, dir string, usable func(string) error) {
+func (p *Hierarchy) findV1(controller, dir string, usable func(string) error) {
 	if dir == "" {
 		return
 	}
@@ -146,7 +142,7 @@ func (p *Place) findV1(controller, dir string, usable func(string) error) {
 	p.v1[controller], p.self[controller] = dir, dir
 }
 
-// usable tries whether a group can be made.
+// usable checks that a group can be created.
 func usable(dir string) error {
 	leaf := filepath.Join(dir, name())
 	if err := unix.Mkdir(leaf, 0o755); err != nil {
@@ -155,8 +151,8 @@ func usable(dir string) error {
 	return unix.Rmdir(leaf)
 }
 
-// folders are those in which groups are made.
-func (p *Place) folders() (all []string) {
+// folders returns the folders in which groups are created.
+func (p *Hierarchy) folders() (all []string) {
 	if p.v2 != "" {
 		all = append(all, p.v2)
 	}
@@ -168,21 +164,21 @@ func (p *Place) folders() (all []string) {
 	return all
 }
 
-// Held tells how a controller's limit is held.
-func (p *Place) Held(controller string) sandbox.Held {
+// Enforcement returns how the limit of a controller is enforced.
+func (p *Hierarchy) Enforcement(controller string) sandbox.Enforcement {
 	switch {
 	case slices.Contains(p.in2, controller):
 		return sandbox.ByCgroup2
 	case p.v1[controller] != "":
 		return sandbox.ByCgroup1
 	}
-	return sandbox.NotHeld
+	return sandbox.NotEnforced
 }
 
-// name is one nobody else has, and tells whose the group is.
+// name returns a unique name that identifies the host process.
 func name() string { return prefix + procid.Self() + "-" + rand.Text() }
 
-// sweep ends what hosts left behind that are gone.
+// sweep removes groups that ended hosts left behind.
 func sweep(dir string) {
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {

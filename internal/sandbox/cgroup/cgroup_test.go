@@ -27,7 +27,8 @@ func tree(t *testing.T, handsOn map[string]string) string {
 		if err := os.MkdirAll(at, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := os.WriteFile(filepath.Join(at, "cgroup.subtree_control"), []byte(controllers+"\n"), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(at, "cgroup.subtree_control"), []byte(controllers+"\n"),
+			0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -52,21 +53,29 @@ func TestTheLayoutIsRead(t *testing.T) {
 	for _, c := range []struct {
 		name, mounts, own string
 		usable            func(string) error
-		memory, pids, cpu sandbox.Held
+		memory, pids, cpu sandbox.Enforcement
 		v2                string
 	}{
-		{"version 2", v2, "0::/user.slice/one.scope\n", always, sandbox.ByCgroup2, sandbox.ByCgroup2, sandbox.ByCgroup2, top + "/user.slice"},
-		{"version 2 without rights above", v2, "0::/user.slice/one.scope\n", nearOnly, sandbox.NotHeld, sandbox.NotHeld, sandbox.NotHeld, top + "/user.slice/one.scope"},
-		{"both", hybrid, "4:memory:/a\n3:cpu,cpuacct:/\n2:pids:/docker/x/y\n0::/\n", always, sandbox.ByCgroup1, sandbox.ByCgroup1, sandbox.ByCgroup1, top + "/unified"},
-		{"a group out of sight", hybrid, "4:memory:/a\n2:pids:/elsewhere\n0::/..\n", always, sandbox.ByCgroup1, sandbox.NotHeld, sandbox.NotHeld, ""},
-		{"none", "", "", always, sandbox.NotHeld, sandbox.NotHeld, sandbox.NotHeld, ""},
-		{"no rights", hybrid, "4:memory:/a\n0::/\n", func(string) error { return os.ErrPermission }, sandbox.NotHeld, sandbox.NotHeld, sandbox.NotHeld, ""},
+		{"version 2", v2, "0::/user.slice/one.scope\n", always, sandbox.ByCgroup2, sandbox.ByCgroup2,
+			sandbox.ByCgroup2, top + "/user.slice"},
+		{"version 2 without rights above", v2, "0::/user.slice/one.scope\n", nearOnly, sandbox.NotEnforced,
+			sandbox.NotEnforced, sandbox.NotEnforced, top + "/user.slice/one.scope"},
+		{"both", hybrid, "4:memory:/a\n3:cpu,cpuacct:/\n2:pids:/docker/x/y\n0::/\n", always, sandbox.ByCgroup1,
+			sandbox.ByCgroup1, sandbox.ByCgroup1, top + "/unified"},
+		{"a group out of sight", hybrid, "4:memory:/a\n2:pids:/elsewhere\n0::/..\n", always, sandbox.ByCgroup1,
+			sandbox.NotEnforced, sandbox.NotEnforced, ""},
+		{"none", "", "", always, sandbox.NotEnforced, sandbox.NotEnforced, sandbox.NotEnforced, ""},
+		{"no rights", hybrid, "4:memory:/a\n0::/\n", func(string) error {
+			return os.ErrPermission
+		}, sandbox.NotEnforced, sandbox.NotEnforced, sandbox.NotEnforced, ""},
 	} {
-		p := find(c.mounts, c.own, c.usable)
-		if m, n, u := p.Held("memory"), p.Held("pids"), p.Held("cpu"); m != c.memory || n != c.pids || u != c.cpu || p.v2 != c.v2 {
+		p := parseHierarchy(c.mounts, c.own, c.usable)
+		if m, n, u := p.Enforcement("memory"), p.Enforcement("pids"), p.Enforcement("cpu"); m != c.memory ||
+			n != c.pids || u != c.cpu || p.v2 != c.v2 {
 			t.Errorf("%s: memory %s, pids %s, cpu %s, version 2 at %q: %v", c.name, m, n, u, p.v2, p.Notes)
 		}
-		if (p.Held("memory") == sandbox.NotHeld) != (len(p.Notes) > 0 && strings.Contains(strings.Join(p.Notes, " "), "memory")) {
+		if (p.Enforcement("memory") == sandbox.NotEnforced) != (len(p.Notes) > 0 &&
+			strings.Contains(strings.Join(p.Notes, " "), "memory")) {
 			t.Errorf("%s: the notes are %q", c.name, p.Notes)
 		}
 	}
@@ -74,8 +83,8 @@ func TestTheLayoutIsRead(t *testing.T) {
 
 // What a thread starts while it is in a group is in the group, and ends with it.
 func TestWhatIsBornInAGroupIsHeldByIt(t *testing.T) {
-	p := Find()
-	if p.Held("pids") != sandbox.ByCgroup1 || p.Held("memory") != sandbox.ByCgroup1 {
+	p := Discover()
+	if p.Enforcement("pids") != sandbox.ByCgroup1 || p.Enforcement("memory") != sandbox.ByCgroup1 {
 		t.Skipf("it is about version 1, which is not here: %q", p.Notes)
 	}
 	g, err := p.New(sandbox.Defaults())

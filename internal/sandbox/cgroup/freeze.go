@@ -15,23 +15,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// freezing is how long the kernel may take to stop everything. What waits for
-// a disk in the kernel stops only when that answers.
-const freezing = 10 * time.Second
+// freezeWait is how long the kernel may take to stop all processes. A process that waits for a disk in the
+// kernel stops only when the disk answers.
+const freezeWait = 10 * time.Second
 
-// freezer is version 1's name for stopping groups. It is used only where there
-// is no version 2, which can always.
+// freezer is the controller of version 1. It is used only if there is no version 2, which can always freeze.
 const freezer = "freezer"
 
-// errNoFreezer is why nothing can be paused.
-var errNoFreezer = errors.New("nothing can be paused: there is neither a control group of version 2 with cgroup.freeze (Linux 5.2) nor the freezer of version 1 in which this process may make groups")
+// errNoFreezer says why groups cannot be frozen.
+var errNoFreezer = errors.New("sandboxes cannot be paused: this process can create groups neither in control " +
+	"groups version 2 with cgroup.freeze (Linux 5.2) nor in the freezer of version 1")
 
-// Freezes reports whether groups can be stopped; the error says what is
-// missing.
-func (p *Place) Freezes() error {
+// CanFreeze returns nil if groups can be frozen, else an error that says what is missing.
+func (p *Hierarchy) CanFreeze() error {
 	switch {
 	case p.v2 != "":
-		// The root has no such file of its own, so a group has to tell.
+		// The root group has no such file, so try it in a new group.
 		leaf := filepath.Join(p.v2, name())
 		if err := unix.Mkdir(leaf, 0o755); err != nil {
 			return fmt.Errorf("mkdir(%s): %w", leaf, err)
@@ -46,30 +45,31 @@ func (p *Place) Freezes() error {
 	return errNoFreezer
 }
 
-// Freeze stops everything in it where it is and returns when nothing runs any
-// more. When ctx ends before, everything runs again. It may be called again.
+// Freeze stops all processes of the group and returns when none runs. If ctx ends before, it thaws the group.
+// It may be called again.
 func (g *Group) Freeze(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, freezing, fmt.Errorf("not everything in the group stopped within %v", freezing))
+	ctx, cancel := context.WithTimeoutCause(ctx, freezeWait,
+		fmt.Errorf("some processes of the group did not stop within %v", freezeWait))
 	defer cancel()
-	if err := g.frozen(ctx, true); err != nil {
-		return errors.Join(err, g.write(false))
+	if err := g.setState(ctx, true); err != nil {
+		return errors.Join(err, g.writeState(false))
 	}
 	return nil
 }
 
-// Thaw lets everything in it go on, and returns when it does. It may be called
-// again.
+// Thaw continues all processes of the group and returns when they run. It may be called again.
 func (g *Group) Thaw(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, freezing, fmt.Errorf("not everything in the group went on within %v", freezing))
+	ctx, cancel := context.WithTimeoutCause(ctx, freezeWait,
+		fmt.Errorf("some processes of the group did not continue within %v", freezeWait))
 	defer cancel()
-	return g.frozen(ctx, false)
+	return g.setState(ctx, false)
 }
 
-// frozen brings the group to this state and waits until it is there.
-func (g *Group) frozen(ctx context.Context, want bool) error {
+// setState sets the state of the group and waits until it is reached.
+func (g *Group) setState(ctx context.Context, want bool) error {
 	for pause := 50 * time.Microsecond; ; pause = min(2*pause, 10*time.Millisecond) {
-		// Version 1 may need to be told again.
-		if err := g.write(want); err != nil {
+		// Version 1 may require the write again.
+		if err := g.writeState(want); err != nil {
 			return err
 		}
 		if is, err := g.isFrozen(); err != nil || is == want {
@@ -83,14 +83,14 @@ func (g *Group) frozen(ctx context.Context, want bool) error {
 	}
 }
 
-func (g *Group) write(frozen bool) error {
+func (g *Group) writeState(frozen bool) error {
 	switch {
 	case g.v2 != "":
 		value := "0"
 		if frozen {
 			value = "1"
 		}
-		err := put(g.v2, "cgroup.freeze", value)
+		err := writeFile(g.v2, "cgroup.freeze", value)
 		if errors.Is(err, unix.ENOENT) {
 			return errNoFreezer
 		}
@@ -100,7 +100,7 @@ func (g *Group) write(frozen bool) error {
 		if frozen {
 			value = "FROZEN"
 		}
-		return put(g.v1[freezer], "freezer.state", value)
+		return writeFile(g.v1[freezer], "freezer.state", value)
 	}
 	return errNoFreezer
 }
@@ -108,7 +108,7 @@ func (g *Group) write(frozen bool) error {
 func (g *Group) isFrozen() (bool, error) {
 	if g.v2 == "" {
 		b, err := os.ReadFile(filepath.Join(g.v1[freezer], "freezer.state"))
-		return strings.TrimSpace(string(b)) == "FROZEN", err // not yet when it is FREEZING
+		return strings.TrimSpace(string(b)) == "FROZEN", err // while it is FREEZING it is not yet frozen
 	}
 	b, err := os.ReadFile(filepath.Join(g.v2, "cgroup.events"))
 	return bytes.Contains(b, []byte("frozen 1")), err

@@ -21,17 +21,17 @@ import (
 
 // versions are this machine's groups, and what there would be of them with
 // version 1 alone.
-func versions(t *testing.T) map[string]*Place {
+func versions(t *testing.T) map[string]*Hierarchy {
 	t.Helper()
-	whole := Find()
+	whole := Discover()
 	if whole.v2 == "" {
-		return map[string]*Place{"version 1": whole}
+		return map[string]*Hierarchy{"version 1": whole}
 	}
-	return map[string]*Place{"as it is": whole, "version 1": firstOnly(t)}
+	return map[string]*Hierarchy{"as it is": whole, "version 1": firstOnly(t)}
 }
 
 // firstOnly is this machine without version 2, or nil where nothing is left.
-func firstOnly(t *testing.T) *Place {
+func firstOnly(t *testing.T) *Hierarchy {
 	t.Helper()
 	mounts, own := read(t, "/proc/self/mountinfo"), read(t, "/proc/self/cgroup")
 	var kept []string
@@ -40,18 +40,18 @@ func firstOnly(t *testing.T) *Place {
 			kept = append(kept, line)
 		}
 	}
-	return find(strings.Join(kept, ""), own, usable)
+	return parseHierarchy(strings.Join(kept, ""), own, usable)
 }
 
 // running is a group with a program in it that counts as it runs.
-func running(t *testing.T, p *Place) (*Group, *exec.Cmd) {
+func running(t *testing.T, p *Hierarchy) (*Group, *exec.Cmd) {
 	t.Helper()
 	g, err := p.New(sandbox.Defaults())
 	if err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command("sh", "-c", "while :; do :; done")
-	born, err := g.Born()
+	born, err := g.OpenV2()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func used(t *testing.T, pid int) string {
 func TestAGroupStandsStillAndGoesOn(t *testing.T) {
 	for name, p := range versions(t) {
 		t.Run(name, func(t *testing.T) {
-			if err := p.Freezes(); err != nil {
+			if err := p.CanFreeze(); err != nil {
 				t.Skip(err)
 			}
 			g, cmd := running(t, p)
@@ -105,7 +105,8 @@ func TestAGroupStandsStillAndGoesOn(t *testing.T) {
 						t.Fatal(err)
 					}
 				}
-				for end := time.Now().Add(time.Minute); used(t, cmd.Process.Pid) == stopped; time.Sleep(10 * time.Millisecond) {
+				for end := time.Now().Add(time.Minute); used(t,
+					cmd.Process.Pid) == stopped; time.Sleep(10 * time.Millisecond) {
 					if time.Now().After(end) {
 						t.Fatal("it does not go on")
 					}
@@ -123,13 +124,14 @@ func TestAGroupStandsStillAndGoesOn(t *testing.T) {
 }
 
 func TestWithoutAFreezerItIsSaid(t *testing.T) {
-	var nowhere Place
+	var nowhere Hierarchy
 	g, err := nowhere.New(sandbox.Defaults())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, err := range []error{nowhere.Freezes(), g.Freeze(t.Context()), g.Thaw(t.Context())} {
-		if err == nil || !strings.Contains(err.Error(), "cgroup.freeze") || !strings.Contains(err.Error(), "freezer of version 1") {
+	for _, err := range []error{nowhere.CanFreeze(), g.Freeze(t.Context()), g.Thaw(t.Context())} {
+		if err == nil || !strings.Contains(err.Error(), "cgroup.freeze") ||
+			!strings.Contains(err.Error(), "freezer of version 1") {
 			t.Errorf("%v", err)
 		}
 	}
@@ -144,7 +146,7 @@ func TestWhatDoesNotStopIsToldAndLetGo(t *testing.T) {
 	dir := t.TempDir()
 	write(t, filepath.Join(dir, "cgroup.freeze"), "0")
 	write(t, filepath.Join(dir, "cgroup.events"), "populated 1\nfrozen 0\n")
-	g := Group{place: &Place{}, v2: dir}
+	g := Group{hierarchy: &Hierarchy{}, v2: dir}
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 	defer cancel()
 	if err := g.Freeze(ctx); !errors.Is(err, context.DeadlineExceeded) {
@@ -158,14 +160,15 @@ func TestWhatDoesNotStopIsToldAndLetGo(t *testing.T) {
 func TestWhatAGroupUsesIsRead(t *testing.T) {
 	for name, p := range versions(t) {
 		t.Run(name, func(t *testing.T) {
-			if !slices.Contains([]sandbox.Held{sandbox.ByCgroup1, sandbox.ByCgroup2}, p.Held("memory")) {
+			if !slices.Contains([]sandbox.Enforcement{sandbox.ByCgroup1, sandbox.ByCgroup2}, p.Enforcement("memory")) {
 				t.Skipf("no memory is counted here: %q", p.Notes)
 			}
 			g, _ := running(t, p)
 			for end := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 				u := g.Usage()
 				cpu := u.CPU > 0 || p.v2 == "" && u.CPU == -1
-				if cpu && u.Memory > 0 && (u.Peak >= u.Memory || u.Peak == -1) && u.Processes >= 1 && u.OOMKills == 0 && u.Disk == -1 {
+				if cpu && u.Memory > 0 && (u.Peak >= u.Memory || u.Peak == -1) && u.Processes >= 1 &&
+					u.OOMKills == 0 && u.Disk == -1 {
 					break
 				}
 				if time.Now().After(end) {
@@ -179,11 +182,12 @@ func TestWhatAGroupUsesIsRead(t *testing.T) {
 func TestFilesOfAGroupThatSayNothingAreNotBelieved(t *testing.T) {
 	dir := t.TempDir()
 	for file, says := range map[string]string{
-		"memory.current": "12288\n", "memory.peak": "what\n", "pids.current": "", "cpu.stat": "usage_usec 1500\nuser_usec x\n", "memory.events": "oom 3\noom_kill 2\n",
+		"memory.current": "12288\n", "memory.peak": "what\n", "pids.current": "",
+		"cpu.stat": "usage_usec 1500\nuser_usec x\n", "memory.events": "oom 3\noom_kill 2\n",
 	} {
 		write(t, filepath.Join(dir, file), says)
 	}
-	g := Group{place: &Place{in2: []string{"memory", "pids"}}, v2: dir}
+	g := Group{hierarchy: &Hierarchy{in2: []string{"memory", "pids"}}, v2: dir}
 	want := sandbox.Usage{CPU: 1500 * time.Microsecond, Memory: 12288, Peak: -1, Processes: -1, Disk: -1, OOMKills: 2}
 	if u := g.Usage(); u != want {
 		t.Errorf("%+v, want %+v", u, want)

@@ -17,17 +17,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Group holds one sandbox. Whoever makes it removes it.
+// Group is the control group of one sandbox. The caller of New must remove it.
 type Group struct {
-	place *Place
-	v2    string            // "" when there is none
-	v1    map[string]string // controller to folder
-	dirs  []string          // all of them
+	hierarchy *Hierarchy
+	v2        string            // "" if there is none
+	v1        map[string]string // controller to folder
+	dirs      []string          // all of them
 }
 
-// New makes a group with these limits. Nothing is in it yet.
-func (p *Place) New(l sandbox.Limits) (*Group, error) {
-	g := &Group{place: p, v1: map[string]string{}}
+// New creates an empty group with these limits.
+func (p *Hierarchy) New(l sandbox.Limits) (*Group, error) {
+	g := &Group{hierarchy: p, v1: map[string]string{}}
 	if err := g.make(l); err != nil {
 		g.Remove()
 		return nil, err
@@ -41,7 +41,7 @@ func (g *Group) make(l sandbox.Limits) error {
 	mkdir := func(parent string) (string, error) {
 		dir := filepath.Join(parent, name)
 		if made[dir] {
-			return dir, nil // two controllers in one hierarchy
+			return dir, nil // two controllers share one hierarchy
 		}
 		if err := unix.Mkdir(dir, 0o755); err != nil {
 			return "", fmt.Errorf("mkdir(%s): %w", dir, err)
@@ -51,13 +51,13 @@ func (g *Group) make(l sandbox.Limits) error {
 		return dir, nil
 	}
 	var err error
-	if g.place.v2 != "" {
-		if g.v2, err = mkdir(g.place.v2); err != nil {
+	if g.hierarchy.v2 != "" {
+		if g.v2, err = mkdir(g.hierarchy.v2); err != nil {
 			return err
 		}
 	}
-	for c, parent := range g.place.v1 {
-		if slices.Contains(g.place.in2, c) {
+	for c, parent := range g.hierarchy.v1 {
+		if slices.Contains(g.hierarchy.in2, c) {
 			continue
 		}
 		if g.v1[c], err = mkdir(parent); err != nil {
@@ -67,10 +67,10 @@ func (g *Group) make(l sandbox.Limits) error {
 	return g.Set(l)
 }
 
-// Set changes the limits, also of what is in it already.
+// Set changes the limits, also for processes that are in the group.
 func (g *Group) Set(l sandbox.Limits) error {
 	memory := strconv.FormatInt(int64(l.MemoryMiB)<<20, 10)
-	// The agent and the stages of calls are not the code's.
+	// Allow for the agent and the launchers of calls.
 	processes := strconv.Itoa(l.Processes + overhead)
 	quota := strconv.Itoa(l.VCPUs * cpuPeriod)
 	return errors.Join(
@@ -80,9 +80,9 @@ func (g *Group) Set(l sandbox.Limits) error {
 	)
 }
 
-// setMemory limits memory, and memory and swap together. Version 1 wants the
-// second never to be less than the first, so the order depends on what was; a
-// kernel without swap accounting has no file for the second.
+// setMemory limits memory, and memory plus swap. Version 1 requires that the second is never less than the
+// first, so the order depends on the previous values; a kernel without swap accounting has no file for the
+// second.
 func (g *Group) setMemory(bytes string) error {
 	first := func() error { return g.set("memory", "memory.max", bytes, "memory.limit_in_bytes", bytes) }
 	second := func() error {
@@ -100,63 +100,61 @@ func (g *Group) setMemory(bytes string) error {
 	return second()
 }
 
-// set writes to the file of whichever version has the controller, if any.
+// set writes to the file of the version that has the controller, if any.
 func (g *Group) set(controller, in2, value2, in1, value1 string) error {
 	switch {
-	case slices.Contains(g.place.in2, controller):
-		return put(g.v2, in2, value2)
+	case slices.Contains(g.hierarchy.in2, controller):
+		return writeFile(g.v2, in2, value2)
 	case g.v1[controller] != "":
-		return put(g.v1[controller], in1, value1)
+		return writeFile(g.v1[controller], in1, value1)
 	}
 	return nil
 }
 
-// overhead is how many threads the agent and the stages of a hundred calls at
-// once may have, beside the code. The code's own are held to its limit by user
-// as well, so that this is no room for them.
+// overhead is how many threads the agent and the launchers of a hundred calls at once may have in addition to
+// the code. It does not raise the code's limit, which is also enforced for its user.
 const overhead = 1024
 
-// Enter takes this thread into the groups of version 1, so that what it starts
-// is born in them. Moving a thread takes microseconds, where moving the process
-// afterwards would take milliseconds. Leave takes it out again. The caller
-// holds its thread by runtime.LockOSThread.
+// Enter moves this thread into the groups of version 1, so that its children start in them. Moving a thread
+// takes microseconds, moving a process afterwards would take milliseconds. Leave moves it out again. The
+// caller has locked its thread by runtime.LockOSThread.
 func (g *Group) Enter() error {
 	for _, dir := range g.v1 {
-		if err := put(dir, "tasks", "0"); err != nil {
+		if err := writeFile(dir, "tasks", "0"); err != nil {
 			return errors.Join(err, g.Leave())
 		}
 	}
 	return nil
 }
 
-// Take takes in a process that was born elsewhere, with all its threads.
-func (g *Group) Take(pid int) error {
+// AddProcess moves a running process with all its threads into the group.
+func (g *Group) AddProcess(pid int) error {
 	var all []error
 	for _, dir := range g.dirs {
-		all = append(all, put(dir, "cgroup.procs", strconv.Itoa(pid)))
+		all = append(all, writeFile(dir, "cgroup.procs", strconv.Itoa(pid)))
 	}
 	return errors.Join(all...)
 }
 
-// Leave takes this thread back to where the process is.
+// Leave moves this thread back to the groups of its process.
 func (g *Group) Leave() error {
 	var all []error
 	for c := range g.v1 {
-		all = append(all, put(g.place.self[c], "tasks", "0"))
+		all = append(all, writeFile(g.hierarchy.self[c], "tasks", "0"))
 	}
 	return errors.Join(all...)
 }
 
-// Born opens the group of version 2 for a process to be born in; nil when there
-// is none. The caller closes it.
-func (g *Group) Born() (*os.File, error) {
+// OpenV2 opens the group of version 2, for clone3 to start a process in; nil if there is none. The caller
+// closes it.
+func (g *Group) OpenV2() (*os.File, error) {
 	if g.v2 == "" {
 		return nil, nil
 	}
 	return os.Open(g.v2)
 }
 
-// Kill ends everything in it, also where it is stopped.
+// Kill kills all processes of the group, also if it is frozen.
 func (g *Group) Kill() {
 	for range 200 {
 		left := false
@@ -170,18 +168,18 @@ func (g *Group) Kill() {
 	}
 }
 
-// KillAtOnce ends everything in it where the kernel does so with one word, and
-// nothing elsewhere. It waits for nobody. What is ended by way of a first process
-// of a space ends one after the other: that one, then what it was the first of.
+// KillAtOnce kills all processes of the group if the kernel can do so with one write, and does nothing
+// otherwise. It does not wait. Killing the first process of a PID namespace instead would end that process
+// first and then the others.
 func (g *Group) KillAtOnce() {
 	if g.v2 != "" {
-		put(g.v2, "cgroup.kill", "1")
+		writeFile(g.v2, "cgroup.kill", "1")
 	}
 }
 
-// kill reports whether there was something to be killed one by one.
+// kill reports whether there were processes that had to be killed one by one.
 func kill(dir string) (left bool) {
-	if put(dir, "cgroup.kill", "1") == nil {
+	if writeFile(dir, "cgroup.kill", "1") == nil {
 		return false
 	}
 	b, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
@@ -191,12 +189,11 @@ func kill(dir string) (left bool) {
 			left = true
 		}
 	}
-	put(dir, "freezer.state", "THAWED") // of version 1's freezer, in which nothing dies; others have no such file
+	writeFile(dir, "freezer.state", "THAWED") // in version 1's freezer no process dies; other groups have no such file
 	return left
 }
 
-// Remove takes the groups away, which are empty in a moment when everything in
-// them was killed.
+// Remove removes the groups. It waits for killed processes to leave them.
 func (g *Group) Remove() error {
 	var all []error
 	for _, dir := range g.dirs {
@@ -218,18 +215,18 @@ func remove(dir string) error {
 	}
 }
 
-// OOMKills counts what the kernel ended in it for want of memory.
+// OOMKills returns how many processes of the group the kernel has killed because memory ran out.
 func (g *Group) OOMKills() int {
-	dir, second := g.of("memory")
+	dir, second := g.controllerFolder("memory")
 	if second {
-		return int(max(counted(dir, "memory.events", "oom_kill "), 0))
+		return int(max(readCounter(dir, "memory.events", "oom_kill "), 0))
 	}
-	return int(max(counted(dir, "memory.oom_control", "oom_kill "), 0))
+	return int(max(readCounter(dir, "memory.oom_control", "oom_kill "), 0))
 }
 
-// put writes to a file of the kernel's, without what os.File does to files
-// that may block: it is done several times for each sandbox.
-func put(dir, file, value string) error {
+// writeFile writes to a file of the kernel. It avoids os.File, whose support for blocking files costs time, because
+// it runs several times for each sandbox.
+func writeFile(dir, file, value string) error {
 	at := dir + "/" + file
 	fd, err := unix.Open(at, unix.O_WRONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -242,9 +239,9 @@ func put(dir, file, value string) error {
 	return nil
 }
 
-// get reads a file of the kernel's, which has little to say, as put writes one:
-// each call in a sandbox begins with asking whether memory ran out before it.
-func get(dir, file string) ([]byte, error) {
+// readFile reads a short file of the kernel without os.File, because each call in a sandbox reads the count of OOM
+// kills first.
+func readFile(dir, file string) ([]byte, error) {
 	at := dir + "/" + file
 	fd, err := unix.Open(at, unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {

@@ -11,44 +11,43 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Usage is what everything in it uses. What no group tells is -1, as is what
-// lies on disk.
+// Usage returns the group's counters. Unknown ones are -1, as is Disk.
 func (g *Group) Usage() sandbox.Usage {
 	u := sandbox.Usage{CPU: -1, Memory: -1, Peak: -1, Processes: -1, Disk: -1, OOMKills: -1}
-	if micros := counted(g.v2, "cpu.stat", "usage_usec "); micros >= 0 {
+	if micros := readCounter(g.v2, "cpu.stat", "usage_usec "); micros >= 0 {
 		u.CPU = time.Duration(micros) * time.Microsecond
-	} else if nanos := number(g.v1["cpu"], "cpuacct.usage"); nanos >= 0 {
+	} else if nanos := readNumber(g.v1["cpu"], "cpuacct.usage"); nanos >= 0 {
 		u.CPU = time.Duration(nanos)
 	}
-	switch dir, second := g.of("memory"); {
+	switch dir, second := g.controllerFolder("memory"); {
 	case dir == "":
 	case second:
-		u.Memory, u.Peak = number(dir, "memory.current"), number(dir, "memory.peak") // which is there from Linux 5.19 on
-		u.OOMKills = counted(dir, "memory.events", "oom_kill ")
+		// Memory.peak exists since Linux 5.19.
+		u.Memory, u.Peak = readNumber(dir, "memory.current"), readNumber(dir, "memory.peak")
+		u.OOMKills = readCounter(dir, "memory.events", "oom_kill ")
 	default:
-		u.Memory, u.Peak = number(dir, "memory.usage_in_bytes"), number(dir, "memory.max_usage_in_bytes")
-		u.OOMKills = counted(dir, "memory.oom_control", "oom_kill ")
+		u.Memory, u.Peak = readNumber(dir, "memory.usage_in_bytes"), readNumber(dir, "memory.max_usage_in_bytes")
+		u.OOMKills = readCounter(dir, "memory.oom_control", "oom_kill ")
 	}
-	dir, _ := g.of("pids")
-	u.Processes = number(dir, "pids.current")
+	dir, _ := g.controllerFolder("pids")
+	u.Processes = readNumber(dir, "pids.current")
 	return u
 }
 
-// of is the folder that tells about a controller; second tells that it is of
-// version 2.
-func (g *Group) of(controller string) (dir string, second bool) {
-	if g.v2 != "" && slices.Contains(g.place.in2, controller) {
+// controllerFolder returns the folder of a controller; second reports that it is of version 2.
+func (g *Group) controllerFolder(controller string) (dir string, second bool) {
+	if g.v2 != "" && slices.Contains(g.hierarchy.in2, controller) {
 		return g.v2, true
 	}
 	return g.v1[controller], false
 }
 
-// number reads a file that says a number; -1 when it does not.
-func number(dir, file string) int64 {
+// readNumber reads a file that contains a number. It returns -1 on an error.
+func readNumber(dir, file string) int64 {
 	if dir == "" {
 		return -1
 	}
-	b, err := get(dir, file)
+	b, err := readFile(dir, file)
 	n, err2 := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
 	if err != nil || err2 != nil {
 		return -1
@@ -56,12 +55,12 @@ func number(dir, file string) int64 {
 	return n
 }
 
-// counted reads the number after a word that begins a line; -1 when there is none.
-func counted(dir, file, word string) int64 {
+// readCounter reads the number after a word at the start of a line. It returns -1 if there is none.
+func readCounter(dir, file, word string) int64 {
 	if dir == "" {
 		return -1
 	}
-	b, err := get(dir, file)
+	b, err := readFile(dir, file)
 	if err != nil {
 		return -1
 	}

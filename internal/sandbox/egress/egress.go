@@ -1,13 +1,12 @@
 //go:build linux
 
-// Package egress is the way out of one sandbox: a proxy of the host's on a
-// listener inside.
+// Package egress gives one sandbox network access through a proxy of the host that accepts connections on a
+// listener inside the sandbox.
 //
-// Where the sandbox shares the host's kernel the agent hands its listener over.
-// Between it and the proxy is nothing then: connections from inside are the
-// host's own file descriptors. Elsewhere the connections come through the
-// channel to the agent. Either way the sandbox's network needs no route, and
-// closing the door leaves no listener in there.
+// If the sandbox shares the host's kernel, the agent passes the listener to the host, and connections from
+// inside are file descriptors of the host itself. Otherwise the connections are relayed through the channel to
+// the agent. Either way the sandbox's network needs no route, and closing the Server leaves no listener
+// inside.
 package egress
 
 import (
@@ -25,61 +24,61 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Port is where the proxy is found inside, on 127.0.0.1.
+// Port is the proxy's port on 127.0.0.1 in the sandbox.
 const Port = 3128
 
-// handing is how long a listener may take that the agent says it handed over.
-const handing = 10 * time.Second
+// listenerWait is how long a listener may take that the agent says it has sent.
+const listenerWait = 10 * time.Second
 
-// Environment tells programs where the proxy is. ALL_PROXY names HTTP too,
-// since some programs do not start at all when it names SOCKS and they lack a
-// library for it; the proxy speaks SOCKS5 at the same port.
+// Environment returns the variables that tell programs where the proxy is. ALL_PROXY names HTTP too, because
+// some programs do not start if it names SOCKS and they lack a library for it; the proxy accepts SOCKS5 on the
+// same port.
 func Environment() []string {
 	at := fmt.Sprintf("http://127.0.0.1:%d", Port)
 	const not = "localhost,127.0.0.1,::1"
 	return []string{
-		"HTTP_PROXY=" + at, "http_proxy=" + at, "HTTPS_PROXY=" + at, "https_proxy=" + at, "ALL_PROXY=" + at, "all_proxy=" + at,
+		"HTTP_PROXY=" + at, "http_proxy=" + at, "HTTPS_PROXY=" + at, "https_proxy=" + at, "ALL_PROXY=" + at,
+		"all_proxy=" + at,
 		"NO_PROXY=" + not, "no_proxy=" + not, "NODE_USE_ENV_PROXY=1",
 	}
 }
 
-// Door is shut until Set opens it. It is safe for concurrent use.
-type Door struct {
+// Server serves the proxy inside one sandbox. It is closed until Set opens it. It is safe for concurrent use.
+type Server struct {
 	options proxy.Options
-	side    *net.UnixConn // where listeners come; nil where they do not
-	listen  Listen        // nil where listeners come by the side
+	side    *net.UnixConn // receives listeners from the agent; nil if listen is set
+	listen  Listen        // makes the agent listen; nil if side is set
 
 	mu       sync.Mutex
 	closed   bool
-	proxy    *proxy.Proxy // nil while the door is shut
+	proxy    *proxy.Proxy // nil while nothing may be reached
 	listener net.Listener
 	served   chan struct{}
 }
 
-// New takes the host's end of the side socket, which is the door's from here
-// on. Whoever makes a door calls Close.
-func New(side *os.File, o proxy.Options) (*Door, error) {
+// New returns a Server that receives listeners over the host's end of a socket pair, which it owns from then
+// on. The caller must call Close.
+func New(side *os.File, o proxy.Options) (*Server, error) {
 	defer side.Close()
 	c, err := net.FileConn(side)
 	if err != nil {
-		return nil, fmt.Errorf("the side socket of a sandbox: %w", err)
+		return nil, fmt.Errorf("listener socket of a sandbox: %w", err)
 	}
 	u, ok := c.(*net.UnixConn)
 	if !ok {
 		c.Close()
-		return nil, errors.New("the side socket of a sandbox is no Unix socket")
+		return nil, errors.New("the listener socket of a sandbox is not a Unix socket")
 	}
-	return &Door{side: u, options: o}, nil
+	return &Server{side: u, options: o}, nil
 }
 
-// Listen has the agent listen at a port inside, and gives the connections.
+// Listen makes the agent listen on a port inside and returns a listener for the connections.
 type Listen func(ctx context.Context, port uint16) (net.Listener, error)
 
-// Over is a door where nothing can be handed over.
-func Over(listen Listen, o proxy.Options) *Door { return &Door{listen: listen, options: o} }
+// NewOver returns a Server for sandboxes whose agent cannot pass files to the host.
+func NewOver(listen Listen, o proxy.Options) *Server { return &Server{listen: listen, options: o} }
 
-// Sockets are a side socket's two ends: the host's, and the one that the agent
-// inherits.
+// Sockets returns a socket pair: the host's end, and the end that the agent inherits.
 func Sockets() (ours, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
@@ -88,10 +87,10 @@ func Sockets() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "side"), os.NewFile(uintptr(fds[1]), "side"), nil
 }
 
-// Set replaces what may be reached. Where that is nothing the door is shut.
-// tell has the agent give programs the environment of a proxy at a port, or
-// with 0 that of none; of an agent that can it also asks for the listener.
-func (d *Door) Set(n sandbox.Network, tell func(port int64) error) error {
+// Set replaces what may be reached. If that is nothing, the listener is closed. adjust makes the agent give
+// programs the environment for a proxy on a port, or with 0 that for none; it also requests the listener from
+// an agent that can send it.
+func (d *Server) Set(n sandbox.Network, tell func(port int64) error) error {
 	if err := proxy.Check(n); err != nil {
 		return err
 	}
@@ -111,7 +110,7 @@ func (d *Door) Set(n sandbox.Network, tell func(port int64) error) error {
 	return d.proxy.Set(n)
 }
 
-func (d *Door) open(n sandbox.Network, tell func(port int64) error) error {
+func (d *Server) open(n sandbox.Network, tell func(port int64) error) error {
 	l, err := d.make(tell)
 	if err != nil {
 		return err
@@ -128,10 +127,10 @@ func (d *Door) open(n sandbox.Network, tell func(port int64) error) error {
 	return nil
 }
 
-// make has a listener made inside.
-func (d *Door) make(tell func(port int64) error) (net.Listener, error) {
+// make creates a listener inside the sandbox.
+func (d *Server) make(tell func(port int64) error) (net.Listener, error) {
 	if d.listen != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), handing)
+		ctx, cancel := context.WithTimeout(context.Background(), listenerWait)
 		defer cancel()
 		l, err := d.listen(ctx, Port)
 		if err != nil {
@@ -153,8 +152,8 @@ func (d *Door) make(tell func(port int64) error) (net.Listener, error) {
 	return l, nil
 }
 
-// drain throws away what came of an agent that was given up on.
-func (d *Door) drain() {
+// drain discards listeners that arrived after their call had failed.
+func (d *Server) drain() {
 	d.side.SetReadDeadline(time.Time{})
 	raw, err := d.side.SyscallConn()
 	if err != nil {
@@ -175,8 +174,7 @@ func (d *Door) drain() {
 	})
 }
 
-// filesIn are the files that came with a message. They are the caller's, also
-// when there is an error.
+// filesIn returns the files of a message. The caller owns them, even if there is an error.
 func filesIn(oob []byte) (files []*os.File, err error) {
 	messages, err := unix.ParseSocketControlMessage(oob)
 	for _, m := range messages {
@@ -189,21 +187,20 @@ func filesIn(oob []byte) (files []*os.File, err error) {
 	return files, err
 }
 
-// receive takes one listener of the agent's. That it is one is not taken for
-// granted.
-func (d *Door) receive() (net.Listener, error) {
-	d.side.SetReadDeadline(time.Now().Add(handing))
+// receive receives one listener from the agent, and checks that it is one.
+func (d *Server) receive() (net.Listener, error) {
+	d.side.SetReadDeadline(time.Now().Add(listenerWait))
 	oob := make([]byte, unix.CmsgSpace(4*4))
 	_, n, _, _, err := d.side.ReadMsgUnix(make([]byte, 1), oob)
 	if err != nil {
-		return nil, fmt.Errorf("the agent handed over no listener: %w", err)
+		return nil, fmt.Errorf("the agent sent no listener: %w", err)
 	}
 	files, err := filesIn(oob[:n])
 	for _, f := range files {
 		defer f.Close()
 	}
 	if err != nil || len(files) != 1 {
-		return nil, errors.Join(fmt.Errorf("the agent handed over %d files and not one listener", len(files)), err)
+		return nil, errors.Join(fmt.Errorf("the agent sent %d files; expected one listener", len(files)), err)
 	}
 	return listener(files[0])
 }
@@ -211,20 +208,20 @@ func (d *Door) receive() (net.Listener, error) {
 func listener(f *os.File) (net.Listener, error) {
 	listens, err := unix.GetsockoptInt(int(f.Fd()), unix.SOL_SOCKET, unix.SO_ACCEPTCONN)
 	if err == nil && listens != 1 {
-		err = errors.New("it does not listen")
+		err = errors.New("the socket does not listen")
 	}
 	if err != nil {
-		return nil, fmt.Errorf("the agent handed over what is no listener: %w", err)
+		return nil, fmt.Errorf("the agent sent a file that is not a listener: %w", err)
 	}
-	l, err := net.FileListener(f) // a copy
+	l, err := net.FileListener(f) // it duplicates the file
 	if err != nil {
-		return nil, fmt.Errorf("the agent handed over what is no listener: %w", err)
+		return nil, fmt.Errorf("the agent sent a file that is not a listener: %w", err)
 	}
 	return l, nil
 }
 
-// shut ends what goes through and closes the listener.
-func (d *Door) shut() {
+// shut ends open connections and closes the listener.
+func (d *Server) shut() {
 	if d.proxy == nil {
 		return
 	}
@@ -234,8 +231,8 @@ func (d *Door) shut() {
 	d.proxy, d.listener, d.served = nil, nil, nil
 }
 
-// Close shuts the door for good. It may be called more than once.
-func (d *Door) Close() error {
+// Close closes the Server for good. It may be called more than once.
+func (d *Server) Close() error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed {

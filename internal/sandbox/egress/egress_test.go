@@ -30,13 +30,13 @@ type agent struct {
 	last string // where its last listener is
 }
 
-func pair(t *testing.T) (*Door, *agent) {
+func pair(t *testing.T) (*Server, *agent) {
 	t.Helper()
 	ours, theirs, err := Sockets()
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := New(ours, proxy.Options{Mine: nobodys})
+	d, err := New(ours, proxy.Options{OwnListener: nobodys})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,12 +98,21 @@ func get(at, url string) (string, error) {
 func nobodys(netip.AddrPort) (bool, error) { return false, nil }
 
 func TestADoorOpensAndShuts(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "served") }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "served")
+	}))
 	defer server.Close()
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
-	n := sandbox.Network{Allow: []string{"allowed.test:" + port, "127.0.0.1:" + port}, Special: []string{"127.0.0.1:" + port}, Resolve: here{}}
+	n := sandbox.Network{
+		Allow:   []string{"allowed.test:" + port, "127.0.0.1:" + port},
+		Special: []string{"127.0.0.1:" + port},
+		Resolve: here{},
+	}
 	d, a := pair(t)
-	if err := d.Set(sandbox.Network{}, func(int64) error { t.Error("the agent was bothered"); return nil }); err != nil {
+	if err := d.Set(sandbox.Network{}, func(int64) error {
+		t.Error("the agent was bothered")
+		return nil
+	}); err != nil {
 		t.Error(err)
 	}
 	for range 3 {
@@ -117,7 +126,10 @@ func TestADoorOpensAndShuts(t *testing.T) {
 			t.Errorf("%q, %v", got, err)
 		}
 		shut := int64(-1)
-		if err := d.Set(sandbox.Network{}, func(port int64) error { shut = port; return nil }); err != nil || shut != 0 {
+		if err := d.Set(sandbox.Network{}, func(port int64) error {
+			shut = port
+			return nil
+		}); err != nil || shut != 0 {
 			t.Errorf("%v, the agent was told %d", err, shut)
 		}
 		if got, err := get(a.last, "http://allowed.test:"+port+"/"); err == nil {
@@ -134,21 +146,23 @@ func TestADoorOpensAndShuts(t *testing.T) {
 
 // Where nothing can be handed over the door asks for a listener by itself.
 func TestADoorOverAListenerOpensAndShuts(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "served") }))
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, "served")
+	}))
 	defer server.Close()
 	_, port, _ := net.SplitHostPort(server.Listener.Addr().String())
 	n := sandbox.Network{Allow: []string{"127.0.0.1:" + port}, Special: []string{"127.0.0.1:" + port}}
 	var last net.Listener
 	refused := errors.New("no")
 	refuse := true
-	d := Over(func(_ context.Context, port uint16) (net.Listener, error) {
+	d := NewOver(func(_ context.Context, port uint16) (net.Listener, error) {
 		if refuse || port != Port {
 			return nil, refused
 		}
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		last = l
 		return l, err
-	}, proxy.Options{Mine: nobodys})
+	}, proxy.Options{OwnListener: nobodys})
 	told := []int64{}
 	tell := func(port int64) error {
 		told = append(told, port)
@@ -169,7 +183,8 @@ func TestADoorOverAListenerOpensAndShuts(t *testing.T) {
 		if err := d.Set(n, tell); err != nil {
 			t.Fatal(err)
 		}
-		if got, err := get(last.Addr().String(), "http://127.0.0.1:"+port+"/"); err != nil || !strings.Contains(got, "served") {
+		if got, err := get(last.Addr().String(), "http://127.0.0.1:"+port+"/"); err != nil ||
+			!strings.Contains(got, "served") {
 			t.Errorf("%q, %v", got, err)
 		}
 		if err := d.Set(sandbox.Network{}, tell); err != nil {

@@ -12,19 +12,19 @@ import (
 // A snapshot holds up whoever sets what may be reached; neither holds up the end.
 func TestAMachineThatIsBusyIsClosed(t *testing.T) {
 	both(t, func(t *testing.T, d *Driver) {
-		b := made(t, d, sandbox.Spec{}).(*box)
-		b.asked.Lock()
+		b := made(t, d, sandbox.Spec{}).(*instance)
+		b.settings.Lock()
 		kept, told, set := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 		go func() { // as one does that waits for Firecracker
 			defer close(kept)
-			defer b.asked.Unlock()
+			defer b.settings.Unlock()
 			<-b.machine.process.ended
 		}()
 		go func() {
-			set <- b.door.Set(sandbox.Network{Allow: []string{"example.com"}}, func(int64) error {
+			set <- b.egress.Set(sandbox.Network{Allow: []string{"example.com"}}, func(int64) error {
 				close(told)
-				b.asked.Lock()
-				defer b.asked.Unlock()
+				b.settings.Lock()
+				defer b.settings.Unlock()
 				return sandbox.ErrClosed
 			})
 		}()

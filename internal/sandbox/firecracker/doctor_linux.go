@@ -18,37 +18,41 @@ import (
 )
 
 const (
-	trial   = 2 * time.Minute // for everything a Doctor tries
+	tryWait = 2 * time.Minute // for all tests of Doctor
 	kvmFile = "/dev/kvm"
 )
 
 const (
-	remedyNoKVM     = "load kvm_intel or kvm_amd, and in a virtual machine have its host allow nested virtualisation; without that take another driver, such as qemu"
-	remedyKVMDenied = "add the user to the group of /dev/kvm (usermod -aG kvm ...) and begin a new session, or in a container pass the device in"
-	remedyBoot      = "KVM is there but runs no machine: look at the kernel's log, and where this is a virtual machine at its host's settings; another driver, such as qemu, works without KVM"
-	remedyPlace     = "name another folder by GATEHOUSE_CHROOT, on a file system in which devices and programs work"
-	remedyRoot      = "name a file with an ext4, squashfs or erofs by GATEHOUSE_ROOTFS; " + guest.RemedyTools
+	remedyNoKVM = "load kvm_intel or kvm_amd, and in a virtual machine enable nested virtualisation on its " +
+		"host; otherwise use another driver, such as qemu"
+	remedyKVMDenied = "add the user to the group of /dev/kvm (usermod -aG kvm ...) and log in again, or pass " +
+		"the device into the container"
+	remedyBoot = "KVM exists but runs no machine: check the kernel's log, and in a virtual machine the " +
+		"settings of its host; another driver, such as qemu, works without KVM"
+	remedyFolder = "name another folder by GATEHOUSE_CHROOT, on a file system in which devices and programs work"
+	remedyRoot   = "name a file with an ext4, squashfs or erofs by GATEHOUSE_ROOTFS; " + guest.RemedyTools
 )
 
-// Doctor looks at each thing that is needed, and then boots a machine and runs
-// a program in it: that KVM is there does not mean that it works.
+// Doctor checks each requirement, and then boots a machine and runs a program in it, because KVM may exist
+// without working.
 func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
-	ctx, cancel := context.WithTimeout(ctx, trial)
+	ctx, cancel := context.WithTimeout(ctx, tryWait)
 	defer cancel()
 	findings := append(d.programs(), kvm(d.parts.jailer != nil))
 	if d.missing == nil {
-		findings = append(findings, d.place(), d.kernel(ctx), d.root(ctx))
+		findings = append(findings, d.folderFinding(), d.kernel(ctx), d.root(ctx))
 	}
 	for _, f := range findings {
 		if f.Needed && !f.OK {
 			return findings
 		}
 	}
-	return append(findings, sandbox.Try(ctx, d, trial, func(err error) string { return cmp.Or(remedy(err), remedyBoot) }))
+	return append(findings, sandbox.Try(ctx, d, tryWait, func(err error) string {
+		return cmp.Or(remedy(err), remedyBoot)
+	}))
 }
 
-// programs tells which were found, and what is the matter with the one that
-// ended the search.
+// programs reports the programs that were found, and the one that is missing or unsuitable.
 func (d *Driver) programs() (findings []sandbox.Finding) {
 	if d.parts.vmm != nil {
 		findings = append(findings, found(nameBinary, d.parts.vmm))
@@ -68,7 +72,8 @@ func (d *Driver) programs() (findings []sandbox.Finding) {
 	}
 	if d.parts.vmm != nil && d.parts.jailer == nil {
 		findings = append(findings, sandbox.Finding{
-			Name: nameJailer, Detail: "machines are processes of this user, without a jail", Remedy: "run as root, with the jailer beside firecracker",
+			Name: nameJailer, Detail: "machines are processes of this user, without a jail",
+			Remedy: "run as root, with the jailer beside firecracker",
 		})
 	}
 	return findings
@@ -78,7 +83,7 @@ func found(name string, p *program) sandbox.Finding {
 	return sandbox.Finding{Name: name, Needed: true, OK: true, Detail: fmt.Sprintf("%s: %s", p.path, p.version)}
 }
 
-// kvm opens the device. A jail gets one of its own.
+// kvm opens the device. In a jail the jailer creates another one.
 func kvm(jailed bool) sandbox.Finding {
 	f := sandbox.Finding{Name: "KVM", Needed: true}
 	fd, err := unix.Open(kvmFile, unix.O_RDWR|unix.O_CLOEXEC, 0)
@@ -87,7 +92,7 @@ func kvm(jailed bool) sandbox.Finding {
 		unix.Close(fd)
 		f.OK, f.Detail = true, kvmFile+" can be opened"
 		if jailed {
-			f.Detail += ", and made in a jail"
+			f.Detail += ", and the jailer creates it in a jail"
 		}
 	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
 		f.Detail, f.Remedy = fmt.Sprintf("open(%s): %v", kvmFile, err), remedyKVMDenied
@@ -97,16 +102,15 @@ func kvm(jailed bool) sandbox.Finding {
 	return f
 }
 
-// place looks whether a jail can be where it is to be: it has a device and a
-// program of its own.
-func (d *Driver) place() sandbox.Finding {
-	f := sandbox.Finding{Name: "a place for jails", Needed: true, OK: true, Detail: filepath.Dir(d.folder)}
+// folderFinding checks that the jails' file system allows the device and the program that they contain.
+func (d *Driver) folderFinding() sandbox.Finding {
+	f := sandbox.Finding{Name: "a folder for jails", Needed: true, OK: true, Detail: filepath.Dir(d.folder)}
 	var st unix.Statfs_t
 	if err := unix.Statfs(d.folder, &st); err != nil {
-		f.OK, f.Detail, f.Remedy = false, fmt.Sprintf("statfs(%s): %v", d.folder, err), remedyPlace
+		f.OK, f.Detail, f.Remedy = false, fmt.Sprintf("statfs(%s): %v", d.folder, err), remedyFolder
 	}
 	if against := st.Flags & (unix.ST_NODEV | unix.ST_NOEXEC); d.parts.jailer != nil && against != 0 {
-		f.OK, f.Detail, f.Remedy = false, f.Detail+" is mounted nodev or noexec", remedyPlace
+		f.OK, f.Detail, f.Remedy = false, f.Detail+" is mounted nodev or noexec", remedyFolder
 	}
 	return f
 }
@@ -118,7 +122,8 @@ func (d *Driver) kernel(ctx context.Context) sandbox.Finding {
 		_, err = d.system.Initrd(ctx)
 	}
 	if err != nil {
-		f.Detail, f.Remedy = err.Error(), "name another kernel by GATEHOUSE_KERNEL, and its modules by GATEHOUSE_SANDBOX_KERNEL_MODULES"
+		f.Detail, f.Remedy = err.Error(),
+			"name another kernel by GATEHOUSE_KERNEL, and its modules by GATEHOUSE_SANDBOX_KERNEL_MODULES"
 		return f
 	}
 	f.OK, f.Detail = true, path
@@ -136,22 +141,21 @@ func (d *Driver) root(ctx context.Context) sandbox.Finding {
 	return f
 }
 
-// remedied adds what to do to an error that somebody can do something about.
-func remedied(err error) error {
+// withRemedy adds the remedy to an error that has one.
+func withRemedy(err error) error {
 	if r := remedy(err); r != "" {
 		return fmt.Errorf("%w (%s)", err, r)
 	}
 	return err
 }
 
-// remedy says what to do about a sandbox that could not be made; "" when nothing
-// is known.
+// remedy says what to do about a sandbox that could not be made; "" if that is unknown.
 func remedy(err error) string {
 	_, missing := errors.AsType[*Missing](err)
 	refused, ok := errors.AsType[*api.Fault](err)
 	switch {
 	case missing, errors.Is(err, context.Canceled), errors.Is(err, sandbox.ErrDriverClosed):
-		return "" // it is said, or nobody's fault
+		return "" // the error says it already, or there is nothing to do
 	case errors.Is(err, errSilent):
 		return remedyBoot
 	case ok && (refused.Path == "/actions" || refused.Path == "/snapshot/load"):

@@ -47,10 +47,12 @@ func TestWhatIsMissingIsNamedWithItsRemedy(t *testing.T) {
 		remedy           string
 	}{
 		{"no program", "", "", false, nameBinary, "firecracker", "GATEHOUSE_FIRECRACKER"},
-		{"a program too old", "Firecracker v1.16.0", "Jailer v1.16.0", false, nameBinary, "older than 1.16.1", "do not answer any more"},
-		{"another program", "Hello", "", false, nameBinary, "does not tell a version", "GATEHOUSE_FIRECRACKER"},
+		{"a program too old", "Firecracker v1.16.0", "Jailer v1.16.0", false, nameBinary, "older than 1.16.1",
+			"do not answer"},
+		{"another program", "Hello", "", false, nameBinary, "does not print a version", "GATEHOUSE_FIRECRACKER"},
 		{"no jailer", "Firecracker v1.16.1", "", true, nameJailer, "jailer", "beside firecracker"},
-		{"a jailer of another release", "Firecracker v1.17.0", "Jailer v1.16.1", true, nameJailer, "1.16.1", "same release"},
+		{"a jailer of another release", "Firecracker v1.17.0", "Jailer v1.16.1", true, nameJailer, "1.16.1",
+			"same release"},
 	} {
 		t.Run(c.about, func(t *testing.T) {
 			if c.onlyRoot && !root {
@@ -99,8 +101,12 @@ func TestAMissingSystemIsNamedWithItsRemedy(t *testing.T) {
 	d := faked(t, false)
 	d.system = nothing{}
 	all := d.Doctor(t.Context())
-	for name, remedy := range map[string]string{"a kernel": "GATEHOUSE_KERNEL", "a root file system": "GATEHOUSE_ROOTFS"} {
-		if f := finding(t, all, name); f.OK || !f.Needed || f.Detail != errNothing.Error() || !strings.Contains(f.Remedy, remedy) {
+	for name, remedy := range map[string]string{
+		"a kernel":           "GATEHOUSE_KERNEL",
+		"a root file system": "GATEHOUSE_ROOTFS",
+	} {
+		if f := finding(t, all, name); f.OK || !f.Needed || f.Detail != errNothing.Error() ||
+			!strings.Contains(f.Remedy, remedy) {
 			t.Errorf("%+v", f)
 		}
 	}
@@ -117,7 +123,7 @@ func TestAMachineThatDoesNotBootPointsToKVM(t *testing.T) {
 	if got := remedy(silent); got != remedyBoot {
 		t.Errorf("%q", got)
 	}
-	if got := remedied(silent); !errors.Is(got, errSilent) || !strings.Contains(got.Error(), remedyBoot) {
+	if got := withRemedy(silent); !errors.Is(got, errSilent) || !strings.Contains(got.Error(), remedyBoot) {
 		t.Errorf("%v", got)
 	}
 	for _, err := range []error{context.Canceled, sandbox.ErrDriverClosed, &Missing{Err: errNothing}, errNothing} {
@@ -133,7 +139,8 @@ func TestReleasesAreInOrder(t *testing.T) {
 		want bool
 	}{
 		{release{1, 16, 0}, oldest, true}, {release{1, 16, 1}, oldest, false}, {release{1, 9, 9}, oldest, true},
-		{release{2, 0, 0}, oldest, false}, {release{1, 16, 9}, bare, true}, {release{1, 17, 0}, bare, false},
+		{release{2, 0, 0}, oldest, false}, {release{1, 16, 9}, pauseWorks, true},
+		{release{1, 17, 0}, pauseWorks, false},
 	} {
 		if got := c.a.before(c.b); got != c.want {
 			t.Errorf("%s before %s: %v", c.a, c.b, got)

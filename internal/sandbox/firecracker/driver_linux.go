@@ -20,38 +20,37 @@ import (
 	"gatehouse/internal/sandbox/rootfs"
 )
 
-// Driver makes sandboxes. New makes one; whoever does calls Close.
+// Driver makes sandboxes. The caller of New must call Close.
 type Driver struct {
-	log     *slog.Logger
-	folder  string // of jails, snapshots and the shelf
-	shelf   shelf
-	parts   parts
-	missing error // why there are no machines
-	system  system
-	groups  *cgroup.Place
-	users   *rootfs.Users
-	boxes   sandbox.Living[*box]
+	log       *slog.Logger
+	folder    string // of jails, snapshots and the file store
+	store     fileStore
+	parts     parts
+	missing   error // why no machine can be made
+	system    system
+	groups    *cgroup.Hierarchy
+	users     *rootfs.Users
+	instances sandbox.LiveSet[*instance]
 }
 
-// parts are the programs. The jailer is nil where machines are not jailed.
+// parts are the programs. The jailer is nil if machines are not jailed.
 type parts struct{ vmm, jailer *program }
 
-// system is what machines boot, as package guest makes it.
+// system provides what machines boot; package guest implements it.
 type system interface {
 	Vmlinux(ctx context.Context) (path string, err error)
 	Initrd(ctx context.Context) (path string, err error)
 	Root(ctx context.Context, image *sandbox.Image) (guest.Disk, error)
 	Tree(ctx context.Context, from string) (guest.Disk, error)
 	MakeRoom(bytes int64) error
-	Beside(folder string, drop func() bool)
+	CountFolder(folder string, drop func() bool)
 }
 
 const prefix = "gatehouse-firecracker-"
 
-// New prepares what every sandbox needs. What is missing is what Create and
-// Doctor tell.
+// New prepares what every sandbox needs. If something is missing, Create and Doctor report it.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: cgroup.Find(), users: rootfs.NewUsers()}
+	d := &Driver{log: o.Log, groups: cgroup.Discover(), users: rootfs.NewUsers()}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -60,27 +59,33 @@ func New(o Options) (*Driver, error) {
 	if d.parts, d.missing = findParts(o, os.Geteuid() == 0); d.missing != nil {
 		return d, nil
 	}
-	made, err := guest.New(guest.Options{Kernel: o.Kernel, Modules: o.Modules, Rootfs: o.Rootfs, Folder: o.Cache, Most: o.DiskBytes, Log: d.log})
+	made, err := guest.New(guest.Options{
+		Kernel:   o.Kernel,
+		Modules:  o.Modules,
+		Rootfs:   o.Rootfs,
+		Folder:   o.Cache,
+		MaxBytes: o.DiskBytes,
+		Log:      d.log,
+	})
 	if err != nil {
 		d.missing = &Missing{nameKernel, err, guest.Remedy(err)}
 		return d, nil
 	}
-	if err := d.settle(parent); err != nil {
+	if err := d.makeFolder(parent); err != nil {
 		return nil, err
 	}
-	d.use(made)
+	d.setSystem(made)
 	return d, nil
 }
 
-// use has machines boot what a system makes. What is on the shelf counts with
-// it.
-func (d *Driver) use(s system) {
-	d.system, d.shelf.room = s, s.MakeRoom
-	s.Beside(d.shelf.dir, d.shelf.drop)
+// setSystem sets the source of what machines boot. The files of the store count against its limit.
+func (d *Driver) setSystem(s system) {
+	d.system, d.store.makeRoom = s, s.MakeRoom
+	s.CountFolder(d.store.dir, d.store.drop)
 }
 
-// settle makes the folder of this driver.
-func (d *Driver) settle(parent string) error {
+// makeFolder creates the folder of this driver.
+func (d *Driver) makeFolder(parent string) error {
 	if err := os.MkdirAll(parent, 0o755); err != nil {
 		return err
 	}
@@ -89,15 +94,15 @@ func (d *Driver) settle(parent string) error {
 		return err
 	}
 	d.folder = folder
-	d.shelf.dir = filepath.Join(folder, "shelf")
-	if err := errors.Join(os.Mkdir(d.shelf.dir, 0o700), os.Mkdir(d.kept(), 0o700)); err != nil {
+	d.store.dir = filepath.Join(folder, "shelf")
+	if err := errors.Join(os.Mkdir(d.store.dir, 0o700), os.Mkdir(d.snapshotFolder(), 0o700)); err != nil {
 		return errors.Join(err, os.RemoveAll(folder))
 	}
 	return nil
 }
 
-// chroots is where jails are when nothing else is said. Devices in them have to
-// work, which in a place for temporary files they often do not.
+// chroots returns the default folder for jails. Its file system must allow devices, which those for temporary
+// files often do not.
 func chroots(root bool) string {
 	if root {
 		return "/srv/jailer"
@@ -105,11 +110,10 @@ func chroots(root bool) string {
 	return os.TempDir()
 }
 
-// kept is the folder of snapshots.
-func (d *Driver) kept() string { return filepath.Join(d.folder, "kept") }
+// snapshotFolder returns the folder of snapshots.
+func (d *Driver) snapshotFolder() string { return filepath.Join(d.folder, "kept") }
 
-// sweep removes what hosts left that were killed. Their machines ended with
-// them.
+// sweep removes the folders of hosts that were killed. Their machines ended with them.
 func sweep(parent string) {
 	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, dir := range all {
@@ -119,9 +123,9 @@ func sweep(parent string) {
 	}
 }
 
-// A Missing is a program that machines need and that is not as it has to be.
+// A Missing describes a required program that is missing or unsuitable.
 type Missing struct {
-	What   string // the finding it makes
+	What   string // name of its finding
 	Err    error
 	Remedy string
 }
@@ -135,24 +139,29 @@ const (
 	nameJailer = "the program jailer"
 	nameKernel = "a kernel"
 
-	remedyBinary = "install a release of Firecracker, at least 1.16.1, as firecracker in the PATH, or name it by GATEHOUSE_FIRECRACKER"
-	remedyJailer = "put the jailer of the same release beside firecracker: as root machines run in its jail only"
+	remedyBinary = "install a release of Firecracker, at least 1.16.1, as firecracker in the PATH, or name it " +
+		"by GATEHOUSE_FIRECRACKER"
+	remedyJailer = "put the jailer of the same release beside firecracker; with gatehouse running as root, " +
+		"machines run only in its jail"
 )
 
-// findParts looks for the programs.
+// findParts finds the programs.
 func findParts(o Options, root bool) (p parts, err error) {
 	name := o.Binary
 	if name == "" {
 		name = "firecracker"
 	}
-	if p.vmm, err = find(name); err != nil {
+	if p.vmm, err = findProgram(name); err != nil {
 		return p, &Missing{nameBinary, err, remedyBinary}
 	}
 	if p.vmm.version.before(oldest) {
-		return p, &Missing{nameBinary, fmt.Errorf("%s is %s, which is older than %s", p.vmm.path, p.vmm.version, oldest), remedyOld}
+		return p, &Missing{nameBinary, fmt.Errorf("%s is %s, which is older than %s", p.vmm.path, p.vmm.version,
+			oldest), remedyOld}
 	}
 	if !strings.Contains(filepath.Base(p.vmm.path), "firecracker") {
-		return p, &Missing{nameBinary, fmt.Errorf("%s has not firecracker in its name, which the jailer wants", p.vmm.path), "give it that name"}
+		return p, &Missing{nameBinary,
+			fmt.Errorf("%s does not have firecracker in its name, which the jailer requires", p.vmm.path),
+			"rename it so that its name contains firecracker"}
 	}
 	if !root {
 		return p, nil
@@ -161,31 +170,34 @@ func findParts(o Options, root bool) (p parts, err error) {
 		return p, &Missing{nameJailer, err, remedyJailer}
 	}
 	if p.jailer.version != p.vmm.version {
-		return p, &Missing{nameJailer, fmt.Errorf("%s is %s and %s is %s", p.jailer.path, p.jailer.version, p.vmm.path, p.vmm.version), remedyJailer}
+		return p, &Missing{nameJailer, fmt.Errorf("%s is %s and %s is %s", p.jailer.path, p.jailer.version,
+			p.vmm.path, p.vmm.version), remedyJailer}
 	}
 	if !hasShell() {
-		return p, &Missing{nameJailer, fmt.Errorf("there is no %s, which ends a jailed process with the host", keeper[0]), "install a shell"}
+		return p, &Missing{nameJailer,
+			fmt.Errorf("%s does not exist; it ends a jailed process together with the host", initShell[0]),
+			"install a shell"}
 	}
 	return p, nil
 }
 
-// findJailer looks beside the binary first, where releases have it.
+// findJailer looks first in the folder of firecracker, where releases have it.
 func findJailer(asked, binary string) (*program, error) {
 	if asked != "" {
-		return find(asked)
+		return findProgram(asked)
 	}
 	beside := filepath.Join(filepath.Dir(binary), "jailer")
 	if _, err := os.Stat(beside); err == nil {
-		return find(beside)
+		return findProgram(beside)
 	}
-	return find("jailer")
+	return findProgram("jailer")
 }
 
-// Name is that of the driver.
+// Name returns the driver's name.
 func (d *Driver) Name() string { return Name }
 
-// Capabilities tells what it holds here. The limits are held by the kernel of
-// the machine, and once more by the machine's size.
+// Capabilities implements sandbox.Driver. The machine's kernel enforces the limits, and the machine's size
+// bounds them.
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	if d.missing != nil {
 		return sandbox.Capabilities{}
@@ -198,7 +210,7 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 
 // Create makes a sandbox.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	limits, err := held(spec.Limits)
+	limits, err := inForce(spec.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -207,23 +219,23 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	}
 	b, err := d.make(ctx, spec, limits)
 	if err != nil {
-		return nil, fmt.Errorf("create a sandbox: %w", remedied(err))
+		return nil, fmt.Errorf("create a sandbox: %w", withRemedy(err))
 	}
 	return b, nil
 }
 
-// mostVCPUs is what a machine may have.
+// mostVCPUs is the most processors of a machine.
 const mostVCPUs = 32
 
-// held are the limits that hold when these are asked for.
-func held(l sandbox.Limits) (sandbox.Limits, error) {
-	l, err := rootfs.Held(l)
+// inForce returns the limits in force for requested ones.
+func inForce(l sandbox.Limits) (sandbox.Limits, error) {
+	l, err := rootfs.InForce(l)
 	l.VCPUs = min(l.VCPUs, mostVCPUs)
 	return l, err
 }
 
-// Close ends every sandbox and throws away every snapshot.
+// Close closes every sandbox and deletes every snapshot.
 func (d *Driver) Close() error {
-	d.boxes.CloseAll()
+	d.instances.CloseAll()
 	return os.RemoveAll(d.folder)
 }

@@ -51,7 +51,12 @@ func made(t *testing.T, d *Driver, spec sandbox.Spec) sandbox.Sandbox {
 func shell(t *testing.T, b sandbox.Sandbox, script string) string {
 	t.Helper()
 	var out bytes.Buffer
-	p, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out, Timeout: patience})
+	p, err := b.Exec(t.Context(), sandbox.Command{
+		Argv:    []string{"sh", "-c", script},
+		Stdout:  &out,
+		Stderr:  &out,
+		Timeout: patience,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +90,7 @@ func TestAMachineIsBootedRunsProgramsAndEnds(t *testing.T) {
 func TestAMachineThatDiesTakesItsSandboxWithIt(t *testing.T) {
 	both(t, func(t *testing.T, d *Driver) {
 		b := made(t, d, sandbox.Spec{})
-		pid, err := b.(*box).machine.process.pid()
+		pid, err := b.(*instance).machine.process.pid()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -97,7 +102,7 @@ func TestAMachineThatDiesTakesItsSandboxWithIt(t *testing.T) {
 		case <-time.After(patience):
 			t.Fatal("it lives on")
 		}
-		if _, err := os.Stat(b.(*box).jail.folder()); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := os.Stat(b.(*instance).jail.folder()); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("its jail: %v", err)
 		}
 	})
@@ -135,7 +140,12 @@ func TestASnapshotIsGoneOnFromMoreThanOnce(t *testing.T) {
 		// A call that is under way goes on in the old one.
 		in, out := newPipe(t)
 		var heard bytes.Buffer
-		p, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"cat"}, Stdin: in, Stdout: &heard, Timeout: patience})
+		p, err := b.Exec(t.Context(), sandbox.Command{
+			Argv:    []string{"cat"},
+			Stdin:   in,
+			Stdout:  &heard,
+			Timeout: patience,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,7 +186,7 @@ func TestASnapshotIsGoneOnFromMoreThanOnce(t *testing.T) {
 func TestAMachineThatCannotBeKeptGoesOn(t *testing.T) {
 	both(t, func(t *testing.T, d *Driver) {
 		b := made(t, d, sandbox.Spec{})
-		if err := os.RemoveAll(d.kept()); err != nil {
+		if err := os.RemoveAll(d.snapshotFolder()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := b.(sandbox.Snapshotter).Snapshot(t.Context()); !errors.Is(err, fs.ErrNotExist) {
@@ -224,7 +234,8 @@ func TestTheWayOutAndIn(t *testing.T) {
 	d := faked(t, true)
 	b := made(t, d, sandbox.Spec{})
 	ask := bash + ` -c 'exec 3<>/dev/tcp/127.0.0.1/3128; printf "GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\nConnection: close\r\n\r\n" >&3; head -n1 <&3'`
-	if err := b.(sandbox.Networked).SetNetwork(t.Context(), sandbox.Network{Allow: []string{"allowed.test:80"}}); err != nil {
+	if err := b.(sandbox.Networked).SetNetwork(t.Context(),
+		sandbox.Network{Allow: []string{"allowed.test:80"}}); err != nil {
 		t.Fatal(err)
 	}
 	if got := shell(t, b, "echo $HTTP_PROXY; "+ask); !strings.HasPrefix(got, "http://127.0.0.1:3128\nHTTP/1.1 403 ") {
@@ -243,10 +254,11 @@ func TestTheWayOutAndIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	if got := shell(t, c, "echo $HTTP_PROXY; "+ask+" 2>&1 || true"); strings.Contains(got, "HTTP/1.1") || !strings.HasPrefix(got, "\n") {
+	if got := shell(t, c, "echo $HTTP_PROXY; "+ask+" 2>&1 || true"); strings.Contains(got, "HTTP/1.1") ||
+		!strings.HasPrefix(got, "\n") {
 		t.Errorf("of the snapshot: %q", got)
 	}
-	conn, err := b.(sandbox.Ported).Dial(t.Context(), 3128)
+	conn, err := b.(sandbox.Dialer).Dial(t.Context(), 3128)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +266,7 @@ func TestTheWayOutAndIn(t *testing.T) {
 	if err := b.(sandbox.Networked).SetNetwork(t.Context(), sandbox.Network{}); err != nil {
 		t.Fatal(err)
 	}
-	if conn, err := b.(sandbox.Ported).Dial(t.Context(), 3128); err == nil {
+	if conn, err := b.(sandbox.Dialer).Dial(t.Context(), 3128); err == nil {
 		conn.Close()
 		t.Error("the way out is shut and listens")
 	}
@@ -263,7 +275,7 @@ func TestTheWayOutAndIn(t *testing.T) {
 func TestWhatAMachineUses(t *testing.T) {
 	b := made(t, faked(t, true), sandbox.Spec{})
 	shell(t, b, "head -c 1000000 /dev/zero >zeros")
-	u, err := b.(sandbox.Measured).Usage(t.Context())
+	u, err := b.(sandbox.UsageReporter).Usage(t.Context())
 	if err != nil || u.Disk < 1000000 || u.Processes != -1 {
 		t.Errorf("%+v, %v", u, err)
 	}
@@ -306,7 +318,8 @@ func TestAMachineDoesNotGrow(t *testing.T) {
 	if got := shell(t, b, "echo $COLOUR"); got != "red\n" || b.Limits().MemoryMiB != 64 {
 		t.Errorf("%q, %+v", got, b.Limits())
 	}
-	if err := a.Adjust(t.Context(), sandbox.Limits{MemoryMiB: 129}, nil); err == nil || !strings.Contains(err.Error(), "128 MiB") {
+	if err := a.Adjust(t.Context(), sandbox.Limits{MemoryMiB: 129}, nil); err == nil ||
+		!strings.Contains(err.Error(), "128 MiB") {
 		t.Errorf("more than it has: %v", err)
 	}
 }
@@ -315,7 +328,8 @@ func TestAMachineThatCannotStartSaysWhy(t *testing.T) {
 	both(t, func(t *testing.T, d *Driver) {
 		d.system = unbootable{d.system.(disks)}
 		_, err := d.Create(t.Context(), sandbox.Spec{})
-		if err == nil || !strings.Contains(err.Error(), "Invalid ELF magic number") || !strings.Contains(err.Error(), "Running Firecracker v") {
+		if err == nil || !strings.Contains(err.Error(), "Invalid ELF magic number") ||
+			!strings.Contains(err.Error(), "Running Firecracker v") {
 			t.Errorf("%v", err)
 		}
 		if left, err := filepath.Glob(filepath.Join(d.folder, "firecracker", "*")); err != nil || len(left) > 0 {

@@ -1,26 +1,25 @@
-// Package firecracker makes sandboxes that are virtual machines of Firecracker,
-// each in the jail of its jailer.
+// Package firecracker makes sandboxes that are virtual machines of Firecracker, each in a jail of its jailer.
 //
-// In the machine runs the same agent as in other sandboxes, as its first
-// process; the host speaks to it through the machine's socket device. The disks
-// of machines are only read, so that all share them, and what code writes is in
-// the machine's memory: a snapshot of the memory is all there is to keep.
+// The agent in the machine is the same as in other sandboxes and is its first process; it is connected to the
+// host by the machine's vsock device. The disks are read-only, so that all machines share them, and what the
+// code writes is in the machine's memory: a snapshot of the memory contains everything.
 package firecracker
 
 import "log/slog"
 
-// Name is what the driver is called.
+// Name is the driver's name.
 const Name = "firecracker"
 
-// Options are for New. The zero value serves where everything is installed.
+// Options are for New. The zero value is sufficient if everything is installed.
 type Options struct {
-	Binary    string       // a program's path or name; "" means firecracker in the PATH
-	Jailer    string       // a program's path or name; "" means jailer beside the binary or in the PATH
-	Kernel    string       // a kernel's file; "" means one that is installed, see package guest
-	Modules   string       // the folder of its modules; "" means the one of its version
-	Rootfs    string       // a file with an ext4, squashfs or erofs; "" makes one of the host's own programs
-	Chroot    string       // a folder for jails; "" means /srv/jailer for root, else the system's place for temporary files
-	Cache     string       // a folder for what is made for machines; "" means the user's folder for caches
-	DiskBytes int64        // bytes that what is made for machines may take on disk, copies for jails included; 0 means 20 GiB
+	Binary  string // a program's path or name; "" means firecracker in the PATH
+	Jailer  string // a program's path or name; "" means jailer beside the binary or in the PATH
+	Kernel  string // path of a kernel; "" means an installed one, see package guest
+	Modules string // folder of its modules; "" means the one of its version
+	Rootfs  string // a file with an ext4, squashfs or erofs file system; "" makes one of the host's programs
+	// Folder for jails; "" means /srv/jailer for root, else the system's folder for temporary files.
+	Chroot    string
+	Cache     string       // folder for files that machines boot; "" means the user's cache folder
+	DiskBytes int64        // most bytes of these files on disk, including copies for jails; 0 means 20 GiB
 	Log       *slog.Logger // nil means nothing is logged
 }

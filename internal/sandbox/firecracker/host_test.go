@@ -44,7 +44,8 @@ func killed(t *testing.T, jailed string) {
 	faked(t, jailed != "") // or it is skipped
 	folder, mark := t.TempDir(), rand.Text()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^TestHostOfTheOther$")
-	cmd.Env = append(os.Environ(), markVariable+"="+mark, chrootVariable+"="+folder, jailedVariable+"="+jailed, "TMPDIR="+t.TempDir())
+	cmd.Env = append(os.Environ(), markVariable+"="+mark, chrootVariable+"="+folder, jailedVariable+"="+jailed,
+		"TMPDIR="+t.TempDir())
 	var jails []string
 	sandboxtest.KillHost(t, cmd, func() []string {
 		words := []string{mark}

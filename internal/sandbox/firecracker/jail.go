@@ -14,30 +14,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What is in a jail. The process is told these paths, which are the same whether
-// its root is the jail or it only begins there, so that a snapshot fits into any
-// other jail.
+// Files in a jail. The process is given these relative paths, which are the same whether its root is the jail
+// or only its working directory, so that a snapshot works in any jail.
 const (
 	apiSocket   = "api.sock"
 	agentSocket = "agent.sock"
 	kernelFile  = "kernel"
 	initrdFile  = "initrd"
-	stateFile   = "state" // of a snapshot that is taken
+	stateFile   = "state" // of a snapshot being taken
 	memoryFile  = "memory"
-	wasState    = "was-state" // of the one the machine was made of, which is never written to
+	wasState    = "was-state" // of the snapshot that the machine was restored from; read-only
 	wasMemory   = "was-memory"
 )
 
-// jail is the folder of one machine's process: base/program/id/root, as the
-// jailer wants it. The process may do in root what it likes, so that nothing
-// there is trusted.
+// jail is the folder of one machine's process: base/program/id/root, as the jailer requires. The process may
+// change anything in root, so nothing there is trusted.
 type jail struct {
 	base, program, id string
-	uid, gid          int // whose it is
+	uid, gid          int // its owner
 	root              *os.File
 }
 
-// newJail makes the folder. Whoever makes it calls remove.
+// newJail creates the folder. The caller must call remove.
 func newJail(base, program, id string, uid, gid int) (*jail, error) {
 	j := &jail{base: base, program: program, id: id, uid: uid, gid: gid}
 	if err := os.MkdirAll(j.path(""), 0o700); err != nil {
@@ -57,7 +55,7 @@ func (j *jail) folder() string { return filepath.Join(j.base, filepath.Base(j.pr
 
 func (j *jail) path(name string) string { return filepath.Join(j.folder(), "root", name) }
 
-// remove throws away everything in it. The process has ended.
+// remove deletes the folder. The process must have ended.
 func (j *jail) remove() error {
 	var err error
 	if j.root != nil {
@@ -66,12 +64,12 @@ func (j *jail) remove() error {
 	return errors.Join(err, os.RemoveAll(j.folder()))
 }
 
-// add shows a file of the same file system in it.
+// add links a file of the same file system into the jail.
 func (j *jail) add(from, name string) error { return os.Link(from, j.path(name)) }
 
-// take moves a file that the process wrote out of it. Where it goes only the
-// host may write, so what is found there stays what it is.
-func (j *jail) take(name, to string) error {
+// moveOut moves a file that the process wrote out of the jail. Only the host may write to the destination, so
+// the file's type cannot change after the check.
+func (j *jail) moveOut(name, to string) error {
 	if err := os.Rename(j.path(name), to); err != nil {
 		return err
 	}
@@ -80,16 +78,17 @@ func (j *jail) take(name, to string) error {
 	case err != nil:
 		return err
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("firecracker wrote no file at %s but something else, %s", name, info.Mode())
+		return fmt.Errorf("firecracker wrote %s as %s; expected a regular file", name, info.Mode())
 	}
 	return errors.Join(os.Lchown(to, os.Geteuid(), os.Getegid()), os.Chmod(to, 0o444))
 }
 
-// dial connects to a socket in it, and to nothing that a link leads to. Going by
-// the folder that is open, the length of paths does not matter either.
+// dial connects to a socket in the jail without following links. It uses the open folder, so that the length
+// of paths does not matter.
 func (j *jail) dial(ctx context.Context, name string) (net.Conn, error) {
 	fd, err := unix.Openat2(int(j.root.Fd()), name, &unix.OpenHow{
-		Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
+		Flags:   unix.O_PATH | unix.O_CLOEXEC,
+		Resolve: unix.RESOLVE_BENEATH | unix.RESOLVE_NO_SYMLINKS | unix.RESOLVE_NO_XDEV,
 	})
 	if err != nil {
 		return nil, &os.PathError{Op: "openat2", Path: name, Err: err}
@@ -106,23 +105,24 @@ func (j *jail) dial(ctx context.Context, name string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", fmt.Sprintf("/proc/self/fd/%d", fd))
 }
 
-// warden is the jailer's command line. A zero member is left out.
-type warden struct {
+// jailerCommand is the jailer's command line. Zero fields are left out.
+type jailerCommand struct {
 	jailer, binary string
 	id             string
 	uid, gid       int
-	base           string // below which the jail is
-	netns          string // of a network namespace
+	base           string // folder in which the jail is created
+	netns          string // path of a network namespace
 	cgroupVersion  int
 	parentCgroup   string
 	cgroups        []string // file=value
-	fileSize       int64    // bytes the process may write to one file
-	descriptors    int      // files it may have open
+	fileSize       int64    // most bytes of a file that the process writes
+	descriptors    int      // most open files
 	arguments      []string // for firecracker
 }
 
-func (w warden) command() []string {
-	args := []string{w.jailer, "--id", w.id, "--exec-file", w.binary, "--uid", strconv.Itoa(w.uid), "--gid", strconv.Itoa(w.gid)}
+func (w jailerCommand) command() []string {
+	args := []string{w.jailer, "--id", w.id, "--exec-file", w.binary, "--uid", strconv.Itoa(w.uid), "--gid",
+		strconv.Itoa(w.gid)}
 	add := func(name, value string) {
 		if value != "" && value != "0" {
 			args = append(args, name, value)

@@ -93,7 +93,7 @@ func TestOnlyAFileIsTakenOutOfAJail(t *testing.T) {
 		if err := make(j.path(memoryFile)); err != nil {
 			t.Fatal(err)
 		}
-		if err := j.take(memoryFile, filepath.Join(t.TempDir(), "memory")); err == nil {
+		if err := j.moveOut(memoryFile, filepath.Join(t.TempDir(), "memory")); err == nil {
 			t.Errorf("%s was taken", name)
 		}
 	}
@@ -101,7 +101,7 @@ func TestOnlyAFileIsTakenOutOfAJail(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := filepath.Join(t.TempDir(), "memory")
-	if err := j.take(memoryFile, to); err != nil {
+	if err := j.moveOut(memoryFile, to); err != nil {
 		t.Fatal(err)
 	}
 	if info, err := os.Stat(to); err != nil || info.Mode().Perm() != 0o444 {
@@ -110,20 +110,24 @@ func TestOnlyAFileIsTakenOutOfAJail(t *testing.T) {
 }
 
 func TestTheJailersCommandLine(t *testing.T) {
-	w := warden{
-		jailer: "/opt/jailer", binary: "/opt/firecracker", id: "one", uid: 1001, gid: 1002, base: "/srv", netns: "/run/netns/a", cgroupVersion: 2,
-		parentCgroup: "all/of/them", cgroups: []string{"memory.max=1000", "cpu.max=100 1000"}, fileSize: 4096, descriptors: 64, arguments: []string{"--api-sock", "api.sock"},
+	w := jailerCommand{
+		jailer: "/opt/jailer", binary: "/opt/firecracker", id: "one", uid: 1001, gid: 1002, base: "/srv",
+		netns: "/run/netns/a", cgroupVersion: 2,
+		parentCgroup: "all/of/them", cgroups: []string{"memory.max=1000", "cpu.max=100 1000"}, fileSize: 4096,
+		descriptors: 64, arguments: []string{"--api-sock", "api.sock"},
 	}
 	want := []string{
-		"/opt/jailer", "--id", "one", "--exec-file", "/opt/firecracker", "--uid", "1001", "--gid", "1002", "--chroot-base-dir", "/srv",
-		"--netns", "/run/netns/a", "--cgroup-version", "2", "--parent-cgroup", "all/of/them", "--cgroup", "memory.max=1000", "--cgroup", "cpu.max=100 1000",
+		"/opt/jailer", "--id", "one", "--exec-file", "/opt/firecracker", "--uid", "1001", "--gid", "1002",
+		"--chroot-base-dir", "/srv",
+		"--netns", "/run/netns/a", "--cgroup-version", "2", "--parent-cgroup", "all/of/them", "--cgroup",
+		"memory.max=1000", "--cgroup", "cpu.max=100 1000",
 		"--resource-limit", "fsize=4096", "--resource-limit", "no-file=64", "--", "--api-sock", "api.sock",
 	}
 	if got := w.command(); !slices.Equal(got, want) {
 		t.Errorf("got %q\nwant %q", got, want)
 	}
 	least := []string{"jailer", "--id", "one", "--exec-file", "firecracker", "--uid", "0", "--gid", "0", "--"}
-	if got := (warden{jailer: "jailer", binary: "firecracker", id: "one"}).command(); !slices.Equal(got, least) {
+	if got := (jailerCommand{jailer: "jailer", binary: "firecracker", id: "one"}).command(); !slices.Equal(got, least) {
 		t.Errorf("got %q\nwant %q", got, least)
 	}
 }
@@ -133,7 +137,7 @@ func TestWhatAKilledHostLeftIsSweptAway(t *testing.T) {
 }
 
 func TestWhatIsOnTheShelfAnyUserMayRead(t *testing.T) {
-	s := shelf{dir: t.TempDir(), room: func(int64) error { return nil }}
+	s := fileStore{dir: t.TempDir(), makeRoom: func(int64) error { return nil }}
 	from := filepath.Join(t.TempDir(), "root")
 	if err := os.WriteFile(from, []byte("first"), 0o600); err != nil {
 		t.Fatal(err)
@@ -169,9 +173,9 @@ func TestTheSocketDevicesHandshake(t *testing.T) {
 		"OK\n":                      "OK and a port",
 		"OK -1\n":                   "OK and a port",
 		"NO 5\n":                    "OK and a port",
-		strings.Repeat("O", 40):     "nobody in the machine",
-		"":                          "nobody in the machine",
-		"OK 1073741824":             "nobody in the machine",
+		strings.Repeat("O", 40):     "nothing in the machine",
+		"":                          "nothing in the machine",
+		"OK 1073741824":             "nothing in the machine",
 		"OK 99999999999999999999\n": "OK and a port",
 	} {
 		ours, theirs := net.Pipe()
@@ -232,12 +236,12 @@ func TestTheTailIsTheEnd(t *testing.T) {
 	for range 100 {
 		says.Write([]byte(strings.Repeat("x", 100) + "\n"))
 	}
-	says.Write([]byte(strings.Repeat("y", 3*kept)))
+	says.Write([]byte(strings.Repeat("y", 3*maxTail)))
 	says.Write([]byte("\n\x1b[31mlast but one\r\n\xff\nlast\n"))
 	if got := says.lines(3); got != "[31mlast but one; ?; last" {
 		t.Errorf("%q", got)
 	}
-	if len(says.last) > kept {
+	if len(says.last) > maxTail {
 		t.Errorf("%d bytes are kept", len(says.last))
 	}
 }

@@ -17,27 +17,27 @@ import (
 const (
 	apiWait  = 10 * time.Second // for the process to listen
 	bootWait = time.Minute      // for the agent in the machine to listen
-	guestCID = 3                // the first that a machine may have; each is alone
+	guestCID = 3                // the first allowed; machines do not share a vsock
 )
 
-// errSilent is what a machine ends with that was started and does nothing.
+// errSilent is the error of a machine that was started but does not answer.
 var errSilent = errors.New("the agent in the machine does not answer")
 
-// machine is one Firecracker with its jail. Whoever makes it calls end.
+// machine is one Firecracker with its jail. The caller of launch must call end.
 type machine struct {
-	jail    *jail
-	process *process
-	api     *api.Client
-	bare    bool   // it may be paused without a snapshot, see release
-	stands  stance // how it stands still, if it does
+	jail        *jail
+	process     *process
+	api         *api.Client
+	pausesAlone bool      // it may be paused without a snapshot, see release.go
+	pauseState  pauseMode // how it is paused, if it is
 }
 
-// launch starts a process that waits to be told what machine to run.
+// launch starts a process that waits for the configuration of its machine.
 func launch(ctx context.Context, p parts, j *jail, fileSize int64, group *cgroup.Group) (*machine, error) {
 	arguments := []string{"--api-sock", apiSocket}
 	command := append([]string{p.vmm.path, "--id", j.id}, arguments...)
 	if p.jailer != nil {
-		command = warden{
+		command = jailerCommand{
 			jailer: p.jailer.path, binary: p.vmm.path, id: j.id, uid: j.uid, gid: j.gid, base: j.base,
 			fileSize: fileSize, descriptors: descriptors, arguments: arguments,
 		}.command()
@@ -46,7 +46,7 @@ func launch(ctx context.Context, p parts, j *jail, fileSize int64, group *cgroup
 	if err != nil {
 		return nil, err
 	}
-	m := &machine{jail: j, process: process, bare: !p.vmm.version.before(bare)}
+	m := &machine{jail: j, process: process, pausesAlone: !p.vmm.version.before(pauseWorks)}
 	m.api = api.New(func(ctx context.Context) (net.Conn, error) { return j.dial(ctx, apiSocket) })
 	if err := m.listens(ctx); err != nil {
 		m.end()
@@ -55,12 +55,13 @@ func launch(ctx context.Context, p parts, j *jail, fileSize int64, group *cgroup
 	return m, nil
 }
 
-// descriptors are files a process may have open.
+// descriptors is how many files a process may have open.
 const descriptors = 1024
 
-// listens waits for the process to be reached.
+// listens waits until the process accepts connections.
 func (m *machine) listens(ctx context.Context) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, apiWait, fmt.Errorf("firecracker does not listen at its socket after %v", apiWait))
+	ctx, cancel := context.WithTimeoutCause(ctx, apiWait,
+		fmt.Errorf("firecracker does not listen on its socket after %v", apiWait))
 	defer cancel()
 	return m.until(ctx, func() error {
 		conn, err := m.jail.dial(ctx, apiSocket)
@@ -71,8 +72,7 @@ func (m *machine) listens(ctx context.Context) error {
 	})
 }
 
-// until tries again and again. An error that is final ends it, and so does the
-// end of the process, which says why.
+// until retries try until it succeeds, ctx ends or the process ends.
 func (m *machine) until(ctx context.Context, try func() error) error {
 	for {
 		err := try()
@@ -81,26 +81,25 @@ func (m *machine) until(ctx context.Context, try func() error) error {
 		}
 		select {
 		case <-m.process.ended:
-			return m.process.why(errors.New("the machine is gone"))
+			return m.process.withOutput(errors.New("the machine ended"))
 		case <-ctx.Done():
-			return m.process.why(fmt.Errorf("%w (%w)", context.Cause(ctx), err))
+			return m.process.withOutput(fmt.Errorf("%w (%w)", context.Cause(ctx), err))
 		case <-time.After(retryAfter):
 		}
 	}
 }
 
-// plan is what a machine is to be like. Paths are those in the jail.
+// plan is the configuration of a machine. Paths are relative to the jail.
 type plan struct {
 	vcpus, memoryMiB int
 	arguments        string
 	disks            int
 }
 
-// disk is the name of a disk in the jail and in the interface.
+// disk returns the name of a disk in the jail and in the API.
 func disk(i int) string { return fmt.Sprintf("vd%c", 'a'+i) }
 
-// boot says what the machine is like, in the order in which it has to be said,
-// and starts it.
+// boot configures the machine, in the order that Firecracker requires, and starts it.
 func (m *machine) boot(ctx context.Context, p plan) error {
 	steps := []func() error{
 		func() error {
@@ -120,28 +119,28 @@ func (m *machine) boot(ctx context.Context, p plan) error {
 		func() error { return m.api.PutEntropy(ctx, api.Entropy{}) },
 		func() error { return m.api.Start(ctx) },
 	)
-	return m.inTurn(steps...)
+	return m.runSteps(steps...)
 }
 
-// load makes the machine one that was kept, and lets it go on.
+// load restores the machine from a snapshot and resumes it.
 func (m *machine) load(ctx context.Context) error {
-	return m.inTurn(func() error {
+	return m.runSteps(func() error {
 		return m.api.LoadSnapshot(ctx, api.SnapshotLoad{
 			State: wasState, Memory: api.MemoryBackend{Type: "File", Path: wasMemory}, Resume: true,
 		})
 	})
 }
 
-func (m *machine) inTurn(steps ...func() error) error {
+func (m *machine) runSteps(steps ...func() error) error {
 	for _, step := range steps {
 		if err := step(); err != nil {
-			return m.process.why(err)
+			return m.process.withOutput(err)
 		}
 	}
 	return nil
 }
 
-// agent connects to the agent in the machine, which may still boot.
+// agent connects to the agent in the machine, which may still be booting.
 func (m *machine) agent(ctx context.Context) (conn net.Conn, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, bootWait, fmt.Errorf("%w after %v", errSilent, bootWait))
 	defer cancel()
@@ -158,32 +157,32 @@ func (m *machine) agent(ctx context.Context) (conn net.Conn, err error) {
 	return conn, nil
 }
 
-// stance is how a machine stands still.
-type stance int
+// pauseMode is how a machine is paused.
+type pauseMode int
 
 const (
-	running stance = iota
-	frozen         // its process stands, and does not answer
-	paused         // its processors do, or may
+	running pauseMode = iota
+	frozen            // its process is stopped and does not answer
+	paused            // its processors are paused, or may be
 )
 
-// pause stops the machine. One that is not to be kept stands with its whole
-// process where the socket device would not survive anything else.
+// pause pauses the machine. Releases whose vsock device does not survive a pause without a snapshot have their
+// whole process stopped instead, unless a snapshot follows.
 func (m *machine) pause(ctx context.Context, toKeep bool) error {
-	if m.bare || toKeep {
-		m.stands = paused
+	if m.pausesAlone || toKeep {
+		m.pauseState = paused
 		return m.api.Pause(ctx)
 	}
 	if err := m.process.freeze(ctx); err != nil {
 		return err
 	}
-	m.stands = frozen
+	m.pauseState = frozen
 	return nil
 }
 
-// keep writes a snapshot of a machine that was paused. It stays paused.
-func (m *machine) keep(ctx context.Context) error {
-	if m.stands == frozen { // it has to answer for that
+// save writes a snapshot of a paused machine. It stays paused.
+func (m *machine) saveSnapshot(ctx context.Context) error {
+	if m.pauseState == frozen { // the process must run to answer
 		if err := m.process.thaw(); err != nil {
 			return err
 		}
@@ -194,18 +193,18 @@ func (m *machine) keep(ctx context.Context) error {
 	return m.api.CreateSnapshot(ctx, api.SnapshotCreate{State: stateFile, Memory: memoryFile, Type: "Full"})
 }
 
-// resume lets the machine go on. One that goes on already is left alone, since
-// it would have its socket device reset.
+// resume resumes the machine. It does nothing if the machine runs, because Resume would reset its vsock
+// device.
 func (m *machine) resume(ctx context.Context) error {
 	var err error
-	switch m.stands {
+	switch m.pauseState {
 	case frozen:
 		err = m.process.thaw()
 	case paused:
 		err = m.api.Resume(ctx)
 	}
 	if err == nil {
-		m.stands = running
+		m.pauseState = running
 	}
 	return err
 }

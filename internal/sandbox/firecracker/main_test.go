@@ -55,8 +55,8 @@ func (d disks) Root(context.Context, *sandbox.Image) (guest.Disk, error) {
 	path, err := d.file("root.ext4", "a file system")
 	return guest.Disk{Path: path, Type: "ext4"}, err
 }
-func (d disks) MakeRoom(int64) error       { return nil }
-func (d disks) Beside(string, func() bool) {}
+func (d disks) MakeRoom(int64) error            { return nil }
+func (d disks) CountFolder(string, func() bool) {}
 func (d disks) Tree(_ context.Context, from string) (guest.Disk, error) {
 	path, err := d.file(filepath.Base(from)+".ext4", from)
 	return guest.Disk{Path: path, Type: "ext4"}, err
@@ -84,7 +84,7 @@ func fakedAt(t testing.TB, chroot string, jailed bool) *Driver {
 	t.Helper()
 	d, err := New(Options{Binary: filepath.Join(standIns(t), "firecracker"), Chroot: chroot, Cache: t.TempDir()})
 	if err == nil && d.folder == "" { // there is no kernel here
-		err = d.settle(chroot)
+		err = d.makeFolder(chroot)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -95,7 +95,7 @@ func fakedAt(t testing.TB, chroot string, jailed bool) *Driver {
 		d.Close()
 		t.Skip("only root has machines in jails")
 	}
-	d.use(disks{t.TempDir()})
+	d.setSystem(disks{t.TempDir()})
 	d.missing = nil
 	return d
 }

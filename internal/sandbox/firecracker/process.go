@@ -20,33 +20,32 @@ import (
 	"gatehouse/internal/exec/procid"
 )
 
-// process is Firecracker, or what it is started by, and ends with the host.
+// process is Firecracker, or the shell around it. It ends with the host.
 type process struct {
 	p      *os.Process
 	jailed bool
-	ended  chan struct{} // everything of it has
-	says   tail          // the console of the machine, and what Firecracker has to say
+	ended  chan struct{} // closed when all of it has ended
+	output tail          // the machine's console and Firecracker's messages
 }
 
-// A jailed one changes its user, by which the kernel forgets that it was to end
-// with the host. So it is started by a shell that is the first process of a
-// space of process numbers: the shell ends with the host, and the kernel ends
-// with it whatever else is in there.
-var keeper = []string{"/bin/sh", "-c", `"$@"; exit $?`, "keeper"}
+// A jailed process changes its user, which clears PR_SET_PDEATHSIG. So it is started by a shell that is the
+// first process of a PID namespace: the kernel kills the shell when the host ends, and with it all processes
+// of the namespace.
+var initShell = []string{"/bin/sh", "-c", `"$@"; exit $?`, "keeper"}
 
-// nursery is what a process is born in, a *cgroup.Group.
-type nursery interface {
-	Born() (*os.File, error)
+// processGroup is the control group that a process starts in, a *cgroup.Group.
+type processGroup interface {
+	OpenV2() (*os.File, error)
 	Enter() error
 	Leave() error
 }
 
-// startProcess starts it in a control group, with dir as its folder.
-func startProcess(command []string, dir string, jailed bool, group nursery) (*process, error) {
+// startProcess starts the process in a control group, with dir as its working directory.
+func startProcess(command []string, dir string, jailed bool, group processGroup) (*process, error) {
 	v := &process{jailed: jailed, ended: make(chan struct{})}
 	attr := &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	if jailed {
-		command = append(append([]string{}, keeper...), command...)
+		command = append(append([]string{}, initShell...), command...)
 		attr.Cloneflags = unix.CLONE_NEWPID
 	}
 	read, write, err := os.Pipe()
@@ -55,9 +54,9 @@ func startProcess(command []string, dir string, jailed bool, group nursery) (*pr
 	}
 	started := make(chan error, 1)
 	go func() {
-		// The kernel ends what this thread started when it ends, so it waits.
+		// The kernel kills what this thread started when the thread exits, so it waits.
 		runtime.LockOSThread()
-		err := v.begin(command, dir, attr, write, group)
+		err := v.startIn(command, dir, attr, write, group)
 		write.Close()
 		started <- err
 		if err == nil {
@@ -71,19 +70,20 @@ func startProcess(command []string, dir string, jailed bool, group nursery) (*pr
 	}
 	go func() {
 		defer read.Close()
-		io.Copy(&v.says, read)
+		io.Copy(&v.output, read)
 	}()
 	return v, nil
 }
 
-// begin runs on the thread that the process ends with.
-func (v *process) begin(command []string, dir string, attr *syscall.SysProcAttr, out *os.File, group nursery) error {
+// startIn runs on the thread that the process ends with.
+func (v *process) startIn(command []string, dir string, attr *syscall.SysProcAttr, out *os.File,
+	group processGroup) error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer null.Close()
-	born, err := group.Born()
+	born, err := group.OpenV2()
 	if err != nil {
 		return err
 	}
@@ -94,7 +94,12 @@ func (v *process) begin(command []string, dir string, attr *syscall.SysProcAttr,
 	if err := group.Enter(); err != nil {
 		return err
 	}
-	p, err := os.StartProcess(command[0], command, &os.ProcAttr{Dir: dir, Env: environment, Files: []*os.File{null, out, out}, Sys: attr})
+	p, err := os.StartProcess(command[0], command, &os.ProcAttr{
+		Dir:   dir,
+		Env:   environment,
+		Files: []*os.File{null, out, out},
+		Sys:   attr,
+	})
 	if left := group.Leave(); left != nil {
 		if err == nil {
 			p.Kill()
@@ -106,30 +111,29 @@ func (v *process) begin(command []string, dir string, attr *syscall.SysProcAttr,
 	return err
 }
 
-// kill ends everything of it and returns when nothing is left.
+// kill kills all of the process and waits for its end.
 func (v *process) kill() {
 	v.p.Kill()
 	<-v.ended
 }
 
-// why adds to an error what the process said, and that it ended, if it did.
-func (v *process) why(err error) error {
+// withOutput adds to an error the end of the process's output, and that it ended, if it did.
+func (v *process) withOutput(err error) error {
 	select {
 	case <-v.ended:
-		err = fmt.Errorf("%w: firecracker ended", err)
-	case <-time.After(dying):
+		err = fmt.Errorf("%w: firecracker exited", err)
+	case <-time.After(exitWait):
 	}
-	if said := v.says.lines(8); said != "" {
-		return fmt.Errorf("%w; it said last: %s", err, said)
+	if said := v.output.lines(8); said != "" {
+		return fmt.Errorf("%w; it printed last: %s", err, said)
 	}
 	return err
 }
 
-// dying is how long a process that failed may take to end by itself, before it
-// is told about.
-const dying = 200 * time.Millisecond
+// exitWait is how long a failed process may take to exit, before its error is reported.
+const exitWait = 200 * time.Millisecond
 
-// pid is the number of Firecracker itself.
+// pid returns the id of Firecracker itself.
 func (v *process) pid() (int, error) {
 	if !v.jailed {
 		return v.p.Pid, nil
@@ -140,13 +144,12 @@ func (v *process) pid() (int, error) {
 	}
 	pid, err := strconv.Atoi(strings.TrimSpace(string(b)))
 	if err != nil || pid < 2 {
-		return 0, errors.New("firecracker is not among the processes of its keeper")
+		return 0, errors.New("firecracker is not a child of the shell that started it")
 	}
 	return pid, nil
 }
 
-// freeze stops all its threads, the machine's processors among them, and returns
-// when they stand.
+// freeze stops all threads, including the machine's processors, and returns when they are stopped.
 func (v *process) freeze(ctx context.Context) error {
 	pid, err := v.pid()
 	if err != nil {
@@ -163,14 +166,14 @@ func (v *process) freeze(ctx context.Context) error {
 		case <-ctx.Done():
 			return errors.Join(context.Cause(ctx), v.thaw())
 		case <-v.ended:
-			return errors.New("firecracker ended")
+			return errors.New("firecracker exited")
 		case <-time.After(time.Millisecond):
 		}
 	}
 	return nil
 }
 
-// thaw lets it go on.
+// thaw continues the process.
 func (v *process) thaw() error {
 	pid, err := v.pid()
 	if err != nil {
@@ -182,20 +185,20 @@ func (v *process) thaw() error {
 	return nil
 }
 
-// stateOf is the letter that the kernel has for what a process does.
+// stateOf returns the kernel's letter for the state of a process.
 func stateOf(pid int) (byte, error) {
 	stat, err := procid.ReadStat(pid)
 	if err != nil {
 		return 0, err
 	}
 	if len(stat) == 0 {
-		return 0, fmt.Errorf("/proc/%d/stat does not tell what the process does", pid)
+		return 0, fmt.Errorf("/proc/%d/stat does not contain the state of the process", pid)
 	}
 	return stat[0][0], nil
 }
 
-// hasShell reports whether a jailed process can be kept.
+// hasShell reports whether the shell for jailed processes exists.
 func hasShell() bool {
-	_, err := exec.LookPath(keeper[0])
+	_, err := exec.LookPath(initShell[0])
 	return err == nil
 }

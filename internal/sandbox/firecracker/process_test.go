@@ -15,7 +15,7 @@ import (
 // stuck is a group that the thread cannot leave.
 type stuck struct{ children string }
 
-func (s *stuck) Born() (*os.File, error) { return nil, nil }
+func (s *stuck) OpenV2() (*os.File, error) { return nil, nil }
 
 func (s *stuck) Enter() error { return nil }
 

@@ -27,28 +27,28 @@ func (r release) before(o release) bool {
 }
 
 var (
-	// oldest is the first after whose restoring the socket device works: 1.16.0
-	// never looks at what a restored machine says through it.
+	// oldest is the first supported release: in 1.16.0 the vsock device of a restored machine does not work.
 	oldest = release{1, 16, 1}
-	// bare is the first whose socket device works after a pause in which no
-	// snapshot was taken. Before, whatever the host says after one is kept back.
-	bare = release{1, 17, 0}
+	// pauseWorks is the first release whose vsock device works after a pause without a snapshot. Before, data from
+	// the host is not delivered after such a pause.
+	pauseWorks = release{1, 17, 0}
 )
 
-const remedyOld = "install a newer release of firecracker and of its jailer, at least 1.16.1: machines that 1.16.0 restores do not answer any more"
+const remedyOld = "install a newer release of firecracker and of its jailer, at least 1.16.1: machines restored " +
+	"by 1.16.0 do not answer"
 
-const asking = 10 * time.Second // for a program to say its version
+const versionWait = 10 * time.Second // for a program to print its version
 
 var versionLine = regexp.MustCompile(`(?m)^(?:Firecracker|Jailer) v(\d+)\.(\d+)\.(\d+)`)
 
-// program is one that is installed.
+// program is an installed program.
 type program struct {
 	path    string
 	version release
 }
 
-// find looks for a program and asks for its version.
-func find(name string) (*program, error) {
+// findProgram looks up a program and reads its version.
+func findProgram(name string) (*program, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		return nil, err
@@ -56,7 +56,7 @@ func find(name string) (*program, error) {
 	if path, err = filepath.Abs(path); err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), asking)
+	ctx, cancel := context.WithTimeout(context.Background(), versionWait)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, path, "--version")
 	cmd.Env, cmd.WaitDelay = environment, time.Second
@@ -67,13 +67,13 @@ func find(name string) (*program, error) {
 	p := &program{path: path}
 	found := versionLine.FindSubmatch(out[:min(len(out), 1<<10)])
 	if found == nil {
-		return nil, fmt.Errorf("%s --version does not tell a version of Firecracker", path)
+		return nil, fmt.Errorf("%s --version does not print a version of Firecracker", path)
 	}
 	for i := range p.version {
-		p.version[i], _ = strconv.Atoi(string(found[i+1])) // digits; what is too large is new enough
+		p.version[i], _ = strconv.Atoi(string(found[i+1])) // digits; a number that overflows is new enough
 	}
 	return p, nil
 }
 
-// environment is that of the programs. Nothing comes from the host.
+// environment is the environment of the programs. Nothing comes from the host.
 var environment = []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}

@@ -15,19 +15,18 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// recovering is how long a machine may take to go on after something failed,
-// whatever became of the caller.
-const recovering = time.Minute
+// recoverWait is how long a machine may take to resume after an error, even if the caller has given up.
+const recoverWait = time.Minute
 
-// Pause is that of sandbox.Pausable. The agent is silent before the machine
-// stops, so that nothing is on its way that a snapshot would lose.
-func (b *box) Pause(ctx context.Context) error {
-	b.asked.Lock()
-	defer b.asked.Unlock()
+// Pause implements sandbox.Pausable. The agent is quiesced before the machine stops, so that no frame is in
+// flight that a snapshot would lose.
+func (b *instance) Pause(ctx context.Context) error {
+	b.settings.Lock()
+	defer b.settings.Unlock()
 	if b.paused {
 		return nil
 	}
-	if err := b.Still(ctx); err != nil {
+	if err := b.Quiesce(ctx); err != nil {
 		return err
 	}
 	if err := b.machine.pause(ctx, false); err != nil {
@@ -37,23 +36,23 @@ func (b *box) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Resume is that of sandbox.Pausable.
-func (b *box) Resume(ctx context.Context) error {
-	b.asked.Lock()
-	defer b.asked.Unlock()
+// Resume implements sandbox.Pausable.
+func (b *instance) Resume(ctx context.Context) error {
+	b.settings.Lock()
+	defer b.settings.Unlock()
 	if !b.paused {
 		return nil
 	}
-	if err := b.goOn(ctx); err != nil {
+	if err := b.resumeMachine(ctx); err != nil {
 		return err
 	}
 	b.paused = false
 	return nil
 }
 
-// goOn lets the machine go on, and the link with it, by another channel where
-// the one before was lost. The caller has it locked.
-func (b *box) goOn(ctx context.Context) error {
+// resumeMachine resumes the machine and the client, over another channel if the old one was lost. The caller has locked
+// the settings.
+func (b *instance) resumeMachine(ctx context.Context) error {
 	if err := b.machine.resume(ctx); err != nil {
 		return err
 	}
@@ -67,32 +66,32 @@ func (b *box) goOn(ctx context.Context) error {
 		}
 		b.reset = false
 	}
-	b.Let()
+	b.Continue()
 	return nil
 }
 
-// recover lets it go on whatever became of the caller. The caller has it locked.
-func (b *box) recover(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recovering)
+// recover resumes the machine even if the caller has given up. The caller has locked the settings.
+func (b *instance) recover(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recoverWait)
 	defer cancel()
-	err := b.goOn(ctx)
+	err := b.resumeMachine(ctx)
 	if err != nil {
-		b.machine.process.p.Kill() // nobody can reach what is in it any more
+		b.machine.process.p.Kill() // the agent cannot be reached any more
 	}
 	return err
 }
 
-// Snapshot is that of sandbox.Snapshotter.
-func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
-	b.asked.Lock()
-	defer b.asked.Unlock()
+// Snapshot implements sandbox.Snapshotter.
+func (b *instance) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
+	b.settings.Lock()
+	defer b.settings.Unlock()
 	select {
 	case <-b.gone:
 		return nil, sandbox.ErrClosed
 	default:
 	}
 	if !b.paused {
-		if err := b.Still(ctx); err != nil {
+		if err := b.Quiesce(ctx); err != nil {
 			return nil, err
 		}
 		b.reset = true
@@ -100,8 +99,8 @@ func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
 			return nil, errors.Join(err, b.recover(ctx))
 		}
 	}
-	b.reset = true // whatever comes of it
-	s, err := b.keep(ctx)
+	b.reset = true // even if it fails
+	s, err := b.takeSnapshot(ctx)
 	if !b.paused {
 		err = errors.Join(err, b.recover(ctx))
 	}
@@ -109,44 +108,52 @@ func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
 		if s != nil {
 			s.Close()
 		}
-		return nil, fmt.Errorf("keep a sandbox: %w", err)
+		return nil, fmt.Errorf("take a snapshot: %w", err)
 	}
 	return s, nil
 }
 
-// snapshot is a machine at one moment: its memory, which nobody changes, its
-// devices, and the disks it has.
+// snapshot is the saved state of a machine: its memory, which is immutable, its devices, and the disks it
+// uses.
 type snapshot struct {
-	driver *Driver
-	dir    string
-	files  map[string]string // by name in the jail of a machine made of it
-	bytes  int64
-	size   size
-	limits sandbox.Limits
-	env    []string
-	look   []string
-	once   sync.Once
+	driver   *Driver
+	dir      string
+	files    map[string]string // by name in the jail of a restored machine
+	bytes    int64
+	size     size
+	limits   sandbox.Limits
+	env      []string
+	imageEnv []string
+	once     sync.Once
 }
 
-// keep has the machine written down. The caller has it locked.
-func (b *box) keep(ctx context.Context) (_ *snapshot, err error) {
-	dir, err := os.MkdirTemp(b.driver.kept(), "")
+// save writes the state of the machine. The caller has locked the settings.
+func (b *instance) takeSnapshot(ctx context.Context) (_ *snapshot, err error) {
+	dir, err := os.MkdirTemp(b.driver.snapshotFolder(), "")
 	if err != nil {
 		return nil, err
 	}
-	b.driver.shelf.hold(b.size.disks)
-	s := &snapshot{driver: b.driver, dir: dir, files: map[string]string{}, size: b.size, limits: b.asked.Limits, env: b.asked.Env, look: b.asked.Look}
+	b.driver.store.hold(b.size.disks)
+	s := &snapshot{
+		driver:   b.driver,
+		dir:      dir,
+		files:    map[string]string{},
+		size:     b.size,
+		limits:   b.settings.Limits,
+		env:      b.settings.Env,
+		imageEnv: b.settings.ImageEnv,
+	}
 	defer func() {
 		if err != nil {
 			s.Close()
 		}
 	}()
-	if err := b.machine.keep(ctx); err != nil {
+	if err := b.machine.saveSnapshot(ctx); err != nil {
 		return nil, err
 	}
 	for name, later := range map[string]string{stateFile: wasState, memoryFile: wasMemory} {
 		s.files[later] = filepath.Join(dir, name)
-		if err := b.jail.take(name, s.files[later]); err != nil {
+		if err := b.jail.moveOut(name, s.files[later]); err != nil {
 			return nil, err
 		}
 	}
@@ -154,7 +161,7 @@ func (b *box) keep(ctx context.Context) (_ *snapshot, err error) {
 	return s, err
 }
 
-// space is how much files take on disk.
+// space returns how many bytes files occupy on disk.
 func space(paths ...string) (bytes int64, err error) {
 	for _, path := range paths {
 		var st syscall.Stat_t
@@ -166,36 +173,37 @@ func space(paths ...string) (bytes int64, err error) {
 	return bytes, nil
 }
 
-// Size is how many bytes it takes on disk.
+// Size implements sandbox.Snapshot.
 func (s *snapshot) Size() int64 { return s.bytes }
 
-// Close throws it away. Machines made of it have its files, too.
+// Close deletes the snapshot. Machines restored from it have links to its files.
 func (s *snapshot) Close() error {
-	s.once.Do(func() { s.driver.shelf.give(s.size.disks) })
+	s.once.Do(func() { s.driver.store.release(s.size.disks) })
 	return os.RemoveAll(s.dir)
 }
 
-// Create makes a sandbox that goes on from that moment. What Firecracker calls
-// insecure, to go on from one moment more than once, is so because machines
-// would share their randomness: the kernel of the new one is told by its
-// generation's identity, which Firecracker changes, and the agent by Renew.
+// Create makes a sandbox that continues from the snapshot. Firecracker's documentation calls restoring a
+// snapshot more than once insecure because machines would share their randomness: here the kernel is informed
+// by its VM generation id, which Firecracker changes, and the agent by Renew.
 func (s *snapshot) Create(ctx context.Context) (sandbox.Sandbox, error) {
-	s.driver.shelf.hold(s.size.disks)
-	b, conn, err := s.driver.raise(ctx, s.size, s.files, s.size.disks, func(m *machine) error { return m.load(ctx) })
+	s.driver.store.hold(s.size.disks)
+	b, conn, err := s.driver.startInstance(ctx, s.size, s.files, s.size.disks, func(m *machine) error {
+		return m.load(ctx)
+	})
 	if err == nil {
-		b.asked.Limits, b.asked.Look, b.asked.Env = s.limits, s.look, s.env
-		b, err = b.live(conn, func() error { return b.renew(ctx) })
+		b.settings.Limits, b.settings.ImageEnv, b.settings.Env = s.limits, s.imageEnv, s.env
+		b, err = b.activate(conn, func() error { return b.renew(ctx) })
 	}
 	if err != nil {
-		return nil, fmt.Errorf("create a sandbox of a snapshot: %w", remedied(err))
+		return nil, fmt.Errorf("create a sandbox from a snapshot: %w", withRemedy(err))
 	}
 	return b, nil
 }
 
-// renew makes it another sandbox than it was. The way out was the old one's.
-func (b *box) renew(ctx context.Context) error {
+// renew makes the restored agent that of this sandbox. Network access belonged to the old one.
+func (b *instance) renew(ctx context.Context) error {
 	if err := b.Renew(ctx); err != nil {
 		return err
 	}
-	return b.Link.Adjust(ctx, b.asked.Plan(), b.asked.Limits)
+	return b.Client.Adjust(ctx, b.settings.Plan(), b.settings.Limits)
 }

@@ -12,7 +12,12 @@ import (
 // TestSuite is for machines with the real program and KVM. Elsewhere nothing is
 // known of the suite, whatever the stand-in does.
 func TestSuite(t *testing.T) {
-	d, err := New(Options{Binary: os.Getenv("GATEHOUSE_FIRECRACKER"), Kernel: os.Getenv("GATEHOUSE_KERNEL"), Rootfs: os.Getenv("GATEHOUSE_ROOTFS"), Chroot: os.Getenv("GATEHOUSE_CHROOT")})
+	d, err := New(Options{
+		Binary: os.Getenv("GATEHOUSE_FIRECRACKER"),
+		Kernel: os.Getenv("GATEHOUSE_KERNEL"),
+		Rootfs: os.Getenv("GATEHOUSE_ROOTFS"),
+		Chroot: os.Getenv("GATEHOUSE_CHROOT"),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,25 +7,25 @@ import (
 	"sync"
 )
 
-// tail keeps the last of what is written to it.
+// tail keeps the end of what is written to it.
 type tail struct {
 	mu   sync.Mutex
 	last []byte
 }
 
-const kept = 4 << 10 // bytes of a tail
+const maxTail = 4 << 10 // bytes of a tail
 
 func (t *tail) Write(b []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.last = append(t.last, b[max(0, len(b)-kept):]...)
-	if over := len(t.last) - kept; over > 0 {
+	t.last = append(t.last, b[max(0, len(b)-maxTail):]...)
+	if over := len(t.last) - maxTail; over > 0 {
 		t.last = append(t.last[:0], t.last[over:]...)
 	}
 	return len(b), nil
 }
 
-// lines are the last few, harmless to print.
+// lines returns the last lines, at most most, without control characters.
 func (t *tail) lines(most int) string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

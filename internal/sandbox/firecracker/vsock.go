@@ -14,19 +14,18 @@ import (
 )
 
 const (
-	handshake  = 5 * time.Second       // for the machine to take a connection
+	handshake  = 5 * time.Second       // for the machine to accept a connection
 	retryAfter = 10 * time.Millisecond // while it boots
-	longestOK  = 32                    // bytes of the line that answers
+	longestOK  = 32                    // bytes of the answer's line
 )
 
-// errNotTaken is what a connection ends with to whose port nobody listens in the
-// machine yet.
-var errNotTaken = errors.New("nobody in the machine takes the connection")
+// errNotAccepted is the error of a connection to a port on which nothing in the machine listens yet.
+var errNotAccepted = errors.New("nothing in the machine accepts the connection")
 
-// connect asks the socket device for a port of the machine. conn is closed when
-// it fails.
+// connect requests a port of the machine from the vsock device. It closes conn on an error.
 func connect(ctx context.Context, conn net.Conn, port uint32) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, handshake, errors.New("the machine does not answer the connection"))
+	ctx, cancel := context.WithTimeoutCause(ctx, handshake,
+		errors.New("the machine did not accept the connection in time"))
 	defer cancel()
 	stop := context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
 	defer func() {
@@ -38,21 +37,20 @@ func connect(ctx context.Context, conn net.Conn, port uint32) (err error) {
 		}
 	}()
 	if _, err := fmt.Fprintf(conn, "CONNECT %d\n", port); err != nil {
-		return fmt.Errorf("%w: %w", errNotTaken, err)
+		return fmt.Errorf("%w: %w", errNotAccepted, err)
 	}
 	line, err := readLine(conn)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errNotTaken, err)
+		return fmt.Errorf("%w: %w", errNotAccepted, err)
 	}
 	number, ok := strings.CutPrefix(line, "OK ")
 	if _, err := strconv.ParseUint(number, 10, 32); err != nil || !ok {
-		return fmt.Errorf("the socket device answered %q, where OK and a port were due", line)
+		return fmt.Errorf("the vsock device answered %q; expected OK and a port", line)
 	}
 	return nil
 }
 
-// readLine reads no byte more than the line, since those after it are the
-// agent's.
+// readLine reads no byte beyond the line, because the following bytes are the agent's.
 func readLine(r io.Reader) (string, error) {
 	var line []byte
 	for b := make([]byte, 1); len(line) < longestOK; line = append(line, b[0]) {

@@ -21,28 +21,28 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// RemedyTools is what to do when file systems cannot be made.
+// RemedyTools says what to do if file systems cannot be made.
 const RemedyTools = "install e2fsprogs (apt-get install e2fsprogs), or name a finished root file system in the settings"
 
 const (
-	makeWait     = 10 * time.Minute // for a file system to be made
-	largestTree  = 16 << 30         // bytes of files in one
-	mostOfTree   = 4 << 20          // files in one
+	makeWait     = 10 * time.Minute // for making a file system
+	largestTree  = 16 << 30         // bytes of files in one file system
+	mostOfTree   = 4 << 20          // files in one file system
 	blockSize    = 4096
-	spareBlocks  = 2048 // for what the file system itself needs, beside a share of what is in it
+	spareBlocks  = 2048 // for the file system's own data, in addition to a share of the content
 	spareEntries = 256
 )
 
-// Disk is a file that holds a file system. Machines only read it.
+// Disk is a file that contains a file system. Machines only read it.
 type Disk struct {
 	Path string
 	Type string   // ext4, squashfs or erofs
-	Use  *os.File // while it is open, which it is until it is closed or nothing refers to it, the disk stays at Path; nil when it always does
+	Hold *os.File // while it is open and referenced, the disk is not removed from Path; nil if it is never removed
 }
 
-// Root is the root file system: the one of the options, else one made of the
-// image, or without one of the host's own programs.
-func (g *Guest) Root(ctx context.Context, image *sandbox.Image) (Disk, error) {
+// Root returns the root file system: that of the options, else one made of the image, or without an image of
+// the host's programs.
+func (g *Cache) Root(ctx context.Context, image *sandbox.Image) (Disk, error) {
 	switch {
 	case image != nil:
 		return g.disk(ctx, "image", image.ID, image.Root)
@@ -52,14 +52,14 @@ func (g *Guest) Root(ctx context.Context, image *sandbox.Image) (Disk, error) {
 	return g.hostRoot(ctx)
 }
 
-// Tree is a file system of a folder or a file of the host, as it is now.
-func (g *Guest) Tree(ctx context.Context, from string) (Disk, error) {
+// Tree returns a file system with the current content of a folder of the host.
+func (g *Cache) Tree(ctx context.Context, from string) (Disk, error) {
 	info, err := os.Stat(from)
 	if err != nil {
 		return Disk{}, err
 	}
 	if !info.IsDir() {
-		return Disk{}, fmt.Errorf("%s is no folder; a virtual machine is shown folders only", from)
+		return Disk{}, fmt.Errorf("%s is not a folder; only folders can be mounted in a virtual machine", from)
 	}
 	_, key, err := measure(from)
 	if err != nil {
@@ -68,27 +68,27 @@ func (g *Guest) Tree(ctx context.Context, from string) (Disk, error) {
 	return g.disk(ctx, "tree", key, from)
 }
 
-func (g *Guest) disk(ctx context.Context, kind, key, from string) (Disk, error) {
-	return made(g.made(ctx, kind, kind+" "+key, func(path string) error { return format(ctx, path, from) }))
+func (g *Cache) disk(ctx context.Context, kind, key, from string) (Disk, error) {
+	return diskOf(g.cached(ctx, kind, kind+" "+key, func(path string) error { return format(ctx, path, from) }))
 }
 
-func made(f *os.File, err error) (Disk, error) {
+func diskOf(f *os.File, err error) (Disk, error) {
 	if err != nil {
 		return Disk{}, err
 	}
-	return Disk{Path: f.Name(), Type: "ext4", Use: f}, nil
+	return Disk{Path: f.Name(), Type: "ext4", Hold: f}, nil
 }
 
-// OpenDisk tells what kind of file system a file holds.
+// OpenDisk detects the file system in a file.
 func OpenDisk(path string) (Disk, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return Disk{}, fmt.Errorf("the root file system: %w", err)
+		return Disk{}, fmt.Errorf("open the root file system: %w", err)
 	}
 	defer f.Close()
 	head := make([]byte, 2048)
 	if _, err := io.ReadFull(f, head); err != nil {
-		return Disk{}, fmt.Errorf("the root file system %s: %w", path, err)
+		return Disk{}, fmt.Errorf("read the root file system %s: %w", path, err)
 	}
 	switch {
 	case bytes.HasPrefix(head, []byte("hsqs")):
@@ -101,11 +101,10 @@ func OpenDisk(path string) (Disk, error) {
 	return Disk{}, fmt.Errorf("the root file system %s is neither ext4 nor squashfs nor erofs", path)
 }
 
-// extent is how much is in a folder.
+// extent is the size of a folder's content.
 type extent struct{ blocks, entries int64 }
 
-// measure tells how much is in a folder, and a text that is another one when
-// something in it is.
+// measure returns the size of a folder's content, and a key that changes if any file of it changes.
 func measure(dir string) (e extent, key string, err error) {
 	var names strings.Builder
 	err = filepath.WalkDir(dir, func(path string, d fs.DirEntry, err error) error {
@@ -130,15 +129,16 @@ func measure(dir string) (e extent, key string, err error) {
 		e.blocks += 1 + (info.Size()+blockSize-1)/blockSize
 		fmt.Fprintf(&names, "%s %o %d %d %s\x00", rel, info.Mode(), info.Size(), info.ModTime().UnixNano(), link)
 		if e.blocks*blockSize > largestTree || e.entries > mostOfTree {
-			return fmt.Errorf("%s holds more than %d GiB or %d files, which is the most for a virtual machine", dir, largestTree>>30, mostOfTree)
+			return fmt.Errorf("%s contains more than %d GiB or %d files, which is the most for a virtual machine",
+				dir, largestTree>>30, mostOfTree)
 		}
 		return nil
 	})
 	return e, dir + "\x00" + names.String(), err
 }
 
-// format makes a file system at path of what is below a folder, just large
-// enough. It belongs to root and has no journal, as nobody writes to it.
+// format makes a file system at path with the content of a folder, just large enough. All files belong to
+// root, and it has no journal, because it is never written to.
 func format(ctx context.Context, path, from string) error {
 	program, err := findTool("mke2fs")
 	if err != nil {
@@ -155,7 +155,7 @@ func format(ctx context.Context, path, from string) error {
 		"-O", "^has_journal,^resize_inode", "-N", fmt.Sprint(e.entries+spareEntries),
 		"-E", "root_owner=0:0,lazy_itable_init=1,nodiscard", "-d", from, path, fmt.Sprint(blocks))
 	cmd.Env = []string{"PATH=/usr/sbin:/sbin:/usr/bin:/bin", "LANG=C"}
-	// A child that nobody waits for any more does not go on.
+	// Cancelling kills the children of mke2fs too.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return unix.Kill(-cmd.Process.Pid, unix.SIGKILL) }
 	if said, err := cmd.CombinedOutput(); err != nil {
@@ -164,8 +164,7 @@ func format(ctx context.Context, path, from string) error {
 	return nil
 }
 
-// findTool looks where tools for administrators are, too, which a user's PATH
-// often leaves out.
+// findTool looks up a program also in the folders of administrators' tools, which a user's PATH often omits.
 func findTool(name string) (string, error) {
 	for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/bin"} {
 		if path, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
@@ -175,5 +174,5 @@ func findTool(name string) (string, error) {
 	if path, err := exec.LookPath(name); err == nil {
 		return path, nil
 	}
-	return "", fmt.Errorf("there is no %s; %s", name, RemedyTools)
+	return "", fmt.Errorf("%s was not found; %s", name, RemedyTools)
 }

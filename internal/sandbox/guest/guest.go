@@ -1,11 +1,10 @@
 //go:build linux && (amd64 || arm64)
 
-// Package guest makes what a virtual machine boots: a kernel with its modules,
-// the agent as its first process, and a root file system of the host's own
-// programs or of an image.
+// Package guest makes what a virtual machine boots: a kernel with its modules, the agent as its first process,
+// and a root file system of the host's programs or of an image.
 //
-// What it makes is kept in a folder, named by what it was made of, so that it
-// is made once and by one process only; what is half made is never seen.
+// It caches the results in a folder, named by a hash of what they were made of, so that each is made once, by
+// one process. Unfinished files have temporary names.
 package guest
 
 import (
@@ -26,15 +25,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What to do when a kernel cannot be used.
+// What to do if a kernel cannot be used.
 const (
-	remedyNoKernel = "install one with its modules: apt-get install linux-image-cloud-amd64 (Debian), linux-image-virtual (Ubuntu), " +
-		"dnf install kernel-core (Fedora); or name one by GATEHOUSE_KERNEL, and its modules by GATEHOUSE_SANDBOX_KERNEL_MODULES"
-	remedyNamed = "name a kernel that this user can read by GATEHOUSE_KERNEL, and its modules by GATEHOUSE_SANDBOX_KERNEL_MODULES; " +
-		"without these settings it is the newest in /boot"
+	remedyNoKernel = "install one with its modules: apt-get install linux-image-cloud-amd64 (Debian), " +
+		"linux-image-virtual (Ubuntu), dnf install kernel-core (Fedora); or name one by GATEHOUSE_KERNEL, and its " +
+		"modules by GATEHOUSE_SANDBOX_KERNEL_MODULES"
+	remedyNamed = "name a kernel that this user can read by GATEHOUSE_KERNEL, and its modules by " +
+		"GATEHOUSE_SANDBOX_KERNEL_MODULES; without these settings it is the newest in /boot"
 )
 
-// Remedy is what to do about an error of New.
+// Remedy says what to do about an error of New.
 func Remedy(err error) string {
 	switch {
 	case errors.Is(err, ErrNoKernel):
@@ -42,46 +42,53 @@ func Remedy(err error) string {
 	case errors.Is(err, ErrKernel):
 		return remedyNamed
 	}
-	return "see that this user can write to the cache folder, in which machines are prepared"
+	return "make sure that this user can write to the cache folder, in which machines are prepared"
 }
 
 const (
-	half   = ".half-"            // part of the name of what is not finished
-	unused = 30 * 24 * time.Hour // after which something made is thrown away
-	stuck  = time.Hour           // after which something half made is
+	unfinished    = ".half-"            // part of the name of an unfinished file
+	unusedAge     = 30 * 24 * time.Hour // age after which an unused file is removed
+	unfinishedAge = time.Hour           // age after which an unfinished file is removed
 )
 
-// Options are for New. The zero value serves where a kernel is installed.
+// Options are for New. The zero value is sufficient if a kernel is installed.
 type Options struct {
-	Kernel  string       // a kernel's file; "" means the newest in /boot whose modules are there too
-	Modules string       // the folder of its modules; "" means the one of its version, near it or in /lib/modules
-	Boot    string       // the folder in which a kernel is looked for; "" means /boot
-	Rootfs  string       // a file with an ext4, squashfs or erofs; "" makes one of the host's own programs
-	Folder  string       // for what is made; "" means the user's folder for caches
-	Most    int64        // bytes that what is made may take on disk, in use or not, with the copies of it that Beside names; 0 means DefaultMost
-	Log     *slog.Logger // nil means nothing is logged
+	Kernel  string // path of a kernel; "" means the newest in /boot with modules
+	Modules string // folder of its modules; "" means the one of its version, near it or in /lib/modules
+	Boot    string // folder in which a kernel is looked for; "" means /boot
+	Rootfs  string // a file with an ext4, squashfs or erofs file system; "" makes one of the host's programs
+	Folder  string // cache folder; "" means the user's
+	// MaxBytes is the most bytes of all files on disk, in use or not, including the copies that Beside names; 0
+	// means DefaultMaxBytes.
+	MaxBytes int64
+	Log      *slog.Logger // nil means nothing is logged
 }
 
-// Guest is safe for concurrent use.
-type Guest struct {
+// Cache makes and caches files for virtual machines. It is safe for concurrent use.
+type Cache struct {
 	options Options
 	kernel  Kernel
 	folder  string
 	log     *slog.Logger
 
 	mu     sync.Mutex
-	making map[string]chan struct{} // by the name of what is being made
-	pinned map[string]*os.File      // what is in use as long as the host runs, by path
-	beside string                   // set before it is used
+	making map[string]chan struct{} // closed when the file with that name is finished
+	pinned map[string]*os.File      // files in use as long as the host runs, by path
+	beside string                   // set before the first use
 	drop   func() bool
 }
 
-// New finds the kernel and prepares the folder. Remedy tells what to do about an
-// error.
-func New(o Options) (*Guest, error) {
-	g := &Guest{options: o, folder: o.Folder, log: o.Log, making: map[string]chan struct{}{}, pinned: map[string]*os.File{}}
-	if g.options.Most == 0 {
-		g.options.Most = DefaultMost
+// New finds the kernel and prepares the folder. Remedy says what to do about an error.
+func New(o Options) (*Cache, error) {
+	g := &Cache{
+		options: o,
+		folder:  o.Folder,
+		log:     o.Log,
+		making:  map[string]chan struct{}{},
+		pinned:  map[string]*os.File{},
+	}
+	if g.options.MaxBytes == 0 {
+		g.options.MaxBytes = DefaultMaxBytes
 	}
 	if g.log == nil {
 		g.log = slog.New(slog.DiscardHandler)
@@ -109,17 +116,17 @@ func New(o Options) (*Guest, error) {
 	return g, nil
 }
 
-// Kernel is the one that was found.
-func (g *Guest) Kernel() Kernel { return g.kernel }
+// Kernel returns the kernel that was found.
+func (g *Cache) Kernel() Kernel { return g.kernel }
 
-// Unnamed is a file on the disk of what is made, which is gone when nobody has
-// it any more, also where the host is killed.
-func (g *Guest) Unnamed() (*os.File, error) {
+// Unnamed creates a file without a name in the cache folder. It disappears when it is closed, also if the host
+// is killed.
+func (g *Cache) Unnamed() (*os.File, error) {
 	if fd, err := unix.Open(g.folder, unix.O_RDWR|unix.O_CLOEXEC|unix.O_TMPFILE, 0o600); err == nil {
 		return os.NewFile(uintptr(fd), filepath.Join(g.folder, "unnamed")), nil
 	}
-	// The file system has none that never had a name.
-	f, err := os.CreateTemp(g.folder, "unnamed"+half)
+	// The file system does not support O_TMPFILE.
+	f, err := os.CreateTemp(g.folder, "unnamed"+unfinished)
 	if err != nil {
 		return nil, err
 	}
@@ -129,8 +136,8 @@ func (g *Guest) Unnamed() (*os.File, error) {
 	return f, nil
 }
 
-// sweep throws away what was never finished and what nobody uses any more.
-func (g *Guest) sweep() {
+// sweep removes old unfinished and unused files.
+func (g *Cache) sweep() {
 	entries, _ := os.ReadDir(g.folder)
 	for _, e := range entries {
 		info, err := e.Info()
@@ -139,19 +146,19 @@ func (g *Guest) sweep() {
 		}
 		path, age := filepath.Join(g.folder, e.Name()), time.Since(info.ModTime())
 		switch {
-		case strings.Contains(e.Name(), half):
-			if age > stuck {
+		case strings.Contains(e.Name(), unfinished):
+			if age > unfinishedAge {
 				os.RemoveAll(path)
 			}
-		case age > unused:
+		case age > unusedAge:
 			remove(path)
 		}
 	}
 }
 
-// pin is made for what is to be there as long as the host runs.
-func (g *Guest) pin(ctx context.Context, kind, key string, make func(path string) error) (string, error) {
-	f, err := g.made(ctx, kind, key, make)
+// pin is made for files that are in use as long as the host runs.
+func (g *Cache) pin(ctx context.Context, kind, key string, make func(path string) error) (string, error) {
+	f, err := g.cached(ctx, kind, key, make)
 	if err != nil {
 		return "", err
 	}
@@ -164,10 +171,9 @@ func (g *Guest) pin(ctx context.Context, kind, key string, make func(path string
 	return f.Name(), nil
 }
 
-// made is what kind and key name, which stays as long as the file is open. make
-// makes it at the path it is given when it is not there yet, for all who want
-// it now. Any user may read the result, who may get at it.
-func (g *Guest) made(ctx context.Context, kind, key string, make func(path string) error) (*os.File, error) {
+// cached returns the file that kind and key name, which is not removed as long as it is open. If it does not
+// exist, make creates it at a temporary path, once for concurrent callers. All users may read it.
+func (g *Cache) cached(ctx context.Context, kind, key string, make func(path string) error) (*os.File, error) {
 	sum := sha256.Sum256([]byte(key))
 	name := kind + "-" + hex.EncodeToString(sum[:12])
 	for {
@@ -193,17 +199,17 @@ func (g *Guest) made(ctx context.Context, kind, key string, make func(path strin
 		delete(g.making, name)
 		g.mu.Unlock()
 	}()
-	return g.once(filepath.Join(g.folder, name), make)
+	return g.make(filepath.Join(g.folder, name), make)
 }
 
 func newTurn() chan struct{} { return make(chan struct{}) }
 
-func (g *Guest) once(path string, make func(path string) error) (*os.File, error) {
-	if f, err := hold(path); !errors.Is(err, fs.ErrNotExist) {
+func (g *Cache) make(path string, make func(path string) error) (*os.File, error) {
+	if f, err := openHeld(path); !errors.Is(err, fs.ErrNotExist) {
 		return f, err
 	}
 	began := time.Now()
-	temporary := path + half + rand.Text()
+	temporary := path + unfinished + rand.Text()
 	f, err := g.finish(temporary, path, make)
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(temporary))
@@ -212,8 +218,8 @@ func (g *Guest) once(path string, make func(path string) error) (*os.File, error
 	return f, nil
 }
 
-// finish makes something at one path, and gives it the other when it is whole.
-func (g *Guest) finish(temporary, path string, make func(path string) error) (*os.File, error) {
+// finish makes a file at a temporary path and renames it.
+func (g *Cache) finish(temporary, path string, make func(path string) error) (*os.File, error) {
 	if err := make(temporary); err != nil {
 		return nil, err
 	}
@@ -224,7 +230,7 @@ func (g *Guest) finish(temporary, path string, make func(path string) error) (*o
 	if err := g.MakeRoom(space(info)); err != nil {
 		return nil, err
 	}
-	f, err := hold(temporary) // it is not removed as soon as it has its name
+	f, err := openHeld(temporary) // so that it is not removed right after the rename
 	if err != nil {
 		return nil, err
 	}
@@ -232,5 +238,5 @@ func (g *Guest) finish(temporary, path string, make func(path string) error) (*o
 	if err := errors.Join(os.Chmod(temporary, 0o444), os.Rename(temporary, path)); err != nil {
 		return nil, err
 	}
-	return hold(path)
+	return openHeld(path)
 }

@@ -41,9 +41,12 @@ func put(t *testing.T, path string, b []byte) string {
 }
 
 // plainGuest is a guest of a kernel that is none.
-func plainGuest(t *testing.T) *Guest {
+func plainGuest(t *testing.T) *Cache {
 	t.Helper()
-	g, err := New(Options{Kernel: put(t, filepath.Join(t.TempDir(), "vmlinux"), []byte("\x7fELF Linux version 6.1.2-x (gcc)")), Folder: t.TempDir()})
+	g, err := New(Options{
+		Kernel: put(t, filepath.Join(t.TempDir(), "vmlinux"), []byte("\x7fELF Linux version 6.1.2-x (gcc)")),
+		Folder: t.TempDir(),
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,9 +67,11 @@ func TestAKernelSaysWhichItIs(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}
-	names := []string{"/boot/vmlinuz-6.1.0-9-amd64", "/boot/vmlinuz-6.1.0-48-amd64", "/boot/vmlinuz-5.10.0-1-cloud-amd64"}
+	names := []string{"/boot/vmlinuz-6.1.0-9-amd64", "/boot/vmlinuz-6.1.0-48-amd64",
+		"/boot/vmlinuz-5.10.0-1-cloud-amd64"}
 	slices.SortFunc(names, newerFirst)
-	if want := []string{"/boot/vmlinuz-5.10.0-1-cloud-amd64", "/boot/vmlinuz-6.1.0-48-amd64", "/boot/vmlinuz-6.1.0-9-amd64"}; !slices.Equal(names, want) {
+	if want := []string{"/boot/vmlinuz-5.10.0-1-cloud-amd64", "/boot/vmlinuz-6.1.0-48-amd64",
+		"/boot/vmlinuz-6.1.0-9-amd64"}; !slices.Equal(names, want) {
 		t.Errorf("%q", names)
 	}
 }
@@ -97,7 +102,10 @@ func TestAKernelIsUnpackedOnce(t *testing.T) {
 			t.Logf("there is no %s here", tool)
 			continue
 		}
-		g, err := New(Options{Kernel: put(t, filepath.Join(t.TempDir(), "vmlinuz"), packed("6.1.0", out)), Folder: t.TempDir()})
+		g, err := New(Options{
+			Kernel: put(t, filepath.Join(t.TempDir(), "vmlinuz"), packed("6.1.0", out)),
+			Folder: t.TempDir(),
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -143,7 +151,7 @@ func TestWhatIsMadeIsMadeOnceForAll(t *testing.T) {
 		t.Errorf("it was made %d times", n)
 	}
 	broken := errors.New("no room")
-	if _, err := g.made(t.Context(), "thing", "other", func(path string) error {
+	if _, err := g.cached(t.Context(), "thing", "other", func(path string) error {
 		return errors.Join(os.WriteFile(path, []byte("ha"), 0o600), broken)
 	}); !errors.Is(err, broken) {
 		t.Errorf("%v", err)
@@ -181,12 +189,18 @@ func unpackCpio(t *testing.T, b []byte) map[string]string {
 
 func TestTheInitrdHoldsTheAgentAndItsModulesInOrder(t *testing.T) {
 	var out bytes.Buffer
-	groups := map[string][]module{"base": {{name: "virtio", program: []byte("one")}, {name: "virtio_blk", program: []byte("three")}}}
+	groups := map[string][]module{"base": {{name: "virtio", program: []byte("one")},
+		{name: "virtio_blk", program: []byte("three")}}}
 	if err := writeInitrd(&out, []byte("the agent"), groups); err != nil {
 		t.Fatal(err)
 	}
 	got := unpackCpio(t, out.Bytes())
-	for name, want := range map[string]string{"init": "the agent", "modules/base/00-virtio.ko": "one", "modules/base/01-virtio_blk.ko": "three", "dev/console": ""} {
+	for name, want := range map[string]string{
+		"init":                          "the agent",
+		"modules/base/00-virtio.ko":     "one",
+		"modules/base/01-virtio_blk.ko": "three",
+		"dev/console":                   "",
+	} {
 		if body, ok := got[name]; !ok || body != want {
 			t.Errorf("%s: %q, %v", name, body, ok)
 		}
@@ -194,17 +208,18 @@ func TestTheInitrdHoldsTheAgentAndItsModulesInOrder(t *testing.T) {
 }
 
 func TestTheHostsProgramsComeWithWhatTheyNeed(t *testing.T) {
-	s := newStage(func(what string, about ...any) { t.Log(what, about) })
+	s := newSelection(func(what string, about ...any) { t.Log(what, about) })
 	s.add(lookUp("sh"))
 	s.add("/no/such/thing")
 	tree := filepath.Join(t.TempDir(), "tree")
-	if err := s.lay(tree); err != nil {
+	if err := s.writeTree(tree); err != nil {
 		t.Fatal(err)
 	}
 	if os.Geteuid() != 0 {
 		t.Skip("to run it there one has to be root")
 	}
-	if out, err := exec.Command("chroot", tree, "/bin/sh", "-c", "echo it runs").CombinedOutput(); err != nil || string(out) != "it runs\n" {
+	if out, err := exec.Command("chroot", tree, "/bin/sh", "-c", "echo it runs").CombinedOutput(); err != nil ||
+		string(out) != "it runs\n" {
 		t.Errorf("%q, %v", out, err)
 	}
 }
@@ -247,9 +262,15 @@ func TestAFolderBecomesAFileSystem(t *testing.T) {
 }
 
 func TestKernelsAreToldWhereTheirDisksAre(t *testing.T) {
-	b := Boot{Root: Disk{Path: "/r", Type: "squashfs"}, Trees: []Tree{{Disk{Path: "/t", Type: "ext4"}, "/data/set"}}, Emulated: 2596122}
+	b := Boot{
+		Root:     Disk{Path: "/r", Type: "squashfs"},
+		Trees:    []Tree{{Disk{Path: "/t", Type: "ext4"}, "/data/set"}},
+		Emulated: 2596122,
+	}
 	line, err := b.Arguments()
-	if err != nil || !strings.Contains(line, "gatehouse.channel=serial gatehouse.root=vda:squashfs gatehouse.tree=vdb:ext4:/data/set") {
+	if err != nil ||
+		!strings.Contains(line,
+			"gatehouse.channel=serial gatehouse.root=vda:squashfs gatehouse.tree=vdb:ext4:/data/set") {
 		t.Errorf("%q, %v", line, err)
 	}
 	for _, at := range []string{"relative", "/with a blank", "/" + strings.Repeat("x", 3000)} {

@@ -17,11 +17,10 @@ import (
 	"gatehouse/internal/sandbox/rootfs"
 )
 
-// hostLayout is part of what a file system of the host's programs is named by.
+// hostLayout is part of the key of a file system of the host's programs.
 const hostLayout = "1"
 
-// programs are those of the host that a machine gets, where the host has them,
-// with the libraries they need.
+// programs are copied from the host, if they exist, with the libraries they require.
 var programs = strings.Fields(`
 sh bash dash python3 node
 [ arch b2sum base32 base64 basename cat chgrp chmod chown cksum comm cp csplit cut date dd df dir dirname du echo env
@@ -34,55 +33,55 @@ which less more ps top pgrep pkill kill free uptime watch setsid getopt column r
 curl wget openssl jq sqlite3 perl ruby lua git make bc dc
 `)
 
-// libraries are loaded by name while programs run, so that no program's file
-// says it needs them.
-var libraries = []string{"libgcc_s.so.1", "libstdc++.so.6", "libnss_files.so.2", "libnss_dns.so.2", "libresolv.so.2", "libm.so.6"}
+// libraries are loaded by name at run time, so that no executable lists them.
+var libraries = []string{"libgcc_s.so.1", "libstdc++.so.6", "libnss_files.so.2", "libnss_dns.so.2",
+	"libresolv.so.2", "libm.so.6"}
 
-// folders of the host are taken as a whole, where they are and are not too
-// large.
+// folders of the host are copied whole, if they exist and are not too large.
 var folders = []string{
-	"/etc/alternatives", "/etc/ssl/certs", "/usr/share/ca-certificates", "/usr/share/zoneinfo", "/usr/lib/locale/C.utf8",
+	"/etc/alternatives", "/etc/ssl/certs", "/usr/share/ca-certificates", "/usr/share/zoneinfo",
+	"/usr/lib/locale/C.utf8",
 	"/usr/share/terminfo/x", "/lib/terminfo",
 }
 
-// files are single ones.
+// files are copied singly.
 var files = []string{
-	"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ssl/openssl.cnf", "/etc/localtime", "/etc/mime.types", "/usr/lib/ssl/openssl.cnf",
+	"/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ssl/openssl.cnf", "/etc/localtime", "/etc/mime.types",
+	"/usr/lib/ssl/openssl.cnf",
 }
 
 const (
-	largestFolder = 512 << 20        // bytes of one folder that is taken as a whole
-	askWait       = 30 * time.Second // for an interpreter to say where its library is
+	largestFolder = 512 << 20        // bytes of a folder that is copied whole
+	pythonWait    = 30 * time.Second // for an interpreter to print where its library is
 )
 
-// hostRoot is a file system of the host's own interpreters and what they need.
-func (g *Guest) hostRoot(ctx context.Context) (Disk, error) {
-	s := newStage(g.log.Warn)
+// hostRoot returns a file system of the host's programs and what they require.
+func (g *Cache) hostRoot(ctx context.Context) (Disk, error) {
+	s := newSelection(g.log.Warn)
 	if err := s.collect(ctx); err != nil {
 		return Disk{}, fmt.Errorf("the root file system of the host's programs: %w", err)
 	}
-	f, err := g.made(ctx, "host", hostLayout+"\x00"+s.key(), func(path string) error {
-		// Beside it, so that files can be linked where one file system has
-		// them all.
+	f, err := g.cached(ctx, "host", hostLayout+"\x00"+s.key(), func(path string) error {
+		// The tree is in the same folder, so that files can be linked if they are on the same file system.
 		tree := path + "-tree"
 		defer os.RemoveAll(tree)
-		if err := s.lay(tree); err != nil {
+		if err := s.writeTree(tree); err != nil {
 			return err
 		}
 		return format(ctx, path, tree)
 	})
-	return made(f, err)
+	return diskOf(f, err)
 }
 
-// collect finds all that is to be in it.
-func (s *stage) collect(ctx context.Context) error {
+// collect finds everything that the file system contains.
+func (s *selection) collect(ctx context.Context) error {
 	for _, name := range programs {
 		if path := lookUp(name); path != "" {
 			s.add(path)
 		}
 	}
 	if lookUp("sh") == "" {
-		return errors.New("the host has no sh")
+		return errors.New("the host has no program sh")
 	}
 	for _, name := range libraries {
 		s.addLibrary(name, nil)
@@ -102,7 +101,7 @@ func (s *stage) collect(ctx context.Context) error {
 	return nil
 }
 
-// lookUp finds a program where programs find each other in a sandbox.
+// lookUp finds a program in the PATH of a sandbox.
 func lookUp(name string) string {
 	for _, dir := range []string{"/usr/local/bin", "/usr/bin", "/bin", "/usr/local/sbin", "/usr/sbin", "/sbin"} {
 		path := filepath.Join(dir, name)
@@ -118,7 +117,7 @@ func pythonFolders(ctx context.Context, python string) []string {
 	if python == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, askWait)
+	ctx, cancel := context.WithTimeout(ctx, pythonWait)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, python, "-I", "-c", "import sys\nfor p in sys.path: print(p)")
 	cmd.Env = []string{"PATH=/usr/bin:/bin", "LANG=C.UTF-8"}
@@ -135,29 +134,30 @@ func pythonFolders(ctx context.Context, python string) []string {
 	return all
 }
 
-// lay makes the tree that the file system is made of: links to the host's
-// files where that can be, else copies.
-func (s *stage) lay(tree string) error {
+// writeTree creates the tree that the file system is made of, with hard links to the host's files if possible, else
+// copies.
+func (s *selection) writeTree(tree string) error {
 	for _, dir := range []string{"proc", "sys", "dev", "run", "mnt", "tmp", "var/tmp", "home/user", "etc"} {
 		if err := os.MkdirAll(filepath.Join(tree, dir), 0o755); err != nil {
 			return err
 		}
 	}
 	for _, path := range s.order {
-		if err := layOne(tree, path, s.found[path]); err != nil {
+		if err := writeEntry(tree, path, s.found[path]); err != nil {
 			return err
 		}
 	}
-	for _, t := range rootfs.Texts() {
-		at := filepath.Join(tree, t.At)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755), os.WriteFile(at, []byte(t.Says), 0o644)); err != nil {
+	for _, t := range rootfs.SystemFiles() {
+		at := filepath.Join(tree, t.Path)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(at), 0o755),
+			os.WriteFile(at, []byte(t.Content), 0o644)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func layOne(tree, path string, info fs.FileInfo) error {
+func writeEntry(tree, path string, info fs.FileInfo) error {
 	at := filepath.Join(tree, path)
 	if info.IsDir() {
 		return os.MkdirAll(at, 0o755)
@@ -192,8 +192,7 @@ func copyFile(from, to string, mode fs.FileMode) error {
 	return errors.Join(err, out.Close())
 }
 
-// interpreter is the one that a file names in its first line, "" when it is no
-// script.
+// interpreter returns the program in a file's first line, "" if the file is not a script.
 func interpreter(head []byte) string {
 	line, ok := bytes.CutPrefix(head, []byte("#!"))
 	if !ok {

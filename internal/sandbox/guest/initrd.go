@@ -13,13 +13,12 @@ import (
 	"gatehouse/internal/sandbox/agent/binary"
 )
 
-// initrdLayout is part of what an initrd is named by. It grows when the same
-// agent and modules are to be laid out in another way.
+// initrdLayout is part of the key of an initrd. It changes when the layout does.
 const initrdLayout = "1"
 
-// Initrd is the path of what the kernel unpacks first: the agent and the
-// modules it loads, for machines of every kind.
-func (g *Guest) Initrd(ctx context.Context) (string, error) {
+// Initrd returns the path of the initramfs: the agent and the kernel modules it loads, for machines of every
+// kind.
+func (g *Cache) Initrd(ctx context.Context) (string, error) {
 	agent, err := binary.Agent()
 	if err != nil {
 		return "", err
@@ -45,7 +44,7 @@ func (g *Guest) Initrd(ctx context.Context) (string, error) {
 
 func writeInitrd(w io.Writer, agent []byte, groups map[string][]module) error {
 	a := archive{w: w}
-	for _, dir := range []string{"dev", "proc", "sys", "cgroup", "lower", "upper", "place", "modules"} {
+	for _, dir := range []string{"dev", "proc", "sys", "cgroup", "lower", "upper", "newroot", "modules"} {
 		a.folder(dir)
 	}
 	a.console("dev/console")
@@ -64,7 +63,7 @@ func writeInitrd(w io.Writer, agent []byte, groups map[string][]module) error {
 	return a.end()
 }
 
-// archive writes the format "newc" of cpio, the one that kernels unpack.
+// archive writes the cpio format "newc", which kernels unpack.
 type archive struct {
 	w    io.Writer
 	next int
@@ -83,7 +82,7 @@ func (a *archive) file(name string, mode int, body []byte) {
 	a.entry(name, typeFile|mode, body, 0, 0)
 }
 
-// console is the device that the first process finds as its standard streams.
+// console adds the device of the first process's standard streams.
 func (a *archive) console(name string) { a.entry(name, typeCharDev|0o600, nil, 5, 1) }
 
 func (a *archive) entry(name string, mode int, body []byte, major, minor int) {

@@ -16,27 +16,27 @@ import (
 
 // Why no machine can boot.
 var (
-	ErrNoKernel = errors.New("there is no kernel for virtual machines") // that was found
+	ErrNoKernel = errors.New("no kernel for virtual machines was found")
 	ErrKernel   = errors.New("the kernel that the settings name cannot be used")
 )
 
-// Kernel is one that a machine can boot.
+// Kernel is a kernel that a machine can boot.
 type Kernel struct {
 	Path    string
-	Version string // as its folder of modules is called
-	ELF     bool   // it is a plain program, not packed for a boot loader
-	Modules string // the folder of its modules; "" means it needs none
+	Version string // name of its folder of modules
+	ELF     bool   // it is an ELF file, not packed for a boot loader
+	Modules string // folder of its modules; "" means it needs none
 }
 
 const (
 	largestKernel = 512 << 20 // bytes
-	setupMagic    = 0x202     // where a kernel for boot loaders says HdrS
-	setupVersion  = 0x20e     // where it says where its version is
+	setupMagic    = 0x202     // offset of the magic HdrS in a kernel for boot loaders
+	setupVersion  = 0x20e     // offset of the pointer to its version
 	setupSector   = 0x200
 )
 
-// FindKernel takes the kernel at path, or, when that is "", the newest of /boot
-// whose modules are there. modules may be "".
+// FindKernel returns the kernel at path, or, if that is "", the newest of /boot with modules. modules may be
+// "".
 func FindKernel(path, modules string) (Kernel, error) { return findKernel("/boot", path, modules) }
 
 func findKernel(boot, path, modules string) (Kernel, error) {
@@ -66,8 +66,7 @@ func findKernel(boot, path, modules string) (Kernel, error) {
 	return Kernel{}, fmt.Errorf("%w: %s", ErrNoKernel, strings.Join(why, "; "))
 }
 
-// newerFirst orders names by their numbers; among kernels of one version one
-// that is made for virtual machines comes first.
+// newerFirst orders names by their numbers, newest first. Kernels made for virtual machines precede others.
 func newerFirst(a, b string) int {
 	if c := strings.Count(b, "cloud") - strings.Count(a, "cloud"); c != 0 {
 		return c
@@ -103,7 +102,7 @@ func readKernel(path, modules string) (Kernel, error) {
 	}
 	k := Kernel{Path: path, Version: version(b), ELF: bytes.HasPrefix(b, []byte("\x7fELF"))}
 	if k.Version == "" {
-		return Kernel{}, fmt.Errorf("%s is no kernel that says which version it is", path)
+		return Kernel{}, fmt.Errorf("%s is not a kernel, or does not contain its version", path)
 	}
 	k.Modules = modules
 	if modules == "" {
@@ -114,8 +113,8 @@ func readKernel(path, modules string) (Kernel, error) {
 	return k, nil
 }
 
-// modulesOf looks for the folder of a kernel's modules: where the system has
-// them, and where they are when a package was only unpacked.
+// modulesOf looks for the folder of a kernel's modules: where the system has them, and near the kernel, as in
+// an unpacked package.
 func modulesOf(path, version string) string {
 	for _, dir := range []string{
 		filepath.Join("/lib/modules", version),
@@ -130,8 +129,8 @@ func modulesOf(path, version string) string {
 	return ""
 }
 
-// version reads it from the head that is for boot loaders, or finds the line
-// that every kernel prints first.
+// version reads the version from the header for boot loaders, or finds the first line that every kernel
+// prints.
 func version(b []byte) string {
 	if len(b) > setupVersion+2 && string(b[setupMagic:setupMagic+4]) == "HdrS" {
 		at := int(binary.LittleEndian.Uint16(b[setupVersion:])) + setupSector
@@ -153,10 +152,11 @@ func version(b []byte) string {
 	}
 }
 
-// firstWord is what a version may look like, and safe as the name of a folder.
+// firstWord returns the first word if it can be a version and is safe as the name of a folder.
 func firstWord(b []byte) string {
 	end := bytes.IndexFunc(b[:min(len(b), 256)], func(r rune) bool {
-		return !(r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || strings.ContainsRune(".-_+~", r))
+		return !(r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' ||
+			strings.ContainsRune(".-_+~", r))
 	})
 	if end <= 0 || b[0] == '.' {
 		return ""

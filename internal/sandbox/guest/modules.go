@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"context"
 	"debug/elf"
+	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -13,18 +14,18 @@ import (
 	"strings"
 )
 
-// A need is what a group of modules is for. Its modules are loaded one after
-// the other, each after what it depends on.
-type need struct {
+// A moduleGroup is a group of modules for one purpose, which are loaded in order, each after its dependencies.
+type moduleGroup struct {
 	group   string
 	modules []string
-	must    []string // of these, those a machine cannot do without
+	must    []string // those of modules that a machine requires
 }
 
-// needs are what a guest may need. What it does need depends on how it is
-// reached and on its file system; the kernel may have any of it built in.
-var needs = []need{
-	{"base", []string{"virtio", "virtio_ring", "virtio_mmio", "virtio_pci", "virtio_blk", "virtio-rng", "overlay"}, []string{"virtio_blk", "overlay"}},
+// moduleGroups are what a machine may require, depending on its channel and file system. The kernel may have any of
+// it built in.
+var moduleGroups = []moduleGroup{
+	{"base", []string{"virtio", "virtio_ring", "virtio_mmio", "virtio_pci", "virtio_blk", "virtio-rng",
+		"overlay"}, []string{"virtio_blk", "overlay"}},
 	{"serial", []string{"virtio_console"}, []string{"virtio_console"}},
 	{"vsock", []string{"vsock", "vmw_vsock_virtio_transport"}, nil},
 	{"ext4", []string{"ext4"}, nil},
@@ -32,15 +33,15 @@ var needs = []need{
 	{"erofs", []string{"erofs"}, nil},
 }
 
-// module is one that has been read.
+// module is a module that has been read.
 type module struct {
 	name    string
 	program []byte
 	after   []string
 }
 
-// modules are those of each group in the order in which they are to be loaded.
-// A kernel without a folder of modules has everything built in.
+// modules returns those of each group in the order of loading. A kernel without a folder of modules has
+// everything built in.
 func (k Kernel) modules(ctx context.Context) (map[string][]module, error) {
 	if k.Modules == "" {
 		return nil, nil
@@ -51,10 +52,12 @@ func (k Kernel) modules(ctx context.Context) (map[string][]module, error) {
 	}
 	builtin := builtin(k.Modules)
 	groups := map[string][]module{}
-	for _, n := range needs {
+	for _, n := range moduleGroups {
 		seen := map[string]bool{}
 		for _, name := range n.modules {
-			if err := collect(ctx, files, plain(name), seen, func(m module) { groups[n.group] = append(groups[n.group], m) }); err != nil {
+			if err := collect(ctx, files, plain(name), seen, func(m module) {
+				groups[n.group] = append(groups[n.group], m)
+			}); err != nil {
 				return nil, err
 			}
 		}
@@ -67,10 +70,10 @@ func (k Kernel) modules(ctx context.Context) (map[string][]module, error) {
 	return groups, nil
 }
 
-// plain is a module's name as the kernel compares it.
+// plain returns a module's name as the kernel compares it.
 func plain(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// moduleFiles are the files of modules by their names.
+// moduleFiles returns the paths of modules by name.
 func moduleFiles(dir string) (map[string]string, error) {
 	files := map[string]string{}
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -85,7 +88,7 @@ func moduleFiles(dir string) (map[string]string, error) {
 	return files, err
 }
 
-// builtin are those the kernel has without a file.
+// builtin returns the modules that are built into the kernel.
 func builtin(dir string) map[string]bool {
 	b, _ := os.ReadFile(filepath.Join(dir, "modules.builtin"))
 	all := map[string]bool{}
@@ -95,8 +98,8 @@ func builtin(dir string) map[string]bool {
 	return all
 }
 
-// collect gives a module after what it depends on, each once. What is not there
-// is built in, or is missed by name later.
+// collect calls give with a module after its dependencies, each once. Modules without a file are built in, or
+// are reported by the caller.
 func collect(ctx context.Context, files map[string]string, name string, seen map[string]bool, give func(module)) error {
 	if seen[name] || files[name] == "" {
 		return nil
@@ -107,11 +110,11 @@ func collect(ctx context.Context, files map[string]string, name string, seen map
 		b, err = unpack(ctx, b)
 	}
 	if err != nil {
-		return fmt.Errorf("the module %s: %w", files[name], err)
+		return fmt.Errorf("read the module %s: %w", files[name], err)
 	}
 	after, err := dependencies(b)
 	if err != nil {
-		return fmt.Errorf("the module %s: %w", files[name], err)
+		return fmt.Errorf("parse the module %s: %w", files[name], err)
 	}
 	for _, a := range after {
 		if err := collect(ctx, files, plain(a), seen, give); err != nil {
@@ -122,7 +125,7 @@ func collect(ctx context.Context, files map[string]string, name string, seen map
 	return nil
 }
 
-// dependencies are what a module says it needs.
+// dependencies returns the modules that a module depends on.
 func dependencies(program []byte) ([]string, error) {
 	f, err := elf.NewFile(bytes.NewReader(program))
 	if err != nil {
@@ -130,7 +133,7 @@ func dependencies(program []byte) ([]string, error) {
 	}
 	s := f.Section(".modinfo")
 	if s == nil {
-		return nil, fmt.Errorf("it is no module of a kernel")
+		return nil, errors.New("not a kernel module: it has no section .modinfo")
 	}
 	info, err := s.Data()
 	if err != nil {

@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	payloadAt   = 0x248       // where the head says where the packed kernel is
-	unpackWait  = time.Minute // for a program that unpacks
+	payloadAt   = 0x248       // offset of the packed kernel's position in the header
+	unpackWait  = time.Minute // for an unpacking program
 	setupSects  = 0x1f1
 	defaultSect = 4
 )
 
-// packings are how a kernel or a module may be packed, by how it begins.
-var packings = []struct {
+// compressions are the compression formats of kernels and modules, by their first bytes.
+var compressions = []struct {
 	begins string
 	unpack func(ctx context.Context, r io.Reader, w io.Writer) error
 }{
@@ -47,21 +47,21 @@ var packings = []struct {
 		return copyAll(w, z)
 	}},
 	{"BZh", func(_ context.Context, r io.Reader, w io.Writer) error { return copyAll(w, bzip2.NewReader(r)) }},
-	{"\xfd7zXZ\x00", by("xz", "--decompress", "--stdout", "--single-stream")},
-	{"\x5d\x00\x00", by("xz", "--decompress", "--stdout", "--format=lzma")},
-	{"\x02\x21\x4c\x18", by("lz4", "-dc")},
+	{"\xfd7zXZ\x00", unpackWith("xz", "--decompress", "--stdout", "--single-stream")},
+	{"\x5d\x00\x00", unpackWith("xz", "--decompress", "--stdout", "--format=lzma")},
+	{"\x02\x21\x4c\x18", unpackWith("lz4", "-dc")},
 }
 
 func copyAll(w io.Writer, r io.Reader) error {
 	n, err := io.Copy(w, io.LimitReader(r, largestKernel))
 	if n == largestKernel {
-		err = errors.New("it unpacks to more than any kernel")
+		err = errors.New("the unpacked data is larger than a kernel can be")
 	}
 	return err
 }
 
-// by unpacks with a program that the system has.
-func by(name string, args ...string) func(context.Context, io.Reader, io.Writer) error {
+// unpackWith unpacks with an installed program.
+func unpackWith(name string, args ...string) func(context.Context, io.Reader, io.Writer) error {
 	return func(ctx context.Context, r io.Reader, w io.Writer) error {
 		ctx, cancel := context.WithTimeout(ctx, unpackWait)
 		defer cancel()
@@ -75,9 +75,9 @@ func by(name string, args ...string) func(context.Context, io.Reader, io.Writer)
 	}
 }
 
-// unpack is what b holds, packed or not.
+// unpack returns the content of b, which may be packed.
 func unpack(ctx context.Context, b []byte) ([]byte, error) {
-	for _, p := range packings {
+	for _, p := range compressions {
 		if bytes.HasPrefix(b, []byte(p.begins)) {
 			var out bytes.Buffer
 			err := p.unpack(ctx, bytes.NewReader(b), &out)
@@ -87,9 +87,9 @@ func unpack(ctx context.Context, b []byte) ([]byte, error) {
 	return b, nil
 }
 
-// Vmlinux is the path of the kernel as a plain program, which is what some
-// machine monitors boot. It is unpacked when need be.
-func (g *Guest) Vmlinux(ctx context.Context) (string, error) {
+// Vmlinux returns the path of the kernel as an ELF file, which some hypervisors require. It unpacks the kernel
+// if necessary.
+func (g *Cache) Vmlinux(ctx context.Context) (string, error) {
 	if g.kernel.ELF {
 		return g.kernel.Path, nil
 	}
@@ -103,7 +103,7 @@ func (g *Guest) Vmlinux(ctx context.Context) (string, error) {
 			b, err = unpack(ctx, payload)
 		}
 		if err == nil && !bytes.HasPrefix(b, []byte("\x7fELF")) {
-			err = errors.New("what is in it is no ELF program")
+			err = errors.New("the unpacked kernel is not an ELF file")
 		}
 		if err != nil {
 			return fmt.Errorf("unpack %s: %w", g.kernel.Path, err)
@@ -112,11 +112,11 @@ func (g *Guest) Vmlinux(ctx context.Context) (string, error) {
 	})
 }
 
-// payload is the packed kernel in one that is for boot loaders. Its last four
-// bytes are the size of what it unpacks to.
+// payload returns the packed kernel in a kernel for boot loaders. It omits the last four bytes, which are the
+// unpacked size.
 func payload(b []byte) ([]byte, error) {
 	if len(b) < payloadAt+8 || string(b[setupMagic:setupMagic+4]) != "HdrS" {
-		return nil, errors.New("it is no kernel for boot loaders")
+		return nil, errors.New("not a kernel for boot loaders: it has no HdrS")
 	}
 	sectors := int(b[setupSects])
 	if sectors == 0 {
@@ -125,7 +125,7 @@ func payload(b []byte) ([]byte, error) {
 	begin := uint64(sectors+1)*512 + uint64(binary.LittleEndian.Uint32(b[payloadAt:]))
 	size := uint64(binary.LittleEndian.Uint32(b[payloadAt+4:]))
 	if size < 4 || begin+size > uint64(len(b)) {
-		return nil, errors.New("its head leads out of it")
+		return nil, errors.New("its header points outside the file")
 	}
 	return b[begin : begin+size-4], nil
 }

@@ -13,16 +13,18 @@ import (
 	"gatehouse/internal/sandbox/bundle"
 )
 
-const trial = 30 * time.Second // for each of the things a Doctor tries
+const tryWait = 30 * time.Second // for each test of Doctor
 
 const (
-	remedyFailed = "gVisor needs ptrace, seccomp and user namespaces: inside a container start that one with --security-opt seccomp=unconfined, or use the driver namespaces; a runsc that was built with cgo does not work"
-	remedyKeep   = "use another version of runsc, such as the one that make runsc builds: errors in restoring come and go with versions"
-	remedyRoot   = "run gatehouse as root, or keep files only, by archives"
+	remedyFailed = "gVisor needs ptrace, seccomp and user namespaces: inside a container, start that " +
+		"container with --security-opt seccomp=unconfined, or use the driver namespaces; a runsc that was built " +
+		"with cgo does not work"
+	remedySnapshot = "use another version of runsc, such as the one that make runsc builds: restoring fails in " +
+		"some versions"
+	remedyRoot = "run gatehouse as root, or save only the files, with archives"
 )
 
-// Doctor looks for runsc, makes a sandbox with it, runs a program, and goes on
-// from an image of a sandbox.
+// Doctor looks for runsc, makes a sandbox with it, runs a program, and restores a snapshot.
 func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 	found := sandbox.Finding{Name: "gVisor's runsc", Needed: true}
 	if d.missing != nil {
@@ -35,40 +37,40 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 		return []sandbox.Finding{found}
 	}
 	found.OK, found.Detail = true, d.runsc.path+": "+version
-	made := sandbox.Try(ctx, d, trial, func(error) string { return remedyFailed })
+	made := sandbox.Try(ctx, d, tryWait, func(error) string { return remedyFailed })
 	findings := []sandbox.Finding{found, made}
 	if made.OK {
-		findings = append(findings, d.tryKeeping(ctx))
+		findings = append(findings, d.trySnapshot(ctx))
 	}
 	return findings
 }
 
-// tryKeeping finds out whether what was kept can be gone on from.
-func (d *Driver) tryKeeping(ctx context.Context) sandbox.Finding {
-	f := sandbox.Finding{Name: "a sandbox is kept and gone on from"}
+// trySnapshot reports whether a snapshot can be restored.
+func (d *Driver) trySnapshot(ctx context.Context) sandbox.Finding {
+	f := sandbox.Finding{Name: "a snapshot is taken and restored"}
 	if d.runsc.rootless {
-		f.Detail, f.Remedy = "runsc does that for root only", remedyRoot
+		f.Detail, f.Remedy = "runsc supports snapshots only for root", remedyRoot
 		return f
 	}
-	ctx, cancel := context.WithTimeout(ctx, trial)
+	ctx, cancel := context.WithTimeout(ctx, tryWait)
 	defer cancel()
 	began := time.Now()
-	if err := d.keepOne(ctx); err != nil {
-		f.Detail, f.Remedy = err.Error(), remedyKeep
+	if err := d.snapshotAndRestore(ctx); err != nil {
+		f.Detail, f.Remedy = err.Error(), remedySnapshot
 		return f
 	}
 	f.OK, f.Detail = true, fmt.Sprintf("in %v", time.Since(began).Round(time.Millisecond))
 	return f
 }
 
-func (d *Driver) keepOne(ctx context.Context) error {
+func (d *Driver) snapshotAndRestore(ctx context.Context) error {
 	const file, text = "kept", "as it was"
 	b, err := d.Create(ctx, sandbox.Spec{})
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	if _, err := b.(sandbox.Files).WriteFile(ctx, file, strings.NewReader(text), sandbox.Writing{}); err != nil {
+	if _, err := b.(sandbox.Files).WriteFile(ctx, file, strings.NewReader(text), sandbox.WriteOptions{}); err != nil {
 		return err
 	}
 	s, err := b.(sandbox.Snapshotter).Snapshot(ctx)
@@ -86,7 +88,7 @@ func (d *Driver) keepOne(ctx context.Context) error {
 		return err
 	}
 	if got.String() != text {
-		return fmt.Errorf("a file that said %q says %q afterwards", text, got.String())
+		return fmt.Errorf("a file contained %q before and %q after the restore", text, got.String())
 	}
 	return nil
 }

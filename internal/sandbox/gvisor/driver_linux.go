@@ -17,24 +17,23 @@ import (
 	"gatehouse/internal/sandbox/rootfs"
 )
 
-// Driver makes sandboxes. New makes one; whoever does calls Close.
+// Driver makes sandboxes. The caller of New must call Close.
 type Driver struct {
-	log     *slog.Logger
-	folder  string // of bundles, runsc's state and snapshots
-	agent   string // its program
-	runsc   *runsc
-	missing error // why there is no runsc
-	groups  *cgroup.Place
-	starter *rootfs.Starter // the kernel ends what a thread of it started when the host ends
-	boxes   sandbox.Living[*box]
+	log       *slog.Logger
+	folder    string // of bundles, runsc's state and snapshots
+	agent     string // path of the agent's executable
+	runsc     *runsc
+	missing   error // why no runsc was found
+	groups    *cgroup.Hierarchy
+	starter   *rootfs.Starter // the kernel kills what its threads started when the host ends
+	instances sandbox.LiveSet[*instance]
 }
 
 const prefix = "gatehouse-gvisor-"
 
-// New prepares what every sandbox needs. A runsc that is missing is what Create
-// and Doctor tell.
+// New prepares what every sandbox needs. If runsc is missing, Create and Doctor report it.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: cgroup.Find(), starter: rootfs.NewStarter(0, nil)}
+	d := &Driver{log: o.Log, groups: cgroup.Discover(), starter: rootfs.NewStarter(0, nil)}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -66,8 +65,8 @@ func (d *Driver) fill() error {
 	return errors.Join(os.WriteFile(d.agent, program, 0o555), os.Chmod(d.agent, 0o555))
 }
 
-// sweep removes what hosts left that were killed. Their kernels ended with
-// them, and what did not is in a control group, which is swept as well.
+// sweep removes the folders of hosts that were killed. Their kernels ended with them, or are in a control
+// group that cgroup.Discover removes.
 func sweep(parent string) {
 	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, dir := range all {
@@ -77,25 +76,25 @@ func sweep(parent string) {
 	}
 }
 
-// Name is that of the driver.
+// Name returns the driver's name.
 func (d *Driver) Name() string { return Name }
 
-// Capabilities tells what it holds here. Processes are held by the kernel in
-// user space, which has control groups of its own; memory is not, since that
-// kernel limits the memory of no process.
+// Capabilities implements sandbox.Driver. The process limit is enforced by gVisor's own control groups; the
+// memory limit is not, because gVisor does not limit memory inside.
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	if d.missing != nil {
 		return sandbox.Capabilities{}
 	}
 	return sandbox.Capabilities{
-		Tier: sandbox.UserKernel, Memory: d.groups.Held("memory"), Processes: sandbox.ByCgroup1, CPU: d.groups.Held("cpu"),
+		Tier: sandbox.UserKernel, Memory: d.groups.Enforcement("memory"), Processes: sandbox.ByCgroup1,
+		CPU:      d.groups.Enforcement("cpu"),
 		OwnUsers: true, Seccomp: true, Terminals: true,
 	}
 }
 
 // Create makes a sandbox.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	limits, err := rootfs.Held(spec.Limits)
+	limits, err := rootfs.InForce(spec.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -109,17 +108,17 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	return d.offer(b), nil
 }
 
-// offer hides from a sandbox what cannot be done with it here.
-func (d *Driver) offer(b *box) sandbox.Sandbox {
+// offer removes from a sandbox the abilities that do not work here.
+func (d *Driver) offer(b *instance) sandbox.Sandbox {
 	if d.runsc.rootless {
 		return b
 	}
-	return keepable{b}
+	return snapshottable{b}
 }
 
-// Close ends every sandbox and throws away every snapshot.
+// Close closes every sandbox and deletes every snapshot.
 func (d *Driver) Close() error {
-	err := d.boxes.CloseAll()
+	err := d.instances.CloseAll()
 	d.starter.Close()
 	return errors.Join(err, os.RemoveAll(d.folder))
 }

@@ -1,29 +1,29 @@
-// Package gvisor makes sandboxes whose system calls are answered by a kernel of
-// their own that is a process: gVisor, by way of its program runsc.
+// Package gvisor makes sandboxes whose system calls are handled by gVisor, a kernel that runs as a process of
+// the host, started by its program runsc.
 //
-// The code never speaks to the host's kernel. What runs inside is the same agent
-// as in other drivers, which speaks to the host through two pipes. The kernel
-// with everything in it can be kept as it is at a moment, and be gone on from.
-// It costs memory of its own, a hundred milliseconds at the start of a sandbox,
-// and time at each system call.
+// The code never calls the host's kernel directly. The agent inside is the same as in other drivers and is
+// connected to the host by two pipes. A snapshot of the kernel with everything in it can be taken and
+// restored. It costs memory, a hundred milliseconds at the start of a sandbox, and time at each system call.
 package gvisor
 
 import "log/slog"
 
-// Name is what the driver is called.
+// Name is the driver's name.
 const Name = "gvisor"
 
-// Program is what our own build of runsc is called. It is looked for in the
-// folder of the running program, then runsc in the PATH.
+// Program is the name of this project's build of runsc. It is looked for in the folder of the running program,
+// then runsc in the PATH.
 const Program = "gatehouse-runsc"
 
-// Options are for New. The zero value serves.
+// Options are for New. The zero value is ready to use.
 type Options struct {
-	Runsc string // the program's path or name; "" means ours, or else one that is installed
-	// Folder is for bundles, state and snapshots; "" means the system's place for temporary
-	// files. Tests set it, to see what is left there.
+	Runsc string // the program's path or name; "" means Program, or else an installed runsc
+	// Folder is for bundles, state and snapshots; "" means the system's folder for temporary files. Tests
+	// set it, to see what is left there.
 	Folder string
 	Log    *slog.Logger // nil means nothing is logged
 }
 
-const remedyMissing = "build it with make runsc, which puts " + Program + " into bin, and keep it beside gatehouse; or install gVisor's runsc (https://gvisor.dev/docs/user_guide/install)"
+const remedyMissing = "build it with make runsc, which puts " +
+	Program + " into bin, and keep it beside gatehouse; or install gVisor's runsc " +
+	"(https://gvisor.dev/docs/user_guide/install)"

@@ -5,12 +5,12 @@ package gvisor
 import "gatehouse/internal/sandbox"
 
 // Driver makes no sandboxes on this platform.
-type Driver struct{ sandbox.Elsewhere }
+type Driver struct{ sandbox.Unsupported }
 
-// New makes a driver that says so.
+// New returns a driver that reports that the platform is not supported.
 func New(Options) (*Driver, error) {
-	return &Driver{sandbox.Elsewhere{
-		Driver: Name, Needs: "gVisor needs Linux on amd64 or arm64", Part: "gVisor's runsc",
+	return &Driver{sandbox.Unsupported{
+		Driver: Name, Needs: "gVisor needs Linux on amd64 or arm64", Check: "gVisor's runsc",
 		Remedy: "run gatehouse in a Linux virtual machine or on a Linux host",
 	}}, nil
 }

@@ -17,7 +17,8 @@ import (
 // installed. Where there is none, the test is skipped.
 func built(t testing.TB) string {
 	t.Helper()
-	for _, at := range []string{os.Getenv("GATEHOUSE_RUNSC"), "../../../.tools/" + Program, "../../../bin/" + Program, "runsc"} {
+	for _, at := range []string{os.Getenv("GATEHOUSE_RUNSC"), "../../../.tools/" + Program,
+		"../../../bin/" + Program, "runsc"} {
 		if at == "" {
 			continue
 		}
@@ -68,7 +69,8 @@ func TestAProgramThatFailsSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if _, err := d.Create(t.Context(), sandbox.Spec{}); err == nil || !strings.Contains(err.Error(), "runsc: no space left") {
+	if _, err := d.Create(t.Context(), sandbox.Spec{}); err == nil ||
+		!strings.Contains(err.Error(), "runsc: no space left") {
 		t.Errorf("%v", err)
 	}
 	if left, err := os.ReadDir(d.folder); err != nil || len(left) != 1 {

@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// pipes are the channel to an agent: its standard input and output, which are
-// all that a kernel in user space gets anew when it is made of an image.
+// pipes are the channel to an agent: its standard input and output, which are the only files that gVisor
+// replaces when it restores a snapshot.
 type pipes struct{ from, to *os.File }
 
-// openPipes makes one, and what the first process gets as its standard streams.
-// The caller closes those.
+// openPipes creates the pipes and returns the standard streams of the first process as theirs. The caller
+// closes those.
 func openPipes() (ours pipes, theirs []*os.File, err error) {
 	var files []*os.File
 	defer func() {

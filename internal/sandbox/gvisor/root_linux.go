@@ -11,38 +11,37 @@ import (
 	"gatehouse/internal/sandbox/rootfs"
 )
 
-// root is what sandboxes see of the host, laid out in a folder. A sandbox, its
-// snapshots and what is made of them have one together, since a kernel that is
-// made of an image wants its files to be as they were. It is only read.
+// root is the root file system of sandboxes, in a folder of the host. A sandbox, its snapshots and their
+// sandboxes share one, because a restored kernel requires its files unchanged. It is read-only.
 type root struct {
 	path   string
-	look   rootfs.Look
+	layout rootfs.Layout
 	mounts []bundle.Mount
 
 	mu    sync.Mutex
 	users int
 }
 
-// newRoot makes one that has a user.
-func (d *Driver) newRoot(look rootfs.Look) (*root, error) {
+// newRoot creates a root with one user.
+func (d *Driver) newRoot(layout rootfs.Layout) (*root, error) {
 	path, err := os.MkdirTemp(d.folder, "root-")
 	if err != nil {
 		return nil, err
 	}
-	r := &root{path: path, look: look, users: 1}
+	r := &root{path: path, layout: layout, users: 1}
 	if err := os.Chmod(path, 0o755); err != nil {
-		r.leave()
+		r.release()
 		return nil, err
 	}
-	if r.mounts, err = bundle.Fill(path, d.agent, look); err != nil {
-		r.leave()
+	if r.mounts, err = bundle.Fill(path, d.agent, layout); err != nil {
+		r.release()
 		return nil, err
 	}
 	return r, nil
 }
 
-// join is one more user; false says that the last one has left.
-func (r *root) join() bool {
+// acquire adds a user. It returns false if the last one has left.
+func (r *root) acquire() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.users == 0 {
@@ -52,8 +51,8 @@ func (r *root) join() bool {
 	return true
 }
 
-// leave is one user less. The last one takes the folder away.
-func (r *root) leave() error {
+// release removes a user. The last one removes the folder.
+func (r *root) release() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.users--; r.users > 0 {

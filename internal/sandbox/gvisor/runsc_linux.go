@@ -18,15 +18,14 @@ import (
 	"gatehouse/internal/sandbox/cgroup"
 )
 
-// runsc is the program that makes the kernels.
+// runsc is the program that starts the kernels.
 type runsc struct {
 	path     string
-	state    string // its folder
-	rootless bool   // it is not run by root, which can do less
+	state    string // folder of its state
+	rootless bool   // not run by root, which supports fewer features
 }
 
-// findRunsc looks for the program that was asked for, or for ours, or for one
-// that is installed.
+// findRunsc finds the named program, or Program, or an installed runsc.
 func findRunsc(asked, state string) (*runsc, error) {
 	r := &runsc{state: state, rootless: os.Geteuid() != 0}
 	names := []string{asked}
@@ -42,12 +41,13 @@ func findRunsc(asked, state string) (*runsc, error) {
 		return r, err
 	}
 	if asked != "" {
-		return nil, fmt.Errorf("gVisor's program %s is not there; %s", asked, remedyMissing)
+		return nil, fmt.Errorf("gVisor's program %s was not found; %s", asked, remedyMissing)
 	}
-	return nil, fmt.Errorf("there is no %s beside gatehouse and no runsc in the PATH; %s", Program, remedyMissing)
+	return nil, fmt.Errorf("neither %s in the folder of gatehouse nor runsc in the PATH was found; %s", Program,
+		remedyMissing)
 }
 
-// beside is a program in the folder of the one that runs.
+// beside returns the path of a program in the folder of the running one.
 func beside(name string) string {
 	self, err := os.Executable()
 	if err != nil {
@@ -59,14 +59,15 @@ func beside(name string) string {
 	return filepath.Join(filepath.Dir(self), name)
 }
 
-// global are the arguments of every command.
+// global returns the start of every command.
 //
-// The limits are those of our own control groups, in which everything is born,
-// so that they hold in every layout. What can be written is in the memory of the
-// kernel in user space already, so that no layer is put over it.
+// The limits are those of the sandbox's control group on the host, in which everything starts, so that they
+// work with every version of control groups. Writable files are in the memory of gVisor's kernel already, so
+// that no overlay is used.
 func (r *runsc) global(log string) []string {
 	args := []string{
-		r.path, "--root", r.state, "--log", log, "--platform=systrap", "--network=none", "--ignore-cgroups", "--overlay2=none",
+		r.path, "--root", r.state, "--log", log, "--platform=systrap", "--network=none", "--ignore-cgroups",
+		"--overlay2=none",
 		"--host-settings=ignore", "--app-huge-pages=false", "--gofer-network-namespace=new", "--in-sandbox-cgroup=v1",
 	}
 	if r.rootless {
@@ -75,34 +76,33 @@ func (r *runsc) global(log string) []string {
 	return args
 }
 
-// run are the arguments that make a kernel, start the first process in it and
-// wait for its end.
+// run returns the command that starts a kernel and its first process, and waits for its end.
 func (r *runsc) run(id, bundle string) []string {
 	return append(r.global(filepath.Join(bundle, logFile)), "run", "--bundle", bundle, id)
 }
 
-// restore are the arguments that make one of an image and wait for its end.
+// restore returns the command that restores a kernel from a snapshot and waits for its end.
 func (r *runsc) restore(id, bundle, image string) []string {
 	return append(r.global(filepath.Join(bundle, logFile)), "restore", "--bundle", bundle, "--image-path", image, id)
 }
 
-const logFile = "log" // of a bundle
+const logFile = "log" // in a bundle
 
-// do runs a command about a sandbox to its end.
+// do runs a command about a sandbox and waits for it.
 func (r *runsc) do(ctx context.Context, folder string, args ...string) error {
 	all := append(r.global(filepath.Join(folder, logFile)), args...)
 	cmd := exec.CommandContext(ctx, all[0], all[1:]...)
 	cmd.Env, cmd.Dir, cmd.WaitDelay = environment(), "/", time.Second
 	out, err := cmd.CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("runsc %s: %w: %s", args[0], errors.Join(err, context.Cause(ctx)), bundle.Words(string(out)))
+		return fmt.Errorf("runsc %s: %w: %s", args[0], errors.Join(err, context.Cause(ctx)),
+			bundle.OneLine(string(out)))
 	}
 	return nil
 }
 
-// said is what runsc wrote to a log, of which each line is a JSON object that
-// has a message, or is taken as it is.
-func said(log string) string {
+// logged returns what runsc logged: the message of each line that is a JSON object, and other lines unchanged.
+func logged(log string) string {
 	b, _ := os.ReadFile(log)
 	var all []string
 	for line := range strings.Lines(string(b)) {
@@ -114,10 +114,10 @@ func said(log string) string {
 		}
 		all = append(all, line)
 	}
-	return bundle.Words(strings.Join(all, " "))
+	return bundle.OneLine(strings.Join(all, " "))
 }
 
-// environment is that of runsc, with nothing of ours that is not needed.
+// environment returns the environment of runsc, which contains nothing of the host's that is not required.
 func environment() []string {
 	env := []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}
 	for _, name := range []string{"XDG_RUNTIME_DIR", "TMPDIR"} {
@@ -128,11 +128,10 @@ func environment() []string {
 	return env
 }
 
-// start starts runsc in a group, to be called on a thread of the starter: the
-// kernel ends runsc when the thread is gone, and runsc sees to it that what it
-// started ends with it.
+// start starts runsc in a control group. It must be called on a thread of the starter: the kernel kills runsc
+// when the thread exits, and runsc makes what it started end with it.
 func (r *runsc) start(args []string, files []*os.File, g *cgroup.Group) (*os.Process, error) {
-	born, err := g.Born()
+	born, err := g.OpenV2()
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +141,12 @@ func (r *runsc) start(args []string, files []*os.File, g *cgroup.Group) (*os.Pro
 	if err := g.Enter(); err != nil {
 		return nil, err
 	}
-	attr := &os.ProcAttr{Env: environment(), Files: files, Dir: "/", Sys: &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}}
+	attr := &os.ProcAttr{
+		Env:   environment(),
+		Files: files,
+		Dir:   "/",
+		Sys:   &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL},
+	}
 	if born != nil {
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(born.Fd())
 	}

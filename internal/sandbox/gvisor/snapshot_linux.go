@@ -15,54 +15,61 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// keepable is a sandbox that can be kept, which only root's runsc does.
-type keepable struct{ *box }
+// snapshottable is a sandbox that supports snapshots, which requires root.
+type snapshottable struct{ *instance }
 
-// Snapshot is that of sandbox.Snapshotter.
-func (k keepable) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
-	s, err := k.keep(ctx)
+// Snapshot implements sandbox.Snapshotter.
+func (k snapshottable) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
+	s, err := k.takeSnapshot(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("keep a sandbox: %w", err)
+		return nil, fmt.Errorf("take a snapshot: %w", err)
 	}
 	return s, nil
 }
 
-// snapshot is the memory of a kernel with all that is in it, in a folder.
+// snapshot is the saved state of a kernel in a folder.
 type snapshot struct {
-	driver *Driver
-	folder string
-	size   int64
-	root   *root
-	limits sandbox.Limits
-	env    []string
-	inside bool // the programs in it were told of a way out
+	driver    *Driver
+	folder    string
+	size      int64
+	root      *root
+	limits    sandbox.Limits
+	env       []string
+	networked bool // its programs have the environment for the egress proxy
 
 	closed func() error
-	mu     sync.RWMutex // of the folder being there
+	mu     sync.RWMutex // guards the existence of the folder: Create reads it, Close removes it
 	gone   bool
 }
 
-func (b *box) keep(ctx context.Context) (_ *snapshot, err error) {
+func (b *instance) takeSnapshot(ctx context.Context) (_ *snapshot, err error) {
 	ctx, leave, err := b.enter(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	if !b.still.paused {
-		if err := b.Link.Still(ctx); err != nil {
+	if !b.pauser.paused {
+		if err := b.Client.Quiesce(ctx); err != nil {
 			return nil, err
 		}
-		defer b.Let()
+		defer b.Continue()
 	}
-	b.asked.Lock()
-	s := &snapshot{driver: b.driver, root: b.root, limits: b.asked.Limits, env: b.asked.Env, inside: b.asked.Port != 0}
-	b.asked.Unlock()
+	b.settings.Lock()
+	s := &snapshot{
+		driver:    b.driver,
+		root:      b.root,
+		limits:    b.settings.Limits,
+		env:       b.settings.Env,
+		networked: b.settings.Port != 0,
+	}
+	b.settings.Unlock()
 	if s.folder, err = os.MkdirTemp(b.driver.folder, "snapshot-"); err != nil {
 		return nil, err
 	}
 	s.closed = sync.OnceValue(s.remove)
-	b.root.join()
-	if err := b.driver.runsc.do(ctx, b.bundle, "checkpoint", "--leave-running", "--compression=none", "--image-path", s.folder, b.id); err != nil {
+	b.root.acquire()
+	if err := b.driver.runsc.do(ctx, b.bundle, "checkpoint", "--leave-running", "--compression=none",
+		"--image-path", s.folder, b.id); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	if s.size, err = sizeOf(s.folder); err != nil {
@@ -85,42 +92,44 @@ func sizeOf(folder string) (total int64, err error) {
 	return total, err
 }
 
-// Size is what it takes on disk.
+// Size implements sandbox.Snapshot.
 func (s *snapshot) Size() int64 { return s.size }
 
-// Close throws it away.
+// Close deletes the snapshot.
 func (s *snapshot) Close() error { return s.closed() }
 
 func (s *snapshot) remove() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.gone = true
-	return errors.Join(os.RemoveAll(s.folder), s.root.leave())
+	return errors.Join(os.RemoveAll(s.folder), s.root.release())
 }
 
-// Create makes a sandbox that goes on from there.
+// Create makes a sandbox that continues from the snapshot.
 func (s *snapshot) Create(ctx context.Context) (sandbox.Sandbox, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.gone {
-		return nil, errors.New("the snapshot is gone; take another one")
+		return nil, errors.New("the snapshot is closed; take another one")
 	}
-	if !s.root.join() {
+	if !s.root.acquire() {
 		return nil, sandbox.ErrDriverClosed
 	}
-	b := s.driver.newBox(s.root, s.limits, slices.Clone(s.env))
-	if err := b.begin(s.driver.runsc.restore(b.id, b.bundle, s.folder), func() error { return b.wake(ctx, s.inside) }); err != nil {
-		return nil, fmt.Errorf("create a sandbox of a snapshot: %w", err)
+	b := s.driver.newInstance(s.root, s.limits, slices.Clone(s.env))
+	if err := b.startWith(s.driver.runsc.restore(b.id, b.bundle, s.folder), func() error {
+		return b.renewAgent(ctx, s.networked)
+	}); err != nil {
+		return nil, fmt.Errorf("create a sandbox from a snapshot: %w", err)
 	}
 	return s.driver.offer(b), nil
 }
 
-// wake has an agent that was kept be this sandbox's.
-func (b *box) wake(ctx context.Context, inside bool) error {
+// renewAgent makes a restored agent that of this sandbox.
+func (b *instance) renewAgent(ctx context.Context, inside bool) error {
 	if err := b.Renew(ctx); err != nil || !inside {
 		return err
 	}
-	return b.Link.Adjust(ctx, b.asked.Plan(), b.asked.Limits)
+	return b.Client.Adjust(ctx, b.settings.Plan(), b.settings.Limits)
 }
 
-var _ sandbox.Snapshotter = keepable{}
+var _ sandbox.Snapshotter = snapshottable{}

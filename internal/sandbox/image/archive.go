@@ -17,9 +17,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-const mostMembers = 100_000 // files of an archive
+const mostMembers = 100_000 // files in an archive
 
-// archive is a tar whose members are read where they lie.
+// archive is a tar whose members are read in place.
 type archive struct {
 	file    *os.File
 	members map[string]member
@@ -27,7 +27,7 @@ type archive struct {
 
 type member struct {
 	offset, size int64
-	link         string // to another member
+	link         string // path of another member
 }
 
 func openArchive(r Ref) (source, error) {
@@ -46,7 +46,7 @@ func openArchive(r Ref) (source, error) {
 	return saved{a, r.Tag}, nil
 }
 
-// read finds where everything lies.
+// read indexes the members.
 func (a archive) read() error {
 	size, err := regular(a.file)
 	if err != nil {
@@ -54,10 +54,10 @@ func (a archive) read() error {
 	}
 	var magic [4]byte
 	if _, err := io.ReadFull(a.file, magic[:]); err != nil {
-		return fmt.Errorf("it is no tar: %w", err)
+		return fmt.Errorf("not a tar: %w", err)
 	}
 	if packed(magic[:]) != plain {
-		return errors.New("the archive is compressed as a whole, so that nothing in it can be found: uncompress it first")
+		return errors.New("the archive is compressed as a whole: uncompress it first")
 	}
 	if _, err := a.file.Seek(0, io.SeekStart); err != nil {
 		return err
@@ -80,7 +80,7 @@ func (a archive) read() error {
 		switch name := path.Clean(h.Name); h.Typeflag {
 		case tar.TypeReg:
 			if at+h.Size > size {
-				return fmt.Errorf("the archive ends in the middle of %q", h.Name)
+				return fmt.Errorf("the archive is truncated inside %q", h.Name)
 			}
 			a.members[name] = member{offset: at, size: h.Size}
 		case tar.TypeSymlink:
@@ -107,8 +107,8 @@ func (a archive) open(name string) (io.ReadCloser, int64, error) {
 
 func (a archive) Close() error { return a.file.Close() }
 
-// saved is what docker save made before it made image layouts. Its layers are
-// known by their content alone.
+// saved is the old format of docker save, before it wrote image layouts. Its layers are identified by their
+// content alone.
 type saved struct {
 	archive
 	tag string
@@ -121,9 +121,10 @@ type savedImage struct {
 }
 
 func (s saved) find(context.Context) (*found, error) {
-	text, err := whole(s, "manifest.json")
+	text, err := readSmall(s, "manifest.json")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.New("there is neither index.json nor manifest.json in it: expected an OCI image layout, or what docker save makes")
+		return nil, errors.New("the archive has neither index.json nor manifest.json: expected an OCI image " +
+			"layout, or an archive of docker save")
 	}
 	if err != nil {
 		return nil, err
@@ -136,8 +137,8 @@ func (s saved) find(context.Context) (*found, error) {
 	if err != nil {
 		return nil, err
 	}
-	if text, err = whole(s, one.Config); err != nil {
-		return nil, fmt.Errorf("read its configuration: %w", err)
+	if text, err = readSmall(s, one.Config); err != nil {
+		return nil, fmt.Errorf("read the configuration: %w", err)
 	}
 	var layers []layer
 	for _, name := range one.Layers {
@@ -170,7 +171,8 @@ func (s saved) tagged(all []savedImage) (savedImage, error) {
 		fit = all
 	}
 	if len(fit) != 1 {
-		return savedImage{}, fmt.Errorf("%d images in it fit the tag %q, one has to: it has %.200s", len(fit), s.tag, some(names))
+		return savedImage{}, fmt.Errorf("%d images match the tag %q, expected one: it has %.200s", len(fit),
+			s.tag, listed(names))
 	}
 	return fit[0], nil
 }

@@ -20,10 +20,10 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Info is an image that is unpacked.
+// Info describes an unpacked image.
 type Info struct {
 	ID      string
-	Refs    []string // of registries, that meant it last
+	Refs    []string // references to registries that last resolved to it
 	Bytes   int64    // on disk
 	Entries int      // files, folders and links in its layers
 	Used    time.Time
@@ -33,13 +33,13 @@ type Info struct {
 // cache is the folder that images are unpacked into:
 //
 //	images/<hex>/root        an image
-//	images/<hex>/image.json  what is known of it
-//	making/<hex>/            the same while it is unpacked, and when it is going
-//	locks/<hex>              held by all who use it together, or by one who makes or removes it
-//	refs/<hash>.json         what a name in a registry meant last
+//	images/<hex>/image.json  its description
+//	making/<hex>/            the same while it is being unpacked or removed
+//	locks/<hex>              locked shared by users of the image, exclusively while it is made or removed
+//	refs/<hash>.json         what a reference to a registry last resolved to
 //
-// A lock is the kernel's, so that it ends with its host. What is below making
-// while nobody holds its lock was left by a host that was killed.
+// The locks are the kernel's, so that they end with their host. An entry of making whose lock is free was left
+// by a host that was killed.
 type cache struct {
 	folder string
 	log    *slog.Logger
@@ -47,7 +47,7 @@ type cache struct {
 
 const notes = "image.json"
 
-// note is what image.json holds.
+// note is the content of image.json.
 type note struct {
 	ID      string   `json:"id"`
 	Env     []string `json:"env"`
@@ -69,13 +69,13 @@ func (c *cache) path(parts ...string) string {
 	return filepath.Join(append([]string{c.folder}, parts...)...)
 }
 
-// hexOf is the part of an ID that names folders.
+// hexOf returns the part of an ID that names folders.
 func hexOf(id string) (string, bool) {
 	hex, ok := strings.CutPrefix(id, "sha256:")
 	return hex, ok && len(hex) == 2*sha256.Size && strings.Trim(hex, "0123456789abcdef") == ""
 }
 
-// sweep removes what was left half done.
+// sweep removes unfinished images.
 func (c *cache) sweep() error {
 	left, err := os.ReadDir(c.path("making"))
 	if err != nil {
@@ -87,19 +87,19 @@ func (c *cache) sweep() error {
 			return err
 		}
 		if l == nil {
-			continue // somebody is at work on it
+			continue // another host is working on it
 		}
 		err = os.RemoveAll(c.path("making", e.Name()))
 		c.unlock(l, true)
 		if err != nil {
 			return err
 		}
-		c.log.Info("a half made image was cleared away", "id", e.Name())
+		c.log.Info("an unfinished image was removed", "id", e.Name())
 	}
 	return nil
 }
 
-// use hands out an image that is there, or nil. release gives it back.
+// use returns a cached image, or nil. The caller must call release.
 func (c *cache) use(ctx context.Context, id string) (img *sandbox.Image, release func(), err error) {
 	hex, ok := hexOf(id)
 	if _, err := os.Stat(c.path("images", hex, notes)); !ok || err != nil {
@@ -112,7 +112,7 @@ func (c *cache) use(ctx context.Context, id string) (img *sandbox.Image, release
 	n, err := c.read(hex)
 	if err != nil {
 		c.unlock(l, false)
-		return nil, nil, nil // it was removed in between, or is damaged and made anew
+		return nil, nil, nil // removed meanwhile, or damaged and to be unpacked again
 	}
 	c.touch(hex)
 	img = &sandbox.Image{ID: n.ID, Root: c.path("images", hex, "root"), Env: n.Env}
@@ -122,11 +122,11 @@ func (c *cache) use(ctx context.Context, id string) (img *sandbox.Image, release
 	}), nil
 }
 
-// touch notes that an image was used.
+// touch records that an image was used.
 func (c *cache) touch(hex string) {
 	now := time.Now()
 	if err := os.Chtimes(c.path("images", hex, notes), now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		c.log.Warn("cannot note that an image was used", "id", hex, "err", err)
+		c.log.Warn("cannot record the use of an image", "id", hex, "err", err)
 	}
 }
 
@@ -136,20 +136,20 @@ func (c *cache) read(hex string) (n note, err error) {
 		return n, err
 	}
 	if err = json.Unmarshal(text, &n); err == nil && n.ID != "sha256:"+hex {
-		err = fmt.Errorf("%s says it is %s", hex, n.ID)
+		err = fmt.Errorf("image.json of %s describes %s", hex, n.ID)
 	}
 	return n, err
 }
 
-// add unpacks an image. It is there whole or not at all, whatever happens to
-// the host or to the machine.
-func (c *cache) add(ctx context.Context, id string, what *found, most Most, together int64, came func(int)) (err error) {
+// add unpacks an image. It appears whole or not at all, even if the host or the machine crashes.
+func (c *cache) add(ctx context.Context, id string, what *found, most Limits, together int64,
+	came func(int)) (err error) {
 	hex, ok := hexOf(id)
 	if !ok {
-		return fmt.Errorf("%q is no digest of the kind sha256", id)
+		return fmt.Errorf("%q is not a sha256 digest", id)
 	}
 	if runtime.GOOS == "windows" {
-		return fmt.Errorf("images are not unpacked on this system: %w", errors.ErrUnsupported)
+		return fmt.Errorf("images cannot be unpacked on this system: %w", errors.ErrUnsupported)
 	}
 	l, err := c.lock(ctx, hex, filelock.Exclusive)
 	if err != nil {
@@ -157,10 +157,10 @@ func (c *cache) add(ctx context.Context, id string, what *found, most Most, toge
 	}
 	defer func() { c.unlock(l, err != nil) }()
 	if _, err := c.read(hex); err == nil {
-		return nil // another host was faster
+		return nil // another host has unpacked it
 	}
 	if n := what.size(); n > most.Bytes {
-		return fmt.Errorf("its layers have %d bytes; an image may have %d", n, most.Bytes)
+		return fmt.Errorf("the layers have %d bytes; an image may have %d", n, most.Bytes)
 	}
 	at := c.path("making", hex)
 	if err := os.RemoveAll(at); err != nil {
@@ -178,7 +178,7 @@ func (c *cache) add(ctx context.Context, id string, what *found, most Most, toge
 	if err := c.makeRoom(n.Bytes, together); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(c.path("images", hex)); err != nil { // one that is damaged
+	if err := os.RemoveAll(c.path("images", hex)); err != nil { // a damaged one
 		return err
 	}
 	if err := os.Rename(at, c.path("images", hex)); err != nil {
@@ -187,8 +187,8 @@ func (c *cache) add(ctx context.Context, id string, what *found, most Most, toge
 	return syncFolder(c.path("images"))
 }
 
-// fill makes the folder of an image and sees that all of it is on disk.
-func (c *cache) fill(ctx context.Context, at, id string, what *found, most Most, came func(int)) (n note, err error) {
+// fill creates the folder of an image and syncs it to disk.
+func (c *cache) fill(ctx context.Context, at, id string, what *found, most Limits, came func(int)) (n note, err error) {
 	top := filepath.Join(at, "root")
 	if err := os.MkdirAll(top, 0o700); err != nil {
 		return n, err
@@ -213,8 +213,7 @@ func (c *cache) fill(ctx context.Context, at, id string, what *found, most Most,
 	return n, syncTree(at)
 }
 
-// makeRoom removes images until there is room for one more, those first that
-// were not used for longest. What is in use stays.
+// makeRoom removes unused images, the least recently used first, until one more fits.
 func (c *cache) makeRoom(size, together int64) error {
 	all, err := c.unpacked()
 	if err != nil {
@@ -229,7 +228,7 @@ func (c *cache) makeRoom(size, together int64) error {
 		}
 		switch err := c.remove(i.ID, i.ID); {
 		case err == nil:
-			c.log.Info("an image was removed to make room", "id", i.ID, "bytes", i.Bytes)
+			c.log.Info("an image was removed to make space", "id", i.ID, "bytes", i.Bytes)
 			size -= i.Bytes
 		case errors.Is(err, ErrUnknown):
 			size -= i.Bytes
@@ -238,19 +237,19 @@ func (c *cache) makeRoom(size, together int64) error {
 		}
 	}
 	if size > together {
-		return fmt.Errorf("with those in use images would have %d bytes; they may have %d: end sandboxes of other images, or allow more in the settings", size, together)
+		return fmt.Errorf("the images in use and the new one have %d bytes together; they may have %d: end "+
+			"sandboxes of other images, or raise image_bytes in the settings", size, together)
 	}
 	return nil
 }
 
-// remove takes an image away unless it is in use. called is what the caller
-// calls it.
+// remove removes an image unless it is in use. called is the caller's name for it, for errors.
 func (c *cache) remove(id, called string) error {
 	hex, ok := hexOf(id)
 	if _, err := os.Stat(c.path("images", hex)); !ok || err != nil {
 		return fmt.Errorf("%.200q: %w", called, ErrUnknown)
 	}
-	// Somebody may be looking whether it is in use, which takes no time.
+	// held locks an image for a moment, so wait a little.
 	ctx, cancel := context.WithTimeoutCause(context.Background(), 30*time.Millisecond, ErrInUse)
 	defer cancel()
 	l, err := c.lock(ctx, hex, filelock.Exclusive)
@@ -265,10 +264,10 @@ func (c *cache) remove(id, called string) error {
 	if err := os.Rename(c.path("images", hex), going); err != nil {
 		return err
 	}
-	return errors.Join(os.RemoveAll(going), c.disown(id))
+	return errors.Join(os.RemoveAll(going), c.forgetRefs(id))
 }
 
-// list tells which images there are, those used last first.
+// list returns the images, the last used first.
 func (c *cache) list() ([]Info, error) {
 	all, err := c.unpacked()
 	refs := map[string][]string{}
@@ -283,14 +282,14 @@ func (c *cache) list() ([]Info, error) {
 	return all, err
 }
 
-// unpacked is the same, without who uses them and what they are called.
+// unpacked is list without references and users.
 func (c *cache) unpacked() (all []Info, err error) {
 	there, err := os.ReadDir(c.path("images"))
 	for _, e := range there {
 		n, err := c.read(e.Name())
 		info, serr := os.Stat(c.path("images", e.Name(), notes))
 		if err != nil || serr != nil {
-			continue // it is on its way out
+			continue // being removed
 		}
 		all = append(all, Info{ID: n.ID, Bytes: n.Bytes, Entries: n.Entries, Used: info.ModTime()})
 	}
@@ -298,7 +297,7 @@ func (c *cache) unpacked() (all []Info, err error) {
 	return all, err
 }
 
-// held reports whether anybody uses an image.
+// held reports whether an image is in use.
 func (c *cache) held(hex string) bool {
 	l, err := c.tryLock(hex, filelock.Exclusive)
 	if err != nil || l == nil {
@@ -308,7 +307,7 @@ func (c *cache) held(hex string) bool {
 	return false
 }
 
-// syncFolder sees that the names in a folder are on disk.
+// syncFolder writes the names in a folder to disk.
 func syncFolder(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

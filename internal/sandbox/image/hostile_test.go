@@ -18,7 +18,7 @@ import (
 )
 
 // tight is what hostile images may have.
-var tight = Most{Bytes: 1 << 20, File: 256 << 10, Entries: 40, Depth: 8, Ratio: 250}
+var tight = Limits{Bytes: 1 << 20, File: 256 << 10, Entries: 40, Depth: 8, Ratio: 250}
 
 func many(n int, one file) (all []file) {
 	for i := range n {
@@ -52,13 +52,15 @@ func TestHostileLayersStayInsideOrFail(t *testing.T) {
 			{{name: "link", kind: tar.TypeSymlink, link: "/v"}}, {{name: "link/planted", says: "x"}}},
 			holds: map[string]string{"link": "-> /v", "v/": "", "v/planted": "x"}},
 		{name: "a whiteout through a link to the host", layers: [][]file{
-			{{name: "link", kind: tar.TypeSymlink, link: victim}}, {{name: "link/.wh.kept"}, {name: "link/.wh..wh..opq"}}},
+			{{name: "link", kind: tar.TypeSymlink, link: victim}},
+			{{name: "link/.wh.kept"}, {name: "link/.wh..wh..opq"}}},
 			holds: map[string]string{"link": "-> " + victim}},
 		{name: "a file over a link to the host", layers: [][]file{{
 			{name: "a", kind: tar.TypeSymlink, link: victim + "/kept"}, {name: "a", says: "mine"}}},
 			holds: map[string]string{"a": "mine"}},
 		{name: "a file over another name of a link", layers: [][]file{{
-			{name: "a", kind: tar.TypeSymlink, link: victim + "/kept"}, {name: "b", kind: tar.TypeLink, link: "a"}, {name: "b", says: "mine"}}},
+			{name: "a", kind: tar.TypeSymlink, link: victim + "/kept"},
+			{name: "b", kind: tar.TypeLink, link: "a"}, {name: "b", says: "mine"}}},
 			holds: map[string]string{"a": "-> " + victim + "/kept", "b": "mine"}},
 		{name: "a folder over a link to the host", layers: [][]file{{
 			{name: "a", kind: tar.TypeSymlink, link: victim}, {name: "a/"}, {name: "a/planted", says: "x"}}},
@@ -66,52 +68,123 @@ func TestHostileLayersStayInsideOrFail(t *testing.T) {
 		{name: "a file over one with another name", layers: [][]file{
 			{{name: "a", says: "old"}, {name: "b", kind: tar.TypeLink, link: "a"}}, {{name: "a", says: "new"}}},
 			holds: map[string]string{"a": "new", "b": "old"}},
-		{name: "another name of itself", layers: [][]file{{{name: "a", says: "x"}, {name: "a", kind: tar.TypeLink, link: "./a"}}}, holds: map[string]string{"a": "x"}},
-		{name: "an absolute name", layers: [][]file{{{name: "/etc/passwd", says: "x"}}}, holds: map[string]string{"etc/": "", "etc/passwd": "x"}},
-		{name: "devices and pipes", layers: [][]file{{{name: "null", kind: tar.TypeChar}, {name: "sda", kind: tar.TypeBlock}, {name: "p", kind: tar.TypeFifo}}}, holds: map[string]string{}},
-		{name: "a device over a file", layers: [][]file{{{name: "a", says: "x"}}, {{name: "a", kind: tar.TypeChar}}}, holds: map[string]string{}},
+		{
+			name:   "another name of itself",
+			layers: [][]file{{{name: "a", says: "x"}, {name: "a", kind: tar.TypeLink, link: "./a"}}},
+			holds:  map[string]string{"a": "x"},
+		},
+		{
+			name:   "an absolute name",
+			layers: [][]file{{{name: "/etc/passwd", says: "x"}}},
+			holds:  map[string]string{"etc/": "", "etc/passwd": "x"},
+		},
+		{
+			name: "devices and pipes",
+			layers: [][]file{{{name: "null", kind: tar.TypeChar}, {name: "sda", kind: tar.TypeBlock},
+				{name: "p", kind: tar.TypeFifo}}},
+			holds: map[string]string{},
+		},
+		{
+			name:   "a device over a file",
+			layers: [][]file{{{name: "a", says: "x"}}, {{name: "a", kind: tar.TypeChar}}},
+			holds:  map[string]string{},
+		},
 		{name: "gone and there again in one layer", layers: [][]file{
-			{{name: "d/old", says: "x"}, {name: "e", says: "x"}}, {{name: "d/new", says: "y"}, {name: ".wh.d"}, {name: "e", says: "y"}, {name: ".wh.e"}}},
+			{{name: "d/old", says: "x"}, {name: "e", says: "x"}},
+			{{name: "d/new", says: "y"}, {name: ".wh.d"}, {name: "e", says: "y"}, {name: ".wh.e"}}},
 			holds: map[string]string{"d/": "", "d/new": "y", "e": "y"}},
-		{name: "gone although it never was", layers: [][]file{{{name: "x/.wh.y"}, {name: ".wh.z"}, {name: ".wh..wh.plnk"}}}, holds: map[string]string{}},
+		{
+			name:   "gone although it never was",
+			layers: [][]file{{{name: "x/.wh.y"}, {name: ".wh.z"}, {name: ".wh..wh.plnk"}}},
+			holds:  map[string]string{},
+		},
 
-		{name: "upwards", layers: [][]file{{{name: "../planted", says: "x"}}}, fails: "leads upwards"},
-		{name: "down and upwards", layers: [][]file{{{name: "a/../../planted", says: "x"}}}, fails: "leads upwards"},
-		{name: "another name of a file of the host", layers: [][]file{{{name: "a", kind: tar.TypeLink, link: victim + "/kept"}}}, fails: "another name"},
-		{name: "another name of a file above", layers: [][]file{{{name: "a", kind: tar.TypeLink, link: up + victim + "/kept"}}}, fails: "another name"},
+		{name: "upwards", layers: [][]file{{{name: "../planted", says: "x"}}}, fails: "contains .."},
+		{name: "down and upwards", layers: [][]file{{{name: "a/../../planted", says: "x"}}}, fails: "contains .."},
+		{
+			name:   "another name of a file of the host",
+			layers: [][]file{{{name: "a", kind: tar.TypeLink, link: victim + "/kept"}}},
+			fails:  "hard link",
+		},
+		{
+			name:   "another name of a file above",
+			layers: [][]file{{{name: "a", kind: tar.TypeLink, link: up + victim + "/kept"}}},
+			fails:  "hard link",
+		},
 		{name: "another name of a file of the host through a link", layers: [][]file{{
-			{name: "l", kind: tar.TypeSymlink, link: victim}, {name: "a", kind: tar.TypeLink, link: "l/kept"}}}, fails: "another name"},
-		{name: "another name of a folder", layers: [][]file{{{name: "d/"}, {name: "a", kind: tar.TypeLink, link: "d"}}}, fails: "no file"},
-		{name: "another name of what it is put over", layers: [][]file{{{name: "d/f", says: "x"}, {name: "d", kind: tar.TypeLink, link: "d/f"}}}, fails: "no such file"},
-		{name: "a whiteout of the folder above", layers: [][]file{{{name: "a/.wh..."}}}, fails: "nothing is gone"},
-		{name: "a whiteout of nothing", layers: [][]file{{{name: "a/"}, {name: "a/.wh."}}}, fails: "nothing is gone"},
+			{name: "l", kind: tar.TypeSymlink, link: victim}, {name: "a", kind: tar.TypeLink, link: "l/kept"}}},
+			fails: "hard link"},
+		{
+			name:   "another name of a folder",
+			layers: [][]file{{{name: "d/"}, {name: "a", kind: tar.TypeLink, link: "d"}}},
+			fails:  "not a file",
+		},
+		{
+			name:   "another name of what it is put over",
+			layers: [][]file{{{name: "d/f", says: "x"}, {name: "d", kind: tar.TypeLink, link: "d/f"}}},
+			fails:  "no such file",
+		},
+		{name: "a whiteout of the folder above", layers: [][]file{{{name: "a/.wh..."}}}, fails: "no file to remove"},
+		{name: "a whiteout of nothing", layers: [][]file{{{name: "a/"}, {name: "a/.wh."}}}, fails: "no file to remove"},
 		{name: "links in a circle", layers: [][]file{{
-			{name: "a", kind: tar.TypeSymlink, link: "b"}, {name: "b", kind: tar.TypeSymlink, link: "a"}, {name: "a/x", says: "x"}}}, fails: "too many links"},
+			{name: "a", kind: tar.TypeSymlink, link: "b"}, {name: "b", kind: tar.TypeSymlink, link: "a"},
+			{name: "a/x", says: "x"}}}, fails: "too many links"},
 		{name: "links that lead ever further", layers: [][]file{{
-			{name: "a", kind: tar.TypeSymlink, link: strings.Repeat("a/", 400)}, {name: "a/x", says: "x"}}}, fails: "too long"},
+			{name: "a", kind: tar.TypeSymlink, link: strings.Repeat("a/", 400)}, {name: "a/x", says: "x"}}},
+			fails: "too long"},
 		{name: "deeper by a link", layers: [][]file{{
-			{name: "1/2/3/4/5/6/7/"}, {name: "l", kind: tar.TypeSymlink, link: "1/2/3/4/5/6/7"}, {name: "l/8/9/x", says: "x"}}}, fails: "deep"},
-		{name: "below a file", layers: [][]file{{{name: "a", says: "x"}, {name: "a/b", says: "x"}}}, fails: "no folder"},
-		{name: "the top is a file", layers: [][]file{{{name: "./", kind: tar.TypeSymlink, link: "/"}}}, fails: "not a folder"},
-		{name: "an unknown kind", layers: [][]file{{{name: "a", kind: 'Z'}}}, fails: "not known"},
+			{name: "1/2/3/4/5/6/7/"}, {name: "l", kind: tar.TypeSymlink, link: "1/2/3/4/5/6/7"},
+			{name: "l/8/9/x", says: "x"}}}, fails: "deep"},
+		{
+			name:   "below a file",
+			layers: [][]file{{{name: "a", says: "x"}, {name: "a/b", says: "x"}}},
+			fails:  "not a folder",
+		},
+		{
+			name:   "the top is a file",
+			layers: [][]file{{{name: "./", kind: tar.TypeSymlink, link: "/"}}},
+			fails:  "not a folder",
+		},
+		{name: "an unknown kind", layers: [][]file{{{name: "a", kind: 'Z'}}}, fails: "unknown type"},
 		{name: "too deep", layers: [][]file{{{name: "1/2/3/4/5/6/7/8/9", says: "x"}}}, fails: "deep"},
 		{name: "too many", layers: [][]file{many(41, file{name: "N"})}, fails: "more than 40 files"},
-		{name: "too many over all layers", layers: [][]file{many(30, file{name: "N"}), many(30, file{name: "N"})}, fails: "more than 40 files"},
+		{
+			name:   "too many over all layers",
+			layers: [][]file{many(30, file{name: "N"}), many(30, file{name: "N"})},
+			fails:  "more than 40 files",
+		},
 		{name: "a large file", layers: [][]file{{{name: "a", size: 300 << 10}}}, fails: "a file may have"},
-		{name: "large files together", layers: [][]file{many(6, file{name: "N", size: 200 << 10})}, fails: "an image may have"},
-		{name: "large files over one another", layers: [][]file{many(3, file{name: "N", size: 200 << 10}), many(3, file{name: "N", size: 200 << 10})}, fails: "an image may have"},
-		{name: "a long name", layers: [][]file{{{name: strings.Repeat("n", 5000), says: "x"}}}, fails: "a name of 5000 bytes"},
-		{name: "a link to a long name", layers: [][]file{{{name: "a", kind: tar.TypeSymlink, link: strings.Repeat("n", 5000)}}}, fails: "leads to a name"},
+		{
+			name:   "large files together",
+			layers: [][]file{many(6, file{name: "N", size: 200 << 10})},
+			fails:  "an image may have",
+		},
+		{
+			name:   "large files over one another",
+			layers: [][]file{many(3, file{name: "N", size: 200 << 10}), many(3, file{name: "N", size: 200 << 10})},
+			fails:  "an image may have",
+		},
+		{
+			name:   "a long name",
+			layers: [][]file{{{name: strings.Repeat("n", 5000), says: "x"}}},
+			fails:  "a name has 5000 bytes",
+		},
+		{
+			name:   "a link to a long name",
+			layers: [][]file{{{name: "a", kind: tar.TypeSymlink, link: strings.Repeat("n", 5000)}}},
+			fails:  "links to a name",
+		},
 	} {
 		how := []string{"plain", "gzip", "zstd"}[i%3]
 		t.Run(c.name+", "+how, func(t *testing.T) {
 			folder := t.TempDir()
-			s := storeIn(t, Options{Folder: folder, Most: tight})
+			s := storeIn(t, Options{Folder: folder, Limits: tight})
 			var layers []v1.Layer
 			for _, files := range c.layers {
 				layers = append(layers, layerOf(t, how, files...))
 			}
-			img, release, err := s.Get(t.Context(), "oci:"+inLayout(t, map[string]v1.Image{"x": imageOf(t, layers...)}), nil)
+			img, release,
+				err := s.Get(t.Context(), "oci:"+inLayout(t, map[string]v1.Image{"x": imageOf(t, layers...)}), nil)
 			switch {
 			case c.fails != "" && (err == nil || !strings.Contains(err.Error(), c.fails)):
 				t.Errorf("got %v, want %q", err, c.fails)
@@ -176,8 +249,8 @@ func TestLayersAreWhatTheyAreSaidToBe(t *testing.T) {
 		"cut off":        {blob{static.NewLayer(cut, types.OCILayer), hashOf(content)}, "EOF"},
 		"a bomb":         {blob{static.NewLayer(bomb, types.OCILayer), other}, "times its size"},
 		"a bomb of zstd": {blob{static.NewLayer(big, types.OCILayerZStd), other}, "times its size"},
-		"no tar":         {blob{static.NewLayer([]byte("hello"), types.OCIUncompressedLayer), other}, "EOF"},
-		"no layer":       {blob{static.NewLayer([]byte("{}"), "application/json"), other}, "not a tar"},
+		"not a tar":      {blob{static.NewLayer([]byte("hello"), types.OCIUncompressedLayer), other}, "EOF"},
+		"no layer":       {blob{static.NewLayer([]byte("{}"), "application/json"), other}, "expected a tar"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			folder := t.TempDir()
@@ -210,8 +283,12 @@ func TestChangedBlobsAreNoticed(t *testing.T) {
 		of     v1.Hash
 		change func([]byte) []byte
 	}{
-		"manifest":           {manifest, func(b []byte) []byte { return bytes.Replace(b, []byte("2"), []byte("1"), 1) }},
-		"configuration":      {config, func(b []byte) []byte { return bytes.Replace(b, []byte("/opt/bin"), []byte("/bad/bin"), 1) }},
+		"manifest": {manifest, func(b []byte) []byte {
+			return bytes.Replace(b, []byte("2"), []byte("1"), 1)
+		}},
+		"configuration": {config, func(b []byte) []byte {
+			return bytes.Replace(b, []byte("/opt/bin"), []byte("/bad/bin"), 1)
+		}},
 		"longer":             {config, func(b []byte) []byte { return append(b, ' ') }},
 		"shorter":            {config, func(b []byte) []byte { return b[:len(b)-1] }},
 		"a layer":            {first, func(b []byte) []byte { b[4] ^= 1; return b }}, // a time that nobody reads
@@ -250,7 +327,8 @@ func TestALayoutDoesNotLeadOut(t *testing.T) {
 	if err := os.Symlink(elsewhere, filepath.Join(dir, "blobs")); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := storeIn(t, Options{}).Get(t.Context(), "oci:"+dir, nil); err == nil || !strings.Contains(err.Error(), "escapes") {
+	if _, _, err := storeIn(t, Options{}).Get(t.Context(), "oci:"+dir, nil); err == nil ||
+		!strings.Contains(err.Error(), "escapes") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -281,14 +359,16 @@ func TestWhatIsNoImageIsSaidSo(t *testing.T) {
 		"tar:" + write("empty.tar", tarOf(t)):                   "neither index.json nor manifest.json",
 		"tar:" + write("packed.tar", gzipOf(t, tarOf(t))):       "uncompress it first",
 		"tar:" + write("text", []byte("hello, this is no tar")): "read the archive",
-		"tar:" + write("nothing", nil):                          "no tar",
-		"tar:" + dir:                                            "no regular file",
+		"tar:" + write("nothing", nil):                          "not a tar",
+		"tar:" + dir:                                            "not a regular file",
 		"oci:" + write("file", nil):                             "not a directory",
 		"dir:" + filepath.Join(dir, "file"):                     "expected a folder",
-		"tar:" + write("cut.tar", tarOf(t, file{name: "index.json", says: strings.Repeat("x", 2000)})[:1000]):             "in the middle",
-		"tar:" + write("circle.tar", tarOf(t, file{name: "manifest.json", kind: tar.TypeSymlink, link: "manifest.json"})): "neither",
-		"tar:" + write("list.tar", tarOf(t, file{name: "manifest.json", says: "[]"})):                                     "0 images",
-		"oci:" + both: "nobody can tell",
+		"tar:" + write("cut.tar",
+			tarOf(t, file{name: "index.json", says: strings.Repeat("x", 2000)})[:1000]): "truncated",
+		"tar:" + write("circle.tar",
+			tarOf(t, file{name: "manifest.json", kind: tar.TypeSymlink, link: "manifest.json"})): "neither",
+		"tar:" + write("list.tar", tarOf(t, file{name: "manifest.json", says: "[]"})): "0 images",
+		"oci:" + both: "ambiguous",
 	} {
 		if _, _, err := s.Get(t.Context(), ref, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", filepath.Base(ref), err, want)
@@ -300,7 +380,8 @@ func TestWhatIsNoImageIsSaidSo(t *testing.T) {
 // looks whether anything came of it outside.
 func FuzzLayer(f *testing.F) {
 	f.Add(tarOf(f, file{name: "link", kind: tar.TypeSymlink, link: "/"}, file{name: "link/x", says: "x"}))
-	f.Add(tarOf(f, file{name: "d/"}, file{name: "d/f", says: "x"}, file{name: "l", kind: tar.TypeLink, link: "d/f"}, file{name: "d/.wh..wh..opq"}))
+	f.Add(tarOf(f, file{name: "d/"}, file{name: "d/f", says: "x"},
+		file{name: "l", kind: tar.TypeLink, link: "d/f"}, file{name: "d/.wh..wh..opq"}))
 	f.Add(tarOf(f, file{name: "../x", says: "x"}))
 	f.Add(gzipOf(f, tarOf(f, file{name: "a", says: "x"})))
 	f.Add(zstdOf(f, tarOf(f, file{name: "a/b/../c", says: "x"}, file{name: ".wh..."})))

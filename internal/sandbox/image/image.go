@@ -1,16 +1,13 @@
-// Package image makes systems for sandboxes to run out of images: folders of
-// the host, image layouts and archives on it, and what registries have.
+// Package image provides root file systems for sandboxes, made of images: folders of the host, image layouts
+// and archives on it, and images in registries.
 //
-// What is pulled or read from a file is checked against its digests while it is
-// unpacked, into a folder of the host's cache, once for each image, whoever
-// asks for it and however many at once. It is all hostile until then: nothing
-// in a layer reaches out of its folder, and each may only be so large, so deep
-// and so much.
+// An image that is pulled or read from a file is verified against its digests while it is unpacked into a
+// cache folder of the host, once for all requests. Until then it is not trusted: no entry of a layer leaves
+// its folder, and sizes, depth and counts are limited.
 //
-// Of an image's configuration its environment is used, PATH above all. Its
-// user, entry point, command, working folder, volumes and ports are not: what
-// runs, and as whom, is said by those who use the sandbox. Owners are not kept.
-// The code in a sandbox sees of the files what those see who do not own them.
+// Of an image's configuration the environment is used, in particular PATH. Its user, entry point, command,
+// working directory, volumes and ports are ignored: the caller decides what runs, and as which user. File
+// owners are not kept; the code sees files with the permissions of others.
 package image
 
 import (
@@ -30,86 +27,78 @@ import (
 )
 
 var (
-	// ErrClosed is what a Store answers after Close.
-	ErrClosed = errors.New("no more images are handed out: the host is stopping")
-	// ErrNotAllowed is matched by the error of a registry that the settings do
-	// not name.
-	ErrNotAllowed = errors.New("images are not pulled from there")
-	// ErrInUse is matched by the error of removing what sandboxes use.
+	// ErrClosed is returned by a Store after Close.
+	ErrClosed = errors.New("images are unavailable: the host is stopping")
+	// ErrNotAllowed is matched by the error for a registry that the settings do not name.
+	ErrNotAllowed = errors.New("the registry is not allowed")
+	// ErrInUse is matched by the error for removing an image that sandboxes use.
 	ErrInUse = errors.New("the image is in use")
-	// ErrUnknown is matched by the error of removing what is not there.
-	ErrUnknown = errors.New("there is no such image")
+	// ErrUnknown is matched by the error for removing an image that does not exist.
+	ErrUnknown = errors.New("the image does not exist")
 )
 
-// Options are what a Store needs. Folder has to be set.
+// Options are for New. Folder is required.
 type Options struct {
-	// Folder is where images are unpacked; it is made if need be. Several
-	// hosts of one user may share it.
+	// Folder is the cache for unpacked images; New creates it. Several hosts of one user may share it.
 	Folder string
-	// Registries are the hosts, with their ports, that may be pulled from;
-	// http:// before one says that it is spoken to without TLS. None means
-	// that nothing is pulled.
+	// Registries are the hosts, with their ports, that images may be pulled from. The prefix http:// allows a
+	// registry without TLS. An empty list allows none.
 	Registries []string
-	// Logins are who pulls, by the registry's host and port.
+	// Logins are the credentials, by the registry's host and port.
 	Logins map[string]Login
-	// Most is what one image may have.
-	// Tests set it, because images at the default limits are gigabytes.
-	Most Most
-	// Together is how many bytes all unpacked images may have on disk; 0
-	// means 20 GiB. Those that were not used for longest go first.
-	Together int64
-	// Patience is how long finding, pulling and unpacking one may take; 0
-	// means 15 minutes.
-	Patience time.Duration
+	// Limits limits one image. Tests set it, because images at the default limits are gigabytes.
+	Limits Limits
+	// TotalBytes is the most bytes of all unpacked images on disk; 0 means 20 GiB. The least recently used are
+	// removed first.
+	TotalBytes int64
+	// Timeout bounds finding, pulling and unpacking one image; 0 means 15 minutes.
+	Timeout time.Duration
 
 	Log *slog.Logger // nil means none
 }
 
-// Most is what an image may have. Zero members take the defaults.
-type Most struct {
-	Bytes   int64 // on disk, and of all its layers unpacked; 0 means 8 GiB
+// Limits limits an image. Zero fields take the defaults.
+type Limits struct {
+	Bytes   int64 // on disk, and of all layers unpacked; 0 means 8 GiB
 	File    int64 // of one file; 0 means 4 GiB
-	Entries int   // files, folders and links of all its layers; 0 means 500,000
-	Depth   int   // folders in one another; 0 means 64
-	Ratio   int   // how many times its size a layer may unpack to, once that is more than 16 MiB; 0 means 250
+	Entries int   // files, folders and links of all layers; 0 means 500,000
+	Depth   int   // nesting of folders; 0 means 64
+	Ratio   int   // most times its size that a layer may unpack to, if that is more than 16 MiB; 0 means 250
 }
 
 func (o *Options) fill() error {
 	if !filepath.IsAbs(o.Folder) {
-		return fmt.Errorf("the folder of images is %q; it has to be an absolute path", o.Folder)
+		return fmt.Errorf("the folder of images is %q; expected an absolute path", o.Folder)
 	}
-	o.Most.Bytes = cmp.Or(o.Most.Bytes, 8<<30)
-	o.Most.File = cmp.Or(o.Most.File, 4<<30)
-	o.Most.Entries = cmp.Or(o.Most.Entries, 500_000)
-	o.Most.Depth = cmp.Or(o.Most.Depth, 64)
-	o.Most.Ratio = cmp.Or(o.Most.Ratio, 250)
-	o.Together = cmp.Or(o.Together, 20<<30)
-	o.Patience = cmp.Or(o.Patience, 15*time.Minute)
-	o.Most.Bytes = min(o.Most.Bytes, o.Together)
+	o.Limits.Bytes = cmp.Or(o.Limits.Bytes, 8<<30)
+	o.Limits.File = cmp.Or(o.Limits.File, 4<<30)
+	o.Limits.Entries = cmp.Or(o.Limits.Entries, 500_000)
+	o.Limits.Depth = cmp.Or(o.Limits.Depth, 64)
+	o.Limits.Ratio = cmp.Or(o.Limits.Ratio, 250)
+	o.TotalBytes = cmp.Or(o.TotalBytes, 20<<30)
+	o.Timeout = cmp.Or(o.Timeout, 15*time.Minute)
+	o.Limits.Bytes = min(o.Limits.Bytes, o.TotalBytes)
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return nil
 }
 
-// Store has the images of a host. It is safe for concurrent use.
+// Store provides the images of a host. It is safe for concurrent use.
 type Store struct {
 	o          Options
 	registries registries
 	cache      *cache
-	// ctx ends with Close. A pull outlives the caller that began it, because others wait for the
-	// same image.
-	ctx     context.Context
-	stop    context.CancelFunc
-	running sync.WaitGroup
+	ctx        context.Context // ends with Close; unpacking outlives the call that started it
+	stop       context.CancelFunc
+	running    sync.WaitGroup
 
-	mu     sync.Mutex
-	closed bool
-	making map[string]*making // by the image's digest
+	mu        sync.Mutex
+	closed    bool
+	unpacking map[string]*unpacking // by digest of the image
 }
 
-// New opens the folder of images and clears up what hosts that were killed have
-// left there half done.
+// New opens the folder of images and removes unfinished ones of hosts that were killed.
 func New(o Options) (*Store, error) {
 	if err := o.fill(); err != nil {
 		return nil, err
@@ -122,17 +111,16 @@ func New(o Options) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the folder of images: %w", err)
 	}
-	s := &Store{o: o, registries: may, cache: c, making: map[string]*making{}}
+	s := &Store{o: o, registries: may, cache: c, unpacking: map[string]*unpacking{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	return s, nil
 }
 
-// Get finds an image, pulls and unpacks it where that was not done before, and
-// keeps it until release is called. A tag of a registry is asked for each time;
-// when the registry does not answer, what the tag meant last will do. Askers
-// for one image wait for one unpacking, which ends when none waits any more.
-// progress, which may be nil, is told now and then how many bytes of how many
-// were read; it is called by the goroutine that called Get.
+// Get finds an image, pulls and unpacks it if necessary, and keeps it until release is called. A tag is
+// resolved by its registry each time; if the registry does not answer, the last known image of the tag is
+// used. Concurrent calls for one image share one unpacking, which is cancelled when no caller waits for it.
+// progress, which may be nil, is called now and then with the bytes read so far and in total, by the goroutine
+// that called Get.
 func (s *Store) Get(ctx context.Context, ref string, progress func(done, total int64)) (*sandbox.Image, func(), error) {
 	r, err := ParseRef(ref)
 	if err != nil {
@@ -143,10 +131,11 @@ func (s *Store) Get(ctx context.Context, ref string, progress func(done, total i
 	}
 	defer s.running.Done()
 	if r.Kind == Folder {
-		img, err := asItIs(r)
+		img, err := folderImage(r)
 		return img, func() {}, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, s.o.Patience, fmt.Errorf("it took longer than %v, which is all the settings of images allow", s.o.Patience))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.o.Timeout,
+		fmt.Errorf("it took longer than the %v that the settings of images allow", s.o.Timeout))
 	defer cancel()
 	defer context.AfterFunc(s.ctx, cancel)()
 	if progress == nil {
@@ -162,7 +151,7 @@ func (s *Store) Get(ctx context.Context, ref string, progress func(done, total i
 	return img, release, nil
 }
 
-// enter counts a caller in, unless the store is closed.
+// enter counts a caller, unless the store is closed.
 func (s *Store) enter() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,15 +161,15 @@ func (s *Store) enter() bool {
 	return !s.closed
 }
 
-// asItIs makes an image of a folder of the host.
-func asItIs(r Ref) (*sandbox.Image, error) {
+// folderImage returns a folder of the host as an image.
+func folderImage(r Ref) (*sandbox.Image, error) {
 	real, err := filepath.EvalSymlinks(r.Path)
 	if err != nil {
 		return nil, fmt.Errorf("image %s: %w", r, err)
 	}
 	info, err := os.Stat(real)
 	if err != nil || !info.IsDir() {
-		return nil, errors.Join(fmt.Errorf("image %s: expected a folder that is / in the sandbox", r), err)
+		return nil, errors.Join(fmt.Errorf("image %s: expected a folder to use as / in the sandbox", r), err)
 	}
 	return &sandbox.Image{ID: string(Folder) + ":" + real, Root: real}, nil
 }
@@ -195,18 +184,18 @@ func (s *Store) get(ctx context.Context, r Ref, progress func(done, total int64)
 			return img, release, err
 		}
 	}
-	return nil, nil, errors.New("it was removed each time it was unpacked: the images in use leave no room")
+	return nil, nil, errors.New("the image was removed each time it was unpacked: the images in use leave no space")
 }
 
-// find looks an image up and has it unpacked where it is not. It gives none
-// when that was removed at once.
+// find resolves a reference and unpacks the image if necessary. It returns nil if the image was removed again
+// at once.
 func (s *Store) find(ctx context.Context, r Ref, progress func(done, total int64)) (*sandbox.Image, func(), error) {
 	src, err := s.open(r)
 	if err != nil {
 		return nil, nil, err
 	}
-	job := &making{src: src}
-	defer job.leave() // what it has open goes when nobody needs it
+	job := &unpacking{src: src}
+	defer job.closeUnused() // closes the source unless unpacking has started
 	if job.what, err = src.find(ctx); err != nil {
 		if img, release, _ := s.lastMeant(ctx, r, err); img != nil {
 			return img, release, nil
@@ -233,7 +222,7 @@ func (s *Store) find(ctx context.Context, r Ref, progress func(done, total int64
 	return img, release, nil
 }
 
-// known finds what a reference of a registry meant before.
+// known returns the image that a reference of a registry last resolved to.
 func (s *Store) known(ctx context.Context, r Ref, good bool) (*sandbox.Image, func(), error) {
 	if _, allowed := s.registries[strings.ToLower(r.Host)]; r.Kind != Registry || !allowed || !good {
 		return nil, nil, nil
@@ -246,9 +235,10 @@ func (s *Store) known(ctx context.Context, r Ref, good bool) (*sandbox.Image, fu
 }
 
 func (s *Store) lastMeant(ctx context.Context, r Ref, why error) (*sandbox.Image, func(), error) {
-	img, release, err := s.known(ctx, r, silent(why) && ctx.Err() == nil)
+	img, release, err := s.known(ctx, r, temporary(why) && ctx.Err() == nil)
 	if img != nil {
-		s.o.Log.WarnContext(ctx, "the registry does not answer; what the image's name meant last is used", "image", r.text, "id", img.ID, "err", why)
+		s.o.Log.WarnContext(ctx, "the registry does not answer; the last known image is used", "image", r.text,
+			"id", img.ID, "err", why)
 	}
 	return img, release, err
 }
@@ -263,8 +253,8 @@ func (s *Store) open(r Ref) (source, error) {
 	return s.openRegistry(r)
 }
 
-// making is an image on its way into the cache.
-type making struct {
+// unpacking is an image that is being unpacked.
+type unpacking struct {
 	src  source
 	what *found
 
@@ -272,20 +262,20 @@ type making struct {
 	waiting int // guarded by Store.mu
 	cancel  context.CancelCauseFunc
 	done    chan struct{}
-	err     error // after done
+	err     error // set before done is closed
 	read    atomic.Int64
 }
 
-// leave closes what nobody started to read.
-func (m *making) leave() {
+// closeUnused closes the source if unpacking has not started.
+func (m *unpacking) closeUnused() {
 	if !m.started {
 		m.src.Close()
 	}
 }
 
-// await waits until an image is unpacked, which it begins unless somebody has.
-func (s *Store) await(ctx context.Context, mine *making, progress func(done, total int64)) error {
-	m := s.join(mine)
+// await waits until an image is unpacked. It starts that unless another caller has.
+func (s *Store) await(ctx context.Context, mine *unpacking, progress func(done, total int64)) error {
+	m := s.shareUnpacking(mine)
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()
 	last := int64(-1)
@@ -294,7 +284,7 @@ func (s *Store) await(ctx context.Context, mine *making, progress func(done, tot
 		case <-m.done:
 			return m.err
 		case <-ctx.Done():
-			s.part(m)
+			s.stopWaiting(m)
 			return context.Cause(ctx)
 		case <-tick.C:
 			if n := m.read.Load(); n != last {
@@ -305,12 +295,12 @@ func (s *Store) await(ctx context.Context, mine *making, progress func(done, tot
 	}
 }
 
-// join finds the making of an image that is under way, or starts this one.
-func (s *Store) join(mine *making) *making {
+// shareUnpacking returns the unpacking of an image in progress, or starts this one.
+func (s *Store) shareUnpacking(mine *unpacking) *unpacking {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	key := mine.what.id.String()
-	if m, ok := s.making[key]; ok {
+	if m, ok := s.unpacking[key]; ok {
 		m.waiting++
 		return m
 	}
@@ -318,51 +308,51 @@ func (s *Store) join(mine *making) *making {
 	m.started, m.waiting, m.done = true, 1, make(chan struct{})
 	ctx, cancel := context.WithCancelCause(s.ctx)
 	m.cancel = cancel
-	s.making[key] = m
+	s.unpacking[key] = m
 	s.running.Go(func() { s.make(ctx, key, m) })
 	return m
 }
 
-// part takes one away from those who wait. The last one ends it.
-func (s *Store) part(m *making) {
+// stopWaiting removes a waiting caller. The last one cancels the unpacking.
+func (s *Store) stopWaiting(m *unpacking) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m.waiting--; m.waiting == 0 {
-		m.cancel(errors.New("nobody waits for it any more"))
+		m.cancel(errors.New("no caller waits for the image"))
 		s.drop(m)
 	}
 }
 
-// drop lets the next asker begin anew. s.mu is held.
-func (s *Store) drop(m *making) {
-	if key := m.what.id.String(); s.making[key] == m {
-		delete(s.making, key)
+// drop makes the next call start again. The caller holds s.mu.
+func (s *Store) drop(m *unpacking) {
+	if key := m.what.id.String(); s.unpacking[key] == m {
+		delete(s.unpacking, key)
 	}
 }
 
 // make unpacks an image into the cache.
-func (s *Store) make(ctx context.Context, key string, m *making) {
+func (s *Store) make(ctx context.Context, key string, m *unpacking) {
 	defer close(m.done)
-	ctx, cancel := context.WithTimeout(ctx, s.o.Patience)
+	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
 	began := time.Now()
-	m.err = s.cache.add(ctx, key, m.what, s.o.Most, s.o.Together, func(n int) { m.read.Add(int64(n)) })
-	m.err = told(m.err)
+	m.err = s.cache.add(ctx, key, m.what, s.o.Limits, s.o.TotalBytes, func(n int) { m.read.Add(int64(n)) })
+	m.err = scrub(m.err)
 	m.src.Close()
 	m.cancel(nil)
 	s.mu.Lock()
 	s.drop(m)
 	s.mu.Unlock()
 	if m.err == nil {
-		s.o.Log.InfoContext(ctx, "image unpacked", "id", key, "bytes", m.what.size(), "took", time.Since(began).Round(time.Millisecond))
+		s.o.Log.InfoContext(ctx, "image unpacked", "id", key, "bytes", m.what.size(), "took",
+			time.Since(began).Round(time.Millisecond))
 	}
 }
 
-// List tells which images are unpacked, those used last first.
+// List returns the unpacked images, the last used first.
 func (s *Store) List() ([]Info, error) { return s.cache.list() }
 
-// Remove takes an image away, by its ID or by the name in a registry that it
-// was asked for last.
+// Remove removes an image, by its ID or by the reference to a registry it was last requested with.
 func (s *Store) Remove(idOrRef string) error {
 	id := idOrRef
 	if _, ok := hexOf(id); !ok {
@@ -371,8 +361,7 @@ func (s *Store) Remove(idOrRef string) error {
 	return s.cache.remove(id, idOrRef)
 }
 
-// Close ends what is under way and returns when it has ended. Images that are
-// in use stay until they are released.
+// Close cancels unpacking and waits for its end. Images in use stay until they are released.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	s.closed = true

@@ -30,14 +30,18 @@ import (
 func small(t testing.TB) v1.Image {
 	return imageOf(t,
 		layerOf(t, "gzip",
-			file{name: "bin/"}, file{name: "bin/sh", says: "old"}, file{name: "etc/"}, file{name: "etc/gone", says: "x"},
-			file{name: "srv/a", says: "a"}, file{name: "srv/b/c", says: "c"}, file{name: "run", kind: tar.TypeSymlink, link: "/var/run"},
-			file{name: "var/run/"}, file{name: "dev/null", kind: tar.TypeChar}, file{name: "dev/pipe", kind: tar.TypeFifo}),
+			file{name: "bin/"}, file{name: "bin/sh", says: "old"}, file{name: "etc/"},
+			file{name: "etc/gone", says: "x"},
+			file{name: "srv/a", says: "a"}, file{name: "srv/b/c", says: "c"},
+			file{name: "run", kind: tar.TypeSymlink, link: "/var/run"},
+			file{name: "var/run/"}, file{name: "dev/null", kind: tar.TypeChar},
+			file{name: "dev/pipe", kind: tar.TypeFifo}),
 		layerOf(t, "zstd",
 			file{name: "bin/sh", says: "new", mode: 0o4755}, file{name: "bin/ash", kind: tar.TypeLink, link: "bin/sh"},
 			file{name: "etc/.wh.gone"}, file{name: "srv/d", says: "d"}, file{name: "srv/.wh..wh..opq"}),
 		layerOf(t, "plain",
-			file{name: "./run/pid", says: "1", mode: 0o666}, file{name: "/etc/shadow", says: "secret", mode: 0o600}, file{name: "tmp/", mode: 0o1777}))
+			file{name: "./run/pid", says: "1", mode: 0o666},
+			file{name: "/etc/shadow", says: "secret", mode: 0o600}, file{name: "tmp/", mode: 0o1777}))
 }
 
 var smallHolds = map[string]string{
@@ -54,7 +58,8 @@ func inLayout(t testing.TB, images map[string]v1.Image) string {
 		t.Fatal(err)
 	}
 	for tag, img := range images {
-		if err := p.AppendImage(img, layouts.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag})); err != nil {
+		if err := p.AppendImage(img,
+			layouts.WithAnnotations(map[string]string{"org.opencontainers.image.ref.name": tag})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -99,7 +104,8 @@ func TestAnImageIsUnpackedWhateverItCameIn(t *testing.T) {
 	}
 	dir := inLayout(t, map[string]v1.Image{"one": img})
 	for _, ref := range []string{
-		"oci:" + dir, "oci:" + dir + ":one", "tar:" + tarOfFolder(t, dir), "tar:" + savedAs(t, img, "v1"), "tar:" + savedAs(t, img, "v1") + ":v1",
+		"oci:" + dir, "oci:" + dir + ":one", "tar:" + tarOfFolder(t, dir), "tar:" + savedAs(t, img, "v1"),
+		"tar:" + savedAs(t, img, "v1") + ":v1",
 	} {
 		t.Run(ref[:3], func(t *testing.T) {
 			s := storeIn(t, Options{})
@@ -130,7 +136,8 @@ func TestModesAreThoseThatOthersSee(t *testing.T) {
 	}
 	defer release()
 	for name, want := range map[string]fs.FileMode{
-		".": fs.ModeDir | 0o755, "bin/sh": 0o755, "etc/shadow": 0o600, "var/run/pid": 0o644, "tmp": fs.ModeDir | 0o755, "srv": fs.ModeDir | 0o755,
+		".": fs.ModeDir | 0o755, "bin/sh": 0o755, "etc/shadow": 0o600, "var/run/pid": 0o644,
+		"tmp": fs.ModeDir | 0o755, "srv": fs.ModeDir | 0o755,
 	} {
 		info, err := os.Stat(filepath.Join(got.Root, name))
 		if err != nil || info.Mode() != want {
@@ -221,7 +228,7 @@ func TestWhatIsInUseIsNotRemoved(t *testing.T) {
 func TestTheLongestUnusedGoesFirst(t *testing.T) {
 	folder := t.TempDir()
 	// Each takes ten blocks with its entries, and there is room for two.
-	s := storeIn(t, Options{Folder: folder, Together: 100 << 10})
+	s := storeIn(t, Options{Folder: folder, TotalBytes: 100 << 10})
 	get := func(what string) (id string, release func(), err error) {
 		img := imageOf(t, layerOf(t, "gzip", file{name: what, says: strings.Repeat(what, 32<<10)}))
 		got, release, err := s.Get(t.Context(), "oci:"+inLayout(t, map[string]v1.Image{"x": img}), nil)
@@ -338,7 +345,8 @@ func TestWhoeverGivesUpLeavesNothing(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, _, err := s.Get(ctx, "oci:"+inLayout(t, map[string]v1.Image{"one": img}), nil); !errors.Is(err, context.DeadlineExceeded) {
+	if _, _, err := s.Get(ctx, "oci:"+inLayout(t, map[string]v1.Image{"one": img}), nil); !errors.Is(err,
+		context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
 	s.cache.unlock(l, true)
@@ -352,9 +360,18 @@ func TestThePlatformIsThatOfThisMachine(t *testing.T) {
 	other := "s390x"
 	mine, theirs := small(t), imageFor(t, other, layerOf(t, "gzip", file{name: "other"}))
 	index := mutate.AppendManifests(empty.Index,
-		mutate.IndexAddendum{Add: theirs, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: other}}},
-		mutate.IndexAddendum{Add: theirs, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}}},
-		mutate.IndexAddendum{Add: mine, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}}})
+		mutate.IndexAddendum{
+			Add:        theirs,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: other}},
+		},
+		mutate.IndexAddendum{
+			Add:        theirs,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "unknown", Architecture: "unknown"}},
+		},
+		mutate.IndexAddendum{
+			Add:        mine,
+			Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}},
+		})
 	dir := filepath.Join(t.TempDir(), "layout")
 	p, err := layouts.Write(dir, empty.Index)
 	if err != nil {
@@ -372,7 +389,8 @@ func TestThePlatformIsThatOfThisMachine(t *testing.T) {
 	if want, _ := mine.ConfigName(); img.ID != want.String() {
 		t.Errorf("got %s, want %s", img.ID, want)
 	}
-	if _, _, err := s.Get(t.Context(), "oci:"+inLayout(t, map[string]v1.Image{"x": theirs}), nil); err == nil || !strings.Contains(err.Error(), other) {
+	if _, _, err := s.Get(t.Context(), "oci:"+inLayout(t, map[string]v1.Image{"x": theirs}), nil); err == nil ||
+		!strings.Contains(err.Error(), other) {
 		t.Errorf("an image for another machine: %v", err)
 	}
 }
@@ -381,7 +399,8 @@ func TestOneOfSeveralImagesIsNamed(t *testing.T) {
 	dir := inLayout(t, map[string]v1.Image{"one": small(t), "two": imageOf(t, layerOf(t, "plain", file{name: "two"}))})
 	s := storeIn(t, Options{})
 	for ref, want := range map[string]string{
-		"oci:" + dir: "name the tag", "oci:" + dir + ":three": "no image with the tag", "tar:" + savedAs(t, small(t), "v1") + ":v2": "fit the tag",
+		"oci:" + dir: "add the tag", "oci:" + dir + ":three": "no image has the tag",
+		"tar:" + savedAs(t, small(t), "v1") + ":v2": "match the tag",
 	} {
 		if _, _, err := s.Get(t.Context(), ref, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", ref[:3], err, want)

@@ -107,7 +107,8 @@ func TestAHostThatIsKilledLeavesNoHalfImage(t *testing.T) {
 	defer release()
 	has := holds(t, got.Root)
 	has["large"] = fmt.Sprint(len(has["large"]))
-	if want := map[string]string{"first": "first", "second": "second", "large": fmt.Sprint(4 << 20)}; !maps.Equal(has, want) {
+	if want := map[string]string{"first": "first", "second": "second",
+		"large": fmt.Sprint(4 << 20)}; !maps.Equal(has, want) {
 		t.Errorf("got %q, want %q", has, want)
 	}
 }

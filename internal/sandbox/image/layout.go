@@ -13,10 +13,9 @@ import (
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 )
 
-// files are those of an image layout, in a folder or in a tar.
+// files gives access to an image layout, in a folder or in a tar.
 type files interface {
-	// open opens a regular file and tells its size. The error of a name that
-	// is not there is fs.ErrNotExist.
+	// open opens a regular file and returns its size. It returns fs.ErrNotExist for an unknown name.
 	open(name string) (io.ReadCloser, int64, error)
 	Close() error
 }
@@ -27,8 +26,8 @@ type layout struct {
 	tag string
 }
 
-// whole reads a small file.
-func whole(in files, name string) ([]byte, error) {
+// readSmall reads a small file.
+func readSmall(in files, name string) ([]byte, error) {
 	r, size, err := in.open(name)
 	if err != nil {
 		return nil, err
@@ -41,9 +40,10 @@ func whole(in files, name string) ([]byte, error) {
 }
 
 func (l layout) find(ctx context.Context) (*found, error) {
-	text, err := whole(l, "index.json")
+	text, err := readSmall(l, "index.json")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errors.New("there is no index.json in it: expected an OCI image layout, as skopeo, buildah and docker save make them")
+		return nil, errors.New("the folder has no index.json: expected an OCI image layout, as written by " +
+			"skopeo, buildah or docker save")
 	}
 	if err != nil {
 		return nil, err
@@ -62,8 +62,7 @@ func (l layout) find(ctx context.Context) (*found, error) {
 	return resolve(ctx, l, d, text, 0)
 }
 
-// tagged finds what a layout's index has for the tag, or the only one there is
-// for this machine.
+// tagged finds the image with the tag in a layout's index, or without a tag the only one for this machine.
 func (l layout) tagged(all []v1.Descriptor) (v1.Descriptor, error) {
 	var fit []v1.Descriptor
 	var names []string
@@ -78,12 +77,13 @@ func (l layout) tagged(all []v1.Descriptor) (v1.Descriptor, error) {
 	}
 	switch {
 	case len(fit) == 0 && l.tag != "":
-		return v1.Descriptor{}, fmt.Errorf("it has no image with the tag %q; it has %.200s", l.tag, some(names))
+		return v1.Descriptor{}, fmt.Errorf("no image has the tag %q; the tags are %.200s", l.tag, listed(names))
 	case len(fit) == 1:
 		return fit[0], nil
 	}
 	if l.tag == "" && len(names) > 1 {
-		return v1.Descriptor{}, fmt.Errorf("it has several images, %.200s: name the tag of one after a colon", some(names))
+		return v1.Descriptor{}, fmt.Errorf("it has several images, %.200s: add the tag of one after a colon",
+			listed(names))
 	}
 	return choose(fit)
 }
@@ -94,13 +94,13 @@ func (l layout) manifest(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 
 func (l layout) blob(_ context.Context, d v1.Descriptor) (io.ReadCloser, error) {
 	if d.Digest.Algorithm != "sha256" {
-		return nil, fmt.Errorf("%q is no digest of the kind sha256", d.Digest)
+		return nil, fmt.Errorf("%q is not a sha256 digest", d.Digest)
 	}
 	r, _, err := l.open("blobs/sha256/" + d.Digest.Hex)
 	return r, err
 }
 
-// folderFiles are the files of a folder. Links in it do not lead out of it.
+// folderFiles are the files of a folder. Links do not lead out of it.
 type folderFiles struct{ *os.Root }
 
 func (f folderFiles) open(name string) (io.ReadCloser, int64, error) {
@@ -122,7 +122,7 @@ func regular(f *os.File) (size int64, err error) {
 		return 0, err
 	}
 	if !info.Mode().IsRegular() {
-		return 0, fmt.Errorf("%s is no regular file", f.Name())
+		return 0, fmt.Errorf("%s is not a regular file", f.Name())
 	}
 	return info.Size(), nil
 }

@@ -38,7 +38,15 @@ func tarOf(t testing.TB, files ...file) []byte {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
 	for _, f := range files {
-		h := &tar.Header{Name: f.name, Typeflag: f.kind, Mode: f.mode, Size: int64(len(f.says)) + f.size, Linkname: f.link, ModTime: time.Unix(1_700_000_000, 0), Uid: 1234}
+		h := &tar.Header{
+			Name:     f.name,
+			Typeflag: f.kind,
+			Mode:     f.mode,
+			Size:     int64(len(f.says)) + f.size,
+			Linkname: f.link,
+			ModTime:  time.Unix(1_700_000_000, 0),
+			Uid:      1234,
+		}
 		if f.kind == 0 {
 			h.Typeflag = tar.TypeReg
 			if strings.HasSuffix(f.name, "/") {

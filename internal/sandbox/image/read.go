@@ -14,7 +14,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// How a layer is packed.
+// Compression of a layer.
 const (
 	plain = iota
 	gzipped
@@ -32,21 +32,20 @@ func packed(magic []byte) int {
 }
 
 const (
-	widestWindow = 128 << 20 // bytes that unpacking zstd may look back
-	harmless     = 16 << 20  // bytes that may come of anything, however few
+	widestWindow = 128 << 20 // bytes of the window of zstd
+	ratioFloor   = 16 << 20  // bytes to which every layer may unpack, however small it is
 )
 
-// measured counts and hashes what is read through it, and ends when ctx does or
-// when there is more than most.
+// measured counts and hashes what is read through it. It fails when ctx ends or after most bytes.
 type measured struct {
-	// ctx is there because io.Reader has none.
+	// ctx is a field because io.Reader has no parameter for it.
 	ctx  context.Context
 	from io.Reader
 	most int64
 	n    int64
 	sum  hash.Hash
-	over func() error      // the error when there is more than most
-	seen func(n int) error // told how many bytes came
+	over func() error      // returns the error for more than most bytes
+	seen func(n int) error // called with the number of bytes read
 }
 
 func (m *measured) Read(p []byte) (int, error) {
@@ -72,7 +71,7 @@ func (m *measured) hash() (sum [sha256.Size]byte) {
 	return sum
 }
 
-// open starts reading the tar of a layer. left is how many bytes it may have.
+// read starts reading the tar of a layer. left is how many bytes it may unpack to.
 func (l layer) read(ctx context.Context, left int64, ratio int, came func(int)) (*tarball, error) {
 	from, err := l.open(ctx)
 	if err != nil {
@@ -80,7 +79,7 @@ func (l layer) read(ctx context.Context, left int64, ratio int, came func(int)) 
 	}
 	t := &tarball{layer: l, closers: []io.Closer{from}}
 	t.stored = &measured{ctx: ctx, from: from, most: l.size, sum: sha256.New(),
-		over: func() error { return fmt.Errorf("it has more than the %d bytes it is said to have", l.size) },
+		over: func() error { return fmt.Errorf("it has more than the declared %d bytes", l.size) },
 		seen: func(n int) error { came(n); return nil },
 	}
 	t.packed = bufio.NewReaderSize(t.stored, 64<<10)
@@ -92,8 +91,8 @@ func (l layer) read(ctx context.Context, left int64, ratio int, came func(int)) 
 	t.content = &measured{ctx: ctx, from: content, most: left, sum: sha256.New(),
 		over: func() error { return errTooMuch },
 		seen: func(int) error {
-			if t.content.n > harmless && t.content.n/int64(ratio) > t.stored.n {
-				return fmt.Errorf("it unpacks to more than %d times its size, which nothing honest does", ratio)
+			if t.content.n > ratioFloor && t.content.n/int64(ratio) > t.stored.n {
+				return fmt.Errorf("it unpacks to more than %d times its size, which no regular layer does", ratio)
 			}
 			return nil
 		},
@@ -101,8 +100,9 @@ func (l layer) read(ctx context.Context, left int64, ratio int, came func(int)) 
 	return t, nil
 }
 
-// errTooMuch is what reading more than what is allowed ends with.
-var errTooMuch = errors.New("its layers hold more bytes than an image may have; allow more in the settings of images")
+// errTooMuch is the error for an image with too many bytes.
+var errTooMuch = errors.New("the layers have more bytes than an image may have; raise the limit in the " +
+	"settings of images")
 
 // tarball is the tar of a layer being read.
 type tarball struct {
@@ -114,7 +114,7 @@ type tarball struct {
 
 func (t *tarball) Read(p []byte) (int, error) { return t.content.Read(p) }
 
-// unpacked tells by the first bytes how the layer is packed.
+// unpacked returns a reader of the tar, after detecting the compression.
 func (t *tarball) unpacked() (io.Reader, error) {
 	magic, err := t.packed.Peek(4)
 	if err != nil && err != io.EOF {
@@ -135,7 +135,7 @@ func (t *tarball) unpacked() (io.Reader, error) {
 	return t.packed, nil
 }
 
-// verify reads what is left and checks that all of it was what it should be.
+// verify reads the rest and compares sizes and digests.
 func (t *tarball) verify() error {
 	if _, err := io.Copy(io.Discard, t); err != nil {
 		return err
@@ -144,7 +144,7 @@ func (t *tarball) verify() error {
 		return err
 	}
 	if t.stored.n != t.size {
-		return fmt.Errorf("it has %d bytes and should have %d", t.stored.n, t.size)
+		return fmt.Errorf("it has %d bytes; expected %d", t.stored.n, t.size)
 	}
 	if t.digest.Hex != "" {
 		if err := sameHash(t.digest, t.stored.hash()); err != nil {
@@ -152,7 +152,7 @@ func (t *tarball) verify() error {
 		}
 	}
 	if err := sameHash(t.layer.content, t.content.hash()); err != nil {
-		return fmt.Errorf("its content: %w", err)
+		return fmt.Errorf("uncompressed content: %w", err)
 	}
 	return nil
 }

@@ -11,98 +11,103 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 )
 
-// Kind is where an image comes from.
+// Kind is the kind of a reference.
 type Kind string
 
 const (
 	Folder   Kind = "dir"      // a folder of the host, used as it is
 	Layout   Kind = "oci"      // a folder that holds an OCI image layout
-	Archive  Kind = "tar"      // a tar of an OCI image layout, or one that docker save made
+	Archive  Kind = "tar"      // a tar of an OCI image layout, or an archive of docker save
 	Registry Kind = "registry" // a repository in a registry
 )
 
-// Local reports whether the image is a path of the host, which is for whoever
-// configures the host to name and for nobody else.
+// Local reports whether the image is a path of the host. Only the administrator may name such images.
 func (k Kind) Local() bool { return k != Registry }
 
-// Ref says which image is meant. It is one of
+// Ref is a reference to an image. It is one of
 //
-//	dir:/path                         a folder that is / in the sandbox
+//	dir:/path                         a folder to use as / in the sandbox
 //	oci:/path[:tag]                   a folder that holds an OCI image layout
 //	tar:/path[:tag]                   a tar of such a layout, or of docker save
 //	host[:port]/name[:tag][@digest]   in a registry, with a tag, a digest or both
 //
-// A path is absolute and clean, without "." and "..". A tag may be left out
-// where there is only one image for this machine. The host of a registry is
-// never left out and no tag is assumed.
+// A path is absolute and clean, without "." and "..". A tag may be omitted if there is only one image for this
+// machine. The host of a registry is never omitted, and no default tag is assumed.
 type Ref struct {
 	Kind   Kind
-	Path   string // of the host, for all but Registry
-	Tag    string // "" when none is named
+	Path   string // on the host, except for Registry
+	Tag    string // "" if none is given
 	Host   string // of the registry, with its port
-	Digest string // sha256:..., "" when none is named
+	Digest string // sha256:..., "" if none is given
 
 	text   string
 	remote name.Reference
 }
 
-// String is the reference as it was written.
+// String returns the reference as it was written.
 func (r Ref) String() string { return r.text }
 
 const longestRef = 4096 // bytes
 
-// What the distribution specification allows.
+// Syntax from the distribution specification.
 var (
 	tags         = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]{0,127}$`)
 	repositories = regexp.MustCompile(`^[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|_|__|-+)[a-z0-9]+)*)*$`)
 )
 
-// ParseRef reads a reference. The error names what was expected.
+// ParseRef parses a reference. The error says what was expected.
 func ParseRef(text string) (Ref, error) {
 	if len(text) > longestRef {
-		return Ref{}, fmt.Errorf("the name of an image has %d bytes; it may have %d", len(text), longestRef)
+		return Ref{}, fmt.Errorf("the reference to an image has %d bytes; it may have %d", len(text), longestRef)
 	}
 	if !utf8.ValidString(text) || strings.ContainsFunc(text, unprintable) {
-		return Ref{}, fmt.Errorf("the name of an image is %q: it may hold no control characters and nothing that is not UTF-8", text)
+		return Ref{}, fmt.Errorf("the reference to an image is %q: expected UTF-8 without control characters", text)
 	}
 	kind, rest, _ := strings.Cut(text, ":")
 	switch Kind(kind) {
 	case Folder:
-		return local(Ref{Kind: Folder, Path: rest, text: text})
+		return checkLocal(Ref{Kind: Folder, Path: rest, text: text})
 	case Layout, Archive:
 		r := Ref{Kind: Kind(kind), Path: rest, text: text}
 		if i := strings.LastIndexByte(rest, ':'); i > strings.LastIndexByte(rest, '/') {
 			r.Path, r.Tag = rest[:i], rest[i+1:]
 			if !tags.MatchString(r.Tag) {
-				return Ref{}, fmt.Errorf("image %q: expected a tag of up to 128 letters, digits, _, . and - after the last colon", text)
+				return Ref{},
+					fmt.Errorf("image %q: expected a tag of up to 128 letters, digits, _, . and - after "+
+						"the last colon", text)
 			}
 		}
-		return local(r)
+		return checkLocal(r)
 	}
-	return distant(text)
+	return parseRemote(text)
 }
 
 func unprintable(r rune) bool { return unicode.IsControl(r) || r == utf8.RuneError }
 
-func local(r Ref) (Ref, error) {
+func checkLocal(r Ref) (Ref, error) {
 	if !strings.HasPrefix(r.Path, "/") || path.Clean(r.Path) != r.Path {
-		return Ref{}, fmt.Errorf("image %q: expected an absolute path without . and .. after %s:, such as %s:/srv/image", r.text, r.Kind, r.Kind)
+		return Ref{},
+			fmt.Errorf("image %q: expected an absolute path without . and .. after %s:, such as %s:/srv/image",
+				r.text, r.Kind, r.Kind)
 	}
 	return r, nil
 }
 
-func distant(text string) (Ref, error) {
-	const expected = "expected dir:/path, oci:/path[:tag], tar:/path[:tag] or host[:port]/name with :tag, @sha256:... or both"
+func parseRemote(text string) (Ref, error) {
+	const expected = "expected dir:/path, oci:/path[:tag], tar:/path[:tag] or host[:port]/name with :tag, " +
+		"@sha256:... or both"
 	host, _, found := strings.Cut(text, "/")
 	if !found || host == "" || !strings.ContainsAny(host, ".:") && host != "localhost" {
-		return Ref{}, fmt.Errorf("image %q does not begin with the host of a registry: %s", text, expected)
+		return Ref{}, fmt.Errorf("image %q does not start with the host of a registry: %s", text, expected)
 	}
 	r, err := name.ParseReference(text, name.StrictValidation)
 	if err != nil {
 		return Ref{}, fmt.Errorf("image %q: %w: %s", text, err, expected)
 	}
 	if !repositories.MatchString(r.Context().RepositoryStr()) {
-		return Ref{}, fmt.Errorf("image %q: its name in the registry is made of lower-case letters and digits, with single . _ or - between them: %s", text, expected)
+		return Ref{},
+			fmt.Errorf("image %q: expected a repository of lower-case letters and digits with single . _ or - "+
+				"between them: %s", text, expected)
 	}
 	out := Ref{Kind: Registry, Host: r.Context().RegistryStr(), text: text, remote: r}
 	switch r := r.(type) {
@@ -110,7 +115,8 @@ func distant(text string) (Ref, error) {
 		out.Tag = r.TagStr()
 	case name.Digest:
 		out.Digest = r.DigestStr()
-		if named, _, _ := strings.Cut(text, "@"); strings.LastIndexByte(named, ':') > strings.LastIndexByte(named, '/') {
+		if named, _, _ := strings.Cut(text, "@"); strings.LastIndexByte(named,
+			':') > strings.LastIndexByte(named, '/') {
 			out.Tag = named[strings.LastIndexByte(named, ':')+1:]
 		}
 	}

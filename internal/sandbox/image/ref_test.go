@@ -57,7 +57,8 @@ func TestReferencesAreRead(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || got.Kind != want.Kind || got.Path != want.Path || got.Tag != want.Tag || got.Host != want.Host || got.Digest != want.Digest || got.String() != text {
+		if err != nil || got.Kind != want.Kind || got.Path != want.Path || got.Tag != want.Tag ||
+			got.Host != want.Host || got.Digest != want.Digest || got.String() != text {
 			t.Errorf("%q: got %+v, %v, want %+v", text, got, err, want)
 		}
 		if got.Kind.Local() != (got.Path != "") {
@@ -67,7 +68,8 @@ func TestReferencesAreRead(t *testing.T) {
 }
 
 func FuzzParseRef(f *testing.F) {
-	for _, s := range []string{"dir:/a", "oci:/a:b", "tar:/a/b.tar", "host.test:1/a/b:c@sha256:" + strings.Repeat("0", 64), "localhost/x:1", "::", "a/@:"} {
+	for _, s := range []string{"dir:/a", "oci:/a:b", "tar:/a/b.tar",
+		"host.test:1/a/b:c@sha256:" + strings.Repeat("0", 64), "localhost/x:1", "::", "a/@:"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
@@ -76,7 +78,8 @@ func FuzzParseRef(f *testing.F) {
 			return
 		}
 		again, err := ParseRef(r.String())
-		if err != nil || again.Kind != r.Kind || again.Path != r.Path || again.Host != r.Host || again.Tag != r.Tag || again.Digest != r.Digest {
+		if err != nil || again.Kind != r.Kind || again.Path != r.Path || again.Host != r.Host ||
+			again.Tag != r.Tag || again.Digest != r.Digest {
 			t.Errorf("%q is %+v, and then %+v, %v", text, r, again, err)
 		}
 		if r.Kind.Local() && (!strings.HasPrefix(r.Path, "/") || strings.Contains(r.Path, "/../")) {

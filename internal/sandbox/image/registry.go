@@ -22,25 +22,25 @@ import (
 	"gatehouse/internal/access/secret"
 )
 
-// Login is who pulls from a registry. Without a user, Password is a token that
-// is brought as it is.
+// Login holds the credentials for a registry. Without a User, Password is a bearer token.
 type Login struct {
 	User     string
 	Password secret.Text
 }
 
-// registries are those that may be pulled from, by host and port. The value
-// tells that one is spoken to without TLS.
+// registries are those that may be pulled from, by host and port. The value is true for a registry without
+// TLS.
 type registries map[string]bool
 
-// readRegistries reads the setting: hosts, http:// before those without TLS.
+// readRegistries parses the setting: hosts, with http:// before those without TLS.
 func readRegistries(list []string) (registries, error) {
 	out := registries{}
 	for _, text := range list {
 		host, bare := strings.CutPrefix(text, "http://")
 		r, err := name.NewRegistry(host, name.StrictValidation)
 		if err != nil {
-			return nil, fmt.Errorf("registry %q: expected host or host:port, after http:// where there is no TLS: %w", text, err)
+			return nil, fmt.Errorf("registry %q: expected host or host:port, with http:// before it if it "+
+				"has no TLS: %w", text, err)
 		}
 		out[strings.ToLower(r.RegistryStr())] = bare
 	}
@@ -58,7 +58,8 @@ func (s *Store) openRegistry(r Ref) (source, error) {
 	host := strings.ToLower(r.Host)
 	bare, allowed := s.registries[host]
 	if !allowed {
-		return nil, fmt.Errorf("%w: %s is not among the registries that the settings of images name; whoever runs this host can add it there", ErrNotAllowed, r.Host)
+		return nil, fmt.Errorf("%w: the settings of images do not name %s; an administrator can add it",
+			ErrNotAllowed, r.Host)
 	}
 	ref := r.remote
 	if bare {
@@ -75,7 +76,7 @@ func (s *Store) openRegistry(r Ref) (source, error) {
 	return pulled{puller, ref, t.inner.CloseIdleConnections}, err
 }
 
-// login is looked up for each request, so that the secret is held nowhere else.
+// login finds the credentials for each request, so that the secret is not stored elsewhere.
 func (s *Store) login(host string) authn.Authenticator {
 	for h, l := range s.o.Logins {
 		if r, err := name.NewRegistry(h); err == nil && strings.EqualFold(r.RegistryStr(), host) {
@@ -85,7 +86,7 @@ func (s *Store) login(host string) authn.Authenticator {
 	return authn.Anonymous
 }
 
-// Authorization is for the library that speaks to registries.
+// Authorization implements authn.Authenticator.
 func (l Login) Authorization() (*authn.AuthConfig, error) {
 	if l.User == "" {
 		return &authn.AuthConfig{RegistryToken: l.Password.Reveal()}, nil
@@ -96,7 +97,7 @@ func (l Login) Authorization() (*authn.AuthConfig, error) {
 func (p pulled) find(ctx context.Context) (*found, error) {
 	d, err := p.puller.Get(ctx, p.ref)
 	if err != nil {
-		return nil, told(err)
+		return nil, scrub(err)
 	}
 	return resolve(ctx, p, d.Descriptor, d.Manifest, 0)
 }
@@ -104,7 +105,7 @@ func (p pulled) find(ctx context.Context) (*found, error) {
 func (p pulled) manifest(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 	got, err := p.puller.Get(ctx, p.ref.Context().Digest(d.Digest.String()))
 	if err != nil {
-		return nil, told(err)
+		return nil, scrub(err)
 	}
 	return got.Manifest, nil
 }
@@ -112,10 +113,10 @@ func (p pulled) manifest(ctx context.Context, d v1.Descriptor) ([]byte, error) {
 func (p pulled) blob(ctx context.Context, d v1.Descriptor) (io.ReadCloser, error) {
 	l, err := p.puller.Layer(ctx, p.ref.Context().Digest(d.Digest.String()))
 	if err != nil {
-		return nil, told(err)
+		return nil, scrub(err)
 	}
 	r, err := l.Compressed()
-	return r, told(err)
+	return r, scrub(err)
 }
 
 func (p pulled) Close() error {
@@ -123,9 +124,9 @@ func (p pulled) Close() error {
 	return nil
 }
 
-// told says what went wrong without what the registry wrote and without the
-// queries of addresses: both may hold what was sent to log in.
-func told(err error) error {
+// scrub removes from an error the registry's own text and the queries of URLs, because both may contain
+// credentials.
+func scrub(err error) error {
 	if err == nil {
 		return nil
 	}
@@ -142,17 +143,17 @@ func told(err error) error {
 			at = u.Host
 		}
 		if e.Err == nil {
-			return fmt.Errorf("ask %s: no answer", at)
+			return fmt.Errorf("request to %s: no answer", at)
 		}
 		if inner, ok := errors.AsType[*url.Error](e.Err); ok {
-			return told(inner)
+			return scrub(inner)
 		}
 		return &unreached{at, e.Err}
 	}
 	return err
 }
 
-// refused is an answer of a registry that is no image.
+// refused is an error answer of a registry.
 type refused struct {
 	status int
 	codes  string
@@ -162,16 +163,16 @@ func (r *refused) Error() string {
 	next := "the registry answered %d (%s)"
 	switch r.status {
 	case http.StatusUnauthorized, http.StatusForbidden:
-		next += ": it wants another login, which the settings of images name by registry, or has no such image"
+		next += ": the credentials in the settings of images are wrong or missing, or the image does not exist"
 	case http.StatusNotFound:
-		next += ": it has no such image"
+		next += ": the image does not exist"
 	case http.StatusTooManyRequests:
-		next += ": it was asked too often; try again later"
+		next += ": too many requests; try again later"
 	}
 	return fmt.Sprintf(next, r.status, r.codes)
 }
 
-// unreached is a registry that did not answer.
+// unreached is the error for a registry that did not answer.
 type unreached struct {
 	host string
 	err  error
@@ -179,15 +180,16 @@ type unreached struct {
 
 func (u *unreached) Error() string {
 	if errors.Is(u.err, http.ErrSchemeMismatch) {
-		return fmt.Sprintf("ask %s: it speaks without TLS; put http:// before it in the settings of images where that is right", u.host)
+		return fmt.Sprintf("request to %s: the server does not use TLS; if that is intended, put http:// before "+
+			"the host in the settings of images", u.host)
 	}
-	return fmt.Sprintf("ask %s: %v", u.host, u.err)
+	return fmt.Sprintf("request to %s: %v", u.host, u.err)
 }
 
 func (u *unreached) Unwrap() error { return u.err }
 
-// silent reports whether nobody answered, or somebody who could not for now.
-func silent(err error) bool {
+// temporary reports whether the registry did not answer, or answered with a temporary error.
+func temporary(err error) bool {
 	if r, ok := errors.AsType[*refused](err); ok {
 		return r.status >= 500 || r.status == http.StatusTooManyRequests
 	}
@@ -195,9 +197,9 @@ func silent(err error) bool {
 	return ok
 }
 
-// allowedOnly is a transport that speaks without TLS only to the registries
-// that may be, and to this machine and its network only where one of them is.
-// A registry may lead elsewhere for its blobs and for its tokens.
+// allowedOnly is a transport that allows plain HTTP only to registries of the settings, and connections to
+// this machine and its network only to them as well. A registry may redirect to other hosts for blobs and
+// tokens.
 type allowedOnly struct {
 	registries
 	inner *http.Transport
@@ -221,12 +223,13 @@ func (r registries) transport() allowedOnly {
 
 func (a allowedOnly) RoundTrip(r *http.Request) (*http.Response, error) {
 	if r.URL.Scheme != "https" && !a.registries[strings.ToLower(r.URL.Host)] {
-		return nil, fmt.Errorf("%s would be spoken to without TLS; put http:// before it in the settings of images where that is right", r.URL.Host)
+		return nil, fmt.Errorf("the request to %s would not use TLS; if that is intended, put http:// before "+
+			"the host in the settings of images", r.URL.Host)
 	}
 	return a.inner.RoundTrip(r)
 }
 
-// named reports whether what is dialled is a registry of the settings.
+// named reports whether an address is that of a registry in the settings.
 func (r registries) named(address string) bool {
 	address = strings.ToLower(address)
 	if _, ok := r[address]; ok {
@@ -240,8 +243,8 @@ func (r registries) named(address string) bool {
 	return ok
 }
 
-// proxied reports whether what is dialled is the proxy that the environment of
-// the host names, which decides by itself where it connects to.
+// proxied reports whether an address is that of the proxy in the host's environment, which resolves and judges
+// targets itself.
 func proxied(address string) bool {
 	for _, scheme := range []string{"http", "https"} {
 		r := &http.Request{URL: &url.URL{Scheme: scheme, Host: "example.test"}}
@@ -258,17 +261,18 @@ func proxied(address string) bool {
 	return false
 }
 
-var sharedSpace = netip.MustParsePrefix("100.64.0.0/10") // of carriers, and of some clouds' own services
+var sharedSpace = netip.MustParsePrefix("100.64.0.0/10") // of carriers (RFC 6598) and of services of some clouds
 
-// public refuses addresses that are not for everybody to reach.
+// public refuses addresses that are not public.
 func public(_, address string, _ syscall.RawConn) error {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {
 		return err
 	}
 	ip := a.Addr().Unmap()
-	if !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() || sharedSpace.Contains(ip) {
-		return fmt.Errorf("%s is an address of this machine or its network, and no registry that the settings name", ip)
+	if !ip.IsGlobalUnicast() || ip.IsPrivate() || ip.IsLoopback() || ip.IsLinkLocalUnicast() ||
+		sharedSpace.Contains(ip) {
+		return fmt.Errorf("%s is an address of this machine or its network, and not of a registry in the settings", ip)
 	}
 	return nil
 }

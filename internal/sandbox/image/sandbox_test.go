@@ -61,7 +61,8 @@ func TestAPulledImageRunsInASandbox(t *testing.T) {
 	reg := serve(t)
 	ref, _ := reg.push(t, "v1", imageOf(t,
 		layerOf(t, "gzip", file{name: "opt/bin/says", says: staticProgram(t, says)}),
-		layerOf(t, "zstd", file{name: "etc/motd", says: "hello from the image", mode: 0o644}, file{name: "etc/shadow", says: "x", mode: 0o600})))
+		layerOf(t, "zstd", file{name: "etc/motd", says: "hello from the image", mode: 0o644},
+			file{name: "etc/shadow", says: "x", mode: 0o600})))
 	img, release, err := reg.store(t, Options{}).Get(t.Context(), ref, nil)
 	if err != nil {
 		t.Fatal(err)

@@ -6,8 +6,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// syncTree sees that all below a folder is on disk: at once for the file system
-// it is on, which is much faster than one file after the other.
+// syncTree writes a folder to disk by syncing its whole file system, which is much faster than file by file.
 func syncTree(path string) error {
 	d, err := os.Open(path)
 	if err != nil {

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// syncTree sees that all below a folder is on disk.
+// syncTree writes a folder to disk.
 func syncTree(path string) error {
 	return filepath.WalkDir(path, func(p string, e fs.DirEntry, err error) error {
 		if err != nil || !e.Type().IsRegular() && !e.IsDir() {

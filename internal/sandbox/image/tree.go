@@ -10,43 +10,43 @@ import (
 )
 
 const (
-	longestName = 4096      // bytes of a path or of where a link leads
-	mostNames   = 128 << 20 // bytes of all names of an image together
-	mostHops    = 40        // links on the way to one file
-	mostSteps   = 512       // folders on the way to one file, links followed
-	blockBytes  = 4096      // what a file takes at least
+	longestName = 4096      // bytes of a path or of a link's target
+	mostNames   = 128 << 20 // bytes of all names of an image
+	mostHops    = 40        // links on the way to a file
+	mostSteps   = 512       // folders on the way to a file, including those of links
+	blockBytes  = 4096      // least size of a file on disk
 )
 
-// tree is the system that is made out of layers. Names are resolved as they
-// will be in the sandbox, where the tree is all there is: a link to / leads to
-// the top of the tree. Whatever comes of that is opened in an os.Root, so that
-// even a mistake here stays inside. One goroutine writes.
+// tree is the root file system that is made of layers. Names are resolved as they will be in the sandbox: a
+// link to / leads to the root of the tree. The result is opened in an os.Root, so that even a bug here cannot
+// leave the folder. It is not safe for concurrent use.
 type tree struct {
 	root *os.Root
-	most Most
+	most Limits
 
 	bytes   int64 // on disk
 	entries int
 	names   int
 
-	mine map[string]bool // what this layer made, by its resolved path, with the folders above
+	mine map[string]bool // resolved paths that this layer made, with their parent folders
 
-	at  string   // the folder that was written to last, as it was named
-	dir *os.Root // the same, open
-	is  string   // the same, resolved
+	at  string   // the folder last written to, as named in the tar
+	dir *os.Root // the same folder, open
+	is  string   // its resolved path
 }
 
-// parts splits a name from a tar. "" and "." are the top.
+// parts splits a name of a tar. "" and "." are the root.
 func (t *tree) parts(name string) ([]string, error) {
 	if len(name) > longestName || strings.IndexByte(name, 0) >= 0 {
-		return nil, fmt.Errorf("a name of %d bytes, %.60q: it may have %d and no zero byte", len(name), name, longestName)
+		return nil, fmt.Errorf("a name has %d bytes, %.60q: it may have %d and no zero byte", len(name), name,
+			longestName)
 	}
 	var out []string
 	for p := range strings.SplitSeq(name, "/") {
 		switch p {
 		case "", ".":
 		case "..":
-			return nil, fmt.Errorf("%.200q leads upwards", name)
+			return nil, fmt.Errorf("%.200q contains ..; expected a name below the root", name)
 		default:
 			out = append(out, p)
 		}
@@ -57,8 +57,7 @@ func (t *tree) parts(name string) ([]string, error) {
 	return out, nil
 }
 
-// folder resolves a folder, and makes what is missing of it when asked to. The
-// Root is good until the next call.
+// folder resolves a folder, and creates missing ones if make is set. The Root is valid until the next call.
 func (t *tree) folder(parts []string, make bool) (is string, dir *os.Root, err error) {
 	at := path.Join(append([]string{"."}, parts...)...)
 	if t.dir != nil && t.at == at {
@@ -75,7 +74,7 @@ func (t *tree) folder(parts []string, make bool) (is string, dir *os.Root, err e
 	return is, dir, nil
 }
 
-// forget closes the folder that was written to last.
+// forget closes the folder last written to.
 func (t *tree) forget() {
 	if t.dir != nil {
 		t.dir.Close()
@@ -123,16 +122,16 @@ func (t *tree) resolve(todo []string, make bool) (string, error) {
 				cur = cur[:1]
 			}
 			if todo = append(strings.Split(to, "/"), todo...); len(todo) > mostSteps {
-				return "", fmt.Errorf("the way to %.200q is too long", p)
+				return "", fmt.Errorf("the path to %.200q is too long", p)
 			}
 		default:
-			return "", fmt.Errorf("%.200q is no folder, and something is to be below it", p)
+			return "", fmt.Errorf("%.200q is not a folder, but an entry is below it", p)
 		}
 	}
 	return path.Join(cur...), nil
 }
 
-// makeFolder makes a folder that no layer spoke of.
+// makeFolder creates a folder that no layer contains.
 func (t *tree) makeFolder(p string) error {
 	if n := strings.Count(p, "/") + 1; n > t.most.Depth {
 		return fmt.Errorf("%.60q is %d folders deep; it may be %d", p, n, t.most.Depth)
@@ -140,14 +139,14 @@ func (t *tree) makeFolder(p string) error {
 	if err := t.charge(p, 0); err != nil {
 		return err
 	}
-	t.made(p)
+	t.markMade(p)
 	if err := t.root.Mkdir(p, 0o700); err != nil {
 		return err
 	}
 	return t.root.Chmod(p, 0o755)
 }
 
-// charge counts what is to be made before it is.
+// charge counts an entry against the limits before it is made.
 func (t *tree) charge(name string, size int64) error {
 	if size < 0 || size > t.most.File {
 		return fmt.Errorf("%.200q has %d bytes; a file may have %d", name, size, t.most.File)
@@ -155,10 +154,10 @@ func (t *tree) charge(name string, size int64) error {
 	t.bytes += (size + 2*blockBytes - 1) / blockBytes * blockBytes
 	t.names += len(name)
 	if t.entries++; t.entries > t.most.Entries {
-		return fmt.Errorf("it holds more than %d files; allow more in the settings of images", t.most.Entries)
+		return fmt.Errorf("the image has more than %d files; raise the limit in the settings of images", t.most.Entries)
 	}
 	if t.names > mostNames {
-		return fmt.Errorf("its names have more than %d bytes together", mostNames)
+		return fmt.Errorf("the names have more than %d bytes together", mostNames)
 	}
 	if t.bytes > t.most.Bytes {
 		return errTooMuch
@@ -166,15 +165,15 @@ func (t *tree) charge(name string, size int64) error {
 	return nil
 }
 
-// made notes that a path is of this layer.
-func (t *tree) made(p string) {
+// markMade records that a path belongs to this layer.
+func (t *tree) markMade(p string) {
 	for p != "." && !t.mine[p] {
 		t.mine[p] = true
 		p = path.Dir(p)
 	}
 }
 
-// removeLower removes a path as far as it comes from the layers below.
+// removeLower removes what comes from lower layers at a path.
 func (t *tree) removeLower(p string) error {
 	t.forget()
 	if !t.mine[p] {
@@ -187,7 +186,7 @@ func (t *tree) removeLower(p string) error {
 	return t.emptyLower(p)
 }
 
-// emptyLower does the same with all that is in a folder.
+// emptyLower does the same for the contents of a folder.
 func (t *tree) emptyLower(p string) error {
 	names, err := fs.ReadDir(t.root.FS(), p)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -201,10 +200,9 @@ func (t *tree) emptyLower(p string) error {
 	return err
 }
 
-// seen are the rights of a file as those see it who do not own it: nobody else
-// writes, nothing runs with its owner's rights. Whoever unpacks can read and
-// remove everything.
-func seen(mode fs.FileMode) fs.FileMode {
+// othersMode returns the permissions of a file as others have them: no write permission, no setuid. The user who
+// unpacks can read and remove everything.
+func othersMode(mode fs.FileMode) fs.FileMode {
 	if mode.IsDir() {
 		return mode.Perm()&0o555 | 0o700
 	}

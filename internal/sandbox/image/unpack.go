@@ -13,16 +13,15 @@ import (
 	"time"
 )
 
-// unpacker lays the layers of an image over one another.
+// unpacker applies the layers of an image in order.
 type unpacker struct {
 	tree
-	streamed int64     // bytes of all layers so far, unpacked
-	came     func(int) // told how many stored bytes came
+	streamed int64     // unpacked bytes of all layers so far
+	came     func(int) // called with the number of stored bytes read
 }
 
-// unpack makes the system that the layers of an image are, in a folder that is
-// empty.
-func unpack(ctx context.Context, root *os.Root, layers []layer, most Most, came func(int)) (*unpacker, error) {
+// unpack applies the layers of an image in an empty folder.
+func unpack(ctx context.Context, root *os.Root, layers []layer, most Limits, came func(int)) (*unpacker, error) {
 	u := &unpacker{tree: tree{root: root, most: most}, came: came}
 	defer u.forget()
 	for i, l := range layers {
@@ -60,11 +59,11 @@ func (u *unpacker) layer(ctx context.Context, l layer) error {
 	return nil
 }
 
-// The names by which a layer says what is not there any more.
+// Names that mark removed files in a layer (whiteouts).
 const (
-	gone       = ".wh."         // and the name of what is gone
-	goneInside = ".wh..wh..opq" // all that the layers below have in this folder
-	aufs       = ".wh..wh."     // what one file system keeps for itself
+	whiteoutPrefix = ".wh."         // followed by the name of the removed file
+	opaqueMarker   = ".wh..wh..opq" // removes everything that lower layers have in this folder
+	aufs           = ".wh..wh."     // internal files of aufs, ignored
 )
 
 func (u *unpacker) entry(ctx context.Context, h *tar.Header, r io.Reader) error {
@@ -88,7 +87,7 @@ func (u *unpacker) entry(ctx context.Context, h *tar.Header, r io.Reader) error 
 		return nil
 	}
 	above, base := parts[:len(parts)-1], parts[len(parts)-1]
-	if strings.HasPrefix(base, gone) {
+	if strings.HasPrefix(base, whiteoutPrefix) {
 		return u.whiteout(above, base)
 	}
 	is, dir, err := u.folder(above, true)
@@ -98,16 +97,16 @@ func (u *unpacker) entry(ctx context.Context, h *tar.Header, r io.Reader) error 
 	return u.put(ctx, entry{h, path.Join(is, base), base}, dir, r)
 }
 
-// whiteout removes what the layers below have.
+// whiteout removes what lower layers have.
 func (u *unpacker) whiteout(above []string, base string) error {
-	name := strings.TrimPrefix(base, gone)
+	name := strings.TrimPrefix(base, whiteoutPrefix)
 	switch {
-	case base == goneInside:
+	case base == opaqueMarker:
 		name = "."
 	case strings.HasPrefix(base, aufs):
 		return nil
 	case name == "" || name == "." || name == "..":
-		return fmt.Errorf("%q says that nothing is gone", base)
+		return fmt.Errorf("%q names no file to remove", base)
 	}
 	is, err := u.resolve(above, false)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -122,16 +121,15 @@ func (u *unpacker) whiteout(above []string, base string) error {
 	return u.removeLower(path.Join(is, name))
 }
 
-// entry is a member of a layer with its place in the tree.
+// entry is a member of a layer with its position in the tree.
 type entry struct {
 	*tar.Header
-	is   string // its path, resolved but for the last
+	is   string // its path, resolved except for the last element
 	base string
 }
 
-// put makes an entry in its folder. What is there goes first, unless both are
-// folders; nothing is ever written into a file that exists, which another name
-// may share.
+// put creates an entry in its folder. It removes an existing file first, unless both are folders; an existing
+// file is never written to, because it may have other hard links.
 func (u *unpacker) put(ctx context.Context, e entry, dir *os.Root, r io.Reader) error {
 	old := ""
 	if e.Typeflag == tar.TypeLink {
@@ -145,7 +143,7 @@ func (u *unpacker) put(ctx context.Context, e entry, dir *os.Root, r io.Reader) 
 		if err := dir.RemoveAll(e.base); err != nil {
 			return err
 		}
-		defer u.forget() // what was resolved may lead elsewhere now
+		defer u.forget() // resolved paths may have changed
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -153,21 +151,21 @@ func (u *unpacker) put(ctx context.Context, e entry, dir *os.Root, r io.Reader) 
 	switch e.Typeflag {
 	case tar.TypeDir:
 		err = u.putFolder(e, dir, there)
-	case tar.TypeReg, tar.TypeGNUSparse, '7': // 7 is a file that is to lie in one piece
+	case tar.TypeReg, tar.TypeGNUSparse, '7': // 7 is a contiguous file
 		err = putFile(ctx, e, dir, r)
 	case tar.TypeSymlink:
 		err = putLink(e, dir)
 	case tar.TypeLink:
 		err = u.root.Link(old, e.is)
 	case tar.TypeChar, tar.TypeBlock, tar.TypeFifo:
-		return nil // a sandbox brings its own
+		return nil // a sandbox has its own
 	default:
-		err = fmt.Errorf("%.200q is of the kind %q, which is not known", e.Name, e.Typeflag)
+		err = fmt.Errorf("%.200q has the unknown type %q", e.Name, e.Typeflag)
 	}
 	if err != nil {
 		return err
 	}
-	u.made(e.is)
+	u.markMade(e.is)
 	return nil
 }
 
@@ -177,7 +175,7 @@ func (u *unpacker) putFolder(e entry, dir *os.Root, there fs.FileInfo) error {
 			return err
 		}
 	}
-	return dir.Chmod(e.base, seen(fs.ModeDir|e.FileInfo().Mode().Perm()))
+	return dir.Chmod(e.base, othersMode(fs.ModeDir|e.FileInfo().Mode().Perm()))
 }
 
 func putFile(ctx context.Context, e entry, dir *os.Root, r io.Reader) error {
@@ -186,7 +184,7 @@ func putFile(ctx context.Context, e entry, dir *os.Root, r io.Reader) error {
 		return err
 	}
 	_, err = io.Copy(f, untilDone{ctx, r})
-	err = errors.Join(err, f.Chmod(seen(e.FileInfo().Mode().Perm())), f.Close())
+	err = errors.Join(err, f.Chmod(othersMode(e.FileInfo().Mode().Perm())), f.Close())
 	if err != nil {
 		return err
 	}
@@ -194,10 +192,10 @@ func putFile(ctx context.Context, e entry, dir *os.Root, r io.Reader) error {
 	return dir.Chtimes(e.base, when, when)
 }
 
-// untilDone ends when ctx does. A hole in a file is read out of nothing, so
-// that nobody else would notice.
+// untilDone fails when ctx ends. The hole of a sparse file is read without touching the layer, so nothing else
+// would notice.
 type untilDone struct {
-	// ctx is there because io.Reader has none.
+	// ctx is a field because io.Reader has no parameter for it.
 	ctx context.Context
 	io.Reader
 }
@@ -209,23 +207,23 @@ func (r untilDone) Read(p []byte) (int, error) {
 	return r.Reader.Read(p)
 }
 
-// putLink makes a symbolic link, wherever it leads: it is followed only here,
-// inside the tree, and in the sandbox.
+// putLink creates a symbolic link with any target: it is followed only inside the tree and in the sandbox.
 func putLink(e entry, dir *os.Root) error {
 	if len(e.Linkname) == 0 || len(e.Linkname) > longestName || strings.IndexByte(e.Linkname, 0) >= 0 {
-		return fmt.Errorf("%.200q leads to a name of %d bytes; it may have 1 to %d and no zero byte", e.Name, len(e.Linkname), longestName)
+		return fmt.Errorf("%.200q links to a name of %d bytes; it may have 1 to %d and no zero byte", e.Name,
+			len(e.Linkname), longestName)
 	}
 	return dir.Symlink(e.Linkname, e.base)
 }
 
-// linked finds the file that a hard link is another name of.
+// linked finds the target of a hard link.
 func (u *unpacker) linked(e entry) (is string, err error) {
 	parts, err := u.parts(e.Linkname)
 	if err != nil || len(parts) == 0 {
-		return "", fmt.Errorf("%.200q is another name for %.200q, which is no file of the image", e.Name, e.Linkname)
+		return "", fmt.Errorf("%.200q is a hard link to %.200q, which is not a file of the image", e.Name, e.Linkname)
 	}
 	if is, err = u.resolve(parts[:len(parts)-1], false); err != nil {
-		return "", fmt.Errorf("%.200q is another name for %.200q: %w", e.Name, e.Linkname, err)
+		return "", fmt.Errorf("%.200q is a hard link to %.200q: %w", e.Name, e.Linkname, err)
 	}
 	is = path.Join(is, parts[len(parts)-1])
 	info, err := u.root.Lstat(is)
@@ -233,7 +231,7 @@ func (u *unpacker) linked(e entry) (is string, err error) {
 		return "", err
 	}
 	if !info.Mode().IsRegular() && info.Mode()&fs.ModeSymlink == 0 {
-		return "", fmt.Errorf("%.200q is another name for %.200q, which is no file", e.Name, e.Linkname)
+		return "", fmt.Errorf("%.200q is a hard link to %.200q, which is not a file", e.Name, e.Linkname)
 	}
 	return is, nil
 }

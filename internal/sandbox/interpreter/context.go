@@ -22,43 +22,43 @@ var (
 	bashText string
 )
 
-// nodeText is what a Node that remembers runs.
+// nodeText is the program of a Node with state.
 func nodeText() string { return withShow(nodePlain) }
 
-// withShow puts in what both kinds of Node have.
+// withShow inserts the part that both Node programs share.
 func withShow(text string) string {
 	return strings.Replace(text, "/* show.js */", showText+fetchText, 1)
 }
 
-// nodeStart gives Node channels apart from its streams, so that what the code
-// starts cannot write into them by accident.
+// nodeStart gives Node file descriptors apart from its standard streams, so that processes of the code do not
+// write to them by accident.
 const nodeStart = `exec node -e "$1" 3>&1 4<&0 1>&2 0</dev/null`
 
-// NewContext makes a context of a language, which lives until life ends or it
-// is closed. name tells it apart from others in the same sandbox.
+// NewContext creates a context of a language. It lives until life ends or it is closed. name distinguishes it
+// from others in the same sandbox.
 func NewContext(life context.Context, box sandbox.Sandbox, l Language, name string) (Context, error) {
 	var argv []string
-	request := asFields
+	request := encodeFields
 	switch l {
 	case Python:
 		argv = []string{"python3", "-c", pythonText, "state"}
 	case Node:
-		argv, request = []string{"sh", "-c", nodeStart, "sh", nodeText()}, asJSON
+		argv, request = []string{"sh", "-c", nodeStart, "sh", nodeText()}, encodeJSON
 	case Bash:
 		return newShell(box, name)
 	default:
-		return nil, fmt.Errorf("there are contexts of Python, Node and Bash; none of %s", l)
+		return nil, fmt.Errorf("%s has no contexts; expected python, node or bash", l)
 	}
-	t, err := begin(life, box, argv, request)
+	t, err := startInterpreter(life, box, argv, request)
 	if err != nil {
 		return nil, err
 	}
-	return &remembering{life: life, box: box, argv: argv, request: request, t: t}, nil
+	return &stateful{life: life, box: box, argv: argv, request: request, t: t}, nil
 }
 
-// remembering is an interpreter that remembers.
-type remembering struct {
-	// life is that of the manager, because the interpreter outlives the call that started it.
+// stateful is an interpreter that keeps state between pieces of code.
+type stateful struct {
+	// life bounds the interpreters, which outlive the call that starts them, so it must be a field.
 	life context.Context
 	box  sandbox.Sandbox
 	argv []string
@@ -66,21 +66,21 @@ type remembering struct {
 	request func(Code) []byte
 
 	mu     sync.Mutex
-	t      *talk
+	t      *connection
 	closed bool
 }
 
-var errClosed = errors.New("the context is closed; make another one")
+var errClosed = errors.New("the context is closed; create another one")
 
-// current is the interpreter; one that was taken along by code is replaced.
-func (k *remembering) current() (*talk, error) {
+// current returns the interpreter. One that the code ended is replaced.
+func (k *stateful) current() (*connection, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.closed {
 		return nil, errClosed
 	}
 	if !k.t.alive() {
-		t, err := begin(k.life, k.box, k.argv, k.request)
+		t, err := startInterpreter(k.life, k.box, k.argv, k.request)
 		if err != nil {
 			return nil, err
 		}
@@ -89,9 +89,8 @@ func (k *remembering) current() (*talk, error) {
 	return k.t, nil
 }
 
-// Run is that of Context. Code that has to end is interrupted first, and what
-// it did is kept if it stops then.
-func (k *remembering) Run(ctx context.Context, c Code) (Result, error) {
+// Run implements Context. Code whose time is up is interrupted first, and its state is kept if it stops then.
+func (k *stateful) Run(ctx context.Context, c Code) (Result, error) {
 	t, err := k.current()
 	if err != nil {
 		return Result{}, err
@@ -101,12 +100,12 @@ func (k *remembering) Run(ctx context.Context, c Code) (Result, error) {
 	}
 	defer t.turn.Unlock()
 	r, err := t.run(ctx, c, func() { t.p.Signal(2) })
-	r.Forgot = r.Forgot || !t.alive()
+	r.StateLost = r.StateLost || !t.alive()
 	return r, err
 }
 
-// Interrupt is that of Context.
-func (k *remembering) Interrupt() {
+// Interrupt implements Context.
+func (k *stateful) Interrupt() {
 	k.mu.Lock()
 	t := k.t
 	k.mu.Unlock()
@@ -118,8 +117,8 @@ func (k *remembering) Interrupt() {
 	}
 }
 
-// Close is that of Context.
-func (k *remembering) Close() {
+// Close implements Context.
+func (k *stateful) Close() {
 	k.mu.Lock()
 	k.closed = true
 	t := k.t
@@ -127,18 +126,16 @@ func (k *remembering) Close() {
 	t.close()
 }
 
-// shell is a Bash that remembers by writing down, after each piece, what the
-// next one is to find.
+// shell is a Bash context, which saves its state to a file after each piece of code.
 type shell struct {
 	box   sandbox.Sandbox
 	files sandbox.Files
 	dir   string
 
-	// turn lets one piece of code run at a time. It is taken before mu.
+	// turn is held while a piece of code runs; locked before mu.
 	turn sync.Mutex
 
-	// mu guards what follows. It is another lock than turn, so that Close can end the code that
-	// runs.
+	// mu guards the fields below. It is separate from turn so that Close can end running code.
 	mu     sync.Mutex
 	now    sandbox.Process // nil while nothing runs
 	closed bool
@@ -147,19 +144,20 @@ type shell struct {
 func newShell(box sandbox.Sandbox, name string) (*shell, error) {
 	f, ok := box.(sandbox.Files)
 	if !ok {
-		return nil, errors.New("a context of Bash needs a driver that offers files")
+		return nil, errors.New("a context of Bash requires a driver that supports files")
 	}
 	return &shell{box: box, files: f, dir: "/tmp/.context-" + name}, nil
 }
 
-// Run is that of Context.
+// Run implements Context.
 func (s *shell) Run(ctx context.Context, c Code) (Result, error) {
 	if !s.turn.TryLock() {
 		return Result{}, ErrBusy
 	}
 	defer s.turn.Unlock()
 	code := s.dir + "/code"
-	if _, err := s.files.WriteFile(ctx, code, strings.NewReader(c.Source), sandbox.Writing{Parents: true, Mode: 0o600}); err != nil {
+	if _, err := s.files.WriteFile(ctx, code, strings.NewReader(c.Source),
+		sandbox.WriteOptions{Parents: true, Mode: 0o600}); err != nil {
 		return Result{}, err
 	}
 	p, err := s.box.Exec(ctx, sandbox.Command{
@@ -177,7 +175,7 @@ func (s *shell) Run(ctx context.Context, c Code) (Result, error) {
 	return Result{Result: r}, err
 }
 
-// set says what runs; false means that the context is closed.
+// set sets the running process. It returns false if the context is closed.
 func (s *shell) set(p sandbox.Process) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -185,7 +183,7 @@ func (s *shell) set(p sandbox.Process) bool {
 	return !s.closed
 }
 
-// Interrupt is that of Context.
+// Interrupt implements Context.
 func (s *shell) Interrupt() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -194,7 +192,7 @@ func (s *shell) Interrupt() {
 	}
 }
 
-// Close is that of Context. What was written down is taken away.
+// Close implements Context. It removes the saved state.
 func (s *shell) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -206,5 +204,5 @@ func (s *shell) Close() {
 	defer s.turn.Unlock()
 	ctx, cancel := context.WithTimeout(context.Background(), startWait)
 	defer cancel()
-	s.files.Remove(ctx, s.dir, true) // it may be gone with the sandbox
+	s.files.Remove(ctx, s.dir, true) // the sandbox may have ended
 }

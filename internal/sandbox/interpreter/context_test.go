@@ -20,9 +20,12 @@ type tongue struct {
 }
 
 var tongues = []tongue{
-	{Python, "python3", "x = 41", "print(x)", "def f(n): return n + 1", "print(f(x))", "1/0", "while True: pass", "import os; os._exit(3)", "ZeroDivisionError"},
-	{Node, "node", "const x = 41", "console.log(x)", "function f(n) { return n + 1 }", "console.log(f(x))", "null.x", "for (;;);", "process.exit(3)", "TypeError"},
-	{Bash, "bash", "x=41", "echo $x", "f() { echo $(($1 + 1)); }", "f $x", "false", "while :; do :; done", "exit 3", ""},
+	{Python, "python3", "x = 41", "print(x)", "def f(n): return n + 1", "print(f(x))", "1/0", "while True: pass",
+		"import os; os._exit(3)", "ZeroDivisionError"},
+	{Node, "node", "const x = 41", "console.log(x)", "function f(n) { return n + 1 }", "console.log(f(x))",
+		"null.x", "for (;;);", "process.exit(3)", "TypeError"},
+	{Bash, "bash", "x=41", "echo $x", "f() { echo $(($1 + 1)); }", "f $x", "false", "while :; do :; done",
+		"exit 3", ""},
 }
 
 func contextOf(t *testing.T, l tongue) Context {
@@ -41,13 +44,16 @@ func TestContextsRemember(t *testing.T) {
 		t.Run(string(l.language), func(t *testing.T) {
 			t.Parallel()
 			k := contextOf(t, l)
-			for _, c := range []struct{ code, want string }{{l.set, ""}, {l.get, "41\n"}, {l.define, ""}, {l.use, "42\n"}} {
-				if r := do(t, k.Run, Code{Source: c.code}); r.Outcome != sandbox.OK || r.stdout != c.want || r.err != nil {
+			for _, c := range []struct{ code, want string }{{l.set, ""}, {l.get, "41\n"}, {l.define, ""},
+				{l.use, "42\n"}} {
+				if r := do(t, k.Run, Code{Source: c.code}); r.Outcome != sandbox.OK || r.stdout != c.want ||
+					r.err != nil {
 					t.Errorf("%s: %+v, %v, %q, %q", c.code, r.Result, r.err, r.stdout, r.stderr)
 				}
 			}
 			r := do(t, k.Run, Code{Source: l.fail})
-			if r.Outcome != sandbox.Failed || r.Code != 1 || l.errorName != "" && (r.Error == nil || r.Error.Name != l.errorName) {
+			if r.Outcome != sandbox.Failed || r.Code != 1 || l.errorName != "" &&
+				(r.Error == nil || r.Error.Name != l.errorName) {
 				t.Errorf("%s: %+v, %+v", l.fail, r.Result, r.Error)
 			}
 			if r := do(t, k.Run, Code{Source: l.get}); r.stdout != "41\n" {
@@ -63,7 +69,9 @@ func TestCodeInAContextIsInterrupted(t *testing.T) {
 			t.Parallel()
 			k := contextOf(t, l)
 			do(t, k.Run, Code{Source: l.set})
-			if r := do(t, k.Run, Code{Source: l.forever, Timeout: 500 * time.Millisecond}); r.Outcome != sandbox.TimedOut || r.Forgot {
+			if r := do(t, k.Run,
+				Code{Source: l.forever, Timeout: 500 * time.Millisecond}); r.Outcome != sandbox.TimedOut ||
+				r.StateLost {
 				t.Errorf("at its deadline: %+v, %v, %q", r.Result, r.err, r.stderr)
 			}
 			done := make(chan Result)
@@ -75,7 +83,7 @@ func TestCodeInAContextIsInterrupted(t *testing.T) {
 				select {
 				case r := <-done:
 					stop = true
-					if r.Outcome == sandbox.TimedOut || r.Outcome == sandbox.OK || r.Forgot {
+					if r.Outcome == sandbox.TimedOut || r.Outcome == sandbox.OK || r.StateLost {
 						t.Errorf("when asked: %+v", r)
 					}
 				case <-time.After(100 * time.Millisecond):
@@ -96,7 +104,7 @@ func TestAContextBeginsAnewWhenItsInterpreterEnds(t *testing.T) {
 			k := contextOf(t, l)
 			do(t, k.Run, Code{Source: l.set})
 			r := do(t, k.Run, Code{Source: l.leave})
-			if r.Outcome != sandbox.Failed || r.Code != 3 || r.Forgot != (l.language != Bash) {
+			if r.Outcome != sandbox.Failed || r.Code != 3 || r.StateLost != (l.language != Bash) {
 				t.Errorf("%+v, %v, %q", r.Result, r.err, r.stderr)
 			}
 			if r := do(t, k.Run, Code{Source: strings.ReplaceAll(l.set, "x", "y")}); r.Outcome != sandbox.OK {
@@ -118,7 +126,8 @@ func TestAPieceEndsAfterAllThatCameOfIt(t *testing.T) {
 		}{
 			{"print('a')", "a\n", "", 0},
 			{"pass", "", "", 0},
-			{"import os, sys; print('a'); os.system('echo b'); print('c'); n = os.write(1, b'd\\n'); print('e')", "a\nb\nc\nd\ne\n", "", 0},
+			{"import os, sys; print('a'); os.system('echo b'); print('c'); n = os.write(1, b'd\\n'); print('e')",
+				"a\nb\nc\nd\ne\n", "", 0},
 			{"print('o'); print('e', file=sys.stderr); n = os.write(2, b'f\\n')", "o\n", "e\nf\n", 0},
 			{"display(1); print('a'); display(2); print('b', end='')", "a\nb", "", 2},
 			{"print('long\\n' * 30000, end='')", long, "", 0},
@@ -126,8 +135,10 @@ func TestAPieceEndsAfterAllThatCameOfIt(t *testing.T) {
 			{"'a'", "", "", 1},
 		} {
 			r := do(t, k.Run, Code{Source: c.code})
-			if r.Outcome != sandbox.OK || r.err != nil || r.stdout != c.stdout || r.stderr != c.stderr || len(r.parts) != c.parts {
-				t.Fatalf("%s: %+v, %v, %d bytes %.40q, %q, %d parts", c.code, r.Result, r.err, len(r.stdout), r.stdout, r.stderr, len(r.parts))
+			if r.Outcome != sandbox.OK || r.err != nil || r.stdout != c.stdout || r.stderr != c.stderr ||
+				len(r.parts) != c.parts {
+				t.Fatalf("%s: %+v, %v, %d bytes %.40q, %q, %d parts", c.code, r.Result, r.err, len(r.stdout),
+					r.stdout, r.stderr, len(r.parts))
 			}
 		}
 	}
@@ -180,7 +191,8 @@ func TestContextsShowWhatTheirCodeEndsWith(t *testing.T) {
 		})
 	}
 	k := contextOf(t, tongues[1])
-	if r := do(t, k.Run, Code{Source: "const v = await new Promise(r => setTimeout(() => r(7), 5)); console.log(v)"}); r.stdout != "7\n" {
+	if r := do(t, k.Run,
+		Code{Source: "const v = await new Promise(r => setTimeout(() => r(7), 5)); console.log(v)"}); r.stdout != "7\n" {
 		t.Errorf("%+v, %q, %q", r.Result, r.stdout, r.stderr)
 	}
 }
@@ -188,7 +200,8 @@ func TestContextsShowWhatTheirCodeEndsWith(t *testing.T) {
 func TestBashRemembersMoreThanVariables(t *testing.T) {
 	k := contextOf(t, tongues[2])
 	do(t, k.Run, Code{Source: "cd /tmp; export E=exported; declare -A map=([k]='v w'); list=(a 'b c'); shopt -s nullglob; text=$'two\nlines'; local_='q\"uo`te'"})
-	r := do(t, k.Run, Code{Source: "pwd; env | grep '^E='; echo \"${map[k]}|${list[1]}|$text|$local_\"; shopt -q nullglob && echo set"})
+	r := do(t, k.Run,
+		Code{Source: "pwd; env | grep '^E='; echo \"${map[k]}|${list[1]}|$text|$local_\"; shopt -q nullglob && echo set"})
 	if want := "/tmp\nE=exported\nv w|b c|two\nlines|q\"uo`te\nset\n"; r.stdout != want {
 		t.Errorf("%q, want %q: %q", r.stdout, want, r.stderr)
 	}
@@ -255,8 +268,9 @@ func TestANodeThatRemembersIsNotInTheWayOfItsCode(t *testing.T) {
 		for _, p := range r.parts {
 			shown.Write(p.Data)
 		}
-		if r.err != nil || r.Forgot || shown.String() != c.shown || failed != c.failed {
-			t.Errorf("%s: %+v, %v, shows %q, fails with %+v, prints %q", c.code, r.Result, r.err, shown.String(), r.Error, r.stderr)
+		if r.err != nil || r.StateLost || shown.String() != c.shown || failed != c.failed {
+			t.Errorf("%s: %+v, %v, shows %q, fails with %+v, prints %q", c.code, r.Result, r.err, shown.String(),
+				r.Error, r.stderr)
 		}
 	}
 }

@@ -19,8 +19,7 @@ func input(c Code) io.Reader {
 	return bytes.NewReader(c.Stdin)
 }
 
-// RunOnce runs code as a program of its own, by an interpreter that is started
-// for it: the way of those that wait, where none is free.
+// RunOnce runs code in an interpreter started for it. It is used if no waiting interpreter is free.
 func RunOnce(ctx context.Context, box sandbox.Sandbox, l Language, c Code) (Result, error) {
 	switch l {
 	case Python:
@@ -28,7 +27,7 @@ func RunOnce(ctx context.Context, box sandbox.Sandbox, l Language, c Code) (Resu
 			defer f.Close()
 			return f.Run(ctx, c)
 		}
-		// One that is too old to fork for code can read it from a file.
+		// A Python that is too old to fork for code can still read it from a file.
 	case Node:
 		w, err := await(ctx, box)
 		if err != nil {
@@ -39,22 +38,22 @@ func RunOnce(ctx context.Context, box sandbox.Sandbox, l Language, c Code) (Resu
 	return RunFile(ctx, box, l, c)
 }
 
-// RunFile runs code as a program of its own: it is written to a file, and the
-// language's interpreter is started with that.
+// RunFile writes code to a file and runs it with the language's interpreter.
 func RunFile(ctx context.Context, box sandbox.Sandbox, l Language, c Code) (Result, error) {
 	files, ok := box.(sandbox.Files)
 	if !ok {
-		return Result{}, errors.New("running code needs a driver that offers files")
+		return Result{}, errors.New("running code requires a driver that supports files")
 	}
 	argv, suffix := l.program()
 	name := "/tmp/.code-" + rand.Text() + suffix
-	if _, err := files.WriteFile(ctx, name, strings.NewReader(c.Source), sandbox.Writing{Mode: 0o600}); err != nil {
+	if _, err := files.WriteFile(ctx, name, strings.NewReader(c.Source),
+		sandbox.WriteOptions{Mode: 0o600}); err != nil {
 		return Result{}, err
 	}
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
 		defer cancel()
-		files.Remove(clean, name, false) // the code may have done so
+		files.Remove(clean, name, false) // the code may have removed it
 	}()
 	p, err := box.Exec(ctx, sandbox.Command{
 		Argv: append(argv, name), Dir: c.Dir, Env: c.Env, Stdin: input(c),

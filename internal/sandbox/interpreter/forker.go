@@ -10,28 +10,28 @@ import (
 //go:embed python.py
 var pythonText string
 
-// A Forker is a Python that has started already and forks for each piece of
-// code, so that each gets a process of its own without waiting for a start.
-type Forker struct{ t *talk }
+// A Forker is a running Python that forks for each piece of code, so that each gets a process of its own
+// without the start-up time.
+type Forker struct{ t *connection }
 
-// StartForker starts one, which lives until life ends or it is closed.
+// StartForker starts a Forker, which lives until life ends or it is closed.
 func StartForker(life context.Context, box sandbox.Sandbox) (*Forker, error) {
-	t, err := begin(life, box, []string{"python3", "-c", pythonText, "fork"}, asFields)
+	t, err := startInterpreter(life, box, []string{"python3", "-c", pythonText, "fork"}, encodeFields)
 	if err != nil {
 		return nil, err
 	}
 	return &Forker{t}, nil
 }
 
-// Alive reports whether it takes more code. After code that left processes
-// behind or had to be killed it does not.
+// Alive reports whether it accepts more code. After code that left processes behind or was killed, it does
+// not.
 func (f *Forker) Alive() bool { return f.t.alive() }
 
-// Close ends it.
+// Close ends the Python process.
 func (f *Forker) Close() { f.t.close() }
 
-// Run runs code in a process of its own. While other code runs it is ErrBusy.
-// What the code started ends with it.
+// Run runs code in a process of its own. It returns ErrBusy while other code runs. Processes that the code
+// started end with it.
 func (f *Forker) Run(ctx context.Context, c Code) (Result, error) {
 	if !f.t.turn.TryLock() {
 		return Result{}, ErrBusy
@@ -41,6 +41,6 @@ func (f *Forker) Run(ctx context.Context, c Code) (Result, error) {
 		return Result{}, ErrBusy
 	}
 	r, err := f.t.run(ctx, c, nil)
-	r.Forgot = false
+	r.StateLost = false
 	return r, err
 }

@@ -101,13 +101,17 @@ func TestEachPieceOfCodeIsAProgramOfItsOwn(t *testing.T) {
 		{"leaves with a code", "import sys; sys.exit(7)", sandbox.Failed, 7, 0, "", ""},
 		{"leaves with a word", "raise SystemExit('no')", sandbox.Failed, 1, 0, "", "no\n"},
 		{"says what it left to do", "import atexit; atexit.register(print, 'bye')", sandbox.OK, 0, 0, "bye\n", ""},
-		{"waits for its threads", "import threading, time; threading.Thread(target=lambda: (time.sleep(.05), print('late'))).start()", sandbox.OK, 0, 0, "late\n", ""},
+		{"waits for its threads",
+			"import threading, time; threading.Thread(target=lambda: (time.sleep(.05), print('late'))).start()",
+			sandbox.OK, 0, 0, "late\n", ""},
 		{"kills itself", "import os; os.kill(os.getpid(), 9)", sandbox.Signalled, 0, 9, "", ""},
-		{"writes past Python", "import os; os.write(1, b'raw\\n'); os.write(2, b'err\\n')", sandbox.OK, 0, 0, "raw\n", "err\n"},
+		{"writes past Python", "import os; os.write(1, b'raw\\n'); os.write(2, b'err\\n')", sandbox.OK, 0, 0,
+			"raw\n", "err\n"},
 		{"has children", "import subprocess; subprocess.run(['echo', 'child'])", sandbox.OK, 0, 0, "child\n", ""},
 	} {
 		r := do(t, f.Run, Code{Source: c.code})
-		if r.Outcome != c.outcome || r.Code != c.exit || r.Signal != c.signal || r.stdout != c.stdout || r.stderr != c.stderr || r.err != nil {
+		if r.Outcome != c.outcome || r.Code != c.exit || r.Signal != c.signal || r.stdout != c.stdout ||
+			r.stderr != c.stderr || r.err != nil {
 			t.Errorf("code that %s: %+v, %v, %q, %q", c.name, r.Result, r.err, r.stdout, r.stderr)
 		}
 	}
@@ -122,11 +126,12 @@ func TestWhatIsPrintedIsThereWhileTheCodeRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var got []byte
-	c := Code{Source: "print('here')\nimport time; time.sleep(1000)", Timeout: time.Minute, Stdout: writer(func(b []byte) error {
-		got = append(got, b...)
-		cancel()
-		return nil
-	})}
+	c := Code{Source: "print('here')\nimport time; time.sleep(1000)", Timeout: time.Minute,
+		Stdout: writer(func(b []byte) error {
+			got = append(got, b...)
+			cancel()
+			return nil
+		})}
 	if _, err := f.Run(ctx, c); !errors.Is(err, context.Canceled) || string(got) != "here\n" {
 		t.Errorf("%v, %q", err, got)
 	}
@@ -135,7 +140,8 @@ func TestWhatIsPrintedIsThereWhileTheCodeRuns(t *testing.T) {
 func TestAnErrorComesWithItsTraceback(t *testing.T) {
 	f, _ := forker(t, sandbox.Spec{})
 	r := do(t, f.Run, Code{Source: "def f():\n    return 1/0\nf()\n"})
-	if r.Outcome != sandbox.Failed || r.Code != 1 || r.Error == nil || r.Error.Name != "ZeroDivisionError" || r.Error.Message != "division by zero" {
+	if r.Outcome != sandbox.Failed || r.Code != 1 || r.Error == nil || r.Error.Name != "ZeroDivisionError" ||
+		r.Error.Message != "division by zero" {
 		t.Fatalf("%+v, %+v", r.Result, r.Error)
 	}
 	for _, want := range []string{"Traceback", `File "<code>", line 2, in f`, "return 1/0"} {
@@ -160,7 +166,8 @@ func TestCodeIsGivenWhatItNeeds(t *testing.T) {
 	if want := "of the sandbox of the call /tmp typed\n"; r.stdout != want {
 		t.Errorf("%q, want %q: %s", r.stdout, want, r.stderr)
 	}
-	if r := do(t, f.Run, Code{Source: "import os; print('B' in os.environ, os.getcwd())"}); r.stdout != "False /home/user\n" {
+	if r := do(t, f.Run,
+		Code{Source: "import os; print('B' in os.environ, os.getcwd())"}); r.stdout != "False /home/user\n" {
 		t.Errorf("the next one is told of it: %q", r.stdout)
 	}
 }
@@ -226,7 +233,10 @@ print('left')
 		t.Fatalf("%+v, %q", r.Result, r.stderr)
 	}
 	var out bytes.Buffer
-	p, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "a=$(cat /tmp/beat); sleep 0.5; [ \"$a\" = \"$(cat /tmp/beat)\" ] && echo ended"}, Stdout: &out})
+	p, err := b.Exec(t.Context(), sandbox.Command{
+		Argv:   []string{"sh", "-c", "a=$(cat /tmp/beat); sleep 0.5; [ \"$a\" = \"$(cat /tmp/beat)\" ] && echo ended"},
+		Stdout: &out,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,14 +250,18 @@ func TestOnlyOnePieceRunsAtATime(t *testing.T) {
 	f, _ := forker(t, sandbox.Spec{})
 	begun, done := make(chan struct{}), make(chan Result)
 	go func() {
-		r, _ := f.Run(t.Context(), Code{Source: "print('begun', flush=True)\nimport os, time\nwhile not os.path.exists('/tmp/go'): time.sleep(0.01)", Stdout: writer(func([]byte) error { close(begun); return nil })})
+		r, _ := f.Run(t.Context(), Code{
+			Source: "print('begun', flush=True)\nimport os, time\nwhile not os.path.exists('/tmp/go'): time.sleep(0.01)",
+			Stdout: writer(func([]byte) error { close(begun); return nil }),
+		})
 		done <- r
 	}()
 	<-begun
 	if _, err := f.Run(t.Context(), Code{Source: "1"}); !errors.Is(err, ErrBusy) {
 		t.Errorf("%v, want ErrBusy", err)
 	}
-	if _, err := f.t.box.(sandbox.Files).WriteFile(t.Context(), "/tmp/go", strings.NewReader(""), sandbox.Writing{}); err != nil {
+	if _, err := f.t.box.(sandbox.Files).WriteFile(t.Context(), "/tmp/go", strings.NewReader(""),
+		sandbox.WriteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if r := <-done; r.Outcome != sandbox.OK {
@@ -267,15 +281,15 @@ func TestFramesThatAreNone(t *testing.T) {
 	} {
 		k := quiet()
 		k.now = &piece{ended: make(chan ended, 1), full: make(chan struct{})}
-		if err := k.take([]byte(b)); !errors.Is(err, errFrame) {
+		if err := k.receive([]byte(b)); !errors.Is(err, errFrame) {
 			t.Errorf("%s: %v, want it to be refused", name, err)
 		}
 	}
 }
 
 // quiet is a conversation with nobody.
-func quiet() *talk {
-	return &talk{p: nobody{}, ready: make(chan struct{}), over: func() {}}
+func quiet() *connection {
+	return &connection{p: nobody{}, ready: make(chan struct{}), over: func() {}}
 }
 
 type nobody struct{ sandbox.Process }
@@ -288,11 +302,16 @@ func FuzzFrames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		k := quiet()
 		var out bytes.Buffer
-		p := &piece{code: Code{Stdout: &out, Stderr: &out, Show: func(Part) {}}, most: 100, ended: make(chan ended, 1), full: make(chan struct{})}
+		p := &piece{
+			code:  Code{Stdout: &out, Stderr: &out, Show: func(Part) {}},
+			most:  100,
+			ended: make(chan ended, 1),
+			full:  make(chan struct{}),
+		}
 		k.now = p
 		half := len(b) / 2
-		if k.take(b[:half]) == nil {
-			k.take(b[half:])
+		if k.receive(b[:half]) == nil {
+			k.receive(b[half:])
 		}
 		if p.out > 100 || p.err > 100 || p.parts > len(b) {
 			t.Errorf("%+v", p)

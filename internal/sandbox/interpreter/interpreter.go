@@ -1,10 +1,8 @@
-// Package interpreter runs code in a sandbox by way of interpreters that are there
-// already: one that forks for each piece of code, and ones that remember what
-// earlier pieces did.
+// Package interpreter runs code in a sandbox with interpreters that are running already: one that forks for
+// each piece of code, and ones that keep the state of earlier pieces.
 //
-// Code and what it brings travel as bytes beside each other, never pasted into
-// a shell. The interpreters run with the rights of the code, so what they say
-// is as little trusted as what the code prints.
+// Code and its input are sent as bytes and never inserted into a shell command. The interpreters run with the
+// permissions of the code, so their messages are trusted as little as the code's output.
 package interpreter
 
 import (
@@ -16,25 +14,24 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Code is a piece of code to run. Only Source is needed.
+// Code is a piece of code to run. Only Source is required.
 type Code struct {
 	Source string
-	Stdin  []byte   // what it can read
+	Stdin  []byte   // standard input
 	Env    []string // NAME=value
-	Dir    string   // "" means where the last piece left off, or the home folder
+	Dir    string   // "" means the folder of the last piece, or the home folder
 
-	// Stdout and Stderr take what it prints, Show what it shows; nil means
-	// thrown away. They are called by one goroutine.
+	// Stdout and Stderr receive the output, Show the parts that the code shows; nil discards them. They are
+	// called by one goroutine.
 	Stdout, Stderr io.Writer
 	Show           func(Part)
 
 	Timeout time.Duration // 0 means the sandbox's Limits.Call, less than 0 none
-	// OutputBytes is how much each stream may bring; 0 means the sandbox's limit. Tests set it,
-	// because callers have the sandbox's limit.
+	// OutputBytes is the most bytes of each stream; 0 means the sandbox's limit. Only tests set it.
 	OutputBytes int
 }
 
-// Part is something that code shows besides what it prints.
+// Part is a result that code shows in addition to its output.
 type Part struct {
 	MIME string // text/plain, image/png, application/json ...
 	Data []byte // at most 8 MiB
@@ -43,27 +40,26 @@ type Part struct {
 // Result is how a piece of code ended.
 type Result struct {
 	sandbox.Result
-	Error  *Failure // what the code did not catch; nil when there was nothing
-	Forgot bool     // what earlier pieces did is lost; of a Context
+	Error     *Failure // an uncaught error of the code, or nil
+	StateLost bool     // the state of earlier pieces is lost; of a Context
 }
 
-// Failure is an error of the code's.
+// Failure is an uncaught error of the code.
 type Failure struct{ Name, Message, Traceback string }
 
-// ErrBusy is the answer to code while other code runs in the same place.
-var ErrBusy = errors.New("it is busy with other code")
+// ErrBusy is returned while other code runs in the same interpreter.
+var ErrBusy = errors.New("the interpreter is busy with other code")
 
-// A Context remembers what code did in it. One piece runs at a time; another
-// gets ErrBusy.
+// A Context keeps the state of the code that ran in it. It runs one piece at a time; concurrent calls of Run
+// return ErrBusy.
 type Context interface {
 	Run(ctx context.Context, c Code) (Result, error)
-	// Interrupt asks the code that runs to stop, as Ctrl-C does. It does
-	// nothing when none runs.
+	// Interrupt interrupts the running code, as Ctrl-C does. It does nothing if none runs.
 	Interrupt()
 	Close()
 }
 
-// Languages are what code may be written in, by every name it goes by.
+// Languages returns the languages by all their names.
 func Languages() map[string]Language {
 	return map[string]Language{
 		"python": Python, "python3": Python, "py": Python,
@@ -72,7 +68,7 @@ func Languages() map[string]Language {
 	}
 }
 
-// Language is what code is written in.
+// Language is a programming language.
 type Language string
 
 const (
@@ -82,8 +78,7 @@ const (
 	Shell  Language = "sh"
 )
 
-// program is what runs a file of the language, and the end of such a file's
-// name.
+// program returns the command that runs a file of the language, and the suffix of such a file.
 func (l Language) program() (argv []string, suffix string) {
 	switch l {
 	case Python:

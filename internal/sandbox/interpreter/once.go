@@ -15,26 +15,23 @@ import (
 //go:embed once.js
 var onceText string
 
-// termGrace is from asking code to end until killing it.
+// termGrace is the time from asking code to end to killing it.
 const termGrace = 250 * time.Millisecond
 
-// A Starter keeps one Node that has started already and waits for code. Node
-// does not fork, so each serves once: it becomes the program that the code
-// makes, with streams and a process of its own, and the next is started at the
-// same time.
+// A Starter keeps one Node that is running and waits for code. Node cannot fork, so each serves once: it
+// becomes the process of the code, with its own streams, and the next one is started at the same time.
 type Starter struct {
-	// life is that of the manager, because the interpreter that waits outlives the call that
-	// started it.
+	// life bounds the Node processes, which outlive the call that starts them, so it must be a field.
 	life context.Context
 	box  sandbox.Sandbox
 
 	mu     sync.Mutex
-	waits  *waiting // nil while there is none
+	waits  *waitingNode // nil while none waits
 	closed bool
-	starts sync.WaitGroup // of the next
+	starts sync.WaitGroup // counts starts in progress
 }
 
-// StartNode starts one, which lives until life ends or it is closed.
+// StartNode starts a Starter, which lives until life ends or it is closed.
 func StartNode(life context.Context, box sandbox.Sandbox) (*Starter, error) {
 	s := &Starter{life: life, box: box}
 	w, err := await(life, box)
@@ -45,14 +42,14 @@ func StartNode(life context.Context, box sandbox.Sandbox) (*Starter, error) {
 	return s, nil
 }
 
-// Alive reports whether one waits, or will.
+// Alive reports whether a Node waits or is being started.
 func (s *Starter) Alive() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return !s.closed && (s.waits == nil || s.waits.alive())
 }
 
-// Close ends the one that waits. Code that runs goes on.
+// Close ends the waiting Node. Running code continues.
 func (s *Starter) Close() {
 	s.mu.Lock()
 	s.closed = true
@@ -65,8 +62,8 @@ func (s *Starter) Close() {
 	s.starts.Wait()
 }
 
-// take takes the one that waits, and has the next started.
-func (s *Starter) take() *waiting {
+// claim returns the waiting Node and starts the next one.
+func (s *Starter) claim() *waitingNode {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	w := s.waits
@@ -78,11 +75,11 @@ func (s *Starter) take() *waiting {
 	return w
 }
 
-// next starts one. Where that fails the next piece of code finds none.
+// next starts a Node. If that fails, the next piece of code finds none.
 func (s *Starter) next() {
 	w, err := await(s.life, s.box)
 	if err != nil {
-		w = &waiting{} // which is not alive
+		w = &waitingNode{} // it is not alive
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -95,35 +92,35 @@ func (s *Starter) next() {
 	}
 }
 
-// Run runs code as a program of its own. While none waits it is ErrBusy. What
-// the code started ends with it.
+// Run runs code in a process of its own. It returns ErrBusy while no Node waits. Processes that the code
+// started end with it.
 func (s *Starter) Run(ctx context.Context, c Code) (Result, error) {
-	w := s.take()
+	w := s.claim()
 	if w == nil {
 		return Result{}, ErrBusy
 	}
 	return w.run(ctx, c, s.box)
 }
 
-// waiting is a Node that waits.
-type waiting struct {
-	p    sandbox.Process // nil when there is none
+// waitingNode is a Node that waits for code.
+type waitingNode struct {
+	p    sandbox.Process // nil if the start failed
 	in   *io.PipeWriter
 	over context.CancelFunc
 
-	mu   sync.Mutex // of the piece's Writers
+	mu   sync.Mutex // guards the Writers of the code
 	code *Code      // nil while it waits
 	most int64
 	out  int64
 	err  int64
 	full chan struct{}
-	once sync.Once // of full
+	once sync.Once // guards closing full
 }
 
-func await(life context.Context, box sandbox.Sandbox) (*waiting, error) {
+func await(life context.Context, box sandbox.Sandbox) (*waitingNode, error) {
 	life, over := context.WithCancel(life)
 	r, in := io.Pipe()
-	w := &waiting{in: in, over: over, full: make(chan struct{})}
+	w := &waitingNode{in: in, over: over, full: make(chan struct{})}
 	p, err := box.Exec(life, sandbox.Command{
 		Argv: []string{"node", "-e", withShow(onceText)}, Stdin: r, Timeout: -1, OutputBytes: -1,
 		Stdout: writer(func(b []byte) error { return w.print(b, &w.out, func(c *Code) io.Writer { return c.Stdout }) }),
@@ -137,7 +134,7 @@ func await(life context.Context, box sandbox.Sandbox) (*waiting, error) {
 	return w, nil
 }
 
-func (w *waiting) alive() bool {
+func (w *waitingNode) alive() bool {
 	if w.p == nil {
 		return false
 	}
@@ -149,12 +146,12 @@ func (w *waiting) alive() bool {
 	}
 }
 
-// print passes on what may still be.
-func (w *waiting) print(b []byte, passed *int64, to func(*Code) io.Writer) error {
+// print passes on output up to the limit.
+func (w *waitingNode) print(b []byte, passed *int64, to func(*Code) io.Writer) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.code == nil {
-		return nil // of a Node nobody has asked anything
+		return nil // output before any code was sent
 	}
 	if w.most >= 0 && *passed+int64(len(b)) > w.most {
 		b = b[:w.most-*passed]
@@ -167,7 +164,7 @@ func (w *waiting) print(b []byte, passed *int64, to func(*Code) io.Writer) error
 	return nil
 }
 
-func (w *waiting) run(ctx context.Context, c Code, box sandbox.Sandbox) (Result, error) {
+func (w *waitingNode) run(ctx context.Context, c Code, box sandbox.Sandbox) (Result, error) {
 	began, limits, ooms := time.Now(), box.Limits(), oomKills(box)
 	w.mu.Lock()
 	w.code, w.most = &c, int64(limits.OutputBytes)
@@ -175,7 +172,7 @@ func (w *waiting) run(ctx context.Context, c Code, box sandbox.Sandbox) (Result,
 		w.most = int64(c.OutputBytes)
 	}
 	w.mu.Unlock()
-	show := shownBy(box)
+	show := newResultFile(box)
 	go w.ask(c, show.name)
 	late, free := deadline(c, box)
 	defer free()
@@ -191,27 +188,27 @@ func (w *waiting) run(ctx context.Context, c Code, box sandbox.Sandbox) (Result,
 		seen.OOMKills = oomKills(box) - ooms
 	}
 	select {
-	case <-w.full: // as it ended by itself
+	case <-w.full: // even if it exited at the same time
 		seen.OutputFull = true
 	default:
 	}
-	r.Outcome, r.Took, r.StdoutSize, r.StderrSize = seen.Judge(), time.Since(began), w.out, w.err
+	r.Outcome, r.Took, r.StdoutSize, r.StderrSize = seen.Outcome(), time.Since(began), w.out, w.err
 	return Result{Result: r, Error: show.to(ctx, c)}, why
 }
 
-// ask sends the code, and what it can read behind it.
-func (w *waiting) ask(c Code, show string) {
+// ask sends the code followed by its standard input.
+func (w *waitingNode) ask(c Code, show string) {
 	body, err := json.Marshal(request{Code: c.Source, Env: c.Env, Dir: c.Dir, Shown: show})
 	if err != nil {
-		body = []byte("{}") // strings
+		body = []byte("{}") // impossible for strings
 	}
 	b := append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(body)+len(c.Stdin)), uint32(len(body))), body...)
 	w.in.Write(append(b, c.Stdin...))
 	w.in.Close()
 }
 
-// await waits for the end and brings it about where it must.
-func (w *waiting) await(ctx context.Context, late <-chan struct{}) (seen sandbox.Evidence, why error) {
+// await waits for the end, and causes it if necessary.
+func (w *waitingNode) await(ctx context.Context, late <-chan struct{}) (seen sandbox.Evidence, why error) {
 	signal := 15
 	select {
 	case <-w.p.Done():
@@ -232,8 +229,8 @@ func (w *waiting) await(ctx context.Context, late <-chan struct{}) (seen sandbox
 	return seen, why
 }
 
-// close ends it and all that came of it, and waits for that.
-func (w *waiting) close() {
+// close kills the process with all its descendants and waits for that.
+func (w *waitingNode) close() {
 	if w.p == nil {
 		return
 	}

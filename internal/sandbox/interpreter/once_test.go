@@ -38,7 +38,9 @@ func (s *Starter) soon(ctx context.Context, c Code) (Result, error) {
 
 func TestEachPieceForNodeIsAProgramOfItsOwn(t *testing.T) {
 	s, b := starter(t, sandbox.Spec{})
-	if r := do(t, func(ctx context.Context, c Code) (Result, error) { return RunFile(ctx, b, Shell, c) }, Code{Source: "mkdir folder; echo 'exports.found = 5' >folder/mine.js"}); r.Code != 0 {
+	if r := do(t, func(ctx context.Context, c Code) (Result, error) {
+		return RunFile(ctx, b, Shell, c)
+	}, Code{Source: "mkdir folder; echo 'exports.found = 5' >folder/mine.js"}); r.Code != 0 {
 		t.Fatalf("%+v", r)
 	}
 	for _, c := range []struct {
@@ -50,26 +52,50 @@ func TestEachPieceForNodeIsAProgramOfItsOwn(t *testing.T) {
 	}{
 		{"prints", Code{Source: "console.log('hello'); console.error('err')"}, sandbox.OK, 0, 0, "hello\n", "err\n"},
 		{"sets something", Code{Source: "globalThis.x = 1; var y = 2"}, sandbox.OK, 0, 0, "", ""},
-		{"does not find it again", Code{Source: "console.log(typeof x, typeof y)"}, sandbox.OK, 0, 0, "undefined undefined\n", ""},
-		{"is the main module", Code{Source: "console.log(require.main === module, __filename, process.argv.length)"}, sandbox.OK, 0, 0, "true /home/user/code.js 2\n", ""},
+		{"does not find it again", Code{Source: "console.log(typeof x, typeof y)"}, sandbox.OK, 0, 0,
+			"undefined undefined\n", ""},
+		{"is the main module",
+			Code{Source: "console.log(require.main === module, __filename, process.argv.length)"}, sandbox.OK, 0,
+			0, "true /home/user/code.js 2\n", ""},
 		{"leaves with a code", Code{Source: "process.exit(7)"}, sandbox.Failed, 7, 0, "", ""},
-		{"says what it left to do", Code{Source: "process.on('exit', () => console.log('bye')); setTimeout(() => console.log('late'), 20)"}, sandbox.OK, 0, 0, "late\nbye\n", ""},
+		{"says what it left to do",
+			Code{Source: "process.on('exit', () => console.log('bye')); setTimeout(() => console.log('late'), 20)"}, sandbox.OK, 0, 0, "late\nbye\n", ""},
 		{"kills itself", Code{Source: "process.kill(process.pid, 9)"}, sandbox.Signalled, 0, 9, "", ""},
-		{"has children", Code{Source: "require('child_process').execSync('echo child', {stdio: 'inherit'})"}, sandbox.OK, 0, 0, "child\n", ""},
-		{"reads", Code{Source: "process.stdin.on('data', (b) => console.log(b.toString().length))", Stdin: []byte(strings.Repeat("x", 5000))}, sandbox.OK, 0, 0, "5000\n", ""},
-		{"reads at once", Code{Source: "console.log(require('fs').readFileSync(0, 'utf8'))", Stdin: []byte("typed")}, sandbox.OK, 0, 0, "typed\n", ""},
-		{"has nothing to read", Code{Source: "process.stdin.on('end', () => console.log('end')).resume()"}, sandbox.OK, 0, 0, "end\n", ""},
-		{"is somewhere else", Code{Source: "console.log(process.cwd(), process.env.A, require('./mine').found)", Dir: "folder", Env: []string{"A=b=c"}}, sandbox.OK, 0, 0, "/home/user/folder b=c 5\n", ""},
-		{"is a new module", Code{Source: "import { basename } from 'node:path'; console.log(await Promise.resolve(basename('/a/b')))"}, sandbox.OK, 0, 0, "b\n", ""},
-		{"is large", Code{Source: "/*" + strings.Repeat("x", 1<<20) + "*/ console.log('large')"}, sandbox.OK, 0, 0, "large\n", ""},
+		{"has children", Code{Source: "require('child_process').execSync('echo child', {stdio: 'inherit'})"},
+			sandbox.OK, 0, 0, "child\n", ""},
+		{"reads", Code{
+			Source: "process.stdin.on('data', (b) => console.log(b.toString().length))",
+			Stdin:  []byte(strings.Repeat("x", 5000)),
+		}, sandbox.OK, 0, 0, "5000\n", ""},
+		{"reads at once", Code{
+			Source: "console.log(require('fs').readFileSync(0, 'utf8'))",
+			Stdin:  []byte("typed"),
+		}, sandbox.OK, 0, 0, "typed\n", ""},
+		{"has nothing to read", Code{Source: "process.stdin.on('end', () => console.log('end')).resume()"},
+			sandbox.OK, 0, 0, "end\n", ""},
+		{"is somewhere else", Code{
+			Source: "console.log(process.cwd(), process.env.A, require('./mine').found)",
+			Dir:    "folder",
+			Env:    []string{"A=b=c"},
+		}, sandbox.OK, 0, 0, "/home/user/folder b=c 5\n", ""},
+		{"is a new module",
+			Code{Source: "import { basename } from 'node:path'; console.log(await Promise.resolve(basename('/a/b')))"}, sandbox.OK, 0, 0, "b\n", ""},
+		{"is large", Code{Source: "/*" + strings.Repeat("x", 1<<20) + "*/ console.log('large')"}, sandbox.OK, 0,
+			0, "large\n", ""},
 	} {
 		r := do(t, s.soon, c.code)
-		if r.Outcome != c.outcome || r.Code != c.exit || r.Signal != c.signal || r.stdout != c.stdout || r.stderr != c.stderr || r.err != nil {
+		if r.Outcome != c.outcome || r.Code != c.exit || r.Signal != c.signal || r.stdout != c.stdout ||
+			r.stderr != c.stderr || r.err != nil {
 			t.Errorf("code that %s: %+v, %v, %q, %q", c.name, r.Result, r.err, r.stdout, r.stderr)
 		}
 	}
-	for name, code := range map[string]string{"throws": "throw new TypeError('no')", "is no code": "this is no code", "rejects": "Promise.reject(new TypeError('no'))"} {
-		if r := do(t, s.soon, Code{Source: code}); r.Outcome != sandbox.Failed || r.Code != 1 || !strings.Contains(r.stderr, "Error") {
+	for name, code := range map[string]string{
+		"throws":     "throw new TypeError('no')",
+		"is no code": "this is no code",
+		"rejects":    "Promise.reject(new TypeError('no'))",
+	} {
+		if r := do(t, s.soon, Code{Source: code}); r.Outcome != sandbox.Failed || r.Code != 1 ||
+			!strings.Contains(r.stderr, "Error") {
 			t.Errorf("code that %s: %+v, %v, %q", name, r.Result, r.err, r.stderr)
 		}
 	}
@@ -84,7 +110,8 @@ func TestAPieceForNodeShows(t *testing.T) {
 		"one of its own": func(ctx context.Context, c Code) (Result, error) { return RunOnce(ctx, b, Node, c) },
 	} {
 		for _, c := range []struct{ code, stdout, shown, failed string }{
-			{`display({a: 1}, 'text', Buffer.from('\x89PNG', 'latin1')); console.log('out')`, "out\n", "application/json {\"a\":1};text/plain text;image/png \x89PNG;", ""},
+			{`display({a: 1}, 'text', Buffer.from('\x89PNG', 'latin1')); console.log('out')`, "out\n",
+				"application/json {\"a\":1};text/plain text;image/png \x89PNG;", ""},
 			{"display(1); throw new TypeError('no')", "", "text/plain 1;", "TypeError no"},
 			{"import 'fs'; display(2); throw new RangeError('far')", "", "text/plain 2;", "RangeError far"},
 			{"Promise.reject(new TypeError('late'))", "", "", "TypeError late"},
@@ -100,7 +127,8 @@ func TestAPieceForNodeShows(t *testing.T) {
 				failed = r.Error.Name + " " + r.Error.Message
 			}
 			if r.err != nil || r.stdout != c.stdout || shown != c.shown || failed != c.failed {
-				t.Errorf("%s, %s: %+v, %v, %q, shows %q, fails with %q, %q", name, c.code, r.Result, r.err, r.stdout, shown, failed, r.stderr)
+				t.Errorf("%s, %s: %+v, %v, %q, shows %q, fails with %q, %q", name, c.code, r.Result, r.err,
+					r.stdout, shown, failed, r.stderr)
 			}
 		}
 	}
@@ -114,7 +142,8 @@ func TestAPieceForNodeShows(t *testing.T) {
 func TestFetchOfNodeUsesTheProxy(t *testing.T) {
 	needs(t, "node")
 	b := box(t, sandbox.Spec{})
-	if err := b.(sandbox.Networked).SetNetwork(t.Context(), sandbox.Network{Allow: []string{"allowed.test"}}); err != nil {
+	if err := b.(sandbox.Networked).SetNetwork(t.Context(),
+		sandbox.Network{Allow: []string{"allowed.test"}}); err != nil {
 		t.Fatal(err)
 	}
 	k, err := NewContext(t.Context(), b, Node, "fetching")
@@ -127,7 +156,9 @@ func TestFetchOfNodeUsesTheProxy(t *testing.T) {
 		"one that goes on": k.Run,
 	} {
 		for _, url := range []string{"http://other.test/", "https://other.test/"} {
-			r := do(t, run, Code{Source: "fetch('" + url + "').then((r) => console.log(r.status), (e) => console.log(e.cause.message)).then(() => 0)"})
+			r := do(t, run,
+				Code{Source: "fetch('" +
+					url + "').then((r) => console.log(r.status), (e) => console.log(e.cause.message)).then(() => 0)"})
 			if r.err != nil || !strings.Contains(r.stdout, "403 other.test:") {
 				t.Errorf("%s, %s: %+v, %v, %q %q", name, url, r.Result, r.err, r.stdout, r.stderr)
 			}
@@ -147,7 +178,8 @@ func TestWhatIsShownCanBeAnything(t *testing.T) {
 		"a link":   `fs.unlinkSync(at); fs.symlinkSync('/dev/zero', at)`,
 		"large":    `fs.truncateSync(at, 60 << 20)`,
 	} {
-		if r := do(t, s.soon, Code{Source: find + code}); r.err != nil || r.Outcome != sandbox.OK || r.Error != nil || len(r.parts) > 1 {
+		if r := do(t, s.soon, Code{Source: find + code}); r.err != nil || r.Outcome != sandbox.OK ||
+			r.Error != nil || len(r.parts) > 1 {
 			t.Errorf("%s: %+v, %v, %d parts, %q", name, r.Result, r.err, len(r.parts), r.stderr)
 		}
 	}
@@ -157,8 +189,11 @@ func TestWhatIsShownCanBeAnything(t *testing.T) {
 func TestAPieceForPythonShows(t *testing.T) {
 	needs(t, "python3")
 	b := box(t, sandbox.Spec{})
-	r := do(t, func(ctx context.Context, c Code) (Result, error) { return RunOnce(ctx, b, Python, c) }, Code{Source: "display({'a': 1}); print('out'); 1/0"})
-	if r.err != nil || r.stdout != "out\n" || len(r.parts) != 1 || r.Error == nil || r.Error.Name != "ZeroDivisionError" || r.Forgot {
+	r := do(t, func(ctx context.Context, c Code) (Result, error) {
+		return RunOnce(ctx, b, Python, c)
+	}, Code{Source: "display({'a': 1}); print('out'); 1/0"})
+	if r.err != nil || r.stdout != "out\n" || len(r.parts) != 1 || r.Error == nil ||
+		r.Error.Name != "ZeroDivisionError" || r.StateLost {
 		t.Errorf("%+v, %v, %q, %v, %+v", r.Result, r.err, r.stdout, r.parts, r.Error)
 	}
 }
@@ -168,10 +203,15 @@ func TestCodeForNodeIsEndedFromOutside(t *testing.T) {
 	if r := do(t, s.soon, Code{Source: "for (;;);", Timeout: 200 * time.Millisecond}); r.Outcome != sandbox.TimedOut {
 		t.Errorf("%+v, %v", r.Result, r.err)
 	}
-	if r := do(t, s.soon, Code{Source: "process.on('SIGTERM', () => {}); setInterval(() => {}, 1000)", Timeout: 200 * time.Millisecond}); r.Outcome != sandbox.TimedOut {
+	if r := do(t, s.soon, Code{
+		Source:  "process.on('SIGTERM', () => {}); setInterval(() => {}, 1000)",
+		Timeout: 200 * time.Millisecond,
+	}); r.Outcome != sandbox.TimedOut {
 		t.Errorf("one that does not want to end: %+v, %v", r.Result, r.err)
 	}
-	if r := do(t, s.soon, Code{Source: "for (;;) console.log('flood')", OutputBytes: 1000}); r.Outcome != sandbox.OutputLimit || len(r.stdout) != 1000 {
+	if r := do(t, s.soon,
+		Code{Source: "for (;;) console.log('flood')", OutputBytes: 1000}); r.Outcome != sandbox.OutputLimit ||
+		len(r.stdout) != 1000 {
 		t.Errorf("%+v, %v, %d bytes", r.Result, r.err, len(r.stdout))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)

@@ -1,7 +1,6 @@
 //go:build linux
 
-// Package landlock closes files to a thread and what it starts, where the
-// kernel has Landlock.
+// Package landlock restricts the file access of a thread and of what it starts, if the kernel has Landlock.
 package landlock
 
 import (
@@ -12,19 +11,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Rights of the kernel's first version, and what later ones added.
+// Rights of Landlock's first version, and those that later versions added.
 const (
-	reading = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
-	first   = 1<<13 - 1 // reading, and every way to write, make and remove
-	refer   = unix.LANDLOCK_ACCESS_FS_REFER
-	cut     = unix.LANDLOCK_ACCESS_FS_TRUNCATE
-	devices = unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
+	reading  = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_READ_DIR
+	first    = 1<<13 - 1 // reading, and every right to write, create and remove
+	refer    = unix.LANDLOCK_ACCESS_FS_REFER
+	truncate = unix.LANDLOCK_ACCESS_FS_TRUNCATE
+	devices  = unix.LANDLOCK_ACCESS_FS_IOCTL_DEV
 )
 
-// ofFiles are the rights that a file, as opposed to a folder, can have.
-const ofFiles = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | cut | devices
+// ofFiles are the rights that apply to files; the others apply to folders only.
+const ofFiles = unix.LANDLOCK_ACCESS_FS_EXECUTE | unix.LANDLOCK_ACCESS_FS_READ_FILE | unix.LANDLOCK_ACCESS_FS_WRITE_FILE | truncate | devices
 
-// Version is that of the kernel's Landlock, 0 when there is none.
+// Version returns the version of the kernel's Landlock, 0 if it has none.
 func Version() int {
 	n, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, 0, 0, unix.LANDLOCK_CREATE_RULESET_VERSION)
 	if errno != 0 {
@@ -33,14 +32,14 @@ func Version() int {
 	return int(n)
 }
 
-// handled are the rights the kernel of that version knows.
+// handled returns the rights that a version knows.
 func handled(version int) uint64 {
 	rights := uint64(first)
 	if version >= 2 {
 		rights |= refer
 	}
 	if version >= 3 {
-		rights |= cut
+		rights |= truncate
 	}
 	if version >= 5 {
 		rights |= devices
@@ -48,11 +47,10 @@ func handled(version int) uint64 {
 	return rights
 }
 
-// Restrict lets the calling thread and what it starts read and run everything
-// and write below writable only, for good. From version 6 on they signal
-// nobody outside and reach no abstract socket of anybody outside. The caller
-// holds its thread by runtime.LockOSThread and has no_new_privs set. What is
-// not there is left out. Without Landlock it does nothing.
+// Restrict limits the calling thread and the processes it starts, permanently: they can read and execute
+// everything but write only below writable. From version 6 on they cannot signal processes outside, nor
+// connect to abstract sockets outside. The caller has locked its thread by runtime.LockOSThread and set
+// no_new_privs. Paths that do not exist are left out. Without Landlock it does nothing.
 func Restrict(writable []string) error {
 	version := Version()
 	if version == 0 {
@@ -63,17 +61,18 @@ func Restrict(writable []string) error {
 	if version >= 6 {
 		attr.Scoped = unix.LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | unix.LANDLOCK_SCOPE_SIGNAL
 	}
-	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr), 0)
+	fd, _, errno := unix.Syscall(unix.SYS_LANDLOCK_CREATE_RULESET, uintptr(unsafe.Pointer(&attr)),
+		unsafe.Sizeof(attr), 0)
 	if errno != 0 {
 		return fmt.Errorf("landlock_create_ruleset: %w", errno)
 	}
 	rules := int(fd)
 	defer unix.Close(rules)
-	if err := permit(rules, "/", reading); err != nil {
+	if err := addRule(rules, "/", reading); err != nil {
 		return err
 	}
 	for _, w := range writable {
-		if err := permit(rules, w, all); err != nil && !errors.Is(err, unix.ENOENT) {
+		if err := addRule(rules, w, all); err != nil && !errors.Is(err, unix.ENOENT) {
 			return err
 		}
 	}
@@ -83,7 +82,7 @@ func Restrict(writable []string) error {
 	return nil
 }
 
-func permit(rules int, path string, rights uint64) error {
+func addRule(rules int, path string, rights uint64) error {
 	fd, err := unix.Open(path, unix.O_PATH|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return fmt.Errorf("open(%s): %w", path, err)
@@ -97,7 +96,8 @@ func permit(rules int, path string, rights uint64) error {
 		rights &= ofFiles
 	}
 	rule := unix.LandlockPathBeneathAttr{Allowed_access: rights, Parent_fd: int32(fd)}
-	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(rules), unix.LANDLOCK_RULE_PATH_BENEATH, uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_LANDLOCK_ADD_RULE, uintptr(rules), unix.LANDLOCK_RULE_PATH_BENEATH,
+		uintptr(unsafe.Pointer(&rule)), 0, 0, 0)
 	if errno != 0 {
 		return fmt.Errorf("landlock_add_rule(%s): %w", path, errno)
 	}

@@ -12,16 +12,16 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-const mostBackground = 64 // processes of one sandbox, ended ones included
+const mostBackground = 64 // processes of one sandbox, including ended ones
 
-// ErrNoProcess is the answer to every id that is no process of the sandbox.
-var ErrNoProcess = errors.New("there is no such process in this sandbox")
+// ErrNoProcess is returned for an id that is not a process of the sandbox.
+var ErrNoProcess = errors.New("the process does not exist in this sandbox")
 
-// ErrTooManyProcesses is the answer when there are as many as there may be.
-var ErrTooManyProcesses = fmt.Errorf("%d processes run in the background of this sandbox, which is the most: end one first", mostBackground)
+// ErrTooManyProcesses is returned if the sandbox has the most processes allowed.
+var ErrTooManyProcesses = fmt.Errorf("%d processes run in the background of this sandbox, which is the most: "+
+	"end one first", mostBackground)
 
-// Background is a program that goes on after the call that started it. It ends
-// with its sandbox.
+// Background is a program that continues after the call that started it. It ends with its sandbox.
 type Background struct {
 	ID, Command string
 	Began       time.Time
@@ -31,16 +31,21 @@ type Background struct {
 	log    *journal
 }
 
-// Start starts a program that goes on. Its Stdin, Stdout and Stderr are the
-// Background's, whatever c says. It has no deadline.
+// Start starts a program in the background. Its Stdin, Stdout and Stderr are those of the Background and
+// override those of c. It has no deadline.
 func (b *Box) Start(c sandbox.Command, called string) (*Background, error) {
 	b.mu.Lock()
 	if len(b.background) >= mostBackground && !b.forgetOne() {
 		b.mu.Unlock()
 		return nil, ErrTooManyProcesses
 	}
-	g := &Background{ID: b.manager.o.NewID("process"), Command: called, Began: time.Now(), log: newJournal(b.Limits().OutputBytes)}
-	b.background[g.ID] = g // its place is taken
+	g := &Background{
+		ID:      b.manager.o.NewID("process"),
+		Command: called,
+		Began:   time.Now(),
+		log:     newJournal(b.Limits().OutputBytes),
+	}
+	b.background[g.ID] = g // reserves its place
 	b.mu.Unlock()
 	r, w := io.Pipe()
 	g.typing = newTyping(w)
@@ -64,8 +69,7 @@ func (b *Box) Start(c sandbox.Command, called string) (*Background, error) {
 	return g, nil
 }
 
-// forgetOne makes room by forgetting the ended process that began first. b.mu
-// is held.
+// forgetOne removes the oldest process that has ended. The caller holds b.mu.
 func (b *Box) forgetOne() bool {
 	var oldest *Background
 	for _, g := range b.background {
@@ -80,7 +84,7 @@ func (b *Box) forgetOne() bool {
 	return true
 }
 
-// Process is the one of that id; the error is ErrNoProcess.
+// Process returns the process with an id, or ErrNoProcess.
 func (b *Box) Process(id string) (*Background, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -90,7 +94,7 @@ func (b *Box) Process(id string) (*Background, error) {
 	return nil, ErrNoProcess
 }
 
-// Processes are those there are, ended ones included, the oldest first.
+// Processes returns all processes, including ended ones, the oldest first.
 func (b *Box) Processes() (all []*Background) {
 	b.mu.Lock()
 	for _, g := range b.background {
@@ -115,31 +119,29 @@ func (g *Background) over() bool {
 	}
 }
 
-// Ended tells how it ended, if it has.
+// Ended returns how it ended, if it has.
 func (g *Background) Ended() (sandbox.Result, bool) {
 	if !g.over() {
 		return sandbox.Result{}, false
 	}
-	r, _ := g.p.Wait() // why it is lost is in the outcome
+	r, _ := g.p.Wait() // the outcome contains the error
 	return r, true
 }
 
-// Done is closed when it and its output have ended.
+// Done is closed when the process and its output have ended.
 func (g *Background) Done() <-chan struct{} { return g.p.Done() }
 
-// Signal sends its process group a signal.
+// Signal sends a signal to its process group.
 func (g *Background) Signal(number int) error { return g.p.Signal(number) }
 
-// Output is what it printed, both streams as they came in, from
-// the byte since on and at most most of it. next is where to go on, lost how
-// many bytes before are not kept any more. Without anything new it waits for
-// that until ctx ends.
+// Output returns its output, both streams in order of arrival, from the byte since, and at most most bytes.
+// next is where to continue, lost how many bytes before are no longer kept. If there is nothing new, it waits
+// until ctx ends.
 func (g *Background) Output(ctx context.Context, since int64, most int) (text []byte, next, lost int64) {
 	return g.log.read(ctx, since, most)
 }
 
-// journal keeps the newest part of what is written to it. Nobody who writes to
-// it waits.
+// journal keeps the end of what is written to it. Writers never wait.
 type journal struct {
 	most int
 
@@ -158,7 +160,7 @@ func (j *journal) Write(b []byte) (int, error) {
 	defer j.mu.Unlock()
 	j.total += int64(len(b))
 	j.kept = append(j.kept, b[max(len(b)-j.most, 0):]...)
-	if over := len(j.kept) - 2*j.most; over > 0 { // not at every write
+	if over := len(j.kept) - 2*j.most; over > 0 { // not for every write
 		j.kept = slices.Clone(j.kept[len(j.kept)-j.most:])
 	}
 	j.wake()

@@ -12,7 +12,7 @@ import (
 )
 
 // Box is a sandbox with an owner. It is safe for concurrent use. One struct, because
-// what is below each of its locks is one part of the life of one sandbox.
+// each of its locks guards one part of the state of one sandbox.
 type Box struct {
 	sandbox.Sandbox
 
@@ -21,48 +21,48 @@ type Box struct {
 	Driver   string
 	Tier     sandbox.Tier
 	Warm     bool   // it came from the pool
-	Snapshot bool   // it was made of one
-	Template string // it was made of
+	Snapshot bool   // it was restored from a snapshot
+	Template string // the template it was made from
 
 	manager    *Manager
-	owner      string // Manager.mu guards it
+	owner      string // guarded by Manager.mu
 	kind       *kind
-	ask        Ask // it was made for
+	ask        Ask // what was requested
 	env        []string
 	idle, life time.Duration
-	memory     int // MiB that it was granted; Manager.mu guards it
+	memory     int // granted MiB; guarded by Manager.mu
 
-	// mu guards what follows, up to pausing.
+	// mu guards the fields up to pausing.
 	mu         sync.Mutex
-	using      int       // calls under way
-	last       time.Time // when somebody used it last
-	calls      int       // that were made in it
+	using      int       // calls in progress
+	last       time.Time // time of the last use
+	calls      int       // calls so far
 	timer      *time.Timer
-	left       bool // it is in the manager's map no more
+	left       bool // removed from the manager
 	paused     bool
 	background map[string]*Background
-	ports      map[uint16]*door // that are open
-	loopback   netip.Addr       // of this machine, at which they are open; zero until the first is
+	ports      map[uint16]*door // exposed ports
+	loopback   netip.Addr       // host address of the exposed ports; zero until the first one
 
-	pausing sync.Mutex // one of Pause and Resume at a time; before mu
+	pausing sync.Mutex // serializes Pause and Resume, which may take seconds; locked before mu
 
-	starting     sync.Mutex           // guards what waits to run code, and is held only to look; before mu
-	python       *interpreter.Forker  // nil until it is wanted
-	pythonLimits sandbox.Limits       // it was started with
-	pythonComes  chan struct{}        // closed when the one that is being started is there or is not to be had; nil when none is
-	noPython     bool                 // none can be had in here
-	node         *interpreter.Starter // nil until it is wanted
-	nodeLimits   sandbox.Limits       // it was started with
+	starting     sync.Mutex           // guards the waiting interpreters; locked only briefly, before mu
+	python       *interpreter.Forker  // nil until requested
+	pythonLimits sandbox.Limits       // limits it was started with
+	pythonComes  chan struct{}        // closed when the one being started is ready or has failed; nil if none is
+	noPython     bool                 // none can be started here
+	node         *interpreter.Starter // nil until requested
+	nodeLimits   sandbox.Limits       // limits it was started with
 	nodeComes    bool                 // one is being started
-	noNode       bool                 // none can be had in here
-	turn         int                  // of the environment that what is started finds
+	noNode       bool                 // none can be started here
+	turn         int                  // incremented when the environment of interpreters changes
 
 	contexts contextBook
 	out      wayOut
 }
 
-// Event is what the manager publishes about a sandbox: sandbox.created,
-// sandbox.handed_over and sandbox.destroyed.
+// Event is the event that the manager publishes about a sandbox: sandbox.created, sandbox.handed_over or
+// sandbox.destroyed.
 type Event struct {
 	ID       string `json:"id"`
 	Owner    string `json:"owner"`
@@ -73,9 +73,8 @@ type Event struct {
 	Why      string `json:"why,omitempty"`       // destroyed: destroyed, idle, expired, closed or lost
 }
 
-// Image names the image that it was made of, as its caller did, or by the
-// template, whose image may be a folder of the host; "" means the host's own
-// programs.
+// Image names the image that the sandbox was made of: as its caller named it, or by the template, whose image may
+// be a folder of the host. "" means the host's programs.
 func (b *Box) Image() string {
 	switch {
 	case b.kind.Image == "":
@@ -86,16 +85,22 @@ func (b *Box) Image() string {
 	return "of the template " + b.Template
 }
 
-// Owner is whose sandbox it is now.
+// Owner returns the current owner.
 func (b *Box) Owner() string {
 	b.manager.mu.Lock()
 	defer b.manager.mu.Unlock()
 	return b.owner
 }
 
-// begin lets it live: from here on it ends by its own.
+// begin publishes the creation and starts the timers of the sandbox.
 func (b *Box) begin() {
-	b.manager.o.Tell("sandbox.created", Event{ID: b.ID, Owner: b.Owner(), Driver: b.Driver, Tier: b.Tier.String(), FromPool: b.Warm})
+	b.manager.o.Tell("sandbox.created", Event{
+		ID:       b.ID,
+		Owner:    b.Owner(),
+		Driver:   b.Driver,
+		Tier:     b.Tier.String(),
+		FromPool: b.Warm,
+	})
 	b.mu.Lock()
 	b.timer = time.AfterFunc(b.wait(time.Now()), b.look)
 	b.mu.Unlock()
@@ -103,11 +108,11 @@ func (b *Box) begin() {
 		defer b.manager.runs.Done()
 		<-b.Sandbox.Done()
 		defer b.kind.lease.drop()
-		b.leave("lost") // unless somebody ended it, who has said so before
+		b.leave("lost") // no effect if it was removed for another reason before
 	}()
 }
 
-// abandon ends one that was never taken in.
+// abandon closes a box that was never registered.
 func (b *Box) abandon() {
 	if b.Sandbox != nil {
 		b.Sandbox.Close()
@@ -118,7 +123,7 @@ func (b *Box) abandon() {
 	b.manager.mu.Unlock()
 }
 
-// wait is how long until it may have to end. b.mu is held.
+// wait returns the time until the box may have to end. The caller holds b.mu.
 func (b *Box) wait(now time.Time) time.Duration {
 	left := b.Created.Add(b.life).Sub(now)
 	if b.using > 0 || b.paused {
@@ -127,7 +132,7 @@ func (b *Box) wait(now time.Time) time.Duration {
 	return max(min(left, b.last.Add(b.idle).Sub(now)), 0)
 }
 
-// look ends it when its time has come.
+// look ends the box if its time has come.
 func (b *Box) look() {
 	now := time.Now()
 	b.mu.Lock()
@@ -147,7 +152,7 @@ func (b *Box) look() {
 	}
 }
 
-// leave takes it out of the manager, and reports whether it was this that did.
+// leave removes the box from the manager, and reports whether it did.
 func (b *Box) leave(why string) bool {
 	m := b.manager
 	m.mu.Lock()
@@ -172,7 +177,7 @@ func (b *Box) leave(why string) bool {
 	return true
 }
 
-// Use keeps it from ending for want of use until done is called.
+// Use keeps the box from expiring as idle until done is called.
 func (b *Box) Use() (done func()) {
 	b.mu.Lock()
 	b.using++
@@ -189,22 +194,29 @@ func (b *Box) Use() (done func()) {
 	})
 }
 
-// Facts are what is known of a sandbox at a moment.
+// Facts is the state of a sandbox at a moment.
 type Facts struct {
 	Busy      bool
 	Paused    bool
 	Calls     int       // made so far
-	Processes int       // in the background, alive
-	Contexts  int       // of code that goes on
-	IdleAt    time.Time // when it ends unless it is used; while it is paused, when it ends in any case
-	ExpiresAt time.Time // when it ends in any case
+	Processes int       // running in the background
+	Contexts  int       // contexts of code
+	IdleAt    time.Time // when it ends unless it is used; while it is paused, ExpiresAt
+	ExpiresAt time.Time // when it ends even if it is used
 }
 
-// Facts tells how it is.
+// Facts returns the state of the box.
 func (b *Box) Facts() Facts {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	f := Facts{Busy: b.using > 0, Paused: b.paused, Calls: b.calls, Contexts: b.contexts.count(), IdleAt: b.last.Add(b.idle), ExpiresAt: b.Created.Add(b.life)}
+	f := Facts{
+		Busy:      b.using > 0,
+		Paused:    b.paused,
+		Calls:     b.calls,
+		Contexts:  b.contexts.count(),
+		IdleAt:    b.last.Add(b.idle),
+		ExpiresAt: b.Created.Add(b.life),
+	}
 	if b.paused {
 		f.IdleAt = f.ExpiresAt
 	}
@@ -216,12 +228,12 @@ func (b *Box) Facts() Facts {
 	return f
 }
 
-// Files are its files; the error tells that it has none.
+// Files returns access to its files, or an error if its driver has none.
 func (b *Box) Files() (sandbox.Files, error) {
 	if f, ok := b.Sandbox.(sandbox.Files); ok {
 		return f, nil
 	}
-	return nil, unsupported(b, "offer no files")
+	return nil, unsupported(b, "do not support files")
 }
 
 // Run runs a program to its end.
@@ -233,9 +245,8 @@ func (b *Box) Run(ctx context.Context, c sandbox.Command) (sandbox.Result, error
 	return p.Wait()
 }
 
-// forker is the interpreter that waits for code, or nil when there is none to
-// be had before ctx ends. A waiting one whose limits are not those that hold is
-// replaced.
+// forker returns the waiting Python, or nil if none is ready before ctx ends. It replaces one that was started
+// with other limits.
 func (b *Box) forker(ctx context.Context) *interpreter.Forker {
 	b.starting.Lock()
 	if b.python != nil && (!b.python.Alive() || !alike(b.pythonLimits, b.Limits())) {
@@ -279,15 +290,14 @@ func (b *Box) startForker(comes chan struct{}, turn int, limits sandbox.Limits) 
 	}
 }
 
-// lasting reports whether what could not be started never can: that it was
-// paused or has ended says nothing of it.
+// lasting reports whether a failed start will always fail. A paused or ended sandbox does not count.
 func (b *Box) lasting(err error) bool {
-	return !errors.Is(err, sandbox.ErrPaused) && !errors.Is(err, sandbox.ErrClosed) && !b.Paused() && b.manager.life.Err() == nil
+	return !errors.Is(err, sandbox.ErrPaused) && !errors.Is(err, sandbox.ErrClosed) && !b.Paused() &&
+		b.manager.life.Err() == nil
 }
 
-// starter is the Node that waits for code, or nil when there is none. The first
-// to ask gets none: it has one started for those who come after it, because
-// who runs JavaScript once will again, and who does not shall not pay for it.
+// starter returns the waiting Node, or nil. The first call returns nil and starts one for later calls, because
+// a caller who runs JavaScript once will likely do so again, and others should not pay for it.
 func (b *Box) starter() *interpreter.Starter {
 	b.starting.Lock()
 	defer b.starting.Unlock()
@@ -320,12 +330,12 @@ func (b *Box) startNode(turn int, limits sandbox.Limits) {
 	}
 }
 
-// leastForNode is how many MiB of memory a sandbox has in which a Node waits,
-// which takes some 40 of them.
+// leastForNode is the least memory in MiB of a sandbox with a waiting Node, which takes about 40.
 const leastForNode = 128
 
-// alike reports whether a process that was started under one set of limits is
-// held to the other. What holds a sandbox as a whole changes with it.
+// alike reports whether two sets of limits are equal for a running process. Other limits apply to the sandbox
+// as a whole and change for running processes too.
 func alike(a, b sandbox.Limits) bool {
-	return a.Descriptors == b.Descriptors && a.Processes == b.Processes && a.DiskMiB == b.DiskMiB && a.MemoryMiB == b.MemoryMiB
+	return a.Descriptors == b.Descriptors && a.Processes == b.Processes && a.DiskMiB == b.DiskMiB &&
+		a.MemoryMiB == b.MemoryMiB
 }

@@ -13,16 +13,16 @@ import (
 	"gatehouse/internal/sandbox/interpreter"
 )
 
-// mostContexts is how many contexts one sandbox may have.
+// mostContexts is how many contexts a sandbox may have.
 const mostContexts = 16
 
-// ErrNoContext is the answer to every id that is no context of the sandbox.
-var ErrNoContext = errors.New("there is no such context in this sandbox")
+// ErrNoContext is returned for an id that is not a context of the sandbox.
+var ErrNoContext = errors.New("the context does not exist in this sandbox")
 
-// ErrTooManyContexts is the answer when there are as many as there may be.
+// ErrTooManyContexts is returned if the sandbox has the most contexts allowed.
 var ErrTooManyContexts = fmt.Errorf("this sandbox has %d contexts, which is the most: remove one first", mostContexts)
 
-// Context is code that goes on from call to call.
+// Context keeps the state of code between calls.
 type Context struct {
 	ID       string
 	Language interpreter.Language
@@ -32,8 +32,7 @@ type Context struct {
 	box    *Box
 }
 
-// contextBook are the contexts of one sandbox by id. It is guarded by the
-// sandbox's lock.
+// contextBook holds the contexts of one sandbox by id. It is guarded by Box.mu.
 type contextBook struct {
 	all    map[string]*Context
 	making int
@@ -41,7 +40,7 @@ type contextBook struct {
 
 func (c *contextBook) count() int { return len(c.all) }
 
-// NewContext begins a context of a language.
+// NewContext creates a context of a language.
 func (b *Box) NewContext(l interpreter.Language) (*Context, error) {
 	b.mu.Lock()
 	if len(b.contexts.all)+b.contexts.making >= mostContexts {
@@ -66,7 +65,7 @@ func (b *Box) NewContext(l interpreter.Language) (*Context, error) {
 	return c, nil
 }
 
-// Context is the one of that id; the error is ErrNoContext.
+// Context returns the context with an id, or ErrNoContext.
 func (b *Box) Context(id string) (*Context, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,7 +75,7 @@ func (b *Box) Context(id string) (*Context, error) {
 	return nil, ErrNoContext
 }
 
-// Contexts are those there are, the oldest first.
+// Contexts returns all contexts, the oldest first.
 func (b *Box) Contexts() (all []*Context) {
 	b.mu.Lock()
 	for _, c := range b.contexts.all {
@@ -87,7 +86,7 @@ func (b *Box) Contexts() (all []*Context) {
 	return all
 }
 
-// RemoveContext ends a context and forgets what it knew.
+// RemoveContext ends a context and drops its state.
 func (b *Box) RemoveContext(id string) error {
 	b.mu.Lock()
 	c := b.contexts.all[id]
@@ -100,8 +99,7 @@ func (b *Box) RemoveContext(id string) error {
 	return nil
 }
 
-// RestartContext has a context forget everything and begin anew. What runs in
-// it ends.
+// RestartContext drops the state of a context and ends the code that runs in it.
 func (b *Box) RestartContext(id string) error {
 	c, err := b.Context(id)
 	if err != nil {
@@ -122,22 +120,23 @@ func (b *Box) RestartContext(id string) error {
 	return nil
 }
 
-// Interrupt asks the code that runs in it to stop.
+// Interrupt interrupts the code that runs in it.
 func (c *Context) Interrupt() { c.kernel.Interrupt() }
 
-// Run runs code in it.
+// Run runs code in the context.
 func (c *Context) Run(ctx context.Context, code interpreter.Code) (interpreter.Result, error) {
 	code.Env = c.box.with(code.Env)
 	return c.kernel.Run(ctx, code)
 }
 
-// Code runs code as a program of its own, which ends with all it started. An
-// interpreter that waits already runs it, when there is one that is free.
+// Code runs code as a process of its own, which ends with all its descendants. It uses a waiting interpreter
+// if one is free.
 func (b *Box) Code(ctx context.Context, l interpreter.Language, code interpreter.Code) (interpreter.Result, error) {
 	code.Env = b.with(code.Env)
 	if l == interpreter.Python {
 		if f := b.forker(ctx); f != nil {
-			code.Env = append(slices.Clone(b.env), code.Env...) // it may have been started before they were known
+			// The interpreter may have been started before these were known.
+			code.Env = append(slices.Clone(b.env), code.Env...)
 			r, err := f.Run(ctx, code)
 			if !errors.Is(err, interpreter.ErrBusy) {
 				return r, err
@@ -157,7 +156,7 @@ func (b *Box) Code(ctx context.Context, l interpreter.Language, code interpreter
 	return interpreter.RunOnce(ctx, b.Sandbox, l, code)
 }
 
-// Shell runs a line for a shell, Bash where there is one.
+// Shell runs a line for a shell, which is Bash if it exists.
 func (b *Box) Shell(ctx context.Context, line string, code interpreter.Code) (interpreter.Result, error) {
 	code.Source, code.Env = line, b.with(code.Env)
 	r, err := b.shell(ctx, interpreter.Bash, code)
@@ -167,8 +166,7 @@ func (b *Box) Shell(ctx context.Context, line string, code interpreter.Code) (in
 	return r, err
 }
 
-// longestLine is how many bytes of code travel as an argument; what is longer
-// goes through a file.
+// longestLine is how many bytes of code are passed as an argument; longer code is passed in a file.
 const longestLine = 32 << 10
 
 func (b *Box) shell(ctx context.Context, l interpreter.Language, code interpreter.Code) (interpreter.Result, error) {

@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// ErrMemory is the answer when a sandbox's memory would be more than is left of
-// what all sandboxes, or all of one principal, may have together.
-var ErrMemory = errors.New("there is no memory left for this sandbox")
+// ErrMemory is returned if a sandbox's memory exceeds what is left of the limit of all sandboxes, or of one
+// principal.
+var ErrMemory = errors.New("not enough memory for this sandbox")
 
-// granted is the memory that living sandboxes may use by their limits, and that
-// of those which are being made, in MiB. Manager.mu guards it.
+// granted is the memory in MiB that open sandboxes, and those being made, may use by their limits. It is
+// guarded by Manager.mu.
 type granted struct {
 	all int
 	of  map[string]int // by principal
 }
 
-// grant takes memory for a sandbox, or says why there is none.
+// grant reserves memory for a sandbox, or returns why it cannot.
 func (m *Manager) grant(owner string, mib int) error {
 	principal := principalOf(owner)
 	m.mu.Lock()
@@ -28,9 +28,11 @@ func (m *Manager) grant(owner string, mib int) error {
 	g := &m.granted
 	switch {
 	case m.o.MemoryMiB > 0 && g.all+mib > m.o.MemoryMiB:
-		return fmt.Errorf("%w: memory_mib is %d, and of the %d MiB for all sandboxes of this host %d are left", ErrMemory, mib, m.o.MemoryMiB, max(m.o.MemoryMiB-g.all, 0))
+		return fmt.Errorf("%w: memory_mib is %d; of the %d MiB for all sandboxes of this host %d are left",
+			ErrMemory, mib, m.o.MemoryMiB, max(m.o.MemoryMiB-g.all, 0))
 	case m.o.PrincipalMiB > 0 && g.of[principal]+mib > m.o.PrincipalMiB:
-		return fmt.Errorf("%w: memory_mib is %d, and of the %d MiB that you may have together %d are left", ErrMemory, mib, m.o.PrincipalMiB, max(m.o.PrincipalMiB-g.of[principal], 0))
+		return fmt.Errorf("%w: memory_mib is %d; of the %d MiB for all your sandboxes %d are left", ErrMemory,
+			mib, m.o.PrincipalMiB, max(m.o.PrincipalMiB-g.of[principal], 0))
 	}
 	if g.of == nil {
 		g.of = map[string]int{}
@@ -40,7 +42,7 @@ func (m *Manager) grant(owner string, mib int) error {
 	return nil
 }
 
-// release gives back what a box was granted, once. m.mu is held.
+// release returns the memory of a box, once. The caller holds m.mu.
 func (m *Manager) release(b *Box) {
 	principal := principalOf(b.owner)
 	m.granted.all -= b.memory
@@ -50,7 +52,7 @@ func (m *Manager) release(b *Box) {
 	b.memory = 0
 }
 
-// split parts an owner into its principal and context.
+// split separates an owner into its principal and context.
 func split(owner string) (principal, context string) {
 	if i := strings.LastIndexByte(owner, '/'); i >= 0 {
 		return owner[:i], owner[i+1:]
@@ -65,8 +67,8 @@ func principalOf(owner string) string {
 	return owner
 }
 
-// MachineMiB is the memory of this machine, or of the container this process is
-// in if that is less; 0 where it is not known.
+// MachineMiB returns the memory of this machine, or of the container this process runs in if that is less; 0
+// if it is unknown.
 func MachineMiB() int {
 	least := 0
 	take := func(bytes int64) {
@@ -85,7 +87,7 @@ func MachineMiB() int {
 	}
 	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
 		if b, err := os.ReadFile(file); err == nil {
-			n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64) // "max" is no number
+			n, _ := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64) // "max" is not a number
 			take(n)
 		}
 	}

@@ -20,10 +20,12 @@ func asking(mib int) Ask { return Ask{Limits: sandbox.Limits{MemoryMiB: mib}} }
 func TestMemoryIsGrantedWithinSums(t *testing.T) {
 	f := &fake{slow: time.Millisecond}
 	m := open(t, f, Options{NoPool: true, MemoryMiB: 1000, PrincipalMiB: 700})
-	if _, err := m.Create(t.Context(), "ann/lab", asking(1001)); !errors.Is(err, ErrMemory) || !strings.Contains(err.Error(), "1000 MiB for all sandboxes") {
+	if _, err := m.Create(t.Context(), "ann/lab", asking(1001)); !errors.Is(err, ErrMemory) ||
+		!strings.Contains(err.Error(), "1000 MiB for all sandboxes") {
 		t.Errorf("one larger than the host: %v", err)
 	}
-	if _, err := m.Create(t.Context(), "ann/lab", asking(701)); !errors.Is(err, ErrMemory) || !strings.Contains(err.Error(), "700 MiB that you may have") {
+	if _, err := m.Create(t.Context(), "ann/lab", asking(701)); !errors.Is(err, ErrMemory) ||
+		!strings.Contains(err.Error(), "700 MiB for all your sandboxes") {
 		t.Errorf("one larger than its principal may have: %v", err)
 	}
 	var made, refused atomic.Int32
@@ -42,7 +44,8 @@ func TestMemoryIsGrantedWithinSums(t *testing.T) {
 	}
 	all.Wait()
 	if made.Load() != 7 || refused.Load() != 33 || f.made.Load() != 7 {
-		t.Errorf("%d made, %d refused, %d of the driver; want 7 of one principal", made.Load(), refused.Load(), f.made.Load())
+		t.Errorf("%d made, %d refused, %d of the driver; want 7 of one principal", made.Load(), refused.Load(),
+			f.made.Load())
 	}
 	for range 3 {
 		create(t, m, "bob/lab", asking(100))

@@ -7,7 +7,7 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// lease keeps an image for those who use it. A nil one is of no image.
+// lease keeps an image while it has users. A nil lease stands for no image.
 type lease struct {
 	image   *sandbox.Image
 	release func()
@@ -38,9 +38,8 @@ func (l *lease) drop() {
 	}
 }
 
-// imageOf makes an image ready; the caller drops the lease. What a template
-// names is looked up once, so that all that is made of it, and what waits in
-// its pool, is the same as long as the host runs.
+// imageOf prepares an image; the caller must drop the lease. The image of a template is looked up once, so
+// that all its sandboxes, including those in its pool, use the same one as long as the host runs.
 func (m *Manager) imageOf(ctx context.Context, ref string, a Ask) (*lease, error) {
 	if m.o.Image == nil {
 		return nil, ErrNotOffered
@@ -65,11 +64,11 @@ func (m *Manager) imageOf(ctx context.Context, ref string, a Ask) (*lease, error
 	m.mu.Lock()
 	other := m.images[ref]
 	switch {
-	case other != nil: // somebody was faster
+	case other != nil: // another call was faster
 		other.add()
-	case m.closed: // nobody would drop what the manager has
+	case m.closed: // no one would drop the manager's reference
 	default:
-		l.users++ // the manager's
+		l.users++ // the manager's reference
 		m.images[ref] = l
 	}
 	m.mu.Unlock()

@@ -191,7 +191,8 @@ func TestASnapshotIsItsOwnersAndEnds(t *testing.T) {
 					t.Errorf("a third: %v", err)
 				}
 				fork, kept, err := m.Fork(t.Context(), c, Ask{Name: "fork"})
-				if err != nil || kept != want || fork.ID == c.ID || fork.Name != "fork" || len(m.Snapshots("ann")) != 2 {
+				if err != nil || kept != want || fork.ID == c.ID || fork.Name != "fork" ||
+					len(m.Snapshots("ann")) != 2 {
 					t.Errorf("%+v, %s, %v", fork, kept, err)
 				}
 				if err := m.RemoveSnapshot("ann", s.ID); err != nil {
@@ -372,7 +373,8 @@ func TestImagesAreKeptWhileTheyAreUsed(t *testing.T) {
 	a := &able{memory: true}
 	m := openAble(t, a, o)
 	for _, image := range []string{"missing", "forbidden"} {
-		if _, err := m.Create(t.Context(), "ann", Ask{Image: image}); err == nil || errors.Is(err, ErrNotOffered) != (image == "forbidden") {
+		if _, err := m.Create(t.Context(), "ann", Ask{Image: image}); err == nil ||
+			errors.Is(err, ErrNotOffered) != (image == "forbidden") {
 			t.Errorf("%s: %v", image, err)
 		}
 	}
@@ -429,16 +431,18 @@ func TestAnImageOfTwoIsKeptWhileTheHostCloses(t *testing.T) {
 	var m *Manager
 	var asked, held atomic.Int32
 	var first *lease
-	m = openAble(t, &able{}, Options{NoPool: true, Image: func(ctx context.Context, ref string, _ func(int64, int64)) (_ *sandbox.Image, _ func(), err error) {
-		held.Add(1)
-		if asked.Add(1) == 1 {
-			first, err = m.imageOf(ctx, ref, Ask{})
-			m.mu.Lock()
-			m.closed = true
-			m.mu.Unlock()
-		}
-		return &sandbox.Image{ID: ref}, func() { held.Add(-1) }, err
-	}})
+	m = openAble(t, &able{},
+		Options{NoPool: true,
+			Image: func(ctx context.Context, ref string, _ func(int64, int64)) (_ *sandbox.Image, _ func(), err error) {
+				held.Add(1)
+				if asked.Add(1) == 1 {
+					first, err = m.imageOf(ctx, ref, Ask{})
+					m.mu.Lock()
+					m.closed = true
+					m.mu.Unlock()
+				}
+				return &sandbox.Image{ID: ref}, func() { held.Add(-1) }, err
+			}})
 	second, err := m.imageOf(t.Context(), "t", Ask{})
 	if err != nil || first != second || held.Load() != 1 {
 		t.Fatalf("%v, %d are held", err, held.Load())

@@ -11,20 +11,20 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Rung is a driver that sandboxes may be made by.
+// Rung is a driver that sandboxes may be made with.
 type Rung struct {
 	Name string
-	// Open makes it when it is needed first. The manager closes it.
+	// Open makes the driver when it is first needed. The manager closes it.
 	Open func() (sandbox.Driver, error)
 }
 
 const (
 	trialTime  = time.Minute // for a driver to show that it works
-	trialAgain = time.Minute // after it did not
+	trialAgain = time.Minute // until a failed driver is tried again
 )
 
-// MissingError is a driver that does not work on this machine, with the first
-// thing it lacks.
+// MissingError reports that a driver does not work on this machine, with the first requirement that is
+// missing.
 type MissingError struct {
 	Driver string
 	sandbox.Finding
@@ -38,10 +38,10 @@ func (e *MissingError) Error() string {
 	return text
 }
 
-// NoDriverError is that no driver is what was asked for.
+// NoDriverError reports that no driver meets the request.
 type NoDriverError struct {
 	Least sandbox.Tier
-	Why   []error // of each that might have been, in order
+	Why   []error // the error of each candidate, in order
 }
 
 func (e *NoDriverError) Error() string {
@@ -49,35 +49,35 @@ func (e *NoDriverError) Error() string {
 	for i, err := range e.Why {
 		why[i] = err.Error()
 	}
-	return fmt.Sprintf("no driver of this host makes sandboxes of the tier %q or above: %s", e.Least, strings.Join(why, "; "))
+	return fmt.Sprintf("no driver of this host makes sandboxes of tier %q or higher: %s", e.Least,
+		strings.Join(why, "; "))
 }
 
-// Unwrap gives the reasons.
+// Unwrap returns the errors of the candidates.
 func (e *NoDriverError) Unwrap() []error { return e.Why }
 
-// ErrNotOffered is the answer to a driver, template or image that the host
-// does not offer.
-var ErrNotOffered = errors.New("this host does not offer it")
+// ErrNotOffered is returned for a driver, template or image that the host does not offer.
+var ErrNotOffered = errors.New("not offered by this host")
 
 // rung is a driver and whether it works.
 type rung struct {
 	Rung
 
-	mu     sync.Mutex     // held while it is opened and tried
+	mu     sync.Mutex     // held while it is opened and tried, which may take a minute
 	driver sandbox.Driver // nil until it is opened
-	works  bool           // it was tried
-	err    error          // why it does not
+	works  bool           // it was tried successfully
+	err    error          // why it does not work
 	again  time.Time      // when it is tried again
 }
 
-// open makes the driver, if need be.
+// open makes the driver if necessary.
 func (r *rung) open(life context.Context) (sandbox.Driver, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.opened(life)
 }
 
-// opened is open with r.mu held.
+// opened is open for callers that hold r.mu.
 func (r *rung) opened(life context.Context) (sandbox.Driver, error) {
 	if life.Err() != nil {
 		return nil, errEnded
@@ -85,15 +85,14 @@ func (r *rung) opened(life context.Context) (sandbox.Driver, error) {
 	if r.driver == nil {
 		d, err := r.Open()
 		if err != nil {
-			return nil, fmt.Errorf("the driver %s: %w", r.Name, err)
+			return nil, fmt.Errorf("open the driver %s: %w", r.Name, err)
 		}
 		r.driver = d
 	}
 	return r.driver, nil
 }
 
-// try finds out once whether the driver works. One that does not is tried
-// again after a while.
+// try finds out whether the driver works. The result is kept; a failure is tried again after trialAgain.
 func (r *rung) try(life context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -113,7 +112,7 @@ func (r *rung) try(life context.Context) error {
 	return err
 }
 
-// missing is the first thing a driver needs and has not, as a *MissingError.
+// missing returns the first missing requirement of a driver as a *MissingError, or nil.
 func missing(ctx context.Context, d sandbox.Driver) error {
 	for _, f := range d.Doctor(ctx) {
 		if f.Needed && !f.OK {
@@ -132,7 +131,7 @@ func (r *rung) close() error {
 	return r.driver.Close()
 }
 
-// Driver is the one that makes ordinary sandboxes.
+// Driver returns the driver of sandboxes for which none is requested.
 func (m *Manager) Driver() (sandbox.Driver, error) {
 	r, err := m.pick("", sandbox.Unknown)
 	if err != nil {
@@ -141,7 +140,7 @@ func (m *Manager) Driver() (sandbox.Driver, error) {
 	return r.driver, nil
 }
 
-// Drivers are the names of those that may be asked for, the preferred first.
+// Drivers returns the names of the drivers that may be requested, the preferred first.
 func (m *Manager) Drivers() (names []string) {
 	for _, r := range m.ladder {
 		names = append(names, r.Name)
@@ -149,15 +148,16 @@ func (m *Manager) Drivers() (names []string) {
 	return names
 }
 
-// pick finds the first driver of the ladder that works and is strong enough;
-// never one below what the host asks for. A name means that one alone. Where
-// there is no choice the driver is not tried: making a sandbox does.
+// pick returns the first driver that works and is of tier least or higher, but never below Options.Least. A
+// name restricts the choice to that driver. A single candidate is not tried, because making the sandbox does
+// that.
 func (m *Manager) pick(name string, least sandbox.Tier) (*rung, error) {
 	asked := least > m.o.Least
 	least = max(least, m.o.Least)
 	from := m.candidates(name, asked)
 	if len(from) == 0 {
-		return nil, fmt.Errorf("the driver %q: %w; there are: %s", name, ErrNotOffered, strings.Join(m.Drivers(), ", "))
+		return nil, fmt.Errorf("driver %q: %w; the drivers are: %s", name, ErrNotOffered,
+			strings.Join(m.Drivers(), ", "))
 	}
 	none := &NoDriverError{Least: least}
 	for _, r := range from {
@@ -179,19 +179,18 @@ func (m *Manager) pick(name string, least sandbox.Tier) (*rung, error) {
 	return nil, none
 }
 
-// tooWeak says why a driver is not of the tier that is wanted. One that lacks
-// what it needs is of none, and says what that is.
+// tooWeak returns why a driver's tier is too low. A driver that does not work has no tier, so its own error is
+// returned.
 func (r *rung) tooWeak(life context.Context) error {
 	if r.driver.Capabilities().Tier == sandbox.Unknown {
 		if err := r.try(life); err != nil {
 			return err
 		}
 	}
-	return fmt.Errorf("%s makes those of the tier %q", r.Name, r.driver.Capabilities().Tier)
+	return fmt.Errorf("the driver %s makes sandboxes of tier %q", r.Name, r.driver.Capabilities().Tier)
 }
 
-// candidates are the drivers that may be meant, in the order in which they are
-// tried.
+// candidates returns the drivers to consider, in order.
 func (m *Manager) candidates(name string, asked bool) (all []*rung) {
 	if name == "" && m.o.Default != "" && !asked {
 		name = m.o.Default
@@ -207,7 +206,7 @@ func (m *Manager) candidates(name string, asked bool) (all []*rung) {
 	return all
 }
 
-// remedied adds to the error of a driver that was never tried what it lacks.
+// remedied replaces the error of a driver that was never tried by what it lacks.
 func (r *rung) remedied(ctx context.Context, m *Manager, err error) error {
 	if _, limit := errors.AsType[*sandbox.LimitError](err); limit || ctx.Err() != nil {
 		return err

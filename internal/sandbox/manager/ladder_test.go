@@ -20,7 +20,13 @@ type broken struct {
 func (b *broken) Doctor(context.Context) []sandbox.Finding {
 	return []sandbox.Finding{
 		{Name: "fast disks", Detail: "none"},
-		{Name: "clone", OK: !b.lacks, Needed: true, Detail: "clone(CLONE_NEWUSER): operation not permitted", Remedy: "run as root"},
+		{
+			Name:   "clone",
+			OK:     !b.lacks,
+			Needed: true,
+			Detail: "clone(CLONE_NEWUSER): operation not permitted",
+			Remedy: "run as root",
+		},
 	}
 }
 
@@ -36,7 +42,8 @@ func of(name string, d sandbox.Driver) Rung {
 }
 
 func TestTheFirstDriverThatWorksAndIsStrongEnoughIsTaken(t *testing.T) {
-	weak, plain, strong := &fake{tier: sandbox.NoWall}, &fake{tier: sandbox.Namespaces}, &fake{tier: sandbox.Machine}
+	weak, plain, strong := &fake{tier: sandbox.NoIsolation}, &fake{tier: sandbox.Namespaces},
+		&fake{tier: sandbox.Machine}
 	sick := &broken{fake{tier: sandbox.Namespaces}, true}
 	bare := &broken{fake{tier: sandbox.Unknown}, true} // has nothing of what it needs
 	gone := Rung{"gone", func() (sandbox.Driver, error) { return nil, errors.New("not installed") }}
@@ -50,22 +57,28 @@ func TestTheFirstDriverThatWorksAndIsStrongEnoughIsTaken(t *testing.T) {
 		{"nobody asks", Options{}, Ask{}, "weak"},
 		{"the host asks for more", Options{Least: sandbox.Namespaces}, Ask{}, "plain"},
 		{"the caller asks for more", Options{Least: sandbox.Namespaces}, Ask{Least: sandbox.Machine}, "strong"},
-		{"the caller asks for less than the host", Options{Least: sandbox.Machine}, Ask{Least: sandbox.NoWall}, "strong"},
+		{"the caller asks for less than the host", Options{Least: sandbox.Machine},
+			Ask{Least: sandbox.NoIsolation}, "strong"},
 		{"by name", Options{}, Ask{Driver: "plain"}, "plain"},
-		{"by a name that is too weak", Options{Least: sandbox.Namespaces}, Ask{Driver: "weak"}, `weak makes those of the tier "process"`},
-		{"by a name that is none", Options{}, Ask{Driver: "magic"}, "this host does not offer it"},
+		{"by a name that is too weak", Options{Least: sandbox.Namespaces}, Ask{Driver: "weak"},
+			`weak makes sandboxes of tier "process"`},
+		{"by a name that is none", Options{}, Ask{Driver: "magic"}, "not offered by this host"},
 		{"one that is not there", Options{}, Ask{Driver: "gone"}, "not installed"},
 		{"one that does not work, alone", Options{}, Ask{Driver: "sick"}, "run as root"},
-		{"one that lacks what it needs and so is of no tier", Options{Least: sandbox.Namespaces}, Ask{Driver: "bare"}, "run as root"},
-		{"one that lacks what it needs, the host's own choice", Options{Least: sandbox.Namespaces, Default: "bare"}, Ask{}, "run as root"},
+		{"one that lacks what it needs and so is of no tier", Options{Least: sandbox.Namespaces},
+			Ask{Driver: "bare"}, "run as root"},
+		{"one that lacks what it needs, the host's own choice",
+			Options{Least: sandbox.Namespaces, Default: "bare"}, Ask{}, "run as root"},
 		{"the host's own choice", Options{Default: "strong"}, Ask{}, "strong"},
 		{"more than the host's own choice", Options{Default: "plain"}, Ask{Least: sandbox.Machine}, "strong"},
-		{"as much as the host's own choice", Options{Default: "strong", Least: sandbox.NoWall}, Ask{Least: sandbox.Namespaces}, "strong"},
+		{"as much as the host's own choice", Options{Default: "strong", Least: sandbox.NoIsolation},
+			Ask{Least: sandbox.Namespaces}, "strong"},
 		{"the host's own choice does not work", Options{Default: "sick"}, Ask{}, "run as root"},
 		{"by template", Options{Templates: map[string]Template{"t": {Driver: "strong"}}}, Ask{Template: "t"}, "strong"},
-		{"against the template", Options{Templates: map[string]Template{"t": {Driver: "strong"}}}, Ask{Template: "t", Driver: "plain"}, "this host does not offer it"},
-		{"a template that is none", Options{}, Ask{Template: "t"}, "this host does not offer it"},
-		{"an image where there are none", Options{}, Ask{Image: "x"}, "this host does not offer it"},
+		{"against the template", Options{Templates: map[string]Template{"t": {Driver: "strong"}}},
+			Ask{Template: "t", Driver: "plain"}, "not offered by this host"},
+		{"a template that is none", Options{}, Ask{Template: "t"}, "not offered by this host"},
+		{"an image where there are none", Options{}, Ask{Image: "x"}, "not offered by this host"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			c.o.Ladder = all
@@ -110,7 +123,8 @@ func TestEachTemplateHasItsPool(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &fake{slow: time.Second}
 		m := open(t, f, Options{Ready: 1, Templates: map[string]Template{
-			"strict": {Strict: true, Ready: 2, Env: []string{"A=b"}}, "alone": {Ready: -1, Limits: sandbox.Limits{MemoryMiB: 77}},
+			"strict": {Strict: true, Ready: 2, Env: []string{"A=b"}},
+			"alone":  {Ready: -1, Limits: sandbox.Limits{MemoryMiB: 77}},
 		}})
 		m.Serve()
 		time.Sleep(time.Minute)

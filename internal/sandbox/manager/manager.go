@@ -1,8 +1,8 @@
-// Package manager owns the sandboxes of a host: it knows whose each is, how
-// long it may live and how many there may be, and keeps some ready.
+// Package manager owns the sandboxes of a host: it records their owners, limits their lifetime and number, and
+// keeps pools of ready ones.
 //
-// A sandbox belongs to one owner; to everybody else it does not exist. What is
-// made, used and ended in one never waits for another.
+// A sandbox belongs to one owner; for all others it does not exist. Operations on one sandbox never wait for
+// another.
 package manager
 
 import (
@@ -27,59 +27,59 @@ const (
 	DefaultMost     = 100
 )
 
-// Options are for New. Only Ladder and NewID are needed.
+// Options are for New. Only Ladder and NewID are required.
 type Options struct {
-	Ladder  []Rung // the drivers that may be asked for, the preferred first
-	Default string // the one of them that is meant when nobody asks; "" means the first that works and is strong enough
+	Ladder  []Rung // the drivers that may be requested, the preferred first
+	Default string // the driver used if none is requested; "" means the first that works and is strong enough
 
 	Templates map[string]Template // by name
-	// Image makes ready what a template's image names, and keeps it until
-	// release is called. It may take minutes; progress, which may be nil, is
-	// told how many bytes of how many are there. Nil means that there are no
-	// images.
-	Image func(ctx context.Context, ref string, progress func(done, total int64)) (image *sandbox.Image, release func(), err error)
-	// MayImage says why a caller may not name an image, if so; nil means that
-	// none may be named.
+	// Image prepares the image that a template names, and keeps it until release is called. It may take
+	// minutes; progress, which may be nil, is called with the bytes done and in total. Nil means that there
+	// are no images.
+	Image func(ctx context.Context, ref string,
+		progress func(done, total int64)) (image *sandbox.Image, release func(), err error)
+	// MayImage returns an error if a caller may not name an image; nil means that callers may name none.
 	MayImage func(ref string) error
 
-	Limits    sandbox.Limits // what nobody asked otherwise for; zero members mean those of sandbox.Defaults
-	Most      sandbox.Limits // what may be asked for; zero members mean those of Limits, or more where Ceiling says so
-	Idle      time.Duration  // a sandbox ends when nobody has used it for so long; 0 means DefaultIdle
-	Lifetime  time.Duration  // it ends in any case after; 0 means DefaultLifetime
-	Sandboxes int            // alive at once, of all owners together; 0 means DefaultMost
-	Least     sandbox.Tier   // a driver below this tier makes none
+	Limits sandbox.Limits // defaults of a sandbox; zero fields mean those of sandbox.Defaults
+	// Highest limits that may be requested; zero fields mean at least those of Limits, see ceiling.
+	Most      sandbox.Limits
+	Idle      time.Duration // a sandbox ends if it is unused for this long; 0 means DefaultIdle
+	Lifetime  time.Duration // a sandbox ends after this time in any case; 0 means DefaultLifetime
+	Sandboxes int           // open at once, of all owners together; 0 means DefaultMost
+	Least     sandbox.Tier  // drivers below this tier are not used
 
-	MemoryMiB    int // that the limits of all sandboxes may come to together; 0 means any
-	PrincipalMiB int // that those of one principal may; 0 means any
+	MemoryMiB    int // most memory of all sandboxes together, by their limits; 0 means no limit
+	PrincipalMiB int // most memory of one principal's sandboxes; 0 means no limit
 
 	Snapshots     int           // kept at once, of all owners together; 0 means DefaultSnapshots
-	SnapshotBytes int64         // that all of them may take; 0 means DefaultSnapshotBytes
+	SnapshotBytes int64         // most bytes of all of them; 0 means DefaultSnapshotBytes
 	SnapshotLife  time.Duration // how long one is kept; 0 means DefaultSnapshotLife
-	Folder        string        // where files of snapshots are, best on a disk; made when it is needed; "" means that for temporary files
+	// Folder of the snapshots' files, which should be on a disk; created when needed; "" means the folder for
+	// temporary files.
+	Folder string
 
-	NoPool bool // keep none ready
+	NoPool bool // keep no sandboxes ready
 	Ready  int  // how many are kept ready; 0 means 3
-	Boots  int  // how many are made ready at the same time; 0 means twice the number of processors
+	Boots  int  // how many are made ready concurrently; 0 means twice the number of processors
 
-	NewID func(kind string) string        // makes handles nobody can guess
-	Tell  func(subject string, event any) // hears of what happened; nil means nobody does
+	NewID func(kind string) string        // makes ids that cannot be guessed
+	Tell  func(subject string, event any) // publishes an event; nil means none are published
 	Log   *slog.Logger                    // nil means nothing is logged
 }
 
-// ErrNotFound is the one answer to every id that is none of the asker's,
-// whether or not there is such a sandbox.
+// ErrNotFound is returned for every id that is not one of the caller's sandboxes, whether it exists or not.
 var ErrNotFound = errors.New("sandbox not found or invalid ID")
 
-// ErrFull is the answer when there are as many sandboxes as there may be.
+// ErrFull is returned if the most sandboxes are open.
 var ErrFull = errors.New("max sandbox limit reached")
 
 var errEnded = errors.New("the host is closing")
 
-// Manager is safe for concurrent use. Whoever makes it calls Close.
+// Manager is safe for concurrent use. The caller of New must call Close.
 type Manager struct {
-	o Options
-	// life ends with Close. It is the context of work that belongs to no call.
-	life context.Context
+	o    Options
+	life context.Context // ends with Close; it bounds work that belongs to no call
 	end  context.CancelFunc
 	runs sync.WaitGroup
 
@@ -87,21 +87,21 @@ type Manager struct {
 
 	mu      sync.Mutex
 	closed  bool
-	served  bool                 // some are to be kept ready
-	first   key                  // of the default template, once that is known
-	pools   map[key]*pool.Pool   // of templates that were asked for
-	scripts map[key]*atomic.Bool // of templates: JavaScript has run
+	served  bool                 // pools are enabled
+	first   key                  // key of the default template, once it is known
+	pools   map[key]*pool.Pool   // of templates that were requested
+	scripts map[key]*atomic.Bool // of templates: whether JavaScript has run
 	boxes   map[string]*Box
-	making  int // boxes that are not in the map yet
+	making  int // boxes that are not registered yet
 	granted granted
 
-	images    map[string]*lease // of templates, by reference, once they were asked for
+	images    map[string]*lease // of templates that were requested, by reference
 	snapshots map[string]*Snapshot
-	keeping   int   // snapshots that are not in the map yet
-	reserved  int64 // bytes for what is being kept, forks included
+	keeping   int   // snapshots that are not registered yet
+	reserved  int64 // bytes reserved for snapshots being made, including forks
 }
 
-// New makes a manager, which makes nothing by itself.
+// New returns a manager. It makes no sandboxes until Create or Serve is called.
 func New(o Options) *Manager {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -117,7 +117,14 @@ func New(o Options) *Manager {
 	o.Snapshots = cmp.Or(o.Snapshots, DefaultSnapshots)
 	o.SnapshotBytes = cmp.Or(o.SnapshotBytes, DefaultSnapshotBytes)
 	o.SnapshotLife = cmp.Or(o.SnapshotLife, DefaultSnapshotLife)
-	m := &Manager{o: o, boxes: map[string]*Box{}, pools: map[key]*pool.Pool{}, images: map[string]*lease{}, scripts: map[key]*atomic.Bool{}, snapshots: map[string]*Snapshot{}}
+	m := &Manager{
+		o:         o,
+		boxes:     map[string]*Box{},
+		pools:     map[key]*pool.Pool{},
+		images:    map[string]*lease{},
+		scripts:   map[key]*atomic.Bool{},
+		snapshots: map[string]*Snapshot{},
+	}
 	for _, r := range o.Ladder {
 		m.ladder = append(m.ladder, &rung{Rung: r})
 	}
@@ -125,37 +132,46 @@ func New(o Options) *Manager {
 	return m
 }
 
-// fill takes for each zero member of l that of by.
+// fill replaces each zero field of l by that of by.
 func fill(l, by sandbox.Limits) sandbox.Limits {
 	return sandbox.Limits{
-		MemoryMiB: cmp.Or(l.MemoryMiB, by.MemoryMiB), VCPUs: cmp.Or(l.VCPUs, by.VCPUs), Processes: cmp.Or(l.Processes, by.Processes),
-		DiskMiB: cmp.Or(l.DiskMiB, by.DiskMiB), Descriptors: cmp.Or(l.Descriptors, by.Descriptors),
-		OutputBytes: cmp.Or(l.OutputBytes, by.OutputBytes), Call: cmp.Or(l.Call, by.Call),
+		MemoryMiB:   cmp.Or(l.MemoryMiB, by.MemoryMiB),
+		VCPUs:       cmp.Or(l.VCPUs, by.VCPUs),
+		Processes:   cmp.Or(l.Processes, by.Processes),
+		DiskMiB:     cmp.Or(l.DiskMiB, by.DiskMiB),
+		Descriptors: cmp.Or(l.Descriptors, by.Descriptors),
+		OutputBytes: cmp.Or(l.OutputBytes, by.OutputBytes),
+		Call:        cmp.Or(l.Call, by.Call),
 	}
 }
 
-// ceiling is the most that may be asked for where nothing says so.
+// ceiling returns the default of Options.Most.
 func ceiling(l sandbox.Limits) sandbox.Limits {
 	return sandbox.Limits{
-		MemoryMiB: max(32768, l.MemoryMiB), VCPUs: max(32, l.VCPUs), Processes: max(4096, l.Processes), DiskMiB: max(16384, l.DiskMiB),
-		Descriptors: max(65536, l.Descriptors), OutputBytes: max(16<<20, l.OutputBytes), Call: max(time.Hour, l.Call),
+		MemoryMiB:   max(32768, l.MemoryMiB),
+		VCPUs:       max(32, l.VCPUs),
+		Processes:   max(4096, l.Processes),
+		DiskMiB:     max(16384, l.DiskMiB),
+		Descriptors: max(65536, l.Descriptors),
+		OutputBytes: max(16<<20, l.OutputBytes),
+		Call:        max(time.Hour, l.Call),
 	}
 }
 
-// Ask is what a new sandbox is to be like. Its zero value is an ordinary one.
+// Ask describes a requested sandbox. The zero value asks for the defaults.
 type Ask struct {
-	Name     string         // for its owner to know it by
-	Limits   sandbox.Limits // zero members take the manager's
+	Name     string         // a name chosen by the owner
+	Limits   sandbox.Limits // zero fields take the manager's
 	Env      []string       // NAME=value
-	Idle     time.Duration  // 0, and what is more than the manager's, means the manager's
-	Lifetime time.Duration  // the same
+	Idle     time.Duration  // 0, or more than the manager's, means the manager's
+	Lifetime time.Duration  // as Idle
 
 	Template string       // "" means DefaultTemplate
-	Image    string       // in place of the template's, where Options.MayImage lets callers choose
-	Driver   string       // "" means the template's, or the ladder's
-	Least    sandbox.Tier // a driver below this tier makes none, nor one below Options.Least
+	Image    string       // overrides the template's, if Options.MayImage allows it
+	Driver   string       // "" means the template's, or Options.Default
+	Least    sandbox.Tier // the least tier; Options.Least applies as well
 
-	Progress func(done, total int64) // hears of an image that is made ready; nil means nobody does
+	Progress func(done, total int64) // called with the progress of preparing an image; may be nil
 }
 
 // Create makes a sandbox for an owner.
@@ -163,7 +179,7 @@ func (m *Manager) Create(ctx context.Context, owner string, a Ask) (*Box, error)
 	return m.admit(func() (*Box, error) { return m.make(ctx, owner, a) })
 }
 
-// admit takes in what is made, while there is room for it.
+// admit registers what make returns, if the limit of sandboxes allows one more.
 func (m *Manager) admit(make func() (*Box, error)) (*Box, error) {
 	if err := m.reserve(); err != nil {
 		return nil, err
@@ -176,7 +192,7 @@ func (m *Manager) admit(make func() (*Box, error)) (*Box, error) {
 	}
 	if err == nil {
 		m.boxes[b.ID] = b
-		m.runs.Add(1) // for begin, while nobody closes
+		m.runs.Add(1) // for begin, before Close waits
 	}
 	m.mu.Unlock()
 	if err != nil {
@@ -189,8 +205,7 @@ func (m *Manager) admit(make func() (*Box, error)) (*Box, error) {
 	return b, nil
 }
 
-// reserve takes a place, so that many asking at once do not get more places
-// than there are.
+// reserve counts a sandbox to be made, so that concurrent calls do not exceed the limit.
 func (m *Manager) reserve() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -209,7 +224,7 @@ func (m *Manager) make(ctx context.Context, owner string, a Ask) (*Box, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer k.lease.drop() // the sandbox has its own
+	defer k.lease.drop() // the sandbox holds its own reference
 	return m.makeOf(ctx, owner, a, &k)
 }
 
@@ -244,8 +259,8 @@ func (m *Manager) makeOf(ctx context.Context, owner string, a Ask, k *kind) (*Bo
 	return b, nil
 }
 
-// newBox is one without its sandbox. It keeps the image and its memory until it
-// is abandoned or has ended.
+// newBox returns a box without its sandbox. It holds the image and its memory until it is abandoned or has
+// ended.
 func (m *Manager) newBox(owner string, k *kind, a Ask, memoryMiB int) (*Box, error) {
 	if err := m.grant(owner, memoryMiB); err != nil {
 		return nil, err
@@ -253,11 +268,23 @@ func (m *Manager) newBox(owner string, k *kind, a Ask, memoryMiB int) (*Box, err
 	now := time.Now()
 	k.lease.add()
 	return &Box{
-		memory: memoryMiB,
-		ID:     m.o.NewID("sandbox"), owner: owner, Name: a.Name, Created: now, last: now, Driver: k.rung.Name, Tier: k.rung.driver.Capabilities().Tier,
-		Template: cmp.Or(a.Template, DefaultTemplate), manager: m, kind: k, ask: a, env: slices.Concat(k.Env, a.Env),
-		idle: shorter(a.Idle, m.o.Idle), life: shorter(a.Lifetime, m.o.Lifetime), background: map[string]*Background{},
-		out: wayOut{setting: make(chan struct{}, 1)},
+		memory:     memoryMiB,
+		ID:         m.o.NewID("sandbox"),
+		owner:      owner,
+		Name:       a.Name,
+		Created:    now,
+		last:       now,
+		Driver:     k.rung.Name,
+		Tier:       k.rung.driver.Capabilities().Tier,
+		Template:   cmp.Or(a.Template, DefaultTemplate),
+		manager:    m,
+		kind:       k,
+		ask:        a,
+		env:        slices.Concat(k.Env, a.Env),
+		idle:       shorter(a.Idle, m.o.Idle),
+		life:       shorter(a.Lifetime, m.o.Lifetime),
+		background: map[string]*Background{},
+		out:        wayOut{setting: make(chan struct{}, 1)},
 	}, nil
 }
 
@@ -268,7 +295,7 @@ func shorter(asked, most time.Duration) time.Duration {
 	return asked
 }
 
-// Find is an owner's sandbox; the error is ErrNotFound.
+// Find returns an owner's sandbox, or ErrNotFound.
 func (m *Manager) Find(owner, id string) (*Box, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -278,7 +305,7 @@ func (m *Manager) Find(owner, id string) (*Box, error) {
 	return nil, ErrNotFound
 }
 
-// Owner is whose sandbox that is; the error is ErrNotFound.
+// Owner returns the owner of a sandbox, or ErrNotFound.
 func (m *Manager) Owner(id string) (string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -288,12 +315,12 @@ func (m *Manager) Owner(id string) (string, error) {
 	return "", ErrNotFound
 }
 
-// List are an owner's sandboxes, the oldest first.
+// List returns an owner's sandboxes, the oldest first.
 func (m *Manager) List(owner string) []*Box {
 	return m.matching(func(b *Box) bool { return b.owner == owner })
 }
 
-// All are the sandboxes of all owners, the oldest first.
+// All returns the sandboxes of all owners, the oldest first.
 func (m *Manager) All() []*Box { return m.matching(func(*Box) bool { return true }) }
 
 func (m *Manager) matching(match func(*Box) bool) (all []*Box) {
@@ -313,29 +340,28 @@ func (m *Manager) matching(match func(*Box) bool) (all []*Box) {
 	return all
 }
 
-// Alive is how many there are, of all owners.
+// Alive returns the number of open sandboxes of all owners.
 func (m *Manager) Alive() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return len(m.boxes)
 }
 
-// Destroy ends an owner's sandbox and returns when nothing of it is left; the
-// error is ErrNotFound, or that of what was left.
+// Destroy closes an owner's sandbox and releases its resources. It returns ErrNotFound, or the error of the
+// release.
 func (m *Manager) Destroy(owner, id string) error {
 	b, err := m.Find(owner, id)
 	if err != nil {
 		return err
 	}
 	if !b.leave("destroyed") {
-		return ErrNotFound // somebody else did at the same moment
+		return ErrNotFound // a concurrent call was faster
 	}
 	return b.Sandbox.Close()
 }
 
-// EndOwned ends the sandboxes and removes the snapshots for which match holds:
-// it is given their owner, and when they were made. It returns a line for each
-// that has ended.
+// EndOwned closes the sandboxes and removes the snapshots for which match returns true. match is given their
+// owner and creation time. It returns a line for each that has ended.
 func (m *Manager) EndOwned(match func(owner string, made time.Time) bool) (ended []string) {
 	m.mu.Lock()
 	var boxes []*Box
@@ -358,7 +384,7 @@ func (m *Manager) EndOwned(match func(owner string, made time.Time) bool) (ended
 			if err := m.Destroy(b.Owner(), b.ID); err == nil {
 				lines[i] = "sandbox " + b.ID + ": " + b.Driver
 			} else if !errors.Is(err, ErrNotFound) {
-				m.o.Log.Error("a sandbox of a removed user left something behind", "sandbox", b.ID, "err", err)
+				m.o.Log.Error("a sandbox of a removed user was not released completely", "sandbox", b.ID, "err", err)
 			}
 		})
 	}
@@ -372,9 +398,8 @@ func (m *Manager) EndOwned(match func(owner string, made time.Time) bool) (ended
 	return slices.DeleteFunc(lines, func(line string) bool { return line == "" })
 }
 
-// HandOver gives the sandboxes and snapshots for which heir names an owner to
-// that owner, and returns a line for each. A sandbox whose memory the new owner
-// may not have stays.
+// HandOver gives the sandboxes and snapshots for which heir names a new owner to that owner, and returns a
+// line for each. A sandbox whose memory exceeds the new owner's limit stays.
 func (m *Manager) HandOver(heir func(owner string, made time.Time) string) (handed []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -385,7 +410,8 @@ func (m *Manager) HandOver(heir func(owner string, made time.Time) string) (hand
 		}
 		p := principalOf(to)
 		if m.o.PrincipalMiB > 0 && m.granted.of[p]+memory > m.o.PrincipalMiB {
-			m.o.Log.Warn("a sandbox is not handed over: its memory is more than the new owner has left", "sandbox", b.ID, "to", to)
+			m.o.Log.Warn("a sandbox is not handed over: its memory exceeds what the new owner has left",
+				"sandbox", b.ID, "to", to)
 			continue
 		}
 		m.release(b)
@@ -405,7 +431,7 @@ func (m *Manager) HandOver(heir func(owner string, made time.Time) string) (hand
 	return handed
 }
 
-// Close ends every sandbox, the snapshots, the pools and the drivers.
+// Close closes every sandbox, the snapshots, the pools and the drivers.
 func (m *Manager) Close() error {
 	m.mu.Lock()
 	m.closed = true
@@ -427,7 +453,7 @@ func (m *Manager) Close() error {
 	errs := []error{m.closeSnapshots()}
 	m.mu.Lock()
 	images := m.images
-	m.images = nil // nobody may add to what may be gone
+	m.images = nil // so that no call adds a reference
 	m.mu.Unlock()
 	for _, l := range images {
 		l.drop()

@@ -220,22 +220,25 @@ func TestOneThatDiesIsForgotten(t *testing.T) {
 
 func TestLimitsAreAskedForAndHeld(t *testing.T) {
 	m := open(t, &fake{}, Options{Limits: sandbox.Limits{MemoryMiB: 100}, Most: sandbox.Limits{MemoryMiB: 200}})
-	if got := create(t, m, "ann", Ask{}).Limits(); got.MemoryMiB != 100 || got.Processes != 256 || got.Call != 30*time.Second {
+	if got := create(t, m, "ann", Ask{}).Limits(); got.MemoryMiB != 100 || got.Processes != 256 ||
+		got.Call != 30*time.Second {
 		t.Errorf("nobody asked, and got %+v", got)
 	}
 	if got := create(t, m, "ann", Ask{Limits: sandbox.Limits{MemoryMiB: 150}}).Limits(); got.MemoryMiB != 150 {
 		t.Errorf("150 were asked for, and there are %+v", got)
 	}
 	for _, n := range []int{-1, 201} {
-		if _, err := m.Create(t.Context(), "ann", Ask{Limits: sandbox.Limits{MemoryMiB: n}}); err == nil || !strings.Contains(err.Error(), "memory_mib") {
+		if _, err := m.Create(t.Context(), "ann", Ask{Limits: sandbox.Limits{MemoryMiB: n}}); err == nil ||
+			!strings.Contains(err.Error(), "memory_mib") {
 			t.Errorf("%d: %v, want an error that names it", n, err)
 		}
 	}
 }
 
 func TestATierTooLowIsRefused(t *testing.T) {
-	m := open(t, &fake{tier: sandbox.NoWall}, Options{Least: sandbox.Namespaces})
-	if _, err := m.Create(t.Context(), "ann", Ask{}); err == nil || !strings.Contains(err.Error(), `"process"`) || !strings.Contains(err.Error(), `"namespaces"`) {
+	m := open(t, &fake{tier: sandbox.NoIsolation}, Options{Least: sandbox.Namespaces})
+	if _, err := m.Create(t.Context(), "ann", Ask{}); err == nil || !strings.Contains(err.Error(), `"process"`) ||
+		!strings.Contains(err.Error(), `"namespaces"`) {
 		t.Errorf("%v", err)
 	}
 }
@@ -258,7 +261,8 @@ func TestThePoolFillsOnlyWhenSandboxesAreServed(t *testing.T) {
 		if b := create(t, m, "ann", Ask{}); !b.Warm || time.Since(began) != 0 {
 			t.Errorf("warm %v, after %v", b.Warm, time.Since(began))
 		}
-		if b := create(t, m, "ann", Ask{Limits: sandbox.Limits{MemoryMiB: 512}}); b.Warm || b.Limits().MemoryMiB != 512 {
+		if b := create(t, m, "ann", Ask{Limits: sandbox.Limits{MemoryMiB: 512}}); b.Warm ||
+			b.Limits().MemoryMiB != 512 {
 			t.Errorf("one that cannot be changed was handed out: warm %v, %+v", b.Warm, b.Limits())
 		}
 		if s, ok := m.Pool(); !ok || s.Hits != 1 {
@@ -268,7 +272,10 @@ func TestThePoolFillsOnlyWhenSandboxesAreServed(t *testing.T) {
 }
 
 func TestAManagerThatWasNeverAskedClosesAtOnce(t *testing.T) {
-	m := New(Options{Ladder: []Rung{{"fake", func() (sandbox.Driver, error) { t.Error("a driver was made"); return nil, nil }}}})
+	m := New(Options{Ladder: []Rung{{"fake", func() (sandbox.Driver, error) {
+		t.Error("a driver was made")
+		return nil, nil
+	}}}})
 	if err := m.Close(); err != nil {
 		t.Error(err)
 	}

@@ -12,23 +12,24 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// mostDecisions is how many decisions on ways out are remembered of a sandbox,
-// the newest.
+// mostDecisions is how many of the newest network decisions of a sandbox are kept.
 const mostDecisions = 100
 
-// wayOut is what a sandbox may reach, and what was said to those who tried.
+// wayOut is what a sandbox may reach, and the decisions about attempts.
 type wayOut struct {
-	setting chan struct{} // takes one while the driver is told, so that rules are what it was told last; before mu
+	// Holds one element during the driver's SetNetwork, so that rules are always those last set; locked before
+	// mu.
+	setting chan struct{}
 
 	mu    sync.Mutex
 	rules sandbox.Network
 	env   []string          // NAME=placeholder, of the secrets
-	marks map[string]string // placeholders by the names of their secrets, as long as the sandbox lives
+	marks map[string]string // placeholders by the names of their secrets; constant while the sandbox lives
 	said  []sandbox.Decision
-	lost  int // decisions that are not remembered any more
+	lost  int // decisions that are no longer kept
 }
 
-// decided is the fact that is told of each decision.
+// decided is the event published for each decision.
 type decided struct {
 	ID        string `json:"id"`
 	Principal string `json:"principal"`
@@ -41,21 +42,21 @@ type decided struct {
 	Reason    string `json:"reason"`
 }
 
-// Secret is one that requests of a sandbox may carry, by the name of the
-// variable in which its code finds the placeholder.
+// Secret is a secret that requests of a sandbox may carry. Its key is the name of the variable that contains
+// the placeholder.
 type Secret struct {
 	Value secret.Text
-	Hosts []string // rules for where it may go
+	Hosts []string // rules for the hosts it may be sent to
 }
 
-// SetNetwork replaces what the sandbox may reach; see sandbox.Networked. Only
-// Allow, Special and Deny are taken of n. What waits to run code is started again, with
-// the way out in its environment; contexts keep what they began with. Of the
-// secrets only placeholders get in, as variables of what is run from now on.
+// SetNetwork replaces what the sandbox may reach; see sandbox.Networked. Only Allow, Special and Deny of n are
+// used. Waiting interpreters are started again with the proxy in their environment; contexts keep their
+// environment. Of the secrets only placeholders enter the sandbox, as variables of programs started from now
+// on.
 func (b *Box) SetNetwork(ctx context.Context, n sandbox.Network, secrets map[string]Secret) error {
 	out, ok := b.Sandbox.(sandbox.Networked)
 	if !ok {
-		return unsupported(b, "have no way out")
+		return unsupported(b, "have no network access")
 	}
 	select {
 	case b.out.setting <- struct{}{}:
@@ -67,7 +68,11 @@ func (b *Box) SetNetwork(ctx context.Context, n sandbox.Network, secrets map[str
 	var env []string
 	for _, name := range slices.Sorted(maps.Keys(secrets)) {
 		mark := b.out.mark(name)
-		n.Secrets = append(n.Secrets, sandbox.Secret{Placeholder: mark, Value: secrets[name].Value, Hosts: secrets[name].Hosts})
+		n.Secrets = append(n.Secrets, sandbox.Secret{
+			Placeholder: mark,
+			Value:       secrets[name].Value,
+			Hosts:       secrets[name].Hosts,
+		})
 		env = append(env, name+"="+mark)
 	}
 	if err := out.SetNetwork(ctx, n); err != nil {
@@ -78,8 +83,8 @@ func (b *Box) SetNetwork(ctx context.Context, n sandbox.Network, secrets map[str
 	b.out.mu.Unlock()
 	for name, s := range secrets {
 		b.tell(sandbox.Decision{
-			Allowed: true, Way: "secret", Target: name, Rule: strings.Join(s.Hosts, ", "),
-			Reason: "requests to these hosts may carry the secret of this variable; the sandbox has a placeholder",
+			Allowed: true, Method: "secret", Target: name, Rule: strings.Join(s.Hosts, ", "),
+			Reason: "requests to these hosts may carry the secret of this variable; the sandbox contains a placeholder",
 		})
 	}
 	b.starting.Lock()
@@ -106,7 +111,7 @@ func (b *Box) decided(d sandbox.Decision) {
 	b.tell(d)
 }
 
-// mark is the placeholder of a secret, which nobody can guess and which stays.
+// mark returns the placeholder of a secret, which cannot be guessed and does not change.
 func (w *wayOut) mark(name string) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -126,22 +131,22 @@ func (b *Box) with(env []string) []string {
 	return slices.Concat(b.out.env, env)
 }
 
-// tell tells the fact that something was decided.
+// tell publishes a decision.
 func (b *Box) tell(d sandbox.Decision) {
 	principal, context := split(b.Owner())
-	b.manager.o.Tell("sandbox.network", decided{b.ID, principal, context, d.Allowed, d.Way, d.Target, d.Address, d.Rule, d.Reason})
+	b.manager.o.Tell("sandbox.network", decided{b.ID, principal, context, d.Allowed, d.Method, d.Target,
+		d.Address, d.Rule, d.Reason})
 }
 
-// Network tells the rules that hold and the newest decisions; lost is how many
-// there were before.
+// Network returns the rules in force and the newest decisions; lost is how many earlier ones are no longer
+// kept.
 func (b *Box) Network() (rules sandbox.Network, said []sandbox.Decision, lost int) {
 	b.out.mu.Lock()
 	defer b.out.mu.Unlock()
 	return b.out.rules, slices.Clone(b.out.said), b.out.lost
 }
 
-// Placeholders are those of the secrets that were ever to be swapped in, by
-// the names of their variables.
+// Placeholders returns the placeholders of all secrets ever set, by the names of their variables.
 func (b *Box) Placeholders() map[string]string {
 	b.out.mu.Lock()
 	defer b.out.mu.Unlock()

@@ -9,15 +9,15 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// ErrUnsupported is the answer to what the driver of a sandbox cannot do.
-var ErrUnsupported = errors.New("it cannot be done in this sandbox")
+// ErrUnsupported is returned for an operation that the driver of a sandbox does not support.
+var ErrUnsupported = errors.New("not supported by this sandbox")
 
 func unsupported(b *Box, what string) error {
-	return fmt.Errorf("%w: those of the driver %s %s", ErrUnsupported, b.Driver, what)
+	return fmt.Errorf("%w: sandboxes of the driver %s %s", ErrUnsupported, b.Driver, what)
 }
 
-// Pause stops all that runs in it. While it is paused the time for which it
-// may stay unused does not pass; its lifetime does. It may be paused already.
+// Pause stops all programs in it. While it is paused its idle time stops, but its lifetime does not. It may be
+// paused already.
 func (b *Box) Pause(ctx context.Context) error {
 	p, ok := b.Sandbox.(sandbox.Pausable)
 	if !ok {
@@ -34,7 +34,7 @@ func (b *Box) Pause(ctx context.Context) error {
 	return nil
 }
 
-// Resume lets all go on that Pause stopped. It may not be paused at all.
+// Resume continues all programs. It need not be paused.
 func (b *Box) Resume(ctx context.Context) error {
 	p, ok := b.Sandbox.(sandbox.Pausable)
 	if !ok {
@@ -54,7 +54,7 @@ func (b *Box) Resume(ctx context.Context) error {
 	return nil
 }
 
-// Paused reports whether it is.
+// Paused reports whether the sandbox is paused.
 func (b *Box) Paused() bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

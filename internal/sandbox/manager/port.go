@@ -17,27 +17,28 @@ import (
 
 const (
 	mostPorts = 8  // of one sandbox
-	mostConns = 64 // of one port, at once
+	mostConns = 64 // of one port
 	dialWait  = 10 * time.Second
 )
 
 // Errors of ports.
 var (
 	ErrNoPort       = errors.New("this port of the sandbox is not open to the host")
-	ErrTooManyPorts = fmt.Errorf("%d ports of this sandbox are open to the host, which is the most: close one first", mostPorts)
+	ErrTooManyPorts = fmt.Errorf("%d ports of this sandbox are open to the host, which is the most: "+
+		"close one first", mostPorts)
 )
 
-// Port is a port on the host's loopback that leads to one on the sandbox's.
+// Port is a port on the host's loopback interface that is forwarded to one of the sandbox.
 type Port struct {
 	Port    uint16 // in the sandbox
 	Address string // on the host, as host:port
 }
 
-// door is a Port that is open.
+// door serves one exposed Port.
 type door struct {
 	Port
 	box   *Box
-	from  sandbox.Ported
+	from  sandbox.Dialer
 	l     net.Listener
 	slots chan struct{}
 
@@ -46,13 +47,12 @@ type door struct {
 	closed bool
 }
 
-// Expose opens a port of the sandbox to programs of the host, by a port of an
-// address of the host's loopback that is this sandbox's. It closes with the
-// sandbox. One that is open already stays as it is.
+// Expose forwards a port of the host's loopback interface, at an address that is this sandbox's own, to a port
+// of the sandbox. It is closed with the sandbox. A port that is exposed already stays as it is.
 func (b *Box) Expose(port uint16) (Port, error) {
-	from, ok := b.Sandbox.(sandbox.Ported)
+	from, ok := b.Sandbox.(sandbox.Dialer)
 	if !ok {
-		return Port{}, unsupported(b, "open no ports")
+		return Port{}, unsupported(b, "do not support ports")
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,7 +79,7 @@ func (b *Box) Expose(port uint16) (Port, error) {
 		b.ports = map[uint16]*door{}
 	}
 	b.ports[port] = d
-	b.manager.runs.Go(d.run) // the sandbox is not left, so nobody waits for the runs yet
+	b.manager.runs.Go(d.run) // the sandbox is registered, so Close does not wait for runs yet
 	return d.Port, nil
 }
 
@@ -92,7 +92,7 @@ func ownLoopback() netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 64 | r[0]&63, r[1], 1 + r[2]%254})
 }
 
-// Unexpose closes a port and cuts off whoever uses it; the error is ErrNoPort.
+// Unexpose closes a port and its connections; it returns ErrNoPort if the port is not exposed.
 func (b *Box) Unexpose(port uint16) error {
 	b.mu.Lock()
 	d := b.ports[port]
@@ -105,7 +105,7 @@ func (b *Box) Unexpose(port uint16) error {
 	return nil
 }
 
-// Ports are those that are open, in order.
+// Ports returns the exposed ports in order.
 func (b *Box) Ports() (all []Port) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -116,7 +116,7 @@ func (b *Box) Ports() (all []Port) {
 	return all
 }
 
-// closePorts closes all. b.left is set, so that none is opened after.
+// closePorts closes all ports. b.left is set, so none is opened afterwards.
 func (b *Box) closePorts() {
 	b.mu.Lock()
 	all := b.ports
@@ -127,7 +127,7 @@ func (b *Box) closePorts() {
 	}
 }
 
-// run takes connections until the port is closed.
+// run accepts connections until the port is closed.
 func (d *door) run() {
 	var all sync.WaitGroup
 	defer all.Wait()
@@ -158,8 +158,7 @@ func (d *door) run() {
 	}
 }
 
-// forward passes on what one connection brings, both ways, and keeps the
-// sandbox from ending for want of use meanwhile.
+// forward relays one connection in both directions, and keeps the sandbox from expiring as idle meanwhile.
 func (d *door) forward(outer net.Conn) {
 	defer outer.Close()
 	defer d.box.Use()()
@@ -181,7 +180,7 @@ func (d *door) forward(outer net.Conn) {
 	both.Wait()
 }
 
-// pass copies until one side ends, and says so to the other.
+// pass copies until the end of the data and then closes that direction.
 func pass(to, from net.Conn) {
 	_, err := io.Copy(to, from)
 	if half, ok := to.(interface{ CloseWrite() error }); ok && err == nil {

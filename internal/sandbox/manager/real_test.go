@@ -26,7 +26,9 @@ func real(t testing.TB, o Options) *Manager {
 	t.Helper()
 	var ids atomic.Int32
 	if o.Ladder == nil {
-		o.Ladder = []Rung{{namespaces.Name, func() (sandbox.Driver, error) { return namespaces.New(namespaces.Options{}) }}}
+		o.Ladder = []Rung{{namespaces.Name, func() (sandbox.Driver, error) {
+			return namespaces.New(namespaces.Options{})
+		}}}
 	}
 	o.NewID = func(kind string) string { return fmt.Sprint(kind, "_", ids.Add(1)) }
 	m := New(o)
@@ -89,7 +91,8 @@ func TestCodeOfAClaimedSandboxRunsAsAsked(t *testing.T) {
 		var all sync.WaitGroup // more than one interpreter waits for
 		for i := range 4 {
 			all.Go(func() {
-				if got := says(t, code, fmt.Sprintf("import time; time.sleep(0.05); print(%d)", i)); got != fmt.Sprintln(i) {
+				if got := says(t, code,
+					fmt.Sprintf("import time; time.sleep(0.05); print(%d)", i)); got != fmt.Sprintln(i) {
 					t.Errorf("%q", got)
 				}
 			})
@@ -188,7 +191,8 @@ func TestContextsOfASandbox(t *testing.T) {
 func TestProcessesGoOnInTheBackground(t *testing.T) {
 	m := real(t, Options{NoPool: true})
 	b := create(t, m, "ann", Ask{})
-	g, err := b.Start(sandbox.Command{Argv: []string{"sh", "-c", "while read l; do echo got $l; done; echo over; exit 3"}}, "reader")
+	g, err := b.Start(sandbox.Command{Argv: []string{"sh", "-c",
+		"while read l; do echo got $l; done; echo over; exit 3"}}, "reader")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +261,8 @@ func whatIsLeft(t *testing.T) (l left) {
 	}
 	l.files, l.mounts = len(files), bytes.Count(mounts, []byte("\n"))
 	filepath.WalkDir("/sys/fs/cgroup", func(_ string, e os.DirEntry, err error) error {
-		if err == nil && e.IsDir() && strings.HasPrefix(e.Name(), "gatehouse-sandbox-") && strings.Contains(e.Name(), fmt.Sprintf("-%d-", os.Getpid())) {
+		if err == nil && e.IsDir() && strings.HasPrefix(e.Name(), "gatehouse-sandbox-") &&
+			strings.Contains(e.Name(), fmt.Sprintf("-%d-", os.Getpid())) {
 			l.groups++
 		}
 		return nil
@@ -287,11 +292,13 @@ func TestNothingStaysOfManySandboxes(t *testing.T) {
 			t.Error(err)
 			return
 		}
-		if _, err := b.Start(sandbox.Command{Argv: []string{"sh", "-c", "sleep 1000 & sleep 1000"}}, "sleep"); err != nil {
+		if _, err := b.Start(sandbox.Command{Argv: []string{"sh", "-c", "sleep 1000 & sleep 1000"}},
+			"sleep"); err != nil {
 			t.Error(err)
 		}
 		var out bytes.Buffer
-		if r, err := b.Shell(t.Context(), fmt.Sprint("echo ", i), interpreter.Code{Stdout: &out, Timeout: time.Minute}); err != nil || out.String() != fmt.Sprintln(i) {
+		if r, err := b.Shell(t.Context(), fmt.Sprint("echo ", i),
+			interpreter.Code{Stdout: &out, Timeout: time.Minute}); err != nil || out.String() != fmt.Sprintln(i) {
 			t.Errorf("%+v, %v: %q", r.Result, err, out.String())
 		}
 		if err := m.Destroy("ann", b.ID); err != nil {
@@ -322,7 +329,14 @@ func TestNothingStaysOfManySandboxes(t *testing.T) {
 // What waits in a pool was started with the environment of its template, which
 // is nobody else's.
 func TestTemplatesHaveTheirEnvironmentsToThemselves(t *testing.T) {
-	m := real(t, Options{Ready: 1, Templates: map[string]Template{DefaultTemplate: {Ready: -1}, "marked": {Env: []string{"MARK=theirs"}}, "plain": {}}})
+	m := real(t, Options{
+		Ready: 1,
+		Templates: map[string]Template{
+			DefaultTemplate: {Ready: -1},
+			"marked":        {Env: []string{"MARK=theirs"}},
+			"plain":         {},
+		},
+	})
 	m.Serve()
 	if b := create(t, m, "ann", Ask{Template: "marked"}); !b.hasPython(t) {
 		t.Skip("sandboxes see no python3 here")

@@ -6,15 +6,15 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// room is what a snapshot that is being made takes of what all of them may.
+// room is the space reserved for a snapshot that is being made.
 type room struct {
 	bytes int64
-	whole bool // as much as the sandbox may have
-	stays bool // it is no fork's, and counts as one
+	whole bool // the space suffices for all that the sandbox may have
+	stays bool // it counts as a snapshot; false for a fork
 }
 
-// mostOf is how much there may be to keep of a sandbox: what its limits allow,
-// and of an archive the heads of its entries too.
+// mostOf returns the most bytes that a snapshot may have: what the sandbox's limits allow, and for an archive
+// also the headers of its entries.
 func mostOf(b *Box) int64 {
 	l := b.Limits()
 	disk := int64(l.DiskMiB) << 20
@@ -24,12 +24,11 @@ func mostOf(b *Box) int64 {
 	case sandbox.Archive:
 		return disk + disk/4 + 1<<20
 	}
-	return 0 // nothing of it can be kept
+	return 0 // snapshots are not supported
 }
 
-// reserveSnapshot takes room for what is about to be kept of a sandbox, so that
-// many at once do not take more than there is. Of an archive the room that is
-// left may do, since it can be ended where that does.
+// reserveSnapshot reserves space for a snapshot, so that concurrent calls do not exceed the limit. For an
+// archive less than its maximum suffices, because writing it can be stopped.
 func (m *Manager) reserveSnapshot(b *Box, stays bool) (r room, err error) {
 	most := mostOf(b)
 	_, memory := b.Sandbox.(sandbox.Snapshotter)
@@ -42,7 +41,9 @@ func (m *Manager) reserveSnapshot(b *Box, stays bool) (r room, err error) {
 	case stays && n >= m.o.Snapshots:
 		return room{}, fmt.Errorf("%w (%d)", ErrSnapshotsFull, n)
 	case most > 0 && left <= 0 || memory && most > left:
-		return room{}, fmt.Errorf("%w (this one may have up to %d MiB, by the limits of its sandbox, and there is room for %d)", ErrSnapshotsFull, most>>20, max(left, 0)>>20)
+		return room{},
+			fmt.Errorf("%w (this one may have up to %d MiB, by the limits of its sandbox, and %d MiB are left)",
+				ErrSnapshotsFull, most>>20, max(left, 0)>>20)
 	}
 	r = room{min(most, left), most <= left, stays}
 	m.reserved += r.bytes
@@ -52,13 +53,13 @@ func (m *Manager) reserveSnapshot(b *Box, stays bool) (r room, err error) {
 	return r, nil
 }
 
-// resize has it take what it came to. m.mu is held.
+// resize changes the reserved bytes to the actual size. The caller holds m.mu.
 func (m *Manager) resize(r *room, bytes int64) {
 	m.reserved += bytes - r.bytes
 	r.bytes = bytes
 }
 
-// giveBack gives room back. m.mu is held.
+// giveBack releases a reservation. The caller holds m.mu.
 func (m *Manager) giveBack(r room) {
 	m.reserved -= r.bytes
 	if r.stays {
@@ -66,8 +67,7 @@ func (m *Manager) giveBack(r room) {
 	}
 }
 
-// snapshotBytes is what all of them take, those included that are being made.
-// m.mu is held.
+// snapshotBytes returns the bytes of all snapshots, including those being made. The caller holds m.mu.
 func (m *Manager) snapshotBytes() int64 {
 	n := m.reserved
 	for _, s := range m.snapshots {

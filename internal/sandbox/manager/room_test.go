@@ -70,7 +70,8 @@ func TestMemoryIsNotWrittenWithoutRoomForAllOfIt(t *testing.T) {
 	b := create(t, m, "ann", small)
 	_, err := m.Snapshot(t.Context(), b, "")
 	_, _, forked := m.Fork(t.Context(), b, Ask{})
-	if !errors.Is(err, ErrSnapshotsFull) || !strings.Contains(err.Error(), "20 MiB") || !errors.Is(forked, ErrSnapshotsFull) || a.kept.Load() != 0 {
+	if !errors.Is(err, ErrSnapshotsFull) || !strings.Contains(err.Error(), "20 MiB") ||
+		!errors.Is(forked, ErrSnapshotsFull) || a.kept.Load() != 0 {
 		t.Errorf("%v, %v, and %d were written", err, forked, a.kept.Load())
 	}
 }
@@ -79,7 +80,8 @@ func TestFilesBeyondTheLimitForThemAreNotKept(t *testing.T) {
 	m := openAble(t, &able{}, Options{NoPool: true})
 	b := create(t, m, "ann", small)
 	b.Sandbox.(*filesBox).files["/tmp"] = strings.Repeat("x", 7<<20)
-	if _, err := m.Snapshot(t.Context(), b, ""); err == nil || errors.Is(err, ErrSnapshotsFull) || !strings.Contains(err.Error(), "limit") {
+	if _, err := m.Snapshot(t.Context(), b, ""); err == nil || errors.Is(err, ErrSnapshotsFull) ||
+		!strings.Contains(err.Error(), "limit") {
 		t.Errorf("%v", err)
 	}
 }

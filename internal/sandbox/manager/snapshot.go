@@ -20,29 +20,29 @@ const (
 	DefaultSnapshotLife  = 24 * time.Hour
 )
 
-// What is kept of a sandbox.
+// Kinds of snapshots.
 const (
-	KeptMemory = "memory" // its files and what runs in it
-	KeptFiles  = "files"  // what is in its home folder and in /tmp
+	KeptMemory = "memory" // files and running programs
+	KeptFiles  = "files"  // files of the home folder and /tmp
 )
 
-// keptFolders are those whose files are kept.
+// keptFolders are the folders whose files are saved.
 var keptFolders = [...]string{"/home/user", "/tmp"}
 
 // Errors of snapshots.
 var (
 	ErrNoSnapshot    = errors.New("snapshot not found or invalid ID")
-	ErrSnapshotsFull = errors.New("there is no room for another snapshot: remove one first")
+	ErrSnapshotsFull = errors.New("no space is left for another snapshot: remove one first")
 )
 
-// Snapshot is a sandbox as it was at a moment, with an owner. It is gone when
-// the host ends. It is safe for concurrent use.
+// Snapshot is the saved state of a sandbox, with an owner. It does not outlive the host. It is safe for
+// concurrent use.
 type Snapshot struct {
 	ID, Name  string
-	owner     string // Manager.mu guards it
+	owner     string // guarded by Manager.mu
 	Created   time.Time
 	ExpiresAt time.Time
-	Sandbox   string // the one it was made of
+	Sandbox   string // id of its sandbox
 	Driver    string
 	Tier      sandbox.Tier
 	Template  string
@@ -50,17 +50,17 @@ type Snapshot struct {
 	Size      int64  // bytes on disk
 
 	kind   *kind
-	ask    Ask // with the limits that held
+	ask    Ask // with the limits in force
 	moment sandbox.Snapshot
-	files  []*os.File // an archive of each of keptFolders, of which no name is left
+	files  []*os.File // an unnamed archive file for each of keptFolders
 
-	using sync.RWMutex // held to read while it is used, and to close it
+	using sync.RWMutex // read-locked while it is used, locked to close it
 	gone  bool
 	timer *time.Timer
 }
 
-// Snapshot keeps a sandbox of the owner's as it is. Files alone are kept where
-// the driver keeps no memory, and then as they are found while programs run.
+// Snapshot saves the state of a sandbox. If the driver cannot save memory, only files are saved, as they are
+// found while programs run.
 func (m *Manager) Snapshot(ctx context.Context, b *Box, name string) (*Snapshot, error) {
 	r, err := m.reserveSnapshot(b, true)
 	if err != nil {
@@ -74,7 +74,8 @@ func (m *Manager) Snapshot(ctx context.Context, b *Box, name string) (*Snapshot,
 	case m.closed:
 		err = errEnded
 	case m.snapshotBytes()+s.Size > m.o.SnapshotBytes:
-		err = fmt.Errorf("%w (this one has %d MiB, and there is room for %d)", ErrSnapshotsFull, s.Size>>20, max(m.o.SnapshotBytes-m.snapshotBytes(), 0)>>20)
+		err = fmt.Errorf("%w (this one has %d MiB, and %d MiB are left)", ErrSnapshotsFull, s.Size>>20,
+			max(m.o.SnapshotBytes-m.snapshotBytes(), 0)>>20)
 	default:
 		s.ID, s.Name = m.o.NewID("snapshot"), name
 		m.snapshots[s.ID] = s
@@ -90,12 +91,12 @@ func (m *Manager) Snapshot(ctx context.Context, b *Box, name string) (*Snapshot,
 	return s, nil
 }
 
-// take keeps a sandbox as well as its driver can. Files take no more than the
-// room there is for them.
+// take saves as much of a sandbox as its driver supports. Files are limited by the reservation.
 func (m *Manager) take(ctx context.Context, b *Box, r room) (s *Snapshot, err error) {
 	now := time.Now()
 	s = &Snapshot{
-		owner: b.Owner(), Created: now, ExpiresAt: now.Add(m.o.SnapshotLife), Sandbox: b.ID, Driver: b.Driver, Tier: b.Tier, Template: b.Template,
+		owner: b.Owner(), Created: now, ExpiresAt: now.Add(m.o.SnapshotLife), Sandbox: b.ID, Driver: b.Driver,
+		Tier: b.Tier, Template: b.Template,
 		kind: b.kind, ask: b.ask,
 	}
 	s.ask.Limits, s.ask.Progress = b.Limits(), nil
@@ -114,7 +115,7 @@ func (m *Manager) take(ctx context.Context, b *Box, r room) (s *Snapshot, err er
 		for _, folder := range keptFolders {
 			err := s.pack(ctx, keeps, folder, m.o.Folder, r.bytes-s.Size)
 			if errors.Is(err, errTooLarge) {
-				if err = errors.New("its files are more than its limit for files allows"); !r.whole {
+				if err = errors.New("the files exceed the sandbox's limit for files"); !r.whole {
 					err = ErrSnapshotsFull
 				}
 			}
@@ -125,12 +126,11 @@ func (m *Manager) take(ctx context.Context, b *Box, r room) (s *Snapshot, err er
 		}
 		return s, nil
 	}
-	return nil, errors.Join(unsupported(b, "cannot be kept"), s.close())
+	return nil, errors.Join(unsupported(b, "do not support snapshots"), s.close())
 }
 
-// pack writes a folder's archive to a file without a name, which is gone with
-// this process however that ends. It is in the folder at, "" that for temporary
-// files.
+// pack writes the archive of a folder to an unnamed file, which disappears with this process. The file is in
+// the folder at, "" means the folder for temporary files.
 func (s *Snapshot) pack(ctx context.Context, from sandbox.Archive, folder, at string, most int64) error {
 	if at != "" {
 		if err := os.MkdirAll(at, 0o700); err != nil {
@@ -151,9 +151,9 @@ func (s *Snapshot) pack(ctx context.Context, from sandbox.Archive, folder, at st
 	return err
 }
 
-var errTooLarge = errors.New("there is more than there is room for")
+var errTooLarge = errors.New("the data exceeds the space left")
 
-// limited takes no more than so many bytes.
+// limited accepts at most left bytes.
 type limited struct {
 	w    io.Writer
 	left int64
@@ -168,7 +168,7 @@ func (l *limited) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// close throws away what is kept. Those that are being made of it get it first.
+// close deletes the snapshot. It waits for sandboxes that are being restored from it.
 func (s *Snapshot) close() error {
 	s.using.Lock()
 	defer s.using.Unlock()
@@ -190,8 +190,7 @@ func (s *Snapshot) close() error {
 	return errors.Join(errs...)
 }
 
-// Restore makes a sandbox for its owner that goes on from a snapshot. Of a, the
-// name and the times count.
+// Restore makes a sandbox for its owner from a snapshot. Of a, only the name and the times are used.
 func (m *Manager) Restore(ctx context.Context, owner, id string, a Ask) (*Box, error) {
 	s, err := m.FindSnapshot(owner, id)
 	if err != nil {
@@ -225,7 +224,7 @@ func (m *Manager) restore(ctx context.Context, s *Snapshot, a Ask) (b *Box, err 
 	return b, nil
 }
 
-// unpack makes a sandbox and puts the files into it.
+// unpack makes a sandbox and unpacks the files into it.
 func (m *Manager) unpack(ctx context.Context, s *Snapshot, ask Ask) (*Box, error) {
 	b, err := m.makeOf(ctx, m.snapshotOwner(s), ask, s.kind)
 	if err != nil {
@@ -234,7 +233,7 @@ func (m *Manager) unpack(ctx context.Context, s *Snapshot, ask Ask) (*Box, error
 	b.Snapshot = true
 	into, ok := b.Sandbox.(sandbox.Archive)
 	if !ok {
-		err = unsupported(b, "take no files in")
+		err = unsupported(b, "do not support restoring files")
 	}
 	for i, folder := range keptFolders {
 		if err != nil {
@@ -249,9 +248,8 @@ func (m *Manager) unpack(ctx context.Context, s *Snapshot, ask Ask) (*Box, error
 	return b, nil
 }
 
-// Fork makes another sandbox that goes on from where one is now. kept tells
-// what it has of it. A place and the room for a snapshot are taken before
-// anything is written.
+// Fork makes another sandbox that continues from the current state of one. kept returns what it contains. The
+// sandbox is counted and the space reserved before anything is written.
 func (m *Manager) Fork(ctx context.Context, b *Box, a Ask) (fork *Box, kept string, err error) {
 	fork, err = m.admit(func() (*Box, error) {
 		r, err := m.reserveSnapshot(b, false)
@@ -269,7 +267,7 @@ func (m *Manager) Fork(ctx context.Context, b *Box, a Ask) (fork *Box, kept stri
 		}
 		defer func() {
 			if err := s.close(); err != nil {
-				m.o.Log.Warn("a snapshot left something behind", "error", err)
+				m.o.Log.Warn("a snapshot was not removed completely", "error", err)
 			}
 		}()
 		m.mu.Lock()
@@ -281,7 +279,7 @@ func (m *Manager) Fork(ctx context.Context, b *Box, a Ask) (fork *Box, kept stri
 	return fork, kept, err
 }
 
-// FindSnapshot is an owner's snapshot; the error is ErrNoSnapshot.
+// FindSnapshot returns an owner's snapshot, or ErrNoSnapshot.
 func (m *Manager) FindSnapshot(owner, id string) (*Snapshot, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -291,14 +289,14 @@ func (m *Manager) FindSnapshot(owner, id string) (*Snapshot, error) {
 	return nil, ErrNoSnapshot
 }
 
-// snapshotOwner is whose snapshot that is now.
+// snapshotOwner returns the current owner of a snapshot.
 func (m *Manager) snapshotOwner(s *Snapshot) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return s.owner
 }
 
-// Snapshots are an owner's, the oldest first.
+// Snapshots returns an owner's snapshots, the oldest first.
 func (m *Manager) Snapshots(owner string) (all []*Snapshot) {
 	m.mu.Lock()
 	for _, s := range m.snapshots {
@@ -316,7 +314,7 @@ func (m *Manager) Snapshots(owner string) (all []*Snapshot) {
 	return all
 }
 
-// RemoveSnapshot throws an owner's snapshot away; what was made of it lives on.
+// RemoveSnapshot deletes an owner's snapshot; sandboxes restored from it live on.
 func (m *Manager) RemoveSnapshot(owner, id string) error {
 	m.mu.Lock()
 	s := m.snapshots[id]
@@ -329,7 +327,7 @@ func (m *Manager) RemoveSnapshot(owner, id string) error {
 	return s.close()
 }
 
-// closeSnapshots throws all away.
+// closeSnapshots deletes all snapshots.
 func (m *Manager) closeSnapshots() error {
 	m.mu.Lock()
 	all := m.snapshots

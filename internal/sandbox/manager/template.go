@@ -13,35 +13,33 @@ import (
 	"gatehouse/internal/sandbox/pool"
 )
 
-// DefaultTemplate is what a sandbox is made of when nobody asks otherwise. It
-// may be among Options.Templates; else it is the host's own programs.
+// DefaultTemplate is the template used if none is requested. It may be among Options.Templates; otherwise it
+// means the host's own programs.
 const DefaultTemplate = "default"
 
-// Template is what sandboxes are made of. Its zero value is the host's own
-// programs.
+// Template describes sandboxes. The zero value means the host's own programs.
 type Template struct {
 	Image  string // see Options.Image; "" means the host's own programs
 	Driver string // "" means any
 	Strict bool   // see sandbox.Spec
 	Env    []string
-	Limits sandbox.Limits // zero members take the manager's
+	Limits sandbox.Limits // zero fields take the manager's
 	Ready  int            // how many are kept ready; 0 means Options.Ready, less than 0 none
 }
 
-// kind is a template with all that follows from it. Sandboxes of kinds with one
-// key wait in one pool.
+// kind is a template with its driver and image. Sandboxes of kinds with the same key share a pool.
 type kind struct {
 	key
 	Template
 	rung  *rung
 	lease *lease // nil means the host's own programs
-	waits bool   // some may be kept ready
+	waits bool   // a pool may be used
 
-	scripts *atomic.Bool // sandboxes of its pool have run JavaScript; nil when they wait in none
+	scripts *atomic.Bool // whether sandboxes of its pool have run JavaScript; nil without a pool
 }
 
-// scripted says that a sandbox of this kind runs JavaScript: from now on a Node
-// waits in those that are made for its pool.
+// scripted records that a sandbox of this kind runs JavaScript, so that new sandboxes of its pool get a
+// waiting Node.
 func (k *kind) scripted() {
 	if k.scripts != nil {
 		k.scripts.Store(true)
@@ -51,38 +49,38 @@ func (k *kind) scripted() {
 type key struct {
 	driver, image string
 	strict        bool
-	env           string // of the template, which what waits was started with
+	env           string // of the template, with which waiting interpreters were started
 }
 
-// Templates are the names of those there are, in order.
+// Templates returns the names of the templates in order.
 func (m *Manager) Templates() []string { return slices.Sorted(maps.Keys(m.o.Templates)) }
 
-// kind finds what is asked for: a template, an image, a driver. The caller
-// drops the lease.
+// kind resolves the requested template, image and driver. The caller must drop the lease.
 func (m *Manager) kind(ctx context.Context, a Ask) (k kind, err error) {
 	t, there := m.o.Templates[cmp.Or(a.Template, DefaultTemplate)]
 	if !there && a.Template != "" && a.Template != DefaultTemplate {
-		return k, fmt.Errorf("the template %q: %w; there are: %v", a.Template, ErrNotOffered, m.Templates())
+		return k, fmt.Errorf("template %q: %w; the templates are: %v", a.Template, ErrNotOffered, m.Templates())
 	}
 	k.Template, k.waits = t, t.Ready >= 0
 	if a.Image != "" {
 		if m.o.MayImage == nil {
-			return k, fmt.Errorf("an image of your choice: %w; its templates are: %v", ErrNotOffered, m.Templates())
+			return k, fmt.Errorf("naming an image: %w; the templates are: %v", ErrNotOffered, m.Templates())
 		}
 		if err := m.o.MayImage(a.Image); err != nil {
-			return k, fmt.Errorf("the image %s: %w: %w", a.Image, ErrNotOffered, err)
+			return k, fmt.Errorf("image %s: %w: %w", a.Image, ErrNotOffered, err)
 		}
 		k.Image, k.waits = a.Image, false
 	}
 	if t.Driver != "" && a.Driver != "" && t.Driver != a.Driver {
-		return k, fmt.Errorf("the driver %q: %w for the template %q, which is of %s", a.Driver, ErrNotOffered, a.Template, t.Driver)
+		return k, fmt.Errorf("driver %q: %w for the template %q, which uses %s", a.Driver, ErrNotOffered,
+			a.Template, t.Driver)
 	}
 	if k.rung, err = m.pick(cmp.Or(a.Driver, t.Driver), a.Least); err != nil {
 		return k, err
 	}
 	if k.Image != "" {
 		if k.lease, err = m.imageOf(ctx, k.Image, a); err != nil {
-			return k, fmt.Errorf("the image %s: %w", k.Image, err)
+			return k, fmt.Errorf("image %s: %w", k.Image, err)
 		}
 		k.key.image = k.lease.image.ID
 	}
@@ -102,7 +100,7 @@ func (m *Manager) scriptsOf(k key) *atomic.Bool {
 	return m.scripts[k]
 }
 
-// spec is what the driver is asked for.
+// spec returns the spec for the driver.
 func (k *kind) spec(l sandbox.Limits, env []string) sandbox.Spec {
 	spec := sandbox.Spec{Limits: l, Env: slices.Concat(k.Env, env), Strict: k.strict}
 	if k.lease != nil {
@@ -111,14 +109,14 @@ func (k *kind) spec(l sandbox.Limits, env []string) sandbox.Spec {
 	return spec
 }
 
-// pool is the one whose sandboxes are of a kind, or nil.
+// pool returns the pool for a key, or nil.
 func (m *Manager) pool(k key) *pool.Pool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.pools[k]
 }
 
-// keep has some of a kind ready from now on, if any are to be kept ready.
+// keep starts a pool for a kind, if pools are enabled for it.
 func (m *Manager) keep(k *kind) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -132,14 +130,13 @@ func (m *Manager) keep(k *kind) {
 	m.pools[k.key] = p
 	m.runs.Go(func() {
 		if err := p.Run(m.life); err != nil {
-			m.o.Log.Warn("the pool of sandboxes", "driver", k.key.driver, "image", k.key.image, "error", err)
+			m.o.Log.Warn("the pool of sandboxes failed", "driver", k.key.driver, "image", k.key.image, "error", err)
 		}
 	})
 }
 
-// Serve says that sandboxes are wanted, so that some of the default template
-// are kept ready from now on; those of others when the first was asked for. It
-// never waits.
+// Serve enables pools: that of the default template is started now, others when their template is first
+// requested. It does not block.
 func (m *Manager) Serve() {
 	if m.o.NoPool {
 		return
@@ -154,7 +151,7 @@ func (m *Manager) Serve() {
 		k, err := m.kind(m.life, Ask{})
 		if err != nil {
 			if m.life.Err() == nil {
-				m.o.Log.Warn("no sandboxes can be made ready", "error", err)
+				m.o.Log.Warn("no sandboxes can be made in advance", "error", err)
 			}
 			return
 		}
@@ -166,8 +163,7 @@ func (m *Manager) Serve() {
 	})
 }
 
-// Pool tells how the pool of the default template does; ok is false while
-// there is none.
+// Pool returns the counters of the default template's pool; ok is false if there is none.
 func (m *Manager) Pool() (s pool.Stats, ok bool) {
 	m.mu.Lock()
 	p := m.pools[m.first]
@@ -178,14 +174,14 @@ func (m *Manager) Pool() (s pool.Stats, ok bool) {
 	return p.Stats(), true
 }
 
-// PoolStats are those of one pool.
+// PoolStats are the counters of one pool.
 type PoolStats struct {
 	pool.Stats
 	Driver, Image string // the image's ID; "" for the host's own programs
 	Strict        bool
 }
 
-// Pools tells how each pool does, in order of drivers and images.
+// Pools returns the counters of all pools, ordered by driver and image.
 func (m *Manager) Pools() (all []PoolStats) {
 	m.mu.Lock()
 	pools := maps.Clone(m.pools)
@@ -194,7 +190,8 @@ func (m *Manager) Pools() (all []PoolStats) {
 		all = append(all, PoolStats{p.Stats(), k.driver, k.image, k.strict})
 	}
 	slices.SortFunc(all, func(a, b PoolStats) int {
-		return slices.Compare([]string{a.Driver, a.Image, fmt.Sprint(a.Strict)}, []string{b.Driver, b.Image, fmt.Sprint(b.Strict)})
+		return slices.Compare([]string{a.Driver, a.Image, fmt.Sprint(a.Strict)},
+			[]string{b.Driver, b.Image, fmt.Sprint(b.Strict)})
 	})
 	return all
 }

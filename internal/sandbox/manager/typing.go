@@ -12,30 +12,30 @@ import (
 )
 
 const (
-	typeWait  = 10 * time.Second // for a process to read what is typed
+	typeWait  = 10 * time.Second // for a process to read its input
 	mostTyped = 1 << 20          // bytes that wait to be read, unless they are one text
-	mostTexts = 64               // that wait to be read
+	mostTexts = 64               // texts that wait to be read
 )
 
-var errNotRead = fmt.Errorf("it has not read what was typed before, and no more than %d KiB in %d texts wait for it: type this again when it reads, or end it", mostTyped>>10, mostTexts)
+var errNotRead = fmt.Errorf("the process has not read its earlier input; at most %d KiB in %d texts may wait: "+
+	"send this again when it reads, or end it", mostTyped>>10, mostTexts)
 
-// typing is what a process is to read, in order.
+// typing queues the input of a process.
 type typing struct {
 	in    *io.PipeWriter
 	texts chan text
-	bytes atomic.Int64 // of texts that it has not read
+	bytes atomic.Int64 // bytes of unread texts
 }
 
 type text struct {
 	b    []byte
 	end  bool
-	done chan error // takes one
+	done chan error // has a buffer of one
 }
 
 func newTyping(in *io.PipeWriter) *typing { return &typing{in: in, texts: make(chan text, mostTexts)} }
 
-// pass passes on what is typed until the process ends. Whoever sees its end
-// closes the pipe, for what it does not read.
+// pass writes the queued texts until the process ends. The goroutine that waits for its end closes the pipe.
 func (t *typing) pass(p sandbox.Process) {
 	for {
 		select {
@@ -55,7 +55,7 @@ func (t *typing) pass(p sandbox.Process) {
 	}
 }
 
-// add has a text wait to be read.
+// add queues a text.
 func (t *typing) add(b []byte, end bool) (done <-chan error, err error) {
 	if n := int64(len(b)); t.bytes.Add(n) > max(mostTyped, n) {
 		t.bytes.Add(-n)
@@ -71,8 +71,8 @@ func (t *typing) add(b []byte, end bool) (done <-chan error, err error) {
 	}
 }
 
-// Type gives it something to read, which it keeps, and end the end of that. The
-// error tells that it does not read.
+// Type sends input to the process; end closes its input afterwards. It returns an error if the process does
+// not read.
 func (g *Background) Type(ctx context.Context, b []byte, end bool) error {
 	if g.over() {
 		return errHasEnded
@@ -84,7 +84,7 @@ func (g *Background) Type(ctx context.Context, b []byte, end bool) error {
 	select {
 	case err := <-done:
 		if errors.Is(err, io.ErrClosedPipe) {
-			return errors.New("its input was closed")
+			return errors.New("the input of the process is closed")
 		}
 		return err
 	case <-g.p.Done():
@@ -92,8 +92,8 @@ func (g *Background) Type(ctx context.Context, b []byte, end bool) error {
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(typeWait):
-		return errors.New("it does not read what was typed before; this waits for it")
+		return errors.New("the process does not read its input; the text waits for it")
 	}
 }
 
-var errHasEnded = errors.New("it has ended")
+var errHasEnded = errors.New("the process has ended")

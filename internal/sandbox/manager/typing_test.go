@@ -47,7 +47,7 @@ func TestAProcessThatDoesNotReadIsTypedToWithinLimits(t *testing.T) {
 					switch err := g.Type(t.Context(), []byte(text), false); {
 					case err == errNotRead:
 						refused++
-					case err != nil && strings.Contains(err.Error(), "this waits"):
+					case err != nil && strings.Contains(err.Error(), "the text waits"):
 						waiting++
 					default:
 						t.Fatal(err)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// attributes are how the agent of a slot is to be started.
+// attributes returns how to start the agent of a slot of user ids.
 func attributes(u *rootfs.Users, slot int) *syscall.SysProcAttr {
 	a := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET |
@@ -21,7 +21,7 @@ func attributes(u *rootfs.Users, slot int) *syscall.SysProcAttr {
 	uid, gid, size := u.Range(slot)
 	a.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: uid, Size: size}}
 	a.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: gid, Size: size}}
-	a.GidMappingsEnableSetgroups = !u.One
-	a.Credential = &syscall.Credential{NoSetGroups: u.One}
+	a.GidMappingsEnableSetgroups = !u.Single
+	a.Credential = &syscall.Credential{NoSetGroups: u.Single}
 	return a
 }

@@ -18,25 +18,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Driver makes sandboxes. New makes one; whoever does calls Close.
+// Driver makes sandboxes. The caller of New must call Close.
 type Driver struct {
-	log     *slog.Logger
-	image   *os.File // the agent, sealed
-	groups  *cgroup.Place
-	users   *rootfs.Users
-	starter *rootfs.Starter
-	boxes   sandbox.Living[*box]
+	log       *slog.Logger
+	image     *os.File // the agent's executable, sealed
+	groups    *cgroup.Hierarchy
+	users     *rootfs.Users
+	starter   *rootfs.Starter
+	instances sandbox.LiveSet[*instance]
 }
 
-// New prepares what every sandbox needs. It fails only for want of memory and
-// the like: whether sandboxes can be made is what Doctor tells.
+// New prepares what every sandbox needs. It fails only for reasons such as lack of memory; whether sandboxes
+// can be made is reported by Doctor.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: &cgroup.Place{}, users: rootfs.NewUsers(), starter: rootfs.NewStarter(o.Boots, nil)}
+	d := &Driver{
+		log:     o.Log,
+		groups:  &cgroup.Hierarchy{},
+		users:   rootfs.NewUsers(),
+		starter: rootfs.NewStarter(o.Boots, nil),
+	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
 	if !o.NoCgroups {
-		d.groups = cgroup.Find()
+		d.groups = cgroup.Discover()
 	}
 	image, err := sealed()
 	if err != nil {
@@ -46,52 +51,53 @@ func New(o Options) (*Driver, error) {
 	return d, nil
 }
 
-// Name is that of the driver.
+// Name returns the driver's name.
 func (d *Driver) Name() string { return Name }
 
-// Capabilities tells what it holds here.
+// Capabilities implements sandbox.Driver.
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	c := sandbox.Capabilities{
-		Tier: sandbox.Namespaces, Memory: d.groups.Held("memory"), Processes: d.groups.Held("pids"), CPU: d.groups.Held("cpu"),
-		OwnUsers: !d.users.One, Seccomp: true, Landlock: landlock.Version(), Terminals: true,
+		Tier: sandbox.Namespaces, Memory: d.groups.Enforcement("memory"), Processes: d.groups.Enforcement("pids"),
+		CPU:      d.groups.Enforcement("cpu"),
+		OwnUsers: !d.users.Single, Seccomp: true, Landlock: landlock.Version(), Terminals: true,
 	}
-	if c.Memory == sandbox.NotHeld {
-		c.Memory = sandbox.PerCall
+	if c.Memory == sandbox.NotEnforced {
+		c.Memory = sandbox.PerProcess
 	}
-	if c.Processes == sandbox.NotHeld {
-		c.Processes = sandbox.ByUser
+	if c.Processes == sandbox.NotEnforced {
+		c.Processes = sandbox.PerUser
 	}
 	return c
 }
 
 // Create makes a sandbox.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	limits, err := rootfs.Held(spec.Limits)
+	limits, err := rootfs.InForce(spec.Limits)
 	if err != nil {
 		return nil, err
 	}
 	b, err := d.make(ctx, spec, limits)
 	if err != nil {
-		return nil, fmt.Errorf("create a sandbox: %w", remedied(err))
+		return nil, fmt.Errorf("create a sandbox: %w", withRemedy(err))
 	}
 	return b, nil
 }
 
-// Close ends every sandbox.
+// Close closes every sandbox.
 func (d *Driver) Close() error {
-	d.boxes.CloseAll()
+	d.instances.CloseAll()
 	d.starter.Close()
 	return d.image.Close()
 }
 
-// sealed puts the agent into memory that nobody can change any more.
+// sealed copies the agent to a memory file that no process can change.
 func sealed() (*os.File, error) {
 	program, err := binary.Agent()
 	if err != nil {
 		return nil, err
 	}
 	fd, err := unix.MemfdCreate("gatehouse-agent", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|unix.MFD_EXEC)
-	if errors.Is(err, unix.EINVAL) { // before Linux 6.3 there was no need to say that it is a program
+	if errors.Is(err, unix.EINVAL) { // before Linux 6.3 the flag for executables did not exist
 		fd, err = unix.MemfdCreate("gatehouse-agent", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	}
 	if err != nil {

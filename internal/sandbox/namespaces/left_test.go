@@ -24,7 +24,8 @@ func children() (all []string) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range stats {
 		b, _ := os.ReadFile(file)
-		if _, rest, ok := strings.Cut(string(b), ") "); ok && len(strings.Fields(rest)) > 1 && strings.Fields(rest)[1] == fmt.Sprint(os.Getpid()) {
+		if _, rest, ok := strings.Cut(string(b), ") "); ok && len(strings.Fields(rest)) > 1 &&
+			strings.Fields(rest)[1] == fmt.Sprint(os.Getpid()) {
 			all = append(all, string(b))
 		}
 	}

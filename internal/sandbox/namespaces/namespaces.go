@@ -1,23 +1,23 @@
-// Package namespaces makes sandboxes of what the Linux kernel itself offers:
-// users, files, processes and a network of their own, control groups, and
-// filters, with nothing to install and with or without root.
+// Package namespaces makes sandboxes with the Linux kernel's own means: namespaces for users, files, processes
+// and network, control groups, and filters. It requires nothing to be installed and works with or without
+// root.
 //
-// The kernel is the host's. Code that breaks the kernel breaks out; where that
-// must not be risked, a driver of a higher tier is needed.
+// The kernel is the host's. Code that exploits a bug of the kernel breaks out; if that must not be risked, use
+// a driver of a higher tier.
 package namespaces
 
 import "log/slog"
 
-// Name is what the driver is called.
+// Name is the driver's name.
 const Name = "namespaces"
 
-// Options are for New. The zero value serves.
+// Options are for New. The zero value is ready to use.
 type Options struct {
 	Log *slog.Logger // nil means nothing is logged
-	// Boots is how many sandboxes are made at the same time; 0 means twice the
-	// number of processors, above which each only takes longer.
+	// Boots is how many sandboxes are made concurrently; 0 means twice the number of processors, above which
+	// each only takes longer.
 	Boots int
-	// NoCgroups does without control groups even where they can be made.
-	// Tests set it, for the way of machines without them.
+	// NoCgroups disables control groups even if they are available. Tests set it, to test hosts without
+	// them.
 	NoCgroups bool
 }

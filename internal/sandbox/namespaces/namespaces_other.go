@@ -5,12 +5,13 @@ package namespaces
 import "gatehouse/internal/sandbox"
 
 // Driver makes no sandboxes on this platform.
-type Driver struct{ sandbox.Elsewhere }
+type Driver struct{ sandbox.Unsupported }
 
-// New makes a driver that says so.
+// New returns a driver that reports that the platform is not supported.
 func New(Options) (*Driver, error) {
-	return &Driver{sandbox.Elsewhere{
-		Driver: Name, Needs: "sandboxes made of namespaces need Linux on amd64 or arm64", Part: "a sandbox is made and runs a program",
+	return &Driver{sandbox.Unsupported{
+		Driver: Name, Needs: "sandboxes made of namespaces need Linux on amd64 or arm64",
+		Check:  "a sandbox is made and runs a program",
 		Remedy: "run gatehouse in a Linux virtual machine or on a Linux host",
 	}}, nil
 }

@@ -29,7 +29,11 @@ func TestASandboxRunsAProgramAsSomebodyElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	p, err := s.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "cat && pwd"}, Stdin: bytes.NewReader([]byte("hello\n")), Stdout: &out})
+	p, err := s.Exec(t.Context(), sandbox.Command{
+		Argv:   []string{"sh", "-c", "cat && pwd"},
+		Stdin:  bytes.NewReader([]byte("hello\n")),
+		Stdout: &out,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,9 +14,10 @@ import (
 	"gatehouse/internal/sandbox/bundle"
 )
 
-const trial = 30 * time.Second // for the sandbox a Doctor makes
+const tryWait = 30 * time.Second // for the sandbox that Doctor makes
 
-const remedyFailed = "try the driver namespaces, which needs no runtime; inside a container start that one with --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
+const remedyFailed = "try the driver namespaces, which requires no runtime; inside a container, start that " +
+	"container with --security-opt seccomp=unconfined --security-opt systempaths=unconfined"
 
 // Doctor looks for the runtime, makes a sandbox with it and runs a program.
 func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
@@ -25,7 +26,7 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 		found.Detail, found.Remedy = d.missing.Error(), remedyMissing
 		return []sandbox.Finding{found}
 	}
-	ctx, cancel := context.WithTimeout(ctx, trial)
+	ctx, cancel := context.WithTimeout(ctx, tryWait)
 	defer cancel()
 	version, err := bundle.VersionOf(ctx, d.runtime.path)
 	if err != nil {
@@ -35,18 +36,24 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 	found.OK, found.Detail = true, d.runtime.path+": "+version
 	findings := []sandbox.Finding{found}
 	if old := outdated(version); old != "" {
-		findings = append(findings, sandbox.Finding{Name: "a runtime without known holes", Detail: old, Remedy: "upgrade it with the system's package manager, or use crun or the driver namespaces"})
+		findings = append(findings, sandbox.Finding{
+			Name:   "a runtime without known vulnerabilities",
+			Detail: old,
+			Remedy: "upgrade it with the system's package manager, or use crun or the driver namespaces",
+		})
 	}
-	if err := d.groups.Freezes(); err != nil {
-		findings = append(findings, sandbox.Finding{Name: "pausing a sandbox", Detail: err.Error(), Remedy: "run as root"})
+	if err := d.groups.CanFreeze(); err != nil {
+		findings = append(findings, sandbox.Finding{Name: "pausing a sandbox", Detail: err.Error(),
+			Remedy: "run as root"})
 	} else {
-		findings = append(findings, sandbox.Finding{Name: "pausing a sandbox", OK: true, Detail: "by its control group"})
+		findings = append(findings,
+			sandbox.Finding{Name: "pausing a sandbox", OK: true, Detail: "by its control group"})
 	}
-	return append(findings, sandbox.Try(ctx, d, trial, func(error) string { return remedyFailed }))
+	return append(findings, sandbox.Try(ctx, d, tryWait, func(error) string { return remedyFailed }))
 }
 
-// outdated tells of a runc that lets containers out through its own mounts
-// (CVE-2025-31133, CVE-2025-52565, CVE-2025-52881); "" when it is none.
+// outdated describes a runc with vulnerabilities that let containers break out (CVE-2025-31133,
+// CVE-2025-52565, CVE-2025-52881); "" if the version is not affected.
 func outdated(version string) string {
 	number, ok := strings.CutPrefix(version, "runc version ")
 	if !ok {
@@ -61,5 +68,6 @@ func outdated(version string) string {
 	if fixed {
 		return ""
 	}
-	return fmt.Sprintf("%s is older than 1.2.8 and 1.3.3, which closed three ways out of containers", filepath.Base(version))
+	return fmt.Sprintf("%s is older than 1.2.8 and 1.3.3, which fixed three vulnerabilities that let "+
+		"containers break out", filepath.Base(version))
 }

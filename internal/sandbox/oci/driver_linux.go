@@ -20,25 +20,29 @@ import (
 	"gatehouse/internal/sandbox/rootfs"
 )
 
-// Driver makes sandboxes. New makes one; whoever does calls Close.
+// Driver makes sandboxes. The caller of New must call Close.
 type Driver struct {
-	log     *slog.Logger
-	folder  string // of bundles and the runtime's state
-	agent   string // its program
-	runtime *runtimeProgram
-	missing error // why there is no runtime
-	groups  *cgroup.Place
-	users   *rootfs.Users
-	starter *rootfs.Starter
-	boxes   sandbox.Living[*box]
+	log       *slog.Logger
+	folder    string // of bundles and the runtime's state
+	agent     string // path of the agent's executable
+	runtime   *runtimeProgram
+	missing   error // why no runtime was found
+	groups    *cgroup.Hierarchy
+	users     *rootfs.Users
+	starter   *rootfs.Starter
+	instances sandbox.LiveSet[*instance]
 }
 
 const prefix = "gatehouse-oci-"
 
-// New prepares what every sandbox needs. A runtime that is missing is what
-// Create and Doctor tell.
+// New prepares what every sandbox needs. If the runtime is missing, Create and Doctor report it.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, groups: cgroup.Find(), users: rootfs.NewUsers(), starter: rootfs.NewStarter(0, hideHybrid)}
+	d := &Driver{
+		log:     o.Log,
+		groups:  cgroup.Discover(),
+		users:   rootfs.NewUsers(),
+		starter: rootfs.NewStarter(0, hideHybrid),
+	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
@@ -59,8 +63,7 @@ func New(o Options) (*Driver, error) {
 	return d, nil
 }
 
-// fill puts the agent into the folder, through which the ids of a sandbox have
-// to reach their root.
+// fill writes the agent to the folder, whose permissions allow the ids of a sandbox to pass to their root.
 func (d *Driver) fill() error {
 	program, err := binary.Agent()
 	if err != nil {
@@ -70,21 +73,20 @@ func (d *Driver) fill() error {
 	return errors.Join(os.Chmod(d.folder, 0o711), os.WriteFile(d.agent, program, 0o555), os.Chmod(d.agent, 0o555))
 }
 
-// sweep removes what hosts left that were killed. Their containers ended with
-// them.
+// sweep removes the folders of hosts that were killed. Their containers ended with them.
 func (d *Driver) sweep(parent string) {
 	all, _ := filepath.Glob(filepath.Join(parent, prefix+"*"))
 	for _, dir := range all {
 		if procid.Left(prefix, filepath.Base(dir)) {
-			d.forget(filepath.Join(dir, "state"))
+			d.removeLeftContainers(filepath.Join(dir, "state"))
 			os.RemoveAll(dir)
 		}
 	}
 }
 
-// forget has a runtime that makes groups of its own take them away, which it
-// could not do when it was killed with its host.
-func (d *Driver) forget(state string) {
+// removeLeftContainers makes a runtime remove the control groups of containers that it could not remove when it was killed
+// with its host.
+func (d *Driver) removeLeftContainers(state string) {
 	if d.missing != nil || d.runtime.noGroup {
 		return
 	}
@@ -94,36 +96,37 @@ func (d *Driver) forget(state string) {
 		ctx, cancel := context.WithTimeout(context.Background(), bundle.Patience)
 		args := old.remove(container.Name(), os.DevNull)
 		if err := exec.CommandContext(ctx, args[0], args[1:]...).Run(); err != nil {
-			d.log.Warn("a container of a host that was killed left something behind", "error", err)
+			d.log.Warn("a container of a killed host was not removed completely", "error", err)
 		}
 		cancel()
 	}
 }
 
-// Name is that of the driver.
+// Name returns the driver's name.
 func (d *Driver) Name() string { return Name }
 
-// Capabilities tells what it holds here.
+// Capabilities implements sandbox.Driver.
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	if d.missing != nil {
 		return sandbox.Capabilities{}
 	}
 	c := sandbox.Capabilities{
-		Tier: sandbox.Namespaces, Memory: d.groups.Held("memory"), Processes: d.groups.Held("pids"), CPU: d.groups.Held("cpu"),
-		OwnUsers: !d.users.One, Seccomp: true, Landlock: landlock.Version(), Terminals: true,
+		Tier: sandbox.Namespaces, Memory: d.groups.Enforcement("memory"), Processes: d.groups.Enforcement("pids"),
+		CPU:      d.groups.Enforcement("cpu"),
+		OwnUsers: !d.users.Single, Seccomp: true, Landlock: landlock.Version(), Terminals: true,
 	}
-	if c.Memory == sandbox.NotHeld {
-		c.Memory = sandbox.PerCall
+	if c.Memory == sandbox.NotEnforced {
+		c.Memory = sandbox.PerProcess
 	}
-	if c.Processes == sandbox.NotHeld {
-		c.Processes = sandbox.ByUser
+	if c.Processes == sandbox.NotEnforced {
+		c.Processes = sandbox.PerUser
 	}
 	return c
 }
 
 // Create makes a sandbox.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	limits, err := rootfs.Held(spec.Limits)
+	limits, err := rootfs.InForce(spec.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -137,9 +140,9 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	return b, nil
 }
 
-// Close ends every sandbox.
+// Close closes every sandbox.
 func (d *Driver) Close() error {
-	d.boxes.CloseAll()
+	d.instances.CloseAll()
 	d.starter.Close()
 	return os.RemoveAll(d.folder)
 }

@@ -23,21 +23,25 @@ func small(t *testing.T, d *Driver) string {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	p, err := s.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "cat; id -u; hostname; head -c 300m /dev/zero | tail >/dev/null"}, Stdin: strings.NewReader("hello\n"), Stdout: &out})
+	p, err := s.Exec(t.Context(), sandbox.Command{
+		Argv:   []string{"sh", "-c", "cat; id -u; hostname; head -c 300m /dev/zero | tail >/dev/null"},
+		Stdin:  strings.NewReader("hello\n"),
+		Stdout: &out,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	r, err := p.Wait()
-	if want := "hello\n1000\nsandbox\n"; err != nil || !d.users.One && out.String() != want {
+	if want := "hello\n1000\nsandbox\n"; err != nil || !d.users.Single && out.String() != want {
 		t.Errorf("%+v, %v: %.100q, want %q", r, err, out.String(), want)
 	}
-	if d.groups.Held("memory") != sandbox.NotHeld && r.Outcome != sandbox.OutOfMemory {
+	if d.groups.Enforcement("memory") != sandbox.NotEnforced && r.Outcome != sandbox.OutOfMemory {
 		t.Errorf("300 MiB of 64: %+v", r)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	return s.(*box).id
+	return s.(*instance).id
 }
 
 func TestNothingIsLeftBehind(t *testing.T) {
@@ -99,7 +103,8 @@ func killed(t *testing.T, runtime, paused string) {
 	}
 	mark := rand.Text()
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run", "^TestHostOfTheOther$")
-	cmd.Env = append(os.Environ(), markVariable+"="+mark, pausedVariable+"="+paused, runtimeVariable+"="+runtime, "TMPDIR="+folder)
+	cmd.Env = append(os.Environ(), markVariable+"="+mark, pausedVariable+"="+paused, runtimeVariable+"="+runtime,
+		"TMPDIR="+folder)
 	var names []string
 	groups := sandboxtest.KillHost(t, cmd, func() []string {
 		bundles, _ := filepath.Glob(filepath.Join(folder, prefix+"*", prefix+"*"))

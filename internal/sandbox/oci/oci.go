@@ -1,28 +1,28 @@
-// Package oci makes sandboxes with a container runtime that the system has:
-// crun, runc, or another program with that command line.
+// Package oci makes sandboxes with an installed container runtime: crun, runc, or another program with the
+// same command line.
 //
-// The runtime makes the walls as it does for containers everywhere, with a
-// filter of system calls that is ours; what runs inside is the same agent as in
-// other drivers, so calls, files and limits are the same. It is no stronger
-// than the driver namespaces, whose kernel it shares. It is for hosts where
-// containers have to come from a runtime that somebody looks after.
+// The runtime isolates the sandbox as it does any container, with a seccomp filter from package seccomp. The
+// agent inside is the same as in other drivers, so calls, files and limits behave the same. It is no stronger
+// than the driver namespaces, because both share the host's kernel. It is for hosts whose containers must come
+// from a runtime that the administrator maintains.
 package oci
 
 import "log/slog"
 
-// Name is what the driver is called.
+// Name is the driver's name.
 const Name = "oci"
 
-// Options are for New. The zero value serves.
+// Options are for New. The zero value is ready to use.
 type Options struct {
-	Runtime string // a program's path or name; "" means the first there is of crun and runc
-	// Folder is for bundles and the runtime's state; "" means the system's place for temporary
-	// files. Tests set it, to see what is left there.
+	Runtime string // a program's path or name; "" means crun, or else runc
+	// Folder is for bundles and the runtime's state; "" means the system's folder for temporary files. Tests
+	// set it, to see what is left there.
 	Folder string
 	Log    *slog.Logger // nil means nothing is logged
 }
 
-// runtimes are looked for in this order.
+// runtimes are tried in this order.
 var runtimes = []string{"crun", "runc"}
 
-const remedyMissing = "install one: apt-get install crun (Debian, Ubuntu), dnf install crun (Fedora), apk add crun (Alpine)"
+const remedyMissing = "install one: apt-get install crun (Debian, Ubuntu), dnf install crun (Fedora), apk add " +
+	"crun (Alpine)"

@@ -69,7 +69,8 @@ func TestARuntimeThatFailsSaysWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if _, err := d.Create(t.Context(), sandbox.Spec{}); err == nil || !strings.Contains(err.Error(), "crun: no space left") {
+	if _, err := d.Create(t.Context(), sandbox.Spec{}); err == nil ||
+		!strings.Contains(err.Error(), "crun: no space left") {
 		t.Errorf("%v", err)
 	}
 	if left, err := os.ReadDir(d.folder); err != nil || len(left) != 1 {
@@ -79,7 +80,8 @@ func TestARuntimeThatFailsSaysWhy(t *testing.T) {
 
 func TestOldRuntimesAreNamed(t *testing.T) {
 	for version, want := range map[string]bool{
-		"runc version 1.1.5+ds1": true, "runc version 1.2.7": true, "runc version 1.2.8": false, "runc version 1.3.2": true, "runc version 1.3.3": false,
+		"runc version 1.1.5+ds1": true, "runc version 1.2.7": true, "runc version 1.2.8": false,
+		"runc version 1.3.2": true, "runc version 1.3.3": false,
 		"runc version 1.4.0-rc.3": false, "runc version 2.0.0": false, "crun version 1.8.1": false,
 	} {
 		if got := outdated(version) != ""; got != want {

@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// runtimeProgram is the program that makes containers.
+// runtimeProgram is a container runtime.
 type runtimeProgram struct {
 	path    string
-	state   string // its folder
-	noGroup bool   // it can be told to leave control groups alone
+	state   string // folder of its state
+	noGroup bool   // it can be told to create no control groups
 }
 
-// errMissing is why there are no containers.
-var errMissing = errors.New("there is no container runtime, neither crun nor runc, in the PATH; " + remedyMissing)
+// errMissing is why no container can be made.
+var errMissing = errors.New("no container runtime found: neither crun nor runc is in the PATH; " + remedyMissing)
 
-// findRuntime looks for the program that was asked for, or for any.
+// findRuntime finds the named program, or the first of runtimes.
 func findRuntime(asked, state string) (*runtimeProgram, error) {
 	names := runtimes
 	if asked != "" {
@@ -40,18 +40,18 @@ func findRuntime(asked, state string) (*runtimeProgram, error) {
 		if path, err = filepath.Abs(path); err != nil {
 			return nil, err
 		}
-		// Only crun knows how; others make one where they are told to.
+		// Only crun supports this; others create a group at the given path.
 		return &runtimeProgram{path: path, state: state, noGroup: strings.Contains(filepath.Base(path), "crun")}, nil
 	}
 	if asked != "" {
-		return nil, fmt.Errorf("the container runtime %s is not there; %s", asked, remedyMissing)
+		return nil, fmt.Errorf("the container runtime %s was not found; %s", asked, remedyMissing)
 	}
 	return nil, errMissing
 }
 
-// groups is the control group that the runtime makes for the container, which is
-// taken into ours once it runs; "" when it makes none and the container is born
-// in ours.
+// groups returns the path of the control group that the runtime creates for the container, whose process is
+// moved to the sandbox's group once it runs. It is "" if the runtime creates none and the container starts in
+// the sandbox's group.
 func (r *runtimeProgram) groups(id string) string {
 	if r.noGroup {
 		return ""
@@ -59,17 +59,17 @@ func (r *runtimeProgram) groups(id string) string {
 	return "/" + id
 }
 
-// run are the arguments that make a container and wait for its end. Files from
-// 3 on are given to it.
+// run returns the command that makes a container and waits for its end. It inherits files files from 3 on.
 func (r *runtimeProgram) run(id, bundle string, files int) []string {
 	args := r.global(filepath.Join(bundle, "log"))
-	return append(args, "run", "--pid-file", filepath.Join(bundle, pidFile), "--bundle", bundle, "--preserve-fds", fmt.Sprint(files), id)
+	return append(args, "run", "--pid-file", filepath.Join(bundle, pidFile), "--bundle", bundle, "--preserve-fds",
+		fmt.Sprint(files), id)
 }
 
-// pidFile is where in a bundle the number of the container's first process is.
+// pidFile is the file of a bundle with the id of the container's first process.
 const pidFile = "pid"
 
-// remove are the arguments that end a container whatever it does.
+// remove returns the command that ends a container by force.
 func (r *runtimeProgram) remove(id, log string) []string {
 	return append(r.global(log), "delete", "--force", id)
 }
@@ -82,11 +82,11 @@ func (r *runtimeProgram) global(log string) []string {
 	return args
 }
 
-// hybrid is where version 2 of control groups is mounted beside version 1. Some
-// runtimes refuse to work there, although they are told to leave groups alone.
+// hybrid is where control groups version 2 are mounted beside version 1. Some runtimes fail there, even if
+// they are told to create no groups.
 const hybrid = "/sys/fs/cgroup/unified"
 
-// start starts the runtime on a thread of the starter. It ends with this process.
+// start starts the runtime on a thread of the starter. The kernel kills it when this process ends.
 func (r *runtimeProgram) start(args []string, files []*os.File, born *os.File) (*os.Process, error) {
 	attr := &os.ProcAttr{
 		Env: []string{"PATH=/usr/sbin:/usr/bin:/sbin:/bin"}, Files: files, Dir: "/",
@@ -101,7 +101,7 @@ func (r *runtimeProgram) start(args []string, files []*os.File, born *os.File) (
 	return os.StartProcess(r.path, args, attr)
 }
 
-// hideHybrid takes version 2 out of this thread's sight where both are mounted.
+// hideHybrid unmounts version 2 for this thread if both versions are mounted.
 func hideHybrid() error {
 	var st unix.Statfs_t
 	if os.Geteuid() != 0 || unix.Statfs(hybrid, &st) != nil || st.Type != unix.CGROUP2_SUPER_MAGIC {
@@ -119,8 +119,8 @@ func hideHybrid() error {
 	return nil
 }
 
-// said is what the runtime wrote to its log.
-func said(log string) string {
+// logged returns what the runtime logged, in one line.
+func logged(log string) string {
 	b, _ := os.ReadFile(log)
-	return bundle.Words(string(b))
+	return bundle.OneLine(string(b))
 }

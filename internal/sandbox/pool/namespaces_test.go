@@ -53,7 +53,10 @@ func full(t testing.TB, p *Pool) {
 
 func TestRealSandboxesComeFromThePool(t *testing.T) {
 	p := running(t, 2)
-	for _, spec := range []sandbox.Spec{{}, {Limits: sandbox.Limits{MemoryMiB: 64, Descriptors: 77}, Env: []string{"A=b"}}} {
+	for _, spec := range []sandbox.Spec{{}, {
+		Limits: sandbox.Limits{MemoryMiB: 64, Descriptors: 77},
+		Env:    []string{"A=b"},
+	}} {
 		s, warm, err := p.Claim(t.Context(), spec)
 		if err != nil || !warm {
 			t.Fatal(warm, err)
@@ -113,7 +116,11 @@ func BenchmarkClaim(b *testing.B) {
 		}
 		s.Close()
 	}
-	for what, took := range map[string][]time.Duration{"claim": claims, "claim-with-limits": adjusted, "claim-and-python": firsts} {
+	for what, took := range map[string][]time.Duration{
+		"claim":             claims,
+		"claim-with-limits": adjusted,
+		"claim-and-python":  firsts,
+	} {
 		slices.Sort(took)
 		ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 		b.ReportMetric(ms(took[len(took)/2]), what+"-p50-ms")

@@ -1,8 +1,8 @@
-// Package pool keeps sandboxes ready before anybody asks, of one template each.
+// Package pool makes sandboxes of one template each in advance of requests.
 //
-// What is handed out never comes back: whoever claims a sandbox closes it.
-// Those being made count as supply, a claim is what refills, and when making
-// them fails the pool tries again ever later and says why.
+// A claimed sandbox never returns to the pool: the claimant closes it. Sandboxes that are being made count as
+// supply, each claim triggers a refill, and after a failure the pool retries with growing delays and reports
+// the reason.
 package pool
 
 import (
@@ -19,26 +19,26 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Pool is filled by Run. Its fields are set before and not changed. It is safe
-// for concurrent use.
+// Pool is filled by Run. Its fields are set before Run and not changed. It is safe for concurrent use.
 type Pool struct {
 	Driver sandbox.Driver
-	Spec   sandbox.Spec // what those that wait are like
+	Spec   sandbox.Spec // what the waiting sandboxes are like
 	Log    *slog.Logger // nil means nothing is logged
-	Ready  int          // how many are kept ready; 0 means 3
-	Boots  int          // how many are made at the same time; 0 means twice the number of processors
+	Ready  int          // how many wait for a claim; 0 means 3
+	Boots  int          // how many are made concurrently; 0 means twice the number of processors
 	// Age is how long a sandbox may wait; 0 means half an hour. Tests set it, so as not to wait.
-	Age   time.Duration
-	Retry time.Duration // after the first failure, and twice as long after each further one up to a minute; 0 means half a second
-	Ping  time.Duration // for one to answer before it is handed out; 0 means a second
+	Age time.Duration
+	// Delay after the first failure, doubled after each further one up to a minute; 0 means half a second.
+	Retry time.Duration
+	Ping  time.Duration // how long a sandbox may take to answer before it is handed out; 0 means a second
 
 	mu      sync.Mutex
 	waiting []*waiting // the youngest last
 	booting int
 	running bool
 	closed  bool
-	until   time.Time // no boot before
-	claimed time.Time // the last time
+	until   time.Time // no boot starts before
+	claimed time.Time // time of the last claim
 	stats   Stats
 	kick    chan struct{}
 	boots   sync.WaitGroup
@@ -46,32 +46,32 @@ type Pool struct {
 
 const (
 	longestRetry = time.Minute
-	// settle is how long after a claim others are made, while some wait: who
-	// has claimed one uses it now, and making others would slow that down.
-	settle    = 25 * time.Millisecond
-	closeWait = 10 * time.Second // for those that wait, when the pool ends
+	// refillDelay is how long the refill waits after a claim while some sandboxes are left: the claimant uses
+	// its sandbox now, and making others would slow it down.
+	refillDelay = 25 * time.Millisecond
+	closeWait   = 10 * time.Second // for closing the waiting sandboxes when the pool ends
 )
 
-// waiting is a sandbox nobody has claimed yet.
+// waiting is a sandbox that is not claimed yet.
 type waiting struct {
 	sandbox.Sandbox
 	born  time.Time
-	taken chan struct{} // it is not waiting any more
+	taken chan struct{} // closed when it does not wait any more
 }
 
-// Stats are what happened so far.
+// Stats are the counters of a pool.
 type Stats struct {
 	Waiting, Booting int
-	Hits, Misses     int           // claims met from the pool, and those for which one was made
-	Created          int           // made to wait
-	Expired, Failed  int           // closed for their age; for not answering, or found dead
-	Failures         int           // boots that failed in a row
-	Reason           string        // of the last of those; "" when there is none
-	Resume           time.Time     // when the next boot is tried, while there is a reason
-	Claiming, Worst  time.Duration // of the claims met from the pool: all together, and the longest
+	Hits, Misses     int           // claims served from the pool, and claims for which a sandbox was made
+	Created          int           // sandboxes made in advance
+	Expired, Failed  int           // closed for their age; closed because they did not answer or had ended
+	Failures         int           // failed boots in a row
+	Reason           string        // error of the last failed boot; "" if the last one succeeded
+	Resume           time.Time     // when the next boot is tried after a failure
+	Claiming, Worst  time.Duration // duration of the claims served from the pool: in total, and the longest
 }
 
-// HitRate is the share of claims that were met from the pool, 0 to 1.
+// HitRate is the share of claims that were served from the pool, from 0 to 1.
 func (s Stats) HitRate() float64 {
 	if s.Hits+s.Misses == 0 {
 		return 0
@@ -79,11 +79,10 @@ func (s Stats) HitRate() float64 {
 	return float64(s.Hits) / float64(s.Hits+s.Misses)
 }
 
-// ErrClosed is the answer to a claim after the pool has ended.
+// ErrClosed is returned by Claim after the pool has ended.
 var ErrClosed = errors.New("the pool of sandboxes has ended")
 
-// Run keeps the pool filled until ctx ends, and then closes those that wait.
-// It is called once.
+// Run fills the pool until ctx ends, and then closes the waiting sandboxes. It is called once.
 func (p *Pool) Run(ctx context.Context) error {
 	p.mu.Lock()
 	p.kick, p.running = make(chan struct{}, 1), true
@@ -99,8 +98,8 @@ func (p *Pool) Run(ctx context.Context) error {
 	}
 }
 
-// fill starts what is missing, closes what is too old and says when to look
-// again at the latest.
+// fill starts missing boots, closes sandboxes that are too old, and returns how long to wait before the next
+// call at most.
 func (p *Pool) fill(ctx context.Context) (next time.Duration) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -123,7 +122,7 @@ func (p *Pool) fill(ctx context.Context) (next time.Duration) {
 			return min(next, wait)
 		}
 	}
-	if wait := p.claimed.Add(settle).Sub(now); wait > 0 && len(p.waiting) > 0 {
+	if wait := p.claimed.Add(refillDelay).Sub(now); wait > 0 && len(p.waiting) > 0 {
 		return min(next, wait)
 	}
 	for p.booting < most && len(p.waiting)+p.booting < cmp.Or(p.Ready, 3) {
@@ -133,13 +132,13 @@ func (p *Pool) fill(ctx context.Context) (next time.Duration) {
 	return next
 }
 
-// dismiss closes one that will not be handed out.
+// dismiss closes a sandbox that will not be handed out.
 func (p *Pool) dismiss(w *waiting) {
 	close(w.taken)
 	p.boots.Go(func() { w.Close() })
 }
 
-// boot makes one and stays with it until it does not wait any more.
+// boot makes a sandbox and watches it while it waits.
 func (p *Pool) boot(ctx context.Context) {
 	s, err := p.Driver.Create(ctx, p.Spec)
 	w := &waiting{Sandbox: s, born: time.Now(), taken: make(chan struct{})}
@@ -168,7 +167,7 @@ func (p *Pool) boot(ctx context.Context) {
 	}
 }
 
-// failed puts off the next boot.
+// failed delays the next boot.
 func (p *Pool) failed(ctx context.Context, err error) {
 	if ctx.Err() != nil {
 		return
@@ -179,11 +178,12 @@ func (p *Pool) failed(ctx context.Context, err error) {
 	p.stats.Reason = err.Error()
 	p.until = time.Now().Add(wait)
 	if p.Log != nil {
-		p.Log.WarnContext(ctx, "no sandbox could be made ready", "error", err, "failures", p.stats.Failures, "again", wait)
+		p.Log.WarnContext(ctx, "no sandbox could be made ready", "error", err, "failures", p.stats.Failures,
+			"again", wait)
 	}
 }
 
-// lost forgets one that died while it waited.
+// lost removes a sandbox that ended while it waited.
 func (p *Pool) lost(w *waiting) {
 	p.mu.Lock()
 	if i := slices.Index(p.waiting, w); i >= 0 {
@@ -204,19 +204,19 @@ func (p *Pool) wake() {
 	}
 }
 
-// Claim hands out a sandbox as spec asks for: one that waited, when it can be
-// made such, else a new one. warm tells which. The caller closes it.
+// Claim returns a sandbox for spec: a waiting one if it can be adjusted to spec, else a new one. warm reports
+// which. The caller closes it.
 func (p *Pool) Claim(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbox, warm bool, err error) {
 	began := time.Now()
 	for p.fits(spec) {
-		w, err := p.take(spec)
+		w, err := p.claimYoungest(spec)
 		if err != nil {
 			return nil, false, err
 		}
 		if w == nil {
 			break
 		}
-		if err := p.prove(ctx, w, spec); err == nil {
+		if err := p.prepare(ctx, w, spec); err == nil {
 			p.count(func(s *Stats) {
 				s.Hits++
 				s.Claiming += time.Since(began)
@@ -238,7 +238,7 @@ func (p *Pool) Claim(ctx context.Context, spec sandbox.Spec) (s sandbox.Sandbox,
 	return s, false, err
 }
 
-// fits reports whether one that waits could be made what is asked for.
+// fits reports whether a waiting sandbox could be adjusted to spec.
 func (p *Pool) fits(spec sandbox.Spec) bool {
 	return slices.Equal(spec.Trees, p.Spec.Trees) && spec.Strict == p.Spec.Strict && imageID(spec) == imageID(p.Spec)
 }
@@ -250,9 +250,9 @@ func imageID(s sandbox.Spec) string {
 	return s.Image.ID
 }
 
-// take takes the youngest, and has another one made in its place. One that
-// cannot be made what is asked for is left for somebody else.
-func (p *Pool) take(spec sandbox.Spec) (*waiting, error) {
+// claimYoungest removes the youngest waiting sandbox from the pool, and triggers a refill. If it cannot be
+// adjusted to spec it stays.
+func (p *Pool) claimYoungest(spec sandbox.Spec) (*waiting, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.closed {
@@ -275,8 +275,8 @@ func (p *Pool) take(spec sandbox.Spec) (*waiting, error) {
 	return w, nil
 }
 
-// prove finds out whether it is alive and makes it what is asked for.
-func (p *Pool) prove(ctx context.Context, w *waiting, spec sandbox.Spec) error {
+// prepare checks that the sandbox answers and adjusts it to spec.
+func (p *Pool) prepare(ctx context.Context, w *waiting, spec sandbox.Spec) error {
 	ctx, cancel := context.WithTimeout(ctx, cmp.Or(p.Ping, time.Second))
 	defer cancel()
 	if same(spec, p.Spec) {
@@ -284,7 +284,7 @@ func (p *Pool) prove(ctx context.Context, w *waiting, spec sandbox.Spec) error {
 	}
 	a, ok := w.Sandbox.(sandbox.Adjustable)
 	if !ok {
-		return errors.New("it cannot be made what is asked for")
+		return errors.New("the sandbox cannot be adjusted")
 	}
 	return a.Adjust(ctx, spec.Limits, spec.Env)
 }
@@ -303,7 +303,7 @@ func (p *Pool) isClosed() bool {
 	return p.closed
 }
 
-// Stats tells how it goes.
+// Stats returns the current counters.
 func (p *Pool) Stats() Stats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -315,7 +315,7 @@ func (p *Pool) Stats() Stats {
 	return s
 }
 
-// end closes those that wait and waits for everything the pool began.
+// end closes the waiting sandboxes and waits for everything that the pool started.
 func (p *Pool) end() error {
 	p.mu.Lock()
 	p.closed = true

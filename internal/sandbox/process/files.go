@@ -19,12 +19,11 @@ import (
 
 const mostEntries = 1000
 
-// Files are reached inside the sandbox's own folder only, by way of its open
-// root, although its programs reach everything: whoever asks for a file of a
-// sandbox does not ask for one of the host.
+// Files are accessed inside the sandbox's own folder only, through its os.Root, although its programs can
+// access everything: a caller that asks for a file of a sandbox does not expect one of the host.
 
-// name is a path below the root.
-func (b *box) name(op, p string) (string, error) {
+// name returns a path relative to the root.
+func (b *instance) name(op, p string) (string, error) {
 	no := func(err error) (string, error) { return "", &fs.PathError{Op: op, Path: p, Err: err} }
 	if b.life.Err() != nil {
 		return no(sandbox.ErrClosed)
@@ -42,8 +41,8 @@ func (b *box) name(op, p string) (string, error) {
 	return p, nil
 }
 
-// ReadFile is that of sandbox.Files.
-func (b *box) ReadFile(ctx context.Context, p string, offset, length int64, w io.Writer) (sandbox.Info, error) {
+// ReadFile implements sandbox.Files.
+func (b *instance) ReadFile(ctx context.Context, p string, offset, length int64, w io.Writer) (sandbox.Info, error) {
 	name, err := b.name("open", p)
 	if err != nil {
 		return sandbox.Info{}, err
@@ -64,15 +63,16 @@ func (b *box) ReadFile(ctx context.Context, p string, offset, length int64, w io
 		length = max(info.Size()-offset, 0)
 	}
 	_, err = io.Copy(w, io.NewSectionReader(f, offset, length))
-	return told(info, ""), errors.Join(err, ctx.Err())
+	return describe(info, ""), errors.Join(err, ctx.Err())
 }
 
-func told(i fs.FileInfo, link string) sandbox.Info {
+func describe(i fs.FileInfo, link string) sandbox.Info {
 	return sandbox.Info{Name: i.Name(), Size: i.Size(), Mode: i.Mode(), Modified: i.ModTime(), Link: link}
 }
 
-// WriteFile is that of sandbox.Files.
-func (b *box) WriteFile(ctx context.Context, p string, r io.Reader, how sandbox.Writing) (sandbox.Info, error) {
+// WriteFile implements sandbox.Files.
+func (b *instance) WriteFile(ctx context.Context, p string, r io.Reader,
+	how sandbox.WriteOptions) (sandbox.Info, error) {
 	name, err := b.name("open", p)
 	if err != nil {
 		return sandbox.Info{}, err
@@ -85,9 +85,9 @@ func (b *box) WriteFile(ctx context.Context, p string, r io.Reader, how sandbox.
 			return sandbox.Info{}, err
 		}
 	}
-	r = while{ctx, b.life, r}
+	r = boundedReader{ctx, b.life, r}
 	if how.Append {
-		err = b.add(name, r, how.Mode)
+		err = b.appendTo(name, r, how.Mode)
 	} else {
 		err = b.replace(name, r, how.Mode)
 	}
@@ -98,17 +98,17 @@ func (b *box) WriteFile(ctx context.Context, p string, r io.Reader, how sandbox.
 	if err != nil {
 		return sandbox.Info{}, err
 	}
-	return told(info, ""), ctx.Err()
+	return describe(info, ""), ctx.Err()
 }
 
-// while reads for as long as both the call and the sandbox go on.
-type while struct {
-	// call and life are there because io.Reader has no context.
+// boundedReader reads as long as neither the call nor the sandbox has ended.
+type boundedReader struct {
+	// call and life are fields because io.Reader has no parameter for them.
 	call, life context.Context
 	r          io.Reader
 }
 
-func (w while) Read(b []byte) (int, error) {
+func (w boundedReader) Read(b []byte) (int, error) {
 	if w.life.Err() != nil {
 		return 0, sandbox.ErrClosed
 	}
@@ -118,20 +118,21 @@ func (w while) Read(b []byte) (int, error) {
 	return w.r.Read(b)
 }
 
-func (b *box) add(name string, r io.Reader, mode fs.FileMode) error {
+func (b *instance) appendTo(name string, r io.Reader, mode fs.FileMode) error {
 	f, err := b.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_APPEND|syscall.O_NONBLOCK, mode)
 	if err != nil {
 		return err
 	}
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return errors.Join(err, f.Close(), &fs.PathError{Op: "write", Path: name, Err: errors.New("not a regular file")})
+		return errors.Join(err, f.Close(),
+			&fs.PathError{Op: "write", Path: name, Err: errors.New("not a regular file")})
 	}
 	_, err = io.Copy(f, r)
 	return errors.Join(err, f.Close())
 }
 
-// replace writes beside the file and then puts it in its place.
-func (b *box) replace(name string, r io.Reader, mode fs.FileMode) error {
+// replace writes a temporary file and renames it.
+func (b *instance) replace(name string, r io.Reader, mode fs.FileMode) error {
 	if info, err := b.root.Stat(name); err == nil && !info.Mode().IsRegular() {
 		return &fs.PathError{Op: "write", Path: name, Err: errors.New("not a regular file")}
 	}
@@ -153,8 +154,9 @@ func (b *box) replace(name string, r io.Reader, mode fs.FileMode) error {
 	return nil
 }
 
-// List is that of sandbox.Files.
-func (b *box) List(ctx context.Context, p, after string, limit int) (entries []sandbox.Info, more bool, err error) {
+// List implements sandbox.Files.
+func (b *instance) List(ctx context.Context, p, after string,
+	limit int) (entries []sandbox.Info, more bool, err error) {
 	name, err := b.name("open", p)
 	if err != nil {
 		return nil, false, err
@@ -181,7 +183,7 @@ func (b *box) List(ctx context.Context, p, after string, limit int) (entries []s
 		}
 		info, err := b.stat(filepath.Join(name, n))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // it went meanwhile
+			continue // removed meanwhile
 		}
 		if err != nil {
 			return nil, false, err
@@ -191,8 +193,8 @@ func (b *box) List(ctx context.Context, p, after string, limit int) (entries []s
 	return entries, false, ctx.Err()
 }
 
-// Stat is that of sandbox.Files.
-func (b *box) Stat(ctx context.Context, p string) (sandbox.Info, error) {
+// Stat implements sandbox.Files.
+func (b *instance) Stat(ctx context.Context, p string) (sandbox.Info, error) {
 	name, err := b.name("stat", p)
 	if err != nil {
 		return sandbox.Info{}, err
@@ -200,7 +202,7 @@ func (b *box) Stat(ctx context.Context, p string) (sandbox.Info, error) {
 	return b.stat(name)
 }
 
-func (b *box) stat(name string) (sandbox.Info, error) {
+func (b *instance) stat(name string) (sandbox.Info, error) {
 	info, err := b.root.Lstat(name)
 	if err != nil {
 		return sandbox.Info{}, err
@@ -211,11 +213,11 @@ func (b *box) stat(name string) (sandbox.Info, error) {
 			return sandbox.Info{}, err
 		}
 	}
-	return told(info, link), nil
+	return describe(info, link), nil
 }
 
-// Mkdir is that of sandbox.Files.
-func (b *box) Mkdir(ctx context.Context, p string) error {
+// Mkdir implements sandbox.Files.
+func (b *instance) Mkdir(ctx context.Context, p string) error {
 	name, err := b.name("mkdir", p)
 	if err != nil {
 		return err
@@ -223,14 +225,18 @@ func (b *box) Mkdir(ctx context.Context, p string) error {
 	return b.root.MkdirAll(name, 0o755)
 }
 
-// Remove is that of sandbox.Files. The sandbox's own folder stays.
-func (b *box) Remove(ctx context.Context, p string, all bool) error {
+// Remove implements sandbox.Files. It never removes the sandbox's own folder.
+func (b *instance) Remove(ctx context.Context, p string, all bool) error {
 	name, err := b.name("remove", p)
 	if err != nil {
 		return err
 	}
 	if path.Clean(filepath.ToSlash(name)) == "." {
-		return &fs.PathError{Op: "remove", Path: p, Err: fmt.Errorf("the folder of the sandbox itself stays: %w", fs.ErrInvalid)}
+		return &fs.PathError{
+			Op:   "remove",
+			Path: p,
+			Err:  fmt.Errorf("the folder of the sandbox itself cannot be removed: %w", fs.ErrInvalid),
+		}
 	}
 	if !all {
 		return b.root.Remove(name)
@@ -241,8 +247,8 @@ func (b *box) Remove(ctx context.Context, p string, all bool) error {
 	return b.root.RemoveAll(name)
 }
 
-// Rename is that of sandbox.Files.
-func (b *box) Rename(ctx context.Context, from, to string) error {
+// Rename implements sandbox.Files.
+func (b *instance) Rename(ctx context.Context, from, to string) error {
 	old, err := b.name("rename", from)
 	if err != nil {
 		return err

@@ -1,9 +1,8 @@
-// Package process runs code as processes of the host, with no wall around it.
+// Package process runs code as processes of the host, without any isolation.
 //
-// It is for platforms where no other driver works and for people who know what
-// they run. A call gets a folder and an environment of its own and ends with
-// all that came of it; nothing else is held back: the code may do whatever the
-// host's user may. It has to be asked for by a flag that says so.
+// It is for platforms where no other driver works, and for code that is trusted. A call gets a folder and an
+// environment of its own and ends with all its descendants. Nothing else is restricted: the code may do
+// whatever the host's user may. It must be enabled by a setting that says so.
 package process
 
 import (
@@ -17,31 +16,32 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Name is what the driver is called.
+// Name is the driver's name.
 const Name = "process"
 
-// ErrNotAsked is what New returns without Options.Unsafe.
-var ErrNotAsked = errors.New("the driver process holds nothing back: code it runs may do whatever the host's user may. It is used only where its unsafe setting says that this is wanted")
+// ErrUnsafeNotSet is returned by New without Options.Unsafe.
+var ErrUnsafeNotSet = errors.New("the driver process isolates nothing: code it runs may do whatever the host's " +
+	"user may; it is used only if its setting unsafe is true")
 
 // Options are for New.
 type Options struct {
-	Unsafe bool // it is known that nothing is held back; needed
-	// Folder is where sandboxes get their folders; "" means the system's place for temporary
-	// files. Tests set it, to see what is left there.
+	Unsafe bool // confirms that the missing isolation is known; required
+	// Folder is the parent of the sandboxes' folders; "" means the system's folder for temporary files. Tests
+	// set it, to see what is left there.
 	Folder string
 	Log    *slog.Logger // nil means nothing is logged
 }
 
-// Driver makes sandboxes that hold nothing. Whoever makes one calls Close.
+// Driver makes sandboxes without isolation. The caller of New must call Close.
 type Driver struct {
-	o     Options
-	boxes sandbox.Living[*box]
+	o         Options
+	instances sandbox.LiveSet[*instance]
 }
 
-// New makes a driver, if that is really wanted.
+// New returns a driver, if Options.Unsafe is set.
 func New(o Options) (*Driver, error) {
 	if !o.Unsafe {
-		return nil, ErrNotAsked
+		return nil, ErrUnsafeNotSet
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -49,18 +49,19 @@ func New(o Options) (*Driver, error) {
 	return &Driver{o: o}, nil
 }
 
-// Name is that of the driver.
+// Name returns the driver's name.
 func (d *Driver) Name() string { return Name }
 
-// Capabilities are next to none.
+// Capabilities returns that nothing is enforced.
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	return sandbox.Capabilities{
-		Tier: sandbox.NoWall, Memory: sandbox.NotHeld, Processes: sandbox.NotHeld, CPU: sandbox.NotHeld,
+		Tier: sandbox.NoIsolation, Memory: sandbox.NotEnforced, Processes: sandbox.NotEnforced,
+		CPU:       sandbox.NotEnforced,
 		Terminals: runtime.GOOS != "windows",
 	}
 }
 
-// Doctor says that there is no wall, and whether a folder can be made.
+// Doctor reports that there is no isolation, and whether a folder can be created.
 func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 	made := sandbox.Finding{Name: "a folder is made for a sandbox", Needed: true, OK: true}
 	if b, err := d.make(sandbox.Defaults(), nil); err != nil {
@@ -70,12 +71,13 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 		b.Close()
 	}
 	return []sandbox.Finding{made, {
-		Name: "a wall around the code", Detail: "this driver has none",
-		Remedy: "on Linux use the driver namespaces, which needs nothing installed; elsewhere run gatehouse in a virtual machine",
+		Name: "isolation of the code", Detail: "this driver has none",
+		Remedy: "on Linux use the driver namespaces, which requires nothing to be installed; elsewhere run " +
+			"gatehouse in a virtual machine",
 	}}
 }
 
-// most is what may be asked for.
+// most are the highest limits that may be requested.
 var most = func() sandbox.Limits {
 	l := sandbox.Defaults()
 	l.MemoryMiB, l.VCPUs, l.Processes, l.DiskMiB, l.Descriptors = 1<<20, 1024, 1<<16, 1<<20, 1<<16
@@ -83,18 +85,20 @@ var most = func() sandbox.Limits {
 	return l
 }()
 
-// Create makes a folder. Trees are of no use where the whole host is seen.
+// Create creates a folder. Trees need no setup, because the code sees the whole host.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
 	limits, err := spec.Limits.Within(most)
 	if err != nil {
 		return nil, err
 	}
 	if spec.Image != nil || spec.Strict {
-		return nil, errors.New("the driver process has neither images nor profiles of system calls: use the driver namespaces")
+		return nil, errors.New("the driver process supports neither images nor profiles of system calls: use " +
+			"the driver namespaces")
 	}
 	for _, t := range spec.Trees {
 		if t.To != "" && t.To != t.From {
-			return nil, fmt.Errorf("the driver process cannot show %s at another place: its code sees the host's files where they are", t.From)
+			return nil, fmt.Errorf("the driver process cannot mount %s at another path: its code sees the "+
+				"host's files where they are", t.From)
 		}
 	}
 	b, err := d.make(limits, spec.Env)
@@ -104,7 +108,7 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	return b, nil
 }
 
-func (d *Driver) make(limits sandbox.Limits, env []string) (*box, error) {
+func (d *Driver) make(limits sandbox.Limits, env []string) (*instance, error) {
 	home, err := os.MkdirTemp(d.o.Folder, "gatehouse-sandbox-")
 	if err != nil {
 		return nil, err
@@ -113,12 +117,12 @@ func (d *Driver) make(limits sandbox.Limits, env []string) (*box, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(home))
 	}
-	b := newBox(d, home, root, limits, env)
-	if err := d.boxes.Add(b); err != nil {
+	b := newInstance(d, home, root, limits, env)
+	if err := d.instances.Add(b); err != nil {
 		return nil, errors.Join(err, root.Close(), os.RemoveAll(home))
 	}
 	return b, nil
 }
 
-// Close ends every sandbox that is left.
-func (d *Driver) Close() error { return d.boxes.CloseAll() }
+// Close closes every sandbox.
+func (d *Driver) Close() error { return d.instances.CloseAll() }

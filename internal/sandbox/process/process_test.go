@@ -29,11 +29,11 @@ func driver(t *testing.T) *Driver {
 }
 
 func TestItHasToBeAskedForByName(t *testing.T) {
-	if _, err := New(Options{}); !errors.Is(err, ErrNotAsked) {
-		t.Errorf("%v, want %v", err, ErrNotAsked)
+	if _, err := New(Options{}); !errors.Is(err, ErrUnsafeNotSet) {
+		t.Errorf("%v, want %v", err, ErrUnsafeNotSet)
 	}
 	d := driver(t)
-	if got := d.Capabilities().Tier; got != sandbox.NoWall {
+	if got := d.Capabilities().Tier; got != sandbox.NoIsolation {
 		t.Errorf("it claims to be of the tier %s", got)
 	}
 	for _, f := range d.Doctor(t.Context()) {

@@ -19,32 +19,32 @@ import (
 )
 
 const (
-	grace     = 250 * time.Millisecond // from asking a program to end until killing it
-	longArgv  = 60_000                 // bytes, as everywhere
+	grace     = 250 * time.Millisecond // from asking a program to end to killing it
+	longArgv  = 60_000                 // bytes, as in the other drivers
 	typeChunk = 4 << 10
 )
 
 var (
-	errTimeUp = errors.New("its time was up")
-	errFull   = errors.New("it printed too much")
-	errKilled = errors.New("it was killed")
+	errTimeUp = errors.New("the time of the call is up")
+	errFull   = errors.New("the program printed too much")
+	errKilled = errors.New("the program was killed")
 )
 
-// running is a program.
+// running is a program that was started.
 type running struct {
-	box    *box
-	proc   *proc.Process
-	began  time.Time
-	stop   context.CancelCauseFunc
-	out    *sink
-	errs   *sink
-	done   chan struct{}
-	result sandbox.Result
-	err    error
+	instance *instance
+	proc     *proc.Process
+	began    time.Time
+	stop     context.CancelCauseFunc
+	out      *limitedWriter
+	errs     *limitedWriter
+	done     chan struct{}
+	result   sandbox.Result
+	err      error
 }
 
 // Exec starts a program as a process of the host.
-func (b *box) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, error) {
+func (b *instance) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
@@ -64,38 +64,48 @@ func (b *box) Exec(ctx context.Context, c sandbox.Command) (sandbox.Process, err
 
 func checkLength(c sandbox.Command) error {
 	if len(c.Argv) == 0 {
-		return errors.New("there is no program to run: Argv is empty")
+		return errors.New("the command names no program: Argv is empty")
 	}
 	n := len(c.Dir)
 	for _, s := range append(append([]string(nil), c.Argv...), c.Env...) {
 		n += len(s)
 	}
 	if n > longArgv {
-		return fmt.Errorf("the arguments and the environment are too long, together %d bytes: pass what is long by standard input or a file", n)
+		return fmt.Errorf("the arguments and the environment together have %d bytes, which is too long: pass "+
+			"long data by standard input or a file", n)
 	}
 	return nil
 }
 
-func (b *box) start(ctx context.Context, c sandbox.Command) (_ *running, err error) {
+func (b *instance) start(ctx context.Context, c sandbox.Command) (_ *running, err error) {
 	dir, env := b.folder(c.Dir), merged(b.env, c.Env)
 	if info, err := os.Stat(dir); err != nil {
 		return nil, fmt.Errorf("working directory: %w", err)
 	} else if !info.IsDir() {
 		return nil, fmt.Errorf("working directory: %s: %w", dir, syscall.ENOTDIR)
 	}
-	path, err := find(c.Argv[0], dir)
+	path, err := lookPath(c.Argv[0], dir)
 	if err != nil {
 		return nil, err
 	}
-	// The program ends with the call or the sandbox, whichever is first.
+	// The program ends with the call or the sandbox, whichever ends first.
 	life, stop := context.WithCancelCause(context.WithoutCancel(ctx))
 	ends := []func() bool{
 		context.AfterFunc(ctx, func() { stop(context.Cause(ctx)) }),
 		context.AfterFunc(b.life, func() { stop(sandbox.ErrClosed) }),
 	}
-	r := &running{box: b, began: time.Now(), stop: stop, done: make(chan struct{})}
+	r := &running{instance: b, began: time.Now(), stop: stop, done: make(chan struct{})}
 	r.out, r.errs = r.sink(c.Stdout, c), r.sink(c.Stderr, c)
-	spec := proc.Spec{Path: path, Args: c.Argv[1:], Dir: dir, Env: env, Stdout: r.out, Stderr: r.errs, Grace: grace, Whole: true}
+	spec := proc.Spec{
+		Path:   path,
+		Args:   c.Argv[1:],
+		Dir:    dir,
+		Env:    env,
+		Stdout: r.out,
+		Stderr: r.errs,
+		Grace:  grace,
+		Whole:  true,
+	}
 	if c.Terminal != nil {
 		spec.Terminal, spec.Stderr = &proc.Size{Cols: int(c.Terminal.Cols), Rows: int(c.Terminal.Rows)}, nil
 	} else {
@@ -109,18 +119,18 @@ func (b *box) start(ctx context.Context, c sandbox.Command) (_ *running, err err
 		stop(err)
 		return nil, err
 	}
-	go r.attend(c, ends)
+	go r.supervise(c, ends)
 	return r, nil
 }
 
-// find looks up a program as a shell in that folder would.
-func find(name, dir string) (string, error) {
+// lookPath looks up a program as a shell in dir does.
+func lookPath(name, dir string) (string, error) {
 	if strings.ContainsAny(name, `/\`) && !filepath.IsAbs(name) {
 		name = filepath.Join(dir, name)
 	}
 	path, err := exec.LookPath(name)
 	if errors.Is(err, exec.ErrNotFound) {
-		return "", fmt.Errorf("there is no program %s: %w", name, fs.ErrNotExist)
+		return "", fmt.Errorf("program %s does not exist: %w", name, fs.ErrNotExist)
 	}
 	if err != nil {
 		return "", err
@@ -128,19 +138,19 @@ func find(name, dir string) (string, error) {
 	return filepath.Abs(path)
 }
 
-// attend ends the program at its time, and says how it ended.
-func (r *running) attend(c sandbox.Command, ends []func() bool) {
-	defer r.box.runs.Done()
+// supervise ends the program when its time is up, and judges how it ended.
+func (r *running) supervise(c sandbox.Command, ends []func() bool) {
+	defer r.instance.runs.Done()
 	timeout := c.Timeout
 	if timeout == 0 {
-		timeout = r.box.limits.Call
+		timeout = r.instance.limits.Call
 	}
 	if timeout > 0 {
 		t := time.AfterFunc(timeout, func() { r.stop(errTimeUp) })
 		defer t.Stop()
 	}
 	if c.Terminal != nil && c.Stdin != nil {
-		go r.typeIn(c.Stdin)
+		go r.typeStdin(c.Stdin)
 	}
 	state, err := r.proc.Wait()
 	for _, e := range ends {
@@ -156,7 +166,7 @@ func (r *running) attend(c sandbox.Command, ends []func() bool) {
 
 func (r *running) judge(state proc.State, err error) {
 	seen := sandbox.Evidence{
-		Reaped: true, Code: max(state.Code, 0), Signal: number(state.Signal),
+		Reaped: true, Code: max(state.Code, 0), Signal: signalNumber(state.Signal),
 		TimeUp: errors.Is(state.Stopped, errTimeUp), OutputFull: errors.Is(state.Stopped, errFull),
 	}
 	full, failed := r.out.ended(r.errs)
@@ -176,13 +186,13 @@ func (r *running) judge(state proc.State, err error) {
 		seen.Code = 0
 	}
 	r.result = sandbox.Result{
-		Outcome: seen.Judge(), Code: seen.Code, Signal: seen.Signal, Took: time.Since(r.began), CPU: state.CPU,
+		Outcome: seen.Outcome(), Code: seen.Code, Signal: seen.Signal, Took: time.Since(r.began), CPU: state.CPU,
 		StdoutSize: r.out.size(), StderrSize: r.errs.size(),
 	}
 }
 
-// number is that of a signal in words.
-func number(words string) int {
+// signalNumber returns the number of a signal with the given name.
+func signalNumber(words string) int {
 	for n := 1; n <= 64 && words != ""; n++ {
 		if syscall.Signal(n).String() == words {
 			return n
@@ -191,9 +201,9 @@ func number(words string) int {
 	return 0
 }
 
-func (r *running) typeIn(from io.Reader) {
+func (r *running) typeStdin(from io.Reader) {
 	b := make([]byte, typeChunk)
-	ctx := context.Background() // Type gives up by itself
+	ctx := context.Background() // Type has a time limit of its own
 	for {
 		n, err := from.Read(b)
 		if n > 0 {
@@ -208,7 +218,7 @@ func (r *running) typeIn(from io.Reader) {
 	}
 }
 
-// Signal sends a signal to the program's group.
+// Signal sends a signal to the program's process group.
 func (r *running) Signal(n int) error {
 	select {
 	case <-r.done:
@@ -217,29 +227,29 @@ func (r *running) Signal(n int) error {
 	}
 	if n == 9 {
 		gone, cancel := context.WithCancel(context.Background())
-		cancel() // without asking first
+		cancel() // an ended context makes Stop kill at once
 		go r.proc.Stop(gone)
 		return nil
 	}
 	return signal(r.proc, n)
 }
 
-// Resize changes the size of the terminal.
+// Resize implements sandbox.Process.
 func (r *running) Resize(s sandbox.Size) error {
 	return r.proc.Resize(proc.Size{Cols: int(s.Cols), Rows: int(s.Rows)})
 }
 
-// Done is closed at the end.
+// Done implements sandbox.Process.
 func (r *running) Done() <-chan struct{} { return r.done }
 
-// Wait waits for the end.
+// Wait implements sandbox.Process.
 func (r *running) Wait() (sandbox.Result, error) {
 	<-r.done
 	return r.result, r.err
 }
 
-// sink passes on so much of a stream and no more.
-type sink struct {
+// limitedWriter passes on a stream up to a limit.
+type limitedWriter struct {
 	to   io.Writer
 	stop func(error)
 	left int64 // less than 0 means there is no limit
@@ -250,16 +260,16 @@ type sink struct {
 	err   error
 }
 
-func (r *running) sink(to io.Writer, c sandbox.Command) *sink {
-	s := &sink{to: to, stop: r.stop, left: int64(r.box.limits.OutputBytes)}
+func (r *running) sink(to io.Writer, c sandbox.Command) *limitedWriter {
+	s := &limitedWriter{to: to, stop: r.stop, left: int64(r.instance.limits.OutputBytes)}
 	if c.OutputBytes != 0 {
 		s.left = int64(c.OutputBytes)
 	}
 	return s
 }
 
-// Write takes everything, so that the program is not held up by its own end.
-func (s *sink) Write(b []byte) (int, error) {
+// Write accepts all data, so that a program that is being ended does not block.
+func (s *limitedWriter) Write(b []byte) (int, error) {
 	pass := b
 	s.mu.Lock()
 	if s.left >= 0 && s.wrote+int64(len(b)) > s.left {
@@ -288,15 +298,15 @@ func (s *sink) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func (s *sink) size() int64 {
+func (s *limitedWriter) size() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.wrote
 }
 
-// ended tells whether either stream was too long, or was not taken.
-func (s *sink) ended(other *sink) (full bool, err error) {
-	for _, one := range []*sink{s, other} {
+// ended reports whether either stream exceeded its limit, or a Writer failed.
+func (s *limitedWriter) ended(other *limitedWriter) (full bool, err error) {
+	for _, one := range []*limitedWriter{s, other} {
 		one.mu.Lock()
 		full, err = full || one.full, errors.Join(err, one.err)
 		one.mu.Unlock()

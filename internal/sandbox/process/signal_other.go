@@ -8,7 +8,7 @@ import (
 	"gatehouse/internal/exec/proc"
 )
 
-// signal cannot be had on this platform.
+// signal returns an error, because this platform has no signals.
 func signal(_ *proc.Process, n int) error {
-	return fmt.Errorf("signal %d cannot be sent on this platform; 9 ends the program", n)
+	return fmt.Errorf("signal %d cannot be sent on this platform; use 9 to end the program", n)
 }

@@ -9,7 +9,7 @@ import (
 	"gatehouse/internal/exec/proc"
 )
 
-// signal reaches the group of a program.
+// signal sends a signal to the process group of a program.
 func signal(p *proc.Process, n int) error {
 	if err := p.Signal(syscall.Signal(n)); err != nil {
 		return fmt.Errorf("kill(%d): %w", n, err)

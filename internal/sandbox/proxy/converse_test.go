@@ -30,7 +30,10 @@ func converse(t *testing.T, b []byte) {
 		},
 	})
 	defer p.Close()
-	if err := p.Set(sandbox.Network{Allow: []string{"example.org"}, Resolve: names{"": {"127.0.0.1"}, "example.org": {public}}}); err != nil {
+	if err := p.Set(sandbox.Network{
+		Allow:   []string{"example.org"},
+		Resolve: names{"": {"127.0.0.1"}, "example.org": {public}},
+	}); err != nil {
 		t.Fatal(err)
 	}
 	here, there := net.Pipe()
@@ -38,7 +41,7 @@ func converse(t *testing.T, b []byte) {
 	go func() {
 		defer close(done)
 		defer there.Close()
-		p.attend(there)
+		p.serveConn(there)
 	}()
 	go io.Copy(io.Discard, here)
 	here.SetDeadline(time.Now().Add(patience))

@@ -9,35 +9,35 @@ import (
 	"strings"
 )
 
-const mostFields = 200 // of a request's head
+const mostFields = 200 // fields in a request's head
 
-// head is the first part of a request, read so strictly that whoever reads it
-// next finds nothing else in it.
+// head is the head of a request. It is parsed so strictly that no later reader can interpret it differently.
 type head struct {
 	method, target string
 	minor          int    // of HTTP/1.minor
 	host           string // the Host field
 	hasHost        bool
-	body           bool // a body was announced
+	body           bool // a body is announced
 }
 
-// unreadable is why a request was not even understood, with the status to say.
-type unreadable struct {
+// malformed is the error for a request that cannot be parsed, with its HTTP status.
+type malformed struct {
 	status int
 	reason string
 }
 
-func (u *unreadable) Error() string { return u.reason }
+func (u *malformed) Error() string { return u.reason }
 
-func bad(format string, args ...any) error {
-	return &unreadable{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+func badRequest(format string, args ...any) error {
+	return &malformed{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
-// peekHead waits for a whole head, without taking it.
+// peekHead waits for a whole head without consuming it.
 func peekHead(in *bufio.Reader, most int) ([]byte, error) {
 	for n := 1; ; n = in.Buffered() + 1 {
 		if n > most {
-			return nil, &unreadable{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the head of the request is longer than %d bytes", most)}
+			return nil, &malformed{http.StatusRequestHeaderFieldsTooLarge,
+				fmt.Sprintf("the head of the request is longer than %d bytes", most)}
 		}
 		if _, err := in.Peek(n); err != nil {
 			return nil, err
@@ -50,19 +50,19 @@ func peekHead(in *bufio.Reader, most int) ([]byte, error) {
 			return b[:i+4], nil
 		}
 		if i := bytes.IndexByte(b, '\n'); i == 0 || i > 0 && b[i-1] != '\r' {
-			return nil, bad("a line of the request does not end in CR LF")
+			return nil, badRequest("a line of the request does not end in CR LF")
 		}
 	}
 }
 
-// parseHead reads a head that ends in an empty line.
+// parseHead parses a head that ends in an empty line.
 func parseHead(b []byte) (head, error) {
 	text := strings.TrimSuffix(string(b), "\r\n\r\n")
 	for i, c := range []byte(text) {
 		switch {
 		case c == '\r' && i+1 < len(text) && text[i+1] == '\n', c == '\n' && i > 0 && text[i-1] == '\r', c == '\t':
 		case c < 0x20 || c == 0x7f:
-			return head{}, bad("the head of the request has the control byte %#02x", c)
+			return head{}, badRequest("the head of the request has the control byte %#02x", c)
 		}
 	}
 	first, rest, more := strings.Cut(text, "\r\n")
@@ -83,7 +83,7 @@ func parseHead(b []byte) (head, error) {
 
 func (h head) needHost() error {
 	if h.minor >= 1 && !h.hasHost {
-		return bad("the request has no Host")
+		return badRequest("the request has no Host")
 	}
 	return nil
 }
@@ -91,7 +91,8 @@ func (h head) needHost() error {
 func parseLine(line string) (h head, err error) {
 	parts := strings.Split(line, " ")
 	if len(parts) != 3 {
-		return h, bad("the first line of the request is not a method, a target and a version with one space between them")
+		return h, badRequest("the first line of the request is malformed: expected a method, a target and a " +
+			"version, separated by single spaces")
 	}
 	h.method, h.target = parts[0], parts[1]
 	switch parts[2] {
@@ -99,18 +100,18 @@ func parseLine(line string) (h head, err error) {
 		h.minor = 1
 	case "HTTP/1.0":
 	default:
-		return h, &unreadable{http.StatusHTTPVersionNotSupported, "only HTTP/1.1 and HTTP/1.0 are spoken here"}
+		return h, &malformed{http.StatusHTTPVersionNotSupported, "the proxy supports only HTTP/1.1 and HTTP/1.0"}
 	}
 	if !isToken(h.method) {
-		return h, bad("%q is no method", printable(h.method))
+		return h, badRequest("%q is not a method", printable(h.method))
 	}
 	if h.target == "" || !visible(h.target) {
-		return h, bad("the target of the request has bytes that are not allowed")
+		return h, badRequest("the target of the request has bytes that are not allowed")
 	}
 	return h, nil
 }
 
-// fields are what counts of a head's fields.
+// fields counts the fields of a head that matter.
 type fields struct {
 	count, hosts, lengths, codings int
 	host, coding                   string
@@ -118,11 +119,12 @@ type fields struct {
 
 func (f *fields) add(line string) error {
 	if f.count++; f.count > mostFields {
-		return &unreadable{http.StatusRequestHeaderFieldsTooLarge, fmt.Sprintf("the request has more than %d fields", mostFields)}
+		return &malformed{http.StatusRequestHeaderFieldsTooLarge,
+			fmt.Sprintf("the request has more than %d fields", mostFields)}
 	}
 	name, value, ok := strings.Cut(line, ":")
 	if !ok || !isToken(name) {
-		return bad("a line of the head is no field, or is one that is continued")
+		return badRequest("a line of the head is not a field, or is a continuation line")
 	}
 	value = strings.Trim(value, " \t")
 	switch strings.ToLower(name) {
@@ -132,7 +134,7 @@ func (f *fields) add(line string) error {
 	case "content-length":
 		f.lengths++
 		if value == "" || len(value) > 18 || strings.Trim(value, "0123456789") != "" {
-			return bad("the Content-Length is no number")
+			return badRequest("the Content-Length is not a number")
 		}
 	case "transfer-encoding":
 		f.codings++
@@ -144,11 +146,11 @@ func (f *fields) add(line string) error {
 func (f *fields) check(minor int) error {
 	switch {
 	case f.hosts > 1:
-		return bad("the request has more than one Host")
+		return badRequest("the request has more than one Host")
 	case f.lengths > 1 || f.codings > 1 || f.lengths+f.codings > 1:
-		return bad("the length of the request is given more than once")
+		return badRequest("the length of the request is given more than once")
 	case f.codings == 1 && (f.coding != "chunked" || minor == 0):
-		return bad("a Transfer-Encoding that is not chunked is not understood")
+		return badRequest("the only supported Transfer-Encoding is chunked")
 	}
 	return nil
 }
@@ -158,7 +160,8 @@ func isToken(s string) bool {
 		return false
 	}
 	for _, c := range []byte(s) {
-		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0) {
+		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
+			strings.IndexByte("!#$%&'*+-.^_`|~", c) >= 0) {
 			return false
 		}
 	}

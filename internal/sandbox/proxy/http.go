@@ -19,8 +19,7 @@ import (
 
 var noAddress netip.AddrPort
 
-// via is what a forwarded request carries, so that no server takes it for one
-// of this machine.
+// via is the Via field of forwarded requests, by which no server mistakes them for requests of this machine.
 const via = "1.1 gatehouse-sandbox"
 
 const (
@@ -28,30 +27,29 @@ const (
 	httpsPort = 443
 )
 
-// http answers requests until one of them is the last. Inside a tunnel fixed is
-// its target, which all of them have to be for.
+// http handles requests until one of them is the last. Inside a tunnel, fixed is its target, which all
+// requests must have.
 func (c *client) http(fixed *target) {
 	for {
 		b, err := c.nextHead()
 		if err == nil {
 			var h head
 			if h, err = parseHead(b); err == nil {
-				if !c.answer(h, len(b), fixed) {
+				if !c.handleRequest(h, len(b), fixed) {
 					return
 				}
 				continue
 			}
 		}
-		if no, ok := errors.AsType[*unreadable](err); ok {
-			c.proxy.say("HTTP", target{}, noAddress, "", err)
+		if no, ok := errors.AsType[*malformed](err); ok {
+			c.proxy.reportDecision("HTTP", target{}, noAddress, "", err)
 			c.refuse(no.status, no.reason)
 		}
 		return
 	}
 }
 
-// nextHead waits for a request as long as for anything, and then for the rest
-// of its head not so long.
+// nextHead waits for a request up to Idle, and then for the rest of its head up to Handshake.
 func (c *client) nextHead() ([]byte, error) {
 	if _, err := c.in.Peek(1); err != nil {
 		return nil, err
@@ -61,9 +59,8 @@ func (c *client) nextHead() ([]byte, error) {
 	return peekHead(c.in, c.proxy.limits.Header)
 }
 
-// answer does what one request asks for. It is false when the connection is of
-// no use any more.
-func (c *client) answer(h head, size int, fixed *target) (again bool) {
+// handleRequest handles one request. It returns false if the connection cannot be used again.
+func (c *client) handleRequest(h head, size int, fixed *target) (again bool) {
 	if h.method == http.MethodConnect {
 		c.connect(h, size, fixed)
 		return false
@@ -73,9 +70,9 @@ func (c *client) answer(h head, size int, fixed *target) (again bool) {
 		err = h.sameHost(t, secure)
 	}
 	if err != nil {
-		c.proxy.say(h.method, t, noAddress, "", err)
+		c.proxy.reportDecision(h.method, t, noAddress, "", err)
 		status := http.StatusBadRequest
-		if no, ok := errors.AsType[*unreadable](err); ok {
+		if no, ok := errors.AsType[*malformed](err); ok {
 			status = no.status
 		}
 		c.refuse(status, err.Error())
@@ -86,25 +83,25 @@ func (c *client) answer(h head, size int, fixed *target) (again bool) {
 		c.refuse(http.StatusBadRequest, "the request is malformed: "+printable(err.Error()))
 		return false
 	}
-	return c.exchange(h, r, t, secure)
+	return c.forward(h, r, t, secure)
 }
 
-// connect opens a tunnel for whoever asks by CONNECT.
+// connect opens a tunnel for a CONNECT request.
 func (c *client) connect(h head, size int, fixed *target) {
 	t, err := parseAuthority(h.target, 0)
 	switch {
 	case err != nil:
-		err = bad("CONNECT wants host:port: %v", err)
+		err = badRequest("CONNECT requires host:port: %v", err)
 	case fixed != nil:
-		err = bad("a tunnel inside a tunnel is not opened")
+		err = badRequest("a tunnel inside a tunnel is not allowed")
 	case h.body:
-		err = bad("CONNECT has no body")
+		err = badRequest("CONNECT must not have a body")
 	case h.hasHost:
 		err = h.sameHost(t, t.port == httpsPort)
 	}
 	if err != nil {
-		c.proxy.say(h.method, t, noAddress, "", err)
-		no, _ := errors.AsType[*unreadable](err)
+		c.proxy.reportDecision(h.method, t, noAddress, "", err)
+		no, _ := errors.AsType[*malformed](err)
 		c.refuse(no.status, no.reason)
 		return
 	}
@@ -122,7 +119,7 @@ func (c *client) connect(h head, size int, fixed *target) {
 	})
 }
 
-// where is the target of a request, and whether it is to be reached over TLS.
+// where returns the target of a request, and whether it uses TLS.
 func (h head) where(fixed *target) (t target, secure bool, err error) {
 	rest, ok := "", false
 	if len(h.target) >= 8 {
@@ -134,9 +131,9 @@ func (h head) where(fixed *target) (t target, secure bool, err error) {
 	}
 	switch {
 	case !ok && fixed == nil:
-		return t, false, bad("this is a proxy: send the whole URL, as in GET http://example.org/ HTTP/1.1")
+		return t, false, badRequest("this is a proxy: send the whole URL, as in GET http://example.org/ HTTP/1.1")
 	case !ok && h.target[0] != '/' && h.target != "*":
-		return t, false, bad("the target of the request is no path")
+		return t, false, badRequest("the target of the request is not a path")
 	case !ok:
 		return *fixed, false, nil
 	}
@@ -149,10 +146,11 @@ func (h head) where(fixed *target) (t target, secure bool, err error) {
 		end = len(rest)
 	}
 	if t, err = parseAuthority(rest[:end], otherwise); err != nil {
-		return target{}, false, bad("the URL leads nowhere: %v", err)
+		return target{}, false, badRequest("the URL is malformed: %v", err)
 	}
 	if fixed != nil && (t != *fixed || secure) {
-		return t, secure, &unreadable{http.StatusMisdirectedRequest, fmt.Sprintf("the request is for %s in a tunnel to %s", t, fixed)}
+		return t, secure,
+			&malformed{http.StatusMisdirectedRequest, fmt.Sprintf("the request is for %s in a tunnel to %s", t, fixed)}
 	}
 	return t, secure, nil
 }
@@ -164,7 +162,7 @@ func cutFold(s, prefix string) (string, bool) {
 	return s[len(prefix):], true
 }
 
-// sameHost refuses a Host that is not the target's.
+// sameHost refuses a Host that differs from the target.
 func (h head) sameHost(t target, secure bool) error {
 	if !h.hasHost {
 		return nil
@@ -175,16 +173,18 @@ func (h head) sameHost(t target, secure bool) error {
 	}
 	host, err := parseAuthority(h.host, otherwise)
 	if err == nil && host.port == otherwise && t.port != otherwise && h.method == http.MethodConnect {
-		host.port = t.port // some leave the port out
+		host.port = t.port // some clients omit the port
 	}
 	if err != nil || host != t {
-		return &unreadable{http.StatusMisdirectedRequest, fmt.Sprintf("the Host of the request is %s, and its target %s; they have to be the same", printable(h.host), t)}
+		return &malformed{http.StatusMisdirectedRequest,
+			fmt.Sprintf("the Host of the request is %s, but its target is %s; they must be the same",
+				printable(h.host), t)}
 	}
 	return nil
 }
 
-// exchange passes on one request and its response.
-func (c *client) exchange(h head, r *http.Request, t target, secure bool) (again bool) {
+// forward forwards one request and its response.
+func (c *client) forward(h head, r *http.Request, t target, secure bool) (again bool) {
 	p := c.proxy
 	pol := p.policy.Load()
 	upgrade := wantsWebSocket(r)
@@ -197,7 +197,7 @@ func (c *client) exchange(h head, r *http.Request, t target, secure bool) (again
 	asked := t
 	swapped, err := pol.swap(r, &t, &secure)
 	if err != nil {
-		p.say(h.method, t, noAddress, "", err)
+		p.reportDecision(h.method, t, noAddress, "", err)
 		c.refuse(http.StatusForbidden, err.Error())
 		return false
 	}
@@ -208,39 +208,40 @@ func (c *client) exchange(h head, r *http.Request, t target, secure bool) (again
 		_, err = pol.byName(asked)
 	}
 	if err != nil {
-		p.say(h.method, t, noAddress, "", err)
+		p.reportDecision(h.method, t, noAddress, "", err)
 		c.refuse(http.StatusForbidden, err.Error())
 		return false
 	}
-	return c.perform(h, r, t, secure, v, swapped)
+	return c.forwardAllowed(h, r, t, secure, v, swapped)
 }
 
-// perform carries out a request that is allowed.
-func (c *client) perform(h head, r *http.Request, t target, secure bool, v verdict, swapped secrets) (again bool) {
+// forwardAllowed forwards a request that is allowed.
+func (c *client) forwardAllowed(h head, r *http.Request, t target, secure bool, v verdict,
+	swapped secrets) (again bool) {
 	p := c.proxy
 	ctx, cancel := context.WithTimeout(p.ctx, p.limits.Dial)
 	server, at, err := p.dial(ctx, v)
 	cancel()
 	if no, ours := errors.AsType[*refusal](err); ours {
-		p.say(h.method, t, at, "", no)
+		p.reportDecision(h.method, t, at, "", no)
 		c.refuse(http.StatusForbidden, no.Error())
 		return false
 	}
-	p.say(h.method, t, at, v.rule, nil)
+	p.reportDecision(h.method, t, at, v.rule, nil)
 	if err != nil {
-		c.refuse(http.StatusBadGateway, silent(t, err))
+		c.refuse(http.StatusBadGateway, noAnswer(t, err))
 		return false
 	}
 	defer server.Close()
 	ctx, cancel = context.WithCancel(p.ctx)
 	defer cancel()
-	f := &flow{target: t, at: at, way: h.method, end: func() { cancel(); server.Close(); c.conn.Close() }}
-	if err := p.begin(f); err != nil {
-		p.say(h.method, t, at, "", err)
+	f := &flow{target: t, at: at, method: h.method, end: func() { cancel(); server.Close(); c.conn.Close() }}
+	if err := p.registerFlow(f); err != nil {
+		p.reportDecision(h.method, t, at, "", err)
 		c.refuse(http.StatusForbidden, err.Error())
 		return false
 	}
-	defer p.finish(f)
+	defer p.removeFlow(f)
 	body := &incoming{from: r.Body}
 	if r.Body != http.NoBody {
 		r.Body = body
@@ -257,22 +258,23 @@ func (c *client) perform(h head, r *http.Request, t target, secure bool, v verdi
 				return false
 			}
 		} else {
-			err = swapped.hideIn(resp)
+			err = swapped.redact(resp)
 		}
 	}
 	if err != nil {
-		p.tooMuch(f, err)
-		c.refuse(http.StatusBadGateway, silent(t, err))
+		p.reportLimit(f, err)
+		c.refuse(http.StatusBadGateway, noAnswer(t, err))
 		return false
 	}
 	if err := c.pass(resp, h, keep); err != nil {
-		p.tooMuch(f, err)
+		p.reportLimit(f, err)
 		return false
 	}
 	return keep && body.ended.Load()
 }
 
-var errUpgrade = errors.New("the server changed the protocol, which it may only to WebSocket, and not where a secret was swapped in")
+var errUpgrade = errors.New("the server switched protocols; only WebSocket is allowed, and not if a secret " +
+	"was inserted")
 
 func wantsWebSocket(r *http.Request) bool {
 	for token := range strings.SplitSeq(strings.Join(r.Header["Connection"], ","), ",") {
@@ -283,25 +285,24 @@ func wantsWebSocket(r *http.Request) bool {
 	return false
 }
 
-// switched passes on what both sides say after they agreed on WebSocket. What
-// they say cannot be looked through piece by piece, so that there must be no
-// secret the server could repeat.
+// switched relays both directions after a switch to WebSocket. Its messages cannot be searched for secrets, so
+// it is refused if the request contained one.
 func (c *client) switched(resp *http.Response, swapped secrets, f *flow) error {
 	server, ok := resp.Body.(io.ReadWriteCloser)
 	if !ok || len(swapped) > 0 || !strings.EqualFold(resp.Header.Get("Upgrade"), "websocket") {
 		return errUpgrade
 	}
 	head := *resp
-	head.Body = http.NoBody // else it would be read from
+	head.Body = http.NoBody // Write would read the connection otherwise
 	if err := head.Write(c); err != nil {
-		return nil // there is nobody to tell
+		return nil // the client is gone
 	}
 	c.touch = func() { c.conn.SetDeadline(time.Now().Add(c.proxy.limits.Idle)) }
 	c.touch()
 	var back sync.WaitGroup
 	back.Go(func() {
 		_, err := io.Copy(c, server)
-		c.proxy.tooMuch(f, err)
+		c.proxy.reportLimit(f, err)
 		f.end()
 	})
 	io.Copy(server, c.in)
@@ -310,8 +311,9 @@ func (c *client) switched(resp *http.Response, swapped secrets, f *flow) error {
 	return nil
 }
 
-// fetch sends a request over a connection that serves for nothing else.
-func (c *client) fetch(ctx context.Context, r *http.Request, t target, secure bool, server net.Conn) (*http.Response, error) {
+// fetch sends a request over a connection that is used for nothing else.
+func (c *client) fetch(ctx context.Context, r *http.Request, t target, secure bool,
+	server net.Conn) (*http.Response, error) {
 	p := c.proxy
 	if r.Header.Get("Expect") != "" {
 		r.Header.Del("Expect")
@@ -341,12 +343,12 @@ func (c *client) fetch(ctx context.Context, r *http.Request, t target, secure bo
 	r.URL.Scheme, r.URL.Host, r.URL.User = scheme, t.String(), nil
 	r.RequestURI, r.Host = "", hostField(t, secure)
 	if _, ok := r.Header["User-Agent"]; !ok {
-		r.Header["User-Agent"] = nil // else one is made up
+		r.Header["User-Agent"] = nil // otherwise Go sets one
 	}
 	return transport.RoundTrip(r.WithContext(ctx))
 }
 
-// hostField is the Host of a request; the usual port goes without saying.
+// hostField returns the Host of a request, without the default port.
 func hostField(t target, secure bool) string {
 	if secure && t.port == httpsPort || !secure && t.port == httpPort {
 		if t.addr.Is6() {
@@ -357,11 +359,11 @@ func hostField(t target, secure bool) string {
 	return t.String()
 }
 
-func silent(t target, err error) string {
-	return fmt.Sprintf("%s is allowed, but does not answer: %s", t, printable(err.Error()))
+func noAnswer(t target, err error) string {
+	return fmt.Sprintf("%s is allowed but does not answer: %s", t, printable(err.Error()))
 }
 
-// pass gives a response to the client.
+// pass sends a response to the client.
 func (c *client) pass(resp *http.Response, h head, keep bool) error {
 	clean(resp.Header)
 	resp.Trailer = nil
@@ -377,29 +379,31 @@ func (c *client) pass(resp *http.Response, h head, keep bool) error {
 	return resp.Write(c)
 }
 
-// clean takes away what is said to the next hop only.
+// clean removes hop-by-hop fields.
 func clean(h http.Header) {
 	for _, list := range h["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {
 			h.Del(textproto.TrimString(name))
 		}
 	}
-	for _, name := range []string{"Connection", "Proxy-Connection", "Proxy-Authorization", "Proxy-Authenticate", "Keep-Alive", "TE", "Trailer", "Upgrade"} {
+	for _, name := range []string{"Connection", "Proxy-Connection", "Proxy-Authorization", "Proxy-Authenticate",
+		"Keep-Alive", "TE", "Trailer", "Upgrade"} {
 		h.Del(name)
 	}
 }
 
-// refuse answers with a reason, in the status line too, since that is what some
-// clients show of a proxy's answer and nothing else.
+// refuse answers with a reason, also in the status line, because some clients show nothing else of a proxy's
+// answer.
 func (c *client) refuse(status int, reason string) error {
 	reason = printable(reason)
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n", status, reason, len(reason)+1, reason)
+	fmt.Fprintf(&b,
+		"HTTP/1.1 %d %s\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s\n", status, reason, len(reason)+1, reason)
 	_, err := c.Write(b.Bytes())
 	return err
 }
 
-// incoming is the body of a request on its way.
+// incoming is the body of a request.
 type incoming struct {
 	from  io.ReadCloser
 	ended atomic.Bool
@@ -413,10 +417,10 @@ func (i *incoming) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// Close leaves what was not read: it was not asked for, and the connection ends.
+// Close does not read the rest: the server did not read it, and the connection ends.
 func (i *incoming) Close() error { return nil }
 
-// counted is a connection to a server that may carry so much and idle so long.
+// counted is a connection to a server with limits of bytes and idle time.
 type counted struct {
 	net.Conn
 	flow *flow

@@ -15,11 +15,11 @@ import (
 	"strings"
 )
 
-// listensHere reports whether a listener of this process takes connections to
-// an address of this machine. It asks the kernel, so that no listener has to be
-// registered: those of modules, and exposed ports of sandboxes, count too.
+// listensHere reports whether a listener of this process accepts connections to an address of this machine. It
+// asks the kernel, so that no listener has to be registered: those of modules and exposed ports of sandboxes
+// count too.
 func listensHere(at netip.AddrPort) (bool, error) {
-	var found []string // inodes of sockets that listen there, of any process
+	var found []string // inodes of listening sockets there, of any process
 	for _, name := range []string{"tcp", "tcp6"} {
 		inodes, err := listening("/proc/self/net/"+name, at)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) { // a kernel without IPv6
@@ -35,8 +35,8 @@ func listensHere(at netip.AddrPort) (bool, error) {
 	return false, nil
 }
 
-// Columns of /proc/net/tcp, and its state of a socket that listens; see proc_net_tcp
-// in the kernel's documentation.
+// Columns of /proc/net/tcp, and the state of a listening socket; see proc_net_tcp.rst in the kernel's
+// documentation.
 const (
 	columnLocal = 1
 	columnState = 3
@@ -51,7 +51,7 @@ func listening(file string, at netip.AddrPort) (inodes []string, err error) {
 	}
 	defer f.Close()
 	lines := bufio.NewScanner(f)
-	lines.Scan() // the head
+	lines.Scan() // skip the header
 	for lines.Scan() {
 		columns := strings.Fields(lines.Text())
 		if len(columns) <= columnInode || columns[columnState] != stateListen {
@@ -72,13 +72,13 @@ func listening(file string, at netip.AddrPort) (inodes []string, err error) {
 	return inodes, lines.Err()
 }
 
-// parseLocal reads an address as the kernel prints it: words of 32 bits in the
-// machine's order, and the port, in hexadecimal.
+// parseLocal parses an address as the kernel prints it: words of 32 bits in native byte order, and the port,
+// in hexadecimal.
 func parseLocal(text string) (netip.AddrPort, error) {
 	host, port, _ := strings.Cut(text, ":")
 	b, err := hex.DecodeString(host)
 	if err != nil || len(b)%4 != 0 {
-		return netip.AddrPort{}, fmt.Errorf("%q is no address", text)
+		return netip.AddrPort{}, fmt.Errorf("%q is not an address", text)
 	}
 	for i := 0; i < len(b); i += 4 {
 		binary.NativeEndian.PutUint32(b[i:], binary.BigEndian.Uint32(b[i:]))
@@ -86,7 +86,7 @@ func parseLocal(text string) (netip.AddrPort, error) {
 	a, ok := netip.AddrFromSlice(b)
 	n, err := strconv.ParseUint(port, 16, 16)
 	if !ok || err != nil {
-		return netip.AddrPort{}, fmt.Errorf("%q is no address", text)
+		return netip.AddrPort{}, fmt.Errorf("%q is not an address", text)
 	}
 	return netip.AddrPortFrom(a, uint16(n)), nil
 }

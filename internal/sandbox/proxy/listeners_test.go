@@ -43,10 +43,12 @@ func TestTheHostsOwnListenersAreNotReached(t *testing.T) {
 			}
 			for _, at := range to {
 				w.servers[strings.Replace(at, "inner.test", "127.0.0.1", 1)] = l.Addr().String()
-				if status, body := w.ask("GET", fmt.Sprintf("GET http://%s/ HTTP/1.1\r\nHost: %s\r\n\r\n", at, at)); status != http.StatusForbidden || !strings.Contains(body, "a listener of this host") {
+				if status, body := w.ask("GET", fmt.Sprintf("GET http://%s/ HTTP/1.1\r\nHost: %s\r\n\r\n", at,
+					at)); status != http.StatusForbidden || !strings.Contains(body, "a listener of this host") {
 					t.Errorf("a request to %s: %d %q", at, status, body)
 				}
-				if status, body := w.ask("CONNECT", fmt.Sprintf("CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", at, at)); status != http.StatusForbidden {
+				if status, body := w.ask("CONNECT",
+					fmt.Sprintf("CONNECT %s HTTP/1.1\r\nHost: %s\r\n\r\n", at, at)); status != http.StatusForbidden {
 					t.Errorf("a tunnel to %s: %d %q", at, status, body)
 				}
 				if d := w.last(); d.Allowed {

@@ -1,19 +1,17 @@
-// Package proxy is the only way out of a sandbox: it speaks HTTP, CONNECT and
-// SOCKS5 on a listener inside, and lets through what the rules allow.
+// Package proxy is the only network access of a sandbox: it serves HTTP, CONNECT and SOCKS5 on a listener
+// inside, and forwards what the rules allow.
 //
-// A target is judged once, in one form, and what was judged is what is dialled.
-// Rules that deny count first, then those that allow; nothing is allowed by
-// itself. A name is resolved after a rule allowed it, so that no question to a
-// name server carries anything out. An address that is not public, whatever name
-// led to it, has to be opened by the settings too, and the listeners of this
-// process are never reached. A forwarded request says so by Via. The name in a TLS hello
-// and the Host of a request have to be the target's.
+// A target is judged once, in one canonical form, and what was judged is what is dialled. Rules that deny are
+// checked first, then those that allow; nothing is allowed by default. A name is resolved after a rule has
+// allowed it, so that name server queries carry no data out. An address that is not public, whatever name
+// resolves to it, must also be allowed by the settings, and the listeners of this process are never reached.
+// Forwarded requests contain a Via field. The name in a TLS ClientHello and the Host of a request must be the
+// target's.
 //
-// What it cannot see: what is said inside TLS, including a name in an encrypted
-// hello, and whether a server that is allowed passes things on to others.
-// Secrets are swapped into the head of plain HTTP requests only, which the proxy
-// itself then sends over TLS with the certificate verified; through a TLS
-// connection of the sandbox's own (CONNECT) no secret can be swapped in.
+// It cannot see data inside TLS, including a name in an encrypted ClientHello, nor whether an allowed server
+// forwards data to others. Secrets are inserted into the head of plain HTTP requests only, which the proxy
+// itself then sends over TLS with a verified certificate; in a TLS connection of the sandbox's own (CONNECT)
+// no secret can be inserted.
 package proxy
 
 import (
@@ -32,23 +30,23 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// Limits bound what a sandbox can make the proxy do. Zero members take the
-// default that is named.
+// Limits bound what a sandbox can make the proxy do. Zero fields take the default given.
 type Limits struct {
 	Connections int           // open at once, from inside; 128
 	Header      int           // bytes of the head of a request or response; 64 KiB
-	Handshake   time.Duration // until a request or a hello that began is whole; 10 s
-	Dial        time.Duration // until a name is resolved and a server answers; 10 s
-	Answer      time.Duration // until a server begins to answer a request; 5 min
-	Idle        time.Duration // while nothing moves; 5 min
-	Bytes       int64         // through one tunnel or request, both ways together; 4 GiB
+	Handshake   time.Duration // from the start of a request or ClientHello to its end; 10 s
+	Dial        time.Duration // for resolving a name and connecting; 10 s
+	Answer      time.Duration // until a server starts to answer a request; 5 min
+	Idle        time.Duration // without data in either direction; 5 min
+	Bytes       int64         // through one tunnel or request, both directions together; 4 GiB
 }
 
 func (l Limits) filled() Limits {
 	for _, d := range []struct {
 		v         *time.Duration
 		otherwise time.Duration
-	}{{&l.Handshake, 10 * time.Second}, {&l.Dial, 10 * time.Second}, {&l.Answer, 5 * time.Minute}, {&l.Idle, 5 * time.Minute}} {
+	}{{&l.Handshake, 10 * time.Second}, {&l.Dial, 10 * time.Second}, {&l.Answer, 5 * time.Minute},
+		{&l.Idle, 5 * time.Minute}} {
 		if *d.v == 0 {
 			*d.v = d.otherwise
 		}
@@ -65,23 +63,22 @@ func (l Limits) filled() Limits {
 	return l
 }
 
-// Options are for New. The zero value serves.
+// Options are for New. The zero value is ready to use.
 type Options struct {
 	// Limits are set by tests, to reach them; the zero value means the defaults.
 	Limits Limits
 	// Dial connects; nil means TCP. Tests set it, because they have no network.
 	Dial func(context.Context, netip.AddrPort) (net.Conn, error)
-	// Own returns the addresses of this host; nil means to ask the system. Tests set it, to have
-	// others.
+	// Own returns the addresses of this host; nil asks the system. Tests set it, to have others.
 	Own func() []netip.Addr
-	// Mine reports whether a listener of this process is there; nil means to ask the kernel.
-	// Tests set it, for systems whose kernel does not say.
-	Mine  func(netip.AddrPort) (bool, error)
-	Roots *x509.CertPool // nil means the host's
+	// OwnListener reports whether a listener of this process is there; nil asks the kernel. Tests set it, for
+	// systems whose kernel does not say.
+	OwnListener func(netip.AddrPort) (bool, error)
+	Roots       *x509.CertPool // nil means the host's
 }
 
-// Proxy is the way out of one sandbox. It lets nothing through until Set says
-// what. It is safe for concurrent use; whoever makes it calls Close.
+// Proxy is the network access of one sandbox. It refuses everything until Set allows something. It is safe for
+// concurrent use. The caller must call Close.
 type Proxy struct {
 	limits Limits
 	dialTo func(context.Context, netip.AddrPort) (net.Conn, error)
@@ -89,10 +86,9 @@ type Proxy struct {
 	mine   func(netip.AddrPort) (bool, error)
 	roots  *x509.CertPool
 	policy atomic.Pointer[policy]
-	// ctx ends with Close. Connections belong to no call.
-	ctx  context.Context
-	stop context.CancelFunc
-	work sync.WaitGroup
+	ctx    context.Context // ends with Close; it bounds requests, which have no context of their own
+	stop   context.CancelFunc
+	work   sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool
@@ -100,10 +96,10 @@ type Proxy struct {
 	flows   map[*flow]bool
 }
 
-// New makes a proxy that refuses everything.
+// New returns a proxy that refuses everything.
 func New(o Options) *Proxy {
 	p := &Proxy{
-		limits: o.Limits.filled(), dialTo: o.Dial, own: o.Own, mine: o.Mine, roots: o.Roots,
+		limits: o.Limits.filled(), dialTo: o.Dial, own: o.Own, mine: o.OwnListener, roots: o.Roots,
 		clients: map[net.Conn]bool{}, flows: map[*flow]bool{},
 	}
 	p.ctx, p.stop = context.WithCancel(context.Background())
@@ -134,13 +130,13 @@ func ofThisHost() (all []netip.Addr) {
 	return all
 }
 
-// Check reports what is malformed in a Network.
+// Check returns an error if a Network is malformed.
 func Check(n sandbox.Network) error {
 	_, err := newPolicy(n)
 	return err
 }
 
-// Set replaces what is let through, and cuts off what is no longer allowed.
+// Set replaces what is allowed, and closes connections that are no longer allowed.
 func (p *Proxy) Set(n sandbox.Network) error {
 	to, err := newPolicy(n)
 	if err != nil {
@@ -149,12 +145,13 @@ func (p *Proxy) Set(n sandbox.Network) error {
 	p.policy.Store(to)
 	own := p.own()
 	for _, f := range p.open() {
-		err := to.still(f.target, f.at.Addr(), own)
+		err := to.allows(f.target, f.at.Addr(), own)
 		if err == nil {
 			continue
 		}
 		f.end()
-		p.say(f.way, f.target, f.at, "", fmt.Errorf("a connection was cut off since the rules changed: %w", err))
+		p.reportDecision(f.method, f.target, f.at, "",
+			fmt.Errorf("the connection was closed because the rules changed: %w", err))
 	}
 	return nil
 }
@@ -168,10 +165,9 @@ func (p *Proxy) open() (all []*flow) {
 	return all
 }
 
-const full = "HTTP/1.1 503 too many connections are open\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+const tooManyConnections = "HTTP/1.1 503 too many connections are open\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
-// Serve takes connections until the listener is closed, which is the caller's
-// to do.
+// Serve accepts connections until the caller closes the listener.
 func (p *Proxy) Serve(l net.Listener) error {
 	for {
 		c, err := l.Accept()
@@ -183,13 +179,13 @@ func (p *Proxy) Serve(l net.Listener) error {
 		}
 		if !p.enter(c) {
 			c.SetWriteDeadline(time.Now().Add(time.Second))
-			io.WriteString(c, full)
+			io.WriteString(c, tooManyConnections)
 			c.Close()
 			continue
 		}
 		go func() {
 			defer p.leave(c)
-			p.attend(c)
+			p.serveConn(c)
 		}()
 	}
 }
@@ -213,7 +209,7 @@ func (p *Proxy) leave(c net.Conn) {
 	p.work.Done()
 }
 
-// Close cuts everything off and waits until nothing is left of it.
+// Close closes all connections and waits for their goroutines.
 func (p *Proxy) Close() error {
 	p.mu.Lock()
 	p.closed = true
@@ -229,10 +225,10 @@ func (p *Proxy) Close() error {
 	return nil
 }
 
-// attend speaks with one client as it speaks.
-func (p *Proxy) attend(conn net.Conn) {
+// serveConn handles one connection, in the protocol of its first byte.
+func (p *Proxy) serveConn(conn net.Conn) {
 	c := &client{proxy: p, conn: conn}
-	c.in = bufio.NewReaderSize(c, max(p.limits.Header, mostOfHello))
+	c.in = bufio.NewReaderSize(c, max(p.limits.Header, maxClientHello))
 	first, err := c.in.Peek(1)
 	if err != nil {
 		return
@@ -244,9 +240,9 @@ func (p *Proxy) attend(conn net.Conn) {
 	c.http(nil)
 }
 
-// say tells a decision.
-func (p *Proxy) say(way string, t target, at netip.AddrPort, rule string, err error) {
-	d := sandbox.Decision{Allowed: err == nil, Way: printable(way), Rule: rule}
+// reportDecision reports a decision.
+func (p *Proxy) reportDecision(way string, t target, at netip.AddrPort, rule string, err error) {
+	d := sandbox.Decision{Allowed: err == nil, Method: printable(way), Rule: rule}
 	if t.port != 0 && (t.name != "" || t.addr.IsValid()) {
 		d.Target = t.String()
 	}
@@ -264,43 +260,42 @@ func (p *Proxy) say(way string, t target, at netip.AddrPort, rule string, err er
 	p.policy.Load().decided(d)
 }
 
-// flow is what goes on with one target.
+// flow is a connection to one target.
 type flow struct {
 	target target
 	at     netip.AddrPort
-	way    string
-	end    func() // cuts it off; may be called more than once
+	method string
+	end    func() // closes the connection; may be called more than once
 	left   atomic.Int64
 }
 
-// begin takes a flow into the books. A policy that came in between judges it
-// too.
-func (p *Proxy) begin(f *flow) error {
+// registerFlow registers a flow, and judges it again, because the policy may have changed meanwhile.
+func (p *Proxy) registerFlow(f *flow) error {
 	f.left.Store(p.limits.Bytes)
 	p.mu.Lock()
 	closed := p.closed
 	p.flows[f] = true
 	p.mu.Unlock()
 	if closed {
-		p.finish(f)
+		p.removeFlow(f)
 		return net.ErrClosed
 	}
-	if err := p.policy.Load().still(f.target, f.at.Addr(), p.own()); err != nil {
-		p.finish(f)
+	if err := p.policy.Load().allows(f.target, f.at.Addr(), p.own()); err != nil {
+		p.removeFlow(f)
 		return err
 	}
 	return nil
 }
 
-func (p *Proxy) finish(f *flow) {
+func (p *Proxy) removeFlow(f *flow) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.flows, f)
 }
 
-var errTooMuch = errors.New("the connection was ended since it carried as many bytes as one may")
+var errTooMuch = errors.New("the connection was closed because it reached the limit of bytes")
 
-// count takes bytes from what a flow may carry.
+// count subtracts bytes from those that a flow may carry.
 func (f *flow) count(n int) error {
 	if f.left.Add(-int64(n)) < 0 {
 		return errTooMuch
@@ -308,8 +303,7 @@ func (f *flow) count(n int) error {
 	return nil
 }
 
-// dial tries what was judged, one address after the other, none of which may
-// take all of the time when there are more.
+// dial tries the judged addresses in order, each for its share of the time.
 func (p *Proxy) dial(ctx context.Context, v verdict) (c net.Conn, at netip.AddrPort, err error) {
 	for i := range v.at {
 		at = v.at[i]
@@ -329,19 +323,18 @@ func (p *Proxy) dial(ctx context.Context, v verdict) (c net.Conn, at netip.AddrP
 	return nil, at, err
 }
 
-// notOurs refuses a listener of this host, whatever the rules and the settings
-// say: its callers have the rights of this machine. It is asked after the
-// connection was made and before a byte is sent, because a listener may have
-// come since the rules were read.
+// notOurs refuses a listener of this host, whatever the rules and the settings say, because its callers have
+// the permissions of this machine. It is called after connecting and before sending, because the listener may
+// be newer than the rules.
 func (p *Proxy) notOurs(at netip.AddrPort) error {
-	if _, isSpecial := specialOf(judged(at.Addr()), p.own()); !isSpecial {
+	if _, isSpecial := specialOf(effectiveAddr(at.Addr()), p.own()); !isSpecial {
 		return nil
 	}
 	switch mine, err := p.mine(at); {
 	case err != nil:
-		return refuse("", "%s is an address of this machine, and it cannot be told what listens there: %v", at, err)
+		return refuse("", "%s is an address of this machine, and what listens there is unknown: %v", at, err)
 	case mine:
-		return refuse("", "%s is a listener of this host, which no sandbox reaches", at)
+		return refuse("", "%s is a listener of this host, which no sandbox may reach", at)
 	}
 	return nil
 }
@@ -351,8 +344,8 @@ type client struct {
 	proxy *Proxy
 	conn  net.Conn
 	in    *bufio.Reader
-	until time.Time // what began has to be whole by then; zero when nothing did
-	touch func()    // of a tunnel: puts the deadlines off
+	until time.Time // time by which a request that has started must be complete; else zero
+	touch func()    // extends the deadlines; set in a tunnel
 }
 
 func (c *client) Read(b []byte) (int, error) {

@@ -8,8 +8,7 @@ type special struct {
 	what string
 }
 
-// specials are the ranges that are not the public internet, smaller ones before
-// those they lie in.
+// specials are the ranges that are not public, smaller ones before those that contain them.
 var specials = func() []special {
 	var all []special
 	for _, s := range []struct{ what, nets string }{
@@ -17,8 +16,10 @@ var specials = func() []special {
 		{"a cloud's metadata service", "169.254.170.23/32"}, {"a cloud's metadata service", "100.100.100.200/32"},
 		{"a cloud's metadata service", "168.63.129.16/32"}, {"a cloud's metadata service", "192.0.0.192/32"},
 		{"a cloud's metadata service", "fd00:ec2::/32"}, {"a cloud's metadata service", "fd20:ce::254/128"},
-		{"this host itself", "0.0.0.0/8"}, {"a private network", "10.0.0.0/8"}, {"a provider's own network", "100.64.0.0/10"},
-		{"this host itself", "127.0.0.0/8"}, {"the local link", "169.254.0.0/16"}, {"a private network", "172.16.0.0/12"},
+		{"this host itself", "0.0.0.0/8"}, {"a private network", "10.0.0.0/8"},
+		{"a provider's own network", "100.64.0.0/10"},
+		{"this host itself", "127.0.0.0/8"}, {"the local link", "169.254.0.0/16"},
+		{"a private network", "172.16.0.0/12"},
 		{"reserved", "192.0.0.0/24"}, {"reserved for documentation", "192.0.2.0/24"}, {"reserved", "192.88.99.0/24"},
 		{"a private network", "192.168.0.0/16"}, {"reserved for measurements", "198.18.0.0/15"},
 		{"reserved for documentation", "198.51.100.0/24"}, {"reserved for documentation", "203.0.113.0/24"},
@@ -35,12 +36,11 @@ var specials = func() []special {
 	return all
 }()
 
-// translated is the prefix by which networks without IPv4 reach it: what counts
-// is the address inside.
+// translated is the NAT64 prefix: the IPv4 address inside counts.
 var translated = netip.MustParsePrefix("64:ff9b::/96")
 
-// judged is the address that counts when a is dialled.
-func judged(a netip.Addr) netip.Addr {
+// effectiveAddr returns the address that counts when a is dialled.
+func effectiveAddr(a netip.Addr) netip.Addr {
 	a = a.Unmap().WithZone("")
 	if translated.Contains(a) {
 		b := a.As16()
@@ -49,8 +49,7 @@ func judged(a netip.Addr) netip.Addr {
 	return a
 }
 
-// specialOf finds the smallest special range an address lies in. own are the
-// addresses of this host.
+// specialOf returns the smallest special range of an address. own are the addresses of this host.
 func specialOf(a netip.Addr, own []netip.Addr) (special, bool) {
 	for _, s := range specials {
 		if s.net.Contains(a) {
@@ -58,15 +57,15 @@ func specialOf(a netip.Addr, own []netip.Addr) (special, bool) {
 		}
 	}
 	for _, o := range own {
-		if judged(o) == a {
+		if effectiveAddr(o) == a {
 			return special{netip.PrefixFrom(a, a.BitLen()), "an address of this host"}, true
 		}
 	}
 	return special{}, false
 }
 
-// within reports whether a network lies in another, so that a rule for all
-// addresses does not happen to name the special ones.
+// within reports whether a network lies in another, so that a rule for all addresses does not include the
+// special ones.
 func within(inner, outer netip.Prefix) bool {
 	return inner.Bits() >= outer.Bits() && outer.Contains(inner.Addr())
 }

@@ -12,7 +12,7 @@ const (
 	longRule  = 512 // bytes
 )
 
-// A rule names places. It is written as a host and, after a colon, its ports:
+// A rule matches targets. It is a host and, after a colon, its ports:
 //
 //	example.org             that name, at ports 80 and 443
 //	*.example.org           every name below it, but not itself
@@ -20,12 +20,12 @@ const (
 //	*                       every name
 //	example.org:22,8000-8010  those ports
 //	example.org:*           every port
-//	example.org:443/tcp     whatever is said there; at ports 80 and 443 a tunnel
-//	                        otherwise carries HTTP and TLS alone
+//	example.org:443/tcp     any protocol; at ports 80 and 443 a tunnel
+//	                        otherwise carries only HTTP and TLS
 //	192.0.2.7  192.0.2.0/24  [2001:db8::/32]:443   addresses
 //
-// What is allowed still leads nowhere but to public addresses, unless the
-// settings open others. A rule that denies and gives no ports means all of them.
+// An allowed name reaches only public addresses, unless the settings allow others. A rule that denies and
+// gives no ports means all of them.
 type rule struct {
 	text  string
 	name  string       // lower case, without dots at the ends; "" for every name or an address
@@ -33,7 +33,7 @@ type rule struct {
 	below bool         // every name below it
 	net   netip.Prefix // valid for addresses
 	ports []ports
-	raw   bool // a tunnel may carry what is neither HTTP nor TLS, at ports 80 and 443 too
+	raw   bool // a tunnel may carry other protocols than HTTP and TLS at ports 80 and 443 too
 }
 
 type ports struct{ first, last uint16 }
@@ -43,10 +43,10 @@ var (
 	allPorts = []ports{{0, 65535}}
 )
 
-// parseRules reads a list of rules, without ports of their own for otherwise.
+// parseRules parses a list of rules. otherwise are the ports of rules without any.
 func parseRules(texts []string, otherwise []ports) ([]rule, error) {
 	if len(texts) > mostRules {
-		return nil, fmt.Errorf("there are %d rules; at most %d are allowed", len(texts), mostRules)
+		return nil, fmt.Errorf("%d rules are too many; at most %d are allowed", len(texts), mostRules)
 	}
 	var all []rule
 	for _, t := range texts {
@@ -62,7 +62,7 @@ func parseRules(texts []string, otherwise []ports) ([]rule, error) {
 func parseRule(text string, otherwise []ports) (rule, error) {
 	text = strings.TrimSpace(text)
 	if text == "" || len(text) > longRule {
-		return rule{}, fmt.Errorf("it has %d bytes; 1 to %d are allowed", len(text), longRule)
+		return rule{}, fmt.Errorf("the rule has %d bytes; 1 to %d are allowed", len(text), longRule)
 	}
 	host, port, err := splitRule(text)
 	if err != nil {
@@ -78,8 +78,7 @@ func parseRule(text string, otherwise []ports) (rule, error) {
 	return r, r.setHost(host)
 }
 
-// splitRule parts the host from the ports. An IPv6 address without brackets
-// has no ports.
+// splitRule separates the host from the ports. An IPv6 address without brackets has no ports.
 func splitRule(text string) (host, port string, err error) {
 	if rest, ok := strings.CutPrefix(text, "["); ok {
 		host, rest, ok = strings.Cut(rest, "]")
@@ -91,7 +90,7 @@ func splitRule(text string) (host, port string, err error) {
 		}
 		port, ok = strings.CutPrefix(rest, ":")
 		if !ok || port == "" {
-			return "", "", fmt.Errorf("after the ] comes a colon and ports, or nothing")
+			return "", "", fmt.Errorf("expected a colon and ports, or nothing, after the ]")
 		}
 		return host, port, nil
 	}
@@ -100,7 +99,7 @@ func splitRule(text string) (host, port string, err error) {
 	}
 	host, port, ok := strings.Cut(text, ":")
 	if ok && port == "" {
-		return "", "", fmt.Errorf("after the colon come ports, such as 443 or 8000-8010 or *")
+		return "", "", fmt.Errorf("expected ports after the colon, such as 443, 8000-8010 or *")
 	}
 	return host, port, nil
 }
@@ -118,21 +117,22 @@ func parsePorts(text string) ([]ports, error) {
 		a, err1 := parsePort(first)
 		b, err2 := parsePort(last)
 		if err1 != nil || err2 != nil || a > b {
-			return nil, fmt.Errorf("%q are no ports; write 443, 8000-8010, a list with commas, or *", printable(part))
+			return nil, fmt.Errorf("%q is not a list of ports; expected 443, 8000-8010, a list with commas, or *",
+				printable(part))
 		}
 		all = append(all, ports{a, b})
 	}
 	return all, nil
 }
 
-// parsePort reads digits and nothing else.
+// parsePort parses digits and nothing else.
 func parsePort(text string) (uint16, error) {
 	if text == "" || len(text) > 5 || strings.Trim(text, "0123456789") != "" {
-		return 0, fmt.Errorf("%q is no port", printable(text))
+		return 0, fmt.Errorf("%q is not a port", printable(text))
 	}
 	n, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || n == 0 {
-		return 0, fmt.Errorf("%q is no port; they are 1 to 65535", text)
+		return 0, fmt.Errorf("%q is not a port; expected 1 to 65535", text)
 	}
 	return uint16(n), nil
 }
@@ -147,7 +147,7 @@ func (r *rule) setHost(host string) error {
 	}
 	if a, err := netip.ParseAddr(host); err == nil {
 		if a.Zone() != "" {
-			return fmt.Errorf("an address with a zone names nothing that can be reached")
+			return fmt.Errorf("an address with a zone is not allowed")
 		}
 		a = a.Unmap()
 		r.net = netip.PrefixFrom(a, a.BitLen())
@@ -160,7 +160,7 @@ func (r *rule) setHost(host string) error {
 		host, r.below = rest, true
 	}
 	if strings.Contains(host, "*") {
-		return fmt.Errorf("a * stands alone or at the beginning, as in *.example.org")
+		return fmt.Errorf("a * is allowed alone or at the start, as in *.example.org")
 	}
 	name, err := cleanName(host)
 	r.name = name
@@ -170,7 +170,7 @@ func (r *rule) setHost(host string) error {
 func (r *rule) setNet(text string) error {
 	p, err := netip.ParsePrefix(text)
 	if err != nil || p.Addr().Is4In6() {
-		return fmt.Errorf("%q is no network; write 192.0.2.0/24 or [2001:db8::/32]", printable(text))
+		return fmt.Errorf("%q is not a network; expected 192.0.2.0/24 or [2001:db8::/32]", printable(text))
 	}
 	if p.Masked() != p {
 		return fmt.Errorf("%s has bits below its mask; the network is %s", p, p.Masked())
@@ -179,7 +179,7 @@ func (r *rule) setNet(text string) error {
 	return nil
 }
 
-// at reports whether the rule is for a port.
+// at reports whether the rule includes a port.
 func (r *rule) at(port uint16) bool {
 	for _, p := range r.ports {
 		if p.first <= port && port <= p.last {
@@ -189,7 +189,7 @@ func (r *rule) at(port uint16) bool {
 	return false
 }
 
-// hasName reports whether the rule names a clean name.
+// hasName reports whether the rule matches a clean name.
 func (r *rule) hasName(name string) bool {
 	switch {
 	case r.net.IsValid() || name == "":
@@ -202,5 +202,5 @@ func (r *rule) hasName(name string) bool {
 	return r.below && strings.HasSuffix(name, "."+r.name)
 }
 
-// hasAddress reports whether the rule names an address.
+// hasAddress reports whether the rule matches an address.
 func (r *rule) hasAddress(a netip.Addr) bool { return r.net.IsValid() && r.net.Contains(a) }

@@ -133,10 +133,14 @@ func TestSpecialAddressesNeedTheSettings(t *testing.T) {
 
 func TestRulesThatAreNoneAreRefused(t *testing.T) {
 	for _, text := range []string{
-		"", " ", "a b.test", "http://example.org", "example.org/path", "example.org/tcp", "example.org:/tcp", "example.org:443/udp", "user@example.org", "example.org:", "example.org:0",
-		"example.org:65536", "example.org:80-70", "example.org:80,,90", "example.org:-1", "example.org:+80", "[::1", "[::1]80", "[::1]:",
-		"10.1.2.3/8", "10.0.0.0/33", "::ffff:10.0.0.0/104", "0x7f.1", "127.1", "2130706433", "0177.0.0.1", "1.2.3.4.5", "fe80::1%eth0",
-		"a.*.test", "**.test", "*example.org", "-a.test", "a-.test", "a..test", "..", ".", "exa\x00mple.org", "exa\nmple.org", "ex%61mple.org",
+		"", " ", "a b.test", "http://example.org", "example.org/path", "example.org/tcp", "example.org:/tcp",
+		"example.org:443/udp", "user@example.org", "example.org:", "example.org:0",
+		"example.org:65536", "example.org:80-70", "example.org:80,,90", "example.org:-1", "example.org:+80",
+		"[::1", "[::1]80", "[::1]:",
+		"10.1.2.3/8", "10.0.0.0/33", "::ffff:10.0.0.0/104", "0x7f.1", "127.1", "2130706433", "0177.0.0.1",
+		"1.2.3.4.5", "fe80::1%eth0",
+		"a.*.test", "**.test", "*example.org", "-a.test", "a-.test", "a..test", "..", ".", "exa\x00mple.org",
+		"exa\nmple.org", "ex%61mple.org",
 		strings.Repeat("a", 64) + ".test", strings.Repeat("a.", 127) + "test", "１２７.0.0.1",
 	} {
 		if r, err := parseRule(text, webPorts); err == nil {
@@ -159,9 +163,12 @@ func TestWhatDeniesCountsFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	for target, want := range map[string]string{
-		"good.test:443": "", "evil.test:443": "denied by the rule .evil.test", "a.evil.test:22": "denied by the rule .evil.test",
-		"EVIL.test.:443": "denied", "mail.test:25": "denied by the rule mail.test:25", "mail.test:443": "", "8.8.8.8:443": "denied by the rule 8.8.8.0/24",
-		"8.8.4.4:443": "", "dns.test:443": "leads to 8.8.8.8, which is denied", "10.0.0.1:80": "denied by the rule 10.0.0.1", "10.0.0.2:80": "",
+		"good.test:443": "", "evil.test:443": "denied by the rule .evil.test",
+		"a.evil.test:22": "denied by the rule .evil.test",
+		"EVIL.test.:443": "denied", "mail.test:25": "denied by the rule mail.test:25", "mail.test:443": "",
+		"8.8.8.8:443": "denied by the rule 8.8.8.0/24",
+		"8.8.4.4:443": "", "dns.test:443": "leads to 8.8.8.8, which is denied",
+		"10.0.0.1:80": "denied by the rule 10.0.0.1", "10.0.0.2:80": "",
 		"[64:ff9b::808:808]:443": "denied", "[::ffff:8.8.8.8]:443": "denied",
 	} {
 		to, err := parseAuthority(target, 0)
@@ -185,7 +192,8 @@ func TestNothingIsAllowedByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, to := range []target{{name: "example.org", port: 443}, {addr: netip.MustParseAddr("8.8.8.8"), port: 443}} {
-		if _, err := p.judge(t.Context(), to, nil); err == nil || !strings.Contains(err.Error(), "this sandbox has no network") {
+		if _, err := p.judge(t.Context(), to, nil); err == nil ||
+			!strings.Contains(err.Error(), "this sandbox has no network") {
 			t.Errorf("%s: %v", to, err)
 		}
 	}
@@ -193,7 +201,11 @@ func TestNothingIsAllowedByItself(t *testing.T) {
 
 // A question to a name server can carry out what the answer does not matter for.
 func TestNamesThatAreNotAllowedAreNotResolved(t *testing.T) {
-	p, err := newPolicy(sandbox.Network{Allow: []string{"example.org", "8.8.8.8"}, Deny: []string{"b.example.org"}, Resolve: names{}})
+	p, err := newPolicy(sandbox.Network{
+		Allow:   []string{"example.org", "8.8.8.8"},
+		Deny:    []string{"b.example.org"},
+		Resolve: names{},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -212,10 +224,14 @@ func TestAddressesThatAreNotPublicHaveToBeNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, a := range []string{
-		"0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.0.1", "168.63.129.16", "169.254.169.254", "169.254.170.2",
-		"172.16.0.1", "172.31.255.255", "192.0.0.192", "192.0.2.1", "192.168.1.1", "198.18.0.1", "198.51.100.7", "203.0.113.9", "224.0.0.251", "239.1.1.1",
-		"240.0.0.1", "255.255.255.255", "93.184.215.14", "::", "::1", "::7f00:1", "::ffff:127.0.0.1", "::ffff:0:7f00:1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe",
-		"64:ff9b:1::1", "100::1", "2001::1", "2001:db8::1", "2002:7f00:1::", "2002:a9fe:a9fe::1", "3fff::1", "5f00::1", "fc00::1", "fd00:ec2::254", "fd20:ce::254",
+		"0.0.0.0", "0.1.2.3", "10.0.0.1", "100.64.0.1", "100.100.100.200", "127.0.0.1", "127.255.0.1",
+		"168.63.129.16", "169.254.169.254", "169.254.170.2",
+		"172.16.0.1", "172.31.255.255", "192.0.0.192", "192.0.2.1", "192.168.1.1", "198.18.0.1", "198.51.100.7",
+		"203.0.113.9", "224.0.0.251", "239.1.1.1",
+		"240.0.0.1", "255.255.255.255", "93.184.215.14", "::", "::1", "::7f00:1", "::ffff:127.0.0.1",
+		"::ffff:0:7f00:1", "64:ff9b::7f00:1", "64:ff9b::a9fe:a9fe",
+		"64:ff9b:1::1", "100::1", "2001::1", "2001:db8::1", "2002:7f00:1::", "2002:a9fe:a9fe::1", "3fff::1",
+		"5f00::1", "fc00::1", "fd00:ec2::254", "fd20:ce::254",
 		"fe80::1", "febf::1", "fec0::1", "ff02::1", "::ffff:93.184.215.14", "fe80::1%eth0", "64:ff9b::5db8:d70e",
 	} {
 		at := netip.MustParseAddr(a)

@@ -16,13 +16,13 @@ import (
 	"gatehouse/internal/sandbox"
 )
 
-// hidden is a secret whose rules were read.
+// hidden is a secret with parsed rules.
 type hidden struct {
 	placeholder string
 	value       string
 	hosts       []rule
 	plain       bool
-	sent        needles // what it was put in encoded, as it went out; of one request
+	sent        needles // what was inserted in encoded form; of one request
 }
 
 const (
@@ -30,9 +30,9 @@ const (
 	longestValue = 16 << 10
 )
 
-func hide(secrets []sandbox.Secret) (all []hidden, err error) {
+func parseSecrets(secrets []sandbox.Secret) (all []hidden, err error) {
 	if len(secrets) > mostSecrets {
-		return nil, fmt.Errorf("there are %d secrets; at most %d are allowed", len(secrets), mostSecrets)
+		return nil, fmt.Errorf("%d secrets are too many; at most %d are allowed", len(secrets), mostSecrets)
 	}
 	for i, s := range secrets {
 		h := hidden{placeholder: s.Placeholder, value: s.Value.Reveal(), plain: s.Plain}
@@ -43,7 +43,8 @@ func hide(secrets []sandbox.Secret) (all []hidden, err error) {
 			return nil, fmt.Errorf("secret %d: %w", i+1, err)
 		}
 		for _, other := range all {
-			if strings.Contains(other.placeholder, h.placeholder) || strings.Contains(h.placeholder, other.placeholder) {
+			if strings.Contains(other.placeholder, h.placeholder) ||
+				strings.Contains(h.placeholder, other.placeholder) {
 				return nil, fmt.Errorf("the placeholder %s contains another one", h.placeholder)
 			}
 		}
@@ -54,15 +55,16 @@ func hide(secrets []sandbox.Secret) (all []hidden, err error) {
 
 func (h hidden) check() error {
 	if len(h.placeholder) < 8 || len(h.placeholder) > 200 {
-		return errors.New("a placeholder has 8 to 200 bytes")
+		return errors.New("a placeholder must have 8 to 200 bytes")
 	}
 	for _, c := range []byte(h.placeholder) {
 		if !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || c == '-' || c == '_') {
-			return errors.New("a placeholder is made of letters, digits, dashes and underscores")
+			return errors.New("a placeholder may contain only letters, digits, dashes and underscores")
 		}
 	}
-	if len(h.value) < 8 || len(h.value) > longestValue || strings.ContainsAny(h.value, "\r\n\x00") || strings.Contains(h.value, h.placeholder) {
-		return errors.New("a secret has 8 to 16,384 bytes, in one line, and its placeholder is not in it")
+	if len(h.value) < 8 || len(h.value) > longestValue || strings.ContainsAny(h.value, "\r\n\x00") ||
+		strings.Contains(h.value, h.placeholder) {
+		return errors.New("a secret must have 8 to 16,384 bytes in one line and must not contain its placeholder")
 	}
 	return nil
 }
@@ -76,17 +78,18 @@ func (h hidden) goesTo(t target) bool {
 	return false
 }
 
-// swap puts secrets where their placeholders are, in the fields of a request
-// and in its query, and tells which. A request for port 80 that carries a
-// secret which must not travel in the open goes to port 443 over TLS instead.
-// A placeholder that cannot be swapped ends the request.
+// swap replaces placeholders by secrets in the fields and the query of a request, and returns the secrets
+// used. A request to port 80 with a secret that requires TLS is sent to port 443 over TLS instead. A
+// placeholder that cannot be replaced ends the request.
 func (p *policy) swap(r *http.Request, t *target, secure *bool) (used secrets, err error) {
 	for _, s := range p.secrets {
 		if !s.in(r) {
 			continue
 		}
 		if strings.Contains(r.URL.EscapedPath(), s.placeholder) {
-			return nil, refuse("", "the placeholder %s is in the path of the URL; a secret is swapped in only in fields and the query", s.placeholder)
+			return nil, refuse("",
+				"the placeholder %s is in the path of the URL; secrets are inserted only in fields and the query",
+				s.placeholder)
 		}
 		to, over := *t, *secure
 		if !s.plain && !over {
@@ -105,13 +108,13 @@ func (p *policy) swap(r *http.Request, t *target, secure *bool) (used secrets, e
 		used[i].sent = s.put(r)
 	}
 	if len(used) > 0 {
-		r.Header.Set("Accept-Encoding", "identity") // so that what comes back can be looked through
+		r.Header.Set("Accept-Encoding", "identity") // so that the answer can be searched
 		r.Header.Del("Range")
 	}
 	return used, nil
 }
 
-// in reports whether a request carries the placeholder.
+// in reports whether a request contains the placeholder.
 func (s hidden) in(r *http.Request) bool {
 	if strings.Contains(r.URL.EscapedPath(), s.placeholder) || strings.Contains(r.URL.RawQuery, s.placeholder) {
 		return true
@@ -126,8 +129,8 @@ func (s hidden) in(r *http.Request) bool {
 	return false
 }
 
-// put puts the secret in. What it gives is what a server would have to repeat
-// for the sandbox to take the secret out of an encoding.
+// put inserts the secret. It returns the encoded values that contain it, so that an answer that repeats them
+// can be searched.
 func (s hidden) put(r *http.Request) (sent needles) {
 	r.URL.RawQuery = strings.ReplaceAll(r.URL.RawQuery, s.placeholder, url.QueryEscape(s.value))
 	for _, values := range r.Header {
@@ -144,7 +147,7 @@ func (s hidden) put(r *http.Request) (sent needles) {
 	return sent
 }
 
-// basic is what a field of basic authentication says, else nothing.
+// basic returns the decoded value of a field for basic authentication, else "".
 func basic(value string) string {
 	encoded, ok := cutFold(value, "Basic ")
 	if !ok {
@@ -157,17 +160,18 @@ func basic(value string) string {
 	return string(plain)
 }
 
-// secrets are those that a request carries.
+// secrets are those in a request.
 type secrets []hidden
 
-// hideIn puts the placeholders back where a server repeats the secrets. An
-// answer that cannot be looked through is an error.
-func (s secrets) hideIn(resp *http.Response) error {
+// redact restores the placeholders in an answer that repeats the secrets. It returns an error for an answer
+// that cannot be searched.
+func (s secrets) redact(resp *http.Response) error {
 	if len(s) == 0 {
 		return nil
 	}
 	if e := resp.Header.Get("Content-Encoding"); e != "" && !strings.EqualFold(e, "identity") {
-		return fmt.Errorf("the server answered in the encoding %s although none was asked for, so that it cannot be seen whether it repeats a secret", printable(e))
+		return fmt.Errorf("the server answered in the encoding %s although none was requested, so the answer "+
+			"cannot be searched for secrets", printable(e))
 	}
 	n := s.needles()
 	status, _ := n.replace([]byte(resp.Status), true)
@@ -183,12 +187,12 @@ func (s secrets) hideIn(resp *http.Response) error {
 	}
 	resp.Header.Del("Content-Length")
 	resp.ContentLength = -1
-	resp.Body = &hiding{from: resp.Body, needles: n}
+	resp.Body = &redactedBody{from: resp.Body, needles: n}
 	return nil
 }
 
-// needles are the secrets in every form in which they are looked for: as they
-// are, and as URLs, JSON and HTML write them.
+// needles returns the secrets in every form that is searched for: plain, and as encoded in URLs, JSON and
+// HTML.
 func (s secrets) needles() (n needles) {
 	add := func(find, put []byte) {
 		for _, form := range forms(string(find)) {
@@ -209,7 +213,7 @@ func (s secrets) needles() (n needles) {
 func forms(value string) []string {
 	quoted := string(rawjson.AppendString(nil, value))
 	plain := quoted[1 : len(quoted)-1]
-	safe := strings.NewReplacer("<", `\u003c`, ">", `\u003e`, "&", `\u0026`).Replace(plain) // for pages
+	safe := strings.NewReplacer("<", `\u003c`, ">", `\u003e`, "&", `\u0026`).Replace(plain) // as JSON in HTML
 	slash := strings.NewReplacer("/", `\/`)
 	return []string{
 		value, url.QueryEscape(value), url.PathEscape(value), html.EscapeString(value),
@@ -221,8 +225,8 @@ type needle struct{ find, put []byte }
 
 type needles []needle
 
-// replace replaces what it finds. What could be the beginning of a find is left
-// for later, unless nothing follows.
+// replace replaces what it finds. A possible start of a match at the end is returned as rest, unless last is
+// set.
 func (n needles) replace(b []byte, last bool) (out, rest []byte) {
 	for i := 0; i < len(b); {
 		size, put, wait := n.at(b[i:], last)
@@ -252,8 +256,8 @@ func (n needles) at(b []byte, last bool) (size int, put []byte, wait bool) {
 	return 0, nil, wait
 }
 
-// hiding is a body without secrets.
-type hiding struct {
+// redactedBody is a body without secrets.
+type redactedBody struct {
 	from    io.ReadCloser
 	needles needles
 	ready   []byte
@@ -261,7 +265,7 @@ type hiding struct {
 	err     error
 }
 
-func (h *hiding) Read(b []byte) (int, error) {
+func (h *redactedBody) Read(b []byte) (int, error) {
 	for len(h.ready) == 0 {
 		if h.err != nil {
 			return 0, h.err
@@ -276,4 +280,4 @@ func (h *hiding) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-func (h *hiding) Close() error { return h.from.Close() }
+func (h *redactedBody) Close() error { return h.from.Close() }

@@ -7,8 +7,8 @@ import (
 	"net/netip"
 )
 
-// SOCKS5, RFC 1928: names and addresses, TCP out, without a password, since
-// whoever can reach the proxy is the sandbox it is for.
+// SOCKS5, RFC 1928: names and addresses, outgoing TCP, without a password, because only the sandbox can reach
+// the proxy.
 const (
 	socksVersion = 5
 	noPassword   = 0
@@ -26,7 +26,7 @@ const (
 	socksNoForm      = 8
 )
 
-// greetSocks answers the greeting. It is false when no agreement was reached.
+// greetSocks answers the greeting. It returns false if no method was agreed on.
 func greetSocks(in *bufio.Reader, out io.Writer) bool {
 	var head [2]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil {
@@ -46,8 +46,7 @@ func greetSocks(in *bufio.Reader, out io.Writer) bool {
 	return err == nil && answer == noPassword
 }
 
-// readSocks reads what is asked for. code is what to answer when that is
-// nothing that can be done.
+// readSocks reads a request. code is the reply for an error.
 func readSocks(in io.Reader) (t target, code byte, err error) {
 	var head [4]byte
 	if _, err := io.ReadFull(in, head[:]); err != nil {
@@ -65,7 +64,8 @@ func readSocks(in io.Reader) (t target, code byte, err error) {
 		return t, socksFailed, err
 	}
 	if head[1] != socksConnect {
-		return t, socksNoCommand, fmt.Errorf("the proxy opens TCP connections and nothing else: no UDP, and nothing that listens")
+		return t, socksNoCommand,
+			fmt.Errorf("the proxy supports outgoing TCP connections only, neither UDP nor listening")
 	}
 	t.port = uint16(port[0])<<8 | uint16(port[1])
 	if t.port == 0 {
@@ -77,7 +77,7 @@ func readSocks(in io.Reader) (t target, code byte, err error) {
 	return t, socksDenied, t.setHost(host.(string), false)
 }
 
-// readSocksHost gives a netip.Addr or a string.
+// readSocksHost returns a netip.Addr or a string.
 func readSocksHost(in io.Reader, form byte) (host any, code byte, err error) {
 	size := 0
 	switch form {
@@ -92,7 +92,7 @@ func readSocksHost(in io.Reader, form byte) (host any, code byte, err error) {
 		}
 		size = int(n[0])
 	default:
-		return nil, socksNoForm, fmt.Errorf("the SOCKS request has an address of an unknown form, %d", form)
+		return nil, socksNoForm, fmt.Errorf("the SOCKS request has an unknown address type, %d", form)
 	}
 	b := make([]byte, size)
 	if _, err := io.ReadFull(in, b); err != nil {
@@ -105,7 +105,7 @@ func readSocksHost(in io.Reader, form byte) (host any, code byte, err error) {
 	return a, 0, nil
 }
 
-// answerSocks says how it went. The address of our end is nobody's business.
+// answerSocks sends a reply. It does not reveal the address of the proxy's connection.
 func answerSocks(out io.Writer, code byte) error {
 	_, err := out.Write([]byte{socksVersion, code, 0, formIPv4, 0, 0, 0, 0, 0, 0})
 	return err

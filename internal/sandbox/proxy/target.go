@@ -12,10 +12,10 @@ import (
 	"golang.org/x/net/idna"
 )
 
-// target is where somebody wants to go: a clean name or an address, and a port.
+// target is the destination of a request: a clean name or an address, and a port.
 type target struct {
 	name string     // "" for an address
-	addr netip.Addr // of what was asked for as an address
+	addr netip.Addr // if an address was requested
 	port uint16
 }
 
@@ -28,9 +28,8 @@ func (t target) host() string {
 
 func (t target) String() string { return net.JoinHostPort(t.host(), strconv.Itoa(int(t.port))) }
 
-// parseAuthority reads host:port, or a host alone when there is a port to fall
-// back on. Nothing is decoded: what is not the plain form is refused, since two
-// readers of an odd form may read two things.
+// parseAuthority parses host:port, or a host alone if otherwise is a port. It decodes nothing and refuses
+// every form but the plain one, because two parsers may interpret an unusual form differently.
 func parseAuthority(text string, otherwise uint16) (target, error) {
 	if strings.Contains(text, "@") {
 		return target{}, errors.New("a user name or password before the host is not allowed")
@@ -63,7 +62,7 @@ func parseAuthority(text string, otherwise uint16) (target, error) {
 func (t *target) setHost(host string, bracketed bool) error {
 	a, err := netip.ParseAddr(host)
 	if bracketed && (err != nil || !a.Is6()) {
-		return fmt.Errorf("%q is no IPv6 address", printable(host))
+		return fmt.Errorf("%q is not an IPv6 address", printable(host))
 	}
 	if err == nil {
 		return t.setAddr(a)
@@ -80,32 +79,33 @@ func (t *target) setAddr(a netip.Addr) error {
 	return nil
 }
 
-// cleanName is the one form of a name that is judged, resolved and dialled:
-// lower case, in ASCII, without a dot at the end. Whatever some resolver would
-// take for an address (decimal, octal, hexadecimal or shortened) is no name.
+// cleanName returns the canonical form of a name, which is judged, resolved and dialled: lower case, ASCII,
+// without a final dot. A name that some resolver takes for an address (decimal, octal, hexadecimal or
+// shortened) is refused.
 func cleanName(host string) (string, error) {
 	name := host
 	if !plainASCII(host) || strings.Contains(strings.ToLower(host), "xn--") {
 		ascii, err := idna.Lookup.ToASCII(host)
 		again, err2 := idna.Lookup.ToASCII(ascii)
 		if err != nil || err2 != nil || again != ascii || !utf8.ValidString(host) {
-			return "", fmt.Errorf("%q is no host name", printable(host))
+			return "", fmt.Errorf("%q is not a host name", printable(host))
 		}
 		name = ascii
 	}
 	name = strings.TrimSuffix(strings.ToLower(name), ".")
 	if name == "" || len(name) > 253 {
-		return "", fmt.Errorf("a host name has 1 to 253 bytes, this one %d", len(name))
+		return "", fmt.Errorf("a host name must have 1 to 253 bytes, not %d", len(name))
 	}
 	last := ""
 	for label := range strings.SplitSeq(name, ".") {
 		if err := checkLabel(label); err != nil {
-			return "", fmt.Errorf("%q is no host name: %w", printable(host), err)
+			return "", fmt.Errorf("%q is not a host name: %w", printable(host), err)
 		}
 		last = label
 	}
 	if _, err := netip.ParseAddr(name); err == nil || numeric(last) {
-		return "", fmt.Errorf("%q is an odd form of an address; write it as 192.0.2.7 or [2001:db8::7]", printable(host))
+		return "", fmt.Errorf("%q is an unusual form of an address; expected 192.0.2.7 or [2001:db8::7]",
+			printable(host))
 	}
 	return name, nil
 }
@@ -123,13 +123,12 @@ func checkLabel(label string) error {
 		}
 	}
 	if label[0] == '-' || label[len(label)-1] == '-' {
-		return errors.New("a part begins or ends with a dash")
+		return errors.New("a part starts or ends with a dash")
 	}
 	return nil
 }
 
-// numeric reports whether a name that ends in this label is taken for a number
-// somewhere.
+// numeric reports whether some resolver takes a name that ends in this label for a number.
 func numeric(label string) bool {
 	if strings.Trim(label, "0123456789") == "" {
 		return true
@@ -147,7 +146,7 @@ func plainASCII(s string) bool {
 	return true
 }
 
-// printable is s as it can stand in a log and in the head of a response.
+// printable returns s in a form that is safe in logs and in the head of a response.
 func printable(s string) string {
 	const most = 300
 	var b strings.Builder

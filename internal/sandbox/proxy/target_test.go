@@ -7,8 +7,10 @@ import (
 
 func TestAuthoritiesHaveOneForm(t *testing.T) {
 	for text, want := range map[string]string{
-		"example.org:443": "example.org:443", "EXAMPLE.org.:80": "example.org:80", "8.8.8.8:53": "8.8.8.8:53", "[2600::1]:443": "[2600::1]:443",
-		"[::ffff:127.0.0.1]:443": "127.0.0.1:443", "example.org": "example.org:80", "[2600::1]": "[2600::1]:80", "a_b.test:1": "a_b.test:1",
+		"example.org:443": "example.org:443", "EXAMPLE.org.:80": "example.org:80", "8.8.8.8:53": "8.8.8.8:53",
+		"[2600::1]:443":          "[2600::1]:443",
+		"[::ffff:127.0.0.1]:443": "127.0.0.1:443", "example.org": "example.org:80", "[2600::1]": "[2600::1]:80",
+		"a_b.test:1":         "a_b.test:1",
 		"bücher.example:443": "xn--bcher-kva.example:443", "ex。ample.org:443": "ex.ample.org:443",
 	} {
 		got, err := parseAuthority(text, 80)
@@ -71,7 +73,9 @@ func TestOddHostsAreRefused(t *testing.T) {
 			t.Errorf("%s: %q is %s", name, host, got)
 		}
 	}
-	for _, text := range []string{"[::1", "[::1]443", "[127.0.0.1]:443", "[example.org]:443", "[fe80::1%25eth0]:443", "[fe80::1%eth0]:443", "a:443:443", "a:", "a:0", "a:65536", "a:４４３", "a:+443", "a: 443", ":443"} {
+	for _, text := range []string{"[::1", "[::1]443", "[127.0.0.1]:443", "[example.org]:443",
+		"[fe80::1%25eth0]:443", "[fe80::1%eth0]:443", "a:443:443", "a:", "a:0", "a:65536", "a:４４３", "a:+443",
+		"a: 443", ":443"} {
 		if got, err := parseAuthority(text, 80); err == nil {
 			t.Errorf("%q is %s", text, got)
 		}
@@ -93,14 +97,16 @@ func FuzzAuthority(f *testing.F) {
 		if err != nil || again != got {
 			t.Errorf("%q is %s, and that is %s, %v", text, got, again, err)
 		}
-		if got.name != "" && (strings.ToLower(got.name) != got.name || strings.ContainsAny(got.name, "\x00\r\n\t @:/\\%[]*")) {
+		if got.name != "" &&
+			(strings.ToLower(got.name) != got.name || strings.ContainsAny(got.name, "\x00\r\n\t @:/\\%[]*")) {
 			t.Errorf("%q has the name %q", text, got.name)
 		}
 	})
 }
 
 func FuzzRule(f *testing.F) {
-	for _, s := range []string{"example.org", "*.example.org:80-90,443", "10.0.0.0/8:*", "[2001:db8::/32]:1", "*", ".a", "127.1"} {
+	for _, s := range []string{"example.org", "*.example.org:80-90,443", "10.0.0.0/8:*", "[2001:db8::/32]:1", "*",
+		".a", "127.1"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

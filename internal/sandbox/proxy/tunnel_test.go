@@ -54,8 +54,8 @@ func cut(whole []byte, size int) (parts []byte) {
 func TestHellosNameTheirServer(t *testing.T) {
 	whole := record(t, &tls.Config{ServerName: "example.org"})
 	for name, b := range map[string][]byte{"in one": whole, "in pieces": cut(whole, 7), "byte by byte": cut(whole, 1)} {
-		in := bufio.NewReaderSize(iotest.OneByteReader(bytes.NewReader(append(b, "rest"...))), mostOfHello)
-		got, err := peekHello(in)
+		in := bufio.NewReaderSize(iotest.OneByteReader(bytes.NewReader(append(b, "rest"...))), maxClientHello)
+		got, err := peekClientHello(in)
 		if err != nil || got != "example.org" {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}
@@ -63,12 +63,12 @@ func TestHellosNameTheirServer(t *testing.T) {
 			t.Errorf("%s: the hello was taken", name)
 		}
 	}
-	got, err := peekHello(bufio.NewReaderSize(bytes.NewReader(record(t, &tls.Config{})), mostOfHello))
+	got, err := peekClientHello(bufio.NewReaderSize(bytes.NewReader(record(t, &tls.Config{})), maxClientHello))
 	if err != nil || got != "" {
 		t.Errorf("without a name: %q, %v", got, err)
 	}
 	for end := range len(whole) {
-		if got, err := peekHello(bufio.NewReaderSize(bytes.NewReader(whole[:end]), mostOfHello)); err == nil {
+		if got, err := peekClientHello(bufio.NewReaderSize(bytes.NewReader(whole[:end]), maxClientHello)); err == nil {
 			t.Fatalf("of %d bytes: %q", end, got)
 		}
 	}
@@ -80,8 +80,8 @@ func FuzzHello(f *testing.F) {
 	f.Add(cut(whole, 50))
 	f.Add([]byte("\x16\x03\x01\x00\x00"))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		in := bufio.NewReaderSize(bytes.NewReader(b), mostOfHello)
-		peekHello(in)
+		in := bufio.NewReaderSize(bytes.NewReader(b), maxClientHello)
+		peekClientHello(in)
 		if all, _ := io.ReadAll(in); !bytes.Equal(all, b) {
 			t.Error("something was taken")
 		}
@@ -159,7 +159,11 @@ func TestTLSGoesThroughForItsTargetOnly(t *testing.T) {
 	roots := server.Client().Transport.(*http.Transport).TLSClientConfig.RootCAs
 	get := func(to, name string) error {
 		c, _ := w.tunnel(to)
-		s := tls.Client(c, &tls.Config{ServerName: name, RootCAs: roots, InsecureSkipVerify: name == "" || name != "example.com"})
+		s := tls.Client(c, &tls.Config{
+			ServerName:         name,
+			RootCAs:            roots,
+			InsecureSkipVerify: name == "" || name != "example.com",
+		})
 		fmt.Fprint(s, "GET / HTTP/1.1\r\nHost: example.com\r\nConnection: close\r\n\r\n")
 		_, err := io.ReadAll(s)
 		return err
@@ -177,7 +181,7 @@ func TestTLSGoesThroughForItsTargetOnly(t *testing.T) {
 		if err := get(c.to, c.name); err == nil || !strings.Contains(err.Error(), "unrecognized name") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if d := w.last(); d.Allowed || !strings.Contains(d.Reason, "the TLS hello names") {
+		if d := w.last(); d.Allowed || !strings.Contains(d.Reason, "the TLS ClientHello names") {
 			t.Errorf("%s: %+v", name, d)
 		}
 	}
@@ -203,14 +207,22 @@ func TestRequestsInATunnelAreForItsTarget(t *testing.T) {
 		t.Errorf("another Host in the third request: %d %q", status, body)
 	}
 	for name, text := range map[string]string{
-		"another Host": "GET / HTTP/1.1\r\nHost: other.test\r\n\r\n", "a blank first": " GET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
-		"a tab first": "\tGET / HTTP/1.1\r\nHost: other.test\r\n\r\n", "a form feed first": "\fGET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
-		"blanks and lines first": " \r\n \r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n", "a vertical tab": "GET\v/ HTTP/1.1\r\nHost: other.test\r\n\r\n",
-		"another URL": "GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n",
-		"a tunnel":    "CONNECT other.test:80 HTTP/1.1\r\nHost: other.test:80\r\n\r\n", "an unknown method": "FROB / HTTP/1.1\r\nHost: other.test\r\n\r\n",
-		"an empty line first": "\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n", "two blanks": "GET  /  HTTP/1.1\r\nHost: other.test\r\n\r\n",
-		"a tab": "GET\t/ HTTP/1.1\r\nHost: other.test\r\n\r\n", "HTTP/2": "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "lower case": "get / http/1.1\r\nhost: other.test\r\n\r\n",
-		"a method with a dash": "M-SEARCH / HTTP/1.1\r\nHost: other.test\r\n\r\n", "one with a digit": "G3T / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"another Host":           "GET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"a blank first":          " GET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"a tab first":            "\tGET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"a form feed first":      "\fGET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"blanks and lines first": " \r\n \r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"a vertical tab":         "GET\v/ HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"another URL":            "GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"a tunnel":               "CONNECT other.test:80 HTTP/1.1\r\nHost: other.test:80\r\n\r\n",
+		"an unknown method":      "FROB / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"an empty line first":    "\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"two blanks":             "GET  /  HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"a tab":                  "GET\t/ HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"HTTP/2":                 "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+		"lower case":             "get / http/1.1\r\nhost: other.test\r\n\r\n",
+		"a method with a dash":   "M-SEARCH / HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"one with a digit":       "G3T / HTTP/1.1\r\nHost: other.test\r\n\r\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := open()
@@ -239,15 +251,18 @@ func TestOtherProtocolsNeedARule(t *testing.T) {
 		rule, to string
 		want     bool
 	}{
-		{"example.org", "example.org:80", false}, {"example.org", "example.org:443", false}, {"example.org:*", "example.org:443", false},
-		{"9.9.9.9", "9.9.9.9:443", false}, {"example.org:443/tcp", "example.org:443", true}, {"example.org:*/tcp", "example.org:80", true},
+		{"example.org", "example.org:80", false}, {"example.org", "example.org:443", false},
+		{"example.org:*", "example.org:443", false},
+		{"9.9.9.9", "9.9.9.9:443", false}, {"example.org:443/tcp", "example.org:443", true},
+		{"example.org:*/tcp", "example.org:80", true},
 		{"9.9.9.9:443/tcp", "9.9.9.9:443", true}, {"example.org:7", "example.org:7", true},
 	} {
 		w := newWorld(t, Options{}, func(n *sandbox.Network) { n.Allow = []string{c.rule} })
 		for _, at := range []string{public + ":80", public + ":443", public + ":7", "9.9.9.9:443"} {
 			w.echo(at)
 		}
-		for _, said := range []string{"GET /\r\n", "SSH-2.0-x\r\n", "\x00\x00GET / HTTP/1.1\r\n\r\n", "\xffGET / HTTP/1.1\r\n\r\n", "X\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n"} {
+		for _, said := range []string{"GET /\r\n", "SSH-2.0-x\r\n", "\x00\x00GET / HTTP/1.1\r\n\r\n",
+			"\xffGET / HTTP/1.1\r\n\r\n", "X\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n"} {
 			tunnel, in := w.tunnel(c.to)
 			io.WriteString(tunnel, said)
 			tunnel.(*net.TCPConn).CloseWrite()
@@ -308,10 +323,11 @@ func TestWhatIsNoLongerAllowedIsCutOff(t *testing.T) {
 	if err := byWords(kept, keptIn); err != nil {
 		t.Errorf("a tunnel that is still allowed: %v", err)
 	}
-	if d := w.last(); d.Allowed || !strings.Contains(d.Reason, "cut off since the rules changed") {
+	if d := w.last(); d.Allowed || !strings.Contains(d.Reason, "closed because the rules changed") {
 		t.Errorf("%+v", d)
 	}
-	if status, _ := w.ask("GET", "GET http://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n"); status != http.StatusForbidden {
+	if status, _ := w.ask("GET",
+		"GET http://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n"); status != http.StatusForbidden {
 		t.Errorf("afterwards: %d", status)
 	}
 	if err := w.proxy.Set(sandbox.Network{Allow: []string{"a b"}}); err == nil || byWords(kept, keptIn) != nil {
@@ -326,8 +342,10 @@ func TestWhatIsNoLongerAllowedIsCutOff(t *testing.T) {
 // Whatever is said to the proxy, nothing but what is allowed is dialled.
 func FuzzConversation(f *testing.F) {
 	for _, s := range []string{
-		"GET http://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n", "CONNECT example.org:443 HTTP/1.1\r\n\r\n\x16\x03\x01",
-		"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n", "\x05\x01\x00\x05\x01\x00\x03\x0bexample.org\x01\xbb", "\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50",
+		"GET http://example.org/ HTTP/1.1\r\nHost: example.org\r\n\r\n",
+		"CONNECT example.org:443 HTTP/1.1\r\n\r\n\x16\x03\x01",
+		"GET http://other.test/ HTTP/1.1\r\nHost: other.test\r\n\r\n",
+		"\x05\x01\x00\x05\x01\x00\x03\x0bexample.org\x01\xbb", "\x05\x01\x00\x05\x01\x00\x01\x7f\x00\x00\x01\x00\x50",
 		"POST http://example.org/ HTTP/1.1\r\nHost: example.org\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\nGET http://127.0.0.1/ HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
 		"CONNECT example.org:80 HTTP/1.1\r\nHost: example.org\r\n\r\nGET / HTTP/1.1\r\nHost: other.test\r\n\r\n",
 	} {

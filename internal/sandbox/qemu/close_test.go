@@ -17,20 +17,20 @@ func TestAMachineThatIsBusyIsClosed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := s.(*box)
-	b.asked.Lock()
+	b := s.(*instance)
+	b.settings.Lock()
 	kept, set := make(chan struct{}), make(chan error, 1)
 	go func() { // as one does that waits for QEMU
 		defer close(kept)
-		defer b.asked.Unlock()
-		b.machine.orders.await(t.Context(), "WHAT NEVER COMES")
+		defer b.settings.Unlock()
+		b.machine.monitor.await(t.Context(), "WHAT NEVER COMES")
 	}()
 	told := make(chan struct{})
 	go func() {
-		set <- b.door.Set(sandbox.Network{Allow: []string{"example.com"}}, func(int64) error {
+		set <- b.egress.Set(sandbox.Network{Allow: []string{"example.com"}}, func(int64) error {
 			close(told)
-			b.asked.Lock()
-			defer b.asked.Unlock()
+			b.settings.Lock()
+			defer b.settings.Unlock()
 			return sandbox.ErrClosed
 		})
 	}()
@@ -62,10 +62,10 @@ func TestAMachineThatTakesNoOrdersIsEnded(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	b := s.(*box)
+	b := s.(*instance)
 	ctx, giveUp := context.WithCancel(t.Context())
 	giveUp()
-	if _, err := b.machine.orders.answer(ctx); err == nil {
+	if _, err := b.machine.monitor.answer(ctx); err == nil {
 		t.Fatal("there was an answer to no order")
 	}
 	select {

@@ -8,25 +8,24 @@ import (
 	"unicode"
 )
 
-const lastWords = 4000 // bytes kept of what a machine printed
+const maxConsole = 4000 // bytes kept of a machine's console
 
-// console keeps the last of what QEMU and the kernel in it print. It is safe
-// for concurrent use.
+// console keeps the end of what QEMU and the machine's kernel print. It is safe for concurrent use.
 type console struct {
 	mu   sync.Mutex
 	last []byte
 }
 
-// Write takes it in.
+// Write appends b.
 func (c *console) Write(b []byte) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.last = append(c.last, b[max(0, len(b)-lastWords):]...)
-	c.last = append(c.last[:0], c.last[max(0, len(c.last)-lastWords):]...)
+	c.last = append(c.last, b[max(0, len(b)-maxConsole):]...)
+	c.last = append(c.last[:0], c.last[max(0, len(c.last)-maxConsole):]...)
 	return len(b), nil
 }
 
-// String is that on one line, with nothing in it that moves a cursor.
+// String returns the kept text on one line, without control characters.
 func (c *console) String() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()

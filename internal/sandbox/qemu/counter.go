@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-// ticks reads the processor's counter, by which machines go whose processor is
-// emulated. A kernel in one cannot measure how fast it is, since an emulated
-// machine is late for the interrupts it would go by; so it is told.
+// ticks reads the processor's time stamp counter, which emulated machines use as their clock. A kernel in an
+// emulated machine cannot measure the counter's frequency, because its interrupts are late, so the frequency
+// is passed to it.
 func ticks() int64
 
-// reading is what the counter was at a time.
+// reading is the value of the counter at a time.
 type reading struct {
 	ticks int64
 	at    time.Time
 }
 
 const (
-	readings = 10                     // of which the one counts that was held up least
-	span     = 200 * time.Millisecond // at least between two, so that they tell a few millionths
+	readings = 10                     // number of attempts; the least delayed one counts
+	span     = 200 * time.Millisecond // least time between two readings, for a precision of a few millionths
 )
 
 func readCounter() (best reading) {
@@ -35,7 +35,7 @@ func readCounter() (best reading) {
 	return best
 }
 
-// counterKHz is how fast the counter goes, measured since the driver was made.
+// counterKHz returns the counter's frequency, measured since the driver was made.
 func (d *Driver) counterKHz(ctx context.Context) (int, error) {
 	select {
 	case <-time.After(span - time.Since(d.began.at)):

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	trial  = 4 * time.Minute // for the sandbox a Doctor makes, with what has to be made first
-	asking = 10 * time.Second
+	tryWait     = 4 * time.Minute // for the sandbox that Doctor makes, including what must be built first
+	versionWait = 10 * time.Second
 )
 
 // Doctor looks for QEMU and a kernel, boots a machine and runs a program in it.
@@ -31,12 +31,12 @@ func (d *Driver) Doctor(ctx context.Context) []sandbox.Finding {
 		return []sandbox.Finding{found}
 	}
 	found.OK, found.Detail = true, fmt.Sprintf("%s; the kernel %s", version, d.guests.Kernel().Version)
-	tried := sandbox.Try(ctx, d, trial, remedy)
+	tried := sandbox.Try(ctx, d, tryWait, remedy)
 	return []sandbox.Finding{found, d.processor(ctx), d.user(), tried}
 }
 
 func (d *Driver) version(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, asking)
+	ctx, cancel := context.WithTimeout(ctx, versionWait)
 	defer cancel()
 	out, err := exec.CommandContext(ctx, d.program, "--version").Output()
 	if err != nil {
@@ -46,7 +46,7 @@ func (d *Driver) version(ctx context.Context) (string, error) {
 	return line, nil
 }
 
-// processor tells how machines get one.
+// processor reports whether machines use KVM.
 func (d *Driver) processor(ctx context.Context) sandbox.Finding {
 	f := sandbox.Finding{Name: "a machine boots with the processor's own help (KVM)"}
 	chosen, err := d.accelerator(ctx)
@@ -56,20 +56,22 @@ func (d *Driver) processor(ctx context.Context) sandbox.Finding {
 	case chosen == kvmName:
 		f.OK, f.Detail = true, "it does"
 	default:
-		f.Detail = "processors are emulated, which takes about 16 times as long"
+		f.Detail = "processors are emulated, which is about 16 times slower"
 		if d.kvm.why != nil {
 			f.Detail += ": " + d.kvm.why.Error()
 		}
-		f.Remedy = "use a host whose KVM works; without it this driver is for code that is hostile and short, and gvisor for the rest"
+		f.Remedy = "use a host whose KVM works; without KVM use this driver for short runs of hostile code and " +
+			"the driver gvisor otherwise"
 	}
 	return f
 }
 
-// user tells whose QEMU's processes are.
+// user reports the user of QEMU's processes.
 func (d *Driver) user() sandbox.Finding {
-	f := sandbox.Finding{Name: "each QEMU runs as a user of its own, without a network", OK: !d.users.One}
-	if d.users.One {
-		f.Detail, f.Remedy = "QEMU runs as the user that gatehouse runs as, held by its own filter of system calls alone", "run gatehouse as root, which gives each machine a user that is nobody else's"
+	f := sandbox.Finding{Name: "each QEMU runs as a user of its own, without a network", OK: !d.users.Single}
+	if d.users.Single {
+		f.Detail = "QEMU runs as the user of gatehouse, restricted only by its own filter of system calls"
+		f.Remedy = "run gatehouse as root, which gives each machine a user id of its own"
 	}
 	return f
 }
@@ -78,5 +80,5 @@ func remedy(err error) string {
 	if strings.Contains(err.Error(), "mke2fs") {
 		return guest.RemedyTools
 	}
-	return "see the machine's last words above; another kernel can be named in the settings"
+	return "see the end of the machine's console above; the settings can name another kernel"
 }

@@ -21,65 +21,79 @@ import (
 )
 
 const (
-	bootWait    = 2 * time.Minute // for a machine to boot, emulated and on a host that is busy
-	restoreWait = time.Minute     // for one to go on from a template
-	smallest    = 256             // MiB of the smallest machine; others are twice as large, and so on
+	bootWait    = 2 * time.Minute // for a machine to boot, emulated and on a busy host
+	restoreWait = time.Minute     // for a machine to be restored
+	smallest    = 256             // MiB of the smallest machine; each larger size is twice the one before
 )
 
-// Driver makes sandboxes. New makes one; whoever does calls Close.
+// Driver makes sandboxes. The caller of New must call Close.
 type Driver struct {
-	log     *slog.Logger
-	program string
-	missing error  // why there can be no machines
-	remedy  string // what to do about that
-	guests  *guest.Guest
-	groups  *cgroup.Place
-	users   *rootfs.Users
-	starter *rootfs.Starter // the kernel ends a machine when the thread ends that started it
-	boxes   sandbox.Living[*box]
-	kvm     kvm
-	began   reading // when the driver was made
+	log       *slog.Logger
+	program   string
+	missing   error  // why no machine can be made
+	remedy    string // what to do about missing
+	guests    *guest.Cache
+	groups    *cgroup.Hierarchy
+	users     *rootfs.Users
+	starter   *rootfs.Starter // the kernel kills a machine when the thread that started it exits
+	instances sandbox.LiveSet[*instance]
+	kvm       kvm
+	began     reading // when the driver was made
 
-	// alive ends with Close, and with it the trial of KVM, which outlives the call that began it.
-	alive context.Context
+	alive context.Context // ends with Close; templates outlive the calls that request them
 	end   context.CancelFunc
-	works sync.WaitGroup // what makes templates
+	work  sync.WaitGroup // goroutines that make templates
 
 	mu        sync.Mutex
 	templates map[string]*template // nil after Close
 	snapshots map[*snapshot]struct{}
 }
 
-// New looks for QEMU and a kernel. What is missing is what Create and Doctor
-// tell.
+// New looks for QEMU and a kernel. If one is missing, Create and Doctor report it.
 func New(o Options) (*Driver, error) {
-	d := &Driver{log: o.Log, began: readCounter(), groups: cgroup.Find(), users: rootfs.NewUsers(), starter: rootfs.NewStarter(0, nil), templates: map[string]*template{}, snapshots: map[*snapshot]struct{}{}}
+	d := &Driver{
+		log:       o.Log,
+		began:     readCounter(),
+		groups:    cgroup.Discover(),
+		users:     rootfs.NewUsers(),
+		starter:   rootfs.NewStarter(0, nil),
+		templates: map[string]*template{},
+		snapshots: map[*snapshot]struct{}{},
+	}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
 	}
 	d.alive, d.end = context.WithCancel(context.Background())
-	d.kvm.init(o.Accelerator, !d.users.One)
+	d.kvm.init(o.Accelerator, !d.users.Single)
 	program := o.Program
 	if program == "" {
 		program = "qemu-system-x86_64"
 	}
 	var err error
 	if d.program, err = exec.LookPath(program); err != nil {
-		d.missing, d.remedy = fmt.Errorf("there is no QEMU: %w", err), remedyProgram
+		d.missing, d.remedy = fmt.Errorf("QEMU was not found: %w", err), remedyProgram
 		return d, nil
 	}
-	d.guests, d.missing = guest.New(guest.Options{Kernel: o.Kernel, Modules: o.Modules, Rootfs: o.Rootfs, Folder: o.Folder, Most: o.DiskBytes, Boot: o.boot, Log: d.log})
+	d.guests, d.missing = guest.New(guest.Options{
+		Kernel:   o.Kernel,
+		Modules:  o.Modules,
+		Boot:     o.boot,
+		Rootfs:   o.Rootfs,
+		Folder:   o.Folder,
+		MaxBytes: o.DiskBytes,
+		Log:      d.log,
+	})
 	if d.missing != nil {
 		d.remedy = guest.Remedy(d.missing)
 	}
 	return d, nil
 }
 
-// Name is that of the driver.
+// Name returns the driver's name.
 func (d *Driver) Name() string { return Name }
 
-// Capabilities tells what it holds here. The limits are held by the kernel in
-// the machine, and those of the machine by its size.
+// Capabilities implements sandbox.Driver. The machine's kernel enforces the limits, and the machine's size
+// bounds them.
 func (d *Driver) Capabilities() sandbox.Capabilities {
 	if d.missing != nil {
 		return sandbox.Capabilities{}
@@ -92,7 +106,7 @@ func (d *Driver) Capabilities() sandbox.Capabilities {
 
 // Create makes a sandbox.
 func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox, error) {
-	limits, err := rootfs.Held(spec.Limits)
+	limits, err := rootfs.InForce(spec.Limits)
 	if err != nil {
 		return nil, err
 	}
@@ -106,39 +120,39 @@ func (d *Driver) Create(ctx context.Context, spec sandbox.Spec) (sandbox.Sandbox
 	return b, nil
 }
 
-func (d *Driver) create(ctx context.Context, spec sandbox.Spec, limits sandbox.Limits) (*box, error) {
+func (d *Driver) create(ctx context.Context, spec sandbox.Spec, limits sandbox.Limits) (*instance, error) {
 	accelerator, err := d.accelerator(ctx)
 	if err != nil {
 		return nil, err
 	}
-	look, err := rootfs.Of(spec)
+	layout, err := rootfs.Of(spec)
 	if err != nil {
 		return nil, err
 	}
 	kind := kindOf(spec, limits, accelerator)
-	kind.texts = look.Texts
+	kind.texts = layout.Files
 	limits.VCPUs = min(limits.VCPUs, kind.vcpus)
-	b := d.newBox(limits, look.Env, spec.Env, spec.Strict)
+	b := d.newInstance(limits, layout.Env, spec.Env, spec.Strict)
 	if len(spec.Trees) > 0 {
-		// Its disks are nobody else's, so there is nothing to go on from.
-		return b, d.cold(ctx, b, kind, spec.Trees)
+		// No other sandbox has the same disks, so there is no template for it.
+		return b, d.bootInstance(ctx, b, kind, spec.Trees)
 	}
 	t, err := d.template(ctx, kind)
 	if err != nil {
 		if ctx.Err() != nil || errors.Is(err, sandbox.ErrDriverClosed) {
 			return nil, err
 		}
-		d.log.Warn("virtual machines are booted one by one, since none could be kept to go on from", "error", err)
-		return b, d.cold(ctx, b, kind, nil)
+		d.log.Warn("no template of a virtual machine could be made, so each sandbox boots", "error", err)
+		return b, d.bootInstance(ctx, b, kind, nil)
 	}
-	defer d.letGo(t)
-	return b, d.warm(ctx, b, t.image)
+	defer d.releaseTemplate(t)
+	return b, d.restoreInstance(ctx, b, t.image)
 }
 
-// kind is what sandboxes have in common that can go on from one template.
+// kind holds what sandboxes must have in common to be restored from one template.
 type kind struct {
 	image       *sandbox.Image
-	texts       []agentprotocol.Text // which follow from the image
+	texts       []agentprotocol.TextFile // determined by the image
 	memoryMiB   int
 	vcpus       int
 	accelerator string
@@ -146,12 +160,18 @@ type kind struct {
 }
 
 func kindOf(spec sandbox.Spec, limits sandbox.Limits, accelerator string) kind {
-	k := kind{image: spec.Image, memoryMiB: smallest, vcpus: limits.VCPUs, accelerator: accelerator, strict: spec.Strict}
+	k := kind{
+		image:       spec.Image,
+		memoryMiB:   smallest,
+		vcpus:       limits.VCPUs,
+		accelerator: accelerator,
+		strict:      spec.Strict,
+	}
 	for k.memoryMiB < limits.MemoryMiB {
 		k.memoryMiB *= 2
 	}
 	if accelerator == tcg {
-		k.vcpus = 1 // one thread emulates all there are
+		k.vcpus = 1 // a single thread emulates all processors
 	}
 	return k
 }
@@ -164,9 +184,14 @@ func (k kind) key() string {
 	return fmt.Sprint(k.memoryMiB, " ", k.vcpus, " ", k.accelerator, " ", k.strict, " ", image)
 }
 
-// build makes what machines of a kind boot.
+// build prepares what machines of a kind boot.
 func (d *Driver) build(ctx context.Context, k kind, trees []sandbox.Tree) (build, error) {
-	b := build{memoryMiB: k.memoryMiB + overheadMiB, vcpus: k.vcpus, accelerator: k.accelerator, kernel: d.guests.Kernel().Path}
+	b := build{
+		memoryMiB:   k.memoryMiB + overheadMiB,
+		vcpus:       k.vcpus,
+		accelerator: k.accelerator,
+		kernel:      d.guests.Kernel().Path,
+	}
 	var err error
 	if b.initrd, err = d.guests.Initrd(ctx); err != nil {
 		return b, err
@@ -191,16 +216,16 @@ func (d *Driver) build(ctx context.Context, k kind, trees []sandbox.Tree) (build
 		}
 		boot.Trees = append(boot.Trees, guest.Tree{Disk: disk, At: at})
 	}
-	b.disks, b.uses = disksOf(boot.Root, boot.Trees)
+	b.disks, b.holds = disksOf(boot.Root, boot.Trees)
 	b.arguments, err = boot.Arguments()
 	return b, err
 }
 
-// Close ends every sandbox and what is kept to go on from.
+// Close closes every sandbox, template and snapshot.
 func (d *Driver) Close() error {
 	d.end()
-	err := d.boxes.CloseAll()
-	d.works.Wait()
+	err := d.instances.CloseAll()
+	d.work.Wait()
 	d.mu.Lock()
 	templates, snapshots := d.templates, slices.Collect(maps.Keys(d.snapshots))
 	d.templates = nil

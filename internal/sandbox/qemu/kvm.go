@@ -19,30 +19,31 @@ const (
 	tcg     = "tcg"
 	kvmFile = "/dev/kvm"
 
-	// kvmTrial is how long a machine may take to boot with KVM. It takes a
-	// second where it works; where it does not it may never end.
+	// kvmTrial is how long a machine may take to boot with KVM. It takes a second if KVM works; otherwise it
+	// may never end.
 	kvmTrial = 8 * time.Second
 )
 
-// kvm is what is known about this machine's processor.
+// kvm is whether KVM works on this host.
 type kvm struct {
-	mu     sync.Mutex
-	asked  string // what the options want
-	barred error  // why it is not even tried
+	mu          sync.Mutex
+	requested   string // from the options
+	unavailable error  // why KVM is not tried
+	// groups are supplementary groups that give access to the device.
 	groups []uint32
 
-	settled chan struct{} // nil before somebody wants to know
+	decided chan struct{} // nil until the first caller of accelerator
 	chosen  string        // set before settled is closed
-	why     error         // why it is not KVM
+	why     error         // why KVM is not used
 }
 
 func (k *kvm) init(asked string, ownUser bool) {
-	k.asked = asked
-	k.groups, k.barred = reachKVM(kvmFile, ownUser)
+	k.requested = asked
+	k.groups, k.unavailable = reachKVM(kvmFile, ownUser)
 }
 
-// reachKVM tells by which groups another user gets at the device, and why that
-// cannot be.
+// reachKVM returns the groups that give another user access to the device, or an error that says why it has
+// none.
 func reachKVM(path string, ownUser bool) ([]uint32, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
@@ -61,41 +62,41 @@ func reachKVM(path string, ownUser bool) ([]uint32, error) {
 	case ok && mode&group == group && st.Gid != 0:
 		return []uint32{st.Gid}, nil
 	}
-	return nil, fmt.Errorf("%s is for root alone (mode %v), and QEMU runs as a user of its own: chgrp kvm %s && chmod 660 %s", path, info.Mode().Perm(), path, path)
+	return nil, fmt.Errorf("%s is accessible to root only (mode %v), and QEMU runs as another user: chgrp kvm "+
+		"%s && chmod 660 %s", path, info.Mode().Perm(), path, path)
 }
 
-// kvmGroups are those QEMU needs beside its own.
+// kvmGroups returns the supplementary groups that QEMU requires for KVM.
 func (d *Driver) kvmGroups() []uint32 { return d.kvm.groups }
 
-// accelerator finds out once, by booting a machine, whether KVM works here. To
-// open the device says little: there are hosts where it opens, makes a machine,
-// and runs nothing in it.
+// accelerator finds out once, by booting a machine, whether KVM works. Opening the device is not sufficient:
+// on some hosts it can be opened and a machine created, but the machine runs nothing.
 func (d *Driver) accelerator(ctx context.Context) (string, error) {
 	k := &d.kvm
 	k.mu.Lock()
-	if k.settled == nil {
-		k.settled = make(chan struct{})
+	if k.decided == nil {
+		k.decided = make(chan struct{})
 		switch {
-		case k.asked == tcg || k.asked == kvmName:
-			k.chosen = k.asked
-			close(k.settled)
-		case k.asked != "":
+		case k.requested == tcg || k.requested == kvmName:
+			k.chosen = k.requested
+			close(k.decided)
+		case k.requested != "":
 			k.mu.Unlock()
-			return "", fmt.Errorf("there is no accelerator %q; it may be kvm, tcg or empty", k.asked)
-		case k.barred != nil:
-			k.chosen, k.why = tcg, k.barred
-			close(k.settled)
+			return "", fmt.Errorf("unknown accelerator %q; expected kvm, tcg or empty", k.requested)
+		case k.unavailable != nil:
+			k.chosen, k.why = tcg, k.unavailable
+			close(k.decided)
 		case d.alive.Err() != nil:
 			k.chosen = tcg
-			close(k.settled)
+			close(k.decided)
 		default:
-			d.works.Go(func() {
-				defer close(k.settled)
+			d.work.Go(func() {
+				defer close(k.decided)
 				k.chosen, k.why = d.tryKVM()
 			})
 		}
 	}
-	settled := k.settled
+	settled := k.decided
 	k.mu.Unlock()
 	select {
 	case <-settled:
@@ -117,7 +118,7 @@ func (d *Driver) tryKVM() (string, error) {
 	defer cancel()
 	m, l, err := d.boot(ctx, b, planOf(sandbox.Defaults(), nil, 0, false))
 	if err != nil {
-		d.log.Warn("KVM is there and does not work; processors are emulated", "error", err)
+		d.log.Warn("KVM exists but does not work; processors are emulated", "error", err)
 		return tcg, err
 	}
 	l.Close()

@@ -29,7 +29,7 @@ func TestHost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Println("machine", s.(*box).machine.process.Pid)
+	fmt.Println("machine", s.(*instance).machine.process.Pid)
 	time.Sleep(time.Hour)
 }
 

@@ -21,24 +21,23 @@ import (
 )
 
 const (
-	overheadMiB = 64  // of a machine's memory, for its kernel
-	monitorMiB  = 256 // for QEMU itself, beside the machine's memory
-	threads     = 64  // QEMU may have
+	overheadMiB = 64  // of the machine's memory, for its kernel
+	monitorMiB  = 256 // for QEMU itself, in addition to the machine's memory
+	threads     = 64  // of QEMU
 	endWait     = 10 * time.Second
 )
 
-// Numbers of files in QEMU, after the standard ones.
+// File descriptors of QEMU, after the standard ones.
 const (
-	ordersFD = 3 + iota
+	monitorFD = 3 + iota
 	agentFD
 	memoryFD
 	kernelFD
 	initrdFD
-	disksFD // and those after it
+	disksFD // the first disk
 )
 
-// build is how a machine is made. It is the same for all that go on from one
-// template.
+// build describes how a machine is made. It is the same for all that are restored from one template.
 type build struct {
 	memoryMiB   int // of the machine
 	vcpus       int
@@ -46,25 +45,25 @@ type build struct {
 	kernel      string // paths
 	initrd      string
 	disks       []string
-	uses        []*os.File // that the disks stay for, as long as somebody has this; closed by the collector
+	holds       []*os.File // open files keep the disks from being removed; the garbage collector closes them
 	arguments   string     // of the kernel
 }
 
-// machine is one QEMU.
+// machine is one QEMU process.
 type machine struct {
-	process *os.Process
-	group   *cgroup.Group
-	console *console
-	orders  *monitor
-	agent   *os.File // the host's end of the line to the agent; whoever serves it closes it
-	memory  *os.File // where the machine's memory is, or began
-	own     bool     // the machine writes to that; else it has a copy of what it changed
-	ended   chan struct{}
-	once    sync.Once
-	free    func() // gives back what the machine had besides
+	process          *os.Process
+	group            *cgroup.Group
+	console          *console
+	monitor          *monitor
+	agent            *os.File // the host's end of the agent's channel; its client closes it
+	memory           *os.File // the file with the machine's memory, or with the memory it started from
+	ownMemory        bool     // the machine writes to memory; otherwise it has private copies of changed pages
+	ended            chan struct{}
+	once             sync.Once
+	releaseResources func() // releases the machine's other resources
 }
 
-// memoryFile is a file in memory, of that many bytes, that is nobody's.
+// memoryFile creates an anonymous file of size bytes in memory.
 func memoryFile(name string, size int64) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -77,8 +76,7 @@ func memoryFile(name string, size int64) (*os.File, error) {
 	return f, nil
 }
 
-// seal sees to it that nobody changes a file in memory any more. It fails while
-// somebody has it mapped to write to it.
+// seal makes a file in memory immutable. It fails while a process has it mapped writable.
 func seal(f *os.File) error {
 	const all = unix.F_SEAL_WRITE | unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
 	if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, all); err != nil {
@@ -87,11 +85,11 @@ func seal(f *os.File) error {
 	return nil
 }
 
-// again opens a file anew, so that whoever reads it begins at its beginning.
-func again(f *os.File) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd())) }
+// reopen opens a file once more, with a file offset of its own.
+func reopen(f *os.File) (*os.File, error) { return os.Open(fmt.Sprintf("/proc/self/fd/%d", f.Fd())) }
 
-// another is the same open file, which is closed by itself.
-func another(f *os.File) (*os.File, error) {
+// duplicate duplicates a file descriptor, so that both can be closed independently.
+func duplicate(f *os.File) (*os.File, error) {
 	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, &os.PathError{Op: "fcntl", Path: f.Name(), Err: err}
@@ -99,11 +97,10 @@ func another(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-// launch starts QEMU with its memory in a file: its own, or one of which it has
-// a copy of what it changes. One that waits is told what it is before it goes
-// on. The file stays the caller's.
+// launch starts QEMU with its memory in a file: one of its own, or one whose changed pages it copies. If waits
+// is set, QEMU waits for the state of a snapshot. The caller keeps ownership of memory.
 func (d *Driver) launch(ctx context.Context, b build, memory *os.File, own, waits bool) (_ *machine, err error) {
-	m := &machine{console: &console{}, own: own, ended: make(chan struct{})}
+	m := &machine{console: &console{}, ownMemory: own, ended: make(chan struct{})}
 	var undo []func()
 	defer func() {
 		if err != nil {
@@ -112,16 +109,20 @@ func (d *Driver) launch(ctx context.Context, b build, memory *os.File, own, wait
 			}
 		}
 	}()
-	if m.memory, err = another(memory); err != nil {
+	if m.memory, err = duplicate(memory); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { m.memory.Close() })
-	slot, err := d.users.Take()
+	slot, err := d.users.Acquire()
 	if err != nil {
 		return nil, err
 	}
-	undo = append(undo, func() { d.users.Give(slot) })
-	if m.group, err = d.groups.New(sandbox.Limits{MemoryMiB: b.memoryMiB + monitorMiB, Processes: threads, VCPUs: b.vcpus}); err != nil {
+	undo = append(undo, func() { d.users.Release(slot) })
+	if m.group, err = d.groups.New(sandbox.Limits{
+		MemoryMiB: b.memoryMiB + monitorMiB,
+		Processes: threads,
+		VCPUs:     b.vcpus,
+	}); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { m.group.Kill(); m.group.Remove() })
@@ -137,7 +138,7 @@ func (d *Driver) launch(ctx context.Context, b build, memory *os.File, own, wait
 		return nil, err
 	}
 	defer orders.Close()
-	files[ordersFD-3] = theirs
+	files[monitorFD-3] = theirs
 	if m.agent, files[agentFD-3], err = socketPair(); err != nil {
 		return nil, err
 	}
@@ -154,21 +155,20 @@ func (d *Driver) launch(ctx context.Context, b build, memory *os.File, own, wait
 		}
 		files = append(files, f)
 	}
-	if err := d.start(m, append([]string{d.program}, b.line(own, waits)...), files, slot); err != nil {
+	if err := d.start(m, append([]string{d.program}, b.commandLine(own, waits)...), files, slot); err != nil {
 		return nil, err
 	}
 	undo = append(undo, func() { m.process.Kill(); <-m.ended })
-	given() // so that the end of QEMU is the end of its lines
-	if m.orders, err = newMonitor(ctx, orders); err != nil {
-		return nil, d.explain(m, err)
+	given() // so that the channels end when QEMU does
+	if m.monitor, err = newMonitor(ctx, orders); err != nil {
+		return nil, d.withConsole(m, err)
 	}
-	m.free = func() { d.users.Give(slot) }
+	m.releaseResources = func() { d.users.Release(slot) }
 	return m, nil
 }
 
-// line is QEMU's command line. What it reads are files it was given, so that
-// no path has to be open to it.
-func (b build) line(own, waits bool) []string {
+// commandLine returns QEMU's command line. It names inherited files only, so that QEMU requires access to no path.
+func (b build) commandLine(own, waits bool) []string {
 	share, processor := "off", "host"
 	if own {
 		share = "on"
@@ -181,12 +181,14 @@ func (b build) line(own, waits bool) []string {
 	line := []string{
 		"-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
 		"-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny",
-		"-global", "migration.send-configuration=off", // what save writes begins without it
-		"-machine", "microvm,memory-backend=memory,mem-merge=off", "-accel", accelerator, "-cpu", processor, "-smp", fmt.Sprint(b.vcpus),
+		"-global", "migration.send-configuration=off", // the stream that save writes does not contain it
+		"-machine", "microvm,memory-backend=memory,mem-merge=off", "-accel", accelerator, "-cpu", processor,
+		"-smp", fmt.Sprint(b.vcpus),
 		"-m", fmt.Sprintf("%dM", b.memoryMiB),
-		"-object", fmt.Sprintf("memory-backend-file,id=memory,size=%dM,mem-path=%s,share=%s,reserve=off", b.memoryMiB, fd(memoryFD), share),
+		"-object", fmt.Sprintf("memory-backend-file,id=memory,size=%dM,mem-path=%s,share=%s,reserve=off",
+			b.memoryMiB, fd(memoryFD), share),
 		"-serial", "stdio",
-		"-chardev", fmt.Sprintf("socket,id=orders,fd=%d", ordersFD), "-mon", "chardev=orders,mode=control",
+		"-chardev", fmt.Sprintf("socket,id=orders,fd=%d", monitorFD), "-mon", "chardev=orders,mode=control",
 		"-chardev", fmt.Sprintf("socket,id=agent,fd=%d", agentFD),
 		"-device", "virtio-serial-device", "-device", "virtserialport,chardev=agent,name=" + agentprotocol.BootPort,
 	}
@@ -196,13 +198,13 @@ func (b build) line(own, waits bool) []string {
 			"-device", fmt.Sprintf("virtio-blk-device,drive=disk%d", i))
 	}
 	if waits {
-		return append(line, "-incoming", "defer") // the kernel is in its memory
+		return append(line, "-incoming", "defer") // the kernel is in the restored memory
 	}
 	return append(line, "-kernel", fd(kernelFD), "-initrd", fd(initrdFD), "-append", b.arguments)
 }
 
-// start starts QEMU as a user of its own, in spaces of its own, where that can
-// be. It ends with this process.
+// start starts QEMU with a user id and namespaces of its own if that is possible. The kernel kills it when
+// this process ends.
 func (d *Driver) start(m *machine, line []string, files []*os.File, slot int) error {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -214,7 +216,7 @@ func (d *Driver) start(m *machine, line []string, files []*os.File, slot int) er
 		return err
 	}
 	defer say.Close()
-	born, err := m.group.Born()
+	born, err := m.group.OpenV2()
 	if err != nil {
 		return errors.Join(err, said.Close())
 	}
@@ -226,7 +228,7 @@ func (d *Driver) start(m *machine, line []string, files []*os.File, slot int) er
 		defer born.Close()
 		attr.Sys.UseCgroupFD, attr.Sys.CgroupFD = true, int(born.Fd())
 	}
-	if !d.users.One {
+	if !d.users.Single {
 		uid, gid, _ := d.users.Range(slot)
 		attr.Sys.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid), Groups: d.kvmGroups()}
 		attr.Sys.Cloneflags = unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS | unix.CLONE_NEWPID
@@ -258,7 +260,7 @@ func (d *Driver) start(m *machine, line []string, files []*os.File, slot int) er
 		m.process.Wait()
 		select {
 		case <-heard:
-		case <-time.After(endWait): // something that it started has its output still
+		case <-time.After(endWait): // a child of QEMU still holds its output open
 		}
 	}()
 	return nil
@@ -275,10 +277,9 @@ func socketPair() (ours, theirs *os.File, err error) {
 	return os.NewFile(uintptr(fds[0]), "machine"), os.NewFile(uintptr(fds[1]), "machine"), nil
 }
 
-// explain adds to an error what the machine printed last. A line that broke is the
-// end of QEMU, whose words are all there once it has ended, however long that
-// takes on a busy machine.
-func (d *Driver) explain(m *machine, err error) error {
+// withConsole adds the end of the console to an error. If the channel broke, QEMU is ending, and explain waits for
+// its exit, because only then is its output complete, which may take long on a busy host.
+func (d *Driver) withConsole(m *machine, err error) error {
 	wait := 100 * time.Millisecond
 	if errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) {
 		wait = endWait
@@ -288,12 +289,12 @@ func (d *Driver) explain(m *machine, err error) error {
 	case <-time.After(wait):
 	}
 	if last := m.console.String(); last != "" {
-		return fmt.Errorf("%w; the machine's last words: %s", err, last)
+		return fmt.Errorf("%w; the machine printed last: %s", err, last)
 	}
 	return err
 }
 
-// end ends QEMU and gives back what it had. It may be called more than once.
+// end kills QEMU and releases its resources. It may be called more than once.
 func (m *machine) end() (err error) {
 	m.once.Do(func() {
 		m.process.Kill()
@@ -303,19 +304,18 @@ func (m *machine) end() (err error) {
 			m.group.Kill()
 			<-m.ended
 		}
-		m.orders.close()
+		m.monitor.close()
 		err = errors.Join(m.group.Remove(), m.memory.Close())
-		m.free()
+		m.releaseResources()
 	})
 	return err
 }
 
-// disksOf are the files of a root and of trees, in their order, and what they
-// stay for.
+// disksOf returns the files of a root and of trees in their order, and the open files that keep them.
 func disksOf(root guest.Disk, trees []guest.Tree) (paths []string, uses []*os.File) {
-	paths, uses = []string{root.Path}, []*os.File{root.Use}
+	paths, uses = []string{root.Path}, []*os.File{root.Hold}
 	for _, t := range trees {
-		paths, uses = append(paths, t.Path), append(uses, t.Use)
+		paths, uses = append(paths, t.Path), append(uses, t.Hold)
 	}
 	return paths, uses
 }

@@ -34,7 +34,8 @@ func TestOfAMemoryWithHolesOnlyTheRestIsKept(t *testing.T) {
 	const count = 2000
 	from := ofPages(t, count, map[int64]byte{0: 'a', 1: 'b', 700: 'c', count - 1: 'd'})
 	runs, err := filled(from)
-	if want := []run{{0, 2 * pageSize}, {700 * pageSize, pageSize}, {(count - 1) * pageSize, pageSize}}; err != nil || !slices.Equal(runs, want) {
+	if want := []run{{0, 2 * pageSize}, {700 * pageSize, pageSize},
+		{(count - 1) * pageSize, pageSize}}; err != nil || !slices.Equal(runs, want) {
 		t.Fatalf("%v, %v, want %v", runs, err, want)
 	}
 	kept, err := os.Create(filepath.Join(t.TempDir(), "kept"))
@@ -95,7 +96,7 @@ func TestWhatAMachineChangedIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	v, err := (&machine{process: self, memory: file}).look()
+	v, err := (&machine{process: self, memory: file}).openView()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,7 +116,8 @@ func TestWhatAMachineChangedIsFound(t *testing.T) {
 	mapped[3999*pageSize], mapped[4000*pageSize] = 'y', 'z'
 	clear(mapped[8500*pageSize : 8501*pageSize])
 	runs, err := v.changed()
-	if want := []run{{5 * pageSize, 2 * pageSize}, {3999 * pageSize, 2 * pageSize}, {8500 * pageSize, pageSize}}; err != nil || seen == 0 || !slices.Equal(runs, want) {
+	if want := []run{{5 * pageSize, 2 * pageSize}, {3999 * pageSize, 2 * pageSize},
+		{8500 * pageSize, pageSize}}; err != nil || seen == 0 || !slices.Equal(runs, want) {
 		t.Errorf("%v, %v, want %v", runs, err, want)
 	}
 	kept, err := os.Create(filepath.Join(t.TempDir(), "kept"))
@@ -144,8 +146,9 @@ func TestMemoryThatIsNotMappedAsAWholeIsNoMachines(t *testing.T) {
 		maps string
 		want []part
 	}{
-		"all of it":             {head + line(100, 108, 0, "rw-p"), []part{{0, 8 << 12, 100 << 12}}},
-		"two parts, turned":     {line(100, 104, 4, "rw-p") + line(200, 204, 0, "rw-p"), []part{{0, 4 << 12, 200 << 12}, {4 << 12, 4 << 12, 100 << 12}}},
+		"all of it": {head + line(100, 108, 0, "rw-p"), []part{{0, 8 << 12, 100 << 12}}},
+		"two parts, turned": {line(100, 104, 4, "rw-p") + line(200, 204, 0, "rw-p"),
+			[]part{{0, 4 << 12, 200 << 12}, {4 << 12, 4 << 12, 100 << 12}}},
 		"a part is missing":     {line(100, 107, 0, "rw-p"), nil},
 		"there is a gap":        {line(100, 102, 0, "rw-p") + line(200, 206, 3, "rw-p"), nil},
 		"a part is there twice": {line(100, 108, 0, "rw-p") + line(200, 208, 0, "rw-p"), nil},

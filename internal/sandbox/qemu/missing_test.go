@@ -29,18 +29,22 @@ func TestWhatIsMissingIsTold(t *testing.T) {
 		want []string // in what is told
 		not  string
 	}{
-		{"no QEMU", Options{Program: "/no/such/qemu"}, []string{"there is no QEMU", "apt-get install qemu-system-x86"}, "kernel"},
+		{"no QEMU", Options{Program: "/no/such/qemu"},
+			[]string{"QEMU was not found", "apt-get install qemu-system-x86"}, "kernel"},
 		{
 			"no kernel", Options{Program: program, boot: empty},
-			[]string{"there is no kernel for virtual machines: " + empty + " has none", debian, "GATEHOUSE_KERNEL"}, "qemu-system",
+			[]string{"no kernel for virtual machines was found: " + empty + " has none", debian,
+				"GATEHOUSE_KERNEL"}, "qemu-system",
 		},
 		{
 			"no kernel that serves", Options{Program: program, boot: odd},
-			[]string{"there is no kernel for virtual machines: " + odd + "/vmlinuz-6.1 is no kernel", debian}, "qemu-system",
+			[]string{"no kernel for virtual machines was found: " + odd + "/vmlinuz-6.1 is not a kernel", debian},
+			"qemu-system",
 		},
 		{
 			"the named one is missing", Options{Program: program, Kernel: "/no/such/kernel"},
-			[]string{"the kernel that the settings name cannot be used: open /no/such/kernel: no such file", "GATEHOUSE_KERNEL"}, "qemu-system",
+			[]string{"the kernel that the settings name cannot be used: open /no/such/kernel: no such file",
+				"GATEHOUSE_KERNEL"}, "qemu-system",
 		},
 		{
 			"its modules are missing", Options{Program: program, Kernel: bootable(t), Modules: "/no/such/modules"},

@@ -19,77 +19,81 @@ import (
 )
 
 const (
-	longestMessage = 1 << 20 // bytes of one message of QEMU's
-	longestState   = 4 << 20 // bytes of what a machine is but for its memory: a hundred times what it takes
-	fastest        = 1 << 40 // bytes a second that QEMU may write, which by itself would take its time
+	longestMessage = 1 << 20 // bytes of one message from QEMU
+	longestState   = 4 << 20 // bytes of a machine's state without its memory: a hundred times the usual size
+	fastest        = 1 << 40 // bytes per second that QEMU may write; its default is slow
 	monitorWait    = 30 * time.Second
-	callOffWait    = 10 * time.Second // for QEMU to stop writing what nobody waits for any more
+	cancelWait     = 10 * time.Second // for QEMU to stop a cancelled write
 )
 
-// monitor is the host's end of the line on which QEMU takes orders. Nothing in
-// the machine can reach it. It is safe for concurrent use.
+// monitor is the host's end of QEMU's monitor connection (QMP). The machine cannot access it. It is safe for
+// concurrent use.
 type monitor struct {
 	conn *net.UnixConn
 
-	// ordering lets one order at a time wait for its answer.
-	ordering sync.Mutex
-	answers  chan message
+	commanding sync.Mutex // serializes commands; locked before mu
+	answers    chan message
 
-	// mu guards what follows.
+	// mu guards the fields below.
 	mu     sync.Mutex
-	moved  chan struct{} // closed, and made anew, when an event has come
+	moved  chan struct{} // closed and replaced when an event arrives
 	events map[string]string
-	err    error // why it broke; set before gone is closed
+	err    error // why the connection broke; set before gone is closed
 	gone   chan struct{}
 }
 
-// message is one line of QEMU's.
+// message is one line from QEMU.
 type message struct {
 	Greeting *json.RawMessage `json:"QMP"`
 	Return   *json.RawMessage `json:"return"`
-	Error    *orderError      `json:"error"`
+	Error    *commandError    `json:"error"`
 	Event    string           `json:"event"`
 	Data     struct {
 		Status string `json:"status"` // of MIGRATION
 	} `json:"data"`
 }
 
-// orderError is why QEMU did not do something.
-type orderError struct {
+// commandError is the error of a command.
+type commandError struct {
 	Class string `json:"class"`
 	Desc  string `json:"desc"`
 }
 
-func (e *orderError) Error() string { return e.Desc }
+func (e *commandError) Error() string { return e.Desc }
 
-// parseMessage reads a line. What is neither of the kinds there are is an
-// error.
+// parseMessage decodes a line. Unknown kinds of messages are an error.
 func parseMessage(line []byte) (message, error) {
 	var m message
 	if err := json.Unmarshal(line, &m); err != nil {
-		return message{}, fmt.Errorf("QEMU said something that is no message: %w", err)
+		return message{}, fmt.Errorf("QEMU sent a malformed message: %w", err)
 	}
 	if m.Greeting == nil && m.Return == nil && m.Error == nil && m.Event == "" {
-		return message{}, errors.New("QEMU sent a message of a kind that is not known")
+		return message{}, errors.New("QEMU sent a message of an unknown kind")
 	}
 	return m, nil
 }
 
-// newMonitor takes the host's end of the line, and greets. Whoever makes it
-// calls close.
+// newMonitor takes ownership of the host's end of the connection and negotiates capabilities. The caller must
+// call close.
 func newMonitor(ctx context.Context, ours *os.File) (*monitor, error) {
 	defer ours.Close()
 	c, err := net.FileConn(ours)
 	if err != nil {
 		return nil, err
 	}
-	m := &monitor{conn: c.(*net.UnixConn), answers: make(chan message, 1), moved: make(chan struct{}), events: map[string]string{}, gone: make(chan struct{})}
+	m := &monitor{
+		conn:    c.(*net.UnixConn),
+		answers: make(chan message, 1),
+		moved:   make(chan struct{}),
+		events:  map[string]string{},
+		gone:    make(chan struct{}),
+	}
 	go m.read()
 	if _, err := m.answer(ctx); err != nil { // the greeting
 		m.close()
 		return nil, err
 	}
-	if err := m.order(ctx, "qmp_capabilities", nil); err != nil {
+	if err := m.command(ctx, "qmp_capabilities", nil); err != nil {
 		m.close()
 		return nil, err
 	}
@@ -101,11 +105,11 @@ func (m *monitor) close() {
 	<-m.gone
 }
 
-// read hands out what comes until the line breaks.
+// read dispatches messages until the connection breaks.
 func (m *monitor) read() {
 	err := m.readAll(bufio.NewReader(io.Reader(m.conn)))
 	m.mu.Lock()
-	m.err = fmt.Errorf("QEMU's line for orders broke: %w", err)
+	m.err = fmt.Errorf("the monitor connection to QEMU broke: %w", err)
 	m.mu.Unlock()
 	m.conn.Close()
 	close(m.gone)
@@ -131,20 +135,20 @@ func (m *monitor) readAll(in *bufio.Reader) error {
 			select {
 			case m.answers <- got:
 			default:
-				return errors.New("QEMU answered what nobody asked")
+				return errors.New("QEMU sent an answer without a command")
 			}
 		}
 	}
 }
 
-// readLine reads up to the end of a line, and no more than a message may have.
+// readLine reads a line of at most longestMessage bytes.
 func readLine(in *bufio.Reader) ([]byte, error) {
 	var line []byte
 	for {
 		part, err := in.ReadSlice('\n')
 		line = append(line, part...)
 		if len(line) > longestMessage {
-			return nil, errors.New("QEMU sent a message without end")
+			return nil, fmt.Errorf("QEMU sent a message of more than %d bytes", longestMessage)
 		}
 		if !errors.Is(err, bufio.ErrBufferFull) {
 			return bytes.TrimSpace(line), err
@@ -152,7 +156,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	}
 }
 
-// answer waits for the answer to what was ordered.
+// answer waits for the answer to a command.
 func (m *monitor) answer(ctx context.Context) (message, error) {
 	late := time.NewTimer(monitorWait)
 	defer late.Stop()
@@ -168,14 +172,14 @@ func (m *monitor) answer(ctx context.Context) (message, error) {
 		m.conn.Close()
 		return message{}, errors.New("QEMU did not answer in time")
 	case <-ctx.Done():
-		m.conn.Close() // the answer would be taken for that to the next order
+		m.conn.Close() // a late answer would be taken for that to the next command
 		return message{}, context.Cause(ctx)
 	}
 }
 
-// order has QEMU do something and waits until it has. Files go along. An order
-// that is given up breaks the line, and with it the machine.
-func (m *monitor) order(ctx context.Context, what string, arguments any, files ...*os.File) error {
+// command sends a command, with files, and waits for its answer. A command that is abandoned breaks the
+// connection, and with it the machine.
+func (m *monitor) command(ctx context.Context, what string, arguments any, files ...*os.File) error {
 	line, err := json.Marshal(struct {
 		Execute   string `json:"execute"`
 		Arguments any    `json:"arguments,omitempty"`
@@ -183,8 +187,8 @@ func (m *monitor) order(ctx context.Context, what string, arguments any, files .
 	if err != nil {
 		return err
 	}
-	m.ordering.Lock()
-	defer m.ordering.Unlock()
+	m.commanding.Lock()
+	defer m.commanding.Unlock()
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -198,23 +202,23 @@ func (m *monitor) order(ctx context.Context, what string, arguments any, files .
 	}
 	m.conn.SetWriteDeadline(time.Now().Add(monitorWait))
 	if _, _, err := m.conn.WriteMsgUnix(append(line, '\n'), rights, nil); err != nil {
-		m.conn.Close() // part of it may be on the line
-		return fmt.Errorf("QEMU takes no orders: %w", err)
+		m.conn.Close() // a part of the command may have been sent
+		return fmt.Errorf("send a command to QEMU: %w", err)
 	}
 	if _, err := m.answer(ctx); err != nil {
-		return fmt.Errorf("QEMU, asked to %s: %w", what, err)
+		return fmt.Errorf("QEMU command %s: %w", what, err)
 	}
 	return nil
 }
 
-// forget lets go of the last event of a name, before one is waited for.
-func (m *monitor) forget(event string) {
+// dropEvent drops the last event of a name, before a new one is awaited.
+func (m *monitor) dropEvent(event string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	delete(m.events, event)
 }
 
-// await waits until an event has come with one of these states, and gives it.
+// await waits until an event has arrived with one of these states, and returns the state.
 func (m *monitor) await(ctx context.Context, event string, states ...string) (string, error) {
 	for {
 		m.mu.Lock()
@@ -236,14 +240,14 @@ func (m *monitor) await(ctx context.Context, event string, states ...string) (st
 	}
 }
 
-// stateSet names the file that save has QEMU write to.
+// stateSet is the id of the fdset to which save makes QEMU write.
 const stateSet = 1
 
-// save has QEMU write what the machine is but for its memory, which is little.
-// The machine is stopped and stays so. Despite its name the order has nothing to
-// do with Xen but that it was made for it. The file is one in memory, so that a
-// QEMU that code broke into takes of its own with it; nobody changes it any more.
-func (m *monitor) save(ctx context.Context) (_ *os.File, err error) {
+// saveDevices makes QEMU write the machine's state without its memory, which is small. The machine is paused and
+// stays so. The command was introduced for Xen, hence its name, but works without it. The file is in memory
+// and charged to QEMU's control group, so that a QEMU that the code has broken into cannot exhaust the host's
+// memory; it is sealed afterwards.
+func (m *monitor) saveDevices(ctx context.Context) (_ *os.File, err error) {
 	state, err := memoryFile("state", 0)
 	if err != nil {
 		return nil, err
@@ -259,67 +263,69 @@ func (m *monitor) save(ctx context.Context) (_ *os.File, err error) {
 	}
 	defer written.Close()
 	set := map[string]any{"fdset-id": stateSet}
-	if err := m.order(ctx, "add-fd", set, written); err != nil {
+	if err := m.command(ctx, "add-fd", set, written); err != nil {
 		return nil, err
 	}
-	err = m.order(ctx, "xen-save-devices-state", map[string]any{"filename": fmt.Sprintf("/dev/fdset/%d", stateSet), "live": false})
-	if err = errors.Join(err, m.order(ctx, "remove-fd", set), seal(state)); err != nil {
+	err = m.command(ctx, "xen-save-devices-state",
+		map[string]any{"filename": fmt.Sprintf("/dev/fdset/%d", stateSet), "live": false})
+	if err = errors.Join(err, m.command(ctx, "remove-fd", set), seal(state)); err != nil {
 		return nil, err
 	}
 	if info, err := state.Stat(); err != nil {
 		return nil, err
 	} else if info.Size() > longestState {
-		return nil, fmt.Errorf("QEMU says more of a machine than the %d MiB it may", longestState>>20)
+		return nil, fmt.Errorf("QEMU wrote more than %d MiB for the state of a machine", longestState>>20)
 	}
 	return state, nil
 }
 
-// send has QEMU write to a file what the machine is with all of its memory.
-func (m *monitor) send(ctx context.Context, file *os.File) error {
-	if err := m.order(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": fastest}); err != nil {
+// saveAll makes QEMU write the machine's state with all of its memory to a file.
+func (m *monitor) saveAll(ctx context.Context, file *os.File) error {
+	if err := m.command(ctx, "migrate-set-parameters", map[string]any{"max-bandwidth": fastest}); err != nil {
 		return err
 	}
-	return m.move(ctx, "migrate", file)
+	return m.migrate(ctx, "migrate", file)
 }
 
-// receive has QEMU be what save or send wrote.
-func (m *monitor) receive(ctx context.Context, file *os.File) error {
-	return m.move(ctx, "migrate-incoming", file)
+// load makes QEMU load what save or send wrote.
+func (m *monitor) load(ctx context.Context, file *os.File) error {
+	return m.migrate(ctx, "migrate-incoming", file)
 }
 
-// move has QEMU write or read a file by an order of that name. What is given up
-// is over when this returns, or the line is broken.
-func (m *monitor) move(ctx context.Context, order string, file *os.File) error {
+// migrate runs a migration command with a file. When it returns, the migration has ended or the connection is
+// broken.
+func (m *monitor) migrate(ctx context.Context, order string, file *os.File) error {
 	type capability struct {
 		Capability string `json:"capability"`
 		State      bool   `json:"state"`
 	}
-	if err := m.order(ctx, "migrate-set-capabilities", map[string]any{"capabilities": []capability{{"events", true}}}); err != nil {
+	if err := m.command(ctx, "migrate-set-capabilities",
+		map[string]any{"capabilities": []capability{{"events", true}}}); err != nil {
 		return err
 	}
-	if err := m.order(ctx, "getfd", map[string]any{"fdname": "state"}, file); err != nil {
+	if err := m.command(ctx, "getfd", map[string]any{"fdname": "state"}, file); err != nil {
 		return err
 	}
-	m.forget("MIGRATION")
-	if err := m.order(ctx, order, map[string]any{"uri": "fd:state"}); err != nil {
+	m.dropEvent("MIGRATION")
+	if err := m.command(ctx, order, map[string]any{"uri": "fd:state"}); err != nil {
 		return err
 	}
 	end, err := m.await(ctx, "MIGRATION", "completed", "failed", "cancelled")
 	if err != nil {
-		return errors.Join(err, m.callOff(ctx))
+		return errors.Join(err, m.cancelMigration(ctx))
 	}
 	if end != "completed" {
-		err = fmt.Errorf("QEMU, asked to %s: it %s", order, end)
+		err = fmt.Errorf("QEMU command %s: the migration %s", order, end)
 	}
 	return err
 }
 
-// callOff has QEMU stop writing what the machine is. The machine must not go on
-// before that, so where it fails the line is broken.
-func (m *monitor) callOff(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), callOffWait)
+// cancelMigration cancels a migration. The machine must not be resumed before that, so on an error it closes the
+// connection.
+func (m *monitor) cancelMigration(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelWait)
 	defer cancel()
-	err := m.order(ctx, "migrate_cancel", nil)
+	err := m.command(ctx, "migrate_cancel", nil)
 	if err == nil {
 		_, err = m.await(ctx, "MIGRATION", "completed", "failed", "cancelled")
 	}

@@ -53,17 +53,18 @@ func monitored(t *testing.T, answers ...string) (*monitor, error) {
 }
 
 func TestOrdersAreAnsweredOneByOne(t *testing.T) {
-	m, err := monitored(t, done, `{"event": "STOP"}`+"\n"+done, `{"error": {"class": "GenericError", "desc": "not now"}}`+"\n", "")
+	m, err := monitored(t, done, `{"event": "STOP"}`+"\n"+done,
+		`{"error": {"class": "GenericError", "desc": "not now"}}`+"\n", "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := m.order(t.Context(), "stop", nil); err != nil {
+	if err := m.command(t.Context(), "stop", nil); err != nil {
 		t.Error(err)
 	}
 	if _, err := m.await(t.Context(), "STOP", ""); err != nil {
 		t.Error(err)
 	}
-	why, ok := errors.AsType[*orderError](m.order(t.Context(), "cont", nil))
+	why, ok := errors.AsType[*commandError](m.command(t.Context(), "cont", nil))
 	if !ok || why.Desc != "not now" {
 		t.Errorf("%v", why)
 	}
@@ -71,14 +72,14 @@ func TestOrdersAreAnsweredOneByOne(t *testing.T) {
 
 func TestWhatIsNoMessageBreaksTheLine(t *testing.T) {
 	for name, said := range map[string]string{
-		"no JSON": "hello\n", "another kind": `{"x": 1}` + "\n", "nobody asked": done + done + done, "the end": "",
-		"without end": strings.Repeat("x", 2*longestMessage),
+		"no JSON": "hello\n", "another kind": `{"x": 1}` + "\n", "without a command": done + done + done, "the end": "",
+		"of more than": strings.Repeat("x", 2*longestMessage),
 	} {
 		m, err := monitored(t, said)
 		if err == nil {
-			err = m.order(t.Context(), "stop", nil)
+			err = m.command(t.Context(), "stop", nil)
 		}
-		if err == nil && name != "nobody asked" {
+		if err == nil && name != "without a command" {
 			t.Errorf("%s: it was taken", name)
 		}
 	}
@@ -94,7 +95,7 @@ func TestAnOrderThatIsGivenUpBreaksTheLine(t *testing.T) {
 	if _, err := m.await(ctx, "MIGRATION", "completed"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("%v", err)
 	}
-	if err := m.order(ctx, "stop", nil); err == nil {
+	if err := m.command(ctx, "stop", nil); err == nil {
 		t.Error("an order was taken from nobody")
 	}
 }
@@ -122,13 +123,13 @@ func TestWhatIsWrittenAndGivenUpIsCalledOff(t *testing.T) {
 			go func() {
 				defer cancel()
 				m.await(t.Context(), "MIGRATION", "active")
-				m.ordering.Lock() // after the order was answered
-				defer m.ordering.Unlock()
+				m.commanding.Lock() // after the order was answered
+				defer m.commanding.Unlock()
 			}()
-			if err := m.move(ctx, "migrate", state); !errors.Is(err, context.Canceled) {
+			if err := m.migrate(ctx, "migrate", state); !errors.Is(err, context.Canceled) {
 				t.Errorf("%v", err)
 			}
-			if err := m.order(t.Context(), "cont", nil); (err == nil) != answer.works {
+			if err := m.command(t.Context(), "cont", nil); (err == nil) != answer.works {
 				t.Errorf("afterwards: %v", err)
 			}
 		})
@@ -136,7 +137,8 @@ func TestWhatIsWrittenAndGivenUpIsCalledOff(t *testing.T) {
 }
 
 func FuzzParseMessage(f *testing.F) {
-	for _, s := range []string{greeting, done, `{"event": "MIGRATION", "data": {"status": "completed"}}`, `{"error": {"class": "a", "desc": "b"}}`, `{"return": null}`, `[]`} {
+	for _, s := range []string{greeting, done, `{"event": "MIGRATION", "data": {"status": "completed"}}`,
+		`{"error": {"class": "a", "desc": "b"}}`, `{"return": null}`, `[]`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, line []byte) {

@@ -63,7 +63,12 @@ func TestAMachineRunsAProgramAsSomebodyElse(t *testing.T) {
 			t.Fatal(err)
 		}
 		var out bytes.Buffer
-		p, err := s.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "cat && pwd && id -u"}, Stdin: bytes.NewReader([]byte("hello\n")), Stdout: &out, Timeout: time.Minute})
+		p, err := s.Exec(t.Context(), sandbox.Command{
+			Argv:    []string{"sh", "-c", "cat && pwd && id -u"},
+			Stdin:   bytes.NewReader([]byte("hello\n")),
+			Stdout:  &out,
+			Timeout: time.Minute,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,8 +98,8 @@ func TestWhatIsMissingIsNamedWithItsRemedy(t *testing.T) {
 		options Options
 		want    string
 	}{
-		"no QEMU":   {Options{}, "apt-get install qemu-system-x86"},
-		"no kernel": {Options{Program: "/bin/true", Kernel: "/no/such/kernel"}, "/no/such/kernel"},
+		"no QEMU":      {Options{}, "apt-get install qemu-system-x86"},
+		"not a kernel": {Options{Program: "/bin/true", Kernel: "/no/such/kernel"}, "/no/such/kernel"},
 	} {
 		c.options.Folder = t.TempDir()
 		d, err := New(c.options)
@@ -124,7 +129,8 @@ func fake(t *testing.T, script string) *Driver {
 	rootfs := make([]byte, 4096)
 	copy(rootfs, "hsqs")
 	for path, b := range map[string][]byte{
-		program: []byte("#!/bin/sh\n" + script), kernel: []byte("\x7fELF Linux version 6.1.0 (gcc)"), filepath.Join(dir, "rootfs"): rootfs,
+		program: []byte("#!/bin/sh\n" + script), kernel: []byte("\x7fELF Linux version 6.1.0 (gcc)"),
+		filepath.Join(dir, "rootfs"): rootfs,
 	} {
 		if err := os.WriteFile(path, b, 0o755); err != nil {
 			t.Fatal(err)
@@ -150,7 +156,7 @@ func fake(t *testing.T, script string) *Driver {
 
 func TestAMachineThatDoesNotBootSaysWhatItPrintedLast(t *testing.T) {
 	d := fake(t, "echo 'Kernel panic: no room'; exit 1\n")
-	d.kvm.asked = tcg
+	d.kvm.requested = tcg
 	_, err := d.Create(t.Context(), sandbox.Spec{})
 	if err == nil || !strings.Contains(err.Error(), "Kernel panic: no room") {
 		t.Errorf("%v", err)
@@ -159,12 +165,13 @@ func TestAMachineThatDoesNotBootSaysWhatItPrintedLast(t *testing.T) {
 
 func TestKVMThatOpensAndDoesNotBootGivesWay(t *testing.T) {
 	d := fake(t, "echo 'KVM internal error'; exit 1\n")
-	d.kvm.barred = nil // it opens
+	d.kvm.unavailable = nil // it opens
 	chosen, err := d.accelerator(t.Context())
 	if err != nil || chosen != tcg || d.kvm.why == nil || !strings.Contains(d.kvm.why.Error(), "KVM internal error") {
 		t.Errorf("%s, %v: %v", chosen, err, d.kvm.why)
 	}
-	if f := d.processor(t.Context()); f.OK || f.Needed || !strings.Contains(f.Detail, "KVM internal error") || f.Remedy == "" {
+	if f := d.processor(t.Context()); f.OK || f.Needed || !strings.Contains(f.Detail, "KVM internal error") ||
+		f.Remedy == "" {
 		t.Errorf("%+v", f)
 	}
 }
@@ -202,9 +209,10 @@ func TestWhoMayUseKVM(t *testing.T) {
 
 func TestTheLastWordsAreKeptAndHarmless(t *testing.T) {
 	var c console
-	c.Write(bytes.Repeat([]byte("x"), 3*lastWords))
+	c.Write(bytes.Repeat([]byte("x"), 3*maxConsole))
 	c.Write([]byte("\x1b[2J\nlast\xff words\r\n"))
-	if got := c.String(); !strings.HasSuffix(got, "[2J | last? words") || len(got) > 2*lastWords || strings.ContainsAny(got, "\x1b\n\r") {
+	if got := c.String(); !strings.HasSuffix(got, "[2J | last? words") || len(got) > 2*maxConsole ||
+		strings.ContainsAny(got, "\x1b\n\r") {
 		t.Errorf("%.100q of %d bytes", got[max(0, len(got)-100):], len(got))
 	}
 }

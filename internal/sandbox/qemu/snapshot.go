@@ -19,190 +19,192 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// orderWait is for an order that is not to be given up halfway, such as that a
-// machine stops, whoever waits for it.
-const orderWait = 30 * time.Second
+// commandWait bounds commands that must not be abandoned halfway, such as pausing, even if the caller gives up.
+const commandWait = 30 * time.Second
 
-// Pause is that of sandbox.Pausable.
-func (b *box) Pause(ctx context.Context) error {
-	b.asked.Lock()
-	defer b.asked.Unlock()
+// Pause implements sandbox.Pausable.
+func (b *instance) Pause(ctx context.Context) error {
+	b.settings.Lock()
+	defer b.settings.Unlock()
 	if err := b.alive(); err != nil || b.paused {
 		return err
 	}
-	if err := b.stop(ctx); err != nil {
+	if err := b.pauseMachine(ctx); err != nil {
 		return err
 	}
 	b.paused = true
 	return nil
 }
 
-// alive is an error once it is being closed.
-func (b *box) alive() error {
+// alive returns an error once the sandbox is being closed.
+func (b *instance) alive() error {
 	select {
 	case <-b.ending:
 		return sandbox.ErrClosed
-	case <-b.Link.Done():
+	case <-b.Client.Done():
 		return sandbox.ErrClosed
 	default:
 		return nil
 	}
 }
 
-// stop has the agent say nothing, and then stops the machine. The caller has
-// it locked.
-func (b *box) stop(ctx context.Context) error {
-	if err := b.Link.Still(ctx); err != nil {
+// pauseMachine quiesces the agent and then pauses the machine. The caller has locked the settings.
+func (b *instance) pauseMachine(ctx context.Context) error {
+	if err := b.Client.Quiesce(ctx); err != nil {
 		return err
 	}
-	if err := b.order(ctx, "stop"); err != nil {
-		b.Link.Let()
+	if err := b.runCommand(ctx, "stop"); err != nil {
+		b.Client.Continue()
 		return err
 	}
 	return nil
 }
 
-func (b *box) order(ctx context.Context, what string) error {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), orderWait)
+func (b *instance) runCommand(ctx context.Context, what string) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commandWait)
 	defer cancel()
-	return b.machine.orders.order(ctx, what, nil)
+	return b.machine.monitor.command(ctx, what, nil)
 }
 
-// Resume is that of sandbox.Pausable.
-func (b *box) Resume(ctx context.Context) error {
-	b.asked.Lock()
-	defer b.asked.Unlock()
+// Resume implements sandbox.Pausable.
+func (b *instance) Resume(ctx context.Context) error {
+	b.settings.Lock()
+	defer b.settings.Unlock()
 	if err := b.alive(); err != nil || !b.paused {
 		return err
 	}
-	if err := b.goOn(ctx); err != nil {
+	if err := b.resumeMachine(ctx); err != nil {
 		return err
 	}
 	b.paused = false
 	return nil
 }
 
-// goOn lets the machine run. QEMU tells that all memory is kept a moment before
-// it would let a machine run that was stopped for it.
-func (b *box) goOn(ctx context.Context) error {
-	err := b.order(ctx, "cont")
-	for end := time.Now().Add(orderWait); unfinished(err) && time.Now().Before(end); err = b.order(ctx, "cont") {
+// resumeMachine resumes the machine. After a snapshot QEMU reports completion slightly before it accepts cont, so goOn
+// retries.
+func (b *instance) resumeMachine(ctx context.Context) error {
+	err := b.runCommand(ctx, "cont")
+	for end := time.Now().Add(commandWait); unfinished(err) && time.Now().Before(end); err = b.runCommand(ctx, "cont") {
 		time.Sleep(2 * time.Millisecond)
 	}
 	if err != nil {
 		return err
 	}
-	b.Link.Let()
+	b.Client.Continue()
 	return nil
 }
 
 func unfinished(err error) bool {
-	e, ok := errors.AsType[*orderError](err)
+	e, ok := errors.AsType[*commandError](err)
 	return ok && strings.Contains(e.Desc, "not finalized")
 }
 
-// snapshot is a sandbox at one moment, with all of its memory.
+// snapshot is the state of a sandbox with all of its memory.
 type snapshot struct {
-	driver *Driver
-	limits sandbox.Limits
-	env    []string
-	strict bool
-	look   []string
-	size   int64
-	holds  bool // the template it goes on from
+	driver        *Driver
+	limits        sandbox.Limits
+	env           []string
+	strict        bool
+	imageEnv      []string
+	size          int64
+	holdsTemplate bool // it holds the template on which it is based
 
 	mu     sync.RWMutex
-	image  frozen
+	image  savedState
 	closed bool
 }
 
-// Snapshot is that of sandbox.Snapshotter.
-func (b *box) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
-	b.asked.Lock()
-	defer b.asked.Unlock()
+// Snapshot implements sandbox.Snapshotter.
+func (b *instance) Snapshot(ctx context.Context) (sandbox.Snapshot, error) {
+	b.settings.Lock()
+	defer b.settings.Unlock()
 	if err := b.alive(); err != nil {
 		return nil, err
 	}
 	if !b.paused {
-		if err := b.stop(ctx); err != nil {
+		if err := b.pauseMachine(ctx); err != nil {
 			return nil, err
 		}
 	}
-	s, err := b.take(ctx)
+	s, err := b.takeSnapshot(ctx)
 	if !b.paused {
-		err = errors.Join(err, b.goOn(ctx))
+		err = errors.Join(err, b.resumeMachine(ctx))
 	}
 	if err != nil {
 		if s != nil {
 			s.Close()
 		}
-		return nil, fmt.Errorf("keep a sandbox: %w", err)
+		return nil, fmt.Errorf("take a snapshot: %w", err)
 	}
 	b.driver.keepSnapshot(s)
 	return s, nil
 }
 
-// take keeps the machine, which is stopped, as it is.
-func (b *box) take(ctx context.Context) (_ *snapshot, err error) {
+// takeSnapshot saves the state of the machine, which is paused.
+func (b *instance) takeSnapshot(ctx context.Context) (_ *snapshot, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), restoreWait)
 	defer cancel()
 	s := &snapshot{
-		driver: b.driver, limits: b.asked.Limits, env: slices.Clone(b.asked.Env), strict: b.strict, look: b.asked.Look, image: frozen{build: b.build},
+		driver:   b.driver,
+		limits:   b.settings.Limits,
+		env:      slices.Clone(b.settings.Env),
+		strict:   b.strict,
+		imageEnv: b.settings.ImageEnv,
+		image:    savedState{build: b.build},
 	}
 	defer func() {
 		if err != nil {
 			s.Close()
 		}
 	}()
-	if err := b.keep(ctx, &s.image); err != nil {
+	if err := b.saveState(ctx, &s.image); err != nil {
 		return nil, err
 	}
 	s.size, err = s.measure()
 	return s, err
 }
 
-// keep fills in what the machine is, devices and memory. Where it began with the
-// memory of a template it is only what it changed, unless this process may not
-// see that.
-func (b *box) keep(ctx context.Context, f *frozen) (err error) {
+// saveState saves the devices and the memory of the machine. If the machine started from a template, only the
+// changed pages are saved, unless this process may not read them.
+func (b *instance) saveState(ctx context.Context, f *savedState) (err error) {
 	m := b.machine
-	if m.own {
-		if f.state, err = m.orders.save(ctx); err != nil {
+	if m.ownMemory {
+		if f.state, err = m.monitor.saveDevices(ctx); err != nil {
 			return err
 		}
 		runs, err := filled(m.memory)
 		if err != nil {
 			return err
 		}
-		return b.keepPages(f, m.memory, runs)
+		return b.savePages(f, m.memory, runs)
 	}
-	v, err := m.look()
+	v, err := m.openView()
 	if errors.Is(err, fs.ErrPermission) {
-		b.driver.log.Info("all of a machine's memory is kept, since what it changed cannot be seen", "error", err)
+		b.driver.log.Info("all of a machine's memory is saved, because its changes cannot be read", "error", err)
 		if f.state, err = b.driver.guests.Unnamed(); err != nil {
 			return err
 		}
-		return m.orders.send(ctx, f.state)
+		return m.monitor.saveAll(ctx, f.state)
 	}
 	if err != nil {
 		return err
 	}
 	defer v.close()
-	if f.state, err = m.orders.save(ctx); err != nil {
+	if f.state, err = m.monitor.saveDevices(ctx); err != nil {
 		return err
 	}
-	runs, err := v.changed() // after QEMU has done what it had to
+	runs, err := v.changed() // after QEMU's own writes to the memory
 	if err != nil {
 		return err
 	}
-	f.of = b.of
-	if f.base, err = another(m.memory); err != nil {
+	f.template = b.template
+	if f.base, err = duplicate(m.memory); err != nil {
 		return err
 	}
-	return b.keepPages(f, v, runs)
+	return b.savePages(f, v, runs)
 }
 
-func (b *box) keepPages(f *frozen, memory io.ReaderAt, runs []run) error {
+func (b *instance) savePages(f *savedState, memory io.ReaderAt, runs []run) error {
 	file, err := b.driver.guests.Unnamed()
 	if err != nil {
 		return err
@@ -213,15 +215,15 @@ func (b *box) keepPages(f *frozen, memory io.ReaderAt, runs []run) error {
 	return nil
 }
 
-// measure tells how much it takes, and holds the template it goes on from. Where
-// that is not kept any more, its memory is there for this alone, and counts.
+// measure returns the bytes on disk, and holds the template on which the snapshot is based. If the template
+// has been closed, its memory exists for this snapshot alone and counts too.
 func (s *snapshot) measure() (bytes int64, err error) {
 	files := []*os.File{s.image.state}
 	if s.image.changed != nil {
 		files = append(files, s.image.changed.file)
 	}
 	if s.image.base != nil {
-		if s.holds = s.driver.hold(s.image.of); !s.holds {
+		if s.holdsTemplate = s.driver.holdTemplate(s.image.template); !s.holdsTemplate {
 			files = append(files, s.image.base)
 		}
 	}
@@ -235,24 +237,24 @@ func (s *snapshot) measure() (bytes int64, err error) {
 	return bytes, nil
 }
 
-// Size is how many bytes it takes.
+// Size implements sandbox.Snapshot.
 func (s *snapshot) Size() int64 { return s.size }
 
-// Create makes a sandbox that goes on from there.
+// Create makes a sandbox that continues from the snapshot.
 func (s *snapshot) Create(ctx context.Context) (sandbox.Sandbox, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.closed {
-		return nil, errors.New("the snapshot was thrown away")
+		return nil, errors.New("the snapshot is closed; take another one")
 	}
-	b := s.driver.newBox(s.limits, s.look, s.env, s.strict)
-	if err := s.driver.warm(ctx, b, s.image); err != nil {
-		return nil, fmt.Errorf("create a sandbox of a snapshot: %w", err)
+	b := s.driver.newInstance(s.limits, s.imageEnv, s.env, s.strict)
+	if err := s.driver.restoreInstance(ctx, b, s.image); err != nil {
+		return nil, fmt.Errorf("create a sandbox from a snapshot: %w", err)
 	}
 	return b, nil
 }
 
-// Close throws it away.
+// Close deletes the snapshot.
 func (s *snapshot) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -261,13 +263,13 @@ func (s *snapshot) Close() error {
 	}
 	s.closed = true
 	s.driver.forgetSnapshot(s)
-	if s.holds {
-		s.driver.letGo(s.image.of)
+	if s.holdsTemplate {
+		s.driver.releaseTemplate(s.image.template)
 	}
 	return s.image.close()
 }
 
-// keepSnapshot has it end with the driver.
+// keepSnapshot registers s, so that the driver's Close closes it.
 func (d *Driver) keepSnapshot(s *snapshot) {
 	d.mu.Lock()
 	closed := d.templates == nil

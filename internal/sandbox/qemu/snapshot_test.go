@@ -17,7 +17,11 @@ import (
 func printed(t *testing.T, s sandbox.Sandbox, script string) string {
 	t.Helper()
 	var out bytes.Buffer
-	p, err := s.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", script}, Stdout: &out, Timeout: time.Minute})
+	p, err := s.Exec(t.Context(), sandbox.Command{
+		Argv:    []string{"sh", "-c", script},
+		Stdout:  &out,
+		Timeout: time.Minute,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,7 +96,7 @@ func TestSnapshotsKeepWhatAMachineChanged(t *testing.T) {
 	defer first.Close()
 	printed(t, first, "echo one >/tmp/kept")
 	k := moment(t, first)
-	of := first.(*box).of
+	of := first.(*instance).template
 	whole, err := filled(of.image.base)
 	if err != nil {
 		t.Fatal(err)
@@ -101,8 +105,9 @@ func TestSnapshotsKeepWhatAMachineChanged(t *testing.T) {
 	for _, r := range whole {
 		all += r.size
 	}
-	if k.Size() > all/2 || !k.holds || of.users != 1 {
-		t.Errorf("it takes %d bytes of %d; it holds the template: %v, with %d", k.Size(), all, k.holds, of.users)
+	if k.Size() > all/2 || !k.holdsTemplate || of.users != 1 {
+		t.Errorf("it takes %d bytes of %d; it holds the template: %v, with %d", k.Size(), all,
+			k.holdsTemplate, of.users)
 	}
 	one := restored(t, k, "one\n")
 	printed(t, one, "echo two >/tmp/kept")
@@ -120,12 +125,12 @@ func TestSnapshotsKeepWhatAMachineChanged(t *testing.T) {
 			d.templates[of.key] = of
 			d.mu.Unlock()
 		}()
-		if k := moment(t, one); k.holds || k.Size() < all {
+		if k := moment(t, one); k.holdsTemplate || k.Size() < all {
 			t.Errorf("it takes %d bytes, with a template of %d", k.Size(), all)
 		}
 	})
 	t.Run("where memory cannot be looked at", func(t *testing.T) {
-		if d.users.One {
+		if d.users.Single {
 			t.Skip("QEMU runs as the user of this test, who may look")
 		}
 		var k *snapshot

@@ -4,35 +4,36 @@ package qemu
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"time"
 
 	"gatehouse/internal/sandbox"
 )
 
 const (
-	mostTemplates = 6           // kept at once: each has the memory of a machine, which no limit of a sandbox counts
-	failedFor     = time.Minute // a template that could not be made is tried again after
+	mostTemplates = 6           // open at once; each has the memory of a machine, which no limit of a sandbox counts
+	failedFor     = time.Minute // delay before a failed template is tried again
 )
 
-var errTemplatesInUse = errors.New("as many templates as there may be are in use")
+var errTemplatesInUse = fmt.Errorf("all %d templates are in use", mostTemplates)
 
-// template is a machine to go on from, being made or made.
+// template is a saved machine that others start from, or one that is being made.
 type template struct {
 	key    string
 	ready  chan struct{} // closed when image, err and failed are set
-	image  frozen
+	image  savedState
 	err    error
 	failed time.Time
 
-	users int       // that wait for it or go on from it, and snapshots; under the driver's lock, as used
-	used  time.Time // last
+	// Callers waiting for it, machines restored from it, and snapshots; guarded by the driver's mu, as used.
+	users int
+	used  time.Time // time of last use
 }
 
-// template is the one of a kind, which the caller lets go of. It is made once,
-// for all who want it, whoever of them gives up waiting.
+// template returns the template of a kind, which the caller must release by releaseTemplate. It is made once for all
+// callers, even if some of them give up.
 func (d *Driver) template(ctx context.Context, k kind) (*template, error) {
-	t, err := d.claim(k.key(), func() (frozen, error) { return d.freeze(d.alive, k) })
+	t, err := d.acquireTemplate(k.key(), func() (savedState, error) { return d.makeTemplate(d.alive, k) })
 	if err != nil {
 		return nil, err
 	}
@@ -43,15 +44,14 @@ func (d *Driver) template(ctx context.Context, k kind) (*template, error) {
 		err = context.Cause(ctx)
 	}
 	if err != nil {
-		d.letGo(t)
+		d.releaseTemplate(t)
 		return nil, err
 	}
 	return t, nil
 }
 
-// claim finds a template that nobody closes before it is let go of, or has it
-// made.
-func (d *Driver) claim(key string, freeze func() (frozen, error)) (*template, error) {
+// acquireTemplate returns a template that is not closed before it is released, or starts making it.
+func (d *Driver) acquireTemplate(key string, freeze func() (savedState, error)) (*template, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.templates == nil || d.alive.Err() != nil {
@@ -65,13 +65,13 @@ func (d *Driver) claim(key string, freeze func() (frozen, error)) (*template, er
 		}
 		t = &template{key: key, ready: make(chan struct{})}
 		d.templates[key] = t
-		d.works.Go(func() {
+		d.work.Go(func() {
 			defer close(t.ready)
 			began := time.Now()
 			t.image, t.err = freeze()
-			t.image.of = t
+			t.image.template = t
 			t.failed = time.Now()
-			d.log.Info("a virtual machine to go on from", "kind", key, "took", time.Since(began), "error", t.err)
+			d.log.Info("made a template of a virtual machine", "kind", key, "took", time.Since(began), "error", t.err)
 		})
 	}
 	t.users++
@@ -79,9 +79,9 @@ func (d *Driver) claim(key string, freeze func() (frozen, error)) (*template, er
 	return t, nil
 }
 
-// hold claims a template that something goes on from already, for a snapshot of
-// that. It fails where the template is kept for nothing else any more.
-func (d *Driver) hold(t *template) bool {
+// holdTemplate claims the template of a running machine for a snapshot. It returns false if the template has been
+// replaced.
+func (d *Driver) holdTemplate(t *template) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	held := d.templates[t.key] == t
@@ -91,21 +91,21 @@ func (d *Driver) hold(t *template) bool {
 	return held
 }
 
-// letGo is for who has claimed it.
-func (d *Driver) letGo(t *template) {
+// releaseTemplate releases a template.
+func (d *Driver) releaseTemplate(t *template) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	t.users--
 	t.used = time.Now()
 }
 
-// makeRoom closes the templates that were not used for longest until there is
-// room for one more, and reports whether there is. d.mu is held.
+// makeRoom closes the least recently used templates until one more may be made, and reports whether that
+// succeeded. The caller holds d.mu.
 func (d *Driver) makeRoom() bool {
 	for len(d.templates) >= mostTemplates {
 		oldest := ""
 		for key, t := range d.templates {
-			if t.users == 0 && t.made() && (oldest == "" || t.used.Before(d.templates[oldest].used)) {
+			if t.users == 0 && t.isDone() && (oldest == "" || t.used.Before(d.templates[oldest].used)) {
 				oldest = key
 			}
 		}
@@ -118,8 +118,8 @@ func (d *Driver) makeRoom() bool {
 	return true
 }
 
-// made reports whether it is there, or could not be made.
-func (t *template) made() bool {
+// isDone reports whether the template is ready or has failed.
+func (t *template) isDone() bool {
 	select {
 	case <-t.ready:
 		return true
@@ -128,9 +128,9 @@ func (t *template) made() bool {
 	}
 }
 
-func (t *template) hasFailed() bool { return t.made() && t.err != nil }
+func (t *template) hasFailed() bool { return t.isDone() && t.err != nil }
 
-// close lets go of a template that nobody waits for any more.
+// close closes a template without users.
 func (t *template) close() {
 	if t.err == nil {
 		t.image.close()

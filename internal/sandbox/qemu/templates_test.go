@@ -21,7 +21,7 @@ func keeper(t *testing.T) *Driver {
 	d.alive, d.end = context.WithCancel(t.Context())
 	t.Cleanup(func() {
 		d.end()
-		d.works.Wait()
+		d.work.Wait()
 		for _, one := range d.templates {
 			one.close()
 		}
@@ -30,13 +30,13 @@ func keeper(t *testing.T) *Driver {
 }
 
 // still is something that was kept, and its file.
-func still(t *testing.T) (frozen, *os.File) {
+func still(t *testing.T) (savedState, *os.File) {
 	t.Helper()
 	f, err := memoryFile("state", 0)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return frozen{state: f}, f
+	return savedState{state: f}, f
 }
 
 func isClosed(f *os.File) bool {
@@ -51,7 +51,7 @@ func TestOnlyTheTemplatesUsedLastAreKept(t *testing.T) {
 		use := func(i int) *template {
 			t.Helper()
 			time.Sleep(time.Second) // the order of use is by the clock
-			one, err := d.claim(fmt.Sprint(i), func() (frozen, error) {
+			one, err := d.acquireTemplate(fmt.Sprint(i), func() (savedState, error) {
 				image, f := still(t)
 				files = append(files, f)
 				return image, nil
@@ -64,11 +64,11 @@ func TestOnlyTheTemplatesUsedLastAreKept(t *testing.T) {
 		}
 		first := use(0) // somebody goes on from it all the time
 		for i := range mostTemplates - 1 {
-			d.letGo(use(i + 1))
+			d.releaseTemplate(use(i + 1))
 		}
-		d.letGo(use(1)) // so that the second is the oldest that is unused
+		d.releaseTemplate(use(1)) // so that the second is the oldest that is unused
 		for range 3 {
-			d.letGo(use(mostTemplates))
+			d.releaseTemplate(use(mostTemplates))
 		}
 		for i, f := range files {
 			if isClosed(f) != (i == 2) {
@@ -82,14 +82,14 @@ func TestOnlyTheTemplatesUsedLastAreKept(t *testing.T) {
 		for i := range mostTemplates - 1 {
 			held = append(held, use(100+i))
 		}
-		if _, err := d.claim("one more", nil); err != errTemplatesInUse || isClosed(files[0]) {
+		if _, err := d.acquireTemplate("one more", nil); err != errTemplatesInUse || isClosed(files[0]) {
 			t.Errorf("%v; that in use is closed: %v", err, isClosed(files[0]))
 		}
 		for _, one := range held {
-			d.letGo(one)
+			d.releaseTemplate(one)
 			time.Sleep(time.Second)
 		}
-		d.letGo(use(200))
+		d.releaseTemplate(use(200))
 		if len(d.templates) != mostTemplates || !isClosed(files[0]) {
 			t.Errorf("%d are kept", len(d.templates))
 		}
@@ -101,9 +101,9 @@ func TestATemplateThatFailedIsTriedAgainLater(t *testing.T) {
 		d := keeper(t)
 		failure, tries := errors.New("no memory"), 0
 		try := func() error {
-			one, err := d.claim("a", func() (frozen, error) {
+			one, err := d.acquireTemplate("a", func() (savedState, error) {
 				if tries++; tries == 1 {
-					return frozen{}, failure
+					return savedState{}, failure
 				}
 				image, _ := still(t)
 				return image, nil
@@ -111,7 +111,7 @@ func TestATemplateThatFailedIsTriedAgainLater(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			defer d.letGo(one)
+			defer d.releaseTemplate(one)
 			<-one.ready
 			return one.err
 		}

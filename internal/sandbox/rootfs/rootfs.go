@@ -1,8 +1,7 @@
 //go:build linux
 
-// Package rootfs says what a sandbox looks like to the agent, whoever makes its
-// walls: what is shown of the host or of an image, whose ids it has, what may be
-// used up in it, and how it stands still.
+// Package rootfs describes a sandbox to its agent, for all drivers: the file system of the host or of an
+// image, user ids, limits, and how it is paused.
 package rootfs
 
 import (
@@ -13,7 +12,7 @@ import (
 	"gatehouse/internal/sandbox/egress"
 )
 
-// most is what may be asked for.
+// most returns the highest limits that may be requested.
 func most() sandbox.Limits {
 	l := sandbox.Defaults()
 	l.MemoryMiB, l.VCPUs, l.Processes, l.DiskMiB, l.Descriptors = 1<<20, 1024, 1<<16, 1<<20, 1<<16
@@ -21,18 +20,17 @@ func most() sandbox.Limits {
 	return l
 }
 
-// Held are the limits that hold when these are asked for. The files are in
-// memory too, so that a sandbox has at most half of its memory for them.
-func Held(l sandbox.Limits) (sandbox.Limits, error) {
+// InForce returns the limits in force for requested ones. The writable files are in memory too, so the disk has
+// at most half of the memory.
+func InForce(l sandbox.Limits) (sandbox.Limits, error) {
 	l, err := l.Within(most())
 	l.DiskMiB = min(l.DiskMiB, max(l.MemoryMiB/2, 1))
 	return l, err
 }
 
-// Bounds is the part of a plan that can be changed later. env is that of the
-// look and, after it, what was asked for; port is that of the
-// way out, 0 while there is none; together tells that memory is limited for the
-// sandbox as a whole, else it is for each process.
+// Bounds returns the part of a plan that can be changed later. env is the environment of the layout followed
+// by the requested one; port is that of the egress proxy, 0 if there is none; together says that memory is
+// limited for the sandbox as a whole, otherwise it is limited for each process.
 func Bounds(env []string, limits sandbox.Limits, port int64, together bool) agentprotocol.Plan {
 	own := slices.Clone(environment)
 	if port != 0 {

@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Starter has threads that start what the kernel is to end with this process.
-// It does so when the thread that started it ends, so they stay until Close.
+// A Starter owns threads that start processes with PR_SET_PDEATHSIG. The kernel kills such a process when the
+// thread that started it exits, so the threads stay until Close.
 type Starter struct {
 	begin func() error
 	work  chan func(error)
@@ -25,9 +25,8 @@ type Starter struct {
 	most    int
 }
 
-// NewStarter is one with at most so many threads; 0 means twice the number of
-// processors, above which each start only takes longer. begin, which may be
-// nil, is called once on each.
+// NewStarter returns a Starter with at most most threads; 0 means twice the number of processors, above which
+// each start only takes longer. begin, which may be nil, is called once on each thread.
 func NewStarter(most int, begin func() error) *Starter {
 	if most <= 0 {
 		most = 2 * runtime.NumCPU()
@@ -70,9 +69,9 @@ func (s *Starter) grow() {
 	}
 }
 
-// thread is a thread's whole life. The first thread of a process is not taken,
-// since what is done to it is seen of the process; where this would land there,
-// it is held while another one is used.
+// thread runs jobs on a locked thread. It never uses the process's first thread, because settings of that
+// thread are visible as those of the process; if the goroutine lands there, it blocks the thread and starts
+// another goroutine.
 func (s *Starter) thread() {
 	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
 	if unix.Gettid() == os.Getpid() {
@@ -95,5 +94,5 @@ func (s *Starter) thread() {
 	}
 }
 
-// Close lets the threads go. It may be called more than once.
+// Close ends the threads. It may be called more than once.
 func (s *Starter) Close() { s.once.Do(func() { close(s.quit) }) }

@@ -13,31 +13,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The ids that sandboxes get where the host may hand them out: a range for each,
-// above those that people, services and other container engines use.
+// The ids of sandboxes on hosts that may assign them: a range for each, above those that users, services and
+// other container engines use.
 const (
 	firstID = 0x70000000
 	idRange = 1 << 16
 	slots   = 4000
 
-	// CodeID is the user and the group of the code, in the sandbox.
+	// CodeID is the user id and the group id of the code in the sandbox.
 	CodeID = 1000
 )
 
-// Users hands out ids, so that no two sandboxes of this host share one.
+// Users assigns ids, so that no two sandboxes of this host share one.
 type Users struct {
-	One bool // nobody's ids but our own may be used
+	Single bool // only the ids of this process can be used
 
 	mu   sync.Mutex
 	used map[int]bool
 }
 
-// NewUsers finds out whether this process may use ids that are not its own.
+// NewUsers checks whether this process may use ids other than its own.
 func NewUsers() *Users {
-	return &Users{One: !(mayMap() && has(unix.CAP_SETUID) && has(unix.CAP_SETGID)), used: map[int]bool{}}
+	return &Users{Single: !(mayMap() && has(unix.CAP_SETUID) && has(unix.CAP_SETGID)), used: map[int]bool{}}
 }
 
-// mayMap reports whether the ids exist here: in a user namespace there are few.
+// mayMap reports whether the ids exist in this user namespace.
 func mayMap() bool {
 	for _, file := range []string{"/proc/self/uid_map", "/proc/self/gid_map"} {
 		b, err := os.ReadFile(file)
@@ -73,16 +73,15 @@ func has(capability int) bool {
 	return caps[capability/32].Effective&(1<<(capability%32)) != 0
 }
 
-// Take finds a free slot. It begins anywhere, so that other hosts on the
-// machine hardly ever use the same.
-func (u *Users) Take() (slot int, err error) {
-	if u.One {
+// Acquire returns a free slot, chosen at random, so that other hosts on the machine rarely use the same.
+func (u *Users) Acquire() (slot int, err error) {
+	if u.Single {
 		return 0, nil
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.used) >= slots/2 {
-		return 0, errors.New("too many sandboxes are alive for each to have users of its own")
+		return 0, errors.New("too many sandboxes are open for each to have user ids of its own")
 	}
 	for {
 		if slot = rand.IntN(slots); !u.used[slot] {
@@ -92,16 +91,16 @@ func (u *Users) Take() (slot int, err error) {
 	}
 }
 
-// Give takes a slot back.
-func (u *Users) Give(slot int) {
+// Release frees a slot.
+func (u *Users) Release(slot int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.used, slot)
 }
 
-// Range is which of the host's ids a slot has, from 0 on in the sandbox.
+// Range returns the host's ids of a slot. They start at 0 in the sandbox.
 func (u *Users) Range(slot int) (uid, gid, size int) {
-	if u.One {
+	if u.Single {
 		return os.Geteuid(), os.Getegid(), 1
 	}
 	first := firstID + slot*idRange

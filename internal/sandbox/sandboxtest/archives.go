@@ -96,7 +96,15 @@ name' && mkfifo pipe && mkdir -p "`+strings.TrimSuffix(long, "/file")+`" && prin
 			t.Fatal(err)
 		}
 		got := contents(t, first.Bytes())
-		for name, want := range map[string]string{"file": "0 640 hello", "link": "2 777 file", "out": "2 777 /etc/passwd", "dir/empty/": "5 755 ", "dir/run": "0 755 run", "odd\nname": "0 644 ", long: "0 644 deep"} {
+		for name, want := range map[string]string{
+			"file":       "0 640 hello",
+			"link":       "2 777 file",
+			"out":        "2 777 /etc/passwd",
+			"dir/empty/": "5 755 ",
+			"dir/run":    "0 755 run",
+			"odd\nname":  "0 644 ",
+			long:         "0 644 deep",
+		} {
 			if got[name] != want {
 				t.Errorf("%q is %q, want %q", name, got[name], want)
 			}
@@ -116,15 +124,18 @@ name' && mkfifo pipe && mkdir -p "`+strings.TrimSuffix(long, "/file")+`" && prin
 		if !maps.Equal(got, contents(t, second.Bytes())) {
 			t.Error("what came back is another tar")
 		}
-		if r := shell(t, b, `cmp from/large to/new/large && [ -L to/new/out ] && cat to/new/file && rm -rf from to`); r.Outcome != sandbox.OK || r.stdout != "hello" {
+		if r := shell(t, b,
+			`cmp from/large to/new/large && [ -L to/new/out ] && cat to/new/file && rm -rf from to`); r.Outcome != sandbox.OK || r.stdout != "hello" {
 			t.Errorf("%+v: %s%s", r.Result, r.stdout, r.stderr)
 		}
 	})
 	t.Run("what is there is replaced", func(t *testing.T) {
 		shell(t, b, `mkdir -p over/folder; printf old >over/file; ln -s /tmp over/away; ln -s file over/link; mkdir over/empty`)
 		err := a.Unpack(ctx, "over", bytes.NewReader(packed(t, file("file", "new"), file("link", "no link any more"),
-			tar.Header{Name: "./away/", Typeflag: tar.TypeDir, Mode: 0o755}, file("away/inside", "x"), file("empty", "a file"), file("folder/more", "y"))))
-		if r := shell(t, b, `cd over && cat file link empty away/inside folder/more && [ ! -L away ] && [ ! -e /tmp/inside ]`); err != nil || r.stdout != "newno link any morea filexy" || r.Code != 0 {
+			tar.Header{Name: "./away/", Typeflag: tar.TypeDir, Mode: 0o755}, file("away/inside", "x"),
+			file("empty", "a file"), file("folder/more", "y"))))
+		if r := shell(t, b,
+			`cd over && cat file link empty away/inside folder/more && [ ! -L away ] && [ ! -e /tmp/inside ]`); err != nil || r.stdout != "newno link any morea filexy" || r.Code != 0 {
 			t.Errorf("%v: %+v, %q %s", err, r.Result, r.stdout, r.stderr)
 		}
 	})
@@ -153,12 +164,17 @@ name' && mkfifo pipe && mkdir -p "`+strings.TrimSuffix(long, "/file")+`" && prin
 			if err := a.Unpack(ctx, "hostile", bytes.NewReader(packed(t, entries...))); err == nil {
 				t.Errorf("%s was unpacked", name)
 			}
-			if r := shell(t, b, `find /tmp /var/tmp /dev/shm "$HOME" -name escaped 2>/dev/null; rm -rf hostile`); r.stdout != "" {
+			if r := shell(t, b,
+				`find /tmp /var/tmp /dev/shm "$HOME" -name escaped 2>/dev/null; rm -rf hostile`); r.stdout != "" {
 				t.Errorf("%s made %s", name, r.stdout)
 			}
 		}
 		whole := packed(t, file("one", "1"), file("two", strings.Repeat("2", 10_000)))
-		for name, tarred := range map[string][]byte{"no tar": bytes.Repeat([]byte("this is no tar "), 1000), "half a tar": whole[:3000], "half a head": whole[:1200]} {
+		for name, tarred := range map[string][]byte{
+			"no tar":      bytes.Repeat([]byte("this is no tar "), 1000),
+			"half a tar":  whole[:3000],
+			"half a head": whole[:1200],
+		} {
 			if err := a.Unpack(ctx, "hostile", bytes.NewReader(tarred)); err == nil {
 				t.Errorf("%s was unpacked", name)
 			}
@@ -188,7 +204,8 @@ name' && mkfifo pipe && mkdir -p "`+strings.TrimSuffix(long, "/file")+`" && prin
 			sum += int(c)
 		}
 		copy(lie[148:156], fmt.Sprintf("%06o\x00 ", sum))
-		if err := a.Unpack(ctx, "lies", io.MultiReader(bytes.NewReader(lie[:512]), io.LimitReader(nothing{}, 8<<30))); err == nil {
+		if err := a.Unpack(ctx, "lies",
+			io.MultiReader(bytes.NewReader(lie[:512]), io.LimitReader(nothing{}, 8<<30))); err == nil {
 			t.Error("it was unpacked")
 		}
 		shell(t, b, "rm -rf lies")
@@ -199,7 +216,11 @@ name' && mkfifo pipe && mkdir -p "`+strings.TrimSuffix(long, "/file")+`" && prin
 		go func() {
 			to := tar.NewWriter(w)
 			for i := range 1_000_000 {
-				if err := to.WriteHeader(&tar.Header{Name: fmt.Sprintf("%d/%d", i/1000, i), Typeflag: tar.TypeReg, Mode: 0o644}); err != nil {
+				if err := to.WriteHeader(&tar.Header{
+					Name:     fmt.Sprintf("%d/%d", i/1000, i),
+					Typeflag: tar.TypeReg,
+					Mode:     0o644,
+				}); err != nil {
 					return // it was refused
 				}
 			}
@@ -226,7 +247,9 @@ name' && mkfifo pipe && mkdir -p "`+strings.TrimSuffix(long, "/file")+`" && prin
 		}
 		r.Close()
 		broken := errors.New("broken off")
-		if err := a.Unpack(t.Context(), "half", io.MultiReader(bytes.NewReader(packed(t, file("first", "1"))[:700]), iotest.ErrReader(broken))); !errors.Is(err, broken) {
+		if err := a.Unpack(t.Context(), "half",
+			io.MultiReader(bytes.NewReader(packed(t, file("first", "1"))[:700]),
+				iotest.ErrReader(broken))); !errors.Is(err, broken) {
 			t.Errorf("%v, want %v", err, broken)
 		}
 		shell(t, b, "head -c 10000000 /dev/zero >half/large")
@@ -248,7 +271,7 @@ func (nothing) Read(b []byte) (int, error) {
 // ports are servers in the sandbox, reached from the host.
 func (s suite) ports(t *testing.T) {
 	b := s.box(t, sandbox.Spec{})
-	p, ok := b.(sandbox.Ported)
+	p, ok := b.(sandbox.Dialer)
 	if !ok {
 		s.lacks.Store(true)
 		t.Skip("the driver offers no ports")

@@ -19,15 +19,24 @@ import (
 func (s suite) calls(t *testing.T) {
 	b := s.box(t, sandbox.Spec{Env: []string{"OF_THE_SANDBOX=1", "OVERRIDDEN=no"}})
 	t.Run("standard streams", func(t *testing.T) {
-		r := run(t, b, sandbox.Command{Argv: []string{"sh", "-c", "cat; echo to stderr >&2"}, Stdin: strings.NewReader("to stdout\n")})
-		if r.Outcome != sandbox.OK || r.stdout != "to stdout\n" || r.stderr != "to stderr\n" || r.StdoutSize != 10 || r.StderrSize != 10 {
+		r := run(t, b, sandbox.Command{
+			Argv:  []string{"sh", "-c", "cat; echo to stderr >&2"},
+			Stdin: strings.NewReader("to stdout\n"),
+		})
+		if r.Outcome != sandbox.OK || r.stdout != "to stdout\n" || r.stderr != "to stderr\n" ||
+			r.StdoutSize != 10 || r.StderrSize != 10 {
 			t.Errorf("%+v, %v: %q %q", r.Result, r.err, r.stdout, r.stderr)
 		}
 	})
 	t.Run("much input and output", func(t *testing.T) {
 		in := bytes.Repeat([]byte("0123456789abcdef"), 1<<17) // 2 MiB, several windows
 		var out bytes.Buffer
-		r := run(t, b, sandbox.Command{Argv: []string{"cat"}, Stdin: bytes.NewReader(in), Stdout: &out, OutputBytes: -1})
+		r := run(t, b, sandbox.Command{
+			Argv:        []string{"cat"},
+			Stdin:       bytes.NewReader(in),
+			Stdout:      &out,
+			OutputBytes: -1,
+		})
 		if r.Outcome != sandbox.OK || !bytes.Equal(out.Bytes(), in) {
 			t.Errorf("%+v, %v: %d bytes came back of %d", r.Result, r.err, out.Len(), len(in))
 		}
@@ -41,7 +50,8 @@ func (s suite) calls(t *testing.T) {
 	t.Run("environment", func(t *testing.T) {
 		t.Setenv("SECRET_OF_THE_HOST", "leaked")
 		r := run(t, b, sandbox.Command{Argv: []string{"env"}, Env: []string{"OF_THE_CALL=2", "OVERRIDDEN=yes"}})
-		for _, want := range []string{"OF_THE_SANDBOX=1\n", "OF_THE_CALL=2\n", "OVERRIDDEN=yes\n", "HOME=" + home(t, b) + "\n"} {
+		for _, want := range []string{"OF_THE_SANDBOX=1\n", "OF_THE_CALL=2\n", "OVERRIDDEN=yes\n",
+			"HOME=" + home(t, b) + "\n"} {
 			if !strings.Contains(r.stdout, want) {
 				t.Errorf("%q is missing in %q", want, r.stdout)
 			}
@@ -70,7 +80,8 @@ func (s suite) calls(t *testing.T) {
 				t.Errorf("%s: started, and ended %+v", name, r)
 			}
 		}
-		if _, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"no-such-program"}}); !errors.Is(err, fs.ErrNotExist) {
+		if _, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"no-such-program"}}); !errors.Is(err,
+			fs.ErrNotExist) {
 			t.Errorf("a missing program: %v, want one that is fs.ErrNotExist", err)
 		}
 	})
@@ -89,7 +100,12 @@ func (s suite) calls(t *testing.T) {
 	t.Run("background", func(t *testing.T) {
 		in, type_ := io.Pipe()
 		out, say := io.Pipe()
-		p, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "while read l; do echo got $l; done"}, Stdin: in, Stdout: say, Timeout: -1})
+		p, err := b.Exec(t.Context(), sandbox.Command{
+			Argv:    []string{"sh", "-c", "while read l; do echo got $l; done"},
+			Stdin:   in,
+			Stdout:  say,
+			Timeout: -1,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -152,7 +168,8 @@ while [ ! -s beat ]; do sleep 0.01; done; echo started; `
 // beats reports whether what daemon started is still alive.
 func beats(t *testing.T, b sandbox.Sandbox) bool {
 	t.Helper()
-	r := shell(t, b, `a=$(cat beat); for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; [ "$a" = "$(cat beat)" ] || exit 1; done`)
+	r := shell(t, b,
+		`a=$(cat beat); for i in 1 2 3 4 5 6 7 8 9 10; do sleep 0.05; [ "$a" = "$(cat beat)" ] || exit 1; done`)
 	return r.Code != 0
 }
 
@@ -215,7 +232,11 @@ func (s suite) ends(t *testing.T) {
 				if name != "by itself" {
 					after = "sleep 1000"
 				}
-				p, err := b.Exec(ctx, sandbox.Command{Argv: []string{"sh", "-c", daemon + after}, Stdout: say, Timeout: patience})
+				p, err := b.Exec(ctx, sandbox.Command{
+					Argv:    []string{"sh", "-c", daemon + after},
+					Stdout:  say,
+					Timeout: patience,
+				})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -234,7 +255,10 @@ func (s suite) ends(t *testing.T) {
 		t.Run("at the deadline", func(t *testing.T) {
 			t.Parallel()
 			b := s.box(t, sandbox.Spec{})
-			if r := run(t, b, sandbox.Command{Argv: []string{"sh", "-c", daemon + "sleep 1000"}, Timeout: 2 * time.Second}); r.Outcome != sandbox.TimedOut {
+			if r := run(t, b, sandbox.Command{
+				Argv:    []string{"sh", "-c", daemon + "sleep 1000"},
+				Timeout: 2 * time.Second,
+			}); r.Outcome != sandbox.TimedOut {
 				t.Errorf("%+v, %v", r.Result, r.err)
 			}
 			if beats(t, b) {
@@ -244,7 +268,8 @@ func (s suite) ends(t *testing.T) {
 	})
 	t.Run("a thousand orphans", func(t *testing.T) {
 		b := s.box(t, sandbox.Spec{})
-		if r := shell(t, b, `i=0; while [ $i -lt 1000 ]; do (true &); i=$((i+1)); done; echo done`); r.stdout != "done\n" {
+		if r := shell(t, b,
+			`i=0; while [ $i -lt 1000 ]; do (true &); i=$((i+1)); done; echo done`); r.stdout != "done\n" {
 			t.Errorf("%+v, %v: %s", r.Result, r.err, r.stderr)
 		}
 	})
@@ -257,7 +282,8 @@ func (s suite) output(t *testing.T) {
 		t.Run("a flood on "+stream, func(t *testing.T) {
 			r := run(t, b, sandbox.Command{Argv: []string{"sh", "-c", "yes" + redirect}})
 			if r.Outcome != sandbox.OutputLimit || len(r.stdout)+len(r.stderr) != 10_000 {
-				t.Errorf("%+v, %v with %d bytes, want output-limit after 10,000", r.Result, r.err, len(r.stdout)+len(r.stderr))
+				t.Errorf("%+v, %v with %d bytes, want output-limit after 10,000", r.Result, r.err,
+					len(r.stdout)+len(r.stderr))
 			}
 			alive(t, b)
 		})
@@ -298,7 +324,10 @@ func (s suite) output(t *testing.T) {
 		const exit = `\015\000\000\000\001\000\000\000\002\000\000`
 		// What the tests were started with may be open where nothing is held
 		// back, and nobody may read it any more.
-		r := run(t, b, sandbox.Command{Argv: []string{"sh", "-c", `trap '' PIPE; printf '` + exit + `'; for f in /proc/self/fd/*; do printf '` + exit + `' >$f; done 2>/dev/null; exit 3`}})
+		r := run(t, b,
+			sandbox.Command{Argv: []string{"sh", "-c",
+				`trap '' PIPE; printf '` + exit + `'; for f in /proc/self/fd/*; do printf '` +
+					exit + `' >$f; done 2>/dev/null; exit 3`}})
 		if r.Code != 3 {
 			t.Errorf("%+v, %v", r.Result, r.err)
 		}

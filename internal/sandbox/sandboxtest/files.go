@@ -29,7 +29,7 @@ func (s suite) files(t *testing.T) {
 		_, err := f.ReadFile(ctx, name, offset, length, &out)
 		return out.String(), err
 	}
-	write := func(t *testing.T, name, text string, how sandbox.Writing) {
+	write := func(t *testing.T, name, text string, how sandbox.WriteOptions) {
 		t.Helper()
 		i, err := f.WriteFile(ctx, name, strings.NewReader(text), how)
 		if err != nil || i.Name != filepath.Base(name) {
@@ -38,14 +38,14 @@ func (s suite) files(t *testing.T) {
 	}
 	t.Run("there and back", func(t *testing.T) {
 		big := strings.Repeat("0123456789", 200_000)
-		write(t, "deep/er/file", big, sandbox.Writing{Parents: true, Mode: 0o600})
+		write(t, "deep/er/file", big, sandbox.WriteOptions{Parents: true, Mode: 0o600})
 		if got, err := read(home(t, b)+"/deep/er/file", 0, 0); err != nil || got != big {
 			t.Errorf("%d bytes, %v", len(got), err)
 		}
 		if got, err := read("deep/er/file", 1_999_995, 100); err != nil || got != "56789" {
 			t.Errorf("the last bytes: %q, %v", got, err)
 		}
-		write(t, "deep/er/file", "+", sandbox.Writing{Append: true})
+		write(t, "deep/er/file", "+", sandbox.WriteOptions{Append: true})
 		if i, err := f.Stat(ctx, "deep/er/file"); err != nil || i.Size != 2_000_001 || i.Mode != 0o600 {
 			t.Errorf("%+v, %v", i, err)
 		}
@@ -55,7 +55,7 @@ func (s suite) files(t *testing.T) {
 	})
 	t.Run("folders", func(t *testing.T) {
 		for _, n := range []string{"list/b", "list/a", "list/with\nnewline", "list/\xff", "list/c"} {
-			write(t, n, "", sandbox.Writing{Parents: true})
+			write(t, n, "", sandbox.WriteOptions{Parents: true})
 		}
 		shell(t, b, "ln -s /etc/shadow list/link")
 		var names []string
@@ -90,8 +90,9 @@ func (s suite) files(t *testing.T) {
 		}
 	})
 	t.Run("moving and removing", func(t *testing.T) {
-		write(t, "one", "1", sandbox.Writing{})
-		if err := errors.Join(f.Mkdir(ctx, "new/folder"), f.Mkdir(ctx, "new/folder"), f.Rename(ctx, "one", "new/folder/two")); err != nil {
+		write(t, "one", "1", sandbox.WriteOptions{})
+		if err := errors.Join(f.Mkdir(ctx, "new/folder"), f.Mkdir(ctx, "new/folder"),
+			f.Rename(ctx, "one", "new/folder/two")); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := read("new/folder/two", 0, 0); err != nil || got != "1" {
@@ -105,9 +106,10 @@ func (s suite) files(t *testing.T) {
 		}
 	})
 	t.Run("all or nothing", func(t *testing.T) {
-		write(t, "kept", "before", sandbox.Writing{})
+		write(t, "kept", "before", sandbox.WriteOptions{})
 		broken := errors.New("broken off")
-		if _, err := f.WriteFile(ctx, "kept", iotest.ErrReader(broken), sandbox.Writing{}); !errors.Is(err, broken) {
+		if _, err := f.WriteFile(ctx, "kept", iotest.ErrReader(broken), sandbox.WriteOptions{}); !errors.Is(err,
+			broken) {
 			t.Errorf("%v, want %v", err, broken)
 		}
 		if got, _ := read("kept", 0, 0); got != "before" {
@@ -122,12 +124,16 @@ func (s suite) files(t *testing.T) {
 		if err := os.WriteFile(secret, []byte("of the host"), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		shell(t, b, "mkfifo fifo; ln -s "+secret+" out; ln -s /proc/1/root slash; ln -s loop loop; ln -s / top; mkdir dir")
+		shell(t, b, "mkfifo fifo; ln -s "+
+			secret+" out; ln -s /proc/1/root slash; ln -s loop loop; ln -s / top; mkdir dir")
 		for name, want := range map[string]error{
 			"fifo": nil, "out": fs.ErrNotExist, "slash/etc/passwd": nil, "loop": nil, "dir": nil,
-			"/proc/self/environ": fs.ErrPermission, "/proc/1/environ": fs.ErrPermission, "top/proc/self/mem": fs.ErrPermission,
-			"/proc/self/root/etc/passwd": nil, "/proc/self/fd/3": nil, "/dev/zero": nil, "/dev/fd/3": nil, secret: fs.ErrNotExist,
-			"/etc/shadow": fs.ErrNotExist, "../../../../../root": fs.ErrNotExist, strings.Repeat("x/", 3000): nil, "nul\x00": nil, "": nil,
+			"/proc/self/environ": fs.ErrPermission, "/proc/1/environ": fs.ErrPermission,
+			"top/proc/self/mem":          fs.ErrPermission,
+			"/proc/self/root/etc/passwd": nil, "/proc/self/fd/3": nil, "/dev/zero": nil, "/dev/fd/3": nil,
+			secret:        fs.ErrNotExist,
+			"/etc/shadow": fs.ErrNotExist, "../../../../../root": fs.ErrNotExist, strings.Repeat("x/", 3000): nil,
+			"nul\x00": nil, "": nil,
 		} {
 			got, err := read(name, 0, 0)
 			if s.noWall() {
@@ -137,8 +143,9 @@ func (s suite) files(t *testing.T) {
 				t.Errorf("read %.40q: %q, %v, want %v", name, got, err, want)
 			}
 		}
-		for _, name := range []string{"/etc/passwd", "/usr/bin/new", "/new", "/proc/self/oom_score_adj", "dir", "/dev/new"} {
-			if _, err := f.WriteFile(ctx, name, strings.NewReader("x"), sandbox.Writing{}); err == nil {
+		for _, name := range []string{"/etc/passwd", "/usr/bin/new", "/new", "/proc/self/oom_score_adj", "dir",
+			"/dev/new"} {
+			if _, err := f.WriteFile(ctx, name, strings.NewReader("x"), sandbox.WriteOptions{}); err == nil {
 				t.Errorf("%s was written", name)
 			}
 		}
@@ -157,10 +164,11 @@ func (s suite) files(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 500 {
-			if got, err := read("flip/passwd", 0, 0); err == nil && got != "inside\n" && !strings.Contains(got, "user:x:1000") {
+			if got, err := read("flip/passwd", 0, 0); err == nil && got != "inside\n" &&
+				!strings.Contains(got, "user:x:1000") {
 				t.Fatalf("read %q", got)
 			}
-			f.WriteFile(ctx, "flip/passwd", strings.NewReader("inside\n"), sandbox.Writing{})
+			f.WriteFile(ctx, "flip/passwd", strings.NewReader("inside\n"), sandbox.WriteOptions{})
 		}
 		p.Signal(9)
 		p.Wait()

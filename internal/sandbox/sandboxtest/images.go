@@ -15,7 +15,8 @@ import (
 )
 
 // where libraries of programs are, on the systems there are.
-var where = []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64", "/lib/x86_64-linux-gnu", "/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"}
+var where = []string{"/lib", "/usr/lib", "/lib64", "/usr/lib64", "/lib/x86_64-linux-gnu",
+	"/usr/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/usr/lib/aarch64-linux-gnu"}
 
 // buildImage lays out a small system in a folder nobody else may enter: a
 // shell and a few programs of the host with their libraries, and what may not
@@ -24,20 +25,24 @@ func (s suite) buildImage(t *testing.T) string {
 	t.Helper()
 	outer := filepath.Join(t.TempDir(), "private")
 	root := filepath.Join(outer, "root")
-	for _, dir := range []string{"usr/bin", "etc/deep", "opt/tool", "var/lib/data", "home/other", "tmp", "srv", "root"} {
+	for _, dir := range []string{"usr/bin", "etc/deep", "opt/tool", "var/lib/data", "home/other", "tmp",
+		"srv", "root"} {
 		mkdir(t, filepath.Join(root, dir))
 	}
 	for at, to := range map[string]string{
-		"bin": "usr/bin", "usr/bin/toolink": "/opt/tool/says", "outside": "../../../../../../../../etc", "etc/aslink": "deep/file", "var/run": "/run", "tmp/seen": "/",
+		"bin": "usr/bin", "usr/bin/toolink": "/opt/tool/says", "outside": "../../../../../../../../etc",
+		"etc/aslink": "deep/file", "var/run": "/run", "tmp/seen": "/",
 	} {
 		if err := os.Symlink(to, filepath.Join(root, at)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for at, says := range map[string]string{
-		"opt/tool/says": "#!/bin/sh\necho from the image\n", "etc/os-release": "ID=tiny\n", "etc/deep/file": "deep\n", "etc/hosts": "6.6.6.6 nowhere\n",
+		"opt/tool/says": "#!/bin/sh\necho from the image\n", "etc/os-release": "ID=tiny\n",
+		"etc/deep/file": "deep\n", "etc/hosts": "6.6.6.6 nowhere\n",
 		"etc/passwd": "root:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\nthird:x:1002:1002::/:/bin/sh\n", "etc/group": "root:x:0:\nthird:x:1002:\n",
-		"var/lib/data/file": "data\n", "home/other/file": "other\n", "top": "a file in /\n", "usr/bin/noloader": "#!/no/such/interpreter\n",
+		"var/lib/data/file": "data\n", "home/other/file": "other\n", "top": "a file in /\n",
+		"usr/bin/noloader": "#!/no/such/interpreter\n",
 	} {
 		if err := os.WriteFile(filepath.Join(root, at), []byte(says), 0o755); err != nil {
 			t.Fatal(err)
@@ -137,21 +142,32 @@ func (s suite) images(t *testing.T) {
 	s.offersImages(t)
 	root := s.buildImage(t)
 	spec := sandbox.Spec{
-		Image: &sandbox.Image{ID: "tiny", Root: root, Env: []string{"PATH=/opt/tool:/usr/bin:/bin", "WHICH=image", "FROM=image", "HOME=/root"}},
-		Env:   []string{"WHICH=spec"},
+		Image: &sandbox.Image{
+			ID:   "tiny",
+			Root: root,
+			Env:  []string{"PATH=/opt/tool:/usr/bin:/bin", "WHICH=image", "FROM=image", "HOME=/root"},
+		},
+		Env: []string{"WHICH=spec"},
 	}
 	b := s.box(t, spec)
 	for _, c := range []struct{ name, script, want string }{
 		{"its programs run", "/usr/bin/probe >/dev/null 2>&1; says; toolink", "from the image\nfrom the image\n"},
-		{"its files are there", "cat /etc/os-release /etc/aslink /var/lib/data/file /home/other/file /top", "ID=tiny\ndeep\ndata\nother\na file in /\n"},
-		{"its links stay links", "ls -ld /bin | head -c 1; ls -ld /outside | head -c 1; [ /bin/sh -ef /usr/bin/sh ] && echo same", "llsame\n"},
+		{"its files are there", "cat /etc/os-release /etc/aslink /var/lib/data/file /home/other/file /top",
+			"ID=tiny\ndeep\ndata\nother\na file in /\n"},
+		{"its links stay links",
+			"ls -ld /bin | head -c 1; ls -ld /outside | head -c 1; [ /bin/sh -ef /usr/bin/sh ] && echo same",
+			"llsame\n"},
 		{"a link that leads out stays inside", "cat /outside/os-release", "ID=tiny\n"},
-		{"its environment lies below what is asked for", "echo $WHICH $FROM $HOME; pwd", "spec image /home/user\n/home/user\n"},
-		{"the home folder can be written to", "echo mine >/home/user/file && cat ~/file; echo mine >/tmp/file && cat /tmp/file; touch /var/tmp/file", "mine\nmine\n"},
+		{"its environment lies below what is asked for", "echo $WHICH $FROM $HOME; pwd",
+			"spec image /home/user\n/home/user\n"},
+		{"the home folder can be written to",
+			"echo mine >/home/user/file && cat ~/file; echo mine >/tmp/file && cat /tmp/file; touch /var/tmp/file", "mine\nmine\n"},
 		{"its own folders for that are not seen", "ls -A /tmp/seen 2>/dev/null; ls -A /run", ""},
-		{"nothing of it can be written to", "for f in /new /etc/new /opt/tool/new /usr/bin/new /var/lib/new /home/new; do touch $f 2>/dev/null && echo $f; done; (echo more >>/etc/os-release) 2>/dev/null && echo changed; cat /etc/os-release", "ID=tiny\n"},
+		{"nothing of it can be written to",
+			"for f in /new /etc/new /opt/tool/new /usr/bin/new /var/lib/new /home/new; do touch $f 2>/dev/null && echo $f; done; (echo more >>/etc/os-release) 2>/dev/null && echo changed; cat /etc/os-release", "ID=tiny\n"},
 		{"names of the machine are ours", "cat /etc/hosts | head -c 9; cat /etc/hostname", "127.0.0.1sandbox\n"},
-		{"its users are there after ours", "cat /etc/passwd /etc/group", "user:x:1000:1000:user:/home/user:/bin/sh\nroot:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\nthird:x:1002:1002::/:/bin/sh\nuser:x:1000:\nroot:x:0:\nthird:x:1002:\n"},
+		{"its users are there after ours", "cat /etc/passwd /etc/group",
+			"user:x:1000:1000:user:/home/user:/bin/sh\nroot:x:0:0::/root:/bin/sh\nnode:x:1000:1000::/home/node:/bin/sh\nthird:x:1002:1002::/:/bin/sh\nuser:x:1000:\nroot:x:0:\nthird:x:1002:\n"},
 		{"the host's programs are not there", "ls /usr/bin/python3 /usr/bin/env /bin/bash 2>/dev/null", ""},
 	} {
 		if r := shell(t, b, c.script); r.stdout != c.want {
@@ -178,7 +194,11 @@ func (s suite) images(t *testing.T) {
 // missing is what an image does not have.
 func (s suite) missing(t *testing.T, b sandbox.Sandbox) {
 	t.Helper()
-	for program, want := range map[string]string{"python3": "no program python3", "/usr/bin/python3": "/usr/bin/python3", "noloader": "interpreter"} {
+	for program, want := range map[string]string{
+		"python3":          "program python3 does not exist",
+		"/usr/bin/python3": "/usr/bin/python3",
+		"noloader":         "interpreter",
+	} {
 		_, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{program}})
 		if err == nil || !errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want it to tell of %q", program, err, want)
@@ -193,7 +213,12 @@ func (s suite) badImages(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	for name, root := range map[string]string{"missing": file + "-not", "a file": file, "relative": "etc", "empty": t.TempDir()} {
+	for name, root := range map[string]string{
+		"missing":  file + "-not",
+		"a file":   file,
+		"relative": "etc",
+		"empty":    t.TempDir(),
+	} {
 		b, err := s.driver.Create(t.Context(), sandbox.Spec{Image: &sandbox.Image{ID: "of-" + name, Root: root}})
 		if err == nil {
 			b.Close()
@@ -221,7 +246,10 @@ func (s suite) treesInImages(t *testing.T, root string) {
 		t.Fatal(err)
 	}
 	show := func(image, to string) (sandbox.Sandbox, error) {
-		return s.driver.Create(t.Context(), sandbox.Spec{Image: &sandbox.Image{ID: "tiny", Root: image}, Trees: []sandbox.Tree{{From: dir, To: to}}})
+		return s.driver.Create(t.Context(), sandbox.Spec{
+			Image: &sandbox.Image{ID: "tiny", Root: image},
+			Trees: []sandbox.Tree{{From: dir, To: to}},
+		})
 	}
 	for _, to := range []string{"/data/set", "/srv"} {
 		b, err := show(root, to)

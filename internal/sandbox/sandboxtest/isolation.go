@@ -18,7 +18,8 @@ func (s suite) identity(t *testing.T) {
 	b := s.probed(t, sandbox.Spec{})
 	got := answers(t, b, "identity")
 	want := map[string]string{
-		"CapInh": "0000000000000000", "CapPrm": "0000000000000000", "CapEff": "0000000000000000", "CapBnd": "0000000000000000", "CapAmb": "0000000000000000",
+		"CapInh": "0000000000000000", "CapPrm": "0000000000000000", "CapEff": "0000000000000000",
+		"CapBnd": "0000000000000000", "CapAmb": "0000000000000000",
 		"NoNewPrivs": "1", "Seccomp": "2", "descriptors": "0 1 2", "core": "1 1", "hostname": "sandbox", "oom": "1000",
 	}
 	if s.driver.Capabilities().OwnUsers {
@@ -31,7 +32,8 @@ func (s suite) identity(t *testing.T) {
 	}
 	for _, way := range []string{"setrlimit", "prlimit", "prlimit by number"} {
 		if got["core after "+way] != "1 1" {
-			t.Errorf("after %s of 0 the limit of core files is %q, by which a crash runs the host's handler", way, got["core after "+way])
+			t.Errorf("after %s of 0 the limit of core files is %q, by which a crash runs the host's handler", way,
+				got["core after "+way])
 		}
 	}
 	if strings.Contains(got["environment"], "SECRET_OF_THE_HOST") {
@@ -40,7 +42,8 @@ func (s suite) identity(t *testing.T) {
 }
 
 // refused are the answers that mean no.
-var refused = []string{"EPERM", "EACCES", "ENOENT", "ENOSYS", "ESRCH", "EROFS", "ENXIO", "ENODEV", "EAFNOSUPPORT", "EPROTONOSUPPORT", "ESOCKTNOSUPPORT", "ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EXDEV", "empty"}
+var refused = []string{"EPERM", "EACCES", "ENOENT", "ENOSYS", "ESRCH", "EROFS", "ENXIO", "ENODEV", "EAFNOSUPPORT",
+	"EPROTONOSUPPORT", "ESOCKTNOSUPPORT", "ECONNREFUSED", "ENETUNREACH", "EHOSTUNREACH", "EXDEV", "empty"}
 
 // isolation is what the code must not reach.
 func (s suite) isolation(t *testing.T) {
@@ -96,7 +99,8 @@ func (s suite) isolation(t *testing.T) {
 			t.Fatal(err)
 		}
 		b := s.box(t, sandbox.Spec{Trees: []sandbox.Tree{{From: dir, To: "/data/set"}}})
-		if r := shell(t, b, "cat /data/set/shown; touch /data/set/new || rm /data/set/shown"); r.stdout != "shown\n" || r.Code == 0 {
+		if r := shell(t, b,
+			"cat /data/set/shown; touch /data/set/new || rm /data/set/shown"); r.stdout != "shown\n" || r.Code == 0 {
 			t.Errorf("%+v, %v: %q %q", r.Result, r.err, r.stdout, r.stderr)
 		}
 	})

@@ -18,7 +18,10 @@ import (
 // its host ends. paused has it stand still.
 func Busy(t *testing.T, s sandbox.Sandbox, word string, paused bool) {
 	t.Helper()
-	if _, err := s.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "(setsid sleep 10000 &); sleep 10000; : " + word}, Timeout: -1}); err != nil {
+	if _, err := s.Exec(t.Context(), sandbox.Command{
+		Argv:    []string{"sh", "-c", "(setsid sleep 10000 &); sleep 10000; : " + word},
+		Timeout: -1,
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if paused {

@@ -125,7 +125,8 @@ driver is not here, or the machine lacked what it needs.
 func writeMatrix(table map[string]map[string]string) []byte {
 	var b strings.Builder
 	b.WriteString(matrixHead)
-	fmt.Fprintf(&b, "| checks | about | %s |\n|---|---|%s\n", strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
+	fmt.Fprintf(&b, "| checks | about | %s |\n|---|---|%s\n", strings.Join(columns, " | "),
+		strings.Repeat("---|", len(columns)))
 	for _, g := range groups {
 		fmt.Fprintf(&b, "| %s | %s |", g.name, g.about)
 		for _, c := range columns {

@@ -46,7 +46,8 @@ func (s suite) pressure(t *testing.T) {
 			switch {
 			case told && slices.Contains(c.refused, got):
 			case r.Outcome == sandbox.OutOfMemory, r.Outcome == sandbox.Signalled:
-			case r.Outcome == sandbox.Failed && strings.Contains(r.stderr, "runtime"): // the probe's own threads are among those that are refused
+			// the probe's own threads are among those that are refused
+			case r.Outcome == sandbox.Failed && strings.Contains(r.stderr, "runtime"):
 			case r.Outcome == sandbox.OK && !told && !s.together() && !held[c.what]:
 				t.Logf("%s are not held together here", c.name) // each process by itself
 			default:
@@ -58,7 +59,8 @@ func (s suite) pressure(t *testing.T) {
 	}
 	t.Run("a file larger than the disk", func(t *testing.T) {
 		b := s.box(t, sandbox.Spec{Limits: sandbox.Limits{DiskMiB: 16}})
-		if r := shell(t, b, "truncate -s 1T sparse; stat -c %s sparse"); r.stdout != "" && strings.TrimSpace(r.stdout) != "0" {
+		if r := shell(t, b, "truncate -s 1T sparse; stat -c %s sparse"); r.stdout != "" &&
+			strings.TrimSpace(r.stdout) != "0" {
 			t.Errorf("a file of %s bytes was made", r.stdout)
 		}
 		alive(t, b)
@@ -111,7 +113,8 @@ func (s suite) traps(t *testing.T) {
 		b := s.probed(t, sandbox.Spec{})
 		for _, way := range []string{"x32", "int80"} {
 			r := run(t, b, sandbox.Command{Argv: []string{probePath, "foreign", way}, Timeout: s.foreignWait()})
-			if r.Outcome != sandbox.Signalled && !(s.userKernel() && r.Outcome == sandbox.TimedOut) || strings.Contains(r.stdout, "allowed") {
+			if r.Outcome != sandbox.Signalled && !(s.userKernel() && r.Outcome == sandbox.TimedOut) ||
+				strings.Contains(r.stdout, "allowed") {
 				t.Errorf("%s: %+v, %q", way, r.Result, r.stdout)
 			}
 		}
@@ -123,16 +126,19 @@ func (s suite) traps(t *testing.T) {
 			t.Errorf("the machine's id is %q", r.stdout)
 		}
 		// A kernel in user space has groups of its own.
-		if r := shell(t, b, "cut -d: -f3 /proc/self/cgroup | sort -u"); r.stdout != "/\n" && r.stdout != "" && !(s.userKernel() && r.stdout == "/\n/code\n") {
+		if r := shell(t, b, "cut -d: -f3 /proc/self/cgroup | sort -u"); r.stdout != "/\n" && r.stdout != "" &&
+			!(s.userKernel() && r.stdout == "/\n/code\n") {
 			t.Errorf("the control groups are %q", r.stdout)
 		}
 		for line := range strings.Lines(shell(t, b, "cut -d' ' -f4 /proc/self/mountinfo | sort -u").stdout) {
 			// A container runtime shows the folder its driver made for it.
-			if !strings.Contains(line, "/gatehouse-") && (strings.Contains(line, filepath.Dir(t.TempDir())) || strings.Contains(line, "/var/lib")) {
+			if !strings.Contains(line, "/gatehouse-") &&
+				(strings.Contains(line, filepath.Dir(t.TempDir())) || strings.Contains(line, "/var/lib")) {
 				t.Errorf("the mounts tell of %q", line)
 			}
 		}
-		if r := shell(t, b, "umask; ulimit -Hc; cat /proc/self/personality 2>/dev/null"); !strings.HasPrefix(r.stdout, "0022\n0\n") {
+		if r := shell(t, b,
+			"umask; ulimit -Hc; cat /proc/self/personality 2>/dev/null"); !strings.HasPrefix(r.stdout, "0022\n0\n") {
 			t.Errorf("%q", r.stdout)
 		}
 	})
@@ -162,7 +168,12 @@ func (s suite) floods(t *testing.T) {
 	}
 	t.Run("much more than is kept", func(t *testing.T) {
 		var n counter
-		r := run(t, b, sandbox.Command{Argv: []string{"sh", "-c", "head -c 16M /dev/zero; head -c 16M /dev/zero >&2"}, Stdout: &n, Stderr: &n, OutputBytes: -1})
+		r := run(t, b, sandbox.Command{
+			Argv:        []string{"sh", "-c", "head -c 16M /dev/zero; head -c 16M /dev/zero >&2"},
+			Stdout:      &n,
+			Stderr:      &n,
+			OutputBytes: -1,
+		})
 		if r.Outcome != sandbox.OK || n.sum() != 32<<20 {
 			t.Errorf("%+v, %v: %d bytes", r.Result, r.err, n.sum())
 		}
@@ -191,11 +202,15 @@ func (c *counter) sum() int {
 // oddEnds are sandboxes that end at an odd moment.
 func (s suite) oddEnds(t *testing.T) {
 	t.Run("while it forks", func(t *testing.T) {
-		if s.noWall() || s.driver.Capabilities().Processes == sandbox.NotHeld {
+		if s.noWall() || s.driver.Capabilities().Processes == sandbox.NotEnforced {
 			t.Skip("nothing would hold a fork bomb here")
 		}
 		b := s.box(t, sandbox.Spec{Limits: sandbox.Limits{Processes: 64}})
-		p, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "b() { b | b & }; b; echo on; sleep 1000"}, Timeout: -1, Stdout: &bytes.Buffer{}})
+		p, err := b.Exec(t.Context(), sandbox.Command{
+			Argv:    []string{"sh", "-c", "b() { b | b & }; b; echo on; sleep 1000"},
+			Timeout: -1,
+			Stdout:  &bytes.Buffer{},
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +240,7 @@ func (s suite) oddEnds(t *testing.T) {
 		begun := make(chan struct{})
 		done := make(chan error)
 		go func() {
-			_, err := f.WriteFile(t.Context(), "endless", endless(func() { close(begun) }), sandbox.Writing{})
+			_, err := f.WriteFile(t.Context(), "endless", endless(func() { close(begun) }), sandbox.WriteOptions{})
 			done <- err
 		}()
 		<-begun

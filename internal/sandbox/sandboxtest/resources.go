@@ -16,7 +16,7 @@ func (s suite) resources(t *testing.T) {
 	can := s.driver.Capabilities()
 	t.Run("memory", func(t *testing.T) {
 		t.Parallel()
-		if can.Memory == sandbox.NotHeld {
+		if can.Memory == sandbox.NotEnforced {
 			t.Skip("the driver holds no limit of memory here")
 		}
 		b := s.probed(t, sandbox.Spec{Limits: sandbox.Limits{MemoryMiB: 96}})
@@ -80,7 +80,7 @@ func (s suite) resources(t *testing.T) {
 	})
 	t.Run("processes", func(t *testing.T) {
 		t.Parallel()
-		if can.Processes == sandbox.NotHeld {
+		if can.Processes == sandbox.NotEnforced {
 			t.Skip("the driver holds no limit of processes here")
 		}
 		const most = 40
@@ -91,7 +91,10 @@ func (s suite) resources(t *testing.T) {
 			t.Errorf("%d processes of %d: %+v, %v: %.200s", n, most, r.Result, r.err, r.stderr)
 		}
 		alive(t, b)
-		bomb, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", `b() { b | b & }; b; sleep 1000`}, Timeout: -1})
+		bomb, err := b.Exec(t.Context(), sandbox.Command{
+			Argv:    []string{"sh", "-c", `b() { b | b & }; b; sleep 1000`},
+			Timeout: -1,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,11 +111,14 @@ func (s suite) resources(t *testing.T) {
 	})
 	t.Run("processors", func(t *testing.T) {
 		t.Parallel()
-		if can.CPU == sandbox.NotHeld {
+		if can.CPU == sandbox.NotEnforced {
 			t.Skip("the driver holds no limit of processors here")
 		}
 		b := s.box(t, sandbox.Spec{Limits: sandbox.Limits{VCPUs: 1}})
-		r := run(t, b, sandbox.Command{Argv: []string{"sh", "-c", "for i in 1 2 3 4; do (while :; do :; done) & done; sleep 1000"}, Timeout: 2 * time.Second})
+		r := run(t, b, sandbox.Command{
+			Argv:    []string{"sh", "-c", "for i in 1 2 3 4; do (while :; do :; done) & done; sleep 1000"},
+			Timeout: 2 * time.Second,
+		})
 		if r.CPU > 3*time.Second {
 			t.Errorf("%v of processor time in %v with one processor", r.CPU, r.Took)
 		}
@@ -172,7 +178,8 @@ func (s suite) lifecycle(t *testing.T) {
 			if got.MemoryMiB != want.MemoryMiB || got.DiskMiB != want.DiskMiB || got.Descriptors != want.Descriptors {
 				t.Errorf("the limits are %+v, want %+v", got, want)
 			}
-			if r := shell(t, b, "ulimit -n; echo $WHICH; df -m /tmp | tail -1 | tr -s ' ' | cut -d' ' -f2"); r.stdout != fmt.Sprintf("%d\nsecond\n%d\n", want.Descriptors, want.DiskMiB) {
+			if r := shell(t, b,
+				"ulimit -n; echo $WHICH; df -m /tmp | tail -1 | tr -s ' ' | cut -d' ' -f2"); r.stdout != fmt.Sprintf("%d\nsecond\n%d\n", want.Descriptors, want.DiskMiB) {
 				t.Errorf("%q, %v: %s", r.stdout, r.err, r.stderr)
 			}
 			if r := shell(t, b, "yes"); r.Outcome != sandbox.OutputLimit || len(r.stdout) != want.OutputBytes {

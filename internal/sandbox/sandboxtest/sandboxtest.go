@@ -93,7 +93,7 @@ func Run(t *testing.T, d sandbox.Driver) (verdicts []Verdict) {
 // thought to.
 var walls = []string{"identity", "isolation", "network", "way out", "resources", "pressure", "traps"}
 
-func (s suite) noWall() bool { return s.driver.Capabilities().Tier <= sandbox.NoWall }
+func (s suite) noWall() bool { return s.driver.Capabilities().Tier <= sandbox.NoIsolation }
 
 // home is the folder where programs begin.
 func home(t *testing.T, b sandbox.Sandbox) string {
@@ -147,7 +147,8 @@ func BuildProbe(t *testing.T, out string) {
 	if _, err := exec.LookPath("go"); err != nil {
 		t.Skipf("the probe cannot be built: %v", err)
 	}
-	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", out, "gatehouse/internal/sandbox/sandboxtest/probe")
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-trimpath", "-o", out,
+		"gatehouse/internal/sandbox/sandboxtest/probe")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+runtime.GOARCH, "GOFLAGS=-buildvcs=false")
 	if b, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("build the probe: %v\n%s", err, b)
@@ -180,7 +181,8 @@ func (s suite) probed(t *testing.T, spec sandbox.Spec) sandbox.Sandbox {
 	if !ok {
 		t.Skip("the driver offers no files, by which the probe gets in")
 	}
-	if _, err := f.WriteFile(t.Context(), probePath, bytes.NewReader(s.probe), sandbox.Writing{Mode: 0o755}); err != nil {
+	if _, err := f.WriteFile(t.Context(), probePath, bytes.NewReader(s.probe),
+		sandbox.WriteOptions{Mode: 0o755}); err != nil {
 		t.Fatal(err)
 	}
 	return b

@@ -78,7 +78,8 @@ func (s suite) snapshots(t *testing.T) {
 	}
 	t.Run("it goes on, and so do others from there", func(t *testing.T) {
 		var out bytes.Buffer
-		counts, err := first.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", countsOn}, Stdout: &out, Timeout: -1})
+		counts, err := first.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", countsOn}, Stdout: &out,
+			Timeout: -1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -162,12 +163,14 @@ func (s suite) snapshots(t *testing.T) {
 // memories are those of a program, over generations.
 func (s suite) memories(t *testing.T) {
 	first := s.probed(t, sandbox.Spec{})
-	if _, err := first.Exec(t.Context(), sandbox.Command{Argv: []string{probePath, "remember", "8"}, Timeout: -1}); err != nil {
+	if _, err := first.Exec(t.Context(),
+		sandbox.Command{Argv: []string{probePath, "remember", "8"}, Timeout: -1}); err != nil {
 		t.Fatal(err)
 	}
 	asked := func(b sandbox.Sandbox, what string) string {
 		t.Helper()
-		r := shell(t, b, "echo "+what+" >ask.new; mv ask.new ask; until [ -e answer ]; do sleep 0.01; done; cat answer; rm answer")
+		r := shell(t, b,
+			"echo "+what+" >ask.new; mv ask.new ask; until [ -e answer ]; do sleep 0.01; done; cat answer; rm answer")
 		if len(r.stdout) != 17 {
 			t.Fatalf("%+v, %v: %q %q", r.Result, r.err, r.stdout, r.stderr)
 		}
@@ -187,7 +190,8 @@ func (s suite) memories(t *testing.T) {
 		want string
 	}{
 		{"the first", first, began}, {"one that went on from it", other, began}, {"one that changed", one, changed},
-		{"one that went on from that, and changed", two, twice}, {"one of a third generation", from(t, kept(t, two)), twice},
+		{"one that went on from that, and changed", two, twice},
+		{"one of a third generation", from(t, kept(t, two)), twice},
 		{"one more of the first snapshot", from(t, k), began}, {"one more of the second", from(t, again), changed},
 	} {
 		if got := asked(is.b, "say"); got != is.want {

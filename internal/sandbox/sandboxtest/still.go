@@ -74,7 +74,12 @@ func (s suite) pause(t *testing.T) {
 		b, p := s.pausable(t, sandbox.Spec{})
 		shell(t, b, "echo kept >/home/user/kept; echo kept >/tmp/kept")
 		var seen counting
-		c, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", ticks}, Stdout: &seen, Timeout: -1, OutputBytes: -1})
+		c, err := b.Exec(t.Context(), sandbox.Command{
+			Argv:        []string{"sh", "-c", ticks},
+			Stdout:      &seen,
+			Timeout:     -1,
+			OutputBytes: -1,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +128,8 @@ func (s suite) pause(t *testing.T) {
 		const given = 5 * time.Second
 		b, p := s.pausable(t, sandbox.Spec{})
 		from, to := io.Pipe()
-		c, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "read line"}, Stdin: from, Timeout: given})
+		c, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "read line"}, Stdin: from,
+			Timeout: given})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -189,7 +195,7 @@ func pausedAnswers(ctx context.Context, b sandbox.Sandbox) map[string]error {
 	all := map[string]error{"exec": err, "ping": b.Ping(ctx)}
 	if f, ok := b.(sandbox.Files); ok {
 		_, all["reading"] = f.ReadFile(ctx, "/etc/passwd", 0, 0, io.Discard)
-		_, all["writing"] = f.WriteFile(ctx, "new", strings.NewReader("new"), sandbox.Writing{})
+		_, all["writing"] = f.WriteFile(ctx, "new", strings.NewReader("new"), sandbox.WriteOptions{})
 		_, _, all["listing"] = f.List(ctx, "/", "", 0)
 		all["removing"] = f.Remove(ctx, "new", false)
 	}
@@ -199,14 +205,14 @@ func pausedAnswers(ctx context.Context, b sandbox.Sandbox) map[string]error {
 	if a, ok := b.(sandbox.Adjustable); ok {
 		all["other limits"] = a.Adjust(ctx, sandbox.Limits{MemoryMiB: 100}, nil)
 	}
-	if m, ok := b.(sandbox.Measured); ok {
+	if m, ok := b.(sandbox.UsageReporter); ok {
 		_, all["what it uses"] = m.Usage(ctx)
 	}
 	if a, ok := b.(sandbox.Archive); ok {
 		all["packing"] = a.Pack(ctx, "/home/user", io.Discard)
 		all["unpacking"] = a.Unpack(ctx, "/home/user", strings.NewReader(""))
 	}
-	if p, ok := b.(sandbox.Ported); ok {
+	if p, ok := b.(sandbox.Dialer); ok {
 		c, err := p.Dial(ctx, 1)
 		if err == nil {
 			c.Close()
@@ -219,7 +225,7 @@ func pausedAnswers(ctx context.Context, b sandbox.Sandbox) map[string]error {
 // usage is what a sandbox tells of what it uses.
 func (s suite) usage(t *testing.T) {
 	b := s.probed(t, sandbox.Spec{Limits: sandbox.Limits{MemoryMiB: 128}})
-	m, ok := b.(sandbox.Measured)
+	m, ok := b.(sandbox.UsageReporter)
 	if !ok {
 		s.notOffered(t, "telling what it uses")
 	}
@@ -251,7 +257,10 @@ func (s suite) usage(t *testing.T) {
 	}
 	shell(t, b, "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done")
 	until("processor time", func(u sandbox.Usage) bool { return first.CPU < 0 || u.CPU > first.CPU })
-	sleeping, err := b.Exec(t.Context(), sandbox.Command{Argv: []string{"sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 1000 & done; wait"}, Timeout: -1})
+	sleeping, err := b.Exec(t.Context(), sandbox.Command{
+		Argv:    []string{"sh", "-c", "for i in 1 2 3 4 5 6 7 8 9 10; do sleep 1000 & done; wait"},
+		Timeout: -1,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +271,8 @@ func (s suite) usage(t *testing.T) {
 	until("memory", func(u sandbox.Usage) bool { return first.Memory < 0 || u.Memory >= first.Memory+10<<20 })
 	until("memory at most", func(u sandbox.Usage) bool { return first.Peak < 0 || u.Peak >= 20<<20 })
 	until("disk", func(u sandbox.Usage) bool { return first.Disk < 0 || u.Disk >= first.Disk+20<<20 })
-	if can := s.driver.Capabilities().Memory; !s.userKernel() && (can == sandbox.ByCgroup1 || can == sandbox.ByCgroup2) {
+	if can := s.driver.Capabilities().Memory; !s.userKernel() &&
+		(can == sandbox.ByCgroup1 || can == sandbox.ByCgroup2) {
 		run(t, b, sandbox.Command{Argv: []string{probePath, "hog", "400"}})
 		until("ended for want of memory", func(u sandbox.Usage) bool { return u.OOMKills > first.OOMKills })
 	}

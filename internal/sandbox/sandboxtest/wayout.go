@@ -39,7 +39,9 @@ func (h *heard) take(d sandbox.Decision) {
 func (h *heard) has(allowed bool, reason string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return slices.ContainsFunc(h.said, func(d sandbox.Decision) bool { return d.Allowed == allowed && strings.Contains(d.Reason, reason) })
+	return slices.ContainsFunc(h.said, func(d sandbox.Decision) bool {
+		return d.Allowed == allowed && strings.Contains(d.Reason, reason)
+	})
 }
 
 // server is a server of this machine in a process of its own, since listeners of
@@ -100,7 +102,9 @@ func (s suite) wayOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
+	ours := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		fmt.Fprint(w, "served")
+	}))
 	defer ours.Close()
 	own := strings.TrimPrefix(ours.URL, "http://")
 	h := &heard{}
@@ -109,7 +113,12 @@ func (s suite) wayOut(t *testing.T) {
 		t.Helper()
 		ctx, cancel := context.WithTimeout(t.Context(), patience)
 		defer cancel()
-		if err := out.SetNetwork(ctx, sandbox.Network{Allow: allow, Special: []string{here, own}, Resolve: h, Decided: h.take}); err != nil {
+		if err := out.SetNetwork(ctx, sandbox.Network{
+			Allow:   allow,
+			Special: []string{here, own},
+			Resolve: h,
+			Decided: h.take,
+		}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -118,7 +127,11 @@ func (s suite) wayOut(t *testing.T) {
 		return answers(t, b, "fetch", how, url)["answer"]
 	}
 	t.Run("nothing that the settings keep closed", func(t *testing.T) {
-		if err := out.SetNetwork(t.Context(), sandbox.Network{Allow: []string{allowed, here, "127.0.0.0/8:*"}, Resolve: h, Decided: h.take}); err != nil {
+		if err := out.SetNetwork(t.Context(), sandbox.Network{
+			Allow:   []string{allowed, here, "127.0.0.0/8:*"},
+			Resolve: h,
+			Decided: h.take,
+		}); err != nil {
 			t.Fatal(err)
 		}
 		for _, to := range []string{allowed, here} {
@@ -128,7 +141,7 @@ func (s suite) wayOut(t *testing.T) {
 				}
 			}
 		}
-		if !h.has(false, "only the host's settings open such addresses") {
+		if !h.has(false, "such addresses are allowed only by") {
 			t.Errorf("the decisions were %+v", h.said)
 		}
 		set(t)
@@ -164,13 +177,13 @@ func (s suite) wayOut(t *testing.T) {
 	})
 	t.Run("nothing else", func(t *testing.T) {
 		for url, reason := range map[string]string{
-			"http://other.test:" + port + "/":           "no rule names it; allowed are " + allowed,
-			"http://a.allowed.test:" + port + "/":       "no rule names it",
-			"http://allowed.test:1/":                    "no rule names it",
+			"http://other.test:" + port + "/":           "no rule matches it; allowed are " + allowed,
+			"http://a.allowed.test:" + port + "/":       "no rule matches it",
+			"http://allowed.test:1/":                    "no rule matches it",
 			"http://169.254.169.254/latest/meta-data/":  "a cloud's metadata service",
 			"http://[::ffff:10.0.0.1]/":                 "a private network",
-			"http://2130706433:" + port + "/":           "odd form of an address",
-			"http://0177.0.0.1:" + port + "/":           "odd form of an address",
+			"http://2130706433:" + port + "/":           "unusual form of an address",
+			"http://0177.0.0.1:" + port + "/":           "unusual form of an address",
 			"http://allowed.test@other.test:" + port:    "",
 			"http://other.test%00.allowed.test:" + port: "",
 		} {
@@ -199,7 +212,7 @@ func (s suite) wayOut(t *testing.T) {
 		if got := <-done; got == "200 served "+allowed {
 			t.Errorf("what is no longer allowed came to its end: %q", got)
 		}
-		if got := fetch(t, "http", "http://"+allowed+"/"); !strings.Contains(got, "no rule names it") {
+		if got := fetch(t, "http", "http://"+allowed+"/"); !strings.Contains(got, "no rule matches it") {
 			t.Errorf("what is no longer allowed: %q", got)
 		}
 		if got := fetch(t, "http", "http://other.test:"+port+"/"); !strings.Contains(got, "200 served") {
@@ -207,13 +220,15 @@ func (s suite) wayOut(t *testing.T) {
 		}
 	})
 	t.Run("malformed", func(t *testing.T) {
-		if err := out.SetNetwork(t.Context(), sandbox.Network{Allow: []string{"http://a/"}}); err == nil || !strings.Contains(err.Error(), "http://a/") {
+		if err := out.SetNetwork(t.Context(), sandbox.Network{Allow: []string{"http://a/"}}); err == nil ||
+			!strings.Contains(err.Error(), "http://a/") {
 			t.Errorf("%v", err)
 		}
 	})
 	t.Run("the environment says where it is", func(t *testing.T) {
 		r := run(t, b, sandbox.Command{Argv: []string{"env"}})
-		for _, want := range []string{"HTTP_PROXY=http://127.0.0.1:", "https_proxy=http://127.0.0.1:", "ALL_PROXY=", "OF_THE_SANDBOX=1\n"} {
+		for _, want := range []string{"HTTP_PROXY=http://127.0.0.1:", "https_proxy=http://127.0.0.1:",
+			"ALL_PROXY=", "OF_THE_SANDBOX=1\n"} {
 			if !strings.Contains(r.stdout, want) {
 				t.Errorf("%q is missing in %q", want, r.stdout)
 			}

@@ -6,11 +6,11 @@ import "golang.org/x/sys/unix"
 
 const (
 	auditArch    = unix.AUDIT_ARCH_AARCH64
-	firstForeign = 0x40000000 // no call of this machine has such a number
+	firstForeign = 0x40000000 // no call of this architecture has such a number
 )
 
-// closedHere are closed calls that only this kind of machine has.
+// closedHere returns further closed calls of this architecture.
 func closedHere() []uint32 { return nil }
 
-// here is this machine.
+// here is the architecture of this program.
 var here = arm64

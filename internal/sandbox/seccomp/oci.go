@@ -8,14 +8,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Profile is a filter in the words of the OCI's runtime specification.
+// Profile is a filter in the format of the OCI runtime specification.
 type Profile struct {
 	DefaultAction string   `json:"defaultAction"`
 	Architectures []string `json:"architectures"`
 	Syscalls      []Rule   `json:"syscalls"`
 }
 
-// Rule answers calls whose arguments are all as said.
+// Rule applies to calls whose arguments match all of Args.
 type Rule struct {
 	Names    []string `json:"names"`
 	Action   string   `json:"action"`
@@ -31,14 +31,14 @@ type Arg struct {
 	Op       string `json:"op"`
 }
 
-// call is a system call by the name it has in profiles.
+// call is a system call with its name in profiles.
 type call struct {
 	name string
 	nr   uint32
 }
 
-// named are the closed calls of every machine by their names.
-var named = []call{
+// closedByName are the closed calls of every architecture with their names.
+var closedByName = []call{
 	{"mount", unix.SYS_MOUNT},
 	{"umount2", unix.SYS_UMOUNT2},
 	{"pivot_root", unix.SYS_PIVOT_ROOT},
@@ -91,71 +91,70 @@ var named = []call{
 	{"syslog", unix.SYS_SYSLOG},
 }
 
-// agentNeeds are closed calls that the agent makes before it closes them to
-// the code by its own filter.
+// agentNeeds are closed calls that the agent makes before its own filter closes them for the code.
 var agentNeeds = []string{"mount", "umount2", "open_tree", "move_mount", "mount_setattr"}
 
-// int32Of compares only the bits that the kernel looks at.
+// int32Of masks the bits of an int argument, because the kernel ignores the others.
 const int32Of = 0xffffffff
 
-// ForAgentStrict is ForAgent with every other known call closed that Strict
-// does not open and the agent does not need. The agent puts Strict on top for
-// the code.
+// ForAgentStrict is ForAgent with all further known calls closed except those that Strict allows or the agent
+// makes. The agent adds Strict for the code.
 func ForAgentStrict() Profile {
 	p := ForAgent()
-	wanted := slices.Concat(open, judged, agentNeeds, agentAlsoNeeds, []string{"clone3"})
+	wanted := slices.Concat(open, conditional, agentNeeds, agentAlsoNeeds, []string{"clone3"})
 	var names []string
 	for _, c := range calls {
 		closed := func(n call) bool { return n.name == c.name }
-		if !slices.Contains(wanted, c.name) && !slices.ContainsFunc(named, closed) && !slices.ContainsFunc(namedHere(), closed) {
+		if !slices.Contains(wanted, c.name) && !slices.ContainsFunc(closedByName, closed) &&
+			!slices.ContainsFunc(closedByNameHere(), closed) {
 			names = append(names, c.name)
 		}
 	}
-	p.no(unix.EPERM, names)
+	p.refuse(unix.EPERM, names)
 	return p
 }
 
-// agentAlsoNeeds are calls that the agent makes which only Strict closes.
+// agentAlsoNeeds are calls that the agent makes and that only Strict closes.
 var agentAlsoNeeds = []string{"sethostname", "unshare"}
 
-// ForAgent is the filter for a container whose first process is the agent: what
-// Default closes but for what the agent needs. The agent puts Default on top
-// for the code.
+// ForAgent returns the filter of a container whose first process is the agent: what Default closes except for
+// what the agent needs. The agent adds Default for the code.
 func ForAgent() Profile {
-	const agents = unix.CLONE_NEWPID | unix.CLONE_NEWNS // of the stage of each program
+	const agents = unix.CLONE_NEWPID | unix.CLONE_NEWNS // for the launcher of each program
 	p := Profile{DefaultAction: "SCMP_ACT_ALLOW", Architectures: []string{ociArch}}
 	var names []string
-	for _, c := range append(slices.Clone(named), namedHere()...) {
+	for _, c := range append(slices.Clone(closedByName), closedByNameHere()...) {
 		if !slices.Contains(agentNeeds, c.name) {
 			names = append(names, c.name)
 		}
 	}
-	p.no(unix.EPERM, names)
-	p.no(unix.ENOSYS, []string{"clone3"})
-	for bit := uint64(1); bit <= newSpaces; bit <<= 1 {
-		if bit&newSpaces == 0 {
+	p.refuse(unix.EPERM, names)
+	p.refuse(unix.ENOSYS, []string{"clone3"})
+	for bit := uint64(1); bit <= newNamespaces; bit <<= 1 {
+		if bit&newNamespaces == 0 {
 			continue
 		}
 		if bit&agents == 0 {
-			p.no(unix.EPERM, []string{"clone"}, Arg{0, bit, bit, masked})
+			p.refuse(unix.EPERM, []string{"clone"}, Arg{0, bit, bit, maskedEqual})
 		}
-		p.no(unix.EPERM, []string{"unshare"}, Arg{0, bit, bit, masked})
+		p.refuse(unix.EPERM, []string{"unshare"}, Arg{0, bit, bit, maskedEqual})
 	}
 	for _, request := range []uint64{unix.TIOCSTI, tiocLinux} {
-		p.no(unix.EPERM, []string{"ioctl"}, Arg{1, int32Of, request, masked})
+		p.refuse(unix.EPERM, []string{"ioctl"}, Arg{1, int32Of, request, maskedEqual})
 	}
 	for family := range uint64(unix.AF_NETLINK) {
 		if family != unix.AF_UNIX && family != unix.AF_INET && family != unix.AF_INET6 {
-			p.no(unix.EPERM, []string{"socket"}, Arg{0, int32Of, family, masked})
+			p.refuse(unix.EPERM, []string{"socket"}, Arg{0, int32Of, family, maskedEqual})
 		}
 	}
-	p.no(unix.EPERM, []string{"socket"}, Arg{Index: 0, Value: unix.AF_NETLINK, Op: "SCMP_CMP_GT"})
-	p.no(unix.EPERM, []string{"socket"}, Arg{0, int32Of, unix.AF_NETLINK, masked}, Arg{Index: 2, Value: unix.NETLINK_ROUTE, Op: "SCMP_CMP_NE"})
+	p.refuse(unix.EPERM, []string{"socket"}, Arg{Index: 0, Value: unix.AF_NETLINK, Op: "SCMP_CMP_GT"})
+	p.refuse(unix.EPERM, []string{"socket"}, Arg{0, int32Of, unix.AF_NETLINK, maskedEqual},
+		Arg{Index: 2, Value: unix.NETLINK_ROUTE, Op: "SCMP_CMP_NE"})
 	return p
 }
 
-const masked = "SCMP_CMP_MASKED_EQ"
+const maskedEqual = "SCMP_CMP_MASKED_EQ"
 
-func (p *Profile) no(errno unix.Errno, names []string, args ...Arg) {
+func (p *Profile) refuse(errno unix.Errno, names []string, args ...Arg) {
 	p.Syscalls = append(p.Syscalls, Rule{Names: names, Action: "SCMP_ACT_ERRNO", ErrnoRet: uint(errno), Args: args})
 }

@@ -4,5 +4,5 @@ package seccomp
 
 const ociArch = "SCMP_ARCH_AARCH64"
 
-// namedHere are the closed calls that only this kind of machine has.
-func namedHere() []call { return nil }
+// closedByNameHere returns further closed calls of this architecture.
+func closedByNameHere() []call { return nil }

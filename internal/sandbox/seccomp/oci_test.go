@@ -10,7 +10,7 @@ import (
 // The filter of a container closes what the other one does, by name.
 func TestEveryClosedCallHasItsName(t *testing.T) {
 	var byName []uint32
-	for _, c := range append(slices.Clone(named), namedHere()...) {
+	for _, c := range append(slices.Clone(closedByName), closedByNameHere()...) {
 		byName = append(byName, c.nr)
 	}
 	want := append(closedHere(), closed()...)

@@ -1,7 +1,6 @@
 //go:build linux && (amd64 || arm64)
 
-// Package seccomp closes the system calls that code in a sandbox has no
-// business with.
+// Package seccomp filters the system calls of the code in a sandbox.
 package seccomp
 
 import (
@@ -13,9 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Where the fields of the kernel's seccomp_data lie. Arguments the kernel
-// takes as int are compared on their low 32 bits alone: it ignores the rest,
-// so a comparison of all 64 could be walked around.
+// Offsets of the fields of the kernel's seccomp_data. Arguments that the kernel takes as int are compared by
+// their low 32 bits alone: the kernel ignores the others, so a comparison of all 64 bits could be bypassed.
 const (
 	nrAt   = 0
 	archAt = 4
@@ -29,19 +27,18 @@ const (
 	allow = uint32(unix.SECCOMP_RET_ALLOW)
 	kill  = uint32(unix.SECCOMP_RET_KILL_PROCESS)
 	eperm = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.EPERM)
-	// libc answers ENOSYS from clone3 with clone, whose flags a filter can see.
+	// libc responds to ENOSYS from clone3 with clone, whose flags a filter can read.
 	enosys = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOSYS)
 	enomem = uint32(unix.SECCOMP_RET_ERRNO) | uint32(unix.ENOMEM)
-	// done answers as if the call had been made, for calls that programs take for
-	// broken when they are refused.
-	done = uint32(unix.SECCOMP_RET_ERRNO)
+	// pretendSuccess skips the call and reports success, for calls whose failure programs treat as an error.
+	pretendSuccess = uint32(unix.SECCOMP_RET_ERRNO)
 )
 
-const newSpaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
+const newNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC |
 	unix.CLONE_NEWUSER | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWTIME
 
-// Default is the filter for ordinary programs: everything but what is listed
-// as closed. New calls of later kernels stay open until they are listed.
+// Default returns the filter for ordinary programs: everything is allowed except the closed calls. New calls
+// of later kernels are allowed until they are listed.
 func Default() []bpf.Instruction {
 	p := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: archAt, Size: 4},
@@ -55,8 +52,8 @@ func Default() []bpf.Instruction {
 		p = append(p, when(nr, bpf.RetConstant{Val: eperm})...)
 	}
 	p = append(p, when(unix.SYS_CLONE3, bpf.RetConstant{Val: enosys})...)
-	p = append(p, when(unix.SYS_CLONE, withoutBits(newSpaces)...)...)
-	p = append(p, when(unix.SYS_UNSHARE, withoutBits(newSpaces)...)...)
+	p = append(p, when(unix.SYS_CLONE, withoutBits(newNamespaces)...)...)
+	p = append(p, when(unix.SYS_UNSHARE, withoutBits(newNamespaces)...)...)
 	p = append(p, when(unix.SYS_IOCTL, terminalControls()...)...)
 	p = append(p, when(unix.SYS_SOCKET, families()...)...)
 	p = append(p, when(unix.SYS_SETRLIMIT, coreLimit(arg0At)...)...)
@@ -81,9 +78,9 @@ func withoutBits(bits uint32) []bpf.Instruction {
 	}
 }
 
-const tiocLinux = 0x541c // drives the console
+const tiocLinux = 0x541c // TIOCLINUX, which controls the console
 
-// terminalControls refuses to type into a terminal or to drive the console.
+// terminalControls refuses to insert terminal input or to control the console.
 func terminalControls() []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: arg1At, Size: 4},
@@ -94,8 +91,8 @@ func terminalControls() []bpf.Instruction {
 	}
 }
 
-// families allows sockets that a network namespace covers. It does not cover
-// AF_VSOCK, by which a guest reaches its hypervisor.
+// families allows sockets that a network namespace covers. It does not cover AF_VSOCK, which connects a
+// virtual machine to its hypervisor.
 func families() []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: arg0At, Size: 4},
@@ -110,11 +107,10 @@ func families() []bpf.Instruction {
 	}
 }
 
-// coreLimit leaves the limit of core files as it is, and says that it was set. It
-// is 1, by which the kernel runs no handler of the host for a crash; 0, which
-// many programs set, would have it run again. resource is where the call has
-// the limit's name, and given are the words of which one is not 0 when the limit
-// is to be set.
+// coreLimit ignores changes of the limit of core files and reports success. The limit is 1, with which the
+// kernel runs no core handler of the host; with 0, which many programs set, it would. resource is the offset
+// of the argument that names the limit, and given are the offsets of words that are not all 0 if the call sets
+// the limit.
 func coreLimit(resource uint32, given ...uint32) []bpf.Instruction {
 	p := []bpf.Instruction{
 		bpf.LoadAbsolute{Off: resource, Size: 4},
@@ -124,23 +120,22 @@ func coreLimit(resource uint32, given ...uint32) []bpf.Instruction {
 	for _, word := range given {
 		p = append(p, bpf.LoadAbsolute{Off: word, Size: 4},
 			bpf.JumpIf{Cond: bpf.JumpEqual, Val: 0, SkipTrue: 1},
-			bpf.RetConstant{Val: done})
+			bpf.RetConstant{Val: pretendSuccess})
 	}
 	if len(given) > 0 {
 		return append(p, bpf.RetConstant{Val: allow})
 	}
-	return append(p, bpf.RetConstant{Val: done})
+	return append(p, bpf.RetConstant{Val: pretendSuccess})
 }
 
-// prefix is how many instructions a filter begins with that judge the kind of
-// processor and load the number of the call.
+// prefix is the number of instructions at the start of a filter that check the architecture and load the
+// number of the call.
 const prefix = 6
 
-// Unbacked closes the calls that take memory which is data of no process, for
-// sandboxes whose memory is held process by process. Programs find a kernel
-// without them, and with no memory for mappings that are shared and anonymous.
-// What is left is shared memory in files, which their file system bounds; the
-// device zero, which can be mapped shared as well, must not be there.
+// Unbacked adds rules against the calls that allocate memory outside processes, for sandboxes whose memory is
+// limited for each process. They fail as on a kernel that lacks them, and shared anonymous mappings fail as if
+// there were no memory. Shared memory in files remains; their file system limits it. The device /dev/zero can be
+// mapped shared as well, so the sandbox must not contain it.
 func Unbacked(filter []bpf.Instruction) []bpf.Instruction {
 	var closed []bpf.Instruction
 	for _, nr := range []uint32{unix.SYS_MEMFD_CREATE, unix.SYS_SHMGET} {
@@ -150,9 +145,8 @@ func Unbacked(filter []bpf.Instruction) []bpf.Instruction {
 	return slices.Insert(slices.Clone(filter), prefix, closed...)
 }
 
-// sharedAnonymous refuses mappings that are shared and of no file, for mmap: their
-// memory stays taken while any process maps it, and counts as data of none. Both
-// kinds of shared mapping have the lowest bit of the flags.
+// sharedAnonymous rejects shared mappings without a file, for mmap: their memory stays allocated while any
+// process maps it and counts for none. Both kinds of shared mapping have the lowest bit of the flags.
 func sharedAnonymous() []bpf.Instruction {
 	return []bpf.Instruction{
 		bpf.LoadAbsolute{Off: arg3At, Size: 4},
@@ -163,13 +157,13 @@ func sharedAnonymous() []bpf.Instruction {
 	}
 }
 
-// Install closes the calls for the calling thread and what it starts, for
-// good. The caller holds its thread by runtime.LockOSThread; no_new_privs is
-// set on the way. The error names the system call that failed.
+// Install installs the filter for the calling thread and the processes it starts, permanently. The caller has
+// locked its thread by runtime.LockOSThread; Install sets no_new_privs. The error names the system call that
+// failed.
 func Install(program []bpf.Instruction) error {
 	raw, err := bpf.Assemble(program)
 	if err != nil {
-		return fmt.Errorf("assembling the seccomp filter: %w", err)
+		return fmt.Errorf("assemble the seccomp filter: %w", err)
 	}
 	code := make([]unix.SockFilter, len(raw))
 	for i, r := range raw {

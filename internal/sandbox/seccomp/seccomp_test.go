@@ -32,7 +32,12 @@ func TestMemoryOfNoProcessIsClosed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for nr, want := range map[uint32]uint32{unix.SYS_MEMFD_CREATE: enosys, unix.SYS_SHMGET: enosys, unix.SYS_MOUNT: eperm, unix.SYS_READ: allow} {
+		for nr, want := range map[uint32]uint32{
+			unix.SYS_MEMFD_CREATE: enosys,
+			unix.SYS_SHMGET:       enosys,
+			unix.SYS_MOUNT:        eperm,
+			unix.SYS_READ:         allow,
+		} {
 			if got := says(t, vm, auditArch, nr); got != want {
 				t.Errorf("%s: call %d: %#x, want %#x", name, nr, got, want)
 			}
@@ -87,13 +92,18 @@ func TestTheDefaultFilterDecides(t *testing.T) {
 		{"vsock with high bits", eperm, unix.SYS_SOCKET, []uint64{unix.AF_VSOCK | high, 1, 0}},
 		{"packets", eperm, unix.SYS_SOCKET, []uint64{unix.AF_PACKET, 3, 0}},
 		{"the limit of files", allow, unix.SYS_SETRLIMIT, []uint64{unix.RLIMIT_NOFILE, 0x7f00_0000_1000}},
-		{"the limit of core files", done, unix.SYS_SETRLIMIT, []uint64{unix.RLIMIT_CORE, 0x7f00_0000_1000}},
-		{"the limit of core files with high bits", done, unix.SYS_SETRLIMIT, []uint64{unix.RLIMIT_CORE | high, 0x7f00_0000_1000}},
-		{"asking for the limit of core files", allow, unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_CORE, 0, 0x7f00_0000_1000}},
+		{"the limit of core files", pretendSuccess, unix.SYS_SETRLIMIT, []uint64{unix.RLIMIT_CORE, 0x7f00_0000_1000}},
+		{"the limit of core files with high bits", pretendSuccess, unix.SYS_SETRLIMIT,
+			[]uint64{unix.RLIMIT_CORE | high, 0x7f00_0000_1000}},
+		{"asking for the limit of core files", allow, unix.SYS_PRLIMIT64,
+			[]uint64{0, unix.RLIMIT_CORE, 0, 0x7f00_0000_1000}},
 		{"another limit by prlimit", allow, unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_NOFILE, 0x7f00_0000_1000}},
-		{"the limit of core files by prlimit", done, unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_CORE, 0x7f00_0000_1000}},
-		{"the same from an address without low bits", done, unix.SYS_PRLIMIT64, []uint64{0, unix.RLIMIT_CORE, 0x7f00_0000_0000}},
-		{"the same from a low address", done, unix.SYS_PRLIMIT64, []uint64{7, unix.RLIMIT_CORE | high, 0x1000}},
+		{"the limit of core files by prlimit", pretendSuccess, unix.SYS_PRLIMIT64,
+			[]uint64{0, unix.RLIMIT_CORE, 0x7f00_0000_1000}},
+		{"the same from an address without low bits", pretendSuccess, unix.SYS_PRLIMIT64,
+			[]uint64{0, unix.RLIMIT_CORE, 0x7f00_0000_0000}},
+		{"the same from a low address", pretendSuccess, unix.SYS_PRLIMIT64,
+			[]uint64{7, unix.RLIMIT_CORE | high, 0x1000}},
 		{"a file without a name", allow, unix.SYS_MEMFD_CREATE, nil},
 		{"an x32 number", kill, 0x40000000, nil},
 	} {

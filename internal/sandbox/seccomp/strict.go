@@ -12,28 +12,27 @@ import (
 
 //go:generate go run ./generate
 
-// numbered is a call with its number on each kind of machine.
+// numbered is a call with its number on each architecture.
 type numbered struct {
 	name string
-	at   [2]int64 // by the machines of machine
+	at   [2]int64 // indexed by machine.column
 }
 
-// machine is a kind of machine a filter is for.
+// machine is an architecture.
 type machine struct {
 	column int
 	arch   uint32
 }
 
-// Kinds of machines.
+// Architectures.
 var (
 	amd64 = machine{0, unix.AUDIT_ARCH_X86_64}
 	arm64 = machine{1, unix.AUDIT_ARCH_AARCH64}
 )
 
-// open are the calls of the strict filter: those that ordinary programs make,
-// much as container engines let them by default. What tells or changes nothing
-// outside of the program and its files is here; whatever else there is, or
-// comes with a later kernel, is closed.
+// open are the calls that the strict filter allows: those that ordinary programs make, similar to the defaults
+// of container engines. They read or change nothing outside the program and its files. All other calls, and
+// those of later kernels, are closed.
 var open = strings.Fields(`
 	accept accept4 access alarm arch_prctl bind brk cachestat capget capset chdir chmod chown
 	clock_getres clock_gettime clock_nanosleep close close_range connect copy_file_range creat
@@ -70,12 +69,11 @@ var open = strings.Fields(`
 	umask uname unlink unlinkat utime utimensat utimes vfork wait4 waitid write writev
 `)
 
-// judged are open but for some arguments.
-var judged = []string{"clone", "ioctl", "personality", "socket"}
+// conditional are allowed except for some arguments.
+var conditional = []string{"clone", "ioctl", "personality", "socket"}
 
-// Strict is the filter for programs that are trusted even less: only what is
-// listed as open may be called. Calls that are not are answered EPERM, and
-// those that a later kernel brings ENOSYS, as by a kernel that has none.
+// Strict returns the filter for programs that are trusted less: only the listed calls are allowed. Other known
+// calls fail with EPERM, and calls of later kernels with ENOSYS, as on a kernel that lacks them.
 func Strict() []bpf.Instruction { return here.strict() }
 
 func (m machine) strict() []bpf.Instruction {
@@ -88,7 +86,7 @@ func (m machine) strict() []bpf.Instruction {
 		bpf.RetConstant{Val: kill},
 	}
 	p = append(p, when(m.number("clone3"), bpf.RetConstant{Val: enosys})...)
-	p = append(p, when(m.number("clone"), withoutBits(newSpaces)...)...)
+	p = append(p, when(m.number("clone"), withoutBits(newNamespaces)...)...)
 	p = append(p, when(m.number("ioctl"), terminalControls()...)...)
 	p = append(p, when(m.number("socket"), families()...)...)
 	p = append(p, when(m.number("personality"), personalities()...)...)
@@ -106,8 +104,8 @@ func (m machine) strict() []bpf.Instruction {
 		bpf.RetConstant{Val: enosys})
 }
 
-// personalities allows to ask for one's own and to take those that only change
-// what the kernel says it is. Others make a program easier to break.
+// personalities allows reading the personality and setting those that only change the version that the kernel
+// reports. Others make a program easier to exploit.
 func personalities() []bpf.Instruction {
 	const (
 		linux32 = 0x8
@@ -126,13 +124,15 @@ func personalities() []bpf.Instruction {
 	}
 }
 
-// number is that of a call every machine has.
+// number returns the number of a call that every architecture has.
 func (m machine) number(name string) uint32 {
-	i, _ := slices.BinarySearchFunc(calls, name, func(c numbered, name string) int { return strings.Compare(c.name, name) })
+	i, _ := slices.BinarySearchFunc(calls, name, func(c numbered, name string) int {
+		return strings.Compare(c.name, name)
+	})
 	return uint32(calls[i].at[m.column])
 }
 
-// last is the number of the newest call that is known.
+// last returns the highest number of a known call.
 func (m machine) last() (nr uint32) {
 	for _, c := range calls {
 		if n := c.at[m.column]; n >= 0 {
@@ -142,8 +142,7 @@ func (m machine) last() (nr uint32) {
 	return nr
 }
 
-// ranges are the numbers of the open calls, joined where they follow each
-// other, in order.
+// ranges yields the numbers of the allowed calls as ranges of consecutive numbers, in order.
 func (m machine) ranges() func(yield func(first, last uint32) bool) {
 	isOpen := map[string]bool{}
 	for _, name := range open {

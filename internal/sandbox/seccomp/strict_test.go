@@ -119,12 +119,12 @@ func TestTheStrictFilterJudgesArguments(t *testing.T) {
 
 // What Default closes whatever the arguments stays closed.
 func TestStrictIsStricterThanDefault(t *testing.T) {
-	for _, c := range append(slices.Clone(named), namedHere()...) {
-		if slices.Contains(open, c.name) || slices.Contains(judged, c.name) {
+	for _, c := range append(slices.Clone(closedByName), closedByNameHere()...) {
+		if slices.Contains(open, c.name) || slices.Contains(conditional, c.name) {
 			t.Errorf("%s is open", c.name)
 		}
 	}
-	for _, name := range append(slices.Clone(open), judged...) {
+	for _, name := range append(slices.Clone(open), conditional...) {
 		if !slices.ContainsFunc(calls, func(c numbered) bool { return c.name == name }) {
 			t.Errorf("no machine has a call %s", name)
 		}
@@ -133,12 +133,18 @@ func TestStrictIsStricterThanDefault(t *testing.T) {
 
 // The numbers are those this program was built with.
 func TestNumbersAreTheKernels(t *testing.T) {
-	for name, want := range map[string]uint32{"read": unix.SYS_READ, "clone": unix.SYS_CLONE, "clone3": unix.SYS_CLONE3, "mseal": unix.SYS_MSEAL, "newfstatat": unix.SYS_NEWFSTATAT} {
+	for name, want := range map[string]uint32{
+		"read":       unix.SYS_READ,
+		"clone":      unix.SYS_CLONE,
+		"clone3":     unix.SYS_CLONE3,
+		"mseal":      unix.SYS_MSEAL,
+		"newfstatat": unix.SYS_NEWFSTATAT,
+	} {
 		if got := here.number(name); got != want {
 			t.Errorf("%s is %d, want %d", name, got, want)
 		}
 	}
-	for _, c := range append(slices.Clone(named), namedHere()...) {
+	for _, c := range append(slices.Clone(closedByName), closedByNameHere()...) {
 		if got := here.number(c.name); got != c.nr {
 			t.Errorf("%s is %d, want %d", c.name, got, c.nr)
 		}

@@ -1,8 +1,8 @@
 //go:build linux && (amd64 || arm64)
 
-// Package binary carries the built agent, so that building the host needs
-// nothing but Go and starting a sandbox need not start the whole host again.
-// The files are made by go generate, which changes nothing unless the agent did.
+// Package binary embeds the compiled agent, so that building the host requires nothing but Go, and starting a
+// sandbox does not start the whole host program again. go generate builds the files; it leaves them unchanged
+// if the agent is.
 package binary
 
 import (
@@ -14,15 +14,15 @@ import (
 
 //go:generate go run ./generate
 
-const largest = 16 << 20 // bytes of an agent
+const maxSize = 16 << 20 // bytes of an agent
 
-// Agent unpacks the program for this machine.
+// Agent returns the agent's executable for this machine.
 func Agent() ([]byte, error) {
 	r, err := gzip.NewReader(bytes.NewReader(packed))
 	if err != nil {
 		return nil, fmt.Errorf("unpack the agent: %w", err)
 	}
-	b, err := io.ReadAll(io.LimitReader(r, largest))
+	b, err := io.ReadAll(io.LimitReader(r, maxSize))
 	if err != nil {
 		return nil, fmt.Errorf("unpack the agent: %w", err)
 	}

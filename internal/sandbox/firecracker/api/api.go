@@ -1,9 +1,7 @@
-// Package api is a client of the interface by which one Firecracker process is
-// told what machine to run: HTTP over a Unix socket.
+// Package api is a client of the API that configures one Firecracker process: HTTP over a Unix socket.
 //
-// It knows what can be said and what the answers mean. In which order things
-// have to be said is for whoever runs the machine, and the process enforces it:
-// what it refuses is a Fault.
+// It defines the requests and decodes the answers. The order of requests is up to the caller; the process
+// enforces it, and a refused request is a Fault.
 package api
 
 import (
@@ -20,21 +18,20 @@ import (
 )
 
 const (
-	// Answering is how long one request may take whose ctx allows longer.
-	Answering = 10 * time.Second
-	// Copying is how long one may take that reads or writes all memory of a
-	// machine.
-	Copying = 3 * time.Minute
+	// AnswerWait bounds a request whose ctx allows longer.
+	AnswerWait = 10 * time.Second
+	// CopyWait bounds a request that reads or writes all memory of a machine.
+	CopyWait = 3 * time.Minute
 
 	largestAnswer = 1 << 20 // bytes
-	longestFault  = 1000    // bytes of what is told of a refusal
+	longestFault  = 1000    // bytes of a refusal's message
 )
 
-// Client speaks to one process. It is safe for concurrent use; its requests take
-// turns, as the process would make them anyway. Whoever makes it calls Close.
+// Client calls one process. It is safe for concurrent use; it sends one request at a time, because the process
+// handles one at a time. The caller must call Close.
 type Client struct{ http *http.Client }
 
-// New makes a client that reaches the process by dial.
+// New returns a client that connects to the process by dial.
 func New(dial func(context.Context) (net.Conn, error)) *Client {
 	return &Client{http: &http.Client{
 		Transport: &http.Transport{
@@ -43,38 +40,40 @@ func New(dial func(context.Context) (net.Conn, error)) *Client {
 			MaxConnsPerHost:        1,
 			MaxResponseHeaderBytes: 16 << 10,
 		},
-		CheckRedirect: func(*http.Request, []*http.Request) error { return errors.New("the VMM answered with a redirection") },
+		CheckRedirect: func(*http.Request, []*http.Request) error {
+			return errors.New("firecracker answered with a redirection")
+		},
 	}}
 }
 
-// Close lets go of the connection.
+// Close closes the connection.
 func (c *Client) Close() error {
 	c.http.CloseIdleConnections()
 	return nil
 }
 
-// A Fault is a refusal: the process understood, and says no.
+// A Fault is the refusal of a request by the process.
 type Fault struct {
 	Method, Path string
-	Status       int    // of HTTP
-	Message      string // what the process said
+	Status       int    // HTTP status
+	Message      string // from the answer
 }
 
 func (f *Fault) Error() string {
 	return fmt.Sprintf("firecracker refused %s %s: %s", f.Method, f.Path, f.Message)
 }
 
-// put and patch say something; get asks. The answer to what is said is empty.
+// put and patch send a request whose answer is empty; get decodes the answer.
 func (c *Client) put(ctx context.Context, path string, says any) error {
-	return c.do(ctx, Answering, http.MethodPut, path, says, nil)
+	return c.do(ctx, AnswerWait, http.MethodPut, path, says, nil)
 }
 
 func (c *Client) patch(ctx context.Context, path string, says any) error {
-	return c.do(ctx, Answering, http.MethodPatch, path, says, nil)
+	return c.do(ctx, AnswerWait, http.MethodPatch, path, says, nil)
 }
 
 func (c *Client) get(ctx context.Context, path string, into any) error {
-	return c.do(ctx, Answering, http.MethodGet, path, nil, into)
+	return c.do(ctx, AnswerWait, http.MethodGet, path, nil, into)
 }
 
 func (c *Client) do(ctx context.Context, within time.Duration, method, path string, says, into any) error {
@@ -88,12 +87,12 @@ func (c *Client) do(ctx context.Context, within time.Duration, method, path stri
 		return nil
 	}
 	if err := json.Unmarshal(answer, into); err != nil {
-		return fmt.Errorf("firecracker answered %s %s with something else than was asked for: %w", method, path, err)
+		return fmt.Errorf("firecracker sent an unexpected answer to %s %s: %w", method, path, err)
 	}
 	return nil
 }
 
-// exchange sends a request and gives the answer's body.
+// exchange sends a request and returns the body of the answer.
 func (c *Client) exchange(ctx context.Context, method, path string, says any) ([]byte, error) {
 	var body io.Reader
 	if says != nil {
@@ -113,13 +112,13 @@ func (c *Client) exchange(ctx context.Context, method, path string, says any) ([
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
-		return nil, unreachable(ctx, method, path, err)
+		return nil, noAnswer(ctx, method, path, err)
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(io.LimitReader(resp.Body, largestAnswer+1))
 	switch {
 	case err != nil:
-		return nil, unreachable(ctx, method, path, err)
+		return nil, noAnswer(ctx, method, path, err)
 	case len(b) > largestAnswer:
 		return nil, fmt.Errorf("firecracker answered %s %s with more than %d bytes", method, path, largestAnswer)
 	case resp.StatusCode != http.StatusOK && resp.StatusCode != http.StatusNoContent:
@@ -128,16 +127,15 @@ func (c *Client) exchange(ctx context.Context, method, path string, says any) ([
 	return b, nil
 }
 
-// unreachable tells of a request that got no answer. The reason of ctx says more
-// than that it ended.
-func unreachable(ctx context.Context, method, path string, err error) error {
+// noAnswer returns the error of a request without an answer. It prefers the cause of ctx, which says more.
+func noAnswer(ctx context.Context, method, path string, err error) error {
 	if ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	return fmt.Errorf("firecracker did not answer %s %s: %w", method, path, err)
 }
 
-// message is what a refusal says, in one line.
+// message returns the message of a refusal in one line.
 func message(status string, body []byte) string {
 	var fault struct {
 		Message string `json:"fault_message"`
@@ -145,7 +143,9 @@ func message(status string, body []byte) string {
 	if err := json.Unmarshal(body, &fault); err != nil || fault.Message == "" {
 		fault.Message = string(body)
 	}
-	text := strings.Join(strings.FieldsFunc(strings.ToValidUTF8(fault.Message, "?"), func(r rune) bool { return r <= ' ' || r == 0x7f }), " ")
+	text := strings.Join(strings.FieldsFunc(strings.ToValidUTF8(fault.Message, "?"), func(r rune) bool {
+		return r <= ' ' || r == 0x7f
+	}), " ")
 	if text == "" {
 		return status
 	}

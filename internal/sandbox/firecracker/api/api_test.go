@@ -96,7 +96,12 @@ func TestEverythingCanBeSaid(t *testing.T) {
 	if v, err := c.Version(ctx); err != nil || v != "1.16.1" {
 		t.Errorf("the version: %q, %v", v, err)
 	}
-	if i, err := c.Instance(ctx); err != nil || i != (api.Instance{App: "Firecracker", ID: "one", State: api.NotStarted, Version: "1.16.1"}) {
+	if i, err := c.Instance(ctx); err != nil || i != (api.Instance{
+		App:     "Firecracker",
+		ID:      "one",
+		State:   api.NotStarted,
+		Version: "1.16.1",
+	}) {
 		t.Errorf("the instance: %+v, %v", i, err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "v.sock")); !os.IsNotExist(err) {
@@ -180,7 +185,7 @@ func TestAnAnswerHasABoundAndAnEnd(t *testing.T) {
 	if _, err := c.Version(t.Context()); err == nil || !strings.Contains(err.Error(), "more than") {
 		t.Errorf("too long an answer: %v", err)
 	}
-	if _, err := c.Machine(t.Context()); err == nil || !strings.Contains(err.Error(), "something else") {
+	if _, err := c.Machine(t.Context()); err == nil || !strings.Contains(err.Error(), "unexpected answer") {
 		t.Errorf("another answer: %v", err)
 	}
 	if err := c.MMDS(t.Context(), nil); err == nil || !strings.Contains(err.Error(), "redirection") {
@@ -190,7 +195,8 @@ func TestAnAnswerHasABoundAndAnEnd(t *testing.T) {
 	if f == nil || f.Status != 500 || f.Message != "line one [31m" || f.Method != http.MethodPut || f.Path != "/vsock" {
 		t.Errorf("a fault: %+v", f)
 	}
-	if f, _ := errors.AsType[*api.Fault](c.PutEntropy(t.Context(), api.Entropy{})); f == nil || f.Message != "400 Bad Request" {
+	if f, _ := errors.AsType[*api.Fault](c.PutEntropy(t.Context(), api.Entropy{})); f == nil ||
+		f.Message != "400 Bad Request" {
 		t.Errorf("a fault without a message: %+v", f)
 	}
 	over := errors.New("the caller has had enough")
@@ -211,7 +217,8 @@ func FuzzMessage(f *testing.F) {
 		}))
 		err := c.Pause(t.Context())
 		fault, ok := errors.AsType[*api.Fault](err)
-		if !ok || fault.Message == "" || len(fault.Message) > 1100 || strings.ContainsAny(fault.Message, "\n\r\x00\x1b") {
+		if !ok || fault.Message == "" || len(fault.Message) > 1100 ||
+			strings.ContainsAny(fault.Message, "\n\r\x00\x1b") {
 			t.Errorf("%q became %v", body, err)
 		}
 	})

@@ -6,55 +6,55 @@ import (
 	"net/url"
 )
 
-// Before the machine starts.
+// Requests before the machine starts.
 
-// PutMachine says what the machine has.
+// PutMachine sets the machine's processors and memory.
 func (c *Client) PutMachine(ctx context.Context, m Machine) error {
 	return c.put(ctx, "/machine-config", m)
 }
 
-// PutBootSource says what it begins with.
+// PutBootSource sets the kernel.
 func (c *Client) PutBootSource(ctx context.Context, b BootSource) error {
 	return c.put(ctx, "/boot-source", b)
 }
 
-// PutDrive adds a block device, or changes the one of that ID.
+// PutDrive adds a block device, or changes the one with its ID.
 func (c *Client) PutDrive(ctx context.Context, d Drive) error {
 	return c.put(ctx, "/drives/"+url.PathEscape(d.ID), d)
 }
 
-// PutNetworkInterface adds a network device, or changes the one of that ID.
+// PutNetworkInterface adds a network device, or changes the one with its ID.
 func (c *Client) PutNetworkInterface(ctx context.Context, n NetworkInterface) error {
 	return c.put(ctx, "/network-interfaces/"+url.PathEscape(n.ID), n)
 }
 
-// PutVsock adds the socket device.
+// PutVsock adds the vsock device.
 func (c *Client) PutVsock(ctx context.Context, v Vsock) error { return c.put(ctx, "/vsock", v) }
 
-// PutEntropy adds the device for randomness.
+// PutEntropy adds the entropy device.
 func (c *Client) PutEntropy(ctx context.Context, e Entropy) error { return c.put(ctx, "/entropy", e) }
 
-// PutMMDSConfig says how the machine reaches the metadata.
+// PutMMDSConfig configures the machine's access to the metadata.
 func (c *Client) PutMMDSConfig(ctx context.Context, m MMDSConfig) error {
 	return c.put(ctx, "/mmds/config", m)
 }
 
-// PutLogger says where the log goes.
+// PutLogger configures the log.
 func (c *Client) PutLogger(ctx context.Context, l Logger) error { return c.put(ctx, "/logger", l) }
 
-// PutMetrics says where counts go.
+// PutMetrics configures the metrics.
 func (c *Client) PutMetrics(ctx context.Context, m Metrics) error { return c.put(ctx, "/metrics", m) }
 
 // Start starts the machine.
 func (c *Client) Start(ctx context.Context) error { return c.act(ctx, "InstanceStart") }
 
-// LoadSnapshot makes the machine one that was kept, in a process that was told
-// nothing else but where to log. A process that fails in it ends.
+// LoadSnapshot restores the machine from a snapshot, in a process that is not configured except for its log.
+// If it fails, the process exits.
 func (c *Client) LoadSnapshot(ctx context.Context, s SnapshotLoad) error {
-	return c.do(ctx, Copying, http.MethodPut, "/snapshot/load", s, nil)
+	return c.do(ctx, CopyWait, http.MethodPut, "/snapshot/load", s, nil)
 }
 
-// Once it has started.
+// Requests after the start.
 
 // PatchDrive changes a block device.
 func (c *Client) PatchDrive(ctx context.Context, d DriveUpdate) error {
@@ -66,26 +66,26 @@ func (c *Client) PatchNetworkInterface(ctx context.Context, n NetworkUpdate) err
 	return c.patch(ctx, "/network-interfaces/"+url.PathEscape(n.ID), n)
 }
 
-// Pause stops the machine's processors. One that stands already is fine.
+// Pause pauses the machine's processors. It succeeds if they are paused already.
 func (c *Client) Pause(ctx context.Context) error { return c.patch(ctx, "/vm", vm{"Paused"}) }
 
-// Resume lets them go on. A machine that runs is fine.
+// Resume resumes them. It succeeds if the machine runs already.
 func (c *Client) Resume(ctx context.Context) error { return c.patch(ctx, "/vm", vm{"Resumed"}) }
 
 type vm struct {
 	State string `json:"state"`
 }
 
-// CreateSnapshot keeps a paused machine. Connections of its socket device are
-// reset, in it too when it goes on.
+// CreateSnapshot writes a snapshot of a paused machine. Connections of its vsock device are reset, also for
+// the machine when it is resumed.
 func (c *Client) CreateSnapshot(ctx context.Context, s SnapshotCreate) error {
-	return c.do(ctx, Copying, http.MethodPut, "/snapshot/create", s, nil)
+	return c.do(ctx, CopyWait, http.MethodPut, "/snapshot/create", s, nil)
 }
 
-// FlushMetrics has the counts written now.
+// FlushMetrics writes the metrics now.
 func (c *Client) FlushMetrics(ctx context.Context) error { return c.act(ctx, "FlushMetrics") }
 
-// CtrlAltDel asks the machine to end, on amd64.
+// CtrlAltDel asks the machine to shut down, on amd64.
 func (c *Client) CtrlAltDel(ctx context.Context) error { return c.act(ctx, "SendCtrlAltDel") }
 
 func (c *Client) act(ctx context.Context, action string) error {
@@ -94,15 +94,15 @@ func (c *Client) act(ctx context.Context, action string) error {
 	}{action})
 }
 
-// At any time.
+// Requests at any time.
 
-// Instance asks what the process is and does.
+// Instance returns the state of the process.
 func (c *Client) Instance(ctx context.Context) (i Instance, err error) {
 	err = c.get(ctx, "/", &i)
 	return i, err
 }
 
-// Version asks which Firecracker it is.
+// Version returns the version of Firecracker.
 func (c *Client) Version(ctx context.Context) (string, error) {
 	var v struct {
 		Version string `json:"firecracker_version"`
@@ -111,7 +111,7 @@ func (c *Client) Version(ctx context.Context) (string, error) {
 	return v.Version, err
 }
 
-// Machine asks what the machine has.
+// Machine returns the machine's processors and memory.
 func (c *Client) Machine(ctx context.Context) (m Machine, err error) {
 	err = c.get(ctx, "/machine-config", &m)
 	return m, err
@@ -123,5 +123,5 @@ func (c *Client) PutMMDS(ctx context.Context, data any) error { return c.put(ctx
 // PatchMMDS changes the metadata, by the rules of a JSON merge patch.
 func (c *Client) PatchMMDS(ctx context.Context, data any) error { return c.patch(ctx, "/mmds", data) }
 
-// MMDS asks for the metadata.
+// MMDS reads the metadata.
 func (c *Client) MMDS(ctx context.Context, into any) error { return c.get(ctx, "/mmds", into) }

@@ -1,18 +1,18 @@
 package api
 
-// Members that are left at their zero value are not sent, unless they have to
-// be. Paths are those the process sees: a jailed one has another root.
+// Zero fields are not sent unless they are required. Paths are those of the process: a jailed one has another
+// root.
 
-// Machine is what the machine has. VCPUs is 1 to 32.
+// Machine is the machine's size. VCPUs is 1 to 32.
 type Machine struct {
 	VCPUs      int    `json:"vcpu_count"`
 	MemoryMiB  int    `json:"mem_size_mib"`
 	SMT        bool   `json:"smt,omitempty"`
-	TrackDirty bool   `json:"track_dirty_pages,omitempty"` // for snapshots of what changed
+	TrackDirty bool   `json:"track_dirty_pages,omitempty"` // for Diff snapshots
 	HugePages  string `json:"huge_pages,omitempty"`        // None or 2M
 }
 
-// BootSource is what the machine begins with.
+// BootSource is the kernel and its arguments.
 type BootSource struct {
 	Kernel string `json:"kernel_image_path"` // an uncompressed ELF image, or on arm64 a PE one
 	Initrd string `json:"initrd_path,omitempty"`
@@ -54,33 +54,31 @@ type NetworkUpdate struct {
 	TX *RateLimiter `json:"tx_rate_limiter,omitempty"`
 }
 
-// RateLimiter limits bytes and operations, each by itself.
+// RateLimiter limits bytes and operations separately.
 type RateLimiter struct {
 	Bandwidth  *TokenBucket `json:"bandwidth,omitempty"`
 	Operations *TokenBucket `json:"ops,omitempty"`
 }
 
-// TokenBucket holds so many tokens, and is full again after RefillTime
-// milliseconds.
+// TokenBucket holds Size tokens and is refilled in RefillTime milliseconds.
 type TokenBucket struct {
 	Size         int64 `json:"size"`
 	RefillTime   int64 `json:"refill_time"`
 	OneTimeBurst int64 `json:"one_time_burst,omitempty"`
 }
 
-// Vsock is a socket device. The process listens at Path once the machine has
-// started.
+// Vsock is a vsock device. The process listens on Path after the machine has started.
 type Vsock struct {
-	CID  uint32 `json:"guest_cid"` // from 3 on
+	CID  uint32 `json:"guest_cid"` // 3 or higher
 	Path string `json:"uds_path"`
 }
 
-// Entropy is a device that gives the machine randomness.
+// Entropy is a device that provides randomness to the machine.
 type Entropy struct {
 	Rate *RateLimiter `json:"rate_limiter,omitempty"`
 }
 
-// MMDSConfig says by which interfaces the machine reaches the metadata.
+// MMDSConfig selects the interfaces through which the machine reads the metadata.
 type MMDSConfig struct {
 	Interfaces []string `json:"network_interfaces"`
 	Version    string   `json:"version,omitempty"` // V1 or V2
@@ -88,7 +86,7 @@ type MMDSConfig struct {
 	IMDSCompat bool     `json:"imds_compat,omitempty"`
 }
 
-// Logger says where the process writes its log.
+// Logger is the destination of the process's log.
 type Logger struct {
 	Path       string `json:"log_path,omitempty"`
 	Level      string `json:"level,omitempty"` // Error, Warning, Info, Debug, Trace or Off
@@ -97,19 +95,19 @@ type Logger struct {
 	Module     string `json:"module,omitempty"`
 }
 
-// Metrics says where the process writes its counts.
+// Metrics is the destination of the process's metrics.
 type Metrics struct {
 	Path string `json:"metrics_path"`
 }
 
-// SnapshotCreate says where a snapshot is written to.
+// SnapshotCreate is the destination of a snapshot.
 type SnapshotCreate struct {
 	State  string `json:"snapshot_path"` // of the devices and processors
 	Memory string `json:"mem_file_path"`
 	Type   string `json:"snapshot_type,omitempty"` // Full or Diff
 }
 
-// SnapshotLoad says where a snapshot is read from.
+// SnapshotLoad is the source of a snapshot.
 type SnapshotLoad struct {
 	State      string            `json:"snapshot_path"`
 	Memory     MemoryBackend     `json:"mem_backend"`
@@ -119,8 +117,7 @@ type SnapshotLoad struct {
 	Vsock      *VsockOverride    `json:"vsock_override,omitempty"`
 }
 
-// MemoryBackend is where a restored machine's memory comes from. A file has to
-// stay as it is while a machine made of it lives.
+// MemoryBackend is the source of a restored machine's memory. A file must not change while the machine lives.
 type MemoryBackend struct {
 	Type string `json:"backend_type"` // File or Uffd
 	Path string `json:"backend_path"`
@@ -132,12 +129,12 @@ type NetworkOverride struct {
 	HostDev string `json:"host_dev_name"`
 }
 
-// VsockOverride gives a restored machine's socket device another path.
+// VsockOverride gives a restored machine's vsock device another path.
 type VsockOverride struct {
 	Path string `json:"uds_path"`
 }
 
-// Instance is what the process says of itself.
+// Instance is the state of the process.
 type Instance struct {
 	App     string `json:"app_name"`
 	ID      string `json:"id"`
@@ -145,7 +142,7 @@ type Instance struct {
 	Version string `json:"vmm_version"`
 }
 
-// State is what a machine does.
+// State is the state of a machine.
 type State string
 
 const (

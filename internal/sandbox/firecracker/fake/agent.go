@@ -50,7 +50,7 @@ func startAgent() (channel io.ReadWriteCloser, end func(), err error) {
 		c.Close()
 		p.Kill()
 		p.Wait()
-		users().Give(slot)
+		users().Release(slot)
 	}, nil
 }
 
@@ -65,26 +65,27 @@ func launch(channel *os.File) (*os.Process, int, error) {
 		return nil, 0, err
 	}
 	defer none.Close()
-	slot, err := users().Take()
+	slot, err := users().Acquire()
 	if err != nil {
 		return nil, 0, err
 	}
 	attr := &syscall.SysProcAttr{
 		Cloneflags: unix.CLONE_NEWUSER | unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWNET | unix.CLONE_NEWIPC | unix.CLONE_NEWUTS,
-		Setsid:     true, Pdeathsig: syscall.SIGKILL, GidMappingsEnableSetgroups: !users().One,
-		Credential: &syscall.Credential{NoSetGroups: users().One},
+		Setsid:     true, Pdeathsig: syscall.SIGKILL, GidMappingsEnableSetgroups: !users().Single,
+		Credential: &syscall.Credential{NoSetGroups: users().Single},
 	}
 	uid, gid, size := users().Range(slot)
 	attr.UidMappings = []syscall.SysProcIDMap{{HostID: uid, Size: size}}
 	attr.GidMappings = []syscall.SysProcIDMap{{HostID: gid, Size: size}}
 	var p *os.Process
 	onLastingThread(func() {
-		p, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", programFD), []string{"agent", strconv.Itoa(afterFDs)}, &os.ProcAttr{
-			Env: []string{}, Files: []*os.File{none, none, none, channel, program}, Sys: attr,
-		})
+		p, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", programFD),
+			[]string{"agent", strconv.Itoa(afterFDs)}, &os.ProcAttr{
+				Env: []string{}, Files: []*os.File{none, none, none, channel, program}, Sys: attr,
+			})
 	})
 	if err != nil {
-		users().Give(slot)
+		users().Release(slot)
 	}
 	return p, slot, err
 }

@@ -113,7 +113,13 @@ func (v *VMM) tell(path string) (any, error) {
 		if m := v.said["machine-config"]; m != nil {
 			return m, nil
 		}
-		return map[string]any{"vcpu_count": 1, "mem_size_mib": 128, "smt": false, "track_dirty_pages": false, "huge_pages": "None"}, nil
+		return map[string]any{
+			"vcpu_count":        1,
+			"mem_size_mib":      128,
+			"smt":               false,
+			"track_dirty_pages": false,
+			"huge_pages":        "None",
+		}, nil
 	case "mmds":
 		if v.metadata == nil {
 			return map[string]any{}, nil
@@ -222,7 +228,8 @@ func (v *VMM) sound(path string, says map[string]any) error {
 			return refusal(fmt.Sprintf("Drive config error: Invalid block device path: %v", says["path_on_host"]))
 		}
 		for other, d := range v.said {
-			if other != path && strings.HasPrefix(other, "drives/") && says["is_root_device"] == true && d["is_root_device"] == true {
+			if other != path && strings.HasPrefix(other, "drives/") && says["is_root_device"] == true &&
+				d["is_root_device"] == true {
 				return refusal("Drive config error: A root block device already exists!")
 			}
 		}

@@ -64,7 +64,8 @@ func newGuest(plan []byte) (*guest, error) {
 
 // replant makes the place of an agent that was kept.
 func (g *guest) replant() error {
-	if err := agentprotocol.Write(g.agent, agentprotocol.Frame{Kind: agentprotocol.Setup, ID: 1, Body: g.plan}); err != nil {
+	if err := agentprotocol.Write(g.agent,
+		agentprotocol.Frame{Kind: agentprotocol.Setup, ID: 1, Body: g.plan}); err != nil {
 		return err
 	}
 	f, err := agentprotocol.Read(g.agent)
@@ -226,12 +227,12 @@ func (g *guest) adapt(f agentprotocol.Frame) (agentprotocol.Frame, error) {
 	if err != nil {
 		return f, err
 	}
-	p.Made, p.OneUser, p.MemoryBytes, p.VCPUs = false, users().One, 0, 0
-	p.Texts, p.Links, p.Trees = look.Texts, look.Links, nil
+	p.Prebuilt, p.SingleUser, p.MemoryBytes, p.VCPUs = false, users().Single, 0, 0
+	p.Files, p.Links, p.Trees = look.Files, look.Links, nil
 	for _, t := range look.Trees {
 		p.Trees = append(p.Trees, agentprotocol.Tree{From: t.From, To: t.To})
 	}
-	if p.OneUser {
+	if p.SingleUser {
 		p.UID, p.GID = 0, 0
 	}
 	f.Body = p.Body()

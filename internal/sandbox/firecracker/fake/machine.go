@@ -133,7 +133,8 @@ func (v *VMM) restore(says map[string]any, memory string) error {
 	}
 	var k kept
 	if err := json.Unmarshal(b, &k); err != nil {
-		return refusal("Failed to get snapshot state from file: Failed to load snapshot state from file: " + err.Error())
+		return refusal("Failed to get snapshot state from file: Failed to load snapshot state from file: " +
+			err.Error())
 	}
 	v.said = k.Said
 	info, err := os.Stat(v.At(memory))

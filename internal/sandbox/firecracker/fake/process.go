@@ -55,16 +55,22 @@ func version() string {
 type option struct{ takesValue, many bool }
 
 var ofFirecracker = map[string]option{
-	"api-sock": {takesValue: true}, "id": {takesValue: true}, "seccomp-filter": {takesValue: true}, "no-seccomp": {}, "start-time-us": {takesValue: true},
-	"start-time-cpu-us": {takesValue: true}, "parent-cpu-time-us": {takesValue: true}, "config-file": {takesValue: true}, "metadata": {takesValue: true},
-	"no-api": {}, "log-path": {takesValue: true}, "level": {takesValue: true}, "module": {takesValue: true}, "show-level": {}, "show-log-origin": {},
-	"metrics-path": {takesValue: true}, "boot-timer": {}, "version": {}, "snapshot-version": {}, "describe-snapshot": {takesValue: true},
+	"api-sock": {takesValue: true}, "id": {takesValue: true}, "seccomp-filter": {takesValue: true},
+	"no-seccomp": {}, "start-time-us": {takesValue: true},
+	"start-time-cpu-us": {takesValue: true}, "parent-cpu-time-us": {takesValue: true},
+	"config-file": {takesValue: true}, "metadata": {takesValue: true},
+	"no-api": {}, "log-path": {takesValue: true}, "level": {takesValue: true}, "module": {takesValue: true},
+	"show-level": {}, "show-log-origin": {},
+	"metrics-path": {takesValue: true}, "boot-timer": {}, "version": {}, "snapshot-version": {},
+	"describe-snapshot":         {takesValue: true},
 	"http-api-max-payload-size": {takesValue: true}, "mmds-size-limit": {takesValue: true}, "enable-pci": {},
 }
 
 var ofJailer = map[string]option{
-	"id": {takesValue: true}, "exec-file": {takesValue: true}, "uid": {takesValue: true}, "gid": {takesValue: true}, "chroot-base-dir": {takesValue: true},
-	"netns": {takesValue: true}, "daemonize": {}, "new-pid-ns": {}, "cgroup": {takesValue: true, many: true}, "resource-limit": {takesValue: true, many: true},
+	"id": {takesValue: true}, "exec-file": {takesValue: true}, "uid": {takesValue: true},
+	"gid": {takesValue: true}, "chroot-base-dir": {takesValue: true},
+	"netns": {takesValue: true}, "daemonize": {}, "new-pid-ns": {}, "cgroup": {takesValue: true, many: true},
+	"resource-limit": {takesValue: true, many: true},
 	"cgroup-version": {takesValue: true}, "parent-cgroup": {takesValue: true}, "version": {},
 }
 
@@ -80,7 +86,8 @@ func command(args []string, known map[string]option) (map[string][]string, []str
 		o, there := known[name]
 		switch {
 		case !dashed || !there:
-			return nil, nil, refused("Found argument '%s' which wasn't expected, or isn't valid in this context.", args[i])
+			return nil, nil,
+				refused("Found argument '%s' which wasn't expected, or isn't valid in this context.", args[i])
 		case all[name] != nil && !o.many:
 			return nil, nil, refused("The argument '%s' was provided more than once.", name)
 		case o.takesValue && !joined && i+1 == len(args):
@@ -115,7 +122,11 @@ func firecracker(args []string, says io.Writer) int {
 		fmt.Fprintf(says, "Firecracker v%s\n\n", version())
 		return 0
 	}
-	v := &VMM{ID: one(all, "id", "anonymous-instance"), Version: version(), At: func(path string) string { return path }}
+	v := &VMM{
+		ID:      one(all, "id", "anonymous-instance"),
+		Version: version(),
+		At:      func(path string) string { return path },
+	}
 	if root := os.Getenv(rootVariable); root != "" {
 		if err := os.Chdir(root); err != nil {
 			return fail(says, "%v", err)
@@ -127,23 +138,24 @@ func firecracker(args []string, says io.Writer) int {
 		return fail(says, "RunWithApiError error: Failed to open the API socket: %v", err)
 	}
 	fmt.Fprintln(says, "Running Firecracker v"+version())
-	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		v.ServeHTTP(w, r)
-		v.mu.Lock()
-		dead := v.fatal != nil
-		started := v.guest
-		v.mu.Unlock()
-		if started != nil {
-			go func() { // a machine that ends takes the process with it
-				<-started.closed
-				os.Exit(0)
-			}()
-		}
-		if dead {
-			http.NewResponseController(w).Flush()
-			time.AfterFunc(10*time.Millisecond, func() { os.Exit(1) })
-		}
-	})}
+	server := &http.Server{ReadHeaderTimeout: time.Minute,
+		Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			v.ServeHTTP(w, r)
+			v.mu.Lock()
+			dead := v.fatal != nil
+			started := v.guest
+			v.mu.Unlock()
+			if started != nil {
+				go func() { // a machine that ends takes the process with it
+					<-started.closed
+					os.Exit(0)
+				}()
+			}
+			if dead {
+				http.NewResponseController(w).Flush()
+				time.AfterFunc(10*time.Millisecond, func() { os.Exit(1) })
+			}
+		})}
 	return fail(says, "%v", server.Serve(l))
 }
 
@@ -210,11 +222,13 @@ func jail(all map[string][]string) (root, program string, err error) {
 	}
 	program = filepath.Base(all["exec-file"][0])
 	if !strings.Contains(program, "firecracker") {
-		return "", "", refused("Invalid filename. The filename of `--exec-file` option must contain \"firecracker\": %s", program)
+		return "", "",
+			refused("Invalid filename. The filename of `--exec-file` option must contain \"firecracker\": %s", program)
 	}
 	for _, limit := range all["resource-limit"] {
 		name, value, _ := strings.Cut(limit, "=")
-		if _, err := strconv.ParseUint(value, 10, 64); err != nil || !slices.Contains([]string{"fsize", "no-file"}, name) {
+		if _, err := strconv.ParseUint(value, 10, 64); err != nil ||
+			!slices.Contains([]string{"fsize", "no-file"}, name) {
 			return "", "", refused("Invalid resource argument: %s", limit)
 		}
 	}

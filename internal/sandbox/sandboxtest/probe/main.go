@@ -28,7 +28,8 @@ func main() {
 	say := func(name, got string) { fmt.Fprintf(out, "%s: %s\n", name, got); out.Flush() }
 	tries := map[string]func(say func(name, got string), args []string){
 		"identity": identity, "isolation": isolation, "kernel": kernel, "strict": strict, "network": network,
-		"hog": hog, "fill": fill, "inodes": inodes, "open": descriptors, "use-up": useUp, "foreign": foreign, "fetch": fetch, "serve": serve, "remember": remember,
+		"hog": hog, "fill": fill, "inodes": inodes, "open": descriptors, "use-up": useUp, "foreign": foreign,
+		"fetch": fetch, "serve": serve, "remember": remember,
 	}
 	try := tries[os.Args[1]]
 	if try == nil {
@@ -132,13 +133,19 @@ func isolation(say func(name, got string), args []string) {
 		say(name, verdict(err))
 	}
 	read("read a file of the host", hostFile)
-	for _, p := range []string{"/etc/shadow", "/root/.profile", "/boot/grub/grub.cfg", "/var/log/syslog", "/proc/kcore", "/proc/kmsg", "/proc/keys", "/proc/timer_list", "/proc/kallsyms", "/proc/config.gz", "/proc/cmdline", "/proc/sched_debug", "/proc/1/environ", "/proc/1/mem", "/proc/1/maps", "/proc/" + hostPid + "/environ", "/dev/mem", "/dev/kmsg", "/dev/vda", "/sys/kernel/uevent_helper"} {
+	for _, p := range []string{"/etc/shadow", "/root/.profile", "/boot/grub/grub.cfg", "/var/log/syslog",
+		"/proc/kcore", "/proc/kmsg", "/proc/keys", "/proc/timer_list", "/proc/kallsyms", "/proc/config.gz",
+		"/proc/cmdline", "/proc/sched_debug", "/proc/1/environ", "/proc/1/mem", "/proc/1/maps",
+		"/proc/" + hostPid + "/environ", "/dev/mem", "/dev/kmsg", "/dev/vda", "/sys/kernel/uevent_helper"} {
 		read("read "+p, p)
 	}
-	for _, p := range []string{"/etc/passwd", "/usr/bin/env", "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sysrq-trigger", "/proc/1/oom_score_adj", "/sys/kernel/uevent_helper", "/proc/sys/fs/binfmt_misc/register"} {
+	for _, p := range []string{"/etc/passwd", "/usr/bin/env", "/proc/sys/kernel/core_pattern",
+		"/proc/sys/kernel/hostname", "/proc/sysrq-trigger", "/proc/1/oom_score_adj", "/sys/kernel/uevent_helper",
+		"/proc/sys/fs/binfmt_misc/register"} {
 		write("write "+p, p, 0)
 	}
-	for _, p := range []string{"/made", "/usr/made", "/etc/made", "/dev/made", "/run/made", "/var/made", "/home/made", "/proc/made"} {
+	for _, p := range []string{"/made", "/usr/made", "/etc/made", "/dev/made", "/run/made", "/var/made",
+		"/home/made", "/proc/made"} {
 		write("make "+p, p, os.O_CREATE)
 	}
 	for _, p := range []string{"/run/docker.sock", "/var/run/docker.sock", "/run/dbus/system_bus_socket"} {
@@ -229,7 +236,8 @@ func kernel(say func(name, got string), _ []string) {
 	for name, s := range map[string][3]int{
 		"vsock": {unix.AF_VSOCK, unix.SOCK_STREAM, 0}, "packet": {unix.AF_PACKET, unix.SOCK_RAW, 0},
 		"alg": {unix.AF_ALG, unix.SOCK_SEQPACKET, 0}, "raw": {unix.AF_INET, unix.SOCK_RAW, unix.IPPROTO_ICMP},
-		"netlink audit": {unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT}, "bluetooth": {unix.AF_BLUETOOTH, unix.SOCK_RAW, 0},
+		"netlink audit": {unix.AF_NETLINK, unix.SOCK_RAW, unix.NETLINK_AUDIT},
+		"bluetooth":     {unix.AF_BLUETOOTH, unix.SOCK_RAW, 0},
 	} {
 		fd, err := unix.Socket(s[0], s[1], s[2])
 		say("socket "+name, verdict(err))

@@ -12,7 +12,8 @@ import (
 func useUp(say func(name, got string), args []string) {
 	most, _ := strconv.Atoi(args[1])
 	take := map[string]func(i int) error{
-		"threads": thread, "memfd": memoryFile(), "memfds": memoryFiles(), "pipes": pipe, "inotify": watches(), "shm": sharedMemory, "shared": mapped(""), "zero": mapped("/dev/zero"), "sockets": socketPair, "queues": queue,
+		"threads": thread, "memfd": memoryFile(), "memfds": memoryFiles(), "pipes": pipe, "inotify": watches(),
+		"shm": sharedMemory, "shared": mapped(""), "zero": mapped("/dev/zero"), "sockets": socketPair, "queues": queue,
 	}[args[0]]
 	for i := range most {
 		if err := take(i); err != nil {
@@ -151,7 +152,8 @@ func socketPair(int) error {
 
 func queue(i int) error {
 	name := append([]byte("q"+strconv.Itoa(i)), 0)
-	_, _, errno := unix.Syscall6(unix.SYS_MQ_OPEN, uintptr(unsafe.Pointer(&name[0])), unix.O_CREAT|unix.O_RDWR, 0o600, 0, 0, 0)
+	_, _, errno := unix.Syscall6(unix.SYS_MQ_OPEN, uintptr(unsafe.Pointer(&name[0])), unix.O_CREAT|unix.O_RDWR,
+		0o600, 0, 0, 0)
 	if errno != 0 {
 		return errno
 	}

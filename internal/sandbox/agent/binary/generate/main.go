@@ -1,5 +1,5 @@
-// Command generate builds the agent for every kind of machine, byte for byte
-// the same wherever it is run, and packs it beside the package binary.
+// Command generate compiles the agent for every architecture, reproducibly, and writes it, compressed, into
+// the folder of package binary.
 package main
 
 import (
@@ -35,8 +35,8 @@ func run() error {
 	return nil
 }
 
-// pack leaves the file alone when the agent in it is the same, since how it is
-// compressed depends on the Go that compresses.
+// pack leaves the file alone if it contains the same agent, because the compressed bytes depend on the version
+// of Go.
 func pack(toolchain, arch string) error {
 	built, err := build(toolchain, arch)
 	if err != nil {
@@ -62,7 +62,7 @@ func pack(toolchain, arch string) error {
 	return os.WriteFile(file, packed.Bytes(), 0o644)
 }
 
-// build pins whatever the result depends on.
+// build sets everything that the result depends on.
 func build(toolchain, arch string) ([]byte, error) {
 	dir, err := os.MkdirTemp("", "agent")
 	if err != nil {
@@ -70,7 +70,8 @@ func build(toolchain, arch string) ([]byte, error) {
 	}
 	defer os.RemoveAll(dir)
 	out := filepath.Join(dir, "agent")
-	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", out, "../cmd/agent")
+	cmd := exec.Command("go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w -buildid=", "-o", out,
+		"../cmd/agent")
 	cmd.Env = append(os.Environ(), "GOOS=linux", "GOARCH="+arch, "CGO_ENABLED=0", "GOTOOLCHAIN="+toolchain,
 		"GOAMD64=v1", "GOARM64=v8.0", "GOFLAGS=", "GOEXPERIMENT=", "GOWORK=off", "GOFIPS140=off", "GODEBUG=")
 	if b, err := cmd.CombinedOutput(); err != nil {

@@ -1,0 +1,249 @@
+//go:build amd64 || arm64
+
+package namespaces
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+
+	"gatehouse/internal/sandbox"
+	"gatehouse/internal/sandbox/agent"
+	"gatehouse/internal/sandbox/agentclient"
+	"gatehouse/internal/sandbox/agentprotocol"
+	"gatehouse/internal/sandbox/cgroup"
+	"gatehouse/internal/sandbox/egress"
+	"gatehouse/internal/sandbox/proxy"
+	"gatehouse/internal/sandbox/rootfs"
+
+	"golang.org/x/sys/unix"
+)
+
+// instance is one sandbox. Most of its methods are the client's.
+type instance struct {
+	*agentclient.Client
+	*rootfs.Freezer
+	driver   *Driver
+	slot     int
+	group    *cgroup.Group
+	agent    *os.Process
+	closed   func() error
+	gone     chan struct{}
+	egress   *egress.Server
+	settings rootfs.Settings
+}
+
+// make makes a sandbox. On an error it undoes what it has done.
+func (d *Driver) make(ctx context.Context, spec sandbox.Spec, limits sandbox.Limits) (_ *instance, err error) {
+	b := &instance{driver: d, gone: make(chan struct{})}
+	var undo []func()
+	defer func() {
+		if err != nil {
+			for _, u := range slices.Backward(undo) {
+				u()
+			}
+		}
+	}()
+	if b.slot, err = d.users.Acquire(); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { d.users.Release(b.slot) })
+	if b.group, err = d.groups.New(limits); err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { b.group.Remove() })
+	ours, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { ours.Close() })
+	side, theirSide, err := egress.Sockets()
+	if err == nil {
+		if b.egress, err = egress.New(side, proxy.Options{}); err != nil {
+			theirSide.Close()
+		}
+	}
+	if err != nil {
+		theirs.Close()
+		return nil, err
+	}
+	undo = append(undo, func() { b.egress.Close() })
+	layout, err := rootfs.Of(spec)
+	if err != nil {
+		theirs.Close()
+		theirSide.Close()
+		return nil, err
+	}
+	b.settings.Limits, b.settings.ImageEnv, b.settings.Env, b.settings.Bounds = limits, layout.Env, spec.Env, d.bounds
+	plan, files, err := d.plan(b.settings.Plan(), spec, layout)
+	plan.ListenerSocket = int64(firstTree + len(files))
+	files = append(files, theirSide)
+	if err == nil {
+		err = d.starter.Do(func() error { return b.start(theirs, files) })
+	}
+	theirs.Close()
+	for _, f := range files {
+		f.Close()
+	}
+	if err != nil {
+		return nil, err
+	}
+	undo = append(undo, func() { b.kill() })
+	b.Client = agentclient.New(ours, limits, b.group.OOMKills)
+	undo = append(undo, func() { b.Client.Close() })
+	b.Freezer = rootfs.NewFreezer(b.Client, b.group)
+	if err := b.Setup(ctx, plan); err != nil {
+		return nil, err
+	}
+	b.closed = sync.OnceValue(b.end)
+	if err := d.instances.Add(b); err != nil {
+		return nil, err
+	}
+	go func() {
+		<-b.Client.Done()
+		b.Close()
+	}()
+	return b, nil
+}
+
+func socketPair() (ours, theirs *os.File, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("socketpair(AF_UNIX): %w", err)
+	}
+	if err := unix.SetNonblock(fds[0], true); err != nil {
+		return nil, nil, fmt.Errorf("fcntl(O_NONBLOCK): %w", err)
+	}
+	return os.NewFile(uintptr(fds[0]), "sandbox"), os.NewFile(uintptr(fds[1]), "sandbox"), nil
+}
+
+// start starts the agent. It runs on a thread of the starter, because the kernel kills the agent when that
+// thread exits.
+func (b *instance) start(channel *os.File, files []*os.File) error {
+	attr := attributes(b.driver.users, b.slot)
+	born, err := b.group.OpenV2()
+	if err != nil {
+		return err
+	}
+	if born != nil {
+		defer born.Close()
+		attr.UseCgroupFD, attr.CgroupFD = true, int(born.Fd())
+	}
+	if err := b.group.Enter(); err != nil {
+		return err
+	}
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return errors.Join(err, b.group.Leave())
+	}
+	defer null.Close()
+	b.agent, err = os.StartProcess(fmt.Sprintf("/proc/self/fd/%d", imageFD),
+		[]string{"agent", strconv.Itoa(firstTree + len(files))}, &os.ProcAttr{
+			Env:   []string{"GOMAXPROCS=1"}, // it mostly waits, so a second processor would only cost wake-ups
+			Files: append([]*os.File{null, null, null, channel, b.driver.image}, files...),
+			Sys:   attr,
+		})
+	return errors.Join(startError(err), b.group.Leave())
+}
+
+// startError adds to a failed start of an agent which system calls it consists of.
+func startError(err error) error {
+	if e, ok := errors.AsType[*os.PathError](err); ok {
+		return fmt.Errorf("clone(CLONE_NEWUSER|CLONE_NEWNS|CLONE_NEWPID|CLONE_NEWNET|CLONE_NEWIPC|CLONE_NEWUTS|CLONE_NEWCGROUP), execve(the agent): %w", e.Err)
+	}
+	return err
+}
+
+// kill kills the agent, and with it everything in its PID namespace, and waits for it.
+func (b *instance) kill() error {
+	b.agent.Kill()
+	_, err := b.agent.Wait()
+	return err
+}
+
+// Done implements sandbox.Sandbox.
+func (b *instance) Done() <-chan struct{} { return b.gone }
+
+// Close implements sandbox.Sandbox.
+func (b *instance) Close() error { return b.closed() }
+
+func (b *instance) end() error {
+	defer close(b.gone)
+	b.agent.Kill() // before the agent can report the end of its programs
+	b.Freezer.End()
+	b.group.KillAtOnce()
+	err := b.kill()
+	b.Client.Close()
+	b.egress.Close()
+	err = errors.Join(err, b.group.Remove())
+	b.driver.users.Release(b.slot)
+	b.driver.instances.Remove(b)
+	if err != nil {
+		b.driver.log.Warn("a sandbox left something behind", "error", err)
+	}
+	return err
+}
+
+// File descriptors of the agent, after the standard ones and the channel: its own executable, whose number
+// nothing else may get while it is being started, and the first tree.
+const (
+	imageFD   = 4
+	firstTree = 5
+)
+
+// plan completes the plan of a sandbox. files are trees that the agent could not open itself.
+func (d *Driver) plan(plan agentprotocol.Plan, spec sandbox.Spec,
+	layout rootfs.Layout) (_ agentprotocol.Plan, files []*os.File, err error) {
+	plan.Hostname, plan.SingleUser, plan.Files, plan.Links = "sandbox", d.users.Single, layout.Files, layout.Links
+	plan.Strict = spec.Strict
+	if !d.users.Single {
+		plan.UID, plan.GID = rootfs.CodeID, rootfs.CodeID
+	}
+	for _, t := range layout.Trees {
+		shown := agentprotocol.Tree{From: t.From, To: t.To}
+		if !d.users.Single {
+			fd, err := agent.OpenTree(t.From)
+			if err != nil {
+				return plan, files, err
+			}
+			shown.FD, shown.From = int64(firstTree+len(files)), ""
+			files = append(files, os.NewFile(uintptr(fd), t.From))
+		}
+		plan.Trees = append(plan.Trees, shown)
+	}
+	return plan, files, nil
+}
+
+// bounds returns the part of a plan that can be changed later.
+func (d *Driver) bounds(env []string, limits sandbox.Limits, port int64) agentprotocol.Plan {
+	return rootfs.Bounds(env, limits, port, d.groups.Enforcement("memory") != sandbox.NotEnforced)
+}
+
+// Adjust implements sandbox.Adjustable. Every limit can be changed.
+func (b *instance) Adjust(ctx context.Context, limits sandbox.Limits, env []string) error {
+	return b.settings.Adjust(ctx, b.Client, limits, env, func(l sandbox.Limits) (sandbox.Limits, error) {
+		if err := b.Paused(); err != nil {
+			return l, err
+		}
+		return l, b.group.Set(l)
+	})
+}
+
+// SetNetwork implements sandbox.Networked.
+func (b *instance) SetNetwork(ctx context.Context, n sandbox.Network) error {
+	return b.settings.SetNetwork(ctx, b.Client, b.egress, n)
+}
+
+var (
+	_ sandbox.Files         = (*instance)(nil)
+	_ sandbox.Archive       = (*instance)(nil)
+	_ sandbox.Dialer        = (*instance)(nil)
+	_ sandbox.Adjustable    = (*instance)(nil)
+	_ sandbox.Networked     = (*instance)(nil)
+	_ sandbox.Pausable      = (*instance)(nil)
+	_ sandbox.UsageReporter = (*instance)(nil)
+)
