@@ -143,9 +143,9 @@ func TestOnlyAdministratorsFindTheAdministration(t *testing.T) {
 		}
 	}
 	expect(t, admin.call("admin", "context_list", "{}"), `"name":"default"`, `"fixed":true`)
-	expect(t, admin.call("admin", "context_create", `{"name":"admin"}`), `denied: the context admin is fixed`)
-	expect(t, admin.call("admin", "context_create", `{"name":"file"}`), `denied: the context file is fixed`)
-	expect(t, admin.call("admin", "context_delete", `{"name":"default"}`), `is fixed`)
+	expect(t, admin.call("admin", "context_create", `{"name":"admin"}`), `denied: the context admin is defined by the host`)
+	expect(t, admin.call("admin", "context_create", `{"name":"file"}`), `denied: the context file is defined by the host`)
+	expect(t, admin.call("admin", "context_delete", `{"name":"default"}`), `is defined by the host`)
 	expect(t, admin.call("admin", "context_create", `{"name":"x","roels":[]}`), `invalid_arguments`, `roels`)
 	expect(t, admin.call("admin", "context_create", `{"name":"x","rules":[{"then":"maybe"}]}`), `expected allow, ask`, `Nothing was changed`)
 	if n := len(a.contextStore.Current().Records); n != 0 {
