@@ -120,7 +120,7 @@ func (l *FileLog) Restore(ctx context.Context, path string) error {
 	if err != nil {
 		return fmt.Errorf("restore from %s: %w", path, err)
 	}
-	l.tell()
+	l.wakeFollowers()
 	return nil
 }
 

@@ -138,7 +138,7 @@ func (l *FileLog) Append(ctx context.Context, mount string, expected uint64, p P
 			return err
 		}
 		k.revision, k.bytes = next, k.bytes+uint64(len(b))
-		return l.settle(ctx, tx, mount, k)
+		return l.writeMount(ctx, tx, mount, k)
 	})
 	if _, ok := errors.AsType[*Conflict](err); ok {
 		return 0, err
@@ -146,13 +146,13 @@ func (l *FileLog) Append(ctx context.Context, mount string, expected uint64, p P
 	if err != nil {
 		return 0, fmt.Errorf("keep a change of %s: %w", mount, err)
 	}
-	l.tell()
+	l.wakeFollowers()
 	return next, nil
 }
 
-// settle writes what is said of a mount, and the mount as a whole when its
+// writeMount writes what is said of a mount, and the mount as a whole when its
 // changes have become many.
-func (l *FileLog) settle(ctx context.Context, tx *sql.Tx, mount string, k kept) error {
+func (l *FileLog) writeMount(ctx context.Context, tx *sql.Tx, mount string, k kept) error {
 	if k.revision-k.base >= uint64(l.o.Compact) || k.bytes > uint64(l.o.CompactBytes) {
 		v, err := fold(ctx, tx, mount, k)
 		if err != nil {
@@ -249,7 +249,7 @@ func (l *FileLog) since(ctx context.Context, mount string, from uint64) (c Chang
 		case from < k.base, from > k.revision:
 			var v any
 			if v, err = fold(ctx, tx, mount, k); err == nil {
-				c.Patch = whole(v)
+				c.Patch = replaceAll(v)
 			}
 		default:
 			c.Patch, err = changes(ctx, tx, mount, from, k.revision)
@@ -259,8 +259,8 @@ func (l *FileLog) since(ctx context.Context, mount string, from uint64) (c Chang
 	return c, err
 }
 
-// tell tells those who follow in this process.
-func (l *FileLog) tell() {
+// wakeFollowers tells those who follow in this process.
+func (l *FileLog) wakeFollowers() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	close(l.news)

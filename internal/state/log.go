@@ -49,8 +49,8 @@ func (e *Conflict) Error() string {
 // ErrClosed is the answer of what was closed.
 var ErrClosed = errors.New("the state tree was closed")
 
-// whole is the patch that makes any value v.
-func whole(v any) Patch { return Patch{{Replace, nil, v}} }
+// replaceAll is the patch that makes any value v.
+func replaceAll(v any) Patch { return Patch{{Replace, nil, v}} }
 
 // encodePatch writes a patch for a log.
 func encodePatch(p Patch) ([]byte, error) {

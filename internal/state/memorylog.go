@@ -74,7 +74,7 @@ func (l *MemoryLog) since(mount string, from uint64) (Change, <-chan struct{}) {
 	c := Change{Revision: m.revision}
 	switch kept := uint64(len(m.last)); {
 	case from > m.revision, m.revision-from > kept:
-		c.Patch = whole(m.value)
+		c.Patch = replaceAll(m.value)
 	default:
 		c.Patch = concat(m.last[kept-(m.revision-from):])
 	}

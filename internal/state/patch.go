@@ -195,9 +195,9 @@ func (e *editor) inArray(c []any, path Pointer, o *Op) (any, error) {
 	}
 	switch {
 	case last && o.Kind == Add:
-		return e.keep(slices.Insert(e.array(c), i, o.Value)), nil
+		return e.markOwned(slices.Insert(e.array(c), i, o.Value)), nil
 	case last && o.Kind == Remove:
-		return e.keep(slices.Delete(e.array(c), i, i+1)), nil
+		return e.markOwned(slices.Delete(e.array(c), i, i+1)), nil
 	}
 	child, err := e.do(c[i], path[1:], o)
 	if err != nil {
@@ -232,11 +232,11 @@ func (e *editor) array(c []any) []any {
 		return c
 	}
 	c = append(make([]any, 0, len(c)+1), c...)
-	return e.keep(c)
+	return e.markOwned(c)
 }
 
-// keep notes an array as one that may be changed: inserting may have moved it.
-func (e *editor) keep(c []any) []any {
+// markOwned notes an array as one that may be changed: inserting may have moved it.
+func (e *editor) markOwned(c []any) []any {
 	e.mark(unsafe.Pointer(unsafe.SliceData(c)))
 	return c
 }

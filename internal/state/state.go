@@ -215,7 +215,7 @@ func (t *Tree) Close() error {
 	t.closed = true
 	for _, p := range t.topics {
 		for s := range p.subs {
-			s.end()
+			s.release()
 		}
 	}
 	clear(t.topics)
@@ -241,7 +241,7 @@ func (t *Tree) attach(ctx context.Context, at string, d Durability, typ reflect.
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if err := t.enter(m); err != nil {
+	if err := t.addMount(m); err != nil {
 		return nil, err
 	}
 	if m.log != nil {
@@ -258,8 +258,8 @@ func (t *Tree) attach(ctx context.Context, at string, d Durability, typ reflect.
 	return m, nil
 }
 
-// enter makes a mount known, if nothing is mounted there, above or below.
-func (t *Tree) enter(m *mount) error {
+// addMount makes a mount known, if nothing is mounted there, above or below.
+func (t *Tree) addMount(m *mount) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {

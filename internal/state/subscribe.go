@@ -337,11 +337,11 @@ func (s *Sub) Close() {
 	if len(p.subs) == 0 {
 		delete(s.t.topics, name)
 	}
-	s.end()
+	s.release()
 }
 
-// end lets go of everything. t.mu is held.
-func (s *Sub) end() {
+// release lets go of everything. t.mu is held.
+func (s *Sub) release() {
 	close(s.ended)
 	s.base, s.dirty, s.ripe, s.ready = nil, false, false, nil
 	if s.window != nil {

@@ -29,7 +29,7 @@ func (w watched) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outco
 	if w.tracer == nil || r.Caller == nil {
 		return w.Bus.Do(mark, r, n)
 	}
-	s := w.tracer.begin(r.Caller.Trace)
+	s := w.tracer.startSpan(r.Caller.Trace)
 	if s == nil {
 		return w.Bus.Do(mark, r, n)
 	}
@@ -45,7 +45,7 @@ func (w watched) Do(ctx context.Context, r *bus.Request, n bus.Notes) (bus.Outco
 	if r.Method == "tools/call" {
 		s.attrs = append(s.attrs, attribute{"gen_ai.tool.name", r.Name})
 	}
-	w.tracer.end(s, time.Now())
+	w.tracer.endSpan(s, time.Now())
 	return out, err
 }
 

@@ -74,9 +74,9 @@ type attribute struct{ key, value string }
 func (s *span) traceID() string     { return hex.EncodeToString(s.trace[:]) }
 func (s *span) traceparent() string { return fmt.Sprintf("00-%x-%x-01", s.trace, s.id) }
 
-// begin starts a span below what a traceparent names. nil means that the work
+// startSpan starts a span below what a traceparent names. nil means that the work
 // is not traced: the caller has said so, or the dice.
-func (t *Tracer) begin(traceparent string) *span {
+func (t *Tracer) startSpan(traceparent string) *span {
 	s := &span{begin: time.Now()}
 	trace, parent, sampled, ok := parseTraceparent(traceparent)
 	switch {
@@ -136,8 +136,8 @@ func lowerHex(s string) bool {
 	return true
 }
 
-// end hands a span over to be sent. When too many wait it is dropped.
-func (t *Tracer) end(s *span, at time.Time) {
+// endSpan hands a span over to be sent. When too many wait it is dropped.
+func (t *Tracer) endSpan(s *span, at time.Time) {
 	s.end = at
 	select {
 	case t.spans <- s:

@@ -181,7 +181,7 @@ func TestACollectorThatDoesNotTakeSpans(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
 				done := make(chan error, 1)
 				go func() { done <- tr.Run(ctx) }()
-				tr.end(tr.begin(""), time.Now())
+				tr.endSpan(tr.startSpan(""), time.Now())
 				time.Sleep(time.Minute)
 				stop()
 				<-done
@@ -199,7 +199,7 @@ func TestACollectorThatDoesNotTakeSpans(t *testing.T) {
 func TestCallsDoNotWaitForTheCollector(t *testing.T) {
 	tr := NewTracer(TraceOptions{Sample: 1})
 	for range waitingSpans + 10 {
-		tr.end(tr.begin(""), time.Now())
+		tr.endSpan(tr.startSpan(""), time.Now())
 	}
 	if tr.dropped.Load() != 10 {
 		t.Errorf("%d spans dropped, want 10", tr.dropped.Load())

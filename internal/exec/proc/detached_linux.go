@@ -74,7 +74,7 @@ func (d *Detached) start(spec Spec) (spoilt bool, err error) {
 	cmd.Process.Release() // follow waits for it
 	d.child = true
 	d.mark = Mark{Pid: pid, Born: procid.Of(pid), Boot: boot(), V2: d.whole.v2, V1: d.whole.v1, Label: d.whole.marked}
-	if err := d.begin(); err != nil {
+	if err := d.followToEnd(); err != nil {
 		syscall.Kill(-pid, syscall.SIGKILL)
 		d.whole.kill()
 		syscall.Wait4(pid, nil, 0, nil)
@@ -103,15 +103,15 @@ func Find(m Mark, grace time.Duration) (*Detached, error) {
 		d.whole.close()
 		return nil, ErrGone
 	}
-	if err := d.begin(); err != nil {
+	if err := d.followToEnd(); err != nil {
 		return nil, err
 	}
 	return d, nil
 }
 
-// begin follows the process to its end. What was opened is surely the process
+// followToEnd follows the process to its end. What was opened is surely the process
 // that is meant, if it still is the one of that number afterwards.
-func (d *Detached) begin() error {
+func (d *Detached) followToEnd() error {
 	fd, err := unix.PidfdOpen(d.mark.Pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
 		return errors.Join(ErrNotDetached, err)
@@ -194,17 +194,17 @@ func (d *Detached) Leave() {
 func (d *Detached) Stop(ctx context.Context) error {
 	select {
 	case <-d.over:
-		return d.ended()
+		return d.followError()
 	default:
 	}
 	d.signal(ErrStopped, syscall.SIGTERM)
 	d.signal(nil, syscall.SIGCONT)
-	d.whole.ask()
+	d.whole.requestEnd()
 	grace := time.NewTimer(d.grace)
 	defer grace.Stop()
 	select {
 	case <-d.over:
-		return d.ended()
+		return d.followError()
 	case <-grace.C:
 	case <-ctx.Done():
 	}
@@ -212,7 +212,7 @@ func (d *Detached) Stop(ctx context.Context) error {
 	d.whole.kill()
 	select {
 	case <-d.over:
-		return d.ended()
+		return d.followError()
 	case <-time.After(killWait):
 		return fmt.Errorf("process %d was killed and is still there", d.mark.Pid)
 	}
@@ -225,14 +225,14 @@ func (d *Detached) Kill() error {
 	d.whole.kill()
 	select {
 	case <-d.over:
-		return d.ended()
+		return d.followError()
 	case <-time.After(killWait):
 		return fmt.Errorf("process %d was killed and is still there", d.mark.Pid)
 	}
 }
 
-// ended returns the error of a process that is no longer followed.
-func (d *Detached) ended() error {
+// followError returns the error of a process that is no longer followed.
+func (d *Detached) followError() error {
 	select {
 	case <-d.done:
 		return nil

@@ -15,13 +15,13 @@ func (g *group) prepare(cmd *exec.Cmd) {
 	dieWithHost(cmd.SysProcAttr)
 }
 
-func (g *group) begin(cmd *exec.Cmd) error {
+func (g *group) start(cmd *exec.Cmd) error {
 	g.cmd = cmd
 	return nil
 }
 
-// ask requests the end. A group that is suspended must go on to hear it.
-func (g *group) ask() {
+// requestEnd requests the end. A group that is suspended must go on to hear it.
+func (g *group) requestEnd() {
 	syscall.Kill(-g.cmd.Process.Pid, syscall.SIGTERM)
 	syscall.Kill(-g.cmd.Process.Pid, syscall.SIGCONT)
 }

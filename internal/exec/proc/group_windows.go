@@ -44,9 +44,9 @@ func (g *group) prepare(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: syscall.CREATE_NEW_PROCESS_GROUP}
 }
 
-// begin puts the child into a job that the system ends with the last handle to
+// start puts the child into a job that the system ends with the last handle to
 // it, that is with the host. A child without a job is ended at once.
-func (g *group) begin(cmd *exec.Cmd) (err error) {
+func (g *group) start(cmd *exec.Cmd) (err error) {
 	g.cmd = cmd
 	defer func() {
 		if err != nil {
@@ -77,8 +77,8 @@ func (g *group) begin(cmd *exec.Cmd) (err error) {
 	return nil
 }
 
-// ask sends Ctrl-Break, which only console programs hear.
-func (g *group) ask() {
+// requestEnd sends Ctrl-Break, which only console programs hear.
+func (g *group) requestEnd() {
 	consoleCtrlEvent.Call(syscall.CTRL_BREAK_EVENT, uintptr(g.cmd.Process.Pid))
 }
 

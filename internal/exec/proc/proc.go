@@ -170,7 +170,7 @@ func (p *Process) Wait() (State, error) {
 // Stop asks the group to end, and kills it when the grace is over or ctx ends.
 // It returns when all is over, or with an error when even that did not help.
 func (p *Process) Stop(ctx context.Context) error {
-	p.end(ErrStopped, ctx.Done())
+	p.terminate(ErrStopped, ctx.Done())
 	select {
 	case <-p.done:
 		return nil
@@ -193,12 +193,12 @@ func (p *Process) Kill() error {
 	}
 }
 
-// end asks, waits and kills, until the child has ended. The rest of its group
+// terminate asks, waits and kills, until the child has ended. The rest of its group
 // is own's.
-func (p *Process) end(why error, hurry <-chan struct{}) {
+func (p *Process) terminate(why error, hurry <-chan struct{}) {
 	if p.first(why) {
-		p.signal(p.group.ask)
-		p.signal(p.whole.ask)
+		p.signal(p.group.requestEnd)
+		p.signal(p.whole.requestEnd)
 		if p.input.terminal {
 			p.signal(p.group.hangUp)
 		}
@@ -229,7 +229,7 @@ func (p *Process) count(most int) {
 		if u, err := p.Usage(); err == nil && u.Processes > most {
 			now := make(chan struct{})
 			close(now)
-			p.end(ErrTooMany, now)
+			p.terminate(ErrTooMany, now)
 			return
 		}
 	}
@@ -271,7 +271,7 @@ func (p *Process) own(ctx context.Context, spec Spec, started chan<- error) (spo
 		go p.count(spec.Processes)
 	}
 	started <- nil
-	forget := context.AfterFunc(ctx, func() { p.end(context.Cause(ctx), nil) })
+	forget := context.AfterFunc(ctx, func() { p.terminate(context.Cause(ctx), nil) })
 	defer forget()
 
 	p.group.await()
@@ -320,7 +320,7 @@ func (p *Process) start(spec Spec) (spoilt bool, err error) {
 		p.whole.close()
 		return spoilt, err
 	}
-	return spoilt, p.group.begin(p.cmd)
+	return spoilt, p.group.start(p.cmd)
 }
 
 // launch starts a command that prepare has seen, on a thread that gives up the

@@ -129,8 +129,8 @@ func (w *whole) started(*exec.Cmd) {
 	}
 }
 
-// ask requests the end of all.
-func (w *whole) ask() {
+// requestEnd requests the end of all.
+func (w *whole) requestEnd() {
 	for _, pid := range w.members() {
 		syscall.Kill(pid, syscall.SIGTERM)
 	}

@@ -16,7 +16,7 @@ type cgroups struct{}
 func (w *whole) prepare(*exec.Cmd, *Spec)            {}
 func (w *whole) withdraw(*exec.Cmd) bool             { return false }
 func (w *whole) started(*exec.Cmd)                   {}
-func (w *whole) ask()                                {}
+func (w *whole) requestEnd()                         {}
 func (w *whole) kill()                               {}
 func (w *whole) close()                              {}
 func (p *Process) Contained() (cgroup, limited bool) { return false, false }

@@ -22,7 +22,7 @@ var Self = sync.OnceValue(func() string { return Of(os.Getpid()) })
 // for it. It returns "" if there is no such process or if the system does not
 // say when it began.
 func Of(pid int) string {
-	s := look(pid)
+	s := statusOf(pid)
 	if s.began == "" {
 		return ""
 	}
@@ -43,7 +43,7 @@ func Alive(name string) bool {
 	if pid == 0 || in == "" || in != space() {
 		return true
 	}
-	s := look(pid)
+	s := statusOf(pid)
 	// Without a time the number alone has to do.
 	return !s.ended && (s.began == "" || strings.HasSuffix(name, "-"+s.began))
 }
@@ -53,7 +53,7 @@ func Alive(name string) bool {
 func Watch(pid int) (ended func() bool) {
 	name := Of(pid)
 	if name == "" {
-		return func() bool { return look(pid).ended }
+		return func() bool { return statusOf(pid).ended }
 	}
 	return func() bool { return !Alive(name) }
 }

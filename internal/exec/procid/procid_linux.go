@@ -14,7 +14,7 @@ func space() string {
 	return strings.Trim(strings.TrimPrefix(link, "pid:"), "[]")
 }
 
-func look(pid int) status {
+func statusOf(pid int) status {
 	stat, err := ReadStat(pid)
 	if err != nil {
 		return status{ended: errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)}

@@ -12,7 +12,7 @@ import (
 // space names the one space of process numbers that there is on these systems.
 func space() string { return runtime.GOOS }
 
-func look(pid int) status {
+func statusOf(pid int) status {
 	if pid != int(int32(pid)) {
 		return status{ended: true}
 	}

@@ -117,15 +117,17 @@ type judging struct {
 	each    func(*simple) // called for each command whose program is known; nil is not
 }
 
-// say notes a decision; the heaviest counts, and of equals the first.
-func (j *judging) say(d Decision, cmd, pattern, format string, args ...any) {
+// decide notes a decision; the heaviest counts, and of equals the first.
+func (j *judging) decide(d Decision, cmd, pattern, format string, args ...any) {
 	v := &j.verdict
 	if worse[d] < worse[v.Decision] {
 		v.Decision, v.Command, v.Pattern, v.Reason = d, cmd, pattern, fmt.Sprintf(format, args...)
 	}
 }
 
-func (j *judging) unclear(cmd, format string, args ...any) { j.say(Unclear, cmd, "", format, args...) }
+func (j *judging) unclear(cmd, format string, args ...any) {
+	j.decide(Unclear, cmd, "", format, args...)
+}
 
 // shell judges a line of a shell, by its base name.
 func (j *judging) shell(line, name string, depth int) {
@@ -268,9 +270,9 @@ func (j *judging) denied(c *simple) {
 		p := &j.rules.deny[i]
 		switch p.denies(c) {
 		case surely:
-			j.say(Denied, c.shown, p.text, "the pattern %q denies %s", p.text, c.shown)
+			j.decide(Denied, c.shown, p.text, "the pattern %q denies %s", p.text, c.shown)
 		case perhaps:
-			j.say(Unclear, c.shown, p.text, "an expansion may make it what the pattern %q denies", p.text)
+			j.decide(Unclear, c.shown, p.text, "an expansion may make it what the pattern %q denies", p.text)
 		}
 	}
 }
@@ -281,10 +283,10 @@ func (j *judging) allowed(c *simple) {
 		return
 	}
 	if slices.ContainsFunc(j.rules.allow, func(p pattern) bool { return p.wouldAllow(c) }) {
-		j.say(Unlisted, c.shown, "", "%s is not the %s of the system that is allowed by name; it has to be allowed by its path", c.words[0].show(), c.name)
+		j.decide(Unlisted, c.shown, "", "%s is not the %s of the system that is allowed by name; it has to be allowed by its path", c.words[0].show(), c.name)
 		return
 	}
-	j.say(Unlisted, c.shown, "", "no pattern of the allow list fits %s", c.shown)
+	j.decide(Unlisted, c.shown, "", "no pattern of the allow list fits %s", c.shown)
 }
 
 // named reports whether an allow pattern names the program with arguments, and

@@ -69,9 +69,9 @@ func (w *walker) visit(n syntax.Node) bool {
 		w.parameter(n)
 	case *syntax.Lit:
 		w.raw(n.Value)
-		w.text(n.Value)
+		w.addText(n.Value)
 	case *syntax.SglQuoted:
-		w.text(n.Value)
+		w.addText(n.Value)
 	}
 	return true
 }
@@ -148,7 +148,7 @@ func (w *walker) document(r *syntax.Redirect) bool {
 				w.unclear("<<"+end, "where a here-document ends is not sure")
 			}
 		}
-		w.text(l.Value)
+		w.addText(l.Value)
 	}
 	return !quoted
 }
@@ -232,7 +232,7 @@ func (w *walker) parameter(p *syntax.ParamExp) {
 // that was quoted.
 var subscript = lazily("[A-Za-z_][A-Za-z0-9_]*\\[[^\\]]*(\\$\\(|`|\\$\\{)")
 
-func (w *walker) text(s string) {
+func (w *walker) addText(s string) {
 	if w.lang == syntax.LangPOSIX || !strings.Contains(s, "[") {
 		return
 	}
@@ -260,7 +260,7 @@ func (w *walker) arithmetic(x syntax.ArithmExpr) {
 	syntax.Walk(x, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.Word:
-			if !number(n) {
+			if !isNumber(n) {
 				w.unclear("$((…))", "arithmetic over a variable or an expansion may run what that holds; only numbers can be judged")
 			}
 			return false
@@ -287,8 +287,8 @@ func isNil(x syntax.ArithmExpr) bool {
 	return false
 }
 
-// number reports whether a word is a number, in whichever base.
-func number(w *syntax.Word) bool { return plainNumber().MatchString(w.Lit()) }
+// isNumber reports whether a word is a number, in whichever base.
+func isNumber(w *syntax.Word) bool { return plainNumber().MatchString(w.Lit()) }
 
 var plainNumber = lazily("^[0-9][0-9A-Za-z]*(#[0-9A-Za-z@_]+)?$")
 
@@ -298,7 +298,7 @@ func (w *walker) compared(b *syntax.BinaryTest) {
 	switch b.Op {
 	case syntax.TsEql, syntax.TsNeq, syntax.TsLeq, syntax.TsGeq, syntax.TsLss, syntax.TsGtr:
 		for _, side := range []syntax.TestExpr{b.X, b.Y} {
-			if x, ok := side.(*syntax.Word); !ok || !number(x) && !negative(x) {
+			if x, ok := side.(*syntax.Word); !ok || !isNumber(x) && !negative(x) {
 				w.unclear("[[ … "+b.Op.String(), "a comparison of numbers may run what a variable holds; only numbers can be judged, or use [ ]")
 			}
 		}

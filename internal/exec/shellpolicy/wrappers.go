@@ -160,7 +160,7 @@ func (r *optionReader) long(text string) {
 		r.why = "what the option --" + literal(name).show() + " does is not known here"
 		return
 	}
-	r.take(mark, value, attached)
+	r.applyMark(mark, value, attached)
 }
 
 func (r *optionReader) short(letters string) {
@@ -175,7 +175,7 @@ func (r *optionReader) short(letters string) {
 			return
 		}
 		if mark != 0 {
-			r.take(mark, rest, rest != "")
+			r.applyMark(mark, rest, rest != "")
 			if mark != '.' {
 				return
 			}
@@ -184,7 +184,7 @@ func (r *optionReader) short(letters string) {
 }
 
 // take does what the mark of an option says.
-func (r *optionReader) take(mark byte, value string, attached bool) {
+func (r *optionReader) applyMark(mark byte, value string, attached bool) {
 	switch mark {
 	case '.':
 		r.nothing = true

@@ -46,7 +46,7 @@ var closed struct {
 	paths map[string]int // absolute and without links; how often each was closed
 	open  map[string]int // folders below them that stay open
 	dirty bool           // changed since the kernel was told
-	told  told
+	told  prepared
 }
 
 // Close keeps children that are started from now on from files and folders.

@@ -20,8 +20,8 @@ import (
 // namespace came of a child of a host.
 const Source = "gatehouse-closed"
 
-// told is what the kernel was told last.
-type told struct {
+// prepared is what the kernel was told last.
+type prepared struct {
 	how    How
 	space  *os.File // the mount namespace that children enter
 	mounts *os.File // this process's mounts; a poll of it says that they changed
@@ -128,7 +128,7 @@ func Enter(dir string, own []string) (in string, entered bool, err error) {
 // move takes the thread into the namespace, and to the folder there that dir
 // is here. A name is not enough: dir may be a file descriptor's in /proc, which
 // leads out of the namespace.
-func (t *told) move(dir string) (string, error) {
+func (t *prepared) move(dir string) (string, error) {
 	if dir == "" {
 		dir = "."
 	}
@@ -163,11 +163,11 @@ func (t *told) move(dir string) (string, error) {
 // current is what the kernel was told, told anew if something changed. A child
 // with folders of its own gets a namespace of its own. done is called when the
 // thread has entered it.
-func current(own []string) (t told, done func(), err error) {
+func current(own []string) (t prepared, done func(), err error) {
 	closed.Lock()
 	defer closed.Unlock()
 	if len(closed.paths) == 0 || possible() == None {
-		return told{}, func() {}, nil
+		return prepared{}, func() {}, nil
 	}
 	how := possible()
 	own = slices.DeleteFunc(slices.Clone(own), func(o string) bool {
@@ -179,27 +179,27 @@ func current(own []string) (t told, done func(), err error) {
 		return true
 	})
 	if len(own) > 0 {
-		if t, err = tell(how, own); err != nil {
-			return told{}, nil, fmt.Errorf("the host's own folders cannot be closed to a program: %w", err)
+		if t, err = prepare(how, own); err != nil {
+			return prepared{}, nil, fmt.Errorf("the host's own folders cannot be closed to a program: %w", err)
 		}
 		return t, t.close, nil
 	}
 	if closed.dirty || !closed.told.valid() {
-		fresh, err := tell(how, nil)
+		fresh, err := prepare(how, nil)
 		if err != nil {
-			return told{}, nil, fmt.Errorf("the host's own folders cannot be closed to programs: %w", err)
+			return prepared{}, nil, fmt.Errorf("the host's own folders cannot be closed to programs: %w", err)
 		}
 		closed.told.close()
 		closed.told, closed.dirty = fresh, false
 	}
 	// Copies of the descriptors, because another start may replace these.
-	t = told{how: how}
+	t = prepared{how: how}
 	if t.rules, err = again(closed.told.rules); err == nil && how == Namespace {
 		t.space, err = again(closed.told.space)
 	}
 	if err != nil {
 		t.close()
-		return told{}, nil, err
+		return prepared{}, nil, err
 	}
 	return t, t.close, nil
 }
@@ -212,7 +212,7 @@ func again(f *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), f.Name()), nil
 }
 
-func (t *told) close() {
+func (t *prepared) close() {
 	for _, f := range []*os.File{t.space, t.mounts, t.rules} {
 		if f != nil {
 			f.Close()
@@ -221,7 +221,7 @@ func (t *told) close() {
 }
 
 // valid reports whether what was told still covers what is there.
-func (t *told) valid() bool {
+func (t *prepared) valid() bool {
 	if t.rules == nil {
 		return false
 	}
@@ -232,16 +232,16 @@ func (t *told) valid() bool {
 		}
 	}
 	for path, was := range t.seen {
-		if is, _ := look(path, was.changed != 0); is != was {
+		if is, _ := identify(path, was.changed != 0); is != was {
 			return false
 		}
 	}
 	return true
 }
 
-// look identifies a file; withChange takes in when it was changed last, which
+// identify identifies a file; withChange takes in when it was changed last, which
 // for a folder is when a name in it came or went.
-func look(path string, withChange bool) (identity, error) {
+func identify(path string, withChange bool) (identity, error) {
 	var st unix.Stat_t
 	if err := unix.Lstat(path, &st); err != nil {
 		return identity{}, err
@@ -253,13 +253,13 @@ func look(path string, withChange bool) (identity, error) {
 	return id, nil
 }
 
-// tell makes what children enter. The lock is held.
-func tell(how How, own []string) (t told, err error) {
-	t = told{how: how, seen: map[string]identity{}}
+// prepare makes what children enter. The lock is held.
+func prepare(how How, own []string) (t prepared, err error) {
+	t = prepared{how: how, seen: map[string]identity{}}
 	defer func() {
 		if err != nil {
 			t.close()
-			t = told{}
+			t = prepared{}
 		}
 	}()
 	paths := slices.Sorted(maps.Keys(closed.paths))
@@ -269,7 +269,7 @@ func tell(how How, own []string) (t told, err error) {
 		if folder {
 			os.MkdirAll(clean, 0o700) // who may not make it has it made by no child either
 		}
-		id, err := look(clean, false)
+		id, err := identify(clean, false)
 		t.seen[clean] = id
 		if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) || errors.Is(err, unix.EACCES) {
 			continue
@@ -350,7 +350,7 @@ func within(dir, p string) bool { return p == dir || strings.HasPrefix(p, dir+"/
 
 // cover makes the namespace: an empty folder over each closed one, an empty
 // file over each closed file. Mounts of the host still come in.
-func (t *told) cover(all, open []string) error {
+func (t *prepared) cover(all, open []string) error {
 	if err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS); err != nil {
 		return fmt.Errorf("unshare: %w", err)
 	}
@@ -506,7 +506,7 @@ func moving() (*os.File, error) {
 // allowBeside is a ruleset that allows what lies beside the way to each closed
 // folder, and listing everything. It is made anew when a name on that way came
 // or went.
-func (t *told) allowBeside(all, open []string) (rules *os.File, err error) {
+func (t *prepared) allowBeside(all, open []string) (rules *os.File, err error) {
 	if rules, err = ruleset(allRights); err != nil {
 		return nil, err
 	}
@@ -530,7 +530,7 @@ func (t *told) allowBeside(all, open []string) (rules *os.File, err error) {
 		}
 	}
 	for at := range way {
-		t.seen[at], _ = look(at, true)
+		t.seen[at], _ = identify(at, true)
 		entries, err := os.ReadDir(at)
 		if err != nil && len(entries) == 0 {
 			continue // what this user cannot list stays closed

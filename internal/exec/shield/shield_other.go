@@ -4,7 +4,7 @@ package shield
 
 import "runtime"
 
-type told struct{}
+type prepared struct{}
 
 func possible() How { return None }
 

@@ -25,9 +25,9 @@ func (s *Screen) step(b byte) {
 		if s.state == title {
 			s.command()
 		}
-		s.begin(escape)
+		s.setState(escape)
 	case b == 0x18 || b == 0x1a: // CAN and SUB break off
-		s.begin(ground)
+		s.setState(ground)
 	case inString:
 		s.inString(b)
 	case b < 0x20:
@@ -44,7 +44,7 @@ func (s *Screen) step(b byte) {
 	}
 }
 
-func (s *Screen) begin(st state) {
+func (s *Screen) setState(st state) {
 	s.state = st
 	s.params, s.private, s.middle, s.text = s.params[:0], 0, 0, s.text[:0]
 }
@@ -56,7 +56,7 @@ func (s *Screen) inString(b byte) {
 		if s.state == title {
 			s.command()
 		}
-		s.begin(ground)
+		s.setState(ground)
 	case s.state == title && len(s.text) < maxSequence:
 		s.text = append(s.text, b)
 	}
@@ -106,16 +106,16 @@ func (s *Screen) c0(b byte) {
 
 // escaped does what follows ESC.
 func (s *Screen) escaped(b byte) {
-	s.begin(ground)
+	s.setState(ground)
 	switch b {
 	case '[':
-		s.begin(control)
+		s.setState(control)
 	case ']':
-		s.begin(title)
+		s.setState(title)
 	case 'P', 'X', '^', '_':
-		s.begin(skipped)
+		s.setState(skipped)
 	case '(', ')', '*', '+', '-', '.', '/', '#', '%', ' ':
-		s.begin(charset)
+		s.setState(charset)
 		s.middle = b
 	case '7':
 		s.main.saved = s.main.cursor
@@ -147,7 +147,7 @@ func (s *Screen) chooseSet(b byte) {
 			s.align()
 		}
 	}
-	s.begin(ground)
+	s.setState(ground)
 }
 
 // align fills the screen with E, the adjustment pattern of the VT100.
@@ -182,7 +182,7 @@ func (s *Screen) inControl(b byte) {
 		s.middle = b
 	case b >= '@':
 		s.do(b)
-		s.begin(ground)
+		s.setState(ground)
 	}
 }
 

@@ -70,7 +70,7 @@ func Text(ctx context.Context, k Kind, f io.ReaderAt, size int64) (text string, 
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		text = out.text()
+		text = out.String()
 	}()
 	switch k {
 	case PDF:
@@ -197,7 +197,7 @@ func (w *writer) raw(s string) error {
 func (w *writer) line()      { w.gap = max(w.gap, 1) }
 func (w *writer) paragraph() { w.gap = 2 }
 
-func (w *writer) text() string {
+func (w *writer) String() string {
 	s := strings.ToValidUTF8(w.b.String(), "\uFFFD")
 	if s != "" && !strings.HasSuffix(s, "\n") {
 		s += "\n"

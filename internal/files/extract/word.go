@@ -94,7 +94,7 @@ func wordXML(w *writer, r *tokenReader) error {
 			err = p.start(t)
 		case xml.EndElement:
 			depth--
-			p.end(t.Name.Local)
+			p.endElement(t.Name.Local)
 		case xml.CharData:
 			if p.inText {
 				err = p.raw(string(t))
@@ -170,7 +170,7 @@ func value(t xml.StartElement) string {
 	return ""
 }
 
-func (p *wordWriter) end(name string) {
+func (p *wordWriter) endElement(name string) {
 	switch name {
 	case "t":
 		p.inText = false

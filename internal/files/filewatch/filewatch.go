@@ -89,7 +89,7 @@ func (w *Watcher) open(x *watching) (stop func(), err error) {
 		err = w.add(x)
 	}
 	if err != nil {
-		w.forget(x)
+		w.releaseDirectories(x)
 		w.log.Warn("files are polled for changes", "path", x.path, "err", err)
 		x.done = make(chan struct{})
 		w.running.Go(func() { w.poll(x) })
@@ -98,7 +98,7 @@ func (w *Watcher) open(x *watching) (stop func(), err error) {
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		w.end(x)
+		w.stopWatch(x)
 	}, nil
 }
 
@@ -160,8 +160,8 @@ func (w *Watcher) addDir(x *watching, dir string) error {
 	return nil
 }
 
-// forget gives back the directories of a watch.
-func (w *Watcher) forget(x *watching) {
+// releaseDirectories gives back the directories of a watch.
+func (w *Watcher) releaseDirectories(x *watching) {
 	for _, dir := range x.dirs {
 		if w.dirs[dir]--; w.dirs[dir] == 0 {
 			delete(w.dirs, dir)
@@ -171,8 +171,8 @@ func (w *Watcher) forget(x *watching) {
 	x.dirs = nil
 }
 
-// end stops a watch. w.mu is held.
-func (w *Watcher) end(x *watching) {
+// stopWatch stops a watch. w.mu is held.
+func (w *Watcher) stopWatch(x *watching) {
 	if x.ended {
 		return
 	}
@@ -183,7 +183,7 @@ func (w *Watcher) end(x *watching) {
 	if x.done != nil {
 		close(x.done)
 	}
-	w.forget(x)
+	w.releaseDirectories(x)
 	delete(w.all, x)
 }
 
@@ -195,20 +195,20 @@ func (w *Watcher) hear(system *fsnotify.Watcher) {
 			if !ok {
 				return
 			}
-			w.tell(e)
+			w.notify(e)
 		case err, ok := <-system.Errors:
 			if !ok {
 				return
 			}
 			w.log.Warn("changes of files may have been missed", "err", err)
-			w.tell(fsnotify.Event{})
+			w.notify(fsnotify.Event{})
 		}
 	}
 }
 
-// tell passes an event on to the watches it concerns; one without a name
+// notify passes an event on to the watches it concerns; one without a name
 // concerns all.
-func (w *Watcher) tell(e fsnotify.Event) {
+func (w *Watcher) notify(e fsnotify.Event) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if e.Has(fsnotify.Remove|fsnotify.Rename) && w.dirs[e.Name] > 0 {
@@ -241,7 +241,7 @@ func (w *Watcher) lose(dir string) {
 			w.system.Remove(dir) // an error means that it is forgotten already
 		}
 		if stood := !x.below || dir == x.path; stood && x.done == nil {
-			w.forget(x)
+			w.releaseDirectories(x)
 			w.soon(x)
 			x.done = make(chan struct{})
 			w.running.Go(func() { w.poll(x) })
@@ -319,7 +319,7 @@ func (w *Watcher) Close() error {
 	w.mu.Lock()
 	w.closed = true
 	for x := range w.all {
-		w.end(x)
+		w.stopWatch(x)
 	}
 	system := w.system
 	w.mu.Unlock()

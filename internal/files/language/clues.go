@@ -96,7 +96,7 @@ func clues(head []byte) map[string]float64 {
 			e.read(line)
 		}
 	}
-	e.settle()
+	e.weigh()
 	if isJSON(head) {
 		e.sums["JSON"] += 60
 	}
@@ -155,8 +155,8 @@ func (e *evidence) count(list []clue, line []byte) {
 	}
 }
 
-// settle weighs what shows in the shares of lines.
-func (e *evidence) settle() {
+// weigh weighs what shows in the shares of lines.
+func (e *evidence) weigh() {
 	if e.all == 0 {
 		return
 	}

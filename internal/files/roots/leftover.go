@@ -54,9 +54,9 @@ func (w *Writer) due(dir string) bool {
 	return true
 }
 
-// sweep clears a directory that a file was just put in. What cannot be cleared
+// clearLeftovers clears a directory that a file was just put in. What cannot be cleared
 // stays; it does no harm.
-func (w *Writer) sweep(p Place, parent *os.Root) {
+func (w *Writer) clearLeftovers(p Place, parent *os.Root) {
 	if !w.due(filepath.Join(p.Root.Name(), filepath.Dir(p.Name))) {
 		return
 	}

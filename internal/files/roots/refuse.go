@@ -33,7 +33,7 @@ func (p Place) Refuse(err error) error {
 		return &tool.Refusal{Code: "denied", Message: "the system does not allow this on " + path}
 	case errors.Is(err, syscall.ENAMETOOLONG):
 		return &tool.Refusal{Code: "invalid_arguments", Message: "the path " + path + " is too long for this file system"}
-	case errors.Is(err, syscall.ELOOP), text(err) == "too many symbolic links":
+	case errors.Is(err, syscall.ELOOP), errorText(err) == "too many symbolic links":
 		return &tool.Refusal{Code: "unsupported", Message: path + " leads through a loop of symbolic links"}
 	case errors.Is(err, syscall.EXDEV):
 		return &tool.Refusal{Code: "unsupported", Message: path + " lies on another file system", Next: "Read it, write it at the new place and delete the old one."}
@@ -44,15 +44,15 @@ func (p Place) Refuse(err error) error {
 	case errors.Is(err, fs.ErrClosed):
 		return &tool.Refusal{Code: "unavailable", Message: "the server is shutting down"}
 	}
-	return &tool.Refusal{Code: "failed", Message: path + ": " + text(err)}
+	return &tool.Refusal{Code: "failed", Message: path + ": " + errorText(err)}
 }
 
 // escapes recognises an os.Root's own refusal, which the os package does not
 // export.
-func escapes(err error) bool { return text(err) == "path escapes from parent" }
+func escapes(err error) bool { return errorText(err) == "path escapes from parent" }
 
-// text is the innermost message of a file system error, without its path.
-func text(err error) string {
+// errorText is the innermost message of a file system error, without its path.
+func errorText(err error) string {
 	if err == nil {
 		return ""
 	}

@@ -39,7 +39,7 @@ func (w *Writer) Replace(
 	}
 	defer parent.Close()
 	temp := tempName()
-	ours, err := w.fill(parent, temp, was, mode, data)
+	ours, err := w.writeTemp(parent, temp, was, mode, data)
 	if err != nil {
 		return nil, err
 	}
@@ -60,7 +60,7 @@ func (w *Writer) Replace(
 		return nil, err
 	}
 	syncDir(parent)
-	w.sweep(p, parent)
+	w.clearLeftovers(p, parent)
 	if nerr == nil && os.SameFile(now, ours) {
 		return now, nil
 	}
@@ -88,9 +88,9 @@ func swap(parent *os.Root, temp, base string, was fs.FileInfo) error {
 	return parent.Rename(temp, base) // no second names on this file system
 }
 
-// fill makes the temporary file: complete, with the mode of the file it will
+// writeTemp makes the temporary file: complete, with the mode of the file it will
 // replace, and on disk.
-func (w *Writer) fill(parent *os.Root, temp string, was fs.FileInfo, mode fs.FileMode, data func(*os.File) error) (info fs.FileInfo, err error) {
+func (w *Writer) writeTemp(parent *os.Root, temp string, was fs.FileInfo, mode fs.FileMode, data func(*os.File) error) (info fs.FileInfo, err error) {
 	if was != nil {
 		mode = 0o600 // until it has its owner
 	}

@@ -222,12 +222,12 @@ func (g *program) classify() {
 func newAutomaton(p *program) *automaton {
 	a := &automaton{prog: p}
 	a.set.init(len(p.nodes))
-	a.forget()
+	a.dropStates()
 	return a
 }
 
-// forget drops all states but those every line begins with.
-func (a *automaton) forget() {
+// dropStates drops all states but those every line begins with.
+func (a *automaton) dropStates() {
 	a.known = make(map[string]int32)
 	a.states = make([]state, first, 64)
 	a.table = make([]int32, first*a.prog.stride, 64*a.prog.stride)
@@ -283,7 +283,7 @@ func (a *automaton) stop(b []byte, from int) (at int, ok bool) {
 			}
 			if len(a.states) > maxStates {
 				st := a.states[s/g.stride]
-				a.forget()
+				a.dropStates()
 				begin = a.beginning()
 				a.next = append(a.next[:0], st.nodes...)
 				s = a.state(st.begin, st.word)

@@ -58,7 +58,7 @@ type scanner struct {
 func (s *scanner) scan(ctx context.Context, r io.Reader, size int64) (found, error) {
 	w := window{r: r, size: size, line: 1}
 	w.b = s.room(size)[:0]
-	if err := w.fill(ctx); err != nil {
+	if err := w.refill(ctx); err != nil {
 		return found{}, err
 	}
 	s.held = nil
@@ -71,7 +71,7 @@ func (s *scanner) scan(ctx context.Context, r io.Reader, size int64) (found, err
 	case w.nul && len(w.b) < sniffed:
 		return found{binary: true}, nil
 	case s.m.p.multiline:
-		return s.whole(ctx, &w)
+		return s.searchAcrossLines(ctx, &w)
 	}
 	return s.lines(ctx, &w)
 }
@@ -119,9 +119,9 @@ type window struct {
 	utf16 bool
 }
 
-// fill reads on until the window is full or the file ends. A NUL byte is an
+// refill reads on until the window is full or the file ends. A NUL byte is an
 // end, unless the file is in UTF-16.
-func (w *window) fill(ctx context.Context) error {
+func (w *window) refill(ctx context.Context) error {
 	for !w.end && len(w.b) < cap(w.b) {
 		if err := context.Cause(ctx); err != nil {
 			return err
@@ -167,7 +167,7 @@ func (s *scanner) lines(ctx context.Context, w *window) (f found, err error) {
 			last = n
 			f.count++
 			if s.most > 0 {
-				f.take(s, n, func() Hit { return s.hit(w.b, begin, end, n) })
+				f.addHit(s, n, func() Hit { return s.hit(w.b, begin, end, n) })
 			}
 			if s.only1 {
 				return f, nil
@@ -178,7 +178,7 @@ func (s *scanner) lines(ctx context.Context, w *window) (f found, err error) {
 			return f, nil
 		}
 		done = w.shift(limit, whole, s.context)
-		if err := w.fill(ctx); err != nil {
+		if err := w.refill(ctx); err != nil {
 			return f, err
 		}
 	}
@@ -312,15 +312,15 @@ func (s *scanner) all(ctx context.Context, w *window, most int) (b []byte, large
 		bigger := make([]byte, len(w.b), min(max(2*cap(w.b), windowSize), most+1))
 		copy(bigger, w.b)
 		w.b = bigger
-		if err := w.fill(ctx); err != nil {
+		if err := w.refill(ctx); err != nil {
 			return nil, false, err
 		}
 	}
 	return w.b, len(w.b) > most, nil
 }
 
-// whole searches across lines.
-func (s *scanner) whole(ctx context.Context, w *window) (f found, err error) {
+// searchAcrossLines searches across lines.
+func (s *scanner) searchAcrossLines(ctx context.Context, w *window) (f found, err error) {
 	b, large, err := s.all(ctx, w, wholeMost)
 	if err != nil || large {
 		return found{large: large}, err
@@ -342,7 +342,7 @@ func (s *scanner) whole(ctx context.Context, w *window) (f found, err error) {
 		begin := bytes.LastIndexByte(b[:span[0]], '\n') + 1
 		n += bytes.Count(b[at:begin], newline)
 		at = begin
-		f.take(s, n, func() Hit { return s.spanning(b, begin, span, n) })
+		f.addHit(s, n, func() Hit { return s.spanning(b, begin, span, n) })
 	}
 	return f, nil
 }
@@ -351,8 +351,8 @@ func (s *scanner) whole(ctx context.Context, w *window) (f found, err error) {
 // does not depend on the page, so that the order of files does not either.
 const definesMost = 20
 
-// take keeps a hit on line n if it is one of those that are wanted.
-func (f *found) take(s *scanner, n int, hit func() Hit) {
+// addHit keeps a hit on line n if it is one of those that are wanted.
+func (f *found) addHit(s *scanner, n int, hit func() Hit) {
 	wanted := f.count > s.skip && n > s.after
 	if wanted && (len(f.hits) >= s.most || s.until > 0 && f.count > s.until) {
 		f.more = true

@@ -105,7 +105,7 @@ func Run(ctx context.Context, q Query) (Result, error) {
 		q.Tree.Workers = 2
 	}
 	r := &run{q: &q, ctx: ctx, scanners: make([]*scanner, q.Tree.Workers)}
-	visit := r.look
+	visit := r.searchEntries
 	if q.Mode == Names {
 		visit = r.name
 	}
@@ -135,10 +135,10 @@ func (r *run) name(_ int, d *walk.Dir, entries []walk.Entry) {
 		}
 		r.matched.Add(1)
 		if f := (File{Path: d.Join(e.Name)}); r.wants(&f) {
-			r.keep(f)
+			r.addFile(f)
 		}
 	}
-	r.tell(int64(len(entries)))
+	r.reportProgress(int64(len(entries)))
 }
 
 func (r *run) chosen(d *walk.Dir, name string) bool {
@@ -150,8 +150,8 @@ func (r *run) chosen(d *walk.Dir, name string) bool {
 	return q.Globs.Match(path, name) && (q.Only == nil || q.Only(path, name))
 }
 
-// look searches the files among the entries.
-func (r *run) look(worker int, d *walk.Dir, entries []walk.Entry) {
+// searchEntries searches the files among the entries.
+func (r *run) searchEntries(worker int, d *walk.Dir, entries []walk.Entry) {
 	s := r.scanners[worker]
 	if s == nil {
 		s = r.scanner()
@@ -167,7 +167,7 @@ func (r *run) look(worker int, d *walk.Dir, entries []walk.Entry) {
 			}
 		}
 	}
-	r.tell(n)
+	r.reportProgress(n)
 }
 
 func (r *run) scanner() *scanner {
@@ -184,7 +184,7 @@ func (r *run) scanner() *scanner {
 // tellEvery is how many files pass between two reports of progress.
 const tellEvery = 512
 
-func (r *run) tell(n int64) {
+func (r *run) reportProgress(n int64) {
 	if now := r.searched.Add(n); r.q.Progress != nil && now/tellEvery != (now-n)/tellEvery {
 		r.q.Progress(now)
 	}
@@ -238,7 +238,7 @@ func (r *run) file(s *scanner, d *walk.Dir, name string) {
 			r.failed.Add(1)
 		}
 	}
-	r.keep(file)
+	r.addFile(file)
 }
 
 func (r *run) rank(defined bool) int {
@@ -266,7 +266,7 @@ func (r *run) wants(f *File) bool {
 	return false
 }
 
-func (r *run) keep(f File) {
+func (r *run) addFile(f File) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.kept) < r.q.Limit {

@@ -120,7 +120,7 @@ func collect(ctx context.Context, f Folders, chosen func(File) bool, progress Pr
 			found = append(found, f.KeyFile)
 		}
 	}
-	return c, c.fill(ctx, found, progress)
+	return c, c.copyAll(ctx, found, progress)
 }
 
 // removeSnapshots removes the snapshots of processes that were killed.
@@ -133,8 +133,8 @@ func removeSnapshots(data string, now time.Time) {
 	}
 }
 
-// fill copies files, then takes snapshots; see copied.
-func (c *collection) fill(ctx context.Context, found []string, progress Progress) error {
+// copyAll copies files, then takes snapshots; see copied.
+func (c *collection) copyAll(ctx context.Context, found []string, progress Progress) error {
 	c.from = make([]string, len(found))
 	databases := 0
 	for i, from := range found {

@@ -171,14 +171,14 @@ func unpackFile(roots map[string]*os.Root, f Folders, file File, content io.Read
 	if err != nil {
 		return err
 	}
-	err = fill(to, content)
+	err = copyContent(to, content)
 	if e := root.Chtimes(name, file.Modified, file.Modified); err == nil {
 		err = e
 	}
 	return err
 }
 
-func fill(to *os.File, content io.Reader) error {
+func copyContent(to *os.File, content io.Reader) error {
 	_, err := io.Copy(to, content)
 	return errors.Join(streamOrDisk(err), to.Sync(), to.Close())
 }

@@ -129,7 +129,7 @@ func (c *checker) value(i int) int {
 	case 'n':
 		return c.word(i, "null", wantNull)
 	}
-	return c.number(i)
+	return c.checkNumber(i)
 }
 
 func (c *checker) word(i int, w string, f fault) int {
@@ -139,7 +139,7 @@ func (c *checker) word(i int, w string, f fault) int {
 	return c.fail(i, f)
 }
 
-func (c *checker) number(i int) int {
+func (c *checker) checkNumber(i int) int {
 	start := i
 	if c.b[i] == '-' {
 		i++

@@ -21,7 +21,7 @@ func Int(v []byte) (int64, bool) {
 		return n, true
 	}
 	n, ok := parseNumber(v)
-	if !ok || !n.whole() {
+	if !ok || !n.isInteger() {
 		return 0, false
 	}
 	return n.int64()
@@ -45,7 +45,7 @@ func shortInt(v []byte) (n int64, ok bool) {
 // however it is spelt.
 func Whole(v []byte) bool {
 	n, ok := parseNumber(v)
-	return ok && n.whole()
+	return ok && n.isInteger()
 }
 
 // number is the text of a number taken apart.
@@ -59,7 +59,7 @@ type number struct {
 func parseNumber(v []byte) (n number, ok bool) {
 	v = trimSpace(v)
 	c := checker{b: v}
-	if len(v) == 0 || c.number(0) != len(v) {
+	if len(v) == 0 || c.checkNumber(0) != len(v) {
 		return n, false
 	}
 	if n.neg = v[0] == '-'; n.neg {
@@ -103,8 +103,8 @@ func (n *number) digit(p int) byte {
 	return 0
 }
 
-// whole reports whether the number has no fraction.
-func (n *number) whole() bool {
+// isInteger reports whether the number has no fraction.
+func (n *number) isInteger() bool {
 	// Only digits that are written down can be other than zero.
 	lowest := n.exp - len(n.dec)
 	highest := min(0, n.exp+len(n.int))

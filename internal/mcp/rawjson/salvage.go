@@ -28,7 +28,7 @@ func (s *Salvage) Write(p []byte) (int, error) {
 			s.inString(c)
 		case c == '"':
 			s.quoted = true
-			s.keep(c)
+			s.store(c)
 		case c == '{' || c == '[':
 			if s.depth == 0 && s.began {
 				return len(p), nil // a second value
@@ -48,14 +48,14 @@ func (s *Salvage) Write(p []byte) (int, error) {
 		case s.depth == 1 && c == ',':
 			s.member()
 		case !isSpace(c):
-			s.keep(c)
+			s.store(c)
 		}
 	}
 	return len(p), nil
 }
 
 func (s *Salvage) inString(c byte) {
-	s.keep(c)
+	s.store(c)
 	switch {
 	case s.escaped:
 		s.escaped = false
@@ -66,7 +66,7 @@ func (s *Salvage) inString(c byte) {
 	}
 }
 
-func (s *Salvage) keep(c byte) {
+func (s *Salvage) store(c byte) {
 	if s.depth == 1 && len(s.token) <= mostToken {
 		s.token = append(s.token, c)
 	}

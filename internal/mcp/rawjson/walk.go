@@ -49,25 +49,25 @@ func (c *Cursor) Key() (key []byte, ok bool) {
 		i = skipSpace(c.b, i+1)
 	}
 	if i >= len(c.b) || c.b[i] != '"' {
-		return c.leave(i, '}')
+		return c.closeBracket(i, '}')
 	}
 	end := skipString(c.b, i)
 	if end < 0 {
-		return c.leave(len(c.b), '}')
+		return c.closeBracket(len(c.b), '}')
 	}
 	if key, ok = decodedBody(c.b[i+1 : end-1 : end-1]); !ok {
-		return c.leave(len(c.b), '}')
+		return c.closeBracket(len(c.b), '}')
 	}
 	if i = skipSpace(c.b, end); i >= len(c.b) || c.b[i] != ':' {
-		return c.leave(len(c.b), '}')
+		return c.closeBracket(len(c.b), '}')
 	}
 	c.i = i + 1
 	return key, true
 }
 
-// leave passes the closing bracket at i; when something else is there, the
+// closeBracket passes the closing bracket at i; when something else is there, the
 // text was never checked and the cursor goes to its end.
-func (c *Cursor) leave(i int, bracket byte) ([]byte, bool) {
+func (c *Cursor) closeBracket(i int, bracket byte) ([]byte, bool) {
 	if i < len(c.b) && c.b[i] == bracket {
 		c.i = i + 1
 	} else {
@@ -84,7 +84,7 @@ func (c *Cursor) More() bool {
 		i = skipSpace(c.b, i+1)
 	}
 	if i >= len(c.b) || kindOf(c.b[i]) == 0 {
-		c.leave(i, ']')
+		c.closeBracket(i, ']')
 		return false
 	}
 	c.i = i

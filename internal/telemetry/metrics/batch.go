@@ -23,8 +23,8 @@ type batch struct {
 	swept  bool
 }
 
-// begin counts the series of a scope that was not written to before.
-func (b *batch) begin() error {
+// countSeries counts the series of a scope that was not written to before.
+func (b *batch) countSeries() error {
 	if _, ok := b.s.of[b.scope]; ok {
 		return nil
 	}

@@ -124,7 +124,7 @@ func (s *Store) Record(ctx context.Context, scope string, events ...Event) (fold
 	}
 	defer tx.Rollback()
 	b := batch{s: s, ctx: ctx, tx: tx, scope: scope, made: map[key]int64{}}
-	if err := b.begin(); err != nil {
+	if err := b.countSeries(); err != nil {
 		return false, err
 	}
 	for i := range events {
