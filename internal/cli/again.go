@@ -17,7 +17,7 @@ func restarts(cfg config.Config) string {
 	if runtime.GOOS == "windows" || cfg.Doors.Stdio {
 		return ""
 	}
-	return "the program takes its own place, with the same arguments and process id, and opens its doors anew; sessions begin anew"
+	return "the program replaces itself, with the same arguments and process id, and opens its listeners again; sessions start again"
 }
 
 // again puts a fresh process of this program in the place of this one. It

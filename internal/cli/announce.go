@@ -19,7 +19,7 @@ import (
 	"gatehouse/internal/server/socket"
 )
 
-// warn says what the settings expose, before anything is open.
+// warn prints what the settings expose, before any listener opens.
 func warn(stderr io.Writer, cfg config.Config) {
 	var lines []string
 	if cfg.Doors.HTTP.Open {
@@ -41,7 +41,7 @@ func warn(stderr io.Writer, cfg config.Config) {
 	}
 }
 
-// announce says what is served, from where, and at which doors. For HTTP it
+// announce prints what is served, from where, and on which listeners. For HTTP it
 // adds what to paste into a terminal or a client's configuration.
 func announce(w World, cfg config.Config, host *app.App, same command) {
 	say := func(format string, args ...any) { fmt.Fprintf(w.Err, "[gatehouse] "+format+"\n", args...) }
@@ -78,7 +78,7 @@ func announce(w World, cfg config.Config, host *app.App, same command) {
 	}
 }
 
-// pair says how the first user is made on a host that admits no caller without
+// pair prints how to create the first user on a host that admits no caller without
 // credentials and has no user yet.
 func pair(ctx context.Context, w World, host *app.App) error {
 	code, err := host.Pairing(ctx)
@@ -117,7 +117,7 @@ func usage(url, local, example string) string {
 	return fmt.Sprintf("Call a tool:\n  %s call --url %s%s %s", program(), url, local, example)
 }
 
-// lineSnippet is what a person pastes to use the server behind a TCP door.
+// lineSnippet is what a person pastes to use the server on a TCP listener.
 func lineSnippet(stderr io.Writer, d app.Door, example string, token bool) {
 	local := ""
 	if token {
@@ -126,7 +126,7 @@ func lineSnippet(stderr io.Writer, d app.Door, example string, token bool) {
 	fmt.Fprintf(stderr, "\n%s\n\n", usage(reachable(d.Address), local, example))
 }
 
-// reachable is the address of a door as a client on this machine names it.
+// reachable is the address of a listener as a client on this machine names it.
 func reachable(address string) string {
 	return strings.NewReplacer("://0.0.0.0:", "://127.0.0.1:", "://[::]:", "://[::1]:").Replace(address)
 }
@@ -190,7 +190,7 @@ func flagValue(f *pflag.Flag) string {
 	return text
 }
 
-// snippets are what a person pastes to use the server behind a door. The token
+// snippets are what a person pastes to use the server on a listener. The token
 // is good from this machine alone.
 func snippets(stderr io.Writer, d app.Door, same command, example string, as credential) {
 	url := reachable(d.Address)

@@ -70,7 +70,7 @@ func openVault(w World) (*vault, error) {
 	return v, nil
 }
 
-// keyFlags say what a backup is encrypted with.
+// keyFlags select the key that encrypts a backup.
 type keyFlags struct {
 	ask        bool
 	secret     string
@@ -152,7 +152,7 @@ func asMistake(err error) error {
 	return err
 }
 
-// tells prints the phases as they begin.
+// tells prints each phase when it starts.
 func (v *vault) tells() backup.Progress {
 	last := ""
 	return func(phase string, _, _ int64) {

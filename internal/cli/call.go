@@ -111,7 +111,7 @@ func show(w World, r *client.Result, full bool) (err error) {
 	return err
 }
 
-// broken tells a server's refusal, and giving up, from a connection that
+// broken distinguishes a server's refusal, and giving up, from a connection that
 // broke: the latter counts as no server.
 func broken(err error) error {
 	_, refused := errors.AsType[*client.RPCError](err)

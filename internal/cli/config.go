@@ -67,7 +67,7 @@ func noteText(w World, warnings []string) {
 	}
 }
 
-// checked says everything that is wrong with settings.
+// checked returns every error in the settings.
 func checked(l *config.Loaded) error {
 	if err := l.Validate(); err != nil {
 		return err

@@ -97,7 +97,7 @@ func withContexts(w World, f func(b *contextstore.Book, cfg config.Config, defin
 	return errors.Join(err, b.Close())
 }
 
-// definitionFlags say what is in a context. On update, those that are given
+// definitionFlags define a context. On update, those that are given
 // replace what was there.
 type definitionFlags struct {
 	set  *pflag.FlagSet

@@ -79,7 +79,7 @@ func (f *daemonFlags) addFound(set *pflag.FlagSet) {
 	set.StringVar(&f.pidFile, "pid-file", "", "`file` for the process number; empty or off for none (default: gatehouse.pid in the runtime folder)")
 }
 
-// config is everything a daemon is told, checked.
+// config returns all settings of a daemon, checked.
 func (f *daemonFlags) config(c *cobra.Command, w World, modules ...string) (*config.Loaded, error) {
 	f.host.set = c.Flags()
 	l, err := f.host.config(w.Getenv)
@@ -120,7 +120,7 @@ func (f *daemonFlags) find(c *cobra.Command, w World) (*config.Loaded, error) {
 }
 
 // openListeners sets the listeners of a daemon: its own socket, and what its
-// transport says. Where that is not said, the doors that listen names stay.
+// transport says. If that is not set, the listeners that listen names stay.
 func openListeners(l *config.Loaded) {
 	d := &l.Doors
 	d.Stdio, d.Unix = false, socketPath(l.Config)
@@ -299,7 +299,7 @@ const (
 	dyingLook = 20 * time.Millisecond
 )
 
-// startDaemon starts a daemon in a folder, and says where it serves.
+// startDaemon starts a daemon in a folder and prints where it serves.
 func startDaemon(ctx context.Context, w World, cfg config.Config, dir string, args []string) error {
 	if err := daemon.OwnFolder(cfg.Folders.Runtime); err != nil {
 		return err
@@ -375,7 +375,7 @@ killed. Where none runs, nothing is done.`,
 	return c
 }
 
-// stopDaemon stops the daemon and tells what was found.
+// stopDaemon stops the daemon and returns what it found.
 func stopDaemon(ctx context.Context, w World, cfg config.Config, patience time.Duration) (found, error) {
 	f, err := findDaemon(ctx, cfg)
 	if err != nil {
@@ -512,7 +512,7 @@ Exit codes: 0 it runs and is ready, 1 it runs and does not serve as it should,
 	return c
 }
 
-// daemonState is what status says.
+// daemonState is what status prints.
 type daemonState struct {
 	Running bool          `json:"running"`
 	Stale   int           `json:"stale_pid,omitempty"`

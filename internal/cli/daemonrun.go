@@ -48,12 +48,12 @@ are known by FileDescriptorName=, which is tcp, http or health.`,
 		},
 	}
 	f.add(c.Flags())
-	c.Flags().BoolVar(&background, "background", false, "prove to whoever started this on standard output that it serves")
+	c.Flags().BoolVar(&background, "background", false, "prove to the parent process on standard output that it serves")
 	c.Flags().MarkHidden("background")
 	return c
 }
 
-// inBackground runs the daemon for gatehouse daemon start: what it says goes
+// inBackground runs the daemon for gatehouse daemon start: its output goes
 // to its log, and whether it serves to its parent.
 func inBackground(ctx context.Context, load func() (*config.Loaded, error), w World, args []string) error {
 	out, ok := w.Out.(*os.File)
@@ -274,7 +274,7 @@ func (r *running) letGo() {
 	}
 }
 
-// about is what this daemon says of itself.
+// about is how this daemon describes itself.
 func (r *running) about() daemon.About {
 	a := daemon.About{
 		PID: os.Getpid(), Version: r.build.Version, Build: r.build.ID, Executable: r.build.Path, Replaced: r.build.Replaced(),
@@ -292,7 +292,7 @@ func (r *running) about() daemon.About {
 	return a
 }
 
-// announce says what is served, and where.
+// announce prints what is served, and where.
 func (r *running) announce() {
 	say := func(format string, args ...any) { fmt.Fprintf(r.w.Err, "[gatehouse] "+format+"\n", args...) }
 	say("%s daemon %s, process %d", strings.Join(r.host.Modules(), ", "), r.build.Version, os.Getpid())
@@ -318,8 +318,8 @@ func (r *running) announce() {
 // errStopped is why the host ends whose daemon was asked to.
 var errStopped = errors.New("the daemon was stopped")
 
-// serve runs the host until ctx is done. Then those who ask for readiness and
-// those at the link are told before the first door closes; health is shown to
+// serve runs the host until ctx is done. Then readiness fails and linked
+// clients are notified before the first listener closes; health is shown to
 // the end.
 func (r *running) serve(ctx context.Context) error {
 	host, stopHost := context.WithCancelCause(context.WithoutCancel(ctx))
@@ -382,7 +382,7 @@ func (r *running) check(ctx context.Context) error {
 	return err
 }
 
-// stopping tells that no more is taken.
+// stopping announces that no more calls are accepted.
 func (r *running) stopping() {
 	r.ready.Store(false)
 	r.health.Ready(false)

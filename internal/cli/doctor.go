@@ -173,7 +173,7 @@ func checkPort(h config.HTTP) finding {
 // manyFiles is how many open files do for a few thousand clients.
 const manyFiles = 4096
 
-// checkDescriptors reads the limit where the system tells it in a file. The
+// checkDescriptors reads the limit where the system reports it in a file. The
 // program has raised it as far as it may go.
 func checkDescriptors() finding {
 	f, err := os.Open("/proc/self/limits")
@@ -199,7 +199,7 @@ func gradeDescriptors(limit string) finding {
 	return ok("open files: only %d at once", n).but("warn", "ulimit -n %d, before the start; each client takes one", manyFiles)
 }
 
-// checkChildren says whether child processes are kept from the host's own files.
+// checkChildren reports whether child processes are kept from the host's own files.
 func checkChildren(c config.Children) finding {
 	how := shield.Possible()
 	f := ok("child processes: kept from this host's own files by %s", how)
@@ -215,7 +215,7 @@ func checkChildren(c config.Children) finding {
 	return f
 }
 
-// checkApprovals says what a yes proves.
+// checkApprovals reports what an approval proves.
 func checkApprovals(c config.Config) finding {
 	f := ok("approvals: a yes needs the passphrase")
 	_, err := approvals.LoadProof(app.ProofFile(c.Folders))

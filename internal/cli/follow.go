@@ -20,7 +20,7 @@ const (
 	mostWait = 8
 )
 
-// jobState is what job_wait says of a job that has not ended well.
+// jobState is what job_wait returns for a job that has not ended well.
 type jobState struct {
 	ID     string  `json:"id"`
 	Status string  `json:"status"`
@@ -62,7 +62,7 @@ func (f *follower) follow(ctx context.Context, r *client.Result) (*client.Result
 	return r, nil
 }
 
-// begun says that a call goes on as a job: in the server's words, where it says
+// begun reports that a call continues as a job: in the server's words, where it says
 // why, for instance that it needs an approval.
 func begun(r *client.Result) string {
 	if len(r.Structured) == 0 && len(r.Content) > 0 && r.Content[0].Text != "" {

@@ -202,7 +202,7 @@ func (t *target) within(ctx context.Context, w World, o client.Options) (*client
 	return cl, end, nil
 }
 
-// progress prints what a tool tells while it works.
+// progress prints the progress of a tool.
 func progress(stderr io.Writer) func(done, total float64, note string) {
 	return func(done, total float64, note string) {
 		s := fmt.Sprint(math.Round(done*1000) / 1000) // what is printed moves it by less

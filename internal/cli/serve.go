@@ -65,7 +65,7 @@ TCP there. SIGHUP reads them again; no session ends by it.`,
 	return c
 }
 
-// serveConfig is everything serve was told, checked.
+// serveConfig returns all settings of serve, checked.
 func serveConfig(c *cobra.Command, w World, host *hostFlags, doors *listenerFlags, shell *shellFlags, args []string) (*config.Loaded, error) {
 	l, err := host.config(w.Getenv)
 	if err != nil {
@@ -126,8 +126,8 @@ func originals(w World, l *config.Loaded) error {
 	return nil
 }
 
-// runServer builds the host, says where it is, and runs it until ctx is done
-// or its last door has closed. load makes the settings, now and whenever they
+// runServer builds the host, prints its addresses, and runs it until ctx is done
+// or its last listener has closed. load makes the settings, now and whenever they
 // are asked for again; same is what a client runs to have this server to itself.
 func runServer(ctx context.Context, load func() (*config.Loaded, error), w World, same sameServer) error {
 	l, err := load()

@@ -99,7 +99,7 @@ func (f *hostFlags) load(getenv func(string) string) (*config.Loaded, error) {
 	return l, err
 }
 
-// goesOn says that a command does without what is wrong in the settings.
+// goesOn warns that a command ignores the invalid part of the settings.
 func goesOn(w World) func(error) {
 	return func(err error) {
 		text := strings.ReplaceAll(err.Error(), "\n", "\n[gatehouse] ")
@@ -174,15 +174,15 @@ func (f *listenerFlags) add(set *pflag.FlagSet) {
 	set.StringSliceVar(&f.tls.ACME.Domains, "acme-domain", nil, "public names to get a certificate for from Let's Encrypt, whose terms that agrees to; needs --tls and port 443")
 	set.StringVar(&f.tcp, "tcp", "", "serve lines over TCP on this `address`, host:port")
 	set.StringVar(&f.unix, "unix", "", "serve lines over a Unix socket at this `path`")
-	set.BoolVar(&f.auth.Required, "require-auth", false, "let nobody in without credentials, also not from this machine")
+	set.BoolVar(&f.auth.Required, "require-auth", false, "require credentials of every caller, also on this machine")
 	set.StringVar(&f.token, "auth-token", "", "a `token` that lets its bearer in, at least 16 characters; better: gatehouse token create")
-	set.BoolVar(&f.auth.Insecure, "insecure", false, "let everybody in, from wherever: only behind something that has a login")
-	set.BoolVar(&f.stdio, "stdio", false, "serve standard input and output (default when no door is named)")
+	set.BoolVar(&f.auth.Insecure, "insecure", false, "require no credentials of any caller: only behind a proxy that has a login")
+	set.BoolVar(&f.stdio, "stdio", false, "serve standard input and output (default if no listener is named)")
 }
 
-// apply opens the doors that were named. Naming one on the command line
-// closes those that file and environment open; a setting of a door stays what
-// they say until a flag says otherwise.
+// apply enables the listeners that were named. Naming one on the command line
+// disables those that the file and the environment enable; other settings of a
+// listener stay as they are unless a flag overrides them.
 func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 	if err := f.open(c, l); err != nil {
 		return err
@@ -212,7 +212,7 @@ func (f *listenerFlags) apply(c *cobra.Command, l *config.Loaded) error {
 	return nil
 }
 
-// open opens the doors that were named, or standard input and output.
+// open enables the listeners that were named, or standard input and output.
 func (f *listenerFlags) open(c *cobra.Command, l *config.Loaded) error {
 	d, given := &l.Doors, c.Flags().Changed
 	if given("http") || given("tcp") || given("unix") || given("stdio") {

@@ -227,7 +227,7 @@ func (s *forwarder) start(ctx context.Context, last daemon.About) error {
 	return nil
 }
 
-// helpless says what can be done where no daemon can be started.
+// helpless adds what the user can do if no daemon can be started.
 func (s *forwarder) helpless(err error) error {
 	if errors.Is(err, context.Canceled) {
 		return err

@@ -26,7 +26,7 @@ const notifyTime = 5 * time.Second
 // writeDown keeps what a command has changed in the ledger of this machine,
 // beside what hosts keep there, and makes the notification of it that a host
 // makes of its own changes. A change that could not be written down was
-// made all the same, and the error says so.
+// made nevertheless, and the error says so.
 func writeDown(w World, changes ...changed) error {
 	if len(changes) == 0 {
 		return nil
@@ -67,7 +67,7 @@ func named(name string) any {
 // byCommand is who changed what was changed by a command.
 const byCommand = "command line"
 
-// witness collects what identity tells while a command runs.
+// witness collects the events of identity while a command runs.
 type witness struct{ seen []changed }
 
 func (n *witness) told(e identity.Event) { n.seen = append(n.seen, changed{"auth." + e.Kind, e}) }

@@ -30,7 +30,7 @@ type Options struct {
 	Log  *slog.Logger // nil means none
 	Node string       // the name of this node; "" means the host's
 	// Lenient lets calls that change something go on while nothing can be
-	// written. What could not be kept is counted and told in the log.
+	// written. What could not be written is counted and logged.
 	Lenient bool
 	Flush   time.Duration // how long a noted line may wait for others; 0 means 250 ms, at most 1 s
 	Wait    time.Duration // how long Keep waits for the disk; 0 means 5 s
@@ -95,7 +95,7 @@ func Open(path string, o Options) *Ledger {
 	return l
 }
 
-// whoWrites is what every line says of the process that wrote it.
+// whoWrites returns the member of every line that names the process that wrote it.
 func whoWrites(node string) []byte {
 	name := strconv.Itoa(os.Getuid())
 	if u, err := user.Current(); err == nil && u.Username != "" {

@@ -23,7 +23,7 @@ var subjects = []string{
 // keepFacts is how many facts of one subject may wait for us.
 const keepFacts = 4096
 
-// Watch writes down what is told on the bus of sessions, logins, users,
+// Watch records the events on the bus about sessions, logins, users,
 // tokens, contexts, settings, approvals and connections, and of ways out of sandboxes, until ctx is done. It
 // listens from the moment it is called; what it returns does the writing. A
 // fact that another process has kept is not written down again. A

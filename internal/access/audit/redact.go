@@ -148,7 +148,7 @@ func (r *redactor) string(v []byte) {
 	r.dst = append(r.dst, '"')
 }
 
-// validPrefix is how many of at most n bytes of a string's body can be taken without
+// validPrefix returns how many of at most n bytes of a string's body can be taken without
 // cutting a character or an escape.
 func validPrefix(body []byte, n int) int {
 	at := 0
@@ -184,7 +184,7 @@ var secretWords = []string{"secret", "password", "passwd", "passphrase", "token"
 // are full of secrets under any name.
 var secretNames = []string{"pwd", "auth", "pin", "env", "environment"}
 
-// isSecret tells by a member's name whether it holds a secret.
+// isSecret reports by a member's name whether it holds a secret.
 func isSecret(name []byte) bool {
 	if len(name) > 128 {
 		return false

@@ -227,7 +227,7 @@ func atOf(raw []byte) (string, bool) {
 	return string(rest[:timeWidth]), true
 }
 
-// removal is what the ledger says when it removes its oldest lines.
+// removal is the entry of the ledger about removing its oldest lines.
 type removal struct {
 	Through int64  `json:"through"`
 	Hash    string `json:"hash"` // of the last line that was removed

@@ -192,7 +192,7 @@ func (l *Ledger) putBack(b *batch) {
 	l.batch = again
 }
 
-// noteLost tells in the ledger itself how many lines it lacks.
+// noteLost records in the ledger how many lines it lacks.
 func (l *Ledger) noteLost() {
 	if l.lost == 0 {
 		return

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// ofCertificate says whom a client certificate stands for, which the door has
+// ofCertificate returns the principal of a client certificate, which the server has
 // verified against its authorities. A link decides, the most exact first:
 // fingerprint, URI, mail address, DNS name, common name. Without a link the
 // common name or a DNS name may be that of a user.

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// Public reports whether a request is served without knowing who asks:
+// Public reports whether a request is served without identifying the caller:
 // OPTIONS, /.well-known/*, /health, /ready, and the two ways to log in.
 func Public(r *http.Request) bool {
 	switch p := r.URL.Path; p {
@@ -21,7 +21,7 @@ func Public(r *http.Request) bool {
 	}
 }
 
-// HTTP says who is behind a request. It reads headers and the connection,
+// HTTP returns the principal of a request. It reads headers and the connection,
 // never the body, and treats all methods alike.
 func (s *Service) HTTP(r *http.Request) (Principal, *Denied) {
 	s.refreshCaches(false)
@@ -158,7 +158,7 @@ func headerToken(h http.Header) (token string, presented bool, err error) {
 
 const mostToken = 16 << 10 // bytes
 
-// bearer says whom a token stands for, however it came. local tells whether
+// bearer returns the principal of a token, in whichever header it came. local tells whether
 // the caller is on this machine; only then the local token counts.
 func (s *Service) bearer(ctx context.Context, token string, local bool) (Principal, error) {
 	if len(token) > mostToken {
@@ -193,7 +193,7 @@ func found(p Principal, ok bool, err error) (Principal, error) {
 	return p, err
 }
 
-// Line says who is at the other end of a newline connection that sent this
+// Line returns the principal at the other end of a newline connection that sent this
 // token in _meta, "" for none: then the caller is refused, also from this machine, or
 // anonymous where the options say so. addr is where a TCP connection comes from;
 // what has no address is not taken for this machine.
@@ -213,7 +213,7 @@ func (s *Service) Line(ctx context.Context, token string, addr netip.Addr) (Prin
 	return s.resolveRequest(ctx, addr, p, err)
 }
 
-// MetaToken is the key of _meta under which doors without headers find a
+// MetaToken is the key of _meta under which listeners without headers find a
 // token.
 const MetaToken = "gatehouse/token"
 
@@ -232,7 +232,7 @@ func (s *Service) Authenticates() bool {
 }
 
 // MustAuthenticate refuses a listener that other machines can reach while no user
-// could log in there. host is what the door binds to; "" means loopback. The
+// could log in there. host is the address the listener binds to; "" means loopback. The
 // local token does not count. In mode Required no caller is admitted before a user
 // exists, so a pairing code will do.
 func (s *Service) MustAuthenticate(host string) error {

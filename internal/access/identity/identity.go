@@ -24,7 +24,7 @@ import (
 	"time"
 )
 
-// Mode says whether callers on this machine need credentials.
+// Mode is whether callers on this machine need credentials.
 type Mode uint8
 
 const (
@@ -169,7 +169,7 @@ func (s *Service) configure() (err error) {
 	return nil
 }
 
-// LocalToken is the token for callers on this machine; "" when there is none.
+// LocalToken returns the token for callers on this machine; "" when there is none.
 func (s *Service) LocalToken() string { return s.local.secret }
 
 // Run follows what other processes change, records last uses, and keeps the
@@ -213,7 +213,7 @@ func (s *Service) publishEvent(kind, principal, credential, from string) {
 	}
 }
 
-// Revocation says that a principal or credential lost what it was granted.
+// Revocation means that a principal or credential lost what it was granted.
 type Revocation struct {
 	Principal  string
 	Credential string // "" means all of the principal's
@@ -225,7 +225,7 @@ func (r Revocation) Ends(p Principal) bool {
 	return r.Principal == p.Name && (r.Credential == "" || r.Credential == p.Credential)
 }
 
-// OnRevoked has f told of every revocation, those by other processes within a
+// OnRevoked calls f for every revocation, those by other processes within a
 // second. f must not block.
 func (s *Service) OnRevoked(f func(Revocation)) {
 	s.mu.Lock()

@@ -13,7 +13,7 @@ import (
 
 // Handler serves what lies below /auth/, and the metadata of the protected
 // resource below /.well-known/oauth-protected-resource. All of it is for
-// requests whose Host and Origin the door has checked.
+// requests whose Host and Origin the server has checked.
 func (s *Service) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("POST /auth/login", s.login)

@@ -99,7 +99,7 @@ func (b *brief) get(hash digest) (l briefLogin, ok bool) {
 	return l, ok
 }
 
-// remove ends the logins that fit and tells which they were.
+// remove ends the matching logins and returns them.
 func (b *brief) remove(fits func(*briefLogin) bool) (gone []Login) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

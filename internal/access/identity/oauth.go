@@ -137,7 +137,7 @@ func (n *names) UnmarshalJSON(b []byte) error {
 	return json.Unmarshal(b, (*[]string)(n))
 }
 
-// ofJWT says whom an access token stands for. What was verified is remembered
+// ofJWT returns the principal of an access token. What was verified is remembered
 // until the token runs out or
 // its key is taken back.
 func (s *Service) ofJWT(ctx context.Context, token string, hash digest) (Principal, error) {

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// Peer is who the kernel says is at the other end of a Unix socket. This
+// Peer returns the principal of the process at the other end of a Unix socket, as the kernel reports it. This
 // process's own user is an admin: it could read and change everything here
 // anyway. root and others have the roles of the user of their name; others
 // without such a user are unknown here.

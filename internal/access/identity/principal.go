@@ -45,7 +45,7 @@ type Principal struct {
 	signer string // the provider's key that signed the access token
 }
 
-// Caller is the principal as the rest of the house knows it.
+// Caller returns the principal as the other packages use it.
 func (p Principal) Caller() tool.Caller {
 	return tool.Caller{Principal: p.Name, ID: p.ID, Context: p.Context, Roles: p.Roles, Scopes: p.Scopes, Credential: p.Credential}
 }

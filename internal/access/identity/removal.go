@@ -29,13 +29,13 @@ type Removal struct {
 // ErrNoHeir is the answer to a removal in favour of a user that is not there.
 var ErrNoHeir = errors.New("the user who is to get what it owns does not exist, or is the one that is removed")
 
-// removalHook is a follower of removals, and the last one that it was told.
+// removalHook is a subscriber of removals, and the last removal passed to it.
 type removalHook struct {
 	f    func([]Removal)
 	last int64
 }
 
-// OnRemoved tells f every removal that is in the file, at once, and later ones
+// OnRemoved calls f with every removal that is in the file, at once, and later ones
 // within a second. f must not block; it is never called twice at the same time.
 func (s *Service) OnRemoved(f func([]Removal)) error {
 	s.removals.Lock()
@@ -44,7 +44,7 @@ func (s *Service) OnRemoved(f func([]Removal)) error {
 	return s.followRemovals()
 }
 
-// followRemovals tells the hook of OnRemoved what is new in the file.
+// followRemovals passes new removals in the file to the hook of OnRemoved.
 func (s *Service) followRemovals() error {
 	s.removals.Lock()
 	defer s.removals.Unlock()
@@ -108,7 +108,7 @@ func (s *Service) HeirOf(ctx context.Context, r Removal) (p Principal, ok bool, 
 	return p, ok, err
 }
 
-// Noticed tells those who wait in AwaitEndings that this host ends what
+// Noticed tells the callers of AwaitEndings that this host ends what
 // belongs to a removed user, and that its report follows.
 func (s *Service) Noticed(ctx context.Context, r Removal) error { return s.report(ctx, r, "") }
 

@@ -79,7 +79,7 @@ func (s *store) writer() (*sql.DB, error) {
 	return db, opening(err)
 }
 
-// opening says of an error what it is about.
+// opening adds to an error what failed.
 func opening(err error) error {
 	switch {
 	case err == nil:

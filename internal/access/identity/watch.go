@@ -21,7 +21,7 @@ const (
 type watch struct {
 	last atomic.Int64 // the last look, in nanoseconds of uptime; 0 means never
 	// claimed is set once there has been a user. It stays set when the last
-	// one is removed, so that removing users never opens the house.
+	// one is removed, so that removing users never lets anonymous callers in.
 	claimed atomic.Bool
 	// lost is set while there were users here once and their file does not know
 	// of any: it was removed, emptied, or its disk is not mounted.

@@ -7,7 +7,7 @@ import "gatehouse/tool"
 // anonymous is the name of a caller who brought no credential; see identity.
 const anonymous = "anonymous"
 
-// Func reports whether a caller is one of those who rule a host. nil says of
+// Func reports whether a caller is an administrator of the host. nil says of
 // no caller. It must be safe for concurrent use.
 type Func func(who tool.Caller) bool
 
@@ -28,7 +28,7 @@ func (f Func) Check(c *tool.Call, what string) error {
 	return Denied(what, next)
 }
 
-// Denied is the refusal of those who do not rule, for tools that know better
+// Denied returns the refusal for callers that are not administrators, for tools that know better
 // than to ask an administrator what can be done next.
 func Denied(what, next string) error {
 	return &tool.Refusal{Code: "denied", Message: "only those who rule this host may " + what + ", and you are not one of them", Next: next}

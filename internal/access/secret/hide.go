@@ -8,10 +8,10 @@ import (
 	"sync"
 )
 
-// shortest is how long, in bytes, a secret is that can be told from chance.
+// shortest is how long, in bytes, a secret is that cannot match by chance.
 const shortest = 6
 
-// Hider takes secrets out of what a program or a server says, as they are and
+// Hider removes secrets from the output of a program or a server, as they are and
 // as JSON writes them. It guards against accidents: a holder of a secret can
 // say it in other words. The zero value finds nothing.
 type Hider struct{ forms [][]byte }

@@ -46,7 +46,7 @@ func replace(setting string, value func(name string) (string, error)) (string, e
 }
 
 // Fill gives settings, by their names, with the secrets they refer to. What
-// refers to none is a secret as well: who asks need not know.
+// refers to none is returned as a secret as well, so that callers need not distinguish.
 func (s *Store) Fill(settings map[string]string) (map[string]Text, error) {
 	var all map[string]record
 	filled := make(map[string]Text, len(settings))

@@ -62,7 +62,7 @@ type Entry struct {
 	Set  time.Time `json:"set"`
 }
 
-// CheckName says what is wrong with a name, if anything.
+// CheckName returns an error if a name is not valid.
 func CheckName(name string) error {
 	for i, c := range []byte(name) {
 		letter := c >= 'A' && c <= 'Z' || c >= 'a' && c <= 'z' || c == '_'
@@ -76,7 +76,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Set keeps a value under a name, and makes the key if there is none.
+// Set stores a value under a name, and creates the key if it does not exist.
 func (s *Store) Set(name string, value Text) error {
 	if err := CheckName(name); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (s *Store) Set(name string, value Text) error {
 	})
 }
 
-// Remove forgets a secret; the error is ErrNotFound when there is none.
+// Remove deletes a secret; the error is ErrNotFound if it does not exist.
 func (s *Store) Remove(name string) error {
 	return s.change(false, func(all map[string]record) error {
 		if _, there := all[name]; !there {
@@ -104,7 +104,7 @@ func (s *Store) Remove(name string) error {
 	})
 }
 
-// Get is the value under a name; the error is ErrNotFound when there is none.
+// Get returns the value under a name; the error is ErrNotFound if it does not exist.
 func (s *Store) Get(name string) (Text, error) {
 	all, err := s.read()
 	if err != nil {
