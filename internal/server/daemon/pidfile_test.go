@@ -103,7 +103,7 @@ func TestFolderOfAnotherIsRefused(t *testing.T) {
 	if err := os.Chmod(dir, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := OwnFolder(dir); err == nil || !strings.Contains(err.Error(), "others can write") {
+	if err := OwnFolder(dir); err == nil || !strings.Contains(err.Error(), "other users can write") {
 		t.Errorf("a folder open to others: %v", err)
 	}
 	if err := os.Chmod(dir, 0o700); err != nil {
