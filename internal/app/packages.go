@@ -32,7 +32,7 @@ const packageRecordsAt = "/private/packages"
 // packageHouse opens the packages of this host, once for the modules that
 // speak of them; nil where nothing is kept on disk, and where their module is
 // not.
-func (a *App) packageHouse() (*packages.House, error) {
+func (a *App) packageHouse() (*packages.Manager, error) {
 	if a.house != nil || a.opts.Private || a.cfg.Folders.Data == "" || !a.hasGuest(packageModule) {
 		return a.house, nil
 	}
@@ -167,7 +167,7 @@ func (a *App) tellOfPackage(news notify.News) {
 // packagesRoom are the packages of a host, and who is told when their tools
 // are others.
 type packagesRoom struct {
-	house           *packages.House // nil before it is needed, and where there are none
+	house           *packages.Manager // nil before it is needed, and where there are none
 	packagesChanged atomic.Pointer[func()]
 }
 

@@ -25,7 +25,7 @@ const (
 )
 
 // fetch fills the folder of a new program.
-func (p *pack) fetch(ctx context.Context, r *Record, plan Plan, say func(done, total int64, units string)) error {
+func (p *instance) fetch(ctx context.Context, r *Record, plan Plan, say func(done, total int64, units string)) error {
 	dir := filepath.Join(p.folder(), r.Program)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (p *pack) fetch(ctx context.Context, r *Record, plan Plan, say func(done, t
 		return err
 	}
 	defer to.Close()
-	c := &copying{ctx: ctx, to: to, say: say}
+	c := &copying{ctx: ctx, to: to, report: say}
 	if r.Source.Kind == Folder {
 		err = c.folder(from, name)
 	} else if err = c.archive(from, name); err == nil {
@@ -84,7 +84,7 @@ func (r *Record) adopt(dir, in string) error {
 // npm has the host's npm install the package with what it needs. Scripts of
 // packages do not run. A version that was installed before is installed by its
 // lock file.
-func (p *pack) npm(ctx context.Context, r *Record, dir string) error {
+func (p *instance) npm(ctx context.Context, r *Record, dir string) error {
 	args := []string{"install", "--save-exact"}
 	name := npmPackage(r.Source.From)
 	p.mu.Lock()
@@ -99,9 +99,9 @@ func (p *pack) npm(ctx context.Context, r *Record, dir string) error {
 		args = append(args, r.Source.From)
 	}
 	args = append(args, "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--loglevel=error")
-	since := p.journal.now()
-	words := &printed{to: &p.journal}
-	child, err := proc.Start(ctx, proc.Spec{Path: "npm", Args: args, Dir: dir, Env: npmEnv(), Stdout: words, Stderr: words, Whole: true, Processes: mostProcesses, Own: []string{p.folder()}})
+	since := p.journal.endOffset()
+	words := &lineWriter{journal: &p.journal}
+	child, err := proc.Start(ctx, proc.Spec{Path: "npm", Args: args, Dir: dir, Env: npmEnv(), Stdout: words, Stderr: words, Whole: true, Processes: maxProcesses, Own: []string{p.folder()}})
 	if err != nil {
 		return &tool.Refusal{Code: "unsupported", Message: "npm cannot be started: " + err.Error(), Next: "Have Node with npm installed by the system's package manager, or give the program as command, folder or archive."}
 	}
@@ -113,7 +113,7 @@ func (p *pack) npm(ctx context.Context, r *Record, dir string) error {
 		return npmFailure(r.Source.From, end.Code, p.journal.tail(since, npmLines))
 	}
 	if err != nil {
-		return withWords(err, p.journal.tail(since, 10))
+		return withOutput(err, p.journal.tail(since, 10))
 	}
 	return r.adopt(dir, "node_modules/"+name)
 }
@@ -148,11 +148,11 @@ func copyLock(from, to string) error {
 // copying fills a folder with files, within limits.
 type copying struct {
 	// ctx is that of the one installation that copies.
-	ctx   context.Context
-	to    *os.Root
-	say   func(done, total int64, units string)
-	files int
-	bytes int64
+	ctx    context.Context
+	to     *os.Root
+	report func(done, total int64, units string)
+	files  int
+	bytes  int64
 }
 
 // folder copies what is below a folder. Links and what is no file are left out.
@@ -209,7 +209,7 @@ func (c *copying) file(at string, mode fs.FileMode, from io.Reader) error {
 	if c.bytes > mostBytes {
 		err = tooMany()
 	}
-	c.say(c.bytes, 0, "bytes")
+	c.report(c.bytes, 0, "bytes")
 	return errors.Join(err, f.Close())
 }
 

@@ -15,7 +15,7 @@ type frames struct {
 	tail []byte
 }
 
-const edge = 256 // bytes of both ends of a line that is too long
+const edgeBytes = 256 // bytes of both ends of a line that is too long
 
 // Write implements io.Writer.
 func (f *frames) Write(p []byte) (int, error) {
@@ -38,13 +38,13 @@ func (f *frames) add(part []byte) {
 	}
 	if f.over == 0 {
 		f.over = int64(len(f.buf))
-		f.tail = bytes.Clone(f.buf[max(0, len(f.buf)-edge):])
-		f.buf = bytes.Clone(f.buf[:min(len(f.buf), edge)])
-		f.buf = append(f.buf, part[:min(len(part), edge-len(f.buf))]...)
+		f.tail = bytes.Clone(f.buf[max(0, len(f.buf)-edgeBytes):])
+		f.buf = bytes.Clone(f.buf[:min(len(f.buf), edgeBytes)])
+		f.buf = append(f.buf, part[:min(len(part), edgeBytes-len(f.buf))]...)
 	}
 	f.over += int64(len(part))
-	f.tail = append(f.tail, part[max(0, len(part)-edge):]...)
-	f.tail = f.tail[max(0, len(f.tail)-edge):]
+	f.tail = append(f.tail, part[max(0, len(part)-edgeBytes):]...)
+	f.tail = f.tail[max(0, len(f.tail)-edgeBytes):]
 }
 
 func (f *frames) finish() {

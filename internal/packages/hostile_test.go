@@ -179,7 +179,7 @@ func TestAServerThatKeepsEndingIsLeftAlone(t *testing.T) {
 	r.Start = Always
 	h.install(r)
 	h.eventually("it is started with the host", func() bool { return h.has("up installed running") })
-	for range mostFails {
+	for range maxFailures {
 		if _, err := h.call("up", "die", `{}`); code(err) != "unavailable" {
 			t.Fatalf("got %v", err)
 		}
@@ -293,10 +293,10 @@ func FuzzLines(f *testing.F) {
 			}
 		}, long: func(head, tail []byte, n int64) {
 			lines++
-			if len(head) > edge || len(tail) > edge || n <= int64(limit) {
+			if len(head) > edgeBytes || len(tail) > edgeBytes || n <= int64(limit) {
 				t.Errorf("%d and %d bytes of %d", len(head), len(tail), n)
 			}
-			whose(head, tail)
+			answerID(head, tail)
 		}}
 		for rest := text; len(rest) > 0; {
 			n := min(step, len(rest))
@@ -317,7 +317,7 @@ func FuzzListing(f *testing.F) {
 		if rawjson.Check(entry, 0) != nil {
 			return
 		}
-		tools, _ := offer("up", []json.RawMessage{entry, entry})
+		tools, _ := makeTools("up", []json.RawMessage{entry, entry})
 		if len(tools) > 1 {
 			t.Fatalf("two tools of one name: %v", tools)
 		}
@@ -344,7 +344,7 @@ func TestNamesAreNotDoubled(t *testing.T) {
 	entry := func(name, more string) json.RawMessage {
 		return json.RawMessage(`{"name":"` + name + `","inputSchema":{"type":"object"}` + more + `}`)
 	}
-	tools, left := offer("fire-crawl", []json.RawMessage{
+	tools, left := makeTools("fire-crawl", []json.RawMessage{
 		entry("fire_crawl_scrape", ""), entry("fire-crawl_map", ""), entry("search", ""), entry("fire_crawl_", ""), entry("fire_crawler", ""),
 		entry("fire_crawl_search", ""),
 		entry("slow", `,"execution":{"taskSupport":"required"}`), entry("either", `,"execution":{"taskSupport":"optional"}`),

@@ -28,17 +28,17 @@ const (
 // Tell is told how far something is; nil is told nothing.
 type Tell func(progress.Progress)
 
-// Plan is what is to be installed.
+// Plan describes a package to install.
 type Plan struct {
 	Record
-	// Open opens what a folder or archive is in, and says its name there, so
-	// that the kernel finds it and not a path that was looked at before; nil
-	// opens it by the path of its source.
+	// Open opens the folder that contains the source folder or archive, and
+	// returns the source's name in it, so that a path that changed since it
+	// was checked is not followed. nil opens the path of the source.
 	Open func() (*os.Root, string, error)
 }
 
-// Check says what is wrong with a plan, if anything, without doing any of it.
-func (h *House) Check(plan *Plan) error {
+// Check validates a plan without executing it.
+func (h *Manager) Check(plan *Plan) error {
 	r := &plan.Record
 	if r.Start == "" {
 		r.Start = OnDemand
@@ -47,7 +47,7 @@ func (h *House) Check(plan *Plan) error {
 		return err
 	}
 	if name, bad := collides(r.ID, reserved); bad {
-		return invalid("id %q: names that begin with %s are this host's own; choose another", r.ID, name)
+		return invalid("id %q: names that begin with %s are reserved for this host; choose another", r.ID, name)
 	}
 	if h.opts.Taken != nil {
 		if name, bad := collides(r.ID, h.opts.Taken()); bad {
@@ -59,7 +59,7 @@ func (h *House) Check(plan *Plan) error {
 	others := slices.Sorted(maps.Keys(h.all))
 	switch {
 	case h.release == nil:
-		return elsewhere()
+		return errOtherHost()
 	case h.all[r.ID] != nil:
 		return &tool.Refusal{Code: "exists", Message: fmt.Sprintf("there is a package %q already", r.ID), Next: "package_rebuild installs it again, also another version; package_remove removes it."}
 	case len(h.all) >= h.opts.Most:
@@ -71,10 +71,10 @@ func (h *House) Check(plan *Plan) error {
 	return nil
 }
 
-// Install fetches a program, tries whether it is a server, and keeps it. What
-// fails leaves nothing but data of an earlier package of that id.
-func (h *House) Install(ctx context.Context, plan Plan, tell Tell) (i Info, err error) {
-	leave, err := h.enter()
+// Install fetches a program, checks that it is an MCP server, and keeps it. If it fails
+// it removes everything except the data of an earlier package with that id.
+func (h *Manager) Install(ctx context.Context, plan Plan, tell Tell) (i Info, err error) {
+	leave, err := h.addWork()
 	if err != nil {
 		return i, err
 	}
@@ -84,34 +84,34 @@ func (h *House) Install(ctx context.Context, plan Plan, tell Tell) (i Info, err 
 	}
 	r := plan.Record
 	r.State, r.Installed, r.Server, r.Program = Installing, time.Now().UTC().Truncate(time.Second), Server{}, ""
-	p := h.newPack(r)
+	p := h.newInstance(r)
 	if _, err := os.Stat(p.data()); err == nil {
 		p.rec.Keep = true
 	}
 	r = p.rec
 	plan.Record = r
-	p.doing = Installing
-	if !h.add(p) {
+	p.activity = Installing
+	if !h.register(p) {
 		return i, h.Check(&plan)
 	}
-	if err := h.keepRecord(r); err != nil {
-		h.drop(p)
+	if err := h.putRecord(r); err != nil {
+		h.unregister(p)
 		return i, err
 	}
-	if err := p.renew(ctx, plan, tell); err != nil {
-		return i, errors.Join(err, p.undo())
+	if err := p.install(ctx, plan, tell); err != nil {
+		return i, errors.Join(err, p.removeFailed())
 	}
-	h.stale()
+	h.invalidateTools()
 	p.mu.Lock()
-	p.doing, p.progress = "", nil
+	p.activity, p.progress = "", nil
 	p.mu.Unlock()
-	p.show()
-	p.begin(false)
+	p.publishState()
+	p.startIfWanted(false)
 	return p.info(), nil
 }
 
-// add takes a package in, unless one of its id came first.
-func (h *House) add(p *pack) bool {
+// register adds a package. It returns false if the id is in use.
+func (h *Manager) register(p *instance) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.all[p.id] != nil {
@@ -121,10 +121,10 @@ func (h *House) add(p *pack) bool {
 	return true
 }
 
-// drop lets go of a package.
-func (h *House) drop(p *pack) {
+// unregister removes a package from the manager.
+func (h *Manager) unregister(p *instance) {
 	p.mu.Lock()
-	p.gone = true
+	p.removed = true
 	p.mu.Unlock()
 	p.journal.close()
 	h.mu.Lock()
@@ -132,37 +132,37 @@ func (h *House) drop(p *pack) {
 		delete(h.all, p.id)
 	}
 	h.mu.Unlock()
-	h.stale()
-	p.show()
+	h.invalidateTools()
+	p.publishState()
 }
 
-// undo takes back what was installed for the first time.
-func (p *pack) undo() error {
-	err := p.halt()
-	err = errors.Join(err, p.erase(p.rec.Keep), p.house.forgetRecord(p.id)) // nobody else changes the record
-	p.house.drop(p)
+// removeFailed removes a package whose first installation failed.
+func (p *instance) removeFailed() error {
+	err := p.stop()
+	err = errors.Join(err, p.erase(p.rec.Keep), p.manager.deleteRecord(p.id)) // no other goroutine changes the record
+	p.manager.unregister(p)
 	return err
 }
 
-func (h *House) forgetRecord(id string) error {
-	ctx, cancel := context.WithTimeout(context.Background(), keepWait)
+func (h *Manager) deleteRecord(id string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
 	defer cancel()
 	return state.Drop(ctx, h.opts.Records, id)
 }
 
-// renew fetches a program into a folder of its own, tries it, and makes it the
-// package's. The server that ran before has ended then, and runs again.
-func (p *pack) renew(ctx context.Context, plan Plan, tell Tell) error {
+// install fetches a program into a new folder, tries it, and makes it the package's
+// program. The server that ran before has been stopped when it returns.
+func (p *instance) install(ctx context.Context, plan Plan, tell Tell) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
-	defer context.AfterFunc(p.house.ctx, func() { end(errClosing) })()
-	ctx, cancel := context.WithTimeoutCause(ctx, p.house.opts.Install, fmt.Errorf("it was not installed within %v", p.house.opts.Install))
+	defer context.AfterFunc(p.manager.ctx, func() { end(errClosing) })()
+	ctx, cancel := context.WithTimeoutCause(ctx, p.manager.opts.Install, fmt.Errorf("it was not installed within %v", p.manager.opts.Install))
 	defer cancel()
 	track := progress.New(func(now progress.Progress) {
 		p.mu.Lock()
 		p.progress = &now
 		p.mu.Unlock()
-		p.show()
+		p.publishState()
 		if tell != nil {
 			tell(now)
 		}
@@ -177,7 +177,7 @@ func (p *pack) renew(ctx context.Context, plan Plan, tell Tell) error {
 		}
 	}
 	track.At(PhaseTry, 0, 0, "")
-	if err := p.halt(); err != nil {
+	if err := p.stop(); err != nil {
 		return p.discard(r, err)
 	}
 	u, entries, err := p.launch(ctx, &r)
@@ -189,29 +189,29 @@ func (p *pack) renew(ctx context.Context, plan Plan, tell Tell) error {
 	track.At(PhaseKeep, 0, 0, "")
 	if err == nil {
 		r.State, r.Keep = Installed, false
-		err = p.keep(r)
+		err = p.saveRecord(r)
 	}
 	if err != nil {
 		return p.discard(r, err)
 	}
-	p.forgive()
-	p.learn(entries, true)
-	p.tidy()
+	p.resetFailures()
+	p.setTools(entries, true)
+	p.removeOldPrograms()
 	track.Finish()
 	return nil
 }
 
-// cause prefers why a context ended to what came of that. What the program
-// printed until then stays.
+// cause returns the cause of ctx's end if it has ended, otherwise err. It keeps the
+// program's output.
 func cause(ctx context.Context, err error) error {
 	if why := context.Cause(ctx); why != nil {
-		return withWords(why, Words(err))
+		return withOutput(why, Words(err))
 	}
 	return err
 }
 
-// discard removes a program that is not kept.
-func (p *pack) discard(r Record, err error) error {
+// discard removes a program that was not installed.
+func (p *instance) discard(r Record, err error) error {
 	if r.Program != "" {
 		err = errors.Join(err, os.RemoveAll(filepath.Join(p.folder(), programTop(r.Program))))
 	}
@@ -220,14 +220,14 @@ func (p *pack) discard(r Record, err error) error {
 
 const programPrefix = "program-"
 
-// programTop is the folder that a program lies in, of which it may be a part.
+// programTop returns the top folder of a program, which may lie deeper in it.
 func programTop(program string) string {
 	top, _, _ := strings.Cut(filepath.ToSlash(program), "/")
 	return top
 }
 
-// tidy removes programs that are not the package's.
-func (p *pack) tidy() {
+// removeOldPrograms removes the programs of earlier installations.
+func (p *instance) removeOldPrograms() {
 	p.mu.Lock()
 	now := programTop(p.rec.Program)
 	p.mu.Unlock()
@@ -238,14 +238,14 @@ func (p *pack) tidy() {
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), programPrefix) && e.Name() != now {
 			if err := os.RemoveAll(filepath.Join(p.folder(), e.Name())); err != nil {
-				p.house.log.Warn("an old program of a package is left", "package", p.id, "err", err)
+				p.manager.log.Warn("an old program of a package is left", "package", p.id, "err", err)
 			}
 		}
 	}
 }
 
-// erase removes the package's folder; keep leaves the data, if there are any.
-func (p *pack) erase(keep bool) error {
+// erase removes the package's folder; keep leaves its data.
+func (p *instance) erase(keep bool) error {
 	entries, err := os.ReadDir(p.folder())
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -272,10 +272,10 @@ func (p *pack) erase(keep bool) error {
 	return nil
 }
 
-// Rebuild installs a package again from its source or, with from, from another
-// of the same kind. Its data stay. After an error the package is as it was.
-func (h *House) Rebuild(ctx context.Context, id, from string, tell Tell) (i Info, err error) {
-	leave, err := h.enter()
+// Rebuild installs a package again from its source, or from another source of the same
+// kind. Its data are kept. If it fails the package is unchanged.
+func (h *Manager) Rebuild(ctx context.Context, id, from string, tell Tell) (i Info, err error) {
+	leave, err := h.addWork()
 	if err != nil {
 		return i, err
 	}
@@ -289,15 +289,15 @@ func (h *House) Rebuild(ctx context.Context, id, from string, tell Tell) (i Info
 		return i, err
 	}
 	p.mu.Lock()
-	ran := p.up != nil
+	ran := p.running != nil
 	p.mu.Unlock()
 	err = p.rebuild(ctx, from, tell)
 	done()
-	p.begin(ran)
+	p.startIfWanted(ran)
 	return p.info(), err
 }
 
-func (p *pack) rebuild(ctx context.Context, from string, tell Tell) error {
+func (p *instance) rebuild(ctx context.Context, from string, tell Tell) error {
 	p.mu.Lock()
 	was := p.rec
 	p.mu.Unlock()
@@ -314,21 +314,21 @@ func (p *pack) rebuild(ctx context.Context, from string, tell Tell) error {
 	}
 	now := was
 	now.State = Updating
-	if err := p.keep(now); err != nil {
+	if err := p.saveRecord(now); err != nil {
 		return err
 	}
-	p.show()
-	if err := p.renew(ctx, plan, tell); err != nil {
-		return errors.Join(err, p.keep(was))
+	p.publishState()
+	if err := p.install(ctx, plan, tell); err != nil {
+		return errors.Join(err, p.saveRecord(was))
 	}
-	p.house.stale()
+	p.manager.invalidateTools()
 	return nil
 }
 
-// Remove ends a package and removes it; keepData leaves its data for the next
-// package of its id.
-func (h *House) Remove(id string, keepData bool) error {
-	leave, err := h.enter()
+// Remove stops a package and removes it. keepData leaves its data for the next package
+// with its id.
+func (h *Manager) Remove(id string, keepData bool) error {
+	leave, err := h.addWork()
 	if err != nil {
 		return err
 	}
@@ -346,21 +346,21 @@ func (h *House) Remove(id string, keepData bool) error {
 	r := p.rec
 	p.mu.Unlock()
 	r.State, r.Keep = Removing, keepData
-	if err := p.keep(r); err != nil {
+	if err := p.saveRecord(r); err != nil {
 		return err
 	}
-	p.show()
-	if err := errors.Join(p.halt(), p.erase(keepData), h.forgetRecord(id)); err != nil {
-		return fmt.Errorf("package %s is removed in part, and wholly when this host is started again: %w", id, err)
+	p.publishState()
+	if err := errors.Join(p.stop(), p.erase(keepData), h.deleteRecord(id)); err != nil {
+		return fmt.Errorf("package %s is removed in part; this host removes the rest when it starts again: %w", id, err)
 	}
-	h.drop(p)
+	h.unregister(p)
 	return nil
 }
 
-// recover finishes or undoes what a host before this one left half done, and
-// takes its packages in; h.mu is held.
-func (h *House) recover() error {
-	if err := h.adopt(); err != nil {
+// recover finishes or undoes what an earlier host left incomplete, and loads its
+// packages; h.mu is held.
+func (h *Manager) recover() error {
+	if err := h.storeRestored(); err != nil {
 		return err
 	}
 	records, _, err := h.opts.Records.Get()
@@ -368,7 +368,7 @@ func (h *House) recover() error {
 		return err
 	}
 	for id, r := range records {
-		if err := h.takeIn(id, r); err != nil {
+		if err := h.load(id, r); err != nil {
 			return err
 		}
 	}
@@ -377,17 +377,17 @@ func (h *House) recover() error {
 	return nil
 }
 
-// takeIn makes a package of a record, or finishes what that says was interrupted;
-// h.mu is held.
-func (h *House) takeIn(id string, r Record) error {
+// load makes a package of a record, or finishes the operation that the record says was
+// interrupted; h.mu is held.
+func (h *Manager) load(id string, r Record) error {
 	if r.ID != id || !idForm.MatchString(id) {
 		h.log.Warn("a record of a package is left out", "package", id)
 		return nil
 	}
-	p := h.newPack(r)
+	p := h.newInstance(r)
 	switch r.State {
 	case Installing, Removing:
-		if err := errors.Join(p.erase(r.Keep), h.forgetRecord(id)); err != nil {
+		if err := errors.Join(p.erase(r.Keep), h.deleteRecord(id)); err != nil {
 			h.log.Warn("a package cannot be removed", "package", id, "err", err)
 		} else {
 			h.log.Info("what was left of a package was removed", "package", id, "state", r.State)
@@ -395,27 +395,26 @@ func (h *House) takeIn(id string, r Record) error {
 		return nil
 	case Updating:
 		p.rec.State = Installed
-		if err := h.keepRecord(p.rec); err != nil {
+		if err := h.putRecord(p.rec); err != nil {
 			return err
 		}
 		h.log.Info("the update of a package was interrupted: it is as it was", "package", id)
 	}
-	p.tidy()
-	p.recall()
+	p.removeOldPrograms()
+	p.loadTools()
 	h.all[id] = p
 	return nil
 }
 
-// PutRestored brings packages back that a restore left waiting, and gives their
-// ids. Those of them that run end first; all run again as their records say. It
-// is called within seconds after a restore of packages alone, also by another
-// process, was left; the error is a *tool.Refusal if another host has the
-// packages, or one of them is busy, and then the restore goes on waiting.
-func (h *House) PutRestored() (ids []string, err error) {
+// PutRestored brings back the packages of a waiting restore and returns their ids.
+// Running ones are stopped first; then all run as their records say. The error is a
+// *tool.Refusal if another host has the packages or one of them is busy; the restore
+// stays waiting then.
+func (h *Manager) PutRestored() (ids []string, err error) {
 	if h.opts.Waiting == nil {
 		return nil, nil
 	}
-	leave, err := h.enter()
+	leave, err := h.addWork()
 	if err != nil {
 		return nil, err
 	}
@@ -429,23 +428,23 @@ func (h *House) PutRestored() (ids []string, err error) {
 	return ids, h.replace(ids, put)
 }
 
-// putRestored is PutRestored for the host itself, which logs a reason once.
-func (h *House) putRestored() {
+// tryPutRestored calls PutRestored and logs each reason for a failure once.
+func (h *Manager) tryPutRestored() {
 	_, err := h.PutRestored()
 	h.restoring.Lock()
 	defer h.restoring.Unlock()
 	switch {
 	case err == nil:
-		h.waits = ""
-	case err.Error() != h.waits:
-		h.waits = err.Error()
+		h.restoreError = ""
+	case err.Error() != h.restoreError:
+		h.restoreError = err.Error()
 		h.log.Warn("packages of a backup are not brought back yet", "err", err)
 	}
 }
 
-// replace ends packages, has put replace their folders, and takes in what is
-// there then. After an error of put they are taken in as they are.
-func (h *House) replace(ids []string, put func() error) error {
+// replace stops packages, calls put to replace their folders, and loads the packages
+// that are there then. If put fails it loads them as they are.
+func (h *Manager) replace(ids []string, put func() error) error {
 	var old []func()
 	for _, id := range ids {
 		h.mu.Lock()
@@ -461,9 +460,9 @@ func (h *House) replace(ids []string, put func() error) error {
 			}
 			return err
 		}
-		old = append(old, func() { done(); p.begin(false) })
+		old = append(old, func() { done(); p.startIfWanted(false) })
 	}
-	var ended []*pack
+	var ended []*instance
 	for _, id := range ids {
 		h.mu.Lock()
 		p := h.all[id]
@@ -471,33 +470,33 @@ func (h *House) replace(ids []string, put func() error) error {
 		if p == nil {
 			continue
 		}
-		if err := p.halt(); err != nil {
+		if err := p.stop(); err != nil {
 			h.log.Warn("a package does not end", "package", id, "err", err)
 		}
 		p.mu.Lock()
-		p.gone = true // for whoever still holds it; the one in its place has its id
+		p.removed = true // for goroutines that still use it; its replacement has the same id
 		p.mu.Unlock()
 		p.journal.close()
 		ended = append(ended, p)
 	}
 	err := put()
-	now, e := h.takeAgain(ids)
+	now, e := h.reload(ids)
 	for _, p := range ended {
-		p.show()
+		p.publishState()
 	}
-	h.stale()
+	h.invalidateTools()
 	for _, p := range now {
-		p.show()
-		p.begin(false)
+		p.publishState()
+		p.startIfWanted(false)
 	}
 	return errors.Join(err, e)
 }
 
-// takeAgain makes packages anew of the records that there are of them now.
-func (h *House) takeAgain(ids []string) (now []*pack, err error) {
+// reload makes instances from the current records of the ids.
+func (h *Manager) reload(ids []string) (now []*instance, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if err := h.adopt(); err != nil {
+	if err := h.storeRestored(); err != nil {
 		return nil, err
 	}
 	records, _, err := h.opts.Records.Get()
@@ -510,7 +509,7 @@ func (h *House) takeAgain(ids []string) (now []*pack, err error) {
 		if !there {
 			continue
 		}
-		if err := h.takeIn(id, r); err != nil {
+		if err := h.load(id, r); err != nil {
 			return now, err
 		}
 		if p := h.all[id]; p != nil {
@@ -520,9 +519,9 @@ func (h *House) takeAgain(ids []string) (now []*pack, err error) {
 	return now, nil
 }
 
-// adopt keeps the records of packages that a restore has brought back. A record
-// of a package that was not whole then is left out, with its files.
-func (h *House) adopt() error {
+// storeRestored stores the records of packages that a restore brought back. It skips
+// packages whose installation was incomplete.
+func (h *Manager) storeRestored() error {
 	if h.opts.Restored == nil {
 		return nil
 	}
@@ -535,7 +534,7 @@ func (h *House) adopt() error {
 			h.log.Warn("a package that was restored is left out: its record is not one of an installed package", "package", id)
 			continue
 		}
-		if err := h.keepRecord(r); err != nil {
+		if err := h.putRecord(r); err != nil {
 			return err
 		}
 		h.log.Info("a package was restored", "package", id)
@@ -543,7 +542,7 @@ func (h *House) adopt() error {
 	return kept()
 }
 
-// Outcome is what came of installing one of several packages again.
+// Outcome is the result of installing one of several packages again.
 type Outcome struct {
 	ID      string `json:"id"`
 	Version string `json:"version,omitempty"`
@@ -557,10 +556,10 @@ const (
 	PhaseStart     = "start"
 )
 
-// RebuildAll ends every server, installs every package again from its source,
-// and starts what ran. One that cannot be installed again is as it was.
-func (h *House) RebuildAll(ctx context.Context, tell Tell) ([]Outcome, error) {
-	leave, err := h.enter()
+// RebuildAll stops every server, installs every package again from its source, and
+// starts the servers that ran. A package that cannot be installed again is unchanged.
+func (h *Manager) RebuildAll(ctx context.Context, tell Tell) ([]Outcome, error) {
+	leave, err := h.addWork()
 	if err != nil {
 		return nil, err
 	}
@@ -569,17 +568,17 @@ func (h *House) RebuildAll(ctx context.Context, tell Tell) ([]Outcome, error) {
 		tell = func(progress.Progress) {}
 	}
 	track := progress.New(tell, PhaseStop, PhaseReinstall, PhaseStart)
-	all := h.packs()
+	all := h.instances()
 	track.At(PhaseStop, 0, int64(len(all)), "steps")
-	ran := map[*pack]bool{}
+	ran := map[*instance]bool{}
 	for i, p := range all {
 		p.mu.Lock()
-		ran[p] = p.up != nil
+		ran[p] = p.running != nil
 		p.mu.Unlock()
-		if err := p.halt(); err != nil {
+		if err := p.stop(); err != nil {
 			h.log.Warn("a package does not end", "package", p.id, "err", err)
 		}
-		p.show()
+		p.publishState()
 		track.At(PhaseStop, int64(i+1), int64(len(all)), "steps")
 	}
 	out := []Outcome{}
@@ -602,7 +601,7 @@ func (h *House) RebuildAll(ctx context.Context, tell Tell) ([]Outcome, error) {
 	}
 	track.At(PhaseStart, 0, int64(len(all)), "steps")
 	for _, p := range all {
-		p.begin(ran[p])
+		p.startIfWanted(ran[p])
 	}
 	track.Finish()
 	return out, nil

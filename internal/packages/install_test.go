@@ -374,7 +374,7 @@ func TestWhatWasLeftHalfDone(t *testing.T) {
 	} {
 		r := server(t, id, "good")
 		r.State, r.Keep, r.Start = to.State, to.Keep, OnDemand
-		if err := h.keepRecord(r); err != nil {
+		if err := h.putRecord(r); err != nil {
 			t.Fatal(err)
 		}
 		write(t, h.folder(id), map[string]string{programPrefix + "abandoned/x": "half"})
@@ -431,9 +431,9 @@ func TestLogsAreReadByPages(t *testing.T) {
 	defer j.close()
 	const all = 40_000
 	for i := range all {
-		j.say(fmt.Sprintf("line %d %s", i, strings.Repeat("x", 40)))
+		j.write(fmt.Sprintf("line %d %s", i, strings.Repeat("x", 40)))
 	}
-	if n := len(j.starts()); n != segments {
+	if n := len(j.offsets()); n != segments {
 		t.Errorf("%d files are kept, want %d", n, segments)
 	}
 	last, err := j.read(-1, true, 3)
@@ -455,7 +455,7 @@ func TestLogsAreReadByPages(t *testing.T) {
 	j.close()
 	next := journal{dir: j.dir}
 	defer next.close()
-	next.say("goes on")
+	next.write("goes on")
 	if more, err := next.read(end, false, 10); err != nil || len(more) != 1 || more[0].Message != "goes on" {
 		t.Errorf("got %v, %v", more, err)
 	}

@@ -20,8 +20,8 @@ const (
 	longestLine = 4 << 10   // bytes of one message
 )
 
-// journal keeps the newest of what a server and its host said, in a few files
-// named after the offset they begin at. Safe for concurrent use.
+// journal keeps the newest log lines of a server and its host, in files named after the
+// offset they begin at. It is safe for concurrent use.
 type journal struct {
 	dir string
 
@@ -39,8 +39,8 @@ type Line struct {
 	At, End int64 // offsets
 }
 
-// starts are where the files of the journal begin.
-func (j *journal) starts() (all []int64) {
+// offsets returns the offsets at which the journal's files begin, in order.
+func (j *journal) offsets() (all []int64) {
 	entries, err := os.ReadDir(j.dir)
 	if err != nil {
 		return nil
@@ -64,7 +64,7 @@ func (j *journal) open() error {
 	if err := os.MkdirAll(j.dir, 0o700); err != nil {
 		return err
 	}
-	if all := j.starts(); len(all) > 0 {
+	if all := j.offsets(); len(all) > 0 {
 		j.from = all[len(all)-1]
 	}
 	return j.append()
@@ -84,8 +84,8 @@ func (j *journal) append() error {
 	return nil
 }
 
-// say adds one line.
-func (j *journal) say(message string) {
+// write adds one line.
+func (j *journal) write(message string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if j.err = j.open(); j.err != nil {
@@ -97,7 +97,7 @@ func (j *journal) say(message string) {
 		if j.err = j.append(); j.err != nil {
 			return
 		}
-		for all := j.starts(); len(all) > segments; all = all[1:] {
+		for all := j.offsets(); len(all) > segments; all = all[1:] {
 			os.Remove(j.name(all[0]))
 		}
 	}
@@ -108,15 +108,15 @@ func (j *journal) say(message string) {
 	j.err = err
 }
 
-// read gives up to limit lines: the oldest that end after cursor, or with
-// before the newest that end at or before it; a negative cursor is the end.
+// read returns up to limit lines: the oldest that end after cursor or, with before, the
+// newest that end at or before it. A negative cursor means the end.
 func (j *journal) read(cursor int64, before bool, limit int) (lines []Line, err error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if cursor < 0 {
 		before = true
 	}
-	for _, start := range j.starts() {
+	for _, start := range j.offsets() {
 		text, err := os.ReadFile(j.name(start))
 		if err != nil {
 			return nil, err
@@ -138,7 +138,7 @@ func (j *journal) read(cursor int64, before bool, limit int) (lines []Line, err 
 	return lines, nil
 }
 
-// tail is what was said since an offset, for an error: at most n lines.
+// tail returns at most n of the newest lines since an offset, for an error.
 func (j *journal) tail(since int64, n int) string {
 	lines, err := j.read(-1, true, n)
 	if err != nil {
@@ -153,7 +153,7 @@ func (j *journal) tail(since int64, n int) string {
 	return strings.Join(said, "\n")
 }
 
-func (j *journal) now() int64 {
+func (j *journal) endOffset() int64 {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.err = j.open()
@@ -169,20 +169,20 @@ func (j *journal) close() {
 	}
 }
 
-// printed splits what a program prints into lines of its journal.
-type printed struct {
-	to  *journal
-	buf []byte
+// lineWriter splits a program's output into lines of the journal.
+type lineWriter struct {
+	journal *journal
+	buf     []byte
 }
 
 // Write implements io.Writer.
-func (w *printed) Write(p []byte) (int, error) {
+func (w *lineWriter) Write(p []byte) (int, error) {
 	n := len(p)
 	for len(p) > 0 {
 		line, rest, ended := bytes.Cut(p, []byte{'\n'})
 		w.buf = append(w.buf, line[:min(len(line), longestLine+1-min(len(w.buf), longestLine+1))]...)
 		if ended {
-			w.to.say(string(w.buf))
+			w.journal.write(string(w.buf))
 			w.buf = w.buf[:0]
 		}
 		p = rest
@@ -190,10 +190,10 @@ func (w *printed) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// Flush ends a line that has no end.
-func (w *printed) Flush() error {
+// Flush writes an incomplete last line.
+func (w *lineWriter) Flush() error {
 	if len(w.buf) > 0 {
-		w.to.say(string(w.buf))
+		w.journal.write(string(w.buf))
 		w.buf = w.buf[:0]
 	}
 	return nil

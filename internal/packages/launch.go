@@ -20,19 +20,19 @@ import (
 	"gatehouse/tool"
 )
 
-// launch starts a server, agrees with it on a revision and asks for its tools.
-// After an error it has ended. The error holds what it last said.
-func (p *pack) launch(ctx context.Context, r *Record) (u *upstream, entries []json.RawMessage, err error) {
-	since := p.journal.now()
+// launch starts a server, performs the handshake and lists its tools. If it fails the
+// server has exited, and the error contains its last output.
+func (p *instance) launch(ctx context.Context, r *Record) (u *upstream, entries []json.RawMessage, err error) {
+	since := p.journal.endOffset()
 	defer func() {
 		if err == nil {
 			return
 		}
 		if u != nil {
 			u.kill(err)
-			<-u.gone // and with it what it printed is there
+			<-u.gone // its output is complete then
 		}
-		err = withWords(err, p.journal.tail(since, 10))
+		err = withOutput(err, p.journal.tail(since, 10))
 		u = nil
 	}()
 	if err := os.MkdirAll(p.data(), 0o700); err != nil {
@@ -46,20 +46,20 @@ func (p *pack) launch(ctx context.Context, r *Record) (u *upstream, entries []js
 	if err != nil {
 		return nil, nil, err
 	}
-	words := &printed{to: &p.journal}
-	u, err = talk(p.house.ctx, int(p.house.opts.Message), &p.journal, hider, func(f *frames) (*proc.Process, error) {
-		return proc.Start(p.house.ctx, proc.Spec{
+	words := &lineWriter{journal: &p.journal}
+	u, err = connect(p.manager.ctx, int(p.manager.opts.Message), &p.journal, hider, func(f *frames) (*proc.Process, error) {
+		return proc.Start(p.manager.ctx, proc.Spec{
 			Path: command, Args: args, Dir: p.data(), Env: env, Input: true,
-			Stdout: f, Stderr: flushed{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Processes: mostProcesses,
+			Stdout: f, Stderr: flushBoth{hider.Writer(words), words}, Grace: stopGrace, Whole: true, Processes: maxProcesses,
 			Own: []string{p.folder()},
 		})
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	soon, cancel := context.WithTimeoutCause(ctx, p.house.opts.Begin, fmt.Errorf("it was not ready within %v", p.house.opts.Begin))
+	soon, cancel := context.WithTimeoutCause(ctx, p.manager.opts.Begin, fmt.Errorf("it was not ready within %v", p.manager.opts.Begin))
 	defer cancel()
-	if err := u.introduce(soon, p.house.opts.Name, p.house.opts.Version); err != nil {
+	if err := u.initialize(soon, p.manager.opts.Name, p.manager.opts.Version); err != nil {
 		return u, nil, err
 	}
 	entries, err = u.list(soon)
@@ -68,42 +68,42 @@ func (p *pack) launch(ctx context.Context, r *Record) (u *upstream, entries []js
 
 // mostProcesses is how many processes and threads a package's server, or npm while
 // it installs one, may be at once. A server on Node is about a dozen.
-const mostProcesses = 512
+const maxProcesses = 512
 
-// flushed flushes both of two writers, one behind the other.
-type flushed struct {
+// flushBoth flushes two writers, one after the other.
+type flushBoth struct {
 	*secret.HidingWriter
-	behind *printed
+	behind *lineWriter
 }
 
-func (f flushed) Flush() error { return errors.Join(f.HidingWriter.Flush(), f.behind.Flush()) }
+func (f flushBoth) Flush() error { return errors.Join(f.HidingWriter.Flush(), f.behind.Flush()) }
 
-// spoken is an error with what a program said before it.
-type spoken struct {
+// outputError is an error with the output of the program before it.
+type outputError struct {
 	error
-	said string
+	output string
 }
 
-func (e *spoken) Unwrap() error { return e.error }
+func (e *outputError) Unwrap() error { return e.error }
 
-func withWords(err error, said string) error {
+func withOutput(err error, said string) error {
 	if _, ok := errors.AsType[*tool.Refusal](err); ok || said == "" {
 		return err
 	}
-	return &spoken{err, said}
+	return &outputError{err, said}
 }
 
 // Words are what a server said before it failed; "" when it said nothing.
 func Words(err error) string {
-	if s, ok := errors.AsType[*spoken](err); ok {
-		return s.said
+	if s, ok := errors.AsType[*outputError](err); ok {
+		return s.output
 	}
 	return ""
 }
 
-// environment is what a server finds in its own: what every program needs, a
-// home that is its data, and what the record says, with the secrets.
-func (p *pack) environment(r *Record) (env []string, h secret.Hider, err error) {
+// environment returns the environment of a server: the basic variables, a home that is
+// its data folder, and the variables of the record with their secrets.
+func (p *instance) environment(r *Record) (env []string, h secret.Hider, err error) {
 	env = slices.DeleteFunc(proc.BaseEnv(), func(kv string) bool { return strings.HasPrefix(kv, "HOME=") })
 	env = append(env, "HOME="+p.data(), "GATEHOUSE_PACKAGE_DATA="+p.data())
 	if len(r.Env) == 0 {
@@ -113,7 +113,7 @@ func (p *pack) environment(r *Record) (env []string, h secret.Hider, err error) 
 	for name, value := range r.Env {
 		expanded[name] = p.expand(r, value)
 	}
-	fill := p.house.opts.Secrets
+	fill := p.manager.opts.Secrets
 	if fill == nil {
 		fill = noSecrets
 	}
@@ -142,18 +142,18 @@ func noSecrets(settings map[string]string) (map[string]secret.Text, error) {
 	return all, nil
 }
 
-// expand puts the package's folders into a text.
-func (p *pack) expand(r *Record, text string) string {
+// expand replaces ${data} and ${program} by the package's folders.
+func (p *instance) expand(r *Record, text string) string {
 	return strings.NewReplacer("${data}", p.data(), "${program}", r.program(p.folder())).Replace(text)
 }
 
-// command is what is started.
-func (p *pack) command(r *Record) (command string, args []string, err error) {
+// command returns the program to start and its arguments.
+func (p *instance) command(r *Record) (command string, args []string, err error) {
 	for _, a := range r.Args {
 		args = append(args, p.expand(r, a))
 	}
 	if command = p.expand(r, r.Command); command == "" {
-		command, first, err := p.named(r)
+		command, first, err := p.manifestCommand(r)
 		return command, append(first, args...), err
 	}
 	if local, ok := strings.CutPrefix(command, "./"); ok && r.Program != "" {
@@ -165,8 +165,8 @@ func (p *pack) command(r *Record) (command string, args []string, err error) {
 	return command, args, nil
 }
 
-// named is the program that a package.json names.
-func (p *pack) named(r *Record) (command string, args []string, err error) {
+// manifestCommand returns the program that package.json names.
+func (p *instance) manifestCommand(r *Record) (command string, args []string, err error) {
 	root, err := os.OpenRoot(r.program(p.folder()))
 	if err != nil {
 		return "", nil, err
@@ -178,7 +178,7 @@ func (p *pack) named(r *Record) (command string, args []string, err error) {
 	}
 	m, err := readManifest(root, in)
 	if err != nil {
-		return "", nil, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("what is to be started is not known: %v", err), Next: "Say it as command; ./name is in the program's folder."}
+		return "", nil, &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("the program to start is unknown: %v", err), Next: "Set command; ./name is in the program's folder."}
 	}
 	entry, err := m.entry()
 	if err != nil {
@@ -196,14 +196,14 @@ func (p *pack) named(r *Record) (command string, args []string, err error) {
 	return full, nil, nil
 }
 
-// manifest is what is read of a package.json.
+// manifest is the part of a package.json that is used.
 type manifest struct {
 	Name    string          `json:"name"`
 	Version string          `json:"version"`
 	Bin     json.RawMessage `json:"bin"`
 }
 
-const mostManifest = 1 << 20 // bytes
+const maxManifest = 1 << 20 // bytes
 
 func readManifest(root *os.Root, in string) (m manifest, err error) {
 	f, err := root.Open(path.Join(in, "package.json"))
@@ -211,15 +211,15 @@ func readManifest(root *os.Root, in string) (m manifest, err error) {
 		return m, err
 	}
 	defer f.Close()
-	b, err := io.ReadAll(io.LimitReader(f, mostManifest))
+	b, err := io.ReadAll(io.LimitReader(f, maxManifest))
 	if err == nil {
 		err = json.Unmarshal(b, &m)
 	}
 	return m, err
 }
 
-// entry is the program that the package is about: the only one, or the one of
-// its name.
+// entry returns the program of the package: the only one, or the one with the package's
+// name.
 func (m manifest) entry() (string, error) {
 	var one string
 	var many map[string]string
@@ -232,12 +232,12 @@ func (m manifest) entry() (string, error) {
 		one = many[path.Base(m.Name)]
 	}
 	if one = path.Clean(one); one == "." || !filepath.IsLocal(filepath.FromSlash(one)) {
-		return "", &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("package.json names %d programs, and none as what is to be started", len(many)), Next: "Say it as command, such as node with ${program}/index.js as its first argument."}
+		return "", &tool.Refusal{Code: "invalid_arguments", Message: fmt.Sprintf("package.json names %d programs, and none as the one to start", len(many)), Next: "Set command, such as node with ${program}/index.js as its first argument."}
 	}
 	return one, nil
 }
 
-// isScript reports whether a file is for Node.
+// isScript reports whether a file is a Node script.
 func isScript(root *os.Root, name string) (bool, error) {
 	switch path.Ext(name) {
 	case ".js", ".mjs", ".cjs":
@@ -252,7 +252,7 @@ func isScript(root *os.Root, name string) (bool, error) {
 	return bytes.HasPrefix(line, []byte("#!")) && bytes.Contains(line, []byte("node")), nil
 }
 
-// npmPackage is a name without its version.
+// npmPackage returns a package name without its version.
 func npmPackage(from string) string {
 	if i := strings.LastIndexByte(from, '@'); i > 0 {
 		return from[:i]
@@ -260,15 +260,14 @@ func npmPackage(from string) string {
 	return from
 }
 
-// callParams are those of tools/call: the server's own name for the tool, the
-// arguments, and what of the caller's _meta is not between the caller and this
-// host.
+// callParams encodes the params of tools/call: the server's name for the tool, the
+// arguments, and the caller's _meta without the keys that concern only this host.
 func callParams(own string, args, meta json.RawMessage) json.RawMessage {
 	b := appendMember([]byte{'{'}, "name", quote(own))
 	if len(args) > 0 {
 		b = appendMember(b, "arguments", args)
 	}
-	if kept := foreign(meta); kept != nil {
+	if kept := withoutReserved(meta); kept != nil {
 		b = appendMember(b, "_meta", kept)
 	}
 	return append(b, '}')

@@ -10,17 +10,17 @@ import (
 
 // ours are the beginnings of names in _meta that are between a client and this
 // host. Credentials are among them.
-var ours = []string{"gatehouse/", "io.modelcontextprotocol/"}
+var reservedPrefixes = []string{"gatehouse/", "io.modelcontextprotocol/"}
 
 // foreign is what of a _meta may be passed on; nil for nothing.
-func foreign(meta json.RawMessage) json.RawMessage {
+func withoutReserved(meta json.RawMessage) json.RawMessage {
 	if rawjson.Kind(meta) != '{' {
 		return nil
 	}
 	edits, kept := []rawjson.Edit{{Key: "progressToken"}}, 0
 	for k := range rawjson.Object(meta) {
 		key := string(k)
-		between := slices.ContainsFunc(ours, func(o string) bool { return strings.HasPrefix(key, o) })
+		between := slices.ContainsFunc(reservedPrefixes, func(o string) bool { return strings.HasPrefix(key, o) })
 		switch {
 		case between:
 			edits = append(edits, rawjson.Edit{Key: key})

@@ -20,79 +20,81 @@ import (
 	"gatehouse/tool"
 )
 
-// Options of a House. Folder and Records are needed.
+// Options configure a Manager. Folder and Records are required.
 type Options struct {
 	Settings
 
 	Folder  string                                                  // holds a folder for each package; private to its user
 	Records *state.Mount[map[string]Record]                         // what is installed, beyond the end of the host
 	Secrets func(map[string]string) (map[string]secret.Text, error) // puts secrets into an environment that refers to them; nil: there are none
-	Taken   func() []string                                         // names of modules, which packages keep away from; nil means none
-	Show    func(id string, p *Public)                              // what everybody may know of a package; nil when it is gone. It must not call back
-	Broken  func(id string, why error)                              // a server failed too often and is left alone; it must not block
-	Changed func()                                                  // the tools are others; it must not block
-	// Relisted learns that a server's tools differ from those it had when it was
-	// installed or last ran; it must not block. nil learns nothing.
+	Taken   func() []string                                         // names of modules, which packages cannot use; nil means none
+	Show    func(id string, p *Public)                              // publishes a package's public state; nil after its removal. It must not call back
+	Broken  func(id string, why error)                              // a server failed too often and is no longer started; it must not block
+	Changed func()                                                  // the tools have changed; it must not block
+	// Relisted is called if a server's tools differ from those it had when
+	// it was installed or last ran. It must not block. It may be nil.
 	Relisted func(id string, c ToolChanges)
-	// Restored gives the records of packages that were brought back from a backup
-	// since the last time, and what is called when they are kept. nil means none.
+	// Restored returns the records of packages that were restored from a backup
+	// since the last call, and a function to call when they are stored. It may
+	// be nil.
 	Restored func() (records map[string]Record, kept func() error, err error)
-	// Waiting gives the ids of packages that a restore is to bring back, and what
-	// puts their folders in place and leaves their records for Restored. It is
-	// asked often, and answers no ids if no restore waits. nil means none.
+	// Waiting returns the ids of packages that wait to be restored, and a
+	// function that puts their folders in place and leaves their records for
+	// Restored. It is called often, and returns no ids if no restore waits. It
+	// may be nil.
 	Waiting func() (ids []string, put func() error, err error)
 
-	Log     *slog.Logger // nil drops what is said
-	Name    string       // how this host calls itself to servers
+	Log     *slog.Logger // nil discards
+	Name    string       // of this host, sent to servers
 	Version string
 
-	pace pace // for tests
+	restart restartPolicy // for tests
 }
 
-// pace is how long is waited between starts of a server that keeps ending.
-type pace struct {
-	first, most time.Duration // doubled from one to the other; 0 means 1 s and 1 min
-	good        time.Duration // after so long a server is no longer held to have failed at once; 0 means 1 min
+// restartPolicy sets the pauses between starts of a server that keeps exiting.
+type restartPolicy struct {
+	first, max  time.Duration // doubled from one to the other; 0 means 1 s and 1 min
+	stableAfter time.Duration // a server that ran for so long starts with zero failures; 0 means 1 min
 }
 
 const (
-	defaultBegin   = 30 * time.Second
-	defaultAnswer  = 5 * time.Minute
-	defaultIdle    = 10 * time.Minute
-	defaultInstall = 15 * time.Minute
-	defaultMessage = 16 << 20
-	defaultMost    = 100
+	defaultStartTimeout   = 30 * time.Second
+	defaultCallTimeout    = 5 * time.Minute
+	defaultIdleTimeout    = 10 * time.Minute
+	defaultInstallTimeout = 15 * time.Minute
+	defaultMaxMessage     = 16 << 20
+	defaultMaxPackages    = 100
 
-	takeAgain = 5 * time.Second // while another host has the packages
+	acquireInterval = 5 * time.Second // while another host has the packages
 )
 
-// House holds the packages of one folder. Safe for concurrent use.
-type House struct {
+// Manager manages the packages of one folder. It is safe for concurrent use.
+type Manager struct {
 	opts Options
 	log  *slog.Logger
 	// ctx ends with Close. Servers of packages outlive the calls that start them.
 	ctx  context.Context
 	end  context.CancelCauseFunc
-	work sync.WaitGroup // everything the house does by itself, and every change that runs
+	work sync.WaitGroup // background work and running changes
 
 	// mu guards what follows, up to restoring.
 	mu      sync.Mutex
 	release func() error // of the lock; nil while another host has it
 	closed  bool
-	all     map[string]*pack
+	all     map[string]*instance
 	offered []Offered // as of the last change; nil when it has to be made
 	epoch   uint64    // how often it was forgotten
 
-	restoring sync.Mutex // held while packages are brought back; before mu
-	waits     string     // why a restore could not be put in place, when that was last logged; guarded by restoring
+	restoring    sync.Mutex // held while packages are brought back; before mu
+	restoreError string     // the last logged reason why a restore failed; guarded by restoring
 }
 
-// errClosing is why things end when the host does.
+// errClosing is the cause that ends operations when the host stops.
 var errClosing = errors.New("the host is stopping")
 
-// Open opens the packages of a folder. Nothing is started before Run. After an
-// error nothing is left open.
-func Open(o Options) (*House, error) {
+// Open opens the packages of a folder. No server starts before Run. If it fails nothing
+// stays open.
+func Open(o Options) (*Manager, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
@@ -108,16 +110,16 @@ func Open(o Options) (*House, error) {
 	if o.Broken == nil {
 		o.Broken = func(string, error) {}
 	}
-	o.Begin, o.Answer = cmp.Or(o.Begin, defaultBegin), cmp.Or(o.Answer, defaultAnswer)
-	o.Idle, o.Install = cmp.Or(o.Idle, defaultIdle), cmp.Or(o.Install, defaultInstall)
-	o.Message, o.Most = cmp.Or(o.Message, defaultMessage), cmp.Or(o.Most, defaultMost)
-	o.pace = pace{cmp.Or(o.pace.first, time.Second), cmp.Or(o.pace.most, time.Minute), cmp.Or(o.pace.good, time.Minute)}
-	h := &House{opts: o, log: o.Log, all: map[string]*pack{}}
+	o.Begin, o.Answer = cmp.Or(o.Begin, defaultStartTimeout), cmp.Or(o.Answer, defaultCallTimeout)
+	o.Idle, o.Install = cmp.Or(o.Idle, defaultIdleTimeout), cmp.Or(o.Install, defaultInstallTimeout)
+	o.Message, o.Most = cmp.Or(o.Message, defaultMaxMessage), cmp.Or(o.Most, defaultMaxPackages)
+	o.restart = restartPolicy{cmp.Or(o.restart.first, time.Second), cmp.Or(o.restart.max, time.Minute), cmp.Or(o.restart.stableAfter, time.Minute)}
+	h := &Manager{opts: o, log: o.Log, all: map[string]*instance{}}
 	h.ctx, h.end = context.WithCancelCause(context.Background())
 	if err := os.MkdirAll(o.Folder, 0o700); err != nil {
 		return nil, fmt.Errorf("packages: %w", err)
 	}
-	got, err := h.take()
+	got, err := h.acquire()
 	if err != nil {
 		return nil, fmt.Errorf("packages: %w", err)
 	}
@@ -134,9 +136,9 @@ const (
 	lockOlder = "in-use.lock" // of the version before
 )
 
-// take makes the packages this host's, unless another host has them. What was
-// interrupted is finished or undone.
-func (h *House) take() (got bool, err error) {
+// acquire locks the packages for this host and loads them. It returns false if another
+// host has the lock. Interrupted operations are finished or undone.
+func (h *Manager) acquire() (got bool, err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.release != nil || h.closed {
@@ -157,35 +159,35 @@ func (h *House) take() (got bool, err error) {
 	return true, nil
 }
 
-// Run starts what is to run always, and ends what has nothing to do, until ctx
-// is done. It returns when every server has ended.
-func (h *House) Run(ctx context.Context) error {
-	h.keep(ctx)
+// Run starts the servers with start always, and stops idle servers, until ctx is done.
+// It returns when every server has exited.
+func (h *Manager) Run(ctx context.Context) error {
+	h.superviseUntil(ctx)
 	return h.Close()
 }
 
-func (h *House) keep(ctx context.Context) {
-	look := time.NewTicker(min(max(h.opts.Idle/4, 10*time.Millisecond), takeAgain))
+func (h *Manager) superviseUntil(ctx context.Context) {
+	look := time.NewTicker(min(max(h.opts.Idle/4, 10*time.Millisecond), acquireInterval))
 	defer look.Stop()
 	begun := false
 	for ctx.Err() == nil {
-		got, err := h.take()
+		got, err := h.acquire()
 		if err != nil {
-			h.log.Warn("packages cannot be looked after", "err", err)
+			h.log.Warn("packages cannot be loaded", "err", err)
 		}
 		if got && !begun {
 			begun = true
 			h.opts.Changed()
-			for _, p := range h.packs() {
-				p.show()
-				p.begin(false)
+			for _, p := range h.instances() {
+				p.publishState()
+				p.startIfWanted(false)
 			}
 		}
-		for _, p := range h.packs() {
-			p.rest()
+		for _, p := range h.instances() {
+			p.stopIfIdle()
 		}
 		if got {
-			h.putRestored()
+			h.tryPutRestored()
 		}
 		select {
 		case <-look.C:
@@ -194,8 +196,8 @@ func (h *House) keep(ctx context.Context) {
 	}
 }
 
-// Close ends every server and waits for that. It may be called twice.
-func (h *House) Close() error {
+// Close stops every server and waits for it. It may be called twice.
+func (h *Manager) Close() error {
 	h.mu.Lock()
 	h.closed = true
 	h.mu.Unlock()
@@ -211,53 +213,53 @@ func (h *House) Close() error {
 	return nil
 }
 
-// enter counts one thing that the house waits for when it closes.
-func (h *House) enter() (leave func(), err error) {
+// addWork counts an operation that Close waits for.
+func (h *Manager) addWork() (leave func(), err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case h.closed:
 		return nil, &tool.Refusal{Code: "unavailable", Message: errClosing.Error()}
 	case h.release == nil:
-		return nil, elsewhere()
+		return nil, errOtherHost()
 	}
 	h.work.Add(1)
 	return h.work.Done, nil
 }
 
-func elsewhere() *tool.Refusal {
-	return &tool.Refusal{Code: "busy", Message: "another host of the same folder of data runs the packages", Next: "Start the client with gatehouse stdio in place of gatehouse serve, so that it shares that host; or end that host, and this one takes them over."}
+func errOtherHost() *tool.Refusal {
+	return &tool.Refusal{Code: "busy", Message: "another host of the same data folder runs the packages", Next: "Start the client with gatehouse stdio in place of gatehouse serve, so that it shares that host; or end that host, and this one takes them over."}
 }
 
-// packs are the packages by their ids.
-func (h *House) packs() []*pack {
+// instances returns the packages, sorted by id.
+func (h *Manager) instances() []*instance {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	all := slices.Collect(maps.Values(h.all))
-	slices.SortFunc(all, func(a, b *pack) int { return compare(a.id, b.id) })
+	slices.SortFunc(all, func(a, b *instance) int { return compare(a.id, b.id) })
 	return all
 }
 
-// find finds one package.
-func (h *House) find(id string) (*pack, error) {
+// find returns one package.
+func (h *Manager) find(id string) (*instance, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if p := h.all[id]; p != nil {
 		return p, nil
 	}
 	if h.release == nil && !h.closed {
-		return nil, elsewhere()
+		return nil, errOtherHost()
 	}
-	return nil, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is no package %q", id), Next: "package_list shows those there are."}
+	return nil, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is no package %q", id), Next: "package_list lists the packages."}
 }
 
-func (h *House) folder(id string) string { return filepath.Join(h.opts.Folder, id) }
+func (h *Manager) folder(id string) string { return filepath.Join(h.opts.Folder, id) }
 
-// keepRecord writes what is remembered of a package, for good.
-func (h *House) keepRecord(r Record) error {
-	ctx, cancel := context.WithTimeout(context.Background(), keepWait)
+// putRecord stores the record of a package durably.
+func (h *Manager) putRecord(r Record) error {
+	ctx, cancel := context.WithTimeout(context.Background(), recordTimeout)
 	defer cancel()
 	return state.Put(ctx, h.opts.Records, r.ID, r)
 }
 
-const keepWait = 30 * time.Second // for the disk
+const recordTimeout = 30 * time.Second // for the disk

@@ -31,7 +31,7 @@ const patience = time.Minute // for what should be quick
 
 // home is a house with what it tells.
 type home struct {
-	*House
+	*Manager
 	t    *testing.T
 	dir  string
 	tree *state.Tree
@@ -60,10 +60,10 @@ func reopen(t *testing.T, o Options, dir string, log state.Log) *home {
 		t.Fatal(err)
 	}
 	o.Folder, o.Records, o.Show, o.Name = dir, records, h.show, "test"
-	if o.pace == (pace{}) {
-		o.pace = pace{first: 10 * time.Millisecond, most: 20 * time.Millisecond}
+	if o.restart == (restartPolicy{}) {
+		o.restart = restartPolicy{first: 10 * time.Millisecond, max: 20 * time.Millisecond}
 	}
-	if h.House, err = Open(o); err != nil {
+	if h.Manager, err = Open(o); err != nil {
 		t.Fatal(err)
 	}
 	run, halt := context.WithCancel(context.Background())

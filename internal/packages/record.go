@@ -117,15 +117,15 @@ var (
 const (
 	longestID = 32
 	mostArgs  = 200
-	mostEnv   = 100
-	mostText  = 32 << 10 // bytes of all arguments, or of the environment
-	mostTitle = 200
+	maxEnv    = 100
+	maxText   = 32 << 10 // bytes of all arguments, or of the environment
+	maxTitle  = 200
 )
 
 // prefix is what the names of a package's tools begin with, before the _.
 func prefix(id string) string { return strings.ReplaceAll(id, "-", "_") }
 
-// check says what is wrong with a record that somebody asks for.
+// check validates a record.
 func (r *Record) check() error {
 	switch {
 	case len(r.ID) > longestID || !idForm.MatchString(r.ID):
@@ -136,10 +136,10 @@ func (r *Record) check() error {
 		return invalid("start %q: expected %s or %s", r.Start, OnDemand, Always)
 	case r.Source.Kind == Command && r.Command == "":
 		return invalid("command is missing: the source is a program of the host")
-	case len(r.Args) > mostArgs || size(r.Args) > mostText:
-		return invalid("args: at most %d, with %d bytes together", mostArgs, mostText)
-	case len(r.Env) > mostEnv || size(slices.Collect(maps.Values(r.Env))) > mostText:
-		return invalid("env: at most %d variables, with %d bytes together", mostEnv, mostText)
+	case len(r.Args) > mostArgs || size(r.Args) > maxText:
+		return invalid("args: at most %d, with %d bytes together", mostArgs, maxText)
+	case len(r.Env) > maxEnv || size(slices.Collect(maps.Values(r.Env))) > maxText:
+		return invalid("env: at most %d variables, with %d bytes together", maxEnv, maxText)
 	}
 	for _, text := range append([]string{r.Command}, r.Args...) {
 		if strings.ContainsRune(text, 0) {
@@ -173,7 +173,7 @@ func invalid(format string, args ...any) error {
 
 func compare(a, b string) int { return cmp.Compare(a, b) }
 
-// reserved are ids whose tools would pass for those of this host or of its
+// reserved are ids whose tools could be mistaken for those of this host or of its
 // administration.
 var reserved = []string{"gatehouse", "admin"}
 
@@ -203,7 +203,7 @@ func collides(id string, others []string) (string, bool) {
 	return others[i], true
 }
 
-// Public is what everybody may know who sees a package.
+// Public is the part of a package's state that every user may see.
 type Public struct {
 	Title    string             `json:"title,omitempty"`
 	Version  string             `json:"version,omitempty"`
@@ -217,7 +217,7 @@ type Public struct {
 	Progress *progress.Progress `json:"progress,omitempty"` // of what is being done to it
 }
 
-// Info is all there is to say of a package to those who rule the host.
+// Info is the full state of a package, for administrators.
 type Info struct {
 	Record
 	Public Public

@@ -17,80 +17,80 @@ import (
 )
 
 const (
-	mostFails  = 5                      // in a row, after which a server is no longer started by itself
-	stopGrace  = 3 * time.Second        // for a server whose input was closed, and once more when it was asked to end
-	shortWait  = 5 * time.Second        // for the next start, by a call
-	listSettle = 250 * time.Millisecond // for more changes of the tools
-	listEvery  = time.Second            // at most
-	publicText = 300                    // bytes of a reason that everybody may read
+	maxFailures  = 5                      // in a row, after which a server is no longer started automatically
+	stopGrace    = 3 * time.Second        // after closing a server's input, and again after the termination signal
+	startWait    = 5 * time.Second        // for the next start, by a call
+	listDelay    = 250 * time.Millisecond // for more changes of the tools
+	listInterval = time.Second            // at most
+	publicText   = 300                    // bytes of an error that every user may read
 )
 
-// pack is one package while this host has it. Safe for concurrent use. Its
-// lock may be held when that of the house is taken, not the other way round.
-type pack struct {
-	house   *House
+// instance is one package of this host. It is safe for concurrent use. Its lock may be
+// held while the manager's is acquired, not the other way round.
+type instance struct {
+	manager *Manager
 	id      string
 	journal journal
 
 	// showing keeps what is shown in the order in which it was made. It is taken before mu.
-	showing sync.Mutex
+	showMu sync.Mutex
 
 	// mu guards what follows.
 	mu       sync.Mutex
 	rec      Record
-	doing    string // what is being done to it; "" when nothing is
+	activity string // the running operation; "" for none
 	progress *progress.Progress
-	gone     bool // it was removed
+	removed  bool // it was removed
 
-	up       *upstream
-	last     *upstream     // the newest, whose end the next one waits for
-	starting chan struct{} // closed when the start that runs has ended; nil when none does
-	cancel   context.CancelFunc
-	since    time.Time
-	why      error // it is not running although it could be
-	fails    int
-	next     time.Time
-	again    *time.Timer
+	running    *upstream
+	previous   *upstream     // the newest; the next start waits until it has exited
+	starting   chan struct{} // closed when the running start ends; nil if none runs
+	cancel     context.CancelFunc
+	started    time.Time
+	why        error // why it is not running
+	failures   int
+	next       time.Time
+	retryTimer *time.Timer
 
-	tools []Offered
-	left  []string
+	tools  []Offered
+	hidden []string
 }
 
-func (h *House) newPack(r Record) *pack {
-	p := &pack{house: h, id: r.ID, rec: r}
+func (h *Manager) newInstance(r Record) *instance {
+	p := &instance{manager: h, id: r.ID, rec: r}
 	p.journal.dir = filepath.Join(h.folder(r.ID), "log")
 	return p
 }
 
-func (p *pack) folder() string { return p.house.folder(p.id) }
-func (p *pack) data() string   { return filepath.Join(p.folder(), "data") }
+func (p *instance) folder() string { return p.manager.folder(p.id) }
+func (p *instance) data() string   { return filepath.Join(p.folder(), "data") }
 
-// status is how the server is; p.mu is held.
-func (p *pack) status() string {
+// status returns the state of the server; p.mu is held.
+func (p *instance) status() string {
 	switch {
 	case p.starting != nil:
 		return "starting"
-	case p.up != nil:
+	case p.running != nil:
 		return "running"
 	case p.rec.Stopped:
 		return "stopped"
-	case p.fails >= mostFails:
+	case p.failures >= maxFailures:
 		return "broken"
-	case p.fails > 0 && time.Now().Before(p.next):
+	case p.failures > 0 && time.Now().Before(p.next):
 		return "waiting"
 	}
 	return "idle"
 }
 
-// public is what everybody may know; p.mu is held.
-func (p *pack) public() *Public {
+// public returns the public state; p.mu is held.
+func (p *instance) public() *Public {
 	r := &p.rec
 	out := &Public{
 		Title: r.title(), Version: r.version(), Source: r.Source.public(), State: r.State,
 		Status: p.status(), Start: r.Start, Tools: len(p.tools), Progress: p.progress,
 	}
-	if p.up != nil {
-		out.Started = new(p.since.UTC())
+	if p.running != nil {
+		out.Started = new(p.started.UTC())
 	}
 	if p.why != nil {
 		out.Error = shorten(p.why.Error(), publicText)
@@ -98,69 +98,69 @@ func (p *pack) public() *Public {
 	return out
 }
 
-// show shows what has changed. No lock is held by whoever calls it.
-func (p *pack) show() {
-	p.showing.Lock()
-	defer p.showing.Unlock()
+// publishState publishes the public state. The caller holds no lock.
+func (p *instance) publishState() {
+	p.showMu.Lock()
+	defer p.showMu.Unlock()
 	p.mu.Lock()
-	out, gone := p.public(), p.gone
+	out, gone := p.public(), p.removed
 	p.mu.Unlock()
 	if gone {
 		out = nil
 	}
-	p.house.opts.Show(p.id, out)
+	p.manager.opts.Show(p.id, out)
 }
 
-// claim begins something that excludes everything else with this package.
-func (p *pack) claim(what string) (done func(), err error) {
+// claim starts an operation that excludes all others on this package.
+func (p *instance) claim(what string) (done func(), err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
-	case p.gone:
-		return nil, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is no package %q", p.id), Next: "package_list shows those there are."}
-	case p.doing != "":
+	case p.removed:
+		return nil, &tool.Refusal{Code: "not_found", Message: fmt.Sprintf("there is no package %q", p.id), Next: "package_list lists the packages."}
+	case p.activity != "":
 		return nil, p.busy()
 	}
-	p.doing = what
+	p.activity = what
 	return func() {
 		p.mu.Lock()
-		p.doing, p.progress = "", nil
+		p.activity, p.progress = "", nil
 		p.mu.Unlock()
-		p.show()
+		p.publishState()
 	}, nil
 }
 
-// busy says what is being done; p.mu is held.
-func (p *pack) busy() error {
-	return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("package %s is busy: %s", p.id, p.doing), Next: "job_list shows the job if there is one; wait for it with job_wait."}
+// busy returns the refusal that names the running operation; p.mu is held.
+func (p *instance) busy() error {
+	return &tool.Refusal{Code: "busy", Message: fmt.Sprintf("package %s is busy: %s", p.id, p.activity), Next: "job_list shows the job if there is one; wait for it with job_wait."}
 }
 
-// ready gives the server, which is started if it does not run. Whoever gets it
-// releases it. An error means that nothing was asked of it.
-func (p *pack) ready(ctx context.Context) (*upstream, error) {
+// ready returns the server, and starts it if it does not run. The caller must release
+// it. If ready fails, no request was sent to it.
+func (p *instance) ready(ctx context.Context) (*upstream, error) {
 	for {
 		p.mu.Lock()
-		u, wait, err := p.up, p.starting, error(nil)
+		u, wait, err := p.running, p.starting, error(nil)
 		var after time.Duration
 		switch {
 		case u != nil:
-			u.hold() // so that it is not ended for having nothing to do
+			u.retain() // so that it is not stopped as idle
 			p.mu.Unlock()
 			return u, nil
 		case wait != nil:
-		case p.doing != "":
+		case p.activity != "":
 			err = p.busy()
 		case p.rec.State != Installed:
-			err = tool.Refuse("unavailable", "package %s is not installed whole", p.id)
+			err = tool.Refuse("unavailable", "package %s is not completely installed", p.id)
 		case p.rec.Stopped:
-			err = &tool.Refusal{Code: "unavailable", Message: "package " + p.id + " was stopped; nothing was run", Next: "Those who rule this host start it with package_start."}
-		case p.fails >= mostFails:
-			err = &tool.Refusal{Code: "unavailable", Message: fmt.Sprintf("package %s failed %d times in a row and is no longer started by itself; nothing was run: %s", p.id, p.fails, shorten(p.why.Error(), publicText)), Next: "Those who rule this host see why with package_logs, and try again with package_restart."}
+			err = &tool.Refusal{Code: "unavailable", Message: "package " + p.id + " was stopped; nothing was run", Next: "An administrator can start it with package_start."}
+		case p.failures >= maxFailures:
+			err = &tool.Refusal{Code: "unavailable", Message: fmt.Sprintf("package %s failed %d times in a row and is no longer started automatically; nothing was run: %s", p.id, p.failures, shorten(p.why.Error(), publicText)), Next: "An administrator can see the reason with package_logs and try again with package_restart."}
 		default:
-			if after = time.Until(p.next); after > shortWait {
+			if after = time.Until(p.next); after > startWait {
 				err = &tool.Refusal{Code: "unavailable", Message: fmt.Sprintf("package %s failed and is started again in %d s; nothing was run: %s", p.id, int(after.Seconds())+1, shorten(p.why.Error(), publicText)), Next: "Try again then."}
 			} else if after <= 0 {
-				wait = p.attempt()
+				wait = p.start()
 			}
 		}
 		p.mu.Unlock()
@@ -178,7 +178,7 @@ func (p *pack) ready(ctx context.Context) (*upstream, error) {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
 		}
-		if p.house.ctx.Err() != nil {
+		if p.manager.ctx.Err() != nil {
 			return nil, tool.Refuse("unavailable", "%v; nothing was run", errClosing)
 		}
 	}
@@ -195,34 +195,34 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// begin starts a server that is to run always. asked starts it whatever it is
-// for.
-func (p *pack) begin(asked bool) {
+// startIfWanted starts a server with start always, or any server if asked is set. It
+// does nothing if the server runs, was stopped or failed too often.
+func (p *instance) startIfWanted(asked bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.up == nil && p.starting == nil && p.doing == "" && !p.gone && p.rec.State == Installed && !p.rec.Stopped &&
-		p.fails < mostFails && (asked || p.rec.Start == Always) {
-		p.attempt()
+	if p.running == nil && p.starting == nil && p.activity == "" && !p.removed && p.rec.State == Installed && !p.rec.Stopped &&
+		p.failures < maxFailures && (asked || p.rec.Start == Always) {
+		p.start()
 	}
 }
 
-// attempt starts the server; p.mu is held. What it returns is closed when that
-// has worked, or not.
-func (p *pack) attempt() chan struct{} {
+// start starts the server; p.mu is held. The channel is closed when the start has
+// succeeded or failed.
+func (p *instance) start() chan struct{} {
 	done := make(chan struct{})
-	leave, err := p.house.enter()
+	leave, err := p.manager.addWork()
 	if err != nil {
-		p.failed(err)
+		p.setFailed(err)
 		close(done)
 		return done
 	}
-	ctx, cancel := context.WithCancel(p.house.ctx)
+	ctx, cancel := context.WithCancel(p.manager.ctx)
 	p.starting, p.cancel = done, cancel
-	rec, last := p.rec, p.last
+	rec, last := p.rec, p.previous
 	go func() {
 		defer leave()
 		defer cancel()
-		p.show()
+		p.publishState()
 		if last != nil {
 			<-last.gone
 		}
@@ -230,72 +230,72 @@ func (p *pack) attempt() chan struct{} {
 		p.mu.Lock()
 		p.starting, p.cancel = nil, nil
 		if err != nil {
-			p.failed(err)
+			p.setFailed(err)
 		} else {
-			p.lives(u)
+			p.setRunning(u)
 		}
 		p.mu.Unlock()
 		if err == nil {
-			p.learn(entries, false)
-			p.house.work.Go(func() { p.watch(u) }) // this goroutine is counted, so the house still waits
+			p.setTools(entries, false)
+			p.manager.work.Go(func() { p.watch(u) }) // this goroutine is counted, so Close still waits
 		} else if ctx.Err() == nil {
-			p.house.log.Warn("a package cannot be started", "package", p.id, "err", err)
+			p.manager.log.Warn("a package cannot be started", "package", p.id, "err", err)
 		}
-		p.tellBroken()
-		p.show()
+		p.reportBroken()
+		p.publishState()
 		close(done)
 	}()
 	return done
 }
 
-// lives notes that a server runs; p.mu is held.
-func (p *pack) lives(u *upstream) {
-	p.up, p.last, p.since, p.why = u, u, time.Now(), nil
+// setRunning records that the server runs; p.mu is held.
+func (p *instance) setRunning(u *upstream) {
+	p.running, p.previous, p.started, p.why = u, u, time.Now(), nil
 	p.rec.Server = u.server
 }
 
-// failed notes that a server does not run, and when it is tried again; p.mu is
+// setFailed records that the server does not run, and when it is started again; p.mu is
 // held.
-func (p *pack) failed(err error) {
+func (p *instance) setFailed(err error) {
 	p.why = err
-	p.fails++
-	pace := p.house.opts.pace
-	delay := pace.most
-	if p.fails < 30 {
-		delay = min(pace.first<<(p.fails-1), pace.most)
+	p.failures++
+	pace := p.manager.opts.restart
+	delay := pace.max
+	if p.failures < 30 {
+		delay = min(pace.first<<(p.failures-1), pace.max)
 	}
 	p.next = time.Now().Add(delay)
-	if p.rec.Start == Always && p.fails < mostFails && p.house.ctx.Err() == nil {
-		p.again = time.AfterFunc(delay, func() { p.begin(false) })
+	if p.rec.Start == Always && p.failures < maxFailures && p.manager.ctx.Err() == nil {
+		p.retryTimer = time.AfterFunc(delay, func() { p.startIfWanted(false) })
 	}
 }
 
-// watch looks after a server until it has ended.
-func (p *pack) watch(u *upstream) {
+// watch updates the tools of a server until it exits.
+func (p *instance) watch(u *upstream) {
 	for {
 		select {
 		case <-u.gone:
-			p.ended(u)
+			p.serverExited(u)
 			return
 		case <-u.relist:
 		}
-		if sleepUntil(u.gone, listSettle) {
+		if sleepUntil(u.gone, listDelay) {
 			continue
 		}
-		ctx, cancel := context.WithTimeout(p.house.ctx, p.house.opts.Begin)
+		ctx, cancel := context.WithTimeout(p.manager.ctx, p.manager.opts.Begin)
 		entries, err := u.list(ctx)
 		cancel()
 		if err == nil {
-			p.learn(entries, false)
-			p.show()
+			p.setTools(entries, false)
+			p.publishState()
 		} else if u.reason() == nil {
-			p.journal.say(fmt.Sprintf("[host] the tools have changed and cannot be listed: %v", err))
+			p.journal.write(fmt.Sprintf("[host] the tools have changed and cannot be listed: %v", err))
 		}
-		sleepUntil(u.gone, listEvery)
+		sleepUntil(u.gone, listInterval)
 	}
 }
 
-// sleepUntil reports whether it ended early.
+// sleepUntil sleeps for d. It reports whether end was closed before.
 func sleepUntil(end <-chan struct{}, d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -307,42 +307,42 @@ func sleepUntil(end <-chan struct{}, d time.Duration) bool {
 	}
 }
 
-// ended takes note of a server that has ended without being asked to.
-func (p *pack) ended(u *upstream) {
+// serverExited records that a server exited on its own.
+func (p *instance) serverExited(u *upstream) {
 	p.mu.Lock()
-	if p.up != u {
+	if p.running != u {
 		p.mu.Unlock()
 		return
 	}
-	p.up = nil
-	if time.Since(p.since) >= p.house.opts.pace.good {
-		p.fails = 0
+	p.running = nil
+	if time.Since(p.started) >= p.manager.opts.restart.stableAfter {
+		p.failures = 0
 	}
 	err := u.reason()
-	p.failed(err)
-	broken := p.fails >= mostFails
+	p.setFailed(err)
+	broken := p.failures >= maxFailures
 	p.mu.Unlock()
-	p.journal.say("[host] the server has ended: " + err.Error())
-	if p.house.ctx.Err() == nil {
-		p.house.log.Warn("a package has ended", "package", p.id, "err", err, "again", !broken)
+	p.journal.write("[host] the server has exited: " + err.Error())
+	if p.manager.ctx.Err() == nil {
+		p.manager.log.Warn("a package's server has exited", "package", p.id, "err", err, "again", !broken)
 	}
-	p.tellBroken()
-	p.show()
+	p.reportBroken()
+	p.publishState()
 }
 
-// tellBroken tells of the failure after which the server is left alone.
-func (p *pack) tellBroken() {
+// reportBroken reports the failure after which the server is no longer started.
+func (p *instance) reportBroken() {
 	p.mu.Lock()
 	why := p.why
-	broken := p.fails == mostFails && why != nil && p.up == nil
+	broken := p.failures == maxFailures && why != nil && p.running == nil
 	p.mu.Unlock()
-	if broken && p.house.ctx.Err() == nil {
-		p.house.opts.Broken(p.id, why)
+	if broken && p.manager.ctx.Err() == nil {
+		p.manager.opts.Broken(p.id, why)
 	}
 }
 
-// ToolChanges are the tools in which a server's list differs from the one before,
-// by their names here.
+// ToolChanges are the differences between two tool lists of a server, by the tools'
+// names on this host.
 type ToolChanges struct {
 	Added   []string `json:"added,omitempty"`
 	Removed []string `json:"removed,omitempty"`
@@ -368,38 +368,37 @@ func changesOf(was, now []Offered) (c ToolChanges) {
 	return c
 }
 
-// learn takes in which tools a server has. agreed says that an administrator has
-// just installed what they come from; other changes are told, because nobody
-// agreed to them.
-func (p *pack) learn(entries []json.RawMessage, agreed bool) {
-	tools, left := offer(p.id, entries)
+// setTools stores the tools of a server. agreed means that an administrator has just
+// installed them; other changes are reported, because no administrator has seen them.
+func (p *instance) setTools(entries []json.RawMessage, agreed bool) {
+	tools, left := makeTools(p.id, entries)
 	p.mu.Lock()
 	same := sameTools(p.tools, tools)
 	changes := changesOf(p.tools, tools)
-	p.tools, p.left = tools, left
+	p.tools, p.hidden = tools, left
 	p.mu.Unlock()
 	if same {
 		return
 	}
 	if !agreed && len(changes.Added)+len(changes.Removed)+len(changes.Changed) > 0 {
-		p.house.opts.Relisted(p.id, changes)
+		p.manager.opts.Relisted(p.id, changes)
 	}
 	if b, err := json.Marshal(entries); err == nil {
 		if err := atomicfile.Write(filepath.Join(p.folder(), toolsFile), b); err != nil {
-			p.house.log.Warn("the tools of a package are not remembered", "package", p.id, "err", err)
+			p.manager.log.Warn("the tools of a package cannot be stored", "package", p.id, "err", err)
 		}
 	}
-	p.house.stale()
+	p.manager.invalidateTools()
 }
 
 const toolsFile = "tools.json"
 
-// recall takes in which tools a server had when it last ran.
-func (p *pack) recall() {
-	b, err := atomicfile.Read(filepath.Join(p.folder(), toolsFile), 2*mostListing)
+// loadTools loads the tools that the server had when it last ran.
+func (p *instance) loadTools() {
+	b, err := atomicfile.Read(filepath.Join(p.folder(), toolsFile), 2*maxListing)
 	var entries []json.RawMessage
 	if err == nil && json.Unmarshal(b, &entries) == nil {
-		p.tools, p.left = offer(p.id, entries)
+		p.tools, p.hidden = makeTools(p.id, entries)
 	}
 }
 
@@ -415,12 +414,12 @@ func sameTools(a, b []Offered) bool {
 	return true
 }
 
-// halt ends the server, if it runs or is being started, and waits for that.
-func (p *pack) halt() error {
+// stop stops the server, or cancels its start, and waits for its exit.
+func (p *instance) stop() error {
 	p.mu.Lock()
-	if p.again != nil {
-		p.again.Stop()
-		p.again = nil
+	if p.retryTimer != nil {
+		p.retryTimer.Stop()
+		p.retryTimer = nil
 	}
 	if cancel, starting := p.cancel, p.starting; starting != nil {
 		p.mu.Unlock()
@@ -428,8 +427,8 @@ func (p *pack) halt() error {
 		<-starting
 		p.mu.Lock()
 	}
-	u := p.up
-	p.up = nil
+	u := p.running
+	p.running = nil
 	p.mu.Unlock()
 	if u == nil {
 		return nil
@@ -437,64 +436,63 @@ func (p *pack) halt() error {
 	return u.stop(stopGrace)
 }
 
-// rest ends a server that was started on demand and has nothing to do.
-func (p *pack) rest() {
+// stopIfIdle stops an idle server that was started on demand.
+func (p *instance) stopIfIdle() {
 	p.mu.Lock()
-	u := p.up
-	if u == nil || p.rec.Start != OnDemand || p.doing != "" || u.idle() < p.house.opts.Idle {
+	u := p.running
+	if u == nil || p.rec.Start != OnDemand || p.activity != "" || u.idle() < p.manager.opts.Idle {
 		p.mu.Unlock()
 		return
 	}
-	leave, err := p.house.enter()
+	leave, err := p.manager.addWork()
 	if err != nil {
 		p.mu.Unlock()
 		return
 	}
-	p.up, p.fails = nil, 0
+	p.running, p.failures = nil, 0
 	p.mu.Unlock()
 	go func() {
 		defer leave()
 		u.stop(stopGrace)
-		p.show()
+		p.publishState()
 	}()
 }
 
-// forgive forgets what has failed.
-func (p *pack) forgive() {
+// resetFailures clears the failures, so that the server may start at once.
+func (p *instance) resetFailures() {
 	p.mu.Lock()
-	p.fails, p.why, p.next = 0, nil, time.Time{}
+	p.failures, p.why, p.next = 0, nil, time.Time{}
 	p.mu.Unlock()
 }
 
-// Start has a server run from now on. The error says why it does not.
-func (h *House) Start(ctx context.Context, id string) (Info, error) {
-	return h.set(ctx, id, "starting", false, false)
+// Start starts a server and keeps it enabled. The error is why it does not run.
+func (h *Manager) Start(ctx context.Context, id string) (Info, error) {
+	return h.setStopped(ctx, id, "starting", false, false)
 }
 
-// Stop ends a server, which is not started again before Start.
-func (h *House) Stop(ctx context.Context, id string) (Info, error) {
-	return h.set(ctx, id, "stopping", true, true)
+// Stop stops a server. It is not started again before Start.
+func (h *Manager) Stop(ctx context.Context, id string) (Info, error) {
+	return h.setStopped(ctx, id, "stopping", true, true)
 }
 
-// Restart ends a server if it runs, and starts it.
-func (h *House) Restart(ctx context.Context, id string) (Info, error) {
-	return h.set(ctx, id, "restarting", true, false)
+// Restart stops a server if it runs, and starts it.
+func (h *Manager) Restart(ctx context.Context, id string) (Info, error) {
+	return h.setStopped(ctx, id, "restarting", true, false)
 }
 
-// withLastWords adds to the refusal of a server that could not be started what
-// it printed then.
-func (p *pack) withLastWords(err error) error {
+// withOutput adds to the refusal of a server that failed to start what it printed.
+func (p *instance) withOutput(err error) error {
 	p.mu.Lock()
 	said := Words(p.why)
 	p.mu.Unlock()
 	if said == "" {
 		return err
 	}
-	return &spoken{err, said}
+	return &outputError{err, said}
 }
 
-func (h *House) set(ctx context.Context, id, what string, halt, stopped bool) (Info, error) {
-	leave, err := h.enter()
+func (h *Manager) setStopped(ctx context.Context, id, what string, halt, stopped bool) (Info, error) {
+	leave, err := h.addWork()
 	if err != nil {
 		return Info{}, err
 	}
@@ -507,39 +505,39 @@ func (h *House) set(ctx context.Context, id, what string, halt, stopped bool) (I
 	if err != nil {
 		return Info{}, err
 	}
-	err = p.desire(stopped)
+	err = p.saveStopped(stopped)
 	if err == nil && halt {
-		err = p.halt()
+		err = p.stop()
 	}
-	p.forgive()
+	p.resetFailures()
 	done()
 	if err == nil && !stopped {
 		var u *upstream
 		if u, err = p.ready(ctx); err == nil {
 			u.release()
 		} else {
-			err = p.withLastWords(err)
+			err = p.withOutput(err)
 		}
 	}
 	return p.info(), err
 }
 
-// desire remembers whether a package is to be stopped.
-func (p *pack) desire(stopped bool) error {
+// saveStopped stores whether the package is stopped.
+func (p *instance) saveStopped(stopped bool) error {
 	p.mu.Lock()
 	r := p.rec
 	p.mu.Unlock()
 	if r.State != Installed {
-		return tool.Refuse("unavailable", "package %s is not installed whole", p.id)
+		return tool.Refuse("unavailable", "package %s is not completely installed", p.id)
 	}
 	r.Stopped = stopped
-	return p.keep(r)
+	return p.saveRecord(r)
 }
 
-// keep makes a record that of the package, for good.
-func (p *pack) keep(r Record) error {
-	if err := p.house.keepRecord(r); err != nil {
-		return fmt.Errorf("remember package %s: %w", p.id, err)
+// saveRecord stores the record of the package durably.
+func (p *instance) saveRecord(r Record) error {
+	if err := p.manager.putRecord(r); err != nil {
+		return fmt.Errorf("store package %s: %w", p.id, err)
 	}
 	p.mu.Lock()
 	p.rec = r
@@ -547,10 +545,10 @@ func (p *pack) keep(r Record) error {
 	return nil
 }
 
-// Call passes a call on to a server, which is started if it does not run. args
-// and meta are the caller's; what comes back is the server's result, as it
-// came. A *tool.WireError is the server's own.
-func (h *House) Call(ctx context.Context, id, own string, args, meta json.RawMessage, progress func(done, total float64, note string)) (json.RawMessage, error) {
+// Call relays a call to a server, and starts it if it does not run. args and meta are
+// the caller's. The result is the server's, unchanged. A *tool.WireError is the
+// server's own error.
+func (h *Manager) Call(ctx context.Context, id, own string, args, meta json.RawMessage, progress func(done, total float64, note string)) (json.RawMessage, error) {
 	p, err := h.find(id)
 	if err != nil {
 		return nil, err
@@ -563,23 +561,23 @@ func (h *House) Call(ctx context.Context, id, own string, args, meta json.RawMes
 		}
 		raw, err := u.request(ctx, "tools/call", params, progress)
 		u.release()
-		gone, ok := errors.AsType[*lost](err)
+		gone, ok := errors.AsType[*noAnswerError](err)
 		switch {
 		case !ok:
 			return raw, err
 		case ctx.Err() != nil:
 			return nil, context.Cause(ctx)
-		case gone.ran:
-			return nil, &tool.Refusal{Code: "unavailable", Message: fmt.Sprintf("package %s gave no answer; %s may have run: %v", id, shorten(own, 100), gone.why), Next: "Look at the outcome before you try again."}
+		case gone.mayHaveRun:
+			return nil, &tool.Refusal{Code: "unavailable", Message: fmt.Sprintf("package %s did not answer; %s may have run: %v", id, shorten(own, 100), gone.why), Next: "Check the outcome before you try again."}
 		case try > 0:
-			return nil, &tool.Refusal{Code: "unavailable", Message: fmt.Sprintf("package %s is not there; nothing was run: %v", id, gone.why), Next: "Try again in a moment."}
+			return nil, &tool.Refusal{Code: "unavailable", Message: fmt.Sprintf("package %s is unavailable; nothing was run: %v", id, gone.why), Next: "Try again in a moment."}
 		}
-		p.settled(ctx, u)
+		p.waitExited(ctx, u)
 	}
 }
 
-// settled waits until a server that was found dead is known to be.
-func (p *pack) settled(ctx context.Context, u *upstream) {
+// waitExited waits until the exit of a server has been recorded.
+func (p *instance) waitExited(ctx context.Context, u *upstream) {
 	select {
 	case <-u.gone:
 	case <-ctx.Done():
@@ -587,7 +585,7 @@ func (p *pack) settled(ctx context.Context, u *upstream) {
 	}
 	for {
 		p.mu.Lock()
-		known := p.up != u
+		known := p.running != u
 		p.mu.Unlock()
 		if known || sleep(ctx, 5*time.Millisecond) != nil {
 			return
@@ -595,8 +593,8 @@ func (p *pack) settled(ctx context.Context, u *upstream) {
 	}
 }
 
-// Info says all there is to know of a package.
-func (h *House) Info(id string) (Info, error) {
+// Info returns the full state of a package.
+func (h *Manager) Info(id string) (Info, error) {
 	p, err := h.find(id)
 	if err != nil {
 		return Info{}, err
@@ -604,15 +602,15 @@ func (h *House) Info(id string) (Info, error) {
 	return p.info(), nil
 }
 
-func (p *pack) info() Info {
+func (p *instance) info() Info {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	i := Info{Record: p.rec, Public: *p.public(), Data: p.data(), Left: p.left, Fails: p.fails}
+	i := Info{Record: p.rec, Public: *p.public(), Data: p.data(), Left: p.hidden, Fails: p.failures}
 	for _, t := range p.tools {
 		i.Names = append(i.Names, t.Name)
 	}
-	if p.up != nil {
-		i.PID = p.up.child.Pid()
+	if p.running != nil {
+		i.PID = p.running.child.Pid()
 	}
 	if p.status() == "waiting" {
 		i.Next = p.next
@@ -620,23 +618,23 @@ func (p *pack) info() Info {
 	return i
 }
 
-// List says what there is, by id.
-func (h *House) List() (all []Info, err error) {
+// List returns the full state of all packages, sorted by id.
+func (h *Manager) List() (all []Info, err error) {
 	h.mu.Lock()
 	here := h.release != nil || h.closed
 	h.mu.Unlock()
 	if !here {
-		return nil, elsewhere()
+		return nil, errOtherHost()
 	}
-	for _, p := range h.packs() {
+	for _, p := range h.instances() {
 		all = append(all, p.info())
 	}
 	return all, nil
 }
 
-// Tools are those that can be called, of all packages. The slice is not to be
+// Tools returns the tools of all packages that can be called. The slice must not be
 // changed.
-func (h *House) Tools() []Offered {
+func (h *Manager) Tools() []Offered {
 	h.mu.Lock()
 	offered, epoch := h.offered, h.epoch
 	h.mu.Unlock()
@@ -644,9 +642,9 @@ func (h *House) Tools() []Offered {
 		return offered
 	}
 	offered = []Offered{}
-	for _, p := range h.packs() {
+	for _, p := range h.instances() {
 		p.mu.Lock()
-		if !p.gone && p.rec.State != Installing {
+		if !p.removed && p.rec.State != Installing {
 			for _, t := range p.tools {
 				t.Text = p.rec.Results == TextResults
 				offered = append(offered, t)
@@ -662,8 +660,8 @@ func (h *House) Tools() []Offered {
 	return offered
 }
 
-// stale forgets what is offered, and tells.
-func (h *House) stale() {
+// invalidateTools drops the cached tool list and reports the change.
+func (h *Manager) invalidateTools() {
 	h.mu.Lock()
 	h.offered = nil
 	h.epoch++
@@ -671,10 +669,9 @@ func (h *House) stale() {
 	h.opts.Changed()
 }
 
-// Logs gives lines of what a server and its host said of it, at most limit: the
-// oldest after the cursor or, with before, the newest before it. A negative
-// cursor is the end.
-func (h *House) Logs(id string, cursor int64, before bool, limit int) ([]Line, error) {
+// Logs returns up to limit log lines of a server and its host: the oldest after the
+// cursor or, with before, the newest before it. A negative cursor means the end.
+func (h *Manager) Logs(id string, cursor int64, before bool, limit int) ([]Line, error) {
 	p, err := h.find(id)
 	if err != nil {
 		return nil, err
@@ -683,4 +680,4 @@ func (h *House) Logs(id string, cursor int64, before bool, limit int) ([]Line, e
 }
 
 // Patience is how long a call of a package may take.
-func (h *House) Patience() time.Duration { return h.opts.Answer }
+func (h *Manager) Patience() time.Duration { return h.opts.Answer }

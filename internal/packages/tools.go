@@ -15,7 +15,7 @@ import (
 const (
 	mostTools       = 500
 	mostPages       = 100
-	mostListing     = 8 << 20  // bytes of all tools of a server
+	maxListing      = 8 << 20  // bytes of all tools of a server
 	mostEntry       = 64 << 10 // bytes of one of them
 	mostDescription = 8 << 10  // bytes of a description; the rest is cut
 	longestName     = 64       // characters of a name that every client takes
@@ -38,7 +38,7 @@ func (u *upstream) list(ctx context.Context) (entries []json.RawMessage, err err
 	}
 	params, seen, bytes := json.RawMessage(`{}`), map[string]bool{}, 0
 	for range mostPages {
-		raw, err := u.learn(ctx, "tools/list", params)
+		raw, err := u.query(ctx, "tools/list", params)
 		if err != nil {
 			return nil, err
 		}
@@ -47,8 +47,8 @@ func (u *upstream) list(ctx context.Context) (entries []json.RawMessage, err err
 			return nil, errors.New("tools/list: the answer has no tools")
 		}
 		for e := range rawjson.Elements(page) {
-			if bytes += len(e); bytes > mostListing {
-				return nil, fmt.Errorf("tools/list: the tools have more than %d bytes", mostListing)
+			if bytes += len(e); bytes > maxListing {
+				return nil, fmt.Errorf("tools/list: the tools have more than %d bytes", maxListing)
 			}
 			if len(entries) < mostTools {
 				entries = append(entries, e)
@@ -70,7 +70,7 @@ func (u *upstream) list(ctx context.Context) (entries []json.RawMessage, err err
 
 // offer makes of a server's list what can be offered. What cannot is left out,
 // with the reason.
-func offer(id string, entries []json.RawMessage) (tools []Offered, left []string) {
+func makeTools(id string, entries []json.RawMessage) (tools []Offered, left []string) {
 	taken := map[string]bool{}
 	leave := func(name, why string) {
 		if len(left) < mostLeft {
@@ -102,7 +102,7 @@ func offer(id string, entries []json.RawMessage) (tools []Offered, left []string
 			leave(own, name+" is there already")
 			continue
 		}
-		entry, err := believe(e)
+		entry, err := sanitize(e)
 		if err != nil {
 			leave(own, err.Error())
 			continue
@@ -126,7 +126,7 @@ func wireName(own string) string {
 // believe takes out of a listing entry what a client could act on although
 // nobody vouches for it: the hints about what a tool does, and whether it can
 // be a task. What is left is the server's, byte for byte.
-func believe(e json.RawMessage) (json.RawMessage, error) {
+func sanitize(e json.RawMessage) (json.RawMessage, error) {
 	in, ok := rawjson.Get(e, "inputSchema")
 	if !ok || rawjson.Kind(in) != '{' {
 		return nil, errors.New("it has no inputSchema")
@@ -156,7 +156,7 @@ func believe(e json.RawMessage) (json.RawMessage, error) {
 		}
 	}
 	if t, ok := rawjson.Get(e, "title"); ok {
-		if text, isText := rawjson.String(t); !isText || len(text) > mostTitle {
+		if text, isText := rawjson.String(t); !isText || len(text) > maxTitle {
 			edits = append(edits, rawjson.Edit{Key: "title"})
 		}
 	}

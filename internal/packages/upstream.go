@@ -18,67 +18,66 @@ import (
 	"gatehouse/tool"
 )
 
-// revisions are those a server may speak, the newest first: it is what is
-// asked for.
+// revisions are the protocol revisions that a server may use, newest first. The first
+// is requested.
 var revisions = []string{"2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"}
 
 const (
-	mostPending = 256              // calls of one server at once
-	outboxSize  = 64               // messages that wait to be written
-	stuck       = 30 * time.Second // a server that reads nothing for so long is ended
-	endings     = time.Second      // for a server that closed its input to end
-	mostGarbage = 1000             // lines that are no messages, after which a server is ended
-	mostError   = 8 << 10          // bytes of an error's message that are passed on
+	maxPending      = 256              // calls of one server at once
+	outboxSize      = 64               // messages that wait to be written
+	writeTimeout    = 30 * time.Second // a server that reads nothing for so long is killed
+	exitWait        = time.Second      // for a server that closed its input to exit
+	maxInvalidLines = 1000             // invalid lines, after which a server is killed
+	maxErrorMessage = 8 << 10          // bytes of an error's message that are passed on
 )
 
-// upstream is the connection to one server that runs: a lean client of it.
-// Safe for concurrent use.
+// upstream is the MCP client of one running server. It is safe for concurrent use.
 type upstream struct {
 	child   *proc.Process
 	journal *journal
-	secrets secret.Hider  // of its environment: nobody but callers is shown what it says with them
-	relist  chan struct{} // its tools are others; holds one
-	out     chan *letter  // to be written
-	gone    chan struct{} // closed when nothing more comes
-	tools   bool          // it has some
+	secrets secret.Hider   // of its environment; hidden in everything except results
+	relist  chan struct{}  // capacity 1: its tools have changed
+	out     chan *outgoing // to be written
+	gone    chan struct{}  // closed when the server has exited
+	tools   bool           // the server offers tools
 	server  Server
 
-	garbage int // belongs to the reader
+	invalidLines int // used by the reader only
 
 	mu      sync.Mutex
-	pending map[int64]*waiting
+	pending map[int64]*pendingRequest
 	next    int64
-	why     error // it ended; set before gone is closed
-	held    int   // who is about to ask something
+	why     error // why it ended; set before gone is closed
+	held    int   // callers that are about to send a request
 	used    time.Time
 }
 
-// letter is one message on its way to the server.
-type letter struct {
-	text []byte
-	mu   sync.Mutex
-	sent bool // some of it may have been written
-	dead bool // nobody wants it written any longer
+// outgoing is a message to the server.
+type outgoing struct {
+	text      []byte
+	mu        sync.Mutex
+	sent      bool // some of it may have been written
+	withdrawn bool // it must not be written any more
 }
 
-// take reports whether it is still to be written, and notes that it is.
-func (l *letter) take() bool {
+// markSent reports whether the message is still to be written, and records that it is.
+func (l *outgoing) markSent() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.sent = !l.dead
+	l.sent = !l.withdrawn
 	return l.sent
 }
 
-// withdraw reports whether it was not written and will not be.
-func (l *letter) withdraw() bool {
+// withdraw reports whether the message was not written; it will not be written later.
+func (l *outgoing) withdraw() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.dead = true
+	l.withdrawn = true
 	return !l.sent
 }
 
-// waiting is who waits for an answer.
-type waiting struct {
+// pendingRequest is a request without an answer.
+type pendingRequest struct {
 	answer   chan answer // holds one
 	progress func(done, total float64, note string)
 }
@@ -88,26 +87,26 @@ type answer struct {
 	err    error
 }
 
-// lost is an answer that does not come.
-type lost struct {
-	ran bool // the server may have done what was asked
-	why error
+// noAnswerError means that a request got no answer.
+type noAnswerError struct {
+	mayHaveRun bool // the server may have run the request
+	why        error
 }
 
-func (e *lost) Error() string { return e.why.Error() }
-func (e *lost) Unwrap() error { return e.why }
+func (e *noAnswerError) Error() string { return e.why.Error() }
+func (e *noAnswerError) Unwrap() error { return e.why }
 
-// talk begins to use a server whose child is started by start, which is given
-// where its output goes.
-func talk(ctx context.Context, limit int, j *journal, h secret.Hider, start func(*frames) (*proc.Process, error)) (*upstream, error) {
+// connect connects to a server. start starts its child process, whose output goes to
+// the frames.
+func connect(ctx context.Context, limit int, j *journal, h secret.Hider, start func(*frames) (*proc.Process, error)) (*upstream, error) {
 	u := &upstream{
-		journal: j, secrets: h, relist: make(chan struct{}, 1), out: make(chan *letter, outboxSize), gone: make(chan struct{}),
-		pending: map[int64]*waiting{}, used: time.Now(),
+		journal: j, secrets: h, relist: make(chan struct{}, 1), out: make(chan *outgoing, outboxSize), gone: make(chan struct{}),
+		pending: map[int64]*pendingRequest{}, used: time.Now(),
 	}
 	child := make(chan *proc.Process, 1)
 	ready := sync.OnceFunc(func() { u.child = <-child }) // the child may speak before start returns
 	f := &frames{limit: limit}
-	f.line = func(b []byte) { ready(); u.take(b) }
+	f.line = func(b []byte) { ready(); u.handleLine(b) }
 	f.long = func(head, tail []byte, n int64) { ready(); u.tooLong(head, tail, n, limit) }
 	c, err := start(f)
 	if err != nil {
@@ -118,14 +117,14 @@ func talk(ctx context.Context, limit int, j *journal, h secret.Hider, start func
 	go u.write(ctx)
 	go func() {
 		end, err := c.Wait()
-		u.die(ended(end, err))
+		u.fail(exitError(end, err))
 		close(u.gone)
 	}()
 	return u, nil
 }
 
-// ended says how a child ended, in words.
-func ended(s proc.State, err error) error {
+// exitError describes how a child process exited.
+func exitError(s proc.State, err error) error {
 	switch {
 	case errors.Is(s.Stopped, proc.ErrStopped):
 		return errors.New("it was stopped")
@@ -139,8 +138,9 @@ func ended(s proc.State, err error) error {
 	return fmt.Errorf("its program ended with code %d", s.Code)
 }
 
-// die notes why the connection ends, once, and tells everybody who waits.
-func (u *upstream) die(why error) {
+// fail records why the connection ended; the first reason counts. All pending requests
+// fail.
+func (u *upstream) fail(why error) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.why == nil {
@@ -148,13 +148,13 @@ func (u *upstream) die(why error) {
 	}
 	for id, w := range u.pending {
 		delete(u.pending, id)
-		w.answer <- answer{err: &lost{true, u.why}}
+		w.answer <- answer{err: &noAnswerError{true, u.why}}
 	}
 }
 
-// kill ends a server that cannot be talked to.
+// kill kills a server that does not follow the protocol.
 func (u *upstream) kill(why error) {
-	u.die(why)
+	u.fail(why)
 	go func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel() // at once
@@ -162,10 +162,10 @@ func (u *upstream) kill(why error) {
 	}()
 }
 
-// stop asks the server to end as the protocol has it: its input is closed,
-// then it is asked, then killed. It returns when the server has ended.
+// stop stops the server as the protocol requires: it closes its input, then sends the
+// termination signal, then kills it. It returns when the server has exited.
 func (u *upstream) stop(grace time.Duration) error {
-	u.die(errors.New("it was stopped"))
+	u.fail(errors.New("it was stopped"))
 	u.child.CloseInput(context.Background())
 	t := time.NewTimer(grace)
 	defer t.Stop()
@@ -183,14 +183,14 @@ func (u *upstream) stop(grace time.Duration) error {
 	return err
 }
 
-// write writes what is to be said, one message at a time.
+// write writes the queued messages, one at a time.
 func (u *upstream) write(ctx context.Context) {
 	for {
 		select {
 		case l := <-u.out:
-			if l.take() {
-				if err := u.put(ctx, l.text); err != nil {
-					sleepUntil(u.gone, endings) // how it ended says more
+			if l.markSent() {
+				if err := u.writeMessage(ctx, l.text); err != nil {
+					sleepUntil(u.gone, exitWait) // how it ended says more
 					u.kill(err)
 					return
 				}
@@ -201,8 +201,8 @@ func (u *upstream) write(ctx context.Context) {
 	}
 }
 
-// put writes one whole message, for as long as the server goes on reading.
-func (u *upstream) put(ctx context.Context, text []byte) error {
+// writeMessage writes one message, as long as the server continues to read.
+func (u *upstream) writeMessage(ctx context.Context, text []byte) error {
 	moved := time.Now()
 	for {
 		n, err := u.child.Type(ctx, text)
@@ -216,15 +216,15 @@ func (u *upstream) put(ctx context.Context, text []byte) error {
 			return errors.New("it has closed its input")
 		case ctx.Err() != nil:
 			return context.Cause(ctx)
-		case time.Since(moved) > stuck:
-			return fmt.Errorf("it has read nothing for %v", stuck)
+		case time.Since(moved) > writeTimeout:
+			return fmt.Errorf("it has read nothing for %v", writeTimeout)
 		}
 	}
 }
 
-// learn asks the server about itself. What it says is shown to people and kept,
-// so the secrets are taken out of it.
-func (u *upstream) learn(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
+// query sends a request about the server itself. Its answer is stored and shown to
+// users, so secrets are removed from it.
+func (u *upstream) query(ctx context.Context, method string, params json.RawMessage) (json.RawMessage, error) {
 	raw, err := u.request(ctx, method, params, nil)
 	if w, ok := errors.AsType[*tool.WireError](err); ok {
 		err = fmt.Errorf("%s (%d)", u.secrets.Hide([]byte(w.Message)), w.Code)
@@ -238,18 +238,18 @@ func (u *upstream) learn(ctx context.Context, method string, params json.RawMess
 	return raw, nil
 }
 
-// request asks the server and waits for its answer. An error that the server
-// gives is a *tool.WireError; what was not answered is a *lost.
+// request sends a request and waits for the answer. An error from the server is a
+// *tool.WireError; a missing answer is a *noAnswerError.
 func (u *upstream) request(ctx context.Context, method string, params json.RawMessage, progress func(done, total float64, note string)) (json.RawMessage, error) {
-	w := &waiting{make(chan answer, 1), progress}
+	w := &pendingRequest{make(chan answer, 1), progress}
 	u.mu.Lock()
 	if u.why != nil {
 		defer u.mu.Unlock()
-		return nil, &lost{false, u.why}
+		return nil, &noAnswerError{false, u.why}
 	}
-	if len(u.pending) >= mostPending {
+	if len(u.pending) >= maxPending {
 		u.mu.Unlock()
-		return nil, &lost{false, fmt.Errorf("%d calls of it run already", mostPending)}
+		return nil, &noAnswerError{false, fmt.Errorf("%d calls of it run already", maxPending)}
 	}
 	u.next++
 	id := u.next
@@ -261,28 +261,28 @@ func (u *upstream) request(ctx context.Context, method string, params json.RawMe
 	if progress != nil {
 		params = withToken(params, id)
 	}
-	l := &letter{text: message(id, method, params)}
+	l := &outgoing{text: message(id, method, params)}
 	select {
 	case u.out <- l:
 	case a := <-w.answer:
-		a.err = &lost{false, u.reason()}
+		a.err = &noAnswerError{false, u.reason()}
 		return nil, a.err
 	case <-ctx.Done():
-		return nil, &lost{false, context.Cause(ctx)}
+		return nil, &noAnswerError{false, context.Cause(ctx)}
 	}
 	select {
 	case a := <-w.answer:
-		if gone, ok := errors.AsType[*lost](a.err); ok && l.withdraw() {
-			return nil, &lost{false, gone.why}
+		if gone, ok := errors.AsType[*noAnswerError](a.err); ok && l.withdraw() {
+			return nil, &noAnswerError{false, gone.why}
 		}
 		return a.result, a.err
 	case <-ctx.Done():
 	}
 	if l.withdraw() {
-		return nil, &lost{false, context.Cause(ctx)}
+		return nil, &noAnswerError{false, context.Cause(ctx)}
 	}
-	u.tell("notifications/cancelled", fmt.Appendf(nil, `{"requestId":%d,"reason":"the caller no longer waits"}`, id))
-	return nil, &lost{true, context.Cause(ctx)}
+	u.notify("notifications/cancelled", fmt.Appendf(nil, `{"requestId":%d,"reason":"the caller no longer waits"}`, id))
+	return nil, &noAnswerError{true, context.Cause(ctx)}
 }
 
 func (u *upstream) forget(id int64) {
@@ -292,7 +292,7 @@ func (u *upstream) forget(id int64) {
 	u.used = time.Now()
 }
 
-// idle is for how long nobody has asked anything.
+// idle returns how long the server has had no request.
 func (u *upstream) idle() time.Duration {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -302,8 +302,8 @@ func (u *upstream) idle() time.Duration {
 	return time.Since(u.used)
 }
 
-// hold keeps the server from being idle until release.
-func (u *upstream) hold() {
+// retain keeps the server from being stopped as idle until release.
+func (u *upstream) retain() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.held++
@@ -322,14 +322,14 @@ func (u *upstream) reason() error {
 	return u.why
 }
 
-// withToken asks for progress, under the number of the request.
+// withToken adds a progress token, the id of the request.
 func withToken(params json.RawMessage, id int64) json.RawMessage {
 	meta, _ := rawjson.Get(params, "_meta")
 	meta = rawjson.Splice(meta, rawjson.Edit{Key: "progressToken", Value: strconv.AppendInt(nil, id, 10)})
 	return rawjson.Splice(params, rawjson.Edit{Key: "_meta", Value: meta})
 }
 
-// message writes a request or, with id 0, a notification.
+// message encodes a request or, with id 0, a notification.
 func message(id int64, method string, params json.RawMessage) []byte {
 	b := []byte(`{"jsonrpc":"2.0"`)
 	if id != 0 {
@@ -342,19 +342,20 @@ func message(id int64, method string, params json.RawMessage) []byte {
 	return append(b, '}', '\n')
 }
 
-// tell says something that nobody answers. It is dropped when the server does
-// not read.
-func (u *upstream) tell(method string, params json.RawMessage) { u.drop(message(0, method, params)) }
+// notify sends a notification. It is dropped if the server does not read.
+func (u *upstream) notify(method string, params json.RawMessage) {
+	u.trySend(message(0, method, params))
+}
 
-func (u *upstream) drop(text []byte) {
+func (u *upstream) trySend(text []byte) {
 	select {
-	case u.out <- &letter{text: text}:
+	case u.out <- &outgoing{text: text}:
 	default:
 	}
 }
 
-// take reads one line of the server.
-func (u *upstream) take(line []byte) {
+// handleLine handles one line of the server's output.
+func (u *upstream) handleLine(line []byte) {
 	line = bytes.TrimSpace(line)
 	if len(line) == 0 {
 		return
@@ -364,7 +365,7 @@ func (u *upstream) take(line []byte) {
 		err = rawjson.Check(line, 0)
 	}
 	if err != nil {
-		u.strange(line, err)
+		u.handleInvalid(line, err)
 		return
 	}
 	switch rawjson.Kind(line) {
@@ -377,22 +378,22 @@ func (u *upstream) take(line []byte) {
 			}
 		}
 	default:
-		u.strange(line, errors.New("expected an object"))
+		u.handleInvalid(line, errors.New("expected an object"))
 	}
 }
 
-// strange notes what is no message: many programs greet on their standard
-// output.
-func (u *upstream) strange(line []byte, err error) {
-	if id, ok := whose(line, line); ok {
-		u.settle(id, answer{err: fmt.Errorf("the server's answer is no JSON that can be passed on: %w", err)})
+// handleInvalid handles a line that is not a message, because many programs print to
+// their standard output.
+func (u *upstream) handleInvalid(line []byte, err error) {
+	if id, ok := answerID(line, line); ok {
+		u.deliver(id, answer{err: fmt.Errorf("the server's answer is no JSON that can be passed on: %w", err)})
 	}
-	u.garbage++
-	if u.garbage <= 20 {
+	u.invalidLines++
+	if u.invalidLines <= 20 {
 		line = u.secrets.Hide(line)
-		u.journal.say(fmt.Sprintf("[host] a line on standard output is no message (%v): %s", err, shorten(string(line[:min(len(line), 400)]), 200)))
+		u.journal.write(fmt.Sprintf("[host] a line on standard output is no message (%v): %s", err, shorten(string(line[:min(len(line), 400)]), 200)))
 	}
-	if u.garbage == mostGarbage {
+	if u.invalidLines == maxInvalidLines {
 		u.kill(errors.New("it prints what is no message to its standard output"))
 	}
 }
@@ -402,12 +403,12 @@ var (
 	tailID = regexp.MustCompile(`,\s*"id"\s*:\s*([0-9]{1,18})\s*\}\s*$`)
 )
 
-// whose finds the id of an answer at the beginning or the end of its line,
-// where servers write it.
-func whose(head, tail []byte) (id int64, ok bool) {
-	m := headID.FindSubmatch(head[:min(len(head), edge)])
+// answerID finds the id of an answer at the beginning or the end of its line, where
+// servers write it.
+func answerID(head, tail []byte) (id int64, ok bool) {
+	m := headID.FindSubmatch(head[:min(len(head), edgeBytes)])
 	if m == nil {
-		m = tailID.FindSubmatch(tail[max(0, len(tail)-edge):])
+		m = tailID.FindSubmatch(tail[max(0, len(tail)-edgeBytes):])
 	}
 	if m == nil {
 		return 0, false
@@ -416,13 +417,13 @@ func whose(head, tail []byte) (id int64, ok bool) {
 	return id, err == nil
 }
 
-// tooLong answers whose answer is longer than may be. Where the line does not
-// tell whose it is, everybody who waits is answered.
+// tooLong fails the request whose answer is too long. If its id is unknown, all pending
+// requests fail.
 func (u *upstream) tooLong(head, tail []byte, n int64, limit int) {
 	err := &tool.Refusal{Code: "too_large", Message: fmt.Sprintf("the server answered with %d bytes, and at most %d are passed on; it has run", n, limit), Next: "Ask it for less."}
-	u.journal.say(fmt.Sprintf("[host] a message of %d bytes was dropped: at most %d are passed on", n, limit))
-	if id, ok := whose(head, tail); ok {
-		u.settle(id, answer{err: err})
+	u.journal.write(fmt.Sprintf("[host] a message of %d bytes was dropped: at most %d are passed on", n, limit))
+	if id, ok := answerID(head, tail); ok {
+		u.deliver(id, answer{err: err})
 		return
 	}
 	u.mu.Lock()
@@ -433,8 +434,8 @@ func (u *upstream) tooLong(head, tail []byte, n int64, limit int) {
 	}
 }
 
-// settle gives an answer to who waits for it. Of several the first counts.
-func (u *upstream) settle(id int64, a answer) {
+// deliver passes an answer to its request. Only the first one counts.
+func (u *upstream) deliver(id int64, a answer) {
 	u.mu.Lock()
 	w := u.pending[id]
 	delete(u.pending, id)
@@ -450,10 +451,10 @@ func (u *upstream) message(m []byte) {
 		method, _ := rawjson.String(raw)
 		params, _ := rawjson.Get(m, "params")
 		if hasID && rawjson.Kind(id) != 'n' {
-			u.asked(id, method)
+			u.answerRequest(id, method)
 			return
 		}
-		u.told(method, params)
+		u.handleNotification(method, params)
 		return
 	}
 	n, ok := rawjson.Int(id)
@@ -461,14 +462,14 @@ func (u *upstream) message(m []byte) {
 		return
 	}
 	if e, bad := rawjson.Get(m, "error"); bad && rawjson.Kind(e) == '{' {
-		u.settle(n, answer{err: wireError(e)})
+		u.deliver(n, answer{err: wireError(e)})
 		return
 	}
 	if r, ok := rawjson.Get(m, "result"); ok && rawjson.Kind(r) == '{' {
-		u.settle(n, answer{result: r})
+		u.deliver(n, answer{result: r})
 		return
 	}
-	u.settle(n, answer{err: errors.New("the server's answer has neither a result object nor an error")})
+	u.deliver(n, answer{err: errors.New("the server's answer has neither a result object nor an error")})
 }
 
 func wireError(e []byte) error {
@@ -481,8 +482,8 @@ func wireError(e []byte) error {
 	if t, ok := rawjson.Get(e, "message"); ok {
 		w.Message, _ = rawjson.String(t)
 	}
-	if len(w.Message) > mostError {
-		w.Message = shorten(w.Message, mostError)
+	if len(w.Message) > maxErrorMessage {
+		w.Message = shorten(w.Message, maxErrorMessage)
 	}
 	if d, ok := rawjson.Get(e, "data"); ok {
 		w.Data = bytes.Clone(d)
@@ -490,9 +491,9 @@ func wireError(e []byte) error {
 	return w
 }
 
-// asked answers what the server asks of its client: it is offered nothing but
-// an answer to ping. id is any JSON value, and given back as it came.
-func (u *upstream) asked(id []byte, method string) {
+// answerRequest answers a request of the server. This client supports only ping. id is
+// any JSON value and is returned unchanged.
+func (u *upstream) answerRequest(id []byte, method string) {
 	if k := rawjson.Kind(id); k != '"' && k != '0' || len(id) > 1<<10 {
 		return
 	}
@@ -502,10 +503,10 @@ func (u *upstream) asked(id []byte, method string) {
 	} else {
 		b = append(b, `,"error":{"code":-32601,"message":"this client answers no questions"}}`...)
 	}
-	u.drop(append(b, '\n'))
+	u.trySend(append(b, '\n'))
 }
 
-func (u *upstream) told(method string, params []byte) {
+func (u *upstream) handleNotification(method string, params []byte) {
 	switch method {
 	case "notifications/tools/list_changed":
 		select {
@@ -513,16 +514,16 @@ func (u *upstream) told(method string, params []byte) {
 		default:
 		}
 	case "notifications/progress":
-		u.progressed(params)
+		u.handleProgress(params)
 	case "notifications/message":
 		level, _ := rawjson.Get(params, "level")
 		data, _ := rawjson.Get(params, "data")
 		data = u.secrets.Hide(data)
-		u.journal.say(fmt.Sprintf("[%s] %s", shorten(string(bytes.Trim(level, `"`)), 20), data[:min(len(data), longestLine)]))
+		u.journal.write(fmt.Sprintf("[%s] %s", shorten(string(bytes.Trim(level, `"`)), 20), data[:min(len(data), longestLine)]))
 	}
 }
 
-func (u *upstream) progressed(params []byte) {
+func (u *upstream) handleProgress(params []byte) {
 	var p struct {
 		Token   json.RawMessage `json:"progressToken"`
 		Done    float64         `json:"progress"`
@@ -544,8 +545,8 @@ func (u *upstream) progressed(params []byte) {
 	}
 }
 
-// introduce agrees with the server on a revision.
-func (u *upstream) introduce(ctx context.Context, name, version string) error {
+// initialize performs the handshake with the server.
+func (u *upstream) initialize(ctx context.Context, name, version string) error {
 	params, err := json.Marshal(map[string]any{
 		"protocolVersion": revisions[0], "capabilities": struct{}{},
 		"clientInfo": map[string]string{"name": name, "version": version},
@@ -553,7 +554,7 @@ func (u *upstream) introduce(ctx context.Context, name, version string) error {
 	if err != nil {
 		return err
 	}
-	raw, err := u.learn(ctx, "initialize", params)
+	raw, err := u.query(ctx, "initialize", params)
 	if err != nil {
 		return err
 	}
@@ -567,13 +568,13 @@ func (u *upstream) introduce(ctx context.Context, name, version string) error {
 		} `json:"serverInfo"`
 	}
 	if err := json.Unmarshal(raw, &r); err != nil {
-		return fmt.Errorf("the answer to initialize is not understood: %w", err)
+		return fmt.Errorf("decode the answer to initialize: %w", err)
 	}
 	if !slices.Contains(revisions, r.Version) {
-		return fmt.Errorf("it speaks revision %q of the protocol, which this host does not", shorten(r.Version, 40))
+		return fmt.Errorf("it uses protocol revision %q, which this host does not support", shorten(r.Version, 40))
 	}
 	_, u.tools = r.Capabilities["tools"]
-	u.server = Server{shorten(r.Info.Name, mostTitle), shorten(r.Info.Title, mostTitle), shorten(r.Info.Version, 100), r.Version}
-	u.tell("notifications/initialized", nil)
+	u.server = Server{shorten(r.Info.Name, maxTitle), shorten(r.Info.Title, maxTitle), shorten(r.Info.Version, 100), r.Version}
+	u.notify("notifications/initialized", nil)
 	return nil
 }

@@ -18,7 +18,7 @@ type Question struct {
 }
 
 // mostRounds bounds how often one call may ask.
-const mostRounds = 10
+const maxRounds = 10
 
 func (c *Client) capabilities() any {
 	if c.opts.Ask == nil {
@@ -47,7 +47,7 @@ func (c *Client) answer(params json.RawMessage) json.RawMessage {
 
 // rounds calls a tool again with the answers to its questions until it has none.
 func (c *Client) rounds(ctx context.Context, name string, params map[string]any, headers map[string]string) (json.RawMessage, error) {
-	for range mostRounds {
+	for range maxRounds {
 		raw, err := c.request(ctx, "tools/call", name, params, headers)
 		if err != nil || c.opts.Ask == nil {
 			return raw, err
@@ -72,5 +72,5 @@ func (c *Client) rounds(ctx context.Context, name string, params map[string]any,
 		}
 		params["inputResponses"], params["requestState"] = answers, r.State
 	}
-	return nil, fmt.Errorf("%s asks more than %d times", name, mostRounds)
+	return nil, fmt.Errorf("%s asks more than %d times", name, maxRounds)
 }

@@ -19,28 +19,28 @@ import (
 )
 
 const (
-	modern = "2026-07-28" // requests stand alone
-	legacy = "2025-11-25" // the newest one that begins with a handshake
+	modern       = "2026-07-28" // requests stand alone
+	latestLegacy = "2025-11-25" // the newest one that begins with a handshake
 
 	// patience is how long a server that may not know the first question
 	// gets to say so. A server of the older kind may stay silent.
-	patience = 5 * time.Second
+	discoverTimeout = 5 * time.Second
 
 	// answerLimit bounds one message of a server, in bytes.
 	answerLimit = 64 << 20
 )
 
 // legacies are the older revisions this client can speak.
-var legacies = []string{legacy, "2025-06-18", "2025-03-26", "2024-11-05"}
+var legacyRevisions = []string{latestLegacy, "2025-06-18", "2025-03-26", "2024-11-05"}
 
-// Options say who is calling and where side remarks go.
+// Options describe the caller and receive what arrives beside the answers.
 type Options struct {
 	Name, Version string
 	Progress      func(done, total float64, note string) // nil drops them
 	Roots         *x509.CertPool                         // authorities of servers with https; nil means the system's
 	Context       string                                 // which of the server's contexts; "" leaves that to the server
 	Ask           Ask                                    // nil: there is no person to answer questions
-	Token         string                                 // for servers with HTTP or TCP that ask who is there; "" brings none
+	Token         string                                 // for HTTP and TCP servers that require one; "" sends none
 }
 
 // Client is a connection to one server.
@@ -52,14 +52,14 @@ type Client struct {
 	next    int64
 }
 
-// Server is what the other side says of itself; for display only.
+// Server is the peer's description of itself, for display only.
 type Server struct {
 	Name    string `json:"name"`
 	Version string `json:"version"`
 }
 
-// ConnectError means that nothing could be asked: nobody is there, or nobody
-// who speaks the protocol.
+// ConnectError means that no server was reached, or that the peer does not speak the
+// protocol.
 type ConnectError struct {
 	To  string
 	Err error
@@ -77,7 +77,7 @@ type RPCError struct {
 
 func (e *RPCError) Error() string { return fmt.Sprintf("%s (%d)", e.Message, e.Code) }
 
-// Server says who answers.
+// Server returns the server's description of itself.
 func (c *Client) Server() Server { return c.server }
 
 // Version is the protocol revision in use.
@@ -108,7 +108,7 @@ func connect(ctx context.Context, to string, w wire, o Options) (*Client, error)
 // Any refusal but one of access means that the server is of the older kind.
 func (c *Client) discover(ctx context.Context) (known bool, err error) {
 	c.version = modern
-	soon, cancel := context.WithTimeout(ctx, patience)
+	soon, cancel := context.WithTimeout(ctx, discoverTimeout)
 	defer cancel()
 	raw, err := c.request(soon, "server/discover", "", nil, nil)
 	var status *statusError
@@ -137,9 +137,9 @@ func (c *Client) discover(ctx context.Context) (known bool, err error) {
 
 // handshake opens a session of the older kind.
 func (c *Client) handshake(ctx context.Context) error {
-	c.version = legacy
+	c.version = latestLegacy
 	params := map[string]any{
-		"protocolVersion": legacy,
+		"protocolVersion": latestLegacy,
 		"capabilities":    c.capabilities(),
 		"clientInfo":      map[string]string{"name": c.opts.Name, "version": c.opts.Version},
 	}
@@ -154,7 +154,7 @@ func (c *Client) handshake(ctx context.Context) error {
 	if err := json.Unmarshal(raw, &r); err != nil {
 		return fmt.Errorf("the answer to initialize is not understood: %w", err)
 	}
-	if !slices.Contains(legacies, r.Version) {
+	if !slices.Contains(legacyRevisions, r.Version) {
 		return fmt.Errorf("the server speaks protocol %q, which this client does not", r.Version)
 	}
 	c.version, c.server = r.Version, r.Server
@@ -168,12 +168,12 @@ func (c *Client) request(ctx context.Context, method, name string, params map[st
 	if params == nil {
 		params = map[string]any{}
 	}
-	c.sign(method, params)
+	c.addMetadata(method, params)
 	body, err := json.Marshal(map[string]any{"jsonrpc": "2.0", "id": c.next, "method": method, "params": params})
 	if err != nil {
 		return nil, err
 	}
-	m, err := c.wire.exchange(ctx, request{c.next, method, name, c.version, body, extra}, c.aside)
+	m, err := c.wire.exchange(ctx, request{c.next, method, name, c.version, body, extra}, c.handleServerMessage)
 	if err != nil {
 		return nil, err
 	}
@@ -190,7 +190,7 @@ func (c *Client) request(ctx context.Context, method, name string, params map[st
 // credentials where no header carries them, and the token by which progress is
 // reported. Of a tool of ours it asks for the whole structured output, which
 // the view may keep from models.
-func (c *Client) sign(method string, params map[string]any) {
+func (c *Client) addMetadata(method string, params map[string]any) {
 	meta := map[string]any{}
 	if c.version == modern {
 		meta["io.modelcontextprotocol/protocolVersion"] = modern
@@ -214,9 +214,9 @@ func (c *Client) sign(method string, params map[string]any) {
 	}
 }
 
-// aside takes what a server says before it answers, and says what to reply
-// to a request of its own; nil for nothing.
-func (c *Client) aside(m message) (reply []byte) {
+// handleServerMessage handles a message that the server sends before its answer. It
+// returns the reply to a request; nil for none.
+func (c *Client) handleServerMessage(m message) (reply []byte) {
 	switch {
 	case m.Method == "notifications/progress" && c.opts.Progress != nil:
 		var p struct {

@@ -27,7 +27,7 @@ func DialHTTP(ctx context.Context, address string, o Options) (*Client, error) {
 	if u.Path == "" || u.Path == "/" {
 		u.Path = "/mcp"
 	}
-	return connect(ctx, u.String(), &web{url: u.String(), client: httpClient(o), token: o.Token}, o)
+	return connect(ctx, u.String(), &httpWire{url: u.String(), client: httpClient(o), token: o.Token}, o)
 }
 
 // httpClient follows the environment as the default one does, and believes
@@ -42,7 +42,7 @@ func httpClient(o Options) *http.Client {
 }
 
 // web is a wire of Streamable HTTP.
-type web struct {
+type httpWire struct {
 	url     string
 	client  *http.Client
 	version string // of the session
@@ -50,7 +50,7 @@ type web struct {
 	token   string // "" when there is none
 }
 
-var _ wire = (*web)(nil)
+var _ wire = (*httpWire)(nil)
 
 // statusError is an answer that is no message of the protocol.
 type statusError struct {
@@ -65,16 +65,16 @@ func (e *statusError) Error() string {
 	return fmt.Sprintf("the server answered %d %s: %s", e.code, http.StatusText(e.code), e.text)
 }
 
-func (w *web) headerless() bool { return false }
+func (w *httpWire) headerless() bool { return false }
 
 // alive reports whether anybody answered at all.
-func (w *web) alive(err error) bool {
+func (w *httpWire) alive(err error) bool {
 	var unreachable *url.Error
 	return !errors.As(err, &unreachable)
 }
 
 // close ends the session, if there is one; a server may refuse that.
-func (w *web) close() error {
+func (w *httpWire) close() error {
 	defer w.client.CloseIdleConnections()
 	if w.session == "" {
 		return nil
@@ -89,7 +89,7 @@ func (w *web) close() error {
 }
 
 // do sends one HTTP request with the headers that every one carries.
-func (w *web) do(ctx context.Context, method, version string, body []byte, headers map[string]string) (*http.Response, error) {
+func (w *httpWire) do(ctx context.Context, method, version string, body []byte, headers map[string]string) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, w.url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
@@ -111,7 +111,7 @@ func (w *web) do(ctx context.Context, method, version string, body []byte, heade
 	return w.client.Do(req)
 }
 
-func (w *web) notify(ctx context.Context, version string, msg []byte) error {
+func (w *httpWire) notify(ctx context.Context, version string, msg []byte) error {
 	w.version = version
 	resp, err := w.do(ctx, http.MethodPost, version, msg, nil)
 	if err != nil {
@@ -119,12 +119,12 @@ func (w *web) notify(ctx context.Context, version string, msg []byte) error {
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode >= 300 {
-		return refused(resp)
+		return httpError(resp)
 	}
 	return nil
 }
 
-func (w *web) exchange(ctx context.Context, r request, aside func(message) []byte) (message, error) {
+func (w *httpWire) exchange(ctx context.Context, r request, aside func(message) []byte) (message, error) {
 	headers := map[string]string{}
 	if r.version == modern {
 		headers["Mcp-Method"] = r.method
@@ -146,7 +146,7 @@ func (w *web) exchange(ctx context.Context, r request, aside func(message) []byt
 
 // answer reads the response out of one HTTP response: a JSON body, or a
 // stream of events that may end early and go on elsewhere.
-func (w *web) answer(ctx context.Context, resp *http.Response, r request, aside func(message) []byte) (m message, err error) {
+func (w *httpWire) answer(ctx context.Context, resp *http.Response, r request, aside func(message) []byte) (m message, err error) {
 	switch kind, _, _ := mime.ParseMediaType(resp.Header.Get("Content-Type")); kind {
 	case "application/json":
 		body, err := io.ReadAll(io.LimitReader(resp.Body, answerLimit))
@@ -158,14 +158,14 @@ func (w *web) answer(ctx context.Context, resp *http.Response, r request, aside 
 		}
 		return m, nil
 	case "text/event-stream":
-		return w.follow(ctx, resp.Body, r, aside)
+		return w.readStream(ctx, resp.Body, r, aside)
 	}
-	return m, refused(resp)
+	return m, httpError(resp)
 }
 
 // follow reads streams until the response has come. A server may end one
 // before, if it has named its events; then the rest is asked for.
-func (w *web) follow(ctx context.Context, body io.Reader, r request, aside func(message) []byte) (message, error) {
+func (w *httpWire) readStream(ctx context.Context, body io.Reader, r request, aside func(message) []byte) (message, error) {
 	s := newStream(body)
 	for {
 		m, err := w.events(ctx, s, r, aside)
@@ -186,7 +186,7 @@ func (w *web) follow(ctx context.Context, body io.Reader, r request, aside func(
 
 // resume asks for what follows the last event, after the pause the server
 // wishes.
-func (w *web) resume(ctx context.Context, s *stream) (*http.Response, error) {
+func (w *httpWire) resume(ctx context.Context, s *stream) (*http.Response, error) {
 	pause := time.NewTimer(s.retry)
 	defer pause.Stop()
 	select {
@@ -200,13 +200,13 @@ func (w *web) resume(ctx context.Context, s *stream) (*http.Response, error) {
 	}
 	if resp.StatusCode != http.StatusOK {
 		defer resp.Body.Close()
-		return nil, refused(resp)
+		return nil, httpError(resp)
 	}
 	return resp, nil
 }
 
 // events reads one stream to its end or to the response.
-func (w *web) events(ctx context.Context, s *stream, r request, aside func(message) []byte) (m message, err error) {
+func (w *httpWire) events(ctx context.Context, s *stream, r request, aside func(message) []byte) (m message, err error) {
 	for {
 		data, err := s.next()
 		if err != nil {
@@ -233,8 +233,8 @@ func (w *web) events(ctx context.Context, s *stream, r request, aside func(messa
 	}
 }
 
-// refused says in what way an HTTP response is no answer.
-func refused(resp *http.Response) error {
+// httpError returns the error of an HTTP response that is no answer.
+func httpError(resp *http.Response) error {
 	body, _ := io.ReadAll(io.LimitReader(resp.Body, 4<<10))
 	return &statusError{resp.StatusCode, firstLine(body)}
 }

@@ -23,7 +23,7 @@ func DialUnix(ctx context.Context, path string, o Options) (*Client, error) {
 	return Over(ctx, path, conn, o)
 }
 
-// DialTCP connects to a host's TCP door, by a URL as the host prints it:
+// DialTCP connects to a host's TCP listener, by a URL as the host prints it:
 // tcp://127.0.0.1:9100.
 func DialTCP(ctx context.Context, address string, o Options) (*Client, error) {
 	u, err := url.Parse(address)
@@ -41,39 +41,39 @@ func DialTCP(ctx context.Context, address string, o Options) (*Client, error) {
 // Over speaks newline-framed messages over a connection, which it closes. to
 // names the other end in errors.
 func Over(ctx context.Context, to string, conn net.Conn, o Options) (*Client, error) {
-	return connect(ctx, to, &pipe{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}, o)
+	return connect(ctx, to, &lineWire{conn: conn, in: bufio.NewReaderSize(conn, 64<<10)}, o)
 }
 
 // pipe is a wire of lines.
-type pipe struct {
-	conn net.Conn
-	in   *bufio.Reader
-	gone bool // the connection is of no more use
+type lineWire struct {
+	conn   net.Conn
+	in     *bufio.Reader
+	broken bool // the connection is of no more use
 }
 
-var _ wire = (*pipe)(nil)
+var _ wire = (*lineWire)(nil)
 
-func (p *pipe) alive(error) bool { return !p.gone }
-func (p *pipe) close() error     { return p.conn.Close() }
-func (p *pipe) headerless() bool { return true }
+func (p *lineWire) alive(error) bool { return !p.broken }
+func (p *lineWire) close() error     { return p.conn.Close() }
+func (p *lineWire) headerless() bool { return true }
 
-func (p *pipe) notify(ctx context.Context, _ string, msg []byte) error {
+func (p *lineWire) notify(ctx context.Context, _ string, msg []byte) error {
 	return p.send(ctx, msg)
 }
 
-// send writes one line and gives up with ctx, or when nobody takes it.
-func (p *pipe) send(ctx context.Context, msg []byte) error {
+// send writes one line. It fails when ctx is done or the peer does not read.
+func (p *lineWire) send(ctx context.Context, msg []byte) error {
 	p.conn.SetWriteDeadline(time.Now().Add(time.Minute))
 	stop := context.AfterFunc(ctx, func() { p.conn.SetWriteDeadline(time.Now()) })
 	defer stop()
 	_, err := p.conn.Write(append(bytes.Clone(msg), '\n'))
 	if err != nil {
-		p.gone = true
+		p.broken = true
 	}
 	return err
 }
 
-func (p *pipe) exchange(ctx context.Context, r request, aside func(message) []byte) (message, error) {
+func (p *lineWire) exchange(ctx context.Context, r request, aside func(message) []byte) (message, error) {
 	if err := p.send(ctx, r.body); err != nil {
 		return message{}, err
 	}
@@ -87,7 +87,7 @@ func (p *pipe) exchange(ctx context.Context, r request, aside func(message) []by
 				p.cancel(ctx, r)
 				return message{}, context.Cause(ctx)
 			}
-			p.gone = true
+			p.broken = true
 			return message{}, err
 		}
 		if m.answers(r.id) {
@@ -101,16 +101,16 @@ func (p *pipe) exchange(ctx context.Context, r request, aside func(message) []by
 	}
 }
 
-// cancel tells the server that nobody waits any longer. What still arrives
+// cancel tells the server that the caller no longer waits. What still arrives
 // for the request is passed over by id.
-func (p *pipe) cancel(ctx context.Context, r request) {
+func (p *lineWire) cancel(ctx context.Context, r request) {
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer done()
 	p.send(ctx, fmt.Appendf(nil, `{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":%d}}`, r.id))
 }
 
 // receive reads the next message.
-func (p *pipe) receive() (m message, err error) {
+func (p *lineWire) receive() (m message, err error) {
 	line, err := readLine(p.in, answerLimit)
 	if err != nil {
 		if errors.Is(err, io.EOF) {

@@ -22,7 +22,7 @@ func newStream(r io.Reader) *stream {
 	return &stream{in: bufio.NewReaderSize(r, 64<<10), retry: time.Second}
 }
 
-// reset goes on with the same events on another connection.
+// reset continues with the same events on another connection.
 func (s *stream) reset(r io.Reader) { s.in.Reset(r) }
 
 // next is the data of the next event; it may be empty. io.EOF is the end.

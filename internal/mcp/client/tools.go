@@ -124,14 +124,14 @@ func (p Properties) Find(name string) (Schema, bool) {
 	return Schema{}, false
 }
 
-// pages bounds how many pages of a list are asked for.
-const pages = 1000
+// maxPages limits how many pages of a list are requested.
+const maxPages = 1000
 
 // Tools lists every tool, in the server's order.
 func (c *Client) Tools(ctx context.Context) ([]Tool, error) {
 	var all []Tool
 	cursor := ""
-	for range pages {
+	for range maxPages {
 		params := map[string]any{}
 		if cursor != "" {
 			params["cursor"] = cursor
@@ -159,7 +159,7 @@ func (c *Client) Tools(ctx context.Context) ([]Tool, error) {
 		}
 		cursor = page.Next
 	}
-	return nil, fmt.Errorf("the list of tools does not end after %d pages", pages)
+	return nil, fmt.Errorf("the list of tools does not end after %d pages", maxPages)
 }
 
 // Result is what a tool gave back.
@@ -209,7 +209,7 @@ func (c *Client) Call(ctx context.Context, t Tool, args json.RawMessage) (*Resul
 	return r, nil
 }
 
-// paramHeaders repeats in headers the arguments whose schema asks for it.
+// paramHeaders returns headers that repeat the arguments whose schema requires it.
 func paramHeaders(s Schema, args json.RawMessage) map[string]string {
 	var given map[string]json.RawMessage
 	json.Unmarshal(args, &given) // an object, or the server refuses it

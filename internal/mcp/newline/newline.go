@@ -18,13 +18,14 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// Limit is how many bytes a frame may have when nothing else is said.
+// Limit is the default maximum size of a frame in bytes.
 const Limit = 24 << 20
 
-// window is how much is read at once, and what an idle reader holds.
+// window is the read size, and the memory of an idle reader.
 const window = 4 << 10
 
-// ErrTooLong is returned for a line that was thrown away. Reading goes on.
+// ErrTooLong is returned for a line that was discarded. Reading continues with the next
+// line.
 var ErrTooLong = errors.New("a line is longer than the limit")
 
 // Reader reads frames. Not safe for concurrent use.
@@ -102,38 +103,38 @@ func (r *Reader) discard(frame, part []byte, err error) error {
 
 // Taker takes what a reader finds.
 type Taker interface {
-	// Take takes a frame and returns soon. What it returns is the work that
-	// remains, to be run once by any goroutine; nil is none.
+	// Take accepts a frame and returns soon. It returns the remaining work,
+	// which is run once on any goroutine; nil if there is none.
 	Take(frame []byte) (work func())
-	// Oversized tells of a line that was thrown away. id is that of the request
-	// in it, a raw token, or nil if none could be found.
+	// Oversized reports a line that was discarded. id is the raw id of the
+	// request in it, or nil if none was found.
 	Oversized(limit int, id []byte)
 }
 
-// handOver is how long a reader works itself, at least, before somebody else
-// reads on; at most it is twice that.
-const handOver = time.Millisecond
+// takeoverDelay is the minimum time that a reader works on a frame before another
+// goroutine continues reading; the maximum is twice that.
+const takeoverDelay = time.Millisecond
 
-// Feed hands every frame to t until the stream ends, which is nil, or reading
-// fails: then all frames were taken, though some may still be worked on. The
-// work on a frame that came alone is done by the reader itself, because waking
-// another goroutine costs more than a usual answer. Should it take long, a new
-// reader takes over, so that nothing ever waits behind a slow frame.
+// Feed passes every frame to t until the stream ends, and then returns nil, or until
+// reading fails. All frames were accepted then, though some may still be worked on. The
+// reading goroutine itself works on a frame that arrived alone, because waking another
+// goroutine costs more than a usual answer. If the work takes long, a new goroutine
+// continues reading, so that no frame waits behind a slow one.
 func (r *Reader) Feed(t Taker) error {
 	f := &feed{r: r, t: t, ended: make(chan error, 1)}
 	go f.read()
 	return <-f.ended
 }
 
-// feed is one stream on its way to its taker. One goroutine at a time reads.
+// feed is one stream while Feed runs. One goroutine at a time reads.
 type feed struct {
 	r     *Reader
 	t     Taker
 	ended chan error
 
-	turn    atomic.Uint64 // odd while the reader works; whoever makes it even reads on
-	watched atomic.Bool   // look will run
-	last    uint64        // the turn that look saw; look's own
+	turn     atomic.Uint64 // odd while the reader works; the goroutine that makes it even continues reading
+	timerSet atomic.Bool   // look will run
+	last     uint64        // the turn that look saw; look's own
 }
 
 func (f *feed) read() {
@@ -141,7 +142,7 @@ func (f *feed) read() {
 		frame, err := f.r.Next()
 		switch {
 		case err == nil:
-			if !f.take(frame) {
+			if !f.handle(frame) {
 				return
 			}
 		case errors.Is(err, ErrTooLong):
@@ -156,42 +157,42 @@ func (f *feed) read() {
 	}
 }
 
-// take reports whether the caller is still the one who reads.
-func (f *feed) take(frame []byte) bool {
+// handle reports whether the calling goroutine is still the reader.
+func (f *feed) handle(frame []byte) bool {
 	work := f.t.Take(frame)
 	if work == nil {
 		return true
 	}
-	if f.r.r.Buffered() > 0 { // another is waiting
+	if f.r.r.Buffered() > 0 { // another frame waits
 		go work()
 		return true
 	}
 	turn := f.turn.Add(1)
-	f.watch()
+	f.startTimer()
 	work()
 	return f.turn.CompareAndSwap(turn, turn+1)
 }
 
-// watch has somebody look at the reader. A timer for each frame would cost as
-// much as the goroutine that it saves, so one runs on from frame to frame.
-func (f *feed) watch() {
-	if !f.watched.Swap(true) {
-		time.AfterFunc(handOver, f.look)
+// startTimer starts takeOverIfSlow after a delay. A timer for each frame would cost as
+// much as the goroutine that it saves, so one timer serves consecutive frames.
+func (f *feed) startTimer() {
+	if !f.timerSet.Swap(true) {
+		time.AfterFunc(takeoverDelay, f.takeOverIfSlow)
 	}
 }
 
-// look takes over from a reader that has worked on one frame since it last
-// looked.
-func (f *feed) look() {
+// takeOverIfSlow continues reading if the reader still works on the frame that it had
+// at the last check.
+func (f *feed) takeOverIfSlow() {
 	turn := f.turn.Load()
 	working, late := turn%2 == 1, turn == f.last
 	f.last = turn
-	f.watched.Store(false)
+	f.timerSet.Store(false)
 	switch {
 	case working && late && f.turn.CompareAndSwap(turn, turn+1):
 		f.read()
 	case f.turn.Load()%2 == 1:
-		f.watch()
+		f.startTimer()
 	}
 }
 
@@ -211,7 +212,7 @@ func (w *Writer) Write(msg []byte) error {
 	flatten(w.buf[:len(msg)])
 	_, err := w.w.Write(w.buf)
 	if cap(w.buf) > 16*window {
-		w.buf = nil // one large message does not stay for ever
+		w.buf = nil // release the memory of a large message
 	}
 	return err
 }

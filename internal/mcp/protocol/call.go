@@ -13,29 +13,30 @@ import (
 	"gatehouse/tool"
 )
 
-// conversation is one call over all its rounds.
-type conversation struct {
+// call is one call with all its rounds.
+type call struct {
 	r      *request
 	entry  *views.Entry
 	method string
 	name   string // the URI of a read; "" otherwise
 	args   json.RawMessage
 
-	id       string // of the call, the same in every round
-	recorded map[string]json.RawMessage
-	state    []byte
-	round    int                        // how many have ended with a question
-	asked    []string                   // keys of the last questions; nil before the first
-	offered  map[string]json.RawMessage // answers that came before their questions
+	id            string // of the call, the same in every round
+	recorded      map[string]json.RawMessage
+	state         []byte
+	round         int                        // how many have ended with a question
+	askedKeys     []string                   // keys of the last questions; nil before the first
+	unusedAnswers map[string]json.RawMessage // answers that came before their questions
 
-	mu     sync.Mutex
-	task   *task // set when the call has become one
-	closed bool  // its outcome is being settled
+	mu        sync.Mutex
+	task      *task // set when the call has become one
+	concluded bool  // its outcome is being settled
 }
 
-// named reads what a request is about, holds the header to it and makes the
-// view known. It reports false when one of these failed, which was answered.
-func (r *request) named(member string) (string, bool) {
+// requiredName reads the required string member of params, compares it with the
+// Mcp-Name header, and loads the caller's view. If one of these fails it answers with
+// the error and returns false.
+func (r *request) requiredName(member string) (string, bool) {
 	name, f := r.required(member)
 	if f == nil {
 		f = r.nameHeader(name)
@@ -44,11 +45,11 @@ func (r *request) named(member string) (string, bool) {
 		r.fail(f)
 		return "", false
 	}
-	return name, r.see()
+	return name, r.loadView()
 }
 
-// unknown says that the caller's view holds no such name, and which it may have
-// meant of those it does hold.
+// unknown returns the message for a name that the caller's view does not contain. It
+// suggests the most similar name of the view.
 func (r *request) unknown(what string, k views.Kind, name string) string {
 	said := "unknown " + what + ": " + name
 	if near := r.view.Near(k, name); near != "" {
@@ -59,13 +60,13 @@ func (r *request) unknown(what string, k views.Kind, name string) string {
 
 // callTool serves tools/call.
 func (r *request) callTool() {
-	name, ok := r.named("name")
+	name, ok := r.requiredName("name")
 	if !ok {
 		return
 	}
 	entry := r.view.Tool(name)
 	if entry == nil {
-		r.missing(&Fault{Status: 400, Code: CodeInvalidParams, Message: r.unknown("tool", views.Tools, name)},
+		r.failNotFound(&Fault{Status: 400, Code: CodeInvalidParams, Message: r.unknown("tool", views.Tools, name)},
 			func(v *views.View) bool { return v.Tool(name) != nil })
 		return
 	}
@@ -81,18 +82,18 @@ func (r *request) callTool() {
 		r.fail(f)
 		return
 	}
-	r.begin(&conversation{entry: entry, method: "tools/call", args: args})
+	r.startCall(&call{entry: entry, method: "tools/call", args: args})
 }
 
 // getPrompt serves prompts/get.
 func (r *request) getPrompt() {
-	name, ok := r.named("name")
+	name, ok := r.requiredName("name")
 	if !ok {
 		return
 	}
 	entry := r.view.Prompt(name)
 	if entry == nil {
-		r.missing(&Fault{Status: 400, Code: CodeInvalidParams, Message: r.unknown("prompt", views.Prompts, name)},
+		r.failNotFound(&Fault{Status: 400, Code: CodeInvalidParams, Message: r.unknown("prompt", views.Prompts, name)},
 			func(v *views.View) bool { return v.Prompt(name) != nil })
 		return
 	}
@@ -107,11 +108,12 @@ func (r *request) getPrompt() {
 	if args == nil {
 		args = []byte("{}")
 	}
-	r.begin(&conversation{entry: entry, method: "prompts/get", args: args})
+	r.startCall(&call{entry: entry, method: "prompts/get", args: args})
 }
 
-// checkPromptArgs: known names, strings, the required ones there. A relayed
-// prompt is the upstream's to check.
+// checkPromptArgs checks that the arguments are strings, that the prompt declares each
+// of them, and that all required ones are present. Prompts relayed from another server
+// are not checked, because that server checks them.
 func checkPromptArgs(p *module.Prompt, args []byte) *Fault {
 	if p.Raw != nil {
 		return nil
@@ -140,13 +142,13 @@ func checkPromptArgs(p *module.Prompt, args []byte) *Fault {
 
 // readResource serves resources/read.
 func (r *request) readResource() {
-	uri, ok := r.named("uri")
+	uri, ok := r.requiredName("uri")
 	if !ok {
 		return
 	}
 	entry, vars := r.view.Resource(uri)
 	if entry == nil || entry.Resource.Read == nil {
-		r.missing(r.noResource(uri, "resource not found: "+uri), func(v *views.View) bool {
+		r.failNotFound(r.noResource(uri, "resource not found: "+uri), func(v *views.View) bool {
 			e, _ := v.Resource(uri)
 			return e != nil && e.Resource.Read != nil
 		})
@@ -156,11 +158,11 @@ func (r *request) readResource() {
 	if len(vars) > 0 {
 		args, _ = json.Marshal(vars)
 	}
-	r.begin(&conversation{entry: entry, method: "resources/read", name: uri, args: args})
+	r.startCall(&call{entry: entry, method: "resources/read", name: uri, args: args})
 }
 
-// noResource is the error for a resource that is not there, in the number its
-// revision has.
+// noResource returns the error for an unknown resource, with the error code of the
+// client's revision.
 func (r *request) noResource(uri, msg string) *Fault {
 	data, _ := json.Marshal(map[string]string{"uri": uri})
 	f := &Fault{Status: 400, Code: CodeInvalidParams, Message: msg, Data: data}
@@ -172,29 +174,30 @@ func (r *request) noResource(uri, msg string) *Fault {
 
 // complete serves completion/complete.
 func (r *request) complete() {
-	if !r.see() {
+	if !r.loadView() {
 		return
 	}
-	entry, f := r.completed()
+	entry, f := r.completionEntry()
 	if f != nil {
 		r.fail(f)
 		return
 	}
-	c, f := completing(r.msg.Params)
+	c, f := parseCompletion(r.msg.Params)
 	if f != nil {
 		r.fail(f)
 		return
 	}
 	if entry.Prompt != nil && entry.Prompt.Complete == nil || entry.Resource != nil && entry.Resource.Complete == nil {
-		r.answer(&conversation{method: "completion/complete"}, &dispatch.Result{})
+		r.sendCallResult(&call{method: "completion/complete"}, &dispatch.Result{})
 		return
 	}
 	args, _ := json.Marshal(c)
-	r.begin(&conversation{entry: entry, method: "completion/complete", args: args})
+	r.startCall(&call{entry: entry, method: "completion/complete", args: args})
 }
 
-// completed finds what the completion is about.
-func (r *request) completed() (*views.Entry, *Fault) {
+// completionEntry finds the prompt or resource template that a completion request
+// refers to.
+func (r *request) completionEntry() (*views.Entry, *Fault) {
 	ref, _ := rawjson.Get(r.msg.Params, "ref")
 	if rawjson.Kind(ref) != '{' {
 		return nil, badParam("ref", "an object with a type")
@@ -219,8 +222,8 @@ func (r *request) completed() (*views.Entry, *Fault) {
 	return nil, &Fault{Status: 400, Code: CodeInvalidParams, Message: "params.ref: there is no " + name}
 }
 
-// completing reads what is being typed.
-func completing(params []byte) (c module.Completing, f *Fault) {
+// parseCompletion reads the argument to complete.
+func parseCompletion(params []byte) (c module.Completing, f *Fault) {
 	arg, _ := rawjson.Get(params, "argument")
 	var a struct{ Name, Value *string }
 	if rawjson.Kind(arg) != '{' || json.Unmarshal(arg, &a) != nil || a.Name == nil || a.Value == nil {
@@ -237,8 +240,9 @@ func completing(params []byte) (c module.Completing, f *Fault) {
 	return c, nil
 }
 
-// begin starts the conversation, or goes on with one whose answers have come.
-func (r *request) begin(c *conversation) {
+// startCall runs the first round of a call, or the next one if the request carries the
+// answers of a previous round.
+func (r *request) startCall(c *call) {
 	c.r, c.id = r, dispatch.NewID()
 	if r.rev.Modern() && resumable(c.method) {
 		if f := r.resume(c); f != nil {
@@ -246,38 +250,38 @@ func (r *request) begin(c *conversation) {
 			return
 		}
 	}
-	if c.method == "tools/call" && r.asTask(c) {
+	if c.method == "tools/call" && r.startAsTask(c) {
 		return
 	}
-	r.run(c)
+	r.runRound(c)
 }
 
-// following is the task the call has become, if it has.
-func (c *conversation) following() *task {
+// currentTask returns the task that the call has become, or nil.
+func (c *call) currentTask() *task {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.task
 }
 
-// run runs one round on this goroutine.
-func (r *request) run(c *conversation) {
-	req := r.roundOf(c)
+// runRound runs one round on the calling goroutine.
+func (r *request) runRound(c *call) {
+	req := r.roundRequest(c)
 	req.Cancel = r.cancel
 	req.Late = func(res dispatch.Result, err error) {
-		r.early()
-		r.conclude(c, res, err)
+		r.warnEarlyAnswer()
+		r.concludeRound(c, res, err)
 	}
 	if c.method == "tools/call" {
-		req.Slow, req.SlowAfter = c.slow, r.patience()
+		req.Slow, req.SlowAfter = c.onSlow, r.silenceLimit()
 	}
 	res, err := r.e.opts.Calls.Do(r.ctx, req)
 	if dispatch.IsLate(err) {
 		return
 	}
-	r.conclude(c, res, err)
+	r.concludeRound(c, res, err)
 }
 
-func (r *request) roundOf(c *conversation) *dispatch.Request {
+func (r *request) roundRequest(c *call) *dispatch.Request {
 	return &dispatch.Request{
 		ID: c.id, Facts: r.facts, Entry: c.entry, Method: c.method, Name: c.name,
 		Args: c.args, Params: r.msg.Params, Recorded: c.recorded, State: c.state, Notes: c,
@@ -285,35 +289,36 @@ func (r *request) roundOf(c *conversation) *dispatch.Request {
 	}
 }
 
-// conclude settles the outcome of a round: with an answer, with a question,
-// or in the task the call has become.
-func (r *request) conclude(c *conversation, res dispatch.Result, err error) {
+// concludeRound handles the outcome of a round: it answers, asks the client, or stores
+// the outcome in the task that the call has become.
+func (r *request) concludeRound(c *call, res dispatch.Result, err error) {
 	if p, ok := errors.AsType[*dispatch.Pending](err); ok {
-		r.await(c, p)
+		r.awaitApproval(c, p)
 		return
 	}
 	c.mu.Lock()
 	t := c.task
-	c.closed = t == nil
+	c.concluded = t == nil
 	c.mu.Unlock()
 	if t != nil {
-		t.settle(r, c, res, err)
+		t.storeOutcome(r, c, res, err)
 		return
 	}
-	res, err = r.unable(c, res, err)
+	res, err = r.refuseMissingCapability(c, res, err)
 	switch {
 	case err != nil:
-		r.fail(r.fault(c, err))
+		r.fail(r.errorFault(c, err))
 	case res.Input != nil:
-		r.ask(c, &res)
+		r.requestInput(c, &res)
 	default:
-		r.answer(c, &res)
+		r.sendCallResult(c, &res)
 	}
 }
 
-// unable makes a tool error of a question that an older client cannot answer:
-// its revision has no number for that, and the model can choose another way.
-func (r *request) unable(c *conversation, res dispatch.Result, err error) (dispatch.Result, error) {
+// refuseMissingCapability turns the missing capability error into a tool error for
+// legacy clients, because their revisions have no code for it and the model can choose
+// another tool.
+func (r *request) refuseMissingCapability(c *call, res dispatch.Result, err error) (dispatch.Result, error) {
 	w, ok := errors.AsType[*tool.WireError](err)
 	if !ok || w.Code != CodeMissingCapability || r.rev.Modern() || c.method != "tools/call" {
 		return res, err
@@ -321,8 +326,8 @@ func (r *request) unable(c *conversation, res dispatch.Result, err error) (dispa
 	return dispatch.Refused(&tool.Refusal{Code: "unsupported", Message: w.Message}), nil
 }
 
-// fault makes a JSON-RPC error of what went wrong, for the client's revision.
-func (r *request) fault(c *conversation, err error) *Fault {
+// errorFault returns the JSON-RPC error for err in the client's revision.
+func (r *request) errorFault(c *call, err error) *Fault {
 	if w, ok := errors.AsType[*tool.WireError](err); ok {
 		f := &Fault{Status: 200, Code: w.Code, Message: w.Message, Data: w.Data}
 		if w.Code <= CodeHeaderMismatch && w.Code > CodeHeaderMismatch-80 {

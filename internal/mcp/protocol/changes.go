@@ -11,23 +11,24 @@ import (
 	"gatehouse/tool"
 )
 
-// settle is how long changes are gathered before clients are told.
-const gather = 20 * time.Millisecond
+// changeDelay is how long changes are collected before clients are notified.
+const changeDelay = 20 * time.Millisecond
 
-// changes tells clients that a list of theirs is another now. Whether it is,
-// is found by comparing fingerprints, so that nobody is told for nothing.
+// changes notifies clients when one of their lists has changed. It compares
+// fingerprints of the lists, so that a client gets no notification for an unchanged
+// list.
 type changes struct {
-	poked chan struct{} // holds a token while offers have changed
+	signal chan struct{} // holds a token while offers have changed
 
 	mu        sync.Mutex
 	pipes     map[*session.Session]*Pipe // sessions that are in no table
 	listeners map[*listener]struct{}
 }
 
-// stamps are the fingerprints of the lists a client can be told about.
+// stamps are the fingerprints of the lists that have a list_changed notification.
 type stamps = [3]uint64
 
-// listNotes are their notifications.
+// listNotes are the notifications of the lists, in the order of stamps.
 var listNotes = [3]string{
 	"notifications/tools/list_changed",
 	"notifications/prompts/list_changed",
@@ -35,15 +36,15 @@ var listNotes = [3]string{
 }
 
 func (c *changes) init() {
-	c.poked = make(chan struct{}, 1)
+	c.signal = make(chan struct{}, 1)
 	c.pipes = make(map[*session.Session]*Pipe)
 	c.listeners = make(map[*listener]struct{})
 }
 
-// Changed says that offers have changed. It never blocks.
+// Changed reports that modules offer something else now. It never blocks.
 func (e *Engine) Changed() {
 	select {
-	case e.changes.poked <- struct{}{}:
+	case e.changes.signal <- struct{}{}:
 	default:
 	}
 }
@@ -53,19 +54,19 @@ func (c *changes) run(ctx context.Context, e *Engine) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.poked:
+		case <-c.signal:
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(gather):
+		case <-time.After(changeDelay):
 		}
 		e.work.Go(func() { e.watches.renew(ctx, e) })
-		c.tell(ctx, e)
+		c.notifyAll(ctx, e)
 	}
 }
 
-func (c *changes) tell(ctx context.Context, e *Engine) {
+func (c *changes) notifyAll(ctx context.Context, e *Engine) {
 	c.mu.Lock()
 	var sessions []*session.Session
 	for s := range c.pipes {
@@ -80,14 +81,14 @@ func (c *changes) tell(ctx context.Context, e *Engine) {
 		e.sessions.All(func(s *session.Session) { sessions = append(sessions, s) })
 	}
 	for _, s := range sessions {
-		e.tellSession(ctx, s)
+		e.notifySession(ctx, s)
 	}
 	for _, l := range listeners {
-		l.look(ctx)
+		l.compareLists(ctx)
 	}
 }
 
-func (e *Engine) tellSession(ctx context.Context, s *session.Session) {
+func (e *Engine) notifySession(ctx context.Context, s *session.Session) {
 	if !s.Initialized() {
 		return
 	}
@@ -95,12 +96,12 @@ func (e *Engine) tellSession(ctx context.Context, s *session.Session) {
 	now, view := e.stampsOf(ctx, &f)
 	active, suspended := s.Subscriptions()
 	for _, uri := range active {
-		if !holds(view, uri) {
+		if !hasResource(view, uri) {
 			s.Suspend(uri)
 		}
 	}
 	if view != nil && len(suspended) > 0 {
-		e.work.Go(func() { e.regained(ctx, s, &f, view, suspended) })
+		e.work.Go(func() { e.restoreSubscriptions(ctx, s, &f, view, suspended) })
 	}
 	old := s.SwapSeen(now)
 	if old == (stamps{}) {
@@ -113,9 +114,10 @@ func (e *Engine) tellSession(ctx context.Context, s *session.Session) {
 	}
 }
 
-// holds reports whether a view, nil where the caller may enter none, still has
-// what a URI names: whoever may not read a resource hears nothing of it.
-func holds(v *views.View, uri string) bool {
+// hasResource reports whether a view contains the resource of a URI. A nil view, of a
+// caller that may use no context, contains none. Callers that may not read a resource
+// get no notifications about it.
+func hasResource(v *views.View, uri string) bool {
 	if v == nil {
 		return false
 	}
@@ -123,17 +125,18 @@ func holds(v *views.View, uri string) bool {
 	return entry != nil
 }
 
-// gone are the stamps of a caller whose context is not there any more, or not
-// for them.
-var gone = stamps{1, 1, 1}
+// noAccessStamps are the stamps of a caller whose context was removed, or who may no
+// longer use it.
+var noAccessStamps = stamps{1, 1, 1}
 
-// stampsOf fingerprints what a caller sees now, with the view it is in; nil
-// when there is none. Resources and templates are told of together.
+// stampsOf returns the fingerprints of the caller's lists, and the caller's view; nil
+// if there is none. Resources and templates share one fingerprint, because they share
+// one notification.
 func (e *Engine) stampsOf(ctx context.Context, f *session.Facts) (stamps, *views.View) {
 	f.Cut = e.opts.Views.Cut(f.Caller)
 	v, err := e.opts.Views.View(ctx, &f.Caller, f.Cut)
 	if err != nil {
-		return gone, nil
+		return noAccessStamps, nil
 	}
 	return stamps{
 		v.Stamp(views.Tools), v.Stamp(views.Prompts),
@@ -141,11 +144,11 @@ func (e *Engine) stampsOf(ctx context.Context, f *session.Facts) (stamps, *views
 	}, v
 }
 
-// joined notes what a new session has seen, and prepares what it is told
-// should it ever miss something.
-func (e *Engine) joined(s *session.Session) {
+// sessionOpened stores the fingerprints of the lists that a new session has seen, and
+// registers the messages that it gets if it misses notifications.
+func (e *Engine) sessionOpened(s *session.Session) {
 	f := s.Facts()
-	s.OnLoss(lookAgain)
+	s.OnLoss(resyncMessages)
 	now, _ := e.stampsOf(e.base, &f)
 	if newer := s.SwapSeen(now); newer != (stamps{}) {
 		s.SwapSeen(newer)
@@ -153,10 +156,10 @@ func (e *Engine) joined(s *session.Session) {
 	e.publishSession(SessionCreated, s)
 }
 
-// Revoked ends every session and subscription that a credential of a
-// principal has opened; with an empty credential, all of the principal's. A
-// connection that was let in by it is closed, because it says of itself who it
-// is; standard input and output are not: nobody brought a credential there.
+// Revoked ends all sessions and subscriptions that were opened with a credential of a
+// principal; with an empty credential, all of the principal's. It also closes
+// connections that authenticated with it, because their next message would be served
+// under the same identity. Standard input and output stay open: they use no credential.
 func (e *Engine) Revoked(principal, credential string) {
 	hit := func(c *tool.Caller) bool {
 		return c.Principal == principal && (credential == "" || c.Credential == credential)
@@ -185,7 +188,7 @@ func (e *Engine) Revoked(principal, credential string) {
 	c.mu.Unlock()
 	for _, p := range pipes {
 		if hit(&p.who.Caller) && p.who.Prove != nil {
-			p.Close(session.ErrRevoked) // the next message would be served for whoever connected
+			p.Close(session.ErrRevoked) // the next message would be served under the connection's identity
 			continue
 		}
 		p.sess.End(session.ErrRevoked)
@@ -221,10 +224,10 @@ func (e *Engine) Farewell(ctx context.Context) {
 			return true
 		}
 	}
-	var each sync.WaitGroup // since a client that does not read holds up its own alone
+	var each sync.WaitGroup // in parallel, because a client that does not read delays only its own subscription
 	for _, l := range listeners {
 		each.Go(func() {
-			for l.news.busyNow() && pause() {
+			for l.pending.isBusy() && pause() {
 			}
 			l.finish()
 		})
@@ -250,15 +253,15 @@ func (e *Engine) Left(s *session.Session, cause error) {
 	e.publishSession(SessionEnded, s)
 }
 
-// lookAgain makes a client read everything again: it missed messages, and it
-// is not known which.
-func lookAgain(s *session.Session) (msgs [][]byte) {
+// resyncMessages returns the notifications that make a client read everything again. A
+// client gets them if it missed messages, because it is not known which.
+func resyncMessages(s *session.Session) (msgs [][]byte) {
 	for _, n := range listNotes {
 		msgs = append(msgs, appendNote(nil, n, nil))
 	}
 	active, _ := s.Subscriptions()
 	for _, uri := range active {
-		msgs = append(msgs, appendNote(nil, "notifications/resources/updated", updated(uri, nil)))
+		msgs = append(msgs, appendNote(nil, "notifications/resources/updated", updatedParams(uri, nil)))
 	}
 	return msgs
 }

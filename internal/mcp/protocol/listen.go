@@ -20,23 +20,24 @@ const maxWatched = 1000
 // listener is one open subscriptions/listen.
 type listener struct {
 	r     *request
-	lists [3]bool // which lists it wants to hear of
+	lists [3]bool // which list notifications it wants
 
-	// looking is held while the lists are compared with seen, which asks others. It is taken
-	// before telling.
-	looking sync.Mutex
-	seen    stamps
-	watched map[string]func() // stops what is watched, by URI; nil while the caller may not read it
+	// compareMu is held while the lists are compared with seen, which may block. It is
+	// acquired before sendMu.
+	compareMu sync.Mutex
+	seen      stamps
+	watched   map[string]func() // stops what is watched, by URI; nil while the caller may not read it
 
-	// telling is held while something is sent; the acknowledgement comes first.
-	telling sync.Mutex
+	// sendMu is held while a message is sent; the acknowledgement is the first.
+	sendMu  sync.Mutex
 	stopped bool
 
-	news  news
-	stops []func()
+	pending pendingNotes
+	stops   []func()
 }
 
-// filter is what a client wants to hear of, and what it is promised.
+// filter is the set of notifications that a client requests, and the part of it that
+// the server grants.
 type filter struct {
 	Tools     bool     `json:"toolsListChanged,omitempty"`
 	Prompts   bool     `json:"promptsListChanged,omitempty"`
@@ -77,8 +78,8 @@ func readFilter(raw []byte) (want filter, err error) {
 	return want, nil
 }
 
-// listen serves subscriptions/listen. It returns at once; the subscription
-// lives until the client goes, cancels it, or the host stops.
+// listen serves subscriptions/listen. It returns at once; the subscription lives until
+// the client disconnects or cancels it, the credential expires, or the host stops.
 func (r *request) listen() {
 	raw, _ := rawjson.Get(r.msg.Params, "notifications")
 	want, err := readFilter(raw)
@@ -86,36 +87,36 @@ func (r *request) listen() {
 		r.fail(badParam("notifications", err.Error()))
 		return
 	}
-	if !r.see() {
+	if !r.loadView() {
 		return
 	}
 	l := &listener{r: r, watched: map[string]func(){}, lists: [3]bool{want.Tools, want.Prompts, want.Resources}}
 	l.seen, _ = r.e.stampsOf(r.ctx, r.facts)
-	if !l.begin(&want) {
+	if !l.start(&want) {
 		l.stop()
 		r.fail(&Fault{Status: 406, Code: CodeInvalidRequest, Message: "subscriptions/listen needs a client that accepts text/event-stream"})
 		return
 	}
 	if !r.facts.Until.IsZero() {
 		expiry := time.AfterFunc(time.Until(r.facts.Until), l.finish)
-		r.onClose(func() { expiry.Stop() })
+		r.onRelease(func() { expiry.Stop() })
 	}
 	r.e.changes.add(l)
-	l.look(r.ctx) // for what changed before it was added
+	l.compareLists(r.ctx) // for changes between stampsOf and add
 	r.park(l.finish)
 }
 
-// begin opens what is watched and acknowledges it. It reports false when the
-// client could not be told.
-func (l *listener) begin(want *filter) bool {
-	l.telling.Lock()
-	defer l.telling.Unlock()
+// start opens the watches and sends the acknowledgement. It returns false if the client
+// accepts no message before the answer.
+func (l *listener) start(want *filter) bool {
+	l.sendMu.Lock()
+	defer l.sendMu.Unlock()
 	ack, _ := json.Marshal(l.open(want))
 	params := append([]byte(`{"notifications":`), ack...)
-	return l.r.sayNow(appendNote(nil, "notifications/subscriptions/acknowledged", l.mark(append(params, '}'))))
+	return l.r.sendBeforeAnswer(appendNote(nil, "notifications/subscriptions/acknowledged", l.withSubscriptionID(append(params, '}'))))
 }
 
-// open starts what can be honoured and says what that is.
+// open starts the subscriptions that can be granted and returns them.
 func (l *listener) open(want *filter) filter {
 	r := l.r
 	got := filter{Tools: want.Tools, Prompts: want.Prompts, Resources: want.Resources}
@@ -124,7 +125,7 @@ func (l *listener) open(want *filter) filter {
 		if entry == nil || slices.Contains(got.Watch, uri) {
 			continue
 		}
-		stop, err := r.e.watch(r.ctx, r.facts, r.view, entry, uri, l.tells(uri))
+		stop, err := r.e.watch(r.ctx, r.facts, r.view, entry, uri, l.resourceNotifier(uri))
 		if err == nil {
 			l.stops, got.Watch = append(l.stops, stop), append(got.Watch, uri)
 			l.watched[uri] = stop
@@ -138,7 +139,7 @@ func (l *listener) open(want *filter) filter {
 			continue
 		}
 		stop, err := r.e.opts.Jobs.Watch(r.facts.Owner, id, func(rec jobs.Record) {
-			l.tell("notifications/tasks", taskState(&rec))
+			l.send("notifications/tasks", taskState(&rec))
 		})
 		if err == nil {
 			l.stops, got.Tasks = append(l.stops, stop), append(got.Tasks, id)
@@ -147,8 +148,8 @@ func (l *listener) open(want *filter) filter {
 	return got
 }
 
-// mark adds the subscription's id to params.
-func (l *listener) mark(params []byte) []byte {
+// withSubscriptionID adds the subscription's id to params.
+func (l *listener) withSubscriptionID(params []byte) []byte {
 	meta, ok := rawjson.Get(params, "_meta")
 	if !ok {
 		meta = []byte("{}")
@@ -157,68 +158,69 @@ func (l *listener) mark(params []byte) []byte {
 	return rawjson.Splice(params, rawjson.Edit{Key: "_meta", Value: meta})
 }
 
-func (l *listener) tell(method string, params []byte) {
-	l.telling.Lock()
-	defer l.telling.Unlock()
+func (l *listener) send(method string, params []byte) {
+	l.sendMu.Lock()
+	defer l.sendMu.Unlock()
 	if !l.stopped {
-		l.r.tell(method, l.mark(params))
+		l.r.sendNotification(method, l.withSubscriptionID(params))
 	}
 }
 
-// look compares the lists with what was last seen.
-func (l *listener) look(ctx context.Context) {
-	l.looking.Lock()
-	defer l.looking.Unlock()
+// compareLists notifies the client of lists that differ from those it saw last, and
+// suspends or restores watches of resources.
+func (l *listener) compareLists(ctx context.Context) {
+	l.compareMu.Lock()
+	defer l.compareMu.Unlock()
 	now, view := l.r.e.stampsOf(ctx, l.r.facts)
 	if view == nil {
 		l.finish()
 		return
 	}
 	for uri, stop := range l.watched {
-		switch there := holds(view, uri); {
+		switch there := hasResource(view, uri); {
 		case !there && stop != nil:
 			stop()
 			l.watched[uri] = nil
 		case there && stop == nil:
-			l.regain(ctx, view, uri)
+			l.restore(ctx, view, uri)
 		}
 	}
 	for i := range now {
 		if l.lists[i] && now[i] != l.seen[i] {
-			l.post(topic{note: listNotes[i]}, nil)
+			l.enqueue(noteKey{note: listNotes[i]}, nil)
 		}
 	}
 	l.seen = now
 }
 
-// tells makes what passes on changes of a resource.
-func (l *listener) tells(uri string) func(json.RawMessage) {
-	return func(meta json.RawMessage) { l.post(topic{uri: uri}, meta) }
+// resourceNotifier returns a function that queues changes of a resource.
+func (l *listener) resourceNotifier(uri string) func(json.RawMessage) {
+	return func(meta json.RawMessage) { l.enqueue(noteKey{uri: uri}, meta) }
 }
 
-// regain goes on with what could not be read for a while, and tells the client
-// to read it again. l.looking is held.
-func (l *listener) regain(ctx context.Context, v *views.View, uri string) {
+// restore resumes the watch of a resource that the caller could not read for a while,
+// and notifies the client to read it again. l.compareMu is held.
+func (l *listener) restore(ctx context.Context, v *views.View, uri string) {
 	f := *l.r.facts
 	f.Cut = l.r.e.opts.Views.Cut(f.Caller)
 	entry, _ := v.Resource(uri)
-	told := l.tells(uri)
+	told := l.resourceNotifier(uri)
 	stop, err := l.r.e.watch(ctx, &f, v, entry, uri, told)
 	if err != nil {
-		return // it may still not be watched
+		return // the caller may still not watch it
 	}
-	l.telling.Lock()
+	l.sendMu.Lock()
 	if l.stopped {
 		defer stop()
 	} else {
 		l.stops, l.watched[uri] = append(l.stops, stop), stop
 	}
-	l.telling.Unlock()
+	l.sendMu.Unlock()
 	told(nil)
 }
 
-// add keeps the listener until its request ends. When the host stops, the
-// request ends with a result.
+// add registers a listener until its request ends. When the host stops, the request
+// ends with a result.
 func (c *changes) add(l *listener) {
 	c.mu.Lock()
 	c.listeners[l] = struct{}{}
@@ -232,18 +234,18 @@ func (c *changes) add(l *listener) {
 }
 
 func (l *listener) stop() {
-	l.telling.Lock()
+	l.sendMu.Lock()
 	stops := l.stops
 	l.stops, l.stopped = nil, true
-	l.telling.Unlock()
+	l.sendMu.Unlock()
 	for _, f := range stops {
 		f()
 	}
 }
 
-// finish ends the subscription from our side, gracefully. It does nothing but
-// free what is watched when the client has ended it.
+// finish ends the subscription with a result. If the client has ended it already,
+// finish only closes the watches.
 func (l *listener) finish() {
 	l.stop()
-	l.r.result(append(append([]byte(`{"resultType":"complete","_meta":{"`+metaSub+`":`), l.r.msg.ID...), "}}"...))
+	l.r.sendResult(append(append([]byte(`{"resultType":"complete","_meta":{"`+metaSub+`":`), l.r.msg.ID...), "}}"...))
 }

@@ -10,14 +10,14 @@ type members struct {
 	rare *rareMembers // nil where there are none, as in most calls of the older era
 }
 
-// rareMembers are those that few calls have.
+// rareMembers are the members of params that most calls do not have.
 type rareMembers struct {
 	task, requestState, inputResponses []byte
 
 	// Of _meta.
 	version, caps, client, level []byte // the modern envelope
-	context, token               []byte // ours
-	results                      []byte // ours: see metaResults
+	context, token               []byte // extensions of this server
+	results                      []byte // extensions of this server: see metaResults
 	progressToken, traceparent   []byte
 }
 
@@ -31,7 +31,7 @@ func (m *members) of() *rareMembers {
 	return m.rare
 }
 
-// more makes room for the rare members.
+// more allocates the rare members.
 func (m *members) more() *rareMembers {
 	if m.rare == nil {
 		m.rare = &rareMembers{}

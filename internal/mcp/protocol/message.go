@@ -55,19 +55,19 @@ type Message struct {
 // IsRequest reports whether the message wants an answer.
 func (m *Message) IsRequest() bool { return m.Method != "" && m.ID != nil }
 
-// IsResponse reports whether the message answers a request of ours.
+// IsResponse reports whether the message is a response to a request of the server.
 func (m *Message) IsResponse() bool { return m.Method == "" }
 
 // Fault is why a message was refused, ready to be answered.
 type Fault struct {
-	Status  int    // for doors that have status codes
+	Status  int    // HTTP status; other transports ignore it
 	Outside bool   // the caller is not in its context any more: the status stands in a session too
 	Code    int    // JSON-RPC error code
 	Message string // says what is wrong and what was expected
 	Data    json.RawMessage
 	ID      []byte // of the request it answers; nil when it could not be read
-	Silent  bool   // it is a notification's: only a status may tell of it
-	// Challenge is what a door with headers says in WWW-Authenticate.
+	Silent  bool   // it concerns a notification: only a status may report it
+	// Challenge is the value of the WWW-Authenticate header.
 	Challenge string
 }
 
@@ -166,7 +166,7 @@ func parseMessage(b []byte) (m Message, f *Fault) {
 		default:
 			if known := wrongCase(string(key)); known != "" {
 				f = invalid(nil, "unknown member "+string(key)+", expected "+known)
-				silent = silent && known != "id" // whoever writes ID waits for an answer
+				silent = silent && known != "id" // a client that sends ID waits for an answer
 			}
 		}
 	}
@@ -284,7 +284,7 @@ func appendNote(dst []byte, method string, params []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendRequest makes a request of ours.
+// appendRequest encodes a request to the client.
 func appendRequest(dst []byte, id, method string, params []byte) []byte {
 	dst = append(dst, `{"jsonrpc":"2.0","id":`...)
 	dst = rawjson.AppendString(dst, id)

@@ -12,13 +12,12 @@ import (
 	"gatehouse/internal/mcp/session"
 )
 
-// Modern serves one modern message to its end. A request ends early when ctx
-// does: on a door whose connection stands for the request, that is when the
-// client has gone. It returns when the engine needs the calling goroutine no
-// longer, which may be before the answer (a subscription stays open): the
-// sink tells when that is. Nothing of earlier messages on the same connection is
-// used.
-func (e *Engine) Modern(door context.Context, who Who, m *Message, h Header, sink Sink) {
+// Modern serves one modern message. The request is cancelled when ctx is done; on HTTP
+// that is when the client disconnects. Modern returns when the engine no longer needs
+// the calling goroutine, which may be before the answer, because a subscription stays
+// open; the sink reports the end. Modern uses no state of earlier messages on the
+// connection.
+func (e *Engine) Modern(ctx context.Context, who Who, m *Message, h Header, sink Sink) {
 	switch {
 	case m.IsResponse():
 		sink.Answer(400, appendError(nil, invalid(m.ID, "a client sends no responses in this revision; answers travel in inputResponses")))
@@ -27,30 +26,30 @@ func (e *Engine) Modern(door context.Context, who Who, m *Message, h Header, sin
 		sink.Drop()
 		return
 	}
-	r := e.newModern(context.Background(), m, h, sink) // door ends it
-	gone := context.AfterFunc(door, func() { r.abandon(context.Cause(door)) })
-	r.onClose(func() { gone() })
-	r.stand(who)
+	r := e.newModern(context.Background(), m, h, sink) // ctx ends it
+	gone := context.AfterFunc(ctx, func() { r.abandon(context.Cause(ctx)) })
+	r.onRelease(func() { gone() })
+	r.serveModern(who)
 }
 
-// newModern makes a request whose work ends with parent at the latest.
+// newModern returns a request whose context ends with parent.
 func (e *Engine) newModern(parent context.Context, m *Message, h Header, sink Sink) *request {
 	r := &request{e: e, msg: m, rev: latest, sink: sink, head: h}
 	r.ctx, r.cancel = context.WithCancelCause(parent)
 	return r
 }
 
-// stand serves a request by what it says itself.
-func (r *request) stand(who Who) {
-	if f := r.open(who); f != nil {
+// serveModern reads the request's envelope and runs the method.
+func (r *request) serveModern(who Who) {
+	if f := r.readEnvelope(who); f != nil {
 		r.fail(f)
 		return
 	}
 	r.dispatch()
 }
 
-// open reads the envelope and holds the headers to it.
-func (r *request) open(who Who) *Fault {
+// readEnvelope reads the envelope and checks that the headers match it.
+func (r *request) readEnvelope(who Who) *Fault {
 	version, hasVersion := r.msg.envelopeVersion()
 	if f := r.checkHeaders(version, hasVersion); f != nil {
 		return f
@@ -71,7 +70,7 @@ func (r *request) open(who Who) *Fault {
 	if rawjson.Kind(caps) != '{' {
 		return badEnvelope(metaCaps, "an object, {} for none")
 	}
-	r.facts, r.owns = &session.Facts{Caller: who.Caller, Revision: rev, Until: who.Until}, true
+	r.facts, r.factsOwned = &session.Facts{Caller: who.Caller, Revision: rev, Until: who.Until}, true
 	r.facts.Can = abilities(caps, rev)
 	if t := r.traceparent(); t != "" {
 		r.facts.Trace = t
@@ -82,7 +81,7 @@ func (r *request) open(who Who) *Fault {
 	if f := r.note.initModern(&r.msg.has); f != nil {
 		return f
 	}
-	return r.e.place(r.facts, &who, r.msg.has.of().context)
+	return r.e.assignContext(r.facts, &who, r.msg.has.of().context)
 }
 
 func (r *request) traceparent() string {
@@ -94,20 +93,20 @@ func badEnvelope(member, expected string) *Fault {
 	return &Fault{Status: 400, Code: CodeInvalidParams, Message: `params._meta["` + member + `"]: expected ` + expected}
 }
 
-// enveloped reports whether the message has a member that only the modern
-// envelope has.
+// enveloped reports whether the message has a member that exists only in the modern
+// envelope.
 func (m *Message) enveloped() bool {
 	meta := m.has.of()
 	return meta.version != nil || meta.caps != nil || meta.client != nil || meta.level != nil
 }
 
-// envelopeVersion is the revision the message itself names.
+// envelopeVersion returns the revision that the message states.
 func (m *Message) envelopeVersion() (string, bool) {
 	return rawjson.String(m.has.of().version)
 }
 
-// checkHeaders holds the version and method headers to the body. Doors
-// without headers have nothing to check.
+// checkHeaders checks that the version and method headers match the body. Transports
+// without headers need no check.
 func (r *request) checkHeaders(version string, hasVersion bool) *Fault {
 	if r.head == nil {
 		return nil
@@ -118,8 +117,8 @@ func (r *request) checkHeaders(version string, hasVersion bool) *Fault {
 	return r.sameHeader("Mcp-Method", r.msg.Method, true)
 }
 
-// sameHeader checks one header that must be there once; where the body says
-// nothing there is nothing to compare.
+// sameHeader checks that a header occurs once and, if compare is set, that it equals
+// the body's value.
 func (r *request) sameHeader(name, body string, compare bool) *Fault {
 	vals := r.head(name)
 	switch {
@@ -137,7 +136,8 @@ func mismatchedHeader(msg string) *Fault {
 	return &Fault{Status: 400, Code: CodeHeaderMismatch, Message: msg}
 }
 
-// nameHeader holds Mcp-Name to what the body names, before any renaming.
+// nameHeader checks that Mcp-Name equals the name in the body, before aliases are
+// resolved.
 func (r *request) nameHeader(body string) *Fault {
 	if r.head == nil || r.sess != nil {
 		return nil
@@ -171,7 +171,7 @@ func decodeHeader(v string) (string, bool) {
 	return string(b), true
 }
 
-// paramHeaders holds the Mcp-Param headers to the arguments they mirror.
+// paramHeaders checks that the Mcp-Param headers equal the arguments they mirror.
 func (r *request) paramHeaders(e *views.Entry, args []byte) *Fault {
 	if r.head == nil || r.sess != nil {
 		return nil

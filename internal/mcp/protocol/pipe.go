@@ -20,7 +20,7 @@ type Pipe struct {
 	who   Who
 	sess  *session.Session
 	slots chan struct{} // one for each request that is worked on
-	open  tally         // requests that have not been answered
+	open  openRequests  // requests that have not been answered
 	// ctx ends with the pipe. Requests live in it after Take has returned.
 	ctx  context.Context
 	stop context.CancelCauseFunc
@@ -35,8 +35,8 @@ type Pipe struct {
 // worked on: the others wait for the client, or are subscriptions.
 const openPerSlot = 16
 
-// errPipe is why a pipe ended whose output could not be written.
-var errPipe = errors.New("the client does not take our output")
+// errPipe is the error of a pipe whose output cannot be written.
+var errPipe = errors.New("the client does not read the server's output")
 
 func (e *Engine) newPipe(who Who, write func([]byte) error) *Pipe {
 	p := &Pipe{e: e, who: who, write: write, done: make(chan struct{})}
@@ -44,7 +44,7 @@ func (e *Engine) newPipe(who Who, write func([]byte) error) *Pipe {
 	p.slots = make(chan struct{}, e.opts.InFlight)
 	p.open.limit = openPerSlot * e.opts.InFlight
 	p.sess = session.New(session.Facts{Caller: who.Caller, Revision: mcpversion.LatestLegacy})
-	p.sess.OnLoss(lookAgain)
+	p.sess.OnLoss(resyncMessages)
 	p.sess.Queue().Attach(pipeWriter{p}, 0, false, false)
 	e.changes.mu.Lock()
 	e.changes.pipes[p.sess] = p
@@ -64,7 +64,7 @@ func (p *Pipe) send(msg []byte) error {
 	select {
 	case <-p.done:
 		p.mu.Unlock()
-		return errPipe // nothing is said on a connection that was closed
+		return errPipe // no message is written to a closed connection
 	default:
 	}
 	err := p.write(msg)
@@ -75,7 +75,7 @@ func (p *Pipe) send(msg []byte) error {
 	return err
 }
 
-// receive takes a frame and returns the work that remains; nil is none.
+// receive parses a frame and returns the remaining work; nil if there is none.
 func (p *Pipe) receive(frame []byte) (work func()) {
 	msgs, faults, batch := Parse(frame)
 	if batch && !(p.sess.Facts().Revision.Has(mcpversion.Batches) && p.sess.Initialized()) {
@@ -94,7 +94,7 @@ func (p *Pipe) receive(frame []byte) (work func()) {
 	if len(msgs) == 0 {
 		return nil
 	}
-	return p.take(&msgs[0], &pipeSink{p: p})
+	return p.handle(&msgs[0], &pipeSink{p: p})
 }
 
 // Oversized answers a frame that was longer than limit bytes and was thrown
@@ -104,45 +104,46 @@ func (p *Pipe) Oversized(limit int, id []byte) {
 	p.send(appendError(nil, invalid(id, fmt.Sprintf("the message is longer than %d bytes and was dropped", limit))))
 }
 
-// take serves one message. Of a request, which may take long, it returns the
-// work; everything else is quick. From here on a request can be cancelled.
-func (p *Pipe) take(m *Message, sink *pipeSink) (work func()) {
+// handle handles one message. For a request it returns the work, which may take long;
+// other messages are handled at once. The request can be cancelled as soon as handle
+// returns.
+func (p *Pipe) handle(m *Message, sink *pipeSink) (work func()) {
 	modern := p.e.EraOf(m, nil) == Modern
 	switch {
 	case !m.IsRequest():
-		p.hear(m)
+		p.handleNotification(m)
 		sink.Drop()
 	case !modern && m.Method == "initialize":
 		p.initialize(m, sink)
-	case !p.enter(m, sink):
+	case !p.acquireSlot(m, sink):
 	case modern:
-		return p.modern(m, sink)
+		return p.serveModern(m, sink)
 	default:
-		if r := p.e.newLegacy(p.e.base, p.sess, m, sink); r.takeOff(p.sess) {
+		if r := p.e.newLegacy(p.e.base, p.sess, m, sink); r.register(p.sess) {
 			return r.dispatch
 		}
 	}
 	return nil
 }
 
-// modern serves a message that stands alone, also by who sends it.
-func (p *Pipe) modern(m *Message, sink *pipeSink) (work func()) {
+// serveModern returns the work of a modern request, which may carry its own token.
+func (p *Pipe) serveModern(m *Message, sink *pipeSink) (work func()) {
 	r := p.e.newModern(p.e.base, m, nil, sink)
-	if !r.takeOff(p.sess) {
+	if !r.register(p.sess) {
 		return nil
 	}
 	return func() {
-		who, fault := p.e.prove(p.who, m)
+		who, fault := p.e.authenticate(p.who, m)
 		if fault != nil {
 			r.fail(fault)
 			return
 		}
-		r.stand(who)
+		r.serveModern(who)
 	}
 }
 
-// hear takes a notification or a response.
-func (p *Pipe) hear(m *Message) {
+// handleNotification handles a notification or a response.
+func (p *Pipe) handleNotification(m *Message) {
 	if m.Method == "notifications/cancelled" {
 		if id, ok := rawjson.Get(m.Params, "requestId"); ok {
 			p.sess.Cancel(flightKey(id), errCancelled)
@@ -152,16 +153,16 @@ func (p *Pipe) hear(m *Message) {
 	p.e.Accept(p.sess, m)
 }
 
-// enter takes a slot, and waits for one: the client is not read meanwhile. It
-// reports false when the request was answered or dropped instead.
-func (p *Pipe) enter(m *Message, sink *pipeSink) bool {
+// acquireSlot waits for a free slot; the client's input is not read meanwhile. It
+// returns false if the request was answered or dropped instead.
+func (p *Pipe) acquireSlot(m *Message, sink *pipeSink) bool {
 	if !p.open.add() {
 		sink.Answer(200, appendError(nil, &Fault{Code: CodeInternal, ID: m.ID,
 			Message: fmt.Sprintf("%d requests are open on this connection; wait for an answer, or cancel one", p.open.limit)}))
 		return false
 	}
 	sink.counted = true
-	if err := p.pace(); err != nil {
+	if err := p.throttle(); err != nil {
 		sink.Answer(200, appendError(nil, &Fault{Code: CodeInternal, ID: m.ID, Message: err.Error()}))
 		return false
 	}
@@ -181,23 +182,25 @@ func (p *Pipe) enter(m *Message, sink *pipeSink) bool {
 	return false
 }
 
-// pace waits where the client sends too fast. It is not read meanwhile.
-func (p *Pipe) pace() error {
+// throttle waits if the client sends too fast; the client's input is not read
+// meanwhile.
+func (p *Pipe) throttle() error {
 	if p.who.Pace == nil || p.ctx.Err() != nil {
 		return nil
 	}
 	if err := p.who.Pace(p.ctx); p.ctx.Err() == nil {
 		return err
 	}
-	return nil // it ends; enter says why
+	return nil // the connection is closing; acquireSlot answers the request
 }
 
-// initialize serves the handshake, in order with what follows it.
+// initialize serves the handshake on the reading goroutine, so that the messages that
+// follow find the session initialized.
 func (p *Pipe) initialize(m *Message, sink *pipeSink) {
-	who, fault := p.e.prove(p.who, m)
+	who, fault := p.e.authenticate(p.who, m)
 	var f session.Facts
 	if fault == nil {
-		f, fault = p.e.greet(who, m)
+		f, fault = p.e.readInitialize(who, m)
 	}
 	if fault == nil && !p.sess.Initialize(f) {
 		fault = invalid(m.ID, "initialized already; a connection has one handshake")
@@ -206,8 +209,8 @@ func (p *Pipe) initialize(m *Message, sink *pipeSink) {
 		sink.Answer(200, appendError(nil, fault))
 		return
 	}
-	sink.Answer(200, p.e.welcome(&f, m.ID))
-	p.e.joined(p.sess)
+	sink.Answer(200, p.e.initializeResult(&f, m.ID))
+	p.e.sessionOpened(p.sess)
 	if !f.Until.IsZero() {
 		expiry := time.AfterFunc(time.Until(f.Until), func() { p.Close(session.ErrExpired) })
 		p.sess.OnEnd(func() { expiry.Stop() })
@@ -220,7 +223,7 @@ func (p *Pipe) initialize(m *Message, sink *pipeSink) {
 // that ends.
 func (p *Pipe) Drain(ctx context.Context) {
 	idle := p.open.idle()
-	for _, end := range p.open.deafen() {
+	for _, end := range p.open.closeInput() {
 		end()
 	}
 	select {
@@ -269,7 +272,7 @@ func (p *Pipe) batch(msgs []Message, faults []*Fault) {
 		case m.IsRequest() && p.e.EraOf(m, nil) == Modern:
 			b.done(appendError(nil, invalid(m.ID, "the revision of this message has no batches; send it alone")))
 		default:
-			if work := p.take(m, &pipeSink{p: p, batch: b}); work != nil {
+			if work := p.handle(m, &pipeSink{p: p, batch: b}); work != nil {
 				go work()
 			}
 		}

@@ -5,75 +5,75 @@ import (
 	"sync/atomic"
 )
 
-// pipeSink takes what one request sends back.
+// pipeSink is the Sink of a request on a Pipe.
 type pipeSink struct {
 	p       *Pipe
 	batch   *batch      // set when the answer is part of one
 	counted bool        // it is among the open requests
-	working atomic.Bool // it holds a slot
+	working atomic.Bool // it occupies a slot
 }
 
 func (s *pipeSink) Note(msg []byte) bool { return s.p.send(msg) == nil }
 
 func (s *pipeSink) Answer(_ int, msg []byte) {
-	s.free()
+	s.releaseSlot()
 	if s.batch != nil {
 		s.batch.done(msg)
 	} else {
 		s.p.send(msg)
 	}
-	s.leave()
+	s.removeOpen()
 }
 
 func (s *pipeSink) Drop() {
-	s.free()
+	s.releaseSlot()
 	if s.batch != nil {
 		s.batch.done(nil)
 	}
-	s.leave()
+	s.removeOpen()
 }
 
 func (s *pipeSink) Detach() {}
 
-// Park says that the request waits for its client: it needs no slot. end ends
-// the waiting, should the client fall silent for good.
+// Park frees the slot of a request that waits for its client. end is called if the
+// client closes its input.
 func (s *pipeSink) Park(end func()) {
 	if s.p.open.park(s, end) {
-		s.free()
+		s.releaseSlot()
 	} else {
 		end()
 	}
 }
 
-// Unpark says that the request goes on.
+// Unpark reports that the request no longer waits for its client.
 func (s *pipeSink) Unpark() { s.p.open.unpark(s) }
 
-func (s *pipeSink) free() {
+func (s *pipeSink) releaseSlot() {
 	if s.working.CompareAndSwap(true, false) {
 		<-s.p.slots
 	}
 }
 
-func (s *pipeSink) leave() {
+func (s *pipeSink) removeOpen() {
 	if s.counted {
 		s.p.open.remove(s)
 	}
 }
 
-// tally counts the open requests of a pipe and knows which of them wait for
-// the client.
-type tally struct {
+// openRequests counts the open requests of a pipe and knows which of them wait for the
+// client.
+type openRequests struct {
 	limit int
 
-	mu     sync.Mutex
-	n      int
-	deaf   bool // the client sends no more
-	parked map[*pipeSink]func()
-	empty  chan struct{} // closed when n falls to 0; nil until somebody waits
+	mu          sync.Mutex
+	n           int
+	inputClosed bool // the client has closed its input
+	parked      map[*pipeSink]func()
+	empty       chan struct{} // closed when n becomes 0; nil until idle is called
 }
 
-// add reports false when there are too many.
-func (t *tally) add() bool {
+// add returns false if too many requests are open.
+func (t *openRequests) add() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.n >= t.limit {
@@ -83,7 +83,7 @@ func (t *tally) add() bool {
 	return true
 }
 
-func (t *tally) remove(s *pipeSink) {
+func (t *openRequests) remove(s *pipeSink) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.parked, s)
@@ -93,11 +93,11 @@ func (t *tally) remove(s *pipeSink) {
 	}
 }
 
-// park reports false when nothing will come any more.
-func (t *tally) park(s *pipeSink, end func()) bool {
+// park returns false if the client has closed its input.
+func (t *openRequests) park(s *pipeSink, end func()) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.deaf {
+	if t.inputClosed {
 		return false
 	}
 	if t.parked == nil {
@@ -107,25 +107,26 @@ func (t *tally) park(s *pipeSink, end func()) bool {
 	return true
 }
 
-func (t *tally) unpark(s *pipeSink) {
+func (t *openRequests) unpark(s *pipeSink) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.parked, s)
 }
 
-// deafen gives what ends the requests that wait, and lets none wait any more.
-func (t *tally) deafen() (ends []func()) {
+// closeInput returns the end functions of the requests that wait for the client. After
+// it park returns false.
+func (t *openRequests) closeInput() (ends []func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.deaf = true
+	t.inputClosed = true
 	for _, end := range t.parked {
 		ends = append(ends, end)
 	}
 	return ends
 }
 
-// idle is closed when no request is open.
-func (t *tally) idle() <-chan struct{} {
+// idle returns a channel that is closed when no request is open.
+func (t *openRequests) idle() <-chan struct{} {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	done := make(chan struct{})

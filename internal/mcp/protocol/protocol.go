@@ -1,9 +1,9 @@
 // Package protocol is the engine: JSON-RPC and the Model Context Protocol in
 // every released revision, both eras on one endpoint, chosen per message.
 //
-// It knows no tools. A door hands it frames (see door.go), it works out who
-// asks for what in which revision, and calls does the rest. What comes back
-// is written the way the caller's revision has it.
+// It knows no tools. A transport passes frames to it (see transport.go). The
+// engine determines caller, method and revision, lets package dispatch run the
+// call, and encodes the result for the caller's revision.
 package protocol
 
 import (
@@ -24,7 +24,7 @@ import (
 	"gatehouse/tool"
 )
 
-// Options of an Engine. All but the noted ones are needed.
+// Options configure an Engine. Fields without a stated default are required.
 type Options struct {
 	Calls    *dispatch.Calls
 	Views    *views.Contexts
@@ -35,43 +35,43 @@ type Options struct {
 	Log      *slog.Logger
 
 	Info Info
-	// Instructions are what a client is told that gets a view; "" is nothing.
-	// nil tells clients nothing.
+	// Instructions returns the instructions that clients of a view get; "" for
+	// none. A nil function means none for all views.
 	Instructions func(*views.View) string
 	Promote      time.Duration // a call this slow becomes a task if the client can follow one; 0 means 20 s
-	Silence      time.Duration // before a client without tasks hears that a call still runs; 0 means 40 s
-	AskFor       time.Duration // how long a person may think; 0 means 10 minutes
+	Silence      time.Duration // after which a client without tasks gets a sign of life; 0 means 40 s
+	AskFor       time.Duration // how long a user may take to answer; 0 means 10 minutes
 	InFlight     int           // requests of one newline connection at once; 0 means 256
 
-	// StepUp is asked when something is out of a caller's reach and its
-	// credential has scopes. enough says whether it would be within with
-	// others. The answer names those the caller could ask its provider for, and
-	// the challenge that says so; nil means that there are none.
+	// StepUp is called if a caller's scopes do not cover a request. enough
+	// reports whether other scopes would. StepUp returns the scopes that the
+	// caller can request from its provider, and the challenge that names them;
+	// nil if there are none.
 	StepUp func(who tool.Caller, enough func(scopes []string) bool) (needed []string, challenge string)
 }
 
-// Info is how the host introduces itself.
+// Info describes the server to clients.
 type Info struct {
 	Name, Title, Version, Description, Website string
 	Icons                                      []tool.Icon
 }
 
-// Engine serves every door. Safe for concurrent use.
+// Engine serves all transports. It is safe for concurrent use.
 type Engine struct {
 	opts     Options
 	sessions *session.Table
 	// base is the context of work that outlives its connection.
-	base    context.Context
-	stop    context.CancelCauseFunc
-	hello   [mcpversion.Latest + 1]hello // what is said at the start, by revision
-	tails   map[bool]string              // by shared: what a modern list ends with
-	watches watches
-	changes changes
-	work    crew // rounds that run on goroutines of ours
-	rounds  rounds
+	base        context.Context
+	stop        context.CancelCauseFunc
+	serverInfos [mcpversion.Latest + 1]serverInfo // by revision
+	tails       map[bool]string                   // by shared: the members that end a modern list
+	watches     watches
+	changes     changes
+	work        waitGroup // goroutines that the engine started
+	rounds      rounds
 }
 
-// New makes an engine. Run must be running while it is used.
+// New returns an engine. Run must be running while it is used.
 func New(o Options) *Engine {
 	if o.Promote == 0 {
 		o.Promote = 20 * time.Second
@@ -87,7 +87,7 @@ func New(o Options) *Engine {
 	}
 	e := &Engine{opts: o, sessions: o.Sessions}
 	e.base, e.stop = context.WithCancelCause(context.Background())
-	e.introduce()
+	e.encodeServerInfos()
 	e.watches.init()
 	e.changes.init()
 	e.rounds.init()
@@ -95,15 +95,14 @@ func New(o Options) *Engine {
 	return e
 }
 
-// errStopping ends what is in flight when the host stops.
+// errStopping is the cause that ends requests when the host stops.
 var errStopping = errors.New("the host is stopping")
 
-// stopTime is how long Run waits for handlers that do not heed the end of
-// their context.
+// stopTime is how long Run waits for handlers that ignore the end of their context.
 const stopTime = 5 * time.Second
 
-// Run tells clients of changes until ctx is done, then ends subscriptions and
-// cancels what is in flight.
+// Run notifies clients of changes until ctx is done. Then it ends subscriptions and
+// cancels running requests.
 func (e *Engine) Run(ctx context.Context) error {
 	e.changes.run(ctx, e)
 	e.stop(errStopping)
@@ -113,7 +112,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// request is one request on its way through the engine.
+// request is one request while the engine serves it.
 type request struct {
 	e    *Engine
 	msg  *Message // never nil
@@ -122,56 +121,55 @@ type request struct {
 	sink Sink
 	head Header
 
-	facts *session.Facts // may be shared: changed by way of own
-	owns  bool           // facts are this request's alone
-	ready bool           // the session had its handshake
-	view  *views.View
+	facts      *session.Facts // may be shared: changed by way of own
+	factsOwned bool           // facts are this request's alone
+	ready      bool           // the session had its handshake
+	view       *views.View
 	// ctx is that of this one request; a request is handed on in place of it.
 	ctx    context.Context
 	cancel context.CancelCauseFunc
-	note   notes
-	end    ending
+	note   notifications
+	end    requestEnd
 }
 
-// Legacy serves one legacy request to its end. It returns when the engine
-// needs the calling goroutine no longer, which may be before the answer: the
-// sink tells when that is. The request does not end with the connection it
-// came in on.
+// Legacy serves one legacy request. It returns when the engine no longer needs the
+// calling goroutine, which may be before the answer; the sink reports the end. The
+// request does not end with the connection it arrived on.
 func (e *Engine) Legacy(s *session.Session, m *Message, sink Sink) {
 	parent := e.base
 	if s.ID != "" {
 		parent = context.Background() // the end of its session ends it, at the latest when the host stops
 	}
-	if r := e.newLegacy(parent, s, m, sink); r.takeOff(s) {
+	if r := e.newLegacy(parent, s, m, sink); r.register(s) {
 		r.dispatch()
 	}
 }
 
-// newLegacy makes a request whose work ends with parent at the latest.
+// newLegacy returns a request whose context ends with parent.
 func (e *Engine) newLegacy(parent context.Context, s *session.Session, m *Message, sink Sink) *request {
 	r := &request{e: e, msg: m, sess: s, sink: sink}
 	r.ctx, r.cancel = context.WithCancelCause(parent)
 	return r
 }
 
-// own are the facts, to be changed.
-func (r *request) own() *session.Facts {
-	if !r.owns {
+// ownFacts returns facts that this request may change.
+func (r *request) ownFacts() *session.Facts {
+	if !r.factsOwned {
 		f := *r.facts
-		r.facts, r.owns = &f, true
+		r.facts, r.factsOwned = &f, true
 	}
 	return r.facts
 }
 
-// takeOff makes the request one that can be cancelled by its id. It reports
-// false when the id is taken, which was answered.
-func (r *request) takeOff(s *session.Session) bool {
-	r.end.flights, r.end.key = s, flightKey(r.msg.ID)
+// register makes the request cancellable by its id. If the id is in use or the session
+// has ended it answers with an error and returns false.
+func (r *request) register(s *session.Session) bool {
+	r.end.session, r.end.key = s, flightKey(r.msg.ID)
 	if terms, ok := s.Begin(r.end.key, r.abandon); ok {
-		r.accept(terms)
+		r.applyTerms(terms)
 		return true
 	}
-	r.end.flights = nil // the flight of that name is another's
+	r.end.session = nil // another request has registered this id
 	why := "this id is in flight already"
 	if s.Ended() {
 		why = "the session has ended"
@@ -180,15 +178,15 @@ func (r *request) takeOff(s *session.Session) bool {
 	return false
 }
 
-// accept has a request of a session served by the session's terms.
-func (r *request) accept(t session.Terms) {
+// applyTerms sets what the request uses of its session: facts, revision and log level.
+func (r *request) applyTerms(t session.Terms) {
 	if r.sess == nil {
-		return // it only shares the ids
+		return // a modern request uses the session only for the ids
 	}
 	r.facts, r.ready = cmp.Or(r.msg.By, t.Facts), t.Initialized
 	r.rev = r.facts.Revision
 	if trace := cmp.Or(r.traceparent(), r.msg.Trace); trace != "" && trace != r.facts.Trace {
-		r.own().Trace = trace
+		r.ownFacts().Trace = trace
 	}
 	r.note.init(&r.msg.has, t.Level)
 }
@@ -223,7 +221,7 @@ const (
 	latest = mcpversion.Latest
 )
 
-// methods is which revision has which method.
+// methods maps each method to the revisions that have it.
 var methods map[string]method
 
 func init() {
@@ -250,11 +248,11 @@ func init() {
 	}
 }
 
-// see makes the caller's view known to the request. It reports false when
-// that has failed and was answered.
-func (r *request) see() bool {
+// loadView loads the caller's view. If that fails it answers with the error and returns
+// false.
+func (r *request) loadView() bool {
 	if cut := r.e.opts.Views.Cut(r.facts.Caller); cut != r.facts.Cut {
-		r.own().Cut = cut // the policy is another than at the handshake
+		r.ownFacts().Cut = cut // the policy has changed since the handshake
 	}
 	v, err := r.e.opts.Views.View(r.ctx, &r.facts.Caller, r.facts.Cut)
 	if err != nil {
@@ -265,25 +263,25 @@ func (r *request) see() bool {
 	return true
 }
 
-func (r *request) ping() { r.result(r.empty()) }
+func (r *request) ping() { r.sendResult(r.empty()) }
 
-// extension serves a method that some module of the view brings.
+// extension serves a method that a module of the view adds.
 func (r *request) extension() {
 	if r.sess != nil && !r.ready {
 		r.fail(invalid(nil, "initialize first"))
 		return
 	}
-	if !r.see() {
+	if !r.loadView() {
 		return
 	}
 	if entry := r.view.Method(r.msg.Method); entry != nil {
-		r.begin(&conversation{entry: entry, method: r.msg.Method, args: r.msg.Params})
+		r.startCall(&call{entry: entry, method: r.msg.Method, args: r.msg.Params})
 		return
 	}
 	r.fail(&Fault{Status: 404, Code: CodeMethodNotFound, Message: "method not found: " + r.msg.Method})
 }
 
-// param reads one member of params that must be a string; "" when absent.
+// param reads a string member of params; "" if it is absent.
 func (r *request) param(name string) (string, *Fault) {
 	v, ok := r.msg.has.name, true
 	if name != "name" {
@@ -299,7 +297,7 @@ func (r *request) param(name string) (string, *Fault) {
 	return s, nil
 }
 
-// required is param for one that must be there.
+// required reads a string member of params that must be present.
 func (r *request) required(name string) (string, *Fault) {
 	s, f := r.param(name)
 	if f == nil && s == "" {
@@ -312,7 +310,7 @@ func badParam(name, expected string) *Fault {
 	return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params." + name + ": expected " + expected}
 }
 
-// listOf serves the list of a kind.
+// listOf returns the function that serves the list of a kind.
 func listOf(k views.Kind) func(*request) {
 	return func(r *request) {
 		cursor, f := r.param("cursor")
@@ -320,7 +318,7 @@ func listOf(k views.Kind) func(*request) {
 			r.fail(f)
 			return
 		}
-		if !r.see() {
+		if !r.loadView() {
 			return
 		}
 		page, err := r.view.Page(k, r.rev, cursor)
@@ -328,6 +326,6 @@ func listOf(k views.Kind) func(*request) {
 			r.fail(&Fault{Status: 400, Code: CodeInvalidParams, Message: err.Error() + ": use a nextCursor exactly as it was given, with the same method"})
 			return
 		}
-		r.result(page)
+		r.sendResult(page)
 	}
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // render appends a result the way the caller's revision has it.
-func (r *request) render(b []byte, c *conversation, res *dispatch.Result) []byte {
+func (r *request) render(b []byte, c *call, res *dispatch.Result) []byte {
 	if res.Raw != nil {
 		return r.relayed(b, c.method, res.Raw)
 	}
@@ -69,7 +69,7 @@ func (r *request) tail(b []byte, method string, meta map[string]json.RawMessage)
 	if len(meta) == 0 {
 		return append(b, r.e.envelope("complete")[1:]...)
 	}
-	all := map[string]json.RawMessage{metaServer: json.RawMessage(r.e.hello[r.rev].info)}
+	all := map[string]json.RawMessage{metaServer: json.RawMessage(r.e.serverInfos[r.rev].info)}
 	maps.Copy(all, meta)
 	b = append(b, `"resultType":"complete","_meta":`...)
 	return append(b, encodeMeta(all)...)
@@ -240,7 +240,7 @@ func (r *request) extras(b []byte, c *tool.Content) []byte {
 
 // contents writes the contents of a resource. A block without a URI or a type
 // of its own has those of what was read.
-func (r *request) contents(b []byte, conv *conversation, blocks []tool.Content) []byte {
+func (r *request) contents(b []byte, conv *call, blocks []tool.Content) []byte {
 	b = append(b, `{"contents":[`...)
 	for i := range blocks {
 		if i > 0 {

@@ -42,17 +42,17 @@ func (e *Engine) StartJob(who tool.Caller, title string, run modulehost.Round) (
 	return job.ID(), nil
 }
 
-// take finds what a waiting job runs.
-func (x *rounds) take(id string) (modulehost.Round, bool) {
+// find returns the function that a waiting job runs.
+func (x *rounds) find(id string) (modulehost.Round, bool) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	run, ok := x.by[id]
 	return run, ok
 }
 
-// keep keeps what a job runs while it waits for answers, and no longer: it may
-// be cancelled meanwhile, and then there is no further round that forgets it.
-func (x *rounds) keep(j *jobs.Jobs, rec jobs.Record) {
+// forgetWhenEnded drops the function of a job that waits for answers when the job ends.
+// A cancelled job runs no further round that could drop it.
+func (x *rounds) forgetWhenEnded(j *jobs.Jobs, rec jobs.Record) {
 	ended, end := context.WithCancel(context.Background())
 	stop, err := j.Watch(rec.Owner, rec.ID, func(now jobs.Record) {
 		if now.Status.Terminal() {
@@ -77,12 +77,12 @@ func (x *rounds) forget(id string) {
 
 // runRound runs one round and writes its outcome into the job.
 func (e *Engine) runRound(ctx context.Context, job *jobs.Running, run modulehost.Round, recorded map[string]json.RawMessage, state []byte) {
-	ctx, done := e.round(ctx)
+	ctx, done := e.roundContext(ctx)
 	defer done()
 	out, err := run(ctx, recorded, state, jobNotes{job})
 	if err == nil && out.Result.Input != nil {
 		if err = job.Ask(out.Result.Input.Questions, out.Recorded, out.Result.Input.State); err == nil {
-			e.rounds.keep(e.opts.Jobs, job.Record())
+			e.rounds.forgetWhenEnded(e.opts.Jobs, job.Record())
 			return
 		}
 	}
@@ -110,10 +110,10 @@ func (e *Engine) finishRound(job *jobs.Running, res tool.Result, err error) erro
 		return job.Fail(&tool.WireError{Code: CodeInternal, Message: "output: " + err.Error()})
 	}
 	r := &request{e: e, msg: &Message{}, rev: mcpversion.Latest}
-	return job.Finish(r.render(nil, &conversation{r: r, method: "tools/call"}, &settled))
+	return job.Finish(r.render(nil, &call{r: r, method: "tools/call"}, &settled))
 }
 
-// jobNotes lets a job's handler tell how far it is.
+// jobNotes reports the progress of a job's handler.
 type jobNotes struct{ run *jobs.Running }
 
 func (n jobNotes) Progress(done, total float64, note string) { n.run.Progress(done, total, note) }

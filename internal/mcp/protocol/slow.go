@@ -13,49 +13,49 @@ import (
 // call that has become a job.
 const JobWait = "job_wait"
 
-// A client gives up on a call that says nothing for a minute, some of them
-// whatever their own settings say. So before that it gets a task if it can
-// follow one, else a sign of life if it gave a progress token, else a handle
+// Clients give up on a call that sends nothing for a minute, some of them
+// regardless of their settings. Before that, the client gets a task if it can
+// follow one, else progress if it sent a progress token, else the id of a job
 // that it can wait for.
 
-// patience is how long a call may stay silent.
-func (r *request) patience() time.Duration {
+// silenceLimit returns how long a call may run without sending anything.
+func (r *request) silenceLimit() time.Duration {
 	if r.facts.Can&tool.CanTasks != 0 {
 		return r.e.opts.Promote
 	}
 	return r.e.opts.Silence
 }
 
-// slow is called when the call has been silent for that long.
-func (c *conversation) slow() {
+// onSlow is called when the call has sent nothing for that long.
+func (c *call) onSlow() {
 	switch {
-	case c.promote():
+	case c.convertToTask():
 	case c.r.note.token != nil:
-		c.beat()
+		c.sendHeartbeats()
 	case c.entry.Tool.Task != tool.TaskNever:
-		c.handOver("still working")
+		c.convertToJob("still working")
 	}
 }
 
-// beat tells that the call is alive, until it ends.
-func (c *conversation) beat() {
-	if c.r.ended() || c.following() != nil {
+// sendHeartbeats sends a sign of life at intervals until the call ends.
+func (c *call) sendHeartbeats() {
+	if c.r.ended() || c.currentTask() != nil {
 		return
 	}
-	c.r.alive("still working")
-	time.AfterFunc(c.r.e.opts.Silence/2, c.beat)
+	c.r.sendHeartbeat("still working")
+	time.AfterFunc(c.r.e.opts.Silence/2, c.sendHeartbeats)
 }
 
-// handOver answers with the handle of a job, where the view has the tool to
-// wait for it. That a tool starts jobs itself does not matter to a call that waits
-// for a person: nothing of it has run. It reports whether the call is a job now.
-func (c *conversation) handOver(why string) bool {
+// convertToJob answers with the id of a job, if the view has the tool that waits for
+// jobs. It also applies to tools that start jobs themselves if the call waits for an
+// approval, because its handler has not run. It reports whether the call is a job now.
+func (c *call) convertToJob(why string) bool {
 	r := c.r
 	if r.view == nil || r.view.Tool(JobWait) == nil {
 		return false
 	}
-	return c.become(func(t *task) []byte {
-		r.early()
+	return c.convert(func(t *task) []byte {
+		r.warnEarlyAnswer()
 		text := why + ", as job " + t.run.ID() + "\nCall " + JobWait + ` with {"id":"` + t.run.ID() + `"} for the result.`
 		id, _ := json.Marshal(t.run.ID())
 		return r.render(nil, c, &dispatch.Result{Result: tool.Result{
@@ -65,9 +65,9 @@ func (c *conversation) handOver(why string) bool {
 	})
 }
 
-// early warns the sink that the answer comes while the goroutine that serves
-// the request is still inside the handler.
-func (r *request) early() {
+// warnEarlyAnswer tells the sink that the answer is sent while the goroutine that
+// serves the request still runs the handler.
+func (r *request) warnEarlyAnswer() {
 	if l, ok := r.sink.(interface{ Late() }); ok {
 		l.Late()
 	}

@@ -15,11 +15,11 @@ import (
 	"gatehouse/tool"
 )
 
-// task is a call that has become a job.
+// task is a call that runs as a job.
 type task struct{ run *jobs.Running }
 
-// taskRequest is what a job needs to run a further round, on any node and
-// after a restart.
+// taskRequest is the stored request of a job. It allows any node to run a further
+// round, also after a restart.
 type taskRequest struct {
 	Call     string          `json:"call"`
 	Tool     string          `json:"tool"` // as the caller's view names it
@@ -38,11 +38,11 @@ func missingTasks() *Fault {
 	}
 }
 
-// asTask decides whether the call runs as a job from the start, or may become
-// one, and reports whether it has taken the call over.
-func (r *request) asTask(c *conversation) bool {
+// startAsTask decides whether the call runs as a job from the start, or may become one.
+// It reports whether it has handled the call.
+func (r *request) startAsTask(c *call) bool {
 	mode := c.entry.Tool.Task
-	wish, wished := r.wish()
+	wish, wished := r.taskParam()
 	can := r.facts.Can&tool.CanTasks != 0
 	switch {
 	case wished && rawjson.Kind(wish) != '{':
@@ -62,17 +62,18 @@ func (r *request) asTask(c *conversation) bool {
 		r.startTask(c)
 		return true
 	case can && mode == tool.TaskAuto:
-		// On a goroutine of its own, so that the door's is free once the
-		// call has been promoted.
-		r.e.work.Go(func() { r.run(c) })
+		// On a new goroutine, so that the transport's is free when the call
+		// has become a task.
+		r.e.work.Go(func() { r.runRound(c) })
 		return true
 	}
 	return false
 }
 
-// create makes the job of a call. It is durable before the client hears of it.
-func (r *request) create(c *conversation) (*task, error) {
-	req, err := encodeKept(taskRequest{
+// createTask stores the job of a call. The job is durable before the client gets its
+// id.
+func (r *request) createTask(c *call) (*task, error) {
+	req, err := encodeState(taskRequest{
 		Call: c.id, Tool: c.entry.Listed, Args: c.args, Params: r.msg.Params,
 		Caller: r.facts.Caller, Revision: r.rev.String(),
 	})
@@ -80,7 +81,7 @@ func (r *request) create(c *conversation) (*task, error) {
 		return nil, err
 	}
 	rec := jobs.Record{Owner: r.facts.Owner, Title: c.entry.Listed, Request: req}
-	if wish, ok := r.wish(); ok {
+	if wish, ok := r.taskParam(); ok {
 		ttl, _ := rawjson.Get(wish, "ttl")
 		if ms, ok := rawjson.Int(ttl); ok && ms > 0 {
 			rec.TTL = time.Duration(min(ms, int64(24*time.Hour/time.Millisecond))) * time.Millisecond
@@ -93,8 +94,8 @@ func (r *request) create(c *conversation) (*task, error) {
 	return &task{run}, nil
 }
 
-// wish is what a client of 2025-11-25 says of the task it wants.
-func (r *request) wish() ([]byte, bool) {
+// taskParam returns params.task of 2025-11-25, with which a client requests a task.
+func (r *request) taskParam() ([]byte, bool) {
 	if !r.rev.Has(mcpversion.CoreTasks) {
 		return nil, false
 	}
@@ -102,21 +103,21 @@ func (r *request) wish() ([]byte, bool) {
 }
 
 // startTask runs the call as a job and answers with it.
-func (r *request) startTask(c *conversation) {
-	t, err := r.create(c)
+func (r *request) startTask(c *call) {
+	t, err := r.createTask(c)
 	if err != nil {
 		r.fail(&Fault{Code: CodeInternal, Message: "task: " + err.Error()})
 		return
 	}
 	c.task = t
-	r.announce(t)
+	r.notifyTaskStatus(t)
 	rec := t.run.Record()
-	r.result(r.created(&rec))
+	r.sendResult(r.taskCreatedResult(&rec))
 	r.e.work.Go(func() { r.runTask(t.run.Context(), c) })
 }
 
-// announce keeps a legacy session informed of its task.
-func (r *request) announce(t *task) {
+// notifyTaskStatus sends a legacy session the status changes of its task.
+func (r *request) notifyTaskStatus(t *task) {
 	if r.sess == nil {
 		return
 	}
@@ -137,20 +138,20 @@ func (r *request) announce(t *task) {
 }
 
 // runTask runs one round of a job.
-func (r *request) runTask(ctx context.Context, c *conversation) {
-	ctx, done := r.e.round(ctx)
+func (r *request) runTask(ctx context.Context, c *call) {
+	ctx, done := r.e.roundContext(ctx)
 	defer done()
-	req := r.roundOf(c)
-	req.Late = func(res dispatch.Result, err error) { c.task.settle(r, c, res, err) }
+	req := r.roundRequest(c)
+	req.Late = func(res dispatch.Result, err error) { c.task.storeOutcome(r, c, res, err) }
 	res, err := r.e.opts.Calls.Do(ctx, req)
 	if !dispatch.IsLate(err) {
-		c.task.settle(r, c, res, err)
+		c.task.storeOutcome(r, c, res, err)
 	}
 }
 
-// round gives a job's context an end with the engine, which stops before the
+// roundContext returns a context that also ends with the engine, which stops before the
 // jobs do.
-func (e *Engine) round(ctx context.Context) (context.Context, func()) {
+func (e *Engine) roundContext(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	apart := context.AfterFunc(e.base, func() { cancel(context.Cause(e.base)) })
 	return ctx, func() {
@@ -159,36 +160,36 @@ func (e *Engine) round(ctx context.Context) (context.Context, func()) {
 	}
 }
 
-// interrupted reports whether a round failed because the host stops. What the
-// handler said about that is no answer of the tool.
+// interrupted reports whether a round failed because the host stops. Such a failure is
+// not the tool's result.
 func (e *Engine) interrupted(run *jobs.Running, res dispatch.Result, err error) bool {
 	stopping := e.base.Err() != nil || errors.Is(context.Cause(run.Context()), jobs.ErrStopping)
 	return stopping && (err != nil || res.IsError)
 }
 
-// promote makes a job of a call that already runs, and answers with it. It
-// reports whether the call is one now.
-func (c *conversation) promote() bool {
+// convertToTask makes a running call a task and answers with it. It reports whether the
+// call is a task now.
+func (c *call) convertToTask() bool {
 	r := c.r
 	if r.facts.Can&tool.CanTasks == 0 || c.method != "tools/call" || c.entry.Tool.Task == tool.TaskNever {
 		return false
 	}
-	return c.become(func(t *task) []byte {
+	return c.convert(func(t *task) []byte {
 		rec := t.run.Record()
-		return r.created(&rec)
+		return r.taskCreatedResult(&rec)
 	})
 }
 
-// become makes a job of a call that runs, and gives the client what answer
-// says. It reports whether the call is a job now.
-func (c *conversation) become(answer func(*task) []byte) bool {
+// convert makes a running call a job and answers with the result of answer. It reports
+// whether the call is a job now.
+func (c *call) convert(answer func(*task) []byte) bool {
 	r := c.r
 	c.mu.Lock()
-	if c.task != nil || c.closed || r.ended() {
+	if c.task != nil || c.concluded || r.ended() {
 		defer c.mu.Unlock()
 		return c.task != nil
 	}
-	t, err := r.create(c)
+	t, err := r.createTask(c)
 	if err != nil {
 		c.mu.Unlock()
 		r.e.opts.Log.Warn("call does not become a job", "name", c.entry.Listed, "err", err)
@@ -198,26 +199,26 @@ func (c *conversation) become(answer func(*task) []byte) bool {
 	c.mu.Unlock()
 	cancel := r.cancel
 	context.AfterFunc(t.run.Context(), func() { cancel(context.Cause(t.run.Context())) })
-	r.keep()
-	r.result(answer(t))
+	r.detachWork()
+	r.sendResult(answer(t))
 	return true
 }
 
-// settle writes a round's outcome into the job.
-func (t *task) settle(r *request, c *conversation, res dispatch.Result, err error) {
+// storeOutcome stores the outcome of a round in the job.
+func (t *task) storeOutcome(r *request, c *call, res dispatch.Result, err error) {
 	if p, ok := errors.AsType[*dispatch.Pending](err); ok {
-		r.await(c, p)
+		r.awaitApproval(c, p)
 		return
 	}
-	res, err = r.unable(c, res, err)
+	res, err = r.refuseMissingCapability(c, res, err)
 	switch {
 	case r.e.interrupted(t.run, res, err):
 		err = t.run.Interrupt()
 	case err != nil:
-		f := r.fault(c, err)
+		f := r.errorFault(c, err)
 		err = t.run.Fail(&tool.WireError{Code: f.Code, Message: f.Message, Data: f.Data})
 	case res.Input != nil:
-		err = t.ask(r, c, &res)
+		err = t.askQuestions(r, c, &res)
 	default:
 		err = t.run.Finish(r.render(nil, c, &res))
 	}
@@ -226,10 +227,11 @@ func (t *task) settle(r *request, c *conversation, res dispatch.Result, err erro
 	}
 }
 
-// ask ends a round with its questions, unless the job asks too much.
-func (t *task) ask(r *request, c *conversation, res *dispatch.Result) error {
+// askQuestions ends a round with its questions. If the job exceeds its limits it ends
+// with a refusal.
+func (t *task) askQuestions(r *request, c *call, res *dispatch.Result) error {
 	c.recorded, c.round = res.Recorded, int(t.run.Record().Round)
-	if ref := c.overdrawn(); ref != nil {
+	if ref := c.checkInputLimits(); ref != nil {
 		refused := dispatch.Refused(ref)
 		return t.run.Finish(r.render(nil, c, &refused))
 	}
@@ -240,9 +242,9 @@ func (t *task) ask(r *request, c *conversation, res *dispatch.Result) error {
 	return errors.Join(err, t.run.Fail(&tool.WireError{Code: CodeInternal, Message: "the task cannot ask: " + err.Error()}))
 }
 
-// resumeJob runs a further round of a job whose answers are complete.
+// resumeJob runs the next round of a job when all its questions are answered.
 func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Running) {
-	if round, ok := e.rounds.take(rec.ID); ok {
+	if round, ok := e.rounds.find(rec.ID); ok {
 		e.runRound(ctx, run, round, rec.Recorded, rec.State)
 		return
 	}
@@ -251,12 +253,12 @@ func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Runni
 		run.Fail(&tool.WireError{Code: CodeInternal, Message: "this job is from another release of the host"})
 		return
 	}
-	r := &request{e: e, msg: &Message{Params: q.Params}, facts: &session.Facts{Caller: q.Caller}, owns: true, ctx: ctx, cancel: func(error) {}}
+	r := &request{e: e, msg: &Message{Params: q.Params}, facts: &session.Facts{Caller: q.Caller}, factsOwned: true, ctx: ctx, cancel: func(error) {}}
 	r.rev, _ = mcpversion.Parse(q.Revision)
 	r.facts.Revision = r.rev
 	r.facts.Cut = e.opts.Views.Cut(q.Caller)
-	c := &conversation{r: r, method: "tools/call", args: q.Args, id: q.Call, recorded: rec.Recorded, state: rec.State, task: &task{run}}
-	r.end.ended = true // nobody waits for an answer here
+	c := &call{r: r, method: "tools/call", args: q.Args, id: q.Call, recorded: rec.Recorded, state: rec.State, task: &task{run}}
+	r.end.ended = true // no client waits for an answer
 	v, err := e.opts.Views.View(ctx, &r.facts.Caller, r.facts.Cut)
 	if err == nil {
 		c.entry = v.Tool(q.Tool)
@@ -272,8 +274,8 @@ func (e *Engine) resumeJob(ctx context.Context, rec jobs.Record, run *jobs.Runni
 	r.runTask(ctx, c)
 }
 
-// created is the result that says a call has become a task.
-func (r *request) created(rec *jobs.Record) []byte {
+// taskCreatedResult returns the result of a call that has become a task.
+func (r *request) taskCreatedResult(rec *jobs.Record) []byte {
 	if r.rev.Modern() {
 		b := append([]byte("{"), taskMembers(rec, "ttlMs", "pollIntervalMs")...)
 		return append(append(b, r.e.envelope("task")...), '}')
@@ -281,7 +283,7 @@ func (r *request) created(rec *jobs.Record) []byte {
 	return append(append([]byte(`{"task":`), legacyTask(rec)...), '}')
 }
 
-// taskMembers writes what every form of a task has.
+// taskMembers encodes the members that all revisions of a task have.
 func taskMembers(rec *jobs.Record, ttl, poll string) []byte {
 	b := []byte(`"taskId":`)
 	b = rawjson.AppendString(b, rec.ID)
@@ -298,8 +300,8 @@ func taskMembers(rec *jobs.Record, ttl, poll string) []byte {
 	return strconv.AppendInt(b, max(rec.Poll.Milliseconds(), 1), 10)
 }
 
-// taskState is a task as the extension shows it: with its result, its error,
-// or its open questions.
+// taskState encodes a task for the extension: with its result, its error, or its open
+// questions.
 func taskState(rec *jobs.Record) []byte {
 	b := append([]byte("{"), taskMembers(rec, "ttlMs", "pollIntervalMs")...)
 	switch rec.Status {
@@ -366,11 +368,11 @@ func (r *request) taskGet() {
 		return
 	}
 	if !r.rev.Modern() {
-		r.result(legacyTask(&rec))
+		r.sendResult(legacyTask(&rec))
 		return
 	}
 	b := taskState(&rec)
-	r.result(append(append(b[:len(b)-1], r.e.envelope("complete")...), '}'))
+	r.sendResult(append(append(b[:len(b)-1], r.e.envelope("complete")...), '}'))
 }
 
 // taskCancel serves tasks/cancel. In the extension it is only acknowledged,
@@ -385,11 +387,11 @@ func (r *request) taskCancel() {
 	case err != nil && !errors.Is(err, jobs.ErrTerminal):
 		r.noTask(err)
 	case r.rev.Modern():
-		r.result(r.empty())
+		r.sendResult(r.empty())
 	case err != nil:
 		r.fail(&Fault{Code: CodeInvalidParams, Message: "params.taskId: the task has ended: " + string(rec.Status)})
 	default:
-		r.result(legacyTask(&rec))
+		r.sendResult(legacyTask(&rec))
 	}
 }
 
@@ -412,7 +414,7 @@ func (r *request) taskUpdate() {
 		r.noTask(err)
 		return
 	}
-	r.result(r.empty())
+	r.sendResult(r.empty())
 }
 
-var _ dispatch.Notes = (*conversation)(nil)
+var _ dispatch.Notes = (*call)(nil)

@@ -43,19 +43,19 @@ func (r *request) taskList() {
 		if i > 0 {
 			b = append(b, ',')
 		}
-		b = append(b, legacyTask(r.whole(&list[i]))...)
+		b = append(b, legacyTask(r.withResult(&list[i]))...)
 	}
 	b = append(b, ']')
 	if next != "" {
 		b = append(b, `,"nextCursor":`...)
 		b = rawjson.AppendString(b, next)
 	}
-	r.result(append(b, '}'))
+	r.sendResult(append(b, '}'))
 }
 
-// whole is a completed task with its result, which tells whether the tool
-// failed; lists come without.
-func (r *request) whole(rec *jobs.Record) *jobs.Record {
+// withResult returns a completed task with its result, which shows whether the tool
+// failed. Lists omit results.
+func (r *request) withResult(rec *jobs.Record) *jobs.Record {
 	if rec.Status != jobs.Completed {
 		return rec
 	}
@@ -66,13 +66,13 @@ func (r *request) whole(rec *jobs.Record) *jobs.Record {
 	return &full
 }
 
-// fetch is one tasks/result that waits.
-type fetch struct {
-	r    *request
-	id   string
-	mu   sync.Mutex
-	sent map[string]bool // questions put to the client already, by round
-	deaf bool            // the client sends no more
+// taskFetch is one tasks/result request that waits.
+type taskFetch struct {
+	r           *request
+	id          string
+	mu          sync.Mutex
+	sent        map[string]bool // questions that were sent to the client, by round
+	inputClosed bool            // the client has closed its input
 }
 
 // taskResult serves tasks/result: it answers when the task has ended, and
@@ -82,37 +82,37 @@ func (r *request) taskResult() {
 	if !ok {
 		return
 	}
-	f := &fetch{r: r, id: id, sent: map[string]bool{}}
-	stop, err := r.e.opts.Jobs.Watch(r.facts.Owner, id, f.look)
+	f := &taskFetch{r: r, id: id, sent: map[string]bool{}}
+	stop, err := r.e.opts.Jobs.Watch(r.facts.Owner, id, f.update)
 	if err != nil {
 		r.noTask(err)
 		return
 	}
-	r.onClose(stop)
+	r.onRelease(stop)
 	rec, err := r.e.opts.Jobs.Get(r.facts.Owner, id)
 	if err != nil {
 		r.noTask(err)
 		return
 	}
-	f.look(rec)
-	r.park(f.deafen)
+	f.update(rec)
+	r.park(f.closeInput)
 }
 
-// deafen gives up when the task waits for an answer that cannot come.
-func (f *fetch) deafen() {
+// closeInput fails the request if the task waits for an answer that cannot arrive.
+func (f *taskFetch) closeInput() {
 	f.mu.Lock()
-	f.deaf = true
+	f.inputClosed = true
 	f.mu.Unlock()
 	if rec, err := f.r.e.opts.Jobs.Get(f.r.facts.Owner, f.id); err == nil {
-		f.look(rec)
+		f.update(rec)
 	}
 }
 
-// look acts on the newest state of the task.
-func (f *fetch) look(rec jobs.Record) {
+// update handles the latest state of the task.
+func (f *taskFetch) update(rec jobs.Record) {
 	switch rec.Status {
 	case jobs.Completed:
-		f.r.result(f.related(rec.Result))
+		f.r.sendResult(f.related(rec.Result))
 	case jobs.Failed:
 		fault := &Fault{Code: CodeInternal, Message: "the task failed"}
 		if rec.Error != nil {
@@ -122,12 +122,12 @@ func (f *fetch) look(rec jobs.Record) {
 	case jobs.Cancelled:
 		f.r.fail(&Fault{Code: CodeInvalidRequest, Message: "the task was cancelled"})
 	case jobs.InputRequired:
-		f.ask(rec)
+		f.sendQuestions(rec)
 	}
 }
 
 // related marks an object with the task it belongs to.
-func (f *fetch) related(obj []byte) []byte {
+func (f *taskFetch) related(obj []byte) []byte {
 	id, _ := json.Marshal(map[string]string{"taskId": f.id})
 	meta, ok := rawjson.Get(obj, "_meta")
 	if !ok {
@@ -137,27 +137,27 @@ func (f *fetch) related(obj []byte) []byte {
 	return rawjson.Splice(obj, rawjson.Edit{Key: "_meta", Value: meta})
 }
 
-// ask puts the open questions to the client, each once.
-func (f *fetch) ask(rec jobs.Record) {
+// sendQuestions sends each open question to the client once.
+func (f *taskFetch) sendQuestions(rec jobs.Record) {
 	for _, q := range rec.Questions {
 		key := strconv.FormatInt(rec.Round, 10) + " " + q.Key
 		f.mu.Lock()
-		again, deaf := f.sent[key], f.deaf
+		again, deaf := f.sent[key], f.inputClosed
 		f.sent[key] = true
 		f.mu.Unlock()
 		switch {
 		case deaf:
-			f.r.fail(&Fault{Code: CodeInvalidRequest, Message: "the task waits for an answer; " + errDeaf.Error()})
+			f.r.fail(&Fault{Code: CodeInvalidRequest, Message: "the task waits for an answer; " + errInputClosed.Error()})
 			return
 		case !again:
-			f.put(q)
+			f.sendQuestion(q)
 		}
 	}
 }
 
-// put sends one question. Its answer goes to the job, also when this request
-// has ended.
-func (f *fetch) put(q tool.Question) {
+// sendQuestion sends one question. Its answer goes to the job, even if this request has
+// ended.
+func (f *taskFetch) sendQuestion(q tool.Question) {
 	r := f.r
 	id, ok := r.sess.Expect(func(rep session.Reply) {
 		if rep.Result == nil {
@@ -166,7 +166,7 @@ func (f *fetch) put(q tool.Question) {
 		answer := map[string]json.RawMessage{q.Key: slices.Clone(rep.Result)}
 		r.e.work.Go(func() { r.e.opts.Jobs.Answer(r.facts.Owner, f.id, answer) })
 	})
-	if ok && !r.say(appendRequest(nil, id, q.Method, f.related(questionParams(r.rev, q)))) {
+	if ok && !r.sendRequest(appendRequest(nil, id, q.Method, f.related(questionParams(r.rev, q)))) {
 		r.sess.Forget(id)
 	}
 }

@@ -19,7 +19,7 @@ import (
 // one view, or one for each subscriber.
 type watches struct {
 	mu  sync.Mutex
-	all map[watchKey]*watched
+	all map[watchKey]*sharedWatch
 }
 
 type watchKey struct {
@@ -31,25 +31,24 @@ type watchKey struct {
 	each      *func(json.RawMessage) // the one subscriber, where each has a watch of its own
 }
 
-// watched is one open watch.
-type watched struct {
+// sharedWatch is one watch of a resource that several subscribers share.
+type sharedWatch struct {
 	refs int // subscribers, and those that are about to be; guarded by watches.mu
 
-	opening chan struct{} // holds a token while the module opens or closes the watch
-	caller  tool.Caller
-	of      *module.Resource // whose watch it is
-	stop    func()           // nil while it is not open
-	dead    bool             // nobody is subscribed any more, nor will be
+	opening  chan struct{} // holds a token while the module opens or closes the watch
+	caller   tool.Caller
+	resource *module.Resource // whose watch it is
+	stop     func()           // nil while it is not open
+	closed   bool             // the last subscriber has left; it is not reused
 
 	mu   sync.Mutex
 	subs map[*func(json.RawMessage)]struct{}
 }
 
-func (w *watches) init() { w.all = make(map[watchKey]*watched) }
+func (w *watches) init() { w.all = make(map[watchKey]*sharedWatch) }
 
-// watch subscribes changed to a resource of a caller's view; changed never
-// blocks. A resource that never tells of changes can be subscribed to all the
-// same.
+// watch subscribes changed to a resource of a caller's view. changed must not block. If
+// the resource has no notifications, the subscription succeeds and never calls changed.
 func (e *Engine) watch(ctx context.Context, f *session.Facts, v *views.View, of *views.Entry, uri string, changed func(json.RawMessage)) (stop func(), err error) {
 	if of.Resource.Watch == nil {
 		return func() {}, nil
@@ -61,13 +60,13 @@ func (e *Engine) watch(ctx context.Context, f *session.Facts, v *views.View, of 
 	if of.Resource.Each {
 		k.each = &changed
 	}
-	if err := e.mayWatch(ctx, f, of, uri); err != nil {
+	if err := e.checkWatch(ctx, f, of, uri); err != nil {
 		return nil, err
 	}
 	w := &e.watches
-	x := w.take(k)
+	x := w.acquire(k)
 	if err := x.open(f.Caller, of.Resource, uri); err != nil {
-		w.drop(k, x)
+		w.release(k, x)
 		return nil, err
 	}
 	x.mu.Lock()
@@ -77,17 +76,16 @@ func (e *Engine) watch(ctx context.Context, f *session.Facts, v *views.View, of 
 		x.mu.Lock()
 		delete(x.subs, &changed)
 		x.mu.Unlock()
-		w.drop(k, x)
+		w.release(k, x)
 	}), nil
 }
 
-// watchPatience is how long it may take to find out whether a resource may be
-// watched.
-const watchPatience = 10 * time.Second
+// watchTimeout is how long the check may take whether a caller may watch a resource.
+const watchTimeout = 10 * time.Second
 
-// mayWatch reports why a caller may not watch a resource: the gate is that of
-// reading it.
-func (e *Engine) mayWatch(ctx context.Context, f *session.Facts, of *views.Entry, uri string) error {
+// checkWatch returns an error if a caller may not watch a resource. The permission is
+// that of reading it.
+func (e *Engine) checkWatch(ctx context.Context, f *session.Facts, of *views.Entry, uri string) error {
 	call := &dispatch.Request{Facts: f, Entry: of, Method: "resources/subscribe", Name: uri, Args: []byte("{}")}
 	if vars := of.Vars(uri); len(vars) > 0 {
 		call.Args, _ = json.Marshal(vars)
@@ -98,26 +96,26 @@ func (e *Engine) mayWatch(ctx context.Context, f *session.Facts, of *views.Entry
 		}
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, watchPatience)
+	ctx, cancel := context.WithTimeout(ctx, watchTimeout)
 	defer cancel()
 	_, err := e.opts.Calls.Do(ctx, call)
 	return err
 }
 
-func (w *watches) take(k watchKey) *watched {
+func (w *watches) acquire(k watchKey) *sharedWatch {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	x := w.all[k]
 	if x == nil {
-		x = &watched{opening: make(chan struct{}, 1), subs: make(map[*func(json.RawMessage)]struct{})}
+		x = &sharedWatch{opening: make(chan struct{}, 1), subs: make(map[*func(json.RawMessage)]struct{})}
 		w.all[k] = x
 	}
 	x.refs++
 	return x
 }
 
-// drop closes the watch after its last subscriber.
-func (w *watches) drop(k watchKey, x *watched) {
+// release closes the watch after its last subscriber.
+func (w *watches) release(k watchKey, x *sharedWatch) {
 	w.mu.Lock()
 	x.refs--
 	last := x.refs == 0
@@ -130,34 +128,34 @@ func (w *watches) drop(k watchKey, x *watched) {
 	}
 	x.opening <- struct{}{}
 	defer func() { <-x.opening }()
-	x.dead = true
+	x.closed = true
 	if x.stop != nil {
 		x.stop()
 		x.stop = nil
 	}
 }
 
-// open opens the watch unless it is open. Of several first subscribers one
-// does it and the others wait.
-func (x *watched) open(who tool.Caller, of *module.Resource, uri string) error {
+// open opens the watch unless it is open. Concurrent first subscribers wait for one of
+// them to do it.
+func (x *sharedWatch) open(who tool.Caller, of *module.Resource, uri string) error {
 	x.opening <- struct{}{}
 	defer func() { <-x.opening }()
 	if x.stop != nil {
 		return nil
 	}
 	x.caller = who
-	return x.turn(of, uri)
+	return x.replace(of, uri)
 }
 
-// turn opens the watch of a resource in the place of what was open; nil opens
-// none. The token is held.
-func (x *watched) turn(of *module.Resource, uri string) error {
+// replace opens the watch of a resource and closes the previous one; a nil resource
+// opens none. The token is held.
+func (x *sharedWatch) replace(of *module.Resource, uri string) error {
 	earlier := x.stop
-	x.of, x.stop = of, nil
+	x.resource, x.stop = of, nil
 	if of != nil {
-		stop, err := of.Watch(x.caller, uri, x.tell)
+		stop, err := of.Watch(x.caller, uri, x.notify)
 		if err != nil {
-			x.of, x.stop = nil, earlier
+			x.resource, x.stop = nil, earlier
 			return err
 		}
 		if stop == nil {
@@ -171,8 +169,8 @@ func (x *watched) turn(of *module.Resource, uri string) error {
 	return nil
 }
 
-// renew turns watches to the resources as they are offered now: a module may
-// have been replaced, and its earlier self tells nothing any more.
+// renew moves watches to the resources that are offered now, because the watch of a
+// module that was replaced sends nothing.
 func (w *watches) renew(ctx context.Context, e *Engine) {
 	w.mu.Lock()
 	open := maps.Clone(w.all)
@@ -190,33 +188,33 @@ func (w *watches) renew(ctx context.Context, e *Engine) {
 	}
 }
 
-// renew turns one watch, if it must be, and gives back the token.
-func (x *watched) renew(ctx context.Context, e *Engine, k watchKey) {
-	entry, facts, ok := e.offeredNow(ctx, x.caller, k)
+// renew replaces one watch if its resource has changed, and releases the token.
+func (x *sharedWatch) renew(ctx context.Context, e *Engine, k watchKey) {
+	entry, facts, ok := e.currentEntry(ctx, x.caller, k)
 	var of *module.Resource
 	if entry != nil {
 		of = entry.Resource
 	}
-	if !ok || x.dead || of == x.of {
+	if !ok || x.closed || of == x.resource {
 		<-x.opening
 		return
 	}
 	e.work.Go(func() {
 		defer func() { <-x.opening }()
 		if of != nil {
-			if err := e.mayWatch(ctx, facts, entry, k.uri); err != nil {
+			if err := e.checkWatch(ctx, facts, entry, k.uri); err != nil {
 				of = nil
 			}
 		}
-		if err := x.turn(of, k.uri); err != nil {
+		if err := x.replace(of, k.uri); err != nil {
 			e.opts.Log.Warn("watch is not renewed", "uri", k.uri, "module", k.module, "err", err)
 		}
 	})
 }
 
-// offeredNow finds the resource of a watch in the caller's view, nil when it
-// is not there any more. It reports false when there is no telling.
-func (e *Engine) offeredNow(ctx context.Context, who tool.Caller, k watchKey) (*views.Entry, *session.Facts, bool) {
+// currentEntry finds the resource of a watch in the caller's current view; nil if it is
+// gone. It returns false if the view cannot be determined.
+func (e *Engine) currentEntry(ctx context.Context, who tool.Caller, k watchKey) (*views.Entry, *session.Facts, bool) {
 	f := &session.Facts{Caller: who, Cut: e.opts.Views.Cut(who)}
 	v, err := e.opts.Views.View(ctx, &f.Caller, f.Cut)
 	if err != nil {
@@ -229,8 +227,8 @@ func (e *Engine) offeredNow(ctx context.Context, who tool.Caller, k watchKey) (*
 	return entry, f, true
 }
 
-// tell passes a change on to everyone who is subscribed at the moment.
-func (x *watched) tell(meta json.RawMessage) {
+// notify calls all current subscribers.
+func (x *sharedWatch) notify(meta json.RawMessage) {
 	x.mu.Lock()
 	fs := make([]func(json.RawMessage), 0, len(x.subs))
 	for f := range x.subs {

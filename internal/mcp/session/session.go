@@ -1,10 +1,10 @@
-// Package session keeps what a legacy client and we remember of each other
-// between requests: who it is, what it can do, the streams it reads and the
-// requests we have open with it.
+// Package session keeps the state of a legacy client between its requests: the
+// caller, the client's capabilities, its streams, and the open requests in
+// both directions.
 //
 // It knows no method and no transport. A session belongs to the principal
 // that opened it, lives until it is ended or idle for too long, and costs
-// well under 1 KiB and no goroutine while nothing happens.
+// well under 1 KiB and no goroutine while it is idle.
 package session
 
 import (
@@ -44,31 +44,30 @@ type Session struct {
 	facts       *Facts     // never changed, only replaced: requests share it
 	first       [2]flight  // requests in flight, while there are not more
 	level       slog.Level // least level of log messages the client wants
-	queue       *Stream    // what is said outside any request; made on first use
-	live        *live      // further requests, and questions; made on first use
+	queue       *Stream    // messages outside any request; made on first use
+	extra       *extra     // further requests, and questions; made on first use
 	stop        []func()   // run once at the end
 	resync      func(*Session) [][]byte
 	seen        [3]uint64 // what the client last knew of its lists
 }
 
 // live is the part of a session that most sessions never need.
-type live struct {
-	flights map[string]func(cause error) // by raw request id: cancels it
-	asks    map[string]func(Reply)       // by our request id: takes the client's response
-	streams map[uint64]*Stream           // answers that stream, for resuming
-	nextAsk uint64
-	nextID  uint64
-	subs    map[string]func() // subscriptions by URI: stops them; nil while they are suspended
+type extra struct {
+	flights   map[string]func(cause error) // by raw request id: cancels it
+	replies   map[string]func(Reply)       // by the id of a request to the client: receives its response
+	streams   map[uint64]*Stream           // answers that stream, for resuming
+	nextReply uint64
+	nextID    uint64
+	subs      map[string]func() // subscriptions by URI: stops them; nil while they are suspended
 }
 
-// Reply is a client's response to a request of ours.
+// Reply is a client's response to a request of the server.
 type Reply struct {
 	Result []byte // raw result object; nil when Error is set
 	Error  []byte // raw error object
 }
 
-// New makes a session that stands for a connection of its own. Sessions with
-// an id are made by a Table.
+// New returns a session for one connection. A Table makes the sessions with an id.
 func New(f Facts) *Session {
 	s := &Session{facts: &f, level: slog.LevelInfo}
 	s.Touch()
@@ -76,10 +75,10 @@ func New(f Facts) *Session {
 	return s
 }
 
-// Opened is when it was made.
+// Opened returns when the session was made.
 func (s *Session) Opened() time.Time { return time.Unix(0, s.opened) }
 
-// Touch notes a sign of life.
+// Touch records activity, which restarts the idle time.
 func (s *Session) Touch() { s.active.Store(int64(uptime())) }
 
 // clock is replaced by tests, and start a moment that spans are counted from: the
@@ -106,7 +105,7 @@ func (s *Session) Hold() (release func()) {
 	}
 }
 
-// Facts are what the handshake told.
+// Facts returns a copy of the facts of the handshake.
 func (s *Session) Facts() Facts { return *s.Known() }
 
 // Known is Facts without a copy: it must not be changed.
@@ -116,7 +115,7 @@ func (s *Session) Known() *Facts {
 	return s.facts
 }
 
-// Initialize sets the facts once; a second handshake reports false.
+// Initialize sets the facts. It returns false if the session was initialized before.
 func (s *Session) Initialize(f Facts) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,22 +143,22 @@ func (s *Session) Proven(c *tool.Caller, until time.Time) *Facts {
 	return s.facts
 }
 
-// lapse takes the streams from whoever reads them, because the credential they
-// were opened with has run out. The session stays for one who shows a new one.
-func (s *Session) lapse() {
+// disconnectStreams closes the connections that read the session's streams, because the
+// credential has expired. The session stays for a request with a new credential.
+func (s *Session) disconnectStreams() {
 	s.mu.Lock()
 	var all []*Stream
 	if s.queue != nil {
 		all = append(all, s.queue)
 	}
-	if s.live != nil {
-		for _, st := range s.live.streams {
+	if s.extra != nil {
+		for _, st := range s.extra.streams {
 			all = append(all, st)
 		}
 	}
 	s.mu.Unlock()
 	for _, st := range all {
-		st.take()
+		st.disconnect()
 	}
 }
 
@@ -170,22 +169,22 @@ func (s *Session) Initialized() bool {
 	return s.initialized
 }
 
-// Level is the least level of log messages the client wants.
+// Level returns the minimum level of log messages for the client.
 func (s *Session) Level() slog.Level {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.level
 }
 
-// SetLevel changes it.
+// SetLevel sets the minimum level of log messages.
 func (s *Session) SetLevel(l slog.Level) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.level = l
 }
 
-// SwapSeen notes fingerprints of what the client knows and returns the
-// earlier ones.
+// SwapSeen stores the fingerprints of the lists that the client knows and returns the
+// previous ones.
 func (s *Session) SwapSeen(now [3]uint64) (old [3]uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -205,15 +204,15 @@ func (s *Session) OnEnd(f func()) {
 	f()
 }
 
-// Ended reports whether the session is over.
+// Ended reports whether the session has ended.
 func (s *Session) Ended() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.ended
 }
 
-// End ends the session: everything in flight is cancelled, streams close,
-// questions are answered with nothing. Safe to call twice.
+// End ends the session: it cancels running requests, closes the streams and answers
+// expected replies with the zero Reply. Later calls do nothing.
 func (s *Session) End(cause error) {
 	s.mu.Lock()
 	if s.ended {
@@ -221,8 +220,8 @@ func (s *Session) End(cause error) {
 		return
 	}
 	s.ended = true
-	l, q, stop, first := s.live, s.queue, s.stop, s.first
-	s.live, s.stop, s.first = nil, nil, [2]flight{}
+	l, q, stop, first := s.extra, s.queue, s.stop, s.first
+	s.extra, s.stop, s.first = nil, nil, [2]flight{}
 	s.mu.Unlock()
 	for _, f := range first {
 		if f.cancel != nil {
@@ -241,7 +240,7 @@ func (s *Session) End(cause error) {
 		for _, st := range l.streams {
 			st.Close()
 		}
-		for _, take := range l.asks {
+		for _, take := range l.replies {
 			take(Reply{})
 		}
 	}
@@ -253,9 +252,9 @@ func (s *Session) End(cause error) {
 	}
 }
 
-func (s *Session) lively() *live {
-	if s.live == nil {
-		s.live = &live{}
+func (s *Session) extraState() *extra {
+	if s.extra == nil {
+		s.extra = &extra{}
 	}
-	return s.live
+	return s.extra
 }

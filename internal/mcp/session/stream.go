@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// Limits of a stream. Past them the client is told to look again, or the
-// sender that nothing more can be told.
+// Limits of a stream. If the stream outside requests exceeds them, its
+// messages are replaced by a resync. If an answer exceeds them, Send fails.
 const (
 	queueLimit  = 256     // messages that wait for a reader
 	queueBytes  = 4 << 20 // and their bytes; one message of any size may wait
@@ -28,17 +28,16 @@ var ErrTaken = errors.New("another connection reads this stream")
 type Writer interface {
 	// WriteEvent writes one message under its event id.
 	WriteEvent(id string, msg []byte) error
-	// Close says that nothing more will come. It may be called while
-	// WriteEvent is stuck, because another connection has taken over, and
-	// must then not wait for it.
+	// Close ends the connection's use of the stream. It may be called while
+	// WriteEvent blocks, because another connection replaces this one, and
+	// must not wait for it.
 	Close()
 }
 
-// Stream is an ordered run of messages to a client: the answer to one
-// request with all that precedes it, or what is said outside any request.
-// Messages wait until a connection reads them, and the last ones are kept so
-// that a connection that broke can be resumed. Writing is done by a goroutine
-// that lives only while there is something to write.
+// Stream is an ordered sequence of messages to a client: the answer to one request with
+// the messages before it, or the messages outside any request. Messages wait until a
+// connection reads them, and the last ones are kept so that a broken connection can
+// resume. A goroutine writes them; it exits when there is nothing to write.
 type Stream struct {
 	id     uint64 // 0 is the stream outside any request
 	resync func() [][]byte
@@ -53,7 +52,7 @@ type Stream struct {
 	w        Writer
 	gen      uint64 // of the attachment
 	flushing bool
-	lost     bool // something fell out unread
+	lost     bool // messages were dropped unread
 	closed   bool
 }
 
@@ -89,7 +88,7 @@ func (st *Stream) Last(msg []byte) {
 	st.wake()
 }
 
-// Close ends the stream; what waits is still written to a reader.
+// Close ends the stream. A connected reader still gets the waiting messages.
 func (st *Stream) Close() { st.Last(nil) }
 
 func (st *Stream) push(msg []byte) {
@@ -107,21 +106,21 @@ func (st *Stream) add(msg []byte) {
 	st.trim()
 }
 
-// full reports whether n more bytes would be too much to keep for a reader.
+// full reports whether n more bytes would exceed the limits of unread messages.
 func (st *Stream) full(n int) bool {
 	count := st.next - st.sent
 	return count >= queueLimit || count > 0 && st.waiting+n > queueBytes
 }
 
-// overflow gives up on what waits: the client will be told to look again
-// instead of being sent half of what it missed.
+// overflow drops all unread messages. The client gets a resync instead of part of what
+// it missed.
 func (st *Stream) overflow() {
 	st.events, st.bytes, st.waiting = nil, 0, 0
 	st.first, st.sent = st.next, st.next
 	st.lost = true
 }
 
-// trim drops the oldest events, but never one that was not yet written.
+// trim drops the oldest events that were written.
 func (st *Stream) trim() {
 	n := 0
 	for n < len(st.events) && st.first+uint64(n) < st.sent &&
@@ -173,7 +172,7 @@ func (st *Stream) rewind(after uint64) {
 	}
 }
 
-// Reader is the connection that reads the stream at the moment; nil for none.
+// Reader returns the connection that reads the stream, or nil.
 func (st *Stream) Reader() Writer {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -201,7 +200,7 @@ func (s *Session) Settled() bool {
 	return st.w == nil || st.sent == st.next && !st.lost
 }
 
-// Detach ends the attachment of w, if it is still the one.
+// Detach disconnects w, if it is the stream's reader.
 func (st *Stream) Detach(w Writer) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
@@ -211,9 +210,8 @@ func (st *Stream) Detach(w Writer) {
 	}
 }
 
-// take ends the attachment of whoever reads the stream, and the connection
-// with it.
-func (st *Stream) take() {
+// disconnect closes the connection that reads the stream.
+func (st *Stream) disconnect() {
 	st.mu.Lock()
 	w := st.w
 	st.w = nil
@@ -224,8 +222,8 @@ func (st *Stream) take() {
 	}
 }
 
-// wake starts the writing goroutine unless it runs or has nothing to do.
-// st.mu is held.
+// wake starts the writing goroutine if there is something to write and none runs. st.mu
+// is held.
 func (st *Stream) wake() {
 	if st.flushing || st.w == nil || (st.sent == st.next && !st.closed && !st.lost) {
 		return
@@ -234,14 +232,14 @@ func (st *Stream) wake() {
 	go st.flush()
 }
 
-// flush writes what waits, then ends.
+// flush writes the waiting messages, then returns.
 func (st *Stream) flush() {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for st.w != nil {
 		w, gen := st.w, st.gen
 		if st.lost && st.resync != nil {
-			st.catchUp()
+			st.resyncReader()
 			continue
 		}
 		if st.sent == st.next {
@@ -249,7 +247,7 @@ func (st *Stream) flush() {
 				break
 			}
 			st.w = nil
-			st.part(w)
+			st.closeWriter(w)
 			continue
 		}
 		seq := st.sent
@@ -257,16 +255,16 @@ func (st *Stream) flush() {
 		st.mu.Unlock()
 		err := w.WriteEvent(EventID(st.id, seq), msg)
 		st.mu.Lock()
-		if st.gen != gen { // another connection took over; it has its own place
+		if st.gen != gen { // another connection has replaced w; it has its own position
 			continue
 		}
 		if err != nil {
 			st.w = nil
 			st.gen++
-			st.part(w)
+			st.closeWriter(w)
 			continue
 		}
-		if st.sent == seq { // nothing fell out meanwhile
+		if st.sent == seq { // no message was dropped meanwhile
 			st.sent++
 			st.waiting -= len(msg)
 			st.trim()
@@ -275,9 +273,9 @@ func (st *Stream) flush() {
 	st.flushing = false
 }
 
-// catchUp puts what makes the client look again in the place of what it has
-// missed. st.mu is held, but not while the messages are made.
-func (st *Stream) catchUp() {
+// resyncReader adds the resync messages in place of the dropped ones. st.mu is held,
+// but released while they are made.
+func (st *Stream) resyncReader() {
 	st.lost = false
 	st.mu.Unlock()
 	notes := st.resync()
@@ -287,9 +285,9 @@ func (st *Stream) catchUp() {
 	}
 }
 
-// part closes a connection that has left. st.mu is held, but not meanwhile:
-// another connection may attach, which is why flush looks again.
-func (st *Stream) part(w Writer) {
+// closeWriter closes a connection that has left. st.mu is held, but released while it
+// closes: another connection may attach, so flush reads st.w again.
+func (st *Stream) closeWriter(w Writer) {
 	st.mu.Unlock()
 	w.Close()
 	st.mu.Lock()
@@ -303,12 +301,12 @@ func (st *Stream) Prime() string {
 	return EventID(st.id, st.sent-1)
 }
 
-// EventID names an event: which stream, and where in it.
+// EventID encodes the stream and the position of an event.
 func EventID(stream, seq uint64) string {
 	return strconv.FormatUint(stream, 36) + "-" + strconv.FormatUint(seq, 36)
 }
 
-// ParseEventID reads an event id.
+// ParseEventID decodes an event id.
 func ParseEventID(id string) (stream, seq uint64, ok bool) {
 	a, b, found := strings.Cut(id, "-")
 	if !found {
@@ -319,14 +317,14 @@ func ParseEventID(id string) (stream, seq uint64, ok bool) {
 	return stream, seq, err1 == nil && err2 == nil
 }
 
-// Queue is the stream of what is said outside any request.
+// Queue returns the stream of the messages outside any request.
 func (s *Session) Queue() *Stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.queued()
+	return s.notificationStream()
 }
 
-func (s *Session) queued() *Stream {
+func (s *Session) notificationStream() *Stream {
 	if s.queue == nil {
 		s.queue = newStream(0)
 		if f := s.resync; f != nil {
@@ -349,13 +347,13 @@ func (s *Session) OnLoss(resync func(*Session) [][]byte) {
 	s.resync = resync
 }
 
-// Open makes a stream for the answer to one request. A session keeps at most
-// 64 of them, and at most 2 MiB of those that have finished; past that the
-// oldest finished ones are forgotten.
+// Open returns a stream for the answer to one request. A session keeps at most 64 of
+// them, and at most 2 MiB of finished ones; beyond that the oldest finished ones are
+// dropped.
 func (s *Session) Open() *Stream {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	l := s.lively()
+	l := s.extraState()
 	if l.streams == nil {
 		l.streams = make(map[uint64]*Stream)
 	}
@@ -367,8 +365,7 @@ func (s *Session) Open() *Stream {
 	return st
 }
 
-// forgetFinished forgets finished answers, oldest first, until what is kept
-// is within its limits.
+// forgetFinished drops finished streams, oldest first, until the limits are met.
 func forgetFinished(streams map[uint64]*Stream) {
 	var finished []uint64
 	bytes := 0
@@ -389,15 +386,15 @@ func forgetFinished(streams map[uint64]*Stream) {
 	}
 }
 
-// finished reports whether the stream is closed and nobody is reading it, and
-// how many bytes it keeps.
+// finished reports whether the stream is closed and has no reader, and how many bytes
+// it keeps.
 func (st *Stream) finished() (bytes int, ok bool) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	return st.bytes, st.closed && st.w == nil
 }
 
-// Find finds the stream of an event id and the place in it.
+// Find returns the stream of an event id and the position in it.
 func (s *Session) Find(eventID string) (st *Stream, after uint64, ok bool) {
 	id, seq, ok := ParseEventID(eventID)
 	if !ok {
@@ -408,8 +405,8 @@ func (s *Session) Find(eventID string) (st *Stream, after uint64, ok bool) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.live == nil || s.live.streams[id] == nil {
+	if s.extra == nil || s.extra.streams[id] == nil {
 		return nil, 0, false
 	}
-	return s.live.streams[id], seq, true
+	return s.extra.streams[id], seq, true
 }

@@ -272,7 +272,7 @@ func TestFinishedAnswersAreForgotten(t *testing.T) {
 	for range 3 * keptAnswers {
 		s.Open().Close()
 	}
-	if n := len(s.live.streams); n > keptAnswers+1 {
+	if n := len(s.extra.streams); n > keptAnswers+1 {
 		t.Errorf("%d answers are kept, want at most %d", n, keptAnswers)
 	}
 	if _, _, ok := s.Find(open.Prime()); !ok {
@@ -283,7 +283,7 @@ func TestFinishedAnswersAreForgotten(t *testing.T) {
 	}
 	s.Open()
 	kept := 0
-	for _, st := range s.live.streams {
+	for _, st := range s.extra.streams {
 		kept += st.bytes
 	}
 	if kept > keptBytes {

@@ -24,7 +24,7 @@ type Options struct {
 	IdleTTL time.Duration // 0 means 30 minutes
 	Sweep   time.Duration // 0 means 30 seconds
 	Max     int           // sessions at once; 0 means 100,000
-	// Ended, if set, is told of every session that has ended.
+	// Ended, if set, is called for every session that has ended.
 	Ended func(s *Session, cause error)
 }
 
@@ -49,8 +49,8 @@ func NewTable(o Options) *Table {
 	return &Table{opts: o, byID: make(map[string]*Session)}
 }
 
-// Open makes a session under a fresh id, a version 4 UUID from the system's
-// random source. It fails when there are too many.
+// Open makes a session with a new id, a version 4 UUID from the system's random source.
+// It fails if there are too many sessions.
 func (t *Table) Open(f Facts) (*Session, error) {
 	f.Session = newID()
 	s := New(f)
@@ -64,10 +64,9 @@ func (t *Table) Open(f Facts) (*Session, error) {
 	return s, nil
 }
 
-// Get finds a session by its id for the principal that opened it, and notes a
-// sign of life. Another principal's session is not found. That the principal is
-// there at this moment is the caller's to know: a session may outlive the
-// credential it was opened with, when another one is shown.
+// Get finds a session by its id and records activity. It finds only sessions that the
+// principal has opened. The caller must check that the principal is authenticated now:
+// a session may outlive the credential it was opened with, if another one is used.
 func (t *Table) Get(id, principal string) (*Session, bool) {
 	t.mu.RLock()
 	s := t.byID[id]
@@ -82,7 +81,7 @@ func (t *Table) Get(id, principal string) (*Session, bool) {
 	return s, true
 }
 
-// End ends a session and reports whether it was there.
+// End ends a session and reports whether it was in the table.
 func (t *Table) End(s *Session, cause error) bool {
 	t.mu.Lock()
 	_, there := t.byID[s.ID]
@@ -95,14 +94,14 @@ func (t *Table) End(s *Session, cause error) bool {
 	return there
 }
 
-// Len is how many sessions there are.
+// Len returns the number of sessions.
 func (t *Table) Len() int {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	return len(t.byID)
 }
 
-// All calls f for every session, without holding the table.
+// All calls f for every session, without holding the lock.
 func (t *Table) All(f func(*Session)) {
 	t.mu.RLock()
 	all := make([]*Session, 0, len(t.byID))
@@ -130,11 +129,10 @@ func (t *Table) Run(ctx context.Context) error {
 	}
 }
 
-// sweep ends the sessions without a sign of life for the idle limit. A
-// session with an open request or stream is alive, but streams end with the
-// credential that was shown last. There is no rule against
-// sessions that never opened a stream: it would kill active clients that only
-// ever POST.
+// sweep ends sessions that were idle for too long, and disconnects streams whose
+// credential has expired. A session with an open request or stream is not idle.
+// Sessions that never opened a stream are not ended earlier, because active clients may
+// only ever POST.
 func (t *Table) sweep(now time.Time) {
 	limit := int64(uptime() - t.opts.IdleTTL)
 	t.All(func(s *Session) {
@@ -142,7 +140,7 @@ func (t *Table) sweep(now time.Time) {
 		until, busy := s.facts.Until, s.busy
 		s.mu.Unlock()
 		if !until.IsZero() && now.After(until) {
-			s.lapse()
+			s.disconnectStreams()
 		}
 		if busy == 0 && s.active.Load() < limit {
 			t.End(s, ErrIdle)

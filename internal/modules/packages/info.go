@@ -99,20 +99,20 @@ func variables(env map[string]string) map[string]string {
 }
 
 func (k *manager) start(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
-	return k.set(ctx, c, in.ID, "started", (*packages.House).Start)
+	return k.set(ctx, c, in.ID, "started", (*packages.Manager).Start)
 }
 
 func (k *manager) stop(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
-	return k.set(ctx, c, in.ID, "stopped", (*packages.House).Stop)
+	return k.set(ctx, c, in.ID, "stopped", (*packages.Manager).Stop)
 }
 
 func (k *manager) restart(ctx context.Context, c *tool.Call, in idIn) (entryOut, error) {
-	return k.set(ctx, c, in.ID, "restarted", (*packages.House).Restart)
+	return k.set(ctx, c, in.ID, "restarted", (*packages.Manager).Restart)
 }
 
 func (k *manager) set(
 	ctx context.Context, c *tool.Call, id, what string,
-	do func(*packages.House, context.Context, string) (packages.Info, error),
+	do func(*packages.Manager, context.Context, string) (packages.Info, error),
 ) (entryOut, error) {
 	if err := k.check(c); err != nil {
 		return entryOut{}, err

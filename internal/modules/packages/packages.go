@@ -21,7 +21,7 @@ import (
 
 // Config is what the module is given.
 type Config struct {
-	Packages *packages.House `json:"-"` // nil means that this host has no packages
+	Packages *packages.Manager `json:"-"` // nil means that this host has no packages
 	// Changed is called once with a function to call when the tools have changed.
 	Changed func(func())  `json:"-"`
 	Rules   operator.Func `json:"-"` // decides who may manage packages; nil means no caller

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 }
 
 // open returns a host of packages that runs as long as the test.
-func open(t *testing.T) *packages.House {
+func open(t *testing.T) *packages.Manager {
 	t.Helper()
 	tree := state.New(state.Options{})
 	records, err := state.Attach[map[string]packages.Record](t.Context(), tree, "/private/packages", state.Durable)
@@ -47,7 +47,7 @@ func open(t *testing.T) *packages.House {
 }
 
 // made makes the module with packages, for an administrator.
-func made(t *testing.T, h *packages.House) module.New {
+func made(t *testing.T, h *packages.Manager) module.New {
 	return New(Config{Packages: h, Rules: func(tool.Caller) bool { return true }})
 }
 

@@ -49,7 +49,7 @@ type Config struct {
 	Journal *Journal `json:"-"` // nil means that log messages are not kept
 	Meter   *Meter   `json:"-"` // nil means a Meter of the module
 
-	Packages *packages.House `json:"-"` // nil means that the host has no packages
+	Packages *packages.Manager `json:"-"` // nil means that the host has no packages
 	Show     progress.Show   `json:"-"` // shows the progress of jobs
 }
 

@@ -11,19 +11,20 @@ import (
 	"gatehouse/tool"
 )
 
-// ending makes sure that a request ends once: with its answer, or silently
-// when it was cancelled.
-type ending struct {
-	flights *session.Session // where the request can be cancelled by its id; nil when nobody can name it
+// requestEnd makes sure that a request ends once: with its answer, or without one if it
+// was cancelled.
+type requestEnd struct {
+	session *session.Session // where the request can be cancelled by its id; nil if it cannot be
 	key     string           // its name there
 
-	mu      sync.Mutex
-	release func() // what the request holds; may be nil
-	ended   bool
-	kept    bool // the work goes on after the answer: its context is not ended
+	mu       sync.Mutex
+	release  func() // frees the request's resources; may be nil
+	ended    bool
+	detached bool // the work continues after the answer, so its context is not cancelled
 }
 
-// flightKey names a request by its id: two spellings of one string are one.
+// flightKey returns the key of a request id. Two JSON spellings of one string have the
+// same key.
 func flightKey(id []byte) string {
 	if s, ok := rawjson.String(id); ok {
 		return `"` + s
@@ -34,8 +35,9 @@ func flightKey(id []byte) string {
 // errCancelled is why a cancelled request's context ended.
 var errCancelled = errors.New("the client cancelled the request")
 
-// over marks the end and reports whether this was the first to do so.
-func (r *request) over() bool {
+// markEnded marks the request as ended. Only the first call returns true; it may then
+// answer.
+func (r *request) markEnded() bool {
 	r.end.mu.Lock()
 	defer r.end.mu.Unlock()
 	if r.end.ended {
@@ -45,54 +47,52 @@ func (r *request) over() bool {
 	return true
 }
 
-// ended reports whether nobody waits for an answer any more.
+// ended reports whether the request was answered or cancelled.
 func (r *request) ended() bool {
 	r.end.mu.Lock()
 	defer r.end.mu.Unlock()
 	return r.end.ended
 }
 
-// result answers with a raw result object.
-func (r *request) result(raw []byte) {
-	if !r.over() {
+// sendResult answers with an encoded result object.
+func (r *request) sendResult(raw []byte) {
+	if !r.markEnded() {
 		return
 	}
 	r.note.flush(r)
-	r.close()
-	f := takeFrame()
+	r.release()
+	f := acquireFrame()
 	*f = appendResult(*f, r.msg.ID, raw)
 	r.sink.Answer(200, *f)
-	f.give()
+	f.release()
 }
 
-// answer answers with the result of a call.
-func (r *request) answer(c *conversation, res *dispatch.Result) {
-	if !r.over() {
+// sendCallResult answers with the result of a call.
+func (r *request) sendCallResult(c *call, res *dispatch.Result) {
+	if !r.markEnded() {
 		return
 	}
 	r.note.flush(r)
 	if n := r.msg.Replaced; n > 0 && c.method == "tools/call" && res.Raw == nil {
 		res.Content = append(res.Content, tool.Text(fmt.Sprintf("[lone surrogates in the request, replaced by U+FFFD: %d]", n)))
 	}
-	f := takeFrame()
+	f := acquireFrame()
 	*f = append(append(append(*f, `{"jsonrpc":"2.0","id":`...), r.msg.ID...), `,"result":`...)
 	*f = append(r.render(*f, c, res), '}')
-	r.close()
+	r.release()
 	r.sink.Answer(200, *f)
-	f.give()
+	f.release()
 }
 
-// frame is a buffer for one answer. A sink keeps nothing of it, so it can be
-// used again.
+// frame is a buffer for one answer. It is reused, because a sink keeps no part of it.
 type frame []byte
 
-// frames holds the buffers between answers; it is the one thing requests
-// share, and holds no state.
+// frames is the pool of answer buffers.
 var frames = sync.Pool{New: func() any { return new(frame) }}
 
-func takeFrame() *frame { return frames.Get().(*frame) }
+func acquireFrame() *frame { return frames.Get().(*frame) }
 
-func (f *frame) give() {
+func (f *frame) release() {
 	if cap(*f) > 1<<20 {
 		return // a rare giant is not worth keeping
 	}
@@ -102,45 +102,46 @@ func (f *frame) give() {
 
 // fail answers with an error.
 func (r *request) fail(f *Fault) {
-	if !r.over() {
+	if !r.markEnded() {
 		return
 	}
 	r.note.flush(r)
 	f.ID = r.msg.ID
 	status := f.Status
 	if status == 0 || r.sess != nil && f.Code != CodeInvalidRequest && !f.Outside {
-		status = 200 // a legacy client takes any other status for an accident on the way
+		status = 200 // legacy clients treat any other status as a transport error
 	}
-	r.close()
+	r.release()
 	if c, ok := r.sink.(challenger); ok && f.Challenge != "" {
 		c.Challenge(f.Challenge)
 	}
 	r.sink.Answer(status, appendError(nil, f))
 }
 
-// challenger is a sink that can say in a header what credential is wanted.
+// challenger is a sink that can send a WWW-Authenticate header.
 type challenger interface{ Challenge(header string) }
 
 // abandon ends the request without an answer.
 func (r *request) abandon(cause error) {
-	if !r.over() {
+	if !r.markEnded() {
 		return
 	}
 	if cause == nil {
 		cause = errCancelled
 	}
 	r.cancel(cause)
-	r.close()
+	r.release()
 	r.sink.Drop()
 }
 
-// close gives back what the request held.
-func (r *request) close() {
-	if r.end.flights != nil {
-		r.end.flights.Finish(r.end.key)
+// release frees the request's resources and cancels its context, unless its work was
+// detached.
+func (r *request) release() {
+	if r.end.session != nil {
+		r.end.session.Finish(r.end.key)
 	}
 	r.end.mu.Lock()
-	release, kept := r.end.release, r.end.kept
+	release, kept := r.end.release, r.end.detached
 	r.end.release = nil
 	r.end.mu.Unlock()
 	if release != nil {
@@ -151,15 +152,15 @@ func (r *request) close() {
 	}
 }
 
-// keep lets the work go on after the answer.
-func (r *request) keep() {
+// detachWork lets the work continue after the answer.
+func (r *request) detachWork() {
 	r.end.mu.Lock()
 	defer r.end.mu.Unlock()
-	r.end.kept = true
+	r.end.detached = true
 }
 
-// onClose adds to what is given back at the end, which may be now.
-func (r *request) onClose(f func()) {
+// onRelease runs f when the request is released; at once if it has ended.
+func (r *request) onRelease(f func()) {
 	r.end.mu.Lock()
 	if r.end.ended {
 		r.end.mu.Unlock()
@@ -176,14 +177,14 @@ func (r *request) onClose(f func()) {
 	}
 }
 
-// parker is a sink that wants to know while a request waits for its client.
+// parker is a sink that must know when a request waits for its client.
 type parker interface {
 	Park(end func())
 	Unpark()
 }
 
-// park says that the request waits for its client; end ends the waiting, with
-// an answer, when the client will send nothing more.
+// park reports that the request waits for its client. end is called if the client can
+// send nothing more; it answers the request.
 func (r *request) park(end func()) {
 	p, ok := r.sink.(parker)
 	if !ok {
@@ -195,7 +196,7 @@ func (r *request) park(end func()) {
 	}
 }
 
-// unpark says that it goes on.
+// unpark reports that the request no longer waits for its client.
 func (r *request) unpark() {
 	if p, ok := r.sink.(parker); ok {
 		p.Unpark()

@@ -12,22 +12,22 @@ import (
 	"gatehouse/internal/mcp/rawjson"
 )
 
-// progressEvery is the least time between two progress notifications of one
-// request; what comes faster is coalesced, and the latest is told before the
-// answer.
+// progressEvery is the minimum time between two progress notifications of one request.
+// Faster progress is coalesced; the latest is sent before the answer.
 const progressEvery = 10 * time.Millisecond
 
-// notes is what a request may tell before its answer.
-type notes struct {
+// notifications is the state of the notifications that a request sends before its
+// answer.
+type notifications struct {
 	token []byte // raw; nil when the client asked for no progress
 	level slog.Level
 	logs  bool
 
-	mu      sync.Mutex // held while progress is told, which keeps its order
+	mu      sync.Mutex // held while progress is sent, to keep its order
 	last    time.Time
-	reached progress // the last progress told, or waiting to be
-	told    bool
-	waiting bool // reached has not been told yet
+	reached progress // the last progress that was sent or waits
+	sent    bool
+	waiting bool // reached has not been sent yet
 }
 
 type progress struct {
@@ -35,13 +35,13 @@ type progress struct {
 	note        string
 }
 
-func (n *notes) init(has *members, level slog.Level) {
+func (n *notifications) init(has *members, level slog.Level) {
 	n.level, n.logs = level, true
 	n.setToken(has)
 }
 
-// initModern: logs only for a request that asks for them.
-func (n *notes) initModern(has *members) *Fault {
+// initModern enables log messages only if the request sets a level.
+func (n *notifications) initModern(has *members) *Fault {
 	n.setToken(has)
 	if has.of().level == nil {
 		return nil
@@ -53,15 +53,16 @@ func (n *notes) initModern(has *members) *Fault {
 	return nil
 }
 
-func (n *notes) setToken(has *members) {
+func (n *notifications) setToken(has *members) {
 	if validID(has.of().progressToken) {
 		n.token = has.of().progressToken
 	}
 }
 
-// Progress tells how far the call is: its task once it is one.
-func (c *conversation) Progress(done, total float64, note string) {
-	if t := c.following(); t != nil {
+// Progress reports the call's progress: in its task if it has become one, otherwise to
+// the client.
+func (c *call) Progress(done, total float64, note string) {
+	if t := c.currentTask(); t != nil {
 		t.run.Progress(done, total, note)
 		return
 	}
@@ -75,48 +76,48 @@ func (r *request) progress(done, total float64, note string) {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.told && done <= n.reached.done {
+	if n.sent && done <= n.reached.done {
 		return
 	}
 	n.reached = progress{done, total, note}
-	if wait := progressEvery - time.Since(n.last); n.told && wait > 0 {
+	if wait := progressEvery - time.Since(n.last); n.sent && wait > 0 {
 		if !n.waiting {
 			n.waiting = true
-			time.AfterFunc(wait, r.catchUp)
+			time.AfterFunc(wait, r.sendHeldProgress)
 		}
 		return
 	}
-	r.tellProgress()
+	r.sendProgress()
 }
 
-// catchUp tells the progress that was held back, if nothing newer has.
-func (r *request) catchUp() {
+// sendHeldProgress sends delayed progress, unless newer progress was sent.
+func (r *request) sendHeldProgress() {
 	r.note.mu.Lock()
 	defer r.note.mu.Unlock()
 	if r.note.waiting {
-		r.tellProgress()
+		r.sendProgress()
 	}
 }
 
-// tellProgress tells how far the request is; r.note.mu is held. What comes
-// while the answer is on its way is left to flush.
-func (r *request) tellProgress() {
+// sendProgress sends the request's latest progress; r.note.mu is held. If the request
+// has just ended, flush sends it.
+func (r *request) sendProgress() {
 	n := &r.note
-	n.told, n.last = true, time.Now()
-	n.waiting = !r.tell("notifications/progress", n.encode(r.rev, n.reached))
+	n.sent, n.last = true, time.Now()
+	n.waiting = !r.sendNotification("notifications/progress", n.encode(r.rev, n.reached))
 }
 
-// alive tells a client that the request goes on, by a step so small that the
-// next real progress passes it.
-func (r *request) alive(note string) {
+// sendHeartbeat sends progress that shows that the request is still running. The step
+// is so small that the next real progress exceeds it.
+func (r *request) sendHeartbeat(note string) {
 	r.note.mu.Lock()
 	at := r.note.reached
 	r.note.mu.Unlock()
 	r.progress(at.done+max(1e-6, math.Abs(at.done)*1e-12), at.total, note)
 }
 
-// flush tells the progress that was held back; the answer follows.
-func (n *notes) flush(r *request) {
+// flush sends delayed progress before the answer.
+func (n *notifications) flush(r *request) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.waiting {
@@ -125,7 +126,7 @@ func (n *notes) flush(r *request) {
 	}
 }
 
-func (n *notes) encode(rev mcpversion.Revision, p progress) []byte {
+func (n *notifications) encode(rev mcpversion.Revision, p progress) []byte {
 	b := append([]byte(`{"progressToken":`), n.token...)
 	b = append(b, `,"progress":`...)
 	b = strconv.AppendFloat(b, p.done, 'f', -1, 64)
@@ -141,7 +142,7 @@ func (n *notes) encode(rev mcpversion.Revision, p progress) []byte {
 }
 
 // Log sends a log message to a client that wants its level.
-func (c *conversation) Log(level slog.Level, data json.RawMessage) {
+func (c *call) Log(level slog.Level, data json.RawMessage) {
 	r := c.r
 	if !r.note.logs || level < r.note.level {
 		return
@@ -149,12 +150,12 @@ func (c *conversation) Log(level slog.Level, data json.RawMessage) {
 	b := append([]byte(`{"level":"`), levelName(level)...)
 	b = append(b, `","data":`...)
 	b = append(b, data...)
-	r.tell("notifications/message", append(b, '}'))
+	r.sendNotification("notifications/message", append(b, '}'))
 }
 
-// tell sends a notification that belongs to this request, and reports false
-// when the request has ended.
-func (r *request) tell(method string, params []byte) bool {
+// sendNotification sends a notification that belongs to this request. It returns false
+// if the request has ended.
+func (r *request) sendNotification(method string, params []byte) bool {
 	r.end.mu.Lock() // a note never follows the answer
 	defer r.end.mu.Unlock()
 	if !r.end.ended {
@@ -163,10 +164,10 @@ func (r *request) tell(method string, params []byte) bool {
 	return !r.end.ended
 }
 
-// Detach sends the client away to come back for the rest: as a task if it
-// can follow one, else by the door's own means.
-func (c *conversation) Detach() {
-	if c.promote() {
+// Detach ends the client's wait: the call becomes a task if the client can follow one;
+// otherwise the transport closes the stream, which the client can resume.
+func (c *call) Detach() {
+	if c.convertToTask() {
 		return
 	}
 	r := c.r
@@ -208,7 +209,7 @@ func levelName(l slog.Level) string {
 	return name
 }
 
-// setLevel changes what a legacy session wants to hear.
+// setLevel serves logging/setLevel.
 func (r *request) setLevel() {
 	name, f := r.required("level")
 	if f != nil {
@@ -221,5 +222,5 @@ func (r *request) setLevel() {
 		return
 	}
 	r.sess.SetLevel(l)
-	r.result(r.empty())
+	r.sendResult(r.empty())
 }

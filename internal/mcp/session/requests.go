@@ -5,7 +5,7 @@ import (
 	"strconv"
 )
 
-// Terms are what a request of a session is served by.
+// Terms are the session values that apply to one request.
 type Terms struct {
 	Facts       *Facts     // not to be changed
 	Level       slog.Level // least level of log messages the client wants
@@ -18,15 +18,15 @@ type Terms struct {
 func (s *Session) Begin(id string, cancel func(cause error)) (Terms, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended || !s.note(id, cancel) {
+	if s.ended || !s.addFlight(id, cancel) {
 		return Terms{}, false
 	}
 	s.busy++
 	return Terms{s.facts, s.level, s.initialized}, true
 }
 
-// note notes a flight under an id that is not taken. s.mu is held.
-func (s *Session) note(id string, cancel func(cause error)) bool {
+// addFlight registers a request under an unused id. s.mu is held.
+func (s *Session) addFlight(id string, cancel func(cause error)) bool {
 	free := -1
 	for i := range s.first {
 		switch f := &s.first[i]; {
@@ -36,8 +36,8 @@ func (s *Session) note(id string, cancel func(cause error)) bool {
 			return false
 		}
 	}
-	if s.live != nil {
-		if _, taken := s.live.flights[id]; taken {
+	if s.extra != nil {
+		if _, taken := s.extra.flights[id]; taken {
 			return false
 		}
 	}
@@ -45,7 +45,7 @@ func (s *Session) note(id string, cancel func(cause error)) bool {
 		s.first[free] = flight{id, cancel}
 		return true
 	}
-	l := s.lively()
+	l := s.extraState()
 	if l.flights == nil {
 		l.flights = make(map[string]func(error))
 	}
@@ -71,11 +71,11 @@ func (s *Session) Finish(id string) {
 			return
 		}
 	}
-	if s.live == nil {
+	if s.extra == nil {
 		return
 	}
-	if delete(s.live.flights, id); len(s.live.flights) == 0 {
-		s.live.flights = nil // a session that is idle again costs what it did
+	if delete(s.extra.flights, id); len(s.extra.flights) == 0 {
+		s.extra.flights = nil // a session that is idle again costs what it did
 	}
 }
 
@@ -84,8 +84,8 @@ func (s *Session) Finish(id string) {
 func (s *Session) Cancel(id string, cause error) bool {
 	s.mu.Lock()
 	var cancel func(error)
-	if s.live != nil {
-		cancel = s.live.flights[id]
+	if s.extra != nil {
+		cancel = s.extra.flights[id]
 	}
 	for _, f := range s.first {
 		if f.cancel != nil && f.id == id {
@@ -108,13 +108,13 @@ func (s *Session) Expect(take func(Reply)) (id string, ok bool) {
 	if s.ended {
 		return "", false
 	}
-	l := s.lively()
-	if l.asks == nil {
-		l.asks = make(map[string]func(Reply))
+	l := s.extraState()
+	if l.replies == nil {
+		l.replies = make(map[string]func(Reply))
 	}
-	l.nextAsk++
-	id = "gh-" + strconv.FormatUint(l.nextAsk, 10)
-	l.asks[id] = take
+	l.nextReply++
+	id = "gh-" + strconv.FormatUint(l.nextReply, 10)
+	l.replies[id] = take
 	return id, true
 }
 
@@ -122,8 +122,8 @@ func (s *Session) Expect(take func(Reply)) (id string, ok bool) {
 func (s *Session) Forget(id string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.live != nil {
-		delete(s.live.asks, id)
+	if s.extra != nil {
+		delete(s.extra.replies, id)
 	}
 }
 
@@ -132,9 +132,9 @@ func (s *Session) Forget(id string) {
 func (s *Session) Respond(id string, r Reply) bool {
 	s.mu.Lock()
 	var take func(Reply)
-	if s.live != nil {
-		take = s.live.asks[id]
-		delete(s.live.asks, id)
+	if s.extra != nil {
+		take = s.extra.replies[id]
+		delete(s.extra.replies, id)
 	}
 	s.mu.Unlock()
 	if take != nil {
@@ -143,15 +143,15 @@ func (s *Session) Respond(id string, r Reply) bool {
 	return take != nil
 }
 
-// Subscribe notes a subscription to a URI; stop ends it. An earlier one of
-// the same URI is stopped and replaced.
+// Subscribe registers a subscription to a URI; stop ends it. It stops and replaces an
+// earlier subscription to the same URI. It returns false if the session has ended.
 func (s *Session) Subscribe(uri string, stop func()) bool {
 	s.mu.Lock()
 	if s.ended {
 		s.mu.Unlock()
 		return false
 	}
-	l := s.lively()
+	l := s.extraState()
 	if l.subs == nil {
 		l.subs = make(map[string]func())
 	}
@@ -169,9 +169,9 @@ func (s *Session) Unsubscribe(uri string) bool {
 	s.mu.Lock()
 	var stop func()
 	there := false
-	if s.live != nil {
-		stop, there = s.live.subs[uri]
-		delete(s.live.subs, uri)
+	if s.extra != nil {
+		stop, there = s.extra.subs[uri]
+		delete(s.extra.subs, uri)
 	}
 	s.mu.Unlock()
 	if stop != nil {
@@ -180,14 +180,13 @@ func (s *Session) Unsubscribe(uri string) bool {
 	return there
 }
 
-// Suspend stops the subscription to a URI, but remembers it until the session
-// may go on with it.
+// Suspend stops the subscription to a URI, but remembers it until Resume.
 func (s *Session) Suspend(uri string) {
 	s.mu.Lock()
 	var stop func()
-	if s.live != nil && s.live.subs[uri] != nil {
-		stop = s.live.subs[uri]
-		s.live.subs[uri] = nil
+	if s.extra != nil && s.extra.subs[uri] != nil {
+		stop = s.extra.subs[uri]
+		s.extra.subs[uri] = nil
 	}
 	s.mu.Unlock()
 	if stop != nil {
@@ -195,18 +194,17 @@ func (s *Session) Suspend(uri string) {
 	}
 }
 
-// Resume goes on with a subscription that was suspended, and reports false if
-// there is none any more.
+// Resume continues a suspended subscription. It returns false if there is none.
 func (s *Session) Resume(uri string, stop func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ended || s.live == nil {
+	if s.ended || s.extra == nil {
 		return false
 	}
-	if now, there := s.live.subs[uri]; !there || now != nil {
+	if now, there := s.extra.subs[uri]; !there || now != nil {
 		return false
 	}
-	s.live.subs[uri] = stop
+	s.extra.subs[uri] = stop
 	return true
 }
 
@@ -214,10 +212,10 @@ func (s *Session) Resume(uri string, stop func()) bool {
 func (s *Session) Subscriptions() (active, suspended []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.live == nil {
+	if s.extra == nil {
 		return nil, nil
 	}
-	for u, stop := range s.live.subs {
+	for u, stop := range s.extra.subs {
 		if stop != nil {
 			active = append(active, u)
 		} else {

@@ -50,7 +50,7 @@ func npmFailure(source string, exit int, printed string) error {
 	if what != "" {
 		err = fmt.Errorf("npm cannot install %s: %s", source, what)
 	}
-	return withWords(err, helpfulLines(printed))
+	return withOutput(err, helpfulLines(printed))
 }
 
 const npmUnreachable = "the registry cannot be reached; check the network, the proxy settings and the registry in the npm " +

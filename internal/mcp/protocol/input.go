@@ -24,27 +24,28 @@ const (
 	sealPurpose = "conversation"
 )
 
-// ask puts a round's questions to the client. A modern client gets them as
-// the result and retries; to a legacy client they are requests of ours, and
-// the round runs again when the last response has come. No goroutine waits.
-func (r *request) ask(c *conversation, res *dispatch.Result) {
+// requestInput asks the client a round's questions. A modern client gets them as the
+// result and retries the call. A legacy client gets one request per question, and the
+// next round runs when the last response has arrived. No goroutine waits meanwhile.
+func (r *request) requestInput(c *call, res *dispatch.Result) {
 	c.recorded, c.state = res.Recorded, res.Input.State
 	c.round++
-	ref := c.overdrawn()
+	ref := c.checkInputLimits()
 	switch {
 	case ref != nil:
 		r.refuse(c, ref)
 	case !r.rev.Modern():
-		r.askLegacy(c, res.Input.Questions)
-	case c.answered(res.Input.Questions):
-		r.run(c)
+		r.requestInputLegacy(c, res.Input.Questions)
+	case c.useAnswers(res.Input.Questions):
+		r.runRound(c)
 	default:
 		r.inputRequired(c, res.Input.Questions)
 	}
 }
 
-// overdrawn refuses to go on with a call that asks or remembers too much.
-func (c *conversation) overdrawn() *tool.Refusal {
+// checkInputLimits returns a refusal if the call has asked too often or stores too much
+// between its rounds.
+func (c *call) checkInputLimits() *tool.Refusal {
 	if c.round > maxRounds {
 		return tool.Refuse("too_many_rounds", "the call asked more than %d times", maxRounds)
 	}
@@ -54,26 +55,26 @@ func (c *conversation) overdrawn() *tool.Refusal {
 	return nil
 }
 
-// answered takes up the answers that came along unasked, and reports whether
-// there were any to these questions.
-func (c *conversation) answered(qs []tool.Question) bool {
+// useAnswers adds the answers that the client sent before their questions were asked.
+// It reports whether there were any for these questions.
+func (c *call) useAnswers(qs []tool.Question) bool {
 	var found map[string]json.RawMessage
 	for _, q := range qs {
-		if a, ok := c.offered[q.Key]; ok && q.Key != dispatch.ApprovalKey {
+		if a, ok := c.unusedAnswers[q.Key]; ok && q.Key != dispatch.ApprovalKey {
 			if found == nil {
 				found = map[string]json.RawMessage{}
 			}
 			found[q.Key] = a
-			delete(c.offered, q.Key)
+			delete(c.unusedAnswers, q.Key)
 		}
 	}
-	c.record(found)
+	c.addAnswers(found)
 	return found != nil
 }
 
-// record adds to what the next round is given. Earlier rounds may still hold
-// the map they were given.
-func (c *conversation) record(answers map[string]json.RawMessage) {
+// addAnswers adds answers to the input of the next round. It copies the map, because
+// earlier rounds may still use the old one.
+func (c *call) addAnswers(answers map[string]json.RawMessage) {
 	if len(answers) == 0 {
 		return
 	}
@@ -83,23 +84,24 @@ func (c *conversation) record(answers map[string]json.RawMessage) {
 	c.recorded = recorded
 }
 
-// refuse ends a conversation with a refusal, as its method has it.
-func (r *request) refuse(c *conversation, ref *tool.Refusal) {
+// refuse ends a call with a refusal: a result with isError for tools/call, a JSON-RPC
+// error for other methods.
+func (r *request) refuse(c *call, ref *tool.Refusal) {
 	if c.method != "tools/call" {
-		r.fail(r.fault(c, ref))
+		r.fail(r.errorFault(c, ref))
 		return
 	}
-	r.answer(c, &dispatch.Result{Result: tool.Result{IsError: true, Content: []tool.Content{tool.Text(ref.Text())}}})
+	r.sendCallResult(c, &dispatch.Result{Result: tool.Result{IsError: true, Content: []tool.Content{tool.Text(ref.Text())}}})
 }
 
-// resumable are the methods that may end with input_required.
+// resumable reports whether a method may end with input_required.
 func resumable(method string) bool {
 	return method == "tools/call" || method == "prompts/get" || method == "resources/read"
 }
 
-// sealed is what a modern client carries between rounds. It cannot be read,
-// changed, kept too long, or used by another caller or for another call.
-type sealed struct {
+// sealedState is the state that a modern client carries between rounds. It is encrypted
+// and expires, and is valid only for the same caller and the same call.
+type sealedState struct {
 	ID       string                     `json:"i"`
 	Round    int                        `json:"n"`
 	Asked    []string                   `json:"q"`
@@ -108,8 +110,8 @@ type sealed struct {
 }
 
 // inputRequired answers with the questions and the sealed state.
-func (r *request) inputRequired(c *conversation, qs []tool.Question) {
-	s := sealed{ID: c.id, Round: c.round, Recorded: c.recorded, State: c.state}
+func (r *request) inputRequired(c *call, qs []tool.Question) {
+	s := sealedState{ID: c.id, Round: c.round, Recorded: c.recorded, State: c.state}
 	b := []byte(`{"inputRequests":{`)
 	for i, q := range qs {
 		s.Asked = append(s.Asked, q.Key)
@@ -119,7 +121,7 @@ func (r *request) inputRequired(c *conversation, qs []tool.Question) {
 		b = append(rawjson.AppendString(b, q.Key), ':')
 		b = appendQuestion(b, r.rev, q)
 	}
-	plain, err := encodeKept(s)
+	plain, err := encodeState(s)
 	if err == nil && len(plain) > seal.MaxPlain {
 		err = fmt.Errorf("%d bytes are too many", len(plain))
 	}
@@ -131,12 +133,12 @@ func (r *request) inputRequired(c *conversation, qs []tool.Question) {
 	b = append(b, `},"requestState":`...)
 	b = rawjson.AppendString(b, token)
 	b = append(b, r.e.envelope("input_required")...)
-	r.result(append(b, '}'))
+	r.sendResult(append(b, '}'))
 }
 
 // encodeKept encodes what is kept between rounds. Raw JSON in it comes back as
 // it was: encoding/json would escape what HTML minds.
-func encodeKept(v any) ([]byte, error) {
+func encodeState(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)
@@ -165,7 +167,7 @@ func questionParams(rev mcpversion.Revision, q tool.Question) []byte {
 
 // binding is what a sealed state is good for: this owner, this call with
 // these arguments, this definition of what is called.
-func (r *request) binding(c *conversation) []byte {
+func (r *request) binding(c *call) []byte {
 	h := sha256.New()
 	for _, part := range []string{r.facts.Owner, c.method, c.name, c.entry.Module, c.entry.Name} {
 		fmt.Fprintf(h, "%d:%s,", len(part), part)
@@ -183,7 +185,7 @@ func (r *request) binding(c *conversation) []byte {
 // resume takes up a conversation whose client has come back. Without a state
 // it is the first round, and whatever answers came along are kept for the
 // questions it may ask.
-func (r *request) resume(c *conversation) *Fault {
+func (r *request) resume(c *call) *Fault {
 	if state := r.msg.has.of().requestState; state != nil {
 		if f := r.unseal(c, state); f != nil {
 			return f
@@ -198,19 +200,19 @@ func (r *request) resume(c *conversation) *Fault {
 	}
 	answers := make(map[string]json.RawMessage)
 	for k, v := range rawjson.Object(raw) {
-		if c.round == 0 || slices.Contains(c.asked, string(k)) {
+		if c.round == 0 || slices.Contains(c.askedKeys, string(k)) {
 			answers[string(k)] = v
 		}
 	}
 	if c.round == 0 {
-		c.offered = answers
+		c.unusedAnswers = answers
 	} else {
-		c.record(answers)
+		c.addAnswers(answers)
 	}
 	return nil
 }
 
-func (r *request) unseal(c *conversation, state []byte) *Fault {
+func (r *request) unseal(c *call, state []byte) *Fault {
 	token, ok := rawjson.String(state)
 	if !ok {
 		return badParam("requestState", "the string it was given as")
@@ -219,10 +221,10 @@ func (r *request) unseal(c *conversation, state []byte) *Fault {
 	if err != nil {
 		return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params.requestState: " + err.Error() + "; call again without it"}
 	}
-	var s sealed
+	var s sealedState
 	if err := json.Unmarshal(plain, &s); err != nil {
 		return &Fault{Status: 400, Code: CodeInvalidParams, Message: "params.requestState: from another release of this host; call again without it"}
 	}
-	c.id, c.round, c.asked, c.recorded, c.state = s.ID, s.Round, s.Asked, s.Recorded, s.State
+	c.id, c.round, c.askedKeys, c.recorded, c.state = s.ID, s.Round, s.Asked, s.Recorded, s.State
 	return nil
 }

@@ -7,19 +7,20 @@ import (
 	"gatehouse/internal/dispatch/views"
 )
 
-// missing answers a request for something that is not in the caller's view.
-// Where it would be there if the caller's access token had other scopes, the
-// answer says which, so that the client can get them; whoever has no such
-// token, or would not see it anyway, learns nothing.
-func (r *request) missing(absent *Fault, find func(*views.View) bool) {
-	if f := r.beyondScope(find); f != nil {
+// failNotFound answers a request for something that the caller's view does not contain.
+// If the caller's access token would cover it with other scopes, the error names them,
+// so that the client can request them. Other callers do not learn that it exists.
+func (r *request) failNotFound(absent *Fault, find func(*views.View) bool) {
+	if f := r.insufficientScope(find); f != nil {
 		r.fail(f)
 		return
 	}
 	r.fail(absent)
 }
 
-func (r *request) beyondScope(find func(*views.View) bool) *Fault {
+// insufficientScope returns the error that names the missing scopes, or nil if other
+// scopes would not help.
+func (r *request) insufficientScope(find func(*views.View) bool) *Fault {
 	e := r.e
 	if e.opts.StepUp == nil || len(r.facts.Scopes) == 0 {
 		return nil

@@ -14,8 +14,8 @@ import (
 	"gatehouse/tool"
 )
 
-// hello is what the host says of itself in one revision, encoded once.
-type hello struct {
+// serverInfo is the encoded description of the server for one revision.
+type serverInfo struct {
 	capabilities string
 	info         string
 }
@@ -31,10 +31,10 @@ const (
 	metaSub       = envelope + "subscriptionId"
 	metaTask      = envelope + "related-task"
 	tasksExt      = envelope + "tasks"
-	metaToken     = "gatehouse/token"   // credentials, on doors without headers
+	metaToken     = "gatehouse/token"   // the token, on transports without headers
 	metaResults   = "gatehouse/results" // "structured" adds the whole structured output to the result of one call
-	metaContext   = "gatehouse/context" // which context, likewise
-	listTTL       = "60000"             // milliseconds a client may keep a list; a listener hears of changes at once
+	metaContext   = "gatehouse/context" // the context, on transports without headers
+	listTTL       = "60000"             // milliseconds a client may cache a list; subscribers are notified of changes at once
 	capsCommon    = `"tools":{"listChanged":true},"prompts":{"listChanged":true},"resources":{"listChanged":true,"subscribe":true}`
 	capsLogging   = `,"logging":{}`
 	capsComplete  = `,"completions":{}`
@@ -42,10 +42,10 @@ const (
 	capsTasksExt  = `,"extensions":{"` + tasksExt + `":{}}`
 )
 
-// introduce encodes what is said at the start in each revision.
-func (e *Engine) introduce() {
+// encodeServerInfos encodes capabilities and server info for each revision.
+func (e *Engine) encodeServerInfos() {
 	for r := first; r <= latest; r++ {
-		e.hello[r] = hello{capabilities: capabilities(r), info: e.info(r)}
+		e.serverInfos[r] = serverInfo{capabilities: capabilities(r), info: e.info(r)}
 	}
 	e.tails = map[bool]string{}
 	for shared, scope := range map[bool]string{true: "public", false: "private"} {
@@ -90,12 +90,12 @@ func (e *Engine) info(r mcpversion.Revision) string {
 	return string(b)
 }
 
-// envelope is what a modern result ends with, a comma in front.
+// envelope returns the members that end a modern result, with a leading comma.
 func (e *Engine) envelope(kind string) string {
-	return `,"resultType":"` + kind + `","_meta":{"` + metaServer + `":` + e.hello[latest].info + `}`
+	return `,"resultType":"` + kind + `","_meta":{"` + metaServer + `":` + e.serverInfos[latest].info + `}`
 }
 
-// ListTail is what a list result ends with; see contexts.Tail.
+// ListTail returns the members that end a list result; see views.Tail.
 func (e *Engine) ListTail(r mcpversion.Revision, shared bool) string {
 	if !r.Modern() {
 		return ""
@@ -103,7 +103,7 @@ func (e *Engine) ListTail(r mcpversion.Revision, shared bool) string {
 	return e.tails[shared]
 }
 
-// empty is a result that says nothing but that it is one.
+// empty returns a result without members of its own.
 func (r *request) empty() []byte {
 	if !r.rev.Modern() {
 		return []byte("{}")
@@ -111,27 +111,27 @@ func (r *request) empty() []byte {
 	return []byte("{" + r.e.envelope("complete")[1:] + "}")
 }
 
-// initialize answers the legacy handshake. An unknown revision, and one that
-// has no handshake, is answered with the newest that has one.
+// initialize answers the legacy handshake. If the client requests an unknown revision,
+// or one without a handshake, the newest revision with a handshake is used.
 func (e *Engine) initialize(who Who, m *Message) (*session.Session, []byte, *Fault) {
-	f, fault := e.greet(who, m)
+	f, fault := e.readInitialize(who, m)
 	if fault != nil {
 		return nil, nil, fault
 	}
 	if e.sessions == nil {
-		return nil, e.welcome(&f, m.ID), nil
+		return nil, e.initializeResult(&f, m.ID), nil
 	}
 	s, err := e.sessions.Open(f)
 	if err != nil {
 		return nil, nil, &Fault{Status: 503, Code: CodeInternal, Message: err.Error() + "; try again later", ID: m.ID}
 	}
 	s.Initialize(f)
-	e.joined(s)
-	return s, e.welcome(&f, m.ID), nil
+	e.sessionOpened(s)
+	return s, e.initializeResult(&f, m.ID), nil
 }
 
-// greet reads the handshake's params into facts.
-func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
+// readInitialize reads the params of initialize into facts.
+func (e *Engine) readInitialize(who Who, m *Message) (session.Facts, *Fault) {
 	if m.ID == nil {
 		return session.Facts{}, invalid(nil, "initialize needs an id")
 	}
@@ -153,7 +153,7 @@ func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
 	if c, ok := rawjson.Get(m.Params, "clientInfo"); ok {
 		f.Client = clientName(c)
 	}
-	if fault := e.place(&f, &who, m.has.of().context); fault != nil {
+	if fault := e.assignContext(&f, &who, m.has.of().context); fault != nil {
 		fault.ID = m.ID
 		return f, fault
 	}
@@ -161,11 +161,11 @@ func (e *Engine) greet(who Who, m *Message) (session.Facts, *Fault) {
 	return f, nil
 }
 
-// place gives the caller a context, a cut and an owner. Which context it is,
-// is decided by the first of these that says one: the credential's binding, the
-// door (a path or a header), what the message's _meta wants, the host's default. What a
-// binding does not allow is not found.
-func (e *Engine) place(f *session.Facts, who *Who, wanted []byte) *Fault {
+// assignContext sets the caller's context, cut and owner. The first of these decides
+// the context: the credential's binding, the transport (a path or a header), the
+// message's _meta, the host's default. A context that the binding does not allow is not
+// found.
+func (e *Engine) assignContext(f *session.Facts, who *Who, wanted []byte) *Fault {
 	if who.Work != nil {
 		f.Folders, f.Named = who.Work()
 	}
@@ -190,7 +190,7 @@ func (e *Engine) place(f *session.Facts, who *Who, wanted []byte) *Fault {
 	return nil
 }
 
-// notFound is the answer about a context that is not there for this caller.
+// notFound returns the error for a context that does not exist for the caller.
 func notFound(err error) *Fault {
 	status := 404
 	if errors.Is(err, views.ErrForbidden) {
@@ -199,9 +199,9 @@ func notFound(err error) *Fault {
 	return &Fault{Status: status, Outside: true, Code: CodeInvalidParams, Message: err.Error()}
 }
 
-// prove finds who sends a message on a door without headers: whoever its
-// token names, else whom the door knows.
-func (e *Engine) prove(who Who, m *Message) (Who, *Fault) {
+// authenticate returns the identity of a message on a transport without headers: that
+// of its token, or that of the connection if it has no token.
+func (e *Engine) authenticate(who Who, m *Message) (Who, *Fault) {
 	v := m.has.of().token
 	if v == nil {
 		if who.Principal == "" {
@@ -229,8 +229,8 @@ func badToken(id []byte) *Fault {
 	return &Fault{Status: 401, Code: CodeInvalidRequest, ID: id, Message: "the token is not valid here"}
 }
 
-func (e *Engine) welcome(f *session.Facts, id []byte) []byte {
-	h := e.hello[f.Revision]
+func (e *Engine) initializeResult(f *session.Facts, id []byte) []byte {
+	h := e.serverInfos[f.Revision]
 	out := `{"protocolVersion":"` + f.Revision.String() + `","capabilities":` + h.capabilities + `,"serverInfo":` + h.info
 	if v, err := e.opts.Views.View(e.base, &f.Caller, f.Cut); err == nil {
 		out += e.instructions(v)
@@ -238,7 +238,7 @@ func (e *Engine) welcome(f *session.Facts, id []byte) []byte {
 	return appendResult(nil, id, []byte(out+"}"))
 }
 
-// instructions are the member that tells a client how to use a view.
+// instructions returns the member that tells a client how to use a view.
 func (e *Engine) instructions(v *views.View) string {
 	if e.opts.Instructions == nil {
 		return ""
@@ -250,19 +250,20 @@ func (e *Engine) instructions(v *views.View) string {
 	return `,"instructions":` + string(rawjson.AppendString(nil, text))
 }
 
-// discover is the modern counterpart of the handshake; nothing is remembered.
+// discover answers server/discover, the modern counterpart of initialize. It stores
+// nothing.
 func (r *request) discover() {
-	if !r.see() {
+	if !r.loadView() {
 		return
 	}
 	e := r.e
 	names, _ := json.Marshal(mcpversion.Names())
-	out := `{"supportedVersions":` + string(names) + `,"capabilities":` + string(r.extended(e.hello[r.rev].capabilities))
+	out := `{"supportedVersions":` + string(names) + `,"capabilities":` + string(r.extended(e.serverInfos[r.rev].capabilities))
 	out += e.instructions(r.view)
-	r.result([]byte(out + e.tails[true] + "}"))
+	r.sendResult([]byte(out + e.tails[true] + "}"))
 }
 
-// extended adds the extensions that modules of the view bring.
+// extended adds the extensions of the view's modules to the capabilities.
 func (r *request) extended(capabilities string) []byte {
 	caps := []byte(capabilities)
 	all, _ := rawjson.Get(caps, "extensions")
@@ -286,10 +287,10 @@ func (e *Engine) Stateless(who Who, version string) (*session.Session, *Fault) {
 		}
 		f.Revision = r
 	}
-	if fault := e.place(&f, &who, nil); fault != nil {
+	if fault := e.assignContext(&f, &who, nil); fault != nil {
 		return nil, fault
 	}
-	s := session.New(f) // which can do nothing: there was no handshake to say otherwise
+	s := session.New(f) // without capabilities, because there was no handshake
 	s.Initialize(f)
 	return s, nil
 }
@@ -322,8 +323,8 @@ func abilities(caps []byte, r mcpversion.Revision) (can tool.Abilities) {
 	return can
 }
 
-// elicitation: an empty object means forms, as it did before there was
-// anything else.
+// elicitation reads the elicitation capability. An empty object means forms, as it did
+// before the modes existed.
 func elicitation(v []byte, r mcpversion.Revision) (can tool.Abilities) {
 	if !r.Has(mcpversion.Elicitation) {
 		return 0
@@ -339,7 +340,7 @@ func elicitation(v []byte, r mcpversion.Revision) (can tool.Abilities) {
 	return can
 }
 
-// clientName makes "name/version" of an implementation object.
+// clientName returns "name/version" of an implementation object.
 func clientName(info []byte) string {
 	if rawjson.Kind(info) != '{' {
 		return ""

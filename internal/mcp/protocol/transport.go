@@ -9,36 +9,35 @@ import (
 	"gatehouse/tool"
 )
 
-// This file is what a door sees of the engine. A door brings frames in and
-// takes messages out; it knows no method but the few that decide about
-// sessions. Newline-framed doors need nothing but a Pipe. The HTTP door picks
-// the era of each message (EraOf) and then calls Open, Accept, Legacy or
-// Modern.
+// This file is the interface between the engine and the transports. A
+// transport passes frames in and sends messages out. It knows only the methods
+// that open or end sessions. Newline-framed transports use a Pipe. The HTTP
+// transport determines the era of each message (EraOf) and then calls Open,
+// Accept, Legacy or Modern.
 
-// Sink takes what one request sends back. The door implements it; the engine
-// calls it from any goroutine, one call at a time, and never after Answer or
-// Drop. A sink keeps no message it was given after the call has returned,
-// unless it says so by copying.
+// Sink receives what the engine sends for one request. The transport implements it. The
+// engine calls it from any goroutine, one call at a time, and never after Answer or
+// Drop. A sink must copy a message that it keeps after the call returns.
 type Sink interface {
 	// Note sends a message that precedes the answer: a notification or, to a
-	// legacy client, a request of ours. It does not block for longer than a
-	// write deadline. It reports false when this client cannot be told
-	// anything before the answer; the engine then finds another way.
+	// legacy client, a request. It blocks no longer than the write deadline.
+	// It returns false if the client accepts no message before the answer;
+	// the engine then sends it another way.
 	Note(msg []byte) bool
-	// Answer sends the response and ends the request. status is for doors
-	// that have status codes.
+	// Answer sends the response and ends the request. status is the HTTP
+	// status; other transports ignore it.
 	Answer(status int, msg []byte)
 	// Drop ends the request without a response: it was cancelled.
 	Drop()
-	// A sink of a door with headers also has Challenge(header string), which
-	// comes before an Answer that wants another credential.
+	// A sink of a transport with headers also has Challenge(header string). It
+	// is called before an Answer that requires another credential.
 
-	// Detach lets go of the connection while the request goes on, if the
-	// client can come back for the rest. Otherwise it does nothing.
+	// Detach closes the connection while the request continues, if the
+	// client can resume the stream. Otherwise it does nothing.
 	Detach()
 }
 
-// Era says how a message is served.
+// Era is the protocol generation of a message.
 type Era uint8
 
 const (
@@ -55,11 +54,11 @@ type Header func(name string) []string
 // anything yet; a message on it must bring a token.
 type Who struct {
 	tool.Caller
-	Bound string    // the context the credential is good for; "" means any
+	Bound string    // the only context that the credential allows; "" means any
 	Until time.Time // when the credential expires; zero means never
 
-	// Prove finds who stands behind a token that comes inside a message, on
-	// doors without headers. nil: no token is known there.
+	// Prove returns the identity of a token that comes inside a
+	// message, on transports without headers. nil rejects all tokens.
 	Prove func(ctx context.Context, token string) (Who, error)
 
 	// Work returns the folders in which the client of a connection works, and
@@ -67,8 +66,8 @@ type Who struct {
 	// client has said something. nil: clients of this listener name none.
 	Work func() (folders []string, named bool)
 
-	// Advice says more about which token is wanted, to whoever brings none:
-	// it follows "put a token into ...". "" adds nothing.
+	// Advice tells clients without a token which one to use. It follows
+	// "put a token into ...". "" adds nothing.
 	Advice string
 
 	// Pace holds a request of a connection until its turn has come, or says

@@ -12,8 +12,8 @@ import (
 	"gatehouse/tool"
 )
 
-// Accept takes a legacy notification or response. Nothing is ever answered;
-// a fault is only for the door's status code.
+// Accept handles a legacy notification or response. It sends no answer; the fault, if
+// any, is for the transport's status code.
 func (e *Engine) Accept(s *session.Session, m *Message) *Fault {
 	if m.IsResponse() {
 		id, ok := rawjson.String(m.ID)
@@ -33,29 +33,29 @@ func (e *Engine) Accept(s *session.Session, m *Message) *Fault {
 	return nil
 }
 
-// watched finds the resource that a subscription is about.
-func (r *request) watched() (uri string, entry *views.Entry, ok bool) {
+// subscribedResource finds the resource of a subscription request.
+func (r *request) subscribedResource() (uri string, entry *views.Entry, ok bool) {
 	uri, f := r.required("uri")
 	if f != nil {
 		r.fail(f)
 		return "", nil, false
 	}
-	if !r.see() {
+	if !r.loadView() {
 		return "", nil, false
 	}
 	entry, _ = r.view.Resource(uri)
 	return uri, entry, true
 }
 
-// subscribe serves resources/subscribe: an earlier subscription to the same
-// resource is replaced.
+// subscribe serves resources/subscribe. It replaces an earlier subscription to the same
+// resource.
 func (r *request) subscribe() {
-	uri, entry, ok := r.watched()
+	uri, entry, ok := r.subscribedResource()
 	if !ok {
 		return
 	}
 	if entry == nil {
-		r.missing(r.noResource(uri, "resource not found: "+uri), func(v *views.View) bool {
+		r.failNotFound(r.noResource(uri, "resource not found: "+uri), func(v *views.View) bool {
 			e, _ := v.Resource(uri)
 			return e != nil
 		})
@@ -67,36 +67,38 @@ func (r *request) subscribe() {
 		r.fail(&Fault{Code: CodeInvalidParams, Message: "at most 1000 subscriptions at once; unsubscribe from some"})
 		return
 	}
-	stop, err := r.e.watch(r.ctx, r.facts, r.view, entry, uri, tells(s, uri))
+	stop, err := r.e.watch(r.ctx, r.facts, r.view, entry, uri, resourceNotifier(s, uri))
 	if err != nil {
-		r.fail(r.unwatched(uri, err))
+		r.fail(r.subscribeFault(uri, err))
 		return
 	}
 	if !s.Subscribe(uri, stop) {
 		stop()
 	}
-	r.result(r.empty())
+	r.sendResult(r.empty())
 }
 
-// tells makes what passes changes of a resource on to a session.
-func tells(s *session.Session, uri string) func(json.RawMessage) {
+// resourceNotifier returns a function that notifies a session about changes of a
+// resource.
+func resourceNotifier(s *session.Session, uri string) func(json.RawMessage) {
 	return func(meta json.RawMessage) {
-		s.Tell(appendNote(nil, "notifications/resources/updated", updated(uri, meta)))
+		s.Tell(appendNote(nil, "notifications/resources/updated", updatedParams(uri, meta)))
 	}
 }
 
-// regained goes on with subscriptions of a session that were suspended while
-// the client could not read their resources, and tells it to read again.
-func (e *Engine) regained(ctx context.Context, s *session.Session, f *session.Facts, v *views.View, uris []string) {
+// restoreSubscriptions resumes the subscriptions of a session that were suspended while
+// the client could not read their resources, and notifies the client to read them
+// again.
+func (e *Engine) restoreSubscriptions(ctx context.Context, s *session.Session, f *session.Facts, v *views.View, uris []string) {
 	for _, uri := range uris {
 		entry, _ := v.Resource(uri)
 		if entry == nil {
 			continue
 		}
-		told := tells(s, uri)
+		told := resourceNotifier(s, uri)
 		stop, err := e.watch(ctx, f, v, entry, uri, told)
 		if err != nil {
-			continue // it may still not be watched
+			continue // the caller may still not watch it
 		}
 		if !s.Resume(uri, stop) {
 			stop()
@@ -106,9 +108,9 @@ func (e *Engine) regained(ctx context.Context, s *session.Session, f *session.Fa
 	}
 }
 
-// unwatched is why a resource cannot be subscribed to. A refusal is about what
-// the client asked for, so it is no error of ours.
-func (r *request) unwatched(uri string, err error) *Fault {
+// subscribeFault returns the error for a failed subscription. A refusal is the client's
+// error, any other error is internal.
+func (r *request) subscribeFault(uri string, err error) *Fault {
 	ref, ok := errors.AsType[*tool.Refusal](err)
 	switch {
 	case !ok:
@@ -119,7 +121,7 @@ func (r *request) unwatched(uri string, err error) *Fault {
 	return &Fault{Code: CodeInvalidParams, Message: "subscribe: " + ref.Text()}
 }
 
-// unsubscribe serves resources/unsubscribe; one that is not there is no error.
+// unsubscribe serves resources/unsubscribe. An unknown subscription is no error.
 func (r *request) unsubscribe() {
 	uri, f := r.required("uri")
 	if f != nil {
@@ -127,11 +129,11 @@ func (r *request) unsubscribe() {
 		return
 	}
 	r.sess.Unsubscribe(uri)
-	r.result(r.empty())
+	r.sendResult(r.empty())
 }
 
-// updated makes the params of notifications/resources/updated.
-func updated(uri string, meta json.RawMessage) []byte {
+// updatedParams returns the params of notifications/resources/updated.
+func updatedParams(uri string, meta json.RawMessage) []byte {
 	b := rawjson.AppendString([]byte(`{"uri":`), uri)
 	if meta != nil {
 		b = append(b, `,"_meta":`...)
