@@ -50,7 +50,7 @@ type Config struct {
 	Meter   *Meter   `json:"-"` // nil means a Meter of the module
 
 	Packages *packages.Manager `json:"-"` // nil means that the host has no packages
-	Show     progress.Show   `json:"-"` // shows the progress of jobs
+	Show     progress.Show     `json:"-"` // shows the progress of jobs
 }
 
 type server struct {
