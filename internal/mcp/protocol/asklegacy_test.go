@@ -61,7 +61,7 @@ func TestNobodyAnswers(t *testing.T) {
 		p.quiet()
 		time.Sleep(2 * time.Second)
 		got := p.await(id)
-		has(t, got.text(), "unanswered: nobody answered in time")
+		has(t, got.text(), "unanswered: no answer came in time")
 		has(t, strings.Join(got.notes, ""), `"method":"notifications/cancelled","params":{"requestId":"`+ask+`"`)
 		p.reply(ask, named("late"))
 		p.quiet()
@@ -107,7 +107,7 @@ func TestInputEndsWhileAsking(t *testing.T) {
 		began := time.Now()
 		p.pipe.Drain(t.Context())
 		equal(t, "waited", time.Since(began), 0)
-		has(t, strings.Join(p.rest(), "\n"), "unanswered: the client sends no more, so it cannot answer")
+		has(t, strings.Join(p.rest(), "\n"), "unanswered: the client has closed its input, so it cannot answer")
 	})
 }
 

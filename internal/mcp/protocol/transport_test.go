@@ -95,7 +95,7 @@ func TestAskingAClientWithoutAStream(t *testing.T) {
 		k := &keeper{t: t, mute: true}
 		h.Engine.Legacy(s, parsed(t, `{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"t_ask"}}`), k)
 		synctest.Wait()
-		has(t, k.answer, "unanswered: this client reads no stream on which it could be asked")
+		has(t, k.answer, "unanswered: the client reads no stream on which it can get requests")
 
 		var r reader
 		if err := s.Queue().Attach(&r, 0, false, false); err != nil {
