@@ -139,7 +139,7 @@ func TestTextThatIsTooLong(t *testing.T) {
 			}
 			page := r.Contents[0].Text
 			uri = ""
-			if m2 := regexp.MustCompile(`\n\[\d+ of 110000 bytes read; go on with (\?offset=\d+)\]$`).FindStringSubmatch(page); m2 != nil {
+			if m2 := regexp.MustCompile(`\n\[\d+ of 110000 bytes read; to read on, use (\?offset=\d+)\]$`).FindStringSubmatch(page); m2 != nil {
 				page = page[:strings.LastIndex(page, "[")]
 				uri = m[2] + m2[1]
 			}
